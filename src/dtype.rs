@@ -1,0 +1,195 @@
+//! Element types: the plain ones that programs compute with, and the block-quantized ones that weights are stored in.
+
+use crate::error::{TensorError, TensorResult};
+use std::fmt;
+
+/// The type of a tensor's elements.
+///
+/// f16 and bf16 are storage: all arithmetic on them is done in f32 and rounded at the store.
+/// f64 and i64 exist on the CPU. The block formats (`Q4_0` …) are GGML's; tensors of them are weights: matmul, gather
+/// and cast read them, nothing writes them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+#[allow(non_camel_case_types)]
+pub enum DType {
+    /// 32-bit float.
+    F32,
+    /// IEEE half.
+    F16,
+    /// bfloat16.
+    BF16,
+    /// 64-bit float, CPU only.
+    F64,
+    /// Signed 32-bit integer.
+    I32,
+    /// Unsigned 32-bit integer.
+    U32,
+    /// Signed byte.
+    I8,
+    /// Unsigned byte.
+    U8,
+    /// Truth values, one byte each, 0 or 1.
+    Bool,
+    /// Signed 64-bit integer, CPU only.
+    I64,
+    /// 32 values: f16 scale, 4-bit quants.
+    Q4_0,
+    /// 32 values: f16 scale and minimum, 4-bit quants.
+    Q4_1,
+    /// 32 values: f16 scale, 5-bit quants.
+    Q5_0,
+    /// 32 values: f16 scale and minimum, 5-bit quants.
+    Q5_1,
+    /// 32 values: f16 scale, 8-bit quants.
+    Q8_0,
+    /// 256 values, 2.6 bits each.
+    Q2_K,
+    /// 256 values, 3.4 bits each.
+    Q3_K,
+    /// 256 values, 4.5 bits each.
+    Q4_K,
+    /// 256 values, 5.5 bits each.
+    Q5_K,
+    /// 256 values, 6.6 bits each.
+    Q6_K,
+}
+use DType::*;
+
+impl DType {
+    /// Every dtype, plain ones first.
+    pub const ALL: [DType; 20] = [F32, F16, BF16, F64, I32, U32, I8, U8, Bool, I64, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K];
+
+    /// PyTorch's name for plain types, GGML's for blocks.
+    pub const fn name(self) -> &'static str {
+        match self {
+            F32 => "f32",
+            F16 => "f16",
+            BF16 => "bf16",
+            F64 => "f64",
+            I32 => "i32",
+            U32 => "u32",
+            I8 => "i8",
+            U8 => "u8",
+            Bool => "bool",
+            I64 => "i64",
+            Q4_0 => "q4_0",
+            Q4_1 => "q4_1",
+            Q5_0 => "q5_0",
+            Q5_1 => "q5_1",
+            Q8_0 => "q8_0",
+            Q2_K => "q2_K",
+            Q3_K => "q3_K",
+            Q4_K => "q4_K",
+            Q5_K => "q5_K",
+            Q6_K => "q6_K",
+        }
+    }
+
+    /// Elements in one block; 1 for plain types.
+    pub const fn block(self) -> usize {
+        match self {
+            Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 => 32,
+            Q2_K | Q3_K | Q4_K | Q5_K | Q6_K => 256,
+            _ => 1,
+        }
+    }
+
+    /// Bytes of one block; of one element for plain types.
+    pub const fn block_bytes(self) -> usize {
+        match self {
+            F64 | I64 => 8,
+            F32 | I32 | U32 => 4,
+            F16 | BF16 => 2,
+            I8 | U8 | Bool => 1,
+            Q4_0 => 18,
+            Q4_1 => 20,
+            Q5_0 => 22,
+            Q5_1 => 24,
+            Q8_0 => 34,
+            Q2_K => 84,
+            Q3_K => 110,
+            Q4_K => 144,
+            Q5_K => 176,
+            Q6_K => 210,
+        }
+    }
+
+    /// Whether this is one of GGML's block formats.
+    pub const fn is_block(self) -> bool {
+        self.block() > 1
+    }
+    /// Whether values are floats (block formats decode to f32).
+    pub const fn is_float(self) -> bool {
+        matches!(self, F32 | F16 | BF16 | F64) || self.is_block()
+    }
+    /// Whether values are integers; bool is not.
+    pub const fn is_int(self) -> bool {
+        matches!(self, I32 | U32 | I8 | U8 | I64)
+    }
+
+    /// The type a program computes in for values of this dtype: f16, bf16 and blocks in f32, small integers in i32, bool in u32.
+    pub const fn compute(self) -> DType {
+        match self {
+            F16 | BF16 => F32,
+            I8 | U8 => I32,
+            Bool => U32,
+            d if d.is_block() => F32,
+            d => d,
+        }
+    }
+
+    /// Bytes that `count` elements take when stored contiguously; `None` on overflow or when blocks would be split.
+    pub const fn bytes(self, count: usize) -> Option<usize> {
+        if count % self.block() != 0 {
+            return None;
+        }
+        (count / self.block()).checked_mul(self.block_bytes())
+    }
+
+    /// The dtype that a binary op on the two computes in, as PyTorch promotes: bool < u8, i8 < i32, u32 < i64 < f16, bf16 < f32 < f64;
+    /// f16 with bf16 gives f32, u8 with i8 gives i32, i32 with u32 gives i64.
+    pub fn promote(self, other: DType) -> TensorResult<DType> {
+        fn rank(d: DType) -> u8 {
+            match d {
+                Bool => 0,
+                U8 | I8 => 1,
+                I32 | U32 => 2,
+                I64 => 3,
+                F16 | BF16 => 4,
+                F32 => 5,
+                F64 => 6,
+                _ => 7,
+            }
+        }
+        if self == other {
+            return Ok(self);
+        }
+        let (low, high) = if rank(self) <= rank(other) { (self, other) } else { (other, self) };
+        if high.is_block() {
+            return Err(TensorError::Unsupported(format!("arithmetic between {self} and {other}; cast the block format first")));
+        }
+        Ok(match (low, high) {
+            (U8, I8) | (I8, U8) => I32,
+            (F16, BF16) | (BF16, F16) => F32,
+            (I32, U32) | (U32, I32) => I64,
+            (I8, U32) => I64,
+            _ => high,
+        })
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Rust types that are elements of a tensor.
+pub trait Element: bytemuck::Pod + Send + Sync {
+    /// The dtype of this type.
+    const DTYPE: DType;
+}
+macro_rules! element {
+    ($($t:ty = $d:ident),*) => { $(impl Element for $t { const DTYPE: DType = $d; })* };
+}
+element!(f32 = F32, f64 = F64, half::f16 = F16, half::bf16 = BF16, i32 = I32, u32 = U32, i8 = I8, u8 = U8, i64 = I64);

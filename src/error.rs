@@ -1,0 +1,125 @@
+//! What can go wrong: one error type that says what, where (op and the user's line), what it got, and one safe thing to do.
+
+use std::fmt;
+use std::panic::Location;
+use std::path::PathBuf;
+
+/// The result of every fallible call in the library.
+pub type TensorResult<T> = Result<T, TensorError>;
+
+/// The user's line that wrote an op.
+pub type At = &'static Location<'static>;
+
+/// Everything that can go wrong, as a value. The library does not panic on bad input.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorError {
+    /// Shapes that do not fit together. Reported on the line that wrote the op.
+    #[error("{op}: {message} ({})", Line(at))]
+    Shape {
+        /// The op's name.
+        op: &'static str,
+        /// What was given and what would fit.
+        message: String,
+        /// The line that wrote the op.
+        at: At,
+    },
+    /// A dtype that an op cannot take, or dtypes that do not fit together.
+    #[error("{op}: {message} ({})", Line(at))]
+    DType {
+        /// The op's name.
+        op: &'static str,
+        /// What was given and what would fit.
+        message: String,
+        /// The line that wrote the op.
+        at: At,
+    },
+    /// Tensors on different devices met in one op.
+    #[error("{op}: {message} ({})", Line(at))]
+    Device {
+        /// The op's name.
+        op: &'static str,
+        /// The devices.
+        message: String,
+        /// The line that wrote the op.
+        at: At,
+    },
+    /// An index in the data lies outside its dimension; found while running.
+    #[error("{op}: {message} ({})", Line(at))]
+    Index {
+        /// The op's name.
+        op: &'static str,
+        /// The index and the allowed range.
+        message: String,
+        /// The line that wrote the op.
+        at: At,
+    },
+    /// The device asked for does not exist here, or lacks what an op needs.
+    #[error("device: {0}")]
+    UnsupportedDevice(String),
+    /// The device has no room for an allocation, also after every cached buffer was given back.
+    #[error("out of memory on {device}: asked for {asked} bytes with {in_use} in use{}; {help}", limit.map(|l| format!(" of {l}")).unwrap_or_default())]
+    OutOfMemory {
+        /// The device's name.
+        device: String,
+        /// Bytes asked for.
+        asked: usize,
+        /// Bytes this process holds on the device.
+        in_use: usize,
+        /// The limit in force, where one is known.
+        limit: Option<usize>,
+        /// What to try.
+        help: &'static str,
+    },
+    /// The device stopped answering. Every later call on it says so.
+    #[error("device lost: {0}; open the device again, its tensors are gone")]
+    DeviceLost(String),
+    /// A file could not be read or written.
+    #[error("{}: {message}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's message.
+        message: String,
+    },
+    /// A file's content is not what its format says.
+    #[error("{format}: {message}")]
+    Format {
+        /// The format's name: `gguf`, `safetensors`, `tokenizer`, `config`.
+        format: &'static str,
+        /// What is wrong, and where.
+        message: String,
+    },
+    /// A value that is not allowed, such as a NaN among logits or an empty prompt.
+    #[error("{0}")]
+    Invalid(String),
+    /// Correct input that this version cannot do.
+    #[error("not supported: {0}")]
+    Unsupported(String),
+}
+
+struct Line<'a>(&'a At);
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.0.file(), self.0.line())
+    }
+}
+
+impl TensorError {
+    /// A file error with its path.
+    pub fn io(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
+        TensorError::Io { path: path.into(), message: error.to_string() }
+    }
+    /// A malformed file of `format`.
+    pub fn format(format: &'static str, message: impl Into<String>) -> Self {
+        TensorError::Format { format, message: message.into() }
+    }
+    /// A shape error written at `at`.
+    pub fn shape(op: &'static str, at: At, message: impl Into<String>) -> Self {
+        TensorError::Shape { op, message: message.into(), at }
+    }
+    /// A dtype error written at `at`.
+    pub fn dtype(op: &'static str, at: At, message: impl Into<String>) -> Self {
+        TensorError::DType { op, message: message.into(), at }
+    }
+}

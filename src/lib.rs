@@ -1,0 +1,14 @@
+//! A lazy, fusing tensor engine for GPUs and CPUs, with language models on top.
+
+pub mod dtype;
+pub mod error;
+pub mod layout;
+pub mod shape;
+
+pub mod quant;
+pub mod io;
+pub mod text;
+
+pub use dtype::{DType, Element};
+pub use error::{TensorError, TensorResult};
+pub use shape::Shape;

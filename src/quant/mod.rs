@@ -1,0 +1,1 @@
+//! GGML block formats: one file each = layout, unpack, pack.
