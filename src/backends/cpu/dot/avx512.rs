@@ -3,7 +3,8 @@
 // Loops over R rows index several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::{CHUNK, blocks, blocks::f16_to_f32};
+use super::blocks::f16_to_f32;
+use super::{CHUNK, Rows, avx2, prefetch};
 use crate::dtype::DType;
 use core::arch::x86_64::*;
 
@@ -19,34 +20,24 @@ const Q4_K: u8 = DType::Q4_K as u8;
 const Q5_K: u8 = DType::Q5_K as u8;
 const Q6_K: u8 = DType::Q6_K as u8;
 
-/// Where a row of weights is, and what it is multiplied with.
-#[derive(Clone, Copy)]
-struct Rows {
-    w: *const u8,
-    row_bytes: usize,
-    x: *const f32,
-    k: usize,
-}
-
-/// `y[r] = sum_k w[r][k] * x[k]`; false where this format has no direct kernel.
+/// `y[r] = sum_k w[r][k] * x[k]`.
 ///
 /// # Safety
-/// The processor has the features; `w` holds `y.len()` rows of `x.len()` elements, `row_bytes` apart.
+/// The processor has the features; `dtype` is a format of weights, `w` holds `y.len()` rows of `x.len()` of them, `row_bytes` apart.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-pub(super) unsafe fn matvec(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) -> bool {
+pub(super) unsafe fn matvec(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
     let rows = Rows { w: w.as_ptr(), row_bytes, x: x.as_ptr(), k: x.len() };
     macro_rules! by {
         ($kernel:ident, $q:ident) => {{
             let mut r = 0;
             while r < y.len() {
-                let at = Rows { w: rows.w.wrapping_add(r * row_bytes), ..rows };
                 // SAFETY: rows r .. r + 4, or r alone, lie inside `w` and `y`; the features are this function's own.
                 unsafe {
                     if r + 4 <= y.len() {
-                        $kernel::<$q, 4>(at, y.as_mut_ptr().add(r));
+                        $kernel::<$q, 4>(rows.from(r), y.as_mut_ptr().add(r));
                         r += 4;
                     } else {
-                        $kernel::<$q, 1>(at, y.as_mut_ptr().add(r));
+                        $kernel::<$q, 1>(rows.from(r), y.as_mut_ptr().add(r));
                         r += 1;
                     }
                 }
@@ -65,9 +56,9 @@ pub(super) unsafe fn matvec(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32],
         DType::Q4_K => by!(block256_rows, Q4_K),
         DType::Q5_K => by!(block256_rows, Q5_K),
         DType::Q6_K => by!(block256_rows, Q6_K),
-        _ => return false,
+        // SAFETY: as promised to this function.
+        _ => unsafe { avx2::matvec(dtype, w, row_bytes, x, y) },
     }
-    true
 }
 
 /// Decodes whole blocks.
@@ -104,7 +95,8 @@ pub(super) unsafe fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::Q4_K => by!(decode256, Q4_K),
         DType::Q5_K => by!(decode256, Q5_K),
         DType::Q6_K => by!(decode256, Q6_K),
-        _ => blocks::decode(dtype, bytes, out),
+        // SAFETY: as promised to this function.
+        _ => unsafe { avx2::decode(dtype, bytes, out) },
     }
 }
 
@@ -214,6 +206,7 @@ unsafe fn plain_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
             let x = [_mm512_loadu_ps(rows.x.add(i)), _mm512_loadu_ps(rows.x.add(i + 16))];
             for r in 0..R {
                 let p = rows.w.add(r * rows.row_bytes + i * size);
+                prefetch::<R>(p, rows.row_bytes, 32 * size);
                 acc[r][0] = _mm512_fmadd_ps(load::<Q>(p), x[0], acc[r][0]);
                 acc[r][1] = _mm512_fmadd_ps(load::<Q>(p.add(16 * size)), x[1], acc[r][1]);
             }
@@ -342,7 +335,9 @@ unsafe fn block32_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
         };
         while b + 4 <= blocks {
             for r in 0..R {
-                scales4::<Q>(rows.w.add(r * rows.row_bytes + b * bytes), s[r].as_mut_ptr());
+                let p = rows.w.add(r * rows.row_bytes + b * bytes);
+                prefetch::<R>(p, rows.row_bytes, 4 * bytes);
+                scales4::<Q>(p, s[r].as_mut_ptr());
             }
             for j in 0..4 {
                 let x = rows.x.add((b + j) * 32);

@@ -9,6 +9,8 @@ mod blocks;
 mod plain;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod unpack;
 
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
@@ -109,6 +111,36 @@ struct Kernels {
     tile: Tile,
 }
 
+/// Rows of weights, and what they are multiplied with.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+struct Rows {
+    w: *const u8,
+    row_bytes: usize,
+    x: *const f32,
+    k: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Rows {
+    /// The rows from `r` on.
+    fn from(self, r: usize) -> Rows {
+        Rows { w: self.w.wrapping_add(r * self.row_bytes), ..self }
+    }
+}
+
+/// Asks for the bytes that the next R rows have at the place of `p .. p + len`: rows are too short for the processor to see
+/// the pattern by itself.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn prefetch<const R: usize>(p: *const u8, row_bytes: usize, len: usize) {
+    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    for at in (0..len).step_by(64) {
+        // SAFETY: a prefetch reads nothing; any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(R * row_bytes + at).cast()) }
+    }
+}
+
 /// Checks a caller's promise about `rows` rows of `k` weights; the unsafe kernels rely on it.
 fn check_rows(path: Path, dtype: DType, w: &[u8], row_bytes: usize, rows: usize, k: usize) -> usize {
     assert!(path.is_available(), "the {} path needs a processor that has it", path.name());
@@ -129,20 +161,18 @@ fn check_rows(path: Path, dtype: DType, w: &[u8], row_bytes: usize, rows: usize,
 /// When the slices do not hold what the lengths say, or `dtype` is none of those: a caller's bug, never a user's input.
 pub fn matvec(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
     check_rows(path, dtype, w, row_bytes, y.len(), x.len());
-    #[cfg(target_arch = "x86_64")]
-    {
+    match path {
         // SAFETY: the lengths and the processor's features were checked just above.
-        let done = match path {
-            Path::Avx512 => unsafe { avx512::matvec(dtype, w, row_bytes, x, y) },
-            Path::Avx2 => unsafe { avx2::matvec(dtype, w, row_bytes, x, y) },
-            Path::Plain => false,
-        };
-        if done {
-            return;
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx512 => unsafe { avx512::matvec(dtype, w, row_bytes, x, y) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx2 => unsafe { avx2::matvec(dtype, w, row_bytes, x, y) },
+        _ => {
+            let rows = y.len();
+            matvec_multi(path, dtype, w, row_bytes, x, 1, y, rows);
         }
     }
-    let rows = y.len();
-    matvec_multi(path, dtype, w, row_bytes, x, 1, y, rows);
 }
 
 /// The same weights against `m` rows of activations: `y[i][r] = sum_k w[r][k] * x[i][k]`, each weight decoded once. `x` is `[m][k]`
@@ -172,6 +202,8 @@ pub fn matvec_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f
             let len = (k - start).min(CHUNK);
             let (from, to) = (start / dtype.block() * dtype.block_bytes(), (start + len) / dtype.block() * dtype.block_bytes());
             for i in 0..two {
+                #[cfg(target_arch = "x86_64")]
+                prefetch::<2>(w.as_ptr().wrapping_add((r + i) * row_bytes + from), row_bytes, to - from);
                 // SAFETY: the blocks of elements start .. start + len of a row; the features were checked.
                 unsafe { decode(dtype, &w[(r + i) * row_bytes..][from..to], &mut w2[i][..len]) }
             }
