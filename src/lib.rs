@@ -5,8 +5,8 @@ pub mod error;
 pub mod layout;
 pub mod shape;
 
-pub mod quant;
 pub mod io;
+pub mod quant;
 pub mod text;
 
 pub use dtype::{DType, Element};
