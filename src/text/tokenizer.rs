@@ -129,8 +129,8 @@ impl Tokenizer {
         let kind = |(id, text): (usize, &Cow<'_, str>)| match types.get(id) {
             Some(2) => Kind::Unknown,
             Some(3) => Kind::Control,
-            // Files exist that forgot to mark the end of a turn as control token.
-            Some(4) if END_TEXTS.contains(&&**text) => Kind::Control,
+            // Files exist that forgot to mark the end of a turn as control token. Gemma's `</s>` is really an HTML tag.
+            Some(4) if (text.starts_with("<|") || **text == *"<end_of_turn>") && END_TEXTS.contains(&&**text) => Kind::Control,
             Some(4) => Kind::User,
             Some(5) => Kind::Unused,
             Some(6) => byte_of(text).map_or(Kind::Normal, Kind::Byte),
