@@ -3,7 +3,12 @@
 pub mod dtype;
 pub mod error;
 pub mod layout;
+pub mod scalar;
 pub mod shape;
+
+pub mod plan;
+
+pub mod backends;
 
 pub mod quant;
 pub mod io;
