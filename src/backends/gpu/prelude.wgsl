@@ -275,32 +275,30 @@ fn tl_remainder(a: f32, b: f32) -> f32 {
   return select(r, select(r + b, tl_copysign(0.0, b), r == 0.0), r == 0.0 || (r < 0.0) != (b < 0.0));
 }
 
-// The upper 12 bits of a mantissa: products of two such are exact, with or without a fused multiply-add.
+// The upper 12 bits of a mantissa: products of two such are exact, and no compiler can cancel what went through it.
 fn tl_top(x: f32) -> f32 {
   return bitcast<f32>(bitcast<u32>(x) & 0xfffff000u);
 }
 
-// log2 of a positive normal number as a sum of two floats, for powers whose exponent would magnify a rounding.
+// log2 of a positive normal number as a sum of two floats, the first of 12 bits: powers magnify a rounding by their exponent.
 fn tl_log2_pair(x: f32) -> vec2<f32> {
   let u = bitcast<u32>(x);
   let e = i32((u + 0x004afb0du) >> 23u) - 127;
   let m = bitcast<f32>(u - (bitcast<u32>(e) << 23u));
   // ln m = 2 atanh((m - 1) / (m + 1)), the quotient's upper bits and the rest apart.
   let n = m - 1.0;
-  let d = m + 1.0;
-  let z = n / d;
+  let z = n / (m + 1.0);
   let zh = tl_top(z);
-  let dh = tl_top(d);
-  let zl = (n - zh * dh - zh * (d - dh) - zh * (n - (d - 2.0))) / d;
+  let d = tl_top(m + 1.0);
+  let zl = (clamp(n - zh * d, -1.0, 1.0) - zh * clamp(n - (d - 2.0), -1.0, 1.0)) / (m + 1.0);
   let s = z * z;
   let h = 2.0 * zh;
   let l = 2.0 * zl + s * z * fma(fma(fma(0.2334, s, 0.285688), s, 0.4), s, 0.666666687);
   // 1/ln 2 = 1.4423828125 + 3.12228389e-4.
-  let ph = h * 1.4423828125;
-  let pl = h * 3.12228389e-4 + l * 1.44269504;
+  let p = h * 1.4423828125;
   let f = f32(e);
-  let sh = f + ph;
-  return vec2<f32>(sh, (ph - (sh - f)) + pl);
+  let top = tl_top(f + p);
+  return vec2<f32>(top, tl_top(f - top) + p + (h * 3.12228389e-4 + l * 1.44269504));
 }
 
 fn tl_pow(a: f32, b: f32) -> f32 {
@@ -332,12 +330,12 @@ fn tl_pow(a: f32, b: f32) -> f32 {
     r = 1.0 / t;
   } else {
     let l = tl_log2_pair(t);
-    let lh = tl_top(l.x);
     let bh = tl_top(b);
-    let h = bh * lh;
-    let e = bh * (l.x - lh + l.y) + (b - bh) * l.x;
+    let h = bh * l.x;
+    let e = bh * l.y + (b - bh) * (l.x + l.y);
     let n = round(clamp(h + e, -160.0, 160.0));
-    let f = clamp(h - n + e, -1.0, 1.0) * 0.693147181;
+    // Clamps keep compilers from adding in another order.
+    let f = clamp(clamp(h - n, -1.0, 1.0) + e, -1.0, 1.0) * 0.693147181;
     let p = fma(fma(fma(fma(fma(0.000199794988, f, 0.00139821961), f, 0.00833312795), f, 0.0416657925), f, 0.166666672), f, 0.5);
     r = select(tl_ldexp(fma(f * f, p, f) + 1.0, i32(n)), tl_inf(), h + e > 128.5);
   }
