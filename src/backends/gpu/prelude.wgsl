@@ -56,7 +56,8 @@ fn tl_sqrt(a: f32) -> f32 {
 fn tl_exp(x: f32) -> f32 {
   let c = clamp(x, -104.0, 89.0);
   let n = round(c * 1.44269504);
-  let r = fma(n, -1.42860677e-6, fma(n, -0.693145752, c));
+  // Clamps keep compilers from joining the two parts again.
+  let r = fma(n, -1.42860677e-6, clamp(fma(n, -0.693145752, c), -1.0, 1.0));
   let p = fma(fma(fma(fma(fma(0.000199794988, r, 0.00139821961), r, 0.00833312795), r, 0.0416657925), r, 0.166666672), r, 0.5);
   let v = tl_ldexp(fma(r * r, p, r) + 1.0, i32(n));
   return select(select(v, tl_inf(), x > 88.7228394), x, tl_isnan(x));
@@ -110,8 +111,9 @@ fn tl_log10(x: f32) -> f32 {
 // x - n·π/2 for the nearest n: x and n. π/2 is in three parts whose products with n are exact up to n = 2^15.
 fn tl_quadrant(x: f32) -> vec2<f32> {
   let n = round(x * 0.636619772);
-  let r = fma(n, -7.54978942e-8, fma(n, -4.83751297e-4, fma(n, -1.5703125, x)));
-  return vec2<f32>(fma(n, -5.39030253e-15, r), n);
+  let t = clamp(fma(n, -1.5703125, x), -1e5, 1e5);
+  let r = clamp(fma(n, -4.83751297e-4, t), -1e5, 1e5);
+  return vec2<f32>(fma(n, -5.39030253e-15, fma(n, -7.54978942e-8, r)), n);
 }
 
 // sin and cos on [-π/4, π/4].

@@ -349,7 +349,11 @@ fn unary_primitives() {
         x.extend(range(0.0, 100.0, 301).iter().skip(1));
         x.extend(range(0.9, 1.1, 101));
         x.extend(range(-80.0, 80.0, 301));
-        x.extend(range(-20000.0, 20000.0, 333).iter().filter(|_| periodic));
+        if periodic {
+            // tan magnifies the rounding of its argument near its poles.
+            let far = if u == Unary::Tan { 1000.0 } else { 20000.0 };
+            x.extend(range(-far, far, 333));
+        }
         if matches!(u, Unary::Recip | Unary::Rsqrt) {
             x.retain(|x| *x != 0.0);
         }
