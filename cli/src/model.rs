@@ -6,7 +6,7 @@ use crate::output::{self, Failure};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use tensorlogic::models::{self, Model, Weights};
-use tensorlogic::text::{ChatTemplate, Tokenizer};
+use tensorlogic::text::{ChatTemplate, Message, Tokenizer};
 use tensorlogic::{DType, Device};
 
 /// The model that is used when none is named.
@@ -75,6 +75,19 @@ impl ModelArgs {
         let (tokenizer, template) = texts(&weights, &path)?;
         let model = models::load(&weights, dtype)?;
         Ok(Loaded { path, device, model, tokenizer, template })
+    }
+}
+
+impl Loaded {
+    /// A conversation as tokens, up to where the model begins to speak.
+    pub fn encode_chat(&self, template: &ChatTemplate, messages: &[Message]) -> Result<Vec<u32>, Failure> {
+        let t = &self.tokenizer;
+        let name = |id: Option<u32>| id.and_then(|id| t.token(id)).unwrap_or_default();
+        let bos = name(t.bos());
+        let text = template.render(messages, true, bos, name(t.end_tokens().first().copied()))?;
+        // Most templates write the begin token themselves.
+        let has_bos = !bos.is_empty() && text.starts_with(bos);
+        Ok(t.encode_with(&text, !has_bos, true)?)
     }
 }
 

@@ -31,8 +31,8 @@ impl ChatTemplate {
     /// Parses the template.
     pub fn new(source: &str) -> TensorResult<ChatTemplate> {
         let mut env = Environment::new();
-        env.set_trim_blocks(true);
-        env.set_lstrip_blocks(true);
+        let syntax = minijinja::syntax::SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|e| bad(&e))?;
+        env.set_syntax(syntax);
         env.set_fuel(Some(FUEL));
         env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         env.add_function("raise_exception", |text: String| -> Result<String, minijinja::Error> { Err(minijinja::Error::new(ErrorKind::InvalidOperation, text)) });
@@ -42,9 +42,11 @@ impl ChatTemplate {
 
     /// Renders a conversation. `start` asks for the beginning of the answer.
     pub fn render(&self, messages: &[Message], start: bool, bos: &str, eos: &str) -> TensorResult<String> {
+        let turn = |m: &Message| minijinja::Value::from_pairs([("role", m.role.as_str()), ("content", m.content.as_str())]);
+        let turns: Vec<minijinja::Value> = messages.iter().map(turn).collect();
         let template = self.env.get_template("chat").map_err(|e| bad(&e))?;
         template
-            .render(context! { messages => messages, add_generation_prompt => start, bos_token => bos, eos_token => eos })
+            .render(context! { messages => turns, add_generation_prompt => start, bos_token => bos, eos_token => eos })
             .map_err(|e| bad(&e))
     }
 }

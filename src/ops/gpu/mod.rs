@@ -12,7 +12,7 @@ pub use attention::attention;
 pub use gather::gather;
 pub use matmul::matmul;
 pub use norm::norm;
-pub use reduce::{Reduction, reduce};
+pub use reduce::reduce;
 pub use softmax::softmax;
 
 use crate::plan::{Load, Source, Word};

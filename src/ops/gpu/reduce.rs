@@ -3,26 +3,8 @@
 use super::team::{Combine, Team};
 use super::{across, grid, indexable, words};
 use crate::dtype::DType;
+use crate::ops::reduce::ReduceOp as Reduction;
 use crate::plan::{AdapterInfo, Step, Wgsl};
-
-/// What a row is reduced to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reduction {
-    /// The sum.
-    Sum,
-    /// The mean.
-    Mean,
-    /// The largest element; NaN if there is one.
-    Max,
-    /// The smallest element; NaN if there is one.
-    Min,
-    /// The product.
-    Prod,
-    /// The index of the first largest element; NaN is larger than all.
-    ArgMax,
-    /// The index of the first smallest element; NaN is smaller than all.
-    ArgMin,
-}
 
 /// Load 0 `[rows, cols]` reduced to `[rows]`.
 pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
