@@ -5,6 +5,11 @@ pub mod error;
 pub mod layout;
 pub mod shape;
 
+pub mod backends;
+pub mod ops;
+pub mod plan;
+pub mod scalar;
+
 pub mod quant;
 pub mod io;
 pub mod text;
