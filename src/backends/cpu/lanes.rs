@@ -508,5 +508,12 @@ fn round_f16(x: f32) -> f32 {
     let shift = f32::from_bits((exponent + 13) << 23);
     let near = (size + shift) - shift;
     let near = if near >= 65_520.0 { f32::INFINITY } else { near };
-    (if size < 131_072.0 { near } else if x.is_nan() { x } else { f32::INFINITY }).copysign(x)
+    (if size < 131_072.0 {
+        near
+    } else if x.is_nan() {
+        x
+    } else {
+        f32::INFINITY
+    })
+    .copysign(x)
 }

@@ -130,10 +130,8 @@ impl Code {
         while block > 256 && block * width * registers as usize > REGISTERS {
             block /= 2;
         }
-        let ops: Vec<Op> = insts
-            .iter()
-            .map(|i| Op { prim: i.op, args: i.args, dtype: i.dtype, from: insts[i.args[0] as usize].dtype })
-            .collect();
+        let ops: Vec<Op> =
+            insts.iter().map(|i| Op { prim: i.op, args: i.args, dtype: i.dtype, from: insts[i.args[0] as usize].dtype }).collect();
         let identity = ops.len() == 1 && matches!(ops[0].prim, Prim::Source(0) | Prim::Value);
         // A distance that is no power of two keeps registers out of each other's cache sets.
         let register = block * width + 64;
@@ -180,7 +178,8 @@ impl Code {
         // SAFETY: all addresses computed here stay within what the caller vouches for; registers do not overlap each other.
         unsafe {
             let mut places: SmallVec<[*const u8; 24]> = SmallVec::with_capacity(self.ops.len());
-            places.extend(self.slots.iter().map(|&s| if s == NONE { value } else { registers.add(s as usize * self.register).cast_const() }));
+            places
+                .extend(self.slots.iter().map(|&s| if s == NONE { value } else { registers.add(s as usize * self.register).cast_const() }));
             for &f in &self.fixed {
                 let op = &self.ops[f as usize];
                 let x = match op.prim {

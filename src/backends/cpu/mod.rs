@@ -11,9 +11,9 @@ pub mod path;
 mod span;
 mod task;
 mod team;
-pub mod vector;
 #[cfg(test)]
 mod tests;
+pub mod vector;
 
 pub use memory::CpuBuffer;
 pub use task::share;
@@ -250,7 +250,8 @@ impl Machine for CpuMachine {
                 if thread >= threads {
                     continue;
                 }
-                let work = AssertUnwindSafe(|| CpuTask::new(step, prepared, bound, params, thread, threads, &self.common, &mut local).run());
+                let work =
+                    AssertUnwindSafe(|| CpuTask::new(step, prepared, bound, params, thread, threads, &self.common, &mut local).run());
                 if let Err(panic) = catch_unwind(work) {
                     if let Some(NoScratch(bytes)) = panic.downcast_ref() {
                         no_scratch.store(*bytes as u64, Ordering::Relaxed);

@@ -275,7 +275,8 @@ impl Span {
             return false;
         }
         let size = self.dtype.block_bytes();
-        let long = |s: &Span| s.kind == Kind::Contiguous || (s.kind == Kind::Strided && s.strides[s.rank - 1] == 1 && s.dims[s.rank - 1] >= 16);
+        let long =
+            |s: &Span| s.kind == Kind::Contiguous || (s.kind == Kind::Strided && s.strides[s.rank - 1] == 1 && s.dims[s.rank - 1] >= 16);
         if !long(self) || !long(to) {
             return false;
         }

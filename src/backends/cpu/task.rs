@@ -2,7 +2,7 @@
 
 use super::map::{Code, Sink};
 use super::memory::Block;
-use super::span::{Kind, Span};
+use super::span::Span;
 use super::team::Barrier;
 use crate::error::{At, TensorError};
 use crate::plan::{Lane, Raw, Step, Task, Work};
@@ -269,10 +269,5 @@ impl Span {
     pub(crate) fn may_overlap(&self, other: &Span) -> bool {
         let (a, b) = (self.base as usize, other.base as usize);
         !self.base.is_null() && !other.base.is_null() && a < b + other.bytes && b < a + self.bytes
-    }
-
-    /// Elements one after the other in the compute type: the address of the first.
-    pub(crate) fn slice(&self) -> Option<*mut u8> {
-        (self.kind == Kind::Contiguous && self.direct()).then(|| self.base.wrapping_add(self.first * self.dtype.block_bytes()))
     }
 }
