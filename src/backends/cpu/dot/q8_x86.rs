@@ -201,19 +201,16 @@ macro_rules! kernels {
                                 _mm_storeu_ps(s[r].as_mut_ptr(), _mm_mul_ps(_mm_cvtph_ps(halves), scales));
                             }
                         }
-                        let mut run = |j: usize| {
+                        let n = if four { 4 } else { 1 };
+                        for j in 0..n {
                             let start = start::<Q>(x, b + j);
                             let xs = _mm256_loadu_si256(x.quants.add((b + j) * 32).cast());
                             for r in 0..R {
                                 let products = products::<Q>(w.add(r * row_bytes + (b + j) * bytes), 0, start, xs);
                                 acc[r] = _mm256_fmadd_ps(products, _mm256_set1_ps(s[r][j * step]), acc[r]);
                             }
-                        };
-                        run(0);
-                        if four {
-                            (1..4).for_each(run);
                         }
-                        b += if four { 4 } else { 1 };
+                        b += n;
                     }
                 }
                 if min {
