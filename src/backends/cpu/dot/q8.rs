@@ -5,6 +5,7 @@ use crate::dtype::DType;
 
 /// A row of activations as signed bytes: each 32 share a scale, the largest of them becomes ±127.
 #[derive(Default, Clone, Debug)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub struct Row {
     /// The bytes.
     pub(super) quants: Vec<i8>,
