@@ -4,6 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::blocks::f16_to_f32;
+use super::unpack::whole;
 use super::{CHUNK, Rows, avx2, prefetch};
 use crate::dtype::DType;
 use core::arch::x86_64::*;
@@ -81,10 +82,15 @@ pub(super) unsafe fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     }
     match dtype {
         DType::F16 => {
-            for (y, b) in out.chunks_mut(16).zip(bytes.chunks(32)) {
-                let mask = lanes(y.len());
-                // SAFETY: the mask keeps both accesses inside the slices.
-                unsafe { _mm512_mask_storeu_ps(y.as_mut_ptr(), mask, load_masked::<F16>(b.as_ptr(), mask)) }
+            let (whole, rest) = out.as_chunks_mut::<16>();
+            let (bytes, bytes_rest) = bytes.split_at(whole.len() * 32);
+            // SAFETY: 16 elements each; the mask keeps the last accesses inside the slices.
+            unsafe {
+                for (y, b) in whole.iter_mut().zip(bytes.as_chunks::<32>().0) {
+                    _mm512_storeu_ps(y.as_mut_ptr(), load::<F16>(b.as_ptr()));
+                }
+                let mask = lanes(rest.len());
+                _mm512_mask_storeu_ps(rest.as_mut_ptr(), mask, load_masked::<F16>(bytes_rest.as_ptr(), mask));
             }
         }
         DType::Q4_0 => by!(decode32, Q4_0),
@@ -268,7 +274,7 @@ unsafe fn scales4<const Q: u8>(p: *const u8, s: *mut f32) {
 unsafe fn scales1<const Q: u8>(p: *const u8) -> [f32; 2] {
     // SAFETY: the caller promises a block at `p`; every 32-wide block has at least four bytes.
     unsafe {
-        let v = _mm_cvtph_ps(_mm_cvtsi32_si128(p.cast::<i32>().read_unaligned()));
+        let v = _mm_cvtph_ps(_mm_cvtsi32_si128(whole(p.cast::<u32>().read_unaligned())));
         let mut s = [0.0; 4];
         _mm_storeu_ps(s.as_mut_ptr(), v);
         [s[0], s[1]]
