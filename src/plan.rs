@@ -44,7 +44,7 @@ pub struct Load {
     pub shape: Shape,
     /// Fused elementwise work, often the identity.
     pub program: Program,
-    /// What the program reads; each layout has `shape`.
+    /// What the program reads. Each layout has as many elements as `shape`, in the same row-major order, with the fewest dimensions that say so.
     pub sources: Vec<Source>,
 }
 
@@ -55,9 +55,9 @@ pub struct Store {
     pub shape: Shape,
     /// Fused elementwise work, often just `value`.
     pub program: Program,
-    /// What the program reads besides the value; each layout has `shape`.
+    /// What the program reads besides the value, as in `Load`.
     pub sources: Vec<Source>,
-    /// Where results go; its layout has `shape` and may be a window of a larger buffer.
+    /// Where results go; its layout has as many elements as `shape`, in the same order, and may be a window of a larger buffer.
     pub target: Source,
 }
 

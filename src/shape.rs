@@ -72,7 +72,11 @@ impl Shape {
                 (1, b) => b,
                 (a, 1) => a,
                 (a, b) => {
-                    return Err(TensorError::shape(op, at, format!("{self} and {other} do not broadcast: sizes {a} and {b} differ in dimension {i}")));
+                    return Err(TensorError::shape(
+                        op,
+                        at,
+                        format!("{self} and {other} do not broadcast: sizes {a} and {b} differ in dimension {i}"),
+                    ));
                 }
             };
         }
