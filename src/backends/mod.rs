@@ -1,0 +1,89 @@
+//! The machines that run plans. A machine knows steps, buffers and kernels; no op and no graph.
+
+pub mod cpu;
+#[cfg(feature = "gpu")]
+pub mod gpu;
+
+use crate::dtype::DType;
+use crate::error::TensorResult;
+use crate::plan::{MemoryStats, Plan};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Bytes that a tensor starts from: owned, or a part of something shared such as a mapped file.
+#[derive(Clone)]
+pub enum Bytes {
+    /// Owned by the tensor.
+    Owned(Arc<Vec<u8>>),
+    /// `start..start + len` of a shared mapping.
+    Shared(Arc<dyn Deref<Target = [u8]> + Send + Sync>, usize, usize),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Owned(v) => v,
+            Bytes::Shared(m, start, len) => &m[*start..*start + *len],
+        }
+    }
+}
+
+/// Device memory; clones share it. It goes back to its pool when the last clone is dropped.
+#[derive(Clone)]
+pub enum Buffer {
+    /// Host memory.
+    Cpu(cpu::CpuBuffer),
+    /// Memory of a GPU.
+    #[cfg(feature = "gpu")]
+    Gpu(gpu::GpuBuffer),
+}
+
+impl Buffer {
+    /// Whether this handle is the only one.
+    pub fn is_unique(&self) -> bool {
+        match self {
+            Buffer::Cpu(b) => b.is_unique(),
+            #[cfg(feature = "gpu")]
+            Buffer::Gpu(b) => b.is_unique(),
+        }
+    }
+    /// Whether both are the same memory.
+    pub fn same(&self, other: &Buffer) -> bool {
+        match (self, other) {
+            (Buffer::Cpu(a), Buffer::Cpu(b)) => a.same(b),
+            #[cfg(feature = "gpu")]
+            (Buffer::Gpu(a), Buffer::Gpu(b)) => a.same(b),
+            #[cfg(feature = "gpu")]
+            _ => false,
+        }
+    }
+}
+
+/// Runs plans. All methods may be called from any thread; `eval.rs` sees to it that one plan runs at a time.
+pub trait Machine: Send + Sync {
+    /// The device as people know it, e.g. `cpu (2 threads, avx512)` or `NVIDIA H100 (vulkan)`.
+    fn name(&self) -> String;
+    /// Whether tensors of this dtype can live here.
+    fn supports(&self, dtype: DType) -> bool;
+    /// Room for `bytes`; the content is arbitrary.
+    fn alloc(&self, bytes: usize) -> TensorResult<Buffer>;
+    /// Memory with this content; without a copy where the machine can read the bytes in place.
+    fn upload(&self, bytes: Bytes) -> TensorResult<Buffer>;
+    /// Runs the plan; returns when it is submitted. `params` are the plan's run-time numbers.
+    fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()>;
+    /// Waits for what was submitted and copies `out.len()` bytes from byte `start`. Gives the error of any bad index met since the last read.
+    fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()>;
+    /// Waits for what was submitted.
+    fn synchronize(&self) -> TensorResult<()>;
+    /// Distinct buffers that one step may bind.
+    fn max_buffers(&self) -> usize {
+        8
+    }
+    /// Memory as the machine counts it.
+    fn memory(&self) -> MemoryStats;
+    /// Gives pooled memory back to the system.
+    fn empty_cache(&self);
+    /// Submits since the machine was opened, for tests and `--stats`.
+    fn submits(&self) -> u64;
+}

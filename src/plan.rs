@@ -1,0 +1,330 @@
+//! What a backend is asked to run: steps over numbered buffers. A plan knows no op and no graph, owns no memory, and prints as text.
+
+use crate::dtype::DType;
+use crate::error::{At, TensorResult};
+use crate::layout::Layout;
+use crate::scalar::Program;
+use crate::shape::Shape;
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+/// A buffer as a plan names it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Buf {
+    /// A stored tensor bound by the caller; read, or written in place where `Plan::inputs` says so.
+    Input(u16),
+    /// A result that outlives the run.
+    Output(u16),
+    /// Scratch leased for the run; several values take turns in one slot.
+    Slot(u16),
+    /// No memory: element k has the value k (u32).
+    Iota,
+}
+
+/// Where an operand's elements lie: buffer, element type, strides over the step's iteration shape, and a start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Source {
+    /// The buffer.
+    pub buf: Buf,
+    /// The type stored there.
+    pub dtype: DType,
+    /// Sizes and strides in elements. `layout.offset` is the constant part of the start.
+    pub layout: Layout,
+    /// The run-time part of the start: a parameter's index, in elements.
+    pub offset: Option<u16>,
+    /// Whether constant and run-time start together are known to be a multiple of 4 elements.
+    pub aligned: bool,
+}
+
+/// A value that a kernel reads: element `i` (row-major in `shape`) is `program` over element `i` of each source.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// The logical shape that the kernel sees.
+    pub shape: Shape,
+    /// Fused elementwise work, often the identity.
+    pub program: Program,
+    /// What the program reads. Each layout has as many elements as `shape`, in the same row-major order, with the fewest dimensions that say so.
+    pub sources: Vec<Source>,
+}
+
+/// A value that a kernel writes: `program` over the kernel's value and the sources, rounded to the target's dtype.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// The logical shape that the kernel sees.
+    pub shape: Shape,
+    /// Fused elementwise work, often just `value`.
+    pub program: Program,
+    /// What the program reads besides the value, as in `Load`.
+    pub sources: Vec<Source>,
+    /// Where results go; its layout has as many elements as `shape`, in the same order, and may be a window of a larger buffer.
+    pub target: Source,
+}
+
+impl Load {
+    /// The one source, when the program only passes it on.
+    pub fn plain(&self) -> Option<&Source> {
+        self.program.is_identity().then(|| &self.sources[0])
+    }
+    /// The dtype of the values.
+    pub fn dtype(&self) -> DType {
+        self.program.dtype()
+    }
+}
+
+impl Store {
+    /// Whether the kernel's value goes to row-major memory unchanged but for rounding.
+    pub fn plain(&self) -> Option<&Source> {
+        (self.program.is_value() && self.target.layout.is_contiguous()).then_some(&self.target)
+    }
+}
+
+/// What a step does between its loads and its stores.
+#[derive(Clone)]
+pub enum Work {
+    /// Nothing: each store's program runs over its own sources, element by element. All stores have one shape.
+    Map,
+    /// A kernel.
+    Kernel(Arc<dyn Kernel>),
+}
+
+/// One dispatch.
+#[derive(Clone)]
+pub struct Step {
+    /// The op that wrote it.
+    pub name: &'static str,
+    /// The user's line that wrote the op.
+    pub at: At,
+    /// What it does.
+    pub work: Work,
+    /// The kernel's operands.
+    pub loads: Vec<Load>,
+    /// The kernel's results.
+    pub stores: Vec<Store>,
+    /// The kernel's run-time numbers, as indices of the plan's parameters.
+    pub params: Vec<u16>,
+}
+
+/// A tuned implementation of an op: a Rust function and a WGSL text over the same loads and stores.
+///
+/// Both index an operand by its row-major position in the logical shape and never see strides or fused programs.
+pub trait Kernel: Send + Sync {
+    /// This thread's share of the step on the CPU. Every thread of the team calls it once per run.
+    fn cpu(&self, task: &dyn Task);
+    /// Floating-point operations of the step, for sizing teams and for `explain`.
+    fn ops(&self, step: &Step) -> u64;
+    /// The GPU form, or `None` where the adapter lacks what it needs.
+    fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>;
+}
+
+/// What a kernel may ask about the GPU.
+#[derive(Clone, Debug, Default)]
+pub struct AdapterInfo {
+    /// Threads that run in lockstep: 32 on NVIDIA and Apple, 8 on lavapipe; 0 where it varies or subgroup operations are missing.
+    pub subgroup: u32,
+    /// Whether WGSL may use f16.
+    pub f16: bool,
+    /// Bytes of workgroup memory.
+    pub workgroup_bytes: u32,
+    /// Threads in a workgroup at most.
+    pub workgroup_threads: u32,
+    /// Edge of cooperative matrices (f16 inputs, f32 sums): 8, 16, or 0 where there are none.
+    pub coop: u32,
+}
+
+/// A kernel's GPU form.
+///
+/// The text calls, and does not define: `load_K(i: u32) -> T_K` and `load4_K(i: u32) -> vec4<T_K>` for load K (`alias T_K` is f32, i32 or
+/// u32; `load4` wants `i % 4 == 0` and elements `i..i+4` of one row), `store_K(i, v)` and `store4_K(i, v)` for store K, `word(n) -> u32` for
+/// its own numbers and `fail(code: u32)` for a bad index. What stands between the lines `// default` and `// end` in a
+/// `.wgsl` file is a stand-in that makes the file valid alone; the generator replaces it.
+/// For a load that is plain and contiguous, `raw_K` is its buffer as `array<vec4<u32>>`, or `array<u32>` for block formats.
+#[derive(Clone, Debug)]
+pub struct Wgsl {
+    /// The kernel's text.
+    pub source: Cow<'static, str>,
+    /// `const` lines put before the text: tile sizes and switches, part of the pipeline's key, never a tensor's size.
+    pub consts: Vec<(&'static str, u32)>,
+    /// Threads of a workgroup; becomes `const WORKGROUP`.
+    pub workgroup: u32,
+    /// Workgroups in x, y, z.
+    pub grid: [u32; 3],
+    /// The kernel's own numbers.
+    pub words: Vec<Word>,
+    /// Loads whose buffer the text reads itself as `raw_K`.
+    pub raw: Vec<u8>,
+}
+
+/// A number that a kernel reads at run time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Word {
+    /// A size.
+    U32(u32),
+    /// A constant.
+    F32(f32),
+    /// The plan's parameter `n` as u32.
+    ParamU32(u16),
+    /// The plan's parameter `n` as the bits of an f32.
+    ParamF32(u16),
+}
+
+/// Values in the type a program computes in.
+pub enum Lane<'a> {
+    /// f32, f16, bf16 and block formats.
+    F32(&'a mut [f32]),
+    /// f64.
+    F64(&'a mut [f64]),
+    /// i32, i8, u8.
+    I32(&'a mut [i32]),
+    /// u32 and bool.
+    U32(&'a mut [u32]),
+    /// i64.
+    I64(&'a mut [i64]),
+}
+
+/// Rust types that programs compute in.
+pub trait Value: Copy + Default + Send + Sync + PartialOrd + 'static {
+    /// The slice as a `Lane`.
+    fn lane(v: &mut [Self]) -> Lane<'_>;
+}
+macro_rules! value {
+    ($($t:ty = $v:ident),*) => { $(impl Value for $t { fn lane(v: &mut [Self]) -> Lane<'_> { Lane::$v(v) } })* };
+}
+value!(f32 = F32, f64 = F64, i32 = I32, u32 = U32, i64 = I64);
+
+/// Memory of a plain operand on the CPU.
+#[derive(Clone, Copy)]
+pub struct Raw {
+    /// The first byte of the buffer.
+    pub ptr: *mut u8,
+    /// Bytes in the buffer.
+    pub len: usize,
+    /// The first element, constant and run-time part together.
+    pub offset: usize,
+}
+
+/// One thread's view of a step on the CPU.
+pub trait Task {
+    /// The step.
+    fn step(&self) -> &Step;
+    /// This thread's number.
+    fn thread(&self) -> usize;
+    /// Threads that run this step.
+    fn threads(&self) -> usize;
+    /// Waits until every thread of the step is here.
+    fn barrier(&self);
+    /// Elements `start..start + out.len()` of load `k`. The lane must be of the load's compute type.
+    fn load(&self, k: usize, start: usize, out: Lane<'_>);
+    /// Writes elements `start..` of store `k`; the values are used as scratch.
+    fn store(&self, k: usize, start: usize, values: Lane<'_>);
+    /// Memory of load `k`'s source 0.
+    fn raw_load(&self, k: usize) -> Raw;
+    /// Memory of store `k`'s target.
+    fn raw_store(&self, k: usize) -> Raw;
+    /// The kernel's `n`-th run-time number.
+    fn param(&self, n: usize) -> f64;
+    /// Scratch of this thread, at least `bytes` long and 64-byte aligned; its content is arbitrary. One piece per call of the kernel.
+    fn scratch(&self, bytes: usize) -> &mut [u8];
+    /// Scratch shared by the threads of the step: the same `bytes` for all, 64-byte aligned.
+    fn shared(&self, bytes: usize) -> *mut u8;
+    /// Reports an index outside its dimension; the run goes on and its read-back gives the error.
+    fn fail(&self, index: i64, size: usize);
+}
+
+/// What the caller binds as an input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// The stored type.
+    pub dtype: DType,
+    /// Whether the plan writes into it.
+    pub written: bool,
+}
+
+/// What a run leaves behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// The stored type.
+    pub dtype: DType,
+    /// Its size in bytes.
+    pub bytes: usize,
+}
+
+/// Steps in order, with the buffers they use.
+pub struct Plan {
+    /// What is done, in order.
+    pub steps: Vec<Step>,
+    /// Stored tensors that the caller binds.
+    pub inputs: Vec<Input>,
+    /// Results.
+    pub outputs: Vec<Output>,
+    /// Bytes of each slot.
+    pub slots: Vec<usize>,
+    /// How many run-time parameters the caller gives.
+    pub params: usize,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, s) in self.steps.iter().enumerate() {
+            write!(f, "%{n} = {}", s.name)?;
+            for (i, l) in s.loads.iter().enumerate() {
+                write!(f, "{}{}", if i > 0 { " · " } else { " " }, ProgramOver(&l.program, &l.sources, &l.shape))?;
+            }
+            for st in &s.stores {
+                match &s.work {
+                    Work::Map => write!(f, " {}", ProgramOver(&st.program, &st.sources, &st.shape))?,
+                    Work::Kernel(_) if st.program.is_value() => {}
+                    Work::Kernel(_) => write!(f, " → {}", ProgramOver(&st.program, &st.sources, &st.shape))?,
+                }
+                write!(f, " ⇒ {} {}{}", Name(st.target.buf), st.target.dtype, st.shape)?;
+            }
+            writeln!(f)?;
+        }
+        write!(f, "{} dispatch{}", self.steps.len(), if self.steps.len() == 1 { "" } else { "es" })?;
+        if !self.slots.is_empty() {
+            write!(f, ", {} slot{} of {} bytes", self.slots.len(), if self.slots.len() == 1 { "" } else { "s" }, self.slots.iter().sum::<usize>())?;
+        }
+        writeln!(f)
+    }
+}
+
+struct Name(Buf);
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Buf::Input(n) => write!(f, "in{n}"),
+            Buf::Output(n) => write!(f, "out{n}"),
+            Buf::Slot(n) => write!(f, "slot{n}"),
+            Buf::Iota => f.write_str("iota"),
+        }
+    }
+}
+
+struct ProgramOver<'a>(&'a Program, &'a [Source], &'a Shape);
+impl fmt::Display for ProgramOver<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = self.0.to_string();
+        for (i, s) in self.1.iter().enumerate().rev() {
+            text = text.replace(&format!("s{i}"), &format!("{}:{}{}", Name(s.buf), s.dtype, if s.layout.is_contiguous() { "" } else { "'" }));
+        }
+        write!(f, "{text} {}", self.2)
+    }
+}
+
+/// A device's memory as the engine counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Bytes held by tensors, weights and running plans.
+    pub in_use: usize,
+    /// The most that `in_use` has been.
+    pub peak: usize,
+    /// Bytes kept in the pool for reuse.
+    pub pooled: usize,
+    /// Buffers asked for.
+    pub requests: u64,
+    /// Requests that the pool served.
+    pub reused: u64,
+}
+
+/// A result whose meaning needs the device: kept here so that layers above need not know how.
+pub type RunResult = TensorResult<()>;

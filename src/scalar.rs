@@ -1,0 +1,310 @@
+//! The elementwise alphabet: every scalar primitive in one row (its WGSL text and its doc), and programs made of them.
+
+use crate::dtype::DType;
+use smallvec::SmallVec;
+
+/// The number of an instruction's result within its program.
+pub type Reg = u16;
+
+macro_rules! alphabet {
+    ($(#[$d:meta])* $name:ident { $($(#[$doc:meta])* $v:ident = $label:literal, $wgsl:literal;)* }) => {
+        $(#[$d])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$doc])* $v),* }
+        impl $name {
+            /// Every primitive of this arity.
+            pub const ALL: &'static [$name] = &[$($name::$v),*];
+            /// PyTorch's name.
+            pub const fn name(self) -> &'static str { match self { $($name::$v => $label),* } }
+            /// WGSL for float arguments `a`, `b`. Integer forms that differ are the GPU code generator's.
+            pub const fn wgsl(self) -> &'static str { match self { $($name::$v => $wgsl),* } }
+        }
+    };
+}
+
+alphabet! {
+    /// Primitives of one argument. Those named `is_…` and `logical_not` give bool; the others keep the dtype.
+    Unary {
+        /// −a
+        Neg = "neg", "-(a)";
+        /// |a|
+        Abs = "abs", "abs(a)";
+        /// −1, 0 or 1; NaN gives 0 as in PyTorch
+        Sign = "sign", "sign(a)";
+        /// √a
+        Sqrt = "sqrt", "sqrt(a)";
+        /// 1/√a
+        Rsqrt = "rsqrt", "inverseSqrt(a)";
+        /// 1/a
+        Recip = "reciprocal", "(1.0 / (a))";
+        /// eᵃ
+        Exp = "exp", "exp(a)";
+        /// 2ᵃ
+        Exp2 = "exp2", "exp2(a)";
+        /// eᵃ − 1, accurate near 0
+        Expm1 = "expm1", "tl_expm1(a)";
+        /// Natural logarithm
+        Log = "log", "log(a)";
+        /// Base-2 logarithm
+        Log2 = "log2", "log2(a)";
+        /// Base-10 logarithm
+        Log10 = "log10", "(log(a) * 0.4342944819032518)";
+        /// ln(1 + a), accurate near 0
+        Log1p = "log1p", "tl_log1p(a)";
+        /// Sine
+        Sin = "sin", "sin(a)";
+        /// Cosine
+        Cos = "cos", "cos(a)";
+        /// Tangent
+        Tan = "tan", "tan(a)";
+        /// Arc sine
+        Asin = "asin", "asin(a)";
+        /// Arc cosine
+        Acos = "acos", "acos(a)";
+        /// Arc tangent
+        Atan = "atan", "atan(a)";
+        /// Hyperbolic sine
+        Sinh = "sinh", "tl_sinh(a)";
+        /// Hyperbolic cosine
+        Cosh = "cosh", "tl_cosh(a)";
+        /// Hyperbolic tangent
+        Tanh = "tanh", "tl_tanh(a)";
+        /// Inverse hyperbolic sine
+        Asinh = "asinh", "tl_asinh(a)";
+        /// Inverse hyperbolic cosine
+        Acosh = "acosh", "tl_acosh(a)";
+        /// Inverse hyperbolic tangent
+        Atanh = "atanh", "tl_atanh(a)";
+        /// Error function
+        Erf = "erf", "tl_erf(a)";
+        /// 1/(1 + e⁻ᵃ)
+        Sigmoid = "sigmoid", "tl_sigmoid(a)";
+        /// Largest integer not above a
+        Floor = "floor", "floor(a)";
+        /// Smallest integer not below a
+        Ceil = "ceil", "ceil(a)";
+        /// Nearest integer, halves to even
+        Round = "round", "round(a)";
+        /// The integer part
+        Trunc = "trunc", "trunc(a)";
+        /// Whether a is NaN, by its bits
+        IsNan = "isnan", "tl_isnan(a)";
+        /// Whether a is an infinity, by its bits
+        IsInf = "isinf", "tl_isinf(a)";
+        /// Whether a is zero
+        LogicalNot = "logical_not", "(a == 0)";
+        /// Bits inverted (integers); for bool the logical not
+        BitNot = "bitwise_not", "~(a)";
+    }
+}
+
+alphabet! {
+    /// Primitives of two arguments of one dtype. Comparisons give bool; the others keep the dtype.
+    Binary {
+        /// a + b
+        Add = "add", "((a) + (b))";
+        /// a − b
+        Sub = "sub", "((a) - (b))";
+        /// a · b
+        Mul = "mul", "((a) * (b))";
+        /// a / b; for integers rounded toward zero, 0 where b is 0
+        Div = "div", "((a) / (b))";
+        /// aᵇ
+        Pow = "pow", "tl_pow(a, b)";
+        /// Remainder with the sign of a (C's fmod)
+        Fmod = "fmod", "tl_fmod(a, b)";
+        /// Remainder with the sign of b (Python's %)
+        Remainder = "remainder", "tl_remainder(a, b)";
+        /// The smaller; NaN if one is NaN
+        Min = "minimum", "tl_min(a, b)";
+        /// The larger; NaN if one is NaN
+        Max = "maximum", "tl_max(a, b)";
+        /// The angle of the point (b, a)
+        Atan2 = "atan2", "tl_atan2(a, b)";
+        /// a with the sign of b
+        Copysign = "copysign", "tl_copysign(a, b)";
+        /// a = b
+        Eq = "eq", "((a) == (b))";
+        /// a ≠ b
+        Ne = "ne", "((a) != (b))";
+        /// a < b
+        Lt = "lt", "((a) < (b))";
+        /// a ≤ b
+        Le = "le", "((a) <= (b))";
+        /// a > b
+        Gt = "gt", "((a) > (b))";
+        /// a ≥ b
+        Ge = "ge", "((a) >= (b))";
+        /// Bits and
+        And = "bitwise_and", "((a) & (b))";
+        /// Bits or
+        Or = "bitwise_or", "((a) | (b))";
+        /// Bits exclusive or
+        Xor = "bitwise_xor", "((a) ^ (b))";
+        /// a shifted left by b bits; 0 from the width on
+        Shl = "bitwise_left_shift", "tl_shl(a, b)";
+        /// a shifted right by b bits, with the sign for signed integers
+        Shr = "bitwise_right_shift", "tl_shr(a, b)";
+    }
+}
+
+impl Unary {
+    /// The result's dtype for an argument of dtype `d`.
+    pub const fn result(self, d: DType) -> DType {
+        match self {
+            Unary::IsNan | Unary::IsInf | Unary::LogicalNot => DType::Bool,
+            _ => d,
+        }
+    }
+    /// Whether the primitive is defined on integers as well.
+    pub const fn takes_int(self) -> bool {
+        matches!(
+            self,
+            Unary::Neg | Unary::Abs | Unary::Sign | Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc | Unary::LogicalNot | Unary::BitNot | Unary::IsNan | Unary::IsInf
+        )
+    }
+    /// Whether the primitive is defined on floats.
+    pub const fn takes_float(self) -> bool {
+        !matches!(self, Unary::BitNot)
+    }
+}
+
+impl Binary {
+    /// Whether this compares, so that the result is bool.
+    pub const fn compares(self) -> bool {
+        matches!(self, Binary::Eq | Binary::Ne | Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge)
+    }
+    /// Whether the primitive is defined on integers and bool only.
+    pub const fn bits(self) -> bool {
+        matches!(self, Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr)
+    }
+    /// Whether the primitive is defined on floats only.
+    pub const fn float_only(self) -> bool {
+        matches!(self, Binary::Atan2 | Binary::Copysign)
+    }
+    /// The result's dtype for arguments of dtype `d`.
+    pub const fn result(self, d: DType) -> DType {
+        if self.compares() { DType::Bool } else { d }
+    }
+}
+
+/// What one instruction does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Prim {
+    /// The element of source `n` at the iteration index, decoded to its compute type.
+    Source(u16),
+    /// In a store's program: the kernel's output value.
+    Value,
+    /// A run-time number: entry `n` of the plan's parameters, converted to the instruction's dtype.
+    Param(u16),
+    /// A literal, as the bits of an f64.
+    Lit(u64),
+    /// A primitive of one argument.
+    Unary(Unary),
+    /// A primitive of two arguments.
+    Binary(Binary),
+    /// `args[1]` where `args[0]` (bool) holds, else `args[2]`.
+    Where,
+    /// Conversion to the instruction's dtype, rounding to it: floats to integers truncate, anything nonzero is true.
+    Cast,
+    /// 32 random bits (u32) from a counter (u32 `args[0]`), a stream (u32 `args[1]`) and a seed (u32 `args[2]`): the first word of
+    /// Philox4x32-10 (Salmon et al., SC 2011) with counter (args[0], args[1], 0, 0) and key (args[2], 0).
+    Philox,
+}
+
+/// One instruction: `op` over earlier results; the result has `dtype` and is held in `dtype.compute()`.
+///
+/// f16 and bf16 results are held unrounded in f32 (only `Cast` and stores round); i8 and u8 results wrap to their width.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Inst {
+    /// What it does.
+    pub op: Prim,
+    /// Results it reads; unused entries are 0.
+    pub args: [Reg; 3],
+    /// The result's dtype.
+    pub dtype: DType,
+}
+
+/// A straight-line program evaluated once per element; its result is the last instruction's.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Program {
+    /// The instructions; instruction `i` writes register `i`.
+    pub insts: SmallVec<[Inst; 4]>,
+}
+
+impl Program {
+    /// The program that passes source 0 on unchanged.
+    pub fn identity(dtype: DType) -> Program {
+        Program { insts: smallvec::smallvec![Inst { op: Prim::Source(0), args: [0; 3], dtype }] }
+    }
+    /// The store program that passes the kernel's value on unchanged.
+    pub fn value(dtype: DType) -> Program {
+        Program { insts: smallvec::smallvec![Inst { op: Prim::Value, args: [0; 3], dtype }] }
+    }
+    /// Appends an instruction, or finds its equal, and gives its register.
+    pub fn push(&mut self, inst: Inst) -> Reg {
+        if let Some(i) = self.insts.iter().position(|i| *i == inst) {
+            return i as Reg;
+        }
+        self.insts.push(inst);
+        (self.insts.len() - 1) as Reg
+    }
+    /// The dtype of the result.
+    pub fn dtype(&self) -> DType {
+        self.insts.last().expect("a program has an instruction").dtype
+    }
+    /// Whether the program only passes source 0 on.
+    pub fn is_identity(&self) -> bool {
+        self.insts.len() == 1 && self.insts[0].op == Prim::Source(0)
+    }
+    /// Whether the program only passes the kernel's value on.
+    pub fn is_value(&self) -> bool {
+        self.insts.len() == 1 && self.insts[0].op == Prim::Value
+    }
+}
+
+impl std::fmt::Display for Program {
+    /// One expression, e.g. `maximum(value + s0, 0)`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        fn expr(p: &Program, r: Reg, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            let i = p.insts[r as usize];
+            let call = |f: &mut std::fmt::Formatter<'_>, name: &str, n: usize| {
+                write!(f, "{name}(")?;
+                for k in 0..n {
+                    if k > 0 {
+                        f.write_str(", ")?;
+                    }
+                    expr(p, i.args[k], f)?;
+                }
+                f.write_str(")")
+            };
+            match i.op {
+                Prim::Source(n) => write!(f, "s{n}"),
+                Prim::Value => f.write_str("value"),
+                Prim::Param(n) => write!(f, "p{n}"),
+                Prim::Lit(b) => write!(f, "{}", f64::from_bits(b)),
+                Prim::Unary(u) => call(f, u.name(), 1),
+                Prim::Binary(b) => call(f, b.name(), 2),
+                Prim::Where => call(f, "where", 3),
+                Prim::Cast => call(f, i.dtype.name(), 1),
+                Prim::Philox => call(f, "philox", 3),
+            }
+        }
+        expr(self, (self.insts.len() - 1) as Reg, f)
+    }
+}
+
+/// The first word of Philox4x32-10 for counter `(c0, c1, 0, 0)` and key `(k0, 0)`: the same bits on every backend.
+pub const fn philox(c0: u32, c1: u32, k0: u32) -> u32 {
+    let (mut c, mut k) = ([c0, c1, 0, 0], [k0, 0u32]);
+    let mut round = 0;
+    while round < 10 {
+        let p0 = 0xD251_1F53u64 * c[0] as u64;
+        let p1 = 0xCD9E_8D57u64 * c[2] as u64;
+        c = [(p1 >> 32) as u32 ^ c[1] ^ k[0], p1 as u32, (p0 >> 32) as u32 ^ c[3] ^ k[1], p0 as u32];
+        k = [k[0].wrapping_add(0x9E37_79B9), k[1].wrapping_add(0xBB67_AE85)];
+        round += 1;
+    }
+    c[0]
+}
