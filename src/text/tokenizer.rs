@@ -419,3 +419,24 @@ fn bad(message: impl Into<String>) -> TensorError {
 fn guarded<T>(work: impl FnOnce() -> TensorResult<T>) -> TensorResult<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(TensorError::Invalid("tokenizer: an internal error, caught".to_string())))
 }
+
+impl TokenizerMetadata for crate::io::Gguf {
+    fn str(&self, key: &str) -> Option<&str> {
+        crate::io::Gguf::str(self, key).ok()
+    }
+    fn u64(&self, key: &str) -> Option<u64> {
+        crate::io::Gguf::u64(self, key).ok()
+    }
+    fn bool(&self, key: &str) -> Option<bool> {
+        crate::io::Gguf::bool(self, key).ok()
+    }
+    fn strings(&self, key: &str) -> Option<Vec<Cow<'_, str>>> {
+        Some(self.strs(key).ok()?.into_iter().map(Cow::Borrowed).collect())
+    }
+    fn i32s(&self, key: &str) -> Option<Cow<'_, [i32]>> {
+        crate::io::Gguf::i32s(self, key).ok().map(Cow::Owned)
+    }
+    fn f32s(&self, key: &str) -> Option<Cow<'_, [f32]>> {
+        crate::io::Gguf::f32s(self, key).ok().map(Cow::Owned)
+    }
+}
