@@ -372,8 +372,10 @@ fn python_packages_stand_in_for_the_hub() {
 
 #[test]
 fn a_full_disk_is_named() {
-    let error = PullError::store(Path::new("/cache/x"), io::Error::from(io::ErrorKind::StorageFull));
-    assert_eq!(error.to_string(), "/cache/x: the disk is full");
+    for path in ["/cache", "/cache/.partial-1-0/file", "/cache/.partial-1-0/wheel/x.whl"] {
+        let error = PullError::store(Path::new(path), io::Error::from(io::ErrorKind::StorageFull));
+        assert_eq!(error.to_string(), "/cache: the disk is full");
+    }
 }
 
 #[test]
