@@ -15,7 +15,7 @@ pub type At = &'static Location<'static>;
 #[non_exhaustive]
 pub enum TensorError {
     /// Shapes that do not fit together. Reported on the line that wrote the op.
-    #[error("{op}: {message} ({})", Line(at))]
+    #[error("{op}: {message} ({}){hint}", Line(at))]
     Shape {
         /// The op's name.
         op: &'static str,
@@ -23,6 +23,8 @@ pub enum TensorError {
         message: String,
         /// The line that wrote the op.
         at: At,
+        /// One thing to try, such as `; did you mean b.t()?`, or nothing.
+        hint: &'static str,
     },
     /// A dtype that an op cannot take, or dtypes that do not fit together.
     #[error("{op}: {message} ({})", Line(at))]
@@ -116,7 +118,7 @@ impl TensorError {
     }
     /// A shape error written at `at`.
     pub fn shape(op: &'static str, at: At, message: impl Into<String>) -> Self {
-        TensorError::Shape { op, message: message.into(), at }
+        TensorError::Shape { op, message: message.into(), at, hint: "" }
     }
     /// A dtype error written at `at`.
     pub fn dtype(op: &'static str, at: At, message: impl Into<String>) -> Self {

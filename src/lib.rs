@@ -3,12 +3,30 @@
 pub mod dtype;
 pub mod error;
 pub mod layout;
+pub mod scalar;
 pub mod shape;
 
-pub mod io;
+pub mod plan;
+
+pub mod backends;
+pub mod device;
+
+pub mod tensor;
+
+mod compile;
+pub mod eval;
+
+pub mod ops;
 pub mod quant;
+
+pub mod io;
+pub mod models;
+#[cfg(feature = "text")]
 pub mod text;
 
+pub use device::Device;
 pub use dtype::{DType, Element};
 pub use error::{TensorError, TensorResult};
+pub use ops::random::Rng;
 pub use shape::Shape;
+pub use tensor::Tensor;

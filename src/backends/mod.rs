@@ -76,6 +76,10 @@ pub trait Machine: Send + Sync {
     fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()>;
     /// Waits for what was submitted.
     fn synchronize(&self) -> TensorResult<()>;
+    /// Distinct buffers that one step may bind.
+    fn max_buffers(&self) -> usize {
+        8
+    }
     /// Memory as the machine counts it.
     fn memory(&self) -> MemoryStats;
     /// Gives pooled memory back to the system.

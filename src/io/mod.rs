@@ -1,1 +1,14 @@
 //! Files: GGUF, safetensors.
+//!
+//! Reading never trusts the file: every length, count and offset is checked against the bytes that are there before it is used.
+
+pub mod gguf;
+pub mod info;
+pub mod mapped;
+pub mod safetensors;
+pub mod save;
+
+pub use gguf::{Gguf, GgufWriter};
+pub use info::TensorInfo;
+pub use mapped::MappedFile;
+pub use safetensors::SafeTensors;

@@ -1,0 +1,496 @@
+//! The kernels with AVX-512: 16 weights a register, 4-bit values turned into floats by a 16-entry table lookup.
+
+// Loops over R rows index several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
+use super::blocks::f16_to_f32;
+use super::{CHUNK, Rows, avx2, prefetch};
+use crate::dtype::DType;
+use core::arch::x86_64::*;
+
+const F32: u8 = DType::F32 as u8;
+const F16: u8 = DType::F16 as u8;
+const BF16: u8 = DType::BF16 as u8;
+const Q4_0: u8 = DType::Q4_0 as u8;
+const Q4_1: u8 = DType::Q4_1 as u8;
+const Q5_0: u8 = DType::Q5_0 as u8;
+const Q5_1: u8 = DType::Q5_1 as u8;
+const Q8_0: u8 = DType::Q8_0 as u8;
+const Q4_K: u8 = DType::Q4_K as u8;
+const Q5_K: u8 = DType::Q5_K as u8;
+const Q6_K: u8 = DType::Q6_K as u8;
+
+/// `y[r] = sum_k w[r][k] * x[k]`.
+///
+/// # Safety
+/// The processor has the features; `dtype` is a format of weights, `w` holds `y.len()` rows of `x.len()` of them, `row_bytes` apart.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+pub(super) unsafe fn matvec(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
+    let rows = Rows { w: w.as_ptr(), row_bytes, x: x.as_ptr(), k: x.len() };
+    macro_rules! by {
+        ($kernel:ident, $q:ident) => {{
+            let mut r = 0;
+            while r < y.len() {
+                // SAFETY: rows r .. r + 4, or r alone, lie inside `w` and `y`; the features are this function's own.
+                unsafe {
+                    if r + 4 <= y.len() {
+                        $kernel::<$q, 4>(rows.from(r), y.as_mut_ptr().add(r));
+                        r += 4;
+                    } else {
+                        $kernel::<$q, 1>(rows.from(r), y.as_mut_ptr().add(r));
+                        r += 1;
+                    }
+                }
+            }
+        }};
+    }
+    match dtype {
+        DType::F32 => by!(plain_rows, F32),
+        DType::F16 => by!(plain_rows, F16),
+        DType::BF16 => by!(plain_rows, BF16),
+        DType::Q4_0 => by!(block32_rows, Q4_0),
+        DType::Q4_1 => by!(block32_rows, Q4_1),
+        DType::Q5_0 => by!(block32_rows, Q5_0),
+        DType::Q5_1 => by!(block32_rows, Q5_1),
+        DType::Q8_0 => by!(block32_rows, Q8_0),
+        DType::Q4_K => by!(block256_rows, Q4_K),
+        DType::Q5_K => by!(block256_rows, Q5_K),
+        DType::Q6_K => by!(block256_rows, Q6_K),
+        // SAFETY: as promised to this function.
+        _ => unsafe { avx2::matvec(dtype, w, row_bytes, x, y) },
+    }
+}
+
+/// Decodes whole blocks.
+///
+/// # Safety
+/// The processor has the features; `bytes` holds exactly the blocks of `out`'s elements.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+pub(super) unsafe fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    macro_rules! by {
+        ($kernel:ident, $q:ident) => {{
+            let mut p = bytes.as_ptr();
+            for y in out.as_chunks_mut().0 {
+                // SAFETY: `p` is at the block of `y`.
+                unsafe {
+                    $kernel::<$q>(p, y);
+                    p = p.add(dtype.block_bytes());
+                }
+            }
+        }};
+    }
+    match dtype {
+        DType::F16 => {
+            for (y, b) in out.chunks_mut(16).zip(bytes.chunks(32)) {
+                let mask = lanes(y.len());
+                // SAFETY: the mask keeps both accesses inside the slices.
+                unsafe { _mm512_mask_storeu_ps(y.as_mut_ptr(), mask, load_masked::<F16>(b.as_ptr(), mask)) }
+            }
+        }
+        DType::Q4_0 => by!(decode32, Q4_0),
+        DType::Q4_1 => by!(decode32, Q4_1),
+        DType::Q5_0 => by!(decode32, Q5_0),
+        DType::Q5_1 => by!(decode32, Q5_1),
+        DType::Q8_0 => by!(decode32, Q8_0),
+        DType::Q4_K => by!(decode256, Q4_K),
+        DType::Q5_K => by!(decode256, Q5_K),
+        DType::Q6_K => by!(decode256, Q6_K),
+        // SAFETY: as promised to this function.
+        _ => unsafe { avx2::decode(dtype, bytes, out) },
+    }
+}
+
+/// Adds to `out[r][i]` the dot product of decoded row `r` with activation row `i < m <= 4`.
+///
+/// # Safety
+/// The processor has the features; `len <= CHUNK`, and `x` holds `m` rows of at least `len` elements, `ldx` apart.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+pub(super) unsafe fn tile(w: &[[f32; CHUNK]; 2], len: usize, x: &[f32], ldx: usize, m: usize, out: &mut [[f32; 4]; 2]) {
+    // SAFETY: as promised to this function.
+    unsafe {
+        match m {
+            1 => tile_m::<1>(w, len, x, ldx, out),
+            2 => tile_m::<2>(w, len, x, ldx, out),
+            3 => tile_m::<3>(w, len, x, ldx, out),
+            _ => tile_m::<4>(w, len, x, ldx, out),
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn tile_m<const M: usize>(w: &[[f32; CHUNK]; 2], len: usize, x: &[f32], ldx: usize, out: &mut [[f32; 4]; 2]) {
+    let mut acc = [[_mm512_setzero_ps(); M]; 2];
+    let mut i = 0;
+    while i < len {
+        let mask = lanes(len - i);
+        // SAFETY: the mask keeps the accesses inside the rows.
+        unsafe {
+            let (w0, w1) = (_mm512_maskz_loadu_ps(mask, w[0].as_ptr().add(i)), _mm512_maskz_loadu_ps(mask, w[1].as_ptr().add(i)));
+            for r in 0..M {
+                let x = _mm512_maskz_loadu_ps(mask, x.as_ptr().add(r * ldx + i));
+                acc[0][r] = _mm512_fmadd_ps(w0, x, acc[0][r]);
+                acc[1][r] = _mm512_fmadd_ps(w1, x, acc[1][r]);
+            }
+        }
+        i += 16;
+    }
+    for (out, acc) in out.iter_mut().zip(acc) {
+        for (out, acc) in out.iter_mut().zip(acc) {
+            *out += _mm512_reduce_add_ps(acc);
+        }
+    }
+}
+
+/// The mask of the first `n` of 16 lanes.
+#[inline]
+fn lanes(n: usize) -> __mmask16 {
+    if n >= 16 { !0 } else { (1 << n) - 1 }
+}
+
+/// Stores the sums of the lanes of `acc[r]` at `y[r]`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn store_sums<const R: usize>(acc: [__m512; R], y: *mut f32) {
+    let half = |v: __m512| _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
+    if R == 4 {
+        let low = _mm256_hadd_ps(half(acc[0]), half(acc[1]));
+        let high = _mm256_hadd_ps(half(acc[2]), half(acc[3]));
+        let all = _mm256_hadd_ps(low, high);
+        // SAFETY: the caller has room for R sums.
+        unsafe { _mm_storeu_ps(y, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps::<1>(all))) }
+    } else {
+        for (r, acc) in acc.into_iter().enumerate() {
+            // SAFETY: the caller has room for R sums.
+            unsafe { *y.add(r) = _mm512_reduce_add_ps(acc) }
+        }
+    }
+}
+
+/// 16 plain weights as f32.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn load<const Q: u8>(p: *const u8) -> __m512 {
+    // SAFETY: the caller promises 16 elements at `p`.
+    unsafe {
+        match Q {
+            F32 => _mm512_loadu_ps(p.cast()),
+            F16 => _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())),
+            _ => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))),
+        }
+    }
+}
+
+/// The plain weights of the lanes in `mask`, zero elsewhere.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn load_masked<const Q: u8>(p: *const u8, mask: __mmask16) -> __m512 {
+    // SAFETY: masked loads do not touch the other lanes' memory.
+    unsafe {
+        match Q {
+            F32 => _mm512_maskz_loadu_ps(mask, p.cast()),
+            F16 => _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, p.cast())),
+            _ => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p.cast())))),
+        }
+    }
+}
+
+/// R rows of f32, f16 or bf16.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn plain_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
+    let size = if Q == F32 { 4 } else { 2 };
+    let mut acc = [[_mm512_setzero_ps(); 2]; R];
+    let mut i = 0;
+    // SAFETY: every access lies in the first k elements of a row or of x; the last ones are masked.
+    unsafe {
+        while i + 32 <= rows.k {
+            let x = [_mm512_loadu_ps(rows.x.add(i)), _mm512_loadu_ps(rows.x.add(i + 16))];
+            for r in 0..R {
+                let p = rows.w.add(r * rows.row_bytes + i * size);
+                prefetch::<R>(p, rows.row_bytes, 32 * size);
+                acc[r][0] = _mm512_fmadd_ps(load::<Q>(p), x[0], acc[r][0]);
+                acc[r][1] = _mm512_fmadd_ps(load::<Q>(p.add(16 * size)), x[1], acc[r][1]);
+            }
+            i += 32;
+        }
+        while i < rows.k {
+            let mask = lanes(rows.k - i);
+            let x = _mm512_maskz_loadu_ps(mask, rows.x.add(i));
+            for r in 0..R {
+                let w = load_masked::<Q>(rows.w.add(r * rows.row_bytes + i * size), mask);
+                acc[r][0] = _mm512_fmadd_ps(w, x, acc[r][0]);
+            }
+            i += 16;
+        }
+        store_sums(acc.map(|a| _mm512_add_ps(a[0], a[1])), y);
+    }
+}
+
+/// Bytes of a 32-wide block, and whether it stores a minimum beside the scale.
+const fn shape32(q: u8) -> (usize, bool) {
+    match q {
+        Q4_0 => (18, false),
+        Q4_1 => (20, true),
+        Q5_0 => (22, false),
+        Q5_1 => (24, true),
+        _ => (34, false),
+    }
+}
+
+/// The scales of four blocks as f32 at `s`: [d; 4], or [d, m; 4] where there are minimums.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn scales4<const Q: u8>(p: *const u8, s: *mut f32) {
+    let (bytes, min) = const { shape32(Q) };
+    // SAFETY: the caller promises four blocks at `p` and eight floats at `s`.
+    unsafe {
+        if min {
+            let at = |i: usize| p.add(i * bytes).cast::<u32>().read_unaligned() as u64;
+            let v = _mm_set_epi64x((at(2) | at(3) << 32) as i64, (at(0) | at(1) << 32) as i64);
+            _mm256_storeu_ps(s, _mm256_cvtph_ps(v));
+        } else {
+            let at = |i: usize| p.add(i * bytes).cast::<u16>().read_unaligned() as u64;
+            let v = _mm_cvtsi64_si128((at(0) | at(1) << 16 | at(2) << 32 | at(3) << 48) as i64);
+            _mm_storeu_ps(s, _mm_cvtph_ps(v));
+        }
+    }
+}
+
+/// The scales of one block, as above.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn scales1<const Q: u8>(p: *const u8) -> [f32; 2] {
+    // SAFETY: the caller promises a block at `p`; every 32-wide block has at least four bytes.
+    unsafe {
+        let v = _mm_cvtph_ps(_mm_cvtsi32_si128(p.cast::<i32>().read_unaligned()));
+        let mut s = [0.0; 4];
+        _mm_storeu_ps(s.as_mut_ptr(), v);
+        [s[0], s[1]]
+    }
+}
+
+/// The 32 weights of a block at `p` whose scales, as f32, are at `s`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn weights32<const Q: u8>(p: *const u8, s: *const f32) -> [__m512; 2] {
+    // SAFETY: the caller promises a block at `p` and its scales at `s`.
+    unsafe {
+        let d = _mm512_set1_ps(*s);
+        if Q == Q8_0 {
+            return [signed16(p.add(2), d), signed16(p.add(18), d)];
+        }
+        let (bytes, min) = const { shape32(Q) };
+        let counting = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
+        // The lookup uses the low four bits of each index, so the low nibbles need no mask.
+        let low = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.add(bytes - 16).cast()));
+        let high = _mm512_srli_epi32::<4>(low);
+        if min {
+            let table = _mm512_fmadd_ps(counting, d, _mm512_set1_ps(*s.add(1)));
+            let w = [_mm512_permutexvar_ps(low, table), _mm512_permutexvar_ps(high, table)];
+            if Q == Q4_1 {
+                return w;
+            }
+            let fifth = p.add(4).cast::<u32>().read_unaligned();
+            let upper = _mm512_fmadd_ps(_mm512_add_ps(counting, _mm512_set1_ps(16.0)), d, _mm512_set1_ps(*s.add(1)));
+            return [
+                _mm512_mask_permutexvar_ps(w[0], fifth as __mmask16, low, upper),
+                _mm512_mask_permutexvar_ps(w[1], (fifth >> 16) as __mmask16, high, upper),
+            ];
+        }
+        if Q == Q4_0 {
+            let table = _mm512_mul_ps(_mm512_sub_ps(counting, _mm512_set1_ps(8.0)), d);
+            return [_mm512_permutexvar_ps(low, table), _mm512_permutexvar_ps(high, table)];
+        }
+        // d * (q - 16) and 16 * d are exact, so is their sum.
+        let fifth = p.add(2).cast::<u32>().read_unaligned();
+        let table = _mm512_mul_ps(_mm512_sub_ps(counting, _mm512_set1_ps(16.0)), d);
+        let sixteen = _mm512_mul_ps(d, _mm512_set1_ps(16.0));
+        let w = [_mm512_permutexvar_ps(low, table), _mm512_permutexvar_ps(high, table)];
+        [_mm512_mask_add_ps(w[0], fifth as __mmask16, w[0], sixteen), _mm512_mask_add_ps(w[1], (fifth >> 16) as __mmask16, w[1], sixteen)]
+    }
+}
+
+/// 16 signed bytes times `d`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn signed16(p: *const u8, d: __m512) -> __m512 {
+    // SAFETY: the caller promises 16 bytes at `p`.
+    unsafe { _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))), d) }
+}
+
+/// R rows of a 32-wide block format.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn block32_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
+    let (bytes, min) = const { shape32(Q) };
+    let step = if min { 2 } else { 1 };
+    let blocks = rows.k / 32;
+    let mut acc = [[_mm512_setzero_ps(); 2]; R];
+    let mut s = [[0f32; 8]; R];
+    let mut b = 0;
+    // SAFETY: block b of row r and its 32 activations exist for b < blocks; `s` has room for four blocks' scales.
+    unsafe {
+        let add = |acc: &mut [__m512; 2], p: *const u8, s: *const f32, x: [__m512; 2]| {
+            let w = weights32::<Q>(p, s);
+            acc[0] = _mm512_fmadd_ps(w[0], x[0], acc[0]);
+            acc[1] = _mm512_fmadd_ps(w[1], x[1], acc[1]);
+        };
+        while b + 4 <= blocks {
+            for r in 0..R {
+                let p = rows.w.add(r * rows.row_bytes + b * bytes);
+                prefetch::<R>(p, rows.row_bytes, 4 * bytes);
+                scales4::<Q>(p, s[r].as_mut_ptr());
+            }
+            for j in 0..4 {
+                let x = rows.x.add((b + j) * 32);
+                let x = [_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16))];
+                for r in 0..R {
+                    add(&mut acc[r], rows.w.add(r * rows.row_bytes + (b + j) * bytes), s[r].as_ptr().add(j * step), x);
+                }
+            }
+            b += 4;
+        }
+        while b < blocks {
+            let x = rows.x.add(b * 32);
+            let x = [_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16))];
+            for r in 0..R {
+                let p = rows.w.add(r * rows.row_bytes + b * bytes);
+                add(&mut acc[r], p, scales1::<Q>(p).as_ptr(), x);
+            }
+            b += 1;
+        }
+        store_sums(acc.map(|a| _mm512_add_ps(a[0], a[1])), y);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn decode32<const Q: u8>(p: *const u8, y: &mut [f32; 32]) {
+    // SAFETY: the caller promises a block at `p`.
+    unsafe {
+        let w = weights32::<Q>(p, scales1::<Q>(p).as_ptr());
+        _mm512_storeu_ps(y.as_mut_ptr(), w[0]);
+        _mm512_storeu_ps(y.as_mut_ptr().add(16), w[1]);
+    }
+}
+
+const fn bytes256(q: u8) -> usize {
+    match q {
+        Q4_K => 144,
+        Q5_K => 176,
+        _ => 210,
+    }
+}
+
+/// The scales of a 256-wide block: eight scales then eight negated minimums for Q4_K and Q5_K, 16 scales for Q6_K.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn scales256<const Q: u8>(p: *const u8) -> [f32; 16] {
+    // SAFETY: the caller promises a block at `p`.
+    unsafe {
+        let v = if Q == Q6_K {
+            let d = _mm512_set1_ps(f16_to_f32(p.add(208).cast::<u16>().read_unaligned()));
+            signed16(p.add(192), d)
+        } else {
+            let word = |i: usize| p.add(i).cast::<u32>().read_unaligned();
+            let (a, b, c) = (word(4), word(8), word(12));
+            let scales_high = c & 0x0f0f_0f0f | (a >> 6 & 0x0303_0303) << 4;
+            let mins_high = c >> 4 & 0x0f0f_0f0f | (b >> 6 & 0x0303_0303) << 4;
+            let bits = _mm_setr_epi32((a & 0x3f3f_3f3f) as i32, scales_high as i32, (b & 0x3f3f_3f3f) as i32, mins_high as i32);
+            let d = _mm_cvtph_ps(_mm_cvtsi32_si128(word(0) as i32));
+            // d in the first eight lanes, -dmin in the others.
+            let d = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), _mm512_castps128_ps512(d));
+            let d = _mm512_mask_sub_ps(d, 0xff00, _mm512_setzero_ps(), d);
+            _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bits)), d)
+        };
+        let mut s = [0.0; 16];
+        _mm512_storeu_ps(s.as_mut_ptr(), v);
+        s
+    }
+}
+
+/// Calls `put(i, w)` with the 16 weights from element `i` on, for one quarter (64 elements) of a 256-wide block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn quarter<const Q: u8>(p: *const u8, j: usize, s: &[f32; 16], mut put: impl FnMut(usize, __m512)) {
+    // SAFETY: the caller promises a block at `p`, and j < 4.
+    unsafe {
+        if Q == Q6_K {
+            // Two quarters share 64 bytes of low nibbles; the high bits of quarters 0 and 1, then 2 and 3, differ in their shift.
+            let (half, upper) = (j / 2, j % 2 == 1);
+            let low = _mm512_loadu_si512(p.add(half * 64).cast());
+            let high = _mm512_broadcast_i64x4(_mm256_loadu_si256(p.add(128 + half * 32).cast()));
+            let (low, high) = if upper {
+                let shifts = _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2);
+                (_mm512_srli_epi16::<4>(low), _mm512_srlv_epi64(high, shifts))
+            } else {
+                let shifts = _mm512_setr_epi64(4, 4, 4, 4, 2, 2, 2, 2);
+                (low, _mm512_sllv_epi64(high, shifts))
+            };
+            let high = _mm512_and_si512(high, _mm512_set1_epi8(0x30));
+            // (low & 15) | high
+            let q = _mm512_ternarylogic_epi32::<0xf8>(high, low, _mm512_set1_epi8(15));
+            let mut bytes = [0u8; 64];
+            _mm512_storeu_si512(bytes.as_mut_ptr().cast(), _mm512_sub_epi8(q, _mm512_set1_epi8(32)));
+            for i in 0..4 {
+                let d = _mm512_set1_ps(s[j * 4 + i]);
+                put(j * 64 + i * 16, signed16(bytes.as_ptr().add(i * 16), d));
+            }
+            return;
+        }
+        let counting = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
+        let qs = p.add(if Q == Q4_K { 16 } else { 48 } + j * 32);
+        for g in 0..2 {
+            let (d, min) = (_mm512_set1_ps(s[j * 2 + g]), _mm512_set1_ps(s[8 + j * 2 + g]));
+            let table = _mm512_fmadd_ps(counting, d, min);
+            let fifth = if Q == Q5_K {
+                let high = _mm256_loadu_si256(p.add(16).cast());
+                _mm256_test_epi8_mask(high, _mm256_set1_epi8((1u8 << (j * 2 + g)) as i8))
+            } else {
+                0
+            };
+            for i in 0..2 {
+                let index = _mm512_cvtepu8_epi32(_mm_loadu_si128(qs.add(i * 16).cast()));
+                let index = if g == 1 { _mm512_srli_epi32::<4>(index) } else { index };
+                let mut w = _mm512_permutexvar_ps(index, table);
+                if Q == Q5_K {
+                    let upper = _mm512_fmadd_ps(_mm512_add_ps(counting, _mm512_set1_ps(16.0)), d, min);
+                    w = _mm512_mask_permutexvar_ps(w, (fifth >> (i * 16)) as __mmask16, index, upper);
+                }
+                put(j * 64 + g * 32 + i * 16, w);
+            }
+        }
+    }
+}
+
+/// R rows of a 256-wide block format.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn block256_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
+    let bytes = const { bytes256(Q) };
+    let mut acc = [[_mm512_setzero_ps(); 4]; R];
+    for b in 0..rows.k / 256 {
+        for r in 0..R {
+            // SAFETY: block b of row r and its 256 activations exist.
+            unsafe {
+                let p = rows.w.add(r * rows.row_bytes + b * bytes);
+                let s = scales256::<Q>(p);
+                let x = rows.x.add(b * 256);
+                for j in 0..4 {
+                    quarter::<Q>(p, j, &s, |i, w| acc[r][i / 16 % 4] = _mm512_fmadd_ps(w, _mm512_loadu_ps(x.add(i)), acc[r][i / 16 % 4]));
+                }
+            }
+        }
+    }
+    // SAFETY: the caller has room for R sums.
+    unsafe { store_sums(acc.map(|a| _mm512_add_ps(_mm512_add_ps(a[0], a[1]), _mm512_add_ps(a[2], a[3]))), y) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn decode256<const Q: u8>(p: *const u8, y: &mut [f32; 256]) {
+    // SAFETY: the caller promises a block at `p`; `i` is at most 240.
+    unsafe {
+        let s = scales256::<Q>(p);
+        for j in 0..4 {
+            quarter::<Q>(p, j, &s, |i, w| _mm512_storeu_ps(y.as_mut_ptr().add(i), w));
+        }
+    }
+}

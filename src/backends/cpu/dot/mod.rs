@@ -1,0 +1,233 @@
+//! Matrix-vector products: one row of activations (or a few) against rows of weights in any storage format. Pure functions
+//! on slices; the caller splits the rows among its threads.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod blocks;
+mod plain;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod unpack;
+
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use std::sync::OnceLock;
+
+/// Which instructions the kernels use.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Path {
+    /// What the compilation target guarantees.
+    Plain,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL.
+    Avx512,
+}
+
+impl Path {
+    /// Every path, slowest first.
+    pub const ALL: [Path; 3] = [Path::Plain, Path::Avx2, Path::Avx512];
+
+    /// The name that `TL_CPU` takes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Path::Plain => "plain",
+            Path::Avx2 => "avx2",
+            Path::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this processor can run it.
+    pub fn is_available(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        match self {
+            Path::Plain => true,
+            Path::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c"),
+            Path::Avx512 => {
+                Path::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        matches!(self, Path::Plain)
+    }
+
+    /// The paths that this processor can run, slowest first.
+    pub fn available() -> Vec<Path> {
+        Path::ALL.into_iter().filter(|p| p.is_available()).collect()
+    }
+
+    /// The path of that name.
+    pub fn parse(name: &str) -> TensorResult<Path> {
+        match Path::ALL.into_iter().find(|p| p.name() == name) {
+            Some(path) if path.is_available() => Ok(path),
+            found => {
+                let why = if found.is_some() { "this processor lacks it" } else { "there is no such path" };
+                let names: Vec<_> = Path::available().into_iter().map(Path::name).collect();
+                Err(TensorError::UnsupportedDevice(format!("TL_CPU={name}: {why}; it can be {}", names.join(", "))))
+            }
+        }
+    }
+
+    /// The path of this process: what the variable `TL_CPU` names, else the fastest that the processor can run.
+    pub fn get() -> TensorResult<Path> {
+        static PATH: OnceLock<TensorResult<Path>> = OnceLock::new();
+        PATH.get_or_init(|| match std::env::var_os("TL_CPU") {
+            Some(name) => Path::parse(&name.to_string_lossy()),
+            None => Ok(Path::ALL.into_iter().rfind(|p| p.is_available()).unwrap_or(Path::Plain)),
+        })
+        .clone()
+    }
+
+    /// The kernels that work on decoded weights.
+    fn kernels(self) -> Kernels {
+        #[cfg(target_arch = "x86_64")]
+        match self {
+            Path::Avx512 => return Kernels { decode: avx512::decode, tile: avx512::tile },
+            Path::Avx2 => return Kernels { decode: avx2::decode, tile: avx2::tile },
+            Path::Plain => {}
+        }
+        Kernels { decode: plain::decode, tile: plain::tile }
+    }
+}
+
+/// Elements of a row that are decoded at a time where a format has no direct kernel: two rows of them stay in the L1 cache.
+const CHUNK: usize = 1024;
+
+/// Decodes whole blocks.
+type Decode = unsafe fn(DType, &[u8], &mut [f32]);
+/// Adds the dot products of two decoded chunks with up to four rows of activations.
+type Tile = unsafe fn(&[[f32; CHUNK]; 2], usize, &[f32], usize, usize, &mut [[f32; 4]; 2]);
+
+/// The two parts of the kernel that serves every format.
+struct Kernels {
+    decode: Decode,
+    tile: Tile,
+}
+
+/// Rows of weights, and what they are multiplied with.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+struct Rows {
+    w: *const u8,
+    row_bytes: usize,
+    x: *const f32,
+    k: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Rows {
+    /// The rows from `r` on.
+    fn from(self, r: usize) -> Rows {
+        Rows { w: self.w.wrapping_add(r * self.row_bytes), ..self }
+    }
+}
+
+/// Asks for the bytes that the next R rows have at the place of `p .. p + len`: rows are too short for the processor to see
+/// the pattern by itself.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn prefetch<const R: usize>(p: *const u8, row_bytes: usize, len: usize) {
+    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    for at in (0..len).step_by(64) {
+        // SAFETY: a prefetch reads nothing; any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(R * row_bytes + at).cast()) }
+    }
+}
+
+/// Checks a caller's promise about `rows` rows of `k` weights; the unsafe kernels rely on it.
+fn check_rows(path: Path, dtype: DType, w: &[u8], row_bytes: usize, rows: usize, k: usize) -> usize {
+    assert!(path.is_available(), "the {} path needs a processor that has it", path.name());
+    assert!(matches!(dtype, DType::F32 | DType::F16 | DType::BF16) || dtype.is_block(), "{dtype} is no storage format of weights");
+    let bytes = dtype.bytes(k).expect("rows hold whole blocks");
+    let end = rows.saturating_sub(1).checked_mul(row_bytes).and_then(|start| start.checked_add(bytes));
+    assert!(
+        rows == 0 || (row_bytes >= bytes && end.is_some_and(|end| end <= w.len())),
+        "{rows} rows of {k} {dtype} do not fit the weights"
+    );
+    bytes
+}
+
+/// `y[r] = sum_k w[r][k] * x[k]` for `y.len()` rows of `x.len()` weights, stored `row_bytes` apart in `dtype`: f32, f16, bf16
+/// or a block format. The weights are exact, products and sums are f32.
+///
+/// # Panics
+/// When the slices do not hold what the lengths say, or `dtype` is none of those: a caller's bug, never a user's input.
+pub fn matvec(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
+    check_rows(path, dtype, w, row_bytes, y.len(), x.len());
+    match path {
+        // SAFETY: the lengths and the processor's features were checked just above.
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx512 => unsafe { avx512::matvec(dtype, w, row_bytes, x, y) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx2 => unsafe { avx2::matvec(dtype, w, row_bytes, x, y) },
+        _ => {
+            let rows = y.len();
+            matvec_multi(path, dtype, w, row_bytes, x, 1, y, rows);
+        }
+    }
+}
+
+/// The same weights against `m` rows of activations: `y[i][r] = sum_k w[r][k] * x[i][k]`, each weight decoded once. `x` is `[m][k]`
+/// without gaps; `y` has `m` rows `ldy` apart, the last of them as long as there are weight rows.
+///
+/// # Panics
+/// As [`matvec`].
+#[allow(clippy::too_many_arguments)]
+pub fn matvec_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], m: usize, y: &mut [f32], ldy: usize) {
+    if m == 0 {
+        return;
+    }
+    let k = x.len() / m;
+    let rows = y.len().checked_sub((m - 1) * ldy).expect("y has m rows");
+    assert!(x.len() == k * m && (m == 1 || rows <= ldy), "x has m whole rows, and the rows of y do not overlap");
+    check_rows(path, dtype, w, row_bytes, rows, k);
+    let Kernels { decode, tile } = path.kernels();
+    let mut w2 = [[0f32; CHUNK]; 2];
+    for r in (0..rows).step_by(2) {
+        let two = (rows - r).min(2);
+        for m0 in (0..m).step_by(4) {
+            for i in m0..m.min(m0 + 4) {
+                y[i * ldy + r..][..two].fill(0.0);
+            }
+        }
+        for start in (0..k).step_by(CHUNK) {
+            let len = (k - start).min(CHUNK);
+            let (from, to) = (start / dtype.block() * dtype.block_bytes(), (start + len) / dtype.block() * dtype.block_bytes());
+            for i in 0..two {
+                #[cfg(target_arch = "x86_64")]
+                prefetch::<2>(w.as_ptr().wrapping_add((r + i) * row_bytes + from), row_bytes, to - from);
+                // SAFETY: the blocks of elements start .. start + len of a row; the features were checked.
+                unsafe { decode(dtype, &w[(r + i) * row_bytes..][from..to], &mut w2[i][..len]) }
+            }
+            for m0 in (0..m).step_by(4) {
+                let mut sums = [[0f32; 4]; 2];
+                let m4 = (m - m0).min(4);
+                // SAFETY: m4 rows of x from m0 on, k apart, hold elements start .. start + len; the features were checked.
+                unsafe { tile(&w2, len, &x[m0 * k + start..], k, m4, &mut sums) }
+                for i in 0..m4 {
+                    for (j, sums) in sums[..two].iter().enumerate() {
+                        y[(m0 + i) * ldy + r + j] += sums[i];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Decodes `out.len()` elements.
+///
+/// # Panics
+/// As [`matvec`].
+pub fn dequantize(path: Path, dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    let len = check_rows(path, dtype, bytes, bytes.len(), 1, out.len());
+    // SAFETY: the length and the processor's features were checked just above.
+    unsafe { (path.kernels().decode)(dtype, &bytes[..len], out) }
+}

@@ -1,0 +1,170 @@
+//! Every path and format against sums in f64 of weights read one element at a time.
+
+use super::*;
+use half::{bf16, f16};
+
+/// Formats of weights.
+const FORMATS: [DType; 13] = {
+    use DType::*;
+    [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K]
+};
+
+fn half_at(b: &[u8], at: usize) -> f64 {
+    f16::from_le_bytes([b[at], b[at + 1]]).to_f64()
+}
+
+/// Bits `from .. from + n` of the little-endian bit string `b`.
+fn bits(b: &[u8], from: usize, n: usize) -> i32 {
+    (0..n).map(|i| ((b[(from + i) / 8] >> ((from + i) % 8) & 1) as i32) << i).sum()
+}
+
+/// Element `i` of a block, by the format's definition.
+fn element(dtype: DType, b: &[u8], i: usize) -> f64 {
+    // Where a 32-wide block keeps the four low bits of element i, relative to its quants.
+    let nibble = |q: usize| bits(b, q * 8 + i % 16 * 8 + i / 16 * 4, 4);
+    // Scale and minimum of sub-block i / 32 of Q4_K and Q5_K.
+    let sub = i / 32;
+    let six = |at: usize| match sub {
+        0..4 => bits(b, (4 + at * 4 + sub) * 8, 6),
+        _ => bits(b, (8 + sub) * 8 + at * 4, 4) + 16 * bits(b, (at * 4 + sub) * 8 + 6, 2),
+    };
+    let with_min = |q: i32| half_at(b, 0) * six(0) as f64 * q as f64 - half_at(b, 2) * six(1) as f64;
+    // The 128-element halves of Q2_K, Q3_K and Q6_K.
+    let (h, j) = (i / 128, i % 128);
+    match dtype {
+        DType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f64,
+        DType::F16 => half_at(b, 0),
+        DType::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f64(),
+        DType::Q4_0 => half_at(b, 0) * (nibble(2) - 8) as f64,
+        DType::Q4_1 => half_at(b, 0) * nibble(4) as f64 + half_at(b, 2),
+        DType::Q5_0 => half_at(b, 0) * (nibble(6) + 16 * bits(b, 16 + i, 1) - 16) as f64,
+        DType::Q5_1 => half_at(b, 0) * (nibble(8) + 16 * bits(b, 32 + i, 1)) as f64 + half_at(b, 2),
+        DType::Q8_0 => half_at(b, 0) * (b[2 + i] as i8) as f64,
+        DType::Q2_K => {
+            let q = bits(b, (16 + h * 32 + j % 32) * 8 + j / 32 * 2, 2);
+            half_at(b, 80) * (bits(b, i / 16 * 8, 4) * q) as f64 - half_at(b, 82) * bits(b, i / 16 * 8 + 4, 4) as f64
+        }
+        DType::Q3_K => {
+            let q = bits(b, (32 + h * 32 + j % 32) * 8 + j / 32 * 2, 2) + 4 * bits(b, i % 32 * 8 + i / 32, 1) - 4;
+            let g = i / 16;
+            let scale = bits(b, (96 + g % 8) * 8 + g / 8 * 4, 4) + 16 * bits(b, (104 + g % 4) * 8 + g / 4 * 2, 2) - 32;
+            half_at(b, 108) * (scale * q) as f64
+        }
+        DType::Q4_K => with_min(bits(b, (16 + i / 64 * 32 + i % 32) * 8 + i / 32 % 2 * 4, 4)),
+        DType::Q5_K => with_min(bits(b, (48 + i / 64 * 32 + i % 32) * 8 + i / 32 % 2 * 4, 4) + 16 * bits(b, (16 + i % 32) * 8 + i / 32, 1)),
+        DType::Q6_K => {
+            let low = bits(b, (h * 64 + j % 64) * 8 + j / 64 * 4, 4);
+            let high = bits(b, (128 + h * 32 + j % 32) * 8 + j / 32 * 2, 2);
+            half_at(b, 208) * (b[192 + i / 16] as i8) as f64 * (low + 16 * high - 32) as f64
+        }
+        _ => f64::NAN,
+    }
+}
+
+/// Pseudo-random 64-bit values.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 >> 33 ^ self.0
+    }
+    /// In -1 .. 1, zero now and then.
+    pub(super) fn float(&mut self) -> f32 {
+        let v = (self.next() >> 20 & 0xffff) as f32 / 32768.0 - 1.0;
+        if self.next() >> 20 & 31 == 0 { 0.0 } else { v }
+    }
+}
+
+/// `rows` rows of `k` random weights with `gap` bytes between the rows; scales are finite and of either sign.
+pub(super) fn weights(dtype: DType, rows: usize, k: usize, gap: usize, random: &mut Random) -> (Vec<u8>, usize) {
+    let row_bytes = dtype.bytes(k).unwrap() + gap;
+    let mut w: Vec<u8> = (0..rows * row_bytes).map(|_| (random.next() >> 24) as u8).collect();
+    for row in w.chunks_exact_mut(row_bytes.max(1)) {
+        for block in row[..row_bytes - gap].chunks_exact_mut(dtype.block_bytes()) {
+            let mut half = |at: usize| block[at..at + 2].copy_from_slice(&f16::from_f32(random.float()).to_le_bytes());
+            match dtype {
+                DType::F32 => block.copy_from_slice(&random.float().to_le_bytes()),
+                DType::BF16 => block.copy_from_slice(&bf16::from_f32(random.float()).to_le_bytes()),
+                DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => (0..2).for_each(|i| half(i * 2)),
+                DType::Q2_K => (0..2).for_each(|i| half(80 + i * 2)),
+                DType::Q3_K => half(108),
+                DType::Q6_K => half(208),
+                _ => half(0),
+            }
+        }
+    }
+    (w, row_bytes)
+}
+
+/// Element `i` of row `r`.
+fn weight(dtype: DType, w: &[u8], row_bytes: usize, r: usize, i: usize) -> f64 {
+    element(dtype, &w[r * row_bytes + i / dtype.block() * dtype.block_bytes()..], i % dtype.block())
+}
+
+/// Compares `rows` rows of `k` weights with `m` rows of activations on one path: all three functions.
+fn check(dtype: DType, rows: usize, k: usize, m: usize, path: Path) {
+    let mut random = Random((rows * 31 + k * 7 + m) as u64 + dtype as u64 * 1000);
+    let (w, row_bytes) = weights(dtype, rows, k, (rows + k) % 3 * 2, &mut random);
+    let x: Vec<f32> = (0..m * k).map(|_| random.float()).collect();
+    let what = format!("{dtype} {rows}x{k} m={m} {}", path.name());
+    let ldy = rows + 1;
+    let mut together = vec![f32::NAN; (m - 1) * ldy + rows];
+    matvec_multi(path, dtype, &w, row_bytes, &x, m, &mut together, ldy);
+    for (i, x) in x.chunks_exact(k.max(1)).enumerate() {
+        let mut alone = vec![f32::NAN; rows];
+        matvec(path, dtype, &w, row_bytes, x, &mut alone);
+        for r in 0..rows {
+            let products: Vec<f64> = x.iter().enumerate().map(|(j, &x)| weight(dtype, &w, row_bytes, r, j) * x as f64).collect();
+            let (want, size) = (products.iter().sum::<f64>(), products.iter().map(|p| p.abs()).sum::<f64>());
+            for got in [alone[r], together[i * ldy + r]] {
+                assert!((got as f64 - want).abs() <= 1e-6 * size + 1e-30, "{what}: row {r} of x {i}: {got} instead of {want}, size {size}");
+            }
+        }
+    }
+    for r in 0..rows {
+        let mut decoded = vec![f32::NAN; k];
+        dequantize(path, dtype, &w[r * row_bytes..][..row_bytes], &mut decoded);
+        for (i, got) in decoded.into_iter().enumerate() {
+            let want = weight(dtype, &w, row_bytes, r, i);
+            assert!((got as f64 - want).abs() <= 1.2e-7 * want.abs(), "{what}: weight {i} of row {r}: {got} instead of {want}");
+        }
+    }
+}
+
+#[test]
+fn every_format_on_every_path() {
+    for path in Path::available() {
+        for dtype in FORMATS {
+            let ks: &[usize] = match dtype.block() {
+                1 => &[1, 15, 16, 17, 33, 64, 1100],
+                32 => &[32, 96, 128, 576, 1056],
+                _ => &[256, 1280],
+            };
+            for &k in ks {
+                for (rows, m) in [(0, 1), (1, 1), (2, 3), (5, 4), (7, 8), (9, 5)] {
+                    check(dtype, rows, k, m, path);
+                }
+            }
+            let mut y = [1.0; 3];
+            matvec(path, dtype, &[], 0, &[], &mut y);
+            assert_eq!(y, [0.0; 3], "{dtype}: rows without elements");
+        }
+    }
+}
+
+#[test]
+fn halves_convert_exactly() {
+    for bits in 0..=u16::MAX {
+        let (got, want) = (blocks::f16_to_f32(bits), f16::from_bits(bits).to_f32());
+        assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{bits:#x}: {got} instead of {want}");
+    }
+}
+
+#[test]
+fn paths_have_names() {
+    for path in Path::available() {
+        assert_eq!(Path::parse(path.name()).unwrap(), path);
+    }
+    assert!(Path::parse("sse9").unwrap_err().to_string().contains("plain"));
+}

@@ -1,0 +1,656 @@
+//! Fusion: elementwise nodes go into each other, into the loads and the stores of kernels, and into windows of larger buffers.
+//!
+//! The rules, in order. (1) A map with one user goes into that user; a cheap one goes into every user. (2) A map that must be stored goes
+//! into the store of the latest kernel it reads, if nothing else reads that kernel's result; else it is a dispatch of its own.
+//! (3) What fills a window (`cat`, `write`) is stored there directly by whoever computes it. (4) Neighbouring maps over one
+//! number of elements become one dispatch.
+
+use super::{GNode, Graph, compose};
+use crate::dtype::DType;
+use crate::layout::Layout;
+use crate::plan::{Buf, Load, Source, Step, Store, Work};
+use crate::scalar::{Binary, Inst, Prim, Program, Reg, Unary};
+use crate::shape::Shape;
+use crate::tensor::{Arg, Kind, Lowered, Meta};
+use smallvec::{SmallVec, smallvec};
+
+/// The most instructions of a fused program.
+const MAX_INSTS: usize = 48;
+/// The most instructions in the load of a kernel that reads elements more than once.
+const MAX_LOAD_INSTS: usize = 10;
+/// A map of at most this many instructions is recomputed for each user rather than stored.
+const CHEAP_INSTS: usize = 3;
+
+/// A value in memory: stored before the run, or written by a step.
+pub(super) struct Value {
+    /// The node's output it is, if it is one.
+    pub of: Option<(u32, u32)>,
+    pub dtype: DType,
+    pub bytes: usize,
+    /// The bound input that holds it.
+    pub bound: Option<u16>,
+    /// The last step that writes it.
+    def: Option<usize>,
+}
+
+/// Emitted steps; a source's `Buf::Slot(v)` is value `v`.
+pub(super) struct Steps {
+    pub list: Vec<Step>,
+    pub values: Vec<Value>,
+}
+
+/// An elementwise expression over a shape. A source's `Buf::Slot(v)` is value `v`.
+#[derive(Clone)]
+struct Expr {
+    program: Program,
+    sources: Vec<Source>,
+    shape: Shape,
+}
+
+pub(super) struct Fuser<'a, 'g> {
+    graph: &'a Graph<'g>,
+    same: &'a [u32],
+    users: &'a [SmallVec<[u32; 4]>],
+    /// Distinct buffers that one step may bind, its results and parameters not counted.
+    sources: usize,
+    values: Vec<Value>,
+    /// The value of each (node, output) that is in memory or has a place.
+    at: Vec<SmallVec<[Option<u32>; 1]>>,
+    exprs: Vec<Option<Expr>>,
+    list: Vec<Step>,
+    /// For each node, the step that computes it, if one does.
+    step_of: Vec<Option<usize>>,
+}
+
+impl<'a, 'g> Fuser<'a, 'g> {
+    pub fn new(graph: &'a Graph<'g>, same: &'a [u32], users: &'a [SmallVec<[u32; 4]>], buffers: usize) -> Self {
+        let mut f = Fuser {
+            graph,
+            same,
+            users,
+            sources: buffers.saturating_sub(3).max(3),
+            values: Vec::new(),
+            at: graph.nodes.iter().map(|n| smallvec![None; n.node.metas.len()]).collect(),
+            exprs: vec![None; graph.nodes.len()],
+            list: Vec::new(),
+            step_of: vec![None; graph.nodes.len()],
+        };
+        for (i, n) in graph.nodes.iter().enumerate() {
+            if let Some(first) = n.bound {
+                for out in 0..n.node.metas.len() as u32 {
+                    let v = f.value(i as u32, out, Some(first + out as u16));
+                    f.at[i][out as usize] = Some(v);
+                }
+            }
+        }
+        f
+    }
+
+    /// Emits steps for everything that is kept and what it needs.
+    pub fn run(mut self) -> Steps {
+        for i in 0..self.graph.nodes.len() as u32 {
+            let n = &self.graph.nodes[i as usize];
+            if self.same[i as usize] != i || n.bound.is_some() || !(n.keep || !self.users[i as usize].is_empty()) {
+                continue;
+            }
+            match &n.node.kind {
+                Kind::Op(_) => self.emit_op(i),
+                Kind::Map(..) if n.keep => {
+                    self.ensure(i, 0);
+                }
+                _ => {}
+            }
+        }
+        Steps { list: self.list, values: self.values }
+    }
+
+    fn node(&self, i: u32) -> &'a GNode<'g> {
+        &self.graph.nodes[i as usize]
+    }
+
+    fn value(&mut self, node: u32, out: u32, bound: Option<u16>) -> u32 {
+        let m = self.node(node).meta(out);
+        self.values.push(Value { of: Some((node, out)), dtype: m.dtype, bytes: m.dtype.bytes(m.shape.count()).unwrap_or(0), bound, def: None });
+        self.values.len() as u32 - 1
+    }
+
+    fn scratch(&mut self, dtype: DType, count: usize) -> u32 {
+        self.values.push(Value { of: None, dtype, bytes: dtype.bytes(count).unwrap_or(0), bound: None, def: None });
+        self.values.len() as u32 - 1
+    }
+
+    /// An input tensor as base node, output, layout over the base's row-major elements, and run-time offset.
+    fn resolve(&self, input: (u32, u32)) -> (u32, u32, Layout, Option<u16>) {
+        let n = self.node(input.0);
+        match &n.node.kind {
+            Kind::View(l) if n.bound.is_none() => {
+                let base = n.inputs[0];
+                if l.offset == 0 { (base.0, base.1, *l, None) } else { (base.0, base.1, Layout { offset: 0, ..*l }, Some(n.params as u16)) }
+            }
+            _ => (input.0, input.1, Layout::contiguous(n.meta(input.1).shape), None),
+        }
+    }
+
+    /// Whether a map may be computed again inside a user instead of being read from memory.
+    fn may_inline(&self, i: u32, expr: &Expr) -> bool {
+        let n = self.node(i);
+        if self.at[i as usize][0].is_some() {
+            return false;
+        }
+        let cheap = expr.sources.iter().filter(|s| s.buf != Buf::Iota).count() <= 1 && expr.program.insts.len() <= CHEAP_INSTS;
+        (!n.keep && self.users[i as usize].len() == 1) || (cheap && (!n.keep || expr.sources.iter().all(|s| s.buf == Buf::Iota)))
+    }
+
+    /// The expression of a map, built once.
+    fn expr(&mut self, i: u32) -> Expr {
+        if let Some(e) = &self.exprs[i as usize] {
+            return e.clone();
+        }
+        let n = self.node(i);
+        let Kind::Map(prim, args) = n.node.kind else { unreachable!("only maps have expressions") };
+        let meta = n.meta(0);
+        let mut e = Expr { program: Program::default(), sources: Vec::new(), shape: meta.shape };
+        let mut regs: [Reg; 3] = [0; 3];
+        for (k, arg) in args.iter().enumerate() {
+            regs[k] = match *arg {
+                Arg::In(input) => {
+                    // What is left of the budget when the other inputs take one source each.
+                    let others = args.iter().filter(|a| matches!(a, Arg::In(_))).count() - 1;
+                    self.splice(&mut e, n.inputs[input as usize], others, MAX_INSTS)
+                }
+                Arg::Param(p, d) => e.program.push(Inst { op: Prim::Param((n.params + p as usize) as u16), args: [0; 3], dtype: d }),
+                Arg::Lit(bits, d) => e.program.push(Inst { op: Prim::Lit(bits), args: [0; 3], dtype: d }),
+                Arg::None => 0,
+            };
+        }
+        match prim {
+            Prim::Source(_) => {
+                e.sources.push(Source { buf: Buf::Iota, dtype: DType::U32, layout: Layout::contiguous(meta.shape), offset: None, aligned: true });
+                let r = e.program.push(Inst { op: Prim::Source(0), args: [0; 3], dtype: DType::U32 });
+                finish(&mut e.program, Inst { op: Prim::Cast, args: [r, 0, 0], dtype: meta.dtype });
+            }
+            Prim::Lit(_) => finish(&mut e.program, Inst { op: prim, args: [0; 3], dtype: meta.dtype }),
+            Prim::Param(p) => finish(&mut e.program, Inst { op: Prim::Param(n.params as u16 + p), args: [0; 3], dtype: meta.dtype }),
+            _ => simplify(&mut e.program, Inst { op: prim, args: regs, dtype: meta.dtype }),
+        }
+        self.exprs[i as usize] = Some(e.clone());
+        e
+    }
+
+    /// Puts an input into an expression: its program where that is allowed, else a read of its stored value. Gives the register.
+    fn splice(&mut self, e: &mut Expr, input: (u32, u32), reserve: usize, max_insts: usize) -> Reg {
+        let shape = e.shape;
+        let (base, out, layout, param) = self.resolve(input);
+        let layout = layout.broadcast_to(shape);
+        if self.node(base).is_map() && self.at[base as usize][0].is_none() {
+            let inner = self.expr(base);
+            if param.is_none() && self.may_inline(base, &inner) && e.program.insts.len() + inner.program.insts.len() < max_insts {
+                if let Some(sources) = relay(&inner, &layout) {
+                    let mut merged = e.sources.clone();
+                    for s in &sources {
+                        if !merged.contains(s) {
+                            merged.push(s.clone());
+                        }
+                    }
+                    if buffers(&merged) + reserve <= self.sources {
+                        e.sources = merged;
+                        let map: Vec<u16> = sources.iter().map(|s| e.sources.iter().position(|t| t == s).expect("merged") as u16).collect();
+                        return append(&mut e.program, &inner.program, &map);
+                    }
+                }
+            }
+        }
+        let v = self.ensure(base, out);
+        let source = self.source(v, layout, param, base);
+        read(e, source)
+    }
+
+    fn source(&self, v: u32, layout: Layout, param: Option<u16>, base: u32) -> Source {
+        let _ = base;
+        let aligned = layout.offset % 4 == 0 && param.is_none_or(|p| self.param_aligned(p));
+        Source { buf: Buf::Slot(v as u16), dtype: self.values[v as usize].dtype, layout, offset: param, aligned }
+    }
+
+    /// Whether run-time parameter `p`, an offset, is a multiple of 4. Nodes hash this fact about their offsets, so it holds for the plan.
+    fn param_aligned(&self, p: u16) -> bool {
+        let i = self.graph.nodes.partition_point(|n| n.params <= p as usize) - 1;
+        // Nodes without parameters share the start of the next one that has some; the last with this start owns it.
+        let n = &self.graph.nodes[i];
+        n.node.params.get(p as usize - n.params).is_some_and(|v| v % 4.0 == 0.0)
+    }
+
+    /// The value of a node's output in memory, emitting what computes it.
+    fn ensure(&mut self, i: u32, out: u32) -> u32 {
+        if let Some(v) = self.at[i as usize][out as usize] {
+            return v;
+        }
+        debug_assert!(self.node(i).is_map(), "operations are emitted before their users");
+        let e = self.expr(i);
+        let v = self.value(i, 0, None);
+        self.at[i as usize][0] = Some(v);
+        let target = self.source(v, Layout::contiguous(e.shape), None, i);
+        self.emit_map(e, target, Some(i));
+        v
+    }
+
+    /// Stores an expression: in the store of a kernel where that is allowed, else as a step of its own. `node` is the map it is.
+    fn emit_map(&mut self, e: Expr, target: Source, node: Option<u32>) {
+        if e.shape.count() == 0 {
+            return;
+        }
+        if let Some(i) = node {
+            if self.host(&e, &target, i) {
+                return;
+            }
+        }
+        let (name, at) = match node {
+            Some(i) => (map_name(self.node(i)), self.node(i).node.at),
+            None => ("copy", std::panic::Location::caller()),
+        };
+        self.define(&target, self.list.len());
+        let store = Store { shape: e.shape, program: e.program, sources: e.sources, target };
+        self.list.push(Step { name, at, work: Work::Map, loads: Vec::new(), stores: vec![store], params: Vec::new() });
+    }
+
+    fn define(&mut self, target: &Source, step: usize) {
+        if let Buf::Slot(v) = target.buf {
+            let def = &mut self.values[v as usize].def;
+            *def = Some(def.map_or(step, |d| d.max(step)));
+        }
+    }
+
+    /// Rule 2: puts the expression of map `i` into the store of the latest kernel it reads. False where that is not possible.
+    fn host(&mut self, e: &Expr, target: &Source, i: u32) -> bool {
+        let defs = |s: &Source| match s.buf {
+            Buf::Slot(v) => self.values[v as usize].def,
+            _ => None,
+        };
+        let Some(step) = e.sources.iter().filter_map(defs).max() else { return false };
+        let latest: Vec<&Source> = e.sources.iter().filter(|s| defs(s) == Some(step)).collect();
+        let Some(host) = latest.iter().find_map(|s| match s.buf {
+            Buf::Slot(v) => self.values[v as usize].of,
+            _ => None,
+        }) else {
+            return false;
+        };
+        let (op, out) = host;
+        let v = self.at[op as usize][out as usize].expect("a source is in memory");
+        // A target that another step has begun to fill must not be written before that.
+        if let Buf::Slot(t) = target.buf {
+            if self.values[t as usize].def.is_some_and(|d| d >= step) {
+                return false;
+            }
+        }
+        let slot = Buf::Slot(v as u16);
+        let plain = |s: &Source| s.buf != slot || (s.offset.is_none() && s.layout.offset == 0 && s.layout.is_contiguous());
+        let whole = self.node(op).meta(out).shape.count() == e.shape.count();
+        if self.step_of[op as usize] != Some(step)
+            || self.node(op).keep
+            || self.node(op).node.metas.len() != 1
+            || !matches!(self.list[step].work, Work::Kernel(_))
+            || !whole
+            || !latest.iter().all(|s| s.buf == slot)
+            || !e.sources.iter().all(plain)
+            || !self.only_reader(op, i)
+        {
+            return false;
+        }
+        let old = &self.list[step].stores[0];
+        if !old.program.is_value() {
+            return false;
+        }
+        // The kernel stores its elements in its own order: see the expression through it.
+        let order = old.target.layout;
+        let mut others = Vec::new();
+        let mut map = Vec::new();
+        for s in &e.sources {
+            if s.buf == slot {
+                map.push(u16::MAX);
+                continue;
+            }
+            let Some(layout) = compose_order(&order, &e.shape, &s.layout) else { return false };
+            map.push(others.len() as u16);
+            others.push(Source { layout, ..s.clone() });
+        }
+        let Some(layout) = compose_order(&order, &e.shape, &target.layout) else { return false };
+        let bound: Vec<Source> = self.list[step].loads.iter().flat_map(|l| l.sources.iter().cloned()).chain(others.iter().cloned()).collect();
+        if buffers(&bound) > self.sources + 1 {
+            return false;
+        }
+        let mut program = Program::default();
+        append(&mut program, &e.program, &map);
+        self.define(target, step);
+        let s = &mut self.list[step];
+        s.stores[0] = Store { shape: s.stores[0].shape, program, sources: others, target: Source { layout, ..target.clone() } };
+        true
+    }
+
+    /// Whether `reader` is where every use of `op` ends up, through maps with one user each.
+    fn only_reader(&self, op: u32, reader: u32) -> bool {
+        let mut at = op;
+        loop {
+            let [user] = self.users[at as usize][..] else { return false };
+            if user == reader {
+                return true;
+            }
+            if !self.node(user).is_map() || self.node(user).keep {
+                return false;
+            }
+            at = user;
+        }
+    }
+
+    fn emit_op(&mut self, i: u32) {
+        let n = self.node(i);
+        let Kind::Op(op) = &n.node.kind else { unreachable!("called for operations") };
+        let ins: SmallVec<[Meta; 4]> = n.inputs.iter().map(|&(j, out)| self.node(j).meta(out)).collect();
+        match op.lower(&ins, &n.node.metas) {
+            Lowered::Windows { base, pieces } => self.emit_windows(i, base, pieces),
+            Lowered::Kernel { kernel, loads, stores } => {
+                if n.node.metas.iter().all(|m| m.shape.count() == 0) {
+                    for out in 0..n.node.metas.len() as u32 {
+                        let v = self.value(i, out, None);
+                        self.at[i as usize][out as usize] = Some(v);
+                    }
+                    return;
+                }
+                let mut bound = Vec::new();
+                let count = loads.len();
+                let loads: Vec<Load> = loads
+                    .into_iter()
+                    .enumerate()
+                    .map(|(k, (input, layout, shape))| {
+                        let load = self.load(n.inputs[input], &layout, shape, &bound, count - 1 - k);
+                        bound.extend(load.sources.iter().cloned());
+                        load
+                    })
+                    .collect();
+                let step = self.list.len();
+                let mut outs = Vec::new();
+                for (out, layout, shape) in stores {
+                    let v = self.value(i, out as u32, None);
+                    self.at[i as usize][out] = Some(v);
+                    let dtype = n.meta(out as u32).dtype;
+                    let target = self.source(v, layout, None, i);
+                    self.define(&target, step);
+                    outs.push(Store { shape, program: Program::value(dtype), sources: Vec::new(), target });
+                }
+                self.step_of[i as usize] = Some(step);
+                let params = (0..n.node.params.len()).map(|p| (n.params + p) as u16).collect();
+                self.list.push(Step { name: op.name(), at: n.node.at, work: Work::Kernel(kernel), loads, stores: outs, params });
+            }
+        }
+    }
+
+    /// An operand of a kernel: rule 1 for maps, a plain read for the rest.
+    fn load(&mut self, input: (u32, u32), order: &Layout, shape: Shape, bound: &[Source], reserve: usize) -> Load {
+        let (base, out, view, param) = self.resolve(input);
+        let meta = self.node(input.0).meta(input.1);
+        if self.node(base).is_map() && self.at[base as usize][0].is_none() {
+            let e = self.expr(base);
+            if param.is_none() && self.may_inline(base, &e) && e.program.insts.len() <= MAX_LOAD_INSTS && !self.hostable(&e) {
+                let sources = relay(&e, &view).and_then(|s| {
+                    s.into_iter().map(|s| compose_order(order, &meta.shape, &s.layout).map(|layout| Source { layout, ..s })).collect::<Option<Vec<_>>>()
+                });
+                if let Some(sources) = sources {
+                    let all: Vec<Source> = bound.iter().cloned().chain(sources.iter().cloned()).collect();
+                    if buffers(&all) + reserve <= self.sources + 1 {
+                        return Load { shape, program: e.program.clone(), sources };
+                    }
+                }
+            }
+        }
+        let v = self.ensure(base, out);
+        if let Some(layout) = compose_order(order, &meta.shape, &view) {
+            let source = self.source(v, layout, param, base);
+            return Load { shape, program: Program::identity(source.dtype), sources: vec![source] };
+        }
+        // No strides can say this view of a view: copy the inner one.
+        let copy = self.scratch(meta.dtype, meta.shape.count());
+        let source = self.source(v, view, param, base);
+        let e = Expr { program: Program::identity(source.dtype), sources: vec![source], shape: meta.shape };
+        let target = self.source(copy, Layout::contiguous(meta.shape), None, base);
+        self.emit_map(e, target, None);
+        let source = self.source(copy, *order, None, base);
+        Load { shape, program: Program::identity(source.dtype), sources: vec![source] }
+    }
+
+    /// Whether the expression would rather go into the store of a kernel that it reads.
+    fn hostable(&self, e: &Expr) -> bool {
+        e.sources.iter().any(|s| match s.buf {
+            Buf::Slot(v) => self.values[v as usize].of.is_some_and(|(op, out)| {
+                self.step_of[op as usize].is_some()
+                    && self.users[op as usize].len() == 1
+                    && !self.node(op).keep
+                    && e.sources.iter().all(|t| t.buf != s.buf || (t.offset.is_none() && t.layout.offset == 0 && t.layout.is_contiguous()))
+                    && self.node(op).meta(out).shape.count() == e.shape.count()
+            }),
+            _ => false,
+        })
+    }
+
+    /// Rule 3: `cat`, `write` and their kin.
+    fn emit_windows(&mut self, i: u32, base: Option<usize>, pieces: Vec<(usize, Layout, Option<usize>)>) {
+        let n = self.node(i);
+        let meta = n.meta(0);
+        let v = match base {
+            Some(b) if n.donated => {
+                let (j, out) = n.inputs[b];
+                let bound = self.values[self.at[j as usize][out as usize].expect("a donated input is bound") as usize].bound;
+                self.value(i, 0, bound)
+            }
+            _ => self.value(i, 0, None),
+        };
+        self.at[i as usize][0] = Some(v);
+        if let (Some(b), false) = (base, n.donated) {
+            let mut e = Expr { program: Program::default(), sources: Vec::new(), shape: meta.shape };
+            let r = self.splice(&mut e, n.inputs[b], 0, MAX_INSTS);
+            truncate(&mut e.program, r);
+            let target = self.source(v, Layout::contiguous(meta.shape), None, i);
+            self.emit_map(e, target, None);
+        }
+        for (input, window, param) in pieces {
+            let input = n.inputs[input];
+            let shape = self.node(input.0).meta(input.1).shape;
+            if shape.count() == 0 {
+                continue;
+            }
+            let param = param.map(|p| (n.params + p) as u16);
+            let target = self.source(v, window, param, i);
+            let (b, out, view, view_param) = self.resolve(input);
+            let whole = view_param.is_none() && view.offset == 0 && view.is_contiguous() && shape.count() == self.node(b).meta(out).shape.count();
+            if whole && self.redirect(b, out, &target, i) {
+                continue;
+            }
+            let mut e = Expr { program: Program::default(), sources: Vec::new(), shape };
+            let r = self.splice(&mut e, input, 0, MAX_INSTS);
+            truncate(&mut e.program, r);
+            if whole && self.node(b).is_map() && self.at[b as usize][0].is_none() && self.users[b as usize][..] == [i] && self.host(&e, &target, b) {
+                continue;
+            }
+            self.emit_map(e, target, None);
+            self.list.last_mut().expect("just emitted").name = op_name(n);
+            self.list.last_mut().expect("just emitted").at = n.node.at;
+        }
+    }
+
+    /// Makes the kernel that computes (`op`, `out`) store into a window. False where others read its result or the window cannot be written yet.
+    fn redirect(&mut self, op: u32, out: u32, target: &Source, user: u32) -> bool {
+        let Some(step) = self.step_of[op as usize] else { return false };
+        if self.users[op as usize][..] != [user] || self.node(op).keep || self.node(op).node.metas.len() != 1 {
+            return false;
+        }
+        let Buf::Slot(v) = target.buf else { return false };
+        if self.values[v as usize].def.is_some_and(|d| d > step) {
+            return false;
+        }
+        let store = &self.list[step].stores[0];
+        if !store.program.is_value() {
+            return false;
+        }
+        let space = self.node(op).meta(out).shape;
+        let Some(window) = target.layout.reshape(space) else { return false };
+        let Some(layout) = compose_order(&store.target.layout, &space, &window) else { return false };
+        self.list[step].stores[0].target = Source { layout, ..target.clone() };
+        self.define(target, step);
+        true
+    }
+}
+
+impl Steps {
+    /// Rule 4: neighbouring maps over the same number of elements, of which none reads what another writes, become one step.
+    pub fn merge_siblings(&mut self, buffers_limit: usize) {
+        let mut out: Vec<Step> = Vec::with_capacity(self.list.len());
+        for s in self.list.drain(..) {
+            if let (Some(prev), Work::Map) = (out.last_mut(), &s.work) {
+                if matches!(prev.work, Work::Map) && prev.stores[0].shape.count() == s.stores[0].shape.count() {
+                    let written: Vec<Buf> = prev.stores.iter().map(|p| p.target.buf).collect();
+                    let reads = |st: &Step, b: Buf| st.stores.iter().any(|x| x.sources.iter().any(|y| y.buf == b));
+                    let clash = written.iter().any(|&b| reads(&s, b)) || s.stores.iter().any(|x| reads(prev, x.target.buf) || written.contains(&x.target.buf));
+                    let all: Vec<Source> =
+                        prev.stores.iter().chain(&s.stores).flat_map(|x| x.sources.iter().cloned().chain([x.target.clone()])).collect();
+                    if !clash && buffers(&all) < buffers_limit {
+                        prev.stores.extend(s.stores);
+                        continue;
+                    }
+                }
+            }
+            out.push(s);
+        }
+        self.list = out;
+    }
+}
+
+/// Distinct buffers among sources.
+fn buffers(sources: &[Source]) -> usize {
+    let mut seen: SmallVec<[Buf; 16]> = SmallVec::new();
+    for s in sources {
+        if s.buf != Buf::Iota && !seen.contains(&s.buf) {
+            seen.push(s.buf);
+        }
+    }
+    seen.len()
+}
+
+/// The sources of an expression seen through a layout over the expression's elements.
+fn relay(inner: &Expr, layout: &Layout) -> Option<Vec<Source>> {
+    inner
+        .sources
+        .iter()
+        .map(|s| {
+            let l = compose_order(layout, &inner.shape, &s.layout)?;
+            let aligned = s.aligned && (l.offset as isize - s.layout.offset as isize) % 4 == 0;
+            Some(Source { layout: l, aligned, ..s.clone() })
+        })
+        .collect()
+}
+
+/// `inner` (with as many elements as `space`) in the order that a kernel visits `space`.
+fn compose_order(order: &Layout, space: &Shape, inner: &Layout) -> Option<Layout> {
+    // Only the order of the elements counts: dimensions that no reshape could merge stay as they are.
+    if order.offset == 0 && order.shape.count() == space.count() && order.is_contiguous() {
+        return Some(*inner);
+    }
+    if inner.shape == *space {
+        return compose(order, space, inner);
+    }
+    compose(order, space, &inner.reshape(*space)?)
+}
+
+/// Appends a program whose sources are renumbered (`u16::MAX` means the kernel's value); gives the register of its result.
+fn append(to: &mut Program, from: &Program, sources: &[u16]) -> Reg {
+    let mut regs: SmallVec<[Reg; 16]> = SmallVec::new();
+    for inst in &from.insts {
+        let mut i = *inst;
+        if let Prim::Source(n) = i.op {
+            i.op = match sources[n as usize] {
+                u16::MAX => Prim::Value,
+                m => Prim::Source(m),
+            };
+        }
+        for (k, a) in i.args.iter_mut().enumerate() {
+            if k < arity(&i.op) {
+                *a = regs[*a as usize];
+            }
+        }
+        regs.push(to.push(i));
+    }
+    *regs.last().expect("a program has an instruction")
+}
+
+fn arity(p: &Prim) -> usize {
+    match p {
+        Prim::Source(_) | Prim::Value | Prim::Param(_) | Prim::Lit(_) => 0,
+        Prim::Unary(_) | Prim::Cast => 1,
+        Prim::Binary(_) => 2,
+        Prim::Where | Prim::Philox => 3,
+    }
+}
+
+/// Adds a read of `source`.
+fn read(e: &mut Expr, source: Source) -> Reg {
+    let dtype = source.dtype;
+    let n = e.sources.iter().position(|s| *s == source).unwrap_or_else(|| {
+        e.sources.push(source);
+        e.sources.len() - 1
+    });
+    e.program.push(Inst { op: Prim::Source(n as u16), args: [0; 3], dtype })
+}
+
+/// Appends the last instruction of a program: it must be last even where an equal one stands earlier.
+fn finish(p: &mut Program, inst: Inst) {
+    match p.insts.iter().position(|i| *i == inst) {
+        Some(r) => truncate(p, r as Reg),
+        None => p.insts.push(inst),
+    }
+}
+
+/// Makes register `r` the result.
+fn truncate(p: &mut Program, r: Reg) {
+    p.insts.truncate(r as usize + 1);
+}
+
+/// Appends an instruction unless literals make it the identity: casts to the same dtype, ·1, /1, −0, a power of 1, double negation.
+fn simplify(p: &mut Program, inst: Inst) {
+    let lit = |r: Reg| match p.insts[r as usize].op {
+        Prim::Lit(b) => Some(f64::from_bits(b)),
+        _ => None,
+    };
+    let [a, b, _] = inst.args;
+    let dtype = |r: Reg| p.insts[r as usize].dtype;
+    let same = match inst.op {
+        Prim::Cast if dtype(a) == inst.dtype && matches!(p.insts[a as usize].op, Prim::Source(_) | Prim::Cast) => Some(a),
+        Prim::Binary(Binary::Mul | Binary::Div | Binary::Pow) if lit(b) == Some(1.0) => Some(a),
+        Prim::Binary(Binary::Mul) if lit(a) == Some(1.0) => Some(b),
+        Prim::Binary(Binary::Sub) if lit(b) == Some(0.0) && lit(b).is_some_and(|v| v.is_sign_positive()) => Some(a),
+        Prim::Unary(Unary::Neg) => match p.insts[a as usize] {
+            Inst { op: Prim::Unary(Unary::Neg), args, .. } => Some(args[0]),
+            _ => None,
+        },
+        _ => None,
+    };
+    match same {
+        Some(r) => truncate(p, r),
+        None => finish(p, inst),
+    }
+}
+
+fn map_name(n: &GNode) -> &'static str {
+    match n.node.kind {
+        Kind::Map(Prim::Unary(u), _) => u.name(),
+        Kind::Map(Prim::Binary(b), _) => b.name(),
+        Kind::Map(Prim::Where, _) => "where",
+        Kind::Map(Prim::Cast, _) => "cast",
+        Kind::Map(Prim::Philox, _) => "random",
+        Kind::Map(Prim::Source(_), _) => "arange",
+        Kind::Map(..) => "full",
+        _ => "map",
+    }
+}
+
+fn op_name(n: &GNode) -> &'static str {
+    match &n.node.kind {
+        Kind::Op(op) => op.name(),
+        _ => map_name(n),
+    }
+}

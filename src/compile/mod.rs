@@ -1,0 +1,126 @@
+//! Graph in, plan out. The passes, in order: common subexpressions, users, fusion and emission of steps, siblings, memory.
+
+mod fuse;
+mod memory;
+mod views;
+
+use crate::error::{TensorError, TensorResult};
+use crate::plan::{Buf, Input, Plan};
+use crate::tensor::{Kind, Meta, Node};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+
+pub(crate) use views::compose;
+
+/// A pending graph in topological order, as `eval.rs` collected it.
+pub(crate) struct Graph<'a> {
+    /// Every node passed, inputs before users.
+    pub nodes: Vec<GNode<'a>>,
+    /// How many run-time parameters the nodes have in all.
+    pub params: usize,
+}
+
+/// One node of a collected graph.
+pub(crate) struct GNode<'a> {
+    pub node: &'a Node,
+    /// Position and output number of each input; empty for stored nodes.
+    pub inputs: SmallVec<[(u32, u32); 3]>,
+    /// Index of the node's first run-time parameter.
+    pub params: usize,
+    /// The value is in memory already: its number among the bound inputs.
+    pub bound: Option<u16>,
+    /// The value must be stored.
+    pub keep: bool,
+    /// An in-place op that may overwrite its first input.
+    pub donated: bool,
+}
+
+/// A plan and where the caller finds what it kept.
+pub(crate) struct Compiled {
+    pub plan: std::sync::Arc<Plan>,
+    /// For each kept node (position in the graph): where each of its outputs is.
+    pub kept: Vec<(u32, SmallVec<[Buf; 1]>)>,
+    /// Nodes of the graph.
+    pub nodes: usize,
+}
+
+impl<'a> GNode<'a> {
+    pub(crate) fn meta(&self, out: u32) -> Meta {
+        self.node.metas[out as usize]
+    }
+    pub(crate) fn is_view(&self) -> bool {
+        self.bound.is_none() && matches!(self.node.kind, Kind::View(_))
+    }
+    pub(crate) fn is_map(&self) -> bool {
+        self.bound.is_none() && matches!(self.node.kind, Kind::Map(..))
+    }
+}
+
+/// Compiles a graph. `buffers` is how many buffers the machine can bind in one step.
+pub(crate) fn compile(mut graph: Graph, buffers: usize) -> TensorResult<Compiled> {
+    if graph.nodes.len() > 60_000 || graph.params > 60_000 {
+        return Err(TensorError::Unsupported(format!("an evaluation of {} nodes; call eval() in between", graph.nodes.len())));
+    }
+    let same = merge_common(&mut graph);
+    let mut inputs = Vec::new();
+    for n in &graph.nodes {
+        if n.bound.is_some() {
+            for m in &n.node.metas {
+                inputs.push(Input { dtype: m.dtype, written: false });
+            }
+        }
+    }
+    let users = users(&graph, &same);
+    let mut steps = fuse::Fuser::new(&graph, &same, &users, buffers).run();
+    steps.merge_siblings(buffers);
+    memory::plan(steps, &graph, &same, inputs)
+}
+
+/// For each node the first node of the same structure over the same inputs. Nodes with run-time numbers are never merged: the numbers
+/// may differ in the next run.
+fn merge_common(graph: &mut Graph) -> Vec<u32> {
+    let mut first: HashMap<(u64, SmallVec<[(u32, u32); 3]>), u32> = HashMap::new();
+    let mut same: Vec<u32> = Vec::with_capacity(graph.nodes.len());
+    for i in 0..graph.nodes.len() {
+        let n = &mut graph.nodes[i];
+        for input in n.inputs.iter_mut() {
+            input.0 = same[input.0 as usize];
+        }
+        let merge = n.bound.is_none() && n.node.params.is_empty() && !n.donated;
+        let canonical = if merge { *first.entry((n.node.key, n.inputs.clone())).or_insert(i as u32) } else { i as u32 };
+        same.push(canonical);
+        if canonical != i as u32 && graph.nodes[i].keep {
+            graph.nodes[canonical as usize].keep = true;
+        }
+    }
+    same
+}
+
+/// For each node the distinct live nodes that read it, looking through views.
+fn users(graph: &Graph, same: &[u32]) -> Vec<SmallVec<[u32; 4]>> {
+    let mut users = vec![SmallVec::new(); graph.nodes.len()];
+    let mut live = vec![false; graph.nodes.len()];
+    for i in (0..graph.nodes.len()).rev() {
+        let n = &graph.nodes[i];
+        live[i] |= n.keep && same[i] == i as u32;
+        if !live[i] {
+            continue;
+        }
+        for &(input, _) in &n.inputs {
+            live[input as usize] = true;
+            if n.is_view() {
+                continue;
+            }
+            let mut base = input as usize;
+            if graph.nodes[base].is_view() {
+                base = graph.nodes[base].inputs[0].0 as usize;
+                live[base] = true;
+            }
+            let list: &mut SmallVec<[u32; 4]> = &mut users[base];
+            if list.last() != Some(&(i as u32)) {
+                list.push(i as u32);
+            }
+        }
+    }
+    users
+}

@@ -1,0 +1,133 @@
+//! Devices: which machine a tensor lives on, how to choose one, and what memory it holds.
+
+use crate::backends::{Buffer, Bytes, Machine, cpu::CpuMachine};
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::plan::MemoryStats;
+use std::any::Any;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// A CPU or GPU that tensors live on. Clones are the same device.
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    machine: Arc<dyn Machine>,
+    cpu: bool,
+    /// What the evaluator keeps per device; its lock makes evaluations take turns.
+    evaluator: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+impl Device {
+    /// The CPU. Always the same device.
+    pub fn cpu() -> Device {
+        static CPU: OnceLock<Device> = OnceLock::new();
+        CPU.get_or_init(|| Device::of(CpuMachine::open(), true)).clone()
+    }
+
+    /// The first real GPU. A software adapter is never chosen here: the CPU backend is faster than a GPU emulated on the CPU.
+    ///
+    /// # Errors
+    /// [`TensorError::UnsupportedDevice`] where there is none, or the library was built without the feature `gpu`.
+    pub fn gpu() -> TensorResult<Device> {
+        Device::open("gpu")
+    }
+
+    /// The device that `TL_DEVICE` names (as for [`Device::open`]); without it, a real GPU where there is one, else the CPU.
+    pub fn auto() -> TensorResult<Device> {
+        Device::open(&std::env::var("TL_DEVICE").unwrap_or_else(|_| "auto".into()))
+    }
+
+    /// A device by name: `auto`, `cpu`, `gpu`, `vulkan`, `metal` or `dx12`; the last four may have an index, as in `vulkan:1`.
+    /// Opening a name twice gives the same device.
+    ///
+    /// # Errors
+    /// [`TensorError::UnsupportedDevice`] for an unknown name, or where this machine has no such device.
+    pub fn open(name: &str) -> TensorResult<Device> {
+        match name {
+            "cpu" => Ok(Device::cpu()),
+            "auto" => Ok(Device::open_gpu("auto").unwrap_or_else(|_| Device::cpu())),
+            _ => Device::open_gpu(name),
+        }
+    }
+
+    #[cfg(feature = "gpu")]
+    fn open_gpu(name: &str) -> TensorResult<Device> {
+        static OPEN: Mutex<Vec<(String, Device)>> = Mutex::new(Vec::new());
+        let mut open = OPEN.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((_, d)) = open.iter().find(|(n, _)| n == name) {
+            return Ok(d.clone());
+        }
+        let device = Device::of(crate::backends::gpu::GpuMachine::open(name)?, false);
+        open.push((name.to_string(), device.clone()));
+        Ok(device)
+    }
+    #[cfg(not(feature = "gpu"))]
+    fn open_gpu(name: &str) -> TensorResult<Device> {
+        Err(TensorError::UnsupportedDevice(format!("`{name}`: built without the feature `gpu`; rebuild with `--features gpu`, or use `cpu`")))
+    }
+
+    fn of(machine: Arc<dyn Machine>, cpu: bool) -> Device {
+        Device(Arc::new(Inner { machine, cpu, evaluator: Mutex::new(None) }))
+    }
+
+    /// Whether this is the CPU.
+    pub fn is_cpu(&self) -> bool {
+        self.0.cpu
+    }
+    /// The device as people know it.
+    pub fn name(&self) -> String {
+        self.0.machine.name()
+    }
+    /// Whether tensors of `dtype` can live here: f64 and i64 are the CPU's.
+    pub fn supports(&self, dtype: DType) -> bool {
+        self.0.machine.supports(dtype)
+    }
+    /// The dtype that models compute in here unless told otherwise: f32 on the CPU, f16 on a GPU that has it.
+    pub fn default_float(&self) -> DType {
+        if !self.is_cpu() && self.supports(DType::F16) { DType::F16 } else { DType::F32 }
+    }
+    /// Memory that the engine holds on the device.
+    pub fn memory(&self) -> MemoryStats {
+        self.0.machine.memory()
+    }
+    /// Gives pooled memory back to the system.
+    pub fn empty_cache(&self) {
+        self.0.machine.empty_cache()
+    }
+    /// Waits for all submitted work.
+    pub fn synchronize(&self) -> TensorResult<()> {
+        self.0.machine.synchronize()
+    }
+    /// Submits of work since the device was opened.
+    pub fn submits(&self) -> u64 {
+        self.0.machine.submits()
+    }
+    pub(crate) fn machine(&self) -> &Arc<dyn Machine> {
+        &self.0.machine
+    }
+    pub(crate) fn evaluator(&self) -> &Mutex<Option<Box<dyn Any + Send>>> {
+        &self.0.evaluator
+    }
+    pub(crate) fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
+        self.0.machine.upload(bytes)
+    }
+    pub(crate) fn require(&self, dtype: DType) -> TensorResult<()> {
+        if self.supports(dtype) {
+            return Ok(());
+        }
+        Err(TensorError::UnsupportedDevice(format!("{} has no {dtype}; cast to f32 or i32 first, or use the CPU", self.name())))
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+impl Eq for Device {}
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({})", self.name())
+    }
+}

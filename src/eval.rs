@@ -1,0 +1,379 @@
+//! The one place that runs anything: collect pending nodes, find or make their plan, bind buffers, run, store.
+
+use crate::backends::Buffer;
+use crate::compile::{Compiled, GNode, Graph, compile};
+use crate::device::Device;
+use crate::dtype::{DType, Element};
+use crate::error::{TensorError, TensorResult};
+use crate::plan::{Buf, Plan};
+use crate::tensor::{Inputs, Key, Kind, Node, Tensor, release};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// Plans kept per device; the least recently used goes first.
+const PLANS: usize = 256;
+
+/// What the evaluator of a device has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EvalStats {
+    /// Evaluations that ran a plan.
+    pub evaluations: u64,
+    /// Evaluations whose plan was in the cache.
+    pub hits: u64,
+    /// Evaluations that had to compile.
+    pub misses: u64,
+    /// Plans in the cache.
+    pub plans: usize,
+    /// Dispatches of the last plan.
+    pub dispatches: usize,
+    /// Nodes passed by the last evaluation.
+    pub nodes: usize,
+    /// Time the last evaluation spent collecting, matching and binding: the graph's cost, without compiling or running.
+    pub overhead: Duration,
+}
+
+#[derive(Default)]
+struct Evaluator {
+    epoch: u32,
+    clock: u64,
+    plans: HashMap<(u64, u64), (Arc<Compiled>, u64)>,
+    stats: EvalStats,
+    order: Vec<*const Node>,
+    stack: Vec<(*const Node, u32)>,
+    params: Vec<f64>,
+    stored: Vec<*const Node>,
+}
+// SAFETY: the raw pointers are scratch of one call and never outlive it.
+unsafe impl Send for Evaluator {}
+
+/// The lock of a device's evaluator: who holds it may look into the nodes of the device.
+struct Lock<'a>(MutexGuard<'a, Option<Box<dyn std::any::Any + Send>>>);
+impl<'a> Lock<'a> {
+    fn of(device: &'a Device) -> Lock<'a> {
+        Lock(device.evaluator().lock().unwrap_or_else(|e| e.into_inner()))
+    }
+    fn get(&mut self) -> &mut Evaluator {
+        self.0.get_or_insert_with(|| Box::new(Evaluator::default())).downcast_mut().expect("only an Evaluator is put here")
+    }
+}
+
+/// The node that holds a tensor's elements: a view's base, or the node itself.
+fn base(t: &Tensor) -> (&Node, u32) {
+    match t.node.kind {
+        // SAFETY: a view is never stored, so its input never changes.
+        Kind::View(_) => {
+            let b = unsafe { &t.node.inputs()[0] };
+            (&b.node, b.out)
+        }
+        _ => (&t.node, t.out),
+    }
+}
+
+impl Evaluator {
+    /// Puts everything pending under `roots` into `order`, inputs first, with the parameters and stored buffers met on the way.
+    /// Gives the key of the structure.
+    fn collect(&mut self, roots: &[&Tensor]) -> (u64, u64) {
+        self.epoch += 1;
+        let epoch = (self.epoch as u64) << 32;
+        self.order.clear();
+        self.stack.clear();
+        self.params.clear();
+        self.stored.clear();
+        let mut key = [Key::default(), Key::default()];
+        key[1].word(0x5851_F42D_4C95_7F2D);
+        for root in roots {
+            let (root, _) = base(root);
+            if root.mark.load(Relaxed) >> 32 != epoch >> 32 {
+                root.mark.store(epoch, Relaxed);
+                self.stack.push((root, 0));
+            }
+            while let Some((node, next)) = self.stack.last_mut() {
+                // SAFETY: nodes under a root live as long as the root, and inputs change only under the lock that we hold.
+                let n = unsafe { &**node };
+                let stored = n.stored.get();
+                if stored.is_none() {
+                    // SAFETY: as above.
+                    let inputs = unsafe { n.inputs() };
+                    if let Some(input) = inputs.get(*next as usize) {
+                        *next += 1;
+                        let child = &*input.node;
+                        if child.mark.load(Relaxed) >> 32 != epoch >> 32 {
+                            child.mark.store(epoch, Relaxed);
+                            self.stack.push((child, 0));
+                        }
+                        continue;
+                    }
+                    for input in inputs.iter() {
+                        let w = (input.node.mark.load(Relaxed) & 0xFFFF_FFFF) << 8 | input.out as u64;
+                        key[0].word(w);
+                        key[1].word(w);
+                    }
+                    let extra = is_donated(n) as u64 | (must_keep(n) as u64) << 1;
+                    key[0].word(n.key).word(extra);
+                    key[1].word(n.key ^ extra);
+                    self.params.extend_from_slice(&n.params);
+                } else {
+                    for m in &n.metas {
+                        key.iter_mut().for_each(|k| {
+                            k.word(m.dtype as u64 ^ 0xABCD);
+                            m.shape.iter().for_each(|&d| {
+                                k.word(d as u64);
+                            })
+                        });
+                    }
+                    self.stored.push(n);
+                }
+                n.mark.store(epoch | self.order.len() as u64, Relaxed);
+                self.order.push(n);
+                self.stack.pop();
+            }
+            let w = root.mark.load(Relaxed) & 0xFFFF_FFFF;
+            key.iter_mut().for_each(|k| {
+                k.word(w ^ 0x7007);
+            });
+        }
+        (key[0].value(), key[1].value())
+    }
+
+    /// The plan of what was collected, from the cache or new.
+    fn plan(&mut self, key: (u64, u64), roots: &[&Tensor], device: &Device) -> TensorResult<Arc<Compiled>> {
+        self.clock += 1;
+        if let Some((c, used)) = self.plans.get_mut(&key) {
+            *used = self.clock;
+            self.stats.hits += 1;
+            return Ok(c.clone());
+        }
+        self.stats.misses += 1;
+        let mut graph = Graph { nodes: Vec::with_capacity(self.order.len()), params: 0 };
+        let mut bound = 0;
+        for &n in &self.order {
+            // SAFETY: collected under the lock that we hold.
+            let node = unsafe { &*n };
+            let stored = node.stored.get().is_some();
+            // SAFETY: as above.
+            let list: &Inputs = unsafe { node.inputs() };
+            let inputs = if stored { SmallVec::new() } else { list.iter().map(|t| ((t.node.mark.load(Relaxed) & 0xFFFF_FFFF) as u32, t.out)).collect() };
+            graph.nodes.push(GNode {
+                node,
+                inputs,
+                params: graph.params,
+                bound: stored.then_some(bound),
+                keep: !stored && must_keep(node),
+                donated: !stored && is_donated(node),
+            });
+            if stored {
+                bound += node.metas.len() as u16;
+            } else {
+                graph.params += node.params.len();
+            }
+        }
+        for root in roots {
+            let at = (base(root).0.mark.load(Relaxed) & 0xFFFF_FFFF) as usize;
+            if graph.nodes[at].bound.is_none() {
+                graph.nodes[at].keep = true;
+            }
+        }
+        let compiled = Arc::new(compile(graph, device.machine().max_buffers())?);
+        if self.plans.len() >= PLANS {
+            if let Some(oldest) = self.plans.iter().min_by_key(|(_, (_, used))| *used).map(|(k, _)| *k) {
+                self.plans.remove(&oldest);
+            }
+        }
+        self.plans.insert(key, (compiled.clone(), self.clock));
+        Ok(compiled)
+    }
+}
+
+/// Whether an in-place op may take its first input's memory: nothing else holds the value.
+fn is_donated(n: &Node) -> bool {
+    let Kind::Op(op) = &n.kind else { return false };
+    if !op.in_place() {
+        return false;
+    }
+    // SAFETY: called under the evaluator's lock.
+    let first = unsafe { &n.inputs()[0] };
+    first.node.metas.len() == 1
+        && Arc::strong_count(&first.node) == 1
+        && first.node.stored.get().is_some_and(|b| b[0].is_unique())
+        && !matches!(first.node.kind, Kind::View(_))
+}
+
+/// Whether an evaluation stores this node though nobody asked for it: window writes, and kernels that were passed before.
+fn must_keep(n: &Node) -> bool {
+    match &n.kind {
+        Kind::Op(op) => op.in_place() || n.passed.load(Relaxed),
+        _ => false,
+    }
+}
+
+/// Computes and stores the values of these tensors in one evaluation: one plan, one submit. Tensors of several devices are
+/// evaluated device by device.
+///
+/// # Errors
+/// Device failures only: shapes and dtypes were checked when the graph was built.
+pub fn eval_all(tensors: &[&Tensor]) -> TensorResult<()> {
+    let mut rest: Vec<&Tensor> = tensors.iter().copied().filter(|t| base(t).0.stored.get().is_none()).collect();
+    while let Some(first) = rest.first() {
+        let device = first.device().clone();
+        let (own, other): (Vec<&Tensor>, Vec<&Tensor>) = rest.iter().partition(|t| *t.device() == device);
+        eval_on(&device, &own)?;
+        rest = other;
+    }
+    Ok(())
+}
+
+fn eval_on(device: &Device, roots: &[&Tensor]) -> TensorResult<()> {
+    let mut dead: Vec<Tensor> = Vec::new();
+    {
+        let mut lock = Lock::of(device);
+        let e = lock.get();
+        let start = Instant::now();
+        let key = e.collect(roots);
+        let misses = e.stats.misses;
+        let compiled = e.plan(key, roots, device)?;
+        let plan = &compiled.plan;
+        let machine = device.machine();
+        // SAFETY: collected under the lock that we hold.
+        let bound: Vec<Buffer> = e.stored.iter().flat_map(|&n| unsafe { &*n }.stored.get().into_iter().flatten().cloned()).collect();
+        let outputs: Vec<Buffer> = plan.outputs.iter().map(|o| machine.alloc(o.bytes)).collect::<TensorResult<_>>()?;
+        if e.stats.misses == misses {
+            e.stats.overhead = start.elapsed();
+        }
+        if !plan.steps.is_empty() {
+            machine.run(plan, &bound, &outputs, &e.params)?;
+        }
+        for (at, bufs) in &compiled.kept {
+            // SAFETY: collected under the lock that we hold; the roots keep the nodes alive.
+            let n = unsafe { &*e.order[*at as usize] };
+            let value = bufs
+                .iter()
+                .map(|b| match *b {
+                    Buf::Input(i) => bound[i as usize].clone(),
+                    Buf::Output(i) => outputs[i as usize].clone(),
+                    Buf::Slot(_) | Buf::Iota => unreachable!("kept values outlive the run"),
+                })
+                .collect();
+            let _ = n.stored.set(value);
+        }
+        for &n in &e.order {
+            // SAFETY: as above.
+            let n = unsafe { &*n };
+            if n.stored.get().is_none() {
+                n.passed.store(true, Relaxed);
+            }
+        }
+        // Only now may inputs go: nodes of `order` may be alive only through them.
+        for (at, _) in &compiled.kept {
+            // SAFETY: as above; stored nodes are not views.
+            unsafe { dead.extend((*e.order[*at as usize]).inputs().drain(..)) };
+        }
+        e.order.clear();
+        e.stats.evaluations += 1;
+        e.stats.nodes = compiled.nodes;
+        e.stats.dispatches = plan.steps.len();
+        e.stats.plans = e.plans.len();
+    }
+    release(&mut dead);
+    Ok(())
+}
+
+/// What the evaluator of `device` has done.
+pub fn eval_stats(device: &Device) -> EvalStats {
+    Lock::of(device).get().stats
+}
+
+/// The plan that evaluating these tensors (of one device) would run, without running it.
+pub fn plan_of(tensors: &[&Tensor]) -> TensorResult<Option<Arc<Plan>>> {
+    let pending: Vec<&Tensor> = tensors.iter().copied().filter(|t| base(t).0.stored.get().is_none()).collect();
+    let Some(first) = pending.first() else { return Ok(None) };
+    let device = first.device().clone();
+    let mut lock = Lock::of(&device);
+    let e = lock.get();
+    let key = e.collect(&pending);
+    let c = e.plan(key, &pending, &device)?;
+    e.order.clear();
+    Ok(Some(c.plan.clone()))
+}
+
+impl Tensor {
+    /// Computes and stores the value now. Returns the tensor itself for chaining.
+    pub fn eval(&self) -> TensorResult<&Tensor> {
+        eval_all(&[self])?;
+        Ok(self)
+    }
+
+    /// The plan that asking for this value would run, one line a dispatch, as SQL's EXPLAIN. Empty for a stored value.
+    pub fn explain(&self) -> TensorResult<String> {
+        Ok(plan_of(&[self])?.map(|p| p.to_string()).unwrap_or_default())
+    }
+
+    /// The elements in row-major order as f32. f64, integers and bool are converted; block formats are decoded.
+    #[track_caller]
+    pub fn to_vec(&self) -> TensorResult<Vec<f32>> {
+        match self.dtype() {
+            DType::F32 => self.to_vec_of::<f32>(),
+            DType::F64 => Ok(self.to_vec_of::<f64>()?.into_iter().map(|v| v as f32).collect()),
+            DType::I64 => Ok(self.to_vec_of::<i64>()?.into_iter().map(|v| v as f32).collect()),
+            _ => self.cast(DType::F32)?.to_vec_of::<f32>(),
+        }
+    }
+
+    /// The elements in row-major order in their own type; bool as u8.
+    ///
+    /// # Errors
+    /// When `T` is not the tensor's type, or for what the evaluation met.
+    #[track_caller]
+    pub fn to_vec_of<T: Element>(&self) -> TensorResult<Vec<T>> {
+        if self.dtype() != T::DTYPE && !(self.dtype() == DType::Bool && T::DTYPE == DType::U8) {
+            let at = std::panic::Location::caller();
+            return Err(TensorError::dtype("to_vec_of", at, format!("the tensor is {}, not {}", self.dtype(), T::DTYPE)));
+        }
+        let mut out = vec![T::zeroed(); self.numel()];
+        self.read_into(bytemuck::cast_slice_mut(&mut out))?;
+        Ok(out)
+    }
+
+    /// The elements' bytes in row-major order as stored.
+    pub fn to_bytes(&self) -> TensorResult<Vec<u8>> {
+        let mut out = vec![0; self.dtype().bytes(self.numel()).unwrap_or(0)];
+        self.read_into(&mut out)?;
+        Ok(out)
+    }
+
+    fn read_into(&self, out: &mut [u8]) -> TensorResult<()> {
+        let layout = self.layout();
+        if matches!(self.node.kind, Kind::View(_)) && !layout.is_contiguous() {
+            return self.contiguous()?.read_into(out);
+        }
+        if out.is_empty() {
+            return Ok(());
+        }
+        self.eval()?;
+        let (node, output) = base(self);
+        let buffer = &node.stored.get().expect("evaluated")[output as usize];
+        let size = self.dtype().block_bytes();
+        self.device().machine().read(buffer, layout.offset / self.dtype().block() * size, out)
+    }
+
+    /// The one element, as f64.
+    ///
+    /// # Errors
+    /// When the tensor has more or fewer elements than one.
+    #[track_caller]
+    pub fn item(&self) -> TensorResult<f64> {
+        if self.numel() != 1 {
+            return Err(TensorError::shape("item", std::panic::Location::caller(), format!("shape {} has {} elements, not 1", self.shape(), self.numel())));
+        }
+        Ok(match self.dtype() {
+            DType::F64 => self.to_vec_of::<f64>()?[0],
+            DType::I64 => self.to_vec_of::<i64>()?[0] as f64,
+            DType::I32 => self.to_vec_of::<i32>()?[0] as f64,
+            DType::U32 => self.to_vec_of::<u32>()?[0] as f64,
+            _ => self.to_vec()?[0] as f64,
+        })
+    }
+}

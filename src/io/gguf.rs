@@ -1,0 +1,356 @@
+//! GGUF: the file format of llama.cpp. A reader of versions 2 and 3 over mapped bytes, and a writer of version 3.
+//!
+//! Layout, all little-endian:
+//! ```text
+//! "GGUF"  version u32  tensor count u64  key count u64
+//! key count    × { key string, value type u32, value }                 string = length u64, bytes
+//! tensor count × { name string, dims u32, dims × u64 innermost first, type u32, offset u64 }
+//! zeros up to a multiple of general.alignment (32 where not given), then the tensors' bytes at their offsets
+//! ```
+
+mod types;
+mod value;
+mod writer;
+
+pub use value::{Array, Value, ValueType};
+pub use writer::{GgufWriter, ToValue};
+
+use crate::error::{TensorError, TensorResult};
+use crate::io::info::{TensorInfo, TensorTable, clip, did_you_mean, sorted_unique};
+use crate::io::mapped::MappedFile;
+use smallvec::SmallVec;
+use std::path::Path;
+use std::sync::Arc;
+
+const MAGIC: &[u8; 4] = b"GGUF";
+const DEFAULT_ALIGNMENT: usize = 32;
+/// The key that sets the alignment of tensor data.
+const ALIGNMENT: &str = "general.alignment";
+/// The longest key that the format allows.
+const MAX_KEY: usize = 65535;
+/// The most dimensions of a tensor in GGML.
+const MAX_DIMS: u32 = 4;
+/// The shortest possible entries; they bound what a count may promise.
+const MIN_KEY_VALUE: u64 = 8 + 1 + 4 + 1;
+const MIN_TENSOR: u64 = 8 + 1 + 4 + 4 + 8;
+
+pub(super) fn bad(message: impl Into<String>) -> TensorError {
+    TensorError::format("gguf", message)
+}
+
+/// A GGUF file: metadata by key, tensors by name, bytes without copying.
+///
+/// ```no_run
+/// # fn main() -> tensorlogic::TensorResult<()> {
+/// use tensorlogic::io::{Gguf, gguf::Value};
+/// let file = Gguf::open("model.gguf")?;
+/// let layers = file.u64("llama.block_count")?;
+/// let theta = file.opt("llama.rope.freq_base", Value::f64)?.unwrap_or(10000.0);
+/// let info = file.tensor("token_embd.weight")?;
+/// let (dtype, bytes) = (info.dtype()?, file.bytes_of(info));
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Gguf {
+    data: Arc<MappedFile>,
+    version: u32,
+    entries: Vec<Entry>,
+    by_key: Vec<u32>,
+    table: TensorTable,
+}
+
+/// Where a key and its value lie in the file.
+#[derive(Debug)]
+struct Entry {
+    key: usize,
+    key_len: u32,
+    kind: ValueType,
+    value: usize,
+    value_len: usize,
+}
+
+impl Gguf {
+    /// Maps and reads a file's header; tensors are read when their bytes are.
+    pub fn open(path: impl AsRef<Path>) -> TensorResult<Gguf> {
+        let path = path.as_ref();
+        Gguf::from_data(MappedFile::open(path)?).map_err(|e| match e {
+            TensorError::Format { format, message } => TensorError::Format { format, message: format!("{}: {message}", path.display()) },
+            e => e,
+        })
+    }
+
+    /// Reads a file that is in memory.
+    pub fn from_bytes(bytes: Vec<u8>) -> TensorResult<Gguf> {
+        Gguf::from_data(bytes.into())
+    }
+
+    fn from_data(data: MappedFile) -> TensorResult<Gguf> {
+        let mut at = Cursor { bytes: &data, at: 0 };
+        if at.take(4, "the magic number")? != MAGIC {
+            return Err(bad("does not start with `GGUF`"));
+        }
+        let version = at.u32("the version")?;
+        match version {
+            2 | 3 => {}
+            v if v.swap_bytes() <= 3 => return Err(TensorError::Unsupported("a big-endian GGUF file".into())),
+            v => return Err(TensorError::Unsupported(format!("GGUF version {v}; versions 2 and 3 are"))),
+        }
+        let tensor_count = at.count("tensors", MIN_TENSOR)?;
+        let key_count = at.count("metadata keys", MIN_KEY_VALUE)?;
+
+        let mut entries = Vec::with_capacity(key_count);
+        for _ in 0..key_count {
+            entries.push(at.entry()?);
+        }
+        let key_of = |i: usize| entry_key(&data, &entries[i]);
+        let by_key = sorted_unique(entries.len(), key_of).map_err(|key| bad(format!("two metadata keys are `{}`", clip(key))))?;
+
+        // The alignment is needed to place tensors, so it is looked up before `Gguf` exists.
+        let alignment = match by_key.binary_search_by(|&i| key_of(i as usize).cmp(ALIGNMENT)) {
+            Ok(at) => alignment(entry_value(&data, &entries[by_key[at] as usize]))?,
+            Err(_) => DEFAULT_ALIGNMENT,
+        };
+
+        // Asked again now that less is left, so that reserving for both counts stays within a multiple of the file's size.
+        at.room(tensor_count as u64, "tensors", MIN_TENSOR)?;
+        let mut tensors = Vec::with_capacity(tensor_count);
+        for _ in 0..tensor_count {
+            tensors.push(at.tensor(alignment)?);
+        }
+        let start = at.at.checked_next_multiple_of(alignment).ok_or_else(|| bad("the alignment is larger than memory"))?;
+        place(&mut tensors, start, data.len())?;
+        let table = TensorTable::new("gguf", tensors)?;
+        Ok(Gguf { version, entries, by_key, table, data: Arc::new(data) })
+    }
+
+    /// The file's version, 2 or 3.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The file's bytes, to be shared with buffers that point into them.
+    pub fn data(&self) -> &Arc<MappedFile> {
+        &self.data
+    }
+
+    /// Every key with its value, in file order.
+    pub fn metadata(&self) -> impl ExactSizeIterator<Item = (&str, Value<'_>)> {
+        self.entries.iter().map(|e| (entry_key(&self.data, e), entry_value(&self.data, e)))
+    }
+
+    /// The value of `key`, where the file has it.
+    pub fn get(&self, key: &str) -> Option<Value<'_>> {
+        let at = self.by_key.binary_search_by(|&i| entry_key(&self.data, &self.entries[i as usize]).cmp(key)).ok()?;
+        Some(entry_value(&self.data, &self.entries[self.by_key[at] as usize]))
+    }
+
+    /// The value of `key` read by one of [`Value`]'s methods, as in `opt("llama.rope.freq_base", Value::f64)`; an error where it has
+    /// another type.
+    pub fn opt<'a, T>(&'a self, key: &str, read: impl FnOnce(Value<'a>) -> TensorResult<T>) -> TensorResult<Option<T>> {
+        let in_key = |e| match e {
+            TensorError::Format { format, message } => TensorError::Format { format, message: format!("`{}` {message}", clip(key)) },
+            e => e,
+        };
+        self.get(key).map(|v| read(v).map_err(in_key)).transpose()
+    }
+
+    /// As [`Gguf::opt`], and an error where the key is missing.
+    pub fn need<'a, T>(&'a self, key: &str, read: impl FnOnce(Value<'a>) -> TensorResult<T>) -> TensorResult<T> {
+        self.opt(key, read)?.ok_or_else(|| {
+            let hint = did_you_mean(key, self.metadata().map(|(k, _)| k));
+            bad(format!("no metadata key `{}`{hint}", clip(key)))
+        })
+    }
+
+    /// A string.
+    pub fn str(&self, key: &str) -> TensorResult<&str> {
+        self.need(key, Value::str)
+    }
+    /// A non-negative integer of any width.
+    pub fn u64(&self, key: &str) -> TensorResult<u64> {
+        self.need(key, Value::u64)
+    }
+    /// A number.
+    pub fn f64(&self, key: &str) -> TensorResult<f64> {
+        self.need(key, Value::f64)
+    }
+    /// A truth value.
+    pub fn bool(&self, key: &str) -> TensorResult<bool> {
+        self.need(key, Value::bool)
+    }
+    /// An array of strings, each pointing into the file.
+    pub fn strs(&self, key: &str) -> TensorResult<Vec<&str>> {
+        self.need(key, Value::strs)
+    }
+    /// An array of integers that fit `i32`.
+    pub fn i32s(&self, key: &str) -> TensorResult<Vec<i32>> {
+        self.need(key, Value::i32s)
+    }
+    /// An array of floats.
+    pub fn f32s(&self, key: &str) -> TensorResult<Vec<f32>> {
+        self.need(key, Value::f32s)
+    }
+
+    /// Every tensor, in file order; also those of a type that is not supported.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.table.tensors
+    }
+
+    /// The tensor of this name; an error where there is none, or its type is not supported.
+    pub fn tensor(&self, name: &str) -> TensorResult<&TensorInfo> {
+        self.table.find("gguf", name)
+    }
+
+    /// The bytes of one of this file's tensors; empty for a range that lies outside of this file.
+    pub fn bytes_of(&self, info: &TensorInfo) -> &[u8] {
+        self.data.get(info.range.clone()).unwrap_or_default()
+    }
+}
+
+/// Keys were found to be UTF-8 when they were read.
+fn entry_key<'a>(data: &'a [u8], e: &Entry) -> &'a str {
+    let bytes = data.get(e.key..e.key + e.key_len as usize).unwrap_or_default();
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+fn entry_value<'a>(data: &'a [u8], e: &Entry) -> Value<'a> {
+    Value::new(e.kind, data.get(e.value..e.value + e.value_len).unwrap_or_default())
+}
+
+/// The alignment that `general.alignment` sets.
+fn alignment(value: Value<'_>) -> TensorResult<usize> {
+    match value.kind() {
+        ValueType::U32 => value.u64().ok().and_then(|n| usize::try_from(n).ok()).filter(|n| n.is_power_of_two()),
+        _ => None,
+    }
+    .ok_or_else(|| bad(format!("`{ALIGNMENT}` is {value}; it must be a u32 and a power of two")))
+}
+
+/// Turns ranges relative to `start` into ranges of the file, and refuses those that leave it or overlap.
+fn place(tensors: &mut [TensorInfo], start: usize, len: usize) -> TensorResult<()> {
+    for t in tensors.iter_mut() {
+        match (t.range.start.checked_add(start), t.range.end.checked_add(start)) {
+            (Some(from), Some(to)) if to <= len => t.range = from..to,
+            _ => {
+                let missing = format!("{} bytes at offset {} of {}", t.range.len(), t.range.start, len.saturating_sub(start));
+                return Err(bad(format!("tensor `{}` ends after the file: {missing} bytes of tensor data", clip(&t.name))));
+            }
+        }
+    }
+    let filled = |i: &u32| !tensors[*i as usize].range.is_empty();
+    let mut order: Vec<u32> = (0..tensors.len() as u32).filter(filled).collect();
+    order.sort_unstable_by_key(|&i| tensors[i as usize].range.start);
+    let overlap = order.windows(2).map(|w| (&tensors[w[0] as usize], &tensors[w[1] as usize])).find(|(a, b)| a.range.end > b.range.start);
+    match overlap {
+        Some((a, b)) => Err(bad(format!("tensors `{}` and `{}` overlap", clip(&a.name), clip(&b.name)))),
+        None => Ok(()),
+    }
+}
+
+/// A place in the file's header. Every read is checked against the bytes that are left.
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn left(&self) -> u64 {
+        (self.bytes.len() - self.at) as u64
+    }
+
+    fn take(&mut self, len: u64, what: &str) -> TensorResult<&'a [u8]> {
+        let left = self.left();
+        if len > left {
+            return Err(bad(format!("the file ends inside {what}: {len} bytes wanted at byte {}, {left} left", self.at)));
+        }
+        // `len` is at most `left`, which is a `usize`.
+        let bytes = &self.bytes[self.at..self.at + len as usize];
+        self.at += bytes.len();
+        Ok(bytes)
+    }
+
+    fn array<const N: usize>(&mut self, what: &str) -> TensorResult<[u8; N]> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.take(N as u64, what)?);
+        Ok(out)
+    }
+    fn u32(&mut self, what: &str) -> TensorResult<u32> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+    fn u64(&mut self, what: &str) -> TensorResult<u64> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
+    /// A count of entries that take at least `min` bytes each.
+    fn count(&mut self, what: &str, min: u64) -> TensorResult<usize> {
+        let count = self.u64(what)?;
+        self.room(count, what, min)
+    }
+
+    fn room(&self, count: u64, what: &str, min: u64) -> TensorResult<usize> {
+        let most = (self.left() / min).min(u64::from(u32::MAX));
+        if count > most {
+            return Err(bad(format!("{count} {what}, where the file has room for at most {most}")));
+        }
+        Ok(count as usize)
+    }
+
+    /// A name that is not empty: where it starts, and its text.
+    fn name(&mut self, what: &str) -> TensorResult<(usize, &'a str)> {
+        let len = self.u64(what)?;
+        let start = self.at;
+        let text = std::str::from_utf8(self.take(len, what)?).map_err(|e| bad(format!("{what} at byte {start} is not UTF-8: {e}")))?;
+        if text.is_empty() {
+            return Err(bad(format!("{what} at byte {start} is empty")));
+        }
+        Ok((start, text))
+    }
+
+    fn entry(&mut self) -> TensorResult<Entry> {
+        let (key, text) = self.name("a metadata key")?;
+        if text.len() > MAX_KEY {
+            return Err(bad(format!("metadata key `{}` has {} bytes; at most {MAX_KEY} are allowed", clip(text), text.len())));
+        }
+        let in_key = |e| match e {
+            TensorError::Format { format, message } => TensorError::Format { format, message: format!("`{}`: {message}", clip(text)) },
+            e => e,
+        };
+        let code = self.u32("a value type")?;
+        let kind = ValueType::from_code(code).ok_or_else(|| bad(format!("`{}` has the unknown value type {code}", clip(text))))?;
+        let value = self.at;
+        let value_len = value::encoded_len(kind, &self.bytes[value..]).map_err(in_key)?;
+        self.at += value_len;
+        if kind == ValueType::Bool && self.bytes[value] > 1 {
+            return Err(bad(format!("`{}` is a bool of value {}", clip(text), self.bytes[value])));
+        }
+        Ok(Entry { key, key_len: text.len() as u32, kind, value, value_len })
+    }
+
+    /// A tensor whose range is still relative to the start of the tensor data.
+    fn tensor(&mut self, alignment: usize) -> TensorResult<TensorInfo> {
+        let (_, name) = self.name("a tensor name")?;
+        let wrong = |message: String| bad(format!("tensor `{}`: {message}", clip(name)));
+        let dims = self.u32("a tensor's dimension count")?;
+        if dims > MAX_DIMS {
+            return Err(wrong(format!("{dims} dimensions; at most {MAX_DIMS} are allowed")));
+        }
+        let mut shape = SmallVec::<[usize; 4]>::new();
+        for _ in 0..dims {
+            let size = self.u64("a tensor's dimensions")?;
+            shape.push(usize::try_from(size).map_err(|_| wrong(format!("a dimension of {size}")))?);
+        }
+        let code = self.u32("a tensor's type")?;
+        let stored = types::from_code(code).ok_or_else(|| wrong(format!("unknown type {code}")))?;
+        let row = shape.first().copied().unwrap_or(1);
+        if row % stored.block != 0 {
+            return Err(wrong(format!("rows of {row} values, which {} cannot hold: its blocks have {}", stored.name, stored.block)));
+        }
+        shape.reverse();
+        let (_, bytes) = stored.layout(&shape).ok_or_else(|| wrong(format!("{shape:?} has too many elements")))?;
+        let offset = self.u64("a tensor's offset")?;
+        let start = usize::try_from(offset).ok().filter(|o| o % alignment == 0);
+        let start = start.ok_or_else(|| wrong(format!("offset {offset} is not a multiple of the alignment {alignment}")))?;
+        let end = start.checked_add(bytes).ok_or_else(|| wrong(format!("offset {offset} is past the end of the file")))?;
+        Ok(TensorInfo { name: name.into(), shape, range: start..end, stored, file: 0 })
+    }
+}

@@ -1,0 +1,59 @@
+//! The tensor types of GGUF by code: the supported ones and, so that a file that has them can be listed, the others.
+
+use crate::dtype::DType;
+use crate::io::info::StoredType;
+
+/// Code, type. Codes that are absent were removed from the format or never given.
+static TYPES: [(u32, StoredType); 34] = [
+    ours(0, "F32", DType::F32),
+    ours(1, "F16", DType::F16),
+    ours(2, "Q4_0", DType::Q4_0),
+    ours(3, "Q4_1", DType::Q4_1),
+    ours(6, "Q5_0", DType::Q5_0),
+    ours(7, "Q5_1", DType::Q5_1),
+    ours(8, "Q8_0", DType::Q8_0),
+    other(9, "Q8_1", 32, 36),
+    ours(10, "Q2_K", DType::Q2_K),
+    ours(11, "Q3_K", DType::Q3_K),
+    ours(12, "Q4_K", DType::Q4_K),
+    ours(13, "Q5_K", DType::Q5_K),
+    ours(14, "Q6_K", DType::Q6_K),
+    other(15, "Q8_K", 256, 292),
+    other(16, "IQ2_XXS", 256, 66),
+    other(17, "IQ2_XS", 256, 74),
+    other(18, "IQ3_XXS", 256, 98),
+    other(19, "IQ1_S", 256, 50),
+    other(20, "IQ4_NL", 32, 18),
+    other(21, "IQ3_S", 256, 110),
+    other(22, "IQ2_S", 256, 82),
+    other(23, "IQ4_XS", 256, 136),
+    ours(24, "I8", DType::I8),
+    other(25, "I16", 1, 2),
+    ours(26, "I32", DType::I32),
+    ours(27, "I64", DType::I64),
+    ours(28, "F64", DType::F64),
+    other(29, "IQ1_M", 256, 56),
+    ours(30, "BF16", DType::BF16),
+    other(34, "TQ1_0", 256, 54),
+    other(35, "TQ2_0", 256, 66),
+    other(39, "MXFP4", 32, 17),
+    other(40, "NVFP4", 64, 36),
+    other(41, "Q1_0", 128, 18),
+];
+
+const fn ours(code: u32, name: &'static str, dtype: DType) -> (u32, StoredType) {
+    (code, StoredType { name, dtype: Some(dtype), block: dtype.block(), bytes: dtype.block_bytes() })
+}
+const fn other(code: u32, name: &'static str, block: usize, bytes: usize) -> (u32, StoredType) {
+    (code, StoredType { name, dtype: None, block, bytes })
+}
+
+/// The type of this code.
+pub(super) fn from_code(code: u32) -> Option<&'static StoredType> {
+    TYPES.iter().find(|(c, _)| *c == code).map(|(_, t)| t)
+}
+
+/// The code and type of a dtype; `None` for those that GGUF lacks (u32, u8, bool).
+pub(super) fn of_dtype(dtype: DType) -> Option<(u32, &'static StoredType)> {
+    TYPES.iter().find(|(_, t)| t.dtype == Some(dtype)).map(|(c, t)| (*c, t))
+}

@@ -1,0 +1,158 @@
+// Attention of one query and one head per workgroup, with the softmax computed as the keys pass by, a tile of WORKGROUP keys at a time:
+// four threads a key for the scores, then DP threads across the value's quads and WORKGROUP / DP keys at once for the sum.
+//
+// Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 workgroups.
+
+// default
+const WORKGROUP: u32 = 256;
+const DP: u32 = 16;
+const CAUSAL: u32 = 1;
+const VEC_D: u32 = 1;
+const VEC_V: u32 = 1;
+alias T_0 = f32;
+@group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> words: array<u32>;
+@group(0) @binding(3) var<storage, read> b_0: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read> c_0: array<vec4<f32>>;
+fn word(n: u32) -> u32 { return words[n]; }
+fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
+fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
+fn load_1(i: u32) -> f32 { return b_0[i / 4u][i % 4u]; }
+fn load4_1(i: u32) -> vec4<f32> { return b_0[i / 4u]; }
+fn load_2(i: u32) -> f32 { return c_0[i / 4u][i % 4u]; }
+fn load4_2(i: u32) -> vec4<f32> { return c_0[i / 4u]; }
+fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
+fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
+fn masked(i: u32) -> f32 { return 0.0; }
+fn key_sum(v: f32) -> f32 { return v; }
+fn team_sum(v: f32) -> f32 { return v; }
+fn team_max(v: f32) -> f32 { return v; }
+// end
+
+const LOWEST: f32 = -3.0e38;
+const GROUPS: u32 = WORKGROUP / DP;
+var<private> thread: u32;
+var<workgroup> xs: array<vec4<f32>, 64>;
+var<workgroup> score: array<f32, WORKGROUP>;
+var<workgroup> part: array<vec4<f32>, WORKGROUP>;
+
+fn fetch_q(at: u32, v: u32, size: u32) -> vec4<f32> {
+  let c = 4u * v;
+  var x = vec4<f32>(0.0);
+  if (VEC_D == 1u) {
+    x = load4_0(at + c);
+  } else {
+    x.x = load_0(at + c);
+    if (c + 1u < size) { x.y = load_0(at + c + 1u); }
+    if (c + 2u < size) { x.z = load_0(at + c + 2u); }
+    if (c + 3u < size) { x.w = load_0(at + c + 3u); }
+  }
+  return x;
+}
+fn fetch_k(at: u32, v: u32, size: u32) -> vec4<f32> {
+  let c = 4u * v;
+  var x = vec4<f32>(0.0);
+  if (VEC_D == 1u) {
+    x = load4_1(at + c);
+  } else {
+    x.x = load_1(at + c);
+    if (c + 1u < size) { x.y = load_1(at + c + 1u); }
+    if (c + 2u < size) { x.z = load_1(at + c + 2u); }
+    if (c + 3u < size) { x.w = load_1(at + c + 3u); }
+  }
+  return x;
+}
+fn fetch_v(at: u32, v: u32, size: u32) -> vec4<f32> {
+  let c = 4u * v;
+  var x = vec4<f32>(0.0);
+  if (VEC_V == 1u) {
+    x = load4_2(at + c);
+  } else {
+    x.x = load_2(at + c);
+    if (c + 1u < size) { x.y = load_2(at + c + 1u); }
+    if (c + 2u < size) { x.z = load_2(at + c + 2u); }
+    if (c + 3u < size) { x.w = load_2(at + c + 3u); }
+  }
+  return x;
+}
+
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
+  thread = lid;
+  let heads = word(0u); let heads_kv = word(1u); let queries = word(2u); let keys = word(3u);
+  let size = word(4u); let size_v = word(5u);
+  let valid = min(word(6u), keys);
+  let scale = bitcast<f32>(word(7u)); let window = word(8u);
+  let group = min(wid.y * word(9u) + wid.x, word(10u) - 1u);
+  let t = group % queries; let h = group / queries % heads; let b = group / queries / heads;
+  let kv = (b * heads_kv + h / (heads / heads_kv)) * keys;
+  // The query sees keys `first..last`; it stands at `last - 1` when causal.
+  var last = valid + t + 1u; // as if T more keys had come before: no negative numbers
+  last = select(0u, last - queries, last > queries);
+  var first = 0u;
+  if (window > 0u && last > window) { first = last - window; }
+  if (CAUSAL == 0u || last > valid) { last = valid; }
+
+  let quads = (size + 3u) / 4u; let quads_v = (size_v + 3u) / 4u;
+  if (lid < quads) { xs[lid] = fetch_q(group * size, lid, size) * scale; }
+  workgroupBarrier();
+  let lane = lid % 4u;
+  let d = lid % DP; let g = lid / DP;
+  var top = LOWEST; var sum = 0.0; var acc = vec4<f32>(0.0);
+  for (var base = first; base < last; base += WORKGROUP) {
+    let count = min(WORKGROUP, last - base);
+    for (var k = 0u; k < count; k += WORKGROUP / 4u) {
+      let j = k + lid / 4u;
+      var s = 0.0;
+      if (j < count) {
+        let at = (kv + base + j) * size;
+        for (var v = lane; v < quads; v += 4u) { s += dot(xs[v], fetch_k(at, v, size)); }
+      }
+      s = key_sum(s);
+      if (lane == 0u && j < count) { score[j] = s + masked(group * keys + base + j); }
+    }
+    workgroupBarrier();
+    var s = LOWEST;
+    if (lid < count) { s = score[lid]; }
+    let m = max(top, team_max(s));
+    let shrink = exp(top - m);
+    var p = 0.0;
+    if (lid < count) { p = exp(s - m); score[lid] = p; }
+    sum = sum * shrink + p;
+    acc *= shrink;
+    top = m;
+    workgroupBarrier();
+    if (d < quads_v) {
+      var j = g;
+      for (; j + 3u * GROUPS < count; j += 4u * GROUPS) {
+        let at = (kv + base + j) * size_v;
+        let v0 = fetch_v(at, d, size_v); let v1 = fetch_v(at + GROUPS * size_v, d, size_v);
+        let v2 = fetch_v(at + 2u * GROUPS * size_v, d, size_v); let v3 = fetch_v(at + 3u * GROUPS * size_v, d, size_v);
+        acc += score[j] * v0 + score[j + GROUPS] * v1 + score[j + 2u * GROUPS] * v2 + score[j + 3u * GROUPS] * v3;
+      }
+      for (; j < count; j += GROUPS) { acc += score[j] * fetch_v((kv + base + j) * size_v, d, size_v); }
+    }
+    workgroupBarrier();
+  }
+  sum = team_sum(sum);
+  part[lid] = acc;
+  workgroupBarrier();
+  for (var o = GROUPS / 2u; o > 0u; o >>= 1u) {
+    if (g < o) { part[lid] += part[lid + o * DP]; }
+    workgroupBarrier();
+  }
+  if (lid < quads_v && wid.y * word(9u) + wid.x < word(10u)) {
+    // A query that sees no key gives zeros.
+    let x = select(part[lid] / sum, vec4<f32>(0.0), sum == 0.0);
+    let at = group * size_v; let c = 4u * lid;
+    if (VEC_V == 1u) {
+      store4_0(at + c, x);
+    } else {
+      store_0(at + c, x.x);
+      if (c + 1u < size_v) { store_0(at + c + 1u, x.y); }
+      if (c + 2u < size_v) { store_0(at + c + 2u, x.z); }
+      if (c + 3u < size_v) { store_0(at + c + 3u, x.w); }
+    }
+  }
+}

@@ -1,0 +1,67 @@
+// Largest or smallest element of the last axis, or its index: TEAM threads a row; the first of equals counts, and NaN before all.
+//
+// Elements are compared as unsigned keys in the same order, so one text serves every type and NaN needs no comparison of floats.
+// Words: 0 rows, 1 cols, 2 workgroups in x.
+
+// default
+const WORKGROUP: u32 = 256;
+const TEAM: u32 = 32;
+const MIN: u32 = 0;
+const KIND: u32 = 0;
+const VEC: u32 = 1;
+const ACROSS: u32 = 0;
+alias T_0 = f32;
+@group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read_write> o_0: array<f32>;
+@group(0) @binding(2) var<storage, read> words: array<u32>;
+fn word(n: u32) -> u32 { return words[n]; }
+fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
+fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
+fn store_0(i: u32, v: f32) { o_0[i] = v; }
+fn team_best(v: vec2<u32>) -> vec2<u32> { return v; }
+fn finish(row: u32, at: u32) { store_0(row, load_0(row * word(1u) + at)); }
+// end
+
+const FLOAT: u32 = 0;
+const SIGNED: u32 = 1;
+const ROWS: u32 = WORKGROUP / TEAM;
+var<private> thread: u32;
+
+// A key that grows with the element (shrinks for MIN); NaN has the largest.
+fn key(x: T_0) -> u32 {
+  var k = bitcast<u32>(x);
+  var nan = false;
+  if (KIND == FLOAT) {
+    nan = (k & 0x7fffffffu) > 0x7f800000u;
+    if (k == 0x80000000u) { k = 0u; } // -0 equals 0
+    k = select(k | 0x80000000u, ~k, (k & 0x80000000u) != 0u);
+  }
+  if (KIND == SIGNED) { k ^= 0x80000000u; }
+  if (MIN == 1u) { k = ~k; }
+  return select(k, 0xffffffffu, nan);
+}
+fn better(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return select(a, b, b.x > a.x || (b.x == a.x && b.y < a.y)); }
+
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
+  thread = lid;
+  let rows = word(0u); let cols = word(1u);
+  var lane = lid % TEAM; var row = lid / TEAM;
+  if (ACROSS == 1u) { lane = lid / ROWS; row = lid % ROWS; }
+  row += (wid.y * word(2u) + wid.x) * ROWS;
+  let start = min(row, rows - 1u) * cols;
+  var best = vec2<u32>(0u, 0xffffffffu);
+  if (VEC == 1u) {
+    for (var c = 4u * lane; c < cols; c += 4u * TEAM) {
+      let x = load4_0(start + c);
+      best = better(best, vec2<u32>(key(x.x), c));
+      best = better(best, vec2<u32>(key(x.y), c + 1u));
+      best = better(best, vec2<u32>(key(x.z), c + 2u));
+      best = better(best, vec2<u32>(key(x.w), c + 3u));
+    }
+  } else {
+    for (var c = lane; c < cols; c += TEAM) { best = better(best, vec2<u32>(key(load_0(start + c)), c)); }
+  }
+  best = team_best(best);
+  if (lane == 0u && row < rows) { finish(row, best.y); }
+}

@@ -1,0 +1,216 @@
+//! The GPU forms of the matrix product: a few rows times a weight, and tiles.
+
+use super::team::{SUM, Team};
+use super::{across, grid, indexable, start, words};
+use crate::dtype::DType;
+use crate::plan::{AdapterInfo, Load, Step, Wgsl, Word};
+
+/// The most rows of a that are multiplied one weight row at a time.
+const FEW: usize = 8;
+
+/// Load 0 `[batch, M, K]` times load 1 `[batch, N, K]`.
+pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let (a, b) = (&step.loads[0], &step.loads[1]);
+    let [batch, m, k] = *a.shape.dims() else { return None };
+    let n = b.shape[1];
+    if !indexable(&[a.shape.count(), b.shape.count(), step.stores[0].shape.count()]) {
+        return None;
+    }
+    let weights = Weights::of(b, k);
+    if m <= FEW {
+        if weights.raw.is_none() && across(b) { across_rows(batch, m, n, k, adapter) } else { few_rows(batch, m, n, k, &weights, adapter) }
+    } else {
+        tiles(batch, m, n, k, a, b, &weights, adapter)
+    }
+}
+
+/// How weights come out of load 1.
+struct Weights {
+    /// WGSL of `weights4`, and of `weights8` for the two quads of an item.
+    text: String,
+    /// How far apart the two quads lie.
+    pair: u32,
+    /// The words of the first element, when the buffer is read directly.
+    raw: Option<[Word; 2]>,
+}
+
+/// `fn weights8` from two quads.
+const TWO_QUADS: &str = "fn weights8(row: u32, i: u32) -> Pair { let v = i / PAIR * (2u * PAIR) + i % PAIR; return Pair(weights4(row, v), weights4(row, v + PAIR)); }\n";
+
+impl Weights {
+    fn of(b: &Load, k: usize) -> Weights {
+        // Both starts together must be known to be a multiple of the unit that is read.
+        let aligned = |unit: usize| b.plain().filter(|s| s.layout.is_contiguous() && k % unit == 0 && s.layout.offset % unit == 0 && (s.offset.is_none() || (s.aligned && unit <= 4)));
+        let dtype = b.sources[0].dtype;
+        let quads = |unit: usize, text: &str| Some((start(aligned(unit)?)?, text.to_string(), 1));
+        let found = match dtype {
+            DType::F32 => quads(4, "fn weights4(row: u32, v: u32) -> vec4<f32> { return bitcast<vec4<f32>>(raw_1[(word(5u) + word(6u) + row * word(2u)) / 4u + v]); }\n"),
+            DType::F16 => quads(
+                8,
+                "fn weights8(row: u32, i: u32) -> Pair {\n  let q = raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + i];\n  \
+                 return Pair(vec4<f32>(unpack2x16float(q.x), unpack2x16float(q.y)), vec4<f32>(unpack2x16float(q.z), unpack2x16float(q.w)));\n}\n\
+                 fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let q = raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + v / 2u];\n  \
+                 let h = select(q.xy, q.zw, v % 2u == 1u);\n  return vec4<f32>(unpack2x16float(h.x), unpack2x16float(h.y));\n}\n",
+            ),
+            DType::BF16 => quads(
+                8,
+                "fn wide(h: vec2<u32>) -> vec4<f32> { return bitcast<vec4<f32>>(vec4<u32>(h.x << 16u, h.x & 0xffff0000u, h.y << 16u, h.y & 0xffff0000u)); }\n\
+                 fn weights8(row: u32, i: u32) -> Pair {\n  let q = raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + i];\n  return Pair(wide(q.xy), wide(q.zw));\n}\n\
+                 fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let q = raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + v / 2u];\n  return wide(select(q.xy, q.zw, v % 2u == 1u));\n}\n",
+            ),
+            d if d.is_block() => (|| {
+                let source = b.plain().filter(|s| s.layout.is_contiguous() && k % d.block() == 0 && s.layout.offset % d.block() == 0)?;
+                Some((start(source)?, block_text(d), block_pair(d)))
+            })(),
+            _ => None,
+        };
+        match found {
+            Some((start, mut text, pair)) => {
+                if !text.contains("fn weights8") {
+                    text += TWO_QUADS;
+                }
+                Weights { text, pair, raw: Some(start) }
+            }
+            None => {
+                let text = if k % 4 == 0 && !across(b) {
+                    "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  var w = vec4<f32>(0.0);\n  if (4u * v < word(2u)) { w = load4_1(row * word(2u) + 4u * v); }\n  return w;\n}\n"
+                } else {
+                    "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let size = word(2u); let at = row * size + 4u * v;\n  var w = vec4<f32>(0.0);\n  \
+                     if (4u * v < size) { w.x = load_1(at); }\n  if (4u * v + 1u < size) { w.y = load_1(at + 1u); }\n  \
+                     if (4u * v + 2u < size) { w.z = load_1(at + 2u); }\n  if (4u * v + 3u < size) { w.w = load_1(at + 3u); }\n  return w;\n}\n"
+                };
+                Weights { text: format!("{text}{TWO_QUADS}"), pair: 1, raw: None }
+            }
+        }
+    }
+
+    /// The words of the start and the list of raw loads.
+    fn start(&self) -> ([Word; 2], Vec<u8>) {
+        (self.raw.unwrap_or([Word::U32(0); 2]), if self.raw.is_some() { vec![1] } else { vec![] })
+    }
+}
+
+/// The distance of an item's quads that share a word of quants.
+fn block_pair(d: DType) -> u32 {
+    match d {
+        DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 => 4,
+        DType::Q2_K | DType::Q3_K | DType::Q4_K | DType::Q5_K => 8,
+        DType::Q6_K => 16,
+        _ => 1,
+    }
+}
+
+/// `weights4` and, for the formats with one of their own, `weights8` over a block format.
+fn block_text(d: DType) -> String {
+    let all = include_str!("../blocks.wgsl");
+    let section = |name: &str| all.split_once(&format!("// format {name}\n")).map_or("", |(_, rest)| rest.split("// format ").next().unwrap_or(""));
+    let (name, block) = (d.name(), d.block());
+    let mut text = section("common").to_string();
+    if matches!(d, DType::Q4_K | DType::Q5_K) {
+        text += section("scales_K");
+    }
+    text += section(name);
+    text += &format!("fn block_of(row: u32) -> u32 {{ return (word(5u) + word(6u)) / {block}u + row * (word(2u) / {block}u); }}\n");
+    text += &format!("fn weights4(row: u32, v: u32) -> vec4<f32> {{ return {name}(block_of(row) + v / {q}u, v % {q}u); }}\n", q = block / 4);
+    if d == DType::Q4_1 {
+        text += "fn weights8(row: u32, i: u32) -> Pair {\n  let at = 5u * (block_of(row) + i / 4u);\n  let s = q4_1_scale(raw_1[at]); let q = raw_1[at + 1u + i % 4u];\n  \
+                 return Pair(q4_1_lo(q, s), q4_1_hi(q, s));\n}\n";
+    }
+    text
+}
+
+/// Up to eight rows of a: b is read once, a team of threads for each of its rows.
+fn few_rows(batch: usize, m: usize, n: usize, k: usize, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let most = adapter.workgroup_threads.max(1);
+    let lanes = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
+    let workgroup = 128.min(most).max(lanes);
+    let mt = m.next_power_of_two();
+    // Many rows of b: two for a team, which share the staged activations. Few: one, so that more threads have work.
+    let rows = if n * batch >= 8192 { 2 } else { 1 };
+    let items = k.div_ceil(8).next_multiple_of(weights.pair as usize);
+    let room = (adapter.workgroup_bytes.clamp(16384, 32768) / 2) as usize / (32 * mt);
+    let chunk = items.next_power_of_two().clamp(32, room.max(32));
+    let team = Team { workgroup, size: lanes, across: false };
+    let block = (workgroup / lanes * rows) as usize;
+    let tiles = n.div_ceil(block);
+    let grid = grid(batch.checked_mul(tiles)?)?;
+    let (start, raw) = weights.start();
+    let mut list = words(&[m, n, k, tiles, grid[0] as usize])?;
+    list.extend(start);
+    let vec_out = n % 4 == 0 && block % 4 == 0;
+    Some(Wgsl {
+        source: [include_str!("../matvec.wgsl"), &weights.text, &team.function("team_sum", SUM, adapter)].concat().into(),
+        consts: vec![
+            ("LANES", lanes),
+            ("ROWS", rows),
+            ("MT", mt as u32),
+            ("PAIR", weights.pair),
+            ("CHUNK", chunk as u32),
+            ("VEC_A", (k % 4 == 0) as u32),
+            ("VEC_OUT", vec_out as u32),
+        ],
+        workgroup,
+        grid,
+        words: list,
+        raw,
+    })
+}
+
+/// Up to eight rows of a, where b's rows are neighbours in memory.
+fn across_rows(batch: usize, m: usize, n: usize, k: usize, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let workgroup = 512.min(adapter.workgroup_threads.max(1));
+    let cols = 32.min(workgroup);
+    let mt = m.next_power_of_two();
+    let chunk = k.next_power_of_two().clamp(64, 2048 / mt);
+    let tiles = n.div_ceil(cols as usize);
+    let grid = grid(batch.checked_mul(tiles)?)?;
+    // Sums of all slices of all rows must fit beside the activations.
+    let workgroup = if mt as u32 * workgroup * 4 + 8192 > adapter.workgroup_bytes { 128.min(workgroup) } else { workgroup };
+    Some(Wgsl {
+        source: include_str!("../matvec_across.wgsl").into(),
+        consts: vec![("COLS", cols), ("MT", mt as u32), ("CHUNK", chunk as u32)],
+        workgroup,
+        grid,
+        words: words(&[m, n, k, tiles, grid[0] as usize])?,
+        raw: vec![],
+    })
+}
+
+/// Many rows of a: tiles of both operands in workgroup memory.
+#[allow(clippy::too_many_arguments)]
+fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let threads = adapter.workgroup_threads;
+    let bytes = adapter.workgroup_bytes as usize;
+    // (TX, TY, RM, RN): the largest tile that still gives the machine enough of them.
+    let shapes = [(16, 16, 8, 8), (16, 16, 4, 4), (8, 8, 4, 4)];
+    let fits = |&(tx, ty, rm, rn): &(u32, u32, u32, u32)| tx * ty <= threads && (tx * rn + ty * rm) as usize * 9 * 16 <= bytes;
+    let count = |&(tx, ty, rm, rn): &(u32, u32, u32, u32)| batch * m.div_ceil((ty * rm) as usize) * n.div_ceil((tx * rn) as usize);
+    let possible = || shapes.iter().filter(|s| fits(s));
+    let shape = possible().find(|s| count(s) >= 128).or_else(|| possible().next_back())?;
+    let (tx, ty, rm, rn) = *shape;
+    let (across_n, downs) = (n.div_ceil((tx * rn) as usize), m.div_ceil((ty * rm) as usize));
+    let grid = grid(batch.checked_mul(across_n)?.checked_mul(downs)?)?;
+    let (start, raw) = weights.start();
+    let mut list = words(&[m, n, k, across_n, grid[0] as usize])?;
+    list.extend(start);
+    list.push(Word::U32(downs as u32));
+    // `weights8` is the other kernel's.
+    let text = weights.text.replace("fn weights8", "struct Pair { lo: vec4<f32>, hi: vec4<f32> }\nconst PAIR: u32 = 1u;\nfn weights8");
+    Some(Wgsl {
+        source: [include_str!("../matmul.wgsl"), &text].concat().into(),
+        consts: vec![
+            ("TX", tx),
+            ("TY", ty),
+            ("RM", rm),
+            ("RN", rn),
+            ("VEC_A", (k % 4 == 0 && !across(a)) as u32),
+            ("VEC_OUT", (n % 4 == 0) as u32),
+            ("ACROSS_A", across(a) as u32),
+            ("ACROSS_B", (weights.raw.is_none() && across(b)) as u32),
+        ],
+        workgroup: tx * ty,
+        grid,
+        words: list,
+        raw,
+    })
+}

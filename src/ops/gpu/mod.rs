@@ -1,0 +1,56 @@
+//! GPU forms of the kernel ops: which text, tile and grid a step gets on an adapter.
+
+mod attention;
+mod gather;
+mod matmul;
+mod norm;
+mod reduce;
+mod softmax;
+mod team;
+
+pub use attention::attention;
+pub use gather::gather;
+pub use matmul::matmul;
+pub use norm::norm;
+pub use reduce::{Reduction, reduce};
+pub use softmax::softmax;
+
+use crate::plan::{Load, Source, Word};
+
+/// The most workgroups in one dimension of a grid.
+const MAX_GROUPS: u32 = 65_535;
+
+/// A grid of at least `count` workgroups: a kernel finds its number as `wid.y * x + wid.x` and leaves those from `count` on alone.
+fn grid(count: usize) -> Option<[u32; 3]> {
+    let count = u32::try_from(count.max(1)).ok()?;
+    let y = count.div_ceil(MAX_GROUPS);
+    let x = count.div_ceil(y);
+    (y <= MAX_GROUPS).then_some([x, y, 1])
+}
+
+/// Sizes as words, or `None` where one does not fit.
+fn words(sizes: &[usize]) -> Option<Vec<Word>> {
+    sizes.iter().map(|&n| u32::try_from(n).ok().map(Word::U32)).collect()
+}
+
+/// The two words whose sum is a source's first element.
+fn start(source: &Source) -> Option<[Word; 2]> {
+    let fixed = Word::U32(u32::try_from(source.layout.offset).ok()?);
+    Some([fixed, source.offset.map_or(Word::U32(0), Word::ParamU32)])
+}
+
+/// Whether a row's neighbours lie closer in memory along the rows than along the last axis, judged by the operand's largest source.
+fn across(load: &Load) -> bool {
+    let Some(source) = load.sources.iter().max_by_key(|s| s.layout.shape.iter().zip(s.layout.strides()).filter(|(_, t)| **t != 0).map(|(d, _)| *d).product::<usize>())
+    else {
+        return false;
+    };
+    let strides = source.layout.strides();
+    let Some((last, outer)) = strides.split_last() else { return false };
+    *last != 1 && *last != 0 && outer.contains(&1)
+}
+
+/// Element counts that a kernel's 32-bit indices can reach.
+fn indexable(counts: &[usize]) -> bool {
+    counts.iter().all(|&n| n <= i32::MAX as usize * 2)
+}

@@ -1,0 +1,68 @@
+//! The GPU forms of reductions over the last axis.
+
+use super::team::{Combine, Team};
+use super::{across, grid, indexable, words};
+use crate::dtype::DType;
+use crate::plan::{AdapterInfo, Step, Wgsl};
+
+/// What a row is reduced to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reduction {
+    /// The sum.
+    Sum,
+    /// The mean.
+    Mean,
+    /// The largest element; NaN if there is one.
+    Max,
+    /// The smallest element; NaN if there is one.
+    Min,
+    /// The product.
+    Prod,
+    /// The index of the first largest element; NaN is larger than all.
+    ArgMax,
+    /// The index of the first smallest element; NaN is smaller than all.
+    ArgMin,
+}
+
+/// Load 0 `[rows, cols]` reduced to `[rows]`.
+pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let load = &step.loads[0];
+    let (rows, cols) = (load.shape[0], load.shape[1]);
+    if !indexable(&[load.shape.count()]) {
+        return None;
+    }
+    let across = across(load);
+    let vec = cols % 4 == 0 && !across;
+    let team = if across { Team::for_columns(rows, cols, adapter) } else { Team::for_rows(rows, if vec { cols / 4 } else { cols }, adapter) };
+    let (ty, kind) = match load.dtype().compute() {
+        DType::I32 => ("i32", 1),
+        DType::U32 => ("u32", 2),
+        _ => ("f32", 0),
+    };
+    let fold = |expr, builtin| Combine { ty, expr, builtin: Some(builtin) };
+    let (mut source, mut consts) = match op {
+        Reduction::Sum | Reduction::Mean | Reduction::Prod => {
+            let (number, combine) = match op {
+                Reduction::Sum => (0, fold("a + b", "subgroupAdd")),
+                Reduction::Mean => (1, fold("a + b", "subgroupAdd")),
+                _ => (2, fold("a * b", "subgroupMul")),
+            };
+            (format!("{}{}", include_str!("../reduce.wgsl"), team.function("team_reduce", combine, adapter)), vec![("OP", number)])
+        }
+        _ => {
+            // The key decides, and among equal keys the smaller index.
+            let combine = Combine { ty: "vec2<u32>", expr: "better(a, b)", builtin: None };
+            let min = matches!(op, Reduction::Min | Reduction::ArgMin);
+            let text = format!("{}{}", include_str!("../extreme.wgsl"), team.function("team_best", combine, adapter));
+            (text, vec![("MIN", min as u32), ("KIND", kind)])
+        }
+    };
+    match op {
+        Reduction::Max | Reduction::Min => source += "fn finish(row: u32, at: u32) { store_0(row, load_0(row * word(1u) + at)); }\n",
+        Reduction::ArgMax | Reduction::ArgMin => source += "fn finish(row: u32, at: u32) { store_0(row, i32(at)); }\n",
+        _ => {}
+    }
+    consts.extend([("TEAM", team.size), ("VEC", vec as u32), ("ACROSS", across as u32)]);
+    let grid = grid(rows.div_ceil(team.rows() as usize))?;
+    Some(Wgsl { source: source.into(), consts, workgroup: team.workgroup, grid, words: words(&[rows, cols, grid[0] as usize])?, raw: vec![] })
+}

@@ -1,0 +1,25 @@
+//! The GPU form of softmax and log-softmax.
+
+use super::team::{MAX, SUM, Team};
+use super::{grid, indexable, words};
+use crate::plan::{AdapterInfo, Step, Wgsl};
+
+/// Quads of a row that one thread keeps in registers, as a power of two, or 0 where the row is too long.
+pub(super) fn held(cols: usize, team: &Team) -> u32 {
+    let quads = cols.div_ceil(4).div_ceil(team.size as usize).next_power_of_two();
+    if quads <= 8 { quads as u32 } else { 0 }
+}
+
+/// Load 0 `[rows, cols]` to its softmax over the last axis.
+pub fn softmax(log: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let shape = &step.loads[0].shape;
+    let (rows, cols) = (shape[0], shape[1]);
+    if !indexable(&[shape.count()]) {
+        return None;
+    }
+    let team = Team::for_rows(rows, cols.div_ceil(4), adapter);
+    let source = [include_str!("../softmax.wgsl"), &team.function("team_sum", SUM, adapter), &team.function("team_max", MAX, adapter)].concat();
+    let consts = vec![("TEAM", team.size), ("HELD", held(cols, &team)), ("LOG", log as u32), ("VEC", (cols % 4 == 0) as u32)];
+    let grid = grid(rows.div_ceil(team.rows() as usize))?;
+    Some(Wgsl { source: source.into(), consts, workgroup: team.workgroup, grid, words: words(&[rows, cols, grid[0] as usize])?, raw: vec![] })
+}

@@ -1,0 +1,119 @@
+//! Joining and parting: cat, stack, split, chunk, unstack.
+
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::layout::Layout;
+use crate::shape::dim;
+use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use std::panic::Location;
+
+/// Tensors side by side along a dimension. Each is stored in its window by whatever computes it.
+struct Cat {
+    dim: usize,
+}
+
+impl Op for Cat {
+    fn name(&self) -> &'static str {
+        "cat"
+    }
+    fn key(&self, key: &mut Key) {
+        key.word(self.dim as u64);
+    }
+    fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
+        None
+    }
+    fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
+        let whole = Layout::contiguous(outputs[0].shape);
+        let mut start = 0;
+        let mut pieces = Vec::new();
+        for (i, m) in inputs.iter().enumerate() {
+            pieces.push((i, whole.slice(self.dim, start, m.shape[self.dim], 1), None));
+            start += m.shape[self.dim];
+        }
+        Lowered::Windows { base: None, pieces }
+    }
+}
+
+impl Tensor {
+    /// Tensors side by side along dimension `d`. Other sizes must agree; dtypes promote.
+    #[track_caller]
+    pub fn cat(tensors: &[&Tensor], d: isize) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let Some(first) = tensors.first() else { return Err(TensorError::shape("cat", at, "no tensors")) };
+        let k = dim(d, first.rank(), "cat", at)?;
+        if first.rank() == 0 {
+            return Err(TensorError::shape("cat", at, "scalars have no dimension; use stack"));
+        }
+        let mut dtype = first.dtype();
+        let mut size = 0;
+        for t in tensors {
+            let fits = t.rank() == first.rank() && (0..t.rank()).all(|i| i == k || t.shape()[i] == first.shape()[i]);
+            if !fits {
+                return Err(TensorError::shape("cat", at, format!("{} and {} differ outside dimension {k}", first.shape(), t.shape())));
+            }
+            dtype = dtype.promote(t.dtype()).map_err(|e| TensorError::dtype("cat", at, e.to_string()))?;
+            size += t.shape()[k];
+        }
+        if dtype.is_block() {
+            dtype = DType::F32;
+        }
+        let shape = crate::shape::Shape::new(first.shape().with(k, size).dims(), "cat", at)?;
+        let inputs = tensors.iter().map(|t| t.cast_at(dtype, at)).collect::<TensorResult<_>>()?;
+        Tensor::op1(Cat { dim: k }, inputs, Default::default(), Meta { dtype, shape }, at)
+    }
+
+    /// Tensors of one shape along a new dimension `d`.
+    #[track_caller]
+    pub fn stack(tensors: &[&Tensor], d: isize) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let Some(first) = tensors.first() else { return Err(TensorError::shape("stack", at, "no tensors")) };
+        if let Some(t) = tensors.iter().find(|t| t.shape() != first.shape()) {
+            return Err(TensorError::shape("stack", at, format!("{} and {} differ", first.shape(), t.shape())));
+        }
+        let k = dim(d, first.rank() + 1, "stack", at)? as isize;
+        let rows = tensors.iter().map(|t| t.unsqueeze(k)).collect::<TensorResult<Vec<_>>>()?;
+        Tensor::cat(&rows.iter().collect::<Vec<_>>(), k)
+    }
+
+    /// Views of these sizes, one after the other along dimension `d`. The sizes must add up to the dimension's.
+    #[track_caller]
+    pub fn split(&self, sizes: &[usize], d: isize) -> TensorResult<Vec<Tensor>> {
+        let at = Location::caller();
+        let k = dim(d, self.rank(), "split", at)?;
+        let size = self.size_for("split", k, at)?;
+        if sizes.iter().sum::<usize>() != size {
+            return Err(TensorError::shape("split", at, format!("sizes {sizes:?} add up to {}, dimension {k} has {size}", sizes.iter().sum::<usize>())));
+        }
+        let mut start = 0;
+        sizes
+            .iter()
+            .map(|&n| {
+                let t = self.narrow(k as isize, start, n);
+                start += n;
+                t
+            })
+            .collect()
+    }
+
+    /// At most `n` views of equal size (the last may be smaller) along dimension `d`.
+    #[track_caller]
+    pub fn chunk(&self, n: usize, d: isize) -> TensorResult<Vec<Tensor>> {
+        let at = Location::caller();
+        let k = dim(d, self.rank(), "chunk", at)?;
+        let size = self.size_for("chunk", k, at)?;
+        if n == 0 {
+            return Err(TensorError::shape("chunk", at, "0 chunks"));
+        }
+        let each = size.div_ceil(n).max(1);
+        let sizes: Vec<usize> = (0..size.div_ceil(each)).map(|i| each.min(size - i * each)).collect();
+        self.split(&sizes, d)
+    }
+
+    /// One view per index of dimension `d`, which goes.
+    #[track_caller]
+    pub fn unstack(&self, d: isize) -> TensorResult<Vec<Tensor>> {
+        let at = Location::caller();
+        let k = dim(d, self.rank(), "unstack", at)?;
+        (0..self.size_for("unstack", k, at)?).map(|i| self.select(k as isize, i)).collect()
+    }
+}

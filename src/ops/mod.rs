@@ -1,0 +1,17 @@
+//! The language: each op's meaning, kernel and methods in one file. This is the list.
+
+pub mod attention;
+pub mod create;
+pub mod elementwise;
+pub mod gather;
+pub mod join;
+pub mod matmul;
+pub mod norm;
+pub mod random;
+pub mod reduce;
+pub mod rope;
+pub mod softmax;
+pub mod view;
+pub mod write;
+
+pub use elementwise::{Lit, Rhs};

@@ -1,0 +1,385 @@
+//! Tensors and the graph they stand for. Building a node checks shapes and dtypes and runs nothing.
+
+use crate::backends::{Buffer, Bytes};
+use crate::device::Device;
+use crate::dtype::{DType, Element};
+use crate::error::{At, TensorError, TensorResult};
+use crate::layout::Layout;
+use crate::plan::Kernel;
+use crate::scalar::Prim;
+use crate::shape::Shape;
+use smallvec::SmallVec;
+use std::cell::UnsafeCell;
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
+
+/// The dtype and shape of a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Meta {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes.
+    pub shape: Shape,
+}
+
+/// A multi-dimensional array, or the promise of one: operations build a graph, which runs when a value is asked for.
+///
+/// Tensors are values: no operation changes one. Cloning is cheap and shares the value.
+#[derive(Clone)]
+pub struct Tensor {
+    pub(crate) node: Arc<Node>,
+    pub(crate) out: u32,
+}
+
+/// One operation of the graph.
+pub struct Node {
+    pub(crate) kind: Kind,
+    pub(crate) device: Device,
+    pub(crate) metas: SmallVec<[Meta; 1]>,
+    /// The user's line that wrote the operation.
+    pub(crate) at: At,
+    /// Hash of kind, settings, shapes and dtypes, without the inputs.
+    pub(crate) key: u64,
+    /// Run-time numbers, in the order that the kind counts them.
+    pub(crate) params: SmallVec<[f64; 2]>,
+    /// What it reads. Changed only under the device's evaluator lock, or by the last owner.
+    inputs: UnsafeCell<Inputs>,
+    /// The value, once it is stored.
+    pub(crate) stored: OnceLock<SmallVec<[Buffer; 1]>>,
+    /// Evaluation number and position in it; used under the device's evaluator lock.
+    pub(crate) mark: AtomicU64,
+    /// Whether an evaluation passed this node without storing it.
+    pub(crate) passed: AtomicBool,
+}
+
+/// A node's inputs.
+pub type Inputs = SmallVec<[Tensor; 3]>;
+
+// SAFETY: everything in a node is Send + Sync but `inputs`, which is only read and changed by code that holds the device's evaluator
+// lock, or by `Drop`, which has the only reference.
+unsafe impl Send for Node {}
+// SAFETY: see above.
+unsafe impl Sync for Node {}
+
+/// What a node is: the closed set that the compiler matches on.
+pub enum Kind {
+    /// A stored value.
+    Leaf,
+    /// A layout over input 0, which is not a view. Never stored. The layout's offset is run-time parameter 0 when it is not zero.
+    View(Layout),
+    /// A scalar primitive over inputs of broadcastable shapes.
+    Map(Prim, [Arg; 3]),
+    /// A coarse operation.
+    Op(Arc<dyn Op>),
+}
+
+/// An argument of a `Map`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arg {
+    /// Input number.
+    In(u8),
+    /// The node's run-time parameter of this number, as a value of this dtype.
+    Param(u8, DType),
+    /// A literal: part of the structure.
+    Lit(f64Bits, DType),
+    /// Not used.
+    None,
+}
+/// The bits of an f64, so that literals can be compared and hashed.
+#[allow(non_camel_case_types)]
+pub type f64Bits = u64;
+
+/// How an operation is done by kernels, as the compiler sees it.
+pub enum Lowered {
+    /// A kernel over re-laid inputs and outputs.
+    Kernel {
+        /// The kernel.
+        kernel: Arc<dyn Kernel>,
+        /// For each operand: the input's number, a layout over that input's row-major elements, and the logical shape for the kernel.
+        loads: Vec<(usize, Layout, Shape)>,
+        /// For each result, likewise over the output's row-major elements.
+        stores: Vec<(usize, Layout, Shape)>,
+    },
+    /// The output is put together from inputs in windows of it; `base` (an input of the output's shape) lies underneath.
+    Windows {
+        /// The input underneath, or `None` when the pieces cover everything.
+        base: Option<usize>,
+        /// Input, window of the output's row-major elements, and the node's run-time parameter that is added to the window's offset.
+        pieces: Vec<(usize, Layout, Option<usize>)>,
+    },
+}
+
+/// A coarse operation: what it is, and how it is done. A user's crate may implement it.
+pub trait Op: Send + Sync + 'static {
+    /// PyTorch's name.
+    fn name(&self) -> &'static str;
+    /// Hashes the settings that are part of the structure.
+    fn key(&self, key: &mut Key);
+    /// What it means in simpler operations: the oracle of tests. `None` for the few roots.
+    fn define(&self, inputs: &[Tensor]) -> Option<TensorResult<Tensor>>;
+    /// How it is done, for inputs and outputs of these dtypes and shapes.
+    fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered;
+    /// Whether the output may take input 0's memory when nothing else reads it.
+    fn in_place(&self) -> bool {
+        false
+    }
+}
+
+/// A running 64-bit hash of structure.
+#[derive(Clone, Copy)]
+pub struct Key(u64);
+impl Default for Key {
+    fn default() -> Key {
+        Key(0x9E37_79B9_7F4A_7C15)
+    }
+}
+impl Key {
+    /// Mixes a number in.
+    #[inline]
+    pub fn word(&mut self, w: u64) -> &mut Key {
+        let m = (self.0 ^ w) as u128 * 0xA076_1D64_78BD_642F_E703_7ED1_A0B4_28DB;
+        self.0 = (m as u64) ^ ((m >> 64) as u64).rotate_left(23);
+        self
+    }
+    /// Mixes text in.
+    pub fn text(&mut self, t: &str) -> &mut Key {
+        for c in t.as_bytes().chunks(8) {
+            let mut b = [0; 8];
+            b[..c.len()].copy_from_slice(c);
+            self.word(u64::from_le_bytes(b));
+        }
+        self.word(t.len() as u64)
+    }
+    /// The hash.
+    pub fn value(self) -> u64 {
+        self.0
+    }
+    fn meta(&mut self, m: &Meta) {
+        self.word(m.dtype as u64 | (m.shape.rank() as u64) << 8);
+        for &d in m.shape.iter() {
+            self.word(d as u64);
+        }
+    }
+}
+
+impl Node {
+    /// The inputs.
+    ///
+    /// # Safety
+    /// The caller holds the evaluator lock of the node's device for as long as it uses the reference, or owns the node alone.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn inputs(&self) -> &mut Inputs {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.inputs.get() }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Long chains are taken apart here one by one, so that dropping does not recurse.
+        let mut rest: Vec<Tensor> = Vec::new();
+        let own = self.inputs.get_mut();
+        if own.is_empty() {
+            return;
+        }
+        rest.extend(own.drain(..));
+        while let Some(t) = rest.pop() {
+            if let Some(mut n) = Arc::into_inner(t.node) {
+                rest.extend(n.inputs.get_mut().drain(..));
+            }
+        }
+    }
+}
+
+/// Drops tensors that were taken out of nodes without recursing into long chains.
+pub(crate) fn release(inputs: &mut Vec<Tensor>) {
+    while let Some(t) = inputs.pop() {
+        if let Some(mut n) = Arc::into_inner(t.node) {
+            inputs.extend(n.inputs.get_mut().drain(..));
+        }
+    }
+}
+
+impl Tensor {
+    fn node(kind: Kind, device: Device, metas: SmallVec<[Meta; 1]>, inputs: Inputs, params: SmallVec<[f64; 2]>, at: At, key: u64) -> Tensor {
+        let node = Node {
+            kind,
+            device,
+            metas,
+            at,
+            key,
+            params,
+            inputs: UnsafeCell::new(inputs),
+            stored: OnceLock::new(),
+            mark: AtomicU64::new(0),
+            passed: AtomicBool::new(false),
+        };
+        Tensor { node: Arc::new(node), out: 0 }
+    }
+
+    /// A tensor over stored memory.
+    pub(crate) fn leaf(device: &Device, meta: Meta, buffer: Buffer, at: At) -> Tensor {
+        let mut key = Key::default();
+        key.meta(&meta);
+        let t = Tensor::node(Kind::Leaf, device.clone(), smallvec::smallvec![meta], Inputs::new(), SmallVec::new(), at, key.value());
+        let _ = t.node.stored.set(smallvec::smallvec![buffer]);
+        t
+    }
+
+    /// A tensor of raw bytes in row-major order, in place where the device can read them there.
+    ///
+    /// # Errors
+    /// When the bytes are not as many as shape and dtype ask for, or the device lacks the dtype.
+    #[track_caller]
+    pub fn from_bytes(bytes: Bytes, dtype: DType, shape: &[usize], device: &Device) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let shape = Shape::new(shape, "from_bytes", at)?;
+        device.require(dtype)?;
+        let row = shape.last().copied().unwrap_or(1);
+        if row % dtype.block() != 0 || dtype.bytes(shape.count()) != Some(bytes.len()) {
+            return Err(TensorError::shape("from_bytes", at, format!("{} bytes for {dtype}{shape}", bytes.len())));
+        }
+        Ok(Tensor::leaf(device, Meta { dtype, shape }, device.upload(bytes)?, at))
+    }
+
+    /// A tensor of these values in row-major order.
+    ///
+    /// # Errors
+    /// When the number of values is not the shape's, or the device lacks the dtype.
+    #[track_caller]
+    pub fn from_vec<T: Element>(data: Vec<T>, shape: &[usize], device: &Device) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let shape = Shape::new(shape, "from_vec", at)?;
+        if data.len() != shape.count() {
+            return Err(TensorError::shape("from_vec", at, format!("{} values for shape {shape}, which has {}", data.len(), shape.count())));
+        }
+        device.require(T::DTYPE)?;
+        let bytes = bytemuck::cast_slice(&data).to_vec();
+        Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::Owned(Arc::new(bytes)))?, at))
+    }
+
+    /// A view of this tensor's elements. `layout` is over the elements that `self.layout()` is over.
+    pub(crate) fn view(&self, layout: Layout, at: At) -> Tensor {
+        let base = match self.node.kind {
+            // SAFETY: a view is never stored, so its input never changes.
+            Kind::View(_) => unsafe { self.node.inputs()[0].clone() },
+            _ => self.clone(),
+        };
+        let dtype = self.dtype();
+        let meta = Meta { dtype, shape: layout.shape };
+        let mut key = Key::default();
+        key.word(1).meta(&meta);
+        for &s in layout.strides() {
+            key.word(s as u64);
+        }
+        key.word((layout.offset == 0) as u64 | ((layout.offset % 4 == 0) as u64) << 1);
+        let params = if layout.offset == 0 { SmallVec::new() } else { smallvec::smallvec![layout.offset as f64] };
+        Tensor::node(Kind::View(layout), self.node.device.clone(), smallvec::smallvec![meta], smallvec::smallvec![base], params, at, key.value())
+    }
+
+    /// Where the elements lie relative to the row-major elements of the node that holds them.
+    pub(crate) fn layout(&self) -> Layout {
+        match &self.node.kind {
+            Kind::View(l) => *l,
+            _ => Layout::contiguous(*self.shape()),
+        }
+    }
+
+    /// An elementwise node. Shapes have been checked to broadcast to `shape`.
+    pub(crate) fn map(
+        device: &Device,
+        prim: Prim,
+        args: [Arg; 3],
+        inputs: Inputs,
+        params: SmallVec<[f64; 2]>,
+        meta: Meta,
+        at: At,
+    ) -> Tensor {
+        let mut key = Key::default();
+        let (tag, sub) = match prim {
+            Prim::Unary(u) => (2, u as u64),
+            Prim::Binary(b) => (3, b as u64),
+            Prim::Where => (4, 0),
+            Prim::Cast => (5, 0),
+            Prim::Philox => (6, 0),
+            Prim::Source(n) => (7, n as u64),
+            Prim::Lit(b) => (8, b),
+            Prim::Param(n) => (9, n as u64),
+            Prim::Value => (10, 0),
+        };
+        key.word(tag).word(sub).meta(&meta);
+        for a in args {
+            match a {
+                Arg::In(i) => key.word(16 + i as u64),
+                Arg::Param(i, d) => key.word(32 + i as u64 + ((d as u64) << 8)),
+                Arg::Lit(b, d) => key.word(48 + ((d as u64) << 8)).word(b),
+                Arg::None => &mut key,
+            };
+        }
+        Tensor::node(Kind::Map(prim, args), device.clone(), smallvec::smallvec![meta], inputs, params, at, key.value())
+    }
+
+    /// A node of a coarse operation; the results, one per entry of `metas`.
+    pub fn op(op: Arc<dyn Op>, inputs: Inputs, params: SmallVec<[f64; 2]>, metas: SmallVec<[Meta; 1]>, at: At) -> TensorResult<Vec<Tensor>> {
+        let device = inputs[0].device().clone();
+        for t in &inputs[1..] {
+            same_device(op.name(), &inputs[0], t, at)?;
+        }
+        let mut key = Key::default();
+        key.word(11).text(op.name());
+        op.key(&mut key);
+        for m in &metas {
+            key.meta(m);
+        }
+        let n = metas.len() as u32;
+        let first = Tensor::node(Kind::Op(op), device, metas, inputs, params, at, key.value());
+        Ok((0..n).map(|out| Tensor { node: first.node.clone(), out }).collect())
+    }
+
+    /// As [`Tensor::op`] for an operation of one result.
+    pub fn op1(op: impl Op, inputs: Inputs, params: SmallVec<[f64; 2]>, meta: Meta, at: At) -> TensorResult<Tensor> {
+        Ok(Tensor::op(Arc::new(op), inputs, params, smallvec::smallvec![meta], at)?.remove(0))
+    }
+
+    /// The device that holds the tensor.
+    pub fn device(&self) -> &Device {
+        &self.node.device
+    }
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.node.metas[self.out as usize].dtype
+    }
+    /// The sizes.
+    pub fn shape(&self) -> &Shape {
+        &self.node.metas[self.out as usize].shape
+    }
+    /// The sizes, as a slice.
+    pub fn dims(&self) -> &[usize] {
+        self.shape().dims()
+    }
+    /// The number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.shape().rank()
+    }
+    /// The number of elements.
+    pub fn numel(&self) -> usize {
+        self.shape().count()
+    }
+    pub(crate) fn meta(&self) -> Meta {
+        self.node.metas[self.out as usize]
+    }
+    /// The stored memory, if the value has been computed.
+    pub(crate) fn buffer(&self) -> Option<&Buffer> {
+        self.node.stored.get().map(|b| &b[self.out as usize])
+    }
+}
+
+/// Fails where two operands live on different devices.
+pub(crate) fn same_device(op: &'static str, a: &Tensor, b: &Tensor, at: At) -> TensorResult<()> {
+    if a.device() == b.device() {
+        return Ok(());
+    }
+    let message = format!("operands are on {} and on {}; move one with .to_device()", a.device().name(), b.device().name());
+    Err(TensorError::Device { op, message, at })
+}

@@ -1,0 +1,85 @@
+//! `StreamDecoder`: token ids one by one to text, never half a character.
+
+use std::ops::Deref;
+
+use super::tokenizer::Tokenizer;
+use crate::error::TensorResult;
+
+/// Decodes ids that come one by one. All pieces together are what [`Tokenizer::decode`] gives for all the ids.
+/// Holds the tokenizer as `&Tokenizer`, `Arc<Tokenizer>` or the like.
+pub struct StreamDecoder<T: Deref<Target = Tokenizer>> {
+    tokenizer: T,
+    skip_special: bool,
+    /// Nothing has been decoded yet.
+    start: bool,
+    /// The beginning of a character whose other bytes are still to come.
+    pending: Vec<u8>,
+    /// Every id so far, where the decoder needs the whole list.
+    ids: Vec<u32>,
+}
+
+impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
+    /// A decoder at the start of a text.
+    pub fn new(tokenizer: T, skip_special: bool) -> Self {
+        StreamDecoder { tokenizer, skip_special, start: true, pending: Vec::new(), ids: Vec::new() }
+    }
+
+    /// Takes one id and returns the text that is certain by now, often one word, sometimes nothing.
+    pub fn push(&mut self, id: u32) -> TensorResult<String> {
+        if !self.tokenizer.decodes_by_token() {
+            // Checks the id now rather than at the end.
+            self.tokenizer.piece(id, self.skip_special, false, &mut Vec::new())?;
+            self.ids.push(id);
+            return Ok(String::new());
+        }
+        self.tokenizer.piece(id, self.skip_special, self.start, &mut self.pending)?;
+        if !(self.skip_special && self.tokenizer.is_special(id)) {
+            self.start = false;
+        }
+        Ok(self.take(false))
+    }
+
+    /// What is left: half a character becomes U+FFFD. Afterwards the decoder is at the start of a new text.
+    pub fn finish(&mut self) -> TensorResult<String> {
+        self.start = true;
+        if self.ids.is_empty() {
+            return Ok(self.take(true));
+        }
+        let ids = std::mem::take(&mut self.ids);
+        self.tokenizer.decode_whole(&ids, self.skip_special)
+    }
+
+    /// Takes every complete character out of `pending`.
+    fn take(&mut self, all: bool) -> String {
+        let mut text = String::new();
+        let mut rest = self.pending.as_slice();
+        loop {
+            match std::str::from_utf8(rest) {
+                Ok(valid) => {
+                    text.push_str(valid);
+                    rest = &[];
+                    break;
+                }
+                Err(error) => {
+                    let (valid, after) = rest.split_at(error.valid_up_to());
+                    text.push_str(std::str::from_utf8(valid).unwrap_or_default());
+                    rest = after;
+                    match error.error_len() {
+                        Some(len) => {
+                            text.push(char::REPLACEMENT_CHARACTER);
+                            rest = &rest[len..];
+                        }
+                        None if all => {
+                            text.push(char::REPLACEMENT_CHARACTER);
+                            rest = &[];
+                            break;
+                        }
+                        None => break,
+                    }
+                }
+            }
+        }
+        self.pending = rest.to_vec();
+        text
+    }
+}

@@ -1,0 +1,442 @@
+//! `Tokenizer`: text to token ids and back, from a `tokenizer.json` or from a GGUF file's metadata.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use tokenizers::models::bpe::BPE;
+use tokenizers::{AddedToken, Decoder};
+
+use super::bigram::{Bigram, SPACE_MARK};
+use super::hub::{self, Decoding};
+use super::pipeline::{PRE_NAMES, Pipeline, pre_rules};
+use super::stream::StreamDecoder;
+use super::vocabulary::{Kind, Vocabulary};
+use crate::error::{TensorError, TensorResult};
+
+/// What a tokenizer reads of a GGUF file's metadata. A value of another type counts as absent.
+pub trait TokenizerMetadata {
+    /// A string.
+    fn str(&self, key: &str) -> Option<&str>;
+    /// An unsigned integer of any width.
+    fn u64(&self, key: &str) -> Option<u64>;
+    /// A boolean.
+    fn bool(&self, key: &str) -> Option<bool>;
+    /// An array of strings.
+    fn strings(&self, key: &str) -> Option<Vec<Cow<'_, str>>>;
+    /// An array of 32-bit integers.
+    fn i32s(&self, key: &str) -> Option<Cow<'_, [i32]>>;
+    /// An array of 32-bit floats.
+    fn f32s(&self, key: &str) -> Option<Cow<'_, [f32]>>;
+}
+
+/// Text to token ids and back.
+pub struct Tokenizer {
+    vocabulary: Vocabulary,
+    encoder: Encoder,
+    decoding: Decoding,
+    /// Added tokens that decode to something else than their text.
+    renamed: HashMap<u32, String>,
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
+    bos: Option<u32>,
+    end_tokens: Vec<u32>,
+}
+
+enum Encoder {
+    Pipeline(Box<Pipeline>),
+    Bigram(Bigram),
+}
+
+/// Texts of tokens that end an answer in published models, whatever the metadata says.
+const END_TEXTS: [&str; 20] = [
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<end_of_utterance>",
+    "<｜end▁of▁sentence｜>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<|EOT|>",
+];
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`. If a `tokenizer_config.json` lies beside it, its begin and end tokens are used.
+    pub fn from_file(path: impl AsRef<Path>) -> TensorResult<Self> {
+        let path = path.as_ref();
+        let bytes = std::fs::read(path).map_err(|e| TensorError::io(path, e))?;
+        let mut tokenizer = Self::from_json(&bytes)?;
+        let config = path.with_file_name("tokenizer_config.json");
+        if let Some(config) = std::fs::read(config).ok().and_then(|b| serde_json::from_slice::<serde_json::Value>(&b).ok()) {
+            let token = |key: &str| {
+                let value = config.get(key)?;
+                tokenizer.id(value.as_str().or_else(|| value.get("content")?.as_str())?)
+            };
+            let (bos, eos) = (token("bos_token"), token("eos_token"));
+            tokenizer.bos = bos.or(tokenizer.bos);
+            eos.into_iter().for_each(|id| tokenizer.add_end_token(id));
+        }
+        Ok(tokenizer)
+    }
+
+    /// Reads the bytes of a `tokenizer.json`.
+    pub fn from_json(bytes: &[u8]) -> TensorResult<Self> {
+        let hub = guarded(|| hub::read(bytes))?;
+        let bos = hub.prefix.first().copied();
+        let mut tokenizer = Tokenizer {
+            vocabulary: hub.vocabulary,
+            encoder: Encoder::Pipeline(Box::new(hub.pipeline)),
+            decoding: hub.decoding,
+            renamed: hub.renamed.into_iter().collect(),
+            prefix: hub.prefix,
+            suffix: hub.suffix,
+            bos,
+            end_tokens: Vec::new(),
+        };
+        tokenizer.add_known_end_tokens();
+        Ok(tokenizer)
+    }
+
+    /// Reads the `tokenizer.ggml.*` keys of a GGUF file: byte-level BPE (`gpt2`) and SentencePiece BPE (`llama`).
+    /// An unknown pre-tokenizer is an error, see [`Tokenizer::from_gguf_as`].
+    pub fn from_gguf(metadata: &dyn TokenizerMetadata) -> TensorResult<Self> {
+        Self::from_gguf_as(metadata, metadata.str("tokenizer.ggml.pre").unwrap_or("default"))
+    }
+
+    /// Like [`Tokenizer::from_gguf`] with another `tokenizer.ggml.pre`. `default` splits words well enough for any byte-level
+    /// vocabulary, but some texts then become other tokens than the model was trained with.
+    pub fn from_gguf_as(metadata: &dyn TokenizerMetadata, pre: &str) -> TensorResult<Self> {
+        let model = metadata.str("tokenizer.ggml.model").ok_or_else(|| bad("the file has no tokenizer.ggml.model"))?;
+        let tokens = metadata.strings("tokenizer.ggml.tokens").ok_or_else(|| bad("the file has no tokenizer.ggml.tokens"))?;
+        let types = metadata.i32s("tokenizer.ggml.token_type").unwrap_or_default();
+        if !types.is_empty() && types.len() != tokens.len() {
+            return Err(bad(format!("{} token types for {} tokens", types.len(), tokens.len())));
+        }
+        let kind = |(id, text): (usize, &Cow<'_, str>)| match types.get(id) {
+            Some(2) => Kind::Unknown,
+            Some(3) => Kind::Control,
+            // Files exist that forgot to mark the end of a turn as control token. Gemma's `</s>` is really an HTML tag.
+            Some(4) if (text.starts_with("<|") || **text == *"<end_of_turn>") && END_TEXTS.contains(&&**text) => Kind::Control,
+            Some(4) => Kind::User,
+            Some(5) => Kind::Unused,
+            Some(6) => byte_of(text).map_or(Kind::Normal, Kind::Byte),
+            _ => Kind::Normal,
+        };
+        let vocabulary = Vocabulary::from_entries(tokens.iter().enumerate().map(|t| (t.1, kind(t))))?;
+        let special = |name: &str| -> TensorResult<Option<u32>> {
+            let key = format!("tokenizer.ggml.{name}_token_id");
+            let Some(id) = metadata.u64(&key) else { return Ok(None) };
+            match u32::try_from(id).ok().filter(|&id| vocabulary.get(id).is_some()) {
+                Some(id) => Ok(Some(id)),
+                None => Err(bad(format!("{key} is {id}, but there are {} tokens", vocabulary.len()))),
+            }
+        };
+        let flag = |name: &str, otherwise: bool| metadata.bool(&format!("tokenizer.ggml.{name}")).unwrap_or(otherwise);
+
+        let (encoder, decoding, default_bos, add_bos) = match model {
+            "gpt2" => {
+                let rules = pre_rules(pre).ok_or_else(|| {
+                    TensorError::Unsupported(format!(
+                        "the pre-tokenizer {pre:?} of tokenizer.ggml.pre; known are {PRE_NAMES}. `from_gguf_as(…, \"default\")` comes close"
+                    ))
+                })?;
+                let merges = metadata.strings("tokenizer.ggml.merges").ok_or_else(|| bad("the file has no tokenizer.ggml.merges"))?;
+                let pipeline = byte_level_bpe(&vocabulary, &merges, rules.ignore_merges, rules.pre_tokenizer()?)?;
+                (Encoder::Pipeline(Box::new(pipeline)), Decoding::ByteLevel { raw_added: true }, None, rules.add_bos)
+            }
+            "llama" => {
+                let scores = metadata.f32s("tokenizer.ggml.scores").ok_or_else(|| bad("the file has no tokenizer.ggml.scores"))?;
+                let space = flag("add_space_prefix", true);
+                let bigram = Bigram::new(&vocabulary, scores.into_owned(), special("unknown")?, space)?;
+                (Encoder::Bigram(bigram), Decoding::Marked { strip: space, raw_added: true }, vocabulary.id("<s>"), true)
+            }
+            other => return Err(TensorError::Unsupported(format!("the tokenizer model {other:?}; known are gpt2 and llama"))),
+        };
+        let bos = special("bos")?.or(default_bos);
+        let eos = special("eos")?;
+        let prefix = bos.filter(|_| flag("add_bos_token", add_bos)).into_iter().collect();
+        let suffix = eos.filter(|_| flag("add_eos_token", false)).into_iter().collect();
+        let end_tokens = [eos, special("eot")?, special("eom")?].into_iter().flatten().collect();
+        let mut tokenizer = Tokenizer { vocabulary, encoder, decoding, renamed: HashMap::new(), prefix, suffix, bos, end_tokens };
+        tokenizer.end_tokens.sort_unstable();
+        tokenizer.end_tokens.dedup();
+        tokenizer.add_known_end_tokens();
+        Ok(tokenizer)
+    }
+
+    /// The ids of `text`. `add_special` puts the begin and end tokens around it where the tokenizer wants them.
+    /// Special tokens written out in the text count as special; see [`Tokenizer::encode_with`] for text of strangers.
+    pub fn encode(&self, text: &str, add_special: bool) -> TensorResult<Vec<u32>> {
+        self.encode_with(text, add_special, true)
+    }
+
+    /// Like [`Tokenizer::encode`]. Without `parse_special`, `<|im_end|>` in the text is letters, not the end of a turn.
+    pub fn encode_with(&self, text: &str, add_special: bool, parse_special: bool) -> TensorResult<Vec<u32>> {
+        let mut ids = Vec::with_capacity(text.len() / 3 + 2);
+        if add_special {
+            ids.extend_from_slice(&self.prefix);
+        }
+        match &self.encoder {
+            Encoder::Pipeline(pipeline) => guarded(|| pipeline.encode(text, parse_special, &mut ids))?,
+            Encoder::Bigram(bigram) => bigram.encode(&self.vocabulary, text, parse_special, &mut ids)?,
+        }
+        if add_special {
+            ids.extend_from_slice(&self.suffix);
+        }
+        Ok(ids)
+    }
+
+    /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> TensorResult<String> {
+        let mut stream = self.stream(skip_special);
+        let mut text = String::with_capacity(ids.len() * 4);
+        for &id in ids {
+            text.push_str(&stream.push(id)?);
+        }
+        text.push_str(&stream.finish()?);
+        Ok(text)
+    }
+
+    /// A decoder for ids that come one by one.
+    pub fn stream(&self, skip_special: bool) -> StreamDecoder<&Tokenizer> {
+        StreamDecoder::new(self, skip_special)
+    }
+
+    /// One more than the highest id.
+    pub fn vocab_size(&self) -> usize {
+        self.vocabulary.len()
+    }
+
+    /// The begin token, whether or not encoding adds it.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// Whether `encode(…, true)` starts with the begin token.
+    pub fn adds_bos(&self) -> bool {
+        self.bos.is_some() && self.prefix.first() == self.bos.as_ref()
+    }
+
+    /// Every token that ends an answer.
+    pub fn end_tokens(&self) -> &[u32] {
+        &self.end_tokens
+    }
+
+    /// Adds an end token that only another file names, such as `generation_config.json`. Ids outside the vocabulary are left out.
+    pub fn add_end_token(&mut self, id: u32) {
+        if let Err(place) = self.end_tokens.binary_search(&id)
+            && self.vocabulary.get(id).is_some()
+        {
+            self.end_tokens.insert(place, id);
+        }
+    }
+
+    /// The id of a token by its text as the vocabulary writes it.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.vocabulary.id(token)
+    }
+
+    /// A token's text as the vocabulary writes it.
+    pub fn token(&self, id: u32) -> Option<&str> {
+        Some(&self.vocabulary.get(id)?.text)
+    }
+
+    /// Whether a token is hidden when special tokens are skipped.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.vocabulary.get(id).is_some_and(|e| e.kind.is_special())
+    }
+
+    fn add_known_end_tokens(&mut self) {
+        for text in END_TEXTS {
+            if let Some(id) = self.vocabulary.id(text).filter(|&id| self.is_special(id)) {
+                self.add_end_token(id);
+            }
+        }
+    }
+
+    /// Whether decoding goes token by token.
+    pub(crate) fn decodes_by_token(&self) -> bool {
+        !matches!(self.decoding, Decoding::Whole(_))
+    }
+
+    /// Appends the bytes of one token to `out`. `start`: nothing has been decoded before it.
+    pub(crate) fn piece(&self, id: u32, skip_special: bool, start: bool, out: &mut Vec<u8>) -> TensorResult<()> {
+        let entry = self
+            .vocabulary
+            .get(id)
+            .ok_or_else(|| TensorError::Invalid(format!("token id {id} is not in the vocabulary of {} tokens", self.vocab_size())))?;
+        if skip_special && entry.kind.is_special() {
+            return Ok(());
+        }
+        let text = self.renamed.get(&id).map_or(&*entry.text, String::as_str);
+        let added = matches!(entry.kind, Kind::Control | Kind::Unknown | Kind::User);
+        match &self.decoding {
+            Decoding::ByteLevel { raw_added: true } | Decoding::Marked { raw_added: true, .. } if added => {
+                out.extend_from_slice(text.as_bytes());
+            }
+            Decoding::ByteLevel { .. } => {
+                let before = out.len();
+                for c in text.chars() {
+                    match byte_of_letter(c) {
+                        Some(byte) => out.push(byte),
+                        None => {
+                            out.truncate(before);
+                            out.extend_from_slice(text.as_bytes());
+                            break;
+                        }
+                    }
+                }
+            }
+            Decoding::Marked { strip, .. } => match byte_of(text) {
+                Some(b' ') if *strip && start => {}
+                Some(byte) => out.push(byte),
+                None => {
+                    let mut rest = text;
+                    if *strip && start {
+                        rest = rest.strip_prefix(SPACE_MARK).or_else(|| rest.strip_prefix(' ')).unwrap_or(rest);
+                    }
+                    for (i, part) in rest.split(SPACE_MARK).enumerate() {
+                        if i > 0 {
+                            out.push(b' ');
+                        }
+                        out.extend_from_slice(part.as_bytes());
+                    }
+                }
+            },
+            Decoding::Metaspace { mark, strip } => {
+                for c in text.chars() {
+                    if c != *mark {
+                        out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+                    } else if !(*strip && start) {
+                        out.push(b' ');
+                    }
+                }
+            }
+            Decoding::Whole(_) => out.extend_from_slice(text.as_bytes()),
+        }
+        Ok(())
+    }
+
+    /// Decodes a whole list where tokens cannot be decoded one by one.
+    pub(crate) fn decode_whole(&self, ids: &[u32], skip_special: bool) -> TensorResult<String> {
+        let mut tokens = Vec::with_capacity(ids.len());
+        for &id in ids {
+            let mut bytes = Vec::new();
+            self.piece(id, skip_special, false, &mut bytes)?;
+            if !(skip_special && self.is_special(id)) {
+                tokens.push(String::from_utf8_lossy(&bytes).into_owned());
+            }
+        }
+        match &self.decoding {
+            Decoding::Whole(decoder) => match &**decoder {
+                Some(decoder) => guarded(|| decoder.decode(tokens).map_err(|e| TensorError::Invalid(format!("tokenizer: {e}")))),
+                None => Ok(tokens.join(" ")),
+            },
+            _ => Ok(tokens.concat()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocab_size", &self.vocab_size())
+            .field("bos", &self.bos)
+            .field("end_tokens", &self.end_tokens)
+            .finish()
+    }
+}
+
+fn byte_level_bpe(
+    vocabulary: &Vocabulary,
+    merges: &[Cow<'_, str>],
+    ignore_merges: bool,
+    pre_tokenizer: tokenizers::PreTokenizerWrapper,
+) -> TensorResult<Pipeline> {
+    let mut pairs = Vec::with_capacity(merges.len());
+    let mut joined = String::new();
+    for merge in merges {
+        // A token may itself contain spaces, so try every place to cut.
+        let cut = merge.char_indices().filter(|&(i, c)| c == ' ' && i > 0).map(|(i, _)| (&merge[..i], &merge[i + 1..])).find(|(a, b)| {
+            joined.clear();
+            joined.push_str(a);
+            joined.push_str(b);
+            [a, *b, joined.as_str()].iter().all(|t| vocabulary.id(t).is_some())
+        });
+        match cut {
+            Some((a, b)) => pairs.push((a.to_string(), b.to_string())),
+            None => return Err(bad(format!("the merge {merge:?} is not two tokens of the vocabulary that make a third"))),
+        }
+    }
+    let added = vocabulary
+        .iter()
+        .filter(|(_, e)| matches!(e.kind, Kind::Control | Kind::User | Kind::Unknown))
+        .map(|(_, e)| AddedToken::from(&*e.text, e.kind.is_special()).normalized(false))
+        .collect();
+    let ids = vocabulary.iter().map(|(id, e)| (e.text.to_string(), id)).collect::<tokenizers::models::bpe::Vocab>();
+    let bpe = BPE::builder().vocab_and_merges(ids, pairs).ignore_merges(ignore_merges).build().map_err(|e| bad(e.to_string()))?;
+    Pipeline::new(bpe.into(), None, Some(pre_tokenizer), added)
+}
+
+/// The byte that a token such as `<0x0A>` stands for.
+fn byte_of(token: &str) -> Option<u8> {
+    let hex = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    (hex.len() == 2).then(|| u8::from_str_radix(hex, 16).ok())?
+}
+
+/// The byte behind a letter of GPT-2's alphabet: printable Latin-1 stands for itself, the other 68 bytes follow from U+0100 on.
+fn byte_of_letter(letter: char) -> Option<u8> {
+    static HIDDEN: OnceLock<Vec<u8>> = OnceLock::new();
+    let shown = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    match u8::try_from(letter) {
+        Ok(byte) => shown(byte).then_some(byte),
+        Err(_) => {
+            let hidden = HIDDEN.get_or_init(|| (0..=255).filter(|&b| !shown(b)).collect());
+            hidden.get((letter as usize).checked_sub(256)?).copied()
+        }
+    }
+}
+
+fn bad(message: impl Into<String>) -> TensorError {
+    TensorError::format("tokenizer", message)
+}
+
+/// Turns a panic of the crate behind into an error: input is checked beforehand, this is the second line.
+fn guarded<T>(work: impl FnOnce() -> TensorResult<T>) -> TensorResult<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(TensorError::Invalid("tokenizer: an internal error, caught".to_string())))
+}
+
+impl TokenizerMetadata for crate::io::Gguf {
+    fn str(&self, key: &str) -> Option<&str> {
+        crate::io::Gguf::str(self, key).ok()
+    }
+    fn u64(&self, key: &str) -> Option<u64> {
+        crate::io::Gguf::u64(self, key).ok()
+    }
+    fn bool(&self, key: &str) -> Option<bool> {
+        crate::io::Gguf::bool(self, key).ok()
+    }
+    fn strings(&self, key: &str) -> Option<Vec<Cow<'_, str>>> {
+        Some(self.strs(key).ok()?.into_iter().map(Cow::Borrowed).collect())
+    }
+    fn i32s(&self, key: &str) -> Option<Cow<'_, [i32]>> {
+        crate::io::Gguf::i32s(self, key).ok().map(Cow::Owned)
+    }
+    fn f32s(&self, key: &str) -> Option<Cow<'_, [f32]>> {
+        crate::io::Gguf::f32s(self, key).ok().map(Cow::Owned)
+    }
+}
