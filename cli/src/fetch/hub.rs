@@ -39,9 +39,7 @@ pub fn is_repo(text: &str) -> bool {
 
 /// Whether a file of a repository may be stored under its own name.
 pub fn is_file(text: &str) -> bool {
-    let part = |part: &str| {
-        !part.trim_matches('.').is_empty() && !part.contains(|c: char| c.is_control() || "\\:*?\"<>|".contains(c))
-    };
+    let part = |part: &str| !part.trim_matches('.').is_empty() && !part.contains(|c: char| c.is_control() || "\\:*?\"<>|".contains(c));
     text.split('/').all(part)
 }
 
