@@ -56,7 +56,8 @@ fn windows_are_filled_by_whoever_computes() {
 fn spellings_give_one_plan() {
     let (a, w, c) = (leaf(&[4, 6]), leaf(&[5, 6]), leaf(&[5]));
     let x = a.matmul(&w.t().unwrap()).unwrap().add(&c).unwrap().relu().unwrap();
-    let y = a.matmul(&w.permute(&[1, 0]).unwrap()).unwrap().add(&c.unsqueeze(0).unwrap()).unwrap().maximum(tensorlogic::ops::Lit(0.0)).unwrap();
+    let y =
+        a.matmul(&w.permute(&[1, 0]).unwrap()).unwrap().add(&c.unsqueeze(0).unwrap()).unwrap().maximum(tensorlogic::ops::Lit(0.0)).unwrap();
     assert_eq!(x.explain().unwrap(), y.explain().unwrap());
 }
 

@@ -213,7 +213,11 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     };
     let ctx = args.sampling.ctx.min(loaded.model.shape().context);
     if ids.len() > ctx {
-        return Err(Failure::Error(format!("the prompt has {} tokens, the context {ctx}; raise --ctx (the model was made for {})", ids.len(), loaded.model.shape().context)));
+        return Err(Failure::Error(format!(
+            "the prompt has {} tokens, the context {ctx}; raise --ctx (the model was made for {})",
+            ids.len(),
+            loaded.model.shape().context
+        )));
     }
     let wanted = ids.len().saturating_add(args.max_tokens).min(ctx);
     let mut session = Session::new(&*loaded.model, wanted.next_power_of_two().min(ctx), &loaded.device)?;

@@ -23,7 +23,7 @@ Environment:
   HF_ENDPOINT    another address of the Hugging Face Hub
   HF_TOKEN       for models that need a login")]
 pub struct PullArgs {
-    /// A name from `--list`, or OWNER/REPO[:FILE] on the Hugging Face Hub, or a file
+    /// A name from `--list`, or `OWNER/REPO[:FILE]` on the Hugging Face Hub, or a file
     #[arg(required_unless_present = "list")]
     name: Option<String>,
     /// Show the models that have a name

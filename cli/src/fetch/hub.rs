@@ -12,8 +12,8 @@ use ureq::{Agent, Body};
 
 /// The longest wait for the next bytes of a connection that is open.
 const STALL: Duration = Duration::from_secs(30);
-/// How often a transfer that broke off goes on from where it was.
-const RESUMES: u32 = 3;
+/// How often a transfer that broke off goes on from where it was, as long as each try gets further.
+const RESUMES: u32 = 10;
 const REDIRECTS: u32 = 10;
 /// No list of a repository's files is longer.
 const LISTING: u64 = 16 << 20;
@@ -39,9 +39,7 @@ pub fn is_repo(text: &str) -> bool {
 
 /// Whether a file of a repository may be stored under its own name.
 pub fn is_file(text: &str) -> bool {
-    let part = |part: &str| {
-        !part.is_empty() && part.trim_matches('.') != "" && !part.contains(|c: char| c.is_control() || "\\:*?\"<>|".contains(c))
-    };
+    let part = |part: &str| !part.trim_matches('.').is_empty() && !part.contains(|c: char| c.is_control() || "\\:*?\"<>|".contains(c));
     text.split('/').all(part)
 }
 
@@ -102,8 +100,8 @@ impl<'a> Hub<'a> {
         let name = file.rsplit('/').next().unwrap_or(file);
         let progress = Progress::new(name, expected.bytes, self.options.quiet);
         let mut sink = Sink::new(&staging, Some(&progress))?;
+        let mut furthest = 0;
         for attempt in 0.. {
-            let before = sink.written();
             let broken = match self.copy(answer, &mut sink) {
                 Ok(()) if expected.bytes.is_none_or(|bytes| sink.written() >= bytes) => break,
                 Ok(()) => Failed::from(Why("it closed the connection early".into())),
@@ -114,14 +112,15 @@ impl<'a> Hub<'a> {
                 Some(bytes) => Why(format!("{why}, {} of {bytes} bytes came", sink.written())),
                 None => Why(why),
             };
-            if attempt == RESUMES || (attempt > 0 && sink.written() == before) {
+            if attempt == RESUMES || sink.written() <= furthest {
                 return Err(match broken {
                     Failed::Source(why) => so_far(why).into(),
                     fatal => fatal,
                 });
             }
-            answer = self.get(&url, file, sink.written())?;
-            if answer.response.status() != 206 && sink.written() > 0 {
+            furthest = sink.written();
+            answer = self.get(&url, file, furthest)?;
+            if answer.response.status() != 206 {
                 sink.restart()?;
             }
         }
@@ -187,6 +186,7 @@ impl<'a> Hub<'a> {
             ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => format!("no connection within {seconds} s"),
             ureq::Error::HostNotFound => "the host is not known".into(),
             ureq::Error::ConnectionFailed => "no connection".into(),
+            ureq::Error::Io(error) => error.to_string(),
             other => other.to_string(),
         })
     }

@@ -92,12 +92,10 @@ fn start(requirement: &str, timeout: u64, folder: &Path, temporary: &Path, log: 
         let Some(program) = find(words[0], options) else { continue };
         let file = File::create(log).map_err(|e| PullError::store(log, e))?;
         let errors = file.try_clone().map_err(|e| PullError::store(log, e))?;
-        let mut command = Command::new(program);
-        command.args(&words[1..]);
-        if words.len() > 1 && !matches!(command_works(&mut command), Ok(true)) {
+        if words.len() > 1 && !has_pip(&program, &words[1..]) {
             continue;
         }
-        let mut command = Command::new(command.get_program().to_owned());
+        let mut command = Command::new(program);
         command.args(&words[1..]).args(["download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input"]);
         command.args(["--progress-bar", "off", "--disable-pip-version-check", "--retries", "0", "--timeout", &timeout.to_string()]);
         command.arg("--dest").arg(folder).arg(requirement);
@@ -113,8 +111,10 @@ fn start(requirement: &str, timeout: u64, folder: &Path, temporary: &Path, log: 
 }
 
 /// Whether a Python has pip.
-fn command_works(python: &mut Command) -> io::Result<bool> {
-    Ok(python.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?.success())
+fn has_pip(python: &Path, words: &[&str]) -> bool {
+    let mut command = Command::new(python);
+    command.args(words).arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 /// The program of that name on the search path.

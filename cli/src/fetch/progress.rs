@@ -14,7 +14,7 @@ const EVERY: Duration = Duration::from_secs(5);
 pub struct Progress {
     bar: Option<ProgressBar>,
     lines: Option<Cell<Instant>>,
-    total: Cell<Option<u64>>,
+    total: Option<u64>,
     what: String,
 }
 
@@ -23,20 +23,19 @@ impl Progress {
     pub fn new(what: &str, total: Option<u64>, quiet: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = (!quiet && terminal).then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            bar.set_message(what.to_string());
-            bar
+            // The style comes first: whatever is set on a visible bar is drawn.
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+            Self::style(&bar, total);
+            bar.with_message(what.to_string())
         });
         let lines = (!quiet && !terminal).then(|| Cell::new(Instant::now()));
-        let progress = Self { bar, lines, total: Cell::new(None), what: what.to_string() };
-        progress.set_total(total);
-        progress
+        if let Some(bar) = &bar {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        Self { bar, lines, total, what: what.to_string() }
     }
 
-    /// How much there is to transfer, once that is known.
-    pub fn set_total(&self, total: Option<u64>) {
-        self.total.set(total);
-        let Some(bar) = &self.bar else { return };
+    fn style(bar: &ProgressBar, total: Option<u64>) {
         let template = match total {
             Some(total) => {
                 bar.set_length(total);
@@ -56,7 +55,7 @@ impl Progress {
         }
         if let Some(last) = self.lines.as_ref().filter(|last| last.get().elapsed() >= EVERY) {
             last.set(Instant::now());
-            let of = self.total.get().map(|total| format!(" of {}", human_bytes(total))).unwrap_or_default();
+            let of = self.total.map(|total| format!(" of {}", human_bytes(total))).unwrap_or_default();
             output::note(&format!("{}: {}{of}", self.what, human_bytes(bytes)));
         }
     }

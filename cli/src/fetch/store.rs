@@ -153,6 +153,9 @@ impl PullError {
     /// A write that failed; a full disk says so.
     pub fn store(path: &Path, source: io::Error) -> Self {
         let full = matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        // The user knows the cache folder, not what lies in it for a moment.
+        let inner = path.ancestors().find(|part| part.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".partial-")));
+        let path = inner.and_then(Path::parent).unwrap_or(path);
         PullError::Store { path: path.to_path_buf(), message: if full { "the disk is full".into() } else { source.to_string() } }
     }
 }
