@@ -62,7 +62,8 @@ impl AttentionKernel {
             // Positions of the block's queries; a query may stand before the first key.
             let position = |i: usize| valid as isize - t as isize + (t0 + i) as isize;
             let end_of = |i: usize| if self.causal { (position(i) + 1).clamp(0, valid as isize) as usize } else { valid };
-            let start_of = |i: usize| if self.window > 0 { (position(i) - self.window as isize + 1).clamp(0, valid as isize) as usize } else { 0 };
+            let start_of =
+                |i: usize| if self.window > 0 { (position(i) - self.window as isize + 1).clamp(0, valid as isize) as usize } else { 0 };
             let (first, end) = (start_of(0), end_of(n - 1));
             state[..n].fill((T::LOWEST, T::ZERO));
             sums[..n * dv].fill(T::ZERO);
@@ -121,7 +122,9 @@ impl AttentionKernel {
                 unsafe { products(n, dv, len, weights, seen, sums.as_mut_ptr(), dv as isize, T::of(1.0), true) };
             }
             for (i, row) in sums[..n * dv].chunks_exact_mut(dv).enumerate() {
-                T::scale(row, T::of(1.0 / state[i].1.wide()));
+                // A query that sees no key gives zeros.
+                let sum = state[i].1.wide();
+                T::scale(row, T::of(if sum == 0.0 { 0.0 } else { 1.0 / sum }));
             }
             task.store(0, (head * t + t0) * dv, T::lane(&mut sums[..n * dv]));
         }

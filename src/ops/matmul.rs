@@ -124,7 +124,9 @@ impl MatMulKernel {
             let (n0, m0) = (p * PANEL, slab * height);
             let (n, m) = (PANEL.min(s.n - n0), height.min(s.m - m0));
             let right = match b {
-                Some((ptr, st)) => Matrix { ptr: ptr.wrapping_offset(batch as isize * st[0] + n0 as isize * st[1]), row: st[2], col: st[1] },
+                Some((ptr, st)) => {
+                    Matrix { ptr: ptr.wrapping_offset(batch as isize * st[0] + n0 as isize * st[1]), row: st[2], col: st[1] }
+                }
                 None => {
                     if loaded != item / slabs {
                         task.load(1, (batch * s.n + n0) * s.k, T::lane(&mut panel[..n * s.k]));
