@@ -860,3 +860,33 @@ fn impossible_requests_are_errors() {
     }
     assert!(!m.supports(DType::F64) && m.supports(DType::Q4_K));
 }
+
+#[test]
+fn block_formats_by_element() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    for f in crate::quant::FORMATS {
+        let d = f.dtype();
+        let (rows, cols) = (5, 256);
+        let values: Vec<f32> = (0..rows * cols).map(|i| ((i * 7919 % 1013) as f32 - 500.0) / 37.0).collect();
+        let mut bytes = vec![0; d.bytes(rows * cols).unwrap()];
+        for (v, b) in values.chunks(d.block()).zip(bytes.chunks_mut(d.block_bytes())) {
+            f.pack(v, b);
+        }
+        let mut want = vec![0.0; rows * cols];
+        crate::quant::dequantize(d, &bytes, &mut want).unwrap();
+        for (name, layout) in [
+            ("whole", Layout::contiguous(Shape::of(&[rows * cols]))),
+            ("last rows", Layout::contiguous(Shape::of(&[rows, cols])).slice(0, 2, 3, 1)),
+            ("transposed", Layout::contiguous(Shape::of(&[rows, cols])).permute(&[1, 0])),
+        ] {
+            let n = layout.shape.count();
+            let step = map(layout.shape, Program::identity(d), vec![source(Buf::Input(0), d, layout)], flat(Buf::Output(0), DType::F32, n));
+            let got = run(m, vec![step], vec![(d, bytes.clone())], vec![(DType::F32, 4 * n)], vec![], &[]).unwrap();
+            for (i, g) in decode(&got[0], DType::F32).iter().enumerate() {
+                let w = want[layout.at(i)] as f64;
+                assert!((g - w).abs() <= 3e-6 * w.abs().max(1.0), "{d} {name}: element {i} is {g}, not {w}");
+            }
+        }
+    }
+}
