@@ -1,7 +1,7 @@
 //! The GPU forms of the matrix product: a few rows times a weight, and tiles.
 
 use super::team::{SUM, Team};
-use super::{across, grid, indexable, start, words};
+use super::{across, decide, grid, indexable, start, words};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Step, Wgsl, Word};
 
@@ -39,8 +39,9 @@ const TWO_QUADS: &str = "fn weights8(row: u32, i: u32) -> Pair { let v = i / PAI
 
 impl Weights {
     fn of(b: &Load, k: usize) -> Weights {
-        // Both starts together must be known to be a multiple of the unit that is read.
-        let aligned = |unit: usize| b.plain().filter(|s| s.layout.is_contiguous() && k % unit == 0 && s.layout.offset % unit == 0 && (s.offset.is_none() || (s.aligned && unit <= 4)));
+        // Both starts together must be known to be a multiple of the unit that is read,
+        // and rows must be whole items: what lies behind a row may be NaN.
+        let aligned = |unit: usize| b.plain().filter(|s| s.layout.is_contiguous() && k % 8 == 0 && s.layout.offset % unit == 0 && (s.offset.is_none() || (s.aligned && unit <= 4)));
         let dtype = b.sources[0].dtype;
         let quads = |unit: usize, text: &str| Some((start(aligned(unit)?)?, text.to_string(), 1));
         let found = match dtype {
@@ -139,7 +140,10 @@ fn few_rows(batch: usize, m: usize, n: usize, k: usize, weights: &Weights, adapt
     list.extend(start);
     let vec_out = n % 4 == 0 && block % 4 == 0;
     Some(Wgsl {
-        source: [include_str!("../matvec.wgsl"), &weights.text, &team.function("team_sum", SUM, adapter)].concat().into(),
+        source: decide(
+            [include_str!("../matvec.wgsl"), &weights.text, &team.function("team_sum", SUM, adapter)].concat(),
+            &[("VEC_A", (k % 4 == 0) as u32), ("VEC_OUT", vec_out as u32)],
+        ),
         consts: vec![
             ("LANES", lanes),
             ("ROWS", rows),
@@ -197,7 +201,10 @@ fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights
     // `weights8` is the other kernel's.
     let text = weights.text.replace("fn weights8", "struct Pair { lo: vec4<f32>, hi: vec4<f32> }\nconst PAIR: u32 = 1u;\nfn weights8");
     Some(Wgsl {
-        source: [include_str!("../matmul.wgsl"), &text].concat().into(),
+        source: decide(
+            [include_str!("../matmul.wgsl"), &text].concat(),
+            &[("VEC_A", (k % 4 == 0 && !across(a)) as u32), ("VEC_OUT", (n % 4 == 0) as u32)],
+        ),
         consts: vec![
             ("TX", tx),
             ("TY", ty),
