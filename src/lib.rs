@@ -20,6 +20,7 @@ pub mod ops;
 pub mod quant;
 
 pub mod io;
+pub mod models;
 #[cfg(feature = "text")]
 pub mod text;
 

@@ -2,7 +2,9 @@
 
 mod completions;
 mod fetch;
+mod generate;
 mod interrupt;
+mod model;
 mod output;
 mod pull;
 
@@ -39,6 +41,7 @@ pub struct Global {
 
 #[derive(Subcommand)]
 enum Command {
+    Generate(generate::GenerateArgs),
     Pull(pull::PullArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -46,6 +49,7 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.command {
+        Command::Generate(args) => generate::run(args, cli.global),
         Command::Pull(args) => pull::run(args, cli.global),
         Command::Completions(args) => completions::run::<Cli>(args),
     };

@@ -74,18 +74,19 @@ impl TensorTable {
         Ok(TensorTable { tensors, by_name })
     }
 
-    /// The tensor of this name and of a dtype that is supported.
+    /// The tensor of this name.
+    pub fn get(&self, name: &str) -> Option<&TensorInfo> {
+        let at = self.by_name.binary_search_by(|&i| (*self.tensors[i as usize].name).cmp(name)).ok()?;
+        Some(&self.tensors[self.by_name[at] as usize])
+    }
+
+    /// The tensor of this name and of a dtype that is supported, or an error with the nearest name.
     pub fn find(&self, format: &'static str, name: &str) -> TensorResult<&TensorInfo> {
-        match self.by_name.binary_search_by(|&i| (*self.tensors[i as usize].name).cmp(name)) {
-            Ok(at) => {
-                let info = &self.tensors[self.by_name[at] as usize];
-                info.dtype().map(|_| info)
-            }
-            Err(_) => {
-                let hint = did_you_mean(name, self.tensors.iter().map(|t| &*t.name));
-                Err(TensorError::format(format, format!("no tensor `{}`{hint}", clip(name))))
-            }
-        }
+        let Some(info) = self.get(name) else {
+            let hint = did_you_mean(name, self.tensors.iter().map(|t| &*t.name));
+            return Err(TensorError::format(format, format!("no tensor `{}`{hint}", clip(name))));
+        };
+        info.dtype().map(|_| info)
     }
 }
 

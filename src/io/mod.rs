@@ -5,9 +5,10 @@
 pub mod gguf;
 pub mod info;
 pub mod mapped;
-
+pub mod safetensors;
 pub mod save;
 
 pub use gguf::{Gguf, GgufWriter};
 pub use info::TensorInfo;
 pub use mapped::MappedFile;
+pub use safetensors::SafeTensors;

@@ -1,6 +1,7 @@
 //! Text: tokenizers and streaming decoders.
 #![cfg(feature = "text")]
 
+pub mod chat;
 pub mod stream;
 pub mod tokenizer;
 
@@ -9,5 +10,6 @@ mod hub;
 mod pipeline;
 mod vocabulary;
 
+pub use chat::{ChatTemplate, Message};
 pub use stream::StreamDecoder;
 pub use tokenizer::{Tokenizer, TokenizerMetadata};

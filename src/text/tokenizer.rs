@@ -129,8 +129,8 @@ impl Tokenizer {
         let kind = |(id, text): (usize, &Cow<'_, str>)| match types.get(id) {
             Some(2) => Kind::Unknown,
             Some(3) => Kind::Control,
-            // Files exist that forgot to mark the end of a turn as control token.
-            Some(4) if END_TEXTS.contains(&&**text) => Kind::Control,
+            // Files exist that forgot to mark the end of a turn as control token. Gemma's `</s>` is really an HTML tag.
+            Some(4) if (text.starts_with("<|") || **text == *"<end_of_turn>") && END_TEXTS.contains(&&**text) => Kind::Control,
             Some(4) => Kind::User,
             Some(5) => Kind::Unused,
             Some(6) => byte_of(text).map_or(Kind::Normal, Kind::Byte),
@@ -418,4 +418,25 @@ fn bad(message: impl Into<String>) -> TensorError {
 /// Turns a panic of the crate behind into an error: input is checked beforehand, this is the second line.
 fn guarded<T>(work: impl FnOnce() -> TensorResult<T>) -> TensorResult<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(TensorError::Invalid("tokenizer: an internal error, caught".to_string())))
+}
+
+impl TokenizerMetadata for crate::io::Gguf {
+    fn str(&self, key: &str) -> Option<&str> {
+        crate::io::Gguf::str(self, key).ok()
+    }
+    fn u64(&self, key: &str) -> Option<u64> {
+        crate::io::Gguf::u64(self, key).ok()
+    }
+    fn bool(&self, key: &str) -> Option<bool> {
+        crate::io::Gguf::bool(self, key).ok()
+    }
+    fn strings(&self, key: &str) -> Option<Vec<Cow<'_, str>>> {
+        Some(self.strs(key).ok()?.into_iter().map(Cow::Borrowed).collect())
+    }
+    fn i32s(&self, key: &str) -> Option<Cow<'_, [i32]>> {
+        crate::io::Gguf::i32s(self, key).ok().map(Cow::Owned)
+    }
+    fn f32s(&self, key: &str) -> Option<Cow<'_, [f32]>> {
+        crate::io::Gguf::f32s(self, key).ok().map(Cow::Owned)
+    }
 }

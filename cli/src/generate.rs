@@ -1,0 +1,285 @@
+//! `tl generate`: a prompt in, text out, token by token.
+
+use crate::model::ModelArgs;
+use crate::output::{self, Failure};
+use crate::{Global, interrupt};
+use clap::Args;
+use std::io::{IsTerminal, Read, Write};
+use std::time::{Duration, Instant};
+use tensorlogic::eval::eval_stats;
+use tensorlogic::models::{Sampler, Session};
+use tensorlogic::text::Message;
+use tensorlogic::{Device, Rng};
+
+/// Continue a prompt, or answer it when the model has a chat template
+#[derive(Args)]
+#[command(after_help = "Examples:
+  tl generate \"Why is the sky blue?\"
+  tl generate --raw \"Once upon a time\" -n 100 --temp 0.8 --seed 7
+  tl generate -m model.gguf -f question.txt > answer.txt
+  git diff | tl generate -p \"Write a commit message for:\"")]
+pub struct GenerateArgs {
+    /// The prompt; with `-p` as well, both are joined
+    prompt: Option<String>,
+    /// The prompt
+    #[arg(short, long = "prompt", value_name = "TEXT")]
+    p: Option<String>,
+    /// Read the prompt from a file
+    #[arg(short, long)]
+    file: Option<std::path::PathBuf>,
+    /// Tokens to generate at most
+    #[arg(short = 'n', long, default_value_t = 256)]
+    max_tokens: usize,
+    /// Continue the text as it is, without the model's chat template
+    #[arg(long)]
+    raw: bool,
+    /// What the model is told before the prompt
+    #[arg(long)]
+    system: Option<String>,
+    /// Say how the text was made: plan cache, dispatches, memory, who sampled
+    #[arg(long)]
+    stats: bool,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// How tokens are chosen.
+#[derive(Args, Clone)]
+pub struct SamplingArgs {
+    /// 0 always takes the best token; higher is more varied
+    #[arg(long, visible_alias = "temperature", default_value_t = 0.0)]
+    temp: f64,
+    /// Choose among the K best tokens only; 0 for all
+    #[arg(long, default_value_t = 0)]
+    top_k: usize,
+    /// Choose among the fewest tokens that together have this probability
+    #[arg(long, default_value_t = 1.0)]
+    top_p: f64,
+    /// Leave out tokens less than this fraction as probable as the best
+    #[arg(long, default_value_t = 0.0)]
+    min_p: f64,
+    /// Divide the logits of tokens that occurred before; 1 for none
+    #[arg(long, visible_alias = "repetition-penalty", default_value_t = 1.0)]
+    repeat_penalty: f64,
+    /// The seed of random choices
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Tokens of context at most
+    #[arg(short, long, default_value_t = 4096)]
+    pub ctx: usize,
+}
+
+impl SamplingArgs {
+    /// The sampler that the options describe.
+    pub fn sampler(&self) -> Result<Sampler, Failure> {
+        let s = Sampler {
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repeat_penalty,
+            rng: Rng::new(self.seed),
+        };
+        s.check().map_err(|e| Failure::Usage(e.to_string()))?;
+        Ok(s)
+    }
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The model said that it is done.
+    Token,
+    /// As many tokens as were asked for.
+    Length,
+    /// The context is full.
+    Context,
+    /// Ctrl-C.
+    Interrupt,
+}
+
+impl End {
+    fn name(self) -> &'static str {
+        match self {
+            End::Token => "end",
+            End::Length => "length",
+            End::Context => "context",
+            End::Interrupt => "interrupted",
+        }
+    }
+}
+
+/// Counts and times of one answer.
+pub struct Stats {
+    pub prompt_tokens: usize,
+    pub prompt_time: Duration,
+    pub generated: usize,
+    pub time: Duration,
+    pub end: End,
+}
+
+impl Stats {
+    /// The last line on stderr.
+    pub fn line(&self, device: &Device) -> String {
+        let rate = |n: usize, t: Duration| if t.is_zero() { 0.0 } else { n as f64 / t.as_secs_f64() };
+        // The first token comes out of the prompt.
+        let steps = self.generated.saturating_sub(1);
+        let speed = if steps > 0 { format!(", {:.1} tok/s", rate(steps, self.time)) } else { String::new() };
+        format!(
+            "prompt: {} tok, {:.1} tok/s · generated: {} tok{speed} · peak memory {:.0} MiB",
+            self.prompt_tokens,
+            rate(self.prompt_tokens, self.prompt_time),
+            self.generated,
+            device.memory().peak as f64 / 1048576.0
+        )
+    }
+}
+
+/// Reads `ids` and generates until an end token; each piece of text goes to `emit` as soon as its characters are complete.
+pub fn answer(
+    session: &mut Session,
+    tokenizer: &tensorlogic::text::Tokenizer,
+    ids: &[u32],
+    max_tokens: usize,
+    sampler: &mut Sampler,
+    mut emit: impl FnMut(&str) -> Result<(), Failure>,
+) -> Result<Stats, Failure> {
+    let mut stats = Stats { prompt_tokens: ids.len(), prompt_time: Duration::ZERO, generated: 0, time: Duration::ZERO, end: End::Length };
+    let start = Instant::now();
+    let Some(logits) = session.prompt(ids, interrupt::requested)? else {
+        stats.end = End::Interrupt;
+        return Ok(stats);
+    };
+    if max_tokens == 0 {
+        stats.prompt_time = start.elapsed();
+        return Ok(stats);
+    }
+    let mut text = tokenizer.stream(true);
+    let mut generation = session.generate(logits, sampler)?;
+    let mut first = start;
+    loop {
+        if interrupt::requested() {
+            stats.end = End::Interrupt;
+            break;
+        }
+        if stats.generated == max_tokens {
+            break;
+        }
+        let Some(token) = generation.token()? else {
+            stats.end = End::Context;
+            break;
+        };
+        if stats.generated == 0 {
+            first = Instant::now();
+            stats.prompt_time = first - start;
+        }
+        stats.generated += 1;
+        if tokenizer.end_tokens().contains(&token) {
+            stats.end = End::Token;
+            break;
+        }
+        let piece = text.push(token)?;
+        if !piece.is_empty() {
+            emit(&piece)?;
+        }
+    }
+    stats.time = first.elapsed();
+    generation.finish();
+    let rest = text.finish()?;
+    if !rest.is_empty() {
+        emit(&rest)?;
+    }
+    Ok(stats)
+}
+
+/// Runs the subcommand.
+pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
+    let prompt = read_prompt(args)?;
+    let mut sampler = args.sampling.sampler()?;
+    let loaded = args.model.load(global)?;
+    interrupt::install();
+    let text = match &loaded.template {
+        Some(template) if !args.raw => {
+            let mut messages = Vec::new();
+            if let Some(s) = &args.system {
+                messages.push(Message::new("system", s));
+            }
+            messages.push(Message::new("user", &prompt));
+            loaded.tokenizer.render(template, &messages)?
+        }
+        _ => prompt,
+    };
+    let templated = loaded.template.is_some() && !args.raw;
+    let ids = loaded.tokenizer.encode_with(&text, !templated || !loaded.tokenizer.starts_with_bos(&text), templated)?;
+    let ctx = args.sampling.ctx.min(loaded.model.shape().context);
+    if ids.len() > ctx {
+        return Err(Failure::Error(format!("the prompt has {} tokens, the context {ctx}; raise --ctx (the model was made for {})", ids.len(), loaded.model.shape().context)));
+    }
+    let wanted = ids.len().saturating_add(args.max_tokens).min(ctx);
+    let mut session = Session::new(&*loaded.model, wanted.next_power_of_two().min(ctx), &loaded.device)?;
+    let mut out = std::io::stdout().lock();
+    let mut all = String::new();
+    let stats = answer(&mut session, &loaded.tokenizer, &ids, args.max_tokens, &mut sampler, |piece| {
+        if global.json {
+            all.push_str(piece);
+            return Ok(());
+        }
+        out.write_all(piece.as_bytes())?;
+        Ok(out.flush()?)
+    })?;
+    if global.json {
+        let speed = |n: usize, t: Duration| (!t.is_zero() && n > 0).then(|| n as f64 / t.as_secs_f64());
+        let value = serde_json::json!({
+            "text": all, "end": stats.end.name(), "prompt_tokens": stats.prompt_tokens, "generated_tokens": stats.generated,
+            "prompt_tokens_per_s": speed(stats.prompt_tokens, stats.prompt_time), "tokens_per_s": speed(stats.generated.saturating_sub(1), stats.time),
+            "peak_memory_bytes": loaded.device.memory().peak, "device": loaded.device.name(),
+        });
+        writeln!(out, "{value}")?;
+    } else if stats.generated > 0 {
+        writeln!(out)?;
+    }
+    drop(out);
+    if !global.quiet {
+        if stats.end == End::Context {
+            output::note("the context is full; --ctx raises it");
+        }
+        if args.stats {
+            let e = eval_stats(&loaded.device);
+            output::note(&format!(
+                "plans: {} hits, {} misses, {} kept · last step: {} nodes, {} dispatches, {:.0} µs to build and match · submits: {} · sampled on the {}",
+                e.hits,
+                e.misses,
+                e.plans,
+                e.nodes,
+                e.dispatches,
+                e.overhead.as_secs_f64() * 1e6,
+                loaded.device.submits(),
+                if sampler.on_device() { "device" } else { "host" }
+            ));
+        }
+        output::note(&stats.line(&loaded.device));
+    }
+    if stats.end == End::Interrupt { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+fn read_prompt(args: &GenerateArgs) -> Result<String, Failure> {
+    let mut parts: Vec<String> = [&args.p, &args.prompt].into_iter().flatten().cloned().collect();
+    if let Some(file) = &args.file {
+        parts.push(std::fs::read_to_string(file).map_err(|e| Failure::Error(format!("{}: {e}", file.display())))?);
+    }
+    let stdin = std::io::stdin();
+    if args.file.is_none() && args.prompt.is_none() && !stdin.is_terminal() {
+        let mut text = String::new();
+        stdin.lock().read_to_string(&mut text).map_err(|e| Failure::Error(format!("the prompt on stdin: {e}")))?;
+        if !text.trim().is_empty() {
+            parts.push(text);
+        }
+    }
+    let prompt = parts.join("\n");
+    if prompt.is_empty() {
+        return Err(Failure::Usage("no prompt: give it as an argument, with -p or -f, or on stdin (see tl generate --help)".into()));
+    }
+    Ok(prompt)
+}

@@ -1,0 +1,93 @@
+//! Finding, opening and describing the model that a subcommand works on.
+
+use crate::Global;
+use crate::fetch::{self, PullOptions};
+use crate::output::{self, Failure};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use tensorlogic::models::{self, Model, Weights};
+use tensorlogic::text::{ChatTemplate, Tokenizer};
+use tensorlogic::{DType, Device};
+
+/// The model that is used when none is named.
+pub const DEFAULT: &str = "smollm2-135m-instruct";
+
+/// Which model, where.
+#[derive(Args, Clone, Debug)]
+pub struct ModelArgs {
+    /// A GGUF file, a folder in Hub layout, a name from `tl pull --list`, or OWNER/REPO[:FILE]
+    #[arg(short, long, default_value = DEFAULT)]
+    pub model: String,
+    /// Where to run: auto, cpu, gpu, vulkan, metal or dx12; the last four also with an index, as vulkan:1
+    #[arg(long, env = "TL_DEVICE", default_value = "auto")]
+    pub device: String,
+    /// The type of activations: f32, f16 or bf16 [default: f32 on the CPU, f16 on a GPU]
+    #[arg(long)]
+    pub dtype: Option<String>,
+    /// Download the model without asking, if it is not here yet
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// An opened model.
+pub struct Loaded {
+    pub path: PathBuf,
+    pub device: Device,
+    pub model: Box<dyn Model>,
+    pub tokenizer: Tokenizer,
+    pub template: Option<ChatTemplate>,
+}
+
+impl ModelArgs {
+    /// The file of the model, downloaded where needed and allowed.
+    pub fn path(&self, global: Global) -> Result<PathBuf, Failure> {
+        let mut options = PullOptions::from_env()?;
+        options.quiet = global.quiet;
+        options.yes = self.yes;
+        Ok(fetch::resolve(&self.model, &options)?)
+    }
+
+    /// The device asked for.
+    pub fn device(&self) -> Result<Device, Failure> {
+        Ok(Device::open(&self.device)?)
+    }
+
+    /// The dtype asked for.
+    pub fn dtype(&self) -> Result<Option<DType>, Failure> {
+        match self.dtype.as_deref() {
+            None => Ok(None),
+            Some("f32") => Ok(Some(DType::F32)),
+            Some("f16") => Ok(Some(DType::F16)),
+            Some("bf16") => Ok(Some(DType::BF16)),
+            Some(other) => Err(Failure::Usage(format!("--dtype {other}: want f32, f16 or bf16"))),
+        }
+    }
+
+    /// Opens the model with its tokenizer.
+    pub fn load(&self, global: Global) -> Result<Loaded, Failure> {
+        let dtype = self.dtype()?;
+        let path = self.path(global)?;
+        let device = self.device()?;
+        if !global.quiet {
+            output::note(&format!("{} on {}", path.file_name().unwrap_or(path.as_os_str()).to_string_lossy(), device.name()));
+        }
+        let weights = Weights::open(&path, &device)?;
+        let (tokenizer, template) = texts(&weights, &path)?;
+        let model = models::load(&weights, dtype)?;
+        Ok(Loaded { path, device, model, tokenizer, template })
+    }
+}
+
+fn texts(weights: &Weights, path: &Path) -> Result<(Tokenizer, Option<ChatTemplate>), Failure> {
+    if let Some(gguf) = weights.gguf() {
+        let template = gguf.opt("tokenizer.chat_template", tensorlogic::io::gguf::Value::str)?;
+        return Ok((Tokenizer::from_gguf(gguf)?, template.map(ChatTemplate::new).transpose()?));
+    }
+    let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
+    let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json"))?;
+    let template = match std::fs::read_to_string(folder.join("chat_template.jinja")) {
+        Ok(text) => Some(ChatTemplate::new(&text)?),
+        Err(_) => None,
+    };
+    Ok((tokenizer, template))
+}

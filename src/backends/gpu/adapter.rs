@@ -1,0 +1,225 @@
+//! Which GPU: the list of adapters, the choice among them, and what the chosen one can do.
+
+use crate::error::{TensorError, TensorResult};
+use crate::plan::AdapterInfo;
+use std::sync::OnceLock;
+use wgpu::{Backend, Backends, DeviceType, Features};
+
+/// A GPU as `tl doctor` shows it.
+#[derive(Clone, Debug)]
+pub struct AdapterDescription {
+    /// The adapter's name.
+    pub name: String,
+    /// The graphics interface: `vulkan`, `metal` or `dx12`.
+    pub backend: &'static str,
+    /// Its position among the adapters of that interface, as `TL_DEVICE` counts them.
+    pub index: usize,
+    /// `discrete`, `integrated`, `virtual`, `cpu` or `other`.
+    pub kind: &'static str,
+    /// The driver and its version.
+    pub driver: String,
+    /// Bytes of the adapter's own memory, where the interface tells.
+    pub memory: Option<u64>,
+    /// Names of the optional features that kernels use where they exist.
+    pub features: Vec<&'static str>,
+    /// Whether it is a driver that computes on the CPU.
+    pub software: bool,
+}
+
+/// Optional features, requested wherever they are offered.
+const WANTED: [(Features, &str); 6] = [
+    (Features::SHADER_F16, "f16"),
+    (Features::SUBGROUP, "subgroup"),
+    (Features::IMMEDIATES, "immediates"),
+    (Features::TIMESTAMP_QUERY, "timestamps"),
+    (Features::MEMORY_DECORATION_COHERENT, "coherent"),
+    (Features::EXPERIMENTAL_COOPERATIVE_MATRIX, "cooperative matrix"),
+];
+
+const NATIVE: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
+
+fn instance() -> &'static wgpu::Instance {
+    static INSTANCE: OnceLock<wgpu::Instance> = OnceLock::new();
+    INSTANCE.get_or_init(|| {
+        let mut d = wgpu::InstanceDescriptor::new_without_display_handle();
+        d.backends = NATIVE;
+        d.flags = wgpu::InstanceFlags::empty();
+        wgpu::Instance::new(d)
+    })
+}
+
+fn backend_name(b: Backend) -> &'static str {
+    match b {
+        Backend::Vulkan => "vulkan",
+        Backend::Metal => "metal",
+        Backend::Dx12 => "dx12",
+        Backend::Gl => "gl",
+        Backend::BrowserWebGpu => "webgpu",
+        Backend::Noop => "noop",
+    }
+}
+
+pub(super) fn is_software(a: &wgpu::AdapterInfo) -> bool {
+    a.device_type == DeviceType::Cpu
+        || ["llvmpipe", "lavapipe", "swiftshader", "basic render"].iter().any(|n| a.name.to_lowercase().contains(n))
+}
+
+fn list(backends: Backends) -> Vec<wgpu::Adapter> {
+    pollster::block_on(instance().enumerate_adapters(backends))
+}
+
+/// Every adapter, in the order in which `TL_DEVICE=<backend>:<index>` counts them.
+pub fn adapters() -> Vec<AdapterDescription> {
+    let mut counts: Vec<(Backend, usize)> = Vec::new();
+    list(NATIVE)
+        .iter()
+        .map(|a| {
+            let i = a.get_info();
+            let index = match counts.iter_mut().find(|c| c.0 == i.backend) {
+                Some(c) => {
+                    c.1 += 1;
+                    c.1
+                }
+                None => {
+                    counts.push((i.backend, 0));
+                    0
+                }
+            };
+            AdapterDescription {
+                backend: backend_name(i.backend),
+                index,
+                kind: match i.device_type {
+                    DeviceType::DiscreteGpu => "discrete",
+                    DeviceType::IntegratedGpu => "integrated",
+                    DeviceType::VirtualGpu => "virtual",
+                    DeviceType::Cpu => "cpu",
+                    DeviceType::Other => "other",
+                },
+                driver: format!("{} {}", i.driver, i.driver_info).trim().to_string(),
+                memory: memory(a),
+                features: WANTED.iter().filter(|w| a.features().contains(w.0)).map(|w| w.1).collect(),
+                software: is_software(&i),
+                name: i.name,
+            }
+        })
+        .collect()
+}
+
+/// Bytes of device-local memory.
+#[cfg(all(not(target_vendor = "apple"), not(target_arch = "wasm32")))]
+fn memory(a: &wgpu::Adapter) -> Option<u64> {
+    // SAFETY: the raw handles are only asked for properties, while the adapter is alive.
+    unsafe {
+        let a = a.as_hal::<wgpu::hal::api::Vulkan>()?;
+        let p = a.shared_instance().raw_instance().get_physical_device_memory_properties(a.raw_physical_device());
+        // Bit 0 of a heap's flags is DEVICE_LOCAL.
+        p.memory_heaps[..p.memory_heap_count as usize].iter().filter(|h| h.flags.as_raw() & 1 != 0).map(|h| h.size).max()
+    }
+}
+#[cfg(not(all(not(target_vendor = "apple"), not(target_arch = "wasm32"))))]
+fn memory(_: &wgpu::Adapter) -> Option<u64> {
+    None
+}
+
+/// The adapter that a selector `auto|gpu|vulkan|metal|dx12[:index]` means.
+fn choose(selector: &str) -> TensorResult<wgpu::Adapter> {
+    let (kind, index) = match selector.split_once(':') {
+        Some((k, i)) => {
+            (k, Some(i.parse::<usize>().map_err(|_| TensorError::UnsupportedDevice(format!("{selector:?}: {i:?} is not a number")))?))
+        }
+        None => (selector, None),
+    };
+    let (backends, any) = match kind {
+        "auto" | "gpu" => (NATIVE, false),
+        "vulkan" => (Backends::VULKAN, true),
+        "metal" => (Backends::METAL, true),
+        "dx12" => (Backends::DX12, true),
+        _ => {
+            return Err(TensorError::UnsupportedDevice(format!(
+                "{selector:?} is unknown; allowed are auto, cpu, gpu, vulkan, metal, dx12, each with an optional :index"
+            )));
+        }
+    };
+    let allow = any || std::env::var("TL_ALLOW_SOFTWARE").is_ok_and(|v| v == "1");
+    let mut found: Vec<wgpu::Adapter> = list(backends).into_iter().filter(|a| allow || !is_software(&a.get_info())).collect();
+    let names: Vec<String> = found.iter().map(|a| a.get_info().name).collect();
+    if index.is_none() {
+        found.sort_by_key(|a| {
+            let i = a.get_info();
+            match i.device_type {
+                _ if is_software(&i) => 4,
+                DeviceType::DiscreteGpu => 0,
+                DeviceType::IntegratedGpu => 1,
+                DeviceType::VirtualGpu => 2,
+                _ => 3,
+            }
+        });
+    }
+    found.into_iter().nth(index.unwrap_or(0)).ok_or_else(|| {
+        let there = if names.is_empty() { "there is none".to_string() } else { format!("there are: {}", names.join(", ")) };
+        let help = if any { "" } else { "; software drivers count only with TL_ALLOW_SOFTWARE=1" };
+        TensorError::UnsupportedDevice(format!("no GPU {selector:?}: {there}{help}; the cpu always works"))
+    })
+}
+
+/// An opened device with what the rest of the backend needs to know about it.
+pub(super) struct Opened {
+    pub device: wgpu::Device,
+    pub queue: wgpu::Queue,
+    pub info: AdapterInfo,
+    pub name: String,
+    pub software: bool,
+    pub memory: Option<u64>,
+}
+
+pub(super) fn open(selector: &str) -> TensorResult<Opened> {
+    let adapter = choose(selector)?;
+    let i = adapter.get_info();
+    let features = WANTED.iter().fold(Features::empty(), |f, w| f | w.0) & adapter.features();
+    let limits = adapter.limits();
+    let descriptor = wgpu::DeviceDescriptor {
+        label: Some("tensorlogic"),
+        required_features: features,
+        required_limits: limits.clone(),
+        // SAFETY: the one experimental feature used is the cooperative matrix, in kernels that are tested with runtime checks on.
+        experimental_features: unsafe { wgpu::ExperimentalFeatures::enabled() },
+        ..Default::default()
+    };
+    let (device, queue) =
+        pollster::block_on(adapter.request_device(&descriptor)).map_err(|e| TensorError::UnsupportedDevice(format!("{}: {e}", i.name)))?;
+    let has = |f| features.contains(f);
+    let subgroup = match i.backend {
+        _ if !has(Features::SUBGROUP) => 0,
+        // Metal reports a range; every Apple GPU runs 32.
+        Backend::Metal => 32,
+        _ if i.subgroup_min_size == i.subgroup_max_size => i.subgroup_min_size,
+        _ => 0,
+    };
+    let coop = if has(Features::EXPERIMENTAL_COOPERATIVE_MATRIX) && has(Features::SHADER_F16) && subgroup > 0 {
+        use wgpu::CooperativeScalarType::{F16, F32};
+        let edges: Vec<u32> = adapter
+            .cooperative_matrix_properties()
+            .iter()
+            .filter(|p| p.ab_type == F16 && p.cr_type == F32 && p.m_size == p.n_size && p.n_size == p.k_size)
+            .map(|p| p.m_size)
+            .collect();
+        [16, 8].into_iter().find(|e| edges.contains(e)).unwrap_or(0)
+    } else {
+        0
+    };
+    let info = AdapterInfo {
+        subgroup,
+        f16: has(Features::SHADER_F16),
+        workgroup_bytes: limits.max_compute_workgroup_storage_size,
+        workgroup_threads: limits.max_compute_invocations_per_workgroup,
+        coop,
+    };
+    Ok(Opened {
+        device,
+        queue,
+        info,
+        name: format!("{} ({})", i.name, backend_name(i.backend)),
+        software: is_software(&i),
+        memory: memory(&adapter),
+    })
+}

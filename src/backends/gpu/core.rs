@@ -1,0 +1,165 @@
+//! What all parts of the machine share: the device, its pool, and what went wrong.
+
+use super::adapter::Opened;
+use super::pool::Pool;
+use crate::error::{At, TensorError, TensorResult};
+use crate::plan::AdapterInfo;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a wait may take before the device counts as lost.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What went wrong outside of any call.
+#[derive(Default)]
+struct Trouble {
+    lost: Option<String>,
+    error: Option<String>,
+}
+
+/// The device and everything that has its lifetime.
+pub(super) struct Core {
+    pub device: wgpu::Device,
+    pub queue: wgpu::Queue,
+    pub info: AdapterInfo,
+    pub name: String,
+    pub software: bool,
+    pub memory: Option<u64>,
+    /// The most bytes that one binding, and so one buffer, may have.
+    pub max_binding: u64,
+    /// Whether kernels are compiled with bounds checks.
+    pub checked: bool,
+    /// Whether f16 is packed by integer arithmetic, since the device's own packing does not round to nearest even.
+    pub soft_f16: AtomicBool,
+    pub submits: AtomicU64,
+    /// Four words: a flag, the step's tag, the index.
+    pub error_record: wgpu::Buffer,
+    /// Whether a step that can report an index ran since the record was last read.
+    pub may_fail: AtomicBool,
+    /// The steps that can report an index, by tag.
+    pub tags: Mutex<Vec<(&'static str, At)>>,
+    pool: Mutex<Pool>,
+    trouble: Arc<Mutex<Trouble>>,
+}
+
+/// A lock whose content stays usable after a panic elsewhere.
+pub(super) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn one_line(s: String) -> String {
+    s.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+impl Core {
+    pub fn new(o: Opened) -> Arc<Core> {
+        let trouble = Arc::new(Mutex::new(Trouble::default()));
+        let t = trouble.clone();
+        o.device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
+            let mut t = lock(&t);
+            t.error.get_or_insert(one_line(e.to_string()));
+        }));
+        let t = trouble.clone();
+        o.device.set_device_lost_callback(move |reason, message| {
+            let mut t = lock(&t);
+            t.lost.get_or_insert(one_line(format!("{reason:?} {message}")));
+        });
+        let limits = o.device.limits();
+        let max_binding = (limits.max_storage_buffer_binding_size as u64).min(limits.max_buffer_size);
+        let error_record = o.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("errors"),
+            size: 16,
+            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        // A quarter of the memory, where it is known, may wait for reuse.
+        let limit = if o.software { 512 << 20 } else { o.memory.map_or(1 << 30, |m| (m / 4) as usize) };
+        Arc::new(Core {
+            device: o.device,
+            queue: o.queue,
+            info: o.info,
+            name: o.name,
+            software: o.software,
+            memory: o.memory,
+            max_binding,
+            checked: std::env::var("TL_GPU_CHECKED").is_ok_and(|v| v == "1"),
+            soft_f16: AtomicBool::new(false),
+            submits: AtomicU64::new(0),
+            error_record,
+            may_fail: AtomicBool::new(false),
+            tags: Mutex::new(Vec::new()),
+            pool: Mutex::new(Pool::new(limit)),
+            trouble,
+        })
+    }
+
+    pub fn pool(&self) -> MutexGuard<'_, Pool> {
+        lock(&self.pool)
+    }
+
+    /// The error of anything that went wrong since the last call.
+    pub fn check(&self) -> TensorResult<()> {
+        let mut t = lock(&self.trouble);
+        if let Some(m) = &t.lost {
+            return Err(TensorError::DeviceLost(m.clone()));
+        }
+        match t.error.take() {
+            Some(m) => Err(TensorError::Invalid(format!("{} refused a command: {m}", self.name))),
+            None => Ok(()),
+        }
+    }
+
+    /// Records that the device does not answer any more.
+    fn lose(&self, message: String) -> TensorError {
+        let mut t = lock(&self.trouble);
+        TensorError::DeviceLost(t.lost.get_or_insert(message).clone())
+    }
+
+    /// Runs wgpu calls whose errors belong to the caller; a panic inside (the shader compiler has some) is an error too.
+    pub fn guarded<T>(&self, f: impl FnOnce() -> T) -> Result<T, String> {
+        let scopes = [wgpu::ErrorFilter::Validation, wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Internal]
+            .map(|f| self.device.push_error_scope(f));
+        let r = catch_unwind(AssertUnwindSafe(f));
+        let mut error = None;
+        for s in scopes.into_iter().rev() {
+            if let Some(e) = pollster::block_on(s.pop()) {
+                error.get_or_insert(one_line(e.to_string()));
+            }
+        }
+        match (r, error) {
+            (Ok(v), None) => Ok(v),
+            (_, Some(e)) => Err(e),
+            (Err(_), None) => Err("the shader compiler panicked".into()),
+        }
+    }
+
+    /// Waits for what was submitted.
+    pub fn wait(&self) -> TensorResult<()> {
+        self.wait_for(None)
+    }
+
+    /// Waits for one submission, or for all.
+    pub fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
+        match self.device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(PATIENCE) }) {
+            Ok(_) => self.check(),
+            Err(e) => {
+                self.check()?;
+                Err(self.lose(format!("no answer within {} s ({e})", PATIENCE.as_secs())))
+            }
+        }
+    }
+
+    /// The error that a step reported through the error record.
+    pub fn index_error(&self, record: [u32; 4]) -> TensorError {
+        let (op, at) = lock(&self.tags).get(record[1] as usize).copied().unwrap_or(("gpu", std::panic::Location::caller()));
+        TensorError::Index { op, message: format!("index {} lies outside its dimension", record[2] as i32), at }
+    }
+
+    /// Counts one submit of plan work.
+    pub fn submit(&self, commands: wgpu::CommandBuffer) -> wgpu::SubmissionIndex {
+        self.submits.fetch_add(1, Ordering::Relaxed);
+        self.queue.submit([commands])
+    }
+}

@@ -1,0 +1,259 @@
+//! Runs a plan: numbers patched, slots leased, one pass, one submit. What does not change between runs is prepared once per plan.
+
+use super::core::{Core, lock};
+use super::meta::{MetaWord, param_bits};
+use super::pipelines::{Pipeline, Pipelines};
+use super::pool::GpuBuffer;
+use super::wgsl::step_text;
+use crate::error::{TensorError, TensorResult};
+use crate::plan::{Buf, Plan, Work};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+/// Words between the starts of two steps' blocks: 256 bytes.
+const BLOCK: usize = 64;
+/// Bind groups kept per step: outputs often alternate between two buffers.
+const KEPT: usize = 4;
+/// Floating-point operations after which a pass is ended, so that no submit keeps a display waiting.
+const OPS_PER_SUBMIT: u64 = 500_000_000_000;
+/// Plans kept before dead ones are looked for.
+const PLANS: usize = 256;
+
+struct Dispatch {
+    pipeline: Arc<Pipeline>,
+    /// The buffer of each binding after the first; `None` is the error record.
+    buffers: SmallVec<[Option<Buf>; 8]>,
+    grid: [u32; 3],
+    start: u64,
+    bytes: u64,
+    /// Bind groups by the ids of their buffers.
+    groups: SmallVec<[(SmallVec<[u64; 8]>, wgpu::BindGroup); 2]>,
+    next: usize,
+    /// Whether the submit ends here.
+    last: bool,
+    name: &'static str,
+}
+
+struct Prepared {
+    plan: Weak<Plan>,
+    steps: Vec<Dispatch>,
+    words: Vec<u32>,
+    patches: Vec<(usize, MetaWord)>,
+    /// Whether the block buffer holds `words`.
+    written: bool,
+    block: Option<wgpu::Buffer>,
+    slots: Vec<u64>,
+    fails: bool,
+}
+
+/// Plans made ready, and the pipelines that they share.
+#[derive(Default)]
+pub(super) struct Runner {
+    pipelines: Pipelines,
+    plans: HashMap<usize, Prepared>,
+    leased: Vec<GpuBuffer>,
+}
+
+impl Runner {
+    /// How many pipelines there are.
+    pub fn pipelines(&self) -> usize {
+        self.pipelines.len()
+    }
+    /// Forgets every plan, so that the next run writes its texts anew.
+    pub fn forget(&mut self) {
+        self.plans.clear();
+    }
+
+    fn prepare(&mut self, core: &Core, plan: &Arc<Plan>) -> TensorResult<Prepared> {
+        let soft = core.soft_f16.load(Ordering::Relaxed);
+        let mut p = Prepared {
+            plan: Arc::downgrade(plan),
+            steps: vec![],
+            words: vec![],
+            patches: vec![],
+            written: false,
+            block: None,
+            slots: vec![0; plan.slots.len()],
+            fails: false,
+        };
+        let mut ops = 0u64;
+        for step in &plan.steps {
+            let Some(text) = step_text(plan, step, &core.info, soft)? else { continue };
+            let pipeline = self.pipelines.get(core, &text, step.name)?;
+            let start = p.words.len();
+            let rows = text.words.len().div_ceil(4).max(1);
+            for (n, w) in text.words.iter().enumerate() {
+                p.words.push(match *w {
+                    MetaWord::Const(v) => v,
+                    MetaWord::Tag => {
+                        let mut tags = lock(&core.tags);
+                        tags.push((step.name, step.at));
+                        tags.len() as u32 - 1
+                    }
+                    w => {
+                        p.patches.push((start + n, w));
+                        0
+                    }
+                });
+            }
+            p.words.resize(start + (rows * 4).next_multiple_of(BLOCK), 0);
+            p.fails |= text.fails;
+            let cost = match &step.work {
+                Work::Kernel(k) => k.ops(step),
+                Work::Map => step.stores[0].shape.count() as u64,
+            };
+            // A step that would make the submit too long begins a new one.
+            if ops > 0 && ops.saturating_add(cost) > OPS_PER_SUBMIT {
+                if let Some(d) = p.steps.last_mut() {
+                    d.last = true;
+                }
+                ops = 0;
+            }
+            ops = ops.saturating_add(cost);
+            p.steps.push(Dispatch {
+                pipeline,
+                buffers: text.views.iter().map(|v| v.buf).collect(),
+                grid: text.grid,
+                start: start as u64 * 4,
+                bytes: rows as u64 * 16,
+                groups: SmallVec::new(),
+                next: 0,
+                last: false,
+                name: step.name,
+            });
+        }
+        if let Some(d) = p.steps.last_mut() {
+            d.last = true;
+        }
+        if !p.words.is_empty() {
+            let descriptor = wgpu::BufferDescriptor {
+                label: Some("numbers"),
+                size: p.words.len() as u64 * 4,
+                usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            };
+            p.block = Some(
+                core.guarded(|| core.device.create_buffer(&descriptor)).map_err(|e| TensorError::Invalid(format!("{}: {e}", core.name)))?,
+            );
+        }
+        Ok(p)
+    }
+
+    /// Encodes and submits a plan.
+    pub fn run(
+        &mut self,
+        core: &Arc<Core>,
+        plan: &Arc<Plan>,
+        inputs: &[&GpuBuffer],
+        outputs: &[&GpuBuffer],
+        params: &[f64],
+    ) -> TensorResult<()> {
+        core.check()?;
+        let key = Arc::as_ptr(plan) as usize;
+        if self.plans.get(&key).is_none_or(|p| p.plan.upgrade().is_none()) {
+            let p = self.prepare(core, plan)?;
+            if self.plans.len() >= PLANS {
+                self.plans.retain(|_, p| p.plan.strong_count() > 0);
+            }
+            self.plans.insert(key, p);
+        }
+        let Some(p) = self.plans.get_mut(&key) else { return Ok(()) };
+        for &(at, w) in &p.patches {
+            let param = |n: u16| {
+                params
+                    .get(n as usize)
+                    .copied()
+                    .ok_or_else(|| TensorError::Invalid(format!("a plan wants parameter {n} of {}", params.len())))
+            };
+            let v = match w {
+                MetaWord::Offset(base, n) => base.wrapping_add(param(n)? as i64 as u32),
+                MetaWord::Param(n, d) => param_bits(param(n)?, d),
+                MetaWord::Const(v) => v,
+                MetaWord::Tag => continue,
+            };
+            p.written &= p.words[at] == v;
+            p.words[at] = v;
+        }
+        let Some(block) = &p.block else { return Ok(()) };
+        if !p.written {
+            core.queue.write_buffer(block, 0, bytemuck::cast_slice(&p.words));
+            p.written = true;
+        }
+        self.leased.clear();
+        for (n, bytes) in plan.slots.iter().enumerate() {
+            let b = core.lease(*bytes, p.slots[n])?;
+            p.slots[n] = b.0.id;
+            self.leased.push(b);
+        }
+        let leased = &self.leased;
+        let find = |b: Buf| match b {
+            Buf::Input(n) => inputs.get(n as usize).copied(),
+            Buf::Output(n) => outputs.get(n as usize).copied(),
+            Buf::Slot(n) => leased.get(n as usize),
+            Buf::Iota => None,
+        };
+        let missing = || TensorError::Invalid("a plan was run with fewer buffers than it names".into());
+        // Bind groups first: making one can fail, and a pass once begun should not be dropped half way.
+        for d in &mut p.steps {
+            let mut ids: SmallVec<[u64; 8]> = SmallVec::new();
+            for b in &d.buffers {
+                ids.push(match b {
+                    Some(b) => find(*b).ok_or_else(missing)?.0.id,
+                    None => 0,
+                });
+            }
+            if let Some(at) = d.groups.iter().position(|g| g.0 == ids) {
+                d.next = at;
+                continue;
+            }
+            let whole = |buffer, offset, size| wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size });
+            let mut entries: SmallVec<[wgpu::BindGroupEntry<'_>; 8]> = SmallVec::new();
+            entries.push(wgpu::BindGroupEntry { binding: 0, resource: whole(block, d.start, std::num::NonZeroU64::new(d.bytes)) });
+            for (n, b) in d.buffers.iter().enumerate() {
+                let buffer = match b {
+                    Some(b) => &find(*b).ok_or_else(missing)?.0.raw,
+                    None => &core.error_record,
+                };
+                entries.push(wgpu::BindGroupEntry { binding: n as u32 + 1, resource: whole(buffer, 0, None) });
+            }
+            let descriptor = wgpu::BindGroupDescriptor { label: None, layout: &d.pipeline.layout, entries: &entries };
+            let group = core
+                .guarded(|| core.device.create_bind_group(&descriptor))
+                .map_err(|e| TensorError::Invalid(format!("{} on {}: {e}", d.name, core.name)))?;
+            if d.groups.len() < KEPT {
+                d.next = d.groups.len();
+                d.groups.push((ids, group));
+            } else {
+                d.next = (d.next + 1) % KEPT;
+                d.groups[d.next] = (ids, group);
+            }
+        }
+        if p.fails {
+            core.may_fail.store(true, Ordering::Relaxed);
+        }
+        let mut rest = &p.steps[..];
+        while !rest.is_empty() {
+            let end = rest.iter().position(|d| d.last).map_or(rest.len(), |e| e + 1);
+            let (now, later) = rest.split_at(end);
+            rest = later;
+            let mut encoder = core.device.create_command_encoder(&Default::default());
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            let mut current: *const Pipeline = std::ptr::null();
+            for d in now {
+                if !std::ptr::eq(current, Arc::as_ptr(&d.pipeline)) {
+                    pass.set_pipeline(&d.pipeline.raw);
+                    current = Arc::as_ptr(&d.pipeline);
+                }
+                pass.set_bind_group(0, &d.groups[d.next].1, &[]);
+                pass.dispatch_workgroups(d.grid[0], d.grid[1], d.grid[2]);
+            }
+            drop(pass);
+            core.submit(encoder.finish());
+        }
+        // The queue keeps order: whoever gets these next writes after this run is done.
+        self.leased.clear();
+        core.check()
+    }
+}

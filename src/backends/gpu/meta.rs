@@ -1,0 +1,68 @@
+//! The numbers of a step that are not in its text: sizes, strides, offsets, run-time parameters. One block of a uniform buffer per step.
+
+use crate::dtype::DType;
+use crate::plan::Word;
+
+/// A number of the block.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum MetaWord {
+    /// Known when the plan is prepared.
+    Const(u32),
+    /// A constant start plus a parameter, in elements.
+    Offset(u32, u16),
+    /// A parameter, converted to a dtype.
+    Param(u16, DType),
+    /// The number by which an error finds its step; given when the plan is prepared.
+    Tag,
+}
+
+/// The block of one step while its text is written.
+#[derive(Default)]
+pub(super) struct Meta {
+    pub words: Vec<MetaWord>,
+}
+
+impl Meta {
+    /// Appends a number and gives the WGSL that reads it. Equal constants stay apart: the text must not depend on sizes.
+    pub fn push(&mut self, word: MetaWord) -> String {
+        let shared = matches!(word, MetaWord::Param(..) | MetaWord::Tag);
+        let at = match self.words.iter().position(|w| shared && *w == word) {
+            Some(at) => at,
+            None => {
+                self.words.push(word);
+                self.words.len() - 1
+            }
+        };
+        format!("m_[{}].{}", at / 4, ["x", "y", "z", "w"][at % 4])
+    }
+    /// Appends a constant.
+    pub fn size(&mut self, n: usize) -> String {
+        self.push(MetaWord::Const(n as u32))
+    }
+    /// How many 16-byte rows the block has; at least one, since a binding cannot be empty.
+    pub fn rows(&self) -> usize {
+        self.words.len().div_ceil(4).max(1)
+    }
+}
+
+/// A kernel's own number.
+pub(super) fn kernel_word(w: &Word) -> MetaWord {
+    match *w {
+        Word::U32(v) => MetaWord::Const(v),
+        Word::F32(v) => MetaWord::Const(v.to_bits()),
+        Word::ParamU32(n) => MetaWord::Param(n, DType::U32),
+        Word::ParamF32(n) => MetaWord::Param(n, DType::F32),
+    }
+}
+
+/// The bits of a parameter in the type a program computes in.
+pub(super) fn param_bits(v: f64, dtype: DType) -> u32 {
+    match dtype {
+        DType::Bool => (v != 0.0) as u32,
+        DType::I8 => (v as i64 as i8) as i32 as u32,
+        DType::U8 => (v as i64 as u8) as u32,
+        DType::U32 => v as i64 as u32,
+        DType::I32 => v as i64 as i32 as u32,
+        _ => (v as f32).to_bits(),
+    }
+}

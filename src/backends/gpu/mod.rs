@@ -1,0 +1,163 @@
+//! The GPU machine: plans become WGSL kernels, run through wgpu on Vulkan, Metal or DX12.
+
+mod adapter;
+mod blocks;
+mod core;
+mod encode;
+mod meta;
+mod operand;
+mod pipelines;
+mod pool;
+mod program;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod wgsl;
+
+pub use adapter::{AdapterDescription, adapters};
+pub use pool::GpuBuffer;
+
+use self::core::{Core, lock};
+use super::{Buffer, Bytes, Machine};
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::layout::Layout;
+use crate::plan::{AdapterInfo, Buf, Input, MemoryStats, Output, Plan, Source, Step, Store, Work};
+use crate::scalar::Program;
+use crate::shape::Shape;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// A GPU that runs plans.
+pub struct GpuMachine {
+    core: Arc<Core>,
+    runner: Mutex<encode::Runner>,
+    staging: Mutex<Option<wgpu::Buffer>>,
+}
+
+impl GpuMachine {
+    /// Opens the GPU that `selector` (`auto|gpu|vulkan|metal|dx12`, each with an optional `:index`) means.
+    ///
+    /// Drivers that compute on the CPU are taken only where `TL_ALLOW_SOFTWARE=1` is set or the interface is named.
+    pub fn open(selector: &str) -> TensorResult<Arc<GpuMachine>> {
+        let core = Core::new(adapter::open(selector)?);
+        let m = GpuMachine { core, runner: Default::default(), staging: Mutex::new(None) };
+        if !m.rounds_f16()? {
+            m.core.soft_f16.store(true, Ordering::Relaxed);
+            lock(&m.runner).forget();
+        }
+        Ok(Arc::new(m))
+    }
+
+    /// What kernels may ask about this GPU.
+    pub fn info(&self) -> &AdapterInfo {
+        &self.core.info
+    }
+
+    /// Whether this is a driver that computes on the CPU.
+    pub fn is_software(&self) -> bool {
+        self.core.software
+    }
+
+    /// Bytes of the GPU's own memory, where the interface tells.
+    pub fn total_memory(&self) -> Option<u64> {
+        self.core.memory
+    }
+
+    /// How many pipelines were compiled since the machine was opened.
+    pub fn pipelines(&self) -> usize {
+        lock(&self.runner).pipelines()
+    }
+
+    /// Whether the device packs f16 as IEEE says: nearest, halves to even, overflow to infinity, subnormals kept. WGSL promises none of it.
+    fn rounds_f16(&self) -> TensorResult<bool> {
+        let values = [
+            1.0,
+            -1.00048828125,
+            1.00146484375,
+            65504.0,
+            65519.0,
+            65520.0,
+            1e9,
+            6.1e-5,
+            3.0e-6,
+            5.9e-8,
+            -2.0e-8,
+            0.333_333_34f32,
+            2049.0,
+            2051.0,
+            -0.0,
+            f32::INFINITY,
+        ];
+        let source =
+            |buf, dtype| Source { buf, dtype, layout: Layout::contiguous(Shape::of(&[values.len()])), offset: None, aligned: true };
+        let store = Store {
+            shape: Shape::of(&[values.len()]),
+            program: Program::identity(DType::F32),
+            sources: vec![source(Buf::Input(0), DType::F32)],
+            target: source(Buf::Output(0), DType::F16),
+        };
+        let step =
+            Step { name: "round", at: std::panic::Location::caller(), work: Work::Map, loads: vec![], stores: vec![store], params: vec![] };
+        let plan = Plan {
+            steps: vec![step],
+            inputs: vec![Input { dtype: DType::F32, written: false }],
+            outputs: vec![Output { dtype: DType::F16, bytes: 2 * values.len() }],
+            slots: vec![],
+            params: 0,
+        };
+        let input = self.core.upload(bytemuck::cast_slice(&values))?;
+        let output = self.core.lease(2 * values.len(), 0)?;
+        lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[])?;
+        let mut got = vec![0u8; 2 * values.len()];
+        self.core.read(&self.staging, &output, 0, &mut got)?;
+        self.core.submits.store(0, Ordering::Relaxed);
+        Ok(values.iter().zip(got.chunks(2)).all(|(v, g)| half::f16::from_f32(*v).to_le_bytes() == g))
+    }
+
+    fn own<'a>(&self, b: &'a Buffer) -> TensorResult<&'a GpuBuffer> {
+        match b {
+            Buffer::Gpu(b) if Arc::ptr_eq(&b.0.core, &self.core) => Ok(b),
+            _ => Err(TensorError::UnsupportedDevice(format!("a tensor of another device was given to {}", self.core.name))),
+        }
+    }
+}
+
+impl Machine for GpuMachine {
+    fn name(&self) -> String {
+        self.core.name.clone()
+    }
+    fn supports(&self, dtype: DType) -> bool {
+        !matches!(dtype, DType::F64 | DType::I64)
+    }
+    fn alloc(&self, bytes: usize) -> TensorResult<Buffer> {
+        self.core.check()?;
+        Ok(Buffer::Gpu(self.core.lease(bytes, 0)?))
+    }
+    fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
+        self.core.check()?;
+        Ok(Buffer::Gpu(self.core.upload(&bytes)?))
+    }
+    fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
+        let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
+        let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
+        lock(&self.runner).run(&self.core, plan, &inputs, &outputs, params)
+    }
+    fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
+        self.core.check()?;
+        self.core.read(&self.staging, self.own(buffer)?, start, out)
+    }
+    fn synchronize(&self) -> TensorResult<()> {
+        self.core.check()?;
+        self.core.wait()
+    }
+    fn memory(&self) -> MemoryStats {
+        self.core.pool().stats()
+    }
+    fn empty_cache(&self) {
+        self.core.empty_pool();
+    }
+    fn submits(&self) -> u64 {
+        self.core.submits.load(Ordering::Relaxed)
+    }
+}

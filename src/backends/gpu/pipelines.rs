@@ -1,0 +1,79 @@
+//! Compiled kernels, found again by their text.
+
+use super::core::Core;
+use super::wgsl::StepText;
+use crate::error::{TensorError, TensorResult};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A compiled kernel.
+pub(super) struct Pipeline {
+    pub raw: wgpu::ComputePipeline,
+    pub layout: wgpu::BindGroupLayout,
+}
+
+/// Every kernel compiled so far.
+#[derive(Default)]
+pub(super) struct Pipelines {
+    by_text: HashMap<String, Arc<Pipeline>>,
+}
+
+impl Pipelines {
+    /// The pipeline of a text, compiled on first sight.
+    pub fn get(&mut self, core: &Core, step: &StepText, name: &'static str) -> TensorResult<Arc<Pipeline>> {
+        if let Some(p) = self.by_text.get(&step.text) {
+            return Ok(p.clone());
+        }
+        let storage = core.device.limits().max_storage_buffers_per_shader_stage as usize;
+        if step.views.len() > storage {
+            return Err(TensorError::Unsupported(format!("{name} binds {} buffers; {} takes {storage}", step.views.len(), core.name)));
+        }
+        let p = core.guarded(|| compile(core, step, name)).map_err(|e| {
+            // The text helps whoever wrote the kernel; numbered, since compilers name lines.
+            let text: String = step.text.lines().enumerate().map(|(n, l)| format!("{:4} {l}\n", n + 1)).collect();
+            TensorError::Unsupported(format!("{name} on {}: {e}\n{text}", core.name))
+        })?;
+        let p = Arc::new(p);
+        self.by_text.insert(step.text.clone(), p.clone());
+        Ok(p)
+    }
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_text.len()
+    }
+}
+
+fn compile(core: &Core, step: &StepText, name: &'static str) -> Pipeline {
+    let module = wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(step.text.as_str().into()) };
+    let module = if core.checked {
+        core.device.create_shader_module(module)
+    } else {
+        // SAFETY: every index a kernel forms is within the layouts of its plan or clamped by the kernel; the tests run the same texts with checks on.
+        unsafe { core.device.create_shader_module_trusted(module, wgpu::ShaderRuntimeChecks::unchecked()) }
+    };
+    let entry = |binding, ty| wgpu::BindGroupLayoutEntry {
+        binding,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+        count: None,
+    };
+    let entries: Vec<_> = [entry(0, wgpu::BufferBindingType::Uniform)]
+        .into_iter()
+        .chain(step.views.iter().enumerate().map(|(n, v)| entry(n as u32 + 1, wgpu::BufferBindingType::Storage { read_only: !v.written })))
+        .collect();
+    let layout = core.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries });
+    let pipeline_layout = core.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label: None,
+        bind_group_layouts: &[Some(&layout)],
+        immediate_size: 0,
+    });
+    let raw = core.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        label: Some(name),
+        layout: Some(&pipeline_layout),
+        module: &module,
+        entry_point: Some("main"),
+        compilation_options: wgpu::PipelineCompilationOptions { constants: &[], zero_initialize_workgroup_memory: false },
+        cache: None,
+    });
+    Pipeline { raw, layout }
+}

@@ -1,0 +1,466 @@
+// Helper functions of generated kernels. Each is added to a kernel's text only where it is used; a function ends with a line `}`.
+
+// The float with these bits; keeps NaN and infinity out of constant expressions, where WGSL refuses them.
+fn tl_bits(b: u32) -> f32 {
+  return bitcast<f32>(b);
+}
+
+fn tl_nan() -> f32 {
+  return tl_bits(0x7fc00000u);
+}
+
+fn tl_inf() -> f32 {
+  return tl_bits(0x7f800000u);
+}
+
+fn tl_isnan(a: f32) -> bool {
+  return (bitcast<u32>(a) & 0x7fffffffu) > 0x7f800000u;
+}
+
+fn tl_isinf(a: f32) -> bool {
+  return (bitcast<u32>(a) & 0x7fffffffu) == 0x7f800000u;
+}
+
+// Whether a is nonzero; a NaN is, a subnormal that the device flushes may count as zero in arithmetic but not here.
+fn tl_true(a: f32) -> u32 {
+  return u32((bitcast<u32>(a) & 0x7fffffffu) != 0u);
+}
+
+fn tl_sign(a: f32) -> f32 {
+  return f32(a > 0.0) - f32(a < 0.0);
+}
+
+fn tl_min(a: f32, b: f32) -> f32 {
+  return select(select(min(a, b), b, tl_isnan(b)), a, tl_isnan(a));
+}
+
+fn tl_max(a: f32, b: f32) -> f32 {
+  return select(select(max(a, b), b, tl_isnan(b)), a, tl_isnan(a));
+}
+
+fn tl_copysign(a: f32, b: f32) -> f32 {
+  return bitcast<f32>((bitcast<u32>(a) & 0x7fffffffu) | (bitcast<u32>(b) & 0x80000000u));
+}
+
+// x·2ⁿ for |n| up to 252, in two steps so that neither factor overflows.
+fn tl_ldexp(x: f32, n: i32) -> f32 {
+  let h = n / 2;
+  return x * bitcast<f32>(u32(h + 127) << 23u) * bitcast<f32>(u32(n - h + 127) << 23u);
+}
+
+fn tl_sqrt(a: f32) -> f32 {
+  return select(sqrt(a), a, tl_isnan(a) || a == 0.0);
+}
+
+// The argument is reduced with ln 2 in two parts: the device's exp loses |x| units in the last place.
+fn tl_exp(x: f32) -> f32 {
+  let c = clamp(x, -104.0, 89.0);
+  let n = round(c * 1.44269504);
+  // Clamps keep compilers from joining the two parts again.
+  let r = fma(n, -1.42860677e-6, clamp(fma(n, -0.693145752, c), -1.0, 1.0));
+  let p = fma(fma(fma(fma(fma(0.000199794988, r, 0.00139821961), r, 0.00833312795), r, 0.0416657925), r, 0.166666672), r, 0.5);
+  let v = tl_ldexp(fma(r * r, p, r) + 1.0, i32(n));
+  return select(select(v, tl_inf(), x > 88.7228394), x, tl_isnan(x));
+}
+
+fn tl_expm1(x: f32) -> f32 {
+  let p = fma(fma(fma(fma(fma(0.000199794988, x, 0.00139821961), x, 0.00833312795), x, 0.0416657925), x, 0.166666672), x, 0.5);
+  return select(tl_exp(x) - 1.0, fma(x * x, p, x), abs(x) < 0.4);
+}
+
+// ln(1 + x) for -0.2929 < x < 0.4143.
+fn tl_log1p_near(x: f32) -> f32 {
+  var p = fma(0.0733055919, x, -0.116594471);
+  p = fma(p, x, 0.11635083);
+  p = fma(p, x, -0.123967774);
+  p = fma(p, x, 0.142511263);
+  p = fma(p, x, -0.166691482);
+  p = fma(p, x, 0.200006887);
+  p = fma(p, x, -0.249999806);
+  p = fma(p, x, 0.333333313);
+  let s = x * x;
+  return x + fma(s * x, p, -0.5 * s);
+}
+
+fn tl_log1p(x: f32) -> f32 {
+  let near = x > -0.2929 && x < 0.4143;
+  return select(tl_log(1.0 + x), tl_log1p_near(select(0.0, x, near)), near);
+}
+
+// The mantissa is brought into [1/√2, √2): the device's logarithm has an absolute, not a relative, error near 1.
+fn tl_log(x: f32) -> f32 {
+  let tiny = x < 1.17549435e-38;
+  let u = bitcast<u32>(select(x, x * 8388608.0, tiny));
+  let e = i32((u + 0x004afb0du) >> 23u) - 127;
+  let m = bitcast<f32>(u - (bitcast<u32>(e) << 23u));
+  let n = f32(e) - select(0.0, 23.0, tiny);
+  let v = fma(n, 0.693145752, fma(n, 1.42860677e-6, tl_log1p_near(m - 1.0)));
+  var r = select(v, x, x > 3.40282347e38 || tl_isnan(x));
+  r = select(r, -tl_inf(), (bitcast<u32>(x) & 0x7fffffffu) == 0u);
+  return select(r, tl_nan(), x < 0.0);
+}
+
+fn tl_log2(x: f32) -> f32 {
+  return tl_log(x) * 1.44269504;
+}
+
+fn tl_log10(x: f32) -> f32 {
+  return tl_log(x) * 0.434294482;
+}
+
+// x - n·π/2 for the nearest n: x and n. π/2 is in three parts whose products with n are exact up to n = 2^15.
+fn tl_quadrant(x: f32) -> vec2<f32> {
+  let n = round(x * 0.636619772);
+  let t = clamp(fma(n, -1.5703125, x), -1e5, 1e5);
+  let r = clamp(fma(n, -4.83751297e-4, t), -1e5, 1e5);
+  return vec2<f32>(fma(n, -5.39030253e-15, fma(n, -7.54978942e-8, r)), n);
+}
+
+// sin and cos on [-π/4, π/4].
+fn tl_sincos(r: f32) -> vec2<f32> {
+  let s = r * r;
+  let a = fma(s * r, fma(fma(-0.000195880086, s, 0.0083327489), s, -0.166666642), r);
+  let b = fma(s * s, fma(fma(2.45480405e-5, s, -0.00138883037), s, 0.0416666642), fma(s, -0.5, 1.0));
+  return vec2<f32>(a, b);
+}
+
+fn tl_sin(x: f32) -> f32 {
+  let q = tl_quadrant(x);
+  let v = tl_sincos(q.x);
+  let n = i32(q.y);
+  let a = select(v.x, v.y, (n & 1) != 0);
+  return select(a, -a, (n & 2) != 0);
+}
+
+fn tl_cos(x: f32) -> f32 {
+  let q = tl_quadrant(x);
+  let v = tl_sincos(q.x);
+  let n = i32(q.y);
+  let a = select(v.y, v.x, (n & 1) != 0);
+  return select(a, -a, ((n + 1) & 2) != 0);
+}
+
+fn tl_tan(x: f32) -> f32 {
+  let q = tl_quadrant(x);
+  let v = tl_sincos(q.x);
+  return select(v.x / v.y, -v.y / v.x, (i32(q.y) & 1) != 0);
+}
+
+// atan of |x| is reduced to |x| < tan(π/8).
+fn tl_atan(x: f32) -> f32 {
+  let t = abs(x);
+  let far = t > 2.41421356;
+  let mid = t > 0.414213562;
+  let y = select(select(0.0, 0.785398163, mid), 1.57079633, far);
+  let z = select(select(t, (t - 1.0) / (t + 1.0), mid), -1.0 / t, far);
+  let s = z * z;
+  let v = y + fma(s * z, fma(fma(fma(0.0853909552, s, -0.140289441), s, 0.199915484), s, -0.333332896), z);
+  return select(tl_copysign(select(v, 1.57079633, tl_isinf(x)), x), x, tl_isnan(x));
+}
+
+fn tl_atan2(y: f32, x: f32) -> f32 {
+  let ay = abs(y);
+  let ax = abs(x);
+  let big = max(ax, ay);
+  let low = min(ax, ay);
+  // Equal magnitudes, infinite ones included, are 45 degrees; both zero is 0.
+  let q = select(select(low / big, 1.0, low == big), 0.0, big == 0.0);
+  var v = tl_atan(q);
+  v = select(v, 1.57079633 - v, ay > ax);
+  v = select(v, 3.14159265 - v, (bitcast<u32>(x) >> 31u) != 0u);
+  return select(tl_copysign(v, y), tl_nan(), tl_isnan(x) || tl_isnan(y));
+}
+
+// asin on [0, 0.5].
+fn tl_asin_near(x: f32) -> f32 {
+  let s = x * x;
+  return fma(s * x, fma(fma(fma(fma(0.0383282416, s, 0.0264333952), s, 0.0450202115), s, 0.0749876201), s, 0.166666731), x);
+}
+
+fn tl_asin(x: f32) -> f32 {
+  let t = abs(x);
+  let v = select(tl_asin_near(t), 1.57079633 - 2.0 * tl_asin_near(sqrt(max(0.0, 0.5 - 0.5 * t))), t > 0.5);
+  return select(tl_copysign(v, x), tl_nan(), t > 1.0 || tl_isnan(x));
+}
+
+fn tl_acos(x: f32) -> f32 {
+  let t = abs(x);
+  let far = 2.0 * tl_asin_near(sqrt(max(0.0, 0.5 - 0.5 * t)));
+  let v = select(1.57079633 - tl_asin(x), select(far, 3.14159265 - far, x < 0.0), t > 0.5);
+  return select(v, tl_nan(), t > 1.0 || tl_isnan(x));
+}
+
+fn tl_sinh(x: f32) -> f32 {
+  let t = abs(x);
+  let s = x * x;
+  let near = fma(s * x, fma(fma(fma(2.8063007e-6, s, 0.000198380993), s, 0.00833333936), s, 0.166666672), x);
+  let e = tl_exp(0.5 * t);
+  return select(tl_copysign(0.5 * e * e - 0.5 / (e * e), x), near, t < 1.0);
+}
+
+fn tl_cosh(x: f32) -> f32 {
+  let e = tl_exp(0.5 * abs(x));
+  return 0.5 * e * e + 0.5 / (e * e);
+}
+
+fn tl_tanh(x: f32) -> f32 {
+  let t = abs(x);
+  let s = x * x;
+  let near = fma(s * x, fma(fma(fma(fma(-0.00606223708, s, 0.0209750179), s, -0.0538466983), s, 0.133327469), s, -0.333333284), x);
+  let far = 1.0 - 2.0 / (exp(2.0 * min(t, 10.0)) + 1.0);
+  return select(select(tl_copysign(far, x), near, t < 0.6), x, tl_isnan(x));
+}
+
+fn tl_asinh(x: f32) -> f32 {
+  let t = abs(x);
+  let s = t * t;
+  let v = select(tl_log1p(t + s / (1.0 + sqrt(s + 1.0))), tl_log(t) + 0.693147181, t > 1e9);
+  return select(tl_copysign(v, x), x, tl_isnan(x));
+}
+
+fn tl_acosh(x: f32) -> f32 {
+  let t = x - 1.0;
+  let v = select(tl_log1p(t + sqrt(max(0.0, t * (t + 2.0)))), tl_log(x) + 0.693147181, x > 1e9);
+  return select(v, tl_nan(), x < 1.0 || tl_isnan(x));
+}
+
+fn tl_atanh(x: f32) -> f32 {
+  let t = abs(x);
+  let v = select(0.5 * tl_log1p(2.0 * t / (1.0 - t)), tl_inf(), t == 1.0);
+  return select(tl_copysign(v, x), tl_nan(), t > 1.0 || tl_isnan(x));
+}
+
+fn tl_erf(x: f32) -> f32 {
+  let t = abs(x);
+  let s = x * x;
+  var p = fma(7.8891193e-5, s, -0.000802084105);
+  p = fma(p, s, 0.00518953521);
+  p = fma(p, s, -0.0268544443);
+  p = fma(p, s, 0.112836003);
+  p = fma(p, s, -0.37612626);
+  p = fma(p, s, 0.128379166);
+  let u = min(t, 4.0);
+  var q = fma(3.5570074e-6, u, -2.8435381e-5);
+  q = fma(q, u, -0.000138749616);
+  q = fma(q, u, 0.00318201538);
+  q = fma(q, u, -0.0230916422);
+  q = fma(q, u, 0.105669059);
+  q = fma(q, u, 0.63541013);
+  q = fma(q, u, 1.12859964);
+  let far = tl_copysign(1.0 - exp(-u * q), x);
+  return select(select(far, fma(x, p, x), t < 1.0), x, tl_isnan(x));
+}
+
+fn tl_sigmoid(x: f32) -> f32 {
+  return select(1.0 / (1.0 + exp(-x)), 0.0, x < -88.0);
+}
+
+// Exact: multiples of |b| are subtracted from the top bit down.
+fn tl_fmod(a: f32, b: f32) -> f32 {
+  if tl_isnan(a) || tl_isnan(b) || tl_isinf(a) || b == 0.0 {
+    return tl_nan();
+  }
+  let y = abs(b);
+  var r = abs(a);
+  if !tl_isinf(b) {
+    for (var n = 0; n < 300 && r >= y; n++) {
+      let e = (bitcast<u32>(r) >> 23u) - (bitcast<u32>(y) >> 23u);
+      let t = bitcast<f32>(bitcast<u32>(y) + (e << 23u));
+      r -= select(t, 0.5 * t, t > r);
+    }
+  }
+  return tl_copysign(r, a);
+}
+
+fn tl_remainder(a: f32, b: f32) -> f32 {
+  let r = tl_fmod(a, b);
+  return select(r, select(r + b, tl_copysign(0.0, b), r == 0.0), r == 0.0 || (r < 0.0) != (b < 0.0));
+}
+
+// The upper 12 bits of a mantissa: products of two such are exact, and no compiler can cancel what went through it.
+fn tl_top(x: f32) -> f32 {
+  return bitcast<f32>(bitcast<u32>(x) & 0xfffff000u);
+}
+
+// log2 of a positive normal number as a sum of two floats, the first of 12 bits: powers magnify a rounding by their exponent.
+fn tl_log2_pair(x: f32) -> vec2<f32> {
+  let u = bitcast<u32>(x);
+  let e = i32((u + 0x004afb0du) >> 23u) - 127;
+  let m = bitcast<f32>(u - (bitcast<u32>(e) << 23u));
+  // ln m = 2 atanh((m - 1) / (m + 1)), the quotient's upper bits and the rest apart.
+  let n = m - 1.0;
+  let z = n / (m + 1.0);
+  let zh = tl_top(z);
+  let d = tl_top(m + 1.0);
+  let zl = (clamp(n - zh * d, -1.0, 1.0) - zh * clamp(n - (d - 2.0), -1.0, 1.0)) / (m + 1.0);
+  let s = z * z;
+  let h = 2.0 * zh;
+  let l = 2.0 * zl + s * z * fma(fma(fma(0.2334, s, 0.285688), s, 0.4), s, 0.666666687);
+  // 1/ln 2 = 1.4423828125 + 3.12228389e-4.
+  let p = h * 1.4423828125;
+  let f = f32(e);
+  let top = tl_top(f + p);
+  return vec2<f32>(top, tl_top(f - top) + p + (h * 3.12228389e-4 + l * 1.44269504));
+}
+
+fn tl_pow(a: f32, b: f32) -> f32 {
+  let t = abs(a);
+  let whole = floor(b) == b;
+  // Above 2^24 every float is even.
+  let odd = whole && abs(b) < 16777216.0 && (i32(clamp(b, -16777216.0, 16777216.0)) & 1) != 0;
+  if b == 0.0 || a == 1.0 {
+    return 1.0;
+  }
+  if tl_isnan(a) || tl_isnan(b) {
+    return tl_nan();
+  }
+  var r: f32;
+  if tl_isinf(b) {
+    r = select(select(0.0, tl_inf(), (t > 1.0) == (b > 0.0)), 1.0, t == 1.0);
+    return r;
+  } else if (bitcast<u32>(t) < 0x00800000u) {
+    r = select(0.0, tl_inf(), b < 0.0);
+  } else if tl_isinf(a) {
+    r = select(tl_inf(), 0.0, b < 0.0);
+  } else if b == 2.0 {
+    r = t * t;
+  } else if b == 3.0 {
+    r = t * t * t;
+  } else if b == 0.5 {
+    r = sqrt(t);
+  } else if b == -1.0 {
+    r = 1.0 / t;
+  } else {
+    let l = tl_log2_pair(t);
+    let bh = tl_top(b);
+    let h = bh * l.x;
+    let e = bh * l.y + (b - bh) * (l.x + l.y);
+    let n = round(clamp(h + e, -160.0, 160.0));
+    // Clamps keep compilers from adding in another order.
+    let f = clamp(clamp(h - n, -1.0, 1.0) + e, -1.0, 1.0) * 0.693147181;
+    let p = fma(fma(fma(fma(fma(0.000199794988, f, 0.00139821961), f, 0.00833312795), f, 0.0416657925), f, 0.166666672), f, 0.5);
+    r = select(tl_ldexp(fma(f * f, p, f) + 1.0, i32(n)), tl_inf(), h + e > 128.5);
+  }
+  if (bitcast<u32>(a) >> 31u) != 0u {
+    let zero = (bitcast<u32>(t) == 0u) || tl_isinf(a);
+    r = select(select(r, tl_nan(), !whole && !zero), -r, odd);
+  }
+  return r;
+}
+
+fn tl_div_i(a: i32, b: i32) -> i32 {
+  // -1 apart: the smallest integer divided by it overflows.
+  return select(select(a / select(b, 1, b == 0 || b == -1), 0 - a, b == -1), 0, b == 0);
+}
+
+fn tl_div_u(a: u32, b: u32) -> u32 {
+  return select(a / select(b, 1u, b == 0u), 0u, b == 0u);
+}
+
+fn tl_fmod_i(a: i32, b: i32) -> i32 {
+  return a - tl_div_i(a, b) * b;
+}
+
+fn tl_fmod_u(a: u32, b: u32) -> u32 {
+  return a - tl_div_u(a, b) * b;
+}
+
+fn tl_remainder_i(a: i32, b: i32) -> i32 {
+  let r = tl_fmod_i(a, b);
+  return select(r, r + b, r != 0 && (r < 0) != (b < 0));
+}
+
+fn tl_pow_u(a: u32, b: u32) -> u32 {
+  var r = 1u;
+  var base = a;
+  var e = b;
+  for (var n = 0u; n < 32u; n++) {
+    r = select(r, r * base, (e & 1u) != 0u);
+    base = base * base;
+    e = e >> 1u;
+  }
+  return r;
+}
+
+fn tl_pow_i(a: i32, b: i32) -> i32 {
+  let low = select(select(0, 1, a == 1), select(1, -1, (b & 1) != 0), a == -1);
+  return select(bitcast<i32>(tl_pow_u(bitcast<u32>(a), bitcast<u32>(b))), low, b < 0);
+}
+
+fn tl_shl_i(a: i32, b: i32) -> i32 {
+  return select(a << (bitcast<u32>(b) & 31u), 0, bitcast<u32>(b) > 31u);
+}
+
+fn tl_shl_u(a: u32, b: u32) -> u32 {
+  return select(a << (b & 31u), 0u, b > 31u);
+}
+
+fn tl_shr_i(a: i32, b: i32) -> i32 {
+  return a >> min(bitcast<u32>(b), 31u);
+}
+
+fn tl_shr_u(a: u32, b: u32) -> u32 {
+  return select(a >> (b & 31u), 0u, b > 31u);
+}
+
+// The upper 32 bits of a 64-bit product, from 16-bit halves.
+fn tl_mulhi(a: u32, b: u32) -> u32 {
+  let al = a & 0xffffu;
+  let ah = a >> 16u;
+  let bl = b & 0xffffu;
+  let bh = b >> 16u;
+  let mid = ah * bl + ((al * bl) >> 16u);
+  let low = al * bh + (mid & 0xffffu);
+  return ah * bh + (mid >> 16u) + (low >> 16u);
+}
+
+fn tl_philox(c0: u32, c1: u32, key: u32) -> u32 {
+  var c = vec4<u32>(c0, c1, 0u, 0u);
+  var k = vec2<u32>(key, 0u);
+  for (var n = 0u; n < 10u; n++) {
+    c = vec4<u32>(tl_mulhi(0xCD9E8D57u, c.z) ^ c.y ^ k.x, 0xCD9E8D57u * c.z, tl_mulhi(0xD2511F53u, c.x) ^ c.w ^ k.y, 0xD2511F53u * c.x);
+    k += vec2<u32>(0x9E3779B9u, 0xBB67AE85u);
+  }
+  return c.x;
+}
+
+// bf16 bits, halves to even, NaN kept.
+fn tl_bf16(x: f32) -> u32 {
+  let b = bitcast<u32>(x);
+  return select((b + 0x7fffu + ((b >> 16u) & 1u)) >> 16u, (b >> 16u) | 0x40u, (b & 0x7fffffffu) > 0x7f800000u);
+}
+
+// f16 bits, halves to even, by integers: for devices whose own packing truncates.
+fn tl_f16_soft(x: f32) -> u32 {
+  let b = bitcast<u32>(x);
+  let t = b & 0x7fffffffu;
+  let s = (b >> 16u) & 0x8000u;
+  let normal = (t - 0x38000000u + 0x0fffu + ((t >> 13u) & 1u)) >> 13u;
+  // Adding 0.5 leaves the subnormal's bits, rounded, at the low end of the mantissa.
+  let low = bitcast<u32>(bitcast<f32>(t) + 0.5) - 0x3f000000u;
+  var h = select(normal, low, t < 0x38800000u);
+  h = select(h, 0x7c00u, t >= 0x477ff000u);
+  h = select(h, 0x7e00u, t > 0x7f800000u);
+  return h | s;
+}
+
+fn tl_pack_soft(a: f32, b: f32) -> u32 {
+  return tl_f16_soft(a) | (tl_f16_soft(b) << 16u);
+}
+
+fn tl_pack_hard(a: f32, b: f32) -> u32 {
+  return pack2x16float(vec2<f32>(a, b));
+}
+
+fn tl_round_bf16(x: f32) -> f32 {
+  return bitcast<f32>(tl_bf16(x) << 16u);
+}
+
+// Toward zero, saturating, NaN to 0.
+fn tl_i32(x: f32) -> i32 {
+  return select(select(i32(x), 2147483647, x >= 2147483648.0), 0, tl_isnan(x));
+}
+
+fn tl_u32(x: f32) -> u32 {
+  return select(select(u32(max(x, 0.0)), 4294967295u, x >= 4294967296.0), 0u, tl_isnan(x));
+}

@@ -1,0 +1,862 @@
+//! The machine against f64 arithmetic on the host: layouts, dtypes, primitives, windows, kernels. Skipped where there is no GPU.
+
+use super::*;
+use crate::plan::{Kernel, Load, Task, Wgsl, Word};
+use crate::scalar::{Binary, Inst, Prim, Reg, Unary, philox};
+use std::sync::{MutexGuard, OnceLock};
+
+const ALL: [DType; 8] = [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U32, DType::I8, DType::U8, DType::Bool];
+
+/// One machine for all tests, one test at a time (they count submits and errors); `None` skips them, unless `TL_REQUIRE_GPU=1`.
+fn machine() -> Option<MutexGuard<'static, Arc<GpuMachine>>> {
+    static TURN: OnceLock<Option<Mutex<Arc<GpuMachine>>>> = OnceLock::new();
+    let m = TURN.get_or_init(|| match GpuMachine::open("gpu").or_else(|_| GpuMachine::open("vulkan")) {
+        Ok(m) => Some(Mutex::new(m)),
+        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
+        Err(_) => None,
+    });
+    m.as_ref().map(|m| lock(m))
+}
+
+fn encode(values: &[f64], d: DType) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|&v| match d {
+            DType::F32 => (v as f32).to_le_bytes().to_vec(),
+            DType::F16 => half::f16::from_f64(v).to_le_bytes().to_vec(),
+            DType::BF16 => half::bf16::from_f64(v).to_le_bytes().to_vec(),
+            DType::I32 => (v as i64 as i32).to_le_bytes().to_vec(),
+            DType::U32 => (v as i64 as u32).to_le_bytes().to_vec(),
+            DType::I8 => vec![v as i64 as i8 as u8],
+            DType::U8 => vec![v as i64 as u8],
+            _ => vec![(v != 0.0) as u8],
+        })
+        .collect()
+}
+
+fn decode(bytes: &[u8], d: DType) -> Vec<f64> {
+    bytes
+        .chunks_exact(d.block_bytes())
+        .map(|b| match d {
+            DType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f64,
+            DType::F16 => half::f16::from_le_bytes([b[0], b[1]]).to_f64(),
+            DType::BF16 => half::bf16::from_le_bytes([b[0], b[1]]).to_f64(),
+            DType::I32 => i32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f64,
+            DType::U32 => u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f64,
+            DType::I8 => b[0] as i8 as f64,
+            _ => b[0] as f64,
+        })
+        .collect()
+}
+
+/// Values that every dtype can hold exactly, different from element to element.
+fn sample(n: usize, d: DType) -> Vec<f64> {
+    (0..n)
+        .map(|i| {
+            let v = ((i * 37 + 11) % 127) as f64;
+            match d {
+                DType::Bool => (v as i64 % 3 == 0) as u8 as f64,
+                DType::U8 | DType::U32 => v,
+                DType::I8 | DType::I32 => v - 63.0,
+                _ => v / 8.0 - 7.0,
+            }
+        })
+        .collect()
+}
+
+fn upload(m: &GpuMachine, bytes: Vec<u8>) -> Buffer {
+    m.upload(Bytes::Owned(Arc::new(bytes))).unwrap()
+}
+
+fn source(buf: Buf, dtype: DType, layout: Layout) -> Source {
+    Source { buf, dtype, layout: layout.simplified(), offset: None, aligned: false }
+}
+
+fn flat(buf: Buf, dtype: DType, n: usize) -> Source {
+    source(buf, dtype, Layout::contiguous(Shape::of(&[n])))
+}
+
+fn step(work: Work, loads: Vec<Load>, stores: Vec<Store>) -> Step {
+    Step { name: "test", at: std::panic::Location::caller(), work, loads, stores, params: vec![] }
+}
+
+/// Runs steps over these inputs, with outputs that hold 0xAA before; gives every output's bytes.
+fn run(
+    m: &GpuMachine,
+    steps: Vec<Step>,
+    inputs: Vec<(DType, Vec<u8>)>,
+    outputs: Vec<(DType, usize)>,
+    slots: Vec<usize>,
+    params: &[f64],
+) -> TensorResult<Vec<Vec<u8>>> {
+    let plan = Arc::new(Plan {
+        steps,
+        inputs: inputs.iter().map(|i| Input { dtype: i.0, written: false }).collect(),
+        outputs: outputs.iter().map(|o| Output { dtype: o.0, bytes: o.1 }).collect(),
+        slots,
+        params: params.len(),
+    });
+    let inputs: Vec<Buffer> = inputs.into_iter().map(|i| upload(m, i.1)).collect();
+    let targets: Vec<Buffer> = outputs.iter().map(|o| upload(m, vec![0xAA; o.1])).collect();
+    m.run(&plan, &inputs, &targets, params)?;
+    outputs
+        .iter()
+        .zip(&targets)
+        .map(|(o, t)| {
+            let mut bytes = vec![0; o.1];
+            m.read(t, 0, &mut bytes).map(|()| bytes)
+        })
+        .collect()
+}
+
+fn inst(op: Prim, args: &[Reg], dtype: DType) -> Inst {
+    let mut a = [0; 3];
+    a[..args.len()].copy_from_slice(args);
+    Inst { op, args: a, dtype }
+}
+
+fn program(insts: &[Inst]) -> Program {
+    Program { insts: insts.iter().copied().collect() }
+}
+
+fn map(shape: Shape, program: Program, sources: Vec<Source>, target: Source) -> Step {
+    step(Work::Map, vec![], vec![Store { shape, program, sources, target }])
+}
+
+/// Layouts over a base buffer: name, the base's element count, the view.
+fn layouts() -> Vec<(&'static str, usize, Layout)> {
+    let c = |d: &[usize]| Layout::contiguous(Shape::of(d));
+    vec![
+        ("one", 1, c(&[1])),
+        ("odd", 7, c(&[7])),
+        ("even", 10, c(&[2, 5])),
+        ("quads", 64, c(&[4, 16])),
+        ("many", 3001, c(&[3001])),
+        ("shifted", 40, c(&[40]).slice(0, 3, 29, 1)),
+        ("shifted by 4", 40, c(&[40]).slice(0, 4, 32, 1)),
+        ("transposed", 8 * 12, c(&[8, 12]).permute(&[1, 0])),
+        ("transposed, odd", 7 * 5, c(&[7, 5]).permute(&[1, 0])),
+        ("rank 4", 2 * 3 * 4 * 8, c(&[2, 3, 4, 8]).permute(&[2, 0, 1, 3])),
+        ("rank 4, odd", 2 * 3 * 4 * 7, c(&[2, 3, 4, 7]).permute(&[3, 1, 0, 2])),
+        ("columns", 6 * 16, c(&[6, 16]).slice(1, 4, 8, 1)),
+        ("columns, odd", 6 * 15, c(&[6, 15]).slice(1, 3, 7, 1)),
+        ("every second", 50, c(&[50]).slice(0, 1, 24, 2)),
+        ("backwards", 24, c(&[24]).slice(0, 23, 24, -1)),
+        ("row repeated", 8, c(&[8]).broadcast_to(Shape::of(&[5, 8]))),
+        ("row repeated, odd", 7, c(&[7]).broadcast_to(Shape::of(&[5, 7]))),
+        ("column repeated", 5, c(&[5, 1]).broadcast_to(Shape::of(&[5, 8]))),
+        ("column repeated, odd", 5, c(&[5, 1]).broadcast_to(Shape::of(&[5, 9]))),
+        ("scalar", 1, c(&[1]).broadcast_to(Shape::of(&[33]))),
+    ]
+}
+
+#[test]
+fn copies_of_every_dtype_and_layout() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    for d in ALL {
+        for (name, base, layout) in layouts() {
+            let values = sample(base, d);
+            let n = layout.shape.count();
+            let want: Vec<f64> = (0..n).map(|i| values[layout.at(i)]).collect();
+            let step = map(layout.shape, Program::identity(d), vec![source(Buf::Input(0), d, layout)], flat(Buf::Output(0), d, n));
+            let got = run(m, vec![step], vec![(d, encode(&values, d))], vec![(d, n * d.block_bytes())], vec![], &[]).unwrap();
+            assert_eq!(decode(&got[0], d), want, "{d} {name}");
+        }
+    }
+}
+
+#[test]
+fn windows_leave_their_neighbours_alone() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    for d in ALL {
+        for (name, base, layout) in layouts() {
+            if layout.strides().contains(&0) {
+                continue;
+            }
+            let n = layout.shape.count();
+            let values = sample(n, d);
+            let mut want = vec![0xAA; (base + 5) * d.block_bytes()];
+            let b = d.block_bytes();
+            for (i, bytes) in encode(&values, d).chunks(b).enumerate() {
+                want[layout.at(i) * b..layout.at(i) * b + b].copy_from_slice(bytes);
+            }
+            let step = map(layout.shape, Program::identity(d), vec![flat(Buf::Input(0), d, n)], source(Buf::Output(0), d, layout));
+            let got = run(m, vec![step], vec![(d, encode(&values, d))], vec![(d, want.len())], vec![], &[]).unwrap();
+            assert_eq!(got[0], want, "{d} {name}");
+        }
+    }
+}
+
+#[test]
+fn starts_given_at_run_time() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    for d in ALL {
+        for (start, to, n) in [(0, 0, 5), (4, 8, 8), (3, 1, 9), (6, 4, 16)] {
+            let values = sample(32, d);
+            let mut s = flat(Buf::Input(0), d, n);
+            s.offset = Some(0);
+            let mut t = flat(Buf::Output(0), d, n);
+            t.offset = Some(1);
+            t.layout.offset = 2;
+            let got = run(
+                m,
+                vec![map(Shape::of(&[n]), Program::identity(d), vec![s], t)],
+                vec![(d, encode(&values, d))],
+                vec![(d, 40 * d.block_bytes())],
+                vec![],
+                &[start as f64, to as f64],
+            )
+            .unwrap();
+            let mut want = vec![0xAA; 40 * d.block_bytes()];
+            let b = d.block_bytes();
+            want[(to + 2) * b..(to + 2 + n) * b].copy_from_slice(&encode(&values[start..start + n], d));
+            assert_eq!(got[0], want, "{d} from {start} to {to}");
+        }
+    }
+}
+
+/// Compares a program over f32 inputs with its meaning in f64.
+#[track_caller]
+fn check(m: &GpuMachine, name: &str, p: Program, inputs: &[Vec<f64>], want: impl Fn(&[f64]) -> f64, rel: f64, abs: f64) {
+    let n = inputs[0].len();
+    let sources = (0..inputs.len()).map(|k| flat(Buf::Input(k as u16), DType::F32, n)).collect();
+    let d = p.dtype();
+    let step = map(Shape::of(&[n]), p, sources, flat(Buf::Output(0), d, n));
+    let got = run(
+        m,
+        vec![step],
+        inputs.iter().map(|v| (DType::F32, encode(v, DType::F32))).collect(),
+        vec![(d, n * d.block_bytes())],
+        vec![],
+        &[],
+    )
+    .unwrap();
+    let got = decode(&got[0], d);
+    let mut worst: f64 = 0.0;
+    for i in 0..n {
+        let args: Vec<f64> = inputs.iter().map(|v| v[i] as f32 as f64).collect();
+        let (g, w) = (got[i], want(&args));
+        let w32 = w as f32 as f64;
+        if g.is_nan() && w.is_nan() || g == w32 {
+            continue;
+        }
+        let e = (g - w).abs();
+        // Subnormal results may be flushed.
+        assert!(e <= abs + rel * w.abs() || e < 1.2e-38, "{name}{args:?} gives {g}, {w} is right");
+        worst = worst.max(e / (w.abs() + abs / rel.max(1e-30)));
+    }
+    if std::env::var("TL_TEST_VERBOSE").is_ok() {
+        eprintln!("{name}: {worst:e}");
+    }
+}
+
+fn range(low: f64, high: f64, n: usize) -> Vec<f64> {
+    (0..n).map(|i| low + (high - low) * i as f64 / (n - 1) as f64).collect()
+}
+
+fn erf(x: f64) -> f64 {
+    // Series near zero, continued fraction far from it.
+    if x.abs() < 2.5 {
+        let (mut term, mut sum) = (x, x);
+        for n in 1..80 {
+            term *= -x * x / n as f64;
+            sum += term / (2 * n + 1) as f64;
+        }
+        sum * 2.0 / std::f64::consts::PI.sqrt()
+    } else {
+        let mut f = 0.0;
+        for k in (1..60).rev() {
+            f = k as f64 / 2.0 / (x.abs() + f);
+        }
+        (1.0 - (-x * x).exp() / std::f64::consts::PI.sqrt() / (x.abs() + f)).copysign(x)
+    }
+}
+
+#[test]
+fn unary_primitives() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    let special = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        1e-6,
+        -1e-6,
+        3e-3,
+        -3e-3,
+        2.5,
+        -2.5,
+        3.5,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        f64::NAN,
+        1e30,
+        -1e30,
+        1e-30,
+    ];
+    for &u in Unary::ALL.iter().filter(|u| u.takes_float()) {
+        let want = |x: f64| match u {
+            Unary::Neg => -x,
+            Unary::Abs => x.abs(),
+            Unary::Sign => (x > 0.0) as u8 as f64 - (x < 0.0) as u8 as f64,
+            Unary::Sqrt => x.sqrt(),
+            Unary::Rsqrt => 1.0 / x.sqrt(),
+            Unary::Recip => 1.0 / x,
+            Unary::Exp => x.exp(),
+            Unary::Exp2 => x.exp2(),
+            Unary::Expm1 => x.exp_m1(),
+            Unary::Log => x.ln(),
+            Unary::Log2 => x.log2(),
+            Unary::Log10 => x.log10(),
+            Unary::Log1p => x.ln_1p(),
+            Unary::Sin => x.sin(),
+            Unary::Cos => x.cos(),
+            Unary::Tan => x.tan(),
+            Unary::Asin => x.asin(),
+            Unary::Acos => x.acos(),
+            Unary::Atan => x.atan(),
+            Unary::Sinh => x.sinh(),
+            Unary::Cosh => x.cosh(),
+            Unary::Tanh => x.tanh(),
+            Unary::Asinh => x.asinh(),
+            Unary::Acosh => x.acosh(),
+            Unary::Atanh => x.atanh(),
+            Unary::Erf => erf(x),
+            Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            Unary::Floor => x.floor(),
+            Unary::Ceil => x.ceil(),
+            Unary::Round => x.round_ties_even(),
+            Unary::Trunc => x.trunc(),
+            Unary::IsNan => x.is_nan() as u8 as f64,
+            Unary::IsInf => x.is_infinite() as u8 as f64,
+            Unary::LogicalNot => (x == 0.0) as u8 as f64,
+            Unary::BitNot => unreachable!(),
+        };
+        // sin and friends: arguments beyond 1e5 are not promised.
+        let periodic = matches!(u, Unary::Sin | Unary::Cos | Unary::Tan);
+        let mut x: Vec<f64> = special.into_iter().filter(|x| !periodic || x.abs() < 1e5).collect();
+        // A signed zero's reciprocal differs between devices; infinities of rsqrt are checked below.
+        if matches!(u, Unary::Recip | Unary::Rsqrt) {
+            x.retain(|x| *x != 0.0 && *x > -1e29);
+        }
+        x.extend(range(-1.0, 1.0, 401));
+        x.extend(range(-12.0, 12.0, 501));
+        x.extend(range(0.0, 100.0, 301).iter().skip(1));
+        x.extend(range(0.9, 1.1, 101));
+        x.extend(range(-80.0, 80.0, 301));
+        if periodic {
+            // tan magnifies the rounding of its argument near its poles.
+            let far = if u == Unary::Tan { 1000.0 } else { 20000.0 };
+            x.extend(range(-far, far, 333));
+        }
+        if matches!(u, Unary::Recip | Unary::Rsqrt) {
+            x.retain(|x| *x != 0.0);
+        }
+        let p = program(&[inst(Prim::Source(0), &[], DType::F32), inst(Prim::Unary(u), &[0], u.result(DType::F32))]);
+        let (rel, abs) = match u {
+            Unary::Sin | Unary::Cos => (0.0, 4e-7),
+            Unary::Tan => (2e-6, 4e-7),
+            Unary::Tanh | Unary::Erf | Unary::Sigmoid => (2e-6, 3e-7),
+            Unary::Exp2 => (2e-5, 0.0),
+            Unary::Acos | Unary::Acosh | Unary::Asinh | Unary::Atanh => (1e-6, 3e-7),
+            _ => (1e-6, 0.0),
+        };
+        check(m, u.name(), p, &[x], |a| want(a[0]), rel, abs);
+    }
+}
+
+#[test]
+fn binary_primitives() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    let v = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        2.0,
+        -2.0,
+        3.0,
+        -3.0,
+        0.5,
+        -0.5,
+        7.25,
+        -7.25,
+        1e4,
+        13.0,
+        1e-3,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        f64::NAN,
+        0.3,
+        5.5,
+        24.0,
+        -31.0,
+    ];
+    let (mut a, mut b) = (vec![], vec![]);
+    for x in v {
+        for y in v {
+            a.push(x);
+            b.push(y);
+        }
+    }
+    for i in 0..500 {
+        a.push(((i * 7919) % 1000) as f64 / 37.0 - 9.0);
+        b.push(((i * 104729) % 1000) as f64 / 91.0 - 5.0);
+    }
+    for &op in Binary::ALL.iter().filter(|b| !b.bits()) {
+        let want = |x: f64, y: f64| match op {
+            Binary::Add => x + y,
+            Binary::Sub => x - y,
+            Binary::Mul => x * y,
+            Binary::Div => x / y,
+            Binary::Pow => x.powf(y),
+            Binary::Fmod => x % y,
+            Binary::Remainder => {
+                let r = x % y;
+                if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
+            }
+            Binary::Min => {
+                if x.is_nan() || y.is_nan() {
+                    f64::NAN
+                } else {
+                    x.min(y)
+                }
+            }
+            Binary::Max => {
+                if x.is_nan() || y.is_nan() {
+                    f64::NAN
+                } else {
+                    x.max(y)
+                }
+            }
+            Binary::Atan2 => x.atan2(y),
+            Binary::Copysign => x.copysign(y),
+            Binary::Eq => (x == y) as u8 as f64,
+            Binary::Ne => (x != y) as u8 as f64,
+            Binary::Lt => (x < y) as u8 as f64,
+            Binary::Le => (x <= y) as u8 as f64,
+            Binary::Gt => (x > y) as u8 as f64,
+            Binary::Ge => (x >= y) as u8 as f64,
+            _ => unreachable!(),
+        };
+        let p = program(&[
+            inst(Prim::Source(0), &[], DType::F32),
+            inst(Prim::Source(1), &[], DType::F32),
+            inst(Prim::Binary(op), &[0, 1], op.result(DType::F32)),
+        ]);
+        // Division by a zero or by an infinity is left to the device.
+        let keep = |i: &usize| !(op == Binary::Div && (b[*i] == 0.0 || b[*i].is_infinite()));
+        let at: Vec<usize> = (0..a.len()).filter(keep).collect();
+        let (a, b) = (at.iter().map(|&i| a[i]).collect(), at.iter().map(|&i| b[i]).collect());
+        check(m, op.name(), p, &[a, b], |v| want(v[0], v[1]), 1e-6, if op == Binary::Atan2 { 3e-7 } else { 0.0 });
+    }
+}
+
+#[test]
+fn integer_primitives() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    let v: [i64; 17] = [0, 1, -1, 2, -2, 3, -3, 5, 7, 8, 31, 32, 33, 100, -100, 2147483647, -2147483648];
+    for d in [DType::I32, DType::U32, DType::I8, DType::U8] {
+        // The value after a store in d.
+        let fit = |x: i64| decode(&encode(&[x as f64], d), d)[0] as i64;
+        let (mut a, mut b) = (vec![], vec![]);
+        for x in v {
+            for y in v {
+                a.push(fit(x));
+                b.push(fit(y));
+            }
+        }
+        for &op in Binary::ALL.iter().filter(|b| !b.float_only()) {
+            let want = |x: i64, y: i64| match op {
+                Binary::Add => x + y,
+                Binary::Sub => x - y,
+                Binary::Mul => x.wrapping_mul(y),
+                Binary::Div => {
+                    if y == 0 {
+                        0
+                    } else {
+                        x / y
+                    }
+                }
+                Binary::Fmod => {
+                    if y == 0 {
+                        x
+                    } else {
+                        x % y
+                    }
+                }
+                Binary::Remainder => {
+                    if y == 0 {
+                        x
+                    } else {
+                        ((x % y) + y) % y
+                    }
+                }
+                Binary::Pow if y < 0 => match x {
+                    1 => 1,
+                    -1 => {
+                        if y % 2 == 0 {
+                            1
+                        } else {
+                            -1
+                        }
+                    }
+                    _ => 0,
+                },
+                Binary::Pow => (0..y.min(300)).fold(1i64, |p, _| p.wrapping_mul(x)),
+                Binary::Min => x.min(y),
+                Binary::Max => x.max(y),
+                Binary::Eq => (x == y) as i64,
+                Binary::Ne => (x != y) as i64,
+                Binary::Lt => (x < y) as i64,
+                Binary::Le => (x <= y) as i64,
+                Binary::Gt => (x > y) as i64,
+                Binary::Ge => (x >= y) as i64,
+                Binary::And => x & y,
+                Binary::Or => x | y,
+                Binary::Xor => x ^ y,
+                Binary::Shl => {
+                    if (0..32).contains(&y) {
+                        x << y
+                    } else {
+                        0
+                    }
+                }
+                Binary::Shr => {
+                    if (0..32).contains(&y) {
+                        x >> y
+                    } else if d == DType::U32 {
+                        0
+                    } else {
+                        x >> 31
+                    }
+                }
+                _ => unreachable!(),
+            };
+            let out = op.result(d);
+            let p = program(&[inst(Prim::Source(0), &[], d), inst(Prim::Source(1), &[], d), inst(Prim::Binary(op), &[0, 1], out)]);
+            let n = a.len();
+            let bytes = |v: &[i64]| encode(&v.iter().map(|x| *x as f64).collect::<Vec<_>>(), d);
+            let s = map(Shape::of(&[n]), p, vec![flat(Buf::Input(0), d, n), flat(Buf::Input(1), d, n)], flat(Buf::Output(0), out, n));
+            let got = run(m, vec![s], vec![(d, bytes(&a)), (d, bytes(&b))], vec![(out, n * out.block_bytes())], vec![], &[]).unwrap();
+            for (i, g) in decode(&got[0], out).iter().enumerate() {
+                // Large powers of large numbers were cut short above.
+                if op == Binary::Pow && b[i] > 300 {
+                    continue;
+                }
+                let w = want(a[i], b[i]);
+                let w = if out == DType::Bool { w } else { decode(&wrap(w, d), d)[0] as i64 };
+                assert_eq!(*g as i64, w, "{d} {} of {} and {}", op.name(), a[i], b[i]);
+            }
+        }
+    }
+}
+
+/// The low bits of an integer as d stores them.
+fn wrap(x: i64, d: DType) -> Vec<u8> {
+    x.to_le_bytes()[..d.block_bytes()].to_vec()
+}
+
+#[test]
+fn casts_between_all_dtypes() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    let x = [0.0, 1.0, -1.0, 2.5, -2.5, 3.99, 100.0, 127.0, 200.0, 255.0, 0.1, 1e-3, 65504.0, 40000.0, 33.3];
+    for from in ALL {
+        for to in ALL {
+            let values = decode(&encode(&x, from), from);
+            let p = program(&[inst(Prim::Source(0), &[], from), inst(Prim::Cast, &[0], to)]);
+            let n = x.len();
+            let s = map(Shape::of(&[n]), p, vec![flat(Buf::Input(0), from, n)], flat(Buf::Output(0), to, n));
+            let got = run(m, vec![s], vec![(from, encode(&x, from))], vec![(to, n * to.block_bytes())], vec![], &[]).unwrap();
+            // Unsigned from negative floats saturates at zero, as Rust's casts do.
+            let want: Vec<f64> = values.iter().map(|v| if to == DType::U32 && from.is_float() { v.max(0.0) } else { *v }).collect();
+            assert_eq!(decode(&got[0], to), decode(&encode(&want, to), to), "{from} to {to}");
+        }
+    }
+}
+
+#[test]
+fn iota_and_philox() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    for n in [5, 64, 1003] {
+        let p = program(&[
+            inst(Prim::Source(0), &[], DType::U32),
+            inst(Prim::Param(0), &[], DType::U32),
+            inst(Prim::Lit(77f64.to_bits()), &[], DType::U32),
+            inst(Prim::Philox, &[0, 1, 2], DType::U32),
+        ]);
+        let s = map(Shape::of(&[n]), p, vec![flat(Buf::Iota, DType::U32, n)], flat(Buf::Output(0), DType::U32, n));
+        let got = run(m, vec![s], vec![], vec![(DType::U32, 4 * n)], vec![], &[4294967290.0]).unwrap();
+        let want: Vec<u8> = (0..n as u32).flat_map(|k| philox(k, 4294967290, 77).to_le_bytes()).collect();
+        assert_eq!(got[0], want, "{n} numbers");
+    }
+    // A grid of coordinates: i32 from a broadcast counter.
+    let l = Layout::contiguous(Shape::of(&[6])).broadcast_to(Shape::of(&[3, 6]));
+    let s = map(
+        Shape::of(&[3, 6]),
+        Program::identity(DType::U32),
+        vec![source(Buf::Iota, DType::U32, l)],
+        flat(Buf::Output(0), DType::I32, 18),
+    );
+    let got = run(m, vec![s], vec![], vec![(DType::I32, 72)], vec![], &[]).unwrap();
+    assert_eq!(decode(&got[0], DType::I32), (0..18).map(|i| (i % 6) as f64).collect::<Vec<_>>());
+}
+
+#[test]
+fn several_stores_slots_and_writing_in_place() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    for d in [DType::F32, DType::F16, DType::U8] {
+        for n in [9, 16] {
+            let two = |op| program(&[inst(Prim::Source(0), &[], d), inst(Prim::Source(1), &[], d), inst(Prim::Binary(op), &[0, 1], d)]);
+            let s = |buf| flat(buf, d, n);
+            let store = |op, a, b, t| Store { shape: Shape::of(&[n]), program: two(op), sources: vec![s(a), s(b)], target: s(t) };
+            let (a, b) = (Buf::Input(0), Buf::Input(1));
+            // slot = a + b, out1 = a · b in one dispatch; a += slot in place; out0 = a.
+            let steps = vec![
+                step(Work::Map, vec![], vec![store(Binary::Add, a, b, Buf::Slot(0)), store(Binary::Mul, a, b, Buf::Output(1))]),
+                step(Work::Map, vec![], vec![store(Binary::Add, a, Buf::Slot(0), a)]),
+                map(Shape::of(&[n]), Program::identity(d), vec![s(a)], s(Buf::Output(0))),
+            ];
+            let (x, y): (Vec<f64>, Vec<f64>) = ((0..n).map(|i| i as f64).collect(), (0..n).map(|i| (i % 5) as f64).collect());
+            let bytes = n * d.block_bytes();
+            let before = m.submits();
+            let got = run(m, steps, vec![(d, encode(&x, d)), (d, encode(&y, d))], vec![(d, bytes), (d, bytes)], vec![bytes], &[]).unwrap();
+            assert_eq!(m.submits() - before, 1);
+            assert_eq!(decode(&got[0], d), x.iter().zip(&y).map(|(x, y)| 2.0 * x + y).collect::<Vec<_>>(), "{d}");
+            assert_eq!(decode(&got[1], d), x.iter().zip(&y).map(|(x, y)| x * y).collect::<Vec<_>>(), "{d}");
+        }
+    }
+}
+
+/// A kernel of its own text, for tests.
+struct Text {
+    source: &'static str,
+    words: Vec<Word>,
+    grid: [u32; 3],
+    raw: Vec<u8>,
+}
+impl Kernel for Text {
+    fn cpu(&self, _: &dyn Task) {}
+    fn ops(&self, _: &Step) -> u64 {
+        1
+    }
+    fn wgsl(&self, _: &Step, _: &AdapterInfo) -> Option<Wgsl> {
+        Some(Wgsl {
+            source: self.source.into(),
+            consts: vec![],
+            workgroup: 32,
+            grid: self.grid,
+            words: self.words.clone(),
+            raw: self.raw.clone(),
+        })
+    }
+}
+
+const ROW_SUM: &str = "
+// default
+alias T_0 = f32;
+const WORKGROUP: u32 = 32u;
+fn load_0(i: u32) -> f32 { return f32(i); }
+fn store_0(i: u32, v: f32) {}
+fn word(n: u32) -> u32 { return 1u; }
+// end
+var<workgroup> part: array<T_0, WORKGROUP>;
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let row = group.x + group.y * groups.x;
+  let cols = word(1u);
+  var sum = T_0(0);
+  if row < word(0u) {
+    for (var c = lane; c < cols; c += WORKGROUP) {
+      sum += load_0(row * cols + c);
+    }
+  }
+  part[lane] = sum;
+  workgroupBarrier();
+  for (var s = WORKGROUP / 2u; s > 0u; s = s / 2u) {
+    if lane < s {
+      part[lane] += part[lane + s];
+    }
+    workgroupBarrier();
+  }
+  if lane == 0u && row < word(0u) {
+    store_0(row, part[0]);
+  }
+}
+";
+
+#[test]
+fn kernels_with_fused_loads_and_stores() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    for d in [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U8] {
+        for (rows, cols) in [(1, 5), (7, 33), (70000, 3)] {
+            let c = d.compute();
+            // Σ over columns of a transposed view of (x + x), then · 2 + bias[row].
+            let l = Layout::contiguous(Shape::of(&[cols, rows])).permute(&[1, 0]);
+            let load = Load {
+                shape: Shape::of(&[rows, cols]),
+                program: program(&[inst(Prim::Source(0), &[], d), inst(Prim::Cast, &[0], c), inst(Prim::Binary(Binary::Add), &[1, 1], c)]),
+                sources: vec![source(Buf::Input(0), d, l)],
+            };
+            let store = Store {
+                shape: Shape::of(&[rows]),
+                program: program(&[
+                    inst(Prim::Value, &[], c),
+                    inst(Prim::Source(0), &[], c),
+                    inst(Prim::Param(0), &[], c),
+                    inst(Prim::Binary(Binary::Mul), &[0, 2], c),
+                    inst(Prim::Binary(Binary::Add), &[3, 1], c),
+                    inst(Prim::Cast, &[4], d),
+                ]),
+                sources: vec![flat(Buf::Input(1), c, rows)],
+                target: flat(Buf::Output(0), d, rows),
+            };
+            let kernel = Text {
+                source: ROW_SUM,
+                words: vec![Word::U32(rows as u32), Word::U32(cols as u32)],
+                grid: [rows as u32, 1, 1],
+                raw: vec![],
+            };
+            let x: Vec<f64> = sample(rows * cols, d);
+            let bias: Vec<f64> = (0..rows).map(|r| (r % 3) as f64).collect();
+            let s = step(Work::Kernel(Arc::new(kernel)), vec![load], vec![store]);
+            let got = run(m, vec![s], vec![(d, encode(&x, d)), (c, encode(&bias, c))], vec![(d, rows * d.block_bytes())], vec![], &[2.0])
+                .unwrap();
+            let want: Vec<f64> = (0..rows).map(|r| (0..cols).map(|k| 2.0 * x[k * rows + r]).sum::<f64>() * 2.0 + bias[r]).collect();
+            assert_eq!(decode(&got[0], d), decode(&encode(&want, d), d), "{d} [{rows}, {cols}]");
+        }
+    }
+}
+
+#[test]
+fn bad_indices_are_reported_with_the_line() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    let source = "
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(local_invocation_index) lane: u32) {
+  if lane < word(0u) {
+    let i = load_0(lane);
+    if i < 0 || i >= 4 { fail(bitcast<u32>(i)); }
+    store_0(lane, i);
+  }
+}
+";
+    for (bad, ok) in [(3, true), (-9, false), (2, true)] {
+        let kernel = Text { source, words: vec![Word::U32(3)], grid: [1, 1, 1], raw: vec![] };
+        let load =
+            Load { shape: Shape::of(&[3]), program: Program::identity(DType::I32), sources: vec![flat(Buf::Input(0), DType::I32, 3)] };
+        let store = Store {
+            shape: Shape::of(&[3]),
+            program: Program::value(DType::I32),
+            sources: vec![],
+            target: flat(Buf::Output(0), DType::I32, 3),
+        };
+        let s = step(Work::Kernel(Arc::new(kernel)), vec![load], vec![store]);
+        let line = s.at.line();
+        let r = run(m, vec![s], vec![(DType::I32, encode(&[1.0, bad as f64, 2.0], DType::I32))], vec![(DType::I32, 12)], vec![], &[]);
+        match r {
+            Ok(_) => assert!(ok, "index {bad} was not reported"),
+            Err(TensorError::Index { op, message, at }) => {
+                assert!(!ok && op == "test" && at.line() == line && message.contains("-9"), "{op} {message}");
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+#[test]
+fn raw_buffers() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    let source = "
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(local_invocation_index) lane: u32) {
+  if lane < word(0u) {
+    let q = bitcast<vec4<f32>>(raw_0[lane]);
+    store4_0(lane * 4u, q + load4_0(lane * 4u));
+  }
+}
+";
+    for d in [DType::F32, DType::F16] {
+        let kernel = Text { source, words: vec![Word::U32(5)], grid: [1, 1, 1], raw: vec![0] };
+        let load =
+            Load { shape: Shape::of(&[20]), program: Program::identity(DType::F32), sources: vec![flat(Buf::Input(0), DType::F32, 20)] };
+        let store =
+            Store { shape: Shape::of(&[20]), program: Program::value(DType::F32), sources: vec![], target: flat(Buf::Output(0), d, 20) };
+        let x = sample(20, DType::F32);
+        let s = step(Work::Kernel(Arc::new(kernel)), vec![load], vec![store]);
+        let got = run(m, vec![s], vec![(DType::F32, encode(&x, DType::F32))], vec![(d, 20 * d.block_bytes())], vec![], &[]).unwrap();
+        assert_eq!(decode(&got[0], d), x.iter().map(|x| 2.0 * x).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn repeated_runs_share_pipelines_and_memory() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    let p = |n: usize| {
+        let s = map(
+            Shape::of(&[n]),
+            Program::identity(DType::F32),
+            vec![flat(Buf::Input(0), DType::F32, n)],
+            flat(Buf::Slot(0), DType::F32, n),
+        );
+        let t = map(
+            Shape::of(&[n]),
+            Program::identity(DType::F32),
+            vec![flat(Buf::Slot(0), DType::F32, n)],
+            flat(Buf::Output(0), DType::F32, n),
+        );
+        Arc::new(Plan {
+            steps: vec![s, t],
+            inputs: vec![Input { dtype: DType::F32, written: false }],
+            outputs: vec![Output { dtype: DType::F32, bytes: 4 * n }],
+            slots: vec![4 * n],
+            params: 0,
+        })
+    };
+    let (small, large) = (p(400), p(40000));
+    let input = upload(m, encode(&sample(40000, DType::F32), DType::F32));
+    m.run(&small, std::slice::from_ref(&input), &[m.alloc(1600).unwrap()], &[]).unwrap();
+    for _ in 0..5 {
+        let out = m.alloc(160000).unwrap();
+        m.run(&large, std::slice::from_ref(&input), std::slice::from_ref(&out), &[]).unwrap();
+        let mut got = vec![0; 160000];
+        m.read(&out, 0, &mut got).unwrap();
+        assert_eq!(decode(&got, DType::F32), sample(40000, DType::F32));
+        // A part from the middle, at an odd byte.
+        let mut part = vec![0; 10];
+        m.read(&out, 1001, &mut part).unwrap();
+        assert_eq!(part, got[1001..1011]);
+    }
+    assert!(input.is_unique() && !input.clone().is_unique());
+}
+
+#[test]
+fn impossible_requests_are_errors() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    assert!(matches!(m.alloc(1 << 44), Err(TensorError::OutOfMemory { .. })));
+    let kernel = Text { source: "fn main( {", words: vec![], grid: [1, 1, 1], raw: vec![] };
+    let store =
+        Store { shape: Shape::of(&[3]), program: Program::value(DType::I32), sources: vec![], target: flat(Buf::Output(0), DType::I32, 3) };
+    let s = step(Work::Kernel(Arc::new(kernel)), vec![], vec![store]);
+    let e = run(m, vec![s], vec![], vec![(DType::I32, 12)], vec![], &[]).unwrap_err();
+    assert!(matches!(e, TensorError::Unsupported(_)), "{e}");
+    for bad in ["gpu:x", "cuda", "vulkan:99"] {
+        assert!(matches!(GpuMachine::open(bad), Err(TensorError::UnsupportedDevice(_))), "{bad}");
+    }
+    assert!(!m.supports(DType::F64) && m.supports(DType::Q4_K));
+}

@@ -1,0 +1,135 @@
+//! Bytes to and from the GPU.
+
+use super::core::{Core, lock};
+use super::pool::GpuBuffer;
+use crate::error::{TensorError, TensorResult};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+/// Bytes written at a time, so that the driver's staging memory stays small.
+const UPLOAD_CHUNK: usize = 16 << 20;
+/// Chunks between waits.
+const UPLOAD_AHEAD: usize = 4;
+/// Bytes read at a time.
+const READ_CHUNK: usize = 64 << 20;
+
+impl Core {
+    /// A buffer with this content.
+    pub fn upload(self: &Arc<Core>, bytes: &[u8]) -> TensorResult<GpuBuffer> {
+        let buffer = self.lease(bytes.len(), 0)?;
+        let mut marks = std::collections::VecDeque::new();
+        for (n, chunk) in bytes.chunks(UPLOAD_CHUNK).enumerate() {
+            let at = (n * UPLOAD_CHUNK) as u64;
+            let whole = chunk.len() & !3;
+            if whole > 0 {
+                self.queue.write_buffer(&buffer.0.raw, at, &chunk[..whole]);
+            }
+            if whole < chunk.len() {
+                let mut last = [0u8; 4];
+                last[..chunk.len() - whole].copy_from_slice(&chunk[whole..]);
+                self.queue.write_buffer(&buffer.0.raw, at + whole as u64, &last);
+            }
+            if bytes.len() > UPLOAD_CHUNK {
+                marks.push_back(self.queue.submit([]));
+                if marks.len() > UPLOAD_AHEAD {
+                    self.wait_for(marks.pop_front())?;
+                }
+            }
+        }
+        self.check()?;
+        Ok(buffer)
+    }
+
+    /// Waits for what was submitted and copies bytes `start..start + out.len()`.
+    pub fn read(&self, staging: &Mutex<Option<wgpu::Buffer>>, buffer: &GpuBuffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
+        if start + out.len() > buffer.0.size as usize {
+            return Err(TensorError::Invalid(format!("a read of bytes {start}..{} from a buffer of {}", start + out.len(), buffer.0.size)));
+        }
+        let mut staging = lock(staging);
+        if out.is_empty() {
+            self.wait()?;
+            return self.read_record(&mut staging);
+        }
+        for (n, part) in out.chunks_mut(READ_CHUNK).enumerate() {
+            let from = start + n * READ_CHUNK;
+            let (low, high) = (from & !3, (from + part.len()).next_multiple_of(4));
+            let record = self.may_fail.swap(false, Ordering::Relaxed);
+            let bytes = self.fetch(&mut staging, Some((&buffer.0.raw, low as u64, (high - low) as u64)), record, |bytes| {
+                part.copy_from_slice(&bytes[from - low..from - low + part.len()]);
+            })?;
+            self.report(bytes)?;
+        }
+        Ok(())
+    }
+
+    fn read_record(&self, staging: &mut Option<wgpu::Buffer>) -> TensorResult<()> {
+        if self.may_fail.swap(false, Ordering::Relaxed) {
+            let record = self.fetch(staging, None, true, |_| {})?;
+            self.report(record)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the error of a set record, and clears it.
+    fn report(&self, record: Option<[u32; 4]>) -> TensorResult<()> {
+        match record {
+            Some(r) if r[0] != 0 => {
+                self.queue.write_buffer(&self.error_record, 0, &[0; 16]);
+                Err(self.index_error(r))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Copies a range, and the error record if asked for, through staging memory.
+    fn fetch(
+        &self,
+        staging: &mut Option<wgpu::Buffer>,
+        range: Option<(&wgpu::Buffer, u64, u64)>,
+        record: bool,
+        take: impl FnOnce(&[u8]),
+    ) -> TensorResult<Option<[u32; 4]>> {
+        self.check()?;
+        let len = range.map_or(0, |r| r.2);
+        let need = len + 16;
+        if staging.as_ref().is_none_or(|s| s.size() < need) {
+            let descriptor = wgpu::BufferDescriptor {
+                label: Some("staging"),
+                size: need.next_power_of_two().max(4096),
+                usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            };
+            *staging = Some(
+                self.guarded(|| self.device.create_buffer(&descriptor)).map_err(|e| TensorError::Invalid(format!("{}: {e}", self.name)))?,
+            );
+        }
+        let Some(target) = staging.as_ref() else { return Ok(None) };
+        let mut e = self.device.create_command_encoder(&Default::default());
+        if let Some((source, start, len)) = range {
+            e.copy_buffer_to_buffer(source, start, target, 0, len);
+        }
+        if record {
+            e.copy_buffer_to_buffer(&self.error_record, 0, target, len, 16);
+        }
+        let index = self.queue.submit([e.finish()]);
+        let mapped = Arc::new(Mutex::new(None));
+        let slot = mapped.clone();
+        target.map_async(wgpu::MapMode::Read, 0..need, move |r| *lock(&slot) = Some(r));
+        self.wait_for(Some(index))?;
+        let result = lock(&mapped).take();
+        match result {
+            Some(Ok(())) => {}
+            other => {
+                self.check()?;
+                return Err(TensorError::DeviceLost(format!("{}: reading back failed ({other:?})", self.name)));
+            }
+        }
+        let bytes = target.get_mapped_range(0..need).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", self.name)))?;
+        take(&bytes[..len as usize]);
+        let mut r = [0u32; 4];
+        bytemuck::cast_slice_mut::<u32, u8>(&mut r).copy_from_slice(&bytes[len as usize..need as usize]);
+        drop(bytes);
+        target.unmap();
+        Ok(record.then_some(r))
+    }
+}

@@ -1,0 +1,338 @@
+//! The code generator: one step becomes a WGSL text, its bindings and its metadata block.
+
+use super::meta::{Meta, MetaWord, kernel_word};
+use super::operand::{Forms, Operands, Tail, View};
+use super::program::{cast_lane, function, lane};
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::plan::{AdapterInfo, Buf, Kernel, Plan, Step, Store, Work};
+use crate::scalar::Prim;
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write;
+use std::sync::LazyLock;
+
+/// Workgroups per dimension that every adapter takes.
+const MAX_GROUPS: u64 = 65535;
+
+/// A step, ready to become a pipeline and a dispatch.
+pub(super) struct StepText {
+    pub text: String,
+    /// Bindings 1, 2, …; binding 0 is the metadata block.
+    pub views: Vec<View>,
+    pub words: Vec<MetaWord>,
+    pub grid: [u32; 3],
+    /// Whether the text can report a bad index.
+    pub fails: bool,
+}
+
+/// The helper functions by name: text and the helpers it calls.
+static PRELUDE: LazyLock<HashMap<&'static str, (&'static str, Vec<&'static str>)>> = LazyLock::new(|| {
+    let text = include_str!("prelude.wgsl");
+    let mut out = HashMap::new();
+    let mut rest = text;
+    while let Some(start) = rest.find("\nfn ") {
+        let body = &rest[start + 1..];
+        let end = body.find("\n}").map_or(body.len(), |e| e + 2);
+        let function = &body[..end];
+        let name = &function[3..function.find('(').unwrap_or(3)];
+        let calls = identifiers(&function[3..]).filter(|i| i.starts_with("tl_") && *i != name).collect();
+        out.insert(name, (function, calls));
+        rest = &body[end..];
+    }
+    out
+});
+
+fn identifiers(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|s| s.starts_with(|c: char| c.is_ascii_alphabetic()))
+}
+
+/// Appends the helpers that a text calls, and those that they call.
+fn append_prelude(text: &mut String) {
+    let mut todo: Vec<&'static str> = identifiers(text).filter_map(|i| PRELUDE.get_key_value(i).map(|(k, _)| *k)).collect();
+    let mut done = HashSet::new();
+    while let Some(name) = todo.pop() {
+        if done.insert(name)
+            && let Some((_, calls)) = PRELUDE.get(name)
+        {
+            todo.extend(calls);
+        }
+    }
+    // In one order, so that equal kernels have equal texts.
+    let mut names: Vec<_> = done.into_iter().collect();
+    names.sort_unstable();
+    for n in names {
+        text.push_str(PRELUDE[n].0);
+        text.push('\n');
+    }
+}
+
+/// A kernel's text without its stand-ins, and its `enable` lines.
+fn strip(source: &str) -> (String, String) {
+    let (mut text, mut enables, mut standing) = (String::with_capacity(source.len()), String::new(), true);
+    for line in source.lines() {
+        match line.trim() {
+            "// default" => standing = false,
+            "// end" => standing = true,
+            t if t.starts_with("enable ") || t.starts_with("requires ") => {
+                enables.push_str(t);
+                enables.push('\n');
+            }
+            _ if standing => {
+                text.push_str(line);
+                text.push('\n');
+            }
+            _ => {}
+        }
+    }
+    (text, enables)
+}
+
+/// Workgroups folded from one dimension into two where there are too many for one.
+fn fold(groups: u64) -> [u32; 3] {
+    let y = groups.div_ceil(MAX_GROUPS);
+    [groups.div_ceil(y.max(1)) as u32, y as u32, 1]
+}
+
+/// The dtype of the kernel's value in a store's program.
+fn value_dtype(s: &Store) -> DType {
+    s.program.insts.iter().find(|i| i.op == Prim::Value).map_or(s.program.dtype(), |i| i.dtype).compute()
+}
+
+/// Whether four elements may be written past a target's end: the window is all of its buffer, so that only padding follows.
+fn spills(plan: &Plan, s: &Store) -> bool {
+    let t = &s.target;
+    let bytes = match t.buf {
+        Buf::Output(n) => plan.outputs[n as usize].bytes,
+        Buf::Slot(n) => plan.slots[n as usize],
+        _ => return false,
+    };
+    let end = t.layout.shape.count() * t.dtype.block_bytes();
+    t.offset.is_none() && t.layout.offset == 0 && t.layout.is_contiguous() && end.next_multiple_of(4 * t.dtype.block_bytes()) >= bytes
+}
+
+/// Writes a step's text; `None` where the step has nothing to do.
+pub(super) fn step_text(plan: &Plan, step: &Step, adapter: &AdapterInfo, soft_f16: bool) -> TensorResult<Option<StepText>> {
+    if step.stores.iter().all(|s| s.shape.count() == 0) {
+        return Ok(None);
+    }
+    match &step.work {
+        Work::Map => map_text(plan, step, adapter, soft_f16).map(Some),
+        Work::Kernel(k) => kernel_text(&**k, step, adapter, soft_f16),
+    }
+}
+
+fn finish(head: String, o: Operands, meta: Meta, body: &str, grid: [u32; 3], fails: bool) -> StepText {
+    let mut text = head;
+    let _ = writeln!(text, "@group(0) @binding(0) var<uniform> m_: array<vec4<u32>, {}>;", meta.rows());
+    for (n, v) in o.views.iter().enumerate() {
+        let access = if v.written { "read_write" } else { "read" };
+        let _ = writeln!(text, "@group(0) @binding({}) var<storage, {access}> {}: {};", n + 1, v.name, v.ty.wgsl());
+    }
+    text += &o.text;
+    text += body;
+    append_prelude(&mut text);
+    StepText { text, views: o.views, words: meta.words, grid, fails }
+}
+
+fn map_text(plan: &Plan, step: &Step, adapter: &AdapterInfo, soft_f16: bool) -> TensorResult<StepText> {
+    let count = step.stores[0].shape.count();
+    if count > u32::MAX as usize - 4 {
+        return Err(TensorError::Unsupported(format!("{} elements in one step on a GPU", count)));
+    }
+    let forms = Forms { one: false, four: true };
+    let mut meta = Meta::default();
+    let n = meta.size(count);
+    let exact = count % 4 == 0;
+    let tail = if exact { Tail::None } else { Tail::Guard(n.clone()) };
+    let mut o = Operands::new(soft_f16);
+    let mut ids = Vec::new();
+    let mut targets = Vec::new();
+    for s in &step.stores {
+        ids.push(s.sources.iter().map(|s| o.source(s, forms)).collect::<TensorResult<Vec<_>>>()?);
+        targets.push(o.target(&s.target, forms, exact || spills(plan, s))?);
+    }
+    let mut distinct: Vec<usize> = ids.iter().flatten().copied().collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let mut main = String::new();
+    for &id in &distinct {
+        o.read(id, forms, &tail, &mut meta)?;
+        let _ = writeln!(main, "  let a{id} = x{id}v(i);");
+    }
+    let mut stores = String::new();
+    let mut functions = String::new();
+    for (k, s) in step.stores.iter().enumerate() {
+        o.write(targets[k], forms, &tail, &mut meta)?;
+        let t = lane(s.target.dtype)?;
+        let dtypes: Vec<DType> = s.sources.iter().map(|s| s.dtype).collect();
+        let call = |c: &str| ids[k].iter().map(|id| format!("a{id}.{c}")).collect::<Vec<_>>().join(", ");
+        let lanes = if s.program.is_identity() {
+            ["x", "y", "z", "w"].map(|c| cast_lane(&format!("a{}.{c}", ids[k][0]), dtypes[0], s.target.dtype))
+        } else {
+            functions += &function(&s.program, &format!("ps{k}"), None, &dtypes, &mut meta, soft_f16)?;
+            ["x", "y", "z", "w"].map(|c| cast_lane(&format!("ps{k}({})", call(c)), s.program.dtype(), s.target.dtype))
+        };
+        let [x, y, z, w] = lanes;
+        let _ = writeln!(main, "  let v{k} = vec4<{t}>({}, {}, {}, {});", x?, y?, z?, w?);
+        let _ = writeln!(stores, "  z{}v(i, v{k});", targets[k]);
+    }
+    let workgroup = adapter.workgroup_threads.clamp(1, 256);
+    let body = format!(
+        "{functions}@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {{
+  let i = ((group.y * groups.x + group.x) * WORKGROUP + lane) * 4u;
+  if i >= {n} {{
+    return;
+  }}
+{main}{stores}}}
+"
+    );
+    let grid = fold((count as u64).div_ceil(4 * workgroup as u64));
+    Ok(finish(format!("const WORKGROUP: u32 = {workgroup}u;\n"), o, meta, &body, grid, false))
+}
+
+fn kernel_text(kernel: &dyn Kernel, step: &Step, adapter: &AdapterInfo, soft_f16: bool) -> TensorResult<Option<StepText>> {
+    let Some(w) = kernel.wgsl(step, adapter) else {
+        return Err(TensorError::Unsupported(format!("{} on this GPU ({}:{})", step.name, step.at.file(), step.at.line())));
+    };
+    let mut grid = w.grid;
+    if grid.contains(&0) {
+        return Ok(None);
+    }
+    if grid[0] as u64 > MAX_GROUPS && grid[1] == 1 && grid[2] == 1 {
+        grid = fold(grid[0] as u64);
+    }
+    if grid.iter().any(|&g| g as u64 > MAX_GROUPS) {
+        return Err(TensorError::Unsupported(format!("{}: a grid of {:?} workgroups", step.name, w.grid)));
+    }
+    let (text, mut head) = strip(&w.source);
+    let names: HashSet<&str> = identifiers(&text).collect();
+    let forms = |verb: &str, k: usize| Forms {
+        one: names.contains(format!("{verb}_{k}").as_str()),
+        four: names.contains(format!("{verb}4_{k}").as_str()),
+    };
+    for (name, v) in &w.consts {
+        let _ = writeln!(head, "const {name}: u32 = {v}u;");
+    }
+    let _ = writeln!(head, "const WORKGROUP: u32 = {}u;", w.workgroup);
+    let mut meta = Meta::default();
+    let mut body = String::new();
+    // The kernel's own numbers come first: `word(n)` finds them by position.
+    meta.words.extend(w.words.iter().map(kernel_word));
+    let mut o = Operands::new(soft_f16);
+    let mut loads = Vec::new();
+    let mut stores = Vec::new();
+    for (k, l) in step.loads.iter().enumerate() {
+        let f = forms("load", k);
+        let used = if f.one || f.four { &l.sources[..] } else { &[] };
+        loads.push(used.iter().map(|s| o.source(s, f)).collect::<TensorResult<Vec<_>>>()?);
+    }
+    for (k, s) in step.stores.iter().enumerate() {
+        let f = forms("store", k);
+        if f.one || f.four {
+            let sources = s.sources.iter().map(|s| o.source(s, f)).collect::<TensorResult<Vec<_>>>()?;
+            stores.push(Some((sources, o.target(&s.target, f, true)?)));
+        } else {
+            stores.push(None);
+        }
+    }
+    // A source may serve several loads and stores: its functions are written once, in every form that one of them needs.
+    let mut all: Vec<(usize, Forms)> = Vec::new();
+    let uses = loads.iter().enumerate().map(|(k, ids)| (ids, forms("load", k)));
+    let epilogues = stores.iter().enumerate().filter_map(|(k, s)| s.as_ref().map(|s| (&s.0, forms("store", k))));
+    for (ids, f) in uses.chain(epilogues) {
+        for &id in ids {
+            match all.iter_mut().find(|a| a.0 == id) {
+                Some(a) => a.1 = Forms { one: a.1.one || f.one, four: a.1.four || f.four },
+                None => all.push((id, f)),
+            }
+        }
+    }
+    for (id, f) in all {
+        o.read(id, f, &Tail::None, &mut meta)?;
+    }
+    let quad = ["x", "y", "z", "w"];
+    for (k, l) in step.loads.iter().enumerate() {
+        let t = lane(l.dtype())?;
+        let _ = writeln!(head, "alias T_{k} = {t};");
+        let (f, ids) = (forms("load", k), &loads[k]);
+        if !f.one && !f.four {
+            continue;
+        }
+        let dtypes: Vec<DType> = l.sources.iter().map(|s| s.dtype).collect();
+        let call = |args: Vec<String>| {
+            if l.plain().is_some() { cast_lane(&args[0], dtypes[0], l.dtype()) } else { Ok(format!("pl{k}({})", args.join(", "))) }
+        };
+        if l.plain().is_none() {
+            body += &function(&l.program, &format!("pl{k}"), None, &dtypes, &mut meta, soft_f16)?;
+        }
+        if f.one {
+            let v = call(ids.iter().map(|id| format!("x{id}(i)")).collect())?;
+            let _ = write!(body, "fn load_{k}(i: u32) -> T_{k} {{\n  return {v};\n}}\n");
+        }
+        if f.four {
+            let _ = writeln!(body, "fn load4_{k}(i: u32) -> vec4<T_{k}> {{");
+            for (n, id) in ids.iter().enumerate() {
+                let _ = writeln!(body, "  let a{n} = x{id}v(i);");
+            }
+            let v = quad.map(|c| call((0..ids.len()).map(|n| format!("a{n}.{c}")).collect()));
+            let [x, y, z, w] = v;
+            let _ = write!(body, "  return vec4<T_{k}>({}, {}, {}, {});\n}}\n", x?, y?, z?, w?);
+        }
+    }
+    for (k, s) in step.stores.iter().enumerate() {
+        let value = value_dtype(s);
+        let _ = writeln!(head, "alias V_{k} = {};", lane(value)?);
+        let Some((ids, target)) = &stores[k] else { continue };
+        let f = forms("store", k);
+        o.write(*target, f, &Tail::None, &mut meta)?;
+        let t = lane(s.target.dtype)?;
+        let dtypes: Vec<DType> = s.sources.iter().map(|s| s.dtype).collect();
+        if !s.program.is_value() {
+            body += &function(&s.program, &format!("ps{k}"), Some(value), &dtypes, &mut meta, soft_f16)?;
+        }
+        let call = |v: String, args: Vec<String>| {
+            if s.program.is_value() {
+                cast_lane(&v, value, s.target.dtype)
+            } else {
+                let args: Vec<String> = [v].into_iter().chain(args).collect();
+                cast_lane(&format!("ps{k}({})", args.join(", ")), s.program.dtype(), s.target.dtype)
+            }
+        };
+        if f.one {
+            let v = call("v".into(), ids.iter().map(|id| format!("x{id}(i)")).collect())?;
+            let _ = write!(body, "fn store_{k}(i: u32, v: V_{k}) {{\n  z{target}(i, {v});\n}}\n");
+        }
+        if f.four {
+            let _ = writeln!(body, "fn store4_{k}(i: u32, v: vec4<V_{k}>) {{");
+            for (n, id) in ids.iter().enumerate() {
+                let _ = writeln!(body, "  let a{n} = x{id}v(i);");
+            }
+            let v = quad.map(|c| call(format!("v.{c}"), (0..ids.len()).map(|n| format!("a{n}.{c}")).collect()));
+            let [x, y, z, w] = v;
+            let _ = write!(body, "  z{target}v(i, vec4<{t}>({}, {}, {}, {}));\n}}\n", x?, y?, z?, w?);
+        }
+    }
+    for &k in &w.raw {
+        let source = step
+            .loads
+            .get(k as usize)
+            .and_then(|l| l.plain())
+            .ok_or_else(|| TensorError::Invalid(format!("{}: load {k} is not plain", step.name)))?;
+        o.raw(source, format!("raw_{k}"));
+    }
+    if names.contains("word") {
+        body += "fn word(n: u32) -> u32 {\n  return m_[n >> 2u][n & 3u];\n}\n";
+    }
+    let fails = names.contains("fail");
+    if fails {
+        o.error();
+        let tag = meta.push(MetaWord::Tag);
+        let _ = write!(
+            body,
+            "fn fail(code: u32) {{\n  if atomicOr(&e_[0], 1u) == 0u {{\n    atomicStore(&e_[1], {tag});\n    atomicStore(&e_[2], code);\n  }}\n}}\n"
+        );
+    }
+    body += &text;
+    Ok(Some(finish(head, o, meta, &body, grid, fails)))
+}

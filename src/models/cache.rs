@@ -1,0 +1,67 @@
+//! The KV cache: keys and values of past tokens, in buffers of fixed capacity that are written in place.
+
+use crate::device::Device;
+use crate::error::{TensorError, TensorResult};
+use crate::eval::eval_all;
+use crate::models::ModelShape;
+use crate::tensor::Tensor;
+
+/// Keys and values of every layer, each `[1,Hkv,capacity,D]`, of which the first `len` positions are valid.
+pub struct KvCache {
+    layers: Vec<(Tensor, Tensor)>,
+    len: usize,
+    capacity: usize,
+}
+
+impl KvCache {
+    /// An empty cache with room for `capacity` positions.
+    pub fn new(shape: &ModelShape, capacity: usize, device: &Device) -> TensorResult<KvCache> {
+        let sizes = [1, shape.kv_heads, capacity, shape.head_dim];
+        let zeros = || Tensor::zeros(&sizes, shape.dtype, device);
+        let layers = (0..shape.layers).map(|_| Ok((zeros()?, zeros()?))).collect::<TensorResult<Vec<_>>>()?;
+        // Each its own memory: equal zeros would be computed once and shared.
+        for (k, v) in &layers {
+            eval_all(&[k])?;
+            eval_all(&[v])?;
+        }
+        Ok(KvCache { layers, len: 0, capacity })
+    }
+
+    /// Valid positions.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether no position is valid.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Room.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+    /// Forgets all positions from `len` on, for going back to an earlier point of the conversation.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+    /// Counts `n` more positions as valid, after a step appended them in every layer.
+    pub fn advance(&mut self, n: usize) {
+        self.len += n;
+    }
+
+    /// Writes keys and values `[1,Hkv,T,D]` of the next T positions of a layer; gives the whole buffers.
+    pub fn append(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> TensorResult<(Tensor, Tensor)> {
+        let t = k.dims()[2];
+        if self.len + t > self.capacity {
+            return Err(TensorError::Invalid(format!("the context is full: {} of {} positions are taken and {t} more do not fit", self.len, self.capacity)));
+        }
+        let slot = &mut self.layers[layer];
+        // The old handle goes, so that the write may happen in place.
+        slot.0 = slot.0.write(k, 2, self.len)?;
+        slot.1 = slot.1.write(v, 2, self.len)?;
+        Ok(slot.clone())
+    }
+
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.layers.iter().flat_map(|(k, v)| [k, v])
+    }
+}

@@ -1,0 +1,178 @@
+//! Text generation: the prompt in chunks, then token by token, each next step submitted before the last token is read.
+
+use crate::device::Device;
+use crate::error::{TensorError, TensorResult};
+use crate::eval::eval_all;
+use crate::models::sampler::{NAN_TOKEN, nan_error};
+use crate::models::{KvCache, Model, Sampler};
+use crate::tensor::Tensor;
+
+/// Prompts run in chunks of these sizes, so that few plans serve every length.
+const CHUNKS: [usize; 4] = [512, 128, 32, 8];
+
+/// A model with the cache of one conversation.
+pub struct Session<'m> {
+    model: &'m dyn Model,
+    device: Device,
+    cache: KvCache,
+    tokens: Vec<u32>,
+}
+
+impl<'m> Session<'m> {
+    /// A conversation of at most `context` tokens.
+    pub fn new(model: &'m dyn Model, context: usize, device: &Device) -> TensorResult<Session<'m>> {
+        let shape = model.shape();
+        if context > shape.context {
+            return Err(TensorError::Invalid(format!("a context of {context} tokens; the model was made for {}", shape.context)));
+        }
+        // Room for the padding of the last chunk.
+        let capacity = context.next_multiple_of(CHUNKS[3]);
+        Ok(Session { model, device: device.clone(), cache: KvCache::new(&shape, capacity.min(shape.context.max(8)), device)?, tokens: Vec::new() })
+    }
+
+    /// Tokens so far: prompts and what was generated.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+    /// Room for tokens.
+    pub fn context(&self) -> usize {
+        self.cache.capacity()
+    }
+    /// Forgets everything after the first `len` tokens.
+    pub fn truncate(&mut self, len: usize) {
+        self.tokens.truncate(len);
+        self.cache.truncate(self.tokens.len());
+    }
+
+    /// Reads tokens; gives the logits `[V]` after the last of them. `stop` is asked between chunks; when it says so, the rest is left out
+    /// and the result is `None`.
+    pub fn prompt(&mut self, tokens: &[u32], mut stop: impl FnMut() -> bool) -> TensorResult<Option<Tensor>> {
+        if tokens.is_empty() {
+            return Err(TensorError::Invalid("an empty prompt; give at least one token".into()));
+        }
+        let room = self.cache.capacity() - self.cache.len();
+        if tokens.len() > room {
+            return Err(TensorError::Invalid(format!("the prompt has {} tokens and the context has room for {room}; raise --ctx", tokens.len())));
+        }
+        self.check(tokens)?;
+        let mut rest = tokens;
+        let mut hidden = None;
+        while !rest.is_empty() {
+            if stop() {
+                return Ok(None);
+            }
+            let size = if rest.len() == 1 { 1 } else { CHUNKS.iter().copied().find(|&c| c <= rest.len()).unwrap_or(CHUNKS[3]) };
+            let room = self.cache.capacity() - self.cache.len();
+            let size = if size > room { 1 } else { size };
+            let valid = size.min(rest.len());
+            // What pads the last chunk is written behind the valid positions: later tokens overwrite it, and no query sees it before.
+            let mut chunk: Vec<i32> = rest[..valid].iter().map(|&t| t as i32).collect();
+            chunk.resize(size, 0);
+            let ids = Tensor::from_vec(chunk, &[size], &self.device)?;
+            let before = self.cache.len();
+            let h = self.model.hidden(&ids, &mut self.cache)?;
+            let last = h.narrow(1, valid - 1, 1)?;
+            rest = &rest[valid..];
+            self.cache.truncate(before + valid);
+            if rest.is_empty() {
+                hidden = Some(last);
+            } else {
+                eval_all(&self.cache.tensors().collect::<Vec<_>>())?;
+            }
+            self.tokens.extend(&tokens[tokens.len() - rest.len() - valid..tokens.len() - rest.len()]);
+        }
+        let Some(last) = hidden else { return Ok(None) };
+        let logits = self.model.logits(&last)?.flatten(0, -1)?;
+        eval_all(&[&logits])?;
+        Ok(Some(logits))
+    }
+
+    /// Reads tokens without sampling; gives the logits `[T,V]` after each of them, evaluated in one go.
+    pub fn score(&mut self, tokens: &[u32]) -> TensorResult<Tensor> {
+        self.check(tokens)?;
+        let ids = Tensor::from_vec(tokens.iter().map(|&t| t as i32).collect::<Vec<_>>(), &[tokens.len()], &self.device)?;
+        let h = self.model.hidden(&ids, &mut self.cache)?;
+        self.tokens.extend(tokens);
+        let logits = self.model.logits(&h)?.squeeze(0)?;
+        eval_all(&[&logits])?;
+        Ok(logits)
+    }
+
+    fn check(&self, tokens: &[u32]) -> TensorResult<()> {
+        let vocab = self.model.shape().vocab;
+        match tokens.iter().find(|&&t| t as usize >= vocab) {
+            Some(t) => Err(TensorError::Invalid(format!("token {t} is not in the vocabulary of {vocab}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Generates from `logits` (what [`Session::prompt`] gave): an iterator over tokens.
+    pub fn generate<'s>(&'s mut self, logits: Tensor, sampler: &'s mut Sampler) -> TensorResult<Generation<'s, 'm>> {
+        sampler.check()?;
+        let mut g = Generation { session: self, sampler, next: None, logits: None };
+        g.choose(logits)?;
+        Ok(g)
+    }
+
+    fn step(&mut self, token: &Tensor) -> TensorResult<Tensor> {
+        let h = self.model.hidden(token, &mut self.cache)?;
+        self.model.logits(&h)?.flatten(0, -1)
+    }
+}
+
+/// Tokens as they are generated; ends with `None` when the context is full.
+pub struct Generation<'s, 'm> {
+    session: &'s mut Session<'m>,
+    sampler: &'s mut Sampler,
+    /// The next token, on the device, not yet read.
+    next: Option<Tensor>,
+    /// The next token's logits, when the host chooses.
+    logits: Option<Tensor>,
+}
+
+impl Generation<'_, '_> {
+    fn choose(&mut self, logits: Tensor) -> TensorResult<()> {
+        if self.sampler.on_device() {
+            let token = self.sampler.choose(&logits)?;
+            eval_all(&[&token])?;
+            self.next = Some(token);
+        } else {
+            eval_all(&[&logits])?;
+            self.logits = Some(logits);
+        }
+        Ok(())
+    }
+
+    /// The next token, or `None` when the context is full.
+    pub fn token(&mut self) -> TensorResult<Option<u32>> {
+        if let Some(logits) = self.logits.take() {
+            let mut host = logits.to_vec()?;
+            let token = self.sampler.choose_host(&mut host, &self.session.tokens)?;
+            self.session.tokens.push(token);
+            if self.session.cache.len() < self.session.cache.capacity() {
+                let id = Tensor::from_vec(vec![token as i32], &[1], &self.session.device)?;
+                let logits = self.session.step(&id)?;
+                self.choose(logits)?;
+            }
+            return Ok(Some(token));
+        }
+        let Some(token) = self.next.take() else { return Ok(None) };
+        if self.session.cache.len() < self.session.cache.capacity() {
+            // The token stays on the device: the next step does not wait for the host to see it.
+            let logits = self.session.step(&token)?;
+            self.choose(logits)?;
+        }
+        let id = token.to_vec_of::<i32>()?[0];
+        if id == NAN_TOKEN {
+            return Err(nan_error());
+        }
+        self.session.tokens.push(id as u32);
+        Ok(Some(id as u32))
+    }
+
+    /// Ends the generation: the session then holds exactly the tokens that were given out.
+    pub fn finish(self) {
+        let len = self.session.tokens.len();
+        self.session.cache.truncate(len);
+    }
+}
