@@ -111,8 +111,17 @@ impl Operand {
 }
 
 /// Runs the kernel over the operands and compares with `want`, to `tolerance` of the largest value.
+///
+/// Once as the adapter is, and once as one without subgroups, with the least workgroup memory and threads that there are.
 #[track_caller]
-fn check(name: &str, make: impl Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Send + Sync + 'static, loads: &[Operand], out: (DType, &[usize]), params: &[f64], want: &[f64], tolerance: f64) {
+fn check(name: &str, make: impl Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Send + Sync + Clone + 'static, loads: &[Operand], out: (DType, &[usize]), params: &[f64], want: &[f64], tolerance: f64) {
+    check_on(name, make.clone(), loads, out, params, want, tolerance);
+    let least = move |s: &Step, a: &AdapterInfo| make(s, &AdapterInfo { subgroup: 0, workgroup_bytes: 16384, workgroup_threads: 256, coop: 0, ..a.clone() });
+    check_on(&format!("{name}, least"), least, loads, out, params, want, tolerance);
+}
+
+#[track_caller]
+fn check_on(name: &str, make: impl Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Send + Sync + 'static, loads: &[Operand], out: (DType, &[usize]), params: &[f64], want: &[f64], tolerance: f64) {
     let Some(m) = machine() else { return };
     let source = |buf, dtype, layout: Layout| Source { buf, dtype, layout: layout.simplified(), offset: None, aligned: layout.offset % 4 == 0 };
     let (dtype, shape) = (out.0, Shape::of(out.1));
