@@ -1,7 +1,7 @@
 //! The GPU forms of reductions over the last axis.
 
 use super::team::{Combine, Team};
-use super::{across, grid, indexable, words};
+use super::{across, decide, grid, indexable, words};
 use crate::dtype::DType;
 use crate::ops::reduce::ReduceOp as Reduction;
 use crate::plan::{AdapterInfo, Step, Wgsl};
@@ -46,5 +46,6 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     }
     consts.extend([("TEAM", team.size), ("VEC", vec as u32), ("ACROSS", across as u32)]);
     let grid = grid(rows.div_ceil(team.rows() as usize))?;
-    Some(Wgsl { source: source.into(), consts, workgroup: team.workgroup, grid, words: words(&[rows, cols, grid[0] as usize])?, raw: vec![] })
+    let source = decide(source, &[("VEC", vec as u32)]);
+    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words: words(&[rows, cols, grid[0] as usize])?, raw: vec![] })
 }
