@@ -1,14 +1,32 @@
 //! A lazy, fusing tensor engine for GPUs and CPUs, with language models on top.
 
-pub mod backends;
 pub mod dtype;
 pub mod error;
 pub mod layout;
-pub mod plan;
-pub mod quant;
 pub mod scalar;
 pub mod shape;
 
+pub mod plan;
+
+pub mod backends;
+pub mod device;
+
+pub mod tensor;
+
+mod compile;
+pub mod eval;
+
+pub mod ops;
+pub mod quant;
+
+pub mod io;
+pub mod models;
+#[cfg(feature = "text")]
+pub mod text;
+
+pub use device::Device;
 pub use dtype::{DType, Element};
 pub use error::{TensorError, TensorResult};
+pub use ops::random::Rng;
 pub use shape::Shape;
+pub use tensor::Tensor;
