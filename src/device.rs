@@ -64,7 +64,9 @@ impl Device {
     }
     #[cfg(not(feature = "gpu"))]
     fn open_gpu(name: &str) -> TensorResult<Device> {
-        Err(TensorError::UnsupportedDevice(format!("`{name}`: built without the feature `gpu`; rebuild with `--features gpu`, or use `cpu`")))
+        Err(TensorError::UnsupportedDevice(format!(
+            "`{name}`: built without the feature `gpu`; rebuild with `--features gpu`, or use `cpu`"
+        )))
     }
 
     fn of(machine: Arc<dyn Machine>, cpu: bool) -> Device {

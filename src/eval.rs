@@ -156,7 +156,11 @@ impl Evaluator {
             let stored = node.stored.get().is_some();
             // SAFETY: as above.
             let list: &Inputs = unsafe { node.inputs() };
-            let inputs = if stored { SmallVec::new() } else { list.iter().map(|t| ((t.node.mark.load(Relaxed) & 0xFFFF_FFFF) as u32, t.out)).collect() };
+            let inputs = if stored {
+                SmallVec::new()
+            } else {
+                list.iter().map(|t| ((t.node.mark.load(Relaxed) & 0xFFFF_FFFF) as u32, t.out)).collect()
+            };
             graph.nodes.push(GNode {
                 node,
                 inputs,
@@ -366,7 +370,11 @@ impl Tensor {
     #[track_caller]
     pub fn item(&self) -> TensorResult<f64> {
         if self.numel() != 1 {
-            return Err(TensorError::shape("item", std::panic::Location::caller(), format!("shape {} has {} elements, not 1", self.shape(), self.numel())));
+            return Err(TensorError::shape(
+                "item",
+                std::panic::Location::caller(),
+                format!("shape {} has {} elements, not 1", self.shape(), self.numel()),
+            ));
         }
         Ok(match self.dtype() {
             DType::F64 => self.to_vec_of::<f64>()?[0],

@@ -282,7 +282,13 @@ impl fmt::Display for Plan {
         }
         write!(f, "{} dispatch{}", self.steps.len(), if self.steps.len() == 1 { "" } else { "es" })?;
         if !self.slots.is_empty() {
-            write!(f, ", {} slot{} of {} bytes", self.slots.len(), if self.slots.len() == 1 { "" } else { "s" }, self.slots.iter().sum::<usize>())?;
+            write!(
+                f,
+                ", {} slot{} of {} bytes",
+                self.slots.len(),
+                if self.slots.len() == 1 { "" } else { "s" },
+                self.slots.iter().sum::<usize>()
+            )?;
         }
         writeln!(f)
     }
@@ -305,7 +311,8 @@ impl fmt::Display for ProgramOver<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = self.0.to_string();
         for (i, s) in self.1.iter().enumerate().rev() {
-            text = text.replace(&format!("s{i}"), &format!("{}:{}{}", Name(s.buf), s.dtype, if s.layout.is_contiguous() { "" } else { "'" }));
+            text =
+                text.replace(&format!("s{i}"), &format!("{}:{}{}", Name(s.buf), s.dtype, if s.layout.is_contiguous() { "" } else { "'" }));
         }
         write!(f, "{text} {}", self.2)
     }

@@ -161,7 +161,17 @@ impl Unary {
     pub const fn takes_int(self) -> bool {
         matches!(
             self,
-            Unary::Neg | Unary::Abs | Unary::Sign | Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc | Unary::LogicalNot | Unary::BitNot | Unary::IsNan | Unary::IsInf
+            Unary::Neg
+                | Unary::Abs
+                | Unary::Sign
+                | Unary::Floor
+                | Unary::Ceil
+                | Unary::Round
+                | Unary::Trunc
+                | Unary::LogicalNot
+                | Unary::BitNot
+                | Unary::IsNan
+                | Unary::IsInf
         )
     }
     /// Whether the primitive is defined on floats.

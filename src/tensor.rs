@@ -202,7 +202,15 @@ pub(crate) fn release(inputs: &mut Vec<Tensor>) {
 }
 
 impl Tensor {
-    fn node(kind: Kind, device: Device, metas: SmallVec<[Meta; 1]>, inputs: Inputs, params: SmallVec<[f64; 2]>, at: At, key: u64) -> Tensor {
+    fn node(
+        kind: Kind,
+        device: Device,
+        metas: SmallVec<[Meta; 1]>,
+        inputs: Inputs,
+        params: SmallVec<[f64; 2]>,
+        at: At,
+        key: u64,
+    ) -> Tensor {
         let node = Node {
             kind,
             device,
@@ -252,7 +260,11 @@ impl Tensor {
         let at = Location::caller();
         let shape = Shape::new(shape, "from_vec", at)?;
         if data.len() != shape.count() {
-            return Err(TensorError::shape("from_vec", at, format!("{} values for shape {shape}, which has {}", data.len(), shape.count())));
+            return Err(TensorError::shape(
+                "from_vec",
+                at,
+                format!("{} values for shape {shape}, which has {}", data.len(), shape.count()),
+            ));
         }
         device.require(T::DTYPE)?;
         let bytes = bytemuck::cast_slice(&data).to_vec();
@@ -275,7 +287,15 @@ impl Tensor {
         }
         key.word((layout.offset == 0) as u64 | ((layout.offset % 4 == 0) as u64) << 1);
         let params = if layout.offset == 0 { SmallVec::new() } else { smallvec::smallvec![layout.offset as f64] };
-        Tensor::node(Kind::View(layout), self.node.device.clone(), smallvec::smallvec![meta], smallvec::smallvec![base], params, at, key.value())
+        Tensor::node(
+            Kind::View(layout),
+            self.node.device.clone(),
+            smallvec::smallvec![meta],
+            smallvec::smallvec![base],
+            params,
+            at,
+            key.value(),
+        )
     }
 
     /// Where the elements lie relative to the row-major elements of the node that holds them.
@@ -321,7 +341,13 @@ impl Tensor {
     }
 
     /// A node of a coarse operation; the results, one per entry of `metas`.
-    pub fn op(op: Arc<dyn Op>, inputs: Inputs, params: SmallVec<[f64; 2]>, metas: SmallVec<[Meta; 1]>, at: At) -> TensorResult<Vec<Tensor>> {
+    pub fn op(
+        op: Arc<dyn Op>,
+        inputs: Inputs,
+        params: SmallVec<[f64; 2]>,
+        metas: SmallVec<[Meta; 1]>,
+        at: At,
+    ) -> TensorResult<Vec<Tensor>> {
         let device = inputs[0].device().clone();
         for t in &inputs[1..] {
             same_device(op.name(), &inputs[0], t, at)?;

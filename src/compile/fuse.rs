@@ -110,7 +110,13 @@ impl<'a, 'g> Fuser<'a, 'g> {
 
     fn value(&mut self, node: u32, out: u32, bound: Option<u16>) -> u32 {
         let m = self.node(node).meta(out);
-        self.values.push(Value { of: Some((node, out)), dtype: m.dtype, bytes: m.dtype.bytes(m.shape.count()).unwrap_or(0), bound, def: None });
+        self.values.push(Value {
+            of: Some((node, out)),
+            dtype: m.dtype,
+            bytes: m.dtype.bytes(m.shape.count()).unwrap_or(0),
+            bound,
+            def: None,
+        });
         self.values.len() as u32 - 1
     }
 
@@ -165,7 +171,13 @@ impl<'a, 'g> Fuser<'a, 'g> {
         }
         match prim {
             Prim::Source(_) => {
-                e.sources.push(Source { buf: Buf::Iota, dtype: DType::U32, layout: Layout::contiguous(meta.shape), offset: None, aligned: true });
+                e.sources.push(Source {
+                    buf: Buf::Iota,
+                    dtype: DType::U32,
+                    layout: Layout::contiguous(meta.shape),
+                    offset: None,
+                    aligned: true,
+                });
                 let r = e.program.push(Inst { op: Prim::Source(0), args: [0; 3], dtype: DType::U32 });
                 finish(&mut e.program, Inst { op: Prim::Cast, args: [r, 0, 0], dtype: meta.dtype });
             }
@@ -313,7 +325,8 @@ impl<'a, 'g> Fuser<'a, 'g> {
             others.push(Source { layout, ..s.clone() });
         }
         let Some(layout) = compose_order(&order, &e.shape, &target.layout) else { return false };
-        let bound: Vec<Source> = self.list[step].loads.iter().flat_map(|l| l.sources.iter().cloned()).chain(others.iter().cloned()).collect();
+        let bound: Vec<Source> =
+            self.list[step].loads.iter().flat_map(|l| l.sources.iter().cloned()).chain(others.iter().cloned()).collect();
         if buffers(&bound) > self.sources + 1 {
             return false;
         }
@@ -390,7 +403,9 @@ impl<'a, 'g> Fuser<'a, 'g> {
             let e = self.expr(base);
             if param.is_none() && self.may_inline(base, &e) && e.program.insts.len() <= MAX_LOAD_INSTS && !self.hostable(&e) {
                 let sources = relay(&e, &view).and_then(|s| {
-                    s.into_iter().map(|s| compose_order(order, &meta.shape, &s.layout).map(|layout| Source { layout, ..s })).collect::<Option<Vec<_>>>()
+                    s.into_iter()
+                        .map(|s| compose_order(order, &meta.shape, &s.layout).map(|layout| Source { layout, ..s }))
+                        .collect::<Option<Vec<_>>>()
                 });
                 if let Some(sources) = sources {
                     let all: Vec<Source> = bound.iter().cloned().chain(sources.iter().cloned()).collect();
@@ -458,14 +473,20 @@ impl<'a, 'g> Fuser<'a, 'g> {
             let param = param.map(|p| (n.params + p) as u16);
             let target = self.source(v, window, param, i);
             let (b, out, view, view_param) = self.resolve(input);
-            let whole = view_param.is_none() && view.offset == 0 && view.is_contiguous() && shape.count() == self.node(b).meta(out).shape.count();
+            let whole =
+                view_param.is_none() && view.offset == 0 && view.is_contiguous() && shape.count() == self.node(b).meta(out).shape.count();
             if whole && self.redirect(b, out, &target, i) {
                 continue;
             }
             let mut e = Expr { program: Program::default(), sources: Vec::new(), shape };
             let r = self.splice(&mut e, input, 0, MAX_INSTS);
             truncate(&mut e.program, r);
-            if whole && self.node(b).is_map() && self.at[b as usize][0].is_none() && self.users[b as usize][..] == [i] && self.host(&e, &target, b) {
+            if whole
+                && self.node(b).is_map()
+                && self.at[b as usize][0].is_none()
+                && self.users[b as usize][..] == [i]
+                && self.host(&e, &target, b)
+            {
                 continue;
             }
             self.emit_map(e, target, None);
@@ -506,7 +527,8 @@ impl Steps {
                 if matches!(prev.work, Work::Map) && prev.stores[0].shape.count() == s.stores[0].shape.count() {
                     let written: Vec<Buf> = prev.stores.iter().map(|p| p.target.buf).collect();
                     let reads = |st: &Step, b: Buf| st.stores.iter().any(|x| x.sources.iter().any(|y| y.buf == b));
-                    let clash = written.iter().any(|&b| reads(&s, b)) || s.stores.iter().any(|x| reads(prev, x.target.buf) || written.contains(&x.target.buf));
+                    let clash = written.iter().any(|&b| reads(&s, b))
+                        || s.stores.iter().any(|x| reads(prev, x.target.buf) || written.contains(&x.target.buf));
                     let all: Vec<Source> =
                         prev.stores.iter().chain(&s.stores).flat_map(|x| x.sources.iter().cloned().chain([x.target.clone()])).collect();
                     if !clash && buffers(&all) < buffers_limit {

@@ -33,7 +33,11 @@ pub(crate) fn compose(outer: &Layout, space: &Shape, inner: &Layout) -> Option<L
         }
         let p = (0..space.rank()).find(|&p| space[p] > 1 && steps[p] <= stride.abs() && stride % steps[p] == 0)?;
         let by = stride / steps[p];
-        if by > 0 { high[p] += by * (size - 1) } else { low[p] += by * (size - 1) }
+        if by > 0 {
+            high[p] += by * (size - 1)
+        } else {
+            low[p] += by * (size - 1)
+        }
         if low[p] < 0 || high[p] >= space[p] as isize {
             return None;
         }

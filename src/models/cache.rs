@@ -52,7 +52,10 @@ impl KvCache {
     pub fn append(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> TensorResult<(Tensor, Tensor)> {
         let t = k.dims()[2];
         if self.len + t > self.capacity {
-            return Err(TensorError::Invalid(format!("the context is full: {} of {} positions are taken and {t} more do not fit", self.len, self.capacity)));
+            return Err(TensorError::Invalid(format!(
+                "the context is full: {} of {} positions are taken and {t} more do not fit",
+                self.len, self.capacity
+            )));
         }
         let slot = &mut self.layers[layer];
         // The old handle goes, so that the write may happen in place.

@@ -55,11 +55,17 @@ impl Gemma3 {
         let window = w.size("attention.sliding_window", "sliding_window", 1 << 24)?.unwrap_or(context);
         let pattern = w.size("-", "sliding_window_pattern", 4096)?.unwrap_or(6);
         if heads % kv_heads != 0 || head_dim % 2 != 0 {
-            return Err(TensorError::format("config", format!("{heads} heads, {kv_heads} of keys, of size {head_dim} do not fit together")));
+            return Err(TensorError::format(
+                "config",
+                format!("{heads} heads, {kv_heads} of keys, of size {head_dim} do not fit together"),
+            ));
         }
         let embedding = w.any("token_embd.weight")?;
         if embedding.rank() != 2 || embedding.dims()[1] != d {
-            return Err(TensorError::format("weights", format!("the token embedding has shape {}; want [vocabulary,{d}]", embedding.shape())));
+            return Err(TensorError::format(
+                "weights",
+                format!("the token embedding has shape {}; want [vocabulary,{d}]", embedding.shape()),
+            ));
         }
         let vocab = embedding.dims()[0];
         // The norm multiplies by 1 + weight; GGUF's converter has added the 1 already.

@@ -27,7 +27,12 @@ impl<'m> Session<'m> {
         }
         // Room for the padding of the last chunk.
         let capacity = context.next_multiple_of(CHUNKS[3]);
-        Ok(Session { model, device: device.clone(), cache: KvCache::new(&shape, capacity.min(shape.context.max(8)), device)?, tokens: Vec::new() })
+        Ok(Session {
+            model,
+            device: device.clone(),
+            cache: KvCache::new(&shape, capacity.min(shape.context.max(8)), device)?,
+            tokens: Vec::new(),
+        })
     }
 
     /// Tokens so far: prompts and what was generated.
@@ -52,7 +57,10 @@ impl<'m> Session<'m> {
         }
         let room = self.cache.capacity() - self.cache.len();
         if tokens.len() > room {
-            return Err(TensorError::Invalid(format!("the prompt has {} tokens and the context has room for {room}; raise --ctx", tokens.len())));
+            return Err(TensorError::Invalid(format!(
+                "the prompt has {} tokens and the context has room for {room}; raise --ctx",
+                tokens.len()
+            )));
         }
         self.check(tokens)?;
         let mut rest = tokens;

@@ -79,7 +79,17 @@ impl Gpt2 {
         let head = if w.has("output.weight") { w.linear("output", d, vocab)? } else { Linear { weight: tokens.clone(), bias: None } };
         let shape = ModelShape { architecture: "gpt2", layers, kv_heads: heads, head_dim: d / heads, vocab, context, dtype };
         let positions = w.tensor("position_embd.weight", &[context, d])?;
-        Ok(Gpt2 { shape, heads, eps, scale_by_layer: w.flag("scale_attn_by_inverse_layer_idx"), tokens, positions, blocks, norm: norm("output_norm".into())?, head })
+        Ok(Gpt2 {
+            shape,
+            heads,
+            eps,
+            scale_by_layer: w.flag("scale_attn_by_inverse_layer_idx"),
+            tokens,
+            positions,
+            blocks,
+            norm: norm("output_norm".into())?,
+            head,
+        })
     }
 }
 

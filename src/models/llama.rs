@@ -44,11 +44,17 @@ impl Llama {
         let context = w.need("context_length", "max_position_embeddings", 1 << 24)?;
         let eps = w.number("attention.layer_norm_rms_epsilon", "rms_norm_eps")?.unwrap_or(1e-5);
         if heads % kv_heads != 0 || head_dim % 2 != 0 || head_dim == 0 {
-            return Err(TensorError::format("config", format!("{heads} heads, {kv_heads} of keys, of size {head_dim} do not fit together")));
+            return Err(TensorError::format(
+                "config",
+                format!("{heads} heads, {kv_heads} of keys, of size {head_dim} do not fit together"),
+            ));
         }
         let embedding = w.any("token_embd.weight")?;
         if embedding.rank() != 2 || embedding.dims()[1] != d {
-            return Err(TensorError::format("weights", format!("the token embedding has shape {}; want [vocabulary,{d}]", embedding.shape())));
+            return Err(TensorError::format(
+                "weights",
+                format!("the token embedding has shape {}; want [vocabulary,{d}]", embedding.shape()),
+            ));
         }
         let vocab = embedding.dims()[0];
         let head = if w.has("output.weight") { w.linear("output", d, vocab)? } else { Linear { weight: embedding.clone(), bias: None } };

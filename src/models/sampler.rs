@@ -38,7 +38,9 @@ impl Sampler {
             s if !(s.temperature >= 0.0 && s.temperature.is_finite()) => wrong("temperature", s.temperature, "0 or more"),
             s if !(s.top_p > 0.0 && s.top_p <= 1.0) => wrong("top-p", s.top_p, "more than 0, at most 1"),
             s if !(s.min_p >= 0.0 && s.min_p <= 1.0) => wrong("min-p", s.min_p, "0 to 1"),
-            s if !(s.repetition_penalty > 0.0 && s.repetition_penalty.is_finite()) => wrong("repetition penalty", s.repetition_penalty, "more than 0"),
+            s if !(s.repetition_penalty > 0.0 && s.repetition_penalty.is_finite()) => {
+                wrong("repetition penalty", s.repetition_penalty, "more than 0")
+            }
             _ => Ok(()),
         }
     }
@@ -92,10 +94,13 @@ impl Sampler {
         let mut kept = p.len();
         if self.top_p < 1.0 {
             let mut sum = 0.0;
-            kept = p.iter().position(|v| {
-                sum += v / total;
-                sum >= self.top_p
-            }).map_or(p.len(), |n| n + 1);
+            kept = p
+                .iter()
+                .position(|v| {
+                    sum += v / total;
+                    sum >= self.top_p
+                })
+                .map_or(p.len(), |n| n + 1);
         }
         kept = kept.min(p.iter().position(|&v| v < self.min_p * p[0]).unwrap_or(p.len())).max(1);
         p.truncate(kept);

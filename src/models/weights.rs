@@ -34,7 +34,8 @@ impl Weights {
         let folder = if meta.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
         let config = folder.join("config.json");
         let text = std::fs::read(&config).map_err(|e| TensorError::io(&config, e))?;
-        let config: Json = serde_json::from_slice(&text).map_err(|e| TensorError::format("config", format!("{}: {e}", config.display())))?;
+        let config: Json =
+            serde_json::from_slice(&text).map_err(|e| TensorError::format("config", format!("{}: {e}", config.display())))?;
         let index = folder.join("model.safetensors.index.json");
         let files = SafeTensors::open(if index.exists() { index } else { folder.join("model.safetensors") })?;
         Ok(Weights { source: Source::Hub { files, config }, device: device.clone() })
@@ -112,7 +113,8 @@ impl Weights {
 
     /// As [`Weights::size`], and an error when it is missing.
     pub fn need(&self, gguf: &str, hub: &str, limit: usize) -> TensorResult<usize> {
-        self.size(gguf, hub, limit)?.ok_or_else(|| TensorError::format("config", format!("`{}` is missing", if self.is_hub() { hub } else { gguf })))
+        self.size(gguf, hub, limit)?
+            .ok_or_else(|| TensorError::format("config", format!("`{}` is missing", if self.is_hub() { hub } else { gguf })))
     }
 
     fn info(&self, name: &str) -> TensorResult<(&TensorInfo, Bytes)> {
@@ -147,7 +149,10 @@ impl Weights {
     pub fn tensor(&self, name: &str, shape: &[usize]) -> TensorResult<Tensor> {
         let (info, bytes) = self.info(name)?;
         if info.shape[..] != *shape {
-            return Err(TensorError::format("weights", format!("`{}` has shape {:?}; the settings ask for {shape:?}", info.name, &info.shape[..])));
+            return Err(TensorError::format(
+                "weights",
+                format!("`{}` has shape {:?}; the settings ask for {shape:?}", info.name, &info.shape[..]),
+            ));
         }
         Tensor::from_bytes(bytes, info.dtype()?, shape, &self.device)
     }
@@ -221,7 +226,8 @@ fn hub_name(name: &str, has: impl Fn(&str) -> bool) -> String {
         }
         out
     };
-    let mut all = candidates(&LLAMA, "model.layers", &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")]);
+    let mut all =
+        candidates(&LLAMA, "model.layers", &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")]);
     // Gemma's two norms around the feed-forward block have names of their own.
     if name.contains("ffn_norm") {
         let gemma = all.iter().map(|n| n.replace("post_attention_layernorm", "pre_feedforward_layernorm")).collect::<Vec<_>>();

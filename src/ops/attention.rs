@@ -1,16 +1,16 @@
 //! Scaled dot-product attention: softmax(q·kᵀ·scale + mask)·v for each head, without storing the scores.
 
-use crate::error::{TensorError, TensorResult};
-use crate::layout::Layout;
-use crate::shape::Shape;
-use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
-use std::panic::Location;
-use std::sync::Arc;
 use crate::backends::cpu::gemm::{Matrix, gemm};
 use crate::backends::cpu::operand::{strided, values};
 use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
+use crate::shape::Shape;
+use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use std::panic::Location;
+use std::sync::Arc;
 
 /// q `[B,H,T,D]`, k `[B,Hkv,S,D]`, v `[B,Hkv,S,Dv]` and an additive mask `[B,H,T,S]` where there is one, to `[B,H,T,Dv]`.
 /// Parameter 0 is the number of valid keys; query t stands at position `valid − T + t`.
@@ -235,9 +235,20 @@ impl Tensor {
     pub fn attention(&self, k: &Tensor, v: &Tensor, mask: Option<&Tensor>, options: &AttentionOptions) -> TensorResult<Tensor> {
         let at = Location::caller();
         let (qs, ks, vs) = (self.shape(), k.shape(), v.shape());
-        let fits = qs.rank() == 4 && ks.rank() == 4 && vs.rank() == 4 && qs[0] == ks[0] && ks[0] == vs[0] && ks[1] == vs[1] && ks[2] == vs[2] && qs[3] == ks[3];
+        let fits = qs.rank() == 4
+            && ks.rank() == 4
+            && vs.rank() == 4
+            && qs[0] == ks[0]
+            && ks[0] == vs[0]
+            && ks[1] == vs[1]
+            && ks[2] == vs[2]
+            && qs[3] == ks[3];
         if !fits || ks[1] == 0 || qs[1] % ks[1] != 0 {
-            return Err(TensorError::shape("attention", at, format!("q {qs}, k {ks}, v {vs}: want [B,H,T,D], [B,Hkv,S,D], [B,Hkv,S,Dv] with H a multiple of Hkv")));
+            return Err(TensorError::shape(
+                "attention",
+                at,
+                format!("q {qs}, k {ks}, v {vs}: want [B,H,T,D], [B,Hkv,S,D], [B,Hkv,S,Dv] with H a multiple of Hkv"),
+            ));
         }
         let kv_len = options.kv_len.unwrap_or(ks[2]);
         if kv_len > ks[2] || kv_len == 0 || (options.causal && kv_len < qs[2]) {
@@ -245,7 +256,11 @@ impl Tensor {
         }
         let dtype = self.dtype();
         if !dtype.is_float() || dtype.is_block() || k.dtype().compute() != dtype.compute() || v.dtype().compute() != dtype.compute() {
-            return Err(TensorError::dtype("attention", at, format!("q {dtype}, k {}, v {}: want floats of one kind", k.dtype(), v.dtype())));
+            return Err(TensorError::dtype(
+                "attention",
+                at,
+                format!("q {dtype}, k {}, v {}: want floats of one kind", k.dtype(), v.dtype()),
+            ));
         }
         let mut inputs: crate::tensor::Inputs = smallvec::smallvec![self.clone(), k.clone(), v.clone()];
         if let Some(m) = mask {

@@ -286,8 +286,13 @@ impl Tensor {
     pub fn gelu_tanh(&self) -> TensorResult<Tensor> {
         // 0.5·(1 + tanh(u)) = sigmoid(2u): one primitive less, and no cancellation for negative x.
         let at = Location::caller();
-        let cube = self.binary_at(Binary::Mul, Rhs::Tensor(self), at)?.binary_at(Binary::Mul, Rhs::Lit(0.044715), at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)?;
-        let u2 = self.binary_at(Binary::Mul, Rhs::Tensor(&cube), at)?.binary_at(Binary::Mul, Rhs::Lit(2.0 * 0.797_884_560_802_865_4), at)?;
+        let cube = self.binary_at(Binary::Mul, Rhs::Tensor(self), at)?.binary_at(Binary::Mul, Rhs::Lit(0.044715), at)?.binary_at(
+            Binary::Add,
+            Rhs::Lit(1.0),
+            at,
+        )?;
+        let u2 =
+            self.binary_at(Binary::Mul, Rhs::Tensor(&cube), at)?.binary_at(Binary::Mul, Rhs::Lit(2.0 * 0.797_884_560_802_865_4), at)?;
         self.binary_at(Binary::Mul, Rhs::Tensor(&u2.unary_at(Unary::Sigmoid, at)?), at)
     }
 

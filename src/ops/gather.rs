@@ -1,15 +1,15 @@
 //! Rows of a table by index.
 
+use crate::backends::cpu::operand::{slice, values};
+use crate::backends::cpu::share;
+use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
+use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::shape::{Shape, dim};
 use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
 use std::panic::Location;
 use std::sync::Arc;
-use crate::backends::cpu::operand::{slice, values};
-use crate::backends::cpu::share;
-use crate::dtype::{DType, Element};
-use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 
 /// Table `[n, inner]` and indices `[count]` to `[count, inner]`.
 #[derive(Clone, Debug)]
@@ -182,7 +182,11 @@ impl Tensor {
         let k = dim(d, self.rank(), "index_select", at)?;
         let size = self.size_for("index_select", k, at)?;
         if index.rank() != 1 || !index.dtype().is_int() {
-            return Err(TensorError::dtype("index_select", at, format!("the index is {}{}, not one-dimensional integers", index.dtype(), index.shape())));
+            return Err(TensorError::dtype(
+                "index_select",
+                at,
+                format!("the index is {}{}, not one-dimensional integers", index.dtype(), index.shape()),
+            ));
         }
         if size == 0 && index.numel() > 0 {
             return Err(TensorError::shape("index_select", at, format!("dimension {k} of {} is empty", self.shape())));

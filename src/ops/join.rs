@@ -82,7 +82,11 @@ impl Tensor {
         let k = dim(d, self.rank(), "split", at)?;
         let size = self.size_for("split", k, at)?;
         if sizes.iter().sum::<usize>() != size {
-            return Err(TensorError::shape("split", at, format!("sizes {sizes:?} add up to {}, dimension {k} has {size}", sizes.iter().sum::<usize>())));
+            return Err(TensorError::shape(
+                "split",
+                at,
+                format!("sizes {sizes:?} add up to {}, dimension {k} has {size}", sizes.iter().sum::<usize>()),
+            ));
         }
         let mut start = 0;
         sizes

@@ -1,16 +1,16 @@
 //! Matrix products.
 
-use crate::error::{TensorError, TensorResult};
-use crate::layout::Layout;
-use crate::shape::Shape;
-use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
-use std::panic::Location;
-use std::sync::Arc;
 use crate::backends::cpu::gemm::{Matrix, gemm};
 use crate::backends::cpu::operand::{slice, strided, target, values};
 use crate::backends::cpu::{dot, path, share, vector::Real};
 use crate::dtype::{DType, Element};
+use crate::error::{TensorError, TensorResult};
+use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
+use crate::shape::Shape;
+use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use std::panic::Location;
+use std::sync::Arc;
 
 /// a `[batch, M, K]` and b `[batch, N, K]` to `[batch, M, N]`.
 #[derive(Clone, Debug)]
@@ -246,7 +246,11 @@ impl Tensor {
     pub fn matmul(&self, rhs: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
         if self.rank() == 0 || rhs.rank() == 0 {
-            return Err(TensorError::shape("matmul", at, format!("{}·{}: scalars have no matrix product; use mul", self.shape(), rhs.shape())));
+            return Err(TensorError::shape(
+                "matmul",
+                at,
+                format!("{}·{}: scalars have no matrix product; use mul", self.shape(), rhs.shape()),
+            ));
         }
         let row = self.rank() == 1;
         let column = rhs.rank() == 1;
@@ -255,14 +259,24 @@ impl Tensor {
         let (ra, rb) = (a.rank(), b.rank());
         let (m, k, n) = (a.shape()[ra - 2], a.shape()[ra - 1], b.shape()[rb - 1]);
         if b.shape()[rb - 2] != k {
-            let hint = if n == k { "; did you mean b.t()?" } else if m == b.shape()[rb - 2] { "; did you mean a.t()?" } else { "" };
+            let hint = if n == k {
+                "; did you mean b.t()?"
+            } else if m == b.shape()[rb - 2] {
+                "; did you mean a.t()?"
+            } else {
+                ""
+            };
             let text = format!("{}·{}: inner sizes {k} and {} differ", self.shape(), rhs.shape(), b.shape()[rb - 2]);
             return Err(TensorError::Shape { op: "matmul", message: text, at, hint });
         }
         if a.dtype().is_block() {
             return Err(TensorError::dtype("matmul", at, format!("the left side is {}; cast it first", a.dtype())));
         }
-        let dtype = if b.dtype().is_block() { a.dtype() } else { a.dtype().promote(b.dtype()).map_err(|e| TensorError::dtype("matmul", at, e.to_string()))? };
+        let dtype = if b.dtype().is_block() {
+            a.dtype()
+        } else {
+            a.dtype().promote(b.dtype()).map_err(|e| TensorError::dtype("matmul", at, e.to_string()))?
+        };
         if dtype == DType::Bool || (b.dtype().is_block() && !dtype.is_float()) {
             return Err(TensorError::dtype("matmul", at, format!("{} and {} have no product; cast first", a.dtype(), b.dtype())));
         }

@@ -1,16 +1,16 @@
 //! Layer norm and RMS norm along rows.
 
+use crate::backends::cpu::operand::{target, values};
+use crate::backends::cpu::{share, vector::Real};
+use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::Lit;
+use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
 use std::panic::Location;
 use std::sync::Arc;
-use crate::backends::cpu::operand::{target, values};
-use crate::backends::cpu::{share, vector::Real};
-use crate::dtype::DType;
-use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
 
 /// x `[rows, cols]`, then weight `[cols]` and bias `[cols]` where there are, to `[rows, cols]`.
 #[derive(Clone, Debug)]
@@ -120,11 +120,16 @@ impl Tensor {
         let name = if rms { "rms_norm" } else { "layer_norm" };
         let Some(&cols) = self.shape().last() else { return Err(TensorError::shape(name, at, "a scalar has no last dimension")) };
         let dtype = if self.dtype().is_float() && !self.dtype().is_block() { self.dtype() } else { DType::F32 };
-        let mut inputs: crate::tensor::Inputs = smallvec::smallvec![if self.dtype().is_float() { self.clone() } else { self.cast_at(dtype, at)? }];
+        let mut inputs: crate::tensor::Inputs =
+            smallvec::smallvec![if self.dtype().is_float() { self.clone() } else { self.cast_at(dtype, at)? }];
         for (what, t) in [("weight", weight), ("bias", bias)] {
             let Some(t) = t else { continue };
             if t.dims() != [cols] {
-                return Err(TensorError::shape(name, at, format!("{what} {} does not match the last dimension of {}", t.shape(), self.shape())));
+                return Err(TensorError::shape(
+                    name,
+                    at,
+                    format!("{what} {} does not match the last dimension of {}", t.shape(), self.shape()),
+                ));
             }
             inputs.push(if t.dtype().compute() == dtype.compute() { t.clone() } else { t.cast_at(dtype, at)? });
         }

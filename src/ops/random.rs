@@ -38,7 +38,15 @@ impl Rng {
         // Both halves of the seed count; the key is mixed so that near seeds share nothing.
         let key = (self.seed as u32) ^ ((self.seed >> 32) as u32).wrapping_mul(0x9E37_79B9);
         let args = [Arg::In(0), Arg::Param(0, DType::U32), Arg::Param(1, DType::U32)];
-        let t = Tensor::map(device, Prim::Philox, args, smallvec![iota], smallvec![self.draws as f64, key as f64], Meta { dtype: DType::U32, shape }, at);
+        let t = Tensor::map(
+            device,
+            Prim::Philox,
+            args,
+            smallvec![iota],
+            smallvec![self.draws as f64, key as f64],
+            Meta { dtype: DType::U32, shape },
+            at,
+        );
         self.draws = self.draws.wrapping_add(1);
         Ok(t)
     }

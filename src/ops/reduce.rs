@@ -1,17 +1,17 @@
 //! Reductions along rows: sum, mean, product, extremes and where they are.
 
+use crate::backends::cpu::operand::{piece, slice, strided, values};
+use crate::backends::cpu::{share, vector::Real};
+use crate::dtype::{DType, Element};
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::Rhs;
+use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::scalar::Binary;
 use crate::shape::{Shape, dim};
 use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
 use std::panic::Location;
 use std::sync::Arc;
-use crate::backends::cpu::operand::{piece, slice, strided, values};
-use crate::backends::cpu::{share, vector::Real};
-use crate::dtype::{DType, Element};
-use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 
 /// What a reduction computes of each row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -363,7 +363,10 @@ impl Tensor {
             ReduceOp::ArgMax | ReduceOp::ArgMin => DType::I32,
             _ => dtype,
         };
-        let sizes: Vec<usize> = (0..self.rank()).filter(|d| keepdim || axes >> d & 1 == 0).map(|d| if axes >> d & 1 == 1 { 1 } else { self.shape()[d] }).collect();
+        let sizes: Vec<usize> = (0..self.rank())
+            .filter(|d| keepdim || axes >> d & 1 == 0)
+            .map(|d| if axes >> d & 1 == 1 { 1 } else { self.shape()[d] })
+            .collect();
         Tensor::op1(Reduce { op, axes }, smallvec::smallvec![x], Default::default(), Meta { dtype: result, shape: Shape::of(&sizes) }, at)
     }
 

@@ -1,15 +1,15 @@
 //! Softmax and its logarithm along rows.
 
+use crate::backends::cpu::operand::{target, values};
+use crate::backends::cpu::{share, vector::Real};
+use crate::dtype::DType;
 use crate::error::{At, TensorResult};
 use crate::layout::Layout;
+use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
 use crate::shape::{Shape, dim};
 use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
 use std::panic::Location;
 use std::sync::Arc;
-use crate::backends::cpu::operand::{target, values};
-use crate::backends::cpu::{share, vector::Real};
-use crate::dtype::DType;
-use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
 
 /// `[rows, cols]` to `[rows, cols]`.
 #[derive(Clone, Debug)]
@@ -88,7 +88,11 @@ impl Op for Softmax {
         let cols = shape.get(self.dim).copied().unwrap_or(1);
         let logical = Shape::of(&[shape.count() / cols.max(1), cols]);
         let layout = if shape.rank() == 0 { Layout::contiguous(shape) } else { Layout::contiguous(shape).permute(&order) };
-        Lowered::Kernel { kernel: Arc::new(SoftmaxKernel { log: self.log }), loads: vec![(0, layout, logical)], stores: vec![(0, layout, logical)] }
+        Lowered::Kernel {
+            kernel: Arc::new(SoftmaxKernel { log: self.log }),
+            loads: vec![(0, layout, logical)],
+            stores: vec![(0, layout, logical)],
+        }
     }
 }
 

@@ -44,7 +44,11 @@ impl Tensor {
         let mut seen = [false; 8];
         let ok = order.len() == self.rank() && order.iter().all(|&o| o < self.rank() && !std::mem::replace(&mut seen[o], true));
         if !ok {
-            return Err(TensorError::shape("permute", at, format!("{order:?} is not an order of the {} dimensions of {}", self.rank(), self.shape())));
+            return Err(TensorError::shape(
+                "permute",
+                at,
+                format!("{order:?} is not an order of the {} dimensions of {}", self.rank(), self.shape()),
+            ));
         }
         Ok(self.view(self.layout().permute(order), at))
     }
@@ -77,7 +81,11 @@ impl Tensor {
         let k = dim(d, self.rank(), "narrow", at)?;
         let size = self.size_for("narrow", k, at)?;
         if start.checked_add(len).is_none_or(|end| end > size) {
-            return Err(TensorError::shape("narrow", at, format!("{start}..{start}+{len} of dimension {k} of {}, which has {size}", self.shape())));
+            return Err(TensorError::shape(
+                "narrow",
+                at,
+                format!("{start}..{start}+{len} of dimension {k} of {}, which has {size}", self.shape()),
+            ));
         }
         self.blocks_whole("narrow", k, start, len, at)?;
         Ok(self.view(self.layout().slice(k, start, len, 1), at))

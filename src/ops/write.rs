@@ -45,11 +45,19 @@ impl Tensor {
         let size = self.size_for("write", k, at)?;
         let fits = value.rank() == self.rank() && (0..self.rank()).all(|i| i == k || value.shape()[i] == self.shape()[i]);
         if !fits {
-            return Err(TensorError::shape("write", at, format!("{} does not fit into {} along dimension {k}", value.shape(), self.shape())));
+            return Err(TensorError::shape(
+                "write",
+                at,
+                format!("{} does not fit into {} along dimension {k}", value.shape(), self.shape()),
+            ));
         }
         let len = value.shape()[k];
         if start.checked_add(len).is_none_or(|end| end > size) {
-            return Err(TensorError::shape("write", at, format!("{start}..{start}+{len} of dimension {k} of {}, which has {size}", self.shape())));
+            return Err(TensorError::shape(
+                "write",
+                at,
+                format!("{start}..{start}+{len} of dimension {k} of {}, which has {size}", self.shape()),
+            ));
         }
         if self.dtype().is_block() {
             return Err(TensorError::dtype("write", at, format!("{} is read-only", self.dtype())));

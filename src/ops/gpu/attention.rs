@@ -23,7 +23,14 @@ pub fn attention(causal: bool, scale: f32, window: u32, mask: bool, step: &Step,
     let valid = step.params.first().map_or(Word::U32(u32::try_from(s).ok()?), |&p| Word::ParamU32(p));
     // Few queries: more threads for each, since they share its keys; never less than a quad of a value each.
     let most = adapter.workgroup_threads.clamp(64, 1024);
-    let workgroup = if s <= 128 { 128 } else if groups >= 512 { 256 } else { 512 }.min(most);
+    let workgroup = if s <= 128 {
+        128
+    } else if groups >= 512 {
+        256
+    } else {
+        512
+    }
+    .min(most);
     let dp = (dv.div_ceil(4).next_power_of_two() as u32).max(1);
     let quad = Team { workgroup, size: 4, across: false };
     let team = Team { workgroup, size: workgroup, across: false };

@@ -18,7 +18,11 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     }
     let weights = Weights::of(b, k);
     if m <= FEW {
-        if weights.raw.is_none() && across(b) { across_rows(batch, m, n, k, adapter) } else { few_rows(batch, m, n, k, a, &weights, adapter) }
+        if weights.raw.is_none() && across(b) {
+            across_rows(batch, m, n, k, adapter)
+        } else {
+            few_rows(batch, m, n, k, a, &weights, adapter)
+        }
     } else {
         tiles(batch, m, n, k, a, b, &weights, adapter)
     }
@@ -46,12 +50,11 @@ const HALVES: &str = "alias Held = vec4<u32>;\nfn hold(row: u32, i: u32) -> Held
 const HALF_QUADS: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let q = raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + v / 2u];\n  \
                           return wide(select(q.xy, q.zw, v % 2u == 1u));\n}\n";
 const WIDE_F16: &str = "fn wide(h: vec2<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(h.x), unpack2x16float(h.y)); }\n";
-const WIDE_BF16: &str =
-    "fn wide(h: vec2<u32>) -> vec4<f32> { return bitcast<vec4<f32>>(vec4<u32>(h.x << 16u, h.x & 0xffff0000u, h.y << 16u, h.y & 0xffff0000u)); }\n";
-const F32_QUADS: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> { return bitcast<vec4<f32>>(raw_1[(word(5u) + word(6u) + row * word(2u)) / 4u + v]); }\n";
+const WIDE_BF16: &str = "fn wide(h: vec2<u32>) -> vec4<f32> { return bitcast<vec4<f32>>(vec4<u32>(h.x << 16u, h.x & 0xffff0000u, h.y << 16u, h.y & 0xffff0000u)); }\n";
+const F32_QUADS: &str =
+    "fn weights4(row: u32, v: u32) -> vec4<f32> { return bitcast<vec4<f32>>(raw_1[(word(5u) + word(6u) + row * word(2u)) / 4u + v]); }\n";
 /// Quads through the generated loads, zero beyond a row's end.
-const LOADED_QUADS: &str =
-    "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  var w = vec4<f32>(0.0);\n  if (4u * v < word(2u)) { w = load4_1(row * word(2u) + 4u * v); }\n  return w;\n}\n";
+const LOADED_QUADS: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  var w = vec4<f32>(0.0);\n  if (4u * v < word(2u)) { w = load4_1(row * word(2u) + 4u * v); }\n  return w;\n}\n";
 const LOADED_ONES: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let size = word(2u); let at = row * size + 4u * v;\n  var w = vec4<f32>(0.0);\n  \
                            if (4u * v < size) { w.x = load_1(at); }\n  if (4u * v + 1u < size) { w.y = load_1(at + 1u); }\n  \
                            if (4u * v + 2u < size) { w.z = load_1(at + 2u); }\n  if (4u * v + 3u < size) { w.w = load_1(at + 3u); }\n  return w;\n}\n";
@@ -65,8 +68,15 @@ impl Weights {
         let plain = b.plain().filter(|s| s.layout.is_contiguous());
         // Both starts together must be known to be a multiple of the unit that is read, and rows must be whole items: what lies behind
         // a row may be NaN.
-        let aligned = |unit: usize| plain.filter(|s| k % 8 == 0 && s.layout.offset % unit == 0 && (s.offset.is_none() || (s.aligned && unit <= 4))).and_then(start);
-        let with = |quads: &[&str], items: &str, pair: u32, raw: Option<[Word; 2]>| Weights { quads: quads.concat(), items: items.into(), pair, raw };
+        let aligned = |unit: usize| {
+            plain.filter(|s| k % 8 == 0 && s.layout.offset % unit == 0 && (s.offset.is_none() || (s.aligned && unit <= 4))).and_then(start)
+        };
+        let with = |quads: &[&str], items: &str, pair: u32, raw: Option<[Word; 2]>| Weights {
+            quads: quads.concat(),
+            items: items.into(),
+            pair,
+            raw,
+        };
         let dtype = b.sources[0].dtype;
         let found = match dtype {
             DType::F32 => aligned(4).map(|at| with(&[F32_QUADS], TWO_QUADS, 1, Some(at))),
@@ -101,7 +111,8 @@ fn block_pair(d: DType) -> u32 {
 /// `weights4` over a block format.
 fn block_text(d: DType) -> String {
     let all = include_str!("../blocks.wgsl");
-    let section = |name: &str| all.split_once(&format!("// format {name}\n")).map_or("", |(_, rest)| rest.split("// format ").next().unwrap_or(""));
+    let section =
+        |name: &str| all.split_once(&format!("// format {name}\n")).map_or("", |(_, rest)| rest.split("// format ").next().unwrap_or(""));
     let (name, block) = (d.name(), d.block());
     let mut text = section("common").to_string();
     if matches!(d, DType::Q4_K | DType::Q5_K) {
@@ -109,7 +120,8 @@ fn block_text(d: DType) -> String {
     }
     text += section(name);
     text += &format!("fn block_of(row: u32) -> u32 {{ return (word(5u) + word(6u)) / {block}u + row * (word(2u) / {block}u); }}\n");
-    text += &format!("fn weights4(row: u32, v: u32) -> vec4<f32> {{ return {name}(block_of(row) + v / {q}u, v % {q}u); }}\n", q = block / 4);
+    text +=
+        &format!("fn weights4(row: u32, v: u32) -> vec4<f32> {{ return {name}(block_of(row) + v / {q}u, v % {q}u); }}\n", q = block / 4);
     text
 }
 
@@ -146,7 +158,8 @@ impl Share {
 
 /// Up to eight rows of a: b is read once, a team of threads for each of its rows.
 fn few_rows(batch: usize, m: usize, n: usize, k: usize, a: &Load, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
-    let Share { workgroup, lanes, rows, ahead, staged } = Share::pick(batch, m, n, k, a.plain().is_some() && k % 4 == 0 && !across(a), adapter);
+    let Share { workgroup, lanes, rows, ahead, staged } =
+        Share::pick(batch, m, n, k, a.plain().is_some() && k % 4 == 0 && !across(a), adapter);
     let mt = m.next_power_of_two();
     let items = k.div_ceil(8);
     // A chunk is whole rounds of the team, and whole groups of quads that belong together.
@@ -164,7 +177,15 @@ fn few_rows(batch: usize, m: usize, n: usize, k: usize, a: &Load, weights: &Weig
     let vec_out = n % 4 == 0 && block % 4 == 0;
     let switches = [("STAGED", staged as u32), ("VEC_A", (k % 4 == 0) as u32), ("VEC_OUT", vec_out as u32)];
     let text = [include_str!("../matvec.wgsl"), &weights.quads, &weights.items, &team.function("team_sum", SUM, adapter)].concat();
-    let mut consts = vec![("LANES", lanes), ("ROWS", rows), ("AHEAD", ahead), ("MT", mt as u32), ("PAIR", weights.pair), ("UNIT", unit as u32), ("CHUNK", chunk as u32)];
+    let mut consts = vec![
+        ("LANES", lanes),
+        ("ROWS", rows),
+        ("AHEAD", ahead),
+        ("MT", mt as u32),
+        ("PAIR", weights.pair),
+        ("UNIT", unit as u32),
+        ("CHUNK", chunk as u32),
+    ];
     consts.extend(switches);
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw })
 }

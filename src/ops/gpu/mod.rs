@@ -77,7 +77,10 @@ fn start(source: &Source) -> Option<[Word; 2]> {
 
 /// Whether a row's neighbours lie closer in memory along the rows than along the last axis, judged by the operand's largest source.
 fn across(load: &Load) -> bool {
-    let Some(source) = load.sources.iter().max_by_key(|s| s.layout.shape.iter().zip(s.layout.strides()).filter(|(_, t)| **t != 0).map(|(d, _)| *d).product::<usize>())
+    let Some(source) = load
+        .sources
+        .iter()
+        .max_by_key(|s| s.layout.shape.iter().zip(s.layout.strides()).filter(|(_, t)| **t != 0).map(|(d, _)| *d).product::<usize>())
     else {
         return false;
     };

@@ -15,7 +15,8 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     }
     let across = across(load);
     let vec = cols % 4 == 0 && !across;
-    let team = if across { Team::for_columns(rows, cols, adapter) } else { Team::for_rows(rows, if vec { cols / 4 } else { cols }, adapter) };
+    let team =
+        if across { Team::for_columns(rows, cols, adapter) } else { Team::for_rows(rows, if vec { cols / 4 } else { cols }, adapter) };
     let (ty, kind) = match load.dtype().compute() {
         DType::I32 => ("i32", 1),
         DType::U32 => ("u32", 2),

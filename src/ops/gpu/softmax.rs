@@ -18,7 +18,8 @@ pub fn softmax(log: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         return None;
     }
     let team = Team::for_rows(rows, cols.div_ceil(4), adapter);
-    let source = [include_str!("../softmax.wgsl"), &team.function("team_sum", SUM, adapter), &team.function("team_max", MAX, adapter)].concat();
+    let source =
+        [include_str!("../softmax.wgsl"), &team.function("team_sum", SUM, adapter), &team.function("team_max", MAX, adapter)].concat();
     let consts = vec![("TEAM", team.size), ("HELD", held(cols, &team)), ("LOG", log as u32), ("VEC", (cols % 4 == 0) as u32)];
     let grid = grid(rows.div_ceil(team.rows() as usize))?;
     let source = decide(source, &[("VEC", (cols % 4 == 0) as u32), ("LOG", log as u32)]);

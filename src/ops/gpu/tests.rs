@@ -114,16 +114,35 @@ impl Operand {
 ///
 /// Once as the adapter is, and once as one without subgroups, with the least workgroup memory and threads that there are.
 #[track_caller]
-fn check(name: &str, make: impl Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Send + Sync + Clone + 'static, loads: &[Operand], out: (DType, &[usize]), params: &[f64], want: &[f64], tolerance: f64) {
+fn check(
+    name: &str,
+    make: impl Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Send + Sync + Clone + 'static,
+    loads: &[Operand],
+    out: (DType, &[usize]),
+    params: &[f64],
+    want: &[f64],
+    tolerance: f64,
+) {
     check_on(name, make.clone(), loads, out, params, want, tolerance);
-    let least = move |s: &Step, a: &AdapterInfo| make(s, &AdapterInfo { subgroup: 0, workgroup_bytes: 16384, workgroup_threads: 256, coop: 0, ..a.clone() });
+    let least = move |s: &Step, a: &AdapterInfo| {
+        make(s, &AdapterInfo { subgroup: 0, workgroup_bytes: 16384, workgroup_threads: 256, coop: 0, ..a.clone() })
+    };
     check_on(&format!("{name}, least"), least, loads, out, params, want, tolerance);
 }
 
 #[track_caller]
-fn check_on(name: &str, make: impl Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Send + Sync + 'static, loads: &[Operand], out: (DType, &[usize]), params: &[f64], want: &[f64], tolerance: f64) {
+fn check_on(
+    name: &str,
+    make: impl Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Send + Sync + 'static,
+    loads: &[Operand],
+    out: (DType, &[usize]),
+    params: &[f64],
+    want: &[f64],
+    tolerance: f64,
+) {
     let Some(m) = machine() else { return };
-    let source = |buf, dtype, layout: Layout| Source { buf, dtype, layout: layout.simplified(), offset: None, aligned: layout.offset % 4 == 0 };
+    let source =
+        |buf, dtype, layout: Layout| Source { buf, dtype, layout: layout.simplified(), offset: None, aligned: layout.offset % 4 == 0 };
     let (dtype, shape) = (out.0, Shape::of(out.1));
     let value = dtype.compute();
     let step = Step {
@@ -133,9 +152,18 @@ fn check_on(name: &str, make: impl Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Sen
         loads: loads
             .iter()
             .enumerate()
-            .map(|(k, o)| Load { shape: Shape::of(&o.shape), program: Program::identity(o.dtype), sources: vec![source(Buf::Input(k as u16), o.dtype, o.layout)] })
+            .map(|(k, o)| Load {
+                shape: Shape::of(&o.shape),
+                program: Program::identity(o.dtype),
+                sources: vec![source(Buf::Input(k as u16), o.dtype, o.layout)],
+            })
             .collect(),
-        stores: vec![Store { shape, program: Program::value(value), sources: vec![], target: source(Buf::Output(0), dtype, Layout::contiguous(shape)) }],
+        stores: vec![Store {
+            shape,
+            program: Program::value(value),
+            sources: vec![],
+            target: source(Buf::Output(0), dtype, Layout::contiguous(shape)),
+        }],
         params: (0..params.len() as u16).collect(),
     };
     let bytes = shape.count() * dtype.block_bytes();
@@ -156,7 +184,9 @@ fn check_on(name: &str, make: impl Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Sen
     let got = unpack(&got, dtype);
     assert_eq!(got.len(), want.len(), "{name}");
     let scale = want.iter().filter(|v| v.is_finite()).fold(1e-30f64, |m, v| m.max(v.abs()));
-    let mut wrong = (0..want.len()).filter(|&i| if want[i].is_finite() { !((got[i] - want[i]).abs() <= tolerance * scale) } else { got[i].to_string() != want[i].to_string() });
+    let mut wrong = (0..want.len()).filter(|&i| {
+        if want[i].is_finite() { !((got[i] - want[i]).abs() <= tolerance * scale) } else { got[i].to_string() != want[i].to_string() }
+    });
     if let Some(i) = wrong.next() {
         panic!("{name}: element {i} of {shape} is {}, should be {}; {} are wrong", got[i], want[i], wrong.count() + 1);
     }
@@ -186,9 +216,36 @@ fn matmul_of_every_weight_format() {
         let shape = [a.shape[0], a.shape[1], b.shape[1]];
         check(&name, matmul, &[a, b], (out, &shape), &[], &want, if out == F16 { 1e-3 } else { 2e-5 });
     };
-    let formats = [F32, F16, DType::BF16, DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0, DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K];
+    let formats = [
+        F32,
+        F16,
+        DType::BF16,
+        DType::Q4_0,
+        DType::Q4_1,
+        DType::Q5_0,
+        DType::Q5_1,
+        DType::Q8_0,
+        DType::Q2_K,
+        DType::Q3_K,
+        DType::Q4_K,
+        DType::Q5_K,
+        DType::Q6_K,
+    ];
     for d in formats {
-        for (m, n, k) in [(1, 1, 1), (1, 37, 256), (1, 576, 512), (2, 20, 768), (3, 5, 72), (5, 36, 1280), (8, 8, 256), (9, 7, 33), (20, 70, 512), (65, 68, 256), (1, 12, 4864), (8, 6, 2560)] {
+        for (m, n, k) in [
+            (1, 1, 1),
+            (1, 37, 256),
+            (1, 576, 512),
+            (2, 20, 768),
+            (3, 5, 72),
+            (5, 36, 1280),
+            (8, 8, 256),
+            (9, 7, 33),
+            (20, 70, 512),
+            (65, 68, 256),
+            (1, 12, 4864),
+            (8, 6, 2560),
+        ] {
             if k % d.block() == 0 {
                 run(format!("{d} {m}x{n}x{k}"), Operand::random(F32, &[1, m, k], 1), Operand::random(d, &[1, n, k], 2), F32);
             }
@@ -198,12 +255,22 @@ fn matmul_of_every_weight_format() {
     for d in [F32, F16, DType::Q4_0, DType::Q4_1, DType::Q6_K] {
         let layout = Layout::contiguous(Shape::of(&[40, 512])).slice(0, 7, 21, 1);
         for m in [1, 30] {
-            run(format!("{d} window, {m} rows"), Operand::random(F32, &[1, m, 512], 3), Operand::view(d, &[1, 21, 512], layout, noise(40 * 512, 4)), F32);
+            run(
+                format!("{d} window, {m} rows"),
+                Operand::random(F32, &[1, m, 512], 3),
+                Operand::view(d, &[1, 21, 512], layout, noise(40 * 512, 4)),
+                F32,
+            );
         }
     }
     for (m, n, k) in [(1, 96, 64), (3, 33, 700), (8, 7, 5), (40, 50, 60), (17, 64, 32)] {
         for (da, db) in [(F32, F32), (F16, F16), (F32, F16)] {
-            run(format!("turned weight {da} {db} {m}x{n}x{k}"), Operand::random(da, &[2, m, k], 5), Operand::turned(db, &[2, n, k], 6), F32);
+            run(
+                format!("turned weight {da} {db} {m}x{n}x{k}"),
+                Operand::random(da, &[2, m, k], 5),
+                Operand::turned(db, &[2, n, k], 6),
+                F32,
+            );
             run(format!("turned both {da} {db} {m}x{n}x{k}"), Operand::turned(da, &[2, m, k], 5), Operand::turned(db, &[2, n, k], 6), F32);
             run(format!("batch {da} {db} {m}x{n}x{k}"), Operand::random(da, &[3, m, k], 7), Operand::random(db, &[3, n, k], 8), F32);
             run(format!("f16 result {da} {db} {m}x{n}x{k}"), Operand::random(da, &[1, m, k], 7), Operand::random(db, &[1, n, k], 8), F16);
@@ -239,11 +306,29 @@ fn reductions_of_rows() {
             let want: Vec<f64> = (0..rows).map(|r| fold(op, &x.values[r * cols..(r + 1) * cols])).collect();
             let out = if index { DType::I32 } else { x.dtype.compute() };
             let label = format!("{op:?} {} {name} {rows}x{cols}", x.dtype);
-            check(&label, move |s, a| reduce(op, s, a), &[x], (out, &[rows]), &[], &want, if index { 0.0 } else if op == Reduction::Prod { 3e-5 } else { 3e-6 });
+            check(
+                &label,
+                move |s, a| reduce(op, s, a),
+                &[x],
+                (out, &[rows]),
+                &[],
+                &want,
+                if index {
+                    0.0
+                } else if op == Reduction::Prod {
+                    3e-5
+                } else {
+                    3e-6
+                },
+            );
         };
-        for (rows, cols) in [(1, 1), (1, 5), (3, 64), (7, 33), (70, 2), (100, 8), (2000, 17), (1030, 64), (5, 1000), (2, 40_003), (1, 65_536), (5000, 100)] {
+        for (rows, cols) in
+            [(1, 1), (1, 5), (3, 64), (7, 33), (70, 2), (100, 8), (2000, 17), (1030, 64), (5, 1000), (2, 40_003), (1, 65_536), (5000, 100)]
+        {
             // Factors near 1 keep products in range.
-            let values = |seed| noise(rows * cols, seed).into_iter().map(|v| if op == Reduction::Prod { 1.0 + v / 64.0 } else { v }).collect::<Vec<_>>();
+            let values = |seed| {
+                noise(rows * cols, seed).into_iter().map(|v| if op == Reduction::Prod { 1.0 + v / 64.0 } else { v }).collect::<Vec<_>>()
+            };
             run("random", Operand::new(F32, &[rows, cols], values(1)));
             run("random", Operand::new(F16, &[rows, cols], values(2)));
             let turned = Layout::contiguous(Shape::of(&[cols, rows])).permute(&[1, 0]);
@@ -268,7 +353,9 @@ fn reductions_of_rows() {
 #[test]
 fn softmax_of_rows() {
     for log in [false, true] {
-        for (rows, cols) in [(1, 1), (3, 7), (70, 6), (65, 32), (9, 100), (5, 1000), (3, 1024), (2, 9000), (2, 9001), (1, 40_000), (1100, 96)] {
+        for (rows, cols) in
+            [(1, 1), (3, 7), (70, 6), (65, 32), (9, 100), (5, 1000), (3, 1024), (2, 9000), (2, 9001), (1, 40_000), (1100, 96)]
+        {
             for d in [F32, F16] {
                 let mut x = noise(rows * cols, 3);
                 x.iter_mut().for_each(|v| *v *= 20.0);
@@ -285,7 +372,15 @@ fn softmax_of_rows() {
                         row.iter().map(move |v| if log { (v - m - sum.ln()).max(-3e38) } else { (v - m).exp() / sum }).collect::<Vec<_>>()
                     })
                     .collect();
-                check(&format!("softmax log {log} {rows}x{cols}"), move |s, a| softmax(log, s, a), &[x], (d, &[rows, cols]), &[], &want, if d == F16 { 1e-3 } else { 2e-6 });
+                check(
+                    &format!("softmax log {log} {rows}x{cols}"),
+                    move |s, a| softmax(log, s, a),
+                    &[x],
+                    (d, &[rows, cols]),
+                    &[],
+                    &want,
+                    if d == F16 { 1e-3 } else { 2e-6 },
+                );
                 if log && cols > 6 {
                     break; // -3e38 is no f16
                 }
@@ -297,7 +392,9 @@ fn softmax_of_rows() {
 #[test]
 fn norms_of_rows() {
     for (rms, weight, bias) in [(false, true, true), (false, false, false), (true, true, false), (true, false, true)] {
-        for (rows, cols) in [(1, 1), (3, 7), (70, 6), (2, 64), (9, 100), (5, 768), (1, 576), (3, 1024), (2, 9000), (2, 9001), (1, 33_000), (1100, 96)] {
+        for (rows, cols) in
+            [(1, 1), (3, 7), (70, 6), (2, 64), (9, 100), (5, 768), (1, 576), (3, 1024), (2, 9000), (2, 9001), (1, 33_000), (1100, 96)]
+        {
             for d in [F32, F16] {
                 let x = Operand::new(d, &[rows, cols], noise(rows * cols, 4).into_iter().map(|v| v * 3.0 + 5.0).collect());
                 let (w, b) = (Operand::random(d, &[cols], 5), Operand::random(F32, &[cols], 6));
@@ -309,7 +406,11 @@ fn norms_of_rows() {
                         let mean = if rms { 0.0 } else { row.iter().sum::<f64>() / n };
                         let var = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
                         let scale = 1.0 / (var + 1e-3f32 as f64).sqrt();
-                        (0..cols).map(|c| (row[c] - mean) * scale * if weight { w.values[c] } else { 1.0 } + if bias { b.values[c] } else { 0.0 }).collect::<Vec<_>>()
+                        (0..cols)
+                            .map(|c| {
+                                (row[c] - mean) * scale * if weight { w.values[c] } else { 1.0 } + if bias { b.values[c] } else { 0.0 }
+                            })
+                            .collect::<Vec<_>>()
                     })
                     .collect();
                 let mut loads = vec![x];
@@ -320,7 +421,15 @@ fn norms_of_rows() {
                     loads.push(b);
                 }
                 let make = move |s: &Step, a: &AdapterInfo| norm(rms, 1e-3, weight, bias, s, a);
-                check(&format!("norm rms {rms} {d} {rows}x{cols}"), make, &loads, (d, &[rows, cols]), &[], &want, if d == F16 { 1e-3 } else { 5e-6 });
+                check(
+                    &format!("norm rms {rms} {d} {rows}x{cols}"),
+                    make,
+                    &loads,
+                    (d, &[rows, cols]),
+                    &[],
+                    &want,
+                    if d == F16 { 1e-3 } else { 5e-6 },
+                );
             }
         }
     }
@@ -377,7 +486,12 @@ fn attention_of_heads() {
             for dtype in [F32, F16] {
                 // Keys as [B, S, Hkv, D] in memory, as caches often are.
                 let cache = |w: usize, seed| {
-                    Operand::view(dtype, &[c.b, c.hkv, c.s, w], Layout::contiguous(Shape::of(&[c.b, c.s, c.hkv, w])).permute(&[0, 2, 1, 3]), noise(c.b * c.s * c.hkv * w, seed))
+                    Operand::view(
+                        dtype,
+                        &[c.b, c.hkv, c.s, w],
+                        Layout::contiguous(Shape::of(&[c.b, c.s, c.hkv, w])).permute(&[0, 2, 1, 3]),
+                        noise(c.b * c.s * c.hkv * w, seed),
+                    )
                 };
                 let (q, k, v) = (Operand::random(F32, &[c.b, c.h, c.t, c.d], 1), cache(c.d, 2), cache(c.dv, 3));
                 let m = Operand::view(
@@ -394,7 +508,8 @@ fn attention_of_heads() {
                         for t in 0..c.t {
                             let row = (z * c.h + h) * c.t + t;
                             let at = c.valid - c.t + t;
-                            let seen: Vec<usize> = (0..c.valid).filter(|&j| (!causal || j <= at) && (window == 0 || j + window as usize > at)).collect();
+                            let seen: Vec<usize> =
+                                (0..c.valid).filter(|&j| (!causal || j <= at) && (window == 0 || j + window as usize > at)).collect();
                             let score: Vec<f64> = seen
                                 .iter()
                                 .map(|&j| {
@@ -415,7 +530,10 @@ fn attention_of_heads() {
                 if mask {
                     loads.push(m);
                 }
-                let name = format!("attention {dtype} B{} H{}/{} T{} S{}/{} D{}/{} causal {causal} window {window} mask {mask}", c.b, c.h, c.hkv, c.t, c.valid, c.s, c.d, c.dv);
+                let name = format!(
+                    "attention {dtype} B{} H{}/{} T{} S{}/{} D{}/{} causal {causal} window {window} mask {mask}",
+                    c.b, c.h, c.hkv, c.t, c.valid, c.s, c.d, c.dv
+                );
                 let make = move |s: &Step, a: &AdapterInfo| attention(causal, scale as f32, window, mask, s, a);
                 check(&name, make, &loads, (F32, &[c.b, c.h, c.t, c.dv]), &[c.valid as f64], &want, 5e-6);
             }
