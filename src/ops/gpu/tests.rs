@@ -1,11 +1,11 @@
 //! The kernels on the machine's GPU against f64 arithmetic: odd sizes, element types, block formats, layouts. Skipped where there is no GPU.
 
-use crate::ops::reduce::ReduceOp;
 use super::*;
 use crate::backends::gpu::GpuMachine;
 use crate::backends::{Bytes, Machine};
 use crate::dtype::DType;
 use crate::layout::Layout;
+use crate::ops::reduce::ReduceOp;
 use crate::plan::{AdapterInfo, Buf, Input, Kernel, Output, Plan, Step, Store, Task, Wgsl, Work};
 use crate::scalar::Program;
 use crate::shape::Shape;
