@@ -369,10 +369,6 @@ impl Tensor {
     pub(crate) fn meta(&self) -> Meta {
         self.node.metas[self.out as usize]
     }
-    /// The stored memory, if the value has been computed.
-    pub(crate) fn buffer(&self) -> Option<&Buffer> {
-        self.node.stored.get().map(|b| &b[self.out as usize])
-    }
 }
 
 /// Fails where two operands live on different devices.

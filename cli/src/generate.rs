@@ -200,19 +200,17 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     let mut sampler = args.sampling.sampler()?;
     let loaded = args.model.load(global)?;
     interrupt::install();
-    let text = match &loaded.template {
+    let ids = match &loaded.template {
         Some(template) if !args.raw => {
             let mut messages = Vec::new();
             if let Some(s) = &args.system {
                 messages.push(Message::new("system", s));
             }
             messages.push(Message::new("user", &prompt));
-            loaded.tokenizer.render(template, &messages)?
+            loaded.encode_chat(template, &messages)?
         }
-        _ => prompt,
+        _ => loaded.tokenizer.encode(&prompt, true)?,
     };
-    let templated = loaded.template.is_some() && !args.raw;
-    let ids = loaded.tokenizer.encode_with(&text, !templated || !loaded.tokenizer.starts_with_bos(&text), templated)?;
     let ctx = args.sampling.ctx.min(loaded.model.shape().context);
     if ids.len() > ctx {
         return Err(Failure::Error(format!(

@@ -6,7 +6,7 @@ use crate::output::{self, Failure};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use tensorlogic::models::{self, Model, Weights};
-use tensorlogic::text::{ChatTemplate, Tokenizer};
+use tensorlogic::text::{ChatTemplate, Message, Tokenizer};
 use tensorlogic::{DType, Device};
 
 /// The model that is used when none is named.
@@ -31,7 +31,6 @@ pub struct ModelArgs {
 
 /// An opened model.
 pub struct Loaded {
-    pub path: PathBuf,
     pub device: Device,
     pub model: Box<dyn Model>,
     pub tokenizer: Tokenizer,
@@ -74,7 +73,19 @@ impl ModelArgs {
         let weights = Weights::open(&path, &device)?;
         let (tokenizer, template) = texts(&weights, &path)?;
         let model = models::load(&weights, dtype)?;
-        Ok(Loaded { path, device, model, tokenizer, template })
+        Ok(Loaded { device, model, tokenizer, template })
+    }
+}
+
+impl Loaded {
+    /// A conversation as tokens, up to where the model begins to speak.
+    pub fn encode_chat(&self, template: &ChatTemplate, messages: &[Message]) -> Result<Vec<u32>, Failure> {
+        let t = &self.tokenizer;
+        let name = |id: Option<u32>| id.and_then(|id| t.token(id)).unwrap_or_default();
+        let bos = name(t.bos());
+        let text = template.render(messages, true, bos, name(t.end_tokens().first().copied()), None)?;
+        // Templates write the begin token themselves.
+        Ok(t.encode_with(&text, false, true)?)
     }
 }
 
@@ -85,9 +96,5 @@ fn texts(weights: &Weights, path: &Path) -> Result<(Tokenizer, Option<ChatTempla
     }
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
     let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json"))?;
-    let template = match std::fs::read_to_string(folder.join("chat_template.jinja")) {
-        Ok(text) => Some(ChatTemplate::new(&text)?),
-        Err(_) => None,
-    };
-    Ok((tokenizer, template))
+    Ok((tokenizer, ChatTemplate::from_folder(folder)?))
 }

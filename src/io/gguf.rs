@@ -102,11 +102,12 @@ impl Gguf {
         for _ in 0..key_count {
             entries.push(at.entry()?);
         }
-        let key_of = |i: usize| entry_key(&data, &entries[i]);
-        let by_key = sorted_unique(entries.len(), key_of).map_err(|key| bad(format!("two metadata keys are `{}`", clip(key))))?;
+        let key_of = |i: usize| key_bytes(&data, &entries[i]);
+        let by_key = sorted_unique(entries.len(), key_of)
+            .map_err(|i| bad(format!("two metadata keys are `{}`", clip(entry_key(&data, &entries[i])))))?;
 
         // The alignment is needed to place tensors, so it is looked up before `Gguf` exists.
-        let alignment = match by_key.binary_search_by(|&i| key_of(i as usize).cmp(ALIGNMENT)) {
+        let alignment = match by_key.binary_search_by(|&i| key_of(i as usize).cmp(ALIGNMENT.as_bytes())) {
             Ok(at) => alignment(entry_value(&data, &entries[by_key[at] as usize]))?,
             Err(_) => DEFAULT_ALIGNMENT,
         };
@@ -140,7 +141,7 @@ impl Gguf {
 
     /// The value of `key`, where the file has it.
     pub fn get(&self, key: &str) -> Option<Value<'_>> {
-        let at = self.by_key.binary_search_by(|&i| entry_key(&self.data, &self.entries[i as usize]).cmp(key)).ok()?;
+        let at = self.by_key.binary_search_by(|&i| key_bytes(&self.data, &self.entries[i as usize]).cmp(key.as_bytes())).ok()?;
         Some(entry_value(&self.data, &self.entries[self.by_key[at] as usize]))
     }
 
@@ -209,8 +210,10 @@ impl Gguf {
 
 /// Keys were found to be UTF-8 when they were read.
 fn entry_key<'a>(data: &'a [u8], e: &Entry) -> &'a str {
-    let bytes = data.get(e.key..e.key + e.key_len as usize).unwrap_or_default();
-    std::str::from_utf8(bytes).unwrap_or_default()
+    std::str::from_utf8(key_bytes(data, e)).unwrap_or_default()
+}
+fn key_bytes<'a>(data: &'a [u8], e: &Entry) -> &'a [u8] {
+    data.get(e.key..e.key + e.key_len as usize).unwrap_or_default()
 }
 
 fn entry_value<'a>(data: &'a [u8], e: &Entry) -> Value<'a> {
@@ -342,13 +345,13 @@ impl<'a> Cursor<'a> {
         let code = self.u32("a tensor's type")?;
         let stored = types::from_code(code).ok_or_else(|| wrong(format!("unknown type {code}")))?;
         let row = shape.first().copied().unwrap_or(1);
-        if row % stored.block != 0 {
+        if !row.is_multiple_of(stored.block) {
             return Err(wrong(format!("rows of {row} values, which {} cannot hold: its blocks have {}", stored.name, stored.block)));
         }
         shape.reverse();
         let (_, bytes) = stored.layout(&shape).ok_or_else(|| wrong(format!("{shape:?} has too many elements")))?;
         let offset = self.u64("a tensor's offset")?;
-        let start = usize::try_from(offset).ok().filter(|o| o % alignment == 0);
+        let start = usize::try_from(offset).ok().filter(|o| o.is_multiple_of(alignment));
         let start = start.ok_or_else(|| wrong(format!("offset {offset} is not a multiple of the alignment {alignment}")))?;
         let end = start.checked_add(bytes).ok_or_else(|| wrong(format!("offset {offset} is past the end of the file")))?;
         Ok(TensorInfo { name: name.into(), shape, range: start..end, stored, file: 0 })

@@ -51,7 +51,7 @@ impl StoredType {
         // Zero sizes must not hide an overflow of the others.
         shape.iter().filter(|&&d| d > 0).try_fold(1usize, |n, &d| n.checked_mul(d)).filter(|&n| n <= isize::MAX as usize)?;
         let count: usize = shape.iter().product();
-        if count % self.block != 0 {
+        if !count.is_multiple_of(self.block) {
             return None;
         }
         let bytes = (count / self.block).checked_mul(self.bytes).filter(|&n| n <= isize::MAX as usize)?;
@@ -69,8 +69,8 @@ pub(crate) struct TensorTable {
 impl TensorTable {
     /// Refuses two tensors of one name.
     pub fn new(format: &'static str, tensors: Vec<TensorInfo>) -> TensorResult<TensorTable> {
-        let by_name = sorted_unique(tensors.len(), |i| &tensors[i].name)
-            .map_err(|name| TensorError::format(format, format!("two tensors are named `{}`", clip(name))))?;
+        let by_name = sorted_unique(tensors.len(), |i| tensors[i].name.as_bytes())
+            .map_err(|i| TensorError::format(format, format!("two tensors are named `{}`", clip(&tensors[i].name))))?;
         Ok(TensorTable { tensors, by_name })
     }
 
@@ -90,12 +90,12 @@ impl TensorTable {
     }
 }
 
-/// The numbers below `count` in the order of their names; the name that two of them share, where there is one.
-pub(crate) fn sorted_unique<'a>(count: usize, name: impl Fn(usize) -> &'a str) -> Result<Vec<u32>, &'a str> {
+/// The numbers below `count` in the order of their names; one whose name another has too, where there is one.
+pub(crate) fn sorted_unique<'a>(count: usize, name: impl Fn(usize) -> &'a [u8]) -> Result<Vec<u32>, usize> {
     let mut order: Vec<u32> = (0..count.min(u32::MAX as usize) as u32).collect();
     order.sort_unstable_by_key(|&i| name(i as usize));
     match order.windows(2).find(|w| name(w[0] as usize) == name(w[1] as usize)) {
-        Some(w) => Err(name(w[0] as usize)),
+        Some(w) => Err(w[0] as usize),
         None => Ok(order),
     }
 }

@@ -4,6 +4,7 @@ use crate::error::{TensorError, TensorResult};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Writes `path` through `write`: into a new file beside it, which is made durable and then renamed over `path`.
 ///
@@ -18,7 +19,9 @@ pub fn save(path: impl AsRef<Path>, write: impl FnOnce(&mut BufWriter<File>) -> 
     };
     let mut temporary_name = std::ffi::OsString::from(".");
     temporary_name.push(name);
-    temporary_name.push(format!(".{}.tmp", std::process::id()));
+    // Two threads that save under one name must not write into one file.
+    static SAVES: AtomicU64 = AtomicU64::new(0);
+    temporary_name.push(format!(".{}-{}.tmp", std::process::id(), SAVES.fetch_add(1, Ordering::Relaxed)));
     let temporary = folder.join(temporary_name);
 
     let written = (|| {

@@ -1,16 +1,20 @@
 // Matrix times a few vectors: out[m, n] = sum over k of a[m, k] * b[n, k], m below MT.
 //
-// A team of LANES threads owns ROWS rows of b and walks them in items of 8 weights; the activations of a chunk of K are staged
-// once per workgroup. A format says how an item's two quads lie: quad PAIR apart, as its nibbles do, so that both come from one word.
+// A team of LANES threads owns ROWS rows of b and walks them in items of 8 weights, AHEAD of them on their way at once and the first
+// before anything waits for the activations. A format says how an item's two quads lie: PAIR quads apart, as its nibbles do, so that
+// both come from one word. STAGED: a chunk of the activations is kept in workgroup memory, for operands that are dear to compute.
 // Words: 0 M, 1 N, 2 K, 3 tiles of a batch, 4 workgroups in x, 5 and 6 the start of b in elements.
 
 // default
 const WORKGROUP: u32 = 128;
 const LANES: u32 = 32;
 const ROWS: u32 = 1;
+const AHEAD: u32 = 3;
 const MT: u32 = 1;
 const PAIR: u32 = 4;
-const CHUNK: u32 = 512;
+const UNIT: u32 = 96;
+const CHUNK: u32 = 96;
+const STAGED: u32 = 1;
 const VEC_A: u32 = 1;
 const VEC_OUT: u32 = 1;
 alias T_0 = f32;
@@ -23,8 +27,12 @@ fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
 fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
 fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
-fn weights4(row: u32, v: u32) -> vec4<f32> { return b_0[row * (word(2u) / 4u) + v]; }
-fn weights8(row: u32, i: u32) -> Pair { let v = i / PAIR * (2u * PAIR) + i % PAIR; return Pair(weights4(row, v), weights4(row, v + PAIR)); }
+alias Held = Pair;
+fn hold(row: u32, i: u32) -> Held {
+  let at = row * (word(2u) / 4u) + i / PAIR * (2u * PAIR) + i % PAIR;
+  return Pair(b_0[at], b_0[at + PAIR]);
+}
+fn item(h: Held) -> Pair { return h; }
 fn team_sum(v: f32) -> f32 { return v; }
 // end
 
@@ -60,32 +68,55 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let tiles = word(3u);
   let batch = group / tiles;
   let first = (group % tiles) * BLOCK;
-  let rows = word(0u); let cols = word(1u); let size = word(2u);
+  let rows = word(0u); let cols = word(1u);
   let lane = lid % LANES; let team = lid / LANES;
-  let items = (size + 7u) / 8u;
+  let items = (word(2u) + 7u) / 8u;
   var row: array<u32, ROWS>;
   for (var r = 0u; r < ROWS; r++) { row[r] = batch * cols + min(first + team * ROWS + r, cols - 1u); }
   var acc: array<f32, ROWS * MT>;
   for (var r = 0u; r < ROWS * MT; r++) { acc[r] = 0.0; }
+  var held: array<Held, ROWS * AHEAD>;
   for (var base = 0u; base < items; base += CHUNK) {
-    let count = min(CHUNK, items - base);
-    if (base > 0u) { workgroupBarrier(); }
-    // The two quads of item i go to i and CHUNK + i: neighbouring lanes read neighbouring quads.
-    for (var m = 0u; m < MT; m++) {
-      for (var v = lid; v < 2u * count; v += WORKGROUP) {
-        let half = (v / PAIR) % 2u;
-        xs[(m * 2u + half) * CHUNK + v / (2u * PAIR) * PAIR + v % PAIR] = fetch(batch, m, 2u * base + v);
-      }
+    for (var a = 0u; a < AHEAD; a++) {
+      for (var r = 0u; r < ROWS; r++) { held[a * ROWS + r] = hold(row[r], min(base + lane + a * LANES, items - 1u)); }
     }
-    workgroupBarrier();
-    for (var i = lane; i < count; i += LANES) {
-      var w: array<Pair, ROWS>;
-      for (var r = 0u; r < ROWS; r++) { w[r] = weights8(row[r], base + i); }
+    var count = items - base;
+    if (STAGED == 1u) {
+      count = min(CHUNK, count);
+      if (base > 0u) { workgroupBarrier(); }
+      // The two quads of item i go to i and CHUNK + i: neighbouring lanes read neighbouring quads. Items that are no more are zero.
+      let staged = (count + UNIT - 1u) / UNIT * UNIT;
       for (var m = 0u; m < MT; m++) {
-        let lo = xs[m * 2u * CHUNK + i]; let hi = xs[(m * 2u + 1u) * CHUNK + i];
-        for (var r = 0u; r < ROWS; r++) { acc[r * MT + m] += dot(w[r].lo, lo) + dot(w[r].hi, hi); }
+        for (var v = lid; v < 2u * staged; v += WORKGROUP) {
+          let half = (v / PAIR) % 2u;
+          xs[(m * 2u + half) * CHUNK + v / (2u * PAIR) * PAIR + v % PAIR] = fetch(batch, m, 2u * base + v);
+        }
+      }
+      workgroupBarrier();
+    }
+    for (var start = lane; start < count; start += LANES * AHEAD) {
+      if (start != lane) {
+        for (var a = 0u; a < AHEAD; a++) {
+          for (var r = 0u; r < ROWS; r++) { held[a * ROWS + r] = hold(row[r], min(base + start + a * LANES, items - 1u)); }
+        }
+      }
+      for (var a = 0u; a < AHEAD; a++) {
+        let i = start + a * LANES;
+        var w: array<Pair, ROWS>;
+        for (var r = 0u; r < ROWS; r++) { w[r] = item(held[a * ROWS + r]); }
+        for (var m = 0u; m < MT; m++) {
+          var x: Pair;
+          if (STAGED == 1u) {
+            x = Pair(xs[m * 2u * CHUNK + i], xs[(m * 2u + 1u) * CHUNK + i]);
+          } else {
+            let v = i / PAIR * (2u * PAIR) + i % PAIR;
+            x = Pair(fetch(batch, m, v), fetch(batch, m, v + PAIR));
+          }
+          for (var r = 0u; r < ROWS; r++) { acc[r * MT + m] += dot(w[r].lo, x.lo) + dot(w[r].hi, x.hi); }
+        }
       }
     }
+    if (STAGED == 0u) { break; }
   }
   for (var r = 0u; r < ROWS; r++) {
     for (var m = 0u; m < MT; m++) {

@@ -4,6 +4,7 @@ pub mod attention;
 pub mod create;
 pub mod elementwise;
 pub mod gather;
+pub mod gpu;
 pub mod join;
 pub mod matmul;
 pub mod norm;

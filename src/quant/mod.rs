@@ -1,4 +1,6 @@
 //! GGML block formats: one file each = layout, unpack, pack. The plain versions, which fast kernels are tested against.
+// A layout is a formula of the value's number, so loops run over numbers.
+#![allow(clippy::needless_range_loop)]
 
 mod fit;
 mod q2_k;

@@ -1,54 +1,126 @@
-//! Chat templates: a conversation in, the text that the model was trained on out (Jinja, as transformers renders it).
+//! `ChatTemplate`: a conversation as the text that a model was trained on.
 
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::jinja::{Body, Limits, parse, render};
 use crate::error::{TensorError, TensorResult};
-use minijinja::{Environment, ErrorKind, context};
 
-/// One turn of a conversation.
-#[derive(Clone, Debug, serde::Serialize)]
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Message {
-    /// `system`, `user` or `assistant`.
+    /// Who speaks: `system`, `user`, `assistant` or `tool`.
     pub role: String,
-    /// The text.
+    /// What they say.
     pub content: String,
 }
 
 impl Message {
-    /// A turn.
-    pub fn new(role: &str, content: &str) -> Message {
+    /// A message of `role`.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Message { role: role.into(), content: content.into() }
     }
 }
 
-/// A model's chat template.
+/// A Jinja chat template, as `tokenizer_config.json`, `chat_template.jinja` and GGUF's `tokenizer.chat_template` carry it.
+///
+/// It runs with Python's semantics and the settings that `transformers` uses. Templates come with downloaded models, so they
+/// are not trusted: steps, memory and output are bounded, and nothing outside the given variables can be reached.
 pub struct ChatTemplate {
-    env: Environment<'static>,
+    body: Body,
+    source: String,
 }
 
-/// The most instructions that a rendering may take.
-const FUEL: u64 = 1_000_000;
+/// A template is a few KiB; larger than this is no template.
+const MAX_SOURCE: usize = 256 << 10;
+/// What a render may do for an empty conversation, and how much more for each byte of the conversation.
+const STEPS: (usize, usize) = (500_000, 4);
+const BYTES: (usize, usize) = (8 << 20, 64);
+const OUTPUT: (usize, usize) = (1 << 20, 4);
 
 impl ChatTemplate {
-    /// Parses the template.
-    pub fn new(source: &str) -> TensorResult<ChatTemplate> {
-        let mut env = Environment::new();
-        env.set_trim_blocks(true);
-        env.set_lstrip_blocks(true);
-        env.set_fuel(Some(FUEL));
-        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        env.add_function("raise_exception", |text: String| -> Result<String, minijinja::Error> { Err(minijinja::Error::new(ErrorKind::InvalidOperation, text)) });
-        env.add_template_owned("chat", source.to_string()).map_err(|e| bad(&e))?;
-        Ok(ChatTemplate { env })
+    /// Parses a template.
+    pub fn new(source: &str) -> TensorResult<Self> {
+        if source.len() > MAX_SOURCE {
+            return Err(TensorError::format("chat template", format!("it has {} bytes, more than {MAX_SOURCE}", source.len())));
+        }
+        let body = parse(source).map_err(|message| TensorError::format("chat template", message))?;
+        Ok(ChatTemplate { body, source: source.to_string() })
     }
 
-    /// Renders a conversation. `start` asks for the beginning of the answer.
-    pub fn render(&self, messages: &[Message], start: bool, bos: &str, eos: &str) -> TensorResult<String> {
-        let template = self.env.get_template("chat").map_err(|e| bad(&e))?;
-        template
-            .render(context! { messages => messages, add_generation_prompt => start, bos_token => bos, eos_token => eos })
-            .map_err(|e| bad(&e))
+    /// The template of a model folder as on the Hub: `chat_template.jinja`, or `chat_template` in `tokenizer_config.json`.
+    /// `None` if it has neither.
+    pub fn from_folder(folder: impl AsRef<Path>) -> TensorResult<Option<Self>> {
+        let folder = folder.as_ref();
+        if let Ok(source) = std::fs::read_to_string(folder.join("chat_template.jinja")) {
+            return Self::new(&source).map(Some);
+        }
+        let path = folder.join("tokenizer_config.json");
+        let Ok(bytes) = std::fs::read(&path) else { return Ok(None) };
+        let config: Value = serde_json::from_slice(&bytes).map_err(|e| TensorError::format("tokenizer_config.json", e.to_string()))?;
+        let source = match config.get("chat_template") {
+            Some(Value::String(source)) => Some(source.as_str()),
+            // Several templates by name.
+            Some(Value::Array(list)) => {
+                let named = list.iter().find(|t| t.get("name").and_then(Value::as_str) == Some("default"));
+                named.and_then(|t| t.get("template")).and_then(Value::as_str)
+            }
+            _ => None,
+        };
+        source.map(Self::new).transpose()
+    }
+
+    /// The template's text.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The conversation as text. `add_generation_prompt` ends it where the assistant begins to speak. `bos` and `eos` are the texts
+    /// of the begin and end tokens, and `tools` a list of functions in OpenAI's format.
+    ///
+    /// The text already has the special tokens it needs: encode it with `encode_with(text, false, true)`.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        bos: &str,
+        eos: &str,
+        tools: Option<&Value>,
+    ) -> TensorResult<String> {
+        let messages = messages.iter().map(|m| serde_json::json!({ "role": m.role, "content": m.content })).collect();
+        let mut variables = Map::new();
+        variables.insert("messages".into(), Value::Array(messages));
+        variables.insert("add_generation_prompt".into(), Value::Bool(add_generation_prompt));
+        variables.insert("bos_token".into(), Value::String(bos.into()));
+        variables.insert("eos_token".into(), Value::String(eos.into()));
+        variables.insert("tools".into(), tools.cloned().unwrap_or(Value::Null));
+        variables.insert("documents".into(), Value::Null);
+        self.render_variables(&variables)
+    }
+
+    /// Like [`ChatTemplate::render`] with any variables: messages with tool calls, `enable_thinking`, `date_string` and so on.
+    pub fn render_variables(&self, variables: &Map<String, Value>) -> TensorResult<String> {
+        let size: usize = variables.iter().map(|(k, v)| k.len() + size_of_json(v)).sum();
+        let limit = |(base, each): (usize, usize)| size.saturating_mul(each).saturating_add(base);
+        let output = OUTPUT.0.max(size.saturating_mul(OUTPUT.1));
+        let limits = Limits { steps: limit(STEPS), bytes: limit(BYTES), output };
+        render(&self.body, variables, &limits).map_err(|message| TensorError::Invalid(format!("chat template: {message}")))
     }
 }
 
-fn bad(e: &minijinja::Error) -> TensorError {
-    TensorError::format("chat template", e.to_string())
+impl std::fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChatTemplate").field("source", &self.source).finish()
+    }
+}
+
+/// About how many bytes a JSON value has as text.
+fn size_of_json(value: &Value) -> usize {
+    match value {
+        Value::String(s) => s.len() + 2,
+        Value::Array(a) => a.iter().map(size_of_json).sum::<usize>() + 2,
+        Value::Object(o) => o.iter().map(|(k, v)| k.len() + size_of_json(v) + 4).sum::<usize>() + 2,
+        _ => 5,
+    }
 }

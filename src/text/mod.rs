@@ -1,4 +1,4 @@
-//! Text: tokenizers and streaming decoders.
+//! Text: tokenizers, streaming decoders and chat templates.
 #![cfg(feature = "text")]
 
 pub mod chat;
@@ -7,6 +7,7 @@ pub mod tokenizer;
 
 mod bigram;
 mod hub;
+mod jinja;
 mod pipeline;
 mod vocabulary;
 

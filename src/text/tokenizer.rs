@@ -47,7 +47,7 @@ pub struct Tokenizer {
 
 enum Encoder {
     Pipeline(Box<Pipeline>),
-    Bigram(Bigram),
+    Bigram(Box<Bigram>),
 }
 
 /// Texts of tokens that end an answer in published models, whatever the metadata says.
@@ -162,7 +162,7 @@ impl Tokenizer {
                 let scores = metadata.f32s("tokenizer.ggml.scores").ok_or_else(|| bad("the file has no tokenizer.ggml.scores"))?;
                 let space = flag("add_space_prefix", true);
                 let bigram = Bigram::new(&vocabulary, scores.into_owned(), special("unknown")?, space)?;
-                (Encoder::Bigram(bigram), Decoding::Marked { strip: space, raw_added: true }, vocabulary.id("<s>"), true)
+                (Encoder::Bigram(Box::new(bigram)), Decoding::Marked { strip: space, raw_added: true }, vocabulary.id("<s>"), true)
             }
             other => return Err(TensorError::Unsupported(format!("the tokenizer model {other:?}; known are gpt2 and llama"))),
         };

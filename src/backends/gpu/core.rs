@@ -29,6 +29,8 @@ pub(super) struct Core {
     pub memory: Option<u64>,
     /// The most bytes that one binding, and so one buffer, may have.
     pub max_binding: u64,
+    /// How many buffers one step may bind.
+    pub max_bindings: usize,
     /// Whether kernels are compiled with bounds checks.
     pub checked: bool,
     /// Whether f16 is packed by integer arithmetic, since the device's own packing does not round to nearest even.
@@ -84,6 +86,7 @@ impl Core {
             software: o.software,
             memory: o.memory,
             max_binding,
+            max_bindings: limits.max_storage_buffers_per_shader_stage as usize,
             checked: std::env::var("TL_GPU_CHECKED").is_ok_and(|v| v == "1"),
             soft_f16: AtomicBool::new(false),
             submits: AtomicU64::new(0),
@@ -101,13 +104,23 @@ impl Core {
 
     /// The error of anything that went wrong since the last call.
     pub fn check(&self) -> TensorResult<()> {
-        let mut t = lock(&self.trouble);
-        if let Some(m) = &t.lost {
-            return Err(TensorError::DeviceLost(m.clone()));
-        }
-        match t.error.take() {
-            Some(m) => Err(TensorError::Invalid(format!("{} refused a command: {m}", self.name))),
-            None => Ok(()),
+        let message = {
+            let mut t = lock(&self.trouble);
+            if let Some(m) = &t.lost {
+                return Err(TensorError::DeviceLost(m.clone()));
+            }
+            t.error.take()
+        };
+        message.map_or(Ok(()), |m| Err(self.refused(m)))
+    }
+
+    /// The error for a command that was refused: the loss of the device, where that is the reason.
+    pub fn refused(&self, message: String) -> TensorError {
+        // A loss is reported through a callback, which polling runs.
+        let _ = self.device.poll(wgpu::PollType::Poll);
+        match &lock(&self.trouble).lost {
+            Some(m) => TensorError::DeviceLost(m.clone()),
+            None => TensorError::Invalid(format!("{} refused a command: {message}", self.name)),
         }
     }
 

@@ -4,7 +4,7 @@ use super::core::{Core, lock};
 use super::meta::{MetaWord, param_bits};
 use super::pipelines::{Pipeline, Pipelines};
 use super::pool::GpuBuffer;
-use super::wgsl::step_text;
+use super::wgsl::{Style, step_text};
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, Plan, Work};
 use smallvec::SmallVec;
@@ -34,6 +34,8 @@ struct Dispatch {
     /// Whether the submit ends here.
     last: bool,
     name: &'static str,
+    /// The step's place in the plan.
+    step: usize,
 }
 
 struct Prepared {
@@ -67,7 +69,7 @@ impl Runner {
     }
 
     fn prepare(&mut self, core: &Core, plan: &Arc<Plan>) -> TensorResult<Prepared> {
-        let soft = core.soft_f16.load(Ordering::Relaxed);
+        let soft_f16 = core.soft_f16.load(Ordering::Relaxed);
         let mut p = Prepared {
             plan: Arc::downgrade(plan),
             steps: vec![],
@@ -79,8 +81,12 @@ impl Runner {
             fails: false,
         };
         let mut ops = 0u64;
-        for step in &plan.steps {
-            let Some(text) = step_text(plan, step, &core.info, soft)? else { continue };
+        for (number, step) in plan.steps.iter().enumerate() {
+            let style = Style { adapter: &core.info, soft_f16, sparing: false };
+            let Some(mut text) = step_text(plan, step, style)? else { continue };
+            if text.views.len() > core.max_bindings {
+                text = step_text(plan, step, Style { sparing: true, ..style })?.unwrap_or(text);
+            }
             let pipeline = self.pipelines.get(core, &text, step.name)?;
             let start = p.words.len();
             let rows = text.words.len().div_ceil(4).max(1);
@@ -122,6 +128,7 @@ impl Runner {
                 next: 0,
                 last: false,
                 name: step.name,
+                step: number,
             });
         }
         if let Some(d) = p.steps.last_mut() {
@@ -134,14 +141,12 @@ impl Runner {
                 usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
                 mapped_at_creation: false,
             };
-            p.block = Some(
-                core.guarded(|| core.device.create_buffer(&descriptor)).map_err(|e| TensorError::Invalid(format!("{}: {e}", core.name)))?,
-            );
+            p.block = Some(core.guarded(|| core.device.create_buffer(&descriptor)).map_err(|e| core.refused(e))?);
         }
         Ok(p)
     }
 
-    /// Encodes and submits a plan.
+    /// Encodes and submits a plan; with a timer, step by step.
     pub fn run(
         &mut self,
         core: &Arc<Core>,
@@ -149,6 +154,7 @@ impl Runner {
         inputs: &[&GpuBuffer],
         outputs: &[&GpuBuffer],
         params: &[f64],
+        timer: Option<&mut Timer>,
     ) -> TensorResult<()> {
         core.check()?;
         let key = Arc::as_ptr(plan) as usize;
@@ -219,9 +225,8 @@ impl Runner {
                 entries.push(wgpu::BindGroupEntry { binding: n as u32 + 1, resource: whole(buffer, 0, None) });
             }
             let descriptor = wgpu::BindGroupDescriptor { label: None, layout: &d.pipeline.layout, entries: &entries };
-            let group = core
-                .guarded(|| core.device.create_bind_group(&descriptor))
-                .map_err(|e| TensorError::Invalid(format!("{} on {}: {e}", d.name, core.name)))?;
+            let group =
+                core.guarded(|| core.device.create_bind_group(&descriptor)).map_err(|e| core.refused(format!("{}: {e}", d.name)))?;
             if d.groups.len() < KEPT {
                 d.next = d.groups.len();
                 d.groups.push((ids, group));
@@ -233,27 +238,95 @@ impl Runner {
         if p.fails {
             core.may_fail.store(true, Ordering::Relaxed);
         }
-        let mut rest = &p.steps[..];
-        while !rest.is_empty() {
-            let end = rest.iter().position(|d| d.last).map_or(rest.len(), |e| e + 1);
-            let (now, later) = rest.split_at(end);
-            rest = later;
-            let mut encoder = core.device.create_command_encoder(&Default::default());
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            let mut current: *const Pipeline = std::ptr::null();
-            for d in now {
-                if !std::ptr::eq(current, Arc::as_ptr(&d.pipeline)) {
-                    pass.set_pipeline(&d.pipeline.raw);
-                    current = Arc::as_ptr(&d.pipeline);
-                }
-                pass.set_bind_group(0, &d.groups[d.next].1, &[]);
-                pass.dispatch_workgroups(d.grid[0], d.grid[1], d.grid[2]);
-            }
-            drop(pass);
-            core.submit(encoder.finish());
+        match timer {
+            None => submit(core, &p.steps),
+            Some(t) => t.submit(core, &p.steps)?,
         }
         // The queue keeps order: whoever gets these next writes after this run is done.
         self.leased.clear();
         core.check()
+    }
+}
+
+/// Encodes and submits dispatches: one pass, and one submit unless the work is long.
+fn submit(core: &Core, steps: &[Dispatch]) {
+    let mut rest = steps;
+    while !rest.is_empty() {
+        let end = rest.iter().position(|d| d.last).map_or(rest.len(), |e| e + 1);
+        let (now, later) = rest.split_at(end);
+        rest = later;
+        let mut encoder = core.device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        let mut current: *const Pipeline = std::ptr::null();
+        for d in now {
+            if !std::ptr::eq(current, Arc::as_ptr(&d.pipeline)) {
+                pass.set_pipeline(&d.pipeline.raw);
+                current = Arc::as_ptr(&d.pipeline);
+            }
+            d.record(&mut pass);
+        }
+        drop(pass);
+        core.submit(encoder.finish());
+    }
+}
+
+impl Dispatch {
+    fn record(&self, pass: &mut wgpu::ComputePass<'_>) {
+        pass.set_bind_group(0, &self.groups[self.next].1, &[]);
+        pass.dispatch_workgroups(self.grid[0], self.grid[1], self.grid[2]);
+    }
+}
+
+/// GPU time of each step, from timestamps around one pass per step.
+pub(super) struct Timer {
+    /// Seconds by place in the plan; `None` for steps that had nothing to do or were too many to time.
+    pub seconds: Vec<Option<f64>>,
+}
+
+impl Timer {
+    fn submit(&mut self, core: &Core, steps: &[Dispatch]) -> TensorResult<()> {
+        let refused = |e| core.refused(e);
+        let timed = steps.len().min(wgpu::QUERY_SET_MAX_QUERIES as usize / 2) as u32;
+        let bytes = timed as u64 * 16;
+        let queries = core
+            .guarded(|| {
+                core.device.create_query_set(&wgpu::QuerySetDescriptor {
+                    label: None,
+                    ty: wgpu::QueryType::Timestamp,
+                    count: (2 * timed).max(1),
+                })
+            })
+            .map_err(refused)?;
+        let buffer = |usage| {
+            let descriptor = wgpu::BufferDescriptor {
+                label: None,
+                size: bytes.max(16),
+                usage: usage | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            };
+            core.guarded(|| core.device.create_buffer(&descriptor)).map_err(refused)
+        };
+        let resolved = buffer(wgpu::BufferUsages::QUERY_RESOLVE)?;
+        let mut encoder = core.device.create_command_encoder(&Default::default());
+        for (n, d) in steps.iter().enumerate() {
+            let at = n as u32;
+            let writes = (at < timed).then_some(wgpu::ComputePassTimestampWrites {
+                query_set: &queries,
+                beginning_of_pass_write_index: Some(2 * at),
+                end_of_pass_write_index: Some(2 * at + 1),
+            });
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some(d.name), timestamp_writes: writes });
+            pass.set_pipeline(&d.pipeline.raw);
+            d.record(&mut pass);
+        }
+        encoder.resolve_query_set(&queries, 0..2 * timed, &resolved, 0);
+        core.submit(encoder.finish());
+        let mut ticks = vec![[0u64; 2]; timed as usize];
+        core.fetch(&mut None, Some((&resolved, 0, bytes)), false, |b| bytemuck::cast_slice_mut::<_, u8>(&mut ticks).copy_from_slice(b))?;
+        let period = core.queue.get_timestamp_period() as f64 * 1e-9;
+        for (d, t) in steps.iter().zip(&ticks) {
+            self.seconds[d.step] = Some(t[1].saturating_sub(t[0]) as f64 * period);
+        }
+        Ok(())
     }
 }

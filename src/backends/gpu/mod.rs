@@ -108,11 +108,37 @@ impl GpuMachine {
         };
         let input = self.core.upload(bytemuck::cast_slice(&values))?;
         let output = self.core.lease(2 * values.len(), 0)?;
-        lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[])?;
+        lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[], None)?;
         let mut got = vec![0u8; 2 * values.len()];
         self.core.read(&self.staging, &output, 0, &mut got)?;
         self.core.submits.store(0, Ordering::Relaxed);
         Ok(values.iter().zip(got.chunks(2)).all(|(v, g)| half::f16::from_f32(*v).to_le_bytes() == g))
+    }
+
+    /// Runs a plan and measures each step on the GPU, in seconds. Steps run one after the other: their sum is more than a plain run takes.
+    ///
+    /// # Errors
+    /// Those of a run, and [`TensorError::UnsupportedDevice`] where the GPU has no timestamps.
+    pub fn profile(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<Vec<Option<f64>>> {
+        if !self.core.device.features().contains(wgpu::Features::TIMESTAMP_QUERY) {
+            return Err(TensorError::UnsupportedDevice(format!("{} has no timestamps", self.core.name)));
+        }
+        let mut timer = encode::Timer { seconds: vec![None; plan.steps.len()] };
+        self.run_with(plan, inputs, outputs, params, Some(&mut timer))?;
+        Ok(timer.seconds)
+    }
+
+    fn run_with(
+        &self,
+        plan: &Arc<Plan>,
+        inputs: &[Buffer],
+        outputs: &[Buffer],
+        params: &[f64],
+        timer: Option<&mut encode::Timer>,
+    ) -> TensorResult<()> {
+        let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
+        let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
+        lock(&self.runner).run(&self.core, plan, &inputs, &outputs, params, timer)
     }
 
     fn own<'a>(&self, b: &'a Buffer) -> TensorResult<&'a GpuBuffer> {
@@ -139,9 +165,7 @@ impl Machine for GpuMachine {
         Ok(Buffer::Gpu(self.core.upload(&bytes)?))
     }
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
-        let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
-        let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
-        lock(&self.runner).run(&self.core, plan, &inputs, &outputs, params)
+        self.run_with(plan, inputs, outputs, params, None)
     }
     fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
         self.core.check()?;
@@ -150,6 +174,10 @@ impl Machine for GpuMachine {
     fn synchronize(&self) -> TensorResult<()> {
         self.core.check()?;
         self.core.wait()
+    }
+    fn max_buffers(&self) -> usize {
+        // Beyond this, longer programs cost more registers than they save bandwidth.
+        (self.core.max_bindings).clamp(4, 16)
     }
     fn memory(&self) -> MemoryStats {
         self.core.pool().stats()

@@ -135,13 +135,24 @@ pub(super) struct Operands {
     written: Vec<Buf>,
     wants: Vec<(Buf, Ty, bool)>,
     pub views: Vec<View>,
+    /// Whether each buffer is bound once, as words: for adapters that bind few buffers.
+    pub sparing: bool,
     pub soft_f16: bool,
     pub text: String,
 }
 
 impl Operands {
-    pub fn new(soft_f16: bool) -> Operands {
-        Operands { operands: vec![], targets: vec![], written: vec![], wants: vec![], views: vec![], soft_f16, text: String::new() }
+    pub fn new(soft_f16: bool, sparing: bool) -> Operands {
+        Operands {
+            operands: vec![],
+            targets: vec![],
+            written: vec![],
+            wants: vec![],
+            views: vec![],
+            sparing,
+            soft_f16,
+            text: String::new(),
+        }
     }
 
     /// Registers a source; equal sources share a number.
@@ -196,8 +207,8 @@ impl Operands {
     /// The binding of a buffer that wants type `ty`. One that is both read and written is bound under one type only.
     fn view(&mut self, buf: Buf, ty: Ty) -> View {
         let written = self.written.contains(&buf);
-        let mut ty = ty;
-        if written && self.wants.iter().any(|w| w.0 == buf && !w.2) {
+        let mut ty = if self.sparing && ty != Ty::Atomic { Ty::U32 } else { ty };
+        if written && (self.sparing || self.wants.iter().any(|w| w.0 == buf && !w.2)) {
             let mut tys = self.wants.iter().filter(|w| w.0 == buf).map(|w| w.1);
             if self.wants.iter().any(|w| w.0 == buf && w.1 == Ty::Atomic) {
                 ty = Ty::Atomic;

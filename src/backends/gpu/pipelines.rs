@@ -24,11 +24,14 @@ impl Pipelines {
         if let Some(p) = self.by_text.get(&step.text) {
             return Ok(p.clone());
         }
-        let storage = core.device.limits().max_storage_buffers_per_shader_stage as usize;
+        let storage = core.max_bindings;
         if step.views.len() > storage {
             return Err(TensorError::Unsupported(format!("{name} binds {} buffers; {} takes {storage}", step.views.len(), core.name)));
         }
         let p = core.guarded(|| compile(core, step, name)).map_err(|e| {
+            if let lost @ TensorError::DeviceLost(_) = core.refused(String::new()) {
+                return lost;
+            }
             // The text helps whoever wrote the kernel; numbered, since compilers name lines.
             let text: String = step.text.lines().enumerate().map(|(n, l)| format!("{:4} {l}\n", n + 1)).collect();
             TensorError::Unsupported(format!("{name} on {}: {e}\n{text}", core.name))

@@ -152,6 +152,7 @@ impl Core {
         match create() {
             Ok(b) => Ok(b),
             Err(_) => {
+                let _ = self.device.poll(wgpu::PollType::Poll);
                 self.check()?;
                 self.empty_pool();
                 self.wait()?;

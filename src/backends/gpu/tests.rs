@@ -153,7 +153,10 @@ fn layouts() -> Vec<(&'static str, usize, Layout)> {
 #[test]
 fn copies_of_every_dtype_and_layout() {
     let Some(m) = machine() else { return };
-    let m = &**m;
+    copies(&m);
+}
+
+fn copies(m: &GpuMachine) {
     for d in ALL {
         for (name, base, layout) in layouts() {
             let values = sample(base, d);
@@ -859,4 +862,158 @@ fn impossible_requests_are_errors() {
         assert!(matches!(GpuMachine::open(bad), Err(TensorError::UnsupportedDevice(_))), "{bad}");
     }
     assert!(!m.supports(DType::F64) && m.supports(DType::Q4_K));
+}
+
+#[test]
+fn block_formats_by_element() {
+    let Some(m) = machine() else { return };
+    let m = &**m;
+    for f in crate::quant::FORMATS {
+        let d = f.dtype();
+        let (rows, cols) = (5, 256);
+        let values: Vec<f32> = (0..rows * cols).map(|i| ((i * 7919 % 1013) as f32 - 500.0) / 37.0).collect();
+        let mut bytes = vec![0; d.bytes(rows * cols).unwrap()];
+        for (v, b) in values.chunks(d.block()).zip(bytes.chunks_mut(d.block_bytes())) {
+            f.pack(v, b);
+        }
+        let mut want = vec![0.0; rows * cols];
+        crate::quant::dequantize(d, &bytes, &mut want).unwrap();
+        for (name, layout) in [
+            ("whole", Layout::contiguous(Shape::of(&[rows * cols]))),
+            ("last rows", Layout::contiguous(Shape::of(&[rows, cols])).slice(0, 2, 3, 1)),
+            ("transposed", Layout::contiguous(Shape::of(&[rows, cols])).permute(&[1, 0])),
+        ] {
+            let n = layout.shape.count();
+            let step = map(layout.shape, Program::identity(d), vec![source(Buf::Input(0), d, layout)], flat(Buf::Output(0), DType::F32, n));
+            let got = run(m, vec![step], vec![(d, bytes.clone())], vec![(DType::F32, 4 * n)], vec![], &[]).unwrap();
+            for (i, g) in decode(&got[0], DType::F32).iter().enumerate() {
+                let w = want[layout.at(i)] as f64;
+                assert!((g - w).abs() <= 3e-6 * w.abs().max(1.0), "{d} {name}: element {i} is {g}, not {w}");
+            }
+        }
+    }
+}
+
+const QUADS_AND_REST: &str = "
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(local_invocation_index) lane: u32) {
+  let n = word(0u);
+  for (var i = lane * 4u; i < n; i += WORKGROUP * 4u) {
+    if i + 4u <= n {
+      store4_0(i, load4_0(i) + load4_1(i));
+    } else {
+      for (var k = i; k < n; k++) {
+        store_0(k, load_0(k) + load_1(k));
+      }
+    }
+  }
+}
+";
+
+fn quads_and_rest(m: &GpuMachine) {
+    for d in [DType::F32, DType::F16, DType::U8] {
+        for (n, start) in [(64, 0), (203, 0), (50, 4), (50, 3)] {
+            let mut target = flat(Buf::Output(0), d, n);
+            target.layout.offset = start;
+            let load = |k| Load { shape: Shape::of(&[n]), program: Program::identity(d), sources: vec![flat(Buf::Input(k), d, n)] };
+            let store = Store { shape: Shape::of(&[n]), program: Program::value(d.compute()), sources: vec![], target };
+            let kernel = Text { source: QUADS_AND_REST, words: vec![Word::U32(n as u32)], grid: [1, 1, 1], raw: vec![] };
+            let s = step(Work::Kernel(Arc::new(kernel)), vec![load(0), load(1)], vec![store]);
+            let x = sample(n, d);
+            let b = d.block_bytes();
+            let inputs = vec![(d, encode(&x, d)), (d, encode(&x, d))];
+            let got = run(m, vec![s], inputs, vec![(d, (n + 7) * b)], vec![], &[]).unwrap();
+            let sums: Vec<f64> = x.iter().map(|x| 2.0 * x).collect();
+            let mut want = vec![0xAA; (n + 7) * b];
+            want[start * b..(start + n) * b].copy_from_slice(&encode(&sums, d));
+            assert_eq!(got[0], want, "{d} {n} from {start}");
+        }
+    }
+}
+
+#[test]
+fn kernels_that_store_quads_and_single_elements() {
+    let Some(m) = machine() else { return };
+    quads_and_rest(&m);
+}
+
+/// A machine like the tests' own, with less to offer.
+fn lesser(max_bindings: usize, soft_f16: bool) -> Option<GpuMachine> {
+    drop(machine()?);
+    let mut core = Core::new(adapter::open("gpu").or_else(|_| adapter::open("vulkan")).unwrap());
+    let c = Arc::get_mut(&mut core).unwrap();
+    c.max_bindings = max_bindings;
+    c.soft_f16.store(soft_f16, Ordering::Relaxed);
+    Some(GpuMachine { core, runner: Default::default(), staging: Mutex::new(None) })
+}
+
+#[test]
+fn few_bindings_and_f16_by_integers() {
+    let Some(m) = lesser(3, true) else { return };
+    copies(&m);
+    quads_and_rest(&m);
+    assert!(m.rounds_f16().unwrap(), "packing by integers does not round as IEEE says");
+    let n = 8;
+    let sum = program(&[
+        inst(Prim::Source(0), &[], DType::F32),
+        inst(Prim::Source(1), &[], DType::F32),
+        inst(Prim::Binary(Binary::Add), &[0, 1], DType::F32),
+    ]);
+    let sources = (0..3).map(|k| flat(Buf::Input(k), DType::F32, n)).collect();
+    let s = map(Shape::of(&[n]), sum, sources, flat(Buf::Output(0), DType::F32, n));
+    let inputs = vec![(DType::F32, vec![0; 4 * n]); 3];
+    assert!(matches!(run(&m, vec![s], inputs, vec![(DType::F32, 4 * n)], vec![], &[]), Err(TensorError::Unsupported(_))));
+}
+
+#[test]
+fn a_lost_device_says_so_in_every_call() {
+    let Some(m) = lesser(8, false) else { return };
+    let x = upload(&m, vec![1; 64]);
+    m.core.device.destroy();
+    for _ in 0..2 {
+        let mut out = [0; 64];
+        let e = m.read(&x, 0, &mut out).unwrap_err();
+        assert!(matches!(e, TensorError::DeviceLost(_)), "{e}");
+        assert!(matches!(m.alloc(64), Err(TensorError::DeviceLost(_))));
+        assert!(matches!(m.synchronize(), Err(TensorError::DeviceLost(_))));
+        let s = map(
+            Shape::of(&[16]),
+            Program::identity(DType::F32),
+            vec![flat(Buf::Input(0), DType::F32, 16)],
+            flat(Buf::Input(0), DType::F32, 16),
+        );
+        let plan = Arc::new(Plan {
+            steps: vec![s],
+            inputs: vec![Input { dtype: DType::F32, written: true }],
+            outputs: vec![],
+            slots: vec![],
+            params: 0,
+        });
+        assert!(matches!(m.run(&plan, std::slice::from_ref(&x), &[], &[]), Err(TensorError::DeviceLost(_))));
+    }
+}
+
+#[test]
+fn steps_are_timed_on_the_gpu() {
+    let Some(m) = machine() else { return };
+    let copy =
+        |n: usize, from, to| map(Shape::of(&[n]), Program::identity(DType::F32), vec![flat(from, DType::F32, n)], flat(to, DType::F32, n));
+    let n = 1 << 20;
+    let steps =
+        vec![copy(n, Buf::Input(0), Buf::Output(0)), copy(0, Buf::Input(0), Buf::Output(0)), copy(16, Buf::Input(0), Buf::Output(0))];
+    let plan = Arc::new(Plan {
+        steps,
+        inputs: vec![Input { dtype: DType::F32, written: false }],
+        outputs: vec![Output { dtype: DType::F32, bytes: 4 * n }],
+        slots: vec![],
+        params: 0,
+    });
+    let x = upload(&m, vec![1; 4 * n]);
+    match m.profile(&plan, &[x], &[m.alloc(4 * n).unwrap()], &[]) {
+        Ok(t) => {
+            // A mebi of elements takes longer than sixteen, and no step takes a second.
+            assert!(t[1].is_none() && t[0].unwrap() > t[2].unwrap() && t[0].unwrap() < 1.0, "{t:?}");
+        }
+        Err(e) => assert!(matches!(e, TensorError::UnsupportedDevice(_)), "{e}"),
+    }
 }

@@ -82,7 +82,7 @@ impl Core {
     }
 
     /// Copies a range, and the error record if asked for, through staging memory.
-    fn fetch(
+    pub fn fetch(
         &self,
         staging: &mut Option<wgpu::Buffer>,
         range: Option<(&wgpu::Buffer, u64, u64)>,
@@ -99,9 +99,7 @@ impl Core {
                 usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
                 mapped_at_creation: false,
             };
-            *staging = Some(
-                self.guarded(|| self.device.create_buffer(&descriptor)).map_err(|e| TensorError::Invalid(format!("{}: {e}", self.name)))?,
-            );
+            *staging = Some(self.guarded(|| self.device.create_buffer(&descriptor)).map_err(|e| self.refused(e))?);
         }
         let Some(target) = staging.as_ref() else { return Ok(None) };
         let mut e = self.device.create_command_encoder(&Default::default());

@@ -25,6 +25,16 @@ pub(super) struct StepText {
     pub fails: bool,
 }
 
+/// What a text takes into account besides its step.
+#[derive(Clone, Copy)]
+pub(super) struct Style<'a> {
+    pub adapter: &'a AdapterInfo,
+    /// Whether f16 is packed by integer arithmetic.
+    pub soft_f16: bool,
+    /// Whether each buffer is bound once.
+    pub sparing: bool,
+}
+
 /// The helper functions by name: text and the helpers it calls.
 static PRELUDE: LazyLock<HashMap<&'static str, (&'static str, Vec<&'static str>)>> = LazyLock::new(|| {
     let text = include_str!("prelude.wgsl");
@@ -111,13 +121,13 @@ fn spills(plan: &Plan, s: &Store) -> bool {
 }
 
 /// Writes a step's text; `None` where the step has nothing to do.
-pub(super) fn step_text(plan: &Plan, step: &Step, adapter: &AdapterInfo, soft_f16: bool) -> TensorResult<Option<StepText>> {
+pub(super) fn step_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorResult<Option<StepText>> {
     if step.stores.iter().all(|s| s.shape.count() == 0) {
         return Ok(None);
     }
     match &step.work {
-        Work::Map => map_text(plan, step, adapter, soft_f16).map(Some),
-        Work::Kernel(k) => kernel_text(&**k, step, adapter, soft_f16),
+        Work::Map => map_text(plan, step, style).map(Some),
+        Work::Kernel(k) => kernel_text(&**k, step, style),
     }
 }
 
@@ -134,7 +144,7 @@ fn finish(head: String, o: Operands, meta: Meta, body: &str, grid: [u32; 3], fai
     StepText { text, views: o.views, words: meta.words, grid, fails }
 }
 
-fn map_text(plan: &Plan, step: &Step, adapter: &AdapterInfo, soft_f16: bool) -> TensorResult<StepText> {
+fn map_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorResult<StepText> {
     let count = step.stores[0].shape.count();
     if count > u32::MAX as usize - 4 {
         return Err(TensorError::Unsupported(format!("{} elements in one step on a GPU", count)));
@@ -144,7 +154,7 @@ fn map_text(plan: &Plan, step: &Step, adapter: &AdapterInfo, soft_f16: bool) -> 
     let n = meta.size(count);
     let exact = count % 4 == 0;
     let tail = if exact { Tail::None } else { Tail::Guard(n.clone()) };
-    let mut o = Operands::new(soft_f16);
+    let mut o = Operands::new(style.soft_f16, style.sparing);
     let mut ids = Vec::new();
     let mut targets = Vec::new();
     for s in &step.stores {
@@ -169,14 +179,14 @@ fn map_text(plan: &Plan, step: &Step, adapter: &AdapterInfo, soft_f16: bool) -> 
         let lanes = if s.program.is_identity() {
             ["x", "y", "z", "w"].map(|c| cast_lane(&format!("a{}.{c}", ids[k][0]), dtypes[0], s.target.dtype))
         } else {
-            functions += &function(&s.program, &format!("ps{k}"), None, &dtypes, &mut meta, soft_f16)?;
+            functions += &function(&s.program, &format!("ps{k}"), None, &dtypes, &mut meta, style.soft_f16)?;
             ["x", "y", "z", "w"].map(|c| cast_lane(&format!("ps{k}({})", call(c)), s.program.dtype(), s.target.dtype))
         };
         let [x, y, z, w] = lanes;
         let _ = writeln!(main, "  let v{k} = vec4<{t}>({}, {}, {}, {});", x?, y?, z?, w?);
         let _ = writeln!(stores, "  z{}v(i, v{k});", targets[k]);
     }
-    let workgroup = adapter.workgroup_threads.clamp(1, 256);
+    let workgroup = style.adapter.workgroup_threads.clamp(1, 256);
     let body = format!(
         "{functions}@compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {{
@@ -191,8 +201,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     Ok(finish(format!("const WORKGROUP: u32 = {workgroup}u;\n"), o, meta, &body, grid, false))
 }
 
-fn kernel_text(kernel: &dyn Kernel, step: &Step, adapter: &AdapterInfo, soft_f16: bool) -> TensorResult<Option<StepText>> {
-    let Some(w) = kernel.wgsl(step, adapter) else {
+fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResult<Option<StepText>> {
+    let Some(w) = kernel.wgsl(step, style.adapter) else {
         return Err(TensorError::Unsupported(format!("{} on this GPU ({}:{})", step.name, step.at.file(), step.at.line())));
     };
     let mut grid = w.grid;
@@ -219,7 +229,7 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, adapter: &AdapterInfo, soft_f16
     let mut body = String::new();
     // The kernel's own numbers come first: `word(n)` finds them by position.
     meta.words.extend(w.words.iter().map(kernel_word));
-    let mut o = Operands::new(soft_f16);
+    let mut o = Operands::new(style.soft_f16, style.sparing);
     let mut loads = Vec::new();
     let mut stores = Vec::new();
     for (k, l) in step.loads.iter().enumerate() {
@@ -264,7 +274,7 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, adapter: &AdapterInfo, soft_f16
             if l.plain().is_some() { cast_lane(&args[0], dtypes[0], l.dtype()) } else { Ok(format!("pl{k}({})", args.join(", "))) }
         };
         if l.plain().is_none() {
-            body += &function(&l.program, &format!("pl{k}"), None, &dtypes, &mut meta, soft_f16)?;
+            body += &function(&l.program, &format!("pl{k}"), None, &dtypes, &mut meta, style.soft_f16)?;
         }
         if f.one {
             let v = call(ids.iter().map(|id| format!("x{id}(i)")).collect())?;
@@ -289,7 +299,7 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, adapter: &AdapterInfo, soft_f16
         let t = lane(s.target.dtype)?;
         let dtypes: Vec<DType> = s.sources.iter().map(|s| s.dtype).collect();
         if !s.program.is_value() {
-            body += &function(&s.program, &format!("ps{k}"), Some(value), &dtypes, &mut meta, soft_f16)?;
+            body += &function(&s.program, &format!("ps{k}"), Some(value), &dtypes, &mut meta, style.soft_f16)?;
         }
         let call = |v: String, args: Vec<String>| {
             if s.program.is_value() {

@@ -60,7 +60,7 @@ impl<'a> GgufWriter<'a> {
         if name.is_empty() || self.tensors.iter().any(|t| t.name == name) {
             return Err(wrong("the name is empty or taken".into()));
         }
-        if shape.len() > MAX_DIMS as usize || shape.last().unwrap_or(&1) % stored.block != 0 {
+        if shape.len() > MAX_DIMS as usize || !shape.last().unwrap_or(&1).is_multiple_of(stored.block) {
             return Err(wrong(format!("{} cannot hold the shape {shape:?}", stored.name)));
         }
         match stored.layout(shape) {

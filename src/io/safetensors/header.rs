@@ -203,9 +203,9 @@ impl<'de> Deserialize<'de> for Strings {
                     }
                     strings.push((key.into(), value.into()));
                 }
-                match sorted_unique(strings.len(), |i| &strings[i].0) {
+                match sorted_unique(strings.len(), |i| strings[i].0.as_bytes()) {
                     Ok(_) => Ok(Strings(strings)),
-                    Err(key) => Err(A::Error::custom(format!("the key `{}` is there twice", clip(key)))),
+                    Err(i) => Err(A::Error::custom(format!("the key `{}` is there twice", clip(&strings[i].0)))),
                 }
             }
         }
@@ -242,9 +242,9 @@ impl<'de> Deserialize<'de> for WeightMap<'de> {
                     };
                     index.weights.push((tensor, number));
                 }
-                match sorted_unique(index.weights.len(), |i| &index.weights[i].0) {
+                match sorted_unique(index.weights.len(), |i| index.weights[i].0.as_bytes()) {
                     Ok(_) => Ok(WeightMap(index)),
-                    Err(name) => Err(A::Error::custom(format!("the tensor `{}` is there twice", clip(name)))),
+                    Err(i) => Err(A::Error::custom(format!("the tensor `{}` is there twice", clip(&index.weights[i].0)))),
                 }
             }
         }

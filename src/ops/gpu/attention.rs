@@ -1,7 +1,7 @@
 //! The GPU form of attention.
 
 use super::team::{MAX, SUM, Team};
-use super::{grid, indexable, words};
+use super::{decide, grid, indexable, words};
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
 
 /// The widest head.
@@ -36,5 +36,6 @@ pub fn attention(causal: bool, scale: f32, window: u32, mask: bool, step: &Step,
     let grid = grid(groups)?;
     let mut list = words(&[h, hkv, t, s, d, dv])?;
     list.extend([valid, Word::F32(scale), Word::U32(window), Word::U32(grid[0]), Word::U32(u32::try_from(groups).ok()?)]);
-    Some(Wgsl { source: source.into(), consts, workgroup, grid, words: list, raw: vec![] })
+    let source = decide(source, &consts[2..]);
+    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: vec![] })
 }

@@ -1,6 +1,6 @@
 //! The GPU form of gather.
 
-use super::{grid, indexable, words};
+use super::{decide, grid, indexable, words};
 use crate::plan::{AdapterInfo, Step, Wgsl};
 
 /// Rows of load 0 `[n, inner]` by load 1 `[count]`.
@@ -15,7 +15,7 @@ pub fn gather(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     }
     let grid = grid(threads.div_ceil(workgroup as usize))?;
     Some(Wgsl {
-        source: include_str!("../gather.wgsl").into(),
+        source: decide(include_str!("../gather.wgsl").into(), &[("VEC", vec as u32)]),
         consts: vec![("VEC", vec as u32)],
         workgroup,
         grid,

@@ -1,7 +1,7 @@
 //! The GPU forms of the matrix product: a few rows times a weight, and tiles.
 
 use super::team::{SUM, Team};
-use super::{across, grid, indexable, start, words};
+use super::{across, decide, grid, indexable, start, words};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Step, Wgsl, Word};
 
@@ -18,7 +18,7 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     }
     let weights = Weights::of(b, k);
     if m <= FEW {
-        if weights.raw.is_none() && across(b) { across_rows(batch, m, n, k, adapter) } else { few_rows(batch, m, n, k, &weights, adapter) }
+        if weights.raw.is_none() && across(b) { across_rows(batch, m, n, k, adapter) } else { few_rows(batch, m, n, k, a, &weights, adapter) }
     } else {
         tiles(batch, m, n, k, a, b, &weights, adapter)
     }
@@ -26,62 +26,60 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
 
 /// How weights come out of load 1.
 struct Weights {
-    /// WGSL of `weights4`, and of `weights8` for the two quads of an item.
-    text: String,
-    /// How far apart the two quads lie.
+    /// WGSL of `weights4(row, quad)`, for tiles.
+    quads: String,
+    /// WGSL of `Held`, `hold(row, item)` and `item(held)`, for a few rows: an item as it is stored, and its 8 weights.
+    items: String,
+    /// How far apart an item's two quads lie.
     pair: u32,
     /// The words of the first element, when the buffer is read directly.
     raw: Option<[Word; 2]>,
 }
 
-/// `fn weights8` from two quads.
-const TWO_QUADS: &str = "fn weights8(row: u32, i: u32) -> Pair { let v = i / PAIR * (2u * PAIR) + i % PAIR; return Pair(weights4(row, v), weights4(row, v + PAIR)); }\n";
+/// Items made of quads.
+const TWO_QUADS: &str = "alias Held = Pair;\nfn hold(row: u32, i: u32) -> Held {\n  let v = i / PAIR * (2u * PAIR) + i % PAIR;\n  \
+                         return Pair(weights4(row, v), weights4(row, v + PAIR));\n}\nfn item(h: Held) -> Pair { return h; }\n";
+/// Items that are 16 bytes of halves.
+const HALVES: &str = "alias Held = vec4<u32>;\nfn hold(row: u32, i: u32) -> Held { return raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + i]; }\n\
+                      fn item(h: Held) -> Pair { return Pair(wide(h.xy), wide(h.zw)); }\n";
+/// Quads of halves.
+const HALF_QUADS: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let q = raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + v / 2u];\n  \
+                          return wide(select(q.xy, q.zw, v % 2u == 1u));\n}\n";
+const WIDE_F16: &str = "fn wide(h: vec2<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(h.x), unpack2x16float(h.y)); }\n";
+const WIDE_BF16: &str =
+    "fn wide(h: vec2<u32>) -> vec4<f32> { return bitcast<vec4<f32>>(vec4<u32>(h.x << 16u, h.x & 0xffff0000u, h.y << 16u, h.y & 0xffff0000u)); }\n";
+const F32_QUADS: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> { return bitcast<vec4<f32>>(raw_1[(word(5u) + word(6u) + row * word(2u)) / 4u + v]); }\n";
+/// Quads through the generated loads, zero beyond a row's end.
+const LOADED_QUADS: &str =
+    "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  var w = vec4<f32>(0.0);\n  if (4u * v < word(2u)) { w = load4_1(row * word(2u) + 4u * v); }\n  return w;\n}\n";
+const LOADED_ONES: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let size = word(2u); let at = row * size + 4u * v;\n  var w = vec4<f32>(0.0);\n  \
+                           if (4u * v < size) { w.x = load_1(at); }\n  if (4u * v + 1u < size) { w.y = load_1(at + 1u); }\n  \
+                           if (4u * v + 2u < size) { w.z = load_1(at + 2u); }\n  if (4u * v + 3u < size) { w.w = load_1(at + 3u); }\n  return w;\n}\n";
+/// A Q4_1 item: its word of scales and one of its four words of nibbles.
+const Q4_1_ITEMS: &str = "alias Held = vec2<u32>;\nfn hold(row: u32, i: u32) -> Held {\n  let at = 5u * (block_of(row) + i / 4u);\n  \
+                          return vec2<u32>(raw_1[at], raw_1[at + 1u + i % 4u]);\n}\n\
+                          fn item(h: Held) -> Pair { let s = q4_1_scale(h.x); return Pair(q4_1_lo(h.y, s), q4_1_hi(h.y, s)); }\n";
 
 impl Weights {
     fn of(b: &Load, k: usize) -> Weights {
-        // Both starts together must be known to be a multiple of the unit that is read.
-        let aligned = |unit: usize| b.plain().filter(|s| s.layout.is_contiguous() && k % unit == 0 && s.layout.offset % unit == 0 && (s.offset.is_none() || (s.aligned && unit <= 4)));
+        let plain = b.plain().filter(|s| s.layout.is_contiguous());
+        // Both starts together must be known to be a multiple of the unit that is read, and rows must be whole items: what lies behind
+        // a row may be NaN.
+        let aligned = |unit: usize| plain.filter(|s| k % 8 == 0 && s.layout.offset % unit == 0 && (s.offset.is_none() || (s.aligned && unit <= 4))).and_then(start);
+        let with = |quads: &[&str], items: &str, pair: u32, raw: Option<[Word; 2]>| Weights { quads: quads.concat(), items: items.into(), pair, raw };
         let dtype = b.sources[0].dtype;
-        let quads = |unit: usize, text: &str| Some((start(aligned(unit)?)?, text.to_string(), 1));
         let found = match dtype {
-            DType::F32 => quads(4, "fn weights4(row: u32, v: u32) -> vec4<f32> { return bitcast<vec4<f32>>(raw_1[(word(5u) + word(6u) + row * word(2u)) / 4u + v]); }\n"),
-            DType::F16 => quads(
-                8,
-                "fn weights8(row: u32, i: u32) -> Pair {\n  let q = raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + i];\n  \
-                 return Pair(vec4<f32>(unpack2x16float(q.x), unpack2x16float(q.y)), vec4<f32>(unpack2x16float(q.z), unpack2x16float(q.w)));\n}\n\
-                 fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let q = raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + v / 2u];\n  \
-                 let h = select(q.xy, q.zw, v % 2u == 1u);\n  return vec4<f32>(unpack2x16float(h.x), unpack2x16float(h.y));\n}\n",
-            ),
-            DType::BF16 => quads(
-                8,
-                "fn wide(h: vec2<u32>) -> vec4<f32> { return bitcast<vec4<f32>>(vec4<u32>(h.x << 16u, h.x & 0xffff0000u, h.y << 16u, h.y & 0xffff0000u)); }\n\
-                 fn weights8(row: u32, i: u32) -> Pair {\n  let q = raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + i];\n  return Pair(wide(q.xy), wide(q.zw));\n}\n\
-                 fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let q = raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + v / 2u];\n  return wide(select(q.xy, q.zw, v % 2u == 1u));\n}\n",
-            ),
-            d if d.is_block() => (|| {
-                let source = b.plain().filter(|s| s.layout.is_contiguous() && k % d.block() == 0 && s.layout.offset % d.block() == 0)?;
-                Some((start(source)?, block_text(d), block_pair(d)))
-            })(),
+            DType::F32 => aligned(4).map(|at| with(&[F32_QUADS], TWO_QUADS, 1, Some(at))),
+            DType::F16 => aligned(8).map(|at| with(&[WIDE_F16, HALF_QUADS], HALVES, 1, Some(at))),
+            DType::BF16 => aligned(8).map(|at| with(&[WIDE_BF16, HALF_QUADS], HALVES, 1, Some(at))),
+            d if d.is_block() => {
+                let whole = plain.filter(|s| k % d.block() == 0 && s.layout.offset % d.block() == 0).and_then(start);
+                let items = if d == DType::Q4_1 { Q4_1_ITEMS } else { TWO_QUADS };
+                whole.map(|at| with(&[&block_text(d)], items, block_pair(d), Some(at)))
+            }
             _ => None,
         };
-        match found {
-            Some((start, mut text, pair)) => {
-                if !text.contains("fn weights8") {
-                    text += TWO_QUADS;
-                }
-                Weights { text, pair, raw: Some(start) }
-            }
-            None => {
-                let text = if k % 4 == 0 && !across(b) {
-                    "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  var w = vec4<f32>(0.0);\n  if (4u * v < word(2u)) { w = load4_1(row * word(2u) + 4u * v); }\n  return w;\n}\n"
-                } else {
-                    "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let size = word(2u); let at = row * size + 4u * v;\n  var w = vec4<f32>(0.0);\n  \
-                     if (4u * v < size) { w.x = load_1(at); }\n  if (4u * v + 1u < size) { w.y = load_1(at + 1u); }\n  \
-                     if (4u * v + 2u < size) { w.z = load_1(at + 2u); }\n  if (4u * v + 3u < size) { w.w = load_1(at + 3u); }\n  return w;\n}\n"
-                };
-                Weights { text: format!("{text}{TWO_QUADS}"), pair: 1, raw: None }
-            }
-        }
+        found.unwrap_or_else(|| with(&[if k % 4 == 0 && !across(b) { LOADED_QUADS } else { LOADED_ONES }], TWO_QUADS, 1, None))
     }
 
     /// The words of the start and the list of raw loads.
@@ -100,7 +98,7 @@ fn block_pair(d: DType) -> u32 {
     }
 }
 
-/// `weights4` and, for the formats with one of their own, `weights8` over a block format.
+/// `weights4` over a block format.
 fn block_text(d: DType) -> String {
     let all = include_str!("../blocks.wgsl");
     let section = |name: &str| all.split_once(&format!("// format {name}\n")).map_or("", |(_, rest)| rest.split("// format ").next().unwrap_or(""));
@@ -112,24 +110,50 @@ fn block_text(d: DType) -> String {
     text += section(name);
     text += &format!("fn block_of(row: u32) -> u32 {{ return (word(5u) + word(6u)) / {block}u + row * (word(2u) / {block}u); }}\n");
     text += &format!("fn weights4(row: u32, v: u32) -> vec4<f32> {{ return {name}(block_of(row) + v / {q}u, v % {q}u); }}\n", q = block / 4);
-    if d == DType::Q4_1 {
-        text += "fn weights8(row: u32, i: u32) -> Pair {\n  let at = 5u * (block_of(row) + i / 4u);\n  let s = q4_1_scale(raw_1[at]); let q = raw_1[at + 1u + i % 4u];\n  \
-                 return Pair(q4_1_lo(q, s), q4_1_hi(q, s));\n}\n";
-    }
     text
 }
 
+/// How a workgroup shares b's rows.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    workgroup: u32,
+    /// Threads of a row.
+    lanes: u32,
+    /// Rows of a team.
+    rows: u32,
+    /// Items on their way at once.
+    ahead: u32,
+    /// Whether activations are staged in workgroup memory.
+    staged: bool,
+}
+
+impl Share {
+    fn pick(batch: usize, m: usize, n: usize, k: usize, cheap: bool, adapter: &AdapterInfo) -> Share {
+        let most = adapter.workgroup_threads.max(1);
+        let lanes = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
+        let items = k.div_ceil(8).div_ceil(lanes as usize) as u32;
+        Share {
+            workgroup: 128.min(most).max(lanes),
+            lanes,
+            // Many rows of b: two for a team, which share the activations. Few: one, so that more threads have work.
+            rows: if n * batch >= 8192 { 2 } else { 1 },
+            // The fewest rounds of at most four items.
+            ahead: items.div_ceil(items.div_ceil(4).max(1)).clamp(1, if m > 2 { 2 } else { 4 }),
+            staged: !cheap || m > 1,
+        }
+    }
+}
+
 /// Up to eight rows of a: b is read once, a team of threads for each of its rows.
-fn few_rows(batch: usize, m: usize, n: usize, k: usize, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
-    let most = adapter.workgroup_threads.max(1);
-    let lanes = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
-    let workgroup = 128.min(most).max(lanes);
+fn few_rows(batch: usize, m: usize, n: usize, k: usize, a: &Load, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let Share { workgroup, lanes, rows, ahead, staged } = Share::pick(batch, m, n, k, a.plain().is_some() && k % 4 == 0 && !across(a), adapter);
     let mt = m.next_power_of_two();
-    // Many rows of b: two for a team, which share the staged activations. Few: one, so that more threads have work.
-    let rows = if n * batch >= 8192 { 2 } else { 1 };
-    let items = k.div_ceil(8).next_multiple_of(weights.pair as usize);
+    let items = k.div_ceil(8);
+    // A chunk is whole rounds of the team, and whole groups of quads that belong together.
+    let unit = (lanes.max(weights.pair) * ahead) as usize;
     let room = (adapter.workgroup_bytes.clamp(16384, 32768) / 2) as usize / (32 * mt);
-    let chunk = items.next_power_of_two().clamp(32, room.max(32));
+    let rounds = items.div_ceil(unit).next_power_of_two().min((room / unit).max(1));
+    let chunk = if staged { unit * rounds } else { 1 };
     let team = Team { workgroup, size: lanes, across: false };
     let block = (workgroup / lanes * rows) as usize;
     let tiles = n.div_ceil(block);
@@ -138,22 +162,11 @@ fn few_rows(batch: usize, m: usize, n: usize, k: usize, weights: &Weights, adapt
     let mut list = words(&[m, n, k, tiles, grid[0] as usize])?;
     list.extend(start);
     let vec_out = n % 4 == 0 && block % 4 == 0;
-    Some(Wgsl {
-        source: [include_str!("../matvec.wgsl"), &weights.text, &team.function("team_sum", SUM, adapter)].concat().into(),
-        consts: vec![
-            ("LANES", lanes),
-            ("ROWS", rows),
-            ("MT", mt as u32),
-            ("PAIR", weights.pair),
-            ("CHUNK", chunk as u32),
-            ("VEC_A", (k % 4 == 0) as u32),
-            ("VEC_OUT", vec_out as u32),
-        ],
-        workgroup,
-        grid,
-        words: list,
-        raw,
-    })
+    let switches = [("STAGED", staged as u32), ("VEC_A", (k % 4 == 0) as u32), ("VEC_OUT", vec_out as u32)];
+    let text = [include_str!("../matvec.wgsl"), &weights.quads, &weights.items, &team.function("team_sum", SUM, adapter)].concat();
+    let mut consts = vec![("LANES", lanes), ("ROWS", rows), ("AHEAD", ahead), ("MT", mt as u32), ("PAIR", weights.pair), ("UNIT", unit as u32), ("CHUNK", chunk as u32)];
+    consts.extend(switches);
+    Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw })
 }
 
 /// Up to eight rows of a, where b's rows are neighbours in memory.
@@ -194,10 +207,11 @@ fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights
     let mut list = words(&[m, n, k, across_n, grid[0] as usize])?;
     list.extend(start);
     list.push(Word::U32(downs as u32));
-    // `weights8` is the other kernel's.
-    let text = weights.text.replace("fn weights8", "struct Pair { lo: vec4<f32>, hi: vec4<f32> }\nconst PAIR: u32 = 1u;\nfn weights8");
     Some(Wgsl {
-        source: [include_str!("../matmul.wgsl"), &text].concat().into(),
+        source: decide(
+            [include_str!("../matmul.wgsl"), &weights.quads].concat(),
+            &[("VEC_A", (k % 4 == 0 && !across(a)) as u32), ("VEC_OUT", (n % 4 == 0) as u32)],
+        ),
         consts: vec![
             ("TX", tx),
             ("TY", ty),

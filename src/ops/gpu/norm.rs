@@ -2,7 +2,7 @@
 
 use super::softmax::held;
 use super::team::{SUM, Team};
-use super::{grid, indexable, words};
+use super::{decide, grid, indexable, words};
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
 
 /// Load 0 `[rows, cols]` normalised over the last axis, times the weight and plus the bias where the step has them.
@@ -21,12 +21,11 @@ pub fn norm(rms: bool, eps: f32, weight: bool, bias: bool, step: &Step, adapter:
         let shift = if bias { format!(" + {load}{}(c)", 1 + weight as u32) } else { String::new() };
         format!("fn {name}(c: u32, x: {ty}) -> {ty} {{ return x{gain}{shift}; }}\n")
     };
-    // Only the form that the width allows: the other's loads would be generated for nothing.
-    source += &if vec { line("affine4", "load4_", "vec4<f32>") } else { "fn affine4(c: u32, x: vec4<f32>) -> vec4<f32> { return x; }\n".into() };
-    source += &if vec { "fn affine(c: u32, x: f32) -> f32 { return x; }\n".into() } else { line("affine", "load_", "f32") };
+    source += &if vec { line("affine4", "load4_", "vec4<f32>") } else { line("affine", "load_", "f32") };
     let consts = vec![("TEAM", team.size), ("HELD", held(cols, &team)), ("RMS", rms as u32), ("VEC", vec as u32)];
     let grid = grid(rows.div_ceil(team.rows() as usize))?;
     let mut words = words(&[rows, cols, grid[0] as usize])?;
     words.push(Word::F32(eps));
-    Some(Wgsl { source: source.into(), consts, workgroup: team.workgroup, grid, words, raw: vec![] })
+    let source = decide(source, &[("VEC", vec as u32)]);
+    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words, raw: vec![] })
 }

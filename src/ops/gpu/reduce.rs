@@ -1,28 +1,10 @@
 //! The GPU forms of reductions over the last axis.
 
 use super::team::{Combine, Team};
-use super::{across, grid, indexable, words};
+use super::{across, decide, grid, indexable, words};
 use crate::dtype::DType;
+use crate::ops::reduce::ReduceOp as Reduction;
 use crate::plan::{AdapterInfo, Step, Wgsl};
-
-/// What a row is reduced to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reduction {
-    /// The sum.
-    Sum,
-    /// The mean.
-    Mean,
-    /// The largest element; NaN if there is one.
-    Max,
-    /// The smallest element; NaN if there is one.
-    Min,
-    /// The product.
-    Prod,
-    /// The index of the first largest element; NaN is larger than all.
-    ArgMax,
-    /// The index of the first smallest element; NaN is smaller than all.
-    ArgMin,
-}
 
 /// Load 0 `[rows, cols]` reduced to `[rows]`.
 pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -64,5 +46,6 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     }
     consts.extend([("TEAM", team.size), ("VEC", vec as u32), ("ACROSS", across as u32)]);
     let grid = grid(rows.div_ceil(team.rows() as usize))?;
-    Some(Wgsl { source: source.into(), consts, workgroup: team.workgroup, grid, words: words(&[rows, cols, grid[0] as usize])?, raw: vec![] })
+    let source = decide(source, &[("VEC", vec as u32)]);
+    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words: words(&[rows, cols, grid[0] as usize])?, raw: vec![] })
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::blocks::f16_to_f32;
+use super::unpack::whole;
 use super::{CHUNK, Rows, avx2, prefetch};
 use crate::dtype::DType;
 use core::arch::x86_64::*;
@@ -81,10 +82,15 @@ pub(super) unsafe fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     }
     match dtype {
         DType::F16 => {
-            for (y, b) in out.chunks_mut(16).zip(bytes.chunks(32)) {
-                let mask = lanes(y.len());
-                // SAFETY: the mask keeps both accesses inside the slices.
-                unsafe { _mm512_mask_storeu_ps(y.as_mut_ptr(), mask, load_masked::<F16>(b.as_ptr(), mask)) }
+            let (whole, rest) = out.as_chunks_mut::<16>();
+            let (bytes, bytes_rest) = bytes.split_at(whole.len() * 32);
+            // SAFETY: 16 elements each; the mask keeps the last accesses inside the slices.
+            unsafe {
+                for (y, b) in whole.iter_mut().zip(bytes.as_chunks::<32>().0) {
+                    _mm512_storeu_ps(y.as_mut_ptr(), load::<F16>(b.as_ptr()));
+                }
+                let mask = lanes(rest.len());
+                _mm512_mask_storeu_ps(rest.as_mut_ptr(), mask, load_masked::<F16>(bytes_rest.as_ptr(), mask));
             }
         }
         DType::Q4_0 => by!(decode32, Q4_0),
@@ -139,6 +145,13 @@ unsafe fn tile_m<const M: usize>(w: &[[f32; CHUNK]; 2], len: usize, x: &[f32], l
             *out += _mm512_reduce_add_ps(acc);
         }
     }
+}
+
+/// Makes the compiler load what was just stored at `p`: a broadcast from memory is free, one from a register takes two shuffles.
+#[inline(always)]
+fn from_memory(p: *const f32) {
+    // SAFETY: no instruction; the compiler must assume that the memory was read and written.
+    unsafe { core::arch::asm!("/* {} */", in(reg) p, options(nostack, preserves_flags)) }
 }
 
 /// The mask of the first `n` of 16 lanes.
@@ -261,7 +274,7 @@ unsafe fn scales4<const Q: u8>(p: *const u8, s: *mut f32) {
 unsafe fn scales1<const Q: u8>(p: *const u8) -> [f32; 2] {
     // SAFETY: the caller promises a block at `p`; every 32-wide block has at least four bytes.
     unsafe {
-        let v = _mm_cvtph_ps(_mm_cvtsi32_si128(p.cast::<i32>().read_unaligned()));
+        let v = _mm_cvtph_ps(_mm_cvtsi32_si128(whole(p.cast::<u32>().read_unaligned())));
         let mut s = [0.0; 4];
         _mm_storeu_ps(s.as_mut_ptr(), v);
         [s[0], s[1]]
@@ -338,6 +351,7 @@ unsafe fn block32_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
                 let p = rows.w.add(r * rows.row_bytes + b * bytes);
                 prefetch::<R>(p, rows.row_bytes, 4 * bytes);
                 scales4::<Q>(p, s[r].as_mut_ptr());
+                from_memory(s[r].as_ptr());
             }
             for j in 0..4 {
                 let x = rows.x.add((b + j) * 32);
@@ -383,7 +397,7 @@ const fn bytes256(q: u8) -> usize {
 /// The scales of a 256-wide block: eight scales then eight negated minimums for Q4_K and Q5_K, 16 scales for Q6_K.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn scales256<const Q: u8>(p: *const u8) -> [f32; 16] {
+unsafe fn scales256<const Q: u8>(p: *const u8, s: &mut [f32; 16]) {
     // SAFETY: the caller promises a block at `p`.
     unsafe {
         let v = if Q == Q6_K {
@@ -401,9 +415,7 @@ unsafe fn scales256<const Q: u8>(p: *const u8) -> [f32; 16] {
             let d = _mm512_mask_sub_ps(d, 0xff00, _mm512_setzero_ps(), d);
             _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bits)), d)
         };
-        let mut s = [0.0; 16];
         _mm512_storeu_ps(s.as_mut_ptr(), v);
-        s
     }
 }
 
@@ -465,22 +477,29 @@ unsafe fn quarter<const Q: u8>(p: *const u8, j: usize, s: &[f32; 16], mut put: i
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 unsafe fn block256_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
     let bytes = const { bytes256(Q) };
-    let mut acc = [[_mm512_setzero_ps(); 4]; R];
+    let mut acc = [[_mm512_setzero_ps(); 2]; R];
+    let mut s = [[0f32; 16]; R];
     for b in 0..rows.k / 256 {
-        for r in 0..R {
-            // SAFETY: block b of row r and its 256 activations exist.
-            unsafe {
-                let p = rows.w.add(r * rows.row_bytes + b * bytes);
-                let s = scales256::<Q>(p);
-                let x = rows.x.add(b * 256);
-                for j in 0..4 {
-                    quarter::<Q>(p, j, &s, |i, w| acc[r][i / 16 % 4] = _mm512_fmadd_ps(w, _mm512_loadu_ps(x.add(i)), acc[r][i / 16 % 4]));
+        // SAFETY: block b of every row and its 256 activations exist.
+        unsafe {
+            let x = rows.x.add(b * 256);
+            let block = |r: usize| rows.w.add(r * rows.row_bytes + b * bytes);
+            for r in 0..R {
+                prefetch::<R>(block(r), rows.row_bytes, bytes);
+                scales256::<Q>(block(r), &mut s[r]);
+                from_memory(s[r].as_ptr());
+            }
+            for j in 0..4 {
+                for r in 0..R {
+                    quarter::<Q>(block(r), j, &s[r], |i, w| {
+                        acc[r][i / 16 % 2] = _mm512_fmadd_ps(w, _mm512_loadu_ps(x.add(i)), acc[r][i / 16 % 2]);
+                    });
                 }
             }
         }
     }
     // SAFETY: the caller has room for R sums.
-    unsafe { store_sums(acc.map(|a| _mm512_add_ps(_mm512_add_ps(a[0], a[1]), _mm512_add_ps(a[2], a[3]))), y) }
+    unsafe { store_sums(acc.map(|a| _mm512_add_ps(a[0], a[1])), y) }
 }
 
 #[inline]
@@ -488,7 +507,8 @@ unsafe fn block256_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
 unsafe fn decode256<const Q: u8>(p: *const u8, y: &mut [f32; 256]) {
     // SAFETY: the caller promises a block at `p`; `i` is at most 240.
     unsafe {
-        let s = scales256::<Q>(p);
+        let mut s = [0f32; 16];
+        scales256::<Q>(p, &mut s);
         for j in 0..4 {
             quarter::<Q>(p, j, &s, |i, w| _mm512_storeu_ps(y.as_mut_ptr().add(i), w));
         }

@@ -7,6 +7,9 @@ mod avx2;
 mod avx512;
 mod blocks;
 mod plain;
+pub mod q8;
+#[cfg(target_arch = "x86_64")]
+mod q8_x86;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -129,15 +132,16 @@ impl Rows {
     }
 }
 
-/// Asks for the bytes that the next R rows have at the place of `p .. p + len`: rows are too short for the processor to see
-/// the pattern by itself.
+/// Asks for the bytes that later rows have at the place of `p .. p + len` in the R rows of now: rows are too short for the
+/// processor to see the pattern by itself, and short rows pass faster than memory answers.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn prefetch<const R: usize>(p: *const u8, row_bytes: usize, len: usize) {
     use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    let ahead = (R * row_bytes).max(8192);
     for at in (0..len).step_by(64) {
         // SAFETY: a prefetch reads nothing; any address will do.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(R * row_bytes + at).cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(ahead + at).cast()) }
     }
 }
 

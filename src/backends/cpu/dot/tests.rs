@@ -98,7 +98,7 @@ pub(super) fn weights(dtype: DType, rows: usize, k: usize, gap: usize, random: &
 }
 
 /// Element `i` of row `r`.
-fn weight(dtype: DType, w: &[u8], row_bytes: usize, r: usize, i: usize) -> f64 {
+pub(super) fn element_of(dtype: DType, w: &[u8], row_bytes: usize, r: usize, i: usize) -> f64 {
     element(dtype, &w[r * row_bytes + i / dtype.block() * dtype.block_bytes()..], i % dtype.block())
 }
 
@@ -115,7 +115,7 @@ fn check(dtype: DType, rows: usize, k: usize, m: usize, path: Path) {
         let mut alone = vec![f32::NAN; rows];
         matvec(path, dtype, &w, row_bytes, x, &mut alone);
         for r in 0..rows {
-            let products: Vec<f64> = x.iter().enumerate().map(|(j, &x)| weight(dtype, &w, row_bytes, r, j) * x as f64).collect();
+            let products: Vec<f64> = x.iter().enumerate().map(|(j, &x)| element_of(dtype, &w, row_bytes, r, j) * x as f64).collect();
             let (want, size) = (products.iter().sum::<f64>(), products.iter().map(|p| p.abs()).sum::<f64>());
             for got in [alone[r], together[i * ldy + r]] {
                 assert!((got as f64 - want).abs() <= 1e-6 * size + 1e-30, "{what}: row {r} of x {i}: {got} instead of {want}, size {size}");
@@ -126,7 +126,7 @@ fn check(dtype: DType, rows: usize, k: usize, m: usize, path: Path) {
         let mut decoded = vec![f32::NAN; k];
         dequantize(path, dtype, &w[r * row_bytes..][..row_bytes], &mut decoded);
         for (i, got) in decoded.into_iter().enumerate() {
-            let want = weight(dtype, &w, row_bytes, r, i);
+            let want = element_of(dtype, &w, row_bytes, r, i);
             assert!((got as f64 - want).abs() <= 1.2e-7 * want.abs(), "{what}: weight {i} of row {r}: {got} instead of {want}");
         }
     }

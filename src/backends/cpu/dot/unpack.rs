@@ -72,6 +72,15 @@ unsafe fn half(p: *const u8, at: usize) -> f32 {
     f16_to_f32(unsafe { p.add(at).cast::<u16>().read_unaligned() })
 }
 
+/// The same bits, kept in a general register: the compiler would load half of them straight into part of a vector register, and
+/// so wait for what that register held before.
+#[inline(always)]
+pub(super) fn whole(mut bits: u32) -> i32 {
+    // SAFETY: no instruction.
+    unsafe { core::arch::asm!("/* {0:e} */", inout(reg) bits, options(pure, nomem, nostack, preserves_flags)) }
+    bits as i32
+}
+
 /// The quants of run `g` of the block at `p`, one a byte, before their bias is taken off. Q8_0's are signed, the others unsigned.
 ///
 /// # Safety
@@ -150,7 +159,7 @@ pub(super) unsafe fn scales<const Q: u8>(p: *const u8, s: &mut [f32; 32]) {
     unsafe {
         match Q {
             Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 => {
-                let v = _mm_cvtph_ps(_mm_cvtsi32_si128(word(p, 0) as i32));
+                let v = _mm_cvtph_ps(_mm_cvtsi32_si128(whole(word(p, 0))));
                 s[0] = _mm_cvtss_f32(v);
                 if const { shape(Q).min } {
                     s[16] = _mm_cvtss_f32(_mm_movehdup_ps(v));

@@ -1,0 +1,519 @@
+//! One instruction of a program over a block of elements.
+
+use super::math;
+use super::path::versions;
+use crate::dtype::DType;
+use crate::scalar::{Binary, Prim, Unary, philox};
+
+/// An instruction with what its execution needs to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Op {
+    pub prim: Prim,
+    pub args: [u16; 3],
+    pub dtype: DType,
+    /// The dtype of the first argument, which the primitive works on.
+    pub from: DType,
+}
+
+/// The arguments' blocks and the result's, each of `n` values of its compute type.
+#[derive(Clone, Copy)]
+pub(crate) struct Blocks {
+    pub args: [*const u8; 3],
+    pub out: *mut u8,
+    pub n: usize,
+}
+
+/// Whether values of this dtype take 8 bytes while computing.
+pub(crate) fn wide(dtype: DType) -> bool {
+    matches!(dtype.compute(), DType::F64 | DType::I64)
+}
+
+impl Blocks {
+    /// Argument `k`.
+    ///
+    /// # Safety
+    /// It must hold `n` values of type T.
+    #[inline(always)]
+    unsafe fn arg<'a, T>(&self, k: usize) -> &'a [T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.args[k].cast(), self.n) }
+    }
+    /// The result.
+    ///
+    /// # Safety
+    /// It must have room for `n` values of type T and overlap no argument.
+    #[inline(always)]
+    unsafe fn out<'a, T>(&self) -> &'a mut [T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.out.cast(), self.n) }
+    }
+}
+
+macro_rules! map1 {
+    ($b:expr, $t:ty => $u:ty, |$x:ident| $e:expr) => {{
+        // SAFETY: the caller of `run_body` gives blocks of the types that the instruction works on.
+        let (a, d) = unsafe { ($b.arg::<$t>(0), $b.out::<$u>()) };
+        for (d, &$x) in d.iter_mut().zip(a) {
+            *d = $e;
+        }
+    }};
+}
+macro_rules! map2 {
+    ($b:expr, $t:ty => $u:ty, |$x:ident, $y:ident| $e:expr) => {{
+        // SAFETY: as in `map1`.
+        let (a, b, d) = unsafe { ($b.arg::<$t>(0), $b.arg::<$t>(1), $b.out::<$u>()) };
+        for ((d, &$x), &$y) in d.iter_mut().zip(a).zip(b) {
+            *d = $e;
+        }
+    }};
+}
+
+/// Runs an instruction other than a source, a value, a parameter or a literal.
+///
+/// # Safety
+/// `b` must hold blocks of the compute types that `op` says, and `b.out` must not overlap the arguments.
+pub(crate) unsafe fn run(op: &Op, b: Blocks) {
+    run_versions(op, b);
+}
+
+versions! {
+    fn run_versions(op: &Op, b: Blocks) = run_body;
+}
+
+#[inline(always)]
+fn run_body<const F: bool>(op: &Op, b: Blocks) {
+    match op.prim {
+        Prim::Unary(u) => {
+            match op.from.compute() {
+                DType::F64 => unary_f64(u, b),
+                DType::I32 => unary_i32(u, b),
+                DType::U32 => unary_u32(u, op.from, b),
+                DType::I64 => unary_i64(u, b),
+                _ => unary_f32::<F>(u, b),
+            }
+            wrap(op, b);
+        }
+        Prim::Binary(p) => {
+            match op.from.compute() {
+                DType::F64 => binary_f64(p, b),
+                DType::I32 => binary_i32(p, b),
+                DType::U32 => binary_u32(p, b),
+                DType::I64 => binary_i64(p, b),
+                _ => binary_f32::<F>(p, b),
+            }
+            if !p.compares() {
+                wrap(op, b);
+            }
+        }
+        Prim::Where => {
+            if wide(op.dtype) {
+                select::<u64>(b);
+            } else {
+                select::<u32>(b);
+            }
+        }
+        Prim::Cast => cast(op.from, op.dtype, b),
+        Prim::Philox => {
+            // SAFETY: all three arguments and the result are u32.
+            let (c, s, k, d) = unsafe { (b.arg::<u32>(0), b.arg::<u32>(1), b.arg::<u32>(2), b.out::<u32>()) };
+            for (((d, &c), &s), &k) in d.iter_mut().zip(c).zip(s).zip(k) {
+                *d = philox(c, s, k);
+            }
+        }
+        Prim::Source(_) | Prim::Value | Prim::Param(_) | Prim::Lit(_) => {}
+    }
+}
+
+#[inline(always)]
+fn select<T: Copy>(b: Blocks) {
+    // SAFETY: a condition in u32, two values and the result of one size.
+    let (c, x, y, d) = unsafe { (b.arg::<u32>(0), b.arg::<T>(1), b.arg::<T>(2), b.out::<T>()) };
+    for (((d, &c), &x), &y) in d.iter_mut().zip(c).zip(x).zip(y) {
+        *d = if c != 0 { x } else { y };
+    }
+}
+
+/// Brings results of narrow integers back to their width, and truth values to 0 and 1.
+#[inline(always)]
+fn wrap(op: &Op, b: Blocks) {
+    match op.dtype {
+        // SAFETY: the result was just written as i32.
+        DType::I8 => unsafe { b.out::<i32>() }.iter_mut().for_each(|x| *x = *x as i8 as i32),
+        // SAFETY: as above.
+        DType::U8 => unsafe { b.out::<i32>() }.iter_mut().for_each(|x| *x = *x as u8 as i32),
+        // SAFETY: the result was just written as u32.
+        DType::Bool => unsafe { b.out::<u32>() }.iter_mut().for_each(|x| *x = (*x != 0) as u32),
+        _ => {}
+    }
+}
+
+#[inline(always)]
+fn unary_f32<const F: bool>(u: Unary, b: Blocks) {
+    match u {
+        Unary::Neg => map1!(b, f32 => f32, |x| -x),
+        Unary::Abs => map1!(b, f32 => f32, |x| x.abs()),
+        Unary::Sign => map1!(b, f32 => f32, |x| (x > 0.0) as i32 as f32 - (x < 0.0) as i32 as f32),
+        Unary::Sqrt => map1!(b, f32 => f32, |x| x.sqrt()),
+        Unary::Rsqrt => map1!(b, f32 => f32, |x| 1.0 / x.sqrt()),
+        Unary::Recip => map1!(b, f32 => f32, |x| 1.0 / x),
+        Unary::Exp => map1!(b, f32 => f32, |x| math::exp::<F>(x)),
+        Unary::Exp2 => map1!(b, f32 => f32, |x| math::exp2::<F>(x)),
+        Unary::Expm1 => map1!(b, f32 => f32, |x| math::expm1::<F>(x)),
+        Unary::Log => map1!(b, f32 => f32, |x| math::log::<F>(x)),
+        Unary::Log2 => map1!(b, f32 => f32, |x| math::log2::<F>(x)),
+        Unary::Log10 => map1!(b, f32 => f32, |x| math::log10::<F>(x)),
+        Unary::Log1p => map1!(b, f32 => f32, |x| math::log1p::<F>(x)),
+        Unary::Sin => {
+            map1!(b, f32 => f32, |x| math::sin::<F>(x));
+            far(b, f32::sin);
+        }
+        Unary::Cos => {
+            map1!(b, f32 => f32, |x| math::cos::<F>(x));
+            far(b, f32::cos);
+        }
+        Unary::Tan => map1!(b, f32 => f32, |x| x.tan()),
+        Unary::Asin => map1!(b, f32 => f32, |x| x.asin()),
+        Unary::Acos => map1!(b, f32 => f32, |x| x.acos()),
+        Unary::Atan => map1!(b, f32 => f32, |x| x.atan()),
+        Unary::Sinh => map1!(b, f32 => f32, |x| x.sinh()),
+        Unary::Cosh => map1!(b, f32 => f32, |x| x.cosh()),
+        Unary::Tanh => map1!(b, f32 => f32, |x| math::tanh::<F>(x)),
+        // In f64: the standard library's f32 forms cancel near 0 and overflow early.
+        Unary::Asinh => map1!(b, f32 => f32, |x| libm::asinh(x as f64) as f32),
+        Unary::Acosh => map1!(b, f32 => f32, |x| libm::acosh(x as f64) as f32),
+        Unary::Atanh => map1!(b, f32 => f32, |x| libm::atanh(x as f64) as f32),
+        Unary::Erf => map1!(b, f32 => f32, |x| math::erf::<F>(x)),
+        Unary::Sigmoid => map1!(b, f32 => f32, |x| math::sigmoid::<F>(x)),
+        Unary::Floor => map1!(b, f32 => f32, |x| x.floor()),
+        Unary::Ceil => map1!(b, f32 => f32, |x| x.ceil()),
+        Unary::Round => map1!(b, f32 => f32, |x| x.round_ties_even()),
+        Unary::Trunc => map1!(b, f32 => f32, |x| x.trunc()),
+        Unary::IsNan => map1!(b, f32 => u32, |x| x.is_nan() as u32),
+        Unary::IsInf => map1!(b, f32 => u32, |x| (x.abs() == f32::INFINITY) as u32),
+        Unary::LogicalNot => map1!(b, f32 => u32, |x| (x == 0.0) as u32),
+        Unary::BitNot => map1!(b, f32 => f32, |x| f32::from_bits(!x.to_bits())),
+    }
+}
+
+/// Computes again what lies too far from zero for the vector form.
+#[inline(always)]
+fn far(b: Blocks, f: fn(f32) -> f32) {
+    // SAFETY: called with the blocks of an f32 instruction.
+    let (a, d) = unsafe { (b.arg::<f32>(0), b.out::<f32>()) };
+    let most = a.iter().fold(0f32, |m, &x| if x.abs() > m { x.abs() } else { m });
+    if most > math::TURNS {
+        for (d, &x) in d.iter_mut().zip(a) {
+            if x.abs() > math::TURNS {
+                *d = f(x);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn unary_f64(u: Unary, b: Blocks) {
+    match u {
+        Unary::Neg => map1!(b, f64 => f64, |x| -x),
+        Unary::Abs => map1!(b, f64 => f64, |x| x.abs()),
+        Unary::Sign => map1!(b, f64 => f64, |x| (x > 0.0) as i32 as f64 - (x < 0.0) as i32 as f64),
+        Unary::Sqrt => map1!(b, f64 => f64, |x| x.sqrt()),
+        Unary::IsNan => map1!(b, f64 => u32, |x| x.is_nan() as u32),
+        Unary::IsInf => map1!(b, f64 => u32, |x| x.is_infinite() as u32),
+        Unary::LogicalNot => map1!(b, f64 => u32, |x| (x == 0.0) as u32),
+        _ => map1!(b, f64 => f64, |x| unary64(u, x)),
+    }
+}
+
+/// One value in f64; predicates give 0 or 1.
+pub(crate) fn unary64(u: Unary, x: f64) -> f64 {
+    match u {
+        Unary::Neg => -x,
+        Unary::Abs => x.abs(),
+        Unary::Sign => (x > 0.0) as i32 as f64 - (x < 0.0) as i32 as f64,
+        Unary::Sqrt => x.sqrt(),
+        Unary::Rsqrt => 1.0 / x.sqrt(),
+        Unary::Recip => 1.0 / x,
+        Unary::Exp => x.exp(),
+        Unary::Exp2 => x.exp2(),
+        Unary::Expm1 => x.exp_m1(),
+        Unary::Log => x.ln(),
+        Unary::Log2 => x.log2(),
+        Unary::Log10 => x.log10(),
+        Unary::Log1p => x.ln_1p(),
+        Unary::Sin => x.sin(),
+        Unary::Cos => x.cos(),
+        Unary::Tan => x.tan(),
+        Unary::Asin => x.asin(),
+        Unary::Acos => x.acos(),
+        Unary::Atan => x.atan(),
+        Unary::Sinh => x.sinh(),
+        Unary::Cosh => x.cosh(),
+        Unary::Tanh => x.tanh(),
+        Unary::Asinh => libm::asinh(x),
+        Unary::Acosh => libm::acosh(x),
+        Unary::Atanh => libm::atanh(x),
+        Unary::Erf => math::erf64(x),
+        Unary::Sigmoid => {
+            let e = (-x.abs()).exp();
+            (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
+        }
+        Unary::Floor => x.floor(),
+        Unary::Ceil => x.ceil(),
+        Unary::Round => x.round_ties_even(),
+        Unary::Trunc => x.trunc(),
+        Unary::IsNan => x.is_nan() as u8 as f64,
+        Unary::IsInf => x.is_infinite() as u8 as f64,
+        Unary::LogicalNot => (x == 0.0) as u8 as f64,
+        Unary::BitNot => f64::from_bits(!x.to_bits()),
+    }
+}
+
+macro_rules! unary_int {
+    ($name:ident, $t:ty, $abs:ident, |$s:ident| $sign:expr) => {
+        #[inline(always)]
+        fn $name(u: Unary, b: Blocks) {
+            match u {
+                Unary::Neg => map1!(b, $t => $t, |x| x.wrapping_neg()),
+                Unary::Abs => map1!(b, $t => $t, |x| $abs(x)),
+                Unary::Sign => map1!(b, $t => $t, |$s| $sign),
+                Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc => map1!(b, $t => $t, |x| x),
+                Unary::LogicalNot => map1!(b, $t => u32, |x| (x == 0) as u32),
+                Unary::IsNan | Unary::IsInf => map1!(b, $t => u32, |_x| 0),
+                Unary::BitNot => map1!(b, $t => $t, |x| !x),
+                _ => map1!(b, $t => $t, |x| unary64(u, x as f64) as $t),
+            }
+        }
+    };
+}
+fn abs_i32(x: i32) -> i32 {
+    x.wrapping_abs()
+}
+fn abs_i64(x: i64) -> i64 {
+    x.wrapping_abs()
+}
+fn abs_u32(x: u32) -> u32 {
+    x
+}
+unary_int!(unary_i32, i32, abs_i32, |x| x.signum());
+unary_int!(unary_i64, i64, abs_i64, |x| x.signum());
+unary_int!(unary_u32_plain, u32, abs_u32, |x| (x != 0) as u32);
+
+#[inline(always)]
+fn unary_u32(u: Unary, from: DType, b: Blocks) {
+    match (u, from) {
+        (Unary::BitNot, DType::Bool) => map1!(b, u32 => u32, |x| (x == 0) as u32),
+        _ => unary_u32_plain(u, b),
+    }
+}
+
+#[inline(always)]
+fn binary_f32<const F: bool>(p: Binary, b: Blocks) {
+    match p {
+        Binary::Add => map2!(b, f32 => f32, |x, y| x + y),
+        Binary::Sub => map2!(b, f32 => f32, |x, y| x - y),
+        Binary::Mul => map2!(b, f32 => f32, |x, y| x * y),
+        Binary::Div => map2!(b, f32 => f32, |x, y| x / y),
+        Binary::Pow => map2!(b, f32 => f32, |x, y| math::pow::<F>(x, y)),
+        Binary::Fmod => map2!(b, f32 => f32, |x, y| x % y),
+        Binary::Remainder => map2!(b, f32 => f32, |x, y| {
+            let r = x % y;
+            if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
+        }),
+        Binary::Min => map2!(b, f32 => f32, |x, y| if (x < y) | x.is_nan() { x } else { y }),
+        Binary::Max => map2!(b, f32 => f32, |x, y| if (x > y) | x.is_nan() { x } else { y }),
+        Binary::Atan2 => map2!(b, f32 => f32, |x, y| x.atan2(y)),
+        Binary::Copysign => map2!(b, f32 => f32, |x, y| x.copysign(y)),
+        Binary::Eq => map2!(b, f32 => u32, |x, y| (x == y) as u32),
+        Binary::Ne => map2!(b, f32 => u32, |x, y| (x != y) as u32),
+        Binary::Lt => map2!(b, f32 => u32, |x, y| (x < y) as u32),
+        Binary::Le => map2!(b, f32 => u32, |x, y| (x <= y) as u32),
+        Binary::Gt => map2!(b, f32 => u32, |x, y| (x > y) as u32),
+        Binary::Ge => map2!(b, f32 => u32, |x, y| (x >= y) as u32),
+        // Not defined on floats; the builders of graphs refuse them.
+        Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => map2!(b, f32 => f32, |x, _y| x),
+    }
+}
+
+#[inline(always)]
+fn binary_f64(p: Binary, b: Blocks) {
+    match p {
+        Binary::Add => map2!(b, f64 => f64, |x, y| x + y),
+        Binary::Sub => map2!(b, f64 => f64, |x, y| x - y),
+        Binary::Mul => map2!(b, f64 => f64, |x, y| x * y),
+        Binary::Div => map2!(b, f64 => f64, |x, y| x / y),
+        Binary::Pow => map2!(b, f64 => f64, |x, y| x.powf(y)),
+        Binary::Fmod => map2!(b, f64 => f64, |x, y| x % y),
+        Binary::Remainder => map2!(b, f64 => f64, |x, y| {
+            let r = x % y;
+            if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
+        }),
+        Binary::Min => map2!(b, f64 => f64, |x, y| if (x < y) | x.is_nan() { x } else { y }),
+        Binary::Max => map2!(b, f64 => f64, |x, y| if (x > y) | x.is_nan() { x } else { y }),
+        Binary::Atan2 => map2!(b, f64 => f64, |x, y| x.atan2(y)),
+        Binary::Copysign => map2!(b, f64 => f64, |x, y| x.copysign(y)),
+        Binary::Eq => map2!(b, f64 => u32, |x, y| (x == y) as u32),
+        Binary::Ne => map2!(b, f64 => u32, |x, y| (x != y) as u32),
+        Binary::Lt => map2!(b, f64 => u32, |x, y| (x < y) as u32),
+        Binary::Le => map2!(b, f64 => u32, |x, y| (x <= y) as u32),
+        Binary::Gt => map2!(b, f64 => u32, |x, y| (x > y) as u32),
+        Binary::Ge => map2!(b, f64 => u32, |x, y| (x >= y) as u32),
+        Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => map2!(b, f64 => f64, |x, _y| x),
+    }
+}
+
+macro_rules! binary_int {
+    ($name:ident, $t:ty, $pow:ident, |$x:ident, $y:ident| $remainder:expr, $shr:expr) => {
+        #[inline(always)]
+        fn $name(p: Binary, b: Blocks) {
+            match p {
+                Binary::Add => map2!(b, $t => $t, |x, y| x.wrapping_add(y)),
+                Binary::Sub => map2!(b, $t => $t, |x, y| x.wrapping_sub(y)),
+                Binary::Mul => map2!(b, $t => $t, |x, y| x.wrapping_mul(y)),
+                Binary::Div => map2!(b, $t => $t, |x, y| if y == 0 { 0 } else { x.wrapping_div(y) }),
+                Binary::Pow => map2!(b, $t => $t, |x, y| $pow(x, y)),
+                Binary::Fmod => map2!(b, $t => $t, |x, y| if y == 0 { 0 } else { x.wrapping_rem(y) }),
+                Binary::Remainder => map2!(b, $t => $t, |$x, $y| if $y == 0 { 0 } else { $remainder }),
+                Binary::Min => map2!(b, $t => $t, |x, y| if x < y { x } else { y }),
+                Binary::Max => map2!(b, $t => $t, |x, y| if x > y { x } else { y }),
+                Binary::Atan2 => map2!(b, $t => $t, |x, y| (x as f64).atan2(y as f64) as $t),
+                Binary::Copysign => map2!(b, $t => $t, |x, y| (x as f64).copysign(y as f64) as $t),
+                Binary::Eq => map2!(b, $t => u32, |x, y| (x == y) as u32),
+                Binary::Ne => map2!(b, $t => u32, |x, y| (x != y) as u32),
+                Binary::Lt => map2!(b, $t => u32, |x, y| (x < y) as u32),
+                Binary::Le => map2!(b, $t => u32, |x, y| (x <= y) as u32),
+                Binary::Gt => map2!(b, $t => u32, |x, y| (x > y) as u32),
+                Binary::Ge => map2!(b, $t => u32, |x, y| (x >= y) as u32),
+                Binary::And => map2!(b, $t => $t, |x, y| x & y),
+                Binary::Or => map2!(b, $t => $t, |x, y| x | y),
+                Binary::Xor => map2!(b, $t => $t, |x, y| x ^ y),
+                // A negative count is a huge one.
+                Binary::Shl => map2!(b, $t => $t, |x, y| if (y as u64) < <$t>::BITS as u64 { x << y } else { 0 }),
+                Binary::Shr => map2!(b, $t => $t, |x, y| if (y as u64) < <$t>::BITS as u64 { x >> y } else { $shr(x) }),
+            }
+        }
+    };
+}
+macro_rules! int_pow {
+    ($name:ident, $t:ty) => {
+        /// x to the power y, wrapping; a negative power is 0 unless x is 1 or −1.
+        fn $name(x: $t, mut y: $t) -> $t {
+            #[allow(unused_comparisons)]
+            if y < 0 {
+                return if x == 1 {
+                    1
+                } else if x == (0 as $t).wrapping_sub(1) {
+                    if y & 1 == 0 { 1 } else { x }
+                } else {
+                    0
+                };
+            }
+            let (mut base, mut result) = (x, 1 as $t);
+            while y > 0 {
+                if y & 1 == 1 {
+                    result = result.wrapping_mul(base);
+                }
+                base = base.wrapping_mul(base);
+                y >>= 1;
+            }
+            result
+        }
+    };
+}
+int_pow!(pow_i32, i32);
+int_pow!(pow_u32, u32);
+int_pow!(pow_i64, i64);
+
+binary_int!(
+    binary_i32,
+    i32,
+    pow_i32,
+    |x, y| {
+        let r = x.wrapping_rem(y);
+        if r != 0 && (r < 0) != (y < 0) { r + y } else { r }
+    },
+    |x: i32| x >> 31
+);
+binary_int!(
+    binary_i64,
+    i64,
+    pow_i64,
+    |x, y| {
+        let r = x.wrapping_rem(y);
+        if r != 0 && (r < 0) != (y < 0) { r + y } else { r }
+    },
+    |x: i64| x >> 63
+);
+binary_int!(binary_u32, u32, pow_u32, |x, y| x % y, |_x: u32| 0);
+
+/// Conversion from the compute form of `from` to that of `to`, rounded to `to`.
+#[inline(always)]
+fn cast(from: DType, to: DType, b: Blocks) {
+    macro_rules! from_int {
+        ($t:ty) => {
+            match to {
+                DType::F64 => map1!(b, $t => f64, |x| x as f64),
+                DType::I32 => map1!(b, $t => i32, |x| x as i32),
+                DType::U32 => map1!(b, $t => u32, |x| x as u32),
+                DType::I64 => map1!(b, $t => i64, |x| x as i64),
+                DType::I8 => map1!(b, $t => i32, |x| x as i8 as i32),
+                DType::U8 => map1!(b, $t => i32, |x| x as u8 as i32),
+                DType::Bool => map1!(b, $t => u32, |x| (x != 0) as u32),
+                DType::F16 => map1!(b, $t => f32, |x| half::f16::from_f64(x as f64).to_f32()),
+                DType::BF16 => map1!(b, $t => f32, |x| half::bf16::from_f64(x as f64).to_f32()),
+                _ => map1!(b, $t => f32, |x| x as f32),
+            }
+        };
+    }
+    macro_rules! from_float {
+        ($t:ty, $wide:expr) => {
+            match to {
+                DType::F64 => map1!(b, $t => f64, |x| x as f64),
+                DType::I32 => map1!(b, $t => i32, |x| x as i32),
+                DType::U32 => map1!(b, $t => u32, |x| x as u32),
+                DType::I64 => map1!(b, $t => i64, |x| x as i64),
+                DType::I8 => map1!(b, $t => i32, |x| x as i8 as i32),
+                DType::U8 => map1!(b, $t => i32, |x| x as u8 as i32),
+                DType::Bool => map1!(b, $t => u32, |x| (x != 0.0) as u32),
+                DType::F16 if $wide => map1!(b, $t => f32, |x| half::f16::from_f64(x as f64).to_f32()),
+                DType::BF16 if $wide => map1!(b, $t => f32, |x| half::bf16::from_f64(x as f64).to_f32()),
+                DType::F16 => map1!(b, $t => f32, |x| round_f16(x as f32)),
+                DType::BF16 => map1!(b, $t => f32, |x| f32::from_bits((round_bf16(x as f32) as u32) << 16)),
+                _ => map1!(b, $t => f32, |x| x as f32),
+            }
+        };
+    }
+    match from.compute() {
+        DType::F64 => from_float!(f64, true),
+        DType::I32 => from_int!(i32),
+        DType::U32 => from_int!(u32),
+        DType::I64 => from_int!(i64),
+        _ => from_float!(f32, false),
+    }
+}
+
+/// The bits of the nearest bf16, halves to even; NaN stays NaN.
+#[inline(always)]
+pub(crate) fn round_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
+    (if x.is_nan() { bits >> 16 | 0x40 } else { rounded }) as u16
+}
+
+/// The value of the nearest f16, halves to even; NaN stays NaN.
+#[inline(always)]
+fn round_f16(x: f32) -> f32 {
+    let size = x.abs();
+    // Adding and subtracting a power of two leaves 10 bits of fraction; below 2⁻¹⁴ the spacing stays that of subnormals.
+    let exponent = (size.to_bits() >> 23).max(113);
+    let shift = f32::from_bits((exponent + 13) << 23);
+    let near = (size + shift) - shift;
+    let near = if near >= 65_520.0 { f32::INFINITY } else { near };
+    (if size < 131_072.0 {
+        near
+    } else if x.is_nan() {
+        x
+    } else {
+        f32::INFINITY
+    })
+    .copysign(x)
+}

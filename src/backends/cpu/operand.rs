@@ -1,0 +1,59 @@
+//! What kernels ask about their operands: memory to use in place, strides, rows.
+
+use crate::dtype::Element;
+use crate::plan::{Buf, Task, Value};
+
+/// Load `k` as memory: where it is plain, row-major and stored in the type T.
+pub fn slice<'a, T: Element>(task: &'a dyn Task, k: usize) -> Option<&'a [T]> {
+    let load = &task.step().loads[k];
+    let source = load.plain()?;
+    if source.dtype != T::DTYPE || !source.layout.is_contiguous() || source.buf == Buf::Iota {
+        return None;
+    }
+    let raw = task.raw_load(k);
+    // SAFETY: the machine checked that the elements lie within the buffer and aligned it; nobody writes a step's operands meanwhile.
+    Some(unsafe { std::slice::from_raw_parts(raw.ptr.cast::<T>().add(raw.offset), load.shape.count()) })
+}
+
+/// Elements `start..start + len` of store `k` as memory: where it is plain and stored in the type T. No other thread may ask for them.
+#[allow(clippy::mut_from_ref)]
+pub fn target<'a, T: Element>(task: &'a dyn Task, k: usize, start: usize, len: usize) -> Option<&'a mut [T]> {
+    let store = &task.step().stores[k];
+    let to = store.plain()?;
+    if to.dtype != T::DTYPE || start + len > store.shape.count() {
+        return None;
+    }
+    let raw = task.raw_store(k);
+    // SAFETY: the machine checked that the elements lie within the buffer; each belongs to one thread.
+    Some(unsafe { std::slice::from_raw_parts_mut(raw.ptr.cast::<T>().add(raw.offset + start), len) })
+}
+
+/// Load `k` as memory with strides: the first element and the strides of the logical shape's dimensions, where it is plain and of type T.
+pub fn strided<T: Element>(task: &dyn Task, k: usize) -> Option<(*const T, [isize; 8])> {
+    let load = &task.step().loads[k];
+    let source = load.plain()?;
+    if source.dtype != T::DTYPE || source.buf == Buf::Iota {
+        return None;
+    }
+    let strides = source.layout.reshape(load.shape)?.strides;
+    let raw = task.raw_load(k);
+    Some((raw.ptr.cast::<T>().wrapping_add(raw.offset).cast_const(), strides))
+}
+
+/// Scratch as values.
+pub fn values<'a, T: Value + Element>(task: &'a dyn Task, count: usize) -> &'a mut [T] {
+    let bytes = task.scratch(count * size_of::<T>());
+    // SAFETY: scratch is aligned to 64 bytes and as long as asked, and any bits are values of these types.
+    unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) }
+}
+
+/// Elements `start..start + buffer.len()` of load `k`, in place where that is possible.
+pub fn piece<'b, T: Value + Element>(task: &dyn Task, k: usize, whole: Option<&'b [T]>, start: usize, buffer: &'b mut [T]) -> &'b [T] {
+    match whole {
+        Some(whole) => &whole[start..start + buffer.len()],
+        None => {
+            task.load(k, start, T::lane(buffer));
+            buffer
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! A step on one thread: what kernels see of the machine, and how maps are run.
+
+use super::map::{Code, Sink};
+use super::memory::Block;
+use super::span::Span;
+use super::team::Barrier;
+use crate::error::{At, TensorError};
+use crate::plan::{Lane, Raw, Step, Task, Work};
+use smallvec::SmallVec;
+use std::cell::UnsafeCell;
+use std::sync::{Mutex, PoisonError};
+
+/// Elements of a map that always stay on one thread.
+const GRAIN: usize = 4096;
+
+/// A step as prepared once for its plan.
+pub(crate) struct Prepared {
+    pub loads: Vec<Code>,
+    pub stores: Vec<Code>,
+    /// The map's code and the sources that it reads, as (store, source).
+    pub map: Option<(Code, Vec<(usize, usize)>)>,
+    /// The most threads that the step's size is worth.
+    pub threads: usize,
+    /// Bytes of registers that the step's programs need.
+    pub registers: usize,
+}
+
+/// A step bound to memory for one run.
+pub(crate) struct Bound {
+    /// Sources of each load; the map's sources come as one load.
+    pub loads: SmallVec<[SmallVec<[Span; 2]>; 3]>,
+    /// Sources of each kernel's store.
+    pub extras: SmallVec<[SmallVec<[Span; 2]>; 1]>,
+    pub targets: SmallVec<[Span; 2]>,
+    /// Whether a target is apart from all that the step reads, so that results may be written before all is read.
+    pub apart: SmallVec<[bool; 2]>,
+}
+
+/// Scratch that all threads of a step share.
+#[derive(Default)]
+pub(crate) struct Common {
+    pub barrier: Barrier,
+    pub pieces: Mutex<Vec<Block>>,
+    /// The first bad index since the last read.
+    pub failure: Mutex<Option<TensorError>>,
+}
+
+/// A thread's own scratch, kept from run to run.
+#[derive(Default)]
+pub(crate) struct Local {
+    registers: Option<Block>,
+    pieces: Vec<Block>,
+}
+
+/// Gives a block of at least `bytes`, keeping the old one where it is large enough.
+fn grown(block: &mut Option<Block>, bytes: usize) -> *mut u8 {
+    if block.as_ref().is_none_or(|b| b.len() < bytes) {
+        *block = None;
+        *block = Some(scratch_block(bytes));
+    }
+    block.as_ref().map_or(std::ptr::NonNull::<u64>::dangling().as_ptr().cast(), Block::ptr)
+}
+
+/// Kernels cannot go on without scratch: unwinding ends the run, whose caller gets an error.
+fn scratch_block(bytes: usize) -> Block {
+    Block::new(bytes.next_power_of_two().max(4096)).unwrap_or_else(|| std::panic::resume_unwind(Box::new(NoScratch(bytes))))
+}
+
+/// What a run panics with when there is no memory for scratch.
+pub(crate) struct NoScratch(pub usize);
+
+/// The share of work item range `0..count` of thread `thread` of `threads`: whole chunks, the same chunks for any number of threads.
+pub fn share(count: usize, chunk: usize, thread: usize, threads: usize) -> std::ops::Range<usize> {
+    let chunks = count.div_ceil(chunk);
+    let at = |t: usize| (chunks * t / threads * chunk).min(count);
+    at(thread)..at(thread + 1)
+}
+
+pub(crate) struct CpuTask<'a> {
+    pub step: &'a Step,
+    pub prepared: &'a Prepared,
+    pub bound: &'a Bound,
+    pub params: &'a [f64],
+    pub thread: usize,
+    pub threads: usize,
+    pub common: &'a Common,
+    local: UnsafeCell<&'a mut Local>,
+    /// Pieces of own and of shared scratch that the kernel has taken.
+    taken: UnsafeCell<(usize, usize)>,
+}
+
+impl<'a> CpuTask<'a> {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        step: &'a Step,
+        prepared: &'a Prepared,
+        bound: &'a Bound,
+        params: &'a [f64],
+        thread: usize,
+        threads: usize,
+        common: &'a Common,
+        local: &'a mut Local,
+    ) -> CpuTask<'a> {
+        grown(&mut local.registers, prepared.registers.max(64));
+        CpuTask { step, prepared, bound, params, thread, threads, common, local: UnsafeCell::new(local), taken: UnsafeCell::new((0, 0)) }
+    }
+
+    fn registers(&self) -> *mut u8 {
+        // SAFETY: a task belongs to one thread, and no reference into `local` outlives a statement here.
+        let local = unsafe { &*self.local.get() };
+        local.registers.as_ref().map_or(std::ptr::null_mut(), Block::ptr)
+    }
+
+    /// Runs this thread's share.
+    pub(crate) fn run(&self) {
+        match (&self.step.work, &self.prepared.map) {
+            (Work::Kernel(kernel), _) => kernel.cpu(self),
+            (Work::Map, Some((code, _))) => self.map(code),
+            (Work::Map, None) => {}
+        }
+    }
+
+    fn map(&self, code: &Code) {
+        let Some(first) = self.step.stores.first() else { return };
+        let range = share(first.shape.count(), GRAIN, self.thread, self.threads);
+        if range.is_empty() {
+            return;
+        }
+        let (sources, bound) = (&self.bound.loads[0], self.bound);
+        if code.identity && bound.apart[0] && sources.len() == 1 {
+            // SAFETY: the spans were checked against their buffers; threads write disjoint elements.
+            let copied = unsafe { sources[0].copy_to(&bound.targets[0], range.start, range.len()) };
+            if copied {
+                return;
+            }
+        }
+        // SAFETY: as above; the registers are this thread's and large enough for every program of the step.
+        unsafe {
+            let sink = Sink::Targets(&bound.targets, &bound.apart);
+            code.run(sources, self.params, std::ptr::null(), self.registers(), range.start, range.len(), &sink);
+        }
+    }
+}
+
+/// The address and the number of values of a lane.
+fn parts(lane: Lane<'_>) -> (*mut u8, usize) {
+    match lane {
+        Lane::F32(v) => (v.as_mut_ptr().cast(), v.len()),
+        Lane::F64(v) => (v.as_mut_ptr().cast(), v.len()),
+        Lane::I32(v) => (v.as_mut_ptr().cast(), v.len()),
+        Lane::U32(v) => (v.as_mut_ptr().cast(), v.len()),
+        Lane::I64(v) => (v.as_mut_ptr().cast(), v.len()),
+    }
+}
+
+/// Whether a lane's values are what a program of this dtype computes with.
+fn fits(lane: &Lane<'_>, dtype: crate::dtype::DType) -> bool {
+    use crate::dtype::DType::*;
+    matches!(
+        (lane, dtype.compute()),
+        (Lane::F32(_), F32) | (Lane::F64(_), F64) | (Lane::I32(_), I32) | (Lane::U32(_), U32) | (Lane::I64(_), I64)
+    )
+}
+
+impl Task for CpuTask<'_> {
+    fn step(&self) -> &Step {
+        self.step
+    }
+    fn thread(&self) -> usize {
+        self.thread
+    }
+    fn threads(&self) -> usize {
+        self.threads
+    }
+    fn barrier(&self) {
+        self.common.barrier.wait(self.threads);
+    }
+
+    fn load(&self, k: usize, start: usize, out: Lane<'_>) {
+        let (code, sources) = (&self.prepared.loads[k], &self.bound.loads[k]);
+        let load = &self.step.loads[k];
+        assert!(fits(&out, load.dtype()), "load {k} of {} computes in {}", self.step.name, load.dtype().compute());
+        let (ptr, n) = parts(out);
+        assert!(start + n <= load.shape.count(), "load {k} of {} has {} elements", self.step.name, load.shape.count());
+        // SAFETY: the range was checked against the shape, the spans against their buffers when the step was bound, the lane's type
+        // above; the registers are this thread's.
+        unsafe {
+            if code.identity {
+                sources[0].fetch(start, n, ptr);
+            } else {
+                code.run(sources, self.params, std::ptr::null(), self.registers(), start, n, &Sink::Memory(ptr));
+            }
+        }
+    }
+
+    fn store(&self, k: usize, start: usize, values: Lane<'_>) {
+        let (code, target) = (&self.prepared.stores[k], &self.bound.targets[k]);
+        let store = &self.step.stores[k];
+        let value = store.program.insts.iter().find(|i| i.op == crate::scalar::Prim::Value).map_or(store.program.dtype(), |i| i.dtype);
+        assert!(fits(&values, value), "store {k} of {} takes {}", self.step.name, value.compute());
+        let (ptr, n) = parts(values);
+        assert!(start + n <= store.shape.count(), "store {k} of {} has {} elements", self.step.name, store.shape.count());
+        // SAFETY: as in `load`; kernels write each element once, from one thread.
+        unsafe {
+            if code.identity {
+                target.put(start, n, ptr);
+            } else {
+                let sink = Sink::Targets(std::slice::from_ref(target), std::slice::from_ref(&self.bound.apart[k]));
+                code.run(&self.bound.extras[k], self.params, ptr, self.registers(), start, n, &sink);
+            }
+        }
+    }
+
+    fn raw_load(&self, k: usize) -> Raw {
+        let s = &self.bound.loads[k][0];
+        Raw { ptr: s.base, len: s.bytes, offset: s.first }
+    }
+    fn raw_store(&self, k: usize) -> Raw {
+        let s = &self.bound.targets[k];
+        Raw { ptr: s.base, len: s.bytes, offset: s.first }
+    }
+
+    fn param(&self, n: usize) -> f64 {
+        self.params[self.step.params[n] as usize]
+    }
+
+    fn scratch(&self, bytes: usize) -> &mut [u8] {
+        // SAFETY: a task belongs to one thread; each piece is given out once, and a block's address does not change when others are added.
+        unsafe {
+            let (local, taken) = (&mut *self.local.get(), &mut *self.taken.get());
+            if taken.0 == local.pieces.len() {
+                local.pieces.push(scratch_block(bytes));
+            } else if local.pieces[taken.0].len() < bytes {
+                local.pieces[taken.0] = scratch_block(bytes);
+            }
+            let piece = local.pieces[taken.0].ptr();
+            taken.0 += 1;
+            std::slice::from_raw_parts_mut(piece, bytes)
+        }
+    }
+
+    fn shared(&self, bytes: usize) -> *mut u8 {
+        // SAFETY: a task belongs to one thread.
+        let taken = unsafe { &mut *self.taken.get() };
+        let mut pieces = self.common.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken.1 == pieces.len() {
+            pieces.push(scratch_block(bytes));
+        } else if pieces[taken.1].len() < bytes {
+            // Only the first thread here comes this way: the others ask for the same size.
+            pieces[taken.1] = scratch_block(bytes);
+        }
+        taken.1 += 1;
+        pieces[taken.1 - 1].ptr()
+    }
+
+    fn fail(&self, index: i64, size: usize) {
+        let at: At = self.step.at;
+        let message = match size {
+            0 => format!("index {index} into an empty dimension"),
+            _ => format!("index {index} is out of range for a dimension of size {size}; allowed are 0 to {}", size - 1),
+        };
+        let mut failure = self.common.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert(TensorError::Index { op: self.step.name, message, at });
+    }
+}
+
+impl Span {
+    /// Whether this and another operand may share memory.
+    pub(crate) fn may_overlap(&self, other: &Span) -> bool {
+        let (a, b) = (self.base as usize, other.base as usize);
+        !self.base.is_null() && !other.base.is_null() && a < b + other.bytes && b < a + self.bytes
+    }
+}

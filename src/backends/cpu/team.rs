@@ -1,0 +1,173 @@
+//! The team of threads that runs plans: handing a plan over, and meeting between its steps.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a worker that waits for the next plan spins before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// Turns of a waiting loop before it offers its core to others.
+const TURNS: u32 = 4096;
+
+/// Where threads wait for each other.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Barrier {
+    arrived: AtomicUsize,
+    generation: AtomicUsize,
+    broken: AtomicBool,
+}
+
+impl Barrier {
+    /// Waits until `n` threads are here, or one of them failed.
+    #[inline]
+    pub(crate) fn wait(&self, n: usize) {
+        if n <= 1 {
+            return;
+        }
+        let generation = self.generation.load(Ordering::Relaxed);
+        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == n {
+            self.arrived.store(0, Ordering::Relaxed);
+            self.generation.store(generation.wrapping_add(1), Ordering::Release);
+            return;
+        }
+        let mut turns = 0u32;
+        while self.generation.load(Ordering::Acquire) == generation && !self.broken.load(Ordering::Relaxed) {
+            turns += 1;
+            if turns < TURNS {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Lets everybody through from now on: a thread that they would wait for has failed.
+    pub(crate) fn break_up(&self) {
+        self.broken.store(true, Ordering::Release);
+    }
+
+    /// Makes the barrier whole again; nobody may be waiting.
+    pub(crate) fn mend(&self) {
+        self.arrived.store(0, Ordering::Relaxed);
+        self.broken.store(false, Ordering::Relaxed);
+    }
+}
+
+type Job = dyn Fn(usize) + Sync + 'static;
+
+#[derive(Default)]
+struct Desk {
+    /// The job of the current epoch, valid until every worker is done with it.
+    job: Mutex<Option<&'static Job>>,
+    epoch: AtomicUsize,
+    done: AtomicUsize,
+    stop: AtomicBool,
+    asleep: Mutex<usize>,
+    wake: Condvar,
+    /// What a worker panicked with.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// Threads that run one job together.
+pub(crate) struct Team {
+    desk: Arc<Desk>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Team {
+    /// A team of `threads`, the caller of `run` included; fewer where the system refuses threads.
+    pub(crate) fn new(threads: usize) -> Team {
+        let desk = Arc::new(Desk::default());
+        let workers = (1..threads)
+            .map_while(|n| {
+                let desk = desk.clone();
+                std::thread::Builder::new().name(format!("tensorlogic-{n}")).spawn(move || work(&desk, n)).ok()
+            })
+            .collect();
+        Team { desk, workers }
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `job(n)` for every thread's number n, on the threads; number 0 is the caller. One job at a time.
+    pub(crate) fn run(&self, job: &(dyn Fn(usize) + Sync)) {
+        // SAFETY: the reference is dropped by every worker before this function returns, also when the job panics.
+        let lasting: &'static Job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static Job>(job) };
+        let desk = &*self.desk;
+        *desk.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(lasting);
+        desk.done.store(0, Ordering::Relaxed);
+        desk.epoch.fetch_add(1, Ordering::SeqCst);
+        if *desk.asleep.lock().unwrap_or_else(PoisonError::into_inner) > 0 {
+            desk.wake.notify_all();
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| job(0)));
+        let mut turns = 0u32;
+        while desk.done.load(Ordering::Acquire) < self.workers.len() {
+            turns += 1;
+            if turns < TURNS {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        *desk.job.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Err(panic) = result {
+            resume_unwind(panic);
+        }
+        if let Some(panic) = desk.panic.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.desk.stop.store(true, Ordering::SeqCst);
+        self.desk.epoch.fetch_add(1, Ordering::SeqCst);
+        drop(self.desk.asleep.lock());
+        self.desk.wake.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker catches its jobs' panics, so joining has nothing to report.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// A worker's life.
+fn work(desk: &Desk, n: usize) {
+    let mut seen = 0;
+    loop {
+        let started = Instant::now();
+        let mut turns = 0u32;
+        while desk.epoch.load(Ordering::Acquire) == seen {
+            turns += 1;
+            if turns % 256 != 0 || started.elapsed() < SPIN {
+                std::hint::spin_loop();
+                continue;
+            }
+            let mut asleep = desk.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+            *asleep += 1;
+            while desk.epoch.load(Ordering::SeqCst) == seen {
+                asleep = desk.wake.wait(asleep).unwrap_or_else(PoisonError::into_inner);
+            }
+            *asleep -= 1;
+        }
+        seen = desk.epoch.load(Ordering::Acquire);
+        if desk.stop.load(Ordering::SeqCst) {
+            return;
+        }
+        let job = *desk.job.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(job) = job
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(n)))
+        {
+            *desk.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+        }
+        desk.done.fetch_add(1, Ordering::Release);
+    }
+}

@@ -1,0 +1,289 @@
+//! Vector loops that kernels share, for f32 (compiled for every path) and f64.
+
+use super::math;
+use super::path::versions;
+use crate::dtype::Element;
+use crate::plan::Value;
+
+/// Partial sums kept side by side: enough for the latency of four 512-bit additions.
+const LANES: usize = 64;
+
+/// Floats that kernels compute in.
+pub trait Real: Value + Element + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self> + std::ops::Sub<Output = Self> {
+    /// 0
+    const ZERO: Self;
+    /// −∞
+    const LOWEST: Self;
+    /// The nearest value.
+    fn of(x: f64) -> Self;
+    /// The value in f64.
+    fn wide(self) -> f64;
+    /// Σ x
+    fn sum(x: &[Self]) -> Self;
+    /// The largest, NaN if one is NaN; −∞ of nothing.
+    fn max(x: &[Self]) -> Self;
+    /// Σ (x − mean)²
+    fn deviation(x: &[Self], mean: Self) -> Self;
+    /// Σ a·b
+    fn dot(a: &[Self], b: &[Self]) -> Self;
+    /// x ← e^(x − shift); the sum.
+    fn exp_sum(x: &mut [Self], shift: Self) -> Self;
+    /// Σ e^(x − shift)
+    fn sum_exp(x: &[Self], shift: Self) -> Self;
+    /// x ← x·s
+    fn scale(x: &mut [Self], s: Self);
+    /// x ← x − s
+    fn shift(x: &mut [Self], s: Self);
+    /// y ← y + a·x
+    fn axpy(y: &mut [Self], a: Self, x: &[Self]);
+    /// x ← (x − mean)·factor, times `weight` and plus `bias` where they are not empty.
+    fn normalize(x: &mut [Self], mean: Self, factor: Self, weight: &[Self], bias: &[Self]);
+}
+
+/// Combines partial results pairwise.
+#[inline(always)]
+fn tree<T: Copy>(mut a: [T; LANES], f: impl Fn(T, T) -> T) -> T {
+    let mut n = LANES / 2;
+    while n > 0 {
+        for i in 0..n {
+            a[i] = f(a[i], a[i + n]);
+        }
+        n /= 2;
+    }
+    a[0]
+}
+
+#[inline(always)]
+fn sum_body<const F: bool>(x: &[f32]) -> f32 {
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    let mut acc = [0f32; LANES];
+    for c in chunks {
+        for i in 0..LANES {
+            acc[i] += c[i];
+        }
+    }
+    for (a, &x) in acc.iter_mut().zip(rest) {
+        *a += x;
+    }
+    tree(acc, |a, b| a + b)
+}
+
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if (a > b) | a.is_nan() { a } else { b }
+}
+
+#[inline(always)]
+fn max_body<const F: bool>(x: &[f32]) -> f32 {
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    let mut acc = [f32::NEG_INFINITY; LANES];
+    for c in chunks {
+        for i in 0..LANES {
+            acc[i] = larger(acc[i], c[i]);
+        }
+    }
+    for (a, &x) in acc.iter_mut().zip(rest) {
+        *a = larger(*a, x);
+    }
+    tree(acc, larger)
+}
+
+#[inline(always)]
+fn deviation_body<const F: bool>(x: &[f32], mean: f32) -> f32 {
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    let mut acc = [0f32; LANES];
+    for c in chunks {
+        for i in 0..LANES {
+            let d = c[i] - mean;
+            acc[i] = math::fma::<F>(d, d, acc[i]);
+        }
+    }
+    for (a, &x) in acc.iter_mut().zip(rest) {
+        *a = math::fma::<F>(x - mean, x - mean, *a);
+    }
+    tree(acc, |a, b| a + b)
+}
+
+#[inline(always)]
+fn dot_body<const F: bool>(a: &[f32], b: &[f32]) -> f32 {
+    let b = &b[..a.len()];
+    let ((ca, ra), (cb, rb)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut acc = [0f32; LANES];
+    for (x, y) in ca.iter().zip(cb) {
+        for i in 0..LANES {
+            acc[i] = math::fma::<F>(x[i], y[i], acc[i]);
+        }
+    }
+    for ((s, &x), &y) in acc.iter_mut().zip(ra).zip(rb) {
+        *s = math::fma::<F>(x, y, *s);
+    }
+    tree(acc, |a, b| a + b)
+}
+
+#[inline(always)]
+fn exp_sum_body<const F: bool>(x: &mut [f32], shift: f32) -> f32 {
+    let (chunks, rest) = x.as_chunks_mut::<LANES>();
+    let mut acc = [0f32; LANES];
+    for c in chunks {
+        for i in 0..LANES {
+            let e = math::exp::<F>(c[i] - shift);
+            c[i] = e;
+            acc[i] += e;
+        }
+    }
+    for (a, x) in acc.iter_mut().zip(rest) {
+        *x = math::exp::<F>(*x - shift);
+        *a += *x;
+    }
+    tree(acc, |a, b| a + b)
+}
+
+#[inline(always)]
+fn sum_exp_body<const F: bool>(x: &[f32], shift: f32) -> f32 {
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    let mut acc = [0f32; LANES];
+    for c in chunks {
+        for i in 0..LANES {
+            acc[i] += math::exp::<F>(c[i] - shift);
+        }
+    }
+    for (a, &x) in acc.iter_mut().zip(rest) {
+        *a += math::exp::<F>(x - shift);
+    }
+    tree(acc, |a, b| a + b)
+}
+
+#[inline(always)]
+fn scale_body<const F: bool>(x: &mut [f32], s: f32) {
+    x.iter_mut().for_each(|x| *x *= s);
+}
+
+#[inline(always)]
+fn shift_body<const F: bool>(x: &mut [f32], s: f32) {
+    x.iter_mut().for_each(|x| *x -= s);
+}
+
+#[inline(always)]
+fn axpy_body<const F: bool>(y: &mut [f32], a: f32, x: &[f32]) {
+    for (y, &x) in y.iter_mut().zip(x) {
+        *y = math::fma::<F>(a, x, *y);
+    }
+}
+
+#[inline(always)]
+fn normalize_body<const F: bool>(x: &mut [f32], mean: f32, factor: f32, weight: &[f32], bias: &[f32]) {
+    if weight.is_empty() {
+        x.iter_mut().for_each(|x| *x = (*x - mean) * factor);
+    } else if bias.is_empty() {
+        for (x, &w) in x.iter_mut().zip(weight) {
+            *x = (*x - mean) * factor * w;
+        }
+        return;
+    } else {
+        for ((x, &w), &b) in x.iter_mut().zip(weight).zip(bias) {
+            *x = math::fma::<F>((*x - mean) * factor, w, b);
+        }
+        return;
+    }
+    for (x, &b) in x.iter_mut().zip(bias) {
+        *x += b;
+    }
+}
+
+versions! {
+    fn sum_f32(x: &[f32]) -> f32 = sum_body;
+    fn max_f32(x: &[f32]) -> f32 = max_body;
+    fn deviation_f32(x: &[f32], mean: f32) -> f32 = deviation_body;
+    fn dot_f32(a: &[f32], b: &[f32]) -> f32 = dot_body;
+    fn exp_sum_f32(x: &mut [f32], shift: f32) -> f32 = exp_sum_body;
+    fn sum_exp_f32(x: &[f32], shift: f32) -> f32 = sum_exp_body;
+    fn scale_f32(x: &mut [f32], s: f32) = scale_body;
+    fn shift_f32(x: &mut [f32], s: f32) = shift_body;
+    fn axpy_f32(y: &mut [f32], a: f32, x: &[f32]) = axpy_body;
+    fn normalize_f32(x: &mut [f32], mean: f32, factor: f32, weight: &[f32], bias: &[f32]) = normalize_body;
+}
+
+impl Real for f32 {
+    const ZERO: f32 = 0.0;
+    const LOWEST: f32 = f32::NEG_INFINITY;
+    fn of(x: f64) -> f32 {
+        x as f32
+    }
+    fn wide(self) -> f64 {
+        self as f64
+    }
+    fn sum(x: &[f32]) -> f32 {
+        sum_f32(x)
+    }
+    fn max(x: &[f32]) -> f32 {
+        max_f32(x)
+    }
+    fn deviation(x: &[f32], mean: f32) -> f32 {
+        deviation_f32(x, mean)
+    }
+    fn dot(a: &[f32], b: &[f32]) -> f32 {
+        dot_f32(a, b)
+    }
+    fn exp_sum(x: &mut [f32], shift: f32) -> f32 {
+        exp_sum_f32(x, shift)
+    }
+    fn sum_exp(x: &[f32], shift: f32) -> f32 {
+        sum_exp_f32(x, shift)
+    }
+    fn scale(x: &mut [f32], s: f32) {
+        scale_f32(x, s);
+    }
+    fn shift(x: &mut [f32], s: f32) {
+        shift_f32(x, s);
+    }
+    fn axpy(y: &mut [f32], a: f32, x: &[f32]) {
+        axpy_f32(y, a, x);
+    }
+    fn normalize(x: &mut [f32], mean: f32, factor: f32, weight: &[f32], bias: &[f32]) {
+        normalize_f32(x, mean, factor, weight, bias);
+    }
+}
+
+impl Real for f64 {
+    const ZERO: f64 = 0.0;
+    const LOWEST: f64 = f64::NEG_INFINITY;
+    fn of(x: f64) -> f64 {
+        x
+    }
+    fn wide(self) -> f64 {
+        self
+    }
+    fn sum(x: &[f64]) -> f64 {
+        x.iter().sum()
+    }
+    fn max(x: &[f64]) -> f64 {
+        x.iter().fold(f64::NEG_INFINITY, |a, &b| if (a > b) | a.is_nan() { a } else { b })
+    }
+    fn deviation(x: &[f64], mean: f64) -> f64 {
+        x.iter().map(|x| (x - mean) * (x - mean)).sum()
+    }
+    fn dot(a: &[f64], b: &[f64]) -> f64 {
+        a.iter().zip(b).map(|(a, b)| a * b).sum()
+    }
+    fn exp_sum(x: &mut [f64], shift: f64) -> f64 {
+        x.iter_mut().for_each(|x| *x = (*x - shift).exp());
+        x.iter().sum()
+    }
+    fn sum_exp(x: &[f64], shift: f64) -> f64 {
+        x.iter().map(|x| (x - shift).exp()).sum()
+    }
+    fn scale(x: &mut [f64], s: f64) {
+        x.iter_mut().for_each(|x| *x *= s);
+    }
+    fn shift(x: &mut [f64], s: f64) {
+        x.iter_mut().for_each(|x| *x -= s);
+    }
+    fn axpy(y: &mut [f64], a: f64, x: &[f64]) {
+        y.iter_mut().zip(x).for_each(|(y, x)| *y += a * x);
+    }
+    fn normalize(x: &mut [f64], mean: f64, factor: f64, weight: &[f64], bias: &[f64]) {
+        for (i, x) in x.iter_mut().enumerate() {
+            *x = (*x - mean) * factor * weight.get(i).copied().unwrap_or(1.0) + bias.get(i).copied().unwrap_or(0.0);
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! The kernels on the machine's GPU against f64 arithmetic: odd sizes, element types, block formats, layouts. Skipped where there is no GPU.
+
+use super::*;
+use crate::backends::gpu::GpuMachine;
+use crate::backends::{Bytes, Machine};
+use crate::dtype::DType;
+use crate::layout::Layout;
+use crate::plan::{AdapterInfo, Buf, Input, Kernel, Output, Plan, Step, Store, Task, Wgsl, Work};
+use crate::scalar::Program;
+use crate::shape::Shape;
+use std::sync::{Arc, OnceLock};
+
+/// One machine for all tests; `None` skips them, unless `TL_REQUIRE_GPU=1`.
+fn machine() -> Option<&'static GpuMachine> {
+    static MACHINE: OnceLock<Option<Arc<GpuMachine>>> = OnceLock::new();
+    let m = MACHINE.get_or_init(|| match GpuMachine::open("gpu").or_else(|_| GpuMachine::open("vulkan")) {
+        Ok(m) => Some(m),
+        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
+        Err(_) => None,
+    });
+    m.as_deref()
+}
+
+type Make = Box<dyn Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Send + Sync>;
+
+/// A kernel that has a GPU form only.
+struct OnlyGpu(Make);
+impl Kernel for OnlyGpu {
+    fn cpu(&self, _: &dyn Task) {
+        unreachable!("run on a GPU");
+    }
+    fn ops(&self, _: &Step) -> u64 {
+        1
+    }
+    fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+        (self.0)(step, adapter)
+    }
+}
+
+/// An operand: the view that the kernel sees, and its values in row-major order of that view.
+#[derive(Clone)]
+struct Operand {
+    dtype: DType,
+    shape: Vec<usize>,
+    layout: Layout,
+    bytes: Vec<u8>,
+    values: Vec<f64>,
+}
+
+/// Numbers that look random and are the same every time.
+fn noise(n: usize, seed: u64) -> Vec<f64> {
+    let mut s = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..n)
+        .map(|_| {
+            s ^= s << 13;
+            s ^= s >> 7;
+            s ^= s << 17;
+            (s >> 40) as f64 / (1u64 << 24) as f64 * 2.0 - 1.0
+        })
+        .collect()
+}
+
+fn pack(values: &[f64], dtype: DType) -> Vec<u8> {
+    let f: Vec<f32> = values.iter().map(|v| *v as f32).collect();
+    match dtype {
+        DType::F32 => f.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        DType::F16 => f.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect(),
+        DType::BF16 => f.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect(),
+        DType::I32 => values.iter().flat_map(|v| (*v as i32).to_le_bytes()).collect(),
+        DType::U32 => values.iter().flat_map(|v| (*v as u32).to_le_bytes()).collect(),
+        d => crate::quant::quantize(d, &f).unwrap(),
+    }
+}
+
+fn unpack(bytes: &[u8], dtype: DType) -> Vec<f64> {
+    let word = |b: &[u8]| <[u8; 4]>::try_from(b).unwrap();
+    match dtype {
+        DType::I32 => bytes.chunks_exact(4).map(|b| i32::from_le_bytes(word(b)) as f64).collect(),
+        DType::U32 => bytes.chunks_exact(4).map(|b| u32::from_le_bytes(word(b)) as f64).collect(),
+        d => {
+            let mut out = vec![0f32; bytes.len() / d.block_bytes() * d.block()];
+            crate::quant::dequantize(d, bytes, &mut out).unwrap();
+            out.into_iter().map(f64::from).collect()
+        }
+    }
+}
+
+impl Operand {
+    fn new(dtype: DType, shape: &[usize], values: Vec<f64>) -> Operand {
+        Operand::view(dtype, shape, Layout::contiguous(Shape::of(shape)), values)
+    }
+    /// A view of a buffer that holds `base`.
+    fn view(dtype: DType, shape: &[usize], layout: Layout, base: Vec<f64>) -> Operand {
+        let bytes = pack(&base, dtype);
+        let stored = unpack(&bytes, dtype);
+        let values = (0..layout.shape.count()).map(|i| stored[layout.at(i)]).collect();
+        Operand { dtype, shape: shape.to_vec(), layout, bytes, values }
+    }
+    fn random(dtype: DType, shape: &[usize], seed: u64) -> Operand {
+        Operand::new(dtype, shape, noise(shape.iter().product(), seed))
+    }
+    /// The same shape with its last two dimensions exchanged in memory.
+    fn turned(dtype: DType, shape: &[usize], seed: u64) -> Operand {
+        let r = shape.len();
+        let mut stored = shape.to_vec();
+        stored.swap(r - 2, r - 1);
+        let mut order: Vec<usize> = (0..r).collect();
+        order.swap(r - 2, r - 1);
+        Operand::view(dtype, shape, Layout::contiguous(Shape::of(&stored)).permute(&order), noise(shape.iter().product(), seed))
+    }
+}
+
+/// Runs the kernel over the operands and compares with `want`, to `tolerance` of the largest value.
+///
+/// Once as the adapter is, and once as one without subgroups, with the least workgroup memory and threads that there are.
+#[track_caller]
+fn check(name: &str, make: impl Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Send + Sync + Clone + 'static, loads: &[Operand], out: (DType, &[usize]), params: &[f64], want: &[f64], tolerance: f64) {
+    check_on(name, make.clone(), loads, out, params, want, tolerance);
+    let least = move |s: &Step, a: &AdapterInfo| make(s, &AdapterInfo { subgroup: 0, workgroup_bytes: 16384, workgroup_threads: 256, coop: 0, ..a.clone() });
+    check_on(&format!("{name}, least"), least, loads, out, params, want, tolerance);
+}
+
+#[track_caller]
+fn check_on(name: &str, make: impl Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Send + Sync + 'static, loads: &[Operand], out: (DType, &[usize]), params: &[f64], want: &[f64], tolerance: f64) {
+    let Some(m) = machine() else { return };
+    let source = |buf, dtype, layout: Layout| Source { buf, dtype, layout: layout.simplified(), offset: None, aligned: layout.offset % 4 == 0 };
+    let (dtype, shape) = (out.0, Shape::of(out.1));
+    let value = dtype.compute();
+    let step = Step {
+        name: "test",
+        at: std::panic::Location::caller(),
+        work: Work::Kernel(Arc::new(OnlyGpu(Box::new(make)))),
+        loads: loads
+            .iter()
+            .enumerate()
+            .map(|(k, o)| Load { shape: Shape::of(&o.shape), program: Program::identity(o.dtype), sources: vec![source(Buf::Input(k as u16), o.dtype, o.layout)] })
+            .collect(),
+        stores: vec![Store { shape, program: Program::value(value), sources: vec![], target: source(Buf::Output(0), dtype, Layout::contiguous(shape)) }],
+        params: (0..params.len() as u16).collect(),
+    };
+    let bytes = shape.count() * dtype.block_bytes();
+    let plan = Arc::new(Plan {
+        steps: vec![step],
+        inputs: loads.iter().map(|o| Input { dtype: o.dtype, written: false }).collect(),
+        outputs: vec![Output { dtype, bytes }],
+        slots: vec![],
+        params: params.len(),
+    });
+    let upload = |b: Vec<u8>| m.upload(Bytes::Owned(Arc::new(b))).unwrap();
+    let inputs: Vec<_> = loads.iter().map(|o| upload(o.bytes.clone())).collect();
+    // NaN in every float: what is not written shows.
+    let outputs = [upload(vec![0xFF; bytes])];
+    m.run(&plan, &inputs, &outputs, params).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let mut got = vec![0; bytes];
+    m.read(&outputs[0], 0, &mut got).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let got = unpack(&got, dtype);
+    assert_eq!(got.len(), want.len(), "{name}");
+    let scale = want.iter().filter(|v| v.is_finite()).fold(1e-30f64, |m, v| m.max(v.abs()));
+    let mut wrong = (0..want.len()).filter(|&i| if want[i].is_finite() { !((got[i] - want[i]).abs() <= tolerance * scale) } else { got[i].to_string() != want[i].to_string() });
+    if let Some(i) = wrong.next() {
+        panic!("{name}: element {i} of {shape} is {}, should be {}; {} are wrong", got[i], want[i], wrong.count() + 1);
+    }
+}
+
+const F32: DType = DType::F32;
+const F16: DType = DType::F16;
+
+fn product(a: &Operand, b: &Operand) -> Vec<f64> {
+    let [batch, m, k] = a.shape[..] else { unreachable!() };
+    let n = b.shape[1];
+    let mut out = Vec::with_capacity(batch * m * n);
+    for z in 0..batch {
+        for i in 0..m {
+            for j in 0..n {
+                out.push((0..k).map(|x| a.values[(z * m + i) * k + x] * b.values[(z * n + j) * k + x]).sum());
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn matmul_of_every_weight_format() {
+    let run = |name: String, a: Operand, b: Operand, out: DType| {
+        let want = product(&a, &b);
+        let shape = [a.shape[0], a.shape[1], b.shape[1]];
+        check(&name, matmul, &[a, b], (out, &shape), &[], &want, if out == F16 { 1e-3 } else { 2e-5 });
+    };
+    let formats = [F32, F16, DType::BF16, DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0, DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K];
+    for d in formats {
+        for (m, n, k) in [(1, 1, 1), (1, 37, 256), (1, 576, 512), (2, 20, 768), (3, 5, 72), (5, 36, 1280), (8, 8, 256), (9, 7, 33), (20, 70, 512), (65, 68, 256), (1, 12, 4864), (8, 6, 2560)] {
+            if k % d.block() == 0 {
+                run(format!("{d} {m}x{n}x{k}"), Operand::random(F32, &[1, m, k], 1), Operand::random(d, &[1, n, k], 2), F32);
+            }
+        }
+    }
+    // A window of rows of a larger weight.
+    for d in [F32, F16, DType::Q4_0, DType::Q4_1, DType::Q6_K] {
+        let layout = Layout::contiguous(Shape::of(&[40, 512])).slice(0, 7, 21, 1);
+        for m in [1, 30] {
+            run(format!("{d} window, {m} rows"), Operand::random(F32, &[1, m, 512], 3), Operand::view(d, &[1, 21, 512], layout, noise(40 * 512, 4)), F32);
+        }
+    }
+    for (m, n, k) in [(1, 96, 64), (3, 33, 700), (8, 7, 5), (40, 50, 60), (17, 64, 32)] {
+        for (da, db) in [(F32, F32), (F16, F16), (F32, F16)] {
+            run(format!("turned weight {da} {db} {m}x{n}x{k}"), Operand::random(da, &[2, m, k], 5), Operand::turned(db, &[2, n, k], 6), F32);
+            run(format!("turned both {da} {db} {m}x{n}x{k}"), Operand::turned(da, &[2, m, k], 5), Operand::turned(db, &[2, n, k], 6), F32);
+            run(format!("batch {da} {db} {m}x{n}x{k}"), Operand::random(da, &[3, m, k], 7), Operand::random(db, &[3, n, k], 8), F32);
+            run(format!("f16 result {da} {db} {m}x{n}x{k}"), Operand::random(da, &[1, m, k], 7), Operand::random(db, &[1, n, k], 8), F16);
+        }
+    }
+    run("many rows".into(), Operand::random(F32, &[1, 1, 64], 9), Operand::random(F16, &[1, 9001, 64], 10), F32);
+    run("large tiles".into(), Operand::random(F32, &[1, 1500, 40], 9), Operand::random(F16, &[1, 1400, 40], 10), F32);
+    run("middle tiles".into(), Operand::random(F32, &[1, 700, 64], 9), Operand::random(DType::Q8_0, &[1, 900, 64], 10), F32);
+}
+
+#[test]
+fn reductions_of_rows() {
+    let ops = [Reduction::Sum, Reduction::Mean, Reduction::Max, Reduction::Min, Reduction::Prod, Reduction::ArgMax, Reduction::ArgMin];
+    let fold = |op: Reduction, row: &[f64]| {
+        let best = |sign: f64| {
+            let nan = row.iter().position(|v| v.is_nan());
+            nan.unwrap_or_else(|| (0..row.len()).fold(0, |b, i| if row[i] * sign > row[b] * sign { i } else { b }))
+        };
+        match op {
+            Reduction::Sum => row.iter().sum(),
+            Reduction::Mean => row.iter().sum::<f64>() / row.len() as f64,
+            Reduction::Prod => row.iter().product(),
+            Reduction::Max => row[best(1.0)],
+            Reduction::Min => row[best(-1.0)],
+            Reduction::ArgMax => best(1.0) as f64,
+            Reduction::ArgMin => best(-1.0) as f64,
+        }
+    };
+    for op in ops {
+        let index = matches!(op, Reduction::ArgMax | Reduction::ArgMin);
+        let run = |name: &str, x: Operand| {
+            let (rows, cols) = (x.shape[0], x.shape[1]);
+            let want: Vec<f64> = (0..rows).map(|r| fold(op, &x.values[r * cols..(r + 1) * cols])).collect();
+            let out = if index { DType::I32 } else { x.dtype.compute() };
+            let label = format!("{op:?} {} {name} {rows}x{cols}", x.dtype);
+            check(&label, move |s, a| reduce(op, s, a), &[x], (out, &[rows]), &[], &want, if index { 0.0 } else if op == Reduction::Prod { 3e-5 } else { 3e-6 });
+        };
+        for (rows, cols) in [(1, 1), (1, 5), (3, 64), (7, 33), (70, 2), (100, 8), (2000, 17), (1030, 64), (5, 1000), (2, 40_003), (1, 65_536), (5000, 100)] {
+            // Factors near 1 keep products in range.
+            let values = |seed| noise(rows * cols, seed).into_iter().map(|v| if op == Reduction::Prod { 1.0 + v / 64.0 } else { v }).collect::<Vec<_>>();
+            run("random", Operand::new(F32, &[rows, cols], values(1)));
+            run("random", Operand::new(F16, &[rows, cols], values(2)));
+            let turned = Layout::contiguous(Shape::of(&[cols, rows])).permute(&[1, 0]);
+            run("turned", Operand::view(F32, &[rows, cols], turned, values(3)));
+            if op != Reduction::Prod && op != Reduction::Mean {
+                let whole: Vec<f64> = values(4).into_iter().map(|v| (v * 1000.0).round()).collect();
+                run("whole", Operand::new(DType::I32, &[rows, cols], whole.clone()));
+                run("whole", Operand::new(DType::U32, &[rows, cols], whole.iter().map(|v| v + 1000.0).collect()));
+            }
+        }
+        if op != Reduction::Prod {
+            let mut values = noise(4 * 300, 5);
+            values[0] = f64::NAN;
+            values[300 + 123] = f64::NAN;
+            values[600 + 299] = f64::NEG_INFINITY;
+            values[900..1200].fill(-2.5);
+            run("special", Operand::new(F32, &[4, 300], values));
+        }
+    }
+}
+
+#[test]
+fn softmax_of_rows() {
+    for log in [false, true] {
+        for (rows, cols) in [(1, 1), (3, 7), (70, 6), (65, 32), (9, 100), (5, 1000), (3, 1024), (2, 9000), (2, 9001), (1, 40_000), (1100, 96)] {
+            for d in [F32, F16] {
+                let mut x = noise(rows * cols, 3);
+                x.iter_mut().for_each(|v| *v *= 20.0);
+                if cols > 6 {
+                    x[2] = -3e38;
+                }
+                let x = Operand::new(if cols > 6 { F32 } else { d }, &[rows, cols], x);
+                let want: Vec<f64> = x
+                    .values
+                    .chunks(cols)
+                    .flat_map(|row| {
+                        let m = row.iter().copied().fold(f64::MIN, f64::max);
+                        let sum: f64 = row.iter().map(|v| (v - m).exp()).sum();
+                        row.iter().map(move |v| if log { (v - m - sum.ln()).max(-3e38) } else { (v - m).exp() / sum }).collect::<Vec<_>>()
+                    })
+                    .collect();
+                check(&format!("softmax log {log} {rows}x{cols}"), move |s, a| softmax(log, s, a), &[x], (d, &[rows, cols]), &[], &want, if d == F16 { 1e-3 } else { 2e-6 });
+                if log && cols > 6 {
+                    break; // -3e38 is no f16
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn norms_of_rows() {
+    for (rms, weight, bias) in [(false, true, true), (false, false, false), (true, true, false), (true, false, true)] {
+        for (rows, cols) in [(1, 1), (3, 7), (70, 6), (2, 64), (9, 100), (5, 768), (1, 576), (3, 1024), (2, 9000), (2, 9001), (1, 33_000), (1100, 96)] {
+            for d in [F32, F16] {
+                let x = Operand::new(d, &[rows, cols], noise(rows * cols, 4).into_iter().map(|v| v * 3.0 + 5.0).collect());
+                let (w, b) = (Operand::random(d, &[cols], 5), Operand::random(F32, &[cols], 6));
+                let want: Vec<f64> = x
+                    .values
+                    .chunks(cols)
+                    .flat_map(|row| {
+                        let n = cols as f64;
+                        let mean = if rms { 0.0 } else { row.iter().sum::<f64>() / n };
+                        let var = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
+                        let scale = 1.0 / (var + 1e-3f32 as f64).sqrt();
+                        (0..cols).map(|c| (row[c] - mean) * scale * if weight { w.values[c] } else { 1.0 } + if bias { b.values[c] } else { 0.0 }).collect::<Vec<_>>()
+                    })
+                    .collect();
+                let mut loads = vec![x];
+                if weight {
+                    loads.push(w);
+                }
+                if bias {
+                    loads.push(b);
+                }
+                let make = move |s: &Step, a: &AdapterInfo| norm(rms, 1e-3, weight, bias, s, a);
+                check(&format!("norm rms {rms} {d} {rows}x{cols}"), make, &loads, (d, &[rows, cols]), &[], &want, if d == F16 { 1e-3 } else { 5e-6 });
+            }
+        }
+    }
+}
+
+#[test]
+fn gather_of_rows() {
+    for d in [F32, F16, DType::I32, DType::Q4_1, DType::Q8_0, DType::Q6_K] {
+        for inner in [1, 6, 32, 256] {
+            if inner % d.block() != 0 {
+                continue;
+            }
+            let rows = 19;
+            let values = noise(rows * inner, 8).into_iter().map(|v| if d == DType::I32 { (v * 1e6).round() } else { v }).collect();
+            let table = Operand::new(d, &[rows, inner], values);
+            let pick: Vec<f64> = (0..11).map(|i| ((i * 7 + 3) % rows) as f64).collect();
+            let want: Vec<f64> = pick.iter().flat_map(|&r| table.values[r as usize * inner..(r as usize + 1) * inner].to_vec()).collect();
+            for index in [DType::I32, DType::U32] {
+                let loads = [table.clone(), Operand::new(index, &[11], pick.clone())];
+                check(&format!("gather {d} {inner}"), gather, &loads, (d.compute(), &[11, inner]), &[], &want, 1e-7);
+            }
+        }
+    }
+}
+
+struct Heads {
+    b: usize,
+    h: usize,
+    hkv: usize,
+    t: usize,
+    s: usize,
+    d: usize,
+    dv: usize,
+    valid: usize,
+}
+
+#[test]
+fn attention_of_heads() {
+    let heads = |b, h, hkv, t, s, d, dv, valid| Heads { b, h, hkv, t, s, d, dv, valid };
+    let cases = [
+        heads(1, 1, 1, 1, 1, 4, 4, 1),
+        heads(2, 4, 2, 1, 40, 64, 64, 33),
+        heads(1, 9, 3, 1, 700, 64, 64, 611),
+        heads(1, 3, 3, 7, 7, 16, 16, 7),
+        heads(2, 4, 1, 5, 30, 6, 10, 21),
+        heads(1, 2, 2, 20, 50, 33, 7, 50),
+        heads(1, 2, 1, 3, 600, 128, 128, 555),
+        heads(1, 1, 1, 2, 70, 256, 256, 70),
+        heads(1, 2, 1, 70, 90, 64, 64, 80),
+        heads(2, 4, 2, 33, 200, 32, 40, 190),
+    ];
+    for c in &cases {
+        for (causal, window, mask) in [(true, 0, false), (false, 0, false), (true, 5, false), (false, 0, true), (true, 0, true)] {
+            for dtype in [F32, F16] {
+                // Keys as [B, S, Hkv, D] in memory, as caches often are.
+                let cache = |w: usize, seed| {
+                    Operand::view(dtype, &[c.b, c.hkv, c.s, w], Layout::contiguous(Shape::of(&[c.b, c.s, c.hkv, w])).permute(&[0, 2, 1, 3]), noise(c.b * c.s * c.hkv * w, seed))
+                };
+                let (q, k, v) = (Operand::random(F32, &[c.b, c.h, c.t, c.d], 1), cache(c.d, 2), cache(c.dv, 3));
+                let m = Operand::view(
+                    F32,
+                    &[c.b, c.h, c.t, c.s],
+                    Layout::contiguous(Shape::of(&[c.t, c.s])).broadcast_to(Shape::of(&[c.b, c.h, c.t, c.s])),
+                    noise(c.t * c.s, 4).into_iter().map(|v| if v > 0.7 { -3e38 } else { v }).collect(),
+                );
+                let scale = 1.7 / (c.d as f64).sqrt();
+                let mut want = vec![];
+                for z in 0..c.b {
+                    for h in 0..c.h {
+                        let kv = z * c.hkv + h / (c.h / c.hkv);
+                        for t in 0..c.t {
+                            let row = (z * c.h + h) * c.t + t;
+                            let at = c.valid - c.t + t;
+                            let seen: Vec<usize> = (0..c.valid).filter(|&j| (!causal || j <= at) && (window == 0 || j + window as usize > at)).collect();
+                            let score: Vec<f64> = seen
+                                .iter()
+                                .map(|&j| {
+                                    let s: f64 = (0..c.d).map(|x| q.values[row * c.d + x] * k.values[(kv * c.s + j) * c.d + x]).sum();
+                                    (s * scale as f32 as f64 + if mask { m.values[row * c.s + j] } else { 0.0 }).max(-3e38)
+                                })
+                                .collect();
+                            let top = score.iter().copied().fold(f64::MIN, f64::max);
+                            let e: Vec<f64> = score.iter().map(|s| (s - top).exp()).collect();
+                            let sum: f64 = e.iter().sum();
+                            for x in 0..c.dv {
+                                want.push(seen.iter().zip(&e).map(|(&j, e)| e * v.values[(kv * c.s + j) * c.dv + x]).sum::<f64>() / sum);
+                            }
+                        }
+                    }
+                }
+                let mut loads = vec![q, k, v];
+                if mask {
+                    loads.push(m);
+                }
+                let name = format!("attention {dtype} B{} H{}/{} T{} S{}/{} D{}/{} causal {causal} window {window} mask {mask}", c.b, c.h, c.hkv, c.t, c.valid, c.s, c.d, c.dv);
+                let make = move |s: &Step, a: &AdapterInfo| attention(causal, scale as f32, window, mask, s, a);
+                check(&name, make, &loads, (F32, &[c.b, c.h, c.t, c.dv]), &[c.valid as f64], &want, 5e-6);
+            }
+        }
+    }
+}

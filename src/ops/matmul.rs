@@ -1,0 +1,299 @@
+//! Matrix products.
+
+use crate::error::{TensorError, TensorResult};
+use crate::layout::Layout;
+use crate::shape::Shape;
+use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use std::panic::Location;
+use std::sync::Arc;
+use crate::backends::cpu::gemm::{Matrix, gemm};
+use crate::backends::cpu::operand::{slice, strided, target, values};
+use crate::backends::cpu::{dot, path, share, vector::Real};
+use crate::dtype::{DType, Element};
+use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
+
+/// a `[batch, M, K]` and b `[batch, N, K]` to `[batch, M, N]`.
+#[derive(Clone, Debug)]
+pub struct MatMulKernel;
+
+/// Rows of a up to which b is streamed past them instead of packed.
+const FEW: usize = 8;
+/// Rows of b that a thread takes at a time when it streams them.
+const STREAM: usize = 32;
+/// Results of a streamed product that are handed to the store together.
+const PIECE: usize = 1024;
+/// Rows of b that are packed together.
+const PANEL: usize = 256;
+/// Elements that are decoded at a time.
+const LOAD: usize = 8192;
+
+struct Sizes {
+    batch: usize,
+    m: usize,
+    n: usize,
+    k: usize,
+}
+
+impl Sizes {
+    fn of(step: &Step) -> Sizes {
+        let (a, b) = (step.loads[0].shape, step.loads[1].shape);
+        Sizes { batch: a[0], m: a[1], n: b[1], k: a[2] }
+    }
+}
+
+impl MatMulKernel {
+    /// A few rows of a against rows of b in memory, in any format. `false` where b is not like that.
+    fn stream(&self, task: &dyn Task, s: &Sizes) -> bool {
+        let load = &task.step().loads[1];
+        let Some(source) = load.plain() else { return false };
+        let floats = matches!(source.dtype, DType::F32 | DType::F16 | DType::BF16) || source.dtype.is_block();
+        let (block, size) = (source.dtype.block(), source.dtype.block_bytes());
+        let raw = task.raw_load(1);
+        let Some(strides) = source.layout.reshape(load.shape).map(|l| l.strides) else { return false };
+        let distance = if s.n == 1 { s.k as isize } else { strides[1] };
+        let regular = (strides[2] == 1 || s.k == 1) && distance >= s.k as isize && (strides[0] >= 0 || s.batch == 1);
+        let whole = s.k.is_multiple_of(block) && distance as usize % block == 0 && raw.offset.is_multiple_of(block);
+        let whole = whole && (s.batch == 1 || (strides[0] as usize).is_multiple_of(block));
+        if s.m > FEW || s.k == 0 || !floats || !regular || !whole || raw.ptr.is_null() {
+            return false;
+        }
+        // SAFETY: the machine checked that the operand lies within its buffer, which nobody writes meanwhile.
+        let bytes = unsafe { std::slice::from_raw_parts(raw.ptr.cast_const(), raw.len) };
+        let row_bytes = distance as usize / block * size;
+        let a = slice::<f32>(task, 0);
+        let buffer: &mut [f32] = if a.is_some() { values(task, 0) } else { values(task, s.m * s.k) };
+        let results: &mut [f32] = values(task, s.m * PIECE);
+        let range = share(s.batch * s.n, STREAM, task.thread(), task.threads());
+        let (mut at, mut loaded) = (range.start, usize::MAX);
+        while at < range.end {
+            let (batch, row) = (at / s.n, at % s.n);
+            let rows = PIECE.min(s.n - row).min(range.end - at);
+            let x = match a {
+                Some(a) => &a[batch * s.m * s.k..][..s.m * s.k],
+                None => {
+                    if loaded != batch {
+                        task.load(0, batch * s.m * s.k, f32::lane(buffer));
+                        loaded = batch;
+                    }
+                    &*buffer
+                }
+            };
+            let first = raw.offset / block * size + batch * (strides[0].max(0) as usize) / block * size + row * row_bytes;
+            let y = &mut results[..s.m * rows];
+            if s.m == 1 {
+                dot::matvec(path::current(), source.dtype, &bytes[first..], row_bytes, x, y);
+            } else {
+                dot::matvec_multi(path::current(), source.dtype, &bytes[first..], row_bytes, x, s.m, y, rows);
+            }
+            for (i, y) in y.chunks_exact_mut(rows).enumerate() {
+                task.store(0, (batch * s.m + i) * s.n + row, f32::lane(y));
+            }
+            at += rows;
+        }
+        true
+    }
+
+    /// Panels of b times blocks of a.
+    fn blocks<T: Real>(&self, task: &dyn Task, s: &Sizes) {
+        let (thread, threads) = (task.thread(), task.threads());
+        let a = match strided::<T>(task, 0) {
+            Some(a) => a,
+            None => {
+                let count = s.batch * s.m * s.k;
+                let copy = task.shared(count * size_of::<T>()).cast::<T>();
+                for start in share(count, LOAD, thread, threads).step_by(LOAD) {
+                    // SAFETY: there is room for all elements, and each piece is written by one thread.
+                    let piece = unsafe { std::slice::from_raw_parts_mut(copy.add(start), LOAD.min(count - start)) };
+                    task.load(0, start, T::lane(piece));
+                }
+                task.barrier();
+                (copy.cast_const(), [(s.m * s.k) as isize, s.k as isize, 1, 0, 0, 0, 0, 0])
+            }
+        };
+        let b = strided::<T>(task, 1);
+        // Sizes of blocks depend on the shape alone, so that results do not depend on the number of threads.
+        let panels = s.n.div_ceil(PANEL);
+        let height = if s.batch * panels >= 16 { 512 } else { 128 };
+        let slabs = s.m.div_ceil(height);
+        let panel: &mut [T] = if b.is_some() { values(task, 0) } else { values(task, PANEL.min(s.n) * s.k) };
+        let direct = target::<T>(task, 0, 0, 0).map(|t| t.as_mut_ptr());
+        let results: &mut [T] = if direct.is_some() { values(task, 0) } else { values(task, height.min(s.m) * PANEL.min(s.n)) };
+        let mut loaded = usize::MAX;
+        for item in share(s.batch * panels * slabs, 1, thread, threads) {
+            let (batch, p, slab) = (item / slabs / panels, item / slabs % panels, item % slabs);
+            let (n0, m0) = (p * PANEL, slab * height);
+            let (n, m) = (PANEL.min(s.n - n0), height.min(s.m - m0));
+            let right = match b {
+                Some((ptr, st)) => {
+                    Matrix { ptr: ptr.wrapping_offset(batch as isize * st[0] + n0 as isize * st[1]), row: st[2], col: st[1] }
+                }
+                None => {
+                    if loaded != item / slabs {
+                        task.load(1, (batch * s.n + n0) * s.k, T::lane(&mut panel[..n * s.k]));
+                        loaded = item / slabs;
+                    }
+                    Matrix { ptr: panel.as_ptr(), row: 1, col: s.k as isize }
+                }
+            };
+            let (ptr, st) = a;
+            let left = Matrix { ptr: ptr.wrapping_offset(batch as isize * st[0] + m0 as isize * st[1]), row: st[1], col: st[2] };
+            let first = (batch * s.m + m0) * s.n + n0;
+            // SAFETY: the operands lie within their buffers or the scratch made for them; each block of the result belongs to one thread.
+            unsafe {
+                match direct {
+                    Some(out) => gemm(m, n, s.k, left, right, out.add(first), s.n as isize, T::of(1.0), false),
+                    None => gemm(m, n, s.k, left, right, results.as_mut_ptr(), n as isize, T::of(1.0), false),
+                }
+            }
+            if direct.is_none() {
+                if n == s.n {
+                    task.store(0, first, T::lane(&mut results[..m * n]));
+                } else {
+                    for (i, row) in results[..m * n].chunks_exact_mut(n).enumerate() {
+                        task.store(0, first + i * s.n, T::lane(row));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Integers: rows against rows.
+    fn integers<T: Value + Element>(&self, task: &dyn Task, s: &Sizes, dot: impl Fn(&[T], &[T]) -> T) {
+        let (a, b): (&mut [T], &mut [T]) = (values(task, s.k), values(task, 16 * s.k));
+        let results: &mut [T] = values(task, 16);
+        let groups = s.n.div_ceil(16);
+        for item in share(s.batch * groups, 1, task.thread(), task.threads()) {
+            let (batch, n0) = (item / groups, item % groups * 16);
+            let n = 16.min(s.n - n0);
+            task.load(1, (batch * s.n + n0) * s.k, T::lane(&mut b[..n * s.k]));
+            for m in 0..s.m {
+                task.load(0, (batch * s.m + m) * s.k, T::lane(a));
+                for (j, r) in results[..n].iter_mut().enumerate() {
+                    *r = dot(a, &b[j * s.k..(j + 1) * s.k]);
+                }
+                task.store(0, (batch * s.m + m) * s.n + n0, T::lane(&mut results[..n]));
+            }
+        }
+    }
+}
+
+impl Kernel for MatMulKernel {
+    fn cpu(&self, task: &dyn Task) {
+        let s = Sizes::of(task.step());
+        macro_rules! integers {
+            ($t:ty) => {
+                self.integers::<$t>(task, &s, |a, b| a.iter().zip(b).fold(0, |sum: $t, (&x, &y)| sum.wrapping_add(x.wrapping_mul(y))))
+            };
+        }
+        match task.step().loads[0].dtype().compute() {
+            DType::F64 => self.blocks::<f64>(task, &s),
+            DType::I32 => integers!(i32),
+            DType::U32 => integers!(u32),
+            DType::I64 => integers!(i64),
+            _ if self.stream(task, &s) => {}
+            _ => self.blocks::<f32>(task, &s),
+        }
+    }
+    fn ops(&self, step: &Step) -> u64 {
+        let s = Sizes::of(step);
+        2 * (s.batch * s.m * s.n * s.k) as u64
+    }
+    fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+        crate::ops::gpu::matmul(step, adapter)
+    }
+}
+
+/// Batched matrix product.
+struct MatMul;
+
+impl Op for MatMul {
+    fn name(&self) -> &'static str {
+        "matmul"
+    }
+    fn key(&self, _: &mut Key) {}
+    fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
+        None
+    }
+    fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
+        // a [..., M, K], b [..., K, N], out [..., M, N], all with the output's batch dimensions by broadcast.
+        let out = outputs[0].shape;
+        let r = out.rank();
+        let (m, n, k) = (out[r - 2], out[r - 1], inputs[0].shape[inputs[0].shape.rank() - 1]);
+        let batch: usize = out[..r - 2].iter().product();
+        let spread = |s: Shape, rows: usize, cols: usize| {
+            let mut full = out;
+            full = full.with(r - 2, rows).with(r - 1, cols);
+            Layout::contiguous(s).broadcast_to(full)
+        };
+        let a = spread(inputs[0].shape, m, k);
+        let mut order: Vec<usize> = (0..r).collect();
+        order.swap(r - 2, r - 1);
+        let b = spread(inputs[1].shape, k, n).permute(&order);
+        Lowered::Kernel {
+            kernel: Arc::new(MatMulKernel {}),
+            loads: vec![(0, a, Shape::of(&[batch, m, k])), (1, b, Shape::of(&[batch, n, k]))],
+            stores: vec![(0, Layout::contiguous(out), Shape::of(&[batch, m, n]))],
+        }
+    }
+}
+
+impl Tensor {
+    /// Matrix product of the last two dimensions, the others broadcast: `[…,M,K]·[…,K,N]` gives `[…,M,N]`. A vector on the left counts as a
+    /// row, on the right as a column, as in PyTorch. Sums are accumulated in f32 (f64 in f64, integers in their type).
+    ///
+    /// Weights in a block format stay packed: `x.matmul(&w.t()?)` with `w` `[N,K]` reads the blocks directly.
+    #[track_caller]
+    pub fn matmul(&self, rhs: &Tensor) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        if self.rank() == 0 || rhs.rank() == 0 {
+            return Err(TensorError::shape("matmul", at, format!("{}·{}: scalars have no matrix product; use mul", self.shape(), rhs.shape())));
+        }
+        let row = self.rank() == 1;
+        let column = rhs.rank() == 1;
+        let a = if row { self.unsqueeze(0)? } else { self.clone() };
+        let b = if column { rhs.unsqueeze(1)? } else { rhs.clone() };
+        let (ra, rb) = (a.rank(), b.rank());
+        let (m, k, n) = (a.shape()[ra - 2], a.shape()[ra - 1], b.shape()[rb - 1]);
+        if b.shape()[rb - 2] != k {
+            let hint = if n == k { "; did you mean b.t()?" } else if m == b.shape()[rb - 2] { "; did you mean a.t()?" } else { "" };
+            let text = format!("{}·{}: inner sizes {k} and {} differ", self.shape(), rhs.shape(), b.shape()[rb - 2]);
+            return Err(TensorError::Shape { op: "matmul", message: text, at, hint });
+        }
+        if a.dtype().is_block() {
+            return Err(TensorError::dtype("matmul", at, format!("the left side is {}; cast it first", a.dtype())));
+        }
+        let dtype = if b.dtype().is_block() { a.dtype() } else { a.dtype().promote(b.dtype()).map_err(|e| TensorError::dtype("matmul", at, e.to_string()))? };
+        if dtype == DType::Bool || (b.dtype().is_block() && !dtype.is_float()) {
+            return Err(TensorError::dtype("matmul", at, format!("{} and {} have no product; cast first", a.dtype(), b.dtype())));
+        }
+        let same = |t: Tensor| if t.dtype().compute() == dtype.compute() { Ok(t) } else { t.cast_at(dtype, at) };
+        let (mut a, b) = (same(a)?, same(b)?);
+        // A weight matrix against a batch is one tall product.
+        let lead: smallvec::SmallVec<[usize; 8]> = a.shape()[..ra - 2].into();
+        let folded = rb == 2 && ra > 2;
+        if folded {
+            a = a.reshape(&[-1, k as isize].map(|v| if k == 0 && v < 0 { (a.numel() / k.max(1)) as isize } else { v }))?;
+        }
+        let batch = if folded {
+            Shape::SCALAR
+        } else {
+            Shape::of(&a.shape()[..a.rank() - 2]).broadcast(&Shape::of(&b.shape()[..rb - 2]), "matmul", at)?
+        };
+        let mut dims: smallvec::SmallVec<[usize; 9]> = batch.dims().into();
+        dims.extend([a.shape()[a.rank() - 2], n]);
+        let shape = Shape::new(&dims, "matmul", at)?;
+        let mut y = Tensor::op1(MatMul, smallvec::smallvec![a, b], Default::default(), Meta { dtype, shape }, at)?;
+        if folded {
+            let mut sizes: smallvec::SmallVec<[isize; 9]> = lead.iter().map(|&d| d as isize).collect();
+            sizes.extend([m as isize, n as isize]);
+            y = y.reshape(&sizes)?;
+        }
+        if row {
+            y = y.squeeze(-2)?;
+        }
+        if column {
+            y = y.squeeze(-1)?;
+        }
+        Ok(y)
+    }
+}

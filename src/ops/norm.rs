@@ -1,0 +1,146 @@
+//! Layer norm and RMS norm along rows.
+
+use crate::error::{At, TensorError, TensorResult};
+use crate::layout::Layout;
+use crate::ops::Lit;
+use crate::shape::Shape;
+use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use std::panic::Location;
+use std::sync::Arc;
+use crate::backends::cpu::operand::{target, values};
+use crate::backends::cpu::{share, vector::Real};
+use crate::dtype::DType;
+use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
+
+/// x `[rows, cols]`, then weight `[cols]` and bias `[cols]` where there are, to `[rows, cols]`.
+#[derive(Clone, Debug)]
+pub struct NormKernel {
+    /// Whether rows are only divided by their root mean square, not centred.
+    pub rms: bool,
+    /// Added to the variance.
+    pub eps: f32,
+    /// Whether there is a weight.
+    pub weight: bool,
+    /// Whether there is a bias.
+    pub bias: bool,
+}
+
+impl NormKernel {
+    fn run<T: Real>(&self, task: &dyn Task) {
+        let shape = task.step().loads[0].shape;
+        let (rows, cols) = (shape[0], shape[1]);
+        let range = share(rows, 1, task.thread(), task.threads());
+        if range.is_empty() {
+            return;
+        }
+        let weight = values::<T>(task, if self.weight { cols } else { 0 });
+        if self.weight {
+            task.load(1, 0, T::lane(weight));
+        }
+        let bias = values::<T>(task, if self.bias { cols } else { 0 });
+        if self.bias {
+            task.load(1 + self.weight as usize, 0, T::lane(bias));
+        }
+        let buffer = values::<T>(task, cols);
+        let n = cols as f64;
+        for row in range {
+            let direct = target::<T>(task, 0, row * cols, cols);
+            let in_place = direct.is_some();
+            let x = direct.unwrap_or(&mut *buffer);
+            task.load(0, row * cols, T::lane(x));
+            let mean = if self.rms { T::ZERO } else { T::of(T::sum(x).wide() / n) };
+            let variance = T::deviation(x, mean).wide() / n;
+            T::normalize(x, mean, T::of(1.0 / (variance + self.eps as f64).sqrt()), weight, bias);
+            if !in_place {
+                task.store(0, row * cols, T::lane(x));
+            }
+        }
+    }
+}
+
+impl Kernel for NormKernel {
+    fn cpu(&self, task: &dyn Task) {
+        match task.step().loads[0].dtype().compute() {
+            DType::F64 => self.run::<f64>(task),
+            _ => self.run::<f32>(task),
+        }
+    }
+    fn ops(&self, step: &Step) -> u64 {
+        6 * step.loads[0].shape.count() as u64
+    }
+    fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+        crate::ops::gpu::norm(self.rms, self.eps, self.weight, self.bias, step, adapter)
+    }
+}
+
+/// Layer norm or RMS norm over the last dimension.
+struct Norm {
+    rms: bool,
+    eps: f32,
+    weight: bool,
+    bias: bool,
+}
+
+impl Op for Norm {
+    fn name(&self) -> &'static str {
+        if self.rms { "rms_norm" } else { "layer_norm" }
+    }
+    fn key(&self, key: &mut Key) {
+        key.word(self.eps.to_bits() as u64 | (self.weight as u64) << 32 | (self.bias as u64) << 33);
+    }
+    fn define(&self, t: &[Tensor]) -> Option<TensorResult<Tensor>> {
+        let run = || {
+            let x = if self.rms { t[0].clone() } else { t[0].sub(&t[0].mean(&[-1], true)?)? };
+            let mut y = x.mul(&x.mul(&x)?.mean(&[-1], true)?.add(Lit(self.eps as f64))?.rsqrt()?)?;
+            if self.weight {
+                y = y.mul(&t[1])?;
+            }
+            if self.bias {
+                y = y.add(&t[1 + self.weight as usize])?;
+            }
+            Ok(y)
+        };
+        Some(run())
+    }
+    fn lower(&self, inputs: &[Meta], _: &[Meta]) -> Lowered {
+        let shape = inputs[0].shape;
+        let cols = *shape.last().unwrap_or(&1);
+        let logical = Shape::of(&[shape.count() / cols.max(1), cols]);
+        let mut loads = vec![(0, Layout::contiguous(shape), logical)];
+        for (k, m) in inputs.iter().enumerate().skip(1) {
+            loads.push((k, Layout::contiguous(m.shape), m.shape));
+        }
+        let kernel = NormKernel { rms: self.rms, eps: self.eps, weight: self.weight, bias: self.bias };
+        Lowered::Kernel { kernel: Arc::new(kernel), loads, stores: vec![(0, Layout::contiguous(shape), logical)] }
+    }
+}
+
+impl Tensor {
+    fn norm(&self, rms: bool, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64, at: At) -> TensorResult<Tensor> {
+        let name = if rms { "rms_norm" } else { "layer_norm" };
+        let Some(&cols) = self.shape().last() else { return Err(TensorError::shape(name, at, "a scalar has no last dimension")) };
+        let dtype = if self.dtype().is_float() && !self.dtype().is_block() { self.dtype() } else { DType::F32 };
+        let mut inputs: crate::tensor::Inputs = smallvec::smallvec![if self.dtype().is_float() { self.clone() } else { self.cast_at(dtype, at)? }];
+        for (what, t) in [("weight", weight), ("bias", bias)] {
+            let Some(t) = t else { continue };
+            if t.dims() != [cols] {
+                return Err(TensorError::shape(name, at, format!("{what} {} does not match the last dimension of {}", t.shape(), self.shape())));
+            }
+            inputs.push(if t.dtype().compute() == dtype.compute() { t.clone() } else { t.cast_at(dtype, at)? });
+        }
+        let op = Norm { rms, eps: eps as f32, weight: weight.is_some(), bias: bias.is_some() };
+        Tensor::op1(op, inputs, Default::default(), Meta { dtype, shape: *self.shape() }, at)
+    }
+
+    /// Layer normalization (Ba et al., 2016) over the last dimension: zero mean and unit (biased) variance, times `weight`, plus `bias`.
+    #[track_caller]
+    pub fn layer_norm(&self, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> TensorResult<Tensor> {
+        self.norm(false, weight, bias, eps, Location::caller())
+    }
+
+    /// Root-mean-square normalization (Zhang and Sennrich, 2019) over the last dimension, times `weight`.
+    #[track_caller]
+    pub fn rms_norm(&self, weight: Option<&Tensor>, eps: f64) -> TensorResult<Tensor> {
+        self.norm(true, weight, None, eps, Location::caller())
+    }
+}
