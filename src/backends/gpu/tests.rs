@@ -132,6 +132,7 @@ fn layouts() -> Vec<(&'static str, usize, Layout)> {
         ("even", 10, c(&[2, 5])),
         ("quads", 64, c(&[4, 16])),
         ("many", 3001, c(&[3001])),
+        ("several quads a thread", (1 << 20) + 1027, c(&[(1 << 20) + 1027])),
         ("shifted", 40, c(&[40]).slice(0, 3, 29, 1)),
         ("shifted by 4", 40, c(&[40]).slice(0, 4, 32, 1)),
         ("transposed", 8 * 12, c(&[8, 12]).permute(&[1, 0])),
