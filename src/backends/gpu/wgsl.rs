@@ -17,6 +17,9 @@ const MAX_GROUPS: u64 = 65535;
 /// Elements from which on a thread handles several quads of narrow elements.
 const UNROLLED: usize = 1 << 20;
 
+/// Elements from which on a transposed source is read in tiles.
+const TILED: usize = 4096;
+
 /// A step, ready to become a pipeline and a dispatch.
 pub(super) struct StepText {
     pub text: String,
@@ -177,7 +180,9 @@ fn map_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorResult<StepText
     distinct.dedup();
     // A thread of a large step handles as many quads as make 16 bytes of its widest operand, a workgroup apart from each other.
     let widest = step.stores.iter().flat_map(|s| s.sources.iter().chain([&s.target])).map(|s| s.dtype.block_bytes().clamp(1, 4)).max();
-    let quads = if count >= UNROLLED { 4 / widest.unwrap_or(4) } else { 1 };
+    let workgroup = style.adapter.workgroup_threads.clamp(1, 256);
+    let tiles = distinct.iter().find_map(|&id| o.transposed(id)).filter(|t| count >= TILED && t[1] >= 8 && workgroup == 256);
+    let quads = if count >= UNROLLED && tiles.is_none() { 4 / widest.unwrap_or(4) } else { 1 };
     let last = if quads > 1 { meta.size((count - 1) / 4 * 4) } else { String::new() };
     let (mut loads, mut values, mut stores, mut functions) = (String::new(), String::new(), String::new(), String::new());
     for u in 1..quads {
@@ -216,19 +221,38 @@ fn map_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorResult<StepText
             _ => write!(stores, "  if i{u} < {n} {{\n{all}  }}\n"),
         };
     }
-    let workgroup = style.adapter.workgroup_threads.clamp(1, 256);
+    let (place, groups) = match tiles {
+        None => {
+            let place = format!("  let i0 = (linear * (WORKGROUP * {quads}u) + lane) * 4u;\n  if i0 >= {n} {{\n    return;\n  }}\n");
+            (place, (count as u64).div_ceil((4 * quads) as u64 * workgroup as u64))
+        }
+        // A workgroup takes 32 by 32 elements, so that what one thread fetches beside its element serves another from the cache.
+        Some([before, run, between, inner]) => {
+            let [p, b, c] = [run, between, inner].map(|v| meta.size(v));
+            let [np, nc] = [run, inner].map(|v| meta.size(v.div_ceil(32)));
+            let place = format!(
+                "  let t0 = linear / {nc};
+  let t1 = t0 / {b};
+  let t2 = t1 / {np};
+  let row = (t1 - t2 * {np}) * 32u + lane / 8u;
+  let column = (linear - t0 * {nc}) * 32u + lane % 8u * 4u;
+  let i0 = ((t2 * {p} + row) * {b} + (t0 - t1 * {b})) * {c} + column;
+  if row >= {p} || column >= {c} || i0 >= {n} {{
+    return;
+  }}
+"
+            );
+            (place, before as u64 * run.div_ceil(32) as u64 * between as u64 * inner.div_ceil(32) as u64)
+        }
+    };
     let body = format!(
         "{functions}@compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {{
-  let i0 = ((group.y * groups.x + group.x) * (WORKGROUP * {quads}u) + lane) * 4u;
-  if i0 >= {n} {{
-    return;
-  }}
-{loads}{values}{stores}}}
+  let linear = group.y * groups.x + group.x;
+{place}{loads}{values}{stores}}}
 "
     );
-    let grid = fold((count as u64).div_ceil((4 * quads) as u64 * workgroup as u64));
-    Ok(finish(format!("const WORKGROUP: u32 = {workgroup}u;\n"), o, meta, &body, grid, false))
+    Ok(finish(format!("const WORKGROUP: u32 = {workgroup}u;\n"), o, meta, &body, fold(groups), false))
 }
 
 fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResult<Option<StepText>> {
