@@ -73,8 +73,8 @@ impl GpuMachine {
     fn rounds_f16(&self) -> TensorResult<bool> {
         let values = [
             1.0,
-            -1.00048828125,
-            1.00146484375,
+            -1.000_488_3,
+            1.001_464_8,
             65504.0,
             65519.0,
             65520.0,

@@ -91,7 +91,7 @@ impl Operand {
             (1, Some(1)) => Index::Linear,
             _ => Index::Strided,
         };
-        let aligned = source.aligned || (source.offset.is_none() && l.offset % 4 == 0);
+        let aligned = source.aligned || (source.offset.is_none() && l.offset.is_multiple_of(4));
         let quad = match index {
             Index::Const => Quad::Splat,
             Index::Linear if aligned => Quad::Load,

@@ -166,7 +166,7 @@ fn map_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorResult<StepText
     let forms = Forms { one: false, four: true };
     let mut meta = Meta::default();
     let n = meta.size(count);
-    let exact = count % 4 == 0;
+    let exact = count.is_multiple_of(4);
     let tail = if exact { Tail::None } else { Tail::Guard(n.clone()) };
     let mut o = Operands::new(style.soft_f16, style.sparing);
     let mut ids = Vec::new();
