@@ -18,7 +18,7 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     }
     let weights = Weights::of(b, k);
     if m <= FEW {
-        if weights.raw.is_none() && across(b) { across_rows(batch, m, n, k, adapter) } else { few_rows(batch, m, n, k, a, &weights, adapter) }
+        if weights.raw.is_none() && across(b) { turned_rows(batch, m, n, k, b, adapter).or_else(|| across_rows(batch, m, n, k, adapter)) } else { few_rows(batch, m, n, k, a, &weights, adapter) }
     } else {
         tiles(batch, m, n, k, a, b, &weights, adapter)
     }
@@ -197,6 +197,53 @@ fn across_rows(batch: usize, m: usize, n: usize, k: usize, adapter: &AdapterInfo
         grid,
         words: words(&[m, n, k, tiles, grid[0] as usize])?,
         raw: vec![],
+    })
+}
+
+/// Up to eight rows of a, where b is stored [batch, K, N] and can be read 16 bytes at a time.
+fn turned_rows(batch: usize, m: usize, n: usize, k: usize, b: &Load, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let source = b.plain()?;
+    let (per, wide) = match source.dtype {
+        DType::F32 => (4, "fn wide(q: vec4<u32>, c: u32) -> vec4<f32> { return bitcast<vec4<f32>>(q); }\n".to_string()),
+        d @ (DType::F16 | DType::BF16) => {
+            let halves = if d == DType::F16 { WIDE_F16 } else { WIDE_BF16 }.replace("fn wide", "fn wide2");
+            (8, format!("{halves}fn wide(q: vec4<u32>, c: u32) -> vec4<f32> {{ return wide2(select(q.xy, q.zw, c == 1u)); }}\n"))
+        }
+        _ => return None,
+    };
+    let (sizes, strides) = (source.layout.shape.dims(), source.layout.strides());
+    let (over_batch, over_k) = match (sizes, strides) {
+        (&[sn, sk], &[1, t]) if batch == 1 && sn == n && sk == k => (0, t),
+        (&[sb, sn, sk], &[z, 1, t]) if sb == batch && sn == n && sk == k => (z, t),
+        _ => return None,
+    };
+    let whole = |x: isize| x >= 0 && x as usize % per == 0;
+    if !whole(over_batch) || !whole(over_k) || n % per != 0 || source.layout.offset % per != 0 || (source.offset.is_some() && !(source.aligned && per == 4)) {
+        return None;
+    }
+    // Few columns a workgroup, so that there are many workgroups, but whole 32-byte sectors.
+    let cols = (n / (per * 128)).next_power_of_two().clamp(2, 32) as u32;
+    let mt = m.next_power_of_two();
+    let workgroup = ((k / 4).next_power_of_two() as u32).saturating_mul(cols).clamp(64, 512).min(adapter.workgroup_threads.max(1));
+    let ahead = if m > 2 { 2 } else { 4 };
+    let unit = workgroup / cols * ahead;
+    let room = (adapter.workgroup_bytes.clamp(16384, 32768) - 16 * workgroup) / (4 * mt as u32);
+    let chunk = unit * (k.div_ceil(unit as usize).next_power_of_two() as u32).min(1 << (room / unit).max(1).ilog2());
+    if chunk > room {
+        return None;
+    }
+    let tiles = n.div_ceil(per * cols as usize);
+    let grid = grid(batch.checked_mul(tiles)?)?;
+    let mut list = words(&[m, n, k, tiles, grid[0] as usize])?;
+    list.extend(start(source)?);
+    list.extend(words(&[over_k as usize, over_batch as usize])?);
+    Some(Wgsl {
+        source: [include_str!("../matvec_turned.wgsl"), &wide].concat().into(),
+        consts: vec![("COLS", cols), ("NQ", per as u32 / 4), ("MT", mt as u32), ("AHEAD", ahead), ("CHUNK", chunk)],
+        workgroup,
+        grid,
+        words: list,
+        raw: vec![1],
     })
 }
 
