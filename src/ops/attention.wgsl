@@ -1,11 +1,15 @@
 // Attention of one query and one head per workgroup, with the softmax computed as the keys pass by, a tile of WORKGROUP keys at a time:
-// four threads a key for the scores, then DP threads across the value's quads and WORKGROUP / DP keys at once for the sum.
+// four threads a key for the scores, each with DK quads of it, then DP threads across the value's quads and WORKGROUP / DP keys at
+// once for the sum. The first EARLY values are on their way while the scores are computed. Beyond the last key the last one stands in,
+// with weight 0, so that no load waits for a condition.
 //
 // Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 workgroups.
 
 // default
 const WORKGROUP: u32 = 256;
 const DP: u32 = 16;
+const DK: u32 = 4;
+const EARLY: u32 = 8;
 const CAUSAL: u32 = 1;
 const VEC_D: u32 = 1;
 const VEC_V: u32 = 1;
@@ -95,22 +99,33 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (CAUSAL == 0u || last > valid) { last = valid; }
 
   let quads = (size + 3u) / 4u; let quads_v = (size_v + 3u) / 4u;
-  if (lid < quads) { xs[lid] = fetch_q(group * size, lid, size) * scale; }
+  if (lid < 64u) {
+    var x = vec4<f32>(0.0);
+    if (lid < quads) { x = fetch_q(group * size, lid, size) * scale; }
+    xs[lid] = x;
+  }
   workgroupBarrier();
   let lane = lid % 4u;
   let d = lid % DP; let g = lid / DP;
+  let dv = min(d, quads_v - 1u);
   var top = LOWEST; var sum = 0.0; var acc = vec4<f32>(0.0);
   for (var base = first; base < last; base += WORKGROUP) {
     let count = min(WORKGROUP, last - base);
-    for (var k = 0u; k < count; k += WORKGROUP / 4u) {
-      let j = k + lid / 4u;
-      var s = 0.0;
-      if (j < count) {
-        let at = (kv + base + j) * size;
-        for (var v = lane; v < quads; v += 4u) { s += dot(xs[v], fetch_k(at, v, size)); }
+    var early: array<vec4<f32>, EARLY>;
+    for (var u = 0u; u < EARLY; u++) { early[u] = fetch_v((kv + base + min(g + u * GROUPS, count - 1u)) * size_v, dv, size_v); }
+    for (var k = 0u; k < count; k += WORKGROUP / 2u) {
+      let j0 = k + lid / 4u; let j1 = j0 + WORKGROUP / 4u;
+      let at0 = (kv + base + min(j0, count - 1u)) * size; let at1 = (kv + base + min(j1, count - 1u)) * size;
+      var s0 = 0.0; var s1 = 0.0;
+      for (var u = 0u; u < DK; u++) {
+        let v = min(lane + 4u * u, quads - 1u);
+        let x = xs[lane + 4u * u];
+        s0 += dot(x, fetch_k(at0, v, size));
+        s1 += dot(x, fetch_k(at1, v, size));
       }
-      s = key_sum(s);
-      if (lane == 0u && j < count) { score[j] = s + masked(group * keys + base + j); }
+      s0 = key_sum(s0); s1 = key_sum(s1);
+      if (lane == 0u && j0 < count) { score[j0] = s0 + masked(group * keys + base + j0); }
+      if (lane == 1u && j1 < count) { score[j1] = s1 + masked(group * keys + base + j1); }
     }
     workgroupBarrier();
     var s = LOWEST;
@@ -118,20 +133,18 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     let m = max(top, team_max(s));
     let shrink = exp(top - m);
     var p = 0.0;
-    if (lid < count) { p = exp(s - m); score[lid] = p; }
+    if (lid < count) { p = exp(s - m); }
+    score[lid] = p;
     sum = sum * shrink + p;
     acc *= shrink;
     top = m;
     workgroupBarrier();
-    if (d < quads_v) {
-      var j = g;
-      for (; j + 3u * GROUPS < count; j += 4u * GROUPS) {
-        let at = (kv + base + j) * size_v;
-        let v0 = fetch_v(at, d, size_v); let v1 = fetch_v(at + GROUPS * size_v, d, size_v);
-        let v2 = fetch_v(at + 2u * GROUPS * size_v, d, size_v); let v3 = fetch_v(at + 3u * GROUPS * size_v, d, size_v);
-        acc += score[j] * v0 + score[j + GROUPS] * v1 + score[j + 2u * GROUPS] * v2 + score[j + 3u * GROUPS] * v3;
-      }
-      for (; j < count; j += GROUPS) { acc += score[j] * fetch_v((kv + base + j) * size_v, d, size_v); }
+    for (var u = 0u; u < EARLY; u++) { acc += score[g + u * GROUPS] * early[u]; }
+    for (var j = g + EARLY * GROUPS; j < count; j += 4u * GROUPS) {
+      let at = (kv + base) * size_v; let end = count - 1u;
+      let v0 = fetch_v(at + j * size_v, dv, size_v); let v1 = fetch_v(at + min(j + GROUPS, end) * size_v, dv, size_v);
+      let v2 = fetch_v(at + min(j + 2u * GROUPS, end) * size_v, dv, size_v); let v3 = fetch_v(at + min(j + 3u * GROUPS, end) * size_v, dv, size_v);
+      acc += (score[j] * v0 + score[j + GROUPS] * v1) + (score[j + 2u * GROUPS] * v2 + score[j + 3u * GROUPS] * v3);
     }
     workgroupBarrier();
   }
