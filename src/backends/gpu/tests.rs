@@ -132,12 +132,15 @@ fn layouts() -> Vec<(&'static str, usize, Layout)> {
         ("even", 10, c(&[2, 5])),
         ("quads", 64, c(&[4, 16])),
         ("many", 3001, c(&[3001])),
+        ("several quads a thread", (1 << 20) + 1027, c(&[(1 << 20) + 1027])),
         ("shifted", 40, c(&[40]).slice(0, 3, 29, 1)),
         ("shifted by 4", 40, c(&[40]).slice(0, 4, 32, 1)),
         ("transposed", 8 * 12, c(&[8, 12]).permute(&[1, 0])),
         ("transposed, odd", 7 * 5, c(&[7, 5]).permute(&[1, 0])),
         ("rank 4", 2 * 3 * 4 * 8, c(&[2, 3, 4, 8]).permute(&[2, 0, 1, 3])),
         ("rank 4, odd", 2 * 3 * 4 * 7, c(&[2, 3, 4, 7]).permute(&[3, 1, 0, 2])),
+        ("transposed, tiled", 100 * 76, c(&[100, 76]).permute(&[1, 0])),
+        ("rank 4, tiled", 3 * 5 * 40 * 36, c(&[3, 36, 5, 40]).permute(&[0, 3, 2, 1])),
         ("columns", 6 * 16, c(&[6, 16]).slice(1, 4, 8, 1)),
         ("columns, odd", 6 * 15, c(&[6, 15]).slice(1, 3, 7, 1)),
         ("every second", 50, c(&[50]).slice(0, 1, 24, 2)),
@@ -1015,5 +1018,30 @@ fn steps_are_timed_on_the_gpu() {
             assert!(t[1].is_none() && t[0].unwrap() > t[2].unwrap() && t[0].unwrap() < 1.0, "{t:?}");
         }
         Err(e) => assert!(matches!(e, TensorError::UnsupportedDevice(_)), "{e}"),
+    }
+}
+
+#[test]
+fn sixteen_bit_results_of_quick_functions() {
+    let Some(m) = machine() else { return };
+    let x: Vec<f64> = decode(&encode(&range(-12.0, 12.0, 4001), DType::F16), DType::F16);
+    let n = x.len();
+    for (u, want) in [
+        (Unary::Exp, f64::exp as fn(f64) -> f64),
+        (Unary::Log, f64::ln),
+        (Unary::Log2, f64::log2),
+        (Unary::Tanh, f64::tanh),
+        (Unary::Erf, erf),
+        (Unary::Sigmoid, |x| 1.0 / (1.0 + (-x).exp())),
+    ] {
+        let p = program(&[inst(Prim::Source(0), &[], DType::F16), inst(Prim::Unary(u), &[0], DType::F16)]);
+        let s = map(Shape::of(&[n]), p, vec![flat(Buf::Input(0), DType::F16, n)], flat(Buf::Output(0), DType::F16, n));
+        let got = run(&m, vec![s], vec![(DType::F16, encode(&x, DType::F16))], vec![(DType::F16, 2 * n)], vec![], &[]).unwrap();
+        for (g, x) in decode(&got[0], DType::F16).iter().zip(&x) {
+            let w = want(*x);
+            let w16 = half::f16::from_f64(w).to_f64();
+            // Half a unit in the last place, a little more where a rounding was close, and the promised absolute error.
+            assert!(*g == w16 || g.is_nan() && w.is_nan() || (g - w).abs() <= w.abs() * 6e-4 + 1.1e-6, "{}({x}) is {g}, not {w}", u.name());
+        }
     }
 }
