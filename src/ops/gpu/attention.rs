@@ -41,7 +41,14 @@ pub fn attention(causal: bool, scale: f32, window: u32, mask: bool, step: &Step,
     source += if mask { "fn masked(i: u32) -> f32 { return load_3(i); }\n" } else { "fn masked(i: u32) -> f32 { return 0.0; }\n" };
     // Quads of a key for each of its four threads; and the tile's values that a thread asks for before the scores, out of `dp`.
     let (dk, early) = ((d.div_ceil(16)).next_power_of_two() as u32, dp.min(8));
-    let consts = vec![("DP", dp), ("DK", dk), ("EARLY", early), ("CAUSAL", causal as u32), ("VEC_D", (d % 4 == 0) as u32), ("VEC_V", (dv % 4 == 0) as u32)];
+    let consts = vec![
+        ("DP", dp),
+        ("DK", dk),
+        ("EARLY", early),
+        ("CAUSAL", causal as u32),
+        ("VEC_D", (d % 4 == 0) as u32),
+        ("VEC_V", (dv % 4 == 0) as u32),
+    ];
     let grid = grid(groups)?;
     let mut list = words(&[h, hkv, t, s, d, dv])?;
     list.extend([valid, Word::F32(scale), Word::U32(window), Word::U32(grid[0]), Word::U32(u32::try_from(groups).ok()?)]);

@@ -18,15 +18,11 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     }
     let weights = Weights::of(b, k);
     if m <= FEW {
-<<<<<<< HEAD
         if weights.raw.is_none() && across(b) {
-            across_rows(batch, m, n, k, adapter)
+            turned_rows(batch, m, n, k, b, adapter).or_else(|| across_rows(batch, m, n, k, adapter))
         } else {
             few_rows(batch, m, n, k, a, &weights, adapter)
         }
-=======
-        if weights.raw.is_none() && across(b) { turned_rows(batch, m, n, k, b, adapter).or_else(|| across_rows(batch, m, n, k, adapter)) } else { few_rows(batch, m, n, k, a, &weights, adapter) }
->>>>>>> kernels
     } else {
         tiles(batch, m, n, k, a, b, &weights, adapter)
     }
@@ -54,17 +50,11 @@ const HALVES: &str = "alias Held = vec4<u32>;\nfn hold(row: u32, i: u32) -> Held
 const HALF_QUADS: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let q = raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + v / 2u];\n  \
                           return wide(select(q.xy, q.zw, v % 2u == 1u));\n}\n";
 const WIDE_F16: &str = "fn wide(h: vec2<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(h.x), unpack2x16float(h.y)); }\n";
-<<<<<<< HEAD
 const WIDE_BF16: &str = "fn wide(h: vec2<u32>) -> vec4<f32> { return bitcast<vec4<f32>>(vec4<u32>(h.x << 16u, h.x & 0xffff0000u, h.y << 16u, h.y & 0xffff0000u)); }\n";
 const F32_QUADS: &str =
     "fn weights4(row: u32, v: u32) -> vec4<f32> { return bitcast<vec4<f32>>(raw_1[(word(5u) + word(6u) + row * word(2u)) / 4u + v]); }\n";
-=======
-const WIDE_BF16: &str =
-    "fn wide(h: vec2<u32>) -> vec4<f32> { return bitcast<vec4<f32>>(vec4<u32>(h.x << 16u, h.x & 0xffff0000u, h.y << 16u, h.y & 0xffff0000u)); }\n";
-const F32_QUADS: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> { return bitcast<vec4<f32>>(raw_1[(word(5u) + word(6u) + row * word(2u)) / 4u + v]); }\n";
 /// The shape of items of two quads.
 const TWO: [u32; 3] = [2, 1, 2];
->>>>>>> kernels
 /// Quads through the generated loads, zero beyond a row's end.
 const LOADED_QUADS: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  var w = vec4<f32>(0.0);\n  if (4u * v < word(2u)) { w = load4_1(row * word(2u) + 4u * v); }\n  return w;\n}\n";
 const LOADED_ONES: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let size = word(2u); let at = row * size + 4u * v;\n  var w = vec4<f32>(0.0);\n  \
@@ -75,20 +65,15 @@ impl Weights {
         let plain = b.plain().filter(|s| s.layout.is_contiguous());
         // Both starts together must be known to be a multiple of the unit that is read, and rows must be whole items: what lies behind
         // a row may be NaN.
-<<<<<<< HEAD
         let aligned = |unit: usize| {
             plain.filter(|s| k % 8 == 0 && s.layout.offset % unit == 0 && (s.offset.is_none() || (s.aligned && unit <= 4))).and_then(start)
         };
-        let with = |quads: &[&str], items: &str, pair: u32, raw: Option<[Word; 2]>| Weights {
+        let with = |quads: &[&str], items: &str, shape: [u32; 3], raw: Option<[Word; 2]>| Weights {
             quads: quads.concat(),
             items: items.into(),
-            pair,
+            shape,
             raw,
         };
-=======
-        let aligned = |unit: usize| plain.filter(|s| k % 8 == 0 && s.layout.offset % unit == 0 && (s.offset.is_none() || (s.aligned && unit <= 4))).and_then(start);
-        let with = |quads: &[&str], items: &str, shape: [u32; 3], raw: Option<[Word; 2]>| Weights { quads: quads.concat(), items: items.into(), shape, raw };
->>>>>>> kernels
         let dtype = b.sources[0].dtype;
         let found = match dtype {
             DType::F32 => aligned(4).map(|at| with(&[F32_QUADS], TWO_QUADS, TWO, Some(at))),
@@ -182,15 +167,11 @@ const MANY: usize = 8192;
 
 /// Up to eight rows of a: b is read once, a team of threads for each of its rows.
 fn few_rows(batch: usize, m: usize, n: usize, k: usize, a: &Load, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
-<<<<<<< HEAD
-    let Share { workgroup, lanes, rows, ahead, staged } =
-        Share::pick(batch, m, n, k, a.plain().is_some() && k % 4 == 0 && !across(a), adapter);
-=======
     let [quads, strips, span] = weights.shape;
     let items = k.div_ceil(4 * quads as usize);
->>>>>>> kernels
     let mt = m.next_power_of_two();
-    let Share { workgroup, lanes, rows, ahead, staged } = Share::pick(n * batch, items, mt, a.plain().is_some() && k % 4 == 0 && !across(a), adapter);
+    let Share { workgroup, lanes, rows, ahead, staged } =
+        Share::pick(n * batch, items, mt, a.plain().is_some() && k % 4 == 0 && !across(a), adapter);
     // A chunk is whole rounds of the team.
     let unit = (lanes * ahead) as usize;
     let room = (adapter.workgroup_bytes.clamp(16384, 49152) as usize - 4096) / (16 * quads as usize * mt);
@@ -207,19 +188,16 @@ fn few_rows(batch: usize, m: usize, n: usize, k: usize, a: &Load, weights: &Weig
     let vec_out = n % 4 == 0 && block % 4 == 0;
     let switches = [("STAGED", staged as u32), ("VEC_A", (k % 4 == 0) as u32), ("VEC_OUT", vec_out as u32)];
     let text = [include_str!("../matvec.wgsl"), &weights.quads, &weights.items, &team.function("team_sum", SUM, adapter)].concat();
-<<<<<<< HEAD
     let mut consts = vec![
         ("LANES", lanes),
         ("ROWS", rows),
         ("AHEAD", ahead),
         ("MT", mt as u32),
-        ("PAIR", weights.pair),
-        ("UNIT", unit as u32),
+        ("QUADS", quads),
+        ("STRIPS", strips),
+        ("SPAN", span),
         ("CHUNK", chunk as u32),
     ];
-=======
-    let mut consts = vec![("LANES", lanes), ("ROWS", rows), ("AHEAD", ahead), ("MT", mt as u32), ("QUADS", quads), ("STRIPS", strips), ("SPAN", span), ("CHUNK", chunk as u32)];
->>>>>>> kernels
     consts.extend(switches);
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw })
 }
@@ -262,7 +240,12 @@ fn turned_rows(batch: usize, m: usize, n: usize, k: usize, b: &Load, adapter: &A
         _ => return None,
     };
     let whole = |x: isize| x >= 0 && x as usize % per == 0;
-    if !whole(over_batch) || !whole(over_k) || n % per != 0 || source.layout.offset % per != 0 || (source.offset.is_some() && !(source.aligned && per == 4)) {
+    if !whole(over_batch)
+        || !whole(over_k)
+        || n % per != 0
+        || source.layout.offset % per != 0
+        || (source.offset.is_some() && !(source.aligned && per == 4))
+    {
         return None;
     }
     // Few columns a workgroup, so that there are many workgroups, but whole 32-byte sectors.
