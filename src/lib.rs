@@ -17,6 +17,7 @@ pub mod tensor;
 mod compile;
 pub mod eval;
 
+mod display;
 pub mod ops;
 pub mod quant;
 

@@ -30,16 +30,17 @@ fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn masked(i: u32) -> f32 { return 0.0; }
 fn key_sum(v: f32) -> f32 { return v; }
-fn team_sum(v: f32) -> f32 { return v; }
 fn team_max(v: f32) -> f32 { return v; }
 // end
 
 const LOWEST: f32 = -3.0e38;
 const GROUPS: u32 = WORKGROUP / DP;
+const PASSES: u32 = 4; // as many threads share a key
 var<private> thread: u32;
 var<workgroup> xs: array<vec4<f32>, 64>;
 var<workgroup> score: array<f32, WORKGROUP>;
 var<workgroup> part: array<vec4<f32>, WORKGROUP>;
+var<workgroup> weight: array<f32, GROUPS>;
 
 fn fetch_q(at: u32, v: u32, size: u32) -> vec4<f32> {
   let c = 4u * v;
@@ -113,51 +114,57 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     let count = min(WORKGROUP, last - base);
     var early: array<vec4<f32>, EARLY>;
     for (var u = 0u; u < EARLY; u++) { early[u] = fetch_v((kv + base + min(g + u * GROUPS, count - 1u)) * size_v, dv, size_v); }
-    for (var k = 0u; k < count; k += WORKGROUP / 2u) {
-      let j0 = k + lid / 4u; let j1 = j0 + WORKGROUP / 4u;
-      let at0 = (kv + base + min(j0, count - 1u)) * size; let at1 = (kv + base + min(j1, count - 1u)) * size;
-      var s0 = 0.0; var s1 = 0.0;
-      for (var u = 0u; u < DK; u++) {
-        let v = min(lane + 4u * u, quads - 1u);
-        let x = xs[lane + 4u * u];
-        s0 += dot(x, fetch_k(at0, v, size));
-        s1 += dot(x, fetch_k(at1, v, size));
-      }
-      s0 = key_sum(s0); s1 = key_sum(s1);
-      if (lane == 0u && j0 < count) { score[j0] = s0 + masked(group * keys + base + j0); }
-      if (lane == 1u && j1 < count) { score[j1] = s1 + masked(group * keys + base + j1); }
+    var s: array<f32, PASSES>;
+    var m = top;
+    for (var h = 0u; h < PASSES; h++) {
+      s[h] = LOWEST;
+      let j = h * (WORKGROUP / 4u) + lid / 4u;
+      let at = (kv + base + min(j, count - 1u)) * size;
+      var x = 0.0;
+      for (var u = 0u; u < DK; u++) { x += dot(xs[lane + 4u * u], fetch_k(at, min(lane + 4u * u, quads - 1u), size)); }
+      x = key_sum(x);
+      if (j < count) { s[h] = x + masked(group * keys + base + j); }
+      m = max(m, s[h]);
     }
-    workgroupBarrier();
-    var s = LOWEST;
-    if (lid < count) { s = score[lid]; }
-    let m = max(top, team_max(s));
+    m = team_max(m);
+    for (var h = 0u; h < PASSES; h++) {
+      let j = h * (WORKGROUP / 4u) + lid / 4u;
+      if (lane == h) { score[j] = select(0.0, exp(s[h] - m), j < count); }
+    }
     let shrink = exp(top - m);
-    var p = 0.0;
-    if (lid < count) { p = exp(s - m); }
-    score[lid] = p;
-    sum = sum * shrink + p;
+    sum *= shrink;
     acc *= shrink;
     top = m;
     workgroupBarrier();
-    for (var u = 0u; u < EARLY; u++) { acc += score[g + u * GROUPS] * early[u]; }
+    for (var u = 0u; u < EARLY; u++) { let p = score[g + u * GROUPS]; sum += p; acc += p * early[u]; }
     for (var j = g + EARLY * GROUPS; j < count; j += 4u * GROUPS) {
       let at = (kv + base) * size_v; let end = count - 1u;
       let v0 = fetch_v(at + j * size_v, dv, size_v); let v1 = fetch_v(at + min(j + GROUPS, end) * size_v, dv, size_v);
       let v2 = fetch_v(at + min(j + 2u * GROUPS, end) * size_v, dv, size_v); let v3 = fetch_v(at + min(j + 3u * GROUPS, end) * size_v, dv, size_v);
-      acc += (score[j] * v0 + score[j + GROUPS] * v1) + (score[j + 2u * GROUPS] * v2 + score[j + 3u * GROUPS] * v3);
+      let p = vec4<f32>(score[j], score[j + GROUPS], score[j + 2u * GROUPS], score[j + 3u * GROUPS]);
+      sum += (p.x + p.y) + (p.z + p.w);
+      acc += (p.x * v0 + p.y * v1) + (p.z * v2 + p.w * v3);
     }
     workgroupBarrier();
   }
-  sum = team_sum(sum);
+  // Every thread of a group has the group's weight; the groups' sums are added by fours.
   part[lid] = acc;
+  if (d == 0u) { weight[g] = sum; }
   workgroupBarrier();
-  for (var o = GROUPS / 2u; o > 0u; o >>= 1u) {
-    if (g < o) { part[lid] += part[lid + o * DP]; }
+  var left = GROUPS;
+  for (; left >= 4u; left /= 4u) {
+    let o = left / 4u;
+    if (g < o) {
+      part[lid] = (part[lid] + part[lid + o * DP]) + (part[lid + 2u * o * DP] + part[lid + 3u * o * DP]);
+      if (d == 0u) { weight[g] = (weight[g] + weight[g + o]) + (weight[g + 2u * o] + weight[g + 3u * o]); }
+    }
     workgroupBarrier();
   }
+  acc = part[d]; sum = weight[0];
+  for (var o = 1u; o < left; o++) { acc += part[d + o * DP]; sum += weight[o]; }
   if (lid < quads_v && wid.y * word(9u) + wid.x < word(10u)) {
     // A query that sees no key gives zeros.
-    let x = select(part[lid] / sum, vec4<f32>(0.0), sum == 0.0);
+    let x = select(acc / sum, vec4<f32>(0.0), sum == 0.0);
     let at = group * size_v; let c = 4u * lid;
     if (VEC_V == 1u) {
       store4_0(at + c, x);

@@ -79,7 +79,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var row: array<u32, ROWS>;
   for (var r = 0u; r < ROWS; r++) { row[r] = batch * cols + min(first + team * ROWS + r, cols - 1u); }
   var acc: array<f32, ROWS * MT>;
-  for (var r = 0u; r < ROWS * MT; r++) { acc[r] = 0.0; }
+  for (var e = 0u; e < ROWS * MT; e++) { acc[e] = 0.0; }
   var held: array<Held, ROWS * AHEAD>;
   for (var base = 0u; base < items; base += CHUNK) {
     for (var a = 0u; a < AHEAD; a++) {

@@ -1,7 +1,7 @@
 //! The GPU forms of the matrix product: a few rows times a weight, and tiles.
 
 use super::team::{SUM, Team};
-use super::{across, decide, grid, indexable, start, words};
+use super::{across, decide, grid, indexable, start, unroll, words};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Step, Wgsl, Word};
 
@@ -21,7 +21,7 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         if weights.raw.is_none() && across(b) {
             turned_rows(batch, m, n, k, b, adapter).or_else(|| across_rows(batch, m, n, k, adapter))
         } else {
-            few_rows(batch, m, n, k, a, &weights, adapter)
+            few_rows(batch, m, n, k, &weights, adapter)
         }
     } else {
         tiles(batch, m, n, k, a, b, &weights, adapter)
@@ -145,14 +145,15 @@ struct Share {
 
 impl Share {
     /// For `rows` rows of b of `items` items each, and a product with `mt` rows of a.
-    fn pick(rows: usize, items: usize, mt: usize, cheap: bool, adapter: &AdapterInfo) -> Share {
+    fn pick(rows: usize, items: usize, mt: usize, adapter: &AdapterInfo) -> Share {
         let most = adapter.workgroup_threads.max(1);
         let widest = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
         let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
         if rows < MANY {
-            // The time is latency: as many threads as there are, and as few rounds.
-            let ahead = rounds(widest).div_ceil(rounds(widest).div_ceil(4).max(1)).clamp(1, if mt > 2 { 2 } else { 4 });
-            return Share { workgroup: 128.min(most).max(widest), lanes: widest, rows: 1, ahead, staged: !cheap || mt > 1 };
+            // The time is latency: as many threads as there are, and few rounds.
+            let ahead = rounds(widest).div_ceil(rounds(widest).div_ceil(3).max(1)).clamp(1, if mt > 2 { 2 } else { 3 });
+            let workgroup = if rows < 1024 { 128 } else { 256 };
+            return Share { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, ahead, staged: true };
         }
         // The time is work: the widest team that leaves few lanes idle in its last round.
         let busy = |lanes: u32| items as f32 / (rounds(lanes) * lanes) as f32;
@@ -166,12 +167,11 @@ impl Share {
 const MANY: usize = 8192;
 
 /// Up to eight rows of a: b is read once, a team of threads for each of its rows.
-fn few_rows(batch: usize, m: usize, n: usize, k: usize, a: &Load, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
+fn few_rows(batch: usize, m: usize, n: usize, k: usize, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
     let [quads, strips, span] = weights.shape;
     let items = k.div_ceil(4 * quads as usize);
     let mt = m.next_power_of_two();
-    let Share { workgroup, lanes, rows, ahead, staged } =
-        Share::pick(n * batch, items, mt, a.plain().is_some() && k % 4 == 0 && !across(a), adapter);
+    let Share { workgroup, lanes, rows, ahead, staged } = Share::pick(n * batch, items, mt, adapter);
     // A chunk is whole rounds of the team.
     let unit = (lanes * ahead) as usize;
     let room = (adapter.workgroup_bytes.clamp(16384, 49152) as usize - 4096) / (16 * quads as usize * mt);
@@ -187,7 +187,11 @@ fn few_rows(batch: usize, m: usize, n: usize, k: usize, a: &Load, weights: &Weig
     list.extend(start);
     let vec_out = n % 4 == 0 && block % 4 == 0;
     let switches = [("STAGED", staged as u32), ("VEC_A", (k % 4 == 0) as u32), ("VEC_OUT", vec_out as u32)];
-    let text = [include_str!("../matvec.wgsl"), &weights.quads, &weights.items, &team.function("team_sum", SUM, adapter)].concat();
+    let matvec = unroll(
+        include_str!("../matvec.wgsl").into(),
+        &[("ROWS * MT", rows * mt as u32), ("AHEAD", ahead), ("QUADS", quads), ("MT", mt as u32), ("ROWS", rows)],
+    );
+    let text = [matvec.as_str(), &weights.quads, &weights.items, &team.function("team_sum", SUM, adapter)].concat();
     let mut consts = vec![
         ("LANES", lanes),
         ("ROWS", rows),
@@ -265,7 +269,9 @@ fn turned_rows(batch: usize, m: usize, n: usize, k: usize, b: &Load, adapter: &A
     list.extend(start(source)?);
     list.extend(words(&[over_k as usize, over_batch as usize])?);
     Some(Wgsl {
-        source: [include_str!("../matvec_turned.wgsl"), &wide].concat().into(),
+        source: (unroll(include_str!("../matvec_turned.wgsl").into(), &[("AHEAD", ahead), ("NQ", per as u32 / 4), ("MT", mt as u32)])
+            + &wide)
+            .into(),
         consts: vec![("COLS", cols), ("NQ", per as u32 / 4), ("MT", mt as u32), ("AHEAD", ahead), ("CHUNK", chunk)],
         workgroup,
         grid,
@@ -294,7 +300,7 @@ fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights
     list.push(Word::U32(downs as u32));
     Some(Wgsl {
         source: decide(
-            [include_str!("../matmul.wgsl"), &weights.quads].concat(),
+            [unroll(include_str!("../matmul.wgsl").into(), &[("RM", rm), ("RN / 4u", rn / 4), ("RN", rn)]), weights.quads.clone()].concat(),
             &[("VEC_A", (k % 4 == 0 && !across(a)) as u32), ("VEC_OUT", (n % 4 == 0) as u32)],
         ),
         consts: vec![
