@@ -187,8 +187,10 @@ impl Tensor {
     /// Elementwise choice: `a` where `self` (bool) holds, else `b`. Shapes broadcast.
     #[track_caller]
     pub fn where_<'a>(&self, a: impl Into<Rhs<'a>>, b: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let (a, b) = (a.into(), b.into());
+        self.where_at(a.into(), b.into(), Location::caller())
+    }
+
+    pub(crate) fn where_at(&self, a: Rhs, b: Rhs, at: At) -> TensorResult<Tensor> {
         if self.dtype() != DType::Bool {
             return Err(TensorError::dtype("where", at, format!("the condition is {}, not bool; compare first", self.dtype())));
         }
@@ -203,20 +205,33 @@ impl Tensor {
     /// `value` where `mask` (bool) holds, else `self`.
     #[track_caller]
     pub fn masked_fill(&self, mask: &Tensor, value: f64) -> TensorResult<Tensor> {
-        mask.where_(if self.dtype().is_float() { Rhs::Float(value) } else { Rhs::Int(value as i64) }, self)
+        let at = Location::caller();
+        mask.where_at(self.number(value), Rhs::Tensor(self), at)?.cast_at(self.stored(), at)
+    }
+
+    /// A number as an operand that leaves this tensor's dtype as it is where the value allows that: integers stay integers for whole numbers.
+    pub(crate) fn number(&self, v: f64) -> Rhs<'static> {
+        if self.dtype().is_float() || v.fract() != 0.0 { Rhs::Float(v) } else { Rhs::Int(v as i64) }
+    }
+
+    /// The dtype of results that keep this tensor's values.
+    pub(crate) fn stored(&self) -> DType {
+        if self.dtype().is_block() { DType::F32 } else { self.dtype() }
     }
 
     /// Values limited to `low..=high`; either may be absent. NaN stays NaN.
     #[track_caller]
     pub fn clamp(&self, low: Option<f64>, high: Option<f64>) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let limit = |v: f64| if v.fract() == 0.0 { Rhs::Int(v as i64) } else { Rhs::Float(v) };
+        self.clamp_at(low, high, Location::caller())
+    }
+
+    pub(crate) fn clamp_at(&self, low: Option<f64>, high: Option<f64>, at: At) -> TensorResult<Tensor> {
         let t = match low {
-            Some(v) => self.binary_at(Binary::Max, limit(v), at)?,
+            Some(v) => self.binary_at(Binary::Max, self.number(v), at)?,
             None => self.clone(),
         };
         match high {
-            Some(v) => t.binary_at(Binary::Min, limit(v), at),
+            Some(v) => t.binary_at(Binary::Min, self.number(v), at),
             None => Ok(t),
         }
     }
@@ -259,43 +274,6 @@ impl Tensor {
         self.binary_at(Binary::Sub, Rhs::Tensor(&self.binary_at(Binary::Remainder, rhs, at)?), at)?.binary_at(Binary::Div, rhs, at)
     }
 
-    /// max(x, 0).
-    #[track_caller]
-    pub fn relu(&self) -> TensorResult<Tensor> {
-        self.binary_at(Binary::Max, Rhs::Lit(0.0), Location::caller())
-    }
-
-    /// x · sigmoid(x), also called swish.
-    #[track_caller]
-    pub fn silu(&self) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        self.binary_at(Binary::Mul, Rhs::Tensor(&self.unary_at(Unary::Sigmoid, at)?), at)
-    }
-
-    /// x · Φ(x) by the error function: PyTorch's `gelu` (Hendrycks and Gimpel, 2016).
-    #[track_caller]
-    pub fn gelu(&self) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let e = self.binary_at(Binary::Mul, Rhs::Lit(std::f64::consts::FRAC_1_SQRT_2), at)?.unary_at(Unary::Erf, at)?;
-        let half = e.binary_at(Binary::Add, Rhs::Lit(1.0), at)?.binary_at(Binary::Mul, Rhs::Lit(0.5), at)?;
-        self.binary_at(Binary::Mul, Rhs::Tensor(&half), at)
-    }
-
-    /// The tanh approximation of gelu, as GPT-2 and Gemma use it: `0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
-    #[track_caller]
-    pub fn gelu_tanh(&self) -> TensorResult<Tensor> {
-        // 0.5·(1 + tanh(u)) = sigmoid(2u): one primitive less, and no cancellation for negative x.
-        let at = Location::caller();
-        let cube = self.binary_at(Binary::Mul, Rhs::Tensor(self), at)?.binary_at(Binary::Mul, Rhs::Lit(0.044715), at)?.binary_at(
-            Binary::Add,
-            Rhs::Lit(1.0),
-            at,
-        )?;
-        let u2 =
-            self.binary_at(Binary::Mul, Rhs::Tensor(&cube), at)?.binary_at(Binary::Mul, Rhs::Lit(2.0 * 0.797_884_560_802_865_4), at)?;
-        self.binary_at(Binary::Mul, Rhs::Tensor(&u2.unary_at(Unary::Sigmoid, at)?), at)
-    }
-
     /// Whether each element is finite.
     #[track_caller]
     pub fn isfinite(&self) -> TensorResult<Tensor> {
@@ -310,13 +288,161 @@ impl Tensor {
         self.binary_at(Binary::Mul, Rhs::Tensor(self), Location::caller())
     }
 
-    /// ln(1 + eˣ), without overflow.
+    /// What rounding toward zero takes away.
     #[track_caller]
-    pub fn softplus(&self) -> TensorResult<Tensor> {
+    pub fn frac(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
-        // max(x, 0) + log1p(exp(−|x|))
-        let tail = self.unary_at(Unary::Abs, at)?.unary_at(Unary::Neg, at)?.unary_at(Unary::Exp, at)?.unary_at(Unary::Log1p, at)?;
-        self.binary_at(Binary::Max, Rhs::Lit(0.0), at)?.binary_at(Binary::Add, Rhs::Tensor(&tail), at)
+        self.binary_at(Binary::Sub, Rhs::Tensor(&self.unary_at(Unary::Trunc, at)?), at)
+    }
+
+    /// NaN replaced by `nan`, infinities by `posinf` and `neginf`; without these, by the largest and smallest finite value of the dtype.
+    #[track_caller]
+    pub fn nan_to_num(&self, nan: f64, posinf: Option<f64>, neginf: Option<f64>) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let max = match self.dtype() {
+            DType::F16 => half::f16::MAX.to_f64(),
+            DType::BF16 => half::bf16::MAX.to_f64(),
+            DType::F64 => f64::MAX,
+            d if d.is_float() => f32::MAX as f64,
+            _ => return Ok(self.clone()),
+        };
+        let (posinf, neginf) = (posinf.unwrap_or(max), neginf.unwrap_or(-max));
+        let high = self.binary_at(Binary::Eq, Rhs::Lit(f64::INFINITY), at)?.where_at(Rhs::Float(posinf), Rhs::Tensor(self), at)?;
+        let both = self.binary_at(Binary::Eq, Rhs::Lit(f64::NEG_INFINITY), at)?.where_at(Rhs::Float(neginf), Rhs::Tensor(&high), at)?;
+        self.unary_at(Unary::IsNan, at)?.where_at(Rhs::Float(nan), Rhs::Tensor(&both), at)
+    }
+
+    /// The way from `self` to `end` that `weight` (a number or a tensor) says: 0 stays, 1 is the end. Exact at both.
+    #[track_caller]
+    pub fn lerp<'a>(&self, end: &Tensor, weight: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
+        let (at, weight) = (Location::caller(), weight.into());
+        let way = end.binary_at(Binary::Sub, Rhs::Tensor(self), at)?;
+        let from_start = |w: Rhs| way.binary_at(Binary::Mul, w, at)?.binary_at(Binary::Add, Rhs::Tensor(self), at);
+        let from_end = |rest: Rhs| end.binary_at(Binary::Sub, Rhs::Tensor(&way.binary_at(Binary::Mul, rest, at)?), at);
+        match weight {
+            Rhs::Tensor(w) => {
+                let rest = w.unary_at(Unary::Neg, at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)?;
+                let near = w.unary_at(Unary::Abs, at)?.binary_at(Binary::Lt, Rhs::Lit(0.5), at)?;
+                near.where_at(Rhs::Tensor(&from_start(weight)?), Rhs::Tensor(&from_end(Rhs::Tensor(&rest))?), at)
+            }
+            Rhs::Float(w) | Rhs::Lit(w) if w.abs() < 0.5 => from_start(Rhs::Float(w)),
+            Rhs::Float(w) | Rhs::Lit(w) => from_end(Rhs::Float(1.0 - w)),
+            Rhs::Int(w) => from_end(Rhs::Int(1 - w)),
+        }
+    }
+
+    /// `self + value · a · b`.
+    #[track_caller]
+    pub fn addcmul(&self, a: &Tensor, b: &Tensor, value: f64) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let product = a.binary_at(Binary::Mul, Rhs::Tensor(b), at)?;
+        self.binary_at(Binary::Add, Rhs::Tensor(&product.binary_at(Binary::Mul, product.number(value), at)?), at)
+    }
+
+    /// `self + value · a / b`.
+    #[track_caller]
+    pub fn addcdiv(&self, a: &Tensor, b: &Tensor, value: f64) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        self.binary_at(Binary::Add, Rhs::Tensor(&a.div(b)?.binary_at(Binary::Mul, Rhs::Float(value), at)?), at)
+    }
+
+    /// `self · ln(rhs)`, and 0 where `self` is 0.
+    #[track_caller]
+    pub fn xlogy<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
+        let (at, rhs) = (Location::caller(), rhs.into());
+        let y = self.float_beside(rhs, at)?;
+        let product = y.unary_at(Unary::Log, at)?.binary_at(Binary::Mul, Rhs::Tensor(self), at)?;
+        let zero = self.binary_at(Binary::Eq, Rhs::Lit(0.0), at)?;
+        let nan = y.unary_at(Unary::IsNan, at)?.unary_at(Unary::LogicalNot, at)?;
+        zero.binary_at(Binary::And, Rhs::Tensor(&nan), at)?.where_at(Rhs::Lit(0.0), Rhs::Tensor(&product), at)
+    }
+
+    /// An operand as a float tensor that broadcasts with this one.
+    fn float_beside(&self, rhs: Rhs, at: At) -> TensorResult<Tensor> {
+        let d = floating(rhs.promote(self.dtype(), "cast", at)?);
+        match rhs {
+            Rhs::Tensor(t) => t.cast_at(d, at),
+            Rhs::Float(v) | Rhs::Lit(v) => Tensor::full(v, &[], d, self.device()),
+            Rhs::Int(v) => Tensor::full(v as f64, &[], d, self.device()),
+        }
+    }
+
+    /// ln(eᵃ + eᵇ), without overflow.
+    #[track_caller]
+    pub fn logaddexp(&self, rhs: &Tensor) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let (a, b) = (self.cast_at(floating(self.dtype()), at)?, rhs.cast_at(floating(rhs.dtype()), at)?);
+        let max = a.binary_at(Binary::Max, Rhs::Tensor(&b), at)?;
+        let far = a.binary_at(Binary::Sub, Rhs::Tensor(&b), at)?.unary_at(Unary::Abs, at)?;
+        let tail = far.unary_at(Unary::Neg, at)?.unary_at(Unary::Exp, at)?.unary_at(Unary::Log1p, at)?;
+        // Equal infinities have no difference.
+        let sum = max.binary_at(Binary::Add, Rhs::Tensor(&tail), at)?;
+        max.unary_at(Unary::IsInf, at)?.where_at(Rhs::Tensor(&max), Rhs::Tensor(&sum), at)
+    }
+
+    /// √(a² + b²), without overflow on the way.
+    #[track_caller]
+    pub fn hypot(&self, rhs: &Tensor) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let (a, b) = (self.cast_at(floating(self.dtype()), at)?.unary_at(Unary::Abs, at)?, rhs.unary_at(Unary::Abs, at)?);
+        let (high, low) = (a.binary_at(Binary::Max, Rhs::Tensor(&b), at)?, a.binary_at(Binary::Min, Rhs::Tensor(&b), at)?);
+        let ratio = low.binary_at(Binary::Div, Rhs::Tensor(&high), at)?;
+        let root = ratio.binary_at(Binary::Mul, Rhs::Tensor(&ratio), at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)?;
+        let long = root.unary_at(Unary::Sqrt, at)?.binary_at(Binary::Mul, Rhs::Tensor(&high), at)?;
+        // 0/0 and ∞/∞ have no ratio; an infinite side wins also over NaN.
+        let plain =
+            high.binary_at(Binary::Eq, Rhs::Lit(0.0), at)?.binary_at(Binary::Or, Rhs::Tensor(&high.unary_at(Unary::IsInf, at)?), at)?;
+        let long = plain.where_at(Rhs::Tensor(&high), Rhs::Tensor(&long), at)?;
+        let endless = a.unary_at(Unary::IsInf, at)?.binary_at(Binary::Or, Rhs::Tensor(&b.unary_at(Unary::IsInf, at)?), at)?;
+        endless.where_at(Rhs::Lit(f64::INFINITY), Rhs::Tensor(&long), at)
+    }
+
+    /// The larger; of NaN and a number, the number.
+    #[track_caller]
+    pub fn fmax(&self, rhs: &Tensor) -> TensorResult<Tensor> {
+        self.number_of(Binary::Max, rhs, Location::caller())
+    }
+
+    /// The smaller; of NaN and a number, the number.
+    #[track_caller]
+    pub fn fmin(&self, rhs: &Tensor) -> TensorResult<Tensor> {
+        self.number_of(Binary::Min, rhs, Location::caller())
+    }
+
+    fn number_of(&self, b: Binary, rhs: &Tensor, at: At) -> TensorResult<Tensor> {
+        let both = self.binary_at(b, Rhs::Tensor(rhs), at)?;
+        if !both.dtype().is_float() {
+            return Ok(both);
+        }
+        let left = rhs.unary_at(Unary::IsNan, at)?.where_at(Rhs::Tensor(self), Rhs::Tensor(&both), at)?;
+        self.unary_at(Unary::IsNan, at)?.where_at(Rhs::Tensor(rhs), Rhs::Tensor(&left), at)
+    }
+
+    fn logical(&self, b: Binary, rhs: &Tensor, at: At) -> TensorResult<Tensor> {
+        self.truth(at)?.binary_at(b, Rhs::Tensor(&rhs.truth(at)?), at)
+    }
+
+    /// Whether each element is not zero.
+    pub(crate) fn truth(&self, at: At) -> TensorResult<Tensor> {
+        if self.dtype() == DType::Bool { Ok(self.clone()) } else { self.binary_at(Binary::Ne, Rhs::Lit(0.0), at) }
+    }
+
+    /// Whether both are not zero, as bool.
+    #[track_caller]
+    pub fn logical_and(&self, rhs: &Tensor) -> TensorResult<Tensor> {
+        self.logical(Binary::And, rhs, Location::caller())
+    }
+
+    /// Whether one is not zero, as bool.
+    #[track_caller]
+    pub fn logical_or(&self, rhs: &Tensor) -> TensorResult<Tensor> {
+        self.logical(Binary::Or, rhs, Location::caller())
+    }
+
+    /// Whether exactly one is not zero, as bool.
+    #[track_caller]
+    pub fn logical_xor(&self, rhs: &Tensor) -> TensorResult<Tensor> {
+        self.logical(Binary::Xor, rhs, Location::caller())
     }
 
     /// 1 − erf(x). Loses relative accuracy for large x.

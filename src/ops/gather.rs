@@ -199,6 +199,41 @@ impl Tensor {
         Tensor::op1(Gather { dim: k }, smallvec::smallvec![self.clone(), index.clone()], Default::default(), Meta { dtype, shape }, at)
     }
 
+    /// For each element of `index`, the element of dimension `d` at that index and otherwise at the same place. `index` has as many
+    /// dimensions as this tensor and is nowhere larger but in `d`. A bad index is an error of the evaluation.
+    #[track_caller]
+    pub fn gather(&self, d: isize, index: &Tensor) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let k = dim(d, self.rank(), "gather", at)?;
+        let fits = index.rank() == self.rank() && (0..self.rank()).all(|i| i == k || index.shape()[i] <= self.shape()[i]);
+        if !fits || !index.dtype().is_int() {
+            let m = format!("the index is {}{} for {}: want integers of a shape that fits", index.dtype(), index.shape(), self.shape());
+            return Err(TensorError::shape("gather", at, m));
+        }
+        let wide = if self.device().supports(DType::I64) { DType::I64 } else { DType::I32 };
+        if wide == DType::I32 && self.numel() > i32::MAX as usize {
+            return Err(TensorError::Unsupported(format!("gather from {} elements here", self.numel())));
+        }
+        if self.rank() == 0 {
+            return self.unsqueeze(0)?.index_select(0, &index.unsqueeze(0)?)?.squeeze(0);
+        }
+        // The place of each picked element among all elements, or -1, which the kernel reports.
+        let size = self.shape()[k] as i64;
+        let index = index.cast_at(wide, at)?;
+        let inside = index.ge(0i64)?.bitwise_and(&index.lt(size)?)?;
+        let mut place = index.mul(Layout::contiguous(*self.shape()).strides[k] as i64)?;
+        let strides = Layout::contiguous(*self.shape()).strides;
+        for i in (0..self.rank()).filter(|&i| i != k) {
+            let mut sizes: smallvec::SmallVec<[isize; 8]> = smallvec::smallvec![1; self.rank()];
+            sizes[i] = index.shape()[i] as isize;
+            let iota = Tensor::arange(0.0, index.shape()[i] as f64, 1.0, wide, self.device())?;
+            place = place.add(&iota.mul(strides[i] as i64)?.reshape(&sizes)?)?;
+        }
+        let place = inside.where_(&place, -1i64)?.flatten(0, -1)?;
+        let sizes: smallvec::SmallVec<[isize; 8]> = index.dims().iter().map(|&d| d as isize).collect();
+        self.reshape(&[self.numel() as isize])?.index_select(0, &place)?.reshape(&sizes)
+    }
+
     /// Rows of this `[V,D]` table for indices of any shape `[…]`: `[…,D]`.
     #[track_caller]
     pub fn embedding(&self, index: &Tensor) -> TensorResult<Tensor> {

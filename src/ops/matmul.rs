@@ -346,7 +346,8 @@ impl Tensor {
         let lead: smallvec::SmallVec<[usize; 8]> = a.shape()[..ra - 2].into();
         let folded = rb == 2 && ra > 2;
         if folded {
-            a = a.reshape(&[-1, k as isize].map(|v| if k == 0 && v < 0 { (a.numel() / k.max(1)) as isize } else { v }))?;
+            // Counted from the other sizes, which says it also where k is 0.
+            a = a.reshape(&[a.shape()[..ra - 1].iter().product::<usize>() as isize, k as isize])?;
         }
         let batch = if folded {
             Shape::SCALAR

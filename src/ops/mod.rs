@@ -1,13 +1,17 @@
 //! The language: each op's meaning, kernel and methods in one file. This is the list.
 
+pub mod activation;
 pub mod attention;
 pub mod create;
 pub mod elementwise;
 pub mod gather;
 pub mod gpu;
 pub mod join;
+pub mod linear_algebra;
+pub mod loss;
 pub mod matmul;
 pub mod norm;
+pub mod pad;
 pub mod random;
 pub mod reduce;
 pub mod rope;

@@ -116,7 +116,7 @@ impl Op for Norm {
 }
 
 impl Tensor {
-    fn norm(&self, rms: bool, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64, at: At) -> TensorResult<Tensor> {
+    fn normalized(&self, rms: bool, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64, at: At) -> TensorResult<Tensor> {
         let name = if rms { "rms_norm" } else { "layer_norm" };
         let Some(&cols) = self.shape().last() else { return Err(TensorError::shape(name, at, "a scalar has no last dimension")) };
         let dtype = if self.dtype().is_float() && !self.dtype().is_block() { self.dtype() } else { DType::F32 };
@@ -140,12 +140,36 @@ impl Tensor {
     /// Layer normalization (Ba et al., 2016) over the last dimension: zero mean and unit (biased) variance, times `weight`, plus `bias`.
     #[track_caller]
     pub fn layer_norm(&self, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> TensorResult<Tensor> {
-        self.norm(false, weight, bias, eps, Location::caller())
+        self.normalized(false, weight, bias, eps, Location::caller())
     }
 
     /// Root-mean-square normalization (Zhang and Sennrich, 2019) over the last dimension, times `weight`.
     #[track_caller]
     pub fn rms_norm(&self, weight: Option<&Tensor>, eps: f64) -> TensorResult<Tensor> {
-        self.norm(true, weight, None, eps, Location::caller())
+        self.normalized(true, weight, None, eps, Location::caller())
+    }
+
+    /// Group normalization (Wu and He, 2018) of `[N, C, …]`: each of `groups` runs of channels is centred and scaled by itself, then
+    /// multiplied by `weight` and moved by `bias`, which have one entry per channel. With as many groups as channels, instance normalization.
+    #[track_caller]
+    pub fn group_norm(&self, groups: usize, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let channels = self.shape().get(1).copied().unwrap_or(0);
+        if groups == 0 || channels == 0 || channels % groups != 0 {
+            return Err(TensorError::shape("group_norm", at, format!("{groups} groups of the channels of {}", self.shape())));
+        }
+        let rows = self.shape()[0] * groups;
+        let sizes: smallvec::SmallVec<[isize; 8]> = self.dims().iter().map(|&d| d as isize).collect();
+        let width = self.numel().checked_div(rows).unwrap_or(1);
+        let mut y = self.reshape(&[rows as isize, width as isize])?.layer_norm(None, None, eps)?.reshape(&sizes)?;
+        let mut spread: smallvec::SmallVec<[isize; 8]> = smallvec::smallvec![1; self.rank()];
+        spread[1] = channels as isize;
+        if let Some(w) = weight {
+            y = y.mul(&w.reshape(&spread)?)?;
+        }
+        if let Some(b) = bias {
+            y = y.add(&b.reshape(&spread)?)?;
+        }
+        y.cast_at(self.stored(), at)
     }
 }

@@ -7,7 +7,7 @@ use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::Rhs;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
-use crate::scalar::Binary;
+use crate::scalar::{Binary, Unary};
 use crate::shape::{Shape, dim};
 use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
 use std::panic::Location;
@@ -385,13 +385,80 @@ impl Tensor {
 
     /// The variance over dimensions `dims` (all, if empty), divided by `count - correction`.
     #[track_caller]
-    pub fn var(&self, dims: &[isize], correction: usize, keepdim: bool) -> TensorResult<Tensor> {
-        let at = Location::caller();
+    pub fn var(&self, dims: &[isize], correction: isize, keepdim: bool) -> TensorResult<Tensor> {
+        self.var_at(dims, correction, keepdim, Location::caller())
+    }
+
+    fn var_at(&self, dims: &[isize], correction: isize, keepdim: bool, at: At) -> TensorResult<Tensor> {
         let mean = self.reduce(ReduceOp::Mean, dims, true, at)?;
         let centred = self.binary_at(Binary::Sub, Rhs::Tensor(&mean), at)?;
         let squares = centred.binary_at(Binary::Mul, Rhs::Tensor(&centred), at)?.reduce(ReduceOp::Sum, dims, keepdim, at)?;
         let count = self.numel() / mean.numel().max(1);
         squares.binary_at(Binary::Mul, Rhs::Float(1.0 / (count as f64 - correction as f64).max(0.0)), at)
+    }
+
+    /// The standard deviation over dimensions `dims` (all, if empty): the root of [`Tensor::var`].
+    #[track_caller]
+    pub fn std(&self, dims: &[isize], correction: isize, keepdim: bool) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        self.var_at(dims, correction, keepdim, at)?.unary_at(Unary::Sqrt, at)
+    }
+
+    /// Whether all elements over dimensions `dims` (all, if empty) are not zero; true where there are none.
+    #[track_caller]
+    pub fn all(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
+        self.truth(Location::caller())?.reduce_or(ReduceOp::Min, 1.0, dims, keepdim, Location::caller())
+    }
+
+    /// Whether any element over dimensions `dims` (all, if empty) is not zero; false where there are none.
+    #[track_caller]
+    pub fn any(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
+        self.truth(Location::caller())?.reduce_or(ReduceOp::Max, 0.0, dims, keepdim, Location::caller())
+    }
+
+    /// An extreme, or `empty` where there is nothing to choose from.
+    fn reduce_or(&self, op: ReduceOp, empty: f64, dims: &[isize], keepdim: bool, at: At) -> TensorResult<Tensor> {
+        if self.numel() > 0 {
+            return self.reduce(op, dims, keepdim, at);
+        }
+        let sum = self.reduce(ReduceOp::Sum, dims, keepdim, at)?;
+        Tensor::full(empty, sum.dims(), self.stored(), self.device())
+    }
+
+    /// ln Σ eˣ over dimensions `dims` (all, if empty), from the largest element.
+    #[track_caller]
+    pub fn logsumexp(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let x = if self.dtype().is_float() { self.clone() } else { self.cast_at(DType::F32, at)? };
+        let max = x.reduce_or(ReduceOp::Max, f64::NEG_INFINITY, dims, true, at)?;
+        // An infinite maximum has no differences.
+        let base = max.unary_at(Unary::IsInf, at)?.where_at(Rhs::Lit(0.0), Rhs::Tensor(&max), at)?;
+        let sum = x.binary_at(Binary::Sub, Rhs::Tensor(&base), at)?.unary_at(Unary::Exp, at)?.reduce(ReduceOp::Sum, dims, keepdim, at)?;
+        let sizes: smallvec::SmallVec<[isize; 8]> = sum.dims().iter().map(|&d| d as isize).collect();
+        sum.unary_at(Unary::Log, at)?.binary_at(Binary::Add, Rhs::Tensor(&base.reshape(&sizes)?), at)
+    }
+
+    /// The vector norm of order `p` over dimensions `dims` (all, if empty): (Σ |x|ᵖ)^(1/p); ±∞ gives the extreme of |x|, 0 the count of
+    /// elements that are not zero.
+    #[track_caller]
+    pub fn norm(&self, p: f64, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let x = if self.dtype().is_float() { self.clone() } else { self.cast_at(DType::F32, at)? };
+        let size = x.unary_at(Unary::Abs, at)?;
+        let sum = |t: Tensor| t.reduce(ReduceOp::Sum, dims, keepdim, at);
+        if p == f64::INFINITY {
+            size.reduce_or(ReduceOp::Max, 0.0, dims, keepdim, at)
+        } else if p == f64::NEG_INFINITY {
+            size.reduce_or(ReduceOp::Min, f64::INFINITY, dims, keepdim, at)
+        } else if p == 0.0 {
+            sum(x.truth(at)?.cast_at(x.stored(), at)?)
+        } else if p == 1.0 {
+            sum(size)
+        } else if p == 2.0 {
+            sum(x.binary_at(Binary::Mul, Rhs::Tensor(&x), at)?)?.unary_at(Unary::Sqrt, at)
+        } else {
+            sum(size.binary_at(Binary::Pow, Rhs::Float(p), at)?)?.binary_at(Binary::Pow, Rhs::Float(1.0 / p), at)
+        }
     }
 }
 

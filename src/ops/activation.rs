@@ -1,0 +1,205 @@
+//! Activations: functions that networks put between their layers, written in elementwise primitives so that they fuse anywhere.
+
+use crate::error::{At, TensorError, TensorResult};
+use crate::ops::Rhs;
+use crate::scalar::{Binary, Unary};
+use crate::tensor::Tensor;
+use std::panic::Location;
+
+impl Tensor {
+    /// `self` where it is positive, else `other`; what most activations are made of. NaN goes to `other`.
+    fn positive_or(&self, other: &Tensor, at: At) -> TensorResult<Tensor> {
+        self.binary_at(Binary::Gt, Rhs::Lit(0.0), at)?.where_at(Rhs::Tensor(self), Rhs::Tensor(other), at)
+    }
+
+    /// ln(1 + exp(−|x|)), which lies between 0 and ln 2.
+    fn log1p_exp_minus_abs(&self, at: At) -> TensorResult<Tensor> {
+        self.unary_at(Unary::Abs, at)?.unary_at(Unary::Neg, at)?.unary_at(Unary::Exp, at)?.unary_at(Unary::Log1p, at)
+    }
+
+    fn softplus_at(&self, at: At) -> TensorResult<Tensor> {
+        self.binary_at(Binary::Max, Rhs::Lit(0.0), at)?.binary_at(Binary::Add, Rhs::Tensor(&self.log1p_exp_minus_abs(at)?), at)
+    }
+
+    fn hard_sigmoid_at(&self, at: At) -> TensorResult<Tensor> {
+        let six = self.binary_at(Binary::Add, Rhs::Lit(3.0), at)?.clamp_at(Some(0.0), Some(6.0), at)?;
+        six.binary_at(Binary::Div, Rhs::Float(6.0), at)
+    }
+
+    /// max(x, 0).
+    #[track_caller]
+    pub fn relu(&self) -> TensorResult<Tensor> {
+        self.binary_at(Binary::Max, Rhs::Lit(0.0), Location::caller())
+    }
+
+    /// min(max(x, 0), 6).
+    #[track_caller]
+    pub fn relu6(&self) -> TensorResult<Tensor> {
+        self.clamp_at(Some(0.0), Some(6.0), Location::caller())
+    }
+
+    /// x where it is positive, else `slope` · x. PyTorch's default slope is 0.01.
+    #[track_caller]
+    pub fn leaky_relu(&self, slope: f64) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        self.positive_or(&self.binary_at(Binary::Mul, Rhs::Float(slope), at)?, at)
+    }
+
+    /// x where it is positive, else `weight` · x. A weight of more than one element holds one slope per entry of dimension 1.
+    #[track_caller]
+    pub fn prelu(&self, weight: &Tensor) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let channels = self.shape().get(1).copied().unwrap_or(1);
+        if weight.numel() != 1 && (weight.rank() != 1 || weight.numel() != channels) {
+            return Err(TensorError::shape(
+                "prelu",
+                at,
+                format!("weight {} for {}: want one slope, or {channels}", weight.shape(), self.shape()),
+            ));
+        }
+        let mut sizes: smallvec::SmallVec<[isize; 8]> = smallvec::smallvec![1; self.rank()];
+        if weight.numel() != 1 {
+            sizes[1] = -1;
+        }
+        self.positive_or(&self.binary_at(Binary::Mul, Rhs::Tensor(&weight.reshape(&sizes)?), at)?, at)
+    }
+
+    /// x where it is positive, else `alpha` · (eˣ − 1) (Clevert et al., 2016).
+    #[track_caller]
+    pub fn elu(&self, alpha: f64) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        self.positive_or(&self.unary_at(Unary::Expm1, at)?.binary_at(Binary::Mul, Rhs::Float(alpha), at)?, at)
+    }
+
+    /// x where it is positive, else `alpha` · (e^(x/alpha) − 1) (Barron, 2017).
+    #[track_caller]
+    pub fn celu(&self, alpha: f64) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let tail = self.binary_at(Binary::Div, Rhs::Float(alpha), at)?.unary_at(Unary::Expm1, at)?;
+        self.positive_or(&tail.binary_at(Binary::Mul, Rhs::Float(alpha), at)?, at)
+    }
+
+    /// The self-normalizing elu of Klambauer et al. (2017).
+    #[track_caller]
+    pub fn selu(&self) -> TensorResult<Tensor> {
+        const ALPHA: f64 = 1.673_263_242_354_377_2;
+        const SCALE: f64 = 1.050_700_987_355_480_5;
+        let at = Location::caller();
+        let tail = self.unary_at(Unary::Expm1, at)?.binary_at(Binary::Mul, Rhs::Lit(ALPHA), at)?;
+        self.positive_or(&tail, at)?.binary_at(Binary::Mul, Rhs::Lit(SCALE), at)
+    }
+
+    /// x · sigmoid(x), also called swish.
+    #[track_caller]
+    pub fn silu(&self) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        self.binary_at(Binary::Mul, Rhs::Tensor(&self.unary_at(Unary::Sigmoid, at)?), at)
+    }
+
+    /// x · Φ(x) by the error function: PyTorch's `gelu` (Hendrycks and Gimpel, 2016).
+    #[track_caller]
+    pub fn gelu(&self) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let e = self.binary_at(Binary::Mul, Rhs::Lit(std::f64::consts::FRAC_1_SQRT_2), at)?.unary_at(Unary::Erf, at)?;
+        let half = e.binary_at(Binary::Add, Rhs::Lit(1.0), at)?.binary_at(Binary::Mul, Rhs::Lit(0.5), at)?;
+        self.binary_at(Binary::Mul, Rhs::Tensor(&half), at)
+    }
+
+    /// The tanh approximation of gelu, as GPT-2 and Gemma use it: `0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
+    #[track_caller]
+    pub fn gelu_tanh(&self) -> TensorResult<Tensor> {
+        // 0.5·(1 + tanh(u)) = sigmoid(2u): one primitive less, and no cancellation for negative x.
+        let at = Location::caller();
+        let cube = self.binary_at(Binary::Mul, Rhs::Tensor(self), at)?.binary_at(Binary::Mul, Rhs::Lit(0.044715), at)?.binary_at(
+            Binary::Add,
+            Rhs::Lit(1.0),
+            at,
+        )?;
+        let u2 =
+            self.binary_at(Binary::Mul, Rhs::Tensor(&cube), at)?.binary_at(Binary::Mul, Rhs::Lit(2.0 * 0.797_884_560_802_865_4), at)?;
+        self.binary_at(Binary::Mul, Rhs::Tensor(&u2.unary_at(Unary::Sigmoid, at)?), at)
+    }
+
+    /// ln(1 + eˣ), without overflow.
+    #[track_caller]
+    pub fn softplus(&self) -> TensorResult<Tensor> {
+        self.softplus_at(Location::caller())
+    }
+
+    /// ln(sigmoid(x)), without overflow.
+    #[track_caller]
+    pub fn log_sigmoid(&self) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        self.binary_at(Binary::Min, Rhs::Lit(0.0), at)?.binary_at(Binary::Sub, Rhs::Tensor(&self.log1p_exp_minus_abs(at)?), at)
+    }
+
+    /// x · tanh(softplus(x)) (Misra, 2020).
+    #[track_caller]
+    pub fn mish(&self) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        self.binary_at(Binary::Mul, Rhs::Tensor(&self.softplus_at(at)?.unary_at(Unary::Tanh, at)?), at)
+    }
+
+    /// x / (1 + |x|).
+    #[track_caller]
+    pub fn softsign(&self) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        self.binary_at(Binary::Div, Rhs::Tensor(&self.unary_at(Unary::Abs, at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)?), at)
+    }
+
+    /// min(max(x + 3, 0), 6) / 6.
+    #[track_caller]
+    pub fn hardsigmoid(&self) -> TensorResult<Tensor> {
+        self.hard_sigmoid_at(Location::caller())
+    }
+
+    /// x · hardsigmoid(x).
+    #[track_caller]
+    pub fn hardswish(&self) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        self.binary_at(Binary::Mul, Rhs::Tensor(&self.hard_sigmoid_at(at)?), at)
+    }
+
+    /// x limited to `low..=high`. PyTorch's defaults are −1 and 1.
+    #[track_caller]
+    pub fn hardtanh(&self, low: f64, high: f64) -> TensorResult<Tensor> {
+        self.clamp_at(Some(low), Some(high), Location::caller())
+    }
+
+    /// 0 where |x| is at most `lambda`, else x. PyTorch's default is 0.5.
+    #[track_caller]
+    pub fn hardshrink(&self, lambda: f64) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let small = self.unary_at(Unary::Abs, at)?.binary_at(Binary::Le, Rhs::Float(lambda), at)?;
+        small.where_at(Rhs::Lit(0.0), Rhs::Tensor(self), at)
+    }
+
+    /// x drawn `lambda` nearer to 0, and 0 where it was nearer than that. PyTorch's default is 0.5.
+    #[track_caller]
+    pub fn softshrink(&self, lambda: f64) -> TensorResult<Tensor> {
+        // x − clamp(x, −λ, λ), which also keeps NaN.
+        let at = Location::caller();
+        self.binary_at(Binary::Sub, Rhs::Tensor(&self.clamp_at(Some(-lambda), Some(lambda), at)?), at)
+    }
+
+    /// x where it is above `threshold`, else `value`.
+    #[track_caller]
+    pub fn threshold(&self, threshold: f64, value: f64) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let low = self.binary_at(Binary::Le, self.number(threshold), at)?;
+        low.where_at(self.number(value), Rhs::Tensor(self), at)
+    }
+
+    /// The first half of dimension `d` times the sigmoid of the second half (Dauphin et al., 2017).
+    #[track_caller]
+    pub fn glu(&self, d: isize) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let k = crate::shape::dim(d, self.rank(), "glu", at)?;
+        let size = self.size_for("glu", k, at)?;
+        if size % 2 != 0 {
+            return Err(TensorError::shape("glu", at, format!("dimension {k} of {} is not even", self.shape())));
+        }
+        let (a, b) = (self.narrow(k as isize, 0, size / 2)?, self.narrow(k as isize, size / 2, size / 2)?);
+        a.binary_at(Binary::Mul, Rhs::Tensor(&b.unary_at(Unary::Sigmoid, at)?), at)
+    }
+}

@@ -1,0 +1,118 @@
+//! Products and triangles by the names that linear algebra and PyTorch give them. All are matmul and elementwise work.
+
+use crate::dtype::DType;
+use crate::error::{At, TensorError, TensorResult};
+use crate::ops::Rhs;
+use crate::ops::create::nullary;
+use crate::scalar::{Binary, Prim};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+use std::panic::Location;
+
+impl Tensor {
+    /// The sum of the products of two vectors' elements.
+    #[track_caller]
+    pub fn dot(&self, rhs: &Tensor) -> TensorResult<Tensor> {
+        if self.rank() != 1 || rhs.rank() != 1 {
+            let m = format!("{} and {}: want two vectors", self.shape(), rhs.shape());
+            return Err(TensorError::shape("dot", Location::caller(), m));
+        }
+        self.matmul(rhs)
+    }
+
+    /// The matrix of all products of two vectors' elements.
+    #[track_caller]
+    pub fn outer(&self, rhs: &Tensor) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        if self.rank() != 1 || rhs.rank() != 1 {
+            return Err(TensorError::shape("outer", at, format!("{} and {}: want two vectors", self.shape(), rhs.shape())));
+        }
+        self.unsqueeze(1)?.binary_at(Binary::Mul, Rhs::Tensor(rhs), at)
+    }
+
+    /// `x · weightᵀ + bias` with a weight `[out, in]`, as a layer stores it.
+    #[track_caller]
+    pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> TensorResult<Tensor> {
+        let y = self.matmul(&weight.t()?)?;
+        match bias {
+            Some(b) => y.binary_at(Binary::Add, Rhs::Tensor(b), Location::caller()),
+            None => Ok(y),
+        }
+    }
+
+    /// `beta · self + alpha · a · b` for matrices, a matrix and a vector, or batches of matrices. With a `beta` of 0, `self` only gives its shape.
+    #[track_caller]
+    pub fn addmm(&self, a: &Tensor, b: &Tensor, beta: f64, alpha: f64) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let mut product = a.matmul(b)?;
+        if alpha != 1.0 {
+            product = product.binary_at(Binary::Mul, product.number(alpha), at)?;
+        }
+        let full = self.shape().broadcast(product.shape(), "addmm", at)?;
+        if full != *product.shape() {
+            return Err(TensorError::shape("addmm", at, format!("{} does not broadcast to {}", self.shape(), product.shape())));
+        }
+        match beta {
+            0.0 => Ok(product),
+            1.0 => self.binary_at(Binary::Add, Rhs::Tensor(&product), at),
+            _ => self.binary_at(Binary::Mul, self.number(beta), at)?.binary_at(Binary::Add, Rhs::Tensor(&product), at),
+        }
+    }
+
+    /// Zeros above diagonal `k` of the last two dimensions; 0 is the main diagonal, positive ones lie above it.
+    #[track_caller]
+    pub fn tril(&self, k: i64) -> TensorResult<Tensor> {
+        self.triangle("tril", Binary::Le, k, Location::caller())
+    }
+
+    /// Zeros below diagonal `k` of the last two dimensions; 0 is the main diagonal, positive ones lie above it.
+    #[track_caller]
+    pub fn triu(&self, k: i64) -> TensorResult<Tensor> {
+        self.triangle("triu", Binary::Ge, k, Location::caller())
+    }
+
+    fn triangle(&self, op: &'static str, keep: Binary, k: i64, at: At) -> TensorResult<Tensor> {
+        let r = self.rank();
+        if r < 2 {
+            return Err(TensorError::shape(op, at, format!("{} has no rows and columns", self.shape())));
+        }
+        let iota = |n: usize| nullary(self.device(), Prim::Source(0), &[], DType::I32, Shape::of(&[n]), at);
+        let (rows, cols) = (iota(self.shape()[r - 2])?.unsqueeze(1)?, iota(self.shape()[r - 1])?);
+        // Diagonals far outside are all or nothing; they must fit i32.
+        let k = k.clamp(-(1 << 30), 1 << 30);
+        let kept = cols.binary_at(Binary::Sub, Rhs::Tensor(&rows), at)?.binary_at(keep, Rhs::Int(k), at)?;
+        kept.where_at(Rhs::Tensor(self), self.number(0.0), at)?.cast_at(self.stored(), at)
+    }
+
+    /// 1 at each index along a new last dimension of size `classes`, else 0, in the dtype of the indices.
+    #[track_caller]
+    pub fn one_hot(&self, classes: usize) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        if !self.dtype().is_int() {
+            return Err(TensorError::dtype("one_hot", at, format!("the indices are {}, not integers", self.dtype())));
+        }
+        let iota = nullary(self.device(), Prim::Source(0), &[], DType::I32, Shape::new(&[classes], "one_hot", at)?, at)?;
+        self.unsqueeze(-1)?.binary_at(Binary::Eq, Rhs::Tensor(&iota), at)?.cast_at(self.dtype(), at)
+    }
+
+    /// The cosine of the angle between two tensors along dimension `d`; lengths below `eps` (PyTorch: 1e-8) count as `eps`.
+    #[track_caller]
+    pub fn cosine_similarity(&self, rhs: &Tensor, d: isize, eps: f64) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let full = self.shape().broadcast(rhs.shape(), "cosine_similarity", at)?;
+        let (a, b) = (self.broadcast_to(&full)?, rhs.broadcast_to(&full)?);
+        let (long_a, long_b) = (a.norm(2.0, &[d], true)?, b.norm(2.0, &[d], true)?);
+        let unit = |x: &Tensor, long: &Tensor| x.binary_at(Binary::Div, Rhs::Tensor(&long.clamp_at(Some(eps), None, at)?), at);
+        unit(&a, &long_a)?.binary_at(Binary::Mul, Rhs::Tensor(&unit(&b, &long_b)?), at)?.sum(&[d], false)
+    }
+
+    /// Divided by the `p`-norm along dimension `d`; norms below `eps` (PyTorch: 1e-12) count as `eps`.
+    #[track_caller]
+    pub fn normalize(&self, p: f64, d: isize, eps: f64) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let x = self.cast_at(if self.dtype().compute() == DType::F64 { DType::F64 } else { DType::F32 }, at)?;
+        let long = x.norm(p, &[d], true)?.clamp_at(Some(eps), None, at)?;
+        let y = x.binary_at(Binary::Div, Rhs::Tensor(&long), at)?;
+        if self.dtype().is_float() { y.cast_at(self.stored(), at) } else { Ok(y) }
+    }
+}
