@@ -7,7 +7,8 @@ use std::path::Path;
 /// Parses, validates and translates one file.
 fn check(path: &Path) {
     let text = std::fs::read_to_string(path).unwrap();
-    let module = naga::front::wgsl::parse_str(&text).unwrap_or_else(|e| panic!("{}", e.emit_to_string_with_path(&text, path)));
+    let module = naga::front::wgsl::parse_str(&text)
+        .unwrap_or_else(|e| panic!("{}", e.emit_to_string_with_path(&text, &path.display().to_string())));
     let info = Validator::new(ValidationFlags::all(), Capabilities::all())
         .validate(&module)
         .unwrap_or_else(|e| panic!("{}", e.emit_to_string_with_path(&text, &path.display().to_string())));

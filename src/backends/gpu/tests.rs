@@ -584,7 +584,7 @@ fn lesser(max_bindings: usize, soft_f16: bool) -> Option<GpuMachine> {
     let c = Arc::get_mut(&mut core).unwrap();
     c.max_bindings = max_bindings;
     c.soft_f16.store(soft_f16, Ordering::Relaxed);
-    Some(GpuMachine { core, runner: Default::default(), staging: Mutex::new(None) })
+    Some(GpuMachine { core, runner: Default::default(), spare: Default::default(), staging: Mutex::new(None) })
 }
 
 #[test]
