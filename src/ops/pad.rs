@@ -161,7 +161,7 @@ impl Tensor {
         sizes[k + 1] = n as isize;
         let wide = wide.expand(&sizes)?;
         sizes.remove(k + 1);
-        sizes[k] = size.checked_mul(n).unwrap_or(usize::MAX) as isize;
+        sizes[k] = size.saturating_mul(n) as isize;
         wide.reshape(&sizes)
     }
 
