@@ -33,6 +33,8 @@ const QUERIES: usize = 32;
 const KEYS: usize = 256;
 /// Queries of one key head up to which keys are streamed past them, split among threads along the keys.
 const FEW: usize = 16;
+/// Keys of a thread's share then.
+const CHUNK: usize = 64;
 
 /// What the operands' shapes and the parameters say.
 struct Sizes {
@@ -84,6 +86,27 @@ impl Sizes {
         let bound = |x: usize| x.clamp(from, from + len) - from;
         bound(seen.start)..bound(seen.end)
     }
+}
+
+/// Runs code over the first element of rows, in the type that they are stored in.
+macro_rules! with_rows {
+    ($rows:expr, |$ptr:ident| $run:expr) => {{
+        let bytes = $rows.bytes.as_ptr();
+        match $rows.dtype {
+            DType::F16 => {
+                let $ptr = bytes.cast::<columns::F16>();
+                $run
+            }
+            DType::BF16 => {
+                let $ptr = bytes.cast::<columns::Bf16>();
+                $run
+            }
+            _ => {
+                let $ptr = bytes.cast::<f32>();
+                $run
+            }
+        }
+    }};
 }
 
 impl AttentionKernel {
@@ -170,21 +193,21 @@ impl AttentionKernel {
     /// the type it is stored in; partial results of the blocks are joined at the end.
     fn stream(&self, task: &dyn Task, z: &Sizes) {
         let n = z.sharing * z.t;
-        let (first, end) = (z.seen(0).start / KEYS, z.seen(z.t - 1).end.div_ceil(KEYS));
+        let (first, end) = (z.seen(0).start / CHUNK, z.seen(z.t - 1).end.div_ceil(CHUNK));
         let chunks = end.saturating_sub(first).max(1);
         // A partial result: the sums, then the largest score and the sum of weights.
         let size = z.dv + 2;
         let partials = task.shared(z.batch * z.kv_heads * chunks * n * size * 4).cast::<f32>();
         let queries = values::<f32>(task, n * z.d);
-        let scores = values::<f32>(task, n * KEYS);
-        let (key_room, value_room) = (values::<f32>(task, KEYS * z.d), values::<f32>(task, KEYS * z.dv));
-        let masks = values::<f32>(task, if self.mask { KEYS } else { 0 });
+        let scores = values::<f32>(task, n * CHUNK);
+        let (key_room, value_room) = (values::<f32>(task, CHUNK * z.d), values::<f32>(task, CHUNK * z.dv));
+        let masks = values::<f32>(task, if self.mask { CHUNK } else { 0 });
         let (key_memory, value_memory) = (rows(task, 1), rows(task, 2));
         for item in share(z.batch * z.kv_heads * chunks, 1, task.thread(), task.threads()) {
             let (kv, chunk) = (item / chunks, item % chunks);
             let (batch, kv_head) = (kv / z.kv_heads, kv % z.kv_heads);
-            let from = (first + chunk) * KEYS;
-            let len = KEYS.min(z.valid.saturating_sub(from));
+            let from = (first + chunk) * CHUNK;
+            let len = CHUNK.min(z.valid.saturating_sub(from));
             let head = batch * z.heads + kv_head * z.sharing;
             task.load(0, head * z.t * z.d, f32::lane(queries));
             // SAFETY: there is room for every item's partial results, and each is written by one thread.
@@ -192,9 +215,12 @@ impl AttentionKernel {
             let scores = &mut scores[..n * len];
             let keys = key_memory.as_ref().map(|m| m.at(batch, kv_head, from));
             let keys = keys.unwrap_or_else(|| loaded(task, 1, (kv * z.s + from) * z.d, &mut key_room[..len * z.d], z.d));
-            if len > 0 {
+            if z.d > 0 && len > 0 {
                 let row_bytes = keys.row * keys.dtype.block_bytes();
-                dot::matvec_multi(path::current(), keys.dtype, keys.bytes, row_bytes, queries, n, scores, len);
+                // Keys stay in the cache from one query to the next.
+                for (query, scores) in queries.chunks_exact(z.d).zip(scores.chunks_exact_mut(len)) {
+                    dot::matvec(path::current(), keys.dtype, keys.bytes, row_bytes, query, scores);
+                }
             }
             let values = value_memory.as_ref().map(|m| m.at(batch, kv_head, from));
             let values = values.unwrap_or_else(|| loaded(task, 2, (kv * z.s + from) * z.dv, &mut value_room[..len * z.dv], z.dv));
@@ -215,15 +241,8 @@ impl AttentionKernel {
                 if max == f32::LOWEST {
                     continue;
                 }
-                let ptr = values.bytes.as_ptr();
-                // SAFETY: `len` rows of values lie within the operand or in scratch.
-                unsafe {
-                    match values.dtype {
-                        DType::F16 => columns::add(ptr.cast::<columns::F16>().add(seen.start * values.row), values.row, weights, sums),
-                        DType::BF16 => columns::add(ptr.cast::<columns::Bf16>().add(seen.start * values.row), values.row, weights, sums),
-                        _ => columns::add(ptr.cast::<f32>().add(seen.start * values.row), values.row, weights, sums),
-                    }
-                }
+                // SAFETY: as above, of values.
+                with_rows!(values, |ptr| unsafe { columns::add(ptr.add(seen.start * values.row), values.row, weights, sums) });
             }
         }
         task.barrier();

@@ -83,13 +83,15 @@ impl MatMulKernel {
                 }
             };
             let first = raw.offset / block * size + batch * (strides[0].max(0) as usize) / block * size + row * row_bytes;
-            let y = &mut results[..s.m * rows];
+            let direct = if s.m == 1 { target::<f32>(task, 0, at, rows) } else { None };
+            let in_place = direct.is_some();
+            let y = direct.unwrap_or(&mut results[..s.m * rows]);
             if s.m == 1 {
                 dot::matvec(path::current(), source.dtype, &bytes[first..], row_bytes, x, y);
             } else {
                 dot::matvec_multi(path::current(), source.dtype, &bytes[first..], row_bytes, x, s.m, y, rows);
             }
-            for (i, y) in y.chunks_exact_mut(rows).enumerate() {
+            for (i, y) in y.chunks_exact_mut(rows).enumerate().filter(|_| !in_place) {
                 task.store(0, (batch * s.m + i) * s.n + row, f32::lane(y));
             }
             at += rows;

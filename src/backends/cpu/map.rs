@@ -38,10 +38,10 @@ pub(crate) struct Code {
 pub(crate) enum Sink<'a> {
     /// To one piece of memory, in the compute type.
     Memory(*mut u8),
-    /// To targets; each may be written directly only where its flag says so.
-    Targets(&'a [Span], &'a [bool]),
+    /// To targets.
+    Targets(&'a [Span<'a>]),
     /// To targets that are too large for the caches.
-    Streams(&'a [Span]),
+    Streams(&'a [Span<'a>]),
 }
 
 impl Code {
@@ -195,7 +195,7 @@ impl Code {
     /// the results and be nobody else's.
     pub(crate) unsafe fn run(
         &self,
-        sources: &[Span],
+        sources: &[Span<'_>],
         params: &[f64],
         value: *const u8,
         registers: *mut u8,
@@ -231,7 +231,7 @@ impl Code {
     #[allow(clippy::too_many_arguments)]
     unsafe fn run_block(
         &self,
-        sources: &[Span],
+        sources: &[Span<'_>],
         places: &mut [*const u8],
         value: *const u8,
         registers: *mut u8,
@@ -250,9 +250,9 @@ impl Code {
                     None => None,
                     Some(k) => match *sink {
                         Sink::Memory(out) => Some(out.add(done * width)),
-                        Sink::Targets(targets, allowed) => {
+                        Sink::Targets(targets) => {
                             let t = &targets[k];
-                            if allowed[k] && t.direct() { t.in_place(at, len) } else { None }
+                            if t.apart && t.direct() { t.in_place(at, len) } else { None }
                         }
                         Sink::Streams(_) => None,
                     },
@@ -291,9 +291,9 @@ impl Code {
                             std::ptr::copy(from, out, len * width);
                         }
                     }
-                    Sink::Targets(targets, allowed) => {
+                    Sink::Targets(targets) => {
                         let t = &targets[k];
-                        let there = if allowed[k] && t.direct() { t.in_place(at, len) } else { None };
+                        let there = if t.apart && t.direct() { t.in_place(at, len) } else { None };
                         if there.is_none_or(|p| from != p.cast_const()) {
                             t.put(at, len, from);
                         }

@@ -28,12 +28,12 @@ use crate::plan::{Buf, Load, MemoryStats, Plan, Source, Step, Work};
 use map::Code;
 use memory::Pool;
 use smallvec::SmallVec;
-use span::Span;
+use span::{Reach, Span};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use task::{Bound, Common, CpuTask, Local, NoScratch, Prepared};
+use task::{Common, CpuTask, Local, NoScratch, Operand, Prepared, Role};
 use team::{Barrier, Team};
 
 /// Bytes kept for reuse at most.
@@ -95,20 +95,20 @@ impl CpuMachine {
     }
 
     /// What a plan's steps need, found once per plan.
-    fn prepared(&self, plan: &Arc<Plan>) -> Arc<[Prepared]> {
+    fn prepared(&self, plan: &Arc<Plan>) -> TensorResult<Arc<[Prepared]>> {
         let key = Arc::as_ptr(plan) as usize;
         let mut plans = lock(&self.plans);
         if let Some((known, prepared)) = plans.get(&key)
             && known.strong_count() > 0
         {
-            return prepared.clone();
+            return Ok(prepared.clone());
         }
         if plans.len() >= PLANS {
             plans.retain(|_, (plan, _)| plan.strong_count() > 0);
         }
-        let prepared: Arc<[Prepared]> = plan.steps.iter().map(prepare).collect();
+        let prepared: Arc<[Prepared]> = plan.steps.iter().map(prepare).collect::<TensorResult<_>>()?;
         plans.insert(key, (Arc::downgrade(plan), prepared.clone()));
-        prepared
+        Ok(prepared)
     }
 
     fn take_failure(&self) -> TensorResult<()> {
@@ -119,70 +119,85 @@ impl CpuMachine {
     }
 }
 
-fn prepare(step: &Step) -> Prepared {
+fn prepare(step: &Step) -> TensorResult<Prepared> {
     let loads: Vec<Code> = step.loads.iter().map(Code::of_load).collect();
-    let stored: usize = step.stores.iter().map(|s| s.shape.count() * s.target.dtype.block_bytes()).sum();
-    let bytes_of = |source: &Source| source.layout.shape.count() / source.dtype.block() * source.dtype.block_bytes();
-    match &step.work {
+    let mut groups: Vec<Vec<Role>> = Vec::new();
+    let (stores, map) = match &step.work {
         Work::Map => {
             let (code, sources) = Code::of_map(step);
-            let read: usize = sources.iter().map(|&(s, k)| bytes_of(&step.stores[s].sources[k])).sum();
-            let count = step.stores.first().map_or(0, |s| s.shape.count());
-            let units = ((stored + read) / BYTES).max(count * code.cost() / (8 * BYTES));
-            let registers = code.scratch();
-            Prepared { loads, stores: Vec::new(), map: Some((code, sources)), threads: units.max(1), registers }
+            groups.push(sources.into_iter().map(|(s, k)| Role::Store(s, k)).collect());
+            (Vec::new(), Some(code))
         }
-        Work::Kernel(kernel) => {
-            let stores: Vec<Code> = step.stores.iter().map(Code::of_store).collect();
+        Work::Kernel(_) => {
+            groups.extend(step.loads.iter().enumerate().map(|(l, load)| (0..load.sources.len()).map(|k| Role::Load(l, k)).collect()));
+            groups.extend(step.stores.iter().enumerate().map(|(s, store)| (0..store.sources.len()).map(|k| Role::Store(s, k)).collect()));
+            (step.stores.iter().map(Code::of_store).collect(), None)
+        }
+    };
+    groups.push((0..step.stores.len()).map(Role::Target).collect());
+    let ends = groups.iter().scan(0, |end, g| {
+        *end += g.len();
+        Some(*end)
+    });
+    let ends = ends.collect();
+    let operands = groups.into_iter().flatten().map(|role| {
+        let reach = Reach::of(&role.source(step).layout).ok_or_else(|| outside(step, role))?;
+        Ok(Operand { role, reach })
+    });
+    let operands: Vec<Operand> = operands.collect::<TensorResult<_>>()?;
+    let threads = worth(step, map.as_ref(), &operands).max(1);
+    let registers = loads.iter().chain(&stores).chain(&map).map(Code::scratch).max().unwrap_or(0);
+    Ok(Prepared { loads, stores, map, threads, registers, operands, ends })
+}
+
+/// How many threads a step's size is worth.
+fn worth(step: &Step, map: Option<&Code>, operands: &[Operand]) -> usize {
+    let bytes_of = |source: &Source| source.layout.shape.count() / source.dtype.block() * source.dtype.block_bytes();
+    let stored: usize = step.stores.iter().map(|s| s.shape.count() * s.target.dtype.block_bytes()).sum();
+    match (&step.work, map) {
+        (Work::Kernel(kernel), _) => {
             let ops = kernel.ops(step);
             // A gather's table is mostly left alone: no more is read than the operations could use.
-            let read = |l: &Load| l.sources.iter().map(bytes_of).sum::<usize>() as u64;
-            let read: u64 = step.loads.iter().map(|l| read(l).min(ops.saturating_mul(8))).sum();
-            let units = (ops / OPS).max((stored as u64 + read) / BYTES as u64);
-            let registers = loads.iter().chain(&stores).map(Code::scratch).max().unwrap_or(0);
-            Prepared { loads, stores, map: None, threads: usize::try_from(units).unwrap_or(usize::MAX).max(1), registers }
+            let read = |l: &Load| (l.sources.iter().map(bytes_of).sum::<usize>() as u64).min(ops.saturating_mul(8));
+            let moved = stored as u64 + step.loads.iter().map(read).sum::<u64>();
+            usize::try_from((ops / OPS).max(moved / BYTES as u64)).unwrap_or(usize::MAX)
+        }
+        (Work::Map, map) => {
+            let moved: usize = operands.iter().map(|o| bytes_of(o.role.source(step))).sum();
+            let count = step.stores.first().map_or(0, |s| s.shape.count());
+            (moved / BYTES).max(count * map.map_or(0, Code::cost) / (8 * BYTES))
         }
     }
 }
 
-/// Binds a step's operands to memory and checks that they lie within it.
-fn bind(step: &Step, prepared: &Prepared, place: &dyn Fn(Buf) -> Option<Place>, params: &[f64]) -> TensorResult<Bound> {
-    let span = |source: &Source| -> TensorResult<Span> {
-        let outside = || TensorError::Index {
-            op: step.name,
-            message: format!("a window of {} at an offset of {} does not lie within its buffer", source.layout.shape, source.layout.offset),
-            at: step.at,
-        };
-        let start = match source.offset {
-            None => 0.0,
-            Some(p) => params.get(p as usize).copied().ok_or_else(outside)?,
-        };
-        let Place(base, bytes) = place(source.buf).ok_or_else(outside)?;
-        Span::new(base, bytes, source.dtype, &source.layout, start).ok_or_else(outside)
-    };
-    let spans = |sources: &[Source]| sources.iter().map(&span).collect::<TensorResult<SmallVec<[Span; 2]>>>();
-    let mut bound = Bound { loads: SmallVec::new(), extras: SmallVec::new(), targets: SmallVec::new(), apart: SmallVec::new() };
-    match &prepared.map {
-        Some((_, sources)) => {
-            let spans = sources.iter().map(|&(s, k)| span(&step.stores[s].sources[k])).collect::<TensorResult<_>>()?;
-            bound.loads.push(spans);
+fn outside(step: &Step, role: Role) -> TensorError {
+    let layout = &role.source(step).layout;
+    let message = format!("a window of {} at an offset of {} does not lie within its buffer", layout.shape, layout.offset);
+    TensorError::Index { op: step.name, message, at: step.at }
+}
+
+/// Binds the operands of all steps to memory and checks that they lie within it.
+fn bind<'a>(plan: &'a Plan, prepared: &[Prepared], place: &dyn Fn(Buf) -> Option<Place>, params: &[f64]) -> TensorResult<Vec<Span<'a>>> {
+    let mut spans: Vec<Span<'a>> = Vec::with_capacity(prepared.iter().map(|p| p.operands.len()).sum());
+    for (step, prepared) in plan.steps.iter().zip(prepared) {
+        let first = spans.len();
+        for operand in &prepared.operands {
+            let source = operand.role.source(step);
+            let start = match source.offset {
+                None => Some(0.0),
+                Some(p) => params.get(p as usize).copied(),
+            };
+            let span = place(source.buf)
+                .zip(start)
+                .and_then(|(Place(base, bytes), start)| Span::new(base, bytes, source.dtype, &source.layout, &operand.reach, start));
+            spans.push(span.ok_or_else(|| outside(step, operand.role))?);
         }
-        None => {
-            for load in &step.loads {
-                bound.loads.push(spans(&load.sources)?);
-            }
-            for store in &step.stores {
-                bound.extras.push(spans(&store.sources)?);
-            }
+        let (read, written) = spans[first..].split_at_mut(prepared.operands.len() - step.stores.len());
+        for t in written {
+            t.apart = !read.iter().any(|s| s.may_overlap(t));
         }
     }
-    for store in &step.stores {
-        bound.targets.push(span(&store.target)?);
-    }
-    for t in &bound.targets {
-        bound.apart.push(!bound.loads.iter().chain(&bound.extras).flatten().any(|s| s.may_overlap(t)));
-    }
-    Ok(bound)
+    Ok(spans)
 }
 
 impl Machine for CpuMachine {
@@ -214,7 +229,7 @@ impl Machine for CpuMachine {
 
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
         self.submits.fetch_add(1, Ordering::Relaxed);
-        let prepared = self.prepared(plan);
+        let prepared = self.prepared(plan)?;
         let slots = plan.slots.iter().map(|&bytes| self.pool.alloc(bytes)).collect::<TensorResult<SmallVec<[CpuBuffer; 8]>>>()?;
         let place_of = |b: &CpuBuffer| Place(b.as_ptr(), b.len());
         #[allow(clippy::unnecessary_wraps, irrefutable_let_patterns)]
@@ -232,10 +247,7 @@ impl Machine for CpuMachine {
             Buf::Slot(n) => slots.get(n as usize).map(place_of),
             Buf::Iota => Some(Place(std::ptr::null_mut(), 0)),
         };
-        let mut bound = Vec::with_capacity(plan.steps.len());
-        for (step, prepared) in plan.steps.iter().zip(prepared.iter()) {
-            bound.push(bind(step, prepared, &place, params)?);
-        }
+        let spans = bind(plan, &prepared, &place, params)?;
         let _running = lock(&self.running);
         let team = self.team.threads();
         let panicked = AtomicBool::new(false);
@@ -243,7 +255,10 @@ impl Machine for CpuMachine {
         let walk = |thread: usize, all: usize| {
             let mut local = lock(&self.locals[thread]);
             let mut before = 1;
-            for ((step, prepared), bound) in plan.steps.iter().zip(prepared.iter()).zip(&bound) {
+            let mut rest = &spans[..];
+            for (step, prepared) in plan.steps.iter().zip(prepared.iter()) {
+                let spans;
+                (spans, rest) = rest.split_at(prepared.operands.len());
                 let threads = prepared.threads.min(all);
                 // Steps that only thread 0 runs are in order without a meeting.
                 if threads > 1 || before > 1 {
@@ -254,7 +269,7 @@ impl Machine for CpuMachine {
                     continue;
                 }
                 let work =
-                    AssertUnwindSafe(|| CpuTask::new(step, prepared, bound, params, thread, threads, &self.common, &mut local).run());
+                    AssertUnwindSafe(|| CpuTask::new(step, prepared, spans, params, thread, threads, &self.common, &mut local).run());
                 if let Err(panic) = catch_unwind(work) {
                     if let Some(NoScratch(bytes)) = panic.downcast_ref() {
                         no_scratch.store(*bytes as u64, Ordering::Relaxed);

@@ -9,24 +9,24 @@ use crate::shape::MAX_RANK;
 
 /// A source or target bound to memory.
 #[derive(Clone, Copy)]
-pub(crate) struct Span {
+pub(crate) struct Span<'a> {
     /// The buffer's first byte; null for `Buf::Iota`.
     pub base: *mut u8,
     /// The buffer's size.
     pub bytes: usize,
-    pub dtype: DType,
     /// The first element, run-time part included.
     pub first: usize,
+    pub dtype: DType,
     pub kind: Kind,
-    rank: usize,
-    dims: [usize; MAX_RANK],
-    strides: [isize; MAX_RANK],
+    /// For a target: whether it is apart from all that the step reads, so that results may be written before all is read.
+    pub apart: bool,
+    layout: &'a Layout,
 }
 
 // SAFETY: spans carry addresses between the threads of one run, which keeps the buffers alive and splits the writes.
-unsafe impl Send for Span {}
+unsafe impl Send for Span<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Span {}
+unsafe impl Sync for Span<'_> {}
 
 /// How elements follow each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,43 +39,61 @@ pub(crate) enum Kind {
     Strided,
 }
 
-impl Span {
-    /// Binds a layout to memory. `None` where an element would lie outside the buffer.
-    pub(crate) fn new(base: *mut u8, bytes: usize, dtype: DType, layout: &Layout, start: f64) -> Option<Span> {
-        let (mut low, mut high) = (0isize, 0isize);
+/// What a layout says about memory, wherever it starts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    kind: Kind,
+    /// Elements before the first and after it.
+    low: usize,
+    high: usize,
+    empty: bool,
+}
+
+impl Reach {
+    /// `None` where the addresses overflow.
+    pub(crate) fn of(layout: &Layout) -> Option<Reach> {
+        let (mut low, mut high) = (0usize, 0usize);
         let (mut step, mut contiguous, mut splat) = (1isize, true, true);
-        let count = layout.shape.count();
         for (&d, &s) in layout.shape.iter().zip(layout.strides()).rev() {
             if d > 1 {
                 let reach = s.checked_mul(d as isize - 1)?;
-                if reach < 0 {
-                    low = low.checked_add(reach)?;
-                } else {
-                    high = high.checked_add(reach)?;
-                }
+                let side = if reach < 0 { &mut low } else { &mut high };
+                *side = side.checked_add(reach.unsigned_abs())?;
                 contiguous &= s == step;
                 splat &= s == 0;
                 step = step.checked_mul(d as isize)?;
             }
         }
-        if !(0.0..=(isize::MAX / 16) as f64).contains(&start) {
-            return None;
-        }
-        let first = layout.offset.checked_add(start as usize)?;
-        let end = first.checked_add_signed(high)?.checked_add(1)?;
-        first.checked_add_signed(low)?;
-        if count > 0 && !base.is_null() && dtype.bytes(end.checked_next_multiple_of(dtype.block())?)? > bytes {
-            return None;
-        }
+        let count = layout.shape.count();
         let kind = match () {
             _ if contiguous || count <= 1 => Kind::Contiguous,
             _ if splat => Kind::Splat,
             _ => Kind::Strided,
         };
-        let mut dims = [1; MAX_RANK];
-        let rank = layout.shape.rank();
-        dims[..rank].copy_from_slice(layout.shape.dims());
-        Some(Span { base, bytes, dtype, first, kind, rank, dims, strides: layout.strides })
+        Some(Reach { kind, low, high, empty: count == 0 })
+    }
+}
+
+impl<'a> Span<'a> {
+    /// Binds a layout to memory. `None` where an element would lie outside the buffer.
+    pub(crate) fn new(base: *mut u8, bytes: usize, dtype: DType, layout: &'a Layout, reach: &Reach, start: f64) -> Option<Span<'a>> {
+        if !(0.0..=(isize::MAX / 16) as f64).contains(&start) {
+            return None;
+        }
+        let first = layout.offset.checked_add(start as usize)?;
+        if !reach.empty && !base.is_null() {
+            let end = first.checked_add(reach.high)?.checked_add(1)?;
+            if first < reach.low || end.div_ceil(dtype.block()).checked_mul(dtype.block_bytes())? > bytes {
+                return None;
+            }
+        }
+        Some(Span { base, bytes, first, dtype, kind: reach.kind, apart: false, layout })
+    }
+
+    /// Sizes and strides, of which a strided span has at least one.
+    #[inline(always)]
+    fn dims(&self) -> (&'a [usize], &'a [isize]) {
+        (self.layout.shape.dims(), self.layout.strides())
     }
 
     /// Whether elements lie in memory in the form that programs compute with.
@@ -91,8 +109,9 @@ impl Span {
             Kind::Contiguous => self.first + start,
             Kind::Splat => return (n == 1).then(|| self.at(self.first)),
             Kind::Strided => {
-                let inner = self.dims[self.rank - 1];
-                if self.strides[self.rank - 1] != 1 || start % inner + n > inner {
+                let (dims, strides) = self.dims();
+                let inner = dims[dims.len() - 1];
+                if strides[dims.len() - 1] != 1 || start % inner + n > inner {
                     return None;
                 }
                 self.offset(start)
@@ -110,9 +129,10 @@ impl Span {
     #[inline]
     fn offset(&self, mut i: usize) -> usize {
         let mut o = self.first as isize;
-        for d in (0..self.rank).rev() {
-            o += (i % self.dims[d]) as isize * self.strides[d];
-            i /= self.dims[d];
+        let (dims, strides) = self.dims();
+        for (&d, &s) in dims.iter().zip(strides).rev() {
+            o += (i % d) as isize * s;
+            i /= d;
         }
         o as usize
     }
@@ -124,30 +144,31 @@ impl Span {
             Kind::Contiguous => f(self.first + start, 1, 0, n),
             Kind::Splat => f(self.first, 0, 0, n),
             Kind::Strided => {
+                let (dims, strides) = self.dims();
                 let mut index = [0usize; MAX_RANK];
                 let mut o = self.first as isize;
                 let mut i = start;
-                for d in (0..self.rank).rev() {
-                    index[d] = i % self.dims[d];
-                    i /= self.dims[d];
-                    o += index[d] as isize * self.strides[d];
+                for d in (0..dims.len()).rev() {
+                    index[d] = i % dims[d];
+                    i /= dims[d];
+                    o += index[d] as isize * strides[d];
                 }
-                let last = self.rank - 1;
+                let last = dims.len() - 1;
                 let mut done = 0;
                 while done < n {
-                    let len = (self.dims[last] - index[last]).min(n - done);
-                    f(o as usize, self.strides[last], done, len);
+                    let len = (dims[last] - index[last]).min(n - done);
+                    f(o as usize, strides[last], done, len);
                     done += len;
                     // On to the start of the next run.
-                    o -= index[last] as isize * self.strides[last];
+                    o -= index[last] as isize * strides[last];
                     index[last] = 0;
                     for d in (0..last).rev() {
                         index[d] += 1;
-                        o += self.strides[d];
-                        if index[d] < self.dims[d] {
+                        o += strides[d];
+                        if index[d] < dims[d] {
                             break;
                         }
-                        o -= index[d] as isize * self.strides[d];
+                        o -= index[d] as isize * strides[d];
                         index[d] = 0;
                     }
                 }
@@ -270,13 +291,13 @@ impl Span {
     ///
     /// # Safety
     /// As `fetch` for `self` and `put` for `to`.
-    pub(crate) unsafe fn copy_to(&self, to: &Span, start: usize, n: usize) -> bool {
+    pub(crate) unsafe fn copy_to(&self, to: &Span<'_>, start: usize, n: usize) -> bool {
         if self.dtype != to.dtype || self.dtype.is_block() || self.base.is_null() {
             return false;
         }
         let size = self.dtype.block_bytes();
-        let long =
-            |s: &Span| s.kind == Kind::Contiguous || (s.kind == Kind::Strided && s.strides[s.rank - 1] == 1 && s.dims[s.rank - 1] >= 16);
+        let rows = |s: &Span| s.dims().1.last() == Some(&1) && s.dims().0.last().is_some_and(|&d| d >= 16);
+        let long = |s: &Span| s.kind == Kind::Contiguous || (s.kind == Kind::Strided && rows(s));
         if !long(self) || !long(to) {
             return false;
         }
@@ -290,13 +311,13 @@ impl Span {
     }
 }
 
-impl Span {
+impl Span<'_> {
     /// Copies all elements to a row-major span of the same plain dtype where the innermost dimension here is another one than there:
     /// this thread's share. `false` where the layouts are not like that.
     ///
     /// # Safety
     /// As `copy_to`; the spans must not overlap.
-    pub(crate) unsafe fn transpose_to(&self, to: &Span, thread: usize, threads: usize) -> bool {
+    pub(crate) unsafe fn transpose_to(&self, to: &Span<'_>, thread: usize, threads: usize) -> bool {
         /// Columns of a share: their lines are read by one thread.
         const STRIP: usize = 64;
         if self.kind != Kind::Strided
@@ -307,31 +328,32 @@ impl Span {
         {
             return false;
         }
-        let (last, size) = (self.rank - 1, self.dtype.block_bytes());
-        let Some(inner) = (0..last).find(|&d| self.strides[d] == 1) else { return false };
-        if self.dims[inner] < 8 || self.dims[last] < 8 {
+        let (dims, strides) = self.dims();
+        let (last, size) = (dims.len() - 1, self.dtype.block_bytes());
+        let Some(inner) = (0..last).find(|&d| strides[d] == 1) else { return false };
+        if dims[inner] < 8 || dims[last] < 8 {
             return false;
         }
         let mut target = [1isize; MAX_RANK];
         for d in (0..last).rev() {
-            target[d] = target[d + 1] * self.dims[d + 1] as isize;
+            target[d] = target[d + 1] * dims[d + 1] as isize;
         }
-        let strips = self.dims[inner].div_ceil(STRIP);
+        let strips = dims[inner].div_ceil(STRIP);
         let others = (0..last).filter(|&d| d != inner);
-        let matrices: usize = others.clone().map(|d| self.dims[d]).product();
+        let matrices: usize = others.clone().map(|d| dims[d]).product();
         for item in super::share(matrices * strips, 1, thread, threads) {
             let first = item % strips * STRIP;
             let (mut from, mut into) = (self.first as isize + first as isize, to.first as isize + first as isize * target[inner]);
             let mut rest = item / strips;
             for d in others.clone().rev() {
-                from += (rest % self.dims[d]) as isize * self.strides[d];
-                into += (rest % self.dims[d]) as isize * target[d];
-                rest /= self.dims[d];
+                from += (rest % dims[d]) as isize * strides[d];
+                into += (rest % dims[d]) as isize * target[d];
+                rest /= dims[d];
             }
             let (from, into) = (self.base.wrapping_add(from as usize * size), to.base.wrapping_add(into as usize * size));
-            let cols = STRIP.min(self.dims[inner] - first);
+            let cols = STRIP.min(dims[inner] - first);
             // SAFETY: the matrix is a part of both spans, which the caller vouches for.
-            unsafe { super::transpose(size, from, self.strides[last], into, target[inner], self.dims[last], cols) };
+            unsafe { super::transpose(size, from, strides[last], into, target[inner], dims[last], cols) };
         }
         true
     }

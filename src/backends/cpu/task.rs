@@ -2,11 +2,10 @@
 
 use super::map::{Code, Sink};
 use super::memory::Block;
-use super::span::{Span, finish_streaming};
+use super::span::{Reach, Span, finish_streaming};
 use super::team::Barrier;
 use crate::error::{At, TensorError};
-use crate::plan::{Lane, Raw, Step, Task, Work};
-use smallvec::SmallVec;
+use crate::plan::{Lane, Raw, Source, Step, Task, Work};
 use std::cell::UnsafeCell;
 use std::sync::{Mutex, PoisonError};
 
@@ -19,23 +18,41 @@ const STREAM: usize = 24 << 20;
 pub(crate) struct Prepared {
     pub loads: Vec<Code>,
     pub stores: Vec<Code>,
-    /// The map's code and the sources that it reads, as (store, source).
-    pub map: Option<(Code, Vec<(usize, usize)>)>,
+    pub map: Option<Code>,
     /// The most threads that the step's size is worth.
     pub threads: usize,
     /// Bytes of registers that the step's programs need.
     pub registers: usize,
+    /// The step's operands: the sources of each load (a map's sources come as one load), the sources of each store, the targets.
+    pub operands: Vec<Operand>,
+    /// Where each of these groups ends.
+    pub ends: Vec<usize>,
 }
 
-/// A step bound to memory for one run.
-pub(crate) struct Bound {
-    /// Sources of each load; the map's sources come as one load.
-    pub loads: SmallVec<[SmallVec<[Span; 2]>; 3]>,
-    /// Sources of each kernel's store.
-    pub extras: SmallVec<[SmallVec<[Span; 2]>; 1]>,
-    pub targets: SmallVec<[Span; 2]>,
-    /// Whether a target is apart from all that the step reads, so that results may be written before all is read.
-    pub apart: SmallVec<[bool; 2]>,
+/// Which source of its step an operand is.
+pub(crate) struct Operand {
+    pub role: Role,
+    pub reach: Reach,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Role {
+    /// A load's source.
+    Load(usize, usize),
+    /// A store's source.
+    Store(usize, usize),
+    /// A store's target.
+    Target(usize),
+}
+
+impl Role {
+    pub(crate) fn source(self, step: &Step) -> &Source {
+        match self {
+            Role::Load(l, k) => &step.loads[l].sources[k],
+            Role::Store(s, k) => &step.stores[s].sources[k],
+            Role::Target(s) => &step.stores[s].target,
+        }
+    }
 }
 
 /// Scratch that all threads of a step share.
@@ -81,7 +98,8 @@ pub fn share(count: usize, chunk: usize, thread: usize, threads: usize) -> std::
 pub(crate) struct CpuTask<'a> {
     pub step: &'a Step,
     pub prepared: &'a Prepared,
-    pub bound: &'a Bound,
+    /// The step's operands, bound to memory.
+    pub spans: &'a [Span<'a>],
     pub params: &'a [f64],
     pub thread: usize,
     pub threads: usize,
@@ -96,7 +114,7 @@ impl<'a> CpuTask<'a> {
     pub(crate) fn new(
         step: &'a Step,
         prepared: &'a Prepared,
-        bound: &'a Bound,
+        spans: &'a [Span<'a>],
         params: &'a [f64],
         thread: usize,
         threads: usize,
@@ -104,7 +122,16 @@ impl<'a> CpuTask<'a> {
         local: &'a mut Local,
     ) -> CpuTask<'a> {
         grown(&mut local.registers, prepared.registers.max(64));
-        CpuTask { step, prepared, bound, params, thread, threads, common, local: UnsafeCell::new(local), taken: UnsafeCell::new((0, 0)) }
+        CpuTask { step, prepared, spans, params, thread, threads, common, local: UnsafeCell::new(local), taken: UnsafeCell::new((0, 0)) }
+    }
+
+    /// Group `g` of the operands.
+    fn group(&self, g: usize) -> &'a [Span<'a>] {
+        let start = if g == 0 { 0 } else { self.prepared.ends[g - 1] };
+        &self.spans[start..self.prepared.ends[g]]
+    }
+    fn targets(&self) -> &'a [Span<'a>] {
+        self.group(self.prepared.ends.len() - 1)
     }
 
     fn registers(&self) -> *mut u8 {
@@ -117,7 +144,7 @@ impl<'a> CpuTask<'a> {
     pub(crate) fn run(&self) {
         match (&self.step.work, &self.prepared.map) {
             (Work::Kernel(kernel), _) => kernel.cpu(self),
-            (Work::Map, Some((code, _))) => self.map(code),
+            (Work::Map, Some(code)) => self.map(code),
             (Work::Map, None) => {}
         }
     }
@@ -125,12 +152,11 @@ impl<'a> CpuTask<'a> {
     fn map(&self, code: &Code) {
         let Some(first) = self.step.stores.first() else { return };
         let range = share(first.shape.count(), GRAIN, self.thread, self.threads);
-        let (sources, bound) = (&self.bound.loads[0], self.bound);
-        if code.identity && bound.apart[0] && sources.len() == 1 {
+        let (sources, targets) = (self.group(0), self.targets());
+        if code.identity && targets[0].apart && sources.len() == 1 {
             // SAFETY: the spans were checked against their buffers; threads write disjoint elements.
             let copied = unsafe {
-                sources[0].copy_to(&bound.targets[0], range.start, range.len())
-                    || sources[0].transpose_to(&bound.targets[0], self.thread, self.threads)
+                sources[0].copy_to(&targets[0], range.start, range.len()) || sources[0].transpose_to(&targets[0], self.thread, self.threads)
             };
             if copied {
                 return;
@@ -138,9 +164,9 @@ impl<'a> CpuTask<'a> {
         }
         // SAFETY: as above; the registers are this thread's and large enough for every program of the step.
         unsafe {
-            let bytes: usize = bound.targets.iter().map(|t| first.shape.count() * t.dtype.block_bytes()).sum();
-            let stream = bytes >= STREAM && bound.apart.iter().all(|&a| a);
-            let sink = if stream { Sink::Streams(&bound.targets) } else { Sink::Targets(&bound.targets, &bound.apart) };
+            let bytes: usize = targets.iter().map(|t| first.shape.count() * t.dtype.block_bytes()).sum();
+            let stream = bytes >= STREAM && targets.iter().all(|t| t.apart);
+            let sink = if stream { Sink::Streams(targets) } else { Sink::Targets(targets) };
             code.run(sources, self.params, std::ptr::null(), self.registers(), range.start, range.len(), &sink);
             if stream {
                 finish_streaming();
@@ -184,7 +210,7 @@ impl Task for CpuTask<'_> {
     }
 
     fn load(&self, k: usize, start: usize, out: Lane<'_>) {
-        let (code, sources) = (&self.prepared.loads[k], &self.bound.loads[k]);
+        let (code, sources) = (&self.prepared.loads[k], self.group(k));
         let load = &self.step.loads[k];
         assert!(fits(&out, load.dtype()), "load {k} of {} computes in {}", self.step.name, load.dtype().compute());
         let (ptr, n) = parts(out);
@@ -201,7 +227,7 @@ impl Task for CpuTask<'_> {
     }
 
     fn store(&self, k: usize, start: usize, values: Lane<'_>) {
-        let (code, target) = (&self.prepared.stores[k], &self.bound.targets[k]);
+        let (code, target) = (&self.prepared.stores[k], &self.targets()[k]);
         let store = &self.step.stores[k];
         let value = store.program.insts.iter().find(|i| i.op == crate::scalar::Prim::Value).map_or(store.program.dtype(), |i| i.dtype);
         assert!(fits(&values, value), "store {k} of {} takes {}", self.step.name, value.compute());
@@ -212,18 +238,18 @@ impl Task for CpuTask<'_> {
             if code.identity {
                 target.put(start, n, ptr);
             } else {
-                let sink = Sink::Targets(std::slice::from_ref(target), std::slice::from_ref(&self.bound.apart[k]));
-                code.run(&self.bound.extras[k], self.params, ptr, self.registers(), start, n, &sink);
+                let sink = Sink::Targets(std::slice::from_ref(target));
+                code.run(self.group(self.step.loads.len() + k), self.params, ptr, self.registers(), start, n, &sink);
             }
         }
     }
 
     fn raw_load(&self, k: usize) -> Raw {
-        let s = &self.bound.loads[k][0];
+        let s = &self.group(k)[0];
         Raw { ptr: s.base, len: s.bytes, offset: s.first }
     }
     fn raw_store(&self, k: usize) -> Raw {
-        let s = &self.bound.targets[k];
+        let s = &self.targets()[k];
         Raw { ptr: s.base, len: s.bytes, offset: s.first }
     }
 
@@ -271,9 +297,9 @@ impl Task for CpuTask<'_> {
     }
 }
 
-impl Span {
+impl Span<'_> {
     /// Whether this and another operand may share memory.
-    pub(crate) fn may_overlap(&self, other: &Span) -> bool {
+    pub(crate) fn may_overlap(&self, other: &Span<'_>) -> bool {
         let (a, b) = (self.base as usize, other.base as usize);
         !self.base.is_null() && !other.base.is_null() && a < b + other.bytes && b < a + self.bytes
     }
