@@ -1,6 +1,6 @@
 // Tiled matrix product: out[m, n] = sum over k of a[m, k] * b[n, k], in f32.
 //
-// TX * TY threads, each with RM * RN results; both tiles lie in workgroup memory as quads along k, a row padded by one quad. Row r of
+// TX * TY threads, each with RM * RN results, SPLIT times, each for its share of K; the next tiles are fetched while one is used. Both tiles lie in workgroup memory as quads along k, a row padded by one quad. Row r of
 // a tile is kept at r % R * T + r / R: a thread's results are neighbours and yet neighbouring threads read neighbouring rows.
 // Words: 0 M, 1 N, 2 K, 3 tiles in n, 4 workgroups in x, 5 and 6 the start of b in elements, 7 tiles in m.
 
@@ -10,6 +10,7 @@ const TX: u32 = 16;
 const TY: u32 = 16;
 const RM: u32 = 4;
 const RN: u32 = 4;
+const SPLIT: u32 = 1;
 const VEC_A: u32 = 1;
 const VEC_OUT: u32 = 1;
 const ACROSS_A: u32 = 0;
@@ -31,8 +32,11 @@ const QUADS: u32 = 8; // of k in a tile
 const PITCH: u32 = QUADS + 1u;
 const BM: u32 = TY * RM;
 const BN: u32 = TX * RN;
-var<workgroup> xs: array<vec4<f32>, BM * PITCH>;
-var<workgroup> ys: array<vec4<f32>, BN * PITCH>;
+const CREW: u32 = TX * TY;
+const QUADS_A: u32 = BM * QUADS / CREW; // that a thread fetches
+const QUADS_B: u32 = BN * QUADS / CREW;
+var<workgroup> xs: array<vec4<f32>, SPLIT * BM * PITCH>;
+var<workgroup> ys: array<vec4<f32>, SPLIT * BN * PITCH>;
 
 fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
   let rows = word(0u); let size = word(2u);
@@ -61,46 +65,83 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let m0 = rest % downs * BM; let n0 = rest / downs * BN;
   let rows = word(0u); let cols = word(1u); let size = word(2u);
   let quads = (size + 3u) / 4u;
-  let tx = lid % TX; let ty = lid / TX;
-  var acc: array<f32, RM * RN>;
-  for (var r = 0u; r < RM * RN; r++) { acc[r] = 0.0; }
-  for (var q0 = 0u; q0 < quads; q0 += QUADS) {
-    for (var u = lid; u < BM * QUADS; u += WORKGROUP) {
-      var r = u / QUADS; var v = u % QUADS;
-      if (ACROSS_A == 1u) { r = u % BM; v = u / BM; }
-      xs[(r % RM * TY + r / RM) * PITCH + v] = fetch(batch, m0 + r, q0 + v);
+  let crew = lid / CREW; let me = lid % CREW;
+  let tx = me % TX; let ty = me / TX;
+  let x0 = crew * BM * PITCH; let y0 = crew * BN * PITCH;
+  var acc: array<vec4<f32>, RM * RN / 4u>;
+  for (var e = 0u; e < RM * RN / 4u; e++) { acc[e] = vec4<f32>(0.0); }
+  var next_a: array<vec4<f32>, QUADS_A>;
+  var next_b: array<vec4<f32>, QUADS_B>;
+  for (var start = 0u; start < quads + SPLIT * QUADS; start += SPLIT * QUADS) {
+    // The tiles fetched in the round before go to workgroup memory; nobody reads it now.
+    if (start > 0u) {
+      workgroupBarrier();
+      for (var f = 0u; f < QUADS_A; f++) {
+        let u = me + f * CREW;
+        var r = u / QUADS; var v = u % QUADS;
+        if (ACROSS_A == 1u) { r = u % BM; v = u / BM; }
+        xs[x0 + (r % RM * TY + r / RM) * PITCH + v] = next_a[f];
+      }
+      for (var f = 0u; f < QUADS_B; f++) {
+        let u = me + f * CREW;
+        var r = u / QUADS; var v = u % QUADS;
+        if (ACROSS_B == 1u) { r = u % BN; v = u / BN; }
+        ys[y0 + (r % RN * TX + r / RN) * PITCH + v] = next_b[f];
+      }
+      workgroupBarrier();
     }
-    for (var u = lid; u < BN * QUADS; u += WORKGROUP) {
-      var r = u / QUADS; var v = u % QUADS;
-      if (ACROSS_B == 1u) { r = u % BN; v = u / BN; }
-      var w = vec4<f32>(0.0);
-      if (q0 + v < quads) { w = weights4(batch * cols + min(n0 + r, cols - 1u), q0 + v); }
-      ys[(r % RN * TX + r / RN) * PITCH + v] = w;
-    }
-    workgroupBarrier();
-    for (var v = 0u; v < QUADS; v++) {
-      var x: array<vec4<f32>, RM>;
-      for (var i = 0u; i < RM; i++) { x[i] = xs[(i * TY + ty) * PITCH + v]; }
-      for (var j = 0u; j < RN; j++) {
-        let y = ys[(j * TX + tx) * PITCH + v];
-        for (var i = 0u; i < RM; i++) { acc[i * RN + j] += dot(x[i], y); }
+    if (start < quads) {
+      let q0 = start + crew * QUADS;
+      for (var f = 0u; f < QUADS_A; f++) {
+        let u = me + f * CREW;
+        var r = u / QUADS; var v = u % QUADS;
+        if (ACROSS_A == 1u) { r = u % BM; v = u / BM; }
+        next_a[f] = fetch(batch, m0 + r, q0 + v);
+      }
+      for (var f = 0u; f < QUADS_B; f++) {
+        let u = me + f * CREW;
+        var r = u / QUADS; var v = u % QUADS;
+        if (ACROSS_B == 1u) { r = u % BN; v = u / BN; }
+        next_b[f] = vec4<f32>(0.0);
+        if (q0 + v < quads) { next_b[f] = weights4(batch * cols + min(n0 + r, cols - 1u), q0 + v); }
       }
     }
-    workgroupBarrier();
+    if (start > 0u) {
+      for (var v = 0u; v < QUADS; v++) {
+        var x: array<vec4<f32>, RM>;
+        for (var i = 0u; i < RM; i++) { x[i] = xs[x0 + (i * TY + ty) * PITCH + v]; }
+        for (var j = 0u; j < RN; j++) {
+          let y = ys[y0 + (j * TX + tx) * PITCH + v];
+          for (var i = 0u; i < RM; i++) { acc[(i * RN + j) / 4u][(i * RN + j) % 4u] += dot(x[i], y); }
+        }
+      }
+    }
   }
+  // The crews' shares are added by the first.
+  for (var s = 1u; s < SPLIT; s++) {
+    workgroupBarrier();
+    if (crew == s) {
+      for (var e = 0u; e < RM * RN / 4u; e++) { xs[e * CREW + me] = acc[e]; }
+    }
+    workgroupBarrier();
+    if (crew == 0u) {
+      for (var e = 0u; e < RM * RN / 4u; e++) { acc[e] += xs[e * CREW + me]; }
+    }
+  }
+  if (crew > 0u) { return; }
   for (var i = 0u; i < RM; i++) {
     let m = m0 + ty * RM + i;
     if (m < rows) {
       let at = (batch * rows + m) * cols;
       if (VEC_OUT == 1u) {
         for (var q = 0u; q < RN / 4u; q++) {
-          let n = n0 + tx * RN + 4u * q; let r = i * RN + 4u * q;
-          if (n < cols) { store4_0(at + n, vec4<f32>(acc[r], acc[r + 1u], acc[r + 2u], acc[r + 3u])); }
+          let n = n0 + tx * RN + 4u * q;
+          if (n < cols) { store4_0(at + n, acc[i * RN / 4u + q]); }
         }
       } else {
         for (var j = 0u; j < RN; j++) {
           let n = n0 + tx * RN + j;
-          if (n < cols) { store_0(at + n, acc[i * RN + j]); }
+          if (n < cols) { store_0(at + n, acc[(i * RN + j) / 4u][(i * RN + j) % 4u]); }
         }
       }
     }

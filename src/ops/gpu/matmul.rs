@@ -144,8 +144,8 @@ struct Share {
 }
 
 impl Share {
-    /// For `rows` rows of b of `items` items each, and a product with `mt` rows of a.
-    fn pick(rows: usize, items: usize, mt: usize, adapter: &AdapterInfo) -> Share {
+    /// For `rows` rows of b of `items` items each, which a block format holds or not, and a product with `mt` rows of a.
+    fn pick(rows: usize, items: usize, block: bool, mt: usize, adapter: &AdapterInfo) -> Share {
         let most = adapter.workgroup_threads.max(1);
         let widest = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
         let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
@@ -155,11 +155,16 @@ impl Share {
             let workgroup = if rows < 1024 { 128 } else { 256 };
             return Share { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, ahead, staged: true };
         }
-        // The time is work: the widest team that leaves few lanes idle in its last round.
+        // The time is work: the widest team that leaves few lanes idle in its last round; several rows a team, which share what they read
+        // of the activations, where that is most of the reading.
         let busy = |lanes: u32| items as f32 / (rounds(lanes) * lanes) as f32;
         let lanes = [32, 16, 8, 4].into_iter().filter(|&l| l <= widest).find(|&l| busy(l) > 0.85).unwrap_or(4.min(widest));
-        let ahead = if rounds(lanes) % 3 == 0 { 3 } else { rounds(lanes).clamp(1, 2) };
-        Share { workgroup: 256.min(most).max(widest), lanes, rows: 1, ahead: if mt > 2 { 1 } else { ahead }, staged: true }
+        let (rows, ahead) = match (block, mt) {
+            (true, 1) => (2, 1),
+            (false, 1) => (1, rounds(lanes).clamp(1, 3)),
+            _ => (mt.min(4) as u32, 1),
+        };
+        Share { workgroup: 256.min(most).max(widest), lanes, rows, ahead, staged: true }
     }
 }
 
@@ -171,7 +176,7 @@ fn few_rows(batch: usize, m: usize, n: usize, k: usize, weights: &Weights, adapt
     let [quads, strips, span] = weights.shape;
     let items = k.div_ceil(4 * quads as usize);
     let mt = m.next_power_of_two();
-    let Share { workgroup, lanes, rows, ahead, staged } = Share::pick(n * batch, items, mt, adapter);
+    let Share { workgroup, lanes, rows, ahead, staged } = Share::pick(n * batch, items, quads == 8, mt, adapter);
     // A chunk is whole rounds of the team.
     let unit = (lanes * ahead) as usize;
     let room = (adapter.workgroup_bytes.clamp(16384, 49152) as usize - 4096) / (16 * quads as usize * mt);
@@ -285,13 +290,14 @@ fn turned_rows(batch: usize, m: usize, n: usize, k: usize, b: &Load, adapter: &A
 fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
     let threads = adapter.workgroup_threads;
     let bytes = adapter.workgroup_bytes as usize;
-    // (TX, TY, RM, RN): the largest tile that still gives the machine enough of them.
-    let shapes = [(16, 16, 8, 8), (16, 16, 4, 4), (8, 8, 4, 4)];
-    let fits = |&(tx, ty, rm, rn): &(u32, u32, u32, u32)| tx * ty <= threads && (tx * rn + ty * rm) as usize * 9 * 16 <= bytes;
-    let count = |&(tx, ty, rm, rn): &(u32, u32, u32, u32)| batch * m.div_ceil((ty * rm) as usize) * n.div_ceil((tx * rn) as usize);
+    // (TX, TY, RM, RN, SPLIT): the largest tile that still gives the machine enough of them; at last small ones, whose threads share K.
+    let shapes = [(16, 16, 8, 8, 1), (16, 16, 4, 4, 1), (8, 8, 4, 4, 1), (8, 8, 4, 4, 2), (8, 8, 4, 4, 4)];
+    type Tile = (u32, u32, u32, u32, u32);
+    let fits = |&(tx, ty, rm, rn, split): &Tile| tx * ty * split <= threads && (tx * rn + ty * rm) as usize * 9 * 16 * split as usize <= bytes;
+    let count = |&(tx, ty, rm, rn, _): &Tile| batch * m.div_ceil((ty * rm) as usize) * n.div_ceil((tx * rn) as usize);
     let possible = || shapes.iter().filter(|s| fits(s));
     let shape = possible().find(|s| count(s) >= 128).or_else(|| possible().next_back())?;
-    let (tx, ty, rm, rn) = *shape;
+    let (tx, ty, rm, rn, split) = *shape;
     let (across_n, downs) = (n.div_ceil((tx * rn) as usize), m.div_ceil((ty * rm) as usize));
     let grid = grid(batch.checked_mul(across_n)?.checked_mul(downs)?)?;
     let (start, raw) = weights.start();
@@ -300,7 +306,7 @@ fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights
     list.push(Word::U32(downs as u32));
     Some(Wgsl {
         source: decide(
-            [unroll(include_str!("../matmul.wgsl").into(), &[("RM", rm), ("RN / 4u", rn / 4), ("RN", rn)]), weights.quads.clone()].concat(),
+            [unroll(include_str!("../matmul.wgsl").into(), &[("QUADS_A", ty * rm * 8 / (tx * ty)), ("QUADS_B", tx * rn * 8 / (tx * ty)), ("RM * RN / 4u", rm * rn / 4), ("RM", rm), ("RN / 4u", rn / 4), ("RN", rn)]), weights.quads.clone()].concat(),
             &[("VEC_A", (k % 4 == 0 && !across(a)) as u32), ("VEC_OUT", (n % 4 == 0) as u32)],
         ),
         consts: vec![
@@ -308,12 +314,13 @@ fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights
             ("TY", ty),
             ("RM", rm),
             ("RN", rn),
+            ("SPLIT", split),
             ("VEC_A", (k % 4 == 0 && !across(a)) as u32),
             ("VEC_OUT", (n % 4 == 0) as u32),
             ("ACROSS_A", across(a) as u32),
             ("ACROSS_B", (weights.raw.is_none() && across(b)) as u32),
         ],
-        workgroup: tx * ty,
+        workgroup: tx * ty * split,
         grid,
         words: list,
         raw,
