@@ -303,6 +303,30 @@ pub fn plan_of(tensors: &[&Tensor]) -> TensorResult<Option<Arc<Plan>>> {
     Ok(Some(c.plan.clone()))
 }
 
+/// Elements on their way to the host. See [`Tensor::download`].
+pub struct Download {
+    pending: crate::backends::PendingRead,
+    dtype: DType,
+}
+
+impl Download {
+    /// Waits and gives the elements in row-major order.
+    ///
+    /// # Errors
+    /// When `T` is not the tensor's type, for a bad index met on the way, or a lost device.
+    #[track_caller]
+    pub fn wait<T: Element>(self) -> TensorResult<Vec<T>> {
+        if self.dtype != T::DTYPE {
+            let at = std::panic::Location::caller();
+            return Err(TensorError::dtype("wait", at, format!("the tensor is {}, not {}", self.dtype, T::DTYPE)));
+        }
+        let bytes = (self.pending)()?;
+        let mut out = vec![T::zeroed(); bytes.len() / size_of::<T>()];
+        bytemuck::cast_slice_mut(&mut out).copy_from_slice(&bytes);
+        Ok(out)
+    }
+}
+
 impl Tensor {
     /// Computes and stores the value now. Returns the tensor itself for chaining.
     pub fn eval(&self) -> TensorResult<&Tensor> {
@@ -361,6 +385,21 @@ impl Tensor {
         let buffer = &node.stored.get().expect("evaluated")[output as usize];
         let size = self.dtype().block_bytes();
         self.device().machine().read(buffer, layout.offset / self.dtype().block() * size, out)
+    }
+
+    /// Evaluates and submits the copy to the host without waiting for it: work submitted afterwards overlaps with it.
+    pub fn download(&self) -> TensorResult<Download> {
+        let layout = self.layout();
+        if matches!(self.node.kind, Kind::View(_)) && !layout.is_contiguous() {
+            return self.contiguous()?.download();
+        }
+        self.eval()?;
+        let (node, output) = base(self);
+        let buffer = &node.stored.get().expect("evaluated")[output as usize];
+        let size = self.dtype().block_bytes();
+        let len = self.dtype().bytes(self.numel()).unwrap_or(0);
+        let pending = self.device().machine().start_read(buffer, layout.offset / self.dtype().block() * size, len)?;
+        Ok(Download { pending, dtype: self.dtype() })
     }
 
     /// The one element, as f64.

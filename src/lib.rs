@@ -1,4 +1,5 @@
 //! A lazy, fusing tensor engine for GPUs and CPUs, with language models on top.
+#![doc = include_str!("../README.md")]
 
 pub mod dtype;
 pub mod error;
@@ -16,6 +17,7 @@ pub mod tensor;
 mod compile;
 pub mod eval;
 
+mod display;
 pub mod ops;
 pub mod quant;
 

@@ -224,6 +224,7 @@ pub trait Task {
     /// The kernel's `n`-th run-time number.
     fn param(&self, n: usize) -> f64;
     /// Scratch of this thread, at least `bytes` long and 64-byte aligned; its content is arbitrary. One piece per call of the kernel.
+    #[allow(clippy::mut_from_ref)] // each call gives other memory
     fn scratch(&self, bytes: usize) -> &mut [u8];
     /// Scratch shared by the threads of the step: the same `bytes` for all, 64-byte aligned.
     fn shared(&self, bytes: usize) -> *mut u8;

@@ -219,7 +219,7 @@ pub enum Prim {
     /// Conversion to the instruction's dtype, rounding to it: floats to integers truncate, anything nonzero is true.
     Cast,
     /// 32 random bits (u32) from a counter (u32 `args[0]`), a stream (u32 `args[1]`) and a seed (u32 `args[2]`): the first word of
-    /// Philox4x32-10 (Salmon et al., SC 2011) with counter (args[0], args[1], 0, 0) and key (args[2], 0).
+    /// Philox4x32-10 (Salmon et al., SC 2011) with counter (`args[0]`, `args[1]`, 0, 0) and key (`args[2]`, 0).
     Philox,
 }
 

@@ -211,3 +211,18 @@ proptest! {
         prop_assert_eq!(llama().decode(&ids, false).unwrap(), text.replace('\u{2581}', " "));
     }
 }
+
+#[test]
+fn added_tokens_keep_the_ids_of_the_file() {
+    let mut file: serde_json::Value = serde_json::from_slice(&vector("tokenizer/gpt2.tokenizer.json")).unwrap();
+    let token = |id: u32, content: &str, lstrip: bool, special: bool| serde_json::json!({ "id": id, "content": content, "single_word": false, "lstrip": lstrip, "rstrip": false, "normalized": false, "special": special });
+    let added = file["added_tokens"].as_array_mut().unwrap();
+    added.extend([token(50300, "<mask>", true, true), token(50290, "<tool>", false, false)]);
+    let tokenizer = Tokenizer::from_json(&serde_json::to_vec(&file).unwrap()).unwrap();
+    assert_eq!((tokenizer.id("<mask>"), tokenizer.token(50290), tokenizer.token(50295)), (Some(50300), Some("<tool>"), None));
+    // Ids around the added ones are GPT-2's for "x" and " y"; `lstrip` takes the blanks before the token with it.
+    let ids = tokenizer.encode("x  <mask> y<tool>", true).unwrap();
+    assert_eq!(ids, [87, 50300, 331, 50290]);
+    assert_eq!(tokenizer.decode(&ids, false).unwrap(), "x<mask> y<tool>");
+    assert_eq!(tokenizer.decode(&ids, true).unwrap(), "x y<tool>");
+}

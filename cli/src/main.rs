@@ -41,7 +41,7 @@ pub struct Global {
 
 #[derive(Subcommand)]
 enum Command {
-    Generate(generate::GenerateArgs),
+    Generate(Box<generate::GenerateArgs>),
     Pull(pull::PullArgs),
     Completions(completions::CompletionsArgs),
 }

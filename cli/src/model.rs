@@ -15,7 +15,7 @@ pub const DEFAULT: &str = "smollm2-135m-instruct";
 /// Which model, where.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
-    /// A GGUF file, a folder in Hub layout, a name from `tl pull --list`, or OWNER/REPO[:FILE]
+    /// A GGUF file, a folder in Hub layout, a name from `tl pull --list`, or `OWNER/REPO[:FILE]`
     #[arg(short, long, default_value = DEFAULT)]
     pub model: String,
     /// Where to run: auto, cpu, gpu, vulkan, metal or dx12; the last four also with an index, as vulkan:1

@@ -12,7 +12,6 @@ pub enum Failure {
     /// Something went wrong: one line, exit code 1.
     Error(String),
     /// The command was used in a way that its help does not describe: exit code 2.
-    #[allow(dead_code)]
     Usage(String),
     /// Ctrl-C: exit code 130.
     Interrupted,

@@ -60,6 +60,9 @@ impl Buffer {
     }
 }
 
+/// A read that was submitted: calling it waits and gives the bytes.
+pub type PendingRead = Box<dyn FnOnce() -> TensorResult<Vec<u8>> + Send>;
+
 /// Runs plans. All methods may be called from any thread; `eval.rs` sees to it that one plan runs at a time.
 pub trait Machine: Send + Sync {
     /// The device as people know it, e.g. `cpu (2 threads, avx512)` or `NVIDIA H100 (vulkan)`.
@@ -74,6 +77,13 @@ pub trait Machine: Send + Sync {
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()>;
     /// Waits for what was submitted and copies `out.len()` bytes from byte `start`. Gives the error of any bad index met since the last read.
     fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()>;
+    /// As [`Machine::read`], but only submits the copy: the returned call waits for it and gives the bytes. What is submitted in between
+    /// is not waited for.
+    fn start_read(&self, buffer: &Buffer, start: usize, len: usize) -> TensorResult<PendingRead> {
+        let mut out = vec![0; len];
+        self.read(buffer, start, &mut out)?;
+        Ok(Box::new(|| Ok(out)))
+    }
     /// Waits for what was submitted.
     fn synchronize(&self) -> TensorResult<()>;
     /// Distinct buffers that one step may bind.

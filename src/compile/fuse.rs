@@ -90,7 +90,7 @@ impl<'a, 'g> Fuser<'a, 'g> {
     pub fn run(mut self) -> Steps {
         for i in 0..self.graph.nodes.len() as u32 {
             let n = &self.graph.nodes[i as usize];
-            if self.same[i as usize] != i || n.bound.is_some() || !(n.keep || !self.users[i as usize].is_empty()) {
+            if self.same[i as usize] != i || n.bound.is_some() || (!n.keep && self.users[i as usize].is_empty()) {
                 continue;
             }
             match &n.node.kind {

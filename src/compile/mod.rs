@@ -79,7 +79,8 @@ pub(crate) fn compile(mut graph: Graph, buffers: usize) -> TensorResult<Compiled
 /// For each node the first node of the same structure over the same inputs. Nodes with run-time numbers are never merged: the numbers
 /// may differ in the next run.
 fn merge_common(graph: &mut Graph) -> Vec<u32> {
-    let mut first: HashMap<(u64, SmallVec<[(u32, u32); 3]>), u32> = HashMap::new();
+    type Structure = (u64, SmallVec<[(u32, u32); 3]>);
+    let mut first: HashMap<Structure, u32> = HashMap::new();
     let mut same: Vec<u32> = Vec::with_capacity(graph.nodes.len());
     for i in 0..graph.nodes.len() {
         let n = &mut graph.nodes[i];

@@ -165,12 +165,13 @@ impl Generation<'_, '_> {
             return Ok(Some(token));
         }
         let Some(token) = self.next.take() else { return Ok(None) };
+        let download = token.download()?;
         if self.session.cache.len() < self.session.cache.capacity() {
             // The token stays on the device: the next step does not wait for the host to see it.
             let logits = self.session.step(&token)?;
             self.choose(logits)?;
         }
-        let id = token.to_vec_of::<i32>()?[0];
+        let id = download.wait::<i32>()?[0];
         if id == NAN_TOKEN {
             return Err(nan_error());
         }

@@ -2,13 +2,14 @@
 
 use crate::backends::cpu::gemm::{Matrix, gemm};
 use crate::backends::cpu::operand::{strided, values};
-use crate::backends::cpu::{share, vector::Real};
+use crate::backends::cpu::{columns, dot, path, share, vector::Real};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
+use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -30,105 +31,281 @@ pub struct AttentionKernel {
 const QUERIES: usize = 32;
 /// Keys that are taken together.
 const KEYS: usize = 256;
+/// Queries of one key head up to which keys are streamed past them, split among threads along the keys.
+const FEW: usize = 16;
+
+/// What the operands' shapes and the parameters say.
+struct Sizes {
+    batch: usize,
+    heads: usize,
+    kv_heads: usize,
+    /// Query heads that share a key head.
+    sharing: usize,
+    t: usize,
+    s: usize,
+    d: usize,
+    dv: usize,
+    /// Keys that are there.
+    valid: usize,
+    causal: bool,
+    window: usize,
+}
+
+impl Sizes {
+    fn of(kernel: &AttentionKernel, task: &dyn Task) -> Sizes {
+        let loads = &task.step().loads;
+        let (q, k, v) = (loads[0].shape, loads[1].shape, loads[2].shape);
+        Sizes {
+            batch: q[0],
+            heads: q[1],
+            kv_heads: k[1].max(1),
+            sharing: (q[1] / k[1].max(1)).max(1),
+            t: q[2],
+            s: k[2],
+            d: q[3],
+            dv: v[3],
+            valid: (task.param(0).max(0.0) as usize).min(k[2]),
+            causal: kernel.causal,
+            window: kernel.window as usize,
+        }
+    }
+    /// The keys that query `t` sees.
+    fn seen(&self, t: usize) -> Range<usize> {
+        // A query may stand before the first key.
+        let position = self.valid as isize - self.t as isize + t as isize;
+        let bound = |x: isize| x.clamp(0, self.valid as isize) as usize;
+        let end = if self.causal { bound(position + 1) } else { self.valid };
+        let start = if self.window > 0 { bound(position - self.window as isize + 1) } else { 0 };
+        start.min(end)..end
+    }
+    /// The keys of a block that starts at `from` which query `t` sees, counted from there.
+    fn seen_of(&self, t: usize, from: usize, len: usize) -> Range<usize> {
+        let seen = self.seen(t);
+        let bound = |x: usize| x.clamp(from, from + len) - from;
+        bound(seen.start)..bound(seen.end)
+    }
+}
 
 impl AttentionKernel {
-    fn run<T: Real>(&self, task: &dyn Task) {
-        let step = task.step();
-        let (q, k, v) = (step.loads[0].shape, step.loads[1].shape, step.loads[2].shape);
-        let (heads, t, d) = (q[1], q[2], q[3]);
-        let (kv_heads, s, dv) = (k[1], k[2], v[3]);
-        let valid = (task.param(0).max(0.0) as usize).min(s);
-        let share_of = heads / kv_heads.max(1);
-        let blocks = t.div_ceil(QUERIES);
-        let range = share(q[0] * heads * blocks, 1, task.thread(), task.threads());
+    /// Blocks of queries against blocks of keys, with the softmax corrected as larger scores come.
+    fn blocks<T: Real>(&self, task: &dyn Task, z: &Sizes) {
+        let blocks = z.t.div_ceil(QUERIES);
+        let range = share(z.batch * z.heads * blocks, 1, task.thread(), task.threads());
         if range.is_empty() {
             return;
         }
-        let rows = QUERIES.min(t);
-        let keys = KEYS.min(s.max(1));
-        let queries = values::<T>(task, rows * d);
+        let rows = QUERIES.min(z.t);
+        let keys = KEYS.min(z.s.max(1));
+        let queries = values::<T>(task, rows * z.d);
         let scores = values::<T>(task, rows * keys);
-        let sums = values::<T>(task, rows * dv);
-        let (key_room, value_room) = (values::<T>(task, keys * d), values::<T>(task, keys * dv));
+        let sums = values::<T>(task, rows * z.dv);
+        let (key_room, value_room) = (values::<T>(task, keys * z.d), values::<T>(task, keys * z.dv));
         let masks = values::<T>(task, if self.mask { keys } else { 0 });
         let (key_memory, value_memory) = (strided::<T>(task, 1), strided::<T>(task, 2));
         let mut state = [(T::LOWEST, T::ZERO); QUERIES];
         for item in range {
             let (head, block) = (item / blocks, item % blocks);
-            let (batch, h) = (head / heads, head % heads);
-            let kv = batch * kv_heads + h / share_of.max(1);
-            let (t0, n) = (block * QUERIES, QUERIES.min(t - block * QUERIES));
-            task.load(0, (head * t + t0) * d, T::lane(&mut queries[..n * d]));
-            // Positions of the block's queries; a query may stand before the first key.
-            let position = |i: usize| valid as isize - t as isize + (t0 + i) as isize;
-            let end_of = |i: usize| if self.causal { (position(i) + 1).clamp(0, valid as isize) as usize } else { valid };
-            let start_of =
-                |i: usize| if self.window > 0 { (position(i) - self.window as isize + 1).clamp(0, valid as isize) as usize } else { 0 };
-            let (first, end) = (start_of(0), end_of(n - 1));
+            let (batch, kv) = (head / z.heads, head % z.heads / z.sharing);
+            let (t0, n) = (block * QUERIES, QUERIES.min(z.t - block * QUERIES));
+            task.load(0, (head * z.t + t0) * z.d, T::lane(&mut queries[..n * z.d]));
+            let (first, end) = (z.seen(t0).start, z.seen(t0 + n - 1).end);
             state[..n].fill((T::LOWEST, T::ZERO));
-            sums[..n * dv].fill(T::ZERO);
+            sums[..n * z.dv].fill(T::ZERO);
             for s0 in (first / KEYS * KEYS..end).step_by(KEYS) {
                 let from = s0.max(first);
                 let len = (s0 + KEYS).min(end) - from;
                 let matrix = |memory: Option<(*const T, [isize; 8])>, load: usize, width: usize, room: &mut [T]| match memory {
                     Some((ptr, st)) => {
-                        let at = batch as isize * st[0] + (kv % kv_heads) as isize * st[1] + from as isize * st[2];
+                        let at = batch as isize * st[0] + kv as isize * st[1] + from as isize * st[2];
                         Matrix { ptr: ptr.wrapping_offset(at), row: st[2], col: st[3] }
                     }
                     None => {
-                        task.load(load, (kv * s + from) * width, T::lane(&mut room[..len * width]));
+                        task.load(load, ((batch * z.kv_heads + kv) * z.s + from) * width, T::lane(&mut room[..len * width]));
                         Matrix { ptr: room.as_ptr(), row: width as isize, col: 1 }
                     }
                 };
-                let keys = matrix(key_memory, 1, d, key_room);
+                let keys = matrix(key_memory, 1, z.d, key_room);
                 let transposed = Matrix { ptr: keys.ptr, row: keys.col, col: keys.row };
-                let query = Matrix { ptr: queries.as_ptr(), row: d as isize, col: 1 };
+                let query = Matrix { ptr: queries.as_ptr(), row: z.d as isize, col: 1 };
                 let scale = T::of(self.scale as f64);
                 // SAFETY: the operands lie within their buffers or the scratch made for them, and the scores in scratch.
-                unsafe { products(n, len, d, query, transposed, scores.as_mut_ptr(), len as isize, scale, false) };
+                unsafe { products(n, len, z.d, query, transposed, scores.as_mut_ptr(), len as isize, scale, false) };
                 for i in 0..n {
                     let row = &mut scores[i * len..(i + 1) * len];
-                    // The part of this block of keys that query i sees.
-                    let high = end_of(i).clamp(from, from + len) - from;
-                    let low = (start_of(i).clamp(from, from + len) - from).min(high);
-                    row[..low].fill(T::ZERO);
-                    row[high..].fill(T::ZERO);
-                    if low == high {
+                    let seen = z.seen_of(t0 + i, from, len);
+                    row[..seen.start].fill(T::ZERO);
+                    row[seen.end..].fill(T::ZERO);
+                    if seen.is_empty() {
                         continue;
                     }
                     if self.mask {
-                        task.load(3, (head * t + t0 + i) * s + from + low, T::lane(&mut masks[..high - low]));
-                        T::axpy(&mut row[low..high], T::of(1.0), &masks[..high - low]);
+                        let masks = &mut masks[..seen.len()];
+                        task.load(3, (head * z.t + t0 + i) * z.s + from + seen.start, T::lane(masks));
+                        T::axpy(&mut row[seen.clone()], T::of(1.0), masks);
                     }
-                    let seen = &mut row[low..high];
                     let (max, sum) = state[i];
-                    let block_max = T::max(seen);
-                    let new = if block_max.wide().is_nan() || block_max > max { block_max } else { max };
+                    let (new, block_sum) = weigh(&mut row[seen], max);
                     if new == T::LOWEST {
-                        // All of them are masked out so far.
-                        seen.fill(T::ZERO);
                         continue;
                     }
-                    let block_sum = T::exp_sum(seen, new);
                     let keep = T::of((max.wide() - new.wide()).exp());
                     if keep != T::of(1.0) {
-                        T::scale(&mut sums[i * dv..(i + 1) * dv], keep);
+                        T::scale(&mut sums[i * z.dv..(i + 1) * z.dv], keep);
                     }
                     state[i] = (new, sum * keep + block_sum);
                 }
                 let weights = Matrix { ptr: scores.as_ptr(), row: len as isize, col: 1 };
-                let seen = matrix(value_memory, 2, dv, value_room);
+                let seen = matrix(value_memory, 2, z.dv, value_room);
                 // SAFETY: as above.
-                unsafe { products(n, dv, len, weights, seen, sums.as_mut_ptr(), dv as isize, T::of(1.0), true) };
+                unsafe { products(n, z.dv, len, weights, seen, sums.as_mut_ptr(), z.dv as isize, T::of(1.0), true) };
             }
-            for (i, row) in sums[..n * dv].chunks_exact_mut(dv).enumerate() {
-                // A query that sees no key gives zeros.
-                let sum = state[i].1.wide();
-                T::scale(row, T::of(if sum == 0.0 { 0.0 } else { 1.0 / sum }));
+            for (i, row) in sums[..n * z.dv].chunks_exact_mut(z.dv).enumerate() {
+                T::scale(row, T::of(inverse(state[i].1.wide())));
             }
-            task.store(0, (head * t + t0) * dv, T::lane(&mut sums[..n * dv]));
+            task.store(0, (head * z.t + t0) * z.dv, T::lane(&mut sums[..n * z.dv]));
         }
     }
+
+    /// Few queries, as when tokens are generated one by one: each block of keys and values is read once for all heads that share it, in
+    /// the type it is stored in; partial results of the blocks are joined at the end.
+    fn stream(&self, task: &dyn Task, z: &Sizes) {
+        let n = z.sharing * z.t;
+        let (first, end) = (z.seen(0).start / KEYS, z.seen(z.t - 1).end.div_ceil(KEYS));
+        let chunks = end.saturating_sub(first).max(1);
+        // A partial result: the sums, then the largest score and the sum of weights.
+        let size = z.dv + 2;
+        let partials = task.shared(z.batch * z.kv_heads * chunks * n * size * 4).cast::<f32>();
+        let queries = values::<f32>(task, n * z.d);
+        let scores = values::<f32>(task, n * KEYS);
+        let (key_room, value_room) = (values::<f32>(task, KEYS * z.d), values::<f32>(task, KEYS * z.dv));
+        let masks = values::<f32>(task, if self.mask { KEYS } else { 0 });
+        let (key_memory, value_memory) = (rows(task, 1), rows(task, 2));
+        for item in share(z.batch * z.kv_heads * chunks, 1, task.thread(), task.threads()) {
+            let (kv, chunk) = (item / chunks, item % chunks);
+            let (batch, kv_head) = (kv / z.kv_heads, kv % z.kv_heads);
+            let from = (first + chunk) * KEYS;
+            let len = KEYS.min(z.valid.saturating_sub(from));
+            let head = batch * z.heads + kv_head * z.sharing;
+            task.load(0, head * z.t * z.d, f32::lane(queries));
+            // SAFETY: there is room for every item's partial results, and each is written by one thread.
+            let partial = unsafe { std::slice::from_raw_parts_mut(partials.add(item * n * size), n * size) };
+            let scores = &mut scores[..n * len];
+            let keys = key_memory.as_ref().map(|m| m.at(batch, kv_head, from));
+            let keys = keys.unwrap_or_else(|| loaded(task, 1, (kv * z.s + from) * z.d, &mut key_room[..len * z.d], z.d));
+            if len > 0 {
+                let row_bytes = keys.row * keys.dtype.block_bytes();
+                dot::matvec_multi(path::current(), keys.dtype, keys.bytes, row_bytes, queries, n, scores, len);
+            }
+            let values = value_memory.as_ref().map(|m| m.at(batch, kv_head, from));
+            let values = values.unwrap_or_else(|| loaded(task, 2, (kv * z.s + from) * z.dv, &mut value_room[..len * z.dv], z.dv));
+            for i in 0..n {
+                let row = &mut scores[i * len..(i + 1) * len];
+                let (sums, state) = partial[i * size..(i + 1) * size].split_at_mut(z.dv);
+                sums.fill(0.0);
+                let seen = z.seen_of(i % z.t, from, len);
+                let weights = &mut row[seen.clone()];
+                f32::scale(weights, self.scale);
+                if self.mask && !seen.is_empty() {
+                    let masks = &mut masks[..seen.len()];
+                    task.load(3, (head * z.t + i) * z.s + from + seen.start, f32::lane(masks));
+                    f32::axpy(weights, 1.0, masks);
+                }
+                let (max, sum) = weigh(weights, f32::LOWEST);
+                state.copy_from_slice(&[max, sum]);
+                if max == f32::LOWEST {
+                    continue;
+                }
+                let ptr = values.bytes.as_ptr();
+                // SAFETY: `len` rows of values lie within the operand or in scratch.
+                unsafe {
+                    match values.dtype {
+                        DType::F16 => columns::add(ptr.cast::<columns::F16>().add(seen.start * values.row), values.row, weights, sums),
+                        DType::BF16 => columns::add(ptr.cast::<columns::Bf16>().add(seen.start * values.row), values.row, weights, sums),
+                        _ => columns::add(ptr.cast::<f32>().add(seen.start * values.row), values.row, weights, sums),
+                    }
+                }
+            }
+        }
+        task.barrier();
+        let out = values::<f32>(task, z.dv);
+        for row in share(z.batch * z.kv_heads * n, 1, task.thread(), task.threads()) {
+            let part = |chunk: usize| {
+                // SAFETY: all partial results were written before the barrier.
+                let p = unsafe { std::slice::from_raw_parts(partials.add(((row / n * chunks + chunk) * n + row % n) * size), size) };
+                (&p[..z.dv], p[z.dv], p[z.dv + 1])
+            };
+            let max = (0..chunks).map(|c| part(c).1).fold(f32::LOWEST, |a, b| if b > a || b.is_nan() { b } else { a });
+            out.fill(0.0);
+            let mut total = 0.0;
+            for (sums, at, sum) in (0..chunks).map(part).filter(|p| p.1 != f32::LOWEST) {
+                let keep = (at - max).exp();
+                total += sum * keep;
+                f32::axpy(out, keep, sums);
+            }
+            f32::scale(out, inverse(total as f64) as f32);
+            // Rows of one key head are the queries of its heads, one head after the other.
+            task.store(0, row * z.dv, f32::lane(out));
+        }
+    }
+}
+
+/// Scores to weights: e to the distance from the largest score, this block's or `max`, which is given back with the weights' sum.
+/// Where all scores are −∞ so far, the weights are zeros.
+fn weigh<T: Real>(scores: &mut [T], max: T) -> (T, T) {
+    let here = T::max(scores);
+    let new = if here.wide().is_nan() || here > max { here } else { max };
+    if new == T::LOWEST {
+        scores.fill(T::ZERO);
+        return (new, T::ZERO);
+    }
+    (new, T::exp_sum(scores, new))
+}
+
+/// 1/x, and zeros for a query that sees no key.
+fn inverse(sum: f64) -> f64 {
+    if sum == 0.0 { 0.0 } else { 1.0 / sum }
+}
+
+/// Keys or values as rows in memory.
+struct Rows<'a> {
+    dtype: DType,
+    bytes: &'a [u8],
+    /// Elements from a row to the next.
+    row: usize,
+    batch: usize,
+    head: usize,
+}
+
+impl<'a> Rows<'a> {
+    fn at(&self, batch: usize, head: usize, row: usize) -> Rows<'a> {
+        let from = (batch * self.batch + head * self.head + row * self.row) * self.dtype.block_bytes();
+        // Past the end where no rows are left.
+        Rows { bytes: self.bytes.get(from..).unwrap_or(&[]), ..*self }
+    }
+}
+
+/// Load `k` `[B,H,S,D]` as rows, where it is plain.
+fn rows<'a>(task: &'a dyn Task, k: usize) -> Option<Rows<'a>> {
+    let load = &task.step().loads[k];
+    let source = load.plain()?;
+    let st = source.layout.reshape(load.shape)?.strides;
+    let dense = (st[3] == 1 || load.shape[3] == 1) && st[..3].iter().all(|&s| s >= 0) && st[2] >= load.shape[3] as isize;
+    if !dense || !matches!(source.dtype, DType::F32 | DType::F16 | DType::BF16) {
+        return None;
+    }
+    let raw = task.raw_load(k);
+    // SAFETY: the machine checked that the operand lies within its buffer, which nobody writes meanwhile.
+    let bytes = unsafe { std::slice::from_raw_parts(raw.ptr.cast_const(), raw.len) };
+    let bytes = &bytes[raw.offset * source.dtype.block_bytes()..];
+    Some(Rows { dtype: source.dtype, bytes, row: st[2] as usize, batch: st[0] as usize, head: st[1] as usize })
+}
+
+/// Elements of load `k` from `start` on as rows in scratch.
+fn loaded<'a>(task: &dyn Task, k: usize, start: usize, room: &'a mut [f32], width: usize) -> Rows<'a> {
+    if !room.is_empty() {
+        task.load(k, start, f32::lane(room));
+    }
+    Rows { dtype: DType::F32, bytes: bytemuck::cast_slice(room), row: width, batch: 0, head: 0 }
 }
 
 /// `gemm`, but for few rows in plain loops that have no start-up cost.
@@ -164,9 +341,11 @@ unsafe fn products<T: Real>(m: usize, n: usize, k: usize, a: Matrix<T>, b: Matri
 
 impl Kernel for AttentionKernel {
     fn cpu(&self, task: &dyn Task) {
+        let z = Sizes::of(self, task);
         match task.step().loads[0].dtype().compute() {
-            DType::F64 => self.run::<f64>(task),
-            _ => self.run::<f32>(task),
+            DType::F64 => self.blocks::<f64>(task, &z),
+            _ if z.sharing * z.t <= FEW && z.t > 0 => self.stream(task, &z),
+            _ => self.blocks::<f32>(task, &z),
         }
     }
     fn ops(&self, step: &Step) -> u64 {

@@ -1,11 +1,15 @@
 // Attention of one query and one head per workgroup, with the softmax computed as the keys pass by, a tile of WORKGROUP keys at a time:
-// four threads a key for the scores, then DP threads across the value's quads and WORKGROUP / DP keys at once for the sum.
+// four threads a key for the scores, each with DK quads of it, then DP threads across the value's quads and WORKGROUP / DP keys at
+// once for the sum. The first EARLY values are on their way while the scores are computed. Beyond the last key the last one stands in,
+// with weight 0, so that no load waits for a condition.
 //
 // Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 workgroups.
 
 // default
 const WORKGROUP: u32 = 256;
 const DP: u32 = 16;
+const DK: u32 = 4;
+const EARLY: u32 = 8;
 const CAUSAL: u32 = 1;
 const VEC_D: u32 = 1;
 const VEC_V: u32 = 1;
@@ -26,16 +30,17 @@ fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn masked(i: u32) -> f32 { return 0.0; }
 fn key_sum(v: f32) -> f32 { return v; }
-fn team_sum(v: f32) -> f32 { return v; }
 fn team_max(v: f32) -> f32 { return v; }
 // end
 
 const LOWEST: f32 = -3.0e38;
 const GROUPS: u32 = WORKGROUP / DP;
+const PASSES: u32 = 4; // as many threads share a key
 var<private> thread: u32;
 var<workgroup> xs: array<vec4<f32>, 64>;
 var<workgroup> score: array<f32, WORKGROUP>;
 var<workgroup> part: array<vec4<f32>, WORKGROUP>;
+var<workgroup> weight: array<f32, GROUPS>;
 
 fn fetch_q(at: u32, v: u32, size: u32) -> vec4<f32> {
   let c = 4u * v;
@@ -95,56 +100,71 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (CAUSAL == 0u || last > valid) { last = valid; }
 
   let quads = (size + 3u) / 4u; let quads_v = (size_v + 3u) / 4u;
-  if (lid < quads) { xs[lid] = fetch_q(group * size, lid, size) * scale; }
+  if (lid < 64u) {
+    var x = vec4<f32>(0.0);
+    if (lid < quads) { x = fetch_q(group * size, lid, size) * scale; }
+    xs[lid] = x;
+  }
   workgroupBarrier();
   let lane = lid % 4u;
   let d = lid % DP; let g = lid / DP;
+  let dv = min(d, quads_v - 1u);
   var top = LOWEST; var sum = 0.0; var acc = vec4<f32>(0.0);
   for (var base = first; base < last; base += WORKGROUP) {
     let count = min(WORKGROUP, last - base);
-    for (var k = 0u; k < count; k += WORKGROUP / 4u) {
-      let j = k + lid / 4u;
-      var s = 0.0;
-      if (j < count) {
-        let at = (kv + base + j) * size;
-        for (var v = lane; v < quads; v += 4u) { s += dot(xs[v], fetch_k(at, v, size)); }
-      }
-      s = key_sum(s);
-      if (lane == 0u && j < count) { score[j] = s + masked(group * keys + base + j); }
+    var early: array<vec4<f32>, EARLY>;
+    for (var u = 0u; u < EARLY; u++) { early[u] = fetch_v((kv + base + min(g + u * GROUPS, count - 1u)) * size_v, dv, size_v); }
+    var s: array<f32, PASSES>;
+    var m = top;
+    for (var h = 0u; h < PASSES; h++) {
+      s[h] = LOWEST;
+      let j = h * (WORKGROUP / 4u) + lid / 4u;
+      let at = (kv + base + min(j, count - 1u)) * size;
+      var x = 0.0;
+      for (var u = 0u; u < DK; u++) { x += dot(xs[lane + 4u * u], fetch_k(at, min(lane + 4u * u, quads - 1u), size)); }
+      x = key_sum(x);
+      if (j < count) { s[h] = x + masked(group * keys + base + j); }
+      m = max(m, s[h]);
     }
-    workgroupBarrier();
-    var s = LOWEST;
-    if (lid < count) { s = score[lid]; }
-    let m = max(top, team_max(s));
+    m = team_max(m);
+    for (var h = 0u; h < PASSES; h++) {
+      let j = h * (WORKGROUP / 4u) + lid / 4u;
+      if (lane == h) { score[j] = select(0.0, exp(s[h] - m), j < count); }
+    }
     let shrink = exp(top - m);
-    var p = 0.0;
-    if (lid < count) { p = exp(s - m); score[lid] = p; }
-    sum = sum * shrink + p;
+    sum *= shrink;
     acc *= shrink;
     top = m;
     workgroupBarrier();
-    if (d < quads_v) {
-      var j = g;
-      for (; j + 3u * GROUPS < count; j += 4u * GROUPS) {
-        let at = (kv + base + j) * size_v;
-        let v0 = fetch_v(at, d, size_v); let v1 = fetch_v(at + GROUPS * size_v, d, size_v);
-        let v2 = fetch_v(at + 2u * GROUPS * size_v, d, size_v); let v3 = fetch_v(at + 3u * GROUPS * size_v, d, size_v);
-        acc += score[j] * v0 + score[j + GROUPS] * v1 + score[j + 2u * GROUPS] * v2 + score[j + 3u * GROUPS] * v3;
-      }
-      for (; j < count; j += GROUPS) { acc += score[j] * fetch_v((kv + base + j) * size_v, d, size_v); }
+    for (var u = 0u; u < EARLY; u++) { let p = score[g + u * GROUPS]; sum += p; acc += p * early[u]; }
+    for (var j = g + EARLY * GROUPS; j < count; j += 4u * GROUPS) {
+      let at = (kv + base) * size_v; let end = count - 1u;
+      let v0 = fetch_v(at + j * size_v, dv, size_v); let v1 = fetch_v(at + min(j + GROUPS, end) * size_v, dv, size_v);
+      let v2 = fetch_v(at + min(j + 2u * GROUPS, end) * size_v, dv, size_v); let v3 = fetch_v(at + min(j + 3u * GROUPS, end) * size_v, dv, size_v);
+      let p = vec4<f32>(score[j], score[j + GROUPS], score[j + 2u * GROUPS], score[j + 3u * GROUPS]);
+      sum += (p.x + p.y) + (p.z + p.w);
+      acc += (p.x * v0 + p.y * v1) + (p.z * v2 + p.w * v3);
     }
     workgroupBarrier();
   }
-  sum = team_sum(sum);
+  // Every thread of a group has the group's weight; the groups' sums are added by fours.
   part[lid] = acc;
+  if (d == 0u) { weight[g] = sum; }
   workgroupBarrier();
-  for (var o = GROUPS / 2u; o > 0u; o >>= 1u) {
-    if (g < o) { part[lid] += part[lid + o * DP]; }
+  var left = GROUPS;
+  for (; left >= 4u; left /= 4u) {
+    let o = left / 4u;
+    if (g < o) {
+      part[lid] = (part[lid] + part[lid + o * DP]) + (part[lid + 2u * o * DP] + part[lid + 3u * o * DP]);
+      if (d == 0u) { weight[g] = (weight[g] + weight[g + o]) + (weight[g + 2u * o] + weight[g + 3u * o]); }
+    }
     workgroupBarrier();
   }
+  acc = part[d]; sum = weight[0];
+  for (var o = 1u; o < left; o++) { acc += part[d + o * DP]; sum += weight[o]; }
   if (lid < quads_v && wid.y * word(9u) + wid.x < word(10u)) {
     // A query that sees no key gives zeros.
-    let x = select(part[lid] / sum, vec4<f32>(0.0), sum == 0.0);
+    let x = select(acc / sum, vec4<f32>(0.0), sum == 0.0);
     let at = group * size_v; let c = 4u * lid;
     if (VEC_V == 1u) {
       store4_0(at + c, x);

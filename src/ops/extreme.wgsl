@@ -41,6 +41,11 @@ fn key(x: T_0) -> u32 {
   return select(k, 0xffffffffu, nan);
 }
 fn better(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return select(a, b, b.x > a.x || (b.x == a.x && b.y < a.y)); }
+fn better4(a: vec2<u32>, x: vec4<T_0>, c: u32) -> vec2<u32> {
+  let low = better(vec2<u32>(key(x.x), c), vec2<u32>(key(x.y), c + 1u));
+  let high = better(vec2<u32>(key(x.z), c + 2u), vec2<u32>(key(x.w), c + 3u));
+  return better(a, better(low, high));
+}
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
@@ -52,13 +57,16 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let start = min(row, rows - 1u) * cols;
   var best = vec2<u32>(0u, 0xffffffffu);
   if (VEC == 1u) {
-    for (var c = 4u * lane; c < cols; c += 4u * TEAM) {
-      let x = load4_0(start + c);
-      best = better(best, vec2<u32>(key(x.x), c));
-      best = better(best, vec2<u32>(key(x.y), c + 1u));
-      best = better(best, vec2<u32>(key(x.z), c + 2u));
-      best = better(best, vec2<u32>(key(x.w), c + 3u));
+    var c = 4u * lane;
+    for (; c + 12u * TEAM < cols; c += 16u * TEAM) {
+      let x0 = load4_0(start + c); let x1 = load4_0(start + c + 4u * TEAM);
+      let x2 = load4_0(start + c + 8u * TEAM); let x3 = load4_0(start + c + 12u * TEAM);
+      best = better4(best, x0, c);
+      best = better4(best, x1, c + 4u * TEAM);
+      best = better4(best, x2, c + 8u * TEAM);
+      best = better4(best, x3, c + 12u * TEAM);
     }
+    for (; c < cols; c += 4u * TEAM) { best = better4(best, load4_0(start + c), c); }
   } else {
     for (var c = lane; c < cols; c += TEAM) { best = better(best, vec2<u32>(key(load_0(start + c)), c)); }
   }

@@ -2,7 +2,7 @@
 
 use crate::backends::cpu::gemm::{Matrix, gemm};
 use crate::backends::cpu::operand::{slice, strided, target, values};
-use crate::backends::cpu::{dot, path, share, vector::Real};
+use crate::backends::cpu::{columns, dot, path, share, transpose, vector::Real};
 use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
@@ -22,8 +22,12 @@ const FEW: usize = 8;
 const STREAM: usize = 32;
 /// Results of a streamed product that are handed to the store together.
 const PIECE: usize = 1024;
-/// Rows of b that are packed together.
-const PANEL: usize = 256;
+/// Neighbouring results that a thread takes at a time where b is stored the other way.
+const STRIP: usize = 256;
+/// Rows of a from which on b is transposed before the product.
+const MANY: usize = 24;
+/// Rows of b that are decoded together before they are transposed.
+const TURNED: usize = 16;
 /// Elements that are decoded at a time.
 const LOAD: usize = 8192;
 
@@ -93,6 +97,44 @@ impl MatMulKernel {
         true
     }
 
+    /// A few rows of a against b stored with neighbouring rows side by side. `false` where b is not like that.
+    fn across(&self, task: &dyn Task, s: &Sizes) -> bool {
+        let load = &task.step().loads[1];
+        let Some(source) = load.plain() else { return false };
+        let Some(strides) = source.layout.reshape(load.shape).map(|l| l.strides) else { return false };
+        let raw = task.raw_load(1);
+        if s.m > FEW || strides[1] != 1 || strides[2] < s.n as isize || !matches!(source.dtype, DType::F32 | DType::F16 | DType::BF16) {
+            return false;
+        }
+        let x: &mut [f32] = values(task, s.m * s.k);
+        let y: &mut [f32] = values(task, STRIP);
+        let strips = s.n.div_ceil(STRIP);
+        let mut loaded = usize::MAX;
+        for item in share(s.batch * strips, 1, task.thread(), task.threads()) {
+            let (batch, n0) = (item / strips, item % strips * STRIP);
+            let n = STRIP.min(s.n - n0);
+            if loaded != batch {
+                task.load(0, batch * s.m * s.k, f32::lane(x));
+                loaded = batch;
+            }
+            let first = (raw.offset as isize + batch as isize * strides[0]) as usize + n0;
+            for m in 0..s.m {
+                let (x, y) = (&x[m * s.k..(m + 1) * s.k], &mut y[..n]);
+                y.fill(0.0);
+                // SAFETY: the machine checked that the operand lies within its buffer: `n` neighbours from `first` on in each of K rows.
+                unsafe {
+                    match source.dtype {
+                        DType::F16 => columns::add(raw.ptr.cast::<columns::F16>().add(first), strides[2] as usize, x, y),
+                        DType::BF16 => columns::add(raw.ptr.cast::<columns::Bf16>().add(first), strides[2] as usize, x, y),
+                        _ => columns::add(raw.ptr.cast::<f32>().add(first), strides[2] as usize, x, y),
+                    }
+                }
+                task.store(0, (batch * s.m + m) * s.n + n0, f32::lane(y));
+            }
+        }
+        true
+    }
+
     /// Panels of b times blocks of a.
     fn blocks<T: Real>(&self, task: &dyn Task, s: &Sizes) {
         let (thread, threads) = (task.thread(), task.threads());
@@ -112,29 +154,47 @@ impl MatMulKernel {
         };
         let b = strided::<T>(task, 1);
         // Sizes of blocks depend on the shape alone, so that results do not depend on the number of threads.
-        let panels = s.n.div_ceil(PANEL);
-        let height = if s.batch * panels >= 16 { 512 } else { 128 };
-        let slabs = s.m.div_ceil(height);
-        let panel: &mut [T] = if b.is_some() { values(task, 0) } else { values(task, PANEL.min(s.n) * s.k) };
+        let items = |width: usize, height: usize| s.batch * s.n.div_ceil(width) * s.m.div_ceil(height);
+        let sizes = [(256, 512), (128, 512), (128, 128)].into_iter().find(|&(w, h)| items(w, h) >= 32);
+        let (width, height) = sizes.unwrap_or(if items(128, 128) >= 8 { (128, 128) } else { (64, 64) });
+        let (panels, slabs) = (s.n.div_ceil(width), s.m.div_ceil(height));
+        // The product is fastest where neighbouring rows of b lie side by side; b is brought into that order panel by panel.
+        let turn = s.m >= MANY && b.is_none_or(|(_, st)| st[2] == 1 && st[1] > 1);
+        let room = width.min(s.n) * s.k;
+        let panel: &mut [T] = values(task, if turn || b.is_none() { room } else { 0 });
+        let rows: &mut [T] = values(task, if turn && b.is_none() { TURNED * s.k } else { 0 });
         let direct = target::<T>(task, 0, 0, 0).map(|t| t.as_mut_ptr());
-        let results: &mut [T] = if direct.is_some() { values(task, 0) } else { values(task, height.min(s.m) * PANEL.min(s.n)) };
+        let results: &mut [T] = if direct.is_some() { values(task, 0) } else { values(task, height.min(s.m) * width.min(s.n)) };
         let mut loaded = usize::MAX;
         for item in share(s.batch * panels * slabs, 1, thread, threads) {
             let (batch, p, slab) = (item / slabs / panels, item / slabs % panels, item % slabs);
-            let (n0, m0) = (p * PANEL, slab * height);
-            let (n, m) = (PANEL.min(s.n - n0), height.min(s.m - m0));
-            let right = match b {
-                Some((ptr, st)) => {
-                    Matrix { ptr: ptr.wrapping_offset(batch as isize * st[0] + n0 as isize * st[1]), row: st[2], col: st[1] }
-                }
-                None => {
-                    if loaded != item / slabs {
-                        task.load(1, (batch * s.n + n0) * s.k, T::lane(&mut panel[..n * s.k]));
-                        loaded = item / slabs;
-                    }
-                    Matrix { ptr: panel.as_ptr(), row: 1, col: s.k as isize }
-                }
+            let (n0, m0) = (p * width, slab * height);
+            let (n, m) = (width.min(s.n - n0), height.min(s.m - m0));
+            let place = b.map(|(ptr, st)| (ptr.wrapping_offset(batch as isize * st[0] + n0 as isize * st[1]), st));
+            let right = match place {
+                Some((ptr, st)) if !turn => Matrix { ptr, row: st[2], col: st[1] },
+                _ if turn => Matrix { ptr: panel.as_ptr(), row: n as isize, col: 1 },
+                _ => Matrix { ptr: panel.as_ptr(), row: 1, col: s.k as isize },
             };
+            if loaded != item / slabs && right.ptr == panel.as_ptr() {
+                loaded = item / slabs;
+                let size = size_of::<T>();
+                match place {
+                    // SAFETY: the operand lies within its buffer, and the panel has room for it.
+                    Some((ptr, st)) => unsafe { transpose(size, ptr.cast(), st[1], panel.as_mut_ptr().cast(), n as isize, n, s.k) },
+                    None if turn => {
+                        for r in (0..n).step_by(TURNED) {
+                            let h = TURNED.min(n - r);
+                            task.load(1, (batch * s.n + n0 + r) * s.k, T::lane(&mut rows[..h * s.k]));
+                            // SAFETY: as above.
+                            unsafe {
+                                transpose(size, rows.as_ptr().cast(), s.k as isize, panel.as_mut_ptr().add(r).cast(), n as isize, h, s.k)
+                            };
+                        }
+                    }
+                    None => task.load(1, (batch * s.n + n0) * s.k, T::lane(&mut panel[..n * s.k])),
+                }
+            }
             let (ptr, st) = a;
             let left = Matrix { ptr: ptr.wrapping_offset(batch as isize * st[0] + m0 as isize * st[1]), row: st[1], col: st[2] };
             let first = (batch * s.m + m0) * s.n + n0;
@@ -190,7 +250,7 @@ impl Kernel for MatMulKernel {
             DType::I32 => integers!(i32),
             DType::U32 => integers!(u32),
             DType::I64 => integers!(i64),
-            _ if self.stream(task, &s) => {}
+            _ if self.stream(task, &s) || self.across(task, &s) => {}
             _ => self.blocks::<f32>(task, &s),
         }
     }

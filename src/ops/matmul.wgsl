@@ -93,8 +93,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (m < rows) {
       let at = (batch * rows + m) * cols;
       if (VEC_OUT == 1u) {
-        for (var j = 0u; j < RN; j += 4u) {
-          let n = n0 + tx * RN + j; let r = i * RN + j;
+        for (var q = 0u; q < RN / 4u; q++) {
+          let n = n0 + tx * RN + 4u * q; let r = i * RN + 4u * q;
           if (n < cols) { store4_0(at + n, vec4<f32>(acc[r], acc[r + 1u], acc[r + 2u], acc[r + 3u])); }
         }
       } else {

@@ -1,8 +1,8 @@
 // Matrix times a few vectors: out[m, n] = sum over k of a[m, k] * b[n, k], m below MT.
 //
-// A team of LANES threads owns ROWS rows of b and walks them in items of 8 weights, AHEAD of them on their way at once and the first
-// before anything waits for the activations. A format says how an item's two quads lie: PAIR quads apart, as its nibbles do, so that
-// both come from one word. STAGED: a chunk of the activations is kept in workgroup memory, for operands that are dear to compute.
+// A team of LANES threads owns ROWS rows of b and walks them in items of QUADS quads of weights, AHEAD items on their way at once and
+// the first before anything waits for the activations. A format says how an item's quads lie in a row (see `quad_of`): those that come
+// from the same words belong together. STAGED: a chunk of the activations is kept in workgroup memory.
 // Words: 0 M, 1 N, 2 K, 3 tiles of a batch, 4 workgroups in x, 5 and 6 the start of b in elements.
 
 // default
@@ -11,8 +11,9 @@ const LANES: u32 = 32;
 const ROWS: u32 = 1;
 const AHEAD: u32 = 3;
 const MT: u32 = 1;
-const PAIR: u32 = 4;
-const UNIT: u32 = 96;
+const QUADS: u32 = 2;
+const STRIPS: u32 = 1;
+const SPAN: u32 = 2;
 const CHUNK: u32 = 96;
 const STAGED: u32 = 1;
 const VEC_A: u32 = 1;
@@ -27,20 +28,21 @@ fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
 fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
 fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
-alias Held = Pair;
+struct Held { a: vec4<f32>, b: vec4<f32> }
 fn hold(row: u32, i: u32) -> Held {
-  let at = row * (word(2u) / 4u) + i / PAIR * (2u * PAIR) + i % PAIR;
-  return Pair(b_0[at], b_0[at + PAIR]);
+  let at = row * (word(2u) / 4u) + 2u * i;
+  return Held(b_0[at], b_0[at + 1u]);
 }
-fn item(h: Held) -> Pair { return h; }
+fn quad(h: Held, c: u32) -> vec4<f32> { return select(h.a, h.b, c == 1u); }
 fn team_sum(v: f32) -> f32 { return v; }
 // end
 
-struct Pair { lo: vec4<f32>, hi: vec4<f32> }
 const TEAMS: u32 = WORKGROUP / LANES;
 const BLOCK: u32 = TEAMS * ROWS;
+const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
+const TWINS: u32 = SPAN / WIDTH; // items that share a span of quads
 var<private> thread: u32;
-var<workgroup> xs: array<vec4<f32>, MT * 2u * CHUNK>;
+var<workgroup> xs: array<vec4<f32>, MT * QUADS * CHUNK>;
 var<workgroup> ys: array<f32, MT * BLOCK>;
 
 // Four activations of row m, zero outside of the matrix.
@@ -61,6 +63,9 @@ fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
   return x;
 }
 
+// The place in a row of quad c of item i: STRIPS strips of SPAN quads lie behind each other, and an item has WIDTH quads of each.
+fn quad_of(i: u32, c: u32) -> u32 { return i / TWINS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % TWINS * WIDTH + c % WIDTH; }
+
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   thread = lid;
@@ -70,11 +75,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let first = (group % tiles) * BLOCK;
   let rows = word(0u); let cols = word(1u);
   let lane = lid % LANES; let team = lid / LANES;
-  let items = (word(2u) + 7u) / 8u;
+  let items = (word(2u) + 4u * QUADS - 1u) / (4u * QUADS);
   var row: array<u32, ROWS>;
   for (var r = 0u; r < ROWS; r++) { row[r] = batch * cols + min(first + team * ROWS + r, cols - 1u); }
   var acc: array<f32, ROWS * MT>;
-  for (var r = 0u; r < ROWS * MT; r++) { acc[r] = 0.0; }
+  for (var e = 0u; e < ROWS * MT; e++) { acc[e] = 0.0; }
   var held: array<Held, ROWS * AHEAD>;
   for (var base = 0u; base < items; base += CHUNK) {
     for (var a = 0u; a < AHEAD; a++) {
@@ -84,12 +89,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (STAGED == 1u) {
       count = min(CHUNK, count);
       if (base > 0u) { workgroupBarrier(); }
-      // The two quads of item i go to i and CHUNK + i: neighbouring lanes read neighbouring quads. Items that are no more are zero.
-      let staged = (count + UNIT - 1u) / UNIT * UNIT;
+      // Quad c of item i goes to c * CHUNK + i: neighbouring lanes read neighbouring quads. Items that are no more are zero.
+      let staged = (count + LANES * AHEAD - 1u) / (LANES * AHEAD) * (LANES * AHEAD);
       for (var m = 0u; m < MT; m++) {
-        for (var v = lid; v < 2u * staged; v += WORKGROUP) {
-          let half = (v / PAIR) % 2u;
-          xs[(m * 2u + half) * CHUNK + v / (2u * PAIR) * PAIR + v % PAIR] = fetch(batch, m, 2u * base + v);
+        for (var v = lid; v < QUADS * staged; v += WORKGROUP) {
+          let c = v % (SPAN * STRIPS) / SPAN * WIDTH + v % WIDTH;
+          let i = v / (SPAN * STRIPS) * TWINS + v % SPAN / WIDTH;
+          xs[(m * QUADS + c) * CHUNK + i] = fetch(batch, m, QUADS * base + v);
         }
       }
       workgroupBarrier();
@@ -102,17 +108,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
       for (var a = 0u; a < AHEAD; a++) {
         let i = start + a * LANES;
-        var w: array<Pair, ROWS>;
-        for (var r = 0u; r < ROWS; r++) { w[r] = item(held[a * ROWS + r]); }
-        for (var m = 0u; m < MT; m++) {
-          var x: Pair;
-          if (STAGED == 1u) {
-            x = Pair(xs[m * 2u * CHUNK + i], xs[(m * 2u + 1u) * CHUNK + i]);
-          } else {
-            let v = i / PAIR * (2u * PAIR) + i % PAIR;
-            x = Pair(fetch(batch, m, v), fetch(batch, m, v + PAIR));
+        for (var c = 0u; c < QUADS; c++) {
+          var w: array<vec4<f32>, ROWS>;
+          for (var r = 0u; r < ROWS; r++) { w[r] = quad(held[a * ROWS + r], c); }
+          for (var m = 0u; m < MT; m++) {
+            var x: vec4<f32>;
+            if (STAGED == 1u) { x = xs[(m * QUADS + c) * CHUNK + i]; } else { x = fetch(batch, m, quad_of(i, c)); }
+            for (var r = 0u; r < ROWS; r++) { acc[r * MT + m] += dot(w[r], x); }
           }
-          for (var r = 0u; r < ROWS; r++) { acc[r * MT + m] += dot(w[r].lo, x.lo) + dot(w[r].hi, x.hi); }
         }
       }
     }

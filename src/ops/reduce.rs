@@ -246,6 +246,7 @@ impl ReduceKernel {
                 let extreme = T::reduce(op, x);
                 if best.is_none_or(|(b, _)| extreme.beats(self.op, b)) {
                     // NaN does not equal itself: the first element that nothing beats is it.
+                    #[allow(clippy::eq_op)] // only NaN differs from itself
                     let at = x.iter().position(|&v| v == extreme || v != v);
                     best = at.map(|i| (extreme, start + i)).or(best);
                 }

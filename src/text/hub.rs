@@ -283,26 +283,22 @@ fn check_added(vocab: &mut Vocab, added: &[Added]) -> TensorResult<Vocabulary> {
     let mut counted = true;
     let mut seen = std::collections::HashSet::new();
     for token in added.iter().filter(|t| !t.content.is_empty()) {
-        match vocab.get(&token.content) {
-            Some(&id) if id != token.id => {
-                return Err(bad(format!("the added token {:?} has id {}, but {id} in the vocabulary", token.content, token.id)));
-            }
-            None if seen.insert(&token.content) => {
-                counted &= token.id as usize == next;
-                next += 1;
-            }
-            _ => {}
+        // A token that the vocabulary has keeps the id it has there.
+        if !vocab.contains_key(&token.content) && seen.insert(&token.content) {
+            counted &= token.id as usize == next;
+            next += 1;
         }
     }
     let kinds: std::collections::HashMap<&str, Kind> =
         added.iter().map(|t| (t.content.as_str(), if t.special { Kind::Control } else { Kind::User })).collect();
     let kind = |token: &str| kinds.get(token).copied().unwrap_or(Kind::Normal);
     let listed = vocab.iter().map(|(token, &id)| (token.as_str(), id, kind(token)));
-    let extra = added.iter().filter(|t| !t.content.is_empty()).map(|t| (t.content.as_str(), t.id, kind(&t.content)));
+    let unlisted = added.iter().filter(|t| !t.content.is_empty() && !vocab.contains_key(&t.content));
+    let extra = unlisted.map(|t| (t.content.as_str(), t.id, kind(&t.content)));
     let vocabulary = Vocabulary::from_ids(listed.chain(extra))?;
     if !counted {
         for token in added.iter().filter(|t| !t.content.is_empty()) {
-            vocab.insert(token.content.clone(), token.id);
+            vocab.entry(token.content.clone()).or_insert(token.id);
         }
     }
     Ok(vocabulary)

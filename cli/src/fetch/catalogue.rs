@@ -34,10 +34,6 @@ pub struct Wheel {
     pub bytes: u64,
 }
 
-/// The model that is used where none is named.
-#[allow(dead_code)]
-pub const DEFAULT: &str = "smollm2-135m-instruct";
-
 /// Every named model.
 pub const MODELS: &[Model] = &[
     Model {

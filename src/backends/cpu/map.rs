@@ -1,7 +1,7 @@
 //! Programs: compiled to a list of operations over registers, and run block by block.
 
 use super::lanes::{self, Blocks, Op};
-use super::span::Span;
+use super::span::{Span, stream_copy};
 use crate::dtype::DType;
 use crate::plan::{Load, Source, Step, Store};
 use crate::scalar::{Inst, Prim, Program, Reg};
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 /// The most elements of a block.
 const BLOCK: usize = 1024;
 /// Bytes that the registers of a program should stay within: most of an L1 cache.
-const REGISTERS: usize = 24 << 10;
+const REGISTERS: usize = 32 << 10;
 const NONE: u16 = u16::MAX;
 
 /// A program ready to run, with one or several results.
@@ -21,6 +21,8 @@ pub(crate) struct Code {
     slots: Vec<u16>,
     /// Literals and parameters, filled in once per run.
     fixed: Vec<u16>,
+    /// Whether each of them fills a block, or is one number.
+    spread: Vec<bool>,
     /// The operations whose results are written, one per store.
     outs: SmallVec<[u16; 2]>,
     /// Elements of a block.
@@ -38,6 +40,8 @@ pub(crate) enum Sink<'a> {
     Memory(*mut u8),
     /// To targets; each may be written directly only where its flag says so.
     Targets(&'a [Span], &'a [bool]),
+    /// To targets that are too large for the caches.
+    Streams(&'a [Span]),
 }
 
 impl Code {
@@ -124,18 +128,42 @@ impl Code {
                 }
             }
         }
+        // Literals and parameters that are only ever the one uniform argument of their users need not be spread over a block.
+        let is_fixed = |r: u16| fixed.contains(&r);
+        let uniform: SmallVec<[Option<u8>; 16]> = insts
+            .iter()
+            .map(|i| match (is_fixed(i.args[0]), is_fixed(i.args[1])) {
+                _ if !Op::takes_uniform(i.op, insts[i.args[0] as usize].dtype) => None,
+                (true, false) => Some(0),
+                (false, true) => Some(1),
+                _ => None,
+            })
+            .collect();
+        let spread: Vec<bool> = fixed
+            .iter()
+            .map(|&f| {
+                let used_as_block = |(i, inst): (usize, &Inst)| {
+                    uniform[i].is_none_or(|u| inst.args[1 - u as usize] == f) && inst.args[..arity(inst.op)].contains(&f)
+                };
+                outs.contains(&f) || insts.iter().enumerate().any(used_as_block)
+            })
+            .collect();
         let any_wide = insts.iter().any(|i| lanes::wide(i.dtype));
         let width = if any_wide { 8 } else { 4 };
         let mut block = BLOCK;
-        while block > 256 && block * width * registers as usize > REGISTERS {
+        let blocks = registers as usize - spread.iter().filter(|s| !**s).count();
+        while block > 256 && block * width * blocks > REGISTERS {
             block /= 2;
         }
-        let ops: Vec<Op> =
-            insts.iter().map(|i| Op { prim: i.op, args: i.args, dtype: i.dtype, from: insts[i.args[0] as usize].dtype }).collect();
+        let ops: Vec<Op> = insts
+            .iter()
+            .zip(&uniform)
+            .map(|(i, &uniform)| Op { prim: i.op, args: i.args, dtype: i.dtype, from: insts[i.args[0] as usize].dtype, uniform })
+            .collect();
         let identity = ops.len() == 1 && matches!(ops[0].prim, Prim::Source(0) | Prim::Value);
         // A distance that is no power of two keeps registers out of each other's cache sets.
         let register = block * width + 64;
-        Code { ops, slots, fixed, outs, block, register, registers: registers as usize, identity }
+        Code { ops, slots, fixed, spread, outs, block, register, registers: registers as usize, identity }
     }
 
     /// Bytes of registers that `run` needs.
@@ -180,14 +208,14 @@ impl Code {
             let mut places: SmallVec<[*const u8; 24]> = SmallVec::with_capacity(self.ops.len());
             places
                 .extend(self.slots.iter().map(|&s| if s == NONE { value } else { registers.add(s as usize * self.register).cast_const() }));
-            for &f in &self.fixed {
+            for (&f, &spread) in self.fixed.iter().zip(&self.spread) {
                 let op = &self.ops[f as usize];
                 let x = match op.prim {
                     Prim::Param(p) => params.get(p as usize).copied().unwrap_or(f64::NAN),
                     Prim::Lit(bits) => f64::from_bits(bits),
                     _ => 0.0,
                 };
-                fill(op.dtype, x, places[f as usize].cast_mut(), n.min(self.block));
+                fill(op.dtype, x, places[f as usize].cast_mut(), if spread { n.min(self.block) } else { 1 });
             }
             let mut done = 0;
             while done < n {
@@ -226,6 +254,7 @@ impl Code {
                             let t = &targets[k];
                             if allowed[k] && t.direct() { t.in_place(at, len) } else { None }
                         }
+                        Sink::Streams(_) => None,
                     },
                 };
                 let slot = || registers.add(self.slots[i] as usize * self.register);
@@ -267,6 +296,13 @@ impl Code {
                         let there = if allowed[k] && t.direct() { t.in_place(at, len) } else { None };
                         if there.is_none_or(|p| from != p.cast_const()) {
                             t.put(at, len, from);
+                        }
+                    }
+                    Sink::Streams(targets) => {
+                        let t = &targets[k];
+                        match if t.direct() { t.in_place(at, len) } else { None } {
+                            Some(there) => stream_copy(from, there, len * t.dtype.block_bytes()),
+                            None => t.put(at, len, from),
                         }
                     }
                 }

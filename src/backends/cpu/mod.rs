@@ -1,5 +1,6 @@
 //! The CPU machine: plans run by one team of threads over host memory.
 
+pub mod columns;
 pub mod dot;
 pub mod gemm;
 mod lanes;
@@ -13,10 +14,12 @@ mod task;
 mod team;
 #[cfg(test)]
 mod tests;
+mod transpose;
 pub mod vector;
 
 pub use memory::CpuBuffer;
 pub use task::share;
+pub use transpose::transpose;
 
 use crate::backends::{Buffer, Bytes, Machine};
 use crate::dtype::DType;

@@ -4,7 +4,7 @@ use crate::dtype::Element;
 use crate::plan::{Buf, Task, Value};
 
 /// Load `k` as memory: where it is plain, row-major and stored in the type T.
-pub fn slice<'a, T: Element>(task: &'a dyn Task, k: usize) -> Option<&'a [T]> {
+pub fn slice<T: Element>(task: &dyn Task, k: usize) -> Option<&[T]> {
     let load = &task.step().loads[k];
     let source = load.plain()?;
     if source.dtype != T::DTYPE || !source.layout.is_contiguous() || source.buf == Buf::Iota {
@@ -17,7 +17,7 @@ pub fn slice<'a, T: Element>(task: &'a dyn Task, k: usize) -> Option<&'a [T]> {
 
 /// Elements `start..start + len` of store `k` as memory: where it is plain and stored in the type T. No other thread may ask for them.
 #[allow(clippy::mut_from_ref)]
-pub fn target<'a, T: Element>(task: &'a dyn Task, k: usize, start: usize, len: usize) -> Option<&'a mut [T]> {
+pub fn target<T: Element>(task: &dyn Task, k: usize, start: usize, len: usize) -> Option<&mut [T]> {
     let store = &task.step().stores[k];
     let to = store.plain()?;
     if to.dtype != T::DTYPE || start + len > store.shape.count() {
@@ -41,7 +41,8 @@ pub fn strided<T: Element>(task: &dyn Task, k: usize) -> Option<(*const T, [isiz
 }
 
 /// Scratch as values.
-pub fn values<'a, T: Value + Element>(task: &'a dyn Task, count: usize) -> &'a mut [T] {
+#[allow(clippy::mut_from_ref)] // each call gives other memory
+pub fn values<T: Value + Element>(task: &dyn Task, count: usize) -> &mut [T] {
     let bytes = task.scratch(count * size_of::<T>());
     // SAFETY: scratch is aligned to 64 bytes and as long as asked, and any bits are values of these types.
     unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) }

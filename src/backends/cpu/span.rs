@@ -290,6 +290,96 @@ impl Span {
     }
 }
 
+impl Span {
+    /// Copies all elements to a row-major span of the same plain dtype where the innermost dimension here is another one than there:
+    /// this thread's share. `false` where the layouts are not like that.
+    ///
+    /// # Safety
+    /// As `copy_to`; the spans must not overlap.
+    pub(crate) unsafe fn transpose_to(&self, to: &Span, thread: usize, threads: usize) -> bool {
+        /// Columns of a share: their lines are read by one thread.
+        const STRIP: usize = 64;
+        if self.kind != Kind::Strided
+            || to.kind != Kind::Contiguous
+            || self.dtype != to.dtype
+            || self.dtype.is_block()
+            || self.base.is_null()
+        {
+            return false;
+        }
+        let (last, size) = (self.rank - 1, self.dtype.block_bytes());
+        let Some(inner) = (0..last).find(|&d| self.strides[d] == 1) else { return false };
+        if self.dims[inner] < 8 || self.dims[last] < 8 {
+            return false;
+        }
+        let mut target = [1isize; MAX_RANK];
+        for d in (0..last).rev() {
+            target[d] = target[d + 1] * self.dims[d + 1] as isize;
+        }
+        let strips = self.dims[inner].div_ceil(STRIP);
+        let others = (0..last).filter(|&d| d != inner);
+        let matrices: usize = others.clone().map(|d| self.dims[d]).product();
+        for item in super::share(matrices * strips, 1, thread, threads) {
+            let first = item % strips * STRIP;
+            let (mut from, mut into) = (self.first as isize + first as isize, to.first as isize + first as isize * target[inner]);
+            let mut rest = item / strips;
+            for d in others.clone().rev() {
+                from += (rest % self.dims[d]) as isize * self.strides[d];
+                into += (rest % self.dims[d]) as isize * target[d];
+                rest /= self.dims[d];
+            }
+            let (from, into) = (self.base.wrapping_add(from as usize * size), to.base.wrapping_add(into as usize * size));
+            let cols = STRIP.min(self.dims[inner] - first);
+            // SAFETY: the matrix is a part of both spans, which the caller vouches for.
+            unsafe { super::transpose(size, from, self.strides[last], into, target[inner], self.dims[last], cols) };
+        }
+        true
+    }
+}
+
+/// Copies past the caches, for results too large to stay in them. Needs `finish_streaming` before others read them.
+///
+/// # Safety
+/// `bytes` must lie at both addresses, apart from each other.
+pub(crate) unsafe fn stream_copy(from: *const u8, to: *mut u8, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if current() != super::path::Path::Plain {
+            return stream_copy_avx(from, to, bytes);
+        }
+        std::ptr::copy_nonoverlapping(from, to, bytes);
+    }
+}
+
+/// # Safety
+/// As `stream_copy`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn stream_copy_avx(from: *const u8, to: *mut u8, bytes: usize) {
+    use std::arch::x86_64::*;
+    let head = to.align_offset(32).min(bytes);
+    let vectors = (bytes - head) / 32;
+    // SAFETY: head, vectors and tail make up the range; the streamed addresses are aligned.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, to, head);
+        for i in 0..vectors {
+            _mm256_stream_ps(to.add(head + 32 * i).cast(), _mm256_loadu_ps(from.add(head + 32 * i).cast()));
+        }
+        let done = head + 32 * vectors;
+        std::ptr::copy_nonoverlapping(from.add(done), to.add(done), bytes - done);
+    }
+}
+
+/// Makes streamed copies visible before what this thread writes next.
+pub(crate) fn finish_streaming() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: part of the x86-64 base.
+    unsafe {
+        std::arch::x86_64::_mm_sfence()
+    };
+}
+
 /// # Safety
 /// `len` elements of T, `stride` apart from `element` on, must exist, and `out` must have room for them.
 #[inline(always)]

@@ -2,7 +2,7 @@
 
 use super::map::{Code, Sink};
 use super::memory::Block;
-use super::span::Span;
+use super::span::{Span, finish_streaming};
 use super::team::Barrier;
 use crate::error::{At, TensorError};
 use crate::plan::{Lane, Raw, Step, Task, Work};
@@ -12,6 +12,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Elements of a map that always stay on one thread.
 const GRAIN: usize = 4096;
+/// Bytes of results from which on a map writes past the caches.
+const STREAM: usize = 24 << 20;
 
 /// A step as prepared once for its plan.
 pub(crate) struct Prepared {
@@ -123,21 +125,26 @@ impl<'a> CpuTask<'a> {
     fn map(&self, code: &Code) {
         let Some(first) = self.step.stores.first() else { return };
         let range = share(first.shape.count(), GRAIN, self.thread, self.threads);
-        if range.is_empty() {
-            return;
-        }
         let (sources, bound) = (&self.bound.loads[0], self.bound);
         if code.identity && bound.apart[0] && sources.len() == 1 {
             // SAFETY: the spans were checked against their buffers; threads write disjoint elements.
-            let copied = unsafe { sources[0].copy_to(&bound.targets[0], range.start, range.len()) };
+            let copied = unsafe {
+                sources[0].copy_to(&bound.targets[0], range.start, range.len())
+                    || sources[0].transpose_to(&bound.targets[0], self.thread, self.threads)
+            };
             if copied {
                 return;
             }
         }
         // SAFETY: as above; the registers are this thread's and large enough for every program of the step.
         unsafe {
-            let sink = Sink::Targets(&bound.targets, &bound.apart);
+            let bytes: usize = bound.targets.iter().map(|t| first.shape.count() * t.dtype.block_bytes()).sum();
+            let stream = bytes >= STREAM && bound.apart.iter().all(|&a| a);
+            let sink = if stream { Sink::Streams(&bound.targets) } else { Sink::Targets(&bound.targets, &bound.apart) };
             code.run(sources, self.params, std::ptr::null(), self.registers(), range.start, range.len(), &sink);
+            if stream {
+                finish_streaming();
+            }
         }
     }
 }

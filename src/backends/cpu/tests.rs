@@ -483,6 +483,19 @@ fn copies_keep_every_bit() {
 }
 
 #[test]
+fn results_larger_than_the_caches_are_written_whole() {
+    // From an odd element on, so that no vector is aligned.
+    let n = 6_400_003;
+    let values: Vec<f64> = (0..n + 1).map(|i| (i % 8191) as f64).collect();
+    let layout = Layout { offset: 1, ..Layout::contiguous(Shape::of(&[n])) };
+    let x = Operand { dtype: F32, bytes: encode(F32, &values), layout, shape: Shape::of(&[n]), values: values[1..].to_vec() };
+    let to = Source { buf: Buf::Output(0), dtype: F32, layout, offset: None, aligned: false };
+    let store = Store { shape: x.shape, program: program(Prim::Unary(Unary::Neg), 1, F32, F32), sources: vec![x.source(0)], target: to };
+    let got = run(step("map", Work::Map, vec![], vec![store], vec![]), &[&x], &[(F32, n + 1)], &[]).remove(0);
+    check("negated", &got[1..], &x.values.iter().map(|v| -v).collect::<Vec<_>>(), 0.0, 0.0);
+}
+
+#[test]
 fn sibling_stores_see_the_old_values() {
     // p ← p + m and m ← 2 m in place, with p's program after m's: both read what was there before.
     let machine = &MACHINES[1];

@@ -69,7 +69,7 @@ impl Core {
             t.lost.get_or_insert(one_line(format!("{reason:?} {message}")));
         });
         let limits = o.device.limits();
-        let max_binding = (limits.max_storage_buffer_binding_size as u64).min(limits.max_buffer_size);
+        let max_binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
         let error_record = o.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("errors"),
             size: 16,

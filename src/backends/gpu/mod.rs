@@ -18,7 +18,7 @@ pub use adapter::{AdapterDescription, adapters};
 pub use pool::GpuBuffer;
 
 use self::core::{Core, lock};
-use super::{Buffer, Bytes, Machine};
+use super::{Buffer, Bytes, Machine, PendingRead};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
@@ -33,6 +33,8 @@ pub struct GpuMachine {
     core: Arc<Core>,
     runner: Mutex<encode::Runner>,
     staging: Mutex<Option<wgpu::Buffer>>,
+    /// Staging memory for small reads that are waited for later.
+    spare: Arc<Mutex<Vec<wgpu::Buffer>>>,
 }
 
 impl GpuMachine {
@@ -41,7 +43,7 @@ impl GpuMachine {
     /// Drivers that compute on the CPU are taken only where `TL_ALLOW_SOFTWARE=1` is set or the interface is named.
     pub fn open(selector: &str) -> TensorResult<Arc<GpuMachine>> {
         let core = Core::new(adapter::open(selector)?);
-        let m = GpuMachine { core, runner: Default::default(), staging: Mutex::new(None) };
+        let m = GpuMachine { core, runner: Default::default(), staging: Mutex::new(None), spare: Default::default() };
         if !m.rounds_f16()? {
             m.core.soft_f16.store(true, Ordering::Relaxed);
             lock(&m.runner).forget();
@@ -73,8 +75,8 @@ impl GpuMachine {
     fn rounds_f16(&self) -> TensorResult<bool> {
         let values = [
             1.0,
-            -1.00048828125,
-            1.00146484375,
+            -1.000_488_3,
+            1.001_464_8,
             65504.0,
             65519.0,
             65520.0,
@@ -170,6 +172,14 @@ impl Machine for GpuMachine {
     fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
         self.core.check()?;
         self.core.read(&self.staging, self.own(buffer)?, start, out)
+    }
+    fn start_read(&self, buffer: &Buffer, start: usize, len: usize) -> TensorResult<PendingRead> {
+        if len == 0 || len > transfer::SMALL_READ {
+            let mut out = vec![0; len];
+            self.read(buffer, start, &mut out)?;
+            return Ok(Box::new(|| Ok(out)));
+        }
+        self.core.start_read(&self.spare, self.own(buffer)?, start, len)
     }
     fn synchronize(&self) -> TensorResult<()> {
         self.core.check()?;

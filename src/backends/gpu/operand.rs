@@ -91,7 +91,7 @@ impl Operand {
             (1, Some(1)) => Index::Linear,
             _ => Index::Strided,
         };
-        let aligned = source.aligned || (source.offset.is_none() && l.offset % 4 == 0);
+        let aligned = source.aligned || (source.offset.is_none() && l.offset.is_multiple_of(4));
         let quad = match index {
             Index::Const => Quad::Splat,
             Index::Linear if aligned => Quad::Load,
@@ -175,6 +175,14 @@ impl Operands {
             }
         }
         Ok(id)
+    }
+
+    /// The sizes [before, run, between, inner] of a source whose neighbours in memory lie along a dimension other than the innermost.
+    pub fn transposed(&self, id: usize) -> Option<[usize; 4]> {
+        let o = &self.operands[id];
+        let last = o.sizes.len().checked_sub(1)?;
+        let at = o.strides.iter().position(|s| *s == 1).filter(|p| *p < last && o.quad == Quad::Step)?;
+        Some([o.sizes[..at].iter().product(), o.sizes[at], o.sizes[at + 1..last].iter().product(), o.sizes[last]])
     }
 
     /// Registers a target. `full`: a quad never passes the last element, or passes into padding.

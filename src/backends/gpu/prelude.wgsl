@@ -52,15 +52,13 @@ fn tl_sqrt(a: f32) -> f32 {
   return select(sqrt(a), a, tl_isnan(a) || a == 0.0);
 }
 
-// The argument is reduced with ln 2 in two parts: the device's exp loses |x| units in the last place.
+// eˣ = 2^(1.4423828125·h) · e^y with h the upper bits of x, so that the product is exact: the device's exp loses |x| units in the last place.
 fn tl_exp(x: f32) -> f32 {
-  let c = clamp(x, -104.0, 89.0);
-  let n = round(c * 1.44269504);
-  // Clamps keep compilers from joining the two parts again.
-  let r = fma(n, -1.42860677e-6, clamp(fma(n, -0.693145752, c), -1.0, 1.0));
-  let p = fma(fma(fma(fma(fma(0.000199794988, r, 0.00139821961), r, 0.00833312795), r, 0.0416657925), r, 0.166666672), r, 0.5);
-  let v = tl_ldexp(fma(r * r, p, r) + 1.0, i32(n));
-  return select(select(v, tl_inf(), x > 88.7228394), x, tl_isnan(x));
+  let c = clamp(x, -200.0, 200.0);
+  let h = tl_top(c);
+  let y = fma(h, 0.000216420228, c - h);
+  let v = exp2(h * 1.4423828125) * fma(y, fma(y, fma(y, fma(y, 0.0416666667, 0.166666667), 0.5), 1.0), 1.0);
+  return select(v, x, tl_isnan(x));
 }
 
 fn tl_expm1(x: f32) -> f32 {
@@ -190,17 +188,25 @@ fn tl_acos(x: f32) -> f32 {
   return select(v, tl_nan(), t > 1.0 || tl_isnan(x));
 }
 
+// Half of a positive normal number, by its exponent: a product with 0.5 could be moved behind one that overflows.
+fn tl_half(x: f32) -> f32 {
+  return bitcast<f32>(bitcast<u32>(x) - 0x00800000u);
+}
+
 fn tl_sinh(x: f32) -> f32 {
   let t = abs(x);
   let s = x * x;
   let near = fma(s * x, fma(fma(fma(2.8063007e-6, s, 0.000198380993), s, 0.00833333936), s, 0.166666672), x);
   let e = tl_exp(0.5 * t);
-  return select(tl_copysign(0.5 * e * e - 0.5 / (e * e), x), near, t < 1.0);
+  let h = tl_half(e);
+  let far = select(e * h - 0.25 / (e * h), tl_inf(), t > 90.0);
+  return select(select(tl_copysign(far, x), near, t < 1.0), x, tl_isnan(x));
 }
 
 fn tl_cosh(x: f32) -> f32 {
   let e = tl_exp(0.5 * abs(x));
-  return 0.5 * e * e + 0.5 / (e * e);
+  let h = tl_half(e);
+  return select(select(e * h + 0.25 / (e * h), tl_inf(), abs(x) > 90.0), x, tl_isnan(x));
 }
 
 fn tl_tanh(x: f32) -> f32 {
@@ -249,6 +255,23 @@ fn tl_erf(x: f32) -> f32 {
   q = fma(q, u, 1.12859964);
   let far = tl_copysign(1.0 - exp(-u * q), x);
   return select(select(far, fma(x, p, x), t < 1.0), x, tl_isnan(x));
+}
+
+// For results that are rounded to 16 bits: absolute errors of 1e-6, not relative ones.
+fn tl_tanh_quick(x: f32) -> f32 {
+  let v = 1.0 - 2.0 / (exp(2.0 * clamp(x, -10.0, 10.0)) + 1.0);
+  return select(v, x, tl_isnan(x));
+}
+
+fn tl_erf_quick(x: f32) -> f32 {
+  let u = min(abs(x), 4.0);
+  var q = fma(-6.94673145e-05, u, 0.000319934275);
+  q = fma(q, u, 0.00159579772);
+  q = fma(q, u, -0.0204149354);
+  q = fma(q, u, 0.103253752);
+  q = fma(q, u, 0.636536896);
+  q = fma(q, u, 1.12838376);
+  return select(tl_copysign(1.0 - exp(-u * q), x), x, tl_isnan(x));
 }
 
 fn tl_sigmoid(x: f32) -> f32 {

@@ -1,6 +1,7 @@
 //! Scalar programs as WGSL functions.
 
 use super::meta::{Meta, MetaWord};
+use super::wgsl::Style;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::scalar::{Binary, Prim, Program, Unary};
@@ -94,10 +95,12 @@ fn wrap(x: &str, d: DType) -> String {
     }
 }
 
-fn unary(op: Unary, a: &str, d: DType) -> TensorResult<String> {
+fn unary(op: Unary, a: &str, d: DType, quick: bool) -> TensorResult<String> {
     let t = lane(d)?;
     if t == "f32" {
         return Ok(match op {
+            Unary::Exp | Unary::Log | Unary::Log2 if quick => format!("{}({a})", op.name()),
+            Unary::Tanh | Unary::Erf if quick => format!("tl_{}_quick({a})", op.name()),
             Unary::IsNan | Unary::IsInf => format!("u32({})", fill(op.wgsl(), a, "")),
             Unary::LogicalNot => format!("(1u - tl_true({a}))"),
             Unary::Sign
@@ -179,7 +182,7 @@ pub(super) fn function(
     value: Option<DType>,
     sources: &[DType],
     meta: &mut Meta,
-    soft: bool,
+    style: Style<'_>,
 ) -> TensorResult<String> {
     let mut args = Vec::new();
     if let Some(v) = value {
@@ -205,10 +208,10 @@ pub(super) fn function(
                 }
             }
             Prim::Lit(b) => literal(f64::from_bits(b), i.dtype)?,
-            Prim::Unary(u) => unary(u, &arg(0), of(0))?,
+            Prim::Unary(u) => unary(u, &arg(0), of(0), style.quick)?,
             Prim::Binary(b) => binary(b, &arg(0), &arg(1), of(0), [number(0), number(1)])?,
             Prim::Where => format!("select({}, {}, {} != 0u)", arg(2), arg(1), arg(0)),
-            Prim::Cast => cast(&arg(0), of(0), i.dtype, soft)?,
+            Prim::Cast => cast(&arg(0), of(0), i.dtype, style.soft_f16)?,
             Prim::Philox => format!("tl_philox({}, {}, {})", arg(0), arg(1), arg(2)),
         };
         let _ = writeln!(body, "  let r{n} = {x};");

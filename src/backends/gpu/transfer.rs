@@ -2,6 +2,7 @@
 
 use super::core::{Core, lock};
 use super::pool::GpuBuffer;
+use crate::backends::PendingRead;
 use crate::error::{TensorError, TensorResult};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -10,6 +11,8 @@ use std::sync::{Arc, Mutex};
 const UPLOAD_CHUNK: usize = 16 << 20;
 /// Chunks between waits.
 const UPLOAD_AHEAD: usize = 4;
+/// Bytes that a read without waiting may have.
+pub const SMALL_READ: usize = 4096;
 /// Bytes read at a time.
 const READ_CHUNK: usize = 64 << 20;
 
@@ -60,6 +63,60 @@ impl Core {
             self.report(bytes)?;
         }
         Ok(())
+    }
+
+    /// Submits the copy of bytes `start..start + len` (at most `SMALL_READ`) and gives the call that waits for it.
+    pub fn start_read(
+        self: &Arc<Core>,
+        spare: &Arc<Mutex<Vec<wgpu::Buffer>>>,
+        buffer: &GpuBuffer,
+        start: usize,
+        len: usize,
+    ) -> TensorResult<PendingRead> {
+        if start + len > buffer.0.size as usize {
+            return Err(TensorError::Invalid(format!("a read of bytes {start}..{} from a buffer of {}", start + len, buffer.0.size)));
+        }
+        self.check()?;
+        let taken = lock(spare).pop();
+        let target = match taken {
+            Some(t) => t,
+            None => {
+                let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+                let descriptor =
+                    wgpu::BufferDescriptor { label: Some("staging"), size: SMALL_READ as u64 + 32, usage, mapped_at_creation: false };
+                self.guarded(|| self.device.create_buffer(&descriptor)).map_err(|e| self.refused(e))?
+            }
+        };
+        let (low, high) = (start & !3, (start + len).next_multiple_of(4));
+        let copied = (high - low) as u64;
+        let record = self.may_fail.swap(false, Ordering::Relaxed);
+        let mut e = self.device.create_command_encoder(&Default::default());
+        e.copy_buffer_to_buffer(&buffer.0.raw, low as u64, &target, 0, copied);
+        if record {
+            e.copy_buffer_to_buffer(&self.error_record, 0, &target, copied, 16);
+        }
+        let index = self.queue.submit([e.finish()]);
+        let mapped = Arc::new(Mutex::new(None));
+        let slot = mapped.clone();
+        target.map_async(wgpu::MapMode::Read, 0..copied + 16, move |r| *lock(&slot) = Some(r));
+        let (core, spare) = (self.clone(), spare.clone());
+        Ok(Box::new(move || {
+            core.wait_for(Some(index))?;
+            let result = lock(&mapped).take();
+            if !matches!(result, Some(Ok(()))) {
+                core.check()?;
+                return Err(TensorError::DeviceLost(format!("{}: reading back failed ({result:?})", core.name)));
+            }
+            let bytes = target.get_mapped_range(0..copied + 16).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", core.name)))?;
+            let out = bytes[start - low..start - low + len].to_vec();
+            let mut r = [0u32; 4];
+            bytemuck::cast_slice_mut::<u32, u8>(&mut r).copy_from_slice(&bytes[copied as usize..copied as usize + 16]);
+            drop(bytes);
+            target.unmap();
+            lock(&spare).push(target);
+            core.report(record.then_some(r))?;
+            Ok(out)
+        }))
     }
 
     fn read_record(&self, staging: &mut Option<wgpu::Buffer>) -> TensorResult<()> {

@@ -14,6 +14,12 @@ use std::sync::LazyLock;
 /// Workgroups per dimension that every adapter takes.
 const MAX_GROUPS: u64 = 65535;
 
+/// Elements from which on a thread handles several quads of narrow elements.
+const UNROLLED: usize = 1 << 20;
+
+/// Elements from which on a transposed source is read in tiles.
+const TILED: usize = 4096;
+
 /// A step, ready to become a pipeline and a dispatch.
 pub(super) struct StepText {
     pub text: String,
@@ -33,6 +39,14 @@ pub(super) struct Style<'a> {
     pub soft_f16: bool,
     /// Whether each buffer is bound once.
     pub sparing: bool,
+    /// Whether a program's result is rounded to 16 bits, so that quicker forms of slow functions do.
+    pub quick: bool,
+}
+
+impl<'a> Style<'a> {
+    fn into(self, target: DType) -> Style<'a> {
+        Style { quick: matches!(target, DType::F16 | DType::BF16), ..self }
+    }
 }
 
 /// The helper functions by name: text and the helpers it calls.
@@ -152,7 +166,7 @@ fn map_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorResult<StepText
     let forms = Forms { one: false, four: true };
     let mut meta = Meta::default();
     let n = meta.size(count);
-    let exact = count % 4 == 0;
+    let exact = count.is_multiple_of(4);
     let tail = if exact { Tail::None } else { Tail::Guard(n.clone()) };
     let mut o = Operands::new(style.soft_f16, style.sparing);
     let mut ids = Vec::new();
@@ -164,41 +178,81 @@ fn map_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorResult<StepText
     let mut distinct: Vec<usize> = ids.iter().flatten().copied().collect();
     distinct.sort_unstable();
     distinct.dedup();
-    let mut main = String::new();
+    // A thread of a large step handles as many quads as make 16 bytes of its widest operand, a workgroup apart from each other.
+    let widest = step.stores.iter().flat_map(|s| s.sources.iter().chain([&s.target])).map(|s| s.dtype.block_bytes().clamp(1, 4)).max();
+    let workgroup = style.adapter.workgroup_threads.clamp(1, 256);
+    let tiles = distinct.iter().find_map(|&id| o.transposed(id)).filter(|t| count >= TILED && t[1] >= 8 && workgroup == 256);
+    let quads = if count >= UNROLLED && tiles.is_none() { 4 / widest.unwrap_or(4) } else { 1 };
+    let last = if quads > 1 { meta.size((count - 1) / 4 * 4) } else { String::new() };
+    let (mut loads, mut values, mut stores, mut functions) = (String::new(), String::new(), String::new(), String::new());
+    for u in 1..quads {
+        // Beyond the end the last quad is read again, and not written.
+        let _ = write!(loads, "  let i{u} = i0 + {}u * WORKGROUP;\n  let j{u} = min(i{u}, {last});\n", 4 * u);
+    }
     for &id in &distinct {
         o.read(id, forms, &tail, &mut meta)?;
-        let _ = writeln!(main, "  let a{id} = x{id}v(i);");
+        for u in 0..quads {
+            let _ = writeln!(loads, "  let a{id}_{u} = x{id}v({}{u});", if u == 0 { "i" } else { "j" });
+        }
     }
-    let mut stores = String::new();
-    let mut functions = String::new();
     for (k, s) in step.stores.iter().enumerate() {
         o.write(targets[k], forms, &tail, &mut meta)?;
         let t = lane(s.target.dtype)?;
         let dtypes: Vec<DType> = s.sources.iter().map(|s| s.dtype).collect();
-        let call = |c: &str| ids[k].iter().map(|id| format!("a{id}.{c}")).collect::<Vec<_>>().join(", ");
-        let lanes = if s.program.is_identity() {
-            ["x", "y", "z", "w"].map(|c| cast_lane(&format!("a{}.{c}", ids[k][0]), dtypes[0], s.target.dtype))
-        } else {
-            functions += &function(&s.program, &format!("ps{k}"), None, &dtypes, &mut meta, style.soft_f16)?;
-            ["x", "y", "z", "w"].map(|c| cast_lane(&format!("ps{k}({})", call(c)), s.program.dtype(), s.target.dtype))
-        };
-        let [x, y, z, w] = lanes;
-        let _ = writeln!(main, "  let v{k} = vec4<{t}>({}, {}, {}, {});", x?, y?, z?, w?);
-        let _ = writeln!(stores, "  z{}v(i, v{k});", targets[k]);
+        let identity = s.program.is_identity();
+        if !identity {
+            functions += &function(&s.program, &format!("ps{k}"), None, &dtypes, &mut meta, style.into(s.target.dtype))?;
+        }
+        for u in 0..quads {
+            let [x, y, z, w] = ["x", "y", "z", "w"].map(|c| {
+                let args: Vec<String> = ids[k].iter().map(|id| format!("a{id}_{u}.{c}")).collect();
+                match identity {
+                    true => cast_lane(&args[0], dtypes[0], s.target.dtype),
+                    false => cast_lane(&format!("ps{k}({})", args.join(", ")), s.program.dtype(), s.target.dtype),
+                }
+            });
+            let _ = writeln!(values, "  let v{k}_{u} = vec4<{t}>({}, {}, {}, {});", x?, y?, z?, w?);
+        }
     }
-    let workgroup = style.adapter.workgroup_threads.clamp(1, 256);
+    for u in 0..quads {
+        let all: String = targets.iter().enumerate().map(|(k, target)| format!("    z{target}v(i{u}, v{k}_{u});\n")).collect();
+        let _ = match u {
+            0 => write!(stores, "{all}"),
+            _ => write!(stores, "  if i{u} < {n} {{\n{all}  }}\n"),
+        };
+    }
+    let (place, groups) = match tiles {
+        None => {
+            let place = format!("  let i0 = (linear * (WORKGROUP * {quads}u) + lane) * 4u;\n  if i0 >= {n} {{\n    return;\n  }}\n");
+            (place, (count as u64).div_ceil((4 * quads) as u64 * workgroup as u64))
+        }
+        // A workgroup takes 32 by 32 elements, so that what one thread fetches beside its element serves another from the cache.
+        Some([before, run, between, inner]) => {
+            let [p, b, c] = [run, between, inner].map(|v| meta.size(v));
+            let [np, nc] = [run, inner].map(|v| meta.size(v.div_ceil(32)));
+            let place = format!(
+                "  let t0 = linear / {nc};
+  let t1 = t0 / {b};
+  let t2 = t1 / {np};
+  let row = (t1 - t2 * {np}) * 32u + lane / 8u;
+  let column = (linear - t0 * {nc}) * 32u + lane % 8u * 4u;
+  let i0 = ((t2 * {p} + row) * {b} + (t0 - t1 * {b})) * {c} + column;
+  if row >= {p} || column >= {c} || i0 >= {n} {{
+    return;
+  }}
+"
+            );
+            (place, before as u64 * run.div_ceil(32) as u64 * between as u64 * inner.div_ceil(32) as u64)
+        }
+    };
     let body = format!(
         "{functions}@compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {{
-  let i = ((group.y * groups.x + group.x) * WORKGROUP + lane) * 4u;
-  if i >= {n} {{
-    return;
-  }}
-{main}{stores}}}
+  let linear = group.y * groups.x + group.x;
+{place}{loads}{values}{stores}}}
 "
     );
-    let grid = fold((count as u64).div_ceil(4 * workgroup as u64));
-    Ok(finish(format!("const WORKGROUP: u32 = {workgroup}u;\n"), o, meta, &body, grid, false))
+    Ok(finish(format!("const WORKGROUP: u32 = {workgroup}u;\n"), o, meta, &body, fold(groups), false))
 }
 
 fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResult<Option<StepText>> {
@@ -274,7 +328,7 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
             if l.plain().is_some() { cast_lane(&args[0], dtypes[0], l.dtype()) } else { Ok(format!("pl{k}({})", args.join(", "))) }
         };
         if l.plain().is_none() {
-            body += &function(&l.program, &format!("pl{k}"), None, &dtypes, &mut meta, style.soft_f16)?;
+            body += &function(&l.program, &format!("pl{k}"), None, &dtypes, &mut meta, style)?;
         }
         if f.one {
             let v = call(ids.iter().map(|id| format!("x{id}(i)")).collect())?;
@@ -299,7 +353,7 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
         let t = lane(s.target.dtype)?;
         let dtypes: Vec<DType> = s.sources.iter().map(|s| s.dtype).collect();
         if !s.program.is_value() {
-            body += &function(&s.program, &format!("ps{k}"), Some(value), &dtypes, &mut meta, style.soft_f16)?;
+            body += &function(&s.program, &format!("ps{k}"), Some(value), &dtypes, &mut meta, style.into(s.target.dtype))?;
         }
         let call = |v: String, args: Vec<String>| {
             if s.program.is_value() {

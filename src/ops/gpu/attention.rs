@@ -1,7 +1,7 @@
 //! The GPU form of attention.
 
 use super::team::{MAX, SUM, Team};
-use super::{decide, grid, indexable, words};
+use super::{decide, grid, indexable, unroll, words};
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
 
 /// The widest head.
@@ -36,13 +36,21 @@ pub fn attention(causal: bool, scale: f32, window: u32, mask: bool, step: &Step,
     let team = Team { workgroup, size: workgroup, across: false };
     let mut source = String::from(include_str!("../attention.wgsl"));
     source += &quad.function("key_sum", SUM, adapter);
-    source += &team.function("team_sum", SUM, adapter);
-    source += &team.function("team_max", MAX, adapter);
+    source += &team.function_once("team_max", MAX, adapter);
     source += if mask { "fn masked(i: u32) -> f32 { return load_3(i); }\n" } else { "fn masked(i: u32) -> f32 { return 0.0; }\n" };
-    let consts = vec![("DP", dp), ("CAUSAL", causal as u32), ("VEC_D", (d % 4 == 0) as u32), ("VEC_V", (dv % 4 == 0) as u32)];
+    // Quads of a key for each of its four threads; and the tile's values that a thread asks for before the scores, out of `dp`.
+    let (dk, early) = ((d.div_ceil(16)).next_power_of_two() as u32, dp.min(8));
+    let consts = vec![
+        ("DP", dp),
+        ("DK", dk),
+        ("EARLY", early),
+        ("CAUSAL", causal as u32),
+        ("VEC_D", (d % 4 == 0) as u32),
+        ("VEC_V", (dv % 4 == 0) as u32),
+    ];
     let grid = grid(groups)?;
     let mut list = words(&[h, hkv, t, s, d, dv])?;
     list.extend([valid, Word::F32(scale), Word::U32(window), Word::U32(grid[0]), Word::U32(u32::try_from(groups).ok()?)]);
-    let source = decide(source, &consts[2..]);
+    let source = decide(unroll(source, &[("EARLY", early), ("PASSES", 4), ("DK", dk)]), &consts[4..]);
     Some(Wgsl { source, consts, workgroup, grid, words: list, raw: vec![] })
 }

@@ -1,7 +1,7 @@
 //! The GPU forms of the matrix product: a few rows times a weight, and tiles.
 
 use super::team::{SUM, Team};
-use super::{across, decide, grid, indexable, start, words};
+use super::{across, decide, grid, indexable, start, unroll, words};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Step, Wgsl, Word};
 
@@ -19,9 +19,9 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let weights = Weights::of(b, k);
     if m <= FEW {
         if weights.raw.is_none() && across(b) {
-            across_rows(batch, m, n, k, adapter)
+            turned_rows(batch, m, n, k, b, adapter).or_else(|| across_rows(batch, m, n, k, adapter))
         } else {
-            few_rows(batch, m, n, k, a, &weights, adapter)
+            few_rows(batch, m, n, k, &weights, adapter)
         }
     } else {
         tiles(batch, m, n, k, a, b, &weights, adapter)
@@ -32,20 +32,20 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
 struct Weights {
     /// WGSL of `weights4(row, quad)`, for tiles.
     quads: String,
-    /// WGSL of `Held`, `hold(row, item)` and `item(held)`, for a few rows: an item as it is stored, and its 8 weights.
+    /// WGSL of `Held`, `hold(row, item)` and `quad(held, c)`, for a few rows: an item as it is stored, and its weights.
     items: String,
-    /// How far apart an item's two quads lie.
-    pair: u32,
+    /// Quads of an item, the strips they come from, and the quads of a strip.
+    shape: [u32; 3],
     /// The words of the first element, when the buffer is read directly.
     raw: Option<[Word; 2]>,
 }
 
-/// Items made of quads.
-const TWO_QUADS: &str = "alias Held = Pair;\nfn hold(row: u32, i: u32) -> Held {\n  let v = i / PAIR * (2u * PAIR) + i % PAIR;\n  \
-                         return Pair(weights4(row, v), weights4(row, v + PAIR));\n}\nfn item(h: Held) -> Pair { return h; }\n";
+/// Items of two quads.
+const TWO_QUADS: &str = "struct Held { a: vec4<f32>, b: vec4<f32> }\nfn hold(row: u32, i: u32) -> Held { return Held(weights4(row, 2u * i), weights4(row, 2u * i + 1u)); }\n\
+                         fn quad(h: Held, c: u32) -> vec4<f32> { return select(h.a, h.b, c == 1u); }\n";
 /// Items that are 16 bytes of halves.
 const HALVES: &str = "alias Held = vec4<u32>;\nfn hold(row: u32, i: u32) -> Held { return raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + i]; }\n\
-                      fn item(h: Held) -> Pair { return Pair(wide(h.xy), wide(h.zw)); }\n";
+                      fn quad(h: Held, c: u32) -> vec4<f32> { return wide(select(h.xy, h.zw, c == 1u)); }\n";
 /// Quads of halves.
 const HALF_QUADS: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let q = raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + v / 2u];\n  \
                           return wide(select(q.xy, q.zw, v % 2u == 1u));\n}\n";
@@ -53,16 +53,13 @@ const WIDE_F16: &str = "fn wide(h: vec2<u32>) -> vec4<f32> { return vec4<f32>(un
 const WIDE_BF16: &str = "fn wide(h: vec2<u32>) -> vec4<f32> { return bitcast<vec4<f32>>(vec4<u32>(h.x << 16u, h.x & 0xffff0000u, h.y << 16u, h.y & 0xffff0000u)); }\n";
 const F32_QUADS: &str =
     "fn weights4(row: u32, v: u32) -> vec4<f32> { return bitcast<vec4<f32>>(raw_1[(word(5u) + word(6u) + row * word(2u)) / 4u + v]); }\n";
+/// The shape of items of two quads.
+const TWO: [u32; 3] = [2, 1, 2];
 /// Quads through the generated loads, zero beyond a row's end.
 const LOADED_QUADS: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  var w = vec4<f32>(0.0);\n  if (4u * v < word(2u)) { w = load4_1(row * word(2u) + 4u * v); }\n  return w;\n}\n";
 const LOADED_ONES: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let size = word(2u); let at = row * size + 4u * v;\n  var w = vec4<f32>(0.0);\n  \
                            if (4u * v < size) { w.x = load_1(at); }\n  if (4u * v + 1u < size) { w.y = load_1(at + 1u); }\n  \
                            if (4u * v + 2u < size) { w.z = load_1(at + 2u); }\n  if (4u * v + 3u < size) { w.w = load_1(at + 3u); }\n  return w;\n}\n";
-/// A Q4_1 item: its word of scales and one of its four words of nibbles.
-const Q4_1_ITEMS: &str = "alias Held = vec2<u32>;\nfn hold(row: u32, i: u32) -> Held {\n  let at = 5u * (block_of(row) + i / 4u);\n  \
-                          return vec2<u32>(raw_1[at], raw_1[at + 1u + i % 4u]);\n}\n\
-                          fn item(h: Held) -> Pair { let s = q4_1_scale(h.x); return Pair(q4_1_lo(h.y, s), q4_1_hi(h.y, s)); }\n";
-
 impl Weights {
     fn of(b: &Load, k: usize) -> Weights {
         let plain = b.plain().filter(|s| s.layout.is_contiguous());
@@ -71,25 +68,24 @@ impl Weights {
         let aligned = |unit: usize| {
             plain.filter(|s| k % 8 == 0 && s.layout.offset % unit == 0 && (s.offset.is_none() || (s.aligned && unit <= 4))).and_then(start)
         };
-        let with = |quads: &[&str], items: &str, pair: u32, raw: Option<[Word; 2]>| Weights {
+        let with = |quads: &[&str], items: &str, shape: [u32; 3], raw: Option<[Word; 2]>| Weights {
             quads: quads.concat(),
             items: items.into(),
-            pair,
+            shape,
             raw,
         };
         let dtype = b.sources[0].dtype;
         let found = match dtype {
-            DType::F32 => aligned(4).map(|at| with(&[F32_QUADS], TWO_QUADS, 1, Some(at))),
-            DType::F16 => aligned(8).map(|at| with(&[WIDE_F16, HALF_QUADS], HALVES, 1, Some(at))),
-            DType::BF16 => aligned(8).map(|at| with(&[WIDE_BF16, HALF_QUADS], HALVES, 1, Some(at))),
+            DType::F32 => aligned(4).map(|at| with(&[F32_QUADS], TWO_QUADS, TWO, Some(at))),
+            DType::F16 => aligned(8).map(|at| with(&[WIDE_F16, HALF_QUADS], HALVES, TWO, Some(at))),
+            DType::BF16 => aligned(8).map(|at| with(&[WIDE_BF16, HALF_QUADS], HALVES, TWO, Some(at))),
             d if d.is_block() => {
                 let whole = plain.filter(|s| k % d.block() == 0 && s.layout.offset % d.block() == 0).and_then(start);
-                let items = if d == DType::Q4_1 { Q4_1_ITEMS } else { TWO_QUADS };
-                whole.map(|at| with(&[&block_text(d)], items, block_pair(d), Some(at)))
+                whole.map(|at| with(&[&block_text(d)], &block_items(d), [8, strips(d), 8], Some(at)))
             }
             _ => None,
         };
-        found.unwrap_or_else(|| with(&[if k % 4 == 0 && !across(b) { LOADED_QUADS } else { LOADED_ONES }], TWO_QUADS, 1, None))
+        found.unwrap_or_else(|| with(&[if k % 4 == 0 && !across(b) { LOADED_QUADS } else { LOADED_ONES }], TWO_QUADS, TWO, None))
     }
 
     /// The words of the start and the list of raw loads.
@@ -98,14 +94,22 @@ impl Weights {
     }
 }
 
-/// The distance of an item's quads that share a word of quants.
-fn block_pair(d: DType) -> u32 {
+/// Strips of 32 weights whose quads share words of quants.
+fn strips(d: DType) -> u32 {
     match d {
-        DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 => 4,
-        DType::Q2_K | DType::Q3_K | DType::Q4_K | DType::Q5_K => 8,
-        DType::Q6_K => 16,
+        DType::Q4_K | DType::Q5_K => 2,
+        DType::Q2_K | DType::Q3_K | DType::Q6_K => 4,
         _ => 1,
     }
+}
+
+/// Items of a block format.
+fn block_items(d: DType) -> String {
+    let (name, n) = (d.name(), d.block() / 32);
+    format!(
+        "alias Held = Held_{name};\nfn hold(row: u32, i: u32) -> Held {{ return hold_{name}(block_of(row) + i / {n}u, i % {n}u); }}\n\
+         fn quad(h: Held, c: u32) -> vec4<f32> {{ return quad_{name}(h, c); }}\n"
+    )
 }
 
 /// `weights4` over a block format.
@@ -140,32 +144,39 @@ struct Share {
 }
 
 impl Share {
-    fn pick(batch: usize, m: usize, n: usize, k: usize, cheap: bool, adapter: &AdapterInfo) -> Share {
+    /// For `rows` rows of b of `items` items each, and a product with `mt` rows of a.
+    fn pick(rows: usize, items: usize, mt: usize, adapter: &AdapterInfo) -> Share {
         let most = adapter.workgroup_threads.max(1);
-        let lanes = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
-        let items = k.div_ceil(8).div_ceil(lanes as usize) as u32;
-        Share {
-            workgroup: 128.min(most).max(lanes),
-            lanes,
-            // Many rows of b: two for a team, which share the activations. Few: one, so that more threads have work.
-            rows: if n * batch >= 8192 { 2 } else { 1 },
-            // The fewest rounds of at most four items.
-            ahead: items.div_ceil(items.div_ceil(4).max(1)).clamp(1, if m > 2 { 2 } else { 4 }),
-            staged: !cheap || m > 1,
+        let widest = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
+        let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
+        if rows < MANY {
+            // The time is latency: as many threads as there are, and few rounds.
+            let ahead = rounds(widest).div_ceil(rounds(widest).div_ceil(3).max(1)).clamp(1, if mt > 2 { 2 } else { 3 });
+            let workgroup = if rows < 1024 { 128 } else { 256 };
+            return Share { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, ahead, staged: true };
         }
+        // The time is work: the widest team that leaves few lanes idle in its last round.
+        let busy = |lanes: u32| items as f32 / (rounds(lanes) * lanes) as f32;
+        let lanes = [32, 16, 8, 4].into_iter().filter(|&l| l <= widest).find(|&l| busy(l) > 0.85).unwrap_or(4.min(widest));
+        let ahead = if rounds(lanes) % 3 == 0 { 3 } else { rounds(lanes).clamp(1, 2) };
+        Share { workgroup: 256.min(most).max(widest), lanes, rows: 1, ahead: if mt > 2 { 1 } else { ahead }, staged: true }
     }
 }
 
+/// Rows of b from which a machine is full and instructions count.
+const MANY: usize = 8192;
+
 /// Up to eight rows of a: b is read once, a team of threads for each of its rows.
-fn few_rows(batch: usize, m: usize, n: usize, k: usize, a: &Load, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
-    let Share { workgroup, lanes, rows, ahead, staged } =
-        Share::pick(batch, m, n, k, a.plain().is_some() && k % 4 == 0 && !across(a), adapter);
+fn few_rows(batch: usize, m: usize, n: usize, k: usize, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let [quads, strips, span] = weights.shape;
+    let items = k.div_ceil(4 * quads as usize);
     let mt = m.next_power_of_two();
-    let items = k.div_ceil(8);
-    // A chunk is whole rounds of the team, and whole groups of quads that belong together.
-    let unit = (lanes.max(weights.pair) * ahead) as usize;
-    let room = (adapter.workgroup_bytes.clamp(16384, 32768) / 2) as usize / (32 * mt);
-    let rounds = items.div_ceil(unit).next_power_of_two().min((room / unit).max(1));
+    let Share { workgroup, lanes, rows, ahead, staged } = Share::pick(n * batch, items, mt, adapter);
+    // A chunk is whole rounds of the team.
+    let unit = (lanes * ahead) as usize;
+    let room = (adapter.workgroup_bytes.clamp(16384, 49152) as usize - 4096) / (16 * quads as usize * mt);
+    let staged = staged && room >= unit;
+    let rounds = items.div_ceil(unit).next_power_of_two().min(1 << (room / unit).max(1).ilog2());
     let chunk = if staged { unit * rounds } else { 1 };
     let team = Team { workgroup, size: lanes, across: false };
     let block = (workgroup / lanes * rows) as usize;
@@ -176,14 +187,19 @@ fn few_rows(batch: usize, m: usize, n: usize, k: usize, a: &Load, weights: &Weig
     list.extend(start);
     let vec_out = n % 4 == 0 && block % 4 == 0;
     let switches = [("STAGED", staged as u32), ("VEC_A", (k % 4 == 0) as u32), ("VEC_OUT", vec_out as u32)];
-    let text = [include_str!("../matvec.wgsl"), &weights.quads, &weights.items, &team.function("team_sum", SUM, adapter)].concat();
+    let matvec = unroll(
+        include_str!("../matvec.wgsl").into(),
+        &[("ROWS * MT", rows * mt as u32), ("AHEAD", ahead), ("QUADS", quads), ("MT", mt as u32), ("ROWS", rows)],
+    );
+    let text = [matvec.as_str(), &weights.quads, &weights.items, &team.function("team_sum", SUM, adapter)].concat();
     let mut consts = vec![
         ("LANES", lanes),
         ("ROWS", rows),
         ("AHEAD", ahead),
         ("MT", mt as u32),
-        ("PAIR", weights.pair),
-        ("UNIT", unit as u32),
+        ("QUADS", quads),
+        ("STRIPS", strips),
+        ("SPAN", span),
         ("CHUNK", chunk as u32),
     ];
     consts.extend(switches);
@@ -210,6 +226,60 @@ fn across_rows(batch: usize, m: usize, n: usize, k: usize, adapter: &AdapterInfo
     })
 }
 
+/// Up to eight rows of a, where b is stored [batch, K, N] and can be read 16 bytes at a time.
+fn turned_rows(batch: usize, m: usize, n: usize, k: usize, b: &Load, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let source = b.plain()?;
+    let (per, wide) = match source.dtype {
+        DType::F32 => (4, "fn wide(q: vec4<u32>, c: u32) -> vec4<f32> { return bitcast<vec4<f32>>(q); }\n".to_string()),
+        d @ (DType::F16 | DType::BF16) => {
+            let halves = if d == DType::F16 { WIDE_F16 } else { WIDE_BF16 }.replace("fn wide", "fn wide2");
+            (8, format!("{halves}fn wide(q: vec4<u32>, c: u32) -> vec4<f32> {{ return wide2(select(q.xy, q.zw, c == 1u)); }}\n"))
+        }
+        _ => return None,
+    };
+    let (sizes, strides) = (source.layout.shape.dims(), source.layout.strides());
+    let (over_batch, over_k) = match (sizes, strides) {
+        (&[sn, sk], &[1, t]) if batch == 1 && sn == n && sk == k => (0, t),
+        (&[sb, sn, sk], &[z, 1, t]) if sb == batch && sn == n && sk == k => (z, t),
+        _ => return None,
+    };
+    let whole = |x: isize| x >= 0 && x as usize % per == 0;
+    if !whole(over_batch)
+        || !whole(over_k)
+        || n % per != 0
+        || source.layout.offset % per != 0
+        || (source.offset.is_some() && !(source.aligned && per == 4))
+    {
+        return None;
+    }
+    // Few columns a workgroup, so that there are many workgroups, but whole 32-byte sectors.
+    let cols = (n / (per * 128)).next_power_of_two().clamp(2, 32) as u32;
+    let mt = m.next_power_of_two();
+    let workgroup = ((k / 4).next_power_of_two() as u32).saturating_mul(cols).clamp(64, 512).min(adapter.workgroup_threads.max(1));
+    let ahead = if m > 2 { 2 } else { 4 };
+    let unit = workgroup / cols * ahead;
+    let room = (adapter.workgroup_bytes.clamp(16384, 32768) - 16 * workgroup) / (4 * mt as u32);
+    let chunk = unit * (k.div_ceil(unit as usize).next_power_of_two() as u32).min(1 << (room / unit).max(1).ilog2());
+    if chunk > room {
+        return None;
+    }
+    let tiles = n.div_ceil(per * cols as usize);
+    let grid = grid(batch.checked_mul(tiles)?)?;
+    let mut list = words(&[m, n, k, tiles, grid[0] as usize])?;
+    list.extend(start(source)?);
+    list.extend(words(&[over_k as usize, over_batch as usize])?);
+    Some(Wgsl {
+        source: (unroll(include_str!("../matvec_turned.wgsl").into(), &[("AHEAD", ahead), ("NQ", per as u32 / 4), ("MT", mt as u32)])
+            + &wide)
+            .into(),
+        consts: vec![("COLS", cols), ("NQ", per as u32 / 4), ("MT", mt as u32), ("AHEAD", ahead), ("CHUNK", chunk)],
+        workgroup,
+        grid,
+        words: list,
+        raw: vec![1],
+    })
+}
+
 /// Many rows of a: tiles of both operands in workgroup memory.
 #[allow(clippy::too_many_arguments)]
 fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -230,7 +300,7 @@ fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights
     list.push(Word::U32(downs as u32));
     Some(Wgsl {
         source: decide(
-            [include_str!("../matmul.wgsl"), &weights.quads].concat(),
+            [unroll(include_str!("../matmul.wgsl").into(), &[("RM", rm), ("RN / 4u", rn / 4), ("RN", rn)]), weights.quads.clone()].concat(),
             &[("VEC_A", (k % 4 == 0 && !across(a)) as u32), ("VEC_OUT", (n % 4 == 0) as u32)],
         ),
         consts: vec![

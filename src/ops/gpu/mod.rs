@@ -40,6 +40,25 @@ fn decide(mut text: String, switches: &[(&'static str, u32)]) -> Cow<'static, st
     text.into()
 }
 
+/// A text with each `for (var NAME = 0u; NAME < COUNT; NAME++) {…}` over one of these counts written out, so that no compiler keeps
+/// what its body indexes in memory.
+fn unroll(mut text: String, counts: &[(&'static str, u32)]) -> String {
+    for (count, value) in counts {
+        let tail = format!(" < {count}; ");
+        // The innermost first: a body must not be copied before its own loops are written out.
+        while let Some(at) = text.rfind(&tail) {
+            let Some(start) = text[..at].rfind("for (var ") else { break };
+            let name = text[start + 9..at].split(' ').next().unwrap_or_default().to_string();
+            let Some(open) = text[at..].find('{').map(|o| at + o) else { break };
+            let Some(close) = closing(&text, open) else { break };
+            let body = &text[open + 1..close];
+            let copies: String = (0..*value).map(|n| format!("{{ const {name} = {n}u;{body}}}\n")).collect();
+            text.replace_range(start..=close, &copies);
+        }
+    }
+    text
+}
+
 /// The brace that closes the one at `open`.
 fn closing(text: &str, open: usize) -> Option<usize> {
     let mut depth = 0usize;

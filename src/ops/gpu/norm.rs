@@ -2,7 +2,7 @@
 
 use super::softmax::held;
 use super::team::{SUM, Team};
-use super::{decide, grid, indexable, words};
+use super::{decide, grid, indexable, unroll, words};
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
 
 /// Load 0 `[rows, cols]` normalised over the last axis, times the weight and plus the bias where the step has them.
@@ -26,6 +26,6 @@ pub fn norm(rms: bool, eps: f32, weight: bool, bias: bool, step: &Step, adapter:
     let grid = grid(rows.div_ceil(team.rows() as usize))?;
     let mut words = words(&[rows, cols, grid[0] as usize])?;
     words.push(Word::F32(eps));
-    let source = decide(source, &[("VEC", vec as u32)]);
+    let source = decide(unroll(source, &[("HELD", held(cols, &team))]), &[("VEC", vec as u32)]);
     Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words, raw: vec![] })
 }

@@ -1,7 +1,7 @@
 //! The GPU form of softmax and log-softmax.
 
 use super::team::{MAX, SUM, Team};
-use super::{decide, grid, indexable, words};
+use super::{decide, grid, indexable, unroll, words};
 use crate::plan::{AdapterInfo, Step, Wgsl};
 
 /// Quads of a row that one thread keeps in registers, as a power of two, or 0 where the row is too long.
@@ -22,6 +22,6 @@ pub fn softmax(log: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         [include_str!("../softmax.wgsl"), &team.function("team_sum", SUM, adapter), &team.function("team_max", MAX, adapter)].concat();
     let consts = vec![("TEAM", team.size), ("HELD", held(cols, &team)), ("LOG", log as u32), ("VEC", (cols % 4 == 0) as u32)];
     let grid = grid(rows.div_ceil(team.rows() as usize))?;
-    let source = decide(source, &[("VEC", (cols % 4 == 0) as u32), ("LOG", log as u32)]);
+    let source = decide(unroll(source, &[("HELD", held(cols, &team))]), &[("VEC", (cols % 4 == 0) as u32), ("LOG", log as u32)]);
     Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words: words(&[rows, cols, grid[0] as usize])?, raw: vec![] })
 }

@@ -62,6 +62,13 @@ impl Team {
     ///
     /// The kernel keeps its thread's number in `var<private> thread`.
     pub fn function(&self, name: &str, combine: Combine, adapter: &AdapterInfo) -> String {
+        self.function_before(name, combine, "  workgroupBarrier();\n", adapter)
+    }
+    /// The same for a kernel that has a barrier of its own between any two calls.
+    pub fn function_once(&self, name: &str, combine: Combine, adapter: &AdapterInfo) -> String {
+        self.function_before(name, combine, "", adapter)
+    }
+    fn function_before(&self, name: &str, combine: Combine, after: &str, adapter: &AdapterInfo) -> String {
         let Combine { ty, expr, builtin } = combine;
         let (Team { workgroup, size, across }, subgroup) = (*self, adapter.subgroup);
         if size == 1 {
@@ -80,7 +87,7 @@ impl Team {
             return format!(
                 "{pair}var<workgroup> {name}_parts: array<{ty}, {parts}>;\nfn {name}(v: {ty}) -> {ty} {{\n  var r = v;\n{}  \
                  if (thread % {subgroup}u == 0u) {{ {name}_parts[thread / {subgroup}u] = r; }}\n  workgroupBarrier();\n  r = {name}_parts[0];\n  \
-                 for (var i = 1u; i < {parts}u; i++) {{ r = {name}_of(r, {name}_parts[i]); }}\n  workgroupBarrier();\n  return r;\n}}\n",
+                 for (var i = 1u; i < {parts}u; i++) {{ r = {name}_of(r, {name}_parts[i]); }}\n{after}  return r;\n}}\n",
                 lanes(subgroup)
             );
         }
@@ -94,7 +101,7 @@ impl Team {
         format!(
             "{pair}var<workgroup> {name}_parts: array<{ty}, {workgroup}>;\nfn {name}(v: {ty}) -> {ty} {{\n  {name}_parts[thread] = v;\n  workgroupBarrier();\n  \
              for (var o = {half}u; o > 0u; o >>= 1u) {{\n    if ({number} < o) {{ {name}_parts[thread] = {name}_of({name}_parts[thread], {name}_parts[thread + o * {step}u]); }}\n    \
-             workgroupBarrier();\n  }}\n  let r = {name}_parts[{first}];\n  workgroupBarrier();\n  return r;\n}}\n",
+             workgroupBarrier();\n  }}\n  let r = {name}_parts[{first}];\n{after}  return r;\n}}\n",
             half = size / 2
         )
     }

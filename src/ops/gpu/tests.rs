@@ -5,6 +5,7 @@ use crate::backends::gpu::GpuMachine;
 use crate::backends::{Bytes, Machine};
 use crate::dtype::DType;
 use crate::layout::Layout;
+use crate::ops::reduce::ReduceOp;
 use crate::plan::{AdapterInfo, Buf, Input, Kernel, Output, Plan, Step, Store, Task, Wgsl, Work};
 use crate::scalar::Program;
 use crate::shape::Shape;
@@ -283,24 +284,24 @@ fn matmul_of_every_weight_format() {
 
 #[test]
 fn reductions_of_rows() {
-    let ops = [Reduction::Sum, Reduction::Mean, Reduction::Max, Reduction::Min, Reduction::Prod, Reduction::ArgMax, Reduction::ArgMin];
-    let fold = |op: Reduction, row: &[f64]| {
+    let ops = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Max, ReduceOp::Min, ReduceOp::Prod, ReduceOp::ArgMax, ReduceOp::ArgMin];
+    let fold = |op: ReduceOp, row: &[f64]| {
         let best = |sign: f64| {
             let nan = row.iter().position(|v| v.is_nan());
             nan.unwrap_or_else(|| (0..row.len()).fold(0, |b, i| if row[i] * sign > row[b] * sign { i } else { b }))
         };
         match op {
-            Reduction::Sum => row.iter().sum(),
-            Reduction::Mean => row.iter().sum::<f64>() / row.len() as f64,
-            Reduction::Prod => row.iter().product(),
-            Reduction::Max => row[best(1.0)],
-            Reduction::Min => row[best(-1.0)],
-            Reduction::ArgMax => best(1.0) as f64,
-            Reduction::ArgMin => best(-1.0) as f64,
+            ReduceOp::Sum => row.iter().sum(),
+            ReduceOp::Mean => row.iter().sum::<f64>() / row.len() as f64,
+            ReduceOp::Prod => row.iter().product(),
+            ReduceOp::Max => row[best(1.0)],
+            ReduceOp::Min => row[best(-1.0)],
+            ReduceOp::ArgMax => best(1.0) as f64,
+            ReduceOp::ArgMin => best(-1.0) as f64,
         }
     };
     for op in ops {
-        let index = matches!(op, Reduction::ArgMax | Reduction::ArgMin);
+        let index = matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin);
         let run = |name: &str, x: Operand| {
             let (rows, cols) = (x.shape[0], x.shape[1]);
             let want: Vec<f64> = (0..rows).map(|r| fold(op, &x.values[r * cols..(r + 1) * cols])).collect();
@@ -315,7 +316,7 @@ fn reductions_of_rows() {
                 &want,
                 if index {
                     0.0
-                } else if op == Reduction::Prod {
+                } else if op == ReduceOp::Prod {
                     3e-5
                 } else {
                     3e-6
@@ -327,19 +328,19 @@ fn reductions_of_rows() {
         {
             // Factors near 1 keep products in range.
             let values = |seed| {
-                noise(rows * cols, seed).into_iter().map(|v| if op == Reduction::Prod { 1.0 + v / 64.0 } else { v }).collect::<Vec<_>>()
+                noise(rows * cols, seed).into_iter().map(|v| if op == ReduceOp::Prod { 1.0 + v / 64.0 } else { v }).collect::<Vec<_>>()
             };
             run("random", Operand::new(F32, &[rows, cols], values(1)));
             run("random", Operand::new(F16, &[rows, cols], values(2)));
             let turned = Layout::contiguous(Shape::of(&[cols, rows])).permute(&[1, 0]);
             run("turned", Operand::view(F32, &[rows, cols], turned, values(3)));
-            if op != Reduction::Prod && op != Reduction::Mean {
+            if op != ReduceOp::Prod && op != ReduceOp::Mean {
                 let whole: Vec<f64> = values(4).into_iter().map(|v| (v * 1000.0).round()).collect();
                 run("whole", Operand::new(DType::I32, &[rows, cols], whole.clone()));
                 run("whole", Operand::new(DType::U32, &[rows, cols], whole.iter().map(|v| v + 1000.0).collect()));
             }
         }
-        if op != Reduction::Prod {
+        if op != ReduceOp::Prod {
             let mut values = noise(4 * 300, 5);
             values[0] = f64::NAN;
             values[300 + 123] = f64::NAN;

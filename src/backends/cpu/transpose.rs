@@ -1,0 +1,85 @@
+//! Transposed copies of matrices.
+
+use super::path::{Path, current};
+
+/// Edge of the tiles that are moved through registers.
+const EDGE: usize = 8;
+
+/// `to[c * to_row + r] = from[r * from_row + c]` for `rows` rows of `cols` elements of 1, 2, 4 or 8 bytes each.
+///
+/// # Safety
+/// Both matrices must lie in memory, apart from each other, and `to` must be nobody else's.
+pub unsafe fn transpose(size: usize, from: *const u8, from_row: isize, to: *mut u8, to_row: isize, rows: usize, cols: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match size {
+            4 => tiles::<u32>(from.cast(), from_row, to.cast(), to_row, rows, cols),
+            8 => tiles::<u64>(from.cast(), from_row, to.cast(), to_row, rows, cols),
+            2 => tiles::<u16>(from.cast(), from_row, to.cast(), to_row, rows, cols),
+            _ => tiles::<u8>(from, from_row, to, to_row, rows, cols),
+        }
+    }
+}
+
+/// # Safety
+/// As `transpose`.
+unsafe fn tiles<T: Copy>(from: *const T, from_row: isize, to: *mut T, to_row: isize, rows: usize, cols: usize) {
+    let vectors = size_of::<T>() == 4 && current() != Path::Plain;
+    // Tiles of 16 by 16, so that lines of both matrices are used up while they are in the cache, also where they share its sets.
+    let starts = |n: usize| (0..n).step_by(2 * EDGE);
+    for (c0, r0) in starts(cols).flat_map(|c| starts(rows).map(move |r| (c, r))) {
+        for r0 in (r0..rows.min(r0 + 2 * EDGE)).step_by(EDGE) {
+            for c1 in (c0..cols.min(c0 + 2 * EDGE)).step_by(EDGE) {
+                let (h, w) = (EDGE.min(rows - r0), EDGE.min(cols - c1));
+                let a = from.wrapping_offset(r0 as isize * from_row + c1 as isize);
+                let b = to.wrapping_offset(c1 as isize * to_row + r0 as isize);
+                // SAFETY: the tile lies within both matrices; the vector form is used for whole tiles where the processor has it.
+                unsafe {
+                    #[cfg(target_arch = "x86_64")]
+                    if vectors && h == EDGE && w == EDGE {
+                        tile_avx2(a.cast(), from_row, b.cast(), to_row);
+                        continue;
+                    }
+                    let _ = vectors;
+                    for c in 0..w {
+                        for r in 0..h {
+                            *b.offset(c as isize * to_row + r as isize) = *a.offset(r as isize * from_row + c as isize);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// Eight rows of eight f32 must lie at both addresses, their rows so far apart.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn tile_avx2(from: *const f32, from_row: isize, to: *mut f32, to_row: isize) {
+    use std::arch::x86_64::*;
+    // SAFETY: the caller's promise; unaligned loads and stores.
+    unsafe {
+        let row = |i: isize| _mm256_loadu_ps(from.offset(i * from_row));
+        // Pairs of rows, then quads, then halves.
+        let pair = |a, b| (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+        let (a0, a1) = pair(row(0), row(1));
+        let (a2, a3) = pair(row(2), row(3));
+        let (a4, a5) = pair(row(4), row(5));
+        let (a6, a7) = pair(row(6), row(7));
+        let quad = |a, b| (_mm256_shuffle_ps::<0x44>(a, b), _mm256_shuffle_ps::<0xEE>(a, b));
+        let (b0, b1) = quad(a0, a2);
+        let (b2, b3) = quad(a1, a3);
+        let (b4, b5) = quad(a4, a6);
+        let (b6, b7) = quad(a5, a7);
+        let put = |i: isize, v| _mm256_storeu_ps(to.offset(i * to_row), v);
+        put(0, _mm256_permute2f128_ps::<0x20>(b0, b4));
+        put(1, _mm256_permute2f128_ps::<0x20>(b1, b5));
+        put(2, _mm256_permute2f128_ps::<0x20>(b2, b6));
+        put(3, _mm256_permute2f128_ps::<0x20>(b3, b7));
+        put(4, _mm256_permute2f128_ps::<0x31>(b0, b4));
+        put(5, _mm256_permute2f128_ps::<0x31>(b1, b5));
+        put(6, _mm256_permute2f128_ps::<0x31>(b2, b6));
+        put(7, _mm256_permute2f128_ps::<0x31>(b3, b7));
+    }
+}

@@ -1,0 +1,243 @@
+//! GPT-2 and Llama on small configurations, from Hub folders and GGUF files, against transformers in f64.
+//!
+//! A small set lies in `tests/vectors`; `TL_VECTORS=FOLDER` takes a larger one of the same layout.
+
+use serde::Deserialize;
+use std::path::PathBuf;
+use tensorlogic::io::SafeTensors;
+use tensorlogic::models::{self, Model, Sampler, Session, Weights};
+use tensorlogic::{DType, Device, TensorResult};
+
+#[derive(Deserialize)]
+struct Manifest<C> {
+    models: Vec<C>,
+}
+
+/// A model as the two manifests describe it.
+#[derive(Deserialize)]
+struct Case {
+    id: String,
+    dir: Option<String>,
+    file: Option<String>,
+    expected: String,
+    greedy: serde_json::Value,
+    tol: serde_json::Value,
+}
+
+#[derive(Deserialize)]
+struct Greedy {
+    prompt: Vec<u32>,
+    tokens: Vec<u32>,
+    min_margin: f64,
+}
+
+struct Reference {
+    id: String,
+    weights: PathBuf,
+    /// Sequences with the logits after each of their tokens.
+    sequences: Vec<(Vec<u32>, Vec<f64>)>,
+    /// A sequence that fills the context, with the logits after its last token.
+    long: Option<(Vec<u32>, Vec<f64>)>,
+    greedy: Vec<Greedy>,
+    rtol: f64,
+    atol: f64,
+}
+
+fn numbers(file: &SafeTensors, name: &str) -> Vec<f64> {
+    let info = file.tensor(name).unwrap();
+    let bytes = file.bytes_of(info);
+    match info.type_name() {
+        "F64" => bytes.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect(),
+        "F32" => bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()) as f64).collect(),
+        "I64" => bytes.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as f64).collect(),
+        other => panic!("{name} is {other}"),
+    }
+}
+
+fn ids(file: &SafeTensors, name: &str) -> Vec<u32> {
+    numbers(file, name).into_iter().map(|v| v as u32).collect()
+}
+
+/// Every model of a folder's two manifests.
+fn references() -> Vec<Reference> {
+    let root = std::env::var_os("TL_VECTORS").map(PathBuf::from);
+    let root = root.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors"));
+    let mut all = Vec::new();
+    for folder in ["models", "models_gguf"] {
+        let folder = root.join(folder);
+        let text = std::fs::read(folder.join("manifest.json")).unwrap();
+        for case in serde_json::from_slice::<Manifest<Case>>(&text).unwrap().models {
+            let hub = case.dir.is_some();
+            let weights = folder.join(case.dir.or(case.file).unwrap());
+            let file = SafeTensors::open(if hub { weights.join(&case.expected) } else { folder.join(&case.expected) }).unwrap();
+            let info = file.tensor("input_ids").unwrap();
+            let (rows, len) = (info.shape[0], info.shape[1]);
+            let (tokens, logits) = (ids(&file, "input_ids"), numbers(&file, "logits"));
+            let per_row = logits.len() / rows;
+            let sequences = (0..rows).map(|r| (tokens[r * len..][..len].to_vec(), logits[r * per_row..][..per_row].to_vec())).collect();
+            let long = file.tensor("long_ids").is_ok().then(|| (ids(&file, "long_ids"), numbers(&file, "long_last_logits")));
+            let greedy = match case.greedy {
+                serde_json::Value::Array(list) => list,
+                one => vec![one],
+            };
+            let tol = if hub { &case.tol["logits"]["f32_compute"] } else { &case.tol["dequantised_f32"] };
+            all.push(Reference {
+                id: case.id,
+                weights,
+                sequences,
+                long,
+                greedy: greedy.into_iter().map(|g| serde_json::from_value(g).unwrap()).collect(),
+                rtol: tol["rtol"].as_f64().unwrap(),
+                atol: tol["atol"].as_f64().unwrap(),
+            });
+        }
+    }
+    assert!(all.len() >= 6, "{} models", all.len());
+    all
+}
+
+fn load(r: &Reference, device: &Device) -> Box<dyn Model> {
+    let load = || models::load(&Weights::open(&r.weights, device)?, Some(DType::F32));
+    load().unwrap_or_else(|e| panic!("{}: {e}", r.id))
+}
+
+fn session<'m>(model: &'m dyn Model, device: &Device) -> Session<'m> {
+    Session::new(model, model.shape().context, device).unwrap()
+}
+
+/// A GPU, or `None` where there is none; the absence is a failure with `TL_REQUIRE_GPU=1`.
+fn gpu() -> Option<Device> {
+    match Device::open("gpu").or_else(|_| Device::open("vulkan")) {
+        Ok(d) => Some(d),
+        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
+        Err(_) => None,
+    }
+}
+
+#[track_caller]
+fn close(what: &str, got: &[f32], want: &[f64], rtol: f64, atol: f64) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    let off = |(g, w): (&f32, &f64)| (*g as f64 - w).abs() / (atol + rtol * w.abs());
+    let worst = got.iter().zip(want).map(off).enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+    assert!(worst.1 <= 1.0, "{what}: entry {} is {}, want {} ({:.1} times the tolerance)", worst.0, got[worst.0], want[worst.0], worst.1);
+}
+
+/// Logits of whole sequences and of the last of a full context.
+fn check_logits(r: &Reference, device: &Device) -> TensorResult<()> {
+    let model = load(r, device);
+    for (n, (tokens, want)) in r.sequences.iter().enumerate() {
+        let got = session(&*model, device).score(tokens)?.to_vec()?;
+        close(&format!("{} sequence {n}", r.id), &got, want, r.rtol, r.atol);
+    }
+    if let Some((tokens, want)) = &r.long {
+        let got = session(&*model, device).prompt(tokens, || false)?.unwrap().to_vec()?;
+        close(&format!("{} with {} tokens", r.id, tokens.len()), &got, want, r.rtol, r.atol);
+    }
+    Ok(())
+}
+
+/// Greedy continuations, which have to be equal: the reference's margins are far above the tolerance of f32.
+fn check_greedy(r: &Reference, device: &Device) -> TensorResult<()> {
+    let model = load(r, device);
+    for g in &r.greedy {
+        assert!(g.min_margin > 2.0 * 2e-4, "{}: a margin of {} decides nothing", r.id, g.min_margin);
+        let mut s = session(&*model, device);
+        let logits = s.prompt(&g.prompt, || false)?.unwrap();
+        let mut sampler = Sampler::default();
+        let mut generation = s.generate(logits, &mut sampler)?;
+        for _ in g.prompt.len()..g.tokens.len() {
+            generation.token()?.unwrap();
+        }
+        generation.finish();
+        assert_eq!(s.tokens(), g.tokens, "{}: greedy tokens after {:?}", r.id, g.prompt);
+    }
+    Ok(())
+}
+
+/// Reading in steps of any size gives what reading at once gives.
+fn check_steps(r: &Reference, device: &Device) -> TensorResult<()> {
+    let model = load(r, device);
+    let tokens = &r.sequences[0].0;
+    let vocab = model.shape().vocab;
+    let whole = session(&*model, device).score(tokens)?.to_vec()?;
+    // Relative to the largest logit; the random block-quantized models amplify rounding more than the others.
+    let tolerance = if r.weights.is_dir() { 1e-5 } else { 2e-5 } * whole.iter().fold(0f64, |m, &v| m.max(v.abs() as f64));
+    let want: Vec<f64> = whole.iter().map(|&v| v as f64).collect();
+    for sizes in [&[1][..], &[7], &[3, 1, 8], &[23, 1]] {
+        let (mut s, mut got, mut rest) = (session(&*model, device), Vec::new(), &tokens[..]);
+        for size in sizes.iter().cycle() {
+            let (now, later) = rest.split_at(*size.min(&rest.len()));
+            got.extend(s.score(now)?.to_vec()?);
+            rest = later;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        close(&format!("{} in steps of {sizes:?}", r.id), &got, &want, 0.0, tolerance);
+    }
+    // Prompts run in chunks with padding; every length and every split gives the logits after its last token.
+    let mut s = session(&*model, device);
+    for len in [1, 2, 7, 8, 9, 15, 24] {
+        for cut in [0, 1, len / 2] {
+            s.truncate(0);
+            if cut > 0 && cut < len {
+                s.prompt(&tokens[..cut], || false)?;
+            }
+            let got = s.prompt(&tokens[if cut < len { cut } else { 0 }..len], || false)?.unwrap().to_vec()?;
+            close(&format!("{} prompt {cut}+{}", r.id, len - cut), &got, &want[(len - 1) * vocab..len * vocab], 0.0, tolerance);
+        }
+    }
+    Ok(())
+}
+
+/// Runs a check for every model, or for those whose name starts with one of `names`.
+fn check(device: &Device, names: &[&str], run: fn(&Reference, &Device) -> TensorResult<()>) {
+    let chosen: Vec<Reference> =
+        references().into_iter().filter(|r| names.is_empty() || names.iter().any(|n| r.id.starts_with(n))).collect();
+    assert!(!chosen.is_empty(), "no model of {names:?}");
+    for r in &chosen {
+        run(r, device).unwrap_or_else(|e| panic!("{}: {e}", r.id));
+    }
+}
+
+#[test]
+fn logits_equal_transformers() {
+    check(&Device::cpu(), &[], check_logits);
+}
+
+#[test]
+fn greedy_continuations_equal_transformers() {
+    check(&Device::cpu(), &[], check_greedy);
+}
+
+#[test]
+fn any_split_of_the_tokens_gives_the_same() {
+    check(&Device::cpu(), &[], check_steps);
+}
+
+#[test]
+fn the_gpu_agrees() {
+    let Some(gpu) = gpu() else { return };
+    let few = ["gpt2-odd", "llama3-rope", "llama-mha.Q4_1", "llama-k256.Q4_K"];
+    check(&gpu, &few, check_logits);
+    check(&gpu, &few, check_greedy);
+    check(&gpu, &few[1..3], check_steps);
+}
+
+#[test]
+fn a_full_context_ends_the_generation() {
+    let all = references();
+    let r = all.iter().find(|r| r.long.is_some()).unwrap();
+    let model = load(r, &Device::cpu());
+    let context = model.shape().context;
+    let (tokens, _) = r.long.as_ref().unwrap();
+    let mut s = session(&*model, &Device::cpu());
+    let logits = s.prompt(&tokens[..context - 2], || false).unwrap().unwrap();
+    let mut sampler = Sampler::default();
+    let mut generation = s.generate(logits, &mut sampler).unwrap();
+    // The token after the last position is known as well; it has no place in the cache.
+    let count = std::iter::from_fn(|| generation.token().unwrap()).count();
+    assert_eq!(count, 3);
+    generation.finish();
+    assert!(s.prompt(&[1], || false).is_err());
+}
