@@ -344,6 +344,15 @@ impl Tensor {
         }
         let same = |t: Tensor| if t.dtype().compute() == dtype.compute() { Ok(t) } else { t.cast_at(dtype, at) };
         let (mut a, b) = (same(a)?, same(b)?);
+        if dtype.is_int() && !a.device().is_cpu() {
+            // GPU kernels multiply floats: integers are multiplied and summed as such.
+            let products = a.unsqueeze(-2)?.mul(&b.transpose(-2, -1)?.unsqueeze(-3)?)?;
+            let mut y = products.sum(&[-1], false)?.cast_at(dtype, at)?;
+            if column {
+                y = y.squeeze(-1)?;
+            }
+            return if row { y.squeeze(if column { -1 } else { -2 }) } else { Ok(y) };
+        }
         // A weight matrix against a batch is one tall product.
         let lead: smallvec::SmallVec<[usize; 8]> = a.shape()[..ra - 2].into();
         let folded = rb == 2 && ra > 2;
