@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 use tensorlogic::eval::{eval_all, eval_stats};
 use tensorlogic::io::{Gguf, GgufWriter};
-use tensorlogic::models::{self, KvCache, Model, Weights};
+use tensorlogic::models::{self, KvCache, Weights};
 use tensorlogic::{DType, Device, Tensor, TensorResult};
 
 const LAYERS: usize = 30;

@@ -147,7 +147,15 @@ fn cost(s: &Step, valid: usize) -> Cost {
         c.ops += instructions(&store.program) * store.shape.count() as u64;
     }
     if let Work::Kernel(kernel) = &s.work {
-        c.ops += kernel.ops(s);
+        let ops = kernel.ops(s);
+        // The kernel counts the whole cache.
+        c.ops += match s.loads.get(1).map(|k| k.shape) {
+            Some(k) if s.name == "attention" && k.rank() >= 2 => {
+                let keys = k[k.rank() - 2].max(1) as u64;
+                ops / keys * keys.min(valid as u64)
+            }
+            _ => ops,
+        };
     }
     c
 }

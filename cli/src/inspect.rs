@@ -140,8 +140,10 @@ fn shown(v: Value) -> String {
     v.str().map_or_else(|_| v.to_string(), clip)
 }
 
+/// The beginning of a text on one line, without what could steer a terminal.
 fn clip(text: &str) -> String {
-    let mut out: String = text.chars().take(100).flat_map(char::escape_debug).collect();
+    let escape = |c: char| if c.is_control() { c.escape_debug().collect() } else { c.to_string() };
+    let mut out: String = text.chars().take(100).map(escape).collect();
     if text.chars().nth(100).is_some() {
         out.push('…');
     }

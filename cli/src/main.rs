@@ -64,6 +64,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if cfg!(target_os = "linux") && std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+        // Without a desktop, a layer that Mesa puts into every Vulkan program complains about that on stderr.
+        // SAFETY: no other thread is running yet.
+        unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
+    }
     let cli = Cli::parse();
     let result = match &cli.command {
         Command::Generate(args) => generate::run(args, cli.global),

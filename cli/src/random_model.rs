@@ -81,7 +81,7 @@ pub fn random_model(shape: &Shape, dtype: DType) -> Result<Gguf, Failure> {
         return Err(Failure::Usage(format!("{} cannot be {dtype}: its rows of {d} are no whole blocks of {}", shape.name, dtype.block())));
     }
     // Tensors share these bytes: every matrix begins as every other does.
-    let largest = (shape.vocab * d).max(f * d);
+    let largest = shape.vocab.max(f).max(3 * d) * d;
     let bytes = random_bytes(dtype, largest, d);
     let plain = random_bytes(DType::F32, shape.context.min(1024) * d, d);
     let ones: Vec<u8> = std::iter::repeat_n(1f32.to_le_bytes(), 4 * d).flatten().collect();

@@ -139,7 +139,7 @@ impl<'m> Session<'m> {
         self.truncate(0);
         self.cache.advance(position);
         let token = Tensor::from_vec(vec![0i32], &[1], &self.device)?;
-        let logits = self.step(&token)?;
+        let logits = self.step(&if sampler.on_device() { token.relu()? } else { token })?;
         let next = if sampler.on_device() { sampler.choose(&logits)? } else { logits };
         plan_of(&[&next])
     }
@@ -188,8 +188,8 @@ impl Generation<'_, '_> {
         }
         let Some(token) = self.next.take() else { return Ok(None) };
         if !self.session.is_full() {
-            // The token stays on the device: the next step does not wait for the host to see it.
-            let logits = self.session.step(&token)?;
+            // The token stays on the device: the next step does not wait for the host to see it. It may be `NAN_TOKEN`, which is no index.
+            let logits = self.session.step(&token.relu()?)?;
             self.choose(logits)?;
         }
         let id = token.to_vec_of::<i32>()?[0];
