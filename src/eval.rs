@@ -32,7 +32,7 @@ pub struct EvalStats {
     pub dispatches: usize,
     /// Nodes passed by the last evaluation.
     pub nodes: usize,
-    /// Time the last evaluation spent collecting, matching and binding: the graph's cost, without compiling or running.
+    /// Time the last evaluation spent collecting, matching, binding, storing and dropping: the graph's cost, without compiling or running.
     pub overhead: Duration,
 }
 
@@ -232,6 +232,7 @@ pub fn eval_all(tensors: &[&Tensor]) -> TensorResult<()> {
 
 fn eval_on(device: &Device, roots: &[&Tensor]) -> TensorResult<()> {
     let mut dead: Vec<Tensor> = Vec::new();
+    let (before, after);
     {
         let mut lock = Lock::of(device);
         let e = lock.get();
@@ -244,12 +245,12 @@ fn eval_on(device: &Device, roots: &[&Tensor]) -> TensorResult<()> {
         // SAFETY: collected under the lock that we hold.
         let bound: Vec<Buffer> = e.stored.iter().flat_map(|&n| unsafe { &*n }.stored.get().into_iter().flatten().cloned()).collect();
         let outputs: Vec<Buffer> = plan.outputs.iter().map(|o| machine.alloc(o.bytes)).collect::<TensorResult<_>>()?;
-        if e.stats.misses == misses {
-            e.stats.overhead = start.elapsed();
-        }
+        let known = e.stats.misses == misses;
+        before = known.then(|| start.elapsed());
         if !plan.steps.is_empty() {
             machine.run(plan, &bound, &outputs, &e.params)?;
         }
+        after = Instant::now();
         for (at, bufs) in &compiled.kept {
             // SAFETY: collected under the lock that we hold; the roots keep the nodes alive.
             let n = unsafe { &*e.order[*at as usize] };
@@ -282,6 +283,9 @@ fn eval_on(device: &Device, roots: &[&Tensor]) -> TensorResult<()> {
         e.stats.plans = e.plans.len();
     }
     release(&mut dead);
+    if let Some(before) = before {
+        Lock::of(device).get().stats.overhead = before + after.elapsed();
+    }
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use std::io::{IsTerminal, Read, Write};
 use std::time::{Duration, Instant};
 use tensorlogic::eval::eval_stats;
-use tensorlogic::models::{Sampler, Session};
+use tensorlogic::models::{ModelShape, Sampler, Session};
 use tensorlogic::text::Message;
 use tensorlogic::{Device, Rng};
 
@@ -101,7 +101,8 @@ pub enum End {
 }
 
 impl End {
-    fn name(self) -> &'static str {
+    /// The name in `--json`.
+    pub fn name(self) -> &'static str {
         match self {
             End::Token => "end",
             End::Length => "length",
@@ -134,6 +135,14 @@ impl Stats {
             self.generated,
             device.memory().peak as f64 / 1048576.0
         )
+    }
+}
+
+/// The context that `--ctx` asks for, as far as the model goes.
+pub fn context_of(asked: usize, shape: &ModelShape) -> Result<usize, Failure> {
+    match asked {
+        0 => Err(Failure::Usage("--ctx 0: want at least 1".into())),
+        n => Ok(n.min(shape.context)),
     }
 }
 
@@ -211,7 +220,7 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
         }
         _ => loaded.tokenizer.encode(&prompt, true)?,
     };
-    let ctx = args.sampling.ctx.min(loaded.model.shape().context);
+    let ctx = context_of(args.sampling.ctx, &loaded.model.shape())?;
     if ids.len() > ctx {
         return Err(Failure::Error(format!(
             "the prompt has {} tokens, the context {ctx}; raise --ctx (the model was made for {})",

@@ -4,6 +4,8 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
+/// Whether nothing runs that could be stopped: Ctrl-C then ends the process.
+static IDLE: AtomicBool = AtomicBool::new(false);
 static INSTALL: Once = Once::new();
 
 /// From here on Ctrl-C (and a termination signal) sets the flag. To be called when a loop that reads it begins: before, Ctrl-C simply ends `tl`.
@@ -11,7 +13,7 @@ pub fn install() {
     INSTALL.call_once(|| {
         // Where no handler can be set, Ctrl-C keeps its usual meaning.
         let _ = ctrlc::set_handler(|| {
-            if REQUESTED.swap(true, Ordering::SeqCst) {
+            if REQUESTED.swap(true, Ordering::SeqCst) || IDLE.load(Ordering::SeqCst) {
                 std::process::exit(130);
             }
         });
@@ -21,4 +23,10 @@ pub fn install() {
 /// Whether the user asked to stop.
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)
+}
+
+/// Says whether the command waits for the user. A request that was answered is forgotten.
+pub fn idle(idle: bool) {
+    IDLE.store(idle, Ordering::SeqCst);
+    REQUESTED.store(false, Ordering::SeqCst);
 }

@@ -1,12 +1,20 @@
 //! The command `tl`: reads the command line, runs one subcommand, turns an error into one line and an exit code.
 
+mod bench;
+mod chat;
 mod completions;
+mod devices;
+mod explain;
 mod fetch;
 mod generate;
+mod inspect;
 mod interrupt;
 mod model;
 mod output;
+mod perplexity;
 mod pull;
+mod random_model;
+mod table;
 
 use clap::{Args, Parser, Subcommand};
 use output::Failure;
@@ -16,8 +24,11 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "tl", version, arg_required_else_help = true, propagate_version = true)]
 #[command(after_help = "Examples:
-  tl pull smollm2-135m-instruct       get a small model that talks
-  tl pull --list                      the models that have a name
+  tl generate --yes \"Why is the sky blue?\"   a small model writes text; the first time it is downloaded
+  tl chat                                     a conversation with it
+  tl pull --list                              the models that have a name
+  tl devices                                  what this machine can compute on
+  tl bench decode                             how fast it is, beside how fast it could be
   tl completions bash > ~/.local/share/bash-completion/completions/tl
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.")]
@@ -42,15 +53,32 @@ pub struct Global {
 #[derive(Subcommand)]
 enum Command {
     Generate(Box<generate::GenerateArgs>),
+    Chat(Box<chat::ChatArgs>),
     Pull(pull::PullArgs),
+    Inspect(inspect::InspectArgs),
+    Devices(devices::DevicesArgs),
+    Explain(Box<explain::ExplainArgs>),
+    Perplexity(Box<perplexity::PerplexityArgs>),
+    Bench(Box<bench::BenchArgs>),
     Completions(completions::CompletionsArgs),
 }
 
 fn main() -> ExitCode {
+    if cfg!(target_os = "linux") && std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+        // Without a desktop, a layer that Mesa puts into every Vulkan program complains about that on stderr.
+        // SAFETY: no other thread is running yet.
+        unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
+    }
     let cli = Cli::parse();
     let result = match &cli.command {
         Command::Generate(args) => generate::run(args, cli.global),
+        Command::Chat(args) => chat::run(args, cli.global),
         Command::Pull(args) => pull::run(args, cli.global),
+        Command::Inspect(args) => inspect::run(args, cli.global),
+        Command::Devices(args) => devices::run(args, cli.global),
+        Command::Explain(args) => explain::run(args, cli.global),
+        Command::Perplexity(args) => perplexity::run(args, cli.global),
+        Command::Bench(args) => bench::run(args, cli.global),
         Command::Completions(args) => completions::run::<Cli>(args),
     };
     match result {

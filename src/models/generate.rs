@@ -2,10 +2,12 @@
 
 use crate::device::Device;
 use crate::error::{TensorError, TensorResult};
-use crate::eval::eval_all;
+use crate::eval::{eval_all, plan_of};
 use crate::models::sampler::{NAN_TOKEN, nan_error};
 use crate::models::{KvCache, Model, Sampler};
+use crate::plan::Plan;
 use crate::tensor::Tensor;
+use std::sync::Arc;
 
 /// Prompts run in chunks of these sizes, so that few plans serve every length.
 const CHUNKS: [usize; 4] = [512, 128, 32, 8];
@@ -15,6 +17,8 @@ pub struct Session<'m> {
     model: &'m dyn Model,
     device: Device,
     cache: KvCache,
+    /// Room for tokens; the cache has a little more, for padding.
+    context: usize,
     tokens: Vec<u32>,
 }
 
@@ -31,6 +35,7 @@ impl<'m> Session<'m> {
             model,
             device: device.clone(),
             cache: KvCache::new(&shape, capacity.min(shape.context.max(8)), device)?,
+            context,
             tokens: Vec::new(),
         })
     }
@@ -41,7 +46,10 @@ impl<'m> Session<'m> {
     }
     /// Room for tokens.
     pub fn context(&self) -> usize {
-        self.cache.capacity()
+        self.context
+    }
+    fn is_full(&self) -> bool {
+        self.cache.len() >= self.context
     }
     /// Forgets everything after the first `len` tokens.
     pub fn truncate(&mut self, len: usize) {
@@ -54,13 +62,6 @@ impl<'m> Session<'m> {
     pub fn prompt(&mut self, tokens: &[u32], mut stop: impl FnMut() -> bool) -> TensorResult<Option<Tensor>> {
         if tokens.is_empty() {
             return Err(TensorError::Invalid("an empty prompt; give at least one token".into()));
-        }
-        let room = self.cache.capacity() - self.cache.len();
-        if tokens.len() > room {
-            return Err(TensorError::Invalid(format!(
-                "the prompt has {} tokens and the context has room for {room}; raise --ctx",
-                tokens.len()
-            )));
         }
         self.check(tokens)?;
         let mut rest = tokens;
@@ -107,6 +108,14 @@ impl<'m> Session<'m> {
     }
 
     fn check(&self, tokens: &[u32]) -> TensorResult<()> {
+        let room = self.context.saturating_sub(self.cache.len());
+        if tokens.len() > room {
+            return Err(TensorError::Invalid(format!(
+                "{} tokens, and the context of {} has room for {room} more",
+                tokens.len(),
+                self.context
+            )));
+        }
         let vocab = self.model.shape().vocab;
         match tokens.iter().find(|&&t| t as usize >= vocab) {
             Some(t) => Err(TensorError::Invalid(format!("token {t} is not in the vocabulary of {vocab}"))),
@@ -120,6 +129,19 @@ impl<'m> Session<'m> {
         let mut g = Generation { session: self, sampler, next: None, logits: None };
         g.choose(logits)?;
         Ok(g)
+    }
+
+    /// The plan of generating one token after `position` others, without running it.
+    pub fn plan_of_step(mut self, position: usize, sampler: &mut Sampler) -> TensorResult<Option<Arc<Plan>>> {
+        if position >= self.context {
+            return Err(TensorError::Invalid(format!("position {position} is outside the context of {}", self.context)));
+        }
+        self.truncate(0);
+        self.cache.advance(position);
+        let token = Tensor::from_vec(vec![0i32], &[1], &self.device)?;
+        let logits = self.step(&if sampler.on_device() { token.relu()? } else { token })?;
+        let next = if sampler.on_device() { sampler.choose(&logits)? } else { logits };
+        plan_of(&[&next])
     }
 
     fn step(&mut self, token: &Tensor) -> TensorResult<Tensor> {
@@ -157,7 +179,7 @@ impl Generation<'_, '_> {
             let mut host = logits.to_vec()?;
             let token = self.sampler.choose_host(&mut host, &self.session.tokens)?;
             self.session.tokens.push(token);
-            if self.session.cache.len() < self.session.cache.capacity() {
+            if !self.session.is_full() {
                 let id = Tensor::from_vec(vec![token as i32], &[1], &self.session.device)?;
                 let logits = self.session.step(&id)?;
                 self.choose(logits)?;
@@ -166,9 +188,9 @@ impl Generation<'_, '_> {
         }
         let Some(token) = self.next.take() else { return Ok(None) };
         let download = token.download()?;
-        if self.session.cache.len() < self.session.cache.capacity() {
-            // The token stays on the device: the next step does not wait for the host to see it.
-            let logits = self.session.step(&token)?;
+        if !self.session.is_full() {
+            // The token stays on the device: the next step does not wait for the host to see it. It may be `NAN_TOKEN`, which is no index.
+            let logits = self.session.step(&token.relu()?)?;
             self.choose(logits)?;
         }
         let id = download.wait::<i32>()?[0];

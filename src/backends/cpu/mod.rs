@@ -62,6 +62,12 @@ pub struct CpuMachine {
     submits: AtomicU64,
 }
 
+/// As many threads as `TL_NUM_THREADS` says, else as there are cores for this process.
+pub fn threads() -> usize {
+    let asked = std::env::var("TL_NUM_THREADS").ok().and_then(|v| v.trim().parse().ok()).filter(|&n: &usize| n > 0);
+    asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get())).min(1024)
+}
+
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -71,11 +77,9 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Place(*mut u8, usize);
 
 impl CpuMachine {
-    /// A machine with as many threads as `TL_NUM_THREADS` says, else as there are cores for this process.
+    /// A machine with [`threads`] threads.
     pub fn open() -> Arc<CpuMachine> {
-        let asked = std::env::var("TL_NUM_THREADS").ok().and_then(|v| v.trim().parse().ok()).filter(|&n: &usize| n > 0);
-        let threads = asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()));
-        CpuMachine::with_threads(threads.min(1024))
+        CpuMachine::with_threads(threads())
     }
 
     /// A machine with this many threads.

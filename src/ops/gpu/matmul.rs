@@ -293,7 +293,8 @@ fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights
     // (TX, TY, RM, RN, SPLIT): the largest tile that still gives the machine enough of them; at last small ones, whose threads share K.
     let shapes = [(16, 16, 8, 8, 1), (16, 16, 4, 4, 1), (8, 8, 4, 4, 1), (8, 8, 4, 4, 2), (8, 8, 4, 4, 4)];
     type Tile = (u32, u32, u32, u32, u32);
-    let fits = |&(tx, ty, rm, rn, split): &Tile| tx * ty * split <= threads && (tx * rn + ty * rm) as usize * 9 * 16 * split as usize <= bytes;
+    let fits =
+        |&(tx, ty, rm, rn, split): &Tile| tx * ty * split <= threads && (tx * rn + ty * rm) as usize * 9 * 16 * split as usize <= bytes;
     let count = |&(tx, ty, rm, rn, _): &Tile| batch * m.div_ceil((ty * rm) as usize) * n.div_ceil((tx * rn) as usize);
     let possible = || shapes.iter().filter(|s| fits(s));
     let shape = possible().find(|s| count(s) >= 128).or_else(|| possible().next_back())?;
@@ -306,7 +307,21 @@ fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights
     list.push(Word::U32(downs as u32));
     Some(Wgsl {
         source: decide(
-            [unroll(include_str!("../matmul.wgsl").into(), &[("QUADS_A", ty * rm * 8 / (tx * ty)), ("QUADS_B", tx * rn * 8 / (tx * ty)), ("RM * RN / 4u", rm * rn / 4), ("RM", rm), ("RN / 4u", rn / 4), ("RN", rn)]), weights.quads.clone()].concat(),
+            [
+                unroll(
+                    include_str!("../matmul.wgsl").into(),
+                    &[
+                        ("QUADS_A", ty * rm * 8 / (tx * ty)),
+                        ("QUADS_B", tx * rn * 8 / (tx * ty)),
+                        ("RM * RN / 4u", rm * rn / 4),
+                        ("RM", rm),
+                        ("RN / 4u", rn / 4),
+                        ("RN", rn),
+                    ],
+                ),
+                weights.quads.clone(),
+            ]
+            .concat(),
             &[("VEC_A", (k % 4 == 0 && !across(a)) as u32), ("VEC_OUT", (n % 4 == 0) as u32)],
         ),
         consts: vec![

@@ -1,0 +1,188 @@
+//! `tl bench`: measures speed, beside the limit that memory sets.
+
+use crate::fetch::human_bytes;
+use crate::model::ModelArgs;
+use crate::output::{self, Failure};
+use crate::random_model::{SHAPES, TYPES, random_model};
+use crate::{Global, interrupt};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use std::time::{Duration, Instant};
+use tensorlogic::eval::{eval_all, eval_stats};
+use tensorlogic::models::{self, Model, Sampler, Session, Weights};
+use tensorlogic::{DType, Device, Tensor};
+
+/// Measure speed
+#[derive(Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Decode(DecodeArgs),
+}
+
+/// Tokens per second of reading a prompt and of writing, beside the limit
+#[derive(Args)]
+#[command(
+    after_help = "The limit is the memory bandwidth of the device, measured here by summing a large buffer, over the bytes of weights that a token reads.
+
+Examples:
+  tl bench decode                                      the default model
+  tl bench decode -m model.gguf --device vulkan
+  tl bench decode --shape gpt2-124m --type f16         random weights: nothing is downloaded
+  tl bench decode --shape llama-1b --type q4_0 --json"
+)]
+pub struct DecodeArgs {
+    /// Random weights of this shape instead of a file: gpt2-124m, smollm2-135m or llama-1b
+    #[arg(long, conflicts_with = "model")]
+    shape: Option<String>,
+    /// The type of random weights: f32, f16, bf16, q8_0, q4_0, q4_1, …
+    #[arg(long = "type", requires = "shape", default_value = "q4_0")]
+    weights: String,
+    /// Tokens of the prompt
+    #[arg(short, long, default_value_t = 64)]
+    prompt: usize,
+    /// Tokens to generate
+    #[arg(short = 'n', long, default_value_t = 64)]
+    tokens: usize,
+    /// Runs, of which the median is printed
+    #[arg(short, long, default_value_t = 5)]
+    runs: usize,
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &BenchArgs, global: Global) -> Result<(), Failure> {
+    let What::Decode(args) = &args.what;
+    decode(args, global)
+}
+
+/// The median of some runs, with the least and the greatest.
+struct Rate {
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Rate {
+    fn of(tokens: usize, mut times: Vec<Duration>) -> Rate {
+        times.sort();
+        let rate = |t: &Duration| tokens as f64 / t.as_secs_f64().max(1e-9);
+        Rate { median: rate(&times[times.len() / 2]), least: rate(&times[times.len() - 1]), most: rate(&times[0]) }
+    }
+}
+
+fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
+    if args.prompt == 0 || args.tokens < 2 || args.runs == 0 {
+        return Err(Failure::Usage("want a prompt of at least 1 token, 2 tokens to generate, and 1 run".into()));
+    }
+    let (device, dtype) = (args.model.device()?, args.model.dtype()?);
+    let (name, weights) = match &args.shape {
+        Some(name) => {
+            let shape = SHAPES.iter().find(|s| s.name == name);
+            let names = SHAPES.map(|s| s.name).join(", ");
+            let shape = shape.ok_or_else(|| Failure::Usage(format!("--shape {name}: want one of {names}")))?;
+            let names = TYPES.map(DType::name).join(", ");
+            let wanted = TYPES.into_iter().find(|t| t.name().eq_ignore_ascii_case(&args.weights));
+            let wanted = wanted.ok_or_else(|| Failure::Usage(format!("--type {}: want one of {names}", args.weights)))?;
+            (format!("{name} {wanted} (random weights)"), Weights::from_gguf(random_model(shape, wanted)?, &device))
+        }
+        None => {
+            let path = args.model.path(global)?;
+            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+            (name, Weights::open(&path, &device)?)
+        }
+    };
+    let model = models::load(&weights, dtype)?;
+    let shape = model.shape();
+    if args.prompt + args.tokens > shape.context {
+        return Err(Failure::Usage(format!("{} tokens; the model was made for {}", args.prompt + args.tokens, shape.context)));
+    }
+    interrupt::install();
+    let bandwidth = bandwidth(&device)?;
+    let bytes: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
+    let (prompt, decode) = measure(&*model, &device, args)?;
+    let limit = bandwidth / bytes as f64;
+    let stats = eval_stats(&device);
+    let micros = stats.overhead.as_secs_f64() * 1e6;
+    if global.json {
+        let rate = |r: &Rate| json!({ "median": r.median, "least": r.least, "most": r.most });
+        let value = json!({ "model": name, "device": device.name(), "dtype": shape.dtype.name(), "runs": args.runs,
+            "prompt_tokens": args.prompt, "prompt_tokens_per_s": rate(&prompt), "tokens": args.tokens, "tokens_per_s": rate(&decode),
+            "weight_bytes_per_token": bytes, "bandwidth_bytes_per_s": bandwidth, "limit_tokens_per_s": limit, "of_limit": decode.median / limit,
+            "dispatches": stats.dispatches, "nodes": stats.nodes, "match_and_bind_us": micros, "peak_memory_bytes": device.memory().peak });
+        return output::result(&value.to_string());
+    }
+    output::result(&format!("{name}, activations {}, on {}", shape.dtype, device.name()))?;
+    for (what, tokens, r) in [("prompt", args.prompt, &prompt), ("decode", args.tokens, &decode)] {
+        let Rate { median, least, most } = r;
+        output::result(&format!("{what} {tokens:>6} tok {median:>10.1} tok/s   median of {}, {least:.1} to {most:.1}", args.runs))?;
+    }
+    output::result(&format!(
+        "limit             {limit:>10.1} tok/s   {} of weights a token at {:.1} GB/s; decode is at {:.0} %",
+        human_bytes(bytes),
+        bandwidth / 1e9,
+        100.0 * decode.median / limit
+    ))?;
+    output::result(&format!(
+        "a step             {:>4} dispatches of {} nodes, matched and bound in {micros:.0} µs",
+        stats.dispatches, stats.nodes
+    ))
+}
+
+/// Prompt and decode rates, after one run that compiles and warms up.
+fn measure(model: &dyn Model, device: &Device, args: &DecodeArgs) -> Result<(Rate, Rate), Failure> {
+    let vocab = model.shape().vocab as u32;
+    let ids: Vec<u32> = (0..args.prompt as u32).map(|i| (i * 7919 + 13) % vocab).collect();
+    let mut session = Session::new(model, args.prompt + args.tokens, device)?;
+    let (mut prompts, mut decodes) = (Vec::new(), Vec::new());
+    for run in 0..=args.runs {
+        session.truncate(0);
+        let mut sampler = Sampler::default();
+        let start = Instant::now();
+        let Some(logits) = session.prompt(&ids, interrupt::requested)? else { return Err(Failure::Interrupted) };
+        device.synchronize()?;
+        let read = start.elapsed();
+        let mut generation = session.generate(logits, &mut sampler)?;
+        generation.token()?;
+        let first = Instant::now();
+        for _ in 1..args.tokens {
+            if interrupt::requested() {
+                return Err(Failure::Interrupted);
+            }
+            if generation.token()?.is_none() {
+                return Err(Failure::Error("the context ended early".into()));
+            }
+        }
+        let wrote = first.elapsed();
+        generation.finish();
+        if run > 0 {
+            prompts.push(read);
+            decodes.push(wrote);
+        }
+    }
+    Ok((Rate::of(args.prompt, prompts), Rate::of(args.tokens - 1, decodes)))
+}
+
+/// Bytes per second that the device reads: the best of some sums over a buffer that no cache holds.
+fn bandwidth(device: &Device) -> Result<f64, Failure> {
+    // Adapters may bind as little as 128 MiB at a time.
+    let (columns, rows, sums) = if device.is_cpu() { (4096, 32768, 1) } else { (4096, 7680, 8) };
+    let buffer = Tensor::full(1.0, &[rows, columns], DType::F32, device)?;
+    buffer.eval()?;
+    let mut best = 0f64;
+    for _ in 0..6 {
+        // Each with a factor of its own, or they would be found to be the same.
+        let totals = (0..sums).map(|i| buffer.mul(1.0 + i as f32)?.sum(&[-1], false)).collect::<Result<Vec<_>, _>>()?;
+        device.synchronize()?;
+        let start = Instant::now();
+        eval_all(&totals.iter().collect::<Vec<_>>())?;
+        device.synchronize()?;
+        best = best.max((sums * rows * columns * 4) as f64 / start.elapsed().as_secs_f64());
+    }
+    Ok(best)
+}

@@ -1,0 +1,96 @@
+//! `tl perplexity`: how well a model predicts a text.
+
+use crate::generate::context_of;
+use crate::model::ModelArgs;
+use crate::output::{self, Failure};
+use crate::{Global, interrupt};
+use clap::Args;
+use serde_json::json;
+use std::time::Instant;
+use tensorlogic::models::Session;
+use tensorlogic::{DType, Tensor};
+
+/// Measure how well a model predicts a text: the exponential of the mean surprise per token
+#[derive(Args)]
+#[command(
+    after_help = "The text is cut into windows of --ctx tokens that do not overlap. Every token of a window but the first is predicted from
+those before it.
+
+Examples:
+  tl perplexity -f book.txt
+  tl perplexity -m model.gguf -f wiki.test.raw --ctx 512 --json"
+)]
+pub struct PerplexityArgs {
+    /// The text
+    #[arg(short, long)]
+    file: std::path::PathBuf,
+    /// Tokens of a window
+    #[arg(short, long, default_value_t = 512)]
+    ctx: usize,
+    /// Tokens of the text at most
+    #[arg(short = 'n', long, default_value_t = usize::MAX, hide_default_value = true)]
+    tokens: usize,
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
+    let text = std::fs::read_to_string(&args.file).map_err(|e| Failure::Error(format!("{}: {e}", args.file.display())))?;
+    if args.ctx < 2 {
+        return Err(Failure::Usage("--ctx: a window needs at least 2 tokens".into()));
+    }
+    let loaded = args.model.load(global)?;
+    interrupt::install();
+    let mut ids = loaded.tokenizer.encode(&text, false)?;
+    ids.truncate(args.tokens);
+    let shape = loaded.model.shape();
+    let ctx = context_of(args.ctx, &shape)?;
+    let bos = loaded.tokenizer.bos().filter(|_| loaded.tokenizer.adds_bos());
+    // A begin token takes a place of every window and is not predicted.
+    let per_window = ctx - bos.is_some() as usize;
+    // As many logits at a time as fit a buffer that every adapter offers.
+    let chunk = ((64 << 20) / (4 * shape.vocab)).clamp(1, 128);
+    let mut session = Session::new(&*loaded.model, ctx, &loaded.device)?;
+    let (mut sum, mut squares, mut count) = (0f64, 0f64, 0usize);
+    let start = Instant::now();
+    for window in ids.chunks(per_window) {
+        let tokens: Vec<u32> = bos.into_iter().chain(window.iter().copied()).collect();
+        session.truncate(0);
+        let mut at = 0;
+        while at + 1 < tokens.len() {
+            if interrupt::requested() {
+                return Err(Failure::Interrupted);
+            }
+            let end = (at + chunk).min(tokens.len() - 1);
+            let logits = session.score(&tokens[at..end])?;
+            let targets = tokens[at + 1..=end].iter().enumerate().map(|(row, &t)| (row * shape.vocab) as i32 + t as i32);
+            let targets = Tensor::from_vec(targets.collect::<Vec<i32>>(), &[end - at], &loaded.device)?;
+            let chosen = logits.cast(DType::F32)?.log_softmax(-1)?.flatten(0, -1)?.index_select(0, &targets)?.to_vec()?;
+            for p in chosen {
+                (sum, squares, count) = (sum - p as f64, squares + (p as f64).powi(2), count + 1);
+            }
+            at = end;
+        }
+    }
+    if count == 0 {
+        return Err(Failure::Error(format!("{}: {} tokens predict nothing; 2 are the least", args.file.display(), ids.len())));
+    }
+    let mean = sum / count as f64;
+    if !mean.is_finite() {
+        return Err(Failure::Error("the model gave NaN or infinite logits; try --dtype f32".into()));
+    }
+    let perplexity = mean.exp();
+    let error = if count > 1 { perplexity * ((squares / count as f64 - mean * mean).max(0.0) / (count - 1) as f64).sqrt() } else { 0.0 };
+    let seconds = start.elapsed().as_secs_f64();
+    if global.json {
+        let value = json!({ "perplexity": perplexity, "standard_error": error, "mean_nll": mean, "predicted_tokens": count, "tokens": ids.len(),
+            "ctx": ctx, "tokens_per_s": ids.len() as f64 / seconds, "device": loaded.device.name() });
+        return output::result(&value.to_string());
+    }
+    output::result(&format!("perplexity {perplexity:.4} ± {error:.4}"))?;
+    if !global.quiet {
+        output::note(&format!("{count} of {} tokens predicted, windows of {ctx}, {:.1} tok/s", ids.len(), ids.len() as f64 / seconds));
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! Models of known shapes with random weights: what speed depends on is there, without a download.
+
+use crate::output::Failure;
+use std::collections::HashMap;
+use tensorlogic::DType;
+use tensorlogic::io::{Gguf, GgufWriter};
+
+/// Sizes of a model.
+pub struct Shape {
+    pub name: &'static str,
+    architecture: &'static str,
+    layers: usize,
+    dim: usize,
+    heads: usize,
+    kv_heads: usize,
+    feed_forward: usize,
+    vocab: usize,
+    context: usize,
+}
+
+/// The shapes that have a name.
+pub const SHAPES: [Shape; 3] = [
+    Shape {
+        name: "gpt2-124m",
+        architecture: "gpt2",
+        layers: 12,
+        dim: 768,
+        heads: 12,
+        kv_heads: 12,
+        feed_forward: 3072,
+        vocab: 50257,
+        context: 1024,
+    },
+    Shape {
+        name: "smollm2-135m",
+        architecture: "llama",
+        layers: 30,
+        dim: 576,
+        heads: 9,
+        kv_heads: 3,
+        feed_forward: 1536,
+        vocab: 49152,
+        context: 8192,
+    },
+    // Llama 3.2 1B.
+    Shape {
+        name: "llama-1b",
+        architecture: "llama",
+        layers: 16,
+        dim: 2048,
+        heads: 32,
+        kv_heads: 8,
+        feed_forward: 8192,
+        vocab: 128256,
+        context: 131072,
+    },
+];
+
+/// The types that weights can have.
+pub const TYPES: [DType; 13] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q8_0,
+    DType::Q2_K,
+    DType::Q3_K,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+];
+
+/// A GGUF file in memory. Matrices are of `dtype`, norms and biases f32; the embedding is the output matrix as well.
+pub fn random_model(shape: &Shape, dtype: DType) -> Result<Gguf, Failure> {
+    let (d, f, a) = (shape.dim, shape.feed_forward, shape.architecture);
+    let (llama, head) = (a == "llama", d / shape.heads);
+    if [d, f].iter().any(|n| n % dtype.block() != 0) {
+        return Err(Failure::Usage(format!("{} cannot be {dtype}: its rows of {d} are no whole blocks of {}", shape.name, dtype.block())));
+    }
+    // Tensors share these bytes: every matrix begins as every other does.
+    let largest = shape.vocab.max(f).max(3 * d) * d;
+    let bytes = random_bytes(dtype, largest, d);
+    let plain = random_bytes(DType::F32, shape.context.min(1024) * d, d);
+    let ones: Vec<u8> = std::iter::repeat_n(1f32.to_le_bytes(), 4 * d).flatten().collect();
+    let zeros = vec![0; 4 * 4 * d.max(f)];
+    let mut w = GgufWriter::new();
+    let set = |w: &mut GgufWriter, key: &str, v: usize| {
+        w.set(&format!("{a}.{key}"), v as u32);
+    };
+    w.set("general.architecture", a);
+    // Positions are stored by GPT-2 alone; for others the context bounds tables that a benchmark does not need in full.
+    let context = shape.context.min(8192);
+    let numbers = [("block_count", shape.layers), ("embedding_length", d), ("feed_forward_length", f), ("context_length", context)];
+    numbers.iter().for_each(|&(k, v)| set(&mut w, k, v));
+    set(&mut w, "attention.head_count", shape.heads);
+    set(&mut w, "attention.head_count_kv", shape.kv_heads);
+    w.set(&format!("{a}.attention.layer_norm_epsilon"), 1e-5f32).set(&format!("{a}.attention.layer_norm_rms_epsilon"), 1e-5f32);
+    // Tensors borrow their bytes: the file is the only copy of them.
+    let part = |count: usize| &bytes[..dtype.bytes(count).unwrap_or(0)];
+    let mut norms = vec!["output_norm".to_string()];
+    let mut matrices = vec![("token_embd".to_string(), shape.vocab, d)];
+    if !llama {
+        w.tensor("position_embd.weight", DType::F32, &[context, d], &plain[..4 * context * d])?;
+    }
+    let kv = shape.kv_heads * head;
+    let llama_parts = [
+        ("attn_q", d, d),
+        ("attn_k", kv, d),
+        ("attn_v", kv, d),
+        ("attn_output", d, d),
+        ("ffn_gate", f, d),
+        ("ffn_up", f, d),
+        ("ffn_down", d, f),
+    ];
+    let gpt2_parts = [("attn_qkv", 3 * d, d), ("attn_output", d, d), ("ffn_up", f, d), ("ffn_down", d, f)];
+    for i in 0..shape.layers {
+        norms.extend(["attn_norm", "ffn_norm"].map(|part| format!("blk.{i}.{part}")));
+        let parts = if llama { &llama_parts[..] } else { &gpt2_parts[..] };
+        matrices.extend(parts.iter().map(|&(part, rows, columns)| (format!("blk.{i}.{part}"), rows, columns)));
+    }
+    for name in &norms {
+        w.tensor(&format!("{name}.weight"), DType::F32, &[d], &ones[..4 * d])?;
+        if !llama {
+            w.tensor(&format!("{name}.bias"), DType::F32, &[d], &zeros[..4 * d])?;
+        }
+    }
+    for (name, rows, columns) in &matrices {
+        w.tensor(&format!("{name}.weight"), dtype, &[*rows, *columns], part(rows * columns))?;
+        if !llama && name != "token_embd" {
+            w.tensor(&format!("{name}.bias"), DType::F32, &[*rows], &zeros[..4 * rows])?;
+        }
+    }
+    Ok(Gguf::from_bytes(w.to_bytes()?)?)
+}
+
+/// `count` random weights of about the size that keeps activations of `inputs` values in range.
+fn random_bytes(dtype: DType, count: usize, inputs: usize) -> Vec<u8> {
+    let scale = 1.0 / (inputs as f32).sqrt();
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    // A period that no row length divides is long enough to be random for a processor.
+    let mut floats = |put: &dyn Fn(f32, &mut Vec<u8>)| {
+        let mut out = Vec::new();
+        for _ in 0..count.min(1_000_003) {
+            put((next() >> 40) as f32 / (1 << 24) as f32 * 2.0 * scale - scale, &mut out);
+        }
+        let size = out.len() / count.clamp(1, 1_000_003);
+        let (period, total) = (out.len(), count * size);
+        while out.len() < total {
+            let more = period.min(total - out.len());
+            out.extend_from_within(..more);
+        }
+        out
+    };
+    match dtype {
+        DType::F32 => floats(&|v, out| out.extend(v.to_le_bytes())),
+        DType::F16 => floats(&|v, out| out.extend(f16_bits(v).to_le_bytes())),
+        DType::BF16 => floats(&|v, out| out.extend(((v.to_bits() >> 16) as u16).to_le_bytes())),
+        _ => {
+            // Random quants; the blocks' f16 scales and minimums are set to sane values.
+            let mut out: Vec<u8> = Vec::with_capacity(dtype.bytes(count).unwrap_or(0) + 8);
+            let bytes = dtype.bytes(count).unwrap_or(0);
+            while out.len() < bytes {
+                out.extend(next().to_le_bytes());
+            }
+            out.truncate(bytes);
+            let fields: HashMap<DType, &[(usize, f32)]> = HashMap::from([
+                (DType::Q4_0, &[(0, 0.2)][..]),
+                (DType::Q4_1, &[(0, 0.2), (2, -1.5)]),
+                (DType::Q5_0, &[(0, 0.1)]),
+                (DType::Q5_1, &[(0, 0.1), (2, -1.5)]),
+                (DType::Q8_0, &[(0, 0.015)]),
+                (DType::Q2_K, &[(80, 0.1), (82, 0.1)]),
+                (DType::Q3_K, &[(108, 0.02)]),
+                (DType::Q4_K, &[(0, 0.005), (2, 0.03)]),
+                (DType::Q5_K, &[(0, 0.0025), (2, 0.03)]),
+                (DType::Q6_K, &[(208, 0.0008)]),
+            ]);
+            for block in out.chunks_exact_mut(dtype.block_bytes()) {
+                for &(at, v) in fields.get(&dtype).copied().unwrap_or_default() {
+                    block[at..at + 2].copy_from_slice(&f16_bits(v * scale).to_le_bytes());
+                }
+            }
+            out
+        }
+    }
+}
+
+/// The bits of the nearest f16 below, for values that are normal in f16 or tiny.
+fn f16_bits(v: f32) -> u16 {
+    let bits = v.to_bits();
+    let (sign, exponent) = ((bits >> 16 & 0x8000) as u16, (bits >> 23 & 0xFF) as i32 - 127 + 15);
+    match exponent {
+        1..=30 => sign | (exponent as u16) << 10 | (bits >> 13 & 0x3FF) as u16,
+        _ => {
+            // Subnormal: multiples of 2^-24.
+            let steps = (v.abs() * 16_777_216.0) as u16;
+            sign | steps.min(0x3FF)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorlogic::models::{self, Session, Weights};
+    use tensorlogic::{Device, Tensor};
+
+    #[test]
+    fn every_type_gives_sane_weights() {
+        let device = Device::cpu();
+        for dtype in TYPES {
+            let bytes = random_bytes(dtype, 64 * 256, 256);
+            let bytes = tensorlogic::backends::Bytes::Owned(std::sync::Arc::new(bytes));
+            let t = Tensor::from_bytes(bytes, dtype, &[64, 256], &device).unwrap().cast(DType::F32).unwrap();
+            let rms = t.square().unwrap().mean_all().unwrap().sqrt().unwrap().item().unwrap() * 16.0;
+            assert!((0.1..3.0).contains(&rms), "{dtype}: weights are {rms} of the wanted size");
+        }
+    }
+
+    #[test]
+    fn a_random_model_runs() {
+        let tiny = Shape {
+            name: "tiny",
+            architecture: "gpt2",
+            layers: 1,
+            dim: 32,
+            heads: 2,
+            kv_heads: 2,
+            feed_forward: 64,
+            vocab: 50,
+            context: 32,
+        };
+        let llama = Shape { name: "tiny", architecture: "llama", kv_heads: 1, ..tiny };
+        for shape in [&tiny, &llama] {
+            let gguf = random_model(shape, DType::Q8_0).unwrap();
+            let model = models::load(&Weights::from_gguf(gguf, &Device::cpu()), None).unwrap();
+            let logits = Session::new(&*model, 16, &Device::cpu()).unwrap().score(&[1, 2, 3]).unwrap().to_vec().unwrap();
+            assert!(logits.len() == 150 && logits.iter().all(|v| v.is_finite()), "{}", shape.architecture);
+        }
+        assert!(random_model(&tiny, DType::Q4_K).is_err());
+    }
+}

@@ -1,0 +1,239 @@
+//! `generate`, `chat` and the commands that measure, as a user or a script sees them, with a tiny model whose answers are known.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use tensorlogic::DType;
+use tensorlogic::io::GgufWriter;
+
+const DIM: usize = 256;
+const END: usize = 256;
+const CONTEXT: u32 = 32768;
+
+/// What follows each byte. After `x` the model says é€ and ends, after `a` it says `b`, `a`, `b` … without end, after `n` it breaks.
+const AFTER: [(u8, usize); 8] =
+    [(b'x', 0xC3), (0xC3, 0xA9), (0xA9, 0xE2), (0xE2, 0x82), (0x82, 0xAC), (0xAC, END), (b'a', b'b' as usize), (b'b', b'a' as usize)];
+
+/// GPT-2's printable character for each byte.
+fn byte_char(b: u8) -> char {
+    let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    match printable(b) {
+        true => b as char,
+        false => char::from_u32(256 + (0..b).filter(|&b| !printable(b)).count() as u32).unwrap(),
+    }
+}
+
+/// A Llama whose one layer adds nothing: the next token depends on the last one alone, through the output matrix.
+fn model() -> &'static Path {
+    static FILE: OnceLock<PathBuf> = OnceLock::new();
+    FILE.get_or_init(|| {
+        let mut w = GgufWriter::new();
+        w.set("general.architecture", "llama");
+        for (key, v) in [("block_count", 1), ("embedding_length", DIM as u32), ("feed_forward_length", 32), ("context_length", CONTEXT)] {
+            w.set(&format!("llama.{key}"), v);
+        }
+        w.set("llama.attention.head_count", 4u32).set("llama.attention.head_count_kv", 1u32);
+        let mut tokens: Vec<String> = (0..=255).map(|b| byte_char(b).to_string()).collect();
+        tokens.push("<|end|>".into());
+        let mut types = vec![1i32; 256];
+        types.push(3);
+        w.set("tokenizer.ggml.model", "gpt2").set("tokenizer.ggml.pre", "gpt-2").set("tokenizer.ggml.tokens", tokens);
+        w.set("tokenizer.ggml.token_type", types).set("tokenizer.ggml.merges", Vec::<String>::new());
+        w.set("tokenizer.ggml.eos_token_id", END as u32).set("tokenizer.ggml.add_bos_token", false);
+        let template = "{% for m in messages %}{{ m.content }}{% if m.role == 'user' %}x{% else %}<|end|>{% endif %}{% endfor %}";
+        w.set("tokenizer.chat_template", template);
+        let mut state = 1u32;
+        let mut sign = || {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            if state & 64 == 0 { 1f32 } else { -1.0 }
+        };
+        // Random signs in 256 dimensions are as good as orthogonal.
+        let mut embedding: Vec<f32> = (0..257 * DIM).map(|_| sign()).collect();
+        let mut output = vec![0f32; 257 * DIM];
+        for (token, next) in AFTER {
+            output[next * DIM..][..DIM].copy_from_slice(&embedding[token as usize * DIM..][..DIM]);
+        }
+        embedding[b'n' as usize * DIM] = f32::NAN;
+        let mut tensor = |name: &str, shape: &[usize], values: Vec<f32>| {
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            w.tensor(&format!("{name}.weight"), DType::F32, shape, bytes).unwrap();
+        };
+        tensor("token_embd", &[257, DIM], embedding);
+        tensor("output", &[257, DIM], output);
+        for name in ["output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"] {
+            tensor(name, &[DIM], vec![1.0; DIM]);
+        }
+        let shapes = [("attn_q", DIM, DIM), ("attn_k", 64, DIM), ("attn_v", 64, DIM), ("attn_output", DIM, DIM)];
+        for (name, rows, columns) in shapes.into_iter().chain([("ffn_gate", 32, DIM), ("ffn_up", 32, DIM), ("ffn_down", DIM, 32)]) {
+            tensor(&format!("blk.0.{name}"), &[rows, columns], vec![0.0; rows * columns]);
+        }
+        let path = std::env::temp_dir().join(format!("tl-commands-{}.gguf", std::process::id()));
+        w.write(&path).unwrap();
+        path
+    })
+}
+
+fn tl(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tl"));
+    command.args(args).args(["-m", model().to_str().unwrap()]).env("TL_DEVICE", "cpu").env("TL_OFFLINE", "1");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs a command with this stdin and compares the exit code and words of both streams. Output is always whole UTF-8.
+#[track_caller]
+fn check(mut command: Command, stdin: &str, code: i32, out: &str, err: &str) -> String {
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
+    let output: Output = child.wait_with_output().unwrap();
+    let stdout = String::from_utf8(output.stdout).expect("stdout is UTF-8");
+    let stderr = String::from_utf8(output.stderr).expect("stderr is UTF-8");
+    assert_eq!(output.status.code(), Some(code), "stdout {stdout:?}\nstderr {stderr}");
+    assert!(stdout.contains(out), "stdout {stdout:?} lacks {out:?}");
+    assert!(stderr.contains(err) && !stderr.contains("panicked"), "stderr {stderr:?} lacks {err:?}");
+    stdout
+}
+
+#[test]
+fn generate_ends_where_it_should() {
+    let out = check(tl(&["generate", "--raw", "--stats", "x"]), "", 0, "", "sampled on the device");
+    assert_eq!(out, "é€\n");
+    check(tl(&["generate", "--raw", "--stats", "--temp", "0.01", "--top-k", "3", "x"]), "", 0, "é€\n", "sampled on the host");
+    check(tl(&["generate", "--raw", "--temp", "0.01", "--seed", "3", "x", "-q"]), "", 0, "é€\n", "");
+    check(tl(&["generate", "--raw", "--json", "-p", "x"]), "", 0, r#""end":"end""#, "");
+    // From stdin, from a file, through the template, which puts the x behind.
+    check(tl(&["generate", "--raw"]), "x", 0, "é€\n", "generated: 6 tok");
+    let file = std::env::temp_dir().join(format!("tl-prompt-{}.txt", std::process::id()));
+    std::fs::write(&file, "x").unwrap();
+    check(tl(&["generate", "--raw", "-f", file.to_str().unwrap()]), "", 0, "é€\n", "");
+    std::fs::remove_file(&file).unwrap();
+    check(tl(&["generate", "hello"]), "", 0, "é€\n", "prompt: 6 tok");
+    // Half a character is never printed.
+    for n in ["1", "3", "4"] {
+        check(tl(&["generate", "--raw", "-n", n, "x"]), "", 0, "", "");
+    }
+    check(tl(&["generate", "--raw", "-n", "7", "a"]), "", 0, "bababab\n", "generated: 7 tok");
+    check(tl(&["generate", "--raw", "-n", "0", "a"]), "", 0, "", "generated: 0 tok");
+    // The context holds ten tokens, and the one after them is known.
+    check(tl(&["generate", "--raw", "--ctx", "10", "a"]), "", 0, "bababababa\n", "the context is full");
+    check(tl(&["generate", "--raw", "--ctx", "10", "--top-k", "2", "--json", "a"]), "", 0, r#""end":"context""#, "");
+}
+
+#[test]
+fn generate_says_what_is_wrong() {
+    check(tl(&["generate"]), "", 2, "", "no prompt");
+    check(tl(&["generate", "-p", ""]), "", 2, "", "no prompt");
+    check(tl(&["generate", "x", "--temp=-1"]), "", 2, "", "temp");
+    check(tl(&["generate", "x", "--ctx", "0"]), "", 2, "", "--ctx");
+    check(tl(&["generate", "x", "--dtype", "q4_0"]), "", 2, "", "want f32, f16 or bf16");
+    check(tl(&["generate", "x", "-f", "/nowhere"]), "", 1, "", "/nowhere");
+    check(tl(&["generate", "--raw", "xxxxxxxxxxx", "--ctx", "10"]), "", 1, "", "the prompt has 11 tokens, the context 10");
+    for sampling in [&["--temp", "0"][..], &["--temp", "1"], &["--temp", "1", "--top-k", "5"]] {
+        check(tl(&[&["generate", "--raw", "n"], sampling].concat()), "", 1, "", "NaN");
+    }
+    check(tl(&["generate", "x", "--device", "toaster"]), "", 1, "", "toaster");
+}
+
+/// A generation that takes long, of which some text has come.
+fn endless() -> Child {
+    let mut child = tl(&["generate", "--raw", "--ctx", "32768", "-n", "32000", "a"]).spawn().unwrap();
+    let mut first = [0; 8];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"babababa");
+    child
+}
+
+#[test]
+fn a_closed_pipe_ends_generate() {
+    let mut child = endless();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_generate_with_what_there_is() {
+    let child = endless();
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(output.stdout.ends_with(b"\n") && output.stdout.len() < 32000 && stderr.contains("generated:"), "{stderr}");
+}
+
+#[test]
+fn chat_reads_only_what_is_new() {
+    let out = check(tl(&["chat", "--json", "-q"]), "hello\n\nyou\n/reset\nhello\n", 0, "", "");
+    let turns: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let count = |turn: usize, key: &str| turns[turn][key].as_u64().unwrap();
+    assert_eq!(turns.len(), 3, "{out}");
+    assert!(turns.iter().all(|t| t["text"] == "é€" && t["end"] == "end"), "{out}");
+    // hellox, then é€ and the end; of the second turn only `youx` is new; after /reset everything is.
+    assert_eq!([0, 1, 2].map(|t| count(t, "prompt_tokens")), [6, 4, 6]);
+    assert_eq!([0, 1, 2].map(|t| count(t, "context_tokens")), [12, 22, 12]);
+    check(tl(&["chat"]), "hello\n/exit\nhello\n", 0, "é€\n", "");
+    check(tl(&["chat"]), "/what\n", 0, "", "/what is unknown");
+    check(tl(&["chat", "--ctx", "8"]), "hello there\n", 1, "", "/reset begins anew");
+    check(tl(&["chat", "-n", "1"]), "", 0, "", "");
+}
+
+#[test]
+fn the_measuring_commands() {
+    let text = std::env::temp_dir().join(format!("tl-text-{}.txt", std::process::id()));
+    std::fs::write(&text, "abababababab").unwrap();
+    let file = text.to_str().unwrap();
+    // Every token but the first is nearly certain.
+    let out = check(tl(&["perplexity", "-f", file, "--ctx", "4", "--json"]), "", 0, "", "");
+    let v: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((v["predicted_tokens"].as_u64(), v["tokens"].as_u64()), (Some(9), Some(12)));
+    assert!((1.0..1.01).contains(&v["perplexity"].as_f64().unwrap()), "{out}");
+    std::fs::write(&text, "xaxaxa").unwrap();
+    let out = check(tl(&["perplexity", "-f", file, "--json"]), "", 0, "", "");
+    let v: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert!(v["perplexity"].as_f64().unwrap() > 1e3, "{out}");
+    check(tl(&["perplexity", "-f", file, "-n", "1"]), "", 1, "", "predict nothing");
+    std::fs::remove_file(&text).unwrap();
+
+    check(tl(&["explain"]), "", 0, " dispatches: ", "").lines().find(|l| l.contains("matmul")).unwrap();
+    let out = check(tl(&["explain", "--json", "--position", "7"]), "", 0, "", "");
+    let v: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(v["dispatches"].as_u64().unwrap() as usize, v["steps"].as_array().unwrap().len());
+    // The output matrix alone is read whole.
+    assert!(v["read_bytes"].as_u64().unwrap() > 257 * 256 * 4 && v["read_bytes"].as_u64().unwrap() < 2 << 20, "{out}");
+    check(tl(&["explain", "--plan"]), "", 0, "attention", "");
+    check(tl(&["explain", "--position", "99999"]), "", 1, "", "outside the context");
+
+    let out = check(tl(&["bench", "decode", "-p", "8", "-n", "8", "--runs", "2", "--json"]), "", 0, "", "");
+    let v: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert!(v["tokens_per_s"]["median"].as_f64().unwrap() > 0.0 && v["bandwidth_bytes_per_s"].as_f64().unwrap() > 0.0, "{out}");
+    check(tl(&["bench", "decode", "-n", "1"]), "", 2, "", "at least");
+}
+
+/// Runs `tl` without a model.
+fn plain(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tl"));
+    command.args(args).env("TL_OFFLINE", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn inspect_and_devices() {
+    let file = model().to_str().unwrap();
+    check(plain(&["inspect", file]), "", 0, "llama.block_count", "");
+    check(plain(&["inspect", file, "--tensors"]), "", 0, "blk.0.attn_q.weight", "");
+    let v: serde_json::Value = serde_json::from_str(&check(plain(&["inspect", file, "--json"]), "", 0, "", "")).unwrap();
+    assert_eq!(v["metadata"]["tokenizer.ggml.tokens"]["length"], 257);
+    assert_eq!((v["tensors"][0]["name"].as_str(), v["tensors"][0]["bytes"].as_u64()), (Some("token_embd.weight"), Some(257 * 256 * 4)));
+    let hub = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/models/gpt2-odd");
+    check(plain(&["inspect", hub, "-t"]), "", 0, "config.n_embd", "");
+    check(plain(&["inspect", "/nowhere/x.gguf"]), "", 1, "", "/nowhere/x.gguf");
+    check(plain(&["devices"]), "", 0, "cpu", "");
+    let v: serde_json::Value = serde_json::from_str(&check(plain(&["devices", "--json"]), "", 0, "", "")).unwrap();
+    assert!(v["cpu"]["threads"].as_u64().unwrap() > 0 && v["gpus"].is_array());
+    check(plain(&["bench", "decode", "--shape", "llama-7t"]), "", 2, "", "smollm2-135m");
+    check(plain(&["bench", "decode", "--shape", "smollm2-135m", "--type", "q4_K"]), "", 2, "", "whole blocks");
+}
