@@ -63,7 +63,7 @@ fn spellings_give_one_plan() {
 
 #[test]
 fn a_decoder_layer_takes_eleven_dispatches() {
-    let (d, heads, kv, hd, ff, cap) = (12, 3, 1, 4, 20, 8);
+    let (d, heads, kv, hd, ff, cap) = (16, 4, 2, 4, 20, 8);
     let x = leaf(&[1, 1, d]);
     let (cos, sin) = (leaf(&[1, hd]), leaf(&[1, hd]));
     let linear = |x: &Tensor, n: usize| x.matmul(&leaf(&[n, x.dims()[2]]).t()?);

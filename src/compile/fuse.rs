@@ -95,8 +95,12 @@ impl<'a, 'g> Fuser<'a, 'g> {
             }
             match &n.node.kind {
                 Kind::Op(_) => self.emit_op(i),
-                Kind::Map(..) if n.keep => {
-                    self.ensure(i, 0);
+                // In order, so that a map's inputs have their expressions already and long chains do not recurse.
+                Kind::Map(..) => {
+                    self.expr(i);
+                    if n.keep {
+                        self.ensure(i, 0);
+                    }
                 }
                 _ => {}
             }
@@ -510,8 +514,7 @@ impl<'a, 'g> Fuser<'a, 'g> {
             return false;
         }
         let space = self.node(op).meta(out).shape;
-        let Some(window) = target.layout.reshape(space) else { return false };
-        let Some(layout) = compose_order(&store.target.layout, &space, &window) else { return false };
+        let Some(layout) = compose_order(&store.target.layout, &space, &target.layout) else { return false };
         self.list[step].stores[0].target = Source { layout, ..target.clone() };
         self.define(target, step);
         true
