@@ -20,7 +20,7 @@ pub struct AttentionKernel {
     /// Whether a query sees no key after its own position.
     pub causal: bool,
     /// What scores are multiplied with.
-    pub scale: f32,
+    pub scale: f64,
     /// How many keys up to its own position a query sees; 0 for all.
     pub window: u32,
     /// Whether there is a mask.
@@ -150,7 +150,7 @@ impl AttentionKernel {
                 let keys = matrix(key_memory, 1, z.d, key_room);
                 let transposed = Matrix { ptr: keys.ptr, row: keys.col, col: keys.row };
                 let query = Matrix { ptr: queries.as_ptr(), row: z.d as isize, col: 1 };
-                let scale = T::of(self.scale as f64);
+                let scale = T::of(self.scale);
                 // SAFETY: the operands lie within their buffers or the scratch made for them, and the scores in scratch.
                 unsafe { products(n, len, z.d, query, transposed, scores.as_mut_ptr(), len as isize, scale, false) };
                 for i in 0..n {
@@ -230,7 +230,7 @@ impl AttentionKernel {
                 sums.fill(0.0);
                 let seen = z.seen_of(i % z.t, from, len);
                 let weights = &mut row[seen.clone()];
-                f32::scale(weights, self.scale);
+                f32::scale(weights, self.scale as f32);
                 if self.mask && !seen.is_empty() {
                     let masks = &mut masks[..seen.len()];
                     task.load(3, (head * z.t + i) * z.s + from + seen.start, f32::lane(masks));
@@ -372,7 +372,7 @@ impl Kernel for AttentionKernel {
         2 * (q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])) as u64
     }
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-        crate::ops::gpu::attention(self.causal, self.scale, self.window, self.mask, step, adapter)
+        crate::ops::gpu::attention(self.causal, self.scale as f32, self.window, self.mask, step, adapter)
     }
 }
 
@@ -397,7 +397,7 @@ impl Default for AttentionOptions {
 /// Scaled dot-product attention.
 struct Attention {
     causal: bool,
-    scale: f32,
+    scale: f64,
     window: u32,
     mask: bool,
 }
@@ -407,7 +407,7 @@ impl Op for Attention {
         "attention"
     }
     fn key(&self, key: &mut Key) {
-        key.word(self.scale.to_bits() as u64 | (self.causal as u64) << 32 | (self.mask as u64) << 33).word(self.window as u64);
+        key.word(self.scale.to_bits()).word(self.causal as u64 | (self.mask as u64) << 1 | (self.window as u64) << 2);
     }
     fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
         // Its parameter, the number of valid keys, is not among the inputs; `attention_reference` below is the definition.
@@ -468,7 +468,7 @@ impl Tensor {
             }
             inputs.push(m.cast_at(dtype.compute(), at)?);
         }
-        let scale = options.scale.unwrap_or(1.0 / (qs[3] as f64).sqrt()) as f32;
+        let scale = options.scale.unwrap_or(1.0 / (qs[3] as f64).sqrt());
         let op = Attention { causal: options.causal, scale, window: options.window.unwrap_or(0) as u32, mask: mask.is_some() };
         let shape = Shape::of(&[qs[0], qs[1], qs[2], vs[3]]);
         Tensor::op1(op, inputs, smallvec::smallvec![kv_len as f64], Meta { dtype, shape }, at)

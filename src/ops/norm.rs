@@ -18,7 +18,7 @@ pub struct NormKernel {
     /// Whether rows are only divided by their root mean square, not centred.
     pub rms: bool,
     /// Added to the variance.
-    pub eps: f32,
+    pub eps: f64,
     /// Whether there is a weight.
     pub weight: bool,
     /// Whether there is a bias.
@@ -50,7 +50,7 @@ impl NormKernel {
             task.load(0, row * cols, T::lane(x));
             let mean = if self.rms { T::ZERO } else { T::of(T::sum(x).wide() / n) };
             let variance = T::deviation(x, mean).wide() / n;
-            T::normalize(x, mean, T::of(1.0 / (variance + self.eps as f64).sqrt()), weight, bias);
+            T::normalize(x, mean, T::of(1.0 / (variance + self.eps).sqrt()), weight, bias);
             if !in_place {
                 task.store(0, row * cols, T::lane(x));
             }
@@ -69,14 +69,14 @@ impl Kernel for NormKernel {
         6 * step.loads[0].shape.count() as u64
     }
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-        crate::ops::gpu::norm(self.rms, self.eps, self.weight, self.bias, step, adapter)
+        crate::ops::gpu::norm(self.rms, self.eps as f32, self.weight, self.bias, step, adapter)
     }
 }
 
 /// Layer norm or RMS norm over the last dimension.
 struct Norm {
     rms: bool,
-    eps: f32,
+    eps: f64,
     weight: bool,
     bias: bool,
 }
@@ -86,12 +86,12 @@ impl Op for Norm {
         if self.rms { "rms_norm" } else { "layer_norm" }
     }
     fn key(&self, key: &mut Key) {
-        key.word(self.eps.to_bits() as u64 | (self.weight as u64) << 32 | (self.bias as u64) << 33);
+        key.word(self.eps.to_bits()).word(self.weight as u64 | (self.bias as u64) << 1);
     }
     fn define(&self, t: &[Tensor]) -> Option<TensorResult<Tensor>> {
         let run = || {
             let x = if self.rms { t[0].clone() } else { t[0].sub(&t[0].mean(&[-1], true)?)? };
-            let mut y = x.mul(&x.mul(&x)?.mean(&[-1], true)?.add(Lit(self.eps as f64))?.rsqrt()?)?;
+            let mut y = x.mul(&x.mul(&x)?.mean(&[-1], true)?.add(Lit(self.eps))?.rsqrt()?)?;
             if self.weight {
                 y = y.mul(&t[1])?;
             }
@@ -133,7 +133,7 @@ impl Tensor {
             }
             inputs.push(if t.dtype().compute() == dtype.compute() { t.clone() } else { t.cast_at(dtype, at)? });
         }
-        let op = Norm { rms, eps: eps as f32, weight: weight.is_some(), bias: bias.is_some() };
+        let op = Norm { rms, eps, weight: weight.is_some(), bias: bias.is_some() };
         Tensor::op1(op, inputs, Default::default(), Meta { dtype, shape: *self.shape() }, at)
     }
 
