@@ -1,5 +1,6 @@
 //! Activations: functions that networks put between their layers, written in elementwise primitives so that they fuse anywhere.
 
+use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::ops::Rhs;
 use crate::scalar::{Binary, Unary};
@@ -14,7 +15,12 @@ impl Tensor {
 
     /// ln(1 + exp(−|x|)), which lies between 0 and ln 2.
     fn log1p_exp_minus_abs(&self, at: At) -> TensorResult<Tensor> {
-        self.unary_at(Unary::Abs, at)?.unary_at(Unary::Neg, at)?.unary_at(Unary::Exp, at)?.unary_at(Unary::Log1p, at)
+        self.float_at(at)?.unary_at(Unary::Abs, at)?.unary_at(Unary::Neg, at)?.unary_at(Unary::Exp, at)?.unary_at(Unary::Log1p, at)
+    }
+
+    /// This tensor, or f32 where it holds integers, whose arithmetic would wrap.
+    fn float_at(&self, at: At) -> TensorResult<Tensor> {
+        if self.dtype().is_float() { Ok(self.clone()) } else { self.cast_at(DType::F32, at) }
     }
 
     fn softplus_at(&self, at: At) -> TensorResult<Tensor> {
@@ -22,7 +28,7 @@ impl Tensor {
     }
 
     fn hard_sigmoid_at(&self, at: At) -> TensorResult<Tensor> {
-        let six = self.binary_at(Binary::Add, Rhs::Lit(3.0), at)?.clamp_at(Some(0.0), Some(6.0), at)?;
+        let six = self.float_at(at)?.binary_at(Binary::Add, Rhs::Lit(3.0), at)?.clamp_at(Some(0.0), Some(6.0), at)?;
         six.binary_at(Binary::Div, Rhs::Float(6.0), at)
     }
 
@@ -110,14 +116,14 @@ impl Tensor {
     pub fn gelu_tanh(&self) -> TensorResult<Tensor> {
         // 0.5·(1 + tanh(u)) = sigmoid(2u): one primitive less, and no cancellation for negative x.
         let at = Location::caller();
-        let cube = self.binary_at(Binary::Mul, Rhs::Tensor(self), at)?.binary_at(Binary::Mul, Rhs::Lit(0.044715), at)?.binary_at(
+        let x = self.float_at(at)?;
+        let cube = x.binary_at(Binary::Mul, Rhs::Tensor(&x), at)?.binary_at(Binary::Mul, Rhs::Lit(0.044715), at)?.binary_at(
             Binary::Add,
             Rhs::Lit(1.0),
             at,
         )?;
-        let u2 =
-            self.binary_at(Binary::Mul, Rhs::Tensor(&cube), at)?.binary_at(Binary::Mul, Rhs::Lit(2.0 * 0.797_884_560_802_865_4), at)?;
-        self.binary_at(Binary::Mul, Rhs::Tensor(&u2.unary_at(Unary::Sigmoid, at)?), at)
+        let u2 = x.binary_at(Binary::Mul, Rhs::Tensor(&cube), at)?.binary_at(Binary::Mul, Rhs::Lit(2.0 * 0.797_884_560_802_865_4), at)?;
+        x.binary_at(Binary::Mul, Rhs::Tensor(&u2.unary_at(Unary::Sigmoid, at)?), at)
     }
 
     /// ln(1 + eˣ), without overflow.
@@ -144,7 +150,8 @@ impl Tensor {
     #[track_caller]
     pub fn softsign(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
-        self.binary_at(Binary::Div, Rhs::Tensor(&self.unary_at(Unary::Abs, at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)?), at)
+        let x = self.float_at(at)?;
+        x.binary_at(Binary::Div, Rhs::Tensor(&x.unary_at(Unary::Abs, at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)?), at)
     }
 
     /// min(max(x + 3, 0), 6) / 6.
