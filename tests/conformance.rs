@@ -75,7 +75,10 @@ const UNARY: &[UnaryCase] = &[
     ("isnan", |x| x.isnan(), |x| f64::from(x.is_nan()), (-2.0, 2.0)),
 ];
 
-const BINARY: &[(&str, Binary, fn(f64, f64) -> f64, (f64, f64))] = &[
+/// Name, method, definition and range of the operands.
+type BinaryCase = (&'static str, Binary, fn(f64, f64) -> f64, (f64, f64));
+
+const BINARY: &[BinaryCase] = &[
     ("add", |a, b| a.add(b), |a, b| a + b, (-9.0, 9.0)),
     ("sub", |a, b| a.sub(b), |a, b| a - b, (-9.0, 9.0)),
     ("mul", |a, b| a.mul(b), |a, b| a * b, (-9.0, 9.0)),

@@ -219,6 +219,18 @@ impl Tensor {
         if self.dtype().is_block() { DType::F32 } else { self.dtype() }
     }
 
+    /// A limit of this tensor's values: beyond the range of an integer dtype it is the end of the range, where `number` would wrap.
+    fn limit(&self, v: f64) -> Rhs<'static> {
+        let (low, high) = match self.dtype() {
+            DType::U8 => (0.0, 255.0),
+            DType::I8 => (-128.0, 127.0),
+            DType::U32 => (0.0, f64::from(u32::MAX)),
+            DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
+            _ => return self.number(v),
+        };
+        self.number(v.clamp(low, high))
+    }
+
     /// Values limited to `low..=high`; either may be absent. NaN stays NaN.
     #[track_caller]
     pub fn clamp(&self, low: Option<f64>, high: Option<f64>) -> TensorResult<Tensor> {
@@ -227,11 +239,11 @@ impl Tensor {
 
     pub(crate) fn clamp_at(&self, low: Option<f64>, high: Option<f64>, at: At) -> TensorResult<Tensor> {
         let t = match low {
-            Some(v) => self.binary_at(Binary::Max, self.number(v), at)?,
+            Some(v) => self.binary_at(Binary::Max, self.limit(v), at)?,
             None => self.clone(),
         };
         match high {
-            Some(v) => t.binary_at(Binary::Min, self.number(v), at),
+            Some(v) => t.binary_at(Binary::Min, self.limit(v), at),
             None => Ok(t),
         }
     }
