@@ -138,7 +138,7 @@ impl Key {
     /// Mixes a number in.
     #[inline]
     pub fn word(&mut self, w: u64) -> &mut Key {
-        let m = (self.0 ^ w) as u128 * 0xA076_1D64_78BD_642F_E703_7ED1_A0B4_28DB;
+        let m = ((self.0 ^ w) as u128).wrapping_mul(0xA076_1D64_78BD_642F_E703_7ED1_A0B4_28DB);
         self.0 = (m as u64) ^ ((m >> 64) as u64).rotate_left(23);
         self
     }
@@ -269,6 +269,15 @@ impl Tensor {
         device.require(T::DTYPE)?;
         let bytes = bytemuck::cast_slice(&data).to_vec();
         Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::Owned(Arc::new(bytes)))?, at))
+    }
+
+    /// [`Tensor::from_vec`] with the device first, for the elements' own type: f16 values make an f16 tensor. `device` may be any device.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_vec`].
+    #[track_caller]
+    pub fn from_vec_gpu<T: Element>(device: &Device, data: Vec<T>, shape: impl AsRef<[usize]>) -> TensorResult<Tensor> {
+        Tensor::from_vec(data, shape.as_ref(), device)
     }
 
     /// A view of this tensor's elements. `layout` is over the elements that `self.layout()` is over.

@@ -4,6 +4,7 @@ pub mod activation;
 pub mod attention;
 pub mod create;
 pub mod elementwise;
+pub mod fused;
 pub mod gather;
 pub mod gpu;
 pub mod join;
@@ -20,3 +21,4 @@ pub mod view;
 pub mod write;
 
 pub use elementwise::{Lit, Rhs};
+pub use fused::Activation;
