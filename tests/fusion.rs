@@ -22,6 +22,8 @@ fn elementwise_chains_are_one_dispatch() {
     let (a, b) = (leaf(&[4, 6]), leaf(&[6]));
     check(1, || a.add(&b)?.mul(2.0)?.relu()?.exp()?.sub(&a));
     check(1, || a.gelu_tanh());
+    check(1, || a.add(&b)?.gelu_tanh());
+    check(1, || a.exp()?.add(&b)?.mish()?.gelu()?.sub(&b));
     check(1, || a.t()?.add(&leaf(&[6, 4]))?.neg());
     check(1, || a.reshape(&[2, 12])?.add(1.0)?.reshape(&[24])?.mul(3.0));
 }
@@ -34,6 +36,10 @@ fn chains_go_into_kernels() {
     check(1, || a.add(1.0)?.softmax(-1)?.mul(3.0));
     check(1, || a.rms_norm(Some(&leaf(&[6])), 1e-5)?.mul(&leaf(&[4, 6])));
     check(2, || a.matmul(&w.t()?)?.silu()?.mul(&a.matmul(&leaf(&[5, 6]).t()?)?));
+    // A function that uses its argument several times goes into the store whole, the bias before it too.
+    check(1, || a.matmul(&w.t()?)?.add(&c)?.gelu_tanh());
+    check(1, || a.matmul(&w.t()?)?.mish());
+    check(2, || a.matmul(&w.t()?)?.add(&c)?.gelu_tanh()?.matmul(&leaf(&[5, 6])));
     // A residual goes into the store of the product.
     check(2, || a.add(&a.matmul(&w.t()?)?.matmul(&leaf(&[5, 6]))?));
 }
