@@ -227,7 +227,10 @@ impl Tensor {
     }
 
     /// A tensor over stored memory.
-    pub(crate) fn leaf(device: &Device, meta: Meta, buffer: Buffer, at: At) -> Tensor {
+    pub(crate) fn leaf(device: &Device, meta: Meta, buffer: Buffer, op: &'static str, at: At) -> Tensor {
+        if device.machine().pool().recording() {
+            device.machine().label(&buffer, op, at);
+        }
         let mut key = Key::default();
         key.meta(&meta);
         let t = Tensor::node(Kind::Leaf, device.clone(), smallvec::smallvec![meta], Inputs::new(), SmallVec::new(), at, key.value());
@@ -248,7 +251,7 @@ impl Tensor {
         if row % dtype.block() != 0 || dtype.bytes(shape.count()) != Some(bytes.len()) {
             return Err(TensorError::shape("from_bytes", at, format!("{} bytes for {dtype}{shape}", bytes.len())));
         }
-        Ok(Tensor::leaf(device, Meta { dtype, shape }, device.upload(bytes)?, at))
+        Ok(Tensor::leaf(device, Meta { dtype, shape }, device.upload(bytes)?, "from_bytes", at))
     }
 
     /// A tensor of these values in row-major order.
@@ -268,7 +271,7 @@ impl Tensor {
         }
         device.require(T::DTYPE)?;
         let bytes = bytemuck::cast_slice(&data).to_vec();
-        Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::Owned(Arc::new(bytes)))?, at))
+        Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::Owned(Arc::new(bytes)))?, "from_vec", at))
     }
 
     /// [`Tensor::from_vec`] with the device first, for the elements' own type: f16 values make an f16 tensor. `device` may be any device.
