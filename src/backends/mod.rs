@@ -4,6 +4,9 @@ pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 
+#[cfg(feature = "gpu")]
+pub use crate::metal::{self, Backend};
+
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::plan::{MemoryStats, Plan};
