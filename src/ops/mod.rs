@@ -6,6 +6,7 @@ pub mod create;
 pub mod elementwise;
 pub mod gather;
 pub mod gpu;
+pub mod index_add;
 pub mod join;
 pub mod linear_algebra;
 pub mod loss;
