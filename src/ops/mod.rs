@@ -7,6 +7,7 @@ pub mod elementwise;
 pub mod fused;
 pub mod gather;
 pub mod gpu;
+pub mod index_add;
 pub mod join;
 pub mod linear_algebra;
 pub mod loss;
