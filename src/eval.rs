@@ -245,6 +245,13 @@ fn eval_on(device: &Device, roots: &[&Tensor]) -> TensorResult<()> {
         // SAFETY: collected under the lock that we hold.
         let bound: Vec<Buffer> = e.stored.iter().flat_map(|&n| unsafe { &*n }.stored.get().into_iter().flatten().cloned()).collect();
         let outputs: Vec<Buffer> = plan.outputs.iter().map(|o| machine.alloc(o.bytes)).collect::<TensorResult<_>>()?;
+        if machine.pool().recording() {
+            for (n, output) in outputs.iter().enumerate() {
+                if let Some(step) = plan.writer(Buf::Output(n as u16)) {
+                    machine.label(output, step.name, step.at);
+                }
+            }
+        }
         let known = e.stats.misses == misses;
         before = known.then(|| start.elapsed());
         if !plan.steps.is_empty() {

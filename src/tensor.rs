@@ -358,7 +358,10 @@ impl Tensor {
     }
 
     /// A tensor over stored memory.
-    pub(crate) fn leaf(device: &Device, meta: Meta, buffer: Buffer, at: At) -> Tensor {
+    pub(crate) fn leaf(device: &Device, meta: Meta, buffer: Buffer, op: &'static str, at: At) -> Tensor {
+        if device.machine().pool().recording() {
+            device.machine().label(&buffer, op, at);
+        }
         let mut key = Key::default();
         key.meta(&meta);
         let t = Tensor::node(Kind::Leaf, device.clone(), smallvec::smallvec![meta], Inputs::new(), SmallVec::new(), at, key.value());
@@ -379,7 +382,7 @@ impl Tensor {
         if row % dtype.block() != 0 || dtype.bytes(shape.count()) != Some(bytes.len()) {
             return Err(TensorError::shape("from_bytes", at, format!("{} bytes for {dtype}{shape}", bytes.len())));
         }
-        Ok(Tensor::leaf(device, Meta { dtype, shape }, device.upload(bytes)?, at))
+        Ok(Tensor::leaf(device, Meta { dtype, shape }, device.upload(bytes)?, "from_bytes", at))
     }
 
     /// A tensor of these values in row-major order.
@@ -399,7 +402,7 @@ impl Tensor {
         }
         device.require(T::DTYPE)?;
         let bytes = bytemuck::cast_slice(&data).to_vec();
-        Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::Owned(Arc::new(bytes)))?, at))
+        Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::Owned(Arc::new(bytes)))?, "from_vec", at))
     }
 
     /// A view of this tensor's elements. `layout` is over the elements that `self.layout()` is over.
