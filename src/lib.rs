@@ -23,6 +23,8 @@ pub mod ops;
 pub mod quant;
 
 pub mod io;
+#[cfg(feature = "gpu")]
+pub mod metal;
 pub mod models;
 #[cfg(feature = "text")]
 pub mod text;

@@ -10,13 +10,15 @@ const ROWS: [&[&str]; 7] = [
     &["tensor"],
     &["compile", "eval", "autograd"],
     &["ops"],
-    &["nn", "optim", "data", "io", "text", "models"],
+    &["nn", "optim", "data", "io", "text", "models", "metal"],
 ];
 
 /// What may be used from below or beside against the rows, with the reason.
-const EXCEPTIONS: [(&str, &str); 6] = [
+const EXCEPTIONS: [(&str, &str); 7] = [
     // The plain decoders of block formats are words: they know bytes and nothing else.
     ("backends", "quant"),
+    // A name of the engine backend's API: `backends::metal` is `metal`.
+    ("backends", "metal"),
     // Methods of one type may call each other across files of the crate.
     ("eval", "ops"),
     ("autograd", "ops"),

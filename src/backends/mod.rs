@@ -7,6 +7,9 @@ pub mod limits;
 pub mod pool;
 pub mod report;
 
+#[cfg(feature = "gpu")]
+pub use crate::metal::{self, Backend};
+
 use self::pool::PoolControl;
 use crate::dtype::DType;
 use crate::error::{At, TensorResult};

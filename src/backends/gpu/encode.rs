@@ -147,6 +147,19 @@ impl Runner {
         Ok(p)
     }
 
+    /// Prepares a plan unless it is prepared already.
+    pub fn ready(&mut self, core: &Core, plan: &Arc<Plan>) -> TensorResult<()> {
+        let key = Arc::as_ptr(plan) as usize;
+        if self.plans.get(&key).is_none_or(|p| p.plan.upgrade().is_none()) {
+            let p = self.prepare(core, plan)?;
+            if self.plans.len() >= PLANS {
+                self.plans.retain(|_, p| p.plan.strong_count() > 0);
+            }
+            self.plans.insert(key, p);
+        }
+        Ok(())
+    }
+
     /// Encodes and submits a plan; with a timer, step by step.
     pub fn run(
         &mut self,
@@ -158,15 +171,8 @@ impl Runner {
         timer: Option<&mut Timer>,
     ) -> TensorResult<()> {
         core.check()?;
-        let key = Arc::as_ptr(plan) as usize;
-        if self.plans.get(&key).is_none_or(|p| p.plan.upgrade().is_none()) {
-            let p = self.prepare(core, plan)?;
-            if self.plans.len() >= PLANS {
-                self.plans.retain(|_, p| p.plan.strong_count() > 0);
-            }
-            self.plans.insert(key, p);
-        }
-        let Some(p) = self.plans.get_mut(&key) else { return Ok(()) };
+        self.ready(core, plan)?;
+        let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(()) };
         for &(at, w) in &p.patches {
             let param = |n: u16| {
                 params

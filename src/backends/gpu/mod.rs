@@ -57,6 +57,31 @@ impl GpuMachine {
         &self.core.info
     }
 
+    /// The most threads that a workgroup may have along x, y and z.
+    pub fn max_workgroup_size(&self) -> [u32; 3] {
+        let l = self.core.device.limits();
+        [l.max_compute_workgroup_size_x, l.max_compute_workgroup_size_y, l.max_compute_workgroup_size_z]
+    }
+
+    /// Makes a plan ready to run: its texts are written and its pipelines compiled.
+    ///
+    /// # Errors
+    /// When a step cannot be done here, or the driver refuses its text.
+    pub fn prepare(&self, plan: &Arc<Plan>) -> TensorResult<()> {
+        self.core.check()?;
+        lock(&self.runner).ready(&self.core, plan)
+    }
+
+    /// Overwrites the bytes of a buffer from `start` on, which is a multiple of 4, after the work that was submitted. Up to three bytes
+    /// behind the end are overwritten too.
+    ///
+    /// # Errors
+    /// When the buffer is shorter or another machine's.
+    pub fn write(&self, buffer: &Buffer, start: usize, bytes: &[u8]) -> TensorResult<()> {
+        self.core.check()?;
+        self.core.write(self.own(buffer)?, start, bytes)
+    }
+
     /// Whether this is a driver that computes on the CPU.
     pub fn is_software(&self) -> bool {
         self.core.software

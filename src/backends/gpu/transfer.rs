@@ -51,9 +51,19 @@ impl Core {
     /// A buffer with this content.
     pub fn upload(self: &Arc<Core>, bytes: &[u8]) -> TensorResult<GpuBuffer> {
         let buffer = self.lease(bytes.len(), 0)?;
+        self.write(&buffer, 0, bytes)?;
+        Ok(buffer)
+    }
+
+    /// Overwrites bytes from `start` on, a multiple of 4. The last word is written whole.
+    pub fn write(&self, buffer: &GpuBuffer, start: usize, bytes: &[u8]) -> TensorResult<()> {
+        let end = start.checked_add(bytes.len()).filter(|end| *end <= buffer.0.size as usize && start % 4 == 0);
+        if end.is_none() {
+            return Err(TensorError::Invalid(format!("a write of {} bytes at {start} into a buffer of {}", bytes.len(), buffer.0.size)));
+        }
         let mut marks = std::collections::VecDeque::new();
         for (n, chunk) in bytes.chunks(UPLOAD_CHUNK).enumerate() {
-            let at = (n * UPLOAD_CHUNK) as u64;
+            let at = (start + n * UPLOAD_CHUNK) as u64;
             let whole = chunk.len() & !3;
             if whole > 0 {
                 self.queue.write_buffer(&buffer.0.raw, at, &chunk[..whole]);
@@ -70,8 +80,7 @@ impl Core {
                 }
             }
         }
-        self.check()?;
-        Ok(buffer)
+        self.check()
     }
 
     /// Waits for what was submitted and copies bytes `start..start + out.len()`.
