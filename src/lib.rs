@@ -14,6 +14,7 @@ pub mod device;
 
 pub mod tensor;
 
+pub mod autograd;
 mod compile;
 pub mod eval;
 

@@ -314,6 +314,13 @@ pub struct Plan {
     pub params: usize,
 }
 
+impl Plan {
+    /// The first step that writes to a buffer.
+    pub fn writer(&self, buf: Buf) -> Option<&Step> {
+        self.steps.iter().find(|s| s.stores.iter().any(|st| st.target.buf == buf))
+    }
+}
+
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, s) in self.steps.iter().enumerate() {

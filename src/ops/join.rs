@@ -4,7 +4,7 @@ use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::shape::dim;
-use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
 
 /// Tensors side by side along a dimension. Each is stored in its window by whatever computes it.
@@ -31,6 +31,15 @@ impl Op for Cat {
             start += m.shape[self.dim];
         }
         Lowered::Windows { base: None, pieces }
+    }
+    fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        let mut start = 0;
+        let run = |t: &Tensor| {
+            let n = t.shape()[self.dim];
+            start += n;
+            v.grad().narrow(self.dim as isize, start - n, n).map(Some)
+        };
+        Some(v.inputs.iter().map(run).collect())
     }
 }
 

@@ -7,6 +7,7 @@ pub mod custom;
 pub mod elementwise;
 pub mod gather;
 pub mod gpu;
+pub mod index_add;
 pub mod join;
 pub mod linear_algebra;
 pub mod loss;

@@ -5,6 +5,7 @@ use super::meta::{MetaWord, param_bits};
 use super::pipelines::{Pipeline, Pipelines};
 use super::pool::GpuBuffer;
 use super::wgsl::{Style, step_text};
+use crate::backends::pool::PoolControl;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, Plan, Work};
 use smallvec::SmallVec;
@@ -198,6 +199,13 @@ impl Runner {
             let b = core.lease(*bytes, p.slots[n])?;
             p.slots[n] = b.0.id;
             self.leased.push(b);
+        }
+        if core.pool.recording() {
+            for (n, b) in self.leased.iter().enumerate() {
+                if let Some(step) = plan.writer(Buf::Slot(n as u16)) {
+                    core.pool.label(b.0.ticket, step.name, step.at);
+                }
+            }
         }
         let leased = &self.leased;
         let find = |b: Buf| match b {

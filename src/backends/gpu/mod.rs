@@ -18,9 +18,10 @@ pub use adapter::{AdapterDescription, adapters};
 pub use pool::GpuBuffer;
 
 use self::core::{Core, lock};
+use super::pool::PoolControl;
 use super::{Buffer, Bytes, Machine, PendingRead};
 use crate::dtype::DType;
-use crate::error::{TensorError, TensorResult};
+use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Buf, Input, MemoryStats, Output, Plan, Source, Step, Store, Work};
 use crate::scalar::Program;
@@ -215,10 +216,15 @@ impl Machine for GpuMachine {
         (self.core.max_bindings).clamp(4, 16)
     }
     fn memory(&self) -> MemoryStats {
-        self.core.pool().stats()
+        self.core.pool.memory()
     }
-    fn empty_cache(&self) {
-        self.core.empty_pool();
+    fn pool(&self) -> &dyn PoolControl {
+        &self.core.pool
+    }
+    fn label(&self, buffer: &Buffer, op: &'static str, at: At) {
+        if let Buffer::Gpu(b) = buffer {
+            self.core.pool.label(b.0.ticket, op, at);
+        }
     }
     fn submits(&self) -> u64 {
         self.core.submits.load(Ordering::Relaxed)

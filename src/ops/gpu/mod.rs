@@ -2,6 +2,7 @@
 
 mod attention;
 mod gather;
+mod index_add;
 mod matmul;
 mod norm;
 mod reduce;
@@ -12,6 +13,7 @@ mod tests;
 
 pub use attention::attention;
 pub use gather::gather;
+pub use index_add::index_add;
 pub use matmul::matmul;
 pub use norm::norm;
 pub use reduce::reduce;
