@@ -3,6 +3,7 @@
 pub mod activation;
 pub mod attention;
 pub mod create;
+pub mod custom;
 pub mod elementwise;
 pub mod fused;
 pub mod gather;
