@@ -148,6 +148,19 @@ fn thread_group_optimization() -> Outcome {
     on_backend(block, block)
 }
 
+#[path = "../../examples/metal_demo.rs"]
+#[allow(dead_code)]
+mod metal_demo;
+
+/// "Testing": `cargo test --features metal test_metal_operations` finds this test, and `cargo run --example metal_demo --features metal` does what
+/// it does: the feature and the example have these names.
+#[test]
+fn test_metal_operations() -> Outcome {
+    let manifest = include_str!("../../Cargo.toml");
+    assert!(manifest.contains("\nmetal = [\"gpu\"]\n"));
+    on_backend(|_| Ok(metal_demo::main()?), |_| Ok(metal_demo::main()?))
+}
+
 /// "Debug Information".
 #[test]
 fn debug_information() -> Outcome {

@@ -4,6 +4,7 @@ use super::*;
 use std::collections::HashMap;
 use tensorlogic::device::{BufferPool, MetalDevice};
 use tensorlogic::ops::Activation;
+use tensorlogic::ops::custom::CustomOp;
 use tensorlogic::{TensorError, TensorResult};
 
 /// Section 1, "MatMul + Activation".
@@ -585,6 +586,91 @@ fn high_memory_usage() -> TensorResult<()> {
         device.set_memory_limit(None);
         assert!(matches!(e, Some(TensorError::OutOfMemory { .. })), "{e:?}");
         check(&model.forward(&x)?, &model.define(&f64s(&x)));
+    }
+    Ok(())
+}
+
+/// Section 10, "Custom Fused Kernels", 1: the Metal shader's twin in WGSL. It has the shader's name, arguments and types once it is Metal again.
+#[test]
+fn custom_fused_kernels_1_shader() {
+    use naga::back::msl;
+    use naga::valid::{Capabilities, ValidationFlags, Validator};
+    let text = "
+        enable f16;
+        @group(0) @binding(0) var<storage, read> input: array<f16>;
+        @group(0) @binding(1) var<storage, read_write> output: array<f16>;
+        @compute @workgroup_size(64)
+        fn fused_my_op_f16(@builtin(global_invocation_id) id: vec3<u32>) {
+            // The fused operation: max(2 x, 0) + 1.
+            let x = input[id.x];
+            output[id.x] = max(2.0h * x, 0.0h) + 1.0h;
+        }";
+    let module = naga::front::wgsl::parse_str(text).unwrap();
+    let info = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(&module).unwrap();
+    let options = msl::Options { lang_version: (3, 0), fake_missing_bindings: true, ..Default::default() };
+    let (metal, _) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default()).unwrap();
+    for part in ["kernel void fused_my_op_f16", "[[thread_position_in_grid]]", "half", "device", "input", "output"] {
+        assert!(metal.contains(part), "no `{part}` in\n{metal}");
+    }
+}
+
+/// Section 10, "Custom Fused Kernels", 2: the operation as a method. Rust lets a crate of yours add methods to `Tensor` through a trait.
+trait MyOps {
+    fn fused_my_op(&self) -> TensorResult<Tensor>;
+    fn op1(&self) -> TensorResult<Tensor>;
+    fn op2(&self) -> TensorResult<Tensor>;
+}
+
+impl MyOps for Tensor {
+    fn fused_my_op(&self) -> TensorResult<Tensor> {
+        // Which form runs follows from the device: what the guide matches on by hand.
+        static FUSED_MY_OP: CustomOp = CustomOp::elementwise("fused_my_op")
+            .wgsl("fn fused_my_op(x: f32) -> f32 { return max(2.0 * x, 0.0) + 1.0; }")
+            .cpu(|x, _, out| out.iter_mut().zip(x[0]).for_each(|(y, x)| *y = (2.0 * x).max(0.0) + 1.0));
+        FUSED_MY_OP.apply(&[self], &[])
+    }
+    fn op1(&self) -> TensorResult<Tensor> {
+        self.mul(2.0)?.relu()
+    }
+    fn op2(&self) -> TensorResult<Tensor> {
+        self.add(1.0)
+    }
+}
+
+/// Section 10, "Custom Fused Kernels", 2: a device without a form is an error, as in the guide.
+#[test]
+fn custom_fused_kernels_2_api() -> TensorResult<()> {
+    let _turn = turn();
+    static CPU_ONLY: CustomOp = CustomOp::elementwise("cpu_only").cpu(|x, _, out| out.copy_from_slice(x[0]));
+    for device in devices() {
+        let tensor = random(&[100], 0.3, &device);
+        check(&tensor.fused_my_op()?, &f64s(&tensor).into_iter().map(|x| (2.0 * x).max(0.0) + 1.0).collect::<Vec<_>>());
+        assert_eq!(dispatches(&tensor.fused_my_op()?), 1);
+        match CPU_ONLY.apply(&[&tensor], &[]) {
+            Ok(same) => assert!(device.is_cpu() && same.to_vec()? == tensor.to_vec()?),
+            Err(e) => assert!(!device.is_cpu() && matches!(e, TensorError::Unsupported(_) | TensorError::UnsupportedDevice(_)), "{e}"),
+        }
+    }
+    Ok(())
+}
+
+#[track_caller]
+fn assert_tensors_close(a: &Tensor, b: &Tensor, tolerance: f64) {
+    let b: Vec<f64> = b.to_vec().unwrap().into_iter().map(f64::from).collect();
+    let a = a.to_vec().unwrap();
+    assert_eq!(a.len(), b.len());
+    assert!(a.iter().zip(&b).all(|(a, b)| (f64::from(*a) - b).abs() <= tolerance * (1.0 + b.abs())));
+}
+
+/// Section 10, "Custom Fused Kernels", 3: "Test correctness".
+#[test]
+fn test_fused_vs_unfused() -> TensorResult<()> {
+    let _turn = turn();
+    for device in devices() {
+        let tensor = random(&[1000], 0.6, &device);
+        let fused = tensor.fused_my_op()?;
+        let unfused = tensor.op1()?.op2()?;
+        assert_tensors_close(&fused, &unfused, 1e-3);
     }
     Ok(())
 }
