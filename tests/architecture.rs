@@ -10,7 +10,7 @@ const ROWS: [&[&str]; 7] = [
     &["tensor"],
     &["compile", "eval"],
     &["ops"],
-    &["nn", "io", "text", "models"],
+    &["nn", "io", "text", "models", "profile", "measure"],
 ];
 
 /// What may be used from below or beside against the rows, with the reason.

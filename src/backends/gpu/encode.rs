@@ -4,6 +4,7 @@ use super::core::{Core, lock};
 use super::meta::{MetaWord, param_bits};
 use super::pipelines::{Pipeline, Pipelines};
 use super::pool::GpuBuffer;
+use super::timer::Timer;
 use super::wgsl::{Style, step_text};
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, Plan, Work};
@@ -21,7 +22,7 @@ const OPS_PER_SUBMIT: u64 = 500_000_000_000;
 /// Plans kept before dead ones are looked for.
 const PLANS: usize = 256;
 
-struct Dispatch {
+pub(super) struct Dispatch {
     pipeline: Arc<Pipeline>,
     /// The buffer of each binding after the first; `None` is the error record.
     buffers: SmallVec<[Option<Buf>; 8]>,
@@ -32,10 +33,10 @@ struct Dispatch {
     groups: SmallVec<[(SmallVec<[u64; 8]>, wgpu::BindGroup); 2]>,
     next: usize,
     /// Whether the submit ends here.
-    last: bool,
+    pub last: bool,
     name: &'static str,
     /// The step's place in the plan.
-    step: usize,
+    pub step: usize,
 }
 
 struct Prepared {
@@ -56,6 +57,8 @@ pub(super) struct Runner {
     pipelines: Pipelines,
     plans: HashMap<usize, Prepared>,
     leased: Vec<GpuBuffer>,
+    /// Timing, while it is asked for.
+    pub timer: Option<Timer>,
 }
 
 impl Runner {
@@ -146,7 +149,7 @@ impl Runner {
         Ok(p)
     }
 
-    /// Encodes and submits a plan; with a timer, step by step.
+    /// Encodes and submits a plan.
     pub fn run(
         &mut self,
         core: &Arc<Core>,
@@ -154,7 +157,6 @@ impl Runner {
         inputs: &[&GpuBuffer],
         outputs: &[&GpuBuffer],
         params: &[f64],
-        timer: Option<&mut Timer>,
     ) -> TensorResult<()> {
         core.check()?;
         let key = Arc::as_ptr(plan) as usize;
@@ -238,9 +240,9 @@ impl Runner {
         if p.fails {
             core.may_fail.store(true, Ordering::Relaxed);
         }
-        match timer {
+        match &mut self.timer {
             None => submit(core, &p.steps),
-            Some(t) => t.submit(core, &p.steps)?,
+            Some(t) => t.submit(core, plan, &p.steps)?,
         }
         // The queue keeps order: whoever gets these next writes after this run is done.
         self.leased.clear();
@@ -256,77 +258,21 @@ fn submit(core: &Core, steps: &[Dispatch]) {
         let (now, later) = rest.split_at(end);
         rest = later;
         let mut encoder = core.device.create_command_encoder(&Default::default());
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        let mut current: *const Pipeline = std::ptr::null();
-        for d in now {
-            if !std::ptr::eq(current, Arc::as_ptr(&d.pipeline)) {
-                pass.set_pipeline(&d.pipeline.raw);
-                current = Arc::as_ptr(&d.pipeline);
-            }
-            d.record(&mut pass);
-        }
-        drop(pass);
+        record_all(&mut encoder.begin_compute_pass(&Default::default()), now, |_, _| {});
         core.submit(encoder.finish());
     }
 }
 
-impl Dispatch {
-    fn record(&self, pass: &mut wgpu::ComputePass<'_>) {
-        pass.set_bind_group(0, &self.groups[self.next].1, &[]);
-        pass.dispatch_workgroups(self.grid[0], self.grid[1], self.grid[2]);
-    }
-}
-
-/// GPU time of each step, from timestamps around one pass per step.
-pub(super) struct Timer {
-    /// Seconds by place in the plan; `None` for steps that had nothing to do or were too many to time.
-    pub seconds: Vec<Option<f64>>,
-}
-
-impl Timer {
-    fn submit(&mut self, core: &Core, steps: &[Dispatch]) -> TensorResult<()> {
-        let refused = |e| core.refused(e);
-        let timed = steps.len().min(wgpu::QUERY_SET_MAX_QUERIES as usize / 2) as u32;
-        let bytes = timed as u64 * 16;
-        let queries = core
-            .guarded(|| {
-                core.device.create_query_set(&wgpu::QuerySetDescriptor {
-                    label: None,
-                    ty: wgpu::QueryType::Timestamp,
-                    count: (2 * timed).max(1),
-                })
-            })
-            .map_err(refused)?;
-        let buffer = |usage| {
-            let descriptor = wgpu::BufferDescriptor {
-                label: None,
-                size: bytes.max(16),
-                usage: usage | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
-                mapped_at_creation: false,
-            };
-            core.guarded(|| core.device.create_buffer(&descriptor)).map_err(refused)
-        };
-        let resolved = buffer(wgpu::BufferUsages::QUERY_RESOLVE)?;
-        let mut encoder = core.device.create_command_encoder(&Default::default());
-        for (n, d) in steps.iter().enumerate() {
-            let at = n as u32;
-            let writes = (at < timed).then_some(wgpu::ComputePassTimestampWrites {
-                query_set: &queries,
-                beginning_of_pass_write_index: Some(2 * at),
-                end_of_pass_write_index: Some(2 * at + 1),
-            });
-            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some(d.name), timestamp_writes: writes });
+/// Records dispatches in a pass; `after` follows each of them.
+pub(super) fn record_all(pass: &mut wgpu::ComputePass<'_>, steps: &[Dispatch], after: impl Fn(&mut wgpu::ComputePass<'_>, usize)) {
+    let mut current: *const Pipeline = std::ptr::null();
+    for (n, d) in steps.iter().enumerate() {
+        if !std::ptr::eq(current, Arc::as_ptr(&d.pipeline)) {
             pass.set_pipeline(&d.pipeline.raw);
-            d.record(&mut pass);
+            current = Arc::as_ptr(&d.pipeline);
         }
-        encoder.resolve_query_set(&queries, 0..2 * timed, &resolved, 0);
-        core.submit(encoder.finish());
-        let mut ticks = vec![[0u64; 2]; timed as usize];
-        core.fetch(&mut None, Some((&resolved, 0, bytes)), false, |b| bytemuck::cast_slice_mut::<_, u8>(&mut ticks).copy_from_slice(b))?;
-        let period = core.queue.get_timestamp_period() as f64 * 1e-9;
-        for (d, t) in steps.iter().zip(&ticks) {
-            self.seconds[d.step] = Some(t[1].saturating_sub(t[0]) as f64 * period);
-        }
-        Ok(())
+        pass.set_bind_group(0, &d.groups[d.next].1, &[]);
+        pass.dispatch_workgroups(d.grid[0], d.grid[1], d.grid[2]);
+        after(pass, n);
     }
 }
