@@ -23,6 +23,7 @@ pub mod quant;
 
 pub mod io;
 pub mod models;
+pub mod measure;
 pub mod profile;
 #[cfg(feature = "text")]
 pub mod text;

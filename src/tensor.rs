@@ -138,7 +138,7 @@ impl Key {
     /// Mixes a number in.
     #[inline]
     pub fn word(&mut self, w: u64) -> &mut Key {
-        let m = (self.0 ^ w) as u128 * 0xA076_1D64_78BD_642F_E703_7ED1_A0B4_28DB;
+        let m = ((self.0 ^ w) as u128).wrapping_mul(0xA076_1D64_78BD_642F_E703_7ED1_A0B4_28DB);
         self.0 = (m as u64) ^ ((m >> 64) as u64).rotate_left(23);
         self
     }

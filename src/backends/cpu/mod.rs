@@ -9,6 +9,7 @@ pub mod math;
 mod memory;
 pub mod operand;
 pub mod path;
+pub mod probe;
 mod span;
 mod task;
 mod team;

@@ -2,6 +2,7 @@
 
 use super::core::{Core, lock};
 use super::meta::{MetaWord, param_bits};
+use super::operand::Bound;
 use super::pipelines::{Pipeline, Pipelines};
 use super::pool::GpuBuffer;
 use super::timer::Timer;
@@ -24,8 +25,8 @@ const PLANS: usize = 256;
 
 pub(super) struct Dispatch {
     pipeline: Arc<Pipeline>,
-    /// The buffer of each binding after the first; `None` is the error record.
-    buffers: SmallVec<[Option<Buf>; 8]>,
+    /// The buffer of each binding after the first.
+    buffers: SmallVec<[Bound; 8]>,
     grid: [u32; 3],
     start: u64,
     bytes: u64,
@@ -208,8 +209,8 @@ impl Runner {
             let mut ids: SmallVec<[u64; 8]> = SmallVec::new();
             for b in &d.buffers {
                 ids.push(match b {
-                    Some(b) => find(*b).ok_or_else(missing)?.0.id,
-                    None => 0,
+                    Bound::Plan(b) => find(*b).ok_or_else(missing)?.0.id,
+                    Bound::Errors | Bound::Scratch => 0,
                 });
             }
             if let Some(at) = d.groups.iter().position(|g| g.0 == ids) {
@@ -221,8 +222,9 @@ impl Runner {
             entries.push(wgpu::BindGroupEntry { binding: 0, resource: whole(block, d.start, std::num::NonZeroU64::new(d.bytes)) });
             for (n, b) in d.buffers.iter().enumerate() {
                 let buffer = match b {
-                    Some(b) => &find(*b).ok_or_else(missing)?.0.raw,
-                    None => &core.error_record,
+                    Bound::Plan(b) => &find(*b).ok_or_else(missing)?.0.raw,
+                    Bound::Errors => &core.error_record,
+                    Bound::Scratch => &core.scratch,
                 };
                 entries.push(wgpu::BindGroupEntry { binding: n as u32 + 1, resource: whole(buffer, 0, None) });
             }
