@@ -388,6 +388,9 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
     if names.contains("word") {
         body += "fn word(n: u32) -> u32 {\n  return m_[n >> 2u][n & 3u];\n}\n";
     }
+    if names.contains("scratch") {
+        o.scratch();
+    }
     let fails = names.contains("fail");
     if fails {
         o.error();
