@@ -18,6 +18,7 @@ pub use matmul::matmul;
 pub use norm::norm;
 pub use reduce::reduce;
 pub use softmax::softmax;
+pub(super) use team::{MAX, SUM, Team};
 
 use crate::plan::{Load, Source, Word};
 use std::borrow::Cow;
