@@ -28,7 +28,7 @@ pub struct AdapterDescription {
 }
 
 /// Optional features, requested wherever they are offered.
-const WANTED: [(Features, &str); 7] = [
+const WANTED: [(Features, &str); 8] = [
     (Features::SHADER_F16, "f16"),
     (Features::SUBGROUP, "subgroup"),
     (Features::IMMEDIATES, "immediates"),
