@@ -56,6 +56,8 @@ pub(super) struct Fuser<'a, 'g> {
     users: &'a [SmallVec<[u32; 4]>],
     /// Distinct buffers that one step may bind, its results and parameters not counted.
     sources: usize,
+    /// Whether anything fuses; else every map and op is a step of its own.
+    fuse: bool,
     values: Vec<Value>,
     /// The value of each (node, output) that is in memory or has a place.
     at: Vec<SmallVec<[Option<u32>; 1]>>,
@@ -66,12 +68,13 @@ pub(super) struct Fuser<'a, 'g> {
 }
 
 impl<'a, 'g> Fuser<'a, 'g> {
-    pub fn new(graph: &'a Graph<'g>, same: &'a [u32], users: &'a [SmallVec<[u32; 4]>], buffers: usize) -> Self {
+    pub fn new(graph: &'a Graph<'g>, same: &'a [u32], users: &'a [SmallVec<[u32; 4]>], buffers: usize, fuse: bool) -> Self {
         let mut f = Fuser {
             graph,
             same,
             users,
             sources: buffers.saturating_sub(3).max(3),
+            fuse,
             values: Vec::new(),
             at: graph.nodes.iter().map(|n| smallvec![None; n.node.metas.len()]).collect(),
             exprs: vec![None; graph.nodes.len()],
@@ -147,7 +150,7 @@ impl<'a, 'g> Fuser<'a, 'g> {
     /// Whether a map may be computed again inside a user instead of being read from memory.
     fn may_inline(&self, i: u32, expr: &Expr) -> bool {
         let n = self.node(i);
-        if self.at[i as usize][0].is_some() {
+        if !self.fuse || self.at[i as usize][0].is_some() {
             return false;
         }
         let cheap = expr.sources.iter().filter(|s| s.buf != Buf::Iota).count() <= 1 && expr.program.insts.len() <= CHEAP_INSTS;
@@ -281,6 +284,9 @@ impl<'a, 'g> Fuser<'a, 'g> {
 
     /// Rule 2: puts the expression of map `i` into the store of the latest kernel it reads. False where that is not possible.
     fn host(&mut self, e: &Expr, target: &Source, i: u32) -> bool {
+        if !self.fuse {
+            return false;
+        }
         let defs = |s: &Source| match s.buf {
             Buf::Slot(v) => self.values[v as usize].def,
             _ => None,
@@ -524,7 +530,7 @@ impl<'a, 'g> Fuser<'a, 'g> {
 
     /// Makes the kernel that computes (`op`, `out`) store into a window. False where others read its result or the window cannot be written yet.
     fn redirect(&mut self, op: u32, out: u32, target: &Source, user: u32) -> bool {
-        let Some(step) = self.step_of[op as usize] else { return false };
+        let Some(step) = self.step_of[op as usize].filter(|_| self.fuse) else { return false };
         if self.users[op as usize][..] != [user] || self.node(op).keep || self.node(op).node.metas.len() != 1 {
             return false;
         }
