@@ -23,10 +23,10 @@ pub mod ops;
 pub mod quant;
 
 pub mod io;
+pub mod measure;
 #[cfg(feature = "gpu")]
 pub mod metal;
 pub mod models;
-pub mod measure;
 pub mod profile;
 #[cfg(feature = "text")]
 pub mod text;
@@ -37,3 +37,26 @@ pub use error::{TensorError, TensorResult};
 pub use ops::random::Rng;
 pub use shape::Shape;
 pub use tensor::Tensor;
+
+/// The blocks of the guide as tests.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../docs/guide/1-fusion.md")]
+    mod fusion {}
+    #[doc = include_str!("../docs/guide/2-memory.md")]
+    mod memory {}
+    #[doc = include_str!("../docs/guide/3-batches.md")]
+    mod batches {}
+    #[doc = include_str!("../docs/guide/4-precision.md")]
+    mod precision {}
+    #[doc = include_str!("../docs/guide/5-transfers.md")]
+    mod transfers {}
+    #[doc = include_str!("../docs/guide/6-profiling.md")]
+    mod profiling {}
+    #[doc = include_str!("../docs/guide/7-patterns.md")]
+    mod patterns {}
+    #[doc = include_str!("../docs/guide/9-troubleshooting.md")]
+    mod troubleshooting {}
+    #[doc = include_str!("../docs/guide/10-custom-kernels.md")]
+    mod custom_kernels {}
+}

@@ -87,7 +87,7 @@ impl Device {
 
     /// Runs `work` and gives what it returns with what ran on this device meanwhile.
     ///
-    /// ```
+    /// ```standalone_crate
     /// # use tensorlogic::{DType, Device, Tensor};
     /// let device = Device::cpu();
     /// let x = Tensor::ones(&[1000], DType::F32, &device)?;
