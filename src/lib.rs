@@ -22,8 +22,8 @@ pub mod ops;
 pub mod quant;
 
 pub mod io;
-pub mod models;
 pub mod measure;
+pub mod models;
 pub mod profile;
 #[cfg(feature = "text")]
 pub mod text;
