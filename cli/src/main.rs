@@ -14,6 +14,7 @@ mod output;
 mod perplexity;
 mod pull;
 mod random_model;
+mod suites;
 mod table;
 
 use clap::{Args, Parser, Subcommand};
@@ -29,6 +30,7 @@ use std::process::ExitCode;
   tl pull --list                              the models that have a name
   tl devices                                  what this machine can compute on
   tl bench decode                             how fast it is, beside how fast it could be
+  tl bench run                                the same of single operations
   tl completions bash > ~/.local/share/bash-completion/completions/tl
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.")]

@@ -87,7 +87,8 @@ impl Runner {
         };
         let mut ops = 0u64;
         for (number, step) in plan.steps.iter().enumerate() {
-            let style = Style { adapter: &core.info, soft_f16, sparing: false, quick: false };
+            let ordered = core.ordered.load(Ordering::Relaxed);
+            let style = Style { adapter: &core.info, soft_f16, ordered, sparing: false, quick: false };
             let Some(mut text) = step_text(plan, step, style)? else { continue };
             if text.views.len() > core.max_bindings {
                 text = step_text(plan, step, Style { sparing: true, ..style })?.unwrap_or(text);
