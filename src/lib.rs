@@ -35,3 +35,10 @@ pub use error::{TensorError, TensorResult};
 pub use ops::random::Rng;
 pub use shape::Shape;
 pub use tensor::Tensor;
+
+/// Pages whose code blocks are run with the tests.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../docs/custom-kernels.md")]
+    mod custom_kernels {}
+}
