@@ -7,7 +7,8 @@ use tensorlogic::TensorResult;
 use tensorlogic::backends::Backend;
 use tensorlogic::backends::metal::{self, GpuBackend, MetalBackend, MetalOps};
 
-fn main() -> TensorResult<()> {
+/// Public so that a test can run it.
+pub fn main() -> TensorResult<()> {
     if MetalBackend::is_available() {
         return run(MetalBackend::initialize()?);
     }

@@ -26,6 +26,8 @@ pub mod io;
 #[cfg(feature = "gpu")]
 pub mod metal;
 pub mod models;
+pub mod measure;
+pub mod profile;
 #[cfg(feature = "text")]
 pub mod text;
 

@@ -182,12 +182,19 @@ pub struct AdapterInfo {
     pub raw: Option<RawLanguage>,
 }
 
+/// Words of a GPU's scratch.
+pub const SCRATCH_WORDS: usize = 1 << 16;
+/// Words of it that are zero between dispatches.
+pub const SCRATCH_COUNTERS: usize = 1 << 10;
+
 /// A kernel's GPU form.
 ///
 /// The text calls, and does not define: `load_K(i: u32) -> T_K` and `load4_K(i: u32) -> vec4<T_K>` for load K (`alias T_K` is f32, i32 or
 /// u32; `load4` wants `i % 4 == 0` and elements `i..i+4` of one row), `store_K(i, v)` and `store4_K(i, v)` for store K, `word(n) -> u32` for
 /// its own numbers and `fail(code: u32)` for a bad index. What stands between the lines `// default` and `// end` in a
 /// `.wgsl` file is a stand-in that makes the file valid alone; the generator replaces it.
+/// A text that reads `scratch` gets an `array<atomic<u32>>` of [`SCRATCH_WORDS`] that all dispatches share: its first
+/// [`SCRATCH_COUNTERS`] words are zero, and the text leaves them zero; the rest is arbitrary.
 /// For a load that is plain and contiguous, `raw_K` is its buffer as `array<vec4<u32>>`, or `array<u32>` for block formats.
 #[derive(Clone, Debug)]
 pub struct Wgsl {
@@ -321,6 +328,47 @@ impl Plan {
     }
 }
 
+impl Source {
+    /// Bytes that are read or written at least: each distinct element once.
+    pub fn distinct_bytes(&self) -> u64 {
+        let l = &self.layout;
+        let count: usize = l.shape.iter().zip(l.strides()).map(|(&d, &s)| if s == 0 { d.min(1) } else { d }).product();
+        if self.buf == Buf::Iota { 0 } else { (count / self.dtype.block() * self.dtype.block_bytes()) as u64 }
+    }
+}
+
+impl Step {
+    /// Bytes that the step has to move between memory and the processor: every operand once, results included. A table of which only a
+    /// part is read counts with what the operations can use.
+    pub fn bytes(&self) -> u64 {
+        let mut seen: Vec<&Source> = Vec::new();
+        let most = match &self.work {
+            Work::Kernel(k) => k.ops(self).saturating_mul(8),
+            Work::Map => u64::MAX,
+        };
+        let (loads, stores) = (self.loads.iter().map(|l| (&l.sources, most)), self.stores.iter().map(|s| (&s.sources, u64::MAX)));
+        let mut bytes = 0;
+        for (s, most) in loads.chain(stores).flat_map(|(list, most)| list.iter().map(move |s| (s, most))) {
+            if !seen.contains(&s) {
+                seen.push(s);
+                bytes += s.distinct_bytes().min(most);
+            }
+        }
+        bytes + self.stores.iter().map(|s| s.target.distinct_bytes()).sum::<u64>()
+    }
+
+    /// Arithmetic operations: the kernel's, and those of fused programs, once an element.
+    pub fn operations(&self) -> u64 {
+        let own = match &self.work {
+            Work::Kernel(k) => k.ops(self),
+            Work::Map => 0,
+        };
+        let loads = self.loads.iter().map(|l| l.shape.count() * l.program.arithmetic());
+        let stores = self.stores.iter().map(|s| s.shape.count() * s.program.arithmetic());
+        own + loads.chain(stores).sum::<usize>() as u64
+    }
+}
+
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, s) in self.steps.iter().enumerate() {
@@ -374,6 +422,28 @@ impl fmt::Display for ProgramOver<'_> {
         }
         write!(f, "{text} {}", self.2)
     }
+}
+
+/// How finely runs are timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timing {
+    /// Each run as a whole: it runs as it always does.
+    Runs,
+    /// Every step.
+    Steps,
+}
+
+/// When a run happened and its steps with it.
+#[derive(Clone)]
+pub struct RunTimes {
+    /// What ran.
+    pub plan: Arc<Plan>,
+    /// When the host began to submit it and when it was done with that.
+    pub host: [std::time::Instant; 2],
+    /// Start and end of the run in seconds on the machine's own clock; `None` where it has none.
+    pub run: Option<[f64; 2]>,
+    /// The same for each step; `None` where it was not measured or had nothing to do.
+    pub steps: Vec<Option<[f64; 2]>>,
 }
 
 /// A device's memory as the engine counts it.

@@ -405,6 +405,15 @@ impl Tensor {
         Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::Owned(Arc::new(bytes)))?, "from_vec", at))
     }
 
+    /// [`Tensor::from_vec`] with the device first, for the elements' own type: f16 values make an f16 tensor. `device` may be any device.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_vec`].
+    #[track_caller]
+    pub fn from_vec_gpu<T: Element>(device: &Device, data: Vec<T>, shape: impl AsRef<[usize]>) -> TensorResult<Tensor> {
+        Tensor::from_vec(data, shape.as_ref(), device)
+    }
+
     /// A view of this tensor's elements. `layout` is over the elements that `self.layout()` is over.
     pub(crate) fn view(&self, layout: Layout, at: At) -> Tensor {
         let (base, parent) = self.seen();

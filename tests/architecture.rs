@@ -10,7 +10,7 @@ const ROWS: [&[&str]; 7] = [
     &["tensor"],
     &["compile", "eval", "autograd"],
     &["ops"],
-    &["nn", "optim", "data", "io", "text", "models", "metal"],
+    &["nn", "optim", "data", "io", "text", "models", "metal", "profile", "measure"],
 ];
 
 /// What may be used from below or beside against the rows, with the reason.

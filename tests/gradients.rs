@@ -178,11 +178,11 @@ fn views() {
     check("expand", &[&[1, 3]], (-2.0, 2.0), |x| x[0].expand(&[2, 4, 3]));
     check("unfold", &[&[2, 9]], (-2.0, 2.0), |x| x[0].unfold(1, 4, 2));
     check("split", &s, (-2.0, 2.0), |x| {
-        let p = x[0].split(&[1, 2, 3], 1)?;
+        let p = x[0].split_with_sizes(&[1, 2, 3], 1)?;
         p[0].mul(&p[2])?.add(&p[1].sum(&[1], true)?)
     });
     check("heads", &[&[2, 3, 12]], (-2.0, 2.0), |x| {
-        let p = x[0].split(&[4, 4, 4], -1)?;
+        let p = x[0].split_with_sizes(&[4, 4, 4], -1)?;
         let head = |t: &Tensor| t.reshape(&[2, 3, 2, 2])?.transpose(1, 2);
         head(&p[0])?.mul(&head(&p[1])?)?.add(&head(&p[2])?)
     });

@@ -5,6 +5,7 @@ pub mod attention;
 pub mod create;
 pub mod custom;
 pub mod elementwise;
+pub mod fused;
 pub mod gather;
 pub mod gpu;
 pub mod index_add;
@@ -22,3 +23,4 @@ pub mod view;
 pub mod write;
 
 pub use elementwise::{Lit, Rhs};
+pub use fused::Activation;

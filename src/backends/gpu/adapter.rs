@@ -28,11 +28,12 @@ pub struct AdapterDescription {
 }
 
 /// Optional features, requested wherever they are offered.
-const WANTED: [(Features, &str); 7] = [
+const WANTED: [(Features, &str); 8] = [
     (Features::SHADER_F16, "f16"),
     (Features::SUBGROUP, "subgroup"),
     (Features::IMMEDIATES, "immediates"),
     (Features::TIMESTAMP_QUERY, "timestamps"),
+    (Features::TIMESTAMP_QUERY_INSIDE_PASSES, "timestamps in passes"),
     (Features::MEMORY_DECORATION_COHERENT, "coherent"),
     (Features::EXPERIMENTAL_COOPERATIVE_MATRIX, "cooperative matrix"),
     (Features::PASSTHROUGH_SHADERS, "raw kernels"),

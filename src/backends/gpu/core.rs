@@ -3,7 +3,7 @@
 use super::adapter::Opened;
 use super::pool::{Pool, size_class};
 use crate::error::{At, TensorError, TensorResult};
-use crate::plan::AdapterInfo;
+use crate::plan::{AdapterInfo, SCRATCH_WORDS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,6 +38,8 @@ pub(super) struct Core {
     pub submits: AtomicU64,
     /// Four words: a flag, the step's tag, the index.
     pub error_record: wgpu::Buffer,
+    /// Counters and partial results of kernels whose workgroups work on one result; counters are zero between dispatches.
+    pub scratch: wgpu::Buffer,
     /// Whether a step that can report an index ran since the record was last read.
     pub may_fail: AtomicBool,
     /// The steps that can report an index, by tag.
@@ -80,6 +82,12 @@ impl Core {
         });
         let most = max_binding & !15;
         let pool = Pool::new(o.name.clone(), o.room, move |bytes| Some(size_class(bytes, most) as usize));
+        let scratch = o.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("scratch"),
+            size: 4 * SCRATCH_WORDS as u64,
+            usage: wgpu::BufferUsages::STORAGE,
+            mapped_at_creation: false,
+        });
         Arc::new(Core {
             device: o.device,
             queue: o.queue,
@@ -93,6 +101,7 @@ impl Core {
             soft_f16: AtomicBool::new(false),
             submits: AtomicU64::new(0),
             error_record,
+            scratch,
             may_fail: AtomicBool::new(false),
             tags: Mutex::new(Vec::new()),
             pool,

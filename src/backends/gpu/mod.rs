@@ -11,6 +11,7 @@ mod pool;
 mod program;
 #[cfg(test)]
 mod tests;
+mod timer;
 mod transfer;
 mod wgsl;
 
@@ -23,7 +24,7 @@ use super::{Buffer, Bytes, Machine, PendingRead};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::plan::{AdapterInfo, Buf, Input, MemoryStats, Output, Plan, Source, Step, Store, Work};
+use crate::plan::{AdapterInfo, Buf, Input, MemoryStats, Output, Plan, RunTimes, Source, Step, Store, Timing, Work};
 use crate::scalar::Program;
 use crate::shape::Shape;
 use std::sync::atomic::Ordering;
@@ -161,37 +162,11 @@ impl GpuMachine {
         };
         let input = self.core.upload(bytemuck::cast_slice(&values))?;
         let output = self.core.lease(2 * values.len(), 0)?;
-        lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[], None)?;
+        lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[])?;
         let mut got = vec![0u8; 2 * values.len()];
         self.core.read(&self.staging, &output, 0, &mut got)?;
         self.core.submits.store(0, Ordering::Relaxed);
         Ok(values.iter().zip(got.chunks(2)).all(|(v, g)| half::f16::from_f32(*v).to_le_bytes() == g))
-    }
-
-    /// Runs a plan and measures each step on the GPU, in seconds. Steps run one after the other: their sum is more than a plain run takes.
-    ///
-    /// # Errors
-    /// Those of a run, and [`TensorError::UnsupportedDevice`] where the GPU has no timestamps.
-    pub fn profile(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<Vec<Option<f64>>> {
-        if !self.core.device.features().contains(wgpu::Features::TIMESTAMP_QUERY) {
-            return Err(TensorError::UnsupportedDevice(format!("{} has no timestamps", self.core.name)));
-        }
-        let mut timer = encode::Timer { seconds: vec![None; plan.steps.len()] };
-        self.run_with(plan, inputs, outputs, params, Some(&mut timer))?;
-        Ok(timer.seconds)
-    }
-
-    fn run_with(
-        &self,
-        plan: &Arc<Plan>,
-        inputs: &[Buffer],
-        outputs: &[Buffer],
-        params: &[f64],
-        timer: Option<&mut encode::Timer>,
-    ) -> TensorResult<()> {
-        let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
-        let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
-        lock(&self.runner).run(&self.core, plan, &inputs, &outputs, params, timer)
     }
 
     fn own<'a>(&self, b: &'a Buffer) -> TensorResult<&'a GpuBuffer> {
@@ -218,7 +193,21 @@ impl Machine for GpuMachine {
         Ok(Buffer::Gpu(self.core.upload(&bytes)?))
     }
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
-        self.run_with(plan, inputs, outputs, params, None)
+        let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
+        let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
+        lock(&self.runner).run(&self.core, plan, &inputs, &outputs, params)
+    }
+    fn start_timing(&self, detail: Timing) -> TensorResult<()> {
+        let timer = &mut lock(&self.runner).timer;
+        if timer.is_some() {
+            return Err(TensorError::Invalid(format!("{} is being timed already", self.core.name)));
+        }
+        *timer = Some(timer::Timer::new(&self.core, detail));
+        Ok(())
+    }
+    fn finish_timing(&self) -> TensorResult<Vec<RunTimes>> {
+        let timer = lock(&self.runner).timer.take();
+        timer.map_or(Ok(vec![]), |t| t.finish(&self.core))
     }
     fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
         self.core.check()?;

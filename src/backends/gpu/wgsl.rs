@@ -1,7 +1,7 @@
 //! The code generator: one step becomes a WGSL text, its bindings and its metadata block.
 
 use super::meta::{Meta, MetaWord, kernel_word};
-use super::operand::{Forms, Operands, Tail, Ty, View};
+use super::operand::{Bound, Forms, Operands, Tail, Ty, View};
 use super::program::{cast_lane, function, lane};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
@@ -155,14 +155,14 @@ fn raw_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> Option<StepTe
     let language = style.adapter.raw?;
     let stored = |s: &Source| s.layout.is_contiguous() && s.layout.offset == 0 && s.offset.is_none() && s.buf != Buf::Iota;
     let mut views: Vec<View> = Vec::new();
-    let view = |s: &Source, written, n| View { buf: Some(s.buf), ty: Ty::U32, written, name: format!("b{n}") };
+    let view = |s: &Source, written, n| View { buf: Bound::Plan(s.buf), ty: Ty::U32, written, name: format!("b{n}") };
     for l in &step.loads {
         let s = l.plain().filter(|s| stored(s))?;
         views.push(view(s, false, views.len()));
     }
     for s in &step.stores {
         let t = s.plain().filter(|t| stored(t) && t.dtype == s.program.dtype())?;
-        if views.iter().any(|v| v.buf == Some(t.buf)) {
+        if views.iter().any(|v| v.buf == Bound::Plan(t.buf)) {
             return None;
         }
         views.push(view(t, true, views.len()));
@@ -418,6 +418,9 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
     }
     if names.contains("word") {
         body += "fn word(n: u32) -> u32 {\n  return m_[n >> 2u][n & 3u];\n}\n";
+    }
+    if names.contains("scratch") {
+        o.scratch();
     }
     let fails = names.contains("fail");
     if fails {
