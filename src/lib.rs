@@ -38,9 +38,11 @@ pub use ops::random::Rng;
 pub use shape::Shape;
 pub use tensor::Tensor;
 
-/// The blocks of the guide as tests.
+/// Pages whose code blocks are run with the tests.
 #[cfg(doctest)]
-mod guide {
+mod pages {
+    #[doc = include_str!("../docs/custom-kernels.md")]
+    mod custom_kernels {}
     #[doc = include_str!("../docs/guide/1-fusion.md")]
     mod fusion {}
     #[doc = include_str!("../docs/guide/2-memory.md")]
@@ -58,5 +60,5 @@ mod guide {
     #[doc = include_str!("../docs/guide/9-troubleshooting.md")]
     mod troubleshooting {}
     #[doc = include_str!("../docs/guide/10-custom-kernels.md")]
-    mod custom_kernels {}
+    mod guide_custom_kernels {}
 }

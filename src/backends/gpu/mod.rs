@@ -30,6 +30,31 @@ use crate::shape::Shape;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+/// A kernel as the driver gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelText {
+    /// The op that wrote its step.
+    pub name: &'static str,
+    /// Its WGSL.
+    pub wgsl: String,
+}
+
+/// The kernels of a plan for a GPU with these answers; there need be none. Steps that have nothing to do have no text.
+///
+/// # Errors
+/// When a step cannot be done on such a GPU.
+pub fn kernel_texts(plan: &Plan, adapter: &AdapterInfo) -> TensorResult<Vec<KernelText>> {
+    let adapter = AdapterInfo { raw: None, ..adapter.clone() };
+    let style = wgsl::Style { adapter: &adapter, soft_f16: false, sparing: false, quick: false };
+    let mut out = Vec::new();
+    for step in &plan.steps {
+        if let Some(t) = wgsl::step_text(plan, step, style)? {
+            out.push(KernelText { name: step.name, wgsl: t.text });
+        }
+    }
+    Ok(out)
+}
+
 /// A GPU that runs plans.
 pub struct GpuMachine {
     core: Arc<Core>,
