@@ -45,7 +45,7 @@ pub struct KernelText {
 /// When a step cannot be done on such a GPU.
 pub fn kernel_texts(plan: &Plan, adapter: &AdapterInfo) -> TensorResult<Vec<KernelText>> {
     let adapter = AdapterInfo { raw: None, ..adapter.clone() };
-    let style = wgsl::Style { adapter: &adapter, soft_f16: false, sparing: false, quick: false };
+    let style = wgsl::Style { adapter: &adapter, soft_f16: false, ordered: false, sparing: false, quick: false };
     let mut out = Vec::new();
     for step in &plan.steps {
         if let Some(t) = wgsl::step_text(plan, step, style)? {
