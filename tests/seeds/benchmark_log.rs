@@ -46,10 +46,10 @@ fn profile_guided_optimization() -> TensorResult<()> {
     // Run comprehensive benchmarks
     let records = suite(&device, &options, CATEGORIES[4], &mut |_| {})?;
     std::fs::write(file("baseline.jsonl"), lines(&records)).unwrap();
-    // Make optimization changes: here one that makes everything three times slower.
+    // Make optimization changes: here one that makes everything a hundred times slower.
     let mut slower = records.clone();
     for r in &mut slower {
-        r.wall.samples.iter_mut().for_each(|s| *s *= 3.0);
+        r.wall.samples.iter_mut().for_each(|s| *s *= 100.0);
     }
     // Re-run benchmarks
     std::fs::write(file("optimized.jsonl"), lines(&slower)).unwrap();
@@ -65,8 +65,8 @@ fn profile_guided_optimization() -> TensorResult<()> {
     let changes = compare(&baseline, &optimized);
     assert_eq!(changes.len(), records.len());
     for c in changes {
-        assert!((c.relative() - 2.0).abs() < 1e-6, "{}: {}", c.name, c.relative());
-        assert!(c.verdict == Verdict::Slower || c.noise > 1.0, "{}: noise {}", c.name, c.noise);
+        assert!((c.relative() - 99.0).abs() < 1e-6, "{}: {}", c.name, c.relative());
+        assert_eq!(c.verdict, Verdict::Slower, "{}: noise {}", c.name, c.noise);
     }
     Ok(())
 }
