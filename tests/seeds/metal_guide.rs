@@ -1,7 +1,9 @@
 //! The blocks of the Metal GPU optimization guide.
 
 use super::*;
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use tensorlogic::device::{BufferPool, MetalDevice};
 use tensorlogic::ops::Activation;
 use tensorlogic::ops::custom::CustomOp;
@@ -504,6 +506,108 @@ fn neural_network_forward_pass() -> TensorResult<()> {
         check(&batch_output, &model.define(&all));
         batch_input.eval()?;
         assert_eq!(dispatches(&model.forward(&batch_input)?), 3);
+    }
+    Ok(())
+}
+
+/// What the training loop leaves open: a model with one weight, data in batches, a loss and an optimizer.
+mod training {
+    use super::*;
+    use tensorlogic::DType;
+    use tensorlogic::ops::loss::Reduction;
+
+    pub struct Batch {
+        pub x: Tensor,
+        pub y: Tensor,
+    }
+
+    pub struct Linear(pub Rc<RefCell<Tensor>>);
+    impl Linear {
+        pub fn new(device: &Device) -> TensorResult<Linear> {
+            Ok(Linear(Rc::new(RefCell::new(Tensor::zeros(&[8, 2], DType::F32, device)?.requires_grad()?))))
+        }
+        pub fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
+            x.matmul(&self.0.borrow())
+        }
+    }
+
+    /// Gradient descent with steps of a tenth.
+    pub struct Sgd(pub Rc<RefCell<Tensor>>);
+    impl Sgd {
+        pub fn step(&self) -> TensorResult<()> {
+            let next = {
+                let w = self.0.borrow();
+                let gradient = w.grad().ok_or_else(|| TensorError::Invalid("no gradient".into()))?;
+                w.detach().sub(&gradient.mul(0.1)?)?
+            };
+            next.eval()?;
+            *self.0.borrow_mut() = next.requires_grad()?;
+            Ok(())
+        }
+        pub fn zero_grad(&self) -> TensorResult<()> {
+            self.0.borrow().zero_grad();
+            Ok(())
+        }
+    }
+
+    pub fn mse_loss(predictions: &Tensor, y: &Tensor) -> TensorResult<Tensor> {
+        predictions.mse_loss(y, Reduction::Mean)
+    }
+}
+
+/// Section 7, "Training Loop".
+#[test]
+fn training_loop() -> TensorResult<()> {
+    use tensorlogic::DType;
+    use training::{Batch, Linear, Sgd, mse_loss};
+    let _turn = turn();
+    for device in devices() {
+        let truth = random(&[8, 2], 0.9, &device).cast(DType::F32)?;
+        let dataloader: Vec<Batch> = (0..5)
+            .map(|i| {
+                let x = random(&[32, 8], i as f64, &device).cast(DType::F32)?;
+                let y = x.matmul(&truth)?;
+                tensorlogic::eval::eval_all(&[&x, &y])?;
+                Ok(Batch { x, y })
+            })
+            .collect::<TensorResult<_>>()?;
+        let model = Linear::new(&device)?;
+        let optimizer = Sgd(model.0.clone());
+        let (epochs, mut first, mut last) = (60, f64::NAN, f64::NAN);
+        let before = device.buffer_pool_stats();
+
+        // Optimized training loop
+        for epoch in 0..epochs {
+            for batch in &dataloader {
+                // Forward pass with fused ops
+                let predictions = model.forward(&batch.x)?;
+
+                // Compute loss
+                let loss = mse_loss(&predictions, &batch.y)?;
+
+                // Backward pass (buffers automatically pooled)
+                loss.backward()?;
+
+                // Optimizer step (reuses buffers)
+                optimizer.step()?;
+                optimizer.zero_grad()?;
+                last = loss.item()?;
+                if epoch == 0 && first.is_nan() {
+                    first = last;
+                }
+            }
+        }
+
+        // Check buffer pool efficiency
+        let stats = device.buffer_pool_stats();
+        println!("Reuse rate: {:.1}%", 100.0 * stats.reuse_count as f64 / stats.allocation_count as f64);
+        let (reused, asked) = (stats.reuse_count - before.reuse_count, stats.allocation_count - before.allocation_count);
+        assert!(asked > 0 && reused as f64 >= 0.95 * asked as f64, "{reused} of {asked} on {}", device.name());
+
+        // It learned what the data was made with.
+        assert!(last < 1e-4 * first, "{first} to {last} on {}", device.name());
+        let learned = model.0.borrow().to_vec()?;
+        assert!(learned.iter().zip(truth.to_vec()?).all(|(l, t)| (l - t).abs() < 0.02), "{learned:?}");
     }
     Ok(())
 }
