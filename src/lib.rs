@@ -14,8 +14,10 @@ pub mod device;
 
 pub mod tensor;
 
+pub mod adaptive;
 mod compile;
 pub mod eval;
+mod transfer;
 
 mod display;
 pub mod ops;

@@ -270,8 +270,7 @@ impl Tensor {
             ));
         }
         device.require(T::DTYPE)?;
-        let bytes = bytemuck::cast_slice(&data).to_vec();
-        Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::Owned(Arc::new(bytes)))?, "from_vec", at))
+        Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::of_vec(data))?, "from_vec", at))
     }
 
     /// A view of this tensor's elements. `layout` is over the elements that `self.layout()` is over.

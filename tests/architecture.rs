@@ -8,7 +8,7 @@ const ROWS: [&[&str]; 7] = [
     &["plan"],
     &["backends", "device"],
     &["tensor"],
-    &["compile", "eval"],
+    &["compile", "eval", "adaptive", "transfer"],
     &["ops"],
     &["nn", "io", "text", "models"],
 ];

@@ -28,13 +28,14 @@ pub struct AdapterDescription {
 }
 
 /// Optional features, requested wherever they are offered.
-const WANTED: [(Features, &str); 6] = [
+const WANTED: [(Features, &str); 7] = [
     (Features::SHADER_F16, "f16"),
     (Features::SUBGROUP, "subgroup"),
     (Features::IMMEDIATES, "immediates"),
     (Features::TIMESTAMP_QUERY, "timestamps"),
     (Features::MEMORY_DECORATION_COHERENT, "coherent"),
     (Features::EXPERIMENTAL_COOPERATIVE_MATRIX, "cooperative matrix"),
+    (Features::MAPPABLE_PRIMARY_BUFFERS, "shared buffers"),
 ];
 
 const NATIVE: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
@@ -218,6 +219,10 @@ pub(super) struct Opened {
     pub name: String,
     pub software: bool,
     pub memory: Option<u64>,
+    /// Whether the memory is the host's, and the host reads it through its caches.
+    pub unified: bool,
+    /// See `Core::shared_usage`.
+    pub shared_usage: wgpu::BufferUsages,
     /// What of the memory is free now, where the system tells.
     pub room: Box<dyn Fn() -> Option<Room> + Send + Sync>,
 }
@@ -258,6 +263,13 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         0
     };
     let memory = memory(&adapter);
+    let shared_usage = match i.backend {
+        _ if !has(Features::MAPPABLE_PRIMARY_BUFFERS) => wgpu::BufferUsages::empty(),
+        // On Metal, memory that the host may write is write-combined there, and slow to read.
+        Backend::Metal => wgpu::BufferUsages::MAP_READ,
+        _ => wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::MAP_WRITE,
+    };
+    let unified = is_software(&i) || i.backend == Backend::Metal && i.device_type == DeviceType::IntegratedGpu;
     let info = AdapterInfo {
         subgroup,
         f16: has(Features::SHADER_F16),
@@ -273,5 +285,7 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         software: is_software(&i),
         memory: memory.total,
         room: memory.room,
+        unified,
+        shared_usage,
     })
 }

@@ -3,7 +3,7 @@
 use super::core::{Core, lock};
 use super::meta::{MetaWord, param_bits};
 use super::pipelines::{Pipeline, Pipelines};
-use super::pool::GpuBuffer;
+use super::pool::{GpuBuffer, PRIVATE};
 use super::wgsl::{Style, step_text};
 use crate::backends::pool::PoolControl;
 use crate::error::{TensorError, TensorResult};
@@ -147,7 +147,7 @@ impl Runner {
         Ok(p)
     }
 
-    /// Encodes and submits a plan; with a timer, step by step.
+    /// Encodes and submits a plan, after the copies `before`; with a timer, step by step.
     pub fn run(
         &mut self,
         core: &Arc<Core>,
@@ -155,6 +155,7 @@ impl Runner {
         inputs: &[&GpuBuffer],
         outputs: &[&GpuBuffer],
         params: &[f64],
+        before: Option<wgpu::CommandBuffer>,
         timer: Option<&mut Timer>,
     ) -> TensorResult<()> {
         core.check()?;
@@ -190,7 +191,7 @@ impl Runner {
         }
         self.leased.clear();
         for (n, bytes) in plan.slots.iter().enumerate() {
-            let b = core.lease(*bytes, p.slots[n])?;
+            let b = core.lease(*bytes, PRIVATE, p.slots[n])?;
             p.slots[n] = b.0.id;
             self.leased.push(b);
         }
@@ -247,8 +248,8 @@ impl Runner {
             core.may_fail.store(true, Ordering::Relaxed);
         }
         match timer {
-            None => submit(core, &p.steps),
-            Some(t) => t.submit(core, &p.steps)?,
+            None => submit(core, &p.steps, before),
+            Some(t) => t.submit(core, &p.steps, before)?,
         }
         // The queue keeps order: whoever gets these next writes after this run is done.
         self.leased.clear();
@@ -257,7 +258,7 @@ impl Runner {
 }
 
 /// Encodes and submits dispatches: one pass, and one submit unless the work is long.
-fn submit(core: &Core, steps: &[Dispatch]) {
+fn submit(core: &Core, steps: &[Dispatch], mut before: Option<wgpu::CommandBuffer>) {
     let mut rest = steps;
     while !rest.is_empty() {
         let end = rest.iter().position(|d| d.last).map_or(rest.len(), |e| e + 1);
@@ -274,7 +275,7 @@ fn submit(core: &Core, steps: &[Dispatch]) {
             d.record(&mut pass);
         }
         drop(pass);
-        core.submit(encoder.finish());
+        core.submit(before.take(), encoder.finish());
     }
 }
 
@@ -292,7 +293,7 @@ pub(super) struct Timer {
 }
 
 impl Timer {
-    fn submit(&mut self, core: &Core, steps: &[Dispatch]) -> TensorResult<()> {
+    fn submit(&mut self, core: &Core, steps: &[Dispatch], before: Option<wgpu::CommandBuffer>) -> TensorResult<()> {
         let refused = |e| core.refused(e);
         let timed = steps.len().min(wgpu::QUERY_SET_MAX_QUERIES as usize / 2) as u32;
         let bytes = timed as u64 * 16;
@@ -328,7 +329,7 @@ impl Timer {
             d.record(&mut pass);
         }
         encoder.resolve_query_set(&queries, 0..2 * timed, &resolved, 0);
-        core.submit(encoder.finish());
+        core.submit(before, encoder.finish());
         let mut ticks = vec![[0u64; 2]; timed as usize];
         core.fetch(&mut None, Some((&resolved, 0, bytes)), false, |b| bytemuck::cast_slice_mut::<_, u8>(&mut ticks).copy_from_slice(b))?;
         let period = core.queue.get_timestamp_period() as f64 * 1e-9;
