@@ -25,6 +25,8 @@ pub struct AdapterDescription {
     pub features: Vec<&'static str>,
     /// Whether it is a driver that computes on the CPU.
     pub software: bool,
+    /// What one allocation and one dispatch may have, by name: bytes, threads, buffers.
+    pub limits: Vec<(&'static str, u64)>,
 }
 
 /// Optional features, requested wherever they are offered.
@@ -101,10 +103,25 @@ pub fn adapters() -> Vec<AdapterDescription> {
                 memory: memory(a).total,
                 features: WANTED.iter().filter(|w| a.features().contains(w.0)).map(|w| w.1).collect(),
                 software: is_software(&i),
+                limits: limits(a),
                 name: i.name,
             }
         })
         .collect()
+}
+
+fn limits(a: &wgpu::Adapter) -> Vec<(&'static str, u64)> {
+    let (l, i) = (a.limits(), a.get_info());
+    vec![
+        ("buffer bytes", l.max_buffer_size),
+        ("binding bytes", l.max_storage_buffer_binding_size),
+        ("buffers a kernel", l.max_storage_buffers_per_shader_stage as u64),
+        ("workgroup threads", l.max_compute_invocations_per_workgroup as u64),
+        ("workgroup bytes", l.max_compute_workgroup_storage_size as u64),
+        ("workgroups a dimension", l.max_compute_workgroups_per_dimension as u64),
+        ("subgroup threads, least", i.subgroup_min_size as u64),
+        ("subgroup threads, most", i.subgroup_max_size as u64),
+    ]
 }
 
 /// What an adapter's memory is, and how to ask how much of it is free now.
