@@ -68,13 +68,12 @@ fn time(device: &Device, f: impl Fn() -> TensorResult<Tensor>) -> TensorResult<(
 }
 
 fn measure(device: &Device) -> TensorResult<Crossover> {
+    // Work that is still running would count as the way there and back.
+    device.synchronize()?;
     let cpu = Device::cpu();
     let tiny = |d: &Device| Tensor::from_vec(vec![1.0f32; 64], &[64], d)?.add(1.0)?.relu();
     let round_trip = median(24, || Ok(time(device, || tiny(device))?.0))?;
-    let submit = median(24, || {
-        let t = time(device, || tiny(device))?.1;
-        Ok(t)
-    })?;
+    let submit = median(24, || Ok(time(device, || tiny(device))?.1))?;
     let host = median(24, || Ok(time(&cpu, || tiny(&cpu))?.0))?;
     let n = 1 << 16;
     let x = Tensor::ones(&[n], DType::F32, &cpu)?;

@@ -242,7 +242,9 @@ fn eval_for(tensors: &[&Tensor], purpose: Purpose) -> TensorResult<()> {
         let (own, other): (Vec<&Tensor>, Vec<&Tensor>) = rest.iter().partition(|t| *t.device() == device);
         if !eval_on(&device, &own, purpose)? {
             // Whether the host would be faster is not known yet.
-            device.crossover()?;
+            if device.crossover().is_err() {
+                device.set_adaptive(false);
+            }
             eval_on(&device, &own, purpose)?;
         }
         rest = other;
@@ -294,6 +296,14 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
                 adaptive::run(machine, plan, &bound, &outputs, &e.params)?;
             } else {
                 machine.run(plan, &bound, &outputs, &e.params)?;
+            }
+        }
+        if machine.pool().recording() {
+            // Values that were in host memory until now.
+            for &n in &e.stored {
+                // SAFETY: collected under the lock that we hold.
+                let n = unsafe { &*n };
+                n.stored.get().into_iter().flatten().filter(|b| b.is_brought()).for_each(|b| machine.label(b, "upload", n.at));
             }
         }
         let outputs: Vec<Buffer> = if on_host { outputs.into_iter().map(adaptive::of_device).collect() } else { outputs };

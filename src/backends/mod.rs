@@ -80,6 +80,14 @@ impl Buffer {
             Buffer::Host(h) => Some(h.host()),
         }
     }
+    /// Whether it is a value of host memory with a copy on a device.
+    pub fn is_brought(&self) -> bool {
+        match self {
+            #[cfg(feature = "gpu")]
+            Buffer::Host(h) => h.device().is_some(),
+            _ => false,
+        }
+    }
     /// A value in host memory that belongs to a GPU's tensor.
     #[cfg(feature = "gpu")]
     pub fn waiting(&self) -> Option<&gpu::HostBuffer> {

@@ -114,6 +114,12 @@ impl Core {
 
     /// The error of anything that went wrong since the last call.
     pub fn check(&self) -> TensorResult<()> {
+        if SHOWING.get() == std::ptr::from_ref(self) as usize {
+            return Err(TensorError::Invalid(format!(
+                "{} cannot be used from inside of with_slice: return what is needed first",
+                self.name
+            )));
+        }
         let message = {
             let mut t = lock(&self.trouble);
             if let Some(m) = &t.lost {
@@ -187,9 +193,33 @@ impl Core {
         self.queue.submit(before.into_iter().chain([commands]))
     }
 
+    /// Submits copies that no plan took along.
+    pub fn flush(&self, copies: Option<wgpu::CommandBuffer>) {
+        let _turn = lock(&self.turn);
+        self.queue.submit(copies);
+    }
+
     /// The kind of memory of buffers that tensors hold.
     pub fn default_kind(&self) -> u8 {
         self.kind.load(Ordering::Relaxed)
+    }
+}
+
+thread_local! {
+    /// The core whose memory this thread is looking at.
+    static SHOWING: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Marks that the caller's code looks at mapped memory: any use of the device by this thread would wait for itself.
+pub(super) struct Showing(usize);
+impl Showing {
+    pub fn on(core: &Core) -> Showing {
+        Showing(SHOWING.replace(std::ptr::from_ref(core) as usize))
+    }
+}
+impl Drop for Showing {
+    fn drop(&mut self) {
+        SHOWING.set(self.0);
     }
 }
 

@@ -155,7 +155,7 @@ impl Runner {
         inputs: &[&GpuBuffer],
         outputs: &[&GpuBuffer],
         params: &[f64],
-        before: Option<wgpu::CommandBuffer>,
+        before: &mut Option<wgpu::CommandBuffer>,
         timer: Option<&mut Timer>,
     ) -> TensorResult<()> {
         core.check()?;
@@ -258,7 +258,7 @@ impl Runner {
 }
 
 /// Encodes and submits dispatches: one pass, and one submit unless the work is long.
-fn submit(core: &Core, steps: &[Dispatch], mut before: Option<wgpu::CommandBuffer>) {
+fn submit(core: &Core, steps: &[Dispatch], before: &mut Option<wgpu::CommandBuffer>) {
     let mut rest = steps;
     while !rest.is_empty() {
         let end = rest.iter().position(|d| d.last).map_or(rest.len(), |e| e + 1);
@@ -293,7 +293,7 @@ pub(super) struct Timer {
 }
 
 impl Timer {
-    fn submit(&mut self, core: &Core, steps: &[Dispatch], before: Option<wgpu::CommandBuffer>) -> TensorResult<()> {
+    fn submit(&mut self, core: &Core, steps: &[Dispatch], before: &mut Option<wgpu::CommandBuffer>) -> TensorResult<()> {
         let refused = |e| core.refused(e);
         let timed = steps.len().min(wgpu::QUERY_SET_MAX_QUERIES as usize / 2) as u32;
         let bytes = timed as u64 * 16;
@@ -329,7 +329,7 @@ impl Timer {
             d.record(&mut pass);
         }
         encoder.resolve_query_set(&queries, 0..2 * timed, &resolved, 0);
-        core.submit(before, encoder.finish());
+        core.submit(before.take(), encoder.finish());
         let mut ticks = vec![[0u64; 2]; timed as usize];
         core.fetch(&mut None, Some((&resolved, 0, bytes)), false, |b| bytemuck::cast_slice_mut::<_, u8>(&mut ticks).copy_from_slice(b))?;
         let period = core.queue.get_timestamp_period() as f64 * 1e-9;

@@ -43,9 +43,16 @@ impl HostBuffer {
     }
 }
 
+/// Copies from staging memory to buffers, not submitted yet.
+pub struct Copies {
+    pub commands: Option<wgpu::CommandBuffer>,
+    /// Held until then, so that nobody else fills it before it was read.
+    pub _staging: GpuBuffer,
+}
+
 impl Core {
-    /// Sees to it that all of these are on the device. The copies that are given are to be submitted before what uses them.
-    pub fn bring(self: &Arc<Core>, values: &[&HostBuffer]) -> TensorResult<Option<wgpu::CommandBuffer>> {
+    /// Sees to it that all of these are on the device. What is given must be submitted, and before what uses them.
+    pub fn bring(self: &Arc<Core>, values: &[&HostBuffer]) -> TensorResult<Option<Copies>> {
         let mut missing: Vec<(&HostBuffer, GpuBuffer)> = Vec::new();
         for v in values {
             if v.device().is_none() && !missing.iter().any(|m| m.0.same(v)) {

@@ -113,7 +113,7 @@ impl GpuMachine {
         };
         let input = self.core.upload(bytemuck::cast_slice(&values), pool::PRIVATE)?;
         let output = self.core.lease(2 * values.len(), pool::PRIVATE, 0)?;
-        lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[], None, None)?;
+        lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[], &mut None, None)?;
         let mut got = vec![0u8; 2 * values.len()];
         self.core.read(&self.staging, &output, 0, &mut got)?;
         self.core.submits.store(0, Ordering::Relaxed);
@@ -142,10 +142,17 @@ impl GpuMachine {
         timer: Option<&mut encode::Timer>,
     ) -> TensorResult<()> {
         let host: smallvec::SmallVec<[&HostBuffer; 8]> = inputs.iter().filter_map(Buffer::waiting).collect();
-        let before = self.core.bring(&host)?;
+        let mut copies = self.core.bring(&host)?;
         let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
         let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
-        lock(&self.runner).run(&self.core, plan, &inputs, &outputs, params, before, timer)
+        let mut before = copies.as_mut().and_then(|c| c.commands.take());
+        let result = lock(&self.runner).run(&self.core, plan, &inputs, &outputs, params, &mut before, timer);
+        if before.is_some() {
+            // Nothing was submitted, but the values count as brought.
+            self.core.flush(before);
+        }
+        drop(copies);
+        result
     }
 
     fn own<'a>(&self, b: &'a Buffer) -> TensorResult<&'a GpuBuffer> {

@@ -1,6 +1,7 @@
 //! Bytes to and from the GPU: in place where its memory is the host's, through staging memory elsewhere.
 
-use super::core::{Core, lock};
+use super::core::{Core, Showing, lock};
+use super::host::Copies;
 use super::pool::GpuBuffer;
 use crate::backends::PendingRead;
 use crate::error::{TensorError, TensorResult};
@@ -95,7 +96,7 @@ impl Core {
     }
 
     /// Fills buffers from many small pieces: one write of staging memory, and copies from there that the caller submits before what uses them.
-    pub fn upload_many(self: &Arc<Core>, pieces: &[(&GpuBuffer, &[u8])]) -> TensorResult<Option<wgpu::CommandBuffer>> {
+    pub fn upload_many(self: &Arc<Core>, pieces: &[(&GpuBuffer, &[u8])]) -> TensorResult<Option<Copies>> {
         self.transfers.uploads.fetch_add(pieces.len() as u64, Relaxed);
         if let [(buffer, bytes)] = pieces {
             self.write(buffer, 0, bytes)?;
@@ -121,7 +122,7 @@ impl Core {
             }
             at += len;
         }
-        Ok(Some(e.finish()))
+        Ok(Some(Copies { commands: Some(e.finish()), _staging: staging }))
     }
 
     /// Waits for what was submitted and shows bytes `start..start + len`, in parts, from the buffer itself or from staging memory.
@@ -153,6 +154,7 @@ impl Core {
             let (low, high) = (from & !3, (from + size).next_multiple_of(4));
             let record = self.may_fail.swap(false, Relaxed);
             let bytes = self.fetch(&mut staging, Some((&buffer.0.raw, low as u64, (high - low) as u64)), record, |bytes| {
+                let _showing = Showing::on(self);
                 show(&bytes[from - low..from - low + size]);
             })?;
             self.report(bytes)?;
@@ -283,6 +285,7 @@ impl Core {
         let range = matches!(*lock(&mapped), Some(Ok(()))).then(|| raw.get_mapped_range(0..raw.size()));
         let shown = match range {
             Some(Ok(bytes)) => {
+                let _showing = Showing::on(self);
                 show(&bytes[start..start + len]);
                 true
             }
