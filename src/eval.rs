@@ -9,10 +9,11 @@ use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, Plan};
 use crate::tensor::{Inputs, Key, Kind, Node, Tensor, release};
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Plans kept per device; the least recently used goes first.
@@ -35,6 +36,30 @@ pub struct EvalStats {
     pub nodes: usize,
     /// Time the last evaluation spent collecting, matching, binding, storing and dropping: the graph's cost, without compiling or running.
     pub overhead: Duration,
+}
+
+thread_local! {
+    static FUSION: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Whether evaluations on this thread fuse operations: yes, unless `TL_NO_FUSION=1` is set or [`without_fusion`] is around.
+pub fn fusion() -> bool {
+    static FORBIDDEN: OnceLock<bool> = OnceLock::new();
+    FUSION.get() && !*FORBIDDEN.get_or_init(|| std::env::var("TL_NO_FUSION").is_ok_and(|v| v == "1"))
+}
+
+/// Runs `work`, in which evaluations of this thread leave operations unfused: each elementwise operation and each kernel is a dispatch of
+/// its own. For measuring what fusion gains, and for finding out which operation went wrong. Results of f16 and bf16 are then rounded
+/// after each operation.
+pub fn without_fusion<T>(work: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            FUSION.set(self.0);
+        }
+    }
+    let _restore = Restore(FUSION.replace(false));
+    work()
 }
 
 #[derive(Default)]
@@ -85,7 +110,7 @@ impl Evaluator {
         self.params.clear();
         self.stored.clear();
         let mut key = [Key::default(), Key::default()];
-        key[1].word(0x5851_F42D_4C95_7F2D);
+        key[1].word(if fusion() { 0x5851_F42D_4C95_7F2D } else { 0x1405_7B7E_F767_814F });
         for root in roots {
             let (root, _) = base(root);
             if root.mark.load(Relaxed) >> 32 != epoch >> 32 {
@@ -182,7 +207,7 @@ impl Evaluator {
                 graph.nodes[at].keep = true;
             }
         }
-        let compiled = Arc::new(compile(graph, device.machine().max_buffers())?);
+        let compiled = Arc::new(compile(graph, device.machine().max_buffers(), fusion())?);
         if self.plans.len() >= PLANS {
             if let Some(oldest) = self.plans.iter().min_by_key(|(_, (_, used))| *used).map(|(k, _)| *k) {
                 self.plans.remove(&oldest);
@@ -331,7 +356,11 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         // Only now may inputs go: nodes of `order` may be alive only through them.
         for (at, _) in &compiled.kept {
             // SAFETY: as above; stored nodes are not views.
-            unsafe { dead.extend((*e.order[*at as usize]).inputs().drain(..)) };
+            let n = unsafe { &*e.order[*at as usize] };
+            if !n.tracked || n.released.load(Relaxed) {
+                // SAFETY: as above.
+                dead.extend(unsafe { n.inputs() }.drain(..));
+            }
         }
         e.order.clear();
         e.stats.evaluations += 1;
@@ -344,6 +373,27 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         Lock::of(device).get().stats.overhead = before + after.elapsed();
     }
     Ok(true)
+}
+
+/// A node's inputs, which an evaluation may take away at any time.
+pub(crate) fn inputs_of(node: &Node) -> Inputs {
+    let _lock = Lock::of(&node.device);
+    // SAFETY: the lock is held.
+    unsafe { node.inputs() }.clone()
+}
+
+/// Lets the inputs of a node go that is stored already, and those of others as soon as they are.
+pub(crate) fn forget_inputs(node: &Node) {
+    let mut dead: Vec<Tensor> = Vec::new();
+    {
+        let _lock = Lock::of(&node.device);
+        node.released.store(true, Relaxed);
+        if node.stored.get().is_some() {
+            // SAFETY: the lock is held.
+            dead.extend(unsafe { node.inputs() }.drain(..));
+        }
+    }
+    release(&mut dead);
 }
 
 /// What the evaluator of `device` has done.

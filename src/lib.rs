@@ -15,6 +15,7 @@ pub mod device;
 pub mod tensor;
 
 pub mod adaptive;
+pub mod autograd;
 mod compile;
 pub mod eval;
 mod transfer;
@@ -24,7 +25,11 @@ pub mod ops;
 pub mod quant;
 
 pub mod io;
+pub mod measure;
+#[cfg(feature = "gpu")]
+pub mod metal;
 pub mod models;
+pub mod profile;
 #[cfg(feature = "text")]
 pub mod text;
 

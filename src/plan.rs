@@ -115,6 +115,54 @@ pub trait Kernel: Send + Sync {
     fn ops(&self, step: &Step) -> u64;
     /// The GPU form, or `None` where the adapter lacks what it needs.
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>;
+    /// A form in the driver's own language, where the adapter takes one (`adapter.raw`). It is asked for, and then run instead of the
+    /// WGSL, only where every operand is stored: row-major, from its buffer's start, with nothing fused into it, and no buffer both read
+    /// and written.
+    fn raw(&self, _step: &Step, _adapter: &AdapterInfo) -> Option<RawKernel> {
+        None
+    }
+}
+
+/// A language that a driver takes as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RawLanguage {
+    /// Metal's shading language, as text.
+    Msl,
+    /// Vulkan's binary format, as words.
+    SpirV,
+}
+
+/// A text in a driver's own language.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum RawSource {
+    /// Metal's shading language.
+    Msl(Cow<'static, str>),
+    /// SPIR-V, version 1.3 or older for the drivers that there are.
+    SpirV(Cow<'static, [u32]>),
+}
+
+/// A kernel's form in a driver's own language. Nothing checks or translates it.
+///
+/// Its bindings are the kernel's words as a uniform buffer (padded to whole 16 bytes), then one buffer per load, then one per store: in
+/// Metal `buffer(0)`, `buffer(1)`, …, in SPIR-V the bindings of descriptor set 0.
+#[derive(Clone, Debug)]
+pub struct RawKernel {
+    pub(crate) source: RawSource,
+    pub(crate) entry: &'static str,
+    pub(crate) workgroup: [u32; 3],
+    pub(crate) grid: [u32; 3],
+    pub(crate) words: Vec<Word>,
+}
+
+impl RawKernel {
+    /// A form with its entry point, threads of a workgroup (x, y, z), workgroups (x, y, z) and words.
+    ///
+    /// # Safety
+    /// The source must be valid for its driver, declare `workgroup`, bind what the step has and touch nothing outside of it: no bounds
+    /// check stands between it and the memory of the GPU.
+    pub unsafe fn new(source: RawSource, entry: &'static str, workgroup: [u32; 3], grid: [u32; 3], words: Vec<Word>) -> RawKernel {
+        RawKernel { source, entry, workgroup, grid, words }
+    }
 }
 
 /// What a kernel may ask about the GPU.
@@ -130,7 +178,14 @@ pub struct AdapterInfo {
     pub workgroup_threads: u32,
     /// Edge of cooperative matrices (f16 inputs, f32 sums): 8, 16, or 0 where there are none.
     pub coop: u32,
+    /// The language in which the driver takes kernels besides WGSL, if it takes any.
+    pub raw: Option<RawLanguage>,
 }
+
+/// Words of a GPU's scratch.
+pub const SCRATCH_WORDS: usize = 1 << 16;
+/// Words of it that are zero between dispatches.
+pub const SCRATCH_COUNTERS: usize = 1 << 10;
 
 /// A kernel's GPU form.
 ///
@@ -138,6 +193,8 @@ pub struct AdapterInfo {
 /// u32; `load4` wants `i % 4 == 0` and elements `i..i+4` of one row), `store_K(i, v)` and `store4_K(i, v)` for store K, `word(n) -> u32` for
 /// its own numbers and `fail(code: u32)` for a bad index. What stands between the lines `// default` and `// end` in a
 /// `.wgsl` file is a stand-in that makes the file valid alone; the generator replaces it.
+/// A text that reads `scratch` gets an `array<atomic<u32>>` of [`SCRATCH_WORDS`] that all dispatches share: its first
+/// [`SCRATCH_COUNTERS`] words are zero, and the text leaves them zero; the rest is arbitrary.
 /// For a load that is plain and contiguous, `raw_K` is its buffer as `array<vec4<u32>>`, or `array<u32>` for block formats.
 #[derive(Clone, Debug)]
 pub struct Wgsl {
@@ -295,6 +352,47 @@ impl Plan {
     }
 }
 
+impl Source {
+    /// Bytes that are read or written at least: each distinct element once.
+    pub fn distinct_bytes(&self) -> u64 {
+        let l = &self.layout;
+        let count: usize = l.shape.iter().zip(l.strides()).map(|(&d, &s)| if s == 0 { d.min(1) } else { d }).product();
+        if self.buf == Buf::Iota { 0 } else { (count / self.dtype.block() * self.dtype.block_bytes()) as u64 }
+    }
+}
+
+impl Step {
+    /// Bytes that the step has to move between memory and the processor: every operand once, results included. A table of which only a
+    /// part is read counts with what the operations can use.
+    pub fn bytes(&self) -> u64 {
+        let mut seen: Vec<&Source> = Vec::new();
+        let most = match &self.work {
+            Work::Kernel(k) => k.ops(self).saturating_mul(8),
+            Work::Map => u64::MAX,
+        };
+        let (loads, stores) = (self.loads.iter().map(|l| (&l.sources, most)), self.stores.iter().map(|s| (&s.sources, u64::MAX)));
+        let mut bytes = 0;
+        for (s, most) in loads.chain(stores).flat_map(|(list, most)| list.iter().map(move |s| (s, most))) {
+            if !seen.contains(&s) {
+                seen.push(s);
+                bytes += s.distinct_bytes().min(most);
+            }
+        }
+        bytes + self.stores.iter().map(|s| s.target.distinct_bytes()).sum::<u64>()
+    }
+
+    /// Arithmetic operations: the kernel's, and those of fused programs, once an element.
+    pub fn operations(&self) -> u64 {
+        let own = match &self.work {
+            Work::Kernel(k) => k.ops(self),
+            Work::Map => 0,
+        };
+        let loads = self.loads.iter().map(|l| l.shape.count() * l.program.arithmetic());
+        let stores = self.stores.iter().map(|s| s.shape.count() * s.program.arithmetic());
+        own + loads.chain(stores).sum::<usize>() as u64
+    }
+}
+
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, s) in self.steps.iter().enumerate() {
@@ -348,6 +446,28 @@ impl fmt::Display for ProgramOver<'_> {
         }
         write!(f, "{text} {}", self.2)
     }
+}
+
+/// How finely runs are timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timing {
+    /// Each run as a whole: it runs as it always does.
+    Runs,
+    /// Every step.
+    Steps,
+}
+
+/// When a run happened and its steps with it.
+#[derive(Clone)]
+pub struct RunTimes {
+    /// What ran.
+    pub plan: Arc<Plan>,
+    /// When the host began to submit it and when it was done with that.
+    pub host: [std::time::Instant; 2],
+    /// Start and end of the run in seconds on the machine's own clock; `None` where it has none.
+    pub run: Option<[f64; 2]>,
+    /// The same for each step; `None` where it was not measured or had nothing to do.
+    pub steps: Vec<Option<[f64; 2]>>,
 }
 
 /// A device's memory as the engine counts it.

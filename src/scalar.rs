@@ -264,6 +264,10 @@ impl Program {
     pub fn dtype(&self) -> DType {
         self.insts.last().expect("a program has an instruction").dtype
     }
+    /// How many of the instructions compute something: not the reads, the numbers and the conversions.
+    pub fn arithmetic(&self) -> usize {
+        self.insts.iter().filter(|i| matches!(i.op, Prim::Unary(_) | Prim::Binary(_) | Prim::Where | Prim::Philox)).count()
+    }
     /// Whether the program only passes source 0 on.
     pub fn is_identity(&self) -> bool {
         self.insts.len() == 1 && self.insts[0].op == Prim::Source(0)

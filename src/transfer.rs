@@ -68,7 +68,7 @@ impl Tensor {
             let _turn = Lock::of(&device);
             let own = !matches!(self.node.kind, Kind::View(_)) && self.node.metas.len() == 1 && Arc::strong_count(&self.node) == 1;
             if let Some(buffers) = self.node.stored.get().filter(|b| own && b[0].is_unique()) {
-                return device.machine().write(&buffers[0], bytemuck::cast_slice(data));
+                return device.machine().overwrite(&buffers[0], bytemuck::cast_slice(data));
             }
         }
         *self = Tensor::leaf(&device, self.meta(), device.upload(Bytes::of_vec(data.to_vec()))?, "copy_from_slice", at);

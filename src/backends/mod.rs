@@ -7,10 +7,13 @@ pub mod limits;
 pub mod pool;
 pub mod report;
 
+#[cfg(feature = "gpu")]
+pub use crate::metal::{self, Backend};
+
 use self::pool::PoolControl;
 use crate::dtype::DType;
 use crate::error::{At, TensorResult};
-use crate::plan::{MemoryStats, Plan, StorageMode, TransferStats};
+use crate::plan::{MemoryStats, Plan, RunTimes, StorageMode, Timing, TransferStats};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -144,6 +147,13 @@ pub trait Machine: Send + Sync {
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer>;
     /// Runs the plan; returns when it is submitted. `params` are the plan's run-time numbers.
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()>;
+    /// From now on runs are timed, until [`Machine::finish_timing`].
+    ///
+    /// # Errors
+    /// When they are timed already.
+    fn start_timing(&self, detail: Timing) -> TensorResult<()>;
+    /// Ends timing and gives the times of the runs since it began, in order; waits for them.
+    fn finish_timing(&self) -> TensorResult<Vec<RunTimes>>;
     /// Waits for what was submitted and copies `out.len()` bytes from byte `start`. Gives the error of any bad index met since the last read.
     fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()>;
     /// As [`Machine::read`], but only submits the copy: the returned call waits for it and gives the bytes. What is submitted in between
@@ -156,7 +166,7 @@ pub trait Machine: Send + Sync {
     /// As [`Machine::read`], but shows the bytes where they lie, without a copy where host and machine share the memory.
     fn view(&self, buffer: &Buffer, start: usize, len: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<()>;
     /// Writes the first bytes of a buffer that nobody else holds, after what was submitted before.
-    fn write(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()>;
+    fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()>;
     /// As [`Machine::upload`], into memory of this kind where the machine has it.
     fn upload_as(&self, bytes: Bytes, _mode: StorageMode) -> TensorResult<Buffer> {
         self.upload(bytes)

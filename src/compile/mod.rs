@@ -58,8 +58,8 @@ impl<'a> GNode<'a> {
     }
 }
 
-/// Compiles a graph. `buffers` is how many buffers the machine can bind in one step.
-pub(crate) fn compile(mut graph: Graph, buffers: usize) -> TensorResult<Compiled> {
+/// Compiles a graph. `buffers` is how many buffers the machine can bind in one step; without `fuse`, every node is a step of its own.
+pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool) -> TensorResult<Compiled> {
     if graph.nodes.len() > 60_000 || graph.params > 60_000 {
         return Err(TensorError::Unsupported(format!("an evaluation of {} nodes; call eval() in between", graph.nodes.len())));
     }
@@ -73,8 +73,10 @@ pub(crate) fn compile(mut graph: Graph, buffers: usize) -> TensorResult<Compiled
         }
     }
     let users = users(&graph, &same);
-    let mut steps = fuse::Fuser::new(&graph, &same, &users, buffers).run();
-    steps.merge_siblings(buffers);
+    let mut steps = fuse::Fuser::new(&graph, &same, &users, buffers, fuse).run();
+    if fuse {
+        steps.merge_siblings(buffers);
+    }
     memory::plan(steps, &graph, &same, inputs)
 }
 

@@ -1,7 +1,8 @@
 // Largest or smallest element of the last axis, or its index: TEAM threads a row; the first of equals counts, and NaN before all.
 //
 // Elements are compared as unsigned keys in the same order, so one text serves every type and NaN needs no comparison of floats.
-// Words: 0 rows, 1 cols, 2 workgroups in x.
+// SPLIT: several workgroups a row, of which the last to arrive compares their results, as in reduce.wgsl.
+// Words: 0 rows, 1 cols, 2 workgroups in x, 3 workgroups a row.
 
 // default
 const WORKGROUP: u32 = 256;
@@ -10,10 +11,13 @@ const MIN: u32 = 0;
 const KIND: u32 = 0;
 const VEC: u32 = 1;
 const ACROSS: u32 = 0;
+const SPLIT: u32 = 1;
+const COUNTERS: u32 = 1024;
 alias T_0 = f32;
 @group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<f32>;
 @group(0) @binding(2) var<storage, read> words: array<u32>;
+@group(0) @binding(3) var<storage, read_write> scratch: array<atomic<u32>>;
 fn word(n: u32) -> u32 { return words[n]; }
 fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
 fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
@@ -26,6 +30,7 @@ const FLOAT: u32 = 0;
 const SIGNED: u32 = 1;
 const ROWS: u32 = WORKGROUP / TEAM;
 var<private> thread: u32;
+var<workgroup> arrived: u32;
 
 // A key that grows with the element (shrinks for MIN); NaN has the largest.
 fn key(x: T_0) -> u32 {
@@ -53,23 +58,47 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let rows = word(0u); let cols = word(1u);
   var lane = lid % TEAM; var row = lid / TEAM;
   if (ACROSS == 1u) { lane = lid / ROWS; row = lid % ROWS; }
-  row += (wid.y * word(2u) + wid.x) * ROWS;
+  var block = wid.y * word(2u) + wid.x;
+  var first = lane; var step = TEAM; var part = 0u;
+  if (SPLIT == 1u) {
+    part = block % word(3u); block /= word(3u);
+    first += part * TEAM; step *= word(3u);
+  }
+  row += block * ROWS;
   let start = min(row, rows - 1u) * cols;
   var best = vec2<u32>(0u, 0xffffffffu);
   if (VEC == 1u) {
-    var c = 4u * lane;
-    for (; c + 12u * TEAM < cols; c += 16u * TEAM) {
-      let x0 = load4_0(start + c); let x1 = load4_0(start + c + 4u * TEAM);
-      let x2 = load4_0(start + c + 8u * TEAM); let x3 = load4_0(start + c + 12u * TEAM);
+    var c = 4u * first;
+    for (; c + 12u * step < cols; c += 16u * step) {
+      let x0 = load4_0(start + c); let x1 = load4_0(start + c + 4u * step);
+      let x2 = load4_0(start + c + 8u * step); let x3 = load4_0(start + c + 12u * step);
       best = better4(best, x0, c);
-      best = better4(best, x1, c + 4u * TEAM);
-      best = better4(best, x2, c + 8u * TEAM);
-      best = better4(best, x3, c + 12u * TEAM);
+      best = better4(best, x1, c + 4u * step);
+      best = better4(best, x2, c + 8u * step);
+      best = better4(best, x3, c + 12u * step);
     }
-    for (; c < cols; c += 4u * TEAM) { best = better4(best, load4_0(start + c), c); }
+    for (; c < cols; c += 4u * step) { best = better4(best, load4_0(start + c), c); }
   } else {
-    for (var c = lane; c < cols; c += TEAM) { best = better(best, vec2<u32>(key(load_0(start + c)), c)); }
+    for (var c = first; c < cols; c += step) { best = better(best, vec2<u32>(key(load_0(start + c)), c)); }
   }
   best = team_best(best);
+  if (SPLIT == 1u) {
+    let parts = word(3u);
+    let own = COUNTERS + 2u * min(row, rows - 1u) * parts;
+    if (lane == 0u && row < rows) {
+      atomicStore(&scratch[own + 2u * part], best.x);
+      atomicStore(&scratch[own + 2u * part + 1u], best.y);
+    }
+    storageBarrier();
+    if (lid == 0u) { arrived = atomicAdd(&scratch[block], 1u); }
+    if (workgroupUniformLoad(&arrived) != parts - 1u) { return; }
+    storageBarrier();
+    best = vec2<u32>(0u, 0xffffffffu);
+    for (var p = lane; p < parts; p += TEAM) {
+      best = better(best, vec2<u32>(atomicLoad(&scratch[own + 2u * p]), atomicLoad(&scratch[own + 2u * p + 1u])));
+    }
+    best = team_best(best);
+    if (lid == 0u) { atomicStore(&scratch[block], 0u); }
+  }
   if (lane == 0u && row < rows) { finish(row, best.y); }
 }

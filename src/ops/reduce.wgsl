@@ -1,7 +1,8 @@
-// Sum, mean or product over the last axis: TEAM threads a row.
+// Sum, mean or product over the last axis: TEAM threads a row, or SPLIT: several workgroups a row.
 //
 // ACROSS: neighbouring threads take neighbouring rows, for an operand whose rows lie side by side in memory.
-// Words: 0 rows, 1 cols, 2 workgroups in x.
+// SPLIT: each workgroup leaves its part in common memory and counts itself; the last one adds the parts up, in their order, so that every run
+// gives the same bits. Words: 0 rows, 1 cols, 2 workgroups in x, 3 workgroups a row.
 
 // default
 const WORKGROUP: u32 = 256;
@@ -9,10 +10,13 @@ const TEAM: u32 = 32;
 const OP: u32 = 0;
 const VEC: u32 = 1;
 const ACROSS: u32 = 0;
+const SPLIT: u32 = 1;
+const COUNTERS: u32 = 1024;
 alias T_0 = f32;
 @group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<f32>;
 @group(0) @binding(2) var<storage, read> words: array<u32>;
+@group(0) @binding(3) var<storage, read_write> scratch: array<atomic<u32>>;
 fn word(n: u32) -> u32 { return words[n]; }
 fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
 fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
@@ -25,6 +29,7 @@ const MEAN: u32 = 1;
 const PROD: u32 = 2;
 const ROWS: u32 = WORKGROUP / TEAM;
 var<private> thread: u32;
+var<workgroup> arrived: u32;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
@@ -32,31 +37,47 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let rows = word(0u); let cols = word(1u);
   var lane = lid % TEAM; var row = lid / TEAM;
   if (ACROSS == 1u) { lane = lid / ROWS; row = lid % ROWS; }
-  row += (wid.y * word(2u) + wid.x) * ROWS;
+  var block = wid.y * word(2u) + wid.x;
+  // The thread's first place in its row, and the distance to the next.
+  var first = lane; var step = TEAM; var part = 0u;
+  if (SPLIT == 1u) {
+    part = block % word(3u); block /= word(3u);
+    first += part * TEAM; step *= word(3u);
+  }
+  row += block * ROWS;
   var unit = T_0(0);
   if (OP == PROD) { unit = T_0(1); }
   var a = vec4<T_0>(unit); var b = vec4<T_0>(unit);
   let start = min(row, rows - 1u) * cols;
   if (VEC == 1u) {
     let quads = cols / 4u;
-    var v = lane;
-    for (; v + 3u * TEAM < quads; v += 4u * TEAM) {
+    var v = first;
+    if (SPLIT == 1u) {
+      // Eight loads under way at a time: few rows leave few threads to hide the way to memory.
+      for (; v + 7u * step < quads; v += 8u * step) {
+        let at = start + 4u * v; let far = at + 16u * step;
+        let x0 = load4_0(at); let x1 = load4_0(at + 4u * step); let x2 = load4_0(at + 8u * step); let x3 = load4_0(at + 12u * step);
+        let y0 = load4_0(far); let y1 = load4_0(far + 4u * step); let y2 = load4_0(far + 8u * step); let y3 = load4_0(far + 12u * step);
+        if (OP == PROD) { a *= (x0 * x1) * (x2 * x3); b *= (y0 * y1) * (y2 * y3); } else { a += (x0 + x1) + (x2 + x3); b += (y0 + y1) + (y2 + y3); }
+      }
+    }
+    for (; v + 3u * step < quads; v += 4u * step) {
       let at = start + 4u * v;
-      let x0 = load4_0(at); let x1 = load4_0(at + 4u * TEAM); let x2 = load4_0(at + 8u * TEAM); let x3 = load4_0(at + 12u * TEAM);
+      let x0 = load4_0(at); let x1 = load4_0(at + 4u * step); let x2 = load4_0(at + 8u * step); let x3 = load4_0(at + 12u * step);
       if (OP == PROD) { a *= x0 * x1; b *= x2 * x3; } else { a += x0 + x1; b += x2 + x3; }
     }
-    for (; v < quads; v += TEAM) {
+    for (; v < quads; v += step) {
       let x = load4_0(start + 4u * v);
       if (OP == PROD) { a *= x; } else { a += x; }
     }
   } else {
-    var c = lane;
-    for (; c + 3u * TEAM < cols; c += 4u * TEAM) {
+    var c = first;
+    for (; c + 3u * step < cols; c += 4u * step) {
       let at = start + c;
-      let x = vec4<T_0>(load_0(at), load_0(at + TEAM), load_0(at + 2u * TEAM), load_0(at + 3u * TEAM));
+      let x = vec4<T_0>(load_0(at), load_0(at + step), load_0(at + 2u * step), load_0(at + 3u * step));
       if (OP == PROD) { a *= x; } else { a += x; }
     }
-    for (; c < cols; c += TEAM) {
+    for (; c < cols; c += step) {
       let x = load_0(start + c);
       if (OP == PROD) { b.x *= x; } else { b.x += x; }
     }
@@ -64,6 +85,22 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var r = unit;
   if (OP == PROD) { a *= b; r = (a.x * a.y) * (a.z * a.w); } else { a += b; r = (a.x + a.y) + (a.z + a.w); }
   r = team_reduce(r);
+  if (SPLIT == 1u) {
+    let parts = word(3u);
+    let own = COUNTERS + min(row, rows - 1u) * parts;
+    if (lane == 0u && row < rows) { atomicStore(&scratch[own + part], bitcast<u32>(r)); }
+    storageBarrier();
+    if (lid == 0u) { arrived = atomicAdd(&scratch[block], 1u); }
+    if (workgroupUniformLoad(&arrived) != parts - 1u) { return; }
+    storageBarrier();
+    r = unit;
+    for (var p = lane; p < parts; p += TEAM) {
+      let x = bitcast<T_0>(atomicLoad(&scratch[own + p]));
+      if (OP == PROD) { r *= x; } else { r += x; }
+    }
+    r = team_reduce(r);
+    if (lid == 0u) { atomicStore(&scratch[block], 0u); }
+  }
   if (OP == MEAN) { r = r / T_0(cols); }
   if (lane == 0u && row < rows) { store_0(row, r); }
 }

@@ -9,6 +9,7 @@ pub mod math;
 mod memory;
 pub mod operand;
 pub mod path;
+pub mod probe;
 mod span;
 mod task;
 mod team;
@@ -27,7 +28,7 @@ use crate::backends::pool::PoolControl;
 use crate::backends::{Buffer, Bytes, Machine};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
-use crate::plan::{Buf, Load, MemoryStats, Plan, Source, Step, Work};
+use crate::plan::{Buf, Load, MemoryStats, Plan, RunTimes, Source, Step, Timing, Work};
 use map::Code;
 use memory::Pool;
 use smallvec::SmallVec;
@@ -36,6 +37,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
 use task::{Common, CpuTask, Local, NoScratch, Operand, Prepared, Role};
 use team::{Barrier, Team};
 
@@ -61,6 +63,15 @@ pub struct CpuMachine {
     /// Held while a plan runs.
     running: Mutex<()>,
     submits: AtomicU64,
+    /// Times of runs, while they are asked for.
+    times: Mutex<Option<Times>>,
+}
+
+/// Runs that were timed.
+struct Times {
+    since: Instant,
+    detail: Timing,
+    runs: Vec<RunTimes>,
 }
 
 /// As many threads as `TL_NUM_THREADS` says, else as there are cores for this process.
@@ -100,6 +111,7 @@ impl CpuMachine {
             plans: Mutex::default(),
             running: Mutex::default(),
             submits: AtomicU64::new(0),
+            times: Mutex::default(),
         })
     }
 
@@ -236,7 +248,7 @@ impl Machine for CpuMachine {
         self.pool.upload(bytes).map(Buffer::Cpu)
     }
 
-    fn write(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()> {
+    fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()> {
         match buffer {
             Buffer::Cpu(b) if b.is_unique() && bytes.len() <= b.len() => {
                 // SAFETY: nobody else holds the buffer, runs are over when `run` returns, and the bytes fit.
@@ -248,6 +260,9 @@ impl Machine for CpuMachine {
     }
 
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
+        let timed = lock(&self.times).as_ref().map(|t| (t.detail, Instant::now()));
+        // When each step began, and when the last one ended, as the calling thread sees it.
+        let marks = timed.map(|_| Mutex::new(Vec::with_capacity(plan.steps.len() + 1)));
         self.submits.fetch_add(1, Ordering::Relaxed);
         let prepared = self.prepared(plan)?;
         let slots = plan.slots.iter().map(|&bytes| self.pool.alloc(bytes)).collect::<TensorResult<SmallVec<[CpuBuffer; 8]>>>()?;
@@ -281,6 +296,7 @@ impl Machine for CpuMachine {
         let no_scratch = AtomicU64::new(0);
         let walk = |thread: usize, all: usize| {
             let mut local = lock(&self.locals[thread]);
+            let mut marks = marks.as_ref().filter(|_| thread == 0).map(lock);
             let mut before = 1;
             let mut rest = &spans[..];
             for (step, prepared) in plan.steps.iter().zip(prepared.iter()) {
@@ -292,6 +308,9 @@ impl Machine for CpuMachine {
                     self.between.wait(all);
                 }
                 before = threads;
+                if let Some(marks) = &mut marks {
+                    marks.push(Instant::now());
+                }
                 if thread >= threads {
                     continue;
                 }
@@ -310,6 +329,15 @@ impl Machine for CpuMachine {
             walk(0, 1);
         } else {
             self.team.run(&|thread| walk(thread, team));
+        }
+        if let (Some((detail, host)), Some(marks), Some(times)) = (timed, marks, lock(&self.times).as_mut()) {
+            let end = Instant::now();
+            let marks = marks.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let at = |t: Instant| t.saturating_duration_since(times.since).as_secs_f64();
+            let ends = marks.iter().skip(1).chain([&end]);
+            let steps = marks.iter().zip(ends).map(|(&a, &b)| (detail == Timing::Steps).then(|| [at(a), at(b)])).collect();
+            let run = [at(marks.first().copied().unwrap_or(end)), at(end)];
+            times.runs.push(RunTimes { plan: plan.clone(), host: [host, end], run: Some(run), steps });
         }
         if panicked.load(Ordering::SeqCst) {
             self.common.barrier.mend();
@@ -346,6 +374,18 @@ impl Machine for CpuMachine {
             buffer.on_host().ok_or_else(|| TensorError::UnsupportedDevice("the cpu was asked to read memory of another device".into()))?;
         show(part(buffer, start, len)?);
         Ok(())
+    }
+
+    fn start_timing(&self, detail: Timing) -> TensorResult<()> {
+        let mut times = lock(&self.times);
+        if times.is_some() {
+            return Err(TensorError::Invalid("the cpu is being timed already".into()));
+        }
+        *times = Some(Times { since: Instant::now(), detail, runs: vec![] });
+        Ok(())
+    }
+    fn finish_timing(&self) -> TensorResult<Vec<RunTimes>> {
+        Ok(lock(&self.times).take().map_or(vec![], |t| t.runs))
     }
 
     fn synchronize(&self) -> TensorResult<()> {

@@ -2,7 +2,7 @@
 
 use crate::backends::limits::{Room, host_room};
 use crate::error::{TensorError, TensorResult};
-use crate::plan::AdapterInfo;
+use crate::plan::{AdapterInfo, RawLanguage};
 use std::sync::OnceLock;
 use wgpu::{Backend, Backends, DeviceType, Features};
 
@@ -30,14 +30,16 @@ pub struct AdapterDescription {
 }
 
 /// Optional features, requested wherever they are offered.
-const WANTED: [(Features, &str); 7] = [
+const WANTED: [(Features, &str); 9] = [
     (Features::SHADER_F16, "f16"),
     (Features::SUBGROUP, "subgroup"),
     (Features::IMMEDIATES, "immediates"),
     (Features::TIMESTAMP_QUERY, "timestamps"),
+    (Features::TIMESTAMP_QUERY_INSIDE_PASSES, "timestamps in passes"),
     (Features::MEMORY_DECORATION_COHERENT, "coherent"),
     (Features::EXPERIMENTAL_COOPERATIVE_MATRIX, "cooperative matrix"),
     (Features::MAPPABLE_PRIMARY_BUFFERS, "shared buffers"),
+    (Features::PASSTHROUGH_SHADERS, "raw kernels"),
 ];
 
 const NATIVE: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
@@ -253,7 +255,8 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         label: Some("tensorlogic"),
         required_features: features,
         required_limits: limits.clone(),
-        // SAFETY: the one experimental feature used is the cooperative matrix, in kernels that are tested with runtime checks on.
+        // SAFETY: the experimental features used are the cooperative matrix, in kernels that are tested with runtime checks on, and
+        // kernels in the driver's language, whose authors vouch for them (`RawKernel::new`).
         experimental_features: unsafe { wgpu::ExperimentalFeatures::enabled() },
         ..Default::default()
     };
@@ -293,6 +296,12 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         workgroup_bytes: limits.max_compute_workgroup_storage_size,
         workgroup_threads: limits.max_compute_invocations_per_workgroup,
         coop,
+        raw: match i.backend {
+            _ if !has(Features::PASSTHROUGH_SHADERS) => None,
+            Backend::Metal => Some(RawLanguage::Msl),
+            Backend::Vulkan => Some(RawLanguage::SpirV),
+            _ => None,
+        },
     };
     Ok(Opened {
         device,

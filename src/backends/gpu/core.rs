@@ -1,9 +1,9 @@
 //! What all parts of the machine share: the device, its pool, and what went wrong.
 
 use super::adapter::Opened;
-use super::pool::{PRIVATE, Pool, SHARED, size_class};
+use super::pool::{GpuBuffer, PRIVATE, Pool, SHARED, size_class};
 use crate::error::{At, TensorError, TensorResult};
-use crate::plan::{AdapterInfo, TransferStats};
+use crate::plan::{AdapterInfo, SCRATCH_WORDS, TransferStats};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,6 +38,8 @@ pub(super) struct Core {
     pub submits: AtomicU64,
     /// Four words: a flag, the step's tag, the index.
     pub error_record: wgpu::Buffer,
+    /// Counters and partial results of kernels whose workgroups work on one result; counters are zero between dispatches.
+    pub scratch: wgpu::Buffer,
     /// Whether a step that can report an index ran since the record was last read.
     pub may_fail: AtomicBool,
     /// The steps that can report an index, by tag.
@@ -48,6 +50,8 @@ pub(super) struct Core {
     /// The kind of memory of buffers that tensors hold.
     pub kind: AtomicU8,
     pub transfers: Transfers,
+    /// Copies for the next submit, each with the staging memory that it reads.
+    pub copies: Mutex<Vec<(wgpu::CommandBuffer, GpuBuffer)>>,
     /// Held while a buffer is mapped, and by every submit: a submit that names a mapped buffer would be refused.
     pub turn: Mutex<()>,
     /// Numbers of buffers; 0 is no buffer.
@@ -87,6 +91,12 @@ impl Core {
         });
         let most = max_binding & !15;
         let pool = Pool::new(o.name.clone(), o.room, move |bytes| Some(size_class(bytes, most) as usize));
+        let scratch = o.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("scratch"),
+            size: 4 * SCRATCH_WORDS as u64,
+            usage: wgpu::BufferUsages::STORAGE,
+            mapped_at_creation: false,
+        });
         Arc::new(Core {
             device: o.device,
             queue: o.queue,
@@ -100,12 +110,14 @@ impl Core {
             soft_f16: AtomicBool::new(false),
             submits: AtomicU64::new(0),
             error_record,
+            scratch,
             may_fail: AtomicBool::new(false),
             tags: Mutex::new(Vec::new()),
             pool,
             shared_usage: o.shared_usage,
             kind: AtomicU8::new(if o.unified && !o.shared_usage.is_empty() { SHARED } else { PRIVATE }),
             transfers: Transfers::default(),
+            copies: Mutex::default(),
             turn: Mutex::new(()),
             next_id: AtomicU64::new(1),
             trouble,
@@ -186,17 +198,18 @@ impl Core {
         TensorError::Index { op, message: format!("index {} lies outside its dimension", record[2] as i32), at }
     }
 
-    /// Counts one submit of plan work; `before` runs first.
-    pub fn submit(&self, before: Option<wgpu::CommandBuffer>, commands: wgpu::CommandBuffer) -> wgpu::SubmissionIndex {
+    /// Counts one submit of plan work.
+    pub fn submit(&self, commands: wgpu::CommandBuffer) -> wgpu::SubmissionIndex {
         self.submits.fetch_add(1, Ordering::Relaxed);
-        let _turn = lock(&self.turn);
-        self.queue.submit(before.into_iter().chain([commands]))
+        self.send(Some(commands))
     }
 
-    /// Submits copies that no plan took along.
-    pub fn flush(&self, copies: Option<wgpu::CommandBuffer>) {
+    /// Submits commands, and before them the copies that wait for a submit.
+    pub fn send(&self, commands: Option<wgpu::CommandBuffer>) -> wgpu::SubmissionIndex {
+        let copies = std::mem::take(&mut *lock(&self.copies));
+        let (before, _staging): (Vec<_>, Vec<_>) = copies.into_iter().unzip();
         let _turn = lock(&self.turn);
-        self.queue.submit(copies);
+        self.queue.submit(before.into_iter().chain(commands))
     }
 
     /// The kind of memory of buffers that tensors hold.

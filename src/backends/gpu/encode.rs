@@ -2,8 +2,10 @@
 
 use super::core::{Core, lock};
 use super::meta::{MetaWord, param_bits};
+use super::operand::Bound;
 use super::pipelines::{Pipeline, Pipelines};
 use super::pool::{GpuBuffer, PRIVATE};
+use super::timer::Timer;
 use super::wgsl::{Style, step_text};
 use crate::backends::pool::PoolControl;
 use crate::error::{TensorError, TensorResult};
@@ -22,10 +24,10 @@ const OPS_PER_SUBMIT: u64 = 500_000_000_000;
 /// Plans kept before dead ones are looked for.
 const PLANS: usize = 256;
 
-struct Dispatch {
+pub(super) struct Dispatch {
     pipeline: Arc<Pipeline>,
-    /// The buffer of each binding after the first; `None` is the error record.
-    buffers: SmallVec<[Option<Buf>; 8]>,
+    /// The buffer of each binding after the first.
+    buffers: SmallVec<[Bound; 8]>,
     grid: [u32; 3],
     start: u64,
     bytes: u64,
@@ -33,10 +35,10 @@ struct Dispatch {
     groups: SmallVec<[(SmallVec<[u64; 8]>, wgpu::BindGroup); 2]>,
     next: usize,
     /// Whether the submit ends here.
-    last: bool,
+    pub last: bool,
     name: &'static str,
     /// The step's place in the plan.
-    step: usize,
+    pub step: usize,
 }
 
 struct Prepared {
@@ -57,6 +59,8 @@ pub(super) struct Runner {
     pipelines: Pipelines,
     plans: HashMap<usize, Prepared>,
     leased: Vec<GpuBuffer>,
+    /// Timing, while it is asked for.
+    pub timer: Option<Timer>,
 }
 
 impl Runner {
@@ -147,18 +151,8 @@ impl Runner {
         Ok(p)
     }
 
-    /// Encodes and submits a plan, after the copies `before`; with a timer, step by step.
-    pub fn run(
-        &mut self,
-        core: &Arc<Core>,
-        plan: &Arc<Plan>,
-        inputs: &[&GpuBuffer],
-        outputs: &[&GpuBuffer],
-        params: &[f64],
-        before: &mut Option<wgpu::CommandBuffer>,
-        timer: Option<&mut Timer>,
-    ) -> TensorResult<()> {
-        core.check()?;
+    /// Prepares a plan unless it is prepared already.
+    pub fn ready(&mut self, core: &Core, plan: &Arc<Plan>) -> TensorResult<()> {
         let key = Arc::as_ptr(plan) as usize;
         if self.plans.get(&key).is_none_or(|p| p.plan.upgrade().is_none()) {
             let p = self.prepare(core, plan)?;
@@ -167,7 +161,21 @@ impl Runner {
             }
             self.plans.insert(key, p);
         }
-        let Some(p) = self.plans.get_mut(&key) else { return Ok(()) };
+        Ok(())
+    }
+
+    /// Encodes and submits a plan.
+    pub fn run(
+        &mut self,
+        core: &Arc<Core>,
+        plan: &Arc<Plan>,
+        inputs: &[&GpuBuffer],
+        outputs: &[&GpuBuffer],
+        params: &[f64],
+    ) -> TensorResult<()> {
+        core.check()?;
+        self.ready(core, plan)?;
+        let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(()) };
         for &(at, w) in &p.patches {
             let param = |n: u16| {
                 params
@@ -215,8 +223,8 @@ impl Runner {
             let mut ids: SmallVec<[u64; 8]> = SmallVec::new();
             for b in &d.buffers {
                 ids.push(match b {
-                    Some(b) => find(*b).ok_or_else(missing)?.0.id,
-                    None => 0,
+                    Bound::Plan(b) => find(*b).ok_or_else(missing)?.0.id,
+                    Bound::Errors | Bound::Scratch => 0,
                 });
             }
             if let Some(at) = d.groups.iter().position(|g| g.0 == ids) {
@@ -228,8 +236,9 @@ impl Runner {
             entries.push(wgpu::BindGroupEntry { binding: 0, resource: whole(block, d.start, std::num::NonZeroU64::new(d.bytes)) });
             for (n, b) in d.buffers.iter().enumerate() {
                 let buffer = match b {
-                    Some(b) => &find(*b).ok_or_else(missing)?.0.raw,
-                    None => &core.error_record,
+                    Bound::Plan(b) => &find(*b).ok_or_else(missing)?.0.raw,
+                    Bound::Errors => &core.error_record,
+                    Bound::Scratch => &core.scratch,
                 };
                 entries.push(wgpu::BindGroupEntry { binding: n as u32 + 1, resource: whole(buffer, 0, None) });
             }
@@ -247,9 +256,9 @@ impl Runner {
         if p.fails {
             core.may_fail.store(true, Ordering::Relaxed);
         }
-        match timer {
-            None => submit(core, &p.steps, before),
-            Some(t) => t.submit(core, &p.steps, before)?,
+        match &mut self.timer {
+            None => submit(core, &p.steps),
+            Some(t) => t.submit(core, plan, &p.steps)?,
         }
         // The queue keeps order: whoever gets these next writes after this run is done.
         self.leased.clear();
@@ -258,84 +267,28 @@ impl Runner {
 }
 
 /// Encodes and submits dispatches: one pass, and one submit unless the work is long.
-fn submit(core: &Core, steps: &[Dispatch], before: &mut Option<wgpu::CommandBuffer>) {
+fn submit(core: &Core, steps: &[Dispatch]) {
     let mut rest = steps;
     while !rest.is_empty() {
         let end = rest.iter().position(|d| d.last).map_or(rest.len(), |e| e + 1);
         let (now, later) = rest.split_at(end);
         rest = later;
         let mut encoder = core.device.create_command_encoder(&Default::default());
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        let mut current: *const Pipeline = std::ptr::null();
-        for d in now {
-            if !std::ptr::eq(current, Arc::as_ptr(&d.pipeline)) {
-                pass.set_pipeline(&d.pipeline.raw);
-                current = Arc::as_ptr(&d.pipeline);
-            }
-            d.record(&mut pass);
-        }
-        drop(pass);
-        core.submit(before.take(), encoder.finish());
+        record_all(&mut encoder.begin_compute_pass(&Default::default()), now, |_, _| {});
+        core.submit(encoder.finish());
     }
 }
 
-impl Dispatch {
-    fn record(&self, pass: &mut wgpu::ComputePass<'_>) {
-        pass.set_bind_group(0, &self.groups[self.next].1, &[]);
-        pass.dispatch_workgroups(self.grid[0], self.grid[1], self.grid[2]);
-    }
-}
-
-/// GPU time of each step, from timestamps around one pass per step.
-pub(super) struct Timer {
-    /// Seconds by place in the plan; `None` for steps that had nothing to do or were too many to time.
-    pub seconds: Vec<Option<f64>>,
-}
-
-impl Timer {
-    fn submit(&mut self, core: &Core, steps: &[Dispatch], before: &mut Option<wgpu::CommandBuffer>) -> TensorResult<()> {
-        let refused = |e| core.refused(e);
-        let timed = steps.len().min(wgpu::QUERY_SET_MAX_QUERIES as usize / 2) as u32;
-        let bytes = timed as u64 * 16;
-        let queries = core
-            .guarded(|| {
-                core.device.create_query_set(&wgpu::QuerySetDescriptor {
-                    label: None,
-                    ty: wgpu::QueryType::Timestamp,
-                    count: (2 * timed).max(1),
-                })
-            })
-            .map_err(refused)?;
-        let buffer = |usage| {
-            let descriptor = wgpu::BufferDescriptor {
-                label: None,
-                size: bytes.max(16),
-                usage: usage | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
-                mapped_at_creation: false,
-            };
-            core.guarded(|| core.device.create_buffer(&descriptor)).map_err(refused)
-        };
-        let resolved = buffer(wgpu::BufferUsages::QUERY_RESOLVE)?;
-        let mut encoder = core.device.create_command_encoder(&Default::default());
-        for (n, d) in steps.iter().enumerate() {
-            let at = n as u32;
-            let writes = (at < timed).then_some(wgpu::ComputePassTimestampWrites {
-                query_set: &queries,
-                beginning_of_pass_write_index: Some(2 * at),
-                end_of_pass_write_index: Some(2 * at + 1),
-            });
-            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some(d.name), timestamp_writes: writes });
+/// Records dispatches in a pass; `after` follows each of them.
+pub(super) fn record_all(pass: &mut wgpu::ComputePass<'_>, steps: &[Dispatch], after: impl Fn(&mut wgpu::ComputePass<'_>, usize)) {
+    let mut current: *const Pipeline = std::ptr::null();
+    for (n, d) in steps.iter().enumerate() {
+        if !std::ptr::eq(current, Arc::as_ptr(&d.pipeline)) {
             pass.set_pipeline(&d.pipeline.raw);
-            d.record(&mut pass);
+            current = Arc::as_ptr(&d.pipeline);
         }
-        encoder.resolve_query_set(&queries, 0..2 * timed, &resolved, 0);
-        core.submit(before.take(), encoder.finish());
-        let mut ticks = vec![[0u64; 2]; timed as usize];
-        core.fetch(&mut None, Some((&resolved, 0, bytes)), false, |b| bytemuck::cast_slice_mut::<_, u8>(&mut ticks).copy_from_slice(b))?;
-        let period = core.queue.get_timestamp_period() as f64 * 1e-9;
-        for (d, t) in steps.iter().zip(&ticks) {
-            self.seconds[d.step] = Some(t[1].saturating_sub(t[0]) as f64 * period);
-        }
-        Ok(())
+        pass.set_bind_group(0, &d.groups[d.next].1, &[]);
+        pass.dispatch_workgroups(d.grid[0], d.grid[1], d.grid[2]);
+        after(pass, n);
     }
 }

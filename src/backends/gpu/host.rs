@@ -43,16 +43,9 @@ impl HostBuffer {
     }
 }
 
-/// Copies from staging memory to buffers, not submitted yet.
-pub struct Copies {
-    pub commands: Option<wgpu::CommandBuffer>,
-    /// Held until then, so that nobody else fills it before it was read.
-    pub _staging: GpuBuffer,
-}
-
 impl Core {
-    /// Sees to it that all of these are on the device. What is given must be submitted, and before what uses them.
-    pub fn bring(self: &Arc<Core>, values: &[&HostBuffer]) -> TensorResult<Option<Copies>> {
+    /// Sees to it that all of these are on the device for what is submitted next.
+    pub fn bring(self: &Arc<Core>, values: &[&HostBuffer]) -> TensorResult<()> {
         let mut missing: Vec<(&HostBuffer, GpuBuffer)> = Vec::new();
         for v in values {
             if v.device().is_none() && !missing.iter().any(|m| m.0.same(v)) {
@@ -60,13 +53,13 @@ impl Core {
             }
         }
         if missing.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         let pieces: Vec<(&GpuBuffer, &[u8])> = missing.iter().map(|(v, b)| (b, v.bytes())).collect();
-        let copies = self.upload_many(&pieces)?;
+        self.upload_many(&pieces)?;
         for (v, b) in missing {
             let _ = v.0.device.set(b);
         }
-        Ok(copies)
+        Ok(())
     }
 }

@@ -12,6 +12,7 @@ mod pool;
 mod program;
 #[cfg(test)]
 mod tests;
+mod timer;
 mod transfer;
 mod wgsl;
 
@@ -25,7 +26,9 @@ use super::{Buffer, Bytes, Machine, PendingRead, cpu};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::plan::{AdapterInfo, Buf, Input, MemoryStats, Output, Plan, Source, Step, StorageMode, Store, TransferStats, Work};
+use crate::plan::{
+    AdapterInfo, Buf, Input, MemoryStats, Output, Plan, RunTimes, Source, Step, StorageMode, Store, Timing, TransferStats, Work,
+};
 use crate::scalar::Program;
 use crate::shape::Shape;
 use std::sync::atomic::Ordering;
@@ -57,6 +60,31 @@ impl GpuMachine {
     /// What kernels may ask about this GPU.
     pub fn info(&self) -> &AdapterInfo {
         &self.core.info
+    }
+
+    /// The most threads that a workgroup may have along x, y and z.
+    pub fn max_workgroup_size(&self) -> [u32; 3] {
+        let l = self.core.device.limits();
+        [l.max_compute_workgroup_size_x, l.max_compute_workgroup_size_y, l.max_compute_workgroup_size_z]
+    }
+
+    /// Makes a plan ready to run: its texts are written and its pipelines compiled.
+    ///
+    /// # Errors
+    /// When a step cannot be done here, or the driver refuses its text.
+    pub fn prepare(&self, plan: &Arc<Plan>) -> TensorResult<()> {
+        self.core.check()?;
+        lock(&self.runner).ready(&self.core, plan)
+    }
+
+    /// Overwrites the bytes of a buffer from `start` on, which is a multiple of 4, after the work that was submitted. Up to three bytes
+    /// behind the end are overwritten too.
+    ///
+    /// # Errors
+    /// When the buffer is shorter or another machine's.
+    pub fn write(&self, buffer: &Buffer, start: usize, bytes: &[u8]) -> TensorResult<()> {
+        self.core.check()?;
+        self.core.write(self.own(buffer)?, start, bytes)
     }
 
     /// Whether this is a driver that computes on the CPU.
@@ -113,46 +141,11 @@ impl GpuMachine {
         };
         let input = self.core.upload(bytemuck::cast_slice(&values), pool::PRIVATE)?;
         let output = self.core.lease(2 * values.len(), pool::PRIVATE, 0)?;
-        lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[], &mut None, None)?;
+        lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[])?;
         let mut got = vec![0u8; 2 * values.len()];
         self.core.read(&self.staging, &output, 0, &mut got)?;
         self.core.submits.store(0, Ordering::Relaxed);
         Ok(values.iter().zip(got.chunks(2)).all(|(v, g)| half::f16::from_f32(*v).to_le_bytes() == g))
-    }
-
-    /// Runs a plan and measures each step on the GPU, in seconds. Steps run one after the other: their sum is more than a plain run takes.
-    ///
-    /// # Errors
-    /// Those of a run, and [`TensorError::UnsupportedDevice`] where the GPU has no timestamps.
-    pub fn profile(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<Vec<Option<f64>>> {
-        if !self.core.device.features().contains(wgpu::Features::TIMESTAMP_QUERY) {
-            return Err(TensorError::UnsupportedDevice(format!("{} has no timestamps", self.core.name)));
-        }
-        let mut timer = encode::Timer { seconds: vec![None; plan.steps.len()] };
-        self.run_with(plan, inputs, outputs, params, Some(&mut timer))?;
-        Ok(timer.seconds)
-    }
-
-    fn run_with(
-        &self,
-        plan: &Arc<Plan>,
-        inputs: &[Buffer],
-        outputs: &[Buffer],
-        params: &[f64],
-        timer: Option<&mut encode::Timer>,
-    ) -> TensorResult<()> {
-        let host: smallvec::SmallVec<[&HostBuffer; 8]> = inputs.iter().filter_map(Buffer::waiting).collect();
-        let mut copies = self.core.bring(&host)?;
-        let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
-        let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
-        let mut before = copies.as_mut().and_then(|c| c.commands.take());
-        let result = lock(&self.runner).run(&self.core, plan, &inputs, &outputs, params, &mut before, timer);
-        if before.is_some() {
-            // Nothing was submitted, but the values count as brought.
-            self.core.flush(before);
-        }
-        drop(copies);
-        result
     }
 
     fn own<'a>(&self, b: &'a Buffer) -> TensorResult<&'a GpuBuffer> {
@@ -214,7 +207,7 @@ impl Machine for GpuMachine {
         let kind = if mode == StorageMode::Shared && !self.core.shared_usage.is_empty() { pool::SHARED } else { pool::PRIVATE };
         self.core.kind.store(kind, Ordering::Relaxed);
     }
-    fn write(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()> {
+    fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()> {
         let own = self.own(buffer)?;
         if !buffer.is_unique() || bytes.len() > own.0.size as usize {
             return Err(TensorError::Invalid("a write to memory that others read, or beyond its end".into()));
@@ -222,7 +215,23 @@ impl Machine for GpuMachine {
         self.core.write(own, 0, bytes)
     }
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
-        self.run_with(plan, inputs, outputs, params, None)
+        let waiting: smallvec::SmallVec<[&HostBuffer; 8]> = inputs.iter().filter_map(Buffer::waiting).collect();
+        self.core.bring(&waiting)?;
+        let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
+        let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
+        lock(&self.runner).run(&self.core, plan, &inputs, &outputs, params)
+    }
+    fn start_timing(&self, detail: Timing) -> TensorResult<()> {
+        let timer = &mut lock(&self.runner).timer;
+        if timer.is_some() {
+            return Err(TensorError::Invalid(format!("{} is being timed already", self.core.name)));
+        }
+        *timer = Some(timer::Timer::new(&self.core, detail));
+        Ok(())
+    }
+    fn finish_timing(&self) -> TensorResult<Vec<RunTimes>> {
+        let timer = lock(&self.runner).timer.take();
+        timer.map_or(Ok(vec![]), |t| t.finish(&self.core))
     }
     fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
         self.core.check()?;

@@ -40,11 +40,21 @@ impl Ty {
     }
 }
 
+/// The buffer of a binding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Bound {
+    /// One that the plan names.
+    Plan(Buf),
+    /// The machine's error record.
+    Errors,
+    /// The machine's counters and partial results.
+    Scratch,
+}
+
 /// A binding: a buffer under one declared type.
 #[derive(Clone, Debug)]
 pub(super) struct View {
-    /// The buffer; `None` is the machine's error record.
-    pub buf: Option<Buf>,
+    pub buf: Bound,
     pub ty: Ty,
     pub written: bool,
     pub name: String,
@@ -224,10 +234,10 @@ impl Operands {
                 ty = Ty::U32;
             }
         }
-        if let Some(v) = self.views.iter().find(|v| v.buf == Some(buf) && v.ty == ty) {
+        if let Some(v) = self.views.iter().find(|v| v.buf == Bound::Plan(buf) && v.ty == ty) {
             return v.clone();
         }
-        let v = View { buf: Some(buf), ty, written, name: format!("b{}", self.views.len()) };
+        let v = View { buf: Bound::Plan(buf), ty, written, name: format!("b{}", self.views.len()) };
         self.views.push(v.clone());
         v
     }
@@ -235,12 +245,17 @@ impl Operands {
     /// A binding that the kernel's text reads by itself.
     pub fn raw(&mut self, s: &Source, name: String) {
         let written = self.written.contains(&s.buf);
-        self.views.push(View { buf: Some(s.buf), ty: if s.dtype.is_block() { Ty::U32 } else { Ty::V4 }, written, name });
+        self.views.push(View { buf: Bound::Plan(s.buf), ty: if s.dtype.is_block() { Ty::U32 } else { Ty::V4 }, written, name });
     }
 
     /// The machine's error record.
     pub fn error(&mut self) {
-        self.views.push(View { buf: None, ty: Ty::Atomic, written: true, name: "e_".into() });
+        self.views.push(View { buf: Bound::Errors, ty: Ty::Atomic, written: true, name: "e_".into() });
+    }
+
+    /// The machine's scratch.
+    pub fn scratch(&mut self) {
+        self.views.push(View { buf: Bound::Scratch, ty: Ty::Atomic, written: true, name: "scratch".into() });
     }
 
     /// Writes `name(i) -> u32`, the position of element `i` in its buffer.

@@ -209,7 +209,8 @@ pub(super) fn function(
             }
             Prim::Lit(b) => literal(f64::from_bits(b), i.dtype)?,
             Prim::Unary(u) => unary(u, &arg(0), of(0), style.quick)?,
-            Prim::Binary(b) => binary(b, &arg(0), &arg(1), of(0), [number(0), number(1)])?,
+            // A result is as wide as its own dtype says: bool and small integers may meet wider ones of the same compute type.
+            Prim::Binary(b) => binary(b, &arg(0), &arg(1), if b.compares() { of(0) } else { i.dtype }, [number(0), number(1)])?,
             Prim::Where => format!("select({}, {}, {} != 0u)", arg(2), arg(1), arg(0)),
             Prim::Cast => cast(&arg(0), of(0), i.dtype, style.soft_f16)?,
             Prim::Philox => format!("tl_philox({}, {}, {})", arg(0), arg(1), arg(2)),

@@ -650,11 +650,29 @@ fn steps_are_timed_on_the_gpu() {
         params: 0,
     });
     let x = upload(&m, vec![1; 4 * n]);
-    match m.profile(&plan, &[x], &[m.alloc(4 * n).unwrap()], &[]) {
-        Ok(t) => {
-            // A mebi of elements takes longer than sixteen, and no step takes a second.
-            assert!(t[1].is_none() && t[0].unwrap() > t[2].unwrap() && t[0].unwrap() < 1.0, "{t:?}");
+    let y = m.alloc(4 * n).unwrap();
+    for detail in [Timing::Steps, Timing::Runs] {
+        m.start_timing(detail).unwrap();
+        assert!(m.start_timing(detail).is_err(), "timing began twice");
+        for _ in 0..3 {
+            m.run(&plan, std::slice::from_ref(&x), std::slice::from_ref(&y), &[]).unwrap();
         }
-        Err(e) => assert!(matches!(e, TensorError::UnsupportedDevice(_)), "{e}"),
+        let runs = m.finish_timing().unwrap();
+        assert_eq!(runs.len(), 3);
+        for r in &runs {
+            let Some(whole) = r.run else {
+                assert!(!m.core.device.features().contains(wgpu::Features::TIMESTAMP_QUERY));
+                continue;
+            };
+            assert!(whole[1] > whole[0] && whole[1] < 10.0, "{whole:?}");
+            let seconds: Vec<Option<f64>> = r.steps.iter().map(|s| s.map(|[a, b]| b - a)).collect();
+            match detail {
+                // A mebi of elements takes longer than sixteen, and a step of none is not run.
+                Timing::Steps => assert!(seconds[1].is_none() && seconds[0].unwrap() > seconds[2].unwrap(), "{seconds:?}"),
+                Timing::Runs => assert!(seconds.iter().all(Option::is_none)),
+            }
+        }
+        assert!(runs.windows(2).all(|w| w[0].run.is_none() || w[0].run.unwrap()[0] <= w[1].run.unwrap()[0]), "runs are out of order");
     }
+    assert!(m.finish_timing().unwrap().is_empty());
 }

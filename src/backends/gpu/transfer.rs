@@ -1,12 +1,12 @@
 //! Bytes to and from the GPU: in place where its memory is the host's, through staging memory elsewhere.
 
 use super::core::{Core, Showing, lock};
-use super::host::Copies;
 use super::pool::GpuBuffer;
 use crate::backends::PendingRead;
 use crate::error::{TensorError, TensorResult};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 /// Bytes written at a time, so that the driver's staging memory stays small.
 const UPLOAD_CHUNK: usize = 16 << 20;
@@ -17,17 +17,45 @@ const READ_CHUNK: usize = 64 << 20;
 /// Staging memory of downloads kept for the next ones.
 const SPARE: usize = 4;
 
-/// Whether the callback of a mapping came, and what it said.
-type Mapped = Arc<Mutex<Option<Result<(), wgpu::BufferAsyncError>>>>;
-
-fn map(buffer: &wgpu::Buffer, mode: wgpu::MapMode, len: u64) -> Mapped {
-    let mapped: Mapped = Arc::default();
+/// Asks for a buffer to be mapped.
+fn map(buffer: &wgpu::Buffer, mode: wgpu::MapMode, len: u64) -> Arc<Mapped> {
+    let mapped = Arc::new(Mapped::default());
     let slot = mapped.clone();
-    buffer.map_async(mode, 0..len, move |r| *lock(&slot) = Some(r));
+    buffer.map_async(mode, 0..len, move |r| slot.set(r));
     mapped
 }
 
+/// The answer to a request to map a buffer. It comes on whichever thread polls the device, so it may come a little after the work is done.
+#[derive(Default)]
+struct Mapped(Mutex<Option<Result<(), wgpu::BufferAsyncError>>>, Condvar);
+
+impl Mapped {
+    fn set(&self, r: Result<(), wgpu::BufferAsyncError>) {
+        *lock(&self.0) = Some(r);
+        self.1.notify_all();
+    }
+}
+
 impl Core {
+    /// Waits for the answer to a request to map, whose work is done.
+    fn wait_mapped(&self, mapped: &Mapped) -> TensorResult<()> {
+        let start = Instant::now();
+        let mut answer = lock(&mapped.0);
+        while answer.is_none() && start.elapsed() < Duration::from_secs(10) {
+            answer = mapped.1.wait_timeout(answer, Duration::from_millis(1)).unwrap_or_else(|e| e.into_inner()).0;
+            if answer.is_none() {
+                drop(answer);
+                let _ = self.device.poll(wgpu::PollType::Poll);
+                answer = lock(&mapped.0);
+            }
+        }
+        if matches!(*answer, Some(Ok(()))) {
+            return Ok(());
+        }
+        self.check()?;
+        Err(TensorError::DeviceLost(format!("{}: reading back failed ({:?})", self.name, *answer)))
+    }
+
     /// A buffer with this content.
     pub fn upload(self: &Arc<Core>, bytes: &[u8], kind: u8) -> TensorResult<GpuBuffer> {
         let buffer = self.lease(bytes.len(), kind, 0)?;
@@ -36,9 +64,12 @@ impl Core {
         Ok(buffer)
     }
 
-    /// Writes bytes `start..` of a buffer, after what was submitted before. `start` is a multiple of 4, and so is the length unless the buffer
-    /// ends there.
+    /// Overwrites bytes from `start` on, a multiple of 4, after what was submitted before. The last word is written whole.
     pub fn write(&self, buffer: &GpuBuffer, start: usize, bytes: &[u8]) -> TensorResult<()> {
+        let end = start.checked_add(bytes.len()).filter(|end| *end <= buffer.0.size as usize && start % 4 == 0);
+        if end.is_none() {
+            return Err(TensorError::Invalid(format!("a write of {} bytes at {start} into a buffer of {}", bytes.len(), buffer.0.size)));
+        }
         self.transfers.uploaded_bytes.fetch_add(bytes.len() as u64, Relaxed);
         if self.write_in_place(buffer, start, bytes)? {
             return self.check();
@@ -56,7 +87,7 @@ impl Core {
                 self.stage(&buffer.0.raw, at + whole as u64, &last);
             }
             if bytes.len() > UPLOAD_CHUNK {
-                marks.push_back(self.queue.submit([]));
+                marks.push_back(self.send(None));
                 if marks.len() > UPLOAD_AHEAD {
                     self.wait_for(marks.pop_front())?;
                 }
@@ -80,7 +111,7 @@ impl Core {
         let _turn = lock(&self.turn);
         let mapped = map(raw, wgpu::MapMode::Write, raw.size());
         let _ = self.device.poll(wgpu::PollType::Poll);
-        let ready = matches!(*lock(&mapped), Some(Ok(())));
+        let ready = matches!(*lock(&mapped.0), Some(Ok(())));
         let written = match ready.then(|| raw.get_mapped_range_mut(0..raw.size())) {
             Some(Ok(mut view)) => {
                 view.slice(start..start + bytes.len()).copy_from_slice(bytes);
@@ -95,12 +126,11 @@ impl Core {
         Ok(written)
     }
 
-    /// Fills buffers from many small pieces: one write of staging memory, and copies from there that the caller submits before what uses them.
-    pub fn upload_many(self: &Arc<Core>, pieces: &[(&GpuBuffer, &[u8])]) -> TensorResult<Option<Copies>> {
+    /// Fills buffers from many small pieces: one write of staging memory, and copies from there, which the next submit takes along.
+    pub fn upload_many(self: &Arc<Core>, pieces: &[(&GpuBuffer, &[u8])]) -> TensorResult<()> {
         self.transfers.uploads.fetch_add(pieces.len() as u64, Relaxed);
         if let [(buffer, bytes)] = pieces {
-            self.write(buffer, 0, bytes)?;
-            return Ok(None);
+            return self.write(buffer, 0, bytes);
         }
         let mut all = Vec::with_capacity(pieces.iter().map(|p| p.1.len().next_multiple_of(4)).sum());
         for (_, bytes) in pieces {
@@ -108,7 +138,7 @@ impl Core {
             all.resize(all.len().next_multiple_of(4), 0);
         }
         if all.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         let staging = self.lease(all.len(), 0, 0)?;
         self.transfers.uploaded_bytes.fetch_add(all.len() as u64, Relaxed);
@@ -122,7 +152,8 @@ impl Core {
             }
             at += len;
         }
-        Ok(Some(Copies { commands: Some(e.finish()), _staging: staging }))
+        lock(&self.copies).push((e.finish(), staging));
+        Ok(())
     }
 
     /// Waits for what was submitted and shows bytes `start..start + len`, in parts, from the buffer itself or from staging memory.
@@ -210,24 +241,17 @@ impl Core {
         if record {
             e.copy_buffer_to_buffer(&self.error_record, 0, &target, copied, 16);
         }
-        let index = {
-            let _turn = lock(&self.turn);
-            self.queue.submit([e.finish()])
-        };
+        let index = self.send(Some(e.finish()));
         let mapped = map(&target, wgpu::MapMode::Read, copied + 16);
         let (asked, asking) = (mapped.clone(), self.clone());
         let ready = Box::new(move || {
             let _ = asking.device.poll(wgpu::PollType::Poll);
-            lock(&asked).is_some()
+            lock(&asked.0).is_some()
         });
         let (core, spare) = (self.clone(), spare.clone());
         let wait = Box::new(move || {
             core.wait_for(Some(index))?;
-            let result = lock(&mapped).take();
-            if !matches!(result, Some(Ok(()))) {
-                core.check()?;
-                return Err(TensorError::DeviceLost(format!("{}: reading back failed ({result:?})", core.name)));
-            }
+            core.wait_mapped(&mapped)?;
             let bytes = target.get_mapped_range(0..copied + 16).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", core.name)))?;
             let out = bytes[start - low..start - low + len].to_vec();
             let mut r = [0u32; 4];
@@ -281,10 +305,12 @@ impl Core {
         self.wait()?;
         let _turn = lock(&self.turn);
         let mapped = map(raw, wgpu::MapMode::Read, raw.size());
-        self.wait()?;
-        let range = matches!(*lock(&mapped), Some(Ok(()))).then(|| raw.get_mapped_range(0..raw.size()));
-        let shown = match range {
-            Some(Ok(bytes)) => {
+        if let Err(e) = self.wait().and_then(|()| self.wait_mapped(&mapped)) {
+            raw.unmap();
+            return Err(e);
+        }
+        let shown = match raw.get_mapped_range(0..raw.size()) {
+            Ok(bytes) => {
                 let _showing = Showing::on(self);
                 show(&bytes[start..start + len]);
                 true
@@ -343,19 +369,12 @@ impl Core {
         if record {
             e.copy_buffer_to_buffer(&self.error_record, 0, target, len, 16);
         }
-        let index = {
-            let _turn = lock(&self.turn);
-            self.queue.submit([e.finish()])
-        };
+        let index = self.send(Some(e.finish()));
         let mapped = map(target, wgpu::MapMode::Read, need);
-        self.wait_for(Some(index))?;
-        let result = lock(&mapped).take();
-        match result {
-            Some(Ok(())) => {}
-            other => {
-                self.check()?;
-                return Err(TensorError::DeviceLost(format!("{}: reading back failed ({other:?})", self.name)));
-            }
+        if let Err(e) = self.wait_for(Some(index)).and_then(|()| self.wait_mapped(&mapped)) {
+            // A buffer that may still become mapped must not be used again.
+            *staging = None;
+            return Err(e);
         }
         let bytes = target.get_mapped_range(0..need).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", self.name)))?;
         take(&bytes[..len as usize]);

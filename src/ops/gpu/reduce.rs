@@ -4,7 +4,24 @@ use super::team::{Combine, Team};
 use super::{across, decide, grid, indexable, words};
 use crate::dtype::DType;
 use crate::ops::reduce::ReduceOp as Reduction;
-use crate::plan::{AdapterInfo, Step, Wgsl};
+use crate::plan::{AdapterInfo, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl};
+
+/// Workgroups that fill a large GPU.
+const FULL: usize = 1056;
+/// Elements that are worth a workgroup.
+const SHARE: usize = 4096;
+
+/// How rows are shared out: the team of a row, and over how many workgroups a row is split because there are few of them.
+fn shares(rows: usize, cols: usize, across: bool, vec: bool, adapter: &AdapterInfo) -> (Team, usize) {
+    let team =
+        if across { Team::for_columns(rows, cols, adapter) } else { Team::for_rows(rows, if vec { cols / 4 } else { cols }, adapter) };
+    let wide = 256.min(adapter.workgroup_threads.max(1));
+    let split = if across { team } else { Team { workgroup: wide, size: wide, across } };
+    let blocks = rows.div_ceil(split.rows() as usize).max(1);
+    let room = (SCRATCH_WORDS - SCRATCH_COUNTERS) / (2 * rows.max(1));
+    let parts = (FULL / blocks).min(split.rows() as usize * cols / SHARE).min(cols / (4 * split.size as usize)).min(room);
+    if parts < 2 || blocks > FULL / 8 { (team, 1) } else { (split, parts) }
+}
 
 /// Load 0 `[rows, cols]` reduced to `[rows]`.
 pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -15,8 +32,7 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     }
     let across = across(load);
     let vec = cols % 4 == 0 && !across;
-    let team =
-        if across { Team::for_columns(rows, cols, adapter) } else { Team::for_rows(rows, if vec { cols / 4 } else { cols }, adapter) };
+    let (team, parts) = shares(rows, cols, across, vec, adapter);
     let (ty, kind) = match load.dtype().compute() {
         DType::I32 => ("i32", 1),
         DType::U32 => ("u32", 2),
@@ -46,7 +62,8 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         _ => {}
     }
     consts.extend([("TEAM", team.size), ("VEC", vec as u32), ("ACROSS", across as u32)]);
-    let grid = grid(rows.div_ceil(team.rows() as usize))?;
-    let source = decide(source, &[("VEC", vec as u32)]);
-    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words: words(&[rows, cols, grid[0] as usize])?, raw: vec![] })
+    consts.push(("COUNTERS", SCRATCH_COUNTERS as u32));
+    let grid = grid(rows.div_ceil(team.rows() as usize) * parts)?;
+    let source = decide(source, &[("VEC", vec as u32), ("SPLIT", (parts > 1) as u32)]);
+    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words: words(&[rows, cols, grid[0] as usize, parts])?, raw: vec![] })
 }

@@ -1,0 +1,134 @@
+//! The numbers that must not be missed, with what they were measured at: `--suite floors`.
+
+use super::limits::{Limits, chain_of_dispatches, dependent, random, start};
+use super::suites::{Case, Runner, Traffic, chain_of_eight, chain_of_eight_of, count, firsts, total};
+use super::{Environment, Options, Outcome, Record, Work, measure};
+use crate::device::Device;
+use crate::error::TensorResult;
+use crate::eval::{eval_stats, without_fusion};
+use crate::tensor::Tensor;
+use std::fmt;
+
+/// One number with its bound.
+#[derive(Clone, Debug)]
+pub struct Floor {
+    /// A short name; a peer's script reports its time under the same one.
+    pub name: &'static str,
+    /// What was measured.
+    pub what: String,
+    /// Seconds of one evaluation; for chains of dispatches, of one dispatch.
+    pub seconds: f64,
+    /// The number that the bound is about.
+    pub value: f64,
+    /// Its unit.
+    pub unit: &'static str,
+    /// The bound, and whether the number must reach it (else it must stay below); `None` where there is none on this device.
+    pub bound: Option<(f64, bool)>,
+}
+
+impl Floor {
+    /// Whether the bound is kept.
+    pub fn met(&self) -> Option<bool> {
+        self.bound.map(|(b, reach)| if reach { self.value >= b } else { self.value <= b })
+    }
+}
+
+impl fmt::Display for Floor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bound = self.bound.map_or(String::new(), |(b, reach)| format!("{} {b}", if reach { "≥" } else { "≤" }));
+        let met = self.met().map_or("", |m| if m { "met" } else { "MISSED" });
+        write!(f, "{:<58} {:>11.2} µs {:>9.3} {:<16} {bound:>8} {met:<6}", self.what, self.seconds * 1e6, self.value, self.unit)
+    }
+}
+
+/// Measures the floors of a GPU (f16) or of the CPU (f32).
+///
+/// # Errors
+/// Those of the device, and when a measured result is wrong.
+pub fn floors(device: &Device, options: &Options, done: &mut dyn FnMut(&Floor)) -> TensorResult<(Vec<Floor>, Vec<Record>)> {
+    let (cpu, quick) = (device.is_cpu(), options.quick);
+    let dtype = device.default_float();
+    let limits = Limits::new(device, *options);
+    let mut ignore = |_: &Record| {};
+    let mut r = Runner { device: device.clone(), options: *options, limits, environment: Environment::of(device), done: &mut ignore };
+    let (mut out, mut records): (Vec<Floor>, Vec<Record>) = (Vec::new(), Vec::new());
+    let mut add = |f: Floor| {
+        done(&f);
+        out.push(f);
+    };
+    let on_gpu = |b: f64, reach: bool| (!cpu).then_some((b, reach));
+    let copy = r.limits.copy_bandwidth()?;
+    let read = r.limits.read_bandwidth()?;
+    let large = if quick { 1 << 12 } else { 64 << 20 };
+    let n = if cpu && !quick { 10_000_000 } else { large };
+    let x = (0..2).map(|v| random(&[n], dtype, v, device)).collect::<TensorResult<Vec<_>>>()?;
+    let bytes = (2 * n * dtype.block_bytes()) as u64;
+    let case = |fused: bool, r: &mut Runner<'_>| -> TensorResult<Record> {
+        let run = Box::new(|v: usize| {
+            let y = chain_of_eight(&x[v])?;
+            if !fused {
+                without_fusion(|| y.eval().map(drop))?;
+            }
+            Ok(y.into())
+        });
+        let work = Work { variants: 2, run, expect: firsts(&x, chain_of_eight_of)?, tolerance: 8e-3 };
+        let operation = if fused { "Chain of 8, fused" } else { "Chain of 8, TL_NO_FUSION" }.to_string();
+        let (size, operations) = (count(n), 9 * n as u64);
+        r.record(Case { suite: "floors", category: "Floors", operation, size, bytes, operations, traffic: Traffic::Copy, work })
+    };
+    let fused = case(true, &mut r)?;
+    let seconds = fused.time().median;
+    let bandwidth = bytes as f64 / seconds;
+    add(Floor {
+        name: "chain8",
+        what: format!("fused chain of 8, {dtype}[{}]: of the copy bandwidth", count(n)),
+        seconds,
+        value: bandwidth / copy,
+        unit: "of copy",
+        bound: on_gpu(0.95, true),
+    });
+    let unfused = case(false, &mut r)?;
+    let (slow, gain) = (unfused.time().median, unfused.time().median / seconds);
+    let what = format!("the same unfused, {} dispatches: gain of fusion", unfused.dispatches);
+    add(Floor { name: "chain8_unfused", what, seconds: slow, value: gain, unit: "times", bound: None });
+    records.extend([fused, unfused]);
+    drop(x);
+
+    let x = (0..2).map(|v| random(&[large], dtype, 7 + v, device)).collect::<TensorResult<Vec<_>>>()?;
+    let bytes = (large * dtype.block_bytes()) as u64;
+    let expect = x.iter().map(total).collect::<TensorResult<_>>()?;
+    let work = Work { variants: 2, run: Box::new(|v| Ok(x[v].sum_all()?.into())), expect, tolerance: 5e-3 };
+    let (operation, size, operations) = ("Sum".to_string(), count(large), large as u64);
+    let sum = r.record(Case { suite: "floors", category: "Floors", operation, size, bytes, operations, traffic: Traffic::Read, work })?;
+    let seconds = sum.time().median;
+    let (limit, unit, bound) = if cpu { (read, "of read", 0.9) } else { (copy, "of copy", 0.88) };
+    let what = format!("sum of {dtype}[{}]: of the {} bandwidth", count(large), if cpu { "read" } else { "copy" });
+    add(Floor { name: "sum", what, seconds, value: bytes as f64 / seconds / limit, unit, bound: Some((bound, true)) });
+    records.push(sum);
+    drop(x);
+
+    let dispatches = if quick { 20 } else { 1000 };
+    let t = chain_of_dispatches(device, dispatches, options)?;
+    let each = |s: f64| s / dispatches as f64;
+    if let Some(g) = &t.gpu {
+        let (seconds, what) = (each(g.median), format!("{dispatches} dependent dispatches, unfused: each, GPU clock"));
+        add(Floor { name: "dispatch_gpu", what, seconds, value: seconds * 1e6, unit: "µs", bound: on_gpu(2.6, false) });
+    }
+    let (seconds, what) = (each(t.wall.median), format!("{dispatches} dependent dispatches, unfused: each, wall"));
+    add(Floor { name: "dispatch_wall", what, seconds, value: seconds * 1e6, unit: "µs", bound: on_gpu(4.0, false) });
+    let x = (0..2).map(|v| start(device, v)).collect::<TensorResult<Vec<_>>>()?;
+    let run = Box::new(|v: usize| Ok(dependent(&x[v], dispatches)?.into()));
+    let expect = (0..2).map(|v| (v + dispatches) as f64).collect();
+    let t = measure(device, &Work { variants: 2, run, expect, tolerance: 1e-6 }, options)?;
+    let (seconds, value) = (t.best().median, eval_stats(device).dispatches as f64);
+    add(Floor { name: "dispatch_fused", what: format!("the same {dispatches}, fused"), seconds, value, unit: "dispatches", bound: None });
+
+    let x = (0..2).map(|v| random(&[1000], dtype, 20 + v, device)).collect::<TensorResult<Vec<_>>>()?;
+    let expect = x.iter().map(total).collect::<TensorResult<_>>()?;
+    let item = |x: &Tensor| -> TensorResult<Outcome> { Ok(Outcome::Value(x.sum_all()?.item()?)) };
+    let t = measure(device, &Work { variants: 2, run: Box::new(|v| item(&x[v])), expect, tolerance: 5e-3 }, options)?;
+    let seconds = t.wall.median;
+    let what = format!("x.sum_all()?.item()? of {dtype}[1000], wall");
+    add(Floor { name: "sum_item", what, seconds, value: seconds * 1e6, unit: "µs", bound: on_gpu(70.0, false) });
+    Ok((out, records))
+}

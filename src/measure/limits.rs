@@ -1,0 +1,163 @@
+//! What this machine can do at best, measured in this process: bytes copied and read, multiplications, launches.
+
+use super::probe::Probe;
+use super::{Options, Outcome, Times, Work, measure};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::TensorResult;
+use crate::eval::without_fusion;
+use crate::ops::random::Rng;
+use crate::tensor::Tensor;
+use std::collections::HashMap;
+
+/// The limits of a device, each measured when it is first asked for.
+pub struct Limits {
+    device: Device,
+    options: Options,
+    moved: HashMap<(bool, usize), f64>,
+    fma: Option<f64>,
+    launch: Option<[f64; 2]>,
+}
+
+/// Bytes of inputs that take turns, where they are small.
+const TURNS: usize = 64 << 20;
+
+/// How many inputs of `bytes` each take turns.
+pub(super) fn variants(bytes: u64) -> usize {
+    (TURNS / (bytes as usize).max(1)).clamp(2, 8)
+}
+
+impl Limits {
+    /// Nothing is measured yet.
+    pub fn new(device: &Device, options: Options) -> Limits {
+        Limits { device: device.clone(), options, moved: HashMap::new(), fma: None, launch: None }
+    }
+
+    fn probe(&self, probe: Probe, n: usize) -> TensorResult<Times> {
+        let variants = variants(4 * n as u64);
+        let inputs = (0..variants)
+            .map(|v| {
+                let x = Tensor::full(1.0 + v as f64, &[n], DType::F32, &self.device)?;
+                x.eval()?;
+                Ok(x)
+            })
+            .collect::<TensorResult<Vec<_>>>()?;
+        let cpu = self.device.is_cpu();
+        let expect = (0..variants)
+            .map(|v| {
+                let x = 1.0 + v as f64;
+                match probe {
+                    Probe::Copy => x,
+                    Probe::Read if cpu => x * n as f64,
+                    Probe::Read => x * (n / probe.threads(n)) as f64,
+                    // x·mⁿ leaves the range of f32 in known ways only for x = 1.
+                    Probe::Fma => f64::NAN,
+                }
+            })
+            .collect();
+        let mut work = Work { variants, run: Box::new(|v| Ok(Outcome::Tensor(probe.of(&inputs[v])?))), expect, tolerance: 1e-3 };
+        if probe == Probe::Fma {
+            // 1·m·m… with m = 1 − 2⁻²⁴ in f32, each product rounded: every chain stays the same, whatever the rounding; the sum is near
+            // their number where the loop was run, so the measured value is compared with the one of a first run.
+            work.variants = 1;
+            let value = super::first(probe.of(&inputs[0])?.eval()?)?;
+            work.expect = vec![value];
+        }
+        measure(&self.device, &work, &self.options)
+    }
+
+    /// The largest power of two of elements that is measured: past every cache, and within what adapters bind.
+    fn most(&self) -> usize {
+        if self.options.quick { 1 << 16 } else { 1 << 25 }
+    }
+
+    /// Seconds that the simplest kernel takes to read `bytes` and, with `write`, to write half of them: for `write` they are read and written
+    /// bytes together. Above 128 MiB an operand the largest measured size is scaled.
+    pub fn moved(&mut self, bytes: u64, write: bool) -> TensorResult<f64> {
+        let elements = (bytes as usize / if write { 8 } else { 4 }).max(1);
+        let n = elements.next_power_of_two().clamp(4096, self.most());
+        let seconds = match self.moved.get(&(write, n)) {
+            Some(s) => *s,
+            None => {
+                let probe = if write { Probe::Copy } else { Probe::Read };
+                let s = self.probe(probe, n)?.best().median;
+                self.moved.insert((write, n), s);
+                s
+            }
+        };
+        // Small sizes are bound by the launch: they are not scaled down.
+        let scale = elements as f64 / n as f64;
+        Ok(if elements >= 1 << 20 { seconds * scale } else { seconds })
+    }
+
+    /// Bytes per second of a large copy, read and written bytes together.
+    pub fn copy_bandwidth(&mut self) -> TensorResult<f64> {
+        let bytes = 8 * self.most() as u64;
+        Ok(bytes as f64 / self.moved(bytes, true)?)
+    }
+    /// Bytes per second of a large read.
+    pub fn read_bandwidth(&mut self) -> TensorResult<f64> {
+        let bytes = 4 * self.most() as u64;
+        Ok(bytes as f64 / self.moved(bytes, false)?)
+    }
+    /// f32 operations per second of multiplications and additions in registers.
+    pub fn operations(&mut self) -> TensorResult<f64> {
+        if let Some(v) = self.fma {
+            return Ok(v);
+        }
+        let n = 4096;
+        let v = Probe::Fma.operations(n, self.device.is_cpu()) as f64 / self.probe(Probe::Fma, n)?.best().median;
+        self.fma = Some(v);
+        Ok(v)
+    }
+    /// Seconds of a dispatch that depends on the one before, on 1,024 elements: by the GPU's clock (else the wall's), and by the wall's.
+    pub fn launch(&mut self) -> TensorResult<[f64; 2]> {
+        if let Some(v) = self.launch {
+            return Ok(v);
+        }
+        let count = if self.options.quick { 20 } else { 1000 };
+        let t = chain_of_dispatches(&self.device, count, &self.options)?;
+        let v = [t.best().median / count as f64, t.wall.median / count as f64];
+        self.launch = Some(v);
+        Ok(v)
+    }
+}
+
+/// `count` dependent dispatches on 1,024 elements in one evaluation, without fusion.
+pub(super) fn chain_of_dispatches(device: &Device, count: usize, options: &Options) -> TensorResult<Times> {
+    let inputs = (0..2).map(|v| start(device, v)).collect::<TensorResult<Vec<_>>>()?;
+    let work = Work {
+        variants: 2,
+        run: Box::new(|v| {
+            let y = dependent(&inputs[v], count)?;
+            without_fusion(|| y.eval().map(drop))?;
+            Ok(Outcome::Tensor(y))
+        }),
+        expect: (0..2).map(|v| (v + count) as f64).collect(),
+        tolerance: 1e-6,
+    };
+    measure(device, &work, options)
+}
+
+/// The operand of a chain of dispatches.
+pub(super) fn start(device: &Device, v: usize) -> TensorResult<Tensor> {
+    let x = Tensor::full(v as f64, &[1024], DType::F32, device)?;
+    x.eval()?;
+    Ok(x)
+}
+
+/// `count` additions of 1.
+pub(super) fn dependent(x: &Tensor, count: usize) -> TensorResult<Tensor> {
+    let mut y = x.clone();
+    for _ in 0..count {
+        y = y.add(1.0)?;
+    }
+    Ok(y)
+}
+
+/// Random numbers on the device, evaluated: zeros and ones take less power, and so run faster, than data does.
+pub(super) fn random(shape: &[usize], dtype: DType, seed: u64, device: &Device) -> TensorResult<Tensor> {
+    let t = Rng::new(seed).uniform(shape, DType::F32, device)?.sub(0.5)?.cast(dtype)?;
+    t.eval()?;
+    Ok(t)
+}

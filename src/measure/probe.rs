@@ -1,0 +1,158 @@
+//! The simplest kernels there are, to measure what a machine can do: copy, read, multiply and add.
+
+use crate::backends::cpu::{probe, share};
+use crate::dtype::DType;
+use crate::error::TensorResult;
+use crate::layout::Layout;
+use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl, Word};
+use crate::shape::Shape;
+use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use smallvec::smallvec;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// What a probe does to its f32 input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Probe {
+    /// Writes it elsewhere.
+    Copy,
+    /// Adds it up: on the CPU all of it, on a GPU each thread its share.
+    Read,
+    /// Multiplies and adds in registers, beginning with an element.
+    Fma,
+}
+
+/// Threads of a workgroup.
+const WORKGROUP: u32 = 256;
+/// Turns of the loop of multiplications on a GPU, each of 8 quads.
+const TURNS: u32 = 256;
+/// Turns of it on a CPU.
+const CPU_TURNS: usize = 1 << 16;
+
+impl Probe {
+    /// Threads on a GPU for `n` elements.
+    pub fn threads(self, n: usize) -> usize {
+        match self {
+            Probe::Copy => n.div_ceil(16),
+            Probe::Read => (n / 64).clamp(WORKGROUP as usize, 1024 * WORKGROUP as usize),
+            Probe::Fma => 1024 * WORKGROUP as usize,
+        }
+    }
+    /// Floating-point operations.
+    pub fn operations(self, n: usize, cpu: bool) -> u64 {
+        match self {
+            Probe::Copy => 0,
+            Probe::Read => n as u64,
+            Probe::Fma if cpu => (probe::width() * 2 * CPU_TURNS * crate::backends::cpu::threads()) as u64,
+            Probe::Fma => self.threads(n) as u64 * TURNS as u64 * 8 * 4 * 2,
+        }
+    }
+    /// The probe of a tensor of `f32[n]`, a power of two from 4096 on.
+    pub fn of(self, x: &Tensor) -> TensorResult<Tensor> {
+        let n = match self {
+            Probe::Copy => x.numel(),
+            Probe::Read | Probe::Fma => self.threads(x.numel()),
+        };
+        let meta = Meta { dtype: DType::F32, shape: Shape::of(&[n]) };
+        Tensor::op1(self, smallvec![x.clone()], smallvec![], meta, Location::caller())
+    }
+}
+
+impl Op for Probe {
+    fn name(&self) -> &'static str {
+        match self {
+            Probe::Copy => "probe copy",
+            Probe::Read => "probe read",
+            Probe::Fma => "probe fma",
+        }
+    }
+    fn key(&self, key: &mut Key) {
+        key.word(*self as u64);
+    }
+    fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
+        None
+    }
+    fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
+        let whole = |m: &Meta| (0, Layout::contiguous(m.shape), m.shape);
+        Lowered::Kernel { kernel: Arc::new(*self), loads: vec![whole(&inputs[0])], stores: vec![whole(&outputs[0])] }
+    }
+}
+
+impl Kernel for Probe {
+    fn cpu(&self, task: &dyn Task) {
+        let n = task.step().loads[0].shape.count();
+        let (from, to) = (task.raw_load(0), task.raw_store(0));
+        let range = share(n, 4096, task.thread(), task.threads());
+        // SAFETY: the harness gives whole, row-major f32 tensors, and threads take ranges apart from each other.
+        let x = unsafe { std::slice::from_raw_parts(from.ptr.cast::<f32>().add(from.offset + range.start), range.len()) };
+        match self {
+            Probe::Copy => {
+                // SAFETY: as above; the result is as large as the operand and apart from it.
+                unsafe { probe::copy(x, to.ptr.cast::<f32>().add(to.offset + range.start), 8 * n) };
+            }
+            Probe::Read | Probe::Fma => {
+                let parts = task.shared(8 * task.threads()).cast::<f64>();
+                let own = if *self == Probe::Read { probe::sum(x) } else { probe::chains(x.first().copied().unwrap_or(1.0), CPU_TURNS) };
+                // SAFETY: a place for each thread, written by it alone and read after the barrier.
+                unsafe { *parts.add(task.thread()) = own };
+                task.barrier();
+                if task.thread() == 0 {
+                    // SAFETY: as above; the result has an element.
+                    unsafe { *to.ptr.cast::<f32>().add(to.offset) = (0..task.threads()).map(|t| *parts.add(t)).sum::<f64>() as f32 };
+                }
+            }
+        }
+    }
+    fn ops(&self, step: &Step) -> u64 {
+        // Never too small for all threads of a team.
+        self.operations(step.loads[0].shape.count(), true).max(1 << 30)
+    }
+    fn wgsl(&self, step: &Step, _: &AdapterInfo) -> Option<Wgsl> {
+        let n = step.loads[0].shape.count();
+        let threads = self.threads(n);
+        let body = match self {
+            Probe::Copy => {
+                "  let at = 4u * (group * 4u * WORKGROUP + lid);
+  let x0 = load4_0(min(at, last)); let x1 = load4_0(min(at + 4u * WORKGROUP, last));
+  let x2 = load4_0(min(at + 8u * WORKGROUP, last)); let x3 = load4_0(min(at + 12u * WORKGROUP, last));
+  if (at <= last) { store4_0(at, x0); }
+  if (at + 4u * WORKGROUP <= last) { store4_0(at + 4u * WORKGROUP, x1); }
+  if (at + 8u * WORKGROUP <= last) { store4_0(at + 8u * WORKGROUP, x2); }
+  if (at + 12u * WORKGROUP <= last) { store4_0(at + 12u * WORKGROUP, x3); }"
+            }
+            Probe::Read => {
+                "  let threads = word(1u);
+  let thread = group * WORKGROUP + lid;
+  var a = vec4<f32>(); var b = vec4<f32>();
+  var at = 4u * thread;
+  for (; at + 12u * threads <= last; at += 16u * threads) {
+    let x0 = load4_0(at); let x1 = load4_0(at + 4u * threads); let x2 = load4_0(at + 8u * threads); let x3 = load4_0(at + 12u * threads);
+    a += x0 + x1; b += x2 + x3;
+  }
+  for (; at <= last; at += 4u * threads) { a += load4_0(at); }
+  a += b;
+  if (thread < threads) { store_0(thread, (a.x + a.y) + (a.z + a.w)); }"
+            }
+            Probe::Fma => {
+                "  let m = vec4<f32>(load_0(0u)) * 0.99999994; let c = vec4<f32>(f32(lid) * 0.0);
+  var a = m + c; var b = m + c; var d = m + c; var e = m + c; var f = m + c; var g = m + c; var h = m + c; var k = m + c;
+  for (var i = 0u; i < word(2u); i++) {
+    a = fma(a, m, c); b = fma(b, m, c); d = fma(d, m, c); e = fma(e, m, c);
+    f = fma(f, m, c); g = fma(g, m, c); h = fma(h, m, c); k = fma(k, m, c);
+  }
+  let s = ((a + b) + (d + e)) + ((f + g) + (h + k));
+  store_0(group * WORKGROUP + lid, (s.x + s.y) + (s.z + s.w));"
+            }
+        };
+        let source = format!(
+            "@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lid: u32) {{
+  let group = wid.y * groups.x + wid.x; let last = word(0u) - 4u;
+{body}
+}}\n"
+        );
+        let words = [n, threads, TURNS as usize].map(|w| Word::U32(w as u32)).to_vec();
+        let grid = [threads.div_ceil(WORKGROUP as usize) as u32, 1, 1];
+        Some(Wgsl { source: source.into(), consts: vec![], workgroup: WORKGROUP, grid, words, raw: vec![] })
+    }
+}

@@ -1,0 +1,325 @@
+//! What the benchmarks measure: products, elementwise work, sums, transfers, activations, and what fusion, pooling and batches gain.
+
+use super::limits::{Limits, random, variants};
+use super::{Environment, Options, Outcome, Record, Work, first, measure};
+use crate::backends::Bytes;
+use crate::device::Device;
+use crate::error::TensorResult;
+use crate::eval::{eval_stats, without_fusion};
+use crate::tensor::Tensor;
+use std::sync::Arc;
+
+/// The headings, in order: the first five are those of the benchmark log.
+pub const CATEGORIES: [&str; 8] = [
+    "Matrix Multiplication",
+    "Element-wise Operations",
+    "Reduction Operations",
+    "Memory Transfer Bandwidth",
+    "Activation Functions",
+    "Fusion",
+    "Buffer Pool",
+    "Batches",
+];
+
+/// What limits an operation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Traffic {
+    /// Reading and writing memory.
+    Copy,
+    /// Reading it.
+    Read,
+    /// The way between host and device.
+    Transfer,
+}
+
+/// An operation with what is known about it.
+pub(super) struct Case<'a> {
+    pub suite: &'a str,
+    pub category: &'a str,
+    pub operation: String,
+    pub size: String,
+    pub bytes: u64,
+    pub operations: u64,
+    pub traffic: Traffic,
+    pub work: Work<'a>,
+}
+
+/// What a run of a suite carries along.
+pub(super) struct Runner<'a> {
+    pub device: Device,
+    pub options: Options,
+    pub limits: Limits,
+    pub environment: Environment,
+    pub done: &'a mut dyn FnMut(&Record),
+}
+
+impl Runner<'_> {
+    pub fn record(&mut self, case: Case<'_>) -> TensorResult<Record> {
+        let times = measure(&self.device, &case.work, &self.options)?;
+        let transfer = case.traffic == Traffic::Transfer;
+        let dispatches = if transfer { 0 } else { eval_stats(&self.device).dispatches };
+        let limit = if transfer {
+            // What the way to a GPU allows is not known; on the CPU it is a copy.
+            if self.device.is_cpu() { Some(self.limits.moved(2 * case.bytes, true)?) } else { None }
+        } else {
+            let bytes = self.limits.moved(case.bytes, case.traffic == Traffic::Copy)?;
+            Some(bytes.max(case.operations as f64 / self.limits.operations()?))
+        };
+        let record = Record {
+            suite: case.suite.into(),
+            category: case.category.into(),
+            operation: case.operation,
+            size: case.size,
+            environment: self.environment.clone(),
+            bytes: case.bytes,
+            operations: case.operations,
+            dispatches,
+            batch: times.batch,
+            wall: times.wall,
+            gpu: times.gpu,
+            limit,
+        };
+        (self.done)(&record);
+        Ok(record)
+    }
+}
+
+/// A count as people write it: 1K, 10K, 1M, 64Mi.
+pub(super) fn count(n: usize) -> String {
+    match n {
+        n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => format!("{}Mi", n >> 20),
+        n if n >= 1_000_000 && n.is_multiple_of(1_000_000) => format!("{}M", n / 1_000_000),
+        n if n >= 1 << 10 && n.is_multiple_of(1 << 10) => format!("{}Ki", n >> 10),
+        n if n >= 1000 && n.is_multiple_of(1000) => format!("{}K", n / 1000),
+        n => n.to_string(),
+    }
+}
+
+/// Scale, bias, relu, square, add, tanh, multiply, clamp.
+pub(super) fn chain_of_eight(x: &Tensor) -> TensorResult<Tensor> {
+    x.mul(1.5)?.add(0.25)?.relu()?.square()?.add(0.125)?.tanh()?.mul(2.0)?.clamp(Some(0.25), Some(1.5))
+}
+/// The same of one number.
+pub(super) fn chain_of_eight_of(x: f64) -> f64 {
+    let y = (x * 1.5 + 0.25).max(0.0);
+    ((y * y + 0.125).tanh() * 2.0).clamp(0.25, 1.5)
+}
+
+/// What the first elements of some inputs give.
+pub(super) fn firsts(inputs: &[Tensor], f: impl Fn(f64) -> f64) -> TensorResult<Vec<f64>> {
+    inputs.iter().map(|x| Ok(f(first(x)?))).collect()
+}
+
+/// Measures the categories whose heading contains `only` (all, if empty); `done` sees each record at once.
+///
+/// # Errors
+/// Those of the device, and when a measured result is wrong.
+pub fn suite(device: &Device, options: &Options, only: &str, done: &mut dyn FnMut(&Record)) -> TensorResult<Vec<Record>> {
+    let limits = Limits::new(device, *options);
+    let mut r = Runner { device: device.clone(), options: *options, limits, environment: Environment::of(device), done };
+    let all: [fn(&mut Runner<'_>, &'static str) -> TensorResult<Vec<Record>>; 8] =
+        [products, elementwise, reductions, transfers, activations, fusion, pooling, batches];
+    let mut records = Vec::new();
+    for (name, run) in CATEGORIES.into_iter().zip(all) {
+        if name.to_lowercase().contains(&only.to_lowercase()) {
+            records.extend(run(&mut r, name)?);
+        }
+    }
+    Ok(records)
+}
+
+/// The sizes of the log.
+const SIZES: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
+
+/// Some random inputs of `n` elements in the device's float type.
+fn inputs(r: &Runner<'_>, n: usize, seed: u64) -> TensorResult<Vec<Tensor>> {
+    let dtype = r.device.default_float();
+    (0..variants((n * dtype.block_bytes()) as u64)).map(|v| random(&[n], dtype, seed + v as u64, &r.device)).collect()
+}
+
+fn products(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record>> {
+    let (dtype, device) = (r.device.default_float(), r.device.clone());
+    let mut out = Vec::new();
+    for n in [64, 128, 256, 512, 1024] {
+        let bytes = (3 * n * n * dtype.block_bytes()) as u64;
+        let make =
+            |seed: u64| (0..variants(bytes)).map(|v| random(&[n, n], dtype, seed + v as u64, &device)).collect::<TensorResult<Vec<_>>>();
+        let (a, b) = (make(10)?, make(50)?);
+        let dot = |a: &Tensor, b: &Tensor| -> TensorResult<f64> {
+            let (row, column) = (a.narrow(0, 0, 1)?.to_vec()?, b.narrow(1, 0, 1)?.to_vec()?);
+            Ok(row.iter().zip(&column).map(|(x, y)| *x as f64 * *y as f64).sum())
+        };
+        let expect = a.iter().zip(&b).map(|(a, b)| dot(a, b)).collect::<TensorResult<_>>()?;
+        let run = Box::new(|v: usize| Ok(a[v].matmul(&b[v])?.into()));
+        let work = Work { variants: a.len(), run, expect, tolerance: 5e-3 };
+        let (operation, size, operations) = ("MatMul".to_string(), format!("{n}x{n}"), 2 * (n * n * n) as u64);
+        out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Copy, work })?);
+    }
+    Ok(out)
+}
+
+type Binary = (&'static str, fn(&Tensor, &Tensor) -> TensorResult<Tensor>, fn(f64, f64) -> f64);
+
+fn elementwise(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record>> {
+    let mut out = Vec::new();
+    let ops: [Binary; 2] = [("Add", |a, b| a.add(b), |a, b| a + b), ("Mul", |a, b| a.mul(b), |a, b| a * b)];
+    for (name, op, of) in ops {
+        for n in SIZES {
+            let (a, b) = (inputs(r, n, 1)?, inputs(r, n, 100)?);
+            let expect = a.iter().zip(&b).map(|(a, b)| Ok(of(first(a)?, first(b)?))).collect::<TensorResult<_>>()?;
+            let work = Work { variants: a.len(), run: Box::new(|v| Ok(op(&a[v], &b[v])?.into())), expect, tolerance: 2e-3 };
+            let bytes = (3 * n * a[0].dtype().block_bytes()) as u64;
+            let (operation, size) = (name.to_string(), count(n));
+            let operations = n as u64;
+            out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Copy, work })?);
+        }
+    }
+    Ok(out)
+}
+
+/// The sum of what a tensor holds, in f64.
+pub(super) fn total(x: &Tensor) -> TensorResult<f64> {
+    Ok(x.to_vec()?.iter().map(|v| *v as f64).sum())
+}
+
+fn reductions(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record>> {
+    let mut out = Vec::new();
+    for n in SIZES {
+        let x = inputs(r, n, 1)?;
+        let expect = x.iter().map(total).collect::<TensorResult<_>>()?;
+        let work = Work { variants: x.len(), run: Box::new(|v| Ok(x[v].sum_all()?.into())), expect, tolerance: 5e-3 };
+        let (operation, size, bytes) = ("Sum".to_string(), count(n), (n * x[0].dtype().block_bytes()) as u64);
+        let operations = n as u64;
+        out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Read, work })?);
+    }
+    Ok(out)
+}
+
+fn transfers(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record>> {
+    let (dtype, device) = (r.device.default_float(), r.device.clone());
+    let mut out = Vec::new();
+    for to_device in [true, false] {
+        for n in SIZES {
+            let x = inputs(r, n, 1)?;
+            let expect = firsts(&x, |v| v)?;
+            let host: Vec<Arc<Vec<u8>>> = x.iter().map(|x| Ok(Arc::new(x.to_bytes()?))).collect::<TensorResult<_>>()?;
+            let decode = |b: &[u8]| match dtype.block_bytes() {
+                2 => half::f16::from_le_bytes([b[0], b[1]]).to_f64(),
+                _ => f32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f64,
+            };
+            let run: Box<dyn Fn(usize) -> TensorResult<Outcome> + '_> = if to_device {
+                Box::new(|v| Ok(Tensor::from_bytes(Bytes::Owned(host[v].clone()), dtype, &[n], &device)?.into()))
+            } else {
+                Box::new(|v| Ok(Outcome::Value(decode(&x[v].to_bytes()?))))
+            };
+            let work = Work { variants: x.len(), run, expect, tolerance: 1e-6 };
+            let operation = if to_device { "Host→Device" } else { "Device→Host" }.to_string();
+            let (size, bytes) = (count(n), (n * dtype.block_bytes()) as u64);
+            out.push(r.record(Case {
+                suite: "metal",
+                category,
+                operation,
+                size,
+                bytes,
+                operations: 0,
+                traffic: Traffic::Transfer,
+                work,
+            })?);
+        }
+    }
+    Ok(out)
+}
+
+type Unary = (&'static str, u64, fn(&Tensor) -> TensorResult<Tensor>, fn(f64) -> f64);
+
+fn activations(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record>> {
+    let mut out = Vec::new();
+    let gelu = |x: f64| 0.5 * x * (1.0 + (0.797_884_560_802_865_4 * (x + 0.044_715 * x * x * x)).tanh());
+    // The operations of GELU as the log counts them: eight.
+    let ops: [Unary; 2] = [("ReLU", 1, |x| x.relu(), |x| x.max(0.0)), ("GELU", 8, |x| x.gelu_tanh(), gelu)];
+    for (name, each, op, of) in ops {
+        for n in SIZES {
+            let x = inputs(r, n, 1)?;
+            let expect = firsts(&x, of)?;
+            let work = Work { variants: x.len(), run: Box::new(|v| Ok(op(&x[v])?.into())), expect, tolerance: 2e-3 };
+            let (operation, size, bytes) = (name.to_string(), count(n), (2 * n * x[0].dtype().block_bytes()) as u64);
+            let operations = each * n as u64;
+            out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Copy, work })?);
+        }
+    }
+    Ok(out)
+}
+
+fn fusion(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record>> {
+    let mut out = Vec::new();
+    for n in [1_000, 1_000_000] {
+        for fused in [true, false] {
+            let x = inputs(r, n, 1)?;
+            let expect = firsts(&x, chain_of_eight_of)?;
+            let run = Box::new(|v: usize| {
+                let y = chain_of_eight(&x[v])?;
+                if !fused {
+                    without_fusion(|| y.eval().map(drop))?;
+                }
+                Ok(y.into())
+            });
+            let work = Work { variants: x.len(), run, expect, tolerance: 8e-3 };
+            let operation = if fused { "Chain of 8, fused" } else { "Chain of 8, TL_NO_FUSION" }.to_string();
+            let (size, bytes) = (count(n), (2 * n * x[0].dtype().block_bytes()) as u64);
+            let operations = 9 * n as u64;
+            out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Copy, work })?);
+        }
+    }
+    Ok(out)
+}
+
+fn pooling(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record>> {
+    let device = r.device.clone();
+    let mut out = Vec::new();
+    for n in [10_000, 1_000_000] {
+        for pooled in [true, false] {
+            let x = inputs(r, n, 1)?;
+            let expect = firsts(&x, |v| v + 1.0)?;
+            let run = Box::new(|v: usize| {
+                if !pooled {
+                    device.empty_cache();
+                }
+                Ok(x[v].add(1.0)?.into())
+            });
+            let work = Work { variants: x.len(), run, expect, tolerance: 2e-3 };
+            let operation = if pooled { "Add, memory from the pool" } else { "Add, new memory each time" }.to_string();
+            let (size, bytes) = (count(n), (2 * n * x[0].dtype().block_bytes()) as u64);
+            let operations = n as u64;
+            out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Copy, work })?);
+        }
+    }
+    Ok(out)
+}
+
+fn batches(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record>> {
+    let (dtype, device) = (r.device.default_float(), r.device.clone());
+    const WIDTHS: [usize; 3] = [256, 1024, 256];
+    let (w1, w2) = (random(&[WIDTHS[0], WIDTHS[1]], dtype, 1, &device)?, random(&[WIDTHS[1], WIDTHS[2]], dtype, 2, &device)?);
+    let [m1, m2] = [w1.to_vec()?, w2.to_vec()?];
+    let mut out = Vec::new();
+    for n in [1, 4, 16, 64] {
+        let x = (0..4).map(|v| random(&[n, WIDTHS[0]], dtype, 10 + v, &device)).collect::<TensorResult<Vec<_>>>()?;
+        let element = |x: &Tensor| -> TensorResult<f64> {
+            let row = x.narrow(0, 0, 1)?.to_vec()?;
+            Ok((0..WIDTHS[1])
+                .map(|h| {
+                    let sum: f64 = row.iter().enumerate().map(|(k, v)| *v as f64 * m1[k * WIDTHS[1] + h] as f64).sum();
+                    sum.max(0.0) * m2[h * WIDTHS[2]] as f64
+                })
+                .sum())
+        };
+        let expect = x.iter().map(element).collect::<TensorResult<_>>()?;
+        let run = Box::new(|v: usize| Ok(x[v].matmul(&w1)?.relu()?.matmul(&w2)?.into()));
+        let work = Work { variants: x.len(), run, expect, tolerance: 2e-2 };
+        let (weights, items) = (WIDTHS[0] * WIDTHS[1] + WIDTHS[1] * WIDTHS[2], n * (WIDTHS[0] + 2 * WIDTHS[1] + WIDTHS[2]));
+        let (bytes, operations) = (((weights + items) * dtype.block_bytes()) as u64, (2 * n * weights) as u64);
+        let (operation, size) = ("MLP 256-1024-256".to_string(), format!("batch {n}"));
+        out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Copy, work })?);
+    }
+    Ok(out)
+}

@@ -1,0 +1,275 @@
+//! What ran and how long it took: a table by op and line, and a trace for a browser. Only what was measured is shown.
+
+use crate::backends::Machine;
+use crate::device::Device;
+use crate::error::{At, TensorResult};
+use crate::plan::{RunTimes, Step, Timing, Work};
+use std::collections::HashMap;
+use std::fmt::{self, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Measures every step of what runs on a device until it is finished. Dropping it ends the measuring and discards it.
+pub struct Profiler {
+    machine: Option<Arc<dyn Machine>>,
+    device: String,
+    cpu: bool,
+    began: Instant,
+}
+
+/// What was measured.
+#[derive(Clone)]
+pub struct Profile {
+    /// The device's name.
+    pub device: String,
+    /// Whether step times are the GPU's own clock; else they are the wall's.
+    pub gpu_clock: bool,
+    /// Wall time from the start to the end, the waiting for the device included.
+    pub wall: Duration,
+    /// Bytes per second and operations per second that the device reaches at best, where they were measured: [`Profile::with_limits`].
+    pub limits: Option<[f64; 2]>,
+    began: Instant,
+    runs: Vec<RunTimes>,
+}
+
+/// All steps of one op written on one line.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The op; for fused elementwise work the last of the chain, and how many went in before it: `clamp +7`.
+    pub op: String,
+    /// The user's line that wrote it.
+    pub at: At,
+    /// Dispatches.
+    pub count: usize,
+    /// Their time in all, in seconds; `None` where the device has no clock.
+    pub seconds: Option<f64>,
+    /// The part of all measured time, 0 to 1.
+    pub share: Option<f64>,
+    /// Bytes moved at least.
+    pub bytes: u64,
+    /// Arithmetic operations.
+    pub operations: u64,
+}
+
+impl Row {
+    /// Bytes per second.
+    pub fn bandwidth(&self) -> Option<f64> {
+        self.seconds.filter(|s| *s > 0.0).map(|s| self.bytes as f64 / s)
+    }
+    /// Operations per second.
+    pub fn rate(&self) -> Option<f64> {
+        self.seconds.filter(|s| *s > 0.0).map(|s| self.operations as f64 / s)
+    }
+    /// The part of the nearer limit `[bytes/s, operations/s]` that was reached.
+    pub fn fraction(&self, limits: [f64; 2]) -> Option<f64> {
+        Some((self.bandwidth()? / limits[0]).max(self.rate()? / limits[1]))
+    }
+}
+
+/// What a step is called in tables.
+fn label(step: &Step) -> String {
+    let programs = step.loads.iter().map(|l| &l.program).chain(step.stores.iter().map(|s| &s.program));
+    let all: usize = programs.map(|p| p.arithmetic()).sum();
+    let fused = if matches!(step.work, Work::Map) { all.saturating_sub(1) } else { all };
+    if fused == 0 { step.name.to_string() } else { format!("{} +{fused}", step.name) }
+}
+
+impl Device {
+    /// Measures what runs on this device until [`Profiler::finish`]: on a GPU with the GPU's own clock, on the CPU with the wall's.
+    ///
+    /// # Errors
+    /// When a measurement of this device is going on already.
+    pub fn profiler(&self) -> TensorResult<Profiler> {
+        self.synchronize()?;
+        self.machine().start_timing(Timing::Steps)?;
+        Ok(Profiler { machine: Some(self.machine().clone()), device: self.name(), cpu: self.is_cpu(), began: Instant::now() })
+    }
+
+    /// Runs `work` and gives what it returns with what ran on this device meanwhile.
+    ///
+    /// ```
+    /// # use tensorlogic::{DType, Device, Tensor};
+    /// let device = Device::cpu();
+    /// let x = Tensor::ones(&[1000], DType::F32, &device)?;
+    /// let (sum, profile) = device.profile(|| x.mul(2.0)?.sum_all()?.item())?;
+    /// assert_eq!(sum, 2000.0);
+    /// assert_eq!(profile.rows()[0].op, "sum +1"); // the product went into the sum
+    /// println!("{profile}");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `work`, of the device, and when a measurement of this device is going on already.
+    pub fn profile<T>(&self, work: impl FnOnce() -> TensorResult<T>) -> TensorResult<(T, Profile)> {
+        let profiler = self.profiler()?;
+        let value = work()?;
+        Ok((value, profiler.finish()?))
+    }
+}
+
+impl Profiler {
+    /// Waits for everything submitted and gives the measurements.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn finish(mut self) -> TensorResult<Profile> {
+        let runs = match self.machine.take() {
+            Some(m) => {
+                m.synchronize()?;
+                m.finish_timing()?
+            }
+            None => Vec::new(),
+        };
+        let device = std::mem::take(&mut self.device);
+        Ok(Profile { device, gpu_clock: !self.cpu, wall: self.began.elapsed(), limits: None, began: self.began, runs })
+    }
+}
+
+impl Drop for Profiler {
+    fn drop(&mut self) {
+        if let Some(m) = self.machine.take() {
+            // Whoever drops it does not want the result; a lost device reports itself on the next call.
+            let _ = m.finish_timing();
+        }
+    }
+}
+
+impl Profile {
+    /// With the limits that the columns `limit` compare with, in bytes and operations per second, as measured in this process.
+    pub fn with_limits(mut self, bytes: f64, operations: f64) -> Profile {
+        self.limits = Some([bytes, operations]);
+        self
+    }
+
+    /// Evaluations.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// The time that the steps took in all, in seconds; `None` where nothing was measured.
+    pub fn seconds(&self) -> Option<f64> {
+        let steps = self.runs.iter().flat_map(|r| r.steps.iter().flatten());
+        steps.map(|[a, b]| b - a).fold(None, |sum, s| Some(sum.unwrap_or(0.0) + s))
+    }
+
+    /// The steps by op and line, the longest first.
+    pub fn rows(&self) -> Vec<Row> {
+        let mut rows: Vec<Row> = Vec::new();
+        let mut known: HashMap<(String, At), usize> = HashMap::new();
+        let all = self.seconds();
+        for r in &self.runs {
+            for (step, time) in r.plan.steps.iter().zip(&r.steps) {
+                let op = label(step);
+                let at = *known.entry((op.clone(), step.at)).or_insert_with(|| {
+                    rows.push(Row { op, at: step.at, count: 0, seconds: None, share: None, bytes: 0, operations: 0 });
+                    rows.len() - 1
+                });
+                let row = &mut rows[at];
+                row.count += 1;
+                row.bytes += step.bytes();
+                row.operations += step.operations();
+                if let Some([a, b]) = time {
+                    row.seconds = Some(row.seconds.unwrap_or(0.0) + b - a);
+                }
+            }
+        }
+        for r in &mut rows {
+            r.share = r.seconds.zip(all).filter(|(_, all)| *all > 0.0).map(|(s, all)| s / all);
+        }
+        rows.sort_by(|a, b| b.seconds.unwrap_or(0.0).total_cmp(&a.seconds.unwrap_or(0.0)));
+        rows
+    }
+
+    /// The runs and steps as a trace that `chrome://tracing` and ui.perfetto.dev show: the host on one track, the device on another.
+    ///
+    /// The device's clock has a start of its own: it is set so that no run begins before the host began to submit it.
+    pub fn chrome_trace(&self) -> String {
+        let host = |t: Instant| t.saturating_duration_since(self.began).as_secs_f64();
+        let shift = self.runs.iter().filter_map(|r| Some(host(r.host[0]) - r.run?[0])).fold(0f64, f64::max);
+        let mut out = String::from("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
+        let clock = if self.gpu_clock { "GPU clock" } else { "wall clock" };
+        for (tid, name) in [(0, "host".to_string()), (1, format!("{} ({clock})", self.device))] {
+            let _ = writeln!(
+                out,
+                "{{\"ph\":\"M\",\"pid\":0,\"tid\":{tid},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}},",
+                json_text(&name)
+            );
+        }
+        let mut event = |tid: u32, name: &str, from: f64, to: f64, args: String| {
+            let _ = writeln!(
+                out,
+                "{{\"ph\":\"X\",\"pid\":0,\"tid\":{tid},\"name\":{},\"ts\":{:.3},\"dur\":{:.3},\"args\":{{{args}}}}},",
+                json_text(name),
+                from * 1e6,
+                (to - from) * 1e6
+            );
+        };
+        for r in &self.runs {
+            let [from, to] = r.host.map(host);
+            event(0, "run", from, to, format!("\"dispatches\":{}", r.plan.steps.len()));
+            for (step, time) in r.plan.steps.iter().zip(&r.steps) {
+                let Some([a, b]) = time else { continue };
+                let line = json_text(&format!("{}:{}", step.at.file(), step.at.line()));
+                let args = format!("\"line\":{line},\"bytes\":{},\"operations\":{}", step.bytes(), step.operations());
+                event(1, &label(step), a + shift, b + shift, args);
+            }
+        }
+        // The last comma is not allowed in JSON.
+        out.truncate(out.trim_end().trim_end_matches(',').len());
+        out.push_str("\n]}\n");
+        out
+    }
+}
+
+/// Text as a JSON string.
+pub(crate) fn json_text(s: &str) -> String {
+    let mut out = String::with_capacity(s.len() + 2);
+    out.push('"');
+    for c in s.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            c if (c as u32) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = self.rows();
+        let clock = if self.gpu_clock { "GPU clock" } else { "wall clock" };
+        writeln!(f, "{}: {} evaluations, {:.3} ms wall", self.device, self.runs(), self.wall.as_secs_f64() * 1e3)?;
+        let Some(all) = self.seconds() else {
+            return writeln!(f, "no step was timed: {}", if rows.is_empty() { "nothing ran" } else { "this device has no timestamps" });
+        };
+        writeln!(f, "{:.3} ms in {} dispatches ({clock})", all * 1e3, rows.iter().map(|r| r.count).sum::<usize>())?;
+        let line = |r: &Row| format!("{}:{}", r.at.file(), r.at.line());
+        let wide = |f: &dyn Fn(&Row) -> usize, least| rows.iter().map(f).max().unwrap_or(0).max(least);
+        let (ops, lines) = (wide(&|r| r.op.chars().count(), 2), wide(&|r| line(r).chars().count(), 4));
+        let limit = if self.limits.is_some() { "  of limit" } else { "" };
+        writeln!(f, "{:ops$}  {:lines$}  {:>7} {:>11} {:>7} {:>9} {:>9}{limit}", "op", "line", "count", "ms", "share", "GB/s", "GFLOP/s")?;
+        let number = |v: Option<f64>, scale: f64, digits: usize| v.map_or("-".to_string(), |v| format!("{:.digits$}", v * scale));
+        for r in &rows {
+            let share = r.share.map_or("-".into(), |s| format!("{:.1} %", s * 100.0));
+            let limit = self.limits.map(|l| r.fraction(l).map_or("-".into(), |f| format!("{:.0} %", f * 100.0)));
+            let limit = limit.map_or(String::new(), |l: String| format!("  {l:>8}"));
+            writeln!(
+                f,
+                "{:ops$}  {:lines$}  {:>7} {:>11} {share:>7} {:>9} {:>9}{limit}",
+                r.op,
+                line(r),
+                r.count,
+                number(r.seconds, 1e3, 4),
+                number(r.bandwidth(), 1e-9, 1),
+                number(r.rate(), 1e-9, 1)
+            )?;
+        }
+        Ok(())
+    }
+}

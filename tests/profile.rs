@@ -1,0 +1,145 @@
+//! Profiles: which steps they hold and that their times hang together. Fusion switched off: dispatches counted by hand, results compared.
+
+use std::sync::{Mutex, MutexGuard};
+use tensorlogic::eval::{eval_all, without_fusion};
+use tensorlogic::profile::Profile;
+use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
+
+/// The CPU, and a GPU where there is one.
+fn devices() -> Vec<Device> {
+    let gpu = Device::open("vulkan");
+    assert!(gpu.is_ok() || std::env::var("TL_REQUIRE_GPU").is_err(), "no GPU: {:?}", gpu.err());
+    [Device::cpu()].into_iter().chain(gpu).collect()
+}
+
+/// Tests here take turns: a measurement sees all that runs on its device.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn random(shape: &[usize], device: &Device) -> Tensor {
+    let t = Rng::new(3).uniform(shape, DType::F32, device).unwrap();
+    t.eval().unwrap();
+    t
+}
+
+/// Profiles `work` and compares the steps with `expect`, each as `op count`.
+#[track_caller]
+fn check(device: &Device, expect: &[&str], work: impl FnOnce() -> TensorResult<()>) -> Profile {
+    let ((), profile) = device.profile(work).unwrap();
+    let mut got: Vec<String> = profile.rows().iter().map(|r| format!("{} {}", r.op, r.count)).collect();
+    got.sort();
+    assert_eq!(got, expect, "{profile}");
+    profile
+}
+
+#[test]
+fn steps_are_named_counted_and_timed() {
+    let _alone = alone();
+    for d in devices() {
+        let (a, b) = (random(&[256, 256], &d), random(&[256, 256], &d));
+        let p = check(&d, &["add +1 1", "matmul +1 2"], || {
+            a.mul(2.0)?.add(&b)?.eval()?;
+            for _ in 0..2 {
+                a.matmul(&b)?.relu()?.eval()?;
+            }
+            Ok(())
+        });
+        assert_eq!(p.runs(), 3);
+        let all = p.seconds().expect("both devices have a clock");
+        // The parts make up the whole, and the whole fits into the wall's time.
+        let sum: f64 = p.rows().iter().map(|r| r.seconds.unwrap()).sum();
+        assert!((sum - all).abs() < 1e-9 && all > 0.0 && all <= p.wall.as_secs_f64(), "{sum} {all} {:?}", p.wall);
+        assert!((p.rows().iter().map(|r| r.share.unwrap()).sum::<f64>() - 1.0).abs() < 1e-9);
+        let row = |op: &str| p.rows().into_iter().find(|r| r.op.starts_with(op)).unwrap();
+        assert_eq!((row("add").bytes, row("add").operations), (3 * 4 * 65536, 2 * 65536));
+        // 2·n³ and a relu each; three matrices each.
+        assert_eq!((row("matmul").bytes, row("matmul").operations), (2 * 3 * 4 * 65536, 2 * (2 * 256 * 65536 + 65536)));
+        assert!(row("add").at.file().ends_with("profile.rs"), "the user's line is kept");
+        // Two thirds of the limit in bytes, one in operations: the larger counts.
+        let r = row("add");
+        let limits = [r.bandwidth().unwrap() * 1.5, r.rate().unwrap() * 4.0];
+        assert!((r.fraction(limits).unwrap() - 1.0 / 1.5).abs() < 1e-9);
+        let text = p.clone().with_limits(limits[0], limits[1]).to_string();
+        assert!(text.contains("67 %") && text.contains(&d.name()), "{text}");
+    }
+}
+
+#[test]
+fn traces_are_json_with_every_step() {
+    let _alone = alone();
+    for d in devices() {
+        let x = random(&[1000], &d);
+        let (_, p) = d.profile(|| x.exp()?.sum_all()?.item()).unwrap();
+        let trace: serde_json::Value = serde_json::from_str(&p.chrome_trace()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let named = |n: &str| events.iter().filter(|e| e["name"] == n).collect::<Vec<_>>();
+        assert_eq!((named("thread_name").len(), named("run").len(), named("sum +1").len()), (2, 1, 1), "{events:?}");
+        let (run, step) = (named("run")[0], named("sum +1")[0]);
+        assert!(step["ts"].as_f64() >= run["ts"].as_f64() && step["dur"].as_f64().unwrap() > 0.0);
+        assert!(step["args"]["line"].as_str().unwrap().contains("profile.rs:"));
+    }
+}
+
+#[test]
+fn nothing_is_measured_outside_of_a_profile() {
+    let _alone = alone();
+    let d = Device::cpu();
+    let profiler = d.profiler().unwrap();
+    assert!(d.profiler().is_err(), "a second measurement must be refused");
+    drop(profiler);
+    random(&[10], &d).exp().unwrap().eval().unwrap();
+    let (_, p) = d.profile(|| Ok(())).unwrap();
+    assert!(p.seconds().is_none() && p.rows().is_empty());
+    assert!(p.to_string().contains("nothing ran"), "{p}");
+}
+
+/// Dispatches of `f` when nothing fuses, and the results of both ways.
+#[track_caller]
+fn unfused(expect: usize, f: impl Fn(&Device) -> TensorResult<Tensor>) {
+    for d in devices() {
+        let fused = f(&d).unwrap();
+        let plain = f(&d).unwrap();
+        let dispatches = |t: &Tensor| t.explain().unwrap().lines().last().unwrap().split(' ').next().unwrap().parse::<usize>().unwrap();
+        let before = dispatches(&fused);
+        let got = without_fusion(|| {
+            let n = dispatches(&plain);
+            eval_all(&[&plain]).unwrap();
+            n
+        });
+        assert_eq!(got, expect, "{}: fused it takes {before}", d.name());
+        assert!(before < got);
+        // The switch ends with the scope, and its plans are not taken for the fused ones.
+        assert_eq!(dispatches(&f(&d).unwrap()), before);
+        let (x, y) = (fused.to_vec().unwrap(), plain.to_vec().unwrap());
+        if d.is_cpu() {
+            assert_eq!(x, y);
+        } else {
+            // A GPU's compiler may contract a product and a sum of one kernel into one operation.
+            x.iter().zip(&y).for_each(|(x, y)| assert!((x - y).abs() <= 1e-5 * (1.0 + y.abs()), "{x} {y}"));
+        }
+    }
+}
+
+#[test]
+fn without_fusion_each_operation_is_a_dispatch() {
+    let _alone = alone();
+    // Counted by hand: scale, bias, relu, square, add, tanh, multiply, clamp's two sides.
+    unfused(9, |d| {
+        let x = random(&[64, 64], d);
+        x.mul(1.5)?.add(0.25)?.relu()?.square()?.add(&x)?.tanh()?.mul(&x)?.clamp(Some(-0.5), Some(0.5))
+    });
+    // Product, bias, relu, sum, root.
+    unfused(5, |d| random(&[8, 8], d).matmul(&random(&[8, 8], d))?.add(&random(&[8], d))?.relu()?.sum(&[1], false)?.sqrt());
+    // Two maps and two copies into the whole.
+    unfused(4, |d| {
+        let x = random(&[4, 4], d);
+        Tensor::cat(&[&x.exp()?, &x.neg()?], 0)
+    });
+    // Independent neighbours stay apart.
+    unfused(3, |d| {
+        let x = random(&[4, 4], d);
+        x.exp()?.add(&x.t()?.neg()?)
+    });
+}
