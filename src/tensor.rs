@@ -401,8 +401,7 @@ impl Tensor {
             ));
         }
         device.require(T::DTYPE)?;
-        let bytes = bytemuck::cast_slice(&data).to_vec();
-        Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::Owned(Arc::new(bytes)))?, "from_vec", at))
+        Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::of_vec(data))?, "from_vec", at))
     }
 
     /// [`Tensor::from_vec`] with the device first, for the elements' own type: f16 values make an f16 tensor. `device` may be any device.
