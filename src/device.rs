@@ -1,5 +1,12 @@
 //! Devices: which machine a tensor lives on, how to choose one, and what memory it holds.
 
+mod memory;
+
+pub use crate::backends::limits::Room;
+pub use crate::backends::pool::BufferPoolStats;
+pub use crate::backends::report::{Holder, MemoryReport};
+pub use memory::{BufferPool, GpuDevice, MemoryProfile, MetalDevice};
+
 use crate::backends::{Buffer, Bytes, Machine, cpu::CpuMachine};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
@@ -92,10 +99,6 @@ impl Device {
     /// Memory that the engine holds on the device.
     pub fn memory(&self) -> MemoryStats {
         self.0.machine.memory()
-    }
-    /// Gives pooled memory back to the system.
-    pub fn empty_cache(&self) {
-        self.0.machine.empty_cache()
     }
     /// Waits for all submitted work.
     pub fn synchronize(&self) -> TensorResult<()> {

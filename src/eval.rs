@@ -270,6 +270,13 @@ fn eval_on(device: &Device, roots: &[&Tensor]) -> TensorResult<()> {
         // SAFETY: collected under the lock that we hold.
         let bound: Vec<Buffer> = e.stored.iter().flat_map(|&n| unsafe { &*n }.stored.get().into_iter().flatten().cloned()).collect();
         let outputs: Vec<Buffer> = plan.outputs.iter().map(|o| machine.alloc(o.bytes)).collect::<TensorResult<_>>()?;
+        if machine.pool().recording() {
+            for (n, output) in outputs.iter().enumerate() {
+                if let Some(step) = plan.writer(Buf::Output(n as u16)) {
+                    machine.label(output, step.name, step.at);
+                }
+            }
+        }
         let known = e.stats.misses == misses;
         before = known.then(|| start.elapsed());
         if !plan.steps.is_empty() {
@@ -299,7 +306,11 @@ fn eval_on(device: &Device, roots: &[&Tensor]) -> TensorResult<()> {
         // Only now may inputs go: nodes of `order` may be alive only through them.
         for (at, _) in &compiled.kept {
             // SAFETY: as above; stored nodes are not views.
-            unsafe { dead.extend((*e.order[*at as usize]).inputs().drain(..)) };
+            let n = unsafe { &*e.order[*at as usize] };
+            if !n.tracked || n.released.load(Relaxed) {
+                // SAFETY: as above.
+                dead.extend(unsafe { n.inputs() }.drain(..));
+            }
         }
         e.order.clear();
         e.stats.evaluations += 1;
@@ -312,6 +323,27 @@ fn eval_on(device: &Device, roots: &[&Tensor]) -> TensorResult<()> {
         Lock::of(device).get().stats.overhead = before + after.elapsed();
     }
     Ok(())
+}
+
+/// A node's inputs, which an evaluation may take away at any time.
+pub(crate) fn inputs_of(node: &Node) -> Inputs {
+    let _lock = Lock::of(&node.device);
+    // SAFETY: the lock is held.
+    unsafe { node.inputs() }.clone()
+}
+
+/// Lets the inputs of a node go that is stored already, and those of others as soon as they are.
+pub(crate) fn forget_inputs(node: &Node) {
+    let mut dead: Vec<Tensor> = Vec::new();
+    {
+        let _lock = Lock::of(&node.device);
+        node.released.store(true, Relaxed);
+        if node.stored.get().is_some() {
+            // SAFETY: the lock is held.
+            dead.extend(unsafe { node.inputs() }.drain(..));
+        }
+    }
+    release(&mut dead);
 }
 
 /// What the evaluator of `device` has done.

@@ -14,6 +14,7 @@ pub mod device;
 
 pub mod tensor;
 
+pub mod autograd;
 mod compile;
 pub mod eval;
 
@@ -22,6 +23,8 @@ pub mod ops;
 pub mod quant;
 
 pub mod io;
+#[cfg(feature = "gpu")]
+pub mod metal;
 pub mod measure;
 pub mod models;
 pub mod profile;

@@ -115,6 +115,54 @@ pub trait Kernel: Send + Sync {
     fn ops(&self, step: &Step) -> u64;
     /// The GPU form, or `None` where the adapter lacks what it needs.
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>;
+    /// A form in the driver's own language, where the adapter takes one (`adapter.raw`). It is asked for, and then run instead of the
+    /// WGSL, only where every operand is stored: row-major, from its buffer's start, with nothing fused into it, and no buffer both read
+    /// and written.
+    fn raw(&self, _step: &Step, _adapter: &AdapterInfo) -> Option<RawKernel> {
+        None
+    }
+}
+
+/// A language that a driver takes as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RawLanguage {
+    /// Metal's shading language, as text.
+    Msl,
+    /// Vulkan's binary format, as words.
+    SpirV,
+}
+
+/// A text in a driver's own language.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum RawSource {
+    /// Metal's shading language.
+    Msl(Cow<'static, str>),
+    /// SPIR-V, version 1.3 or older for the drivers that there are.
+    SpirV(Cow<'static, [u32]>),
+}
+
+/// A kernel's form in a driver's own language. Nothing checks or translates it.
+///
+/// Its bindings are the kernel's words as a uniform buffer (padded to whole 16 bytes), then one buffer per load, then one per store: in
+/// Metal `buffer(0)`, `buffer(1)`, …, in SPIR-V the bindings of descriptor set 0.
+#[derive(Clone, Debug)]
+pub struct RawKernel {
+    pub(crate) source: RawSource,
+    pub(crate) entry: &'static str,
+    pub(crate) workgroup: [u32; 3],
+    pub(crate) grid: [u32; 3],
+    pub(crate) words: Vec<Word>,
+}
+
+impl RawKernel {
+    /// A form with its entry point, threads of a workgroup (x, y, z), workgroups (x, y, z) and words.
+    ///
+    /// # Safety
+    /// The source must be valid for its driver, declare `workgroup`, bind what the step has and touch nothing outside of it: no bounds
+    /// check stands between it and the memory of the GPU.
+    pub unsafe fn new(source: RawSource, entry: &'static str, workgroup: [u32; 3], grid: [u32; 3], words: Vec<Word>) -> RawKernel {
+        RawKernel { source, entry, workgroup, grid, words }
+    }
 }
 
 /// What a kernel may ask about the GPU.
@@ -130,6 +178,8 @@ pub struct AdapterInfo {
     pub workgroup_threads: u32,
     /// Edge of cooperative matrices (f16 inputs, f32 sums): 8, 16, or 0 where there are none.
     pub coop: u32,
+    /// The language in which the driver takes kernels besides WGSL, if it takes any.
+    pub raw: Option<RawLanguage>,
 }
 
 /// Words of a GPU's scratch.
@@ -269,6 +319,13 @@ pub struct Plan {
     pub slots: Vec<usize>,
     /// How many run-time parameters the caller gives.
     pub params: usize,
+}
+
+impl Plan {
+    /// The first step that writes to a buffer.
+    pub fn writer(&self, buf: Buf) -> Option<&Step> {
+        self.steps.iter().find(|s| s.stores.iter().any(|st| st.target.buf == buf))
+    }
 }
 
 impl Source {

@@ -9,10 +9,10 @@ use crate::plan::Kernel;
 use crate::scalar::Prim;
 use crate::shape::Shape;
 use smallvec::SmallVec;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The dtype and shape of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +51,74 @@ pub struct Node {
     pub(crate) mark: AtomicU64,
     /// Whether an evaluation passed this node without storing it.
     pub(crate) passed: AtomicBool,
+    /// Whether a gradient may flow through: then the node keeps its inputs after it is stored.
+    pub(crate) tracked: bool,
+    /// Whether `backward` has been here: the inputs may go as soon as the value is stored.
+    pub(crate) released: AtomicBool,
+    /// What only few nodes have.
+    pub(crate) extra: Option<Box<Extra>>,
+}
+
+/// What few nodes have besides: the place where a gradient is collected, or a derivative of their own.
+#[derive(Default)]
+pub(crate) struct Extra {
+    /// Where `backward` adds the gradient of this value.
+    pub cell: Option<Arc<GradCell>>,
+    /// The gradients of the inputs after the first (`None` where there is none) for the gradient of the result.
+    pub backward: Option<Backward>,
+    /// Whether this view is another name of a value: views of it are seen by gradients as views of it, not of what it names.
+    pub alias: bool,
+    /// Whether the last input is the alias that this view, or alias, is seen through: gradients go there.
+    pub parent: bool,
+}
+
+/// A derivative of a node's own: gradient of the result to gradients of the inputs.
+pub(crate) type Backward = Arc<dyn Fn(&Tensor) -> TensorResult<Vec<Option<Tensor>>> + Send + Sync>;
+
+/// Where `backward` collects the gradient of a value; shared by all versions of a parameter.
+#[derive(Default)]
+pub struct GradCell(pub(crate) Mutex<Option<Tensor>>);
+
+impl GradCell {
+    /// The gradient collected so far.
+    pub fn get(&self) -> Option<Tensor> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+    /// Replaces the gradient; gives the one before.
+    pub fn replace(&self, grad: Option<Tensor>) -> Option<Tensor> {
+        std::mem::replace(&mut *self.0.lock().unwrap_or_else(|e| e.into_inner()), grad)
+    }
+}
+
+/// How nodes are built on this thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Mode {
+    /// Whether gradients are tracked.
+    pub grad: bool,
+    /// The line that new nodes carry, where they are built on behalf of another node.
+    pub at: Option<At>,
+}
+
+thread_local! {
+    static MODE: Cell<Mode> = const { Cell::new(Mode { grad: true, at: None }) };
+}
+
+impl Mode {
+    /// This thread's mode.
+    pub fn current() -> Mode {
+        MODE.get()
+    }
+    /// Runs `f` in this mode.
+    pub fn run<R>(self, f: impl FnOnce() -> R) -> R {
+        struct Restore(Mode);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                MODE.set(self.0);
+            }
+        }
+        let _restore = Restore(MODE.replace(self));
+        f()
+    }
 }
 
 /// A node's inputs.
@@ -120,9 +188,39 @@ pub trait Op: Send + Sync + 'static {
     fn define(&self, inputs: &[Tensor]) -> Option<TensorResult<Tensor>>;
     /// How it is done, for inputs and outputs of these dtypes and shapes.
     fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered;
+    /// The gradients of the inputs, by hand. Without them [`Op::define`] is differentiated.
+    fn grad(&self, _: &Vjp) -> Option<TensorResult<Grads>> {
+        None
+    }
     /// Whether the output may take input 0's memory when nothing else reads it.
     fn in_place(&self) -> bool {
         false
+    }
+}
+
+/// The gradients of a node's inputs; `None` where no gradient flows.
+pub type Grads = Vec<Option<Tensor>>;
+
+/// What a gradient by hand is made from.
+pub struct Vjp<'a> {
+    /// The node's inputs.
+    pub inputs: &'a [Tensor],
+    /// Its results.
+    pub outputs: &'a [Tensor],
+    /// The gradient of each result; at least one is there.
+    pub grads: &'a [Option<Tensor>],
+    /// Its run-time numbers.
+    pub params: &'a [f64],
+}
+
+impl Vjp<'_> {
+    /// Whether the gradient of input `i` is wanted.
+    pub fn wants(&self, i: usize) -> bool {
+        self.inputs.get(i).is_some_and(|t| t.node.tracked && t.dtype().is_float())
+    }
+    /// The gradient of the only result.
+    pub fn grad(&self) -> &Tensor {
+        self.grads[0].as_ref().expect("a node is asked only when a gradient has reached it")
     }
 }
 
@@ -175,6 +273,13 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Whether the node collects its gradient, which then flows no further.
+    pub(crate) fn collects(&self) -> bool {
+        self.extra.as_ref().is_some_and(|e| e.cell.is_some())
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         // Long chains are taken apart here one by one, so that dropping does not recurse.
@@ -211,6 +316,29 @@ impl Tensor {
         at: At,
         key: u64,
     ) -> Tensor {
+        Tensor::node_with(kind, device, metas, inputs, params, at, key, None)
+    }
+
+    fn node_with(
+        kind: Kind,
+        device: Device,
+        metas: SmallVec<[Meta; 1]>,
+        inputs: Inputs,
+        params: SmallVec<[f64; 2]>,
+        at: At,
+        key: u64,
+        extra: Option<Box<Extra>>,
+    ) -> Tensor {
+        let mode = Mode::current();
+        let own = extra.as_ref().is_some_and(|e| e.cell.is_some());
+        let from = match (&kind, &extra) {
+            (Kind::View(_), Some(e)) if e.backward.is_some() => &inputs[1..],
+            (Kind::View(_), Some(e)) if e.parent => &inputs[inputs.len() - 1..],
+            (Kind::View(_), _) => &inputs[..1],
+            _ => &inputs[..],
+        };
+        let tracked = own || mode.grad && from.iter().any(|t| t.node.tracked) && metas.iter().any(|m| m.dtype.is_float());
+        let at = mode.at.unwrap_or(at);
         let node = Node {
             kind,
             device,
@@ -222,12 +350,18 @@ impl Tensor {
             stored: OnceLock::new(),
             mark: AtomicU64::new(0),
             passed: AtomicBool::new(false),
+            tracked,
+            released: AtomicBool::new(false),
+            extra,
         };
         Tensor { node: Arc::new(node), out: 0 }
     }
 
     /// A tensor over stored memory.
-    pub(crate) fn leaf(device: &Device, meta: Meta, buffer: Buffer, at: At) -> Tensor {
+    pub(crate) fn leaf(device: &Device, meta: Meta, buffer: Buffer, op: &'static str, at: At) -> Tensor {
+        if device.machine().pool().recording() {
+            device.machine().label(&buffer, op, at);
+        }
         let mut key = Key::default();
         key.meta(&meta);
         let t = Tensor::node(Kind::Leaf, device.clone(), smallvec::smallvec![meta], Inputs::new(), SmallVec::new(), at, key.value());
@@ -248,7 +382,7 @@ impl Tensor {
         if row % dtype.block() != 0 || dtype.bytes(shape.count()) != Some(bytes.len()) {
             return Err(TensorError::shape("from_bytes", at, format!("{} bytes for {dtype}{shape}", bytes.len())));
         }
-        Ok(Tensor::leaf(device, Meta { dtype, shape }, device.upload(bytes)?, at))
+        Ok(Tensor::leaf(device, Meta { dtype, shape }, device.upload(bytes)?, "from_bytes", at))
     }
 
     /// A tensor of these values in row-major order.
@@ -268,17 +402,39 @@ impl Tensor {
         }
         device.require(T::DTYPE)?;
         let bytes = bytemuck::cast_slice(&data).to_vec();
-        Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::Owned(Arc::new(bytes)))?, at))
+        Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::Owned(Arc::new(bytes)))?, "from_vec", at))
+    }
+
+    /// [`Tensor::from_vec`] with the device first, for the elements' own type: f16 values make an f16 tensor. `device` may be any device.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_vec`].
+    #[track_caller]
+    pub fn from_vec_gpu<T: Element>(device: &Device, data: Vec<T>, shape: impl AsRef<[usize]>) -> TensorResult<Tensor> {
+        Tensor::from_vec(data, shape.as_ref(), device)
     }
 
     /// A view of this tensor's elements. `layout` is over the elements that `self.layout()` is over.
     pub(crate) fn view(&self, layout: Layout, at: At) -> Tensor {
-        let base = match self.node.kind {
-            // SAFETY: a view is never stored, so its input never changes.
-            Kind::View(_) => unsafe { self.node.inputs()[0].clone() },
-            _ => self.clone(),
+        let (base, parent) = self.seen();
+        let extra = parent.is_some().then(|| Extra { parent: true, ..Extra::default() });
+        Tensor::view_of(layout, [base].into_iter().chain(parent).collect(), extra, self.dtype(), at)
+    }
+
+    /// What a view of this tensor looks at, and the alias that it looks through, if there is one.
+    fn seen(&self) -> (Tensor, Option<Tensor>) {
+        let Kind::View(_) = self.node.kind else { return (self.clone(), None) };
+        // SAFETY: a view is never stored, so its inputs never change.
+        let inputs = unsafe { self.node.inputs() };
+        let parent = match &self.node.extra {
+            Some(e) if e.alias => Some(self.clone()),
+            Some(e) if e.parent => inputs.last().cloned(),
+            _ => None,
         };
-        let dtype = self.dtype();
+        (inputs[0].clone(), parent)
+    }
+
+    fn view_of(layout: Layout, inputs: Inputs, extra: Option<Extra>, dtype: DType, at: At) -> Tensor {
         let meta = Meta { dtype, shape: layout.shape };
         let mut key = Key::default();
         key.word(1).meta(&meta);
@@ -287,15 +443,17 @@ impl Tensor {
         }
         key.word((layout.offset == 0) as u64 | ((layout.offset % 4 == 0) as u64) << 1);
         let params = if layout.offset == 0 { SmallVec::new() } else { smallvec::smallvec![layout.offset as f64] };
-        Tensor::node(
-            Kind::View(layout),
-            self.node.device.clone(),
-            smallvec::smallvec![meta],
-            smallvec::smallvec![base],
-            params,
-            at,
-            key.value(),
-        )
+        let device = inputs[0].node.device.clone();
+        Tensor::node_with(Kind::View(layout), device, smallvec::smallvec![meta], inputs, params, at, key.value(), extra.map(Box::new))
+    }
+
+    /// This tensor, whose elements lie in row-major order where gradients are to flow, under another name: it may depend on `others` as well,
+    /// and may have a gradient of its own.
+    pub(crate) fn alias(&self, others: &[Tensor], extra: Extra, at: At) -> Tensor {
+        let (base, parent) = self.seen();
+        let extra = Extra { alias: true, parent: parent.is_some(), ..extra };
+        let inputs = [base].into_iter().chain(others.iter().cloned()).chain(parent).collect();
+        Tensor::view_of(self.layout(), inputs, Some(extra), self.dtype(), at)
     }
 
     /// Where the elements lie relative to the row-major elements of the node that holds them.

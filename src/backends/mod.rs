@@ -3,9 +3,16 @@
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+pub mod limits;
+pub mod pool;
+pub mod report;
 
+#[cfg(feature = "gpu")]
+pub use crate::metal::{self, Backend};
+
+use self::pool::PoolControl;
 use crate::dtype::DType;
-use crate::error::TensorResult;
+use crate::error::{At, TensorResult};
 use crate::plan::{MemoryStats, Plan, RunTimes, Timing};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -99,8 +106,10 @@ pub trait Machine: Send + Sync {
     }
     /// Memory as the machine counts it.
     fn memory(&self) -> MemoryStats;
-    /// Gives pooled memory back to the system.
-    fn empty_cache(&self);
+    /// The pool, to be looked at and bounded.
+    fn pool(&self) -> &dyn PoolControl;
+    /// Tells a memory recording what a buffer is for. Called only while one is on.
+    fn label(&self, buffer: &Buffer, op: &'static str, at: At);
     /// Submits since the machine was opened, for tests and `--stats`.
     fn submits(&self) -> u64;
 }

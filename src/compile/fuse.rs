@@ -1,6 +1,7 @@
 //! Fusion: elementwise nodes go into each other, into the loads and the stores of kernels, and into windows of larger buffers.
 //!
-//! The rules, in order. (1) A map with one user goes into that user; a cheap one goes into every user. (2) A map that must be stored goes
+//! The rules, in order. (1) A map with one user goes into that user, one whose uses all end in one map goes into it, and a cheap one goes
+//! into every user. (2) A map that must be stored goes
 //! into the store of the latest kernel it reads, if nothing else reads that kernel's result; else it is a dispatch of its own.
 //! (3) What fills a window (`cat`, `write`) is stored there directly by whoever computes it. (4) Neighbouring maps over one
 //! number of elements become one dispatch.
@@ -20,6 +21,8 @@ const MAX_INSTS: usize = 48;
 const MAX_LOAD_INSTS: usize = 10;
 /// A map of at most this many instructions is recomputed for each user rather than stored.
 const CHEAP_INSTS: usize = 3;
+/// The most uses that are followed to where they meet.
+const MAX_USERS: usize = 16;
 
 /// A value in memory: stored before the run, or written by a step.
 pub(super) struct Value {
@@ -151,7 +154,8 @@ impl<'a, 'g> Fuser<'a, 'g> {
             return false;
         }
         let cheap = expr.sources.iter().filter(|s| s.buf != Buf::Iota).count() <= 1 && expr.program.insts.len() <= CHEAP_INSTS;
-        (!n.keep && self.users[i as usize].len() == 1) || (cheap && (!n.keep || expr.sources.iter().all(|s| s.buf == Buf::Iota)))
+        (!n.keep && (self.users[i as usize].len() == 1 || self.joins(i)))
+            || (cheap && (!n.keep || expr.sources.iter().all(|s| s.buf == Buf::Iota)))
     }
 
     /// The expression of a map, built once.
@@ -348,19 +352,38 @@ impl<'a, 'g> Fuser<'a, 'g> {
         true
     }
 
-    /// Whether `reader` is where every use of `op` ends up, through maps with one user each.
+    /// Whether every use of `op` ends up in map `reader`, through maps that are stored nowhere.
     fn only_reader(&self, op: u32, reader: u32) -> bool {
-        let mut at = op;
-        loop {
-            let [user] = self.users[at as usize][..] else { return false };
-            if user == reader {
-                return true;
-            }
-            if !self.node(user).is_map() || self.node(user).keep {
+        self.first_join(op, |j| j == reader)
+    }
+
+    /// Whether every use of map `i` ends up in one map of as many elements, whose program then holds `i` once.
+    fn joins(&self, i: u32) -> bool {
+        let count = |j: u32| self.node(j).meta(0).shape.count();
+        self.first_join(i, |j| self.node(j).is_map() && count(j) == count(i))
+    }
+
+    /// Follows the uses of `i` through maps that are stored nowhere until they meet in one node that is `wanted`.
+    fn first_join(&self, i: u32, wanted: impl Fn(u32) -> bool) -> bool {
+        let mut open: SmallVec<[u32; 8]> = self.users[i as usize].iter().take(MAX_USERS + 1).copied().collect();
+        for _ in 0..MAX_INSTS {
+            if open.len() > MAX_USERS {
                 return false;
             }
-            at = user;
+            open.sort_unstable();
+            open.dedup();
+            let Some(&next) = open.first() else { return false };
+            if open.len() == 1 && wanted(next) {
+                return true;
+            }
+            // Nodes are in topological order: what the first one leads to comes later.
+            if !self.node(next).is_map() || self.node(next).keep || self.at[next as usize][0].is_some() {
+                return false;
+            }
+            open.remove(0);
+            open.extend(self.users[next as usize].iter().copied());
         }
+        false
     }
 
     fn emit_op(&mut self, i: u32) {
@@ -411,7 +434,7 @@ impl<'a, 'g> Fuser<'a, 'g> {
         let meta = self.node(input.0).meta(input.1);
         if self.node(base).is_map() && self.at[base as usize][0].is_none() {
             let e = self.expr(base);
-            if param.is_none() && self.may_inline(base, &e) && e.program.insts.len() <= MAX_LOAD_INSTS && !self.hostable(&e) {
+            if param.is_none() && self.may_inline(base, &e) && e.program.insts.len() <= MAX_LOAD_INSTS && !self.hostable(base, &e) {
                 let sources = relay(&e, &view).and_then(|s| {
                     s.into_iter()
                         .map(|s| compose_order(order, &meta.shape, &s.layout).map(|layout| Source { layout, ..s }))
@@ -440,12 +463,12 @@ impl<'a, 'g> Fuser<'a, 'g> {
         Load { shape, program: Program::identity(source.dtype), sources: vec![source] }
     }
 
-    /// Whether the expression would rather go into the store of a kernel that it reads.
-    fn hostable(&self, e: &Expr) -> bool {
+    /// Whether the expression of map `i` would rather go into the store of a kernel that it reads.
+    fn hostable(&self, i: u32, e: &Expr) -> bool {
         e.sources.iter().any(|s| match s.buf {
             Buf::Slot(v) => self.values[v as usize].of.is_some_and(|(op, out)| {
                 self.step_of[op as usize].is_some()
-                    && self.users[op as usize].len() == 1
+                    && (self.users[op as usize].len() == 1 || self.only_reader(op, i))
                     && !self.node(op).keep
                     && e.sources.iter().all(|t| t.buf != s.buf || (t.offset.is_none() && t.layout.offset == 0 && t.layout.is_contiguous()))
                     && self.node(op).meta(out).shape.count() == e.shape.count()

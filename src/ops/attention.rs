@@ -6,9 +6,10 @@ use crate::backends::cpu::{columns, dot, path, share, vector::Real};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
+use crate::ops::{Lit, Rhs};
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::shape::Shape;
-use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
@@ -423,6 +424,60 @@ impl Op for Attention {
         let kernel = AttentionKernel { causal: self.causal, scale: self.scale, window: self.window, mask: self.mask };
         let out = outputs[0].shape;
         Lowered::Kernel { kernel: Arc::new(kernel), loads, stores: vec![(0, Layout::contiguous(out), out)] }
+    }
+    fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        Some(self.gradient(v))
+    }
+}
+
+impl Attention {
+    /// Gradients of queries, keys, values and mask, from the probabilities, which are computed again.
+    fn gradient(&self, v: &Vjp) -> TensorResult<Grads> {
+        let (q, k, value) = (&v.inputs[0], &v.inputs[1], &v.inputs[2]);
+        let [b, h, t, d] = [q.shape()[0], q.shape()[1], q.shape()[2], q.shape()[3]];
+        let [groups, s, dv] = [k.shape()[1], k.shape()[2], value.shape()[3]];
+        let device = q.device();
+        // Query heads that share a key head lie side by side: [B, Hkv, sharing, T, ...].
+        let split = |x: &Tensor, n: usize| x.reshape(&[b as isize, groups as isize, (h / groups) as isize, t as isize, n as isize]);
+        let (q5, g5, o5) = (split(q, d)?, split(v.grad(), dv)?, split(&v.outputs[0], dv)?);
+        let (k5, v5) = (k.unsqueeze(2)?, value.unsqueeze(2)?);
+        let key = Tensor::arange(0.0, s as f64, 1.0, DType::I32, device)?.unsqueeze(0)?;
+        // The position of each query, counted among the valid keys.
+        let valid = v.params[0] as i64;
+        let query = Tensor::arange(0.0, t as f64, 1.0, DType::I32, device)?.unsqueeze(1)?.add(valid - t as i64)?;
+        let mut seen = key.lt(valid)?;
+        if self.causal {
+            seen = seen.bitwise_and(&key.le(&query)?)?;
+        }
+        if self.window > 0 {
+            seen = seen.bitwise_and(&key.gt(&query.sub(i64::from(self.window))?)?)?;
+        }
+        let mut scores = q5.matmul(&k5.transpose(-2, -1)?)?.mul(Lit(self.scale))?;
+        if self.mask {
+            let m = &v.inputs[3];
+            let full = m.broadcast_to(&[b, h, t, s])?;
+            scores = scores.add(&split(&full, s)?)?;
+        }
+        let p = seen.where_(Rhs::Tensor(&scores), Rhs::Lit(-3e38))?.softmax(-1)?;
+        let p = seen.where_(Rhs::Tensor(&p), Rhs::Lit(0.0))?;
+        let dot = g5.mul(&o5)?.sum(&[-1], true)?;
+        let slope = p.mul(&g5.matmul(&v5.transpose(-2, -1)?)?.sub(&dot)?)?;
+        let scaled = slope.mul(Lit(self.scale))?;
+        let back = |x: Tensor, like: &Tensor| x.reshape(&like.dims().iter().map(|&d| d as isize).collect::<Vec<_>>()).map(Some);
+        let mut grads = vec![None; v.inputs.len()];
+        if v.wants(0) {
+            grads[0] = back(scaled.matmul(&k5)?, q)?;
+        }
+        if v.wants(1) {
+            grads[1] = back(scaled.transpose(-2, -1)?.matmul(&q5)?.sum(&[2], false)?, k)?;
+        }
+        if v.wants(2) {
+            grads[2] = back(p.transpose(-2, -1)?.matmul(&g5)?.sum(&[2], false)?, value)?;
+        }
+        if self.mask && v.wants(3) {
+            grads[3] = Some(slope.reshape(&[b as isize, h as isize, t as isize, s as isize])?.sum_to(v.inputs[3].shape())?);
+        }
+        Ok(grads)
     }
 }
 

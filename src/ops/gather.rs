@@ -7,7 +7,7 @@ use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::shape::{Shape, dim};
-use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -171,6 +171,10 @@ impl Op for Gather {
             loads: vec![(0, table, table_shape), (1, Layout::contiguous(inputs[1].shape), inputs[1].shape)],
             stores: vec![(0, out, out_shape)],
         }
+    }
+    fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        let zeros = v.inputs[0].zeros_like();
+        Some(zeros.and_then(|z| z.index_add(self.dim as isize, &v.inputs[1], v.grad())).map(|g| vec![Some(g), None]))
     }
 }
 

@@ -4,7 +4,9 @@ use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::shape::dim;
-use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
+use smallvec::SmallVec;
+use std::borrow::Borrow;
 use std::panic::Location;
 
 /// Tensors side by side along a dimension. Each is stored in its window by whatever computes it.
@@ -32,21 +34,31 @@ impl Op for Cat {
         }
         Lowered::Windows { base: None, pieces }
     }
+    fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        let mut start = 0;
+        let run = |t: &Tensor| {
+            let n = t.shape()[self.dim];
+            start += n;
+            v.grad().narrow(self.dim as isize, start - n, n).map(Some)
+        };
+        Some(v.inputs.iter().map(run).collect())
+    }
 }
 
 impl Tensor {
-    /// Tensors side by side along dimension `d`. Other sizes must agree; dtypes promote.
+    /// Tensors side by side along dimension `d`: a slice of tensors, or of references to them. Other sizes must agree; dtypes promote.
     #[track_caller]
-    pub fn cat(tensors: &[&Tensor], d: isize) -> TensorResult<Tensor> {
+    pub fn cat<T: Borrow<Tensor>>(tensors: &[T], d: isize) -> TensorResult<Tensor> {
         let at = Location::caller();
-        let Some(first) = tensors.first() else { return Err(TensorError::shape("cat", at, "no tensors")) };
+        let tensors: SmallVec<[&Tensor; 8]> = tensors.iter().map(Borrow::borrow).collect();
+        let Some(&first) = tensors.first() else { return Err(TensorError::shape("cat", at, "no tensors")) };
         let k = dim(d, first.rank(), "cat", at)?;
         if first.rank() == 0 {
             return Err(TensorError::shape("cat", at, "scalars have no dimension; use stack"));
         }
         let mut dtype = first.dtype();
         let mut size = 0;
-        for t in tensors {
+        for t in &tensors {
             let fits = t.rank() == first.rank() && (0..t.rank()).all(|i| i == k || t.shape()[i] == first.shape()[i]);
             if !fits {
                 return Err(TensorError::shape("cat", at, format!("{} and {} differ outside dimension {k}", first.shape(), t.shape())));
@@ -62,28 +74,39 @@ impl Tensor {
         Tensor::op1(Cat { dim: k }, inputs, Default::default(), Meta { dtype, shape }, at)
     }
 
-    /// Tensors of one shape along a new dimension `d`.
+    /// Tensors of one shape along a new dimension `d`: a slice of tensors, or of references to them.
     #[track_caller]
-    pub fn stack(tensors: &[&Tensor], d: isize) -> TensorResult<Tensor> {
+    pub fn stack<T: Borrow<Tensor>>(tensors: &[T], d: isize) -> TensorResult<Tensor> {
         let at = Location::caller();
-        let Some(first) = tensors.first() else { return Err(TensorError::shape("stack", at, "no tensors")) };
+        let tensors: SmallVec<[&Tensor; 8]> = tensors.iter().map(Borrow::borrow).collect();
+        let Some(&first) = tensors.first() else { return Err(TensorError::shape("stack", at, "no tensors")) };
         if let Some(t) = tensors.iter().find(|t| t.shape() != first.shape()) {
             return Err(TensorError::shape("stack", at, format!("{} and {} differ", first.shape(), t.shape())));
         }
         let k = dim(d, first.rank() + 1, "stack", at)? as isize;
         let rows = tensors.iter().map(|t| t.unsqueeze(k)).collect::<TensorResult<Vec<_>>>()?;
-        Tensor::cat(&rows.iter().collect::<Vec<_>>(), k)
+        Tensor::cat(&rows, k)
     }
 
-    /// Views of these sizes, one after the other along dimension `d`. The sizes must add up to the dimension's.
+    /// One view per index of dimension `d`, which stays with size 1: the inverse of [`Tensor::cat`] over pieces of size 1.
+    /// [`Tensor::unstack`] drops the dimension, [`Tensor::split_with_sizes`] and [`Tensor::chunk`] make larger pieces.
     #[track_caller]
-    pub fn split(&self, sizes: &[usize], d: isize) -> TensorResult<Vec<Tensor>> {
+    pub fn split(&self, d: isize) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "split", at)?;
-        let size = self.size_for("split", k, at)?;
+        (0..self.size_for("split", k, at)?).map(|i| self.narrow(k as isize, i, 1)).collect()
+    }
+
+    /// Views of these sizes, one after the other along dimension `d`: the inverse of [`Tensor::cat`]. The sizes must add up to the
+    /// dimension's.
+    #[track_caller]
+    pub fn split_with_sizes(&self, sizes: &[usize], d: isize) -> TensorResult<Vec<Tensor>> {
+        let at = Location::caller();
+        let k = dim(d, self.rank(), "split_with_sizes", at)?;
+        let size = self.size_for("split_with_sizes", k, at)?;
         if sizes.iter().sum::<usize>() != size {
             return Err(TensorError::shape(
-                "split",
+                "split_with_sizes",
                 at,
                 format!("sizes {sizes:?} add up to {}, dimension {k} has {size}", sizes.iter().sum::<usize>()),
             ));
@@ -110,10 +133,10 @@ impl Tensor {
         }
         let each = size.div_ceil(n).max(1);
         let sizes: Vec<usize> = (0..size.div_ceil(each)).map(|i| each.min(size - i * each)).collect();
-        self.split(&sizes, d)
+        self.split_with_sizes(&sizes, d)
     }
 
-    /// One view per index of dimension `d`, which goes.
+    /// One view per index of dimension `d`, which goes: the inverse of [`Tensor::stack`].
     #[track_caller]
     pub fn unstack(&self, d: isize) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();

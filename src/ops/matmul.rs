@@ -8,7 +8,7 @@ use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::shape::Shape;
-use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -296,6 +296,15 @@ impl Op for MatMul {
             loads: vec![(0, a, Shape::of(&[batch, m, k])), (1, b, Shape::of(&[batch, n, k]))],
             stores: vec![(0, Layout::contiguous(out), Shape::of(&[batch, m, n]))],
         }
+    }
+    fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        let run = || {
+            let (g, a, b) = (v.grad(), &v.inputs[0], &v.inputs[1]);
+            let left = if v.wants(0) { Some(g.matmul(&b.t()?)?.sum_to(a.shape())?) } else { None };
+            let right = if v.wants(1) { Some(a.t()?.matmul(g)?.sum_to(b.shape())?) } else { None };
+            Ok(vec![left, right])
+        };
+        Some(run())
     }
 }
 

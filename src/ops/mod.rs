@@ -3,9 +3,12 @@
 pub mod activation;
 pub mod attention;
 pub mod create;
+pub mod custom;
 pub mod elementwise;
+pub mod fused;
 pub mod gather;
 pub mod gpu;
+pub mod index_add;
 pub mod join;
 pub mod linear_algebra;
 pub mod loss;
@@ -20,3 +23,4 @@ pub mod view;
 pub mod write;
 
 pub use elementwise::{Lit, Rhs};
+pub use fused::Activation;

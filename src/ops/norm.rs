@@ -8,7 +8,7 @@ use crate::layout::Layout;
 use crate::ops::Lit;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
 use crate::shape::Shape;
-use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -112,6 +112,33 @@ impl Op for Norm {
         }
         let kernel = NormKernel { rms: self.rms, eps: self.eps, weight: self.weight, bias: self.bias };
         Lowered::Kernel { kernel: Arc::new(kernel), loads, stores: vec![(0, Layout::contiguous(shape), logical)] }
+    }
+    fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        let run = || {
+            let (x, g) = (&v.inputs[0], v.grad());
+            let wide = if x.dtype().is_block() || x.dtype() == DType::F64 { x.dtype() } else { DType::F32 };
+            let (xf, gf) = (x.cast(wide)?, g.cast(wide)?);
+            let centred = if self.rms { xf } else { xf.sub(&xf.mean(&[-1], true)?)? };
+            let scale = centred.mul(&centred)?.mean(&[-1], true)?.add(Lit(self.eps))?.rsqrt()?;
+            let unit = centred.mul(&scale)?;
+            let mut grads = vec![None; v.inputs.len()];
+            if v.wants(0) {
+                let h = if self.weight { gf.mul(&v.inputs[1])? } else { gf.clone() };
+                let along = unit.mul(&h.mul(&unit)?.mean(&[-1], true)?)?;
+                let rest = if self.rms { h } else { h.sub(&h.mean(&[-1], true)?)? };
+                grads[0] = Some(rest.sub(&along)?.mul(&scale)?);
+            }
+            let rows = |t: Tensor, to: &Tensor| t.sum_to(to.shape()).map(Some);
+            if self.weight && v.wants(1) {
+                grads[1] = rows(gf.mul(&unit)?, &v.inputs[1])?;
+            }
+            let bias = 1 + self.weight as usize;
+            if self.bias && v.wants(bias) {
+                grads[bias] = rows(gf, &v.inputs[bias])?;
+            }
+            Ok(grads)
+        };
+        Some(run())
     }
 }
 

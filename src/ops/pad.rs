@@ -3,7 +3,7 @@
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::shape::{Shape, dim};
-use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use smallvec::SmallVec;
 use std::panic::Location;
 
@@ -43,6 +43,22 @@ impl Op for Inset {
             window = window.slice(d, start, inputs[1].shape[d], 1);
         }
         Lowered::Windows { base: Some(0), pieces: vec![(1, window, None)] }
+    }
+    fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        let run = || {
+            let mut inside = v.grad().clone();
+            let mut margin = if v.wants(0) { Some(v.grad().clone()) } else { None };
+            for (d, &start) in self.start.iter().enumerate() {
+                inside = inside.narrow(d as isize, start, v.inputs[1].shape()[d])?;
+            }
+            if let Some(m) = &mut margin {
+                let op = Inset { start: self.start.clone() };
+                let inputs = smallvec::smallvec![m.clone(), inside.zeros_like()?];
+                *m = Tensor::op1(op, inputs, Default::default(), m.meta(), m.node.at)?;
+            }
+            Ok(vec![margin, Some(inside)])
+        };
+        Some(run())
     }
 }
 

@@ -5,11 +5,11 @@ use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::{DType, Element};
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::ops::Rhs;
+use crate::ops::{Lit, Rhs};
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::scalar::{Binary, Unary};
 use crate::shape::{Shape, dim};
-use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -328,6 +328,39 @@ impl Op for Reduce {
             loads: vec![(0, layout, Shape::of(&[rows, cols]))],
             stores: vec![(0, Layout::contiguous(outputs[0].shape), Shape::of(&[rows]))],
         }
+    }
+    fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        let x = &v.inputs[0];
+        let dims: Vec<isize> = (0..x.rank()).filter(|d| self.axes >> d & 1 == 1).map(|d| d as isize).collect();
+        // Results with the reduced dimensions back as size 1, so that they broadcast.
+        let wide: Vec<isize> = (0..x.rank()).map(|d| if self.axes >> d & 1 == 1 { 1 } else { x.shape()[d] as isize }).collect();
+        let count = dims.iter().map(|&d| x.shape()[d as usize]).product::<usize>();
+        let run = || {
+            let g = v.grad().reshape(&wide)?;
+            let spread = |t: &Tensor| t.broadcast_to(x.dims());
+            let grad = match self.op {
+                ReduceOp::Sum => spread(&g)?,
+                ReduceOp::Mean => spread(&g.mul(Lit(1.0 / count.max(1) as f64))?)?,
+                ReduceOp::Max | ReduceOp::Min => {
+                    // Equal extremes share the gradient.
+                    let hit = x.eq(&v.outputs[0].reshape(&wide)?)?.cast(v.grad().dtype())?;
+                    hit.mul(&g.div(&hit.sum(&dims, true)?)?)?
+                }
+                ReduceOp::Prod => {
+                    // y/x, and where one factor is zero the product of the others.
+                    let zero = x.eq(Lit(0.0))?;
+                    let others = zero.where_(Rhs::Lit(1.0), Rhs::Tensor(x))?;
+                    let rest = others.prod(&dims, true)?;
+                    let zeros = zero.cast(v.grad().dtype())?.sum(&dims, true)?;
+                    let none = zeros.eq(Lit(0.0))?.where_(&rest.div(&others)?, &x.zeros_like()?)?;
+                    let one = zeros.eq(Lit(1.0))?.bitwise_and(&zero)?;
+                    g.mul(&one.where_(&rest.broadcast_to(x.dims())?, &none)?)?
+                }
+                ReduceOp::ArgMax | ReduceOp::ArgMin => return Ok(vec![None]),
+            };
+            Ok(vec![Some(grad)])
+        };
+        Some(run())
     }
 }
 

@@ -7,7 +7,7 @@ use crate::error::{At, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
 use crate::shape::{Shape, dim};
-use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -93,6 +93,18 @@ impl Op for Softmax {
             loads: vec![(0, layout, logical)],
             stores: vec![(0, layout, logical)],
         }
+    }
+    fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        let d = [self.dim as isize];
+        let run = || {
+            let (g, y) = (v.grad(), &v.outputs[0]);
+            if v.inputs[0].rank() == 0 {
+                return Ok(vec![Some(g.zeros_like()?)]);
+            }
+            let x = if self.log { g.sub(&y.exp()?.mul(&g.sum(&d, true)?)?)? } else { y.mul(&g.sub(&g.mul(y)?.sum(&d, true)?)?)? };
+            Ok(vec![Some(x)])
+        };
+        Some(run())
     }
 }
 

@@ -1,10 +1,13 @@
 //! Window writes: a tensor with a window of it replaced; in place when nothing else holds the old value (the KV cache's way).
 
+use crate::error::At;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::shape::dim;
-use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
+use smallvec::SmallVec;
 use std::panic::Location;
+use std::sync::Arc;
 
 /// `base` with the window at a run-time start along `dim` replaced by the second input.
 struct Write {
@@ -28,9 +31,73 @@ impl Op for Write {
         let window = Layout::contiguous(outputs[0].shape).slice(self.dim, 0, self.len, 1);
         Lowered::Windows { base: Some(0), pieces: vec![(1, window, Some(0))] }
     }
+    fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        let run = || {
+            let (g, value) = (v.grad(), &v.inputs[1]);
+            let d = self.dim as isize;
+            let start = v.params[0] as usize / Layout::contiguous(*g.shape()).strides[self.dim].max(1) as usize;
+            let below = if v.wants(0) { Some(g.write(&value.zeros_like()?, d, start)?) } else { None };
+            Ok(vec![below, Some(g.narrow(d, start, self.len)?)])
+        };
+        Some(run())
+    }
     fn in_place(&self) -> bool {
         true
     }
+}
+
+/// Pieces in windows of a tensor: the transpose of a view.
+struct Windows {
+    windows: SmallVec<[Layout; 2]>,
+    /// Whether the pieces leave places free, which input 0 (zeros) fills.
+    base: bool,
+}
+
+impl Op for Windows {
+    fn name(&self) -> &'static str {
+        "windows"
+    }
+    fn key(&self, key: &mut Key) {
+        key.word(self.base as u64);
+        for w in &self.windows {
+            key.word((w.offset % 4 == 0) as u64);
+            w.shape.iter().zip(w.strides()).for_each(|(&n, &s)| {
+                key.word(n as u64).word(s as u64);
+            });
+        }
+    }
+    fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
+        None
+    }
+    fn lower(&self, _: &[Meta], _: &[Meta]) -> Lowered {
+        let first = usize::from(self.base);
+        let pieces = self.windows.iter().enumerate().map(|(i, w)| (first + i, Layout { offset: 0, ..*w }, Some(i))).collect();
+        Lowered::Windows { base: self.base.then_some(0), pieces }
+    }
+    fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        let run = || {
+            let g = v.grad().contiguous()?;
+            let views = self.windows.iter().map(|&w| Some(g.view(w, g.node.at)));
+            Ok(self.base.then_some(None).into_iter().chain(views).collect())
+        };
+        Some(run())
+    }
+}
+
+/// A tensor of this dtype and shape with each piece in its window of the row-major elements, and zeros elsewhere. The windows share no element.
+pub(crate) fn windows(meta: Meta, pieces: Vec<(Layout, Tensor)>, at: At) -> TensorResult<Tensor> {
+    let device = pieces[0].1.device().clone();
+    let base = pieces.iter().map(|(w, _)| w.shape.count()).sum::<usize>() < meta.shape.count();
+    let mut inputs = crate::tensor::Inputs::new();
+    if base {
+        inputs.push(Tensor::zeros(meta.shape.dims(), meta.dtype, &device)?);
+    }
+    let params = pieces.iter().map(|(w, _)| w.offset as f64).collect();
+    let windows = pieces.iter().map(|(w, _)| *w).collect();
+    for (_, t) in &pieces {
+        inputs.push(t.cast_at(meta.dtype, at)?);
+    }
+    Ok(Tensor::op(Arc::new(Windows { windows, base }), inputs, params, smallvec::smallvec![meta], at)?.remove(0))
 }
 
 impl Tensor {

@@ -227,7 +227,7 @@ pub fn apply(case: &Case, device: &Device) -> Made<Vec<Tensor>> {
             let d = s.whole("dim")? as isize;
             one(if case.op == "cat" { Tensor::cat(&all, d) } else { Tensor::stack(&all, d) })
         }
-        "split" => Ok(x.split(&s.sizes("sizes")?, s.whole("dim")? as isize)?),
+        "split" => Ok(x.split_with_sizes(&s.sizes("sizes")?, s.whole("dim")? as isize)?),
         "narrow" => one(x.narrow(s.whole("dim")? as isize, s.size("start")?, s.size("length")?)),
         "slice" => slice(x, case.attrs),
         "flip" => one(s.list("dims").iter().try_fold(x.clone(), |t, &d| t.flip(d))),

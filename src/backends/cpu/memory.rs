@@ -1,12 +1,12 @@
-//! Host memory: aligned blocks, a pool of them bounded in bytes, and the buffers that tensors hold.
+//! Host memory: aligned blocks, and the buffers that tensors hold.
 
-use crate::error::{TensorError, TensorResult};
-use crate::plan::MemoryStats;
+use crate::backends::limits::host_room;
+use crate::backends::pool::{self, Class, Piece, Ticket};
+use crate::error::TensorResult;
 use std::alloc::{Layout, alloc, dealloc};
-use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Alignment of small blocks: a cache line, and the widest vector.
 const LINE: usize = 64;
@@ -57,115 +57,43 @@ impl Drop for Block {
 fn class(bytes: usize) -> Option<usize> {
     let bytes = bytes.max(LINE);
     let step = (bytes.checked_next_power_of_two()? / 8).max(LINE);
-    bytes.checked_next_multiple_of(step)
+    bytes.checked_next_multiple_of(step).filter(|&b| b <= isize::MAX as usize)
 }
 
-#[derive(Default)]
-struct Free {
-    /// Blocks by class, the latest freed last, with the time they were freed.
-    blocks: BTreeMap<usize, Vec<(u64, Block)>>,
-    clock: u64,
-    stats: MemoryStats,
+impl Piece for Block {
+    fn id(&self) -> u64 {
+        self.ptr.as_ptr() as u64
+    }
+    fn free(self) {}
 }
 
-/// Freed blocks kept for reuse, and the count of what is in use.
-pub(crate) struct Pool {
-    free: Mutex<Free>,
-    limit: usize,
-}
+/// The pool of host memory.
+pub(crate) type Pool = pool::Pool<Block>;
 
 impl Pool {
-    /// A pool that keeps at most `limit` bytes.
-    pub(crate) fn new(limit: usize) -> Arc<Pool> {
-        Arc::new(Pool { free: Mutex::default(), limit })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A pool bounded by what the system has.
+    pub(crate) fn of_host() -> Arc<Pool> {
+        Arc::new(Pool::new("cpu".into(), host_room, class))
     }
 
     /// A buffer of `bytes` with arbitrary content.
     pub(crate) fn alloc(self: &Arc<Pool>, bytes: usize) -> TensorResult<CpuBuffer> {
-        let out_of_memory = |in_use| TensorError::OutOfMemory {
-            device: "cpu".into(),
-            asked: bytes,
-            in_use,
-            limit: None,
-            help: "use a smaller batch, a shorter context or a smaller dtype",
-        };
-        let mut free = self.lock();
-        let Some(size) = class(bytes) else { return Err(out_of_memory(free.stats.in_use)) };
-        free.stats.requests += 1;
-        let block = match free.blocks.get_mut(&size).and_then(Vec::pop) {
-            Some((_, block)) => {
-                free.stats.reused += 1;
-                free.stats.pooled -= size;
-                block
-            }
-            None => match Block::new(size) {
-                Some(block) => block,
-                None => {
-                    free.blocks.clear();
-                    free.stats.pooled = 0;
-                    Block::new(size).ok_or_else(|| out_of_memory(free.stats.in_use))?
-                }
-            },
-        };
-        free.stats.in_use += size;
-        free.stats.peak = free.stats.peak.max(free.stats.in_use);
-        drop(free);
-        Ok(CpuBuffer(Arc::new(Memory { ptr: block.ptr(), len: bytes, held: Held::Owned(Some(block)), pool: self.clone() })))
+        let (block, class, ticket) = self.lease(bytes, 0, 0, |class, _| Ok(Block::new(class.bytes)))?;
+        let held = Held::Owned(Some(block), class);
+        let ptr = if let Held::Owned(Some(b), _) = &held { b.ptr() } else { std::ptr::null_mut() };
+        Ok(CpuBuffer(Arc::new(Memory { ptr, len: bytes, held, pool: self.clone(), ticket })))
     }
 
     /// A buffer that reads `len` bytes of `owner` from `start` in place.
     pub(crate) fn share(self: &Arc<Pool>, owner: Arc<dyn Deref<Target = [u8]> + Send + Sync>, start: usize, len: usize) -> CpuBuffer {
         let ptr = owner[start..start + len].as_ptr().cast_mut();
-        let mut free = self.lock();
-        free.stats.in_use += len;
-        free.stats.peak = free.stats.peak.max(free.stats.in_use);
-        drop(free);
-        CpuBuffer(Arc::new(Memory { ptr, len, held: Held::Shared(owner), pool: self.clone() }))
-    }
-
-    fn give_back(&self, block: Block) {
-        let size = block.len();
-        let mut evicted = Vec::new();
-        let mut free = self.lock();
-        free.stats.in_use -= size;
-        if size > self.limit {
-            drop(free);
-            return;
-        }
-        while free.stats.pooled + size > self.limit {
-            let oldest = free.blocks.iter().filter_map(|(&c, v)| v.first().map(|b| (b.0, c))).min();
-            let Some((_, class)) = oldest else { break };
-            evicted.extend(free.blocks.get_mut(&class).map(|v| v.remove(0)));
-            free.stats.pooled -= class;
-        }
-        free.clock += 1;
-        free.stats.pooled += size;
-        let now = free.clock;
-        free.blocks.entry(size).or_default().push((now, block));
-        drop(free);
-        drop(evicted);
-    }
-
-    pub(crate) fn stats(&self) -> MemoryStats {
-        self.lock().stats
-    }
-
-    /// Frees what is kept for reuse.
-    pub(crate) fn clear(&self) {
-        let mut free = self.lock();
-        free.stats.pooled = 0;
-        let blocks = std::mem::take(&mut free.blocks);
-        drop(free);
-        drop(blocks);
+        let ticket = self.map(len);
+        CpuBuffer(Arc::new(Memory { ptr, len, held: Held::Shared(owner), pool: self.clone(), ticket }))
     }
 }
 
 enum Held {
-    Owned(Option<Block>),
+    Owned(Option<Block>, Class),
     /// Kept alive, read through `Memory::ptr`.
     #[allow(dead_code)]
     Shared(Arc<dyn Deref<Target = [u8]> + Send + Sync>),
@@ -176,6 +104,7 @@ struct Memory {
     len: usize,
     held: Held,
     pool: Arc<Pool>,
+    ticket: Ticket,
 }
 
 // SAFETY: the memory is owned or kept alive by `held`; one plan runs at a time and decides who writes where.
@@ -186,12 +115,12 @@ unsafe impl Sync for Memory {}
 impl Drop for Memory {
     fn drop(&mut self) {
         match &mut self.held {
-            Held::Owned(block) => {
+            Held::Owned(block, class) => {
                 if let Some(block) = block.take() {
-                    self.pool.give_back(block);
+                    self.pool.put(block, *class, self.ticket);
                 }
             }
-            Held::Shared(_) => self.pool.lock().stats.in_use -= self.len,
+            Held::Shared(_) => self.pool.unmap(self.len, self.ticket),
         }
     }
 }
@@ -221,8 +150,11 @@ impl CpuBuffer {
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }
+    pub(crate) fn ticket(&self) -> Ticket {
+        self.0.ticket
+    }
     /// Whether the memory is the machine's own rather than a part of something shared.
     pub fn writable(&self) -> bool {
-        matches!(self.0.held, Held::Owned(_))
+        matches!(self.0.held, Held::Owned(..))
     }
 }

@@ -22,9 +22,10 @@ pub use memory::CpuBuffer;
 pub use task::share;
 pub use transpose::transpose;
 
+use crate::backends::pool::PoolControl;
 use crate::backends::{Buffer, Bytes, Machine};
 use crate::dtype::DType;
-use crate::error::{TensorError, TensorResult};
+use crate::error::{At, TensorError, TensorResult};
 use crate::plan::{Buf, Load, MemoryStats, Plan, RunTimes, Source, Step, Timing, Work};
 use map::Code;
 use memory::Pool;
@@ -38,8 +39,6 @@ use std::time::Instant;
 use task::{Common, CpuTask, Local, NoScratch, Operand, Prepared, Role};
 use team::{Barrier, Team};
 
-/// Bytes kept for reuse at most.
-const POOL: usize = 2 << 30;
 /// Bytes moved that are worth a thread.
 const BYTES: usize = 32 << 10;
 /// Floating-point operations that are worth a thread.
@@ -99,7 +98,7 @@ impl CpuMachine {
         let locals = (0..team.threads()).map(|_| Mutex::default()).collect();
         Arc::new(CpuMachine {
             team,
-            pool: Pool::new(POOL),
+            pool: Pool::of_host(),
             common: Common::default(),
             between: Barrier::default(),
             locals,
@@ -250,6 +249,13 @@ impl Machine for CpuMachine {
         self.submits.fetch_add(1, Ordering::Relaxed);
         let prepared = self.prepared(plan)?;
         let slots = plan.slots.iter().map(|&bytes| self.pool.alloc(bytes)).collect::<TensorResult<SmallVec<[CpuBuffer; 8]>>>()?;
+        if self.pool.recording() {
+            for (n, slot) in slots.iter().enumerate() {
+                if let Some(step) = plan.writer(Buf::Slot(n as u16)) {
+                    self.pool.label(slot.ticket(), step.name, step.at);
+                }
+            }
+        }
         let place_of = |b: &CpuBuffer| Place(b.as_ptr(), b.len());
         #[allow(clippy::unnecessary_wraps, irrefutable_let_patterns)]
         let host = |b: &Buffer| if let Buffer::Cpu(b) = b { Some(place_of(b)) } else { None };
@@ -323,7 +329,7 @@ impl Machine for CpuMachine {
                 TensorError::OutOfMemory {
                     device: "cpu".into(),
                     asked: bytes,
-                    in_use: self.pool.stats().in_use,
+                    in_use: self.pool.memory().in_use,
                     limit: None,
                     help: "use a smaller batch, a shorter context or a smaller dtype",
                 }
@@ -364,10 +370,16 @@ impl Machine for CpuMachine {
         Ok(())
     }
     fn memory(&self) -> MemoryStats {
-        self.pool.stats()
+        self.pool.memory()
     }
-    fn empty_cache(&self) {
-        self.pool.clear();
+    fn pool(&self) -> &dyn PoolControl {
+        &*self.pool
+    }
+    fn label(&self, buffer: &Buffer, op: &'static str, at: At) {
+        #[allow(irrefutable_let_patterns)]
+        if let Buffer::Cpu(b) = buffer {
+            self.pool.label(b.ticket(), op, at);
+        }
     }
     fn submits(&self) -> u64 {
         self.submits.load(Ordering::Relaxed)

@@ -1,7 +1,8 @@
 //! Which GPU: the list of adapters, the choice among them, and what the chosen one can do.
 
+use crate::backends::limits::{Room, host_room};
 use crate::error::{TensorError, TensorResult};
-use crate::plan::AdapterInfo;
+use crate::plan::{AdapterInfo, RawLanguage};
 use std::sync::OnceLock;
 use wgpu::{Backend, Backends, DeviceType, Features};
 
@@ -27,7 +28,7 @@ pub struct AdapterDescription {
 }
 
 /// Optional features, requested wherever they are offered.
-const WANTED: [(Features, &str); 7] = [
+const WANTED: [(Features, &str); 8] = [
     (Features::SHADER_F16, "f16"),
     (Features::SUBGROUP, "subgroup"),
     (Features::IMMEDIATES, "immediates"),
@@ -35,6 +36,7 @@ const WANTED: [(Features, &str); 7] = [
     (Features::TIMESTAMP_QUERY_INSIDE_PASSES, "timestamps in passes"),
     (Features::MEMORY_DECORATION_COHERENT, "coherent"),
     (Features::EXPERIMENTAL_COOPERATIVE_MATRIX, "cooperative matrix"),
+    (Features::PASSTHROUGH_SHADERS, "raw kernels"),
 ];
 
 const NATIVE: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
@@ -97,7 +99,7 @@ pub fn adapters() -> Vec<AdapterDescription> {
                     DeviceType::Other => "other",
                 },
                 driver: format!("{} {}", i.driver, i.driver_info).trim().to_string(),
-                memory: memory(a),
+                memory: memory(a).total,
                 features: WANTED.iter().filter(|w| a.features().contains(w.0)).map(|w| w.1).collect(),
                 software: is_software(&i),
                 name: i.name,
@@ -106,20 +108,67 @@ pub fn adapters() -> Vec<AdapterDescription> {
         .collect()
 }
 
-/// Bytes of device-local memory.
-#[cfg(all(not(target_vendor = "apple"), not(target_arch = "wasm32")))]
-fn memory(a: &wgpu::Adapter) -> Option<u64> {
-    // SAFETY: the raw handles are only asked for properties, while the adapter is alive.
-    unsafe {
-        let a = a.as_hal::<wgpu::hal::api::Vulkan>()?;
-        let p = a.shared_instance().raw_instance().get_physical_device_memory_properties(a.raw_physical_device());
-        // Bit 0 of a heap's flags is DEVICE_LOCAL.
-        p.memory_heaps[..p.memory_heap_count as usize].iter().filter(|h| h.flags.as_raw() & 1 != 0).map(|h| h.size).max()
-    }
+/// What an adapter's memory is, and how to ask how much of it is free now.
+struct Memory {
+    total: Option<u64>,
+    room: Box<dyn Fn() -> Option<Room> + Send + Sync>,
 }
-#[cfg(not(all(not(target_vendor = "apple"), not(target_arch = "wasm32"))))]
-fn memory(_: &wgpu::Adapter) -> Option<u64> {
-    None
+
+/// Device-local memory: the largest heap, and with `VK_EXT_memory_budget` what of it this process may still take.
+#[cfg(all(not(target_vendor = "apple"), not(target_arch = "wasm32")))]
+fn memory(a: &wgpu::Adapter) -> Memory {
+    /// `VkPhysicalDeviceMemoryBudgetPropertiesEXT`.
+    #[repr(C)]
+    struct Budget {
+        kind: u32,
+        next: *mut std::ffi::c_void,
+        budget: [u64; 16],
+        usage: [u64; 16],
+    }
+    const BUDGET: u32 = 1_000_237_000;
+    let ask = |a: &wgpu::Adapter| -> Option<(u64, Option<u64>)> {
+        // SAFETY: the raw handles are only asked for properties, while the adapter is alive; the chained structure is laid out as Vulkan says,
+        // outlives the call, and is chained only where the driver knows it.
+        unsafe {
+            let a = a.as_hal::<wgpu::hal::api::Vulkan>()?;
+            let (instance, physical) = (a.shared_instance().raw_instance(), a.raw_physical_device());
+            let plain = instance.get_physical_device_memory_properties(physical);
+            let heaps = &plain.memory_heaps[..plain.memory_heap_count as usize];
+            // Bit 0 of a heap's flags is DEVICE_LOCAL.
+            let (at, heap) = heaps.iter().enumerate().filter(|(_, h)| h.flags.as_raw() & 1 != 0).max_by_key(|(_, h)| h.size)?;
+            let known = a.physical_device_capabilities().supports_extension(c"VK_EXT_memory_budget")
+                && a.shared_instance().instance_api_version() >= 1 << 22 | 1 << 12;
+            let free = known.then(|| {
+                let mut b = Budget { kind: BUDGET, next: std::ptr::null_mut(), budget: [0; 16], usage: [0; 16] };
+                let mut p = Default::default();
+                instance.get_physical_device_memory_properties2(physical, &mut p);
+                p.p_next = (&raw mut b).cast();
+                instance.get_physical_device_memory_properties2(physical, &mut p);
+                (b.budget[at] > 0).then(|| b.budget[at].saturating_sub(b.usage[at]))
+            });
+            Some((heap.size, free.flatten()))
+        }
+    };
+    let total = ask(a).map(|m| m.0);
+    if is_software(&a.get_info()) {
+        // Its memory is the host's, and the driver's own budget knows nothing of other programs.
+        return Memory { total, room: Box::new(host_room) };
+    }
+    let a = a.clone();
+    let room = move || {
+        let (total, free) = ask(&a)?;
+        Some(Room { total: total as usize, free: free.map(|f| f as usize) })
+    };
+    Memory { total, room: Box::new(room) }
+}
+/// Memory is unified: the host's.
+#[cfg(target_vendor = "apple")]
+fn memory(_: &wgpu::Adapter) -> Memory {
+    Memory { total: None, room: Box::new(host_room) }
+}
+#[cfg(target_arch = "wasm32")]
+fn memory(_: &wgpu::Adapter) -> Memory {
+    Memory { total: None, room: Box::new(|| None) }
 }
 
 /// The adapter that a selector `auto|gpu|vulkan|metal|dx12[:index]` means.
@@ -171,6 +220,8 @@ pub(super) struct Opened {
     pub name: String,
     pub software: bool,
     pub memory: Option<u64>,
+    /// What of the memory is free now, where the system tells.
+    pub room: Box<dyn Fn() -> Option<Room> + Send + Sync>,
 }
 
 pub(super) fn open(selector: &str) -> TensorResult<Opened> {
@@ -182,7 +233,8 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         label: Some("tensorlogic"),
         required_features: features,
         required_limits: limits.clone(),
-        // SAFETY: the one experimental feature used is the cooperative matrix, in kernels that are tested with runtime checks on.
+        // SAFETY: the experimental features used are the cooperative matrix, in kernels that are tested with runtime checks on, and
+        // kernels in the driver's language, whose authors vouch for them (`RawKernel::new`).
         experimental_features: unsafe { wgpu::ExperimentalFeatures::enabled() },
         ..Default::default()
     };
@@ -208,12 +260,19 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
     } else {
         0
     };
+    let memory = memory(&adapter);
     let info = AdapterInfo {
         subgroup,
         f16: has(Features::SHADER_F16),
         workgroup_bytes: limits.max_compute_workgroup_storage_size,
         workgroup_threads: limits.max_compute_invocations_per_workgroup,
         coop,
+        raw: match i.backend {
+            _ if !has(Features::PASSTHROUGH_SHADERS) => None,
+            Backend::Metal => Some(RawLanguage::Msl),
+            Backend::Vulkan => Some(RawLanguage::SpirV),
+            _ => None,
+        },
     };
     Ok(Opened {
         device,
@@ -221,6 +280,7 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         info,
         name: format!("{} ({})", i.name, backend_name(i.backend)),
         software: is_software(&i),
-        memory: memory(&adapter),
+        memory: memory.total,
+        room: memory.room,
     })
 }

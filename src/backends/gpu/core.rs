@@ -1,7 +1,7 @@
 //! What all parts of the machine share: the device, its pool, and what went wrong.
 
 use super::adapter::Opened;
-use super::pool::Pool;
+use super::pool::{Pool, size_class};
 use crate::error::{At, TensorError, TensorResult};
 use crate::plan::{AdapterInfo, SCRATCH_WORDS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,7 +46,9 @@ pub(super) struct Core {
     pub may_fail: AtomicBool,
     /// The steps that can report an index, by tag.
     pub tags: Mutex<Vec<(&'static str, At)>>,
-    pool: Mutex<Pool>,
+    pub pool: Pool,
+    /// Numbers of buffers; 0 is no buffer.
+    pub next_id: AtomicU64,
     trouble: Arc<Mutex<Trouble>>,
 }
 
@@ -80,14 +82,14 @@ impl Core {
             usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         });
+        let most = max_binding & !15;
+        let pool = Pool::new(o.name.clone(), o.room, move |bytes| Some(size_class(bytes, most) as usize));
         let scratch = o.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("scratch"),
             size: 4 * SCRATCH_WORDS as u64,
             usage: wgpu::BufferUsages::STORAGE,
             mapped_at_creation: false,
         });
-        // A quarter of the memory, where it is known, may wait for reuse.
-        let limit = if o.software { 512 << 20 } else { o.memory.map_or(1 << 30, |m| (m / 4) as usize) };
         Arc::new(Core {
             device: o.device,
             queue: o.queue,
@@ -105,13 +107,10 @@ impl Core {
             scratch,
             may_fail: AtomicBool::new(false),
             tags: Mutex::new(Vec::new()),
-            pool: Mutex::new(Pool::new(limit)),
+            pool,
+            next_id: AtomicU64::new(1),
             trouble,
         })
-    }
-
-    pub fn pool(&self) -> MutexGuard<'_, Pool> {
-        lock(&self.pool)
     }
 
     /// The error of anything that went wrong since the last call.

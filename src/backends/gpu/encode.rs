@@ -7,6 +7,7 @@ use super::pipelines::{Pipeline, Pipelines};
 use super::pool::GpuBuffer;
 use super::timer::Timer;
 use super::wgsl::{Style, step_text};
+use crate::backends::pool::PoolControl;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, Plan, Work};
 use smallvec::SmallVec;
@@ -151,6 +152,19 @@ impl Runner {
         Ok(p)
     }
 
+    /// Prepares a plan unless it is prepared already.
+    pub fn ready(&mut self, core: &Core, plan: &Arc<Plan>) -> TensorResult<()> {
+        let key = Arc::as_ptr(plan) as usize;
+        if self.plans.get(&key).is_none_or(|p| p.plan.upgrade().is_none()) {
+            let p = self.prepare(core, plan)?;
+            if self.plans.len() >= PLANS {
+                self.plans.retain(|_, p| p.plan.strong_count() > 0);
+            }
+            self.plans.insert(key, p);
+        }
+        Ok(())
+    }
+
     /// Encodes and submits a plan.
     pub fn run(
         &mut self,
@@ -161,15 +175,8 @@ impl Runner {
         params: &[f64],
     ) -> TensorResult<()> {
         core.check()?;
-        let key = Arc::as_ptr(plan) as usize;
-        if self.plans.get(&key).is_none_or(|p| p.plan.upgrade().is_none()) {
-            let p = self.prepare(core, plan)?;
-            if self.plans.len() >= PLANS {
-                self.plans.retain(|_, p| p.plan.strong_count() > 0);
-            }
-            self.plans.insert(key, p);
-        }
-        let Some(p) = self.plans.get_mut(&key) else { return Ok(()) };
+        self.ready(core, plan)?;
+        let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(()) };
         for &(at, w) in &p.patches {
             let param = |n: u16| {
                 params
@@ -196,6 +203,13 @@ impl Runner {
             let b = core.lease(*bytes, p.slots[n])?;
             p.slots[n] = b.0.id;
             self.leased.push(b);
+        }
+        if core.pool.recording() {
+            for (n, b) in self.leased.iter().enumerate() {
+                if let Some(step) = plan.writer(Buf::Slot(n as u16)) {
+                    core.pool.label(b.0.ticket, step.name, step.at);
+                }
+            }
         }
         let leased = &self.leased;
         let find = |b: Buf| match b {

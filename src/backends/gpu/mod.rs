@@ -19,9 +19,10 @@ pub use adapter::{AdapterDescription, adapters};
 pub use pool::GpuBuffer;
 
 use self::core::{Core, lock};
+use super::pool::PoolControl;
 use super::{Buffer, Bytes, Machine, PendingRead};
 use crate::dtype::DType;
-use crate::error::{TensorError, TensorResult};
+use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Buf, Input, MemoryStats, Output, Plan, RunTimes, Source, Step, Store, Timing, Work};
 use crate::scalar::{Binary, Inst, Prim, Program, Unary};
@@ -59,6 +60,31 @@ impl GpuMachine {
     /// What kernels may ask about this GPU.
     pub fn info(&self) -> &AdapterInfo {
         &self.core.info
+    }
+
+    /// The most threads that a workgroup may have along x, y and z.
+    pub fn max_workgroup_size(&self) -> [u32; 3] {
+        let l = self.core.device.limits();
+        [l.max_compute_workgroup_size_x, l.max_compute_workgroup_size_y, l.max_compute_workgroup_size_z]
+    }
+
+    /// Makes a plan ready to run: its texts are written and its pipelines compiled.
+    ///
+    /// # Errors
+    /// When a step cannot be done here, or the driver refuses its text.
+    pub fn prepare(&self, plan: &Arc<Plan>) -> TensorResult<()> {
+        self.core.check()?;
+        lock(&self.runner).ready(&self.core, plan)
+    }
+
+    /// Overwrites the bytes of a buffer from `start` on, which is a multiple of 4, after the work that was submitted. Up to three bytes
+    /// behind the end are overwritten too.
+    ///
+    /// # Errors
+    /// When the buffer is shorter or another machine's.
+    pub fn write(&self, buffer: &Buffer, start: usize, bytes: &[u8]) -> TensorResult<()> {
+        self.core.check()?;
+        self.core.write(self.own(buffer)?, start, bytes)
     }
 
     /// Whether this is a driver that computes on the CPU.
@@ -205,10 +231,15 @@ impl Machine for GpuMachine {
         (self.core.max_bindings).clamp(4, 16)
     }
     fn memory(&self) -> MemoryStats {
-        self.core.pool().stats()
+        self.core.pool.memory()
     }
-    fn empty_cache(&self) {
-        self.core.empty_pool();
+    fn pool(&self) -> &dyn PoolControl {
+        &self.core.pool
+    }
+    fn label(&self, buffer: &Buffer, op: &'static str, at: At) {
+        if let Buffer::Gpu(b) = buffer {
+            self.core.pool.label(b.0.ticket, op, at);
+        }
     }
     fn submits(&self) -> u64 {
         self.core.submits.load(Ordering::Relaxed)

@@ -3,6 +3,7 @@
 use super::core::Core;
 use super::wgsl::StepText;
 use crate::error::{TensorError, TensorResult};
+use crate::plan::RawSource;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -47,6 +48,19 @@ impl Pipelines {
 }
 
 fn compile(core: &Core, step: &StepText, name: &'static str) -> Pipeline {
+    if let Some(raw) = &step.raw {
+        let [x, y, z] = raw.workgroup;
+        let entries = [wgpu::PassthroughShaderEntryPoint { name: raw.entry.into(), workgroup_size: (x, y, z) }];
+        let mut module =
+            wgpu::ShaderModuleDescriptorPassthrough { label: Some(name), entry_points: entries.as_slice().into(), ..Default::default() };
+        match &raw.source {
+            RawSource::Msl(text) => module.msl = Some(text.as_ref().into()),
+            RawSource::SpirV(words) => module.spirv = Some(words.as_ref().into()),
+        }
+        // SAFETY: who made the `RawKernel` vouched for its text.
+        let module = unsafe { core.device.create_shader_module_passthrough(module) };
+        return pipeline(core, step, name, &module, raw.entry);
+    }
     let module = wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(step.text.as_str().into()) };
     let module = if core.checked {
         core.device.create_shader_module(module)
@@ -54,6 +68,10 @@ fn compile(core: &Core, step: &StepText, name: &'static str) -> Pipeline {
         // SAFETY: every index a kernel forms is within the layouts of its plan or clamped by the kernel; the tests run the same texts with checks on.
         unsafe { core.device.create_shader_module_trusted(module, wgpu::ShaderRuntimeChecks::unchecked()) }
     };
+    pipeline(core, step, name, &module, "main")
+}
+
+fn pipeline(core: &Core, step: &StepText, name: &'static str, module: &wgpu::ShaderModule, main: &str) -> Pipeline {
     let entry = |binding, ty| wgpu::BindGroupLayoutEntry {
         binding,
         visibility: wgpu::ShaderStages::COMPUTE,
@@ -73,8 +91,8 @@ fn compile(core: &Core, step: &StepText, name: &'static str) -> Pipeline {
     let raw = core.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
         label: Some(name),
         layout: Some(&pipeline_layout),
-        module: &module,
-        entry_point: Some("main"),
+        module,
+        entry_point: Some(main),
         compilation_options: wgpu::PipelineCompilationOptions { constants: &[], zero_initialize_workgroup_memory: false },
         cache: None,
     });

@@ -1,10 +1,10 @@
-//! Buffers by size class: what is returned waits here for the next request, up to a bound in bytes.
+//! Buffers by size class, leased from the pool and given back to it.
 
 use super::core::Core;
+use crate::backends::pool::{self, Class, Piece, Ticket};
 use crate::error::{TensorError, TensorResult};
-use crate::plan::MemoryStats;
-use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A physical buffer.
 pub(super) struct Memory {
@@ -14,11 +14,13 @@ pub(super) struct Memory {
     pub id: u64,
     /// Physical bytes.
     pub size: u64,
+    class: Class,
+    pub ticket: Ticket,
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        self.core.give_back(Free { raw: self.raw.clone(), id: self.id, size: self.size });
+        self.core.pool.put(Free { raw: self.raw.clone(), id: self.id, size: self.size }, self.class, self.ticket);
     }
 }
 
@@ -43,15 +45,6 @@ pub(super) struct Free {
     pub size: u64,
 }
 
-/// Unused buffers and the count of all.
-pub(super) struct Pool {
-    free: HashMap<u64, Vec<Free>>,
-    stats: MemoryStats,
-    next_id: u64,
-    /// Bytes kept at most.
-    pub limit: usize,
-}
-
 /// The physical size for a request: a few classes per power of two, so that sizes meet again; always a multiple of 256.
 pub(super) fn size_class(bytes: usize, most: u64) -> u64 {
     let bytes = (bytes as u64).max(256);
@@ -59,125 +52,53 @@ pub(super) fn size_class(bytes: usize, most: u64) -> u64 {
     bytes.next_multiple_of(step).min(most.max(bytes.next_multiple_of(16)))
 }
 
-impl Pool {
-    pub fn new(limit: usize) -> Pool {
-        Pool { free: HashMap::new(), stats: MemoryStats::default(), next_id: 1, limit }
+impl Piece for Free {
+    fn id(&self) -> u64 {
+        self.id
     }
-
-    pub fn stats(&self) -> MemoryStats {
-        self.stats
-    }
-
-    fn use_bytes(&mut self, size: u64) {
-        self.stats.in_use += size as usize;
-        self.stats.peak = self.stats.peak.max(self.stats.in_use);
-    }
-
-    /// A free buffer of this class, by preference the one with this id.
-    fn take(&mut self, size: u64, prefer: u64) -> Option<Free> {
-        self.stats.requests += 1;
-        let list = self.free.get_mut(&size)?;
-        let at = list.iter().rposition(|f| f.id == prefer).or(list.len().checked_sub(1))?;
-        let f = list.remove(at);
-        self.stats.pooled -= size as usize;
-        self.stats.reused += 1;
-        self.use_bytes(size);
-        Some(f)
-    }
-
-    /// Takes a buffer back; what exceeds the bound is returned for destruction.
-    fn put(&mut self, f: Free) -> Vec<Free> {
-        let size = f.size as usize;
-        self.stats.in_use -= size;
-        let mut out = Vec::new();
-        if size > self.limit {
-            out.push(f);
-            return out;
-        }
-        // Large classes go first: few of them make room.
-        while self.stats.pooled + size > self.limit {
-            let Some(class) = self.free.iter().filter(|(_, l)| !l.is_empty()).map(|(c, _)| *c).max() else { break };
-            if let Some(list) = self.free.get_mut(&class) {
-                out.push(list.remove(0));
-                self.stats.pooled -= class as usize;
-            }
-        }
-        self.stats.pooled += size;
-        self.free.entry(f.size).or_default().push(f);
-        out
-    }
-
-    fn clear(&mut self) -> Vec<Free> {
-        self.stats.pooled = 0;
-        self.free.drain().flat_map(|(_, l)| l).collect()
+    /// Frees it even though cached bind groups still name it; the driver keeps it until running work is done.
+    fn free(self) {
+        self.raw.destroy();
     }
 }
+
+/// The pool of a GPU's memory.
+pub(super) type Pool = pool::Pool<Free>;
 
 impl Core {
     /// A buffer of at least `bytes`, by preference the one with id `prefer`; its content is arbitrary.
     pub fn lease(self: &Arc<Core>, bytes: usize, prefer: u64) -> TensorResult<GpuBuffer> {
-        let most = self.max_binding & !15;
-        let size = size_class(bytes, most);
-        let reused = self.pool().take(size, prefer);
-        let free = match reused {
-            Some(f) => f,
-            None => {
-                let raw = self.create(bytes, size)?;
-                let mut pool = self.pool();
-                pool.use_bytes(size);
-                pool.next_id += 1;
-                Free { raw, id: pool.next_id, size }
+        if size_class(bytes, self.max_binding & !15) > self.max_binding {
+            return Err(TensorError::OutOfMemory {
+                device: self.name.clone(),
+                asked: bytes,
+                in_use: self.pool.memory().in_use,
+                limit: Some(self.max_binding as usize),
+                help: "no single tensor can be larger on this device: split it, or use the cpu",
+            });
+        }
+        let (free, class, ticket) = self.pool.lease(bytes, 0, prefer, |class, attempt| {
+            if attempt > 0 {
+                // What was destroyed is free once running work is done.
+                self.wait()?;
             }
-        };
-        Ok(GpuBuffer(Arc::new(Memory { core: self.clone(), raw: free.raw, id: free.id, size: free.size })))
+            self.create(class)
+        })?;
+        Ok(GpuBuffer(Arc::new(Memory { core: self.clone(), raw: free.raw, id: free.id, size: free.size, class, ticket })))
     }
 
-    fn create(&self, bytes: usize, size: u64) -> TensorResult<wgpu::Buffer> {
-        let out_of_memory = |limit, help| TensorError::OutOfMemory {
-            device: self.name.clone(),
-            asked: bytes,
-            in_use: self.pool().stats.in_use,
-            limit,
-            help,
-        };
-        if size > self.max_binding {
-            return Err(out_of_memory(
-                Some(self.max_binding as usize),
-                "no single tensor can be larger on this device: split it, or use the cpu",
-            ));
-        }
+    /// A new buffer; `None` where the driver has no room for it.
+    fn create(&self, class: Class) -> TensorResult<Option<Free>> {
+        let size = class.bytes as u64;
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-        let create =
-            || self.guarded(|| self.device.create_buffer(&wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false }));
-        match create() {
-            Ok(b) => Ok(b),
+        let descriptor = wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+        match self.guarded(|| self.device.create_buffer(&descriptor)) {
+            Ok(raw) => Ok(Some(Free { raw, id: self.next_id.fetch_add(1, Ordering::Relaxed), size })),
             Err(_) => {
                 let _ = self.device.poll(wgpu::PollType::Poll);
                 self.check()?;
-                self.empty_pool();
-                self.wait()?;
-                create().map_err(|_| {
-                    out_of_memory(self.memory.map(|m| m as usize), "use a smaller batch or context, or a smaller or quantized model")
-                })
+                Ok(None)
             }
         }
-    }
-
-    fn give_back(&self, f: Free) {
-        let surplus = self.pool().put(f);
-        destroy(surplus);
-    }
-
-    /// Gives pooled memory back to the system.
-    pub fn empty_pool(&self) {
-        let all = self.pool().clear();
-        destroy(all);
-    }
-}
-
-/// Frees buffers even though cached bind groups still name them; the driver keeps them until running work is done.
-fn destroy(buffers: Vec<Free>) {
-    for f in buffers {
-        f.raw.destroy();
     }
 }

@@ -213,7 +213,11 @@ pub(super) fn function(
             }
             Prim::Lit(b) => literal(f64::from_bits(b), i.dtype)?,
             Prim::Unary(u) => unary(u, &arg(0), of(0), style)?,
-            Prim::Binary(b) => binary(b, &arg(0), &arg(1), of(0), [number(0), number(1)], style.ordered)?,
+            // A result is as wide as its own dtype says: bool and small integers may meet wider ones of the same compute type.
+            Prim::Binary(b) => {
+                let d = if b.compares() { of(0) } else { i.dtype };
+                binary(b, &arg(0), &arg(1), d, [number(0), number(1)], style.ordered)?
+            }
             Prim::Where => format!("select({}, {}, {} != 0u)", arg(2), arg(1), arg(0)),
             Prim::Cast => cast(&arg(0), of(0), i.dtype, style.soft_f16)?,
             Prim::Philox => format!("tl_philox({}, {}, {})", arg(0), arg(1), arg(2)),

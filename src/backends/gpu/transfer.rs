@@ -5,7 +5,8 @@ use super::pool::GpuBuffer;
 use crate::backends::PendingRead;
 use crate::error::{TensorError, TensorResult};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 /// Bytes written at a time, so that the driver's staging memory stays small.
 const UPLOAD_CHUNK: usize = 16 << 20;
@@ -16,13 +17,53 @@ pub const SMALL_READ: usize = 4096;
 /// Bytes read at a time.
 const READ_CHUNK: usize = 64 << 20;
 
+/// The answer to a request to map a buffer. It comes on whichever thread polls the device, so it may come a little after the work is done.
+#[derive(Default)]
+struct Mapped(Mutex<Option<Result<(), wgpu::BufferAsyncError>>>, Condvar);
+
+impl Mapped {
+    fn set(&self, r: Result<(), wgpu::BufferAsyncError>) {
+        *lock(&self.0) = Some(r);
+        self.1.notify_all();
+    }
+}
+
 impl Core {
+    /// Waits for the answer to a request to map, whose work is done.
+    fn wait_mapped(&self, mapped: &Mapped) -> TensorResult<()> {
+        let start = Instant::now();
+        let mut answer = lock(&mapped.0);
+        while answer.is_none() && start.elapsed() < Duration::from_secs(10) {
+            answer = mapped.1.wait_timeout(answer, Duration::from_millis(1)).unwrap_or_else(|e| e.into_inner()).0;
+            if answer.is_none() {
+                drop(answer);
+                let _ = self.device.poll(wgpu::PollType::Poll);
+                answer = lock(&mapped.0);
+            }
+        }
+        if matches!(*answer, Some(Ok(()))) {
+            return Ok(());
+        }
+        self.check()?;
+        Err(TensorError::DeviceLost(format!("{}: reading back failed ({:?})", self.name, *answer)))
+    }
+
     /// A buffer with this content.
     pub fn upload(self: &Arc<Core>, bytes: &[u8]) -> TensorResult<GpuBuffer> {
         let buffer = self.lease(bytes.len(), 0)?;
+        self.write(&buffer, 0, bytes)?;
+        Ok(buffer)
+    }
+
+    /// Overwrites bytes from `start` on, a multiple of 4. The last word is written whole.
+    pub fn write(&self, buffer: &GpuBuffer, start: usize, bytes: &[u8]) -> TensorResult<()> {
+        let end = start.checked_add(bytes.len()).filter(|end| *end <= buffer.0.size as usize && start % 4 == 0);
+        if end.is_none() {
+            return Err(TensorError::Invalid(format!("a write of {} bytes at {start} into a buffer of {}", bytes.len(), buffer.0.size)));
+        }
         let mut marks = std::collections::VecDeque::new();
         for (n, chunk) in bytes.chunks(UPLOAD_CHUNK).enumerate() {
-            let at = (n * UPLOAD_CHUNK) as u64;
+            let at = (start + n * UPLOAD_CHUNK) as u64;
             let whole = chunk.len() & !3;
             if whole > 0 {
                 self.queue.write_buffer(&buffer.0.raw, at, &chunk[..whole]);
@@ -39,8 +80,7 @@ impl Core {
                 }
             }
         }
-        self.check()?;
-        Ok(buffer)
+        self.check()
     }
 
     /// Waits for what was submitted and copies bytes `start..start + out.len()`.
@@ -96,17 +136,13 @@ impl Core {
             e.copy_buffer_to_buffer(&self.error_record, 0, &target, copied, 16);
         }
         let index = self.queue.submit([e.finish()]);
-        let mapped = Arc::new(Mutex::new(None));
+        let mapped = Arc::new(Mapped::default());
         let slot = mapped.clone();
-        target.map_async(wgpu::MapMode::Read, 0..copied + 16, move |r| *lock(&slot) = Some(r));
+        target.map_async(wgpu::MapMode::Read, 0..copied + 16, move |r| slot.set(r));
         let (core, spare) = (self.clone(), spare.clone());
         Ok(Box::new(move || {
             core.wait_for(Some(index))?;
-            let result = lock(&mapped).take();
-            if !matches!(result, Some(Ok(()))) {
-                core.check()?;
-                return Err(TensorError::DeviceLost(format!("{}: reading back failed ({result:?})", core.name)));
-            }
+            core.wait_mapped(&mapped)?;
             let bytes = target.get_mapped_range(0..copied + 16).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", core.name)))?;
             let out = bytes[start - low..start - low + len].to_vec();
             let mut r = [0u32; 4];
@@ -167,17 +203,13 @@ impl Core {
             e.copy_buffer_to_buffer(&self.error_record, 0, target, len, 16);
         }
         let index = self.queue.submit([e.finish()]);
-        let mapped = Arc::new(Mutex::new(None));
+        let mapped = Arc::new(Mapped::default());
         let slot = mapped.clone();
-        target.map_async(wgpu::MapMode::Read, 0..need, move |r| *lock(&slot) = Some(r));
-        self.wait_for(Some(index))?;
-        let result = lock(&mapped).take();
-        match result {
-            Some(Ok(())) => {}
-            other => {
-                self.check()?;
-                return Err(TensorError::DeviceLost(format!("{}: reading back failed ({other:?})", self.name)));
-            }
+        target.map_async(wgpu::MapMode::Read, 0..need, move |r| slot.set(r));
+        if let Err(e) = self.wait_for(Some(index)).and_then(|()| self.wait_mapped(&mapped)) {
+            // A buffer that may still become mapped must not be used again.
+            *staging = None;
+            return Err(e);
         }
         let bytes = target.get_mapped_range(0..need).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", self.name)))?;
         take(&bytes[..len as usize]);

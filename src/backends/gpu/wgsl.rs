@@ -1,11 +1,11 @@
 //! The code generator: one step becomes a WGSL text, its bindings and its metadata block.
 
 use super::meta::{Meta, MetaWord, kernel_word};
-use super::operand::{Forms, Operands, Tail, View};
+use super::operand::{Bound, Forms, Operands, Tail, Ty, View};
 use super::program::{cast_lane, function, lane};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{AdapterInfo, Buf, Kernel, Plan, Step, Store, Work};
+use crate::plan::{AdapterInfo, Buf, Kernel, Plan, RawKernel, RawLanguage, RawSource, Source, Step, Store, Work};
 use crate::scalar::Prim;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -29,6 +29,8 @@ pub(super) struct StepText {
     pub grid: [u32; 3],
     /// Whether the text can report a bad index.
     pub fails: bool,
+    /// The form in the driver's own language; then `text` only tells it from others.
+    pub raw: Option<RawKernel>,
 }
 
 /// What a text takes into account besides its step.
@@ -143,8 +145,37 @@ pub(super) fn step_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorRes
     }
     match &step.work {
         Work::Map => map_text(plan, step, style).map(Some),
-        Work::Kernel(k) => kernel_text(&**k, step, style),
+        Work::Kernel(k) => match raw_text(&**k, step, style) {
+            Some(raw) => Ok(Some(raw)),
+            None => kernel_text(&**k, step, style),
+        },
     }
+}
+
+/// The kernel's form in the driver's language, where it has one and every operand is as such a form expects it.
+fn raw_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> Option<StepText> {
+    let language = style.adapter.raw?;
+    let stored = |s: &Source| s.layout.is_contiguous() && s.layout.offset == 0 && s.offset.is_none() && s.buf != Buf::Iota;
+    let mut views: Vec<View> = Vec::new();
+    let view = |s: &Source, written, n| View { buf: Bound::Plan(s.buf), ty: Ty::U32, written, name: format!("b{n}") };
+    for l in &step.loads {
+        let s = l.plain().filter(|s| stored(s))?;
+        views.push(view(s, false, views.len()));
+    }
+    for s in &step.stores {
+        let t = s.plain().filter(|t| stored(t) && t.dtype == s.program.dtype())?;
+        if views.iter().any(|v| v.buf == Bound::Plan(t.buf)) {
+            return None;
+        }
+        views.push(view(t, true, views.len()));
+    }
+    let raw = kernel.raw(step, style.adapter)?;
+    let matches = matches!((language, &raw.source), (RawLanguage::Msl, RawSource::Msl(_)) | (RawLanguage::SpirV, RawSource::SpirV(_)));
+    if !matches || raw.grid.iter().any(|&g| g == 0 || g as u64 > MAX_GROUPS) {
+        return None;
+    }
+    let text = format!("{:?}", (&raw.source, raw.entry, raw.workgroup, views.len()));
+    Some(StepText { text, views, words: raw.words.iter().map(kernel_word).collect(), grid: raw.grid, fails: false, raw: Some(raw) })
 }
 
 fn finish(head: String, o: Operands, meta: Meta, body: &str, grid: [u32; 3], fails: bool) -> StepText {
@@ -157,7 +188,7 @@ fn finish(head: String, o: Operands, meta: Meta, body: &str, grid: [u32; 3], fai
     text += &o.text;
     text += body;
     append_prelude(&mut text);
-    StepText { text, views: o.views, words: meta.words, grid, fails }
+    StepText { text, views: o.views, words: meta.words, grid, fails, raw: None }
 }
 
 fn map_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorResult<StepText> {

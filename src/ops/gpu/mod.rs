@@ -2,6 +2,7 @@
 
 mod attention;
 mod gather;
+mod index_add;
 mod matmul;
 mod norm;
 mod reduce;
@@ -12,10 +13,12 @@ mod tests;
 
 pub use attention::attention;
 pub use gather::gather;
+pub use index_add::index_add;
 pub use matmul::matmul;
 pub use norm::norm;
 pub use reduce::reduce;
 pub use softmax::softmax;
+pub(super) use team::{MAX, SUM, Team};
 
 use crate::plan::{Load, Source, Word};
 use std::borrow::Cow;

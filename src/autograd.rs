@@ -1,0 +1,691 @@
+//! Gradients by reverse-mode differentiation: walk the graph backwards, ask each node, build more graph. Nothing runs here.
+
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::eval::{forget_inputs, inputs_of};
+use crate::layout::Layout;
+use crate::ops::Rhs;
+use crate::ops::write::windows;
+use crate::scalar::{Binary, Prim, Unary};
+use crate::shape::Shape;
+use crate::tensor::{Arg, Extra, GradCell, Grads, Inputs, Kind, Meta, Mode, Node, Tensor, Vjp};
+use smallvec::SmallVec;
+use std::collections::{HashMap, HashSet};
+use std::panic::Location;
+use std::sync::Arc;
+
+/// Runs `f` without tracking gradients: what is built inside has none.
+pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
+    Mode { grad: false, ..Mode::current() }.run(f)
+}
+
+/// Settings of [`grad`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GradOptions {
+    /// Whether the gradients can be differentiated again.
+    pub create_graph: bool,
+    /// Whether the graph stays, so that it can be differentiated once more.
+    pub retain_graph: bool,
+    /// Whether an input that the outputs do not depend on gives zeros; it is an error otherwise.
+    pub allow_unused: bool,
+}
+
+/// The gradients of the sum of `outputs` with respect to each of `inputs`, as PyTorch's `torch.autograd.grad`. Inputs may be any tensors that
+/// the outputs were computed from while gradients were tracked.
+///
+/// # Errors
+/// When an output is not tracked, or an input does not contribute (but see [`GradOptions::allow_unused`]).
+#[track_caller]
+pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: &GradOptions) -> TensorResult<Vec<Tensor>> {
+    let at = Location::caller();
+    let mut roots = Vec::new();
+    for y in outputs {
+        check_root(y, "grad")?;
+        roots.push(((*y).clone(), ones(y)?));
+    }
+    let wanted: HashSet<Place> = inputs.iter().map(|t| place(t)).collect();
+    let found = Walk::new(options.create_graph, false).run(roots, &wanted)?;
+    if !options.retain_graph && !options.create_graph {
+        // The walk's nodes lose their inputs, so that memory goes back.
+        found.visited.iter().for_each(|t| forget_inputs(&t.node));
+    }
+    inputs
+        .iter()
+        .map(|x| match found.wanted.get(&place(x)) {
+            Some(g) => Ok(g.clone()),
+            None if options.allow_unused => x.zeros_like(),
+            None => Err(TensorError::Invalid(format!("grad: an input of shape {} does not contribute to the outputs ({at})", x.shape()))),
+        })
+        .collect()
+}
+
+fn ones(y: &Tensor) -> TensorResult<Tensor> {
+    Mode { grad: false, at: Some(y.node.at) }.run(|| y.ones_like())
+}
+
+fn check_root(y: &Tensor, op: &'static str) -> TensorResult<()> {
+    if !y.node.tracked || !y.dtype().is_float() {
+        let why = "does not depend on a tensor with requires_grad, or was computed inside no_grad";
+        return Err(TensorError::Invalid(format!("{op}: the {} of shape {} {why} ({})", y.dtype(), y.shape(), y.node.at)));
+    }
+    Ok(())
+}
+
+impl Tensor {
+    /// A tensor of the same value that collects its gradient: [`Tensor::backward`] of what is computed from it adds to [`Tensor::grad`].
+    ///
+    /// # Errors
+    /// When the dtype is not a float (blocks are not).
+    #[track_caller]
+    pub fn requires_grad(&self) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        if !self.dtype().is_float() || self.dtype().is_block() {
+            return Err(TensorError::dtype("requires_grad", at, format!("{} has no gradient; cast to a float first", self.dtype())));
+        }
+        self.with_cell(Arc::default())
+    }
+
+    /// The same value with this place for its gradient.
+    #[track_caller]
+    pub(crate) fn with_cell(&self, cell: Arc<GradCell>) -> TensorResult<Tensor> {
+        Ok(self.in_order()?.alias(&[], Extra { cell: Some(cell), ..Extra::default() }, Location::caller()))
+    }
+
+    /// This tensor with its elements in row-major order, where an alias can see them.
+    fn in_order(&self) -> TensorResult<Tensor> {
+        if self.layout().is_contiguous() { Ok(self.clone()) } else { self.contiguous() }
+    }
+
+    /// Whether gradients flow through this tensor.
+    pub fn is_tracked(&self) -> bool {
+        self.node.tracked
+    }
+
+    /// The same value, through which no gradient flows.
+    #[track_caller]
+    pub fn detach(&self) -> Tensor {
+        if !self.node.tracked {
+            return self.clone();
+        }
+        let at = Location::caller();
+        no_grad(|| self.alias(&[], Extra::default(), at))
+    }
+
+    /// The gradient that [`Tensor::backward`] has collected for this tensor, which must come from [`Tensor::requires_grad`]; pending until asked for.
+    pub fn grad(&self) -> Option<Tensor> {
+        self.node.extra.as_ref()?.cell.as_ref()?.get()
+    }
+
+    /// Forgets the collected gradient.
+    pub fn zero_grad(&self) {
+        if let Some(cell) = self.node.extra.as_ref().and_then(|e| e.cell.as_ref()) {
+            cell.replace(None);
+        }
+    }
+
+    /// Adds the gradient of this one-element tensor to every tensor with [`Tensor::requires_grad`] that it was computed from. Only builds graph:
+    /// the gradients are computed with whatever is evaluated next that needs them. The graph is let go; see [`Tensor::backward_with`] to keep it.
+    ///
+    /// # Errors
+    /// When the tensor has more than one element, or is not tracked.
+    #[track_caller]
+    pub fn backward(&self) -> TensorResult<()> {
+        if self.numel() != 1 {
+            let m = format!("the tensor is {}, not one element; use backward_with(&gradient, …)", self.shape());
+            return Err(TensorError::shape("backward", Location::caller(), m));
+        }
+        check_root(self, "backward")?;
+        self.backward_with(&ones(self)?, false)
+    }
+
+    /// As [`Tensor::backward`], from this gradient of the tensor (its shape); `retain_graph` keeps the graph for another call.
+    #[track_caller]
+    pub fn backward_with(&self, gradient: &Tensor, retain_graph: bool) -> TensorResult<()> {
+        check_root(self, "backward")?;
+        if gradient.shape() != self.shape() {
+            let m = format!("the gradient is {}, the tensor {}", gradient.shape(), self.shape());
+            return Err(TensorError::shape("backward", Location::caller(), m));
+        }
+        let gradient = gradient.cast(self.dtype())?;
+        let found = Walk::new(false, false).run(vec![(self.clone(), gradient)], &HashSet::new())?;
+        collect(found.cells)?;
+        if !retain_graph {
+            found.visited.iter().for_each(|t| forget_inputs(&t.node));
+        }
+        Ok(())
+    }
+
+    /// Adds leading and repeated dimensions up again: the transpose of broadcasting `shape` to this tensor's.
+    pub(crate) fn sum_to(&self, shape: &Shape) -> TensorResult<Tensor> {
+        if self.shape() == shape {
+            return Ok(self.clone());
+        }
+        let lead = self.rank() - shape.rank();
+        let dims: SmallVec<[isize; 8]> =
+            (0..self.rank()).filter(|&d| d < lead || shape[d - lead] == 1 && self.shape()[d] != 1).map(|d| d as isize).collect();
+        let sum = if dims.is_empty() { self.clone() } else { self.sum(&dims, true)?.cast(self.dtype())? };
+        sum.reshape(&sizes(shape))
+    }
+}
+
+fn sizes(shape: &Shape) -> SmallVec<[isize; 8]> {
+    shape.iter().map(|&d| d as isize).collect()
+}
+
+/// Computes `f(inputs)` and keeps nothing of what is inside: the backward pass computes it again from the inputs (Chen et al., 2016). `f` must
+/// give the same result each time; randomness inside must come from a seed of its own.
+///
+/// # Errors
+/// Those of `f`.
+#[track_caller]
+pub fn checkpoint(f: impl Fn(&[Tensor]) -> TensorResult<Tensor> + Send + Sync + 'static, inputs: &[&Tensor]) -> TensorResult<Tensor> {
+    let at = Location::caller();
+    let own: Vec<Tensor> = inputs.iter().map(|t| t.in_order()).collect::<TensorResult<_>>()?;
+    let y = no_grad(|| f(&own))?;
+    let kept = own.clone();
+    let backward = move |g: &Tensor| -> TensorResult<Grads> {
+        let create_graph = Mode::current().grad;
+        let track = Mode { grad: true, at: Some(at) };
+        // Aliases that wait for the gradient: what is computed from them is computed again, and not before it is needed.
+        let again: Vec<Tensor> = kept.iter().map(|t| track.run(|| t.alias(&[g.clone()], Extra::default(), at))).collect();
+        let y = track.run(|| f(&again))?;
+        if !y.node.tracked {
+            return Ok(vec![None; kept.len()]);
+        }
+        let found = inner(y, g.clone(), &again, create_graph)?;
+        // Parameters that `f` uses besides its inputs collect their gradients as always.
+        collect(found.cells)?;
+        Ok(again.iter().map(|t| found.wanted.get(&place(t)).cloned()).collect())
+    };
+    // Tracked whenever gradients are: `f` may use parameters that are not among the inputs.
+    let anchor = if own.iter().any(|t| t.node.tracked) || !Mode::current().grad {
+        None
+    } else {
+        Some(Tensor::zeros(&[], DType::F32, y.device())?.with_cell(Arc::default())?)
+    };
+    let mut others = own;
+    others.extend(anchor);
+    Ok(y.in_order()?.alias(&others, Extra { backward: Some(Arc::new(backward)), ..Extra::default() }, at))
+}
+
+/// The gradients of a part of a graph, from `y` down to `ends`.
+fn inner(y: Tensor, g: Tensor, ends: &[Tensor], create_graph: bool) -> TensorResult<Found> {
+    let wanted: HashSet<Place> = ends.iter().filter(|t| t.node.tracked).map(place).collect();
+    let found = Walk::new(create_graph, true).run(vec![(y, g)], &wanted)?;
+    if !create_graph {
+        found.visited.iter().filter(|t| !wanted.contains(&place(t))).for_each(|t| forget_inputs(&t.node));
+    }
+    Ok(found)
+}
+
+/// Adds gradients to where they are collected.
+fn collect(cells: Vec<(Arc<GradCell>, Tensor)>) -> TensorResult<()> {
+    for (cell, g) in cells {
+        let before = cell.replace(None);
+        cell.replace(Some(match before {
+            Some(before) => no_grad(|| before.add(&g))?,
+            None => g,
+        }));
+    }
+    Ok(())
+}
+
+/// A tensor's identity: its node and which of the results it is.
+type Place = (*const Node, u32);
+
+fn place(t: &Tensor) -> Place {
+    (Arc::as_ptr(&t.node), t.out)
+}
+
+/// A share of a value's gradient: of all of it, or of a window of its row-major elements.
+enum Part {
+    Whole(Tensor),
+    Window(Layout, Tensor),
+}
+
+/// What a walk found.
+#[derive(Default)]
+struct Found {
+    /// Gradients of the tensors asked for.
+    wanted: HashMap<Place, Tensor>,
+    /// Gradients of tensors that collect them, in the order in which they were met.
+    cells: Vec<(Arc<GradCell>, Tensor)>,
+    /// The nodes passed.
+    visited: Vec<Tensor>,
+}
+
+struct Walk {
+    create_graph: bool,
+    /// Whether the walk ends at the tensors asked for.
+    stop: bool,
+    parts: HashMap<Place, SmallVec<[Part; 1]>>,
+    /// The inputs of each node passed, as they were when the walk began.
+    inputs: HashMap<*const Node, Inputs>,
+}
+
+impl Walk {
+    fn new(create_graph: bool, stop: bool) -> Walk {
+        Walk { create_graph, stop, parts: HashMap::new(), inputs: HashMap::new() }
+    }
+
+    /// Tracked nodes under the roots, inputs first.
+    fn order(&mut self, roots: &[(Tensor, Tensor)], wanted: &HashSet<Place>) -> Vec<Tensor> {
+        let mut order: Vec<Tensor> = Vec::new();
+        let mut seen: HashSet<*const Node> = HashSet::new();
+        let mut stack: Vec<(Tensor, usize)> = Vec::new();
+        for (root, _) in roots {
+            if seen.insert(Arc::as_ptr(&root.node)) {
+                stack.push((root.clone(), 0));
+            }
+            while let Some((t, next)) = stack.last_mut() {
+                let ends = t.node.collects() || self.stop && wanted.contains(&place(t));
+                let inputs =
+                    self.inputs.entry(Arc::as_ptr(&t.node)).or_insert_with(|| if ends { Inputs::new() } else { inputs_of(&t.node) });
+                match inputs.get(*next) {
+                    Some(input) => {
+                        *next += 1;
+                        if input.node.tracked && seen.insert(Arc::as_ptr(&input.node)) {
+                            let input = input.clone();
+                            stack.push((input, 0));
+                        }
+                    }
+                    None => order.push(stack.pop().expect("just seen").0),
+                }
+            }
+        }
+        order
+    }
+
+    fn add(&mut self, to: &Tensor, part: Part) {
+        if to.node.tracked && to.dtype().is_float() {
+            self.parts.entry(place(to)).or_default().push(part);
+        }
+    }
+
+    fn run(mut self, roots: Vec<(Tensor, Tensor)>, wanted: &HashSet<Place>) -> TensorResult<Found> {
+        let order = self.order(&roots, wanted);
+        for (y, g) in roots {
+            self.add(&y, Part::Whole(g));
+        }
+        let mut found = Found::default();
+        for t in order.iter().rev() {
+            let node = &t.node;
+            let outputs: Vec<Tensor> = (0..node.metas.len() as u32).map(|out| Tensor { node: node.clone(), out }).collect();
+            let mode = Mode { grad: self.create_graph, at: Some(node.at) };
+            let mut grads: Grads = Vec::new();
+            for y in &outputs {
+                let parts = self.parts.remove(&place(y));
+                grads.push(match parts {
+                    Some(parts) => Some(mode.run(|| join(parts, y))?),
+                    None => None,
+                });
+            }
+            if grads.iter().all(Option::is_none) {
+                continue;
+            }
+            let mut asked = false;
+            for (y, g) in outputs.iter().zip(&grads) {
+                if let (true, Some(g)) = (wanted.contains(&place(y)), g) {
+                    found.wanted.insert(place(y), g.clone());
+                    asked = true;
+                }
+            }
+            if asked && self.stop {
+                continue;
+            }
+            if let Some(cell) = node.extra.as_ref().and_then(|e| e.cell.as_ref()) {
+                if let Some(g) = grads.swap_remove(0) {
+                    if !wanted.contains(&place(&outputs[0])) {
+                        found.cells.push((cell.clone(), g));
+                    }
+                }
+                continue;
+            }
+            let inputs = self.inputs.remove(&Arc::as_ptr(node)).unwrap_or_default();
+            if inputs.is_empty() {
+                let m = "the graph behind a value is gone: backward has been here already; keep it with retain_graph";
+                return Err(TensorError::Invalid(format!("backward: {m} ({})", node.at)));
+            }
+            let results = mode.run(|| self.node(node, &inputs, &outputs, &grads))?;
+            for (input, part) in inputs.iter().zip(results) {
+                if let Some(part) = part {
+                    self.add(input, part);
+                }
+            }
+        }
+        found.visited = order;
+        Ok(found)
+    }
+
+    /// Gradients of a node's inputs.
+    fn node(&self, node: &Arc<Node>, inputs: &Inputs, outputs: &[Tensor], grads: &[Option<Tensor>]) -> TensorResult<Vec<Option<Part>>> {
+        let whole = |list: Grads| list.into_iter().map(|g| g.map(Part::Whole)).collect();
+        if let Some(backward) = node.extra.as_ref().and_then(|e| e.backward.as_ref()) {
+            let g = grads[0].as_ref().expect("a gradient has reached the node");
+            let mut list: Vec<Option<Part>> = whole(backward(g)?);
+            if matches!(node.kind, Kind::View(_)) {
+                // The first input of an alias is its value, which has no gradient here.
+                list.insert(0, None);
+            }
+            return Ok(list);
+        }
+        match &node.kind {
+            Kind::Leaf => Ok(Vec::new()),
+            Kind::View(layout) => {
+                let g = grads[0].as_ref().expect("a view has one result");
+                if !node.extra.as_ref().is_some_and(|e| e.parent) {
+                    return Ok(vec![Some(through_view(layout, &inputs[0].meta(), g)?)]);
+                }
+                // Seen through an alias, whose row-major elements begin at its offset.
+                let parent = inputs.last().expect("the alias is the last input");
+                let own = Layout { offset: layout.offset - parent.layout().offset, ..*layout };
+                let mut list: Vec<Option<Part>> = inputs.iter().map(|_| None).collect();
+                *list.last_mut().expect("as above") = Some(through_view(&own, &parent.meta(), g)?);
+                Ok(list)
+            }
+            Kind::Map(prim, args) => {
+                let g = grads[0].as_ref().expect("a map has one result");
+                map_grad(*prim, args, &node.params, inputs, &outputs[0], g).map(whole)
+            }
+            Kind::Op(op) => {
+                let vjp = Vjp { inputs, outputs, grads, params: &node.params };
+                if let Some(list) = op.grad(&vjp) {
+                    return list.map(whole);
+                }
+                self.defined(op.as_ref(), inputs, &grads[0])
+            }
+        }
+    }
+
+    /// The gradient of an operation's definition.
+    fn defined(&self, op: &dyn crate::tensor::Op, inputs: &Inputs, g: &Option<Tensor>) -> TensorResult<Vec<Option<Part>>> {
+        let none = || TensorError::Unsupported(format!("the gradient of {}", op.name()));
+        let g = g.as_ref().ok_or_else(none)?;
+        let track = Mode { grad: true, ..Mode::current() };
+        let y = track.run(|| op.define(inputs)).ok_or_else(none)??;
+        let y = track.run(|| y.cast(g.dtype()))?;
+        let mut found = inner(y, g.clone(), inputs, self.create_graph)?;
+        // An input that stands twice gets its gradient once.
+        Ok(inputs.iter().map(|t| found.wanted.remove(&place(t)).map(Part::Whole)).collect())
+    }
+}
+
+/// The sum of the shares of a value's gradient.
+fn join(parts: SmallVec<[Part; 1]>, value: &Tensor) -> TensorResult<Tensor> {
+    let meta = value.meta();
+    let mut sum: Option<Tensor> = None;
+    let mut add = |t: Tensor| -> TensorResult<()> {
+        let t = t.cast(meta.dtype)?;
+        sum = Some(match sum.take() {
+            Some(s) => s.add(&t)?,
+            None => t,
+        });
+        Ok(())
+    };
+    let mut pieces: Vec<(Layout, Tensor)> = Vec::new();
+    for p in parts {
+        match p {
+            Part::Whole(t) => add(t)?,
+            Part::Window(layout, t) => {
+                // Windows side by side are written into one tensor; one that may overlap another starts its own.
+                if !pieces.iter().all(|(l, _)| apart(l, &layout, &meta.shape)) {
+                    add(windows(meta, std::mem::take(&mut pieces), value.node.at)?)?;
+                }
+                pieces.push((layout, t));
+            }
+        }
+    }
+    if !pieces.is_empty() {
+        add(windows(meta, pieces, value.node.at)?)?;
+    }
+    Ok(sum.expect("there is a share"))
+}
+
+/// The box of a row-major tensor that a window of positive strides stays within: per dimension the first and the last index.
+fn bounds(l: &Layout, shape: &Shape) -> Option<SmallVec<[(usize, usize); 8]>> {
+    let strides = Layout::contiguous(*shape).strides;
+    let mut rest = l.offset;
+    let mut out: SmallVec<[(usize, usize); 8]> = SmallVec::new();
+    for d in 0..shape.rank() {
+        let i = rest / strides[d].max(1) as usize;
+        rest %= strides[d].max(1) as usize;
+        out.push((i, i));
+    }
+    for (&n, &s) in l.shape.iter().zip(l.strides()) {
+        if n <= 1 {
+            continue;
+        }
+        // The dimension in which this step moves: the last whose own step is not larger.
+        let d = (0..shape.rank()).find(|&d| shape[d] > 1 && strides[d] <= s && s % strides[d] == 0)?;
+        out[d].1 += (n - 1) * (s / strides[d]) as usize;
+    }
+    out.iter().zip(shape.iter()).all(|(&(_, end), &n)| end < n).then_some(out)
+}
+
+/// Whether two windows are known to share no element.
+fn apart(a: &Layout, b: &Layout, shape: &Shape) -> bool {
+    match (bounds(a, shape), bounds(b, shape)) {
+        (Some(a), Some(b)) => a.iter().zip(&b).any(|(x, y)| x.1 < y.0 || y.1 < x.0),
+        _ => false,
+    }
+}
+
+/// The gradient of a view's base.
+fn through_view(layout: &Layout, base: &Meta, g: &Tensor) -> TensorResult<Part> {
+    if layout.shape.count() == 0 {
+        return Ok(Part::Whole(Tensor::zeros(base.shape.dims(), base.dtype, g.device())?));
+    }
+    // Repeated elements collect the gradients of all their places.
+    let repeated: SmallVec<[isize; 8]> =
+        (0..layout.shape.rank()).filter(|&d| layout.strides[d] == 0 && layout.shape[d] > 1).map(|d| d as isize).collect();
+    let mut g = if repeated.is_empty() { g.clone() } else { g.sum(&repeated, true)?.cast(base.dtype)? };
+    let mut offset = layout.offset as isize;
+    let mut dims: Vec<(usize, isize, usize)> = Vec::new(); // size, stride, dimension of g
+    for d in 0..layout.shape.rank() {
+        let (n, s) = (layout.shape[d], layout.strides[d]);
+        if n > 1 && s != 0 {
+            if s < 0 {
+                offset += (n as isize - 1) * s;
+                g = g.flip(d as isize)?;
+            }
+            dims.push((n, s.abs(), dims.len()));
+        }
+    }
+    g = g.reshape(&dims.iter().map(|d| d.0 as isize).collect::<Vec<_>>())?;
+    dims.sort_by(|a, b| b.1.cmp(&a.1));
+    g = g.permute(&dims.iter().map(|d| d.2).collect::<Vec<_>>())?;
+    let mut reach = 0;
+    let mut separate = true;
+    for &(n, s, _) in dims.iter().rev() {
+        separate &= s > reach;
+        reach += (n as isize - 1) * s;
+    }
+    let mut window = Layout::contiguous(Shape::of(&dims.iter().map(|d| d.0).collect::<Vec<_>>()));
+    let all = separate && window.shape.count() == base.shape.count();
+    for (i, d) in dims.iter().enumerate() {
+        window.strides[i] = d.1;
+    }
+    window.offset = offset as usize;
+    if all && g.layout().reshape(base.shape).is_some() {
+        return Ok(Part::Whole(g.reshape(&sizes(&base.shape))?));
+    }
+    if separate {
+        return Ok(Part::Window(window, g));
+    }
+    // Windows that overlap: each element finds its place by index.
+    let wide = if g.device().supports(DType::I64) { DType::I64 } else { DType::I32 };
+    let places = Tensor::arange(0.0, base.shape.count() as f64, 1.0, wide, g.device())?.view(window, g.node.at);
+    let zeros = Tensor::zeros(&[base.shape.count()], base.dtype, g.device())?;
+    Ok(Part::Whole(zeros.index_add(0, &places.flatten(0, -1)?, &g.flatten(0, -1)?)?.reshape(&sizes(&base.shape))?))
+}
+
+/// The gradients of an elementwise node's inputs: the definition of each primitive's derivative.
+fn map_grad(prim: Prim, args: &[Arg; 3], params: &[f64], inputs: &Inputs, y: &Tensor, g: &Tensor) -> TensorResult<Grads> {
+    let mut sums: Grads = vec![None; inputs.len()];
+    let mut give = |arg: Arg, grad: TensorResult<Option<Tensor>>| -> TensorResult<()> {
+        let Arg::In(i) = arg else { return Ok(()) };
+        if let Some(grad) = grad? {
+            let x = &inputs[i as usize];
+            let grad = grad.sum_to(x.shape())?.cast(x.dtype())?;
+            let slot = &mut sums[i as usize];
+            *slot = Some(match slot.take() {
+                Some(before) => before.add(&grad)?,
+                None => grad,
+            });
+        }
+        Ok(())
+    };
+    let value = |arg: Arg| match arg {
+        Arg::In(i) => Rhs::Tensor(&inputs[i as usize]),
+        Arg::Param(i, d) if d.is_float() => Rhs::Float(params[i as usize]),
+        Arg::Param(i, _) => Rhs::Int(params[i as usize] as i64),
+        Arg::Lit(bits, _) => Rhs::Lit(f64::from_bits(bits)),
+        Arg::None => Rhs::Lit(0.0),
+    };
+    let wants = |arg: Arg| matches!(arg, Arg::In(i) if inputs[i as usize].node.tracked && inputs[i as usize].dtype().is_float());
+    match prim {
+        Prim::Unary(u) => {
+            if let (true, Rhs::Tensor(x)) = (wants(args[0]), value(args[0])) {
+                give(args[0], unary_grad(u, x, y, g))?;
+            }
+        }
+        Prim::Binary(b) => {
+            let (a, c) = (value(args[0]), value(args[1]));
+            if wants(args[0]) {
+                give(args[0], left_grad(b, a, c, y, g))?;
+            }
+            if wants(args[1]) {
+                give(args[1], right_grad(b, a, c, y, g))?;
+            }
+        }
+        Prim::Where => {
+            let Rhs::Tensor(c) = value(args[0]) else { return Ok(sums) };
+            if wants(args[1]) {
+                give(args[1], c.where_(Rhs::Tensor(g), Rhs::Lit(0.0)).map(Some))?;
+            }
+            if wants(args[2]) {
+                give(args[2], c.where_(Rhs::Lit(0.0), Rhs::Tensor(g)).map(Some))?;
+            }
+        }
+        Prim::Cast if wants(args[0]) => give(args[0], Ok(Some(g.clone())))?,
+        _ => {}
+    }
+    Ok(sums)
+}
+
+/// g · dy/dx; `None` where the derivative is zero everywhere.
+fn unary_grad(u: Unary, x: &Tensor, y: &Tensor, g: &Tensor) -> TensorResult<Option<Tensor>> {
+    const LN_2: f64 = std::f64::consts::LN_2;
+    let lit = Rhs::Lit;
+    let square = |t: &Tensor| t.mul(t);
+    Ok(Some(match u {
+        Unary::Neg => g.neg()?,
+        Unary::Abs => g.mul(&x.sign()?)?,
+        Unary::Sqrt => g.mul(lit(0.5))?.div(y)?,
+        Unary::Rsqrt => g.mul(lit(-0.5))?.mul(&square(y)?.mul(y)?)?,
+        Unary::Recip => g.mul(&square(y)?)?.neg()?,
+        Unary::Exp => g.mul(y)?,
+        Unary::Exp2 => g.mul(y)?.mul(lit(LN_2))?,
+        Unary::Expm1 => g.mul(&y.add(lit(1.0))?)?,
+        Unary::Log => g.div(x)?,
+        Unary::Log2 => g.div(x)?.mul(lit(1.0 / LN_2))?,
+        Unary::Log10 => g.div(x)?.mul(lit(std::f64::consts::LOG10_E))?,
+        Unary::Log1p => g.div(&x.add(lit(1.0))?)?,
+        Unary::Sin => g.mul(&x.cos()?)?,
+        Unary::Cos => g.mul(&x.sin()?)?.neg()?,
+        Unary::Tan => g.mul(&square(y)?.add(lit(1.0))?)?,
+        Unary::Asin => g.mul(&square(x)?.neg()?.add(lit(1.0))?.rsqrt()?)?,
+        Unary::Acos => g.mul(&square(x)?.neg()?.add(lit(1.0))?.rsqrt()?)?.neg()?,
+        Unary::Atan => g.div(&square(x)?.add(lit(1.0))?)?,
+        Unary::Sinh => g.mul(&x.cosh()?)?,
+        Unary::Cosh => g.mul(&x.sinh()?)?,
+        Unary::Tanh => g.mul(&square(y)?.neg()?.add(lit(1.0))?)?,
+        Unary::Asinh => g.mul(&square(x)?.add(lit(1.0))?.rsqrt()?)?,
+        Unary::Acosh => g.mul(&square(x)?.sub(lit(1.0))?.rsqrt()?)?,
+        Unary::Atanh => g.div(&square(x)?.neg()?.add(lit(1.0))?)?,
+        Unary::Erf => g.mul(&square(x)?.neg()?.exp()?)?.mul(lit(std::f64::consts::FRAC_2_SQRT_PI))?,
+        Unary::Sigmoid => g.mul(&y.mul(&y.neg()?.add(lit(1.0))?)?)?,
+        Unary::Sign | Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc => return Ok(None),
+        Unary::IsNan | Unary::IsInf | Unary::LogicalNot | Unary::BitNot => return Ok(None),
+    }))
+}
+
+/// The operand as a tensor that broadcasts with `like`.
+fn tensor(v: Rhs, like: &Tensor) -> TensorResult<Tensor> {
+    match v {
+        Rhs::Tensor(t) => Ok(t.clone()),
+        Rhs::Float(v) | Rhs::Lit(v) => Tensor::full(v, &[], like.dtype(), like.device()),
+        Rhs::Int(v) => Tensor::full(v as f64, &[], like.dtype(), like.device()),
+    }
+}
+
+/// g · dy/da of y = b(a, c).
+fn left_grad(b: Binary, a: Rhs, c: Rhs, y: &Tensor, g: &Tensor) -> TensorResult<Option<Tensor>> {
+    let Rhs::Tensor(x) = a else { return Ok(None) };
+    Ok(Some(match b {
+        Binary::Add | Binary::Sub | Binary::Fmod | Binary::Remainder => g.clone(),
+        Binary::Mul => g.mul(c)?,
+        Binary::Div => g.div(c)?,
+        Binary::Pow => match c {
+            Rhs::Float(p) | Rhs::Lit(p) if p == 2.0 => g.mul(x)?.mul(Rhs::Lit(2.0))?,
+            Rhs::Float(p) | Rhs::Lit(p) => g.mul(&x.pow(p - 1.0)?)?.mul(p)?,
+            Rhs::Int(p) => g.mul(&x.pow((p - 1) as f64)?)?.mul(p as f64)?,
+            Rhs::Tensor(p) => {
+                // 0⁻¹·0 where the exponent is 0 must be 0.
+                let slope = x.pow(&p.sub(Rhs::Lit(1.0))?)?.mul(p)?;
+                g.mul(&p.eq(Rhs::Lit(0.0))?.where_(Rhs::Lit(0.0), Rhs::Tensor(&slope))?)?
+            }
+        },
+        Binary::Min | Binary::Max => share(b, x, c, g)?,
+        Binary::Atan2 => {
+            let c = tensor(c, y)?;
+            g.mul(&c)?.div(&x.mul(x)?.add(&c.mul(&c)?)?)?
+        }
+        Binary::Copysign => g.mul(&x.sign()?.mul(&y.sign()?)?)?,
+        _ => return Ok(None),
+    }))
+}
+
+/// g · dy/dc of y = b(a, c).
+fn right_grad(b: Binary, a: Rhs, c: Rhs, y: &Tensor, g: &Tensor) -> TensorResult<Option<Tensor>> {
+    let Rhs::Tensor(x) = c else { return Ok(None) };
+    Ok(Some(match b {
+        Binary::Add => g.clone(),
+        Binary::Sub => g.neg()?,
+        Binary::Mul => g.mul(a)?,
+        Binary::Div => g.mul(y)?.div(x)?.neg()?,
+        Binary::Fmod => g.mul(&tensor(a, y)?.div(x)?.trunc()?)?.neg()?,
+        Binary::Remainder => g.mul(&tensor(a, y)?.div(x)?.floor()?)?.neg()?,
+        Binary::Pow => {
+            // ln 0 · 0 must be 0.
+            let base = tensor(a, y)?;
+            let slope = y.mul(&base.log()?)?;
+            g.mul(&base.eq(Rhs::Lit(0.0))?.where_(Rhs::Lit(0.0), Rhs::Tensor(&slope))?)?
+        }
+        Binary::Min | Binary::Max => share(b, x, a, g)?,
+        Binary::Atan2 => {
+            let a = tensor(a, y)?;
+            g.mul(&a)?.div(&x.mul(x)?.add(&a.mul(&a)?)?)?.neg()?
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// The gradient of an extreme for operand `x`: all of it where `x` is the extreme. Where both are equal, two tensors share it, a limit given at
+/// run time (`clamp`) passes it, and a limit of a definition (`relu`) stops it, as in PyTorch.
+fn share(b: Binary, x: &Tensor, other: Rhs, g: &Tensor) -> TensorResult<Tensor> {
+    let max = b == Binary::Max;
+    let strict = if max { x.gt(other)? } else { x.lt(other)? };
+    match other {
+        Rhs::Lit(_) => strict.where_(Rhs::Tensor(g), Rhs::Lit(0.0)),
+        Rhs::Float(_) | Rhs::Int(_) => {
+            let inside = if max { x.ge(other)? } else { x.le(other)? };
+            inside.where_(Rhs::Tensor(g), Rhs::Lit(0.0))
+        }
+        Rhs::Tensor(_) => {
+            let half = g.mul(Rhs::Lit(0.5))?;
+            let tie = x.eq(other)?.where_(Rhs::Tensor(&half), Rhs::Lit(0.0))?;
+            strict.where_(g, &tie)
+        }
+    }
+}

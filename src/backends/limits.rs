@@ -1,0 +1,138 @@
+//! How much memory the engine may hold: amounts as users write them, what the system has, and the bounds that follow.
+
+use crate::error::{TensorError, TensorResult};
+
+/// Memory of a device as the system reports it, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// All there is.
+    pub total: usize,
+    /// What could be had now, where the system tells; what this process holds is not part of it.
+    pub free: Option<usize>,
+}
+
+/// Bounds of a device's memory. Every bound is in bytes but the last.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Held by tensors and running plans at most; `None` follows what the device reports as free.
+    pub in_use: Option<usize>,
+    /// Kept for reuse at most; `None` is a quarter of what is free, read again as the cache grows.
+    pub cache: Option<usize>,
+    /// Buffers of one size kept at most.
+    pub per_class: usize,
+    /// Whether anything is kept for reuse at all.
+    pub enabled: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { in_use: None, cache: None, per_class: usize::MAX, enabled: true }
+    }
+}
+
+impl Limits {
+    /// The bounds that `TL_MEM_LIMIT` and `TL_CACHE_LIMIT` set.
+    ///
+    /// # Errors
+    /// [`TensorError::Invalid`] for an amount that cannot be read.
+    pub fn from_environment(room: Option<Room>) -> TensorResult<Limits> {
+        let total = room.map(|r| r.total);
+        let read = |name| match std::env::var(name) {
+            Ok(v) => amount(&v, total).map_err(|e| TensorError::Invalid(format!("{name}: {e}"))),
+            Err(_) => Ok(None),
+        };
+        Ok(Limits { in_use: read("TL_MEM_LIMIT")?, cache: read("TL_CACHE_LIMIT")?, ..Limits::default() })
+    }
+}
+
+/// An amount of memory as people write it: `512M`, `1.5GiB`, `75%` of `total`, plain bytes; `auto` or nothing is `None`.
+///
+/// # Errors
+/// [`TensorError::Invalid`] for anything else, and for a share of a total that is not known.
+pub fn amount(text: &str, total: Option<usize>) -> TensorResult<Option<usize>> {
+    let t = text.trim();
+    if t.is_empty() || t.eq_ignore_ascii_case("auto") {
+        return Ok(None);
+    }
+    let wrong = || TensorError::Invalid(format!("{text:?} is no amount of memory; write bytes, 512M, 2G or 75%"));
+    let end = t.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(t.len());
+    let number: f64 = t[..end].parse().map_err(|_| wrong())?;
+    let unit = t[end..].trim().to_ascii_lowercase();
+    let unit = unit.strip_suffix("ib").or(unit.strip_suffix('b')).unwrap_or(&unit);
+    let bytes = match unit {
+        "" => number,
+        "k" => number * 1024.0,
+        "m" => number * 1024f64.powi(2),
+        "g" => number * 1024f64.powi(3),
+        "t" => number * 1024f64.powi(4),
+        "%" if number <= 100.0 => {
+            let total =
+                total.ok_or_else(|| TensorError::Invalid(format!("{text:?}: this device does not tell its memory; write bytes")))?;
+            total as f64 * number / 100.0
+        }
+        _ => return Err(wrong()),
+    };
+    Ok(Some(bytes as usize))
+}
+
+/// The host's memory: the least of what the system and, in a container, the control group leave.
+pub fn host_room() -> Option<Room> {
+    #[cfg(target_os = "linux")]
+    {
+        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let field = |name: &str| {
+            let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+            line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok().map(|k| k * 1024)
+        };
+        let mut room = Room { total: field("MemTotal")?, free: field("MemAvailable") };
+        let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
+        let groups = [
+            ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        ];
+        for (max, used) in groups {
+            if let (Some(max), Some(used)) = (number(max), number(used)) {
+                room.total = room.total.min(max);
+                room.free = room.free.map(|f| f.min(max.saturating_sub(used)));
+            }
+        }
+        Some(room)
+    }
+    #[cfg(target_vendor = "apple")]
+    {
+        let mut total = 0u64;
+        let mut len = size_of::<u64>();
+        // SAFETY: the name is a C string, and the system writes at most `len` bytes to `total`.
+        let failed = unsafe { libc::sysctlbyname(c"hw.memsize".as_ptr(), (&raw mut total).cast(), &mut len, std::ptr::null_mut(), 0) };
+        (failed == 0).then_some(Room { total: total as usize, free: None })
+    }
+    #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Option<Option<usize>>) {
+        assert_eq!(amount(text, Some(1000)).ok(), expected, "{text}");
+    }
+
+    #[test]
+    fn amounts_are_read_as_people_write_them() {
+        check("4096", Some(Some(4096)));
+        check(" 512M ", Some(Some(512 << 20)));
+        check("1.5GiB", Some(Some(3 << 29)));
+        check("2 gb", Some(Some(2 << 30)));
+        check("8k", Some(Some(8192)));
+        check("75%", Some(Some(750)));
+        check("0", Some(Some(0)));
+        check("auto", Some(None));
+        check("", Some(None));
+        for wrong in ["much", "-1", "101%", "5 apples", "1..2G", "%"] {
+            check(wrong, None);
+        }
+        assert!(amount("50%", None).is_err());
+    }
+}

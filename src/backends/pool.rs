@@ -1,0 +1,472 @@
+//! Freed memory kept for reuse: by size class, bounded in bytes and counted. One bookkeeping for every machine.
+
+use super::limits::{Limits, Room};
+use super::report::{MemoryReport, Recorder};
+use crate::error::{At, TensorError, TensorResult};
+use crate::plan::MemoryStats;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What is kept without being used goes back to the system after this time.
+const STALE: Duration = Duration::from_secs(120);
+/// Growth of the cache after which the system is asked again what is free.
+const LOOK: usize = 64 << 20;
+/// Kept at most where the system does not tell what is free.
+const UNKNOWN: usize = 1 << 30;
+
+/// A device's buffers: those waiting for reuse, those in use, and the bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BufferPoolStats {
+    /// Buffers that wait for reuse.
+    pub total_pooled: usize,
+    /// Different sizes among them.
+    pub size_classes: usize,
+    /// Their bytes.
+    pub total_memory: usize,
+    /// Buffers asked for since the device was opened, the slots of running plans included.
+    pub allocation_count: u64,
+    /// How many of those the pool served.
+    pub reuse_count: u64,
+    /// Bytes held by tensors and running plans.
+    pub in_use: usize,
+    /// The most that `in_use` has been.
+    pub peak: usize,
+    /// Bytes that may be in use at most; `None` where neither a limit was set nor the device tells what it has.
+    pub limit: Option<usize>,
+    /// Bytes kept for reuse at most.
+    pub cache_limit: usize,
+    /// The part of `in_use` that is read in place from files or from the caller's memory. No limit applies to it.
+    pub mapped: usize,
+}
+
+impl BufferPoolStats {
+    /// Buffers that the system had to give.
+    pub fn driver_allocations(&self) -> u64 {
+        self.allocation_count - self.reuse_count
+    }
+    /// The share of requests that the pool served, from 0 to 1.
+    pub fn reuse_rate(&self) -> f64 {
+        if self.allocation_count == 0 { 0.0 } else { self.reuse_count as f64 / self.allocation_count as f64 }
+    }
+}
+
+/// Identifies a buffer in a memory profile.
+pub(crate) type Ticket = u64;
+
+/// Buffers that may stand for each other: physical bytes, and the kind of memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Class {
+    pub bytes: usize,
+    pub kind: u8,
+}
+
+/// Memory that can be kept.
+pub(crate) trait Piece: Send {
+    /// Distinguishes pieces, so that one can be asked for again.
+    fn id(&self) -> u64;
+    /// Gives it to the system.
+    fn free(self);
+}
+
+/// What everybody may do to a machine's pool.
+pub trait PoolControl: Send + Sync {
+    /// Counts and bounds.
+    fn stats(&self) -> BufferPoolStats;
+    /// Frees what waits for reuse, the longest unused first, until at most `bytes` are left. Gives the bytes freed.
+    fn shrink(&self, bytes: usize) -> usize;
+    /// Frees what waits for requests of `bytes`. Gives the bytes freed.
+    fn clear_size(&self, bytes: usize) -> usize;
+    /// Changes the bounds; what exceeds the new ones is freed.
+    fn change(&self, f: &mut dyn FnMut(&mut Limits));
+    /// What the system says about the device's memory.
+    fn room(&self) -> Option<Room>;
+    /// Counts the peak from now on.
+    fn reset_peak(&self);
+    /// Begins (or ends) recording who holds what. Recordings nest.
+    fn record(&self, on: bool);
+    /// Whether somebody records.
+    fn recording(&self) -> bool;
+    /// What was recorded.
+    fn report(&self) -> MemoryReport;
+}
+
+struct Kept<T> {
+    since: Instant,
+    /// Order of return.
+    turn: u64,
+    piece: T,
+}
+
+struct Shelf<T> {
+    /// The longest unused of each class first.
+    free: BTreeMap<Class, Vec<Kept<T>>>,
+    turn: u64,
+    pooled: usize,
+    in_use: usize,
+    mapped: usize,
+    peak: usize,
+    requests: u64,
+    reused: u64,
+    limits: Limits,
+    /// A setting of the environment that could not be read: every request says so.
+    wrong: Option<TensorError>,
+    /// The bounds in force where `limits` leaves them open.
+    auto_in_use: Option<usize>,
+    auto_cache: usize,
+    /// Bytes pooled at which the system is asked again.
+    next_look: usize,
+    recorder: Option<Box<Recorder>>,
+}
+
+/// The pool of one machine.
+pub(crate) struct Pool<T> {
+    name: String,
+    shelf: Mutex<Shelf<T>>,
+    room: Box<dyn Fn() -> Option<Room> + Send + Sync>,
+    /// The physical size for a request; `None` where no memory could hold it.
+    class: Box<dyn Fn(usize) -> Option<usize> + Send + Sync>,
+    tickets: AtomicU64,
+    recordings: AtomicU64,
+    recording: AtomicBool,
+}
+
+impl<T> Shelf<T> {
+    fn limit(&self) -> Option<usize> {
+        self.limits.in_use.or(self.auto_in_use)
+    }
+    fn cache(&self) -> usize {
+        let cache = if self.limits.enabled { self.limits.cache.unwrap_or(self.auto_cache) } else { 0 };
+        cache.min(self.limit().unwrap_or(usize::MAX))
+    }
+    fn owned(&self) -> usize {
+        self.in_use - self.mapped
+    }
+    fn look(&mut self, room: Option<Room>) {
+        match room {
+            Some(Room { free: Some(free), .. }) => {
+                self.auto_in_use = Some(free.saturating_add(self.owned()).saturating_add(self.pooled));
+                self.auto_cache = free.saturating_add(self.pooled) / 4;
+            }
+            // Three quarters are what Metal recommends as a working set.
+            Some(Room { total, free: None }) => (self.auto_in_use, self.auto_cache) = (Some(total / 4 * 3), total / 8),
+            None => (self.auto_in_use, self.auto_cache) = (None, UNKNOWN),
+        }
+        self.next_look = self.pooled + LOOK;
+    }
+    /// Takes out the piece that has waited longest.
+    fn evict(&mut self, out: &mut Vec<T>) -> bool {
+        let oldest = self.free.iter().filter_map(|(&c, l)| l.first().map(|k| (k.turn, c))).min();
+        let Some((_, class)) = oldest else { return false };
+        self.remove(class, 0, out);
+        true
+    }
+    fn remove(&mut self, class: Class, at: usize, out: &mut Vec<T>) {
+        if let Some(list) = self.free.get_mut(&class) {
+            out.push(list.remove(at).piece);
+            self.pooled -= class.bytes;
+            if list.is_empty() {
+                self.free.remove(&class);
+            }
+        }
+    }
+    fn use_bytes(&mut self, bytes: usize) {
+        self.in_use += bytes;
+        self.peak = self.peak.max(self.in_use);
+    }
+    fn enforce(&mut self, out: &mut Vec<T>) {
+        while self.pooled > self.cache() || self.limit().is_some_and(|l| self.owned() + self.pooled > l) {
+            if !self.evict(out) {
+                break;
+            }
+        }
+        let full: Vec<(Class, usize)> =
+            self.free.iter().map(|(&c, l)| (c, l.len().saturating_sub(self.limits.per_class))).filter(|f| f.1 > 0).collect();
+        for (class, surplus) in full {
+            (0..surplus).for_each(|_| self.remove(class, 0, out));
+        }
+    }
+}
+
+fn free_all<T: Piece>(pieces: Vec<T>) {
+    pieces.into_iter().for_each(Piece::free);
+}
+
+impl<T: Piece> Pool<T> {
+    /// An empty pool for the device `name`, bounded by the environment's settings and by what `room` says.
+    pub fn new(
+        name: String,
+        room: impl Fn() -> Option<Room> + Send + Sync + 'static,
+        class: impl Fn(usize) -> Option<usize> + Send + Sync + 'static,
+    ) -> Pool<T> {
+        let now = room();
+        let (limits, wrong) = match Limits::from_environment(now) {
+            Ok(l) => (l, None),
+            Err(e) => (Limits::default(), Some(e)),
+        };
+        let mut shelf = Shelf {
+            free: BTreeMap::new(),
+            turn: 0,
+            pooled: 0,
+            in_use: 0,
+            mapped: 0,
+            peak: 0,
+            requests: 0,
+            reused: 0,
+            limits,
+            wrong,
+            auto_in_use: None,
+            auto_cache: 0,
+            next_look: 0,
+            recorder: None,
+        };
+        shelf.look(now);
+        Pool {
+            name,
+            shelf: Mutex::new(shelf),
+            room: Box::new(room),
+            class: Box::new(class),
+            tickets: AtomicU64::new(1),
+            recordings: AtomicU64::new(0),
+            recording: AtomicBool::new(false),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shelf<T>> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn full(&self, asked: usize, shelf: &Shelf<T>, help: &'static str) -> TensorError {
+        TensorError::OutOfMemory { device: self.name.clone(), asked, in_use: shelf.owned(), limit: shelf.limit(), help }
+    }
+
+    /// Memory of at least `asked` bytes with arbitrary content, by preference the piece `prefer`. `create` gets the class and the number of
+    /// the attempt, and gives `None` where the system has no room; before the second attempt the cache was given back.
+    pub fn lease(
+        &self,
+        asked: usize,
+        kind: u8,
+        prefer: u64,
+        mut create: impl FnMut(Class, u32) -> TensorResult<Option<T>>,
+    ) -> TensorResult<(T, Class, Ticket)> {
+        let mut evicted = Vec::new();
+        let mut shelf = self.lock();
+        if let Some(e) = &shelf.wrong {
+            return Err(e.clone());
+        }
+        shelf.requests += 1;
+        let class = match (self.class)(asked) {
+            Some(bytes) => Class { bytes, kind },
+            None => return Err(self.full(asked, &shelf, "no tensor can be that large: split it")),
+        };
+        let ticket = self.tickets.fetch_add(1, Relaxed);
+        let found = shelf.free.get(&class).and_then(|l| l.iter().rposition(|k| k.piece.id() == prefer).or(l.len().checked_sub(1)));
+        if let Some(at) = found {
+            let mut one = Vec::with_capacity(1);
+            shelf.remove(class, at, &mut one);
+            shelf.reused += 1;
+            shelf.use_bytes(class.bytes);
+            self.note(&mut shelf, ticket, class.bytes);
+            drop(shelf);
+            return Ok((one.remove(0), class, ticket));
+        }
+        let over = |s: &Shelf<T>, pooled| s.limit().is_some_and(|l| s.owned().saturating_add(pooled).saturating_add(class.bytes) > l);
+        if shelf.limits.in_use.is_none() && over(&shelf, shelf.pooled) {
+            shelf.look((self.room)());
+        }
+        if over(&shelf, 0) {
+            evicted.extend(std::mem::take(&mut shelf.free).into_values().flatten().map(|k| k.piece));
+            shelf.pooled = 0;
+            let help = match shelf.limits.in_use {
+                Some(_) => "drop tensors, use a smaller batch, or raise the limit (TL_MEM_LIMIT, set_memory_limit)",
+                None => "drop tensors, or use a smaller batch, a shorter context or a smaller dtype",
+            };
+            let error = self.full(asked, &shelf, help);
+            drop(shelf);
+            free_all(evicted);
+            return Err(error);
+        }
+        while over(&shelf, shelf.pooled) && shelf.evict(&mut evicted) {}
+        shelf.use_bytes(class.bytes);
+        drop(shelf);
+        free_all(evicted);
+        let made = match create(class, 0) {
+            Ok(None) => {
+                self.shrink(0);
+                create(class, 1)
+            }
+            made => made,
+        };
+        let mut shelf = self.lock();
+        match made {
+            Ok(Some(piece)) => {
+                self.note(&mut shelf, ticket, class.bytes);
+                Ok((piece, class, ticket))
+            }
+            failed => {
+                shelf.in_use -= class.bytes;
+                let help = "the system has no room: use a smaller batch or context, or a smaller or quantized model";
+                Err(failed.err().unwrap_or_else(|| self.full(asked, &shelf, help)))
+            }
+        }
+    }
+
+    /// Takes memory back.
+    pub fn put(&self, piece: T, class: Class, ticket: Ticket) {
+        let mut out = Vec::new();
+        let mut shelf = self.lock();
+        self.forget(&mut shelf, ticket, class.bytes);
+        shelf.in_use -= class.bytes;
+        if shelf.limits.cache.is_none() && shelf.pooled + class.bytes > shelf.next_look {
+            shelf.look((self.room)());
+        }
+        let cache = shelf.cache();
+        if class.bytes > cache || shelf.limits.per_class == 0 {
+            drop(shelf);
+            return piece.free();
+        }
+        while shelf.pooled + class.bytes > cache && shelf.evict(&mut out) {}
+        let per_class = shelf.limits.per_class;
+        if shelf.free.get(&class).is_some_and(|l| l.len() >= per_class) {
+            shelf.remove(class, 0, &mut out);
+        }
+        shelf.turn += 1;
+        let (turn, now) = (shelf.turn, Instant::now());
+        shelf.pooled += class.bytes;
+        shelf.free.entry(class).or_default().push(Kept { since: now, turn, piece });
+        if turn % 256 == 0 {
+            let old: Vec<Class> =
+                shelf.free.iter().filter(|(_, l)| l.first().is_some_and(|k| now - k.since > STALE)).map(|(&c, _)| c).collect();
+            old.into_iter().for_each(|c| shelf.remove(c, 0, &mut out));
+        }
+        drop(shelf);
+        free_all(out);
+    }
+
+    /// Counts memory that is read in place.
+    pub fn map(&self, bytes: usize) -> Ticket {
+        let ticket = self.tickets.fetch_add(1, Relaxed);
+        let mut shelf = self.lock();
+        shelf.mapped += bytes;
+        shelf.use_bytes(bytes);
+        self.note(&mut shelf, ticket, bytes);
+        ticket
+    }
+
+    /// Ends the counting of memory that was read in place.
+    pub fn unmap(&self, bytes: usize, ticket: Ticket) {
+        let mut shelf = self.lock();
+        self.forget(&mut shelf, ticket, bytes);
+        shelf.mapped -= bytes;
+        shelf.in_use -= bytes;
+    }
+
+    fn note(&self, shelf: &mut Shelf<T>, ticket: Ticket, bytes: usize) {
+        let in_use = shelf.in_use;
+        if let Some(r) = &mut shelf.recorder {
+            r.take(ticket, bytes, in_use);
+        }
+    }
+    fn forget(&self, shelf: &mut Shelf<T>, ticket: Ticket, bytes: usize) {
+        let in_use = shelf.in_use;
+        if let Some(r) = &mut shelf.recorder {
+            r.give(ticket, bytes, in_use);
+        }
+    }
+
+    /// Tells a recording what a buffer is for.
+    pub fn label(&self, ticket: Ticket, op: &'static str, at: At) {
+        if let Some(r) = &mut self.lock().recorder {
+            r.label(ticket, op, at);
+        }
+    }
+
+    /// The short form of the statistics.
+    pub fn memory(&self) -> MemoryStats {
+        let s = self.lock();
+        MemoryStats { in_use: s.in_use, peak: s.peak, pooled: s.pooled, requests: s.requests, reused: s.reused }
+    }
+}
+
+impl<T: Piece> PoolControl for Pool<T> {
+    fn stats(&self) -> BufferPoolStats {
+        let s = self.lock();
+        BufferPoolStats {
+            total_pooled: s.free.values().map(Vec::len).sum(),
+            size_classes: s.free.len(),
+            total_memory: s.pooled,
+            allocation_count: s.requests,
+            reuse_count: s.reused,
+            in_use: s.in_use,
+            peak: s.peak,
+            limit: s.limit(),
+            cache_limit: s.cache(),
+            mapped: s.mapped,
+        }
+    }
+    fn shrink(&self, bytes: usize) -> usize {
+        let mut out = Vec::new();
+        let mut shelf = self.lock();
+        let before = shelf.pooled;
+        while shelf.pooled > bytes && shelf.evict(&mut out) {}
+        let freed = before - shelf.pooled;
+        drop(shelf);
+        free_all(out);
+        freed
+    }
+    fn clear_size(&self, bytes: usize) -> usize {
+        let Some(bytes) = (self.class)(bytes) else { return 0 };
+        let mut out = Vec::new();
+        let mut shelf = self.lock();
+        let before = shelf.pooled;
+        let classes: Vec<Class> = shelf.free.keys().copied().filter(|c| c.bytes == bytes).collect();
+        for class in classes {
+            while shelf.free.contains_key(&class) {
+                shelf.remove(class, 0, &mut out);
+            }
+        }
+        let freed = before - shelf.pooled;
+        drop(shelf);
+        free_all(out);
+        freed
+    }
+    fn change(&self, f: &mut dyn FnMut(&mut Limits)) {
+        let mut out = Vec::new();
+        let mut shelf = self.lock();
+        f(&mut shelf.limits);
+        shelf.look((self.room)());
+        shelf.enforce(&mut out);
+        drop(shelf);
+        free_all(out);
+    }
+    fn room(&self) -> Option<Room> {
+        (self.room)()
+    }
+    fn reset_peak(&self) {
+        let mut s = self.lock();
+        s.peak = s.in_use;
+    }
+    fn record(&self, on: bool) {
+        let mut shelf = self.lock();
+        if on {
+            let in_use = shelf.in_use;
+            shelf.recorder.get_or_insert_with(|| Box::new(Recorder::new(in_use)));
+            self.recordings.fetch_add(1, Relaxed);
+        } else if self.recordings.fetch_sub(1, Relaxed) == 1 {
+            shelf.recorder = None;
+        }
+        self.recording.store(shelf.recorder.is_some(), Relaxed);
+    }
+    fn recording(&self) -> bool {
+        self.recording.load(Relaxed)
+    }
+    fn report(&self) -> MemoryReport {
+        let shelf = self.lock();
+        let mut report = shelf.recorder.as_ref().map(|r| r.report()).unwrap_or_default();
+        report.device = self.name.clone();
+        report.in_use = shelf.in_use;
+        report.pooled = shelf.pooled;
+        report
+    }
+}

@@ -1,0 +1,258 @@
+//! Backends: the trait, the one for Metal, the one for any GPU, and what both hold.
+
+use super::buffer::{BufferHandle, MTLResourceOptions, StorageBuffer};
+use super::pipeline::{AdapterDevice, ComputePipeline, MTLSize, one_dimension, two_dimensions};
+use crate::backends::gpu::{GpuMachine, adapters};
+use crate::backends::{Buffer, Machine};
+use crate::dtype::Element;
+use crate::error::{TensorError, TensorResult};
+use crate::plan::{MemoryStats, Plan};
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A GPU opened for callers who hold buffers and dispatch kernels themselves.
+///
+/// What a backend must say is which adapters it takes; the rest is the same for all.
+pub trait Backend: Send + Sync + Sized + 'static {
+    /// Whether this machine has such a GPU. Looks without opening it, and never panics.
+    fn is_available() -> bool;
+
+    /// Opens the first such GPU.
+    ///
+    /// # Errors
+    /// [`TensorError::UnsupportedDevice`] where there is none, with what there is.
+    fn initialize() -> TensorResult<Self>;
+
+    /// What was opened.
+    fn opened(&self) -> &Opened;
+
+    /// Reserves `bytes` of GPU memory. The backend holds it until [`Backend::deallocate`], or until it is dropped.
+    ///
+    /// # Errors
+    /// [`TensorError::OutOfMemory`], also for more than one buffer of this GPU can have.
+    fn allocate(&self, bytes: usize) -> TensorResult<BufferHandle> {
+        let buffer = self.opened().create(bytes, MTLResourceOptions::default())?;
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        lock(&self.opened().held).insert(number, buffer);
+        Ok(BufferHandle { owner: self.opened().number, number })
+    }
+
+    /// Gives memory back. `bytes` must be what was asked for.
+    ///
+    /// # Errors
+    /// [`TensorError::Invalid`] for a handle that was freed before, one of another backend, or another size; nothing is freed then.
+    fn deallocate(&self, handle: BufferHandle, bytes: usize) -> TensorResult<()> {
+        let buffer = self.buffer(handle)?;
+        if buffer.bytes != bytes {
+            return Err(TensorError::Invalid(format!("deallocate: the allocation has {} bytes, not {bytes}", buffer.bytes)));
+        }
+        lock(&self.opened().held).remove(&handle.number);
+        Ok(())
+    }
+
+    /// The buffer behind a handle. It stays valid for as long as it is held, also after the handle is freed.
+    ///
+    /// # Errors
+    /// [`TensorError::Invalid`] for a handle that was freed, or one of another backend.
+    fn buffer(&self, handle: BufferHandle) -> TensorResult<StorageBuffer> {
+        if handle.owner != self.opened().number {
+            return Err(TensorError::Invalid("the handle was given by another backend".into()));
+        }
+        let held = lock(&self.opened().held);
+        held.get(&handle.number).cloned().ok_or_else(|| TensorError::Invalid("the handle was freed already".into()))
+    }
+
+    /// A buffer of `bytes`; its content is arbitrary.
+    ///
+    /// # Errors
+    /// [`TensorError::OutOfMemory`], also for more than one buffer of this GPU can have.
+    fn create_buffer(&self, bytes: usize, options: MTLResourceOptions) -> TensorResult<StorageBuffer> {
+        self.opened().create(bytes, options)
+    }
+
+    /// A buffer of these values.
+    ///
+    /// # Errors
+    /// [`TensorError::OutOfMemory`], also for more than one buffer of this GPU can have.
+    fn create_buffer_with_data<T: Element>(&self, data: &[T], options: MTLResourceOptions) -> TensorResult<StorageBuffer> {
+        let mut buffer = self.opened().create(size_of_val(data), options)?;
+        buffer.dtype = Some(T::DTYPE);
+        self.copy_host_to_buffer(data, &buffer)?;
+        Ok(buffer)
+    }
+
+    /// Waits for the kernels that were dispatched and copies the first `out.len()` elements.
+    ///
+    /// # Errors
+    /// [`TensorError::Invalid`] when the buffer is shorter than `out` or another backend's, and whatever went wrong on the GPU.
+    fn copy_buffer_to_host<T: Element>(&self, buffer: &StorageBuffer, out: &mut [T]) -> TensorResult<()> {
+        self.opened().check("copy_buffer_to_host", buffer, size_of_val(out))?;
+        self.opened().machine.read(&buffer.memory, 0, bytemuck::cast_slice_mut(out))
+    }
+
+    /// Overwrites the first `data.len()` elements of a buffer, after the kernels that were dispatched.
+    ///
+    /// # Errors
+    /// [`TensorError::Invalid`] when the buffer is shorter than `data` or another backend's.
+    fn copy_host_to_buffer<T: Element>(&self, data: &[T], buffer: &StorageBuffer) -> TensorResult<()> {
+        self.opened().check("copy_host_to_buffer", buffer, size_of_val(data))?;
+        self.opened().machine.write(&buffer.memory, 0, bytemuck::cast_slice(data))
+    }
+
+    /// Waits for the kernels that were dispatched.
+    ///
+    /// # Errors
+    /// Whatever went wrong on the GPU since the last call.
+    fn synchronize(&self) -> TensorResult<()> {
+        self.opened().machine.synchronize()
+    }
+
+    /// A compiled kernel by its name, such as `add_kernel`; `None` for one that was not compiled. [`MetalOps::new`](super::MetalOps::new)
+    /// compiles its five.
+    fn get_compute_pipeline(&self, name: &str) -> Option<ComputePipeline> {
+        lock(&self.opened().pipelines).get(name).cloned()
+    }
+
+    /// Threads of a one-dimensional group for a kernel: whole SIMD groups, 256 threads where the adapter takes so many.
+    fn optimal_thread_group_size(&self, pipeline: &ComputePipeline) -> MTLSize {
+        one_dimension(&self.opened().device, pipeline)
+    }
+
+    /// The same threads as a rectangle, at least a SIMD group wide.
+    fn optimal_thread_group_size_2d(&self, pipeline: &ComputePipeline) -> MTLSize {
+        two_dimensions(&self.opened().device, pipeline)
+    }
+
+    /// The adapter.
+    fn metal_device(&self) -> &AdapterDevice {
+        &self.opened().device
+    }
+
+    /// Memory that the backend holds, its pool and how often that served.
+    fn memory(&self) -> MemoryStats {
+        self.opened().machine.memory()
+    }
+
+    /// Kernels that the driver has compiled since the backend was opened.
+    fn pipeline_count(&self) -> usize {
+        self.opened().machine.pipelines()
+    }
+}
+
+/// Numbers of backends and handles: none is given twice in a process.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An opened GPU with the pipelines and the memory that a backend holds on it.
+pub struct Opened {
+    pub(super) machine: Arc<GpuMachine>,
+    number: u64,
+    device: AdapterDevice,
+    pipelines: Mutex<HashMap<&'static str, ComputePipeline>>,
+    held: Mutex<HashMap<u64, StorageBuffer>>,
+}
+
+impl Opened {
+    /// Opens a GPU by name, as [`Device::open`](crate::Device::open) does: `gpu`, `vulkan`, `metal` or `dx12`, each with an optional
+    /// `:index`. Every call opens it anew, with memory of its own.
+    ///
+    /// # Errors
+    /// [`TensorError::UnsupportedDevice`] where there is no such GPU.
+    pub fn open(selector: &str) -> TensorResult<Opened> {
+        let machine = GpuMachine::open(selector)?;
+        Ok(Opened {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            device: AdapterDevice::of(&machine),
+            pipelines: Mutex::default(),
+            held: Mutex::default(),
+            machine,
+        })
+    }
+
+    fn create(&self, bytes: usize, options: MTLResourceOptions) -> TensorResult<StorageBuffer> {
+        if bytes > isize::MAX as usize {
+            return Err(TensorError::Invalid(format!("a buffer of {bytes} bytes")));
+        }
+        Ok(StorageBuffer { memory: self.machine.alloc(bytes)?, bytes, options, dtype: None, owner: self.number })
+    }
+
+    /// Fails unless the buffer is this backend's and has this many bytes.
+    pub(super) fn check(&self, what: &'static str, buffer: &StorageBuffer, bytes: usize) -> TensorResult<()> {
+        if buffer.owner != self.number {
+            return Err(TensorError::Invalid(format!("{what}: the buffer belongs to another backend")));
+        }
+        if buffer.bytes < bytes {
+            return Err(TensorError::Invalid(format!("{what}: {bytes} bytes of a buffer of {}", buffer.bytes)));
+        }
+        Ok(())
+    }
+
+    /// Has the driver compile a plan's kernel, and remembers it by its name.
+    pub(super) fn compile(&self, plan: &Arc<Plan>, pipeline: ComputePipeline) -> TensorResult<()> {
+        self.machine.prepare(plan)?;
+        lock(&self.pipelines).insert(pipeline.name, pipeline);
+        Ok(())
+    }
+
+    /// Dispatches a plan over these buffers. Returns when it is submitted.
+    pub(super) fn run(&self, plan: &Arc<Plan>, buffers: &[Buffer]) -> TensorResult<()> {
+        self.machine.run(plan, buffers, &[], &[])
+    }
+}
+
+/// Whether there is an adapter like this. A driver that panics while it is looked at counts as none.
+fn any(like: impl Fn(&str) -> bool) -> bool {
+    catch_unwind(AssertUnwindSafe(|| adapters().iter().any(|a| like(a.backend)))).unwrap_or(false)
+}
+
+/// A GPU through Apple's Metal. Elsewhere there is none: [`Backend::is_available`] is false.
+pub struct MetalBackend(Opened);
+
+impl Backend for MetalBackend {
+    fn is_available() -> bool {
+        any(|backend| backend == "metal")
+    }
+    fn initialize() -> TensorResult<MetalBackend> {
+        Opened::open("metal").map(MetalBackend).map_err(|e| match e {
+            TensorError::UnsupportedDevice(m) => {
+                TensorError::UnsupportedDevice(format!("{m}; GpuBackend does the same on Vulkan and DX12"))
+            }
+            e => e,
+        })
+    }
+    fn opened(&self) -> &Opened {
+        &self.0
+    }
+}
+
+/// A GPU through whatever interface there is: Metal, Vulkan or DX12. A real GPU before a driver that computes on the CPU.
+pub struct GpuBackend(Opened);
+
+impl GpuBackend {
+    /// Opens a GPU by name: `gpu`, `vulkan`, `metal` or `dx12`, each with an optional `:index`.
+    ///
+    /// # Errors
+    /// [`TensorError::UnsupportedDevice`] where there is no such GPU.
+    pub fn open(selector: &str) -> TensorResult<GpuBackend> {
+        Opened::open(selector).map(GpuBackend)
+    }
+}
+
+impl Backend for GpuBackend {
+    fn is_available() -> bool {
+        any(|_| true)
+    }
+    fn initialize() -> TensorResult<GpuBackend> {
+        let real = Opened::open("gpu");
+        let software = || ["vulkan", "metal", "dx12"].iter().find_map(|api| Opened::open(api).ok());
+        real.or_else(|e| software().ok_or(e)).map(GpuBackend)
+    }
+    fn opened(&self) -> &Opened {
+        &self.0
+    }
+}

@@ -1,0 +1,61 @@
+//! Buffers that the caller holds, and handles of buffers that the backend holds.
+
+use crate::backends::Buffer;
+use crate::dtype::DType;
+
+/// Where a buffer's memory lies, by the names of Apple's `metal` crate.
+#[allow(non_camel_case_types)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum MTLResourceOptions {
+    /// For data that host and GPU both touch.
+    #[default]
+    StorageModeShared,
+    /// For data that only kernels touch.
+    StorageModePrivate,
+    /// For data that each side keeps a copy of (Intel Macs).
+    StorageModeManaged,
+}
+
+/// Memory of a GPU. Clones share it; it goes back to the backend's pool when the last clone is dropped.
+///
+/// Its content is arbitrary until it is written.
+#[derive(Clone)]
+pub struct StorageBuffer {
+    pub(super) memory: Buffer,
+    pub(super) bytes: usize,
+    pub(super) options: MTLResourceOptions,
+    /// What it was made from, where it was made from typed data.
+    pub(super) dtype: Option<DType>,
+    /// The backend's number.
+    pub(super) owner: u64,
+}
+
+impl StorageBuffer {
+    /// Its size in bytes, as asked for.
+    pub fn length(&self) -> usize {
+        self.bytes
+    }
+    /// The storage mode that it was asked for with.
+    pub fn resource_options(&self) -> MTLResourceOptions {
+        self.options
+    }
+    /// Whether both are the same memory.
+    pub fn same(&self, other: &StorageBuffer) -> bool {
+        self.memory.same(&other.memory)
+    }
+}
+
+impl std::fmt::Debug for StorageBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StorageBuffer({} bytes, {:?})", self.bytes, self.options)
+    }
+}
+
+/// The handle of memory that a backend holds: what a raw pointer would be, but checked at each use.
+///
+/// Handles are never given twice, so that one which was freed stays invalid for good.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BufferHandle {
+    pub(super) owner: u64,
+    pub(super) number: u64,
+}

@@ -1,0 +1,66 @@
+// Rows added to a table: out[t, c] = table[t, c] + the sum of rows[i, c] over all i with index[i] = t, in order.
+//
+// A workgroup makes a piece of one row of the table: it looks through all indices, a batch at a time, and marks those that name its row.
+// Words: 0 rows of the table, 1 inner size, 2 count, 3 workgroups in x, 4 pieces of a row.
+
+// default
+const WORKGROUP: u32 = 256;
+const VEC: u32 = 1;
+alias T_0 = f32;
+alias T_1 = i32;
+alias T_2 = f32;
+@group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> words: array<u32>;
+@group(0) @binding(3) var<storage, read> b_0: array<i32>;
+@group(0) @binding(4) var<storage, read> c_0: array<vec4<f32>>;
+fn word(n: u32) -> u32 { return words[n]; }
+fn fail(code: u32) { }
+fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
+fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
+fn load_1(i: u32) -> i32 { return b_0[i]; }
+fn load_2(i: u32) -> f32 { return c_0[i / 4u][i % 4u]; }
+fn load4_2(i: u32) -> vec4<f32> { return c_0[i / 4u]; }
+fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
+fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
+// end
+
+var<workgroup> marks: array<atomic<u32>, (WORKGROUP + 31u) / 32u>;
+
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
+  let rows = word(0u); let inner = word(1u); let count = word(2u); let pieces = word(4u);
+  let step = 1u + 3u * VEC;
+  let item = wid.y * word(3u) + wid.x;
+  let row = item / pieces;
+  let c = ((item % pieces) * WORKGROUP + lid) * step;
+  let mine = row < rows && c < inner;
+  var sum = vec4<f32>();
+  if (mine) {
+    if (VEC == 1u) { sum = vec4<f32>(load4_0(row * inner + c)); } else { sum.x = f32(load_0(row * inner + c)); }
+  }
+  for (var first = 0u; first < count; first += WORKGROUP) {
+    if (lid < (WORKGROUP + 31u) / 32u) { atomicStore(&marks[lid], 0u); }
+    workgroupBarrier();
+    if (first + lid < count) {
+      let t = u32(load_1(first + lid));
+      if (t >= rows) { fail(t); }
+      if (t == row) { atomicOr(&marks[lid / 32u], 1u << (lid % 32u)); }
+    }
+    workgroupBarrier();
+    for (var w = 0u; w < (WORKGROUP + 31u) / 32u; w++) {
+      var bits = atomicLoad(&marks[w]);
+      while (bits != 0u) {
+        let i = first + w * 32u + firstTrailingBit(bits);
+        bits &= bits - 1u;
+        if (mine) {
+          if (VEC == 1u) { sum += vec4<f32>(load4_2(i * inner + c)); } else { sum.x += f32(load_2(i * inner + c)); }
+        }
+      }
+    }
+    workgroupBarrier();
+  }
+  if (mine) {
+    if (VEC == 1u) { store4_0(row * inner + c, sum); } else { store_0(row * inner + c, sum.x); }
+  }
+}
