@@ -110,6 +110,9 @@ pub(super) fn firsts(inputs: &[Tensor], f: impl Fn(f64) -> f64) -> TensorResult<
     inputs.iter().map(|x| Ok(f(first(x)?))).collect()
 }
 
+/// Measures the operations under one heading.
+type Category = fn(&mut Runner<'_>, &'static str) -> TensorResult<Vec<Record>>;
+
 /// Measures the categories whose heading contains `only` (all, if empty); `done` sees each record at once.
 ///
 /// # Errors
@@ -117,7 +120,7 @@ pub(super) fn firsts(inputs: &[Tensor], f: impl Fn(f64) -> f64) -> TensorResult<
 pub fn suite(device: &Device, options: &Options, only: &str, done: &mut dyn FnMut(&Record)) -> TensorResult<Vec<Record>> {
     let limits = Limits::new(device, *options);
     let mut r = Runner { device: device.clone(), options: *options, limits, environment: Environment::of(device), done };
-    let all: [fn(&mut Runner<'_>, &'static str) -> TensorResult<Vec<Record>>; 8] =
+    let all: [Category; 8] =
         [products, elementwise, reductions, transfers, activations, fusion, pooling, batches];
     let mut records = Vec::new();
     for (name, run) in CATEGORIES.into_iter().zip(all) {
