@@ -2,7 +2,7 @@
 
 use crate::backends::Bytes;
 use crate::device::Device;
-use crate::dtype::Element;
+use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
 use crate::eval::{Lock, base};
 use crate::plan::StorageMode;
@@ -27,6 +27,17 @@ impl Tensor {
         device.require(T::DTYPE)?;
         let buffer = device.machine().upload_as(Bytes::of_vec(data), mode)?;
         Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, buffer, "from_vec", at))
+    }
+
+    /// As [`Tensor::from_bytes`], in memory of this kind where the device has it, and brought there at once however small it is.
+    ///
+    /// # Errors
+    /// As for [`Tensor::from_bytes`].
+    #[track_caller]
+    pub fn from_bytes_in(bytes: Bytes, dtype: DType, shape: &[usize], device: &Device, mode: StorageMode) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let shape = Tensor::bytes_fit(&bytes, dtype, shape, device, at)?;
+        Ok(Tensor::leaf(device, Meta { dtype, shape }, device.machine().upload_as(bytes, mode)?, "from_bytes", at))
     }
 
     /// Who sees the memory of a stored value; `None` while it is pending.
