@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::{MutexGuard, OnceLock};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Plans kept per device; the least recently used goes first.
