@@ -1,6 +1,8 @@
 //! The GPU machine: plans become WGSL kernels, run through wgpu on Vulkan, Metal or DX12.
 
 mod adapter;
+#[cfg(target_vendor = "apple")]
+mod apple;
 mod blocks;
 mod core;
 mod encode;
@@ -190,6 +192,10 @@ impl Machine for GpuMachine {
     }
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
         self.core.check()?;
+        #[cfg(target_vendor = "apple")]
+        if let Some(b) = self.core.import(&bytes) {
+            return Ok(Buffer::Gpu(b));
+        }
         Ok(Buffer::Gpu(self.core.upload(&bytes)?))
     }
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
