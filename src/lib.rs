@@ -43,4 +43,7 @@ pub use tensor::Tensor;
 mod pages {
     #[doc = include_str!("../docs/custom-kernels.md")]
     mod custom_kernels {}
+    #[cfg(feature = "gpu")]
+    #[doc = include_str!("../docs/metal.md")]
+    mod metal {}
 }
