@@ -67,6 +67,9 @@ impl Buffer {
     }
 }
 
+/// Ready when submitted work is done.
+pub type Submitted = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A read that was submitted: calling it waits and gives the bytes.
 pub type PendingRead = Box<dyn FnOnce() -> TensorResult<Vec<u8>> + Send>;
 
@@ -97,6 +100,10 @@ pub trait Machine: Send + Sync {
         let mut out = vec![0; len];
         self.read(buffer, start, &mut out)?;
         Ok(Box::new(|| Ok(out)))
+    }
+    /// Ready when what was submitted so far is done: [`Machine::synchronize`] for threads that must not block.
+    fn done(&self) -> Submitted {
+        Box::pin(std::future::ready(()))
     }
     /// Waits for what was submitted.
     fn synchronize(&self) -> TensorResult<()>;

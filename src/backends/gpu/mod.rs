@@ -5,6 +5,7 @@ mod adapter;
 mod apple;
 mod blocks;
 mod core;
+mod done;
 mod encode;
 mod meta;
 mod operand;
@@ -22,7 +23,7 @@ pub use pool::GpuBuffer;
 
 use self::core::{Core, lock};
 use super::pool::PoolControl;
-use super::{Buffer, Bytes, Machine, PendingRead};
+use super::{Buffer, Bytes, Machine, PendingRead, Submitted};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
@@ -226,6 +227,9 @@ impl Machine for GpuMachine {
             return Ok(Box::new(|| Ok(out)));
         }
         self.core.start_read(&self.spare, self.own(buffer)?, start, len)
+    }
+    fn done(&self) -> Submitted {
+        Box::pin(done::Done::new(&self.core))
     }
     fn synchronize(&self) -> TensorResult<()> {
         self.core.check()?;
