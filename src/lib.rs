@@ -63,4 +63,7 @@ mod pages {
     mod troubleshooting {}
     #[doc = include_str!("../docs/guide/10-custom-kernels.md")]
     mod guide_custom_kernels {}
+    #[cfg(feature = "gpu")]
+    #[doc = include_str!("../docs/metal.md")]
+    mod metal {}
 }

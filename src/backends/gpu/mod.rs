@@ -1,8 +1,11 @@
 //! The GPU machine: plans become WGSL kernels, run through wgpu on Vulkan, Metal or DX12.
 
 mod adapter;
+#[cfg(target_vendor = "apple")]
+mod apple;
 mod blocks;
 mod core;
+mod done;
 mod encode;
 mod host;
 mod meta;
@@ -22,7 +25,7 @@ pub use pool::GpuBuffer;
 
 use self::core::{Core, lock};
 use super::pool::PoolControl;
-use super::{Buffer, Bytes, Machine, PendingRead, cpu};
+use super::{Buffer, Bytes, Machine, PendingRead, Submitted, cpu};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
@@ -230,6 +233,10 @@ impl Machine for GpuMachine {
     }
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
         self.core.check()?;
+        #[cfg(target_vendor = "apple")]
+        if let Some(b) = self.core.import(&bytes) {
+            return Ok(Buffer::Gpu(b));
+        }
         if bytes.len() < SMALL {
             return Ok(Buffer::Host(HostBuffer::new(cpu::to_host(bytes)?)));
         }
@@ -313,6 +320,9 @@ impl Machine for GpuMachine {
     }
     fn transfers(&self) -> TransferStats {
         self.core.transfers.stats()
+    }
+    fn done(&self) -> Submitted {
+        Box::pin(done::Done::new(&self.core))
     }
     fn synchronize(&self) -> TensorResult<()> {
         self.core.check()?;
