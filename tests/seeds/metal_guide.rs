@@ -87,7 +87,8 @@ fn affine_transformation() -> TensorResult<()> {
 #[test]
 fn activation_types() -> TensorResult<()> {
     let _turn = turn();
-    let means: [(Activation, u32, fn(f64) -> f64); 3] = [
+    type Meaning = (Activation, u32, fn(f64) -> f64);
+    let means: [Meaning; 3] = [
         (Activation::None, 0, |x| x),          // No activation (just matmul)
         (Activation::ReLU, 1, |x| x.max(0.0)), // ReLU: max(x, 0)
         (Activation::GELU, 2, gelu),           // GELU approximation
