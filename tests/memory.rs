@@ -166,7 +166,7 @@ fn a_limit_refuses_what_is_too_much_and_nothing_is_lost() {
         let fits = keep.mul(2.0).unwrap();
         fits.eval().unwrap();
         let big = Tensor::ones(&[4 << 20], DType::F32, d).unwrap();
-        let error = big.eval().err().expect("16 MiB do not fit into 3");
+        let error = big.eval().expect_err("16 MiB do not fit into 3");
         let TensorError::OutOfMemory { asked, in_use, limit, .. } = &error else { panic!("{error}") };
         assert_eq!((*asked, *limit), (16 << 20, Some(held + (3 << 20))));
         assert!(*in_use >= held + (1 << 20), "{error}");
@@ -248,7 +248,7 @@ fn empty_and_impossible_sizes() {
         let held = d.buffer_pool_stats().in_use;
         let huge = Tensor::zeros(&[1 << 20, 1 << 19], DType::F32, d).unwrap();
         for _ in 0..2 {
-            let error = huge.eval().err().expect("2 TiB do not fit");
+            let error = huge.eval().expect_err("2 TiB do not fit");
             assert!(matches!(error, TensorError::OutOfMemory { asked, .. } if asked == 1 << 41), "{error}");
         }
         assert_eq!(d.buffer_pool_stats().in_use, held);

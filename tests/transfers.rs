@@ -208,7 +208,7 @@ fn looking_at_memory_and_using_the_device_at_once_is_an_error_and_no_deadlock() 
     let (_turn, Some(d)) = gpu() else { return };
     for mode in [StorageMode::Shared, StorageMode::Private] {
         let x = Tensor::from_vec_in(ramp(70_000), &[70_000], &d, mode).unwrap();
-        let inner = x.with_slice(|v: &[f32]| (v[3], x.add(1.0).unwrap().to_vec().err().expect("the device is being looked at"))).unwrap();
+        let inner = x.with_slice(|v: &[f32]| (v[3], x.add(1.0).unwrap().to_vec().expect_err("the device is being looked at"))).unwrap();
         assert_eq!(inner.0, ramp(4)[3]);
         assert!(inner.1.to_string().contains("with_slice"), "{}", inner.1);
         assert_eq!(x.add(1.0).unwrap().to_vec().unwrap()[3], ramp(4)[3] + 1.0);
