@@ -17,7 +17,7 @@ pub use crate::plan::Crossover;
 /// Whether the host does it: all inputs lie in host memory, and the CPU needs less time than the way to the GPU. `None` where that has not
 /// been measured yet.
 pub(crate) fn choose(device: &Device, c: &Compiled, bound: &[Buffer], purpose: Purpose) -> Option<bool> {
-    if !device.adaptive() || purpose == Purpose::Measure || bound.iter().any(|b| b.on_host().is_none()) {
+    if !device.adaptive() || purpose == Purpose::Measure || c.work.device_only || bound.iter().any(|b| b.on_host().is_none()) {
         return Some(false);
     }
     let measured = (*device.measured())?;

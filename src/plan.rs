@@ -113,6 +113,10 @@ pub trait Kernel: Send + Sync {
     fn cpu(&self, task: &dyn Task);
     /// Floating-point operations of the step, for sizing teams and for `explain`.
     fn ops(&self, step: &Step) -> u64;
+    /// Whether the CPU's form does what the GPU's does, so that the CPU may take over small work of a GPU.
+    fn portable(&self) -> bool {
+        true
+    }
     /// The GPU form, or `None` where the adapter lacks what it needs.
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>;
     /// A form in the driver's own language, where the adapter takes one (`adapter.raw`). It is asked for, and then run instead of the
@@ -330,6 +334,8 @@ pub struct Amount {
     pub elements: u64,
     /// Floating-point operations of kernels.
     pub ops: u64,
+    /// Whether some kernel has no CPU form.
+    pub device_only: bool,
 }
 
 impl Plan {
@@ -342,6 +348,7 @@ impl Plan {
             a.elements += s.stores.iter().map(|st| cells(&st.shape, &st.program)).sum::<u64>();
             if let Work::Kernel(k) = &s.work {
                 a.ops = a.ops.saturating_add(k.ops(s));
+                a.device_only |= !k.portable();
             }
         }
         a

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tensorlogic::eval::eval_all;
+use tensorlogic::ops::custom::CustomOp;
 use tensorlogic::{DType, Device, Tensor, TensorError};
 
 static TURN: Mutex<()> = Mutex::new(());
@@ -77,6 +78,17 @@ fn what_is_on_the_device_is_never_fetched() {
     assert_eq!((d.submits() - submits, after.uploads - moved.uploads), (1, 1));
     assert_eq!(y.item().unwrap(), values(n).iter().map(|v| *v as f64).sum::<f64>() * 2.0);
     assert_eq!(z.item().unwrap(), 5.0);
+}
+
+#[test]
+fn an_operation_that_only_the_gpu_knows_runs_there() {
+    static TWICE: CustomOp = CustomOp::elementwise("twice").wgsl("fn twice(x: f32) -> f32 { return x + x; }");
+    let (_turn, Some(d)) = gpu() else { return };
+    d.crossover().unwrap();
+    let submits = d.submits();
+    let x = Tensor::from_vec(values(64), &[64], &d).unwrap();
+    assert_eq!(TWICE.apply(&[&x], &[]).unwrap().to_vec().unwrap(), values(64).iter().map(|v| v * 2.0).collect::<Vec<_>>());
+    assert_eq!(d.submits(), submits + 1);
 }
 
 #[test]
