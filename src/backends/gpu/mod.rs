@@ -109,6 +109,16 @@ impl GpuMachine {
         lock(&self.runner).ready(&self.core, plan)
     }
 
+    /// Room for `bytes` in memory of this kind where the adapter has it; the GPU's own for [`StorageMode::Managed`]. The content is arbitrary.
+    ///
+    /// # Errors
+    /// [`TensorError::OutOfMemory`].
+    pub fn alloc_as(&self, bytes: usize, mode: StorageMode) -> TensorResult<Buffer> {
+        self.core.check()?;
+        let kind = if mode == StorageMode::Shared && !self.core.shared_usage.is_empty() { pool::SHARED } else { pool::PRIVATE };
+        Ok(Buffer::Gpu(self.core.lease(bytes, kind, 0)?))
+    }
+
     /// Overwrites the bytes of a buffer from `start` on, which is a multiple of 4, after the work that was submitted. Up to three bytes
     /// behind the end are overwritten too.
     ///
