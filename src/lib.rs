@@ -23,9 +23,9 @@ pub mod ops;
 pub mod quant;
 
 pub mod io;
+pub mod measure;
 #[cfg(feature = "gpu")]
 pub mod metal;
-pub mod measure;
 pub mod models;
 pub mod profile;
 #[cfg(feature = "text")]

@@ -77,7 +77,8 @@ pub fn run(args: &RunArgs, global: Global) -> Result<(), Failure> {
         let (floors, records) = measure::floors(&device, &options, &mut |_| {})?;
         for f in &floors {
             let line = if global.json {
-                json!({ "name": f.name, "what": f.what, "seconds": f.seconds, "value": f.value, "unit": f.unit, "met": f.met() }).to_string()
+                json!({ "name": f.name, "what": f.what, "seconds": f.seconds, "value": f.value, "unit": f.unit, "met": f.met() })
+                    .to_string()
             } else {
                 f.to_string()
             };
@@ -146,7 +147,15 @@ pub fn compare(args: &CompareArgs, global: Global) -> Result<(), Failure> {
             let number = |v: f64| format!("{:.5}", v * 1e3);
             let percent = |v: f64| format!("{:+.1} %", v * 100.0);
             let noise = format!("{:.1} %", c.noise * 100.0);
-            vec![c.name.clone(), number(c.before), number(c.after), percent(c.relative()), noise, format!("{:.4}", c.p), word(c.verdict).into()]
+            vec![
+                c.name.clone(),
+                number(c.before),
+                number(c.after),
+                percent(c.relative()),
+                noise,
+                format!("{:.4}", c.p),
+                word(c.verdict).into(),
+            ]
         };
         let rows: Vec<Vec<String>> = std::iter::once(head).chain(changes.iter().map(row)).collect();
         table::lines(&rows, &[1, 2, 3, 4, 5]).iter().try_for_each(|l| output::result(l))?;

@@ -250,7 +250,8 @@ fn suites_are_measured_saved_compared_and_plotted() {
     assert_eq!(out.lines().filter(|l| l.starts_with("Sum ")).count(), 4);
     assert!(out.contains("Performance Summary"), "{out}");
     assert_eq!(std::fs::read_to_string(&svg).unwrap().matches("<title>Sum").count(), 4);
-    let out = check(plain(&["bench", "run", "--device", "cpu", "--quick", "--category", "reduction", "--json", "--plot", &html]), "", 0, "", "");
+    let out =
+        check(plain(&["bench", "run", "--device", "cpu", "--quick", "--category", "reduction", "--json", "--plot", &html]), "", 0, "", "");
     assert_eq!(out.lines().count(), 4);
     assert!(out.lines().all(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()["wall"]["samples"].as_array().unwrap().len() == 3));
     assert!(std::fs::read_to_string(&html).unwrap().contains("</svg>"));

@@ -120,8 +120,7 @@ type Category = fn(&mut Runner<'_>, &'static str) -> TensorResult<Vec<Record>>;
 pub fn suite(device: &Device, options: &Options, only: &str, done: &mut dyn FnMut(&Record)) -> TensorResult<Vec<Record>> {
     let limits = Limits::new(device, *options);
     let mut r = Runner { device: device.clone(), options: *options, limits, environment: Environment::of(device), done };
-    let all: [Category; 8] =
-        [products, elementwise, reductions, transfers, activations, fusion, pooling, batches];
+    let all: [Category; 8] = [products, elementwise, reductions, transfers, activations, fusion, pooling, batches];
     let mut records = Vec::new();
     for (name, run) in CATEGORIES.into_iter().zip(all) {
         if name.to_lowercase().contains(&only.to_lowercase()) {
