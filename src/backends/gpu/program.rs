@@ -137,7 +137,7 @@ fn unary(op: Unary, a: &str, d: DType, Style { quick, ordered, .. }: Style<'_>) 
     Ok(wrap(&out, d))
 }
 
-fn binary(op: Binary, a: &str, b: &str, d: DType, number: [bool; 2], ordered: bool) -> TensorResult<String> {
+fn binary(op: Binary, a: &str, b: &str, d: DType, number: [bool; 2], (ordered, param): (bool, bool)) -> TensorResult<String> {
     let t = lane(d)?;
     if op.compares() {
         // Drivers compare for "ordered and different": a NaN must be different from everything.
@@ -154,6 +154,9 @@ fn binary(op: Binary, a: &str, b: &str, d: DType, number: [bool; 2], ordered: bo
             // Where comparisons with NaN are false, one comparison does.
             [_, true] if ordered => format!("select({a}, {b}, {a} {than} {b})"),
             [true, _] if ordered => format!("select({b}, {a}, {b} {than} {a})"),
+            // The second's NaN is asked for: best that of a parameter, which is the same for all elements.
+            _ if ordered && param => format!("select({b}, {a}, {b} {than} {a} || tl_isnan({a}))"),
+            _ if ordered => format!("select({a}, {b}, {a} {than} {b} || tl_isnan({b}))"),
             [_, true] => format!("select({call}({a}, {b}), {a}, tl_isnan({a}))"),
             [true, _] => format!("select({call}({a}, {b}), {b}, tl_isnan({b}))"),
             _ => fill(op.wgsl(), a, b),
@@ -216,7 +219,8 @@ pub(super) fn function(
             // A result is as wide as its own dtype says: bool and small integers may meet wider ones of the same compute type.
             Prim::Binary(b) => {
                 let d = if b.compares() { of(0) } else { i.dtype };
-                binary(b, &arg(0), &arg(1), d, [number(0), number(1)], style.ordered)?
+                let param = matches!(p.insts[i.args[0] as usize].op, Prim::Param(_));
+                binary(b, &arg(0), &arg(1), d, [number(0), number(1)], (style.ordered, param))?
             }
             Prim::Where => format!("select({}, {}, {} != 0u)", arg(2), arg(1), arg(0)),
             Prim::Cast => cast(&arg(0), of(0), i.dtype, style.soft_f16)?,
