@@ -23,10 +23,12 @@ pub mod ops;
 pub mod quant;
 
 pub mod io;
+pub mod measure;
 #[cfg(feature = "gpu")]
 pub mod metal;
 pub mod models;
-pub mod measure;
+pub mod nn;
+pub mod optim;
 pub mod profile;
 #[cfg(feature = "text")]
 pub mod text;

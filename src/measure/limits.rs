@@ -55,12 +55,7 @@ impl Limits {
                 }
             })
             .collect();
-        let mut work = Work {
-            variants,
-            run: Box::new(|v| Ok(Outcome::Tensor(probe.of(&inputs[v])?))),
-            expect,
-            tolerance: 1e-3,
-        };
+        let mut work = Work { variants, run: Box::new(|v| Ok(Outcome::Tensor(probe.of(&inputs[v])?))), expect, tolerance: 1e-3 };
         if probe == Probe::Fma {
             // 1·m·m… with m = 1 − 2⁻²⁴ in f32, each product rounded: every chain stays the same, whatever the rounding; the sum is near
             // their number where the loop was run, so the measured value is compared with the one of a first run.

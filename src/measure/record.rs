@@ -58,9 +58,7 @@ impl Record {
 
     /// As a JSON object. Times are in seconds.
     pub fn to_json(&self) -> Value {
-        let stats = |s: &Stats| {
-            json!({ "median": s.median, "mean": s.mean, "min": s.min, "max": s.max, "p95": s.p95, "mad": s.mad, "samples": s.samples })
-        };
+        let stats = |s: &Stats| json!({ "median": s.median, "mean": s.mean, "min": s.min, "max": s.max, "p95": s.p95, "mad": s.mad, "samples": s.samples });
         let mut v = json!({ "suite": self.suite, "category": self.category, "operation": self.operation, "size": self.size,
             "bytes": self.bytes, "operations": self.operations, "dispatches": self.dispatches, "batch": self.batch,
             "wall": stats(&self.wall), "gpu": self.gpu.as_ref().map(stats), "limit": self.limit, "fraction": self.fraction() });
@@ -138,7 +136,8 @@ pub fn table(records: &[Record]) -> String {
             categories.push(&r.category);
         }
     }
-    let columns = ["Avg (ms)", "Min (ms)", "Max (ms)", "Median", "p95", "Spread", "Samples", "GPU (ms)", "GFLOPS", "GB/s", "Limit", "Reached"];
+    let columns =
+        ["Avg (ms)", "Min (ms)", "Max (ms)", "Median", "p95", "Spread", "Samples", "GPU (ms)", "GFLOPS", "GB/s", "Limit", "Reached"];
     for c in categories {
         let _ = writeln!(out, "\n=== {c} Benchmark ===");
         let mut head = format!("{:<34} {:<14}", "Operation", "Size");

@@ -142,7 +142,8 @@ fn products(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Reco
     let mut out = Vec::new();
     for n in [64, 128, 256, 512, 1024] {
         let bytes = (3 * n * n * dtype.block_bytes()) as u64;
-        let make = |seed: u64| (0..variants(bytes)).map(|v| random(&[n, n], dtype, seed + v as u64, &device)).collect::<TensorResult<Vec<_>>>();
+        let make =
+            |seed: u64| (0..variants(bytes)).map(|v| random(&[n, n], dtype, seed + v as u64, &device)).collect::<TensorResult<Vec<_>>>();
         let (a, b) = (make(10)?, make(50)?);
         let dot = |a: &Tensor, b: &Tensor| -> TensorResult<f64> {
             let (row, column) = (a.narrow(0, 0, 1)?.to_vec()?, b.narrow(1, 0, 1)?.to_vec()?);
@@ -214,7 +215,16 @@ fn transfers(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Rec
             let work = Work { variants: x.len(), run, expect, tolerance: 1e-6 };
             let operation = if to_device { "Host→Device" } else { "Device→Host" }.to_string();
             let (size, bytes) = (count(n), (n * dtype.block_bytes()) as u64);
-            out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations: 0, traffic: Traffic::Transfer, work })?);
+            out.push(r.record(Case {
+                suite: "metal",
+                category,
+                operation,
+                size,
+                bytes,
+                operations: 0,
+                traffic: Traffic::Transfer,
+                work,
+            })?);
         }
     }
     Ok(out)

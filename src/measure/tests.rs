@@ -112,7 +112,10 @@ fn tables_and_plots_show_what_was_measured_and_nothing_else() {
     assert_eq!(cells.join(" "), "Add 1K 0.00200 0.00100 0.00300 0.00200 0.00300 50.0 % 3 - 0.2500 0.5000 0.00100 50 %");
     let row = text.lines().find(|l| l.starts_with("Device→Host")).unwrap();
     assert!(row.trim_end().ends_with("-         -") && row.contains(" - "), "{row:?}");
-    assert!(text.contains("Peak Compute Performance: 0.25 GFLOPS (Add 1K)") && text.contains("Peak Memory Bandwidth:    0.50 GB/s"), "{text}");
+    assert!(
+        text.contains("Peak Compute Performance: 0.25 GFLOPS (Add 1K)") && text.contains("Peak Memory Bandwidth:    0.50 GB/s"),
+        "{text}"
+    );
     let plot = svg(&all, 10.0, 100.0);
     assert_eq!((plot.matches("<title>").count(), plot.matches("class=\"roof\"").count()), (2, 1));
     assert!(plot.contains("Device→Host &lt;&amp;&gt; 1K") && !plot.contains("<&>"));
