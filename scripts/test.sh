@@ -11,6 +11,8 @@ if [ "$(uname)" = Linux ]; then
     eval "$settings"
 fi
 export TL_REQUIRE_GPU=1
+# Small cases too shall run on the GPU; tests/adaptive.rs turns it on by itself.
+export TL_ADAPTIVE=0
 
 # The model of tests/smollm2.rs, which fail without it.
 export TL_REQUIRE_MODEL=1

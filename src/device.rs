@@ -5,13 +5,15 @@ mod memory;
 pub use crate::backends::limits::Room;
 pub use crate::backends::pool::BufferPoolStats;
 pub use crate::backends::report::{Holder, MemoryReport};
+pub use crate::plan::StorageMode;
 pub use memory::{BufferPool, GpuDevice, MemoryProfile, MetalDevice};
 
 use crate::backends::{Buffer, Bytes, Machine, cpu::CpuMachine};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::MemoryStats;
+use crate::plan::{Crossover, MemoryStats, TransferStats};
 use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// A CPU or GPU that tensors live on. Clones are the same device.
@@ -23,6 +25,10 @@ struct Inner {
     cpu: bool,
     /// What the evaluator keeps per device; its lock makes evaluations take turns.
     evaluator: Mutex<Option<Box<dyn Any + Send>>>,
+    /// Whether small work whose inputs lie in host memory is done there.
+    adaptive: AtomicBool,
+    /// What was measured about that, and who is measuring.
+    crossover: Mutex<Option<Crossover>>,
 }
 
 impl Device {
@@ -65,7 +71,11 @@ impl Device {
         if let Some((_, d)) = open.iter().find(|(n, _)| n == name) {
             return Ok(d.clone());
         }
-        let device = Device::of(crate::backends::gpu::GpuMachine::open(name)?, false);
+        let machine = crate::backends::gpu::GpuMachine::open(name)?;
+        // A software adapter is opened to test the GPU's own way.
+        let adaptive = std::env::var("TL_ADAPTIVE").map_or(!machine.is_software(), |v| v != "0");
+        let device = Device::of(machine, false);
+        device.set_adaptive(adaptive);
         open.push((name.to_string(), device.clone()));
         Ok(device)
     }
@@ -77,7 +87,7 @@ impl Device {
     }
 
     fn of(machine: Arc<dyn Machine>, cpu: bool) -> Device {
-        Device(Arc::new(Inner { machine, cpu, evaluator: Mutex::new(None) }))
+        Device(Arc::new(Inner { machine, cpu, evaluator: Mutex::new(None), adaptive: AtomicBool::new(false), crossover: Mutex::new(None) }))
     }
 
     /// Whether this is the CPU.
@@ -103,6 +113,33 @@ impl Device {
     /// Waits for all submitted work.
     pub fn synchronize(&self) -> TensorResult<()> {
         self.0.machine.synchronize()
+    }
+    /// Lets a GPU's small computations run on the CPU while all their inputs lie in host memory, or forbids it, as `TL_ADAPTIVE=0` does.
+    ///
+    /// On by default, but for software adapters. Values smaller than 64 KiB stay in host memory until something on the device needs them;
+    /// a computation over such values alone runs on the CPU when that is faster than the way to the GPU and back, which is measured once on
+    /// this machine (see [`Device::crossover`]). What lies on the device is never fetched for this.
+    pub fn set_adaptive(&self, on: bool) {
+        self.0.adaptive.store(on && !self.0.cpu, Relaxed);
+    }
+    /// Whether small computations may run on the CPU. See [`Device::set_adaptive`].
+    pub fn adaptive(&self) -> bool {
+        self.0.adaptive.load(Relaxed)
+    }
+    /// What was moved between the host's memory and the device's. All zero on the CPU.
+    pub fn transfers(&self) -> TransferStats {
+        self.0.machine.transfers()
+    }
+    /// The kind of memory of results and uploads.
+    pub fn storage_mode(&self) -> StorageMode {
+        self.0.machine.default_mode()
+    }
+    /// Changes the kind of memory of results and uploads, where the device has several; [`StorageMode::Managed`] means `Private` here.
+    pub fn set_storage_mode(&self, mode: StorageMode) {
+        self.0.machine.set_default_mode(mode)
+    }
+    pub(crate) fn measured(&self) -> std::sync::MutexGuard<'_, Option<Crossover>> {
+        self.0.crossover.lock().unwrap_or_else(|e| e.into_inner())
     }
     /// Submits of work since the device was opened.
     pub fn submits(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! The one place that runs anything: collect pending nodes, find or make their plan, bind buffers, run, store.
 
+use crate::adaptive;
 use crate::backends::Buffer;
 use crate::compile::{Compiled, GNode, Graph, compile};
 use crate::device::Device;
@@ -80,9 +81,9 @@ struct Evaluator {
 unsafe impl Send for Evaluator {}
 
 /// The lock of a device's evaluator: who holds it may look into the nodes of the device.
-struct Lock<'a>(MutexGuard<'a, Option<Box<dyn std::any::Any + Send>>>);
+pub(crate) struct Lock<'a>(MutexGuard<'a, Option<Box<dyn std::any::Any + Send>>>);
 impl<'a> Lock<'a> {
-    fn of(device: &'a Device) -> Lock<'a> {
+    pub(crate) fn of(device: &'a Device) -> Lock<'a> {
         Lock(device.evaluator().lock().unwrap_or_else(|e| e.into_inner()))
     }
     fn get(&mut self) -> &mut Evaluator {
@@ -91,7 +92,7 @@ impl<'a> Lock<'a> {
 }
 
 /// The node that holds a tensor's elements: a view's base, or the node itself.
-fn base(t: &Tensor) -> (&Node, u32) {
+pub(crate) fn base(t: &Tensor) -> (&Node, u32) {
     match t.node.kind {
         // SAFETY: a view is never stored, so its input never changes.
         Kind::View(_) => {
@@ -339,17 +340,39 @@ fn must_keep(n: &Node) -> bool {
 /// # Errors
 /// Device failures only: shapes and dtypes were checked when the graph was built.
 pub fn eval_all(tensors: &[&Tensor]) -> TensorResult<()> {
+    eval_for(tensors, Purpose::Keep)
+}
+
+/// What becomes of the results, which decides where small work is done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// They are kept.
+    Keep,
+    /// The host reads them next.
+    Read,
+    /// The device's own speed is measured.
+    Measure,
+}
+
+fn eval_for(tensors: &[&Tensor], purpose: Purpose) -> TensorResult<()> {
     let mut rest: Vec<&Tensor> = tensors.iter().copied().filter(|t| base(t).0.stored.get().is_none()).collect();
     while let Some(first) = rest.first() {
         let device = first.device().clone();
         let (own, other): (Vec<&Tensor>, Vec<&Tensor>) = rest.iter().partition(|t| *t.device() == device);
-        eval_on(&device, &own)?;
+        if !eval_on(&device, &own, purpose)? {
+            // Whether the host would be faster is not known yet.
+            if device.crossover().is_err() {
+                device.set_adaptive(false);
+            }
+            eval_on(&device, &own, purpose)?;
+        }
         rest = other;
     }
     Ok(())
 }
 
-fn eval_on(device: &Device, roots: &[&Tensor]) -> TensorResult<()> {
+/// Evaluates tensors of one device. Gives false, and has done nothing, when it takes a measurement to decide where.
+pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> TensorResult<bool> {
     let mut dead: Vec<Tensor> = Vec::new();
     let (before, after);
     {
@@ -363,6 +386,20 @@ fn eval_on(device: &Device, roots: &[&Tensor]) -> TensorResult<()> {
         let machine = device.machine();
         // SAFETY: collected under the lock that we hold.
         let bound: Vec<Buffer> = e.stored.iter().flat_map(|&n| unsafe { &*n }.stored.get().into_iter().flatten().cloned()).collect();
+        let on_host = match adaptive::choose(device, &compiled, &bound, purpose) {
+            Some(choice) => choice,
+            None => {
+                e.order.clear();
+                return Ok(false);
+            }
+        };
+        let host;
+        let machine = if on_host {
+            host = Device::cpu();
+            host.machine()
+        } else {
+            machine
+        };
         let outputs: Vec<Buffer> = plan.outputs.iter().map(|o| machine.alloc(o.bytes)).collect::<TensorResult<_>>()?;
         if machine.pool().recording() {
             for (n, output) in outputs.iter().enumerate() {
@@ -374,8 +411,21 @@ fn eval_on(device: &Device, roots: &[&Tensor]) -> TensorResult<()> {
         let known = e.stats.misses == misses;
         before = known.then(|| start.elapsed());
         if !plan.steps.is_empty() {
-            machine.run(plan, &bound, &outputs, &e.params)?;
+            if on_host {
+                adaptive::run(machine, plan, &bound, &outputs, &e.params)?;
+            } else {
+                machine.run(plan, &bound, &outputs, &e.params)?;
+            }
         }
+        if machine.pool().recording() {
+            // Values that were in host memory until now.
+            for &n in &e.stored {
+                // SAFETY: collected under the lock that we hold.
+                let n = unsafe { &*n };
+                n.stored.get().into_iter().flatten().filter(|b| b.is_brought()).for_each(|b| machine.label(b, "upload", n.at));
+            }
+        }
+        let outputs: Vec<Buffer> = if on_host { outputs.into_iter().map(adaptive::of_device).collect() } else { outputs };
         after = Instant::now();
         for (at, bufs) in &compiled.kept {
             // SAFETY: collected under the lock that we hold; the roots keep the nodes alive.
@@ -416,7 +466,7 @@ fn eval_on(device: &Device, roots: &[&Tensor]) -> TensorResult<()> {
     if let Some(before) = before {
         Lock::of(device).get().stats.overhead = before + after.elapsed();
     }
-    Ok(())
+    Ok(true)
 }
 
 /// A node's inputs, which an evaluation may take away at any time.
@@ -465,6 +515,11 @@ pub struct Download {
 }
 
 impl Download {
+    /// Whether the elements have arrived. Does not wait.
+    pub fn is_ready(&self) -> bool {
+        (self.pending.ready)()
+    }
+
     /// Waits and gives the elements in row-major order.
     ///
     /// # Errors
@@ -475,7 +530,7 @@ impl Download {
             let at = std::panic::Location::caller();
             return Err(TensorError::dtype("wait", at, format!("the tensor is {}, not {}", self.dtype, T::DTYPE)));
         }
-        let bytes = (self.pending)()?;
+        let bytes = (self.pending.wait)()?;
         let mut out = vec![T::zeroed(); bytes.len() / size_of::<T>()];
         bytemuck::cast_slice_mut(&mut out).copy_from_slice(&bytes);
         Ok(out)
@@ -535,7 +590,7 @@ impl Tensor {
         if out.is_empty() {
             return Ok(());
         }
-        self.eval()?;
+        eval_for(&[self], Purpose::Read)?;
         let (node, output) = base(self);
         let buffer = &node.stored.get().expect("evaluated")[output as usize];
         let size = self.dtype().block_bytes();
@@ -548,7 +603,7 @@ impl Tensor {
         if matches!(self.node.kind, Kind::View(_)) && !layout.is_contiguous() {
             return self.contiguous()?.download();
         }
-        self.eval()?;
+        eval_for(&[self], Purpose::Read)?;
         let (node, output) = base(self);
         let buffer = &node.stored.get().expect("evaluated")[output as usize];
         let size = self.dtype().block_bytes();

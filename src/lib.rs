@@ -14,9 +14,11 @@ pub mod device;
 
 pub mod tensor;
 
+pub mod adaptive;
 pub mod autograd;
 mod compile;
 pub mod eval;
+mod transfer;
 
 mod display;
 pub mod ops;

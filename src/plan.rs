@@ -113,6 +113,10 @@ pub trait Kernel: Send + Sync {
     fn cpu(&self, task: &dyn Task);
     /// Floating-point operations of the step, for sizing teams and for `explain`.
     fn ops(&self, step: &Step) -> u64;
+    /// Whether the CPU's form does what the GPU's does, so that the CPU may take over small work of a GPU.
+    fn portable(&self) -> bool {
+        true
+    }
     /// The GPU form, or `None` where the adapter lacks what it needs.
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>;
     /// A form in the driver's own language, where the adapter takes one (`adapter.raw`). It is asked for, and then run instead of the
@@ -321,7 +325,34 @@ pub struct Plan {
     pub params: usize,
 }
 
+/// How much a plan has to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Amount {
+    /// Dispatches.
+    pub steps: usize,
+    /// Elements that are read, written or computed on the way, once for each scalar instruction.
+    pub elements: u64,
+    /// Floating-point operations of kernels.
+    pub ops: u64,
+    /// Whether some kernel has no CPU form.
+    pub device_only: bool,
+}
+
 impl Plan {
+    /// How much there is to do.
+    pub fn amount(&self) -> Amount {
+        let mut a = Amount { steps: self.steps.len(), ..Amount::default() };
+        for s in &self.steps {
+            let cells = |shape: &Shape, p: &Program| shape.count() as u64 * p.insts.len().max(1) as u64;
+            a.elements += s.loads.iter().map(|l| cells(&l.shape, &l.program)).sum::<u64>();
+            a.elements += s.stores.iter().map(|st| cells(&st.shape, &st.program)).sum::<u64>();
+            if let Work::Kernel(k) = &s.work {
+                a.ops = a.ops.saturating_add(k.ops(s));
+                a.device_only |= !k.portable();
+            }
+        }
+        a
+    }
     /// The first step that writes to a buffer.
     pub fn writer(&self, buf: Buf) -> Option<&Step> {
         self.steps.iter().find(|s| s.stores.iter().any(|st| st.target.buf == buf))
@@ -459,6 +490,72 @@ pub struct MemoryStats {
     pub requests: u64,
     /// Requests that the pool served.
     pub reused: u64,
+}
+
+/// What a device moved between the host's memory and its own, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransferStats {
+    /// Values brought to the device.
+    pub uploads: u64,
+    /// Their bytes.
+    pub uploaded_bytes: u64,
+    /// Writes of staging memory; many small uploads share one.
+    pub staging_writes: u64,
+    /// Writes straight into memory that host and device share.
+    pub in_place_writes: u64,
+    /// Values brought to the host.
+    pub downloads: u64,
+    /// Their bytes.
+    pub downloaded_bytes: u64,
+    /// Reads straight from memory that host and device share.
+    pub in_place_reads: u64,
+}
+
+/// Where work on values in host memory is faster: measured times, in seconds, of this GPU and this CPU.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Crossover {
+    /// A tiny computation on the GPU, from values in host memory to the result in host memory.
+    pub round_trip: f64,
+    /// The same without waiting for the result.
+    pub submit: f64,
+    /// The same on the CPU, to the result.
+    pub host: f64,
+    /// One element through one scalar instruction on the CPU.
+    pub host_element: f64,
+    /// One floating-point operation of a matrix product on the CPU.
+    pub host_op: f64,
+}
+
+impl Crossover {
+    /// The time that the CPU would take.
+    pub fn host_seconds(&self, work: &Amount) -> f64 {
+        self.host + work.elements as f64 * self.host_element + work.ops as f64 * self.host_op
+    }
+    /// Elements of one elementwise operation up to which the CPU has the result sooner than the way to the GPU and back takes.
+    pub fn elements(&self) -> u64 {
+        ((self.round_trip - self.host) / self.host_element).max(0.0) as u64
+    }
+}
+
+/// Where the memory of a tensor lies, and who sees it. Metal's words; what each means depends on the API.
+///
+/// | | CPU | Metal | Vulkan, DX12 |
+/// |---|---|---|---|
+/// | `Shared` | host memory | a buffer that both sides see (`MTLStorageModeShared`): no copy for a read | host-visible memory that kernels use directly, where the adapter offers it (`MAPPABLE_PRIMARY_BUFFERS`); else `Private` |
+/// | `Private` | host memory | a buffer that only the GPU sees; transfers go through staging memory | device-local memory; transfers go through staging memory |
+/// | `Managed` | host memory | as on Vulkan: Metal's own managed mode exists on Intel Macs only, and wgpu does not offer it | a copy on either side: reads are served by the host's, and the device's is made when a kernel first needs it |
+///
+/// The default is `Shared` where the memory is unified and the CPU reads it through its caches (Apple GPUs, software drivers), else `Private`.
+/// Other integrated GPUs may map device memory uncached, where reading in place can be slower than staging: ask for `Shared` there when
+/// measuring says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StorageMode {
+    /// Host and device see the same memory.
+    Shared,
+    /// Only the device sees it.
+    Private,
+    /// A copy on either side, kept equal.
+    Managed,
 }
 
 /// A result whose meaning needs the device: kept here so that layers above need not know how.

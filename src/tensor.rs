@@ -376,13 +376,19 @@ impl Tensor {
     #[track_caller]
     pub fn from_bytes(bytes: Bytes, dtype: DType, shape: &[usize], device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
+        let shape = Tensor::bytes_fit(&bytes, dtype, shape, device, at)?;
+        Ok(Tensor::leaf(device, Meta { dtype, shape }, device.upload(bytes)?, "from_bytes", at))
+    }
+
+    /// The shape, when that many bytes make a tensor of it on this device.
+    pub(crate) fn bytes_fit(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device, at: At) -> TensorResult<Shape> {
         let shape = Shape::new(shape, "from_bytes", at)?;
         device.require(dtype)?;
         let row = shape.last().copied().unwrap_or(1);
         if row % dtype.block() != 0 || dtype.bytes(shape.count()) != Some(bytes.len()) {
             return Err(TensorError::shape("from_bytes", at, format!("{} bytes for {dtype}{shape}", bytes.len())));
         }
-        Ok(Tensor::leaf(device, Meta { dtype, shape }, device.upload(bytes)?, "from_bytes", at))
+        Ok(shape)
     }
 
     /// A tensor of these values in row-major order.
@@ -401,8 +407,7 @@ impl Tensor {
             ));
         }
         device.require(T::DTYPE)?;
-        let bytes = bytemuck::cast_slice(&data).to_vec();
-        Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::Owned(Arc::new(bytes)))?, "from_vec", at))
+        Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, device.upload(Bytes::of_vec(data))?, "from_vec", at))
     }
 
     /// [`Tensor::from_vec`] with the device first, for the elements' own type: f16 values make an f16 tensor. `device` may be any device.

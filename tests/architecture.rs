@@ -8,7 +8,7 @@ const ROWS: [&[&str]; 7] = [
     &["plan"],
     &["backends", "device"],
     &["tensor"],
-    &["compile", "eval", "autograd"],
+    &["compile", "eval", "adaptive", "transfer", "autograd"],
     &["ops"],
     &["nn", "optim", "data", "io", "text", "models", "metal", "profile", "measure"],
 ];

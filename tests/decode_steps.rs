@@ -56,7 +56,11 @@ fn tiny(device: &Device) -> Box<dyn models::Model> {
 /// The GPU of the tests, or `None` where there is none and none is required.
 fn gpu() -> Option<Device> {
     match Device::open("vulkan") {
-        Ok(d) => Some(d),
+        Ok(d) => {
+            // Small cases too shall run on the GPU.
+            d.set_adaptive(false);
+            Some(d)
+        }
         Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
         Err(_) => None,
     }

@@ -108,7 +108,11 @@ fn session<'m>(model: &'m dyn Model, device: &Device) -> Session<'m> {
 /// A GPU, or `None` where there is none; the absence is a failure with `TL_REQUIRE_GPU=1`.
 fn gpu() -> Option<Device> {
     match Device::open("gpu").or_else(|_| Device::open("vulkan")) {
-        Ok(d) => Some(d),
+        Ok(d) => {
+            // Small cases too shall run on the GPU.
+            d.set_adaptive(false);
+            Some(d)
+        }
         Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
         Err(_) => None,
     }

@@ -36,7 +36,11 @@ fn cpu() {
 #[test]
 fn gpu() {
     match Device::open("vulkan") {
-        Ok(device) => check(&device),
+        Ok(device) => {
+            // Small cases too shall run on the GPU.
+            device.set_adaptive(false);
+            check(&device)
+        }
         Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
         Err(e) => println!("skipped: {e}"),
     }

@@ -4,6 +4,7 @@ mod bench;
 mod chat;
 mod completions;
 mod devices;
+mod doctor;
 mod explain;
 mod fetch;
 mod generate;
@@ -28,6 +29,7 @@ use std::process::ExitCode;
   tl chat                                     a conversation with it
   tl pull --list                              the models that have a name
   tl devices                                  what this machine can compute on
+  tl doctor                                   memory, limits, settings, and what is wrong with the drivers
   tl bench decode                             how fast it is, beside how fast it could be
   tl completions bash > ~/.local/share/bash-completion/completions/tl
 
@@ -57,6 +59,7 @@ enum Command {
     Pull(pull::PullArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
+    Doctor(doctor::DoctorArgs),
     Explain(Box<explain::ExplainArgs>),
     Perplexity(Box<perplexity::PerplexityArgs>),
     Bench(Box<bench::BenchArgs>),
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Pull(args) => pull::run(args, cli.global),
         Command::Inspect(args) => inspect::run(args, cli.global),
         Command::Devices(args) => devices::run(args, cli.global),
+        Command::Doctor(args) => doctor::run(args, cli.global),
         Command::Explain(args) => explain::run(args, cli.global),
         Command::Perplexity(args) => perplexity::run(args, cli.global),
         Command::Bench(args) => bench::run(args, cli.global),

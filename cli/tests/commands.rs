@@ -237,3 +237,33 @@ fn inspect_and_devices() {
     check(plain(&["bench", "decode", "--shape", "llama-7t"]), "", 2, "", "smollm2-135m");
     check(plain(&["bench", "decode", "--shape", "smollm2-135m", "--type", "q4_K"]), "", 2, "", "whole blocks");
 }
+
+#[test]
+fn doctor_shows_settings_memory_and_problems() {
+    let plain = |args: &[&str]| {
+        let mut c = plain(args);
+        c.env_remove("TL_MEM_LIMIT").env_remove("TL_CACHE_LIMIT");
+        c
+    };
+    let text = check(plain(&["doctor"]), "", 0, "settings", "");
+    for part in ["TL_MEM_LIMIT", "TL_OFFLINE", "= 1", "kept for reuse at most", "set_memory_limit"] {
+        assert!(text.contains(part), "no {part} in\n{text}");
+    }
+    let mut wrong = plain(&["doctor", "--json"]);
+    wrong.env("TL_MEM_LIMIT", "lots").env("TL_MEN_LIMIT", "1G").env("TL_CACHE_LIMIT", "64M");
+    let v: serde_json::Value = serde_json::from_str(&check(wrong, "", 0, "", "")).unwrap();
+    let problems = v["problems"].to_string();
+    assert!(problems.contains("no amount of memory") && problems.contains("did you mean TL_MEM_LIMIT?"), "{problems}");
+    assert_eq!(v["variables"]["TL_CACHE_LIMIT"], "64M");
+    let limited = || {
+        let mut c = plain(&["doctor", "--json"]);
+        c.env("TL_MEM_LIMIT", "1G").env("TL_CACHE_LIMIT", "64M");
+        c
+    };
+    let v: serde_json::Value = serde_json::from_str(&check(limited(), "", 0, "", "")).unwrap();
+    assert_eq!(
+        (v["cpu"]["memory"]["limit_bytes"].as_u64(), v["cpu"]["memory"]["cache_limit_bytes"].as_u64()),
+        (Some(1 << 30), Some(64 << 20))
+    );
+    assert!(v["cpu"]["memory"]["total_bytes"].as_u64() > Some(0));
+}

@@ -13,7 +13,7 @@ pub use crate::metal::{self, Backend};
 use self::pool::PoolControl;
 use crate::dtype::DType;
 use crate::error::{At, TensorResult};
-use crate::plan::{MemoryStats, Plan, RunTimes, Timing};
+use crate::plan::{MemoryStats, Plan, RunTimes, StorageMode, Timing, TransferStats};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -24,6 +24,29 @@ pub enum Bytes {
     Owned(Arc<Vec<u8>>),
     /// `start..start + len` of a shared mapping.
     Shared(Arc<dyn Deref<Target = [u8]> + Send + Sync>, usize, usize),
+}
+
+/// From this size on, a caller's vector becomes the tensor's memory on the CPU; below, a copy into pooled memory costs less.
+const ADOPT: usize = 64 << 10;
+
+/// A vector seen as bytes.
+struct Elements<T>(Vec<T>);
+impl<T: crate::dtype::Element> Deref for Elements<T> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
+impl Bytes {
+    /// The bytes of a vector, without a copy where it is large.
+    pub fn of_vec<T: crate::dtype::Element>(v: Vec<T>) -> Bytes {
+        let len = size_of_val(&v[..]);
+        if len < ADOPT {
+            return Bytes::Owned(Arc::new(bytemuck::cast_slice(&v).to_vec()));
+        }
+        Bytes::Shared(Arc::new(Elements(v)), 0, len)
+    }
 }
 
 impl Deref for Bytes {
@@ -44,15 +67,43 @@ pub enum Buffer {
     /// Memory of a GPU.
     #[cfg(feature = "gpu")]
     Gpu(gpu::GpuBuffer),
+    /// A value of a GPU's tensor in host memory.
+    #[cfg(feature = "gpu")]
+    Host(gpu::HostBuffer),
 }
 
 impl Buffer {
-    /// Whether this handle is the only one.
+    /// The host memory of a value that no device holds alone.
+    pub fn on_host(&self) -> Option<&cpu::CpuBuffer> {
+        match self {
+            Buffer::Cpu(b) => Some(b),
+            #[cfg(feature = "gpu")]
+            Buffer::Gpu(_) => None,
+            #[cfg(feature = "gpu")]
+            Buffer::Host(h) => Some(h.host()),
+        }
+    }
+    /// Whether it is a value of host memory with a copy on a device.
+    pub fn is_brought(&self) -> bool {
+        match self {
+            #[cfg(feature = "gpu")]
+            Buffer::Host(h) => h.device().is_some(),
+            _ => false,
+        }
+    }
+    /// A value in host memory that belongs to a GPU's tensor.
+    #[cfg(feature = "gpu")]
+    pub fn waiting(&self) -> Option<&gpu::HostBuffer> {
+        if let Buffer::Host(h) = self { Some(h) } else { None }
+    }
+    /// Whether this handle is the only one, and the memory may be written.
     pub fn is_unique(&self) -> bool {
         match self {
             Buffer::Cpu(b) => b.is_unique(),
             #[cfg(feature = "gpu")]
             Buffer::Gpu(b) => b.is_unique(),
+            #[cfg(feature = "gpu")]
+            Buffer::Host(_) => false,
         }
     }
     /// Whether both are the same memory.
@@ -62,13 +113,27 @@ impl Buffer {
             #[cfg(feature = "gpu")]
             (Buffer::Gpu(a), Buffer::Gpu(b)) => a.same(b),
             #[cfg(feature = "gpu")]
+            (Buffer::Host(a), Buffer::Host(b)) => a.same(b),
+            #[cfg(feature = "gpu")]
             _ => false,
         }
     }
 }
 
-/// A read that was submitted: calling it waits and gives the bytes.
-pub type PendingRead = Box<dyn FnOnce() -> TensorResult<Vec<u8>> + Send>;
+/// A read that was submitted.
+pub struct PendingRead {
+    /// Whether the bytes have arrived; does not wait.
+    pub ready: Box<dyn Fn() -> bool + Send>,
+    /// Waits and gives the bytes.
+    pub wait: Box<dyn FnOnce() -> TensorResult<Vec<u8>> + Send>,
+}
+
+impl PendingRead {
+    /// Bytes that are here already.
+    pub fn done(bytes: Vec<u8>) -> PendingRead {
+        PendingRead { ready: Box::new(|| true), wait: Box::new(|| Ok(bytes)) }
+    }
+}
 
 /// Runs plans. All methods may be called from any thread; `eval.rs` sees to it that one plan runs at a time.
 pub trait Machine: Send + Sync {
@@ -96,7 +161,29 @@ pub trait Machine: Send + Sync {
     fn start_read(&self, buffer: &Buffer, start: usize, len: usize) -> TensorResult<PendingRead> {
         let mut out = vec![0; len];
         self.read(buffer, start, &mut out)?;
-        Ok(Box::new(|| Ok(out)))
+        Ok(PendingRead::done(out))
+    }
+    /// As [`Machine::read`], but shows the bytes where they lie, without a copy where host and machine share the memory.
+    fn view(&self, buffer: &Buffer, start: usize, len: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<()>;
+    /// Writes the first bytes of a buffer that nobody else holds, after what was submitted before.
+    fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()>;
+    /// As [`Machine::upload`], into memory of this kind where the machine has it.
+    fn upload_as(&self, bytes: Bytes, _mode: StorageMode) -> TensorResult<Buffer> {
+        self.upload(bytes)
+    }
+    /// Who sees a buffer's memory.
+    fn mode(&self, _buffer: &Buffer) -> StorageMode {
+        StorageMode::Shared
+    }
+    /// The kind of memory of results and uploads.
+    fn default_mode(&self) -> StorageMode {
+        StorageMode::Shared
+    }
+    /// Changes the kind of memory of results and uploads, where the machine has several.
+    fn set_default_mode(&self, _mode: StorageMode) {}
+    /// What was moved between host and device.
+    fn transfers(&self) -> TransferStats {
+        TransferStats::default()
     }
     /// Waits for what was submitted.
     fn synchronize(&self) -> TensorResult<()>;

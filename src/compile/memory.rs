@@ -98,7 +98,8 @@ pub(super) fn plan(steps: Steps, graph: &Graph, same: &[u32], mut inputs: Vec<In
         }
     }
     let plan = Plan { steps: list, inputs, outputs, slots, params: graph.params };
-    Ok(Compiled { plan: Arc::new(plan), kept, nodes: graph.nodes.len() })
+    let work = plan.amount();
+    Ok(Compiled { plan: Arc::new(plan), kept, nodes: graph.nodes.len(), work })
 }
 
 fn each_source(s: &Step, mut f: impl FnMut(&Source)) {

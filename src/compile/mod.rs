@@ -42,6 +42,8 @@ pub(crate) struct Compiled {
     pub kept: Vec<(u32, SmallVec<[Buf; 1]>)>,
     /// Nodes of the graph.
     pub nodes: usize,
+    /// How much there is to do.
+    pub work: crate::plan::Amount,
 }
 
 impl<'a> GNode<'a> {

@@ -197,6 +197,15 @@ fn batch(work: &Work<'_>, count: usize, turn: &mut usize) -> TensorResult<f64> {
 /// # Errors
 /// Those of the operation, and when a result is wrong.
 pub fn measure(device: &Device, work: &Work<'_>, options: &Options) -> TensorResult<Times> {
+    // On the device however small the work is: otherwise the CPU would do some of it.
+    let adaptive = device.adaptive();
+    device.set_adaptive(false);
+    let times = measure_there(device, work, options);
+    device.set_adaptive(adaptive);
+    times
+}
+
+fn measure_there(device: &Device, work: &Work<'_>, options: &Options) -> TensorResult<Times> {
     let mut turn = 0;
     // Every input once at least: the first evaluation compiles, and the first use of memory is slow.
     let begun = Instant::now();

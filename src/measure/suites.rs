@@ -208,7 +208,8 @@ fn transfers(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Rec
                 _ => f32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f64,
             };
             let run: Box<dyn Fn(usize) -> TensorResult<Outcome> + '_> = if to_device {
-                Box::new(|v| Ok(Tensor::from_bytes(Bytes::Owned(host[v].clone()), dtype, &[n], &device)?.into()))
+                // At once: small values would wait until something needs them.
+                Box::new(|v| Ok(Tensor::from_bytes_in(Bytes::Owned(host[v].clone()), dtype, &[n], &device, device.storage_mode())?.into()))
             } else {
                 Box::new(|v| Ok(Outcome::Value(decode(&x[v].to_bytes()?))))
             };

@@ -313,6 +313,9 @@ impl CustomKernel {
 }
 
 impl Kernel for CustomKernel {
+    fn portable(&self) -> bool {
+        self.op.cpu.is_some()
+    }
     fn cpu(&self, task: &dyn Task) {
         let step = task.step();
         let params: SmallVec<[f32; 4]> = (0..step.params.len()).map(|n| task.param(n) as f32).collect();

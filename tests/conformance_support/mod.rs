@@ -8,7 +8,11 @@ use tensorlogic::{DType, Device, Tensor, TensorResult};
 pub fn devices() -> Vec<Device> {
     let mut list = vec![Device::cpu()];
     match Device::open("vulkan") {
-        Ok(d) => list.push(d),
+        Ok(d) => {
+            // Small cases too shall run on the GPU.
+            d.set_adaptive(false);
+            list.push(d)
+        }
         Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
         Err(_) => {}
     }

@@ -101,6 +101,13 @@ fn activation_types() -> TensorResult<()> {
     Ok(())
 }
 
+/// A computed tensor of `n` bytes, so that its memory comes from the pool: `from_vec` may read the caller's vector in place.
+fn bytes(value: u8, n: usize, device: &Device) -> TensorResult<Tensor> {
+    let t = Tensor::full(value as f64, &[n], tensorlogic::DType::U8, device)?;
+    t.eval()?;
+    Ok(t)
+}
+
 /// Section 2, "How Buffer Pooling Works": size classes, reuse, return.
 #[test]
 fn how_buffer_pooling_works() -> TensorResult<()> {
@@ -111,7 +118,7 @@ fn how_buffer_pooling_works() -> TensorResult<()> {
         // The pool as the guide draws it: HashMap<size, Vec<Buffer>>.
         let mut pool: HashMap<usize, Vec<Tensor>> = HashMap::new();
         for size in [1 << 20, 1 << 20, 3 << 20] {
-            let buffer = Tensor::from_vec(vec![1u8; size], &[size], &device)?;
+            let buffer = bytes(1, size, &device)?;
             pool.entry(size).or_default().push(buffer);
         }
         let full = device.buffer_pool_stats();
@@ -123,7 +130,7 @@ fn how_buffer_pooling_works() -> TensorResult<()> {
         assert_eq!((kept.total_pooled, kept.size_classes), (3, 2));
         assert!(kept.total_memory >= 5 << 20);
         // … and taken from it (fast path).
-        let again = Tensor::from_vec(vec![2u8; 3 << 20], &[3 << 20], &device)?;
+        let again = bytes(2, 3 << 20, &device)?;
         let reused = device.buffer_pool_stats();
         assert_eq!((reused.reuse_count - kept.reuse_count, reused.total_pooled, reused.size_classes), (1, 2, 1));
         assert_eq!(again.sum_all()?.item()?, (6 << 20) as f64);
@@ -193,7 +200,7 @@ fn memory_management() -> TensorResult<()> {
         let fill = || -> TensorResult<()> {
             device.buffer_pool().clear();
             let sizes = [1024usize, 1024, 1 << 20, 4 << 20];
-            let all = sizes.iter().map(|&n| Tensor::from_vec(vec![0u8; n], &[n], &device)).collect::<TensorResult<Vec<_>>>()?;
+            let all = sizes.iter().map(|&n| bytes(0, n, &device)).collect::<TensorResult<Vec<_>>>()?;
             drop(all);
             Ok(())
         };
@@ -563,7 +570,7 @@ fn high_memory_usage() -> TensorResult<()> {
     let _turn = turn();
     for device in devices() {
         let current_size = 64;
-        drop(Tensor::from_vec(vec![0u8; 1 << 20], &[1 << 20], &device)?);
+        drop(bytes(0, 1 << 20, &device)?);
 
         // Shrink buffer pool
         let max_bytes = 1 << 16;
@@ -582,7 +589,7 @@ fn high_memory_usage() -> TensorResult<()> {
 
         // Out of memory is an error that says what is in use, and the tensors that exist stay.
         device.set_memory_limit(device.buffer_pool_stats().in_use + (1 << 20));
-        let e = Tensor::from_vec(vec![0u8; 64 << 20], &[64 << 20], &device).err();
+        let e = bytes(0, 64 << 20, &device).err();
         device.set_memory_limit(None);
         assert!(matches!(e, Some(TensorError::OutOfMemory { .. })), "{e:?}");
         check(&model.forward(&x)?, &model.define(&f64s(&x)));

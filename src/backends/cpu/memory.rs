@@ -1,12 +1,13 @@
 //! Host memory: aligned blocks, and the buffers that tensors hold.
 
+use crate::backends::Bytes;
 use crate::backends::limits::host_room;
 use crate::backends::pool::{self, Class, Piece, Ticket};
-use crate::error::TensorResult;
+use crate::error::{At, TensorResult};
 use std::alloc::{Layout, alloc, dealloc};
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Alignment of small blocks: a cache line, and the widest vector.
 const LINE: usize = 64;
@@ -76,6 +77,26 @@ impl Pool {
         Arc::new(Pool::new("cpu".into(), host_room, class))
     }
 
+    /// The pool of the device `cpu`, which also holds what lies in host memory for GPUs.
+    pub(crate) fn common() -> Arc<Pool> {
+        static COMMON: OnceLock<Arc<Pool>> = OnceLock::new();
+        COMMON.get_or_init(Pool::of_host).clone()
+    }
+
+    /// A buffer with this content, in place where the bytes are shared and aligned.
+    pub(crate) fn upload(self: &Arc<Pool>, bytes: Bytes) -> TensorResult<CpuBuffer> {
+        if let Bytes::Shared(owner, start, len) = &bytes
+            // Elements of every dtype are read at their natural alignment.
+            && (bytes.as_ptr() as usize).is_multiple_of(8)
+        {
+            return Ok(self.share(owner.clone(), *start, *len));
+        }
+        let buffer = self.alloc(bytes.len())?;
+        // SAFETY: the buffer is new, so nobody else knows it, and as long as the bytes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.as_ptr(), bytes.len()) };
+        Ok(buffer)
+    }
+
     /// A buffer of `bytes` with arbitrary content.
     pub(crate) fn alloc(self: &Arc<Pool>, bytes: usize) -> TensorResult<CpuBuffer> {
         let (block, class, ticket) = self.lease(bytes, 0, 0, |class, _| Ok(Block::new(class.bytes)))?;
@@ -90,6 +111,12 @@ impl Pool {
         let ticket = self.map(len);
         CpuBuffer(Arc::new(Memory { ptr, len, held: Held::Shared(owner), pool: self.clone(), ticket }))
     }
+}
+
+/// A value in the memory of the device `cpu`.
+#[cfg(feature = "gpu")]
+pub fn to_host(bytes: Bytes) -> TensorResult<CpuBuffer> {
+    Pool::common().upload(bytes)
 }
 
 enum Held {
@@ -149,6 +176,11 @@ impl CpuBuffer {
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
+    }
+    /// Tells a memory recording what the buffer is for.
+    #[allow(dead_code)] // without a GPU nobody else holds host memory
+    pub(crate) fn label(&self, op: &'static str, at: At) {
+        self.0.pool.label(self.0.ticket, op, at);
     }
     pub(crate) fn ticket(&self) -> Ticket {
         self.0.ticket

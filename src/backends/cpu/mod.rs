@@ -19,6 +19,8 @@ mod transpose;
 pub mod vector;
 
 pub use memory::CpuBuffer;
+#[cfg(feature = "gpu")]
+pub use memory::to_host;
 pub use task::share;
 pub use transpose::transpose;
 
@@ -89,16 +91,20 @@ struct Place(*mut u8, usize);
 impl CpuMachine {
     /// A machine with [`threads`] threads.
     pub fn open() -> Arc<CpuMachine> {
-        CpuMachine::with_threads(threads())
+        CpuMachine::with_pool(threads(), Pool::common())
     }
 
-    /// A machine with this many threads.
+    /// A machine with this many threads and a pool of its own.
     pub fn with_threads(threads: usize) -> Arc<CpuMachine> {
+        CpuMachine::with_pool(threads, Pool::of_host())
+    }
+
+    fn with_pool(threads: usize, pool: Arc<Pool>) -> Arc<CpuMachine> {
         let team = Team::new(threads.max(1));
         let locals = (0..team.threads()).map(|_| Mutex::default()).collect();
         Arc::new(CpuMachine {
             team,
-            pool: Pool::of_host(),
+            pool,
             common: Common::default(),
             between: Barrier::default(),
             locals,
@@ -215,6 +221,15 @@ fn bind<'a>(plan: &'a Plan, prepared: &[Prepared], place: &dyn Fn(Buf) -> Option
     Ok(spans)
 }
 
+/// Bytes `start..start + len` of a buffer that no plan is writing: runs are over when `run` returns.
+fn part(buffer: &CpuBuffer, start: usize, len: usize) -> TensorResult<&[u8]> {
+    if start.checked_add(len).is_none_or(|end| end > buffer.len()) {
+        return Err(TensorError::Invalid(format!("{len} bytes from {start} were read from a buffer of {}", buffer.len())));
+    }
+    // SAFETY: the range was checked and the buffer keeps the memory; a stored value is written only by who holds it alone.
+    Ok(unsafe { std::slice::from_raw_parts(buffer.as_ptr().add(start), len) })
+}
+
 impl Machine for CpuMachine {
     fn name(&self) -> String {
         let n = self.team.threads();
@@ -230,16 +245,18 @@ impl Machine for CpuMachine {
     }
 
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
-        if let Bytes::Shared(owner, start, len) = &bytes
-            // Elements of every dtype are read at their natural alignment.
-            && (bytes.as_ptr() as usize).is_multiple_of(8)
-        {
-            return Ok(Buffer::Cpu(self.pool.share(owner.clone(), *start, *len)));
+        self.pool.upload(bytes).map(Buffer::Cpu)
+    }
+
+    fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()> {
+        match buffer {
+            Buffer::Cpu(b) if b.is_unique() && bytes.len() <= b.len() => {
+                // SAFETY: nobody else holds the buffer, runs are over when `run` returns, and the bytes fit.
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), b.as_ptr(), bytes.len()) };
+                Ok(())
+            }
+            _ => Err(TensorError::Invalid("a write to memory that others read, or beyond its end".into())),
         }
-        let buffer = self.pool.alloc(bytes.len())?;
-        // SAFETY: the buffer is new, so nobody else knows it, and as long as the bytes.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.as_ptr(), bytes.len()) };
-        Ok(Buffer::Cpu(buffer))
     }
 
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
@@ -346,11 +363,16 @@ impl Machine for CpuMachine {
         let Buffer::Cpu(buffer) = buffer else {
             return Err(TensorError::UnsupportedDevice("the cpu was asked to read memory of another device".into()));
         };
-        if start.checked_add(out.len()).is_none_or(|end| end > buffer.len()) {
-            return Err(TensorError::Invalid(format!("{} bytes from {start} were read from a buffer of {}", out.len(), buffer.len())));
-        }
-        // SAFETY: the range was checked, and runs are over when `run` returns.
-        unsafe { std::ptr::copy_nonoverlapping(buffer.as_ptr().add(start), out.as_mut_ptr(), out.len()) };
+        let bytes = part(buffer, start, out.len())?;
+        out.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn view(&self, buffer: &Buffer, start: usize, len: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<()> {
+        self.take_failure()?;
+        let buffer =
+            buffer.on_host().ok_or_else(|| TensorError::UnsupportedDevice("the cpu was asked to read memory of another device".into()))?;
+        show(part(buffer, start, len)?);
         Ok(())
     }
 

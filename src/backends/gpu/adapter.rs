@@ -25,10 +25,12 @@ pub struct AdapterDescription {
     pub features: Vec<&'static str>,
     /// Whether it is a driver that computes on the CPU.
     pub software: bool,
+    /// What one allocation and one dispatch may have, by name: bytes, threads, buffers.
+    pub limits: Vec<(&'static str, u64)>,
 }
 
 /// Optional features, requested wherever they are offered.
-const WANTED: [(Features, &str); 8] = [
+const WANTED: [(Features, &str); 9] = [
     (Features::SHADER_F16, "f16"),
     (Features::SUBGROUP, "subgroup"),
     (Features::IMMEDIATES, "immediates"),
@@ -36,6 +38,7 @@ const WANTED: [(Features, &str); 8] = [
     (Features::TIMESTAMP_QUERY_INSIDE_PASSES, "timestamps in passes"),
     (Features::MEMORY_DECORATION_COHERENT, "coherent"),
     (Features::EXPERIMENTAL_COOPERATIVE_MATRIX, "cooperative matrix"),
+    (Features::MAPPABLE_PRIMARY_BUFFERS, "shared buffers"),
     (Features::PASSTHROUGH_SHADERS, "raw kernels"),
 ];
 
@@ -102,10 +105,25 @@ pub fn adapters() -> Vec<AdapterDescription> {
                 memory: memory(a).total,
                 features: WANTED.iter().filter(|w| a.features().contains(w.0)).map(|w| w.1).collect(),
                 software: is_software(&i),
+                limits: limits(a),
                 name: i.name,
             }
         })
         .collect()
+}
+
+fn limits(a: &wgpu::Adapter) -> Vec<(&'static str, u64)> {
+    let (l, i) = (a.limits(), a.get_info());
+    vec![
+        ("buffer bytes", l.max_buffer_size),
+        ("binding bytes", l.max_storage_buffer_binding_size),
+        ("buffers a kernel", l.max_storage_buffers_per_shader_stage as u64),
+        ("workgroup threads", l.max_compute_invocations_per_workgroup as u64),
+        ("workgroup bytes", l.max_compute_workgroup_storage_size as u64),
+        ("workgroups a dimension", l.max_compute_workgroups_per_dimension as u64),
+        ("subgroup threads, least", i.subgroup_min_size as u64),
+        ("subgroup threads, most", i.subgroup_max_size as u64),
+    ]
 }
 
 /// What an adapter's memory is, and how to ask how much of it is free now.
@@ -220,6 +238,10 @@ pub(super) struct Opened {
     pub name: String,
     pub software: bool,
     pub memory: Option<u64>,
+    /// Whether the memory is the host's, and the host reads it through its caches.
+    pub unified: bool,
+    /// See `Core::shared_usage`.
+    pub shared_usage: wgpu::BufferUsages,
     /// What of the memory is free now, where the system tells.
     pub room: Box<dyn Fn() -> Option<Room> + Send + Sync>,
 }
@@ -261,6 +283,13 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         0
     };
     let memory = memory(&adapter);
+    let shared_usage = match i.backend {
+        _ if !has(Features::MAPPABLE_PRIMARY_BUFFERS) => wgpu::BufferUsages::empty(),
+        // On Metal, memory that the host may write is write-combined there, and slow to read.
+        Backend::Metal => wgpu::BufferUsages::MAP_READ,
+        _ => wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::MAP_WRITE,
+    };
+    let unified = is_software(&i) || i.backend == Backend::Metal && i.device_type == DeviceType::IntegratedGpu;
     let info = AdapterInfo {
         subgroup,
         f16: has(Features::SHADER_F16),
@@ -282,5 +311,7 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         software: is_software(&i),
         memory: memory.total,
         room: memory.room,
+        unified,
+        shared_usage,
     })
 }

@@ -1,11 +1,11 @@
 //! What all parts of the machine share: the device, its pool, and what went wrong.
 
 use super::adapter::Opened;
-use super::pool::{Pool, size_class};
+use super::pool::{GpuBuffer, PRIVATE, Pool, SHARED, size_class};
 use crate::error::{At, TensorError, TensorResult};
-use crate::plan::{AdapterInfo, SCRATCH_WORDS};
+use crate::plan::{AdapterInfo, SCRATCH_WORDS, TransferStats};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -45,6 +45,15 @@ pub(super) struct Core {
     /// The steps that can report an index, by tag.
     pub tags: Mutex<Vec<(&'static str, At)>>,
     pub pool: Pool,
+    /// What makes a buffer visible to the host; empty where the adapter cannot share buffers that kernels use.
+    pub shared_usage: wgpu::BufferUsages,
+    /// The kind of memory of buffers that tensors hold.
+    pub kind: AtomicU8,
+    pub transfers: Transfers,
+    /// Copies for the next submit, each with the staging memory that it reads.
+    pub copies: Mutex<Vec<(wgpu::CommandBuffer, GpuBuffer)>>,
+    /// Held while a buffer is mapped, and by every submit: a submit that names a mapped buffer would be refused.
+    pub turn: Mutex<()>,
     /// Numbers of buffers; 0 is no buffer.
     pub next_id: AtomicU64,
     trouble: Arc<Mutex<Trouble>>,
@@ -105,6 +114,11 @@ impl Core {
             may_fail: AtomicBool::new(false),
             tags: Mutex::new(Vec::new()),
             pool,
+            shared_usage: o.shared_usage,
+            kind: AtomicU8::new(if o.unified && !o.shared_usage.is_empty() { SHARED } else { PRIVATE }),
+            transfers: Transfers::default(),
+            copies: Mutex::default(),
+            turn: Mutex::new(()),
             next_id: AtomicU64::new(1),
             trouble,
         })
@@ -112,6 +126,12 @@ impl Core {
 
     /// The error of anything that went wrong since the last call.
     pub fn check(&self) -> TensorResult<()> {
+        if SHOWING.get() == std::ptr::from_ref(self) as usize {
+            return Err(TensorError::Invalid(format!(
+                "{} cannot be used from inside of with_slice: return what is needed first",
+                self.name
+            )));
+        }
         let message = {
             let mut t = lock(&self.trouble);
             if let Some(m) = &t.lost {
@@ -181,6 +201,64 @@ impl Core {
     /// Counts one submit of plan work.
     pub fn submit(&self, commands: wgpu::CommandBuffer) -> wgpu::SubmissionIndex {
         self.submits.fetch_add(1, Ordering::Relaxed);
-        self.queue.submit([commands])
+        self.send(Some(commands))
+    }
+
+    /// Submits commands, and before them the copies that wait for a submit.
+    pub fn send(&self, commands: Option<wgpu::CommandBuffer>) -> wgpu::SubmissionIndex {
+        let copies = std::mem::take(&mut *lock(&self.copies));
+        let (before, _staging): (Vec<_>, Vec<_>) = copies.into_iter().unzip();
+        let _turn = lock(&self.turn);
+        self.queue.submit(before.into_iter().chain(commands))
+    }
+
+    /// The kind of memory of buffers that tensors hold.
+    pub fn default_kind(&self) -> u8 {
+        self.kind.load(Ordering::Relaxed)
+    }
+}
+
+thread_local! {
+    /// The core whose memory this thread is looking at.
+    static SHOWING: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Marks that the caller's code looks at mapped memory: any use of the device by this thread would wait for itself.
+pub(super) struct Showing(usize);
+impl Showing {
+    pub fn on(core: &Core) -> Showing {
+        Showing(SHOWING.replace(std::ptr::from_ref(core) as usize))
+    }
+}
+impl Drop for Showing {
+    fn drop(&mut self) {
+        SHOWING.set(self.0);
+    }
+}
+
+/// What was moved between host and device.
+#[derive(Default)]
+pub(super) struct Transfers {
+    pub uploads: AtomicU64,
+    pub uploaded_bytes: AtomicU64,
+    pub staging_writes: AtomicU64,
+    pub in_place_writes: AtomicU64,
+    pub downloads: AtomicU64,
+    pub downloaded_bytes: AtomicU64,
+    pub in_place_reads: AtomicU64,
+}
+
+impl Transfers {
+    pub fn stats(&self) -> TransferStats {
+        let n = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        TransferStats {
+            uploads: n(&self.uploads),
+            uploaded_bytes: n(&self.uploaded_bytes),
+            staging_writes: n(&self.staging_writes),
+            in_place_writes: n(&self.in_place_writes),
+            downloads: n(&self.downloads),
+            downloaded_bytes: n(&self.downloaded_bytes),
+            in_place_reads: n(&self.in_place_reads),
+        }
     }
 }

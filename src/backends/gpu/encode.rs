@@ -4,7 +4,7 @@ use super::core::{Core, lock};
 use super::meta::{MetaWord, param_bits};
 use super::operand::Bound;
 use super::pipelines::{Pipeline, Pipelines};
-use super::pool::GpuBuffer;
+use super::pool::{GpuBuffer, PRIVATE};
 use super::timer::Timer;
 use super::wgsl::{Style, step_text};
 use crate::backends::pool::PoolControl;
@@ -199,7 +199,7 @@ impl Runner {
         }
         self.leased.clear();
         for (n, bytes) in plan.slots.iter().enumerate() {
-            let b = core.lease(*bytes, p.slots[n])?;
+            let b = core.lease(*bytes, PRIVATE, p.slots[n])?;
             p.slots[n] = b.0.id;
             self.leased.push(b);
         }

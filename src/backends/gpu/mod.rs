@@ -4,6 +4,7 @@ mod adapter;
 mod blocks;
 mod core;
 mod encode;
+mod host;
 mod meta;
 mod operand;
 mod pipelines;
@@ -16,15 +17,18 @@ mod transfer;
 mod wgsl;
 
 pub use adapter::{AdapterDescription, adapters};
+pub use host::{HostBuffer, SMALL};
 pub use pool::GpuBuffer;
 
 use self::core::{Core, lock};
 use super::pool::PoolControl;
-use super::{Buffer, Bytes, Machine, PendingRead};
+use super::{Buffer, Bytes, Machine, PendingRead, cpu};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::plan::{AdapterInfo, Buf, Input, MemoryStats, Output, Plan, RunTimes, Source, Step, Store, Timing, Work};
+use crate::plan::{
+    AdapterInfo, Buf, Input, MemoryStats, Output, Plan, RunTimes, Source, Step, StorageMode, Store, Timing, TransferStats, Work,
+};
 use crate::scalar::Program;
 use crate::shape::Shape;
 use std::sync::atomic::Ordering;
@@ -135,8 +139,8 @@ impl GpuMachine {
             slots: vec![],
             params: 0,
         };
-        let input = self.core.upload(bytemuck::cast_slice(&values))?;
-        let output = self.core.lease(2 * values.len(), 0)?;
+        let input = self.core.upload(bytemuck::cast_slice(&values), pool::PRIVATE)?;
+        let output = self.core.lease(2 * values.len(), pool::PRIVATE, 0)?;
         lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[])?;
         let mut got = vec![0u8; 2 * values.len()];
         self.core.read(&self.staging, &output, 0, &mut got)?;
@@ -145,11 +149,21 @@ impl GpuMachine {
     }
 
     fn own<'a>(&self, b: &'a Buffer) -> TensorResult<&'a GpuBuffer> {
-        match b {
-            Buffer::Gpu(b) if Arc::ptr_eq(&b.0.core, &self.core) => Ok(b),
-            _ => Err(TensorError::UnsupportedDevice(format!("a tensor of another device was given to {}", self.core.name))),
-        }
+        let b = match b {
+            Buffer::Gpu(b) => Some(b),
+            Buffer::Host(h) => h.device(),
+            Buffer::Cpu(_) => None,
+        };
+        b.filter(|b| Arc::ptr_eq(&b.0.core, &self.core))
+            .ok_or_else(|| TensorError::UnsupportedDevice(format!("a tensor of another device was given to {}", self.core.name)))
     }
+}
+
+/// Bytes `start..start + len` of a value in host memory.
+fn host_bytes(h: &HostBuffer, start: usize, len: usize) -> TensorResult<&[u8]> {
+    h.bytes()
+        .get(start..start.saturating_add(len))
+        .ok_or_else(|| TensorError::Invalid(format!("a read of {len} bytes from {start} of a buffer of {}", h.bytes().len())))
 }
 
 impl Machine for GpuMachine {
@@ -161,13 +175,48 @@ impl Machine for GpuMachine {
     }
     fn alloc(&self, bytes: usize) -> TensorResult<Buffer> {
         self.core.check()?;
-        Ok(Buffer::Gpu(self.core.lease(bytes, 0)?))
+        Ok(Buffer::Gpu(self.core.lease(bytes, self.core.default_kind(), 0)?))
     }
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
         self.core.check()?;
-        Ok(Buffer::Gpu(self.core.upload(&bytes)?))
+        if bytes.len() < SMALL {
+            return Ok(Buffer::Host(HostBuffer::new(cpu::to_host(bytes)?)));
+        }
+        Ok(Buffer::Gpu(self.core.upload(&bytes, self.core.default_kind())?))
+    }
+    fn upload_as(&self, bytes: Bytes, mode: StorageMode) -> TensorResult<Buffer> {
+        self.core.check()?;
+        let kind = match mode {
+            StorageMode::Managed => return Ok(Buffer::Host(HostBuffer::new(cpu::to_host(bytes)?))),
+            StorageMode::Shared => pool::SHARED,
+            StorageMode::Private => pool::PRIVATE,
+        };
+        Ok(Buffer::Gpu(self.core.upload(&bytes, kind)?))
+    }
+    fn mode(&self, buffer: &Buffer) -> StorageMode {
+        match buffer {
+            Buffer::Host(_) => StorageMode::Managed,
+            Buffer::Gpu(b) if b.is_shared() => StorageMode::Shared,
+            _ => StorageMode::Private,
+        }
+    }
+    fn default_mode(&self) -> StorageMode {
+        if self.core.default_kind() == pool::SHARED { StorageMode::Shared } else { StorageMode::Private }
+    }
+    fn set_default_mode(&self, mode: StorageMode) {
+        let kind = if mode == StorageMode::Shared && !self.core.shared_usage.is_empty() { pool::SHARED } else { pool::PRIVATE };
+        self.core.kind.store(kind, Ordering::Relaxed);
+    }
+    fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()> {
+        let own = self.own(buffer)?;
+        if !buffer.is_unique() || bytes.len() > own.0.size as usize {
+            return Err(TensorError::Invalid("a write to memory that others read, or beyond its end".into()));
+        }
+        self.core.write(own, 0, bytes)
     }
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
+        let waiting: smallvec::SmallVec<[&HostBuffer; 8]> = inputs.iter().filter_map(Buffer::waiting).collect();
+        self.core.bring(&waiting)?;
         let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
         let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
         lock(&self.runner).run(&self.core, plan, &inputs, &outputs, params)
@@ -186,15 +235,33 @@ impl Machine for GpuMachine {
     }
     fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
         self.core.check()?;
+        if let Buffer::Host(h) = buffer {
+            out.copy_from_slice(host_bytes(h, start, out.len())?);
+            return Ok(());
+        }
         self.core.read(&self.staging, self.own(buffer)?, start, out)
     }
+    fn view(&self, buffer: &Buffer, start: usize, len: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<()> {
+        self.core.check()?;
+        if let Buffer::Host(h) = buffer {
+            show(host_bytes(h, start, len)?);
+            return Ok(());
+        }
+        if len == 0 {
+            show(&[]);
+        }
+        self.core.view(&self.staging, self.own(buffer)?, start, len, len.max(1), show)
+    }
     fn start_read(&self, buffer: &Buffer, start: usize, len: usize) -> TensorResult<PendingRead> {
-        if len == 0 || len > transfer::SMALL_READ {
+        if len == 0 || matches!(buffer, Buffer::Host(_)) {
             let mut out = vec![0; len];
             self.read(buffer, start, &mut out)?;
-            return Ok(Box::new(|| Ok(out)));
+            return Ok(PendingRead::done(out));
         }
         self.core.start_read(&self.spare, self.own(buffer)?, start, len)
+    }
+    fn transfers(&self) -> TransferStats {
+        self.core.transfers.stats()
     }
     fn synchronize(&self) -> TensorResult<()> {
         self.core.check()?;
@@ -211,8 +278,15 @@ impl Machine for GpuMachine {
         &self.core.pool
     }
     fn label(&self, buffer: &Buffer, op: &'static str, at: At) {
-        if let Buffer::Gpu(b) = buffer {
-            self.core.pool.label(b.0.ticket, op, at);
+        match buffer {
+            Buffer::Gpu(b) => self.core.pool.label(b.0.ticket, op, at),
+            Buffer::Host(h) => {
+                h.host().label(op, at);
+                if let Some(b) = h.device() {
+                    self.core.pool.label(b.0.ticket, op, at);
+                }
+            }
+            Buffer::Cpu(_) => {}
         }
     }
     fn submits(&self) -> u64 {

@@ -6,6 +6,11 @@ use crate::error::{TensorError, TensorResult};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Memory that only the device sees.
+pub const PRIVATE: u8 = 0;
+/// Memory that the host sees too.
+pub const SHARED: u8 = 1;
+
 /// A physical buffer.
 pub(super) struct Memory {
     pub core: Arc<Core>,
@@ -32,6 +37,10 @@ impl GpuBuffer {
     /// Whether this handle is the only one.
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.0) == 1
+    }
+    /// Whether the host sees the memory too.
+    pub fn is_shared(&self) -> bool {
+        self.0.class.kind == SHARED
     }
     /// Whether both are the same memory.
     pub fn same(&self, other: &GpuBuffer) -> bool {
@@ -66,8 +75,8 @@ impl Piece for Free {
 pub(super) type Pool = pool::Pool<Free>;
 
 impl Core {
-    /// A buffer of at least `bytes`, by preference the one with id `prefer`; its content is arbitrary.
-    pub fn lease(self: &Arc<Core>, bytes: usize, prefer: u64) -> TensorResult<GpuBuffer> {
+    /// A buffer of at least `bytes`, by preference the one with id `prefer`; its content is arbitrary. `kind` is a wish.
+    pub fn lease(self: &Arc<Core>, bytes: usize, kind: u8, prefer: u64) -> TensorResult<GpuBuffer> {
         if size_class(bytes, self.max_binding & !15) > self.max_binding {
             return Err(TensorError::OutOfMemory {
                 device: self.name.clone(),
@@ -77,7 +86,8 @@ impl Core {
                 help: "no single tensor can be larger on this device: split it, or use the cpu",
             });
         }
-        let (free, class, ticket) = self.pool.lease(bytes, 0, prefer, |class, attempt| {
+        let kind = if self.shared_usage.is_empty() { PRIVATE } else { kind };
+        let (free, class, ticket) = self.pool.lease(bytes, kind, prefer, |class, attempt| {
             if attempt > 0 {
                 // What was destroyed is free once running work is done.
                 self.wait()?;
@@ -90,7 +100,10 @@ impl Core {
     /// A new buffer; `None` where the driver has no room for it.
     fn create(&self, class: Class) -> TensorResult<Option<Free>> {
         let size = class.bytes as u64;
-        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let mut usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        if class.kind == SHARED {
+            usage |= self.shared_usage;
+        }
         let descriptor = wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
         match self.guarded(|| self.device.create_buffer(&descriptor)) {
             Ok(raw) => Ok(Some(Free { raw, id: self.next_id.fetch_add(1, Ordering::Relaxed), size })),

@@ -67,7 +67,8 @@ fn sample(n: usize, d: DType) -> Vec<f64> {
 }
 
 fn upload(m: &GpuMachine, bytes: Vec<u8>) -> Buffer {
-    m.upload(Bytes::Owned(Arc::new(bytes))).unwrap()
+    // On the device at once, unlike small values of tensors.
+    m.upload_as(Bytes::Owned(Arc::new(bytes)), m.default_mode()).unwrap()
 }
 
 fn source(buf: Buf, dtype: DType, layout: Layout) -> Source {

@@ -124,7 +124,7 @@ impl Timer {
             let resolved = core.guarded(|| core.device.create_buffer(&descriptor)).map_err(|e| core.refused(e))?;
             let mut encoder = core.device.create_command_encoder(&Default::default());
             encoder.resolve_query_set(set, 0..*used, &resolved, 0);
-            core.queue.submit([encoder.finish()]);
+            core.send(Some(encoder.finish()));
             let mut t = vec![0u64; *used as usize];
             core.fetch(&mut None, Some((&resolved, 0, bytes)), false, |b| {
                 bytemuck::cast_slice_mut::<_, u8>(&mut t).copy_from_slice(b);

@@ -1,10 +1,10 @@
-//! Bytes to and from the GPU.
+//! Bytes to and from the GPU: in place where its memory is the host's, through staging memory elsewhere.
 
-use super::core::{Core, lock};
+use super::core::{Core, Showing, lock};
 use super::pool::GpuBuffer;
 use crate::backends::PendingRead;
 use crate::error::{TensorError, TensorResult};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,18 @@ use std::time::{Duration, Instant};
 const UPLOAD_CHUNK: usize = 16 << 20;
 /// Chunks between waits.
 const UPLOAD_AHEAD: usize = 4;
-/// Bytes that a read without waiting may have.
-pub const SMALL_READ: usize = 4096;
 /// Bytes read at a time.
 const READ_CHUNK: usize = 64 << 20;
+/// Staging memory of downloads kept for the next ones.
+const SPARE: usize = 4;
+
+/// Asks for a buffer to be mapped.
+fn map(buffer: &wgpu::Buffer, mode: wgpu::MapMode, len: u64) -> Arc<Mapped> {
+    let mapped = Arc::new(Mapped::default());
+    let slot = mapped.clone();
+    buffer.map_async(mode, 0..len, move |r| slot.set(r));
+    mapped
+}
 
 /// The answer to a request to map a buffer. It comes on whichever thread polls the device, so it may come a little after the work is done.
 #[derive(Default)]
@@ -49,32 +57,37 @@ impl Core {
     }
 
     /// A buffer with this content.
-    pub fn upload(self: &Arc<Core>, bytes: &[u8]) -> TensorResult<GpuBuffer> {
-        let buffer = self.lease(bytes.len(), 0)?;
+    pub fn upload(self: &Arc<Core>, bytes: &[u8], kind: u8) -> TensorResult<GpuBuffer> {
+        let buffer = self.lease(bytes.len(), kind, 0)?;
         self.write(&buffer, 0, bytes)?;
+        self.transfers.uploads.fetch_add(1, Relaxed);
         Ok(buffer)
     }
 
-    /// Overwrites bytes from `start` on, a multiple of 4. The last word is written whole.
+    /// Overwrites bytes from `start` on, a multiple of 4, after what was submitted before. The last word is written whole.
     pub fn write(&self, buffer: &GpuBuffer, start: usize, bytes: &[u8]) -> TensorResult<()> {
         let end = start.checked_add(bytes.len()).filter(|end| *end <= buffer.0.size as usize && start % 4 == 0);
         if end.is_none() {
             return Err(TensorError::Invalid(format!("a write of {} bytes at {start} into a buffer of {}", bytes.len(), buffer.0.size)));
+        }
+        self.transfers.uploaded_bytes.fetch_add(bytes.len() as u64, Relaxed);
+        if self.write_in_place(buffer, start, bytes)? {
+            return self.check();
         }
         let mut marks = std::collections::VecDeque::new();
         for (n, chunk) in bytes.chunks(UPLOAD_CHUNK).enumerate() {
             let at = (start + n * UPLOAD_CHUNK) as u64;
             let whole = chunk.len() & !3;
             if whole > 0 {
-                self.queue.write_buffer(&buffer.0.raw, at, &chunk[..whole]);
+                self.stage(&buffer.0.raw, at, &chunk[..whole]);
             }
             if whole < chunk.len() {
                 let mut last = [0u8; 4];
                 last[..chunk.len() - whole].copy_from_slice(&chunk[whole..]);
-                self.queue.write_buffer(&buffer.0.raw, at + whole as u64, &last);
+                self.stage(&buffer.0.raw, at + whole as u64, &last);
             }
             if bytes.len() > UPLOAD_CHUNK {
-                marks.push_back(self.queue.submit([]));
+                marks.push_back(self.send(None));
                 if marks.len() > UPLOAD_AHEAD {
                     self.wait_for(marks.pop_front())?;
                 }
@@ -83,29 +96,114 @@ impl Core {
         self.check()
     }
 
-    /// Waits for what was submitted and copies bytes `start..start + out.len()`.
-    pub fn read(&self, staging: &Mutex<Option<wgpu::Buffer>>, buffer: &GpuBuffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
-        if start + out.len() > buffer.0.size as usize {
-            return Err(TensorError::Invalid(format!("a read of bytes {start}..{} from a buffer of {}", start + out.len(), buffer.0.size)));
+    fn stage(&self, raw: &wgpu::Buffer, at: u64, bytes: &[u8]) {
+        self.transfers.staging_writes.fetch_add(1, Relaxed);
+        self.queue.write_buffer(raw, at, bytes);
+    }
+
+    /// Writes where the host sees the buffer's memory and nothing that was submitted uses it any more; else gives false.
+    fn write_in_place(&self, buffer: &GpuBuffer, start: usize, bytes: &[u8]) -> TensorResult<bool> {
+        let raw = &buffer.0.raw;
+        if bytes.len() < super::host::SMALL || !raw.usage().contains(wgpu::BufferUsages::MAP_WRITE) {
+            return Ok(false);
+        }
+        // No submit may come between mapping and unmapping.
+        let _turn = lock(&self.turn);
+        let mapped = map(raw, wgpu::MapMode::Write, raw.size());
+        let _ = self.device.poll(wgpu::PollType::Poll);
+        let ready = matches!(*lock(&mapped.0), Some(Ok(())));
+        let written = match ready.then(|| raw.get_mapped_range_mut(0..raw.size())) {
+            Some(Ok(mut view)) => {
+                view.slice(start..start + bytes.len()).copy_from_slice(bytes);
+                true
+            }
+            _ => false,
+        };
+        raw.unmap();
+        if written {
+            self.transfers.in_place_writes.fetch_add(1, Relaxed);
+        }
+        Ok(written)
+    }
+
+    /// Fills buffers from many small pieces: one write of staging memory, and copies from there, which the next submit takes along.
+    pub fn upload_many(self: &Arc<Core>, pieces: &[(&GpuBuffer, &[u8])]) -> TensorResult<()> {
+        self.transfers.uploads.fetch_add(pieces.len() as u64, Relaxed);
+        if let [(buffer, bytes)] = pieces {
+            return self.write(buffer, 0, bytes);
+        }
+        let mut all = Vec::with_capacity(pieces.iter().map(|p| p.1.len().next_multiple_of(4)).sum());
+        for (_, bytes) in pieces {
+            all.extend_from_slice(bytes);
+            all.resize(all.len().next_multiple_of(4), 0);
+        }
+        if all.is_empty() {
+            return Ok(());
+        }
+        let staging = self.lease(all.len(), 0, 0)?;
+        self.transfers.uploaded_bytes.fetch_add(all.len() as u64, Relaxed);
+        self.stage(&staging.0.raw, 0, &all);
+        let mut e = self.device.create_command_encoder(&Default::default());
+        let mut at = 0;
+        for (buffer, bytes) in pieces {
+            let len = bytes.len().next_multiple_of(4) as u64;
+            if len > 0 {
+                e.copy_buffer_to_buffer(&staging.0.raw, at, &buffer.0.raw, 0, len);
+            }
+            at += len;
+        }
+        lock(&self.copies).push((e.finish(), staging));
+        Ok(())
+    }
+
+    /// Waits for what was submitted and shows bytes `start..start + len`, in parts, from the buffer itself or from staging memory.
+    pub fn view(
+        &self,
+        staging: &Mutex<Option<wgpu::Buffer>>,
+        buffer: &GpuBuffer,
+        start: usize,
+        len: usize,
+        part: usize,
+        show: &mut dyn FnMut(&[u8]),
+    ) -> TensorResult<()> {
+        if start.checked_add(len).is_none_or(|end| end > buffer.0.size as usize) {
+            return Err(TensorError::Invalid(format!("a read of {len} bytes from {start} of a buffer of {}", buffer.0.size)));
         }
         let mut staging = lock(staging);
-        if out.is_empty() {
+        if len == 0 {
             self.wait()?;
             return self.read_record(&mut staging);
         }
-        for (n, part) in out.chunks_mut(READ_CHUNK).enumerate() {
-            let from = start + n * READ_CHUNK;
-            let (low, high) = (from & !3, (from + part.len()).next_multiple_of(4));
-            let record = self.may_fail.swap(false, Ordering::Relaxed);
+        self.transfers.downloads.fetch_add(1, Relaxed);
+        self.transfers.downloaded_bytes.fetch_add(len as u64, Relaxed);
+        if !self.may_fail.load(Relaxed) && self.show_in_place(buffer, start, len, show)? {
+            return self.check();
+        }
+        let mut done = 0;
+        while done < len {
+            let (from, size) = (start + done, part.min(len - done));
+            let (low, high) = (from & !3, (from + size).next_multiple_of(4));
+            let record = self.may_fail.swap(false, Relaxed);
             let bytes = self.fetch(&mut staging, Some((&buffer.0.raw, low as u64, (high - low) as u64)), record, |bytes| {
-                part.copy_from_slice(&bytes[from - low..from - low + part.len()]);
+                let _showing = Showing::on(self);
+                show(&bytes[from - low..from - low + size]);
             })?;
             self.report(bytes)?;
+            done += size;
         }
         Ok(())
     }
 
-    /// Submits the copy of bytes `start..start + len` (at most `SMALL_READ`) and gives the call that waits for it.
+    /// Waits for what was submitted and copies bytes `start..start + out.len()`.
+    pub fn read(&self, staging: &Mutex<Option<wgpu::Buffer>>, buffer: &GpuBuffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
+        let mut at = 0;
+        self.view(staging, buffer, start, out.len(), READ_CHUNK, &mut |bytes| {
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        })
+    }
+
+    /// Submits the copy of bytes `start..start + len` and gives the call that waits for it.
     pub fn start_read(
         self: &Arc<Core>,
         spare: &Arc<Mutex<Vec<wgpu::Buffer>>>,
@@ -113,34 +211,45 @@ impl Core {
         start: usize,
         len: usize,
     ) -> TensorResult<PendingRead> {
-        if start + len > buffer.0.size as usize {
-            return Err(TensorError::Invalid(format!("a read of bytes {start}..{} from a buffer of {}", start + len, buffer.0.size)));
+        if start.checked_add(len).is_none_or(|end| end > buffer.0.size as usize) {
+            return Err(TensorError::Invalid(format!("a read of {len} bytes from {start} of a buffer of {}", buffer.0.size)));
         }
         self.check()?;
-        let taken = lock(spare).pop();
+        self.transfers.downloads.fetch_add(1, Relaxed);
+        self.transfers.downloaded_bytes.fetch_add(len as u64, Relaxed);
+        if len >= super::host::SMALL && !self.may_fail.load(Relaxed) && buffer.0.raw.usage().contains(wgpu::BufferUsages::MAP_READ) {
+            return Ok(self.read_later(buffer, start, len));
+        }
+        let (low, high) = (start & !3, (start + len).next_multiple_of(4));
+        let copied = (high - low) as u64;
+        let size = (copied + 16).next_power_of_two().max(4096);
+        let taken = {
+            let mut spare = lock(spare);
+            spare.iter().position(|b| b.size() == size).map(|at| spare.swap_remove(at))
+        };
         let target = match taken {
             Some(t) => t,
             None => {
                 let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-                let descriptor =
-                    wgpu::BufferDescriptor { label: Some("staging"), size: SMALL_READ as u64 + 32, usage, mapped_at_creation: false };
+                let descriptor = wgpu::BufferDescriptor { label: Some("staging"), size, usage, mapped_at_creation: false };
                 self.guarded(|| self.device.create_buffer(&descriptor)).map_err(|e| self.refused(e))?
             }
         };
-        let (low, high) = (start & !3, (start + len).next_multiple_of(4));
-        let copied = (high - low) as u64;
-        let record = self.may_fail.swap(false, Ordering::Relaxed);
+        let record = self.may_fail.swap(false, Relaxed);
         let mut e = self.device.create_command_encoder(&Default::default());
         e.copy_buffer_to_buffer(&buffer.0.raw, low as u64, &target, 0, copied);
         if record {
             e.copy_buffer_to_buffer(&self.error_record, 0, &target, copied, 16);
         }
-        let index = self.queue.submit([e.finish()]);
-        let mapped = Arc::new(Mapped::default());
-        let slot = mapped.clone();
-        target.map_async(wgpu::MapMode::Read, 0..copied + 16, move |r| slot.set(r));
+        let index = self.send(Some(e.finish()));
+        let mapped = map(&target, wgpu::MapMode::Read, copied + 16);
+        let (asked, asking) = (mapped.clone(), self.clone());
+        let ready = Box::new(move || {
+            let _ = asking.device.poll(wgpu::PollType::Poll);
+            lock(&asked.0).is_some()
+        });
         let (core, spare) = (self.clone(), spare.clone());
-        Ok(Box::new(move || {
+        let wait = Box::new(move || {
             core.wait_for(Some(index))?;
             core.wait_mapped(&mapped)?;
             let bytes = target.get_mapped_range(0..copied + 16).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", core.name)))?;
@@ -149,14 +258,72 @@ impl Core {
             bytemuck::cast_slice_mut::<u32, u8>(&mut r).copy_from_slice(&bytes[copied as usize..copied as usize + 16]);
             drop(bytes);
             target.unmap();
-            lock(&spare).push(target);
+            let mut spare = lock(&spare);
+            spare.push(target);
+            if spare.len() > SPARE {
+                spare.remove(0);
+            }
+            drop(spare);
             core.report(record.then_some(r))?;
             Ok(out)
-        }))
+        });
+        Ok(PendingRead { ready, wait })
+    }
+
+    /// As `start_read` without a copy on the device: the buffer itself is read once what was submitted is done. (Work that is submitted in
+    /// between and reads the buffer is waited for too, which is why small reads are copied.)
+    fn read_later(self: &Arc<Core>, buffer: &GpuBuffer, start: usize, len: usize) -> PendingRead {
+        let done = Arc::new(AtomicBool::new(false));
+        let flag = done.clone();
+        self.queue.on_submitted_work_done(move || flag.store(true, Relaxed));
+        let asking = self.clone();
+        let ready = Box::new(move || {
+            let _ = asking.device.poll(wgpu::PollType::Poll);
+            done.load(Relaxed)
+        });
+        // The handle keeps others from writing in place.
+        let (core, buffer) = (self.clone(), buffer.clone());
+        let wait = Box::new(move || {
+            core.wait()?;
+            let mut out = Vec::with_capacity(len);
+            if core.show_in_place(&buffer, start, len, &mut |bytes| out.extend_from_slice(bytes))? {
+                return Ok(out);
+            }
+            out.resize(len, 0);
+            core.read(&Mutex::new(None), &buffer, start, &mut out)?;
+            Ok(out)
+        });
+        PendingRead { ready, wait }
+    }
+
+    /// Shows bytes of a buffer that the host sees; false where it does not, or the mapping fails.
+    fn show_in_place(&self, buffer: &GpuBuffer, start: usize, len: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<bool> {
+        let raw = &buffer.0.raw;
+        if !raw.usage().contains(wgpu::BufferUsages::MAP_READ) {
+            return Ok(false);
+        }
+        self.wait()?;
+        let _turn = lock(&self.turn);
+        let mapped = map(raw, wgpu::MapMode::Read, raw.size());
+        if let Err(e) = self.wait().and_then(|()| self.wait_mapped(&mapped)) {
+            raw.unmap();
+            return Err(e);
+        }
+        let shown = match raw.get_mapped_range(0..raw.size()) {
+            Ok(bytes) => {
+                let _showing = Showing::on(self);
+                show(&bytes[start..start + len]);
+                true
+            }
+            _ => false,
+        };
+        raw.unmap();
+        self.transfers.in_place_reads.fetch_add(shown as u64, Relaxed);
+        Ok(shown)
     }
 
     fn read_record(&self, staging: &mut Option<wgpu::Buffer>) -> TensorResult<()> {
-        if self.may_fail.swap(false, Ordering::Relaxed) {
+        if self.may_fail.swap(false, Relaxed) {
             let record = self.fetch(staging, None, true, |_| {})?;
             self.report(record)?;
         }
@@ -202,10 +369,8 @@ impl Core {
         if record {
             e.copy_buffer_to_buffer(&self.error_record, 0, target, len, 16);
         }
-        let index = self.queue.submit([e.finish()]);
-        let mapped = Arc::new(Mapped::default());
-        let slot = mapped.clone();
-        target.map_async(wgpu::MapMode::Read, 0..need, move |r| slot.set(r));
+        let index = self.send(Some(e.finish()));
+        let mapped = map(target, wgpu::MapMode::Read, need);
         if let Err(e) = self.wait_for(Some(index)).and_then(|()| self.wait_mapped(&mapped)) {
             // A buffer that may still become mapped must not be used again.
             *staging = None;

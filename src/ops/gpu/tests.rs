@@ -175,7 +175,7 @@ fn check_on(
         slots: vec![],
         params: params.len(),
     });
-    let upload = |b: Vec<u8>| m.upload(Bytes::Owned(Arc::new(b))).unwrap();
+    let upload = |b: Vec<u8>| m.upload_as(Bytes::Owned(Arc::new(b)), m.default_mode()).unwrap();
     let inputs: Vec<_> = loads.iter().map(|o| upload(o.bytes.clone())).collect();
     // NaN in every float: what is not written shows.
     let outputs = [upload(vec![0xFF; bytes])];

@@ -1,0 +1,307 @@
+//! `tl doctor`: what the engine found on this machine, which settings are in force, and what to do about what is wrong.
+
+use crate::output::{self, Failure};
+use crate::{Global, fetch, table};
+use clap::Args;
+use serde_json::{Value, json};
+use std::path::Path;
+use tensorlogic::Device;
+use tensorlogic::adaptive::Crossover;
+use tensorlogic::backends::{cpu, gpu, limits};
+
+/// Show adapters, limits, memory, settings, and what is wrong with them
+#[derive(Args)]
+#[command(
+    after_help = "Exit code 0 also where problems are shown: they are hints. The crossover (below how much work values in host memory are \
+computed on the CPU) is measured once for each adapter and kept in the cache folder."
+)]
+pub struct DoctorArgs {
+    /// Measure the crossover between CPU and GPU again, for software adapters too
+    #[arg(long)]
+    measure: bool,
+}
+
+/// A setting of the environment: its name, what it does, and the library's call that does the same.
+pub struct Variable {
+    name: &'static str,
+    does: &'static str,
+    call: &'static str,
+}
+
+const fn variable(name: &'static str, does: &'static str, call: &'static str) -> Variable {
+    Variable { name, does, call }
+}
+
+/// Every setting of the library and the command.
+pub const VARIABLES: [Variable; 10] = [
+    variable("TL_DEVICE", "the device that `auto` means: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
+    variable("TL_NUM_THREADS", "threads of the CPU device", "CpuMachine::with_threads"),
+    variable("TL_CPU", "instructions of the CPU device: plain, avx2, avx512", "-"),
+    variable("TL_MEM_LIMIT", "bytes in use on a device at most: 512M, 2G, 75%, auto", "Device::set_memory_limit"),
+    variable("TL_CACHE_LIMIT", "bytes kept for reuse at most: 512M, 2G, 10%, auto", "BufferPool::set_limit"),
+    variable("TL_ADAPTIVE", "0 keeps small work on host values off the CPU, 1 allows it on software adapters too", "Device::set_adaptive"),
+    variable("TL_ALLOW_SOFTWARE", "1 lets `gpu` and `auto` choose a software adapter", "Device::open(\"vulkan\")"),
+    variable("TL_GPU_CHECKED", "1 compiles kernels with bounds checks", "-"),
+    variable("TL_CACHE_DIR", "folder of downloaded models and measurements", "-"),
+    variable("TL_OFFLINE", "1 forbids downloads", "tl --offline"),
+];
+
+/// Something that is wrong, and one thing to do about it.
+struct Problem {
+    what: String,
+    hint: String,
+}
+
+fn problem(list: &mut Vec<Problem>, what: impl Into<String>, hint: impl Into<String>) {
+    list.push(Problem { what: what.into(), hint: hint.into() });
+}
+
+fn bytes(n: usize) -> String {
+    fetch::human_bytes(n as u64)
+}
+
+fn micro(seconds: f64) -> String {
+    format!("{:.1} µs", seconds * 1e6)
+}
+
+/// A device's memory as lines of the report and as JSON.
+fn memory(d: &Device) -> (Vec<[String; 2]>, Value) {
+    let (room, pool) = (d.memory_room(), d.buffer_pool_stats());
+    let system = match room {
+        Some(r) => match r.free {
+            Some(free) => format!("{}, {} free", bytes(r.total), bytes(free)),
+            None => bytes(r.total),
+        },
+        None => "not told by the system".into(),
+    };
+    let limit = pool.limit.map_or("none".into(), bytes);
+    let lines =
+        vec![["memory".into(), system], ["in use at most".into(), limit], ["kept for reuse at most".into(), bytes(pool.cache_limit)]];
+    let json = json!({ "total_bytes": room.map(|r| r.total), "free_bytes": room.and_then(|r| r.free), "limit_bytes": pool.limit,
+        "cache_limit_bytes": pool.cache_limit });
+    (lines, json)
+}
+
+fn crossover_json(c: &Crossover) -> Value {
+    json!({ "round_trip_s": c.round_trip, "submit_s": c.submit, "host_s": c.host, "host_element_s": c.host_element,
+        "host_op_s": c.host_op, "elements": c.elements() })
+}
+
+/// Looks at the environment: values that cannot be read, and names that nobody reads.
+fn settings(problems: &mut Vec<Problem>) {
+    let total = limits::host_room().map(|r| r.total);
+    for name in ["TL_MEM_LIMIT", "TL_CACHE_LIMIT"] {
+        if let Err(e) = std::env::var(name).map_or(Ok(None), |v| limits::amount(&v, total.or(Some(1)))) {
+            problem(problems, format!("{name}: {e}"), "unset it, or write an amount such as 2G or 75%");
+        }
+    }
+    if let Some(v) = std::env::var("TL_NUM_THREADS").ok().filter(|v| v.trim().parse::<usize>().map_or(true, |n| n == 0)) {
+        problem(problems, format!("TL_NUM_THREADS is {v:?} and ignored"), "write a number above 0");
+    }
+    if let Err(e) = cpu::path::Path::get() {
+        problem(problems, format!("TL_CPU: {e}"), "unset it: the fastest instructions of this processor are chosen");
+    }
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        // What the scripts of the tests set.
+        let test = ["TL_REQUIRE_", "TL_TEST_", "TL_MESA_DIR", "TL_LAVAPIPE"].iter().any(|t| name.starts_with(t));
+        if name.starts_with("TL_") && !test && !VARIABLES.iter().any(|v| v.name == name) {
+            let near = VARIABLES.iter().max_by(|a, b| strsim::jaro(a.name, &name).total_cmp(&strsim::jaro(b.name, &name)));
+            let near = near.filter(|v| strsim::jaro(v.name, &name) > 0.85).map(|v| format!("; did you mean {}?", v.name));
+            problem(problems, format!("{name} is set, but no setting of this program"), format!("unset it{}", near.unwrap_or_default()));
+        }
+    }
+    for name in ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"] {
+        let Some(list) = std::env::var_os(name) else { continue };
+        for file in std::env::split_paths(&list).filter(|f| !f.as_os_str().is_empty() && !f.exists()) {
+            problem(problems, format!("{name} names {}, which does not exist", file.display()), format!("correct or unset {name}"));
+        }
+    }
+}
+
+/// Looks for reasons why a GPU is missing.
+fn drivers(adapters: &[gpu::AdapterDescription], problems: &mut Vec<Problem>) {
+    if adapters.iter().any(|a| !a.software) {
+        return;
+    }
+    let found = if adapters.is_empty() { "no graphics adapter was found" } else { "only software adapters were found" };
+    if cfg!(target_os = "linux") {
+        if Path::new("/proc/driver/nvidia/version").exists() || Path::new("/dev/nvidiactl").exists() {
+            problem(
+                problems,
+                format!("{found}, though the NVIDIA kernel driver is loaded"),
+                "its Vulkan part is missing: install libnvidia-gl (in a container: NVIDIA_DRIVER_CAPABILITIES=all) and libvulkan1",
+            );
+            return;
+        }
+        let nodes: Vec<_> = std::fs::read_dir("/dev/dri").into_iter().flatten().flatten().map(|e| e.path()).collect();
+        let render = nodes.iter().find(|p| p.to_string_lossy().contains("renderD"));
+        match render {
+            Some(node) if std::fs::OpenOptions::new().read(true).write(true).open(node).is_err() => problem(
+                problems,
+                format!("{found}; {} exists but may not be opened", node.display()),
+                "add yourself to the group `render`: sudo usermod -aG render $USER, then log in again",
+            ),
+            Some(node) => problem(
+                problems,
+                format!("{found}, though {} exists", node.display()),
+                "install the Vulkan driver: mesa-vulkan-drivers on Debian and Ubuntu; `vulkaninfo --summary` shows what it finds",
+            ),
+            None => {
+                let hint = "nothing to do on a machine without a GPU: the cpu device is used";
+                problem(problems, format!("{found}: the kernel shows no graphics device"), hint);
+            }
+        }
+    } else {
+        problem(problems, found, "update the graphics driver; until then the cpu device is used");
+    }
+}
+
+/// Runs the subcommand.
+pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
+    let mut problems = Vec::new();
+    settings(&mut problems);
+    let adapters = gpu::adapters();
+    drivers(&adapters, &mut problems);
+    let mut lines: Vec<String> = Vec::new();
+    let section = |lines: &mut Vec<String>, title: String, rows: Vec<[String; 2]>| {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.push(title);
+        let rows: Vec<Vec<String>> = rows.into_iter().map(|[a, b]| vec![format!("  {a}"), b]).collect();
+        lines.extend(table::lines(&rows, &[]));
+    };
+
+    let version = env!("CARGO_PKG_VERSION");
+    let system = format!("{} {}", std::env::consts::OS, std::env::consts::ARCH);
+    let folder = tensorlogic::adaptive::cache_folder();
+    let shown = folder.as_ref().map_or("none: HOME is not set".into(), |f| f.display().to_string());
+    section(&mut lines, format!("tl {version}"), vec![["system".into(), system.clone()], ["cache folder".into(), shown]]);
+
+    let host = Device::cpu();
+    let (rows, host_memory) = memory(&host);
+    section(&mut lines, host.name(), rows);
+
+    let mut gpus = Vec::new();
+    for a in &adapters {
+        let name = format!("{}:{}", a.backend, a.index);
+        let mut rows = vec![
+            ["device".into(), name.clone()],
+            ["kind".into(), format!("{}{}", a.kind, if a.software { ", software: used only when named" } else { "" })],
+            ["driver".into(), a.driver.clone()],
+            ["features".into(), if a.features.is_empty() { "none".into() } else { a.features.join(", ") }],
+            ["limits".into(), a.limits.iter().map(|(n, v)| format!("{n} {v}")).collect::<Vec<_>>().join(", ")],
+        ];
+        let limits: serde_json::Map<String, Value> = a.limits.iter().map(|(n, v)| (n.replace([' ', ','], "_"), json!(v))).collect();
+        let mut json = json!({ "device": name, "name": a.name, "backend": a.backend, "kind": a.kind, "driver": a.driver,
+            "software": a.software, "features": a.features, "limits": limits });
+        for (feature, loss) in [("f16", "kernels compute f16 tensors in f32"), ("subgroup", "reductions take a slower form")] {
+            if !a.features.contains(&feature) {
+                problem(&mut problems, format!("{} lacks {feature}: {loss}", a.name), "a newer driver may offer it");
+            }
+        }
+        match Device::open(&name) {
+            Ok(d) => {
+                let (own, memory) = memory(&d);
+                rows.extend(own);
+                rows.push(["storage".into(), format!("{:?}", d.storage_mode())]);
+                json["memory"] = memory;
+                json["storage"] = json!(format!("{:?}", d.storage_mode()));
+                json["adaptive"] = json!(d.adaptive());
+                let measured = match (args.measure, d.adaptive()) {
+                    (true, _) => Some(d.measure_crossover()),
+                    (false, true) => Some(d.crossover()),
+                    (false, false) => None,
+                };
+                let text = match &measured {
+                    None => "adaptive execution is off: every computation goes to the device".into(),
+                    Some(Err(e)) => {
+                        problem(&mut problems, format!("{name}: measuring failed: {e}"), "update the driver, or name another device");
+                        "could not be measured".into()
+                    }
+                    Some(Ok(c)) => {
+                        json["crossover"] = crossover_json(c);
+                        format!(
+                            "{} elements of one operation (there and back {}, submit {}, CPU {} and {:.2} ns an element){}",
+                            c.elements(),
+                            micro(c.round_trip),
+                            micro(c.submit),
+                            micro(c.host),
+                            c.host_element * 1e9,
+                            if d.adaptive() { "" } else { "; not used: adaptive execution is off" }
+                        )
+                    }
+                };
+                rows.push(["crossover".into(), text]);
+            }
+            Err(e) => {
+                rows.push(["state".into(), "does not open".into()]);
+                json["error"] = json!(e.to_string());
+                problem(&mut problems, format!("{name}: {e}"), "update or reinstall its driver; TL_DEVICE=cpu avoids it");
+            }
+        }
+        section(&mut lines, a.name.clone(), rows);
+        gpus.push(json);
+    }
+
+    let value = |v: &Variable| std::env::var(v.name).ok();
+    if global.json {
+        let variables: serde_json::Map<String, Value> = VARIABLES.iter().map(|v| (v.name.into(), json!(value(v)))).collect();
+        let list: Vec<Value> = problems.iter().map(|p| json!({ "what": p.what, "hint": p.hint })).collect();
+        let cpu = json!({ "name": host.name(), "threads": cpu::threads(), "memory": host_memory });
+        let report = json!({ "version": version, "system": system, "cache_folder": folder, "cpu": cpu, "gpus": gpus,
+            "variables": variables, "problems": list });
+        return output::result(&report.to_string());
+    }
+    let rows = VARIABLES
+        .iter()
+        .map(|v| [v.name.to_string(), format!("{}  {} ({})", value(v).map_or("(not set)".into(), |s| format!("= {s}")), v.does, v.call)]);
+    section(&mut lines, "settings".into(), rows.collect());
+    let none = if problems.is_empty() { "no problems found" } else { "problems" };
+    section(&mut lines, none.into(), vec![]);
+    lines.extend(problems.iter().map(|p| format!("  {}\n    → {}", p.what, p.hint)));
+    lines.iter().try_for_each(|line| output::result(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::VARIABLES;
+    use std::path::{Path, PathBuf};
+
+    fn sources(folder: &Path, out: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => sources(&path, out),
+                false => out.extend(path.extension().is_some_and(|e| e == "rs").then_some(path)),
+            }
+        }
+    }
+
+    #[test]
+    fn every_setting_that_the_sources_read_is_listed() {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut files = Vec::new();
+        sources(&own.join("src"), &mut files);
+        sources(&own.join("../src"), &mut files);
+        let mut missing = Vec::new();
+        let mut seen = 0;
+        for file in files {
+            let text = std::fs::read_to_string(&file).unwrap();
+            for part in text.split("\"TL_").skip(1) {
+                let name: String = part.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect();
+                let name = format!("TL_{name}");
+                if name == "TL_" || ["TL_REQUIRE_", "TL_TEST_", "TL_MESA_DIR", "TL_LAVAPIPE"].iter().any(|t| name.starts_with(t)) {
+                    continue;
+                }
+                seen += 1;
+                if !VARIABLES.iter().any(|v| v.name == name) {
+                    missing.push(format!("{name} in {}", file.display()));
+                }
+            }
+        }
+        assert!(seen > 8, "the sources were not found");
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+}

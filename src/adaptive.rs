@@ -1,0 +1,167 @@
+//! Where small work is done: the crossover between CPU and GPU, measured on the user's machine, and the choice for one evaluation.
+
+use crate::backends::{Buffer, Machine};
+use crate::compile::Compiled;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::TensorResult;
+use crate::eval::{Purpose, eval_on};
+use crate::plan::Plan;
+use crate::tensor::Tensor;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+pub use crate::plan::Crossover;
+
+/// Whether the host does it: all inputs lie in host memory, and the CPU needs less time than the way to the GPU. `None` where that has not
+/// been measured yet.
+pub(crate) fn choose(device: &Device, c: &Compiled, bound: &[Buffer], purpose: Purpose) -> Option<bool> {
+    if !device.adaptive() || purpose == Purpose::Measure || c.work.device_only || bound.iter().any(|b| b.on_host().is_none()) {
+        return Some(false);
+    }
+    let measured = (*device.measured())?;
+    let limit = if purpose == Purpose::Read { measured.round_trip } else { measured.submit };
+    Some(measured.host_seconds(&c.work) < limit)
+}
+
+/// Runs a device's plan on the CPU over the inputs' host memory. A bad index in the data is reported at once.
+pub(crate) fn run(cpu: &Arc<dyn Machine>, plan: &Arc<Plan>, bound: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
+    let inputs: Vec<Buffer> = bound.iter().filter_map(|b| b.on_host().cloned().map(Buffer::Cpu)).collect();
+    cpu.run(plan, &inputs, outputs, params)?;
+    match outputs.first() {
+        Some(first) => cpu.read(first, 0, &mut []),
+        None => Ok(()),
+    }
+}
+
+/// A result of the CPU as the value of a GPU's tensor.
+pub(crate) fn of_device(b: Buffer) -> Buffer {
+    match b {
+        #[cfg(feature = "gpu")]
+        Buffer::Cpu(b) => Buffer::Host(crate::backends::gpu::HostBuffer::new(b)),
+        b => b,
+    }
+}
+
+/// The middle of the times that `f` gives; the first few runs do not count.
+fn median(runs: usize, mut f: impl FnMut() -> TensorResult<f64>) -> TensorResult<f64> {
+    for _ in 0..3 {
+        f()?;
+    }
+    let mut times = (0..runs).map(|_| f()).collect::<TensorResult<Vec<f64>>>()?;
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+/// Seconds from building `f`'s graph to its first element on the host, and to the end of the evaluation.
+fn time(device: &Device, f: impl Fn() -> TensorResult<Tensor>) -> TensorResult<(f64, f64)> {
+    let start = Instant::now();
+    let y = f()?;
+    eval_on(device, &[&y], Purpose::Measure)?;
+    let submitted = start.elapsed().as_secs_f64();
+    let stored = y.node.stored.get();
+    if let Some(b) = stored {
+        device.machine().read(&b[0], 0, &mut [0; 4])?;
+    }
+    Ok((start.elapsed().as_secs_f64(), submitted))
+}
+
+fn measure(device: &Device) -> TensorResult<Crossover> {
+    // Work that is still running would count as the way there and back.
+    device.synchronize()?;
+    let cpu = Device::cpu();
+    let tiny = |d: &Device| Tensor::from_vec(vec![1.0f32; 64], &[64], d)?.add(1.0)?.relu();
+    let round_trip = median(24, || Ok(time(device, || tiny(device))?.0))?;
+    let submit = median(24, || Ok(time(device, || tiny(device))?.1))?;
+    let host = median(24, || Ok(time(&cpu, || tiny(&cpu))?.0))?;
+    let n = 1 << 16;
+    let x = Tensor::ones(&[n], DType::F32, &cpu)?;
+    x.eval()?;
+    // Three instructions an element: as long as the program of the usual chain.
+    let elements = median(12, || Ok(time(&cpu, || x.add(1.0)?.mul(0.5)?.tanh())?.0))?;
+    let m = 128;
+    let a = Tensor::ones(&[m, m], DType::F32, &cpu)?;
+    a.eval()?;
+    let product = median(12, || Ok(time(&cpu, || a.matmul(&a))?.0))?;
+    Ok(Crossover {
+        round_trip,
+        submit,
+        host,
+        host_element: (elements - host).max(1e-9) / (3 * n) as f64,
+        host_op: (product - host).max(1e-9) / (2 * m * m * m) as f64,
+    })
+}
+
+/// The user's cache folder for this library: `TL_CACHE_DIR`, or `tensorlogic` in the system's.
+pub fn cache_folder() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    if let Some(folder) = variable("TL_CACHE_DIR") {
+        return Some(folder);
+    }
+    let caches = if cfg!(windows) {
+        variable("LOCALAPPDATA")
+    } else if cfg!(target_vendor = "apple") {
+        variable("HOME").map(|home| home.join("Library/Caches"))
+    } else {
+        variable("XDG_CACHE_HOME").filter(|f| f.is_absolute()).or_else(|| variable("HOME").map(|home| home.join(".cache")))
+    };
+    Some(caches?.join("tensorlogic"))
+}
+
+type Known = serde_json::Map<String, serde_json::Value>;
+
+fn known(file: &Path) -> Known {
+    std::fs::read(file).ok().and_then(|t| serde_json::from_slice(&t).ok()).unwrap_or_default()
+}
+
+/// Stores a measurement; where the folder cannot be written, the next process measures again.
+fn store(file: &Path, key: &str, c: &Crossover) -> std::io::Result<()> {
+    let mut all = known(file);
+    all.insert(key.into(), serde_json::to_value(c)?);
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let part = file.with_extension(format!("{}.part", std::process::id()));
+    std::fs::write(&part, serde_json::to_vec_pretty(&all)?)?;
+    std::fs::rename(part, file)
+}
+
+impl Device {
+    /// Where this GPU and the CPU are equally fast on values in host memory: from the user's cache folder, or measured now (some
+    /// milliseconds) and kept there for this adapter.
+    ///
+    /// # Errors
+    /// Those of running work on the device.
+    pub fn crossover(&self) -> TensorResult<Crossover> {
+        self.crossover_in(cache_folder().map(|f| f.join("crossover.json")), false)
+    }
+
+    /// As [`Device::crossover`], but measures in any case.
+    ///
+    /// # Errors
+    /// Those of running work on the device.
+    pub fn measure_crossover(&self) -> TensorResult<Crossover> {
+        self.crossover_in(cache_folder().map(|f| f.join("crossover.json")), true)
+    }
+
+    fn crossover_in(&self, file: Option<PathBuf>, again: bool) -> TensorResult<Crossover> {
+        if let Some(c) = self.measured().filter(|_| !again) {
+            return Ok(c);
+        }
+        let key = format!("{} | {} | {}", self.name(), Device::cpu().name(), env!("CARGO_PKG_VERSION"));
+        let stored = file.as_ref().filter(|_| !again).and_then(|f| known(f).get(&key).and_then(|v| serde_json::from_value(v.clone()).ok()));
+        let c = match stored {
+            Some(c) => c,
+            None => {
+                let c = measure(self)?;
+                if let Some(f) = &file {
+                    let _ = store(f, &key, &c);
+                }
+                c
+            }
+        };
+        *self.measured() = Some(c);
+        Ok(c)
+    }
+}

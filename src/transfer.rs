@@ -1,0 +1,125 @@
+//! Tensors' elements to and from the host: in place where host and device share the memory.
+
+use crate::backends::Bytes;
+use crate::device::Device;
+use crate::dtype::{DType, Element};
+use crate::error::{TensorError, TensorResult};
+use crate::eval::{Lock, base};
+use crate::plan::StorageMode;
+use crate::shape::Shape;
+use crate::tensor::{Kind, Meta, Tensor};
+use std::panic::Location;
+use std::sync::Arc;
+
+impl Tensor {
+    /// As [`Tensor::from_vec`], in memory of this kind where the device has it: see [`StorageMode`]. [`Tensor::storage_mode`] tells what it got.
+    ///
+    /// # Errors
+    /// As for [`Tensor::from_vec`].
+    #[track_caller]
+    pub fn from_vec_in<T: Element>(data: Vec<T>, shape: &[usize], device: &Device, mode: StorageMode) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let shape = Shape::new(shape, "from_vec", at)?;
+        if data.len() != shape.count() {
+            let message = format!("{} values for shape {shape}, which has {}", data.len(), shape.count());
+            return Err(TensorError::shape("from_vec", at, message));
+        }
+        device.require(T::DTYPE)?;
+        let buffer = device.machine().upload_as(Bytes::of_vec(data), mode)?;
+        Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, buffer, "from_vec", at))
+    }
+
+    /// As [`Tensor::from_bytes`], in memory of this kind where the device has it, and brought there at once however small it is.
+    ///
+    /// # Errors
+    /// As for [`Tensor::from_bytes`].
+    #[track_caller]
+    pub fn from_bytes_in(bytes: Bytes, dtype: DType, shape: &[usize], device: &Device, mode: StorageMode) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let shape = Tensor::bytes_fit(&bytes, dtype, shape, device, at)?;
+        Ok(Tensor::leaf(device, Meta { dtype, shape }, device.machine().upload_as(bytes, mode)?, "from_bytes", at))
+    }
+
+    /// Who sees the memory of a stored value; `None` while it is pending.
+    pub fn storage_mode(&self) -> Option<StorageMode> {
+        let (node, out) = base(self);
+        Some(self.device().machine().mode(&node.stored.get()?[out as usize]))
+    }
+
+    /// Replaces the elements, in row-major order. A tensor is a value: when this handle alone holds it, the new elements go into its memory;
+    /// when another handle, a view or a pending operation holds the old value, that value stays and this handle gets memory of its own.
+    ///
+    /// ```
+    /// # use tensorlogic::{Device, Tensor};
+    /// # fn main() -> tensorlogic::TensorResult<()> {
+    /// let mut x = Tensor::from_vec(vec![0.0f32; 4], &[2, 2], &Device::cpu())?;
+    /// let old = x.clone();
+    /// x.copy_from_slice(&[1.0f32, 2.0, 3.0, 4.0])?; // copies: `old` still reads zeros
+    /// x.copy_from_slice(&[5.0f32, 6.0, 7.0, 8.0])?; // in place
+    /// assert_eq!((old.to_vec()?, x.to_vec()?), (vec![0.0; 4], vec![5.0, 6.0, 7.0, 8.0]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When `T` is not the tensor's type, the number of elements is another, or the device fails.
+    #[track_caller]
+    pub fn copy_from_slice<T: Element>(&mut self, data: &[T]) -> TensorResult<()> {
+        let at = Location::caller();
+        if self.dtype() != T::DTYPE {
+            return Err(TensorError::dtype("copy_from_slice", at, format!("the tensor is {}, not {}", self.dtype(), T::DTYPE)));
+        }
+        if data.len() != self.numel() {
+            let message = format!("{} values for shape {}, which has {}", data.len(), self.shape(), self.numel());
+            return Err(TensorError::shape("copy_from_slice", at, message));
+        }
+        let device = self.device().clone();
+        {
+            // No evaluation holds buffers of its own while we look and write.
+            let _turn = Lock::of(&device);
+            let own = !matches!(self.node.kind, Kind::View(_)) && self.node.metas.len() == 1 && Arc::strong_count(&self.node) == 1;
+            if let Some(buffers) = self.node.stored.get().filter(|b| own && b[0].is_unique()) {
+                return device.machine().overwrite(&buffers[0], bytemuck::cast_slice(data));
+            }
+        }
+        *self = Tensor::leaf(&device, self.meta(), device.upload(Bytes::of_vec(data.to_vec()))?, "copy_from_slice", at);
+        Ok(())
+    }
+
+    /// Shows the elements, in row-major order, where they lie: without a copy on the CPU and where the GPU's memory is shared with the host,
+    /// from staging memory elsewhere. Work on the device must wait until `f` returns.
+    ///
+    /// # Errors
+    /// When `T` is not the tensor's type, or for what the evaluation met.
+    #[track_caller]
+    pub fn with_slice<T: Element, R>(&self, f: impl FnOnce(&[T]) -> R) -> TensorResult<R> {
+        if self.dtype() != T::DTYPE {
+            let message = format!("the tensor is {}, not {}", self.dtype(), T::DTYPE);
+            return Err(TensorError::dtype("with_slice", Location::caller(), message));
+        }
+        let layout = self.layout();
+        if matches!(self.node.kind, Kind::View(_)) && !layout.is_contiguous() {
+            return self.contiguous()?.with_slice(f);
+        }
+        if self.numel() == 0 {
+            return Ok(f(&[]));
+        }
+        self.eval()?;
+        let (node, output) = base(self);
+        let buffer = &node.stored.get().expect("evaluated")[output as usize];
+        let (mut f, mut result) = (Some(f), None);
+        self.device().machine().view(buffer, layout.offset * size_of::<T>(), self.numel() * size_of::<T>(), &mut |bytes| {
+            let Some(f) = f.take() else { return };
+            result = Some(match bytemuck::try_cast_slice(bytes) {
+                Ok(elements) => f(elements),
+                // Staging memory may begin between two elements' boundaries.
+                Err(_) => {
+                    let mut copy = vec![T::zeroed(); bytes.len() / size_of::<T>()];
+                    bytemuck::cast_slice_mut(&mut copy).copy_from_slice(bytes);
+                    f(&copy)
+                }
+            });
+        })?;
+        result.ok_or_else(|| TensorError::Invalid(format!("{} showed nothing", self.device().name())))
+    }
+}
