@@ -1,5 +1,6 @@
 //! The benchmark itself, with few samples: every row of the log is there, on the CPU and on a GPU, and its numbers hang together.
 
+use std::sync::{Mutex, MutexGuard};
 use tensorlogic::Device;
 use tensorlogic::measure::{CATEGORIES, Options, floors, read_records, suite, table};
 
@@ -7,6 +8,12 @@ fn devices() -> Vec<Device> {
     let gpu = Device::open("vulkan");
     assert!(gpu.is_ok() || std::env::var("TL_REQUIRE_GPU").is_err(), "no GPU: {:?}", gpu.err());
     [Device::cpu()].into_iter().chain(gpu).collect()
+}
+
+/// Measurements take turns: one sees all that runs on its device.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// The rows of a category: operations by sizes.
@@ -23,6 +30,7 @@ const ROWS: [(&str, &[&str], &[&str]); 8] = [
 
 #[test]
 fn every_row_of_the_log_is_measured() {
+    let _alone = alone();
     for d in devices() {
         let mut seen = 0;
         let records = suite(&d, &Options::quick(), "", &mut |_| seen += 1).unwrap();
@@ -54,6 +62,7 @@ fn every_row_of_the_log_is_measured() {
 
 #[test]
 fn every_floor_is_measured() {
+    let _alone = alone();
     for d in devices() {
         let (all, records) = floors(&d, &Options::quick(), &mut |_| {}).unwrap();
         let names: Vec<&str> = all.iter().map(|f| f.name).collect();

@@ -143,3 +143,22 @@ fn without_fusion_each_operation_is_a_dispatch() {
         x.exp()?.add(&x.t()?.neg()?)
     });
 }
+
+#[test]
+fn long_plans_are_submitted_piece_by_piece() {
+    let _alone = alone();
+    for d in devices().into_iter().filter(|d| !d.is_cpu()) {
+        for (count, submits) in [(500, 1), (1000, 4)] {
+            let x = random(&[64], &d);
+            let mut y = x.clone();
+            for _ in 0..count {
+                y = y.add(1.0).unwrap();
+            }
+            let before = d.submits();
+            without_fusion(|| y.eval().map(drop)).unwrap();
+            assert_eq!(d.submits() - before, submits, "{count}");
+            let (a, b) = (x.to_vec().unwrap()[0] as f64, y.to_vec().unwrap()[0] as f64);
+            assert!((b - a - count as f64).abs() < 0.1, "{a} {b}");
+        }
+    }
+}

@@ -4,6 +4,7 @@ use crate::fetch::human_bytes;
 use crate::model::ModelArgs;
 use crate::output::{self, Failure};
 use crate::random_model::{SHAPES, TYPES, random_model};
+use crate::suites::{self, CompareArgs, RunArgs};
 use crate::{Global, interrupt};
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -22,6 +23,8 @@ pub struct BenchArgs {
 #[derive(Subcommand)]
 enum What {
     Decode(DecodeArgs),
+    Run(RunArgs),
+    Compare(CompareArgs),
 }
 
 /// Tokens per second of reading a prompt and of writing, beside the limit
@@ -57,8 +60,11 @@ pub struct DecodeArgs {
 
 /// Runs the subcommand.
 pub fn run(args: &BenchArgs, global: Global) -> Result<(), Failure> {
-    let What::Decode(args) = &args.what;
-    decode(args, global)
+    match &args.what {
+        What::Decode(args) => decode(args, global),
+        What::Run(args) => suites::run(args, global),
+        What::Compare(args) => suites::compare(args, global),
+    }
 }
 
 /// The median of some runs, with the least and the greatest.

@@ -14,7 +14,8 @@ use tensorlogic::backends::{cpu, gpu};
 Environment:
   TL_DEVICE        the device of every command
   TL_NUM_THREADS   threads on the CPU
-  TL_CPU           instructions on the CPU: plain, avx2, avx512")]
+  TL_CPU           instructions on the CPU: plain, avx2, avx512
+  TL_NO_FUSION     1 leaves every operation a dispatch of its own")]
 pub struct DevicesArgs {}
 
 /// Runs the subcommand.

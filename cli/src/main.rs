@@ -15,6 +15,7 @@ mod output;
 mod perplexity;
 mod pull;
 mod random_model;
+mod suites;
 mod table;
 
 use clap::{Args, Parser, Subcommand};
@@ -31,6 +32,7 @@ use std::process::ExitCode;
   tl devices                                  what this machine can compute on
   tl doctor                                   memory, limits, settings, and what is wrong with the drivers
   tl bench decode                             how fast it is, beside how fast it could be
+  tl bench run                                the same of single operations
   tl completions bash > ~/.local/share/bash-completion/completions/tl
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.")]

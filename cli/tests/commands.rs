@@ -267,3 +267,43 @@ fn doctor_shows_settings_memory_and_problems() {
     );
     assert!(v["cpu"]["memory"]["total_bytes"].as_u64() > Some(0));
 }
+
+#[test]
+fn suites_are_measured_saved_compared_and_plotted() {
+    let folder = std::env::temp_dir().join(format!("tl-suites-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = |name: &str| folder.join(name).to_str().unwrap().to_string();
+    let (a, b, svg, html) = (file("a.jsonl"), file("b.jsonl"), file("plot.svg"), file("plot.html"));
+    let run = ["bench", "run", "--device", "cpu", "--quick", "--category", "reduction", "--save", &a, "--plot", &svg];
+    let out = check(plain(&run), "", 0, "", "");
+    assert!(out.lines().next().unwrap().starts_with("cpu ("), "the adapter's name stands at the top: {out}");
+    assert_eq!(out.lines().filter(|l| l.starts_with("Sum ")).count(), 4);
+    assert!(out.contains("Performance Summary"), "{out}");
+    assert_eq!(std::fs::read_to_string(&svg).unwrap().matches("<title>Sum").count(), 4);
+    let out =
+        check(plain(&["bench", "run", "--device", "cpu", "--quick", "--category", "reduction", "--json", "--plot", &html]), "", 0, "", "");
+    assert_eq!(out.lines().count(), 4);
+    assert!(out.lines().all(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()["wall"]["samples"].as_array().unwrap().len() == 3));
+    assert!(std::fs::read_to_string(&html).unwrap().contains("</svg>"));
+    check(plain(&["bench", "run", "--suite", "nonsense"]), "", 2, "", "metal");
+
+    // Made-up samples: the sums of 1K are half slower in b, the rest is the same.
+    let lines = |slow: f64| {
+        let line = |(n, l): (usize, &str)| {
+            let mut v: serde_json::Value = serde_json::from_str(l).unwrap();
+            let samples: Vec<f64> = (0..6).map(|i| (1.0 + i as f64 * 1e-4) * if n == 0 { slow } else { 1.0 }).collect();
+            v["wall"]["samples"] = samples.into();
+            v.to_string() + "\n"
+        };
+        out.lines().enumerate().map(line).collect::<String>()
+    };
+    std::fs::write(&a, lines(1.0)).unwrap();
+    std::fs::write(&b, lines(1.5)).unwrap();
+    let out = check(plain(&["bench", "compare", &a, &b]), "", 0, "", "");
+    assert!(out.contains("+50.0 %") && out.matches("slower").count() == 1 && out.matches("same").count() == 3, "{out}");
+    check(plain(&["bench", "compare", &a, &b, "--fail-on-regression", "60"]), "", 0, "", "");
+    check(plain(&["bench", "compare", &a, &b, "--fail-on-regression", "20"]), "", 1, "", "Sum 1K");
+    check(plain(&["bench", "compare", &b, &a, "--fail-on-regression", "0"]), "", 0, "", "");
+    check(plain(&["bench", "compare", &a, &svg]), "", 1, "", "line 1");
+    let _ = std::fs::remove_dir_all(folder);
+}

@@ -24,6 +24,7 @@ use crate::device::Device;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::Timing;
 use crate::tensor::Tensor;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// How carefully to measure.
@@ -229,6 +230,8 @@ fn measure_there(device: &Device, work: &Work<'_>, options: &Options) -> TensorR
 
 /// The same by the GPU's clock. Runs are submitted as ever and their timestamps read at the end.
 fn gpu_samples(device: &Device, work: &Work<'_>, options: &Options, count: usize, turn: &mut usize) -> TensorResult<Option<Stats>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
     device.synchronize()?;
     device.machine().start_timing(Timing::Runs)?;
     let done = (0..options.samples).try_for_each(|_| batch(work, count, turn).map(drop));

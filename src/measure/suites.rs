@@ -110,6 +110,9 @@ pub(super) fn firsts(inputs: &[Tensor], f: impl Fn(f64) -> f64) -> TensorResult<
     inputs.iter().map(|x| Ok(f(first(x)?))).collect()
 }
 
+/// Measures the operations under one heading.
+type Category = fn(&mut Runner<'_>, &'static str) -> TensorResult<Vec<Record>>;
+
 /// Measures the categories whose heading contains `only` (all, if empty); `done` sees each record at once.
 ///
 /// # Errors
@@ -117,8 +120,7 @@ pub(super) fn firsts(inputs: &[Tensor], f: impl Fn(f64) -> f64) -> TensorResult<
 pub fn suite(device: &Device, options: &Options, only: &str, done: &mut dyn FnMut(&Record)) -> TensorResult<Vec<Record>> {
     let limits = Limits::new(device, *options);
     let mut r = Runner { device: device.clone(), options: *options, limits, environment: Environment::of(device), done };
-    let all: [fn(&mut Runner<'_>, &'static str) -> TensorResult<Vec<Record>>; 8] =
-        [products, elementwise, reductions, transfers, activations, fusion, pooling, batches];
+    let all: [Category; 8] = [products, elementwise, reductions, transfers, activations, fusion, pooling, batches];
     let mut records = Vec::new();
     for (name, run) in CATEGORIES.into_iter().zip(all) {
         if name.to_lowercase().contains(&only.to_lowercase()) {
@@ -179,7 +181,14 @@ fn elementwise(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<R
 
 /// The sum of what a tensor holds, in f64.
 pub(super) fn total(x: &Tensor) -> TensorResult<f64> {
-    Ok(x.to_vec()?.iter().map(|v| *v as f64).sum())
+    // Piece by piece: as f32 it may be larger than what a GPU binds.
+    const PIECE: usize = 16 << 20;
+    let mut sum = 0.0;
+    for start in (0..x.numel()).step_by(PIECE) {
+        let piece = x.narrow(0, start, PIECE.min(x.numel() - start))?;
+        sum += piece.to_vec()?.iter().map(|v| *v as f64).sum::<f64>();
+    }
+    Ok(sum)
 }
 
 fn reductions(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record>> {

@@ -330,7 +330,9 @@ impl Machine for CpuMachine {
         } else {
             self.team.run(&|thread| walk(thread, team));
         }
-        if let (Some((detail, host)), Some(marks), Some(times)) = (timed, marks, lock(&self.times).as_mut()) {
+        if let (Some((detail, host)), Some(marks)) = (timed, marks)
+            && let Some(times) = lock(&self.times).as_mut()
+        {
             let end = Instant::now();
             let marks = marks.into_inner().unwrap_or_else(PoisonError::into_inner);
             let at = |t: Instant| t.saturating_duration_since(times.since).as_secs_f64();

@@ -35,6 +35,8 @@ pub(super) struct Core {
     pub checked: bool,
     /// Whether f16 is packed by integer arithmetic, since the device's own packing does not round to nearest even.
     pub soft_f16: AtomicBool,
+    /// Whether kernels may rely on comparisons with NaN being false, and on infinities.
+    pub ordered: AtomicBool,
     pub submits: AtomicU64,
     /// Four words: a flag, the step's tag, the index.
     pub error_record: wgpu::Buffer,
@@ -108,6 +110,7 @@ impl Core {
             max_bindings: limits.max_storage_buffers_per_shader_stage as usize,
             checked: std::env::var("TL_GPU_CHECKED").is_ok_and(|v| v == "1"),
             soft_f16: AtomicBool::new(false),
+            ordered: AtomicBool::new(false),
             submits: AtomicU64::new(0),
             error_record,
             scratch,

@@ -21,6 +21,8 @@ const BLOCK: usize = 64;
 const KEPT: usize = 4;
 /// Floating-point operations after which a pass is ended, so that no submit keeps a display waiting.
 const OPS_PER_SUBMIT: u64 = 500_000_000_000;
+/// Dispatches of a submit, in plans of more than twice as many: the GPU begins while the host still encodes.
+const STEPS_PER_SUBMIT: usize = 256;
 /// Plans kept before dead ones are looked for.
 const PLANS: usize = 256;
 
@@ -85,9 +87,11 @@ impl Runner {
             slots: vec![0; plan.slots.len()],
             fails: false,
         };
-        let mut ops = 0u64;
+        let (mut ops, mut count) = (0u64, 0usize);
+        let most = if plan.steps.len() > 2 * STEPS_PER_SUBMIT { STEPS_PER_SUBMIT } else { usize::MAX };
         for (number, step) in plan.steps.iter().enumerate() {
-            let style = Style { adapter: &core.info, soft_f16, sparing: false, quick: false };
+            let ordered = core.ordered.load(Ordering::Relaxed);
+            let style = Style { adapter: &core.info, soft_f16, ordered, sparing: false, quick: false };
             let Some(mut text) = step_text(plan, step, style)? else { continue };
             if text.views.len() > core.max_bindings {
                 text = step_text(plan, step, Style { sparing: true, ..style })?.unwrap_or(text);
@@ -116,13 +120,13 @@ impl Runner {
                 Work::Map => step.stores[0].shape.count() as u64,
             };
             // A step that would make the submit too long begins a new one.
-            if ops > 0 && ops.saturating_add(cost) > OPS_PER_SUBMIT {
+            if count == most || (ops > 0 && ops.saturating_add(cost) > OPS_PER_SUBMIT) {
                 if let Some(d) = p.steps.last_mut() {
                     d.last = true;
                 }
-                ops = 0;
+                (ops, count) = (0, 0);
             }
-            ops = ops.saturating_add(cost);
+            (ops, count) = (ops.saturating_add(cost), count + 1);
             p.steps.push(Dispatch {
                 pipeline,
                 buffers: text.views.iter().map(|v| v.buf).collect(),

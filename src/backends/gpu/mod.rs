@@ -29,7 +29,7 @@ use crate::layout::Layout;
 use crate::plan::{
     AdapterInfo, Buf, Input, MemoryStats, Output, Plan, RunTimes, Source, Step, StorageMode, Store, Timing, TransferStats, Work,
 };
-use crate::scalar::Program;
+use crate::scalar::{Binary, Inst, Prim, Program, Unary};
 use crate::shape::Shape;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -52,8 +52,12 @@ impl GpuMachine {
         let m = GpuMachine { core, runner: Default::default(), staging: Mutex::new(None), spare: Default::default() };
         if !m.rounds_f16()? {
             m.core.soft_f16.store(true, Ordering::Relaxed);
-            lock(&m.runner).forget();
         }
+        m.core.ordered.store(true, Ordering::Relaxed);
+        if !m.keeps_nan()? {
+            m.core.ordered.store(false, Ordering::Relaxed);
+        }
+        lock(&m.runner).forget();
         Ok(Arc::new(m))
     }
 
@@ -122,16 +126,38 @@ impl GpuMachine {
             -0.0,
             f32::INFINITY,
         ];
+        let got = self.map_to_f16(&values, Program::identity(DType::F32))?;
+        Ok(values.iter().zip(got).all(|(v, g)| half::f16::from_f32(*v).to_bits() == g.to_bits()))
+    }
+
+    /// Whether the short forms of min, max and tanh give what they should for NaN and infinities. WGSL lets compilers assume that there are
+    /// none.
+    fn keeps_nan(&self) -> TensorResult<bool> {
+        let values = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e38, -1e38, 50.0, -50.0, 0.5, -0.5, -f32::NAN, 0.0, 3.0];
+        let lit = |v: f64| Inst { op: Prim::Lit(v.to_bits()), args: [0; 3], dtype: DType::F32 };
+        let inst = |op, args| Inst { op, args, dtype: DType::F32 };
+        let mut limits = Program::identity(DType::F32);
+        limits.insts.extend([lit(-2.0), inst(Prim::Binary(Binary::Max), [0, 1, 0]), lit(2.0), inst(Prim::Binary(Binary::Min), [2, 3, 0])]);
+        let mut tanh = Program::identity(DType::F32);
+        tanh.insts.push(inst(Prim::Unary(Unary::Tanh), [0; 3]));
+        let same = |got: Vec<half::f16>, f: fn(f32) -> f32| {
+            got.iter().zip(values).all(|(g, v)| if v.is_nan() { g.is_nan() } else { (g.to_f32() - f(v)).abs() < 1e-3 })
+        };
+        Ok(same(self.map_to_f16(&values, limits)?, |v| v.clamp(-2.0, 2.0)) && same(self.map_to_f16(&values, tanh)?, f32::tanh))
+    }
+
+    /// A program over f32 values, rounded to f16.
+    fn map_to_f16(&self, values: &[f32], program: Program) -> TensorResult<Vec<half::f16>> {
         let source =
             |buf, dtype| Source { buf, dtype, layout: Layout::contiguous(Shape::of(&[values.len()])), offset: None, aligned: true };
         let store = Store {
             shape: Shape::of(&[values.len()]),
-            program: Program::identity(DType::F32),
+            program,
             sources: vec![source(Buf::Input(0), DType::F32)],
             target: source(Buf::Output(0), DType::F16),
         };
         let step =
-            Step { name: "round", at: std::panic::Location::caller(), work: Work::Map, loads: vec![], stores: vec![store], params: vec![] };
+            Step { name: "check", at: std::panic::Location::caller(), work: Work::Map, loads: vec![], stores: vec![store], params: vec![] };
         let plan = Plan {
             steps: vec![step],
             inputs: vec![Input { dtype: DType::F32, written: false }],
@@ -139,13 +165,13 @@ impl GpuMachine {
             slots: vec![],
             params: 0,
         };
-        let input = self.core.upload(bytemuck::cast_slice(&values), pool::PRIVATE)?;
+        let input = self.core.upload(bytemuck::cast_slice(values), pool::PRIVATE)?;
         let output = self.core.lease(2 * values.len(), pool::PRIVATE, 0)?;
         lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[])?;
-        let mut got = vec![0u8; 2 * values.len()];
-        self.core.read(&self.staging, &output, 0, &mut got)?;
+        let mut got = vec![half::f16::ZERO; values.len()];
+        self.core.read(&self.staging, &output, 0, bytemuck::cast_slice_mut(&mut got))?;
         self.core.submits.store(0, Ordering::Relaxed);
-        Ok(values.iter().zip(got.chunks(2)).all(|(v, g)| half::f16::from_f32(*v).to_le_bytes() == g))
+        Ok(got)
     }
 
     fn own<'a>(&self, b: &'a Buffer) -> TensorResult<&'a GpuBuffer> {

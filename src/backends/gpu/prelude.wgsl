@@ -263,6 +263,11 @@ fn tl_tanh_quick(x: f32) -> f32 {
   return select(v, x, tl_isnan(x));
 }
 
+// Where NaN and infinity pass through exp and the division by themselves.
+fn tl_tanh_plain(x: f32) -> f32 {
+  return 1.0 - 2.0 / (exp(2.0 * x) + 1.0);
+}
+
 fn tl_erf_quick(x: f32) -> f32 {
   let u = min(abs(x), 4.0);
   var q = fma(-6.94673145e-05, u, 0.000319934275);

@@ -95,11 +95,12 @@ fn wrap(x: &str, d: DType) -> String {
     }
 }
 
-fn unary(op: Unary, a: &str, d: DType, quick: bool) -> TensorResult<String> {
+fn unary(op: Unary, a: &str, d: DType, Style { quick, ordered, .. }: Style<'_>) -> TensorResult<String> {
     let t = lane(d)?;
     if t == "f32" {
         return Ok(match op {
             Unary::Exp | Unary::Log | Unary::Log2 if quick => format!("{}({a})", op.name()),
+            Unary::Tanh if quick && ordered => format!("tl_tanh_plain({a})"),
             Unary::Tanh | Unary::Erf if quick => format!("tl_{}_quick({a})", op.name()),
             Unary::IsNan | Unary::IsInf => format!("u32({})", fill(op.wgsl(), a, "")),
             Unary::LogicalNot => format!("(1u - tl_true({a}))"),
@@ -136,7 +137,7 @@ fn unary(op: Unary, a: &str, d: DType, quick: bool) -> TensorResult<String> {
     Ok(wrap(&out, d))
 }
 
-fn binary(op: Binary, a: &str, b: &str, d: DType, number: [bool; 2]) -> TensorResult<String> {
+fn binary(op: Binary, a: &str, b: &str, d: DType, number: [bool; 2], (ordered, param): (bool, bool)) -> TensorResult<String> {
     let t = lane(d)?;
     if op.compares() {
         // Drivers compare for "ordered and different": a NaN must be different from everything.
@@ -144,12 +145,18 @@ fn binary(op: Binary, a: &str, b: &str, d: DType, number: [bool; 2]) -> TensorRe
     }
     if t == "f32" {
         // An argument that is a plain number needs no test for NaN.
-        let call = match op {
-            Binary::Min => "min",
-            Binary::Max => "max",
+        let (call, than) = match op {
+            Binary::Min => ("min", ">"),
+            Binary::Max => ("max", "<"),
             _ => return Ok(fill(op.wgsl(), a, b)),
         };
         return Ok(match number {
+            // Where comparisons with NaN are false, one comparison does.
+            [_, true] if ordered => format!("select({a}, {b}, {a} {than} {b})"),
+            [true, _] if ordered => format!("select({b}, {a}, {b} {than} {a})"),
+            // The second's NaN is asked for: best that of a parameter, which is the same for all elements.
+            _ if ordered && param => format!("select({b}, {a}, {b} {than} {a} || tl_isnan({a}))"),
+            _ if ordered => format!("select({a}, {b}, {a} {than} {b} || tl_isnan({b}))"),
             [_, true] => format!("select({call}({a}, {b}), {a}, tl_isnan({a}))"),
             [true, _] => format!("select({call}({a}, {b}), {b}, tl_isnan({b}))"),
             _ => fill(op.wgsl(), a, b),
@@ -208,9 +215,13 @@ pub(super) fn function(
                 }
             }
             Prim::Lit(b) => literal(f64::from_bits(b), i.dtype)?,
-            Prim::Unary(u) => unary(u, &arg(0), of(0), style.quick)?,
+            Prim::Unary(u) => unary(u, &arg(0), of(0), style)?,
             // A result is as wide as its own dtype says: bool and small integers may meet wider ones of the same compute type.
-            Prim::Binary(b) => binary(b, &arg(0), &arg(1), if b.compares() { of(0) } else { i.dtype }, [number(0), number(1)])?,
+            Prim::Binary(b) => {
+                let d = if b.compares() { of(0) } else { i.dtype };
+                let param = matches!(p.insts[i.args[0] as usize].op, Prim::Param(_));
+                binary(b, &arg(0), &arg(1), d, [number(0), number(1)], (style.ordered, param))?
+            }
             Prim::Where => format!("select({}, {}, {} != 0u)", arg(2), arg(1), arg(0)),
             Prim::Cast => cast(&arg(0), of(0), i.dtype, style.soft_f16)?,
             Prim::Philox => format!("tl_philox({}, {}, {})", arg(0), arg(1), arg(2)),

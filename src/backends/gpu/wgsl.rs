@@ -39,6 +39,8 @@ pub(super) struct Style<'a> {
     pub adapter: &'a AdapterInfo,
     /// Whether f16 is packed by integer arithmetic.
     pub soft_f16: bool,
+    /// Whether the device computes with NaN and infinities as IEEE says, found out when it was opened.
+    pub ordered: bool,
     /// Whether each buffer is bound once.
     pub sparing: bool,
     /// Whether a program's result is rounded to 16 bits, so that quicker forms of slow functions do.

@@ -1,0 +1,167 @@
+//! `tl bench run` and `tl bench compare`: the library's suites of single operations, saved, plotted, and two runs compared.
+
+use crate::output::{self, Failure};
+use crate::{Global, table};
+use clap::Args;
+use serde_json::json;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use tensorlogic::Device;
+use tensorlogic::measure::{self, Environment, Limits, Options, Record, Verdict};
+
+/// Products, elementwise work, sums, transfers, activations, and what fusion, pool and batches gain
+#[derive(Args)]
+#[command(
+    after_help = "Every time is shown beside the least that this machine's limits allow, which are measured first. Samples end with a value read back
+and checked; GPU (ms) is the GPU's own clock.
+
+Examples:
+  tl bench run                                   every category
+  tl bench run --category sum --device vulkan
+  tl bench run --save a.jsonl --plot a.svg       lines are appended, so that runs of two versions can take turns
+  tl bench run --suite floors                    the bounds that must be kept"
+)]
+pub struct RunArgs {
+    /// metal (the categories) or floors (the bounds)
+    #[arg(long, default_value = "metal", value_parser = ["metal", "floors"])]
+    suite: String,
+    /// Only categories whose heading contains this
+    #[arg(long, default_value = "")]
+    category: String,
+    /// Where to run: auto, cpu, gpu, vulkan, metal or dx12; the last four also with an index, as vulkan:1
+    #[arg(long, env = "TL_DEVICE", default_value = "auto")]
+    device: String,
+    /// Samples of each clock
+    #[arg(long)]
+    samples: Option<usize>,
+    /// Few samples and small sizes, to see that everything works
+    #[arg(long)]
+    quick: bool,
+    /// Append the measurements to this file as lines of JSON
+    #[arg(long)]
+    save: Option<PathBuf>,
+    /// Write a roofline plot of them: FILE.svg or FILE.html
+    #[arg(long)]
+    plot: Option<PathBuf>,
+}
+
+/// Tell real changes between two files of measurements from noise
+#[derive(Args)]
+#[command(
+    after_help = "A change is real where both hold: a Mann-Whitney U test of the samples gives p < 0.01, and the medians differ by more than the noise:
+three median deviations of the samples, or the range of repeated runs' medians, and 1 % at least. Runs that take turns show the most:
+
+  for i in 1 2 3 4; do ./tl-before bench run --save a.jsonl; ./tl-after bench run --save b.jsonl; done
+  tl bench compare a.jsonl b.jsonl --fail-on-regression 5"
+)]
+pub struct CompareArgs {
+    /// The measurements before
+    before: PathBuf,
+    /// The measurements after
+    after: PathBuf,
+    /// Exit with 1 where something became slower by more than this many percent
+    #[arg(long, value_name = "PCT")]
+    fail_on_regression: Option<f64>,
+}
+
+/// Runs `bench run`.
+pub fn run(args: &RunArgs, global: Global) -> Result<(), Failure> {
+    let device = Device::open(&args.device)?;
+    let mut options = if args.quick { Options::quick() } else { Options::new() };
+    options.samples = args.samples.unwrap_or(options.samples).max(1);
+    if !global.json {
+        output::result(&Environment::of(&device).line())?;
+    }
+    let records = if args.suite == "floors" {
+        let (floors, records) = measure::floors(&device, &options, &mut |_| {})?;
+        for f in &floors {
+            let line = if global.json {
+                json!({ "name": f.name, "what": f.what, "seconds": f.seconds, "value": f.value, "unit": f.unit, "met": f.met() })
+                    .to_string()
+            } else {
+                f.to_string()
+            };
+            output::result(&line)?;
+        }
+        records
+    } else {
+        let progress = |r: &Record| {
+            if !global.quiet && !global.json {
+                output::note(&format!("{} {}", r.operation, r.size));
+            }
+        };
+        let records = measure::suite(&device, &options, &args.category, &mut { progress })?;
+        if records.is_empty() {
+            return Err(Failure::Usage(format!("--category {}: want a part of one of {}", args.category, measure::CATEGORIES.join(", "))));
+        }
+        if global.json {
+            records.iter().try_for_each(|r| output::result(&r.to_json().to_string()))?;
+        } else {
+            output::result(measure::table(&records).trim_end())?;
+        }
+        records
+    };
+    if let Some(path) = &args.save {
+        let failed = |e: std::io::Error| Failure::Error(format!("{}: {e}", path.display()));
+        let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(failed)?;
+        for r in &records {
+            writeln!(file, "{}", r.to_json()).map_err(failed)?;
+        }
+    }
+    if let Some(path) = &args.plot {
+        let mut limits = Limits::new(&device, options);
+        let (bandwidth, compute) = (limits.copy_bandwidth()? * 1e-9, limits.operations()? * 1e-9);
+        let page = if path.extension().is_some_and(|e| e == "html") { measure::html } else { measure::svg };
+        let text = page(&records, bandwidth, compute);
+        std::fs::write(path, text).map_err(|e| Failure::Error(format!("{}: {e}", path.display())))?;
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<Record>, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|e| Failure::Error(format!("{}: {e}", path.display())))?;
+    measure::read_records(&text).map_err(|e| Failure::Error(format!("{}: {e}", path.display())))
+}
+
+/// Runs `bench compare`.
+pub fn compare(args: &CompareArgs, global: Global) -> Result<(), Failure> {
+    let changes = measure::compare(&read(&args.before)?, &read(&args.after)?);
+    if changes.is_empty() {
+        return Err(Failure::Error("the files have no operation, size and device in common".into()));
+    }
+    let word = |v: Verdict| match v {
+        Verdict::Faster => "faster",
+        Verdict::Slower => "slower",
+        Verdict::Same => "same",
+    };
+    if global.json {
+        for c in &changes {
+            let line = json!({ "name": c.name, "before": c.before, "after": c.after, "change": c.relative(), "noise": c.noise, "p": c.p,
+                "verdict": word(c.verdict) });
+            output::result(&line.to_string())?;
+        }
+    } else {
+        let head = ["operation", "before (ms)", "after (ms)", "change", "noise", "p", ""].map(String::from).to_vec();
+        let row = |c: &measure::Change| {
+            let number = |v: f64| format!("{:.5}", v * 1e3);
+            let percent = |v: f64| format!("{:+.1} %", v * 100.0);
+            let noise = format!("{:.1} %", c.noise * 100.0);
+            vec![
+                c.name.clone(),
+                number(c.before),
+                number(c.after),
+                percent(c.relative()),
+                noise,
+                format!("{:.4}", c.p),
+                word(c.verdict).into(),
+            ]
+        };
+        let rows: Vec<Vec<String>> = std::iter::once(head).chain(changes.iter().map(row)).collect();
+        table::lines(&rows, &[1, 2, 3, 4, 5]).iter().try_for_each(|l| output::result(l))?;
+    }
+    let Some(most) = args.fail_on_regression else { return Ok(()) };
+    let slower = |c: &&measure::Change| c.verdict == Verdict::Slower && c.relative() * 100.0 > most;
+    let names: Vec<String> = changes.iter().filter(slower).map(|c| c.name.clone()).collect();
+    if names.is_empty() { Ok(()) } else { Err(Failure::Error(format!("slower by more than {most} %: {}", names.join(", ")))) }
+}
