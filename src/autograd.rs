@@ -192,7 +192,7 @@ pub fn checkpoint(f: impl Fn(&[Tensor]) -> TensorResult<Tensor> + Send + Sync + 
         let create_graph = Mode::current().grad;
         let track = Mode { grad: true, at: Some(at) };
         // Aliases that wait for the gradient: what is computed from them is computed again, and not before it is needed.
-        let again: Vec<Tensor> = kept.iter().map(|t| track.run(|| t.alias(&[g.clone()], Extra::default(), at))).collect();
+        let again: Vec<Tensor> = kept.iter().map(|t| track.run(|| t.alias(std::slice::from_ref(g), Extra::default(), at))).collect();
         let y = track.run(|| f(&again))?;
         if !y.node.tracked {
             return Ok(vec![None; kept.len()]);
@@ -497,7 +497,7 @@ fn through_view(layout: &Layout, base: &Meta, g: &Tensor) -> TensorResult<Part> 
         }
     }
     g = g.reshape(&dims.iter().map(|d| d.0 as isize).collect::<Vec<_>>())?;
-    dims.sort_by(|a, b| b.1.cmp(&a.1));
+    dims.sort_by_key(|d| std::cmp::Reverse(d.1));
     g = g.permute(&dims.iter().map(|d| d.2).collect::<Vec<_>>())?;
     let mut reach = 0;
     let mut separate = true;

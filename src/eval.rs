@@ -612,6 +612,17 @@ impl Tensor {
         Ok(Download { pending, dtype: self.dtype() })
     }
 
+    /// As [`Tensor::to_vec_of`] for threads that must not block: an executor's, or a browser's only one. The work is submitted when this
+    /// is first polled; the executor is free until it is done.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::to_vec_of`].
+    pub async fn to_vec_async<T: Element>(&self) -> TensorResult<Vec<T>> {
+        let download = self.download()?;
+        self.device().machine().done().await;
+        download.wait()
+    }
+
     /// The one element, as f64.
     ///
     /// # Errors

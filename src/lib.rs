@@ -41,3 +41,31 @@ pub use error::{TensorError, TensorResult};
 pub use ops::random::Rng;
 pub use shape::Shape;
 pub use tensor::Tensor;
+
+/// Pages whose code blocks are run with the tests.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../docs/custom-kernels.md")]
+    mod custom_kernels {}
+    #[doc = include_str!("../docs/guide/1-fusion.md")]
+    mod fusion {}
+    #[doc = include_str!("../docs/guide/2-memory.md")]
+    mod memory {}
+    #[doc = include_str!("../docs/guide/3-batches.md")]
+    mod batches {}
+    #[doc = include_str!("../docs/guide/4-precision.md")]
+    mod precision {}
+    #[doc = include_str!("../docs/guide/5-transfers.md")]
+    mod transfers {}
+    #[doc = include_str!("../docs/guide/6-profiling.md")]
+    mod profiling {}
+    #[doc = include_str!("../docs/guide/7-patterns.md")]
+    mod patterns {}
+    #[doc = include_str!("../docs/guide/9-troubleshooting.md")]
+    mod troubleshooting {}
+    #[doc = include_str!("../docs/guide/10-custom-kernels.md")]
+    mod guide_custom_kernels {}
+    #[cfg(feature = "gpu")]
+    #[doc = include_str!("../docs/metal.md")]
+    mod metal {}
+}

@@ -87,13 +87,13 @@ impl Device {
 
     /// Runs `work` and gives what it returns with what ran on this device meanwhile.
     ///
-    /// ```
+    /// ```standalone_crate
     /// # use tensorlogic::{DType, Device, Tensor};
     /// let device = Device::cpu();
     /// let x = Tensor::ones(&[1000], DType::F32, &device)?;
-    /// let (sum, profile) = device.profile(|| x.mul(2.0)?.sum_all()?.item())?;
+    /// let (sum, profile) = device.profile(|| x.add(1.0)?.sum_all()?.item())?;
     /// assert_eq!(sum, 2000.0);
-    /// assert_eq!(profile.rows()[0].op, "sum +1"); // the product went into the sum
+    /// assert_eq!(profile.rows()[0].op, "sum +1"); // the addition went into the sum
     /// println!("{profile}");
     /// # Ok::<(), tensorlogic::TensorError>(())
     /// ```

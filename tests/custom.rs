@@ -160,10 +160,28 @@ fn a_definition_serves_where_a_form_is_missing() {
 }
 
 #[test]
+fn gradients_are_the_definitions() {
+    for d in devices() {
+        let mut rng = Rng::new(2);
+        let [a, b] = [0; 2].map(|_| rng.normal(&[6, 10], DType::F32, &d).unwrap());
+        let (x, y) = (a.requires_grad().unwrap(), b.requires_grad().unwrap());
+        let out = BLEND.apply(&[&x, &y], &[0.5, 2.0]).unwrap().tanh().unwrap().sum_all().unwrap();
+        let got = tensorlogic::autograd::grad(&[&out], &[&x, &y], &Default::default()).unwrap();
+        let slope: Vec<f64> = values(&a).iter().zip(values(&b)).map(|(a, b)| 1.0 - (a * 0.5 + b * b * 2.0).tanh().powi(2)).collect();
+        close(&got[0], &slope.iter().map(|s| s * 0.5).collect::<Vec<_>>());
+        close(&got[1], &slope.iter().zip(values(&b)).map(|(s, b)| s * 4.0 * b).collect::<Vec<_>>());
+        // Without a definition there is no gradient, and it says so.
+        let out = SPREAD.apply(&[&x, &b.narrow(0, 0, 1).unwrap().reshape(&[10]).unwrap()], &[]).unwrap().sum_all().unwrap();
+        let e = tensorlogic::autograd::grad(&[&out], &[&x], &Default::default()).unwrap_err().to_string();
+        assert!(e.contains("spread"), "{e}");
+    }
+}
+
+#[test]
 fn mistakes_are_errors_that_name_the_operation() {
     #[track_caller]
     fn says(r: TensorResult<Tensor>, what: &str) {
-        let e = r.err().expect("an error").to_string();
+        let e = r.expect_err("an error").to_string();
         assert!(e.contains(what) && e.contains("custom.rs:"), "{e}");
     }
     for d in devices() {

@@ -105,3 +105,44 @@ fn errors_name_the_users_line() {
     check_error(Device::open("abacus").unwrap_err(), &["abacus"]);
     eval_all(&[&a]).unwrap();
 }
+
+#[test]
+fn values_can_be_awaited() {
+    use std::future::Future;
+    use std::task::{Context, Poll, Waker};
+    for d in [Some(Device::cpu()), gpu()].into_iter().flatten() {
+        let n = 300_000;
+        let x = Tensor::arange(0.0, n as f64, 1.0, DType::F32, &d).unwrap().mul(0.5).unwrap();
+        let y = Tensor::ones(&[2], DType::I32, &d).unwrap();
+        // Two at once on one thread, each polled in turn.
+        let (mut a, mut b) = (Box::pin(x.to_vec_async::<f32>()), Box::pin(y.to_vec_async::<i32>()));
+        let mut context = Context::from_waker(Waker::noop());
+        let (mut left, mut right) = (None, None);
+        for _ in 0..10_000_000 {
+            if left.is_none()
+                && let Poll::Ready(v) = a.as_mut().poll(&mut context)
+            {
+                left = Some(v.unwrap());
+            }
+            if right.is_none()
+                && let Poll::Ready(v) = b.as_mut().poll(&mut context)
+            {
+                right = Some(v.unwrap());
+            }
+            if left.is_some() && right.is_some() {
+                break;
+            }
+        }
+        assert_eq!(right.unwrap(), [1, 1]);
+        assert!(left.unwrap().iter().enumerate().all(|(i, v)| *v == i as f32 * 0.5));
+        let e = {
+            let mut f = Box::pin(x.to_vec_async::<i32>());
+            loop {
+                if let Poll::Ready(r) = f.as_mut().poll(&mut context) {
+                    break r.unwrap_err().to_string();
+                }
+            }
+        };
+        assert!(e.contains("not i32"), "{e}");
+    }
+}

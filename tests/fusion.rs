@@ -219,3 +219,21 @@ fn fused_names_report_the_users_line() {
         assert!(text.contains("tests/fusion.rs"), "{text}");
     }
 }
+
+#[test]
+fn constants_go_into_products() {
+    for device in devices() {
+        for (m, k, n) in [(1, 8, 3), (5, 12, 7), (40, 33, 70)] {
+            let x = Tensor::from_vec((0..m * k).map(|v| v as f32).collect(), &[m, k], &device).unwrap();
+            let rows: Vec<f64> = (0..m).map(|i| (0..k).map(|e| (i * k + e) as f64).sum()).collect();
+            for value in [0.0, 2.0] {
+                let w = || Tensor::full(value, &[k, n], DType::F32, &device);
+                let y = x.matmul(&w().unwrap()).unwrap();
+                let got = y.to_vec().unwrap();
+                assert!((0..m * n).all(|p| f64::from(got[p]) == rows[p / n] * value), "{m} {k} {n} on {}", device.name());
+                let turned = w().unwrap().t().unwrap().matmul(&x.t().unwrap()).unwrap().to_vec().unwrap();
+                assert!((0..m * n).all(|p| f64::from(turned[p]) == rows[p % m] * value), "{m} {k} {n} turned on {}", device.name());
+            }
+        }
+    }
+}

@@ -1,35 +1,43 @@
-//! Every WGSL file validates alone and translates to SPIR-V and to Metal's language.
+//! Every kernel, written by hand or generated, in every element type, validates and translates to SPIR-V and to Metal's language.
+#![cfg(feature = "gpu")]
 
-use naga::back::{msl, spv};
-use naga::valid::{Capabilities, ValidationFlags, Validator};
+#[path = "../xtask/src/samples.rs"]
+mod samples;
+
+use samples::{adapters, files, generated, translate};
 use std::path::Path;
 
-/// Parses, validates and translates one file.
-fn check(path: &Path) {
-    let text = std::fs::read_to_string(path).unwrap();
-    let module = naga::front::wgsl::parse_str(&text)
-        .unwrap_or_else(|e| panic!("{}", e.emit_to_string_with_path(&text, &path.display().to_string())));
-    let info = Validator::new(ValidationFlags::all(), Capabilities::all())
-        .validate(&module)
-        .unwrap_or_else(|e| panic!("{}", e.emit_to_string_with_path(&text, &path.display().to_string())));
-    spv::write_vec(&module, &info, &spv::Options { lang_version: (1, 3), ..Default::default() }, None)
-        .unwrap_or_else(|e| panic!("{}: SPIR-V: {e}", path.display()));
-    let options = msl::Options { lang_version: (3, 0), fake_missing_bindings: true, ..Default::default() };
-    let (source, _) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default())
-        .unwrap_or_else(|e| panic!("{}: MSL: {e}", path.display()));
-    assert!(source.contains("metal"), "{}", path.display());
+#[track_caller]
+fn check(text: &str, name: &str) {
+    let t = translate(text, name).unwrap_or_else(|e| panic!("{e}"));
+    assert!(t.msl.contains("#include <metal_stdlib>"), "{name}");
+    // The magic number of SPIR-V, and more than a header.
+    assert!(t.spirv[0] == 0x0723_0203 && t.spirv.len() > 20, "{name}");
 }
 
 #[test]
-fn every_kernel_translates() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops");
-    let mut seen = 0;
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|e| e == "wgsl") {
-            check(&path);
-            seen += 1;
-        }
+fn every_file_translates() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let all = files(&source).unwrap();
+    for path in &all {
+        check(&std::fs::read_to_string(path).unwrap(), &path.display().to_string());
     }
-    assert!(seen >= 6, "only {seen} kernels were found");
+    let has = |name: &str| all.iter().any(|p| p.ends_with(name));
+    assert!(["ops/matmul.wgsl", "metal/add_kernel.wgsl", "backends/gpu/prelude.wgsl"].iter().all(|n| has(n)), "{all:?}");
+}
+
+#[test]
+fn every_generated_kernel_translates() {
+    for (kind, adapter) in adapters() {
+        let kernels = generated(&adapter).unwrap();
+        for (name, k) in &kernels {
+            check(&k.wgsl, &format!("{kind}/{name} ({})", k.name));
+            assert!(k.wgsl.contains("fn main(") && (kind != "plain" || !k.wgsl.contains("subgroup")), "{kind}/{name}");
+        }
+        for op in ["matmul", "softmax", "log_softmax", "rms_norm", "layer_norm", "attention", "index_select", "index_add", "sum", "argmin"]
+        {
+            assert!(kernels.iter().any(|(_, k)| k.name == op), "no {op} among the samples");
+        }
+        assert!(kernels.len() > 200, "{kind}: only {} kernels", kernels.len());
+    }
 }

@@ -260,6 +260,47 @@ fn everything_is_given_back() {
 }
 
 #[test]
+fn storage_modes_are_what_was_asked_for_and_change_no_result() {
+    use MTLResourceOptions::*;
+    use tensorlogic::device::StorageMode;
+    let Some(b) = backend() else { return };
+    let ops = MetalOps::new(b.clone()).unwrap();
+    let data = noise(50_000, 7);
+    let want: Vec<f64> = data.iter().map(|x| x.max(0.0) as f64).collect();
+    for from in [StorageModeShared, StorageModePrivate, StorageModeManaged] {
+        for to in [StorageModeShared, StorageModePrivate, StorageModeManaged] {
+            let x = b.create_buffer_with_data(&data, from).unwrap();
+            let y = b.create_buffer(4 * data.len(), to).unwrap();
+            assert_eq!((x.resource_options(), y.resource_options()), (from, to));
+            // Shared memory is there or not; the other modes are the GPU's own.
+            assert!(from == StorageModeShared || x.storage_mode() == StorageMode::Private);
+            ops.relu(&x, &y, data.len()).unwrap();
+            let mut got = vec![0.0f32; data.len()];
+            b.copy_buffer_to_host(&y, &mut got).unwrap();
+            close(&got, &want, 0.0);
+            // Written again while a kernel may still read the old content: it must have seen that.
+            ops.relu(&x, &y, data.len()).unwrap();
+            b.copy_host_to_buffer(&vec![5.0f32; data.len()], &x).unwrap();
+            b.copy_buffer_to_host(&y, &mut got).unwrap();
+            close(&got, &want, 0.0);
+        }
+    }
+}
+
+#[test]
+fn a_write_ends_where_its_data_does() {
+    let Some(b) = backend() else { return };
+    let buffer = b.create_buffer_with_data(&[7u8; 12], SHARED).unwrap();
+    for n in [0usize, 1, 2, 3, 4, 5, 7, 11] {
+        b.copy_host_to_buffer(&[7u8; 12], &buffer).unwrap();
+        b.copy_host_to_buffer(&vec![1u8; n], &buffer).unwrap();
+        let mut got = [0u8; 12];
+        b.copy_buffer_to_host(&buffer, &mut got).unwrap();
+        assert_eq!(got, std::array::from_fn(|i| if i < n { 1 } else { 7 }), "{n} bytes");
+    }
+}
+
+#[test]
 fn threads_share_a_backend() {
     let Some(b) = backend() else { return };
     let ops = MetalOps::new(b.clone()).unwrap();

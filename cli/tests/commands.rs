@@ -239,36 +239,6 @@ fn inspect_and_devices() {
 }
 
 #[test]
-fn doctor_shows_settings_memory_and_problems() {
-    let plain = |args: &[&str]| {
-        let mut c = plain(args);
-        c.env_remove("TL_MEM_LIMIT").env_remove("TL_CACHE_LIMIT");
-        c
-    };
-    let text = check(plain(&["doctor"]), "", 0, "settings", "");
-    for part in ["TL_MEM_LIMIT", "TL_OFFLINE", "= 1", "kept for reuse at most", "set_memory_limit"] {
-        assert!(text.contains(part), "no {part} in\n{text}");
-    }
-    let mut wrong = plain(&["doctor", "--json"]);
-    wrong.env("TL_MEM_LIMIT", "lots").env("TL_MEN_LIMIT", "1G").env("TL_CACHE_LIMIT", "64M");
-    let v: serde_json::Value = serde_json::from_str(&check(wrong, "", 0, "", "")).unwrap();
-    let problems = v["problems"].to_string();
-    assert!(problems.contains("no amount of memory") && problems.contains("did you mean TL_MEM_LIMIT?"), "{problems}");
-    assert_eq!(v["variables"]["TL_CACHE_LIMIT"], "64M");
-    let limited = || {
-        let mut c = plain(&["doctor", "--json"]);
-        c.env("TL_MEM_LIMIT", "1G").env("TL_CACHE_LIMIT", "64M");
-        c
-    };
-    let v: serde_json::Value = serde_json::from_str(&check(limited(), "", 0, "", "")).unwrap();
-    assert_eq!(
-        (v["cpu"]["memory"]["limit_bytes"].as_u64(), v["cpu"]["memory"]["cache_limit_bytes"].as_u64()),
-        (Some(1 << 30), Some(64 << 20))
-    );
-    assert!(v["cpu"]["memory"]["total_bytes"].as_u64() > Some(0));
-}
-
-#[test]
 fn suites_are_measured_saved_compared_and_plotted() {
     let folder = std::env::temp_dir().join(format!("tl-suites-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -306,4 +276,34 @@ fn suites_are_measured_saved_compared_and_plotted() {
     check(plain(&["bench", "compare", &b, &a, "--fail-on-regression", "0"]), "", 0, "", "");
     check(plain(&["bench", "compare", &a, &svg]), "", 1, "", "line 1");
     let _ = std::fs::remove_dir_all(folder);
+}
+
+#[test]
+fn doctor_shows_settings_memory_and_problems() {
+    let plain = |args: &[&str]| {
+        let mut c = plain(args);
+        c.env_remove("TL_MEM_LIMIT").env_remove("TL_CACHE_LIMIT");
+        c
+    };
+    let text = check(plain(&["doctor"]), "", 0, "settings", "");
+    for part in ["TL_MEM_LIMIT", "TL_OFFLINE", "= 1", "kept for reuse at most", "set_memory_limit"] {
+        assert!(text.contains(part), "no {part} in\n{text}");
+    }
+    let mut wrong = plain(&["doctor", "--json"]);
+    wrong.env("TL_MEM_LIMIT", "lots").env("TL_MEN_LIMIT", "1G").env("TL_CACHE_LIMIT", "64M");
+    let v: serde_json::Value = serde_json::from_str(&check(wrong, "", 0, "", "")).unwrap();
+    let problems = v["problems"].to_string();
+    assert!(problems.contains("no amount of memory") && problems.contains("did you mean TL_MEM_LIMIT?"), "{problems}");
+    assert_eq!(v["variables"]["TL_CACHE_LIMIT"], "64M");
+    let limited = || {
+        let mut c = plain(&["doctor", "--json"]);
+        c.env("TL_MEM_LIMIT", "1G").env("TL_CACHE_LIMIT", "64M");
+        c
+    };
+    let v: serde_json::Value = serde_json::from_str(&check(limited(), "", 0, "", "")).unwrap();
+    assert_eq!(
+        (v["cpu"]["memory"]["limit_bytes"].as_u64(), v["cpu"]["memory"]["cache_limit_bytes"].as_u64()),
+        (Some(1 << 30), Some(64 << 20))
+    );
+    assert!(v["cpu"]["memory"]["total_bytes"].as_u64() > Some(0));
 }

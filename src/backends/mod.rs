@@ -135,6 +135,9 @@ impl PendingRead {
     }
 }
 
+/// Ready when submitted work is done.
+pub type Submitted = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Runs plans. All methods may be called from any thread; `eval.rs` sees to it that one plan runs at a time.
 pub trait Machine: Send + Sync {
     /// The device as people know it, e.g. `cpu (2 threads, avx512)` or `NVIDIA H100 (vulkan)`.
@@ -184,6 +187,10 @@ pub trait Machine: Send + Sync {
     /// What was moved between host and device.
     fn transfers(&self) -> TransferStats {
         TransferStats::default()
+    }
+    /// Ready when what was submitted so far is done: [`Machine::synchronize`] for threads that must not block.
+    fn done(&self) -> Submitted {
+        Box::pin(std::future::ready(()))
     }
     /// Waits for what was submitted.
     fn synchronize(&self) -> TensorResult<()>;

@@ -98,7 +98,17 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// [`TensorError::Invalid`] when the buffer is shorter than `data` or another backend's.
     fn copy_host_to_buffer<T: Element>(&self, data: &[T], buffer: &StorageBuffer) -> TensorResult<()> {
         self.opened().check("copy_host_to_buffer", buffer, size_of_val(data))?;
-        self.opened().machine.write(&buffer.memory, 0, bytemuck::cast_slice(data))
+        let (machine, bytes): (_, &[u8]) = (&self.opened().machine, bytemuck::cast_slice(data));
+        let (whole, rest) = bytes.split_at(bytes.len() & !3);
+        machine.write(&buffer.memory, 0, whole)?;
+        if !rest.is_empty() {
+            // Words are written whole: the bytes behind the last one stay what they are.
+            let mut word = [0u8; 4];
+            machine.read(&buffer.memory, whole.len(), &mut word)?;
+            word[..rest.len()].copy_from_slice(rest);
+            machine.write(&buffer.memory, whole.len(), &word)?;
+        }
+        Ok(())
     }
 
     /// Waits for the kernels that were dispatched.
@@ -178,7 +188,7 @@ impl Opened {
         if bytes > isize::MAX as usize {
             return Err(TensorError::Invalid(format!("a buffer of {bytes} bytes")));
         }
-        Ok(StorageBuffer { memory: self.machine.alloc(bytes)?, bytes, options, dtype: None, owner: self.number })
+        Ok(StorageBuffer { memory: self.machine.alloc_as(bytes, options.into())?, bytes, options, dtype: None, owner: self.number })
     }
 
     /// Fails unless the buffer is this backend's and has this many bytes.

@@ -2,8 +2,10 @@
 
 use crate::backends::Buffer;
 use crate::dtype::DType;
+use crate::plan::StorageMode;
 
-/// Where a buffer's memory lies, by the names of Apple's `metal` crate.
+/// Where a buffer's memory lies, by the names of Apple's `metal` crate. [`StorageMode`] says what each is on each interface; where the
+/// adapter has no memory of the kind asked for, [`StorageBuffer::storage_mode`] tells what it got.
 #[allow(non_camel_case_types)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum MTLResourceOptions {
@@ -14,6 +16,16 @@ pub enum MTLResourceOptions {
     StorageModePrivate,
     /// For data that each side keeps a copy of (Intel Macs).
     StorageModeManaged,
+}
+
+impl From<MTLResourceOptions> for StorageMode {
+    fn from(options: MTLResourceOptions) -> StorageMode {
+        match options {
+            MTLResourceOptions::StorageModeShared => StorageMode::Shared,
+            MTLResourceOptions::StorageModePrivate => StorageMode::Private,
+            MTLResourceOptions::StorageModeManaged => StorageMode::Managed,
+        }
+    }
 }
 
 /// Memory of a GPU. Clones share it; it goes back to the backend's pool when the last clone is dropped.
@@ -38,6 +50,13 @@ impl StorageBuffer {
     /// The storage mode that it was asked for with.
     pub fn resource_options(&self) -> MTLResourceOptions {
         self.options
+    }
+    /// The kind of memory that it got.
+    pub fn storage_mode(&self) -> StorageMode {
+        match &self.memory {
+            Buffer::Gpu(b) if b.is_shared() => StorageMode::Shared,
+            _ => StorageMode::Private,
+        }
     }
     /// Whether both are the same memory.
     pub fn same(&self, other: &StorageBuffer) -> bool {

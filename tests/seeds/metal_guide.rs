@@ -1,7 +1,9 @@
 //! The blocks of the Metal GPU optimization guide.
 
 use super::*;
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use tensorlogic::device::{BufferPool, MetalDevice};
 use tensorlogic::ops::Activation;
 use tensorlogic::ops::custom::CustomOp;
@@ -85,7 +87,8 @@ fn affine_transformation() -> TensorResult<()> {
 #[test]
 fn activation_types() -> TensorResult<()> {
     let _turn = turn();
-    let means: [(Activation, u32, fn(f64) -> f64); 3] = [
+    type Meaning = (Activation, u32, fn(f64) -> f64);
+    let means: [Meaning; 3] = [
         (Activation::None, 0, |x| x),          // No activation (just matmul)
         (Activation::ReLU, 1, |x| x.max(0.0)), // ReLU: max(x, 0)
         (Activation::GELU, 2, gelu),           // GELU approximation
@@ -101,9 +104,9 @@ fn activation_types() -> TensorResult<()> {
     Ok(())
 }
 
-/// A computed tensor of `n` bytes, so that its memory comes from the pool: `from_vec` may read the caller's vector in place.
-fn bytes(value: u8, n: usize, device: &Device) -> TensorResult<Tensor> {
-    let t = Tensor::full(value as f64, &[n], tensorlogic::DType::U8, device)?;
+/// A buffer of this many ones, computed: what the host brings may stay in the host's memory.
+fn buffer(bytes: usize, device: &Device) -> TensorResult<Tensor> {
+    let t = Tensor::ones(&[bytes], tensorlogic::DType::U8, device)?;
     t.eval()?;
     Ok(t)
 }
@@ -118,7 +121,7 @@ fn how_buffer_pooling_works() -> TensorResult<()> {
         // The pool as the guide draws it: HashMap<size, Vec<Buffer>>.
         let mut pool: HashMap<usize, Vec<Tensor>> = HashMap::new();
         for size in [1 << 20, 1 << 20, 3 << 20] {
-            let buffer = bytes(1, size, &device)?;
+            let buffer = buffer(size, &device)?;
             pool.entry(size).or_default().push(buffer);
         }
         let full = device.buffer_pool_stats();
@@ -130,10 +133,10 @@ fn how_buffer_pooling_works() -> TensorResult<()> {
         assert_eq!((kept.total_pooled, kept.size_classes), (3, 2));
         assert!(kept.total_memory >= 5 << 20);
         // … and taken from it (fast path).
-        let again = bytes(2, 3 << 20, &device)?;
+        let again = buffer(3 << 20, &device)?;
         let reused = device.buffer_pool_stats();
         assert_eq!((reused.reuse_count - kept.reuse_count, reused.total_pooled, reused.size_classes), (1, 2, 1));
-        assert_eq!(again.sum_all()?.item()?, (6 << 20) as f64);
+        assert_eq!(again.sum_all()?.item()?, (3 << 20) as f64);
     }
     Ok(())
 }
@@ -173,7 +176,7 @@ fn buffer_pool_configuration() -> TensorResult<()> {
     let _turn = turn();
     let drop_many = |device: &Device, count: usize| -> TensorResult<usize> {
         device.buffer_pool().clear();
-        let all = (0..count).map(|_| Tensor::from_vec(vec![0u8; 1 << 16], &[1 << 16], device)).collect::<TensorResult<Vec<_>>>()?;
+        let all = (0..count).map(|_| buffer(1 << 16, device)).collect::<TensorResult<Vec<_>>>()?;
         drop(all);
         Ok(device.buffer_pool_stats().total_pooled)
     };
@@ -200,7 +203,7 @@ fn memory_management() -> TensorResult<()> {
         let fill = || -> TensorResult<()> {
             device.buffer_pool().clear();
             let sizes = [1024usize, 1024, 1 << 20, 4 << 20];
-            let all = sizes.iter().map(|&n| bytes(0, n, &device)).collect::<TensorResult<Vec<_>>>()?;
+            let all = sizes.iter().map(|&n| buffer(n, &device)).collect::<TensorResult<Vec<_>>>()?;
             drop(all);
             Ok(())
         };
@@ -515,6 +518,108 @@ fn neural_network_forward_pass() -> TensorResult<()> {
     Ok(())
 }
 
+/// What the training loop leaves open: a model with one weight, data in batches, a loss and an optimizer.
+mod training {
+    use super::*;
+    use tensorlogic::DType;
+    use tensorlogic::ops::loss::Reduction;
+
+    pub struct Batch {
+        pub x: Tensor,
+        pub y: Tensor,
+    }
+
+    pub struct Linear(pub Rc<RefCell<Tensor>>);
+    impl Linear {
+        pub fn new(device: &Device) -> TensorResult<Linear> {
+            Ok(Linear(Rc::new(RefCell::new(Tensor::zeros(&[8, 2], DType::F32, device)?.requires_grad()?))))
+        }
+        pub fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
+            x.matmul(&self.0.borrow())
+        }
+    }
+
+    /// Gradient descent with steps of a tenth.
+    pub struct Sgd(pub Rc<RefCell<Tensor>>);
+    impl Sgd {
+        pub fn step(&self) -> TensorResult<()> {
+            let next = {
+                let w = self.0.borrow();
+                let gradient = w.grad().ok_or_else(|| TensorError::Invalid("no gradient".into()))?;
+                w.detach().sub(&gradient.mul(0.1)?)?
+            };
+            next.eval()?;
+            *self.0.borrow_mut() = next.requires_grad()?;
+            Ok(())
+        }
+        pub fn zero_grad(&self) -> TensorResult<()> {
+            self.0.borrow().zero_grad();
+            Ok(())
+        }
+    }
+
+    pub fn mse_loss(predictions: &Tensor, y: &Tensor) -> TensorResult<Tensor> {
+        predictions.mse_loss(y, Reduction::Mean)
+    }
+}
+
+/// Section 7, "Training Loop".
+#[test]
+fn training_loop() -> TensorResult<()> {
+    use tensorlogic::DType;
+    use training::{Batch, Linear, Sgd, mse_loss};
+    let _turn = turn();
+    for device in devices() {
+        let truth = random(&[8, 2], 0.9, &device).cast(DType::F32)?;
+        let dataloader: Vec<Batch> = (0..5)
+            .map(|i| {
+                let x = random(&[32, 8], i as f64, &device).cast(DType::F32)?;
+                let y = x.matmul(&truth)?;
+                tensorlogic::eval::eval_all(&[&x, &y])?;
+                Ok(Batch { x, y })
+            })
+            .collect::<TensorResult<_>>()?;
+        let model = Linear::new(&device)?;
+        let optimizer = Sgd(model.0.clone());
+        let (epochs, mut first, mut last) = (60, f64::NAN, f64::NAN);
+        let before = device.buffer_pool_stats();
+
+        // Optimized training loop
+        for epoch in 0..epochs {
+            for batch in &dataloader {
+                // Forward pass with fused ops
+                let predictions = model.forward(&batch.x)?;
+
+                // Compute loss
+                let loss = mse_loss(&predictions, &batch.y)?;
+
+                // Backward pass (buffers automatically pooled)
+                loss.backward()?;
+
+                // Optimizer step (reuses buffers)
+                optimizer.step()?;
+                optimizer.zero_grad()?;
+                last = loss.item()?;
+                if epoch == 0 && first.is_nan() {
+                    first = last;
+                }
+            }
+        }
+
+        // Check buffer pool efficiency
+        let stats = device.buffer_pool_stats();
+        println!("Reuse rate: {:.1}%", 100.0 * stats.reuse_count as f64 / stats.allocation_count as f64);
+        let (reused, asked) = (stats.reuse_count - before.reuse_count, stats.allocation_count - before.allocation_count);
+        assert!(asked > 0 && reused as f64 >= 0.95 * asked as f64, "{reused} of {asked} on {}", device.name());
+
+        // It learned what the data was made with.
+        assert!(last < 1e-4 * first, "{first} to {last} on {}", device.name());
+        let learned = model.0.borrow().to_vec()?;
+        assert!(learned.iter().zip(truth.to_vec()?).all(|(l, t)| (l - t).abs() < 0.02), "{learned:?}");
+    }
+    Ok(())
+}
+
 /// Section 7, "Image Processing Pipeline".
 #[test]
 fn image_processing_pipeline() -> TensorResult<()> {
@@ -570,7 +675,7 @@ fn high_memory_usage() -> TensorResult<()> {
     let _turn = turn();
     for device in devices() {
         let current_size = 64;
-        drop(bytes(0, 1 << 20, &device)?);
+        drop(buffer(1 << 20, &device)?);
 
         // Shrink buffer pool
         let max_bytes = 1 << 16;
@@ -589,7 +694,7 @@ fn high_memory_usage() -> TensorResult<()> {
 
         // Out of memory is an error that says what is in use, and the tensors that exist stay.
         device.set_memory_limit(device.buffer_pool_stats().in_use + (1 << 20));
-        let e = bytes(0, 64 << 20, &device).err();
+        let e = buffer(64 << 20, &device).err();
         device.set_memory_limit(None);
         assert!(matches!(e, Some(TensorError::OutOfMemory { .. })), "{e:?}");
         check(&model.forward(&x)?, &model.define(&f64s(&x)));

@@ -1,5 +1,8 @@
 //! Developer commands: `cargo xtask NAME`.
 
+mod kernels;
+mod samples;
+mod targets;
 mod verify;
 
 use std::path::Path;
@@ -7,13 +10,20 @@ use std::process::ExitCode;
 use tensorlogic::DType;
 use verify::Options;
 
-const USAGE: &str =
-    "usage: cargo xtask verify MODEL.gguf REFERENCE.safetensors [--device D] [--dtype f32|f16|bf16] [--tokens N] [--prompts N] [--greedy N]
+const USAGE: &str = "usage: cargo xtask kernels --msl [--spirv] OUT
+       cargo xtask check-targets
+       cargo xtask verify MODEL.gguf REFERENCE.safetensors [--device D] [--dtype f32|f16|bf16] [--tokens N] [--prompts N] [--greedy N]
 
-  verify   compares logits and greedy tokens with the reference (see tests/reference/make_reference.py); fails above
-           a relative error of 1e-3, or where a token differs whose margin is 0.02 or more";
+  kernels        writes every kernel below the folder OUT, the files and those generated for a sample of plans: as Metal
+                 source (--msl), as SPIR-V (--spirv), or both
+  check-targets  type-checks library and command for macOS and Windows, and the library for wasm32
+  verify         compares logits and greedy tokens with the reference (see tests/reference/make_reference.py); fails above
+                 a relative error of 1e-3, or where a token differs whose margin is 0.02 or more";
 
 fn main() -> ExitCode {
+    if targets::stand_in() {
+        return ExitCode::SUCCESS;
+    }
     let args: Vec<String> = std::env::args().skip(1).collect();
     match run(&args) {
         Ok(true) => ExitCode::SUCCESS,
@@ -26,6 +36,21 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &[String]) -> Result<bool, String> {
+    match args.first().map(String::as_str) {
+        Some("check-targets") if args.len() == 1 => return targets::check(),
+        Some("kernels") => {
+            let (flags, folders): (Vec<&String>, Vec<&String>) = args[1..].iter().partition(|a| a.starts_with("--"));
+            let has = |name: &str| flags.iter().any(|f| *f == name);
+            let ([folder], true) = (&folders[..], has("--msl") || has("--spirv")) else { return Err(USAGE.into()) };
+            if let Some(unknown) = flags.iter().find(|f| !["--msl", "--spirv"].contains(&f.as_str())) {
+                return Err(format!("{unknown} is unknown\n{USAGE}"));
+            }
+            let count = kernels::write(Path::new(folder), has("--msl"), has("--spirv"))?;
+            println!("{count} kernels are in {folder}");
+            return Ok(true);
+        }
+        _ => {}
+    }
     let [command, model, reference, options @ ..] = args else { return Err(USAGE.into()) };
     if command != "verify" {
         return Err(USAGE.into());

@@ -1,6 +1,6 @@
 //! Which GPU: the list of adapters, the choice among them, and what the chosen one can do.
 
-use crate::backends::limits::{Room, host_room};
+use crate::backends::limits::Room;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{AdapterInfo, RawLanguage};
 use std::sync::OnceLock;
@@ -170,7 +170,7 @@ fn memory(a: &wgpu::Adapter) -> Memory {
     let total = ask(a).map(|m| m.0);
     if is_software(&a.get_info()) {
         // Its memory is the host's, and the driver's own budget knows nothing of other programs.
-        return Memory { total, room: Box::new(host_room) };
+        return Memory { total, room: Box::new(crate::backends::limits::host_room) };
     }
     let a = a.clone();
     let room = move || {
@@ -182,7 +182,7 @@ fn memory(a: &wgpu::Adapter) -> Memory {
 /// Memory is unified: the host's.
 #[cfg(target_vendor = "apple")]
 fn memory(_: &wgpu::Adapter) -> Memory {
-    Memory { total: None, room: Box::new(host_room) }
+    Memory { total: None, room: Box::new(crate::backends::limits::host_room) }
 }
 #[cfg(target_arch = "wasm32")]
 fn memory(_: &wgpu::Adapter) -> Memory {

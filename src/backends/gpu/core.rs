@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long a wait may take before the device counts as lost.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What went wrong outside of any call.
 #[derive(Default)]
@@ -59,6 +59,9 @@ pub(super) struct Core {
     /// Numbers of buffers; 0 is no buffer.
     pub next_id: AtomicU64,
     trouble: Arc<Mutex<Trouble>>,
+    /// Tells commands that failed from commands that are done.
+    #[cfg(target_vendor = "apple")]
+    pub watch: Option<super::apple::Watch>,
 }
 
 /// A lock whose content stays usable after a panic elsewhere.
@@ -100,6 +103,8 @@ impl Core {
             mapped_at_creation: false,
         });
         Arc::new(Core {
+            #[cfg(target_vendor = "apple")]
+            watch: super::apple::Watch::new(&o.device),
             device: o.device,
             queue: o.queue,
             info: o.info,
@@ -156,7 +161,7 @@ impl Core {
     }
 
     /// Records that the device does not answer any more.
-    fn lose(&self, message: String) -> TensorError {
+    pub(super) fn lose(&self, message: String) -> TensorError {
         let mut t = lock(&self.trouble);
         TensorError::DeviceLost(t.lost.get_or_insert(message).clone())
     }
@@ -187,7 +192,11 @@ impl Core {
     /// Waits for one submission, or for all.
     pub fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
         match self.device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(PATIENCE) }) {
-            Ok(_) => self.check(),
+            Ok(_) => {
+                #[cfg(target_vendor = "apple")]
+                self.look()?;
+                self.check()
+            }
             Err(e) => {
                 self.check()?;
                 Err(self.lose(format!("no answer within {} s ({e})", PATIENCE.as_secs())))

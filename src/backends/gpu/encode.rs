@@ -279,7 +279,11 @@ fn submit(core: &Core, steps: &[Dispatch]) {
         rest = later;
         let mut encoder = core.device.create_command_encoder(&Default::default());
         record_all(&mut encoder.begin_compute_pass(&Default::default()), now, |_, _| {});
+        #[cfg(target_vendor = "apple")]
+        core.watch.iter().for_each(|w| w.mark(&core.queue, &mut encoder));
         core.submit(encoder.finish());
+        #[cfg(target_vendor = "apple")]
+        core.watch.iter().for_each(|w| w.submitted());
     }
 }
 

@@ -1,8 +1,11 @@
 //! The GPU machine: plans become WGSL kernels, run through wgpu on Vulkan, Metal or DX12.
 
 mod adapter;
+#[cfg(target_vendor = "apple")]
+mod apple;
 mod blocks;
 mod core;
+mod done;
 mod encode;
 mod host;
 mod meta;
@@ -22,7 +25,7 @@ pub use pool::GpuBuffer;
 
 use self::core::{Core, lock};
 use super::pool::PoolControl;
-use super::{Buffer, Bytes, Machine, PendingRead, cpu};
+use super::{Buffer, Bytes, Machine, PendingRead, Submitted, cpu};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
@@ -33,6 +36,31 @@ use crate::scalar::{Binary, Inst, Prim, Program, Unary};
 use crate::shape::Shape;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+
+/// A kernel as the driver gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelText {
+    /// The op that wrote its step.
+    pub name: &'static str,
+    /// Its WGSL.
+    pub wgsl: String,
+}
+
+/// The kernels of a plan for a GPU with these answers; there need be none. Steps that have nothing to do have no text.
+///
+/// # Errors
+/// When a step cannot be done on such a GPU.
+pub fn kernel_texts(plan: &Plan, adapter: &AdapterInfo) -> TensorResult<Vec<KernelText>> {
+    let adapter = AdapterInfo { raw: None, ..adapter.clone() };
+    let style = wgsl::Style { adapter: &adapter, soft_f16: false, ordered: false, sparing: false, quick: false };
+    let mut out = Vec::new();
+    for step in &plan.steps {
+        if let Some(t) = wgsl::step_text(plan, step, style)? {
+            out.push(KernelText { name: step.name, wgsl: t.text });
+        }
+    }
+    Ok(out)
+}
 
 /// A GPU that runs plans.
 pub struct GpuMachine {
@@ -79,6 +107,16 @@ impl GpuMachine {
     pub fn prepare(&self, plan: &Arc<Plan>) -> TensorResult<()> {
         self.core.check()?;
         lock(&self.runner).ready(&self.core, plan)
+    }
+
+    /// Room for `bytes` in memory of this kind where the adapter has it; the GPU's own for [`StorageMode::Managed`]. The content is arbitrary.
+    ///
+    /// # Errors
+    /// [`TensorError::OutOfMemory`].
+    pub fn alloc_as(&self, bytes: usize, mode: StorageMode) -> TensorResult<Buffer> {
+        self.core.check()?;
+        let kind = if mode == StorageMode::Shared && !self.core.shared_usage.is_empty() { pool::SHARED } else { pool::PRIVATE };
+        Ok(Buffer::Gpu(self.core.lease(bytes, kind, 0)?))
     }
 
     /// Overwrites the bytes of a buffer from `start` on, which is a multiple of 4, after the work that was submitted. Up to three bytes
@@ -205,6 +243,10 @@ impl Machine for GpuMachine {
     }
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
         self.core.check()?;
+        #[cfg(target_vendor = "apple")]
+        if let Some(b) = self.core.import(&bytes) {
+            return Ok(Buffer::Gpu(b));
+        }
         if bytes.len() < SMALL {
             return Ok(Buffer::Host(HostBuffer::new(cpu::to_host(bytes)?)));
         }
@@ -288,6 +330,9 @@ impl Machine for GpuMachine {
     }
     fn transfers(&self) -> TransferStats {
         self.core.transfers.stats()
+    }
+    fn done(&self) -> Submitted {
+        Box::pin(done::Done::new(&self.core))
     }
     fn synchronize(&self) -> TensorResult<()> {
         self.core.check()?;

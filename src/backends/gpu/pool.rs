@@ -21,10 +21,17 @@ pub(super) struct Memory {
     pub size: u64,
     class: Class,
     pub ticket: Ticket,
+    /// Whether it is other people's memory, which must not be written or kept for reuse.
+    #[cfg(target_vendor = "apple")]
+    imported: bool,
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        #[cfg(target_vendor = "apple")]
+        if self.imported {
+            return self.core.pool.unmap(self.size as usize, self.ticket);
+        }
         self.core.pool.put(Free { raw: self.raw.clone(), id: self.id, size: self.size }, self.class, self.ticket);
     }
 }
@@ -36,6 +43,10 @@ pub struct GpuBuffer(pub(super) Arc<Memory>);
 impl GpuBuffer {
     /// Whether this handle is the only one.
     pub fn is_unique(&self) -> bool {
+        #[cfg(target_vendor = "apple")]
+        if self.0.imported {
+            return false;
+        }
         Arc::strong_count(&self.0) == 1
     }
     /// Whether the host sees the memory too.
@@ -94,7 +105,24 @@ impl Core {
             }
             self.create(class)
         })?;
-        Ok(GpuBuffer(Arc::new(Memory { core: self.clone(), raw: free.raw, id: free.id, size: free.size, class, ticket })))
+        Ok(GpuBuffer(Arc::new(Memory {
+            core: self.clone(),
+            raw: free.raw,
+            id: free.id,
+            size: free.size,
+            class,
+            ticket,
+            #[cfg(target_vendor = "apple")]
+            imported: false,
+        })))
+    }
+
+    /// A buffer over memory that is not the pool's.
+    #[cfg(target_vendor = "apple")]
+    pub fn imported(self: &Arc<Core>, raw: wgpu::Buffer, size: u64) -> GpuBuffer {
+        let (id, ticket) = (self.next_id.fetch_add(1, Ordering::Relaxed), self.pool.map(size as usize));
+        let class = Class { bytes: size as usize, kind: 0 };
+        GpuBuffer(Arc::new(Memory { core: self.clone(), raw, id, size, class, ticket, imported: true }))
     }
 
     /// A new buffer; `None` where the driver has no room for it.

@@ -74,7 +74,8 @@ impl Weights {
             shape,
             raw,
         };
-        let dtype = b.sources[0].dtype;
+        // A constant has no source.
+        let dtype = b.sources.first().map_or(DType::F32, |s| s.dtype);
         let found = match dtype {
             DType::F32 => aligned(4).map(|at| with(&[F32_QUADS], TWO_QUADS, TWO, Some(at))),
             DType::F16 => aligned(8).map(|at| with(&[WIDE_F16, HALF_QUADS], HALVES, TWO, Some(at))),

@@ -1,0 +1,219 @@
+//! Plans that between them hold every kernel of the library in every element type, and what they are translated to.
+
+use naga::back::{msl, spv};
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tensorlogic::backends::Bytes;
+use tensorlogic::backends::gpu::{KernelText, kernel_texts};
+use tensorlogic::eval::plan_of;
+use tensorlogic::ops::attention::AttentionOptions;
+use tensorlogic::ops::custom::CustomOp;
+use tensorlogic::plan::AdapterInfo;
+use tensorlogic::{DType, Device, Tensor, TensorError, TensorResult};
+
+/// What a kernel becomes.
+pub struct Translated {
+    /// Metal's shading language.
+    pub msl: String,
+    /// SPIR-V 1.3.
+    #[allow(dead_code)] // The test only asks whether there is one.
+    pub spirv: Vec<u32>,
+}
+
+/// Validates a WGSL text and translates it.
+pub fn translate(text: &str, name: &str) -> Result<Translated, String> {
+    let module = naga::front::wgsl::parse_str(text).map_err(|e| e.emit_to_string_with_path(text, name))?;
+    let info = Validator::new(ValidationFlags::all(), Capabilities::all())
+        .validate(&module)
+        .map_err(|e| e.emit_to_string_with_path(text, name))?;
+    let spirv = spv::write_vec(&module, &info, &spv::Options { lang_version: (1, 3), ..Default::default() }, None)
+        .map_err(|e| format!("{name}: SPIR-V: {e}"))?;
+    let options =
+        msl::Options { lang_version: (3, 0), fake_missing_bindings: true, zero_initialize_workgroup_memory: false, ..Default::default() };
+    let (msl, _) =
+        msl::write_string(&module, &info, &options, &msl::PipelineOptions::default()).map_err(|e| format!("{name}: MSL: {e}"))?;
+    Ok(Translated { msl, spirv })
+}
+
+/// Every `.wgsl` file under `folder`, sorted.
+pub fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut out = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            out.extend(files(&path)?);
+        } else if path.extension().is_some_and(|e| e == "wgsl") {
+            out.push(path);
+        }
+    }
+    out.sort();
+    Ok(out)
+}
+
+/// GPUs that differ in what kernels ask about: name and answers.
+pub fn adapters() -> [(&'static str, AdapterInfo); 3] {
+    let plain = AdapterInfo { workgroup_bytes: 16_384, workgroup_threads: 256, ..Default::default() };
+    let apple = AdapterInfo { subgroup: 32, f16: true, workgroup_bytes: 32_768, workgroup_threads: 1024, ..Default::default() };
+    [("plain", plain), ("subgroup8", AdapterInfo { subgroup: 8, workgroup_threads: 1024, ..apple.clone() }), ("apple", apple)]
+}
+
+/// A stored tensor of zeros.
+fn leaf(dtype: DType, shape: &[usize]) -> TensorResult<Tensor> {
+    let bytes = vec![0u8; dtype.bytes(shape.iter().product()).unwrap_or(0)];
+    Tensor::from_bytes(Bytes::Owned(Arc::new(bytes)), dtype, shape, &Device::cpu())
+}
+
+static CUSTOM: [CustomOp; 3] = [
+    CustomOp::elementwise("custom_blend").cpu(|_, _, _| {}).wgsl("fn custom_blend(a: f32, b: f32, t: f32) -> f32 { return mix(a, b, t); }"),
+    CustomOp::rows("custom_center").cpu(|_, _, _| {}).wgsl(
+        "fn custom_center(row: u32, cols: u32, lane: u32) {
+           var sum = 0.0;
+           for (var c = lane; c < cols; c += WORKGROUP) { sum += load_0(row * cols + c); }
+           let mean = row_sum(sum) / f32(cols);
+           for (var c = lane; c < cols; c += WORKGROUP) { store_0(row * cols + c, load_0(row * cols + c) - mean * load_1(c)); }
+         }",
+    ),
+    CustomOp::row_reduction("custom_top").cpu(|_, _, _| {}).wgsl(
+        "fn custom_top(row: u32, cols: u32, lane: u32) {
+           var top = -3.0e38;
+           for (var c = lane; c < cols; c += WORKGROUP) { top = max(top, load_0(row * cols + c)); }
+           top = row_max(top);
+           if (lane == 0u) { store_0(row, top); }
+         }",
+    ),
+];
+
+/// Named results whose plans hold the kernels.
+fn results() -> TensorResult<Vec<(String, Tensor)>> {
+    use DType::*;
+    let mut out: Vec<(String, Tensor)> = Vec::new();
+    for d in [F32, F16, BF16] {
+        let mut add = |name: &str, t: Tensor| out.push((format!("{name}_{d}"), t));
+        let x = leaf(d, &[48, 96])?;
+        let odd = leaf(d, &[7, 33])?;
+        let row = leaf(d, &[96])?;
+        type Unary = fn(&Tensor) -> TensorResult<Tensor>;
+        let unary: [(&str, Unary); 32] = [
+            ("neg", Tensor::neg),
+            ("abs", Tensor::abs),
+            ("sign", Tensor::sign),
+            ("sqrt", Tensor::sqrt),
+            ("rsqrt", Tensor::rsqrt),
+            ("reciprocal", Tensor::reciprocal),
+            ("exp", Tensor::exp),
+            ("exp2", Tensor::exp2),
+            ("expm1", Tensor::expm1),
+            ("log", Tensor::log),
+            ("log2", Tensor::log2),
+            ("log10", Tensor::log10),
+            ("log1p", Tensor::log1p),
+            ("sin", Tensor::sin),
+            ("cos", Tensor::cos),
+            ("tan", Tensor::tan),
+            ("asin", Tensor::asin),
+            ("acos", Tensor::acos),
+            ("atan", Tensor::atan),
+            ("sinh", Tensor::sinh),
+            ("cosh", Tensor::cosh),
+            ("tanh", Tensor::tanh),
+            ("asinh", Tensor::asinh),
+            ("acosh", Tensor::acosh),
+            ("atanh", Tensor::atanh),
+            ("erf", Tensor::erf),
+            ("sigmoid", Tensor::sigmoid),
+            ("round", Tensor::round),
+            ("isnan", Tensor::isnan),
+            ("gelu", Tensor::gelu),
+            ("gelu_tanh", Tensor::gelu_tanh),
+            ("silu", Tensor::silu),
+        ];
+        for (name, f) in unary {
+            add(name, f(&x)?);
+        }
+        add("chain", x.mul(2.0)?.add(&row)?.relu()?.square()?.tanh()?.clamp(Some(-1.0), Some(1.0))?);
+        add("chain_odd", odd.add(1.0)?.exp()?);
+        add("binary", x.pow(&x)?.add(&x.atan2(&row)?)?.add(&x.remainder(&row)?)?.maximum(&row)?);
+        add("transposed", x.t()?.add(1.0)?);
+        add("normal", tensorlogic::Rng::new(1).normal(&[100], d, &Device::cpu())?);
+        for (name, t) in [("even", &x), ("odd", &odd)] {
+            add(&format!("sum_{name}"), t.sum(&[-1], false)?);
+            add(&format!("sum_columns_{name}"), t.sum(&[0], false)?);
+            add(&format!("mean_{name}"), t.mean(&[-1], false)?);
+            add(&format!("prod_{name}"), t.prod(&[-1], false)?);
+            add(&format!("max_{name}"), t.max(&[-1], false)?);
+            add(&format!("argmin_{name}"), t.argmin(-1)?);
+            add(&format!("softmax_{name}"), t.softmax(-1)?);
+            add(&format!("log_softmax_{name}"), t.log_softmax(-1)?);
+            add(&format!("layer_norm_{name}"), t.layer_norm(None, None, 1e-5)?);
+        }
+        add("sum_all", leaf(d, &[1 << 18])?.sum(&[], false)?);
+        add("softmax_long", leaf(d, &[2, 1 << 14])?.softmax(-1)?);
+        add("rms_norm", x.rms_norm(Some(&row), 1e-5)?);
+        add("layer_norm_affine", x.layer_norm(Some(&row), Some(&row), 1e-5)?);
+        let index = leaf(I32, &[5])?;
+        add("gather", x.index_select(0, &index)?);
+        add("gather_odd", odd.index_select(0, &index)?);
+        add("index_add", leaf(d, &[48, 96])?.index_add(0, &index, &leaf(d, &[5, 96])?)?);
+        for [m, n, k] in [[1, 96, 64], [3, 64, 96], [48, 40, 33], [256, 256, 256], [1, 1, 7]] {
+            let (a, b) = (leaf(d, &[m, k])?, leaf(d, &[n, k])?);
+            add(&format!("matmul_{m}x{n}x{k}"), a.matmul(&b.t()?)?.relu()?);
+            add(&format!("matmul_turned_{m}x{n}x{k}"), a.matmul(&leaf(d, &[k, n])?)?);
+        }
+        for head in [64, 80, 256] {
+            let kv = leaf(d, &[1, 2, 40, head])?;
+            let causal = AttentionOptions { causal: true, ..Default::default() };
+            add(&format!("attention_{head}"), leaf(d, &[1, 4, 40, head])?.attention(&kv, &kv, None, &causal)?);
+            add(&format!("attention_decode_{head}"), leaf(d, &[1, 4, 1, head])?.attention(&kv, &kv, None, &causal)?);
+        }
+        add("cat", Tensor::cat(&[&x, &x], 0)?);
+        for op in &CUSTOM {
+            let (inputs, numbers): (&[&Tensor], &[f64]) = match op.name() {
+                "custom_blend" => (&[&x, &row], &[0.5]),
+                "custom_center" => (&[&x, &row], &[]),
+                _ => (&[&x], &[]),
+            };
+            add(op.name(), op.apply(inputs, numbers)?);
+        }
+        add("custom_odd", CUSTOM[0].apply(&[&odd, &odd], &[0.5])?);
+    }
+    for d in [I32, U32, I8, U8, Bool] {
+        let x = leaf(d, &[12, 20])?;
+        let mut add = |name: &str, t: Tensor| out.push((format!("{name}_{d}"), t));
+        add("cast_f32", x.cast(F32)?);
+        add("copy_odd", leaf(d, &[7, 33])?.t()?.contiguous()?);
+        add("eq", x.eq(&x)?);
+        add("where", x.cast(Bool)?.where_(&x, &x)?);
+        add("gather", x.index_select(0, &leaf(I32, &[5])?)?);
+        if d.is_int() {
+            add("arithmetic", x.add(&x)?.mul(&x)?.div(&x)?.maximum(&x)?);
+            add("bits", x.bitwise_and(&x)?.bitwise_xor(&x)?);
+            add("argmax", x.argmax(-1)?);
+        }
+    }
+    for d in DType::ALL.into_iter().filter(|d| d.is_block()) {
+        let w = leaf(d, &[64, 512])?;
+        for rows in [1, 3, 40] {
+            out.push((format!("matmul_{d}_{rows}"), leaf(F32, &[rows, 512])?.matmul(&w.t()?)?));
+        }
+        out.push((format!("gather_{d}"), w.index_select(0, &leaf(I32, &[5])?)?));
+        out.push((format!("cast_{d}"), w.cast(F16)?));
+    }
+    Ok(out)
+}
+
+/// The generated kernels of the sample plans on one kind of GPU, each text once, with the name of the first sample that has it.
+pub fn generated(adapter: &AdapterInfo) -> TensorResult<Vec<(String, KernelText)>> {
+    let mut seen = std::collections::HashSet::new();
+    let mut out = Vec::new();
+    for (name, t) in results()? {
+        let Some(plan) = plan_of(&[&t])? else { continue };
+        let texts = kernel_texts(&plan, adapter).map_err(|e| TensorError::Invalid(format!("{name}: {e}")))?;
+        for (n, k) in texts.into_iter().enumerate() {
+            if seen.insert(k.wgsl.clone()) {
+                out.push((if n == 0 { name.clone() } else { format!("{name}_{n}") }, k));
+            }
+        }
+    }
+    Ok(out)
+}
