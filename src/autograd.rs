@@ -91,6 +91,11 @@ impl Tensor {
         Ok(self.in_order()?.alias(&[], Extra { cell: Some(cell), ..Extra::default() }, Location::caller()))
     }
 
+    /// Where this tensor's gradient is collected, if it is.
+    pub(crate) fn cell(&self) -> Option<Arc<GradCell>> {
+        self.node.extra.as_ref()?.cell.clone()
+    }
+
     /// This tensor with its elements in row-major order, where an alias can see them.
     fn in_order(&self) -> TensorResult<Tensor> {
         if self.layout().is_contiguous() { Ok(self.clone()) } else { self.contiguous() }

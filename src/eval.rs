@@ -72,6 +72,10 @@ struct Evaluator {
     stack: Vec<(*const Node, u32)>,
     params: Vec<f64>,
     stored: Vec<*const Node>,
+    /// In-place ops (positions in `order`) that may overwrite a value which other nodes of the same evaluation read before.
+    donated: Vec<u32>,
+    /// Nodes that somebody holds and that could not be computed any more after such a write: they are stored as well.
+    held: Vec<u32>,
 }
 // SAFETY: the raw pointers are scratch of one call and never outlive it.
 unsafe impl Send for Evaluator {}
@@ -109,6 +113,7 @@ impl Evaluator {
         self.stack.clear();
         self.params.clear();
         self.stored.clear();
+        let mut shared = false;
         let mut key = [Key::default(), Key::default()];
         key[1].word(if fusion() { 0x5851_F42D_4C95_7F2D } else { 0x1405_7B7E_F767_814F });
         for root in roots {
@@ -139,6 +144,7 @@ impl Evaluator {
                         key[1].word(w);
                     }
                     let extra = is_donated(n) as u64 | (must_keep(n) as u64) << 1;
+                    shared |= extra == 2 && overwrites(n);
                     key[0].word(n.key).word(extra);
                     key[1].word(n.key ^ extra);
                     self.params.extend_from_slice(&n.params);
@@ -162,7 +168,78 @@ impl Evaluator {
                 k.word(w ^ 0x7007);
             });
         }
+        self.donated.clear();
+        self.held.clear();
+        if shared {
+            self.share(roots);
+            for &i in self.donated.iter().chain(&[u32::MAX]).chain(&self.held) {
+                key.iter_mut().for_each(|k| {
+                    k.word(i as u64 ^ 0x5A4E);
+                });
+            }
+        }
         (key[0].value(), key[1].value())
+    }
+
+    /// Finds the in-place ops whose old value is read by nothing but this evaluation, and the nodes that must be stored before it goes.
+    fn share(&mut self, roots: &[&Tensor]) {
+        // For each node how many handles the collected graph has, and how many there are.
+        let mut handles = vec![(0usize, 0usize); self.order.len()];
+        let at = |n: &Node| (n.mark.load(Relaxed) & 0xFFFF_FFFF) as usize;
+        let pending = |n: *const Node| {
+            // SAFETY: collected under the lock that we hold.
+            let n = unsafe { &*n };
+            // SAFETY: as above.
+            n.stored.get().is_none().then(|| (n, unsafe { n.inputs() } as &Inputs))
+        };
+        for (_, inputs) in self.order.iter().filter_map(|&n| pending(n)) {
+            for t in inputs {
+                let h = &mut handles[at(&t.node)];
+                *h = (h.0 + 1, Arc::strong_count(&t.node));
+            }
+        }
+        let asked: std::collections::HashSet<usize> = roots.iter().map(|t| at(base(t).0)).collect();
+        let mut reads = vec![false; self.order.len()];
+        for i in 0..self.order.len() {
+            let Some((n, inputs)) = pending(self.order[i]) else { continue };
+            if !overwrites(n) || is_donated(n) {
+                continue;
+            }
+            let old = at(&inputs[0].node);
+            if handles[old].0 < handles[old].1 {
+                continue;
+            }
+            // What depends on the old value, and is held by somebody outside this evaluation.
+            reads.fill(false);
+            reads[old] = true;
+            let mut outside = Vec::new();
+            let mut possible = true;
+            for j in old + 1..self.order.len() {
+                let Some((m, inputs)) = pending(self.order[j]) else { continue };
+                reads[j] = inputs.iter().any(|t| reads[at(&t.node)]);
+                // A root that nothing else names has its handles outside.
+                let free = handles[j].0 < handles[j].1 || (handles[j].1 == 0 && !asked.contains(&j));
+                if !reads[j] || !free || asked.contains(&j) || j == i {
+                    continue;
+                }
+                match m.kind {
+                    Kind::View(_) => {
+                        let seen = at(&inputs[0].node);
+                        possible &= seen != old;
+                        if self.order[seen] != self.order[old] && !asked.contains(&seen) && pending(self.order[seen]).is_some() {
+                            outside.push(seen as u32);
+                        }
+                    }
+                    _ => outside.push(j as u32),
+                }
+            }
+            if possible {
+                self.donated.push(i as u32);
+                self.held.extend(outside);
+            }
+        }
+        self.held.sort_unstable();
+        self.held.dedup();
     }
 
     /// The plan of what was collected, from the cache or new.
@@ -201,6 +278,12 @@ impl Evaluator {
                 graph.params += node.params.len();
             }
         }
+        for &i in &self.donated {
+            graph.nodes[i as usize].donated = true;
+        }
+        for &i in &self.held {
+            graph.nodes[i as usize].keep = true;
+        }
         for root in roots {
             let at = (base(root).0.mark.load(Relaxed) & 0xFFFF_FFFF) as usize;
             if graph.nodes[at].bound.is_none() {
@@ -230,6 +313,17 @@ fn is_donated(n: &Node) -> bool {
         && Arc::strong_count(&first.node) == 1
         && first.node.stored.get().is_some_and(|b| b[0].is_unique())
         && !matches!(first.node.kind, Kind::View(_))
+}
+
+/// Whether an in-place op is given a stored value whose memory nobody else shares; other nodes may read it.
+fn overwrites(n: &Node) -> bool {
+    let Kind::Op(op) = &n.kind else { return false };
+    if !op.in_place() {
+        return false;
+    }
+    // SAFETY: called under the evaluator's lock.
+    let first = unsafe { &n.inputs()[0] };
+    first.node.metas.len() == 1 && first.node.stored.get().is_some_and(|b| b[0].is_unique()) && !matches!(first.node.kind, Kind::View(_))
 }
 
 /// Whether an evaluation stores this node though nobody asked for it: window writes, and kernels that were passed before.

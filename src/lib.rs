@@ -29,6 +29,8 @@ pub mod measure;
 #[cfg(feature = "gpu")]
 pub mod metal;
 pub mod models;
+pub mod nn;
+pub mod optim;
 pub mod profile;
 #[cfg(feature = "text")]
 pub mod text;

@@ -150,6 +150,7 @@ pub enum RawSource {
 /// Its bindings are the kernel's words as a uniform buffer (padded to whole 16 bytes), then one buffer per load, then one per store: in
 /// Metal `buffer(0)`, `buffer(1)`, …, in SPIR-V the bindings of descriptor set 0.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "gpu"), allow(dead_code))]
 pub struct RawKernel {
     pub(crate) source: RawSource,
     pub(crate) entry: &'static str,

@@ -55,6 +55,9 @@ fn scalar(y: &Tensor) -> TensorResult<Tensor> {
 fn gradients(f: &Function, inputs: &[Tensor]) -> TensorResult<Vec<Vec<f64>>> {
     let leaves: Vec<Tensor> = inputs.iter().map(|t| t.requires_grad()).collect::<TensorResult<_>>()?;
     scalar(&f(&leaves)?)?.backward()?;
+    // All in one plan: one gradient's kernels must leave what another's need.
+    let grads: Vec<Tensor> = leaves.iter().filter_map(Tensor::grad).collect();
+    tensorlogic::eval::eval_all(&grads.iter().collect::<Vec<_>>())?;
     leaves
         .iter()
         .map(|t| match t.grad() {
@@ -341,6 +344,36 @@ fn gradients_of_gradients() {
     second_of(&|x| x.layer_norm(None, None, 1e-5));
     second_of(&|x| x.matmul(&x.t()?));
     second_of(&|x| x.narrow(1, 0, 2)?.gelu());
+}
+
+#[test]
+fn one_plan_gives_what_many_give() {
+    for device in devices() {
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let run = |together: bool| -> Vec<Vec<f32>> {
+                let mut rng = Rng::new(2);
+                let mut leaf = |shape: &[usize]| {
+                    let t = rng.normal(shape, DType::F32, &device).unwrap().cast(dtype).unwrap();
+                    t.eval().unwrap();
+                    t.requires_grad().unwrap()
+                };
+                let [x, w, b, v] = [leaf(&[8, 16]), leaf(&[16]), leaf(&[16]), leaf(&[13, 16])];
+                let target = indices(&[0, 1, 2, 3, 4, 5, 6, 7], &[8], &x);
+                let h = x.layer_norm(Some(&w), Some(&b), 1e-5).unwrap().matmul(&v.t().unwrap()).unwrap();
+                h.cross_entropy(&target, &NllOptions::default()).unwrap().mul(64.0).unwrap().backward().unwrap();
+                let grads: Vec<Tensor> = [&x, &w, &b, &v].iter().filter_map(|t| t.grad()).collect();
+                if together {
+                    tensorlogic::eval::eval_all(&grads.iter().collect::<Vec<_>>()).unwrap();
+                }
+                grads.iter().map(|g| g.to_vec().unwrap()).collect()
+            };
+            for (a, b) in run(false).iter().zip(run(true)) {
+                let size = a.iter().fold(0f32, |m, v| m.max(v.abs()));
+                let tolerance = if dtype == DType::F32 { 1e-5 } else { 0.02 };
+                assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= tolerance * size), "{dtype} on {}: {a:?} {b:?}", device.name());
+            }
+        }
+    }
 }
 
 #[test]

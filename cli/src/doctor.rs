@@ -33,12 +33,14 @@ const fn variable(name: &'static str, does: &'static str, call: &'static str) ->
 }
 
 /// Every setting of the library and the command.
-pub const VARIABLES: [Variable; 10] = [
+pub const VARIABLES: [Variable; 12] = [
     variable("TL_DEVICE", "the device that `auto` means: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
     variable("TL_NUM_THREADS", "threads of the CPU device", "CpuMachine::with_threads"),
     variable("TL_CPU", "instructions of the CPU device: plain, avx2, avx512", "-"),
     variable("TL_MEM_LIMIT", "bytes in use on a device at most: 512M, 2G, 75%, auto", "Device::set_memory_limit"),
     variable("TL_CACHE_LIMIT", "bytes kept for reuse at most: 512M, 2G, 10%, auto", "BufferPool::set_limit"),
+    variable("TL_NO_FUSION", "1 makes every operation a dispatch of its own", "eval::without_fusion"),
+    variable("TL_METAL_NO_COPY", "1 binds mapped weight files in place on Metal (type-checked, not run)", "-"),
     variable("TL_ADAPTIVE", "0 keeps small work on host values off the CPU, 1 allows it on software adapters too", "Device::set_adaptive"),
     variable("TL_ALLOW_SOFTWARE", "1 lets `gpu` and `auto` choose a software adapter", "Device::open(\"vulkan\")"),
     variable("TL_GPU_CHECKED", "1 compiles kernels with bounds checks", "-"),

@@ -153,7 +153,9 @@ impl<'a, 'g> Fuser<'a, 'g> {
         if !self.fuse || self.at[i as usize][0].is_some() {
             return false;
         }
-        let cheap = expr.sources.iter().filter(|s| s.buf != Buf::Iota).count() <= 1 && expr.program.insts.len() <= CHEAP_INSTS;
+        let wide =
+            |s: &&Source| s.buf != Buf::Iota && s.layout.strides().iter().zip(s.layout.shape.iter()).any(|(&st, &n)| st != 0 && n > 1);
+        let cheap = expr.sources.iter().filter(wide).count() <= 1 && expr.program.insts.len() <= CHEAP_INSTS;
         (!n.keep && (self.users[i as usize].len() == 1 || self.joins(i)))
             || (cheap && (!n.keep || expr.sources.iter().all(|s| s.buf == Buf::Iota)))
     }
@@ -323,6 +325,14 @@ impl<'a, 'g> Fuser<'a, 'g> {
         }
         let old = &self.list[step].stores[0];
         if !old.program.is_value() {
+            return false;
+        }
+        // What computes the map again for itself still needs the kernel's own result.
+        let reads = |s: &Source| s.buf == slot;
+        let later = self.list[step + 1..]
+            .iter()
+            .any(|s| s.loads.iter().flat_map(|l| &l.sources).chain(s.stores.iter().flat_map(|t| &t.sources)).any(reads));
+        if later || self.exprs[i as usize + 1..].iter().flatten().any(|e| e.sources.iter().any(reads)) {
             return false;
         }
         // The kernel stores its elements in its own order: see the expression through it.
@@ -551,20 +561,19 @@ impl<'a, 'g> Fuser<'a, 'g> {
 }
 
 impl Steps {
-    /// Rule 4: neighbouring maps over the same number of elements, of which none reads what another writes, become one step.
+    /// Rule 4: neighbouring maps over the same number of elements become one step, unless one reads other places of what another writes. All
+    /// of a step's programs read before any writes; one that reads an earlier one's result computes it again from the same operands.
     pub fn merge_siblings(&mut self, buffers_limit: usize) {
         let mut out: Vec<Step> = Vec::with_capacity(self.list.len());
-        for s in self.list.drain(..) {
+        for s in std::mem::take(&mut self.list) {
             if let (Some(prev), Work::Map) = (out.last_mut(), &s.work) {
-                if matches!(prev.work, Work::Map) && prev.stores[0].shape.count() == s.stores[0].shape.count() {
-                    let written: Vec<Buf> = prev.stores.iter().map(|p| p.target.buf).collect();
-                    let reads = |st: &Step, b: Buf| st.stores.iter().any(|x| x.sources.iter().any(|y| y.buf == b));
-                    let clash = written.iter().any(|&b| reads(&s, b))
-                        || s.stores.iter().any(|x| reads(prev, x.target.buf) || written.contains(&x.target.buf));
+                let alike = matches!(prev.work, Work::Map) && prev.stores[0].shape.count() == s.stores[0].shape.count();
+                if let Some(stores) = if alike { self.join(prev, &s) } else { None } {
                     let all: Vec<Source> =
-                        prev.stores.iter().chain(&s.stores).flat_map(|x| x.sources.iter().cloned().chain([x.target.clone()])).collect();
-                    if !clash && buffers(&all) < buffers_limit {
-                        prev.stores.extend(s.stores);
+                        prev.stores.iter().chain(&stores).flat_map(|x| x.sources.iter().cloned().chain([x.target.clone()])).collect();
+                    let homes: Vec<Source> = all.into_iter().map(|x| Source { buf: self.home(x.buf), ..x }).collect();
+                    if buffers(&homes) < buffers_limit {
+                        prev.stores.extend(stores);
                         continue;
                     }
                 }
@@ -573,6 +582,119 @@ impl Steps {
         }
         self.list = out;
     }
+
+    /// The memory of a value, where several values share an input's.
+    fn home(&self, buf: Buf) -> Buf {
+        match buf {
+            Buf::Slot(v) => self.values[v as usize].bound.map_or(buf, Buf::Input),
+            b => b,
+        }
+    }
+
+    /// The stores of `s` as they run together with `prev`, where they can: reads of what `prev` writes are replaced by the programs that
+    /// compute it.
+    fn join(&self, prev: &Step, s: &Step) -> Option<Vec<Store>> {
+        let place = |x: &Source| (x.layout.simplified(), x.offset);
+        let same_memory = |x: &Source, y: &Source| x.buf != Buf::Iota && self.home(x.buf) == self.home(y.buf);
+        let mut stores = s.stores.clone();
+        for x in &mut stores {
+            let overwrites = |y: &Source| same_memory(y, &x.target) && place(y) != place(&x.target);
+            if prev.stores.iter().any(|p| same_memory(&p.target, &x.target) || p.sources.iter().any(overwrites)) {
+                return None;
+            }
+            // Inlining renumbers the sources: look again from the first.
+            let mut k = 0;
+            while let Some(source) = x.sources.get(k) {
+                k += 1;
+                let Some(p) = prev.stores.iter().find(|p| same_memory(&p.target, source)) else { continue };
+                if place(&p.target) != place(source) {
+                    return None;
+                }
+                // The old value is read before it is overwritten; the new one is computed again.
+                if p.target.buf == source.buf {
+                    if !inline(x, k - 1, p) {
+                        return None;
+                    }
+                    k = 0;
+                }
+            }
+        }
+        Some(stores)
+    }
+
+    /// A node that overwrites its input while something still reads the old value.
+    pub fn overwritten_too_early(&self, graph: &Graph) -> Option<u32> {
+        for (v, value) in self.values.iter().enumerate() {
+            let (Some((node, _)), Some(input)) = (value.of, value.bound) else { continue };
+            if graph.nodes[node as usize].bound.is_some() {
+                continue;
+            }
+            let writes = |s: &Step| s.stores.iter().any(|t| t.target.buf == Buf::Slot(v as u16));
+            let Some(first) = self.list.iter().position(writes) else { continue };
+            let old = |x: &Source| match x.buf {
+                Buf::Slot(o) => o as usize != v && self.values[o as usize].bound == Some(input),
+                _ => false,
+            };
+            for (i, s) in self.list.iter().enumerate().skip(first) {
+                let target = s.stores.iter().find(|t| t.target.buf == Buf::Slot(v as u16)).map(|t| &t.target);
+                // In the writing step itself only the same element may be read.
+                let in_place = |x: &Source| {
+                    i == first
+                        && matches!(s.work, Work::Map)
+                        && target.is_some_and(|t| t.layout.simplified() == x.layout.simplified() && t.offset == x.offset)
+                };
+                let sources = s.loads.iter().flat_map(|l| &l.sources).chain(s.stores.iter().flat_map(|t| &t.sources));
+                if sources.filter(|x| old(x)).any(|x| !in_place(x)) {
+                    return Some(node);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Replaces source `k` of a store by the program of the store that writes it. False where that would be too long.
+fn inline(x: &mut Store, k: usize, p: &Store) -> bool {
+    if x.program.insts.len() + p.program.insts.len() > 2 * MAX_INSTS {
+        return false;
+    }
+    let mut program = Program::default();
+    let mut sources: Vec<Source> = Vec::new();
+    let mut number = |s: &Source| {
+        let n = sources.iter().position(|t| t == s).unwrap_or_else(|| {
+            sources.push(s.clone());
+            sources.len() - 1
+        });
+        n as u16
+    };
+    let inner: Vec<u16> = p.sources.iter().map(&mut number).collect();
+    let outer: Vec<u16> = x.sources.iter().enumerate().map(|(i, s)| if i == k { u16::MAX } else { number(s) }).collect();
+    let mut value = append(&mut program, &p.program, &inner);
+    // What is stored was rounded.
+    let dtype = p.target.dtype;
+    if program.insts[value as usize].dtype != dtype || matches!(dtype, DType::F16 | DType::BF16) {
+        value = program.push(Inst { op: Prim::Cast, args: [value, 0, 0], dtype });
+    }
+    let mut regs: SmallVec<[Reg; 16]> = SmallVec::new();
+    for inst in &x.program.insts {
+        let mut i = *inst;
+        match i.op {
+            Prim::Source(n) if outer[n as usize] == u16::MAX => {
+                regs.push(value);
+                continue;
+            }
+            Prim::Source(n) => i.op = Prim::Source(outer[n as usize]),
+            _ => {}
+        }
+        for a in 0..arity(&i.op) {
+            i.args[a] = regs[i.args[a] as usize];
+        }
+        regs.push(program.push(i));
+    }
+    truncate(&mut program, *regs.last().expect("a program has an instruction"));
+    x.program = program;
+    x.sources = sources;
+    true
 }
 
 /// Distinct buffers among sources.

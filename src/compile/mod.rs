@@ -64,6 +64,18 @@ pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool) -> TensorRes
         return Err(TensorError::Unsupported(format!("an evaluation of {} nodes; call eval() in between", graph.nodes.len())));
     }
     let same = merge_common(&mut graph);
+    loop {
+        let (steps, inputs) = emit(&graph, &same, buffers, fuse);
+        match steps.overwritten_too_early(&graph) {
+            // Something would read the old value after it is gone: that write goes elsewhere.
+            Some(node) => graph.nodes[node as usize].donated = false,
+            None => return memory::plan(steps, &graph, &same, inputs),
+        }
+    }
+}
+
+/// Steps of a graph, and what they are bound to.
+fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool) -> (fuse::Steps, Vec<Input>) {
     let mut inputs = Vec::new();
     for n in &graph.nodes {
         if n.bound.is_some() {
@@ -72,12 +84,12 @@ pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool) -> TensorRes
             }
         }
     }
-    let users = users(&graph, &same);
-    let mut steps = fuse::Fuser::new(&graph, &same, &users, buffers, fuse).run();
+    let users = users(graph, same);
+    let mut steps = fuse::Fuser::new(graph, same, &users, buffers, fuse).run();
     if fuse {
         steps.merge_siblings(buffers);
     }
-    memory::plan(steps, &graph, &same, inputs)
+    (steps, inputs)
 }
 
 /// For each node the first node of the same structure over the same inputs. Nodes with run-time numbers are never merged: the numbers

@@ -29,7 +29,9 @@ impl Op for Write {
     }
     fn lower(&self, _: &[Meta], outputs: &[Meta]) -> Lowered {
         let window = Layout::contiguous(outputs[0].shape).slice(self.dim, 0, self.len, 1);
-        Lowered::Windows { base: Some(0), pieces: vec![(1, window, Some(0))] }
+        // All of it begins at 0, always.
+        let offset = (self.len < outputs[0].shape[self.dim]).then_some(0);
+        Lowered::Windows { base: Some(0), pieces: vec![(1, window, offset)] }
     }
     fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
         let run = || {

@@ -396,6 +396,9 @@ impl Machine for CpuMachine {
     fn memory(&self) -> MemoryStats {
         self.pool.memory()
     }
+    fn max_buffers(&self) -> usize {
+        16
+    }
     fn pool(&self) -> &dyn PoolControl {
         &*self.pool
     }

@@ -1,0 +1,47 @@
+//! Dropout.
+
+use super::Module;
+use crate::dtype::DType;
+use crate::error::TensorResult;
+use crate::ops::random::Rng;
+use crate::tensor::Tensor;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// While training, sets each element to 0 with probability `p` and scales the rest by 1/(1 − p) (Srivastava et al., 2014).
+pub struct Dropout {
+    p: f64,
+    rng: Mutex<Rng>,
+    training: AtomicBool,
+}
+
+impl Dropout {
+    /// Dropout with a random stream of its own. Begins in training mode.
+    pub fn new(p: f64, seed: u64) -> Dropout {
+        Dropout { p, rng: Mutex::new(Rng::new(seed)), training: AtomicBool::new(true) }
+    }
+
+    /// Where the random stream stands, for checkpoints.
+    pub fn rng(&self) -> Rng {
+        self.rng.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Sets where the random stream stands.
+    pub fn set_rng(&self, rng: Rng) {
+        *self.rng.lock().unwrap_or_else(|e| e.into_inner()) = rng;
+    }
+}
+
+impl Module for Dropout {
+    fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
+        if !self.training.load(Ordering::Relaxed) || self.p == 0.0 {
+            return Ok(x.clone());
+        }
+        let draw = self.rng.lock().unwrap_or_else(|e| e.into_inner()).uniform(x.dims(), DType::F32, x.device())?;
+        let scale = draw.ge(self.p)?.where_(1.0 / (1.0 - self.p).max(1e-12), 0.0)?;
+        x.mul(&scale.cast(x.dtype())?)
+    }
+    fn on_mode(&self, training: bool) {
+        self.training.store(training, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,179 @@
+//! Attention and a GPT-2 that can be trained; parameter names are those of Hugging Face's `gpt2`, but for weights, which are `[outputs, inputs]`.
+
+use super::{Dropout, Embedding, LayerNorm, Linear, Module};
+use crate::device::Device;
+use crate::error::{TensorError, TensorResult};
+use crate::ops::attention::AttentionOptions;
+use crate::ops::loss::NllOptions;
+use crate::ops::random::Rng;
+use crate::tensor::Tensor;
+
+/// Causal or full self-attention with several heads (Vaswani et al., 2017) over `[B, T, width]`; one product makes queries, keys and values.
+pub struct MultiHeadAttention {
+    /// `[3·width, width]`.
+    pub c_attn: Linear,
+    /// `[width, width]`.
+    pub c_proj: Linear,
+    heads: usize,
+    causal: bool,
+}
+
+impl MultiHeadAttention {
+    /// A layer with normal weights; `proj_std` is the spread of the output projection's.
+    pub fn new(
+        width: usize,
+        heads: usize,
+        causal: bool,
+        bias: bool,
+        std: f64,
+        proj_std: f64,
+        rng: &mut Rng,
+        device: &Device,
+    ) -> TensorResult<MultiHeadAttention> {
+        if heads == 0 || width % heads != 0 {
+            return Err(TensorError::Invalid(format!("attention: a width of {width} does not divide among {heads} heads")));
+        }
+        Ok(MultiHeadAttention {
+            c_attn: Linear::normal(width, 3 * width, bias, std, rng, device)?,
+            c_proj: Linear::normal(width, width, bias, proj_std, rng, device)?,
+            heads,
+            causal,
+        })
+    }
+}
+
+impl Module for MultiHeadAttention {
+    fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
+        let [b, t, c] = [x.shape()[0], x.shape()[1], x.shape()[2]];
+        let qkv = self.c_attn.forward(x)?;
+        let head = |n: usize| {
+            let part = qkv.narrow(-1, n * c, c)?;
+            part.reshape(&[b as isize, t as isize, self.heads as isize, (c / self.heads) as isize])?.transpose(1, 2)
+        };
+        let y = head(0)?.attention(&head(1)?, &head(2)?, None, &AttentionOptions { causal: self.causal, ..Default::default() })?;
+        self.c_proj.forward(&y.transpose(1, 2)?.reshape(&[b as isize, t as isize, c as isize])?)
+    }
+    fn children(&self) -> Vec<(String, &dyn Module)> {
+        vec![("c_attn".into(), &self.c_attn), ("c_proj".into(), &self.c_proj)]
+    }
+}
+
+/// The shape of a [`Gpt`].
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct GptConfig {
+    /// Tokens in the vocabulary.
+    pub vocab: usize,
+    /// Positions.
+    pub context: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Whether linear layers and norms have a bias.
+    pub bias: bool,
+    /// Probability of dropping an element while training.
+    pub dropout: f64,
+}
+
+impl GptConfig {
+    /// GPT-2 124M.
+    pub const GPT2: GptConfig = GptConfig { vocab: 50257, context: 1024, layers: 12, heads: 12, width: 768, bias: true, dropout: 0.0 };
+}
+
+struct Block {
+    ln_1: LayerNorm,
+    attn: MultiHeadAttention,
+    ln_2: LayerNorm,
+    c_fc: Linear,
+    c_proj: Linear,
+    drop: [Dropout; 2],
+}
+
+impl Module for Block {
+    fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
+        let x = x.add(&self.drop[0].forward(&self.attn.forward(&self.ln_1.forward(x)?)?)?)?;
+        let h = self.c_fc.forward(&self.ln_2.forward(&x)?)?.gelu_tanh()?;
+        x.add(&self.drop[1].forward(&self.c_proj.forward(&h)?)?)
+    }
+    fn children(&self) -> Vec<(String, &dyn Module)> {
+        vec![
+            ("ln_1".into(), &self.ln_1),
+            ("attn".into(), &self.attn),
+            ("ln_2".into(), &self.ln_2),
+            ("mlp.c_fc".into(), &self.c_fc),
+            ("mlp.c_proj".into(), &self.c_proj),
+            ("drop.0".into(), &self.drop[0]),
+            ("drop.1".into(), &self.drop[1]),
+        ]
+    }
+}
+
+/// GPT-2 (Radford et al., 2019): learned positions, norms before each part, output weights tied to the embedding.
+pub struct Gpt {
+    /// Its shape.
+    pub config: GptConfig,
+    wte: Embedding,
+    wpe: Embedding,
+    drop: Dropout,
+    blocks: Vec<Block>,
+    ln_f: LayerNorm,
+}
+
+impl Gpt {
+    /// A model with GPT-2's beginning: normal of 0.02, the projections into the residual stream 1/√(2·layers) of that.
+    pub fn new(config: GptConfig, rng: &mut Rng, device: &Device) -> TensorResult<Gpt> {
+        let c = config;
+        let proj = 0.02 / (2.0 * c.layers as f64).sqrt();
+        let mut seed = 0;
+        let mut drop = || {
+            seed += 1;
+            Dropout::new(c.dropout, 0x9E37_79B9 ^ seed)
+        };
+        let wte = Embedding::new(c.vocab, c.width, 0.02, rng, device)?;
+        let wpe = Embedding::new(c.context, c.width, 0.02, rng, device)?;
+        let first = drop();
+        let mut blocks = Vec::new();
+        for _ in 0..c.layers {
+            blocks.push(Block {
+                ln_1: LayerNorm::new(c.width, c.bias, 1e-5, device)?,
+                attn: MultiHeadAttention::new(c.width, c.heads, true, c.bias, 0.02, proj, rng, device)?,
+                ln_2: LayerNorm::new(c.width, c.bias, 1e-5, device)?,
+                c_fc: Linear::normal(c.width, 4 * c.width, c.bias, 0.02, rng, device)?,
+                c_proj: Linear::normal(4 * c.width, c.width, c.bias, proj, rng, device)?,
+                drop: [drop(), drop()],
+            });
+        }
+        Ok(Gpt { config, wte, wpe, drop: first, blocks, ln_f: LayerNorm::new(c.width, c.bias, 1e-5, device)? })
+    }
+
+    /// The loss of predicting `targets` `[B, T]` from `tokens` `[B, T]`: the mean negative log-probability, a scalar.
+    pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> TensorResult<Tensor> {
+        let logits = self.forward(tokens)?;
+        logits.reshape(&[-1, self.config.vocab as isize])?.cross_entropy(&targets.flatten(0, -1)?, &NllOptions::default())
+    }
+}
+
+impl Module for Gpt {
+    /// Logits `[B, T, vocab]` for tokens `[B, T]`.
+    fn forward(&self, tokens: &Tensor) -> TensorResult<Tensor> {
+        if tokens.rank() != 2 || tokens.shape()[1] > self.config.context {
+            let m = format!("tokens are {}, not [B, T] with T at most {}", tokens.shape(), self.config.context);
+            return Err(TensorError::shape("gpt", std::panic::Location::caller(), m));
+        }
+        let t = tokens.shape()[1];
+        let positions = self.wpe.weight.get().narrow(0, 0, t)?;
+        let mut x = self.drop.forward(&self.wte.forward(tokens)?.add(&positions)?)?;
+        for b in &self.blocks {
+            x = b.forward(&x)?;
+        }
+        self.ln_f.forward(&x)?.matmul(&self.wte.weight.get().t()?)
+    }
+    fn children(&self) -> Vec<(String, &dyn Module)> {
+        let mut list: Vec<(String, &dyn Module)> = vec![("wte".into(), &self.wte), ("wpe".into(), &self.wpe), ("drop".into(), &self.drop)];
+        list.extend(self.blocks.iter().enumerate().map(|(i, b)| (format!("h.{i}"), b as &dyn Module)));
+        list.push(("ln_f".into(), &self.ln_f));
+        list
+    }
+}

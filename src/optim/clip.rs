@@ -1,0 +1,58 @@
+//! Limits for gradients.
+
+use crate::autograd::no_grad;
+use crate::dtype::DType;
+use crate::error::TensorResult;
+use crate::nn::Param;
+use crate::ops::Lit;
+use crate::tensor::Tensor;
+
+/// The norm of all these together, f32.
+pub(super) fn norm_of(grads: &[Tensor]) -> TensorResult<Tensor> {
+    let mut sum: Option<Tensor> = None;
+    for g in grads {
+        let g = g.cast(DType::F32)?;
+        let s = g.mul(&g)?.sum_all()?;
+        sum = Some(match sum {
+            Some(t) => t.add(&s)?,
+            None => s,
+        });
+    }
+    match sum {
+        Some(s) => s.sqrt(),
+        None => Tensor::zeros(&[], DType::F32, &crate::Device::cpu()),
+    }
+}
+
+/// What brings a norm down to `max`, at most 1.
+pub(super) fn factor(norm: &Tensor, max: f64) -> TensorResult<Tensor> {
+    norm.add(Lit(1e-6))?.reciprocal()?.mul(max)?.clamp(None, Some(1.0))
+}
+
+/// Scales the gradients so that their norm together is at most `max_norm` (Pascanu et al., 2013), and gives the norm before, pending. An
+/// optimizer does this by itself with `max_grad_norm`.
+pub fn clip_grad_norm(params: &[Param], max_norm: f64) -> TensorResult<Tensor> {
+    no_grad(|| {
+        let grads: Vec<Tensor> = params.iter().filter_map(Param::grad).collect();
+        let norm = norm_of(&grads)?;
+        let factor = factor(&norm, max_norm)?;
+        for p in params {
+            if let Some(g) = p.grad() {
+                p.set_grad(Some(g.mul(&factor.cast(g.dtype())?)?));
+            }
+        }
+        Ok(norm)
+    })
+}
+
+/// Limits every element of the gradients to `-limit..=limit`.
+pub fn clip_grad_value(params: &[Param], limit: f64) -> TensorResult<()> {
+    no_grad(|| {
+        for p in params {
+            if let Some(g) = p.grad() {
+                p.set_grad(Some(g.clamp(Some(-limit), Some(limit))?));
+            }
+        }
+        Ok(())
+    })
+}

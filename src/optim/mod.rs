@@ -1,0 +1,415 @@
+//! Optimizers: parameters of a group lie side by side in one buffer, so that an update is one dispatch per group, in place.
+
+mod clip;
+mod rules;
+mod scaler;
+mod schedule;
+
+pub use clip::{clip_grad_norm, clip_grad_value};
+pub use rules::{Adam, AdamW, Lion, Muon, Rule, Sgd};
+pub use scaler::LossScaler;
+pub use schedule::Schedule;
+
+use crate::autograd::no_grad;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::eval::eval_all;
+use crate::nn::Param;
+use crate::tensor::Tensor;
+use std::collections::BTreeMap;
+
+/// Parameters that are updated alike.
+pub struct ParamGroup {
+    /// The parameters with their names.
+    pub params: Vec<(String, Param)>,
+    /// Factor of the learning rate.
+    pub lr_scale: f64,
+    /// How much of each parameter an update takes away, times the learning rate; `None` is the rule's own.
+    pub weight_decay: Option<f64>,
+}
+
+impl ParamGroup {
+    /// A group with the rule's own settings.
+    pub fn new(params: Vec<(String, Param)>) -> ParamGroup {
+        ParamGroup { params, lr_scale: 1.0, weight_decay: None }
+    }
+    /// With this weight decay.
+    pub fn weight_decay(mut self, decay: f64) -> ParamGroup {
+        self.weight_decay = Some(decay);
+        self
+    }
+    /// With this factor of the learning rate.
+    pub fn lr_scale(mut self, scale: f64) -> ParamGroup {
+        self.lr_scale = scale;
+        self
+    }
+}
+
+/// The usual two groups: matrices and tables with weight decay, vectors (biases and norms) without.
+pub fn decay_matrices(params: Vec<(String, Param)>, decay: f64) -> Vec<ParamGroup> {
+    let (matrices, vectors): (Vec<_>, Vec<_>) = params.into_iter().partition(|(_, p)| p.get().rank() >= 2);
+    [(matrices, decay), (vectors, 0.0)]
+        .into_iter()
+        .filter(|(p, _)| !p.is_empty())
+        .map(|(p, d)| ParamGroup::new(p).weight_decay(d))
+        .collect()
+}
+
+/// Numbers of one update.
+#[derive(Clone, Copy, Debug)]
+pub struct StepNumbers {
+    /// The learning rate, the group's factor included.
+    pub lr: f64,
+    /// Weight decay.
+    pub weight_decay: f64,
+    /// This update's number, from 1.
+    pub t: u64,
+}
+
+/// Where a parameter lies in its group's buffer.
+struct Member {
+    name: String,
+    param: Param,
+    start: usize,
+    shape: Vec<usize>,
+}
+
+struct Group {
+    members: Vec<Member>,
+    /// The values in full precision, one after the other.
+    flat: Tensor,
+    /// What the rule remembers, each as long as `flat`.
+    states: Vec<Tensor>,
+    /// What the model reads, where it computes in fewer bits.
+    shadow: Option<Tensor>,
+    lr_scale: f64,
+    weight_decay: f64,
+}
+
+/// An optimizer: a rule over groups of parameters.
+pub struct Optimizer {
+    rule: Box<dyn Rule>,
+    groups: Vec<Group>,
+    lr: f64,
+    steps: u64,
+    max_norm: Option<f64>,
+    norm: Option<Tensor>,
+    scaler: Option<LossScaler>,
+}
+
+/// Members begin at multiples of this many elements.
+const ALIGN: usize = 4;
+
+impl Optimizer {
+    /// An optimizer of these parameters in one group.
+    ///
+    /// # Errors
+    /// When there are no parameters, or device errors.
+    pub fn new(rule: impl Rule + 'static, params: Vec<(String, Param)>, lr: f64) -> TensorResult<Optimizer> {
+        Optimizer::with_groups(rule, vec![ParamGroup::new(params)], lr)
+    }
+
+    /// An optimizer of several groups. Their parameters move into buffers of the groups, keep their values, and belong to this optimizer.
+    pub fn with_groups(rule: impl Rule + 'static, groups: Vec<ParamGroup>, lr: f64) -> TensorResult<Optimizer> {
+        let rule: Box<dyn Rule> = Box::new(rule);
+        let groups = groups.into_iter().map(|g| Group::new(g, &*rule)).collect::<TensorResult<Vec<_>>>()?;
+        if groups.is_empty() {
+            return Err(TensorError::Invalid("an optimizer needs parameters".into()));
+        }
+        let roots: Vec<&Tensor> = groups.iter().flat_map(|g| g.states.iter().chain([&g.flat])).collect();
+        eval_all(&roots)?;
+        let mut o = Optimizer { rule, groups, lr, steps: 0, max_norm: None, norm: None, scaler: None };
+        o.publish()?;
+        Ok(o)
+    }
+
+    /// Limits the norm of all gradients together (Pascanu et al., 2013), as part of each step.
+    pub fn max_grad_norm(mut self, norm: f64) -> Optimizer {
+        self.max_norm = Some(norm);
+        self
+    }
+
+    /// Mixed precision: the model reads its parameters in `dtype` while the optimizer keeps them in f32. With f16 the loss must be multiplied by
+    /// [`Optimizer::scale_loss`] before `backward`; steps with gradients that overflow are skipped, without a wait.
+    pub fn mixed_precision(mut self, dtype: DType) -> TensorResult<Optimizer> {
+        if !matches!(dtype, DType::F16 | DType::BF16) {
+            return Err(TensorError::Invalid(format!("mixed precision is f16 or bf16, not {dtype}")));
+        }
+        for g in &mut self.groups {
+            g.shadow = Some(g.flat.cast(dtype)?);
+        }
+        let shadows: Vec<&Tensor> = self.groups.iter().filter_map(|g| g.shadow.as_ref()).collect();
+        eval_all(&shadows)?;
+        if dtype == DType::F16 {
+            self.scaler = Some(LossScaler::new(self.groups[0].flat.device())?);
+        }
+        self.publish()?;
+        Ok(self)
+    }
+
+    /// The loss to call `backward` on: multiplied by the scale where there is one.
+    pub fn scale_loss(&self, loss: &Tensor) -> TensorResult<Tensor> {
+        match &self.scaler {
+            Some(s) => loss.mul(&s.scale().cast(loss.dtype())?),
+            None => Ok(loss.clone()),
+        }
+    }
+
+    /// The learning rate.
+    pub fn lr(&self) -> f64 {
+        self.lr
+    }
+    /// Sets the learning rate; the plan stays the same.
+    pub fn set_lr(&mut self, lr: f64) {
+        self.lr = lr;
+    }
+    /// Updates made.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+    /// The norm of all gradients of the last step, before it was limited; `None` without [`Optimizer::max_grad_norm`].
+    pub fn grad_norm(&self) -> Option<&Tensor> {
+        self.norm.as_ref()
+    }
+    /// The scale of the loss and the number of skipped steps, where there is mixed precision in f16.
+    pub fn loss_scaler(&self) -> Option<&LossScaler> {
+        self.scaler.as_ref()
+    }
+    /// Where the parameters are.
+    pub fn device(&self) -> Device {
+        self.groups[0].flat.device().clone()
+    }
+
+    /// Forgets all gradients.
+    pub fn zero_grad(&mut self) -> TensorResult<()> {
+        self.groups.iter().flat_map(|g| &g.members).for_each(|m| m.param.zero_grad());
+        Ok(())
+    }
+
+    /// Updates every parameter from its collected gradient (zeros where there is none) and evaluates all that is pending behind it, forward and
+    /// backward pass included, as one plan. Values computed from the old parameters that somebody still holds are stored by the same plan.
+    ///
+    /// # Errors
+    /// When no parameter has a gradient; device errors.
+    pub fn step(&mut self) -> TensorResult<()> {
+        self.step_with(&[])
+    }
+
+    /// The plan that [`Optimizer::step`] would run now, without running it: forward and backward pass included. The gradients are used up.
+    pub fn explain(&mut self) -> TensorResult<String> {
+        no_grad(|| self.build())?;
+        let plan = crate::eval::plan_of(&self.roots())?;
+        Ok(plan.map(|p| p.to_string()).unwrap_or_default())
+    }
+
+    /// Everything that a step computes.
+    fn roots(&self) -> Vec<&Tensor> {
+        let mut roots: Vec<&Tensor> = Vec::new();
+        for g in &self.groups {
+            roots.extend(&g.states);
+            roots.push(&g.flat);
+            roots.extend(&g.shadow);
+        }
+        roots.extend(&self.norm);
+        if let Some(s) = &self.scaler {
+            roots.extend(s.state());
+        }
+        roots
+    }
+
+    /// As [`Optimizer::step`]; `also` is computed in the same plan.
+    pub fn step_with(&mut self, also: &[&Tensor]) -> TensorResult<()> {
+        no_grad(|| self.build())?;
+        let roots: Vec<&Tensor> = also.iter().copied().chain(self.roots()).collect();
+        eval_all(&roots)
+    }
+
+    /// Builds the graph of one update.
+    fn build(&mut self) -> TensorResult<()> {
+        if !self.groups.iter().flat_map(|g| &g.members).any(|m| m.param.grad().is_some()) {
+            return Err(TensorError::Invalid("step: no parameter has a gradient; call backward first".into()));
+        }
+        let mut grads = self.groups.iter().map(Group::gradients).collect::<TensorResult<Vec<_>>>()?;
+        for (g, grad) in self.groups.iter().zip(&grads) {
+            g.publish_gradients(grad)?;
+        }
+        let mut keep = None;
+        if let Some(s) = &mut self.scaler {
+            let (scaled, finite) = s.unscale(&grads)?;
+            grads = scaled;
+            keep = Some(finite);
+        }
+        if let Some(max) = self.max_norm {
+            let norm = clip::norm_of(&grads)?;
+            let factor = clip::factor(&norm, max)?;
+            grads = grads.iter().map(|g| g.mul(&factor)).collect::<TensorResult<_>>()?;
+            self.norm = Some(norm);
+        }
+        self.steps += 1;
+        for (g, grad) in self.groups.iter_mut().zip(grads) {
+            let numbers = StepNumbers { lr: self.lr * g.lr_scale, weight_decay: g.weight_decay, t: self.steps };
+            g.update(&*self.rule, grad, &numbers, keep.as_ref())?;
+        }
+        self.publish()
+    }
+
+    /// Lets every parameter see its new value.
+    fn publish(&mut self) -> TensorResult<()> {
+        for g in &self.groups {
+            let seen = g.shadow.as_ref().unwrap_or(&g.flat);
+            for m in &g.members {
+                m.param.set(&m.part(seen)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything the optimizer remembers, by name: values in full precision (`param.NAME`), states (`stateK.NAME`) and `scale`, and the number
+    /// of updates in `steps`.
+    pub fn state(&self) -> TensorResult<(BTreeMap<String, Tensor>, u64)> {
+        let mut out = BTreeMap::new();
+        for g in &self.groups {
+            for m in &g.members {
+                out.insert(format!("param.{}", m.name), m.part(&g.flat)?);
+                for (k, s) in g.states.iter().enumerate() {
+                    out.insert(format!("state{k}.{}", m.name), m.part(s)?);
+                }
+            }
+        }
+        if let Some(s) = &self.scaler {
+            for (i, t) in s.state().into_iter().enumerate() {
+                out.insert(format!("scale.{i}"), t.clone());
+            }
+        }
+        Ok((out, self.steps))
+    }
+
+    /// Takes over what [`Optimizer::state`] gave. Nothing changes if something is missing.
+    ///
+    /// # Errors
+    /// When a name is missing or a shape differs.
+    pub fn load_state(&mut self, values: &BTreeMap<String, Tensor>, steps: u64) -> TensorResult<()> {
+        let device = self.device();
+        let find = |name: String, shape: &[usize]| -> TensorResult<Tensor> {
+            let t = values.get(&name).ok_or_else(|| TensorError::Invalid(format!("the checkpoint lacks {name}")))?;
+            if t.dims() != shape {
+                return Err(TensorError::Invalid(format!("{name} is {}, the parameter {shape:?}", t.shape())));
+            }
+            t.to_device(&device)
+        };
+        let mut fresh = Vec::new();
+        for g in &self.groups {
+            let gather = |prefix: &str| -> TensorResult<Tensor> {
+                let parts = g.members.iter().map(|m| find(format!("{prefix}.{}", m.name), &m.shape)).collect::<TensorResult<Vec<_>>>()?;
+                join(&g.members, &parts, g.flat.numel(), &device)
+            };
+            let states = (0..g.states.len()).map(|k| gather(&format!("state{k}"))).collect::<TensorResult<Vec<_>>>()?;
+            fresh.push((gather("param")?, states));
+        }
+        if let Some(s) = &mut self.scaler {
+            let parts = (0..s.state().len()).map(|i| find(format!("scale.{i}"), &[])).collect::<TensorResult<Vec<_>>>()?;
+            s.set_state(parts);
+        }
+        for (g, (flat, states)) in self.groups.iter_mut().zip(fresh) {
+            g.shadow = match &g.shadow {
+                Some(s) => Some(flat.cast(s.dtype())?),
+                None => None,
+            };
+            (g.flat, g.states) = (flat, states);
+        }
+        let roots: Vec<&Tensor> = self.groups.iter().flat_map(|g| g.states.iter().chain([&g.flat]).chain(&g.shadow)).collect();
+        eval_all(&roots)?;
+        self.steps = steps;
+        self.publish()
+    }
+}
+
+impl Member {
+    fn part(&self, flat: &Tensor) -> TensorResult<Tensor> {
+        let sizes: Vec<isize> = self.shape.iter().map(|&d| d as isize).collect();
+        flat.narrow(0, self.start, self.shape.iter().product())?.reshape(&sizes)
+    }
+}
+
+/// Values one after the other as the members lie, with zeros between them where they do not meet.
+fn join(members: &[Member], values: &[Tensor], len: usize, device: &Device) -> TensorResult<Tensor> {
+    let mut pieces = Vec::new();
+    let mut end = 0;
+    let fill = |pieces: &mut Vec<Tensor>, from: usize, to: usize| -> TensorResult<()> {
+        if to > from {
+            pieces.push(Tensor::zeros(&[to - from], DType::F32, device)?);
+        }
+        Ok(())
+    };
+    for (m, v) in members.iter().zip(values) {
+        fill(&mut pieces, end, m.start)?;
+        pieces.push(v.cast(DType::F32)?.flatten(0, -1)?);
+        end = m.start + v.numel();
+    }
+    fill(&mut pieces, end, len)?;
+    Tensor::cat(&pieces, 0)
+}
+
+impl Group {
+    fn new(g: ParamGroup, rule: &dyn Rule) -> TensorResult<Group> {
+        let mut members = Vec::new();
+        let mut start = 0;
+        for (name, param) in g.params {
+            let shape = param.get().dims().to_vec();
+            let count: usize = shape.iter().product();
+            members.push(Member { name, param, start, shape });
+            start += count.next_multiple_of(ALIGN);
+        }
+        let Some(first) = members.first() else { return Err(TensorError::Invalid("a group of parameters is empty".into())) };
+        let device = first.param.get().device().clone();
+        let values: Vec<Tensor> = members.iter().map(|m| m.param.get().detach()).collect();
+        let flat = join(&members, &values, start, &device)?;
+        let states = (0..rule.states()).map(|_| Tensor::zeros(&[start], DType::F32, &device)).collect::<TensorResult<Vec<_>>>()?;
+        let weight_decay = g.weight_decay.unwrap_or(rule.weight_decay());
+        Ok(Group { members, flat, states, shadow: None, lr_scale: g.lr_scale, weight_decay })
+    }
+
+    /// All gradients, one after the other.
+    fn gradients(&self) -> TensorResult<Tensor> {
+        let parts = self
+            .members
+            .iter()
+            .map(|m| match m.param.grad() {
+                Some(g) => Ok(g),
+                None => Tensor::zeros(&m.shape, DType::F32, self.flat.device()),
+            })
+            .collect::<TensorResult<Vec<_>>>()?;
+        join(&self.members, &parts, self.flat.numel(), self.flat.device())
+    }
+
+    /// Lets every parameter see its gradient in the group's buffer.
+    fn publish_gradients(&self, flat: &Tensor) -> TensorResult<()> {
+        for m in &self.members {
+            if let Some(g) = m.param.grad() {
+                m.param.set_grad(Some(m.part(flat)?.cast(g.dtype())?));
+            }
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, rule: &dyn Rule, grad: Tensor, numbers: &StepNumbers, keep: Option<&Tensor>) -> TensorResult<()> {
+        let shapes: Vec<(usize, &[usize])> = self.members.iter().map(|m| (m.start, &m.shape[..])).collect();
+        let guarded = |new: Tensor, old: &Tensor| match keep {
+            Some(finite) => finite.where_(&new, old),
+            None => Ok(new),
+        };
+        let states = rule.remember(&self.flat, &grad, &self.states, numbers)?;
+        for (own, new) in self.states.iter_mut().zip(states) {
+            let new = guarded(new, own)?;
+            *own = own.write(&new, 0, 0)?;
+        }
+        let new = rule.update(&self.flat, &grad, &self.states, numbers, &shapes)?;
+        let new = guarded(new, &self.flat)?;
+        self.flat = self.flat.write(&new, 0, 0)?;
+        if let Some(s) = &mut self.shadow {
+            *s = s.write(&self.flat.cast(s.dtype())?, 0, 0)?;
+        }
+        Ok(())
+    }
+}
