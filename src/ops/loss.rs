@@ -176,3 +176,12 @@ impl Tensor {
         self.log_softmax(isize::from(self.rank() > 1))?.nll_loss(target, options)
     }
 }
+
+/// The mean of (prediction − target)²: [`Tensor::mse_loss`] with [`Reduction::Mean`], as a function.
+///
+/// # Errors
+/// When the shapes do not broadcast, or the dtypes do not promote.
+#[track_caller]
+pub fn mse_loss(predictions: &Tensor, target: &Tensor) -> TensorResult<Tensor> {
+    predictions.mse_loss(target, Reduction::Mean)
+}
