@@ -216,7 +216,7 @@ fn clipping_and_accumulation() {
     p.get().sum_all().unwrap().mul(3.0).unwrap().backward().unwrap();
     p.get().sum_all().unwrap().mul(2.0).unwrap().backward().unwrap();
     assert_eq!(p.grad().unwrap().to_vec().unwrap(), [5.0; 4]);
-    let norm = clip_grad_norm(&[p.clone()], 2.0).unwrap();
+    let norm = clip_grad_norm(std::slice::from_ref(&p), 2.0).unwrap();
     assert!((norm.item().unwrap() - 10.0).abs() < 1e-4);
     assert!(p.grad().unwrap().to_vec().unwrap().iter().all(|g| (g - 1.0).abs() < 1e-5));
     let mut o = Optimizer::new(Sgd::default(), vec![("p".into(), p.clone())], 1.0).unwrap();
