@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tensorlogic::autograd::no_grad;
 use tensorlogic::data::{DataLoader, Dataset, LoaderOptions, Order, Part, TokenWindows};
 use tensorlogic::error::TensorError;
-use tensorlogic::eval::eval_all;
+use tensorlogic::eval::{EvalStats, eval_all, eval_stats};
 use tensorlogic::io::save::save;
 use tensorlogic::io::write_safetensors;
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt, Param};
@@ -39,6 +39,8 @@ pub struct Trainer {
     pub config: GptConfig,
     pub progress: Progress,
     pub curve: Curve,
+    /// The evaluator's counters after the last step.
+    pub last_step: EvalStats,
     model: Gpt,
     params: Vec<Param>,
     optimizer: Optimizer,
@@ -97,6 +99,7 @@ impl Trainer {
             config,
             progress,
             curve: Curve::default(),
+            last_step: EvalStats::default(),
             model,
             params,
             optimizer,
@@ -129,6 +132,7 @@ impl Trainer {
             match self.try_step() {
                 Ok(loss) => {
                     self.progress.step += 1;
+                    self.last_step = eval_stats(&self.device);
                     return Ok((loss, split));
                 }
                 Err(TensorError::OutOfMemory { .. }) if self.progress.parts < self.recipe.batch => {
