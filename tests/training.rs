@@ -80,7 +80,7 @@ fn a_run_continues_bit_for_bit() {
     for device in devices() {
         for precision in [DType::F32, DType::F16, DType::BF16] {
             let mut whole = Run::new(precision, 5, &device);
-            let losses: Vec<u32> = (0..12).map(|_| whole.step().item().unwrap().to_bits() as u32).collect();
+            let losses: Vec<u64> = (0..12).map(|_| whole.step().item().unwrap().to_bits()).collect();
             assert!(losses.windows(2).all(|w| w[0] != w[1]));
             let root = place("continue");
             let all = Checkpoints::new(&root, 2);
@@ -98,7 +98,7 @@ fn a_run_continues_bit_for_bit() {
                     let own = load_training(&all.path(step), &run.model, &mut run.optimizer, Some(&mut run.loader)).unwrap();
                     assert_eq!(own["n"], step);
                 }
-                again.push(run.step().item().unwrap().to_bits() as u32);
+                again.push(run.step().item().unwrap().to_bits());
             }
             assert_eq!(again, losses, "losses in {precision} on {}", device.name());
             assert!(run.bits() == whole.bits(), "weights in {precision} on {}", device.name());
@@ -148,7 +148,7 @@ fn a_checkpoint_of_another_model_is_refused() {
     let small = Gpt::new(GptConfig { width: 16, ..CONFIG }, &mut Rng::new(1), &device).unwrap();
     let mut o = Optimizer::new(AdamW::default(), small.named_parameters(), 1e-3).unwrap();
     let e = load_training(&root.join("a"), &small, &mut o, None).unwrap_err().to_string();
-    assert!(e.contains("param.h.0"), "{e}");
+    assert!(e.contains("wte.weight is [29,24]"), "{e}");
     std::fs::remove_dir_all(root).unwrap();
 }
 
