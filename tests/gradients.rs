@@ -299,10 +299,6 @@ fn index_add_matches_loops() {
                 assert!((*g as f64 - w).abs() < 1e-3, "{n} {inner} {count}: element {i} is {g}, not {w}");
             }
         }
-        let bad = Tensor::from_vec(vec![0, 9], &[2], &device).unwrap();
-        let x = Tensor::ones(&[3, 2], DType::F32, &device).unwrap();
-        let e = x.index_add(0, &bad, &x.narrow(0, 0, 2).unwrap()).unwrap().to_vec().unwrap_err().to_string();
-        assert!(e.contains("index_add") && e.contains('9'), "{e}");
     }
 }
 
