@@ -24,6 +24,7 @@ mod display;
 pub mod ops;
 pub mod quant;
 
+pub mod data;
 pub mod io;
 pub mod measure;
 #[cfg(feature = "gpu")]
@@ -34,6 +35,7 @@ pub mod optim;
 pub mod profile;
 #[cfg(feature = "text")]
 pub mod text;
+pub mod train;
 
 pub use device::Device;
 pub use dtype::{DType, Element};

@@ -2,6 +2,7 @@
 
 mod bench;
 mod chat;
+mod ckpt;
 mod completions;
 mod devices;
 mod doctor;
@@ -17,6 +18,7 @@ mod pull;
 mod random_model;
 mod suites;
 mod table;
+mod train;
 
 use clap::{Args, Parser, Subcommand};
 use output::Failure;
@@ -29,6 +31,7 @@ use std::process::ExitCode;
   tl generate --yes \"Why is the sky blue?\"   a small model writes text; the first time it is downloaded
   tl chat                                     a conversation with it
   tl pull --list                              the models that have a name
+  tl train book.txt -o book                   a model of a book of yours
   tl devices                                  what this machine can compute on
   tl doctor                                   memory, limits, settings, and what is wrong with the drivers
   tl bench decode                             how fast it is, beside how fast it could be
@@ -64,6 +67,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Explain(Box<explain::ExplainArgs>),
     Perplexity(Box<perplexity::PerplexityArgs>),
+    Train(Box<train::TrainArgs>),
+    Ckpt(ckpt::CkptArgs),
     Bench(Box<bench::BenchArgs>),
     Completions(completions::CompletionsArgs),
 }
@@ -84,6 +89,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args, cli.global),
         Command::Explain(args) => explain::run(args, cli.global),
         Command::Perplexity(args) => perplexity::run(args, cli.global),
+        Command::Train(args) => train::run(args, cli.global),
+        Command::Ckpt(args) => ckpt::run(args, cli.global),
         Command::Bench(args) => bench::run(args, cli.global),
         Command::Completions(args) => completions::run::<Cli>(args),
     };
