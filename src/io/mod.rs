@@ -2,13 +2,15 @@
 //!
 //! Reading never trusts the file: every length, count and offset is checked against the bytes that are there before it is used.
 
+pub mod folder;
 pub mod gguf;
 pub mod info;
 pub mod mapped;
 pub mod safetensors;
 pub mod save;
 
+pub use folder::{FolderWriter, check_folder, save_folder};
 pub use gguf::{Gguf, GgufWriter};
 pub use info::TensorInfo;
 pub use mapped::MappedFile;
-pub use safetensors::SafeTensors;
+pub use safetensors::{SafeTensors, write_safetensors};

@@ -4,6 +4,9 @@
 //! `__metadata__` of strings; the tensors' bytes without holes or overlaps up to the end of the file.
 
 mod header;
+mod write;
+
+pub use write::write_safetensors;
 
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};

@@ -30,11 +30,21 @@ impl Dropout {
     pub fn set_rng(&self, rng: Rng) {
         *self.rng.lock().unwrap_or_else(|e| e.into_inner()) = rng;
     }
+
+    /// Sets the probability.
+    pub fn set_probability(&mut self, p: f64) {
+        self.p = p;
+    }
+
+    /// Whether anything is dropped now.
+    pub fn is_active(&self) -> bool {
+        self.p > 0.0 && self.training.load(Ordering::Relaxed)
+    }
 }
 
 impl Module for Dropout {
     fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
-        if !self.training.load(Ordering::Relaxed) || self.p == 0.0 {
+        if !self.is_active() {
             return Ok(x.clone());
         }
         let draw = self.rng.lock().unwrap_or_else(|e| e.into_inner()).uniform(x.dims(), DType::F32, x.device())?;
@@ -43,5 +53,11 @@ impl Module for Dropout {
     }
     fn on_mode(&self, training: bool) {
         self.training.store(training, Ordering::Relaxed);
+    }
+    fn random(&self) -> Option<Rng> {
+        Some(self.rng())
+    }
+    fn set_random(&self, stream: Rng) {
+        self.set_rng(stream);
     }
 }

@@ -20,6 +20,7 @@ pub use sequential::{Act, Flatten, Mlp, Sequential};
 pub use transformer::{Gpt, GptConfig, MultiHeadAttention};
 
 use crate::error::{TensorError, TensorResult};
+use crate::ops::random::Rng;
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
 
@@ -37,6 +38,12 @@ pub trait Module: Send + Sync {
     }
     /// Told when training begins (`true`) or ends; only what behaves differently listens.
     fn on_mode(&self, _training: bool) {}
+    /// Where its own random stream stands, if it has one.
+    fn random(&self) -> Option<Rng> {
+        None
+    }
+    /// Sets where its own random stream stands.
+    fn set_random(&self, _stream: Rng) {}
 }
 
 impl dyn Module + '_ {
@@ -45,6 +52,47 @@ impl dyn Module + '_ {
         let mut out: Vec<(String, Param)> = Vec::new();
         collect(self, "", &mut out);
         out
+    }
+
+    /// Where every random stream inside stands: seed and draws made, by the module's dotted name. For checkpoints.
+    pub fn random_state(&self) -> BTreeMap<String, (u64, u32)> {
+        let mut out = BTreeMap::new();
+        walk(self, "", &mut |name, m| {
+            if let Some(r) = m.random() {
+                out.insert(name.to_string(), (r.seed, r.draws));
+            }
+        });
+        out
+    }
+
+    /// Sets where every random stream stands.
+    ///
+    /// # Errors
+    /// When a stream has no state of its name; nothing is set then.
+    pub fn load_random_state(&self, state: &BTreeMap<String, (u64, u32)>) -> TensorResult<()> {
+        let mut missing = None;
+        walk(self, "", &mut |name, m| {
+            if m.random().is_some() && !state.contains_key(name) {
+                missing = Some(name.to_string());
+            }
+        });
+        if let Some(name) = missing {
+            return Err(TensorError::Invalid(format!("there is no random state for the module {name}")));
+        }
+        walk(self, "", &mut |name, m| {
+            if let (Some(_), Some(&(seed, draws))) = (m.random(), state.get(name)) {
+                m.set_random(Rng { seed, draws });
+            }
+        });
+        Ok(())
+    }
+}
+
+fn walk(m: &dyn Module, path: &str, f: &mut dyn FnMut(&str, &dyn Module)) {
+    f(path, m);
+    for (name, child) in m.children() {
+        let dot = if path.is_empty() { "" } else { "." };
+        walk(child, &format!("{path}{dot}{name}"), f);
     }
 }
 
@@ -75,6 +123,13 @@ pub trait ModuleExt: Module {
     fn parameter_count(&self) -> usize {
         self.parameters().iter().map(|p| p.get().numel()).sum()
     }
+    /// Where every random stream inside (dropout's) stands, by the module's dotted name.
+    fn random_state(&self) -> BTreeMap<String, (u64, u32)>;
+    /// Sets where every random stream stands.
+    ///
+    /// # Errors
+    /// When a stream has no state of its name; nothing is set then.
+    fn load_random_state(&self, state: &BTreeMap<String, (u64, u32)>) -> TensorResult<()>;
     /// Forgets all gradients.
     fn zero_grad(&self) {
         self.parameters().iter().for_each(Param::zero_grad);
@@ -112,6 +167,12 @@ impl<M: Module> ModuleExt for M {
     }
     fn eval(&self) {
         set_mode(self, false);
+    }
+    fn random_state(&self) -> BTreeMap<String, (u64, u32)> {
+        (self as &dyn Module).random_state()
+    }
+    fn load_random_state(&self, state: &BTreeMap<String, (u64, u32)>) -> TensorResult<()> {
+        (self as &dyn Module).load_random_state(state)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Dropout, Embedding, LayerNorm, Linear, Module};
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::ops::attention::AttentionOptions;
 use crate::ops::loss::NllOptions;
@@ -14,6 +15,8 @@ pub struct MultiHeadAttention {
     pub c_attn: Linear,
     /// `[width, width]`.
     pub c_proj: Linear,
+    /// Drops attention weights while training; none at first.
+    pub drop: Dropout,
     heads: usize,
     causal: bool,
 }
@@ -36,9 +39,23 @@ impl MultiHeadAttention {
         Ok(MultiHeadAttention {
             c_attn: Linear::normal(width, 3 * width, bias, std, rng, device)?,
             c_proj: Linear::normal(width, width, bias, proj_std, rng, device)?,
+            drop: Dropout::new(0.0, rng.seed ^ 0xA77E_4710),
             heads,
             causal,
         })
+    }
+
+    /// Attention with dropout of its weights, which the fused kernel cannot do: the weights `[B, H, T, T]` are stored.
+    fn dropped(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> TensorResult<Tensor> {
+        let t = q.shape()[2];
+        let scores = q.mul(1.0 / (q.shape()[3] as f64).sqrt())?.matmul(&k.transpose(-2, -1)?)?;
+        let scores = if self.causal {
+            let at = Tensor::arange(0.0, t as f64, 1.0, DType::I32, q.device())?;
+            scores.masked_fill(&at.unsqueeze(1)?.lt(&at)?, f64::NEG_INFINITY)?
+        } else {
+            scores
+        };
+        self.drop.forward(&scores.softmax(-1)?)?.matmul(v)
     }
 }
 
@@ -50,11 +67,16 @@ impl Module for MultiHeadAttention {
             let part = qkv.narrow(-1, n * c, c)?;
             part.reshape(&[b as isize, t as isize, self.heads as isize, (c / self.heads) as isize])?.transpose(1, 2)
         };
-        let y = head(0)?.attention(&head(1)?, &head(2)?, None, &AttentionOptions { causal: self.causal, ..Default::default() })?;
+        let (q, k, v) = (head(0)?, head(1)?, head(2)?);
+        let y = if self.drop.is_active() {
+            self.dropped(&q, &k, &v)?
+        } else {
+            q.attention(&k, &v, None, &AttentionOptions { causal: self.causal, ..Default::default() })?
+        };
         self.c_proj.forward(&y.transpose(1, 2)?.reshape(&[b as isize, t as isize, c as isize])?)
     }
     fn children(&self) -> Vec<(String, &dyn Module)> {
-        vec![("c_attn".into(), &self.c_attn), ("c_proj".into(), &self.c_proj)]
+        vec![("c_attn".into(), &self.c_attn), ("c_proj".into(), &self.c_proj), ("drop".into(), &self.drop)]
     }
 }
 
@@ -126,19 +148,22 @@ impl Gpt {
     pub fn new(config: GptConfig, rng: &mut Rng, device: &Device) -> TensorResult<Gpt> {
         let c = config;
         let proj = 0.02 / (2.0 * c.layers as f64).sqrt();
-        let mut seed = 0;
+        // Every dropout has a stream of its own, all from the one seed.
+        let mut seed = rng.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut drop = || {
-            seed += 1;
-            Dropout::new(c.dropout, 0x9E37_79B9 ^ seed)
+            seed = seed.wrapping_add(0xD1B5_4A32_D192_ED03);
+            Dropout::new(c.dropout, seed)
         };
         let wte = Embedding::new(c.vocab, c.width, 0.02, rng, device)?;
         let wpe = Embedding::new(c.context, c.width, 0.02, rng, device)?;
         let first = drop();
         let mut blocks = Vec::new();
         for _ in 0..c.layers {
+            let mut attn = MultiHeadAttention::new(c.width, c.heads, true, c.bias, 0.02, proj, rng, device)?;
+            attn.drop = drop();
             blocks.push(Block {
                 ln_1: LayerNorm::new(c.width, c.bias, 1e-5, device)?,
-                attn: MultiHeadAttention::new(c.width, c.heads, true, c.bias, 0.02, proj, rng, device)?,
+                attn,
                 ln_2: LayerNorm::new(c.width, c.bias, 1e-5, device)?,
                 c_fc: Linear::normal(c.width, 4 * c.width, c.bias, 0.02, rng, device)?,
                 c_proj: Linear::normal(4 * c.width, c.width, c.bias, proj, rng, device)?,
@@ -148,9 +173,17 @@ impl Gpt {
         Ok(Gpt { config, wte, wpe, drop: first, blocks, ln_f: LayerNorm::new(c.width, c.bias, 1e-5, device)? })
     }
 
+    /// Sets the probability of dropping attention weights while training, which begins as that of everything else. At 0 attention is one fused
+    /// kernel also while training.
+    pub fn set_attention_dropout(&mut self, p: f64) {
+        self.blocks.iter_mut().for_each(|b| b.attn.drop.set_probability(p));
+    }
+
     /// The loss of predicting `targets` `[B, T]` from `tokens` `[B, T]`: the mean negative log-probability, a scalar.
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> TensorResult<Tensor> {
         let logits = self.forward(tokens)?;
+        // In half precision the loss would be rounded to three digits.
+        let logits = if logits.dtype() == DType::F64 { logits } else { logits.cast(DType::F32)? };
         logits.reshape(&[-1, self.config.vocab as isize])?.cross_entropy(&targets.flatten(0, -1)?, &NllOptions::default())
     }
 }
