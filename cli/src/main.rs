@@ -7,6 +7,7 @@ mod devices;
 mod doctor;
 mod explain;
 mod fetch;
+mod finetune;
 mod generate;
 mod inspect;
 mod interrupt;
@@ -64,6 +65,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Explain(Box<explain::ExplainArgs>),
     Perplexity(Box<perplexity::PerplexityArgs>),
+    Finetune(Box<finetune::FinetuneArgs>),
+    Merge(Box<finetune::MergeArgs>),
     Bench(Box<bench::BenchArgs>),
     Completions(completions::CompletionsArgs),
 }
@@ -84,6 +87,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args, cli.global),
         Command::Explain(args) => explain::run(args, cli.global),
         Command::Perplexity(args) => perplexity::run(args, cli.global),
+        Command::Finetune(args) => finetune::run(args, cli.global),
+        Command::Merge(args) => finetune::run_merge(args, cli.global),
         Command::Bench(args) => bench::run(args, cli.global),
         Command::Completions(args) => completions::run::<Cli>(args),
     };

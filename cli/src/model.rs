@@ -5,7 +5,7 @@ use crate::fetch::{self, PullOptions};
 use crate::output::{self, Failure};
 use clap::Args;
 use std::path::{Path, PathBuf};
-use tensorlogic::models::{self, Model, Weights};
+use tensorlogic::models::{self, Adapters, Model, Weights};
 use tensorlogic::text::{ChatTemplate, Message, Tokenizer};
 use tensorlogic::{DType, Device};
 
@@ -24,6 +24,9 @@ pub struct ModelArgs {
     /// The type of activations: f32, f16 or bf16 [default: f32 on the CPU, f16 on a GPU]
     #[arg(long)]
     pub dtype: Option<String>,
+    /// A folder of LoRA adapters for the model, in PEFT's layout, as `tl finetune` writes it
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
     /// Download the model without asking, if it is not here yet
     #[arg(short, long)]
     pub yes: bool,
@@ -62,6 +65,15 @@ impl ModelArgs {
         }
     }
 
+    /// The model of these weights, with the adapters asked for.
+    pub fn build(&self, weights: &Weights, dtype: Option<DType>) -> Result<Box<dyn Model>, Failure> {
+        let mut model = models::load(weights, dtype)?;
+        if let Some(folder) = &self.adapter {
+            Adapters::load(folder, &mut *model)?;
+        }
+        Ok(model)
+    }
+
     /// Opens the model with its tokenizer.
     pub fn load(&self, global: Global) -> Result<Loaded, Failure> {
         let dtype = self.dtype()?;
@@ -72,7 +84,7 @@ impl ModelArgs {
         }
         let weights = Weights::open(&path, &device)?;
         let (tokenizer, template) = texts(&weights, &path)?;
-        let model = models::load(&weights, dtype)?;
+        let model = self.build(&weights, dtype)?;
         Ok(Loaded { device, model, tokenizer, template })
     }
 }
@@ -80,16 +92,21 @@ impl ModelArgs {
 impl Loaded {
     /// A conversation as tokens, up to where the model begins to speak.
     pub fn encode_chat(&self, template: &ChatTemplate, messages: &[Message]) -> Result<Vec<u32>, Failure> {
-        let t = &self.tokenizer;
-        let name = |id: Option<u32>| id.and_then(|id| t.token(id)).unwrap_or_default();
-        let bos = name(t.bos());
-        let text = template.render(messages, true, bos, name(t.end_tokens().first().copied()), None)?;
-        // Templates write the begin token themselves.
-        Ok(t.encode_with(&text, false, true)?)
+        encode_chat(&self.tokenizer, template, messages, true)
     }
 }
 
-fn texts(weights: &Weights, path: &Path) -> Result<(Tokenizer, Option<ChatTemplate>), Failure> {
+/// A conversation as tokens: up to where the model begins to speak (`open`), or up to the end of the last message.
+pub fn encode_chat(t: &Tokenizer, template: &ChatTemplate, messages: &[Message], open: bool) -> Result<Vec<u32>, Failure> {
+    let name = |id: Option<u32>| id.and_then(|id| t.token(id)).unwrap_or_default();
+    let bos = name(t.bos());
+    let text = template.render(messages, open, bos, name(t.end_tokens().first().copied()), None)?;
+    // Templates write the begin token themselves.
+    Ok(t.encode_with(&text, false, true)?)
+}
+
+/// The tokenizer of a model, and its chat template where it has one.
+pub fn texts(weights: &Weights, path: &Path) -> Result<(Tokenizer, Option<ChatTemplate>), Failure> {
     if let Some(gguf) = weights.gguf() {
         let template = gguf.opt("tokenizer.chat_template", tensorlogic::io::gguf::Value::str)?;
         return Ok((Tokenizer::from_gguf(gguf)?, template.map(ChatTemplate::new).transpose()?));
