@@ -15,6 +15,7 @@ mod model;
 mod output;
 mod perplexity;
 mod pull;
+mod quantize;
 mod random_model;
 mod suites;
 mod table;
@@ -67,6 +68,7 @@ enum Command {
     Perplexity(Box<perplexity::PerplexityArgs>),
     Finetune(Box<finetune::FinetuneArgs>),
     Merge(Box<finetune::MergeArgs>),
+    Quantize(quantize::QuantizeArgs),
     Bench(Box<bench::BenchArgs>),
     Completions(completions::CompletionsArgs),
 }
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
         Command::Perplexity(args) => perplexity::run(args, cli.global),
         Command::Finetune(args) => finetune::run(args, cli.global),
         Command::Merge(args) => finetune::run_merge(args, cli.global),
+        Command::Quantize(args) => quantize::run(args, cli.global),
         Command::Bench(args) => bench::run(args, cli.global),
         Command::Completions(args) => completions::run::<Cli>(args),
     };

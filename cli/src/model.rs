@@ -1,7 +1,7 @@
 //! Finding, opening and describing the model that a subcommand works on.
 
 use crate::Global;
-use crate::fetch::{self, PullOptions};
+use crate::fetch::{self, PullError, PullOptions, builtin};
 use crate::output::{self, Failure};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ pub const DEFAULT: &str = "smollm2-135m-instruct";
 /// Which model, where.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
-    /// A GGUF file, a folder in Hub layout, a name from `tl pull --list`, or `OWNER/REPO[:FILE]`
-    #[arg(short, long, default_value = DEFAULT)]
-    pub model: String,
+    /// A GGUF file, a folder in Hub layout, a name from `tl pull --list`, or `OWNER/REPO[:FILE]` [default: smollm2-135m-instruct]
+    #[arg(short, long)]
+    pub model: Option<String>,
     /// Where to run: auto, cpu, gpu, vulkan, metal or dx12; the last four also with an index, as vulkan:1
     #[arg(long, env = "TL_DEVICE", default_value = "auto")]
     pub device: String,
@@ -43,10 +43,26 @@ pub struct Loaded {
 impl ModelArgs {
     /// The file of the model, downloaded where needed and allowed.
     pub fn path(&self, global: Global) -> Result<PathBuf, Failure> {
+        Ok(fetch::resolve(self.model.as_deref().unwrap_or(DEFAULT), &self.options(global)?)?)
+    }
+
+    /// As [`ModelArgs::path`], and the built-in model where none is named and the usual one cannot be had without a network.
+    pub fn path_or_tiny(&self, global: Global) -> Result<PathBuf, Failure> {
+        let options = self.options(global)?;
+        match fetch::resolve(self.model.as_deref().unwrap_or(DEFAULT), &options) {
+            Err(e @ (PullError::Offline { .. } | PullError::Sources { .. })) if self.model.is_none() => {
+                output::note(&format!("{e}: the built-in model {} answers, which has read Shakespeare and nothing else", builtin::TINY));
+                Ok(builtin::tiny(&options)?)
+            }
+            found => Ok(found?),
+        }
+    }
+
+    fn options(&self, global: Global) -> Result<PullOptions, Failure> {
         let mut options = PullOptions::from_env()?;
         options.quiet = global.quiet;
         options.yes = self.yes;
-        Ok(fetch::resolve(&self.model, &options)?)
+        Ok(options)
     }
 
     /// The device asked for.
@@ -76,14 +92,18 @@ impl ModelArgs {
 
     /// Opens the model with its tokenizer.
     pub fn load(&self, global: Global) -> Result<Loaded, Failure> {
+        self.load_from(&self.path(global)?, global)
+    }
+
+    /// Opens the model of this file with its tokenizer.
+    pub fn load_from(&self, path: &Path, global: Global) -> Result<Loaded, Failure> {
         let dtype = self.dtype()?;
-        let path = self.path(global)?;
         let device = self.device()?;
         if !global.quiet {
             output::note(&format!("{} on {}", path.file_name().unwrap_or(path.as_os_str()).to_string_lossy(), device.name()));
         }
-        let weights = Weights::open(&path, &device)?;
-        let (tokenizer, template) = texts(&weights, &path)?;
+        let weights = Weights::open(path, &device)?;
+        let (tokenizer, template) = texts(&weights, path)?;
         let model = self.build(&weights, dtype)?;
         Ok(Loaded { device, model, tokenizer, template })
     }

@@ -86,7 +86,7 @@ impl Llama {
 }
 
 /// Radians per position of each pair, with the model's long-context scaling.
-fn frequencies(w: &Weights, head_dim: usize, context: usize) -> TensorResult<Vec<f64>> {
+pub(crate) fn frequencies(w: &Weights, head_dim: usize, context: usize) -> TensorResult<Vec<f64>> {
     let hub = |k: &str| -> TensorResult<Option<f64>> {
         let own = w.number("-", &format!("rope_parameters.{k}"))?;
         if own.is_some() { Ok(own) } else { w.number("-", &format!("rope_scaling.{k}")) }

@@ -2,6 +2,7 @@
 
 pub mod adapter;
 pub mod cache;
+pub mod convert;
 pub mod gemma3;
 pub mod generate;
 pub mod gpt2;
