@@ -277,6 +277,11 @@ fn matmul_of_every_weight_format() {
             run(format!("f16 result {da} {db} {m}x{n}x{k}"), Operand::random(da, &[1, m, k], 7), Operand::random(db, &[1, n, k], 8), F16);
         }
     }
+    // Matrices, where the adapter has them.
+    for (m, n, k) in [(9, 5, 3), (64, 64, 64), (70, 130, 100), (33, 68, 31), (700, 600, 48)] {
+        run(format!("halves {m}x{n}x{k}"), Operand::random(F16, &[1, m, k], 11), Operand::random(F16, &[1, n, k], 12), F32);
+        run(format!("halves turned {m}x{n}x{k}"), Operand::turned(F16, &[2, m, k], 11), Operand::turned(F16, &[2, n, k], 12), F16);
+    }
     run("many rows".into(), Operand::random(F32, &[1, 1, 64], 9), Operand::random(F16, &[1, 9001, 64], 10), F32);
     run("large tiles".into(), Operand::random(F32, &[1, 1500, 40], 9), Operand::random(F16, &[1, 1400, 40], 10), F32);
     run("middle tiles".into(), Operand::random(F32, &[1, 700, 64], 9), Operand::random(DType::Q8_0, &[1, 900, 64], 10), F32);
