@@ -24,6 +24,7 @@ mod display;
 pub mod ops;
 pub mod quant;
 
+pub mod data;
 pub mod io;
 pub mod measure;
 #[cfg(feature = "gpu")]

@@ -1,0 +1,53 @@
+//! Images with classes in memory, for the classic examples.
+
+use super::{Dataset, Field, Part};
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+
+/// Images of one shape with a class each: a batch is `[B, C, H, W]` in f32 and `[B]` in i32.
+pub struct Images {
+    pixels: Vec<f32>,
+    classes: Vec<i32>,
+    shape: [usize; 3],
+}
+
+impl Images {
+    /// Images `[C, H, W]` one after the other in row-major order, and their classes.
+    ///
+    /// # Errors
+    /// When the numbers of pixels and classes do not fit together.
+    pub fn new(pixels: Vec<f32>, shape: [usize; 3], classes: Vec<i32>) -> TensorResult<Images> {
+        let size: usize = shape.iter().product();
+        if size == 0 || pixels.len() != size * classes.len() {
+            let m = format!("{} numbers are not {} images of {shape:?}", pixels.len(), classes.len());
+            return Err(TensorError::Invalid(m));
+        }
+        Ok(Images { pixels, classes, shape })
+    }
+
+    /// The same from bytes, 0 to 255 becoming 0 to 1.
+    ///
+    /// # Errors
+    /// As [`Images::new`].
+    pub fn from_bytes(bytes: &[u8], shape: [usize; 3], classes: Vec<i32>) -> TensorResult<Images> {
+        Images::new(bytes.iter().map(|&b| b as f32 / 255.0).collect(), shape, classes)
+    }
+}
+
+impl Dataset for Images {
+    fn len(&self) -> usize {
+        self.classes.len()
+    }
+    fn fields(&self) -> Vec<Field> {
+        vec![Field { dtype: DType::F32, shape: self.shape.to_vec() }, Field { dtype: DType::I32, shape: vec![] }]
+    }
+    fn read(&self, index: usize, parts: &mut [Part]) -> TensorResult<()> {
+        let [Part::F32(pixels), Part::I32(class)] = parts else {
+            return Err(TensorError::Invalid("images have pixels and a class".into()));
+        };
+        let size = pixels.len();
+        pixels.copy_from_slice(&self.pixels[index * size..][..size]);
+        class[0] = self.classes[index];
+        Ok(())
+    }
+}

@@ -1,0 +1,348 @@
+//! Batches of a dataset in a seeded order, read ahead by a thread, put into device memory that is used again.
+
+use super::{Dataset, Field, Part};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::tensor::Tensor;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+
+/// In which order examples come. Each order is a function of seed and position alone, so that a run can go on where it stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// As they lie.
+    Sequential,
+    /// Every example once an epoch, in another order each time.
+    Shuffled,
+    /// Any example at any time, as nanoGPT draws its windows.
+    Random,
+}
+
+/// Settings of a [`DataLoader`].
+#[derive(Clone, Copy, Debug)]
+pub struct LoaderOptions {
+    /// Examples of a batch.
+    pub batch: usize,
+    /// Their order.
+    pub order: Order,
+    /// What the order follows from.
+    pub seed: u64,
+    /// Whether examples at an epoch's end that fill no batch are left out; else the last batch is smaller.
+    pub drop_last: bool,
+    /// Batches that a thread reads ahead; 0 reads when asked.
+    pub prefetch: usize,
+}
+
+impl Default for LoaderOptions {
+    fn default() -> Self {
+        LoaderOptions { batch: 1, order: Order::Shuffled, seed: 0, drop_last: true, prefetch: 2 }
+    }
+}
+
+/// Where a loader stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct LoaderState {
+    /// What the order follows from.
+    pub seed: u64,
+    /// Batches given so far.
+    pub position: u64,
+}
+
+/// One part of a batch in host memory.
+enum Values {
+    F32(Vec<f32>),
+    I32(Vec<i32>),
+}
+
+/// A batch in host memory.
+struct HostBatch {
+    rows: usize,
+    parts: Vec<Values>,
+}
+
+/// What the reading thread needs to know.
+#[derive(Clone)]
+struct Plan {
+    dataset: Arc<dyn Dataset>,
+    fields: Arc<Vec<Field>>,
+    options: LoaderOptions,
+    len: usize,
+}
+
+struct Worker {
+    batches: Receiver<TensorResult<HostBatch>>,
+    used: Sender<HostBatch>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Batches of a dataset, without end: one tensor `[batch, …]` for each field.
+///
+/// Their memory is used again for the batch after the next one, unless somebody still holds a tensor of it.
+///
+/// ```
+/// # use tensorlogic::{Device, TensorResult};
+/// # use tensorlogic::data::{DataLoader, Images, LoaderOptions};
+/// # fn main() -> TensorResult<()> {
+/// let images = Images::new((0..40).map(|v| v as f32).collect(), [1, 2, 2], (0..10).collect())?;
+/// let options = LoaderOptions { batch: 4, seed: 7, ..LoaderOptions::default() };
+/// let mut loader = DataLoader::new(images, options, &Device::cpu())?;
+/// for _ in 0..loader.batches_per_epoch() {
+///     let batch = loader.next_batch()?;
+///     assert_eq!((batch[0].dims(), batch[1].dims()), (&[4, 1, 2, 2][..], &[4][..]));
+/// }
+/// let place = loader.state(); // for a checkpoint
+/// let next = loader.next_batch()?[1].to_vec()?;
+/// loader.load_state(place)?;
+/// assert_eq!(loader.next_batch()?[1].to_vec()?, next);
+/// # Ok(())
+/// # }
+/// ```
+pub struct DataLoader {
+    plan: Plan,
+    device: Device,
+    position: u64,
+    worker: Option<Worker>,
+    /// Tensors of the last two batches.
+    ring: [Vec<Tensor>; 2],
+}
+
+impl DataLoader {
+    /// A loader that stands at the beginning.
+    ///
+    /// # Errors
+    /// When the dataset has too few examples for a batch, or a field is neither f32 nor i32.
+    pub fn new(dataset: impl Dataset + 'static, options: LoaderOptions, device: &Device) -> TensorResult<DataLoader> {
+        let (len, fields) = (dataset.len(), dataset.fields());
+        if let Some(f) = fields.iter().find(|f| !matches!(f.dtype, DType::F32 | DType::I32)) {
+            return Err(TensorError::Invalid(format!("a dataset gives f32 and i32, not {}", f.dtype)));
+        }
+        if options.batch == 0 || len == 0 || (options.drop_last && options.order != Order::Random && len < options.batch) {
+            return Err(TensorError::Invalid(format!("{len} examples do not make a batch of {}", options.batch)));
+        }
+        let plan = Plan { dataset: Arc::new(dataset), fields: Arc::new(fields), options, len };
+        Ok(DataLoader { plan, device: device.clone(), position: 0, worker: None, ring: [Vec::new(), Vec::new()] })
+    }
+
+    /// Batches of one pass over the dataset.
+    pub fn batches_per_epoch(&self) -> u64 {
+        self.plan.per_epoch()
+    }
+
+    /// Passes over the dataset that are over.
+    pub fn epoch(&self) -> u64 {
+        self.position / self.plan.per_epoch()
+    }
+
+    /// Where the loader stands: what batches come next follows from this.
+    pub fn state(&self) -> LoaderState {
+        LoaderState { seed: self.plan.options.seed, position: self.position }
+    }
+
+    /// Goes to where another loader of the same dataset and options stood.
+    ///
+    /// # Errors
+    /// None so far.
+    pub fn load_state(&mut self, state: LoaderState) -> TensorResult<()> {
+        self.worker = None;
+        self.plan.options.seed = state.seed;
+        self.position = state.position;
+        Ok(())
+    }
+
+    /// The next batch.
+    ///
+    /// # Errors
+    /// What the dataset gave, and the device's.
+    pub fn next_batch(&mut self) -> TensorResult<Vec<Tensor>> {
+        let host = self.next_on_host()?;
+        let slot = (self.position % 2) as usize;
+        let mut tensors = std::mem::take(&mut self.ring[slot]);
+        let fits = tensors.first().is_some_and(|t| t.dims()[0] == host.rows);
+        if !fits {
+            tensors.clear();
+        }
+        for (n, (field, values)) in self.plan.fields.iter().zip(&host.parts).enumerate() {
+            let count = host.rows * field.shape.iter().product::<usize>();
+            let shape: Vec<usize> = std::iter::once(host.rows).chain(field.shape.iter().copied()).collect();
+            match (tensors.get_mut(n), values) {
+                (Some(t), Values::F32(v)) => t.copy_from_slice(&v[..count])?,
+                (Some(t), Values::I32(v)) => t.copy_from_slice(&v[..count])?,
+                (None, Values::F32(v)) => tensors.push(Tensor::from_vec(v[..count].to_vec(), &shape, &self.device)?),
+                (None, Values::I32(v)) => tensors.push(Tensor::from_vec(v[..count].to_vec(), &shape, &self.device)?),
+            }
+        }
+        if let Some(w) = &self.worker {
+            let _ = w.used.send(host);
+        }
+        self.position += 1;
+        if host_rows_are_full(&tensors, self.plan.options.batch) {
+            self.ring[slot] = tensors.clone();
+        }
+        Ok(tensors)
+    }
+
+    fn next_on_host(&mut self) -> TensorResult<HostBatch> {
+        if self.worker.is_none() && self.plan.options.prefetch > 0 {
+            // Where there are no threads, batches are read when asked for.
+            self.worker = Worker::start(self.plan.clone(), self.position);
+        }
+        let Some(w) = &self.worker else { return self.plan.read(self.position, None) };
+        let batch = w.batches.recv().unwrap_or_else(|_| Err(TensorError::Invalid("the thread that reads the data ended".into())));
+        if batch.is_err() {
+            self.worker = None;
+        }
+        batch
+    }
+}
+
+fn host_rows_are_full(tensors: &[Tensor], batch: usize) -> bool {
+    tensors.first().is_some_and(|t| t.dims()[0] == batch)
+}
+
+impl Plan {
+    fn per_epoch(&self) -> u64 {
+        let (len, batch) = (self.len as u64, self.options.batch as u64);
+        if self.options.drop_last { (len / batch).max(1) } else { len.div_ceil(batch) }
+    }
+
+    /// The examples of batch number `position`, counted from the beginning.
+    fn index(&self, position: u64, row: usize) -> usize {
+        let (seed, len, batch) = (self.options.seed, self.len as u64, self.options.batch as u64);
+        let (epoch, within) = (position / self.per_epoch(), position % self.per_epoch() * batch + row as u64);
+        let i = match self.options.order {
+            Order::Sequential => within,
+            Order::Shuffled => shuffled(within, len, hash(seed, epoch)),
+            Order::Random => ((hash(seed, position * batch + row as u64) as u128 * len as u128) >> 64) as u64,
+        };
+        i as usize
+    }
+
+    /// Reads a batch, into the memory of a used one where there is one.
+    fn read(&self, position: u64, used: Option<HostBatch>) -> TensorResult<HostBatch> {
+        let batch = self.options.batch;
+        let mut out = used.unwrap_or_else(|| {
+            let fresh = |f: &Field| {
+                let n = batch * f.shape.iter().product::<usize>();
+                if f.dtype == DType::F32 { Values::F32(vec![0.0; n]) } else { Values::I32(vec![0; n]) }
+            };
+            HostBatch { rows: 0, parts: self.fields.iter().map(fresh).collect() }
+        });
+        out.rows = match self.options.order {
+            Order::Random => batch,
+            _ => batch.min(self.len - (position % self.per_epoch()) as usize * batch),
+        };
+        for row in 0..out.rows {
+            let mut parts: smallvec::SmallVec<[Part; 4]> = self
+                .fields
+                .iter()
+                .zip(&mut out.parts)
+                .map(|(f, v)| {
+                    let n = f.shape.iter().product::<usize>();
+                    match v {
+                        Values::F32(v) => Part::F32(&mut v[row * n..(row + 1) * n]),
+                        Values::I32(v) => Part::I32(&mut v[row * n..(row + 1) * n]),
+                    }
+                })
+                .collect();
+            self.dataset.read(self.index(position, row), &mut parts)?;
+        }
+        Ok(out)
+    }
+}
+
+impl Worker {
+    fn start(plan: Plan, first: u64) -> Option<Worker> {
+        let (send, batches): (SyncSender<TensorResult<HostBatch>>, _) = sync_channel(plan.options.prefetch);
+        let (used, back) = channel();
+        let work = move || {
+            for position in first.. {
+                let batch = plan.read(position, back.try_recv().ok());
+                let failed = batch.is_err();
+                if send.send(batch).is_err() || failed {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("data".into()).spawn(work).ok()?;
+        Some(Worker { batches, used, thread: Some(thread) })
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The thread ends as soon as nobody takes its batches.
+        self.batches = channel().1;
+        if let Some(t) = self.thread.take() {
+            let _ = t.join();
+        }
+    }
+}
+
+/// Two numbers mixed into one (Steele et al., 2014, as SplitMix64).
+fn hash(seed: u64, n: u64) -> u64 {
+    let step = |mut z: u64| {
+        z = z.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    };
+    step(step(seed) ^ n)
+}
+
+/// Where place `i` of a shuffled `0..len` comes from: a permutation by a Feistel network on the next even power of two, walked until it is inside
+/// (Black and Rogaway, 2002). It needs no memory, and any place can be asked for.
+fn shuffled(mut i: u64, len: u64, key: u64) -> u64 {
+    let half = (64 - len.saturating_sub(1).leading_zeros()).div_ceil(2).max(1);
+    let mask = (1u64 << half) - 1;
+    loop {
+        let (mut left, mut right) = (i >> half, i & mask);
+        for round in 0..6 {
+            (left, right) = (right, left ^ (hash(key.wrapping_add(round), right) & mask));
+        }
+        i = left << half | right;
+        if i < len {
+            return i;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shuffle_is_a_permutation_and_no_two_are_alike() {
+        for len in [1u64, 2, 3, 4, 5, 16, 17, 1000, 65537] {
+            let order = |key| (0..len).map(|i| shuffled(i, len, key)).collect::<Vec<_>>();
+            let mut sorted = order(3);
+            sorted.sort_unstable();
+            assert!(sorted.iter().copied().eq(0..len), "{len}");
+            if len > 15 {
+                assert_ne!(order(3), order(4));
+                // Few stay where they were, and neighbours part.
+                let fixed = order(5).iter().zip(0..).filter(|(a, b)| **a == *b).count();
+                assert!(fixed < 10, "{fixed} of {len} stay");
+                let pairs = order(5).windows(2).filter(|w| w[0] + 1 == w[1]).count();
+                assert!(pairs < 10, "{pairs} of {len} stay together");
+            }
+        }
+    }
+
+    #[test]
+    fn random_draws_are_even() {
+        let plan = |len: usize| Plan {
+            dataset: Arc::new(super::super::Images::new(vec![0.0; len], [1, 1, 1], vec![0; len]).unwrap()),
+            fields: Arc::new(Vec::new()),
+            options: LoaderOptions { batch: 10, order: Order::Random, seed: 5, ..LoaderOptions::default() },
+            len,
+        };
+        let p = plan(7);
+        let mut counts = [0; 7];
+        (0..700).for_each(|position| (0..10).for_each(|row| counts[p.index(position, row)] += 1));
+        // 1,000 each on average, with a deviation of 29.
+        assert!(counts.iter().all(|c| (880..1120).contains(c)), "{counts:?}");
+    }
+}

@@ -1,0 +1,58 @@
+//! What a model learns from: datasets, batches in a seeded order prepared in the background, token files, images in memory.
+
+mod images;
+mod loader;
+mod tokens;
+
+pub use images::Images;
+pub use loader::{DataLoader, LoaderOptions, LoaderState, Order};
+pub use tokens::{TokenFile, TokenWindows};
+
+use crate::dtype::DType;
+use crate::error::TensorResult;
+
+/// One part of an example: an input, a target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field {
+    /// [`DType::F32`] or [`DType::I32`].
+    pub dtype: DType,
+    /// Sizes of one example's part, without the batch.
+    pub shape: Vec<usize>,
+}
+
+/// Where one part of one example goes, in row-major order.
+pub enum Part<'a> {
+    /// Numbers.
+    F32(&'a mut [f32]),
+    /// Tokens, classes.
+    I32(&'a mut [i32]),
+}
+
+/// Examples by number. A background thread reads them.
+pub trait Dataset: Send + Sync {
+    /// How many examples there are.
+    fn len(&self) -> usize;
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// The parts of every example.
+    fn fields(&self) -> Vec<Field>;
+    /// Writes example `index`, one part for each field.
+    ///
+    /// # Errors
+    /// When the example cannot be read; the loader's next call gives the error.
+    fn read(&self, index: usize, parts: &mut [Part]) -> TensorResult<()>;
+}
+
+impl<D: Dataset + ?Sized> Dataset for std::sync::Arc<D> {
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+    fn fields(&self) -> Vec<Field> {
+        (**self).fields()
+    }
+    fn read(&self, index: usize, parts: &mut [Part]) -> TensorResult<()> {
+        (**self).read(index, parts)
+    }
+}
