@@ -246,3 +246,22 @@ fn threads_may_read_in_place_while_others_run() {
         }
     });
 }
+
+#[test]
+fn a_gradient_flows_through_a_transfer() {
+    let (_turn, Some(d)) = gpu() else { return };
+    let cpu = Device::cpu();
+    for (from, to) in [(&cpu, &d), (&d, &cpu)] {
+        let x = Tensor::from_vec(ramp(6), &[2, 3], from).unwrap().requires_grad().unwrap();
+        let w = Tensor::from_vec(ramp(6), &[3, 2], to).unwrap();
+        // Transposed on the way, and used on both sides.
+        let y = x.mul(3.0).unwrap().t().unwrap().to_device(to).unwrap().mul(&w).unwrap().sum_all().unwrap();
+        let z = y.to_device(from).unwrap().add(&x.sum_all().unwrap()).unwrap();
+        z.backward().unwrap();
+        let want: Vec<f32> = (0..2).flat_map(|r| (0..3).map(move |c| 3.0 * ramp(6)[c * 2 + r] + 1.0)).collect();
+        assert_eq!(x.grad().unwrap().to_vec().unwrap(), want, "from {} to {}", from.name(), to.name());
+        assert_eq!(x.grad().unwrap().device(), from);
+        let plain = tensorlogic::autograd::no_grad(|| x.to_device(to)).unwrap();
+        assert!(!plain.is_tracked() && !x.detach().to_device(to).unwrap().is_tracked());
+    }
+}

@@ -293,7 +293,14 @@ fn exchange(a: &Path, b: &Path) -> std::io::Result<()> {
         #[cfg(target_os = "linux")]
         // SAFETY: both names are C strings that live through the call.
         let done = unsafe {
-            libc::syscall(libc::SYS_renameat2, libc::AT_FDCWD, a.as_ptr(), libc::AT_FDCWD, b.as_ptr(), libc::RENAME_EXCHANGE as libc::c_uint)
+            libc::syscall(
+                libc::SYS_renameat2,
+                libc::AT_FDCWD,
+                a.as_ptr(),
+                libc::AT_FDCWD,
+                b.as_ptr(),
+                libc::RENAME_EXCHANGE as libc::c_uint,
+            )
         } as i64;
         #[cfg(target_vendor = "apple")]
         // SAFETY: both names are C strings that live through the call.

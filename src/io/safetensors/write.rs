@@ -17,7 +17,10 @@ pub fn write_safetensors(
 ) -> TensorResult<()> {
     let mut header = serde_json::Map::new();
     if !metadata.is_empty() {
-        header.insert("__metadata__".into(), metadata.iter().map(|&(k, v)| (k.to_string(), v.into())).collect::<serde_json::Map<_, _>>().into());
+        header.insert(
+            "__metadata__".into(),
+            metadata.iter().map(|&(k, v)| (k.to_string(), v.into())).collect::<serde_json::Map<_, _>>().into(),
+        );
     }
     let mut end = 0;
     for (name, t) in tensors {
