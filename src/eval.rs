@@ -16,6 +16,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
+/// Nodes of one evaluation; more are evaluated in parts.
+const MOST_NODES: usize = 20_000;
+
 /// Plans kept per device; the least recently used goes first.
 const PLANS: usize = 256;
 
@@ -179,6 +182,30 @@ impl Evaluator {
             }
         }
         (key[0].value(), key[1].value())
+    }
+
+    /// What must be there of the first half of the collected nodes: what the second half needs, and the roots.
+    fn cut(&self, roots: &[&Tensor]) -> Vec<Tensor> {
+        let half = self.order.len() / 2;
+        let mut seen = vec![false; half];
+        let mut out = Vec::new();
+        let mut need = |t: &Tensor| {
+            let (node, _) = base(t);
+            let at = (node.mark.load(Relaxed) & 0xFFFF_FFFF) as usize;
+            if at < half && node.stored.get().is_none() && !std::mem::replace(&mut seen[at], true) {
+                out.push(t.clone());
+            }
+        };
+        roots.iter().for_each(|r| need(r));
+        for &n in &self.order[half..] {
+            // SAFETY: collected under the lock that we hold.
+            let n = unsafe { &*n };
+            if n.stored.get().is_none() {
+                // SAFETY: as above.
+                unsafe { n.inputs() }.iter().for_each(&mut need);
+            }
+        }
+        out
     }
 
     /// Finds the in-place ops whose old value is read by nothing but this evaluation, and the nodes that must be stored before it goes.
@@ -380,6 +407,15 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         let e = lock.get();
         let start = Instant::now();
         let key = e.collect(roots);
+        if e.order.len() > MOST_NODES {
+            let cut = e.cut(roots);
+            if !cut.is_empty() && cut.len() < e.order.len() / 4 {
+                e.order.clear();
+                drop(lock);
+                eval_on(device, &cut.iter().collect::<Vec<_>>(), Purpose::Measure)?;
+                return eval_on(device, roots, purpose);
+            }
+        }
         let misses = e.stats.misses;
         let compiled = e.plan(key, roots, device)?;
         let plan = &compiled.plan;

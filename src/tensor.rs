@@ -369,6 +369,28 @@ impl Tensor {
         t
     }
 
+    /// This stored tensor as a result of `sources`, which may be on another device, with this derivative.
+    pub(crate) fn result_of(&self, sources: &[Tensor], backward: Backward, at: At) -> Tensor {
+        let extra = Extra { backward: Some(backward), ..Extra::default() };
+        let node = &self.node;
+        let inputs = sources.iter().cloned().collect();
+        let t = Tensor::node_with(
+            Kind::Leaf,
+            node.device.clone(),
+            node.metas.clone(),
+            inputs,
+            SmallVec::new(),
+            at,
+            node.key,
+            Some(Box::new(extra)),
+        );
+        // An evaluation does not look behind a stored node.
+        if let Some(buffers) = node.stored.get() {
+            let _ = t.node.stored.set(buffers.clone());
+        }
+        t
+    }
+
     /// A tensor of raw bytes in row-major order, in place where the device can read them there.
     ///
     /// # Errors

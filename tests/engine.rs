@@ -46,6 +46,16 @@ fn long_chains_are_built_and_dropped_without_recursion() {
         x = x.add(1.0).unwrap();
     }
     assert_eq!(x.to_vec().unwrap(), [2001.0]);
+    // Longer than one plan takes: evaluated in parts.
+    let (mut x, mut y) = (Tensor::zeros(&[2], DType::F32, &d).unwrap(), Tensor::zeros(&[1], DType::F32, &d).unwrap());
+    for i in 0..100_000 {
+        x = x.add(1.0).unwrap();
+        if i % 100 == 0 {
+            y = y.add(&x.narrow(0, 1, 1).unwrap()).unwrap();
+        }
+    }
+    assert_eq!(y.to_vec().unwrap(), [(0..1000).map(|i| (100 * i + 1) as f32).sum::<f32>()]);
+    assert_eq!(x.to_vec().unwrap(), [100_000.0; 2]);
 }
 
 #[test]

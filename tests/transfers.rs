@@ -91,6 +91,17 @@ fn every_storage_mode_computes_the_same_and_says_what_it_is() {
     }
 }
 
+/// Says where two long rows of numbers differ first, instead of printing them.
+#[track_caller]
+fn same(d: &Device, got: &[f32], expected: &[f32]) {
+    let differs = got.iter().zip(expected).position(|(a, b)| a != b);
+    assert!(got.len() == expected.len(), "{}: {} values, not {}", d.name(), got.len(), expected.len());
+    if let Some(i) = differs {
+        let wrong = got.iter().zip(expected).filter(|(a, b)| a != b).count();
+        panic!("{}: value {i} of {} is {}, not {}; {wrong} are wrong", d.name(), got.len(), got[i], expected[i]);
+    }
+}
+
 /// Writes into a tensor while others hold its value or not.
 fn check_writes(d: &Device, n: usize) {
     let values = |k: f32| ramp(n).iter().map(|v| v + k).collect::<Vec<f32>>();
@@ -102,14 +113,14 @@ fn check_writes(d: &Device, n: usize) {
         x.copy_from_slice(&values(k as f32)).unwrap();
     }
     assert_eq!(d.buffer_pool_stats().allocation_count, asked, "{} {n}", d.name());
-    assert_eq!(x.to_vec().unwrap(), values(4.0));
+    same(d, &x.to_vec().unwrap(), &values(4.0));
     // Another handle, a view and a pending operation keep the old value.
     let (handle, view, pending) = (x.clone(), x.narrow(0, 1, n - 1).unwrap(), x.mul(2.0).unwrap());
     x.copy_from_slice(&values(9.0)).unwrap();
-    assert_eq!(x.to_vec().unwrap(), values(9.0));
-    assert_eq!(handle.to_vec().unwrap(), values(4.0));
-    assert_eq!(view.to_vec().unwrap(), values(4.0)[1..]);
-    assert_eq!(pending.to_vec().unwrap(), values(4.0).iter().map(|v| v * 2.0).collect::<Vec<_>>());
+    same(d, &x.to_vec().unwrap(), &values(9.0));
+    same(d, &handle.to_vec().unwrap(), &values(4.0));
+    same(d, &view.to_vec().unwrap(), &values(4.0)[1..]);
+    same(d, &pending.to_vec().unwrap(), &values(4.0).iter().map(|v| v * 2.0).collect::<Vec<_>>());
     // What was submitted before the write reads the old value, also when it is still running.
     drop((handle, view, pending));
     let mut y = x.add(1.0).unwrap();
@@ -117,8 +128,8 @@ fn check_writes(d: &Device, n: usize) {
     let sum = y.add(0.5).unwrap();
     sum.eval().unwrap();
     y.copy_from_slice(&values(0.0)).unwrap();
-    assert_eq!(sum.to_vec().unwrap(), values(9.0).iter().map(|v| v + 1.0 + 0.5).collect::<Vec<_>>());
-    assert_eq!(y.to_vec().unwrap(), values(0.0));
+    same(d, &sum.to_vec().unwrap(), &values(10.5));
+    same(d, &y.to_vec().unwrap(), &values(0.0));
     assert!(matches!(y.copy_from_slice(&[1.0f32]), Err(TensorError::Shape { .. })));
     assert!(matches!(y.copy_from_slice(&vec![1i32; n]), Err(TensorError::DType { .. })));
     // A view becomes a tensor of its own.
@@ -234,4 +245,23 @@ fn threads_may_read_in_place_while_others_run() {
             });
         }
     });
+}
+
+#[test]
+fn a_gradient_flows_through_a_transfer() {
+    let (_turn, Some(d)) = gpu() else { return };
+    let cpu = Device::cpu();
+    for (from, to) in [(&cpu, &d), (&d, &cpu)] {
+        let x = Tensor::from_vec(ramp(6), &[2, 3], from).unwrap().requires_grad().unwrap();
+        let w = Tensor::from_vec(ramp(6), &[3, 2], to).unwrap();
+        // Transposed on the way, and used on both sides.
+        let y = x.mul(3.0).unwrap().t().unwrap().to_device(to).unwrap().mul(&w).unwrap().sum_all().unwrap();
+        let z = y.to_device(from).unwrap().add(&x.sum_all().unwrap()).unwrap();
+        z.backward().unwrap();
+        let want: Vec<f32> = (0..2).flat_map(|r| (0..3).map(move |c| 3.0 * ramp(6)[c * 2 + r] + 1.0)).collect();
+        assert_eq!(x.grad().unwrap().to_vec().unwrap(), want, "from {} to {}", from.name(), to.name());
+        assert_eq!(x.grad().unwrap().device(), from);
+        let plain = tensorlogic::autograd::no_grad(|| x.to_device(to)).unwrap();
+        assert!(!plain.is_tracked() && !x.detach().to_device(to).unwrap().is_tracked());
+    }
 }

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use tensorlogic::eval::{eval_all, eval_stats};
-use tensorlogic::models::{self, Model, Sampler, Session, Weights};
+use tensorlogic::models::{Model, Sampler, Session, Weights};
 use tensorlogic::{DType, Device, Tensor};
 
 /// Measure speed
@@ -103,7 +103,7 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
             (name, Weights::open(&path, &device)?)
         }
     };
-    let model = models::load(&weights, dtype)?;
+    let model = args.model.build(&weights, dtype)?;
     let shape = model.shape();
     if args.prompt + args.tokens > shape.context {
         return Err(Failure::Usage(format!("{} tokens; the model was made for {}", args.prompt + args.tokens, shape.context)));

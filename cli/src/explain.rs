@@ -6,7 +6,7 @@ use crate::output::{self, Failure};
 use crate::{Global, fetch, table};
 use clap::Args;
 use serde_json::json;
-use tensorlogic::models::{self, Session, Weights};
+use tensorlogic::models::{Session, Weights};
 use tensorlogic::plan::{Buf, Plan, Source, Step, Work};
 use tensorlogic::scalar::{Prim, Program};
 
@@ -47,7 +47,7 @@ pub fn run(args: &ExplainArgs, global: Global) -> Result<(), Failure> {
     let dtype = args.model.dtype()?;
     let path = args.model.path(global)?;
     let device = args.model.device()?;
-    let model = models::load(&Weights::open(&path, &device)?, dtype)?;
+    let model = args.model.build(&Weights::open(&path, &device)?, dtype)?;
     let ctx = context_of(args.sampling.ctx, &model.shape())?;
     let plan = Session::new(&*model, ctx, &device)?.plan_of_step(args.position, &mut sampler)?;
     let Some(plan) = plan else { return Err(Failure::Error("the step has nothing to run".into())) };

@@ -17,6 +17,7 @@ use tensorlogic::{Device, Rng};
   tl generate \"Why is the sky blue?\"
   tl generate --raw \"Once upon a time\" -n 100 --temp 0.8 --seed 7
   tl generate -m model.gguf -f question.txt > answer.txt
+  tl generate -m tiny --temp 0.8 \"ROMEO:\"
   git diff | tl generate -p \"Write a commit message for:\"")]
 pub struct GenerateArgs {
     /// The prompt; with `-p` as well, both are joined
@@ -207,7 +208,8 @@ pub fn answer(
 pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     let prompt = read_prompt(args)?;
     let mut sampler = args.sampling.sampler()?;
-    let loaded = args.model.load(global)?;
+    args.model.dtype()?;
+    let loaded = args.model.load_from(&args.model.path_or_tiny(global)?, global)?;
     interrupt::install();
     let ids = match &loaded.template {
         Some(template) if !args.raw => {

@@ -8,6 +8,7 @@ mod devices;
 mod doctor;
 mod explain;
 mod fetch;
+mod finetune;
 mod generate;
 mod inspect;
 mod interrupt;
@@ -15,6 +16,7 @@ mod model;
 mod output;
 mod perplexity;
 mod pull;
+mod quantize;
 mod random_model;
 mod suites;
 mod table;
@@ -69,6 +71,9 @@ enum Command {
     Perplexity(Box<perplexity::PerplexityArgs>),
     Train(Box<train::TrainArgs>),
     Ckpt(ckpt::CkptArgs),
+    Finetune(Box<finetune::FinetuneArgs>),
+    Merge(Box<finetune::MergeArgs>),
+    Quantize(quantize::QuantizeArgs),
     Bench(Box<bench::BenchArgs>),
     Completions(completions::CompletionsArgs),
 }
@@ -91,6 +96,9 @@ fn main() -> ExitCode {
         Command::Perplexity(args) => perplexity::run(args, cli.global),
         Command::Train(args) => train::run(args, cli.global),
         Command::Ckpt(args) => ckpt::run(args, cli.global),
+        Command::Finetune(args) => finetune::run(args, cli.global),
+        Command::Merge(args) => finetune::run_merge(args, cli.global),
+        Command::Quantize(args) => quantize::run(args, cli.global),
         Command::Bench(args) => bench::run(args, cli.global),
         Command::Completions(args) => completions::run::<Cli>(args),
     };

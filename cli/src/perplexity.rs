@@ -18,12 +18,13 @@ those before it.
 
 Examples:
   tl perplexity -f book.txt
-  tl perplexity -m model.gguf -f wiki.test.raw --ctx 512 --json"
+  tl perplexity -m model.gguf -f wiki.test.raw --ctx 512 --json
+  tl perplexity -f sample-*.txt"
 )]
 pub struct PerplexityArgs {
-    /// The text
-    #[arg(short, long)]
-    file: std::path::PathBuf,
+    /// The text; several are scored each by itself and counted together
+    #[arg(short, long, required = true, num_args = 1..)]
+    file: Vec<std::path::PathBuf>,
     /// Tokens of a window
     #[arg(short, long, default_value_t = 512)]
     ctx: usize,
@@ -36,14 +37,20 @@ pub struct PerplexityArgs {
 
 /// Runs the subcommand.
 pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
-    let text = std::fs::read_to_string(&args.file).map_err(|e| Failure::Error(format!("{}: {e}", args.file.display())))?;
+    let read = |f: &std::path::PathBuf| std::fs::read_to_string(f).map_err(|e| Failure::Error(format!("{}: {e}", f.display())));
+    let texts = args.file.iter().map(read).collect::<Result<Vec<String>, Failure>>()?;
     if args.ctx < 2 {
         return Err(Failure::Usage("--ctx: a window needs at least 2 tokens".into()));
     }
     let loaded = args.model.load(global)?;
     interrupt::install();
-    let mut ids = loaded.tokenizer.encode(&text, false)?;
-    ids.truncate(args.tokens);
+    let mut left = args.tokens;
+    let mut texts = texts.iter().map(|t| loaded.tokenizer.encode(t, false)).collect::<Result<Vec<Vec<u32>>, _>>()?;
+    for ids in &mut texts {
+        ids.truncate(left);
+        left -= ids.len();
+    }
+    let all: usize = texts.iter().map(Vec::len).sum();
     let shape = loaded.model.shape();
     let ctx = context_of(args.ctx, &shape)?;
     let bos = loaded.tokenizer.bos().filter(|_| loaded.tokenizer.adds_bos());
@@ -54,7 +61,7 @@ pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
     let mut session = Session::new(&*loaded.model, ctx, &loaded.device)?;
     let (mut sum, mut squares, mut count) = (0f64, 0f64, 0usize);
     let start = Instant::now();
-    for window in ids.chunks(per_window) {
+    for window in texts.iter().flat_map(|ids| ids.chunks(per_window)) {
         let tokens: Vec<u32> = bos.into_iter().chain(window.iter().copied()).collect();
         session.truncate(0);
         let mut at = 0;
@@ -74,7 +81,7 @@ pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
         }
     }
     if count == 0 {
-        return Err(Failure::Error(format!("{}: {} tokens predict nothing; 2 are the least", args.file.display(), ids.len())));
+        return Err(Failure::Error(format!("{}: {all} tokens predict nothing; 2 are the least", args.file[0].display())));
     }
     let mean = sum / count as f64;
     if !mean.is_finite() {
@@ -84,13 +91,13 @@ pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
     let error = if count > 1 { perplexity * ((squares / count as f64 - mean * mean).max(0.0) / (count - 1) as f64).sqrt() } else { 0.0 };
     let seconds = start.elapsed().as_secs_f64();
     if global.json {
-        let value = json!({ "perplexity": perplexity, "standard_error": error, "mean_nll": mean, "predicted_tokens": count, "tokens": ids.len(),
-            "ctx": ctx, "tokens_per_s": ids.len() as f64 / seconds, "device": loaded.device.name() });
+        let value = json!({ "perplexity": perplexity, "standard_error": error, "mean_nll": mean, "predicted_tokens": count, "tokens": all,
+            "ctx": ctx, "tokens_per_s": all as f64 / seconds, "device": loaded.device.name() });
         return output::result(&value.to_string());
     }
     output::result(&format!("perplexity {perplexity:.4} ± {error:.4}"))?;
     if !global.quiet {
-        output::note(&format!("{count} of {} tokens predicted, windows of {ctx}, {:.1} tok/s", ids.len(), ids.len() as f64 / seconds));
+        output::note(&format!("{count} of {all} tokens predicted, windows of {ctx}, {:.1} tok/s", all as f64 / seconds));
     }
     Ok(())
 }

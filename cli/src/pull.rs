@@ -68,5 +68,9 @@ fn list(options: &PullOptions, global: Global) -> Result<(), Failure> {
             ))?;
         }
     }
-    Ok(())
+    let tiny = fetch::builtin::BYTES.len() as u64;
+    if global.json {
+        return output::result(&json!({ "name": fetch::builtin::TINY, "about": fetch::builtin::ABOUT, "bytes": tiny }).to_string());
+    }
+    output::result(&format!("{:<24} {:>7}  {}", fetch::builtin::TINY, fetch::human_bytes(tiny), fetch::builtin::ABOUT))
 }

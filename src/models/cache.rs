@@ -1,4 +1,4 @@
-//! The KV cache: keys and values of past tokens, in buffers of fixed capacity that are written in place.
+//! The KV cache: keys and values of past tokens, in buffers of fixed capacity that are written in place; or none, for training.
 
 use crate::device::Device;
 use crate::error::{TensorError, TensorResult};
@@ -11,6 +11,8 @@ pub struct KvCache {
     layers: Vec<(Tensor, Tensor)>,
     len: usize,
     capacity: usize,
+    /// Whether anything is remembered at all.
+    keeps: bool,
 }
 
 impl KvCache {
@@ -24,7 +26,17 @@ impl KvCache {
             eval_all(&[k])?;
             eval_all(&[v])?;
         }
-        Ok(KvCache { layers, len: 0, capacity })
+        Ok(KvCache { layers, len: 0, capacity, keeps: true })
+    }
+
+    /// Remembers nothing: tokens see those that are given with them and no others.
+    pub fn none() -> KvCache {
+        KvCache { layers: Vec::new(), len: 0, capacity: 0, keeps: false }
+    }
+
+    /// How many keys are valid once `t` more positions have been appended; `None` where they are all that there are.
+    pub fn valid(&self, t: usize) -> Option<usize> {
+        self.keeps.then_some(self.len + t)
     }
 
     /// Valid positions.
@@ -45,11 +57,16 @@ impl KvCache {
     }
     /// Counts `n` more positions as valid, after a step appended them in every layer.
     pub fn advance(&mut self, n: usize) {
-        self.len += n;
+        if self.keeps {
+            self.len += n;
+        }
     }
 
     /// Writes keys and values `[1,Hkv,T,D]` of the next T positions of a layer; gives the whole buffers.
     pub fn append(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> TensorResult<(Tensor, Tensor)> {
+        if !self.keeps {
+            return Ok((k.clone(), v.clone()));
+        }
         let t = k.dims()[2];
         if self.len + t > self.capacity {
             return Err(TensorError::Invalid(format!(

@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::models::weights::Weights;
-use crate::models::{KvCache, Linear, Model, ModelShape, Rope, merge_heads, split_heads};
+use crate::models::{KvCache, Layer, Linear, Model, ModelShape, Rope, batch_of, merge_heads, split_heads};
 use crate::ops::attention::AttentionOptions;
 use crate::ops::rope::RopePairs;
 use crate::tensor::Tensor;
@@ -98,7 +98,7 @@ impl Gemma3 {
                 })
             })
             .collect::<TensorResult<Vec<_>>>()?;
-        let head = if w.has("output.weight") { w.linear("output", d, vocab)? } else { Linear { weight: embedding.clone(), bias: None } };
+        let head = if w.has("output.weight") { w.linear("output", d, vocab)? } else { Linear::new(embedding.clone(), None) };
         let rope = |base: f64| {
             let freqs: Vec<f64> = (0..head_dim / 2).map(|i| base.powf(-2.0 * i as f64 / head_dim as f64)).collect();
             Rope::new(context.min(1 << 15), &freqs, RopePairs::Halves, w.device())
@@ -131,20 +131,20 @@ impl Model for Gemma3 {
     }
 
     fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor> {
-        let t = tokens.numel();
+        let (tokens, t) = batch_of(tokens)?;
         let (global, local) = (self.global.at(cache.len(), t)?, self.local.at(cache.len(), t)?);
         let scale = (self.embedding.dims()[1] as f64).sqrt() as f32;
-        let mut x = self.embedding.embedding(tokens)?.mul(scale)?.cast(self.shape.dtype)?.unsqueeze(0)?; // [1, T, d]
+        let mut x = self.embedding.embedding(&tokens)?.mul(scale)?.cast(self.shape.dtype)?; // [B, T, d]
         for (i, b) in self.blocks.iter().enumerate() {
             let whole = (i + 1) % self.pattern == 0;
             let rope = if whole { &global } else { &local };
             let h = x.rms_norm(Some(&b.attn_norm), self.eps)?;
-            let q = split_heads(&b.q.forward(&h)?, self.heads)?.rms_norm(Some(&b.q_norm), self.eps)?; // [1, H, T, D]
+            let q = split_heads(&b.q.forward(&h)?, self.heads)?.rms_norm(Some(&b.q_norm), self.eps)?; // [B, H, T, D]
             let k = split_heads(&b.k.forward(&h)?, self.shape.kv_heads)?.rms_norm(Some(&b.k_norm), self.eps)?;
             let v = split_heads(&b.v.forward(&h)?, self.shape.kv_heads)?;
             let (k, v) = cache.append(i, &rope.rotate(&k)?, &v)?;
             let window = if whole { None } else { Some(self.window) };
-            let options = AttentionOptions { scale: Some(self.scale), causal: true, kv_len: Some(cache.len() + t), window };
+            let options = AttentionOptions { scale: Some(self.scale), causal: true, kv_len: cache.valid(t), window };
             let a = merge_heads(&rope.rotate(&q)?.attention(&k, &v, None, &options)?)?;
             x = x.add(&b.o.forward(&a)?.rms_norm(Some(&b.attn_post_norm), self.eps)?)?;
             let h = x.rms_norm(Some(&b.ffn_norm), self.eps)?;
@@ -164,6 +164,23 @@ impl Model for Gemma3 {
         for b in &self.blocks {
             all.extend([&b.attn_norm, &b.attn_post_norm, &b.ffn_norm, &b.ffn_post_norm, &b.q_norm, &b.k_norm]);
             all.extend([&b.q, &b.k, &b.v, &b.o, &b.gate, &b.up, &b.down].map(|l| &l.weight));
+        }
+        all
+    }
+
+    fn layers(&mut self) -> Vec<Layer<'_>> {
+        let mut all = Vec::new();
+        for (i, b) in self.blocks.iter_mut().enumerate() {
+            let mut add = |part: &str, tensor: &str, linear| {
+                all.push(Layer::new(format!("model.layers.{i}.{part}"), format!("blk.{i}.{tensor}"), linear));
+            };
+            add("self_attn.q_proj", "attn_q", &mut b.q);
+            add("self_attn.k_proj", "attn_k", &mut b.k);
+            add("self_attn.v_proj", "attn_v", &mut b.v);
+            add("self_attn.o_proj", "attn_output", &mut b.o);
+            add("mlp.gate_proj", "ffn_gate", &mut b.gate);
+            add("mlp.up_proj", "ffn_up", &mut b.up);
+            add("mlp.down_proj", "ffn_down", &mut b.down);
         }
         all
     }

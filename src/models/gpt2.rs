@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::models::weights::Weights;
-use crate::models::{KvCache, Linear, Model, ModelShape, merge_heads, split_heads};
+use crate::models::{KvCache, Layer, Linear, Model, ModelShape, batch_of, merge_heads, split_heads};
 use crate::ops::attention::AttentionOptions;
 use crate::tensor::Tensor;
 
@@ -56,7 +56,7 @@ impl Gpt2 {
             }
             let weight = w.tensor(&format!("{name}.weight"), &[i, o])?.t()?.contiguous()?;
             weight.eval()?;
-            Ok(Linear { weight, bias: Some(w.vector(&format!("{name}.bias"), o)?) })
+            Ok(Linear::new(weight, Some(w.vector(&format!("{name}.bias"), o)?)))
         };
         let tokens = w.any("token_embd.weight")?;
         if tokens.rank() != 2 || tokens.dims()[1] != d {
@@ -76,7 +76,7 @@ impl Gpt2 {
                 })
             })
             .collect::<TensorResult<Vec<_>>>()?;
-        let head = if w.has("output.weight") { w.linear("output", d, vocab)? } else { Linear { weight: tokens.clone(), bias: None } };
+        let head = if w.has("output.weight") { w.linear("output", d, vocab)? } else { Linear::new(tokens.clone(), None) };
         let shape = ModelShape { architecture: "gpt2", layers, kv_heads: heads, head_dim: d / heads, vocab, context, dtype };
         let positions = w.tensor("position_embd.weight", &[context, d])?;
         Ok(Gpt2 {
@@ -105,17 +105,17 @@ impl Model for Gpt2 {
     }
 
     fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor> {
-        let t = tokens.numel();
+        let (tokens, t) = batch_of(tokens)?;
         let d = self.shape.kv_heads * self.shape.head_dim;
         let positions = self.positions.narrow(0, cache.len(), t)?.cast(self.shape.dtype)?;
-        let mut x = self.tokens.embedding(tokens)?.cast(self.shape.dtype)?.add(&positions)?.unsqueeze(0)?; // [1, T, d]
+        let mut x = self.tokens.embedding(&tokens)?.cast(self.shape.dtype)?.add(&positions)?; // [B, T, d]
         for (i, b) in self.blocks.iter().enumerate() {
-            let qkv = b.qkv.forward(&b.ln_1.forward(&x, self.eps)?)?; // [1, T, 3·d]
-            let part = |n: usize| split_heads(&qkv.narrow(-1, n * d, d)?, self.heads); // [1, H, T, D]
+            let qkv = b.qkv.forward(&b.ln_1.forward(&x, self.eps)?)?; // [B, T, 3·d]
+            let part = |n: usize| split_heads(&qkv.narrow(-1, n * d, d)?, self.heads); // [B, H, T, D]
             let (k, v) = cache.append(i, &part(1)?, &part(2)?)?;
             let by_layer = if self.scale_by_layer { (i + 1) as f64 } else { 1.0 };
             let scale = Some(1.0 / (self.shape.head_dim as f64).sqrt() / by_layer);
-            let options = AttentionOptions { kv_len: Some(cache.len() + t), scale, ..Default::default() };
+            let options = AttentionOptions { kv_len: cache.valid(t), scale, ..Default::default() };
             let a = merge_heads(&part(0)?.attention(&k, &v, None, &options)?)?;
             x = x.add(&b.proj.forward(&a)?)?;
             let h = b.fc.forward(&b.ln_2.forward(&x, self.eps)?)?.gelu_tanh()?;
@@ -134,6 +134,20 @@ impl Model for Gpt2 {
         for b in &self.blocks {
             all.extend([&b.qkv, &b.proj, &b.fc, &b.out].iter().flat_map(|l| std::iter::once(&l.weight).chain(&l.bias)));
             all.extend([&b.ln_1.weight, &b.ln_1.bias, &b.ln_2.weight, &b.ln_2.bias]);
+        }
+        all
+    }
+
+    fn layers(&mut self) -> Vec<Layer<'_>> {
+        let mut all = Vec::new();
+        for (i, b) in self.blocks.iter_mut().enumerate() {
+            let mut add = |part: &str, tensor: &str, linear| {
+                all.push(Layer::new(format!("transformer.h.{i}.{part}"), format!("blk.{i}.{tensor}"), linear));
+            };
+            add("attn.c_attn", "attn_qkv", &mut b.qkv);
+            add("attn.c_proj", "attn_output", &mut b.proj);
+            add("mlp.c_fc", "ffn_up", &mut b.fc);
+            add("mlp.c_proj", "ffn_down", &mut b.out);
         }
         all
     }

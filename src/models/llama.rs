@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::models::weights::Weights;
-use crate::models::{KvCache, Linear, Model, ModelShape, Rope, merge_heads, split_heads};
+use crate::models::{KvCache, Layer, Linear, Model, ModelShape, Rope, batch_of, merge_heads, split_heads};
 use crate::ops::attention::AttentionOptions;
 use crate::ops::rope::RopePairs;
 use crate::tensor::Tensor;
@@ -18,6 +18,8 @@ pub struct Llama {
     norm: Tensor, // [d]
     head: Linear, // d → V
     rope: Rope,
+    /// Whether rows of q and k are ordered so that rotated pairs are neighbours.
+    adjacent: bool,
 }
 
 struct Block {
@@ -57,7 +59,7 @@ impl Llama {
             ));
         }
         let vocab = embedding.dims()[0];
-        let head = if w.has("output.weight") { w.linear("output", d, vocab)? } else { Linear { weight: embedding.clone(), bias: None } };
+        let head = if w.has("output.weight") { w.linear("output", d, vocab)? } else { Linear::new(embedding.clone(), None) };
         let blocks = (0..layers)
             .map(|i| {
                 let name = |n: &str| format!("blk.{i}.{n}");
@@ -79,12 +81,12 @@ impl Llama {
         let pairs = if w.is_hub() { RopePairs::Halves } else { RopePairs::Adjacent };
         let rope = Rope::new(context.min(1 << 17), &frequencies(w, head_dim, context)?, pairs, w.device())?;
         let shape = ModelShape { architecture: "llama", layers, kv_heads, head_dim, vocab, context, dtype };
-        Ok(Llama { shape, heads, eps, embedding, blocks, norm, head, rope })
+        Ok(Llama { shape, heads, eps, embedding, blocks, norm, head, rope, adjacent: !w.is_hub() })
     }
 }
 
 /// Radians per position of each pair, with the model's long-context scaling.
-fn frequencies(w: &Weights, head_dim: usize, context: usize) -> TensorResult<Vec<f64>> {
+pub(crate) fn frequencies(w: &Weights, head_dim: usize, context: usize) -> TensorResult<Vec<f64>> {
     let hub = |k: &str| -> TensorResult<Option<f64>> {
         let own = w.number("-", &format!("rope_parameters.{k}"))?;
         if own.is_some() { Ok(own) } else { w.number("-", &format!("rope_scaling.{k}")) }
@@ -135,17 +137,17 @@ impl Model for Llama {
     }
 
     fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor> {
-        let t = tokens.numel();
+        let (tokens, t) = batch_of(tokens)?;
         let rope = self.rope.at(cache.len(), t)?;
-        let options = AttentionOptions { kv_len: Some(cache.len() + t), ..Default::default() };
-        let mut x = self.embedding.embedding(tokens)?.cast(self.shape.dtype)?.unsqueeze(0)?; // [1, T, d]
+        let options = AttentionOptions { kv_len: cache.valid(t), ..Default::default() };
+        let mut x = self.embedding.embedding(&tokens)?.cast(self.shape.dtype)?; // [B, T, d]
         for (i, b) in self.blocks.iter().enumerate() {
             let h = x.rms_norm(Some(&b.attn_norm), self.eps)?;
-            let q = rope.rotate(&split_heads(&b.q.forward(&h)?, self.heads)?)?; // [1, H, T, D]
+            let q = rope.rotate(&split_heads(&b.q.forward(&h)?, self.heads)?)?; // [B, H, T, D]
             let k = rope.rotate(&split_heads(&b.k.forward(&h)?, self.shape.kv_heads)?)?;
             let v = split_heads(&b.v.forward(&h)?, self.shape.kv_heads)?;
             let (k, v) = cache.append(i, &k, &v)?;
-            let a = merge_heads(&q.attention(&k, &v, None, &options)?)?; // [1, T, H·D]
+            let a = merge_heads(&q.attention(&k, &v, None, &options)?)?; // [B, T, H·D]
             x = x.add(&b.o.forward(&a)?)?;
             let h = x.rms_norm(Some(&b.ffn_norm), self.eps)?;
             x = x.add(&b.down.forward(&b.gate.forward(&h)?.silu()?.mul(&b.up.forward(&h)?)?)?)?;
@@ -163,6 +165,25 @@ impl Model for Llama {
         for b in &self.blocks {
             all.extend([&b.attn_norm, &b.ffn_norm]);
             all.extend([&b.q, &b.k, &b.v, &b.o, &b.gate, &b.up, &b.down].map(|l| &l.weight));
+        }
+        all
+    }
+
+    fn layers(&mut self) -> Vec<Layer<'_>> {
+        let rows = self.adjacent.then_some(self.shape.head_dim);
+        let mut all = Vec::new();
+        for (i, b) in self.blocks.iter_mut().enumerate() {
+            let mut add = |part: &str, tensor: &str, head_rows, linear| {
+                let (module, tensor) = (format!("model.layers.{i}.{part}"), format!("blk.{i}.{tensor}"));
+                all.push(Layer { head_rows, ..Layer::new(module, tensor, linear) });
+            };
+            add("self_attn.q_proj", "attn_q", rows, &mut b.q);
+            add("self_attn.k_proj", "attn_k", rows, &mut b.k);
+            add("self_attn.v_proj", "attn_v", None, &mut b.v);
+            add("self_attn.o_proj", "attn_output", None, &mut b.o);
+            add("mlp.gate_proj", "ffn_gate", None, &mut b.gate);
+            add("mlp.up_proj", "ffn_up", None, &mut b.up);
+            add("mlp.down_proj", "ffn_down", None, &mut b.down);
         }
         all
     }

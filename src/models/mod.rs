@@ -1,6 +1,8 @@
 //! Language models, one file per architecture, and what they share: weights by name, the KV cache, generation.
 
+pub mod adapter;
 pub mod cache;
+pub mod convert;
 pub mod gemma3;
 pub mod generate;
 pub mod gpt2;
@@ -8,6 +10,7 @@ pub mod llama;
 pub mod sampler;
 pub mod weights;
 
+pub use adapter::Adapters;
 pub use cache::KvCache;
 pub use generate::{Generation, Session};
 pub use sampler::Sampler;
@@ -16,6 +19,7 @@ pub use weights::Weights;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
+use crate::nn::{Lora, Module};
 use crate::tensor::Tensor;
 
 /// A decoder-only transformer.
@@ -23,12 +27,43 @@ pub trait Model: Send + Sync {
     /// Sizes that callers need.
     fn shape(&self) -> ModelShape;
     /// The hidden states `[1,T,d]` after the last block (and its norm) of tokens `[T]`, which stand at positions `cache.len()..`; their keys
-    /// and values are appended to the cache.
+    /// and values are appended to the cache. With [`KvCache::none`], tokens may be `[B,T]`: B texts at once, as for training.
     fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor>;
     /// Logits `[…,V]` of hidden states `[…,d]`, in f32.
     fn logits(&self, hidden: &Tensor) -> TensorResult<Tensor>;
     /// Every weight, for counting bytes.
     fn weights(&self) -> Vec<&Tensor>;
+    /// The linear layers of the blocks with their names: those that adapters can be put on.
+    fn layers(&mut self) -> Vec<Layer<'_>>;
+}
+
+/// A linear layer of a model and what others call it.
+pub struct Layer<'a> {
+    /// Hugging Face's module, as `model.layers.0.self_attn.q_proj`.
+    pub module: String,
+    /// GGUF's tensor without its end, as `blk.0.attn_q`.
+    pub tensor: String,
+    /// Whether the file's rows come in another order than Hugging Face's: those of heads of this size, whose pairs are neighbours.
+    pub head_rows: Option<usize>,
+    /// The layer.
+    pub linear: &'a mut Linear,
+}
+
+impl<'a> Layer<'a> {
+    fn new(module: String, tensor: String, linear: &'a mut Linear) -> Layer<'a> {
+        Layer { module, tensor, head_rows: None, linear }
+    }
+}
+
+/// The loss of predicting `targets` `[B,T]` from `tokens` `[B,T]`: the mean negative log-probability of the targets that are not negative.
+///
+/// # Errors
+/// When the shapes differ, or those of the model.
+pub fn loss(model: &dyn Model, tokens: &Tensor, targets: &Tensor) -> TensorResult<Tensor> {
+    let logits = model.logits(&model.hidden(tokens, &mut KvCache::none())?)?;
+    let vocab = *logits.dims().last().unwrap_or(&0) as isize;
+    let options = crate::ops::loss::NllOptions { ignore_index: -1, ..Default::default() };
+    logits.reshape(&[-1, vocab])?.cross_entropy(&targets.flatten(0, -1)?, &options)
 }
 
 /// Sizes of a model.
@@ -69,30 +104,49 @@ pub struct Linear {
     pub weight: Tensor,
     /// `[out]`.
     pub bias: Option<Tensor>,
+    /// What was learnt beside the weight.
+    pub adapter: Option<Lora>,
 }
 
 impl Linear {
+    /// A layer without an adapter.
+    pub fn new(weight: Tensor, bias: Option<Tensor>) -> Linear {
+        Linear { weight, bias, adapter: None }
+    }
+
     /// `[…,in]` to `[…,out]`.
     pub fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
-        let y = x.matmul(&self.weight.t()?)?;
-        match &self.bias {
-            Some(b) => y.add(b),
+        let mut y = x.matmul(&self.weight.t()?)?;
+        if let Some(b) = &self.bias {
+            y = y.add(b)?;
+        }
+        match &self.adapter {
+            Some(a) => y.add(&a.forward(x)?),
             None => Ok(y),
         }
     }
 }
 
-/// `[1,T,H·D]` to `[1,H,T,D]`.
-pub(crate) fn split_heads(x: &Tensor, heads: usize) -> TensorResult<Tensor> {
-    let (t, d) = (x.dims()[1], x.dims()[2] / heads);
-    x.reshape(&[1, t as isize, heads as isize, d as isize])?.transpose(1, 2)
+/// Tokens `[T]` or `[B,T]` as `[B,T]`, and T.
+pub(crate) fn batch_of(tokens: &Tensor) -> TensorResult<(Tensor, usize)> {
+    match tokens.dims() {
+        [t] => Ok((tokens.unsqueeze(0)?, *t)),
+        [_, t] => Ok((tokens.clone(), *t)),
+        _ => Err(TensorError::Invalid(format!("tokens are {}, not [T] or [B,T]", tokens.shape()))),
+    }
 }
 
-/// `[1,H,T,D]` to `[1,T,H·D]`.
+/// `[B,T,H·D]` to `[B,H,T,D]`.
+pub(crate) fn split_heads(x: &Tensor, heads: usize) -> TensorResult<Tensor> {
+    let (b, t, d) = (x.dims()[0], x.dims()[1], x.dims()[2] / heads);
+    x.reshape(&[b as isize, t as isize, heads as isize, d as isize])?.transpose(1, 2)
+}
+
+/// `[B,H,T,D]` to `[B,T,H·D]`.
 pub(crate) fn merge_heads(x: &Tensor) -> TensorResult<Tensor> {
-    let [_, h, t, d] = x.dims() else { return Err(TensorError::Invalid(format!("merge_heads of {}", x.shape()))) };
-    let (h, t, d) = (*h as isize, *t as isize, *d as isize);
-    x.transpose(1, 2)?.reshape(&[1, t, h * d])
+    let [b, h, t, d] = x.dims() else { return Err(TensorError::Invalid(format!("merge_heads of {}", x.shape()))) };
+    let (b, h, t, d) = (*b as isize, *h as isize, *t as isize, *d as isize);
+    x.transpose(1, 2)?.reshape(&[b, t, h * d])
 }
 
 /// Tables of a rotary embedding on a device: cosines and signed sines `[context,D]`.
@@ -114,7 +168,7 @@ impl Rope {
         Ok(Rope { cos: self.cos.narrow(0, start, len)?, sin: self.sin.narrow(0, start, len)?, pairs: self.pairs })
     }
 
-    /// Rotates heads `[1,H,T,D]`.
+    /// Rotates heads `[B,H,T,D]`.
     pub(crate) fn rotate(&self, x: &Tensor) -> TensorResult<Tensor> {
         x.rope(&self.cos, &self.sin, self.pairs)
     }

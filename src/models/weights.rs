@@ -134,6 +134,23 @@ impl Weights {
         Ok((info, Bytes::Shared(shared, info.range.start, info.range.len())))
     }
 
+    /// What the file calls the tensor of this name.
+    pub fn stored_name(&self, name: &str) -> String {
+        match &self.source {
+            Source::Gguf(_) => name.into(),
+            Source::Hub { files, .. } => hub_name(name, |n| files.tensors().iter().any(|t| *t.name == *n)),
+        }
+    }
+
+    /// The names of all tensors as the file has them.
+    pub fn stored_names(&self) -> Vec<String> {
+        let tensors = match &self.source {
+            Source::Gguf(g) => g.tensors(),
+            Source::Hub { files, .. } => files.tensors(),
+        };
+        tensors.iter().map(|t| t.name.to_string()).collect()
+    }
+
     /// Whether there is a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
         match &self.source {
@@ -179,7 +196,7 @@ impl Weights {
         let weight = self.tensor(&format!("{name}.weight"), &[outputs, inputs])?;
         let bias = format!("{name}.bias");
         let bias = if self.has(&bias) { Some(self.vector(&bias, outputs)?) } else { None };
-        Ok(Linear { weight, bias })
+        Ok(Linear::new(weight, bias))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::{At, TensorResult};
 use crate::ops::Rhs;
 use crate::scalar::{Binary, Prim};
 use crate::shape::Shape;
-use crate::tensor::{Arg, Inputs, Meta, Tensor};
+use crate::tensor::{Arg, Inputs, Meta, Mode, Tensor};
 use std::panic::Location;
 
 /// A node without inputs.
@@ -85,8 +85,8 @@ impl Tensor {
         Tensor::ones(self.dims(), self.dtype(), self.device())
     }
 
-    /// The same values on another device. Evaluates; the copy goes through the host. i64 becomes i32 on a GPU, and a value that does not
-    /// fit is an error.
+    /// The same values on another device. Evaluates; the copy goes through the host, and so does its gradient, which is evaluated by
+    /// `backward`. i64 becomes i32 on a GPU, and a value that does not fit is an error.
     #[track_caller]
     pub fn to_device(&self, device: &Device) -> TensorResult<Tensor> {
         if self.device() == device {
@@ -101,6 +101,11 @@ impl Tensor {
         }
         device.require(self.dtype())?;
         let bytes = self.to_bytes()?;
-        Tensor::from_bytes(crate::backends::Bytes::Owned(std::sync::Arc::new(bytes)), self.dtype(), self.dims(), device)
+        let copy = Tensor::from_bytes(crate::backends::Bytes::Owned(std::sync::Arc::new(bytes)), self.dtype(), self.dims(), device)?;
+        if !self.is_tracked() || !Mode::current().grad {
+            return Ok(copy);
+        }
+        let home = self.device().clone();
+        Ok(copy.result_of(std::slice::from_ref(self), std::sync::Arc::new(move |g| Ok(vec![Some(g.to_device(&home)?)])), at))
     }
 }

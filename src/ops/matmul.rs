@@ -6,7 +6,7 @@ use crate::backends::cpu::{columns, dot, path, share, transpose, vector::Real};
 use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
+use crate::plan::{AdapterInfo, Kernel, Lane, Step, Task, Value, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
@@ -42,6 +42,44 @@ impl Sizes {
     fn of(step: &Step) -> Sizes {
         let (a, b) = (step.loads[0].shape, step.loads[1].shape);
         Sizes { batch: a[0], m: a[1], n: b[1], k: a[2] }
+    }
+}
+
+/// Load 1 in a packed format whose neighbours in memory are neighbouring rows, as a weight is seen by the gradient of a product's left side:
+/// decoded piece by piece in the order in which a panel wants them.
+struct Columns<'a> {
+    dtype: DType,
+    bytes: &'a [u8],
+    /// The first element, and how far it is from one batch to the next and along the product's K.
+    first: usize,
+    batch: usize,
+    step: usize,
+}
+
+impl<'a> Columns<'a> {
+    fn of(task: &'a dyn Task) -> Option<Columns<'a>> {
+        let load = &task.step().loads[1];
+        let source = load.plain().filter(|s| s.dtype.is_block())?;
+        let strides = source.layout.reshape(load.shape)?.strides;
+        let raw = task.raw_load(1);
+        let block = source.dtype.block();
+        let [batch, step] = [strides[0], strides[2]].map(|s| usize::try_from(s).ok().filter(|s| s.is_multiple_of(block)));
+        let whole = strides[1] == 1 && raw.offset.is_multiple_of(block) && load.shape[1].is_multiple_of(block) && !raw.ptr.is_null();
+        if !whole {
+            return None;
+        }
+        // SAFETY: the machine checked that the operand lies within its buffer, which nobody writes meanwhile.
+        let bytes = unsafe { std::slice::from_raw_parts(raw.ptr.cast_const(), raw.len) };
+        Some(Columns { dtype: source.dtype, bytes, first: raw.offset, batch: batch?, step: step? })
+    }
+
+    /// Rows `n0..n0 + n`, side by side: `[K, n]`.
+    fn panel(&self, batch: usize, n0: usize, n: usize, panel: &mut [f32]) {
+        let (block, size) = (self.dtype.block(), self.dtype.block_bytes());
+        for (k, out) in panel.chunks_exact_mut(n).enumerate() {
+            let at = (self.first + batch * self.batch + k * self.step + n0) / block * size;
+            dot::dequantize(path::current(), self.dtype, &self.bytes[at..at + n / block * size], out);
+        }
     }
 }
 
@@ -155,16 +193,19 @@ impl MatMulKernel {
             }
         };
         let b = strided::<T>(task, 1);
+        let columns = if b.is_none() { Columns::of(task) } else { None };
         // Sizes of blocks depend on the shape alone, so that results do not depend on the number of threads.
         let items = |width: usize, height: usize| s.batch * s.n.div_ceil(width) * s.m.div_ceil(height);
         let sizes = [(256, 512), (128, 512), (128, 128)].into_iter().find(|&(w, h)| items(w, h) >= 32);
         let (width, height) = sizes.unwrap_or(if items(128, 128) >= 8 { (128, 128) } else { (64, 64) });
+        // A panel is whole blocks of the format.
+        let width = columns.as_ref().map_or(width, |c| width.next_multiple_of(c.dtype.block()));
         let (panels, slabs) = (s.n.div_ceil(width), s.m.div_ceil(height));
         // The product is fastest where neighbouring rows of b lie side by side; b is brought into that order panel by panel.
-        let turn = s.m >= MANY && b.is_none_or(|(_, st)| st[2] == 1 && st[1] > 1);
+        let turn = columns.is_some() || s.m >= MANY && b.is_none_or(|(_, st)| st[2] == 1 && st[1] > 1);
         let room = width.min(s.n) * s.k;
         let panel: &mut [T] = values(task, if turn || b.is_none() { room } else { 0 });
-        let rows: &mut [T] = values(task, if turn && b.is_none() { TURNED * s.k } else { 0 });
+        let rows: &mut [T] = values(task, if turn && b.is_none() && columns.is_none() { TURNED * s.k } else { 0 });
         let direct = target::<T>(task, 0, 0, 0).map(|t| t.as_mut_ptr());
         let results: &mut [T] = if direct.is_some() { values(task, 0) } else { values(task, height.min(s.m) * width.min(s.n)) };
         let mut loaded = usize::MAX;
@@ -181,10 +222,15 @@ impl MatMulKernel {
             if loaded != item / slabs && right.ptr == panel.as_ptr() {
                 loaded = item / slabs;
                 let size = size_of::<T>();
-                match place {
+                match (place, &columns) {
                     // SAFETY: the operand lies within its buffer, and the panel has room for it.
-                    Some((ptr, st)) => unsafe { transpose(size, ptr.cast(), st[1], panel.as_mut_ptr().cast(), n as isize, n, s.k) },
-                    None if turn => {
+                    (Some((ptr, st)), _) => unsafe { transpose(size, ptr.cast(), st[1], panel.as_mut_ptr().cast(), n as isize, n, s.k) },
+                    (None, Some(columns)) => {
+                        if let Lane::F32(panel) = T::lane(&mut panel[..n * s.k]) {
+                            columns.panel(batch, n0, n, panel);
+                        }
+                    }
+                    (None, None) if turn => {
                         for r in (0..n).step_by(TURNED) {
                             let h = TURNED.min(n - r);
                             task.load(1, (batch * s.n + n0 + r) * s.k, T::lane(&mut rows[..h * s.k]));
@@ -194,7 +240,7 @@ impl MatMulKernel {
                             };
                         }
                     }
-                    None => task.load(1, (batch * s.n + n0) * s.k, T::lane(&mut panel[..n * s.k])),
+                    (None, None) => task.load(1, (batch * s.n + n0) * s.k, T::lane(&mut panel[..n * s.k])),
                 }
             }
             let (ptr, st) = a;
@@ -268,6 +314,26 @@ impl Kernel for MatMulKernel {
 /// Batched matrix product.
 struct MatMul;
 
+/// Results of a product, and terms of a sum, from which on a GPU has enough to do without sharing the sums.
+const ENOUGH: (usize, usize) = (128 * 128 * 128, 512);
+
+/// The gradient `aᵀ·g` of the right side, `shape`. A weight's has few elements and sums over every row of the batch: on a GPU those rows
+/// are shared among several products, whose results are added.
+fn weight_gradient(a: &Tensor, g: &Tensor, shape: &Shape) -> TensorResult<Tensor> {
+    if shape.rank() > 2 || a.device().is_cpu() || !a.dtype().is_float() {
+        return a.t()?.matmul(g)?.sum_to(shape);
+    }
+    let (k, n) = (shape[0], shape[1]);
+    let rows = a.numel() / k.max(1);
+    let mut parts = 1;
+    while rows > 0 && rows.is_multiple_of(2 * parts) && 2 * parts * k * n <= ENOUGH.0 && rows / (2 * parts) >= ENOUGH.1 {
+        parts *= 2;
+    }
+    let part = |t: &Tensor, size: usize| t.reshape(&[parts as isize, (rows / parts) as isize, size as isize]);
+    let products = part(a, k)?.transpose(1, 2)?.matmul(&part(g, n)?)?;
+    if parts == 1 { products.squeeze(0) } else { products.sum(&[0], false) }
+}
+
 impl Op for MatMul {
     fn name(&self) -> &'static str {
         "matmul"
@@ -301,7 +367,7 @@ impl Op for MatMul {
         let run = || {
             let (g, a, b) = (v.grad(), &v.inputs[0], &v.inputs[1]);
             let left = if v.wants(0) { Some(g.matmul(&b.t()?)?.sum_to(a.shape())?) } else { None };
-            let right = if v.wants(1) { Some(a.t()?.matmul(g)?.sum_to(b.shape())?) } else { None };
+            let right = if v.wants(1) { Some(weight_gradient(a, g, b.shape())?) } else { None };
             Ok(vec![left, right])
         };
         Some(run())

@@ -2,6 +2,7 @@
 #![cfg(feature = "text")]
 
 pub mod chat;
+pub mod gguf;
 pub mod learn;
 pub mod stream;
 pub mod tokenizer;

@@ -99,6 +99,27 @@ pub(crate) fn pre_rules(name: &str) -> Option<PreRules> {
     Some(PreRules { splits, ignore_merges, add_bos })
 }
 
+/// The `tokenizer.ggml.pre` name of a `tokenizer.json`'s pre-tokenizer.
+pub(crate) fn pre_name(pre: &serde_json::Value, ignore_merges: bool) -> Option<&'static str> {
+    const NAMES: [&str; 9] = ["gpt-2", "smollm", "llama-bpe", "dbrx", "qwen2", "gpt-4o", "tekken", "deepseek-v3", "falcon"];
+    let steps = match pre["pretokenizers"].as_array() {
+        Some(list) => list.as_slice(),
+        None => std::slice::from_ref(pre),
+    };
+    let mut splits = Vec::new();
+    for s in steps {
+        match s["type"].as_str()? {
+            "Split" => splits.push(s["pattern"]["Regex"].as_str()?),
+            "Digits" if s["individual_digits"] == true => splits.push(r"\p{N}"),
+            "ByteLevel" if s["add_prefix_space"] == true => return None,
+            "ByteLevel" if s["use_regex"] != false => splits.push(GPT2),
+            "ByteLevel" => {}
+            _ => return None,
+        }
+    }
+    NAMES.into_iter().find(|name| pre_rules(name).is_some_and(|r| r.splits == splits && r.ignore_merges == ignore_merges))
+}
+
 impl PreRules {
     /// The splits, then the mapping of bytes to letters.
     pub(crate) fn pre_tokenizer(&self) -> TensorResult<PreTokenizerWrapper> {

@@ -411,6 +411,16 @@ fn byte_of_letter(letter: char) -> Option<u8> {
     }
 }
 
+/// The letter that stands for a byte: the reverse of [`byte_of_letter`].
+pub(crate) fn letter_of_byte(byte: u8) -> char {
+    let shown = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
+    if shown(byte) {
+        return char::from(byte);
+    }
+    let before = (0..byte).filter(|&b| !shown(b)).count() as u32;
+    char::from_u32(256 + before).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
 fn bad(message: impl Into<String>) -> TensorError {
     TensorError::format("tokenizer", message)
 }

@@ -1,5 +1,6 @@
 //! Finds the model that a name means: a file, a file of the cache folder, or one that is downloaded now.
 
+pub mod builtin;
 mod catalogue;
 mod hub;
 mod pip;
@@ -186,12 +187,16 @@ impl Failed {
 /// The Hub's name in messages.
 const HUB: &str = "Hugging Face Hub";
 
-/// The file (or, for safetensors, the folder) that a name means. In this order: a path, a named model, `OWNER/REPO[:FILE]` on the Hub.
+/// The file (or, for safetensors, the folder) that a name means. In this order: a path, the built-in model, a named model, `OWNER/REPO[:FILE]`
+/// on the Hub.
 /// What is not in the cache folder is downloaded, after `confirm`.
 pub fn resolve(name: &str, options: &PullOptions) -> Result<PathBuf, PullError> {
     let path = Path::new(name);
     if path.exists() {
         return Ok(path.to_path_buf());
+    }
+    if name.eq_ignore_ascii_case(builtin::TINY) {
+        return builtin::tiny(options);
     }
     if let Some(model) = catalogue::find(options.models, name) {
         return named(model, options);
@@ -205,7 +210,11 @@ pub fn resolve(name: &str, options: &PullOptions) -> Result<PathBuf, PullError> 
         return Err(PullError::NoFile(path.to_path_buf()));
     }
     let nearest = catalogue::nearest(options.models, name).map(String::from);
-    Err(PullError::Unknown { name: name.into(), nearest, known: options.models.iter().map(|model| model.name).collect() })
+    Err(PullError::Unknown {
+        name: name.into(),
+        nearest,
+        known: options.models.iter().map(|model| model.name).chain([builtin::TINY]).collect(),
+    })
 }
 
 /// Says what will be downloaded and from where, and asks unless that is settled.

@@ -54,6 +54,8 @@ pub(super) struct Core {
     pub transfers: Transfers,
     /// Copies for the next submit, each with the staging memory that it reads.
     pub copies: Mutex<Vec<(wgpu::CommandBuffer, GpuBuffer)>>,
+    /// Whether writes wait in the driver's staging memory for the next submit.
+    pub staged: AtomicBool,
     /// Held while a buffer is mapped, and by every submit: a submit that names a mapped buffer would be refused.
     pub turn: Mutex<()>,
     /// Numbers of buffers; 0 is no buffer.
@@ -126,6 +128,7 @@ impl Core {
             kind: AtomicU8::new(if o.unified && !o.shared_usage.is_empty() { SHARED } else { PRIVATE }),
             transfers: Transfers::default(),
             copies: Mutex::default(),
+            staged: AtomicBool::new(false),
             turn: Mutex::new(()),
             next_id: AtomicU64::new(1),
             trouble,
@@ -221,7 +224,15 @@ impl Core {
         let copies = std::mem::take(&mut *lock(&self.copies));
         let (before, _staging): (Vec<_>, Vec<_>) = copies.into_iter().unzip();
         let _turn = lock(&self.turn);
+        self.staged.store(false, Ordering::Relaxed);
         self.queue.submit(before.into_iter().chain(commands))
+    }
+
+    /// Submits the writes that wait in staging memory: the driver's answer to a request to map a buffer does not wait for them.
+    pub fn flush(&self) {
+        if self.staged.load(Ordering::Relaxed) || !lock(&self.copies).is_empty() {
+            self.send(None);
+        }
     }
 
     /// The kind of memory of buffers that tensors hold.

@@ -99,6 +99,7 @@ impl Core {
     fn stage(&self, raw: &wgpu::Buffer, at: u64, bytes: &[u8]) {
         self.transfers.staging_writes.fetch_add(1, Relaxed);
         self.queue.write_buffer(raw, at, bytes);
+        self.staged.store(true, Relaxed);
     }
 
     /// Writes where the host sees the buffer's memory and nothing that was submitted uses it any more; else gives false.
@@ -107,6 +108,7 @@ impl Core {
         if bytes.len() < super::host::SMALL || !raw.usage().contains(wgpu::BufferUsages::MAP_WRITE) {
             return Ok(false);
         }
+        self.flush();
         // No submit may come between mapping and unmapping.
         let _turn = lock(&self.turn);
         let mapped = map(raw, wgpu::MapMode::Write, raw.size());
@@ -275,6 +277,7 @@ impl Core {
     fn read_later(self: &Arc<Core>, buffer: &GpuBuffer, start: usize, len: usize) -> PendingRead {
         let done = Arc::new(AtomicBool::new(false));
         let flag = done.clone();
+        self.flush();
         self.queue.on_submitted_work_done(move || flag.store(true, Relaxed));
         let asking = self.clone();
         let ready = Box::new(move || {
@@ -302,6 +305,7 @@ impl Core {
         if !raw.usage().contains(wgpu::BufferUsages::MAP_READ) {
             return Ok(false);
         }
+        self.flush();
         self.wait()?;
         let _turn = lock(&self.turn);
         let mapped = map(raw, wgpu::MapMode::Read, raw.size());

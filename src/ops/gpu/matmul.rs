@@ -1,5 +1,6 @@
 //! The GPU forms of the matrix product: a few rows times a weight, and tiles.
 
+use super::matmul_coop::matmul_coop;
 use super::team::{SUM, Team};
 use super::{across, decide, grid, indexable, start, unroll, words};
 use crate::dtype::DType;
@@ -24,20 +25,20 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
             few_rows(batch, m, n, k, &weights, adapter)
         }
     } else {
-        tiles(batch, m, n, k, a, b, &weights, adapter)
+        matmul_coop(batch, m, n, k, a, b, &weights, adapter).or_else(|| tiles(batch, m, n, k, a, b, &weights, adapter))
     }
 }
 
 /// How weights come out of load 1.
-struct Weights {
+pub(super) struct Weights {
     /// WGSL of `weights4(row, quad)`, for tiles.
-    quads: String,
+    pub quads: String,
     /// WGSL of `Held`, `hold(row, item)` and `quad(held, c)`, for a few rows: an item as it is stored, and its weights.
     items: String,
     /// Quads of an item, the strips they come from, and the quads of a strip.
     shape: [u32; 3],
     /// The words of the first element, when the buffer is read directly.
-    raw: Option<[Word; 2]>,
+    pub raw: Option<[Word; 2]>,
 }
 
 /// Items of two quads.
@@ -90,7 +91,7 @@ impl Weights {
     }
 
     /// The words of the start and the list of raw loads.
-    fn start(&self) -> ([Word; 2], Vec<u8>) {
+    pub fn start(&self) -> ([Word; 2], Vec<u8>) {
         (self.raw.unwrap_or([Word::U32(0); 2]), if self.raw.is_some() { vec![1] } else { vec![] })
     }
 }
@@ -209,7 +210,7 @@ fn few_rows(batch: usize, m: usize, n: usize, k: usize, weights: &Weights, adapt
         ("CHUNK", chunk as u32),
     ];
     consts.extend(switches);
-    Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw })
+    Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned: vec![] })
 }
 
 /// Up to eight rows of a, where b's rows are neighbours in memory.
@@ -229,6 +230,7 @@ fn across_rows(batch: usize, m: usize, n: usize, k: usize, adapter: &AdapterInfo
         grid,
         words: words(&[m, n, k, tiles, grid[0] as usize])?,
         raw: vec![],
+        turned: vec![],
     })
 }
 
@@ -283,6 +285,7 @@ fn turned_rows(batch: usize, m: usize, n: usize, k: usize, b: &Load, adapter: &A
         grid,
         words: list,
         raw: vec![1],
+        turned: vec![],
     })
 }
 
@@ -340,5 +343,6 @@ fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights
         grid,
         words: list,
         raw,
+        turned: vec![],
     })
 }

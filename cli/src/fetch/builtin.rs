@@ -1,0 +1,25 @@
+//! The model that is part of `tl` itself: written into the cache folder when it is first asked for.
+
+use super::{PullError, PullOptions};
+use std::io::Write;
+use std::path::PathBuf;
+use tensorlogic::io::save::save;
+
+/// Its name.
+pub const TINY: &str = "tiny";
+/// What it is, in a few words.
+pub const ABOUT: &str = "characters of Shakespeare, part of tl itself";
+/// The file; its source, recipe and licence stand beside it.
+pub static BYTES: &[u8] = include_bytes!("../../../models/tiny/tiny.gguf");
+
+/// The file in the cache folder, with the bytes that this `tl` was built with.
+pub fn tiny(options: &PullOptions) -> Result<PathBuf, PullError> {
+    let path = options.folder.join("tiny.gguf");
+    if std::fs::read(&path).is_ok_and(|b| b == BYTES) {
+        return Ok(path);
+    }
+    let failed = |message: String| PullError::Store { path: path.clone(), message };
+    std::fs::create_dir_all(&options.folder).map_err(|e| failed(e.to_string()))?;
+    save(&path, |out| out.write_all(BYTES)).map_err(|e| failed(e.to_string()))?;
+    Ok(path)
+}

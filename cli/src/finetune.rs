@@ -1,0 +1,441 @@
+//! `tl finetune`: trains LoRA adapters on a model from a text or from conversations; `tl merge`: adds adapters to a model's weights.
+
+use crate::model::{self, ModelArgs};
+use crate::output::{self, Failure};
+use crate::{Global, interrupt};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use tensorlogic::autograd::no_grad;
+use tensorlogic::models::{self, Adapters, Model, Weights};
+use tensorlogic::nn::LoraConfig;
+use tensorlogic::optim::{AdamW, Optimizer, Schedule};
+use tensorlogic::text::{ChatTemplate, Message, Tokenizer};
+use tensorlogic::{DType, Device, Rng, Tensor};
+
+/// Train LoRA adapters on a model; its own weights stay as they are, packed where they are packed
+#[derive(Args)]
+#[command(
+    after_help = "A text is cut into windows of --ctx tokens. A .jsonl file has an example a line: {\"text\": …}, {\"prompt\": …, \"completion\": …}
+or {\"messages\": [{\"role\": …, \"content\": …}, …]}; the last two go through the model's chat template where it has one. The last tenth is
+held out and scored before and after.
+
+The learning rate rises for a twentieth of the steps and falls along a cosine to a tenth. Ctrl-C saves what was learnt so far.
+
+Examples:
+  tl finetune notes.txt -o notes-adapter
+  tl generate --adapter notes-adapter --raw \"On Monday\"
+  tl finetune chats.jsonl --mask-prompt -m model.gguf -o adapter --merge merged.gguf
+  tl finetune more.txt --adapter notes-adapter -o better-adapter --steps 300"
+)]
+pub struct FinetuneArgs {
+    /// A text file, or examples as .jsonl
+    data: PathBuf,
+    /// The folder for the adapters: PEFT's adapter_config.json and adapter_model.safetensors
+    #[arg(short, long, value_name = "DIR")]
+    out: PathBuf,
+    /// Also write the model with the adapters added: a .gguf file for a GGUF model, a folder for a folder
+    #[arg(long, value_name = "OUT")]
+    merge: Option<PathBuf>,
+    /// Updates
+    #[arg(short = 'n', long, default_value_t = 100)]
+    steps: u64,
+    /// Examples of an update
+    #[arg(short, long, default_value_t = 4)]
+    batch: usize,
+    /// Tokens of an example at most
+    #[arg(short, long, default_value_t = 256)]
+    ctx: usize,
+    /// The highest learning rate
+    #[arg(long, default_value_t = 1e-4)]
+    lr: f64,
+    /// Columns of the adapters' matrices
+    #[arg(long, default_value_t = 8)]
+    rank: usize,
+    /// Adapters are multiplied by alpha / rank
+    #[arg(long, default_value_t = 16.0)]
+    alpha: f64,
+    /// Probability of dropping an element of an adapter's input
+    #[arg(long, default_value_t = 0.0)]
+    dropout: f64,
+    /// The layers that get adapters, as q_proj,v_proj or all [default: q_proj,v_proj; c_attn for GPT-2]
+    #[arg(long, value_delimiter = ',')]
+    targets: Vec<String>,
+    /// Learn answers only: no loss on prompts and on all messages but the last
+    #[arg(long)]
+    mask_prompt: bool,
+    /// The share of the examples that is held out
+    #[arg(long, default_value_t = 0.1)]
+    val_fraction: f64,
+    /// The seed of the adapters' beginning and of the order of examples
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Steps between saves; 0 saves at the end only
+    #[arg(long, default_value_t = 0)]
+    save_every: u64,
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+/// Add LoRA adapters to a model's weights
+#[derive(Args)]
+#[command(after_help = "Weights in block formats become f16 where something is added to them; `tl quantize` packs them again.
+
+Examples:
+  tl merge --adapter notes-adapter merged.gguf
+  tl merge -m folder --adapter notes-adapter merged-folder")]
+pub struct MergeArgs {
+    /// A .gguf file for a GGUF model, a folder for a folder
+    out: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+/// One example: its tokens, and the first that is to be learnt.
+struct Example {
+    tokens: Vec<u32>,
+    from: usize,
+}
+
+/// Runs `tl finetune`.
+pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
+    check(args)?;
+    let path = args.model.path(global)?;
+    if let Some(out) = &args.merge {
+        check_merge(&path, out)?;
+    }
+    let device = args.model.device()?;
+    let weights = Weights::open(&path, &device)?;
+    let (tokenizer, template) = model::texts(&weights, &path)?;
+    // Gradients of f16 would need their loss scaled.
+    let mut model = models::load(&weights, Some(args.model.dtype()?.unwrap_or(DType::F32)))?;
+    let ctx = args.ctx.min(model.shape().context);
+    let mut examples = read(args, ctx, &tokenizer, template.as_ref(), global)?;
+
+    let adapters = match &args.model.adapter {
+        Some(folder) => {
+            let adapters = Adapters::load(folder, &mut *model)?;
+            adapters.unfreeze()?;
+            adapters
+        }
+        None => {
+            let config = LoraConfig { rank: args.rank, alpha: args.alpha, dropout: args.dropout, targets: args.targets.clone() };
+            config.check().map_err(|e| Failure::Usage(e.to_string()))?;
+            Adapters::attach(&mut *model, &config, &mut Rng::new(args.seed)).map_err(|e| Failure::Usage(e.to_string()))?
+        }
+    };
+    let count = ((examples.len() as f64 * args.val_fraction) as usize).min(examples.len() - 1).min(64);
+    let held_out = examples.split_off(examples.len() - count);
+    if !global.quiet {
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        output::note(&format!("{name} on {}, its weights frozen", device.name()));
+        let (learnt, all) = (adapters.parameter_count(), model.weights().iter().map(|w| w.numel()).sum::<usize>());
+        output::note(&format!(
+            "{learnt} parameters to learn beside {all} ({:.2} %) in {}, {} examples, {} held out",
+            100.0 * learnt as f64 / all as f64,
+            adapters.config().targets.join(", "),
+            examples.len(),
+            held_out.len()
+        ));
+    }
+    interrupt::install();
+    let mut tuner = Tuner { args, model: &*model, adapters: &adapters, device: &device, base: path.display().to_string() };
+    let before = tuner.score(&held_out)?;
+    let start = Instant::now();
+    let (steps, last, tokens) = tuner.train(&examples, global)?;
+    let seconds = start.elapsed().as_secs_f64();
+    tuner.save()?;
+    let after = tuner.score(&held_out)?;
+    if let (Some(out), false) = (&args.merge, interrupt::requested()) {
+        merge(&adapters, &path, out)?;
+    }
+    if global.json {
+        let value = json!({ "adapter": args.out, "merged": args.merge, "steps": steps, "loss": last, "held_out_before": before,
+            "held_out_after": after, "parameters": adapters.parameter_count(), "tokens_per_s": tokens as f64 / seconds,
+            "peak_memory_bytes": device.memory().peak, "device": device.name() });
+        output::result(&value.to_string())?;
+    } else {
+        output::result(&args.out.display().to_string())?;
+    }
+    if !global.quiet {
+        let held_out = match (before, after) {
+            (Some(b), Some(a)) => format!(", held out {b:.4} before and {a:.4} after"),
+            _ => String::new(),
+        };
+        let memory = device.memory().peak as f64 / 1048576.0;
+        output::note(&format!(
+            "{steps} steps, loss {last:.4}{held_out}, {:.1} tok/s · peak memory {memory:.0} MiB",
+            tokens as f64 / seconds
+        ));
+    }
+    if interrupt::requested() { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+/// Runs `tl merge`.
+pub fn run_merge(args: &MergeArgs, global: Global) -> Result<(), Failure> {
+    let Some(folder) = &args.model.adapter else {
+        return Err(Failure::Usage("--adapter DIR is missing: the adapters to add".into()));
+    };
+    let path = args.model.path(global)?;
+    check_merge(&path, &args.out)?;
+    let mut model = models::load(&Weights::open(&path, &Device::cpu())?, Some(DType::F32))?;
+    merge(&Adapters::load(folder, &mut *model)?, &path, &args.out)?;
+    output::result(&args.out.display().to_string())
+}
+
+fn merge(adapters: &Adapters, base: &Path, out: &Path) -> Result<(), Failure> {
+    Ok(if base.is_dir() { adapters.merge_folder(base, out)? } else { adapters.merge_gguf(base, out)? })
+}
+
+/// Refuses what cannot be written, before anything was learnt.
+fn check(args: &FinetuneArgs) -> Result<(), Failure> {
+    if args.steps == 0 || args.batch == 0 || args.ctx < 2 {
+        return Err(Failure::Usage("want at least 1 step, 1 example a step and 2 tokens of context".into()));
+    }
+    if !(args.lr > 0.0 && args.lr.is_finite()) || !(0.0..1.0).contains(&args.val_fraction) {
+        return Err(Failure::Usage(format!(
+            "--lr {} --val-fraction {}: want a rate above 0 and a share from 0 to 1",
+            args.lr, args.val_fraction
+        )));
+    }
+    is_ours(&args.out, "adapter_config.json")
+}
+
+/// A folder is written as a whole: one with other things in it is left alone.
+fn is_ours(out: &Path, mark: &str) -> Result<(), Failure> {
+    if out.exists() && !(out.is_dir() && (out.join(mark).exists() || out.read_dir().is_ok_and(|mut d| d.next().is_none()))) {
+        return Err(Failure::Error(format!("{} is there already and has no {mark}: name another", out.display())));
+    }
+    let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        return Err(Failure::Error(format!("there is no folder {}", parent.display())));
+    }
+    Ok(())
+}
+
+fn check_merge(base: &Path, out: &Path) -> Result<(), Failure> {
+    let file = out.extension().is_some_and(|e| e == "gguf");
+    if file == base.is_dir() {
+        let (is, wants) = if file { ("a folder", "a folder") } else { ("a GGUF file", "a name that ends in .gguf") };
+        return Err(Failure::Usage(format!("{} is {is}: merged, it wants {wants}, not {}", base.display(), out.display())));
+    }
+    if out.canonicalize().is_ok_and(|o| base.canonicalize().is_ok_and(|b| b == o)) {
+        return Err(Failure::Error(format!("{} is the model itself: name another", out.display())));
+    }
+    if file { Ok(()) } else { is_ours(out, "manifest.json") }
+}
+
+/// The examples of the data file.
+fn read(
+    args: &FinetuneArgs,
+    ctx: usize,
+    tokenizer: &Tokenizer,
+    template: Option<&ChatTemplate>,
+    global: Global,
+) -> Result<Vec<Example>, Failure> {
+    let name = args.data.display();
+    let text = std::fs::read_to_string(&args.data).map_err(|e| Failure::Error(format!("{name}: {e}")))?;
+    let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+    let (mut examples, mut dropped) = (Vec::new(), 0);
+    if args.data.extension().is_some_and(|e| e == "jsonl") {
+        for (n, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
+            let wrong = |m: &str| Failure::Error(format!("{name}, line {}: {m}", n + 1));
+            let value: Value = serde_json::from_str(line).map_err(|e| wrong(&e.to_string()))?;
+            let mut e = example(&value, args.mask_prompt, tokenizer, template).map_err(|e| wrong(&e.to_string()))?;
+            e.tokens.truncate(ctx + 1);
+            if e.from < e.tokens.len() { examples.push(e) } else { dropped += 1 }
+        }
+    } else {
+        let ids = tokenizer.encode(&text, false)?;
+        // Neighbouring windows share a token: it is learnt in the first and read in the second.
+        let step = ctx + 1 - bos.is_some() as usize;
+        let mut at = 0;
+        while at + 1 < ids.len() {
+            let end = (at + step).min(ids.len());
+            examples.push(Example { tokens: bos.into_iter().chain(ids[at..end].iter().copied()).collect(), from: 1 });
+            at = end - bos.is_none() as usize;
+            if end == ids.len() {
+                break;
+            }
+        }
+    }
+    if examples.is_empty() {
+        return Err(Failure::Error(format!("{name}: there is nothing to learn in it")));
+    }
+    if dropped > 0 && !global.quiet {
+        output::note(&format!("{dropped} examples are left out: nothing to learn within {ctx} tokens (--ctx)"));
+    }
+    Ok(examples)
+}
+
+/// An example of a line of JSON.
+fn example(value: &Value, mask: bool, tokenizer: &Tokenizer, template: Option<&ChatTemplate>) -> Result<Example, Failure> {
+    let bad = |m: &str| Failure::Error(m.into());
+    let text = |key: &str| value[key].as_str();
+    let end = tokenizer.end_tokens().first().copied();
+    let messages: Vec<Message> = match (text("prompt"), text("completion"), value["messages"].as_array()) {
+        (_, _, Some(list)) => serde_json::from_value(Value::Array(list.clone())).map_err(|e| bad(&format!("messages: {e}")))?,
+        (Some(p), Some(c), None) => vec![Message::new("user", p), Message::new("assistant", c)],
+        _ => {
+            let t = text("text").ok_or_else(|| bad("want \"text\", \"prompt\" and \"completion\", or \"messages\""))?;
+            let tokens: Vec<u32> = tokenizer.encode(t, true)?.into_iter().chain(end).collect();
+            return Ok(Example { tokens, from: 1 });
+        }
+    };
+    let Some((last, earlier)) = messages.split_last() else { return Err(bad("there are no messages")) };
+    let (tokens, prompt) = match template {
+        Some(t) => (model::encode_chat(tokenizer, t, &messages, false)?, model::encode_chat(tokenizer, t, earlier, true)?),
+        None => {
+            let prompt: String = earlier.iter().map(|m| m.content.as_str()).collect();
+            let prompt = tokenizer.encode(&prompt, true)?;
+            let answer = tokenizer.encode(&last.content, false)?;
+            (prompt.iter().copied().chain(answer).chain(end).collect(), prompt)
+        }
+    };
+    let shared = tokens.iter().zip(&prompt).take_while(|(a, b)| a == b).count();
+    Ok(Example { tokens, from: if mask { shared.max(1) } else { 1 } })
+}
+
+struct Tuner<'a> {
+    args: &'a FinetuneArgs,
+    model: &'a dyn Model,
+    adapters: &'a Adapters,
+    device: &'a Device,
+    base: String,
+}
+
+impl Tuner<'_> {
+    /// Tokens and what follows each, `[B,T]` both; −1 where nothing is to be learnt. T is a multiple of 32, so that few plans serve all.
+    fn batch(&self, examples: &[&Example]) -> Result<(Tensor, Tensor, usize), Failure> {
+        let longest = examples.iter().map(|e| e.tokens.len() - 1).max().unwrap_or(1);
+        let t = longest.next_multiple_of(32).min(self.model.shape().context);
+        let (mut x, mut y, mut count) = (Vec::new(), Vec::new(), 0);
+        for e in examples {
+            let n = e.tokens.len() - 1;
+            x.extend(e.tokens[..n].iter().map(|&i| i as i32).chain(std::iter::repeat_n(0, t - n)));
+            let learnt = e.tokens[1..].iter().enumerate().map(|(i, &id)| if i + 1 < e.from { -1 } else { id as i32 });
+            y.extend(learnt.chain(std::iter::repeat_n(-1, t - n)));
+            count += n + 1 - e.from;
+        }
+        let shape = [examples.len(), t];
+        Ok((Tensor::from_vec(x, &shape, self.device)?, Tensor::from_vec(y, &shape, self.device)?, count))
+    }
+
+    /// The mean loss of a token of these examples.
+    fn score(&self, examples: &[Example]) -> Result<Option<f64>, Failure> {
+        self.adapters.train(false);
+        let (mut sum, mut count) = (0.0, 0);
+        for e in examples {
+            let (x, y, n) = self.batch(&[e])?;
+            sum += no_grad(|| models::loss(self.model, &x, &y))?.item()? * n as f64;
+            count += n;
+        }
+        Ok((count > 0).then(|| sum / count as f64))
+    }
+
+    /// Learns; gives the updates made, the last loss, and the tokens read.
+    fn train(&mut self, examples: &[Example], global: Global) -> Result<(u64, f64, usize), Failure> {
+        let (args, mut order) = (self.args, Vec::new());
+        let schedule = Schedule::warmup_cosine(args.lr, args.lr / 10.0, args.steps / 20 + 1, args.steps);
+        let rule = AdamW { weight_decay: 0.0, ..AdamW::default() };
+        let mut optimizer = Optimizer::new(rule, self.adapters.named_parameters(), args.lr)?.max_grad_norm(1.0);
+        let progress = Progress::new(args.steps, global.quiet);
+        self.adapters.train(true);
+        let mut shuffle = args.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let start = Instant::now();
+        let (mut tokens, mut pending, mut last) = (0, None::<Tensor>, f64::NAN);
+        for step in 0..args.steps {
+            if interrupt::requested() {
+                break;
+            }
+            let mut chosen = Vec::new();
+            while chosen.len() < args.batch {
+                if order.is_empty() {
+                    order = (0..examples.len()).collect();
+                    for i in (1..order.len()).rev() {
+                        shuffle ^= shuffle << 13;
+                        shuffle ^= shuffle >> 7;
+                        shuffle ^= shuffle << 17;
+                        order.swap(i, (shuffle % (i as u64 + 1)) as usize);
+                    }
+                }
+                chosen.extend(order.pop().map(|i| &examples[i]));
+            }
+            let (x, y, _) = self.batch(&chosen)?;
+            tokens += x.numel();
+            optimizer.set_lr(schedule.at(step));
+            optimizer.zero_grad()?;
+            let loss = models::loss(self.model, &x, &y)?;
+            loss.backward()?;
+            optimizer.step_with(&[&loss])?;
+            // The loss of the step before is read while this one runs.
+            if let Some(before) = pending.replace(loss) {
+                last = finite(before.item()?)?;
+                progress.set(step, last, tokens as f64 / start.elapsed().as_secs_f64());
+            }
+            if args.save_every > 0 && (step + 1) % args.save_every == 0 && step + 1 < args.steps {
+                self.save()?;
+            }
+        }
+        if let Some(loss) = pending {
+            last = finite(loss.item()?)?;
+            progress.set(optimizer.steps(), last, tokens as f64 / start.elapsed().as_secs_f64());
+        }
+        Ok((optimizer.steps(), last, tokens))
+    }
+
+    fn save(&self) -> Result<(), Failure> {
+        Ok(self.adapters.save(&self.args.out, &self.base)?)
+    }
+}
+
+fn finite(loss: f64) -> Result<f64, Failure> {
+    match loss.is_finite() {
+        true => Ok(loss),
+        false => Err(Failure::Error("the loss is no number any more: lower --lr, or use --dtype f32".into())),
+    }
+}
+
+/// A bar on a terminal, a line for every tenth of the way elsewhere, nothing with `--quiet`.
+struct Progress {
+    bar: Option<ProgressBar>,
+    every: u64,
+    steps: u64,
+}
+
+impl Progress {
+    fn new(steps: u64, quiet: bool) -> Progress {
+        let terminal = std::io::stderr().is_terminal();
+        let bar = (!quiet && terminal).then(|| {
+            let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::hidden());
+            if let Ok(style) = ProgressStyle::with_template("step {pos}/{len} [{bar:30}] {msg}  {eta}") {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            bar
+        });
+        Progress { bar, every: if quiet || terminal { u64::MAX } else { (steps / 10).max(1) }, steps }
+    }
+
+    fn set(&self, done: u64, loss: f64, rate: f64) {
+        let text = format!("loss {loss:.4}  {rate:.1} tok/s");
+        if let Some(bar) = &self.bar {
+            bar.set_message(text.clone());
+            bar.set_position(done);
+        }
+        if done % self.every == 0 && done > 0 {
+            output::note(&format!("step {done}/{}  {text}", self.steps));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

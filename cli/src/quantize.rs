@@ -1,0 +1,55 @@
+//! `tl quantize IN OUT`: a model as a GGUF file with weights of another type.
+
+use crate::Global;
+use crate::fetch::{self, PullOptions};
+use crate::output::{self, Failure};
+use clap::Args;
+use std::path::PathBuf;
+use tensorlogic::models::{Weights, convert};
+use tensorlogic::{DType, Device, text};
+
+/// Write a model as a GGUF file with its weights in another type
+#[derive(Args)]
+#[command(
+    after_help = "Norms and biases stay f32. The output matrix keeps 6 bits or more. Rows that are no whole blocks of the type get one of about its
+size that fits them, or f16. A GGUF file's weights are unpacked and packed again: begin with the most precise file there is.
+
+Examples:
+  tl quantize folder model.gguf --type q5_0
+  tl quantize model-f16.gguf model-q4.gguf --type q4_K"
+)]
+pub struct QuantizeArgs {
+    /// A GGUF file, a Llama or GPT-2 folder in Hub layout, or a name as for `tl generate`
+    model: String,
+    /// The GGUF file to write
+    out: PathBuf,
+    /// f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_K, q3_K, q4_K, q5_K or q6_K
+    #[arg(short, long = "type", default_value = "q8_0")]
+    dtype: String,
+    /// Download the model without asking, if it is not here yet
+    #[arg(short, long)]
+    yes: bool,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &QuantizeArgs, global: Global) -> Result<(), Failure> {
+    let names = || convert::TYPES.map(|(d, _)| d.name()).join(", ");
+    let dtype = convert::TYPES.iter().map(|t| t.0).find(|d| d.name().eq_ignore_ascii_case(&args.dtype));
+    let dtype: DType = dtype.ok_or_else(|| Failure::Usage(format!("--type {}: want one of {}", args.dtype, names())))?;
+    let mut options = PullOptions::from_env()?;
+    (options.quiet, options.yes) = (global.quiet, args.yes);
+    let path = fetch::resolve(&args.model, &options)?;
+    if args.out.is_dir() || args.out.canonicalize().is_ok_and(|o| path.canonicalize().is_ok_and(|p| p == o)) {
+        return Err(Failure::Usage(format!("{} is the model itself or a folder: name another file", args.out.display())));
+    }
+    let weights = Weights::open(&path, &Device::cpu())?;
+    let folder = if path.is_dir() { path.clone() } else { path.parent().map(PathBuf::from).unwrap_or_default() };
+    convert::write_gguf(&weights, dtype, |w, vocab| text::gguf::write(&folder, vocab, w), &args.out)?;
+    if !global.quiet {
+        let bytes = std::fs::metadata(&args.out).map(|m| m.len()).unwrap_or(0);
+        let numbers: usize = tensorlogic::io::Gguf::open(&args.out)?.tensors().iter().map(|t| t.count()).sum();
+        let bits = 8.0 * bytes as f64 / numbers.max(1) as f64;
+        output::note(&format!("{numbers} weights in {}, {bits:.2} bits each", fetch::human_bytes(bytes)));
+    }
+    output::result(&args.out.display().to_string())
+}

@@ -1,0 +1,122 @@
+//! Fine-tunes every weight of a GPT-2 from the Hugging Face Hub on a text file.
+//!
+//! `cargo run --release --example gpt2_finetune -- FOLDER TEXT [--steps N] [--batch N] [--context N] [--lr X]`, with `FOLDER` as
+//! `tl pull openai-community/gpt2` prints it. `TL_DEVICE=cpu` (or `gpu`, `vulkan`, `metal`) chooses the device. `tl finetune` trains adapters
+//! instead, which takes less memory.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+use tensorlogic::backends::Bytes;
+use tensorlogic::io::SafeTensors;
+use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
+use tensorlogic::optim::{AdamW, Optimizer, Schedule, decay_matrices};
+use tensorlogic::text::Tokenizer;
+use tensorlogic::{Device, Rng, Tensor, TensorError, TensorResult};
+
+/// How it is trained.
+pub struct Settings {
+    /// Updates.
+    pub steps: u64,
+    /// Sequences of a step.
+    pub batch: usize,
+    /// Tokens of a sequence.
+    pub context: usize,
+    /// Highest learning rate.
+    pub lr: f64,
+}
+
+/// Reads `config.json` and `model.safetensors` of a folder in Hub layout.
+pub fn from_pretrained(folder: &Path, device: &Device) -> TensorResult<Gpt> {
+    let path = folder.join("config.json");
+    let text = std::fs::read(&path).map_err(|e| TensorError::Invalid(format!("{}: {e}", path.display())))?;
+    let json: serde_json::Value = serde_json::from_slice(&text).map_err(|e| TensorError::Invalid(format!("{}: {e}", path.display())))?;
+    let number = |key: &str| {
+        let value = json[key].as_u64().ok_or_else(|| TensorError::Invalid(format!("{}: no number `{key}`", path.display())));
+        value.map(|v| v as usize)
+    };
+    let config = GptConfig {
+        vocab: number("vocab_size")?,
+        context: number("n_positions")?,
+        layers: number("n_layer")?,
+        heads: number("n_head")?,
+        width: number("n_embd")?,
+        bias: true,
+        dropout: 0.1,
+    };
+    let model = Gpt::new(config, &mut Rng::new(0), device)?;
+    let files = SafeTensors::open(folder)?;
+    let mut values = BTreeMap::new();
+    for (name, param) in model.named_parameters() {
+        let info = files.tensor(&name).or_else(|_| files.tensor(&format!("transformer.{name}")))?;
+        let bytes = Bytes::Owned(std::sync::Arc::new(files.bytes_of(info).to_vec()));
+        let value = Tensor::from_bytes(bytes, info.dtype()?, &info.shape, device)?;
+        // GPT-2's linear layers are stored [inputs, outputs].
+        let turned = name.ends_with(".weight") && name.contains(".c_");
+        values.insert(name, if turned { value.t()?.contiguous()? } else { value }.cast(param.get().dtype())?);
+    }
+    model.load_state(&values)?;
+    Ok(model)
+}
+
+/// Trains on a text as tokens; gives the loss of each step.
+pub fn run(model: &Gpt, tokens: &[u32], s: &Settings, device: &Device, mut log: impl FnMut(&str)) -> TensorResult<Vec<f64>> {
+    let (b, t) = (s.batch, s.context.min(model.config.context));
+    if tokens.len() <= t {
+        return Err(TensorError::Invalid(format!("{} tokens do not fill a window of {t} and one more", tokens.len())));
+    }
+    let groups = decay_matrices(model.named_parameters(), 0.01);
+    let mut optimizer = Optimizer::with_groups(AdamW::default(), groups, s.lr)?.max_grad_norm(1.0);
+    let schedule = Schedule::warmup_cosine(s.lr, 0.0, s.steps / 10, s.steps);
+    model.train();
+    let mut losses = Vec::new();
+    let start = Instant::now();
+    let mut at = 0;
+    for step in 0..s.steps {
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        for _ in 0..b {
+            x.extend(tokens[at..at + t].iter().map(|&i| i as i32));
+            y.extend(tokens[at + 1..at + t + 1].iter().map(|&i| i as i32));
+            // The next window begins where this one ends; at the end of the text the next round begins.
+            at = if at + 2 * t < tokens.len() { at + t } else { 0 };
+        }
+        let (x, y) = (Tensor::from_vec(x, &[b, t], device)?, Tensor::from_vec(y, &[b, t], device)?);
+        optimizer.set_lr(schedule.at(step));
+        optimizer.zero_grad()?;
+        let loss = model.loss(&x, &y)?;
+        loss.backward()?;
+        optimizer.step()?;
+        losses.push(loss);
+        if (step + 1) % 10 == 0 || step + 1 == s.steps {
+            let (rate, now) = (((step + 1) as usize * b * t) as f64 / start.elapsed().as_secs_f64(), losses[losses.len() - 1].item()?);
+            log(&format!("step {:>4}  loss {now:.4}  {rate:.0} tokens/s", step + 1));
+        }
+    }
+    losses.iter().map(Tensor::item).collect()
+}
+
+fn main() -> TensorResult<()> {
+    let usage = || TensorError::Invalid("gpt2_finetune FOLDER TEXT [--steps N] [--batch N] [--context N] [--lr X]".into());
+    let mut s = Settings { steps: 100, batch: 4, context: 256, lr: 3e-5 };
+    let mut paths = Vec::new();
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut number = || args.next().and_then(|v| v.parse::<f64>().ok()).ok_or_else(usage);
+        match arg.as_str() {
+            "--steps" => s.steps = number()? as u64,
+            "--batch" => s.batch = number()? as usize,
+            "--context" => s.context = number()? as usize,
+            "--lr" => s.lr = number()?,
+            path => paths.push(path.to_string()),
+        }
+    }
+    let [folder, text] = &paths[..] else { return Err(usage()) };
+    let device = Device::auto()?;
+    let model = from_pretrained(Path::new(folder), &device)?;
+    let tokenizer = Tokenizer::from_file(Path::new(folder).join("tokenizer.json"))?;
+    let text = std::fs::read_to_string(text).map_err(|e| TensorError::Invalid(format!("{text}: {e}")))?;
+    let tokens = tokenizer.encode(&text, false)?;
+    println!("{} parameters, {} tokens, on {}", model.parameter_count(), tokens.len(), device.name());
+    run(&model, &tokens, &s, &device, |line| println!("{line}"))?;
+    Ok(())
+}

@@ -1,0 +1,321 @@
+//! Adapters of a model's layers: put on, saved and loaded as PEFT does it, added to the weights.
+
+use crate::backends::Bytes;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::io::{Gguf, GgufWriter, SafeTensors, save_folder, write_safetensors};
+use crate::models::{Model, Weights};
+use crate::nn::{Lora, LoraConfig, Module, Param};
+use crate::ops::random::Rng;
+use crate::tensor::Tensor;
+use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// PEFT's files of an adapter.
+const CONFIG: &str = "adapter_config.json";
+const TENSORS: &str = "adapter_model.safetensors";
+/// What PEFT's keys begin with.
+const PREFIX: &str = "base_model.model.";
+
+/// The adapters of a model, which holds them too: what is learnt here is what the model computes with.
+pub struct Adapters {
+    config: LoraConfig,
+    architecture: &'static str,
+    layers: Vec<Adapted>,
+}
+
+struct Adapted {
+    module: String,
+    tensor: String,
+    head_rows: Option<usize>,
+    lora: Lora,
+}
+
+/// The layers that get adapters when none are named: those of PEFT.
+fn usual_targets(architecture: &str) -> &'static [&'static str] {
+    if architecture == "gpt2" { &["c_attn"] } else { &["q_proj", "v_proj"] }
+}
+
+/// The first of these that a layer's name ends with, as PEFT writes it: `q_proj`, `q` and `self_attn.q_proj` name
+/// `model.layers.0.self_attn.q_proj`, and `all` every layer.
+fn target_of<'t>(module: &str, targets: &'t [String]) -> Option<(&'t String, String)> {
+    let last = module.rsplit('.').next().unwrap_or(module);
+    targets.iter().find_map(|t| {
+        let whole = module.strip_suffix(t.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        let short = t == "all" || last.strip_suffix("_proj") == Some(t) || last.strip_prefix("c_") == Some(t);
+        (whole || short).then(|| (t, if whole { t.clone() } else { last.to_string() }))
+    })
+}
+
+impl Adapters {
+    /// Puts fresh adapters on a model's layers, which stay as they are: at first the model computes the same.
+    ///
+    /// # Errors
+    /// When a target names no layer of the model, or a setting is outside of its range.
+    pub fn attach(model: &mut dyn Model, config: &LoraConfig, rng: &mut Rng) -> TensorResult<Adapters> {
+        config.check()?;
+        let architecture = model.shape().architecture;
+        let wanted = match config.targets.is_empty() {
+            true => usual_targets(architecture).iter().map(|t| t.to_string()).collect(),
+            false => config.targets.clone(),
+        };
+        let (mut layers, mut used, mut targets, mut known) = (Vec::new(), Vec::new(), Vec::<String>::new(), Vec::<String>::new());
+        for layer in model.layers() {
+            let last = layer.module.rsplit('.').next().unwrap_or_default().to_string();
+            if !known.contains(&last) {
+                known.push(last);
+            }
+            let Some((target, name)) = target_of(&layer.module, &wanted) else { continue };
+            let [outputs, inputs] = *layer.linear.weight.dims() else { continue };
+            let lora = Lora::new(inputs, outputs, config, rng, layer.linear.weight.device())?;
+            layer.linear.adapter = Some(lora.clone());
+            layers.push(Adapted { module: layer.module, tensor: layer.tensor, head_rows: layer.head_rows, lora });
+            used.push(target);
+            if !targets.contains(&name) {
+                targets.push(name);
+            }
+        }
+        if let Some(unknown) = wanted.iter().find(|t| !used.contains(t)) {
+            return Err(TensorError::Invalid(format!("{architecture} has no layer {unknown}; known are all, {}", known.join(", "))));
+        }
+        Ok(Adapters { config: LoraConfig { targets, ..config.clone() }, architecture, layers })
+    }
+
+    /// What they look like.
+    pub fn config(&self) -> &LoraConfig {
+        &self.config
+    }
+
+    /// Every matrix with its name, as `model.layers.0.self_attn.q_proj.lora_A.weight`.
+    pub fn named_parameters(&self) -> Vec<(String, Param)> {
+        let parts =
+            |l: &Adapted| l.lora.own_parameters().into_iter().map(|(n, p)| (format!("{}.{n}", l.module), p.clone())).collect::<Vec<_>>();
+        self.layers.iter().flat_map(parts).collect()
+    }
+
+    /// How many numbers they hold.
+    pub fn parameter_count(&self) -> usize {
+        self.named_parameters().iter().map(|(_, p)| p.get().numel()).sum()
+    }
+
+    /// Begins (`true`) or ends training: dropout drops or passes everything on.
+    pub fn train(&self, on: bool) {
+        for l in &self.layers {
+            l.lora.children().iter().for_each(|(_, m)| m.on_mode(on));
+        }
+    }
+
+    /// Collects no gradients from here on: what generates text tracks none.
+    fn freeze(&self) -> TensorResult<()> {
+        self.train(false);
+        self.named_parameters().iter().try_for_each(|(_, p)| p.set_trainable(false))
+    }
+
+    /// Learns again: the reverse of how [`Adapters::load`] leaves them.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn unfreeze(&self) -> TensorResult<()> {
+        self.train(true);
+        self.named_parameters().iter().try_for_each(|(_, p)| p.set_trainable(true))
+    }
+
+    /// Saves them as PEFT does: a folder of `adapter_config.json` and `adapter_model.safetensors`, which appears whole or not at all. `base`
+    /// says what model they are for.
+    ///
+    /// # Errors
+    /// The system's, and device errors.
+    pub fn save(&self, folder: impl AsRef<Path>, base: &str) -> TensorResult<()> {
+        let mut tensors = BTreeMap::new();
+        for l in &self.layers {
+            let (a, b) = (l.lora.a.get().detach(), l.lora.b.get().detach());
+            tensors.insert(format!("{PREFIX}{}.lora_A.weight", l.module), a.contiguous()?);
+            tensors.insert(format!("{PREFIX}{}.lora_B.weight", l.module), to_halves(&b, l.head_rows)?);
+        }
+        let config = json!({
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": base,
+            "r": self.config.rank,
+            "lora_alpha": self.config.alpha,
+            "lora_dropout": self.config.dropout,
+            "target_modules": self.config.targets,
+            "fan_in_fan_out": self.architecture == "gpt2",
+            "bias": "none",
+            "inference_mode": true,
+            "init_lora_weights": true,
+            "modules_to_save": null,
+            "use_rslora": false,
+            "use_dora": false,
+            "rank_pattern": {},
+            "alpha_pattern": {},
+        });
+        let text = serde_json::to_vec_pretty(&config).map_err(|e| TensorError::format("adapter", e.to_string()))?;
+        save_folder(folder, |out| {
+            out.file(TENSORS, |f| write_safetensors(&tensors, &[("format", "pt")], |bytes| f.put(bytes)))?;
+            out.bytes(CONFIG, &text)
+        })
+    }
+
+    /// Puts the adapters of a folder in PEFT's layout on a model, for computing, not for training.
+    ///
+    /// # Errors
+    /// When the files are damaged, are no plain LoRA, or do not fit the model.
+    pub fn load(folder: impl AsRef<Path>, model: &mut dyn Model) -> TensorResult<Adapters> {
+        let folder = folder.as_ref();
+        let bad = |m: String| TensorError::format("adapter", format!("{}: {m}", folder.display()));
+        let path = folder.join(CONFIG);
+        let text = std::fs::read(&path).map_err(|e| TensorError::io(&path, e))?;
+        let json: Json = serde_json::from_slice(&text).map_err(|e| bad(format!("{CONFIG}: {e}")))?;
+        let filled = |key: &str| match &json[key] {
+            Json::Array(a) => !a.is_empty(),
+            Json::Object(o) => !o.is_empty(),
+            Json::Null | Json::Bool(false) => false,
+            Json::String(s) => s != "none",
+            _ => true,
+        };
+        if json["peft_type"].as_str() != Some("LORA") {
+            return Err(bad(format!("peft_type is {}; only LORA is known", json["peft_type"])));
+        }
+        if let Some(key) = ["use_dora", "alpha_pattern", "modules_to_save", "bias"].into_iter().find(|k| filled(k)) {
+            return Err(bad(format!("`{key}` is {}, which is not supported", json[key])));
+        }
+        let rank = json["r"].as_u64().ok_or_else(|| bad("no number `r`".into()))? as usize;
+        let alpha = json["lora_alpha"].as_f64().ok_or_else(|| bad("no number `lora_alpha`".into()))?;
+        // Kalajdzievski, 2023: the product is divided by √rank.
+        let stabilized = json["use_rslora"].as_bool().unwrap_or(false);
+        let targets = json["target_modules"].as_array().into_iter().flatten().filter_map(|t| t.as_str().map(String::from)).collect();
+        let config = LoraConfig { rank, alpha, dropout: 0.0, targets };
+        config.check()?;
+
+        let files = SafeTensors::open(folder.join(TENSORS))?;
+        let architecture = model.shape().architecture;
+        let mut rest: Vec<&str> = files.tensors().iter().map(|t| &*t.name).collect();
+        let mut layers = Vec::new();
+        for layer in model.layers() {
+            let names = ["lora_A", "lora_B"].map(|part| format!("{}.{part}.weight", layer.module));
+            let find = |name: &str| rest.iter().copied().find(|t| t.strip_prefix(PREFIX).unwrap_or(t) == name);
+            let (a, b) = match [find(&names[0]), find(&names[1])] {
+                [None, None] => continue,
+                [Some(a), Some(b)] => (a, b),
+                _ => return Err(bad(format!("{} has one matrix of two", layer.module))),
+            };
+            rest.retain(|t| *t != a && *t != b);
+            let [outputs, inputs] = *layer.linear.weight.dims() else { continue };
+            let device = layer.linear.weight.device();
+            let (a, b) = (read(&files, a, device)?, read(&files, b, device)?);
+            let own = a.dims().first().copied().unwrap_or(0);
+            if a.dims() != [own, inputs] || b.dims() != [outputs, own] || own == 0 {
+                return Err(bad(format!("{} is {}·{}; the layer is [{outputs},{inputs}]", layer.module, b.shape(), a.shape())));
+            }
+            let alpha = if stabilized { alpha * (own as f64).sqrt() } else { alpha };
+            let lora = Lora::from_parts(&a, &to_neighbours(&b, layer.head_rows)?, &LoraConfig { rank: own, alpha, ..config.clone() }, 0)?;
+            layer.linear.adapter = Some(lora.clone());
+            layers.push(Adapted { module: layer.module, tensor: layer.tensor, head_rows: layer.head_rows, lora });
+        }
+        if let Some(unknown) = rest.first() {
+            return Err(bad(format!("`{unknown}` belongs to no layer of this {architecture} model of {} blocks", model.shape().layers)));
+        }
+        let adapters = Adapters { config, architecture, layers };
+        adapters.freeze()?;
+        Ok(adapters)
+    }
+
+    /// The weights of the adapted layers with what was learnt added, under the file's names: plain types stay, block formats become f16.
+    fn merged(&self, weights: &Weights) -> TensorResult<BTreeMap<String, Tensor>> {
+        // The Hub keeps GPT-2's matrices [in, out].
+        let turned = weights.is_hub() && self.architecture == "gpt2";
+        let mut out = BTreeMap::new();
+        for l in &self.layers {
+            let name = format!("{}.weight", l.tensor);
+            let base = weights.any(&name)?;
+            let delta = l.lora.delta()?.to_device(base.device())?;
+            let delta = if turned { delta.t()? } else { delta };
+            let dtype = if base.dtype().is_block() { DType::F16 } else { base.dtype() };
+            let sum = base.cast(DType::F32)?.add(&delta)?.cast(dtype)?;
+            sum.eval()?;
+            out.insert(weights.stored_name(&name), sum);
+        }
+        Ok(out)
+    }
+
+    /// Writes the GGUF file `base` with the adapters added to its weights; those in block formats become f16.
+    ///
+    /// # Errors
+    /// When the adapters are not of this model; the system's.
+    pub fn merge_gguf(&self, base: &Path, out: &Path) -> TensorResult<()> {
+        let gguf = Gguf::open(base)?;
+        let merged = self.merged(&Weights::open(base, &Device::cpu())?)?;
+        let mut w = GgufWriter::new();
+        for (key, value) in gguf.metadata() {
+            w.set(key, value);
+        }
+        for t in gguf.tensors() {
+            match merged.get(&*t.name) {
+                Some(m) => w.tensor(&t.name, m.dtype(), m.dims(), m.to_bytes()?)?,
+                None => w.tensor(&t.name, t.dtype()?, &t.shape, gguf.bytes_of(t))?,
+            };
+        }
+        w.write(out)
+    }
+
+    /// Writes the model of the folder `base` (Hub layout) with the adapters added to its weights as a folder with the same other files.
+    ///
+    /// # Errors
+    /// When the adapters are not of this model; the system's.
+    pub fn merge_folder(&self, base: &Path, out: &Path) -> TensorResult<()> {
+        let cpu = Device::cpu();
+        let merged = self.merged(&Weights::open(base, &cpu)?)?;
+        let files = SafeTensors::open(base)?;
+        let mut tensors = BTreeMap::new();
+        for t in files.tensors() {
+            let value = match merged.get(&*t.name) {
+                Some(m) => m.clone(),
+                None => {
+                    let outside = || TensorError::format("weights", format!("`{}` lies outside of its file", t.name));
+                    let file: Arc<dyn std::ops::Deref<Target = [u8]> + Send + Sync> = files.data_of(t).ok_or_else(outside)?.clone();
+                    Tensor::from_bytes(Bytes::Shared(file, t.range.start, t.range.len()), t.dtype()?, &t.shape, &cpu)?
+                }
+            };
+            tensors.insert(t.name.to_string(), value);
+        }
+        save_folder(out, |folder| {
+            for entry in std::fs::read_dir(base).map_err(|e| TensorError::io(base, e))?.flatten() {
+                let (path, name) = (entry.path(), entry.file_name());
+                let Some(name) = name.to_str() else { continue };
+                let text = [".json", ".jinja", ".txt", ".md"].iter().any(|end| name.ends_with(end));
+                if text && path.is_file() && !name.ends_with(".index.json") && name != "manifest.json" {
+                    folder.bytes(name, &std::fs::read(&path).map_err(|e| TensorError::io(&path, e))?)?;
+                }
+            }
+            folder.file("model.safetensors", |f| write_safetensors(&tensors, &[("format", "pt")], |bytes| f.put(bytes)))
+        })
+    }
+}
+
+fn read(files: &SafeTensors, name: &str, device: &Device) -> TensorResult<Tensor> {
+    let info = files.tensor(name)?;
+    let bytes = Bytes::Owned(Arc::new(files.bytes_of(info).to_vec()));
+    let t = Tensor::from_bytes(bytes, info.dtype()?, &info.shape, device)?.cast(DType::F32)?;
+    t.eval()?;
+    Ok(t)
+}
+
+/// Rows `[H·D, r]` whose rotated pairs are neighbours in each head of D to Hugging Face's order, where a pair's second is D/2 further.
+fn to_halves(b: &Tensor, head: Option<usize>) -> TensorResult<Tensor> {
+    reorder(b, head, |half| [half, 2])
+}
+
+/// The reverse of [`to_halves`].
+fn to_neighbours(b: &Tensor, head: Option<usize>) -> TensorResult<Tensor> {
+    reorder(b, head, |half| [2, half])
+}
+
+fn reorder(b: &Tensor, head: Option<usize>, split: impl Fn(isize) -> [isize; 2]) -> TensorResult<Tensor> {
+    let (Some(head), [rows, rank]) = (head, b.dims()) else { return b.contiguous() };
+    let (rows, rank, [x, y]) = (*rows as isize, *rank as isize, split(head as isize / 2));
+    b.reshape(&[rows / head as isize, x, y, rank])?.transpose(1, 2)?.reshape(&[rows, rank])?.contiguous()
+}

@@ -1,0 +1,95 @@
+//! Low-rank adapters (LoRA; Hu et al., 2021, arXiv 2106.09685): a frozen layer learns through two thin matrices beside it.
+
+use super::{Dropout, Module, Param, init};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::ops::random::Rng;
+use crate::tensor::Tensor;
+use std::sync::Arc;
+
+/// What adapters look like, in PEFT's terms.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoraConfig {
+    /// Columns of the thin matrices.
+    pub rank: usize,
+    /// Their product is multiplied by `alpha / rank`.
+    pub alpha: f64,
+    /// Probability of dropping an element of an adapter's input while training.
+    pub dropout: f64,
+    /// The last part of the names of the layers that get one, as `q_proj`; empty for the model's usual ones.
+    pub targets: Vec<String>,
+}
+
+impl Default for LoraConfig {
+    fn default() -> LoraConfig {
+        LoraConfig { rank: 8, alpha: 16.0, dropout: 0.0, targets: Vec::new() }
+    }
+}
+
+impl LoraConfig {
+    /// The factor of the product.
+    pub fn scale(&self) -> f64 {
+        self.alpha / self.rank.max(1) as f64
+    }
+
+    /// # Errors
+    /// When a number is outside of its range.
+    pub fn check(&self) -> TensorResult<()> {
+        if self.rank == 0 || self.rank > 1 << 16 || !self.alpha.is_finite() || !(0.0..1.0).contains(&self.dropout) {
+            let m = format!("adapters of rank {}, alpha {} and dropout {}", self.rank, self.alpha, self.dropout);
+            return Err(TensorError::Invalid(format!("{m}: want a rank from 1 to 65536, a finite alpha, a dropout from 0 to below 1")));
+        }
+        Ok(())
+    }
+}
+
+/// An adapter: adds `scale · (x·Aᵀ)·Bᵀ` to a layer's result. Clones are the same adapter.
+#[derive(Clone)]
+pub struct Lora {
+    /// `[rank, inputs]`.
+    pub a: Param,
+    /// `[outputs, rank]`.
+    pub b: Param,
+    /// What the product is multiplied by.
+    pub scale: f64,
+    dropout: Arc<Dropout>,
+}
+
+impl Lora {
+    /// An adapter that begins as PEFT's: A uniform within 1/√inputs, B zero, so that at first it adds nothing.
+    pub fn new(inputs: usize, outputs: usize, config: &LoraConfig, rng: &mut Rng, device: &Device) -> TensorResult<Lora> {
+        let a = init::kaiming_uniform(&[config.rank, inputs], inputs, rng, device)?;
+        let b = Tensor::zeros(&[outputs, config.rank], DType::F32, device)?;
+        Lora::from_parts(&a, &b, config, u64::from(rng.draws))
+    }
+
+    /// An adapter of these values `[rank, inputs]` and `[outputs, rank]`.
+    ///
+    /// # Errors
+    /// When they are no float tensors.
+    pub fn from_parts(a: &Tensor, b: &Tensor, config: &LoraConfig, seed: u64) -> TensorResult<Lora> {
+        let dropout = Arc::new(Dropout::new(config.dropout, seed));
+        Ok(Lora { a: Param::new(a)?, b: Param::new(b)?, scale: config.scale(), dropout })
+    }
+
+    /// What it adds to the layer's weight: `scale · B·A`, `[outputs, inputs]` in f32.
+    pub fn delta(&self) -> TensorResult<Tensor> {
+        let product = self.b.get().detach().cast(DType::F32)?.matmul(&self.a.get().detach().cast(DType::F32)?)?;
+        product.mul(crate::ops::Lit(self.scale))
+    }
+}
+
+impl Module for Lora {
+    fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
+        let thin = self.dropout.forward(x)?.matmul(&self.a.get().cast(x.dtype())?.t()?)?;
+        // A literal: the scale is part of the plan and costs no dispatch.
+        thin.matmul(&self.b.get().cast(x.dtype())?.t()?)?.mul(crate::ops::Lit(self.scale))
+    }
+    fn own_parameters(&self) -> Vec<(&'static str, &Param)> {
+        vec![("lora_A.weight", &self.a), ("lora_B.weight", &self.b)]
+    }
+    fn children(&self) -> Vec<(String, &dyn Module)> {
+        vec![("lora_dropout".into(), &*self.dropout)]
+    }
+}
