@@ -9,7 +9,7 @@ use tensorlogic::io::{SafeTensors, save_folder, write_safetensors};
 use tensorlogic::models::{self, Session, Weights};
 use tensorlogic::nn::{Gpt, GptConfig, Module, ModuleExt};
 use tensorlogic::optim::{AdamW, Optimizer, Schedule, decay_matrices};
-use tensorlogic::train::{Checkpoints, load_training, save_training};
+use tensorlogic::train::{AdaptiveBatch, Checkpoints, load_training, save_training};
 use tensorlogic::{DType, Device, Rng, Tensor};
 
 /// Counters and memory of a device are read: one test at a time.
@@ -261,4 +261,66 @@ fn a_step_without_memory_changes_nothing() {
         (0..2).for_each(|_| drop(run.step()));
         assert!(run.bits() == whole.bits(), "{precision}");
     }
+}
+
+#[test]
+fn parts_of_a_batch_are_the_batch() {
+    let _alone = alone();
+    for device in devices() {
+        let run = |parts: usize, together: usize| {
+            let mut run = Run::new(DType::F32, 5, &device);
+            // Dropout would differ: it is drawn anew for each part.
+            run.model.eval();
+            let mut adaptive = AdaptiveBatch::with_parts(parts);
+            let mut losses = Vec::new();
+            for _ in 0..4 {
+                let batches: Vec<_> = (0..together).map(|_| run.loader.next_batch().unwrap()).collect();
+                let loss = adaptive.step(&run.model, &mut run.optimizer, &batches, |b| run.model.loss(&b[0], &b[1])).unwrap();
+                losses.push(loss.item().unwrap());
+            }
+            assert_eq!(adaptive.parts(), parts);
+            (losses, run.model.state()["h.0.mlp.c_fc.weight"].to_vec().unwrap())
+        };
+        for together in [1, 3] {
+            let (losses, weights) = run(1, together);
+            for parts in [2, 3, 4] {
+                let (l, w) = run(parts, together);
+                assert!(losses.iter().zip(&l).all(|(a, b)| (a - b).abs() < 1e-4), "{parts} parts: {l:?} is not {losses:?}");
+                let off = weights.iter().zip(&w).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(off < 1e-3, "{parts} parts of {together}: {off} on {}", device.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_step_that_finds_no_memory_is_made_in_parts() {
+    let _alone = alone();
+    let device = Device::cpu();
+    let config = GptConfig { context: 64, width: 32, dropout: 0.0, ..CONFIG };
+    let tokens: Vec<i32> = (0..32 * 64).map(|i| (i * i + 3) % 29).collect();
+    let run = |limit: Option<usize>| {
+        let model = Gpt::new(config, &mut Rng::new(2), &device).unwrap();
+        let mut o = Optimizer::new(AdamW::default(), model.named_parameters(), 1e-2).unwrap();
+        let batch = vec![Tensor::from_vec(tokens.clone(), &[32, 64], &device).unwrap(); 2];
+        let (mut adaptive, mut losses) = (AdaptiveBatch::new(), Vec::new());
+        let held = device.memory().in_use;
+        device.set_memory_limit(limit.map(|l| held + l));
+        for _ in 0..4 {
+            losses.push(adaptive.step(&model, &mut o, std::slice::from_ref(&batch), |b| model.loss(&b[0], &b[1])).and_then(|l| l.item()));
+        }
+        device.set_memory_limit(None);
+        (losses, adaptive.parts())
+    };
+    let (whole, parts) = run(None);
+    assert_eq!(parts, 1);
+    // A batch of 32 needs about 8 MB for what the backward pass reads.
+    let (less, parts) = run(Some(2 << 20));
+    assert!((4..=32).contains(&parts), "{parts} parts");
+    for (a, b) in whole.iter().zip(&less) {
+        let (a, b) = (a.as_ref().unwrap(), b.as_ref().unwrap());
+        assert!((a - b).abs() < 1e-3, "{a} {b}");
+    }
+    let (none, parts) = run(Some(1000));
+    assert!(matches!(none[0], Err(TensorError::OutOfMemory { .. })) && parts == 32);
 }

@@ -187,6 +187,16 @@ impl Optimizer {
         Ok(())
     }
 
+    /// Computes and stores the gradients collected so far, and `also`, as one plan: what they were computed from is let go. Between the parts of
+    /// a step that is made of several backward passes this keeps one part's memory at a time.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn eval_gradients(&self, also: &[&Tensor]) -> TensorResult<()> {
+        let grads: Vec<Tensor> = self.groups.iter().flat_map(|g| &g.members).filter_map(|m| m.param.grad()).collect();
+        eval_all(&grads.iter().chain(also.iter().copied()).collect::<Vec<_>>())
+    }
+
     /// Updates every parameter from its collected gradient (zeros where there is none) and evaluates all that is pending behind it, forward and
     /// backward pass included, as one plan. Values computed from the old parameters that somebody still holds are stored by the same plan.
     ///
