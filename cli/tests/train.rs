@@ -85,7 +85,7 @@ fn text_becomes_a_model_that_generates() {
     check(tl(&format!("train -o {run} --resume --width 32 --steps 70")), 2, "", "width was 16 and is 32");
     check(tl(&format!("train -o {}", p.text("other"))), 2, "", "no text to learn from");
     check(tl(&format!("train {} -o {}", p.text("none.txt"), p.text("other"))), 1, "", "none.txt");
-    check(tl(&format!("train {text} -o {} --context 4000", p.text("other"))), 1, "", "held-out text");
+    check(tl(&format!("train {text} -o {} --context 4000", p.text("other"))), 1, "", "wants more (--context, --val)");
     check(tl(&format!("train {text} -o {} --heads 3", p.text("other"))), 2, "", "3 heads do not divide");
     check(tl(&format!("train {text} -o {} --device nowhere", p.text("other"))), 1, "", "nowhere");
     check(tl(&format!("ckpt verify {}", p.text("nowhere"))), 1, "", "nowhere");
