@@ -170,7 +170,7 @@ fn conversations_are_learnt_and_prompts_masked() {
     std::fs::write(&data, &lines).unwrap();
     let learn = |out: &str, more: &[&str]| {
         let out = file(out);
-        json(&[&["finetune", data.as_str(), "-m", base, "-o", &out, "-n", "60", "--lr", "1e-2", "--targets", "all"], more].concat())
+        json(&[&["finetune", data.as_str(), "-m", base, "-o", &out, "-n", "100", "--lr", "1e-2", "--targets", "all"], more].concat())
     };
     let masked = learn("a", &["--mask-prompt"]);
     // Only the answer and its end count: they are always the same, so that nearly nothing is left.

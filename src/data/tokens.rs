@@ -42,7 +42,9 @@ impl TokenFile {
         let (start, wide) = match (word(0), word(1)) {
             (Some(MAGIC_16), Some(1)) => (HEADER, false),
             (Some(MAGIC_32), Some(7)) => (HEADER, true),
-            (Some(m @ (MAGIC_16 | MAGIC_32)), Some(v)) => return Err(bad(path, format!("version {v} of a file with the magic {m} is unknown"))),
+            (Some(m @ (MAGIC_16 | MAGIC_32)), Some(v)) => {
+                return Err(bad(path, format!("version {v} of a file with the magic {m} is unknown")));
+            }
             _ => (0, false),
         };
         let width = if wide { 4 } else { 2 };

@@ -365,10 +365,13 @@ fn matrices(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, adap
     text = unroll(text, &[("FM * FN", f * f), ("QUADS_A", per), ("QUADS_B", per), ("STEPS", 32 / edge), ("FN", f), ("FM", f)]);
     let put = |name: &str, to: &str| match unit {
         4 => format!("fn {name}(at: u32, h: vec4<f16>) {{ {to}[at] = h; }}\n"),
-        _ => format!("fn {name}(at: u32, h: vec4<f16>) {{ {to}[at] = h.x; {to}[at + 1u] = h.y; {to}[at + 2u] = h.z; {to}[at + 3u] = h.w; }}\n"),
+        _ => format!(
+            "fn {name}(at: u32, h: vec4<f16>) {{ {to}[at] = h.x; {to}[at + 1u] = h.y; {to}[at + 2u] = h.z; {to}[at + 3u] = h.w; }}\n"
+        ),
     };
     text += &format!("alias Half = {};\n{}{}", if unit == 4 { "vec4<f16>" } else { "f16" }, put("put_x", "xs"), put("put_y", "ys"));
-    let switches = [("VEC_A", (k % 4 == 0 && !across(a)) as u32), ("VEC_B", (k % 4 == 0 && !across(b)) as u32), ("VEC_OUT", (n % 4 == 0) as u32)];
+    let switches =
+        [("VEC_A", (k % 4 == 0 && !across(a)) as u32), ("VEC_B", (k % 4 == 0 && !across(b)) as u32), ("VEC_OUT", (n % 4 == 0) as u32)];
     let mut consts = vec![("SUBGROUP", subgroup), ("SM", 2), ("SN", 2), ("FM", f), ("FN", f), ("EDGE", edge), ("UNIT", unit)];
     consts.extend([("ACROSS_A", across(a) as u32), ("ACROSS_B", across(b) as u32)]);
     consts.extend(switches);
