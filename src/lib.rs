@@ -35,6 +35,7 @@ pub mod optim;
 pub mod profile;
 #[cfg(feature = "text")]
 pub mod text;
+pub mod train;
 
 pub use device::Device;
 pub use dtype::{DType, Element};

@@ -10,7 +10,7 @@ const ROWS: [&[&str]; 7] = [
     &["tensor"],
     &["compile", "eval", "adaptive", "transfer", "autograd"],
     &["ops"],
-    &["nn", "optim", "data", "io", "text", "models", "metal", "profile", "measure"],
+    &["nn", "optim", "data", "io", "text", "models", "metal", "profile", "measure", "train"],
 ];
 
 /// What may be used from below or beside against the rows, with the reason.

@@ -2,6 +2,7 @@
 
 mod bench;
 mod chat;
+mod ckpt;
 mod completions;
 mod devices;
 mod doctor;
@@ -19,6 +20,7 @@ mod quantize;
 mod random_model;
 mod suites;
 mod table;
+mod train;
 
 use clap::{Args, Parser, Subcommand};
 use output::Failure;
@@ -31,6 +33,7 @@ use std::process::ExitCode;
   tl generate --yes \"Why is the sky blue?\"   a small model writes text; the first time it is downloaded
   tl chat                                     a conversation with it
   tl pull --list                              the models that have a name
+  tl train book.txt -o book                   a model of a book of yours
   tl devices                                  what this machine can compute on
   tl doctor                                   memory, limits, settings, and what is wrong with the drivers
   tl bench decode                             how fast it is, beside how fast it could be
@@ -66,6 +69,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Explain(Box<explain::ExplainArgs>),
     Perplexity(Box<perplexity::PerplexityArgs>),
+    Train(Box<train::TrainArgs>),
+    Ckpt(ckpt::CkptArgs),
     Finetune(Box<finetune::FinetuneArgs>),
     Merge(Box<finetune::MergeArgs>),
     Quantize(quantize::QuantizeArgs),
@@ -89,6 +94,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args, cli.global),
         Command::Explain(args) => explain::run(args, cli.global),
         Command::Perplexity(args) => perplexity::run(args, cli.global),
+        Command::Train(args) => train::run(args, cli.global),
+        Command::Ckpt(args) => ckpt::run(args, cli.global),
         Command::Finetune(args) => finetune::run(args, cli.global),
         Command::Merge(args) => finetune::run_merge(args, cli.global),
         Command::Quantize(args) => quantize::run(args, cli.global),

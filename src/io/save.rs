@@ -42,3 +42,28 @@ pub fn save(path: impl AsRef<Path>, write: impl FnOnce(&mut BufWriter<File>) -> 
     File::open(folder).and_then(|f| f.sync_all()).map_err(fail)?;
     Ok(())
 }
+
+/// Lets `path` have the bytes of the file `from` as well, without a copy where the file system can; made durable, and whole or not at all.
+///
+/// # Errors
+/// The system's; what was at `path` is untouched then.
+pub fn link(from: impl AsRef<Path>, path: impl AsRef<Path>) -> TensorResult<()> {
+    let (from, path) = (from.as_ref(), path.as_ref());
+    let name = path.file_name().ok_or_else(|| TensorError::Io { path: path.into(), message: "is not a file name".into() })?;
+    let mut temporary_name = std::ffi::OsString::from(".");
+    temporary_name.push(name);
+    temporary_name.push(format!(".{}-link.tmp", std::process::id()));
+    let temporary = path.with_file_name(temporary_name);
+    let _ = std::fs::remove_file(&temporary);
+    if std::fs::hard_link(from, &temporary).is_err() {
+        let mut source = File::open(from).map_err(|e| TensorError::io(from, e))?;
+        return save(path, |out| io::copy(&mut source, out).map(|_| ()));
+    }
+    if let Err(e) = std::fs::rename(&temporary, path) {
+        let _ = std::fs::remove_file(&temporary);
+        return Err(TensorError::io(path, e));
+    }
+    // Renaming one name of a file over another of the same file does nothing, and leaves both.
+    let _ = std::fs::remove_file(&temporary);
+    super::folder::sync_folder(path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))
+}

@@ -3,6 +3,7 @@
 mod conv;
 mod dropout;
 mod embedding;
+mod gpt_files;
 pub mod init;
 mod linear;
 mod lora;

@@ -3,6 +3,7 @@
 
 pub mod chat;
 pub mod gguf;
+pub mod learn;
 pub mod stream;
 pub mod tokenizer;
 

@@ -1,0 +1,45 @@
+//! `tl ckpt`: what a run's folder can be resumed from.
+
+use crate::Global;
+use crate::output::{self, Failure};
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+use tensorlogic::train::Checkpoints;
+
+/// Look after the checkpoints of `tl train`
+#[derive(Args)]
+pub struct CkptArgs {
+    #[command(subcommand)]
+    command: CkptCommand,
+}
+
+#[derive(Subcommand)]
+enum CkptCommand {
+    /// Check every byte of the newest checkpoint and print its step; 0 when there is none yet
+    Verify {
+        /// The folder that `tl train -o` was given
+        dir: PathBuf,
+    },
+}
+
+/// Runs the subcommand.
+pub fn run(args: &CkptArgs, global: Global) -> Result<(), Failure> {
+    let CkptCommand::Verify { dir } = &args.command;
+    if !dir.is_dir() {
+        return Err(Failure::Error(format!("{}: is not a folder", dir.display())));
+    }
+    let checkpoints = Checkpoints::new(dir.join("checkpoints"), 1);
+    let (step, wrong) = checkpoints.latest()?;
+    if !global.quiet {
+        wrong.iter().for_each(|e| output::note(&format!("damaged: {e}")));
+    }
+    if global.json {
+        let damaged: Vec<String> = wrong.iter().map(|e| e.to_string()).collect();
+        output::result(&serde_json::json!({ "step": step, "damaged": damaged }).to_string())?;
+    }
+    match step {
+        None if !wrong.is_empty() => Err(Failure::Error(format!("{}: no checkpoint in it is whole", dir.display()))),
+        _ if global.json => Ok(()),
+        _ => output::result(&step.unwrap_or(0).to_string()),
+    }
+}

@@ -1,0 +1,251 @@
+//! `tl train`: from text to a model that `tl generate` runs.
+
+mod corpus;
+mod curve;
+mod report;
+mod settings;
+mod trainer;
+
+use crate::output::{self, Failure};
+use crate::{Global, interrupt};
+use clap::Args;
+use corpus::Corpus;
+use report::Report;
+use settings::Settings;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tensorlogic::Device;
+use tensorlogic::eval::{Download, eval_stats};
+use tensorlogic::train::Checkpoints;
+use trainer::{Progress, Trainer, saved_progress};
+
+/// Train a GPT on text, from nothing to a folder that `tl generate` runs
+#[derive(Args)]
+#[command(
+    after_help = "The folder gets the best model so far (config.json, model.safetensors, tokenizer.json), the loss curve (loss.csv, loss.svg),
+the settings (train.toml), and the newest checkpoints. `saved K` on stdout says that step K can be resumed from, whatever
+happens next. Ctrl-C saves and ends.
+
+Examples:
+  tl train book.txt -o book                     a small model of a book's characters
+  tl generate -m book --raw \"Once\" --temp 0.8   what it learnt
+  tl train -o book --resume --steps 4000        goes on, bit for bit as if it had never stopped
+  tl train texts/ -o stories --tokenizer bpe:4096 --layers 6 --width 384 --heads 6 --context 256
+  tl train input.txt -o out --config recipes/shakespeare_char.toml --device gpu
+  tl ckpt verify book                           the step that would be resumed from"
+)]
+pub struct TrainArgs {
+    /// The run's folder
+    #[arg(short, long, value_name = "DIR")]
+    out: PathBuf,
+    /// Settings in TOML, with the names of the flags; flags win
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Go on from the newest checkpoint in the folder, or begin if there is none
+    #[arg(long)]
+    resume: bool,
+    /// Save and end after this many steps of this run
+    #[arg(long, value_name = "STEPS")]
+    stop_after: Option<u64>,
+    /// Save and end after this many seconds of this run
+    #[arg(long, value_name = "SECONDS")]
+    max_seconds: Option<f64>,
+    /// Where to run: auto, cpu, gpu, vulkan, metal or dx12; the last four also with an index, as vulkan:1
+    #[arg(long, env = "TL_DEVICE", default_value = "auto")]
+    device: String,
+    /// Say at the end how it was computed: plan cache, dispatches, submits
+    #[arg(long)]
+    stats: bool,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// A step's loss on its way to the host.
+struct Pending {
+    step: u64,
+    lr: f64,
+    loss: Download,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
+    let started = Instant::now();
+    let mut settings = args.settings.clone();
+    if let Some(file) = &args.config {
+        settings = settings.over(&Settings::read(file)?)?;
+    }
+    for f in &mut settings.files {
+        // The folder can be moved to, and the files still be found.
+        *f = std::fs::canonicalize(&*f).map_err(|e| Failure::Error(format!("{}: {e}", f.display())))?;
+    }
+    let folder = &args.out;
+    std::fs::create_dir_all(folder).map_err(|e| Failure::Error(format!("{}: {e}", folder.display())))?;
+    let _lock = lock(folder)?;
+    let found = newest(folder, args.resume, global)?;
+    if let Some((_, saved)) = &found {
+        settings = settings.over(&saved.settings)?;
+        settings.may_continue(&saved.settings)?;
+    }
+    let recipe = settings.recipe()?;
+    let device = Device::open(&args.device)?;
+    interrupt::install();
+    let corpus = match &found {
+        Some(_) => Corpus::open(&settings, &recipe, folder)?,
+        None => Corpus::prepare(&settings, &recipe, folder)?,
+    };
+    let toml = settings.to_toml()?;
+    let mut t = Trainer::new(recipe, settings, &corpus, folder, &device)?;
+    t.prepare()?;
+    tensorlogic::io::save::save(folder.join("train.toml"), |out| std::io::Write::write_all(out, toml.as_bytes()))?;
+    if let Some((step, _)) = &found {
+        t.load(*step)?;
+    }
+    let mut report = Report::new(global, t.recipe.steps, t.progress.step, t.tokens_per_step());
+    report.note(&format!(
+        "{} parameters, {} tokens in a vocabulary of {}, on {}{}",
+        report::grouped(t.parameters() as u64),
+        report::grouped(corpus.train.1.len() as u64),
+        t.config.vocab,
+        device.name(),
+        if t.progress.step > 0 { format!(", from step {}", t.progress.step) } else { String::new() }
+    ));
+    let end = train(args, global, &mut t, &mut report, started)?;
+    report.done();
+    if args.stats {
+        let e = eval_stats(&device);
+        output::note(&format!(
+            "plans: {} hits, {} misses, {} kept · last: {} nodes, {} dispatches, {:.0} µs to build and match · submits: {} · peak memory {:.0} MiB",
+            e.hits,
+            e.misses,
+            e.plans,
+            e.nodes,
+            e.dispatches,
+            e.overhead.as_secs_f64() * 1e6,
+            device.submits(),
+            device.memory().peak as f64 / 1048576.0
+        ));
+    }
+    if let Some((loss, step)) = t.progress.best {
+        report.note(&format!("the best held-out loss is {loss:.4}, of step {step}; that model is in {}", folder.display()));
+    }
+    if global.json {
+        let best = t.progress.best.map(|b| serde_json::json!({ "loss": b.0, "step": b.1 }));
+        let value = serde_json::json!({ "step": t.progress.step, "best": best, "seconds": t.progress.seconds,
+            "parameters": t.parameters(), "peak_memory_bytes": device.memory().peak, "device": device.name() });
+        output::result(&value.to_string())?;
+    }
+    if end == End::Interrupt { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+#[derive(PartialEq, Clone, Copy)]
+enum End {
+    Done,
+    Asked,
+    Interrupt,
+}
+
+fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report, started: Instant) -> Result<End, Failure> {
+    let before = t.progress.seconds;
+    let first = t.progress.step;
+    let mut pending: Option<Pending> = None;
+    let mut saved = (first > 0).then_some(first);
+    let result = |line: String| if global.json { Ok(()) } else { output::result(&line) };
+    loop {
+        let step = t.progress.step;
+        let late = args.max_seconds.is_some_and(|s| started.elapsed() >= Duration::from_secs_f64(s.clamp(0.0, 1e9)));
+        let end = if interrupt::requested() {
+            Some(End::Interrupt)
+        } else if step >= t.recipe.steps {
+            Some(End::Done)
+        } else if late || args.stop_after.is_some_and(|n| step - first >= n) {
+            Some(End::Asked)
+        } else {
+            None
+        };
+        let due = |every: u64| every > 0 && step % every == 0 && step > first;
+        let mut best = false;
+        if due(t.recipe.eval_every) || (end == Some(End::Done) && step > first) {
+            arrive(&mut pending, t, report)?;
+            if let Some(loss) = t.evaluate(interrupt::requested)? {
+                best = t.note_evaluation(loss);
+                report.evaluated(step, loss, best);
+            }
+        }
+        let sample = due(t.recipe.sample_every);
+        if saved != Some(step) && step > 0 && (best || sample || due(t.recipe.save_every) || end.is_some()) {
+            arrive(&mut pending, t, report)?;
+            t.progress.seconds = before + started.elapsed().as_secs_f64();
+            t.save()?;
+            saved = Some(step);
+            report.clear();
+            result(format!("saved {step}"))?;
+            t.draw()?;
+        }
+        if sample {
+            report.sample(step, t)?;
+        }
+        if let Some(end) = end {
+            return Ok(end);
+        }
+        let (loss, parts) = t.step()?;
+        if let Some(parts) = parts {
+            report.note(&format!("out of memory: a batch is now computed in {parts} parts, with the same result but for rounding"));
+        }
+        if t.progress.step % t.recipe.log_every == 0 {
+            // The loss of the report before has long arrived; this one is read at the next, so that nothing waits.
+            let lr = t.recipe.schedule.at(t.progress.step - 1);
+            let next = Pending { step: t.progress.step, lr, loss: loss.download()? };
+            arrive(&mut pending, t, report)?;
+            pending = Some(next);
+        }
+    }
+}
+
+/// Takes note of a loss that was on its way.
+fn arrive(pending: &mut Option<Pending>, t: &mut Trainer, report: &mut Report) -> Result<(), Failure> {
+    let Some(p) = pending.take() else { return Ok(()) };
+    let loss = p.loss.wait::<f32>()?.first().copied().unwrap_or(f32::NAN) as f64;
+    t.curve.trained(p.step, p.lr, loss);
+    report.trained(p.step, loss, p.lr, &t.device);
+    if !loss.is_finite() && t.recipe.dtype != tensorlogic::DType::F16 {
+        return Err(Failure::Error(format!("the loss of step {} is {loss}; a lower --lr or a longer --warmup may help", p.step)));
+    }
+    Ok(())
+}
+
+/// Two runs must not write into one folder.
+fn lock(folder: &Path) -> Result<std::fs::File, Failure> {
+    let path = folder.join(".lock");
+    let failed = |e: &dyn std::fmt::Display| Failure::Error(format!("{}: {e}", path.display()));
+    let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(|e| failed(&e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(failed(&"another tl train runs in this folder")),
+        // A file system without locks is the user's choice.
+        Err(std::fs::TryLockError::Error(_)) => Ok(file),
+    }
+}
+
+/// The checkpoint to go on from.
+fn newest(folder: &Path, resume: bool, global: Global) -> Result<Option<(u64, Progress)>, Failure> {
+    let checkpoints = Checkpoints::new(folder.join("checkpoints"), 1);
+    let steps = checkpoints.steps()?;
+    if !resume {
+        return match steps.first() {
+            Some(step) => Err(Failure::Usage(format!(
+                "{} holds a run that is at step {step}: --resume goes on with it, another folder begins a new one",
+                folder.display()
+            ))),
+            None => Ok(None),
+        };
+    }
+    let (step, wrong) = checkpoints.latest()?;
+    if !global.quiet {
+        wrong.iter().for_each(|e| output::note(&format!("a checkpoint is left out: {e}")));
+    }
+    match step {
+        Some(step) => Ok(Some((step, saved_progress(&checkpoints.path(step))?))),
+        None if steps.is_empty() => Ok(None),
+        None => Err(Failure::Error(format!("{}: no checkpoint in it is whole; remove the folder to begin anew", folder.display()))),
+    }
+}

@@ -1,0 +1,299 @@
+//! The training loop's state: model, optimizer, data; one step, one evaluation, one checkpoint.
+
+use super::corpus::Corpus;
+use super::curve::Curve;
+use super::settings::{Recipe, Settings};
+use crate::output::Failure;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use tensorlogic::autograd::no_grad;
+use tensorlogic::data::{DataLoader, Dataset, LoaderOptions, Order, Part, TokenWindows};
+use tensorlogic::error::TensorError;
+use tensorlogic::eval::eval_all;
+use tensorlogic::io::save::save;
+use tensorlogic::io::write_safetensors;
+use tensorlogic::nn::{Gpt, GptConfig, ModuleExt, Param};
+use tensorlogic::optim::{AdamW, Optimizer, decay_matrices};
+use tensorlogic::train::{Checkpoints, load_training, save_training};
+use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
+
+/// What a checkpoint keeps besides model, optimizer, data and random state.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Progress {
+    /// Steps made.
+    pub step: u64,
+    /// The best evaluation: its loss and step.
+    pub best: Option<(f64, u64)>,
+    /// Seconds spent, over all runs.
+    pub seconds: f64,
+    /// Parts that a batch is computed in.
+    pub parts: usize,
+    /// The run's settings.
+    pub settings: Settings,
+}
+
+/// Everything that a step changes.
+pub struct Trainer {
+    pub recipe: Recipe,
+    pub device: Device,
+    pub config: GptConfig,
+    pub progress: Progress,
+    pub curve: Curve,
+    model: Gpt,
+    params: Vec<Param>,
+    optimizer: Optimizer,
+    loader: DataLoader,
+    held_out: Option<HeldOut>,
+    folder: PathBuf,
+    checkpoints: Checkpoints,
+    config_json: Vec<u8>,
+    tokenizer_json: Vec<u8>,
+}
+
+/// The windows of an evaluation.
+struct HeldOut {
+    windows: TokenWindows,
+    /// Their numbers.
+    chosen: Vec<usize>,
+}
+
+const MODEL: &str = "model.safetensors";
+const CONFIG: &str = "config.json";
+
+impl Trainer {
+    /// A run at its beginning.
+    pub fn new(recipe: Recipe, settings: Settings, corpus: &Corpus, folder: &Path, device: &Device) -> Result<Trainer, Failure> {
+        let config = GptConfig { vocab: corpus.tokenizer.vocab_size(), ..recipe.model };
+        let mut model = Gpt::new(config, &mut Rng::new(recipe.seed), device)?;
+        model.set_attention_dropout(recipe.attention_dropout);
+        let rule = AdamW { betas: recipe.betas, eps: 1e-8, weight_decay: recipe.weight_decay };
+        let groups = decay_matrices(model.named_parameters(), recipe.weight_decay);
+        let mut optimizer = Optimizer::with_groups(rule, groups, recipe.schedule.at(0))?;
+        if recipe.clip > 0.0 {
+            optimizer = optimizer.max_grad_norm(recipe.clip);
+        }
+        if recipe.dtype != DType::F32 {
+            optimizer = optimizer.mixed_precision(recipe.dtype)?;
+        }
+        let (tokens, range) = &corpus.train;
+        let windows = TokenWindows::new(tokens.clone(), range.clone(), config.context, 1)?;
+        let options = LoaderOptions { batch: recipe.batch, order: Order::Random, seed: recipe.seed, ..LoaderOptions::default() };
+        let loader = DataLoader::new(windows, options, device)?;
+        let held_out = match &corpus.val {
+            Some((tokens, range)) => {
+                let windows = TokenWindows::new(tokens.clone(), range.clone(), config.context, config.context)?;
+                let most = if recipe.eval_batches == 0 { usize::MAX } else { recipe.eval_batches.saturating_mul(recipe.batch) };
+                let (all, n) = (windows.len(), windows.len().min(most));
+                Some(HeldOut { chosen: (0..n).map(|i| i * all / n).collect(), windows })
+            }
+            None => None,
+        };
+        let end = corpus.tokenizer.end_tokens().first().copied();
+        let config_json = serde_json::to_vec_pretty(&config.to_hub(end)).map_err(|e| Failure::Error(e.to_string()))?;
+        let (params, checkpoints) = (model.parameters(), Checkpoints::new(folder.join("checkpoints"), recipe.keep));
+        let progress = Progress { parts: 1, settings, ..Progress::default() };
+        Ok(Trainer {
+            device: device.clone(),
+            config,
+            progress,
+            curve: Curve::default(),
+            model,
+            params,
+            optimizer,
+            loader,
+            held_out,
+            folder: folder.into(),
+            checkpoints,
+            config_json,
+            tokenizer_json: corpus.tokenizer_json.clone(),
+            recipe,
+        })
+    }
+
+    /// How many numbers the model has.
+    pub fn parameters(&self) -> usize {
+        self.model.parameter_count()
+    }
+
+    /// Tokens of a step.
+    pub fn tokens_per_step(&self) -> usize {
+        self.recipe.batch * self.recipe.accumulate * self.config.context
+    }
+
+    /// One update. Gives the loss, pending or stored, and how many parts the batch was computed in if that had to become more for want of memory.
+    pub fn step(&mut self) -> Result<(Tensor, Option<usize>), Failure> {
+        self.optimizer.set_lr(self.recipe.schedule.at(self.progress.step));
+        let mut split = None;
+        loop {
+            let (data, random) = (self.loader.state(), self.model.random_state());
+            match self.try_step() {
+                Ok(loss) => {
+                    self.progress.step += 1;
+                    return Ok((loss, split));
+                }
+                Err(TensorError::OutOfMemory { .. }) if self.progress.parts < self.recipe.batch => {
+                    // The same batches again, in smaller parts.
+                    self.progress.parts = (self.progress.parts * 2).min(self.recipe.batch);
+                    split = Some(self.progress.parts);
+                    self.optimizer.zero_grad()?;
+                    self.loader.load_state(data)?;
+                    self.model.load_random_state(&random)?;
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn try_step(&mut self) -> TensorResult<Tensor> {
+        let rows = self.recipe.batch.div_ceil(self.progress.parts);
+        let all = self.recipe.batch * self.recipe.accumulate;
+        let mut total: Option<Tensor> = None;
+        for _ in 0..self.recipe.accumulate {
+            let batch = self.loader.next_batch()?;
+            let mut at = 0;
+            while at < self.recipe.batch {
+                if total.is_some() {
+                    // What came before is computed now, so that only one part is in memory at a time.
+                    let grads: Vec<Tensor> = self.params.iter().filter_map(Param::grad).collect();
+                    eval_all(&grads.iter().chain(&total).collect::<Vec<_>>())?;
+                }
+                let n = rows.min(self.recipe.batch - at);
+                let [x, y] = [&batch[0], &batch[1]].map(|t| if n < self.recipe.batch { t.narrow(0, at, n) } else { Ok(t.clone()) });
+                let mut loss = self.model.loss(&x?, &y?)?;
+                if n < all {
+                    loss = loss.mul(n as f64 / all as f64)?;
+                }
+                self.optimizer.scale_loss(&loss)?.backward()?;
+                let loss = loss.detach();
+                total = Some(match total {
+                    Some(t) => t.add(&loss)?,
+                    None => loss,
+                });
+                at += n;
+            }
+        }
+        let total = total.ok_or_else(|| TensorError::Invalid("a step without a batch".into()))?;
+        self.optimizer.step_with(&[&total])?;
+        self.optimizer.zero_grad()?;
+        Ok(total)
+    }
+
+    /// The mean loss on the held-out windows, without dropout.
+    pub fn evaluate(&self, stop: impl Fn() -> bool) -> Result<Option<f64>, Failure> {
+        let Some(h) = &self.held_out else { return Ok(None) };
+        self.model.eval();
+        let rows = self.recipe.batch.div_ceil(self.progress.parts).min(h.chosen.len());
+        let t = self.config.context;
+        let run = || -> TensorResult<Option<f64>> {
+            let (mut inputs, mut targets) = (vec![0i32; rows * t], vec![0i32; rows * t]);
+            let mut losses = Vec::new();
+            for chunk in h.chosen.chunks(rows) {
+                if stop() {
+                    return Ok(None);
+                }
+                // Rows without a window count nothing.
+                targets.fill(-100);
+                for (row, &w) in chunk.iter().enumerate() {
+                    let parts = (&mut inputs[row * t..(row + 1) * t], &mut targets[row * t..(row + 1) * t]);
+                    h.windows.read(w, &mut [Part::I32(parts.0), Part::I32(parts.1)])?;
+                }
+                let x = Tensor::from_vec(inputs.clone(), &[rows, t], &self.device)?;
+                let y = Tensor::from_vec(targets.clone(), &[rows, t], &self.device)?;
+                let loss = no_grad(|| self.model.loss(&x, &y))?.mul(chunk.len() as f64)?;
+                loss.eval()?;
+                losses.push(loss);
+            }
+            let sum: f64 = losses.iter().map(Tensor::item).sum::<TensorResult<f64>>()?;
+            Ok(Some(sum / h.chosen.len() as f64))
+        };
+        let loss = run();
+        self.model.train();
+        Ok(loss?)
+    }
+
+    /// Takes note of an evaluation; says whether it is the best.
+    pub fn note_evaluation(&mut self, loss: f64) -> bool {
+        self.curve.evaluated(self.progress.step, loss);
+        let better = self.progress.best.is_none_or(|(best, _)| loss < best);
+        if better {
+            self.progress.best = Some((loss, self.progress.step));
+        }
+        better
+    }
+
+    /// Makes the run's folder ready, with what a model folder has besides weights.
+    pub fn prepare(&self) -> Result<(), Failure> {
+        self.checkpoints.prepare()?;
+        save(self.folder.join(CONFIG), |out| std::io::Write::write_all(out, &self.config_json))?;
+        Ok(())
+    }
+
+    /// Saves a checkpoint, and the model where it is the best so far. Both are durable when this returns.
+    pub fn save(&mut self) -> Result<(), Failure> {
+        let step = self.progress.step;
+        let own = serde_json::to_value(&self.progress).map_err(|e| Failure::Error(e.to_string()))?;
+        let (values, _) = self.optimizer.state()?;
+        let weights = values.into_iter().filter_map(|(n, t)| Some((n.strip_prefix("param.")?.to_string(), t))).collect();
+        let weights = no_grad(|| self.config.weights_to_hub(&weights))?;
+        self.checkpoints.save(step, |folder| {
+            folder.bytes(CONFIG, &self.config_json)?;
+            folder.bytes("tokenizer.json", &self.tokenizer_json)?;
+            folder.file(MODEL, |out| write_safetensors(&weights, &[("format", "pt")], |bytes| out.put(bytes)))?;
+            folder.bytes("loss.csv", self.curve.csv().as_bytes())?;
+            save_training(folder, &self.model, &self.optimizer, Some(&self.loader), own)
+        })?;
+        self.publish()
+    }
+
+    /// Lets the run's folder have this step's weights, if they are the best known.
+    fn publish(&self) -> Result<(), Failure> {
+        let step = self.progress.step;
+        if self.progress.best.is_some_and(|(_, best)| best != step) {
+            return Ok(());
+        }
+        let path = self.checkpoints.path(step).join(MODEL);
+        tensorlogic::io::save::link(&path, self.folder.join(MODEL))?;
+        Ok(())
+    }
+
+    /// Writes the loss curve as CSV and SVG into the run's folder.
+    pub fn draw(&self) -> Result<(), Failure> {
+        let texts = [("loss.csv", self.curve.csv()), ("loss.svg", self.curve.svg(&self.title()))];
+        for (name, text) in texts {
+            save(self.folder.join(name), |out| std::io::Write::write_all(out, text.as_bytes()))?;
+        }
+        Ok(())
+    }
+
+    fn title(&self) -> String {
+        let best = self.progress.best.map_or(String::new(), |(loss, step)| format!(", best {loss:.4} at step {step}"));
+        format!("{} parameters, {} tokens a step{best}", self.parameters(), self.tokens_per_step())
+    }
+
+    /// The folder of the newest checkpoint as a model.
+    pub fn saved_model(&self) -> PathBuf {
+        self.checkpoints.path(self.progress.step)
+    }
+
+    /// Goes to where a checkpoint stands.
+    pub fn load(&mut self, step: u64) -> Result<(), Failure> {
+        let folder = self.checkpoints.path(step);
+        let own = load_training(&folder, &self.model, &mut self.optimizer, Some(&mut self.loader))?;
+        let settings = std::mem::take(&mut self.progress.settings);
+        self.progress = serde_json::from_value(own).map_err(|e| Failure::Error(format!("{}: {e}", folder.display())))?;
+        self.progress.settings = settings;
+        let csv = std::fs::read_to_string(folder.join("loss.csv")).map_err(|e| Failure::Error(format!("{}: {e}", folder.display())))?;
+        self.curve = Curve::parse(&csv).map_err(|e| Failure::Error(format!("{}/loss.csv: {e}", folder.display())))?;
+        // The process may have ended between the checkpoint and this.
+        self.publish()
+    }
+}
+
+/// The settings and the progress that a checkpoint holds.
+pub fn saved_progress(folder: &Path) -> Result<Progress, Failure> {
+    let path = folder.join("training.json");
+    let failed = |e: &dyn std::fmt::Display| Failure::Error(format!("{}: {e}", path.display()));
+    let text = std::fs::read(&path).map_err(|e| failed(&e))?;
+    let mut value: serde_json::Value = serde_json::from_slice(&text).map_err(|e| failed(&e))?;
+    serde_json::from_value(value["own"].take()).map_err(|e| failed(&e))
+}

@@ -1,0 +1,95 @@
+//! A [`Gpt`]'s settings and weights as Hugging Face's `gpt2` stores them, and back.
+
+use super::{Gpt, GptConfig, ModuleExt};
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::io::SafeTensors;
+use crate::tensor::Tensor;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Layers whose weights are `[inputs, outputs]` in the files.
+const TURNED: [&str; 4] = ["attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"];
+
+fn turned(name: &str) -> bool {
+    TURNED.iter().any(|t| name.ends_with(t))
+}
+
+impl GptConfig {
+    /// The `config.json` of such a model. `end` is the token that ends a text.
+    pub fn to_hub(&self, end: Option<u32>) -> Value {
+        json!({
+            "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": self.vocab, "n_positions": self.context,
+            "n_ctx": self.context, "n_embd": self.width, "n_layer": self.layers, "n_head": self.heads, "n_inner": 4 * self.width,
+            "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "embd_pdrop": self.dropout,
+            "resid_pdrop": self.dropout, "attn_pdrop": self.dropout, "tie_word_embeddings": true, "torch_dtype": "float32",
+            "bos_token_id": end, "eos_token_id": end, "trained_without_biases": !self.bias,
+        })
+    }
+
+    /// The settings of a `config.json`, without dropout.
+    ///
+    /// # Errors
+    /// When it is not GPT-2's, or a size is missing or 0.
+    pub fn from_hub(config: &Value) -> TensorResult<GptConfig> {
+        if config["model_type"] != "gpt2" {
+            return Err(TensorError::format("config", format!("`model_type` is {}, not gpt2", config["model_type"])));
+        }
+        let size = |key: &str| {
+            let n = config[key].as_u64().filter(|&n| n > 0 && n < 1 << 31);
+            n.map(|n| n as usize).ok_or_else(|| TensorError::format("config", format!("`{key}` is {}, not a size", config[key])))
+        };
+        let bias = config["trained_without_biases"] != true;
+        let (vocab, context, layers) = (size("vocab_size")?, size("n_positions")?, size("n_layer")?);
+        Ok(GptConfig { vocab, context, layers, heads: size("n_head")?, width: size("n_embd")?, bias, dropout: 0.0 })
+    }
+
+    /// Weights under the names and in the layouts of the files, from those of [`Gpt`]. Biases that the model does without are zeros there.
+    ///
+    /// # Errors
+    /// When a weight is missing, or an evaluation fails.
+    pub fn weights_to_hub(&self, own: &BTreeMap<String, Tensor>) -> TensorResult<BTreeMap<String, Tensor>> {
+        let mut out = BTreeMap::new();
+        for (name, t) in own {
+            let t = t.detach();
+            let t = if turned(name) { t.t()?.contiguous()? } else { t };
+            out.insert(format!("transformer.{name}"), t);
+        }
+        let Some(first) = own.values().next() else { return Err(TensorError::Invalid("a model without weights".into())) };
+        let (device, d) = (first.device(), self.width);
+        let mut zeros = |name: String, n: usize| -> TensorResult<()> {
+            if !out.contains_key(&name) {
+                out.insert(name, Tensor::zeros(&[n], DType::F32, device)?);
+            }
+            Ok(())
+        };
+        for i in 0..self.layers {
+            for (part, n) in [("ln_1", d), ("ln_2", d), ("attn.c_attn", 3 * d), ("attn.c_proj", d), ("mlp.c_fc", 4 * d), ("mlp.c_proj", d)] {
+                zeros(format!("transformer.h.{i}.{part}.bias"), n)?;
+            }
+        }
+        zeros("transformer.ln_f.bias".into(), d)?;
+        Ok(out)
+    }
+}
+
+impl Gpt {
+    /// Takes over the weights of a safetensors file in GPT-2's layout; what of them the model has no place for (zero biases, masks) is left out.
+    ///
+    /// # Errors
+    /// When a weight is missing or of another shape; nothing changes then.
+    pub fn load_hub(&self, files: &SafeTensors) -> TensorResult<()> {
+        let mut values = BTreeMap::new();
+        for (name, p) in self.named_parameters() {
+            let long = format!("transformer.{name}");
+            let info = files.tensor(&long).or_else(|_| files.tensor(&name))?;
+            let shape: Vec<usize> = info.shape.to_vec();
+            let bytes = crate::backends::Bytes::Owned(std::sync::Arc::new(files.bytes_of(info).to_vec()));
+            let t = Tensor::from_bytes(bytes, info.dtype()?, &shape, p.get().device())?.cast(DType::F32)?;
+            let t = if turned(&name) { t.t()?.contiguous()? } else { t };
+            t.eval()?;
+            values.insert(name, t);
+        }
+        self.load_state(&values)
+    }
+}

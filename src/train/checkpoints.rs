@@ -1,0 +1,148 @@
+//! Checkpoints: a folder with one sub-folder for each saved step, each written whole or not at all.
+
+use crate::data::{DataLoader, LoaderState};
+use crate::error::{TensorError, TensorResult};
+use crate::io::folder::{self, FolderWriter, save_folder};
+use crate::io::{SafeTensors, check_folder, write_safetensors};
+use crate::nn::Module;
+use crate::optim::Optimizer;
+use crate::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+const OPTIMIZER: &str = "optimizer.safetensors";
+const STATE: &str = "training.json";
+
+/// The checkpoints of a run: sub-folders `step-N` of one folder.
+pub struct Checkpoints {
+    folder: PathBuf,
+    keep: usize,
+}
+
+impl Checkpoints {
+    /// The checkpoints in `folder`, of which the newest `keep` stay. Nothing is read or made yet.
+    pub fn new(folder: impl Into<PathBuf>, keep: usize) -> Checkpoints {
+        Checkpoints { folder: folder.into(), keep: keep.max(1) }
+    }
+
+    /// Every step that has a sub-folder, newest first, whole or not.
+    ///
+    /// # Errors
+    /// The system's; a folder that does not exist has none.
+    pub fn steps(&self) -> TensorResult<Vec<u64>> {
+        let entries = match std::fs::read_dir(&self.folder) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(|e| TensorError::io(&self.folder, e))?,
+        };
+        let mut steps = Vec::new();
+        for e in entries {
+            let name = e.map_err(|e| TensorError::io(&self.folder, e))?.file_name();
+            steps.extend(name.to_str().and_then(|n| n.strip_prefix("step-")).and_then(|n| n.parse::<u64>().ok()));
+        }
+        steps.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(steps)
+    }
+
+    /// The sub-folder of a step.
+    pub fn path(&self, step: u64) -> PathBuf {
+        self.folder.join(format!("step-{step:08}"))
+    }
+
+    /// The newest step whose sub-folder is as it was written, and what is wrong with newer ones.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn latest(&self) -> TensorResult<(Option<u64>, Vec<TensorError>)> {
+        let mut wrong = Vec::new();
+        for step in self.steps()? {
+            match check_folder(self.path(step)) {
+                Ok(()) => return Ok((Some(step), wrong)),
+                Err(e) => wrong.push(e),
+            }
+        }
+        Ok((None, wrong))
+    }
+
+    /// Makes the folder and removes what a killed process left in it. Nobody else may be saving there.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn prepare(&self) -> TensorResult<()> {
+        std::fs::create_dir_all(&self.folder).map_err(|e| TensorError::io(&self.folder, e))?;
+        folder::sync_folder(self.folder.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+        folder::remove_leftovers(&self.folder)
+    }
+
+    /// Saves a step through `write`. When this returns, the checkpoint is durable, and checkpoints older than the newest `keep` are gone.
+    ///
+    /// # Errors
+    /// What `write` gives, and the system's. The checkpoints that were there are untouched then.
+    pub fn save(&self, step: u64, write: impl FnOnce(&mut FolderWriter) -> TensorResult<()>) -> TensorResult<()> {
+        save_folder(self.path(step), write)?;
+        for old in self.steps()?.into_iter().filter(|&s| s < step).skip(self.keep - 1) {
+            folder::remove_folder(self.path(old))?;
+        }
+        Ok(())
+    }
+}
+
+/// What stands in `training.json`.
+#[derive(Serialize, Deserialize)]
+struct State {
+    /// Updates made by the optimizer.
+    updates: u64,
+    /// Where the data stands.
+    data: Option<LoaderState>,
+    /// Where each random stream of the model stands: seed and draws.
+    random: BTreeMap<String, (u64, u32)>,
+    /// What else the caller keeps.
+    own: serde_json::Value,
+}
+
+/// Writes what a run needs to continue bit for bit: values in full precision and what the optimizer remembers (`optimizer.safetensors`), the
+/// number of updates, the random streams of the model, the data's position, and what the caller keeps in `own` (`training.json`).
+///
+/// # Errors
+/// The system's and the device's.
+pub fn save_training(
+    folder: &mut FolderWriter,
+    model: &dyn Module,
+    optimizer: &Optimizer,
+    data: Option<&DataLoader>,
+    own: serde_json::Value,
+) -> TensorResult<()> {
+    let (tensors, updates) = optimizer.state()?;
+    folder.file(OPTIMIZER, |out| write_safetensors(&tensors, &[], |bytes| out.put(bytes)))?;
+    let state = State { updates, data: data.map(DataLoader::state), random: model.random_state(), own };
+    let text = serde_json::to_vec_pretty(&state).map_err(|e| TensorError::format("training.json", e.to_string()))?;
+    folder.bytes(STATE, &text)
+}
+
+/// Takes over what [`save_training`] wrote into `folder`; gives what the caller kept.
+///
+/// # Errors
+/// When a file is missing, or does not fit model and optimizer.
+pub fn load_training(
+    folder: &Path,
+    model: &dyn Module,
+    optimizer: &mut Optimizer,
+    data: Option<&mut DataLoader>,
+) -> TensorResult<serde_json::Value> {
+    let path = folder.join(STATE);
+    let text = std::fs::read(&path).map_err(|e| TensorError::io(&path, e))?;
+    let state: State = serde_json::from_slice(&text).map_err(|e| TensorError::format("training.json", e.to_string()))?;
+    let files = SafeTensors::open(folder.join(OPTIMIZER))?;
+    let device = optimizer.device();
+    let mut tensors = BTreeMap::new();
+    for info in files.tensors() {
+        let bytes = crate::backends::Bytes::Owned(std::sync::Arc::new(files.bytes_of(info).to_vec()));
+        tensors.insert(info.name.to_string(), Tensor::from_bytes(bytes, info.dtype()?, &info.shape, &device)?);
+    }
+    optimizer.load_state(&tensors, state.updates)?;
+    model.load_random_state(&state.random)?;
+    if let (Some(loader), Some(place)) = (data, state.data) {
+        loader.load_state(place)?;
+    }
+    Ok(state.own)
+}
