@@ -64,7 +64,8 @@ impl GptConfig {
             Ok(())
         };
         for i in 0..self.layers {
-            for (part, n) in [("ln_1", d), ("ln_2", d), ("attn.c_attn", 3 * d), ("attn.c_proj", d), ("mlp.c_fc", 4 * d), ("mlp.c_proj", d)] {
+            for (part, n) in [("ln_1", d), ("ln_2", d), ("attn.c_attn", 3 * d), ("attn.c_proj", d), ("mlp.c_fc", 4 * d), ("mlp.c_proj", d)]
+            {
                 zeros(format!("transformer.h.{i}.{part}.bias"), n)?;
             }
         }

@@ -142,21 +142,8 @@ pub struct Recipe {
 }
 
 /// What must not change when a run continues.
-const FIXED: [&str; 13] = [
-    "files",
-    "tokenizer",
-    "val",
-    "val-file",
-    "layers",
-    "heads",
-    "width",
-    "context",
-    "bias",
-    "batch",
-    "accumulate",
-    "seed",
-    "dtype",
-];
+const FIXED: [&str; 13] =
+    ["files", "tokenizer", "val", "val-file", "layers", "heads", "width", "context", "bias", "batch", "accumulate", "seed", "dtype"];
 
 impl Settings {
     /// The settings of a TOML file.
