@@ -70,6 +70,18 @@ impl Load {
     pub fn dtype(&self) -> DType {
         self.program.dtype()
     }
+    /// The same values with the last two dimensions exchanged; `None` where a source has no layout for that.
+    pub fn turned(&self) -> Option<Load> {
+        let rank = self.shape.rank();
+        let mut order: Vec<usize> = (0..rank).collect();
+        order.swap(rank.checked_sub(2)?, rank - 1);
+        let turn = |s: &Source| {
+            let layout = s.layout.reshape(self.shape)?.permute(&order);
+            Some(Source { layout: layout.simplified(), ..s.clone() })
+        };
+        let sources = self.sources.iter().map(turn).collect::<Option<Vec<_>>>()?;
+        Some(Load { shape: Layout::contiguous(self.shape).permute(&order).shape, program: self.program.clone(), sources })
+    }
 }
 
 impl Store {
@@ -215,6 +227,8 @@ pub struct Wgsl {
     pub words: Vec<Word>,
     /// Loads whose buffer the text reads itself as `raw_K`.
     pub raw: Vec<u8>,
+    /// Loads that the text reads with their last two dimensions exchanged, see [`Load::turned`].
+    pub turned: Vec<u8>,
 }
 
 /// A number that a kernel reads at run time.

@@ -259,7 +259,15 @@ impl Kernel for MinMaxKernel {
               store_1(row, most);
             }";
         let words = vec![Word::U32(*rows as u32), Word::U32(*cols as u32)];
-        Some(Wgsl { source: source.into(), consts: vec![], workgroup: 64, grid: [rows.div_ceil(64) as u32, 1, 1], words, raw: vec![] })
+        Some(Wgsl {
+            source: source.into(),
+            consts: vec![],
+            workgroup: 64,
+            grid: [rows.div_ceil(64) as u32, 1, 1],
+            words,
+            raw: vec![],
+            turned: vec![],
+        })
     }
 }
 

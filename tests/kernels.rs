@@ -38,6 +38,8 @@ fn every_generated_kernel_translates() {
         {
             assert!(kernels.iter().any(|(_, k)| k.name == op), "no {op} among the samples");
         }
+        let matrices = kernels.iter().any(|(_, k)| k.wgsl.contains("coopMultiplyAdd"));
+        assert_eq!(matrices, adapter.coop > 0, "{kind}: products by cooperative matrices");
         assert!(kernels.len() > 200, "{kind}: only {} kernels", kernels.len());
     }
 }

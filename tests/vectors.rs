@@ -6,7 +6,7 @@
 mod vectors_support;
 
 use tensorlogic::Device;
-use vectors_support::{Suite, Tally, judge};
+use vectors_support::{Suite, Tally, judge, judge_gradients};
 
 const SUITES: [&str; 4] = ["onnx_node", "torch_opinfo", "special", "gguf_quant"];
 
@@ -25,6 +25,15 @@ fn check(device: &Device) {
         failures.extend(wrong);
         assert!(pass > 30, "{name}: only {pass} cases ran");
     }
+    let name = "torch_opinfo";
+    let Tally { pass, unsupported, skipped, failures: wrong, unsupported_ops } = judge_gradients(&Suite::open(name), device);
+    println!(
+        "gradients of {name} on {}: {pass} pass, {} fail, {unsupported} unsupported, {skipped} skipped {unsupported_ops:?}",
+        device.name(),
+        wrong.len()
+    );
+    failures.extend(wrong);
+    assert!(pass > 450, "only {pass} gradients ran");
     assert!(failures.is_empty(), "{} cases:\n{}", failures.len(), failures.join("\n"));
 }
 

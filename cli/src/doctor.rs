@@ -33,7 +33,7 @@ const fn variable(name: &'static str, does: &'static str, call: &'static str) ->
 }
 
 /// Every setting of the library and the command.
-pub const VARIABLES: [Variable; 12] = [
+pub const VARIABLES: [Variable; 13] = [
     variable("TL_DEVICE", "the device that `auto` means: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
     variable("TL_NUM_THREADS", "threads of the CPU device", "CpuMachine::with_threads"),
     variable("TL_CPU", "instructions of the CPU device: plain, avx2, avx512", "-"),
@@ -44,6 +44,11 @@ pub const VARIABLES: [Variable; 12] = [
     variable("TL_ADAPTIVE", "0 keeps small work on host values off the CPU, 1 allows it on software adapters too", "Device::set_adaptive"),
     variable("TL_ALLOW_SOFTWARE", "1 lets `gpu` and `auto` choose a software adapter", "Device::open(\"vulkan\")"),
     variable("TL_GPU_CHECKED", "1 compiles kernels with bounds checks", "-"),
+    variable(
+        "TL_GPU_WITHOUT",
+        "features of the adapter that are left alone, to see what they give: f16, subgroup, cooperative matrix, limits",
+        "-",
+    ),
     variable("TL_CACHE_DIR", "folder of downloaded models and measurements", "-"),
     variable("TL_OFFLINE", "1 forbids downloads", "tl --offline"),
 ];

@@ -121,7 +121,7 @@ impl Kernel for OpsKernel {
             shape.count().div_ceil(self.group.count())
         };
         let source = self.name.source().into();
-        Some(Wgsl { source, consts, workgroup: self.group.count() as u32, grid: [word(groups)?, 1, 1], words, raw: vec![] })
+        Some(Wgsl { source, consts, workgroup: self.group.count() as u32, grid: [word(groups)?, 1, 1], words, raw: vec![], turned: vec![] })
     }
 }
 

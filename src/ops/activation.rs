@@ -70,18 +70,23 @@ impl Tensor {
         self.positive_or(&self.binary_at(Binary::Mul, Rhs::Tensor(&weight.reshape(&sizes)?), at)?, at)
     }
 
+    /// The negative part: what an exponential of it is multiplied with in a gradient must not meet the infinity of a large x.
+    fn below_zero(&self, at: At) -> TensorResult<Tensor> {
+        self.binary_at(Binary::Min, Rhs::Lit(0.0), at)
+    }
+
     /// x where it is positive, else `alpha` · (eˣ − 1) (Clevert et al., 2016).
     #[track_caller]
     pub fn elu(&self, alpha: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
-        self.positive_or(&self.unary_at(Unary::Expm1, at)?.binary_at(Binary::Mul, Rhs::Float(alpha), at)?, at)
+        self.positive_or(&self.below_zero(at)?.unary_at(Unary::Expm1, at)?.binary_at(Binary::Mul, Rhs::Float(alpha), at)?, at)
     }
 
     /// x where it is positive, else `alpha` · (e^(x/alpha) − 1) (Barron, 2017).
     #[track_caller]
     pub fn celu(&self, alpha: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
-        let tail = self.binary_at(Binary::Div, Rhs::Float(alpha), at)?.unary_at(Unary::Expm1, at)?;
+        let tail = self.below_zero(at)?.binary_at(Binary::Div, Rhs::Float(alpha), at)?.unary_at(Unary::Expm1, at)?;
         self.positive_or(&tail.binary_at(Binary::Mul, Rhs::Float(alpha), at)?, at)
     }
 
@@ -91,7 +96,7 @@ impl Tensor {
         const ALPHA: f64 = 1.673_263_242_354_377_2;
         const SCALE: f64 = 1.050_700_987_355_480_5;
         let at = Location::caller();
-        let tail = self.unary_at(Unary::Expm1, at)?.binary_at(Binary::Mul, Rhs::Lit(ALPHA), at)?;
+        let tail = self.below_zero(at)?.unary_at(Unary::Expm1, at)?.binary_at(Binary::Mul, Rhs::Lit(ALPHA), at)?;
         self.positive_or(&tail, at)?.binary_at(Binary::Mul, Rhs::Lit(SCALE), at)
     }
 

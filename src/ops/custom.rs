@@ -385,7 +385,15 @@ impl Kernel for CustomKernel {
             }
             let workgroup = GROUP.min(most);
             let groups = u32::try_from(count.div_ceil(each).div_ceil(workgroup as usize)).ok()?;
-            return Some(Wgsl { source: source.into(), consts: vec![], workgroup, grid: [groups, 1, 1], words, raw: vec![] });
+            return Some(Wgsl {
+                source: source.into(),
+                consts: vec![],
+                workgroup,
+                grid: [groups, 1, 1],
+                words,
+                raw: vec![],
+                turned: vec![],
+            });
         }
         let (rows, cols) = (step.loads[0].shape[0], step.loads[0].shape[1]);
         let workgroup = (cols.clamp(32, GROUP as usize).next_power_of_two() as u32).min(1 << most.ilog2());
@@ -400,7 +408,15 @@ impl Kernel for CustomKernel {
             "\nvar<private> thread: u32;\nfn param(n: u32) -> f32 {{ return bitcast<f32>(word(2u + n)); }}\n{head}  thread = lane;\n  \
              if (linear < word(0u)) {{ {name}(linear, word(1u), lane); }}\n}}\n"
         );
-        Some(Wgsl { source: source.into(), consts: vec![], workgroup, grid: [u32::try_from(rows).ok()?, 1, 1], words, raw: vec![] })
+        Some(Wgsl {
+            source: source.into(),
+            consts: vec![],
+            workgroup,
+            grid: [u32::try_from(rows).ok()?, 1, 1],
+            words,
+            raw: vec![],
+            turned: vec![],
+        })
     }
 
     fn raw(&self, step: &Step, adapter: &AdapterInfo) -> Option<RawKernel> {

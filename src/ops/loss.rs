@@ -77,6 +77,9 @@ impl Tensor {
     pub fn smooth_l1_loss(&self, target: &Tensor, beta: f64, reduction: Reduction) -> TensorResult<Tensor> {
         let at = Location::caller();
         let d = self.distance(target, at)?;
+        if beta == 0.0 {
+            return d.reduced(reduction);
+        }
         let square = d.binary_at(Binary::Mul, Rhs::Tensor(&d), at)?.binary_at(Binary::Mul, Rhs::Float(0.5 / beta), at)?;
         let line = d.binary_at(Binary::Sub, Rhs::Float(0.5 * beta), at)?;
         d.binary_at(Binary::Lt, Rhs::Float(beta), at)?.where_at(Rhs::Tensor(&square), Rhs::Tensor(&line), at)?.reduced(reduction)

@@ -314,6 +314,26 @@ impl Kernel for MatMulKernel {
 /// Batched matrix product.
 struct MatMul;
 
+/// Results of a product, and terms of a sum, from which on a GPU has enough to do without sharing the sums.
+const ENOUGH: (usize, usize) = (128 * 128 * 128, 512);
+
+/// The gradient `aᵀ·g` of the right side, `shape`. A weight's has few elements and sums over every row of the batch: on a GPU those rows
+/// are shared among several products, whose results are added.
+fn weight_gradient(a: &Tensor, g: &Tensor, shape: &Shape) -> TensorResult<Tensor> {
+    if shape.rank() > 2 || a.device().is_cpu() || !a.dtype().is_float() {
+        return a.t()?.matmul(g)?.sum_to(shape);
+    }
+    let (k, n) = (shape[0], shape[1]);
+    let rows = a.numel() / k.max(1);
+    let mut parts = 1;
+    while rows > 0 && rows.is_multiple_of(2 * parts) && 2 * parts * k * n <= ENOUGH.0 && rows / (2 * parts) >= ENOUGH.1 {
+        parts *= 2;
+    }
+    let part = |t: &Tensor, size: usize| t.reshape(&[parts as isize, (rows / parts) as isize, size as isize]);
+    let products = part(a, k)?.transpose(1, 2)?.matmul(&part(g, n)?)?;
+    if parts == 1 { products.squeeze(0) } else { products.sum(&[0], false) }
+}
+
 impl Op for MatMul {
     fn name(&self) -> &'static str {
         "matmul"
@@ -347,7 +367,7 @@ impl Op for MatMul {
         let run = || {
             let (g, a, b) = (v.grad(), &v.inputs[0], &v.inputs[1]);
             let left = if v.wants(0) { Some(g.matmul(&b.t()?)?.sum_to(a.shape())?) } else { None };
-            let right = if v.wants(1) { Some(a.t()?.matmul(g)?.sum_to(b.shape())?) } else { None };
+            let right = if v.wants(1) { Some(weight_gradient(a, g, b.shape())?) } else { None };
             Ok(vec![left, right])
         };
         Some(run())

@@ -84,12 +84,19 @@ pub fn quantize(case: &Case) -> Made<Vec<Out>> {
     Ok(vec![Out { shape: case.expect[0].shape.clone(), data: bytes.iter().map(|&b| f64::from(b)).collect() }])
 }
 
+/// A case's inputs on a device; none for block formats, which are read with the case.
+pub fn inputs(case: &Case, device: &Device) -> Made<Vec<Option<Tensor>>> {
+    if case.op == "ggml_dequantize" || case.op == "ggml_matmul" {
+        return Ok(Vec::new());
+    }
+    case.inputs.iter().map(|r| r.as_ref().map(|r| r.tensor(device)).transpose()).collect()
+}
+
 /// Runs a case's operation.
-pub fn apply(case: &Case, device: &Device) -> Made<Vec<Tensor>> {
+pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Vec<Tensor>> {
     if case.op == "ggml_dequantize" || case.op == "ggml_matmul" {
         return packed(case, device);
     }
-    let inputs = case.inputs.iter().map(|r| r.as_ref().map(|r| r.tensor(device)).transpose()).collect::<Made<Vec<_>>>()?;
     let s = Settings(case.attrs);
     let has = |i: usize| inputs.get(i).is_some_and(|t| t.is_some());
     let get = |i: usize| inputs.get(i).and_then(|t| t.as_ref()).ok_or(Fail::Unsupported);
@@ -310,8 +317,8 @@ pub fn apply(case: &Case, device: &Device) -> Made<Vec<Tensor>> {
         }
         "group_norm" => one(x.group_norm(s.size("groups")?, opt(1), opt(2), s.number("eps", 1e-5))),
         "instance_norm" => one(x.group_norm(x.dims()[1], opt(1), opt(2), s.number("eps", 1e-5))),
-        "sdpa" => attention(&inputs, &s),
-        "rope" => rope(&inputs, &s),
+        "sdpa" => attention(inputs, &s),
+        "rope" => rope(inputs, &s),
         // Losses
         "mse_loss" => one(x.mse_loss(get(1)?, s.reduction()?)),
         "l1_loss" => one(x.l1_loss(get(1)?, s.reduction()?)),

@@ -98,6 +98,14 @@ pub struct Case<'a> {
     pub inputs: Vec<Option<Raw<'a>>>,
     pub expect: Vec<Raw<'a>>,
     pub tolerance: &'a Value,
+    pub grad: Option<Grad<'a>>,
+}
+
+/// The gradients of the sum of results times `by`.
+pub struct Grad<'a> {
+    pub by: Vec<Option<Raw<'a>>>,
+    pub expect: Vec<Option<Raw<'a>>>,
+    pub tolerance: &'a Value,
 }
 
 /// A result.
@@ -137,14 +145,23 @@ impl Suite {
         Some(Raw { dtype: r["dtype"].as_str().unwrap(), shape, bytes: &self.data[at(0)..at(1)] })
     }
 
+    fn raws<'a>(&'a self, list: &'a Value) -> Vec<Option<Raw<'a>>> {
+        list.as_array().unwrap().iter().map(|r| self.raw(r)).collect()
+    }
+
     pub fn cases(&self) -> impl Iterator<Item = Case<'_>> {
         self.cases.iter().map(|j| Case {
             id: j["id"].as_str().unwrap(),
             op: j["op"].as_str().unwrap(),
             attrs: &j["attrs"],
-            inputs: j["in"].as_array().unwrap().iter().map(|r| self.raw(r)).collect(),
+            inputs: self.raws(&j["in"]),
             expect: j["out"].as_array().unwrap().iter().filter_map(|r| self.raw(r)).collect(),
             tolerance: &j["tol"],
+            grad: j.get("grad").filter(|g| g.is_object()).map(|g| Grad {
+                by: self.raws(&g["cot"]),
+                expect: self.raws(&g["in"]),
+                tolerance: &g["tol"],
+            }),
         })
     }
 }
@@ -227,25 +244,102 @@ fn run(case: &Case, device: &Device) -> Result<Vec<Out>, Fail> {
     if case.op == "ggml_quantize" {
         return apply::quantize(case);
     }
-    let outs = apply::apply(case, device)?;
+    let outs = apply::apply(case, &apply::inputs(case, device)?, device)?;
     outs.iter()
         .zip(&case.expect)
         .map(|(t, expect)| {
             if !kind_fits(t.dtype(), expect) {
                 return Err(Fail::Error(format!("the result is {} instead of {}", t.dtype(), expect.dtype)));
             }
-            let data = match t.dtype() {
-                DType::F64 => t.to_vec_of::<f64>()?,
-                DType::I64 => t.to_vec_of::<i64>()?.into_iter().map(|v| v as f64).collect(),
-                DType::I32 => t.to_vec_of::<i32>()?.into_iter().map(f64::from).collect(),
-                DType::U32 => t.to_vec_of::<u32>()?.into_iter().map(f64::from).collect(),
-                DType::F16 => t.to_vec_of::<half::f16>()?.into_iter().map(f64::from).collect(),
-                DType::BF16 => t.to_vec_of::<half::bf16>()?.into_iter().map(f64::from).collect(),
-                _ => t.to_vec()?.into_iter().map(f64::from).collect(),
-            };
-            Ok(Out { shape: t.dims().to_vec(), data })
+            read(t)
         })
         .collect()
+}
+
+fn read(t: &Tensor) -> Result<Out, Fail> {
+    let data = match t.dtype() {
+        DType::F64 => t.to_vec_of::<f64>()?,
+        DType::I64 => t.to_vec_of::<i64>()?.into_iter().map(|v| v as f64).collect(),
+        DType::I32 => t.to_vec_of::<i32>()?.into_iter().map(f64::from).collect(),
+        DType::U32 => t.to_vec_of::<u32>()?.into_iter().map(f64::from).collect(),
+        DType::F16 => t.to_vec_of::<half::f16>()?.into_iter().map(f64::from).collect(),
+        DType::BF16 => t.to_vec_of::<half::bf16>()?.into_iter().map(f64::from).collect(),
+        _ => t.to_vec()?.into_iter().map(f64::from).collect(),
+    };
+    Ok(Out { shape: t.dims().to_vec(), data })
+}
+
+/// The gradients of the case's inputs; `None` where nothing flows.
+fn gradients(case: &Case, grad: &Grad, device: &Device) -> Result<Vec<Option<Out>>, Fail> {
+    let plain = apply::inputs(case, device)?;
+    let leaves: Vec<Option<Tensor>> = plain
+        .iter()
+        .map(|t| t.as_ref().map(|t| if t.dtype().is_float() { t.requires_grad() } else { Ok(t.clone()) }).transpose())
+        .collect::<Result<_, _>>()?;
+    let outs = apply::apply(case, &leaves, device)?;
+    let mut sum: Option<Tensor> = None;
+    for (y, by) in outs.iter().zip(&grad.by) {
+        let Some(by) = by else { continue };
+        let part = y.mul(&by.tensor(device)?)?.sum_all()?;
+        sum = Some(match sum {
+            Some(s) => s.add(&part)?,
+            None => part,
+        });
+    }
+    let Some(sum) = sum.filter(Tensor::is_tracked) else { return Ok(leaves.iter().map(|_| None).collect()) };
+    sum.backward()?;
+    leaves.iter().map(|t| t.as_ref().and_then(Tensor::grad).map(|g| read(&g)).transpose()).collect()
+}
+
+/// A tolerance that lets a gradient be rounded to the type of its input.
+fn rounded(tolerance: &Value, input: Option<&Raw>) -> Value {
+    let least = match input.map(|r| r.dtype) {
+        Some("BF16") => 1f64 / 128.0,
+        Some("F16") => 1f64 / 1024.0,
+        _ => return tolerance.clone(),
+    };
+    let mut t = tolerance.clone();
+    t["rtol"] = least.max(t["rtol"].as_f64().unwrap_or(0.0)).into();
+    t
+}
+
+/// Runs the gradient of every case that has one.
+pub fn judge_gradients(suite: &Suite, device: &Device) -> Tally {
+    let mut tally = Tally::default();
+    for case in suite.cases() {
+        let Some(grad) = &case.grad else { continue };
+        // Every GPU computes with finite numbers alone.
+        let finite = |r: &Raw| r.values().into_iter().all(tame);
+        if !device.is_cpu() && !case.inputs.iter().chain(&grad.expect).flatten().all(finite) {
+            tally.skipped += 1;
+            continue;
+        }
+        let verdict = match catch_unwind(AssertUnwindSafe(|| gradients(&case, grad, device))) {
+            Err(_) => Err("panic".to_string()),
+            Ok(Err(Fail::Unsupported)) => {
+                tally.unsupported += 1;
+                *tally.unsupported_ops.entry(case.op.to_string()).or_default() += 1;
+                continue;
+            }
+            Ok(Err(Fail::Error(e))) => Err(format!("error: {e}")),
+            Ok(Ok(got)) => grad.expect.iter().zip(&got).enumerate().try_for_each(|(i, (expect, got))| match (expect, got) {
+                (Some(expect), Some(got)) => {
+                    let tolerance = rounded(grad.tolerance, case.inputs[i].as_ref());
+                    compare(got, expect, &tolerance, None).map_err(|e| format!("input {i}: {e}"))
+                }
+                (Some(expect), None) if expect.values().iter().any(|&v| v != 0.0) => Err(format!("input {i} has no gradient")),
+                _ => Ok(()),
+            }),
+        };
+        match verdict {
+            Ok(()) => tally.pass += 1,
+            Err(e) => {
+                let shapes: Vec<String> = case.inputs.iter().flatten().map(|r| format!("{}{:?}", r.dtype, r.shape)).collect();
+                tally.failures.push(format!("gradient of {} {} {}: {e}", case.id, shapes.join(" "), case.attrs));
+            }
+        }
+    }
+    tally
 }
 
 /// What became of a suite's cases.

@@ -230,6 +230,23 @@ fn choose(selector: &str) -> TensorResult<wgpu::Adapter> {
     })
 }
 
+/// The features that a list such as `f16,subgroup` names, and whether `limits` is among them: those that every adapter has.
+fn without(list: &str) -> TensorResult<(Features, bool)> {
+    let (mut features, mut least) = (Features::empty(), false);
+    for name in list.split(',').map(str::trim).filter(|n| !n.is_empty()) {
+        match WANTED.iter().find(|w| w.1 == name) {
+            Some(w) => features |= w.0,
+            None if name == "limits" => least = true,
+            None => {
+                let all: Vec<&str> = WANTED.iter().map(|w| w.1).collect();
+                let message = format!("TL_GPU_WITHOUT={list:?}: {name:?} is unknown; allowed are {}, limits", all.join(", "));
+                return Err(TensorError::UnsupportedDevice(message));
+            }
+        }
+    }
+    Ok((features, least))
+}
+
 /// An opened device with what the rest of the backend needs to know about it.
 pub(super) struct Opened {
     pub device: wgpu::Device,
@@ -249,8 +266,9 @@ pub(super) struct Opened {
 pub(super) fn open(selector: &str) -> TensorResult<Opened> {
     let adapter = choose(selector)?;
     let i = adapter.get_info();
-    let features = WANTED.iter().fold(Features::empty(), |f, w| f | w.0) & adapter.features();
-    let limits = adapter.limits();
+    let (without, least) = without(std::env::var("TL_GPU_WITHOUT").unwrap_or_default().as_str())?;
+    let features = WANTED.iter().fold(Features::empty(), |f, w| f | w.0) & adapter.features() - without;
+    let limits = if least { wgpu::Limits::default().or_worse_values_from(&adapter.limits()) } else { adapter.limits() };
     let descriptor = wgpu::DeviceDescriptor {
         label: Some("tensorlogic"),
         required_features: features,

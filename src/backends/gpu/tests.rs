@@ -302,6 +302,7 @@ impl Kernel for Text {
             grid: self.grid,
             words: self.words.clone(),
             raw: self.raw.clone(),
+            turned: vec![],
         })
     }
 }
@@ -654,11 +655,12 @@ fn steps_are_timed_on_the_gpu() {
     for detail in [Timing::Steps, Timing::Runs] {
         m.start_timing(detail).unwrap();
         assert!(m.start_timing(detail).is_err(), "timing began twice");
-        for _ in 0..3 {
+        for _ in 0..7 {
             m.run(&plan, std::slice::from_ref(&x), std::slice::from_ref(&y), &[]).unwrap();
         }
         let runs = m.finish_timing().unwrap();
-        assert_eq!(runs.len(), 3);
+        assert_eq!(runs.len(), 7);
+        let mut least = [f64::INFINITY; 2];
         for r in &runs {
             let Some(whole) = r.run else {
                 assert!(!m.core.device.features().contains(wgpu::Features::TIMESTAMP_QUERY));
@@ -667,11 +669,15 @@ fn steps_are_timed_on_the_gpu() {
             assert!(whole[1] > whole[0] && whole[1] < 10.0, "{whole:?}");
             let seconds: Vec<Option<f64>> = r.steps.iter().map(|s| s.map(|[a, b]| b - a)).collect();
             match detail {
-                // A mebi of elements takes longer than sixteen, and a step of none is not run.
-                Timing::Steps => assert!(seconds[1].is_none() && seconds[0].unwrap() > seconds[2].unwrap(), "{seconds:?}"),
+                Timing::Steps => {
+                    assert!(seconds[1].is_none(), "a step of no elements is not run");
+                    least = [least[0].min(seconds[0].unwrap()), least[1].min(seconds[2].unwrap())];
+                }
                 Timing::Runs => assert!(seconds.iter().all(Option::is_none)),
             }
         }
+        // A mebi of elements takes longer than sixteen, whatever else the machine does.
+        assert!(detail == Timing::Runs || least[0].is_infinite() || least[0] > least[1], "{least:?}");
         assert!(runs.windows(2).all(|w| w[0].run.is_none() || w[0].run.unwrap()[0] <= w[1].run.unwrap()[0]), "runs are out of order");
     }
     assert!(m.finish_timing().unwrap().is_empty());

@@ -5,7 +5,7 @@ use super::operand::{Bound, Forms, Operands, Tail, Ty, View};
 use super::program::{cast_lane, function, lane};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{AdapterInfo, Buf, Kernel, Plan, RawKernel, RawLanguage, RawSource, Source, Step, Store, Work};
+use crate::plan::{AdapterInfo, Buf, Kernel, Load, Plan, RawKernel, RawLanguage, RawSource, Source, Step, Store, Work};
 use crate::scalar::Prim;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -319,7 +319,12 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
     let mut o = Operands::new(style.soft_f16, style.sparing);
     let mut loads = Vec::new();
     let mut stores = Vec::new();
-    for (k, l) in step.loads.iter().enumerate() {
+    let turned = |(k, l): (usize, &Load)| match w.turned.contains(&(k as u8)) {
+        true => l.turned().ok_or_else(|| TensorError::Invalid(format!("{}: load {k} cannot be turned", step.name))),
+        false => Ok(l.clone()),
+    };
+    let step_loads = step.loads.iter().enumerate().map(turned).collect::<TensorResult<Vec<_>>>()?;
+    for (k, l) in step_loads.iter().enumerate() {
         let f = forms("load", k);
         let used = if f.one || f.four { &l.sources[..] } else { &[] };
         loads.push(used.iter().map(|s| o.source(s, f)).collect::<TensorResult<Vec<_>>>()?);
@@ -349,7 +354,7 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
         o.read(id, f, &Tail::None, &mut meta)?;
     }
     let quad = ["x", "y", "z", "w"];
-    for (k, l) in step.loads.iter().enumerate() {
+    for (k, l) in step_loads.iter().enumerate() {
         let t = lane(l.dtype())?;
         let _ = writeln!(head, "alias T_{k} = {t};");
         let (f, ids) = (forms("load", k), &loads[k]);

@@ -52,5 +52,5 @@ pub fn attention(causal: bool, scale: f32, window: u32, mask: bool, step: &Step,
     let mut list = words(&[h, hkv, t, s, d, dv])?;
     list.extend([valid, Word::F32(scale), Word::U32(window), Word::U32(grid[0]), Word::U32(u32::try_from(groups).ok()?)]);
     let source = decide(unroll(source, &[("EARLY", early), ("PASSES", 4), ("DK", dk)]), &consts[4..]);
-    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: vec![] })
+    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: vec![], turned: vec![] })
 }

@@ -21,5 +21,6 @@ pub fn index_add(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         grid,
         words: words(&[rows, inner, count, grid[0] as usize, pieces])?,
         raw: vec![],
+        turned: vec![],
     })
 }

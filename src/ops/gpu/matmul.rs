@@ -1,5 +1,6 @@
 //! The GPU forms of the matrix product: a few rows times a weight, and tiles.
 
+use super::matmul_coop::matmul_coop;
 use super::team::{SUM, Team};
 use super::{across, decide, grid, indexable, start, unroll, words};
 use crate::dtype::DType;
@@ -24,20 +25,20 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
             few_rows(batch, m, n, k, &weights, adapter)
         }
     } else {
-        matrices(batch, m, n, k, a, b, adapter).or_else(|| tiles(batch, m, n, k, a, b, &weights, adapter))
+        matmul_coop(batch, m, n, k, a, b, &weights, adapter).or_else(|| tiles(batch, m, n, k, a, b, &weights, adapter))
     }
 }
 
 /// How weights come out of load 1.
-struct Weights {
+pub(super) struct Weights {
     /// WGSL of `weights4(row, quad)`, for tiles.
-    quads: String,
+    pub quads: String,
     /// WGSL of `Held`, `hold(row, item)` and `quad(held, c)`, for a few rows: an item as it is stored, and its weights.
     items: String,
     /// Quads of an item, the strips they come from, and the quads of a strip.
     shape: [u32; 3],
     /// The words of the first element, when the buffer is read directly.
-    raw: Option<[Word; 2]>,
+    pub raw: Option<[Word; 2]>,
 }
 
 /// Items of two quads.
@@ -90,7 +91,7 @@ impl Weights {
     }
 
     /// The words of the start and the list of raw loads.
-    fn start(&self) -> ([Word; 2], Vec<u8>) {
+    pub fn start(&self) -> ([Word; 2], Vec<u8>) {
         (self.raw.unwrap_or([Word::U32(0); 2]), if self.raw.is_some() { vec![1] } else { vec![] })
     }
 }
@@ -209,7 +210,7 @@ fn few_rows(batch: usize, m: usize, n: usize, k: usize, weights: &Weights, adapt
         ("CHUNK", chunk as u32),
     ];
     consts.extend(switches);
-    Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw })
+    Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned: vec![] })
 }
 
 /// Up to eight rows of a, where b's rows are neighbours in memory.
@@ -229,6 +230,7 @@ fn across_rows(batch: usize, m: usize, n: usize, k: usize, adapter: &AdapterInfo
         grid,
         words: words(&[m, n, k, tiles, grid[0] as usize])?,
         raw: vec![],
+        turned: vec![],
     })
 }
 
@@ -283,6 +285,7 @@ fn turned_rows(batch: usize, m: usize, n: usize, k: usize, b: &Load, adapter: &A
         grid,
         words: list,
         raw: vec![1],
+        turned: vec![],
     })
 }
 
@@ -340,41 +343,6 @@ fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights
         grid,
         words: list,
         raw,
+        turned: vec![],
     })
-}
-
-/// Many rows of a, both operands f16: cooperative matrices.
-fn matrices(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, adapter: &AdapterInfo) -> Option<Wgsl> {
-    let (edge, subgroup) = (adapter.coop, adapter.subgroup);
-    if edge == 0 || subgroup == 0 || a.dtype() != DType::F16 || b.dtype() != DType::F16 || 4 * subgroup > adapter.workgroup_threads {
-        return None;
-    }
-    // Matrices of a subgroup in each direction; 2 x 2 subgroups.
-    let count = |f: u32| batch * m.div_ceil((2 * f * edge) as usize) * n.div_ceil((2 * f * edge) as usize);
-    let f = if count(4) >= 128 { 4 } else { 2 };
-    let side = 2 * f * edge;
-    if (2 * side * 40 * 2 + 4 * edge * f * edge * 4) > adapter.workgroup_bytes || side * 8 % (4 * subgroup) != 0 {
-        return None;
-    }
-    let (over, down) = (n.div_ceil(side as usize), m.div_ceil(side as usize));
-    let grid = grid(batch.checked_mul(over)?.checked_mul(down)?)?;
-    // Only Vulkan has matrices of 16, and only there a matrix may be loaded through a pointer to vectors.
-    let unit = if edge == 16 { 4 } else { 1 };
-    let per = side * 8 / (4 * subgroup);
-    let mut text = include_str!("../matmul_coop.wgsl").replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
-    text = unroll(text, &[("FM * FN", f * f), ("QUADS_A", per), ("QUADS_B", per), ("STEPS", 32 / edge), ("FN", f), ("FM", f)]);
-    let put = |name: &str, to: &str| match unit {
-        4 => format!("fn {name}(at: u32, h: vec4<f16>) {{ {to}[at] = h; }}\n"),
-        _ => format!(
-            "fn {name}(at: u32, h: vec4<f16>) {{ {to}[at] = h.x; {to}[at + 1u] = h.y; {to}[at + 2u] = h.z; {to}[at + 3u] = h.w; }}\n"
-        ),
-    };
-    text += &format!("alias Half = {};\n{}{}", if unit == 4 { "vec4<f16>" } else { "f16" }, put("put_x", "xs"), put("put_y", "ys"));
-    let switches =
-        [("VEC_A", (k % 4 == 0 && !across(a)) as u32), ("VEC_B", (k % 4 == 0 && !across(b)) as u32), ("VEC_OUT", (n % 4 == 0) as u32)];
-    let mut consts = vec![("SUBGROUP", subgroup), ("SM", 2), ("SN", 2), ("FM", f), ("FN", f), ("EDGE", edge), ("UNIT", unit)];
-    consts.extend([("ACROSS_A", across(a) as u32), ("ACROSS_B", across(b) as u32)]);
-    consts.extend(switches);
-    let list = words(&[m, n, k, over, grid[0] as usize, down])?;
-    Some(Wgsl { source: decide(text, &switches), consts, workgroup: 4 * subgroup, grid, words: list, raw: vec![] })
 }

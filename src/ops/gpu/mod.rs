@@ -4,6 +4,7 @@ mod attention;
 mod gather;
 mod index_add;
 mod matmul;
+mod matmul_coop;
 mod norm;
 mod reduce;
 mod softmax;

@@ -27,5 +27,5 @@ pub fn norm(rms: bool, eps: f32, weight: bool, bias: bool, step: &Step, adapter:
     let mut words = words(&[rows, cols, grid[0] as usize])?;
     words.push(Word::F32(eps));
     let source = decide(unroll(source, &[("HELD", held(cols, &team))]), &[("VEC", vec as u32)]);
-    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words, raw: vec![] })
+    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words, raw: vec![], turned: vec![] })
 }

@@ -65,5 +65,13 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     consts.push(("COUNTERS", SCRATCH_COUNTERS as u32));
     let grid = grid(rows.div_ceil(team.rows() as usize) * parts)?;
     let source = decide(source, &[("VEC", vec as u32), ("SPLIT", (parts > 1) as u32)]);
-    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words: words(&[rows, cols, grid[0] as usize, parts])?, raw: vec![] })
+    Some(Wgsl {
+        source,
+        consts,
+        workgroup: team.workgroup,
+        grid,
+        words: words(&[rows, cols, grid[0] as usize, parts])?,
+        raw: vec![],
+        turned: vec![],
+    })
 }

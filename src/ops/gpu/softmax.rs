@@ -23,5 +23,13 @@ pub fn softmax(log: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let consts = vec![("TEAM", team.size), ("HELD", held(cols, &team)), ("LOG", log as u32), ("VEC", (cols % 4 == 0) as u32)];
     let grid = grid(rows.div_ceil(team.rows() as usize))?;
     let source = decide(unroll(source, &[("HELD", held(cols, &team))]), &[("VEC", (cols % 4 == 0) as u32), ("LOG", log as u32)]);
-    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words: words(&[rows, cols, grid[0] as usize])?, raw: vec![] })
+    Some(Wgsl {
+        source,
+        consts,
+        workgroup: team.workgroup,
+        grid,
+        words: words(&[rows, cols, grid[0] as usize])?,
+        raw: vec![],
+        turned: vec![],
+    })
 }

@@ -211,6 +211,43 @@ fn product(a: &Operand, b: &Operand) -> Vec<f64> {
 }
 
 #[test]
+fn matmul_by_cooperative_matrices() {
+    let Some(m) = machine() else { return };
+    if m.info().coop == 0 {
+        assert!(!std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1"), "{} has no cooperative matrices", m.name());
+        return;
+    }
+    // Not another form of the product.
+    let only = |s: &Step, a: &AdapterInfo| {
+        let w = matmul(s, a).filter(|w| w.source.contains("coopMultiplyAdd"));
+        assert!(w.is_some(), "{:?} is not multiplied by matrices", s.loads);
+        w
+    };
+    let run = |name: &str, a: Operand, b: Operand, out: DType| {
+        let want = product(&a, &b);
+        let shape = [a.shape[0], a.shape[1], b.shape[1]];
+        check_on(name, only, &[a, b], (out, &shape), &[], &want, if out == F16 { 1e-3 } else { 2e-4 });
+    };
+    type Make = fn(DType, &[usize], u64) -> Operand;
+    let layouts: [(&str, Make); 2] = [("rows", Operand::random), ("turned", Operand::turned)];
+    for (batch, m, n, k) in [(2, 72, 132, 100), (3, 33, 11, 67), (1, 700, 600, 48)] {
+        for (left, make_a) in layouts {
+            for (right, make_b) in layouts {
+                if batch == 1 && left != right {
+                    continue;
+                }
+                let name = format!("{left} {right} {batch}x{m}x{n}x{k}");
+                let out = if batch == 2 { F16 } else { F32 };
+                run(&name, make_a(F16, &[batch, m, k], 11), make_b(F16, &[batch, n, k], 12), out);
+            }
+        }
+    }
+    for d in [DType::Q4_0, DType::Q4_K] {
+        run(d.name(), Operand::turned(F16, &[1, 70, 256], 3), Operand::random(d, &[1, 33, 256], 4), F16);
+    }
+}
+
+#[test]
 fn matmul_of_every_weight_format() {
     let run = |name: String, a: Operand, b: Operand, out: DType| {
         let want = product(&a, &b);
@@ -276,11 +313,6 @@ fn matmul_of_every_weight_format() {
             run(format!("batch {da} {db} {m}x{n}x{k}"), Operand::random(da, &[3, m, k], 7), Operand::random(db, &[3, n, k], 8), F32);
             run(format!("f16 result {da} {db} {m}x{n}x{k}"), Operand::random(da, &[1, m, k], 7), Operand::random(db, &[1, n, k], 8), F16);
         }
-    }
-    // Matrices, where the adapter has them.
-    for (m, n, k) in [(9, 5, 3), (64, 64, 64), (70, 130, 100), (33, 68, 31), (700, 600, 48)] {
-        run(format!("halves {m}x{n}x{k}"), Operand::random(F16, &[1, m, k], 11), Operand::random(F16, &[1, n, k], 12), F32);
-        run(format!("halves turned {m}x{n}x{k}"), Operand::turned(F16, &[2, m, k], 11), Operand::turned(F16, &[2, n, k], 12), F16);
     }
     run("many rows".into(), Operand::random(F32, &[1, 1, 64], 9), Operand::random(F16, &[1, 9001, 64], 10), F32);
     run("large tiles".into(), Operand::random(F32, &[1, 1500, 40], 9), Operand::random(F16, &[1, 1400, 40], 10), F32);
