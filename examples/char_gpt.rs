@@ -113,7 +113,8 @@ pub fn run(text: &str, mut recipe: Recipe, device: &Device, mut log: impl FnMut(
         return Err(TensorError::Invalid(format!("{} characters are too few for a context of {context}", text.ids.len())));
     }
     let mut rng = Rng::new(recipe.seed);
-    let model = Gpt::new(recipe.model, &mut rng, device)?;
+    let mut model = Gpt::new(recipe.model, &mut rng, device)?;
+    model.set_attention_dropout(recipe.model.dropout);
     log(&format!("{} characters of {} kinds, {} parameters", text.ids.len(), text.known.len(), model.parameter_count()));
 
     let rule = AdamW { betas: (0.9, 0.99), ..AdamW::default() };

@@ -4,10 +4,8 @@
 //! `tl pull openai-community/gpt2` prints it. `TL_DEVICE=cpu` (or `gpu`, `vulkan`, `metal`) chooses the device. `tl finetune` trains adapters
 //! instead, which takes less memory.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
-use tensorlogic::backends::Bytes;
 use tensorlogic::io::SafeTensors;
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
 use tensorlogic::optim::{AdamW, Optimizer, Schedule, decay_matrices};
@@ -31,31 +29,9 @@ pub fn from_pretrained(folder: &Path, device: &Device) -> TensorResult<Gpt> {
     let path = folder.join("config.json");
     let text = std::fs::read(&path).map_err(|e| TensorError::Invalid(format!("{}: {e}", path.display())))?;
     let json: serde_json::Value = serde_json::from_slice(&text).map_err(|e| TensorError::Invalid(format!("{}: {e}", path.display())))?;
-    let number = |key: &str| {
-        let value = json[key].as_u64().ok_or_else(|| TensorError::Invalid(format!("{}: no number `{key}`", path.display())));
-        value.map(|v| v as usize)
-    };
-    let config = GptConfig {
-        vocab: number("vocab_size")?,
-        context: number("n_positions")?,
-        layers: number("n_layer")?,
-        heads: number("n_head")?,
-        width: number("n_embd")?,
-        bias: true,
-        dropout: 0.1,
-    };
+    let config = GptConfig { dropout: 0.1, ..GptConfig::from_hub(&json)? };
     let model = Gpt::new(config, &mut Rng::new(0), device)?;
-    let files = SafeTensors::open(folder)?;
-    let mut values = BTreeMap::new();
-    for (name, param) in model.named_parameters() {
-        let info = files.tensor(&name).or_else(|_| files.tensor(&format!("transformer.{name}")))?;
-        let bytes = Bytes::Owned(std::sync::Arc::new(files.bytes_of(info).to_vec()));
-        let value = Tensor::from_bytes(bytes, info.dtype()?, &info.shape, device)?;
-        // GPT-2's linear layers are stored [inputs, outputs].
-        let turned = name.ends_with(".weight") && name.contains(".c_");
-        values.insert(name, if turned { value.t()?.contiguous()? } else { value }.cast(param.get().dtype())?);
-    }
-    model.load_state(&values)?;
+    model.load_hub(&SafeTensors::open(folder)?)?;
     Ok(model)
 }
 

@@ -49,6 +49,8 @@ pub use tensor::Tensor;
 mod pages {
     #[doc = include_str!("../docs/custom-kernels.md")]
     mod custom_kernels {}
+    #[doc = include_str!("../docs/fine-tuning.md")]
+    mod fine_tuning {}
     #[doc = include_str!("../docs/guide/1-fusion.md")]
     mod fusion {}
     #[doc = include_str!("../docs/guide/2-memory.md")]

@@ -365,7 +365,7 @@ impl Tuner<'_> {
                 chosen.extend(order.pop().map(|i| &examples[i]));
             }
             let (x, y, _) = self.batch(&chosen)?;
-            tokens += x.numel();
+            tokens += chosen.iter().map(|e| e.tokens.len() - 1).sum::<usize>();
             optimizer.set_lr(schedule.at(step));
             optimizer.zero_grad()?;
             let loss = models::loss(self.model, &x, &y)?;
