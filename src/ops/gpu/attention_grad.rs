@@ -64,5 +64,5 @@ fn staged(text: &str, of: &AttentionKernel, by_key: bool, step: &Step, adapter: 
     list.extend([valid, Word::F32(of.scale as f32), Word::U32(of.window), Word::U32(grid[0])]);
     list.extend(words(&[blocks, count])?);
     let source = decide(unroll(source, &[("PER", per), ("DK", dk), ("DV", dv4)]), &switches);
-    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: vec![] })
+    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: vec![], turned: vec![] })
 }

@@ -25,5 +25,5 @@ pub fn cross_entropy(ignore: i64, backward: bool, step: &Step, adapter: &Adapter
     let mut words = words(&[rows, cols, grid[0] as usize])?;
     words.push(Word::U32(ignored.unwrap_or(0)));
     let source = decide(source, &[("BACKWARD", backward as u32), ("VEC", vec as u32)]);
-    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words, raw: vec![] })
+    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words, raw: vec![], turned: vec![] })
 }

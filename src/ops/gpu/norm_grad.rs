@@ -33,5 +33,5 @@ pub fn norm_grad(rms: bool, eps: f32, weight: bool, step: &Step, adapter: &Adapt
     let mut words = words(&[rows, cols, grid[0] as usize])?;
     words.push(Word::F32(eps));
     let source = decide(unroll(source, &[("HELD", held)]), &[("VEC", vec as u32)]);
-    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words, raw: vec![] })
+    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words, raw: vec![], turned: vec![] })
 }
