@@ -324,3 +324,23 @@ fn a_step_that_finds_no_memory_is_made_in_parts() {
     let (none, parts) = run(Some(1000));
     assert!(matches!(none[0], Err(TensorError::OutOfMemory { .. })) && parts == 32);
 }
+
+#[test]
+fn a_thousand_steps_hold_no_more_memory_than_ten() {
+    let _alone = alone();
+    for device in devices() {
+        let mut run = Run::new(DType::F32, 5, &device);
+        let mut held = 0;
+        for step in 1..=1000 {
+            let loss = run.step();
+            if step % 100 == 0 {
+                assert!(loss.item().unwrap().is_finite());
+            }
+            drop(loss);
+            if step == 10 {
+                held = device.memory().in_use;
+            }
+        }
+        assert_eq!(device.memory().in_use, held, "on {}", device.name());
+    }
+}
