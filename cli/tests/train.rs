@@ -269,3 +269,36 @@ fn folders_pairs_of_bytes_and_token_files() {
     std::fs::create_dir(p.path("texts")).unwrap();
     check(tl(&format!("train {texts} -o {}", p.text("f"))), 1, "", "has no .txt");
 }
+
+#[cfg(unix)]
+#[test]
+fn a_write_that_fails_is_one_line_and_loses_nothing() {
+    let p = Place::new("full");
+    let (text, run) = (p.text("text.txt"), p.text("run"));
+    check(tl(&format!("train {text} -o {run} {TINY} --steps 9 --stop-after 4 --eval-every 3")), 0, "saved 4", "");
+    let before = bytes(&p.path("run/model.safetensors"));
+    // Files of more than a few KiB cannot be written: neither the model nor what the optimizer remembers.
+    let mut full = Command::new("sh");
+    let command = format!("trap '' XFSZ; ulimit -f 8; exec {} train -o {run} --resume", env!("CARGO_BIN_EXE_tl"));
+    full.args(["-c", &command]).env("TL_DEVICE", "cpu").env("TL_OFFLINE", "1").stdin(Stdio::null());
+    let (out, err) = check(full, 1, "", "model.safetensors");
+    assert!(out.is_empty() && err.lines().last().unwrap().starts_with("tl: "), "{out}{err}");
+    check(tl(&format!("ckpt verify {run}")), 0, "4\n", "");
+    assert!(bytes(&p.path("run/model.safetensors")) == before);
+    let names = || -> Vec<String> {
+        std::fs::read_dir(p.path("run/checkpoints")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    assert!(names().iter().all(|n| n.starts_with("step-")), "{:?}", names());
+    check(tl(&format!("train -o {run} --resume")), 0, "saved 9", "");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bits_and_another_others() {
+    let p = Place::new("seed");
+    let text = p.text("text.txt");
+    for (run, seed) in [("a", 3), ("b", 3), ("c", 4)] {
+        check(tl(&format!("train {text} -o {} {TINY} --steps 10 --eval-every 5 --seed {seed}", p.text(run))), 0, "saved 10", "");
+    }
+    let model = |run: &str| bytes(&p.path(run).join("model.safetensors"));
+    assert!(model("a") == model("b") && model("a") != model("c"));
+}

@@ -169,7 +169,7 @@ impl Trainer {
     /// Takes note of an evaluation; says whether it is the best.
     pub fn note_evaluation(&mut self, loss: f64) -> bool {
         self.curve.evaluated(self.progress.step, loss);
-        let better = self.progress.best.is_none_or(|(best, _)| loss < best);
+        let better = loss.is_finite() && self.progress.best.is_none_or(|(best, _)| loss < best);
         if better {
             self.progress.best = Some((loss, self.progress.step));
         }
