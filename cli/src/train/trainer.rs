@@ -239,8 +239,9 @@ impl Trainer {
         self.progress.settings = settings;
         let csv = std::fs::read_to_string(folder.join("loss.csv")).map_err(|e| Failure::Error(format!("{}: {e}", folder.display())))?;
         self.curve = Curve::parse(&csv).map_err(|e| Failure::Error(format!("{}/loss.csv: {e}", folder.display())))?;
-        // The process may have ended between the checkpoint and this.
-        self.publish()
+        // The process may have ended between the checkpoint and these.
+        self.publish()?;
+        self.draw()
     }
 }
 
