@@ -156,6 +156,7 @@ fn kills_lose_nothing_that_was_acknowledged() {
     let (text, a, b) = (p.text("text.txt"), p.text("a"), p.text("b"));
     let settings = format!("{TINY} --steps 60 --save-every 1 --eval-every 7");
     check(tl(&format!("train {text} -o {a} {settings}")), 0, "saved 60", "");
+    std::fs::create_dir(p.path("b")).unwrap();
     let (mut acknowledged, mut kills) = (0u64, 0);
     loop {
         let mut child = tl(&format!("train {text} -o {b} {settings} --resume")).spawn().unwrap();
