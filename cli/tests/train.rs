@@ -109,6 +109,10 @@ fn text_becomes_a_model_that_generates() {
     check(tl(&format!("train {text} -o {} --heads 3", p.text("other"))), 2, "", "3 heads do not divide");
     check(tl(&format!("train {text} -o {} --device nowhere", p.text("other"))), 1, "", "nowhere");
     check(tl(&format!("ckpt verify {}", p.text("nowhere"))), 1, "", "nowhere");
+    // A run that never came to a checkpoint knows its settings all the same.
+    std::fs::create_dir_all(p.path("early")).unwrap();
+    std::fs::copy(p.path("run/train.toml"), p.path("early/train.toml")).unwrap();
+    check(tl(&format!("train -o {} --resume --steps 4 --eval-every 0 --sample-every 0", p.text("early"))), 0, "saved 4\n", "held-out loss");
     // A finished run that is resumed has nothing to do, and can go on with more steps.
     check(tl(&format!("train -o {run} --resume")), 0, "", "from step 60");
     check(tl(&format!("train -o {run} --resume --steps 62")), 0, "saved 62\n", "from step 60");
