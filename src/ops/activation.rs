@@ -44,8 +44,7 @@ impl Tensor {
             return f(self);
         }
         let y = Mode { grad: false, ..Mode::current() }.run(|| f(self))?;
-        let x = self.clone();
-        let backward = move |g: &Tensor| Ok(vec![Some(g.mul(&slope(&x)?)?)]);
+        let backward = move |x: &[Tensor], g: &Tensor| Ok(vec![Some(g.mul(&slope(&x[0])?)?)]);
         Ok(y.alias(std::slice::from_ref(self), Extra { backward: Some(Arc::new(backward)), ..Extra::default() }, at))
     }
 
