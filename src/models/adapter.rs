@@ -180,7 +180,20 @@ impl Adapters {
         if json["peft_type"].as_str() != Some("LORA") {
             return Err(bad(format!("peft_type is {}; only LORA is known", json["peft_type"])));
         }
-        if let Some(key) = ["use_dora", "alpha_pattern", "modules_to_save", "bias"].into_iter().find(|k| filled(k)) {
+        let others = [
+            "use_dora",
+            "alpha_pattern",
+            "modules_to_save",
+            "bias",
+            "lora_bias",
+            "use_qalora",
+            "use_bdlora",
+            "layer_replication",
+            "target_parameters",
+            "trainable_token_indices",
+            "alora_invocation_tokens",
+        ];
+        if let Some(key) = others.into_iter().find(|k| filled(k)) {
             return Err(bad(format!("`{key}` is {}, which is not supported", json[key])));
         }
         let rank = json["r"].as_u64().ok_or_else(|| bad("no number `r`".into()))? as usize;
