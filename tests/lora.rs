@@ -288,7 +288,7 @@ fn adapters_of_peft_give_what_transformers_computes() {
             let size = want.iter().fold(0f32, |m, v| m.max(v.abs()));
             assert!(plain.iter().zip(&want).any(|(p, w)| (p - w).abs() > 0.1 * size), "{name}: the adapters change something");
             Adapters::load(&folder, &mut *model).unwrap();
-            close(&format!("{name} on {}", device.name()), &logits(&*model, &tokens), &want, 2e-5);
+            close(&format!("{name} on {}", device.name()), &logits(&*model, &tokens), &want, 1e-4);
         }
     }
 }
