@@ -15,7 +15,7 @@ use settings::Settings;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tensorlogic::Device;
-use tensorlogic::eval::{Download, eval_stats};
+use tensorlogic::eval::Download;
 use tensorlogic::train::Checkpoints;
 use trainer::{Progress, Trainer, saved_progress};
 
@@ -65,6 +65,8 @@ struct Pending {
     step: u64,
     lr: f64,
     loss: Download,
+    /// When the step was submitted.
+    at: Instant,
 }
 
 /// Runs the subcommand.
@@ -112,9 +114,9 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
     let end = train(args, global, &mut t, &mut report, started)?;
     report.done();
     if args.stats {
-        let e = eval_stats(&device);
+        let e = t.last_step;
         output::note(&format!(
-            "plans: {} hits, {} misses, {} kept · last: {} nodes, {} dispatches, {:.0} µs to build and match · submits: {} · peak memory {:.0} MiB",
+            "plans: {} hits, {} misses, {} kept · a step: {} nodes, {} dispatches, {:.0} µs to build and match · submits: {} · peak memory {:.0} MiB",
             e.hits,
             e.misses,
             e.plans,
@@ -184,6 +186,9 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
         if sample {
             report.sample(step, t)?;
         }
+        if saved == Some(step) {
+            report.resumed(step);
+        }
         if let Some(end) = end {
             return Ok(end);
         }
@@ -194,7 +199,7 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
         if t.progress.step % t.recipe.log_every == 0 {
             // The loss of the report before has long arrived; this one is read at the next, so that nothing waits.
             let lr = t.recipe.schedule.at(t.progress.step - 1);
-            let next = Pending { step: t.progress.step, lr, loss: loss.download()? };
+            let next = Pending { step: t.progress.step, lr, loss: loss.download()?, at: Instant::now() };
             arrive(&mut pending, t, report)?;
             pending = Some(next);
         }
@@ -206,7 +211,7 @@ fn arrive(pending: &mut Option<Pending>, t: &mut Trainer, report: &mut Report) -
     let Some(p) = pending.take() else { return Ok(()) };
     let loss = p.loss.wait::<f32>()?.first().copied().unwrap_or(f32::NAN) as f64;
     t.curve.trained(p.step, p.lr, loss);
-    report.trained(p.step, loss, p.lr, &t.device);
+    report.trained(p.step, loss, p.lr, p.at, &t.device);
     if !loss.is_finite() && t.recipe.dtype != tensorlogic::DType::F16 {
         return Err(Failure::Error(format!("the loss of step {} is {loss}; a lower --lr or a longer --warmup may help", p.step)));
     }

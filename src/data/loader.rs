@@ -89,8 +89,8 @@ struct Worker {
 /// let images = Images::new((0..40).map(|v| v as f32).collect(), [1, 2, 2], (0..10).collect())?;
 /// let options = LoaderOptions { batch: 4, seed: 7, ..LoaderOptions::default() };
 /// let mut loader = DataLoader::new(images, options, &Device::cpu())?;
-/// for _ in 0..loader.batches_per_epoch() {
-///     let batch = loader.next_batch()?;
+/// for batch in loader.epoch_batches() {
+///     let batch = batch?;
 ///     assert_eq!((batch[0].dims(), batch[1].dims()), (&[4, 1, 2, 2][..], &[4][..]));
 /// }
 /// let place = loader.state(); // for a checkpoint
@@ -182,6 +182,12 @@ impl DataLoader {
             self.ring[slot] = tensors.clone();
         }
         Ok(tensors)
+    }
+
+    /// The batches that are left of this pass over the dataset, or all of the next pass when this one is over.
+    pub fn epoch_batches(&mut self) -> impl Iterator<Item = TensorResult<Vec<Tensor>>> + '_ {
+        let n = self.plan.per_epoch() - self.position % self.plan.per_epoch();
+        (0..n).map(|_| self.next_batch())
     }
 
     fn next_on_host(&mut self) -> TensorResult<HostBatch> {

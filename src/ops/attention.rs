@@ -6,10 +6,10 @@ use crate::backends::cpu::{columns, dot, path, share, vector::Real};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::ops::{Lit, Rhs};
+use crate::ops::{Lit, Rhs, attention_grad};
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::shape::Shape;
-use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
+use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub struct AttentionKernel {
     pub window: u32,
     /// Whether there is a mask.
     pub mask: bool,
+    /// Whether the logarithm of each query's Σ e^score `[B,H,T]` is a second result, for the gradient.
+    pub sums: bool,
 }
 
 /// Queries that are taken together.
@@ -38,16 +40,16 @@ const FEW: usize = 16;
 const CHUNK: usize = 64;
 
 /// What the operands' shapes and the parameters say.
-struct Sizes {
-    batch: usize,
-    heads: usize,
-    kv_heads: usize,
+pub(super) struct Sizes {
+    pub batch: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
     /// Query heads that share a key head.
-    sharing: usize,
-    t: usize,
-    s: usize,
-    d: usize,
-    dv: usize,
+    pub sharing: usize,
+    pub t: usize,
+    pub s: usize,
+    pub d: usize,
+    pub dv: usize,
     /// Keys that are there.
     valid: usize,
     causal: bool,
@@ -55,7 +57,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(kernel: &AttentionKernel, task: &dyn Task) -> Sizes {
+    pub fn of(kernel: &AttentionKernel, task: &dyn Task) -> Sizes {
         let loads = &task.step().loads;
         let (q, k, v) = (loads[0].shape, loads[1].shape, loads[2].shape);
         Sizes {
@@ -73,7 +75,7 @@ impl Sizes {
         }
     }
     /// The keys that query `t` sees.
-    fn seen(&self, t: usize) -> Range<usize> {
+    pub fn seen(&self, t: usize) -> Range<usize> {
         // A query may stand before the first key.
         let position = self.valid as isize - self.t as isize + t as isize;
         let bound = |x: isize| x.clamp(0, self.valid as isize) as usize;
@@ -82,7 +84,7 @@ impl Sizes {
         start.min(end)..end
     }
     /// The keys of a block that starts at `from` which query `t` sees, counted from there.
-    fn seen_of(&self, t: usize, from: usize, len: usize) -> Range<usize> {
+    pub fn seen_of(&self, t: usize, from: usize, len: usize) -> Range<usize> {
         let seen = self.seen(t);
         let bound = |x: usize| x.clamp(from, from + len) - from;
         bound(seen.start)..bound(seen.end)
@@ -183,6 +185,10 @@ impl AttentionKernel {
                 // SAFETY: as above.
                 unsafe { products(n, z.dv, len, weights, seen, sums.as_mut_ptr(), z.dv as isize, T::of(1.0), true) };
             }
+            if self.sums {
+                let mut logs = state.map(|(max, sum)| T::of(max.wide() + sum.wide().ln()));
+                task.store(1, head * z.t + t0, T::lane(&mut logs[..n]));
+            }
             for (i, row) in sums[..n * z.dv].chunks_exact_mut(z.dv).enumerate() {
                 T::scale(row, T::of(inverse(state[i].1.wide())));
             }
@@ -263,6 +269,9 @@ impl AttentionKernel {
                 f32::axpy(out, keep, sums);
             }
             f32::scale(out, inverse(total as f64) as f32);
+            if self.sums {
+                task.store(1, row, f32::lane(&mut [max + total.ln()]));
+            }
             // Rows of one key head are the queries of its heads, one head after the other.
             task.store(0, row * z.dv, f32::lane(out));
         }
@@ -373,7 +382,7 @@ impl Kernel for AttentionKernel {
         2 * (q[0] * q[1] * q[2] * k[2] * (q[3] + v[3])) as u64
     }
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-        crate::ops::gpu::attention(self.causal, self.scale as f32, self.window, self.mask, step, adapter)
+        crate::ops::gpu::attention(self, step, adapter)
     }
 }
 
@@ -396,42 +405,39 @@ impl Default for AttentionOptions {
 }
 
 /// Scaled dot-product attention.
-struct Attention {
-    causal: bool,
-    scale: f64,
-    window: u32,
-    mask: bool,
-}
+struct Attention(AttentionKernel);
 
 impl Op for Attention {
     fn name(&self) -> &'static str {
         "attention"
     }
     fn key(&self, key: &mut Key) {
-        key.word(self.scale.to_bits()).word(self.causal as u64 | (self.mask as u64) << 1 | (self.window as u64) << 2);
+        let a = &self.0;
+        key.word(a.scale.to_bits()).word(a.causal as u64 | (a.mask as u64) << 1 | (a.window as u64) << 2);
     }
     fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
-        // Its parameter, the number of valid keys, is not among the inputs; `attention_reference` below is the definition.
+        // Its parameter, the number of valid keys, is not among the inputs.
         None
     }
     fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
         let mut loads: Vec<_> = (0..3).map(|i| (i, Layout::contiguous(inputs[i].shape), inputs[i].shape)).collect();
-        if self.mask {
+        if self.0.mask {
             let q = inputs[0].shape;
             let full = Shape::of(&[q[0], q[1], q[2], inputs[1].shape[2]]);
             loads.push((3, Layout::contiguous(inputs[3].shape).broadcast_to(full), full));
         }
-        let kernel = AttentionKernel { causal: self.causal, scale: self.scale, window: self.window, mask: self.mask };
-        let out = outputs[0].shape;
-        Lowered::Kernel { kernel: Arc::new(kernel), loads, stores: vec![(0, Layout::contiguous(out), out)] }
+        let stores = outputs.iter().enumerate().map(|(i, m)| (i, Layout::contiguous(m.shape), m.shape)).collect();
+        Lowered::Kernel { kernel: Arc::new(self.0.clone()), loads, stores }
     }
     fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
-        Some(self.gradient(v))
+        // A mask's gradient has as many elements as there are scores: then they may be stored.
+        let kernel = !Mode::current().grad && v.outputs.len() == 2 && !self.0.mask;
+        Some(if kernel { attention_grad::gradients(&self.0, v) } else { self.0.gradient(v) })
     }
 }
 
-impl Attention {
-    /// Gradients of queries, keys, values and mask, from the probabilities, which are computed again.
+impl AttentionKernel {
+    /// Gradients of queries, keys, values and mask, in operations that have gradients themselves: from the probabilities, computed again.
     fn gradient(&self, v: &Vjp) -> TensorResult<Grads> {
         let (q, k, value) = (&v.inputs[0], &v.inputs[1], &v.inputs[2]);
         let [b, h, t, d] = [q.shape()[0], q.shape()[1], q.shape()[2], q.shape()[3]];
@@ -524,8 +530,19 @@ impl Tensor {
             inputs.push(m.cast_at(dtype.compute(), at)?);
         }
         let scale = options.scale.unwrap_or(1.0 / (qs[3] as f64).sqrt());
-        let op = Attention { causal: options.causal, scale, window: options.window.unwrap_or(0) as u32, mask: mask.is_some() };
-        let shape = Shape::of(&[qs[0], qs[1], qs[2], vs[3]]);
-        Tensor::op1(op, inputs, smallvec::smallvec![kv_len as f64], Meta { dtype, shape }, at)
+        let tracked = Mode::current().grad && inputs.iter().any(|t| t.node.tracked);
+        let kernel = AttentionKernel {
+            causal: options.causal,
+            scale,
+            window: options.window.unwrap_or(0) as u32,
+            mask: mask.is_some(),
+            sums: tracked && mask.is_none(),
+        };
+        let mut metas = smallvec::smallvec![Meta { dtype, shape: Shape::of(&[qs[0], qs[1], qs[2], vs[3]]) }];
+        if kernel.sums {
+            let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+            metas.push(Meta { dtype: wide, shape: Shape::of(&[qs[0], qs[1], qs[2]]) });
+        }
+        Ok(Tensor::op(Arc::new(Attention(kernel)), inputs, smallvec::smallvec![kv_len as f64], metas, at)?.swap_remove(0))
     }
 }

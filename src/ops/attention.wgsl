@@ -13,12 +13,14 @@ const EARLY: u32 = 8;
 const CAUSAL: u32 = 1;
 const VEC_D: u32 = 1;
 const VEC_V: u32 = 1;
+const SUMS: u32 = 0;
 alias T_0 = f32;
 @group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> words: array<u32>;
 @group(0) @binding(3) var<storage, read> b_0: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read> c_0: array<vec4<f32>>;
+@group(0) @binding(5) var<storage, read_write> o_1: array<f32>;
 fn word(n: u32) -> u32 { return words[n]; }
 fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
 fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
@@ -28,6 +30,7 @@ fn load_2(i: u32) -> f32 { return c_0[i / 4u][i % 4u]; }
 fn load4_2(i: u32) -> vec4<f32> { return c_0[i / 4u]; }
 fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
+fn store_1(i: u32, v: f32) { o_1[i] = v; }
 fn masked(i: u32) -> f32 { return 0.0; }
 fn key_sum(v: f32) -> f32 { return v; }
 fn team_max(v: f32) -> f32 { return v; }
@@ -162,6 +165,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
   acc = part[d]; sum = weight[0];
   for (var o = 1u; o < left; o++) { acc += part[d + o * DP]; sum += weight[o]; }
+  if (SUMS == 1u) {
+    if (lid == 0u && wid.y * word(9u) + wid.x < word(10u)) { store_1(group, top + log(sum)); }
+  }
   if (lid < quads_v && wid.y * word(9u) + wid.x < word(10u)) {
     // A query that sees no key gives zeros.
     let x = select(acc / sum, vec4<f32>(0.0), sum == 0.0);

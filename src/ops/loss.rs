@@ -155,28 +155,41 @@ impl Tensor {
         let kept = target.binary_at(Binary::Ne, Rhs::Int(options.ignore_index), at)?;
         let index = kept.where_at(Rhs::Tensor(target), Rhs::Int(0), at)?;
         let picked = self.gather(class as isize, &index.unsqueeze(class as isize)?)?.squeeze(class as isize)?;
-        let weight = match options.weight {
-            Some(w) => {
-                w.index_select(0, &index.flatten(0, -1)?)?.reshape(&target.dims().iter().map(|&d| d as isize).collect::<Vec<_>>())?
-            }
-            None => kept.cast_at(if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 }, at)?,
-        };
-        let weight = kept.where_at(Rhs::Tensor(&weight), Rhs::Lit(0.0), at)?;
         // An ignored −∞ times the weight 0 must not become NaN.
-        let loss = picked.unary_at(Unary::Neg, at)?.binary_at(Binary::Mul, Rhs::Tensor(&weight), at)?;
-        let loss = kept.where_at(Rhs::Tensor(&loss), Rhs::Lit(0.0), at)?;
-        let result = match options.reduction {
+        let loss = kept.where_at(Rhs::Tensor(&picked.unary_at(Unary::Neg, at)?), Rhs::Lit(0.0), at)?;
+        loss.over_classes(target, options, self.dtype() == DType::F64, at)?.cast_at(self.stored(), at)
+    }
+
+    /// Losses by row with the classes' weights, reduced.
+    fn over_classes(&self, target: &Tensor, options: &NllOptions, wide: bool, at: At) -> TensorResult<Tensor> {
+        if options.weight.is_none() && options.reduction != Reduction::Mean {
+            return self.reduced(options.reduction);
+        }
+        let kept = target.binary_at(Binary::Ne, Rhs::Int(options.ignore_index), at)?;
+        let (loss, weight) = match options.weight {
+            Some(w) => {
+                let index = kept.where_at(Rhs::Tensor(target), Rhs::Int(0), at)?;
+                let sizes: Vec<isize> = target.dims().iter().map(|&d| d as isize).collect();
+                let weight = w.index_select(0, &index.flatten(0, -1)?)?.reshape(&sizes)?;
+                let weight = kept.where_at(Rhs::Tensor(&weight), Rhs::Lit(0.0), at)?;
+                (kept.where_at(Rhs::Tensor(&self.binary_at(Binary::Mul, Rhs::Tensor(&weight), at)?), Rhs::Lit(0.0), at)?, weight)
+            }
+            None => (self.clone(), kept.cast_at(if wide { DType::F64 } else { DType::F32 }, at)?),
+        };
+        match options.reduction {
             Reduction::None => Ok(loss),
             Reduction::Sum => loss.sum_all(),
             Reduction::Mean => loss.sum_all()?.div(&weight.sum_all()?),
-        };
-        result?.cast_at(self.stored(), at)
+        }
     }
 
     /// [`Tensor::nll_loss`] of the logarithm of the softmax over classes: the loss of a classifier or language model for logits `[N, C, …]`.
+    /// Neither probabilities nor their logarithms are stored; f16 and bf16 logits give an f32 loss by row before it is reduced.
     #[track_caller]
     pub fn cross_entropy(&self, target: &Tensor, options: &NllOptions) -> TensorResult<Tensor> {
-        self.log_softmax(isize::from(self.rank() > 1))?.nll_loss(target, options)
+        let at = Location::caller();
+        let losses = self.class_losses(target, usize::from(self.rank() > 1), options.ignore_index, at)?;
+        losses.over_classes(target, options, self.dtype() == DType::F64, at)?.cast_at(self.stored(), at)
     }
 }
 

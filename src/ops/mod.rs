@@ -2,7 +2,9 @@
 
 pub mod activation;
 pub mod attention;
+pub mod attention_grad;
 pub mod create;
+pub mod cross_entropy;
 pub mod custom;
 pub mod elementwise;
 pub mod fused;
@@ -14,6 +16,7 @@ pub mod linear_algebra;
 pub mod loss;
 pub mod matmul;
 pub mod norm;
+pub mod norm_grad;
 pub mod pad;
 pub mod random;
 pub mod reduce;

@@ -5,10 +5,10 @@ use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::ops::Lit;
+use crate::ops::{Lit, norm_grad};
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
 use crate::shape::Shape;
-use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
+use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -114,6 +114,10 @@ impl Op for Norm {
         Lowered::Kernel { kernel: Arc::new(kernel), loads, stores: vec![(0, Layout::contiguous(shape), logical)] }
     }
     fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        if !Mode::current().grad {
+            return Some(norm_grad::gradients(self.rms, self.eps, self.weight, self.bias, v));
+        }
+        // In operations that have gradients themselves.
         let run = || {
             let (x, g) = (&v.inputs[0], v.grad());
             let wide = if x.dtype().is_block() || x.dtype() == DType::F64 { x.dtype() } else { DType::F32 };

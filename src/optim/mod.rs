@@ -14,7 +14,7 @@ use crate::autograd::no_grad;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::eval::eval_all;
+use crate::eval::{eval_all, inputs_of};
 use crate::nn::Param;
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
@@ -187,6 +187,16 @@ impl Optimizer {
         Ok(())
     }
 
+    /// Computes and stores the gradients collected so far, and `also`, as one plan: what they were computed from is let go. Between the parts of
+    /// a step that is made of several backward passes this keeps one part's memory at a time.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn eval_gradients(&self, also: &[&Tensor]) -> TensorResult<()> {
+        let grads: Vec<Tensor> = self.groups.iter().flat_map(|g| &g.members).filter_map(|m| m.param.grad()).collect();
+        eval_all(&grads.iter().chain(also.iter().copied()).collect::<Vec<_>>())
+    }
+
     /// Updates every parameter from its collected gradient (zeros where there is none) and evaluates all that is pending behind it, forward and
     /// backward pass included, as one plan. Values computed from the old parameters that somebody still holds are stored by the same plan.
     ///
@@ -219,10 +229,24 @@ impl Optimizer {
     }
 
     /// As [`Optimizer::step`]; `also` is computed in the same plan.
+    ///
+    /// # Errors
+    /// As [`Optimizer::step`]. When there was no memory for it, nothing has changed: forget the gradients, and try again with a smaller batch.
     pub fn step_with(&mut self, also: &[&Tensor]) -> TensorResult<()> {
+        let (scaler, norm) = (self.scaler.clone(), self.norm.clone());
         no_grad(|| self.build())?;
         let roots: Vec<&Tensor> = also.iter().copied().chain(self.roots()).collect();
-        eval_all(&roots)
+        let done = eval_all(&roots);
+        if let Err(TensorError::OutOfMemory { .. }) = &done {
+            // Memory is taken before anything runs, so the old values are as they were.
+            (self.scaler, self.norm) = (scaler, norm);
+            self.steps -= 1;
+            for g in &mut self.groups {
+                g.states.iter_mut().chain([&mut g.flat]).chain(&mut g.shadow).for_each(before_write);
+            }
+            self.publish()?;
+        }
+        done
     }
 
     /// Builds the graph of one update.
@@ -322,6 +346,15 @@ impl Optimizer {
         eval_all(&roots)?;
         self.steps = steps;
         self.publish()
+    }
+}
+
+/// Takes back a write that was not computed.
+fn before_write(t: &mut Tensor) {
+    if t.node.stored.get().is_none() {
+        if let Some(old) = inputs_of(&t.node).first() {
+            *t = old.clone();
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::tensor::Tensor;
 const PATIENCE: f64 = 2000.0;
 
 /// A factor for the loss that halves when gradients overflow and doubles after 2,000 steps without.
+#[derive(Clone)]
 pub struct LossScaler {
     scale: Tensor,
     good: Tensor,

@@ -44,9 +44,9 @@ impl Report {
     }
 
     /// A step's loss has arrived.
-    pub fn trained(&mut self, step: u64, loss: f64, lr: f64, device: &Device) {
-        let (now, before) = (Instant::now(), self.mark);
-        let seconds = (now - before.1).as_secs_f64();
+    pub fn trained(&mut self, step: u64, loss: f64, lr: f64, at: Instant, device: &Device) {
+        let (now, before) = (at, self.mark);
+        let seconds = at.saturating_duration_since(before.1).as_secs_f64();
         if step > before.0 && seconds > 0.0 {
             let rate = (step - before.0) as f64 / seconds;
             // A steady figure: each report counts a fifth.
@@ -61,8 +61,8 @@ impl Report {
             format!(" · {} tok/s · {} left", grouped((s * self.tokens as f64) as u64), clock(left))
         });
         let val = self.val.map_or(String::new(), |v| format!(" · held out {v:.4}"));
-        let memory = device.memory().in_use as f64 / 1048576.0;
-        let line = format!("step {step}/{} · loss {loss:.4}{val} · lr {lr:.2e}{speed} · {memory:.0} MiB", self.steps);
+        let memory = device.memory().peak as f64 / 1048576.0;
+        let line = format!("step {step}/{} · loss {loss:.4}{val} · lr {lr:.2e}{speed} · {memory:.1} MiB", self.steps);
         if self.terminal {
             let full = (step as usize * BAR / self.steps.max(1) as usize).min(BAR);
             let mut err = std::io::stderr().lock();
@@ -70,7 +70,7 @@ impl Report {
             let _ = err.flush();
             self.drawn = true;
         } else if self.said.is_none_or(|t| t.elapsed().as_secs_f64() >= PLAIN) {
-            self.said = Some(now);
+            self.said = Some(Instant::now());
             output::note(&line);
         }
     }
@@ -79,8 +79,7 @@ impl Report {
     pub fn evaluated(&mut self, step: u64, loss: f64, best: bool) {
         self.val = Some(loss);
         self.note(&format!("step {step}: held-out loss {loss:.4}{}", if best { ", the best so far" } else { "" }));
-        // The evaluation's time is not the training's.
-        self.mark.1 = Instant::now();
+        self.resumed(step);
     }
 
     /// Writes a sample of the model that was just saved.
@@ -105,8 +104,12 @@ impl Report {
         };
         crate::generate::answer(&mut session, &tokenizer, &ids, t.recipe.sample_tokens, &mut sampler, &mut add)?;
         self.note(&format!("--- a sample at step {step}:\n{}{}\n---", t.recipe.sample_prompt.trim_start(), text.trim_end()));
-        self.mark.1 = Instant::now();
         Ok(())
+    }
+
+    /// Training goes on: what was done since the last step is no part of its time.
+    pub fn resumed(&mut self, step: u64) {
+        self.mark = (step, Instant::now());
     }
 
     /// Takes the bar away, so that something else can be written.

@@ -8,13 +8,12 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tensorlogic::autograd::no_grad;
 use tensorlogic::data::{DataLoader, Dataset, LoaderOptions, Order, Part, TokenWindows};
-use tensorlogic::error::TensorError;
-use tensorlogic::eval::eval_all;
+use tensorlogic::eval::{EvalStats, eval_stats};
 use tensorlogic::io::save::save;
 use tensorlogic::io::write_safetensors;
-use tensorlogic::nn::{Gpt, GptConfig, ModuleExt, Param};
+use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
 use tensorlogic::optim::{AdamW, Optimizer, decay_matrices};
-use tensorlogic::train::{Checkpoints, load_training, save_training};
+use tensorlogic::train::{AdaptiveBatch, Checkpoints, load_training, save_training};
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
 /// What a checkpoint keeps besides model, optimizer, data and random state.
@@ -39,8 +38,9 @@ pub struct Trainer {
     pub config: GptConfig,
     pub progress: Progress,
     pub curve: Curve,
+    /// The evaluator's counters after the last step.
+    pub last_step: EvalStats,
     model: Gpt,
-    params: Vec<Param>,
     optimizer: Optimizer,
     loader: DataLoader,
     held_out: Option<HeldOut>,
@@ -90,15 +90,15 @@ impl Trainer {
         };
         let end = corpus.tokenizer.end_tokens().first().copied();
         let config_json = serde_json::to_vec_pretty(&config.to_hub(end)).map_err(|e| Failure::Error(e.to_string()))?;
-        let (params, checkpoints) = (model.parameters(), Checkpoints::new(folder.join("checkpoints"), recipe.keep));
+        let checkpoints = Checkpoints::new(folder.join("checkpoints"), recipe.keep);
         let progress = Progress { parts: 1, settings, ..Progress::default() };
         Ok(Trainer {
             device: device.clone(),
             config,
             progress,
             curve: Curve::default(),
+            last_step: EvalStats::default(),
             model,
-            params,
             optimizer,
             loader,
             held_out,
@@ -120,62 +120,17 @@ impl Trainer {
         self.recipe.batch * self.recipe.accumulate * self.config.context
     }
 
-    /// One update. Gives the loss, pending or stored, and how many parts the batch was computed in if that had to become more for want of memory.
+    /// One update. Gives the loss, and how many parts a batch is computed in if that had to become more for want of memory.
     pub fn step(&mut self) -> Result<(Tensor, Option<usize>), Failure> {
         self.optimizer.set_lr(self.recipe.schedule.at(self.progress.step));
-        let mut split = None;
-        loop {
-            let (data, random) = (self.loader.state(), self.model.random_state());
-            match self.try_step() {
-                Ok(loss) => {
-                    self.progress.step += 1;
-                    return Ok((loss, split));
-                }
-                Err(TensorError::OutOfMemory { .. }) if self.progress.parts < self.recipe.batch => {
-                    // The same batches again, in smaller parts.
-                    self.progress.parts = (self.progress.parts * 2).min(self.recipe.batch);
-                    split = Some(self.progress.parts);
-                    self.optimizer.zero_grad()?;
-                    self.loader.load_state(data)?;
-                    self.model.load_random_state(&random)?;
-                }
-                Err(e) => return Err(e.into()),
-            }
-        }
-    }
-
-    fn try_step(&mut self) -> TensorResult<Tensor> {
-        let rows = self.recipe.batch.div_ceil(self.progress.parts);
-        let all = self.recipe.batch * self.recipe.accumulate;
-        let mut total: Option<Tensor> = None;
-        for _ in 0..self.recipe.accumulate {
-            let batch = self.loader.next_batch()?;
-            let mut at = 0;
-            while at < self.recipe.batch {
-                if total.is_some() {
-                    // What came before is computed now, so that only one part is in memory at a time.
-                    let grads: Vec<Tensor> = self.params.iter().filter_map(Param::grad).collect();
-                    eval_all(&grads.iter().chain(&total).collect::<Vec<_>>())?;
-                }
-                let n = rows.min(self.recipe.batch - at);
-                let [x, y] = [&batch[0], &batch[1]].map(|t| if n < self.recipe.batch { t.narrow(0, at, n) } else { Ok(t.clone()) });
-                let mut loss = self.model.loss(&x?, &y?)?;
-                if n < all {
-                    loss = loss.mul(n as f64 / all as f64)?;
-                }
-                self.optimizer.scale_loss(&loss)?.backward()?;
-                let loss = loss.detach();
-                total = Some(match total {
-                    Some(t) => t.add(&loss)?,
-                    None => loss,
-                });
-                at += n;
-            }
-        }
-        let total = total.ok_or_else(|| TensorError::Invalid("a step without a batch".into()))?;
-        self.optimizer.step_with(&[&total])?;
-        self.optimizer.zero_grad()?;
-        Ok(total)
+        let batches = (0..self.recipe.accumulate).map(|_| self.loader.next_batch()).collect::<TensorResult<Vec<_>>>()?;
+        let mut adaptive = AdaptiveBatch::with_parts(self.progress.parts);
+        let loss = adaptive.step(&self.model, &mut self.optimizer, &batches, |b| self.model.loss(&b[0], &b[1]))?;
+        let split = (adaptive.parts() > self.progress.parts).then_some(adaptive.parts());
+        self.progress.parts = adaptive.parts();
+        self.progress.step += 1;
+        self.last_step = eval_stats(&self.device);
+        Ok((loss, split))
     }
 
     /// The mean loss on the held-out windows, without dropout.

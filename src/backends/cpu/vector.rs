@@ -38,6 +38,16 @@ pub trait Real: Value + Element + std::ops::Add<Output = Self> + std::ops::Mul<O
     fn axpy(y: &mut [Self], a: Self, x: &[Self]);
     /// x ← (x − mean)·factor, times `weight` and plus `bias` where they are not empty.
     fn normalize(x: &mut [Self], mean: Self, factor: Self, weight: &[Self], bias: &[Self]);
+    /// y ← a·b
+    fn multiply(y: &mut [Self], a: &[Self], b: &[Self]);
+    /// y ← y + a·b
+    fn multiply_add(y: &mut [Self], a: &[Self], b: &[Self]);
+    /// x ← (h − shift − along·x)·factor
+    fn rest(x: &mut [Self], h: &[Self], along: Self, shift: Self, factor: Self);
+    /// x ← e^(x·scale − shift)
+    fn exp_of(x: &mut [Self], scale: Self, shift: Self);
+    /// x ← (x − shift)·p·factor
+    fn slope(x: &mut [Self], p: &[Self], shift: Self, factor: Self);
 }
 
 /// Combines partial results pairwise.
@@ -190,6 +200,39 @@ fn normalize_body<const F: bool>(x: &mut [f32], mean: f32, factor: f32, weight: 
     }
 }
 
+#[inline(always)]
+fn multiply_body<const F: bool>(y: &mut [f32], a: &[f32], b: &[f32]) {
+    for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+        *y = a * b;
+    }
+}
+
+#[inline(always)]
+fn multiply_add_body<const F: bool>(y: &mut [f32], a: &[f32], b: &[f32]) {
+    for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+        *y = math::fma::<F>(a, b, *y);
+    }
+}
+
+#[inline(always)]
+fn rest_body<const F: bool>(x: &mut [f32], h: &[f32], along: f32, shift: f32, factor: f32) {
+    for (x, &h) in x.iter_mut().zip(h) {
+        *x = math::fma::<F>(-along, *x, h - shift) * factor;
+    }
+}
+
+#[inline(always)]
+fn exp_of_body<const F: bool>(x: &mut [f32], scale: f32, shift: f32) {
+    x.iter_mut().for_each(|x| *x = math::exp::<F>(*x * scale - shift));
+}
+
+#[inline(always)]
+fn slope_body<const F: bool>(x: &mut [f32], p: &[f32], shift: f32, factor: f32) {
+    for (x, &p) in x.iter_mut().zip(p) {
+        *x = (*x - shift) * p * factor;
+    }
+}
+
 versions! {
     fn sum_f32(x: &[f32]) -> f32 = sum_body;
     fn max_f32(x: &[f32]) -> f32 = max_body;
@@ -201,6 +244,11 @@ versions! {
     fn shift_f32(x: &mut [f32], s: f32) = shift_body;
     fn axpy_f32(y: &mut [f32], a: f32, x: &[f32]) = axpy_body;
     fn normalize_f32(x: &mut [f32], mean: f32, factor: f32, weight: &[f32], bias: &[f32]) = normalize_body;
+    fn multiply_f32(y: &mut [f32], a: &[f32], b: &[f32]) = multiply_body;
+    fn multiply_add_f32(y: &mut [f32], a: &[f32], b: &[f32]) = multiply_add_body;
+    fn rest_f32(x: &mut [f32], h: &[f32], along: f32, shift: f32, factor: f32) = rest_body;
+    fn exp_of_f32(x: &mut [f32], scale: f32, shift: f32) = exp_of_body;
+    fn slope_f32(x: &mut [f32], p: &[f32], shift: f32, factor: f32) = slope_body;
 }
 
 impl Real for f32 {
@@ -241,6 +289,21 @@ impl Real for f32 {
     }
     fn normalize(x: &mut [f32], mean: f32, factor: f32, weight: &[f32], bias: &[f32]) {
         normalize_f32(x, mean, factor, weight, bias);
+    }
+    fn multiply(y: &mut [f32], a: &[f32], b: &[f32]) {
+        multiply_f32(y, a, b);
+    }
+    fn multiply_add(y: &mut [f32], a: &[f32], b: &[f32]) {
+        multiply_add_f32(y, a, b);
+    }
+    fn rest(x: &mut [f32], h: &[f32], along: f32, shift: f32, factor: f32) {
+        rest_f32(x, h, along, shift, factor);
+    }
+    fn exp_of(x: &mut [f32], scale: f32, shift: f32) {
+        exp_of_f32(x, scale, shift);
+    }
+    fn slope(x: &mut [f32], p: &[f32], shift: f32, factor: f32) {
+        slope_f32(x, p, shift, factor);
     }
 }
 
@@ -285,5 +348,20 @@ impl Real for f64 {
         for (i, x) in x.iter_mut().enumerate() {
             *x = (*x - mean) * factor * weight.get(i).copied().unwrap_or(1.0) + bias.get(i).copied().unwrap_or(0.0);
         }
+    }
+    fn multiply(y: &mut [f64], a: &[f64], b: &[f64]) {
+        y.iter_mut().zip(a).zip(b).for_each(|((y, a), b)| *y = a * b);
+    }
+    fn multiply_add(y: &mut [f64], a: &[f64], b: &[f64]) {
+        y.iter_mut().zip(a).zip(b).for_each(|((y, a), b)| *y += a * b);
+    }
+    fn rest(x: &mut [f64], h: &[f64], along: f64, shift: f64, factor: f64) {
+        x.iter_mut().zip(h).for_each(|(x, h)| *x = (h - shift - along * *x) * factor);
+    }
+    fn exp_of(x: &mut [f64], scale: f64, shift: f64) {
+        x.iter_mut().for_each(|x| *x = (*x * scale - shift).exp());
+    }
+    fn slope(x: &mut [f64], p: &[f64], shift: f64, factor: f64) {
+        x.iter_mut().zip(p).for_each(|(x, p)| *x = (*x - shift) * p * factor);
     }
 }

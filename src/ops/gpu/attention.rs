@@ -1,15 +1,20 @@
 //! The GPU form of attention.
 
+use super::attention_grad::attention_tiled;
 use super::team::{MAX, SUM, Team};
 use super::{decide, grid, indexable, unroll, words};
+use crate::ops::attention::AttentionKernel;
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
 
 /// The widest head.
-const MAX_HEAD: usize = 256;
+pub(super) const MAX_HEAD: usize = 256;
+/// Queries from which on a workgroup has several of them.
+const MANY: usize = 32;
 
-/// Queries `[B, H, T, D]` over keys `[B, Hkv, S, D]` and values `[B, Hkv, S, Dv]`, with an additive mask `[B, H, T, S]` if `mask`.
+/// Queries `[B, H, T, D]` over keys `[B, Hkv, S, D]` and values `[B, Hkv, S, Dv]`, with an additive mask `[B, H, T, S]` if there is one.
 /// The step's first parameter is the number of valid keys.
-pub fn attention(causal: bool, scale: f32, window: u32, mask: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let (causal, scale, window, mask) = (of.causal, of.scale as f32, of.window, of.mask);
     let (q, k, v) = (&step.loads[0].shape, &step.loads[1].shape, &step.loads[2].shape);
     let [b, h, t, d] = *q.dims() else { return None };
     let (hkv, s, dv) = (k[1], k[2], v[3]);
@@ -19,6 +24,9 @@ pub fn attention(causal: bool, scale: f32, window: u32, mask: bool, step: &Step,
     }
     if !indexable(&[q.count(), k.count(), v.count(), step.stores[0].shape.count(), if mask { groups.checked_mul(s)? } else { 0 }]) {
         return None;
+    }
+    if t >= MANY {
+        return attention_tiled(of, step, adapter);
     }
     let valid = step.params.first().map_or(Word::U32(u32::try_from(s).ok()?), |&p| Word::ParamU32(p));
     // Few queries: more threads for each, since they share its keys; never less than a quad of a value each.
@@ -47,6 +55,7 @@ pub fn attention(causal: bool, scale: f32, window: u32, mask: bool, step: &Step,
         ("CAUSAL", causal as u32),
         ("VEC_D", (d % 4 == 0) as u32),
         ("VEC_V", (dv % 4 == 0) as u32),
+        ("SUMS", of.sums as u32),
     ];
     let grid = grid(groups)?;
     let mut list = words(&[h, hkv, t, s, d, dv])?;

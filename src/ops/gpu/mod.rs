@@ -1,11 +1,14 @@
 //! GPU forms of the kernel ops: which text, tile and grid a step gets on an adapter.
 
 mod attention;
+mod attention_grad;
+mod cross_entropy;
 mod gather;
 mod index_add;
 mod matmul;
 mod matmul_coop;
 mod norm;
+mod norm_grad;
 mod reduce;
 mod softmax;
 mod team;
@@ -13,10 +16,13 @@ mod team;
 mod tests;
 
 pub use attention::attention;
+pub use attention_grad::attention_grad;
+pub use cross_entropy::cross_entropy;
 pub use gather::gather;
 pub use index_add::index_add;
 pub use matmul::matmul;
 pub use norm::norm;
+pub use norm_grad::norm_grad;
 pub use reduce::reduce;
 pub use softmax::softmax;
 pub(super) use team::{MAX, SUM, Team};

@@ -5,6 +5,7 @@ use crate::backends::gpu::GpuMachine;
 use crate::backends::{Bytes, Machine};
 use crate::dtype::DType;
 use crate::layout::Layout;
+use crate::ops::attention::AttentionKernel;
 use crate::ops::reduce::ReduceOp;
 use crate::plan::{AdapterInfo, Buf, Input, Kernel, Output, Plan, Step, Store, Task, Wgsl, Work};
 use crate::scalar::Program;
@@ -572,7 +573,7 @@ fn attention_of_heads() {
                     "attention {dtype} B{} H{}/{} T{} S{}/{} D{}/{} causal {causal} window {window} mask {mask}",
                     c.b, c.h, c.hkv, c.t, c.valid, c.s, c.d, c.dv
                 );
-                let make = move |s: &Step, a: &AdapterInfo| attention(causal, scale as f32, window, mask, s, a);
+                let make = move |s: &Step, a: &AdapterInfo| attention(&AttentionKernel { causal, scale, window, mask, sums: false }, s, a);
                 check(&name, make, &loads, (F32, &[c.b, c.h, c.t, c.dv]), &[c.valid as f64], &want, 5e-6);
             }
         }

@@ -1,0 +1,171 @@
+//! A training step of the character GPT (nanoGPT's shakespeare_char: 6 layers, 6 heads, 384 wide, context 256, batch 12, f32): tokens per second,
+//! the time of each kernel, and PyTorch beside it.
+//!
+//! `cargo bench --bench training -- [--peer PYTHON] [--rounds N] [--batch N] [--checkpoint] [--kernels] [--explain]`. The device is
+//! `TL_DEVICE`'s, else a GPU where there is one. With `--peer` the two take turns, and the ratio is that of their medians.
+
+use std::process::ExitCode;
+use std::time::Instant;
+use tensorlogic::measure::{Environment, Limits, Options};
+use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
+use tensorlogic::optim::{AdamW, Optimizer, decay_matrices};
+use tensorlogic::{Device, Rng, Tensor};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+const CONFIG: GptConfig = GptConfig { vocab: 65, context: 256, layers: 6, heads: 6, width: 384, bias: false, dropout: 0.0 };
+
+struct Args {
+    batch: usize,
+    rounds: usize,
+    peer: Option<String>,
+    kernels: bool,
+    explain: bool,
+    checkpoint: bool,
+}
+
+fn args() -> Result<Args> {
+    let mut a = Args { batch: 12, rounds: 3, peer: None, kernels: false, explain: false, checkpoint: false };
+    let mut rest = std::env::args().skip(1);
+    while let Some(arg) = rest.next() {
+        let mut value = || rest.next().ok_or(format!("{arg} wants a value"));
+        match arg.as_str() {
+            "--batch" => a.batch = value()?.parse()?,
+            "--rounds" => a.rounds = value()?.parse()?,
+            "--peer" => a.peer = Some(value()?),
+            "--kernels" => a.kernels = true,
+            "--explain" => a.explain = true,
+            "--checkpoint" => a.checkpoint = true,
+            // What cargo adds.
+            "--bench" => {}
+            other => return Err(format!("unknown argument {other}").into()),
+        }
+    }
+    Ok(a)
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("training: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// A model, its optimizer and batches of random tokens.
+struct Training {
+    model: Gpt,
+    optimizer: Optimizer,
+    rng: Rng,
+    batch: usize,
+    device: Device,
+}
+
+impl Training {
+    fn new(batch: usize, device: &Device) -> Result<Training> {
+        let mut rng = Rng::new(1);
+        let model = Gpt::new(CONFIG, &mut rng, device)?;
+        let rule = AdamW { betas: (0.9, 0.99), ..AdamW::default() };
+        let optimizer = Optimizer::with_groups(rule, decay_matrices(model.named_parameters(), 0.1), 1e-3)?.max_grad_norm(1.0);
+        Ok(Training { model, optimizer, rng, batch, device: device.clone() })
+    }
+
+    /// The loss of a batch, pending.
+    fn loss(&mut self) -> Result<Tensor> {
+        let tokens = self.rng.integers(0, CONFIG.vocab as i32, &[self.batch, CONFIG.context + 1], &self.device)?;
+        tokens.eval()?;
+        Ok(self.model.loss(&tokens.narrow(1, 0, CONFIG.context)?, &tokens.narrow(1, 1, CONFIG.context)?)?)
+    }
+
+    /// One step; waits for its loss.
+    fn step(&mut self) -> Result<f64> {
+        self.optimizer.zero_grad()?;
+        let loss = self.loss()?;
+        loss.backward()?;
+        self.optimizer.step_with(&[&loss])?;
+        Ok(loss.item()?)
+    }
+
+    /// Seconds of each of some steps.
+    fn seconds(&mut self, steps: usize) -> Result<Vec<f64>> {
+        (0..steps)
+            .map(|_| {
+                let began = Instant::now();
+                self.step()?;
+                Ok(began.elapsed().as_secs_f64())
+            })
+            .collect()
+    }
+}
+
+fn median(mut v: Vec<f64>) -> f64 {
+    v.sort_by(f64::total_cmp);
+    v[v.len() / 2]
+}
+
+fn run() -> Result<()> {
+    let args = args()?;
+    let device = Device::auto()?;
+    println!("{}", Environment::of(&device).line());
+    let mut t = Training::new(args.batch, &device)?;
+    let tokens = (args.batch * CONFIG.context) as f64;
+    if args.explain {
+        let loss = t.loss()?;
+        loss.backward()?;
+        println!("{}", t.optimizer.explain()?);
+        return Ok(());
+    }
+    // The first steps compile the plan.
+    let first = t.step()?;
+    t.step()?;
+    println!("{} parameters, batch {} × {}; first loss {first:.4}", t.model.parameter_count(), args.batch, CONFIG.context);
+    if args.kernels {
+        let ((), profile) = device.profile(|| t.step().map(|_| ()).map_err(|e| tensorlogic::TensorError::Invalid(e.to_string())))?;
+        let mut limits = Limits::new(&device, Options::quick());
+        println!("{}", profile.with_limits(limits.copy_bandwidth()?, limits.operations()?));
+    }
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..args.rounds {
+        ours.extend(t.seconds(4)?);
+        if let Some(python) = &args.peer {
+            theirs.push(peer(python)?);
+        }
+    }
+    let memory = device.memory();
+    let seconds = median(ours.clone());
+    let least = ours.iter().copied().fold(f64::INFINITY, f64::min);
+    println!(
+        "{:.1} ms a step (least {:.1}, {} steps), {:.0} tokens/s; peak memory {:.1} MiB",
+        seconds * 1e3,
+        least * 1e3,
+        ours.len(),
+        tokens / seconds,
+        memory.peak as f64 / f64::from(1 << 20)
+    );
+    for mode in theirs.first().into_iter().flatten() {
+        let all: Vec<f64> = theirs.iter().flatten().filter(|l| l.0 == mode.0).map(|l| l.1).collect();
+        let other = median(all);
+        println!("{}: {:.1} ms a step, {:.0} tokens/s; ratio {:.2}", mode.0, other * 1e3, tokens / other, other / seconds);
+    }
+    Ok(())
+}
+
+/// The peer's name and seconds a step, for each of its modes.
+fn peer(python: &str) -> Result<Vec<(String, f64)>> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers/pytorch_gpt.py");
+    let out = std::process::Command::new(python).args([script, "speed", "6", "--eager"]).output()?;
+    if !out.status.success() {
+        return Err(format!("{python} {script}: {}", String::from_utf8_lossy(&out.stderr).trim()).into());
+    }
+    let mut list = Vec::new();
+    for line in String::from_utf8(out.stdout)?.lines() {
+        let v: serde_json::Value = serde_json::from_str(line)?;
+        list.push((
+            v["peer"].as_str().ok_or("the peer has no name")?.to_string(),
+            v["seconds"].as_f64().ok_or("the peer printed no time")?,
+        ));
+    }
+    Ok(list)
+}

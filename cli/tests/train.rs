@@ -1,0 +1,271 @@
+//! `tl train` and `tl ckpt` as a user sees them: a model comes out, a run goes on bit for bit, nothing acknowledged is lost.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// A folder of the test's own with a text in it.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let p = std::env::temp_dir().join(format!("tl-train-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&p);
+        std::fs::create_dir_all(&p).unwrap();
+        let line = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs!\n";
+        std::fs::write(p.join("text.txt"), line.repeat(30)).unwrap();
+        Place(p)
+    }
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_string()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const TINY: &str = "--layers 1 --heads 2 --width 16 --context 16 --batch 4 --dropout 0.1 --warmup 2 --lr 1e-2 --log-every 2";
+
+fn tl(args: &str) -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_tl"));
+    c.args(args.split_whitespace()).env("TL_DEVICE", "cpu").env("TL_OFFLINE", "1").env_remove("TL_MEM_LIMIT");
+    c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    c
+}
+
+/// Runs a command and compares the exit code and words of both streams.
+#[track_caller]
+fn check(mut command: Command, code: i32, out: &str, err: &str) -> (String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let (stdout, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
+    assert_eq!(status.code(), Some(code), "stdout {stdout:?}\nstderr {stderr}");
+    assert!(stdout.contains(out), "stdout {stdout:?} lacks {out:?}");
+    assert!(stderr.contains(err) && !stderr.contains("panicked"), "stderr {stderr:?} lacks {err:?}");
+    if code != 0 && code != 130 {
+        assert_eq!(stderr.lines().filter(|l| l.starts_with("tl: ")).count(), 1, "one line of error: {stderr}");
+    }
+    (stdout, stderr)
+}
+
+fn bytes(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+#[test]
+fn text_becomes_a_model_that_generates() {
+    let p = Place::new("model");
+    let (text, run) = (p.text("text.txt"), p.text("run"));
+    let settings = format!("{TINY} --steps 60 --eval-every 20 --sample-every 30 --sample-tokens 8 --sample-prompt The");
+    let (out, err) = check(tl(&format!("train {text} -o {run} {settings} --stats")), 0, "saved 60\n", "held-out loss");
+    assert_eq!(out, "saved 20\nsaved 30\nsaved 40\nsaved 60\n");
+    assert!(err.contains("a sample at step 30:\nThe") && err.contains("a sample at step 60:\nThe"), "{err}");
+    // One plan for training, one for evaluation; a few for the beginning, samples and files.
+    let misses: u64 = err.split(" hits, ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!(misses < 30, "{err}");
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "loss.csv", "loss.svg", "train.toml", "tokens.bin"] {
+        assert!(!bytes(&p.path("run").join(file)).is_empty(), "{file}");
+    }
+    let csv = String::from_utf8(bytes(&p.path("run/loss.csv"))).unwrap();
+    let losses: Vec<f64> = csv.lines().skip(1).filter_map(|l| l.split(',').nth(2)?.parse().ok()).collect();
+    assert!(losses.len() == 30 && losses[29] < losses[0] - 0.5, "{csv}");
+    assert_eq!(csv.lines().filter(|l| l.contains(",,,")).count(), 3, "{csv}");
+    check(tl(&format!("ckpt verify {run}")), 0, "60\n", "");
+    check(tl(&format!("ckpt verify {run} --json")), 0, "\"step\":60", "");
+    let (said, _) = check(tl(&format!("generate -m {run} --raw The -n 10")), 0, "", "generated");
+    assert!(said.trim_end().chars().count() >= 8, "{said:?}");
+    check(tl(&format!("inspect {run}/model.safetensors")), 0, "16 tensors", "");
+    // What a user does wrong.
+    check(tl(&format!("train {text} -o {run} {settings}")), 2, "", "holds a run that is at step 60: --resume");
+    check(tl(&format!("train -o {run} --resume --width 32 --steps 70")), 2, "", "width was 16 and is 32");
+    check(tl(&format!("train -o {}", p.text("other"))), 2, "", "no text to learn from");
+    check(tl(&format!("train {} -o {}", p.text("none.txt"), p.text("other"))), 1, "", "none.txt");
+    check(tl(&format!("train {text} -o {} --context 4000", p.text("other"))), 1, "", "held-out text");
+    check(tl(&format!("train {text} -o {} --heads 3", p.text("other"))), 2, "", "3 heads do not divide");
+    check(tl(&format!("train {text} -o {} --device nowhere", p.text("other"))), 1, "", "nowhere");
+    check(tl(&format!("ckpt verify {}", p.text("nowhere"))), 1, "", "nowhere");
+    // A finished run that is resumed has nothing to do, and can go on with more steps.
+    check(tl(&format!("train -o {run} --resume")), 0, "", "from step 60");
+    check(tl(&format!("train -o {run} --resume --steps 62")), 0, "saved 62\n", "from step 60");
+}
+
+/// Two runs that end in the same model and the same curve: without a stop, and stopped again and again.
+fn same_end(name: &str, settings: &str, text: &str, stops: &[&str]) {
+    let p = Place::new(name);
+    let text = if text.is_empty() { p.text("text.txt") } else { text.to_string() };
+    let (a, b) = (p.text("a"), p.text("b"));
+    check(tl(&format!("train {text} -o {a} {settings}")), 0, "saved", "");
+    check(tl(&format!("train {text} -o {b} {settings} {}", stops[0])), 0, "saved", "");
+    for stop in &stops[1..] {
+        assert_ne!(bytes(&p.path("a/model.safetensors")), bytes(&p.path("b/model.safetensors")));
+        check(tl(&format!("train -o {b} --resume {stop}")), 0, "saved", "from step");
+    }
+    for file in ["model.safetensors", "loss.csv", "tokenizer.json"] {
+        assert!(bytes(&p.path("a").join(file)) == bytes(&p.path("b").join(file)), "{name}: {file} differs");
+    }
+    let last = |run: &str| {
+        let mut steps: Vec<PathBuf> = std::fs::read_dir(p.path(run).join("checkpoints")).unwrap().map(|e| e.unwrap().path()).collect();
+        steps.sort();
+        bytes(&steps.last().unwrap().join("optimizer.safetensors"))
+    };
+    assert!(last("a") == last("b"), "{name}: the optimizer differs");
+}
+
+#[test]
+fn a_resumed_run_is_the_run_that_never_stopped() {
+    let common = format!("{TINY} --steps 24 --eval-every 8");
+    same_end("plain", &common, "", &["--stop-after 12", ""]);
+    same_end(
+        "often",
+        &format!("{common} --accumulate 2 --attention-dropout 0"),
+        "",
+        &["--stop-after 5", "--stop-after 1", "--stop-after 2", "--stop-after 7", ""],
+    );
+    same_end("half", &format!("{common} --dtype bf16 --clip 0 --schedule constant"), "", &["--stop-after 3", ""]);
+    same_end("f16", &format!("{common} --dtype f16 --bias=false --val 0"), "", &["--stop-after 9", ""]);
+}
+
+#[test]
+fn kills_lose_nothing_that_was_acknowledged() {
+    let p = Place::new("kill");
+    let (text, a, b) = (p.text("text.txt"), p.text("a"), p.text("b"));
+    let settings = format!("{TINY} --steps 40 --save-every 1 --eval-every 7");
+    check(tl(&format!("train {text} -o {a} {settings}")), 0, "saved 40", "");
+    let (mut acknowledged, mut kills) = (0u64, 0);
+    let mut wait = 40u64;
+    loop {
+        let mut child = tl(&format!("train {text} -o {b} {settings} --resume")).spawn().unwrap();
+        wait = (wait * 5 + 37) % 260;
+        std::thread::sleep(Duration::from_millis(wait + 20));
+        let _ = child.kill();
+        let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+        let (stdout, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8_lossy(&stderr).to_string());
+        let last = stdout.lines().filter_map(|l| l.strip_prefix("saved ")?.parse().ok()).max();
+        acknowledged = acknowledged.max(last.unwrap_or(0));
+        let (step, _) = check(tl(&format!("ckpt verify {b}")), 0, "", "");
+        let step: u64 = step.trim().parse().unwrap();
+        assert!((acknowledged..=acknowledged + 1).contains(&step), "{step} can be resumed, {acknowledged} was acknowledged");
+        if status.success() {
+            break;
+        }
+        assert!(status.code().is_none(), "it failed by itself: {stderr}");
+        kills += 1;
+        assert!(kills < 400, "it gets nowhere: step {step}");
+    }
+    assert!(kills >= 3, "only {kills} kills");
+    for file in ["model.safetensors", "loss.csv"] {
+        assert!(bytes(&p.path("a").join(file)) == bytes(&p.path("b").join(file)), "{file} differs after {kills} kills");
+    }
+    let names: Vec<String> =
+        std::fs::read_dir(p.path("b/checkpoints")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(names.len() == 2 && names.iter().all(|n| n.starts_with("step-")), "leftovers: {names:?}");
+}
+
+#[test]
+fn damage_is_found_and_the_one_before_is_taken() {
+    let p = Place::new("damage");
+    let (text, run) = (p.text("text.txt"), p.text("run"));
+    check(tl(&format!("train {text} -o {run} {TINY} --steps 8 --save-every 4 --eval-every 4")), 0, "saved 8", "");
+    let broken = p.path("run/checkpoints/step-00000008/optimizer.safetensors");
+    let mut damaged = bytes(&broken);
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    std::fs::write(&broken, &damaged).unwrap();
+    check(tl(&format!("ckpt verify {run}")), 0, "4\n", "damaged: ");
+    check(tl(&format!("train -o {run} --resume")), 0, "saved 8\n", "left out");
+    check(tl(&format!("ckpt verify {run}")), 0, "8\n", "");
+    for step in ["4", "8"] {
+        std::fs::remove_file(p.path(&format!("run/checkpoints/step-0000000{step}/manifest.json"))).unwrap();
+    }
+    check(tl(&format!("ckpt verify {run}")), 1, "", "no checkpoint in it is whole");
+    check(tl(&format!("train -o {run} --resume")), 1, "", "no checkpoint in it is whole");
+    std::fs::create_dir(p.path("empty")).unwrap();
+    check(tl(&format!("ckpt verify {}", p.text("empty"))), 0, "0\n", "");
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_saves_and_ends() {
+    use std::io::{BufRead, BufReader};
+    let p = Place::new("ctrl-c");
+    let (text, a, b) = (p.text("text.txt"), p.text("a"), p.text("b"));
+    let settings = format!("{TINY} --steps 100000 --save-every 3 --eval-every 100000");
+    let mut child = tl(&format!("train {text} -o {b} {settings}")).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert_eq!(first, "saved 3");
+    // Another run in the same folder is refused while this one lives.
+    check(tl(&format!("train {text} -o {b} {settings} --resume")), 1, "", "another tl train");
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let last: u64 = lines.map(|l| l.unwrap()).last().unwrap_or(first).strip_prefix("saved ").unwrap().parse().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    check(tl(&format!("ckpt verify {b}")), 0, &format!("{last}\n"), "");
+    check(tl(&format!("train {text} -o {a} {settings} --stop-after {last}")), 0, "", "");
+    assert!(bytes(&p.path("a/model.safetensors")) == bytes(&p.path("b/model.safetensors")));
+}
+
+#[test]
+fn too_little_memory_means_smaller_parts() {
+    let p = Place::new("memory");
+    let text = p.text("text.txt");
+    let settings =
+        "--layers 2 --heads 2 --width 32 --context 64 --batch 32 --steps 12 --lr 3e-3 --warmup 2 --log-every 1 --eval-every 6 --json";
+    let (out, _) = check(tl(&format!("train {text} -o {} {settings}", p.text("a"))), 0, "", "");
+    let peak: u64 = out.split("\"peak_memory_bytes\":").nth(1).unwrap().split([',', '}']).next().unwrap().parse().unwrap();
+    let mut less = tl(&format!("train {text} -o {} {settings}", p.text("b")));
+    less.env("TL_MEM_LIMIT", (peak * 2 / 3).to_string());
+    check(less, 0, "", "out of memory: a batch is now computed in ");
+    let losses = |run: &str| -> Vec<f64> {
+        let csv = String::from_utf8(bytes(&p.path(run).join("loss.csv"))).unwrap();
+        csv.lines().skip(1).filter_map(|l| l.split(',').nth(2)?.parse().ok()).collect()
+    };
+    let (a, b) = (losses("a"), losses("b"));
+    assert_eq!((a.len(), b.len()), (12, 12));
+    // The same batches and the same sums, but for rounding.
+    for (x, y) in a.iter().zip(&b) {
+        assert!((x - y).abs() < 2e-3, "{a:?}\n{b:?}");
+    }
+    // A run that was given enough again goes on as it was.
+    let mut none = tl(&format!("train {text} -o {} {settings}", p.text("c")));
+    none.env("TL_MEM_LIMIT", (peak / 40).to_string());
+    check(none, 1, "", "out of memory");
+}
+
+#[test]
+fn folders_pairs_of_bytes_and_token_files() {
+    let p = Place::new("sources");
+    std::fs::create_dir_all(p.path("texts/more")).unwrap();
+    for (name, text) in
+        [("texts/b.txt", "second text "), ("texts/a.md", "first text "), ("texts/more/c.txt", "third text "), ("texts/.x.txt", "")]
+    {
+        std::fs::write(p.path(name), text.repeat(60)).unwrap();
+    }
+    std::fs::write(p.path("texts/more/skip.rs"), "not a text").unwrap();
+    let (texts, a, b) = (p.text("texts"), p.text("a"), p.text("b"));
+    let settings = format!("{TINY} --steps 6 --eval-every 3");
+    check(tl(&format!("train {texts} -o {a} {settings} --tokenizer bpe:270")), 0, "saved 6", "vocabulary of 270");
+    check(tl(&format!("generate -m {a} --raw first -n 4")), 0, "", "generated");
+    // The tokens of one run and its tokenizer are enough for another: the same model.
+    let (tokens, tokenizer) = (format!("{a}/tokens.bin"), format!("{a}/tokenizer.json"));
+    check(tl(&format!("train {tokens} -o {b} {settings} --tokenizer {tokenizer}")), 0, "saved 6", "vocabulary of 270");
+    assert!(bytes(&p.path("a/model.safetensors")) == bytes(&p.path("b/model.safetensors")));
+    check(tl(&format!("train {tokens} -o {} {settings}", p.text("c"))), 2, "", "wants --tokenizer FILE");
+    check(tl(&format!("train {texts} -o {} {settings} --tokenizer bpe:20", p.text("c"))), 1, "", "<|endoftext|> are the least");
+    let (text, d) = (p.text("text.txt"), p.text("d"));
+    check(tl(&format!("train {text} -o {d} {settings} --val-file {texts}/b.txt")), 0, "saved 6", "held-out loss");
+    // Settings from a file, flags over them.
+    std::fs::write(p.path("r.toml"), "layers = 1\nheads = 2\nwidth = 16\ncontext = 8\nbatch = 2\nsteps = 4\n").unwrap();
+    let (e, toml) = (p.text("e"), p.text("r.toml"));
+    check(tl(&format!("train {text} -o {e} --config {toml} --steps 5")), 0, "saved 5", "");
+    assert!(String::from_utf8(bytes(&p.path("e/train.toml"))).unwrap().contains("context = 8"));
+    std::fs::write(p.path("r.toml"), "layer = 1\n").unwrap();
+    check(tl(&format!("train {text} -o {} --config {toml}", p.text("f"))), 2, "", "layer");
+    std::fs::remove_dir_all(p.path("texts")).unwrap();
+    std::fs::create_dir(p.path("texts")).unwrap();
+    check(tl(&format!("train {texts} -o {}", p.text("f"))), 1, "", "has no .txt");
+}

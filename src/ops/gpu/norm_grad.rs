@@ -1,0 +1,37 @@
+//! The GPU form of the gradient of layer norm and RMS norm.
+
+use super::softmax::held;
+use super::team::{SUM, Team};
+use super::{decide, grid, indexable, unroll, words};
+use crate::plan::{AdapterInfo, Step, Wgsl, Word};
+
+/// Rows `[rows, cols]` and their results' gradients to the rows' gradients.
+pub fn norm_grad(rms: bool, eps: f32, weight: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let shape = &step.loads[0].shape;
+    let (rows, cols) = (shape[0], shape[1]);
+    if !indexable(&[shape.count()]) {
+        return None;
+    }
+    let vec = cols % 4 == 0;
+    let team = Team::for_rows(rows, cols.div_ceil(4), adapter);
+    // Two rows are held: half as much of each.
+    let held = match held(cols, &team) {
+        h if h <= 4 => h,
+        _ => 0,
+    };
+    let mut source = String::from(include_str!("../norm_grad.wgsl"));
+    source += &team.function("team_sum", SUM, adapter);
+    let load =
+        |form: &str| if weight { format!("load{form}_2(c)") } else { if form.is_empty() { "1.0".into() } else { "vec4<f32>(1.0)".into() } };
+    source += &if vec {
+        format!("fn gain4(c: u32) -> vec4<f32> {{ return {}; }}\n", load("4"))
+    } else {
+        format!("fn gain(c: u32) -> f32 {{ return {}; }}\n", load(""))
+    };
+    let consts = vec![("TEAM", team.size), ("HELD", held), ("RMS", rms as u32), ("VEC", vec as u32)];
+    let grid = grid(rows.div_ceil(team.rows() as usize))?;
+    let mut words = words(&[rows, cols, grid[0] as usize])?;
+    words.push(Word::F32(eps));
+    let source = decide(unroll(source, &[("HELD", held)]), &[("VEC", vec as u32)]);
+    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words, raw: vec![], turned: vec![] })
+}
