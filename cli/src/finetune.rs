@@ -10,6 +10,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tensorlogic::autograd::no_grad;
+use tensorlogic::eval::eval_stats;
 use tensorlogic::models::{self, Adapters, Model, Weights};
 use tensorlogic::nn::LoraConfig;
 use tensorlogic::optim::{AdamW, Optimizer, Schedule};
@@ -76,6 +77,9 @@ pub struct FinetuneArgs {
     /// Steps between saves; 0 saves at the end only
     #[arg(long, default_value_t = 0)]
     save_every: u64,
+    /// Say at the end how it was computed: plan cache, dispatches, submits
+    #[arg(long)]
+    stats: bool,
     #[command(flatten)]
     model: ModelArgs,
 }
@@ -147,6 +151,16 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
     let start = Instant::now();
     let (steps, last, tokens) = tuner.train(&examples, global)?;
     let seconds = start.elapsed().as_secs_f64();
+    let e = eval_stats(&device);
+    let stats = format!(
+        "plans: {} hits, {} misses · last step: {} nodes, {} dispatches, {:.0} µs to build and match · submits: {}",
+        e.hits,
+        e.misses,
+        e.nodes,
+        e.dispatches,
+        e.overhead.as_secs_f64() * 1e6,
+        device.submits()
+    );
     tuner.save()?;
     let after = tuner.score(&held_out)?;
     if let (Some(out), false) = (&args.merge, interrupt::requested()) {
@@ -170,6 +184,9 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
             "{steps} steps, loss {last:.4}{held_out}, {:.1} tok/s · peak memory {memory:.0} MiB",
             tokens as f64 / seconds
         ));
+    }
+    if args.stats && !global.quiet {
+        output::note(&stats);
     }
     if interrupt::requested() { Err(Failure::Interrupted) } else { Ok(()) }
 }

@@ -143,6 +143,11 @@ fn a_packed_model_learns_a_text_and_is_merged() {
         assert_eq!(gguf.tensor("token_embd.weight").unwrap().dtype().unwrap(), dtype);
         let say = |args: &[&str]| check(&[&["generate", "--raw", "the cat", "-n", "24", "-q"], args].concat(), 0, "", "");
         assert_eq!(say(&["-m", base, "--adapter", &adapter]), say(&["-m", &merged]));
+        // Packed again, it is a smaller model of about the same answers.
+        let small = file("small.gguf");
+        check(&["quantize", &merged, &small, "-t", "q8_0"], 0, &small, "bits each");
+        assert!((loss(&["-m", &small]) - adapted).abs() < 0.1, "{} {adapted}", loss(&["-m", &small]));
+        assert_eq!(Gguf::open(&small).unwrap().tensor(&format!("blk.0.{part}.weight")).unwrap().dtype().unwrap(), DType::Q8_0);
         // Merging later gives the same file; going on from the adapters begins where they are.
         let later = file("later.gguf");
         check(&["merge", "-m", base, "--adapter", &adapter, &later], 0, &later, "");
@@ -200,6 +205,9 @@ fn finetune_says_what_is_wrong() {
     };
     with(&["--targets", "nonsense"], 2, "known are all, q_proj");
     with(&["--rank", "0"], 2, "rank");
+    check(&["quantize", base, "-t", "q9"], 2, "", "OUT");
+    check(&["quantize", base, &file("q.gguf"), "-t", "q9"], 2, "", "want one of f32");
+    check(&["quantize", base, base], 2, "", "the model itself");
     with(&["--lr", "0"], 2, "--lr");
     with(&["-c", "1"], 2, "2 tokens");
     with(&["--merge", &file("folder")], 2, "ends in .gguf");
