@@ -90,6 +90,8 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
     }
     let recipe = settings.recipe()?;
     let device = Device::open(&args.device)?;
+    // Where small work is done must not depend on a measurement: two runs shall make the same bits.
+    device.set_adaptive(false);
     interrupt::install();
     let corpus = match &found {
         Some(_) => Corpus::open(&settings, &recipe, folder)?,
