@@ -13,8 +13,10 @@ use tensorlogic::autograd::no_grad;
 use tensorlogic::eval::eval_stats;
 use tensorlogic::models::{self, Adapters, Model, Weights};
 use tensorlogic::nn::LoraConfig;
+use tensorlogic::ops::loss::Reduction;
 use tensorlogic::optim::{AdamW, Optimizer, Schedule};
 use tensorlogic::text::{ChatTemplate, Message, Tokenizer};
+use tensorlogic::train::AdaptiveBatch;
 use tensorlogic::{DType, Device, Rng, Tensor};
 
 /// Train LoRA adapters on a model; its own weights stay as they are, packed where they are packed
@@ -359,6 +361,7 @@ impl Tuner<'_> {
         let schedule = Schedule::warmup_cosine(args.lr, args.lr / 10.0, args.steps / 20 + 1, args.steps);
         let rule = AdamW { weight_decay: 0.0, ..AdamW::default() };
         let mut optimizer = Optimizer::new(rule, self.adapters.named_parameters(), args.lr)?.max_grad_norm(1.0);
+        let (mut adaptive, modules) = (AdaptiveBatch::new(), self.adapters.modules());
         let progress = Progress::new(args.steps, global.quiet);
         self.adapters.train(true);
         let mut shuffle = args.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -381,13 +384,19 @@ impl Tuner<'_> {
                 }
                 chosen.extend(order.pop().map(|i| &examples[i]));
             }
-            let (x, y, _) = self.batch(&chosen)?;
+            let (x, y, count) = self.batch(&chosen)?;
             tokens += chosen.iter().map(|e| e.tokens.len() - 1).sum::<usize>();
             optimizer.set_lr(schedule.at(step));
-            optimizer.zero_grad()?;
-            let loss = models::loss(self.model, &x, &y)?;
-            loss.backward()?;
-            optimizer.step_with(&[&loss])?;
+            // The mean over the tokens of the whole batch, in however many parts it is computed.
+            let part = |b: &[Tensor]| {
+                let share = args.batch as f64 / (b[0].dims()[0] * count) as f64;
+                models::loss_with(self.model, &b[0], &b[1], Reduction::Sum)?.mul(share)
+            };
+            let parts = adaptive.parts();
+            let loss = adaptive.step(&modules, &mut optimizer, &[vec![x, y]], part)?;
+            if adaptive.parts() > parts && !global.quiet {
+                output::note(&format!("out of memory: batches are now computed in {} parts, with the same result", adaptive.parts()));
+            }
             // The loss of the step before is read while this one runs.
             if let Some(before) = pending.replace(loss) {
                 last = finite(before.item()?)?;

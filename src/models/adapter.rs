@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::io::{Gguf, GgufWriter, SafeTensors, save_folder, write_safetensors};
 use crate::models::{Model, Weights};
-use crate::nn::{Lora, LoraConfig, Module, Param};
+use crate::nn::{Lora, LoraConfig, Module, Param, Sequential};
 use crate::ops::random::Rng;
 use crate::tensor::Tensor;
 use serde_json::{Value as Json, json};
@@ -94,6 +94,11 @@ impl Adapters {
         let parts =
             |l: &Adapted| l.lora.own_parameters().into_iter().map(|(n, p)| (format!("{}.{n}", l.module), p.clone())).collect::<Vec<_>>();
         self.layers.iter().flat_map(parts).collect()
+    }
+
+    /// The adapters as one module after the other: the same ones, with their parameters and random streams.
+    pub fn modules(&self) -> Sequential {
+        self.layers.iter().fold(Sequential::new(), |s, l| s.push(l.lora.clone()))
     }
 
     /// How many numbers they hold.
