@@ -187,8 +187,9 @@ pub fn checkpoint(f: impl Fn(&[Tensor]) -> TensorResult<Tensor> + Send + Sync + 
     let at = Location::caller();
     let own: Vec<Tensor> = inputs.iter().map(|t| t.in_order()).collect::<TensorResult<_>>()?;
     let y = no_grad(|| f(&own))?;
-    let kept = own.clone();
-    let backward = move |g: &Tensor| -> TensorResult<Grads> {
+    let count = own.len();
+    let backward = move |inputs: &[Tensor], g: &Tensor| -> TensorResult<Grads> {
+        let kept = &inputs[..count];
         let create_graph = Mode::current().grad;
         let track = Mode { grad: true, at: Some(at) };
         // Aliases that wait for the gradient: what is computed from them is computed again, and not before it is needed.
@@ -367,11 +368,12 @@ impl Walk {
         let whole = |list: Grads| list.into_iter().map(|g| g.map(Part::Whole)).collect();
         if let Some(backward) = node.extra.as_ref().and_then(|e| e.backward.as_ref()) {
             let g = grads[0].as_ref().expect("a gradient has reached the node");
-            let mut list: Vec<Option<Part>> = whole(backward(g)?);
-            if matches!(node.kind, Kind::View(_)) {
-                // The first input of an alias is its value, which has no gradient here.
-                list.insert(0, None);
+            if !matches!(node.kind, Kind::View(_)) {
+                return Ok(whole(backward(inputs, g)?));
             }
+            // The first input of an alias is its value, which has no gradient here.
+            let mut list: Vec<Option<Part>> = whole(backward(&inputs[1..], g)?);
+            list.insert(0, None);
             return Ok(list);
         }
         match &node.kind {

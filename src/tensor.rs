@@ -64,7 +64,8 @@ pub struct Node {
 pub(crate) struct Extra {
     /// Where `backward` adds the gradient of this value.
     pub cell: Option<Arc<GradCell>>,
-    /// The gradients of the inputs after the first (`None` where there is none) for the gradient of the result.
+    /// The gradients of the inputs (of a view: after the first; `None` where there is none) for these inputs and the gradient of the result. It
+    /// holds none of them itself: what somebody outside of the graph holds may have to be stored.
     pub backward: Option<Backward>,
     /// Whether this view is another name of a value: views of it are seen by gradients as views of it, not of what it names.
     pub alias: bool,
@@ -72,8 +73,8 @@ pub(crate) struct Extra {
     pub parent: bool,
 }
 
-/// A derivative of a node's own: gradient of the result to gradients of the inputs.
-pub(crate) type Backward = Arc<dyn Fn(&Tensor) -> TensorResult<Vec<Option<Tensor>>> + Send + Sync>;
+/// A derivative of a node's own: inputs and gradient of the result to gradients of the inputs.
+pub(crate) type Backward = Arc<dyn Fn(&[Tensor], &Tensor) -> TensorResult<Vec<Option<Tensor>>> + Send + Sync>;
 
 /// Where `backward` collects the gradient of a value; shared by all versions of a parameter.
 #[derive(Default)]

@@ -584,7 +584,7 @@ impl Steps {
     }
 
     /// The memory of a value, where several values share an input's.
-    fn home(&self, buf: Buf) -> Buf {
+    pub fn home(&self, buf: Buf) -> Buf {
         match buf {
             Buf::Slot(v) => self.values[v as usize].bound.map_or(buf, Buf::Input),
             b => b,

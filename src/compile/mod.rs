@@ -1,7 +1,8 @@
-//! Graph in, plan out. The passes, in order: common subexpressions, users, fusion and emission of steps, siblings, memory.
+//! Graph in, plan out. The passes, in order: common subexpressions, users, fusion and emission of steps, siblings, order, memory.
 
 mod fuse;
 mod memory;
+mod order;
 mod views;
 
 use crate::error::{TensorError, TensorResult};
@@ -89,6 +90,8 @@ fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool) -> (fuse::Steps
     if fuse {
         steps.merge_siblings(buffers);
     }
+    let kept: Vec<bool> = steps.values.iter().map(|v| v.of.is_some_and(|(n, _)| graph.nodes[n as usize].keep)).collect();
+    steps.tighten(|v| kept[v]);
     (steps, inputs)
 }
 

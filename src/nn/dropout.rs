@@ -6,11 +6,12 @@ use crate::error::TensorResult;
 use crate::ops::random::Rng;
 use crate::tensor::Tensor;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// While training, sets each element to 0 with probability `p` and scales the rest by 1/(1 − p) (Srivastava et al., 2014).
 pub struct Dropout {
-    p: f64,
+    /// The bits of the probability.
+    p: AtomicU64,
     rng: Mutex<Rng>,
     training: AtomicBool,
 }
@@ -18,7 +19,7 @@ pub struct Dropout {
 impl Dropout {
     /// Dropout with a random stream of its own. Begins in training mode.
     pub fn new(p: f64, seed: u64) -> Dropout {
-        Dropout { p, rng: Mutex::new(Rng::new(seed)), training: AtomicBool::new(true) }
+        Dropout { p: AtomicU64::new(p.to_bits()), rng: Mutex::new(Rng::new(seed)), training: AtomicBool::new(true) }
     }
 
     /// Where the random stream stands, for checkpoints.
@@ -32,13 +33,17 @@ impl Dropout {
     }
 
     /// Sets the probability.
-    pub fn set_probability(&mut self, p: f64) {
-        self.p = p;
+    pub fn set_probability(&self, p: f64) {
+        self.p.store(p.to_bits(), Ordering::Relaxed);
+    }
+
+    fn probability(&self) -> f64 {
+        f64::from_bits(self.p.load(Ordering::Relaxed))
     }
 
     /// Whether anything is dropped now.
     pub fn is_active(&self) -> bool {
-        self.p > 0.0 && self.training.load(Ordering::Relaxed)
+        self.probability() > 0.0 && self.training.load(Ordering::Relaxed)
     }
 }
 
@@ -48,7 +53,8 @@ impl Module for Dropout {
             return Ok(x.clone());
         }
         let draw = self.rng.lock().unwrap_or_else(|e| e.into_inner()).uniform(x.dims(), DType::F32, x.device())?;
-        let scale = draw.ge(self.p)?.where_(1.0 / (1.0 - self.p).max(1e-12), 0.0)?;
+        let p = self.probability();
+        let scale = draw.ge(p)?.where_(1.0 / (1.0 - p).max(1e-12), 0.0)?;
         x.mul(&scale.cast(x.dtype())?)
     }
     fn on_mode(&self, training: bool) {

@@ -1,6 +1,7 @@
 //! Attention and a GPT-2 that can be trained; parameter names are those of Hugging Face's `gpt2`, but for weights, which are `[outputs, inputs]`.
 
-use super::{Dropout, Embedding, LayerNorm, Linear, Module};
+use super::{Dropout, Embedding, LayerNorm, Linear, Module, ModuleExt};
+use crate::autograd::checkpoint;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
@@ -8,6 +9,8 @@ use crate::ops::attention::AttentionOptions;
 use crate::ops::loss::NllOptions;
 use crate::ops::random::Rng;
 use crate::tensor::Tensor;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Causal or full self-attention with several heads (Vaswani et al., 2017) over `[B, T, width]`; one product makes queries, keys and values.
 pub struct MultiHeadAttention {
@@ -113,6 +116,24 @@ struct Block {
     drop: [Dropout; 2],
 }
 
+impl Block {
+    /// The result, of which the backward pass keeps the input alone and computes the rest again, with the same dropout.
+    fn checkpointed(self: &Arc<Block>, x: &Tensor) -> TensorResult<Tensor> {
+        let (block, before, again) = (self.clone(), self.random_state(), AtomicBool::new(false));
+        let run = move |x: &[Tensor]| {
+            if !again.swap(true, Ordering::Relaxed) {
+                return block.forward(&x[0]);
+            }
+            let now = block.random_state();
+            block.load_random_state(&before)?;
+            let y = block.forward(&x[0]);
+            block.load_random_state(&now)?;
+            y
+        };
+        checkpoint(run, &[x])
+    }
+}
+
 impl Module for Block {
     fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
         let x = x.add(&self.drop[0].forward(&self.attn.forward(&self.ln_1.forward(x)?)?)?)?;
@@ -139,8 +160,9 @@ pub struct Gpt {
     wte: Embedding,
     wpe: Embedding,
     drop: Dropout,
-    blocks: Vec<Block>,
+    blocks: Vec<Arc<Block>>,
     ln_f: LayerNorm,
+    checkpointing: bool,
 }
 
 impl Gpt {
@@ -161,22 +183,27 @@ impl Gpt {
         for _ in 0..c.layers {
             let mut attn = MultiHeadAttention::new(c.width, c.heads, true, c.bias, 0.02, proj, rng, device)?;
             attn.drop = drop();
-            blocks.push(Block {
+            blocks.push(Arc::new(Block {
                 ln_1: LayerNorm::new(c.width, c.bias, 1e-5, device)?,
                 attn,
                 ln_2: LayerNorm::new(c.width, c.bias, 1e-5, device)?,
                 c_fc: Linear::normal(c.width, 4 * c.width, c.bias, 0.02, rng, device)?,
                 c_proj: Linear::normal(4 * c.width, c.width, c.bias, proj, rng, device)?,
                 drop: [drop(), drop()],
-            });
+            }));
         }
-        Ok(Gpt { config, wte, wpe, drop: first, blocks, ln_f: LayerNorm::new(c.width, c.bias, 1e-5, device)? })
+        Ok(Gpt { config, wte, wpe, drop: first, blocks, ln_f: LayerNorm::new(c.width, c.bias, 1e-5, device)?, checkpointing: false })
     }
 
     /// Sets the probability of dropping attention weights while training, which begins as that of everything else. At 0 attention is one fused
     /// kernel also while training.
     pub fn set_attention_dropout(&mut self, p: f64) {
-        self.blocks.iter_mut().for_each(|b| b.attn.drop.set_probability(p));
+        self.blocks.iter().for_each(|b| b.attn.drop.set_probability(p));
+    }
+
+    /// Whether each block keeps its input alone for the backward pass and computes the rest again (Chen et al., 2016): less memory, more time.
+    pub fn set_checkpointing(&mut self, on: bool) {
+        self.checkpointing = on;
     }
 
     /// The loss of predicting `targets` `[B, T]` from `tokens` `[B, T]`: the mean negative log-probability, a scalar.
@@ -199,13 +226,13 @@ impl Module for Gpt {
         let positions = self.wpe.weight.get().narrow(0, 0, t)?;
         let mut x = self.drop.forward(&self.wte.forward(tokens)?.add(&positions)?)?;
         for b in &self.blocks {
-            x = b.forward(&x)?;
+            x = if self.checkpointing { b.checkpointed(&x)? } else { b.forward(&x)? };
         }
         self.ln_f.forward(&x)?.matmul(&self.wte.weight.get().t()?)
     }
     fn children(&self) -> Vec<(String, &dyn Module)> {
         let mut list: Vec<(String, &dyn Module)> = vec![("wte".into(), &self.wte), ("wpe".into(), &self.wpe), ("drop".into(), &self.drop)];
-        list.extend(self.blocks.iter().enumerate().map(|(i, b)| (format!("h.{i}"), b as &dyn Module)));
+        list.extend(self.blocks.iter().enumerate().map(|(i, b)| (format!("h.{i}"), &**b as &dyn Module)));
         list.push(("ln_f".into(), &self.ln_f));
         list
     }

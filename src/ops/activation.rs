@@ -2,10 +2,11 @@
 
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
-use crate::ops::Rhs;
+use crate::ops::{Lit, Rhs};
 use crate::scalar::{Binary, Unary};
-use crate::tensor::Tensor;
+use crate::tensor::{Extra, Mode, Tensor};
 use std::panic::Location;
+use std::sync::Arc;
 
 impl Tensor {
     /// `self` where it is positive, else `other`; what most activations are made of. NaN goes to `other`.
@@ -30,6 +31,21 @@ impl Tensor {
     fn hard_sigmoid_at(&self, at: At) -> TensorResult<Tensor> {
         let six = self.float_at(at)?.binary_at(Binary::Add, Rhs::Lit(3.0), at)?.clamp_at(Some(0.0), Some(6.0), at)?;
         six.binary_at(Binary::Div, Rhs::Float(6.0), at)
+    }
+
+    /// `f(self)`, of which gradients keep `self` alone: they compute `slope`, its derivative there, again.
+    fn remembering_input(
+        &self,
+        f: impl Fn(&Tensor) -> TensorResult<Tensor>,
+        slope: impl Fn(&Tensor) -> TensorResult<Tensor> + Send + Sync + 'static,
+        at: At,
+    ) -> TensorResult<Tensor> {
+        if !self.node.tracked || !Mode::current().grad {
+            return f(self);
+        }
+        let y = Mode { grad: false, ..Mode::current() }.run(|| f(self))?;
+        let backward = move |x: &[Tensor], g: &Tensor| Ok(vec![Some(g.mul(&slope(&x[0])?)?)]);
+        Ok(y.alias(std::slice::from_ref(self), Extra { backward: Some(Arc::new(backward)), ..Extra::default() }, at))
     }
 
     /// max(x, 0).
@@ -104,16 +120,30 @@ impl Tensor {
     #[track_caller]
     pub fn silu(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
-        self.binary_at(Binary::Mul, Rhs::Tensor(&self.unary_at(Unary::Sigmoid, at)?), at)
+        let f = |x: &Tensor| x.binary_at(Binary::Mul, Rhs::Tensor(&x.unary_at(Unary::Sigmoid, at)?), at);
+        // s + x·s·(1 − s)
+        let slope = |x: &Tensor| {
+            let s = x.sigmoid()?;
+            x.mul(&s.neg()?.add(Lit(1.0))?)?.add(Lit(1.0))?.mul(&s)
+        };
+        self.remembering_input(f, slope, at)
     }
 
     /// x · Φ(x) by the error function: PyTorch's `gelu` (Hendrycks and Gimpel, 2016).
     #[track_caller]
     pub fn gelu(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
-        let e = self.binary_at(Binary::Mul, Rhs::Lit(std::f64::consts::FRAC_1_SQRT_2), at)?.unary_at(Unary::Erf, at)?;
-        let half = e.binary_at(Binary::Add, Rhs::Lit(1.0), at)?.binary_at(Binary::Mul, Rhs::Lit(0.5), at)?;
-        self.binary_at(Binary::Mul, Rhs::Tensor(&half), at)
+        let normal = move |x: &Tensor| -> TensorResult<Tensor> {
+            let e = x.binary_at(Binary::Mul, Rhs::Lit(std::f64::consts::FRAC_1_SQRT_2), at)?.unary_at(Unary::Erf, at)?;
+            e.binary_at(Binary::Add, Rhs::Lit(1.0), at)?.binary_at(Binary::Mul, Rhs::Lit(0.5), at)
+        };
+        let f = |x: &Tensor| x.binary_at(Binary::Mul, Rhs::Tensor(&normal(x)?), at);
+        // Φ(x) + x·φ(x)
+        let slope = move |x: &Tensor| {
+            let density = x.mul(x)?.mul(Lit(-0.5))?.exp()?.mul(Lit(0.398_942_280_401_432_7))?;
+            normal(x)?.add(&x.mul(&density)?)
+        };
+        self.remembering_input(f, slope, at)
     }
 
     /// The tanh approximation of gelu, as GPT-2 and Gemma use it: `0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
@@ -122,13 +152,21 @@ impl Tensor {
         // 0.5·(1 + tanh(u)) = sigmoid(2u): one primitive less, and no cancellation for negative x.
         let at = Location::caller();
         let x = self.float_at(at)?;
-        let cube = x.binary_at(Binary::Mul, Rhs::Tensor(&x), at)?.binary_at(Binary::Mul, Rhs::Lit(0.044715), at)?.binary_at(
-            Binary::Add,
-            Rhs::Lit(1.0),
-            at,
-        )?;
-        let u2 = x.binary_at(Binary::Mul, Rhs::Tensor(&cube), at)?.binary_at(Binary::Mul, Rhs::Lit(2.0 * 0.797_884_560_802_865_4), at)?;
-        x.binary_at(Binary::Mul, Rhs::Tensor(&u2.unary_at(Unary::Sigmoid, at)?), at)
+        const TWICE: f64 = 2.0 * 0.797_884_560_802_865_4;
+        let bell = move |x: &Tensor| -> TensorResult<(Tensor, Tensor)> {
+            let square = x.binary_at(Binary::Mul, Rhs::Tensor(x), at)?;
+            let cube = square.binary_at(Binary::Mul, Rhs::Lit(0.044715), at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)?;
+            let u2 = x.binary_at(Binary::Mul, Rhs::Tensor(&cube), at)?.binary_at(Binary::Mul, Rhs::Lit(TWICE), at)?;
+            Ok((u2.unary_at(Unary::Sigmoid, at)?, square))
+        };
+        let f = |x: &Tensor| x.binary_at(Binary::Mul, Rhs::Tensor(&bell(x)?.0), at);
+        // s + x·s·(1 − s)·(2u)'
+        let slope = move |x: &Tensor| -> TensorResult<Tensor> {
+            let (s, square) = bell(x)?;
+            let inner = square.mul(Lit(3.0 * 0.044715 * TWICE))?.add(Lit(TWICE))?.mul(x)?;
+            inner.mul(&s.neg()?.add(Lit(1.0))?)?.add(Lit(1.0))?.mul(&s)
+        };
+        x.remembering_input(f, slope, at)
     }
 
     /// ln(1 + eˣ), without overflow.

@@ -106,6 +106,6 @@ impl Tensor {
             return Ok(copy);
         }
         let home = self.device().clone();
-        Ok(copy.result_of(std::slice::from_ref(self), std::sync::Arc::new(move |g| Ok(vec![Some(g.to_device(&home)?)])), at))
+        Ok(copy.result_of(std::slice::from_ref(self), std::sync::Arc::new(move |_, g| Ok(vec![Some(g.to_device(&home)?)])), at))
     }
 }

@@ -317,21 +317,27 @@ struct MatMul;
 /// Results of a product, and terms of a sum, from which on a GPU has enough to do without sharing the sums.
 const ENOUGH: (usize, usize) = (128 * 128 * 128, 512);
 
-/// The gradient `aᵀ·g` of the right side, `shape`. A weight's has few elements and sums over every row of the batch: on a GPU those rows
-/// are shared among several products, whose results are added.
-fn weight_gradient(a: &Tensor, g: &Tensor, shape: &Shape) -> TensorResult<Tensor> {
+/// The gradient `aᵀ·g` of the right side. A weight's has few elements and sums over every row of the batch: on a GPU those rows
+/// are shared among several products, whose results are added. Where the right side is a transpose, so is its gradient: then it lies as
+/// what was transposed does.
+fn weight_gradient(a: &Tensor, g: &Tensor, right: &Tensor) -> TensorResult<Tensor> {
+    let shape = right.shape();
+    let strides = right.layout().strides;
+    let turned = shape.rank() == 2 && a.rank() == 2 && strides[0] == 1 && strides[1] > 1;
+    let (l, r) = if turned { (g, a) } else { (a, g) };
+    let turn = |t: Tensor| if turned { t.t() } else { Ok(t) };
     if shape.rank() > 2 || a.device().is_cpu() || !a.dtype().is_float() {
-        return a.t()?.matmul(g)?.sum_to(shape);
+        return turn(l.t()?.matmul(r)?)?.sum_to(shape);
     }
-    let (k, n) = (shape[0], shape[1]);
-    let rows = a.numel() / k.max(1);
+    let (k, n) = if turned { (shape[1], shape[0]) } else { (shape[0], shape[1]) };
+    let rows = l.numel() / k.max(1);
     let mut parts = 1;
     while rows > 0 && rows.is_multiple_of(2 * parts) && 2 * parts * k * n <= ENOUGH.0 && rows / (2 * parts) >= ENOUGH.1 {
         parts *= 2;
     }
     let part = |t: &Tensor, size: usize| t.reshape(&[parts as isize, (rows / parts) as isize, size as isize]);
-    let products = part(a, k)?.transpose(1, 2)?.matmul(&part(g, n)?)?;
-    if parts == 1 { products.squeeze(0) } else { products.sum(&[0], false) }
+    let products = part(l, k)?.transpose(1, 2)?.matmul(&part(r, n)?)?;
+    turn(if parts == 1 { products.squeeze(0)? } else { products.sum(&[0], false)? })
 }
 
 impl Op for MatMul {
@@ -367,7 +373,7 @@ impl Op for MatMul {
         let run = || {
             let (g, a, b) = (v.grad(), &v.inputs[0], &v.inputs[1]);
             let left = if v.wants(0) { Some(g.matmul(&b.t()?)?.sum_to(a.shape())?) } else { None };
-            let right = if v.wants(1) { Some(weight_gradient(a, g, b.shape())?) } else { None };
+            let right = if v.wants(1) { Some(weight_gradient(a, g, b)?) } else { None };
             Ok(vec![left, right])
         };
         Some(run())
