@@ -3,8 +3,11 @@
 //! `cargo run --release --example char_gpt -- TEXT [--tiny] [--steps N] [--seed N] [--sample N]`; `--tiny` is a shape that a CPU trains in
 //! seconds. `TL_DEVICE=cpu` (or `gpu`, `vulkan`, `metal`) chooses the device. `tl train` does the same with checkpoints.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 use tensorlogic::autograd::no_grad;
+use tensorlogic::data::{DataLoader, LoaderOptions, Order, TokenFile, TokenWindows};
 use tensorlogic::models::Sampler;
 use tensorlogic::nn::{Gpt, GptConfig, Module, ModuleExt};
 use tensorlogic::optim::{AdamW, Optimizer, Schedule, decay_matrices};
@@ -44,7 +47,7 @@ impl Recipe {
 /// A text as numbers: each character's place among the characters that occur.
 struct Characters {
     known: Vec<char>,
-    ids: Vec<i32>,
+    ids: Vec<u32>,
 }
 
 impl Characters {
@@ -52,34 +55,26 @@ impl Characters {
         let mut known: Vec<char> = text.chars().collect();
         known.sort_unstable();
         known.dedup();
-        let ids = text.chars().map(|c| known.binary_search(&c).unwrap_or(0) as i32).collect();
+        let ids = text.chars().map(|c| known.binary_search(&c).unwrap_or(0) as u32).collect();
         Characters { known, ids }
     }
 }
 
-/// Random windows of a text and what follows each of their characters: `[B, T]` twice.
-fn batch(ids: &[i32], b: usize, t: usize, random: &mut u64, device: &Device) -> TensorResult<(Tensor, Tensor)> {
-    let (mut x, mut y) = (Vec::<i32>::with_capacity(b * t), Vec::<i32>::with_capacity(b * t));
-    for _ in 0..b {
-        *random ^= *random << 13;
-        *random ^= *random >> 7;
-        *random ^= *random << 17;
-        let start = (*random % (ids.len() - t) as u64) as usize;
-        x.extend(&ids[start..start + t]);
-        y.extend(&ids[start + 1..start + t + 1]);
-    }
-    Ok((Tensor::from_vec(x, &[b, t], device)?, Tensor::from_vec(y, &[b, t], device)?))
+/// Random windows of a part of a text, read ahead by a thread: each batch is `[B, T]` characters and `[B, T]` of what follows them.
+fn batches(ids: &[u32], range: Range<usize>, recipe: &Recipe, seed: u64, device: &Device) -> TensorResult<DataLoader> {
+    let windows = TokenWindows::new(Arc::new(TokenFile::from_tokens(ids)), range, recipe.model.context, 1)?;
+    DataLoader::new(windows, LoaderOptions { batch: recipe.batch, order: Order::Random, seed, ..Default::default() }, device)
 }
 
 /// The mean loss of a few batches.
-fn estimate(model: &Gpt, ids: &[i32], recipe: &Recipe, device: &Device) -> TensorResult<f64> {
+fn estimate(model: &Gpt, ids: &[u32], range: Range<usize>, recipe: &Recipe, device: &Device) -> TensorResult<f64> {
     model.eval();
-    let mut random = 99;
+    let mut loader = batches(ids, range, recipe, 99, device)?;
     let rounds = 8;
     let mut sum = 0.0;
     for _ in 0..rounds {
-        let (x, y) = batch(ids, recipe.batch, model.config.context, &mut random, device)?;
-        sum += no_grad(|| model.loss(&x, &y))?.item()?;
+        let [x, y] = &loader.next_batch()?[..] else { break };
+        sum += no_grad(|| model.loss(x, y))?.item()?;
     }
     model.train();
     Ok(sum / rounds as f64)
@@ -107,14 +102,10 @@ fn sample(model: &Gpt, text: &Characters, recipe: &Recipe, device: &Device) -> T
 pub fn run(text: &str, mut recipe: Recipe, device: &Device, mut log: impl FnMut(&str)) -> TensorResult<(f64, f64, String)> {
     let text = Characters::of(text);
     recipe.model.vocab = text.known.len();
-    let (train, val) = text.ids.split_at(text.ids.len() * 9 / 10);
+    let (all, cut) = (text.ids.len(), text.ids.len() * 9 / 10);
     let context = recipe.model.context;
-    if val.len() < 2 * context {
-        return Err(TensorError::Invalid(format!("{} characters are too few for a context of {context}", text.ids.len())));
-    }
     let mut rng = Rng::new(recipe.seed);
-    let mut model = Gpt::new(recipe.model, &mut rng, device)?;
-    model.set_attention_dropout(recipe.model.dropout);
+    let model = Gpt::new(recipe.model, &mut rng, device)?;
     log(&format!("{} characters of {} kinds, {} parameters", text.ids.len(), text.known.len(), model.parameter_count()));
 
     let rule = AdamW { betas: (0.9, 0.99), ..AdamW::default() };
@@ -122,14 +113,14 @@ pub fn run(text: &str, mut recipe: Recipe, device: &Device, mut log: impl FnMut(
     let mut optimizer = Optimizer::with_groups(rule, groups, recipe.lr)?.max_grad_norm(1.0);
     let schedule = Schedule::warmup_cosine(recipe.lr, recipe.lr / 10.0, recipe.warmup, recipe.steps);
 
-    let before = estimate(&model, val, &recipe, device)?;
-    let mut random = recipe.seed | 1;
+    let mut loader = batches(&text.ids, 0..cut, &recipe, recipe.seed, device)?;
+    let before = estimate(&model, &text.ids, cut..all, &recipe, device)?;
     let (start, every) = (Instant::now(), (recipe.steps / 20).max(1));
     for step in 0..recipe.steps {
-        let (x, y) = batch(train, recipe.batch, context, &mut random, device)?;
+        let [x, y] = &loader.next_batch()?[..] else { break };
         optimizer.set_lr(schedule.at(step));
         optimizer.zero_grad()?;
-        let loss = model.loss(&x, &y)?;
+        let loss = model.loss(x, y)?;
         loss.backward()?;
         optimizer.step()?;
         if (step + 1) % every == 0 {
@@ -139,7 +130,7 @@ pub fn run(text: &str, mut recipe: Recipe, device: &Device, mut log: impl FnMut(
             log(&format!("step {:>5}  loss {loss:.4}  {rate:.0} characters/s", step + 1));
         }
     }
-    let after = estimate(&model, val, &recipe, device)?;
+    let after = estimate(&model, &text.ids, cut..all, &recipe, device)?;
     log(&format!("validation loss {before:.4} before, {after:.4} after"));
     Ok((before, after, sample(&model, &text, &recipe, device)?))
 }

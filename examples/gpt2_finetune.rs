@@ -5,7 +5,9 @@
 //! instead, which takes less memory.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
+use tensorlogic::data::{DataLoader, LoaderOptions, TokenFile, TokenWindows};
 use tensorlogic::io::SafeTensors;
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
 use tensorlogic::optim::{AdamW, Optimizer, Schedule, decay_matrices};
@@ -37,34 +39,27 @@ pub fn from_pretrained(folder: &Path, device: &Device) -> TensorResult<Gpt> {
 
 /// Trains on a text as tokens; gives the loss of each step.
 pub fn run(model: &Gpt, tokens: &[u32], s: &Settings, device: &Device, mut log: impl FnMut(&str)) -> TensorResult<Vec<f64>> {
-    let (b, t) = (s.batch, s.context.min(model.config.context));
-    if tokens.len() <= t {
-        return Err(TensorError::Invalid(format!("{} tokens do not fill a window of {t} and one more", tokens.len())));
-    }
+    let t = s.context.min(model.config.context);
+    // Windows side by side, each once in a round, in another order each time.
+    let windows = TokenWindows::new(Arc::new(TokenFile::from_tokens(tokens)), 0..tokens.len(), t, t)?;
+    let mut loader = DataLoader::new(windows, LoaderOptions { batch: s.batch, seed: 1, ..Default::default() }, device)?;
     let groups = decay_matrices(model.named_parameters(), 0.01);
     let mut optimizer = Optimizer::with_groups(AdamW::default(), groups, s.lr)?.max_grad_norm(1.0);
     let schedule = Schedule::warmup_cosine(s.lr, 0.0, s.steps / 10, s.steps);
     model.train();
     let mut losses = Vec::new();
     let start = Instant::now();
-    let mut at = 0;
     for step in 0..s.steps {
-        let (mut x, mut y) = (Vec::new(), Vec::new());
-        for _ in 0..b {
-            x.extend(tokens[at..at + t].iter().map(|&i| i as i32));
-            y.extend(tokens[at + 1..at + t + 1].iter().map(|&i| i as i32));
-            // The next window begins where this one ends; at the end of the text the next round begins.
-            at = if at + 2 * t < tokens.len() { at + t } else { 0 };
-        }
-        let (x, y) = (Tensor::from_vec(x, &[b, t], device)?, Tensor::from_vec(y, &[b, t], device)?);
+        let [x, y] = &loader.next_batch()?[..] else { break };
         optimizer.set_lr(schedule.at(step));
         optimizer.zero_grad()?;
-        let loss = model.loss(&x, &y)?;
+        let loss = model.loss(x, y)?;
         loss.backward()?;
         optimizer.step()?;
         losses.push(loss);
         if (step + 1) % 10 == 0 || step + 1 == s.steps {
-            let (rate, now) = (((step + 1) as usize * b * t) as f64 / start.elapsed().as_secs_f64(), losses[losses.len() - 1].item()?);
+            let (rate, now) =
+                (((step + 1) as usize * s.batch * t) as f64 / start.elapsed().as_secs_f64(), losses[losses.len() - 1].item()?);
             log(&format!("step {:>4}  loss {now:.4}  {rate:.0} tokens/s", step + 1));
         }
     }

@@ -4,34 +4,20 @@
 //! `cargo run --release --example image_classifier`; `TL_DEVICE=cpu` (or `gpu`, `vulkan`, `metal`) chooses the device.
 
 use tensorlogic::autograd::no_grad;
+use tensorlogic::data::{DataLoader, Images, LoaderOptions, Order};
 use tensorlogic::nn::{Act, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ModuleExt, Sequential};
 use tensorlogic::ops::loss::NllOptions;
 use tensorlogic::optim::{AdamW, Optimizer, Schedule};
-use tensorlogic::{Device, Rng, Tensor, TensorResult};
+use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
 const SIDE: usize = 28;
 const CLASSES: usize = 10;
 /// Pictures of one step.
 const BATCH: usize = 32;
 
-/// The segments of each digit: top, upper left, upper right, middle, lower left, lower right, bottom.
-const SEGMENTS: [[bool; 7]; CLASSES] = {
-    const fn bits(b: u8) -> [bool; 7] {
-        [b & 64 != 0, b & 32 != 0, b & 16 != 0, b & 8 != 0, b & 4 != 0, b & 2 != 0, b & 1 != 0]
-    }
-    [
-        bits(0b1110111),
-        bits(0b0010010),
-        bits(0b1011101),
-        bits(0b1011011),
-        bits(0b0111010),
-        bits(0b1101011),
-        bits(0b1101111),
-        bits(0b1010010),
-        bits(0b1111111),
-        bits(0b1111011),
-    ]
-};
+/// The segments of each digit, a bit each: top, upper left, upper right, middle, lower left, lower right, bottom.
+const SEGMENTS: [u8; CLASSES] =
+    [0b1110111, 0b0010010, 0b1011101, 0b1011011, 0b0111010, 0b1101011, 0b1101111, 0b1010010, 0b1111111, 0b1111011];
 /// Each segment from corner to corner on a grid of 2 × 3 points, as (x, y).
 const LINES: [[(f32, f32); 2]; 7] = [
     [(0.0, 0.0), (1.0, 0.0)],
@@ -43,60 +29,39 @@ const LINES: [[(f32, f32); 2]; 7] = [
     [(0.0, 2.0), (1.0, 2.0)],
 ];
 
-/// Pictures `[N, 1, 28, 28]` and their digits `[N]`.
-pub struct Digits {
-    images: Vec<f32>,
-    labels: Vec<i32>,
-}
-
-impl Digits {
-    /// `count` pictures that depend on `seed` alone.
-    pub fn new(count: usize, seed: u64) -> Digits {
-        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        let mut random = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1 << 24) as f32
-        };
-        let (mut images, mut labels) = (Vec::with_capacity(count * SIDE * SIDE), Vec::with_capacity(count));
-        for n in 0..count {
-            let digit = n % CLASSES;
-            let (left, top) = (6.0 + 6.0 * random(), 3.0 + 4.0 * random());
-            let (width, height) = (7.0 + 3.0 * random(), 7.0 + 2.0 * random());
-            let (slant, thick, bright) = (0.3 * random() - 0.1, 0.7 + 0.9 * random(), 0.6 + 0.4 * random());
-            for py in 0..SIDE {
-                for px in 0..SIDE {
-                    // The pixel in the digit's own coordinates, and its distance in pixels from the nearest segment.
-                    let y = (py as f32 - top) / height;
-                    let x = (px as f32 - left - slant * (SIDE as f32 / 2.0 - py as f32)) / width;
-                    let distance = (0..7).filter(|&s| SEGMENTS[digit][s]).map(|s| {
-                        let [a, b] = LINES[s];
-                        let (dx, dy) = (x - x.clamp(a.0.min(b.0), a.0.max(b.0)), y - y.clamp(a.1, b.1));
-                        ((dx * width).powi(2) + (dy * height).powi(2)).sqrt()
-                    });
-                    let distance = distance.fold(f32::INFINITY, f32::min);
-                    let ink = bright * (1.0 + thick - distance).clamp(0.0, 1.0);
-                    images.push((ink + 0.5 * (random() - 0.5)).clamp(0.0, 1.0));
-                }
+/// `count` pictures `[1, 28, 28]` and their digits, which depend on `seed` alone.
+fn digits(count: usize, seed: u64) -> TensorResult<Images> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1 << 24) as f32
+    };
+    let (mut images, mut labels) = (Vec::with_capacity(count * SIDE * SIDE), Vec::with_capacity(count));
+    for n in 0..count {
+        let digit = n % CLASSES;
+        let (left, top) = (6.0 + 6.0 * random(), 3.0 + 4.0 * random());
+        let (width, height) = (7.0 + 3.0 * random(), 7.0 + 2.0 * random());
+        let (slant, thick, bright) = (0.3 * random() - 0.1, 0.7 + 0.9 * random(), 0.6 + 0.4 * random());
+        for py in 0..SIDE {
+            for px in 0..SIDE {
+                // The pixel in the digit's own coordinates, and its distance in pixels from the nearest segment.
+                let y = (py as f32 - top) / height;
+                let x = (px as f32 - left - slant * (SIDE as f32 / 2.0 - py as f32)) / width;
+                let distance = (0..7).filter(|&s| SEGMENTS[digit] >> (6 - s) & 1 == 1).map(|s| {
+                    let [a, b] = LINES[s];
+                    let (dx, dy) = (x - x.clamp(a.0.min(b.0), a.0.max(b.0)), y - y.clamp(a.1, b.1));
+                    ((dx * width).powi(2) + (dy * height).powi(2)).sqrt()
+                });
+                let distance = distance.fold(f32::INFINITY, f32::min);
+                let ink = bright * (1.0 + thick - distance).clamp(0.0, 1.0);
+                images.push((ink + 0.5 * (random() - 0.5)).clamp(0.0, 1.0));
             }
-            labels.push(digit as i32);
         }
-        Digits { images, labels }
+        labels.push(digit as i32);
     }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.labels.len()
-    }
-
-    /// The pictures and digits of these numbers.
-    pub fn batch(&self, numbers: &[usize], device: &Device) -> TensorResult<(Tensor, Tensor)> {
-        let size = SIDE * SIDE;
-        let images = numbers.iter().flat_map(|&n| self.images[n * size..(n + 1) * size].iter().copied()).collect();
-        let labels: Vec<i32> = numbers.iter().map(|&n| self.labels[n]).collect();
-        Ok((Tensor::from_vec::<f32>(images, &[numbers.len(), 1, SIDE, SIDE], device)?, Tensor::from_vec(labels, &[numbers.len()], device)?))
-    }
+    Images::new(images, [1, SIDE, SIDE], labels)
 }
 
 fn network(rng: &mut Rng, device: &Device) -> TensorResult<Sequential> {
@@ -113,50 +78,46 @@ fn network(rng: &mut Rng, device: &Device) -> TensorResult<Sequential> {
 }
 
 /// The share of pictures whose digit is found.
-fn accuracy(model: &Sequential, data: &Digits, device: &Device) -> TensorResult<f64> {
+fn accuracy(model: &Sequential, data: &mut DataLoader) -> TensorResult<f64> {
     model.eval();
-    let all: Vec<usize> = (0..data.len()).collect();
-    let mut right = 0.0;
-    for numbers in all.chunks(BATCH) {
-        let (images, labels) = data.batch(numbers, device)?;
-        let found = no_grad(|| model.forward(&images)?.argmax(-1)?.eq(&labels)?.cast(tensorlogic::DType::F32)?.sum_all())?;
+    let (mut right, mut all) = (0.0, 0);
+    for _ in 0..data.batches_per_epoch() {
+        let [images, labels] = &data.next_batch()?[..] else { break };
+        let found = no_grad(|| model.forward(images)?.argmax(-1)?.eq(labels)?.cast(DType::F32)?.sum_all())?;
         right += found.item()?;
+        all += labels.numel();
     }
     model.train();
-    Ok(right / data.len() as f64)
+    Ok(right / all as f64)
 }
 
 /// Trains on `count` pictures for `epochs` rounds; gives the share of 500 other pictures that is read right.
 pub fn run(device: &Device, count: usize, epochs: usize, mut log: impl FnMut(usize, f64, f64)) -> TensorResult<f64> {
-    let (train, test) = (Digits::new(count, 1), Digits::new(500, 2));
+    let options = LoaderOptions { batch: BATCH, order: Order::Shuffled, seed: 1, ..Default::default() };
+    let mut train = DataLoader::new(digits(count, 1)?, options, device)?;
+    let mut test = DataLoader::new(digits(500, 2)?, LoaderOptions { order: Order::Sequential, drop_last: false, ..options }, device)?;
     let mut rng = Rng::new(42);
     let model = network(&mut rng, device)?;
-    let steps = (count / BATCH * epochs) as u64;
+    let steps = train.batches_per_epoch() * epochs as u64;
     let schedule = Schedule::warmup_cosine(3e-3, 3e-4, steps / 20, steps);
     let mut optimizer = Optimizer::new(AdamW::default(), model.named_parameters(), 3e-3)?;
 
-    let mut order: Vec<usize> = (0..train.len()).collect();
-    let mut shuffle = 88172645463325252u64;
     let mut right = 0.0;
     for epoch in 1..=epochs {
-        for i in (1..order.len()).rev() {
-            shuffle ^= shuffle << 13;
-            shuffle ^= shuffle >> 7;
-            shuffle ^= shuffle << 17;
-            order.swap(i, (shuffle % (i as u64 + 1)) as usize);
-        }
-        let mut last = None;
-        for numbers in order.chunks_exact(BATCH) {
-            let (images, labels) = train.batch(numbers, device)?;
+        let mut last = f64::NAN;
+        for step in 1..=train.batches_per_epoch() {
+            let [images, labels] = &train.next_batch()?[..] else { break };
             optimizer.set_lr(schedule.at(optimizer.steps()));
             optimizer.zero_grad()?;
-            let loss = model.forward(&images)?.cross_entropy(&labels, &NllOptions::default())?;
+            let loss = model.forward(images)?.cross_entropy(labels, &NllOptions::default())?;
             loss.backward()?;
             optimizer.step()?;
-            last = Some(loss);
+            if step == train.batches_per_epoch() {
+                last = loss.item()?;
+            }
         }
-        right = accuracy(&model, &test, device)?;
-        log(epoch, last.map_or(Ok(f64::NAN), |l| l.item())?, right);
+        right = accuracy(&model, &mut test)?;
+        log(epoch, last, right);
     }
     Ok(right)
 }

@@ -51,6 +51,8 @@ mod pages {
     mod custom_kernels {}
     #[doc = include_str!("../docs/fine-tuning.md")]
     mod fine_tuning {}
+    #[doc = include_str!("../docs/training.md")]
+    mod training {}
     #[doc = include_str!("../docs/guide/1-fusion.md")]
     mod fusion {}
     #[doc = include_str!("../docs/guide/2-memory.md")]

@@ -271,3 +271,24 @@ fn files_are_pefts_and_damaged_ones_are_errors() {
     let mut m = load(&base, &device);
     assert!(Adapters::load(&folder, &mut *m).err().unwrap().to_string().contains("adapter_config.json"));
 }
+
+#[test]
+fn adapters_of_peft_give_what_transformers_computes() {
+    for device in devices() {
+        for name in ["gpt2-odd", "llama3-rope"] {
+            let folder = path("lora").join(name);
+            let mut model = load(&path("models").join(name), &device);
+            let expected = SafeTensors::open(folder.join("expected.safetensors")).unwrap();
+            let info = expected.tensor("input_ids").unwrap();
+            let ids: Vec<i32> = expected.bytes_of(info).as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b) as i32).collect();
+            let tokens = Tensor::from_vec(ids, &info.shape, &device).unwrap();
+            let values = expected.bytes_of(expected.tensor("logits").unwrap()).as_chunks::<8>().0;
+            let want: Vec<f32> = values.iter().map(|b| f64::from_le_bytes(*b) as f32).collect();
+            let plain = logits(&*model, &tokens);
+            let size = want.iter().fold(0f32, |m, v| m.max(v.abs()));
+            assert!(plain.iter().zip(&want).any(|(p, w)| (p - w).abs() > 0.1 * size), "{name}: the adapters change something");
+            Adapters::load(&folder, &mut *model).unwrap();
+            close(&format!("{name} on {}", device.name()), &logits(&*model, &tokens), &want, 1e-4);
+        }
+    }
+}

@@ -296,13 +296,12 @@ fn parts_of_a_batch_are_the_batch() {
 #[test]
 fn a_step_that_finds_no_memory_is_made_in_parts() {
     let _alone = alone();
-    let device = Device::cpu();
     let config = GptConfig { context: 64, width: 32, dropout: 0.0, ..CONFIG };
     let tokens: Vec<i32> = (0..32 * 64).map(|i| (i * i + 3) % 29).collect();
-    let run = |limit: Option<usize>| {
-        let model = Gpt::new(config, &mut Rng::new(2), &device).unwrap();
+    let run = |limit: Option<usize>, device: &Device| {
+        let model = Gpt::new(config, &mut Rng::new(2), device).unwrap();
         let mut o = Optimizer::new(AdamW::default(), model.named_parameters(), 1e-2).unwrap();
-        let batch = vec![Tensor::from_vec(tokens.clone(), &[32, 64], &device).unwrap(); 2];
+        let batch = vec![Tensor::from_vec(tokens.clone(), &[32, 64], device).unwrap(); 2];
         let (mut adaptive, mut losses) = (AdaptiveBatch::new(), Vec::new());
         let held = device.memory().in_use;
         device.set_memory_limit(limit.map(|l| held + l));
@@ -312,15 +311,37 @@ fn a_step_that_finds_no_memory_is_made_in_parts() {
         device.set_memory_limit(None);
         (losses, adaptive.parts())
     };
-    let (whole, parts) = run(None);
-    assert_eq!(parts, 1);
-    // A batch of 32 needs about 8 MB for what the backward pass reads.
-    let (less, parts) = run(Some(2 << 20));
-    assert!((4..=32).contains(&parts), "{parts} parts");
-    for (a, b) in whole.iter().zip(&less) {
-        let (a, b) = (a.as_ref().unwrap(), b.as_ref().unwrap());
-        assert!((a - b).abs() < 1e-3, "{a} {b}");
+    for device in devices() {
+        let (whole, parts) = run(None, &device);
+        assert_eq!(parts, 1);
+        // A batch of 32 needs about 8 MB for what the backward pass reads.
+        let (less, parts) = run(Some(2 << 20), &device);
+        assert!((4..=32).contains(&parts), "{parts} parts");
+        for (a, b) in whole.iter().zip(&less) {
+            let (a, b) = (a.as_ref().unwrap(), b.as_ref().unwrap());
+            assert!((a - b).abs() < 1e-3, "{a} {b}");
+        }
+        let (none, parts) = run(Some(1000), &device);
+        assert!(matches!(none[0], Err(TensorError::OutOfMemory { .. })) && parts == 32, "{none:?}");
     }
-    let (none, parts) = run(Some(1000));
-    assert!(matches!(none[0], Err(TensorError::OutOfMemory { .. })) && parts == 32);
+}
+
+#[test]
+fn a_thousand_steps_hold_no_more_memory_than_ten() {
+    let _alone = alone();
+    for device in devices() {
+        let mut run = Run::new(DType::F32, 5, &device);
+        let mut held = 0;
+        for step in 1..=1000 {
+            let loss = run.step();
+            if step % 100 == 0 {
+                assert!(loss.item().unwrap().is_finite());
+            }
+            drop(loss);
+            if step == 10 {
+                held = device.memory().in_use;
+            }
+        }
+        assert_eq!(device.memory().in_use, held, "on {}", device.name());
+    }
 }

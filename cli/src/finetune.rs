@@ -10,10 +10,13 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tensorlogic::autograd::no_grad;
+use tensorlogic::eval::eval_stats;
 use tensorlogic::models::{self, Adapters, Model, Weights};
 use tensorlogic::nn::LoraConfig;
+use tensorlogic::ops::loss::Reduction;
 use tensorlogic::optim::{AdamW, Optimizer, Schedule};
 use tensorlogic::text::{ChatTemplate, Message, Tokenizer};
+use tensorlogic::train::AdaptiveBatch;
 use tensorlogic::{DType, Device, Rng, Tensor};
 
 /// Train LoRA adapters on a model; its own weights stay as they are, packed where they are packed
@@ -76,6 +79,9 @@ pub struct FinetuneArgs {
     /// Steps between saves; 0 saves at the end only
     #[arg(long, default_value_t = 0)]
     save_every: u64,
+    /// Say at the end how it was computed: plan cache, dispatches, submits
+    #[arg(long)]
+    stats: bool,
     #[command(flatten)]
     model: ModelArgs,
 }
@@ -147,6 +153,16 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
     let start = Instant::now();
     let (steps, last, tokens) = tuner.train(&examples, global)?;
     let seconds = start.elapsed().as_secs_f64();
+    let e = eval_stats(&device);
+    let stats = format!(
+        "plans: {} hits, {} misses · last step: {} nodes, {} dispatches, {:.0} µs to build and match · submits: {}",
+        e.hits,
+        e.misses,
+        e.nodes,
+        e.dispatches,
+        e.overhead.as_secs_f64() * 1e6,
+        device.submits()
+    );
     tuner.save()?;
     let after = tuner.score(&held_out)?;
     if let (Some(out), false) = (&args.merge, interrupt::requested()) {
@@ -170,6 +186,9 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
             "{steps} steps, loss {last:.4}{held_out}, {:.1} tok/s · peak memory {memory:.0} MiB",
             tokens as f64 / seconds
         ));
+    }
+    if args.stats && !global.quiet {
+        output::note(&stats);
     }
     if interrupt::requested() { Err(Failure::Interrupted) } else { Ok(()) }
 }
@@ -342,6 +361,7 @@ impl Tuner<'_> {
         let schedule = Schedule::warmup_cosine(args.lr, args.lr / 10.0, args.steps / 20 + 1, args.steps);
         let rule = AdamW { weight_decay: 0.0, ..AdamW::default() };
         let mut optimizer = Optimizer::new(rule, self.adapters.named_parameters(), args.lr)?.max_grad_norm(1.0);
+        let (mut adaptive, modules) = (AdaptiveBatch::new(), self.adapters.modules());
         let progress = Progress::new(args.steps, global.quiet);
         self.adapters.train(true);
         let mut shuffle = args.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -364,13 +384,19 @@ impl Tuner<'_> {
                 }
                 chosen.extend(order.pop().map(|i| &examples[i]));
             }
-            let (x, y, _) = self.batch(&chosen)?;
+            let (x, y, count) = self.batch(&chosen)?;
             tokens += chosen.iter().map(|e| e.tokens.len() - 1).sum::<usize>();
             optimizer.set_lr(schedule.at(step));
-            optimizer.zero_grad()?;
-            let loss = models::loss(self.model, &x, &y)?;
-            loss.backward()?;
-            optimizer.step_with(&[&loss])?;
+            // The mean over the tokens of the whole batch, in however many parts it is computed.
+            let part = |b: &[Tensor]| {
+                let share = args.batch as f64 / (b[0].dims()[0] * count) as f64;
+                models::loss_with(self.model, &b[0], &b[1], Reduction::Sum)?.mul(share)
+            };
+            let parts = adaptive.parts();
+            let loss = adaptive.step(&modules, &mut optimizer, &[vec![x, y]], part)?;
+            if adaptive.parts() > parts && !global.quiet {
+                output::note(&format!("out of memory: batches are now computed in {} parts, with the same result", adaptive.parts()));
+            }
             // The loss of the step before is read while this one runs.
             if let Some(before) = pending.replace(loss) {
                 last = finite(before.item()?)?;

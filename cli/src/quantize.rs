@@ -24,7 +24,7 @@ pub struct QuantizeArgs {
     /// The GGUF file to write
     out: PathBuf,
     /// f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_K, q3_K, q4_K, q5_K or q6_K
-    #[arg(short, long = "type", default_value = "q8_0")]
+    #[arg(short = 't', long = "type", default_value = "q8_0")]
     dtype: String,
     /// Download the model without asking, if it is not here yet
     #[arg(short, long)]

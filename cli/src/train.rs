@@ -60,6 +60,9 @@ pub struct TrainArgs {
     settings: Settings,
 }
 
+/// The settings of a run, in its folder.
+const SETTINGS: &str = "train.toml";
+
 /// A step's loss on its way to the host.
 struct Pending {
     step: u64,
@@ -76,7 +79,7 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
     if let Some(file) = &args.config {
         settings = settings.over(&Settings::read(file)?)?;
     }
-    for f in &mut settings.files {
+    for f in settings.files.iter_mut().chain(&mut settings.val_file) {
         // The folder can be moved to, and the files still be found.
         *f = std::fs::canonicalize(&*f).map_err(|e| Failure::Error(format!("{}: {e}", f.display())))?;
     }
@@ -87,18 +90,23 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
     if let Some((_, saved)) = &found {
         settings = settings.over(&saved.settings)?;
         settings.may_continue(&saved.settings)?;
+    } else if args.resume && folder.join(SETTINGS).exists() {
+        // The run ended before its first checkpoint.
+        settings = settings.over(&Settings::read(&folder.join(SETTINGS))?)?;
     }
     let recipe = settings.recipe()?;
     let device = Device::open(&args.device)?;
-    interrupt::install();
+    // Where small work is done must not depend on a measurement: two runs shall make the same bits.
+    device.set_adaptive(false);
+    let toml = settings.to_toml()?;
+    tensorlogic::io::save::save(folder.join(SETTINGS), |out| std::io::Write::write_all(out, toml.as_bytes()))?;
     let corpus = match &found {
         Some(_) => Corpus::open(&settings, &recipe, folder)?,
         None => Corpus::prepare(&settings, &recipe, folder)?,
     };
-    let toml = settings.to_toml()?;
+    interrupt::install();
     let mut t = Trainer::new(recipe, settings, &corpus, folder, &device)?;
     t.prepare()?;
-    tensorlogic::io::save::save(folder.join("train.toml"), |out| std::io::Write::write_all(out, toml.as_bytes()))?;
     if let Some((step, _)) = &found {
         t.load(*step)?;
     }

@@ -143,6 +143,11 @@ fn a_packed_model_learns_a_text_and_is_merged() {
         assert_eq!(gguf.tensor("token_embd.weight").unwrap().dtype().unwrap(), dtype);
         let say = |args: &[&str]| check(&[&["generate", "--raw", "the cat", "-n", "24", "-q"], args].concat(), 0, "", "");
         assert_eq!(say(&["-m", base, "--adapter", &adapter]), say(&["-m", &merged]));
+        // Packed again, it is a smaller model of about the same answers.
+        let small = file("small.gguf");
+        check(&["quantize", &merged, &small, "-t", "q8_0"], 0, &small, "bits each");
+        assert!((loss(&["-m", &small]) - adapted).abs() < 0.1, "{} {adapted}", loss(&["-m", &small]));
+        assert_eq!(Gguf::open(&small).unwrap().tensor(&format!("blk.0.{part}.weight")).unwrap().dtype().unwrap(), DType::Q8_0);
         // Merging later gives the same file; going on from the adapters begins where they are.
         let later = file("later.gguf");
         check(&["merge", "-m", base, "--adapter", &adapter, &later], 0, &later, "");
@@ -186,6 +191,50 @@ fn conversations_are_learnt_and_prompts_masked() {
 }
 
 #[test]
+fn a_batch_that_does_not_fit_is_computed_in_parts() {
+    let folder = place("memory");
+    let base = model(&folder, "llama", DType::Q8_0);
+    let text = folder.join("text.txt");
+    std::fs::write(&text, TEXT.repeat(60)).unwrap();
+    let learn = |out: &str, limit: Option<u64>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tl"));
+        command.args([
+            "finetune",
+            text.to_str().unwrap(),
+            "-m",
+            base.to_str().unwrap(),
+            "-o",
+            folder.join(out).to_str().unwrap(),
+            "--json",
+        ]);
+        command.args(["-n", "8", "-b", "16", "-c", "64", "--lr", "5e-3", "--targets", "all", "--dropout", "0.1"]);
+        command.env("TL_DEVICE", "cpu").env("TL_OFFLINE", "1").env_remove("TL_MEM_LIMIT").stdin(Stdio::null());
+        if let Some(bytes) = limit {
+            command.env("TL_MEM_LIMIT", bytes.to_string());
+        }
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default(), stderr)
+    };
+    let (code, whole, stderr) = learn("whole", None);
+    assert_eq!(code, Some(0), "{stderr}");
+    let peak = whole["peak_memory_bytes"].as_u64().unwrap();
+    let (code, parts, stderr) = learn("parts", Some(peak / 2));
+    assert!(code == Some(0) && stderr.contains("batches are now computed in"), "{stderr}");
+    // What the limit does not count is small.
+    assert!(parts["peak_memory_bytes"].as_u64().unwrap() < peak * 6 / 10, "{parts} {peak}");
+    // Dropout draws other elements for a part than for the whole.
+    let after = |v: &Value| v["held_out_after"].as_f64().unwrap();
+    assert!(
+        (after(&whole) - after(&parts)).abs() < 0.1 && after(&parts) < 0.9 * parts["held_out_before"].as_f64().unwrap(),
+        "{whole} {parts}"
+    );
+    let (code, _, stderr) = learn("none", Some(peak / 100));
+    assert!(code == Some(1) && stderr.contains("TL_MEM_LIMIT") && !folder.join("none").exists(), "{stderr}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn finetune_says_what_is_wrong() {
     let folder = place("wrong");
     let base = model(&folder, "llama", DType::Q4_0);
@@ -200,6 +249,9 @@ fn finetune_says_what_is_wrong() {
     };
     with(&["--targets", "nonsense"], 2, "known are all, q_proj");
     with(&["--rank", "0"], 2, "rank");
+    check(&["quantize", base, "-t", "q9"], 2, "", "OUT");
+    check(&["quantize", base, &file("q.gguf"), "-t", "q9"], 2, "", "want one of f32");
+    check(&["quantize", base, base], 2, "", "the model itself");
     with(&["--lr", "0"], 2, "--lr");
     with(&["-c", "1"], 2, "2 tokens");
     with(&["--merge", &file("folder")], 2, "ends in .gguf");

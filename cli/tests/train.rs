@@ -39,6 +39,26 @@ fn tl(args: &str) -> Command {
     c
 }
 
+/// The same on the GPU that the tests have: `None` where there need not be one.
+fn tl_gpu(args: &str) -> Option<Command> {
+    if !std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") {
+        return None;
+    }
+    let mut c = if cfg!(target_os = "linux") {
+        let mut c = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/with-lavapipe.sh"));
+        c.arg(env!("CARGO_BIN_EXE_tl"));
+        c
+    } else {
+        Command::new(env!("CARGO_BIN_EXE_tl"))
+    };
+    c.args(args.split_whitespace())
+        .args(["--device", if cfg!(target_os = "linux") { "vulkan" } else { "gpu" }])
+        .env("TL_OFFLINE", "1")
+        .env_remove("TL_MEM_LIMIT");
+    c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Some(c)
+}
+
 /// Runs a command and compares the exit code and words of both streams.
 #[track_caller]
 fn check(mut command: Command, code: i32, out: &str, err: &str) -> (String, String) {
@@ -85,10 +105,14 @@ fn text_becomes_a_model_that_generates() {
     check(tl(&format!("train -o {run} --resume --width 32 --steps 70")), 2, "", "width was 16 and is 32");
     check(tl(&format!("train -o {}", p.text("other"))), 2, "", "no text to learn from");
     check(tl(&format!("train {} -o {}", p.text("none.txt"), p.text("other"))), 1, "", "none.txt");
-    check(tl(&format!("train {text} -o {} --context 4000", p.text("other"))), 1, "", "held-out text");
+    check(tl(&format!("train {text} -o {} --context 4000", p.text("other"))), 1, "", "wants more (--context, --val)");
     check(tl(&format!("train {text} -o {} --heads 3", p.text("other"))), 2, "", "3 heads do not divide");
     check(tl(&format!("train {text} -o {} --device nowhere", p.text("other"))), 1, "", "nowhere");
     check(tl(&format!("ckpt verify {}", p.text("nowhere"))), 1, "", "nowhere");
+    // A run that never came to a checkpoint knows its settings all the same.
+    std::fs::create_dir_all(p.path("early")).unwrap();
+    std::fs::copy(p.path("run/train.toml"), p.path("early/train.toml")).unwrap();
+    check(tl(&format!("train -o {} --resume --steps 4 --eval-every 0 --sample-every 0", p.text("early"))), 0, "saved 4\n", "held-out loss");
     // A finished run that is resumed has nothing to do, and can go on with more steps.
     check(tl(&format!("train -o {run} --resume")), 0, "", "from step 60");
     check(tl(&format!("train -o {run} --resume --steps 62")), 0, "saved 62\n", "from step 60");
@@ -134,14 +158,14 @@ fn a_resumed_run_is_the_run_that_never_stopped() {
 fn kills_lose_nothing_that_was_acknowledged() {
     let p = Place::new("kill");
     let (text, a, b) = (p.text("text.txt"), p.text("a"), p.text("b"));
-    let settings = format!("{TINY} --steps 40 --save-every 1 --eval-every 7");
-    check(tl(&format!("train {text} -o {a} {settings}")), 0, "saved 40", "");
+    let settings = format!("{TINY} --steps 60 --save-every 1 --eval-every 7");
+    check(tl(&format!("train {text} -o {a} {settings}")), 0, "saved 60", "");
+    std::fs::create_dir(p.path("b")).unwrap();
     let (mut acknowledged, mut kills) = (0u64, 0);
-    let mut wait = 40u64;
     loop {
         let mut child = tl(&format!("train {text} -o {b} {settings} --resume")).spawn().unwrap();
-        wait = (wait * 5 + 37) % 260;
-        std::thread::sleep(Duration::from_millis(wait + 20));
+        // Longer each time, so that a slow machine gets to the end as well.
+        std::thread::sleep(Duration::from_millis(15 + 12 * kills));
         let _ = child.kill();
         let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
         let (stdout, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8_lossy(&stderr).to_string());
@@ -150,6 +174,8 @@ fn kills_lose_nothing_that_was_acknowledged() {
         let (step, _) = check(tl(&format!("ckpt verify {b}")), 0, "", "");
         let step: u64 = step.trim().parse().unwrap();
         assert!((acknowledged..=acknowledged + 1).contains(&step), "{step} can be resumed, {acknowledged} was acknowledged");
+        // What can be resumed from is known from now on, whether the kill came before its `saved` or after.
+        acknowledged = step;
         if status.success() {
             break;
         }
@@ -268,4 +294,58 @@ fn folders_pairs_of_bytes_and_token_files() {
     std::fs::remove_dir_all(p.path("texts")).unwrap();
     std::fs::create_dir(p.path("texts")).unwrap();
     check(tl(&format!("train {texts} -o {}", p.text("f"))), 1, "", "has no .txt");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_write_that_fails_is_one_line_and_loses_nothing() {
+    let p = Place::new("full");
+    let (text, run) = (p.text("text.txt"), p.text("run"));
+    check(tl(&format!("train {text} -o {run} {TINY} --steps 9 --stop-after 4 --eval-every 3")), 0, "saved 4", "");
+    let before = bytes(&p.path("run/model.safetensors"));
+    // Files of more than a few KiB cannot be written: neither the model nor what the optimizer remembers.
+    let mut full = Command::new("sh");
+    let command = format!("trap '' XFSZ; ulimit -f 8; exec {} train -o {run} --resume", env!("CARGO_BIN_EXE_tl"));
+    full.args(["-c", &command]).env("TL_DEVICE", "cpu").env("TL_OFFLINE", "1").stdin(Stdio::null());
+    let (out, err) = check(full, 1, "", "model.safetensors");
+    assert!(out.is_empty() && err.lines().last().unwrap().starts_with("tl: "), "{out}{err}");
+    check(tl(&format!("ckpt verify {run}")), 0, "4\n", "");
+    assert!(bytes(&p.path("run/model.safetensors")) == before);
+    let names = || -> Vec<String> {
+        std::fs::read_dir(p.path("run/checkpoints")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    assert!(names().iter().all(|n| n.starts_with("step-")), "{:?}", names());
+    check(tl(&format!("train -o {run} --resume")), 0, "saved 9", "");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bits_and_another_others() {
+    let p = Place::new("seed");
+    let text = p.text("text.txt");
+    for (run, seed) in [("a", 3), ("b", 3), ("c", 4)] {
+        check(tl(&format!("train {text} -o {} {TINY} --steps 10 --eval-every 5 --seed {seed}", p.text(run))), 0, "saved 10", "");
+    }
+    let model = |run: &str| bytes(&p.path(run).join("model.safetensors"));
+    assert!(model("a") == model("b") && model("a") != model("c"));
+}
+
+#[test]
+fn a_gpu_resumes_bit_for_bit_as_well() {
+    let p = Place::new("gpu");
+    let (text, a, b) = (p.text("text.txt"), p.text("a"), p.text("b"));
+    let settings = format!("{TINY} --steps 12 --eval-every 4 --dtype f16");
+    let Some(whole) = tl_gpu(&format!("train {text} -o {a} {settings}")) else { return };
+    check(whole, 0, "saved 12", "held-out loss");
+    for arguments in [
+        format!("train {text} -o {b} {settings} --stop-after 3"),
+        format!("train -o {b} --resume --stop-after 2"),
+        format!("train -o {b} --resume"),
+    ] {
+        check(tl_gpu(&arguments).unwrap(), 0, "saved", "");
+    }
+    for file in ["model.safetensors", "loss.csv"] {
+        assert!(bytes(&p.path("a").join(file)) == bytes(&p.path("b").join(file)), "{file} differs");
+    }
+    // What a GPU began a CPU can go on with, if not to the same bits.
+    check(tl(&format!("train -o {b} --resume --steps 14")), 0, "saved 14", "from step 12");
 }

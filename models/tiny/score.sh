@@ -20,7 +20,7 @@ for i in $(seq 1 $count); do
     "$tl" generate -m "$model" --raw --quiet --temp 0.8 --seed "$i" -n $length -p $'\n' | head -c $length > "$folder/sample-$i.txt"
     tail -c +$((start + (i - 1) * step)) "$input" | { read -r _; head -c $length; } > "$folder/held-out-$i.txt" || true
 done
-nats() { "$tl" perplexity -m "$judge" --json -f "$@" | sed -n 's/.*"mean_nll":\([-0-9.e]*\).*/\1/p'; }
+nats() { "$tl" perplexity -m "$judge" --quiet --json -f "$@" | sed -n 's/.*"mean_nll":\([-0-9.e]*\).*/\1/p'; }
 samples=$(nats "$folder"/sample-*.txt)
 held_out=$(nats "$folder"/held-out-*.txt)
 awk -v s="$samples" -v h="$held_out" 'BEGIN { printf "samples %.4f, held out %.4f, difference %.4f nats a token\n", s, h, s - h }'

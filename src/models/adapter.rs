@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::io::{Gguf, GgufWriter, SafeTensors, save_folder, write_safetensors};
 use crate::models::{Model, Weights};
-use crate::nn::{Lora, LoraConfig, Module, Param};
+use crate::nn::{Lora, LoraConfig, Module, Param, Sequential};
 use crate::ops::random::Rng;
 use crate::tensor::Tensor;
 use serde_json::{Value as Json, json};
@@ -96,6 +96,11 @@ impl Adapters {
         self.layers.iter().flat_map(parts).collect()
     }
 
+    /// The adapters as one module after the other: the same ones, with their parameters and random streams.
+    pub fn modules(&self) -> Sequential {
+        self.layers.iter().fold(Sequential::new(), |s, l| s.push(l.lora.clone()))
+    }
+
     /// How many numbers they hold.
     pub fn parameter_count(&self) -> usize {
         self.named_parameters().iter().map(|(_, p)| p.get().numel()).sum()
@@ -180,7 +185,20 @@ impl Adapters {
         if json["peft_type"].as_str() != Some("LORA") {
             return Err(bad(format!("peft_type is {}; only LORA is known", json["peft_type"])));
         }
-        if let Some(key) = ["use_dora", "alpha_pattern", "modules_to_save", "bias"].into_iter().find(|k| filled(k)) {
+        let others = [
+            "use_dora",
+            "alpha_pattern",
+            "modules_to_save",
+            "bias",
+            "lora_bias",
+            "use_qalora",
+            "use_bdlora",
+            "layer_replication",
+            "target_parameters",
+            "trainable_token_indices",
+            "alora_invocation_tokens",
+        ];
+        if let Some(key) = others.into_iter().find(|k| filled(k)) {
             return Err(bad(format!("`{key}` is {}, which is not supported", json[key])));
         }
         let rank = json["r"].as_u64().ok_or_else(|| bad("no number `r`".into()))? as usize;

@@ -20,6 +20,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::nn::{Lora, Module};
+use crate::ops::loss::{NllOptions, Reduction};
 use crate::tensor::Tensor;
 
 /// A decoder-only transformer.
@@ -60,9 +61,17 @@ impl<'a> Layer<'a> {
 /// # Errors
 /// When the shapes differ, or those of the model.
 pub fn loss(model: &dyn Model, tokens: &Tensor, targets: &Tensor) -> TensorResult<Tensor> {
+    loss_with(model, tokens, targets, Reduction::Mean)
+}
+
+/// As [`loss`]: the sum, or each target's loss.
+///
+/// # Errors
+/// As for [`loss`].
+pub fn loss_with(model: &dyn Model, tokens: &Tensor, targets: &Tensor, reduction: Reduction) -> TensorResult<Tensor> {
     let logits = model.logits(&model.hidden(tokens, &mut KvCache::none())?)?;
     let vocab = *logits.dims().last().unwrap_or(&0) as isize;
-    let options = crate::ops::loss::NllOptions { ignore_index: -1, ..Default::default() };
+    let options = NllOptions { ignore_index: -1, reduction, ..Default::default() };
     logits.reshape(&[-1, vocab])?.cross_entropy(&targets.flatten(0, -1)?, &options)
 }
 

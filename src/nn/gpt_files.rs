@@ -7,6 +7,7 @@ use crate::io::SafeTensors;
 use crate::tensor::Tensor;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Layers whose weights are `[inputs, outputs]` in the files.
 const TURNED: [&str; 4] = ["attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"];
@@ -58,8 +59,8 @@ impl GptConfig {
         let Some(first) = own.values().next() else { return Err(TensorError::Invalid("a model without weights".into())) };
         let (device, d) = (first.device(), self.width);
         let mut zeros = |name: String, n: usize| -> TensorResult<()> {
-            if !out.contains_key(&name) {
-                out.insert(name, Tensor::zeros(&[n], DType::F32, device)?);
+            if let Entry::Vacant(place) = out.entry(name) {
+                place.insert(Tensor::zeros(&[n], DType::F32, device)?);
             }
             Ok(())
         };

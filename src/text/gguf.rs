@@ -27,7 +27,7 @@ pub fn write(folder: &Path, vocab: usize, w: &mut GgufWriter) -> TensorResult<()
     let (model, pre) = (&json["model"], &json["pre_tokenizer"]);
     let unknown = |what: &str| TensorError::Unsupported(format!("{}: {what} in a GGUF file", path.display()));
     let merges = model["merges"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if !model["type"].as_str().is_none_or(|t| t == "BPE") || merges.is_empty() && model["vocab"].is_array() {
+    if model["type"].as_str().is_some_and(|t| t != "BPE") || merges.is_empty() && model["vocab"].is_array() {
         return Err(unknown(&format!("a tokenizer of type {}", model["type"])));
     }
     let mut kinds: Vec<i32> = (0..vocab).map(|id| if tokenizer.token(id as u32).is_some() { NORMAL } else { UNUSED }).collect();

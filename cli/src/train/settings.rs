@@ -88,13 +88,13 @@ pub struct Settings {
     /// What the model computes in; weights are kept in f32 [default: f32]
     #[arg(long, value_name = "f32|f16|bf16", help_heading = "Training")]
     pub dtype: Option<String>,
-    /// Steps between evaluations on held-out text [default: 250]
+    /// Steps between evaluations on held-out text; 0 for one at the end [default: 250]
     #[arg(long, help_heading = "Reports")]
     pub eval_every: Option<u64>,
     /// Batches of an evaluation at most, spread over the held-out text; 0 for all of it [default: 200]
     #[arg(long, help_heading = "Reports")]
     pub eval_batches: Option<usize>,
-    /// Steps between checkpoints [default: --eval-every]
+    /// Steps between checkpoints; 0 for one at the end [default: --eval-every]
     #[arg(long, help_heading = "Reports")]
     pub save_every: Option<u64>,
     /// Checkpoints that stay [default: 2]
@@ -236,7 +236,7 @@ impl Settings {
             "bf16" => DType::BF16,
             other => return wrong("dtype", format!("{other}: want f32, f16 or bf16")),
         };
-        let eval_every = self.eval_every.unwrap_or(250).max(1);
+        let eval_every = self.eval_every.unwrap_or(250);
         Ok(Recipe {
             tokenizer: self.tokenizer.clone().unwrap_or_else(|| "char".into()),
             val: if self.val_file.is_some() { 0.0 } else { self.val.unwrap_or(0.1) },
@@ -253,7 +253,7 @@ impl Settings {
             dtype,
             eval_every,
             eval_batches: self.eval_batches.unwrap_or(200),
-            save_every: self.save_every.unwrap_or(eval_every).max(1),
+            save_every: self.save_every.unwrap_or(eval_every),
             keep: self.keep.unwrap_or(2),
             log_every: self.log_every.unwrap_or(10).max(1),
             sample_every: self.sample_every.unwrap_or(0),

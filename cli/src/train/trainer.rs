@@ -169,7 +169,7 @@ impl Trainer {
     /// Takes note of an evaluation; says whether it is the best.
     pub fn note_evaluation(&mut self, loss: f64) -> bool {
         self.curve.evaluated(self.progress.step, loss);
-        let better = self.progress.best.is_none_or(|(best, _)| loss < best);
+        let better = loss.is_finite() && self.progress.best.is_none_or(|(best, _)| loss < best);
         if better {
             self.progress.best = Some((loss, self.progress.step));
         }
@@ -239,8 +239,9 @@ impl Trainer {
         self.progress.settings = settings;
         let csv = std::fs::read_to_string(folder.join("loss.csv")).map_err(|e| Failure::Error(format!("{}: {e}", folder.display())))?;
         self.curve = Curve::parse(&csv).map_err(|e| Failure::Error(format!("{}/loss.csv: {e}", folder.display())))?;
-        // The process may have ended between the checkpoint and this.
-        self.publish()
+        // The process may have ended between the checkpoint and these.
+        self.publish()?;
+        self.draw()
     }
 }
 
