@@ -2,7 +2,8 @@
 //! the time of each kernel, and PyTorch beside it.
 //!
 //! `cargo bench --bench training -- [--peer PYTHON] [--rounds N] [--batch N] [--checkpoint] [--kernels] [--explain]`. The device is
-//! `TL_DEVICE`'s, else a GPU where there is one. With `--peer` the two take turns, and the ratio is that of their medians.
+//! `TL_DEVICE`'s, else a GPU where there is one. With `--peer` the two take turns, and the ratio is that of their medians. With `--checkpoint`
+//! a second model computes its blocks again in the backward pass, in turn with the first.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -64,9 +65,10 @@ struct Training {
 }
 
 impl Training {
-    fn new(batch: usize, device: &Device) -> Result<Training> {
+    fn new(batch: usize, checkpointing: bool, device: &Device) -> Result<Training> {
         let mut rng = Rng::new(1);
-        let model = Gpt::new(CONFIG, &mut rng, device)?;
+        let mut model = Gpt::new(CONFIG, &mut rng, device)?;
+        model.set_checkpointing(checkpointing);
         let rule = AdamW { betas: (0.9, 0.99), ..AdamW::default() };
         let optimizer = Optimizer::with_groups(rule, decay_matrices(model.named_parameters(), 0.1), 1e-3)?.max_grad_norm(1.0);
         Ok(Training { model, optimizer, rng, batch, device: device.clone() })
@@ -109,7 +111,7 @@ fn run() -> Result<()> {
     let args = args()?;
     let device = Device::auto()?;
     println!("{}", Environment::of(&device).line());
-    let mut t = Training::new(args.batch, &device)?;
+    let mut t = Training::new(args.batch, false, &device)?;
     let tokens = (args.batch * CONFIG.context) as f64;
     if args.explain {
         let loss = t.loss()?;
@@ -126,30 +128,56 @@ fn run() -> Result<()> {
         let mut limits = Limits::new(&device, Options::quick());
         println!("{}", profile.with_limits(limits.copy_bandwidth()?, limits.operations()?));
     }
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let mut again = if args.checkpoint { Some(Training::new(args.batch, true, &device)?) } else { None };
+    if let Some(t) = &mut again {
+        t.seconds(2)?;
+    }
+    let (mut ours, mut theirs, mut checkpointed) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut peak, mut peak_checkpointed) = (0, 0);
     for _ in 0..args.rounds {
         ours.extend(t.seconds(4)?);
+        peak = taken(&device, &mut t)?;
+        if let Some(t) = &mut again {
+            checkpointed.extend(t.seconds(4)?);
+            peak_checkpointed = taken(&device, t)?;
+        }
         if let Some(python) = &args.peer {
             theirs.push(peer(python)?);
         }
     }
-    let memory = device.memory();
     let seconds = median(ours.clone());
-    let least = ours.iter().copied().fold(f64::INFINITY, f64::min);
-    println!(
-        "{:.1} ms a step (least {:.1}, {} steps), {:.0} tokens/s; peak memory {:.1} MiB",
-        seconds * 1e3,
-        least * 1e3,
-        ours.len(),
-        tokens / seconds,
-        memory.peak as f64 / f64::from(1 << 20)
-    );
+    report("a step", &ours, tokens, peak);
+    if again.is_some() {
+        report("with checkpointed blocks", &checkpointed, tokens, peak_checkpointed);
+    }
     for mode in theirs.first().into_iter().flatten() {
         let all: Vec<f64> = theirs.iter().flatten().filter(|l| l.0 == mode.0).map(|l| l.1).collect();
         let other = median(all);
-        println!("{}: {:.1} ms a step, {:.0} tokens/s; ratio {:.2}", mode.0, other * 1e3, tokens / other, other / seconds);
+        println!("{}: {:.1} ms, {:.0} tokens/s; ratio {:.2}", mode.0, other * 1e3, tokens / other, other / seconds);
     }
     Ok(())
+}
+
+fn report(what: &str, seconds: &[f64], tokens: f64, peak: usize) {
+    let middle = median(seconds.to_vec());
+    let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+    println!(
+        "{what}: {:.1} ms (least {:.1}, {} steps), {:.0} tokens/s, {:.1} MiB besides parameters and their states",
+        middle * 1e3,
+        least * 1e3,
+        seconds.len(),
+        tokens / middle,
+        peak as f64 / f64::from(1 << 20)
+    );
+}
+
+/// Bytes that a step takes for itself.
+fn taken(device: &Device, t: &mut Training) -> Result<usize> {
+    device.synchronize()?;
+    let before = device.memory().in_use;
+    device.reset_peak_memory();
+    t.step()?;
+    Ok(device.memory().peak.saturating_sub(before))
 }
 
 /// The peer's name and seconds a step, for each of its modes.

@@ -377,9 +377,14 @@ fn casts() {
 fn attention_and_rope() {
     for device in devices() {
         for &dtype in dtypes(&device).iter().filter(|d| d.is_float()) {
-            for (heads, kv_heads, queries, keys, causal) in
-                [(4, 2, 3, 5, true), (2, 2, 1, 7, false), (3, 1, 4, 4, true), (1, 1, 9, 33, true)]
-            {
+            for (heads, kv_heads, queries, keys, causal) in [
+                (4, 2, 3, 5, true),
+                (2, 2, 1, 7, false),
+                (3, 1, 4, 4, true),
+                (1, 1, 9, 33, true),
+                (4, 2, 70, 77, true),
+                (2, 1, 33, 40, false),
+            ] {
                 let (dim, out) = (8, 8);
                 let q = Data::new(Layout::Transposed, dtype, &[2, heads, queries, dim], (-2.0, 2.0), 1, &device);
                 let k = Data::new(Layout::Stepped, dtype, &[2, kv_heads, keys, dim], (-2.0, 2.0), 2, &device);

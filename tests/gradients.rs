@@ -117,6 +117,51 @@ fn one_plan_gives_what_many_give() {
     }
 }
 
+/// Gradients in f16 and bf16 of what has gradients by hand, against those in f32 of the same numbers.
+#[test]
+fn half_precision_gradients() {
+    type Op = fn(&[Tensor]) -> TensorResult<Tensor>;
+    let ops: [(&str, &[&[usize]], Op); 5] = [
+        ("attention", &[&[2, 4, 40, 16], &[2, 2, 40, 16], &[2, 2, 40, 16]], |x| x[0].attention(&x[1], &x[2], None, &Default::default())),
+        ("layer_norm", &[&[70, 36], &[36], &[36]], |x| x[0].layer_norm(Some(&x[1]), Some(&x[2]), 1e-5)),
+        ("rms_norm", &[&[70, 33], &[33]], |x| x[0].rms_norm(Some(&x[1]), 1e-5)),
+        ("cross_entropy", &[&[9, 70]], |x| {
+            x[0].cross_entropy(&indices(&[0, 69, 3, 4, 5, -100, 7, 8, 9], &[9], &x[0]), &NllOptions::default())?.mul(9.0)
+        }),
+        ("gelu_tanh", &[&[3, 50]], |x| x[0].gelu_tanh()),
+    ];
+    for device in devices() {
+        for dtype in [DType::F16, DType::BF16] {
+            for (name, shapes, op) in &ops {
+                let mut rng = Rng::new(4);
+                let values: Vec<Tensor> = shapes
+                    .iter()
+                    .map(|s| rng.normal(s, DType::F32, &device).unwrap().cast(dtype).unwrap().cast(DType::F32).unwrap())
+                    .collect();
+                values.iter().for_each(|v| drop(v.eval().unwrap()));
+                let run = |dtype: DType| -> Vec<Vec<f32>> {
+                    let leaves: Vec<Tensor> = values.iter().map(|v| v.cast(dtype).unwrap().requires_grad().unwrap()).collect();
+                    scalar(&op(&leaves).unwrap().cast(DType::F32).unwrap()).unwrap().backward().unwrap();
+                    leaves
+                        .iter()
+                        .map(|l| {
+                            assert_eq!(l.grad().unwrap().dtype(), dtype);
+                            l.grad().unwrap().to_vec().unwrap()
+                        })
+                        .collect()
+                };
+                for (got, want) in run(dtype).iter().zip(run(DType::F32)) {
+                    let size = want.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
+                    let tolerance = if dtype == DType::F16 { 0.01 } else { 0.06 };
+                    for (g, w) in got.iter().zip(&want) {
+                        assert!((g - w).abs() <= tolerance * size, "{name} {dtype} on {}: {g}, not {w}", device.name());
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn modes_and_errors() {
     let cpu = Device::cpu();

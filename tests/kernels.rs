@@ -34,8 +34,10 @@ fn every_generated_kernel_translates() {
             check(&k.wgsl, &format!("{kind}/{name} ({})", k.name));
             assert!(k.wgsl.contains("fn main(") && (kind != "plain" || !k.wgsl.contains("subgroup")), "{kind}/{name}");
         }
-        for op in ["matmul", "softmax", "log_softmax", "rms_norm", "layer_norm", "attention", "index_select", "index_add", "sum", "argmin"]
-        {
+        let gradients = ["cross_entropy", "cross_entropy_grad", "norm_grad", "attention_grad_q", "attention_grad_kv"];
+        let plain =
+            ["matmul", "softmax", "log_softmax", "rms_norm", "layer_norm", "attention", "index_select", "index_add", "sum", "argmin"];
+        for op in plain.into_iter().chain(gradients) {
             assert!(kernels.iter().any(|(_, k)| k.name == op), "no {op} among the samples");
         }
         let matrices = kernels.iter().any(|(_, k)| k.wgsl.contains("coopMultiplyAdd"));

@@ -7,10 +7,15 @@ use std::sync::Arc;
 use tensorlogic::backends::Bytes;
 use tensorlogic::backends::gpu::{KernelText, kernel_texts};
 use tensorlogic::eval::plan_of;
-use tensorlogic::ops::attention::AttentionOptions;
+use tensorlogic::layout::Layout;
+use tensorlogic::ops::attention::{AttentionKernel, AttentionOptions};
+use tensorlogic::ops::attention_grad::{AttentionGradKernel, Part};
 use tensorlogic::ops::custom::CustomOp;
-use tensorlogic::plan::AdapterInfo;
-use tensorlogic::{DType, Device, Tensor, TensorError, TensorResult};
+use tensorlogic::ops::loss::NllOptions;
+use tensorlogic::ops::norm_grad::NormGradKernel;
+use tensorlogic::plan::{AdapterInfo, Kernel};
+use tensorlogic::tensor::{Inputs, Key, Lowered, Meta, Op};
+use tensorlogic::{DType, Device, Shape, Tensor, TensorError, TensorResult};
 
 /// What a kernel becomes.
 pub struct Translated {
@@ -85,6 +90,71 @@ static CUSTOM: [CustomOp; 3] = [
          }",
     ),
 ];
+
+/// An operation that is one kernel over contiguous operands, for kernels that only a GPU's gradients use.
+struct Bare(&'static str, u64, Arc<dyn Kernel>);
+
+impl Op for Bare {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+    fn key(&self, key: &mut Key) {
+        key.word(self.1);
+    }
+    fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
+        None
+    }
+    fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
+        let flat = |list: &[Meta]| list.iter().enumerate().map(|(i, m)| (i, Layout::contiguous(m.shape), m.shape)).collect();
+        Lowered::Kernel { kernel: self.2.clone(), loads: flat(inputs), stores: flat(outputs) }
+    }
+}
+
+/// The first result of a kernel.
+fn bare(
+    name: &'static str,
+    setting: u64,
+    kernel: impl Kernel + 'static,
+    inputs: &[&Tensor],
+    params: &[f64],
+    outputs: &[(DType, &[usize])],
+) -> TensorResult<Tensor> {
+    let inputs: Inputs = inputs.iter().map(|t| (*t).clone()).collect();
+    let metas = outputs.iter().map(|(dtype, shape)| Meta { dtype: *dtype, shape: Shape::of(shape) }).collect();
+    let op = Arc::new(Bare(name, setting, Arc::new(kernel)));
+    Ok(Tensor::op(op, inputs, params.iter().copied().collect(), metas, std::panic::Location::caller())?.remove(0))
+}
+
+/// Kernels of gradients.
+fn gradients(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
+    for (name, cols) in [("even", 96), ("odd", 33), ("long", 1 << 13)] {
+        let (x, target) = (leaf(d, &[48, cols])?.requires_grad()?, leaf(DType::I32, &[48])?);
+        let loss = x.cross_entropy(&target, &NllOptions::default())?;
+        add(&format!("cross_entropy_{name}"), loss.clone());
+        loss.backward()?;
+        if let Some(g) = x.grad() {
+            add(&format!("cross_entropy_grad_{name}"), g);
+        }
+        let (x, row) = (leaf(d, &[48, cols])?, leaf(d, &[cols])?);
+        for (setting, (rms, weight)) in [(false, false), (false, true), (true, true)].into_iter().enumerate() {
+            let kernel = NormGradKernel { rms, eps: 1e-5, weight, columns: false };
+            let inputs = if weight { vec![&x, &x, &row] } else { vec![&x, &x] };
+            let g = bare("norm_grad", setting as u64, kernel, &inputs, &[], &[(d, &[48, cols]), (DType::F32, &[48]), (DType::F32, &[48])])?;
+            add(&format!("norm_grad_{name}_{setting}"), g);
+        }
+    }
+    for head in [64, 80, 256] {
+        let (q, k) = (leaf(d, &[1, 4, 40, head])?, leaf(d, &[1, 2, 40, head])?);
+        let (g, sums) = (leaf(d, &[1, 4, 40, head])?, leaf(DType::F32, &[1, 4, 40])?);
+        let of = AttentionKernel { causal: true, scale: 0.125, window: 0, mask: false, sums: true };
+        let inputs = [&q, &k, &k, &g, &sums, &sums];
+        let queries = AttentionGradKernel { of: of.clone(), part: Part::Queries };
+        add(&format!("attention_grad_q_{head}"), bare("attention_grad_q", 0, queries, &inputs, &[40.0], &[(d, q.dims())])?);
+        let keys = AttentionGradKernel { of, part: Part::Keys };
+        add(&format!("attention_grad_kv_{head}"), bare("attention_grad_kv", 0, keys, &inputs, &[40.0], &[(d, k.dims()), (d, k.dims())])?);
+    }
+    Ok(())
+}
 
 /// Named results whose plans hold the kernels.
 fn results() -> TensorResult<Vec<(String, Tensor)>> {
@@ -168,6 +238,7 @@ fn results() -> TensorResult<Vec<(String, Tensor)>> {
             add(&format!("attention_{head}"), leaf(d, &[1, 4, 40, head])?.attention(&kv, &kv, None, &causal)?);
             add(&format!("attention_decode_{head}"), leaf(d, &[1, 4, 1, head])?.attention(&kv, &kv, None, &causal)?);
         }
+        gradients(d, &mut add)?;
         add("cat", Tensor::cat(&[&x, &x], 0)?);
         for op in &CUSTOM {
             let (inputs, numbers): (&[&Tensor], &[f64]) = match op.name() {
