@@ -450,6 +450,9 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
             if on_host {
                 adaptive::run(machine, plan, &bound, &outputs, &e.params)?;
             } else {
+                if purpose == Purpose::Read && !plan.steps.is_empty() {
+                    machine.hold();
+                }
                 machine.run(plan, &bound, &outputs, &e.params)?;
             }
         }

@@ -150,6 +150,8 @@ pub trait Machine: Send + Sync {
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer>;
     /// Runs the plan; returns when it is submitted. `params` are the plan's run-time numbers.
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()>;
+    /// The next run may be submitted together with the read that follows it.
+    fn hold(&self) {}
     /// From now on runs are timed, until [`Machine::finish_timing`].
     ///
     /// # Errors

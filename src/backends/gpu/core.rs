@@ -52,8 +52,12 @@ pub(super) struct Core {
     /// The kind of memory of buffers that tensors hold.
     pub kind: AtomicU8,
     pub transfers: Transfers,
-    /// Copies for the next submit, each with the staging memory that it reads.
-    pub copies: Mutex<Vec<(wgpu::CommandBuffer, GpuBuffer)>>,
+    /// Commands for the next submit, each with the memory that it uses: copies from staging memory, and a run that a read follows.
+    pub waiting: Mutex<Vec<(wgpu::CommandBuffer, Vec<GpuBuffer>)>>,
+    /// Whether the next run may wait for the read that follows it.
+    pub hold: AtomicBool,
+    /// Whether such a run waits.
+    pub held: AtomicBool,
     /// Whether writes wait in the driver's staging memory for the next submit.
     pub staged: AtomicBool,
     /// Held while a buffer is mapped, and by every submit: a submit that names a mapped buffer would be refused.
@@ -127,7 +131,9 @@ impl Core {
             shared_usage: o.shared_usage,
             kind: AtomicU8::new(if o.unified && !o.shared_usage.is_empty() { SHARED } else { PRIVATE }),
             transfers: Transfers::default(),
-            copies: Mutex::default(),
+            waiting: Mutex::default(),
+            hold: AtomicBool::new(false),
+            held: AtomicBool::new(false),
             staged: AtomicBool::new(false),
             turn: Mutex::new(()),
             next_id: AtomicU64::new(1),
@@ -189,6 +195,7 @@ impl Core {
 
     /// Waits for what was submitted.
     pub fn wait(&self) -> TensorResult<()> {
+        self.flush();
         self.wait_for(None)
     }
 
@@ -219,18 +226,19 @@ impl Core {
         self.send(Some(commands))
     }
 
-    /// Submits commands, and before them the copies that wait for a submit.
+    /// Submits commands, and before them those that wait for a submit.
     pub fn send(&self, commands: Option<wgpu::CommandBuffer>) -> wgpu::SubmissionIndex {
-        let copies = std::mem::take(&mut *lock(&self.copies));
-        let (before, _staging): (Vec<_>, Vec<_>) = copies.into_iter().unzip();
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        self.held.store(false, Ordering::Relaxed);
+        let (before, _memory): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
         let _turn = lock(&self.turn);
         self.staged.store(false, Ordering::Relaxed);
         self.queue.submit(before.into_iter().chain(commands))
     }
 
-    /// Submits the writes that wait in staging memory: the driver's answer to a request to map a buffer does not wait for them.
+    /// Submits what waits, and the writes in staging memory: the driver's answer to a request to map a buffer does not wait for them.
     pub fn flush(&self) {
-        if self.staged.load(Ordering::Relaxed) || !lock(&self.copies).is_empty() {
+        if self.staged.load(Ordering::Relaxed) || !lock(&self.waiting).is_empty() {
             self.send(None);
         }
     }

@@ -177,8 +177,13 @@ impl Runner {
         outputs: &[&GpuBuffer],
         params: &[f64],
     ) -> TensorResult<()> {
+        let hold = core.hold.swap(false, Ordering::Relaxed);
         core.check()?;
         self.ready(core, plan)?;
+        if core.held.load(Ordering::Relaxed) {
+            // A plan's numbers are written before anything that waits for a submit.
+            core.flush();
+        }
         let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(()) };
         for &(at, w) in &p.patches {
             let param = |n: u16| {
@@ -261,6 +266,14 @@ impl Runner {
             core.may_fail.store(true, Ordering::Relaxed);
         }
         match &mut self.timer {
+            None if hold && p.steps.iter().filter(|d| d.last).count() == 1 => {
+                let mut encoder = core.device.create_command_encoder(&Default::default());
+                record_all(&mut encoder.begin_compute_pass(&Default::default()), &p.steps, |_, _| {});
+                let used = self.leased.drain(..).chain(inputs.iter().chain(outputs).map(|&b| b.clone())).collect();
+                lock(&core.waiting).push((encoder.finish(), used));
+                core.held.store(true, Ordering::Relaxed);
+                core.submits.fetch_add(1, Ordering::Relaxed);
+            }
             None => submit(core, &p.steps),
             Some(t) => t.submit(core, plan, &p.steps)?,
         }

@@ -154,7 +154,7 @@ impl Core {
             }
             at += len;
         }
-        lock(&self.copies).push((e.finish(), staging));
+        lock(&self.waiting).push((e.finish(), vec![staging]));
         Ok(())
     }
 
@@ -309,7 +309,7 @@ impl Core {
         self.wait()?;
         let _turn = lock(&self.turn);
         let mapped = map(raw, wgpu::MapMode::Read, raw.size());
-        if let Err(e) = self.wait().and_then(|()| self.wait_mapped(&mapped)) {
+        if let Err(e) = self.wait_for(None).and_then(|()| self.wait_mapped(&mapped)) {
             raw.unmap();
             return Err(e);
         }
