@@ -163,7 +163,7 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
     loop {
         let step = t.progress.step;
         let late = args.max_seconds.is_some_and(|s| started.elapsed() >= Duration::from_secs_f64(s.clamp(0.0, 1e9)));
-        let end = if interrupt::requested() {
+        let mut end = if interrupt::requested() {
             Some(End::Interrupt)
         } else if step >= t.recipe.steps {
             Some(End::Done)
@@ -173,16 +173,22 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
             None
         };
         let due = |every: u64| every > 0 && step % every == 0 && step > first;
+        // An evaluation that Ctrl-C cut short is made up for when the run goes on.
+        let every = t.recipe.eval_every;
+        let regular = every > 0 && step % every == 0 || end == Some(End::Done);
         let mut best = false;
-        if due(t.recipe.eval_every) || (end == Some(End::Done) && step > first) {
+        if regular && step > 0 && t.progress.evaluated != Some(step) {
             arrive(&mut pending, t, report)?;
             if let Some(loss) = t.evaluate(interrupt::requested)? {
                 best = t.note_evaluation(loss);
                 report.evaluated(step, loss, best);
+            } else if interrupt::requested() {
+                end = Some(End::Interrupt);
             }
         }
         let sample = due(t.recipe.sample_every);
-        if saved != Some(step) && step > 0 && (best || sample || due(t.recipe.save_every) || end.is_some()) {
+        let new = saved != Some(step) && step > 0 && (sample || due(t.recipe.save_every) || end.is_some());
+        if new || best {
             arrive(&mut pending, t, report)?;
             t.progress.seconds = before + started.elapsed().as_secs_f64();
             t.save()?;
@@ -202,7 +208,7 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
         }
         let (loss, parts) = t.step()?;
         if let Some(parts) = parts {
-            report.note(&format!("out of memory: a batch is now computed in {parts} parts, with the same result but for rounding"));
+            report.note(&format!("out of memory: a batch is now computed in {parts} parts; their gradients add up to the batch's"));
         }
         if t.progress.step % t.recipe.log_every == 0 {
             // The loss of the report before has long arrived; this one is read at the next, so that nothing waits.

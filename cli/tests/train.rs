@@ -349,3 +349,25 @@ fn a_gpu_resumes_bit_for_bit_as_well() {
     // What a GPU began a CPU can go on with, if not to the same bits.
     check(tl(&format!("train -o {b} --resume --steps 14")), 0, "saved 14", "from step 12");
 }
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_changes_nothing_wherever_it_comes() {
+    let p = Place::new("anywhere");
+    let (text, a) = (p.text("text.txt"), p.text("a"));
+    // Most of the time goes into evaluations, which end early.
+    let settings = "--val 0.8 --eval-batches 0 --eval-every 3 --steps 9 --layers 2 --heads 2 --width 48 --context 16 --batch 2 --warmup 1 --log-every 1";
+    check(tl(&format!("train {text} -o {a} {settings}")), 0, "saved 9", "");
+    for wait in [60u64, 120, 200, 320, 500] {
+        let b = p.text("b");
+        let mut child = tl(&format!("train {text} -o {b} {settings}")).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(wait));
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        child.wait().unwrap();
+        check(tl(&format!("train {text} -o {b} {settings} --resume")), 0, "", "");
+        for file in ["model.safetensors", "loss.csv"] {
+            assert!(bytes(&p.path("a").join(file)) == bytes(&p.path("b").join(file)), "{file} differs after {wait} ms");
+        }
+        std::fs::remove_dir_all(p.path("b")).unwrap();
+    }
+}

@@ -38,21 +38,20 @@ const QUADS_B: u32 = BN * QUADS / CREW;
 var<workgroup> xs: array<vec4<f32>, SPLIT * BM * PITCH>;
 var<workgroup> ys: array<vec4<f32>, SPLIT * BN * PITCH>;
 
+// Four elements of row m from quad v on; zeros beyond. No branch: loads that wait for each other are slow.
 fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
-  let rows = word(0u); let size = word(2u);
-  var x = vec4<f32>(0.0);
-  if (m < rows) {
-    let at = (batch * rows + m) * size + 4u * v;
-    if (VEC_A == 1u) {
-      if (4u * v < size) { x = load4_0(at); }
-    } else {
-      if (4u * v < size) { x.x = load_0(at); }
-      if (4u * v + 1u < size) { x.y = load_0(at + 1u); }
-      if (4u * v + 2u < size) { x.z = load_0(at + 2u); }
-      if (4u * v + 3u < size) { x.w = load_0(at + 3u); }
-    }
+  let rows = word(0u); let size = word(2u); let first = 4u * v;
+  let there = m < rows && first < size;
+  let at = select(0u, (batch * rows + m) * size + first, there);
+  var x: vec4<f32>;
+  if (VEC_A == 1u) {
+    x = load4_0(at);
+  } else {
+    let more = select(vec3<u32>(0u), vec3<u32>(1u, 2u, 3u), vec3<bool>(first + 1u < size, first + 2u < size, first + 3u < size) & vec3<bool>(there));
+    x = vec4<f32>(load_0(at), load_0(at + more.x), load_0(at + more.y), load_0(at + more.z));
+    x = select(vec4<f32>(0.0), x, vec4<bool>(true, more.x > 0u, more.y > 0u, more.z > 0u));
   }
-  return x;
+  return select(vec4<f32>(0.0), x, there);
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -102,8 +101,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         let u = me + f * CREW;
         var r = u / QUADS; var v = u % QUADS;
         if (ACROSS_B == 1u) { r = u % BN; v = u / BN; }
-        next_b[f] = vec4<f32>(0.0);
-        if (q0 + v < quads) { next_b[f] = weights4(batch * cols + min(n0 + r, cols - 1u), q0 + v); }
+        let w = weights4(batch * cols + min(n0 + r, cols - 1u), min(q0 + v, quads - 1u));
+        next_b[f] = select(vec4<f32>(0.0), w, q0 + v < quads);
       }
     }
     if (start > 0u) {

@@ -4,7 +4,10 @@
 // operand whose rows are neighbours in memory is TURNED: it is read as [k, row], and its tile lies that way too. A matrix's elements
 // cannot be touched: results go through workgroup memory, a row of matrices at a time.
 // UNIT: halves in an element of the tiles' memory (4 where a matrix may be loaded through a pointer to vectors).
-// Words: 0 M, 1 N, 2 K, 3 tiles in n, 4 workgroups in x, 5 and 6 the start of b in elements, 7 tiles in m.
+// An operand that is HALVES is stored as f16 in lines whose eights are whole, and read 16 bytes at a time.
+// Words: 0 M, 1 N, 2 K, 3 tiles in n, 4 workgroups in x, 5 and 6 the start of b in elements, 7 tiles in m; then for a and for b, in eights of
+// elements: 8, 13 the start, 9, 14 from one outer batch to the next, 10, 15 how many inner ones each has, 11, 16 from one of those to the
+// next, 12, 17 from one line to the next.
 
 enable f16;
 enable wgpu_cooperative_matrix;
@@ -28,6 +31,12 @@ const VEC_OUT: u32 = 1;
 const RAW_B: u32 = 0;
 const TURNED_A: u32 = 0;
 const TURNED_B: u32 = 0;
+const HALVES_A: u32 = 0;
+const HALVES_B: u32 = 0;
+const EIGHTS_A: u32 = 2;
+const EIGHTS_B: u32 = 2;
+@group(0) @binding(4) var<storage, read> raw_0: array<Halves8>;
+@group(0) @binding(5) var<storage, read> raw_1: array<Halves8>;
 @group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> words: array<u32>;
@@ -45,6 +54,7 @@ fn put_x(at: u32, h: vec4<f16>) { xs[at] = h.x; xs[at + 1u] = h.y; xs[at + 2u] =
 fn put_y(at: u32, h: vec4<f16>) { ys[at] = h.x; ys[at + 1u] = h.y; ys[at + 2u] = h.z; ys[at + 3u] = h.w; }
 // end
 
+struct Halves8 { a: vec4<f16>, b: vec4<f16> }
 const DEEP: u32 = 4u * QUADS; // of k in a tile
 const BM: u32 = SM * FM * EDGE;
 const BN: u32 = SN * FN * EDGE;
@@ -57,40 +67,44 @@ var<workgroup> xs: array<Half, select(BM, DEEP, TURNED_A == 1u) * PITCH_A / UNIT
 var<workgroup> ys: array<Half, select(BN, DEEP, TURNED_B == 1u) * PITCH_B / UNIT>;
 var<workgroup> strip: array<f32, SM * SN * EDGE * WIDE>;
 
-// Four elements of line `line`, of `lines`, from `first` on, of `size`.
+// Four elements of line `line`, of `lines`, from `first` on, of `size`; zeros beyond. No branch: loads that wait for each other are slow.
 fn fetch_a(batch: u32, lines: u32, line: u32, size: u32, first: u32) -> vec4<f16> {
-  var x = vec4<f32>(0.0);
-  if (line < lines) {
-    let at = (batch * lines + line) * size + first;
+  if (HALVES_A == 1u) {
+    return vec4<f16>();
+  } else {
+    let there = line < lines && first < size;
+    let at = select(0u, (batch * lines + line) * size + first, there);
+    var x: vec4<f32>;
     if (VEC_A == 1u) {
-      if (first < size) { x = load4_0(at); }
+      x = load4_0(at);
     } else {
-      if (first < size) { x.x = load_0(at); }
-      if (first + 1u < size) { x.y = load_0(at + 1u); }
-      if (first + 2u < size) { x.z = load_0(at + 2u); }
-      if (first + 3u < size) { x.w = load_0(at + 3u); }
+      let more = select(vec3<u32>(0u), vec3<u32>(1u, 2u, 3u), vec3<bool>(first + 1u < size, first + 2u < size, first + 3u < size) & vec3<bool>(there));
+      x = vec4<f32>(load_0(at), load_0(at + more.x), load_0(at + more.y), load_0(at + more.z));
+      x = select(vec4<f32>(0.0), x, vec4<bool>(true, more.x > 0u, more.y > 0u, more.z > 0u));
     }
+    return vec4<f16>(select(vec4<f32>(0.0), x, there));
   }
-  return vec4<f16>(x);
 }
 fn fetch_b(batch: u32, lines: u32, line: u32, size: u32, first: u32) -> vec4<f16> {
-  var x = vec4<f32>(0.0);
-  if (line < lines) {
+  if (HALVES_B == 1u) {
+    return vec4<f16>();
+  } else {
+    let there = line < lines && first < size;
+    let at = select(0u, (batch * lines + line) * size + first, there);
+    var x: vec4<f32>;
     if (RAW_B == 1u) {
-      if (first < size) { x = weights4(batch * lines + line, first / 4u); }
+      x = weights4(select(0u, batch * lines + line, there), select(0u, first / 4u, there));
     } else {
-      let at = (batch * lines + line) * size + first;
       if (VEC_B == 1u) {
-        if (first < size) { x = load4_1(at); }
+        x = load4_1(at);
       } else {
-        if (first < size) { x.x = load_1(at); }
-        if (first + 1u < size) { x.y = load_1(at + 1u); }
-        if (first + 2u < size) { x.z = load_1(at + 2u); }
-        if (first + 3u < size) { x.w = load_1(at + 3u); }
+        let more = select(vec3<u32>(0u), vec3<u32>(1u, 2u, 3u), vec3<bool>(first + 1u < size, first + 2u < size, first + 3u < size) & vec3<bool>(there));
+        x = vec4<f32>(load_1(at), load_1(at + more.x), load_1(at + more.y), load_1(at + more.z));
+        x = select(vec4<f32>(0.0), x, vec4<bool>(true, more.x > 0u, more.y > 0u, more.z > 0u));
       }
     }
+    return vec4<f16>(select(vec4<f32>(0.0), x, there));
   }
-  return vec4<f16>(x);
 }
 // The quad `u` of the tile that begins at row m0 and at k0.
 fn tile_a(batch: u32, m0: u32, k0: u32, u: u32) -> vec4<f16> {
@@ -100,6 +114,30 @@ fn tile_a(batch: u32, m0: u32, k0: u32, u: u32) -> vec4<f16> {
 fn tile_b(batch: u32, n0: u32, k0: u32, u: u32) -> vec4<f16> {
   let line = u / FAST_B; let first = u % FAST_B * 4u;
   if (TURNED_B == 1u) { return fetch_b(batch, word(2u), k0 + line, word(1u), n0 + first); } else { return fetch_b(batch, word(1u), n0 + line, word(2u), k0 + first); }
+}
+
+// Eight elements of the tile, its `u`th, of an operand that is halves; `base` is where the batch begins.
+fn halves_a(base: u32, m0: u32, k0: u32, u: u32) -> Halves8 {
+  if (HALVES_A == 1u) {
+    let line = u / (FAST_A / 2u) + select(m0, k0, TURNED_A == 1u);
+    let first = u % (FAST_A / 2u) * 8u + select(k0, m0, TURNED_A == 1u);
+    let there = line < word(select(0u, 2u, TURNED_A == 1u)) && first < word(select(2u, 0u, TURNED_A == 1u));
+    let h = raw_0[select(0u, base + line * word(12u) + first / 8u, there)];
+    return Halves8(select(vec4<f16>(), h.a, there), select(vec4<f16>(), h.b, there));
+  } else {
+    return Halves8();
+  }
+}
+fn halves_b(base: u32, n0: u32, k0: u32, u: u32) -> Halves8 {
+  if (HALVES_B == 1u) {
+    let line = u / (FAST_B / 2u) + select(n0, k0, TURNED_B == 1u);
+    let first = u % (FAST_B / 2u) * 8u + select(k0, n0, TURNED_B == 1u);
+    let there = line < word(select(1u, 2u, TURNED_B == 1u)) && first < word(select(2u, 1u, TURNED_B == 1u));
+    let h = raw_1[select(0u, base + line * word(17u) + first / 8u, there)];
+    return Halves8(select(vec4<f16>(), h.a, there), select(vec4<f16>(), h.b, there));
+  } else {
+    return Halves8();
+  }
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -116,21 +154,68 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var e = 0u; e < FM * FN; e++) { acc[e] = coop_mat8x8<f32, C>(); }
   var next_a: array<vec4<f16>, QUADS_A>;
   var next_b: array<vec4<f16>, QUADS_B>;
-  for (var f = 0u; f < QUADS_A; f++) { next_a[f] = tile_a(batch, m0, 0u, lid + f * WORKGROUP); }
-  for (var f = 0u; f < QUADS_B; f++) { next_b[f] = tile_b(batch, n0, 0u, lid + f * WORKGROUP); }
-  for (var k0 = 0u; k0 < size; k0 += DEEP) {
-    for (var f = 0u; f < QUADS_A; f++) {
-      let u = lid + f * WORKGROUP;
-      put_x((u / FAST_A * PITCH_A + u % FAST_A * 4u) / UNIT, next_a[f]);
+  var base_a = 0u; var base_b = 0u;
+  if (HALVES_A == 1u) { base_a = word(8u) + batch / word(10u) * word(9u) + batch % word(10u) * word(11u); }
+  if (HALVES_B == 1u) { base_b = word(13u) + batch / word(15u) * word(14u) + batch % word(15u) * word(16u); }
+  if (HALVES_A == 1u) {
+    for (var f = 0u; f < EIGHTS_A; f++) {
+      let h = halves_a(base_a, m0, 0u, lid + f * WORKGROUP);
+      next_a[2u * f] = h.a; next_a[2u * f + 1u] = h.b;
     }
-    for (var f = 0u; f < QUADS_B; f++) {
-      let u = lid + f * WORKGROUP;
-      put_y((u / FAST_B * PITCH_B + u % FAST_B * 4u) / UNIT, next_b[f]);
+  } else {
+    for (var f = 0u; f < QUADS_A; f++) { next_a[f] = tile_a(batch, m0, 0u, lid + f * WORKGROUP); }
+  }
+  if (HALVES_B == 1u) {
+    for (var f = 0u; f < EIGHTS_B; f++) {
+      let h = halves_b(base_b, n0, 0u, lid + f * WORKGROUP);
+      next_b[2u * f] = h.a; next_b[2u * f + 1u] = h.b;
+    }
+  } else {
+    for (var f = 0u; f < QUADS_B; f++) { next_b[f] = tile_b(batch, n0, 0u, lid + f * WORKGROUP); }
+  }
+  for (var k0 = 0u; k0 < size; k0 += DEEP) {
+    if (HALVES_A == 1u) {
+      for (var f = 0u; f < EIGHTS_A; f++) {
+        let u = lid + f * WORKGROUP;
+        let at = (u / (FAST_A / 2u) * PITCH_A + u % (FAST_A / 2u) * 8u) / UNIT;
+        put_x(at, next_a[2u * f]); put_x(at + 4u / UNIT, next_a[2u * f + 1u]);
+      }
+    } else {
+      for (var f = 0u; f < QUADS_A; f++) {
+        let u = lid + f * WORKGROUP;
+        put_x((u / FAST_A * PITCH_A + u % FAST_A * 4u) / UNIT, next_a[f]);
+      }
+    }
+    if (HALVES_B == 1u) {
+      for (var f = 0u; f < EIGHTS_B; f++) {
+        let u = lid + f * WORKGROUP;
+        let at = (u / (FAST_B / 2u) * PITCH_B + u % (FAST_B / 2u) * 8u) / UNIT;
+        put_y(at, next_b[2u * f]); put_y(at + 4u / UNIT, next_b[2u * f + 1u]);
+      }
+    } else {
+      for (var f = 0u; f < QUADS_B; f++) {
+        let u = lid + f * WORKGROUP;
+        put_y((u / FAST_B * PITCH_B + u % FAST_B * 4u) / UNIT, next_b[f]);
+      }
     }
     workgroupBarrier();
     // Beyond the end there are zeros, which nobody uses.
-    for (var f = 0u; f < QUADS_A; f++) { next_a[f] = tile_a(batch, m0, k0 + DEEP, lid + f * WORKGROUP); }
-    for (var f = 0u; f < QUADS_B; f++) { next_b[f] = tile_b(batch, n0, k0 + DEEP, lid + f * WORKGROUP); }
+    if (HALVES_A == 1u) {
+      for (var f = 0u; f < EIGHTS_A; f++) {
+        let h = halves_a(base_a, m0, k0 + DEEP, lid + f * WORKGROUP);
+        next_a[2u * f] = h.a; next_a[2u * f + 1u] = h.b;
+      }
+    } else {
+      for (var f = 0u; f < QUADS_A; f++) { next_a[f] = tile_a(batch, m0, k0 + DEEP, lid + f * WORKGROUP); }
+    }
+    if (HALVES_B == 1u) {
+      for (var f = 0u; f < EIGHTS_B; f++) {
+        let h = halves_b(base_b, n0, k0 + DEEP, lid + f * WORKGROUP);
+        next_b[2u * f] = h.a; next_b[2u * f + 1u] = h.b;
+      }
+    } else {
+      for (var f = 0u; f < QUADS_B; f++) { next_b[f] = tile_b(batch, n0, k0 + DEEP, lid + f * WORKGROUP); }
+    }
     for (var s = 0u; s < STEPS; s++) {
       var x: array<coop_mat8x8<f16, A>, FM>;
       for (var i = 0u; i < FM; i++) {

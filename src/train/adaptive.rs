@@ -5,8 +5,8 @@ use crate::nn::Module;
 use crate::optim::Optimizer;
 use crate::tensor::Tensor;
 
-/// In how many parts a batch is computed. When a step finds no memory, the number doubles and the step is made again: the same examples, the same
-/// dropout, the same update but for rounding.
+/// In how many parts a batch is computed. When a step finds no memory, the number doubles and the step is made again from the same
+/// examples: the same update, but for rounding and for dropout, which is drawn for each part.
 ///
 /// ```
 /// # use tensorlogic::nn::{Linear, Module, ModuleExt};

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tensorlogic::autograd::no_grad;
 use tensorlogic::data::{DataLoader, Dataset, LoaderOptions, Order, Part, TokenWindows};
+use tensorlogic::error::TensorError;
 use tensorlogic::eval::{EvalStats, eval_stats};
 use tensorlogic::io::save::save;
 use tensorlogic::io::write_safetensors;
@@ -23,6 +24,8 @@ pub struct Progress {
     pub step: u64,
     /// The best evaluation: its loss and step.
     pub best: Option<(f64, u64)>,
+    /// The step of the last evaluation.
+    pub evaluated: Option<u64>,
     /// Seconds spent, over all runs.
     pub seconds: f64,
     /// Parts that a batch is computed in.
@@ -133,42 +136,49 @@ impl Trainer {
         Ok((loss, split))
     }
 
-    /// The mean loss on the held-out windows, without dropout.
+    /// The mean loss on the held-out windows, without dropout; `None` when there are none, or `stop` said so.
     pub fn evaluate(&self, stop: impl Fn() -> bool) -> Result<Option<f64>, Failure> {
         let Some(h) = &self.held_out else { return Ok(None) };
         self.model.eval();
-        let rows = self.recipe.batch.div_ceil(self.progress.parts).min(h.chosen.len());
-        let t = self.config.context;
-        let run = || -> TensorResult<Option<f64>> {
-            let (mut inputs, mut targets) = (vec![0i32; rows * t], vec![0i32; rows * t]);
-            let mut losses = Vec::new();
-            for chunk in h.chosen.chunks(rows) {
-                if stop() {
-                    return Ok(None);
-                }
-                // Rows without a window count nothing.
-                targets.fill(-100);
-                for (row, &w) in chunk.iter().enumerate() {
-                    let parts = (&mut inputs[row * t..(row + 1) * t], &mut targets[row * t..(row + 1) * t]);
-                    h.windows.read(w, &mut [Part::I32(parts.0), Part::I32(parts.1)])?;
-                }
-                let x = Tensor::from_vec(inputs.clone(), &[rows, t], &self.device)?;
-                let y = Tensor::from_vec(targets.clone(), &[rows, t], &self.device)?;
-                let loss = no_grad(|| self.model.loss(&x, &y))?.mul(chunk.len() as f64)?;
-                loss.eval()?;
-                losses.push(loss);
+        let mut rows = self.recipe.batch.div_ceil(self.progress.parts).min(h.chosen.len());
+        let loss = loop {
+            match self.evaluate_by(h, rows, &stop) {
+                Err(TensorError::OutOfMemory { .. }) if rows > 1 => rows = rows.div_ceil(2),
+                other => break other,
             }
-            let sum: f64 = losses.iter().map(Tensor::item).sum::<TensorResult<f64>>()?;
-            Ok(Some(sum / h.chosen.len() as f64))
         };
-        let loss = run();
         self.model.train();
         Ok(loss?)
+    }
+
+    fn evaluate_by(&self, h: &HeldOut, rows: usize, stop: &impl Fn() -> bool) -> TensorResult<Option<f64>> {
+        let t = self.config.context;
+        let (mut inputs, mut targets) = (vec![0i32; rows * t], vec![0i32; rows * t]);
+        let mut losses = Vec::new();
+        for chunk in h.chosen.chunks(rows) {
+            if stop() {
+                return Ok(None);
+            }
+            // Rows without a window count nothing.
+            targets.fill(-100);
+            for (row, &w) in chunk.iter().enumerate() {
+                let parts = (&mut inputs[row * t..(row + 1) * t], &mut targets[row * t..(row + 1) * t]);
+                h.windows.read(w, &mut [Part::I32(parts.0), Part::I32(parts.1)])?;
+            }
+            let x = Tensor::from_vec(inputs.clone(), &[rows, t], &self.device)?;
+            let y = Tensor::from_vec(targets.clone(), &[rows, t], &self.device)?;
+            let loss = no_grad(|| self.model.loss(&x, &y))?.mul(chunk.len() as f64)?;
+            loss.eval()?;
+            losses.push(loss);
+        }
+        let sum: f64 = losses.iter().map(Tensor::item).sum::<TensorResult<f64>>()?;
+        Ok(Some(sum / h.chosen.len() as f64))
     }
 
     /// Takes note of an evaluation; says whether it is the best.
     pub fn note_evaluation(&mut self, loss: f64) -> bool {
         self.curve.evaluated(self.progress.step, loss);
+        self.progress.evaluated = Some(self.progress.step);
         let better = loss.is_finite() && self.progress.best.is_none_or(|(best, _)| loss < best);
         if better {
             self.progress.best = Some((loss, self.progress.step));

@@ -4,6 +4,7 @@ use super::matmul::Weights;
 use super::{across, decide, grid, unroll, words};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Wgsl, Word};
+use crate::shape::Shape;
 
 /// Quads of k in a tile.
 const QUADS: u32 = 8;
@@ -33,6 +34,7 @@ pub fn matmul_coop(
     // Operands that are read as [K, rows], so that threads read neighbours.
     let turned_a = across(a) && a.turned().is_some();
     let turned_b = !packed && across(b) && b.turned().is_some();
+    let (lines_a, lines_b) = (lines(a, batch, m, k, turned_a), lines(b, batch, n, k, turned_b).filter(|_| !packed));
     // Matrices of a subgroup in each direction: as many as still give the machine enough tiles.
     let side = |f: u32| (SIDE * f * edge) as usize;
     let count = |f: u32| batch * m.div_ceil(side(f)) * n.div_ceil(side(f));
@@ -49,7 +51,7 @@ pub fn matmul_coop(
     let per = side(f) as u32 * QUADS / workgroup;
     let text = include_str!("../matmul_coop.wgsl").replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
     let steps = 4 * QUADS / edge;
-    let mut text = unroll(text, &[("FM * FN", f * f), ("QUADS_A", per), ("QUADS_B", per), ("STEPS", steps), ("FN", f), ("FM", f)]);
+    let mut text = unroll(text, &[("FM * FN", f * f), ("QUADS_A", per), ("QUADS_B", per), ("EIGHTS_A", per / 2), ("EIGHTS_B", per / 2), ("STEPS", steps), ("FN", f), ("FM", f)]);
     let put = |name: &str, to: &str| match unit {
         4 => format!("fn {name}(at: u32, h: vec4<f16>) {{ {to}[at] = h; }}\n"),
         _ => format!(
@@ -70,6 +72,8 @@ pub fn matmul_coop(
         ("RAW_B", packed as u32),
         ("TURNED_A", turned_a as u32),
         ("TURNED_B", turned_b as u32),
+        ("HALVES_A", lines_a.is_some() as u32),
+        ("HALVES_B", lines_b.is_some() as u32),
     ];
     let mut consts = vec![
         ("SUBGROUP", subgroup),
@@ -82,14 +86,39 @@ pub fn matmul_coop(
         ("QUADS", QUADS),
         ("QUADS_A", per),
         ("QUADS_B", per),
+        ("EIGHTS_A", per / 2),
+        ("EIGHTS_B", per / 2),
     ];
     consts.extend(switches);
-    let (start, raw) = if packed { weights.start() } else { ([Word::U32(0); 2], vec![]) };
+    let (start, mut raw) = if packed { weights.start() } else { ([Word::U32(0); 2], vec![]) };
     let mut list = words(&[m, n, k, over, grid[0] as usize])?;
     list.extend(start);
     list.push(Word::U32(down as u32));
+    for (load, lines) in [(0, lines_a), (1, lines_b)] {
+        list.extend(words(&lines.unwrap_or_default())?);
+        if lines.is_some() {
+            raw.push(load);
+        }
+    }
     let turned = [(0, turned_a), (1, turned_b)].into_iter().filter(|t| t.1).map(|t| t.0).collect();
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned })
+}
+
+/// Where the lines of an operand lie that is stored as f16 and can be read by eights, in eights: the start, from one outer batch to the
+/// next, the inner batches of each, from one of those to the next, from one line to the next.
+fn lines(load: &Load, batch: usize, rows: usize, k: usize, turned: bool) -> Option<[usize; 5]> {
+    let source = load.plain().filter(|s| s.dtype == DType::F16 && s.offset.is_none())?;
+    let eights = |n: isize| usize::try_from(n).ok().filter(|n| n.is_multiple_of(8)).map(|n| n / 8);
+    eights(if turned { rows } else { k } as isize)?;
+    // Heads and sequences are not always one dimension of memory.
+    let inner = std::iter::once(1).chain(source.layout.shape.dims().iter().copied()).filter(|&d| d > 0 && batch.is_multiple_of(d));
+    inner.into_iter().find_map(|inner| {
+        let layout = source.layout.reshape(Shape::of(&[batch / inner, inner, rows, k]))?;
+        let &[outer, between, row, column] = layout.strides() else { return None };
+        let (line, fast) = if turned { (column, row) } else { (row, column) };
+        let words = [eights(layout.offset as isize)?, eights(outer)?, inner, eights(between)?, eights(line)?];
+        (fast == 1).then_some(words)
+    })
 }
 
 /// Tiles from which on the largest are taken.

@@ -231,7 +231,7 @@ fn matmul_by_cooperative_matrices() {
     };
     type Make = fn(DType, &[usize], u64) -> Operand;
     let layouts: [(&str, Make); 2] = [("rows", Operand::random), ("turned", Operand::turned)];
-    for (batch, m, n, k) in [(2, 72, 132, 100), (3, 33, 11, 67), (1, 700, 600, 48)] {
+    for (batch, m, n, k) in [(2, 72, 136, 104), (3, 33, 12, 67), (1, 700, 600, 48)] {
         for (left, make_a) in layouts {
             for (right, make_b) in layouts {
                 if batch == 1 && left != right {
@@ -243,6 +243,12 @@ fn matmul_by_cooperative_matrices() {
             }
         }
     }
+    // Heads of sequences: two dimensions of memory make the batch.
+    let heads = |rows: usize, seed| {
+        let layout = Layout::contiguous(Shape::of(&[2, rows, 3, 16])).permute(&[0, 2, 1, 3]);
+        Operand::view(F16, &[6, rows, 16], layout, noise(96 * rows, seed))
+    };
+    run("heads", heads(40, 5), heads(24, 6), F32);
     for d in [DType::Q4_0, DType::Q4_K] {
         run(d.name(), Operand::turned(F16, &[1, 70, 256], 3), Operand::random(d, &[1, 33, 256], 4), F16);
     }
