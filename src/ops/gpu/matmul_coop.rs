@@ -51,7 +51,19 @@ pub fn matmul_coop(
     let per = side(f) as u32 * QUADS / workgroup;
     let text = include_str!("../matmul_coop.wgsl").replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
     let steps = 4 * QUADS / edge;
-    let mut text = unroll(text, &[("FM * FN", f * f), ("QUADS_A", per), ("QUADS_B", per), ("EIGHTS_A", per / 2), ("EIGHTS_B", per / 2), ("STEPS", steps), ("FN", f), ("FM", f)]);
+    let mut text = unroll(
+        text,
+        &[
+            ("FM * FN", f * f),
+            ("QUADS_A", per),
+            ("QUADS_B", per),
+            ("EIGHTS_A", per / 2),
+            ("EIGHTS_B", per / 2),
+            ("STEPS", steps),
+            ("FN", f),
+            ("FM", f),
+        ],
+    );
     let put = |name: &str, to: &str| match unit {
         4 => format!("fn {name}(at: u32, h: vec4<f16>) {{ {to}[at] = h; }}\n"),
         _ => format!(
