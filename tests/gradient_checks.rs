@@ -275,6 +275,9 @@ fn losses() {
     check("cross_entropy of positions", &[&[2, 5, 3]], (-2.0, 2.0), |x| {
         x[0].cross_entropy(&indices(&[0, 4, 2, 1, -100, 3], &[2, 3], &x[0]), &NllOptions::default())
     });
+    check("cross_entropy_wide", &[&[4, 7]], (-2.0, 2.0), |x| {
+        x[0].cross_entropy_wide(&indices(&[0, 6, 2, 3], &[4], &x[0]), &NllOptions::default())
+    });
     check("cross_entropy of many classes", &[&[3, 75]], (-2.0, 2.0), |x| {
         x[0].cross_entropy(&indices(&[0, 74, 33], &[3], &x[0]), &NllOptions::default())
     });

@@ -1,4 +1,4 @@
-//! The same training as PyTorch: from the same weights over the same batches, the loss follows PyTorch's at every step.
+//! The same training as PyTorch: from the same weights over the same batches, the loss follows PyTorch's at every step; so do gradients.
 //!
 //! The curves in `tests/vectors/training` are PyTorch's, written by `benches/peers/pytorch_gpt.py losses`. The full character GPT takes
 //! minutes: `TL_SHAKESPEARE=tinyshakespeare.txt cargo test --release --test training_parity -- --ignored`.
@@ -7,6 +7,7 @@ use flate2::read::GzDecoder;
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use tensorlogic::io::SafeTensors;
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
 use tensorlogic::optim::{AdamW, Optimizer, decay_matrices};
 use tensorlogic::{Device, Rng, Tensor};
@@ -105,6 +106,68 @@ fn a_small_gpt_follows_pytorch_on_the_cpu() {
 fn a_small_gpt_follows_pytorch_on_a_gpu() {
     match Device::open("vulkan") {
         Ok(device) => check(&SMALL, &shakespeare(), "small.csv", 30, &device),
+        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
+        Err(e) => println!("skipped: {e}"),
+    }
+}
+
+/// A tiny GPT-2 with the weights of `tests/vectors/models/gpt2-odd`: every gradient, and ten steps, against PyTorch's.
+#[track_caller]
+fn check_gpt2(device: &Device) {
+    let mut bytes = Vec::new();
+    GzDecoder::new(std::fs::File::open(vectors().join("gpt2-odd.safetensors.gz")).unwrap()).read_to_end(&mut bytes).unwrap();
+    let expected = SafeTensors::from_bytes(bytes).unwrap();
+    let meta =
+        |key: &str| -> serde_json::Value { serde_json::from_str(&expected.metadata().iter().find(|(k, _)| k == key).unwrap().1).unwrap() };
+    let weights = vectors().join("../models/gpt2-odd/model.safetensors");
+    let config = GptConfig { vocab: 317, context: 128, layers: 2, heads: 3, width: 60, bias: true, dropout: 0.0 };
+    let model = Gpt::new(config, &mut Rng::new(0), device).unwrap();
+    model.load_hub(&SafeTensors::open(weights).unwrap()).unwrap();
+    // Each token's target is the next one.
+    let loss = |name: &str| {
+        let info = expected.tensor(name).unwrap();
+        let ids: Vec<i32> = expected.bytes_of(info).chunks_exact(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect();
+        let ids = Tensor::from_vec(ids, &info.shape, device).unwrap();
+        let t = info.shape[1] - 1;
+        model.loss(&ids.narrow(1, 0, t).unwrap(), &ids.narrow(1, 1, t).unwrap()).unwrap()
+    };
+    let first = loss("input_ids");
+    first.backward().unwrap();
+    let want = meta("loss").as_f64().unwrap();
+    assert!((first.item().unwrap() - want).abs() < 1e-5 * want, "the loss is {}, not {want}", first.item().unwrap());
+    for (name, p) in model.named_parameters() {
+        let info = expected.tensor(&format!("grad.transformer.{name}")).unwrap();
+        let want: Vec<f32> = expected.bytes_of(info).chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+        let g = p.grad().unwrap();
+        // The files hold weights of linear layers as [inputs, outputs].
+        let g = if g.dims() == &info.shape[..] && !name.contains(".c_") || g.rank() == 1 { g } else { g.t().unwrap() };
+        let size = want.iter().fold(0f32, |m, v| m.max(v.abs()));
+        for (i, (got, want)) in g.to_vec().unwrap().iter().zip(&want).enumerate() {
+            assert!((got - want).abs() <= 2e-5 * size, "{name} on {}: gradient {i} is {got}, not {want}", device.name());
+        }
+    }
+    let adamw = meta("adamw");
+    let number = |key: &str| adamw[key].as_f64().unwrap();
+    let betas = (adamw["betas"][0].as_f64().unwrap(), adamw["betas"][1].as_f64().unwrap());
+    let rule = AdamW { betas, eps: number("eps"), weight_decay: number("weight_decay") };
+    let mut o = Optimizer::new(rule, model.named_parameters(), number("lr")).unwrap().max_grad_norm(number("clip"));
+    for (n, want) in adamw["trajectory_loss_gradnorm"].as_array().unwrap().iter().enumerate() {
+        o.zero_grad().unwrap();
+        let loss = loss(&format!("train.batch{n}"));
+        loss.backward().unwrap();
+        o.step_with(&[&loss]).unwrap();
+        for (what, got, want) in [("loss", &loss, &want[0]), ("norm", o.grad_norm().unwrap(), &want[1])] {
+            let (got, want) = (got.item().unwrap(), want.as_f64().unwrap());
+            assert!((got - want).abs() <= 1e-4 * want, "{what} of step {n} on {}: {got}, not {want}", device.name());
+        }
+    }
+}
+
+#[test]
+fn a_gpt2_has_pytorchs_gradients_and_takes_its_steps() {
+    check_gpt2(&Device::cpu());
+    match Device::open("vulkan") {
+        Ok(device) => check_gpt2(&device),
         Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
         Err(e) => println!("skipped: {e}"),
     }

@@ -6,11 +6,11 @@ use super::fuse::Steps;
 use crate::plan::{Buf, Source, Step};
 use std::collections::{HashMap, HashSet};
 
-/// An access to a buffer: the step, the elements, and whether it writes.
-struct Access {
-    step: usize,
-    range: Option<(isize, isize)>,
-    writes: bool,
+/// The steps that read a buffer and those that write it, with the elements that each touches.
+#[derive(Default)]
+struct Accesses {
+    reads: Vec<(usize, Option<(isize, isize)>)>,
+    writes: Vec<(usize, Option<(isize, isize)>)>,
 }
 
 /// The first and the last element that an operand touches; `None` where that is not known before the run.
@@ -42,14 +42,15 @@ impl Steps {
         let count = self.list.len();
         // What must come before each step, and who reads and writes each value.
         let mut before: Vec<Vec<usize>> = Vec::with_capacity(count);
-        let mut accesses: HashMap<Buf, Vec<Access>> = HashMap::new();
+        let mut accesses: HashMap<Buf, Accesses> = HashMap::new();
         let (mut readers, mut writers) = (vec![Vec::new(); self.values.len()], vec![Vec::new(); self.values.len()]);
         for (i, s) in self.list.iter().enumerate() {
             let mut list: Vec<usize> = Vec::new();
             for (x, writes) in operands(s) {
                 let here = range(x);
                 if let Some(others) = accesses.get(&self.home(x.buf)) {
-                    list.extend(others.iter().filter(|a| (a.writes || writes) && meet(a.range, here)).map(|a| a.step));
+                    let reads = if writes { &others.reads[..] } else { &[] };
+                    list.extend(others.writes.iter().chain(reads).filter(|a| meet(a.1, here)).map(|a| a.0));
                 }
             }
             list.sort_unstable();
@@ -57,7 +58,8 @@ impl Steps {
             before.push(list);
             for (x, writes) in operands(s) {
                 if x.buf != Buf::Iota {
-                    accesses.entry(self.home(x.buf)).or_default().push(Access { step: i, range: range(x), writes });
+                    let list = accesses.entry(self.home(x.buf)).or_default();
+                    if writes { &mut list.writes } else { &mut list.reads }.push((i, range(x)));
                 }
                 if let Buf::Slot(v) = x.buf {
                     let list: &mut Vec<usize> = if writes { &mut writers[v as usize] } else { &mut readers[v as usize] };

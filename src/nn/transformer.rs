@@ -208,10 +208,9 @@ impl Gpt {
 
     /// The loss of predicting `targets` `[B, T]` from `tokens` `[B, T]`: the mean negative log-probability, a scalar.
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> TensorResult<Tensor> {
-        let logits = self.forward(tokens)?;
-        // In half precision the loss would be rounded to three digits.
-        let logits = if logits.dtype() == DType::F64 { logits } else { logits.cast(DType::F32)? };
-        logits.reshape(&[-1, self.config.vocab as isize])?.cross_entropy(&targets.flatten(0, -1)?, &NllOptions::default())
+        let logits = self.forward(tokens)?.reshape(&[-1, self.config.vocab as isize])?;
+        // The logits stay as the product gives them: as f32 they would be the largest tensor of a step.
+        logits.cross_entropy_wide(&targets.flatten(0, -1)?, &NllOptions::default())
     }
 }
 

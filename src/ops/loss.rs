@@ -187,9 +187,15 @@ impl Tensor {
     /// Neither probabilities nor their logarithms are stored; f16 and bf16 logits give an f32 loss by row before it is reduced.
     #[track_caller]
     pub fn cross_entropy(&self, target: &Tensor, options: &NllOptions) -> TensorResult<Tensor> {
+        self.cross_entropy_wide(target, options)?.cast_at(self.stored(), Location::caller())
+    }
+
+    /// [`Tensor::cross_entropy`], not rounded to the logits' type: f16 and bf16 logits give an f32 loss.
+    #[track_caller]
+    pub fn cross_entropy_wide(&self, target: &Tensor, options: &NllOptions) -> TensorResult<Tensor> {
         let at = Location::caller();
         let losses = self.class_losses(target, usize::from(self.rank() > 1), options.ignore_index, at)?;
-        losses.over_classes(target, options, self.dtype() == DType::F64, at)?.cast_at(self.stored(), at)
+        losses.over_classes(target, options, self.dtype() == DType::F64, at)
     }
 }
 

@@ -83,6 +83,23 @@ impl<'a> Columns<'a> {
     }
 }
 
+/// Arithmetic of a store's program from which on it pays to run it over long pieces.
+const LONG: usize = 4;
+
+/// The memory of the result, where its store has a long program and the memory is as the product's own result would be: row-major, of its
+/// type, and nothing that the program reads.
+fn bare_target<T: Real>(task: &dyn Task) -> Option<*mut T> {
+    let store = &task.step().stores[0];
+    let to = &store.target;
+    let own = to.dtype == T::DTYPE && to.layout.is_contiguous() && store.sources.iter().all(|s| s.buf != to.buf);
+    if !own || store.program.arithmetic() < LONG || store.program.dtype() != T::DTYPE {
+        return None;
+    }
+    let raw = task.raw_store(0);
+    // SAFETY: the machine checked that the elements lie within the buffer.
+    Some(unsafe { raw.ptr.cast::<T>().add(raw.offset) })
+}
+
 impl MatMulKernel {
     /// A few rows of a against rows of b in memory, in any format. `false` where b is not like that.
     fn stream(&self, task: &dyn Task, s: &Sizes) -> bool {
@@ -206,7 +223,10 @@ impl MatMulKernel {
         let room = width.min(s.n) * s.k;
         let panel: &mut [T] = values(task, if turn || b.is_none() { room } else { 0 });
         let rows: &mut [T] = values(task, if turn && b.is_none() && columns.is_none() { TURNED * s.k } else { 0 });
-        let direct = target::<T>(task, 0, 0, 0).map(|t| t.as_mut_ptr());
+        let plain = target::<T>(task, 0, 0, 0).map(|t| t.as_mut_ptr());
+        // A long program over short pieces of rows waits for its sources: it runs over the whole result afterwards.
+        let later = if plain.is_none() && width < s.n { bare_target::<T>(task) } else { None };
+        let direct = plain.or(later);
         let results: &mut [T] = if direct.is_some() { values(task, 0) } else { values(task, height.min(s.m) * width.min(s.n)) };
         let mut loaded = usize::MAX;
         for item in share(s.batch * panels * slabs, 1, thread, threads) {
@@ -261,6 +281,17 @@ impl MatMulKernel {
                         task.store(0, first + i * s.n, T::lane(row));
                     }
                 }
+            }
+        }
+        if let Some(out) = later {
+            task.barrier();
+            let count = s.batch * s.m * s.n;
+            let piece: &mut [T] = values(task, LOAD.min(count));
+            for start in share(count, LOAD, thread, threads).step_by(LOAD) {
+                let n = LOAD.min(count - start);
+                // SAFETY: written before the barrier, by all threads; from here on each piece belongs to one.
+                piece[..n].copy_from_slice(unsafe { std::slice::from_raw_parts(out.add(start), n) });
+                task.store(0, start, T::lane(&mut piece[..n]));
             }
         }
     }
@@ -326,7 +357,7 @@ fn weight_gradient(a: &Tensor, g: &Tensor, right: &Tensor) -> TensorResult<Tenso
     let turned = shape.rank() == 2 && a.rank() == 2 && strides[0] == 1 && strides[1] > 1;
     let (l, r) = if turned { (g, a) } else { (a, g) };
     let turn = |t: Tensor| if turned { t.t() } else { Ok(t) };
-    if shape.rank() > 2 || a.device().is_cpu() || !a.dtype().is_float() {
+    if shape.rank() > 2 || a.device().is_cpu() || !a.dtype().is_float() || a.numel() == 0 || g.numel() == 0 {
         return turn(l.t()?.matmul(r)?)?.sum_to(shape);
     }
     let (k, n) = if turned { (shape[1], shape[0]) } else { (shape[0], shape[1]) };

@@ -44,7 +44,7 @@ fn staged(text: &str, of: &AttentionKernel, by_key: bool, step: &Step, adapter: 
     let (dk, dv4) = (d.div_ceil(16).max(1), dv.div_ceil(16).max(1));
     // Two rows for four threads halve the reads of staged ones, as long as registers are enough.
     let per = if by_key || dk + dv4 > 8 { 1 } else { 2 };
-    let room = (adapter.workgroup_bytes as usize).max(16_384).min(32_768) - 1024;
+    let room = (adapter.workgroup_bytes as usize).clamp(16_384, 32_768) - 1024;
     let tile = [TILE, 16, 8, 4].into_iter().find(|n| n * (64 * (dk + dv4) + 8) <= room)?;
     let workgroup = WORKGROUP.min(adapter.workgroup_threads.max(4));
     let quad = Team { workgroup, size: 4, across: false };
