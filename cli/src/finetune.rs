@@ -206,7 +206,12 @@ pub fn run_merge(args: &MergeArgs, global: Global) -> Result<(), Failure> {
 }
 
 fn merge(adapters: &Adapters, base: &Path, out: &Path) -> Result<(), Failure> {
-    Ok(if base.is_dir() { adapters.merge_folder(base, out)? } else { adapters.merge_gguf(base, out)? })
+    if base.is_dir() {
+        adapters.merge_folder(base, out)?;
+    } else {
+        adapters.merge_gguf(base, out)?;
+    }
+    Ok(())
 }
 
 /// Refuses what cannot be written, before anything was learnt.
@@ -214,7 +219,7 @@ fn check(args: &FinetuneArgs) -> Result<(), Failure> {
     if args.steps == 0 || args.batch == 0 || args.ctx < 2 {
         return Err(Failure::Usage("want at least 1 step, 1 example a step and 2 tokens of context".into()));
     }
-    if !(args.lr > 0.0 && args.lr.is_finite()) || !(0.0..1.0).contains(&args.val_fraction) {
+    if !(args.lr > 0.0 && args.lr.is_finite() && (0.0..1.0).contains(&args.val_fraction)) {
         return Err(Failure::Usage(format!(
             "--lr {} --val-fraction {}: want a rate above 0 and a share from 0 to 1",
             args.lr, args.val_fraction

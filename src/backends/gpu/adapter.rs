@@ -267,7 +267,7 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
     let adapter = choose(selector)?;
     let i = adapter.get_info();
     let (without, least) = without(std::env::var("TL_GPU_WITHOUT").unwrap_or_default().as_str())?;
-    let features = WANTED.iter().fold(Features::empty(), |f, w| f | w.0) & adapter.features() - without;
+    let features = WANTED.iter().fold(Features::empty(), |f, w| f | w.0) & (adapter.features() - without);
     let limits = if least { wgpu::Limits::default().or_worse_values_from(&adapter.limits()) } else { adapter.limits() };
     let descriptor = wgpu::DeviceDescriptor {
         label: Some("tensorlogic"),
