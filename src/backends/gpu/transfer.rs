@@ -14,6 +14,8 @@ const UPLOAD_CHUNK: usize = 16 << 20;
 const UPLOAD_AHEAD: usize = 4;
 /// Bytes read at a time.
 const READ_CHUNK: usize = 64 << 20;
+/// How long a read is waited for without sleep.
+const SHORT: Duration = Duration::from_micros(100);
 /// Staging memory of downloads kept for the next ones.
 const SPARE: usize = 4;
 
@@ -37,6 +39,16 @@ impl Mapped {
 }
 
 impl Core {
+    /// Asks again and again for a moment whether the answer to a request to map has come: a thread that the driver puts to sleep takes
+    /// longer to wake than a short run takes.
+    fn look_out(&self, mapped: &Mapped) {
+        let start = Instant::now();
+        while lock(&mapped.0).is_none() && start.elapsed() < SHORT {
+            let _ = self.device.poll(wgpu::PollType::Poll);
+            std::hint::spin_loop();
+        }
+    }
+
     /// Waits for the answer to a request to map, whose work is done.
     fn wait_mapped(&self, mapped: &Mapped) -> TensorResult<()> {
         let start = Instant::now();
@@ -375,6 +387,7 @@ impl Core {
         }
         let index = self.send(Some(e.finish()));
         let mapped = map(target, wgpu::MapMode::Read, need);
+        self.look_out(&mapped);
         if let Err(e) = self.wait_for(Some(index)).and_then(|()| self.wait_mapped(&mapped)) {
             // A buffer that may still become mapped must not be used again.
             *staging = None;
