@@ -109,7 +109,9 @@ fn batches_use_memory_again_unless_they_are_held() {
         for _ in 0..20 {
             l.next_batch().unwrap()[0].sum_all().unwrap().item().unwrap();
         }
-        assert_eq!(device.memory().in_use, held, "{}", device.name());
+        // Other tests hold a little meanwhile, and less than a batch.
+        let now = device.memory().in_use;
+        assert!(now.abs_diff(held) < 16 * 64 * 64 * 4, "{}: {held} bytes, later {now}", device.name());
     }
     // A batch that somebody holds is not written to.
     let mut l =

@@ -228,12 +228,28 @@ impl Core {
 
     /// Submits commands, and before them those that wait for a submit.
     pub fn send(&self, commands: Option<wgpu::CommandBuffer>) -> wgpu::SubmissionIndex {
-        let waiting = std::mem::take(&mut *lock(&self.waiting));
-        self.held.store(false, Ordering::Relaxed);
-        let (before, _memory): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
-        let _turn = lock(&self.turn);
-        self.staged.store(false, Ordering::Relaxed);
-        self.queue.submit(before.into_iter().chain(commands))
+        let (index, _memory) = {
+            // Whoever has this turn knows that nothing taken from `waiting` is still to be submitted.
+            let _turn = lock(&self.turn);
+            let waiting = {
+                let mut waiting = lock(&self.waiting);
+                self.held.store(false, Ordering::Relaxed);
+                std::mem::take(&mut *waiting)
+            };
+            let (before, memory): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+            self.staged.store(false, Ordering::Relaxed);
+            (self.queue.submit(before.into_iter().chain(commands)), memory)
+        };
+        index
+    }
+
+    /// Submits a run that waits for the read that follows it; afterwards none waits, nor is about to be submitted.
+    pub fn flush_held(&self) {
+        if self.held.load(Ordering::Relaxed) {
+            self.send(None);
+        } else {
+            drop(lock(&self.turn));
+        }
     }
 
     /// Submits what waits, and the writes in staging memory: the driver's answer to a request to map a buffer does not wait for them.

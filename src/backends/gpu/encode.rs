@@ -180,10 +180,8 @@ impl Runner {
         let hold = core.hold.swap(false, Ordering::Relaxed);
         core.check()?;
         self.ready(core, plan)?;
-        if core.held.load(Ordering::Relaxed) {
-            // A plan's numbers are written before anything that waits for a submit.
-            core.flush();
-        }
+        // A plan's numbers are written before anything that waits for a submit; one that is being submitted has the turn.
+        core.flush_held();
         let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(()) };
         for &(at, w) in &p.patches {
             let param = |n: u16| {
@@ -270,8 +268,10 @@ impl Runner {
                 let mut encoder = core.device.create_command_encoder(&Default::default());
                 record_all(&mut encoder.begin_compute_pass(&Default::default()), &p.steps, |_, _| {});
                 let used = self.leased.drain(..).chain(inputs.iter().chain(outputs).map(|&b| b.clone())).collect();
-                lock(&core.waiting).push((encoder.finish(), used));
+                let mut waiting = lock(&core.waiting);
+                waiting.push((encoder.finish(), used));
                 core.held.store(true, Ordering::Relaxed);
+                drop(waiting);
                 core.submits.fetch_add(1, Ordering::Relaxed);
             }
             None => submit(core, &p.steps),
