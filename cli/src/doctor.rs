@@ -50,7 +50,7 @@ pub const VARIABLES: [Variable; 13] = [
         "-",
     ),
     variable("TL_CACHE_DIR", "folder of downloaded models and measurements", "-"),
-    variable("TL_OFFLINE", "1 forbids downloads", "tl --offline"),
+    variable("TL_OFFLINE", "1 forbids downloads", "-"),
 ];
 
 /// Something that is wrong, and one thing to do about it.

@@ -209,7 +209,8 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     let prompt = read_prompt(args)?;
     let mut sampler = args.sampling.sampler()?;
     args.model.dtype()?;
-    let loaded = args.model.load_from(&args.model.path_or_tiny(global)?, global)?;
+    let path = args.model.path_or_tiny(global)?;
+    let loaded = args.model.load_from(&path, global)?;
     interrupt::install();
     let ids = match &loaded.template {
         Some(template) if !args.raw => {
@@ -247,7 +248,7 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
         let value = serde_json::json!({
             "text": all, "end": stats.end.name(), "prompt_tokens": stats.prompt_tokens, "generated_tokens": stats.generated,
             "prompt_tokens_per_s": speed(stats.prompt_tokens, stats.prompt_time), "tokens_per_s": speed(stats.generated.saturating_sub(1), stats.time),
-            "peak_memory_bytes": loaded.device.memory().peak, "device": loaded.device.name(),
+            "peak_memory_bytes": loaded.device.memory().peak, "device": loaded.device.name(), "model": path.display().to_string(),
         });
         writeln!(out, "{value}")?;
     } else if stats.generated > 0 {
@@ -256,7 +257,11 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     drop(out);
     if !global.quiet {
         if stats.end == End::Context {
-            output::note("the context is full; --ctx raises it");
+            let most = loaded.model.shape().context;
+            output::note(&match ctx < most {
+                true => "the context is full; --ctx raises it".to_string(),
+                false => format!("the context is full: the model was made for {most} tokens"),
+            });
         }
         if args.stats {
             let e = eval_stats(&loaded.device);
