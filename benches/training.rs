@@ -1,7 +1,8 @@
-//! A training step of the character GPT (nanoGPT's shakespeare_char: 6 layers, 6 heads, 384 wide, context 256, batch 12, f32): tokens per second,
-//! the time of each kernel, and PyTorch beside it.
+//! A training step of the character GPT (nanoGPT's shakespeare_char: 6 layers, 6 heads, 384 wide, context 256, batch 12, f32) or of GPT-2 124M: tokens
+//! per second, the time of each kernel, and PyTorch beside it.
 //!
-//! `cargo bench --bench training -- [--peer PYTHON] [--rounds N] [--batch N] [--checkpoint] [--kernels] [--explain]`. The device is
+//! `cargo bench --bench training -- [--model char|gpt2] [--dtype f32|f16|bf16] [--peer PYTHON] [--rounds N] [--batch N]
+//! [--checkpoint] [--kernels] [--explain]`. The device is
 //! `TL_DEVICE`'s, else a GPU where there is one. With `--peer` the two take turns, and the ratio is that of their medians. With `--checkpoint`
 //! a second model computes its blocks again in the backward pass, in turn with the first.
 
@@ -10,13 +11,15 @@ use std::time::Instant;
 use tensorlogic::measure::{Environment, Limits, Options};
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
 use tensorlogic::optim::{AdamW, Optimizer, decay_matrices};
-use tensorlogic::{Device, Rng, Tensor};
+use tensorlogic::{DType, Device, Rng, Tensor};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-const CONFIG: GptConfig = GptConfig { vocab: 65, context: 256, layers: 6, heads: 6, width: 384, bias: false, dropout: 0.0 };
+const CHAR: GptConfig = GptConfig { vocab: 65, context: 256, layers: 6, heads: 6, width: 384, bias: false, dropout: 0.0 };
 
 struct Args {
+    model: String,
+    dtype: DType,
     batch: usize,
     rounds: usize,
     peer: Option<String>,
@@ -26,11 +29,29 @@ struct Args {
 }
 
 fn args() -> Result<Args> {
-    let mut a = Args { batch: 12, rounds: 3, peer: None, kernels: false, explain: false, checkpoint: false };
+    let mut a = Args {
+        model: "char".into(),
+        dtype: DType::F32,
+        batch: 12,
+        rounds: 3,
+        peer: None,
+        kernels: false,
+        explain: false,
+        checkpoint: false,
+    };
     let mut rest = std::env::args().skip(1);
     while let Some(arg) = rest.next() {
         let mut value = || rest.next().ok_or(format!("{arg} wants a value"));
         match arg.as_str() {
+            "--model" => a.model = value()?,
+            "--dtype" => {
+                a.dtype = match value()?.as_str() {
+                    "f32" => DType::F32,
+                    "f16" => DType::F16,
+                    "bf16" => DType::BF16,
+                    other => return Err(format!("unknown dtype {other}; allowed are f32, f16, bf16").into()),
+                }
+            }
             "--batch" => a.batch = value()?.parse()?,
             "--rounds" => a.rounds = value()?.parse()?,
             "--peer" => a.peer = Some(value()?),
@@ -65,27 +86,36 @@ struct Training {
 }
 
 impl Training {
-    fn new(batch: usize, checkpointing: bool, device: &Device) -> Result<Training> {
+    fn new(args: &Args, checkpointing: bool, device: &Device) -> Result<Training> {
+        let config = match args.model.as_str() {
+            "char" => CHAR,
+            "gpt2" => GptConfig::GPT2,
+            other => return Err(format!("unknown model {other}; allowed are char, gpt2").into()),
+        };
         let mut rng = Rng::new(1);
-        let mut model = Gpt::new(CONFIG, &mut rng, device)?;
+        let mut model = Gpt::new(config, &mut rng, device)?;
         model.set_checkpointing(checkpointing);
         let rule = AdamW { betas: (0.9, 0.99), ..AdamW::default() };
-        let optimizer = Optimizer::with_groups(rule, decay_matrices(model.named_parameters(), 0.1), 1e-3)?.max_grad_norm(1.0);
-        Ok(Training { model, optimizer, rng, batch, device: device.clone() })
+        let mut optimizer = Optimizer::with_groups(rule, decay_matrices(model.named_parameters(), 0.1), 1e-3)?.max_grad_norm(1.0);
+        if args.dtype != DType::F32 {
+            optimizer = optimizer.mixed_precision(args.dtype)?;
+        }
+        Ok(Training { model, optimizer, rng, batch: args.batch, device: device.clone() })
     }
 
     /// The loss of a batch, pending.
     fn loss(&mut self) -> Result<Tensor> {
-        let tokens = self.rng.integers(0, CONFIG.vocab as i32, &[self.batch, CONFIG.context + 1], &self.device)?;
+        let GptConfig { vocab, context, .. } = self.model.config;
+        let tokens = self.rng.integers(0, vocab as i32, &[self.batch, context + 1], &self.device)?;
         tokens.eval()?;
-        Ok(self.model.loss(&tokens.narrow(1, 0, CONFIG.context)?, &tokens.narrow(1, 1, CONFIG.context)?)?)
+        Ok(self.model.loss(&tokens.narrow(1, 0, context)?, &tokens.narrow(1, 1, context)?)?)
     }
 
     /// One step; waits for its loss.
     fn step(&mut self) -> Result<f64> {
         self.optimizer.zero_grad()?;
         let loss = self.loss()?;
-        loss.backward()?;
+        self.optimizer.scale_loss(&loss)?.backward()?;
         self.optimizer.step_with(&[&loss])?;
         Ok(loss.item()?)
     }
@@ -111,8 +141,9 @@ fn run() -> Result<()> {
     let args = args()?;
     let device = Device::auto()?;
     println!("{}", Environment::of(&device).line());
-    let mut t = Training::new(args.batch, false, &device)?;
-    let tokens = (args.batch * CONFIG.context) as f64;
+    let mut t = Training::new(&args, false, &device)?;
+    let context = t.model.config.context;
+    let tokens = (args.batch * context) as f64;
     if args.explain {
         let loss = t.loss()?;
         loss.backward()?;
@@ -122,13 +153,13 @@ fn run() -> Result<()> {
     // The first steps compile the plan.
     let first = t.step()?;
     t.step()?;
-    println!("{} parameters, batch {} × {}; first loss {first:.4}", t.model.parameter_count(), args.batch, CONFIG.context);
+    println!("{} parameters, batch {} × {}; first loss {first:.4}", t.model.parameter_count(), args.batch, context);
     if args.kernels {
         let ((), profile) = device.profile(|| t.step().map(|_| ()).map_err(|e| tensorlogic::TensorError::Invalid(e.to_string())))?;
         let mut limits = Limits::new(&device, Options::quick());
         println!("{}", profile.with_limits(limits.copy_bandwidth()?, limits.operations()?));
     }
-    let mut again = if args.checkpoint { Some(Training::new(args.batch, true, &device)?) } else { None };
+    let mut again = if args.checkpoint { Some(Training::new(&args, true, &device)?) } else { None };
     if let Some(t) = &mut again {
         t.seconds(2)?;
     }
@@ -142,7 +173,7 @@ fn run() -> Result<()> {
             peak_checkpointed = taken(&device, t)?;
         }
         if let Some(python) = &args.peer {
-            theirs.push(peer(python)?);
+            theirs.push(peer(python, &args, &device)?);
         }
     }
     let seconds = median(ours.clone());
@@ -181,9 +212,13 @@ fn taken(device: &Device, t: &mut Training) -> Result<usize> {
 }
 
 /// The peer's name and seconds a step, for each of its modes.
-fn peer(python: &str) -> Result<Vec<(String, f64)>> {
+fn peer(python: &str, args: &Args, device: &Device) -> Result<Vec<(String, f64)>> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers/pytorch_gpt.py");
-    let out = std::process::Command::new(python).args([script, "speed", "6", "--eager"]).output()?;
+    let out = std::process::Command::new(python)
+        .args([script, "speed", "6", "--eager"])
+        .args(["--model", &args.model, "--dtype", args.dtype.name(), "--batch", &args.batch.to_string()])
+        .args(["--device", if device.is_cpu() { "cpu" } else { "cuda" }])
+        .output()?;
     if !out.status.success() {
         return Err(format!("{python} {script}: {}", String::from_utf8_lossy(&out.stderr).trim()).into());
     }

@@ -1,6 +1,6 @@
-"""The character GPT of benches/training.rs in PyTorch on the CPU: its speed, or the losses of its first steps.
+"""The models of benches/training.rs in PyTorch: their speed, or the losses of the character GPT's first steps on the CPU.
 
-pytorch_gpt.py speed [seconds]                       one JSON line per mode
+pytorch_gpt.py speed [seconds] [--eager] [--model char|gpt2] [--dtype f32|f16|bf16] [--batch N] [--device cpu|cuda]    one JSON line per mode
 pytorch_gpt.py losses SHAPE STEPS TEXT OUT.csv       the loss of each step, from weights and batches that tests/training_parity.rs makes, too
 """
 import json, sys, time
@@ -10,20 +10,21 @@ import torch, torch.nn as nn, torch.nn.functional as F
 SHAPES = {  # layers, heads, width, context, batch, learning rate
     "char": (6, 6, 384, 256, 12, 1e-3),
     "small": (2, 2, 64, 64, 4, 1e-3),
+    "gpt2": (12, 12, 768, 1024, 16, 1e-3),
 }
 VOCAB = 65
 
 
 class Block(nn.Module):
-    def __init__(self, width, heads):
+    def __init__(self, width, heads, bias):
         super().__init__()
         self.heads = heads
-        self.ln_1 = nn.LayerNorm(width, bias=False)
-        self.c_attn = nn.Linear(width, 3 * width, bias=False)
-        self.attn_proj = nn.Linear(width, width, bias=False)
-        self.ln_2 = nn.LayerNorm(width, bias=False)
-        self.c_fc = nn.Linear(width, 4 * width, bias=False)
-        self.c_proj = nn.Linear(4 * width, width, bias=False)
+        self.ln_1 = nn.LayerNorm(width, bias=bias)
+        self.c_attn = nn.Linear(width, 3 * width, bias=bias)
+        self.attn_proj = nn.Linear(width, width, bias=bias)
+        self.ln_2 = nn.LayerNorm(width, bias=bias)
+        self.c_fc = nn.Linear(width, 4 * width, bias=bias)
+        self.c_proj = nn.Linear(4 * width, width, bias=bias)
 
     def forward(self, x):
         b, t, c = x.shape
@@ -34,18 +35,18 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    def __init__(self, layers, heads, width, context):
+    def __init__(self, layers, heads, width, context, vocab=VOCAB, bias=False):
         super().__init__()
-        self.wte = nn.Embedding(VOCAB, width)
+        self.wte = nn.Embedding(vocab, width)
         self.wpe = nn.Embedding(context, width)
-        self.h = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.ln_f = nn.LayerNorm(width, bias=False)
+        self.h = nn.ModuleList(Block(width, heads, bias) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(width, bias=bias)
 
     def forward(self, tokens, targets):
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.h:
             x = block(x)
-        return F.cross_entropy((self.ln_f(x) @ self.wte.weight.t()).view(-1, VOCAB), targets.view(-1))
+        return F.cross_entropy((self.ln_f(x) @ self.wte.weight.t()).flatten(0, 1), targets.flatten())
 
 
 def mix(x):
@@ -86,12 +87,22 @@ def train_step(run, model, opt, x, y):
     return loss.item()
 
 
+def option(name, default):
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+
+
 def speed(seconds):
-    layers, heads, width, context, batch, rate = SHAPES["char"]
-    data = torch.randint(0, VOCAB, (1 << 16,), generator=torch.Generator().manual_seed(1))
+    shape, device, dtype = option("--model", "char"), option("--device", "cpu"), option("--dtype", "f32")
+    layers, heads, width, context, batch, rate = SHAPES[shape]
+    batch = int(option("--batch", batch))
+    vocab, bias = (50257, True) if shape == "gpt2" else (VOCAB, False)
+    half = {"f32": None, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    scaler = torch.amp.GradScaler(device, enabled=dtype == "f16")
+    data = torch.randint(0, vocab, (1 << 16,), generator=torch.Generator().manual_seed(1)).to(device)
     for mode in ("eager", "compile"):
-        model = Gpt(layers, heads, width, context)
+        model = Gpt(layers, heads, width, context, vocab, bias)
         initialise(model)
+        model = model.to(device)
         opt = optimizer(model, rate)
         run = torch.compile(model) if mode == "compile" else model
 
@@ -99,7 +110,15 @@ def speed(seconds):
             at = torch.randint(0, len(data) - context - 1, (batch,))
             x = torch.stack([data[i : i + context] for i in at])
             y = torch.stack([data[i + 1 : i + context + 1] for i in at])
-            return train_step(run, model, opt, x, y)
+            with torch.autocast(device, dtype=half, enabled=half is not None):
+                loss = run(x, y)
+            scaler.scale(loss).backward()
+            scaler.unscale_(opt)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(opt)
+            scaler.update()
+            opt.zero_grad(set_to_none=True)
+            return loss.item()
 
         for _ in range(2):
             step()
