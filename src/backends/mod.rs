@@ -146,6 +146,10 @@ pub trait Machine: Send + Sync {
     fn supports(&self, dtype: DType) -> bool;
     /// Room for `bytes`; the content is arbitrary.
     fn alloc(&self, bytes: usize) -> TensorResult<Buffer>;
+    /// As [`Machine::alloc`], for a result that the host reads next.
+    fn alloc_result(&self, bytes: usize, _dtype: DType) -> TensorResult<Buffer> {
+        self.alloc(bytes)
+    }
     /// Memory with this content; without a copy where the machine can read the bytes in place.
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer>;
     /// Runs the plan; returns when it is submitted. `params` are the plan's run-time numbers.

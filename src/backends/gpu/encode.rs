@@ -269,7 +269,7 @@ impl Runner {
                 record_all(&mut encoder.begin_compute_pass(&Default::default()), &p.steps, |_, _| {});
                 let used = self.leased.drain(..).chain(inputs.iter().chain(outputs).map(|&b| b.clone())).collect();
                 let mut waiting = lock(&core.waiting);
-                waiting.push((encoder.finish(), used));
+                waiting.run = Some((encoder, used));
                 core.held.store(true, Ordering::Relaxed);
                 drop(waiting);
                 core.submits.fetch_add(1, Ordering::Relaxed);

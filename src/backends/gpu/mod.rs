@@ -241,6 +241,14 @@ impl Machine for GpuMachine {
         self.core.check()?;
         Ok(Buffer::Gpu(self.core.lease(bytes, self.core.default_kind(), 0)?))
     }
+    fn alloc_result(&self, bytes: usize, dtype: DType) -> TensorResult<Buffer> {
+        // Narrower elements share words, and a kernel would read back over the bus what it writes.
+        if self.core.default_kind() == pool::SHARED || bytes > pool::RESULT_BYTES || dtype.block_bytes() % 4 != 0 {
+            return self.alloc(bytes);
+        }
+        self.core.check()?;
+        Ok(Buffer::Gpu(self.core.lease(bytes, pool::RESULT, 0)?))
+    }
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
         self.core.check()?;
         #[cfg(target_vendor = "apple")]
