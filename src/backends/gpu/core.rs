@@ -43,6 +43,8 @@ pub(super) struct Core {
     pub queue: wgpu::Queue,
     pub info: AdapterInfo,
     pub name: String,
+    /// Adapter and driver, for what is kept between processes.
+    pub key: String,
     pub software: bool,
     pub memory: Option<u64>,
     /// The most bytes that one binding, and so one buffer, may have.
@@ -133,6 +135,7 @@ impl Core {
             queue: o.queue,
             info: o.info,
             name: o.name,
+            key: o.key,
             software: o.software,
             memory: o.memory,
             max_binding,

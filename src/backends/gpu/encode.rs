@@ -9,7 +9,7 @@ use super::timer::Timer;
 use super::wgsl::{Style, step_text};
 use crate::backends::pool::PoolControl;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Buf, Plan, Work};
+use crate::plan::{Buf, PipelineStats, Plan, Work};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -66,9 +66,9 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    /// How many pipelines there are.
-    pub fn pipelines(&self) -> usize {
-        self.pipelines.len()
+    /// How many pipelines there are, and where they are kept.
+    pub fn pipelines(&self) -> PipelineStats {
+        self.pipelines.stats()
     }
     /// Forgets every plan, so that the next run writes its texts anew.
     pub fn forget(&mut self) {
@@ -89,14 +89,21 @@ impl Runner {
         };
         let (mut ops, mut count) = (0u64, 0usize);
         let most = if plan.steps.len() > 2 * STEPS_PER_SUBMIT { STEPS_PER_SUBMIT } else { usize::MAX };
+        let ordered = core.ordered.load(Ordering::Relaxed);
+        let style = Style { adapter: &core.info, soft_f16, ordered, sparing: false, quick: false };
+        let (mut texts, mut numbers) = (Vec::with_capacity(plan.steps.len()), Vec::with_capacity(plan.steps.len()));
         for (number, step) in plan.steps.iter().enumerate() {
-            let ordered = core.ordered.load(Ordering::Relaxed);
-            let style = Style { adapter: &core.info, soft_f16, ordered, sparing: false, quick: false };
             let Some(mut text) = step_text(plan, step, style)? else { continue };
             if text.views.len() > core.max_bindings {
                 text = step_text(plan, step, Style { sparing: true, ..style })?.unwrap_or(text);
             }
-            let pipeline = self.pipelines.get(core, &text, step.name)?;
+            texts.push((text, step.name));
+            numbers.push(number);
+        }
+        self.pipelines.compile(core, &texts)?;
+        for (number, (text, _)) in numbers.into_iter().zip(texts) {
+            let step = &plan.steps[number];
+            let Some(pipeline) = self.pipelines.get(&text.text) else { continue };
             let start = p.words.len();
             let rows = text.words.len().div_ceil(4).max(1);
             for (n, w) in text.words.iter().enumerate() {

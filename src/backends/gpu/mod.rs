@@ -4,6 +4,7 @@ mod adapter;
 #[cfg(target_vendor = "apple")]
 mod apple;
 mod blocks;
+mod compiled;
 mod core;
 mod done;
 mod encode;
@@ -30,7 +31,7 @@ use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{
-    AdapterInfo, Buf, Input, MemoryStats, Output, Plan, RunTimes, Source, Step, StorageMode, Store, Timing, TransferStats, Work,
+    AdapterInfo, Buf, Input, MemoryStats, Output, PipelineStats, Plan, RunTimes, Source, Step, StorageMode, Store, Timing, TransferStats, Work,
 };
 use crate::scalar::{Binary, Inst, Prim, Program, Unary};
 use crate::shape::Shape;
@@ -141,7 +142,7 @@ impl GpuMachine {
 
     /// How many pipelines were compiled since the machine was opened.
     pub fn pipelines(&self) -> usize {
-        lock(&self.runner).pipelines()
+        lock(&self.runner).pipelines().pipelines
     }
 
     /// Whether the device packs f16 as IEEE says: nearest, halves to even, overflow to infinity, subnormals kept. WGSL promises none of it.
@@ -371,6 +372,9 @@ impl Machine for GpuMachine {
             }
             Buffer::Cpu(_) => {}
         }
+    }
+    fn pipeline_stats(&self) -> PipelineStats {
+        lock(&self.runner).pipelines()
     }
     fn submits(&self) -> u64 {
         self.core.submits.load(Ordering::Relaxed)
