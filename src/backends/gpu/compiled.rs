@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 const MAGIC: [u8; 8] = *b"TLPIPES1";
 /// A file that grew beyond this is begun anew.
 const MOST_BYTES: u64 = 256 << 20;
-/// Saving may cost this part of what compiling costs.
+/// Saving may cost this time, or this part of what compiling costs.
+const FREE: Duration = Duration::from_millis(50);
 const SHARE: u32 = 8;
 
 /// The driver's compiled kernels, and which texts they are of.
@@ -34,22 +35,20 @@ fn hash(value: impl Hash) -> u64 {
     h.finish()
 }
 
-/// Whether pipelines are kept: not on software adapters, whose compilers are quick, unless the environment says so.
-fn wanted(software: bool) -> bool {
-    std::env::var("TL_PIPELINE_CACHE").map_or(!software, |v| v != "0")
+/// The folder where kernels are kept: none for software adapters, whose compilers are quick, unless the environment says so.
+pub(super) fn folder(software: bool) -> Option<PathBuf> {
+    let wanted = std::env::var("TL_PIPELINE_CACHE").map_or(!software, |v| v != "0");
+    wanted.then(cache_folder).flatten()
 }
 
 impl Kept {
     /// What earlier processes compiled; `None` where nothing can be kept. A file that is damaged or another adapter's counts as empty.
     pub fn open(core: &Core) -> Option<Kept> {
-        if !wanted(core.software) || !core.device.features().contains(wgpu::Features::PIPELINE_CACHE) {
-            return None;
-        }
+        let folder = core.kept_in.as_ref().filter(|_| core.device.features().contains(wgpu::Features::PIPELINE_CACHE))?;
         let key = format!("{} | {}", core.key, env!("CARGO_PKG_VERSION"));
-        let file = cache_folder()?.join(format!("pipelines-{:016x}.bin", hash(&key)));
+        let file = folder.join(format!("pipelines-{:016x}.bin", hash(&key)));
         let (texts, data) = load(&file, &key).unwrap_or_default();
-        let descriptor =
-            wgpu::PipelineCacheDescriptor { label: None, data: Some(&data[..]).filter(|d| !d.is_empty()), fallback: true };
+        let descriptor = wgpu::PipelineCacheDescriptor { label: None, data: Some(&data[..]).filter(|d| !d.is_empty()), fallback: true };
         // SAFETY: the data came from `PipelineCache::get_data` for this adapter, driver and version, which `load` has checked with its sum.
         let raw = core.guarded(|| unsafe { core.device.create_pipeline_cache(&descriptor) }).ok()?;
         let none = Duration::ZERO;
@@ -67,7 +66,7 @@ impl Kept {
     /// that it takes. A folder that cannot be written is no error: the next process compiles again.
     pub fn save(&mut self, compiling: Duration) {
         self.compiling += compiling;
-        if !self.dirty || self.saving * SHARE > self.compiling {
+        if !self.dirty || self.saving > FREE.max(self.compiling / SHARE) {
             return;
         }
         let start = Instant::now();

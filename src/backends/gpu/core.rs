@@ -5,6 +5,7 @@ use super::pool::{GpuBuffer, PRIVATE, Pool, SHARED, size_class};
 use crate::error::{At, TensorError, TensorResult};
 use crate::plan::{AdapterInfo, SCRATCH_WORDS, TransferStats};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -45,6 +46,8 @@ pub(super) struct Core {
     pub name: String,
     /// Adapter and driver, for what is kept between processes.
     pub key: String,
+    /// Where compiled kernels are kept.
+    pub kept_in: Option<PathBuf>,
     pub software: bool,
     pub memory: Option<u64>,
     /// The most bytes that one binding, and so one buffer, may have.
@@ -136,6 +139,7 @@ impl Core {
             info: o.info,
             name: o.name,
             key: o.key,
+            kept_in: super::compiled::folder(o.software),
             software: o.software,
             memory: o.memory,
             max_binding,
