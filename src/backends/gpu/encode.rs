@@ -3,7 +3,7 @@
 use super::core::{Core, lock};
 use super::meta::{MetaWord, param_bits};
 use super::operand::Bound;
-use super::pipelines::{Pipeline, Pipelines};
+use super::pipelines::{Pipeline, Pipelines, on_all_threads};
 use super::pool::{GpuBuffer, PRIVATE};
 use super::timer::Timer;
 use super::wgsl::{Style, step_text};
@@ -23,6 +23,8 @@ const KEPT: usize = 4;
 const OPS_PER_SUBMIT: u64 = 500_000_000_000;
 /// Dispatches of a submit, in plans of more than twice as many: the GPU begins while the host still encodes.
 const STEPS_PER_SUBMIT: usize = 256;
+/// Steps of a plan from which on their texts are written on several threads.
+const MANY_STEPS: usize = 16;
 /// Plans kept before dead ones are looked for.
 const PLANS: usize = 256;
 
@@ -92,13 +94,18 @@ impl Runner {
         let ordered = core.ordered.load(Ordering::Relaxed);
         let style = Style { adapter: &core.info, soft_f16, ordered, sparing: false, quick: false };
         let (mut texts, mut numbers) = (Vec::with_capacity(plan.steps.len()), Vec::with_capacity(plan.steps.len()));
-        for (number, step) in plan.steps.iter().enumerate() {
-            let Some(mut text) = step_text(plan, step, style)? else { continue };
-            if text.views.len() > core.max_bindings {
-                text = step_text(plan, step, Style { sparing: true, ..style })?.unwrap_or(text);
+        let written = on_all_threads(&plan.steps, MANY_STEPS, |step| {
+            let Some(text) = step_text(plan, step, style)? else { return Ok(None) };
+            match text.views.len() > core.max_bindings {
+                true => Ok(step_text(plan, step, Style { sparing: true, ..style })?.or(Some(text))),
+                false => Ok(Some(text)),
             }
-            texts.push((text, step.name));
-            numbers.push(number);
+        });
+        for (number, text) in written.into_iter().enumerate() {
+            if let Some(text) = text.transpose()?.flatten() {
+                texts.push((text, plan.steps[number].name));
+                numbers.push(number);
+            }
         }
         self.pipelines.compile(core, &texts)?;
         for (number, (text, _)) in numbers.into_iter().zip(texts) {

@@ -49,24 +49,10 @@ impl Pipelines {
         }
         self.kept.get_or_init(|| Kept::open(core));
         let cache = self.kept.get().and_then(|k| k.as_ref()).map(|k| &k.raw);
-        let next = AtomicUsize::new(0);
-        let done: Vec<_> = new.iter().map(|_| OnceLock::new()).collect();
-        let work = || {
-            while let Some((n, (step, name))) = Some(next.fetch_add(1, Relaxed)).and_then(|n| Some((n, *new.get(n)?))) {
-                let _ = done[n].set(core.guarded(|| compile(core, cache, step, name)));
-            }
-        };
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(new.len());
-        std::thread::scope(|s| {
-            for _ in 1..threads {
-                // Where there are no threads, this one does it all.
-                let _ = std::thread::Builder::new().stack_size(STACK).spawn_scoped(s, work);
-            }
-            work();
-        });
+        let done = on_all_threads(&new, 2, |(step, name)| core.guarded(|| compile(core, cache, step, name)));
         let mut failed = None;
         for ((step, name), made) in new.into_iter().zip(done) {
-            match made.into_inner() {
+            match made {
                 Some(Ok(p)) => {
                     self.by_text.insert(step.text.clone(), Arc::new(p));
                     if let Some(Some(kept)) = self.kept.get_mut() {
@@ -102,6 +88,26 @@ impl Pipelines {
             bytes: kept.and_then(|k| std::fs::metadata(&k.file).ok()).map_or(0, |m| m.len()),
         }
     }
+}
+
+/// The results of `work` for each of these, computed on as many threads as the processor has, from `least` pieces of work on.
+pub(super) fn on_all_threads<T: Sync, R: Send + Sync>(list: &[T], least: usize, work: impl Fn(&T) -> R + Sync) -> Vec<Option<R>> {
+    let next = AtomicUsize::new(0);
+    let done: Vec<OnceLock<R>> = list.iter().map(|_| OnceLock::new()).collect();
+    let run = || {
+        while let Some((slot, item)) = Some(next.fetch_add(1, Relaxed)).and_then(|n| Some((done.get(n)?, list.get(n)?))) {
+            let _ = slot.set(work(item));
+        }
+    };
+    let threads = if list.len() < least { 1 } else { std::thread::available_parallelism().map_or(1, |n| n.get()).min(list.len()) };
+    std::thread::scope(|s| {
+        for _ in 1..threads {
+            // Where there are no threads, this one does it all.
+            let _ = std::thread::Builder::new().stack_size(STACK).spawn_scoped(s, run);
+        }
+        run();
+    });
+    done.into_iter().map(OnceLock::into_inner).collect()
 }
 
 fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepText, name: &'static str) -> Pipeline {
