@@ -228,9 +228,12 @@ impl Core {
     /// a short run takes.
     pub fn wait_awake(&self, submission_index: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
         let start = Instant::now();
+        let done = Arc::new(AtomicBool::new(false));
+        let flag = done.clone();
+        self.queue.on_submitted_work_done(move || flag.store(true, Ordering::Relaxed));
         while start.elapsed() < SHORT {
-            let now = wgpu::PollType::Wait { submission_index: submission_index.clone(), timeout: Some(Duration::ZERO) };
-            if self.device.poll(now).is_ok() {
+            let _ = self.device.poll(wgpu::PollType::Poll);
+            if done.load(Ordering::Relaxed) {
                 #[cfg(target_vendor = "apple")]
                 self.look()?;
                 return self.check();
