@@ -528,6 +528,21 @@ pub struct TransferStats {
     pub in_place_reads: u64,
 }
 
+/// Kernels that a device compiled since it was opened.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PipelineStats {
+    /// How many.
+    pub pipelines: usize,
+    /// Seconds spent on it.
+    pub seconds: f64,
+    /// How many of them an earlier process had compiled already.
+    pub found: usize,
+    /// The file that keeps them for the next process; `None` where none does.
+    pub file: Option<std::path::PathBuf>,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
 /// Where work on values in host memory is faster: measured times, in seconds, of this GPU and this CPU.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Crossover {
