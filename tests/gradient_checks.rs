@@ -50,6 +50,8 @@ fn activations() {
         ($($name:ident),*) => { $(check(stringify!($name), &[&[3, 5]], (0.1, 2.0), |x| sides(&x[0])?.$name());)* };
     }
     kinked!(relu, relu6, selu, softplus, mish, softsign, log_sigmoid);
+    check("softplus_with", &[&[3, 5]], (0.1, 2.0), |x| sides(&x[0])?.softplus_with(3.0, 0.2));
+    check("softplus_with of a small factor", &[&[3, 5]], (0.1, 2.0), |x| sides(&x[0])?.softplus_with(0.5, 20.0));
     let s: [&[usize]; 1] = [&[3, 5]];
     check("elu", &s, (0.1, 2.0), |x| sides(&x[0])?.elu(1.3));
     check("celu", &s, (0.1, 2.0), |x| sides(&x[0])?.celu(1.3));
@@ -285,6 +287,20 @@ fn losses() {
         let options = NllOptions { weight: Some(&x[1]), ..Default::default() };
         x[0].cross_entropy(&indices(&[0, 2, -100, 1], &[4], &x[0]), &options)
     });
+    for reduction in [Reduction::None, Reduction::Mean, Reduction::Sum, Reduction::BatchMean] {
+        let smooth = NllOptions { reduction, label_smoothing: 0.3, ..Default::default() };
+        check("cross_entropy with smoothing", &[&[4, 7]], (-2.0, 2.0), |x| {
+            x[0].cross_entropy(&indices(&[0, 6, -100, 3], &[4], &x[0]), &smooth)
+        });
+        check("cross_entropy with smoothing and weights", &[&[4, 3], &[3]], (0.5, 2.0), |x| {
+            x[0].cross_entropy(&indices(&[0, 2, -100, 1], &[4], &x[0]), &NllOptions { weight: Some(&x[1]), ..smooth })
+        });
+        check("cross_entropy of probabilities", &[&[2, 3, 4], &[2, 3, 4], &[3]], (0.1, 1.0), |x| {
+            x[0].cross_entropy(&x[1], &NllOptions { weight: Some(&x[2]), ..smooth })
+        });
+        check("cross_entropy of probabilities of one row", &[&[5], &[5]], (0.1, 1.0), |x| x[0].cross_entropy(&x[1], &smooth));
+        check("kl_div of logarithms", &s, (-2.0, -0.1), |x| x[0].kl_div(&x[1], true, reduction));
+    }
 }
 
 #[test]

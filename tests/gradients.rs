@@ -85,6 +85,40 @@ fn gradients_of_gradients() {
     second_of(&|x| x.layer_norm(None, None, 1e-5));
     second_of(&|x| x.matmul(&x.t()?));
     second_of(&|x| x.narrow(1, 0, 2)?.gelu());
+    let smooth = NllOptions { label_smoothing: 0.2, ..Default::default() };
+    second_of(&|x| x.cross_entropy(&indices(&[2, 0], &[2], x), &smooth));
+    let shares = Tensor::from_vec(vec![0.2, 0.5, 0.3, 0.9, 0.4, 0.1], &[2, 3], &cpu).unwrap();
+    second_of(&|x| x.cross_entropy(&shares, &smooth));
+}
+
+/// Whatever the targets are: no plan of the loss and its gradient stores a number for each class of each row but the gradient itself.
+#[test]
+fn cross_entropy_stores_no_probabilities() {
+    let (rows, classes) = (48, 1000);
+    let check = |device: &Device, what: &str, soft: bool, weighted: bool, label_smoothing: f64| {
+        let mut rng = Rng::new(3);
+        let mut leaf = |shape: &[usize]| {
+            let t = rng.uniform(shape, DType::F32, device).unwrap();
+            t.eval().unwrap();
+            t
+        };
+        let (x, shares, weight) = (leaf(&[rows, classes]).requires_grad().unwrap(), leaf(&[rows, classes]), leaf(&[classes]));
+        let picks: Vec<i32> = (0..rows as i32).map(|i| i * 17 % classes as i32).collect();
+        let target = if soft { shares } else { indices(&picks, &[rows], &x) };
+        let options = NllOptions { weight: weighted.then_some(&weight), label_smoothing, ..Default::default() };
+        let loss = x.cross_entropy(&target, &options).unwrap();
+        loss.backward().unwrap();
+        let plan = tensorlogic::eval::plan_of(&[&loss, &x.grad().unwrap()]).unwrap().unwrap();
+        for slot in &plan.slots {
+            assert!(*slot < 4 * rows * classes, "{what} on {}: a slot of {slot} bytes in\n{plan}", device.name());
+        }
+    };
+    for device in devices() {
+        check(&device, "classes", false, false, 0.0);
+        check(&device, "classes with smoothing", false, false, 0.1);
+        check(&device, "classes with weights and smoothing", false, true, 0.1);
+        check(&device, "probabilities", true, false, 0.0);
+    }
 }
 
 #[test]

@@ -48,6 +48,7 @@ impl Settings<'_> {
             None | Some("mean") => Reduction::Mean,
             Some("sum") => Reduction::Sum,
             Some("none") => Reduction::None,
+            Some("batchmean") => Reduction::BatchMean,
             _ => return Err(Fail::Unsupported),
         })
     }
@@ -155,6 +156,7 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
         "gelu" if s.text("approximate") == "tanh" => one(x.gelu_tanh()),
         "gelu" => one(x.gelu()),
         "softplus" if s.number("beta", 1.0) == 1.0 && s.number("threshold", 20.0) == 20.0 => one(x.softplus()),
+        "softplus" => one(x.softplus_with(s.number("beta", 1.0), s.number("threshold", 20.0))),
         "leaky_relu" => one(x.leaky_relu(s.number("negative_slope", 0.01))),
         "elu" => one(x.elu(s.number("alpha", 1.0))),
         "celu" => one(x.celu(s.number("alpha", 1.0))),
@@ -328,11 +330,12 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
         "bce_with_logits" => one(x.binary_cross_entropy_with_logits(get(1)?, opt(2), opt(3), s.reduction()?)),
         "kl_div" => one(x.kl_div(get(1)?, s.flag("log_target"), s.reduction()?)),
         "nll_loss" | "cross_entropy" => {
-            if get(1)?.dtype().is_float() || s.number("label_smoothing", 0.0) != 0.0 {
-                return Err(Fail::Unsupported);
-            }
-            let ignore_index = s.whole("ignore_index").unwrap_or(-100);
-            let options = NllOptions { weight: opt(2), ignore_index, reduction: s.reduction()? };
+            let options = NllOptions {
+                weight: opt(2),
+                ignore_index: s.whole("ignore_index").unwrap_or(-100),
+                reduction: s.reduction()?,
+                label_smoothing: s.number("label_smoothing", 0.0),
+            };
             one(if case.op == "nll_loss" { x.nll_loss(get(1)?, &options) } else { x.cross_entropy(get(1)?, &options) })
         }
         _ => Err(Fail::Unsupported),
