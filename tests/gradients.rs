@@ -1,6 +1,7 @@
 //! Gradients besides those of single operations: of gradients, through one plan or many, of parts that are computed again; modes and errors.
 
 use tensorlogic::autograd::{GradOptions, checkpoint, grad, no_grad};
+use tensorlogic::ops::index_add::Combine;
 use tensorlogic::ops::loss::NllOptions;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
@@ -89,6 +90,61 @@ fn gradients_of_gradients() {
     second_of(&|x| x.cross_entropy(&indices(&[2, 0], &[2], x), &smooth));
     let shares = Tensor::from_vec(vec![0.2, 0.5, 0.3, 0.9, 0.4, 0.1], &[2, 3], &cpu).unwrap();
     second_of(&|x| x.cross_entropy(&shares, &smooth));
+}
+
+/// The gradient of a product to its only zero is the product of the others.
+#[test]
+fn products_with_zeros() {
+    for device in devices() {
+        let leaf = |v: &[f32]| Tensor::from_vec(v.to_vec(), &[v.len()], &device).unwrap().requires_grad().unwrap();
+        let (x, y) = (leaf(&[2.0, 0.0, 3.0, 0.0]), leaf(&[5.0, 7.0, 0.0]));
+        let out = x.scatter(0, &indices(&[0, 1, 3], &[3], &x), &y, Combine::Mul).unwrap();
+        assert_eq!(out.to_vec().unwrap(), [10.0, 0.0, 3.0, 0.0]);
+        out.sum_all().unwrap().backward().unwrap();
+        assert_eq!(x.grad().unwrap().to_vec().unwrap(), [5.0, 7.0, 1.0, 0.0]);
+        assert_eq!(y.grad().unwrap().to_vec().unwrap(), [2.0, 0.0, 0.0]);
+    }
+}
+
+/// Orders of long rows with equal elements, infinities and NaN, against a stable sort.
+#[test]
+fn sorting_matches_a_stable_sort() {
+    let check = |device: &Device, n: usize, descending: bool| {
+        let mut state = 7u64 + n as u64;
+        let values: Vec<f32> = (0..3 * n)
+            .map(|_| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                match state >> 33 & 63 {
+                    0 => f32::INFINITY,
+                    1 => f32::NEG_INFINITY,
+                    2 if device.is_cpu() => f32::NAN,
+                    v => v as f32 - 30.0,
+                }
+            })
+            .collect();
+        let x = Tensor::from_vec(values.clone(), &[3, n], device).unwrap();
+        let (sorted, order) = x.sort(-1, descending).unwrap();
+        let (sorted, order) = (sorted.to_vec().unwrap(), order.to_vec_of::<i32>().unwrap());
+        for r in 0..3 {
+            let row = &values[r * n..(r + 1) * n];
+            let mut want: Vec<usize> = (0..n).collect();
+            let key = |i: usize| if row[i].is_nan() { (1, 0.0) } else { (0, row[i]) };
+            want.sort_by(|&a, &b| {
+                let by = key(a).partial_cmp(&key(b)).unwrap();
+                if descending { by.reverse() } else { by }
+            });
+            for (i, &w) in want.iter().enumerate() {
+                let (got, at) = (sorted[r * n + i], order[r * n + i] as usize);
+                assert!(at == w && (got == row[w] || got.is_nan() && row[w].is_nan()), "{n} on {}: place {i} of row {r}", device.name());
+            }
+        }
+    };
+    for device in devices() {
+        for n in [1, 2, 3, 7, 64, 65, 1000] {
+            check(&device, n, false);
+            check(&device, n, true);
+        }
+    }
 }
 
 /// Whatever the targets are: no plan of the loss and its gradient stores a number for each class of each row but the gradient itself.
