@@ -505,12 +505,13 @@ fn load(path: &Path) -> Result<()> {
 fn bf16_rate(threads: usize) -> Option<f64> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
-        const TURNS: usize = 1 << 17;
+        const TURNS: usize = 1 << 21;
         let each = || {
             // SAFETY: the processor has the instructions.
             std::hint::black_box(unsafe { bf16_chains(TURNS) });
         };
-        let times = (0..7)
+        // Long enough that the start of a thread does not count.
+        let times = (0..5)
             .map(|_| {
                 let start = Instant::now();
                 std::thread::scope(|s| {
