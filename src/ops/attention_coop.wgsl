@@ -25,7 +25,7 @@ const KV: u32 = 8;
 const FORWARD: u32 = 1;
 const BACKWARD: u32 = 0;
 const VALUES: u32 = 1;
-const TURNS: u32 = 2;
+const TURN: u32 = 1; // 0 is the pass that finds the log-sum-exp
 const BY_KEY: u32 = 0;
 const CAUSAL: u32 = 1;
 const SUMS: u32 = 1;
@@ -161,13 +161,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     var other = group / heads * heads_kv + group % heads / sharing;
     if (BY_KEY == 1u) { other = group / heads_kv * heads + group % heads_kv * sharing + n; }
     let at_c1 = base_c1(other); let at_c2 = base_c2(other);
-    for (var turn = 0u; turn < TURNS; turn++) {
+    { // TURN
       for (var base = begin; base < finish; base += COLS) {
         workgroupBarrier();
         for (var u = lid; u < COLS * (PITCH_C1 - 8u) / 8u; u += WORKGROUP) {
           put((u / (PITCH_C1 / 8u - 1u) * PITCH_C1 + u % (PITCH_C1 / 8u - 1u) * 8u) / UNIT, eight_c1(at_c1, finish, base, 0u, u));
         }
-        if (turn + BACKWARD == 1u) {
+        if (TURN == 1u) {
           for (var u = lid; u < COLS * (PITCH_C2 - 8u) / 8u; u += WORKGROUP) {
             put((TILE_C1 + u / (PITCH_C2 / 8u - 1u) * PITCH_C2 + u % (PITCH_C2 / 8u - 1u) * 8u) / UNIT, eight_c2(at_c2, finish, base, 0u, u));
           }
@@ -211,7 +211,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           }
         }
         workgroupBarrier();
-        if (turn + BACKWARD == 0u) {
+        if (TURN == 0u) {
           let row = mine + lane / SHARE; let sees = seen[row];
           var most = top;
           for (var c = lane % SHARE; c < COLS; c += SHARE) {
@@ -276,7 +276,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         }
       }
       if (FORWARD == 1u) {
-        if (turn + BACKWARD == 0u) {
+        if (TURN == 0u) {
           found[lid] = vec2<f32>(top, sum);
           workgroupBarrier();
           for (var i = lid; i < ROWS; i += WORKGROUP) {

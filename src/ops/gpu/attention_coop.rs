@@ -1,7 +1,7 @@
 //! The GPU forms of attention and its gradients by the adapter's cooperative matrices.
 
 use super::matmul_coop::{SCALARS, UNROLLED, VECTORS, lines, operand};
-use super::{decide, grid, indexable, unroll, words};
+use super::{decide, grid, indexable, repeat, unroll, words};
 use crate::dtype::DType;
 use crate::ops::attention::AttentionKernel;
 use crate::ops::attention_grad::Part;
@@ -63,7 +63,8 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     // Software takes minutes to compile what is written out.
     let counts = if subgroup >= UNROLLED { &counts[..] } else { &[] };
     let text = include_str!("../attention_coop.wgsl").replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
-    let mut text = unroll(unroll(text, &[("TURNS", 1 + forward as u32)]), counts);
+    let turns: &[u32] = if forward { &[0, 1] } else { &[1] };
+    let mut text = unroll(repeat(text, "TURN", turns), counts);
     text += if adapter.coop_vectors { VECTORS } else { SCALARS };
     text += if adapter.coop_vectors { PART_VECTORS } else { PART_SCALARS };
     let mut consts = vec![
