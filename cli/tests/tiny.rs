@@ -50,6 +50,16 @@ fn tiny_stands_in_when_no_model_is_named_and_says_so() {
     let folder = cache("falls-back");
     check(&folder, &["generate", "ROMEO:", "-n", "8"], 0, "", "smollm2-135m-instruct is not in");
     check(&folder, &["generate", "ROMEO:", "-n", "8"], 0, "", "the built-in model tiny answers");
+    // Another model than was expected is no detail that --quiet leaves out.
+    check(&folder, &["generate", "ROMEO:", "-n", "8", "--quiet"], 0, "", "the built-in model tiny answers");
+    check(&folder, &["generate", "ROMEO:", "-n", "8", "--json"], 0, "tiny", "the built-in model tiny answers");
+    check(
+        &folder,
+        &["generate", "-m", "tiny", "ROMEO: 1+1=7#", "-n", "8"],
+        0,
+        "",
+        "the model's vocabulary lacks '1', '+', '=', '7', '#': left out",
+    );
     // A model that was named is not replaced, and measuring is not done on another model than was meant.
     check(&folder, &["generate", "-m", "smollm2-135m-instruct", "x"], 1, "", "TL_OFFLINE");
     check(&folder, &["bench", "decode"], 1, "", "TL_OFFLINE");

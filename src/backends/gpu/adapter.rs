@@ -102,7 +102,7 @@ pub fn adapters() -> Vec<AdapterDescription> {
                     DeviceType::Other => "other",
                 },
                 driver: format!("{} {}", i.driver, i.driver_info).trim().to_string(),
-                memory: memory(a).total,
+                memory: room_of(a),
                 features: WANTED.iter().filter(|w| a.features().contains(w.0)).map(|w| w.1).collect(),
                 software: is_software(&i),
                 limits: limits(a),
@@ -110,6 +110,12 @@ pub fn adapters() -> Vec<AdapterDescription> {
             }
         })
         .collect()
+}
+
+/// The memory that the adapter can use, as an open device reports it.
+fn room_of(a: &wgpu::Adapter) -> Option<u64> {
+    let m = memory(a);
+    (m.room)().map(|r| r.total as u64).or(m.total)
 }
 
 fn limits(a: &wgpu::Adapter) -> Vec<(&'static str, u64)> {
