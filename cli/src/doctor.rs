@@ -46,7 +46,7 @@ pub const VARIABLES: [Variable; 14] = [
     variable("TL_GPU_CHECKED", "1 compiles kernels with bounds checks", "-"),
     variable(
         "TL_GPU_WITHOUT",
-        "features of the adapter that are left alone, to see what they give: f16, subgroup, cooperative matrix, limits",
+        "features of the adapter that are left alone, to see what they give: f16, subgroup, cooperative matrix, limits, large bindings, …",
         "-",
     ),
     variable("TL_CACHE_DIR", "folder of downloaded models, measurements and compiled kernels", "-"),
