@@ -237,8 +237,11 @@ fn choose(selector: &str) -> TensorResult<wgpu::Adapter> {
     })
 }
 
+/// What takes a limit away.
+type Lower = fn(&mut wgpu::Limits);
+
 /// Limits by name, and what is left of an adapter's without them: what every adapter has.
-const LARGE: [(&str, fn(&mut wgpu::Limits)); 3] = [
+const LARGE: [(&str, Lower); 3] = [
     ("limits", |l| *l = wgpu::Limits::default().or_worse_values_from(l)),
     ("large bindings", |l| l.max_storage_buffer_binding_size = l.max_storage_buffer_binding_size.min(128 << 20)),
     ("large workgroup memory", |l| l.max_compute_workgroup_storage_size = l.max_compute_workgroup_storage_size.min(16 << 10)),
