@@ -1,6 +1,7 @@
 //! Gradients besides those of single operations: of gradients, through one plan or many, of parts that are computed again; modes and errors.
 
 use tensorlogic::autograd::{GradOptions, checkpoint, grad, no_grad};
+use tensorlogic::nn::{Embedding, Module};
 use tensorlogic::ops::index_add::Combine;
 use tensorlogic::ops::loss::NllOptions;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
@@ -103,6 +104,22 @@ fn products_with_zeros() {
         out.sum_all().unwrap().backward().unwrap();
         assert_eq!(x.grad().unwrap().to_vec().unwrap(), [5.0, 7.0, 1.0, 0.0]);
         assert_eq!(y.grad().unwrap().to_vec().unwrap(), [2.0, 0.0, 0.0]);
+    }
+}
+
+/// The row of padding is zeros, and stays so.
+#[test]
+fn no_gradient_reaches_the_row_of_padding() {
+    for device in devices() {
+        let table = Embedding::new(5, 3, 1.0, &mut Rng::new(1), &device).unwrap().with_padding(2).unwrap();
+        let rows = table.forward(&indices(&[2, 0, 2, 4, 0], &[5], &table.weight.get())).unwrap();
+        assert_eq!(rows.narrow(0, 0, 1).unwrap().to_vec().unwrap(), [0.0; 3]);
+        scalar(&rows.exp().unwrap()).unwrap().backward().unwrap();
+        let grad = table.weight.grad().unwrap().to_vec().unwrap();
+        for (row, &reached) in [true, false, false, false, true].iter().enumerate() {
+            assert!(grad[3 * row..3 * row + 3].iter().all(|&g| (g != 0.0) == reached), "row {row} on {}: {grad:?}", device.name());
+        }
+        assert!(Embedding::new(5, 3, 1.0, &mut Rng::new(1), &device).unwrap().with_padding(5).is_err());
     }
 }
 

@@ -1,7 +1,7 @@
 //! `tl chat`: a conversation. Its keys and values stay on the device, so that each turn reads only what is new.
 
 use crate::generate::{End, SamplingArgs, Stats, answer, context_of};
-use crate::model::{Loaded, ModelArgs};
+use crate::model::{Loaded, ModelArgs, warn_unknown};
 use crate::output::{self, Failure};
 use crate::{Global, interrupt};
 use clap::Args;
@@ -109,6 +109,7 @@ pub fn run(args: &ChatArgs, global: Global) -> Result<(), Failure> {
     interrupt::install();
     let mut out = std::io::stdout();
     let mut line = String::new();
+    let mut named = std::collections::HashSet::new();
     loop {
         interrupt::idle(true);
         if terminal {
@@ -139,6 +140,10 @@ pub fn run(args: &ChatArgs, global: Global) -> Result<(), Failure> {
             }
             _ => {}
         }
+        // What was named once is not named again.
+        let fresh: String = line.chars().filter(|c| !named.contains(c)).collect();
+        warn_unknown(&loaded.tokenizer, [fresh.as_str()], global)?;
+        named.extend(fresh.chars());
         let mut all = String::new();
         let turn = talk.turn(line.trim_end_matches(['\n', '\r']), args.max_tokens, &mut sampler, |piece| {
             if global.json {

@@ -1,7 +1,7 @@
 //! `tl devices`: what this machine can compute on.
 
 use crate::output::{self, Failure};
-use crate::{Global, fetch, table};
+use crate::{Global, fetch, model, table};
 use clap::Args;
 use serde_json::json;
 use tensorlogic::Device;
@@ -21,6 +21,9 @@ pub struct DevicesArgs {}
 /// Runs the subcommand.
 pub fn run(_: &DevicesArgs, global: Global) -> Result<(), Failure> {
     let auto = Device::open("auto")?.name();
+    if let Some(Err(e)) = std::env::var("TL_DEVICE").ok().map(|name| model::open_device(&name)) {
+        output::note(&e.to_string());
+    }
     let cpu = Device::cpu();
     let instructions = cpu::path::Path::get()?.name();
     let adapters = gpu::adapters();

@@ -1,7 +1,7 @@
 //! `tl doctor`: what the engine found on this machine, which settings are in force, and what to do about what is wrong.
 
 use crate::output::{self, Failure};
-use crate::{Global, fetch, table};
+use crate::{Global, fetch, model, table};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -46,7 +46,7 @@ pub const VARIABLES: [Variable; 14] = [
     variable("TL_GPU_CHECKED", "1 compiles kernels with bounds checks", "-"),
     variable(
         "TL_GPU_WITHOUT",
-        "features of the adapter that are left alone, to see what they give: f16, subgroup, cooperative matrix, limits",
+        "features of the adapter that are left alone, to see what they give: f16, subgroup, cooperative matrix, limits, large bindings, …",
         "-",
     ),
     variable("TL_CACHE_DIR", "folder of downloaded models, measurements and compiled kernels", "-"),
@@ -102,6 +102,9 @@ fn settings(problems: &mut Vec<Problem>) {
         if let Err(e) = std::env::var(name).map_or(Ok(None), |v| limits::amount(&v, total.or(Some(1)))) {
             problem(problems, format!("{name}: {e}"), "unset it, or write an amount such as 2G or 75%");
         }
+    }
+    if let Some(Err(e)) = std::env::var("TL_DEVICE").ok().map(|name| model::open_device(&name)) {
+        problem(problems, e.to_string(), "unset it, or write one of the names that `tl devices` shows");
     }
     if let Some(v) = std::env::var("TL_NUM_THREADS").ok().filter(|v| v.trim().parse::<usize>().map_or(true, |n| n == 0)) {
         problem(problems, format!("TL_NUM_THREADS is {v:?} and ignored"), "write a number above 0");
@@ -255,7 +258,10 @@ pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
             Err(e) => {
                 rows.push(["state".into(), "does not open".into()]);
                 json["error"] = json!(e.to_string());
-                problem(&mut problems, format!("{name}: {e}"), "update or reinstall its driver; TL_DEVICE=cpu avoids it");
+                // What a setting does to every device was said above.
+                if !e.to_string().starts_with("TL_") {
+                    problem(&mut problems, format!("{name}: {e}"), "update or reinstall its driver; TL_DEVICE=cpu avoids it");
+                }
             }
         }
         section(&mut lines, a.name.clone(), rows);

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tensorlogic::autograd::no_grad;
 use tensorlogic::eval::eval_stats;
 use tensorlogic::models::{self, Adapters, Model, Weights};
@@ -41,6 +41,9 @@ pub struct FinetuneArgs {
     /// The folder for the adapters: PEFT's adapter_config.json and adapter_model.safetensors
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
+    /// Replace the adapter that the folder holds already
+    #[arg(long)]
+    overwrite: bool,
     /// Also write the model with the adapters added: a .gguf file for a GGUF model, a folder for a folder
     #[arg(long, value_name = "OUT")]
     merge: Option<PathBuf>,
@@ -185,11 +188,8 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
             (Some(b), Some(a)) => format!(", held out {b:.4} before and {a:.4} after"),
             _ => String::new(),
         };
-        let memory = device.memory().peak as f64 / 1048576.0;
-        output::note(&format!(
-            "{steps} steps, loss {last:.4}{held_out}, {:.1} tok/s · peak memory {memory:.0} MiB",
-            tokens as f64 / seconds
-        ));
+        let memory = output::memory(device.memory().peak);
+        output::note(&format!("{steps} steps, loss {last:.4}{held_out}, {:.1} tok/s · peak memory {memory}", tokens as f64 / seconds));
     }
     if args.stats && !global.quiet {
         output::note(&stats);
@@ -229,6 +229,9 @@ fn check(args: &FinetuneArgs) -> Result<(), Failure> {
     }
     if !(0.0..1.0).contains(&args.val_fraction) {
         return Err(Failure::Usage(format!("--val-fraction: {} is not a share from 0 to 1", args.val_fraction)));
+    }
+    if args.out.join("adapter_config.json").exists() && !args.overwrite {
+        return Err(Failure::Usage(format!("{} holds an adapter already: --overwrite replaces it", args.out.display())));
     }
     is_ours(&args.out, "adapter_config.json")
 }
@@ -273,6 +276,7 @@ fn read(
 ) -> Result<Vec<Example>, Failure> {
     let name = args.data.display();
     let text = std::fs::read_to_string(&args.data).map_err(|e| Failure::Error(format!("{name}: {e}")))?;
+    model::warn_unknown(tokenizer, [text.as_str()], global)?;
     let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
     let (mut examples, mut dropped) = (Vec::new(), 0);
     if args.data.extension().is_some_and(|e| e == "jsonl") {
@@ -382,7 +386,10 @@ impl Tuner<'_> {
         self.adapters.train(true);
         let mut shuffle = args.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let start = Instant::now();
-        let (mut tokens, mut pending, mut last) = (0, None::<Tensor>, f64::NAN);
+        let (mut tokens, mut pending, mut last) = (0, None::<(Tensor, usize)>, f64::NAN);
+        // The speed is that of updates: tokens of those that are done, over time without saves.
+        let mut saving = Duration::ZERO;
+        let speed = |tokens: usize, saving: Duration| tokens as f64 / start.elapsed().saturating_sub(saving).as_secs_f64().max(1e-9);
         for step in 0..args.steps {
             if interrupt::requested() {
                 break;
@@ -402,6 +409,7 @@ impl Tuner<'_> {
             }
             let (x, y, count) = self.batch(&chosen)?;
             tokens += chosen.iter().map(|e| e.tokens.len() - 1).sum::<usize>();
+            let through = tokens;
             optimizer.set_lr(schedule.at(step));
             // The mean over the tokens of the whole batch, in however many parts it is computed.
             let part = |b: &[Tensor]| {
@@ -414,17 +422,21 @@ impl Tuner<'_> {
                 output::note(&format!("out of memory: batches are now computed in {} parts, with the same result", adaptive.parts()));
             }
             // The loss of the step before is read while this one runs.
-            if let Some(before) = pending.replace(loss) {
+            if let Some((before, done)) = pending.replace((loss, through)) {
                 last = finite(before.item()?)?;
-                progress.set(step, last, tokens as f64 / start.elapsed().as_secs_f64());
+                progress.set(step, last, speed(done, saving));
             }
             if args.save_every > 0 && (step + 1) % args.save_every == 0 && step + 1 < args.steps {
+                // Work that is still under way belongs to the steps.
+                self.device.synchronize()?;
+                let began = Instant::now();
                 self.save()?;
+                saving += began.elapsed();
             }
         }
-        if let Some(loss) = pending {
+        if let Some((loss, done)) = pending {
             last = finite(loss.item()?)?;
-            progress.set(optimizer.steps(), last, tokens as f64 / start.elapsed().as_secs_f64());
+            progress.set(optimizer.steps(), last, speed(done, saving));
         }
         Ok((optimizer.steps(), last, tokens))
     }

@@ -1,6 +1,6 @@
 //! `tl generate`: a prompt in, text out, token by token.
 
-use crate::model::ModelArgs;
+use crate::model::{ModelArgs, warn_unknown};
 use crate::output::{self, Failure};
 use crate::{Global, interrupt};
 use clap::Args;
@@ -132,11 +132,11 @@ impl Stats {
         let steps = self.generated.saturating_sub(1);
         let speed = if steps > 0 { format!(", {:.1} tok/s", rate(steps, self.time)) } else { String::new() };
         format!(
-            "prompt: {} tok, {:.1} tok/s · generated: {} tok{speed} · peak memory {:.0} MiB",
+            "prompt: {} tok, {:.1} tok/s · generated: {} tok{speed} · peak memory {}",
             self.prompt_tokens,
             rate(self.prompt_tokens, self.prompt_time),
             self.generated,
-            device.memory().peak as f64 / 1048576.0
+            output::memory(device.memory().peak)
         )
     }
 }
@@ -217,6 +217,7 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     let path = args.model.path_or_tiny(global)?;
     let loaded = args.model.load_from(&path, global)?;
     interrupt::install();
+    warn_unknown(&loaded.tokenizer, args.system.as_deref().into_iter().chain([prompt.as_str()]), global)?;
     let ids = match &loaded.template {
         Some(template) if !args.raw => {
             let mut messages = Vec::new();

@@ -1,6 +1,7 @@
 //! `tl inspect FILE`: what is in a GGUF or safetensors file.
 
 use crate::fetch::{self, PullOptions};
+use crate::model::is_model;
 use crate::output::{self, Failure};
 use crate::{Global, table};
 use clap::Args;
@@ -99,6 +100,7 @@ fn lines(rows: &[Vec<String>], right: &[usize]) -> Result<(), Failure> {
 }
 
 fn read(path: &Path) -> Result<Contents, Failure> {
+    is_model(path)?;
     let mut start = [0; 4];
     let is_gguf = path.is_file() && std::io::Read::read(&mut std::fs::File::open(path)?, &mut start)? == 4 && &start == b"GGUF";
     if is_gguf || path.extension().is_some_and(|e| e == "gguf") {

@@ -23,7 +23,7 @@ mod suites;
 mod table;
 mod train;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use output::Failure;
 use std::process::ExitCode;
 
@@ -41,7 +41,8 @@ use std::process::ExitCode;
   tl bench run                                the same of single operations
   tl completions bash > ~/.local/share/bash-completion/completions/tl
 
-Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.")]
+Results go to stdout, everything else to stderr. Exit codes: 0 done; 1 failed (a file, a device, the network, memory); 2 wrong usage
+(a flag, a value, a setting that contradicts another); 130 interrupted by Ctrl-C.")]
 struct Cli {
     #[command(flatten)]
     global: Global,
@@ -79,13 +80,39 @@ enum Command {
     Completions(completions::CompletionsArgs),
 }
 
+/// Reads the command line. A negative number after a flag is that flag's value, which says what is wrong with it; to clap it looks like
+/// another flag.
+fn parse(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, clap::Error> {
+    fn with_negatives(c: clap::Command) -> clap::Command {
+        let negative = |a: clap::Arg| if a.is_positional() || !a.get_action().takes_values() { a } else { a.allow_negative_numbers(true) };
+        c.mut_args(negative).mut_subcommands(with_negatives)
+    }
+    let matches = with_negatives(Cli::command()).try_get_matches_from(args).map_err(|mut e| {
+        use clap::error::{ContextKind, ContextValue, ErrorKind};
+        let text = |e: &clap::Error, kind| match e.get(kind) {
+            Some(ContextValue::String(s)) => s.clone(),
+            _ => String::new(),
+        };
+        let (value, arg) = (text(&e, ContextKind::InvalidValue), text(&e, ContextKind::InvalidArg));
+        if e.kind() == ErrorKind::ValueValidation && value.starts_with('-') && value.parse::<f64>().is_ok() {
+            let m = format!("{value} is not a value for '{arg}': want a whole number that is not negative");
+            e = clap::Error::raw(ErrorKind::ValueValidation, format!("{m}\n"));
+        }
+        e
+    })?;
+    Cli::from_arg_matches(&matches)
+}
+
 fn main() -> ExitCode {
     if cfg!(target_os = "linux") && std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         // Without a desktop, a layer that Mesa puts into every Vulkan program complains about that on stderr.
         // SAFETY: no other thread is running yet.
         unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
     }
-    let cli = Cli::parse();
+    let cli = match parse(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(e) => e.exit(),
+    };
     let result = match &cli.command {
         Command::Generate(args) => generate::run(args, cli.global),
         Command::Chat(args) => chat::run(args, cli.global),
@@ -116,6 +143,23 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn negative_numbers_reach_the_flag_that_they_follow() {
+        let check = |line: &str, expect: &str| {
+            let all = ["tl"].into_iter().chain(line.split(' ')).map(std::ffi::OsString::from);
+            match super::parse(all) {
+                Ok(_) => assert_eq!(expect, "", "{line}"),
+                Err(e) => assert!(!expect.is_empty() && e.to_string().contains(expect) && e.exit_code() == 2, "{line}: {e}"),
+            }
+        };
+        check("train a.txt -o b --lr -1", "");
+        check("generate hello --temp -0.5", "");
+        check("generate hello -n -1", "-1 is not a value for '--max-tokens <MAX_TOKENS>'");
+        check("train a.txt -o b --steps -3", "-3 is not a value for '--steps <STEPS>'");
+        check("generate hello --nothing", "--nothing");
+        check("generate hello -q -n 1", "");
+    }
+
     #[test]
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;

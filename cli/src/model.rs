@@ -67,7 +67,7 @@ impl ModelArgs {
 
     /// The device asked for.
     pub fn device(&self) -> Result<Device, Failure> {
-        Ok(Device::open(&self.device)?)
+        open_device(&self.device)
     }
 
     /// The dtype asked for.
@@ -98,6 +98,7 @@ impl ModelArgs {
     /// Opens the model of this file with its tokenizer.
     pub fn load_from(&self, path: &Path, global: Global) -> Result<Loaded, Failure> {
         let dtype = self.dtype()?;
+        is_model(path)?;
         let (device, read) = std::thread::scope(|s| {
             // A driver takes as long to start as a tokenizer takes to build.
             let device = s.spawn(|| self.device());
@@ -112,6 +113,70 @@ impl ModelArgs {
         let model = self.build(&weights.on(&device), dtype)?;
         Ok(Loaded { device, model, tokenizer, template })
     }
+}
+
+/// Says which characters of texts the model's vocabulary cannot write. They are left out, which changes what is read.
+pub fn warn_unknown<'a>(tokenizer: &Tokenizer, texts: impl IntoIterator<Item = &'a str>, global: Global) -> Result<(), Failure> {
+    if global.quiet {
+        return Ok(());
+    }
+    let mut unknown: Vec<char> = Vec::new();
+    for text in texts {
+        unknown.extend(tokenizer.unknown_characters(text)?);
+    }
+    let mut seen = std::collections::HashSet::new();
+    unknown.retain(|&c| seen.insert(c));
+    const SHOWN: usize = 16;
+    let names: Vec<String> = unknown.iter().take(SHOWN).map(|c| format!("{c:?}")).collect();
+    if !names.is_empty() {
+        let more = if unknown.len() > SHOWN { format!(" and {} others", unknown.len() - SHOWN) } else { String::new() };
+        output::note(&format!("the model's vocabulary lacks {}{more}: left out", names.join(", ")));
+    }
+    Ok(())
+}
+
+/// The device of this name, which a flag or `TL_DEVICE` gave: a name that is none is wrong usage.
+pub fn open_device(name: &str) -> Result<Device, Failure> {
+    let (kind, index) = name.split_once(':').map_or((name, None), |(k, i)| (k, Some(i)));
+    let known = match (kind, index) {
+        ("auto" | "cpu", None) => true,
+        ("gpu" | "vulkan" | "metal" | "dx12", i) => i.is_none_or(|i| i.parse::<usize>().is_ok()),
+        _ => false,
+    };
+    let from = if std::env::var("TL_DEVICE").is_ok_and(|v| v == name) { "TL_DEVICE" } else { "--device" };
+    if !known {
+        return Err(Failure::Usage(format!("{from}: {name:?} is no device: want {DEVICES}")));
+    }
+    match Device::open(name) {
+        Err(e) if from == "TL_DEVICE" => Err(Failure::Error(format!("TL_DEVICE: {e}"))),
+        opened => Ok(opened?),
+    }
+}
+
+/// What names a device.
+pub const DEVICES: &str = "auto, cpu, gpu, vulkan, metal or dx12, the last four also with an index, as vulkan:1";
+
+/// Refuses a file that is plainly no model, before a reader finds a strange length in its first bytes.
+pub fn is_model(path: &Path) -> Result<(), Failure> {
+    let named = path.extension().is_some_and(|e| ["gguf", "safetensors", "json"].iter().any(|n| e.eq_ignore_ascii_case(n)));
+    if named || !path.is_file() {
+        return Ok(());
+    }
+    let failed = |e: std::io::Error| Failure::Error(format!("{}: {e}", path.display()));
+    let mut start = Vec::new();
+    std::io::Read::read_to_end(&mut std::io::Read::take(std::fs::File::open(path).map_err(failed)?, 48), &mut start).map_err(failed)?;
+    // GGUF begins with its name, safetensors with the length of a JSON object.
+    if start.starts_with(b"GGUF") || start.get(8) == Some(&b'{') && start[4..8] == [0; 4] {
+        return Ok(());
+    }
+    let is = match std::str::from_utf8(&start).or_else(|e| std::str::from_utf8(&start[..e.valid_up_to()])) {
+        _ if start.is_empty() => "is empty".to_string(),
+        Ok(text) if !text.is_empty() && !text.contains('\0') => {
+            format!("is text: it begins with {:?}", text.lines().next().unwrap_or_default())
+        }
+        _ => "begins like neither".to_string(),
+    };
+    Err(Failure::Error(format!("{} is no model, neither GGUF nor safetensors: it {}", path.display(), is.trim_start_matches("it "))))
 }
 
 impl Loaded {

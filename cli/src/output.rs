@@ -70,6 +70,11 @@ impl From<TensorError> for Failure {
     }
 }
 
+/// Bytes of memory as the last lines of commands give them: whole MiB, KiB below one.
+pub fn memory(bytes: usize) -> String {
+    if bytes < 1 << 20 { format!("{} KiB", bytes.div_ceil(1024)) } else { format!("{:.0} MiB", bytes as f64 / 1048576.0) }
+}
+
 /// Writes one line of the result.
 pub fn result(line: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
@@ -80,4 +85,13 @@ pub fn result(line: &str) -> Result<(), Failure> {
 /// Says something that is not the result. A closed stderr is no reason to stop.
 pub fn note(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn little_memory_is_not_none() {
+        let all = [0, 1, 300 << 10, (1 << 20) - 1, 1 << 20, 17 << 20].map(super::memory);
+        assert_eq!(all, ["0 KiB", "1 KiB", "300 KiB", "1024 KiB", "1 MiB", "17 MiB"]);
+    }
 }

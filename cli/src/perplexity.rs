@@ -1,7 +1,7 @@
 //! `tl perplexity`: how well a model predicts a text.
 
 use crate::generate::context_of;
-use crate::model::ModelArgs;
+use crate::model::{ModelArgs, warn_unknown};
 use crate::output::{self, Failure};
 use crate::{Global, interrupt};
 use clap::Args;
@@ -44,6 +44,7 @@ pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
     }
     let loaded = args.model.load(global)?;
     interrupt::install();
+    warn_unknown(&loaded.tokenizer, texts.iter().map(String::as_str), global)?;
     let mut left = args.tokens;
     let mut texts = texts.iter().map(|t| loaded.tokenizer.encode(t, false)).collect::<Result<Vec<Vec<u32>>, _>>()?;
     for ids in &mut texts {

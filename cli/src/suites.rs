@@ -7,7 +7,6 @@ use serde_json::json;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use tensorlogic::Device;
 use tensorlogic::measure::{self, Environment, Limits, Options, Record, Verdict};
 
 /// Products, elementwise work, sums, transfers, activations, and what fusion, pool and batches gain
@@ -67,7 +66,7 @@ pub struct CompareArgs {
 
 /// Runs `bench run`.
 pub fn run(args: &RunArgs, global: Global) -> Result<(), Failure> {
-    let device = Device::open(&args.device)?;
+    let device = crate::model::open_device(&args.device)?;
     let mut options = if args.quick { Options::quick() } else { Options::new() };
     options.samples = args.samples.unwrap_or(options.samples).max(1);
     if !global.json {

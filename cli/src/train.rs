@@ -14,7 +14,6 @@ use report::Report;
 use settings::Settings;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tensorlogic::Device;
 use tensorlogic::eval::Download;
 use tensorlogic::train::Checkpoints;
 use trainer::{Progress, Trainer, saved_progress};
@@ -68,8 +67,17 @@ struct Pending {
     step: u64,
     lr: f64,
     loss: Download,
-    /// When the step was submitted.
-    at: Instant,
+    /// When the loss was first seen to be there: then the step was done.
+    done: Option<Instant>,
+}
+
+impl Pending {
+    /// Looks whether the loss has arrived.
+    fn look(&mut self) {
+        if self.done.is_none() && self.loss.is_ready() {
+            self.done = Some(Instant::now());
+        }
+    }
 }
 
 /// Runs the subcommand.
@@ -95,7 +103,7 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
         settings = settings.over(&Settings::read(&folder.join(SETTINGS))?)?;
     }
     let recipe = settings.recipe()?;
-    let device = Device::open(&args.device)?;
+    let device = crate::model::open_device(&args.device)?;
     // Where small work is done must not depend on a measurement: two runs shall make the same bits.
     device.set_adaptive(false);
     let toml = settings.to_toml()?;
@@ -119,12 +127,17 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
         device.name(),
         if t.progress.step > 0 { format!(", from step {}", t.progress.step) } else { String::new() }
     ));
+    if t.progress.step >= t.recipe.steps {
+        let more = "--steps with a larger number goes on from there";
+        report.note(&format!("the run is finished: it stands at step {} of {}; {more}", t.progress.step, t.recipe.steps));
+    }
+    crate::model::warn_unknown(&corpus.tokenizer, (t.recipe.sample_every > 0).then_some(t.recipe.sample_prompt.as_str()), global)?;
     let end = train(args, global, &mut t, &mut report, started)?;
     report.done();
     if args.stats {
         let e = t.last_step;
         output::note(&format!(
-            "plans: {} hits, {} misses, {} kept · a step: {} nodes, {} dispatches, {:.0} µs to build and match · submits: {} · peak memory {:.0} MiB",
+            "plans: {} hits, {} misses, {} kept · a step: {} nodes, {} dispatches, {:.0} µs to build and match · submits: {} · peak memory {}",
             e.hits,
             e.misses,
             e.plans,
@@ -132,7 +145,7 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
             e.dispatches,
             e.overhead.as_secs_f64() * 1e6,
             device.submits(),
-            device.memory().peak as f64 / 1048576.0
+            output::memory(device.memory().peak)
         ));
     }
     if let Some((loss, step)) = t.progress.best {
@@ -207,13 +220,14 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
             return Ok(end);
         }
         let (loss, parts) = t.step()?;
+        pending.iter_mut().for_each(Pending::look);
         if let Some(parts) = parts {
             report.note(&format!("out of memory: a batch is now computed in {parts} parts; their gradients add up to the batch's"));
         }
         if t.progress.step % t.recipe.log_every == 0 {
             // The loss of the report before has long arrived; this one is read at the next, so that nothing waits.
             let lr = t.recipe.schedule.at(t.progress.step - 1);
-            let next = Pending { step: t.progress.step, lr, loss: loss.download()?, at: Instant::now() };
+            let next = Pending { step: t.progress.step, lr, loss: loss.download()?, done: None };
             arrive(&mut pending, t, report)?;
             pending = Some(next);
         }
@@ -222,10 +236,12 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
 
 /// Takes note of a loss that was on its way.
 fn arrive(pending: &mut Option<Pending>, t: &mut Trainer, report: &mut Report) -> Result<(), Failure> {
+    pending.iter_mut().for_each(Pending::look);
     let Some(p) = pending.take() else { return Ok(()) };
     let loss = p.loss.wait::<f32>()?.first().copied().unwrap_or(f32::NAN) as f64;
+    let done = p.done.unwrap_or_else(Instant::now);
     t.curve.trained(p.step, p.lr, loss);
-    report.trained(p.step, loss, p.lr, p.at, &t.device);
+    report.trained(p.step, loss, p.lr, done, &t.device);
     if !loss.is_finite() && t.recipe.dtype != tensorlogic::DType::F16 {
         return Err(Failure::Error(format!("the loss of step {} is {loss}; a lower --lr or a longer --warmup may help", p.step)));
     }

@@ -134,7 +134,16 @@ fn generate_says_what_is_wrong() {
     for sampling in [&["--temp", "0"][..], &["--temp", "1"], &["--temp", "1", "--top-k", "5"]] {
         check(tl(&[&["generate", "--raw", "n"], sampling].concat()), "", 1, "", "NaN");
     }
-    check(tl(&["generate", "x", "--device", "toaster"]), "", 1, "", "toaster");
+    check(tl(&["generate", "x", "--device", "toaster"]), "", 2, "", "--device: \"toaster\" is no device: want auto, cpu, gpu, vulkan");
+    check(tl(&["generate", "x", "-n", "-1"]), "", 2, "", "-1 is not a value for '--max-tokens");
+    check(tl(&["generate", "x", "--temp", "-1"]), "", 2, "", "temp");
+    let set = |name: &str, value: &str| {
+        let mut c = tl(&["generate", "--raw", "x", "-n", "1"]);
+        c.env(name, value);
+        c
+    };
+    check(set("TL_DEVICE", "foo"), "", 2, "", "TL_DEVICE: \"foo\" is no device: want auto, cpu, gpu, vulkan");
+    check(set("TL_MEM_LIMIT", "abc"), "", 1, "", "TL_MEM_LIMIT: \"abc\" is no amount of memory; write bytes, 512M, 2G, 75% or auto");
 }
 
 /// A generation that takes long, of which some text has come.
@@ -198,6 +207,12 @@ fn the_measuring_commands() {
     check(tl(&["perplexity", "-f", file, "-n", "1"]), "", 1, "", "predict nothing");
     std::fs::remove_file(&text).unwrap();
 
+    // No run is faster than the limit that is printed beside it, however busy the machine is.
+    let out = check(tl(&["bench", "decode", "-p", "4", "-n", "12", "-r", "3", "--json"]), "", 0, "", "");
+    let v: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert!((0.0..=1.0).contains(&v["of_limit"].as_f64().unwrap()), "{out}");
+    assert!(v["tokens_per_s"]["most"].as_f64() <= v["limit_tokens_per_s"].as_f64().map(|l| l * 1.000001), "{out}");
+
     check(tl(&["explain"]), "", 0, " dispatches: ", "").lines().find(|l| l.contains("matmul")).unwrap();
     let out = check(tl(&["explain", "--json", "--position", "7"]), "", 0, "", "");
     let v: serde_json::Value = serde_json::from_str(&out).unwrap();
@@ -230,10 +245,26 @@ fn inspect_and_devices() {
     assert_eq!((v["tensors"][0]["name"].as_str(), v["tensors"][0]["bytes"].as_u64()), (Some("token_embd.weight"), Some(257 * 256 * 4)));
     let hub = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/models/gpt2-odd");
     check(plain(&["inspect", hub, "-t"]), "", 0, "config.n_embd", "");
+    // What is no model is said to be none, whatever its first bytes would mean in a format.
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    check(
+        plain(&["inspect", page]),
+        "",
+        1,
+        "",
+        "README.md is no model, neither GGUF nor safetensors: it is text: it begins with \"# tensorlogic\"",
+    );
+    check(plain(&["generate", "x", "-m", page]), "", 1, "", "is no model, neither GGUF nor safetensors");
+    check(plain(&["inspect", env!("CARGO_BIN_EXE_tl")]), "", 1, "", "is no model");
     check(plain(&["inspect", "/nowhere/x.gguf"]), "", 1, "", "/nowhere/x.gguf");
     check(plain(&["devices"]), "", 0, "cpu", "");
     let v: serde_json::Value = serde_json::from_str(&check(plain(&["devices", "--json"]), "", 0, "", "")).unwrap();
     assert!(v["cpu"]["threads"].as_u64().unwrap() > 0 && v["gpus"].is_array());
+    // Both say the same of an adapter's memory.
+    let w: serde_json::Value = serde_json::from_str(&check(plain(&["doctor", "--json"]), "", 0, "", "")).unwrap();
+    for (a, b) in v["gpus"].as_array().unwrap().iter().zip(w["gpus"].as_array().unwrap()) {
+        assert_eq!((&a["device"], &a["memory_bytes"]), (&b["device"], &b["memory"]["total_bytes"]));
+    }
     check(plain(&["bench", "decode", "--shape", "llama-7t"]), "", 2, "", "smollm2-135m");
     check(plain(&["bench", "decode", "--shape", "smollm2-135m", "--type", "q4_K"]), "", 2, "", "whole blocks");
 }
@@ -290,9 +321,11 @@ fn doctor_shows_settings_memory_and_problems() {
         assert!(text.contains(part), "no {part} in\n{text}");
     }
     let mut wrong = plain(&["doctor", "--json"]);
-    wrong.env("TL_MEM_LIMIT", "lots").env("TL_MEN_LIMIT", "1G").env("TL_CACHE_LIMIT", "64M");
+    wrong.env("TL_DEVICE", "foo").env("TL_MEM_LIMIT", "lots").env("TL_MEN_LIMIT", "1G").env("TL_CACHE_LIMIT", "64M");
     let v: serde_json::Value = serde_json::from_str(&check(wrong, "", 0, "", "")).unwrap();
     let problems = v["problems"].to_string();
+    assert!(problems.contains("TL_DEVICE: \\\"foo\\\" is no device: want auto, cpu"), "{problems}");
+    assert_eq!(problems.matches("no amount of memory").count(), 1, "said once, and no driver is blamed: {problems}");
     assert!(problems.contains("no amount of memory") && problems.contains("did you mean TL_MEM_LIMIT?"), "{problems}");
     assert_eq!(v["variables"]["TL_CACHE_LIMIT"], "64M");
     let limited = || {

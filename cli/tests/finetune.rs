@@ -154,6 +154,14 @@ fn a_packed_model_learns_a_text_and_is_merged() {
         assert!(std::fs::read(&later).unwrap() == std::fs::read(&merged).unwrap());
         let more = json(&["finetune", text, "-m", base, "-o", &file("more"), "--adapter", &adapter, "-n", "1", "-c", "32", "--lr", "1e-6"]);
         assert!((more["held_out_before"].as_f64().unwrap() - number("held_out_after")).abs() < 1e-5, "{more} {v}");
+        // What was learnt is not replaced unless that is asked for.
+        let before = std::fs::read(folder.join("adapter/adapter_model.safetensors")).unwrap();
+        check(&learn, 2, "", "holds an adapter already: --overwrite replaces it");
+        assert!(std::fs::read(folder.join("adapter/adapter_model.safetensors")).unwrap() == before);
+        for optimizer in ["adam", "sgd", "lion", "muon"] {
+            let v = json(&["finetune", text, "-m", base, "-o", &adapter, "-n", "6", "-c", "32", "--optimizer", optimizer, "--overwrite"]);
+            assert!(v["held_out_after"].as_f64() < v["held_out_before"].as_f64(), "{optimizer}: {v}");
+        }
         std::fs::remove_dir_all(folder).unwrap();
     }
 }
@@ -253,6 +261,8 @@ fn finetune_says_what_is_wrong() {
     check(&["quantize", base, &file("q.gguf"), "-t", "q9"], 2, "", "want one of f32");
     check(&["quantize", base, base], 2, "", "the model itself");
     with(&["--lr", "0"], 2, "--lr");
+    with(&["--lr", "-1"], 2, "--lr: -1 is not a rate above 0");
+    with(&["--optimizer", "adagrad"], 2, "--optimizer: adagrad: want adamw, adam, sgd, lion, muon");
     with(&["-c", "1"], 2, "2 tokens");
     with(&["--merge", &file("folder")], 2, "ends in .gguf");
     with(&["--adapter", "/nowhere"], 1, "/nowhere");

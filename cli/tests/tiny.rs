@@ -50,10 +50,41 @@ fn tiny_stands_in_when_no_model_is_named_and_says_so() {
     let folder = cache("falls-back");
     check(&folder, &["generate", "ROMEO:", "-n", "8"], 0, "", "smollm2-135m-instruct is not in");
     check(&folder, &["generate", "ROMEO:", "-n", "8"], 0, "", "the built-in model tiny answers");
+    // Another model than was expected is no detail that --quiet leaves out.
+    check(&folder, &["generate", "ROMEO:", "-n", "8", "--quiet"], 0, "", "the built-in model tiny answers");
+    check(&folder, &["generate", "ROMEO:", "-n", "8", "--json"], 0, "tiny", "the built-in model tiny answers");
+    check(
+        &folder,
+        &["generate", "-m", "tiny", "ROMEO: 1+1=7#", "-n", "8"],
+        0,
+        "",
+        "the model's vocabulary lacks '1', '+', '=', '7', '#': left out",
+    );
     // A model that was named is not replaced, and measuring is not done on another model than was meant.
     check(&folder, &["generate", "-m", "smollm2-135m-instruct", "x"], 1, "", "TL_OFFLINE");
     check(&folder, &["bench", "decode"], 1, "", "TL_OFFLINE");
     check(&folder, &["pull", "--list"], 0, "tiny", "");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Adapters on its packed weights learn what it has never read, and it stays what it was.
+#[test]
+fn tiny_learns_more_by_adapters() {
+    let folder = cache("learns");
+    std::fs::create_dir_all(&folder).unwrap();
+    let (text, adapter) = (folder.join("text.txt"), folder.join("adapter"));
+    std::fs::write(&text, "The lazy dog sleeps, and the quick fox jumps over it.\n".repeat(40)).unwrap();
+    let (text, adapter) = (text.to_str().unwrap(), adapter.to_str().unwrap());
+    let before = std::fs::read(Path::new(HERE).join("tiny.gguf")).unwrap();
+    let learn = ["finetune", text, "-m", "tiny", "-o", adapter, "-n", "12", "-c", "48", "-b", "2", "--lr", "3e-3", "--json"];
+    let v: serde_json::Value = serde_json::from_str(&check(&folder, &learn, 0, "", "")).unwrap();
+    assert!(v["held_out_after"].as_f64().unwrap() < 0.8 * v["held_out_before"].as_f64().unwrap(), "{v}");
+    let nll = |args: &[&str]| -> f64 {
+        let all = [&["perplexity", "-m", "tiny", "-f", text, "-n", "400", "--json"], args].concat();
+        serde_json::from_str::<serde_json::Value>(&check(&folder, &all, 0, "", "")).unwrap()["mean_nll"].as_f64().unwrap()
+    };
+    assert!(nll(&["--adapter", adapter]) < 0.8 * nll(&[]));
+    assert!(std::fs::read(Path::new(HERE).join("tiny.gguf")).unwrap() == before);
     std::fs::remove_dir_all(folder).unwrap();
 }
 

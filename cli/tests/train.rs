@@ -101,20 +101,28 @@ fn text_becomes_a_model_that_generates() {
     assert!(said.trim_end().chars().count() >= 8, "{said:?}");
     check(tl(&format!("inspect {run}/model.safetensors")), 0, "16 tensors", "");
     // What a user does wrong.
+    check(tl(&format!("train {text} -o {} --lr -1", p.text("other"))), 2, "", "--lr: -1 is not a size of a step");
+    check(tl(&format!("generate -m {run} --raw Thé€é -n 2")), 0, "", "the model's vocabulary lacks 'é', '€': left out");
+    check(tl(&format!("perplexity -m {run} -f {text}")), 0, "perplexity", "");
     check(tl(&format!("train {text} -o {run} {settings}")), 2, "", "holds a run that is at step 60: --resume");
     check(tl(&format!("train -o {run} --resume --width 32 --steps 70")), 2, "", "width was 16 and is 32");
     check(tl(&format!("train -o {}", p.text("other"))), 2, "", "no text to learn from");
     check(tl(&format!("train {} -o {}", p.text("none.txt"), p.text("other"))), 1, "", "none.txt");
     check(tl(&format!("train {text} -o {} --context 4000", p.text("other"))), 1, "", "wants more (--context, --val)");
     check(tl(&format!("train {text} -o {} --heads 3", p.text("other"))), 2, "", "3 heads do not divide");
-    check(tl(&format!("train {text} -o {} --device nowhere", p.text("other"))), 1, "", "nowhere");
+    check(
+        tl(&format!("train {text} -o {} --device nowhere", p.text("other"))),
+        2,
+        "",
+        "--device: \"nowhere\" is no device: want auto, cpu",
+    );
     check(tl(&format!("ckpt verify {}", p.text("nowhere"))), 1, "", "nowhere");
     // A run that never came to a checkpoint knows its settings all the same.
     std::fs::create_dir_all(p.path("early")).unwrap();
     std::fs::copy(p.path("run/train.toml"), p.path("early/train.toml")).unwrap();
     check(tl(&format!("train -o {} --resume --steps 4 --eval-every 0 --sample-every 0", p.text("early"))), 0, "saved 4\n", "held-out loss");
     // A finished run that is resumed has nothing to do, and can go on with more steps.
-    check(tl(&format!("train -o {run} --resume")), 0, "", "from step 60");
+    check(tl(&format!("train -o {run} --resume")), 0, "", "the run is finished: it stands at step 60 of 60");
     check(tl(&format!("train -o {run} --resume --steps 62")), 0, "saved 62\n", "from step 60");
 }
 

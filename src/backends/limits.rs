@@ -54,7 +54,7 @@ pub fn amount(text: &str, total: Option<usize>) -> TensorResult<Option<usize>> {
     if t.is_empty() || t.eq_ignore_ascii_case("auto") {
         return Ok(None);
     }
-    let wrong = || TensorError::Invalid(format!("{text:?} is no amount of memory; write bytes, 512M, 2G or 75%"));
+    let wrong = || TensorError::Invalid(format!("{text:?} is no amount of memory; write bytes, 512M, 2G, 75% or auto"));
     let end = t.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(t.len());
     let number: f64 = t[..end].parse().map_err(|_| wrong())?;
     let unit = t[end..].trim().to_ascii_lowercase();

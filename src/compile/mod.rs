@@ -1,5 +1,6 @@
 //! Graph in, plan out. The passes, in order: common subexpressions, users, fusion and emission of steps, siblings, order, memory.
 
+mod expr;
 mod fuse;
 mod memory;
 mod order;

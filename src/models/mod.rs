@@ -72,7 +72,7 @@ pub fn loss_with(model: &dyn Model, tokens: &Tensor, targets: &Tensor, reduction
     let logits = model.logits(&model.hidden(tokens, &mut KvCache::none())?)?;
     let vocab = *logits.dims().last().unwrap_or(&0) as isize;
     let options = NllOptions { ignore_index: -1, reduction, ..Default::default() };
-    logits.reshape(&[-1, vocab])?.cross_entropy(&targets.flatten(0, -1)?, &options)
+    logits.reshape(&[-1, vocab])?.cross_entropy_wide(&targets.flatten(0, -1)?, &options)
 }
 
 /// Sizes of a model.

@@ -2,7 +2,7 @@
 
 use super::{Module, Param, init};
 use crate::device::Device;
-use crate::error::TensorResult;
+use crate::error::{TensorError, TensorResult};
 use crate::ops::random::Rng;
 use crate::tensor::Tensor;
 
@@ -10,18 +10,37 @@ use crate::tensor::Tensor;
 pub struct Embedding {
     /// `[count, width]`.
     pub weight: Param,
+    padding: Option<usize>,
 }
 
 impl Embedding {
     /// A table of normal entries of this standard deviation (PyTorch: 1).
     pub fn new(count: usize, width: usize, std: f64, rng: &mut Rng, device: &Device) -> TensorResult<Embedding> {
-        Ok(Embedding { weight: Param::new(&init::normal(&[count, width], std, rng, device)?)? })
+        Ok(Embedding { weight: Param::new(&init::normal(&[count, width], std, rng, device)?)?, padding: None })
+    }
+
+    /// With row `padding` for what stands for no entry, as PyTorch's `padding_idx`: it begins as zeros, and no gradient reaches it.
+    ///
+    /// # Errors
+    /// When there is no such row.
+    pub fn with_padding(mut self, padding: usize) -> TensorResult<Embedding> {
+        let table = self.weight.get().detach();
+        if padding >= table.shape()[0] {
+            return Err(TensorError::Invalid(format!("an embedding of {} has no row {padding}", table.shape())));
+        }
+        let zeros = Tensor::zeros(&[1, table.shape()[1]], table.dtype(), table.device())?;
+        self.weight.set(&table.write(&zeros, 0, padding)?)?;
+        self.padding = Some(padding);
+        Ok(self)
     }
 }
 
 impl Module for Embedding {
     fn forward(&self, index: &Tensor) -> TensorResult<Tensor> {
-        self.weight.get().embedding(index)
+        match self.padding {
+            Some(row) => self.weight.get().embedding_with_padding(index, row as isize),
+            None => self.weight.get().embedding(index),
+        }
     }
     fn own_parameters(&self) -> Vec<(&'static str, &Param)> {
         vec![("weight", &self.weight)]

@@ -19,27 +19,18 @@ fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
 fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn team_sum(v: f32) -> f32 { return v; }
+fn fetch(start: u32, cols: u32, v: u32) -> vec4<f32> { return load4_0(start + 4u * v); }
+fn sum4(x: vec4<f32>) -> f32 { return x.x; }
+fn centre(cols: u32, v: u32, x: vec4<f32>, mean: f32) -> vec4<f32> { return x - mean; }
 fn affine4(c: u32, x: vec4<f32>) -> vec4<f32> { return x; }
 fn affine(c: u32, x: f32) -> f32 { return x; }
 // end
 
+const REST: f32 = 0.0;
 const ROWS: u32 = WORKGROUP / TEAM;
 var<private> thread: u32;
 
-// Quad v of a row less its mean; zero beyond the end.
-fn fetch(start: u32, cols: u32, v: u32, mean: f32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC == 1u) {
-    if (c < cols) { x = load4_0(start + c) - mean; }
-  } else {
-    if (c < cols) { x.x = load_0(start + c) - mean; }
-    if (c + 1u < cols) { x.y = load_0(start + c + 1u) - mean; }
-    if (c + 2u < cols) { x.z = load_0(start + c + 2u) - mean; }
-    if (c + 3u < cols) { x.w = load_0(start + c + 3u) - mean; }
-  }
-  return x;
-}
+// Stores quad v of a row, times the weight and plus the bias.
 fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) {
   let c = 4u * v;
   if (VEC == 1u) {
@@ -51,11 +42,6 @@ fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) {
     if (c + 3u < cols) { store_0(start + c + 3u, affine(c + 3u, x.w)); }
   }
 }
-// Takes the mean off the elements that exist.
-fn centre(cols: u32, v: u32, x: vec4<f32>, mean: f32) -> vec4<f32> {
-  return select(vec4<f32>(0.0), x - mean, vec4<u32>(4u * v) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(cols));
-}
-fn sum4(x: vec4<f32>) -> f32 { return (x.x + x.y) + (x.z + x.w); }
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
@@ -69,7 +55,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var mean = 0.0; var s = 0.0;
   if (HELD > 0u) {
     var x: array<vec4<f32>, max(HELD, 1u)>;
-    for (var h = 0u; h < HELD; h++) { x[h] = fetch(start, cols, lane + h * TEAM, 0.0); s += sum4(x[h]); }
+    for (var h = 0u; h < HELD; h++) { x[h] = fetch(start, cols, lane + h * TEAM); s += sum4(x[h]); }
     if (RMS == 0u) {
       mean = team_sum(s) * part;
       for (var h = 0u; h < HELD; h++) { x[h] = centre(cols, lane + h * TEAM, x[h], mean); }
@@ -82,14 +68,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
   } else {
     if (RMS == 0u) {
-      for (var v = lane; v < quads; v += TEAM) { s += sum4(fetch(start, cols, v, 0.0)); }
+      for (var v = lane; v < quads; v += TEAM) { s += sum4(fetch(start, cols, v)); }
       mean = team_sum(s) * part;
       s = 0.0;
     }
-    for (var v = lane; v < quads; v += TEAM) { let x = fetch(start, cols, v, mean); s += dot(x, x); }
+    for (var v = lane; v < quads; v += TEAM) { let x = centre(cols, v, fetch(start, cols, v), mean); s += dot(x, x); }
     let scale = inverseSqrt(team_sum(s) * part + eps);
     if (row < rows) {
-      for (var v = lane; v < quads; v += TEAM) { put(start, cols, v, fetch(start, cols, v, mean) * scale); }
+      for (var v = lane; v < quads; v += TEAM) { put(start, cols, v, centre(cols, v, fetch(start, cols, v), mean) * scale); }
     }
   }
 }

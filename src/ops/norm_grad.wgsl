@@ -27,28 +27,19 @@ fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn store_1(i: u32, v: f32) { o_1[i] = v; }
 fn store_2(i: u32, v: f32) { o_2[i] = v; }
 fn team_sum(v: f32) -> f32 { return v; }
+fn fetch(start: u32, cols: u32, v: u32) -> vec4<f32> { return load4_0(start + 4u * v); }
+fn sum4(x: vec4<f32>) -> f32 { return x.x; }
+fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) { store4_0(start + 4u * v, x); }
+fn centre(cols: u32, v: u32, x: vec4<f32>, mean: f32) -> vec4<f32> { return x - mean; }
 fn gain4(c: u32) -> vec4<f32> { return vec4<f32>(1.0); }
 fn gain(c: u32) -> f32 { return 1.0; }
 // end
 
+const REST: f32 = 0.0;
 const ROWS: u32 = WORKGROUP / TEAM;
 var<private> thread: u32;
 
-// Quad v of a row of x less its mean; zero beyond the end.
-fn fetch(start: u32, cols: u32, v: u32, mean: f32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC == 1u) {
-    if (c < cols) { x = load4_0(start + c) - mean; }
-  } else {
-    if (c < cols) { x.x = load_0(start + c) - mean; }
-    if (c + 1u < cols) { x.y = load_0(start + c + 1u) - mean; }
-    if (c + 2u < cols) { x.z = load_0(start + c + 2u) - mean; }
-    if (c + 3u < cols) { x.w = load_0(start + c + 3u) - mean; }
-  }
-  return x;
-}
-// The same of the gradient times the weight.
+// Quad v of a row of the gradient times the weight; zero beyond its end.
 fn fetch_h(start: u32, cols: u32, v: u32) -> vec4<f32> {
   let c = 4u * v;
   var x = vec4<f32>(0.0);
@@ -62,22 +53,6 @@ fn fetch_h(start: u32, cols: u32, v: u32) -> vec4<f32> {
   }
   return x;
 }
-fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) {
-  let c = 4u * v;
-  if (VEC == 1u) {
-    if (c < cols) { store4_0(start + c, x); }
-  } else {
-    if (c < cols) { store_0(start + c, x.x); }
-    if (c + 1u < cols) { store_0(start + c + 1u, x.y); }
-    if (c + 2u < cols) { store_0(start + c + 2u, x.z); }
-    if (c + 3u < cols) { store_0(start + c + 3u, x.w); }
-  }
-}
-// Takes the mean off the elements that exist.
-fn centre(cols: u32, v: u32, x: vec4<f32>, mean: f32) -> vec4<f32> {
-  return select(vec4<f32>(0.0), x - mean, vec4<u32>(4u * v) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(cols));
-}
-fn sum4(x: vec4<f32>) -> f32 { return (x.x + x.y) + (x.z + x.w); }
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
@@ -92,7 +67,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (HELD > 0u) {
     var x: array<vec4<f32>, max(HELD, 1u)>;
     var g: array<vec4<f32>, max(HELD, 1u)>;
-    for (var h = 0u; h < HELD; h++) { x[h] = fetch(start, cols, lane + h * TEAM, 0.0); g[h] = fetch_h(start, cols, lane + h * TEAM); s += sum4(x[h]); }
+    for (var h = 0u; h < HELD; h++) { x[h] = fetch(start, cols, lane + h * TEAM); g[h] = fetch_h(start, cols, lane + h * TEAM); s += sum4(x[h]); }
     if (RMS == 0u) {
       mean = team_sum(s) * part;
       for (var h = 0u; h < HELD; h++) { x[h] = centre(cols, lane + h * TEAM, x[h], mean); }
@@ -108,12 +83,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
   } else {
     if (RMS == 0u) {
-      for (var v = lane; v < quads; v += TEAM) { s += sum4(fetch(start, cols, v, 0.0)); }
+      for (var v = lane; v < quads; v += TEAM) { s += sum4(fetch(start, cols, v)); }
       mean = team_sum(s) * part;
       s = 0.0;
     }
     for (var v = lane; v < quads; v += TEAM) {
-      let x = fetch(start, cols, v, mean); let g = fetch_h(start, cols, v);
+      let x = centre(cols, v, fetch(start, cols, v), mean); let g = fetch_h(start, cols, v);
       s += dot(x, x); along += dot(x, g); shift += sum4(g);
     }
     let scale = inverseSqrt(team_sum(s) * part + eps);
@@ -121,7 +96,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (RMS == 0u) { shift = team_sum(shift) * part; } else { shift = 0.0; }
     if (row < rows) {
       for (var v = lane; v < quads; v += TEAM) {
-        put(start, cols, v, (fetch_h(start, cols, v) - shift - fetch(start, cols, v, mean) * along) * scale);
+        put(start, cols, v, (fetch_h(start, cols, v) - shift - centre(cols, v, fetch(start, cols, v), mean) * along) * scale);
       }
       if (lane == 0u) { store_1(row, mean); store_2(row, scale); }
     }

@@ -20,39 +20,16 @@ fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn team_sum(v: f32) -> f32 { return v; }
 fn team_max(v: f32) -> f32 { return v; }
+fn fetch(start: u32, cols: u32, v: u32) -> vec4<f32> { return load4_0(start + 4u * v); }
+fn sum4(x: vec4<f32>) -> f32 { return x.x; }
+fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) { store4_0(start + 4u * v, x); }
+fn max4(x: vec4<f32>) -> f32 { return x.x; }
 // end
 
 const LOWEST: f32 = -3.0e38;
+const REST: f32 = LOWEST;
 const ROWS: u32 = WORKGROUP / TEAM;
 var<private> thread: u32;
-
-// Quad v of a row; elements beyond its end are the lowest.
-fn fetch(start: u32, cols: u32, v: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(LOWEST);
-  if (VEC == 1u) {
-    if (c < cols) { x = load4_0(start + c); }
-  } else {
-    if (c < cols) { x.x = load_0(start + c); }
-    if (c + 1u < cols) { x.y = load_0(start + c + 1u); }
-    if (c + 2u < cols) { x.z = load_0(start + c + 2u); }
-    if (c + 3u < cols) { x.w = load_0(start + c + 3u); }
-  }
-  return x;
-}
-fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) {
-  let c = 4u * v;
-  if (VEC == 1u) {
-    if (c < cols) { store4_0(start + c, x); }
-  } else {
-    if (c < cols) { store_0(start + c, x.x); }
-    if (c + 1u < cols) { store_0(start + c + 1u, x.y); }
-    if (c + 2u < cols) { store_0(start + c + 2u, x.z); }
-    if (c + 3u < cols) { store_0(start + c + 3u, x.w); }
-  }
-}
-fn max4(x: vec4<f32>) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }
-fn sum4(x: vec4<f32>) -> f32 { return (x.x + x.y) + (x.z + x.w); }
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {

@@ -200,6 +200,31 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// The characters of a text that the vocabulary cannot write, in the order in which they first come: encoding leaves them out, or puts its
+    /// token for unknown text there. White space that a tokenizer of words leaves out is none of them.
+    ///
+    /// # Errors
+    /// Those of [`Tokenizer::encode`].
+    pub fn unknown_characters(&self, text: &str) -> TensorResult<Vec<char>> {
+        let mut seen = std::collections::HashSet::new();
+        let mut unknown = Vec::new();
+        for c in text.chars().filter(|&c| seen.insert(c)) {
+            let ids = self.encode_with(c.encode_utf8(&mut [0; 4]), false, false)?;
+            let stands_in = |t: &str| matches!(t, "<unk>" | "[UNK]" | "<|unk|>" | "<UNK>");
+            let known = match ids[..] {
+                [] => {
+                    c.is_whitespace() && (0..self.vocab_size() as u32).any(|id| self.token(id).is_some_and(|t| t.chars().nth(1).is_some()))
+                }
+                [id] => !self.token(id).is_some_and(stands_in),
+                _ => true,
+            };
+            if !known {
+                unknown.push(c);
+            }
+        }
+        Ok(unknown)
+    }
+
     /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> TensorResult<String> {
         let mut stream = self.stream(skip_special);

@@ -43,7 +43,7 @@ impl Report {
         }
     }
 
-    /// A step's loss has arrived.
+    /// A step's loss has arrived; `at` is when the step was done, whatever was only submitted since.
     pub fn trained(&mut self, step: u64, loss: f64, lr: f64, at: Instant, device: &Device) {
         let (now, before) = (at, self.mark);
         let seconds = at.saturating_duration_since(before.1).as_secs_f64();
@@ -61,8 +61,8 @@ impl Report {
             format!(" · {} tok/s · {} left", grouped((s * self.tokens as f64) as u64), clock(left))
         });
         let val = self.val.map_or(String::new(), |v| format!(" · held out {v:.4}"));
-        let memory = device.memory().peak as f64 / 1048576.0;
-        let line = format!("step {step}/{} · loss {loss:.4}{val} · lr {lr:.2e}{speed} · {memory:.1} MiB", self.steps);
+        let memory = output::memory(device.memory().peak);
+        let line = format!("step {step}/{} · loss {loss:.4}{val} · lr {lr:.2e}{speed} · {memory}", self.steps);
         if self.terminal {
             let full = (step as usize * BAR / self.steps.max(1) as usize).min(BAR);
             let mut err = std::io::stderr().lock();

@@ -103,7 +103,7 @@ pub fn adapters() -> Vec<AdapterDescription> {
                     DeviceType::Other => "other",
                 },
                 driver: format!("{} {}", i.driver, i.driver_info).trim().to_string(),
-                memory: memory(a).total,
+                memory: room_of(a),
                 features: WANTED.iter().filter(|w| a.features().contains(w.0)).map(|w| w.1).collect(),
                 software: is_software(&i),
                 limits: limits(a),
@@ -111,6 +111,12 @@ pub fn adapters() -> Vec<AdapterDescription> {
             }
         })
         .collect()
+}
+
+/// The memory that the adapter can use, as an open device reports it.
+fn room_of(a: &wgpu::Adapter) -> Option<u64> {
+    let m = memory(a);
+    (m.room)().map(|r| r.total as u64).or(m.total)
 }
 
 fn limits(a: &wgpu::Adapter) -> Vec<(&'static str, u64)> {
@@ -231,21 +237,33 @@ fn choose(selector: &str) -> TensorResult<wgpu::Adapter> {
     })
 }
 
-/// The features that a list such as `f16,subgroup` names, and whether `limits` is among them: those that every adapter has.
-fn without(list: &str) -> TensorResult<(Features, bool)> {
-    let (mut features, mut least) = (Features::empty(), false);
+/// What takes a limit away.
+type Lower = fn(&mut wgpu::Limits);
+
+/// Limits by name, and what is left of an adapter's without them: what every adapter has.
+const LARGE: [(&str, Lower); 3] = [
+    ("limits", |l| *l = wgpu::Limits::default().or_worse_values_from(l)),
+    ("large bindings", |l| l.max_storage_buffer_binding_size = l.max_storage_buffer_binding_size.min(128 << 20)),
+    ("large workgroup memory", |l| l.max_compute_workgroup_storage_size = l.max_compute_workgroup_storage_size.min(16 << 10)),
+];
+
+/// The features that a list such as `f16,subgroup` names; limits that it names are lowered.
+fn without(list: &str, limits: &mut wgpu::Limits) -> TensorResult<Features> {
+    let mut features = Features::empty();
     for name in list.split(',').map(str::trim).filter(|n| !n.is_empty()) {
         match WANTED.iter().find(|w| w.1 == name) {
             Some(w) => features |= w.0,
-            None if name == "limits" => least = true,
-            None => {
-                let all: Vec<&str> = WANTED.iter().map(|w| w.1).collect();
-                let message = format!("TL_GPU_WITHOUT={list:?}: {name:?} is unknown; allowed are {}, limits", all.join(", "));
-                return Err(TensorError::UnsupportedDevice(message));
-            }
+            None => match LARGE.iter().find(|l| l.0 == name) {
+                Some(l) => (l.1)(limits),
+                None => {
+                    let all: Vec<&str> = WANTED.iter().map(|w| w.1).chain(LARGE.iter().map(|l| l.0)).collect();
+                    let message = format!("TL_GPU_WITHOUT={list:?}: {name:?} is unknown; allowed are {}", all.join(", "));
+                    return Err(TensorError::UnsupportedDevice(message));
+                }
+            },
         }
     }
-    Ok((features, least))
+    Ok(features)
 }
 
 /// An opened device with what the rest of the backend needs to know about it.
@@ -269,9 +287,9 @@ pub(super) struct Opened {
 pub(super) fn open(selector: &str) -> TensorResult<Opened> {
     let adapter = choose(selector)?;
     let i = adapter.get_info();
-    let (without, least) = without(std::env::var("TL_GPU_WITHOUT").unwrap_or_default().as_str())?;
+    let mut limits = adapter.limits();
+    let without = without(std::env::var("TL_GPU_WITHOUT").unwrap_or_default().as_str(), &mut limits)?;
     let features = WANTED.iter().fold(Features::empty(), |f, w| f | w.0) & (adapter.features() - without);
-    let limits = if least { wgpu::Limits::default().or_worse_values_from(&adapter.limits()) } else { adapter.limits() };
     let descriptor = wgpu::DeviceDescriptor {
         label: Some("tensorlogic"),
         required_features: features,

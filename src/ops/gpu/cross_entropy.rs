@@ -1,7 +1,7 @@
 //! The GPU form of cross entropy and of its gradient.
 
 use super::team::{MAX, SUM, Team};
-use super::{decide, grid, indexable, words};
+use super::{decide, grid, indexable, with_rows, words};
 use crate::ops::cross_entropy::CrossEntropyKernel;
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
 
@@ -15,7 +15,7 @@ pub fn cross_entropy(kernel: &CrossEntropyKernel, step: &Step, adapter: &Adapter
     }
     let vec = cols % 4 == 0;
     let team = Team::for_rows(rows, cols.div_ceil(4), adapter);
-    let mut source = String::from(include_str!("../cross_entropy.wgsl"));
+    let mut source = with_rows(include_str!("../cross_entropy.wgsl"), &["fetch", "put", "largest"]);
     if !backward {
         source += &team.function("team_sum", SUM, adapter);
         source += &team.function("team_max", MAX, adapter);

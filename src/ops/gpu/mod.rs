@@ -102,6 +102,13 @@ fn repeat(mut text: String, name: &str, values: &[u32]) -> String {
     text
 }
 
+/// The text of a kernel over rows with these sections of what such kernels share.
+fn with_rows(kernel: &str, sections: &[&str]) -> String {
+    let shared = include_str!("../rows.wgsl");
+    let section = |name: &&str| shared.split("// section ").find_map(|s| s.strip_prefix(*name)?.strip_prefix('\n')).unwrap_or_default();
+    [kernel].into_iter().chain(sections.iter().map(section)).collect()
+}
+
 /// The brace that closes the one at `open`.
 fn closing(text: &str, open: usize) -> Option<usize> {
     let mut depth = 0usize;

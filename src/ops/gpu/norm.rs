@@ -2,7 +2,7 @@
 
 use super::softmax::held;
 use super::team::{SUM, Team};
-use super::{decide, grid, indexable, unroll, words};
+use super::{decide, grid, indexable, unroll, with_rows, words};
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
 
 /// Load 0 `[rows, cols]` normalised over the last axis, times the weight and plus the bias where the step has them.
@@ -14,7 +14,7 @@ pub fn norm(rms: bool, eps: f32, weight: bool, bias: bool, step: &Step, adapter:
     }
     let vec = cols % 4 == 0;
     let team = Team::for_rows(rows, cols.div_ceil(4), adapter);
-    let mut source = String::from(include_str!("../norm.wgsl"));
+    let mut source = with_rows(include_str!("../norm.wgsl"), &["fetch", "centre"]);
     source += &team.function("team_sum", SUM, adapter);
     let line = |name: &str, load: &str, ty: &str| {
         let gain = if weight { format!(" * {load}1(c)") } else { String::new() };

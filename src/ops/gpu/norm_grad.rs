@@ -2,7 +2,7 @@
 
 use super::softmax::held;
 use super::team::{SUM, Team};
-use super::{decide, grid, indexable, unroll, words};
+use super::{decide, grid, indexable, unroll, with_rows, words};
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
 
 /// Rows `[rows, cols]` and their results' gradients to the rows' gradients.
@@ -19,7 +19,7 @@ pub fn norm_grad(rms: bool, eps: f32, weight: bool, step: &Step, adapter: &Adapt
         h if h <= 4 => h,
         _ => 0,
     };
-    let mut source = String::from(include_str!("../norm_grad.wgsl"));
+    let mut source = with_rows(include_str!("../norm_grad.wgsl"), &["fetch", "put", "centre"]);
     source += &team.function("team_sum", SUM, adapter);
     let load =
         |form: &str| if weight { format!("load{form}_2(c)") } else { if form.is_empty() { "1.0".into() } else { "vec4<f32>(1.0)".into() } };

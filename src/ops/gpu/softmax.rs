@@ -1,7 +1,7 @@
 //! The GPU form of softmax and log-softmax.
 
 use super::team::{MAX, SUM, Team};
-use super::{decide, grid, indexable, unroll, words};
+use super::{decide, grid, indexable, unroll, with_rows, words};
 use crate::plan::{AdapterInfo, Step, Wgsl};
 
 /// Quads of a row that one thread keeps in registers, as a power of two, or 0 where the row is too long.
@@ -18,8 +18,9 @@ pub fn softmax(log: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         return None;
     }
     let team = Team::for_rows(rows, cols.div_ceil(4), adapter);
-    let source =
-        [include_str!("../softmax.wgsl"), &team.function("team_sum", SUM, adapter), &team.function("team_max", MAX, adapter)].concat();
+    let mut source = with_rows(include_str!("../softmax.wgsl"), &["fetch", "put", "largest"]);
+    source += &team.function("team_sum", SUM, adapter);
+    source += &team.function("team_max", MAX, adapter);
     let consts = vec![("TEAM", team.size), ("HELD", held(cols, &team)), ("LOG", log as u32), ("VEC", (cols % 4 == 0) as u32)];
     let grid = grid(rows.div_ceil(team.rows() as usize))?;
     let source = decide(unroll(source, &[("HELD", held(cols, &team))]), &[("VEC", (cols % 4 == 0) as u32), ("LOG", log as u32)]);

@@ -1,0 +1,53 @@
+// What kernels over rows share: a row in quads, of which a thread takes every TEAM-th. A kernel takes the sections that it uses, and says
+// what stands beyond a row's end (REST).
+
+// default
+const VEC: u32 = 1;
+const REST: f32 = 0.0;
+@group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
+fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
+fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
+fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
+fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
+// end
+
+// section fetch
+// Quad v of a row; REST beyond its end.
+fn fetch(start: u32, cols: u32, v: u32) -> vec4<f32> {
+  let c = 4u * v;
+  var x = vec4<f32>(REST);
+  if (VEC == 1u) {
+    if (c < cols) { x = load4_0(start + c); }
+  } else {
+    if (c < cols) { x.x = load_0(start + c); }
+    if (c + 1u < cols) { x.y = load_0(start + c + 1u); }
+    if (c + 2u < cols) { x.z = load_0(start + c + 2u); }
+    if (c + 3u < cols) { x.w = load_0(start + c + 3u); }
+  }
+  return x;
+}
+fn sum4(x: vec4<f32>) -> f32 { return (x.x + x.y) + (x.z + x.w); }
+
+// section put
+// Stores quad v of a row, as far as the row goes.
+fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) {
+  let c = 4u * v;
+  if (VEC == 1u) {
+    if (c < cols) { store4_0(start + c, x); }
+  } else {
+    if (c < cols) { store_0(start + c, x.x); }
+    if (c + 1u < cols) { store_0(start + c + 1u, x.y); }
+    if (c + 2u < cols) { store_0(start + c + 2u, x.z); }
+    if (c + 3u < cols) { store_0(start + c + 3u, x.w); }
+  }
+}
+
+// section largest
+fn max4(x: vec4<f32>) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }
+
+// section centre
+// Quad v less the mean, where there are elements.
+fn centre(cols: u32, v: u32, x: vec4<f32>, mean: f32) -> vec4<f32> {
+  return select(vec4<f32>(0.0), x - mean, vec4<u32>(4u * v) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(cols));
+}

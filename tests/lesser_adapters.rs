@@ -1,0 +1,172 @@
+//! A machine without the fast features runs everything: each is switched off in a process of its own, and what comes out compared with the CPU.
+
+use std::process::{Command, Stdio};
+use tensorlogic::models::{self, Sampler, Session, Weights};
+use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
+use tensorlogic::optim::{AdamW, Optimizer};
+use tensorlogic::text::Tokenizer;
+use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
+
+/// Set in the processes that a test starts.
+const CHILD: &str = "TL_TEST_LESSER_ADAPTER";
+
+/// What has to be near the same on every machine: a name, numbers, and how far they may be from the CPU's, relative to the largest.
+type Results = Vec<(&'static str, Vec<f32>, f32)>;
+
+fn values(shape: &[usize], seed: usize, dtype: DType, device: &Device) -> TensorResult<Tensor> {
+    let n: usize = shape.iter().product();
+    let v: Vec<f32> = (0..n).map(|i| (((i + seed) * 2_654_435_761) >> 7 & 1023) as f32 / 512.0 - 1.0).collect();
+    Tensor::from_vec(v, shape, device)?.cast(dtype)
+}
+
+fn work(device: &Device) -> TensorResult<Results> {
+    let mut out: Results = Vec::new();
+    for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::F16, 4e-3)] {
+        let v = |shape: &[usize], seed| values(shape, seed, dtype, device);
+        let mut add = |name, t: Tensor| -> TensorResult<()> {
+            out.push((name, t.to_vec()?, tolerance));
+            Ok(())
+        };
+        // Whole and ragged tiles, and a product with a vector.
+        add("product", v(&[65, 130], 1)?.matmul(&v(&[130, 70], 2)?)?.add(&v(&[70], 3)?)?)?;
+        add("product of tiles", v(&[128, 256], 1)?.matmul(&v(&[192, 256], 2)?.t()?)?.gelu_tanh()?)?;
+        add("products of a batch", v(&[3, 33, 40], 4)?.matmul(&v(&[3, 40, 17], 5)?)?)?;
+        add("product with a vector", v(&[1, 384], 6)?.matmul(&v(&[1000, 384], 7)?.t()?)?)?;
+        let x = v(&[37, 515], 8)?;
+        add("sum", x.sum(&[-1], false)?)?;
+        add("sum of columns", x.sum(&[0], false)?)?;
+        add("mean of all", v(&[300_000], 9)?.mean_all()?.reshape(&[1])?)?;
+        add("largest", x.max(&[-1], false)?)?;
+        add("place of the largest", x.argmax(-1)?.cast(DType::F32)?)?;
+        add("in order", v(&[5, 100], 10)?.sort(-1, true)?.0)?;
+        add("softmax", x.softmax(-1)?)?;
+        add("softmax of long rows", v(&[3, 9000], 11)?.softmax(-1)?)?;
+        add("layer_norm", x.layer_norm(Some(&v(&[515], 12)?), Some(&v(&[515], 13)?), 1e-5)?)?;
+        let qkv = |seed| v(&[2, 4, 75, 32], seed);
+        let causal = tensorlogic::ops::attention::AttentionOptions { causal: true, ..Default::default() };
+        add("attention", qkv(14)?.attention(&qkv(15)?, &qkv(16)?, None, &causal)?)?;
+        let leaf = x.requires_grad()?;
+        let target = Tensor::from_vec((0..37).map(|i| i * 13).collect::<Vec<i32>>(), &[37], device)?;
+        let loss = leaf.cross_entropy_wide(&target, &Default::default())?;
+        loss.mul(64.0)?.backward()?;
+        add("gradient of cross entropy", leaf.grad().expect("it has one"))?;
+        add("cross entropy", loss.reshape(&[1])?)?;
+    }
+    // Six steps of training a small model.
+    let config = GptConfig { vocab: 65, context: 32, layers: 2, heads: 2, width: 32, bias: true, dropout: 0.0 };
+    let model = Gpt::new(config, &mut Rng::new(3), &Device::cpu())?;
+    let own = Gpt::new(config, &mut Rng::new(3), device)?;
+    for ((_, from), (_, to)) in model.named_parameters().iter().zip(own.named_parameters()) {
+        to.set(&from.get().to_device(device)?)?;
+    }
+    let mut optimizer = Optimizer::new(AdamW::default(), own.named_parameters(), 3e-3)?.max_grad_norm(1.0);
+    let mut losses = Vec::new();
+    for step in 0..6 {
+        let ids = |add: usize| -> Vec<i32> { (0..128).map(|i| ((i + add) * (i + step) % 65) as i32).collect() };
+        let (x, y) = (Tensor::from_vec(ids(0), &[4, 32], device)?, Tensor::from_vec(ids(1), &[4, 32], device)?);
+        let loss = own.loss(&x, &y)?;
+        loss.backward()?;
+        optimizer.step_with(&[&loss])?;
+        optimizer.zero_grad()?;
+        losses.push(loss.item()? as f32);
+    }
+    out.push(("losses while training", losses, 2e-4));
+    // What the repository's own model writes, and what it thinks of it.
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    for (dtype, tolerance) in [(DType::F32, 2e-4), (DType::F16, 0.02)] {
+        let weights = Weights::open(file, device)?;
+        let tokenizer = Tokenizer::from_gguf(weights.gguf().expect("it is a GGUF file"))?;
+        let model = models::load(&weights, Some(dtype))?;
+        let mut session = Session::new(&*model, 64, device)?;
+        let ids = tokenizer.encode("ROMEO:\nBut soft, what light", true)?;
+        let logits = session.score(&ids)?;
+        out.push(("logits", logits.to_vec()?, tolerance));
+        session.truncate(0);
+        let Some(logits) = session.prompt(&ids, || false)? else { panic!("nothing interrupts") };
+        let mut sampler = Sampler::default();
+        let mut generation = session.generate(logits, &mut sampler)?;
+        let mut written = Vec::new();
+        while written.len() < 24 {
+            written.extend(generation.token()?.map(|t| t as f32));
+        }
+        if dtype == DType::F32 {
+            out.push(("tokens written", written, 0.0));
+        }
+    }
+    Ok(out)
+}
+
+/// Runs in a process whose GPU lacks something.
+#[test]
+fn a_lesser_adapter_agrees_with_the_cpu() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let gpu = Device::open("vulkan").unwrap();
+    // Small cases too shall run on the GPU.
+    gpu.set_adaptive(false);
+    let (want, got) = (work(&Device::cpu()).unwrap(), work(&gpu).unwrap());
+    assert_eq!(want.len(), got.len());
+    for ((name, want, tolerance), (_, got, _)) in want.iter().zip(&got) {
+        assert_eq!(want.len(), got.len(), "{name}");
+        let size = want.iter().fold(0f32, |m, v| m.max(v.abs()));
+        for (i, (a, b)) in want.iter().zip(got).enumerate() {
+            assert!((a - b).abs() <= tolerance * size, "{name}: element {i} is {b}, on the CPU {a}");
+        }
+    }
+    // Without timestamps there are times of the whole at least, and never an error.
+    let x = values(&[64, 64], 1, DType::F32, &gpu).unwrap();
+    gpu.profile(|| x.matmul(&x)?.to_vec()).unwrap();
+    println!("{} results of {} agree", got.len(), gpu.name());
+}
+
+/// Switches off one feature after the other, then all of them.
+#[test]
+fn every_feature_can_be_missing() {
+    if std::env::var_os(CHILD).is_some() {
+        return;
+    }
+    match Device::open("vulkan") {
+        Ok(_) => {}
+        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
+        Err(e) => return println!("skipped: {e}"),
+    }
+    let single = [
+        "f16",
+        "subgroup",
+        "cooperative matrix",
+        "immediates",
+        "timestamps,timestamps in passes",
+        "coherent",
+        "shared buffers",
+        "large bindings",
+        "large workgroup memory",
+        "limits",
+    ];
+    let all = format!("{},raw kernels,pipeline cache", single.join(","));
+    let check = |without: &str, works: bool, say: &str| {
+        let output = child(without).stdin(Stdio::null()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() == works && text.contains(say), "without {without}: {text}");
+    };
+    for without in single.into_iter().chain([all.as_str()]) {
+        check(without, true, "agree");
+    }
+    check("wings", false, "\\\"wings\\\" is unknown; allowed are f16, subgroup");
+}
+
+/// This program as a process without something, running the other test.
+fn child(without: &str) -> Command {
+    let program = std::env::args().next().expect("a program has a name");
+    // Tests on a private driver are run by its loader, which has to be asked again.
+    let by_loader = std::env::current_exe().is_ok_and(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("ld-linux")));
+    let mut command = if by_loader {
+        let mut c = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/with-lavapipe.sh"));
+        c.arg(program);
+        c
+    } else {
+        Command::new(program)
+    };
+    command.args(["--exact", "a_lesser_adapter_agrees_with_the_cpu", "--nocapture"]).env(CHILD, "1").env("TL_GPU_WITHOUT", without);
+    command
+}
