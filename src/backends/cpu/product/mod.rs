@@ -6,8 +6,9 @@ mod pack;
 mod tile;
 
 use super::gemm::Sizes;
-use super::operand::values;
+use super::operand::{target, values};
 use super::path::{Path, current};
+use super::span::{to_bf16, to_f16};
 use super::{share, transpose};
 use crate::plan::{Task, Value};
 use pack::{Side, TOGETHER, TURNED};
@@ -17,6 +18,9 @@ use tile::{Columns, DEPTH, GAP, TALL, Tile, floats, pairs};
 const ROWS: usize = 384 << 10;
 /// Bytes of panels that are packed together: they stay in the L3 cache.
 const PANELS: usize = 12 << 20;
+/// Bytes of rows that each of a few threads may as well pack for itself; and for so many columns a thread, of any.
+const FREE: usize = 512 << 10;
+const MANY: usize = 256;
 /// Columns whose results are handed to the store together.
 const RUN: usize = 512;
 /// Parts of k whose rows are all kept until the next block of rows.
@@ -79,15 +83,22 @@ impl Product<'_> {
         let panels = self.columns.rows.div_ceil(width);
         let chunk = (PANELS / (4 * steps * width)).clamp(1, panels);
         let height = (ROWS / (4 * steps.min(DEPTH)) / TALL).max(1) * TALL;
-        // Whole products for each thread, or each product for all threads.
-        let apart = s.batch >= task.threads() && s.batch > 1;
-        let (thread, threads) = if apart { (0, 1) } else { (task.thread(), task.threads()) };
+        // Whole products for each thread; or columns for each, packed for itself, where rows cost little; or common panels for all.
+        let (thread, threads) = (task.thread(), task.threads());
+        let apart = s.batch >= threads && s.batch > 1;
+        let few = 4 * self.rows.rows * steps <= FREE || self.columns.rows >= MANY * threads;
+        let free = self.rows.rows_in_place(0, 0).is_some() && !self.pairs || few && threads <= 4;
+        let even = panels.div_ceil(threads) * threads - panels <= panels / 16;
+        let own_columns = !apart && free && even;
+        let alone = apart || own_columns;
+        let columns = if own_columns { share(panels, 1, thread, threads) } else { 0..panels };
+        let (thread, threads) = if alone { (0, 1) } else { (thread, threads) };
         // Blocks of about one size, whole blocks for each thread.
         let (blocks, most) = (self.rows.rows.div_ceil(height).next_multiple_of(threads), self.rows.rows.div_ceil(TALL / 2));
         let blocks = blocks.min(most);
         let height = self.rows.rows.div_ceil(blocks);
         let run = (RUN / width / if self.turned { 4 } else { 1 }).min(panels);
-        let packed = if apart {
+        let packed = if alone {
             values::<f32>(task, chunk * steps * width).as_mut_ptr()
         } else {
             task.shared(4 * chunk * steps * width).cast::<f32>()
@@ -104,10 +115,10 @@ impl Product<'_> {
         };
         let buffer = values::<f32>(task, TURNED * (DEPTH + GAP)).as_mut_ptr();
         let batches = if apart { share(s.batch, 1, task.thread(), task.threads()) } else { 0..s.batch };
-        let last = (batches.end, panels);
+        let last = (batches.end, columns.end);
         for batch in batches {
-            for c0 in (0..panels).step_by(chunk) {
-                let c = chunk.min(panels - c0);
+            for c0 in columns.clone().step_by(chunk) {
+                let c = chunk.min(columns.end - c0);
                 for p in share(c, TOGETHER, thread, threads).step_by(TOGETHER) {
                     let first = (c0 + p) * width;
                     let count = (TOGETHER.min(c - p) * width).min(self.columns.rows - first);
@@ -117,7 +128,7 @@ impl Product<'_> {
                         self.columns.pack_panels(self.pairs, batch, [first, count], width, steps, to, buffer);
                     }
                 }
-                if !apart {
+                if !alone {
                     task.barrier();
                 }
                 let items = share(blocks * c, 1, thread, threads);
@@ -135,7 +146,7 @@ impl Product<'_> {
                     item += count;
                 }
                 // The next panels take the place of these.
-                if !apart && (batch + 1, c0 + c) != last {
+                if !alone && (batch + 1, c0 + c) != last {
                     task.barrier();
                 }
             }
@@ -210,13 +221,26 @@ impl Product<'_> {
                 }
             }
             if self.out.is_none() {
-                if n == s.n {
-                    self.task.store(0, begin, f32::lane(std::slice::from_raw_parts_mut(own.results, m * n)));
-                } else {
-                    for i in 0..m {
-                        self.task.store(0, begin + i * s.n, f32::lane(std::slice::from_raw_parts_mut(own.results.add(i * n), n)));
-                    }
-                }
+                self.store(begin, std::slice::from_raw_parts_mut(own.results, m * n), n);
+            }
+        }
+    }
+
+    /// Hands rows of `n` results over, the first of them at `begin`.
+    fn store(&self, begin: usize, results: &mut [f32], n: usize) {
+        let (task, width) = (self.task, self.s.n);
+        if n == width {
+            return task.store(0, begin, f32::lane(results));
+        }
+        for (i, row) in results.chunks_exact_mut(n).enumerate() {
+            let at = begin + i * width;
+            // Short rows without a program are rounded here.
+            if let Some(to) = target::<half::f16>(task, 0, at, n) {
+                to_f16(row, bytemuck::cast_slice_mut(to));
+            } else if let Some(to) = target::<half::bf16>(task, 0, at, n) {
+                to_bf16(row, bytemuck::cast_slice_mut(to));
+            } else {
+                task.store(0, at, f32::lane(row));
             }
         }
     }
