@@ -12,7 +12,7 @@ use super::span::{to_bf16, to_f16};
 use super::{share, transpose};
 use crate::plan::{Task, Value};
 use pack::{Side, TOGETHER, TURNED};
-use tile::{Columns, DEPTH, GAP, TALL, Tile, floats, pairs};
+use tile::{Columns, DEPTH, GAP, Later, TALL, Tile, floats, pairs};
 
 /// Bytes of rows that are packed together: with a panel they stay in the L2 cache.
 const ROWS: usize = 384 << 10;
@@ -175,6 +175,10 @@ impl Product<'_> {
         let begin = (batch * s.m + m0) * s.n + n0;
         let (to, to_row) = self.out.map_or((own.results, n), |out| (out.wrapping_add(begin), s.n));
         let parts = steps.div_ceil(depth);
+        // What the next block is packed from comes from memory meanwhile, a little with each tile.
+        let groups = height.div_ceil(TALL);
+        let (later, bytes) = self.rows.rows_in_order(batch, first + height).unwrap_or((packed.cast(), 0));
+        let each = (bytes * height).div_ceil(steps * groups * panels);
         // SAFETY: rows, panels and results have room for the block, and the result's block belongs to this thread.
         unsafe {
             for part in 0..parts {
@@ -195,7 +199,6 @@ impl Product<'_> {
                         (rows.cast_const(), row)
                     }
                 };
-                let groups = height.div_ceil(TALL);
                 for p in 0..panels {
                     let columns = Columns::of(width, width.min(columns - p * width));
                     for g in 0..groups {
@@ -209,7 +212,9 @@ impl Product<'_> {
                         // The last rows of the block bring the next panel.
                         let ahead = if g + 1 == groups && p + 1 < panels { steps * width } else { 0 };
                         let panel = packed.add((p * steps + from) * width);
-                        let t = Tile { steps: some, rows, row, panel, ahead, c, c_row, columns, add: part > 0 };
+                        let done = (from * panels + p * some) * groups + g * some;
+                        let later = Later { at: later.wrapping_add(done * each), bytes: each };
+                        let t = Tile { later, steps: some, rows, row, panel, ahead, c, c_row, columns, add: part > 0 };
                         if self.pairs { pairs::tile(end_row - r, t) } else { floats::tile(end_row - r, t) }
                     }
                 }

@@ -79,6 +79,12 @@ impl<'a> Side<'a> {
         Some((p.at(batch, first, 0).cast(), p.row as usize))
     }
 
+    /// Where the rows from `first` on begin, and the bytes of one, where they follow each other in memory.
+    pub(super) fn rows_in_order(&self, batch: usize, first: usize) -> Option<(*const u8, usize)> {
+        let p = self.plain.filter(|p| p.col == 1 && p.row == self.k as isize)?;
+        Some((p.at(batch, first, 0), self.k / p.dtype.block() * p.dtype.block_bytes()))
+    }
+
     /// Rows `first..first + count`, steps `from..from + steps`, as floats or pairs, `row` numbers apart.
     ///
     /// # Safety
