@@ -237,15 +237,17 @@ impl Product<'_> {
         if n == width {
             return task.store(0, begin, f32::lane(results));
         }
+        // Short rows without a program are rounded here. The slices are of one row each: other columns belong to other threads.
+        let halves = target::<half::f16>(task, 0, begin, 0).map(|t| (t.as_mut_ptr().cast::<u16>(), true));
+        let halves = halves.or_else(|| target::<half::bf16>(task, 0, begin, 0).map(|t| (t.as_mut_ptr().cast::<u16>(), false)));
         for (i, row) in results.chunks_exact_mut(n).enumerate() {
-            let at = begin + i * width;
-            // Short rows without a program are rounded here.
-            if let Some(to) = target::<half::f16>(task, 0, at, n) {
-                to_f16(row, bytemuck::cast_slice_mut(to));
-            } else if let Some(to) = target::<half::bf16>(task, 0, at, n) {
-                to_bf16(row, bytemuck::cast_slice_mut(to));
-            } else {
-                task.store(0, at, f32::lane(row));
+            match halves {
+                Some((to, f16)) => {
+                    // SAFETY: the row lies within the result, and its columns are this thread's.
+                    let to = unsafe { std::slice::from_raw_parts_mut(to.add(i * width), n) };
+                    if f16 { to_f16(row, to) } else { to_bf16(row, to) }
+                }
+                None => task.store(0, begin + i * width, f32::lane(row)),
             }
         }
     }
