@@ -1,5 +1,6 @@
 //! Where small work is done: the crossover between CPU and GPU, measured on the user's machine, and the choice for one evaluation.
 
+use crate::backends::files::write_whole;
 use crate::backends::{Buffer, Machine};
 use crate::compile::Compiled;
 use crate::device::Device;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use crate::backends::files::cache_folder;
 pub use crate::plan::Crossover;
 
 /// Whether the host does it: all inputs lie in host memory, and the CPU needs less time than the way to the GPU. `None` where that has not
@@ -93,22 +95,6 @@ fn measure(device: &Device) -> TensorResult<Crossover> {
     })
 }
 
-/// The user's cache folder for this library: `TL_CACHE_DIR`, or `tensorlogic` in the system's.
-pub fn cache_folder() -> Option<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    if let Some(folder) = variable("TL_CACHE_DIR") {
-        return Some(folder);
-    }
-    let caches = if cfg!(windows) {
-        variable("LOCALAPPDATA")
-    } else if cfg!(target_vendor = "apple") {
-        variable("HOME").map(|home| home.join("Library/Caches"))
-    } else {
-        variable("XDG_CACHE_HOME").filter(|f| f.is_absolute()).or_else(|| variable("HOME").map(|home| home.join(".cache")))
-    };
-    Some(caches?.join("tensorlogic"))
-}
-
 type Known = serde_json::Map<String, serde_json::Value>;
 
 fn known(file: &Path) -> Known {
@@ -119,12 +105,7 @@ fn known(file: &Path) -> Known {
 fn store(file: &Path, key: &str, c: &Crossover) -> std::io::Result<()> {
     let mut all = known(file);
     all.insert(key.into(), serde_json::to_value(c)?);
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let part = file.with_extension(format!("{}.part", std::process::id()));
-    std::fs::write(&part, serde_json::to_vec_pretty(&all)?)?;
-    std::fs::rename(part, file)
+    write_whole(file, &serde_json::to_vec_pretty(&all)?)
 }
 
 impl Device {

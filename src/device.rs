@@ -11,7 +11,7 @@ pub use memory::{BufferPool, GpuDevice, MemoryProfile, MetalDevice};
 use crate::backends::{Buffer, Bytes, Machine, cpu::CpuMachine};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Crossover, MemoryStats, TransferStats};
+use crate::plan::{Crossover, MemoryStats, PipelineStats, TransferStats};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -105,6 +105,12 @@ impl Device {
     /// The dtype that models compute in here unless told otherwise: f32 on the CPU, f16 on a GPU that has it.
     pub fn default_float(&self) -> DType {
         if !self.is_cpu() && self.supports(DType::F16) { DType::F16 } else { DType::F32 }
+    }
+    /// Kernels that were compiled for the device, and the file that keeps them for the next process.
+    ///
+    /// Vulkan drivers only; others keep compiled kernels themselves. `TL_PIPELINE_CACHE=0` keeps none, `TL_CACHE_DIR` chooses the folder.
+    pub fn pipeline_stats(&self) -> PipelineStats {
+        self.0.machine.pipeline_stats()
     }
     /// Memory that the engine holds on the device.
     pub fn memory(&self) -> MemoryStats {

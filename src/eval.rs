@@ -6,7 +6,7 @@ use crate::compile::{Compiled, GNode, Graph, compile};
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Buf, Plan};
+use crate::plan::{Buf, Output, Plan};
 use crate::tensor::{Inputs, Key, Kind, Node, Tensor, release};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -436,7 +436,8 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         } else {
             machine
         };
-        let outputs: Vec<Buffer> = plan.outputs.iter().map(|o| machine.alloc(o.bytes)).collect::<TensorResult<_>>()?;
+        let room = |o: &Output| if purpose == Purpose::Read { machine.alloc_result(o.bytes, o.dtype) } else { machine.alloc(o.bytes) };
+        let outputs: Vec<Buffer> = plan.outputs.iter().map(room).collect::<TensorResult<_>>()?;
         if machine.pool().recording() {
             for (n, output) in outputs.iter().enumerate() {
                 if let Some(step) = plan.writer(Buf::Output(n as u16)) {

@@ -33,7 +33,7 @@ pub struct Source {
     pub layout: Layout,
     /// The run-time part of the start: a parameter's index, in elements.
     pub offset: Option<u16>,
-    /// Whether constant and run-time start together are known to be a multiple of 4 elements.
+    /// Whether constant and run-time start are each known to be a multiple of 8 elements.
     pub aligned: bool,
 }
 
@@ -195,6 +195,8 @@ pub struct AdapterInfo {
     pub workgroup_threads: u32,
     /// Edge of cooperative matrices (f16 inputs, f32 sums): 8, 16, or 0 where there are none.
     pub coop: u32,
+    /// Whether a cooperative matrix may be loaded through a pointer to vectors, as Vulkan allows.
+    pub coop_vectors: bool,
     /// The language in which the driver takes kernels besides WGSL, if it takes any.
     pub raw: Option<RawLanguage>,
 }
@@ -524,6 +526,21 @@ pub struct TransferStats {
     pub downloaded_bytes: u64,
     /// Reads straight from memory that host and device share.
     pub in_place_reads: u64,
+}
+
+/// Kernels that a device compiled since it was opened.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PipelineStats {
+    /// How many.
+    pub pipelines: usize,
+    /// Seconds spent on it.
+    pub seconds: f64,
+    /// How many of them an earlier process had compiled already.
+    pub found: usize,
+    /// The file that keeps them for the next process; `None` where none does.
+    pub file: Option<std::path::PathBuf>,
+    /// Its size in bytes.
+    pub bytes: u64,
 }
 
 /// Where work on values in host memory is faster: measured times, in seconds, of this GPU and this CPU.

@@ -33,7 +33,7 @@ const fn variable(name: &'static str, does: &'static str, call: &'static str) ->
 }
 
 /// Every setting of the library and the command.
-pub const VARIABLES: [Variable; 13] = [
+pub const VARIABLES: [Variable; 14] = [
     variable("TL_DEVICE", "the device that `auto` means: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
     variable("TL_NUM_THREADS", "threads of the CPU device", "CpuMachine::with_threads"),
     variable("TL_CPU", "instructions of the CPU device: plain, avx2, avx512", "-"),
@@ -49,7 +49,8 @@ pub const VARIABLES: [Variable; 13] = [
         "features of the adapter that are left alone, to see what they give: f16, subgroup, cooperative matrix, limits",
         "-",
     ),
-    variable("TL_CACHE_DIR", "folder of downloaded models and measurements", "-"),
+    variable("TL_CACHE_DIR", "folder of downloaded models, measurements and compiled kernels", "-"),
+    variable("TL_PIPELINE_CACHE", "0 keeps no compiled kernels, 1 keeps a software adapter's too", "Device::pipeline_stats"),
     variable("TL_OFFLINE", "1 forbids downloads", "-"),
 ];
 
@@ -216,6 +217,15 @@ pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
                 json["memory"] = memory;
                 json["storage"] = json!(format!("{:?}", d.storage_mode()));
                 json["adaptive"] = json!(d.adaptive());
+                let kept = d.pipeline_stats();
+                json["pipeline_cache"] = json!({ "file": kept.file, "bytes": kept.bytes });
+                rows.push([
+                    "compiled kernels".into(),
+                    match &kept.file {
+                        Some(f) => format!("{} in {}", bytes(kept.bytes as usize), f.display()),
+                        None => "not kept by this program for this device".into(),
+                    },
+                ]);
                 let measured = match (args.measure, d.adaptive()) {
                     (true, _) => Some(d.measure_crossover()),
                     (false, true) => Some(d.crossover()),

@@ -119,6 +119,8 @@ pub struct Stats {
     pub prompt_time: Duration,
     pub generated: usize,
     pub time: Duration,
+    /// When the first token was there.
+    pub first: Option<Instant>,
     pub end: End,
 }
 
@@ -156,7 +158,8 @@ pub fn answer(
     sampler: &mut Sampler,
     mut emit: impl FnMut(&str) -> Result<(), Failure>,
 ) -> Result<Stats, Failure> {
-    let mut stats = Stats { prompt_tokens: ids.len(), prompt_time: Duration::ZERO, generated: 0, time: Duration::ZERO, end: End::Length };
+    let mut stats =
+        Stats { prompt_tokens: ids.len(), prompt_time: Duration::ZERO, generated: 0, time: Duration::ZERO, first: None, end: End::Length };
     let start = Instant::now();
     let Some(logits) = session.prompt(ids, interrupt::requested)? else {
         stats.end = End::Interrupt;
@@ -183,6 +186,7 @@ pub fn answer(
         };
         if stats.generated == 0 {
             first = Instant::now();
+            stats.first = Some(first);
             stats.prompt_time = first - start;
         }
         stats.generated += 1;
@@ -206,6 +210,7 @@ pub fn answer(
 
 /// Runs the subcommand.
 pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
+    let started = Instant::now();
     let prompt = read_prompt(args)?;
     let mut sampler = args.sampling.sampler()?;
     args.model.dtype()?;
@@ -248,6 +253,7 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
         let value = serde_json::json!({
             "text": all, "end": stats.end.name(), "prompt_tokens": stats.prompt_tokens, "generated_tokens": stats.generated,
             "prompt_tokens_per_s": speed(stats.prompt_tokens, stats.prompt_time), "tokens_per_s": speed(stats.generated.saturating_sub(1), stats.time),
+            "first_token_s": stats.first.map(|first| (first - started).as_secs_f64()),
             "peak_memory_bytes": loaded.device.memory().peak, "device": loaded.device.name(), "model": path.display().to_string(),
         });
         writeln!(out, "{value}")?;
@@ -255,6 +261,8 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
         writeln!(out)?;
     }
     drop(out);
+    // A step may be on its way that nobody waits for; drivers do not like programs that end before it does.
+    loaded.device.synchronize()?;
     if !global.quiet {
         if stats.end == End::Context {
             let most = loaded.model.shape().context;
@@ -264,9 +272,10 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
             });
         }
         if args.stats {
-            let e = eval_stats(&loaded.device);
+            let (e, compiled) = (eval_stats(&loaded.device), loaded.device.pipeline_stats());
             output::note(&format!(
-                "plans: {} hits, {} misses, {} kept · last step: {} nodes, {} dispatches, {:.0} µs to build and match · submits: {} · sampled on the {}",
+                "plans: {} hits, {} misses, {} kept · last step: {} nodes, {} dispatches, {:.0} µs to build and match · submits: {} · sampled on the {} · \
+                 first token {:.2} s after the start · {} kernels compiled in {:.2} s",
                 e.hits,
                 e.misses,
                 e.plans,
@@ -274,7 +283,10 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
                 e.dispatches,
                 e.overhead.as_secs_f64() * 1e6,
                 loaded.device.submits(),
-                if sampler.on_device() { "device" } else { "host" }
+                if sampler.on_device() { "device" } else { "host" },
+                stats.first.map_or(0.0, |first| (first - started).as_secs_f64()),
+                compiled.pipelines,
+                compiled.seconds
             ));
         }
         output::note(&stats.line(&loaded.device));

@@ -98,13 +98,18 @@ impl ModelArgs {
     /// Opens the model of this file with its tokenizer.
     pub fn load_from(&self, path: &Path, global: Global) -> Result<Loaded, Failure> {
         let dtype = self.dtype()?;
-        let device = self.device()?;
+        let (device, read) = std::thread::scope(|s| {
+            // A driver takes as long to start as a tokenizer takes to build.
+            let device = s.spawn(|| self.device());
+            let read = Weights::open(path, &Device::cpu()).map_err(Failure::from).and_then(|w| Ok((texts(&w, path)?, w)));
+            (device.join(), read)
+        });
+        let device = device.map_err(|_| Failure::Error("opening the device panicked".into()))??;
         if !global.quiet {
             output::note(&format!("{} on {}", path.file_name().unwrap_or(path.as_os_str()).to_string_lossy(), device.name()));
         }
-        let weights = Weights::open(path, &device)?;
-        let (tokenizer, template) = texts(&weights, path)?;
-        let model = self.build(&weights, dtype)?;
+        let ((tokenizer, template), weights) = read?;
+        let model = self.build(&weights.on(&device), dtype)?;
         Ok(Loaded { device, model, tokenizer, template })
     }
 }

@@ -1,6 +1,7 @@
 //! The machines that run plans. A machine knows steps, buffers and kernels; no op and no graph.
 
 pub mod cpu;
+pub mod files;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod limits;
@@ -13,7 +14,7 @@ pub use crate::metal::{self, Backend};
 use self::pool::PoolControl;
 use crate::dtype::DType;
 use crate::error::{At, TensorResult};
-use crate::plan::{MemoryStats, Plan, RunTimes, StorageMode, Timing, TransferStats};
+use crate::plan::{MemoryStats, PipelineStats, Plan, RunTimes, StorageMode, Timing, TransferStats};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -146,6 +147,10 @@ pub trait Machine: Send + Sync {
     fn supports(&self, dtype: DType) -> bool;
     /// Room for `bytes`; the content is arbitrary.
     fn alloc(&self, bytes: usize) -> TensorResult<Buffer>;
+    /// As [`Machine::alloc`], for a result that the host reads next.
+    fn alloc_result(&self, bytes: usize, _dtype: DType) -> TensorResult<Buffer> {
+        self.alloc(bytes)
+    }
     /// Memory with this content; without a copy where the machine can read the bytes in place.
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer>;
     /// Runs the plan; returns when it is submitted. `params` are the plan's run-time numbers.
@@ -206,6 +211,10 @@ pub trait Machine: Send + Sync {
     fn pool(&self) -> &dyn PoolControl;
     /// Tells a memory recording what a buffer is for. Called only while one is on.
     fn label(&self, buffer: &Buffer, op: &'static str, at: At);
+    /// Kernels that were compiled, and where they are kept.
+    fn pipeline_stats(&self) -> PipelineStats {
+        PipelineStats::default()
+    }
     /// Submits since the machine was opened, for tests and `--stats`.
     fn submits(&self) -> u64;
 }

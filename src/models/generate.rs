@@ -63,15 +63,22 @@ impl<'m> Session<'m> {
         if tokens.is_empty() {
             return Err(TensorError::Invalid("an empty prompt; give at least one token".into()));
         }
-        self.check(tokens)?;
+        let tokens = &self.with_unread(tokens)?[..];
         let mut rest = tokens;
         let mut hidden = None;
+        // A GPU that is not full takes as long for few tokens as for many: one plan to compile, one run.
+        let round =
+            |n: usize| if self.device.is_cpu() { None } else { Some(n.next_power_of_two().max(CHUNKS[3])).filter(|&n| n < CHUNKS[0]) };
         while !rest.is_empty() {
             if stop() {
                 return Ok(None);
             }
-            let size = if rest.len() == 1 { 1 } else { CHUNKS.iter().copied().find(|&c| c <= rest.len()).unwrap_or(CHUNKS[3]) };
             let room = self.cache.capacity() - self.cache.len();
+            let whole = round(rest.len()).filter(|&n| n <= room);
+            let size = match rest.len() {
+                1 => 1,
+                n => whole.unwrap_or(CHUNKS.iter().copied().find(|&c| c <= n).unwrap_or(CHUNKS[3])),
+            };
             let size = if size > room { 1 } else { size };
             let valid = size.min(rest.len());
             // What pads the last chunk is written behind the valid positions: later tokens overwrite it, and no query sees it before.
@@ -98,13 +105,22 @@ impl<'m> Session<'m> {
 
     /// Reads tokens without sampling; gives the logits `[T,V]` after each of them, evaluated in one go.
     pub fn score(&mut self, tokens: &[u32]) -> TensorResult<Tensor> {
-        self.check(tokens)?;
-        let ids = Tensor::from_vec(tokens.iter().map(|&t| t as i32).collect::<Vec<_>>(), &[tokens.len()], &self.device)?;
+        let all = &self.with_unread(tokens)?[..];
+        let ids = Tensor::from_vec(all.iter().map(|&t| t as i32).collect::<Vec<_>>(), &[all.len()], &self.device)?;
         let h = self.model.hidden(&ids, &mut self.cache)?;
-        self.tokens.extend(tokens);
-        let logits = self.model.logits(&h)?.squeeze(0)?;
+        self.tokens.extend(all);
+        let logits = self.model.logits(&h.narrow(1, all.len() - tokens.len(), tokens.len())?)?.squeeze(0)?;
         eval_all(&[&logits])?;
         Ok(logits)
+    }
+
+    /// These tokens, behind the one that was given out last where no step has read it yet; checked.
+    fn with_unread(&mut self, tokens: &[u32]) -> TensorResult<Vec<u32>> {
+        let unread = self.tokens.get(self.cache.len()..).unwrap_or_default();
+        let all = [unread, tokens].concat();
+        self.check(&all)?;
+        self.tokens.truncate(self.cache.len());
+        Ok(all)
     }
 
     fn check(&self, tokens: &[u32]) -> TensorResult<()> {
@@ -126,7 +142,7 @@ impl<'m> Session<'m> {
     /// Generates from `logits` (what [`Session::prompt`] gave): an iterator over tokens.
     pub fn generate<'s>(&'s mut self, logits: Tensor, sampler: &'s mut Sampler) -> TensorResult<Generation<'s, 'm>> {
         sampler.check()?;
-        let mut g = Generation { session: self, sampler, next: None, logits: None };
+        let mut g = Generation { session: self, sampler, next: None, first: true, given: None, logits: None };
         g.choose(logits)?;
         Ok(g)
     }
@@ -156,6 +172,10 @@ pub struct Generation<'s, 'm> {
     sampler: &'s mut Sampler,
     /// The next token, on the device, not yet read.
     next: Option<Tensor>,
+    /// Whether no token was given out yet.
+    first: bool,
+    /// The first token, which was given out before the step that reads it was submitted: that step's kernels may have to be compiled.
+    given: Option<Tensor>,
     /// The next token's logits, when the host chooses.
     logits: Option<Tensor>,
 }
@@ -186,12 +206,15 @@ impl Generation<'_, '_> {
             }
             return Ok(Some(token));
         }
+        if let Some(token) = self.given.take() {
+            self.submit(&token)?;
+        }
         let Some(token) = self.next.take() else { return Ok(None) };
         let download = token.download()?;
-        if !self.session.is_full() {
-            // The token stays on the device: the next step does not wait for the host to see it. It may be `NAN_TOKEN`, which is no index.
-            let logits = self.session.step(&token.relu()?)?;
-            self.choose(logits)?;
+        if std::mem::take(&mut self.first) {
+            self.given = Some(token);
+        } else {
+            self.submit(&token)?;
         }
         let id = download.wait::<i32>()?[0];
         if id == NAN_TOKEN {
@@ -199,6 +222,16 @@ impl Generation<'_, '_> {
         }
         self.session.tokens.push(id as u32);
         Ok(Some(id as u32))
+    }
+
+    /// Submits the step that reads a token, which stays on the device: the step does not wait for the host to see it. The token may be
+    /// `NAN_TOKEN`, which is no index.
+    fn submit(&mut self, token: &Tensor) -> TensorResult<()> {
+        if self.session.is_full() {
+            return Ok(());
+        }
+        let logits = self.session.step(&token.relu()?)?;
+        self.choose(logits)
     }
 
     /// Ends the generation: the session then holds exactly the tokens that were given out.

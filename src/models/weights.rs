@@ -46,6 +46,11 @@ impl Weights {
         Weights { source: Source::Gguf(gguf), device: device.clone() }
     }
 
+    /// The same weights for another device.
+    pub fn on(self, device: &Device) -> Weights {
+        Weights { device: device.clone(), ..self }
+    }
+
     /// The GGUF file, if it is one.
     pub fn gguf(&self) -> Option<&Gguf> {
         match &self.source {

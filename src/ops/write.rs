@@ -13,7 +13,7 @@ use std::sync::Arc;
 struct Write {
     dim: usize,
     len: usize,
-    /// Whether start · stride is a multiple of 4 elements: kernels of different alignment are different plans.
+    /// Whether start · stride is a multiple of 8 elements: kernels of different alignment are different plans.
     aligned: bool,
 }
 
@@ -133,7 +133,7 @@ impl Tensor {
         }
         let offset = start * Layout::contiguous(*self.shape()).strides[k] as usize;
         let value = value.cast_at(self.dtype(), at)?;
-        let op = Write { dim: k, len, aligned: offset % 4 == 0 };
+        let op = Write { dim: k, len, aligned: offset % 8 == 0 };
         Tensor::op1(op, smallvec::smallvec![self.clone(), value], smallvec::smallvec![offset as f64], self.meta(), at)
     }
 }

@@ -30,7 +30,7 @@ pub struct AdapterDescription {
 }
 
 /// Optional features, requested wherever they are offered.
-const WANTED: [(Features, &str); 9] = [
+const WANTED: [(Features, &str); 10] = [
     (Features::SHADER_F16, "f16"),
     (Features::SUBGROUP, "subgroup"),
     (Features::IMMEDIATES, "immediates"),
@@ -40,6 +40,7 @@ const WANTED: [(Features, &str); 9] = [
     (Features::EXPERIMENTAL_COOPERATIVE_MATRIX, "cooperative matrix"),
     (Features::MAPPABLE_PRIMARY_BUFFERS, "shared buffers"),
     (Features::PASSTHROUGH_SHADERS, "raw kernels"),
+    (Features::PIPELINE_CACHE, "pipeline cache"),
 ];
 
 const NATIVE: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
@@ -255,6 +256,8 @@ pub(super) struct Opened {
     pub name: String,
     pub software: bool,
     pub memory: Option<u64>,
+    /// Adapter and driver, for what is kept between processes.
+    pub key: String,
     /// Whether the memory is the host's, and the host reads it through its caches.
     pub unified: bool,
     /// See `Core::shared_usage`.
@@ -314,6 +317,7 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         workgroup_bytes: limits.max_compute_workgroup_storage_size,
         workgroup_threads: limits.max_compute_invocations_per_workgroup,
         coop,
+        coop_vectors: i.backend == Backend::Vulkan,
         raw: match i.backend {
             _ if !has(Features::PASSTHROUGH_SHADERS) => None,
             Backend::Metal => Some(RawLanguage::Msl),
@@ -327,6 +331,7 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         info,
         name: format!("{} ({})", i.name, backend_name(i.backend)),
         software: is_software(&i),
+        key: format!("{} {:x}:{:x} {} {} {}", backend_name(i.backend), i.vendor, i.device, i.name, i.driver, i.driver_info),
         memory: memory.total,
         room: memory.room,
         unified,

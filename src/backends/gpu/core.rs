@@ -5,12 +5,31 @@ use super::pool::{GpuBuffer, PRIVATE, Pool, SHARED, size_class};
 use crate::error::{At, TensorError, TensorResult};
 use crate::plan::{AdapterInfo, SCRATCH_WORDS, TransferStats};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a wait may take before the device counts as lost.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Commands that wait for the next submit, each with the memory that it uses.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// Copies from staging memory.
+    pub copies: Vec<(wgpu::CommandBuffer, Vec<GpuBuffer>)>,
+    /// A run that a read follows, still open: the read adds its copy to the same commands.
+    pub run: Option<(wgpu::CommandEncoder, Vec<GpuBuffer>)>,
+}
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.copies.is_empty() && self.run.is_none()
+    }
+}
+
+/// How long a read is waited for without sleep.
+pub(super) const SHORT: Duration = Duration::from_micros(200);
 
 /// What went wrong outside of any call.
 #[derive(Default)]
@@ -25,6 +44,10 @@ pub(super) struct Core {
     pub queue: wgpu::Queue,
     pub info: AdapterInfo,
     pub name: String,
+    /// Adapter and driver, for what is kept between processes.
+    pub key: String,
+    /// Where compiled kernels are kept.
+    pub kept_in: Option<PathBuf>,
     pub software: bool,
     pub memory: Option<u64>,
     /// The most bytes that one binding, and so one buffer, may have.
@@ -52,8 +75,8 @@ pub(super) struct Core {
     /// The kind of memory of buffers that tensors hold.
     pub kind: AtomicU8,
     pub transfers: Transfers,
-    /// Commands for the next submit, each with the memory that it uses: copies from staging memory, and a run that a read follows.
-    pub waiting: Mutex<Vec<(wgpu::CommandBuffer, Vec<GpuBuffer>)>>,
+    /// Commands for the next submit.
+    pub waiting: Mutex<Waiting>,
     /// Whether the next run may wait for the read that follows it.
     pub hold: AtomicBool,
     /// Whether such a run waits.
@@ -115,6 +138,8 @@ impl Core {
             queue: o.queue,
             info: o.info,
             name: o.name,
+            key: o.key,
+            kept_in: super::compiled::folder(o.software),
             software: o.software,
             memory: o.memory,
             max_binding,
@@ -199,6 +224,25 @@ impl Core {
         self.wait_for(None)
     }
 
+    /// Waits for one submission, or for all, for a moment without sleep: a thread that the driver puts to sleep takes longer to wake than
+    /// a short run takes.
+    pub fn wait_awake(&self, submission_index: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
+        let start = Instant::now();
+        let done = Arc::new(AtomicBool::new(false));
+        let flag = done.clone();
+        self.queue.on_submitted_work_done(move || flag.store(true, Ordering::Relaxed));
+        while start.elapsed() < SHORT {
+            let _ = self.device.poll(wgpu::PollType::Poll);
+            if done.load(Ordering::Relaxed) {
+                #[cfg(target_vendor = "apple")]
+                self.look()?;
+                return self.check();
+            }
+            std::hint::spin_loop();
+        }
+        self.wait_for(submission_index)
+    }
+
     /// Waits for one submission, or for all.
     pub fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
         match self.device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(PATIENCE) }) {
@@ -228,7 +272,20 @@ impl Core {
 
     /// Submits commands, and before them those that wait for a submit.
     pub fn send(&self, commands: Option<wgpu::CommandBuffer>) -> wgpu::SubmissionIndex {
-        let (index, _memory) = {
+        self.send_all(None, commands)
+    }
+
+    /// Submits what `add` records, behind what waits for a submit: as the end of the run that waits, where there is one.
+    pub fn send_with(&self, mut add: impl FnMut(&mut wgpu::CommandEncoder)) -> wgpu::SubmissionIndex {
+        self.send_all(Some(&mut add), None)
+    }
+
+    fn send_all(
+        &self,
+        add: Option<&mut dyn FnMut(&mut wgpu::CommandEncoder)>,
+        commands: Option<wgpu::CommandBuffer>,
+    ) -> wgpu::SubmissionIndex {
+        let (index, _copied, _used) = {
             // Whoever has this turn knows that nothing taken from `waiting` is still to be submitted.
             let _turn = lock(&self.turn);
             let waiting = {
@@ -236,9 +293,13 @@ impl Core {
                 self.held.store(false, Ordering::Relaxed);
                 std::mem::take(&mut *waiting)
             };
-            let (before, memory): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+            let (copies, copied): (Vec<_>, Vec<_>) = waiting.copies.into_iter().unzip();
+            let (mut run, used) = waiting.run.unzip();
+            if let Some(add) = add {
+                add(run.get_or_insert_with(|| self.device.create_command_encoder(&Default::default())));
+            }
             self.staged.store(false, Ordering::Relaxed);
-            (self.queue.submit(before.into_iter().chain(commands)), memory)
+            (self.queue.submit(copies.into_iter().chain(run.map(wgpu::CommandEncoder::finish)).chain(commands)), copied, used)
         };
         index
     }
@@ -253,10 +314,10 @@ impl Core {
     }
 
     /// Submits what waits, and the writes in staging memory: the driver's answer to a request to map a buffer does not wait for them.
-    pub fn flush(&self) {
-        if self.staged.load(Ordering::Relaxed) || !lock(&self.waiting).is_empty() {
-            self.send(None);
-        }
+    /// Gives the submission, if there is one.
+    pub fn flush(&self) -> Option<wgpu::SubmissionIndex> {
+        let some = self.staged.load(Ordering::Relaxed) || !lock(&self.waiting).is_empty();
+        some.then(|| self.send(None))
     }
 
     /// The kind of memory of buffers that tensors hold.

@@ -3,13 +3,13 @@
 use super::core::{Core, lock};
 use super::meta::{MetaWord, param_bits};
 use super::operand::Bound;
-use super::pipelines::{Pipeline, Pipelines};
+use super::pipelines::{Pipeline, Pipelines, on_all_threads};
 use super::pool::{GpuBuffer, PRIVATE};
 use super::timer::Timer;
 use super::wgsl::{Style, step_text};
 use crate::backends::pool::PoolControl;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Buf, Plan, Work};
+use crate::plan::{Buf, PipelineStats, Plan, Work};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -23,6 +23,8 @@ const KEPT: usize = 4;
 const OPS_PER_SUBMIT: u64 = 500_000_000_000;
 /// Dispatches of a submit, in plans of more than twice as many: the GPU begins while the host still encodes.
 const STEPS_PER_SUBMIT: usize = 256;
+/// Steps of a plan from which on their texts are written on several threads.
+const MANY_STEPS: usize = 16;
 /// Plans kept before dead ones are looked for.
 const PLANS: usize = 256;
 
@@ -66,9 +68,9 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    /// How many pipelines there are.
-    pub fn pipelines(&self) -> usize {
-        self.pipelines.len()
+    /// How many pipelines there are, and where they are kept.
+    pub fn pipelines(&self) -> PipelineStats {
+        self.pipelines.stats()
     }
     /// Forgets every plan, so that the next run writes its texts anew.
     pub fn forget(&mut self) {
@@ -89,14 +91,26 @@ impl Runner {
         };
         let (mut ops, mut count) = (0u64, 0usize);
         let most = if plan.steps.len() > 2 * STEPS_PER_SUBMIT { STEPS_PER_SUBMIT } else { usize::MAX };
-        for (number, step) in plan.steps.iter().enumerate() {
-            let ordered = core.ordered.load(Ordering::Relaxed);
-            let style = Style { adapter: &core.info, soft_f16, ordered, sparing: false, quick: false };
-            let Some(mut text) = step_text(plan, step, style)? else { continue };
-            if text.views.len() > core.max_bindings {
-                text = step_text(plan, step, Style { sparing: true, ..style })?.unwrap_or(text);
+        let ordered = core.ordered.load(Ordering::Relaxed);
+        let style = Style { adapter: &core.info, soft_f16, ordered, sparing: false, quick: false };
+        let (mut texts, mut numbers) = (Vec::with_capacity(plan.steps.len()), Vec::with_capacity(plan.steps.len()));
+        let written = on_all_threads(&plan.steps, MANY_STEPS, |step| {
+            let Some(text) = step_text(plan, step, style)? else { return Ok(None) };
+            match text.views.len() > core.max_bindings {
+                true => Ok(step_text(plan, step, Style { sparing: true, ..style })?.or(Some(text))),
+                false => Ok(Some(text)),
             }
-            let pipeline = self.pipelines.get(core, &text, step.name)?;
+        });
+        for (number, text) in written.into_iter().enumerate() {
+            if let Some(text) = text.transpose()?.flatten() {
+                texts.push((text, plan.steps[number].name));
+                numbers.push(number);
+            }
+        }
+        self.pipelines.compile(core, &texts)?;
+        for (number, (text, _)) in numbers.into_iter().zip(texts) {
+            let step = &plan.steps[number];
+            let Some(pipeline) = self.pipelines.get(&text.text) else { continue };
             let start = p.words.len();
             let rows = text.words.len().div_ceil(4).max(1);
             for (n, w) in text.words.iter().enumerate() {
@@ -269,7 +283,7 @@ impl Runner {
                 record_all(&mut encoder.begin_compute_pass(&Default::default()), &p.steps, |_, _| {});
                 let used = self.leased.drain(..).chain(inputs.iter().chain(outputs).map(|&b| b.clone())).collect();
                 let mut waiting = lock(&core.waiting);
-                waiting.push((encoder.finish(), used));
+                waiting.run = Some((encoder, used));
                 core.held.store(true, Ordering::Relaxed);
                 drop(waiting);
                 core.submits.fetch_add(1, Ordering::Relaxed);

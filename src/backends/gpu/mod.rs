@@ -4,6 +4,7 @@ mod adapter;
 #[cfg(target_vendor = "apple")]
 mod apple;
 mod blocks;
+mod compiled;
 mod core;
 mod done;
 mod encode;
@@ -30,7 +31,8 @@ use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{
-    AdapterInfo, Buf, Input, MemoryStats, Output, Plan, RunTimes, Source, Step, StorageMode, Store, Timing, TransferStats, Work,
+    AdapterInfo, Buf, Input, MemoryStats, Output, PipelineStats, Plan, RunTimes, Source, Step, StorageMode, Store, Timing, TransferStats,
+    Work,
 };
 use crate::scalar::{Binary, Inst, Prim, Program, Unary};
 use crate::shape::Shape;
@@ -141,7 +143,7 @@ impl GpuMachine {
 
     /// How many pipelines were compiled since the machine was opened.
     pub fn pipelines(&self) -> usize {
-        lock(&self.runner).pipelines()
+        lock(&self.runner).pipelines().pipelines
     }
 
     /// Whether the device packs f16 as IEEE says: nearest, halves to even, overflow to infinity, subnormals kept. WGSL promises none of it.
@@ -240,6 +242,14 @@ impl Machine for GpuMachine {
     fn alloc(&self, bytes: usize) -> TensorResult<Buffer> {
         self.core.check()?;
         Ok(Buffer::Gpu(self.core.lease(bytes, self.core.default_kind(), 0)?))
+    }
+    fn alloc_result(&self, bytes: usize, dtype: DType) -> TensorResult<Buffer> {
+        // Narrower elements share words, and a kernel would read back over the bus what it writes.
+        if self.core.default_kind() == pool::SHARED || bytes > pool::RESULT_BYTES || dtype.block_bytes() % 4 != 0 {
+            return self.alloc(bytes);
+        }
+        self.core.check()?;
+        Ok(Buffer::Gpu(self.core.lease(bytes, pool::RESULT, 0)?))
     }
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
         self.core.check()?;
@@ -363,6 +373,9 @@ impl Machine for GpuMachine {
             }
             Buffer::Cpu(_) => {}
         }
+    }
+    fn pipeline_stats(&self) -> PipelineStats {
+        lock(&self.runner).pipelines()
     }
     fn submits(&self) -> u64 {
         self.core.submits.load(Ordering::Relaxed)

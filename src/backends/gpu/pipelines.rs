@@ -1,11 +1,15 @@
 //! Compiled kernels, found again by their text.
 
+use super::compiled::Kept;
 use super::core::Core;
 use super::wgsl::StepText;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::RawSource;
-use std::collections::HashMap;
-use std::sync::Arc;
+use crate::plan::{PipelineStats, RawSource};
+use std::cell::OnceCell;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 /// A compiled kernel.
 pub(super) struct Pipeline {
@@ -17,37 +21,96 @@ pub(super) struct Pipeline {
 #[derive(Default)]
 pub(super) struct Pipelines {
     by_text: HashMap<String, Arc<Pipeline>>,
+    /// What is kept for the next process; looked for when the first kernel is compiled.
+    kept: OnceCell<Option<Kept>>,
+    seconds: f64,
 }
+
+/// Stack of a thread that compiles: as much as a main thread has, since drivers' compilers recurse.
+const STACK: usize = 8 << 20;
 
 impl Pipelines {
-    /// The pipeline of a text, compiled on first sight.
-    pub fn get(&mut self, core: &Core, step: &StepText, name: &'static str) -> TensorResult<Arc<Pipeline>> {
-        if let Some(p) = self.by_text.get(&step.text) {
-            return Ok(p.clone());
+    /// The pipeline of a text that [`Pipelines::compile`] got.
+    pub fn get(&self, text: &str) -> Option<Arc<Pipeline>> {
+        self.by_text.get(text).cloned()
+    }
+
+    /// Compiles those texts that are new, on as many threads as the processor has.
+    pub fn compile(&mut self, core: &Core, steps: &[(StepText, &'static str)]) -> TensorResult<()> {
+        let mut seen = HashSet::new();
+        let new: Vec<_> = steps.iter().filter(|s| !self.by_text.contains_key(&s.0.text) && seen.insert(&s.0.text)).collect();
+        if new.is_empty() {
+            return Ok(());
         }
+        let start = Instant::now();
         let storage = core.max_bindings;
-        if step.views.len() > storage {
+        if let Some((step, name)) = new.iter().find(|s| s.0.views.len() > storage) {
             return Err(TensorError::Unsupported(format!("{name} binds {} buffers; {} takes {storage}", step.views.len(), core.name)));
         }
-        let p = core.guarded(|| compile(core, step, name)).map_err(|e| {
-            if let lost @ TensorError::DeviceLost(_) = core.refused(String::new()) {
-                return lost;
+        self.kept.get_or_init(|| Kept::open(core));
+        let cache = self.kept.get().and_then(|k| k.as_ref()).map(|k| &k.raw);
+        let done = on_all_threads(&new, 2, |(step, name)| core.guarded(|| compile(core, cache, step, name)));
+        let mut failed = None;
+        for ((step, name), made) in new.into_iter().zip(done) {
+            match made {
+                Some(Ok(p)) => {
+                    self.by_text.insert(step.text.clone(), Arc::new(p));
+                    if let Some(Some(kept)) = self.kept.get_mut() {
+                        kept.add(&step.text);
+                    }
+                }
+                Some(Err(e)) if failed.is_none() => failed = Some((step, name, e)),
+                _ => {}
             }
-            // The text helps whoever wrote the kernel; numbered, since compilers name lines.
-            let text: String = step.text.lines().enumerate().map(|(n, l)| format!("{:4} {l}\n", n + 1)).collect();
-            TensorError::Unsupported(format!("{name} on {}: {e}\n{text}", core.name))
-        })?;
-        let p = Arc::new(p);
-        self.by_text.insert(step.text.clone(), p.clone());
-        Ok(p)
+        }
+        let took = start.elapsed();
+        self.seconds += took.as_secs_f64();
+        if let Some(Some(kept)) = self.kept.get_mut() {
+            kept.save(took);
+        }
+        let Some((step, name, e)) = failed else { return Ok(()) };
+        if let lost @ TensorError::DeviceLost(_) = core.refused(String::new()) {
+            return Err(lost);
+        }
+        // The text helps whoever wrote the kernel; numbered, since compilers name lines.
+        let text: String = step.text.lines().enumerate().map(|(n, l)| format!("{:4} {l}\n", n + 1)).collect();
+        Err(TensorError::Unsupported(format!("{name} on {}: {e}\n{text}", core.name)))
     }
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.by_text.len()
+
+    /// How many there are, and where they are kept.
+    pub fn stats(&self) -> PipelineStats {
+        let kept = self.kept.get().and_then(|k| k.as_ref());
+        PipelineStats {
+            pipelines: self.by_text.len(),
+            seconds: self.seconds,
+            found: kept.map_or(0, |k| k.found),
+            file: kept.map(|k| k.file.clone()),
+            bytes: kept.and_then(|k| std::fs::metadata(&k.file).ok()).map_or(0, |m| m.len()),
+        }
     }
 }
 
-fn compile(core: &Core, step: &StepText, name: &'static str) -> Pipeline {
+/// The results of `work` for each of these, computed on as many threads as the processor has, from `least` pieces of work on.
+pub(super) fn on_all_threads<T: Sync, R: Send + Sync>(list: &[T], least: usize, work: impl Fn(&T) -> R + Sync) -> Vec<Option<R>> {
+    let next = AtomicUsize::new(0);
+    let done: Vec<OnceLock<R>> = list.iter().map(|_| OnceLock::new()).collect();
+    let run = || {
+        while let Some((slot, item)) = Some(next.fetch_add(1, Relaxed)).and_then(|n| Some((done.get(n)?, list.get(n)?))) {
+            let _ = slot.set(work(item));
+        }
+    };
+    let threads = if list.len() < least { 1 } else { std::thread::available_parallelism().map_or(1, |n| n.get()).min(list.len()) };
+    std::thread::scope(|s| {
+        for _ in 1..threads {
+            // Where there are no threads, this one does it all.
+            let _ = std::thread::Builder::new().stack_size(STACK).spawn_scoped(s, run);
+        }
+        run();
+    });
+    done.into_iter().map(OnceLock::into_inner).collect()
+}
+
+fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepText, name: &'static str) -> Pipeline {
     if let Some(raw) = &step.raw {
         let [x, y, z] = raw.workgroup;
         let entries = [wgpu::PassthroughShaderEntryPoint { name: raw.entry.into(), workgroup_size: (x, y, z) }];
@@ -59,7 +122,7 @@ fn compile(core: &Core, step: &StepText, name: &'static str) -> Pipeline {
         }
         // SAFETY: who made the `RawKernel` vouched for its text.
         let module = unsafe { core.device.create_shader_module_passthrough(module) };
-        return pipeline(core, step, name, &module, raw.entry);
+        return pipeline(core, cache, step, name, &module, raw.entry);
     }
     let module = wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(step.text.as_str().into()) };
     let module = if core.checked {
@@ -68,10 +131,17 @@ fn compile(core: &Core, step: &StepText, name: &'static str) -> Pipeline {
         // SAFETY: every index a kernel forms is within the layouts of its plan or clamped by the kernel; the tests run the same texts with checks on.
         unsafe { core.device.create_shader_module_trusted(module, wgpu::ShaderRuntimeChecks::unchecked()) }
     };
-    pipeline(core, step, name, &module, "main")
+    pipeline(core, cache, step, name, &module, "main")
 }
 
-fn pipeline(core: &Core, step: &StepText, name: &'static str, module: &wgpu::ShaderModule, main: &str) -> Pipeline {
+fn pipeline(
+    core: &Core,
+    cache: Option<&wgpu::PipelineCache>,
+    step: &StepText,
+    name: &'static str,
+    module: &wgpu::ShaderModule,
+    main: &str,
+) -> Pipeline {
     let entry = |binding, ty| wgpu::BindGroupLayoutEntry {
         binding,
         visibility: wgpu::ShaderStages::COMPUTE,
@@ -94,7 +164,7 @@ fn pipeline(core: &Core, step: &StepText, name: &'static str, module: &wgpu::Sha
         module,
         entry_point: Some(main),
         compilation_options: wgpu::PipelineCompilationOptions { constants: &[], zero_initialize_workgroup_memory: false },
-        cache: None,
+        cache,
     });
     Pipeline { raw, layout }
 }

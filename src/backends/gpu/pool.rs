@@ -11,6 +11,11 @@ pub const PRIVATE: u8 = 0;
 /// Memory that the host sees too.
 pub const SHARED: u8 = 1;
 
+/// Memory of small results, which the host reads in place.
+pub const RESULT: u8 = 2;
+/// The most bytes of such a result.
+pub const RESULT_BYTES: usize = 1024;
+
 /// A physical buffer.
 pub(super) struct Memory {
     pub core: Arc<Core>,
@@ -51,7 +56,7 @@ impl GpuBuffer {
     }
     /// Whether the host sees the memory too.
     pub fn is_shared(&self) -> bool {
-        self.0.class.kind == SHARED
+        self.0.class.kind != PRIVATE
     }
     /// Whether both are the same memory.
     pub fn same(&self, other: &GpuBuffer) -> bool {
@@ -129,8 +134,11 @@ impl Core {
     fn create(&self, class: Class) -> TensorResult<Option<Free>> {
         let size = class.bytes as u64;
         let mut usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-        if class.kind == SHARED {
-            usage |= self.shared_usage;
+        match class.kind {
+            SHARED => usage |= self.shared_usage,
+            // Without the right to write, drivers choose memory that the host reads through its caches.
+            RESULT => usage |= wgpu::BufferUsages::MAP_READ,
+            _ => {}
         }
         let descriptor = wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
         match self.guarded(|| self.device.create_buffer(&descriptor)) {

@@ -682,3 +682,84 @@ fn steps_are_timed_on_the_gpu() {
     }
     assert!(m.finish_timing().unwrap().is_empty());
 }
+
+#[test]
+fn compiled_kernels_are_kept_between_machines() {
+    let folder = std::env::temp_dir().join(format!("tl-kept-{}", std::process::id()));
+    // Runs two kernels on a machine that keeps them under `folder`; gives how many it made, how many were found, and the file.
+    let once = |folder: &std::path::Path| {
+        let mut m = lesser(8, false)?;
+        Arc::get_mut(&mut m.core)?.kept_in = Some(folder.to_path_buf());
+        let x = sample(100, DType::F32);
+        let double = program(&[inst(Prim::Source(0), &[], DType::F32), inst(Prim::Binary(Binary::Add), &[0, 0], DType::F32)]);
+        for (p, factor) in [(Program::identity(DType::F32), 1.0), (double, 2.0)] {
+            let s = map(Shape::of(&[100]), p, vec![flat(Buf::Input(0), DType::F32, 100)], flat(Buf::Output(0), DType::F32, 100));
+            let got = run(&m, vec![s], vec![(DType::F32, encode(&x, DType::F32))], vec![(DType::F32, 400)], vec![], &[]).unwrap();
+            assert_eq!(decode(&got[0], DType::F32), x.iter().map(|v| v * factor).collect::<Vec<_>>());
+        }
+        Some(m.pipeline_stats())
+    };
+    let Some(first) = once(&folder) else { return };
+    let check = |what: &str, found: usize| {
+        let s = once(&folder).unwrap();
+        assert_eq!((s.pipelines, s.found, s.file), (first.pipelines, found, first.file.clone()), "{what}");
+        assert!(s.bytes > 0, "{what}: there is no file afterwards");
+    };
+    let Some(file) = first.file.clone() else {
+        assert!(!lesser(8, false).unwrap().core.device.features().contains(wgpu::Features::PIPELINE_CACHE));
+        return;
+    };
+    assert!(first.pipelines == 2 && first.found == 0 && first.bytes > 0 && file.starts_with(&folder), "{first:?}");
+    check("a second start", 2);
+    let whole = std::fs::read(&file).unwrap();
+    for (what, bytes) in
+        [("damaged", [&whole[..50], &[0xAA; 50][..]].concat()), ("cut", whole[..whole.len() / 2].to_vec()), ("empty", vec![])]
+    {
+        std::fs::write(&file, bytes).unwrap();
+        check(what, 0);
+        check("the start after that", 2);
+    }
+    // No folder can be made inside of a file: as on a disk that is full or must not be written, everything runs, and nothing is kept.
+    let s = once(&file).unwrap();
+    assert_eq!((s.pipelines, s.found, s.bytes), (2, 0, 0));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn small_results_are_written_where_the_host_reads_them() {
+    let Some(m) = lesser(8, false) else { return };
+    m.set_default_mode(StorageMode::Private);
+    let x = upload(&m, encode(&sample(1000, DType::F32), DType::F32));
+    let copy = |n: usize| {
+        let step = map(
+            Shape::of(&[n]),
+            Program::identity(DType::F32),
+            vec![flat(Buf::Input(0), DType::F32, n)],
+            flat(Buf::Output(0), DType::F32, n),
+        );
+        let inputs = vec![Input { dtype: DType::F32, written: false }];
+        Arc::new(Plan { steps: vec![step], inputs, outputs: vec![Output { dtype: DType::F32, bytes: 4 * n }], slots: vec![], params: 0 })
+    };
+    // Through the result's own memory, or with a copy at the end of the same commands; in either case one submit.
+    for (n, in_place) in [(1, 1), (7, 1), (256, 1), (257, 0), (1000, 0)] {
+        let plan = copy(n);
+        let (reads, submits) = (m.transfers().in_place_reads, m.submits());
+        for _ in 0..3 {
+            let out = m.alloc_result(4 * n, DType::F32).unwrap();
+            m.hold();
+            m.run(&plan, std::slice::from_ref(&x), std::slice::from_ref(&out), &[]).unwrap();
+            let mut got = vec![0; 4 * n];
+            m.read(&out, 0, &mut got).unwrap();
+            assert_eq!(decode(&got, DType::F32), sample(1000, DType::F32)[..n], "{n} elements");
+            // Read again, and used by the next run.
+            let next = m.alloc(4 * n).unwrap();
+            m.run(&plan, &[out], std::slice::from_ref(&next), &[]).unwrap();
+            m.read(&next, 0, &mut got).unwrap();
+            assert_eq!(decode(&got, DType::F32), sample(1000, DType::F32)[..n], "{n} elements, used again");
+        }
+        let shared = !m.core.shared_usage.is_empty() as u64;
+        assert_eq!((m.transfers().in_place_reads - reads, m.submits() - submits), (3 * in_place * shared, 6), "{n} elements");
+    }
+    let narrow = m.alloc_result(2, DType::F16).unwrap();
+    assert_eq!(m.mode(&narrow), StorageMode::Private, "elements that share words");
+}

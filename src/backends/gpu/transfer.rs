@@ -1,6 +1,6 @@
 //! Bytes to and from the GPU: in place where its memory is the host's, through staging memory elsewhere.
 
-use super::core::{Core, Showing, lock};
+use super::core::{Core, SHORT, Showing, lock};
 use super::pool::GpuBuffer;
 use crate::backends::PendingRead;
 use crate::error::{TensorError, TensorResult};
@@ -14,8 +14,6 @@ const UPLOAD_CHUNK: usize = 16 << 20;
 const UPLOAD_AHEAD: usize = 4;
 /// Bytes read at a time.
 const READ_CHUNK: usize = 64 << 20;
-/// How long a read is waited for without sleep.
-const SHORT: Duration = Duration::from_micros(100);
 /// Staging memory of downloads kept for the next ones.
 const SPARE: usize = 4;
 
@@ -39,18 +37,20 @@ impl Mapped {
 }
 
 impl Core {
-    /// Asks again and again for a moment whether the answer to a request to map has come: a thread that the driver puts to sleep takes
-    /// longer to wake than a short run takes.
-    fn look_out(&self, mapped: &Mapped) {
+    /// Waits for the answer to a request to map, for a moment without sleep, as [`Core::wait_awake`] does; then for the submission (or for
+    /// all) that it depends on.
+    fn wait_mapped(&self, mapped: &Mapped, submission: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
         let start = Instant::now();
-        while lock(&mapped.0).is_none() && start.elapsed() < SHORT {
+        while start.elapsed() < SHORT {
             let _ = self.device.poll(wgpu::PollType::Poll);
+            if matches!(*lock(&mapped.0), Some(Ok(()))) {
+                #[cfg(target_vendor = "apple")]
+                self.look()?;
+                return self.check();
+            }
             std::hint::spin_loop();
         }
-    }
-
-    /// Waits for the answer to a request to map, whose work is done.
-    fn wait_mapped(&self, mapped: &Mapped) -> TensorResult<()> {
+        self.wait_for(submission)?;
         let start = Instant::now();
         let mut answer = lock(&mapped.0);
         while answer.is_none() && start.elapsed() < Duration::from_secs(10) {
@@ -166,7 +166,7 @@ impl Core {
             }
             at += len;
         }
-        lock(&self.waiting).push((e.finish(), vec![staging]));
+        lock(&self.waiting).copies.push((e.finish(), vec![staging]));
         Ok(())
     }
 
@@ -250,12 +250,12 @@ impl Core {
             }
         };
         let record = self.may_fail.swap(false, Relaxed);
-        let mut e = self.device.create_command_encoder(&Default::default());
-        e.copy_buffer_to_buffer(&buffer.0.raw, low as u64, &target, 0, copied);
-        if record {
-            e.copy_buffer_to_buffer(&self.error_record, 0, &target, copied, 16);
-        }
-        let index = self.send(Some(e.finish()));
+        let index = self.send_with(|e| {
+            e.copy_buffer_to_buffer(&buffer.0.raw, low as u64, &target, 0, copied);
+            if record {
+                e.copy_buffer_to_buffer(&self.error_record, 0, &target, copied, 16);
+            }
+        });
         let mapped = map(&target, wgpu::MapMode::Read, copied + 16);
         let (asked, asking) = (mapped.clone(), self.clone());
         let ready = Box::new(move || {
@@ -264,8 +264,7 @@ impl Core {
         });
         let (core, spare) = (self.clone(), spare.clone());
         let wait = Box::new(move || {
-            core.wait_for(Some(index))?;
-            core.wait_mapped(&mapped)?;
+            core.wait_mapped(&mapped, Some(index))?;
             let bytes = target.get_mapped_range(0..copied + 16).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", core.name)))?;
             let out = bytes[start - low..start - low + len].to_vec();
             let mut r = [0u32; 4];
@@ -317,11 +316,12 @@ impl Core {
         if !raw.usage().contains(wgpu::BufferUsages::MAP_READ) {
             return Ok(false);
         }
-        self.flush();
-        self.wait()?;
+        let run = self.flush();
+        self.wait_awake(run)?;
+        // No submit may come between mapping and unmapping; one that came before this turn may still use the buffer.
         let _turn = lock(&self.turn);
         let mapped = map(raw, wgpu::MapMode::Read, raw.size());
-        if let Err(e) = self.wait_for(None).and_then(|()| self.wait_mapped(&mapped)) {
+        if let Err(e) = self.wait_mapped(&mapped, None) {
             raw.unmap();
             return Err(e);
         }
@@ -378,17 +378,16 @@ impl Core {
             *staging = Some(self.guarded(|| self.device.create_buffer(&descriptor)).map_err(|e| self.refused(e))?);
         }
         let Some(target) = staging.as_ref() else { return Ok(None) };
-        let mut e = self.device.create_command_encoder(&Default::default());
-        if let Some((source, start, len)) = range {
-            e.copy_buffer_to_buffer(source, start, target, 0, len);
-        }
-        if record {
-            e.copy_buffer_to_buffer(&self.error_record, 0, target, len, 16);
-        }
-        let index = self.send(Some(e.finish()));
+        let index = self.send_with(|e| {
+            if let Some((source, start, len)) = range {
+                e.copy_buffer_to_buffer(source, start, target, 0, len);
+            }
+            if record {
+                e.copy_buffer_to_buffer(&self.error_record, 0, target, len, 16);
+            }
+        });
         let mapped = map(target, wgpu::MapMode::Read, need);
-        self.look_out(&mapped);
-        if let Err(e) = self.wait_for(Some(index)).and_then(|()| self.wait_mapped(&mapped)) {
+        if let Err(e) = self.wait_mapped(&mapped, Some(index)) {
             // A buffer that may still become mapped must not be used again.
             *staging = None;
             return Err(e);

@@ -1,15 +1,32 @@
 //! The matrix product of f16 operands by the adapter's cooperative matrices.
 
 use super::matmul::Weights;
-use super::{across, decide, grid, unroll, words};
+use super::{across, decide, grid, start, unroll, words};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Wgsl, Word};
 use crate::shape::Shape;
 
-/// Quads of k in a tile.
-const QUADS: u32 = 8;
 /// Subgroups of a workgroup in each direction.
 const SIDE: u32 = 2;
+/// The subgroup from which on loops over matrices are written out.
+pub(super) const UNROLLED: u32 = 16;
+/// Of k in a tile.
+const DEEP: u32 = 32;
+/// Tiles from which on the largest are taken.
+const MANY: usize = 128;
+
+/// Memory of the tiles where a matrix may be loaded through a pointer to vectors. Compilers see that halves become halves again.
+pub(super) const VECTORS: &str = "var<workgroup> tile: array<vec4<f16>, TILE / 4u>;
+fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy); tile[at + 1u] = halves(e.zw); }
+";
+/// The same where it goes through a pointer to halves.
+pub(super) const SCALARS: &str = "var<workgroup> tile: array<f16, TILE>;
+fn put(at: u32, e: vec4<u32>) {
+  let a = halves(e.xy); let b = halves(e.zw);
+  tile[at] = a.x; tile[at + 1u] = a.y; tile[at + 2u] = a.z; tile[at + 3u] = a.w;
+  tile[at + 4u] = b.x; tile[at + 5u] = b.y; tile[at + 6u] = b.z; tile[at + 7u] = b.w;
+}
+";
 
 /// Tiles of both operands, multiplied by matrices; `None` where the adapter has none, or an operand is not f16: products of wider
 /// numbers are not rounded behind the user's back.
@@ -26,66 +43,51 @@ pub fn matmul_coop(
 ) -> Option<Wgsl> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
     let workgroup = SIDE * SIDE * subgroup;
-    let packed = b.sources.first().is_some_and(|s| s.dtype.is_block()) && weights.raw.is_some();
-    let halves = a.dtype() == DType::F16 && (packed || b.dtype() == DType::F16);
-    if edge == 0 || subgroup == 0 || !halves || workgroup > adapter.workgroup_threads {
+    let blocks = b.sources.first().is_some_and(|s| s.dtype.is_block()) && weights.raw.is_some();
+    let halves = a.dtype() == DType::F16 && (blocks || b.dtype() == DType::F16);
+    if edge == 0 || subgroup == 0 || !halves || k == 0 || workgroup > adapter.workgroup_threads {
         return None;
     }
     // Operands that are read as [K, rows], so that threads read neighbours.
-    let turned_a = across(a) && a.turned().is_some();
-    let turned_b = !packed && across(b) && b.turned().is_some();
-    let (lines_a, lines_b) = (lines(a, batch, m, k, turned_a), lines(b, batch, n, k, turned_b).filter(|_| !packed));
+    let turned = [across(a) && a.turned().is_some(), !blocks && across(b) && b.turned().is_some()];
+    let lines = [lines(a, batch, m, k, turned[0]), lines(b, batch, n, k, turned[1]).filter(|_| !blocks)];
     // Matrices of a subgroup in each direction: as many as still give the machine enough tiles.
-    let side = |f: u32| (SIDE * f * edge) as usize;
-    let count = |f: u32| batch * m.div_ceil(side(f)) * n.div_ceil(side(f));
-    let bytes = |f: u32| {
-        let tile = |turned: bool| if turned { 4 * QUADS * (side(f) as u32 + 8) } else { side(f) as u32 * (4 * QUADS + 8) };
-        2 * (tile(turned_a) + tile(turned_b)) + 4 * SIDE * SIDE * edge * f * edge
-    };
-    let fits = |f: u32| bytes(f) <= adapter.workgroup_bytes && side(f) as u32 * QUADS % workgroup == 0;
+    let side = |f: u32| SIDE * f * edge;
+    let count = |f: u32| batch * m.div_ceil(side(f) as usize) * n.div_ceil(side(f) as usize);
+    let tile = |f: u32, turned: bool| if turned { DEEP * (side(f) + 8) } else { side(f) * (DEEP + 8) };
+    let bytes = |f: u32| 2 * (tile(f, turned[0]) + tile(f, turned[1])) + 4 * SIDE * SIDE * edge * edge;
+    let fits = |f: u32| bytes(f) <= adapter.workgroup_bytes && (side(f) * DEEP / 8).is_multiple_of(workgroup);
     let f = [4, 2].into_iter().find(|&f| fits(f) && (f == 2 || count(f) >= MANY))?;
-    let (over, down) = (n.div_ceil(side(f)), m.div_ceil(side(f)));
+    let (over, down) = (n.div_ceil(side(f) as usize), m.div_ceil(side(f) as usize));
     let grid = grid(batch.checked_mul(over)?.checked_mul(down)?)?;
-    // Matrices of 16 are Vulkan's, and only there one may be loaded through a pointer to vectors.
-    let unit = if edge == 16 { 4 } else { 1 };
-    let per = side(f) as u32 * QUADS / workgroup;
+    let items = side(f) * DEEP / 8 / workgroup;
+    let unit = if adapter.coop_vectors { 4 } else { 1 };
     let text = include_str!("../matmul_coop.wgsl").replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
-    let steps = 4 * QUADS / edge;
-    let mut text = unroll(
-        text,
-        &[
-            ("FM * FN", f * f),
-            ("QUADS_A", per),
-            ("QUADS_B", per),
-            ("EIGHTS_A", per / 2),
-            ("EIGHTS_B", per / 2),
-            ("STEPS", steps),
-            ("FN", f),
-            ("FM", f),
-        ],
-    );
-    let put = |name: &str, to: &str| match unit {
-        4 => format!("fn {name}(at: u32, h: vec4<f16>) {{ {to}[at] = h; }}\n"),
-        _ => format!(
-            "fn {name}(at: u32, h: vec4<f16>) {{ {to}[at] = h.x; {to}[at + 1u] = h.y; {to}[at + 2u] = h.z; {to}[at + 3u] = h.w; }}\n"
-        ),
-    };
-    text += &format!("alias Half = {};\n{}{}", if unit == 4 { "vec4<f16>" } else { "f16" }, put("put_x", "xs"), put("put_y", "ys"));
-    if packed {
+    let counts = [("FM * FN", f * f), ("ITEMS_A", items), ("ITEMS_B", items), ("STEPS", DEEP / edge), ("FN", f), ("FM", f)];
+    // Software takes minutes to compile what is written out.
+    let counts = if subgroup >= UNROLLED { &counts[..] } else { &[] };
+    let mut text = unroll(text, counts) + if adapter.coop_vectors { VECTORS } else { SCALARS };
+    text += &operand("a", 0, lines[0].is_some());
+    text += &operand("b", 1, lines[1].is_some());
+    if blocks {
         text += &weights.quads;
     }
     // A quad of a line is whole, and its elements are neighbours in memory or at least in the load.
     let whole =
         |turned: bool, rows: usize, load: &Load| if turned { rows.is_multiple_of(4) } else { k.is_multiple_of(4) && !across(load) } as u32;
+    let deeps = k.is_multiple_of(DEEP as usize) as u32;
     let switches = [
-        ("VEC_A", whole(turned_a, m, a)),
-        ("VEC_B", whole(turned_b, n, b)),
+        ("VEC_A", whole(turned[0], m, a)),
+        ("VEC_B", whole(turned[1], n, b)),
         ("VEC_OUT", n.is_multiple_of(4) as u32),
-        ("RAW_B", packed as u32),
-        ("TURNED_A", turned_a as u32),
-        ("TURNED_B", turned_b as u32),
-        ("HALVES_A", lines_a.is_some() as u32),
-        ("HALVES_B", lines_b.is_some() as u32),
+        ("BLOCKS_A", 0),
+        ("BLOCKS_B", blocks as u32),
+        ("TURNED_A", turned[0] as u32),
+        ("TURNED_B", turned[1] as u32),
+        ("HALVES_A", lines[0].is_some() as u32),
+        ("HALVES_B", lines[1].is_some() as u32),
+        ("WHOLE_A", deeps),
+        ("WHOLE_B", deeps),
     ];
     let mut consts = vec![
         ("SUBGROUP", subgroup),
@@ -95,31 +97,53 @@ pub fn matmul_coop(
         ("FN", f),
         ("EDGE", edge),
         ("UNIT", unit),
-        ("QUADS", QUADS),
-        ("QUADS_A", per),
-        ("QUADS_B", per),
-        ("EIGHTS_A", per / 2),
-        ("EIGHTS_B", per / 2),
+        ("DEEP", DEEP),
+        ("ITEMS_A", items),
+        ("ITEMS_B", items),
+        ("STEPS", DEEP / edge),
+        ("SIDE_A", side(f)),
+        ("SIDE_B", side(f)),
+        ("DEEP_A", DEEP),
+        ("DEEP_B", DEEP),
+        ("ROWS_A", 0),
+        ("ROWS_B", 1),
+        ("SIZE_A", 2),
+        ("SIZE_B", 2),
+        ("FIRST_A", 8),
+        ("FIRST_B", 14),
     ];
     consts.extend(switches);
-    let (start, mut raw) = if packed { weights.start() } else { ([Word::U32(0); 2], vec![]) };
+    let (of_blocks, mut raw) = if blocks { weights.start() } else { ([Word::U32(0); 2], vec![]) };
     let mut list = words(&[m, n, k, over, grid[0] as usize])?;
-    list.extend(start);
+    list.extend(of_blocks);
     list.push(Word::U32(down as u32));
-    for (load, lines) in [(0, lines_a), (1, lines_b)] {
-        list.extend(words(&lines.unwrap_or_default())?);
+    for (load, lines) in [0, 1].into_iter().zip(lines) {
+        list.extend(lines.unwrap_or([Word::U32(0); 6]));
         if lines.is_some() {
             raw.push(load);
         }
     }
-    let turned = [(0, turned_a), (1, turned_b)].into_iter().filter(|t| t.1).map(|t| t.0).collect();
+    let turned = [0, 1].into_iter().filter(|&t| turned[t as usize]).collect();
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned })
 }
 
-/// Where the lines of an operand lie that is stored as f16 and can be read by eights, in eights: the start, from one outer batch to the
-/// next, the inner batches of each, from one of those to the next, from one line to the next.
-fn lines(load: &Load, batch: usize, rows: usize, k: usize, turned: bool) -> Option<[usize; 5]> {
-    let source = load.plain().filter(|s| s.dtype == DType::F16 && s.offset.is_none())?;
+/// The text of load `load` as the operand `name`, stored as `halves` or not.
+pub(super) fn operand(name: &str, load: u32, halves: bool) -> String {
+    let mut text = include_str!("../matmul_operand.wgsl").to_string();
+    if let Some(start) = text.find("fn quad_x").filter(|_| halves) {
+        // The generated loads are not needed then.
+        let end = text[start..].find("\n}\n").map_or(text.len(), |e| start + e + 3);
+        text.replace_range(start..end, "");
+    }
+    let text = ["load", "load4", "raw"].iter().fold(text, |t, n| t.replace(&format!("{n}_x"), &format!("{n}_{load}")));
+    text.replace("_x", &format!("_{name}")).replace("_X", &format!("_{}", name.to_uppercase()))
+}
+
+/// Where the lines of an operand lie that is stored as f16 and can be read by eights: the start's two parts in elements; then in
+/// eights, from one outer batch to the next, the inner batches of each, from one of those to the next, from one line to the next.
+pub(super) fn lines(load: &Load, batch: usize, rows: usize, k: usize, turned: bool) -> Option<[Word; 6]> {
+    let source = load.plain().filter(|s| s.dtype == DType::F16 && (s.offset.is_none() || s.aligned))?;
+    let [fixed, run_time] = start(source)?;
     let eights = |n: isize| usize::try_from(n).ok().filter(|n| n.is_multiple_of(8)).map(|n| n / 8);
     eights(if turned { rows } else { k } as isize)?;
     // Heads and sequences are not always one dimension of memory.
@@ -128,10 +152,9 @@ fn lines(load: &Load, batch: usize, rows: usize, k: usize, turned: bool) -> Opti
         let layout = source.layout.reshape(Shape::of(&[batch / inner, inner, rows, k]))?;
         let &[outer, between, row, column] = layout.strides() else { return None };
         let (line, fast) = if turned { (column, row) } else { (row, column) };
-        let words = [eights(layout.offset as isize)?, eights(outer)?, inner, eights(between)?, eights(line)?];
-        (fast == 1).then_some(words)
+        let [outer, inner, between, line] =
+            [eights(outer)?, inner, eights(between)?, eights(line)?].map(|n| u32::try_from(n).ok().map(Word::U32));
+        let words = [fixed, run_time, outer?, inner?, between?, line?];
+        (fast == 1 && layout.offset.is_multiple_of(8)).then_some(words)
     })
 }
-
-/// Tiles from which on the largest are taken.
-const MANY: usize = 128;

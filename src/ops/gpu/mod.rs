@@ -1,6 +1,7 @@
 //! GPU forms of the kernel ops: which text, tile and grid a step gets on an adapter.
 
 mod attention;
+mod attention_coop;
 mod attention_grad;
 mod cross_entropy;
 mod gather;
@@ -29,6 +30,8 @@ pub(super) use team::{MAX, SUM, Team};
 
 use crate::plan::{Load, Source, Word};
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// A kernel's text with its switches decided: of each `if (NAME == 1u) {…} else {…}` only the branch that is taken stays, so that
 /// functions which only the other one calls are not generated.
@@ -50,9 +53,29 @@ fn decide(mut text: String, switches: &[(&'static str, u32)]) -> Cow<'static, st
     text.into()
 }
 
+/// Texts that are remembered.
+const TEXTS: usize = 1024;
+/// A text and the counts of its loops.
+type Loops = (String, Vec<(&'static str, u32)>);
+
 /// A text with each `for (var NAME = 0u; NAME < COUNT; NAME++) {…}` over one of these counts written out, so that no compiler keeps
-/// what its body indexes in memory.
-fn unroll(mut text: String, counts: &[(&'static str, u32)]) -> String {
+/// what its body indexes in memory. The layers of a model ask for the same texts again and again.
+fn unroll(text: String, counts: &[(&'static str, u32)]) -> String {
+    static DONE: LazyLock<Mutex<HashMap<Loops, String>>> = LazyLock::new(Mutex::default);
+    let key = (text, counts.to_vec());
+    if let Some(done) = DONE.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return done.clone();
+    }
+    let written = write_out(key.0.clone(), counts);
+    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if done.len() >= TEXTS {
+        done.clear();
+    }
+    done.insert(key, written.clone());
+    written
+}
+
+fn write_out(mut text: String, counts: &[(&'static str, u32)]) -> String {
     for (count, value) in counts {
         let tail = format!(" < {count}; ");
         // The innermost first: a body must not be copied before its own loops are written out.

@@ -1,0 +1,154 @@
+//! Compiled kernels kept on disk for the next process: one file for each adapter, driver and version of this library.
+
+use super::core::Core;
+use crate::backends::files::{cache_folder, write_whole};
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const MAGIC: [u8; 8] = *b"TLPIPES1";
+/// A file that grew beyond this is begun anew.
+const MOST_BYTES: u64 = 256 << 20;
+/// Saving may cost this time, or this part of what compiling costs.
+const FREE: Duration = Duration::from_millis(50);
+const SHARE: u32 = 8;
+
+/// The driver's compiled kernels, and which texts they are of.
+pub(super) struct Kept {
+    /// What pipelines are made with.
+    pub raw: wgpu::PipelineCache,
+    pub file: PathBuf,
+    key: String,
+    texts: HashSet<u64>,
+    /// How many texts the file had, of those that were asked for.
+    pub found: usize,
+    /// Whether the file lacks some.
+    dirty: bool,
+    compiling: Duration,
+    saving: Duration,
+}
+
+fn hash(value: impl Hash) -> u64 {
+    let mut h = DefaultHasher::new();
+    value.hash(&mut h);
+    h.finish()
+}
+
+/// The folder where kernels are kept: none for software adapters, whose compilers are quick, unless the environment says so.
+pub(super) fn folder(software: bool) -> Option<PathBuf> {
+    let wanted = std::env::var("TL_PIPELINE_CACHE").map_or(!software, |v| v != "0");
+    wanted.then(cache_folder).flatten()
+}
+
+impl Kept {
+    /// What earlier processes compiled; `None` where nothing can be kept. A file that is damaged or another adapter's counts as empty.
+    pub fn open(core: &Core) -> Option<Kept> {
+        let folder = core.kept_in.as_ref().filter(|_| core.device.features().contains(wgpu::Features::PIPELINE_CACHE))?;
+        let key = format!("{} | {}", core.key, env!("CARGO_PKG_VERSION"));
+        let file = folder.join(format!("pipelines-{:016x}.bin", hash(&key)));
+        let (texts, data) = load(&file, &key).unwrap_or_default();
+        let descriptor = wgpu::PipelineCacheDescriptor { label: None, data: Some(&data[..]).filter(|d| !d.is_empty()), fallback: true };
+        // SAFETY: the data came from `PipelineCache::get_data` for this adapter, driver and version, which `load` has checked with its sum.
+        let raw = core.guarded(|| unsafe { core.device.create_pipeline_cache(&descriptor) }).ok()?;
+        let none = Duration::ZERO;
+        Some(Kept { raw, file, key, texts, found: 0, dirty: false, compiling: none, saving: none })
+    }
+
+    /// Counts a text that was compiled.
+    pub fn add(&mut self, text: &str) {
+        let new = self.texts.insert(hash(text));
+        self.found += !new as usize;
+        self.dirty |= new;
+    }
+
+    /// Counts the time that compiling took, and writes the file where it lacks something, unless that was done often enough for the time
+    /// that it takes. A folder that cannot be written is no error: the next process compiles again.
+    pub fn save(&mut self, compiling: Duration) {
+        self.compiling += compiling;
+        if !self.dirty || self.saving > FREE.max(self.compiling / SHARE) {
+            return;
+        }
+        let start = Instant::now();
+        if let Some(data) = self.raw.get_data() {
+            let _ = store(&self.file, &self.key, &self.texts, &data);
+        }
+        self.dirty = false;
+        self.saving += start.elapsed();
+    }
+}
+
+/// The file: a magic word, the sum of what follows, the key, the texts, the driver's data.
+fn store(file: &Path, key: &str, texts: &HashSet<u64>, data: &[u8]) -> std::io::Result<()> {
+    let mut all = Vec::with_capacity(32 + key.len() + 8 * texts.len() + data.len());
+    all.extend(MAGIC);
+    all.extend([0; 8]);
+    all.extend((key.len() as u32).to_le_bytes());
+    all.extend(key.as_bytes());
+    all.extend((texts.len() as u32).to_le_bytes());
+    let mut sorted: Vec<u64> = texts.iter().copied().collect();
+    sorted.sort_unstable();
+    sorted.iter().for_each(|t| all.extend(t.to_le_bytes()));
+    all.extend(data);
+    let sum = hash(&all[16..]);
+    all[8..16].copy_from_slice(&sum.to_le_bytes());
+    write_whole(file, &all)
+}
+
+/// The texts and the driver's data of a file, when it is whole and has this key.
+fn load(file: &Path, key: &str) -> Option<(HashSet<u64>, Vec<u8>)> {
+    if std::fs::metadata(file).ok()?.len() > MOST_BYTES {
+        return None;
+    }
+    let all = std::fs::read(file).ok()?;
+    let (magic, rest) = all.split_first_chunk::<8>()?;
+    let (sum, rest) = rest.split_first_chunk::<8>()?;
+    if *magic != MAGIC || u64::from_le_bytes(*sum) != hash(rest) {
+        return None;
+    }
+    let (len, rest) = rest.split_first_chunk::<4>()?;
+    let (own, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    let (count, rest) = rest.split_first_chunk::<4>()?;
+    let (texts, data) = rest.split_at_checked((u32::from_le_bytes(*count) as usize).checked_mul(8)?)?;
+    let texts = texts.as_chunks::<8>().0.iter().map(|t| u64::from_le_bytes(*t)).collect();
+    (own == key.as_bytes()).then(|| (texts, data.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HashSet, load, store};
+
+    #[test]
+    fn only_a_whole_file_of_the_same_key_is_taken() {
+        let folder = std::env::temp_dir().join(format!("tl-pipelines-{}", std::process::id()));
+        let file = folder.join("deep/pipelines.bin");
+        let (key, texts, data) = ("adapter | 1", HashSet::from([7, 9, u64::MAX]), [3u8; 1000]);
+        store(&file, key, &texts, &data).unwrap();
+        let whole = std::fs::read(&file).unwrap();
+        let check = |what: &str, bytes: &[u8], key: &str, expect: bool| {
+            std::fs::write(&file, bytes).unwrap();
+            let got = load(&file, key);
+            assert_eq!(got.is_some(), expect, "{what}");
+            if let Some((t, d)) = got {
+                assert_eq!((t, &d[..]), (texts.clone(), &data[..]), "{what}");
+            }
+        };
+        check("as written", &whole, key, true);
+        check("another adapter, driver or version", &whole, "adapter | 2", false);
+        for len in [0, 1, 8, 15, 16, 20, 40, whole.len() - 1] {
+            check(&format!("cut to {len} bytes"), &whole[..len], key, false);
+        }
+        check("with more behind it", &[&whole[..], &[0]].concat(), key, false);
+        for at in [0, 9, 17, 30, 60, whole.len() - 1] {
+            let mut bad = whole.clone();
+            bad[at] ^= 0x10;
+            check(&format!("byte {at} changed"), &bad, key, false);
+        }
+        // Nothing but the file itself is left behind.
+        assert_eq!(std::fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
+        // A place that cannot be written, and one that cannot be read.
+        let inside = file.join("x.bin");
+        assert!(store(&inside, key, &texts, &data).is_err() && load(&inside, key).is_none());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
