@@ -119,9 +119,11 @@ impl Product<'_> {
         for batch in batches {
             for c0 in columns.clone().step_by(chunk) {
                 let c = chunk.min(columns.end - c0);
-                for p in share(c, TOGETHER, thread, threads).step_by(TOGETHER) {
+                // Where panels are common, small groups make even shares.
+                let together = if alone { TOGETHER } else { TOGETHER / 4 };
+                for p in share(c, together, thread, threads).step_by(together) {
                     let first = (c0 + p) * width;
-                    let count = (TOGETHER.min(c - p) * width).min(self.columns.rows - first);
+                    let count = (together.min(c - p) * width).min(self.columns.rows - first);
                     // SAFETY: there is room for `chunk` panels; each is packed by one thread.
                     unsafe {
                         let to = packed.add(p * steps * width);

@@ -8,8 +8,8 @@ use core::arch::x86_64::*;
 
 /// Rows that are brought into an order of their own before they are transposed.
 pub(super) const TURNED: usize = 16;
-/// Panels that are packed together: their lines of the operand lie side by side.
-pub(super) const TOGETHER: usize = 4;
+/// The most panels that are packed together: their lines of the operand lie side by side, in the same pages.
+pub(super) const TOGETHER: usize = 16;
 
 /// One operand: `[batch, rows, k]`.
 pub(super) struct Side<'a> {
