@@ -536,7 +536,7 @@ fn bf16_chains(turns: usize) -> f32 {
     use std::arch::x86_64::*;
     let one = std::hint::black_box([0x3F80_3F80u32; 16]);
     // SAFETY: both types are 64 bytes of any content.
-    let (x, y): (__m512bh, __m512bh) = unsafe { (std::mem::transmute(one), std::mem::transmute(one)) };
+    let [x, y] = unsafe { [one, one].map(|x| std::mem::transmute::<[u32; 16], __m512bh>(x)) };
     let mut sums = [_mm512_setzero_ps(); 12];
     for _ in 0..turns {
         for s in &mut sums {

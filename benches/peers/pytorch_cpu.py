@@ -1,6 +1,7 @@
 """PyTorch on the rows of `cargo bench --bench cpu_speed`: reads the name of a row a line, answers with a line of JSON: seconds of one call.
 
 Nothing runs between two answers, so that the two can take turns. `{}` for a row that is not here.   python3 pytorch_cpu.py THREADS"""
+import itertools
 import json
 import statistics
 import sys
@@ -32,11 +33,11 @@ def measure(run, samples=9, least=3e-3):
 
 
 def product(dtype, n, turned):
-    a = (torch.rand(n, n) - 0.5).to(dtype)
+    a = itertools.cycle([(torch.rand(n, n) - 0.5).to(dtype) for _ in range(2)])
     b = (torch.rand(n, n) - 0.5).to(dtype)
     b = b.t() if turned else b
     out = torch.empty(n, n, dtype=dtype)
-    return lambda: torch.mm(a, b, out=out)
+    return lambda: torch.mm(next(a), b, out=out)
 
 
 def chain(x):
@@ -50,8 +51,9 @@ def dependent(x):
 
 
 def on(f, *shape):
-    x = torch.rand(*shape) - 0.5
-    return lambda: f(x)
+    """`f` of two inputs in turn, as the other side does it: one alone might stay in a cache."""
+    x = itertools.cycle([torch.rand(*shape) - 0.5 for _ in range(2)])
+    return lambda: f(next(x))
 
 
 def layer_norm(n):

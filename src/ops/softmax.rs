@@ -1,6 +1,6 @@
 //! Softmax and its logarithm along rows.
 
-use crate::backends::cpu::operand::{target, values};
+use crate::backends::cpu::operand::{FETCHED, fetch, slice, target, values};
 use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::DType;
 use crate::error::{At, TensorResult};
@@ -23,11 +23,18 @@ impl SoftmaxKernel {
         let shape = task.step().loads[0].shape;
         let (rows, cols) = (shape[0], shape[1]);
         let buffer = values::<T>(task, cols);
-        for row in share(rows, 1, task.thread(), task.threads()) {
+        let whole = slice::<T>(task, 0).filter(|_| FETCHED.contains(&cols));
+        let range = share(rows, 1, task.thread(), task.threads());
+        for row in range.clone() {
             let direct = target::<T>(task, 0, row * cols, cols);
             let in_place = direct.is_some();
             let x = direct.unwrap_or(&mut *buffer);
             task.load(0, row * cols, T::lane(x));
+            if let Some(whole) = whole
+                && row + 1 < range.end
+            {
+                fetch(&whole[(row + 1) * cols..(row + 2) * cols]);
+            }
             let max = T::max(x);
             if self.log {
                 let sum = T::sum_exp(x, max);

@@ -51,8 +51,6 @@ const LOG: [f32; 9] = [
     -1.1791611e-01,
     6.916821e-02,
 ];
-/// (tanh x − x) / x³ over x² ≤ 0.4
-const TANH: [f32; 6] = [-3.333333e-01, 1.3333195e-01, -5.394538e-02, 2.1692617e-02, -8.156303e-03, 2.122764e-03];
 /// (sin x − x) / x³ over x², |x| ≤ π/4
 const SIN: [f32; 4] = [-1.6666667e-01, 8.333329e-03, -1.983933e-04, 2.718275e-06];
 /// (cos x − 1 + x²/2) / x⁴ over x², |x| ≤ π/4
@@ -129,6 +127,15 @@ pub fn exp<const F: bool>(x: f32) -> f32 {
     scale(fma::<F>(r * r, poly::<F, 5>(r, &EXP), r) + 1.0, n)
 }
 
+/// eˣ for x up to 40, or NaN: cheaper than `exp`, whose results may be large as well as tiny.
+#[inline(always)]
+pub fn exp_below<const F: bool>(x: f32) -> f32 {
+    let (n, r) = reduce_ln2::<F>(if x < -105.0 { -105.0 } else { x });
+    let y = fma::<F>(r * r, poly::<F, 5>(r, &EXP), r) + 1.0;
+    // 2^(n + 64) is normal, so only the last product rounds.
+    y * f32::from_bits((n.wrapping_add(127 + 64) as u32) << 23) * f32::from_bits((127 - 64) << 23)
+}
+
 /// 2ˣ
 #[inline(always)]
 pub fn exp2<const F: bool>(x: f32) -> f32 {
@@ -202,20 +209,22 @@ pub fn log1p<const F: bool>(x: f32) -> f32 {
     if x == 0.0 { x } else { y }
 }
 
-/// Hyperbolic tangent
+/// Hyperbolic tangent: E / (E + 2) with E = e²ˣ − 1, of which no digits are lost near 0.
 #[inline(always)]
 pub fn tanh<const F: bool>(x: f32) -> f32 {
     let t = x.abs();
-    let s = t * t;
-    let small = fma::<F>(t * s, poly::<F, 6>(s, &TANH), t);
-    let large = 1.0 - 2.0 / (exp::<F>(2.0 * t) + 1.0);
-    (if t < 0.625 { small } else { large }).copysign(x)
+    let t = if t > 9.5 { 9.5 } else { t };
+    let (n, r) = reduce_ln2::<F>(t + t);
+    let p = fma::<F>(r * r, poly::<F, 5>(r, &EXP), r);
+    let s = f32::from_bits((n.wrapping_add(127) as u32) << 23);
+    let e = fma::<F>(s, p, s - 1.0);
+    (e / (e + 2.0)).copysign(x)
 }
 
 /// 1/(1 + e⁻ˣ)
 #[inline(always)]
 pub fn sigmoid<const F: bool>(x: f32) -> f32 {
-    let e = exp::<F>(-x.abs());
+    let e = exp_below::<F>(-x.abs());
     (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
 }
 

@@ -477,11 +477,33 @@ fn to_bf16_body<const F: bool>(from: &[f32], to: &mut [u16]) {
 /// Rounds to f16.
 pub(crate) fn to_f16(from: &[f32], to: &mut [u16]) {
     #[cfg(target_arch = "x86_64")]
+    if current() == super::path::Path::Avx512 {
+        // SAFETY: the path includes the instructions.
+        return unsafe { to_f16_avx512(from, to) };
+    }
+    #[cfg(target_arch = "x86_64")]
     if current() != super::path::Path::Plain {
         // SAFETY: both vector paths include F16C.
         return unsafe { to_f16_f16c(from, to) };
     }
     to_f16_plain(from, to);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn to_f16_avx512(from: &[f32], to: &mut [u16]) {
+    use std::arch::x86_64::*;
+    let (from16, rest) = from.as_chunks::<16>();
+    let (to16, to_rest) = to.split_at_mut(from16.len() * 16);
+    let half = |x| _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x);
+    // SAFETY: chunks are whole; the mask keeps the last accesses inside the slices.
+    unsafe {
+        for (x, o) in from16.iter().zip(to16.as_chunks_mut::<16>().0) {
+            _mm256_storeu_si256(o.as_mut_ptr().cast(), half(_mm512_loadu_ps(x.as_ptr())));
+        }
+        let mask = ((1u32 << rest.len()) - 1) as u16;
+        _mm256_mask_storeu_epi16(to_rest.as_mut_ptr().cast(), mask, half(_mm512_maskz_loadu_ps(mask, rest.as_ptr())));
+    }
 }
 
 fn to_f16_plain(from: &[f32], to: &mut [u16]) {

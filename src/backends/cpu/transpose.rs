@@ -28,6 +28,14 @@ unsafe fn tiles<T: Copy>(from: *const T, from_row: isize, to: *mut T, to_row: is
     // Tiles of 16 by 16, so that lines of both matrices are used up while they are in the cache, also where they share its sets.
     let starts = |n: usize| (0..n).step_by(2 * EDGE);
     for (c0, r0) in starts(cols).flat_map(|c| starts(rows).map(move |r| (c, r))) {
+        #[cfg(target_arch = "x86_64")]
+        if size_of::<T>() == 4 && current() == Path::Avx512 && rows - r0 >= 2 * EDGE && cols - c0 >= 2 * EDGE {
+            let a = from.wrapping_offset(r0 as isize * from_row + c0 as isize);
+            let b = to.wrapping_offset(c0 as isize * to_row + r0 as isize);
+            // SAFETY: the tile lies within both matrices, and the processor has the instructions.
+            unsafe { tile_avx512(a.cast(), from_row, b.cast(), to_row) };
+            continue;
+        }
         for r0 in (r0..rows.min(r0 + 2 * EDGE)).step_by(EDGE) {
             for c1 in (c0..cols.min(c0 + 2 * EDGE)).step_by(EDGE) {
                 let (h, w) = (EDGE.min(rows - r0), EDGE.min(cols - c1));
@@ -81,5 +89,41 @@ unsafe fn tile_avx2(from: *const f32, from_row: isize, to: *mut f32, to_row: isi
         put(5, _mm256_permute2f128_ps::<0x31>(b1, b5));
         put(6, _mm256_permute2f128_ps::<0x31>(b2, b6));
         put(7, _mm256_permute2f128_ps::<0x31>(b3, b7));
+    }
+}
+
+/// # Safety
+/// Sixteen rows of sixteen f32 must lie at both addresses, their rows so far apart.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn tile_avx512(from: *const f32, from_row: isize, to: *mut f32, to_row: isize) {
+    use std::arch::x86_64::*;
+    // SAFETY: the caller's promise; unaligned loads and stores.
+    unsafe {
+        let mut r = [_mm512_setzero_ps(); 16];
+        for (i, r) in r.iter_mut().enumerate() {
+            *r = _mm512_loadu_ps(from.offset(i as isize * from_row));
+        }
+        // Pairs of rows, then quads, in each quarter of a vector; then the quarters change places.
+        let mut q = [_mm512_setzero_ps(); 16];
+        for i in (0..16).step_by(4) {
+            let pair = |a, b| (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            let ((a0, a1), (b0, b1)) = (pair(r[i], r[i + 1]), pair(r[i + 2], r[i + 3]));
+            q[i] = _mm512_shuffle_ps::<0x44>(a0, b0);
+            q[i + 1] = _mm512_shuffle_ps::<0xEE>(a0, b0);
+            q[i + 2] = _mm512_shuffle_ps::<0x44>(a1, b1);
+            q[i + 3] = _mm512_shuffle_ps::<0xEE>(a1, b1);
+        }
+        for i in 0..4 {
+            let (low, high) = (|a, b| _mm512_shuffle_f32x4::<0x88>(a, b), |a, b| _mm512_shuffle_f32x4::<0xDD>(a, b));
+            // Quarters 0 and 2, and 1 and 3, of rows 0 to 7 and of rows 8 to 15.
+            let (a, b) = (low(q[i], q[i + 4]), low(q[i + 8], q[i + 12]));
+            let (c, d) = (high(q[i], q[i + 4]), high(q[i + 8], q[i + 12]));
+            let put = |n: usize, v| _mm512_storeu_ps(to.offset((n * 4 + i) as isize * to_row), v);
+            put(0, low(a, b));
+            put(1, low(c, d));
+            put(2, high(a, b));
+            put(3, high(c, d));
+        }
     }
 }

@@ -26,9 +26,9 @@ pub trait Real: Value + Element + std::ops::Add<Output = Self> + std::ops::Mul<O
     fn deviation(x: &[Self], mean: Self) -> Self;
     /// Σ a·b
     fn dot(a: &[Self], b: &[Self]) -> Self;
-    /// x ← e^(x − shift); the sum.
+    /// x ← e^(x − shift), where x is at most a little above `shift`; the sum.
     fn exp_sum(x: &mut [Self], shift: Self) -> Self;
-    /// Σ e^(x − shift)
+    /// Σ e^(x − shift), where x is at most a little above `shift`
     fn sum_exp(x: &[Self], shift: Self) -> Self;
     /// x ← x·s
     fn scale(x: &mut [Self], s: Self);
@@ -136,13 +136,13 @@ fn exp_sum_body<const F: bool>(x: &mut [f32], shift: f32) -> f32 {
     let mut acc = [0f32; LANES];
     for c in chunks {
         for i in 0..LANES {
-            let e = math::exp::<F>(c[i] - shift);
+            let e = math::exp_below::<F>(c[i] - shift);
             c[i] = e;
             acc[i] += e;
         }
     }
     for (a, x) in acc.iter_mut().zip(rest) {
-        *x = math::exp::<F>(*x - shift);
+        *x = math::exp_below::<F>(*x - shift);
         *a += *x;
     }
     tree(acc, |a, b| a + b)
@@ -154,11 +154,11 @@ fn sum_exp_body<const F: bool>(x: &[f32], shift: f32) -> f32 {
     let mut acc = [0f32; LANES];
     for c in chunks {
         for i in 0..LANES {
-            acc[i] += math::exp::<F>(c[i] - shift);
+            acc[i] += math::exp_below::<F>(c[i] - shift);
         }
     }
     for (a, &x) in acc.iter_mut().zip(rest) {
-        *a += math::exp::<F>(x - shift);
+        *a += math::exp_below::<F>(x - shift);
     }
     tree(acc, |a, b| a + b)
 }

@@ -81,18 +81,10 @@ pub(super) unsafe fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         }};
     }
     match dtype {
-        DType::F16 => {
-            let (whole, rest) = out.as_chunks_mut::<16>();
-            let (bytes, bytes_rest) = bytes.split_at(whole.len() * 32);
-            // SAFETY: 16 elements each; the mask keeps the last accesses inside the slices.
-            unsafe {
-                for (y, b) in whole.iter_mut().zip(bytes.as_chunks::<32>().0) {
-                    _mm512_storeu_ps(y.as_mut_ptr(), load::<F16>(b.as_ptr()));
-                }
-                let mask = lanes(rest.len());
-                _mm512_mask_storeu_ps(rest.as_mut_ptr(), mask, load_masked::<F16>(bytes_rest.as_ptr(), mask));
-            }
-        }
+        // SAFETY: as promised to this function.
+        DType::F16 => unsafe { decode_halves::<F16>(bytes, out) },
+        // SAFETY: as above.
+        DType::BF16 => unsafe { decode_halves::<BF16>(bytes, out) },
         DType::Q4_0 => by!(decode32, Q4_0),
         DType::Q4_1 => by!(decode32, Q4_1),
         DType::Q5_0 => by!(decode32, Q5_0),
@@ -103,6 +95,24 @@ pub(super) unsafe fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::Q6_K => by!(decode256, Q6_K),
         // SAFETY: as promised to this function.
         _ => unsafe { avx2::decode(dtype, bytes, out) },
+    }
+}
+
+/// f16 or bf16 as f32.
+///
+/// # Safety
+/// As `decode`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn decode_halves<const Q: u8>(bytes: &[u8], out: &mut [f32]) {
+    let (whole, rest) = out.as_chunks_mut::<16>();
+    let (bytes, bytes_rest) = bytes.split_at(whole.len() * 32);
+    // SAFETY: 16 elements each; the mask keeps the last accesses inside the slices.
+    unsafe {
+        for (y, b) in whole.iter_mut().zip(bytes.as_chunks::<32>().0) {
+            _mm512_storeu_ps(y.as_mut_ptr(), load::<Q>(b.as_ptr()));
+        }
+        let mask = lanes(rest.len());
+        _mm512_mask_storeu_ps(rest.as_mut_ptr(), mask, load_masked::<Q>(bytes_rest.as_ptr(), mask));
     }
 }
 

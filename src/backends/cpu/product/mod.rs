@@ -6,17 +6,21 @@ mod pack;
 mod tile;
 
 use super::gemm::Sizes;
-use super::operand::values;
+use super::operand::{target, values};
 use super::path::{Path, current};
+use super::span::{to_bf16, to_f16};
 use super::{share, transpose};
 use crate::plan::{Task, Value};
 use pack::{Side, TOGETHER, TURNED};
-use tile::{Columns, DEPTH, GAP, TALL, Tile, floats, pairs};
+use tile::{Columns, DEPTH, GAP, Later, TALL, Tile, floats, pairs};
 
 /// Bytes of rows that are packed together: with a panel they stay in the L2 cache.
 const ROWS: usize = 384 << 10;
 /// Bytes of panels that are packed together: they stay in the L3 cache.
 const PANELS: usize = 12 << 20;
+/// Bytes of rows that each of a few threads may as well pack for itself; and for so many columns a thread, of any.
+const FREE: usize = 512 << 10;
+const MANY: usize = 256;
 /// Columns whose results are handed to the store together.
 const RUN: usize = 512;
 /// Parts of k whose rows are all kept until the next block of rows.
@@ -79,15 +83,22 @@ impl Product<'_> {
         let panels = self.columns.rows.div_ceil(width);
         let chunk = (PANELS / (4 * steps * width)).clamp(1, panels);
         let height = (ROWS / (4 * steps.min(DEPTH)) / TALL).max(1) * TALL;
-        // Whole products for each thread, or each product for all threads.
-        let apart = s.batch >= task.threads() && s.batch > 1;
-        let (thread, threads) = if apart { (0, 1) } else { (task.thread(), task.threads()) };
+        // Whole products for each thread; or columns for each, packed for itself, where rows cost little; or common panels for all.
+        let (thread, threads) = (task.thread(), task.threads());
+        let apart = s.batch >= threads && s.batch > 1;
+        let few = 4 * self.rows.rows * steps <= FREE || self.columns.rows >= MANY * threads;
+        let free = self.rows.rows_in_place(0, 0).is_some() && !self.pairs || few && threads <= 4;
+        let even = panels.div_ceil(threads) * threads - panels <= panels / 16;
+        let own_columns = !apart && free && even;
+        let alone = apart || own_columns;
+        let columns = if own_columns { share(panels, 1, thread, threads) } else { 0..panels };
+        let (thread, threads) = if alone { (0, 1) } else { (thread, threads) };
         // Blocks of about one size, whole blocks for each thread.
         let (blocks, most) = (self.rows.rows.div_ceil(height).next_multiple_of(threads), self.rows.rows.div_ceil(TALL / 2));
         let blocks = blocks.min(most);
         let height = self.rows.rows.div_ceil(blocks);
         let run = (RUN / width / if self.turned { 4 } else { 1 }).min(panels);
-        let packed = if apart {
+        let packed = if alone {
             values::<f32>(task, chunk * steps * width).as_mut_ptr()
         } else {
             task.shared(4 * chunk * steps * width).cast::<f32>()
@@ -104,20 +115,22 @@ impl Product<'_> {
         };
         let buffer = values::<f32>(task, TURNED * (DEPTH + GAP)).as_mut_ptr();
         let batches = if apart { share(s.batch, 1, task.thread(), task.threads()) } else { 0..s.batch };
-        let last = (batches.end, panels);
+        let last = (batches.end, columns.end);
         for batch in batches {
-            for c0 in (0..panels).step_by(chunk) {
-                let c = chunk.min(panels - c0);
-                for p in share(c, TOGETHER, thread, threads).step_by(TOGETHER) {
+            for c0 in columns.clone().step_by(chunk) {
+                let c = chunk.min(columns.end - c0);
+                // Where panels are common, small groups make even shares.
+                let together = if alone { TOGETHER } else { TOGETHER / 4 };
+                for p in share(c, together, thread, threads).step_by(together) {
                     let first = (c0 + p) * width;
-                    let count = (TOGETHER.min(c - p) * width).min(self.columns.rows - first);
+                    let count = (together.min(c - p) * width).min(self.columns.rows - first);
                     // SAFETY: there is room for `chunk` panels; each is packed by one thread.
                     unsafe {
                         let to = packed.add(p * steps * width);
                         self.columns.pack_panels(self.pairs, batch, [first, count], width, steps, to, buffer);
                     }
                 }
-                if !apart {
+                if !alone {
                     task.barrier();
                 }
                 let items = share(blocks * c, 1, thread, threads);
@@ -135,7 +148,7 @@ impl Product<'_> {
                     item += count;
                 }
                 // The next panels take the place of these.
-                if !apart && (batch + 1, c0 + c) != last {
+                if !alone && (batch + 1, c0 + c) != last {
                     task.barrier();
                 }
             }
@@ -164,6 +177,10 @@ impl Product<'_> {
         let begin = (batch * s.m + m0) * s.n + n0;
         let (to, to_row) = self.out.map_or((own.results, n), |out| (out.wrapping_add(begin), s.n));
         let parts = steps.div_ceil(depth);
+        // What the next block is packed from comes from memory meanwhile, a little with each tile.
+        let groups = height.div_ceil(TALL);
+        let (later, bytes) = self.rows.rows_in_order(batch, first + height).unwrap_or((packed.cast(), 0));
+        let each = (bytes * height).div_ceil(steps * groups * panels);
         // SAFETY: rows, panels and results have room for the block, and the result's block belongs to this thread.
         unsafe {
             for part in 0..parts {
@@ -184,7 +201,6 @@ impl Product<'_> {
                         (rows.cast_const(), row)
                     }
                 };
-                let groups = height.div_ceil(TALL);
                 for p in 0..panels {
                     let columns = Columns::of(width, width.min(columns - p * width));
                     for g in 0..groups {
@@ -198,7 +214,9 @@ impl Product<'_> {
                         // The last rows of the block bring the next panel.
                         let ahead = if g + 1 == groups && p + 1 < panels { steps * width } else { 0 };
                         let panel = packed.add((p * steps + from) * width);
-                        let t = Tile { steps: some, rows, row, panel, ahead, c, c_row, columns, add: part > 0 };
+                        let done = (from * panels + p * some) * groups + g * some;
+                        let later = Later { at: later.wrapping_add(done * each), bytes: each };
+                        let t = Tile { later, steps: some, rows, row, panel, ahead, c, c_row, columns, add: part > 0 };
                         if self.pairs { pairs::tile(end_row - r, t) } else { floats::tile(end_row - r, t) }
                     }
                 }
@@ -210,13 +228,28 @@ impl Product<'_> {
                 }
             }
             if self.out.is_none() {
-                if n == s.n {
-                    self.task.store(0, begin, f32::lane(std::slice::from_raw_parts_mut(own.results, m * n)));
-                } else {
-                    for i in 0..m {
-                        self.task.store(0, begin + i * s.n, f32::lane(std::slice::from_raw_parts_mut(own.results.add(i * n), n)));
-                    }
+                self.store(begin, std::slice::from_raw_parts_mut(own.results, m * n), n);
+            }
+        }
+    }
+
+    /// Hands rows of `n` results over, the first of them at `begin`.
+    fn store(&self, begin: usize, results: &mut [f32], n: usize) {
+        let (task, width) = (self.task, self.s.n);
+        if n == width {
+            return task.store(0, begin, f32::lane(results));
+        }
+        // Short rows without a program are rounded here. The slices are of one row each: other columns belong to other threads.
+        let halves = target::<half::f16>(task, 0, begin, 0).map(|t| (t.as_mut_ptr().cast::<u16>(), true));
+        let halves = halves.or_else(|| target::<half::bf16>(task, 0, begin, 0).map(|t| (t.as_mut_ptr().cast::<u16>(), false)));
+        for (i, row) in results.chunks_exact_mut(n).enumerate() {
+            match halves {
+                Some((to, f16)) => {
+                    // SAFETY: the row lies within the result, and its columns are this thread's.
+                    let to = unsafe { std::slice::from_raw_parts_mut(to.add(i * width), n) };
+                    if f16 { to_f16(row, to) } else { to_bf16(row, to) }
                 }
+                None => task.store(0, begin + i * width, f32::lane(row)),
             }
         }
     }

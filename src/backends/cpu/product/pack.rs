@@ -1,15 +1,15 @@
 //! Operands of a product brought into the order in which tiles read them: rows of numbers, and panels of columns.
 
 use super::tile::{DEPTH, GAP};
-use crate::backends::cpu::transpose;
+use crate::backends::cpu::{dot, path, transpose};
 use crate::dtype::DType;
 use crate::plan::{Buf, Task, Value};
 use core::arch::x86_64::*;
 
 /// Rows that are brought into an order of their own before they are transposed.
 pub(super) const TURNED: usize = 16;
-/// Panels that are packed together: their lines of the operand lie side by side.
-pub(super) const TOGETHER: usize = 4;
+/// The most panels that are packed together: their lines of the operand lie side by side, in the same pages.
+pub(super) const TOGETHER: usize = 16;
 
 /// One operand: `[batch, rows, k]`.
 pub(super) struct Side<'a> {
@@ -33,7 +33,7 @@ struct Plain {
 impl Plain {
     fn at(&self, batch: usize, row: usize, col: usize) -> *const u8 {
         let element = batch as isize * self.batch + row as isize * self.row + col as isize * self.col;
-        self.ptr.wrapping_offset(element * self.dtype.block_bytes() as isize)
+        self.ptr.wrapping_offset(element / self.dtype.block() as isize * self.dtype.block_bytes() as isize)
     }
 }
 
@@ -41,11 +41,19 @@ impl<'a> Side<'a> {
     pub(super) fn of(task: &'a dyn Task, load: usize) -> Side<'a> {
         let operand = &task.step().loads[load];
         let plain = || {
-            let source = operand.plain().filter(|s| s.buf != Buf::Iota && matches!(s.dtype, DType::F32 | DType::F16 | DType::BF16))?;
+            let stored = |d: DType| matches!(d, DType::F32 | DType::F16 | DType::BF16) || d.is_block();
+            let source = operand.plain().filter(|s| s.buf != Buf::Iota && stored(s.dtype))?;
             let st = source.layout.reshape(operand.shape)?.strides;
             let (raw, size) = (task.raw_load(load), source.dtype.block_bytes());
             let one = |n: usize, stride: isize| if operand.shape[n] == 1 { 1 } else { stride };
-            let ptr = raw.ptr.wrapping_add(raw.offset * size).cast_const();
+            let block = source.dtype.block();
+            // Rows of packed formats are whole blocks.
+            let whole = |n: isize| n.unsigned_abs().is_multiple_of(block);
+            let rows = whole(st[0]) && (operand.shape[1] == 1 || whole(st[1])) && st[2] == 1 && whole(operand.shape[2] as isize);
+            if block > 1 && !(rows && raw.offset.is_multiple_of(block)) {
+                return None;
+            }
+            let ptr = raw.ptr.wrapping_add(raw.offset / block * size).cast_const();
             Some(Plain { dtype: source.dtype, ptr, batch: st[0], row: one(1, st[1]), col: one(2, st[2]) })
         };
         Side { task, load, rows: operand.shape[1], k: operand.shape[2], plain: plain() }
@@ -69,6 +77,12 @@ impl<'a> Side<'a> {
     pub(super) fn rows_in_place(&self, batch: usize, first: usize) -> Option<(*const f32, usize)> {
         let p = self.plain.filter(|p| p.dtype == DType::F32 && p.col == 1 && p.row > 0 && p.row % 1024 != 0)?;
         Some((p.at(batch, first, 0).cast(), p.row as usize))
+    }
+
+    /// Where the rows from `first` on begin, and the bytes of one, where they follow each other in memory.
+    pub(super) fn rows_in_order(&self, batch: usize, first: usize) -> Option<(*const u8, usize)> {
+        let p = self.plain.filter(|p| p.col == 1 && p.row == self.k as isize)?;
+        Some((p.at(batch, first, 0), self.k / p.dtype.block() * p.dtype.block_bytes()))
     }
 
     /// Rows `first..first + count`, steps `from..from + steps`, as floats or pairs, `row` numbers apart.
@@ -109,6 +123,13 @@ impl<'a> Side<'a> {
                 Some(p) if p.dtype == DType::F32 && p.row == 1 => {
                     transpose(4, p.at(batch, first, from), p.col, out.cast(), row as isize, steps, count);
                 }
+                Some(p) if p.dtype != DType::F32 && p.col == 1 => {
+                    for r in 0..count {
+                        let bytes = steps / p.dtype.block() * p.dtype.block_bytes();
+                        let from = std::slice::from_raw_parts(p.at(batch, first + r, from), bytes);
+                        dot::dequantize(path::current(), p.dtype, from, std::slice::from_raw_parts_mut(out.add(r * row), steps));
+                    }
+                }
                 _ => {
                     for r in 0..count {
                         let row = std::slice::from_raw_parts_mut(out.add(r * row), steps);
@@ -140,6 +161,7 @@ impl<'a> Side<'a> {
             if let Some(p) = self.plain
                 && p.row == 1
                 && p.col != 1
+                && !p.dtype.is_block()
             {
                 return self.widen(p, pairs, batch, [first, count], width, steps, out);
             }

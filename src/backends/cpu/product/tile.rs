@@ -25,6 +25,13 @@ impl Columns {
     }
 }
 
+/// Memory that is fetched while a tile is computed: from where, and how many bytes for each step.
+#[derive(Clone, Copy)]
+pub(super) struct Later {
+    pub at: *const u8,
+    pub bytes: usize,
+}
+
 /// What a tile reads and writes: `steps` of k; rows of numbers (f32, or pairs of bf16), `row` apart; a packed panel of columns, and how far
 /// beyond it lies what is wanted next; the result's rows `c_row` apart, and whether to add to them.
 #[derive(Clone, Copy)]
@@ -34,6 +41,7 @@ pub(super) struct Tile {
     pub row: usize,
     pub panel: *const f32,
     pub ahead: usize,
+    pub later: Later,
     pub c: *mut f32,
     pub c_row: usize,
     pub columns: Columns,
@@ -95,7 +103,7 @@ macro_rules! tiles {
                         // The result's lines are on their way while the sums are made.
                         _mm_prefetch::<_MM_HINT_T0>(t.c.add(h * t.c_row).cast());
                     }
-                    let (mut a, mut b) = (t.rows, t.panel);
+                    let (mut a, mut b, mut later) = (t.rows, t.panel, t.later.at);
                     for _ in 0..t.steps {
                         let mut x = [_mm512_setzero_ps(); V];
                         for v in 0..V {
@@ -108,6 +116,8 @@ macro_rules! tiles {
                                 acc[h][v] = fma(y, x[v], acc[h][v]);
                             }
                         }
+                        _mm_prefetch::<_MM_HINT_T1>(later.cast());
+                        later = later.wrapping_add(t.later.bytes);
                         a = a.add(1);
                         b = b.add(V * 16);
                     }
