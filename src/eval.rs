@@ -377,6 +377,8 @@ pub(crate) enum Purpose {
     Keep,
     /// The host reads them next.
     Read,
+    /// They are kept, and copied to the host next.
+    Copy,
     /// The device's own speed is measured.
     Measure,
 }
@@ -451,7 +453,7 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
             if on_host {
                 adaptive::run(machine, plan, &bound, &outputs, &e.params)?;
             } else {
-                if purpose == Purpose::Read && !plan.steps.is_empty() {
+                if matches!(purpose, Purpose::Read | Purpose::Copy) {
                     machine.hold();
                 }
                 machine.run(plan, &bound, &outputs, &e.params)?;
@@ -643,7 +645,7 @@ impl Tensor {
         if matches!(self.node.kind, Kind::View(_)) && !layout.is_contiguous() {
             return self.contiguous()?.download();
         }
-        eval_for(&[self], Purpose::Read)?;
+        eval_for(&[self], Purpose::Copy)?;
         let (node, output) = base(self);
         let buffer = &node.stored.get().expect("evaluated")[output as usize];
         let size = self.dtype().block_bytes();

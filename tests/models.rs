@@ -194,6 +194,37 @@ fn check_steps(r: &Reference, device: &Device) -> TensorResult<()> {
     Ok(())
 }
 
+/// A conversation goes on behind what was generated, however little that was: the last token that was given out may not have been read yet.
+fn check_turns(r: &Reference, device: &Device) -> TensorResult<()> {
+    let model = load(r, device);
+    let tokens = &r.sequences[0].0;
+    let (first, next) = (&tokens[..9], &tokens[9..14]);
+    for count in [0, 1, 2, 5] {
+        let mut s = session(&*model, device);
+        for turn in 0..2 {
+            let logits = s.prompt(first, || false)?.unwrap();
+            let mut sampler = Sampler::default();
+            let mut generation = s.generate(logits, &mut sampler)?;
+            for _ in 0..count {
+                generation.token()?.unwrap();
+            }
+            generation.finish();
+            assert_eq!(s.tokens().len(), (turn + 1) * (first.len() + count), "{}: {count} tokens, turn {turn}", r.id);
+        }
+        let all = [s.tokens(), next].concat();
+        let want: Vec<f64> = session(&*model, device).prompt(&all, || false)?.unwrap().to_vec()?.iter().map(|v| *v as f64).collect();
+        let tolerance = 2e-5 * want.iter().fold(0f64, |m, v| m.max(v.abs()));
+        let got = if count == 1 {
+            s.score(next)?.narrow(0, next.len() - 1, 1)?.to_vec()?
+        } else {
+            s.prompt(next, || false)?.unwrap().to_vec()?
+        };
+        close(&format!("{} after turns of {count} tokens", r.id), &got, &want, 0.0, tolerance);
+        assert_eq!(s.tokens(), all, "{}: after turns of {count} tokens", r.id);
+    }
+    Ok(())
+}
+
 /// Runs a check for every model, or for those whose name starts with one of `names`.
 fn check(device: &Device, names: &[&str], run: fn(&Reference, &Device) -> TensorResult<()>) {
     let chosen: Vec<Reference> =
@@ -220,12 +251,18 @@ fn any_split_of_the_tokens_gives_the_same() {
 }
 
 #[test]
+fn a_conversation_goes_on_behind_what_was_generated() {
+    check(&Device::cpu(), &["gpt2", "llama3-rope"], check_turns);
+}
+
+#[test]
 fn the_gpu_agrees() {
     let Some(gpu) = gpu() else { return };
     let few = ["gpt2-odd", "llama3-rope", "llama-mha.Q4_1", "llama-k256.Q4_K"];
     check(&gpu, &few, check_logits);
     check(&gpu, &few, check_greedy);
     check(&gpu, &few[1..3], check_steps);
+    check(&gpu, &few[..2], check_turns);
 }
 
 #[test]

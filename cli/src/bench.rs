@@ -54,6 +54,9 @@ pub struct DecodeArgs {
     /// Runs, of which the median is printed
     #[arg(short, long, default_value_t = 5)]
     runs: usize,
+    /// Afterwards, show how long each operation of a step takes by the GPU's clock
+    #[arg(long)]
+    profile: bool,
     #[command(flatten)]
     model: ModelArgs,
 }
@@ -113,6 +116,7 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     let bytes: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
     let (prompt, decode) = measure(&*model, &device, args)?;
     let limit = bandwidth / bytes as f64;
+    let profile = if args.profile { Some(steps(&*model, &device, args)?) } else { None };
     let stats = eval_stats(&device);
     let micros = stats.overhead.as_secs_f64() * 1e6;
     if global.json {
@@ -137,7 +141,21 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     output::result(&format!(
         "a step             {:>4} dispatches of {} nodes, matched and bound in {micros:.0} µs",
         stats.dispatches, stats.nodes
-    ))
+    ))?;
+    profile.map_or(Ok(()), |p| output::result(&p))
+}
+
+/// A table of the operations of some steps.
+fn steps(model: &dyn Model, device: &Device, args: &DecodeArgs) -> Result<String, Failure> {
+    let mut session = Session::new(model, args.prompt + args.tokens, device)?;
+    let ids: Vec<u32> = (0..args.prompt as u32).map(|i| i % model.shape().vocab as u32).collect();
+    let Some(logits) = session.prompt(&ids, interrupt::requested)? else { return Err(Failure::Interrupted) };
+    let mut sampler = Sampler::default();
+    let mut generation = session.generate(logits, &mut sampler)?;
+    generation.token()?;
+    device.synchronize()?;
+    let ((), profile) = device.profile(|| (1..args.tokens).try_for_each(|_| generation.token().map(drop)))?;
+    Ok(profile.to_string())
 }
 
 /// Prompt and decode rates, after one run that compiles and warms up.

@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::error::{TensorError, TensorResult};
-use crate::eval::{eval_all, plan_of};
+use crate::eval::{Download, eval_all, plan_of};
 use crate::models::sampler::{NAN_TOKEN, nan_error};
 use crate::models::{KvCache, Model, Sampler};
 use crate::plan::Plan;
@@ -170,8 +170,8 @@ impl<'m> Session<'m> {
 pub struct Generation<'s, 'm> {
     session: &'s mut Session<'m>,
     sampler: &'s mut Sampler,
-    /// The next token, on the device, not yet read.
-    next: Option<Tensor>,
+    /// The next token, on the device and on its way to the host.
+    next: Option<(Tensor, Download)>,
     /// Whether no token was given out yet.
     first: bool,
     /// The first token, which was given out before the step that reads it was submitted: that step's kernels may have to be compiled.
@@ -184,8 +184,9 @@ impl Generation<'_, '_> {
     fn choose(&mut self, logits: Tensor) -> TensorResult<()> {
         if self.sampler.on_device() {
             let token = self.sampler.choose(&logits)?;
-            eval_all(&[&token])?;
-            self.next = Some(token);
+            // The step and the copy of its token are one submit.
+            let download = token.download()?;
+            self.next = Some((token, download));
         } else {
             eval_all(&[&logits])?;
             self.logits = Some(logits);
@@ -209,8 +210,7 @@ impl Generation<'_, '_> {
         if let Some(token) = self.given.take() {
             self.submit(&token)?;
         }
-        let Some(token) = self.next.take() else { return Ok(None) };
-        let download = token.download()?;
+        let Some((token, download)) = self.next.take() else { return Ok(None) };
         if std::mem::take(&mut self.first) {
             self.given = Some(token);
         } else {

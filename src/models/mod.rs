@@ -123,7 +123,14 @@ impl Linear {
         Linear { weight, bias, adapter: None }
     }
 
+    /// Output rows `start..start + len` as a layer of their own; the weight stays where it is.
+    pub(crate) fn rows(&self, start: usize, len: usize) -> TensorResult<Linear> {
+        let bias = self.bias.as_ref().map(|b| b.narrow(0, start, len)).transpose()?;
+        Ok(Linear::new(self.weight.narrow(0, start, len)?, bias))
+    }
+
     /// `[…,in]` to `[…,out]`.
+    #[track_caller]
     pub fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
         let mut y = x.matmul(&self.weight.t()?)?;
         if let Some(b) = &self.bias {
