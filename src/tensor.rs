@@ -469,7 +469,7 @@ impl Tensor {
         for &s in layout.strides() {
             key.word(s as u64);
         }
-        key.word((layout.offset == 0) as u64 | ((layout.offset % 4 == 0) as u64) << 1);
+        key.word((layout.offset == 0) as u64 | ((layout.offset % 8 == 0) as u64) << 1);
         let params = if layout.offset == 0 { SmallVec::new() } else { smallvec::smallvec![layout.offset as f64] };
         let device = inputs[0].node.device.clone();
         Tensor::node_with(Kind::View(layout), device, smallvec::smallvec![meta], inputs, params, at, key.value(), extra.map(Box::new))

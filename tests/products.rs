@@ -1,16 +1,19 @@
 //! Products of few rows that a GPU does in one dispatch, with the normalization before them, against plain loops in f64.
 
+use std::sync::{Mutex, MutexGuard};
 use tensorlogic::backends::Bytes;
 use tensorlogic::eval::eval_all;
 use tensorlogic::quant::{dequantize, quantize};
 use tensorlogic::{DType, Device, Tensor};
 
-/// The GPU of the tests, or `None` where there is none and none is required.
-fn gpu() -> Option<Device> {
+/// The GPU of the tests, one test at a time (they count dispatches), or `None` where there is none and none is required.
+fn gpu() -> Option<(Device, MutexGuard<'static, ()>)> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
     match Device::open("vulkan") {
         Ok(d) => {
             d.set_adaptive(false);
-            Some(d)
+            Some((d, turn))
         }
         Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
         Err(_) => None,
@@ -103,7 +106,7 @@ fn check(device: &Device, c: &Case) {
 
 #[test]
 fn products_of_one_left_side_are_one_dispatch() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let plain = Case {
         m: 1,
         k: 256,
@@ -155,7 +158,7 @@ fn products_of_one_left_side_are_one_dispatch() {
 
 #[test]
 fn a_normalised_value_that_others_read_stays() {
-    let Some(device) = gpu() else { return };
+    let Some((device, _turn)) = gpu() else { return };
     let x = Tensor::from_vec(noise(64, 5), &[1, 64], &device).unwrap();
     let w = Tensor::from_vec(noise(64 * 64, 6), &[64, 64], &device).unwrap();
     eval_all(&[&x, &w]).unwrap();

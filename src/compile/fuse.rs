@@ -232,16 +232,16 @@ impl<'a, 'g> Fuser<'a, 'g> {
 
     fn source(&self, v: u32, layout: Layout, param: Option<u16>, base: u32) -> Source {
         let _ = base;
-        let aligned = layout.offset % 4 == 0 && param.is_none_or(|p| self.param_aligned(p));
+        let aligned = layout.offset % 8 == 0 && param.is_none_or(|p| self.param_aligned(p));
         Source { buf: Buf::Slot(v as u16), dtype: self.values[v as usize].dtype, layout, offset: param, aligned }
     }
 
-    /// Whether run-time parameter `p`, an offset, is a multiple of 4. Nodes hash this fact about their offsets, so it holds for the plan.
+    /// Whether run-time parameter `p`, an offset, is a multiple of 8. Nodes hash this fact about their offsets, so it holds for the plan.
     fn param_aligned(&self, p: u16) -> bool {
         let i = self.graph.nodes.partition_point(|n| n.params <= p as usize) - 1;
         // Nodes without parameters share the start of the next one that has some; the last with this start owns it.
         let n = &self.graph.nodes[i];
-        n.node.params.get(p as usize - n.params).is_some_and(|v| v % 4.0 == 0.0)
+        n.node.params.get(p as usize - n.params).is_some_and(|v| v % 8.0 == 0.0)
     }
 
     /// The value of a node's output in memory, emitting what computes it.
@@ -715,7 +715,7 @@ fn relay(inner: &Expr, layout: &Layout) -> Option<Vec<Source>> {
         .iter()
         .map(|s| {
             let l = compose_order(layout, &inner.shape, &s.layout)?;
-            let aligned = s.aligned && (l.offset as isize - s.layout.offset as isize) % 4 == 0;
+            let aligned = s.aligned && (l.offset as isize - s.layout.offset as isize) % 8 == 0;
             Some(Source { layout: l, aligned, ..s.clone() })
         })
         .collect()

@@ -115,7 +115,7 @@ impl Model for Gpt2 {
         for (i, b) in self.blocks.iter().enumerate() {
             let h = b.ln_1.forward(&x, self.eps)?;
             // A GPU does the three parts of a few rows in one dispatch, and writes keys and values where they stay.
-            let apart = t <= FEW && b.qkv.adapter.is_none() && !tokens.device().is_cpu();
+            let apart = tokens.numel() <= FEW && b.qkv.adapter.is_none() && !tokens.device().is_cpu();
             let qkv = if apart { None } else { Some(b.qkv.forward(&h)?) }; // [B, T, 3·d]
             let part = |n: usize| {
                 let own = match &qkv {

@@ -62,7 +62,7 @@ impl Op for Windows {
     fn key(&self, key: &mut Key) {
         key.word(self.base as u64);
         for w in &self.windows {
-            key.word((w.offset % 4 == 0) as u64);
+            key.word((w.offset % 8 == 0) as u64);
             w.shape.iter().zip(w.strides()).for_each(|(&n, &s)| {
                 key.word(n as u64).word(s as u64);
             });
@@ -133,7 +133,7 @@ impl Tensor {
         }
         let offset = start * Layout::contiguous(*self.shape()).strides[k] as usize;
         let value = value.cast_at(self.dtype(), at)?;
-        let op = Write { dim: k, len, aligned: offset % 4 == 0 };
+        let op = Write { dim: k, len, aligned: offset % 8 == 0 };
         Tensor::op1(op, smallvec::smallvec![self.clone(), value], smallvec::smallvec![offset as f64], self.meta(), at)
     }
 }

@@ -66,9 +66,8 @@ impl Weights {
         let plain = b.plain().filter(|s| s.layout.is_contiguous());
         // Both starts together must be known to be a multiple of the unit that is read, and rows must be whole items: what lies behind
         // a row may be NaN.
-        let aligned = |unit: usize| {
-            plain.filter(|s| k % 8 == 0 && s.layout.offset % unit == 0 && (s.offset.is_none() || (s.aligned && unit <= 4))).and_then(start)
-        };
+        let aligned =
+            |unit: usize| plain.filter(|s| k % 8 == 0 && s.layout.offset % unit == 0 && (s.offset.is_none() || s.aligned)).and_then(start);
         let with = |quads: &[&str], items: &str, shape: [u32; 3], raw: Option<[Word; 2]>| Weights {
             quads: quads.concat(),
             items: items.into(),
@@ -405,7 +404,7 @@ fn turned_rows(batch: usize, m: usize, n: usize, k: usize, b: &Load, adapter: &A
         || !whole(over_k)
         || n % per != 0
         || source.layout.offset % per != 0
-        || (source.offset.is_some() && !(source.aligned && per == 4))
+        || (source.offset.is_some() && !source.aligned)
     {
         return None;
     }
