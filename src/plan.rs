@@ -233,6 +233,8 @@ pub struct AdapterInfo {
     pub workgroup_threads: u32,
     /// Edge of cooperative matrices (f16 inputs, f32 sums): 8, 16, or 0 where there are none.
     pub coop: u32,
+    /// Whether a cooperative matrix may be loaded through a pointer to vectors, as Vulkan allows.
+    pub coop_vectors: bool,
     /// The language in which the driver takes kernels besides WGSL, if it takes any.
     pub raw: Option<RawLanguage>,
 }

@@ -6,7 +6,9 @@ use gradient_checks_support::{check, indices};
 use tensorlogic::nn::{AvgPool2d, Conv1d, Conv2d, MaxPool2d, Module};
 use tensorlogic::ops::Activation;
 use tensorlogic::ops::attention::AttentionOptions;
+use tensorlogic::ops::convolution::{ConvOptions, Divisor, WindowOptions};
 use tensorlogic::ops::custom::CustomOp;
+use tensorlogic::ops::index_add::Combine;
 use tensorlogic::ops::loss::{NllOptions, Reduction};
 use tensorlogic::ops::pad::PadMode;
 use tensorlogic::ops::rope::RopePairs;
@@ -50,6 +52,8 @@ fn activations() {
         ($($name:ident),*) => { $(check(stringify!($name), &[&[3, 5]], (0.1, 2.0), |x| sides(&x[0])?.$name());)* };
     }
     kinked!(relu, relu6, selu, softplus, mish, softsign, log_sigmoid);
+    check("softplus_with", &[&[3, 5]], (0.1, 2.0), |x| sides(&x[0])?.softplus_with(3.0, 0.2));
+    check("softplus_with of a small factor", &[&[3, 5]], (0.1, 2.0), |x| sides(&x[0])?.softplus_with(0.5, 20.0));
     let s: [&[usize]; 1] = [&[3, 5]];
     check("elu", &s, (0.1, 2.0), |x| sides(&x[0])?.elu(1.3));
     check("celu", &s, (0.1, 2.0), |x| sides(&x[0])?.celu(1.3));
@@ -214,6 +218,8 @@ fn norms_and_rope() {
     check("rms_norm without weight", &[&[2, 3, 7]], (0.2, 2.0), |x| x[0].rms_norm(None, 1e-6));
     check("rms_norm of many rows", &[&[70, 9], &[9]], (-2.0, 2.0), |x| x[0].rms_norm(Some(&x[1]), 1e-5));
     check("layer_norm of many rows", &[&[70, 9], &[9], &[9]], (-2.0, 2.0), |x| x[0].layer_norm(Some(&x[1]), Some(&x[2]), 1e-5));
+    check("batch_norm", &[&[4, 3, 2], &[3], &[3]], (0.5, 2.0), |x| x[0].batch_norm(None, Some(&x[1]), Some(&x[2]), 1e-5));
+    check("batch_norm with statistics", &[&[4, 3], &[3], &[3]], (0.5, 2.0), |x| x[0].batch_norm(Some((&x[1], &x[2])), None, None, 1e-5));
     check("group_norm", &[&[2, 4, 3], &[4], &[4]], (-2.0, 2.0), |x| x[0].group_norm(2, Some(&x[1]), Some(&x[2]), 1e-5));
     for pairs in [RopePairs::Adjacent, RopePairs::Halves] {
         check("rope", &[&[3, 6], &[3, 6], &[3, 6]], (-1.0, 1.0), |x| x[0].rope(&x[1], &x[2], pairs));
@@ -241,11 +247,44 @@ fn attention() {
 }
 
 #[test]
+fn running() {
+    check("cumsum", &[&[3, 5]], (-2.0, 2.0), |x| x[0].cumsum(1));
+    check("cumsum of columns", &[&[5, 3]], (-2.0, 2.0), |x| x[0].cumsum(0));
+    check("cumprod", &[&[3, 5]], (0.5, 2.0), |x| x[0].cumprod(-1));
+    check("einsum", &[&[2, 3, 4], &[4, 5]], (-1.0, 1.0), |x| Tensor::einsum("bij,jk->bki", &[&x[0], &x[1]]));
+    check("einsum of a diagonal", &[&[3, 3]], (-1.0, 1.0), |x| Tensor::einsum("ii->i", &[&x[0]]));
+    check("einsum of three", &[&[2, 3], &[4, 3, 2], &[4, 2]], (-1.0, 1.0), |x| Tensor::einsum("bn,anb,ab->ba", &[&x[0], &x[1], &x[2]]));
+    check("einsum with dots", &[&[2, 3, 4], &[4, 2]], (-1.0, 1.0), |x| Tensor::einsum("...ij,jk", &[&x[0], &x[1]]));
+}
+
+#[test]
 fn rows_by_index() {
     check("index_select", &[&[5, 3]], (-2.0, 2.0), |x| x[0].index_select(0, &indices(&[4, 1, 1, 0], &[4], &x[0])));
     check("index_select of columns", &[&[3, 5]], (-2.0, 2.0), |x| x[0].index_select(1, &indices(&[4, 1, 1, 0], &[4], &x[0])));
     check("gather", &[&[3, 5]], (-2.0, 2.0), |x| x[0].gather(1, &indices(&[4, 1, 0, 0, 2, 2], &[3, 2], &x[0])));
     check("embedding", &[&[7, 4]], (-2.0, 2.0), |x| x[0].embedding(&indices(&[6, 0, 6, 3, 3, 6], &[2, 3], &x[0])));
+    check("embedding_with_padding", &[&[7, 4]], (-2.0, 2.0), |x| {
+        // Finite differences see the row that the gradient leaves alone: no index names it.
+        x[0].embedding_with_padding(&indices(&[6, 0, 6, 3, 3, 5], &[2, 3], &x[0]), -6)
+    });
+    check("index_copy", &[&[5, 3], &[3, 3]], (-2.0, 2.0), |x| x[0].index_copy(0, &indices(&[4, 1, 0], &[3], &x[0]), &x[1].exp()?));
+    check("index_copy of columns", &[&[3, 5], &[3, 2]], (-2.0, 2.0), |x| x[0].index_copy(-1, &indices(&[4, 1], &[2], &x[0]), &x[1]));
+    for how in [Combine::Set, Combine::Add, Combine::Mul, Combine::Min, Combine::Max] {
+        // Where one replaces another, no two for one place: then only the last would have a gradient.
+        let place: &[i32] = if how == Combine::Set { &[3, 1, 0, 2, 2, 4] } else { &[3, 1, 0, 3, 2, 0] };
+        check("scatter", &[&[3, 5], &[3, 2]], (-2.0, 2.0), |x| x[0].scatter(1, &indices(place, &[3, 2], &x[0]), &x[1], how));
+    }
+    check("scatter of products with zeros", &[&[4], &[6]], (0.5, 2.0), |x| {
+        let zero = |t: &Tensor, at: &[i32]| {
+            let n = t.numel() as i32;
+            let holes: Vec<f32> = (0..n).map(|i| if at.contains(&i) { 0.0 } else { 1.0 }).collect();
+            t.mul(&Tensor::from_vec(holes, t.dims(), t.device())?.cast(t.dtype())?)
+        };
+        zero(&x[0], &[1])?.scatter(0, &indices(&[0, 0, 1, 2, 2, 3], &[6], &x[0]), &zero(&x[1], &[0, 3, 4])?, Combine::Mul)
+    });
+    check("sort", &[&[3, 7]], (-2.0, 2.0), |x| Ok(x[0].sort(1, false)?.0));
+    check("sort of columns", &[&[5, 2]], (-2.0, 2.0), |x| Ok(x[0].sort(0, true)?.0));
+    check("topk", &[&[3, 7]], (-2.0, 2.0), |x| Ok(x[0].topk(2, -1, true)?.0));
     check("index_add", &[&[5, 3], &[4, 3]], (-2.0, 2.0), |x| x[0].index_add(0, &indices(&[4, 1, 1, 0], &[4], &x[0]), &x[1].exp()?));
 }
 
@@ -285,6 +324,20 @@ fn losses() {
         let options = NllOptions { weight: Some(&x[1]), ..Default::default() };
         x[0].cross_entropy(&indices(&[0, 2, -100, 1], &[4], &x[0]), &options)
     });
+    for reduction in [Reduction::None, Reduction::Mean, Reduction::Sum, Reduction::BatchMean] {
+        let smooth = NllOptions { reduction, label_smoothing: 0.3, ..Default::default() };
+        check("cross_entropy with smoothing", &[&[4, 7]], (-2.0, 2.0), |x| {
+            x[0].cross_entropy(&indices(&[0, 6, -100, 3], &[4], &x[0]), &smooth)
+        });
+        check("cross_entropy with smoothing and weights", &[&[4, 3], &[3]], (0.5, 2.0), |x| {
+            x[0].cross_entropy(&indices(&[0, 2, -100, 1], &[4], &x[0]), &NllOptions { weight: Some(&x[1]), ..smooth })
+        });
+        check("cross_entropy of probabilities", &[&[2, 3, 4], &[2, 3, 4], &[3]], (0.1, 1.0), |x| {
+            x[0].cross_entropy(&x[1], &NllOptions { weight: Some(&x[2]), ..smooth })
+        });
+        check("cross_entropy of probabilities of one row", &[&[5], &[5]], (0.1, 1.0), |x| x[0].cross_entropy(&x[1], &smooth));
+        check("kl_div of logarithms", &s, (-2.0, -0.1), |x| x[0].kl_div(&x[1], true, reduction));
+    }
 }
 
 #[test]
@@ -292,16 +345,39 @@ fn windows() {
     check("Conv1d", &[&[2, 3, 7]], (-1.0, 1.0), |x| Conv1d::new(3, 4, 3, 2, 1, true, &mut Rng::new(1), x[0].device())?.forward(&x[0]));
     check("Conv2d", &[&[2, 2, 5, 4]], (-1.0, 1.0), |x| Conv2d::new(2, 3, 3, 1, 1, true, &mut Rng::new(1), x[0].device())?.forward(&x[0]));
     check("MaxPool2d", &[&[2, 2, 5, 4]], (-1.0, 1.0), |x| MaxPool2d { kernel: 2, stride: 1 }.forward(&x[0]));
+    let windows = |stride: &[usize], padding: &[(usize, usize)], dilation: &[usize]| WindowOptions {
+        stride: stride.into(),
+        padding: padding.into(),
+        dilation: dilation.into(),
+        ceil: false,
+    };
+    let conv = |w: WindowOptions, groups: usize| ConvOptions { windows: w, groups, output_padding: vec![] };
+    check("conv", &[&[2, 4, 7], &[6, 2, 3], &[6]], (-1.0, 1.0), |x| {
+        x[0].conv(&x[1], Some(&x[2]), &conv(windows(&[2], &[(1, 2)], &[2]), 2))
+    });
+    check("conv of planes", &[&[2, 2, 5, 4], &[3, 2, 3, 2]], (-1.0, 1.0), |x| {
+        x[0].conv(&x[1], None, &conv(windows(&[2, 1], &[(1, 1), (0, 1)], &[1, 2]), 1))
+    });
+    check("conv_transpose", &[&[2, 4, 3], &[4, 3, 3], &[6]], (-1.0, 1.0), |x| {
+        let options = ConvOptions { output_padding: vec![1], ..conv(windows(&[2], &[(1, 0)], &[1]), 2) };
+        x[0].conv_transpose(&x[1], Some(&x[2]), &options)
+    });
+    check("max_pool", &[&[2, 2, 5, 4]], (-1.0, 1.0), |x| x[0].max_pool(&[2, 3], &windows(&[2, 1], &[(1, 0), (1, 1)], &[])));
+    for divisor in [Divisor::WithMargins, Divisor::Elements, Divisor::Fixed(3.0)] {
+        let ceil = WindowOptions { ceil: true, ..windows(&[2], &[(1, 1)], &[]) };
+        check("avg_pool", &[&[2, 3, 6]], (-1.0, 1.0), |x| x[0].avg_pool(&[3], divisor, &ceil));
+    }
     check("AvgPool2d", &[&[2, 2, 6, 4]], (-1.0, 1.0), |x| AvgPool2d { kernel: 2, stride: 2 }.forward(&x[0]));
 }
 
 /// What has no gradient: results that are not floats, or no tensor comes in.
-const WITHOUT: [&str; 35] = [
+const WITHOUT: [&str; 37] = [
     "all",
     "any",
     "arange",
     "argmax",
     "argmin",
+    "argsort",
     "bitwise_and",
     "bitwise_left_shift",
     "bitwise_not",
@@ -310,6 +386,7 @@ const WITHOUT: [&str; 35] = [
     "bitwise_xor",
     "eq",
     "eye",
+    "from_end",
     "full",
     "ge",
     "gt",
@@ -346,6 +423,7 @@ fn every_operation_has_a_case() {
             products,
             norms_and_rope,
             attention,
+            running,
             rows_by_index,
             losses,
             windows,

@@ -1,6 +1,7 @@
 //! Gradients besides those of single operations: of gradients, through one plan or many, of parts that are computed again; modes and errors.
 
 use tensorlogic::autograd::{GradOptions, checkpoint, grad, no_grad};
+use tensorlogic::ops::index_add::Combine;
 use tensorlogic::ops::loss::NllOptions;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
@@ -85,6 +86,95 @@ fn gradients_of_gradients() {
     second_of(&|x| x.layer_norm(None, None, 1e-5));
     second_of(&|x| x.matmul(&x.t()?));
     second_of(&|x| x.narrow(1, 0, 2)?.gelu());
+    let smooth = NllOptions { label_smoothing: 0.2, ..Default::default() };
+    second_of(&|x| x.cross_entropy(&indices(&[2, 0], &[2], x), &smooth));
+    let shares = Tensor::from_vec(vec![0.2, 0.5, 0.3, 0.9, 0.4, 0.1], &[2, 3], &cpu).unwrap();
+    second_of(&|x| x.cross_entropy(&shares, &smooth));
+}
+
+/// The gradient of a product to its only zero is the product of the others.
+#[test]
+fn products_with_zeros() {
+    for device in devices() {
+        let leaf = |v: &[f32]| Tensor::from_vec(v.to_vec(), &[v.len()], &device).unwrap().requires_grad().unwrap();
+        let (x, y) = (leaf(&[2.0, 0.0, 3.0, 0.0]), leaf(&[5.0, 7.0, 0.0]));
+        let out = x.scatter(0, &indices(&[0, 1, 3], &[3], &x), &y, Combine::Mul).unwrap();
+        assert_eq!(out.to_vec().unwrap(), [10.0, 0.0, 3.0, 0.0]);
+        out.sum_all().unwrap().backward().unwrap();
+        assert_eq!(x.grad().unwrap().to_vec().unwrap(), [5.0, 7.0, 1.0, 0.0]);
+        assert_eq!(y.grad().unwrap().to_vec().unwrap(), [2.0, 0.0, 0.0]);
+    }
+}
+
+/// Orders of long rows with equal elements, infinities and NaN, against a stable sort.
+#[test]
+fn sorting_matches_a_stable_sort() {
+    let check = |device: &Device, n: usize, descending: bool| {
+        let mut state = 7u64 + n as u64;
+        let values: Vec<f32> = (0..3 * n)
+            .map(|_| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                match state >> 33 & 63 {
+                    0 => f32::INFINITY,
+                    1 => f32::NEG_INFINITY,
+                    2 if device.is_cpu() => f32::NAN,
+                    v => v as f32 - 30.0,
+                }
+            })
+            .collect();
+        let x = Tensor::from_vec(values.clone(), &[3, n], device).unwrap();
+        let (sorted, order) = x.sort(-1, descending).unwrap();
+        let (sorted, order) = (sorted.to_vec().unwrap(), order.to_vec_of::<i32>().unwrap());
+        for r in 0..3 {
+            let row = &values[r * n..(r + 1) * n];
+            let mut want: Vec<usize> = (0..n).collect();
+            let key = |i: usize| if row[i].is_nan() { (1, 0.0) } else { (0, row[i]) };
+            want.sort_by(|&a, &b| {
+                let by = key(a).partial_cmp(&key(b)).unwrap();
+                if descending { by.reverse() } else { by }
+            });
+            for (i, &w) in want.iter().enumerate() {
+                let (got, at) = (sorted[r * n + i], order[r * n + i] as usize);
+                assert!(at == w && (got == row[w] || got.is_nan() && row[w].is_nan()), "{n} on {}: place {i} of row {r}", device.name());
+            }
+        }
+    };
+    for device in devices() {
+        for n in [1, 2, 3, 7, 64, 65, 1000] {
+            check(&device, n, false);
+            check(&device, n, true);
+        }
+    }
+}
+
+/// Whatever the targets are: no plan of the loss and its gradient stores a number for each class of each row but the gradient itself.
+#[test]
+fn cross_entropy_stores_no_probabilities() {
+    let (rows, classes) = (48, 1000);
+    let check = |device: &Device, what: &str, soft: bool, weighted: bool, label_smoothing: f64| {
+        let mut rng = Rng::new(3);
+        let mut leaf = |shape: &[usize]| {
+            let t = rng.uniform(shape, DType::F32, device).unwrap();
+            t.eval().unwrap();
+            t
+        };
+        let (x, shares, weight) = (leaf(&[rows, classes]).requires_grad().unwrap(), leaf(&[rows, classes]), leaf(&[classes]));
+        let picks: Vec<i32> = (0..rows as i32).map(|i| i * 17 % classes as i32).collect();
+        let target = if soft { shares } else { indices(&picks, &[rows], &x) };
+        let options = NllOptions { weight: weighted.then_some(&weight), label_smoothing, ..Default::default() };
+        let loss = x.cross_entropy(&target, &options).unwrap();
+        loss.backward().unwrap();
+        let plan = tensorlogic::eval::plan_of(&[&loss, &x.grad().unwrap()]).unwrap().unwrap();
+        for slot in &plan.slots {
+            assert!(*slot < 4 * rows * classes, "{what} on {}: a slot of {slot} bytes in\n{plan}", device.name());
+        }
+    };
+    for device in devices() {
+        check(&device, "classes", false, false, 0.0);
+        check(&device, "classes with smoothing", false, false, 0.1);
+        check(&device, "classes with weights and smoothing", false, true, 0.1);
+        check(&device, "probabilities", true, false, 0.0);
+    }
 }
 
 #[test]

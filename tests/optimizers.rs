@@ -3,7 +3,7 @@
 use tensorlogic::eval::eval_stats;
 use tensorlogic::nn::{Gpt, GptConfig, Mlp, Module, ModuleExt, Param};
 use tensorlogic::ops::loss::Reduction;
-use tensorlogic::optim::{Adam, AdamW, Lion, Optimizer, Rule, Schedule, Sgd, clip_grad_norm, decay_matrices};
+use tensorlogic::optim::{Adam, AdamW, Lion, Muon, Optimizer, ParamGroup, Rule, Schedule, Sgd, clip_grad_norm, decay_matrices};
 use tensorlogic::{DType, Device, Rng, Tensor};
 
 /// Counters of a device are read: one test at a time.
@@ -88,6 +88,93 @@ fn rules_match_loops() {
         s[0] = 0.99 * s[0] + 0.01 * g;
         *p = *p * (1.0 - 0.01 * 0.1) - 0.01 * way;
     });
+}
+
+/// Five Newton-Schulz steps by loops in f64.
+fn orthogonal(x: &[f64], rows: usize, cols: usize) -> Vec<f64> {
+    let product = |a: &[f64], b: &[f64], n: usize, k: usize, m: usize| -> Vec<f64> {
+        (0..n * m).map(|i| (0..k).map(|j| a[i / m * k + j] * b[j * m + i % m]).sum()).collect()
+    };
+    let turned = |a: &[f64], n: usize, m: usize| -> Vec<f64> { (0..n * m).map(|i| a[i % n * m + i / n]).collect() };
+    let (mut y, n, m) = if rows > cols { (turned(x, rows, cols), cols, rows) } else { (x.to_vec(), rows, cols) };
+    let norm = y.iter().map(|v| v * v).sum::<f64>().sqrt() + 1e-7;
+    y.iter_mut().for_each(|v| *v /= norm);
+    for _ in 0..5 {
+        let a = product(&y, &turned(&y, n, m), n, m, n);
+        let aa = product(&a, &a, n, n, n);
+        let b: Vec<f64> = a.iter().zip(&aa).map(|(a, aa)| -4.7750 * a + 2.0315 * aa).collect();
+        y = product(&b, &y, n, n, m).iter().zip(&y).map(|(by, y)| 3.4445 * y + by).collect();
+    }
+    if rows > cols { turned(&y, n, m) } else { y }
+}
+
+/// Muon for matrices and AdamW for the rest in one optimizer, each against loops in f64; what it remembers comes back bit for bit.
+#[test]
+fn muon_and_groups_with_rules_of_their_own_match_loops() {
+    let _alone = alone();
+    for device in devices() {
+        for like_adamw in [false, true] {
+            let shapes: [&[usize]; 4] = [&[5, 3], &[4, 6], &[7], &[3, 2]];
+            let mut rng = Rng::new(5);
+            let values: Vec<Tensor> = shapes.iter().map(|s| rng.normal(s, DType::F32, &device).unwrap()).collect();
+            let params: Vec<(String, Param)> = values.iter().enumerate().map(|(i, v)| (format!("p{i}"), Param::new(v).unwrap())).collect();
+            let wide = |t: &Tensor| -> Vec<f64> { t.to_vec().unwrap().iter().map(|&v| v as f64).collect() };
+            let mut want: Vec<Vec<f64>> = values.iter().map(wide).collect();
+            let mut moments: Vec<Vec<[f64; 2]>> = want.iter().map(|w| vec![[0.0; 2]; w.len()]).collect();
+            let muon = Muon { like_adamw, ..Muon::default() };
+            let build = |params: &[(String, Param)]| {
+                let groups = vec![
+                    ParamGroup::new(params[..2].to_vec()).rule(muon).weight_decay(0.1),
+                    ParamGroup::new(params[2..].to_vec()).lr_scale(0.5).weight_decay(0.0),
+                ];
+                Optimizer::with_groups(AdamW::default(), groups, 0.02).unwrap()
+            };
+            let mut o = build(&params);
+            for t in 1..=6 {
+                o.zero_grad().unwrap();
+                // Gradients that are no multiple of the values: 2·c·p + sin p.
+                let loss = |p: &Tensor| p.square()?.sub(&p.cos()?)?.sum_all();
+                let sum = params.iter().map(|(_, p)| loss(&p.get()).unwrap()).reduce(|a, b| a.add(&b).unwrap()).unwrap();
+                sum.backward().unwrap();
+                o.step().unwrap();
+                for (i, w) in want.iter_mut().enumerate() {
+                    let grads: Vec<f64> = w.iter().map(|p| 2.0 * p + p.sin()).collect();
+                    if i < 2 {
+                        let (rows, cols) = (shapes[i][0], shapes[i][1]);
+                        moments[i].iter_mut().zip(&grads).for_each(|(m, g)| m[0] = 0.95 * m[0] + g);
+                        let ahead: Vec<f64> = grads.iter().zip(&moments[i]).map(|(g, m)| g + 0.95 * m[0]).collect();
+                        let scale = match like_adamw {
+                            true => 0.2 * (rows.max(cols) as f64).sqrt(),
+                            false => (rows as f64 / cols as f64).max(1.0).sqrt(),
+                        };
+                        let way = orthogonal(&ahead, rows, cols);
+                        w.iter_mut().zip(way).for_each(|(p, v)| *p = *p * (1.0 - 0.02 * 0.1) - 0.02 * scale * v);
+                    } else {
+                        for ((p, m), g) in w.iter_mut().zip(&mut moments[i]).zip(grads) {
+                            m[0] = 0.9 * m[0] + 0.1 * g;
+                            m[1] = 0.999 * m[1] + 0.001 * g * g;
+                            *p -= 0.01 * m[0] / (1.0 - 0.9f64.powi(t)) / ((m[1] / (1.0 - 0.999f64.powi(t))).sqrt() + 1e-8);
+                        }
+                    }
+                }
+                if t == 3 {
+                    // Another optimizer goes on with what this one remembers.
+                    let (state, steps) = o.state().unwrap();
+                    let (names, bits): (Vec<_>, Vec<_>) = state.iter().map(|(n, v)| (n.clone(), v.to_vec().unwrap())).unzip();
+                    let mut next = build(&params);
+                    next.load_state(&state, steps).unwrap();
+                    let again = next.state().unwrap().0;
+                    assert!(again.iter().zip(names.iter().zip(&bits)).all(|((n, v), (m, b))| n == m && v.to_vec().unwrap() == *b));
+                    o = next;
+                }
+            }
+            for ((_, p), w) in params.iter().zip(&want) {
+                for (a, b) in p.get().to_vec().unwrap().iter().zip(w) {
+                    assert!((*a as f64 - b).abs() < 5e-5, "{} on {}: {a} is not {b}", p.get().shape(), device.name());
+                }
+            }
+        }
+    }
 }
 
 #[test]

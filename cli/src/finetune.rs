@@ -1,6 +1,7 @@
 //! `tl finetune`: trains LoRA adapters on a model from a text or from conversations; `tl merge`: adds adapters to a model's weights.
 
 use crate::model::{self, ModelArgs};
+use crate::optimizer::Choice;
 use crate::output::{self, Failure};
 use crate::{Global, interrupt};
 use clap::Args;
@@ -14,7 +15,7 @@ use tensorlogic::eval::eval_stats;
 use tensorlogic::models::{self, Adapters, Model, Weights};
 use tensorlogic::nn::LoraConfig;
 use tensorlogic::ops::loss::Reduction;
-use tensorlogic::optim::{AdamW, Optimizer, Schedule};
+use tensorlogic::optim::Schedule;
 use tensorlogic::text::{ChatTemplate, Message, Tokenizer};
 use tensorlogic::train::AdaptiveBatch;
 use tensorlogic::{DType, Device, Rng, Tensor};
@@ -52,9 +53,12 @@ pub struct FinetuneArgs {
     /// Tokens of an example at most
     #[arg(short, long, default_value_t = 256)]
     ctx: usize,
-    /// The highest learning rate
-    #[arg(long, default_value_t = 1e-4)]
-    lr: f64,
+    /// What makes steps of gradients: adamw, adam, sgd, lion or muon, all without weight decay
+    #[arg(long, value_name = "NAME", default_value = "adamw")]
+    optimizer: String,
+    /// The highest learning rate [default: 1e-4; sgd 0.01, lion 3e-5]
+    #[arg(long)]
+    lr: Option<f64>,
     /// Columns of the adapters' matrices
     #[arg(long, default_value_t = 8)]
     rank: usize,
@@ -219,13 +223,20 @@ fn check(args: &FinetuneArgs) -> Result<(), Failure> {
     if args.steps == 0 || args.batch == 0 || args.ctx < 2 {
         return Err(Failure::Usage("want at least 1 step, 1 example a step and 2 tokens of context".into()));
     }
-    if !(args.lr > 0.0 && args.lr.is_finite() && (0.0..1.0).contains(&args.val_fraction)) {
-        return Err(Failure::Usage(format!(
-            "--lr {} --val-fraction {}: want a rate above 0 and a share from 0 to 1",
-            args.lr, args.val_fraction
-        )));
+    let (lr, _) = steps_of(args)?;
+    if !(lr > 0.0 && lr.is_finite()) {
+        return Err(Failure::Usage(format!("--lr: {lr} is not a rate above 0")));
+    }
+    if !(0.0..1.0).contains(&args.val_fraction) {
+        return Err(Failure::Usage(format!("--val-fraction: {} is not a share from 0 to 1", args.val_fraction)));
     }
     is_ours(&args.out, "adapter_config.json")
+}
+
+/// The highest learning rate, and the optimizer.
+fn steps_of(args: &FinetuneArgs) -> Result<(f64, Choice), Failure> {
+    let choice = Choice::new(Some(&args.optimizer), (None, Some(0.999)), Some(0.0))?;
+    Ok((args.lr.unwrap_or(choice.usual_lr(1e-4)), choice))
 }
 
 /// A folder is written as a whole: one with other things in it is left alone.
@@ -363,9 +374,9 @@ impl Tuner<'_> {
     /// Learns; gives the updates made, the last loss, and the tokens read.
     fn train(&mut self, examples: &[Example], global: Global) -> Result<(u64, f64, usize), Failure> {
         let (args, mut order) = (self.args, Vec::new());
-        let schedule = Schedule::warmup_cosine(args.lr, args.lr / 10.0, args.steps / 20 + 1, args.steps);
-        let rule = AdamW { weight_decay: 0.0, ..AdamW::default() };
-        let mut optimizer = Optimizer::new(rule, self.adapters.named_parameters(), args.lr)?.max_grad_norm(1.0);
+        let (lr, choice) = steps_of(args)?;
+        let schedule = Schedule::warmup_cosine(lr, lr / 10.0, args.steps / 20 + 1, args.steps);
+        let mut optimizer = choice.build(self.adapters.named_parameters(), lr)?.max_grad_norm(1.0);
         let (mut adaptive, modules) = (AdaptiveBatch::new(), self.adapters.modules());
         let progress = Progress::new(args.steps, global.quiet);
         self.adapters.train(true);

@@ -13,6 +13,7 @@ mod generate;
 mod inspect;
 mod interrupt;
 mod model;
+mod optimizer;
 mod output;
 mod perplexity;
 mod pull;

@@ -152,6 +152,27 @@ fn a_resumed_run_is_the_run_that_never_stopped() {
     );
     same_end("half", &format!("{common} --dtype bf16 --clip 0 --schedule constant"), "", &["--stop-after 3", ""]);
     same_end("f16", &format!("{common} --dtype f16 --bias=false --val 0"), "", &["--stop-after 9", ""]);
+    for optimizer in ["sgd", "adam", "lion", "muon"] {
+        same_end(optimizer, &format!("{common} --optimizer {optimizer}"), "", &["--stop-after 9", ""]);
+    }
+}
+
+/// Every optimizer learns with its own learning rate, and a run keeps the one that it began with.
+#[test]
+fn every_optimizer_learns() {
+    let p = Place::new("optimizers");
+    let text = p.text("text.txt");
+    let shape = "--layers 1 --heads 2 --width 16 --context 16 --batch 8 --warmup 5 --steps 80 --eval-every 0 --log-every 1";
+    for optimizer in ["adamw", "adam", "sgd", "lion", "muon"] {
+        let run = p.text(optimizer);
+        check(tl(&format!("train {text} -o {run} {shape} --optimizer {optimizer}")), 0, "saved 80", "held-out");
+        let csv = String::from_utf8(bytes(&p.path(optimizer).join("loss.csv"))).unwrap();
+        let losses: Vec<f64> = csv.lines().skip(1).filter_map(|l| l.split(',').nth(2)?.parse().ok()).collect();
+        assert!(losses.len() == 80 && losses[79] < losses[0] - 0.1, "{optimizer}: {} to {}", losses[0], losses[79]);
+    }
+    let run = p.text("muon");
+    check(tl(&format!("train -o {run} --resume --steps 90 --optimizer lion")), 2, "", "optimizer was \"muon\" and is \"lion\"");
+    check(tl(&format!("train {text} -o {} --optimizer adamax", p.text("x"))), 2, "", "want adamw, adam, sgd, lion, muon");
 }
 
 #[test]

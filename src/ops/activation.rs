@@ -175,6 +175,16 @@ impl Tensor {
         self.softplus_at(Location::caller())
     }
 
+    /// ln(1 + e^(`beta`·x)) / `beta`; x itself where `beta`·x is above `threshold`, as PyTorch's.
+    #[track_caller]
+    pub fn softplus_with(&self, beta: f64, threshold: f64) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let x = self.float_at(at)?;
+        let scaled = x.binary_at(Binary::Mul, Rhs::Float(beta), at)?;
+        let soft = scaled.softplus_at(at)?.binary_at(Binary::Div, Rhs::Float(beta), at)?;
+        scaled.binary_at(Binary::Gt, Rhs::Float(threshold), at)?.where_at(Rhs::Tensor(&x), Rhs::Tensor(&soft), at)
+    }
+
     /// ln(sigmoid(x)), without overflow.
     #[track_caller]
     pub fn log_sigmoid(&self) -> TensorResult<Tensor> {

@@ -19,6 +19,8 @@ pub struct CrossEntropyKernel {
     pub ignore: i64,
     /// Whether the gradient is asked for.
     pub backward: bool,
+    /// Whether the target takes part in the gradient: without it, it is that of the logarithm of Σ e^logit alone.
+    pub hot: bool,
 }
 
 /// Targets that are read at a time.
@@ -66,7 +68,9 @@ impl CrossEntropyKernel {
                     task.load(0, row * cols, T::lane(x));
                     T::exp_sum(x, one(2, row));
                     T::scale(x, g);
-                    x[class] = x[class] - g;
+                    if self.hot {
+                        x[class] = x[class] - g;
+                    }
                 }
                 if !in_place {
                     task.store(0, row * cols, T::lane(x));
@@ -107,7 +111,7 @@ impl Kernel for CrossEntropyKernel {
         16 * step.loads[0].shape.count() as u64
     }
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-        crate::ops::gpu::cross_entropy(self.ignore, self.backward, step, adapter)
+        crate::ops::gpu::cross_entropy(self, step, adapter)
     }
 }
 
@@ -121,6 +125,8 @@ struct CrossEntropy {
 struct CrossEntropyGrad {
     class: usize,
     ignore: i64,
+    /// Whether it is that of the loss, and not of the sum.
+    hot: bool,
 }
 
 /// Logits with the classes last, and how many of them there are.
@@ -153,7 +159,7 @@ impl Op for CrossEntropy {
         let rows = Shape::of(&[shape[0]]);
         let flat = Layout::contiguous(inputs[1].shape);
         Lowered::Kernel {
-            kernel: Arc::new(CrossEntropyKernel { ignore: self.ignore, backward: false }),
+            kernel: Arc::new(CrossEntropyKernel { ignore: self.ignore, backward: false, hot: true }),
             loads: vec![(0, layout, shape), (1, flat, rows)],
             stores: vec![(0, flat, rows), (1, flat, rows)],
         }
@@ -161,30 +167,51 @@ impl Op for CrossEntropy {
     fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
         let (x, target) = (&v.inputs[0], &v.inputs[1]);
         let run = || {
-            let Some(g) = &v.grads[0] else { return Ok(vec![None; 2]) };
-            if Mode::current().grad {
-                return Ok(vec![Some(self.differentiable(x, target, g)?), None]);
+            // The gradient of the logarithm of the sum is the softmax: with both, (softmax − one-hot) · both + one-hot · the sum's.
+            let (loss, sum) = (v.grads[0].as_ref(), v.grads[1].as_ref());
+            let both = match (loss, sum) {
+                (Some(l), Some(s)) => l.add(s)?,
+                (Some(g), None) | (None, Some(g)) => g.clone(),
+                (None, None) => return Ok(vec![None; 2]),
+            };
+            let hot = loss.is_some();
+            let mut dx = if Mode::current().grad {
+                self.differentiable(x, target, &both, hot)?
+            } else {
+                let op = CrossEntropyGrad { class: self.class, ignore: self.ignore, hot };
+                let inputs = smallvec::smallvec![x.clone(), target.clone(), v.outputs[1].clone(), both];
+                let dtype = if x.dtype().is_block() { DType::F32 } else { x.dtype() };
+                let meta = Meta { dtype, shape: *x.shape() };
+                Tensor::op1(op, inputs, Default::default(), meta, x.node.at)?
+            };
+            if let Some(s) = sum.filter(|_| hot) {
+                let hot = self.hot(x, target)?;
+                let s = s.unsqueeze(self.class as isize)?.cast(dx.dtype())?;
+                dx = dx.add(&hot.where_(Rhs::Tensor(&s), Rhs::Lit(0.0))?)?;
             }
-            let op = CrossEntropyGrad { class: self.class, ignore: self.ignore };
-            let inputs = smallvec::smallvec![x.clone(), target.clone(), v.outputs[1].clone(), g.clone()];
-            let dtype = if x.dtype().is_block() { DType::F32 } else { x.dtype() };
-            let meta = Meta { dtype, shape: *x.shape() };
-            Ok(vec![Some(Tensor::op1(op, inputs, Default::default(), meta, x.node.at)?), None])
+            Ok(vec![Some(dx), None])
         };
         Some(run())
     }
 }
 
 impl CrossEntropy {
-    /// The gradient in operations that have gradients themselves: (softmax − one-hot) · g where the target counts.
-    fn differentiable(&self, x: &Tensor, target: &Tensor, g: &Tensor) -> TensorResult<Tensor> {
-        let class = self.class as isize;
+    /// Where the class is the target.
+    fn hot(&self, x: &Tensor, target: &Tensor) -> TensorResult<Tensor> {
         let mut sizes = vec![1isize; x.rank()];
         sizes[self.class] = x.shape()[self.class] as isize;
         let number = Tensor::arange(0.0, x.shape()[self.class] as f64, 1.0, DType::I32, x.device())?.reshape(&sizes)?;
-        let hot = number.eq(&target.unsqueeze(class)?)?.cast(g.dtype())?;
-        let g = target.ne(self.ignore)?.where_(Rhs::Tensor(g), Rhs::Lit(0.0))?.unsqueeze(class)?;
-        x.softmax(class)?.sub(&hot)?.mul(&g)
+        number.eq(&target.unsqueeze(self.class as isize)?)
+    }
+
+    /// The gradient in operations that have gradients themselves: (softmax − one-hot) · g where the target counts.
+    fn differentiable(&self, x: &Tensor, target: &Tensor, g: &Tensor, hot: bool) -> TensorResult<Tensor> {
+        let class = self.class as isize;
+        let mut p = x.softmax(class)?;
+        if hot {
+            p = p.sub(&self.hot(x, target)?.cast(g.dtype())?)?;
+        }
+        p.mul(&target.ne(self.ignore)?.where_(Rhs::Tensor(g), Rhs::Lit(0.0))?.unsqueeze(class)?)
     }
 }
 
@@ -193,17 +220,17 @@ impl Op for CrossEntropyGrad {
         "cross_entropy_grad"
     }
     fn key(&self, key: &mut Key) {
-        key.word(self.class as u64).word(self.ignore as u64);
+        key.word(self.class as u64).word(self.ignore as u64).word(self.hot as u64);
     }
     fn define(&self, t: &[Tensor]) -> Option<TensorResult<Tensor>> {
-        Some(CrossEntropy { class: self.class, ignore: self.ignore }.differentiable(&t[0], &t[1], &t[3]))
+        Some(CrossEntropy { class: self.class, ignore: self.ignore }.differentiable(&t[0], &t[1], &t[3], self.hot))
     }
     fn lower(&self, inputs: &[Meta], _: &[Meta]) -> Lowered {
         let (layout, shape) = by_row(inputs[0].shape, self.class);
         let rows = Shape::of(&[shape[0]]);
         let flat = Layout::contiguous(inputs[1].shape);
         Lowered::Kernel {
-            kernel: Arc::new(CrossEntropyKernel { ignore: self.ignore, backward: true }),
+            kernel: Arc::new(CrossEntropyKernel { ignore: self.ignore, backward: true, hot: self.hot }),
             loads: vec![(0, layout, shape), (1, flat, rows), (2, flat, rows), (3, flat, rows)],
             stores: vec![(0, layout, shape)],
         }
@@ -211,8 +238,9 @@ impl Op for CrossEntropyGrad {
 }
 
 impl Tensor {
-    /// −log softmax(self) at each target, along dimension `class`; 0 where the target is `ignore`. f32, or f64 for f64.
-    pub(crate) fn class_losses(&self, target: &Tensor, class: usize, ignore: i64, at: At) -> TensorResult<Tensor> {
+    /// −log softmax(self) at each target, along dimension `class`; 0 where the target is `ignore`; and ln Σ eˣ of each row, through which no
+    /// gradient may flow where the target is `ignore`. f32, or f64 for f64.
+    pub(crate) fn class_losses(&self, target: &Tensor, class: usize, ignore: i64, at: At) -> TensorResult<(Tensor, Tensor)> {
         let fits = self.rank() >= 1 && *target.shape() == self.shape().without(class);
         if !fits || !target.dtype().is_int() {
             let m = format!("{}{} for {}: want integers, one per row of classes", target.dtype(), target.shape(), self.shape());
@@ -226,6 +254,14 @@ impl Tensor {
         let meta = Meta { dtype, shape: *target.shape() };
         let op = CrossEntropy { class, ignore };
         let inputs = smallvec::smallvec![x, target.clone()];
-        Ok(Tensor::op(Arc::new(op), inputs, Default::default(), smallvec::smallvec![meta, meta], at)?.swap_remove(0))
+        let mut outs = Tensor::op(Arc::new(op), inputs, Default::default(), smallvec::smallvec![meta, meta], at)?;
+        let sums = outs.swap_remove(1);
+        Ok((outs.swap_remove(0), sums))
+    }
+
+    /// ln Σ eˣ along dimension `class` (which goes) in one pass; its gradient stores no probabilities besides. f32, or f64 for f64.
+    pub(crate) fn class_sums(&self, class: usize, at: At) -> TensorResult<Tensor> {
+        let any = Tensor::full(0.0, &self.shape().without(class), DType::I32, self.device())?;
+        Ok(self.class_losses(&any, class, -100, at)?.1)
     }
 }

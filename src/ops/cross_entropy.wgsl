@@ -1,5 +1,5 @@
 // Loss and logarithm of Σ e^logit of each row of logits: TEAM threads a row, maximum and sum found in one pass.
-// BACKWARD: (e^(logit − that logarithm) − [the class is the target]) · gradient of the row's loss.
+// BACKWARD: (e^(logit − that logarithm) − [HOT and the class is the target]) · gradient of the row's loss.
 //
 // Words: 0 rows, 1 cols, 2 workgroups in x, 3 the target that counts nothing.
 
@@ -8,6 +8,7 @@ const WORKGROUP: u32 = 256;
 const TEAM: u32 = 32;
 const BACKWARD: u32 = 0;
 const IGNORES: u32 = 1;
+const HOT: u32 = 1;
 const VEC: u32 = 1;
 alias T_0 = f32;
 alias T_1 = i32;
@@ -75,7 +76,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (row < rows) {
       for (var v = lane; v < quads; v += TEAM) {
         let c = 4u * v;
-        let hot = select(vec4<f32>(0.0), vec4<f32>(1.0), vec4<u32>(c) + vec4<u32>(0u, 1u, 2u, 3u) == vec4<u32>(hit));
+        let hot = select(vec4<f32>(0.0), vec4<f32>(f32(HOT)), vec4<u32>(c) + vec4<u32>(0u, 1u, 2u, 3u) == vec4<u32>(hit));
         var x = (exp(fetch(start, cols, v) - shift) - hot) * g;
         x = select(x, vec4<f32>(0.0), ignored);
         if (VEC == 1u) {

@@ -3,9 +3,11 @@
 use crate::backends::cpu::operand::{slice, values};
 use crate::backends::cpu::share;
 use crate::dtype::{DType, Element};
-use crate::error::{TensorError, TensorResult};
+use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
+use crate::ops::Rhs;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
+use crate::scalar::Binary;
 use crate::shape::{Shape, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
@@ -179,11 +181,17 @@ impl Op for Gather {
 }
 
 impl Tensor {
-    /// The entries of dimension `d` that `index` (one-dimensional, integers) names, in its order. A bad index is an error of the evaluation.
+    /// The entries of dimension `d` that `index` (integers, of one dimension or one number) names, in its order. A bad index is an error of the evaluation.
     #[track_caller]
     pub fn index_select(&self, d: isize, index: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "index_select", at)?;
+        if self.rank() == 0 && index.numel() == 1 {
+            return self.unsqueeze(0)?.index_select(0, &index.reshape(&[1])?)?.squeeze(0);
+        }
+        if index.rank() == 0 {
+            return self.index_select(d, &index.unsqueeze(0)?);
+        }
         let size = self.size_for("index_select", k, at)?;
         if index.rank() != 1 || !index.dtype().is_int() {
             return Err(TensorError::dtype(
@@ -214,15 +222,21 @@ impl Tensor {
             let m = format!("the index is {}{} for {}: want integers of a shape that fits", index.dtype(), index.shape(), self.shape());
             return Err(TensorError::shape("gather", at, m));
         }
+        if self.rank() == 0 {
+            return self.unsqueeze(0)?.index_select(0, &index.unsqueeze(0)?)?.squeeze(0);
+        }
+        let place = self.places(k, index, at)?;
+        let sizes: smallvec::SmallVec<[isize; 8]> = index.dims().iter().map(|&d| d as isize).collect();
+        self.reshape(&[self.numel() as isize])?.index_select(0, &place)?.reshape(&sizes)
+    }
+
+    /// For `gather` and its opposite: the place of each picked element among all elements, or -1, which kernels report.
+    pub(crate) fn places(&self, k: usize, index: &Tensor, at: At) -> TensorResult<Tensor> {
         let wide = if self.device().supports(DType::I64) { DType::I64 } else { DType::I32 };
         if wide == DType::I32 && self.numel() > i32::MAX as usize {
             return Err(TensorError::Unsupported(format!("gather from {} elements here", self.numel())));
         }
-        if self.rank() == 0 {
-            return self.unsqueeze(0)?.index_select(0, &index.unsqueeze(0)?)?.squeeze(0);
-        }
-        // The place of each picked element among all elements, or -1, which the kernel reports.
-        let size = self.shape()[k] as i64;
+        let size = self.shape().get(k).copied().unwrap_or(1) as i64;
         let index = index.cast_at(wide, at)?;
         let inside = index.ge(0i64)?.bitwise_and(&index.lt(size)?)?;
         let mut place = index.mul(Layout::contiguous(*self.shape()).strides[k] as i64)?;
@@ -233,9 +247,21 @@ impl Tensor {
             let iota = Tensor::arange(0.0, index.shape()[i] as f64, 1.0, wide, self.device())?;
             place = place.add(&iota.mul(strides[i] as i64)?.reshape(&sizes)?)?;
         }
-        let place = inside.where_(&place, -1i64)?.flatten(0, -1)?;
-        let sizes: smallvec::SmallVec<[isize; 8]> = index.dims().iter().map(|&d| d as isize).collect();
-        self.reshape(&[self.numel() as isize])?.index_select(0, &place)?.reshape(&sizes)
+        inside.where_(&place, -1i64)?.flatten(0, -1)
+    }
+
+    /// Indices that count from the end of `size` entries where they are negative, as Python's: −1 becomes `size` − 1.
+    ///
+    /// # Errors
+    /// When they are not integers.
+    #[track_caller]
+    pub fn from_end(&self, size: usize) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        if !self.dtype().is_int() {
+            return Err(TensorError::dtype("from_end", at, format!("the indices are {}, not integers", self.dtype())));
+        }
+        let moved = self.binary_at(Binary::Add, Rhs::Int(size as i64), at)?;
+        self.binary_at(Binary::Lt, Rhs::Int(0), at)?.where_at(Rhs::Tensor(&moved), Rhs::Tensor(self), at)
     }
 
     /// Rows of this `[V,D]` table for indices of any shape `[…]`: `[…,D]`.
@@ -249,5 +275,21 @@ impl Tensor {
         let mut sizes: smallvec::SmallVec<[isize; 9]> = index.dims().iter().map(|&d| d as isize).collect();
         sizes.push(self.shape()[1] as isize);
         rows.reshape(&sizes)
+    }
+
+    /// [`Tensor::embedding`] whose gradient leaves row `padding` alone, as PyTorch's `padding_idx`; a negative number counts from the end.
+    ///
+    /// # Errors
+    /// As for [`Tensor::embedding`], or when there is no such row.
+    #[track_caller]
+    pub fn embedding_with_padding(&self, index: &Tensor, padding: isize) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let rows = self.embedding(index)?;
+        let size = self.shape()[0] as isize;
+        if padding < -size || padding >= size {
+            return Err(TensorError::shape("embedding_with_padding", at, format!("row {padding} of {}", self.shape())));
+        }
+        let empty = index.binary_at(Binary::Eq, Rhs::Int(padding.rem_euclid(size) as i64), at)?.unsqueeze(-1)?;
+        empty.where_at(Rhs::Tensor(&rows.detach()), Rhs::Tensor(&rows), at)
     }
 }

@@ -1,4 +1,5 @@
-// Rows added to a table: out[t, c] = table[t, c] + the sum of rows[i, c] over all i with index[i] = t, in order.
+// Rows joined with those of a table: out[t, c] = table[t, c] with rows[i, c] for all i with index[i] = t, in order. HOW: 0 adds, 1 replaces,
+// 2 multiplies, 3 takes the smaller, 4 the larger.
 //
 // A workgroup makes a piece of one row of the table: it looks through all indices, a batch at a time, and marks those that name its row.
 // Words: 0 rows of the table, 1 inner size, 2 count, 3 workgroups in x, 4 pieces of a row.
@@ -6,6 +7,7 @@
 // default
 const WORKGROUP: u32 = 256;
 const VEC: u32 = 1;
+const HOW: u32 = 0;
 alias T_0 = f32;
 alias T_1 = i32;
 alias T_2 = f32;
@@ -25,6 +27,17 @@ fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 // end
 
+// What is added up.
+alias Sum = f32;
+
+fn joined(a: vec4<Sum>, b: vec4<Sum>) -> vec4<Sum> {
+  if (HOW == 1u) { return b; }
+  if (HOW == 2u) { return a * b; }
+  if (HOW == 3u) { return select(b, a, a < b); }
+  if (HOW == 4u) { return select(b, a, a > b); }
+  return a + b;
+}
+
 var<workgroup> marks: array<atomic<u32>, (WORKGROUP + 31u) / 32u>;
 
 @compute @workgroup_size(WORKGROUP)
@@ -35,9 +48,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let row = item / pieces;
   let c = ((item % pieces) * WORKGROUP + lid) * step;
   let mine = row < rows && c < inner;
-  var sum = vec4<f32>();
+  var sum = vec4<Sum>();
   if (mine) {
-    if (VEC == 1u) { sum = vec4<f32>(load4_0(row * inner + c)); } else { sum.x = f32(load_0(row * inner + c)); }
+    if (VEC == 1u) { sum = vec4<Sum>(load4_0(row * inner + c)); } else { sum.x = Sum(load_0(row * inner + c)); }
   }
   for (var first = 0u; first < count; first += WORKGROUP) {
     if (lid < (WORKGROUP + 31u) / 32u) { atomicStore(&marks[lid], 0u); }
@@ -54,7 +67,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         let i = first + w * 32u + firstTrailingBit(bits);
         bits &= bits - 1u;
         if (mine) {
-          if (VEC == 1u) { sum += vec4<f32>(load4_2(i * inner + c)); } else { sum.x += f32(load_2(i * inner + c)); }
+          if (VEC == 1u) { sum = joined(sum, vec4<Sum>(load4_2(i * inner + c))); } else { sum.x = joined(sum, vec4<Sum>(Sum(load_2(i * inner + c)))).x; }
         }
       }
     }

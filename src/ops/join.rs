@@ -46,11 +46,15 @@ impl Op for Cat {
 }
 
 impl Tensor {
-    /// Tensors side by side along dimension `d`: a slice of tensors, or of references to them. Other sizes must agree; dtypes promote.
+    /// Tensors side by side along dimension `d`: a slice of tensors, or of references to them. Other sizes must agree; dtypes promote. Empty
+    /// vectors fit everything, as in PyTorch.
     #[track_caller]
     pub fn cat<T: Borrow<Tensor>>(tensors: &[T], d: isize) -> TensorResult<Tensor> {
         let at = Location::caller();
-        let tensors: SmallVec<[&Tensor; 8]> = tensors.iter().map(Borrow::borrow).collect();
+        let mut tensors: SmallVec<[&Tensor; 8]> = tensors.iter().map(Borrow::borrow).collect();
+        if tensors.iter().any(|t| t.rank() > 1) {
+            tensors.retain(|t| t.dims() != [0]);
+        }
         let Some(&first) = tensors.first() else { return Err(TensorError::shape("cat", at, "no tensors")) };
         let k = dim(d, first.rank(), "cat", at)?;
         if first.rank() == 0 {

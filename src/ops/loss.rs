@@ -17,6 +17,8 @@ pub enum Reduction {
     Mean,
     /// Their sum.
     Sum,
+    /// Their sum over the size of the first dimension (PyTorch's `batchmean`); of a scalar its value.
+    BatchMean,
 }
 
 /// Settings of [`Tensor::nll_loss`] and [`Tensor::cross_entropy`].
@@ -28,10 +30,12 @@ pub struct NllOptions<'a> {
     pub ignore_index: i64,
     /// What is given.
     pub reduction: Reduction,
+    /// How much of each target is spread evenly over all classes (Szegedy et al., 2016), from 0 to 1; [`Tensor::cross_entropy`] only.
+    pub label_smoothing: f64,
 }
 impl Default for NllOptions<'_> {
     fn default() -> Self {
-        NllOptions { weight: None, ignore_index: -100, reduction: Reduction::Mean }
+        NllOptions { weight: None, ignore_index: -100, reduction: Reduction::Mean, label_smoothing: 0.0 }
     }
 }
 
@@ -41,6 +45,7 @@ impl Tensor {
             Reduction::None => Ok(self.clone()),
             Reduction::Mean => self.mean_all(),
             Reduction::Sum => self.sum_all(),
+            Reduction::BatchMean => self.sum_all()?.mul(1.0 / self.dims().first().copied().unwrap_or(1) as f64),
         }
     }
 
@@ -157,16 +162,16 @@ impl Tensor {
         let picked = self.gather(class as isize, &index.unsqueeze(class as isize)?)?.squeeze(class as isize)?;
         // An ignored −∞ times the weight 0 must not become NaN.
         let loss = kept.where_at(Rhs::Tensor(&picked.unary_at(Unary::Neg, at)?), Rhs::Lit(0.0), at)?;
-        loss.over_classes(target, options, self.dtype() == DType::F64, at)?.cast_at(self.stored(), at)
+        loss.over_classes(None, target, options, self.dtype() == DType::F64, at)?.cast_at(self.stored(), at)
     }
 
-    /// Losses by row with the classes' weights, reduced.
-    fn over_classes(&self, target: &Tensor, options: &NllOptions, wide: bool, at: At) -> TensorResult<Tensor> {
-        if options.weight.is_none() && options.reduction != Reduction::Mean {
+    /// Losses by row with the classes' weights, reduced; to each row's loss comes its part of `spread`.
+    fn over_classes(&self, spread: Option<&Tensor>, target: &Tensor, options: &NllOptions, wide: bool, at: At) -> TensorResult<Tensor> {
+        if options.weight.is_none() && spread.is_none() && options.reduction != Reduction::Mean {
             return self.reduced(options.reduction);
         }
         let kept = target.binary_at(Binary::Ne, Rhs::Int(options.ignore_index), at)?;
-        let (loss, weight) = match options.weight {
+        let (mut loss, weight) = match options.weight {
             Some(w) => {
                 let index = kept.where_at(Rhs::Tensor(target), Rhs::Int(0), at)?;
                 let sizes: Vec<isize> = target.dims().iter().map(|&d| d as isize).collect();
@@ -176,26 +181,87 @@ impl Tensor {
             }
             None => (self.clone(), kept.cast_at(if wide { DType::F64 } else { DType::F32 }, at)?),
         };
+        if let Some(spread) = spread {
+            let own = loss.binary_at(Binary::Mul, Rhs::Float(1.0 - options.label_smoothing), at)?;
+            let spread = kept.where_at(Rhs::Tensor(spread), Rhs::Lit(0.0), at)?;
+            loss = own.binary_at(Binary::Add, Rhs::Tensor(&spread), at)?;
+        }
         match options.reduction {
-            Reduction::None => Ok(loss),
-            Reduction::Sum => loss.sum_all(),
             Reduction::Mean => loss.sum_all()?.div(&weight.sum_all()?),
+            other => loss.reduced(other),
         }
     }
 
-    /// [`Tensor::nll_loss`] of the logarithm of the softmax over classes: the loss of a classifier or language model for logits `[N, C, …]`.
-    /// Neither probabilities nor their logarithms are stored; f16 and bf16 logits give an f32 loss by row before it is reduced.
+    /// [`Tensor::nll_loss`] of the logarithm of the softmax over classes: the loss of a classifier or language model for logits `[N, C, …]` (or
+    /// `[C]`). Targets are classes, or floats of the logits' shape: a probability of every class; then no target is ignored, and a mean
+    /// counts the rows. Neither probabilities nor their logarithms are stored; f16 and bf16 logits give an f32 loss by row before it is reduced.
+    ///
+    /// # Errors
+    /// When the shapes do not fit, weights are not `[C]`, or the smoothing is not between 0 and 1.
     #[track_caller]
     pub fn cross_entropy(&self, target: &Tensor, options: &NllOptions) -> TensorResult<Tensor> {
         self.cross_entropy_wide(target, options)?.cast_at(self.stored(), Location::caller())
     }
 
     /// [`Tensor::cross_entropy`], not rounded to the logits' type: f16 and bf16 logits give an f32 loss.
+    ///
+    /// # Errors
+    /// As for [`Tensor::cross_entropy`].
     #[track_caller]
     pub fn cross_entropy_wide(&self, target: &Tensor, options: &NllOptions) -> TensorResult<Tensor> {
         let at = Location::caller();
-        let losses = self.class_losses(target, usize::from(self.rank() > 1), options.ignore_index, at)?;
-        losses.over_classes(target, options, self.dtype() == DType::F64, at)
+        let class = usize::from(self.rank() > 1);
+        let smoothing = options.label_smoothing;
+        if !(0.0..=1.0).contains(&smoothing) {
+            return Err(TensorError::Invalid(format!("label smoothing is between 0 and 1, not {smoothing}")));
+        }
+        let classes = self.size_for("cross_entropy", class, at)?;
+        if let Some(w) = options.weight.filter(|w| w.dims() != [classes]) {
+            return Err(TensorError::shape("cross_entropy", at, format!("weights of {} for {classes} classes", w.shape())));
+        }
+        let wide = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        // The weights beside the logits.
+        let mut sizes = vec![1isize; self.rank()];
+        sizes[class] = classes as isize;
+        let weight = options.weight.map(|w| w.cast_at(wide, at)?.reshape(&sizes)).transpose()?;
+        if target.dtype().is_float() {
+            return self.soft_losses(target, class, weight.as_ref(), smoothing, at)?.reduced(options.reduction);
+        }
+        let (losses, sums) = self.class_losses(target, class, options.ignore_index, at)?;
+        if smoothing == 0.0 {
+            return losses.over_classes(None, target, options, wide == DType::F64, at);
+        }
+        // Σ w·(s − x) over the classes, s being the logarithm of Σ eˣ: s·Σ w − Σ w·x.
+        let x = self.cast_at(wide, at)?;
+        let all = match &weight {
+            Some(w) => sums.mul(&w.sum_all()?)?.sub(&x.mul(w)?.sum(&[class as isize], false)?)?,
+            None => sums.mul(classes as f64)?.sub(&x.sum(&[class as isize], false)?)?,
+        };
+        let spread = all.mul(smoothing / classes as f64)?;
+        losses.over_classes(Some(&spread), target, options, wide == DType::F64, at)
+    }
+
+    /// −Σ w·t·log softmax over dimension `class` for probabilities t.
+    fn soft_losses(&self, target: &Tensor, class: usize, weight: Option<&Tensor>, smoothing: f64, at: At) -> TensorResult<Tensor> {
+        if target.shape() != self.shape() {
+            let m = format!("probabilities {} for logits {}: want the same shape", target.shape(), self.shape());
+            return Err(TensorError::shape("cross_entropy", at, m));
+        }
+        let wide = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let (x, mut share) = (self.cast_at(wide, at)?, target.cast_at(wide, at)?);
+        if smoothing > 0.0 {
+            share = share.mul(1.0 - smoothing)?.add(smoothing / self.shape()[class].max(1) as f64)?;
+        }
+        let share = share.weighted(weight, at)?;
+        let all = self.class_sums(class, at)?;
+        // Σ t·(s − x), from the gaps, which are exact where logits are large; to the gradient, s stands outside of the sum: the shares of
+        // the classes in it are not stored.
+        let fixed = all.detach();
+        let gaps = fixed.unsqueeze(class as isize)?.sub(&x)?.mul(&share)?.sum(&[class as isize], false)?;
+        if !all.is_tracked() {
+            return Ok(gaps);
+        }
+        gaps.add(&all.sub(&fixed)?.mul(&share.sum(&[class as isize], false)?)?)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Matrix products.
 
-use crate::backends::cpu::gemm::{Matrix, gemm};
+use crate::backends::cpu::gemm::{Matrix, Sizes, gemm};
 use crate::backends::cpu::operand::{slice, strided, target, values};
+#[cfg(target_arch = "x86_64")]
+use crate::backends::cpu::product::{can, product};
 use crate::backends::cpu::{columns, dot, path, share, transpose, vector::Real};
 use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
@@ -31,18 +33,9 @@ const TURNED: usize = 16;
 /// Elements that are decoded at a time.
 const LOAD: usize = 8192;
 
-struct Sizes {
-    batch: usize,
-    m: usize,
-    n: usize,
-    k: usize,
-}
-
-impl Sizes {
-    fn of(step: &Step) -> Sizes {
-        let (a, b) = (step.loads[0].shape, step.loads[1].shape);
-        Sizes { batch: a[0], m: a[1], n: b[1], k: a[2] }
-    }
+fn sizes(step: &Step) -> Sizes {
+    let (a, b) = (step.loads[0].shape, step.loads[1].shape);
+    Sizes { batch: a[0], m: a[1], n: b[1], k: a[2] }
 }
 
 /// Load 1 in a packed format whose neighbours in memory are neighbouring rows, as a weight is seen by the gradient of a product's left side:
@@ -98,6 +91,19 @@ fn bare_target<T: Real>(task: &dyn Task) -> Option<*mut T> {
     let raw = task.raw_store(0);
     // SAFETY: the machine checked that the elements lie within the buffer.
     Some(unsafe { raw.ptr.cast::<T>().add(raw.offset) })
+}
+
+/// Runs the store's program over the whole result, which lies in the target as the product left it.
+fn finish<T: Real>(task: &dyn Task, s: &Sizes, out: *mut T) {
+    task.barrier();
+    let count = s.batch * s.m * s.n;
+    let piece: &mut [T] = values(task, LOAD.min(count));
+    for start in share(count, LOAD, task.thread(), task.threads()).step_by(LOAD) {
+        let n = LOAD.min(count - start);
+        // SAFETY: written before the barrier, by all threads; from here on each piece belongs to one.
+        piece[..n].copy_from_slice(unsafe { std::slice::from_raw_parts(out.add(start), n) });
+        task.store(0, start, T::lane(&mut piece[..n]));
+    }
 }
 
 impl MatMulKernel {
@@ -284,16 +290,25 @@ impl MatMulKernel {
             }
         }
         if let Some(out) = later {
-            task.barrier();
-            let count = s.batch * s.m * s.n;
-            let piece: &mut [T] = values(task, LOAD.min(count));
-            for start in share(count, LOAD, thread, threads).step_by(LOAD) {
-                let n = LOAD.min(count - start);
-                // SAFETY: written before the barrier, by all threads; from here on each piece belongs to one.
-                piece[..n].copy_from_slice(unsafe { std::slice::from_raw_parts(out.add(start), n) });
-                task.store(0, start, T::lane(&mut piece[..n]));
-            }
+            finish(task, s, out);
         }
+    }
+
+    /// Blocks in the fastest order that this processor has. `false` where that is not faster than `blocks`.
+    fn packed(&self, task: &dyn Task, s: &Sizes) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if can(s) && Columns::of(task).is_none() {
+            let plain = target::<f32>(task, 0, 0, 0).map(|t| t.as_mut_ptr());
+            let later = if plain.is_none() { bare_target::<f32>(task) } else { None };
+            // SAFETY: the target was checked to be as large as the result.
+            unsafe { product(task, s, plain.or(later)) };
+            if let Some(out) = later {
+                finish(task, s, out);
+            }
+            return true;
+        }
+        let _ = (task, s);
+        false
     }
 
     /// Integers: rows against rows.
@@ -318,7 +333,7 @@ impl MatMulKernel {
 
 impl Kernel for MatMulKernel {
     fn cpu(&self, task: &dyn Task) {
-        let s = Sizes::of(task.step());
+        let s = sizes(task.step());
         macro_rules! integers {
             ($t:ty) => {
                 self.integers::<$t>(task, &s, |a, b| a.iter().zip(b).fold(0, |sum: $t, (&x, &y)| sum.wrapping_add(x.wrapping_mul(y))))
@@ -329,12 +344,12 @@ impl Kernel for MatMulKernel {
             DType::I32 => integers!(i32),
             DType::U32 => integers!(u32),
             DType::I64 => integers!(i64),
-            _ if self.stream(task, &s) || self.across(task, &s) => {}
+            _ if self.stream(task, &s) || self.across(task, &s) || self.packed(task, &s) => {}
             _ => self.blocks::<f32>(task, &s),
         }
     }
     fn ops(&self, step: &Step) -> u64 {
-        let s = Sizes::of(step);
+        let s = sizes(step);
         2 * (s.batch * s.m * s.n * s.k) as u64
     }
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {

@@ -3,9 +3,11 @@
 pub mod activation;
 pub mod attention;
 pub mod attention_grad;
+pub mod convolution;
 pub mod create;
 pub mod cross_entropy;
 pub mod custom;
+pub mod einsum;
 pub mod elementwise;
 pub mod fused;
 pub mod gather;
@@ -22,7 +24,9 @@ pub mod products;
 pub mod random;
 pub mod reduce;
 pub mod rope;
+pub mod scan;
 pub mod softmax;
+pub mod sort;
 pub mod view;
 pub mod write;
 

@@ -206,4 +206,48 @@ impl Tensor {
         }
         y.cast_at(self.stored(), at)
     }
+
+    /// Batch normalization (Ioffe and Szegedy, 2015) of `[N, C, …]`: each channel is centred and scaled by `statistics`, a mean and a variance
+    /// per channel, or without them by its own over batch and places; then multiplied by `weight` and moved by `bias`. Computed in f32.
+    ///
+    /// # Errors
+    /// When there are no channels, or the other tensors are not one entry per channel.
+    #[track_caller]
+    pub fn batch_norm(
+        &self,
+        statistics: Option<(&Tensor, &Tensor)>,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        eps: f64,
+    ) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let channels = self.shape().get(1).copied().unwrap_or(0);
+        let given = statistics.iter().flat_map(|s| [s.0, s.1]).chain(weight).chain(bias);
+        if let Some(t) = given.into_iter().find(|t| t.dims() != [channels]) {
+            return Err(TensorError::shape("batch_norm", at, format!("{} for the channels of {}", t.shape(), self.shape())));
+        }
+        if self.rank() < 2 {
+            return Err(TensorError::shape("batch_norm", at, format!("{} has no channels", self.shape())));
+        }
+        let wide = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let x = self.cast_at(wide, at)?;
+        let mut spread: smallvec::SmallVec<[isize; 8]> = smallvec::smallvec![1; self.rank()];
+        spread[1] = channels as isize;
+        let along = |t: &Tensor| t.cast_at(wide, at)?.reshape(&spread);
+        let (mean, variance) = match statistics {
+            Some((mean, variance)) => (along(mean)?, along(variance)?),
+            None => {
+                let others: Vec<isize> = (0..self.rank() as isize).filter(|&d| d != 1).collect();
+                (x.mean(&others, true)?, x.var(&others, 0, true)?)
+            }
+        };
+        let mut y = x.sub(&mean)?.mul(&variance.add(eps)?.rsqrt()?)?;
+        if let Some(w) = weight {
+            y = y.mul(&along(w)?)?;
+        }
+        if let Some(b) = bias {
+            y = y.add(&along(b)?)?;
+        }
+        y.cast_at(self.stored(), at)
+    }
 }

@@ -18,6 +18,7 @@ use crate::eval::{eval_all, inputs_of};
 use crate::nn::Param;
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Parameters that are updated alike.
 pub struct ParamGroup {
@@ -27,16 +28,23 @@ pub struct ParamGroup {
     pub lr_scale: f64,
     /// How much of each parameter an update takes away, times the learning rate; `None` is the rule's own.
     pub weight_decay: Option<f64>,
+    /// The group's own rule, where it is not the optimizer's.
+    pub rule: Option<Box<dyn Rule>>,
 }
 
 impl ParamGroup {
     /// A group with the rule's own settings.
     pub fn new(params: Vec<(String, Param)>) -> ParamGroup {
-        ParamGroup { params, lr_scale: 1.0, weight_decay: None }
+        ParamGroup { params, lr_scale: 1.0, weight_decay: None, rule: None }
     }
     /// With this weight decay.
     pub fn weight_decay(mut self, decay: f64) -> ParamGroup {
         self.weight_decay = Some(decay);
+        self
+    }
+    /// With a rule of its own.
+    pub fn rule(mut self, rule: impl Rule + 'static) -> ParamGroup {
+        self.rule = Some(Box::new(rule));
         self
     }
     /// With this factor of the learning rate.
@@ -76,6 +84,7 @@ struct Member {
 }
 
 struct Group {
+    rule: Arc<dyn Rule>,
     members: Vec<Member>,
     /// The values in full precision, one after the other.
     flat: Tensor,
@@ -87,9 +96,8 @@ struct Group {
     weight_decay: f64,
 }
 
-/// An optimizer: a rule over groups of parameters.
+/// An optimizer: rules over groups of parameters.
 pub struct Optimizer {
-    rule: Box<dyn Rule>,
     groups: Vec<Group>,
     lr: f64,
     steps: u64,
@@ -110,16 +118,16 @@ impl Optimizer {
         Optimizer::with_groups(rule, vec![ParamGroup::new(params)], lr)
     }
 
-    /// An optimizer of several groups. Their parameters move into buffers of the groups, keep their values, and belong to this optimizer.
+    /// An optimizer of several groups, those without a rule of their own by `rule`. Their parameters move into buffers of the groups, keep their values, and belong to this optimizer.
     pub fn with_groups(rule: impl Rule + 'static, groups: Vec<ParamGroup>, lr: f64) -> TensorResult<Optimizer> {
-        let rule: Box<dyn Rule> = Box::new(rule);
-        let groups = groups.into_iter().map(|g| Group::new(g, &*rule)).collect::<TensorResult<Vec<_>>>()?;
+        let rule: Arc<dyn Rule> = Arc::new(rule);
+        let groups = groups.into_iter().map(|g| Group::new(g, &rule)).collect::<TensorResult<Vec<_>>>()?;
         if groups.is_empty() {
             return Err(TensorError::Invalid("an optimizer needs parameters".into()));
         }
         let roots: Vec<&Tensor> = groups.iter().flat_map(|g| g.states.iter().chain([&g.flat])).collect();
         eval_all(&roots)?;
-        let mut o = Optimizer { rule, groups, lr, steps: 0, max_norm: None, norm: None, scaler: None };
+        let mut o = Optimizer { groups, lr, steps: 0, max_norm: None, norm: None, scaler: None };
         o.publish()?;
         Ok(o)
     }
@@ -273,7 +281,7 @@ impl Optimizer {
         self.steps += 1;
         for (g, grad) in self.groups.iter_mut().zip(grads) {
             let numbers = StepNumbers { lr: self.lr * g.lr_scale, weight_decay: g.weight_decay, t: self.steps };
-            g.update(&*self.rule, grad, &numbers, keep.as_ref())?;
+            g.update(grad, &numbers, keep.as_ref())?;
         }
         self.publish()
     }
@@ -385,7 +393,8 @@ fn join(members: &[Member], values: &[Tensor], len: usize, device: &Device) -> T
 }
 
 impl Group {
-    fn new(g: ParamGroup, rule: &dyn Rule) -> TensorResult<Group> {
+    fn new(g: ParamGroup, usual: &Arc<dyn Rule>) -> TensorResult<Group> {
+        let rule = g.rule.map_or_else(|| usual.clone(), Arc::from);
         let mut members = Vec::new();
         let mut start = 0;
         for (name, param) in g.params {
@@ -400,7 +409,7 @@ impl Group {
         let flat = join(&members, &values, start, &device)?;
         let states = (0..rule.states()).map(|_| Tensor::zeros(&[start], DType::F32, &device)).collect::<TensorResult<Vec<_>>>()?;
         let weight_decay = g.weight_decay.unwrap_or(rule.weight_decay());
-        Ok(Group { members, flat, states, shadow: None, lr_scale: g.lr_scale, weight_decay })
+        Ok(Group { rule, members, flat, states, shadow: None, lr_scale: g.lr_scale, weight_decay })
     }
 
     /// All gradients, one after the other.
@@ -426,18 +435,18 @@ impl Group {
         Ok(())
     }
 
-    fn update(&mut self, rule: &dyn Rule, grad: Tensor, numbers: &StepNumbers, keep: Option<&Tensor>) -> TensorResult<()> {
+    fn update(&mut self, grad: Tensor, numbers: &StepNumbers, keep: Option<&Tensor>) -> TensorResult<()> {
         let shapes: Vec<(usize, &[usize])> = self.members.iter().map(|m| (m.start, &m.shape[..])).collect();
         let guarded = |new: Tensor, old: &Tensor| match keep {
             Some(finite) => finite.where_(&new, old),
             None => Ok(new),
         };
-        let states = rule.remember(&self.flat, &grad, &self.states, numbers)?;
+        let states = self.rule.remember(&self.flat, &grad, &self.states, numbers)?;
         for (own, new) in self.states.iter_mut().zip(states) {
             let new = guarded(new, own)?;
             *own = own.write(&new, 0, 0)?;
         }
-        let new = rule.update(&self.flat, &grad, &self.states, numbers, &shapes)?;
+        let new = self.rule.update(&self.flat, &grad, &self.states, numbers, &shapes)?;
         let new = guarded(new, &self.flat)?;
         self.flat = self.flat.write(&new, 0, 0)?;
         if let Some(s) = &mut self.shadow {

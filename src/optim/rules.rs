@@ -169,18 +169,22 @@ impl Rule for Lion {
     }
 }
 
-/// Orthogonalized momentum for matrices (Jordan et al., 2024, by five Newton-Schulz steps); other parameters move by the sign of theirs.
+/// Orthogonalized momentum for matrices (Jordan et al., 2024, by five Newton-Schulz steps); other parameters move by the sign of theirs, and are
+/// better given another rule ([`super::ParamGroup::rule`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Muon {
     /// Decay of the momentum.
     pub momentum: f64,
     /// Share of each value that a step takes away, times the learning rate.
     pub weight_decay: f64,
+    /// Whether a step is as large as one of AdamW's, so that the same learning rate does (Liu et al., 2025): 0.2·√(the larger side). Without
+    /// it, √(rows / columns) where that is more than 1.
+    pub like_adamw: bool,
 }
 
 impl Default for Muon {
     fn default() -> Self {
-        Muon { momentum: 0.95, weight_decay: 0.0 }
+        Muon { momentum: 0.95, weight_decay: 0.0, like_adamw: false }
     }
 }
 
@@ -230,7 +234,10 @@ impl Rule for Muon {
             let part = ahead.narrow(0, start, count)?;
             pieces.push(match shape {
                 [rows, cols] => {
-                    let scale = (*rows as f64 / *cols as f64).max(1.0).sqrt();
+                    let scale = match self.like_adamw {
+                        true => 0.2 * (*rows.max(cols) as f64).sqrt(),
+                        false => (*rows as f64 / *cols as f64).max(1.0).sqrt(),
+                    };
                     orthogonal(&part.reshape(&[*rows as isize, *cols as isize])?)?.mul(Lit(scale))?.flatten(0, -1)?
                 }
                 _ => part.sign()?,

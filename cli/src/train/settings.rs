@@ -1,5 +1,6 @@
 //! What a run is asked to be: flags and a TOML file of the same words, put together and checked.
 
+use crate::optimizer::Choice;
 use crate::output::Failure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -55,7 +56,10 @@ pub struct Settings {
     /// Steps [default: 2000]
     #[arg(long, help_heading = "Training")]
     pub steps: Option<u64>,
-    /// The highest learning rate [default: 1e-3]
+    /// What makes steps of gradients: adamw, adam, sgd, lion or muon [default: adamw]
+    #[arg(long, value_name = "NAME", help_heading = "Training")]
+    pub optimizer: Option<String>,
+    /// The highest learning rate [default: 1e-3; sgd 0.1, lion 3e-4]
     #[arg(long, help_heading = "Training")]
     pub lr: Option<f64>,
     /// The last learning rate [default: a tenth of --lr]
@@ -70,13 +74,13 @@ pub struct Settings {
     /// The step at which the cosine ends [default: --steps]
     #[arg(long, help_heading = "Training")]
     pub decay_steps: Option<u64>,
-    /// AdamW's decay of the mean of gradients [default: 0.9]
+    /// The decay of the mean of gradients, or of momentum [default: 0.9; muon 0.95]
     #[arg(long, help_heading = "Training")]
     pub beta1: Option<f64>,
-    /// AdamW's decay of the mean of squares [default: 0.99]
+    /// The decay of the mean of squares, or of Lion's momentum [default: 0.99]
     #[arg(long, help_heading = "Training")]
     pub beta2: Option<f64>,
-    /// AdamW's weight decay, of matrices only [default: 0.1]
+    /// Weight decay, of matrices only; adam has none [default: 0.1]
     #[arg(long, help_heading = "Training")]
     pub weight_decay: Option<f64>,
     /// The norm that gradients are limited to; 0 for no limit [default: 1]
@@ -126,8 +130,7 @@ pub struct Recipe {
     pub accumulate: usize,
     pub steps: u64,
     pub schedule: Schedule,
-    pub betas: (f64, f64),
-    pub weight_decay: f64,
+    pub optimizer: Choice,
     pub clip: f64,
     pub seed: u64,
     pub dtype: DType,
@@ -142,8 +145,22 @@ pub struct Recipe {
 }
 
 /// What must not change when a run continues.
-const FIXED: [&str; 13] =
-    ["files", "tokenizer", "val", "val-file", "layers", "heads", "width", "context", "bias", "batch", "accumulate", "seed", "dtype"];
+const FIXED: [&str; 14] = [
+    "files",
+    "tokenizer",
+    "val",
+    "val-file",
+    "layers",
+    "heads",
+    "width",
+    "context",
+    "bias",
+    "batch",
+    "accumulate",
+    "optimizer",
+    "seed",
+    "dtype",
+];
 
 impl Settings {
     /// The settings of a TOML file.
@@ -211,14 +228,15 @@ impl Settings {
             return wrong("heads", format!("{} heads do not divide a width of {}", model.heads, model.width));
         }
         let shares = [("dropout", model.dropout), ("attention-dropout", attention_dropout), ("val", self.val.unwrap_or(0.1))];
-        for (name, p) in shares.into_iter().chain([("beta1", self.beta1.unwrap_or(0.9)), ("beta2", self.beta2.unwrap_or(0.99))]) {
+        let optimizer = Choice::new(self.optimizer.as_deref(), (self.beta1, self.beta2), self.weight_decay)?;
+        for (name, p) in shares.into_iter().chain([("beta1", optimizer.betas.0), ("beta2", optimizer.betas.1)]) {
             if !(0.0..1.0).contains(&p) {
                 return wrong(name, format!("{p} is not in 0..1"));
             }
         }
-        let lr = self.lr.unwrap_or(1e-3);
+        let lr = self.lr.unwrap_or(optimizer.usual_lr(1e-3));
         let min_lr = self.min_lr.unwrap_or(lr / 10.0);
-        let (weight_decay, clip) = (self.weight_decay.unwrap_or(0.1), self.clip.unwrap_or(1.0));
+        let (weight_decay, clip) = (optimizer.weight_decay, self.clip.unwrap_or(1.0));
         for (name, v) in [("lr", lr), ("min-lr", min_lr), ("weight-decay", weight_decay), ("clip", clip)] {
             if !(v.is_finite() && v >= 0.0) {
                 return wrong(name, format!("{v} is not a size of a step"));
@@ -246,8 +264,7 @@ impl Settings {
             accumulate,
             steps,
             schedule,
-            betas: (self.beta1.unwrap_or(0.9), self.beta2.unwrap_or(0.99)),
-            weight_decay,
+            optimizer,
             clip,
             seed: self.seed.unwrap_or(1337),
             dtype,
@@ -283,6 +300,8 @@ mod tests {
             (Settings { lr: Some(f64::NAN), ..Settings::default() }, "--lr"),
             (Settings { batch: Some(0), ..Settings::default() }, "--batch"),
             (Settings { dtype: Some("f8".into()), ..Settings::default() }, "--dtype"),
+            (Settings { optimizer: Some("adamax".into()), ..Settings::default() }, "--optimizer: adamax: want adamw, adam, sgd"),
+            (Settings { optimizer: Some("adam".into()), weight_decay: Some(0.1), ..Settings::default() }, "--weight-decay: adam has none"),
             (Settings { schedule: Some("step".into()), ..Settings::default() }, "--schedule"),
         ] {
             let e = wrong.recipe().unwrap_err().to_string();
@@ -296,7 +315,10 @@ mod tests {
         let r = Settings::parse(include_str!("../../../recipes/shakespeare_char.toml")).unwrap().recipe().unwrap();
         let m = r.model;
         assert_eq!((m.layers, m.heads, m.width, m.context, m.bias, m.dropout), (6, 6, 384, 256, false, 0.2));
-        assert_eq!((r.batch, r.accumulate, r.steps, r.betas, r.weight_decay, r.clip), (64, 1, 5000, (0.9, 0.99), 0.1, 1.0));
+        assert_eq!(
+            (r.batch, r.accumulate, r.steps, r.optimizer.betas, r.optimizer.weight_decay, r.clip),
+            (64, 1, 5000, (0.9, 0.99), 0.1, 1.0)
+        );
         assert_eq!((r.eval_every, r.eval_batches, r.val, r.attention_dropout, r.tokenizer.as_str()), (250, 200, 0.1, 0.2, "char"));
         let lr = |step| r.schedule.at(step);
         assert!((lr(99) - 1e-3).abs() < 1e-9 && (lr(5000) - 1e-4).abs() < 1e-9 && (lr(2550) - 5.5e-4).abs() < 1e-5);

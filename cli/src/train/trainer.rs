@@ -13,7 +13,7 @@ use tensorlogic::eval::{EvalStats, eval_stats};
 use tensorlogic::io::save::save;
 use tensorlogic::io::write_safetensors;
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
-use tensorlogic::optim::{AdamW, Optimizer, decay_matrices};
+use tensorlogic::optim::Optimizer;
 use tensorlogic::train::{AdaptiveBatch, Checkpoints, load_training, save_training};
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
@@ -69,9 +69,7 @@ impl Trainer {
         let config = GptConfig { vocab: corpus.tokenizer.vocab_size(), ..recipe.model };
         let mut model = Gpt::new(config, &mut Rng::new(recipe.seed), device)?;
         model.set_attention_dropout(recipe.attention_dropout);
-        let rule = AdamW { betas: recipe.betas, eps: 1e-8, weight_decay: recipe.weight_decay };
-        let groups = decay_matrices(model.named_parameters(), recipe.weight_decay);
-        let mut optimizer = Optimizer::with_groups(rule, groups, recipe.schedule.at(0))?;
+        let mut optimizer = recipe.optimizer.build(model.named_parameters(), recipe.schedule.at(0))?;
         if recipe.clip > 0.0 {
             optimizer = optimizer.max_grad_norm(recipe.clip);
         }

@@ -2,6 +2,19 @@
 
 use super::vector::Real;
 
+/// `[batch, m, k]` times `[batch, n, k]`.
+#[derive(Clone, Copy)]
+pub struct Sizes {
+    /// Products.
+    pub batch: usize,
+    /// Rows of the result.
+    pub m: usize,
+    /// Columns of the result.
+    pub n: usize,
+    /// Terms of a sum.
+    pub k: usize,
+}
+
 /// A matrix in memory: the first element, and the distance of rows and of columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<T> {

@@ -10,6 +10,8 @@ mod memory;
 pub mod operand;
 pub mod path;
 pub mod probe;
+#[cfg(target_arch = "x86_64")]
+pub mod product;
 mod span;
 mod task;
 mod team;

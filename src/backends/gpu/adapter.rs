@@ -317,6 +317,7 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         workgroup_bytes: limits.max_compute_workgroup_storage_size,
         workgroup_threads: limits.max_compute_invocations_per_workgroup,
         coop,
+        coop_vectors: i.backend == Backend::Vulkan,
         raw: match i.backend {
             _ if !has(Features::PASSTHROUGH_SHADERS) => None,
             Backend::Metal => Some(RawLanguage::Msl),

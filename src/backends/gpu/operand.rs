@@ -17,8 +17,6 @@ pub(super) enum Ty {
     U32,
     V2,
     V4,
-    /// Eights of f16, in a structure of the kernel's own.
-    Halves8,
     /// Words that several threads write parts of.
     Atomic,
 }
@@ -29,7 +27,6 @@ impl Ty {
             Ty::U32 => "array<u32>",
             Ty::V2 => "array<vec2<u32>>",
             Ty::V4 => "array<vec4<u32>>",
-            Ty::Halves8 => "array<Halves8>",
             Ty::Atomic => "array<atomic<u32>>",
         }
     }
@@ -245,11 +242,10 @@ impl Operands {
         v
     }
 
-    /// A binding that the kernel's text reads by itself; f16 as `Halves8` where it has such a structure.
-    pub fn raw(&mut self, s: &Source, name: String, halves: bool) {
+    /// A binding that the kernel's text reads by itself.
+    pub fn raw(&mut self, s: &Source, name: String) {
         let written = self.written.contains(&s.buf);
         let ty = match s.dtype {
-            DType::F16 if halves => Ty::Halves8,
             d if d.is_block() => Ty::U32,
             _ => Ty::V4,
         };
@@ -448,7 +444,6 @@ fn assign(view: &View, at: &str, word: &str) -> String {
         Ty::Atomic => format!("atomicStore(&{}[{at}], {word});", view.name),
         Ty::U32 => format!("{}[{at}] = {word};", view.name),
         // Reached only if a buffer bound as vectors is written by words; component stores are legal everywhere.
-        Ty::Halves8 => unreachable!("only kernels that read it themselves have it"),
         Ty::V2 => format!("{}[({at}) >> 1u][({at}) & 1u] = {word};", view.name),
         Ty::V4 => format!("{}[({at}) >> 2u][({at}) & 3u] = {word};", view.name),
     }
@@ -459,7 +454,6 @@ fn word(view: &View, at: &str) -> String {
     match view.ty {
         Ty::Atomic => format!("atomicLoad(&{}[{at}])", view.name),
         Ty::U32 => format!("{}[{at}]", view.name),
-        Ty::Halves8 => unreachable!("only kernels that read it themselves have it"),
         Ty::V2 => format!("{}[({at}) >> 1u][({at}) & 1u]", view.name),
         Ty::V4 => format!("{}[({at}) >> 2u][({at}) & 3u]", view.name),
     }

@@ -6,10 +6,25 @@ use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Wgsl, Word};
 use crate::shape::Shape;
 
-/// Quads of k in a tile.
-const QUADS: u32 = 8;
 /// Subgroups of a workgroup in each direction.
 const SIDE: u32 = 2;
+/// Of k in a tile.
+const DEEP: u32 = 32;
+/// Tiles from which on the largest are taken.
+const MANY: usize = 128;
+
+/// Memory of the tiles where a matrix may be loaded through a pointer to vectors. Compilers see that halves become halves again.
+const VECTORS: &str = "var<workgroup> tile: array<vec4<f16>, (TILE_A + TILE_B) / 4u>;
+fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy); tile[at + 1u] = halves(e.zw); }
+";
+/// The same where it goes through a pointer to halves.
+const SCALARS: &str = "var<workgroup> tile: array<f16, TILE_A + TILE_B>;
+fn put(at: u32, e: vec4<u32>) {
+  let a = halves(e.xy); let b = halves(e.zw);
+  tile[at] = a.x; tile[at + 1u] = a.y; tile[at + 2u] = a.z; tile[at + 3u] = a.w;
+  tile[at + 4u] = b.x; tile[at + 5u] = b.y; tile[at + 6u] = b.z; tile[at + 7u] = b.w;
+}
+";
 
 /// Tiles of both operands, multiplied by matrices; `None` where the adapter has none, or an operand is not f16: products of wider
 /// numbers are not rounded behind the user's back.
@@ -26,66 +41,52 @@ pub fn matmul_coop(
 ) -> Option<Wgsl> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
     let workgroup = SIDE * SIDE * subgroup;
-    let packed = b.sources.first().is_some_and(|s| s.dtype.is_block()) && weights.raw.is_some();
-    let halves = a.dtype() == DType::F16 && (packed || b.dtype() == DType::F16);
-    if edge == 0 || subgroup == 0 || !halves || workgroup > adapter.workgroup_threads {
+    let blocks = b.sources.first().is_some_and(|s| s.dtype.is_block()) && weights.raw.is_some();
+    let halves = a.dtype() == DType::F16 && (blocks || b.dtype() == DType::F16);
+    if edge == 0 || subgroup == 0 || !halves || k == 0 || workgroup > adapter.workgroup_threads {
         return None;
     }
     // Operands that are read as [K, rows], so that threads read neighbours.
-    let turned_a = across(a) && a.turned().is_some();
-    let turned_b = !packed && across(b) && b.turned().is_some();
-    let (lines_a, lines_b) = (lines(a, batch, m, k, turned_a), lines(b, batch, n, k, turned_b).filter(|_| !packed));
+    let turned = [across(a) && a.turned().is_some(), !blocks && across(b) && b.turned().is_some()];
+    let lines = [lines(a, batch, m, k, turned[0]), lines(b, batch, n, k, turned[1]).filter(|_| !blocks)];
     // Matrices of a subgroup in each direction: as many as still give the machine enough tiles.
-    let side = |f: u32| (SIDE * f * edge) as usize;
-    let count = |f: u32| batch * m.div_ceil(side(f)) * n.div_ceil(side(f));
-    let bytes = |f: u32| {
-        let tile = |turned: bool| if turned { 4 * QUADS * (side(f) as u32 + 8) } else { side(f) as u32 * (4 * QUADS + 8) };
-        2 * (tile(turned_a) + tile(turned_b)) + 4 * SIDE * SIDE * edge * f * edge
-    };
-    let fits = |f: u32| bytes(f) <= adapter.workgroup_bytes && side(f) as u32 * QUADS % workgroup == 0;
+    let side = |f: u32| SIDE * f * edge;
+    let count = |f: u32| batch * m.div_ceil(side(f) as usize) * n.div_ceil(side(f) as usize);
+    let tile = |f: u32, turned: bool| if turned { DEEP * (side(f) + 8) } else { side(f) * (DEEP + 8) };
+    let bytes = |f: u32| 2 * (tile(f, turned[0]) + tile(f, turned[1])) + 4 * SIDE * SIDE * edge * edge;
+    let fits = |f: u32| bytes(f) <= adapter.workgroup_bytes && (side(f) * DEEP / 8).is_multiple_of(workgroup);
     let f = [4, 2].into_iter().find(|&f| fits(f) && (f == 2 || count(f) >= MANY))?;
-    let (over, down) = (n.div_ceil(side(f)), m.div_ceil(side(f)));
+    let (over, down) = (n.div_ceil(side(f) as usize), m.div_ceil(side(f) as usize));
     let grid = grid(batch.checked_mul(over)?.checked_mul(down)?)?;
-    // Matrices of 16 are Vulkan's, and only there one may be loaded through a pointer to vectors.
-    let unit = if edge == 16 { 4 } else { 1 };
-    let per = side(f) as u32 * QUADS / workgroup;
+    let items = side(f) * DEEP / 8 / workgroup;
+    let unit = if adapter.coop_vectors { 4 } else { 1 };
     let text = include_str!("../matmul_coop.wgsl").replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
-    let steps = 4 * QUADS / edge;
-    let mut text = unroll(
-        text,
-        &[
-            ("FM * FN", f * f),
-            ("QUADS_A", per),
-            ("QUADS_B", per),
-            ("EIGHTS_A", per / 2),
-            ("EIGHTS_B", per / 2),
-            ("STEPS", steps),
-            ("FN", f),
-            ("FM", f),
-        ],
-    );
-    let put = |name: &str, to: &str| match unit {
-        4 => format!("fn {name}(at: u32, h: vec4<f16>) {{ {to}[at] = h; }}\n"),
-        _ => format!(
-            "fn {name}(at: u32, h: vec4<f16>) {{ {to}[at] = h.x; {to}[at + 1u] = h.y; {to}[at + 2u] = h.z; {to}[at + 3u] = h.w; }}\n"
-        ),
-    };
-    text += &format!("alias Half = {};\n{}{}", if unit == 4 { "vec4<f16>" } else { "f16" }, put("put_x", "xs"), put("put_y", "ys"));
-    if packed {
+    let counts = [("FM * FN", f * f), ("ITEMS_A", items), ("ITEMS_B", items), ("STEPS", DEEP / edge), ("FN", f), ("FM", f)];
+    let mut text = unroll(text, &counts) + if adapter.coop_vectors { VECTORS } else { SCALARS };
+    let operand = include_str!("../matmul_operand.wgsl");
+    for (lower, upper, load) in [("_a", "_A", "0"), ("_b", "_B", "1")] {
+        let named = ["load", "load4", "raw"].iter().fold(operand.to_string(), |t, n| t.replace(&format!("{n}_x"), &format!("{n}_{load}")));
+        text += &named.replace("_x", lower).replace("_X", upper);
+    }
+    if blocks {
         text += &weights.quads;
     }
     // A quad of a line is whole, and its elements are neighbours in memory or at least in the load.
     let whole =
         |turned: bool, rows: usize, load: &Load| if turned { rows.is_multiple_of(4) } else { k.is_multiple_of(4) && !across(load) } as u32;
+    let deeps = k.is_multiple_of(DEEP as usize) as u32;
     let switches = [
-        ("VEC_A", whole(turned_a, m, a)),
-        ("VEC_B", whole(turned_b, n, b)),
+        ("VEC_A", whole(turned[0], m, a)),
+        ("VEC_B", whole(turned[1], n, b)),
         ("VEC_OUT", n.is_multiple_of(4) as u32),
-        ("RAW_B", packed as u32),
-        ("TURNED_A", turned_a as u32),
-        ("TURNED_B", turned_b as u32),
-        ("HALVES_A", lines_a.is_some() as u32),
-        ("HALVES_B", lines_b.is_some() as u32),
+        ("BLOCKS_A", 0),
+        ("BLOCKS_B", blocks as u32),
+        ("TURNED_A", turned[0] as u32),
+        ("TURNED_B", turned[1] as u32),
+        ("HALVES_A", lines[0].is_some() as u32),
+        ("HALVES_B", lines[1].is_some() as u32),
+        ("WHOLE_A", deeps),
+        ("WHOLE_B", deeps),
     ];
     let mut consts = vec![
         ("SUBGROUP", subgroup),
@@ -95,24 +96,28 @@ pub fn matmul_coop(
         ("FN", f),
         ("EDGE", edge),
         ("UNIT", unit),
-        ("QUADS", QUADS),
-        ("QUADS_A", per),
-        ("QUADS_B", per),
-        ("EIGHTS_A", per / 2),
-        ("EIGHTS_B", per / 2),
+        ("DEEP", DEEP),
+        ("ITEMS_A", items),
+        ("ITEMS_B", items),
+        ("SIDE_A", side(f)),
+        ("SIDE_B", side(f)),
+        ("ROWS_A", 0),
+        ("ROWS_B", 1),
+        ("FIRST_A", 8),
+        ("FIRST_B", 13),
     ];
     consts.extend(switches);
-    let (start, mut raw) = if packed { weights.start() } else { ([Word::U32(0); 2], vec![]) };
+    let (start, mut raw) = if blocks { weights.start() } else { ([Word::U32(0); 2], vec![]) };
     let mut list = words(&[m, n, k, over, grid[0] as usize])?;
     list.extend(start);
     list.push(Word::U32(down as u32));
-    for (load, lines) in [(0, lines_a), (1, lines_b)] {
+    for (load, lines) in [0, 1].into_iter().zip(lines) {
         list.extend(words(&lines.unwrap_or_default())?);
         if lines.is_some() {
             raw.push(load);
         }
     }
-    let turned = [(0, turned_a), (1, turned_b)].into_iter().filter(|t| t.1).map(|t| t.0).collect();
+    let turned = [0, 1].into_iter().filter(|&t| turned[t as usize]).collect();
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned })
 }
 
@@ -132,6 +137,3 @@ fn lines(load: &Load, batch: usize, rows: usize, k: usize, turned: bool) -> Opti
         (fast == 1).then_some(words)
     })
 }
-
-/// Tiles from which on the largest are taken.
-const MANY: usize = 128;

@@ -1,0 +1,212 @@
+//! Operands of a product brought into the order in which tiles read them: rows of numbers, and panels of columns.
+
+use super::tile::{DEPTH, GAP};
+use crate::backends::cpu::transpose;
+use crate::dtype::DType;
+use crate::plan::{Buf, Task, Value};
+use core::arch::x86_64::*;
+
+/// Rows that are brought into an order of their own before they are transposed.
+pub(super) const TURNED: usize = 16;
+/// Panels that are packed together: their lines of the operand lie side by side.
+pub(super) const TOGETHER: usize = 4;
+
+/// One operand: `[batch, rows, k]`.
+pub(super) struct Side<'a> {
+    task: &'a dyn Task,
+    load: usize,
+    pub rows: usize,
+    k: usize,
+    plain: Option<Plain>,
+}
+
+/// An operand in memory as it is: the first element, and the distance of batches, rows and neighbours along k.
+#[derive(Clone, Copy)]
+struct Plain {
+    dtype: DType,
+    ptr: *const u8,
+    batch: isize,
+    row: isize,
+    col: isize,
+}
+
+impl Plain {
+    fn at(&self, batch: usize, row: usize, col: usize) -> *const u8 {
+        let element = batch as isize * self.batch + row as isize * self.row + col as isize * self.col;
+        self.ptr.wrapping_offset(element * self.dtype.block_bytes() as isize)
+    }
+}
+
+impl<'a> Side<'a> {
+    pub(super) fn of(task: &'a dyn Task, load: usize) -> Side<'a> {
+        let operand = &task.step().loads[load];
+        let plain = || {
+            let source = operand.plain().filter(|s| s.buf != Buf::Iota && matches!(s.dtype, DType::F32 | DType::F16 | DType::BF16))?;
+            let st = source.layout.reshape(operand.shape)?.strides;
+            let (raw, size) = (task.raw_load(load), source.dtype.block_bytes());
+            let one = |n: usize, stride: isize| if operand.shape[n] == 1 { 1 } else { stride };
+            let ptr = raw.ptr.wrapping_add(raw.offset * size).cast_const();
+            Some(Plain { dtype: source.dtype, ptr, batch: st[0], row: one(1, st[1]), col: one(2, st[2]) })
+        };
+        Side { task, load, rows: operand.shape[1], k: operand.shape[2], plain: plain() }
+    }
+
+    /// Whether rows and panels of bf16 pairs can be made.
+    pub(super) fn has_pairs(&self) -> bool {
+        self.plain.is_some_and(|p| p.dtype == DType::BF16 && (p.col == 1 || p.row == 1))
+    }
+
+    /// What it costs to pack rows, and to pack panels, per number, in the time of copying one.
+    pub(super) fn costs(&self) -> (usize, usize) {
+        match self.plain {
+            Some(p) if p.row == 1 && p.col != 1 => (if p.dtype == DType::F32 { 3 } else { 8 }, 1),
+            Some(p) if p.dtype == DType::F32 && p.col == 1 => (1, 3),
+            _ => (2, 4),
+        }
+    }
+
+    /// The rows from `first` on and their distance, where tiles may read them as they lie: not where they would share a few cache sets.
+    pub(super) fn rows_in_place(&self, batch: usize, first: usize) -> Option<(*const f32, usize)> {
+        let p = self.plain.filter(|p| p.dtype == DType::F32 && p.col == 1 && p.row > 0 && p.row % 1024 != 0)?;
+        Some((p.at(batch, first, 0).cast(), p.row as usize))
+    }
+
+    /// Rows `first..first + count`, steps `from..from + steps`, as floats or pairs, `row` numbers apart.
+    ///
+    /// # Safety
+    /// `out` has room for the rows; the operand lies within its buffer.
+    pub(super) unsafe fn pack_rows(
+        &self,
+        pairs: bool,
+        batch: usize,
+        [first, count]: [usize; 2],
+        [from, steps]: [usize; 2],
+        out: *mut f32,
+        row: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.plain {
+                Some(p) if pairs => {
+                    let (k0, k) = (2 * from, (2 * steps).min(self.k - 2 * from));
+                    let (out, row) = (out.cast::<u16>(), 2 * row);
+                    if p.col == 1 {
+                        for r in 0..count {
+                            std::ptr::copy_nonoverlapping(p.at(batch, first + r, k0).cast(), out.add(r * row), k);
+                        }
+                    } else {
+                        transpose(2, p.at(batch, first, k0), p.col, out.cast(), row as isize, k, count);
+                    }
+                    if k % 2 == 1 {
+                        (0..count).for_each(|r| *out.add(r * row + k) = 0);
+                    }
+                }
+                Some(p) if p.dtype == DType::F32 && p.col == 1 => {
+                    for r in 0..count {
+                        std::ptr::copy_nonoverlapping(p.at(batch, first + r, from).cast(), out.add(r * row), steps);
+                    }
+                }
+                Some(p) if p.dtype == DType::F32 && p.row == 1 => {
+                    transpose(4, p.at(batch, first, from), p.col, out.cast(), row as isize, steps, count);
+                }
+                _ => {
+                    for r in 0..count {
+                        let row = std::slice::from_raw_parts_mut(out.add(r * row), steps);
+                        self.task.load(self.load, (batch * self.rows + first + r) * self.k + from, f32::lane(row));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Panels of `width` (16 or 32) columns: rows `first..first + count` of the operand side by side, the rest of the last panel zero, all
+    /// `steps`. `buffer` holds [`TURNED`] rows of `DEPTH + GAP`.
+    ///
+    /// # Safety
+    /// `out` has room for the panels; the operand lies within its buffer; the processor has AVX-512.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(super) unsafe fn pack_panels(
+        &self,
+        pairs: bool,
+        batch: usize,
+        [first, count]: [usize; 2],
+        width: usize,
+        steps: usize,
+        out: *mut f32,
+        buffer: *mut f32,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(p) = self.plain
+                && p.row == 1
+                && p.col != 1
+            {
+                return self.widen(p, pairs, batch, [first, count], width, steps, out);
+            }
+            for (n, done) in (0..count).step_by(width).enumerate() {
+                let (out, first, count) = (out.add(n * steps * width), first + done, width.min(count - done));
+                if count < width {
+                    out.write_bytes(0, steps * width);
+                }
+                match self.plain {
+                    Some(p) if p.dtype == DType::F32 && p.col == 1 && !pairs => {
+                        transpose(4, p.at(batch, first, 0), p.row, out.cast(), width as isize, count, steps);
+                    }
+                    _ => {
+                        for r in (0..count).step_by(TURNED) {
+                            let (rows, row) = (TURNED.min(count - r), DEPTH + GAP);
+                            for s in (0..steps).step_by(DEPTH) {
+                                let some = DEPTH.min(steps - s);
+                                self.pack_rows(pairs, batch, [first + r, rows], [s, some], buffer, row);
+                                transpose(4, buffer.cast(), row as isize, out.add(s * width + r).cast(), width as isize, rows, some);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Panels of columns that lie side by side in memory.
+    ///
+    /// # Safety
+    /// As `pack_panels`.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn widen(&self, p: Plain, pairs: bool, batch: usize, [first, count]: [usize; 2], width: usize, steps: usize, out: *mut f32) {
+        // Each vector of the panels: where it goes, and its lanes that exist.
+        let mut vectors = [(out, 0u16); 2 * TOGETHER];
+        let vectors = &mut vectors[..count.div_ceil(width) * width / 16];
+        for (v, (to, mask)) in vectors.iter_mut().enumerate() {
+            let (panel, lane) = (v * 16 / width, v * 16 % width);
+            *to = to.wrapping_add(panel * steps * width + lane);
+            *mask = ((1u32 << count.saturating_sub(v * 16).min(16)) - 1) as u16;
+        }
+        macro_rules! each {
+            ($step:ident, $lane:ident, $mask:ident => $load:expr) => {
+                for $step in 0..steps {
+                    for (v, &(to, $mask)) in vectors.iter().enumerate() {
+                        let $lane = v * 16;
+                        // SAFETY: masks keep the reads inside the operand; there is room for whole panels.
+                        unsafe { _mm512_storeu_ps(to.add($step * width), $load) }
+                    }
+                }
+            };
+        }
+        let halves = |at: *const u8, lane: usize, mask: u16| {
+            // SAFETY: as above.
+            unsafe { _mm256_maskz_loadu_epi16(mask, at.cast::<i16>().wrapping_add(lane)) }
+        };
+        let wide = |at: *const u8, lane: usize, mask: u16| _mm512_cvtepu16_epi32(halves(at, lane, mask));
+        let at = |step: usize| p.at(batch, first, step);
+        match p.dtype {
+            DType::F32 => each!(s, lane, mask => _mm512_maskz_loadu_ps(mask, at(s).cast::<f32>().wrapping_add(lane))),
+            DType::F16 => each!(s, lane, mask => _mm512_cvtph_ps(halves(at(s), lane, mask))),
+            _ if pairs => each!(s, lane, mask => {
+                // The last of an odd number has no other half.
+                let high = wide(at(2 * s + 1), lane, if 2 * s + 1 < self.k { mask } else { 0 });
+                _mm512_castsi512_ps(_mm512_or_si512(wide(at(2 * s), lane, mask), _mm512_slli_epi32::<16>(high)))
+            }),
+            _ => each!(s, lane, mask => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide(at(s), lane, mask)))),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+// One operand of a product by cooperative matrices: its tile, eight elements along a line at a time.
+//
+// A tile is SIDE_X rows by DEEP of k, in lines of k; an operand that is TURNED, whose rows are neighbours in memory, has lines of rows.
+// Nothing here branches on a thread: loads that wait for each other are slow. What a row beyond the end gives nobody uses; of k beyond the
+// end there are zeros, unless it is WHOLE tiles.
+// HALVES: stored as f16 in lines whose eights are whole, and read 16 bytes at a time. BLOCKS: in a block format.
+// Words: FIRST_X the start, 1 from one outer batch to the next, 2 how many inner ones each has, 3 from one of those to the next, 4 from one
+// line to the next, all in eights.
+
+// default
+const DEEP: u32 = 32u;
+const SIDE_X: u32 = 64u;
+const ROWS_X: u32 = 0u;
+const FIRST_X: u32 = 8u;
+const TURNED_X: u32 = 0u;
+const HALVES_X: u32 = 0u;
+const BLOCKS_X: u32 = 0u;
+const WHOLE_X: u32 = 0u;
+const VEC_X: u32 = 1u;
+@group(0) @binding(0) var<storage, read> x_0: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> words: array<u32>;
+@group(0) @binding(2) var<storage, read> raw_x: array<vec4<u32>>;
+fn word(n: u32) -> u32 { return words[n]; }
+fn load_x(i: u32) -> f32 { return x_0[i / 4u][i % 4u]; }
+fn load4_x(i: u32) -> vec4<f32> { return x_0[i / 4u]; }
+fn weights4(row: u32, v: u32) -> vec4<f32> { return x_0[row * (word(2u) / 4u) + v]; }
+// end
+
+const LONG_X: u32 = select(DEEP, SIDE_X, TURNED_X == 1u); // of a line of the tile
+const PITCH_X: u32 = LONG_X + 8u;
+const TILE_X: u32 = select(SIDE_X, DEEP, TURNED_X == 1u) * PITCH_X;
+
+// Where a batch begins: in eights, in rows of blocks, or in elements.
+fn base_x(batch: u32) -> u32 {
+  if (HALVES_X == 1u) {
+    return word(FIRST_X) + batch / word(FIRST_X + 2u) * word(FIRST_X + 1u) + batch % word(FIRST_X + 2u) * word(FIRST_X + 3u);
+  } else {
+    if (BLOCKS_X == 1u) { return batch * word(ROWS_X); } else { return batch * word(ROWS_X) * word(2u); }
+  }
+}
+
+fn quad_x(base: u32, line: u32, first: u32, lines: u32, length: u32) -> vec4<f32> {
+  let there = line < lines && first < length;
+  var x = vec4<f32>(0.0);
+  if (BLOCKS_X == 1u) {
+    x = weights4(base + select(0u, line, there), select(0u, first / 4u, there));
+  } else {
+    let at = base + select(0u, line * length + first, there);
+    if (VEC_X == 1u) {
+      x = load4_x(at);
+    } else {
+      let more = select(vec3<u32>(0u), vec3<u32>(1u, 2u, 3u), vec3<bool>(first + 1u < length, first + 2u < length, first + 3u < length) & vec3<bool>(there));
+      x = vec4<f32>(load_x(at), load_x(at + more.x), load_x(at + more.y), load_x(at + more.z));
+      x = select(vec4<f32>(0.0), x, vec4<bool>(true, more.x > 0u, more.y > 0u, more.z > 0u));
+    }
+  }
+  return select(vec4<f32>(0.0), x, there);
+}
+
+// The eight `u` of the tile at row r0 and at k0.
+fn eight_x(base: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> {
+  let line = u / (LONG_X / 8u) + select(r0, k0, TURNED_X == 1u);
+  let first = u % (LONG_X / 8u) * 8u + select(k0, r0, TURNED_X == 1u);
+  let lines = word(select(ROWS_X, 2u, TURNED_X == 1u)); let length = word(select(2u, ROWS_X, TURNED_X == 1u));
+  if (HALVES_X == 1u) {
+    let e = raw_x[base + min(line, lines - 1u) * word(FIRST_X + 4u) + min(first, length - 8u) / 8u];
+    if (WHOLE_X == 1u) { return e; } else { return select(vec4<u32>(), e, select(first < length, line < lines, TURNED_X == 1u)); }
+  } else {
+    let lo = quad_x(base, line, first, lines, length); let hi = quad_x(base, line, first + 4u, lines, length);
+    return vec4<u32>(pack2x16float(lo.xy), pack2x16float(lo.zw), pack2x16float(hi.xy), pack2x16float(hi.zw));
+  }
+}

@@ -1,0 +1,127 @@
+//! Elements in order: sorting, the order itself, the largest few.
+
+use crate::dtype::DType;
+use crate::error::{At, TensorError, TensorResult};
+use crate::ops::pad::PadMode;
+use crate::shape::dim;
+use crate::tensor::{Mode, Tensor};
+use std::panic::Location;
+
+impl Tensor {
+    /// The elements of dimension `d` in ascending or descending order, and the index (i32) that each had. Equal elements keep their order; NaN
+    /// counts as largest. The gradient goes back to where each element came from.
+    ///
+    /// # Errors
+    /// When there is no such dimension, or it is longer than 2³⁰.
+    #[track_caller]
+    pub fn sort(&self, d: isize, descending: bool) -> TensorResult<(Tensor, Tensor)> {
+        self.sort_at("sort", d, descending, Location::caller())
+    }
+
+    /// The indices (i32) that sort dimension `d`: see [`Tensor::sort`].
+    #[track_caller]
+    pub fn argsort(&self, d: isize, descending: bool) -> TensorResult<Tensor> {
+        Ok(self.detach().sort_at("argsort", d, descending, Location::caller())?.1)
+    }
+
+    /// The `k` largest elements of dimension `d` (or the smallest) in order, and the index (i32) that each had.
+    ///
+    /// # Errors
+    /// When the dimension has fewer elements than `k`; those of [`Tensor::sort`].
+    #[track_caller]
+    pub fn topk(&self, k: usize, d: isize, largest: bool) -> TensorResult<(Tensor, Tensor)> {
+        let at = Location::caller();
+        let (values, indices) = self.sort_at("topk", d, largest, at)?;
+        if self.rank() == 0 && k == 1 {
+            return Ok((values, indices));
+        }
+        let axis = dim(d, self.rank(), "topk", at)?;
+        if k > self.size_for("topk", axis, at)? {
+            return Err(TensorError::shape("topk", at, format!("{k} of the {} elements in dimension {axis}", self.shape()[axis])));
+        }
+        Ok((values.narrow(axis as isize, 0, k)?, indices.narrow(axis as isize, 0, k)?))
+    }
+
+    fn sort_at(&self, op: &'static str, d: isize, descending: bool, at: At) -> TensorResult<(Tensor, Tensor)> {
+        let k = dim(d, self.rank(), op, at)?;
+        let n = if self.rank() == 0 { 1 } else { self.shape()[k] };
+        if n > 1 << 30 {
+            return Err(TensorError::shape(op, at, format!("{n} elements in a dimension")));
+        }
+        let x = self.cast_at(if self.dtype() == DType::Bool { DType::U8 } else { self.stored() }, at)?;
+        let run = || {
+            if n <= 1 || x.numel() == 0 {
+                return Ok((x.clone(), Tensor::full(0.0, x.dims(), DType::I32, x.device())?));
+            }
+            let last = x.detach().transpose(k as isize, -1)?;
+            let rows = (x.numel() / n) as isize;
+            let (values, order) = network(&last.reshape(&[rows, n as isize])?, descending)?;
+            let back = |t: Tensor| {
+                let sizes: Vec<isize> = last.dims().iter().map(|&d| d as isize).collect();
+                t.narrow(1, 0, n)?.reshape(&sizes)?.transpose(k as isize, -1)
+            };
+            let order = back(order)?;
+            Ok((if x.is_tracked() { x.gather(k as isize, &order)? } else { back(values)? }, order))
+        };
+        let (values, order) = Mode { at: Some(at), ..Mode::current() }.run(run)?;
+        Ok((values.cast_at(self.stored(), at)?, order))
+    }
+}
+
+/// Rows of `[rows, n]` in order and their indices, both `[rows, m]` for the next power of two m: Batcher's bitonic network (1968), whose rounds
+/// compare every element with one partner. What fills the rows up comes last.
+fn network(x: &Tensor, descending: bool) -> TensorResult<(Tensor, Tensor)> {
+    let (rows, n) = (x.shape()[0] as isize, x.shape()[1]);
+    let m = n.next_power_of_two();
+    let float = x.dtype().is_float();
+    let last = match (x.dtype(), descending) {
+        (d, true) if d.is_float() => f64::NEG_INFINITY,
+        (d, false) if d.is_float() => f64::NAN,
+        (DType::U8 | DType::U32, true) => 0.0,
+        (DType::I8, true) => i8::MIN as f64,
+        (DType::I32, true) => i32::MIN as f64,
+        (_, true) => i64::MIN as f64,
+        (DType::U8, false) => u8::MAX as f64,
+        (DType::I8, false) => i8::MAX as f64,
+        (DType::U32, false) => u32::MAX as f64,
+        (DType::I32, false) => i32::MAX as f64,
+        (_, false) => i64::MAX as f64,
+    };
+    let mut values = x.pad(&[(0, 0), (0, (m - n) as isize)], PadMode::Constant(last))?;
+    let place = Tensor::arange(0.0, m as f64, 1.0, DType::I32, x.device())?;
+    let mut order = place.broadcast_to(&[rows as usize, m])?;
+    let mut round = |sizes: &[isize], turned: isize, half: usize| -> TensorResult<()> {
+        let partner = |t: &Tensor| t.reshape(sizes)?.flip(turned)?.reshape(&[rows, m as isize]);
+        let (other, other_order) = (partner(&values)?, partner(&order)?);
+        // Whether an element comes before its partner: by value, else by place.
+        let mut before = if descending { values.gt(&other)? } else { values.lt(&other)? };
+        let mut same = values.eq(&other)?;
+        if float {
+            let (own_nan, other_nan) = (values.isnan()?, other.isnan()?);
+            same = same.logical_or(&own_nan.logical_and(&other_nan)?)?;
+            let wins = if descending {
+                own_nan.logical_and(&other_nan.logical_not()?)?
+            } else {
+                other_nan.logical_and(&own_nan.logical_not()?)?
+            };
+            before = before.logical_or(&wins)?;
+        }
+        before = before.logical_or(&same.logical_and(&order.lt(&other_order)?)?)?;
+        let lower = place.bitwise_and(half as i64)?.eq(0i64)?;
+        let keep = before.eq(&lower)?;
+        (values, order) = (keep.where_(&values, &other)?, keep.where_(&order, &other_order)?);
+        Ok(())
+    };
+    let mut block = 2;
+    while block <= m {
+        // Each element of a block against its mirror image, then halves of halves.
+        round(&[rows, (m / block) as isize, block as isize], -1, block / 2)?;
+        let mut half = block / 4;
+        while half > 0 {
+            round(&[rows, (m / (2 * half)) as isize, 2, half as isize], -2, half)?;
+            half /= 2;
+        }
+        block *= 2;
+    }
+    Ok((values, order))
+}
