@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::error::{TensorError, TensorResult};
-use crate::eval::{Download, eval_all, plan_of};
+use crate::eval::{Download, Replay, eval_all, plan_of};
 use crate::models::sampler::{NAN_TOKEN, nan_error};
 use crate::models::{KvCache, Model, Sampler};
 use crate::plan::Plan;
@@ -142,7 +142,8 @@ impl<'m> Session<'m> {
     /// Generates from `logits` (what [`Session::prompt`] gave): an iterator over tokens.
     pub fn generate<'s>(&'s mut self, logits: Tensor, sampler: &'s mut Sampler) -> TensorResult<Generation<'s, 'm>> {
         sampler.check()?;
-        let mut g = Generation { session: self, sampler, next: None, first: true, given: None, logits: None };
+        let mut g =
+            Generation { session: self, sampler, next: None, first: true, given: None, logits: None, replay: Replay::default(), draws: 0 };
         g.choose(logits)?;
         Ok(g)
     }
@@ -178,6 +179,10 @@ pub struct Generation<'s, 'm> {
     given: Option<Tensor>,
     /// The next token's logits, when the host chooses.
     logits: Option<Tensor>,
+    /// What a step is, once that is known.
+    replay: Replay,
+    /// Random numbers that a step draws.
+    draws: u32,
 }
 
 impl Generation<'_, '_> {
@@ -230,8 +235,26 @@ impl Generation<'_, '_> {
         if self.session.is_full() {
             return Ok(());
         }
+        if let Some(draws) = self.sampler.rng.draws.checked_add(self.draws) {
+            if let Some(next) = self.replay.again(token)? {
+                self.sampler.rng.draws = draws;
+                self.session.cache.advance(1);
+                self.next = Some(next);
+                return Ok(());
+            }
+        } else {
+            self.replay = Replay::default();
+        }
         let logits = self.session.step(&token.relu()?)?;
-        self.choose(logits)
+        if !self.session.model.repeats() {
+            return self.choose(logits);
+        }
+        let before = self.sampler.rng.draws;
+        let next = self.sampler.choose(&logits)?;
+        self.draws = self.sampler.rng.draws.wrapping_sub(before);
+        let download = self.replay.watch(token, &next)?;
+        self.next = Some((next, download));
+        Ok(())
     }
 
     /// Ends the generation: the session then holds exactly the tokens that were given out.

@@ -141,6 +141,10 @@ impl Model for Gpt2 {
         self.head.forward(&self.norm.forward(hidden, self.eps)?)?.cast(DType::F32)
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn weights(&self) -> Vec<&Tensor> {
         let mut all = vec![&self.norm.weight, &self.norm.bias, &self.head.weight];
         for b in &self.blocks {
