@@ -33,7 +33,7 @@ pub struct Source {
     pub layout: Layout,
     /// The run-time part of the start: a parameter's index, in elements.
     pub offset: Option<u16>,
-    /// Whether constant and run-time start together are known to be a multiple of 8 elements: 16 bytes of halves.
+    /// Whether constant and run-time start are each known to be a multiple of 8 elements.
     pub aligned: bool,
 }
 

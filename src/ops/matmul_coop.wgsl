@@ -3,7 +3,7 @@
 // SM * SN subgroups, each with FM * FN matrices. Both tiles lie in workgroup memory, one behind the other, and the next are fetched while they
 // are used (matmul_operand.wgsl). A matrix's elements cannot be touched: results go through a strip of memory, one of a subgroup at a time.
 // UNIT: halves in an element of that memory, 4 where a matrix may be loaded through a pointer to vectors.
-// Words: 0 M, 1 N, 2 K, 3 tiles in n, 4 workgroups in x, 5 and 6 the start of b in elements, 7 tiles in m; 8 to 12 and 13 to 17 the lines of a and b.
+// Words: 0 M, 1 N, 2 K, 3 tiles in n, 4 workgroups in x, 5 and 6 the start of b in elements, 7 tiles in m; 8 to 13 and 14 to 19 the lines of a and b.
 
 enable f16;
 enable wgpu_cooperative_matrix;
@@ -33,17 +33,18 @@ const TILE_B: u32 = 64u * PITCH_B;
 @group(0) @binding(0) var<storage, read> raw_0: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> words: array<u32>;
-var<workgroup> tile: array<f16, TILE_A + TILE_B>;
+var<workgroup> tile: array<f16, TILE>;
 fn word(n: u32) -> u32 { return words[n]; }
 fn base_a(batch: u32) -> u32 { return batch; }
 fn base_b(batch: u32) -> u32 { return batch; }
-fn eight_a(base: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
-fn eight_b(base: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
+fn eight_a(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
+fn eight_b(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
 fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy).x; }
 fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 // end
 
+const TILE: u32 = TILE_A + TILE_B;
 const BM: u32 = SM * FM * EDGE;
 const BN: u32 = SN * FN * EDGE;
 const BAND: u32 = 8; // tiles in m that share a tile of b before the next one's turn
@@ -68,8 +69,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var next_a: array<vec4<u32>, ITEMS_A>;
   var next_b: array<vec4<u32>, ITEMS_B>;
   let from_a = base_a(batch); let from_b = base_b(batch);
-  for (var f = 0u; f < ITEMS_A; f++) { next_a[f] = eight_a(from_a, m0, 0u, lid + f * WORKGROUP); }
-  for (var f = 0u; f < ITEMS_B; f++) { next_b[f] = eight_b(from_b, n0, 0u, lid + f * WORKGROUP); }
+  for (var f = 0u; f < ITEMS_A; f++) { next_a[f] = eight_a(from_a, rows, m0, 0u, lid + f * WORKGROUP); }
+  for (var f = 0u; f < ITEMS_B; f++) { next_b[f] = eight_b(from_b, cols, n0, 0u, lid + f * WORKGROUP); }
   for (var k0 = 0u; k0 < size; k0 += DEEP) {
     for (var f = 0u; f < ITEMS_A; f++) {
       let u = lid + f * WORKGROUP;
@@ -81,8 +82,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     workgroupBarrier();
     if (k0 + DEEP < size) {
-      for (var f = 0u; f < ITEMS_A; f++) { next_a[f] = eight_a(from_a, m0, k0 + DEEP, lid + f * WORKGROUP); }
-      for (var f = 0u; f < ITEMS_B; f++) { next_b[f] = eight_b(from_b, n0, k0 + DEEP, lid + f * WORKGROUP); }
+      for (var f = 0u; f < ITEMS_A; f++) { next_a[f] = eight_a(from_a, rows, m0, k0 + DEEP, lid + f * WORKGROUP); }
+      for (var f = 0u; f < ITEMS_B; f++) { next_b[f] = eight_b(from_b, cols, n0, k0 + DEEP, lid + f * WORKGROUP); }
     }
     for (var s = 0u; s < STEPS; s++) {
       var x: array<coop_mat8x8<f16, A>, FM>;

@@ -1,14 +1,15 @@
 // One operand of a product by cooperative matrices: its tile, eight elements along a line at a time.
 //
-// A tile is SIDE_X rows by DEEP of k, in lines of k; an operand that is TURNED, whose rows are neighbours in memory, has lines of rows.
+// A tile is SIDE_X rows by DEEP_X of k, in lines of k; an operand that is TURNED, whose rows are neighbours in memory, has lines of rows.
 // Nothing here branches on a thread: loads that wait for each other are slow. What a row beyond the end gives nobody uses; of k beyond the
 // end there are zeros, unless it is WHOLE tiles.
 // HALVES: stored as f16 in lines whose eights are whole, and read 16 bytes at a time. BLOCKS: in a block format.
-// Words: FIRST_X the start, 1 from one outer batch to the next, 2 how many inner ones each has, 3 from one of those to the next, 4 from one
-// line to the next, all in eights.
+// Words: FIRST_X and 1 the start in elements; in eights: 2 from one outer batch to the next, 3 how many inner ones each has, 4 from one of
+// those to the next, 5 from one line to the next.
 
 // default
-const DEEP: u32 = 32u;
+const DEEP_X: u32 = 32u;
+const SIZE_X: u32 = 2u;
 const SIDE_X: u32 = 64u;
 const ROWS_X: u32 = 0u;
 const FIRST_X: u32 = 8u;
@@ -26,16 +27,17 @@ fn load4_x(i: u32) -> vec4<f32> { return x_0[i / 4u]; }
 fn weights4(row: u32, v: u32) -> vec4<f32> { return x_0[row * (word(2u) / 4u) + v]; }
 // end
 
-const LONG_X: u32 = select(DEEP, SIDE_X, TURNED_X == 1u); // of a line of the tile
+const LONG_X: u32 = select(DEEP_X, SIDE_X, TURNED_X == 1u); // of a line of the tile
 const PITCH_X: u32 = LONG_X + 8u;
-const TILE_X: u32 = select(SIDE_X, DEEP, TURNED_X == 1u) * PITCH_X;
+const TILE_X: u32 = select(SIDE_X, DEEP_X, TURNED_X == 1u) * PITCH_X;
 
 // Where a batch begins: in eights, in rows of blocks, or in elements.
 fn base_x(batch: u32) -> u32 {
   if (HALVES_X == 1u) {
-    return word(FIRST_X) + batch / word(FIRST_X + 2u) * word(FIRST_X + 1u) + batch % word(FIRST_X + 2u) * word(FIRST_X + 3u);
+    let inner = word(FIRST_X + 3u);
+    return (word(FIRST_X) + word(FIRST_X + 1u)) / 8u + batch / inner * word(FIRST_X + 2u) + batch % inner * word(FIRST_X + 4u);
   } else {
-    if (BLOCKS_X == 1u) { return batch * word(ROWS_X); } else { return batch * word(ROWS_X) * word(2u); }
+    if (BLOCKS_X == 1u) { return batch * word(ROWS_X); } else { return batch * word(ROWS_X) * word(SIZE_X); }
   }
 }
 
@@ -57,13 +59,13 @@ fn quad_x(base: u32, line: u32, first: u32, lines: u32, length: u32) -> vec4<f32
   return select(vec4<f32>(0.0), x, there);
 }
 
-// The eight `u` of the tile at row r0 and at k0.
-fn eight_x(base: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> {
+// The eight `u` of the tile at row r0 and at k0; rows from `rows` on are the last one again.
+fn eight_x(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> {
   let line = u / (LONG_X / 8u) + select(r0, k0, TURNED_X == 1u);
   let first = u % (LONG_X / 8u) * 8u + select(k0, r0, TURNED_X == 1u);
-  let lines = word(select(ROWS_X, 2u, TURNED_X == 1u)); let length = word(select(2u, ROWS_X, TURNED_X == 1u));
+  let lines = select(rows, word(SIZE_X), TURNED_X == 1u); let length = select(word(SIZE_X), rows, TURNED_X == 1u);
   if (HALVES_X == 1u) {
-    let e = raw_x[base + min(line, lines - 1u) * word(FIRST_X + 4u) + min(first, length - 8u) / 8u];
+    let e = raw_x[base + min(line, lines - 1u) * word(FIRST_X + 5u) + min(first, length - 8u) / 8u];
     if (WHOLE_X == 1u) { return e; } else { return select(vec4<u32>(), e, select(first < length, line < lines, TURNED_X == 1u)); }
   } else {
     let lo = quad_x(base, line, first, lines, length); let hi = quad_x(base, line, first + 4u, lines, length);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 struct Write {
     dim: usize,
     len: usize,
-    /// Whether start · stride is a multiple of 4 elements: kernels of different alignment are different plans.
+    /// Whether start · stride is a multiple of 8 elements: kernels of different alignment are different plans.
     aligned: bool,
 }
 

@@ -1,5 +1,6 @@
 //! The GPU form of attention.
 
+use super::attention_coop::attention_coop;
 use super::attention_grad::attention_tiled;
 use super::team::{MAX, SUM, Team};
 use super::{decide, grid, indexable, unroll, words};
@@ -26,7 +27,7 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
         return None;
     }
     if t >= MANY {
-        return attention_tiled(of, step, adapter);
+        return attention_coop(of, None, step, adapter).or_else(|| attention_tiled(of, step, adapter));
     }
     let valid = step.params.first().map_or(Word::U32(u32::try_from(s).ok()?), |&p| Word::ParamU32(p));
     // Few queries: more threads for each, since they share its keys; never less than a quad of a value each.

@@ -1,6 +1,7 @@
 //! The GPU forms of attention's gradients, and of attention over many queries, which stages keys in the same way.
 
 use super::attention::MAX_HEAD;
+use super::attention_coop::attention_coop;
 use super::team::{SUM, Team};
 use super::{decide, grid, indexable, unroll, words};
 use crate::ops::attention::AttentionKernel;
@@ -20,7 +21,7 @@ pub fn attention_grad(of: &AttentionKernel, part: Part, step: &Step, adapter: &A
         // Sums over keys and sums over queries do not meet in one dispatch.
         Part::All => return None,
     };
-    staged(text, of, part == Part::Keys, step, adapter)
+    attention_coop(of, Some(part), step, adapter).or_else(|| staged(text, of, part == Part::Keys, step, adapter))
 }
 
 /// Attention of many queries.

@@ -1,24 +1,26 @@
 //! The matrix product of f16 operands by the adapter's cooperative matrices.
 
 use super::matmul::Weights;
-use super::{across, decide, grid, unroll, words};
+use super::{across, decide, grid, start, unroll, words};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Wgsl, Word};
 use crate::shape::Shape;
 
 /// Subgroups of a workgroup in each direction.
 const SIDE: u32 = 2;
+/// The subgroup from which on loops over matrices are written out.
+pub(super) const UNROLLED: u32 = 16;
 /// Of k in a tile.
 const DEEP: u32 = 32;
 /// Tiles from which on the largest are taken.
 const MANY: usize = 128;
 
 /// Memory of the tiles where a matrix may be loaded through a pointer to vectors. Compilers see that halves become halves again.
-const VECTORS: &str = "var<workgroup> tile: array<vec4<f16>, (TILE_A + TILE_B) / 4u>;
+pub(super) const VECTORS: &str = "var<workgroup> tile: array<vec4<f16>, TILE / 4u>;
 fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy); tile[at + 1u] = halves(e.zw); }
 ";
 /// The same where it goes through a pointer to halves.
-const SCALARS: &str = "var<workgroup> tile: array<f16, TILE_A + TILE_B>;
+pub(super) const SCALARS: &str = "var<workgroup> tile: array<f16, TILE>;
 fn put(at: u32, e: vec4<u32>) {
   let a = halves(e.xy); let b = halves(e.zw);
   tile[at] = a.x; tile[at + 1u] = a.y; tile[at + 2u] = a.z; tile[at + 3u] = a.w;
@@ -62,12 +64,11 @@ pub fn matmul_coop(
     let unit = if adapter.coop_vectors { 4 } else { 1 };
     let text = include_str!("../matmul_coop.wgsl").replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
     let counts = [("FM * FN", f * f), ("ITEMS_A", items), ("ITEMS_B", items), ("STEPS", DEEP / edge), ("FN", f), ("FM", f)];
-    let mut text = unroll(text, &counts) + if adapter.coop_vectors { VECTORS } else { SCALARS };
-    let operand = include_str!("../matmul_operand.wgsl");
-    for (lower, upper, load) in [("_a", "_A", "0"), ("_b", "_B", "1")] {
-        let named = ["load", "load4", "raw"].iter().fold(operand.to_string(), |t, n| t.replace(&format!("{n}_x"), &format!("{n}_{load}")));
-        text += &named.replace("_x", lower).replace("_X", upper);
-    }
+    // Software takes minutes to compile what is written out.
+    let counts = if subgroup >= UNROLLED { &counts[..] } else { &[] };
+    let mut text = unroll(text, counts) + if adapter.coop_vectors { VECTORS } else { SCALARS };
+    text += &operand("a", 0, lines[0].is_some());
+    text += &operand("b", 1, lines[1].is_some());
     if blocks {
         text += &weights.quads;
     }
@@ -99,20 +100,25 @@ pub fn matmul_coop(
         ("DEEP", DEEP),
         ("ITEMS_A", items),
         ("ITEMS_B", items),
+        ("STEPS", DEEP / edge),
         ("SIDE_A", side(f)),
         ("SIDE_B", side(f)),
+        ("DEEP_A", DEEP),
+        ("DEEP_B", DEEP),
         ("ROWS_A", 0),
         ("ROWS_B", 1),
+        ("SIZE_A", 2),
+        ("SIZE_B", 2),
         ("FIRST_A", 8),
-        ("FIRST_B", 13),
+        ("FIRST_B", 14),
     ];
     consts.extend(switches);
-    let (start, mut raw) = if blocks { weights.start() } else { ([Word::U32(0); 2], vec![]) };
+    let (of_blocks, mut raw) = if blocks { weights.start() } else { ([Word::U32(0); 2], vec![]) };
     let mut list = words(&[m, n, k, over, grid[0] as usize])?;
-    list.extend(start);
+    list.extend(of_blocks);
     list.push(Word::U32(down as u32));
     for (load, lines) in [0, 1].into_iter().zip(lines) {
-        list.extend(words(&lines.unwrap_or_default())?);
+        list.extend(lines.unwrap_or([Word::U32(0); 6]));
         if lines.is_some() {
             raw.push(load);
         }
@@ -121,10 +127,23 @@ pub fn matmul_coop(
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned })
 }
 
-/// Where the lines of an operand lie that is stored as f16 and can be read by eights, in eights: the start, from one outer batch to the
-/// next, the inner batches of each, from one of those to the next, from one line to the next.
-fn lines(load: &Load, batch: usize, rows: usize, k: usize, turned: bool) -> Option<[usize; 5]> {
-    let source = load.plain().filter(|s| s.dtype == DType::F16 && s.offset.is_none())?;
+/// The text of load `load` as the operand `name`, stored as `halves` or not.
+pub(super) fn operand(name: &str, load: u32, halves: bool) -> String {
+    let mut text = include_str!("../matmul_operand.wgsl").to_string();
+    if let Some(start) = text.find("fn quad_x").filter(|_| halves) {
+        // The generated loads are not needed then.
+        let end = text[start..].find("\n}\n").map_or(text.len(), |e| start + e + 3);
+        text.replace_range(start..end, "");
+    }
+    let text = ["load", "load4", "raw"].iter().fold(text, |t, n| t.replace(&format!("{n}_x"), &format!("{n}_{load}")));
+    text.replace("_x", &format!("_{name}")).replace("_X", &format!("_{}", name.to_uppercase()))
+}
+
+/// Where the lines of an operand lie that is stored as f16 and can be read by eights: the start's two parts in elements; then in
+/// eights, from one outer batch to the next, the inner batches of each, from one of those to the next, from one line to the next.
+pub(super) fn lines(load: &Load, batch: usize, rows: usize, k: usize, turned: bool) -> Option<[Word; 6]> {
+    let source = load.plain().filter(|s| s.dtype == DType::F16 && (s.offset.is_none() || s.aligned))?;
+    let [fixed, run_time] = start(source)?;
     let eights = |n: isize| usize::try_from(n).ok().filter(|n| n.is_multiple_of(8)).map(|n| n / 8);
     eights(if turned { rows } else { k } as isize)?;
     // Heads and sequences are not always one dimension of memory.
@@ -133,7 +152,9 @@ fn lines(load: &Load, batch: usize, rows: usize, k: usize, turned: bool) -> Opti
         let layout = source.layout.reshape(Shape::of(&[batch / inner, inner, rows, k]))?;
         let &[outer, between, row, column] = layout.strides() else { return None };
         let (line, fast) = if turned { (column, row) } else { (row, column) };
-        let words = [eights(layout.offset as isize)?, eights(outer)?, inner, eights(between)?, eights(line)?];
-        (fast == 1).then_some(words)
+        let [outer, inner, between, line] =
+            [eights(outer)?, inner, eights(between)?, eights(line)?].map(|n| u32::try_from(n).ok().map(Word::U32));
+        let words = [fixed, run_time, outer?, inner?, between?, line?];
+        (fast == 1 && layout.offset.is_multiple_of(8)).then_some(words)
     })
 }

@@ -1,6 +1,7 @@
 //! GPU forms of the kernel ops: which text, tile and grid a step gets on an adapter.
 
 mod attention;
+mod attention_coop;
 mod attention_grad;
 mod cross_entropy;
 mod gather;

@@ -144,7 +144,7 @@ fn check_on(
 ) {
     let Some(m) = machine() else { return };
     let source =
-        |buf, dtype, layout: Layout| Source { buf, dtype, layout: layout.simplified(), offset: None, aligned: layout.offset % 4 == 0 };
+        |buf, dtype, layout: Layout| Source { buf, dtype, layout: layout.simplified(), offset: None, aligned: layout.offset % 8 == 0 };
     let (dtype, shape) = (out.0, Shape::of(out.1));
     let value = dtype.compute();
     let step = Step {
@@ -514,6 +514,60 @@ struct Heads {
     d: usize,
     dv: usize,
     valid: usize,
+}
+
+/// The values of attention over `valid` keys in f64.
+fn attended(c: &Heads, [q, k, v]: [&Operand; 3], causal: bool, window: u32, scale: f32) -> Vec<f64> {
+    let mut out = vec![];
+    for row in 0..c.b * c.h * c.t {
+        let (z, h, t) = (row / c.t / c.h, row / c.t % c.h, row % c.t);
+        let kv = z * c.hkv + h / (c.h / c.hkv);
+        let at = c.valid - c.t + t;
+        let seen: Vec<usize> = (0..c.valid).filter(|&j| (!causal || j <= at) && (window == 0 || j + window as usize > at)).collect();
+        let dot = |j: usize| (0..c.d).map(|x| q.values[row * c.d + x] * k.values[(kv * c.s + j) * c.d + x]).sum::<f64>() * scale as f64;
+        let score: Vec<f64> = seen.iter().map(|&j| dot(j)).collect();
+        let top = score.iter().copied().fold(f64::MIN, f64::max);
+        let e: Vec<f64> = score.iter().map(|s| (s - top).exp()).collect();
+        let sum: f64 = e.iter().sum();
+        out.extend((0..c.dv).map(|x| seen.iter().zip(&e).map(|(&j, e)| e * v.values[(kv * c.s + j) * c.dv + x]).sum::<f64>() / sum));
+    }
+    out
+}
+
+#[test]
+fn attention_by_cooperative_matrices() {
+    let Some(m) = machine() else { return };
+    if m.info().coop == 0 {
+        assert!(!std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1"), "{} has no cooperative matrices", m.name());
+        return;
+    }
+    let heads = |b, h, hkv, t, s, d, dv, valid| Heads { b, h, hkv, t, s, d, dv, valid };
+    let cases = [
+        (heads(1, 2, 1, 70, 90, 64, 64, 80), true, 0, true),
+        (heads(1, 2, 1, 34, 70, 24, 16, 60), true, 0, false),
+        (heads(2, 2, 2, 40, 150, 16, 24, 133), true, 21, true),
+        (heads(1, 1, 1, 33, 64, 128, 8, 64), false, 0, true),
+    ];
+    for (c, causal, window, vectors) in &cases {
+        let (causal, window, vectors) = (*causal, *window, *vectors);
+        {
+            let cache = |heads: usize, rows: usize, w: usize, seed| {
+                let layout = Layout::contiguous(Shape::of(&[c.b, rows, heads, w])).permute(&[0, 2, 1, 3]);
+                Operand::view(F16, &[c.b, heads, rows, w], layout, noise(c.b * rows * heads * w, seed))
+            };
+            let (q, k, v) = (cache(c.h, c.t, c.d, 1), cache(c.hkv, c.s, c.d, 2), cache(c.hkv, c.s, c.dv, 3));
+            let scale = 1.7 / (c.d as f64).sqrt();
+            let want = attended(c, [&q, &k, &v], causal, window, scale as f32);
+            let loads = [q, k, v];
+            let make = move |s: &Step, a: &AdapterInfo| {
+                let of = AttentionKernel { causal, scale, window, mask: false, sums: false };
+                let w = attention(&of, s, &AdapterInfo { coop_vectors: vectors, ..a.clone() });
+                w.filter(|w| w.source.contains("coopMultiplyAdd"))
+            };
+            let name = format!("T{} S{} D{}/{} causal {causal} window {window} vectors {vectors}", c.t, c.s, c.d, c.dv);
+            check_on(&name, make, &loads, (F32, &[c.b, c.h, c.t, c.dv]), &[c.valid as f64], &want, 1e-3);
+        }
+    }
 }
 
 #[test]

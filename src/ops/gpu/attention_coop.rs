@@ -1,0 +1,119 @@
+//! The GPU forms of attention and its gradients by the adapter's cooperative matrices.
+
+use super::matmul_coop::{SCALARS, UNROLLED, VECTORS, lines, operand};
+use super::{decide, grid, indexable, unroll, words};
+use crate::dtype::DType;
+use crate::ops::attention::AttentionKernel;
+use crate::ops::attention_grad::Part;
+use crate::plan::{AdapterInfo, Step, Wgsl, Word};
+
+/// The widest head whose rows fit into matrices.
+const MAX_HEAD: usize = 128;
+/// Subgroups of a workgroup.
+const SUBS: u32 = 4;
+
+/// Memory of what probabilities and their gradients become before they are multiplied.
+const PART_VECTORS: &str = "var<workgroup> parts: array<vec4<f16>, (1u + BY_KEY) * ROWS * PITCH_P / 4u>;
+fn put_part(at: u32, v: vec4<f32>) { parts[at] = vec4<f16>(v); }
+";
+const PART_SCALARS: &str = "var<workgroup> parts: array<f16, (1u + BY_KEY) * ROWS * PITCH_P>;
+fn put_part(at: u32, v: vec4<f32>) {
+  let h = vec4<f16>(v);
+  parts[at] = h.x; parts[at + 1u] = h.y; parts[at + 2u] = h.z; parts[at + 3u] = h.w;
+}
+";
+
+/// Attention (`part` is `None`) or a part of its gradients; `None` where there are no matrices, a mask, or operands that are not rows of f16
+/// whose eights are whole.
+pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let (edge, subgroup) = (adapter.coop, adapter.subgroup);
+    let own = if subgroup >= 16 { 16 } else { 8 };
+    if edge == 0 || subgroup < own || own < edge || of.mask || SUBS * subgroup > adapter.workgroup_threads || part == Some(Part::All) {
+        return None;
+    }
+    let (q, k, v) = (&step.loads[0], &step.loads[1], &step.loads[2]);
+    let [b, h, t, d] = *q.shape.dims() else { return None };
+    let (hkv, s, dv) = (k.shape[1], k.shape[2], v.shape[3]);
+    if d == 0 || dv == 0 || d > MAX_HEAD || dv > MAX_HEAD || hkv == 0 || h % hkv != 0 || t == 0 || s == 0 {
+        return None;
+    }
+    if !indexable(&[q.shape.count(), k.shape.count(), v.shape.count(), b * h * t * dv]) {
+        return None;
+    }
+    let (forward, by_key) = (part.is_none(), part == Some(Part::Keys));
+    let sizes = [(b * h, t, d), (b * hkv, s, d), (b * hkv, s, dv), (b * h, t, dv)];
+    let operands = if forward { 3 } else { 4 };
+    let mut starts = Vec::new();
+    for (load, (batch, rows, width)) in step.loads.iter().zip(sizes).take(operands) {
+        starts.extend(lines(load, batch, rows, width, false).filter(|_| load.dtype() == DType::F16)?);
+    }
+    let rows = SUBS * own;
+    // Elements of a line of a tile: whole matrices.
+    let deep = [d, dv].map(|n| (n as u32).next_multiple_of(edge));
+    let known = |cols: u32| if by_key { cols } else { rows };
+    let bytes = |cols: u32| {
+        let tile = (cols * (deep[0] + deep[1] + 16)).max(rows * (deep[0].max(deep[1]) + 8));
+        let scores = if forward { 1 } else { 2 } * rows * (cols + 4);
+        let parts = (1 + by_key as u32) * rows * (cols + 8);
+        2 * tile + 4 * scores + 2 * parts + 16 * known(cols) + 8 * SUBS * subgroup
+    };
+    let cols = [64, 32].into_iter().skip(!forward as usize).find(|&c| bytes(c) <= adapter.workgroup_bytes)?;
+    let (rm, cn, kd, kv) = (own / edge, cols / edge, deep[0] / edge, deep[1] / edge);
+    let counts = [("RM * KD", rm * kd), ("RM * KV", rm * kv), ("RM", rm), ("CN", cn), ("KD", kd), ("KV", kv)];
+    // Software takes minutes to compile what is written out.
+    let counts = if subgroup >= UNROLLED { &counts[..] } else { &[] };
+    let text = include_str!("../attention_coop.wgsl").replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
+    let mut text = unroll(unroll(text, &[("TURNS", 1 + forward as u32)]), counts);
+    text += if adapter.coop_vectors { VECTORS } else { SCALARS };
+    text += if adapter.coop_vectors { PART_VECTORS } else { PART_SCALARS };
+    let mut consts = vec![
+        ("SUBGROUP", subgroup),
+        ("EDGE", edge),
+        ("UNIT", if adapter.coop_vectors { 4 } else { 1 }),
+        ("SUBS", SUBS),
+        ("RM", rm),
+        ("CN", cn),
+        ("KD", kd),
+        ("KV", kv),
+        ("BY_KEY", by_key as u32),
+        ("FORWARD", forward as u32),
+        ("CAUSAL", of.causal as u32),
+    ];
+    let mut switches = vec![
+        ("FORWARD", forward as u32),
+        ("BACKWARD", !forward as u32),
+        ("BY_KEY", by_key as u32),
+        ("VALUES", (forward || by_key) as u32),
+        ("SUMS", of.sums as u32),
+    ];
+    // Which load each operand is.
+    let roles: [u32; 4] = if by_key { [1, 0, 2, 3] } else { [0, 1, 3, 2] };
+    let names: [[&str; 11]; 4] = [
+        ["r1", "DEEP_R1", "SIDE_R1", "ROWS_R1", "SIZE_R1", "FIRST_R1", "TURNED_R1", "HALVES_R1", "BLOCKS_R1", "WHOLE_R1", "VEC_R1"],
+        ["c1", "DEEP_C1", "SIDE_C1", "ROWS_C1", "SIZE_C1", "FIRST_C1", "TURNED_C1", "HALVES_C1", "BLOCKS_C1", "WHOLE_C1", "VEC_C1"],
+        ["r2", "DEEP_R2", "SIDE_R2", "ROWS_R2", "SIZE_R2", "FIRST_R2", "TURNED_R2", "HALVES_R2", "BLOCKS_R2", "WHOLE_R2", "VEC_R2"],
+        ["c2", "DEEP_C2", "SIDE_C2", "ROWS_C2", "SIZE_C2", "FIRST_C2", "TURNED_C2", "HALVES_C2", "BLOCKS_C2", "WHOLE_C2", "VEC_C2"],
+    ];
+    for (n, ([name, wide, side, high, size, first, turned, halves, blocks, whole, vec], load)) in names.into_iter().zip(roles).enumerate() {
+        if load as usize >= operands {
+            consts.push(("TILE_R2", 0));
+            continue;
+        }
+        let of_values = (load >= 2) as usize;
+        let tall = if n % 2 == 0 { rows } else { cols };
+        consts.extend([(wide, deep[of_values]), (side, tall), (high, 2), (size, 4 + of_values as u32), (first, 12 + 6 * load)]);
+        switches.extend([(turned, 0), (halves, 1), (blocks, 0), (vec, 1), (whole, ([d, dv][of_values] as u32 == deep[of_values]) as u32)]);
+        text += &operand(name, load, true);
+    }
+    let blocks = if by_key { s } else { t }.div_ceil(rows as usize);
+    let count = (if by_key { b * hkv } else { b * h }).checked_mul(blocks)?;
+    let grid = grid(count)?;
+    let valid = step.params.first().map_or(Word::U32(u32::try_from(s).ok()?), |&p| Word::ParamU32(p));
+    let mut list = words(&[h, hkv, t, s, d, dv])?;
+    list.extend([valid, Word::F32(of.scale as f32), Word::U32(of.window), Word::U32(grid[0])]);
+    list.extend(words(&[blocks, count])?);
+    list.extend(starts);
+    let source = decide(text, &switches);
+    consts.extend(switches.into_iter().filter(|s| !["FORWARD", "BY_KEY"].contains(&s.0)));
+    Some(Wgsl { source, consts, workgroup: SUBS * subgroup, grid, words: list, raw: (0..operands as u8).collect(), turned: vec![] })
+}
