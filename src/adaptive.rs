@@ -23,7 +23,7 @@ pub(crate) fn choose(device: &Device, c: &Compiled, bound: &[Buffer], purpose: P
         return Some(false);
     }
     let measured = (*device.measured())?;
-    let limit = if purpose == Purpose::Read { measured.round_trip } else { measured.submit };
+    let limit = if matches!(purpose, Purpose::Read | Purpose::Copy) { measured.round_trip } else { measured.submit };
     Some(measured.host_seconds(&c.work) < limit)
 }
 

@@ -137,6 +137,44 @@ pub trait Kernel: Send + Sync {
     fn raw(&self, _step: &Step, _adapter: &AdapterInfo) -> Option<RawKernel> {
         None
     }
+    /// The products of few rows that this kernel does in the step, where a GPU can do others with them: of load 0 and the loads behind it.
+    fn products(&self, _step: &Step) -> Option<Joined> {
+        None
+    }
+    /// The kernel that does these products.
+    fn join(&self, _joined: Joined) -> Option<Arc<dyn Kernel>> {
+        None
+    }
+    /// The normalization of load 0's rows that this kernel is.
+    fn normalization(&self) -> Option<Normalization> {
+        None
+    }
+}
+
+/// Products of few rows that share their left side.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Joined {
+    /// How many.
+    pub products: usize,
+    /// Whether they are two of the same size, of which the second's store reads what the first's writes.
+    pub pair: bool,
+    /// What is done to the left side's rows first.
+    pub norm: Option<Normalization>,
+    /// How the right sides are stored.
+    pub kind: DType,
+}
+
+/// A normalization of rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Normalization {
+    /// Whether rows are only divided by their root mean square, not centred.
+    pub rms: bool,
+    /// Added to the variance.
+    pub eps: f64,
+    /// Whether there is a weight.
+    pub weight: bool,
+    /// Whether there is a bias.
+    pub bias: bool,
 }
 
 /// A language that a driver takes as it is.

@@ -83,6 +83,7 @@ fn check_generation(device: &Device, tokens: usize) {
     let steps = (tokens - 10) as u64;
     assert_eq!(eval_stats(device).misses, stats.misses, "a step was compiled again");
     assert_eq!(eval_stats(device).hits, stats.hits + steps);
+    assert_eq!(eval_stats(device).repeats, stats.repeats + steps, "a step built its graph");
     assert_eq!(device.submits(), submits + steps, "a token took more than one submit");
     assert_eq!(device.memory().in_use, memory.in_use, "memory in use grew");
     assert!(eval_stats(device).dispatches <= 2 * 11 + 7, "{} dispatches for two layers", eval_stats(device).dispatches);

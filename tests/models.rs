@@ -194,6 +194,67 @@ fn check_steps(r: &Reference, device: &Device) -> TensorResult<()> {
     Ok(())
 }
 
+/// A conversation goes on behind what was generated, however little that was: the last token that was given out may not have been read yet.
+fn check_turns(r: &Reference, device: &Device) -> TensorResult<()> {
+    let model = load(r, device);
+    let tokens = &r.sequences[0].0;
+    let (first, next) = (&tokens[..9], &tokens[9..14]);
+    for count in [0, 1, 2, 5] {
+        let mut s = session(&*model, device);
+        for turn in 0..2 {
+            let logits = s.prompt(first, || false)?.unwrap();
+            let mut sampler = Sampler::default();
+            let mut generation = s.generate(logits, &mut sampler)?;
+            for _ in 0..count {
+                generation.token()?.unwrap();
+            }
+            generation.finish();
+            assert_eq!(s.tokens().len(), (turn + 1) * (first.len() + count), "{}: {count} tokens, turn {turn}", r.id);
+        }
+        let all = [s.tokens(), next].concat();
+        let want: Vec<f64> = session(&*model, device).prompt(&all, || false)?.unwrap().to_vec()?.iter().map(|v| *v as f64).collect();
+        let tolerance = 2e-5 * want.iter().fold(0f64, |m, v| m.max(v.abs()));
+        let got = if count == 1 {
+            s.score(next)?.narrow(0, next.len() - 1, 1)?.to_vec()?
+        } else {
+            s.prompt(next, || false)?.unwrap().to_vec()?
+        };
+        close(&format!("{} after turns of {count} tokens", r.id), &got, &want, 0.0, tolerance);
+        assert_eq!(s.tokens(), all, "{}: after turns of {count} tokens", r.id);
+    }
+    Ok(())
+}
+
+/// Tokens of one generation, whose later steps are repeated without a graph, and of a generation of its own for each token.
+fn check_repeats(r: &Reference, device: &Device) -> TensorResult<()> {
+    let model = load(r, device);
+    let prompt = &r.sequences[0].0[..7];
+    for temperature in [0.0, 0.7] {
+        let sampler = || Sampler { temperature, rng: tensorlogic::Rng::new(5), ..Sampler::default() };
+        let (mut one, mut each) = (sampler(), sampler());
+        let mut s = session(&*model, device);
+        let logits = s.prompt(prompt, || false)?.unwrap();
+        let mut generation = s.generate(logits, &mut one)?;
+        let got: Vec<u32> = (0..14).map(|_| generation.token().unwrap().unwrap()).collect();
+        generation.finish();
+        let mut want = prompt.to_vec();
+        for _ in 0..got.len() {
+            let mut s = session(&*model, device);
+            let logits = s.prompt(&want, || false)?.unwrap();
+            let token = s.generate(logits, &mut each)?.token()?.unwrap();
+            want.push(token);
+        }
+        assert_eq!(got, want[prompt.len()..], "{} at temperature {temperature}", r.id);
+        // And the conversation goes on behind it.
+        let next = &r.sequences[0].0[7..10];
+        let after: Vec<f64> =
+            session(&*model, device).prompt(&[&want, next].concat(), || false)?.unwrap().to_vec()?.iter().map(|v| *v as f64).collect();
+        let tolerance = 2e-5 * after.iter().fold(0f64, |m, v| m.max(v.abs()));
+        close(&format!("{} behind repeated steps", r.id), &s.prompt(next, || false)?.unwrap().to_vec()?, &after, 0.0, tolerance);
+    }
+    Ok(())
+}
+
 /// Runs a check for every model, or for those whose name starts with one of `names`.
 fn check(device: &Device, names: &[&str], run: fn(&Reference, &Device) -> TensorResult<()>) {
     let chosen: Vec<Reference> =
@@ -220,12 +281,24 @@ fn any_split_of_the_tokens_gives_the_same() {
 }
 
 #[test]
+fn a_conversation_goes_on_behind_what_was_generated() {
+    check(&Device::cpu(), &["gpt2", "llama3-rope"], check_turns);
+}
+
+#[test]
+fn repeated_steps_give_what_single_ones_give() {
+    check(&Device::cpu(), &[], check_repeats);
+}
+
+#[test]
 fn the_gpu_agrees() {
     let Some(gpu) = gpu() else { return };
     let few = ["gpt2-odd", "llama3-rope", "llama-mha.Q4_1", "llama-k256.Q4_K"];
     check(&gpu, &few, check_logits);
     check(&gpu, &few, check_greedy);
     check(&gpu, &few[1..3], check_steps);
+    check(&gpu, &few[..2], check_turns);
+    check(&gpu, &few, check_repeats);
 }
 
 #[test]

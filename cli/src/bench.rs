@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use tensorlogic::eval::{eval_all, eval_stats};
-use tensorlogic::models::{Model, Sampler, Session, Weights};
+use tensorlogic::models::{KvCache, Model, Sampler, Session, Weights};
 use tensorlogic::{DType, Device, Tensor};
 
 /// Measure speed
@@ -38,7 +38,8 @@ Examples:
   tl bench decode                                      the default model
   tl bench decode -m model.gguf --device vulkan
   tl bench decode --shape gpt2-124m --type f16         random weights: nothing is downloaded
-  tl bench decode --shape llama-1b --type q4_0 --json"
+  tl bench decode --shape llama-1b --type q4_0 --json
+  tl bench decode --shape gpt2-124m --type f16 --sequences 64"
 )]
 pub struct DecodeArgs {
     /// Random weights of this shape instead of a file: gpt2-124m, smollm2-135m or llama-1b
@@ -56,6 +57,12 @@ pub struct DecodeArgs {
     /// Runs, of which the median is printed
     #[arg(short, long, default_value_t = 5)]
     runs: usize,
+    /// Sequences that are written at once, each of them from a prompt of its own
+    #[arg(short, long, default_value_t = 1)]
+    sequences: usize,
+    /// Afterwards, show how long each operation of a step takes by the GPU's clock
+    #[arg(long)]
+    profile: bool,
     #[command(flatten)]
     model: ModelArgs,
 }
@@ -85,8 +92,11 @@ impl Rate {
 }
 
 fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
-    if args.prompt == 0 || args.tokens < 2 || args.runs == 0 {
-        return Err(Failure::Usage("want a prompt of at least 1 token, 2 tokens to generate, and 1 run".into()));
+    if args.prompt == 0 || args.tokens < 2 || args.runs == 0 || args.sequences == 0 {
+        return Err(Failure::Usage("want a prompt of at least 1 token, 2 tokens to generate, 1 run, and 1 sequence".into()));
+    }
+    if args.sequences > 1 && args.profile {
+        return Err(Failure::Usage("--profile shows the steps of one sequence".into()));
     }
     let (device, dtype) = (args.model.device()?, args.model.dtype()?);
     let (name, weights) = match &args.shape {
@@ -112,21 +122,27 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     }
     interrupt::install();
     let bytes: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
-    let (prompt, decode, bandwidth) = measure(&*model, &device, args, bytes)?;
-    // Whatever else the machine was busy with while the sums ran: what was reached is possible.
-    let bandwidth = bandwidth.max(decode.most * bytes as f64);
-    let limit = bandwidth / bytes as f64;
+    let (prompt, decode, bandwidth) =
+        if args.sequences > 1 { measure_batch(&*model, &device, args, bytes)? } else { measure(&*model, &device, args, bytes)? };
+    // The weights are read once for all sequences. Whatever else the machine was busy with while the sums ran: what was reached is possible.
+    let weights = bytes as f64 / args.sequences.max(1) as f64;
+    let bandwidth = bandwidth.max(decode.most * weights);
+    let limit = bandwidth / weights;
+    let profile = if args.profile { Some(steps(&*model, &device, args)?) } else { None };
     let stats = eval_stats(&device);
     let micros = stats.overhead.as_secs_f64() * 1e6;
     if global.json {
         let rate = |r: &Rate| json!({ "median": r.median, "least": r.least, "most": r.most });
         let value = json!({ "model": name, "device": device.name(), "dtype": shape.dtype.name(), "runs": args.runs,
-            "prompt_tokens": args.prompt, "prompt_tokens_per_s": rate(&prompt), "tokens": args.tokens, "tokens_per_s": rate(&decode),
+            "sequences": args.sequences, "prompt_tokens": args.prompt, "prompt_tokens_per_s": rate(&prompt), "tokens": args.tokens, "tokens_per_s": rate(&decode),
             "weight_bytes_per_token": bytes, "bandwidth_bytes_per_s": bandwidth, "limit_tokens_per_s": limit, "of_limit": decode.median / limit,
             "dispatches": stats.dispatches, "nodes": stats.nodes, "match_and_bind_us": micros, "peak_memory_bytes": device.memory().peak });
         return output::result(&value.to_string());
     }
     output::result(&format!("{name}, activations {}, on {}", shape.dtype, device.name()))?;
+    if args.sequences > 1 {
+        output::result(&format!("{} sequences at once; the figures count the tokens of all of them", args.sequences))?;
+    }
     for (what, tokens, r) in [("prompt", args.prompt, &prompt), ("decode", args.tokens, &decode)] {
         let Rate { median, least, most } = r;
         output::result(&format!("{what} {tokens:>6} tok {median:>10.1} tok/s   median of {}, {least:.1} to {most:.1}", args.runs))?;
@@ -140,7 +156,21 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     output::result(&format!(
         "a step             {:>4} dispatches of {} nodes, matched and bound in {micros:.0} µs",
         stats.dispatches, stats.nodes
-    ))
+    ))?;
+    profile.map_or(Ok(()), |p| output::result(&p))
+}
+
+/// A table of the operations of some steps.
+fn steps(model: &dyn Model, device: &Device, args: &DecodeArgs) -> Result<String, Failure> {
+    let mut session = Session::new(model, args.prompt + args.tokens, device)?;
+    let ids: Vec<u32> = (0..args.prompt as u32).map(|i| i % model.shape().vocab as u32).collect();
+    let Some(logits) = session.prompt(&ids, interrupt::requested)? else { return Err(Failure::Interrupted) };
+    let mut sampler = Sampler::default();
+    let mut generation = session.generate(logits, &mut sampler)?;
+    generation.token()?;
+    device.synchronize()?;
+    let ((), profile) = device.profile(|| (1..args.tokens).try_for_each(|_| generation.token().map(drop)))?;
+    Ok(profile.to_string())
 }
 
 /// Prompt and decode rates, after one run that compiles and warms up, and the bandwidth met between the runs.
@@ -217,4 +247,45 @@ impl Reads {
         }
         Ok(best)
     }
+}
+
+/// The same for several sequences of one length that are read and written together, each step submitted before the last one's tokens are
+/// read.
+fn measure_batch(model: &dyn Model, device: &Device, args: &DecodeArgs, weights: u64) -> Result<(Rate, Rate, f64), Failure> {
+    let reads = Reads::new(device, weights)?;
+    let mut bandwidth = reads.best(3)?;
+    let (shape, count) = (model.shape(), args.sequences);
+    let ids: Vec<i32> = (0..args.prompt * count).map(|i| ((i * 7919 + 13) % shape.vocab) as i32).collect();
+    let mut cache = KvCache::batch(&shape, count, args.prompt + args.tokens, device)?;
+    let (mut prompts, mut decodes) = (Vec::new(), Vec::new());
+    let choose = |hidden: &Tensor| -> Result<Tensor, Failure> {
+        let last = hidden.narrow(1, hidden.dims()[1] - 1, 1)?;
+        Ok(model.logits(&last)?.argmax(-1)?)
+    };
+    for run in 0..=args.runs {
+        cache.truncate(0);
+        let start = Instant::now();
+        let prompt = Tensor::from_vec(ids.clone(), &[count, args.prompt], device)?;
+        let mut next = choose(&model.hidden(&prompt, &mut cache)?)?;
+        let mut download = next.download()?;
+        device.synchronize()?;
+        let read = start.elapsed();
+        let first = Instant::now();
+        for _ in 1..args.tokens {
+            if interrupt::requested() {
+                return Err(Failure::Interrupted);
+            }
+            let later = choose(&model.hidden(&next, &mut cache)?)?;
+            let on_its_way = later.download()?;
+            std::mem::replace(&mut download, on_its_way).wait::<i32>()?;
+            next = later;
+        }
+        download.wait::<i32>()?;
+        if run > 0 {
+            prompts.push(read);
+            decodes.push(first.elapsed());
+        }
+        bandwidth = bandwidth.max(reads.best(2)?);
+    }
+    Ok((Rate::of(args.prompt * count, prompts), Rate::of((args.tokens - 1) * count, decodes), bandwidth))
 }

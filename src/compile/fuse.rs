@@ -691,7 +691,7 @@ fn inline(x: &mut Store, k: usize, p: &Store) -> bool {
 }
 
 /// Distinct buffers among sources.
-fn buffers(sources: &[Source]) -> usize {
+pub(super) fn buffers(sources: &[Source]) -> usize {
     let mut seen: SmallVec<[Buf; 16]> = SmallVec::new();
     for s in sources {
         if s.buf != Buf::Iota && !seen.contains(&s.buf) {

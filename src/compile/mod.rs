@@ -1,7 +1,8 @@
-//! Graph in, plan out. The passes, in order: common subexpressions, users, fusion and emission of steps, siblings, order, memory.
+//! Graph in, plan out. The passes, in order: common subexpressions, users, fusion and emission of steps, siblings, order, joining, memory.
 
 mod expr;
 mod fuse;
+mod join;
 mod memory;
 mod order;
 mod views;
@@ -60,14 +61,15 @@ impl<'a> GNode<'a> {
     }
 }
 
-/// Compiles a graph. `buffers` is how many buffers the machine can bind in one step; without `fuse`, every node is a step of its own.
-pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool) -> TensorResult<Compiled> {
+/// Compiles a graph. `buffers` is how many buffers the machine can bind in one step; without `fuse`, every node is a step of its own; `join`
+/// says whether the machine does several products at once.
+pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool, join: bool) -> TensorResult<Compiled> {
     if graph.nodes.len() > 60_000 || graph.params > 60_000 {
         return Err(TensorError::Unsupported(format!("an evaluation of {} nodes; call eval() in between", graph.nodes.len())));
     }
     let same = merge_common(&mut graph);
     loop {
-        let (steps, inputs) = emit(&graph, &same, buffers, fuse);
+        let (steps, inputs) = emit(&graph, &same, buffers, fuse, join);
         match steps.overwritten_too_early(&graph) {
             // Something would read the old value after it is gone: that write goes elsewhere.
             Some(node) => graph.nodes[node as usize].donated = false,
@@ -77,7 +79,7 @@ pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool) -> TensorRes
 }
 
 /// Steps of a graph, and what they are bound to.
-fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool) -> (fuse::Steps, Vec<Input>) {
+fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool, join: bool) -> (fuse::Steps, Vec<Input>) {
     let mut inputs = Vec::new();
     for n in &graph.nodes {
         if n.bound.is_some() {
@@ -93,6 +95,9 @@ fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool) -> (fuse::Steps
     }
     let kept: Vec<bool> = steps.values.iter().map(|v| v.of.is_some_and(|(n, _)| graph.nodes[n as usize].keep)).collect();
     steps.tighten(|v| kept[v]);
+    if fuse && join {
+        steps.join_products(buffers, |v| kept[v]);
+    }
     (steps, inputs)
 }
 

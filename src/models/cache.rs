@@ -6,7 +6,7 @@ use crate::eval::eval_all;
 use crate::models::ModelShape;
 use crate::tensor::Tensor;
 
-/// Keys and values of every layer, each `[1,Hkv,capacity,D]`, of which the first `len` positions are valid.
+/// Keys and values of every layer, each `[B,Hkv,capacity,D]`, of which the first `len` positions are valid.
 pub struct KvCache {
     layers: Vec<(Tensor, Tensor)>,
     len: usize,
@@ -18,7 +18,12 @@ pub struct KvCache {
 impl KvCache {
     /// An empty cache with room for `capacity` positions.
     pub fn new(shape: &ModelShape, capacity: usize, device: &Device) -> TensorResult<KvCache> {
-        let sizes = [1, shape.kv_heads, capacity, shape.head_dim];
+        KvCache::batch(shape, 1, capacity, device)
+    }
+
+    /// An empty cache for `count` sequences of one length that are read together, `[count,T]` tokens at a time.
+    pub fn batch(shape: &ModelShape, count: usize, capacity: usize, device: &Device) -> TensorResult<KvCache> {
+        let sizes = [count, shape.kv_heads, capacity, shape.head_dim];
         let zeros = || Tensor::zeros(&sizes, shape.dtype, device);
         let layers = (0..shape.layers).map(|_| Ok((zeros()?, zeros()?))).collect::<TensorResult<Vec<_>>>()?;
         // Each its own memory: equal zeros would be computed once and shared.
@@ -62,7 +67,7 @@ impl KvCache {
         }
     }
 
-    /// Writes keys and values `[1,Hkv,T,D]` of the next T positions of a layer; gives the whole buffers.
+    /// Writes keys and values `[B,Hkv,T,D]` of the next T positions of a layer; gives the whole buffers.
     pub fn append(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> TensorResult<(Tensor, Tensor)> {
         if !self.keeps {
             return Ok((k.clone(), v.clone()));

@@ -159,6 +159,10 @@ impl Model for Gemma3 {
         self.head.forward(&hidden.rms_norm(Some(&self.norm), self.eps)?)?.cast(DType::F32)
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn weights(&self) -> Vec<&Tensor> {
         let mut all = vec![&self.norm, &self.head.weight];
         for b in &self.blocks {

@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::error::{TensorError, TensorResult};
-use crate::eval::{eval_all, plan_of};
+use crate::eval::{Download, Replay, eval_all, plan_of};
 use crate::models::sampler::{NAN_TOKEN, nan_error};
 use crate::models::{KvCache, Model, Sampler};
 use crate::plan::Plan;
@@ -142,7 +142,8 @@ impl<'m> Session<'m> {
     /// Generates from `logits` (what [`Session::prompt`] gave): an iterator over tokens.
     pub fn generate<'s>(&'s mut self, logits: Tensor, sampler: &'s mut Sampler) -> TensorResult<Generation<'s, 'm>> {
         sampler.check()?;
-        let mut g = Generation { session: self, sampler, next: None, first: true, given: None, logits: None };
+        let mut g =
+            Generation { session: self, sampler, next: None, first: true, given: None, logits: None, replay: Replay::default(), draws: 0 };
         g.choose(logits)?;
         Ok(g)
     }
@@ -170,22 +171,27 @@ impl<'m> Session<'m> {
 pub struct Generation<'s, 'm> {
     session: &'s mut Session<'m>,
     sampler: &'s mut Sampler,
-    /// The next token, on the device, not yet read.
-    next: Option<Tensor>,
+    /// The next token, on the device and on its way to the host.
+    next: Option<(Tensor, Download)>,
     /// Whether no token was given out yet.
     first: bool,
     /// The first token, which was given out before the step that reads it was submitted: that step's kernels may have to be compiled.
     given: Option<Tensor>,
     /// The next token's logits, when the host chooses.
     logits: Option<Tensor>,
+    /// What a step is, once that is known.
+    replay: Replay,
+    /// Random numbers that a step draws.
+    draws: u32,
 }
 
 impl Generation<'_, '_> {
     fn choose(&mut self, logits: Tensor) -> TensorResult<()> {
         if self.sampler.on_device() {
             let token = self.sampler.choose(&logits)?;
-            eval_all(&[&token])?;
-            self.next = Some(token);
+            // The step and the copy of its token are one submit.
+            let download = token.download()?;
+            self.next = Some((token, download));
         } else {
             eval_all(&[&logits])?;
             self.logits = Some(logits);
@@ -209,8 +215,7 @@ impl Generation<'_, '_> {
         if let Some(token) = self.given.take() {
             self.submit(&token)?;
         }
-        let Some(token) = self.next.take() else { return Ok(None) };
-        let download = token.download()?;
+        let Some((token, download)) = self.next.take() else { return Ok(None) };
         if std::mem::take(&mut self.first) {
             self.given = Some(token);
         } else {
@@ -230,8 +235,26 @@ impl Generation<'_, '_> {
         if self.session.is_full() {
             return Ok(());
         }
+        if let Some(draws) = self.sampler.rng.draws.checked_add(self.draws) {
+            if let Some(next) = self.replay.again(token)? {
+                self.sampler.rng.draws = draws;
+                self.session.cache.advance(1);
+                self.next = Some(next);
+                return Ok(());
+            }
+        } else {
+            self.replay = Replay::default();
+        }
         let logits = self.session.step(&token.relu()?)?;
-        self.choose(logits)
+        if !self.session.model.repeats() {
+            return self.choose(logits);
+        }
+        let before = self.sampler.rng.draws;
+        let next = self.sampler.choose(&logits)?;
+        self.draws = self.sampler.rng.draws.wrapping_sub(before);
+        let download = self.replay.watch(token, &next)?;
+        self.next = Some((next, download));
+        Ok(())
     }
 
     /// Ends the generation: the session then holds exactly the tokens that were given out.

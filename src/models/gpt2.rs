@@ -7,6 +7,9 @@ use crate::models::{KvCache, Layer, Linear, Model, ModelShape, batch_of, merge_h
 use crate::ops::attention::AttentionOptions;
 use crate::tensor::Tensor;
 
+/// Rows up to which a GPU's products are bound by latency.
+const FEW: usize = 8;
+
 /// A GPT-2 model.
 pub struct Gpt2 {
     shape: ModelShape,
@@ -110,8 +113,17 @@ impl Model for Gpt2 {
         let positions = self.positions.narrow(0, cache.len(), t)?.cast(self.shape.dtype)?;
         let mut x = self.tokens.embedding(&tokens)?.cast(self.shape.dtype)?.add(&positions)?; // [B, T, d]
         for (i, b) in self.blocks.iter().enumerate() {
-            let qkv = b.qkv.forward(&b.ln_1.forward(&x, self.eps)?)?; // [B, T, 3·d]
-            let part = |n: usize| split_heads(&qkv.narrow(-1, n * d, d)?, self.heads); // [B, H, T, D]
+            let h = b.ln_1.forward(&x, self.eps)?;
+            // A GPU does the three parts of a few rows in one dispatch, and writes keys and values where they stay.
+            let apart = tokens.numel() <= FEW && b.qkv.adapter.is_none() && !tokens.device().is_cpu();
+            let qkv = if apart { None } else { Some(b.qkv.forward(&h)?) }; // [B, T, 3·d]
+            let part = |n: usize| {
+                let own = match &qkv {
+                    Some(qkv) => qkv.narrow(-1, n * d, d)?,
+                    None => b.qkv.rows(n * d, d)?.forward(&h)?,
+                };
+                split_heads(&own, self.heads) // [B, H, T, D]
+            };
             let (k, v) = cache.append(i, &part(1)?, &part(2)?)?;
             let by_layer = if self.scale_by_layer { (i + 1) as f64 } else { 1.0 };
             let scale = Some(1.0 / (self.shape.head_dim as f64).sqrt() / by_layer);
@@ -127,6 +139,10 @@ impl Model for Gpt2 {
 
     fn logits(&self, hidden: &Tensor) -> TensorResult<Tensor> {
         self.head.forward(&self.norm.forward(hidden, self.eps)?)?.cast(DType::F32)
+    }
+
+    fn repeats(&self) -> bool {
+        true
     }
 
     fn weights(&self) -> Vec<&Tensor> {

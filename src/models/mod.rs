@@ -32,6 +32,11 @@ pub trait Model: Send + Sync {
     fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor>;
     /// Logits `[…,V]` of hidden states `[…,d]`, in f32.
     fn logits(&self, hidden: &Tensor) -> TensorResult<Tensor>;
+    /// Whether the step of one token differs from the step before it only in the token, in what the cache holds, and in numbers that grow
+    /// by the same amount each time. Such steps are repeated without building their graph.
+    fn repeats(&self) -> bool {
+        false
+    }
     /// Every weight, for counting bytes.
     fn weights(&self) -> Vec<&Tensor>;
     /// The linear layers of the blocks with their names: those that adapters can be put on.
@@ -123,7 +128,14 @@ impl Linear {
         Linear { weight, bias, adapter: None }
     }
 
+    /// Output rows `start..start + len` as a layer of their own; the weight stays where it is.
+    pub(crate) fn rows(&self, start: usize, len: usize) -> TensorResult<Linear> {
+        let bias = self.bias.as_ref().map(|b| b.narrow(0, start, len)).transpose()?;
+        Ok(Linear::new(self.weight.narrow(0, start, len)?, bias))
+    }
+
     /// `[…,in]` to `[…,out]`.
+    #[track_caller]
     pub fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
         let mut y = x.matmul(&self.weight.t()?)?;
         if let Some(b) = &self.bias {

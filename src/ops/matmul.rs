@@ -8,7 +8,7 @@ use crate::backends::cpu::{columns, dot, path, share, transpose, vector::Real};
 use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::plan::{AdapterInfo, Kernel, Lane, Step, Task, Value, Wgsl};
+use crate::plan::{AdapterInfo, Joined, Kernel, Lane, Step, Task, Value, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
@@ -354,6 +354,13 @@ impl Kernel for MatMulKernel {
     }
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         crate::ops::gpu::matmul(step, adapter)
+    }
+    fn products(&self, step: &Step) -> Option<Joined> {
+        let kind = crate::ops::gpu::matmul_kind(step)?;
+        Some(Joined { products: 1, pair: false, norm: None, kind })
+    }
+    fn join(&self, joined: Joined) -> Option<Arc<dyn Kernel>> {
+        Some(Arc::new(crate::ops::products::ProductsKernel(joined)))
     }
 }
 

@@ -3,7 +3,9 @@
 // A team of LANES threads owns ROWS rows of b and walks them in items of QUADS quads of weights, AHEAD items on their way at once and
 // the first before anything waits for the activations. A format says how an item's quads lie in a row (see `quad_of`): those that come
 // from the same words belong together. STAGED: a chunk of the activations is kept in workgroup memory.
-// Words: 0 M, 1 N, 2 K, 3 tiles of a batch, 4 workgroups in x, 5 and 6 the start of b in elements.
+// Several products of one left side may be done at once: PAIR of them row by row in the same teams, or each in workgroups of its own
+// (`locate` says in which). NORMED: the left side is normalised on its way into workgroup memory; CENTRED: as layer norm does.
+// Words: 0 M, 1 N, 2 K, 3 tiles of a batch, 4 workgroups in x, 5 and 6 the start of b in elements, 7 epsilon.
 
 // default
 const WORKGROUP: u32 = 128;
@@ -18,6 +20,10 @@ const CHUNK: u32 = 96;
 const STAGED: u32 = 1;
 const VEC_A: u32 = 1;
 const VEC_OUT: u32 = 1;
+const PAIR: u32 = 1;
+const NORMED: u32 = 0;
+const CENTRED: u32 = 0;
+const HELD_X: u32 = 1;
 alias T_0 = f32;
 @group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
@@ -35,15 +41,24 @@ fn hold(row: u32, i: u32) -> Held {
 }
 fn quad(h: Held, c: u32) -> vec4<f32> { return select(h.a, h.b, c == 1u); }
 fn team_sum(v: f32) -> f32 { return v; }
+fn all_sum(v: f32) -> f32 { return v; }
+fn affine4(c: u32, x: vec4<f32>) -> vec4<f32> { return x; }
+fn locate(group: u32) -> u32 { return group; }
+fn columns() -> u32 { return word(1u); }
+fn tiles_of() -> u32 { return word(3u); }
+fn hold_of(p: u32, row: u32, i: u32) -> Held { return hold(row, i); }
+fn put(p: u32, i: u32, v: f32) { store_0(i, v); }
+fn put4(p: u32, i: u32, v: vec4<f32>) { store4_0(i, v); }
 // end
 
 const TEAMS: u32 = WORKGROUP / LANES;
-const BLOCK: u32 = TEAMS * ROWS;
+const EACH: u32 = ROWS / PAIR; // rows of a product in a team
+const BLOCK: u32 = TEAMS * EACH;
 const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
 const TWINS: u32 = SPAN / WIDTH; // items that share a span of quads
 var<private> thread: u32;
 var<workgroup> xs: array<vec4<f32>, MT * QUADS * CHUNK>;
-var<workgroup> ys: array<f32, MT * BLOCK>;
+var<workgroup> ys: array<f32, MT * BLOCK * PAIR>;
 
 // Four activations of row m, zero outside of the matrix.
 fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
@@ -65,37 +80,58 @@ fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
 
 // The place in a row of quad c of item i: STRIPS strips of SPAN quads lie behind each other, and an item has WIDTH quads of each.
 fn quad_of(i: u32, c: u32) -> u32 { return i / TWINS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % TWINS * WIDTH + c % WIDTH; }
+// The place in workgroup memory of quad v of a chunk: quad c of item i goes to c * CHUNK + i, so that neighbouring lanes read neighbouring quads.
+fn place_of(m: u32, v: u32) -> u32 {
+  let c = v % (SPAN * STRIPS) / SPAN * WIDTH + v % WIDTH;
+  return (m * QUADS + c) * CHUNK + v / (SPAN * STRIPS) * TWINS + v % SPAN / WIDTH;
+}
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   thread = lid;
-  let group = wid.y * word(4u) + wid.x;
-  let tiles = word(3u);
+  let group = locate(wid.y * word(4u) + wid.x);
+  let tiles = tiles_of();
   let batch = group / tiles;
   let first = (group % tiles) * BLOCK;
-  let rows = word(0u); let cols = word(1u);
+  let rows = word(0u); let cols = columns();
   let lane = lid % LANES; let team = lid / LANES;
   let items = (word(2u) + 4u * QUADS - 1u) / (4u * QUADS);
   var row: array<u32, ROWS>;
-  for (var r = 0u; r < ROWS; r++) { row[r] = batch * cols + min(first + team * ROWS + r, cols - 1u); }
+  for (var r = 0u; r < ROWS; r++) { row[r] = batch * cols + min(first + team * EACH + r / PAIR, cols - 1u); }
   var acc: array<f32, ROWS * MT>;
   for (var e = 0u; e < ROWS * MT; e++) { acc[e] = 0.0; }
   var held: array<Held, ROWS * AHEAD>;
   for (var base = 0u; base < items; base += CHUNK) {
     for (var a = 0u; a < AHEAD; a++) {
-      for (var r = 0u; r < ROWS; r++) { held[a * ROWS + r] = hold(row[r], min(base + lane + a * LANES, items - 1u)); }
+      for (var r = 0u; r < ROWS; r++) { held[a * ROWS + r] = hold_of(r % PAIR, row[r], min(base + lane + a * LANES, items - 1u)); }
     }
     var count = items - base;
     if (STAGED == 1u) {
       count = min(CHUNK, count);
       if (base > 0u) { workgroupBarrier(); }
-      // Quad c of item i goes to c * CHUNK + i: neighbouring lanes read neighbouring quads. Items that are no more are zero.
+      // Items that are no more are zero.
       let staged = (count + LANES * AHEAD - 1u) / (LANES * AHEAD) * (LANES * AHEAD);
       for (var m = 0u; m < MT; m++) {
-        for (var v = lid; v < QUADS * staged; v += WORKGROUP) {
-          let c = v % (SPAN * STRIPS) / SPAN * WIDTH + v % WIDTH;
-          let i = v / (SPAN * STRIPS) * TWINS + v % SPAN / WIDTH;
-          xs[(m * QUADS + c) * CHUNK + i] = fetch(batch, m, QUADS * base + v);
+        if (NORMED == 1u) {
+          // The chunk is the whole row, and stays in registers meanwhile.
+          let size = word(2u);
+          var x: array<vec4<f32>, HELD_X>;
+          var s = 0.0;
+          for (var h = 0u; h < HELD_X; h++) { x[h] = fetch(batch, m, lid + h * WORKGROUP); s += (x[h].x + x[h].y) + (x[h].z + x[h].w); }
+          if (CENTRED == 1u) {
+            let mean = all_sum(s) / f32(size);
+            for (var h = 0u; h < HELD_X; h++) { x[h] = select(vec4<f32>(0.0), x[h] - mean, 4u * (lid + h * WORKGROUP) < size); }
+          }
+          s = 0.0;
+          for (var h = 0u; h < HELD_X; h++) { s += dot(x[h], x[h]); }
+          let scale = inverseSqrt(all_sum(s) / f32(size) + bitcast<f32>(word(7u)));
+          for (var h = 0u; h < HELD_X; h++) {
+            let v = lid + h * WORKGROUP;
+            if (4u * v < size) { x[h] = affine4(4u * v, x[h] * scale); }
+            if (v < QUADS * staged) { xs[place_of(m, v)] = x[h]; }
+          }
+        } else {
+          for (var v = lid; v < QUADS * staged; v += WORKGROUP) { xs[place_of(m, v)] = fetch(batch, m, QUADS * base + v); }
         }
       }
       workgroupBarrier();
@@ -103,7 +139,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var start = lane; start < count; start += LANES * AHEAD) {
       if (start != lane) {
         for (var a = 0u; a < AHEAD; a++) {
-          for (var r = 0u; r < ROWS; r++) { held[a * ROWS + r] = hold(row[r], min(base + start + a * LANES, items - 1u)); }
+          for (var r = 0u; r < ROWS; r++) { held[a * ROWS + r] = hold_of(r % PAIR, row[r], min(base + start + a * LANES, items - 1u)); }
         }
       }
       for (var a = 0u; a < AHEAD; a++) {
@@ -124,19 +160,26 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var r = 0u; r < ROWS; r++) {
     for (var m = 0u; m < MT; m++) {
       let v = team_sum(acc[r * MT + m]);
-      if (lane == 0u) { ys[m * BLOCK + team * ROWS + r] = v; }
+      if (lane == 0u) { ys[(m * PAIR + r % PAIR) * BLOCK + team * EACH + r / PAIR] = v; }
     }
   }
   workgroupBarrier();
   if (VEC_OUT == 1u) {
     for (var u = lid; u < MT * BLOCK / 4u; u += WORKGROUP) {
-      let m = u / (BLOCK / 4u); let n = first + u % (BLOCK / 4u) * 4u;
-      if (m < rows && n < cols) { store4_0((batch * rows + m) * cols + n, vec4<f32>(ys[4u * u], ys[4u * u + 1u], ys[4u * u + 2u], ys[4u * u + 3u])); }
+      let m = u / (BLOCK / 4u); let j = u % (BLOCK / 4u) * 4u;
+      if (m < rows && first + j < cols) {
+        for (var p = 0u; p < PAIR; p++) {
+          let at = (m * PAIR + p) * BLOCK + j;
+          put4(p, (batch * rows + m) * cols + first + j, vec4<f32>(ys[at], ys[at + 1u], ys[at + 2u], ys[at + 3u]));
+        }
+      }
     }
   } else {
     for (var u = lid; u < MT * BLOCK; u += WORKGROUP) {
-      let m = u / BLOCK; let n = first + u % BLOCK;
-      if (m < rows && n < cols) { store_0((batch * rows + m) * cols + n, ys[u]); }
+      let m = u / BLOCK; let j = u % BLOCK;
+      if (m < rows && first + j < cols) {
+        for (var p = 0u; p < PAIR; p++) { put(p, (batch * rows + m) * cols + first + j, ys[(m * PAIR + p) * BLOCK + j]); }
+      }
     }
   }
 }

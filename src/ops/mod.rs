@@ -20,6 +20,7 @@ pub mod matmul;
 pub mod norm;
 pub mod norm_grad;
 pub mod pad;
+pub mod products;
 pub mod random;
 pub mod reduce;
 pub mod rope;

@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::{Lit, norm_grad};
-use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
+use crate::plan::{AdapterInfo, Kernel, Normalization, Step, Task, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use std::panic::Location;
@@ -76,6 +76,9 @@ impl Kernel for NormKernel {
     }
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         crate::ops::gpu::norm(self.rms, self.eps as f32, self.weight, self.bias, step, adapter)
+    }
+    fn normalization(&self) -> Option<Normalization> {
+        Some(Normalization { rms: self.rms, eps: self.eps, weight: self.weight, bias: self.bias })
     }
 }
 

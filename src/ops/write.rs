@@ -62,7 +62,7 @@ impl Op for Windows {
     fn key(&self, key: &mut Key) {
         key.word(self.base as u64);
         for w in &self.windows {
-            key.word((w.offset % 4 == 0) as u64);
+            key.word((w.offset % 8 == 0) as u64);
             w.shape.iter().zip(w.strides()).for_each(|(&n, &s)| {
                 key.word(n as u64).word(s as u64);
             });

@@ -973,3 +973,40 @@ fn many_small_and_large_steps_stay_in_order() {
         .collect();
     assert_eq!(results[0], results[2]);
 }
+
+#[test]
+fn products_that_were_joined_for_a_gpu_run_here_too() {
+    let (mut noise, m, k, n) = (Noise(21), 3, 40, 19);
+    let x = operand(F32, &[1, m, k], "contiguous", &mut noise, -2.0, 2.0);
+    let rights: Vec<Operand> = (0..2).map(|_| operand(F16, &[1, n, k], "contiguous", &mut noise, -1.0, 1.0)).collect();
+    let [weight, bias] = [0, 1].map(|_| Operand { shape: Shape::of(&[k]), ..operand(F32, &[1, k], "contiguous", &mut noise, -1.0, 1.0) });
+    for (rms, has_bias) in [(None, false), (Some(true), false), (Some(false), true)] {
+        let norm = rms.map(|rms| Normalization { rms, eps: 1e-5, weight: true, bias: has_bias });
+        let mut inputs = vec![&x, &rights[0], &rights[1]];
+        inputs.extend(norm.iter().map(|_| &weight).chain(has_bias.then_some(&bias)));
+        let loads = inputs.iter().enumerate().map(|(i, o)| o.load(i as u16)).collect();
+        // The second product's store adds what the first has written.
+        let (shape, first) = (Shape::of(&[1, m, n]), target(0, F32, Shape::of(&[1, m, n])));
+        let mut sum = Program::value(F32);
+        let s = sum.push(Inst { op: Prim::Source(0), args: [0; 3], dtype: F32 });
+        sum.push(Inst { op: Prim::Binary(Binary::Add), args: [0, s, 0], dtype: F32 });
+        let stores = vec![
+            Store { shape, program: Program::value(F32), sources: vec![], target: first.clone() },
+            Store { shape, program: sum, sources: vec![first], target: target(1, F32, shape) },
+        ];
+        let kernel = crate::ops::products::ProductsKernel(Joined { products: 2, pair: true, norm, kind: F16 });
+        let got = run(step("products", Work::Kernel(Arc::new(kernel)), loads, stores, vec![]), &inputs, &[(F32, m * n), (F32, m * n)], &[]);
+        let mut left = x.values.clone();
+        for row in left.chunks_exact_mut(k).filter(|_| norm.is_some()) {
+            let mean = if rms == Some(true) { 0.0 } else { row.iter().sum::<f64>() / k as f64 };
+            let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / k as f64;
+            for (i, v) in row.iter_mut().enumerate() {
+                *v = (*v - mean) / (variance + 1e-5).sqrt() * weight.values[i] + if has_bias { bias.values[i] } else { 0.0 };
+            }
+        }
+        let product = |p: usize, i: usize| (0..k).map(|j| left[i / n * k + j] * rights[p].values[i % n * k + j]).sum::<f64>();
+        let want = |p: usize| (0..m * n).map(|i| product(0, i) + if p == 1 { product(1, i) } else { 0.0 }).collect::<Vec<_>>();
+        check(&format!("first product, {rms:?}"), &got[0], &want(0), 1e-5, 1e-4);
+        check(&format!("second product, {rms:?}"), &got[1], &want(1), 1e-5, 1e-4);
+    }
+}

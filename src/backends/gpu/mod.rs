@@ -356,6 +356,9 @@ impl Machine for GpuMachine {
         // Beyond this, longer programs cost more registers than they save bandwidth.
         (self.core.max_bindings).clamp(4, 16)
     }
+    fn joins(&self) -> bool {
+        true
+    }
     fn memory(&self) -> MemoryStats {
         self.core.pool.memory()
     }

@@ -4,7 +4,7 @@ use super::matmul_coop::matmul_coop;
 use super::team::{SUM, Team};
 use super::{across, decide, grid, indexable, start, unroll, words};
 use crate::dtype::DType;
-use crate::plan::{AdapterInfo, Load, Step, Wgsl, Word};
+use crate::plan::{AdapterInfo, Joined, Load, Normalization, Step, Wgsl, Word};
 
 /// The most rows of a that are multiplied one weight row at a time.
 const FEW: usize = 8;
@@ -174,30 +174,88 @@ const MANY: usize = 8192;
 
 /// Up to eight rows of a: b is read once, a team of threads for each of its rows.
 fn few_rows(batch: usize, m: usize, n: usize, k: usize, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
+    some_rows(batch, m, k, &[(n, weights)], false, None, adapter)
+}
+
+/// Several such products of one left side: of each the rows of b and its weights. With `pair` the two of them go row by row together, so
+/// that the second's store may read what the first's has written. `norm`: the left side is normalised first.
+fn some_rows(
+    batch: usize,
+    m: usize,
+    k: usize,
+    products: &[(usize, &Weights)],
+    pair: bool,
+    norm: Option<Normalization>,
+    adapter: &AdapterInfo,
+) -> Option<Wgsl> {
+    let (_, weights) = *products.first()?;
     let [quads, strips, span] = weights.shape;
     let items = k.div_ceil(4 * quads as usize);
     let mt = m.next_power_of_two();
-    let Share { workgroup, lanes, rows, ahead, staged } = Share::pick(n * batch, items, quads == 8, mt, adapter);
-    // A chunk is whole rounds of the team.
-    let unit = (lanes * ahead) as usize;
+    let all: usize = products.iter().map(|p| p.0).sum();
+    let Share { workgroup, lanes, rows, mut ahead, staged } = Share::pick(all * batch, items, quads == 8, mt, adapter);
+    let rows = if pair { 2 * rows.div_ceil(2) } else { rows };
+    let pairs = if pair { 2 } else { 1 };
     let room = (adapter.workgroup_bytes.clamp(16384, 49152) as usize - 4096) / (16 * quads as usize * mt);
+    // A chunk is whole rounds of the team; a row that is normalised is one chunk.
+    while norm.is_some() && ahead > 1 && items.next_multiple_of((lanes * ahead) as usize) > room {
+        ahead -= 1;
+    }
+    let unit = (lanes * ahead) as usize;
     let staged = staged && room >= unit;
     let rounds = items.div_ceil(unit).next_power_of_two().min(1 << (room / unit).max(1).ilog2());
-    let chunk = if staged { unit * rounds } else { 1 };
+    let chunk = match norm {
+        Some(_) => items.next_multiple_of(unit),
+        None if staged => unit * rounds,
+        None => 1,
+    };
+    if norm.is_some() && (!staged || chunk > room) {
+        return None;
+    }
     let team = Team { workgroup, size: lanes, across: false };
-    let block = (workgroup / lanes * rows) as usize;
-    let tiles = n.div_ceil(block);
-    let grid = grid(batch.checked_mul(tiles)?)?;
-    let (start, raw) = weights.start();
-    let mut list = words(&[m, n, k, tiles, grid[0] as usize])?;
-    list.extend(start);
-    let vec_out = n % 4 == 0 && block % 4 == 0;
-    let switches = [("STAGED", staged as u32), ("VEC_A", (k % 4 == 0) as u32), ("VEC_OUT", vec_out as u32)];
+    let block = (workgroup / lanes * rows / pairs) as usize;
+    let tiles: Vec<usize> = products.iter().map(|p| p.0.div_ceil(block)).collect();
+    let groups = if pair { tiles[0] } else { tiles.iter().sum() };
+    let grid = grid(batch.checked_mul(groups)?)?;
+    let mut list = words(&[m, products[0].0, k, tiles[0], grid[0] as usize])?;
+    let (first, mut raw) = weights.start();
+    list.extend(first);
+    list.push(Word::F32(norm.map_or(0.0, |n| n.eps as f32)));
+    for (p, (n, w)) in products.iter().enumerate().skip(1) {
+        list.extend(words(&[*n, tiles[p]])?);
+        list.extend(w.raw?);
+        raw.push(p as u8 + 1);
+    }
+    let vec_out = products.iter().all(|p| p.0 % 4 == 0) && block % 4 == 0;
+    let (normed, centred) = norm.map_or((false, false), |n| (true, !n.rms));
+    let switches = [
+        ("STAGED", staged as u32),
+        ("VEC_A", (k % 4 == 0) as u32),
+        ("VEC_OUT", vec_out as u32),
+        ("NORMED", normed as u32),
+        ("CENTRED", centred as u32),
+    ];
+    let held_x = (quads as usize * chunk).div_ceil(workgroup as usize) as u32;
     let matvec = unroll(
         include_str!("../matvec.wgsl").into(),
-        &[("ROWS * MT", rows * mt as u32), ("AHEAD", ahead), ("QUADS", quads), ("MT", mt as u32), ("ROWS", rows)],
+        &[
+            ("ROWS * MT", rows * mt as u32),
+            ("AHEAD", ahead),
+            ("QUADS", quads),
+            ("MT", mt as u32),
+            ("ROWS", rows),
+            ("PAIR", pairs),
+            ("HELD_X", if normed { held_x } else { 1 }),
+        ],
     );
-    let text = [matvec.as_str(), &weights.quads, &weights.items, &team.function("team_sum", SUM, adapter)].concat();
+    let mut text = [matvec.as_str(), &several(products, pair), &team.function("team_sum", SUM, adapter)].concat();
+    if let Some(norm) = norm {
+        text += &Team { workgroup, size: workgroup, across: false }.function("all_sum", SUM, adapter);
+        let load = products.len() + 1;
+        let gain = if norm.weight { format!(" * load4_{load}(c)") } else { String::new() };
+        let shift = if norm.bias { format!(" + load4_{}(c)", load + norm.weight as usize) } else { String::new() };
+        text += &format!("fn affine4(c: u32, x: vec4<f32>) -> vec4<f32> {{ return x{gain}{shift}; }}\n");
+    }
     let mut consts = vec![
         ("LANES", lanes),
         ("ROWS", rows),
@@ -207,9 +265,100 @@ fn few_rows(batch: usize, m: usize, n: usize, k: usize, weights: &Weights, adapt
         ("STRIPS", strips),
         ("SPAN", span),
         ("CHUNK", chunk as u32),
+        ("PAIR", pairs),
+        ("HELD_X", held_x),
     ];
     consts.extend(switches);
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned: vec![] })
+}
+
+/// Products of load 0 `[1, M, K]` with the loads behind it, into the stores in the same order, see [`some_rows`].
+pub fn matmul_several(step: &Step, joined: &Joined, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let a = &step.loads[0];
+    let k = a.shape[2];
+    let weights: Vec<(usize, Weights)> = step.loads[1..=joined.products].iter().map(|b| (b.shape[1], Weights::of(b, k))).collect();
+    let products: Vec<(usize, &Weights)> = weights.iter().map(|(n, w)| (*n, w)).collect();
+    some_rows(1, a.shape[1], k, &products, joined.pair, joined.norm, adapter)
+}
+
+/// What products must have in common to be done at once: the dtype of right sides that are read directly.
+pub fn matmul_kind(step: &Step) -> Option<DType> {
+    let (a, b) = (&step.loads[0], &step.loads[1]);
+    let few = a.shape[0] == 1 && a.shape[1] <= FEW && indexable(&[a.shape.count(), b.shape.count(), step.stores[0].shape.count()]);
+    Weights::of(b, a.shape[2]).raw.filter(|_| few)?;
+    b.plain().map(|s| s.dtype)
+}
+
+/// The functions by which a text finds its product, reads its weights and writes its results.
+fn several(products: &[(usize, &Weights)], pair: bool) -> String {
+    let count = products.len();
+    let weights = products[0].1;
+    if count == 1 {
+        return [
+            &weights.quads,
+            &weights.items,
+            "fn locate(group: u32) -> u32 { return group; }\nfn columns() -> u32 { return word(1u); }\nfn tiles_of() -> u32 { return word(3u); }\n",
+            "fn hold_of(p: u32, row: u32, i: u32) -> Held { return hold(row, i); }\n",
+            "fn put(p: u32, i: u32, v: f32) { store_0(i, v); }\nfn put4(p: u32, i: u32, v: vec4<f32>) { store4_0(i, v); }\n",
+        ]
+        .concat();
+    }
+    let mut text = String::from("var<private> part: u32;\n");
+    // Words of a product: N, tiles, and the two of the start.
+    let at = |p: usize| [if p == 0 { 1 } else { 4 * p + 4 }, if p == 0 { 3 } else { 4 * p + 5 }, if p == 0 { 5 } else { 4 * p + 6 }];
+    let of = |w: usize| format!("word({w}u)");
+    let own = [weights.quads.as_str(), &weights.items].concat();
+    for p in 0..count {
+        text += &twin(&own, p, at(p)[2]);
+    }
+    text += "fn quad(h: Held, c: u32) -> vec4<f32> { return quad_p0(h, c); }\n";
+    let choose = |ty: &str, each: &dyn Fn(usize) -> String| {
+        let tests: String = (1..count).map(|p| format!("  if (part == {p}u) {{ {}{}; }}\n", ty, each(p))).collect();
+        format!("{tests}  {ty}{};\n", each(0))
+    };
+    if pair {
+        text += "fn locate(group: u32) -> u32 { return group; }\nfn columns() -> u32 { return word(1u); }\nfn tiles_of() -> u32 { return word(3u); }\n";
+        text += "fn chosen(p: u32) { part = p; }\n";
+    } else {
+        let steps: String =
+            (0..count - 1).map(|p| format!("  if (g < {0}) {{ return g; }}\n  g -= {0};\n  part = {1}u;\n", of(at(p)[1]), p + 1)).collect();
+        text += &format!("fn locate(group: u32) -> u32 {{\n  var g = group;\n  part = 0u;\n{steps}  return g;\n}}\n");
+        text += &format!("fn columns() -> u32 {{\n{}}}\n", choose("return ", &|p| of(at(p)[0])));
+        text += &format!("fn tiles_of() -> u32 {{\n{}}}\n", choose("return ", &|p| of(at(p)[1])));
+        text += "fn chosen(p: u32) {}\n";
+    }
+    text += &format!(
+        "fn hold_of(p: u32, row: u32, i: u32) -> Held {{\n  chosen(p);\n{}}}\n",
+        choose("return ", &|p| format!("hold_p{p}(row, i)"))
+    );
+    let puts = |four: &str| (1..count).map(|p| format!("if (part == {p}u) {{ store{four}_{p}(i, v); return; }} ")).collect::<String>();
+    text += &format!("fn put(p: u32, i: u32, v: f32) {{ chosen(p); {}store_0(i, v); }}\n", puts(""));
+    text += &format!("fn put4(p: u32, i: u32, v: vec4<f32>) {{ chosen(p); {}store4_0(i, v); }}\n", puts("4"));
+    text
+}
+
+/// The text of a format for product `p`: its functions under names of their own, its buffer, and its start at words `start` and behind.
+/// Types are the first product's.
+fn twin(text: &str, p: usize, start: usize) -> String {
+    let names: Vec<&str> =
+        text.lines().filter_map(|l| l.strip_prefix("fn ")).filter_map(|l| l.split('(').next()).chain(["raw_1"]).collect();
+    let mut out = String::with_capacity(text.len() * 9 / 8);
+    for line in text.lines().filter(|l| p == 0 || !(l.starts_with("struct ") || l.starts_with("alias "))) {
+        let line = line.replace("word(5u) + word(6u)", &format!("word({start}u) + word({}u)", start + 1));
+        let mut rest = line.as_str();
+        while !rest.is_empty() {
+            let word = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
+            let (name, tail) = rest.split_at(word.max(1).min(rest.len()));
+            match name {
+                "raw_1" => out += &format!("raw_{}", p + 1),
+                n if names.contains(&n) => out += &format!("{n}_p{p}"),
+                n => out += n,
+            }
+            rest = tail;
+        }
+        out.push('\n');
+    }
+    out
 }
 
 /// Up to eight rows of a, where b's rows are neighbours in memory.

@@ -21,7 +21,7 @@ pub use attention_grad::attention_grad;
 pub use cross_entropy::cross_entropy;
 pub use gather::gather;
 pub use index_add::index_add;
-pub use matmul::matmul;
+pub use matmul::{matmul, matmul_kind, matmul_several};
 pub use norm::norm;
 pub use norm_grad::norm_grad;
 pub use reduce::reduce;

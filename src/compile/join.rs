@@ -1,0 +1,174 @@
+//! Joining: on a GPU, products of few rows that read one left side become one dispatch, and the normalization that makes the left side goes
+//! into it. One token's step is dispatches that wait for each other, and each wait costs more than its work.
+
+use super::fuse::{Steps, buffers};
+use crate::plan::{Buf, Joined, Load, Source, Step, Work};
+
+/// Products of a dispatch at most.
+const MOST: usize = 4;
+/// How far behind a product others are looked for.
+const AHEAD: usize = 24;
+/// Bytes of a normalised left side at most, as f32: it stays in workgroup memory.
+const LEFT: usize = 8192;
+
+/// The products that a step consists of.
+fn products(s: &Step) -> Option<Joined> {
+    match &s.work {
+        Work::Kernel(k) => k.products(s),
+        Work::Map => None,
+    }
+}
+
+fn sources(s: &Step) -> impl Iterator<Item = &Source> {
+    s.loads.iter().flat_map(|l| &l.sources).chain(s.stores.iter().flat_map(|t| &t.sources))
+}
+
+/// Whether two loads are the same values.
+fn same(a: &Load, b: &Load) -> bool {
+    let place = |s: &Source| (s.buf, s.dtype, s.layout.simplified(), s.offset);
+    a.shape == b.shape
+        && a.program == b.program
+        && a.sources.len() == b.sources.len()
+        && a.sources.iter().zip(&b.sources).all(|(a, b)| place(a) == place(b))
+}
+
+impl Steps {
+    /// Joins what can be joined. `limit`: buffers of a step; `lasting` says which values outlive the run.
+    pub fn join_products(&mut self, limit: usize, lasting: impl Fn(usize) -> bool) {
+        let mut list: Vec<Option<Step>> = std::mem::take(&mut self.list).into_iter().map(Some).collect();
+        for i in 0..list.len() {
+            self.gather(&mut list, i, limit);
+        }
+        for i in 0..list.len() {
+            self.absorb(&mut list, i, limit, &lasting);
+        }
+        self.list = list.into_iter().flatten().collect();
+    }
+
+    fn reads(&self, s: &Step, buf: Buf) -> bool {
+        sources(s).any(|x| self.home(x.buf) == self.home(buf))
+    }
+    fn writes(&self, s: &Step, buf: Buf) -> bool {
+        s.stores.iter().any(|t| self.home(t.target.buf) == self.home(buf))
+    }
+    /// Whether a step may run as early as `with`, before the steps in between.
+    fn movable(&self, s: &Step, between: &[Option<Step>]) -> bool {
+        between.iter().flatten().all(|b| {
+            !sources(s).any(|x| x.buf != Buf::Iota && self.writes(b, x.buf))
+                && !s.stores.iter().any(|t| self.reads(b, t.target.buf) || self.writes(b, t.target.buf))
+        })
+    }
+    fn fits(&self, s: &Step, limit: usize) -> bool {
+        let all: Vec<Source> =
+            sources(s).chain(s.stores.iter().map(|t| &t.target)).map(|x| Source { buf: self.home(x.buf), ..x.clone() }).collect();
+        buffers(&all) < limit
+    }
+
+    /// Joins the product at `i` with later ones of the same left side.
+    fn gather(&self, list: &mut [Option<Step>], i: usize, limit: usize) {
+        let Some(mut own) = list[i].clone() else { return };
+        let Some(Joined { products: 1, kind, norm: None, .. }) = products(&own) else { return };
+        let (mut count, mut pair) = (1, false);
+        for j in i + 1..list.len().min(i + 1 + AHEAD) {
+            let Some(other) = &list[j] else { continue };
+            let alike = products(other).is_some_and(|p| p.products == 1 && p.norm.is_none() && p.kind == kind);
+            if !alike || !same(&own.loads[0], &other.loads[0]) {
+                continue;
+            }
+            let store = &other.stores[0];
+            // A store that reads another product's results must read each where that one writes it.
+            let dependent = own.stores.iter().any(|t| self.reads(other, t.target.buf));
+            if dependent {
+                let first = &own.stores[0];
+                let place = |s: &Source| (s.layout.simplified(), s.offset, s.dtype);
+                let mine = |x: &Source| self.home(x.buf) == self.home(first.target.buf);
+                let in_place = |x: &Source| !mine(x) || (x.buf == first.target.buf && place(x) == place(&first.target));
+                let loads = other.loads.iter().flat_map(|l| &l.sources).any(mine);
+                if count > 1 || loads || store.shape != first.shape || !store.sources.iter().all(in_place) {
+                    continue;
+                }
+            }
+            let clash = self.reads(&own, store.target.buf) || self.writes(&own, store.target.buf);
+            if clash || !self.movable(other, &list[i + 1..j]) {
+                continue;
+            }
+            let mut joined = own.clone();
+            joined.loads.push(other.loads[1].clone());
+            joined.stores.push(store.clone());
+            if !self.fits(&joined, limit) {
+                continue;
+            }
+            (own, count, pair) = (joined, count + 1, dependent);
+            list[j] = None;
+            if pair || count == MOST {
+                break;
+            }
+        }
+        if count > 1 {
+            set(&mut own, Joined { products: count, pair, norm: None, kind });
+            list[i] = Some(own);
+        }
+    }
+
+    /// Puts the normalization at `i` into the products that read it, when nothing else does.
+    fn absorb(&self, list: &mut [Option<Step>], i: usize, limit: usize, lasting: &impl Fn(usize) -> bool) {
+        let Some(own) = &list[i] else { return };
+        let Work::Kernel(k) = &own.work else { return };
+        let (Some(norm), [store]) = (k.normalization(), &own.stores[..]) else { return };
+        let Some(target) = store.plain().filter(|t| t.offset.is_none() && t.layout.offset == 0) else { return };
+        let Buf::Slot(v) = target.buf else { return };
+        if self.values[v as usize].bound.is_some() || lasting(v as usize) {
+            return;
+        }
+        let (rows, columns) = (own.loads[0].shape[0], own.loads[0].shape[1]);
+        if rows.next_power_of_two() * columns * 4 > LEFT {
+            return;
+        }
+        let mut made: Vec<(usize, Step)> = Vec::new();
+        for j in i + 1..list.len() {
+            let Some(s) = &list[j] else { continue };
+            if self.writes(s, target.buf) {
+                return;
+            }
+            if !self.reads(s, target.buf) {
+                continue;
+            }
+            let Some(joined) = products(s).filter(|p| p.norm.is_none()) else { return };
+            let left = &s.loads[0];
+            let whole = left.plain().is_some_and(|x| x.layout.is_contiguous() && x.layout.offset == 0 && x.offset.is_none());
+            let elsewhere = s.loads[1..].iter().flat_map(|l| &l.sources).chain(s.stores.iter().flat_map(|t| &t.sources));
+            let overwritten = |x: &Source| {
+                x.buf != Buf::Iota && (self.writes(s, x.buf) || list[i + 1..j].iter().flatten().any(|b| self.writes(b, x.buf)))
+            };
+            if !whole
+                || left.shape[1..] != [rows, columns]
+                || elsewhere.into_iter().any(|x| self.home(x.buf) == self.home(target.buf))
+                || sources(own).any(overwritten)
+            {
+                return;
+            }
+            let mut step = s.clone();
+            step.loads[0] = Load { shape: left.shape, ..own.loads[0].clone() };
+            step.loads.extend(own.loads[1..].iter().cloned());
+            set(&mut step, Joined { norm: Some(norm), ..joined });
+            if !self.fits(&step, limit) {
+                return;
+            }
+            made.push((j, step));
+        }
+        if !made.is_empty() {
+            list[i] = None;
+        }
+        for (j, step) in made {
+            list[j] = Some(step);
+        }
+    }
+}
+
+fn set(s: &mut Step, joined: Joined) {
+    if let Work::Kernel(k) = &s.work {
+        if let Some(kernel) = k.join(joined) {
+            s.work = Work::Kernel(kernel);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Products of few rows that a GPU does in one dispatch, with the normalization before them, against plain loops in f64.
+
+use std::sync::{Mutex, MutexGuard};
+use tensorlogic::backends::Bytes;
+use tensorlogic::eval::eval_all;
+use tensorlogic::quant::{dequantize, quantize};
+use tensorlogic::{DType, Device, Tensor};
+
+/// The GPU of the tests, one test at a time (they count dispatches), or `None` where there is none and none is required.
+fn gpu() -> Option<(Device, MutexGuard<'static, ()>)> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
+    match Device::open("vulkan") {
+        Ok(d) => {
+            d.set_adaptive(false);
+            Some((d, turn))
+        }
+        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
+        Err(_) => None,
+    }
+}
+
+fn noise(n: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2654435761).wrapping_add(1);
+    let mut next = || {
+        state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+        (state >> 8) as f32 / 8_388_608.0 - 1.0
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Norm {
+    None,
+    Rms,
+    Layer,
+}
+
+/// A normalised left side and right sides as a model has them.
+struct Case {
+    m: usize,
+    k: usize,
+    columns: &'static [usize],
+    dtype: DType,
+    activations: DType,
+    norm: Norm,
+    /// Whether the two products are a gate and what it lets through.
+    gated: bool,
+    /// Dispatches.
+    expect: usize,
+}
+
+fn check(device: &Device, c: &Case) {
+    let what = format!("{} × {} of {:?} in {}, {:?}, {}", c.m, c.k, c.columns, c.dtype, c.norm, if c.gated { "gated" } else { "each" });
+    let x = noise(c.m * c.k, 1);
+    let (gain, shift) = (noise(c.k, 2), noise(c.k, 3));
+    let tensor = |v: Vec<f32>, shape: &[usize]| Tensor::from_vec(v, shape, device).unwrap();
+    let a = tensor(x.clone(), &[1, c.m, c.k]).cast(c.activations).unwrap();
+    let (w, b) = (tensor(gain.clone(), &[c.k]), tensor(shift.clone(), &[c.k]));
+    eval_all(&[&a, &w, &b]).unwrap();
+    let left = match c.norm {
+        Norm::None => a.clone(),
+        Norm::Rms => a.rms_norm(Some(&w), 1e-5).unwrap(),
+        Norm::Layer => a.layer_norm(Some(&w), Some(&b), 1e-5).unwrap(),
+    };
+    // What the left side is, in f64 from the values that the device holds.
+    let held = a.to_vec().unwrap();
+    let mut rows: Vec<f64> = held.iter().map(|v| *v as f64).collect();
+    for row in rows.chunks_exact_mut(c.k).filter(|_| c.norm != Norm::None) {
+        let mean = if c.norm == Norm::Layer { row.iter().sum::<f64>() / c.k as f64 } else { 0.0 };
+        let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / c.k as f64;
+        for (i, v) in row.iter_mut().enumerate() {
+            *v = (*v - mean) / (variance + 1e-5).sqrt() * gain[i] as f64 + if c.norm == Norm::Layer { shift[i] as f64 } else { 0.0 };
+        }
+    }
+    let mut results = Vec::new();
+    let mut expected: Vec<Vec<f64>> = Vec::new();
+    for (p, &n) in c.columns.iter().enumerate() {
+        let bytes = quantize(c.dtype, &noise(n * c.k, 10 + p as u32)).unwrap();
+        let mut values = vec![0.0; n * c.k];
+        dequantize(c.dtype, &bytes, &mut values).unwrap();
+        let right = Tensor::from_bytes(Bytes::Owned(bytes.into()), c.dtype, &[n, c.k], device).unwrap();
+        results.push(left.matmul(&right.t().unwrap()).unwrap());
+        let dot = |m: usize, n: usize| (0..c.k).map(|k| rows[m * c.k + k] * values[n * c.k + k] as f64).sum();
+        expected.push((0..c.m * n).map(|i| dot(i / n, i % n)).collect());
+    }
+    if c.gated {
+        let (through, gate) = (results.remove(1), results.remove(0));
+        results = vec![gate.silu().unwrap().mul(&through).unwrap()];
+        let silu = |x: f64| x / (1.0 + (-x).exp());
+        expected = vec![expected[0].iter().zip(&expected[1]).map(|(g, u)| silu(*g) * u).collect()];
+    }
+    let all: Vec<&Tensor> = results.iter().collect();
+    eval_all(&all).unwrap();
+    assert_eq!(tensorlogic::eval::eval_stats(device).dispatches, c.expect, "{what}: dispatches");
+    for (p, (r, e)) in results.iter().zip(&expected).enumerate() {
+        let got = r.to_vec().unwrap();
+        let size = (e.iter().map(|v| v * v).sum::<f64>() / e.len() as f64).sqrt();
+        // Products of f16 results are rounded to f16.
+        let tolerance = if c.activations == DType::F32 { 2e-5 } else { 3e-3 };
+        for (i, (g, e)) in got.iter().zip(e).enumerate() {
+            assert!((*g as f64 - e).abs() <= tolerance * (size + e.abs()), "{what}: product {p}, element {i}: {g}, not {e}");
+        }
+    }
+}
+
+#[test]
+fn products_of_one_left_side_are_one_dispatch() {
+    let Some((device, _turn)) = gpu() else { return };
+    let plain = Case {
+        m: 1,
+        k: 256,
+        columns: &[96, 32, 40],
+        dtype: DType::F32,
+        activations: DType::F32,
+        norm: Norm::None,
+        gated: false,
+        expect: 1,
+    };
+    let formats = [
+        DType::F16,
+        DType::BF16,
+        DType::Q4_0,
+        DType::Q4_1,
+        DType::Q5_0,
+        DType::Q5_1,
+        DType::Q8_0,
+        DType::Q2_K,
+        DType::Q3_K,
+        DType::Q4_K,
+        DType::Q5_K,
+        DType::Q6_K,
+    ];
+    check(&device, &plain);
+    for norm in [Norm::Rms, Norm::Layer] {
+        check(&device, &Case { norm, ..plain });
+        check(&device, &Case { norm, columns: &[33], ..plain });
+        check(&device, &Case { norm, gated: true, columns: &[72, 72], ..plain });
+        check(&device, &Case { norm, m: 3, activations: DType::F16, ..plain });
+        check(&device, &Case { norm, k: 768, m: 2, dtype: DType::F16, activations: DType::F16, columns: &[48, 7], ..plain });
+        check(&device, &Case { norm, k: 2048, dtype: DType::Q4_0, columns: &[9, 8, 64], ..plain });
+        check(&device, &Case { norm, k: 576, dtype: DType::Q4_1, columns: &[576, 192, 192], ..plain });
+    }
+    for dtype in formats {
+        check(&device, &Case { dtype, ..plain });
+        check(&device, &Case { dtype, norm: Norm::Rms, ..plain });
+        check(&device, &Case { dtype, gated: true, columns: &[50, 50], ..plain });
+    }
+    // Many rows of the right side: several of them a team.
+    check(&device, &Case { columns: &[8200, 4100], k: 64, dtype: DType::Q8_0, norm: Norm::Rms, ..plain });
+    check(&device, &Case { columns: &[8200, 8200], k: 64, dtype: DType::Q8_0, norm: Norm::Rms, gated: true, ..plain });
+    // Five products are a dispatch of four and one of one, each with the normalization.
+    check(&device, &Case { columns: &[8, 8, 8, 8, 8], norm: Norm::Rms, expect: 2, ..plain });
+    // A left side that is too long for workgroup memory is normalised by itself; many rows are multiplied as ever.
+    check(&device, &Case { norm: Norm::Rms, k: 4096, expect: 2, ..plain });
+    check(&device, &Case { norm: Norm::Rms, m: 16, columns: &[32, 64], expect: 3, ..plain });
+}
+
+#[test]
+fn a_normalised_value_that_others_read_stays() {
+    let Some((device, _turn)) = gpu() else { return };
+    let x = Tensor::from_vec(noise(64, 5), &[1, 64], &device).unwrap();
+    let w = Tensor::from_vec(noise(64 * 64, 6), &[64, 64], &device).unwrap();
+    eval_all(&[&x, &w]).unwrap();
+    let run = |cpu: bool| {
+        let here = if cpu { Device::cpu() } else { device.clone() };
+        let on = |t: &Tensor| t.to_device(&here).unwrap();
+        let h = on(&x).rms_norm(None, 1e-6).unwrap();
+        let y = h.matmul(&on(&w).t().unwrap()).unwrap();
+        // The value is added again, and the product's own input is read by something after it.
+        let z = y.add(&h).unwrap().softmax(-1).unwrap();
+        eval_all(&[&z, &h]).unwrap();
+        (z.to_vec().unwrap(), h.to_vec().unwrap())
+    };
+    let (got, expect) = (run(false), run(true));
+    for (g, e) in got.0.iter().zip(&expect.0).chain(got.1.iter().zip(&expect.1)) {
+        assert!((g - e).abs() <= 1e-5 * (1.0 + e.abs()), "{g}, not {e}");
+    }
+}
