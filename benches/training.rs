@@ -2,9 +2,10 @@
 //! per second, the time of each kernel, and PyTorch beside it.
 //!
 //! `cargo bench --bench training -- [--model char|gpt2] [--dtype f32|f16|bf16] [--peer PYTHON] [--rounds N] [--batch N]
-//! [--checkpoint] [--kernels] [--explain]`. The device is
-//! `TL_DEVICE`'s, else a GPU where there is one. With `--peer` the two take turns, and the ratio is that of their medians. With `--checkpoint`
-//! a second model computes its blocks again in the backward pass, in turn with the first.
+//! [--compiled] [--checkpoint] [--kernels] [--twice] [--explain]`. The device is `TL_DEVICE`'s, else a GPU where there is one. With `--peer`
+//! the two take turns, and the ratio is that of their medians; `--compiled` asks the peer for torch.compile as well, in the first turn. With
+//! `--checkpoint` a second model computes its blocks again in the backward pass, in turn with the first. `--twice` only makes some steps
+//! twice from one seed, and fails if a bit differs.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -26,6 +27,8 @@ struct Args {
     kernels: bool,
     explain: bool,
     checkpoint: bool,
+    compiled: bool,
+    twice: bool,
 }
 
 fn args() -> Result<Args> {
@@ -38,6 +41,8 @@ fn args() -> Result<Args> {
         kernels: false,
         explain: false,
         checkpoint: false,
+        compiled: false,
+        twice: false,
     };
     let mut rest = std::env::args().skip(1);
     while let Some(arg) = rest.next() {
@@ -58,6 +63,8 @@ fn args() -> Result<Args> {
             "--kernels" => a.kernels = true,
             "--explain" => a.explain = true,
             "--checkpoint" => a.checkpoint = true,
+            "--compiled" => a.compiled = true,
+            "--twice" => a.twice = true,
             // What cargo adds.
             "--bench" => {}
             other => return Err(format!("unknown argument {other}").into()),
@@ -141,6 +148,9 @@ fn run() -> Result<()> {
     let args = args()?;
     let device = Device::auto()?;
     println!("{}", Environment::of(&device).line());
+    if args.twice {
+        return twice(&args, &device);
+    }
     let mut t = Training::new(&args, false, &device)?;
     let context = t.model.config.context;
     let tokens = (args.batch * context) as f64;
@@ -164,28 +174,49 @@ fn run() -> Result<()> {
         t.seconds(2)?;
     }
     let (mut ours, mut theirs, mut checkpointed) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut peak, mut peak_checkpointed) = (0, 0);
-    for _ in 0..args.rounds {
+    let (mut peak, mut peak_checkpointed, mut highest) = (0, 0, 0);
+    for round in 0..args.rounds {
         ours.extend(t.seconds(4)?);
         peak = taken(&device, &mut t)?;
+        highest = device.memory().peak;
         if let Some(t) = &mut again {
             checkpointed.extend(t.seconds(4)?);
             peak_checkpointed = taken(&device, t)?;
         }
         if let Some(python) = &args.peer {
-            theirs.push(peer(python, &args, &device)?);
+            theirs.push(peer(python, &args, args.compiled && round == 0, &device)?);
         }
     }
     let seconds = median(ours.clone());
     report("a step", &ours, tokens, peak);
+    if again.is_none() {
+        println!("memory at most: {:.0} MiB", highest as f64 / f64::from(1 << 20));
+    }
     if again.is_some() {
         report("with checkpointed blocks", &checkpointed, tokens, peak_checkpointed);
     }
     for mode in theirs.first().into_iter().flatten() {
         let all: Vec<f64> = theirs.iter().flatten().filter(|l| l.0 == mode.0).map(|l| l.1).collect();
         let other = median(all);
-        println!("{}: {:.1} ms, {:.0} tokens/s; ratio {:.2}", mode.0, other * 1e3, tokens / other, other / seconds);
+        let memory = mode.2.map(|m| format!("; memory at most {:.0} MiB", m / f64::from(1 << 20))).unwrap_or_default();
+        println!("{}: {:.1} ms, {:.0} tokens/s; ratio {:.2}{memory}", mode.0, other * 1e3, tokens / other, other / seconds);
     }
+    Ok(())
+}
+
+/// Two trainings from one seed: the same losses, and the same parameters at the end.
+fn twice(args: &Args, device: &Device) -> Result<()> {
+    let run = || -> Result<(Vec<u64>, Vec<Vec<u8>>)> {
+        let mut t = Training::new(args, false, device)?;
+        let losses = (0..6).map(|_| Ok(t.step()?.to_bits())).collect::<Result<Vec<_>>>()?;
+        let bytes = t.model.named_parameters().into_iter().map(|(_, p)| Ok(p.get().detach().to_bytes()?.to_vec()));
+        Ok((losses, bytes.collect::<Result<Vec<_>>>()?))
+    };
+    let (first, second) = (run()?, run()?);
+    if first != second {
+        return Err(format!("two runs from one seed differ; losses {:?} and {:?}", first.0, second.0).into());
+    }
+    println!("two runs of 6 steps from one seed: the same bits in the losses and in {} parameters", first.1.len());
     Ok(())
 }
 
@@ -211,11 +242,12 @@ fn taken(device: &Device, t: &mut Training) -> Result<usize> {
     Ok(device.memory().peak.saturating_sub(before))
 }
 
-/// The peer's name and seconds a step, for each of its modes.
-fn peer(python: &str, args: &Args, device: &Device) -> Result<Vec<(String, f64)>> {
+/// The peer's name, seconds a step and most memory in bytes, for each of its modes.
+fn peer(python: &str, args: &Args, compiled: bool, device: &Device) -> Result<Vec<(String, f64, Option<f64>)>> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers/pytorch_gpt.py");
     let out = std::process::Command::new(python)
-        .args([script, "speed", "6", "--eager"])
+        .args([script, "speed", "6"])
+        .args((!compiled).then_some("--eager"))
         .args(["--model", &args.model, "--dtype", args.dtype.name(), "--batch", &args.batch.to_string()])
         .args(["--device", if device.is_cpu() { "cpu" } else { "cuda" }])
         .output()?;
@@ -228,6 +260,7 @@ fn peer(python: &str, args: &Args, device: &Device) -> Result<Vec<(String, f64)>
         list.push((
             v["peer"].as_str().ok_or("the peer has no name")?.to_string(),
             v["seconds"].as_f64().ok_or("the peer printed no time")?,
+            v["peak"].as_f64(),
         ));
     }
     Ok(list)

@@ -130,7 +130,11 @@ def speed(seconds):
             times.append(time.perf_counter() - t)
         times.sort()
         median = times[len(times) // 2]
-        print(json.dumps({"peer": f"PyTorch {torch.__version__} {mode}", "seconds": median, "least": times[0], "tokens": batch * context / median}), flush=True)
+        line = {"peer": f"PyTorch {torch.__version__} {mode}", "seconds": median, "least": times[0], "tokens": batch * context / median}
+        if device == "cuda":
+            line["peak"] = torch.cuda.max_memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+        print(json.dumps(line), flush=True)
         if "--eager" in sys.argv:
             break
 
