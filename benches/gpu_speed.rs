@@ -1,0 +1,319 @@
+//! The work of a transformer on a GPU, each kind alone, beside the device's bandwidth or PyTorch on the same device.
+//!
+//! `cargo bench --bench gpu_speed -- [--peer PYTHON] [--only TEXT]`. Times are the GPU's own clock's, weights take turns over more memory than its
+//! caches have, and the first element of the last result of each sample is compared with the same operation on the CPU. `--peer` runs
+//! `benches/peers/pytorch_gpu.py` once, before the rows that are compared with it.
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tensorlogic::backends::Bytes;
+use tensorlogic::measure::{Environment, Limits, Options, Outcome, Work, first, measure};
+use tensorlogic::ops::attention::AttentionOptions;
+use tensorlogic::ops::loss::NllOptions;
+use tensorlogic::optim::{AdamW, Optimizer};
+use tensorlogic::{DType, Device, Rng, Tensor, TensorResult, nn, quant};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// What a row is compared with.
+enum Against {
+    /// Bytes that have to move, at the bandwidth of a copy.
+    Bytes(f64),
+    /// The peer's time of this name; the operations are for the rate.
+    Peer(String, f64),
+}
+
+struct Bench {
+    device: Device,
+    rng: Rng,
+    limits: Limits,
+    peer: HashMap<String, f64>,
+    only: String,
+}
+
+/// Bytes that weights take turns over.
+const ROTATED: usize = 256 << 20;
+
+impl Bench {
+    fn tensor(&mut self, shape: &[usize], dtype: DType) -> TensorResult<Tensor> {
+        let t = self.rng.normal(shape, DType::F32, &self.device)?.mul(0.1)?.cast(dtype)?;
+        t.eval()?;
+        Ok(t)
+    }
+
+    /// Weights of this shape, as many as no cache holds.
+    fn weights(&mut self, shape: &[usize], dtype: DType) -> Result<Vec<Tensor>> {
+        let count = shape.iter().product::<usize>();
+        let bytes = dtype.bytes(count).ok_or("a size")?;
+        (0..ROTATED.div_ceil(bytes).clamp(2, 64))
+            .map(|_| {
+                if !dtype.is_block() {
+                    return Ok(self.tensor(shape, dtype)?);
+                }
+                let values: Vec<f32> = self.tensor(shape, DType::F32)?.to_vec()?;
+                let packed = quant::quantize(dtype, &values)?;
+                Ok(Tensor::from_bytes(Bytes::Owned(Arc::new(packed)), dtype, shape, &self.device)?)
+            })
+            .collect()
+    }
+
+    /// Measures `run` on inputs that take turns and prints the row.
+    fn row(
+        &mut self,
+        what: &str,
+        against: Against,
+        floor: f64,
+        expect: Vec<f64>,
+        run: impl Fn(usize) -> TensorResult<Tensor>,
+    ) -> Result<f64> {
+        let work = Work { variants: expect.len(), run: Box::new(|v| Ok(Outcome::Tensor(run(v)?))), expect, tolerance: 0.02 };
+        let options = Options { samples: 11, ..Options::new() };
+        let t = measure(&self.device, &work, &options)?;
+        let seconds = t.best().median;
+        let (rate, fraction) = match against {
+            Against::Bytes(bytes) => {
+                let limit = self.limits.copy_bandwidth()?;
+                (format!("{:.0} GB/s", bytes / seconds / 1e9), Some((bytes / seconds / limit, "of copy")))
+            }
+            Against::Peer(name, operations) => {
+                let other = self.peer.get(&name).map(|p| (p / seconds, "of PyTorch"));
+                (format!("{:.1} TFLOP/s", operations / seconds / 1e12), other)
+            }
+        };
+        let fraction = fraction
+            .map_or("not compared".into(), |(f, of)| format!("{f:.2} {of}, floor {floor}: {}", if f >= floor { "met" } else { "MISSED" }));
+        println!("{what:<58} {:>10.2} µs  {rate:>14}  {fraction}", seconds * 1e6);
+        Ok(seconds)
+    }
+
+    fn wanted(&self, what: &str) -> bool {
+        what.contains(&self.only)
+    }
+
+    /// f16 products `x·Wᵀ`, and what bias and GELU cost behind them.
+    fn products(&mut self) -> Result<()> {
+        let shapes = [
+            (4096, 4096, 4096, 0.33),
+            (8192, 8192, 8192, 0.33),
+            (16, 4096, 4096, 0.3),
+            (64, 3072, 768, 0.3),
+            (256, 4096, 4096, 0.3),
+            (1024, 2304, 768, 0.3),
+            (4096, 3072, 768, 0.3),
+            (4096, 14336, 4096, 0.3),
+            (512, 50257, 768, 0.3),
+        ];
+        for (m, n, k, floor) in shapes {
+            let what = format!("product f16 {m}×{n}×{k}");
+            if !self.wanted(&what) {
+                continue;
+            }
+            let a = self.tensor(&[m, k], DType::F16)?;
+            let w = self.weights(&[n, k], DType::F16)?;
+            let cpu = Device::cpu();
+            let row = a.narrow(0, 0, 1)?.to_device(&cpu)?.cast(DType::F32)?;
+            let expect = w
+                .iter()
+                .map(|w| first(&row.matmul(&w.narrow(0, 0, 1)?.to_device(&cpu)?.cast(DType::F32)?.t()?)?))
+                .collect::<TensorResult<_>>()?;
+            let against = Against::Peer(format!("product {m} {n} {k}"), 2.0 * (m * n * k) as f64);
+            let plain = self.row(&what, against, floor, expect, |v| a.matmul(&w[v].t()?))?;
+            if m >= 4096 && n < 14336 {
+                let bias = self.tensor(&[n], DType::F16)?;
+                let small = |v: usize| -> TensorResult<f64> {
+                    let y = row.matmul(&w[v].narrow(0, 0, 1)?.to_device(&cpu)?.cast(DType::F32)?.t()?)?;
+                    first(&y.add(&bias.narrow(0, 0, 1)?.to_device(&cpu)?.cast(DType::F32)?)?.gelu_tanh()?)
+                };
+                let expect = (0..w.len()).map(small).collect::<TensorResult<_>>()?;
+                let against = Against::Peer(format!("product {m} {n} {k}"), 2.0 * (m * n * k) as f64);
+                let with = self.row(&format!("… with bias and gelu {m}×{n}×{k}"), against, floor, expect, |v| {
+                    a.matmul(&w[v].t()?)?.add(&bias)?.gelu_tanh()
+                })?;
+                println!("  bias and gelu: {:+.1} % (floor +5 %)", (with / plain - 1.0) * 100.0);
+            }
+        }
+        Ok(())
+    }
+
+    /// One row times a weight.
+    fn rows_of_one(&mut self) -> Result<()> {
+        use DType::{F16, Q4_0, Q4_1, Q4_K, Q8_0};
+        for (n, k, dtype, floor) in [
+            (4096, 14336, F16, 0.95),
+            (50257, 768, F16, 0.95),
+            (4096, 14336, Q8_0, 0.9),
+            (4096, 14336, Q4_0, 0.75),
+            (4096, 14336, Q4_1, 0.75),
+            (4096, 14336, Q4_K, 0.75),
+        ] {
+            let what = format!("matvec {dtype} {n}×{k}");
+            if !self.wanted(&what) {
+                continue;
+            }
+            let x = self.tensor(&[1, k], F16)?;
+            let w = self.weights(&[n, k], dtype)?;
+            let cpu = Device::cpu();
+            let xc = x.to_device(&cpu)?.cast(DType::F32)?;
+            let expect = w.iter().map(|w| first(&xc.matmul(&w.to_device(&cpu)?.t()?)?)).collect::<TensorResult<_>>()?;
+            let bytes = dtype.bytes(n * k).ok_or("a size")? as f64;
+            self.row(&what, Against::Bytes(bytes), floor, expect, |v| x.matmul(&w[v].t()?))?;
+        }
+        Ok(())
+    }
+
+    /// Kernels over rows.
+    fn over_rows(&mut self) -> Result<()> {
+        for cols in [768, 4096, 50304] {
+            let floor = if cols == 768 { 0.7 } else { 0.9 };
+            let x = (0..4).map(|_| self.tensor(&[8192, cols], DType::F16)).collect::<TensorResult<Vec<_>>>()?;
+            let (weight, bias) = (self.tensor(&[cols], DType::F16)?, self.tensor(&[cols], DType::F16)?);
+            let target = Tensor::zeros(&[8192], DType::I32, &self.device)?;
+            target.eval()?;
+            type Op = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> TensorResult<Tensor>;
+            let ops: [(&str, f64, Op); 4] = [
+                ("softmax", 2.0, |x, _, _, _| x.softmax(-1)),
+                ("layer_norm", 2.0, |x, w, b, _| x.layer_norm(Some(w), Some(b), 1e-5)),
+                ("rms_norm", 2.0, |x, w, _, _| x.rms_norm(Some(w), 1e-5)),
+                ("cross entropy of each row", 1.0, |x, _, _, t| {
+                    x.cross_entropy(t, &NllOptions { reduction: tensorlogic::ops::loss::Reduction::None, ..Default::default() })
+                }),
+            ];
+            for (name, passes, op) in ops {
+                let what = format!("{name} f16[8192,{cols}]");
+                if !self.wanted(&what) {
+                    continue;
+                }
+                let cpu = Device::cpu();
+                let host = |t: &Tensor| t.to_device(&cpu)?.cast(DType::F32);
+                let (w, b, t) = (host(&weight)?, host(&bias)?, target.narrow(0, 0, 1)?.to_device(&cpu)?);
+                let expect = x.iter().map(|x| first(&op(&host(&x.narrow(0, 0, 1)?)?, &w, &b, &t)?)).collect::<TensorResult<_>>()?;
+                self.row(&what, Against::Bytes(passes * 2.0 * (8192 * cols) as f64), floor, expect, |v| {
+                    op(&x[v], &weight, &bias, &target)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Attention over a prompt, and of one query over a cache.
+    fn attention(&mut self) -> Result<()> {
+        for (b, h, s, d) in [(8, 12, 1024, 64), (1, 32, 4096, 128)] {
+            let what = format!("attention, causal, B{b} H{h} T{s} D{d}");
+            if !self.wanted(&what) {
+                continue;
+            }
+            let mut part = || self.tensor(&[b, h, s, d], DType::F16);
+            let (q, k, v) = (part()?, part()?, part()?);
+            // The first query sees the first key alone.
+            let expect = vec![first(&v)?];
+            let operations = 2.0 * (b * h * s * s * d) as f64;
+            let against = Against::Peer(format!("attention {b} {h} {s} {d}"), operations);
+            self.row(&what, against, 0.25, expect, |_| q.attention(&k, &v, None, &AttentionOptions::default()))?;
+        }
+        for s in [1024, 4096, 32768] {
+            let what = format!("attention of one query, H32/8 S{s} D128");
+            if !self.wanted(&what) {
+                continue;
+            }
+            let bytes = 2 * 8 * s * 128 * 2;
+            let mut cache = || {
+                (0..ROTATED.div_ceil(bytes).clamp(2, 32))
+                    .map(|_| self.tensor(&[1, 8, s, 128], DType::F16))
+                    .collect::<TensorResult<Vec<_>>>()
+            };
+            let (k, v) = (cache()?, cache()?);
+            let q = self.tensor(&[1, 32, 1, 128], DType::F16)?;
+            let cpu = Device::cpu();
+            let head = |t: &Tensor| t.narrow(1, 0, 1)?.to_device(&cpu)?.cast(DType::F32);
+            let expect = k
+                .iter()
+                .zip(&v)
+                .map(|(k, v)| first(&head(&q)?.attention(&head(k)?, &head(v)?, None, &AttentionOptions::default())?))
+                .collect::<TensorResult<_>>()?;
+            self.row(&what, Against::Bytes(bytes as f64), 0.6, expect, |n| q.attention(&k[n], &v[n], None, &AttentionOptions::default()))?;
+        }
+        Ok(())
+    }
+
+    /// One update of 124 million parameters.
+    fn update(&mut self) -> Result<()> {
+        if !self.wanted("AdamW") {
+            return Ok(());
+        }
+        let p = nn::Param::new(&self.tensor(&[124_439_808 / 1024, 1024], DType::F32)?)?;
+        let mut optimizer = Optimizer::new(AdamW::default(), vec![("weight".to_string(), p.clone())], 1e-3)?;
+        let grad = self.tensor(&[124_439_808 / 1024, 1024], DType::F32)?;
+        let mut step = || -> TensorResult<()> {
+            optimizer.zero_grad()?;
+            p.get().mul(&grad)?.sum_all()?.backward()?;
+            optimizer.step()
+        };
+        for _ in 0..3 {
+            step()?;
+        }
+        let ((), profile) = self.device.profile(|| (0..8).try_for_each(|_| step()))?;
+        let longest =
+            profile.rows().iter().filter_map(|r| Some((r.seconds? / r.count as f64, r.op.clone()))).max_by(|a, b| a.0.total_cmp(&b.0));
+        let (seconds, _) = longest.ok_or("nothing ran")?;
+        // Parameter, gradient and two moments are read, three of them written.
+        let bytes = 28.0 * 124_439_808.0 / 1024.0 * 1024.0;
+        let fraction = bytes / seconds / self.limits.copy_bandwidth()?;
+        let met = if fraction >= 0.85 { "met" } else { "MISSED" };
+        println!(
+            "{:<58} {:>10.2} µs  {:>9.0} GB/s  {fraction:.2} of copy, floor 0.85: {met}",
+            "AdamW, 124 M parameters",
+            seconds * 1e6,
+            bytes / seconds / 1e9
+        );
+        Ok(())
+    }
+}
+
+fn run() -> Result<()> {
+    let (mut peer, mut only) = (None, String::new());
+    let mut rest = std::env::args().skip(1);
+    while let Some(arg) = rest.next() {
+        match arg.as_str() {
+            "--peer" => peer = Some(rest.next().ok_or("--peer wants a value")?),
+            "--only" => only = rest.next().ok_or("--only wants a value")?,
+            "--bench" => {}
+            other => return Err(format!("unknown argument {other}").into()),
+        }
+    }
+    let device = Device::auto()?;
+    if device.is_cpu() {
+        return Err("no GPU; `cargo bench --bench cpu_speed` is the CPU's".into());
+    }
+    println!("{}", Environment::of(&device).line());
+    let mut times = HashMap::new();
+    if let Some(python) = peer {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers/pytorch_gpu.py");
+        let out = std::process::Command::new(&python).arg(script).output()?;
+        if !out.status.success() {
+            return Err(format!("{python} {script}: {}", String::from_utf8_lossy(&out.stderr).trim()).into());
+        }
+        for line in String::from_utf8(out.stdout)?.lines() {
+            let v: serde_json::Value = serde_json::from_str(line)?;
+            times.insert(v["name"].as_str().ok_or("a name")?.to_string(), v["seconds"].as_f64().ok_or("a time")?);
+        }
+    }
+    let mut limits = Limits::new(&device, Options::new());
+    println!("copy bandwidth {:.0} GB/s", limits.copy_bandwidth()? / 1e9);
+    let mut b = Bench { rng: Rng::new(1), limits, peer: times, only, device };
+    b.products()?;
+    b.rows_of_one()?;
+    b.over_rows()?;
+    b.attention()?;
+    b.update()
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("gpu_speed: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
