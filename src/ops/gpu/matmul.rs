@@ -272,7 +272,7 @@ fn some_rows(
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned: vec![] })
 }
 
-/// Products of load 0 `[1, M, K]` with the loads behind it, into the stores in the same order, see [`some_rows`].
+/// Products of load 0 `[1, M, K]` with the loads behind it, into the stores in the same order, see `some_rows`.
 pub fn matmul_several(step: &Step, joined: &Joined, adapter: &AdapterInfo) -> Option<Wgsl> {
     let a = &step.loads[0];
     let k = a.shape[2];
