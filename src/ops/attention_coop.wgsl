@@ -61,6 +61,7 @@ fn load_5(i: u32) -> f32 { return l_5[i]; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn store4_1(i: u32, v: vec4<f32>) { o_1[i / 4u] = v; }
 fn store_1(i: u32, v: f32) { o_1[i / 4u][i % 4u] = v; }
+fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
 // end
 
 const TILE: u32 = max(TILE_C1 + TILE_C2, max(TILE_R1, TILE_R2));
@@ -79,16 +80,6 @@ var<workgroup> found: array<vec2<f32>, WORKGROUP>;
 
 fn halves(e: vec2<u32>) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(e.x), unpack2x16float(e.y))); }
 fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
-// The keys that a query sees: `first..last`. It stands at `last - 1` when causal.
-fn keys_of(t: u32) -> vec2<u32> {
-  let valid = min(word(6u), word(3u)); let window = word(8u);
-  var last = valid + t + 1u; // as if T more keys had come before: no negative numbers
-  last = select(0u, last - word(2u), last > word(2u));
-  var first = 0u;
-  if (window > 0u && last > window) { first = last - window; }
-  if (CAUSAL == 0u || last > valid) { last = valid; }
-  return vec2<u32>(min(first, last), last);
-}
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {

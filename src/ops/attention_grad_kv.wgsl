@@ -38,6 +38,7 @@ fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn store_1(i: u32, v: f32) { o_1[i / 4u][i % 4u] = v; }
 fn store4_1(i: u32, v: vec4<f32>) { o_1[i / 4u] = v; }
 fn quad_sum(v: f32) -> f32 { return v; }
+fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
 // end
 
 const ROWS: u32 = WORKGROUP / 4u * PER;
@@ -121,16 +122,6 @@ fn put_v(at: u32, v: u32, size: u32, x: vec4<f32>) {
     if (c + 2u < size) { store_1(at + c + 2u, x.z); }
     if (c + 3u < size) { store_1(at + c + 3u, x.w); }
   }
-}
-// The keys that a query sees: `first..last`. It stands at `last - 1` when causal.
-fn keys_of(t: u32) -> vec2<u32> {
-  let valid = min(word(6u), word(3u)); let window = word(8u);
-  var last = valid + t + 1u; // as if T more keys had come before: no negative numbers
-  last = select(0u, last - word(2u), last > word(2u));
-  var first = 0u;
-  if (window > 0u && last > window) { first = last - window; }
-  if (CAUSAL == 0u || last > valid) { last = valid; }
-  return vec2<u32>(min(first, last), last);
 }
 
 @compute @workgroup_size(WORKGROUP)

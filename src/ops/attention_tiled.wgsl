@@ -33,6 +33,7 @@ fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn store_1(i: u32, v: f32) { o_1[i] = v; }
 fn quad_sum(v: f32) -> f32 { return v; }
 fn masked(i: u32) -> f32 { return 0.0; }
+fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
 // end
 
 const LOWEST: f32 = -3.0e38;
@@ -92,16 +93,6 @@ fn put(at: u32, v: u32, size: u32, x: vec4<f32>) {
     if (c + 2u < size) { store_0(at + c + 2u, x.z); }
     if (c + 3u < size) { store_0(at + c + 3u, x.w); }
   }
-}
-// The keys that a query sees: `first..last`. It stands at `last - 1` when causal.
-fn keys_of(t: u32) -> vec2<u32> {
-  let valid = min(word(6u), word(3u)); let window = word(8u);
-  var last = valid + t + 1u; // as if T more keys had come before: no negative numbers
-  last = select(0u, last - word(2u), last > word(2u));
-  var first = 0u;
-  if (window > 0u && last > window) { first = last - window; }
-  if (CAUSAL == 0u || last > valid) { last = valid; }
-  return vec2<u32>(min(first, last), last);
 }
 
 @compute @workgroup_size(WORKGROUP)

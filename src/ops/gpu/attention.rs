@@ -9,6 +9,8 @@ use crate::plan::{AdapterInfo, Step, Wgsl, Word};
 
 /// The widest head.
 pub(super) const MAX_HEAD: usize = 256;
+/// Which keys a query sees, for kernels that have many queries.
+pub(super) const KEYS: &str = include_str!("../attention_keys.wgsl");
 /// Queries from which on a workgroup has several of them.
 const MANY: usize = 32;
 

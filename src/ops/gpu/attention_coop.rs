@@ -1,5 +1,6 @@
 //! The GPU forms of attention and its gradients by the adapter's cooperative matrices.
 
+use super::attention::KEYS;
 use super::matmul_coop::{SCALARS, UNROLLED, VECTORS, lines, operand};
 use super::{decide, grid, indexable, repeat, unroll, words};
 use crate::dtype::DType;
@@ -65,6 +66,7 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     let text = include_str!("../attention_coop.wgsl").replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
     let turns: &[u32] = if forward { &[0, 1] } else { &[1] };
     let mut text = unroll(repeat(text, "TURN", turns), counts);
+    text += KEYS;
     text += if adapter.coop_vectors { VECTORS } else { SCALARS };
     text += if adapter.coop_vectors { PART_VECTORS } else { PART_SCALARS };
     let mut consts = vec![

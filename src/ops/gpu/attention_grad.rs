@@ -1,6 +1,6 @@
 //! The GPU forms of attention's gradients, and of attention over many queries, which stages keys in the same way.
 
-use super::attention::MAX_HEAD;
+use super::attention::{KEYS, MAX_HEAD};
 use super::attention_coop::attention_coop;
 use super::team::{SUM, Team};
 use super::{decide, grid, indexable, unroll, words};
@@ -50,6 +50,7 @@ fn staged(text: &str, of: &AttentionKernel, by_key: bool, step: &Step, adapter: 
     let workgroup = WORKGROUP.min(adapter.workgroup_threads.max(4));
     let quad = Team { workgroup, size: 4, across: false };
     let mut source = String::from(text);
+    source += KEYS;
     source += &quad.function("quad_sum", SUM, adapter);
     if of.mask {
         source += "fn masked(i: u32) -> f32 { return load_3(i); }\n";
