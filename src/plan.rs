@@ -254,7 +254,8 @@ pub const SCRATCH_COUNTERS: usize = 1 << 10;
 /// `.wgsl` file is a stand-in that makes the file valid alone; the generator replaces it.
 /// A text that reads `scratch` gets an `array<atomic<u32>>` of [`SCRATCH_WORDS`] that all dispatches share: its first
 /// [`SCRATCH_COUNTERS`] words are zero, and the text leaves them zero; the rest is arbitrary.
-/// For a load that is plain and contiguous, `raw_K` is its buffer as `array<vec4<u32>>`, or `array<u32>` for block formats.
+/// For a load that is plain and contiguous, `raw_K` is its buffer as `array<vec4<u32>>`, or `array<u32>` for block formats, and `wide_K` the
+/// same as `array<vec4<u32>>`, for formats whose blocks are rows of 16 bytes.
 #[derive(Clone, Debug)]
 pub struct Wgsl {
     /// The kernel's text.

@@ -2,10 +2,12 @@
 //
 // A team of LANES threads owns ROWS rows of b and walks them in items of QUADS quads of weights, AHEAD items on their way at once and
 // the first before anything waits for the activations. A format says how an item's quads lie in a row (see `quad_of`): those that come
-// from the same words belong together. STAGED: a chunk of the activations is kept in workgroup memory.
+// from the same words belong together, and PARTS parts of an item have scales of their own (SCALED), some with something added (SHIFTED).
+// STAGED: a chunk of the activations is kept in workgroup memory; otherwise each thread reads what it needs, by eights of halves (EIGHTS)
+// where they are stored so.
 // Several products of one left side may be done at once: PAIR of them row by row in the same teams, or each in workgroups of its own
-// (`locate` says in which). NORMED: the left side is normalised on its way into workgroup memory; CENTRED: as layer norm does.
-// Words: 0 M, 1 N, 2 K, 3 tiles of a batch, 4 workgroups in x, 5 and 6 the start of b in elements, 7 epsilon.
+// (`locate` says in which, and a branch around all loads of a round chooses the weights). NORMED: the left side is normalised on its way into workgroup memory; CENTRED: as layer norm does.
+// Words: 0 M, 1 N, 2 K, 3 tiles of a batch, 4 workgroups in x, 5 and 6 the start of b in elements, 7 epsilon, 8 and 9 the start of a.
 
 // default
 const WORKGROUP: u32 = 128;
@@ -16,6 +18,10 @@ const MT: u32 = 1;
 const QUADS: u32 = 2;
 const STRIPS: u32 = 1;
 const SPAN: u32 = 2;
+const PARTS: u32 = 1;
+const SCALED: u32 = 0;
+const SHIFTED: u32 = 0;
+const EIGHTS: u32 = 0;
 const CHUNK: u32 = 96;
 const STAGED: u32 = 1;
 const VEC_A: u32 = 1;
@@ -29,6 +35,7 @@ alias T_0 = f32;
 @group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> words: array<u32>;
 @group(0) @binding(3) var<storage, read> b_0: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read> raw_0: array<vec4<u32>>;
 fn word(n: u32) -> u32 { return words[n]; }
 fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
 fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
@@ -40,12 +47,18 @@ fn hold(row: u32, i: u32) -> Held {
   return Held(b_0[at], b_0[at + 1u]);
 }
 fn quad(h: Held, c: u32) -> vec4<f32> { return select(h.a, h.b, c == 1u); }
+fn scale(h: Held, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }
+alias Kept = vec4<f32>;
+fn keep(x: vec4<f32>) -> Kept { return x; }
+fn kept(x: Kept) -> vec4<f32> { return x; }
 fn team_sum(v: f32) -> f32 { return v; }
 fn all_sum(v: f32) -> f32 { return v; }
 fn affine4(c: u32, x: vec4<f32>) -> vec4<f32> { return x; }
 fn locate(group: u32) -> u32 { return group; }
 fn columns() -> u32 { return word(1u); }
 fn tiles_of() -> u32 { return word(3u); }
+const PRODUCT: u32 = 0;
+fn chosen(p: u32) -> bool { return true; }
 fn hold_of(p: u32, row: u32, i: u32) -> Held { return hold(row, i); }
 fn put(p: u32, i: u32, v: f32) { store_0(i, v); }
 fn put4(p: u32, i: u32, v: vec4<f32>) { store4_0(i, v); }
@@ -56,8 +69,9 @@ const EACH: u32 = ROWS / PAIR; // rows of a product in a team
 const BLOCK: u32 = TEAMS * EACH;
 const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
 const TWINS: u32 = SPAN / WIDTH; // items that share a span of quads
+const PAIRS: u32 = QUADS / PARTS / 2u; // pairs of neighbouring quads in a part
 var<private> thread: u32;
-var<workgroup> xs: array<vec4<f32>, MT * QUADS * CHUNK>;
+var<workgroup> xs: array<Kept, MT * QUADS * CHUNK>;
 var<workgroup> ys: array<f32, MT * BLOCK * PAIR>;
 
 // Four activations of row m, zero outside of the matrix.
@@ -86,6 +100,24 @@ fn place_of(m: u32, v: u32) -> u32 {
   return (m * QUADS + c) * CHUNK + v / (SPAN * STRIPS) * TWINS + v % SPAN / WIDTH;
 }
 
+struct Pair { a: vec4<f32>, b: vec4<f32> }
+fn halves(h: vec2<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(h.x), unpack2x16float(h.y)); }
+// What quads c and c + 1 of item i are multiplied with.
+fn activations(batch: u32, m: u32, i: u32, c: u32) -> Pair {
+  if (STAGED == 1u) {
+    return Pair(kept(xs[(m * QUADS + c) * CHUNK + i]), kept(xs[(m * QUADS + c + 1u) * CHUNK + i]));
+  } else {
+    if (EIGHTS == 1u) {
+      let size = word(2u); let v = quad_of(i, c);
+      let at = (word(8u) + word(9u) + (batch * word(0u) + min(m, word(0u) - 1u)) * size) / 8u;
+      let e = select(vec4<u32>(0u), raw_0[at + min(v, size / 4u - 1u) / 2u], 4u * v < size);
+      return Pair(halves(e.xy), halves(e.zw));
+    } else {
+      return Pair(fetch(batch, m, quad_of(i, c)), fetch(batch, m, quad_of(i, c + 1u)));
+    }
+  }
+}
+
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   thread = lid;
@@ -102,8 +134,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var e = 0u; e < ROWS * MT; e++) { acc[e] = 0.0; }
   var held: array<Held, ROWS * AHEAD>;
   for (var base = 0u; base < items; base += CHUNK) {
-    for (var a = 0u; a < AHEAD; a++) {
-      for (var r = 0u; r < ROWS; r++) { held[a * ROWS + r] = hold_of(r % PAIR, row[r], min(base + lane + a * LANES, items - 1u)); }
+    { // PRODUCT
+      if (chosen(PRODUCT)) {
+        for (var a = 0u; a < AHEAD; a++) {
+          for (var r = 0u; r < ROWS; r++) { held[a * ROWS + r] = hold_of(PRODUCT + r % PAIR, row[r], min(base + lane + a * LANES, items - 1u)); }
+        }
+      }
     }
     var count = items - base;
     if (STAGED == 1u) {
@@ -128,29 +164,45 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           for (var h = 0u; h < HELD_X; h++) {
             let v = lid + h * WORKGROUP;
             if (4u * v < size) { x[h] = affine4(4u * v, x[h] * scale); }
-            if (v < QUADS * staged) { xs[place_of(m, v)] = x[h]; }
+            if (v < QUADS * staged) { xs[place_of(m, v)] = keep(x[h]); }
           }
         } else {
-          for (var v = lid; v < QUADS * staged; v += WORKGROUP) { xs[place_of(m, v)] = fetch(batch, m, QUADS * base + v); }
+          for (var v = lid; v < QUADS * staged; v += WORKGROUP) { xs[place_of(m, v)] = keep(fetch(batch, m, QUADS * base + v)); }
         }
       }
       workgroupBarrier();
     }
     for (var start = lane; start < count; start += LANES * AHEAD) {
-      if (start != lane) {
-        for (var a = 0u; a < AHEAD; a++) {
-          for (var r = 0u; r < ROWS; r++) { held[a * ROWS + r] = hold_of(r % PAIR, row[r], min(base + start + a * LANES, items - 1u)); }
+      { // PRODUCT
+        if (start != lane && chosen(PRODUCT)) {
+          for (var a = 0u; a < AHEAD; a++) {
+            for (var r = 0u; r < ROWS; r++) { held[a * ROWS + r] = hold_of(PRODUCT + r % PAIR, row[r], min(base + start + a * LANES, items - 1u)); }
+          }
         }
       }
       for (var a = 0u; a < AHEAD; a++) {
         let i = start + a * LANES;
-        for (var c = 0u; c < QUADS; c++) {
-          var w: array<vec4<f32>, ROWS>;
-          for (var r = 0u; r < ROWS; r++) { w[r] = quad(held[a * ROWS + r], c); }
-          for (var m = 0u; m < MT; m++) {
-            var x: vec4<f32>;
-            if (STAGED == 1u) { x = xs[(m * QUADS + c) * CHUNK + i]; } else { x = fetch(batch, m, quad_of(i, c)); }
-            for (var r = 0u; r < ROWS; r++) { acc[r * MT + m] += dot(w[r], x); }
+        for (var s = 0u; s < PARTS; s++) {
+          var part: array<f32, ROWS * MT>;
+          var sums: array<f32, MT>;
+          for (var e = 0u; e < ROWS * MT; e++) { part[e] = 0.0; }
+          for (var m = 0u; m < MT; m++) { sums[m] = 0.0; }
+          for (var h = 0u; h < PAIRS; h++) {
+            let c = (s * PAIRS + h) * 2u;
+            var w: array<vec4<f32>, 2u * ROWS>;
+            for (var r = 0u; r < ROWS; r++) { w[2u * r] = quad(held[a * ROWS + r], c); w[2u * r + 1u] = quad(held[a * ROWS + r], c + 1u); }
+            for (var m = 0u; m < MT; m++) {
+              let x = activations(batch, m, i, c);
+              for (var r = 0u; r < ROWS; r++) { part[r * MT + m] += dot(w[2u * r], x.a) + dot(w[2u * r + 1u], x.b); }
+              if (SHIFTED == 1u) { let y = x.a + x.b; sums[m] += (y.x + y.y) + (y.z + y.w); }
+            }
+          }
+          for (var r = 0u; r < ROWS; r++) {
+            let by = scale(held[a * ROWS + r], s);
+            for (var m = 0u; m < MT; m++) {
+              if (SCALED == 1u) { acc[r * MT + m] += by.x * part[r * MT + m]; } else { acc[r * MT + m] += part[r * MT + m]; }
+              if (SHIFTED == 1u) { acc[r * MT + m] += by.y * sums[m]; }
+            }
           }
         }
       }

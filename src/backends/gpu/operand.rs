@@ -243,12 +243,9 @@ impl Operands {
     }
 
     /// A binding that the kernel's text reads by itself.
-    pub fn raw(&mut self, s: &Source, name: String) {
+    pub fn raw(&mut self, s: &Source, name: String, wide: bool) {
         let written = self.written.contains(&s.buf);
-        let ty = match s.dtype {
-            d if d.is_block() => Ty::U32,
-            _ => Ty::V4,
-        };
+        let ty = if wide { Ty::V4 } else { Ty::U32 };
         self.views.push(View { buf: Bound::Plan(s.buf), ty, written, name });
     }
 

@@ -449,7 +449,11 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
             .get(k as usize)
             .and_then(|l| l.plain())
             .ok_or_else(|| TensorError::Invalid(format!("{}: load {k} is not plain", step.name)))?;
-        o.raw(source, format!("raw_{k}"));
+        for (name, wide) in [(format!("raw_{k}"), !source.dtype.is_block()), (format!("wide_{k}"), true)] {
+            if names.contains(name.as_str()) {
+                o.raw(source, name, wide);
+            }
+        }
     }
     if names.contains("word") {
         body += "fn word(n: u32) -> u32 {\n  return m_[n >> 2u][n & 3u];\n}\n";

@@ -2,9 +2,9 @@
 
 use super::matmul_coop::matmul_coop;
 use super::team::{SUM, Team};
-use super::{across, decide, grid, indexable, start, unroll, words};
+use super::{across, decide, grid, indexable, repeat, start, unroll, words};
 use crate::dtype::DType;
-use crate::plan::{AdapterInfo, Joined, Load, Normalization, Step, Wgsl, Word};
+use crate::plan::{AdapterInfo, Joined, Load, Normalization, Source, Step, Wgsl, Word};
 
 /// The most rows of a that are multiplied one weight row at a time.
 const FEW: usize = 8;
@@ -22,7 +22,7 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         if weights.raw.is_none() && across(b) {
             turned_rows(batch, m, n, k, b, adapter).or_else(|| across_rows(batch, m, n, k, adapter))
         } else {
-            few_rows(batch, m, n, k, &weights, adapter)
+            some_rows(a, &[(n, &weights)], false, None, adapter)
         }
     } else {
         matmul_coop(batch, m, n, k, a, b, &weights, adapter).or_else(|| tiles(batch, m, n, k, a, b, &weights, adapter))
@@ -33,20 +33,50 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
 pub(super) struct Weights {
     /// WGSL of `weights4(row, quad)`, for tiles.
     pub quads: String,
-    /// WGSL of `Held`, `hold(row, item)` and `quad(held, c)`, for a few rows: an item as it is stored, and its weights.
+    /// WGSL of `Held`, `hold(row, item)`, `quad(held, c)` and `scale(held, part)`, for a few rows: an item as it is stored, and its weights.
     items: String,
-    /// Quads of an item, the strips they come from, and the quads of a strip.
-    shape: [u32; 3],
+    shape: Items,
     /// The words of the first element, when the buffer is read directly.
     pub raw: Option<[Word; 2]>,
 }
 
+/// How the items of a format are made.
+#[derive(Clone, Copy)]
+struct Items {
+    /// Quads of an item, the strips they come from, and the quads of a strip.
+    quads: u32,
+    strips: u32,
+    span: u32,
+    /// Parts with scales of their own; 0 where nothing is scaled.
+    parts: u32,
+    /// Whether something is added to what is scaled.
+    shifted: bool,
+}
+
+impl Items {
+    /// Two quads that are weights as they are.
+    const TWO: Items = Items { quads: 2, strips: 1, span: 2, parts: 0, shifted: false };
+
+    fn of_block(d: DType) -> Items {
+        // Strips of 32 weights whose quads share words of quants; some are halves with a scale each.
+        let (strips, parts) = match d {
+            DType::Q4_K | DType::Q5_K => (2, 2),
+            DType::Q2_K | DType::Q3_K | DType::Q6_K => (4, 4),
+            _ => (1, 1),
+        };
+        let shifted = matches!(d, DType::Q4_1 | DType::Q5_1 | DType::Q2_K | DType::Q4_K | DType::Q5_K);
+        Items { quads: 8, strips, span: 8, parts, shifted }
+    }
+}
+
 /// Items of two quads.
 const TWO_QUADS: &str = "struct Held { a: vec4<f32>, b: vec4<f32> }\nfn hold(row: u32, i: u32) -> Held { return Held(weights4(row, 2u * i), weights4(row, 2u * i + 1u)); }\n\
-                         fn quad(h: Held, c: u32) -> vec4<f32> { return select(h.a, h.b, c == 1u); }\n";
+                         fn quad(h: Held, c: u32) -> vec4<f32> { return select(h.a, h.b, c == 1u); }\n\
+                         fn scale(h: Held, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }\n";
 /// Items that are 16 bytes of halves.
 const HALVES: &str = "alias Held = vec4<u32>;\nfn hold(row: u32, i: u32) -> Held { return raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + i]; }\n\
-                      fn quad(h: Held, c: u32) -> vec4<f32> { return wide(select(h.xy, h.zw, c == 1u)); }\n";
+                      fn quad(h: Held, c: u32) -> vec4<f32> { return wide(select(h.xy, h.zw, c == 1u)); }\n\
+                      fn scale(h: Held, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }\n";
 /// Quads of halves.
 const HALF_QUADS: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let q = raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + v / 2u];\n  \
                           return wide(select(q.xy, q.zw, v % 2u == 1u));\n}\n";
@@ -54,8 +84,6 @@ const WIDE_F16: &str = "fn wide(h: vec2<u32>) -> vec4<f32> { return vec4<f32>(un
 const WIDE_BF16: &str = "fn wide(h: vec2<u32>) -> vec4<f32> { return bitcast<vec4<f32>>(vec4<u32>(h.x << 16u, h.x & 0xffff0000u, h.y << 16u, h.y & 0xffff0000u)); }\n";
 const F32_QUADS: &str =
     "fn weights4(row: u32, v: u32) -> vec4<f32> { return bitcast<vec4<f32>>(raw_1[(word(5u) + word(6u) + row * word(2u)) / 4u + v]); }\n";
-/// The shape of items of two quads.
-const TWO: [u32; 3] = [2, 1, 2];
 /// Quads through the generated loads, zero beyond a row's end.
 const LOADED_QUADS: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  var w = vec4<f32>(0.0);\n  if (4u * v < word(2u)) { w = load4_1(row * word(2u) + 4u * v); }\n  return w;\n}\n";
 const LOADED_ONES: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let size = word(2u); let at = row * size + 4u * v;\n  var w = vec4<f32>(0.0);\n  \
@@ -68,25 +96,25 @@ impl Weights {
         // a row may be NaN.
         let aligned =
             |unit: usize| plain.filter(|s| k % 8 == 0 && s.layout.offset % unit == 0 && (s.offset.is_none() || s.aligned)).and_then(start);
-        let with = |quads: &[&str], items: &str, shape: [u32; 3], raw: Option<[Word; 2]>| Weights {
+        let two = |quads: &[&str], items: &str, raw: Option<[Word; 2]>| Weights {
             quads: quads.concat(),
-            items: items.into(),
-            shape,
+            items: [quads.concat().as_str(), items].concat(),
+            shape: Items::TWO,
             raw,
         };
         // A constant has no source.
         let dtype = b.sources.first().map_or(DType::F32, |s| s.dtype);
         let found = match dtype {
-            DType::F32 => aligned(4).map(|at| with(&[F32_QUADS], TWO_QUADS, TWO, Some(at))),
-            DType::F16 => aligned(8).map(|at| with(&[WIDE_F16, HALF_QUADS], HALVES, TWO, Some(at))),
-            DType::BF16 => aligned(8).map(|at| with(&[WIDE_BF16, HALF_QUADS], HALVES, TWO, Some(at))),
+            DType::F32 => aligned(4).map(|at| two(&[F32_QUADS], TWO_QUADS, Some(at))),
+            DType::F16 => aligned(8).map(|at| two(&[WIDE_F16, HALF_QUADS], HALVES, Some(at))),
+            DType::BF16 => aligned(8).map(|at| two(&[WIDE_BF16, HALF_QUADS], HALVES, Some(at))),
             d if d.is_block() => {
                 let whole = plain.filter(|s| k % d.block() == 0 && s.layout.offset % d.block() == 0).and_then(start);
-                whole.map(|at| with(&[&block_text(d)], &block_items(d), [8, strips(d), 8], Some(at)))
+                whole.map(|at| Weights { quads: block_text(d), items: block_items(d), shape: Items::of_block(d), raw: Some(at) })
             }
             _ => None,
         };
-        found.unwrap_or_else(|| with(&[if k % 4 == 0 && !across(b) { LOADED_QUADS } else { LOADED_ONES }], TWO_QUADS, TWO, None))
+        found.unwrap_or_else(|| two(&[if k % 4 == 0 && !across(b) { LOADED_QUADS } else { LOADED_ONES }], TWO_QUADS, None))
     }
 
     /// The words of the start and the list of raw loads.
@@ -95,38 +123,39 @@ impl Weights {
     }
 }
 
-/// Strips of 32 weights whose quads share words of quants.
-fn strips(d: DType) -> u32 {
-    match d {
-        DType::Q4_K | DType::Q5_K => 2,
-        DType::Q2_K | DType::Q3_K | DType::Q6_K => 4,
-        _ => 1,
-    }
+/// The section of a format in the texts of all.
+fn format_section<'a>(all: &'a str, name: &str) -> &'a str {
+    all.split_once(&format!("// format {name}\n")).map_or("", |(_, rest)| rest.split("// format ").next().unwrap_or(""))
+}
+
+/// What both readers of a block format need: these common functions, and the block at which a row begins.
+fn block_start(d: DType, sections: &[&str]) -> String {
+    let block = d.block();
+    let start = format!("fn block_of(row: u32) -> u32 {{ return (word(5u) + word(6u)) / {block}u + row * (word(2u) / {block}u); }}\n");
+    sections.iter().map(|s| format_section(include_str!("../blocks.wgsl"), s)).chain([start.as_str()]).collect()
 }
 
 /// Items of a block format.
 fn block_items(d: DType) -> String {
     let (name, n) = (d.name(), d.block() / 32);
-    format!(
+    let k = matches!(d, DType::Q4_K | DType::Q5_K);
+    let mut text = block_start(d, if k { &["common", "min_K"] } else { &["common", "bytes"] });
+    text += format_section(include_str!("../block_items.wgsl"), name);
+    text += &format!(
         "alias Held = Held_{name};\nfn hold(row: u32, i: u32) -> Held {{ return hold_{name}(block_of(row) + i / {n}u, i % {n}u); }}\n\
-         fn quad(h: Held, c: u32) -> vec4<f32> {{ return quad_{name}(h, c); }}\n"
-    )
+         fn quad(h: Held, c: u32) -> vec4<f32> {{ return quad_{name}(h, c); }}\n\
+         fn scale(h: Held, s: u32) -> vec2<f32> {{ return scale_{name}(h, s); }}\n"
+    );
+    text
 }
 
 /// `weights4` over a block format.
 fn block_text(d: DType) -> String {
-    let all = include_str!("../blocks.wgsl");
-    let section =
-        |name: &str| all.split_once(&format!("// format {name}\n")).map_or("", |(_, rest)| rest.split("// format ").next().unwrap_or(""));
-    let (name, block) = (d.name(), d.block());
-    let mut text = section("common").to_string();
-    if matches!(d, DType::Q4_K | DType::Q5_K) {
-        text += section("scales_K");
-    }
-    text += section(name);
-    text += &format!("fn block_of(row: u32) -> u32 {{ return (word(5u) + word(6u)) / {block}u + row * (word(2u) / {block}u); }}\n");
-    text +=
-        &format!("fn weights4(row: u32, v: u32) -> vec4<f32> {{ return {name}(block_of(row) + v / {q}u, v % {q}u); }}\n", q = block / 4);
+    let (name, quads) = (d.name(), d.block() / 4);
+    let k = matches!(d, DType::Q4_K | DType::Q5_K);
+    let mut text = block_start(d, if k { &["common", "bytes", "min_K", "scales_K"] } else { &["common", "bytes"] });
+    text += format_section(include_str!("../blocks.wgsl"), name);
+    text += &format!("fn weights4(row: u32, v: u32) -> vec4<f32> {{ return {name}(block_of(row) + v / {quads}u, v % {quads}u); }}\n");
     text
 }
 
@@ -140,13 +169,35 @@ struct Share {
     rows: u32,
     /// Items on their way at once.
     ahead: u32,
-    /// Whether activations are staged in workgroup memory.
-    staged: bool,
+    staging: Staging,
 }
+
+/// How activations are kept in workgroup memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Staging {
+    /// Not at all: every thread reads what it needs.
+    None,
+    Floats,
+    /// As f16, where they are stored as that.
+    Packed,
+}
+
+/// The form of what is kept.
+const KEPT_FLOATS: &str =
+    "alias Kept = vec4<f32>;\nfn keep(x: vec4<f32>) -> Kept { return x; }\nfn kept(x: Kept) -> vec4<f32> { return x; }\n";
+const KEPT_HALVES: &str = "alias Kept = vec2<u32>;\nfn keep(x: vec4<f32>) -> Kept { return vec2<u32>(pack2x16float(x.xy), pack2x16float(x.zw)); }\n\
+                           fn kept(x: Kept) -> vec4<f32> { return halves(x); }\n";
 
 impl Share {
     /// For `rows` rows of b of `items` items each, which a block format holds or not, and a product with `mt` rows of a.
     fn pick(rows: usize, items: usize, block: bool, mt: usize, adapter: &AdapterInfo) -> Share {
+        if let Some(v) = std::env::var("TL_MV").ok() {
+            let v: Vec<u32> = v.split(',').filter_map(|x| x.parse().ok()).collect();
+            if v.len() == 5 {
+                let staging = [Staging::None, Staging::Floats, Staging::Packed][v[4] as usize];
+                return Share { workgroup: v[0], lanes: v[1], rows: v[2], ahead: v[3], staging };
+            }
+        }
         let most = adapter.workgroup_threads.max(1);
         let widest = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
         let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
@@ -154,7 +205,7 @@ impl Share {
             // The time is latency: as many threads as there are, and few rounds.
             let ahead = rounds(widest).div_ceil(rounds(widest).div_ceil(3).max(1)).clamp(1, if mt > 2 { 2 } else { 3 });
             let workgroup = if rows < 1024 { 128 } else { 256 };
-            return Share { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, ahead, staged: true };
+            return Share { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, ahead, staging: Staging::Floats };
         }
         // The time is work: the widest team that leaves few lanes idle in its last round; several rows a team, which share what they read
         // of the activations, where that is most of the reading.
@@ -165,44 +216,39 @@ impl Share {
             (false, 1) => (1, rounds(lanes).clamp(1, 3)),
             _ => (mt.min(4) as u32, 1),
         };
-        Share { workgroup: 256.min(most).max(widest), lanes, rows, ahead, staged: true }
+        Share { workgroup: 256.min(most).max(widest), lanes, rows, ahead, staging: Staging::Floats }
     }
 }
 
 /// Rows of b from which a machine is full and instructions count.
 const MANY: usize = 8192;
 
-/// Up to eight rows of a: b is read once, a team of threads for each of its rows.
-fn few_rows(batch: usize, m: usize, n: usize, k: usize, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
-    some_rows(batch, m, k, &[(n, weights)], false, None, adapter)
-}
-
-/// Several such products of one left side: of each the rows of b and its weights. With `pair` the two of them go row by row together, so
-/// that the second's store may read what the first's has written. `norm`: the left side is normalised first.
-fn some_rows(
-    batch: usize,
-    m: usize,
-    k: usize,
-    products: &[(usize, &Weights)],
-    pair: bool,
-    norm: Option<Normalization>,
-    adapter: &AdapterInfo,
-) -> Option<Wgsl> {
+/// Up to eight rows of a: b is read once, a team of threads for each of its rows. Several products of one left side may be done at once: of
+/// each the rows of b and its weights. With `pair` the two of them go row by row together, so that the second's store may read what the
+/// first's has written. `norm`: the left side is normalised first.
+fn some_rows(a: &Load, products: &[(usize, &Weights)], pair: bool, norm: Option<Normalization>, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let [batch, m, k] = *a.shape.dims() else { return None };
     let (_, weights) = *products.first()?;
-    let [quads, strips, span] = weights.shape;
+    let Items { quads, strips, span, parts, shifted } = weights.shape;
     let items = k.div_ceil(4 * quads as usize);
     let mt = m.next_power_of_two();
     let all: usize = products.iter().map(|p| p.0).sum();
-    let Share { workgroup, lanes, rows, mut ahead, staged } = Share::pick(all * batch, items, quads == 8, mt, adapter);
+    let Share { workgroup, lanes, rows, mut ahead, staging } = Share::pick(all * batch, items, quads == 8, mt, adapter);
+    // What is normalised is no f16 any more.
+    let halves = a.plain().filter(|s| s.dtype == DType::F16 && norm.is_none());
+    let packed = staging == Staging::Packed && halves.is_some();
+    let staged = staging != Staging::None || norm.is_some();
     let rows = if pair { 2 * rows.div_ceil(2) } else { rows };
     let pairs = if pair { 2 } else { 1 };
-    let room = (adapter.workgroup_bytes.clamp(16384, 49152) as usize - 4096) / (16 * quads as usize * mt);
+    let room = (adapter.workgroup_bytes.clamp(16384, 49152) as usize - 4096) / (if packed { 8 } else { 16 } * quads as usize * mt);
     // A chunk is whole rounds of the team; a row that is normalised is one chunk.
     while norm.is_some() && ahead > 1 && items.next_multiple_of((lanes * ahead) as usize) > room {
         ahead -= 1;
     }
     let unit = (lanes * ahead) as usize;
     let staged = staged && room >= unit;
+    let whole = |s: &&Source| k % 8 == 0 && s.layout.is_contiguous() && s.layout.offset % 8 == 0 && (s.offset.is_none() || s.aligned);
+    let eights = halves.filter(whole).filter(|_| !staged).and_then(start);
     let rounds = items.div_ceil(unit).next_power_of_two().min(1 << (room / unit).max(1).ilog2());
     let chunk = match norm {
         Some(_) => items.next_multiple_of(unit),
@@ -221,6 +267,10 @@ fn some_rows(
     let (first, mut raw) = weights.start();
     list.extend(first);
     list.push(Word::F32(norm.map_or(0.0, |n| n.eps as f32)));
+    list.extend(eights.unwrap_or([Word::U32(0); 2]));
+    if eights.is_some() {
+        raw.push(0);
+    }
     for (p, (n, w)) in products.iter().enumerate().skip(1) {
         list.extend(words(&[*n, tiles[p]])?);
         list.extend(w.raw?);
@@ -234,21 +284,28 @@ fn some_rows(
         ("VEC_OUT", vec_out as u32),
         ("NORMED", normed as u32),
         ("CENTRED", centred as u32),
+        ("SCALED", (parts > 0) as u32),
+        ("SHIFTED", shifted as u32),
+        ("EIGHTS", eights.is_some() as u32),
     ];
+    let parts = parts.max(1);
     let held_x = (quads as usize * chunk).div_ceil(workgroup as usize) as u32;
+    let apart: Vec<u32> = (0..if pair { 1 } else { products.len() as u32 }).collect();
     let matvec = unroll(
-        include_str!("../matvec.wgsl").into(),
+        repeat(include_str!("../matvec.wgsl").into(), "PRODUCT", &apart),
         &[
             ("ROWS * MT", rows * mt as u32),
             ("AHEAD", ahead),
-            ("QUADS", quads),
+            ("PARTS", parts),
+            ("PAIRS", quads / parts / 2),
             ("MT", mt as u32),
             ("ROWS", rows),
             ("PAIR", pairs),
             ("HELD_X", if normed { held_x } else { 1 }),
         ],
     );
-    let mut text = [matvec.as_str(), &several(products, pair), &team.function("team_sum", SUM, adapter)].concat();
+    let kept = if packed { KEPT_HALVES } else { KEPT_FLOATS };
+    let mut text = [matvec.as_str(), &several(products, pair), kept, &team.function("team_sum", SUM, adapter)].concat();
     if let Some(norm) = norm {
         text += &Team { workgroup, size: workgroup, across: false }.function("all_sum", SUM, adapter);
         let load = products.len() + 1;
@@ -264,6 +321,7 @@ fn some_rows(
         ("QUADS", quads),
         ("STRIPS", strips),
         ("SPAN", span),
+        ("PARTS", parts),
         ("CHUNK", chunk as u32),
         ("PAIR", pairs),
         ("HELD_X", held_x),
@@ -274,11 +332,10 @@ fn some_rows(
 
 /// Products of load 0 `[1, M, K]` with the loads behind it, into the stores in the same order, see `some_rows`.
 pub fn matmul_several(step: &Step, joined: &Joined, adapter: &AdapterInfo) -> Option<Wgsl> {
-    let a = &step.loads[0];
-    let k = a.shape[2];
+    let k = step.loads[0].shape[2];
     let weights: Vec<(usize, Weights)> = step.loads[1..=joined.products].iter().map(|b| (b.shape[1], Weights::of(b, k))).collect();
     let products: Vec<(usize, &Weights)> = weights.iter().map(|(n, w)| (*n, w)).collect();
-    some_rows(1, a.shape[1], k, &products, joined.pair, joined.norm, adapter)
+    some_rows(&step.loads[0], &products, joined.pair, joined.norm, adapter)
 }
 
 /// What products must have in common to be done at once: the dtype of right sides that are read directly.
@@ -295,45 +352,41 @@ fn several(products: &[(usize, &Weights)], pair: bool) -> String {
     let weights = products[0].1;
     if count == 1 {
         return [
-            &weights.quads,
             &weights.items,
             "fn locate(group: u32) -> u32 { return group; }\nfn columns() -> u32 { return word(1u); }\nfn tiles_of() -> u32 { return word(3u); }\n",
-            "fn hold_of(p: u32, row: u32, i: u32) -> Held { return hold(row, i); }\n",
+            "fn chosen(p: u32) -> bool { return true; }\nfn hold_of(p: u32, row: u32, i: u32) -> Held { return hold(row, i); }\n",
             "fn put(p: u32, i: u32, v: f32) { store_0(i, v); }\nfn put4(p: u32, i: u32, v: vec4<f32>) { store4_0(i, v); }\n",
         ]
         .concat();
     }
     let mut text = String::from("var<private> part: u32;\n");
     // Words of a product: N, tiles, and the two of the start.
-    let at = |p: usize| [if p == 0 { 1 } else { 4 * p + 4 }, if p == 0 { 3 } else { 4 * p + 5 }, if p == 0 { 5 } else { 4 * p + 6 }];
+    let at = |p: usize| if p == 0 { [1, 3, 5] } else { [4 * p + 6, 4 * p + 7, 4 * p + 8] };
     let of = |w: usize| format!("word({w}u)");
-    let own = [weights.quads.as_str(), &weights.items].concat();
     for p in 0..count {
-        text += &twin(&own, p, at(p)[2]);
+        text += &twin(&weights.items, p, at(p)[2]);
     }
-    text += "fn quad(h: Held, c: u32) -> vec4<f32> { return quad_p0(h, c); }\n";
-    let choose = |ty: &str, each: &dyn Fn(usize) -> String| {
-        let tests: String = (1..count).map(|p| format!("  if (part == {p}u) {{ {}{}; }}\n", ty, each(p))).collect();
-        format!("{tests}  {ty}{};\n", each(0))
+    text += "fn quad(h: Held, c: u32) -> vec4<f32> { return quad_p0(h, c); }\nfn scale(h: Held, s: u32) -> vec2<f32> { return scale_p0(h, s); }\n";
+    let choose = |by: &str, each: &dyn Fn(usize) -> String| {
+        let tests: String = (1..count).map(|p| format!("  if ({by} == {p}u) {{ return {}; }}\n", each(p))).collect();
+        format!("{tests}  return {};\n", each(0))
     };
     if pair {
         text += "fn locate(group: u32) -> u32 { return group; }\nfn columns() -> u32 { return word(1u); }\nfn tiles_of() -> u32 { return word(3u); }\n";
-        text += "fn chosen(p: u32) { part = p; }\n";
+        text += "fn chosen(p: u32) -> bool { return true; }\n";
     } else {
         let steps: String =
             (0..count - 1).map(|p| format!("  if (g < {0}) {{ return g; }}\n  g -= {0};\n  part = {1}u;\n", of(at(p)[1]), p + 1)).collect();
         text += &format!("fn locate(group: u32) -> u32 {{\n  var g = group;\n  part = 0u;\n{steps}  return g;\n}}\n");
-        text += &format!("fn columns() -> u32 {{\n{}}}\n", choose("return ", &|p| of(at(p)[0])));
-        text += &format!("fn tiles_of() -> u32 {{\n{}}}\n", choose("return ", &|p| of(at(p)[1])));
-        text += "fn chosen(p: u32) {}\n";
+        text += &format!("fn columns() -> u32 {{\n{}}}\n", choose("part", &|p| of(at(p)[0])));
+        text += &format!("fn tiles_of() -> u32 {{\n{}}}\n", choose("part", &|p| of(at(p)[1])));
+        text += "fn chosen(p: u32) -> bool { return part == p; }\n";
     }
-    text += &format!(
-        "fn hold_of(p: u32, row: u32, i: u32) -> Held {{\n  chosen(p);\n{}}}\n",
-        choose("return ", &|p| format!("hold_p{p}(row, i)"))
-    );
-    let puts = |four: &str| (1..count).map(|p| format!("if (part == {p}u) {{ store{four}_{p}(i, v); return; }} ")).collect::<String>();
-    text += &format!("fn put(p: u32, i: u32, v: f32) {{ chosen(p); {}store_0(i, v); }}\n", puts(""));
-    text += &format!("fn put4(p: u32, i: u32, v: vec4<f32>) {{ chosen(p); {}store4_0(i, v); }}\n", puts("4"));
+    text += &format!("fn hold_of(p: u32, row: u32, i: u32) -> Held {{\n{}}}\n", choose("p", &|p| format!("hold_p{p}(row, i)")));
+    let by = if pair { "p" } else { "part" };
+    let puts = |four: &str| (1..count).map(|p| format!("if ({by} == {p}u) {{ store{four}_{p}(i, v); return; }} ")).collect::<String>();
+    text += &format!("fn put(p: u32, i: u32, v: f32) {{ {}store_0(i, v); }}\n", puts(""));
+    text += &format!("fn put4(p: u32, i: u32, v: vec4<f32>) {{ {}store4_0(i, v); }}\n", puts("4"));
     text
 }
 
@@ -341,7 +394,7 @@ fn several(products: &[(usize, &Weights)], pair: bool) -> String {
 /// Types are the first product's.
 fn twin(text: &str, p: usize, start: usize) -> String {
     let names: Vec<&str> =
-        text.lines().filter_map(|l| l.strip_prefix("fn ")).filter_map(|l| l.split('(').next()).chain(["raw_1"]).collect();
+        text.lines().filter_map(|l| l.strip_prefix("fn ")).filter_map(|l| l.split('(').next()).chain(["raw_1", "wide_1"]).collect();
     let mut out = String::with_capacity(text.len() * 9 / 8);
     for line in text.lines().filter(|l| p == 0 || !(l.starts_with("struct ") || l.starts_with("alias "))) {
         let line = line.replace("word(5u) + word(6u)", &format!("word({start}u) + word({}u)", start + 1));
@@ -351,6 +404,7 @@ fn twin(text: &str, p: usize, start: usize) -> String {
             let (name, tail) = rest.split_at(word.max(1).min(rest.len()));
             match name {
                 "raw_1" => out += &format!("raw_{}", p + 1),
+                "wide_1" => out += &format!("wide_{}", p + 1),
                 n if names.contains(&n) => out += &format!("{n}_p{p}"),
                 n => out += n,
             }
