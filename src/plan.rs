@@ -158,6 +158,8 @@ pub struct Joined {
     pub products: usize,
     /// Whether they are two of the same size, of which the second's store reads what the first's writes.
     pub pair: bool,
+    /// Whether a store's program reads the other element of each pair, so that results are written by fours.
+    pub fours: bool,
     /// What is done to the left side's rows first.
     pub norm: Option<Normalization>,
     /// How the right sides are stored.

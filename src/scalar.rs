@@ -206,6 +206,8 @@ pub enum Prim {
     Source(u16),
     /// In a store's program: the kernel's output value.
     Value,
+    /// The same of the other element of a pair 2i, 2i + 1. Only the compiler writes it, into stores of kernels that write fours, on a GPU.
+    Partner,
     /// A run-time number: entry `n` of the plan's parameters, converted to the instruction's dtype.
     Param(u16),
     /// A literal, as the bits of an f64.
@@ -268,6 +270,10 @@ impl Program {
     pub fn arithmetic(&self) -> usize {
         self.insts.iter().filter(|i| matches!(i.op, Prim::Unary(_) | Prim::Binary(_) | Prim::Where | Prim::Philox)).count()
     }
+    /// Whether an instruction is this one.
+    pub fn has(&self, op: Prim) -> bool {
+        self.insts.iter().any(|i| i.op == op)
+    }
     /// Whether the program only passes source 0 on.
     pub fn is_identity(&self) -> bool {
         self.insts.len() == 1 && self.insts[0].op == Prim::Source(0)
@@ -296,6 +302,7 @@ impl std::fmt::Display for Program {
             match i.op {
                 Prim::Source(n) => write!(f, "s{n}"),
                 Prim::Value => f.write_str("value"),
+                Prim::Partner => f.write_str("partner"),
                 Prim::Param(n) => write!(f, "p{n}"),
                 Prim::Lit(b) => write!(f, "{}", f64::from_bits(b)),
                 Prim::Unary(u) => call(f, u.name(), 1),

@@ -513,6 +513,7 @@ impl Tensor {
             Prim::Lit(b) => (8, b),
             Prim::Param(n) => (9, n as u64),
             Prim::Value => (10, 0),
+            Prim::Partner => (11, 0),
         };
         key.word(tag).word(sub).meta(&meta);
         for a in args {

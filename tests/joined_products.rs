@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 use tensorlogic::backends::Bytes;
 use tensorlogic::eval::eval_all;
+use tensorlogic::ops::rope::{RopePairs, rope_tables};
 use tensorlogic::quant::{dequantize, quantize};
 use tensorlogic::{DType, Device, Tensor};
 
@@ -154,6 +155,51 @@ fn products_of_one_left_side_are_one_dispatch() {
     // A left side that is too long for workgroup memory is normalised by itself; many rows are multiplied as ever.
     check(&device, &Case { norm: Norm::Rms, k: 4096, expect: 2, ..plain });
     check(&device, &Case { norm: Norm::Rms, m: 16, columns: &[32, 64], expect: 3, ..plain });
+}
+
+#[test]
+fn a_rotary_embedding_is_done_where_its_product_is() {
+    let Some((device, _turn)) = gpu() else { return };
+    let (k, heads, d) = (256, 3, 64);
+    for (m, pairs, dtype, expect) in [
+        (1, RopePairs::Adjacent, DType::F32, 1),
+        (1, RopePairs::Adjacent, DType::Q4_1, 1),
+        // Halves of a head are made by different threads, and more rows lie in another order.
+        (1, RopePairs::Halves, DType::Q8_0, 2),
+        (2, RopePairs::Adjacent, DType::Q8_0, 2),
+    ] {
+        let what = format!("{m} rows, {pairs:?}, {dtype}");
+        let x = Tensor::from_vec(noise(m * k, 1), &[1, m, k], &device).unwrap();
+        let freqs: Vec<f64> = (0..d / 2).map(|i| 1.0 / (i + 1) as f64).collect();
+        let (cos, sin) = rope_tables(m + 5, &freqs, pairs);
+        let row = |t: &[f32]| Tensor::from_vec(t[5 * d..].to_vec(), &[1, 1, m, d], &device).unwrap();
+        let (cos_t, sin_t) = (row(&cos), row(&sin));
+        let mut weights = Vec::new();
+        let mut products = Vec::new();
+        for (p, n) in [heads * d, 32].into_iter().enumerate() {
+            let bytes = quantize(dtype, &noise(n * k, 20 + p as u32)).unwrap();
+            let mut values = vec![0.0; n * k];
+            dequantize(dtype, &bytes, &mut values).unwrap();
+            let w = Tensor::from_bytes(Bytes::Owned(bytes.into()), dtype, &[n, k], &device).unwrap();
+            products.push(x.matmul(&w.t().unwrap()).unwrap());
+            weights.push(values);
+        }
+        eval_all(&[&x, &cos_t, &sin_t]).unwrap();
+        let split = products[0].reshape(&[1, m as isize, heads as isize, d as isize]).unwrap().transpose(1, 2).unwrap();
+        let rotated = split.rope(&cos_t, &sin_t, pairs).unwrap();
+        eval_all(&[&rotated, &products[1]]).unwrap();
+        assert_eq!(tensorlogic::eval::eval_stats(&device).dispatches, expect, "{what}: dispatches");
+        let held = x.to_vec().unwrap();
+        let dot = |m: usize, n: usize| (0..k).map(|i| held[m * k + i] as f64 * weights[0][n * k + i] as f64).sum::<f64>();
+        let got = rotated.to_vec().unwrap();
+        for (i, g) in got.iter().enumerate() {
+            let (h, t, c) = (i / (m * d), i / d % m, i % d);
+            let partner = if pairs == RopePairs::Adjacent { c ^ 1 } else { (c + d / 2) % d };
+            let at = (t + 5) * d + c;
+            let e = dot(t, h * d + c) * cos[at] as f64 + dot(t, h * d + partner) * sin[at] as f64;
+            assert!((*g as f64 - e).abs() <= 5e-5 * (4.0 + e.abs()), "{what}: element {i}: {g}, not {e}");
+        }
+    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! into it. One token's step is dispatches that wait for each other, and each wait costs more than its work.
 
 use super::fuse::{Steps, buffers};
-use crate::plan::{Buf, Joined, Load, Source, Step, Work};
+use crate::plan::{Buf, Joined, Load, Source, Step, Store, Work};
+use crate::scalar::{Prim, Program};
 
 /// Products of a dispatch at most.
 const MOST: usize = 4;
@@ -38,6 +39,9 @@ impl Steps {
         let mut list: Vec<Option<Step>> = std::mem::take(&mut self.list).into_iter().map(Some).collect();
         for i in 0..list.len() {
             self.gather(&mut list, i, limit);
+        }
+        for i in 0..list.len() {
+            self.rotate(&mut list, i, limit, &lasting);
         }
         for i in 0..list.len() {
             self.absorb(&mut list, i, limit, &lasting);
@@ -105,8 +109,48 @@ impl Steps {
             }
         }
         if count > 1 {
-            set(&mut own, Joined { products: count, pair, norm: None, kind });
+            set(&mut own, Joined { products: count, pair, fours: false, norm: None, kind });
             list[i] = Some(own);
+        }
+    }
+
+    /// Lets products of one row do what comes next to a result of theirs, where that only combines it with the other element of each pair,
+    /// as a rotary embedding does on its way into a cache.
+    fn rotate(&self, list: &mut [Option<Step>], i: usize, limit: usize, lasting: &impl Fn(usize) -> bool) {
+        let Some(mut own) = list[i].clone() else { return };
+        let Some(joined) = products(&own).filter(|p| p.products > 1 && !p.pair) else { return };
+        if own.stores.iter().any(|s| s.shape[1] != 1 || s.shape[2] % 4 != 0) {
+            return;
+        }
+        for p in 0..own.stores.len() {
+            let Some(target) = own.stores[p].plain().filter(|t| t.offset.is_none() && t.layout.offset == 0).cloned() else { continue };
+            let Buf::Slot(v) = target.buf else { continue };
+            let value = &self.values[v as usize];
+            let n = own.stores[p].shape[2];
+            if value.bound.is_some() || lasting(v as usize) || Some(value.bytes) != target.dtype.bytes(n) {
+                continue;
+            }
+            let mut users =
+                (i + 1..list.len()).filter(|&j| list[j].as_ref().is_some_and(|s| self.reads(s, target.buf) || self.writes(s, target.buf)));
+            let (Some(j), None) = (users.next(), users.next()) else { continue };
+            let Some(next) = &list[j] else { continue };
+            let (Work::Map, [store]) = (&next.work, &next.stores[..]) else { continue };
+            let Some(program) = paired(store, &target, n) else { continue };
+            let clash = self.reads(&own, store.target.buf)
+                || self.writes(&own, store.target.buf)
+                || self.home(store.target.buf) == self.home(target.buf);
+            if clash || !self.movable(next, &list[i + 1..j]) {
+                continue;
+            }
+            let mut rotated = own.clone();
+            let sources = store.sources.iter().filter(|s| s.buf != target.buf).cloned().collect();
+            rotated.stores[p] = Store { shape: own.stores[p].shape, program, sources, target: store.target.clone() };
+            if self.fits(&rotated, limit) {
+                set(&mut rotated, Joined { fours: true, ..joined });
+                own = rotated;
+                list[j] = None;
+                list[i] = Some(own.clone());
+            }
         }
     }
 
@@ -163,6 +207,39 @@ impl Steps {
             list[j] = Some(step);
         }
     }
+}
+
+/// The program of a step over `of`, `n` elements, and over what it does not make, as the program of the store that makes `of`: elements of
+/// it are the store's value, or its partner.
+fn paired(store: &Store, of: &Source, n: usize) -> Option<Program> {
+    let mut program = store.program.clone();
+    let mut kept = 0;
+    let places: Option<Vec<Prim>> = store
+        .sources
+        .iter()
+        .map(|s| {
+            if s.buf != of.buf {
+                kept += 1;
+                return Some(Prim::Source(kept - 1));
+            }
+            let l = s.layout.simplified();
+            // Where a view begins may be known at run time only; within `n` elements there is one place for such a view.
+            let turned = l.shape.dims() == [n / 2, 2] && l.strides() == [2, -1];
+            let same = s.layout.is_contiguous() && l.offset == 0 && s.offset.is_none();
+            match (s.dtype == of.dtype && s.layout.shape.count() == n, same, turned) {
+                (true, true, _) => Some(Prim::Value),
+                (true, _, true) => Some(Prim::Partner),
+                _ => None,
+            }
+        })
+        .collect();
+    let places = places?;
+    for inst in &mut program.insts {
+        if let Prim::Source(k) = inst.op {
+            inst.op = places[k as usize];
+        }
+    }
+    program.has(Prim::Partner).then_some(program)
 }
 
 fn set(s: &mut Step, joined: Joined) {

@@ -357,7 +357,7 @@ impl Kernel for MatMulKernel {
     }
     fn products(&self, step: &Step) -> Option<Joined> {
         let kind = crate::ops::gpu::matmul_kind(step)?;
-        Some(Joined { products: 1, pair: false, norm: None, kind })
+        Some(Joined { products: 1, pair: false, fours: false, norm: None, kind })
     }
     fn join(&self, joined: Joined) -> Option<Arc<dyn Kernel>> {
         Some(Arc::new(crate::ops::products::ProductsKernel(joined)))

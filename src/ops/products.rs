@@ -48,6 +48,9 @@ impl Kernel for ProductsKernel {
         let norm = if self.0.norm.is_some() { 6 * left } else { 0 };
         norm + (1..=self.0.products).map(|p| 2 * left * step.loads[p].shape[1] as u64).sum::<u64>()
     }
+    fn portable(&self) -> bool {
+        !self.0.fours
+    }
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         crate::ops::gpu::matmul_several(step, &self.0, adapter)
     }

@@ -314,7 +314,7 @@ impl Code {
 /// How many of an instruction's arguments it reads.
 fn arity(op: Prim) -> usize {
     match op {
-        Prim::Source(_) | Prim::Value | Prim::Param(_) | Prim::Lit(_) => 0,
+        Prim::Source(_) | Prim::Value | Prim::Partner | Prim::Param(_) | Prim::Lit(_) => 0,
         Prim::Unary(_) | Prim::Cast => 1,
         Prim::Binary(_) => 2,
         Prim::Where | Prim::Philox => 3,

@@ -143,6 +143,9 @@ impl CpuMachine {
 }
 
 fn prepare(step: &Step) -> TensorResult<Prepared> {
+    if step.stores.iter().any(|s| s.program.has(crate::scalar::Prim::Partner)) {
+        return Err(TensorError::Unsupported(format!("{}: a step that was joined for a GPU, on the CPU", step.name)));
+    }
     let loads: Vec<Code> = step.loads.iter().map(Code::of_load).collect();
     let mut groups: Vec<Vec<Role>> = Vec::new();
     let (stores, map) = match &step.work {

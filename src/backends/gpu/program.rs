@@ -182,7 +182,7 @@ fn binary(op: Binary, a: &str, b: &str, d: DType, number: [bool; 2], (ordered, p
     Ok(wrap(&out, d))
 }
 
-/// The program as a function `name(v, s0, s1, …)` of the kernel's value (where it has one) and its sources.
+/// The program as a function `name(v, w, s0, s1, …)` of the kernel's value (where it has one), its partner (where it reads it) and its sources.
 pub(super) fn function(
     p: &Program,
     name: &str,
@@ -194,6 +194,9 @@ pub(super) fn function(
     let mut args = Vec::new();
     if let Some(v) = value {
         args.push(format!("v: {}", lane(v)?));
+        if p.has(Prim::Partner) {
+            args.push(format!("w: {}", lane(v)?));
+        }
     }
     for (n, d) in sources.iter().enumerate() {
         args.push(format!("s{n}: {}", lane(*d)?));
@@ -207,6 +210,7 @@ pub(super) fn function(
         let x = match i.op {
             Prim::Source(k) => cast_lane(&format!("s{k}"), *sources.get(k as usize).ok_or_else(bad)?, i.dtype)?,
             Prim::Value => cast_lane("v", value.ok_or_else(bad)?, i.dtype)?,
+            Prim::Partner => cast_lane("w", value.ok_or_else(bad)?, i.dtype)?,
             Prim::Param(k) => {
                 let w = meta.push(MetaWord::Param(k, i.dtype));
                 match lane(i.dtype)? {

@@ -421,16 +421,20 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
         if !s.program.is_value() {
             body += &function(&s.program, &format!("ps{k}"), Some(value), &dtypes, &mut meta, style.into(s.target.dtype))?;
         }
-        let call = |v: String, args: Vec<String>| {
+        let paired = s.program.has(Prim::Partner);
+        if paired && f.one {
+            return Err(TensorError::Invalid(format!("{}: a value's partner is known where fours are written only", step.name)));
+        }
+        let call = |v: String, partner: Option<String>, args: Vec<String>| {
             if s.program.is_value() {
                 cast_lane(&v, value, s.target.dtype)
             } else {
-                let args: Vec<String> = [v].into_iter().chain(args).collect();
+                let args: Vec<String> = [v].into_iter().chain(partner).chain(args).collect();
                 cast_lane(&format!("ps{k}({})", args.join(", ")), s.program.dtype(), s.target.dtype)
             }
         };
         if f.one {
-            let v = call("v".into(), ids.iter().map(|id| format!("x{id}(i)")).collect())?;
+            let v = call("v".into(), None, ids.iter().map(|id| format!("x{id}(i)")).collect())?;
             let _ = write!(body, "fn store_{k}(i: u32, v: V_{k}) {{\n  z{target}(i, {v});\n}}\n");
         }
         if f.four {
@@ -438,7 +442,9 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
             for (n, id) in ids.iter().enumerate() {
                 let _ = writeln!(body, "  let a{n} = x{id}v(i);");
             }
-            let v = quad.map(|c| call(format!("v.{c}"), (0..ids.len()).map(|n| format!("a{n}.{c}")).collect()));
+            let partner = |c| paired.then(|| format!("v.{}", ["y", "x", "w", "z"][c]));
+            let v = [0, 1, 2, 3].map(|n| (quad[n], partner(n)));
+            let v = v.map(|(c, w)| call(format!("v.{c}"), w, (0..ids.len()).map(|n| format!("a{n}.{c}")).collect()));
             let [x, y, z, w] = v;
             let _ = write!(body, "  z{target}v(i, vec4<{t}>({}, {}, {}, {}));\n}}\n", x?, y?, z?, w?);
         }

@@ -22,7 +22,7 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         if weights.raw.is_none() && across(b) {
             turned_rows(batch, m, n, k, b, adapter).or_else(|| across_rows(batch, m, n, k, adapter))
         } else {
-            some_rows(a, &[(n, &weights)], false, None, adapter)
+            some_rows(a, &[(n, &weights)], false, false, None, adapter)
         }
     } else {
         matmul_coop(batch, m, n, k, a, b, &weights, adapter).or_else(|| tiles(batch, m, n, k, a, b, &weights, adapter))
@@ -225,8 +225,15 @@ const MANY: usize = 8192;
 
 /// Up to eight rows of a: b is read once, a team of threads for each of its rows. Several products of one left side may be done at once: of
 /// each the rows of b and its weights. With `pair` the two of them go row by row together, so that the second's store may read what the
-/// first's has written. `norm`: the left side is normalised first.
-fn some_rows(a: &Load, products: &[(usize, &Weights)], pair: bool, norm: Option<Normalization>, adapter: &AdapterInfo) -> Option<Wgsl> {
+/// first's has written. `fours`: results must be written by fours. `norm`: the left side is normalised first.
+fn some_rows(
+    a: &Load,
+    products: &[(usize, &Weights)],
+    pair: bool,
+    fours: bool,
+    norm: Option<Normalization>,
+    adapter: &AdapterInfo,
+) -> Option<Wgsl> {
     let [batch, m, k] = *a.shape.dims() else { return None };
     let (_, weights) = *products.first()?;
     let Items { quads, strips, span, parts, shifted } = weights.shape;
@@ -238,6 +245,11 @@ fn some_rows(a: &Load, products: &[(usize, &Weights)], pair: bool, norm: Option<
     let halves = a.plain().filter(|s| s.dtype == DType::F16 && norm.is_none());
     let packed = staging == Staging::Packed && halves.is_some();
     let staged = staging != Staging::None || norm.is_some();
+    let (lanes, workgroup) = if fours {
+        (lanes.min(adapter.workgroup_threads / 4).max(1), workgroup.max(4 * lanes).min(adapter.workgroup_threads))
+    } else {
+        (lanes, workgroup)
+    };
     let rows = if pair { 2 * rows.div_ceil(2) } else { rows };
     let pairs = if pair { 2 } else { 1 };
     let room = (adapter.workgroup_bytes.clamp(16384, 49152) as usize - 4096) / (if packed { 8 } else { 16 } * quads as usize * mt);
@@ -305,7 +317,7 @@ fn some_rows(a: &Load, products: &[(usize, &Weights)], pair: bool, norm: Option<
         ],
     );
     let kept = if packed { KEPT_HALVES } else { KEPT_FLOATS };
-    let mut text = [matvec.as_str(), &several(products, pair), kept, &team.function("team_sum", SUM, adapter)].concat();
+    let mut text = [matvec.as_str(), &several(products, pair, vec_out), kept, &team.function("team_sum", SUM, adapter)].concat();
     if let Some(norm) = norm {
         text += &Team { workgroup, size: workgroup, across: false }.function("all_sum", SUM, adapter);
         let load = products.len() + 1;
@@ -335,7 +347,7 @@ pub fn matmul_several(step: &Step, joined: &Joined, adapter: &AdapterInfo) -> Op
     let k = step.loads[0].shape[2];
     let weights: Vec<(usize, Weights)> = step.loads[1..=joined.products].iter().map(|b| (b.shape[1], Weights::of(b, k))).collect();
     let products: Vec<(usize, &Weights)> = weights.iter().map(|(n, w)| (*n, w)).collect();
-    some_rows(&step.loads[0], &products, joined.pair, joined.norm, adapter)
+    some_rows(&step.loads[0], &products, joined.pair, joined.fours, joined.norm, adapter)
 }
 
 /// What products must have in common to be done at once: the dtype of right sides that are read directly.
@@ -347,15 +359,15 @@ pub fn matmul_kind(step: &Step) -> Option<DType> {
 }
 
 /// The functions by which a text finds its product, reads its weights and writes its results.
-fn several(products: &[(usize, &Weights)], pair: bool) -> String {
+fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool) -> String {
     let count = products.len();
     let weights = products[0].1;
     if count == 1 {
         return [
-            &weights.items,
+            weights.items.as_str(),
             "fn locate(group: u32) -> u32 { return group; }\nfn columns() -> u32 { return word(1u); }\nfn tiles_of() -> u32 { return word(3u); }\n",
             "fn chosen(p: u32) -> bool { return true; }\nfn hold_of(p: u32, row: u32, i: u32) -> Held { return hold(row, i); }\n",
-            "fn put(p: u32, i: u32, v: f32) { store_0(i, v); }\nfn put4(p: u32, i: u32, v: vec4<f32>) { store4_0(i, v); }\n",
+            (if vec_out { "fn put4(p: u32, i: u32, v: vec4<f32>) { store4_0(i, v); }\n" } else { "fn put(p: u32, i: u32, v: f32) { store_0(i, v); }\n" }),
         ]
         .concat();
     }
@@ -384,10 +396,9 @@ fn several(products: &[(usize, &Weights)], pair: bool) -> String {
     }
     text += &format!("fn hold_of(p: u32, row: u32, i: u32) -> Held {{\n{}}}\n", choose("p", &|p| format!("hold_p{p}(row, i)")));
     let by = if pair { "p" } else { "part" };
-    let puts = |four: &str| (1..count).map(|p| format!("if ({by} == {p}u) {{ store{four}_{p}(i, v); return; }} ")).collect::<String>();
-    text += &format!("fn put(p: u32, i: u32, v: f32) {{ {}store_0(i, v); }}\n", puts(""));
-    text += &format!("fn put4(p: u32, i: u32, v: vec4<f32>) {{ {}store4_0(i, v); }}\n", puts("4"));
-    text
+    let (four, ty) = if vec_out { ("4", "vec4<f32>") } else { ("", "f32") };
+    let puts: String = (1..count).map(|p| format!("if ({by} == {p}u) {{ store{four}_{p}(i, v); return; }} ")).collect();
+    text + &format!("fn put{four}(p: u32, i: u32, v: {ty}) {{ {puts}store{four}_0(i, v); }}\n")
 }
 
 /// The text of a format for product `p`: its functions under names of their own, its buffer, and its start at words `start` and behind.
