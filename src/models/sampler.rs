@@ -1,5 +1,6 @@
 //! Choosing the next token from logits: greedy and temperature on the device, the other samplers on the host.
 
+use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::ops::random::Rng;
 use crate::tensor::Tensor;
@@ -28,7 +29,10 @@ impl Default for Sampler {
 }
 
 /// What the device gives for a row that holds a NaN instead of a token.
-pub(crate) const NAN_TOKEN: i32 = -1;
+pub(crate) const NAN_TOKEN: i32 = crate::ops::reduce::NONE;
+
+/// The largest f32 below 1.
+const NEARLY_ONE: f64 = 1.0 - 1.0 / 16_777_216.0;
 
 impl Sampler {
     /// Fails on settings outside their ranges.
@@ -52,17 +56,16 @@ impl Sampler {
 
     /// The next token, `[1]` i32, from logits `[V]`, on the device; [`NAN_TOKEN`] where a logit is NaN.
     ///
-    /// Temperature sampling is by the Gumbel-max trick: the best of logits/T + g with g = −ln(−ln u) is a draw from the softmax.
+    /// Temperature sampling is by the Gumbel-max trick: the best of logits/T + g with g = −ln(−ln(1 − u)) is a draw from the softmax.
     pub(crate) fn choose(&mut self, logits: &Tensor) -> TensorResult<Tensor> {
-        let best = logits.max_all()?;
         let scores = if self.temperature == 0.0 {
             logits.clone()
         } else {
-            // u in (0, 1): half a step above the uniform's grid.
-            let u = self.rng.uniform(logits.dims(), logits.dtype(), logits.device())?.add(0.5 / 16_777_216.0)?;
-            logits.mul(1.0 / self.temperature)?.sub(&u.log()?.neg()?.log()?)?
+            // u in (0, 1), whose smallest values stand for the largest noise: 2⁻³³ is no 0, and the largest is no 1.
+            let u = self.rng.bits(logits.dims(), logits.device())?.cast(DType::F32)?.add(0.5)?.mul(NEARLY_ONE / 4_294_967_296.0)?;
+            logits.mul(1.0 / self.temperature)?.sub(&u.neg()?.log1p()?.neg()?.log()?)?
         };
-        best.isnan()?.where_(NAN_TOKEN, &scores.argmax(-1)?)?.reshape(&[1])
+        scores.choice(-1)?.reshape(&[1])
     }
 
     /// The next token from logits on the host. `past` are the tokens so far, for the repetition penalty.
@@ -117,4 +120,70 @@ impl Sampler {
 
 pub(crate) fn nan_error() -> TensorError {
     TensorError::Invalid("the model gave NaN logits; its weights are damaged, or its activations overflow: try --dtype f32".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::ops::reduce::NONE;
+
+    /// The CPU, and the GPU where there is one.
+    fn devices() -> Vec<Device> {
+        let gpu = Device::open("vulkan");
+        let required = std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1");
+        let gpu = gpu.inspect_err(|e| assert!(!required, "{e}")).ok().inspect(|d| d.set_adaptive(false));
+        [Device::cpu()].into_iter().chain(gpu).collect()
+    }
+
+    /// Tokens that a sampler chooses from these logits on the device.
+    fn tokens(sampler: &mut Sampler, logits: &[f32], count: usize, device: &Device) -> Vec<i32> {
+        sampler.check().unwrap();
+        assert!(sampler.on_device());
+        let logits = Tensor::from_vec(logits.to_vec(), &[logits.len()], device).unwrap();
+        (0..count).map(|_| sampler.choose(&logits).unwrap().to_vec_of::<i32>().unwrap()[0]).collect()
+    }
+
+    /// Whether `count` draws are as often each token as these probabilities say: χ² within five of its standard deviations.
+    #[track_caller]
+    fn check_frequencies(name: &str, drawn: &[i32], p: &[f64]) {
+        let mut seen = vec![0f64; p.len()];
+        drawn.iter().for_each(|&t| seen[t as usize] += 1.0);
+        let n = drawn.len() as f64;
+        assert!(seen.iter().zip(p).all(|(s, p)| *p > 0.0 || *s == 0.0), "{name}: {seen:?} of {p:?}");
+        let squares: f64 = seen.iter().zip(p).filter(|(_, p)| **p > 0.0).map(|(s, p)| (s - n * p).powi(2) / (n * p)).sum();
+        let free = p.iter().filter(|p| **p > 0.0).count() as f64 - 1.0;
+        assert!(squares <= free + 5.0 * (2.0 * free).sqrt(), "{name}: {squares} with {free} degrees of freedom, {seen:?} of {p:?}");
+    }
+
+    fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
+        let e: Vec<f64> = logits.iter().map(|l| (*l as f64 / temperature).exp()).collect();
+        let sum: f64 = e.iter().sum();
+        e.iter().map(|v| v / sum).collect()
+    }
+
+    #[test]
+    fn greedy_takes_the_first_of_the_best_and_knows_nan() {
+        for device in devices() {
+            let mut logits: Vec<f32> = (0..5003).map(|i| ((i * 37) % 1009) as f32).collect();
+            let best = logits.iter().position(|l| *l == 1008.0).unwrap() as i32;
+            assert_eq!(tokens(&mut Sampler::default(), &logits, 1, &device), [best], "{}", device.name());
+            logits[4999] = f32::NAN;
+            assert_eq!(tokens(&mut Sampler::default(), &logits, 1, &device), [NONE], "{}", device.name());
+            let mut warm = Sampler { temperature: 0.7, ..Sampler::default() };
+            assert_eq!(tokens(&mut warm, &logits, 1, &device), [NONE], "{}", device.name());
+        }
+    }
+
+    #[test]
+    fn temperature_draws_from_the_softmax() {
+        let logits = [0.3, -1.0, 2.0, 1.1, -4.0, 0.0, 1.9];
+        for device in devices() {
+            for temperature in [0.5, 1.0, 1.7] {
+                let mut s = Sampler { temperature, rng: Rng::new(11), ..Sampler::default() };
+                let drawn = tokens(&mut s, &logits, 2000, &device);
+                check_frequencies(&format!("{} at {temperature}", device.name()), &drawn, &softmax(&logits, temperature));
+            }
+        }
+    }
 }

@@ -333,7 +333,8 @@ fn matmul_of_every_weight_format() {
 
 #[test]
 fn reductions_of_rows() {
-    let ops = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Max, ReduceOp::Min, ReduceOp::Prod, ReduceOp::ArgMax, ReduceOp::ArgMin];
+    use ReduceOp::{ArgMax, ArgMin, Choice, Max, Mean, Min, Prod, Sum};
+    let ops = [Sum, Mean, Max, Min, Prod, ArgMax, ArgMin, Choice];
     let fold = |op: ReduceOp, row: &[f64]| {
         let best = |sign: f64| {
             let nan = row.iter().position(|v| v.is_nan());
@@ -347,10 +348,17 @@ fn reductions_of_rows() {
             ReduceOp::Min => row[best(-1.0)],
             ReduceOp::ArgMax => best(1.0) as f64,
             ReduceOp::ArgMin => best(-1.0) as f64,
+            ReduceOp::Choice => {
+                if row.iter().any(|v| v.is_nan()) {
+                    -1.0
+                } else {
+                    best(1.0) as f64
+                }
+            }
         }
     };
     for op in ops {
-        let index = matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin);
+        let index = matches!(op, ArgMax | ArgMin | Choice);
         let run = |name: &str, x: Operand| {
             let (rows, cols) = (x.shape[0], x.shape[1]);
             let want: Vec<f64> = (0..rows).map(|r| fold(op, &x.values[r * cols..(r + 1) * cols])).collect();
@@ -372,9 +380,21 @@ fn reductions_of_rows() {
                 },
             );
         };
-        for (rows, cols) in
-            [(1, 1), (1, 5), (3, 64), (7, 33), (70, 2), (100, 8), (2000, 17), (1030, 64), (5, 1000), (2, 40_003), (1, 65_536), (5000, 100)]
-        {
+        for (rows, cols) in [
+            (1, 1),
+            (1, 5),
+            (3, 64),
+            (7, 33),
+            (70, 2),
+            (100, 8),
+            (2000, 17),
+            (1030, 64),
+            (5, 1000),
+            (2, 40_003),
+            (1, 50_257),
+            (1, 65_536),
+            (5000, 100),
+        ] {
             // Factors near 1 keep products in range.
             let values = |seed| {
                 noise(rows * cols, seed).into_iter().map(|v| if op == ReduceOp::Prod { 1.0 + v / 64.0 } else { v }).collect::<Vec<_>>()
@@ -383,7 +403,7 @@ fn reductions_of_rows() {
             run("random", Operand::new(F16, &[rows, cols], values(2)));
             let turned = Layout::contiguous(Shape::of(&[cols, rows])).permute(&[1, 0]);
             run("turned", Operand::view(F32, &[rows, cols], turned, values(3)));
-            if op != ReduceOp::Prod && op != ReduceOp::Mean {
+            if op != Prod && op != Mean && op != Choice {
                 let whole: Vec<f64> = values(4).into_iter().map(|v| (v * 1000.0).round()).collect();
                 run("whole", Operand::new(DType::I32, &[rows, cols], whole.clone()));
                 run("whole", Operand::new(DType::U32, &[rows, cols], whole.iter().map(|v| v + 1000.0).collect()));
@@ -396,6 +416,11 @@ fn reductions_of_rows() {
             values[600 + 299] = f64::NEG_INFINITY;
             values[900..1200].fill(-2.5);
             run("special", Operand::new(F32, &[4, 300], values));
+            let mut values = noise(50_257, 6);
+            values[50_256] = 2.0;
+            run("the last", Operand::new(F32, &[1, 50_257], values.clone()));
+            values[50_256] = f64::NAN;
+            run("NaN at the end", Operand::new(F32, &[1, 50_257], values));
         }
     }
 }
