@@ -196,6 +196,19 @@ impl Bench {
         Ok(())
     }
 
+    /// The best of a row of logits.
+    fn choice(&mut self) -> Result<()> {
+        let what = "place of the largest of f32[1,50257]";
+        if !self.wanted(what) {
+            return Ok(());
+        }
+        let x = (0..32).map(|_| self.tensor(&[1, 50257], DType::F32)).collect::<TensorResult<Vec<_>>>()?;
+        let cpu = Device::cpu();
+        let expect = x.iter().map(|x| first(&x.to_device(&cpu)?.argmax(-1)?)).collect::<TensorResult<_>>()?;
+        self.row(what, Against::Bytes(4.0 * 50257.0), 0.0, expect, |v| x[v].argmax(-1))?;
+        Ok(())
+    }
+
     /// Attention over a prompt, and of one query over a cache.
     fn attention(&mut self) -> Result<()> {
         for (b, h, s, d) in [(8, 12, 1024, 64), (1, 32, 4096, 128)] {
@@ -211,27 +224,32 @@ impl Bench {
             let against = Against::Peer(format!("attention {b} {h} {s} {d}"), operations);
             self.row(&what, against, 0.25, expect, |_| q.attention(&k, &v, None, &AttentionOptions::default()))?;
         }
-        for s in [1024, 4096, 32768] {
-            let what = format!("attention of one query, H32/8 S{s} D128");
+        let wide = [1024, 4096, 32768].map(|s| (32, 8, 128, s, s));
+        let small = [(12, 64), (12, 512), (12, 1024), (9, 256)].map(|(h, n)| (h, if h == 9 { 3 } else { h }, 64, 1024, n));
+        for (h, hkv, d, s, valid) in wide.into_iter().chain(small) {
+            let what = format!("attention of one query, H{h}/{hkv} S{s} D{d}, {valid} keys");
             if !self.wanted(&what) {
                 continue;
             }
-            let bytes = 2 * 8 * s * 128 * 2;
+            let bytes = 2 * hkv * s * d * 2;
             let mut cache = || {
                 (0..ROTATED.div_ceil(bytes).clamp(2, 32))
-                    .map(|_| self.tensor(&[1, 8, s, 128], DType::F16))
+                    .map(|_| self.tensor(&[1, hkv, s, d], DType::F16))
                     .collect::<TensorResult<Vec<_>>>()
             };
             let (k, v) = (cache()?, cache()?);
-            let q = self.tensor(&[1, 32, 1, 128], DType::F16)?;
+            let q = self.tensor(&[1, h, 1, d], DType::F16)?;
+            let options = AttentionOptions { kv_len: Some(valid), ..Default::default() };
             let cpu = Device::cpu();
             let head = |t: &Tensor| t.narrow(1, 0, 1)?.to_device(&cpu)?.cast(DType::F32);
             let expect = k
                 .iter()
                 .zip(&v)
-                .map(|(k, v)| first(&head(&q)?.attention(&head(k)?, &head(v)?, None, &AttentionOptions::default())?))
+                .map(|(k, v)| first(&head(&q)?.attention(&head(k)?, &head(v)?, None, &options)?))
                 .collect::<TensorResult<_>>()?;
-            self.row(&what, Against::Bytes(bytes as f64), 0.6, expect, |n| q.attention(&k[n], &v[n], None, &AttentionOptions::default()))?;
+            let against = Against::Bytes((bytes / s * valid) as f64);
+            // A model's few keys are bound by latency.
+            self.row(&what, against, if d == 128 { 0.6 } else { 0.0 }, expect, |n| q.attention(&k[n], &v[n], None, &options))?;
         }
         Ok(())
     }
@@ -304,6 +322,7 @@ fn run() -> Result<()> {
     b.products()?;
     b.rows_of_one()?;
     b.over_rows()?;
+    b.choice()?;
     b.attention()?;
     b.update()
 }

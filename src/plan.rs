@@ -240,7 +240,7 @@ pub struct AdapterInfo {
 }
 
 /// Words of a GPU's scratch.
-pub const SCRATCH_WORDS: usize = 1 << 16;
+pub const SCRATCH_WORDS: usize = 1 << 18;
 /// Words of it that are zero between dispatches.
 pub const SCRATCH_COUNTERS: usize = 1 << 10;
 

@@ -12,6 +12,8 @@ use crate::scalar::Program;
 use crate::shape::Shape;
 use std::sync::{Arc, OnceLock};
 
+mod few_queries;
+
 /// One machine for all tests; `None` skips them, unless `TL_REQUIRE_GPU=1`.
 fn machine() -> Option<&'static GpuMachine> {
     static MACHINE: OnceLock<Option<Arc<GpuMachine>>> = OnceLock::new();
