@@ -2,9 +2,9 @@
 
 use super::attention_coop::attention_coop;
 use super::attention_grad::attention_tiled;
+use super::packets::{Beyond, Packets};
 use super::team::{MAX, SUM, Team};
-use super::{decide, grid, indexable, start, unroll, words};
-use crate::dtype::DType;
+use super::{decide, grid, indexable, unroll, words};
 use crate::ops::attention::AttentionKernel;
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl, Word};
 
@@ -80,57 +80,6 @@ const ALONE: usize = 192 << 10;
 /// Bytes of a part at least.
 const SHARE: usize = 32 << 10;
 
-/// How the packets of keys or values are read.
-struct Packets {
-    text: String,
-    /// Where they begin, if the text reads their buffer.
-    raw: Option<[Word; 2]>,
-}
-
-impl Packets {
-    /// Functions over load `load`, rows of `size` elements, called `k` or `v`; its start is word `at`.
-    fn of(load: &Load, number: usize, name: &str, size: usize, at: usize) -> Packets {
-        let whole = |s: &&crate::plan::Source| {
-            let aligned = s.layout.offset.is_multiple_of(8) && (s.offset.is_none() || s.aligned);
-            s.layout.is_contiguous() && size.is_multiple_of(8) && aligned && matches!(s.dtype, DType::F16 | DType::BF16)
-        };
-        let upper = name.to_uppercase();
-        let plain = load.plain().filter(whole);
-        if let Some((source, raw)) = plain.and_then(|s| Some((s, start(s)?))) {
-            let wide = |pair: &str| {
-                let (x, y) = (format!("p.{}", &pair[..1]), format!("p.{}", &pair[1..]));
-                match source.dtype {
-                    DType::F16 => format!("vec4<f32>(unpack2x16float({x}), unpack2x16float({y}))"),
-                    _ => format!("bitcast<vec4<f32>>(vec4<u32>({x} << 16u, {x} & 0xffff0000u, {y} << 16u, {y} & 0xffff0000u))"),
-                }
-            };
-            let text = format!(
-                "alias {upper} = vec4<u32>;\nfn fetch_{name}(row: u32, v: u32, size: u32) -> {upper} {{ \
-                 return raw_{number}[(word({at}u) + word({}u)) / 8u + row * (size / 8u) + min(v, size / 8u - 1u)]; }}\n\
-                 fn low_{name}(p: {upper}) -> vec4<f32> {{ return {}; }}\nfn high_{name}(p: {upper}) -> vec4<f32> {{ return {}; }}\n",
-                at + 1,
-                wide("xy"),
-                wide("zw")
-            );
-            return Packets { text, raw: Some(raw) };
-        }
-        // Beyond a row's end its last elements stand in, which a query's zeros meet.
-        let quad = if size.is_multiple_of(4) {
-            format!("load4_{number}(row * size + min(c, size - 4u))")
-        } else {
-            let one = |n: u32| format!("load_{number}(row * size + min(c + {n}u, size - 1u))");
-            format!("vec4<f32>({}, {}, {}, {})", one(0), one(1), one(2), one(3))
-        };
-        let text = format!(
-            "struct {upper} {{ low: vec4<f32>, high: vec4<f32> }}\nfn quad_{name}(row: u32, c: u32, size: u32) -> vec4<f32> {{ return {quad}; }}\n\
-             fn fetch_{name}(row: u32, v: u32, size: u32) -> {upper} {{ \
-             return {upper}(quad_{name}(row, 8u * v, size), quad_{name}(row, 8u * v + 4u, size)); }}\n\
-             fn low_{name}(p: {upper}) -> vec4<f32> {{ return p.low; }}\nfn high_{name}(p: {upper}) -> vec4<f32> {{ return p.high; }}\n"
-        );
-        Packets { text, raw: None }
-    }
-}
-
 /// Few queries, on an adapter with subgroups.
 fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let (q, k, v) = (&step.loads[0].shape, &step.loads[1].shape, &step.loads[2].shape);
@@ -162,8 +111,8 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     let parts = if s > alone { (FULL / blocks.max(1)).min(s.div_ceil(share)).min(room).max(1) } else { 1 };
     let slots = if kp + vp > 2 { 2 } else { 4 };
 
-    let keys = Packets::of(&step.loads[1], 1, "k", d, 14);
-    let values = Packets::of(&step.loads[2], 2, "v", dv, 16);
+    let keys = Packets::of(&step.loads[1], 1, "k", d, 14, Beyond::Any);
+    let values = Packets::of(&step.loads[2], 2, "v", dv, 16, Beyond::Any);
     let mut source = String::from(include_str!("../attention_few.wgsl"));
     source += KEYS;
     source += &keys.text;

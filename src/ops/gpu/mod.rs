@@ -10,6 +10,7 @@ mod matmul;
 mod matmul_coop;
 mod norm;
 mod norm_grad;
+mod packets;
 mod reduce;
 mod softmax;
 mod team;
