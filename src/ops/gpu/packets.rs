@@ -1,8 +1,9 @@
 //! WGSL functions that read rows eight elements at a time: 16 bytes of halves in one access where an operand lies in memory like that.
 
 use super::start;
+use super::team::Team;
 use crate::dtype::DType;
-use crate::plan::{Load, Source, Word};
+use crate::plan::{AdapterInfo, Load, Source, Word};
 
 /// How the packets of a load's rows are read.
 pub(super) struct Packets {
@@ -64,5 +65,71 @@ impl Packets {
              fn low_{name}(p: {upper}) -> vec4<f32> {{ return p.low; }}\nfn high_{name}(p: {upper}) -> vec4<f32> {{ return p.high; }}\n"
         );
         Packets { text, raw: None }
+    }
+}
+
+/// Rows from which on a team has several at once.
+const MANY: usize = 4096;
+
+/// How the threads of a kernel over rows share them in packets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows {
+    /// The threads of a row.
+    pub team: Team,
+    /// Rows of a team.
+    pub per: u32,
+    /// Packets of a row that a thread keeps in registers, or 0 where the row is too long.
+    pub held: u32,
+    vec: bool,
+    eights: bool,
+}
+
+impl Rows {
+    /// For `rows` of `cols` elements that are read as `packets`; `stored` says whether as many are written.
+    pub fn new(rows: usize, cols: usize, packets: &Packets, stored: bool, adapter: &AdapterInfo) -> Rows {
+        let number = cols.div_ceil(8).max(1);
+        let most = adapter.workgroup_threads.clamp(1, 1024);
+        let subgroup = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
+        let wide = 256.min(most);
+        let (workgroup, size) = if number == 1 && rows >= 64 {
+            (wide, 1)
+        } else if number <= 4 * subgroup as usize && (rows >= 1024 || number <= subgroup as usize) {
+            // Few rows: small workgroups spread over more of the machine.
+            ((if rows >= MANY { wide } else { wide.min(128) }).max(subgroup), subgroup)
+        } else {
+            let size = [128, 256, 512, 1024].into_iter().find(|&n| number <= 4 * n && (n > 128 || rows < 1024)).unwrap_or(1024);
+            let size = (size as u32).min(most);
+            (size, size)
+        };
+        let team = Team { workgroup, size, across: false };
+        let registers = if packets.raw.is_some() { 4 } else { 8 };
+        let room = if workgroup >= 1024 { 32 } else { 64 };
+        let held = Some(number.div_ceil(size as usize)).filter(|h| h * registers <= room).unwrap_or(0) as u32;
+        let several = if stored { 2 } else { 4 };
+        let fits = size > 1 && size <= subgroup && held > 0 && several * held * registers as u32 <= 64;
+        let per = if fits && rows >= MANY { several } else { 1 };
+        Rows { team, per, held, vec: cols.is_multiple_of(4), eights: cols.is_multiple_of(8) }
+    }
+    /// Workgroups.
+    pub fn groups(&self, rows: usize) -> usize {
+        rows.div_ceil((self.team.rows() * self.per) as usize)
+    }
+    /// The sections that a kernel needs which writes packets, and `more`.
+    pub fn sections(&self, more: &[&'static str]) -> Vec<&'static str> {
+        let put: &[&str] = if self.eights { &["put8"] } else { &["put", "put8"] };
+        [&["sum4", "packets"], put, more].concat()
+    }
+    /// Constants of the text.
+    pub fn consts(&self) -> Vec<(&'static str, u32)> {
+        let [vec, eights] = [self.vec, self.eights].map(u32::from);
+        vec![("TEAM", self.team.size), ("HELD", self.held), ("PER", self.per), ("VEC", vec), ("EIGHTS", eights)]
+    }
+    /// Counts of its loops that are written out.
+    pub fn counts(&self) -> [(&'static str, u32); 3] {
+        [("HELD", self.held), ("PER", self.per), ("AHEAD", 4)]
+    }
+    /// Its switches.
+    pub fn switches(&self) -> [(&'static str, u32); 2] {
+        [("VEC", self.vec as u32), ("EIGHTS", self.eights as u32)]
     }
 }
