@@ -152,3 +152,17 @@ fn gradients_of_few_queries_use_their_sums() {
         assert!(want.iter().zip(&got).all(|(a, b)| (a - b).abs() <= 1e-4 * size));
     }
 }
+
+#[test]
+fn cutoffs_of_logits() {
+    use crate::ops::cutoff::Cutoff;
+    for (n, top_k, top_p, min_p) in
+        [(1, 0, 0.5, 0.0), (300, 7, 1.0, 0.0), (5003, 0, 0.9, 0.0), (50_257, 50, 0.8, 0.0), (999, 0, 0.99, 0.02)]
+    {
+        let x = Operand::new(F32, &[n], noise(n, 5).into_iter().map(|v| v * 9.0).collect());
+        let of = Cutoff { temperature: 0.9, top_k, top_p, min_p };
+        let want = of.of(&mut x.values.iter().map(|v| *v as f32).collect::<Vec<_>>());
+        let name = format!("cutoff of {n} {of:?}");
+        check(&name, move |s, a| cutoff(&of, s, a), &[x], (F32, &[1]), &[], &[want as f64], 1e-6);
+    }
+}
