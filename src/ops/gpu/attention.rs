@@ -99,7 +99,8 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         let sets = ((threads / subgroup) as usize).max(threads as usize / cells).max(1);
         (sets * (cells * 16 + rows * 8) + 16) as u32
     };
-    let want = if rows * (kp + vp) as usize <= 4 && s > 128 { 512 } else { 256 };
+    // More threads for few queries, unless there are enough of them to fill the machine.
+    let want = if rows * (kp + vp) as usize <= 4 && s > 128 && blocks <= FULL { 512 } else { 256 };
     let workgroup = [512, 256, 128, 64, 32, 16, 8, 4]
         .into_iter()
         .find(|&n| n <= want && n <= adapter.workgroup_threads && n % subgroup == 0 && bytes(n) <= adapter.workgroup_bytes)?;
