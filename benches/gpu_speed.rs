@@ -1,7 +1,9 @@
 //! The work of a transformer on a GPU, each kind alone, beside the device's bandwidth or PyTorch on the same device.
 //!
 //! `cargo bench --bench gpu_speed -- [--peer PYTHON] [--only TEXT]`. Times are the GPU's own clock's, weights take turns over more memory than its
-//! caches have, and the first element of the last result of each sample is compared with the same operation on the CPU. `--peer` runs
+//! caches have, and the first element of the last result of each sample is compared with the same operation on the CPU. Short kernels run
+//! several in an evaluation, so that the way to the GPU is not measured: those over rows side by side, attention of one query one after the
+//! other, as the layers of a model do. `--peer` runs
 //! `benches/peers/pytorch_gpu.py` once, before the rows that are compared with it.
 
 use std::collections::HashMap;
@@ -9,6 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tensorlogic::backends::Bytes;
+use tensorlogic::eval::eval_all;
 use tensorlogic::measure::{Environment, Limits, Options, Outcome, Work, first, measure};
 use tensorlogic::ops::attention::AttentionOptions;
 use tensorlogic::ops::loss::NllOptions;
@@ -66,11 +69,24 @@ impl Bench {
         expect: Vec<f64>,
         run: impl Fn(usize) -> TensorResult<Tensor>,
     ) -> Result<f64> {
+        self.several(what, against, floor, 1, expect, run)
+    }
+
+    /// The same for evaluations that do as much as `number` times the row says.
+    fn several(
+        &mut self,
+        what: &str,
+        against: Against,
+        floor: f64,
+        number: usize,
+        expect: Vec<f64>,
+        run: impl Fn(usize) -> TensorResult<Tensor>,
+    ) -> Result<f64> {
         let work = Work { variants: expect.len(), run: Box::new(|v| Ok(Outcome::Tensor(run(v)?))), expect, tolerance: 0.02 };
         // After a moment without work an H100 runs short kernels up to twice as slowly for a while.
         let options = Options { samples: 11, warm_up: Duration::from_millis(300), ..Options::new() };
         let t = measure(&self.device, &work, &options)?;
-        let seconds = t.best().median;
+        let seconds = t.best().median / number as f64;
         let (rate, fraction) = match against {
             Against::Bytes(bytes) => {
                 let limit = self.limits.copy_bandwidth()?;
@@ -166,10 +182,6 @@ impl Bench {
     fn over_rows(&mut self) -> Result<()> {
         for cols in [768, 4096, 50304] {
             let floor = if cols == 768 { 0.7 } else { 0.9 };
-            let x = (0..4).map(|_| self.tensor(&[8192, cols], DType::F16)).collect::<TensorResult<Vec<_>>>()?;
-            let (weight, bias) = (self.tensor(&[cols], DType::F16)?, self.tensor(&[cols], DType::F16)?);
-            let target = Tensor::zeros(&[8192], DType::I32, &self.device)?;
-            target.eval()?;
             type Op = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> TensorResult<Tensor>;
             let ops: [(&str, f64, Op); 4] = [
                 ("softmax", 2.0, |x, _, _, _| x.softmax(-1)),
@@ -179,6 +191,14 @@ impl Bench {
                     x.cross_entropy(t, &NllOptions { reduction: tensorlogic::ops::loss::Reduction::None, ..Default::default() })
                 }),
             ];
+            if !ops.iter().any(|(name, ..)| self.wanted(&format!("{name} f16[8192,{cols}]"))) {
+                continue;
+            }
+            let number = if cols == 768 { 8 } else { 1 };
+            let x = (0..4 * number).map(|_| self.tensor(&[8192, cols], DType::F16)).collect::<TensorResult<Vec<_>>>()?;
+            let (weight, bias) = (self.tensor(&[cols], DType::F16)?, self.tensor(&[cols], DType::F16)?);
+            let target = Tensor::zeros(&[8192], DType::I32, &self.device)?;
+            target.eval()?;
             for (name, passes, op) in ops {
                 let what = format!("{name} f16[8192,{cols}]");
                 if !self.wanted(&what) {
@@ -187,12 +207,29 @@ impl Bench {
                 let cpu = Device::cpu();
                 let host = |t: &Tensor| t.to_device(&cpu)?.cast(DType::F32);
                 let (w, b, t) = (host(&weight)?, host(&bias)?, target.narrow(0, 0, 1)?.to_device(&cpu)?);
-                let expect = x.iter().map(|x| first(&op(&host(&x.narrow(0, 0, 1)?)?, &w, &b, &t)?)).collect::<TensorResult<_>>()?;
-                self.row(&what, Against::Bytes(passes * 2.0 * (8192 * cols) as f64), floor, expect, |v| {
-                    op(&x[v], &weight, &bias, &target)
+                let expect =
+                    x.chunks(number).map(|x| first(&op(&host(&x[0].narrow(0, 0, 1)?)?, &w, &b, &t)?)).collect::<TensorResult<_>>()?;
+                self.several(&what, Against::Bytes(passes * 2.0 * (8192 * cols) as f64), floor, number, expect, |v| {
+                    let all: Vec<Tensor> =
+                        x[v * number..][..number].iter().map(|x| op(x, &weight, &bias, &target)).collect::<TensorResult<_>>()?;
+                    eval_all(&all.iter().collect::<Vec<_>>())?;
+                    Ok(all[0].clone())
                 })?;
             }
         }
+        Ok(())
+    }
+
+    /// The best of a row of logits.
+    fn choice(&mut self) -> Result<()> {
+        let what = "place of the largest of f32[1,50257]";
+        if !self.wanted(what) {
+            return Ok(());
+        }
+        let x = (0..8).map(|_| self.tensor(&[1, 50257], DType::F32)).collect::<TensorResult<Vec<_>>>()?;
+        let cpu = Device::cpu();
+        let expect = x.iter().map(|x| first(&x.to_device(&cpu)?.argmax(-1)?)).collect::<TensorResult<_>>()?;
+        self.row(what, Against::Bytes(4.0 * 50257.0), 0.0, expect, |v| x[v].argmax(-1))?;
         Ok(())
     }
 
@@ -211,27 +248,36 @@ impl Bench {
             let against = Against::Peer(format!("attention {b} {h} {s} {d}"), operations);
             self.row(&what, against, 0.25, expect, |_| q.attention(&k, &v, None, &AttentionOptions::default()))?;
         }
-        for s in [1024, 4096, 32768] {
-            let what = format!("attention of one query, H32/8 S{s} D128");
+        let wide = [1024, 4096, 32768].map(|s| (32, 8, 128, s, s));
+        let small = [(12, 64), (12, 512), (12, 1024), (9, 256)].map(|(h, n)| (h, if h == 9 { 3 } else { h }, 64, 1024, n));
+        for (h, hkv, d, s, valid) in wide.into_iter().chain(small) {
+            let what = format!("attention of one query, H{h}/{hkv} S{s} D{d}, {valid} keys");
             if !self.wanted(&what) {
                 continue;
             }
-            let bytes = 2 * 8 * s * 128 * 2;
+            let bytes = 2 * hkv * s * d * 2;
             let mut cache = || {
                 (0..ROTATED.div_ceil(bytes).clamp(2, 32))
-                    .map(|_| self.tensor(&[1, 8, s, 128], DType::F16))
+                    .map(|_| self.tensor(&[1, hkv, s, d], DType::F16))
                     .collect::<TensorResult<Vec<_>>>()
             };
             let (k, v) = (cache()?, cache()?);
-            let q = self.tensor(&[1, 32, 1, 128], DType::F16)?;
+            let q = self.tensor(&[1, h, 1, d], DType::F16)?;
+            let options = AttentionOptions { kv_len: Some(valid), ..Default::default() };
             let cpu = Device::cpu();
             let head = |t: &Tensor| t.narrow(1, 0, 1)?.to_device(&cpu)?.cast(DType::F32);
-            let expect = k
-                .iter()
-                .zip(&v)
-                .map(|(k, v)| first(&head(&q)?.attention(&head(k)?, &head(v)?, None, &AttentionOptions::default())?))
-                .collect::<TensorResult<_>>()?;
-            self.row(&what, Against::Bytes(bytes as f64), 0.6, expect, |n| q.attention(&k[n], &v[n], None, &AttentionOptions::default()))?;
+            // Layer after layer, each with keys and values of its own.
+            let layers = 8;
+            let through = |q: Tensor, first: usize, k: &[Tensor], v: &[Tensor]| {
+                (first..first + layers).try_fold(q, |q, n| q.attention(&k[n % k.len()], &v[n % v.len()], None, &options))
+            };
+            let heads = |t: &[Tensor]| t.iter().map(head).collect::<TensorResult<Vec<_>>>();
+            let (own, own_k, own_v) = (head(&q)?, heads(&k)?, heads(&v)?);
+            let expect = (0..k.len()).map(|n| first(&through(own.clone(), n, &own_k, &own_v)?)).collect::<TensorResult<_>>()?;
+            let against = Against::Bytes((bytes / s * valid) as f64);
+            // A model's few keys are bound by latency.
+            let floor = if d == 128 { 0.6 } else { 0.0 };
+            self.several(&what, against, floor, layers, expect, |n| through(q.clone(), n, &k, &v))?;
         }
         Ok(())
     }
@@ -304,6 +350,7 @@ fn run() -> Result<()> {
     b.products()?;
     b.rows_of_one()?;
     b.over_rows()?;
+    b.choice()?;
     b.attention()?;
     b.update()
 }

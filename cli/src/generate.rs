@@ -284,7 +284,7 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
                 e.dispatches,
                 e.overhead.as_secs_f64() * 1e6,
                 loaded.device.submits(),
-                if sampler.on_device() { "device" } else { "host" },
+                if sampler.on_device(&loaded.device) { "device" } else { "host" },
                 stats.first.map_or(0.0, |first| (first - started).as_secs_f64()),
                 compiled.pipelines,
                 compiled.seconds

@@ -156,8 +156,9 @@ impl<'m> Session<'m> {
         self.truncate(0);
         self.cache.advance(position);
         let token = Tensor::from_vec(vec![0i32], &[1], &self.device)?;
-        let logits = self.step(&if sampler.on_device() { token.relu()? } else { token })?;
-        let next = if sampler.on_device() { sampler.choose(&logits)? } else { logits };
+        let on_device = sampler.on_device(&self.device);
+        let logits = self.step(&if on_device { token.relu()? } else { token })?;
+        let next = if on_device { sampler.choose(&logits)? } else { logits };
         plan_of(&[&next])
     }
 
@@ -187,7 +188,7 @@ pub struct Generation<'s, 'm> {
 
 impl Generation<'_, '_> {
     fn choose(&mut self, logits: Tensor) -> TensorResult<()> {
-        if self.sampler.on_device() {
+        if self.sampler.on_device(&self.session.device) {
             let token = self.sampler.choose(&logits)?;
             // The step and the copy of its token are one submit.
             let download = token.download()?;

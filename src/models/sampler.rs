@@ -1,6 +1,10 @@
-//! Choosing the next token from logits: greedy and temperature on the device, the other samplers on the host.
+//! Choosing the next token from logits, on the device; what a repetition penalty needs, and on a CPU what needs an order, on the host.
 
+use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
+use crate::ops::Rhs;
+use crate::ops::cutoff::Cutoff;
 use crate::ops::random::Rng;
 use crate::tensor::Tensor;
 
@@ -9,7 +13,7 @@ use crate::tensor::Tensor;
 pub struct Sampler {
     /// 0 takes the best token; higher values flatten the distribution.
     pub temperature: f64,
-    /// Only the `top_k` best tokens; 0 for all.
+    /// Only the `top_k` best tokens, and those equal to the last of them; 0 for all.
     pub top_k: usize,
     /// Only the fewest best tokens that together have this probability; 1 for all.
     pub top_p: f64,
@@ -28,7 +32,10 @@ impl Default for Sampler {
 }
 
 /// What the device gives for a row that holds a NaN instead of a token.
-pub(crate) const NAN_TOKEN: i32 = -1;
+pub(crate) const NAN_TOKEN: i32 = crate::ops::reduce::NONE;
+
+/// The largest f32 below 1.
+const NEARLY_ONE: f64 = 1.0 - 1.0 / 16_777_216.0;
 
 impl Sampler {
     /// Fails on settings outside their ranges.
@@ -45,24 +52,37 @@ impl Sampler {
         }
     }
 
-    /// Whether the token is chosen on the device, so that logits never leave it.
-    pub fn on_device(&self) -> bool {
-        self.repetition_penalty == 1.0 && (self.temperature == 0.0 || (self.top_k == 0 && self.top_p == 1.0 && self.min_p == 0.0))
+    /// Whether the token is chosen on this device, so that logits never leave it.
+    pub fn on_device(&self, device: &Device) -> bool {
+        self.repetition_penalty == 1.0 && (self.temperature == 0.0 || self.draws_from_all() || !device.is_cpu())
+    }
+
+    fn draws_from_all(&self) -> bool {
+        self.top_k == 0 && self.top_p == 1.0 && self.min_p == 0.0
+    }
+
+    fn cutoff(&self) -> Cutoff {
+        Cutoff { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
     }
 
     /// The next token, `[1]` i32, from logits `[V]`, on the device; [`NAN_TOKEN`] where a logit is NaN.
     ///
-    /// Temperature sampling is by the Gumbel-max trick: the best of logits/T + g with g = −ln(−ln u) is a draw from the softmax.
+    /// Temperature sampling is by the Gumbel-max trick: the best of logits/T + g with g = −ln(−ln(1 − u)) is a draw from the softmax.
     pub(crate) fn choose(&mut self, logits: &Tensor) -> TensorResult<Tensor> {
-        let best = logits.max_all()?;
         let scores = if self.temperature == 0.0 {
             logits.clone()
         } else {
-            // u in (0, 1): half a step above the uniform's grid.
-            let u = self.rng.uniform(logits.dims(), logits.dtype(), logits.device())?.add(0.5 / 16_777_216.0)?;
-            logits.mul(1.0 / self.temperature)?.sub(&u.log()?.neg()?.log()?)?
+            // u in (0, 1), whose smallest values stand for the largest noise: 2⁻³³ is no 0, and the largest is no 1.
+            let u = self.rng.bits(logits.dims(), logits.device())?.cast(DType::F32)?.add(0.5)?.mul(NEARLY_ONE / 4_294_967_296.0)?;
+            let scores = logits.mul(1.0 / self.temperature)?.sub(&u.neg()?.log1p()?.neg()?.log()?)?;
+            if self.draws_from_all() {
+                scores
+            } else {
+                // NaN is not less, so that it stays to be found.
+                logits.lt(&logits.cutoff(self.cutoff())?)?.where_(Rhs::Lit(f64::NEG_INFINITY), Rhs::Tensor(&scores))?
+            }
         };
-        best.isnan()?.where_(NAN_TOKEN, &scores.argmax(-1)?)?.reshape(&[1])
+        scores.choice(-1)?.reshape(&[1])
     }
 
     /// The next token from logits on the host. `past` are the tokens so far, for the repetition penalty.
@@ -83,27 +103,13 @@ impl Sampler {
         if self.temperature == 0.0 {
             return order.into_iter().min_by(by_logit).ok_or_else(|| TensorError::Invalid("no logits".into()));
         }
-        if self.top_k > 0 && self.top_k < order.len() {
-            order.select_nth_unstable_by(self.top_k - 1, by_logit);
-            order.truncate(self.top_k);
+        if !self.draws_from_all() {
+            let cut = self.cutoff().of(&mut logits.to_vec());
+            order.retain(|&t| logits[t as usize] >= cut);
         }
         order.sort_unstable_by(by_logit);
         let best = logits[order[0] as usize] as f64;
-        let mut p: Vec<f64> = order.iter().map(|&t| ((logits[t as usize] as f64 - best) / self.temperature).exp()).collect();
-        let total: f64 = p.iter().sum();
-        let mut kept = p.len();
-        if self.top_p < 1.0 {
-            let mut sum = 0.0;
-            kept = p
-                .iter()
-                .position(|v| {
-                    sum += v / total;
-                    sum >= self.top_p
-                })
-                .map_or(p.len(), |n| n + 1);
-        }
-        kept = kept.min(p.iter().position(|&v| v < self.min_p * p[0]).unwrap_or(p.len())).max(1);
-        p.truncate(kept);
+        let p: Vec<f64> = order.iter().map(|&t| ((logits[t as usize] as f64 - best) / self.temperature).exp()).collect();
         let u = crate::scalar::philox(0, self.rng.draws, self.rng.seed as u32) as f64 / 4_294_967_296.0;
         self.rng.draws = self.rng.draws.wrapping_add(1);
         let mut left = u * p.iter().sum::<f64>();
@@ -111,10 +117,143 @@ impl Sampler {
             left -= v;
             left < 0.0
         });
-        Ok(order[pick.unwrap_or(kept - 1)])
+        Ok(order[pick.unwrap_or(p.len() - 1)])
     }
 }
 
 pub(crate) fn nan_error() -> TensorError {
     TensorError::Invalid("the model gave NaN logits; its weights are damaged, or its activations overflow: try --dtype f32".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::reduce::NONE;
+
+    /// The CPU, and the GPU where there is one.
+    fn devices() -> Vec<Device> {
+        let gpu = Device::open("vulkan");
+        let required = std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1");
+        let gpu = gpu.inspect_err(|e| assert!(!required, "{e}")).ok().inspect(|d| d.set_adaptive(false));
+        [Device::cpu()].into_iter().chain(gpu).collect()
+    }
+
+    /// Tokens that a sampler chooses from these logits on the device.
+    fn tokens(sampler: &mut Sampler, logits: &[f32], count: usize, device: &Device) -> Vec<i32> {
+        sampler.check().unwrap();
+        assert!(sampler.on_device(device) || device.is_cpu());
+        let logits = Tensor::from_vec(logits.to_vec(), &[logits.len()], device).unwrap();
+        (0..count).map(|_| sampler.choose(&logits).unwrap().to_vec_of::<i32>().unwrap()[0]).collect()
+    }
+
+    /// Whether `count` draws are as often each token as these probabilities say: χ² within five of its standard deviations.
+    #[track_caller]
+    fn check_frequencies(name: &str, drawn: &[i32], p: &[f64]) {
+        let mut seen = vec![0f64; p.len()];
+        drawn.iter().for_each(|&t| seen[t as usize] += 1.0);
+        let n = drawn.len() as f64;
+        assert!(seen.iter().zip(p).all(|(s, p)| *p > 0.0 || *s == 0.0), "{name}: {seen:?} of {p:?}");
+        let squares: f64 = seen.iter().zip(p).filter(|(_, p)| **p > 0.0).map(|(s, p)| (s - n * p).powi(2) / (n * p)).sum();
+        let free = p.iter().filter(|p| **p > 0.0).count() as f64 - 1.0;
+        assert!(squares <= free + 5.0 * (2.0 * free).sqrt(), "{name}: {squares} with {free} degrees of freedom, {seen:?} of {p:?}");
+    }
+
+    fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
+        let e: Vec<f64> = logits.iter().map(|l| (*l as f64 / temperature).exp()).collect();
+        let sum: f64 = e.iter().sum();
+        e.iter().map(|v| v / sum).collect()
+    }
+
+    #[test]
+    fn greedy_takes_the_first_of_the_best_and_knows_nan() {
+        for device in devices() {
+            let mut logits: Vec<f32> = (0..5003).map(|i| ((i * 37) % 1009) as f32).collect();
+            let best = logits.iter().position(|l| *l == 1008.0).unwrap() as i32;
+            assert_eq!(tokens(&mut Sampler::default(), &logits, 1, &device), [best], "{}", device.name());
+            logits[4999] = f32::NAN;
+            assert_eq!(tokens(&mut Sampler::default(), &logits, 1, &device), [NONE], "{}", device.name());
+            let mut warm = Sampler { temperature: 0.7, ..Sampler::default() };
+            assert_eq!(tokens(&mut warm, &logits, 1, &device), [NONE], "{}", device.name());
+        }
+    }
+
+    #[test]
+    fn temperature_draws_from_the_softmax() {
+        let logits = [0.3, -1.0, 2.0, 1.1, -4.0, 0.0, 1.9];
+        for device in devices() {
+            for temperature in [0.5, 1.0, 1.7] {
+                let mut s = Sampler { temperature, rng: Rng::new(11), ..Sampler::default() };
+                let drawn = tokens(&mut s, &logits, 2000, &device);
+                check_frequencies(&format!("{} at {temperature}", device.name()), &drawn, &softmax(&logits, temperature));
+            }
+        }
+    }
+
+    /// What top-k, top-p and min-p leave of `logits`, and its probabilities, by their definitions one after the other.
+    fn left(s: &Sampler, logits: &[f32]) -> Vec<f64> {
+        let mut p = softmax(logits, s.temperature);
+        let mut order: Vec<usize> = (0..p.len()).collect();
+        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        let last = |kept: usize, order: &[usize]| order.iter().position(|&t| logits[t] < logits[order[kept - 1]]).unwrap_or(order.len());
+        if s.top_k > 0 {
+            order.truncate(last(s.top_k.min(order.len()), &order));
+        }
+        let all: f64 = order.iter().map(|&t| p[t]).sum();
+        let mut sum = 0.0;
+        let enough = order.iter().position(|&t| {
+            sum += p[t];
+            sum >= s.top_p * all
+        });
+        if let Some(n) = enough.filter(|_| s.top_p < 1.0) {
+            order.truncate(last(n + 1, &order));
+        }
+        let least = s.min_p * p[order[0]];
+        order.retain(|&t| p[t] >= least);
+        (0..p.len()).filter(|t| !order.contains(t)).for_each(|t| p[t] = 0.0);
+        let sum: f64 = p.iter().sum();
+        p.iter().map(|v| v / sum).collect()
+    }
+
+    #[test]
+    fn cutoffs_are_those_of_the_definitions() {
+        for device in devices() {
+            for (n, spread) in [(1, 1.0), (7, 2.0), (1000, 1.0), (5003, 3.0), (40_000, 2.0)] {
+                // Rounded, so that some are equal.
+                let logits: Vec<f32> = (0..n).map(|i| (((i * 7919) % 1013) as f32 / 64.0).round() / 8.0 * spread - 2.0).collect();
+                for (temperature, top_k, top_p, min_p) in [
+                    (1.0, 1, 1.0, 0.0),
+                    (0.7, 40, 1.0, 0.0),
+                    (1.0, 0, 0.9, 0.0),
+                    (0.8, 50, 0.95, 0.0),
+                    (1.3, 0, 0.5, 0.05),
+                    (1.0, 0, 1.0, 0.1),
+                    (1.0, n, 1e-9, 0.0),
+                ] {
+                    let s = Sampler { temperature, top_k, top_p, min_p, ..Sampler::default() };
+                    let name = format!("{}: {n} logits, {s:?}", device.name());
+                    let want = left(&s, &logits);
+                    let cut = Tensor::from_vec(logits.clone(), &[n], &device).unwrap().cutoff(s.cutoff()).unwrap().to_vec().unwrap()[0];
+                    let wrong = (0..n).find(|&t| (logits[t] >= cut) != (want[t] > 0.0));
+                    assert_eq!(wrong, None, "{name}: the cutoff is {cut}, {:?}", wrong.map(|t| logits[t]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn draws_are_from_what_is_left() {
+        let logits = [0.3, -1.0, 2.0, 1.1, -4.0, 0.0, 1.9, 0.3];
+        for device in devices() {
+            for (top_k, top_p, min_p) in [(3, 1.0, 0.0), (4, 1.0, 0.0), (0, 0.8, 0.0), (0, 1.0, 0.2), (5, 0.9, 0.1)] {
+                let mut s = Sampler { temperature: 1.2, top_k, top_p, min_p, rng: Rng::new(3), ..Sampler::default() };
+                let want = left(&s, &logits);
+                let name = format!("{} {s:?}", device.name());
+                check_frequencies(&name, &tokens(&mut s, &logits, 1500, &device), &want);
+                let host: Vec<i32> = (0..1500).map(|_| s.choose_host(&mut logits.to_vec(), &[]).unwrap() as i32).collect();
+                check_frequencies(&format!("{name} on the host"), &host, &want);
+            }
+            let mut s = Sampler { temperature: 1.0, top_k: 2, ..Sampler::default() };
+            assert_eq!(tokens(&mut s, &[1.0, f32::NAN, 3.0, 2.0], 1, &device), [NONE], "{}", device.name());
+        }
+    }
 }

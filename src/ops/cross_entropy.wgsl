@@ -1,4 +1,5 @@
-// Loss and logarithm of Σ e^logit of each row of logits: TEAM threads a row, maximum and sum found in one pass.
+// Loss and logarithm of Σ e^logit of each row of logits: TEAM threads a row, PER rows a team, which stay in registers when HELD packets of
+// eight a thread can hold them; otherwise maximum and sum are found in one pass.
 // BACKWARD: (e^(logit − that logarithm) − [HOT and the class is the target]) · gradient of the row's loss.
 //
 // Words: 0 rows, 1 cols, 2 workgroups in x, 3 the target that counts nothing.
@@ -6,12 +7,15 @@
 // default
 const WORKGROUP: u32 = 256;
 const TEAM: u32 = 32;
+const HELD: u32 = 2;
+const PER: u32 = 2;
 const BACKWARD: u32 = 0;
 const IGNORES: u32 = 1;
 const HOT: u32 = 1;
 const VEC: u32 = 1;
 alias T_0 = f32;
 alias T_1 = i32;
+alias X = vec4<u32>;
 @group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> words: array<u32>;
@@ -19,6 +23,7 @@ alias T_1 = i32;
 @group(0) @binding(4) var<storage, read> c_0: array<f32>;
 @group(0) @binding(5) var<storage, read> d_0: array<f32>;
 @group(0) @binding(6) var<storage, read_write> o_1: array<f32>;
+@group(0) @binding(7) var<storage, read> raw_0: array<vec4<u32>>;
 fn word(n: u32) -> u32 { return words[n]; }
 fn fail(code: u32) { }
 fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
@@ -35,54 +40,90 @@ fn fetch(start: u32, cols: u32, v: u32) -> vec4<f32> { return load4_0(start + 4u
 fn sum4(x: vec4<f32>) -> f32 { return x.x; }
 fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) { store4_0(start + 4u * v, x); }
 fn max4(x: vec4<f32>) -> f32 { return x.x; }
+fn fetch_x(row: u32, v: u32, size: u32) -> X { return raw_0[row * (size / 8u) + v]; }
+fn low_x(p: X) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
+fn high_x(p: X) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
+fn within(h: u32, lane: u32, cols: u32) -> bool { return true; }
 // end
 
 const LOWEST: f32 = -3.0e38;
 const REST: f32 = LOWEST;
-const ROWS: u32 = WORKGROUP / TEAM;
+const TEAMS: u32 = WORKGROUP / TEAM;
+const AHEAD: u32 = 4; // packets that a row which is not held has under way for a thread
 var<private> thread: u32;
+
+// The class that row `own` has as its target, and 1 where that counts; a bad one is reported by one thread of the row.
+fn target_of(own: u32, cols: u32, reports: bool) -> vec2<u32> {
+  // A negative i32 is a large u32.
+  var hit = u32(load_1(own));
+  let ignored = IGNORES == 1u && hit == word(3u);
+  if (!ignored && hit >= cols) {
+    if (reports) { fail(hit); }
+    hit = select(cols - 1u, 0u, (hit & 0x80000000u) != 0u);
+  }
+  return vec2<u32>(min(hit, cols - 1u), u32(!ignored));
+}
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   thread = lid;
   let rows = word(0u); let cols = word(1u);
   let lane = lid % TEAM;
-  let row = (wid.y * word(2u) + wid.x) * ROWS + lid / TEAM;
-  let own = min(row, rows - 1u);
-  let start = own * cols;
-  let quads = (cols + 3u) / 4u;
-  // A negative i32 is a large u32.
-  var hit = u32(load_1(own));
-  let ignored = IGNORES == 1u && hit == word(3u);
-  if (!ignored && hit >= cols) {
-    if (row < rows && lane == 0u) { fail(hit); }
-    hit = select(cols - 1u, 0u, (hit & 0x80000000u) != 0u);
-  }
+  let base = ((wid.y * word(2u) + wid.x) * TEAMS + lid / TEAM) * PER;
   if (BACKWARD == 1u) {
-    let g = select(f32(load_3(own)), 0.0, ignored);
+    let own = min(base, rows - 1u);
+    let hit = target_of(own, cols, base < rows && lane == 0u);
+    let g = select(0.0, f32(load_3(own)), hit.y == 1u);
     let shift = f32(load_2(own));
-    if (row < rows) {
-      for (var v = lane; v < quads; v += TEAM) {
-        let c = 4u * v;
-        let hot = select(vec4<f32>(0.0), vec4<f32>(f32(HOT)), vec4<u32>(c) + vec4<u32>(0u, 1u, 2u, 3u) == vec4<u32>(hit));
-        let x = (exp(fetch(start, cols, v) - shift) - hot) * g;
-        put(start, cols, v, select(x, vec4<f32>(0.0), ignored));
+    if (base < rows) {
+      for (var v = lane; v < (cols + 3u) / 4u; v += TEAM) {
+        let hot = select(vec4<f32>(0.0), vec4<f32>(f32(HOT)), vec4<u32>(4u * v) + vec4<u32>(0u, 1u, 2u, 3u) == vec4<u32>(hit.x));
+        let x = (exp(fetch(own * cols, cols, v) - shift) - hot) * g;
+        put(own * cols, cols, v, select(vec4<f32>(0.0), x, hit.y == 1u));
       }
     }
   } else {
-    var top = LOWEST; var sum = 0.0;
-    for (var v = lane; v < quads; v += TEAM) {
-      let x = fetch(start, cols, v);
-      let t = max(top, max4(x));
-      sum = sum * exp(top - t) + sum4(exp(x - t));
-      top = t;
+    var hits: array<vec2<u32>, PER>; var hot: array<f32, PER>;
+    var x: array<X, max(PER * HELD, 1u)>;
+    for (var r = 0u; r < PER; r++) {
+      hits[r] = target_of(min(base + r, rows - 1u), cols, base + r < rows && lane == 0u);
+      for (var h = 0u; h < HELD; h++) { x[r * HELD + h] = fetch_x(min(base + r, rows - 1u), lane + h * TEAM, cols); }
     }
-    let t = team_max(top);
-    sum = team_sum(sum * exp(top - t));
-    let all = t + log(sum);
-    if (row < rows && lane == 0u) {
-      store_0(row, select(all - f32(load_0(start + min(hit, cols - 1u))), 0.0, ignored));
-      store_1(row, all);
+    for (var r = 0u; r < PER; r++) { hot[r] = f32(load_0(min(base + r, rows - 1u) * cols + hits[r].x)); }
+    for (var r = 0u; r < PER; r++) {
+      let row = min(base + r, rows - 1u);
+      var top = LOWEST; var sum = 0.0;
+      if (HELD > 0u) {
+        var most = vec4<f32>(LOWEST);
+        for (var h = 0u; h < HELD; h++) { most = max(most, max(low_x(x[r * HELD + h]), high_x(x[r * HELD + h]))); }
+        top = team_max(max4(most));
+        for (var h = 0u; h < HELD; h++) {
+          sum += select(0.0, sum4(exp(low_x(x[r * HELD + h]) - top) + exp(high_x(x[r * HELD + h]) - top)), within(h, lane, cols));
+        }
+        sum = team_sum(sum);
+      } else {
+        let packets = (cols + 7u) / 8u;
+        for (var v = lane; v < packets; v += AHEAD * TEAM) {
+          var y: array<X, AHEAD>;
+          var most = vec4<f32>(LOWEST);
+          for (var h = 0u; h < AHEAD; h++) { y[h] = fetch_x(row, min(v + h * TEAM, packets - 1u), cols); }
+          for (var h = 0u; h < AHEAD; h++) { most = max(most, max(low_x(y[h]), high_x(y[h]))); }
+          let t = max(top, max4(most));
+          sum *= exp(top - t);
+          for (var h = 0u; h < AHEAD; h++) {
+            sum += select(0.0, sum4(exp(low_x(y[h]) - t) + exp(high_x(y[h]) - t)), v + h * TEAM < packets);
+          }
+          top = t;
+        }
+        let t = team_max(top);
+        sum = team_sum(sum * exp(top - t));
+        top = t;
+      }
+      let all = top + log(sum);
+      if (base + r < rows && lane == 0u) {
+        store_0(row, select(0.0, all - hot[r], hits[r].y == 1u));
+        store_1(row, all);
+      }
     }
   }
 }

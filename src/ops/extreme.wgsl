@@ -23,11 +23,12 @@ fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
 fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
 fn store_0(i: u32, v: f32) { o_0[i] = v; }
 fn team_best(v: vec2<u32>) -> vec2<u32> { return v; }
-fn finish(row: u32, at: u32) { store_0(row, load_0(row * word(1u) + at)); }
+fn finish(row: u32, best: vec2<u32>) { store_0(row, load_0(row * word(1u) + best.y)); }
 // end
 
 const FLOAT: u32 = 0;
 const SIGNED: u32 = 1;
+const NAN: u32 = 0xffffffffu;
 const ROWS: u32 = WORKGROUP / TEAM;
 var<private> thread: u32;
 var<workgroup> arrived: u32;
@@ -43,7 +44,7 @@ fn key(x: T_0) -> u32 {
   }
   if (KIND == SIGNED) { k ^= 0x80000000u; }
   if (MIN == 1u) { k = ~k; }
-  return select(k, 0xffffffffu, nan);
+  return select(k, NAN, nan);
 }
 fn better(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return select(a, b, b.x > a.x || (b.x == a.x && b.y < a.y)); }
 fn better4(a: vec2<u32>, x: vec4<T_0>, c: u32) -> vec2<u32> {
@@ -68,8 +69,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let start = min(row, rows - 1u) * cols;
   var best = vec2<u32>(0u, 0xffffffffu);
   if (VEC == 1u) {
+    let whole = cols & ~3u;
     var c = 4u * first;
-    for (; c + 12u * step < cols; c += 16u * step) {
+    for (; c + 12u * step < whole; c += 16u * step) {
       let x0 = load4_0(start + c); let x1 = load4_0(start + c + 4u * step);
       let x2 = load4_0(start + c + 8u * step); let x3 = load4_0(start + c + 12u * step);
       best = better4(best, x0, c);
@@ -77,7 +79,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       best = better4(best, x2, c + 8u * step);
       best = better4(best, x3, c + 12u * step);
     }
-    for (; c < cols; c += 4u * step) { best = better4(best, load4_0(start + c), c); }
+    for (; c < whole; c += 4u * step) { best = better4(best, load4_0(start + c), c); }
+    if (part == 0u && whole + lane < cols) { best = better(best, vec2<u32>(key(load_0(start + whole + lane)), whole + lane)); }
   } else {
     for (var c = first; c < cols; c += step) { best = better(best, vec2<u32>(key(load_0(start + c)), c)); }
   }
@@ -100,5 +103,5 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     best = team_best(best);
     if (lid == 0u) { atomicStore(&scratch[block], 0u); }
   }
-  if (lane == 0u && row < rows) { finish(row, best.y); }
+  if (lane == 0u && row < rows) { finish(row, best); }
 }

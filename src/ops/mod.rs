@@ -7,6 +7,7 @@ pub mod convolution;
 pub mod create;
 pub mod cross_entropy;
 pub mod custom;
+pub mod cutoff;
 pub mod einsum;
 pub mod elementwise;
 pub mod fused;

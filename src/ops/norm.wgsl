@@ -1,5 +1,6 @@
-// Layer norm or RMS norm over the last axis: TEAM threads a row, which stays in registers when HELD quads a thread can hold it and
-// is otherwise read again for each of the passes. The variance is the mean of squared distances, never a difference of squares.
+// Layer norm or RMS norm over the last axis: TEAM threads a row, which stays in registers when HELD packets of eight a thread can hold it
+// and is otherwise read again for each of the passes. A team has PER rows at once, which share what they are multiplied with. The variance
+// is the mean of squared distances, never a difference of squares.
 //
 // Words: 0 rows, 1 cols, 2 workgroups in x, 3 epsilon.
 
@@ -7,40 +8,42 @@
 const WORKGROUP: u32 = 256;
 const TEAM: u32 = 32;
 const HELD: u32 = 2;
+const PER: u32 = 2;
 const RMS: u32 = 0;
 const VEC: u32 = 1;
+const EIGHTS: u32 = 1;
 alias T_0 = f32;
-@group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
+alias X = vec4<u32>;
+@group(0) @binding(0) var<storage, read> raw_0: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> words: array<u32>;
 fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
-fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
-fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
-fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
+fn store8_0(i: u32, v: vec4<f32>, w: vec4<f32>) { o_0[i / 4u] = v; o_0[i / 4u + 1u] = w; }
 fn team_sum(v: f32) -> f32 { return v; }
-fn fetch(start: u32, cols: u32, v: u32) -> vec4<f32> { return load4_0(start + 4u * v); }
+fn fetch_x(row: u32, v: u32, size: u32) -> X { return raw_0[row * (size / 8u) + v]; }
+fn low_x(p: X) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
+fn high_x(p: X) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
+fn within(h: u32, lane: u32, cols: u32) -> bool { return true; }
 fn sum4(x: vec4<f32>) -> f32 { return x.x; }
-fn centre(cols: u32, v: u32, x: vec4<f32>, mean: f32) -> vec4<f32> { return x - mean; }
-fn affine4(c: u32, x: vec4<f32>) -> vec4<f32> { return x; }
-fn affine(c: u32, x: f32) -> f32 { return x; }
+fn put8(start: u32, cols: u32, v: u32, low: vec4<f32>, high: vec4<f32>) { store8_0(start + 8u * v, low, high); }
+fn gain4(c: u32, cols: u32) -> vec4<f32> { return vec4<f32>(1.0); }
+fn shift4(c: u32, cols: u32) -> vec4<f32> { return vec4<f32>(0.0); }
 // end
 
 const REST: f32 = 0.0;
-const ROWS: u32 = WORKGROUP / TEAM;
+const TEAMS: u32 = WORKGROUP / TEAM;
+const AHEAD: u32 = 4; // packets that a row which is not held has under way for a thread
 var<private> thread: u32;
 
-// Stores quad v of a row, times the weight and plus the bias.
-fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) {
-  let c = 4u * v;
-  if (VEC == 1u) {
-    if (c < cols) { store4_0(start + c, affine4(c, x)); }
-  } else {
-    if (c < cols) { store_0(start + c, affine(c, x.x)); }
-    if (c + 1u < cols) { store_0(start + c + 1u, affine(c + 1u, x.y)); }
-    if (c + 2u < cols) { store_0(start + c + 2u, affine(c + 2u, x.z)); }
-    if (c + 3u < cols) { store_0(start + c + 3u, affine(c + 3u, x.w)); }
+// Σ (x − mean)² over a packet's elements, as far as the row goes.
+fn squares(low: vec4<f32>, high: vec4<f32>, mean: f32, v: u32, cols: u32) -> f32 {
+  var a = low - mean; var b = high - mean;
+  if (EIGHTS == 0u) {
+    let c = vec4<u32>(8u * v) + vec4<u32>(0u, 1u, 2u, 3u);
+    a = select(vec4<f32>(0.0), a, c < vec4<u32>(cols));
+    b = select(vec4<f32>(0.0), b, c + vec4<u32>(4u) < vec4<u32>(cols));
   }
+  return dot(a, a) + dot(b, b);
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -48,34 +51,64 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   thread = lid;
   let rows = word(0u); let cols = word(1u); let eps = bitcast<f32>(word(3u));
   let lane = lid % TEAM;
-  let row = (wid.y * word(2u) + wid.x) * ROWS + lid / TEAM;
-  let start = min(row, rows - 1u) * cols;
-  let quads = (cols + 3u) / 4u;
+  let base = ((wid.y * word(2u) + wid.x) * TEAMS + lid / TEAM) * PER;
   let part = 1.0 / f32(cols);
-  var mean = 0.0; var s = 0.0;
   if (HELD > 0u) {
-    var x: array<vec4<f32>, max(HELD, 1u)>;
-    for (var h = 0u; h < HELD; h++) { x[h] = fetch(start, cols, lane + h * TEAM); s += sum4(x[h]); }
-    if (RMS == 0u) {
-      mean = team_sum(s) * part;
-      for (var h = 0u; h < HELD; h++) { x[h] = centre(cols, lane + h * TEAM, x[h], mean); }
+    var x: array<X, max(PER * HELD, 1u)>;
+    var mean: array<f32, PER>; var scale: array<f32, PER>;
+    for (var r = 0u; r < PER; r++) {
+      for (var h = 0u; h < HELD; h++) { x[r * HELD + h] = fetch_x(min(base + r, rows - 1u), lane + h * TEAM, cols); }
     }
-    s = 0.0;
-    for (var h = 0u; h < HELD; h++) { s += dot(x[h], x[h]); }
-    let scale = inverseSqrt(team_sum(s) * part + eps);
-    if (row < rows) {
-      for (var h = 0u; h < HELD; h++) { put(start, cols, lane + h * TEAM, x[h] * scale); }
+    for (var r = 0u; r < PER; r++) {
+      if (RMS == 0u) {
+        var s = 0.0;
+        for (var h = 0u; h < HELD; h++) {
+          s += select(0.0, sum4(low_x(x[r * HELD + h]) + high_x(x[r * HELD + h])), within(h, lane, cols));
+        }
+        mean[r] = team_sum(s) * part;
+      }
+      var s = 0.0;
+      for (var h = 0u; h < HELD; h++) {
+        s += select(0.0, squares(low_x(x[r * HELD + h]), high_x(x[r * HELD + h]), mean[r], lane + h * TEAM, cols), within(h, lane, cols));
+      }
+      scale[r] = inverseSqrt(team_sum(s) * part + eps);
+    }
+    for (var h = 0u; h < HELD; h++) {
+      let v = lane + h * TEAM;
+      let a = gain4(8u * v, cols); let b = gain4(8u * v + 4u, cols); let c = shift4(8u * v, cols); let d = shift4(8u * v + 4u, cols);
+      for (var r = 0u; r < PER; r++) {
+        let low = (low_x(x[r * HELD + h]) - mean[r]) * scale[r] * a + c; let high = (high_x(x[r * HELD + h]) - mean[r]) * scale[r] * b + d;
+        if (base + r < rows) { put8((base + r) * cols, cols, v, low, high); }
+      }
     }
   } else {
+    let row = min(base, rows - 1u);
+    let packets = (cols + 7u) / 8u;
+    var mean = 0.0; var s = 0.0;
     if (RMS == 0u) {
-      for (var v = lane; v < quads; v += TEAM) { s += sum4(fetch(start, cols, v)); }
+      for (var v = lane; v < packets; v += AHEAD * TEAM) {
+        var x: array<X, AHEAD>;
+        for (var h = 0u; h < AHEAD; h++) { x[h] = fetch_x(row, min(v + h * TEAM, packets - 1u), cols); }
+        for (var h = 0u; h < AHEAD; h++) { s += select(0.0, sum4(low_x(x[h]) + high_x(x[h])), v + h * TEAM < packets); }
+      }
       mean = team_sum(s) * part;
       s = 0.0;
     }
-    for (var v = lane; v < quads; v += TEAM) { let x = centre(cols, v, fetch(start, cols, v), mean); s += dot(x, x); }
+    for (var v = lane; v < packets; v += AHEAD * TEAM) {
+      var x: array<X, AHEAD>;
+      for (var h = 0u; h < AHEAD; h++) { x[h] = fetch_x(row, min(v + h * TEAM, packets - 1u), cols); }
+      for (var h = 0u; h < AHEAD; h++) {
+        s += select(0.0, squares(low_x(x[h]), high_x(x[h]), mean, v + h * TEAM, cols), v + h * TEAM < packets);
+      }
+    }
     let scale = inverseSqrt(team_sum(s) * part + eps);
-    if (row < rows) {
-      for (var v = lane; v < quads; v += TEAM) { put(start, cols, v, centre(cols, v, fetch(start, cols, v), mean) * scale); }
+    if (base < rows) {
+      for (var v = lane; v < packets; v += TEAM) {
+        let x = fetch_x(row, v, cols);
+        let low = (low_x(x) - mean) * scale * gain4(8u * v, cols) + shift4(8u * v, cols);
+        let high = (high_x(x) - mean) * scale * gain4(8u * v + 4u, cols) + shift4(8u * v + 4u, cols);
+        put8(row * cols, cols, v, low, high);
+      }
     }
   }
 }

@@ -30,6 +30,8 @@ pub enum ReduceOp {
     ArgMax,
     /// The first position of the smallest; NaN counts as smallest.
     ArgMin,
+    /// As `ArgMax`, but −1 where an element is NaN.
+    Choice,
 }
 
 /// `[rows, cols]` to `[rows]`.
@@ -38,6 +40,9 @@ pub struct ReduceKernel {
     /// What to compute.
     pub op: ReduceOp,
 }
+
+/// What `ReduceOp::Choice` gives for a row that holds a NaN instead of a position.
+pub(crate) const NONE: i32 = -1;
 
 /// Elements that are reduced at a time. Results of such pieces are combined in order, whichever thread made them.
 const PIECE: usize = 16_384;
@@ -61,7 +66,7 @@ macro_rules! integer {
         impl Number for $t {
             fn start(op: ReduceOp) -> $t {
                 match op {
-                    ReduceOp::Max | ReduceOp::ArgMax => <$t>::MIN,
+                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::Choice => <$t>::MIN,
                     ReduceOp::Min | ReduceOp::ArgMin => <$t>::MAX,
                     ReduceOp::Prod => 1,
                     ReduceOp::Sum | ReduceOp::Mean => 0,
@@ -70,7 +75,7 @@ macro_rules! integer {
             #[inline(always)]
             fn join(op: ReduceOp, a: $t, b: $t) -> $t {
                 match op {
-                    ReduceOp::Max | ReduceOp::ArgMax => a.max(b),
+                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::Choice => a.max(b),
                     ReduceOp::Min | ReduceOp::ArgMin => a.min(b),
                     ReduceOp::Prod => a.wrapping_mul(b),
                     ReduceOp::Sum | ReduceOp::Mean => a.wrapping_add(b),
@@ -83,7 +88,7 @@ macro_rules! integer {
                 (self as i128).checked_div(n as i128).unwrap_or(0) as $t
             }
             fn beats(self, op: ReduceOp, best: $t) -> bool {
-                if op == ReduceOp::ArgMax { self > best } else { self < best }
+                if op == ReduceOp::ArgMin { self < best } else { self > best }
             }
         }
     )* };
@@ -95,7 +100,7 @@ macro_rules! float {
         impl Number for $t {
             fn start(op: ReduceOp) -> $t {
                 match op {
-                    ReduceOp::Max | ReduceOp::ArgMax => <$t>::NEG_INFINITY,
+                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::Choice => <$t>::NEG_INFINITY,
                     ReduceOp::Min | ReduceOp::ArgMin => <$t>::INFINITY,
                     ReduceOp::Prod => 1.0,
                     ReduceOp::Sum | ReduceOp::Mean => 0.0,
@@ -104,7 +109,7 @@ macro_rules! float {
             #[inline(always)]
             fn join(op: ReduceOp, a: $t, b: $t) -> $t {
                 match op {
-                    ReduceOp::Max | ReduceOp::ArgMax => if (a > b) | a.is_nan() { a } else { b },
+                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::Choice => if (a > b) | a.is_nan() { a } else { b },
                     ReduceOp::Min | ReduceOp::ArgMin => if (a < b) | a.is_nan() { a } else { b },
                     ReduceOp::Prod => a * b,
                     ReduceOp::Sum | ReduceOp::Mean => a + b,
@@ -116,14 +121,14 @@ macro_rules! float {
                     ReduceOp::Max => <$t as Real>::max(x),
                     ReduceOp::Min => lanes(x, Self::start(op), |a, b| if (a < b) | a.is_nan() { a } else { b }),
                     ReduceOp::Prod => lanes(x, 1.0, |a, b| a * b),
-                    ReduceOp::ArgMax | ReduceOp::ArgMin => x.iter().fold(Self::start(op), |a, &b| Self::join(op, a, b)),
+                    ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::Choice => x.iter().fold(Self::start(op), |a, &b| Self::join(op, a, b)),
                 }
             }
             fn divide(self, n: usize) -> $t {
                 self / n as $t
             }
             fn beats(self, op: ReduceOp, best: $t) -> bool {
-                !best.is_nan() && (self.is_nan() || if op == ReduceOp::ArgMax { self > best } else { self < best })
+                !best.is_nan() && (self.is_nan() || if op == ReduceOp::ArgMin { self < best } else { self > best })
             }
         }
     )* };
@@ -242,7 +247,7 @@ impl ReduceKernel {
                     None => piece(task, 0, None, row * cols + start, &mut buffer[..end - start]),
                 };
                 // The extreme first, in a loop without positions, and then its place.
-                let op = if self.op == ReduceOp::ArgMax { ReduceOp::Max } else { ReduceOp::Min };
+                let op = if self.op == ReduceOp::ArgMin { ReduceOp::Min } else { ReduceOp::Max };
                 let extreme = T::reduce(op, x);
                 if best.is_none_or(|(b, _)| extreme.beats(self.op, b)) {
                     // NaN does not equal itself: the first element that nothing beats is it.
@@ -251,13 +256,18 @@ impl ReduceKernel {
                     best = at.map(|i| (extreme, start + i)).or(best);
                 }
             }
-            task.store(0, row, i32::lane(&mut [best.map_or(0, |b| b.1) as i32]));
+            let at = match best {
+                #[allow(clippy::eq_op)] // as above
+                Some((x, _)) if self.op == ReduceOp::Choice && x != x => NONE,
+                best => best.map_or(0, |b| b.1) as i32,
+            };
+            task.store(0, row, i32::lane(&mut [at]));
         }
     }
 
     fn run<T: Number>(&self, task: &dyn Task) {
         match self.op {
-            ReduceOp::ArgMax | ReduceOp::ArgMin => self.positions::<T>(task),
+            ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::Choice => self.positions::<T>(task),
             _ if self.columns::<T>(task) => {}
             _ => self.rows::<T>(task),
         }
@@ -273,7 +283,7 @@ fn join_all<T: Number>(op: ReduceOp, a: &mut [T], b: &[T]) {
             }
         };
     }
-    each!(Sum, Mean, Max, Min, Prod, ArgMax, ArgMin);
+    each!(Sum, Mean, Max, Min, Prod, ArgMax, ArgMin, Choice);
 }
 
 /// Rows and columns of the operand.
@@ -356,7 +366,7 @@ impl Op for Reduce {
                     let one = zeros.eq(Lit(1.0))?.bitwise_and(&zero)?;
                     g.mul(&one.where_(&rest.broadcast_to(x.dims())?, &none)?)?
                 }
-                ReduceOp::ArgMax | ReduceOp::ArgMin => return Ok(vec![None]),
+                ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::Choice => return Ok(vec![None]),
             };
             Ok(vec![Some(grad)])
         };
@@ -394,7 +404,7 @@ impl Tensor {
             return Err(TensorError::shape(name, at, format!("nothing to choose from in {}", self.shape())));
         }
         let result = match op {
-            ReduceOp::ArgMax | ReduceOp::ArgMin => DType::I32,
+            ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::Choice => DType::I32,
             _ => dtype,
         };
         let sizes: Vec<usize> = (0..self.rank())
@@ -414,6 +424,12 @@ impl Tensor {
     #[track_caller]
     pub fn argmin(&self, d: isize) -> TensorResult<Tensor> {
         self.reduce(ReduceOp::ArgMin, &[d], false, Location::caller())
+    }
+
+    /// [`Tensor::argmax`] of floats, but [`NONE`] where an element is NaN.
+    #[track_caller]
+    pub(crate) fn choice(&self, d: isize) -> TensorResult<Tensor> {
+        self.reduce(ReduceOp::Choice, &[d], false, Location::caller())
     }
 
     /// The variance over dimensions `dims` (all, if empty), divided by `count - correction`.
@@ -528,6 +544,7 @@ impl ReduceOp {
             ReduceOp::Prod => "prod",
             ReduceOp::ArgMax => "argmax",
             ReduceOp::ArgMin => "argmin",
+            ReduceOp::Choice => "choice",
         }
     }
 }

@@ -1,8 +1,11 @@
-// What kernels over rows share: a row in quads, of which a thread takes every TEAM-th. A kernel takes the sections that it uses, and says
-// what stands beyond a row's end (REST).
+// What kernels over rows share: a row in quads, of which a thread takes every TEAM-th, or in packets of eight. A kernel takes the sections
+// that it uses, and says what stands beyond a row's end (REST).
 
 // default
 const VEC: u32 = 1;
+const EIGHTS: u32 = 1;
+const HELD: u32 = 2;
+const TEAM: u32 = 32;
 const REST: f32 = 0.0;
 @group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
@@ -10,6 +13,7 @@ fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
 fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
 fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
+fn store8_0(i: u32, v: vec4<f32>, w: vec4<f32>) { o_0[i / 4u] = v; o_0[i / 4u + 1u] = w; }
 // end
 
 // section fetch
@@ -27,6 +31,8 @@ fn fetch(start: u32, cols: u32, v: u32) -> vec4<f32> {
   }
   return x;
 }
+
+// section sum4
 fn sum4(x: vec4<f32>) -> f32 { return (x.x + x.y) + (x.z + x.w); }
 
 // section put
@@ -50,4 +56,20 @@ fn max4(x: vec4<f32>) -> f32 { return max(max(x.x, x.y), max(x.z, x.w)); }
 // Quad v less the mean, where there are elements.
 fn centre(cols: u32, v: u32, x: vec4<f32>, mean: f32) -> vec4<f32> {
   return select(vec4<f32>(0.0), x - mean, vec4<u32>(4u * v) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(cols));
+}
+
+// section packets
+// Whether packet number h of a thread lies in the row: only the last one may not.
+fn within(h: u32, lane: u32, cols: u32) -> bool { return h + 1u < HELD || lane + h * TEAM < (cols + 7u) / 8u; }
+
+// section put8
+// Stores packet v of a row, as far as the row goes.
+fn put8(start: u32, cols: u32, v: u32, low: vec4<f32>, high: vec4<f32>) {
+  let c = 8u * v;
+  if (EIGHTS == 1u) {
+    if (c < cols) { store8_0(start + c, low, high); }
+  } else {
+    put(start, cols, 2u * v, low);
+    put(start, cols, 2u * v + 1u, high);
+  }
 }

@@ -1,34 +1,39 @@
-// Softmax or its logarithm over the last axis: TEAM threads a row, which stays in registers when HELD quads a thread can hold it
-// and is otherwise read twice, its maximum and sum found in one pass.
+// Softmax or its logarithm over the last axis: TEAM threads a row, which stays in registers when HELD packets of eight a thread can hold it
+// and is otherwise read twice, its maximum and sum found in one pass. A team has PER rows at once, so that more loads are under way.
 //
-// Words: 0 rows, 1 cols, 2 workgroups in x.
+// KEPT: so do the exponentials, which are computed again otherwise. Words: 0 rows, 1 cols, 2 workgroups in x.
 
 // default
 const WORKGROUP: u32 = 256;
 const TEAM: u32 = 32;
 const HELD: u32 = 2;
+const PER: u32 = 2;
+const KEPT: u32 = 1;
 const LOG: u32 = 0;
 const VEC: u32 = 1;
+const EIGHTS: u32 = 1;
 alias T_0 = f32;
-@group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
+alias X = vec4<u32>;
+@group(0) @binding(0) var<storage, read> raw_0: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> words: array<u32>;
 fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
-fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
-fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
-fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
+fn store8_0(i: u32, v: vec4<f32>, w: vec4<f32>) { o_0[i / 4u] = v; o_0[i / 4u + 1u] = w; }
 fn team_sum(v: f32) -> f32 { return v; }
 fn team_max(v: f32) -> f32 { return v; }
-fn fetch(start: u32, cols: u32, v: u32) -> vec4<f32> { return load4_0(start + 4u * v); }
+fn fetch_x(row: u32, v: u32, size: u32) -> X { return raw_0[row * (size / 8u) + v]; }
+fn low_x(p: X) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
+fn high_x(p: X) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
+fn within(h: u32, lane: u32, cols: u32) -> bool { return true; }
 fn sum4(x: vec4<f32>) -> f32 { return x.x; }
-fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) { store4_0(start + 4u * v, x); }
+fn put8(start: u32, cols: u32, v: u32, low: vec4<f32>, high: vec4<f32>) { store8_0(start + 8u * v, low, high); }
 fn max4(x: vec4<f32>) -> f32 { return x.x; }
 // end
 
 const LOWEST: f32 = -3.0e38;
 const REST: f32 = LOWEST;
-const ROWS: u32 = WORKGROUP / TEAM;
+const TEAMS: u32 = WORKGROUP / TEAM;
+const AHEAD: u32 = 4; // packets that a row which is not held has under way for a thread
 var<private> thread: u32;
 
 @compute @workgroup_size(WORKGROUP)
@@ -36,40 +41,67 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   thread = lid;
   let rows = word(0u); let cols = word(1u);
   let lane = lid % TEAM;
-  let row = (wid.y * word(2u) + wid.x) * ROWS + lid / TEAM;
-  let start = min(row, rows - 1u) * cols;
-  let quads = (cols + 3u) / 4u;
-  var top = LOWEST; var sum = 0.0;
+  let base = ((wid.y * word(2u) + wid.x) * TEAMS + lid / TEAM) * PER;
   if (HELD > 0u) {
-    var x: array<vec4<f32>, max(HELD, 1u)>;
-    for (var h = 0u; h < HELD; h++) { x[h] = fetch(start, cols, lane + h * TEAM); top = max(top, max4(x[h])); }
-    top = team_max(top);
-    for (var h = 0u; h < HELD; h++) {
-      let e = exp(x[h] - top);
-      sum += sum4(e);
-      if (LOG == 1u) { x[h] -= top; } else { x[h] = e; }
+    var x: array<X, max(PER * HELD, 1u)>;
+    for (var r = 0u; r < PER; r++) {
+      for (var h = 0u; h < HELD; h++) { x[r * HELD + h] = fetch_x(min(base + r, rows - 1u), lane + h * TEAM, cols); }
     }
-    sum = team_sum(sum);
-    let scale = 1.0 / sum; let shift = log(sum);
-    if (row < rows) {
+    for (var r = 0u; r < PER; r++) {
+      var most = vec4<f32>(LOWEST);
+      for (var h = 0u; h < HELD; h++) { most = max(most, max(low_x(x[r * HELD + h]), high_x(x[r * HELD + h]))); }
+      let top = team_max(max4(most));
+      var e: array<vec4<f32>, max(2u * HELD, 1u)>;
+      var sum = 0.0;
       for (var h = 0u; h < HELD; h++) {
-        if (LOG == 1u) { put(start, cols, lane + h * TEAM, x[h] - shift); } else { put(start, cols, lane + h * TEAM, x[h] * scale); }
+        let low = exp(low_x(x[r * HELD + h]) - top); let high = exp(high_x(x[r * HELD + h]) - top);
+        sum += select(0.0, sum4(low + high), within(h, lane, cols));
+        if (KEPT == 1u) { e[2u * h] = low; e[2u * h + 1u] = high; }
+      }
+      sum = team_sum(sum);
+      let scale = 1.0 / sum; let shift = log(sum);
+      if (base + r < rows) {
+        for (var h = 0u; h < HELD; h++) {
+          let v = lane + h * TEAM;
+          if (LOG == 1u) {
+            put8((base + r) * cols, cols, v, low_x(x[r * HELD + h]) - top - shift, high_x(x[r * HELD + h]) - top - shift);
+          } else {
+            if (KEPT == 1u) {
+              put8((base + r) * cols, cols, v, e[2u * h] * scale, e[2u * h + 1u] * scale);
+            } else {
+              put8((base + r) * cols, cols, v, exp(low_x(x[r * HELD + h]) - top) * scale, exp(high_x(x[r * HELD + h]) - top) * scale);
+            }
+          }
+        }
       }
     }
   } else {
-    for (var v = lane; v < quads; v += TEAM) {
-      let x = fetch(start, cols, v);
-      let t = max(top, max4(x));
-      sum = sum * exp(top - t) + sum4(exp(x - t));
+    let row = min(base, rows - 1u);
+    let packets = (cols + 7u) / 8u;
+    var top = LOWEST; var sum = 0.0;
+    for (var v = lane; v < packets; v += AHEAD * TEAM) {
+      var x: array<X, AHEAD>;
+      var most = vec4<f32>(LOWEST);
+      for (var h = 0u; h < AHEAD; h++) { x[h] = fetch_x(row, min(v + h * TEAM, packets - 1u), cols); }
+      for (var h = 0u; h < AHEAD; h++) { most = max(most, max(low_x(x[h]), high_x(x[h]))); }
+      let t = max(top, max4(most));
+      sum *= exp(top - t);
+      for (var h = 0u; h < AHEAD; h++) {
+        sum += select(0.0, sum4(exp(low_x(x[h]) - t) + exp(high_x(x[h]) - t)), v + h * TEAM < packets);
+      }
       top = t;
     }
     let t = team_max(top);
     sum = team_sum(sum * exp(top - t));
     let scale = 1.0 / sum; let shift = t + log(sum);
-    if (row < rows) {
-      for (var v = lane; v < quads; v += TEAM) {
-        let x = fetch(start, cols, v);
-        if (LOG == 1u) { put(start, cols, v, x - shift); } else { put(start, cols, v, exp(x - t) * scale); }
+    if (base < rows) {
+      for (var v = lane; v < packets; v += TEAM) {
+        let x = fetch_x(row, v, cols);
+        if (LOG == 1u) {
+          put8(row * cols, cols, v, low_x(x) - shift, high_x(x) - shift);
+        } else {
+          put8(row * cols, cols, v, exp(low_x(x) - t) * scale, exp(high_x(x) - t) * scale);
+        }
       }
     }
   }

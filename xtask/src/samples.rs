@@ -11,6 +11,7 @@ use tensorlogic::layout::Layout;
 use tensorlogic::ops::attention::{AttentionKernel, AttentionOptions};
 use tensorlogic::ops::attention_grad::{AttentionGradKernel, Part};
 use tensorlogic::ops::custom::CustomOp;
+use tensorlogic::ops::cutoff::Cutoff;
 use tensorlogic::ops::loss::NllOptions;
 use tensorlogic::ops::norm_grad::NormGradKernel;
 use tensorlogic::plan::{AdapterInfo, Kernel};
@@ -245,7 +246,11 @@ fn results() -> TensorResult<Vec<(String, Tensor)>> {
             let causal = AttentionOptions { causal: true, ..Default::default() };
             add(&format!("attention_{head}"), leaf(d, &[1, 4, 40, head])?.attention(&kv, &kv, None, &causal)?);
             add(&format!("attention_decode_{head}"), leaf(d, &[1, 4, 1, head])?.attention(&kv, &kv, None, &causal)?);
+            let kv = leaf(d, &[1, 2, 4096, head])?;
+            add(&format!("attention_decode_long_{head}"), leaf(d, &[1, 4, 2, head])?.attention(&kv, &kv, None, &causal)?);
         }
+        let drawn = Cutoff { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05 };
+        add("cutoff", bare("cutoff", 0, drawn, &[&leaf(d, &[5003])?], &[], &[(F32, &[1])])?);
         gradients(d, &mut add)?;
         add("cat", Tensor::cat(&[&x, &x], 0)?);
         for op in &CUSTOM {

@@ -90,6 +90,8 @@ struct Operand {
     strides: Vec<isize>,
     index: Index,
     quad: Quad,
+    /// Whether eight 16-bit elements `i..i + 8` are one access, where i is a multiple of 8.
+    eight: bool,
 }
 
 impl Operand {
@@ -118,7 +120,13 @@ impl Operand {
         };
         // A quad of a block format is decoded element by element.
         let quad = if source.dtype.is_block() && quad == Quad::Load { Quad::Step } else { quad };
-        Operand { source: source.clone(), sizes, strides, index, quad }
+        let whole = |n: usize| n.is_multiple_of(8);
+        let eight = quad == Quad::Load
+            && source.dtype.block_bytes() == 2
+            && whole(l.offset)
+            && (source.offset.is_none() || source.aligned)
+            && (index == Index::Linear || (whole(sizes[sizes.len() - 1]) && strides.iter().rev().skip(1).all(|s| s % 8 == 0)));
+        Operand { source: source.clone(), sizes, strides, index, quad, eight }
     }
 }
 
@@ -127,6 +135,8 @@ impl Operand {
 pub(super) struct Forms {
     pub one: bool,
     pub four: bool,
+    /// Of targets only.
+    pub eight: bool,
 }
 
 /// What happens beyond the last element when a thread handles four.
@@ -207,9 +217,14 @@ impl Operands {
         }
         let bytes = s.dtype.block_bytes();
         let one = if bytes == 4 { Ty::U32 } else { Ty::Atomic };
-        if forms.four && o.quad == Quad::Load && full {
+        let eight = forms.eight && o.eight && full;
+        let four = forms.four || (forms.eight && !eight);
+        if eight {
+            self.wants.push((s.buf, Ty::V4, true));
+        }
+        if four && o.quad == Quad::Load && full {
             self.wants.push((s.buf, Ty::quad(bytes), true));
-        } else if forms.four {
+        } else if four {
             self.wants.push((s.buf, one, true));
         }
         if forms.one {
@@ -220,6 +235,12 @@ impl Operands {
         }
         self.targets.push((o, full));
         Ok(self.targets.len() - 1)
+    }
+
+    /// Whether target `id` has a function for eight elements.
+    pub fn has_eight(&self, id: usize) -> bool {
+        let (o, full) = &self.targets[id];
+        o.eight && *full
     }
 
     /// The binding of a buffer that wants type `ty`. One that is both read and written is bound under one type only.
@@ -332,7 +353,7 @@ impl Operands {
         Ok(())
     }
 
-    /// Writes the writing functions of target `id`: `z{id}(i, v)` and `z{id}v(i, v)`.
+    /// Writes the writing functions of target `id`: `z{id}(i, v)`, `z{id}v(i, v)` and, if it has one, `z{id}w(i, v, w)` for eight elements.
     pub fn write(&mut self, id: usize, forms: Forms, tail: &Tail, meta: &mut Meta) -> TensorResult<()> {
         let (o, full) = &self.targets[id];
         let (d, quad, buf, full) = (o.source.dtype, o.quad, o.source.buf, *full);
@@ -342,12 +363,19 @@ impl Operands {
         let mut text = String::new();
         Self::index(&mut text, o, &format!("az{id}"), meta);
         let whole = quad == Quad::Load && full;
-        if forms.one || !whole {
+        let eight = forms.eight && o.eight && full;
+        let four = forms.four || (forms.eight && !eight);
+        if eight {
+            let v = self.view(buf, Ty::V4);
+            let put = self.put8(&v, d);
+            let _ = write!(text, "fn z{id}w(i: u32, v: vec4<{t}>, w: vec4<{t}>) {{\n  let e = az{id}(i);\n  {put}\n}}\n");
+        }
+        if forms.one || (four && !whole) {
             let v = self.view(buf, if bytes == 4 { Ty::U32 } else { Ty::Atomic });
             let _ = write!(text, "fn w{id}(e: u32, v: {t}) {{\n  {}\n}}\n", self.put(&v, d));
             let _ = write!(text, "fn z{id}(i: u32, v: {t}) {{\n  w{id}(az{id}(i), v);\n}}\n");
         }
-        if forms.four {
+        if four {
             let lanes = ["x", "y", "z", "w"];
             let each = |guard: &dyn Fn(usize, String) -> String| {
                 (0..4).map(|n| guard(n, format!("z{id}(i + {n}u, v.{});", lanes[n]))).collect::<Vec<_>>().join("\n  ")
@@ -407,6 +435,20 @@ impl Operands {
         let (at, shift, mask) =
             if d.block_bytes() == 2 { ("e >> 1u", "((e & 1u) << 4u)", "0xffffu") } else { ("e >> 2u", "((e & 3u) << 3u)", "0xffu") };
         format!("let s = {shift};\n  atomicAnd(&{b}[{at}], ~({mask} << s));\n  atomicOr(&{b}[{at}], {bits} << s);")
+    }
+
+    /// Statements that write `v` and `w` as elements `e..e + 8` of 16 bits.
+    fn put8(&self, view: &View, d: DType) -> String {
+        let pair = |v: &str, x: &str, y: &str| match d {
+            DType::F16 => format!("{}({v}.{x}, {v}.{y})", pack_f16(self.soft_f16)),
+            _ => format!("tl_bf16({v}.{x}) | (tl_bf16({v}.{y}) << 16u)"),
+        };
+        let words = [pair("v", "x", "y"), pair("v", "z", "w"), pair("w", "x", "y"), pair("w", "z", "w")];
+        if view.ty == Ty::V4 {
+            return format!("{}[e >> 3u] = vec4<u32>({});", view.name, words.join(", "));
+        }
+        let each = words.iter().enumerate().map(|(k, word)| assign(view, &format!("(e >> 1u) + {k}u"), word));
+        each.collect::<Vec<_>>().join("\n  ")
     }
 
     /// Statements that write `v` as elements `e..e + 4`, which own whole words.

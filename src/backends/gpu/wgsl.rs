@@ -219,7 +219,7 @@ fn map_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorResult<StepText
     if count > u32::MAX as usize - 4 {
         return Err(TensorError::Unsupported(format!("{} elements in one step on a GPU", count)));
     }
-    let forms = Forms { one: false, four: true };
+    let forms = Forms { four: true, ..Forms::default() };
     let mut meta = Meta::default();
     let n = meta.size(count);
     let exact = count.is_multiple_of(4);
@@ -335,6 +335,7 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
     let forms = |verb: &str, k: usize| Forms {
         one: names.contains(format!("{verb}_{k}").as_str()),
         four: names.contains(format!("{verb}4_{k}").as_str()),
+        eight: names.contains(format!("{verb}8_{k}").as_str()),
     };
     for (name, v) in &w.consts {
         let _ = writeln!(head, "const {name}: u32 = {v}u;");
@@ -359,8 +360,9 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
     }
     for (k, s) in step.stores.iter().enumerate() {
         let f = forms("store", k);
-        if f.one || f.four {
-            let sources = s.sources.iter().map(|s| o.source(s, f)).collect::<TensorResult<Vec<_>>>()?;
+        if f.one || f.four || f.eight {
+            let read = Forms { four: f.four || f.eight, ..f };
+            let sources = s.sources.iter().map(|s| o.source(s, read)).collect::<TensorResult<Vec<_>>>()?;
             stores.push(Some((sources, o.target(&s.target, f, true)?)));
         } else {
             stores.push(None);
@@ -369,11 +371,14 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
     // A source may serve several loads and stores: its functions are written once, in every form that one of them needs.
     let mut all: Vec<(usize, Forms)> = Vec::new();
     let uses = loads.iter().enumerate().map(|(k, ids)| (ids, forms("load", k)));
-    let epilogues = stores.iter().enumerate().filter_map(|(k, s)| s.as_ref().map(|s| (&s.0, forms("store", k))));
+    let epilogues = stores.iter().enumerate().filter_map(|(k, s)| {
+        let f = forms("store", k);
+        s.as_ref().map(|s| (&s.0, Forms { four: f.four || f.eight, ..f }))
+    });
     for (ids, f) in uses.chain(epilogues) {
         for &id in ids {
             match all.iter_mut().find(|a| a.0 == id) {
-                Some(a) => a.1 = Forms { one: a.1.one || f.one, four: a.1.four || f.four },
+                Some(a) => a.1 = Forms { one: a.1.one || f.one, four: a.1.four || f.four, eight: false },
                 None => all.push((id, f)),
             }
         }
@@ -437,16 +442,26 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
             let v = call("v".into(), None, ids.iter().map(|id| format!("x{id}(i)")).collect())?;
             let _ = write!(body, "fn store_{k}(i: u32, v: V_{k}) {{\n  z{target}(i, {v});\n}}\n");
         }
+        // Four elements from `i + at` on, which come as `v`.
+        let four = |v: &str, at: u32| -> TensorResult<(String, String)> {
+            let read = ids.iter().enumerate().map(|(n, id)| format!("  let {v}{n} = x{id}v(i + {at}u);\n")).collect();
+            let [x, y, z, w] = [("x", "y"), ("y", "x"), ("z", "w"), ("w", "z")].map(|(c, other)| {
+                let partner = paired.then(|| format!("{v}.{other}"));
+                call(format!("{v}.{c}"), partner, (0..ids.len()).map(|n| format!("{v}{n}.{c}")).collect())
+            });
+            Ok((read, format!("vec4<{t}>({}, {}, {}, {})", x?, y?, z?, w?)))
+        };
         if f.four {
-            let _ = writeln!(body, "fn store4_{k}(i: u32, v: vec4<V_{k}>) {{");
-            for (n, id) in ids.iter().enumerate() {
-                let _ = writeln!(body, "  let a{n} = x{id}v(i);");
-            }
-            let partner = |c| paired.then(|| format!("v.{}", ["y", "x", "w", "z"][c]));
-            let v = [0, 1, 2, 3].map(|n| (quad[n], partner(n)));
-            let v = v.map(|(c, w)| call(format!("v.{c}"), w, (0..ids.len()).map(|n| format!("a{n}.{c}")).collect()));
-            let [x, y, z, w] = v;
-            let _ = write!(body, "  z{target}v(i, vec4<{t}>({}, {}, {}, {}));\n}}\n", x?, y?, z?, w?);
+            let (read, value) = four("v", 0)?;
+            let _ = write!(body, "fn store4_{k}(i: u32, v: vec4<V_{k}>) {{\n{read}  z{target}v(i, {value});\n}}\n");
+        }
+        if f.eight {
+            let ((reads, v), (more, w)) = (four("v", 0)?, four("w", 4)?);
+            let write = match o.has_eight(*target) {
+                true => format!("z{target}w(i, {v}, {w});"),
+                false => format!("z{target}v(i, {v});\n  z{target}v(i + 4u, {w});"),
+            };
+            let _ = write!(body, "fn store8_{k}(i: u32, v: vec4<V_{k}>, w: vec4<V_{k}>) {{\n{reads}{more}  {write}\n}}\n");
         }
     }
     for &k in &w.raw {

@@ -2,10 +2,11 @@
 
 use super::attention_coop::attention_coop;
 use super::attention_grad::attention_tiled;
+use super::packets::{Beyond, Packets};
 use super::team::{MAX, SUM, Team};
 use super::{decide, grid, indexable, unroll, words};
 use crate::ops::attention::AttentionKernel;
-use crate::plan::{AdapterInfo, Step, Wgsl, Word};
+use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl, Word};
 
 /// The widest head.
 pub(super) const MAX_HEAD: usize = 256;
@@ -30,6 +31,9 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
     }
     if t >= MANY {
         return attention_coop(of, None, step, adapter).or_else(|| attention_tiled(of, step, adapter));
+    }
+    if adapter.subgroup >= 4 {
+        return few(of, step, adapter);
     }
     let valid = step.params.first().map_or(Word::U32(u32::try_from(s).ok()?), |&p| Word::ParamU32(p));
     // Few queries: more threads for each, since they share its keys; never less than a quad of a value each.
@@ -65,4 +69,91 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
     list.extend([valid, Word::F32(scale), Word::U32(window), Word::U32(grid[0]), Word::U32(u32::try_from(groups).ok()?)]);
     let source = decide(unroll(source, &[("EARLY", early), ("PASSES", 4), ("DK", dk)]), &consts[4..]);
     Some(Wgsl { source, consts, workgroup, grid, words: list, raw: vec![], turned: vec![] })
+}
+
+/// The most queries of a workgroup.
+const ROWS: usize = 4;
+/// Workgroups among which keys are shared out: two for each processor of a large GPU.
+const FULL: usize = 264;
+/// Bytes of keys and values that one workgroup has alone: joining parts takes longer than to read them.
+const ALONE: usize = 192 << 10;
+/// Bytes of a part at least.
+const SHARE: usize = 32 << 10;
+
+/// Few queries, on an adapter with subgroups.
+fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let (q, k, v) = (&step.loads[0].shape, &step.loads[1].shape, &step.loads[2].shape);
+    let [b, h, t, d] = *q.dims() else { return None };
+    let (hkv, s, dv) = (k[1], k[2], v[3]);
+    let subgroup = adapter.subgroup;
+    let packets = [d, dv].map(|n| n.div_ceil(8).max(1));
+    let lanes = (packets[0].max(packets[1]).next_power_of_two() as u32).min(subgroup).min(32);
+    let [kp, vp] = packets.map(|n| (n as u32).div_ceil(lanes));
+    // Queries that share keys, in blocks of about the same size.
+    let all = h / hkv * t;
+    let per_head = all.div_ceil(if kp + vp > 2 { ROWS / 2 } else { ROWS });
+    let rows = all.div_ceil(per_head);
+    let blocks = b.checked_mul(hkv)?.checked_mul(per_head)?;
+    let cells = rows * 2 * (lanes * vp) as usize;
+    let bytes = |threads: u32| {
+        let sets = ((threads / subgroup) as usize).max(threads as usize / cells).max(1);
+        (sets * (cells * 16 + rows * 8) + 16) as u32
+    };
+    // More threads for few queries, unless there are enough of them to fill the machine.
+    let want = if rows * (kp + vp) as usize <= 4 && s > 128 && blocks <= FULL { 512 } else { 256 };
+    let workgroup = [512, 256, 128, 64, 32, 16, 8, 4]
+        .into_iter()
+        .find(|&n| n <= want && n <= adapter.workgroup_threads && n % subgroup == 0 && bytes(n) <= adapter.workgroup_bytes)?;
+    let size = |load: &Load| load.sources.first().map_or(4, |s| s.dtype.block_bytes());
+    let key_bytes = (d * size(&step.loads[1]) + dv * size(&step.loads[2])).max(1);
+    let (alone, share) = ((ALONE / key_bytes).max(1), (SHARE / key_bytes).max(1));
+    let own = 4 * cells + 2 * rows;
+    let room = if blocks > SCRATCH_COUNTERS { 0 } else { (SCRATCH_WORDS - SCRATCH_COUNTERS) / (blocks * own).max(1) };
+    let parts = if s > alone { (FULL / blocks.max(1)).min(s.div_ceil(share)).min(room).max(1) } else { 1 };
+    let slots = if kp + vp > 2 { 2 } else { 4 };
+
+    let keys = Packets::of(&step.loads[1], 1, "k", d, 14, Beyond::Any);
+    let values = Packets::of(&step.loads[2], 2, "v", dv, 16, Beyond::Any);
+    let mut source = String::from(include_str!("../attention_few.wgsl"));
+    source += KEYS;
+    source += &keys.text;
+    source += &values.text;
+    source += &Team { workgroup, size: lanes, across: false }.function("team_sum", SUM, adapter);
+    let between = |name: &str, ty: &str, join: &str| {
+        let steps: String = (lanes.ilog2()..subgroup.ilog2())
+            .map(|o| format!("  {{ let o = subgroupShuffleXor(r, {}u); r = {join}; }}\n", 1 << o))
+            .collect();
+        format!("fn {name}(v: {ty}) -> {ty} {{\n  var r = v;\n{steps}  return r;\n}}\n")
+    };
+    source += &between("teams_max", "f32", "max(r, o)");
+    source += &between("teams_sum", "f32", "r + o");
+    source += &between("teams_sum4", "vec4<f32>", "r + o");
+    if of.mask {
+        source += "fn masked(i: u32) -> f32 { return load_3(i); }\n";
+    }
+    let (rows, joined) = (rows as u32, 4);
+    let counts = [("KP", kp), ("VP", vp), ("ROWS", rows), ("SLOTS", slots), ("JOINED", joined)];
+    let switches = [
+        ("MASKED", of.mask as u32),
+        ("MIXED", (t > 1) as u32),
+        ("SPLIT", (parts > 1) as u32),
+        ("SUMS", of.sums as u32),
+        ("VEC_D", (d % 4 == 0) as u32),
+        ("VEC_V", (dv % 4 == 0) as u32),
+    ];
+    let mut consts = vec![("SUBGROUP", subgroup), ("LANES", lanes), ("PARTS", parts as u32), ("COUNTERS", SCRATCH_COUNTERS as u32)];
+    consts.push(("CAUSAL", of.causal as u32));
+    consts.extend(counts);
+    let valid = step.params.first().map_or(Word::U32(u32::try_from(s).ok()?), |&p| Word::ParamU32(p));
+    let grid = grid(blocks.checked_mul(parts)?)?;
+    let mut list = words(&[h, hkv, t, s, d, dv])?;
+    list.extend([valid, Word::F32(of.scale as f32), Word::U32(of.window), Word::U32(grid[0])]);
+    list.extend(words(&[per_head, blocks, alone, share])?);
+    let mut raw = vec![];
+    for (n, p) in [(1, &keys), (2, &values)] {
+        raw.extend(p.raw.is_some().then_some(n));
+        list.extend(p.raw.unwrap_or([Word::U32(0); 2]));
+    }
+    let source = decide(unroll(source, &counts), &switches);
+    Some(Wgsl { source, consts, workgroup, grid, words: list, raw, turned: vec![] })
 }

@@ -1,7 +1,7 @@
 //! The GPU form of layer norm and RMS norm.
 
-use super::softmax::held;
-use super::team::{SUM, Team};
+use super::packets::{Beyond, Packets, Rows};
+use super::team::SUM;
 use super::{decide, grid, indexable, unroll, with_rows, words};
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
 
@@ -12,20 +12,29 @@ pub fn norm(rms: bool, eps: f32, weight: bool, bias: bool, step: &Step, adapter:
     if !indexable(&[shape.count()]) {
         return None;
     }
-    let vec = cols % 4 == 0;
-    let team = Team::for_rows(rows, cols.div_ceil(4), adapter);
-    let mut source = with_rows(include_str!("../norm.wgsl"), &["fetch", "centre"]);
-    source += &team.function("team_sum", SUM, adapter);
-    let line = |name: &str, load: &str, ty: &str| {
-        let gain = if weight { format!(" * {load}1(c)") } else { String::new() };
-        let shift = if bias { format!(" + {load}{}(c)", 1 + weight as u32) } else { String::new() };
-        format!("fn {name}(c: u32, x: {ty}) -> {ty} {{ return x{gain}{shift}; }}\n")
+    let packets = Packets::of(&step.loads[0], 0, "x", cols, 4, Beyond::Rest);
+    let of = Rows::new(rows, cols, &packets, true, adapter);
+    let mut source = with_rows(include_str!("../norm.wgsl"), of.sections(&[]).as_slice());
+    source += &packets.text;
+    source += &of.team.function("team_sum", SUM, adapter);
+    let quad = |name: &str, load: usize, there: bool, none: &str| {
+        let one = |n: u32| format!("load_{load}(min(c + {n}u, cols - 1u))");
+        let value = match (there, cols % 4) {
+            (false, _) => format!("vec4<f32>({none})"),
+            (true, 0) => format!("load4_{load}(min(c, cols - 4u))"),
+            _ => format!("vec4<f32>({}, {}, {}, {})", one(0), one(1), one(2), one(3)),
+        };
+        format!("fn {name}(c: u32, cols: u32) -> vec4<f32> {{ return {value}; }}\n")
     };
-    source += &if vec { line("affine4", "load4_", "vec4<f32>") } else { line("affine", "load_", "f32") };
-    let consts = vec![("TEAM", team.size), ("HELD", held(cols, &team)), ("RMS", rms as u32), ("VEC", vec as u32)];
-    let grid = grid(rows.div_ceil(team.rows() as usize))?;
+    source += &quad("gain4", 1, weight, "1.0");
+    source += &quad("shift4", 1 + weight as usize, bias, "0.0");
+    let mut consts = of.consts();
+    consts.push(("RMS", rms as u32));
+    let grid = grid(of.groups(rows))?;
     let mut words = words(&[rows, cols, grid[0] as usize])?;
     words.push(Word::F32(eps));
-    let source = decide(unroll(source, &[("HELD", held(cols, &team))]), &[("VEC", vec as u32)]);
-    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words, raw: vec![], turned: vec![] })
+    words.extend(packets.raw.into_iter().flatten());
+    let source = decide(unroll(source, &of.counts()), of.switches().as_slice());
+    let raw = if packets.raw.is_some() { vec![0] } else { vec![] };
+    Some(Wgsl { source, consts, workgroup: of.team.workgroup, grid, words, raw, turned: vec![] })
 }

@@ -1,9 +1,15 @@
 //! The GPU form of the gradient of layer norm and RMS norm.
 
-use super::softmax::held;
 use super::team::{SUM, Team};
 use super::{decide, grid, indexable, unroll, with_rows, words};
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
+
+/// Quads of a row that one thread keeps in registers, as a power of two, or 0 where the row is too long.
+fn held(cols: usize, team: &Team) -> u32 {
+    let quads = cols.div_ceil(4).div_ceil(team.size as usize).next_power_of_two();
+    // Row and gradient are held.
+    if quads <= 4 { quads as u32 } else { 0 }
+}
 
 /// Rows `[rows, cols]` and their results' gradients to the rows' gradients.
 pub fn norm_grad(rms: bool, eps: f32, weight: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -14,12 +20,8 @@ pub fn norm_grad(rms: bool, eps: f32, weight: bool, step: &Step, adapter: &Adapt
     }
     let vec = cols % 4 == 0;
     let team = Team::for_rows(rows, cols.div_ceil(4), adapter);
-    // Two rows are held: half as much of each.
-    let held = match held(cols, &team) {
-        h if h <= 4 => h,
-        _ => 0,
-    };
-    let mut source = with_rows(include_str!("../norm_grad.wgsl"), &["fetch", "put", "centre"]);
+    let held = held(cols, &team);
+    let mut source = with_rows(include_str!("../norm_grad.wgsl"), &["fetch", "sum4", "put", "centre"]);
     source += &team.function("team_sum", SUM, adapter);
     let load =
         |form: &str| if weight { format!("load{form}_2(c)") } else { if form.is_empty() { "1.0".into() } else { "vec4<f32>(1.0)".into() } };

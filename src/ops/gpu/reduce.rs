@@ -10,16 +10,18 @@ use crate::plan::{AdapterInfo, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl};
 const FULL: usize = 1056;
 /// Elements that are worth a workgroup.
 const SHARE: usize = 4096;
+/// Elements whose comparison is: a row of logits, which a token waits for.
+const FEW: usize = 1024;
 
 /// How rows are shared out: the team of a row, and over how many workgroups a row is split because there are few of them.
-fn shares(rows: usize, cols: usize, across: bool, vec: bool, adapter: &AdapterInfo) -> (Team, usize) {
+fn shares(rows: usize, cols: usize, across: bool, vec: bool, share: usize, adapter: &AdapterInfo) -> (Team, usize) {
     let team =
         if across { Team::for_columns(rows, cols, adapter) } else { Team::for_rows(rows, if vec { cols / 4 } else { cols }, adapter) };
     let wide = 256.min(adapter.workgroup_threads.max(1));
     let split = if across { team } else { Team { workgroup: wide, size: wide, across } };
     let blocks = rows.div_ceil(split.rows() as usize).max(1);
     let room = (SCRATCH_WORDS - SCRATCH_COUNTERS) / (2 * rows.max(1));
-    let parts = (FULL / blocks).min(split.rows() as usize * cols / SHARE).min(cols / (4 * split.size as usize)).min(room);
+    let parts = (FULL / blocks).min(split.rows() as usize * cols / share).min(cols / (4 * split.size as usize)).min(room);
     if parts < 2 || blocks > FULL / 8 { (team, 1) } else { (split, parts) }
 }
 
@@ -31,8 +33,10 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         return None;
     }
     let across = across(load);
-    let vec = cols % 4 == 0 && !across;
-    let (team, parts) = shares(rows, cols, across, vec, adapter);
+    let extreme = !matches!(op, Reduction::Sum | Reduction::Mean | Reduction::Prod);
+    // The one row of a comparison may end in a part of a quad.
+    let vec = (cols % 4 == 0 || (extreme && rows == 1)) && !across;
+    let (team, parts) = shares(rows, cols, across, vec, if extreme { FEW } else { SHARE }, adapter);
     let (ty, kind) = match load.dtype().compute() {
         DType::I32 => ("i32", 1),
         DType::U32 => ("u32", 2),
@@ -57,8 +61,11 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         }
     };
     match op {
-        Reduction::Max | Reduction::Min => source += "fn finish(row: u32, at: u32) { store_0(row, load_0(row * word(1u) + at)); }\n",
-        Reduction::ArgMax | Reduction::ArgMin => source += "fn finish(row: u32, at: u32) { store_0(row, i32(at)); }\n",
+        Reduction::Max | Reduction::Min => {
+            source += "fn finish(row: u32, best: vec2<u32>) { store_0(row, load_0(row * word(1u) + best.y)); }\n"
+        }
+        Reduction::ArgMax | Reduction::ArgMin => source += "fn finish(row: u32, best: vec2<u32>) { store_0(row, i32(best.y)); }\n",
+        Reduction::Choice => source += "fn finish(row: u32, best: vec2<u32>) { store_0(row, select(i32(best.y), -1, best.x == NAN)); }\n",
         _ => {}
     }
     consts.extend([("TEAM", team.size), ("VEC", vec as u32), ("ACROSS", across as u32)]);

@@ -12,6 +12,9 @@ use crate::scalar::Program;
 use crate::shape::Shape;
 use std::sync::{Arc, OnceLock};
 
+mod few_queries;
+mod rows;
+
 /// One machine for all tests; `None` skips them, unless `TL_REQUIRE_GPU=1`.
 fn machine() -> Option<&'static GpuMachine> {
     static MACHINE: OnceLock<Option<Arc<GpuMachine>>> = OnceLock::new();
@@ -335,7 +338,8 @@ fn matmul_of_every_weight_format() {
 
 #[test]
 fn reductions_of_rows() {
-    let ops = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Max, ReduceOp::Min, ReduceOp::Prod, ReduceOp::ArgMax, ReduceOp::ArgMin];
+    use ReduceOp::{ArgMax, ArgMin, Choice, Max, Mean, Min, Prod, Sum};
+    let ops = [Sum, Mean, Max, Min, Prod, ArgMax, ArgMin, Choice];
     let fold = |op: ReduceOp, row: &[f64]| {
         let best = |sign: f64| {
             let nan = row.iter().position(|v| v.is_nan());
@@ -349,10 +353,17 @@ fn reductions_of_rows() {
             ReduceOp::Min => row[best(-1.0)],
             ReduceOp::ArgMax => best(1.0) as f64,
             ReduceOp::ArgMin => best(-1.0) as f64,
+            ReduceOp::Choice => {
+                if row.iter().any(|v| v.is_nan()) {
+                    -1.0
+                } else {
+                    best(1.0) as f64
+                }
+            }
         }
     };
     for op in ops {
-        let index = matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin);
+        let index = matches!(op, ArgMax | ArgMin | Choice);
         let run = |name: &str, x: Operand| {
             let (rows, cols) = (x.shape[0], x.shape[1]);
             let want: Vec<f64> = (0..rows).map(|r| fold(op, &x.values[r * cols..(r + 1) * cols])).collect();
@@ -374,9 +385,21 @@ fn reductions_of_rows() {
                 },
             );
         };
-        for (rows, cols) in
-            [(1, 1), (1, 5), (3, 64), (7, 33), (70, 2), (100, 8), (2000, 17), (1030, 64), (5, 1000), (2, 40_003), (1, 65_536), (5000, 100)]
-        {
+        for (rows, cols) in [
+            (1, 1),
+            (1, 5),
+            (3, 64),
+            (7, 33),
+            (70, 2),
+            (100, 8),
+            (2000, 17),
+            (1030, 64),
+            (5, 1000),
+            (2, 40_003),
+            (1, 50_257),
+            (1, 65_536),
+            (5000, 100),
+        ] {
             // Factors near 1 keep products in range.
             let values = |seed| {
                 noise(rows * cols, seed).into_iter().map(|v| if op == ReduceOp::Prod { 1.0 + v / 64.0 } else { v }).collect::<Vec<_>>()
@@ -385,7 +408,7 @@ fn reductions_of_rows() {
             run("random", Operand::new(F16, &[rows, cols], values(2)));
             let turned = Layout::contiguous(Shape::of(&[cols, rows])).permute(&[1, 0]);
             run("turned", Operand::view(F32, &[rows, cols], turned, values(3)));
-            if op != ReduceOp::Prod && op != ReduceOp::Mean {
+            if op != Prod && op != Mean && op != Choice {
                 let whole: Vec<f64> = values(4).into_iter().map(|v| (v * 1000.0).round()).collect();
                 run("whole", Operand::new(DType::I32, &[rows, cols], whole.clone()));
                 run("whole", Operand::new(DType::U32, &[rows, cols], whole.iter().map(|v| v + 1000.0).collect()));
@@ -398,91 +421,11 @@ fn reductions_of_rows() {
             values[600 + 299] = f64::NEG_INFINITY;
             values[900..1200].fill(-2.5);
             run("special", Operand::new(F32, &[4, 300], values));
-        }
-    }
-}
-
-#[test]
-fn softmax_of_rows() {
-    for log in [false, true] {
-        for (rows, cols) in
-            [(1, 1), (3, 7), (70, 6), (65, 32), (9, 100), (5, 1000), (3, 1024), (2, 9000), (2, 9001), (1, 40_000), (1100, 96)]
-        {
-            for d in [F32, F16] {
-                let mut x = noise(rows * cols, 3);
-                x.iter_mut().for_each(|v| *v *= 20.0);
-                if cols > 6 {
-                    x[2] = -3e38;
-                }
-                let x = Operand::new(if cols > 6 { F32 } else { d }, &[rows, cols], x);
-                let want: Vec<f64> = x
-                    .values
-                    .chunks(cols)
-                    .flat_map(|row| {
-                        let m = row.iter().copied().fold(f64::MIN, f64::max);
-                        let sum: f64 = row.iter().map(|v| (v - m).exp()).sum();
-                        row.iter().map(move |v| if log { (v - m - sum.ln()).max(-3e38) } else { (v - m).exp() / sum }).collect::<Vec<_>>()
-                    })
-                    .collect();
-                check(
-                    &format!("softmax log {log} {rows}x{cols}"),
-                    move |s, a| softmax(log, s, a),
-                    &[x],
-                    (d, &[rows, cols]),
-                    &[],
-                    &want,
-                    if d == F16 { 1e-3 } else { 2e-6 },
-                );
-                if log && cols > 6 {
-                    break; // -3e38 is no f16
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn norms_of_rows() {
-    for (rms, weight, bias) in [(false, true, true), (false, false, false), (true, true, false), (true, false, true)] {
-        for (rows, cols) in
-            [(1, 1), (3, 7), (70, 6), (2, 64), (9, 100), (5, 768), (1, 576), (3, 1024), (2, 9000), (2, 9001), (1, 33_000), (1100, 96)]
-        {
-            for d in [F32, F16] {
-                let x = Operand::new(d, &[rows, cols], noise(rows * cols, 4).into_iter().map(|v| v * 3.0 + 5.0).collect());
-                let (w, b) = (Operand::random(d, &[cols], 5), Operand::random(F32, &[cols], 6));
-                let want: Vec<f64> = x
-                    .values
-                    .chunks(cols)
-                    .flat_map(|row| {
-                        let n = cols as f64;
-                        let mean = if rms { 0.0 } else { row.iter().sum::<f64>() / n };
-                        let var = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
-                        let scale = 1.0 / (var + 1e-3f32 as f64).sqrt();
-                        (0..cols)
-                            .map(|c| {
-                                (row[c] - mean) * scale * if weight { w.values[c] } else { 1.0 } + if bias { b.values[c] } else { 0.0 }
-                            })
-                            .collect::<Vec<_>>()
-                    })
-                    .collect();
-                let mut loads = vec![x];
-                if weight {
-                    loads.push(w);
-                }
-                if bias {
-                    loads.push(b);
-                }
-                let make = move |s: &Step, a: &AdapterInfo| norm(rms, 1e-3, weight, bias, s, a);
-                check(
-                    &format!("norm rms {rms} {d} {rows}x{cols}"),
-                    make,
-                    &loads,
-                    (d, &[rows, cols]),
-                    &[],
-                    &want,
-                    if d == F16 { 1e-3 } else { 5e-6 },
-                );
-            }
+            let mut values = noise(50_257, 6);
+            values[50_256] = 2.0;
+            run("the last", Operand::new(F32, &[1, 50_257], values.clone()));
+            values[50_256] = f64::NAN;
+            run("NaN at the end", Operand::new(F32, &[1, 50_257], values));
         }
     }
 }
