@@ -92,16 +92,6 @@ fn write_out(mut text: String, counts: &[(&'static str, u32)]) -> String {
     text
 }
 
-/// A text with the block that begins with `{ // NAME` written once for each of these values of the name.
-fn repeat(mut text: String, name: &str, values: &[u32]) -> String {
-    if let Some((open, close)) = text.find(&format!("{{ // {name}\n")).and_then(|open| Some((open, closing(&text, open)?))) {
-        let body = &text[open..=close];
-        let copies: String = values.iter().map(|v| body.replace(name, &format!("{v}u"))).collect();
-        text.replace_range(open..=close, &copies);
-    }
-    text
-}
-
 /// The text of a kernel over rows with these sections of what such kernels share.
 fn with_rows(kernel: &str, sections: &[&str]) -> String {
     let shared = include_str!("../rows.wgsl");

@@ -1,0 +1,268 @@
+// The gradients of attention by cooperative matrices, operands in f16, sums in f32 (Dao, 2023): a block of one head's rows, held in matrices,
+// against columns that are staged a tile at a time; scores go through workgroup memory, since a matrix's elements cannot be touched.
+//
+// Rows are queries and columns keys, or (BY_KEY) the other way round; each query's log-sum-exp is known.
+// VALUES: whether there are products with c2 to be summed.
+// Operands: r1 and c1 make the scores; r2 and c2 the products of values and gradients.
+// Each of the workgroup's SUBS subgroups has RM * EDGE rows.
+// Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 blocks of a head, 11 workgroups, then six for
+// each of q, k, v and the gradient.
+
+enable f16;
+enable wgpu_cooperative_matrix;
+
+// default
+const WORKGROUP: u32 = 32;
+const SUBGROUP: u32 = 8;
+const EDGE: u32 = 8;
+const UNIT: u32 = 1;
+const PARTS: u32 = 2;
+const SUBS: u32 = 4;
+const RM: u32 = 1;
+const CN: u32 = 4;
+const KD: u32 = 8;
+const KV: u32 = 8;
+const VALUES: u32 = 1;
+const BY_KEY: u32 = 0;
+const CAUSAL: u32 = 1;
+const PITCH_R1: u32 = 72;
+const PITCH_C1: u32 = 72;
+const PITCH_R2: u32 = 72;
+const PITCH_C2: u32 = 72;
+const TILE_R1: u32 = 2304;
+const TILE_C1: u32 = 2304;
+const TILE_R2: u32 = 2304;
+const TILE_C2: u32 = 2304;
+@group(0) @binding(0) var<storage, read> raw_0: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> o_1: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> words: array<u32>;
+@group(0) @binding(4) var<storage, read> l_4: array<f32>;
+@group(0) @binding(5) var<storage, read> l_5: array<f32>;
+var<workgroup> tile: array<f16, TILE>;
+var<workgroup> parts: array<f16, 2u * ROWS * PITCH_P>;
+fn word(n: u32) -> u32 { return words[n]; }
+fn base_r1(batch: u32) -> u32 { return batch; }
+fn base_c1(batch: u32) -> u32 { return batch; }
+fn base_r2(batch: u32) -> u32 { return batch; }
+fn base_c2(batch: u32) -> u32 { return batch; }
+fn eight_r1(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
+fn eight_c1(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
+fn eight_r2(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
+fn eight_c2(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
+fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy).x; }
+fn put_part(at: u32, v: vec4<f32>) { parts[at] = f16(v.x); }
+fn load_4(i: u32) -> f32 { return l_4[i]; }
+fn load_5(i: u32) -> f32 { return l_5[i]; }
+fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
+fn store4_1(i: u32, v: vec4<f32>) { o_1[i / 4u] = v; }
+fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
+// end
+
+const TILE: u32 = max(TILE_C1 + TILE_C2, max(TILE_R1, TILE_R2));
+const OWN: u32 = RM * EDGE; // rows of a subgroup
+const ROWS: u32 = SUBS * OWN;
+const COLS: u32 = CN * EDGE;
+const PITCH_S: u32 = COLS + 4u;
+const PITCH_P: u32 = COLS + 8u;
+const KNOWN: u32 = select(ROWS, COLS, BY_KEY == 1u);
+var<workgroup> strip: array<f32, 2u * ROWS * PITCH_S>;
+var<workgroup> sums: array<vec2<f32>, KNOWN>; // of each query: the log-sum-exp, and the sum of result times gradient
+var<workgroup> seen: array<vec2<u32>, KNOWN>; // of each query: the keys that it sees
+
+fn halves(e: vec2<u32>) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(e.x), unpack2x16float(e.y))); }
+fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
+
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
+  let heads = word(0u); let heads_kv = word(1u); let queries = word(2u); let keys = word(3u);
+  let scale = bitcast<f32>(word(7u));
+  let sharing = heads / heads_kv;
+  let sub = lid / SUBGROUP; let lane = lid % SUBGROUP;
+  let mine = sub * OWN; // the subgroup's first row
+  let block = min(wid.y * word(9u) + wid.x, word(11u) - 1u);
+  let group = block / word(10u); // batch and head of the rows
+  // The blocks with the most columns come first.
+  let r0 = select(word(10u) - 1u - block % word(10u), block % word(10u), BY_KEY == 1u) * ROWS;
+  let rows = select(queries, keys, BY_KEY == 1u);
+  let valid = min(word(6u), keys); let window = word(8u);
+  // The columns that may be seen: keys up to the last query's, or queries from the one at the block's first key on.
+  var begin = 0u; var finish = 0u;
+  if (BY_KEY == 1u) {
+    finish = queries;
+    if (CAUSAL == 1u && r0 + queries > valid) { begin = min(r0 + queries - valid, queries); }
+    if (window > 0u) { finish = min(queries, select(0u, r0 + ROWS + window + queries - valid, r0 + ROWS + window + queries > valid)); }
+    if (r0 >= valid) { finish = begin; }
+  } else {
+    begin = keys_of(r0).x; finish = keys_of(min(r0 + ROWS, queries) - 1u).y;
+  }
+  // The rows, held in matrices.
+  var x1: array<coop_mat8x8<f16, A>, RM * KD>;
+  let at_r1 = base_r1(group);
+  for (var u = lid; u < ROWS * (PITCH_R1 - 8u) / 8u; u += WORKGROUP) {
+    put((u / (PITCH_R1 / 8u - 1u) * PITCH_R1 + u % (PITCH_R1 / 8u - 1u) * 8u) / UNIT, eight_r1(at_r1, rows, r0, 0u, u));
+  }
+  workgroupBarrier();
+  for (var i = 0u; i < RM; i++) {
+    for (var d = 0u; d < KD; d++) {
+      let at = ((mine + i * EDGE) * PITCH_R1 + d * EDGE) / UNIT; let pitch = PITCH_R1 / UNIT;
+      x1[i * KD + d] = coopLoadT<coop_mat8x8<f16, A>>(&tile[at], pitch);
+    }
+  }
+  workgroupBarrier();
+  let at_r2 = base_r2(group);
+  for (var u = lid; u < ROWS * (PITCH_R2 - 8u) / 8u; u += WORKGROUP) {
+    put((u / (PITCH_R2 / 8u - 1u) * PITCH_R2 + u % (PITCH_R2 / 8u - 1u) * 8u) / UNIT, eight_r2(at_r2, rows, r0, 0u, u));
+  }
+  workgroupBarrier();
+  var x2: array<coop_mat8x8<f16, A>, RM * KV>;
+  for (var i = 0u; i < RM; i++) {
+    for (var d = 0u; d < KV; d++) {
+      let at = ((mine + i * EDGE) * PITCH_R2 + d * EDGE) / UNIT; let pitch = PITCH_R2 / UNIT;
+      x2[i * KV + d] = coopLoadT<coop_mat8x8<f16, A>>(&tile[at], pitch);
+    }
+  }
+  if (BY_KEY == 0u) {
+    for (var i = lid; i < ROWS; i += WORKGROUP) {
+      let t = min(r0 + i, queries - 1u);
+      seen[i] = keys_of(t);
+      sums[i] = vec2<f32>(f32(load_4(group * queries + t)), f32(load_5(group * queries + t)));
+    }
+  }
+  // Sums by columns of c1's width, and of c2's.
+  var y1: array<coop_mat8x8<f32, C>, RM * KD>;
+  var y2: array<coop_mat8x8<f32, C>, RM * KV>;
+  for (var e = 0u; e < RM * KD; e++) { y1[e] = coop_mat8x8<f32, C>(); }
+  for (var e = 0u; e < RM * KV; e++) { y2[e] = coop_mat8x8<f32, C>(); }
+  for (var n = 0u; n < select(1u, sharing, BY_KEY == 1u); n++) {
+    // Batch and head of the columns.
+    var other = group / heads * heads_kv + group % heads / sharing;
+    if (BY_KEY == 1u) { other = group / heads_kv * heads + group % heads_kv * sharing + n; }
+    let at_c1 = base_c1(other); let at_c2 = base_c2(other);
+    for (var base = begin; base < finish; base += COLS) {
+      workgroupBarrier();
+      for (var u = lid; u < COLS * (PITCH_C1 - 8u) / 8u; u += WORKGROUP) {
+        put((u / (PITCH_C1 / 8u - 1u) * PITCH_C1 + u % (PITCH_C1 / 8u - 1u) * 8u) / UNIT, eight_c1(at_c1, finish, base, 0u, u));
+      }
+      for (var u = lid; u < COLS * (PITCH_C2 - 8u) / 8u; u += WORKGROUP) {
+        put((TILE_C1 + u / (PITCH_C2 / 8u - 1u) * PITCH_C2 + u % (PITCH_C2 / 8u - 1u) * 8u) / UNIT, eight_c2(at_c2, finish, base, 0u, u));
+      }
+      if (BY_KEY == 1u) {
+        for (var i = lid; i < COLS; i += WORKGROUP) {
+          let t = min(base + i, finish - 1u);
+          sums[i] = vec2<f32>(f32(load_4(other * queries + t)), f32(load_5(other * queries + t)));
+          seen[i] = select(vec2<u32>(0u), keys_of(t), base + i < finish);
+        }
+      }
+      workgroupBarrier();
+      for (var j = 0u; j < CN; j++) {
+        var s: array<coop_mat8x8<f32, C>, RM>;
+        for (var i = 0u; i < RM; i++) { s[i] = coop_mat8x8<f32, C>(); }
+        for (var d = 0u; d < KD; d++) {
+          let at = (j * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
+          let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
+          for (var i = 0u; i < RM; i++) { s[i] = coopMultiplyAdd(x1[i * KD + d], c, s[i]); }
+        }
+        for (var i = 0u; i < RM; i++) {
+          let value = s[i];
+          let at = (mine + i * EDGE) * PITCH_S + j * EDGE; let pitch = PITCH_S;
+          coopStoreT(value, &strip[at], pitch);
+        }
+      }
+      for (var j = 0u; j < CN; j++) {
+        var s: array<coop_mat8x8<f32, C>, RM>;
+        for (var i = 0u; i < RM; i++) { s[i] = coop_mat8x8<f32, C>(); }
+        for (var d = 0u; d < KV; d++) {
+          let at = (TILE_C1 + j * EDGE * PITCH_C2 + d * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
+          let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
+          for (var i = 0u; i < RM; i++) { s[i] = coopMultiplyAdd(x2[i * KV + d], c, s[i]); }
+        }
+        for (var i = 0u; i < RM; i++) {
+          let value = s[i];
+          let at = (ROWS + mine + i * EDGE) * PITCH_S + j * EDGE; let pitch = PITCH_S;
+          coopStoreT(value, &strip[at], pitch);
+        }
+      }
+      workgroupBarrier();
+      for (var u = lane; u < OWN * COLS / 4u; u += SUBGROUP) {
+        let row = mine + u / (COLS / 4u); let c = u % (COLS / 4u) * 4u;
+        let x = scores(row * PITCH_S + c) * scale;
+        if (BY_KEY == 1u) {
+          let key = r0 + row;
+          let a = sums[c]; let b = sums[c + 1u]; let e = sums[c + 2u]; let f = sums[c + 3u];
+          let first = vec4<u32>(seen[c].x, seen[c + 1u].x, seen[c + 2u].x, seen[c + 3u].x);
+          let last = vec4<u32>(seen[c].y, seen[c + 1u].y, seen[c + 2u].y, seen[c + 3u].y);
+          let p = select(vec4<f32>(0.0), exp(x - vec4<f32>(a.x, b.x, e.x, f.x)), (vec4<u32>(key) >= first) & (vec4<u32>(key) < last));
+          let slope = scores((ROWS + row) * PITCH_S + c) - vec4<f32>(a.y, b.y, e.y, f.y);
+          put_part((row * PITCH_P + c) / UNIT, p * slope * scale);
+          put_part(((ROWS + row) * PITCH_P + c) / UNIT, p);
+        } else {
+          let known = sums[row]; let sees = seen[row];
+          let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
+          var p = select(vec4<f32>(0.0), exp(x - known.x), (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
+          p *= (scores((ROWS + row) * PITCH_S + c) - known.y) * scale;
+          put_part((row * PITCH_P + c) / UNIT, p);
+        }
+      }
+      workgroupBarrier();
+      for (var j = 0u; j < CN; j++) {
+        // By the columns of the scores: the gradient of what made them.
+        var p: array<coop_mat8x8<f16, A>, RM>;
+        for (var i = 0u; i < RM; i++) {
+          let at = ((mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
+          p[i] = coopLoadT<coop_mat8x8<f16, A>>(&parts[at], pitch);
+        }
+        for (var d = 0u; d < KD; d++) {
+          let at = (j * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
+          let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
+          for (var i = 0u; i < RM; i++) { y1[i * KD + d] = coopMultiplyAdd(p[i], c, y1[i * KD + d]); }
+        }
+        if (VALUES == 1u) {
+          var p: array<coop_mat8x8<f16, A>, RM>;
+          for (var i = 0u; i < RM; i++) {
+            let at = ((BY_KEY * ROWS + mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
+            p[i] = coopLoadT<coop_mat8x8<f16, A>>(&parts[at], pitch);
+          }
+          for (var d = 0u; d < KV; d++) {
+            let at = (TILE_C1 + j * EDGE * PITCH_C2 + d * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
+            let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
+            for (var i = 0u; i < RM; i++) { y2[i * KV + d] = coopMultiplyAdd(p[i], c, y2[i * KV + d]); }
+          }
+        }
+      }
+    }
+  }
+  let whole = wid.y * word(9u) + wid.x < word(11u);
+  for (var i = 0u; i < RM; i++) {
+    for (var d = 0u; d < KD; d++) {
+      let value = y1[i * KD + d];
+      let start = mine * PITCH_S; let pitch = PITCH_S;
+      workgroupBarrier();
+      coopStoreT(value, &strip[start], pitch);
+      workgroupBarrier();
+      for (var u = lane; u < EDGE * EDGE / 4u; u += SUBGROUP) {
+        let row = r0 + mine + i * EDGE + u / (EDGE / 4u); let c = d * EDGE + u % (EDGE / 4u) * 4u;
+        let v = scores(start + u / (EDGE / 4u) * PITCH_S + u % (EDGE / 4u) * 4u);
+        if (whole && row < rows && c < word(4u)) { store4_0((group * rows + row) * word(4u) + c, v); }
+      }
+    }
+  }
+  if (VALUES == 1u) {
+    for (var i = 0u; i < RM; i++) {
+      for (var d = 0u; d < KV; d++) {
+        let value = y2[i * KV + d];
+        let start = mine * PITCH_S; let pitch = PITCH_S;
+        workgroupBarrier();
+        coopStoreT(value, &strip[start], pitch);
+        workgroupBarrier();
+        for (var u = lane; u < EDGE * EDGE / 4u; u += SUBGROUP) {
+          let row = r0 + mine + i * EDGE + u / (EDGE / 4u); let c = d * EDGE + u % (EDGE / 4u) * 4u;
+          let v = scores(start + u / (EDGE / 4u) * PITCH_S + u % (EDGE / 4u) * 4u);
+          if (whole && row < rows && c < word(5u)) {
+            if (BY_KEY == 1u) { store4_1((group * rows + row) * word(5u) + c, v); } else { store4_0((group * rows + row) * word(5u) + c, v); }
+          }
+        }
+      }
+    }
+  }
+}
