@@ -6,7 +6,8 @@
 // of the workgroup gets a new one, and the sums of values are scaled on their way through memory.
 // Between two barriers matrices are multiplied, of one tile's values and the next one's scores; between the next two, powers are taken, and the
 // tiles that were fetched meanwhile are put in place.
-// Each of the workgroup's SUBS subgroups has RM * EDGE rows; SHARE threads have a row's quads in turn.
+// Subgroups of matrices stand SN in a line: each has RM * EDGE rows, and CN of the tile's or KV of the values' matrices across. Powers are taken
+// by SHARE threads a row, which have its quads in turn.
 // Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 blocks of a head, 11 workgroups, then six for
 // each of q, k, v.
 
@@ -20,13 +21,15 @@ const EDGE: u32 = 8;
 const UNIT: u32 = 1;
 const PARTS: u32 = 1;
 const SUBS: u32 = 4;
-const RM: u32 = 1;
-const CN: u32 = 4;
+const SN: u32 = 2;
+const RM: u32 = 2;
+const CN: u32 = 2;
+const STEPS: u32 = 4;
 const KD: u32 = 8;
 const KC: u32 = 8;
 const CHUNKS: u32 = 1;
-const KV: u32 = 8;
-const PER: u32 = 4;
+const KV: u32 = 4;
+const PER: u32 = 2;
 const GROUPS: u32 = 2;
 const QUADS: u32 = 8;
 const ITEMS_K: u32 = 8;
@@ -65,17 +68,17 @@ const TILE: u32 = max(TILE_C1 + TILE_C2, TILE_R1);
 const LOWEST: f32 = -3.0e38;
 const MOST: f32 = 16384.0;
 const LOG2E: f32 = 1.44269504;
-const OWN: u32 = RM * EDGE; // rows of a subgroup
-const ROWS: u32 = SUBS * OWN;
-const COLS: u32 = CN * EDGE;
+const ROWS: u32 = SUBS / SN * RM * EDGE;
+const COLS: u32 = STEPS * EDGE;
 const PITCH_S: u32 = COLS + 8u;
 const PITCH_P: u32 = COLS + 8u;
-const SHARE: u32 = SUBGROUP / OWN; // threads of a row
+const SHARE: u32 = WORKGROUP / ROWS; // threads of a row
+const OWN: u32 = SUBGROUP / SHARE; // rows of a subgroup's threads
+const WIDE: u32 = SN * PER * EDGE; // of the results that leave at once
 const EIGHTS_R: u32 = PITCH_R1 / 8u - 1u; // of a line of a tile
 const EIGHTS_K: u32 = PITCH_C1 / 8u - 1u;
 const EIGHTS_V: u32 = PITCH_C2 / 8u - 1u;
 var<workgroup> factors: array<f32, ROWS>;
-var<workgroup> found: array<f32, WORKGROUP>;
 var<workgroup> raised: atomic<u32>; // 1 where the last tile asks for new tops
 
 fn halves(e: vec2<u32>) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(e.x), unpack2x16float(e.y))); }
@@ -117,9 +120,9 @@ fn powers(row: u32, turn: u32, base: u32, sees: vec2<u32>, whole: bool, scale: f
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let heads = word(0u); let heads_kv = word(1u); let queries = word(2u);
   let scale = bitcast<f32>(word(7u)) * LOG2E;
-  let sub = lid / SUBGROUP; let lane = lid % SUBGROUP;
-  let mine = sub * OWN; // the subgroup's first row
-  let row = mine + lane / SHARE; let turn = lane % SHARE;
+  let sub = lid / SUBGROUP;
+  let mine = sub / SN * (RM * EDGE); let across = sub % SN; // the first row of the subgroup's matrices, and their place in the line
+  let row = lid / SHARE; let turn = lid % SHARE;
   let whole = wid.y * word(9u) + wid.x < word(11u);
   let block = min(wid.y * word(9u) + wid.x, word(11u) - 1u);
   let group = block / word(10u); // batch and head
@@ -127,8 +130,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let r0 = (word(10u) - 1u - block % word(10u)) * ROWS;
   let begin = keys_of(r0).x; let finish = keys_of(min(r0 + ROWS, queries) - 1u).y;
   let sees = keys_of(min(r0 + row, queries - 1u));
-  // What every row of the subgroup sees.
-  let seen = vec2<u32>(keys_of(min(r0 + mine + OWN, queries) - 1u).x, keys_of(min(r0 + mine, queries - 1u)).y);
+  // What every row of the subgroup's threads sees.
+  let seen = vec2<u32>(keys_of(min(r0 + sub * OWN + OWN, queries) - 1u).x, keys_of(min(r0 + sub * OWN, queries - 1u)).y);
   let other = group / heads * heads_kv + group % heads / (heads / heads_kv);
   let at_r1 = base_r1(group); let at_c1 = base_c1(other); let at_c2 = base_c2(other);
   var next_c1: array<vec4<u32>, ITEMS_K>;
@@ -183,19 +186,19 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           for (var i = 0u; i < RM; i++) {
             for (var d = 0u; d < PER; d++) {
               let value = y2[i * KV + g * PER + d];
-              let at = ((mine + i * EDGE) * PITCH_S + d * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+              let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
               coopStoreT(value, &strip[at], pitch);
             }
           }
           workgroupBarrier();
-          for (var c = turn * 4u; c < PER * EDGE; c += SHARE * 4u) {
+          for (var c = turn * 4u; c < WIDE; c += SHARE * 4u) {
             let at = row * PITCH_S + c;
             put_score(at, scores(at) * factor);
           }
           workgroupBarrier();
           for (var i = 0u; i < RM; i++) {
             for (var d = 0u; d < PER; d++) {
-              let at = ((mine + i * EDGE) * PITCH_S + d * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+              let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
               y2[i * KV + g * PER + d] = coopLoadT<coop_mat8x8<f32, C>>(&strip[at], pitch);
             }
           }
@@ -204,14 +207,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         if (lid == 0u) { atomicStore(&raised, 0u); }
       }
       sum += part;
-      for (var j = 0u; j < CN; j++) {
+      for (var j = 0u; j < STEPS; j++) {
         var p: array<coop_mat8x8<f16, A>, RM>;
         for (var i = 0u; i < RM; i++) {
           let at = ((mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
           p[i] = coopLoadT<coop_mat8x8<f16, A>>(&parts[at], pitch);
         }
         for (var d = 0u; d < KV; d++) {
-          let at = (TILE_C1 + j * EDGE * PITCH_C2 + d * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
+          let at = (TILE_C1 + j * EDGE * PITCH_C2 + (across * KV + d) * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
           let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
           for (var i = 0u; i < RM; i++) { y2[i * KV + d] = coopMultiplyAdd(p[i], c, y2[i * KV + d]); }
         }
@@ -224,7 +227,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       for (var e = 0u; e < RM * CN; e++) { s[e] = coop_mat8x8<f32, C>(); }
       for (var d = 0u; d < KD; d++) {
         for (var j = 0u; j < CN; j++) {
-          let at = (j * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
+          let at = ((across * CN + j) * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
           let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
           for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(x1[i * KD + d], c, s[i * CN + j]); }
         }
@@ -232,7 +235,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       for (var i = 0u; i < RM; i++) {
         for (var j = 0u; j < CN; j++) {
           let value = s[i * CN + j];
-          let at = ((mine + i * EDGE) * PITCH_S + j * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+          let at = ((mine + i * EDGE) * PITCH_S + (across * CN + j) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
           coopStoreT(value, &strip[at], pitch);
         }
       }
@@ -258,10 +261,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (!(part <= MOST)) { atomicStore(&raised, 1u); }
     workgroupBarrier();
   }
-  found[lid] = sum;
+  // The scores are no longer needed.
+  put_score(row * PITCH_S + turn * 4u, vec4<f32>(sum));
   workgroupBarrier();
   var total = 0.0;
-  for (var e = 0u; e < SHARE; e++) { total += found[lid - turn + e]; }
+  for (var e = 0u; e < SHARE; e++) { total += scores(row * PITCH_S + e * 4u).x; }
   if (SUMS == 1u) {
     if (turn == 0u && whole && r0 + row < queries) { store_1(group * queries + r0 + row, top / LOG2E + log(total)); }
   }
@@ -272,14 +276,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var i = 0u; i < RM; i++) {
       for (var d = 0u; d < PER; d++) {
         let value = y2[i * KV + g * PER + d];
-        let at = ((mine + i * EDGE) * PITCH_S + d * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+        let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
         coopStoreT(value, &strip[at], pitch);
       }
     }
     workgroupBarrier();
-    for (var u = lane; u < OWN * PER * EDGE / 4u; u += SUBGROUP) {
-      let line = mine + u / (PER * EDGE / 4u); let c = u % (PER * EDGE / 4u) * 4u;
-      let at = g * PER * EDGE + c;
+    for (var u = lid; u < ROWS * WIDE / 4u; u += WORKGROUP) {
+      let line = u / (WIDE / 4u); let c = u % (WIDE / 4u) * 4u;
+      let at = (c / (PER * EDGE) * KV + g * PER) * EDGE + c % (PER * EDGE);
       let v = scores(line * PITCH_S + c) * factors[line];
       if (whole && r0 + line < queries && at < word(5u)) { store4_0((group * queries + r0 + line) * word(5u) + at, v); }
     }

@@ -10,9 +10,6 @@ use crate::plan::{AdapterInfo, Step, Wgsl, Word};
 
 /// The widest head whose rows fit into matrices.
 const MAX_HEAD: usize = 128;
-/// Subgroups of a workgroup.
-const SUBS: u32 = 4;
-
 /// Memory of scores and of what becomes of them before it is multiplied.
 const PART_VECTORS: &str = "var<workgroup> parts: array<vec4<f16>, PARTS * ROWS * PITCH_P / 4u>;
 fn put_part(at: u32, v: vec4<f32>) { parts[at] = vec4<f16>(v); }
@@ -34,9 +31,11 @@ fn put_score(at: u32, v: vec4<f32>) { strip[at] = v.x; strip[at + 1u] = v.y; str
 
 /// How a workgroup's work is cut.
 struct Cut {
-    /// Rows of a subgroup.
-    own: u32,
-    /// Rows of the workgroup, which are held in matrices.
+    /// Subgroups.
+    subs: u32,
+    /// Those that share rows.
+    line: u32,
+    /// Rows, which are held in matrices.
     rows: u32,
     /// Columns of a tile.
     cols: u32,
@@ -44,32 +43,36 @@ struct Cut {
     chunk: u32,
 }
 
-/// The largest tile whose memory suffices: of c1 and c2, or (first) of rows on their way into matrices; of scores and what becomes of them.
+/// The largest tiles that memory suffices for.
 fn cut(deep: [u32; 2], part: Option<Part>, adapter: &AdapterInfo) -> Option<Cut> {
-    let own = if adapter.subgroup >= 16 { 16 } else { 8 };
-    let rows = SUBS * own;
-    let (by_key, threads) = (part == Some(Part::Keys), SUBS * adapter.subgroup);
+    let (edge, subs, own) = (adapter.coop, 4, if adapter.subgroup >= 16 { 16 } else { 8 });
+    let rows = subs * own;
+    if adapter.subgroup < own || own < edge || subs * adapter.subgroup > adapter.workgroup_threads {
+        return None;
+    }
     let columns = |cols: u32| cols * (deep[0] + deep[1] + 16);
-    let bytes = |cols: u32| match part {
-        None => 2 * columns(cols).max(rows * (adapter.coop + 8)) + (4 + 2) * rows * (cols + 8) + 4 * (rows + threads + 1),
-        Some(_) => {
-            let known = if by_key { cols } else { rows };
+    if let Some(part) = part {
+        let by_key = part == Part::Keys;
+        let bytes = |cols: u32| {
             let tile = columns(cols).max(rows * (deep[0].max(deep[1]) + 8));
+            let known = if by_key { cols } else { rows };
             2 * tile + 4 * 2 * rows * (cols + 4) + 2 * (1 + by_key as u32) * rows * (cols + 8) + 16 * known
-        }
-    };
-    let cols = [64, 32].into_iter().skip(part.is_some() as usize).find(|&c| bytes(c) <= adapter.workgroup_bytes)?;
+        };
+        return (bytes(32) <= adapter.workgroup_bytes).then_some(Cut { subs, line: 1, rows, cols: 32, chunk: deep[0] });
+    }
+    let bytes = |cols: u32| 2 * columns(cols).max(rows * (edge + 8)) + (4 + 2) * rows * (cols + 8) + 4 * (rows + 1);
+    let cols = [64, 32].into_iter().find(|&c| bytes(c) <= adapter.workgroup_bytes)?;
+    let line = if (deep[1] / edge).is_multiple_of(2) { 2 } else { 1 };
     let fits = |chunk: &u32| deep[0].is_multiple_of(*chunk) && rows * (chunk + 8) <= columns(cols);
-    let chunk = (1..=deep[0] / adapter.coop).map(|n| n * adapter.coop).rev().find(fits).unwrap_or(adapter.coop);
-    Some(Cut { own, rows, cols, chunk: if part.is_none() { chunk } else { deep[0] } })
+    let chunk = (1..=deep[0] / edge).map(|n| n * edge).rev().find(fits).unwrap_or(edge);
+    Some(Cut { subs, line, rows, cols, chunk })
 }
 
 /// Attention (`part` is `None`) or a part of its gradients; `None` where there are no matrices, a mask, or operands that are not rows of f16
 /// whose eights are whole.
 pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
-    let workgroup = SUBS * subgroup;
-    if edge == 0 || subgroup < edge || of.mask || workgroup > adapter.workgroup_threads || part == Some(Part::All) {
+    if edge == 0 || of.mask || part == Some(Part::All) {
         return None;
     }
     let (q, k, v) = (&step.loads[0], &step.loads[1], &step.loads[2]);
@@ -90,21 +93,24 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     }
     // Elements of a line of a tile: whole matrices.
     let deep = [d, dv].map(|n| (n as u32).next_multiple_of(edge));
-    let Cut { own, rows, cols, chunk } = cut(deep, part, adapter)?;
-    let (rm, cn, kd, kv) = (own / edge, cols / edge, deep[0] / edge, deep[1] / edge);
+    let Cut { subs, line, rows, cols, chunk } = cut(deep, part, adapter)?;
+    let workgroup = subs * subgroup;
+    let (rm, kd, kv) = (rows / (subs / line) / edge, deep[0] / edge, deep[1] / edge / line);
+    let cn = cols / edge / line;
     // Results leave as many matrices at a time as a strip of scores holds.
     let per = (1..=cn).rev().find(|&n| kv.is_multiple_of(n))?;
     let items = deep.map(|n| (cols * n / 8).div_ceil(workgroup));
     let sizes = [
         ("RM", rm),
         ("CN", cn),
+        ("STEPS", cols / edge),
         ("KD", kd),
         ("KV", kv),
         ("KC", chunk / edge),
         ("CHUNKS", deep[0] / chunk),
         ("PER", per),
         ("GROUPS", kv / per),
-        ("QUADS", cols / 4 / (subgroup / own)),
+        ("QUADS", cols / 4 / (workgroup / rows)),
         ("ITEMS_K", items[0]),
         ("ITEMS_V", items[1]),
     ];
@@ -123,7 +129,8 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
         ("SUBGROUP", subgroup),
         ("EDGE", edge),
         ("UNIT", if adapter.coop_vectors { 4 } else { 1 }),
-        ("SUBS", SUBS),
+        ("SUBS", subs),
+        ("SN", line),
         ("PARTS", 1 + by_key as u32),
         ("BY_KEY", by_key as u32),
         ("CAUSAL", of.causal as u32),
@@ -144,7 +151,13 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
         }
         let of_values = (load >= 2) as usize;
         let tall = if n % 2 == 0 { rows } else { cols };
-        consts.extend([(wide, if name == "r1" { chunk } else { deep[of_values] }), (side, tall), (high, 2), (size, 4 + of_values as u32), (first, 12 + 6 * load)]);
+        consts.extend([
+            (wide, if name == "r1" { chunk } else { deep[of_values] }),
+            (side, tall),
+            (high, 2),
+            (size, 4 + of_values as u32),
+            (first, 12 + 6 * load),
+        ]);
         switches.extend([(turned, 0), (halves, 1), (blocks, 0), (vec, 1), (whole, ([d, dv][of_values] as u32 == deep[of_values]) as u32)]);
         text += &operand(name, load, true);
     }

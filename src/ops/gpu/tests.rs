@@ -535,7 +535,8 @@ fn attended(c: &Heads, [q, k, v]: [&Operand; 3], causal: bool, window: u32, scal
         let (z, h, t) = (row / c.t / c.h, row / c.t % c.h, row % c.t);
         let kv = z * c.hkv + h / (c.h / c.hkv);
         let at = (c.valid + t) as isize - c.t as isize;
-        let seen: Vec<usize> = (0..c.valid).filter(|&j| (!causal || j as isize <= at) && (window == 0 || j as isize + window as isize > at)).collect();
+        let seen: Vec<usize> =
+            (0..c.valid).filter(|&j| (!causal || j as isize <= at) && (window == 0 || j as isize + window as isize > at)).collect();
         let dot = |j: usize| (0..c.d).map(|x| q.values[row * c.d + x] * k.values[(kv * c.s + j) * c.d + x]).sum::<f64>() * scale as f64;
         let score: Vec<f64> = seen.iter().map(|&j| dot(j)).collect();
         let top = score.iter().copied().fold(f64::MIN, f64::max);
