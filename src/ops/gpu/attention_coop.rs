@@ -45,9 +45,15 @@ struct Cut {
 
 /// The largest tiles that memory suffices for.
 fn cut(deep: [u32; 2], part: Option<Part>, adapter: &AdapterInfo) -> Option<Cut> {
-    let (edge, subs, own) = (adapter.coop, 4, if adapter.subgroup >= 16 { 16 } else { 8 });
+    let (edge, subs) = (adapter.coop, 4);
+    // Neighbours in a line share rows, as long as each has whole matrices of the values.
+    let line = if part.is_none() && (deep[1] / edge).is_multiple_of(2) { 2 } else { 1 };
+    let own = match part {
+        None => (adapter.subgroup / 2).min(16).max(edge / line),
+        Some(_) => (adapter.subgroup / 2).clamp(8, 16),
+    };
     let rows = subs * own;
-    if adapter.subgroup < own || own < edge || subs * adapter.subgroup > adapter.workgroup_threads {
+    if adapter.subgroup < own || own * line < edge || subs * adapter.subgroup > adapter.workgroup_threads {
         return None;
     }
     let columns = |cols: u32| cols * (deep[0] + deep[1] + 16);
@@ -58,11 +64,10 @@ fn cut(deep: [u32; 2], part: Option<Part>, adapter: &AdapterInfo) -> Option<Cut>
             let known = if by_key { cols } else { rows };
             2 * tile + 4 * 2 * rows * (cols + 4) + 2 * (1 + by_key as u32) * rows * (cols + 8) + 16 * known
         };
-        return (bytes(32) <= adapter.workgroup_bytes).then_some(Cut { subs, line: 1, rows, cols: 32, chunk: deep[0] });
+        return (bytes(32) <= adapter.workgroup_bytes).then_some(Cut { subs, line, rows, cols: 32, chunk: deep[0] });
     }
     let bytes = |cols: u32| 2 * columns(cols).max(rows * (edge + 8)) + (4 + 2) * rows * (cols + 8) + 4 * (rows + 1);
     let cols = [64, 32].into_iter().find(|&c| bytes(c) <= adapter.workgroup_bytes)?;
-    let line = if (deep[1] / edge).is_multiple_of(2) { 2 } else { 1 };
     let fits = |chunk: &u32| deep[0].is_multiple_of(*chunk) && rows * (chunk + 8) <= columns(cols);
     let chunk = (1..=deep[0] / edge).map(|n| n * edge).rev().find(fits).unwrap_or(edge);
     Some(Cut { subs, line, rows, cols, chunk })
