@@ -20,6 +20,7 @@ const SUBGROUP: u32 = 8;
 const EDGE: u32 = 8;
 const UNIT: u32 = 1;
 const PARTS: u32 = 1;
+const STRIPS: u32 = 1;
 const SUBS: u32 = 4;
 const SN: u32 = 2;
 const RM: u32 = 2;
@@ -47,7 +48,7 @@ const TILE_C2: u32 = 2304;
 @group(0) @binding(3) var<storage, read> words: array<u32>;
 var<workgroup> tile: array<f16, TILE>;
 var<workgroup> parts: array<f16, PARTS * ROWS * PITCH_P>;
-var<workgroup> strip: array<f32, ROWS * PITCH_S>;
+var<workgroup> strip: array<f32, STRIPS * ROWS * PITCH_S>;
 fn word(n: u32) -> u32 { return words[n]; }
 fn base_r1(batch: u32) -> u32 { return batch; }
 fn base_c1(batch: u32) -> u32 { return batch; }

@@ -2,7 +2,7 @@
 // against columns that are staged a tile at a time; scores go through workgroup memory, since a matrix's elements cannot be touched.
 //
 // Rows are queries and columns keys, or (BY_KEY) the other way round; each query's log-sum-exp is known.
-// VALUES: whether there are products with c2 to be summed.
+// AHEAD: the next columns are fetched while these are used.
 // Operands: r1 and c1 make the scores; r2 and c2 the products of values and gradients.
 // Each of the workgroup's SUBS subgroups has RM * EDGE rows.
 // Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 blocks of a head, 11 workgroups, then six for
@@ -17,12 +17,20 @@ const SUBGROUP: u32 = 8;
 const EDGE: u32 = 8;
 const UNIT: u32 = 1;
 const PARTS: u32 = 2;
+const STRIPS: u32 = 2;
 const SUBS: u32 = 4;
 const RM: u32 = 1;
 const CN: u32 = 4;
 const KD: u32 = 8;
 const KV: u32 = 8;
-const VALUES: u32 = 1;
+const KY: u32 = 16;
+const PER: u32 = 4;
+const GROUPS: u32 = 4;
+const TIMES: u32 = 8;
+const ITEMS_K: u32 = 8;
+const ITEMS_V: u32 = 8;
+const AHEAD: u32 = 1;
+const AT_ONCE: u32 = 0;
 const BY_KEY: u32 = 0;
 const CAUSAL: u32 = 1;
 const PITCH_R1: u32 = 72;
@@ -40,7 +48,8 @@ const TILE_C2: u32 = 2304;
 @group(0) @binding(4) var<storage, read> l_4: array<f32>;
 @group(0) @binding(5) var<storage, read> l_5: array<f32>;
 var<workgroup> tile: array<f16, TILE>;
-var<workgroup> parts: array<f16, 2u * ROWS * PITCH_P>;
+var<workgroup> parts: array<f16, PARTS * ROWS * PITCH_P>;
+var<workgroup> strip: array<f32, STRIPS * ROWS * PITCH_S>;
 fn word(n: u32) -> u32 { return words[n]; }
 fn base_r1(batch: u32) -> u32 { return batch; }
 fn base_c1(batch: u32) -> u32 { return batch; }
@@ -52,6 +61,7 @@ fn eight_r2(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { retur
 fn eight_c2(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
 fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy).x; }
 fn put_part(at: u32, v: vec4<f32>) { parts[at] = f16(v.x); }
+fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at]); }
 fn load_4(i: u32) -> f32 { return l_4[i]; }
 fn load_5(i: u32) -> f32 { return l_5[i]; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
@@ -63,15 +73,20 @@ const TILE: u32 = max(TILE_C1 + TILE_C2, max(TILE_R1, TILE_R2));
 const OWN: u32 = RM * EDGE; // rows of a subgroup
 const ROWS: u32 = SUBS * OWN;
 const COLS: u32 = CN * EDGE;
-const PITCH_S: u32 = COLS + 4u;
+const PITCH_S: u32 = COLS + 8u;
 const PITCH_P: u32 = COLS + 8u;
 const KNOWN: u32 = select(ROWS, COLS, BY_KEY == 1u);
-var<workgroup> strip: array<f32, 2u * ROWS * PITCH_S>;
-var<workgroup> sums: array<vec2<f32>, KNOWN>; // of each query: the log-sum-exp, and the sum of result times gradient
+const LOG2E: f32 = 1.44269504;
+const EIGHTS_R1: u32 = PITCH_R1 / 8u - 1u; // of a line of a tile
+const EIGHTS_R2: u32 = PITCH_R2 / 8u - 1u;
+const EIGHTS_K: u32 = PITCH_C1 / 8u - 1u;
+const EIGHTS_V: u32 = PITCH_C2 / 8u - 1u;
+const ACROSS: u32 = COLS / 4u; // threads of a row, a quad each
+const LINES: u32 = SUBGROUP / ACROSS; // rows that a subgroup's threads have at once
+var<workgroup> sums: array<vec2<f32>, KNOWN>; // of each query: the log-sum-exp, to base 2, and the sum of result times gradient
 var<workgroup> seen: array<vec2<u32>, KNOWN>; // of each query: the keys that it sees
 
 fn halves(e: vec2<u32>) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(e.x), unpack2x16float(e.y))); }
-fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
@@ -99,8 +114,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   // The rows, held in matrices.
   var x1: array<coop_mat8x8<f16, A>, RM * KD>;
   let at_r1 = base_r1(group);
-  for (var u = lid; u < ROWS * (PITCH_R1 - 8u) / 8u; u += WORKGROUP) {
-    put((u / (PITCH_R1 / 8u - 1u) * PITCH_R1 + u % (PITCH_R1 / 8u - 1u) * 8u) / UNIT, eight_r1(at_r1, rows, r0, 0u, u));
+  for (var u = lid; u < ROWS * EIGHTS_R1; u += WORKGROUP) {
+    put((u / EIGHTS_R1 * PITCH_R1 + u % EIGHTS_R1 * 8u) / UNIT, eight_r1(at_r1, rows, r0, 0u, u));
   }
   workgroupBarrier();
   for (var i = 0u; i < RM; i++) {
@@ -111,8 +126,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
   workgroupBarrier();
   let at_r2 = base_r2(group);
-  for (var u = lid; u < ROWS * (PITCH_R2 - 8u) / 8u; u += WORKGROUP) {
-    put((u / (PITCH_R2 / 8u - 1u) * PITCH_R2 + u % (PITCH_R2 / 8u - 1u) * 8u) / UNIT, eight_r2(at_r2, rows, r0, 0u, u));
+  for (var u = lid; u < ROWS * EIGHTS_R2; u += WORKGROUP) {
+    put((u / EIGHTS_R2 * PITCH_R2 + u % EIGHTS_R2 * 8u) / UNIT, eight_r2(at_r2, rows, r0, 0u, u));
   }
   workgroupBarrier();
   var x2: array<coop_mat8x8<f16, A>, RM * KV>;
@@ -126,35 +141,53 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var i = lid; i < ROWS; i += WORKGROUP) {
       let t = min(r0 + i, queries - 1u);
       seen[i] = keys_of(t);
-      sums[i] = vec2<f32>(f32(load_4(group * queries + t)), f32(load_5(group * queries + t)));
+      sums[i] = vec2<f32>(f32(load_4(group * queries + t)) * LOG2E, f32(load_5(group * queries + t)));
     }
   }
-  // Sums by columns of c1's width, and of c2's.
-  var y1: array<coop_mat8x8<f32, C>, RM * KD>;
-  var y2: array<coop_mat8x8<f32, C>, RM * KV>;
-  for (var e = 0u; e < RM * KD; e++) { y1[e] = coop_mat8x8<f32, C>(); }
-  for (var e = 0u; e < RM * KV; e++) { y2[e] = coop_mat8x8<f32, C>(); }
+  // Sums by columns of c1's width, then (BY_KEY) of c2's.
+  var y: array<coop_mat8x8<f32, C>, RM * KY>;
+  for (var e = 0u; e < RM * KY; e++) { y[e] = coop_mat8x8<f32, C>(); }
+  var next_c1: array<vec4<u32>, ITEMS_K>;
+  var next_c2: array<vec4<u32>, ITEMS_V>;
   for (var n = 0u; n < select(1u, sharing, BY_KEY == 1u); n++) {
     // Batch and head of the columns.
     var other = group / heads * heads_kv + group % heads / sharing;
     if (BY_KEY == 1u) { other = group / heads_kv * heads + group % heads_kv * sharing + n; }
     let at_c1 = base_c1(other); let at_c2 = base_c2(other);
-    for (var base = begin; base < finish; base += COLS) {
-      workgroupBarrier();
-      for (var u = lid; u < COLS * (PITCH_C1 - 8u) / 8u; u += WORKGROUP) {
-        put((u / (PITCH_C1 / 8u - 1u) * PITCH_C1 + u % (PITCH_C1 / 8u - 1u) * 8u) / UNIT, eight_c1(at_c1, finish, base, 0u, u));
+    if (AHEAD == 1u) {
+      if (begin < finish) {
+        for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, begin, 0u, lid + f * WORKGROUP); }
+        for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, begin, 0u, lid + f * WORKGROUP); }
       }
-      for (var u = lid; u < COLS * (PITCH_C2 - 8u) / 8u; u += WORKGROUP) {
-        put((TILE_C1 + u / (PITCH_C2 / 8u - 1u) * PITCH_C2 + u % (PITCH_C2 / 8u - 1u) * 8u) / UNIT, eight_c2(at_c2, finish, base, 0u, u));
+    }
+    for (var base = begin; base < finish; base += COLS) {
+      if (AT_ONCE == 1u) {
+        for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base, 0u, lid + f * WORKGROUP); }
+        for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base, 0u, lid + f * WORKGROUP); }
+      }
+      workgroupBarrier();
+      for (var f = 0u; f < ITEMS_K; f++) {
+        let u = lid + f * WORKGROUP;
+        if (u < COLS * EIGHTS_K) { put((u / EIGHTS_K * PITCH_C1 + u % EIGHTS_K * 8u) / UNIT, next_c1[f]); }
+      }
+      for (var f = 0u; f < ITEMS_V; f++) {
+        let u = lid + f * WORKGROUP;
+        if (u < COLS * EIGHTS_V) { put((TILE_C1 + u / EIGHTS_V * PITCH_C2 + u % EIGHTS_V * 8u) / UNIT, next_c2[f]); }
       }
       if (BY_KEY == 1u) {
         for (var i = lid; i < COLS; i += WORKGROUP) {
           let t = min(base + i, finish - 1u);
-          sums[i] = vec2<f32>(f32(load_4(other * queries + t)), f32(load_5(other * queries + t)));
+          sums[i] = vec2<f32>(f32(load_4(other * queries + t)) * LOG2E, f32(load_5(other * queries + t)));
           seen[i] = select(vec2<u32>(0u), keys_of(t), base + i < finish);
         }
       }
       workgroupBarrier();
+      if (AHEAD == 1u) {
+        if (base + COLS < finish) {
+          for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + COLS, 0u, lid + f * WORKGROUP); }
+          for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
+        }
+      }
       for (var j = 0u; j < CN; j++) {
         var s: array<coop_mat8x8<f32, C>, RM>;
         for (var i = 0u; i < RM; i++) { s[i] = coop_mat8x8<f32, C>(); }
@@ -165,7 +198,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         }
         for (var i = 0u; i < RM; i++) {
           let value = s[i];
-          let at = (mine + i * EDGE) * PITCH_S + j * EDGE; let pitch = PITCH_S;
+          let at = ((mine + i * EDGE) * PITCH_S + j * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
           coopStoreT(value, &strip[at], pitch);
         }
       }
@@ -179,29 +212,34 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         }
         for (var i = 0u; i < RM; i++) {
           let value = s[i];
-          let at = (ROWS + mine + i * EDGE) * PITCH_S + j * EDGE; let pitch = PITCH_S;
+          let at = ((ROWS + mine + i * EDGE) * PITCH_S + j * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
           coopStoreT(value, &strip[at], pitch);
         }
       }
       workgroupBarrier();
-      for (var u = lane; u < OWN * COLS / 4u; u += SUBGROUP) {
-        let row = mine + u / (COLS / 4u); let c = u % (COLS / 4u) * 4u;
-        let x = scores(row * PITCH_S + c) * scale;
-        if (BY_KEY == 1u) {
-          let key = r0 + row;
-          let a = sums[c]; let b = sums[c + 1u]; let e = sums[c + 2u]; let f = sums[c + 3u];
-          let first = vec4<u32>(seen[c].x, seen[c + 1u].x, seen[c + 2u].x, seen[c + 3u].x);
-          let last = vec4<u32>(seen[c].y, seen[c + 1u].y, seen[c + 2u].y, seen[c + 3u].y);
-          let p = select(vec4<f32>(0.0), exp(x - vec4<f32>(a.x, b.x, e.x, f.x)), (vec4<u32>(key) >= first) & (vec4<u32>(key) < last));
+      let c = lane % ACROSS * 4u;
+      if (BY_KEY == 1u) {
+        // Whether all keys of the subgroup are seen by all queries of the tile.
+        let all = keys_of(base).y >= r0 + mine + OWN && keys_of(base + COLS - 1u).x <= r0 + mine && base + COLS <= finish;
+        let a = sums[c]; let b = sums[c + 1u]; let e = sums[c + 2u]; let f = sums[c + 3u];
+        let first = vec4<u32>(seen[c].x, seen[c + 1u].x, seen[c + 2u].x, seen[c + 3u].x);
+        let last = vec4<u32>(seen[c].y, seen[c + 1u].y, seen[c + 2u].y, seen[c + 3u].y);
+        for (var q = 0u; q < TIMES; q++) {
+          let row = mine + q * LINES + lane / ACROSS; let key = vec4<u32>(r0 + row);
+          var p = exp2(fma(scores(row * PITCH_S + c), vec4<f32>(scale * LOG2E), -vec4<f32>(a.x, b.x, e.x, f.x)));
+          if (!all) { p = select(vec4<f32>(0.0), p, (key >= first) & (key < last)); }
           let slope = scores((ROWS + row) * PITCH_S + c) - vec4<f32>(a.y, b.y, e.y, f.y);
           put_part((row * PITCH_P + c) / UNIT, p * slope * scale);
           put_part(((ROWS + row) * PITCH_P + c) / UNIT, p);
-        } else {
-          let known = sums[row]; let sees = seen[row];
-          let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
-          var p = select(vec4<f32>(0.0), exp(x - known.x), (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
-          p *= (scores((ROWS + row) * PITCH_S + c) - known.y) * scale;
-          put_part((row * PITCH_P + c) / UNIT, p);
+        }
+      } else {
+        let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
+        let all = base >= seen[mine + OWN - 1u].x && base + COLS <= seen[mine].y;
+        for (var q = 0u; q < TIMES; q++) {
+          let row = mine + q * LINES + lane / ACROSS; let known = sums[row]; let sees = seen[row];
+          var p = exp2(fma(scores(row * PITCH_S + c), vec4<f32>(scale * LOG2E), vec4<f32>(-known.x)));
+          if (!all) { p = select(vec4<f32>(0.0), p, (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y))); }
+          put_part((row * PITCH_P + c) / UNIT, p * ((scores((ROWS + row) * PITCH_S + c) - known.y) * scale));
         }
       }
       workgroupBarrier();
@@ -215,53 +253,47 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         for (var d = 0u; d < KD; d++) {
           let at = (j * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
           let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
-          for (var i = 0u; i < RM; i++) { y1[i * KD + d] = coopMultiplyAdd(p[i], c, y1[i * KD + d]); }
+          for (var i = 0u; i < RM; i++) { y[i * KY + d] = coopMultiplyAdd(p[i], c, y[i * KY + d]); }
         }
-        if (VALUES == 1u) {
+        if (BY_KEY == 1u) {
           var p: array<coop_mat8x8<f16, A>, RM>;
           for (var i = 0u; i < RM; i++) {
-            let at = ((BY_KEY * ROWS + mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
+            let at = ((ROWS + mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
             p[i] = coopLoadT<coop_mat8x8<f16, A>>(&parts[at], pitch);
           }
           for (var d = 0u; d < KV; d++) {
             let at = (TILE_C1 + j * EDGE * PITCH_C2 + d * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
             let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
-            for (var i = 0u; i < RM; i++) { y2[i * KV + d] = coopMultiplyAdd(p[i], c, y2[i * KV + d]); }
+            for (var i = 0u; i < RM; i++) { y[i * KY + KD + d] = coopMultiplyAdd(p[i], c, y[i * KY + KD + d]); }
           }
         }
       }
     }
   }
   let whole = wid.y * word(9u) + wid.x < word(11u);
-  for (var i = 0u; i < RM; i++) {
-    for (var d = 0u; d < KD; d++) {
-      let value = y1[i * KD + d];
-      let start = mine * PITCH_S; let pitch = PITCH_S;
-      workgroupBarrier();
-      coopStoreT(value, &strip[start], pitch);
-      workgroupBarrier();
-      for (var u = lane; u < EDGE * EDGE / 4u; u += SUBGROUP) {
-        let row = r0 + mine + i * EDGE + u / (EDGE / 4u); let c = d * EDGE + u % (EDGE / 4u) * 4u;
-        let v = scores(start + u / (EDGE / 4u) * PITCH_S + u % (EDGE / 4u) * 4u);
-        if (whole && row < rows && c < word(4u)) { store4_0((group * rows + row) * word(4u) + c, v); }
+  for (var g = 0u; g < GROUPS; g++) {
+    workgroupBarrier();
+    for (var i = 0u; i < RM; i++) {
+      for (var d = 0u; d < PER; d++) {
+        let value = y[i * KY + g * PER + d];
+        let at = ((mine + i * EDGE) * PITCH_S + d * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+        coopStoreT(value, &strip[at], pitch);
       }
     }
-  }
-  if (VALUES == 1u) {
-    for (var i = 0u; i < RM; i++) {
-      for (var d = 0u; d < KV; d++) {
-        let value = y2[i * KV + d];
-        let start = mine * PITCH_S; let pitch = PITCH_S;
-        workgroupBarrier();
-        coopStoreT(value, &strip[start], pitch);
-        workgroupBarrier();
-        for (var u = lane; u < EDGE * EDGE / 4u; u += SUBGROUP) {
-          let row = r0 + mine + i * EDGE + u / (EDGE / 4u); let c = d * EDGE + u % (EDGE / 4u) * 4u;
-          let v = scores(start + u / (EDGE / 4u) * PITCH_S + u % (EDGE / 4u) * 4u);
-          if (whole && row < rows && c < word(5u)) {
-            if (BY_KEY == 1u) { store4_1((group * rows + row) * word(5u) + c, v); } else { store4_0((group * rows + row) * word(5u) + c, v); }
-          }
+    workgroupBarrier();
+    for (var u = lid; u < ROWS * PER * EDGE / 4u; u += WORKGROUP) {
+      let line = u / (PER * EDGE / 4u); let c = u % (PER * EDGE / 4u) * 4u;
+      let row = r0 + line; let at = g * PER * EDGE + c;
+      let v = scores(line * PITCH_S + c);
+      if (BY_KEY == 1u) {
+        if (g * PER >= KD) {
+          let of_value = at - KD * EDGE;
+          if (whole && row < rows && of_value < word(5u)) { store4_1((group * rows + row) * word(5u) + of_value, v); }
+        } else {
+          if (whole && row < rows && at < word(4u)) { store4_0((group * rows + row) * word(4u) + at, v); }
         }
+      } else {
+        if (whole && row < rows && at < word(4u)) { store4_0((group * rows + row) * word(4u) + at, v); }
       }
     }
   }

@@ -20,11 +20,11 @@ fn put_part(at: u32, v: vec4<f32>) {
   parts[at] = h.x; parts[at + 1u] = h.y; parts[at + 2u] = h.z; parts[at + 3u] = h.w;
 }
 ";
-const STRIP_VECTORS: &str = "var<workgroup> strip: array<vec4<f32>, ROWS * PITCH_S / 4u>;
+const STRIP_VECTORS: &str = "var<workgroup> strip: array<vec4<f32>, STRIPS * ROWS * PITCH_S / 4u>;
 fn scores(at: u32) -> vec4<f32> { return strip[at / 4u]; }
 fn put_score(at: u32, v: vec4<f32>) { strip[at / 4u] = v; }
 ";
-const STRIP_SCALARS: &str = "var<workgroup> strip: array<f32, ROWS * PITCH_S>;
+const STRIP_SCALARS: &str = "var<workgroup> strip: array<f32, STRIPS * ROWS * PITCH_S>;
 fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
 fn put_score(at: u32, v: vec4<f32>) { strip[at] = v.x; strip[at + 1u] = v.y; strip[at + 2u] = v.z; strip[at + 3u] = v.w; }
 ";
@@ -62,7 +62,7 @@ fn cut(deep: [u32; 2], part: Option<Part>, adapter: &AdapterInfo) -> Option<Cut>
         let bytes = |cols: u32| {
             let tile = columns(cols).max(rows * (deep[0].max(deep[1]) + 8));
             let known = if by_key { cols } else { rows };
-            2 * tile + 4 * 2 * rows * (cols + 4) + 2 * (1 + by_key as u32) * rows * (cols + 8) + 16 * known
+            2 * tile + 4 * 2 * rows * (cols + 8) + 2 * (1 + by_key as u32) * rows * (cols + 8) + 16 * known
         };
         return (bytes(32) <= adapter.workgroup_bytes).then_some(Cut { subs, line, rows, cols: 32, chunk: deep[0] });
     }
@@ -102,8 +102,13 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     let workgroup = subs * subgroup;
     let (rm, kd, kv) = (rows / (subs / line) / edge, deep[0] / edge, deep[1] / edge / line);
     let cn = cols / edge / line;
-    // Results leave as many matrices at a time as a strip of scores holds.
-    let per = (1..=cn).rev().find(|&n| kv.is_multiple_of(n))?;
+    // Matrices of results across; as many of them leave at a time as a strip of scores holds.
+    let ky = match part {
+        None => kv,
+        Some(Part::Keys) => kd + kv,
+        Some(_) => kd,
+    };
+    let per = (1..=cn).rev().find(|&n| ky.is_multiple_of(n) && (forward || kd.is_multiple_of(n)))?;
     let items = deep.map(|n| (cols * n / 8).div_ceil(workgroup));
     let sizes = [
         ("RM", rm),
@@ -111,15 +116,18 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
         ("STEPS", cols / edge),
         ("KD", kd),
         ("KV", kv),
+        ("KY", ky),
         ("KC", chunk / edge),
         ("CHUNKS", deep[0] / chunk),
         ("PER", per),
-        ("GROUPS", kv / per),
+        ("GROUPS", ky / per),
+        // Quads of a thread.
         ("QUADS", cols / 4 / (workgroup / rows)),
+        ("TIMES", rows * cols / 4 / workgroup),
         ("ITEMS_K", items[0]),
         ("ITEMS_V", items[1]),
     ];
-    let counts = [[("RM * KD", rm * kd), ("RM * KV", rm * kv), ("RM * CN", rm * cn)].as_slice(), &sizes].concat();
+    let counts = [[("RM * KD", rm * kd), ("RM * KV", rm * kv), ("RM * KY", rm * ky), ("RM * CN", rm * cn)].as_slice(), &sizes].concat();
     // Software takes minutes to compile what is written out.
     let counts = if subgroup >= UNROLLED { &counts[..] } else { &[] };
     let text = if forward { include_str!("../attention_coop.wgsl") } else { include_str!("../attention_coop_grad.wgsl") };
@@ -127,9 +135,7 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     text += KEYS;
     text += if adapter.coop_vectors { VECTORS } else { SCALARS };
     text += if adapter.coop_vectors { PART_VECTORS } else { PART_SCALARS };
-    if forward {
-        text += if adapter.coop_vectors { STRIP_VECTORS } else { STRIP_SCALARS };
-    }
+    text += if adapter.coop_vectors { STRIP_VECTORS } else { STRIP_SCALARS };
     let mut consts = vec![
         ("SUBGROUP", subgroup),
         ("EDGE", edge),
@@ -137,11 +143,14 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
         ("SUBS", subs),
         ("SN", line),
         ("PARTS", 1 + by_key as u32),
+        ("STRIPS", 2 - forward as u32),
         ("BY_KEY", by_key as u32),
         ("CAUSAL", of.causal as u32),
     ];
     consts.extend(sizes);
-    let mut switches = vec![("BY_KEY", by_key as u32), ("VALUES", by_key as u32), ("SUMS", of.sums as u32)];
+    // Wide heads leave no registers for the next columns.
+    let ahead = deep[0] + deep[1] <= 192;
+    let mut switches = vec![("BY_KEY", by_key as u32), ("SUMS", of.sums as u32), ("AHEAD", ahead as u32), ("AT_ONCE", !ahead as u32)];
     // Which load each operand is.
     let roles: [u32; 4] = if by_key { [1, 0, 2, 3] } else { [0, 1, 3, 2] };
     let names: [[&str; 11]; 4] = [

@@ -559,7 +559,7 @@ fn attention_by_cooperative_matrices() {
     // What is added to a key's scores, about.
     type Slope = fn(usize) -> f64;
     let flat: Slope = |_| 0.0;
-    let waves: Slope = |j| 60.0 * (j as f64 / 17.0).sin();
+    let waves: Slope = |j| 60.0 * (j as f64 / 17.0 + 3.0).sin();
     let low_at_first: Slope = |j| if j < 64 { -1e4 } else { 0.0 };
     let steep: Slope = |j| j as f64 / 2.0 - 100.0;
     let cases = [
