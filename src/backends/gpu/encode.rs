@@ -33,8 +33,9 @@ pub(super) struct Dispatch {
     /// The buffer of each binding after the first.
     buffers: SmallVec<[Bound; 8]>,
     grid: [u32; 3],
-    start: u64,
-    bytes: u64,
+    numbers: SmallVec<[u32; 16]>,
+    /// Where they lie in the common block, if they do not travel with the dispatch.
+    place: Option<usize>,
     /// Bind groups by the ids of their buffers.
     groups: SmallVec<[(SmallVec<[u64; 8]>, wgpu::BindGroup); 2]>,
     next: usize,
@@ -49,7 +50,8 @@ struct Prepared {
     plan: Weak<Plan>,
     steps: Vec<Dispatch>,
     words: Vec<u32>,
-    patches: Vec<(usize, MetaWord)>,
+    /// Numbers that a run gives: the dispatch, which of its numbers, and what it is.
+    patches: Vec<(usize, usize, MetaWord)>,
     /// Whether the block buffer holds `words`.
     written: bool,
     block: Option<wgpu::Buffer>,
@@ -111,10 +113,9 @@ impl Runner {
         for (number, (text, _)) in numbers.into_iter().zip(texts) {
             let step = &plan.steps[number];
             let Some(pipeline) = self.pipelines.get(&text.text) else { continue };
-            let start = p.words.len();
-            let rows = text.words.len().div_ceil(4).max(1);
+            let mut numbers: SmallVec<[u32; 16]> = SmallVec::new();
             for (n, w) in text.words.iter().enumerate() {
-                p.words.push(match *w {
+                numbers.push(match *w {
                     MetaWord::Const(v) => v,
                     MetaWord::Tag => {
                         let mut tags = lock(&core.tags);
@@ -122,12 +123,17 @@ impl Runner {
                         tags.len() as u32 - 1
                     }
                     w => {
-                        p.patches.push((start + n, w));
+                        p.patches.push((p.steps.len(), n, w));
                         0
                     }
                 });
             }
-            p.words.resize(start + (rows * 4).next_multiple_of(BLOCK), 0);
+            numbers.resize(text.numbers(), 0);
+            let place = (!text.immediate).then_some(p.words.len());
+            if place.is_some() {
+                p.words.extend(&numbers);
+                p.words.resize(p.words.len().next_multiple_of(BLOCK), 0);
+            }
             p.fails |= text.fails;
             let cost = match &step.work {
                 Work::Kernel(k) => k.ops(step),
@@ -145,8 +151,8 @@ impl Runner {
                 pipeline,
                 buffers: text.views.iter().map(|v| v.buf).collect(),
                 grid: text.grid,
-                start: start as u64 * 4,
-                bytes: rows as u64 * 16,
+                numbers,
+                place,
                 groups: SmallVec::new(),
                 next: 0,
                 last: false,
@@ -197,7 +203,7 @@ impl Runner {
         // A plan's numbers are written before anything that waits for a submit; one that is being submitted has the turn.
         core.flush_held();
         let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(()) };
-        for &(at, w) in &p.patches {
+        for &(step, at, w) in &p.patches {
             let param = |n: u16| {
                 params
                     .get(n as usize)
@@ -210,11 +216,16 @@ impl Runner {
                 MetaWord::Const(v) => v,
                 MetaWord::Tag => continue,
             };
-            p.written &= p.words[at] == v;
-            p.words[at] = v;
+            p.steps[step].numbers[at] = v;
+            if let Some(place) = p.steps[step].place {
+                p.written &= p.words[place + at] == v;
+                p.words[place + at] = v;
+            }
         }
-        let Some(block) = &p.block else { return Ok(()) };
-        if !p.written {
+        if p.steps.is_empty() {
+            return Ok(());
+        }
+        if let Some(block) = p.block.as_ref().filter(|_| !p.written) {
             core.queue.write_buffer(block, 0, bytemuck::cast_slice(&p.words));
             p.written = true;
         }
@@ -254,7 +265,10 @@ impl Runner {
             }
             let whole = |buffer, offset, size| wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size });
             let mut entries: SmallVec<[wgpu::BindGroupEntry<'_>; 8]> = SmallVec::new();
-            entries.push(wgpu::BindGroupEntry { binding: 0, resource: whole(block, d.start, std::num::NonZeroU64::new(d.bytes)) });
+            if let (Some(place), Some(block)) = (d.place, &p.block) {
+                let size = std::num::NonZeroU64::new(d.numbers.len() as u64 * 4);
+                entries.push(wgpu::BindGroupEntry { binding: 0, resource: whole(block, place as u64 * 4, size) });
+            }
             for (n, b) in d.buffers.iter().enumerate() {
                 let buffer = match b {
                     Bound::Plan(b) => &find(*b).ok_or_else(missing)?.0.raw,
@@ -323,6 +337,9 @@ pub(super) fn record_all(pass: &mut wgpu::ComputePass<'_>, steps: &[Dispatch], a
             current = Arc::as_ptr(&d.pipeline);
         }
         pass.set_bind_group(0, &d.groups[d.next].1, &[]);
+        if d.place.is_none() {
+            pass.set_immediates(0, bytemuck::cast_slice(&d.numbers));
+        }
         pass.dispatch_workgroups(d.grid[0], d.grid[1], d.grid[2]);
         after(pass, n);
     }
