@@ -84,37 +84,34 @@ var<workgroup> raised: atomic<u32>; // 1 where the last tile asks for new tops
 
 fn halves(e: vec2<u32>) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(e.x), unpack2x16float(e.y))); }
 
-// The largest score of a row in the tile at `base`, by the whole row.
-fn largest(row: u32, base: u32, sees: vec2<u32>, scale: f32) -> f32 {
-  var most = vec4<f32>(LOWEST);
-  for (var c = 0u; c < COLS; c += 4u) {
-    let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
-    most = select(most, max(most, scores(row * PITCH_S + c) * scale), (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
+// The row's top, a new one if `fresh`, and the sum of the powers of a thread's share of it; `all` its keys may be seen.
+// Every score is read before the first power is written: no compiler waits for one and then the other.
+fn powers(row: u32, turn: u32, base: u32, sees: vec2<u32>, all: bool, fresh: bool, scale: f32, old: f32) -> vec2<f32> {
+  var x: array<vec4<f32>, QUADS>;
+  for (var q = 0u; q < QUADS; q++) { x[q] = scores(row * PITCH_S + (q * SHARE + turn) * 4u); }
+  var top = old;
+  if (fresh) {
+    var most = vec4<f32>(LOWEST);
+    for (var q = 0u; q < QUADS; q++) {
+      let key = vec4<u32>(base + (q * SHARE + turn) * 4u) + vec4<u32>(0u, 1u, 2u, 3u);
+      most = select(most, max(most, x[q] * scale), (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
+    }
+    top = max(top, max(max(most.x, most.y), max(most.z, most.w)));
+    for (var e = 1u; e < SHARE; e *= 2u) { top = max(top, subgroupShuffleXor(top, e)); }
   }
-  return max(max(most.x, most.y), max(most.z, most.w));
-}
-
-// The powers of a thread's share of its row, and their sum; every key is seen where the tile is `whole`.
-fn powers(row: u32, turn: u32, base: u32, sees: vec2<u32>, whole: bool, scale: f32, top: f32) -> f32 {
+  for (var q = 0u; q < QUADS; q++) { x[q] = exp2(fma(x[q], vec4<f32>(scale), vec4<f32>(-top))); }
+  if (!all) {
+    for (var q = 0u; q < QUADS; q++) {
+      let key = vec4<u32>(base + (q * SHARE + turn) * 4u) + vec4<u32>(0u, 1u, 2u, 3u);
+      x[q] = select(vec4<f32>(0.0), x[q], (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
+    }
+  }
   var sum = vec4<f32>(0.0);
-  if (whole) {
-    for (var q = 0u; q < QUADS; q++) {
-      let c = (q * SHARE + turn) * 4u;
-      let p = exp2(fma(scores(row * PITCH_S + c), vec4<f32>(scale), vec4<f32>(-top)));
-      put_part((row * PITCH_P + c) / UNIT, p);
-      sum += p;
-    }
-  } else {
-    for (var q = 0u; q < QUADS; q++) {
-      let c = (q * SHARE + turn) * 4u;
-      let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
-      let x = exp2(fma(scores(row * PITCH_S + c), vec4<f32>(scale), vec4<f32>(-top)));
-      let p = select(vec4<f32>(0.0), x, (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
-      put_part((row * PITCH_P + c) / UNIT, p);
-      sum += p;
-    }
+  for (var q = 0u; q < QUADS; q++) {
+    put_part((row * PITCH_P + (q * SHARE + turn) * 4u) / UNIT, x[q]);
+    sum += x[q];
   }
-  return sum.x + sum.y + (sum.z + sum.w);
+  return vec2<f32>(top, sum.x + sum.y + (sum.z + sum.w));
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -177,11 +174,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     loop {
       if (base == begin) { break; }
       if (atomicLoad(&raised) == 1u) {
-        let most = max(top, largest(row, base - COLS, sees, scale));
-        let factor = exp2(top - most);
-        top = most;
+        let anew = powers(row, turn, base - COLS, sees, false, true, scale, top);
+        let factor = exp2(top - anew.x);
         sum *= factor;
-        part = powers(row, turn, base - COLS, sees, false, scale, top);
+        top = anew.x; part = anew.y;
         for (var g = 0u; g < GROUPS; g++) {
           workgroupBarrier();
           for (var i = 0u; i < RM; i++) {
@@ -256,8 +252,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (base + 2u * COLS < finish) {
       for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + 2u * COLS, 0u, lid + f * WORKGROUP); }
     }
-    if (base == begin) { top = largest(row, base, sees, scale); }
-    part = powers(row, turn, base, sees, base >= seen.x && base + COLS <= seen.y, scale, top);
+    let all = base >= seen.x && base + COLS <= seen.y;
+    let known = powers(row, turn, base, sees, all, base == begin, scale, top);
+    top = known.x; part = known.y;
     // Not a number asks, too.
     if (!(part <= MOST)) { atomicStore(&raised, 1u); }
     workgroupBarrier();
