@@ -149,6 +149,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var e = 0u; e < RM * KY; e++) { y[e] = coop_mat8x8<f32, C>(); }
   var next_c1: array<vec4<u32>, ITEMS_K>;
   var next_c2: array<vec4<u32>, ITEMS_V>;
+  var next_known = vec2<f32>(0.0); // of a query of the next tile
   for (var n = 0u; n < select(1u, sharing, BY_KEY == 1u); n++) {
     // Batch and head of the columns.
     var other = group / heads * heads_kv + group % heads / sharing;
@@ -158,12 +159,20 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       if (begin < finish) {
         for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, begin, 0u, lid + f * WORKGROUP); }
         for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, begin, 0u, lid + f * WORKGROUP); }
+        if (BY_KEY == 1u) {
+          let at = other * queries + min(begin + lid, finish - 1u);
+          next_known = vec2<f32>(f32(load_4(at)) * LOG2E, f32(load_5(at)));
+        }
       }
     }
     for (var base = begin; base < finish; base += COLS) {
       if (AT_ONCE == 1u) {
         for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base, 0u, lid + f * WORKGROUP); }
         for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base, 0u, lid + f * WORKGROUP); }
+        if (BY_KEY == 1u) {
+          let at = other * queries + min(base + lid, finish - 1u);
+          next_known = vec2<f32>(f32(load_4(at)) * LOG2E, f32(load_5(at)));
+        }
       }
       workgroupBarrier();
       for (var f = 0u; f < ITEMS_K; f++) {
@@ -175,10 +184,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         if (u < COLS * EIGHTS_V) { put((TILE_C1 + u / EIGHTS_V * PITCH_C2 + u % EIGHTS_V * 8u) / UNIT, next_c2[f]); }
       }
       if (BY_KEY == 1u) {
-        for (var i = lid; i < COLS; i += WORKGROUP) {
-          let t = min(base + i, finish - 1u);
-          sums[i] = vec2<f32>(f32(load_4(other * queries + t)) * LOG2E, f32(load_5(other * queries + t)));
-          seen[i] = select(vec2<u32>(0u), keys_of(t), base + i < finish);
+        if (lid < COLS) {
+          sums[lid] = next_known;
+          seen[lid] = select(vec2<u32>(0u), keys_of(base + lid), base + lid < finish);
         }
       }
       workgroupBarrier();
@@ -186,38 +194,57 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         if (base + COLS < finish) {
           for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + COLS, 0u, lid + f * WORKGROUP); }
           for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
+          if (BY_KEY == 1u) {
+            let at = other * queries + min(base + COLS + lid, finish - 1u);
+            next_known = vec2<f32>(f32(load_4(at)) * LOG2E, f32(load_5(at)));
+          }
         }
       }
-      for (var j = 0u; j < CN; j++) {
-        var s: array<coop_mat8x8<f32, C>, RM>;
-        for (var i = 0u; i < RM; i++) { s[i] = coop_mat8x8<f32, C>(); }
+      {
+        var s: array<coop_mat8x8<f32, C>, RM * CN>;
+        for (var e = 0u; e < RM * CN; e++) { s[e] = coop_mat8x8<f32, C>(); }
         for (var d = 0u; d < KD; d++) {
-          let at = (j * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
-          let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
-          for (var i = 0u; i < RM; i++) { s[i] = coopMultiplyAdd(x1[i * KD + d], c, s[i]); }
+          for (var j = 0u; j < CN; j++) {
+            let at = (j * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
+            let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
+            for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(x1[i * KD + d], c, s[i * CN + j]); }
+          }
         }
         for (var i = 0u; i < RM; i++) {
-          let value = s[i];
-          let at = ((mine + i * EDGE) * PITCH_S + j * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
-          coopStoreT(value, &strip[at], pitch);
+          for (var j = 0u; j < CN; j++) {
+            let value = s[i * CN + j];
+            let at = ((mine + i * EDGE) * PITCH_S + j * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+            coopStoreT(value, &strip[at], pitch);
+          }
         }
       }
-      for (var j = 0u; j < CN; j++) {
-        var s: array<coop_mat8x8<f32, C>, RM>;
-        for (var i = 0u; i < RM; i++) { s[i] = coop_mat8x8<f32, C>(); }
+      {
+        var s: array<coop_mat8x8<f32, C>, RM * CN>;
+        for (var e = 0u; e < RM * CN; e++) { s[e] = coop_mat8x8<f32, C>(); }
         for (var d = 0u; d < KV; d++) {
-          let at = (TILE_C1 + j * EDGE * PITCH_C2 + d * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
-          let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
-          for (var i = 0u; i < RM; i++) { s[i] = coopMultiplyAdd(x2[i * KV + d], c, s[i]); }
+          for (var j = 0u; j < CN; j++) {
+            let at = (TILE_C1 + j * EDGE * PITCH_C2 + d * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
+            let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
+            for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(x2[i * KV + d], c, s[i * CN + j]); }
+          }
         }
         for (var i = 0u; i < RM; i++) {
-          let value = s[i];
-          let at = ((ROWS + mine + i * EDGE) * PITCH_S + j * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
-          coopStoreT(value, &strip[at], pitch);
+          for (var j = 0u; j < CN; j++) {
+            let value = s[i * CN + j];
+            let at = ((ROWS + mine + i * EDGE) * PITCH_S + j * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+            coopStoreT(value, &strip[at], pitch);
+          }
         }
       }
       workgroupBarrier();
       let c = lane % ACROSS * 4u;
+      var p: array<vec4<f32>, TIMES>;
+      var slope: array<vec4<f32>, TIMES>;
+      for (var q = 0u; q < TIMES; q++) {
+        let row = mine + q * LINES + lane / ACROSS;
+        p[q] = scores(row * PITCH_S + c);
+        slope[q] = scores((ROWS + row) * PITCH_S + c);
+      }
       if (BY_KEY == 1u) {
         // Whether all keys of the subgroup are seen by all queries of the tile.
         let all = keys_of(base).y >= r0 + mine + OWN && keys_of(base + COLS - 1u).x <= r0 + mine && base + COLS <= finish;
@@ -225,22 +252,26 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         let first = vec4<u32>(seen[c].x, seen[c + 1u].x, seen[c + 2u].x, seen[c + 3u].x);
         let last = vec4<u32>(seen[c].y, seen[c + 1u].y, seen[c + 2u].y, seen[c + 3u].y);
         for (var q = 0u; q < TIMES; q++) {
-          let row = mine + q * LINES + lane / ACROSS; let key = vec4<u32>(r0 + row);
-          var p = exp2(fma(scores(row * PITCH_S + c), vec4<f32>(scale * LOG2E), -vec4<f32>(a.x, b.x, e.x, f.x)));
-          if (!all) { p = select(vec4<f32>(0.0), p, (key >= first) & (key < last)); }
-          let slope = scores((ROWS + row) * PITCH_S + c) - vec4<f32>(a.y, b.y, e.y, f.y);
-          put_part((row * PITCH_P + c) / UNIT, p * slope * scale);
-          put_part(((ROWS + row) * PITCH_P + c) / UNIT, p);
+          let key = vec4<u32>(r0 + mine + q * LINES + lane / ACROSS);
+          p[q] = exp2(fma(p[q], vec4<f32>(scale * LOG2E), -vec4<f32>(a.x, b.x, e.x, f.x)));
+          if (!all) { p[q] = select(vec4<f32>(0.0), p[q], (key >= first) & (key < last)); }
+          slope[q] = p[q] * (slope[q] - vec4<f32>(a.y, b.y, e.y, f.y)) * scale;
         }
       } else {
         let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
         let all = base >= seen[mine + OWN - 1u].x && base + COLS <= seen[mine].y;
         for (var q = 0u; q < TIMES; q++) {
-          let row = mine + q * LINES + lane / ACROSS; let known = sums[row]; let sees = seen[row];
-          var p = exp2(fma(scores(row * PITCH_S + c), vec4<f32>(scale * LOG2E), vec4<f32>(-known.x)));
-          if (!all) { p = select(vec4<f32>(0.0), p, (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y))); }
-          put_part((row * PITCH_P + c) / UNIT, p * ((scores((ROWS + row) * PITCH_S + c) - known.y) * scale));
+          let row = mine + q * LINES + lane / ACROSS;
+          let known = sums[row]; let sees = seen[row];
+          p[q] = exp2(fma(p[q], vec4<f32>(scale * LOG2E), vec4<f32>(-known.x)));
+          if (!all) { p[q] = select(vec4<f32>(0.0), p[q], (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y))); }
+          slope[q] = p[q] * (slope[q] - known.y) * scale;
         }
+      }
+      for (var q = 0u; q < TIMES; q++) {
+        let row = mine + q * LINES + lane / ACROSS;
+        put_part((row * PITCH_P + c) / UNIT, slope[q]);
+        if (BY_KEY == 1u) { put_part(((ROWS + row) * PITCH_P + c) / UNIT, p[q]); }
       }
       workgroupBarrier();
       for (var j = 0u; j < CN; j++) {

@@ -64,7 +64,13 @@ fn cut(deep: [u32; 2], part: Option<Part>, adapter: &AdapterInfo) -> Option<Cut>
             let known = if by_key { cols } else { rows };
             2 * tile + 4 * 2 * rows * (cols + 8) + 2 * (1 + by_key as u32) * rows * (cols + 8) + 16 * known
         };
-        return (bytes(32) <= adapter.workgroup_bytes).then_some(Cut { subs, line, rows, cols: 32, chunk: deep[0] });
+        return (bytes(32) <= adapter.workgroup_bytes && 32 <= subs * adapter.subgroup).then_some(Cut {
+            subs,
+            line,
+            rows,
+            cols: 32,
+            chunk: deep[0],
+        });
     }
     let bytes = |cols: u32| 2 * columns(cols).max(rows * (edge + 8)) + (4 + 2) * rows * (cols + 8) + 4 * (rows + 1);
     let cols = [64, 32].into_iter().find(|&c| bytes(c) <= adapter.workgroup_bytes)?;
