@@ -73,7 +73,7 @@ fn cut(deep: [u32; 2], part: Option<Part>, adapter: &AdapterInfo) -> Option<Cut>
         });
     }
     let bytes = |cols: u32| 2 * columns(cols).max(rows * (edge + 8)) + (4 + 2) * rows * (cols + 8) + 4 * (rows + 1);
-    let cols = [64, 32].into_iter().find(|&c| bytes(c) <= adapter.workgroup_bytes)?;
+    let cols = [64, 32, 16].into_iter().find(|&c| bytes(c) <= adapter.workgroup_bytes && c.is_multiple_of(edge * line))?;
     let fits = |chunk: &u32| deep[0].is_multiple_of(*chunk) && rows * (chunk + 8) <= columns(cols);
     let chunk = (1..=deep[0] / edge).map(|n| n * edge).rev().find(fits).unwrap_or(edge);
     Some(Cut { subs, line, rows, cols, chunk })

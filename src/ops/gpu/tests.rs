@@ -586,9 +586,11 @@ fn attention_by_cooperative_matrices() {
             k.set(|at| (at % c.d == 0).then(|| slope(at / c.d % c.s) / scale));
             let want = attended(c, [&q, &k, &v], causal, window, scale as f32);
             let loads = [q, k, v];
+            // Small tiles where memory is little.
+            let workgroup_bytes = if c.d < 128 { m.info().workgroup_bytes } else { 16 << 10 };
             let make = move |s: &Step, a: &AdapterInfo| {
                 let of = AttentionKernel { causal, scale, window, mask: false, sums: false };
-                let w = attention(&of, s, &AdapterInfo { coop_vectors: vectors, ..a.clone() });
+                let w = attention(&of, s, &AdapterInfo { coop_vectors: vectors, workgroup_bytes, ..a.clone() });
                 w.filter(|w| w.source.contains("coopMultiplyAdd"))
             };
             let name = format!("T{} S{}/{} D{}/{} causal {causal} window {window} vectors {vectors}", c.t, c.valid, c.s, c.d, c.dv);
