@@ -191,5 +191,5 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     list.extend(starts);
     let source = decide(text, &switches);
     consts.extend(switches.into_iter().filter(|s| s.0 != "BY_KEY"));
-    Some(Wgsl { source, consts, workgroup: workgroup, grid, words: list, raw: (0..operands as u8).collect(), turned: vec![] })
+    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: (0..operands as u8).collect(), turned: vec![] })
 }
