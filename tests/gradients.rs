@@ -2,6 +2,7 @@
 
 use tensorlogic::autograd::{GradOptions, checkpoint, grad, no_grad};
 use tensorlogic::nn::{Embedding, Module};
+use tensorlogic::ops::attention::AttentionOptions;
 use tensorlogic::ops::index_add::Combine;
 use tensorlogic::ops::loss::NllOptions;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
@@ -228,8 +229,15 @@ fn one_plan_gives_what_many_give() {
 #[test]
 fn half_precision_gradients() {
     type Op = fn(&[Tensor]) -> TensorResult<Tensor>;
-    let ops: [(&str, &[&[usize]], Op); 5] = [
+    let ops: [(&str, &[&[usize]], Op); 7] = [
         ("attention", &[&[2, 4, 40, 16], &[2, 2, 40, 16], &[2, 2, 40, 16]], |x| x[0].attention(&x[1], &x[2], None, &Default::default())),
+        // Scores that differ by far more than f16 can hold as powers of one number.
+        ("attention, steep", &[&[1, 2, 150, 16], &[1, 1, 150, 16], &[1, 1, 150, 16]], |x| {
+            x[0].attention(&x[1], &x[2], None, &AttentionOptions { scale: Some(2.0), ..Default::default() })
+        }),
+        ("attention in a window", &[&[1, 4, 90, 24], &[1, 2, 140, 24], &[1, 2, 140, 40]], |x| {
+            x[0].attention(&x[1], &x[2], None, &AttentionOptions { window: Some(30), kv_len: Some(131), ..Default::default() })
+        }),
         ("layer_norm", &[&[70, 36], &[36], &[36]], |x| x[0].layer_norm(Some(&x[1]), Some(&x[2]), 1e-5)),
         ("rms_norm", &[&[70, 33], &[33]], |x| x[0].rms_norm(Some(&x[1]), 1e-5)),
         ("cross_entropy", &[&[9, 70]], |x| {

@@ -1,13 +1,15 @@
-// Attention and its gradients by cooperative matrices, operands in f16, sums in f32 (Dao, 2023): a block of one head's rows, held in matrices,
-// against columns that are staged a tile at a time; scores go through workgroup memory, since a matrix's elements cannot be touched.
+// Attention by cooperative matrices, operands in f16, sums in f32, in one pass over the keys (Dao, 2023): a block of one head's queries, held in
+// matrices, against keys and values that are staged a tile at a time.
 //
-// Forward: rows are queries, columns keys. A first pass over the columns finds each row's log-sum-exp, a second one sums values: no sum is
-// ever scaled. Backward: rows are queries and columns keys, or (BY_KEY) the other way round, the log-sum-exp known.
-// VALUES: whether there are products with c2 to be summed.
-// Operands: r1 and c1 make the scores; r2 and c2 the products of values and gradients; forward, c2 is the values.
-// Each of the workgroup's SUBS subgroups has RM * EDGE rows.
+// A matrix's elements cannot be touched: scores go through workgroup memory and come back as powers of two, 2^(score - top), in f16. A row's top
+// is the largest score of its first tile. It stays while a thread's share of a tile adds up to no more than MOST, far within f16; else every row
+// of the workgroup gets a new one, and the sums of values are scaled on their way through memory.
+// Between two barriers matrices are multiplied, of one tile's values and the next one's scores; between the next two, powers are taken, and the
+// tiles that were fetched meanwhile are put in place.
+// Subgroups of matrices stand SN in a line: each has RM * EDGE rows, and CN of the tile's or KV of the values' matrices across. Powers are taken
+// by SHARE threads a row, which have its quads in turn.
 // Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 blocks of a head, 11 workgroups, then six for
-// each of q, k, v and the gradient.
+// each of q, k, v.
 
 enable f16;
 enable wgpu_cooperative_matrix;
@@ -17,307 +19,271 @@ const WORKGROUP: u32 = 32;
 const SUBGROUP: u32 = 8;
 const EDGE: u32 = 8;
 const UNIT: u32 = 1;
+const PARTS: u32 = 1;
+const STRIPS: u32 = 1;
 const SUBS: u32 = 4;
-const RM: u32 = 1;
-const CN: u32 = 4;
+const SN: u32 = 2;
+const RM: u32 = 2;
+const CN: u32 = 2;
+const STEPS: u32 = 4;
 const KD: u32 = 8;
-const KV: u32 = 8;
-const FORWARD: u32 = 1;
-const BACKWARD: u32 = 0;
-const VALUES: u32 = 1;
-const TURN: u32 = 1; // 0 is the pass that finds the log-sum-exp
-const BY_KEY: u32 = 0;
-const CAUSAL: u32 = 1;
+const KC: u32 = 8;
+const CHUNKS: u32 = 1;
+const KV: u32 = 4;
+const PER: u32 = 2;
+const GROUPS: u32 = 2;
+const QUADS: u32 = 8;
+const ITEMS_K: u32 = 8;
+const ITEMS_V: u32 = 8;
 const SUMS: u32 = 1;
 const PITCH_R1: u32 = 72;
 const PITCH_C1: u32 = 72;
-const PITCH_R2: u32 = 72;
 const PITCH_C2: u32 = 72;
 const TILE_R1: u32 = 2304;
 const TILE_C1: u32 = 2304;
-const TILE_R2: u32 = 2304;
 const TILE_C2: u32 = 2304;
 @group(0) @binding(0) var<storage, read> raw_0: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read_write> o_1: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> words: array<u32>;
-@group(0) @binding(4) var<storage, read> l_4: array<f32>;
-@group(0) @binding(5) var<storage, read> l_5: array<f32>;
 var<workgroup> tile: array<f16, TILE>;
-var<workgroup> parts: array<f16, 2u * ROWS * PITCH_P>;
+var<workgroup> parts: array<f16, PARTS * ROWS * PITCH_P>;
+var<workgroup> strip: array<f32, STRIPS * ROWS * PITCH_S>;
 fn word(n: u32) -> u32 { return words[n]; }
 fn base_r1(batch: u32) -> u32 { return batch; }
 fn base_c1(batch: u32) -> u32 { return batch; }
-fn base_r2(batch: u32) -> u32 { return batch; }
 fn base_c2(batch: u32) -> u32 { return batch; }
 fn eight_r1(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
 fn eight_c1(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
-fn eight_r2(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
 fn eight_c2(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
 fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy).x; }
 fn put_part(at: u32, v: vec4<f32>) { parts[at] = f16(v.x); }
-fn load_4(i: u32) -> f32 { return l_4[i]; }
-fn load_5(i: u32) -> f32 { return l_5[i]; }
+fn put_score(at: u32, v: vec4<f32>) { strip[at] = v.x; }
+fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at]); }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
-fn store4_1(i: u32, v: vec4<f32>) { o_1[i / 4u] = v; }
 fn store_1(i: u32, v: f32) { o_1[i / 4u][i % 4u] = v; }
 fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
 // end
 
-const TILE: u32 = max(TILE_C1 + TILE_C2, max(TILE_R1, TILE_R2));
+const TILE: u32 = max(TILE_C1 + TILE_C2, TILE_R1);
 const LOWEST: f32 = -3.0e38;
-const OWN: u32 = RM * EDGE; // rows of a subgroup
-const ROWS: u32 = SUBS * OWN;
-const COLS: u32 = CN * EDGE;
-const PITCH_S: u32 = COLS + 4u;
+const MOST: f32 = 16384.0;
+const LOG2E: f32 = 1.44269504;
+const ROWS: u32 = SUBS / SN * RM * EDGE;
+const COLS: u32 = STEPS * EDGE;
+const PITCH_S: u32 = COLS + 8u;
 const PITCH_P: u32 = COLS + 8u;
-const SHARE: u32 = SUBGROUP / OWN; // threads of a row
-const KNOWN: u32 = select(ROWS, COLS, BY_KEY == 1u);
-var<workgroup> strip: array<f32, select(2u, 1u, FORWARD == 1u) * ROWS * PITCH_S>;
-var<workgroup> sums: array<vec2<f32>, KNOWN>; // of each query: the log-sum-exp, and the sum of result times gradient
-var<workgroup> seen: array<vec2<u32>, KNOWN>; // of each query: the keys that it sees
-var<workgroup> found: array<vec2<f32>, WORKGROUP>;
+const SHARE: u32 = WORKGROUP / ROWS; // threads of a row
+const OWN: u32 = SUBGROUP / SHARE; // rows of a subgroup's threads
+const WIDE: u32 = SN * PER * EDGE; // of the results that leave at once
+const EIGHTS_R: u32 = PITCH_R1 / 8u - 1u; // of a line of a tile
+const EIGHTS_K: u32 = PITCH_C1 / 8u - 1u;
+const EIGHTS_V: u32 = PITCH_C2 / 8u - 1u;
+var<workgroup> factors: array<f32, ROWS>;
+var<workgroup> raised: atomic<u32>; // 1 where the last tile asks for new tops
 
 fn halves(e: vec2<u32>) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(e.x), unpack2x16float(e.y))); }
-fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
+
+// The row's top, a new one if `fresh`, and the sum of the powers of a thread's share of it; `all` its keys may be seen.
+// Every score is read before the first power is written: no compiler waits for one and then the other.
+fn powers(row: u32, turn: u32, base: u32, sees: vec2<u32>, all: bool, fresh: bool, scale: f32, old: f32) -> vec2<f32> {
+  var x: array<vec4<f32>, QUADS>;
+  for (var q = 0u; q < QUADS; q++) { x[q] = scores(row * PITCH_S + (q * SHARE + turn) * 4u); }
+  var top = old;
+  if (fresh) {
+    var most = vec4<f32>(LOWEST);
+    for (var q = 0u; q < QUADS; q++) {
+      let key = vec4<u32>(base + (q * SHARE + turn) * 4u) + vec4<u32>(0u, 1u, 2u, 3u);
+      most = select(most, max(most, x[q] * scale), (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
+    }
+    top = max(top, max(max(most.x, most.y), max(most.z, most.w)));
+    for (var e = 1u; e < SHARE; e *= 2u) { top = max(top, subgroupShuffleXor(top, e)); }
+  }
+  for (var q = 0u; q < QUADS; q++) { x[q] = exp2(fma(x[q], vec4<f32>(scale), vec4<f32>(-top))); }
+  if (!all) {
+    for (var q = 0u; q < QUADS; q++) {
+      let key = vec4<u32>(base + (q * SHARE + turn) * 4u) + vec4<u32>(0u, 1u, 2u, 3u);
+      x[q] = select(vec4<f32>(0.0), x[q], (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
+    }
+  }
+  var sum = vec4<f32>(0.0);
+  for (var q = 0u; q < QUADS; q++) {
+    put_part((row * PITCH_P + (q * SHARE + turn) * 4u) / UNIT, x[q]);
+    sum += x[q];
+  }
+  return vec2<f32>(top, sum.x + sum.y + (sum.z + sum.w));
+}
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-  let heads = word(0u); let heads_kv = word(1u); let queries = word(2u); let keys = word(3u);
-  let scale = bitcast<f32>(word(7u));
-  let sharing = heads / heads_kv;
-  let sub = lid / SUBGROUP; let lane = lid % SUBGROUP;
-  let mine = sub * OWN; // the subgroup's first row
+  let heads = word(0u); let heads_kv = word(1u); let queries = word(2u);
+  let scale = bitcast<f32>(word(7u)) * LOG2E;
+  let sub = lid / SUBGROUP;
+  let mine = sub / SN * (RM * EDGE); let across = sub % SN; // the first row of the subgroup's matrices, and their place in the line
+  let row = lid / SHARE; let turn = lid % SHARE;
+  let whole = wid.y * word(9u) + wid.x < word(11u);
   let block = min(wid.y * word(9u) + wid.x, word(11u) - 1u);
-  let group = block / word(10u); // batch and head of the rows
-  // The blocks with the most columns come first.
-  let r0 = select(word(10u) - 1u - block % word(10u), block % word(10u), BY_KEY == 1u) * ROWS;
-  let rows = select(queries, keys, BY_KEY == 1u);
-  let valid = min(word(6u), keys); let window = word(8u);
-  // The columns that may be seen: keys up to the last query's, or queries from the one at the block's first key on.
-  var begin = 0u; var finish = 0u;
-  if (BY_KEY == 1u) {
-    finish = queries;
-    if (CAUSAL == 1u && r0 + queries > valid) { begin = min(r0 + queries - valid, queries); }
-    if (window > 0u) { finish = min(queries, select(0u, r0 + ROWS + window + queries - valid, r0 + ROWS + window + queries > valid)); }
-    if (r0 >= valid) { finish = begin; }
-  } else {
-    begin = keys_of(r0).x; finish = keys_of(min(r0 + ROWS, queries) - 1u).y;
+  let group = block / word(10u); // batch and head
+  // The blocks with the most keys come first.
+  let r0 = (word(10u) - 1u - block % word(10u)) * ROWS;
+  let begin = keys_of(r0).x; let finish = keys_of(min(r0 + ROWS, queries) - 1u).y;
+  let sees = keys_of(min(r0 + row, queries - 1u));
+  // What every row of the subgroup's threads sees.
+  let seen = vec2<u32>(keys_of(min(r0 + sub * OWN + OWN, queries) - 1u).x, keys_of(min(r0 + sub * OWN, queries - 1u)).y);
+  let other = group / heads * heads_kv + group % heads / (heads / heads_kv);
+  let at_r1 = base_r1(group); let at_c1 = base_c1(other); let at_c2 = base_c2(other);
+  var next_c1: array<vec4<u32>, ITEMS_K>;
+  var next_c2: array<vec4<u32>, ITEMS_V>;
+  if (begin < finish) {
+    for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, begin, 0u, lid + f * WORKGROUP); }
+    for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, begin, 0u, lid + f * WORKGROUP); }
   }
-  // The rows, held in matrices.
+  // The queries, held in matrices.
   var x1: array<coop_mat8x8<f16, A>, RM * KD>;
-  let at_r1 = base_r1(group);
-  for (var u = lid; u < ROWS * (PITCH_R1 - 8u) / 8u; u += WORKGROUP) {
-    put((u / (PITCH_R1 / 8u - 1u) * PITCH_R1 + u % (PITCH_R1 / 8u - 1u) * 8u) / UNIT, eight_r1(at_r1, rows, r0, 0u, u));
-  }
-  workgroupBarrier();
-  for (var i = 0u; i < RM; i++) {
-    for (var d = 0u; d < KD; d++) {
-      let at = ((mine + i * EDGE) * PITCH_R1 + d * EDGE) / UNIT; let pitch = PITCH_R1 / UNIT;
-      x1[i * KD + d] = coopLoadT<coop_mat8x8<f16, A>>(&tile[at], pitch);
-    }
-  }
-  if (BACKWARD == 1u) {
+  for (var g = 0u; g < CHUNKS; g++) {
     workgroupBarrier();
-    let at_r2 = base_r2(group);
-    for (var u = lid; u < ROWS * (PITCH_R2 - 8u) / 8u; u += WORKGROUP) {
-      put((u / (PITCH_R2 / 8u - 1u) * PITCH_R2 + u % (PITCH_R2 / 8u - 1u) * 8u) / UNIT, eight_r2(at_r2, rows, r0, 0u, u));
+    for (var u = lid; u < ROWS * EIGHTS_R; u += WORKGROUP) {
+      put((u / EIGHTS_R * PITCH_R1 + u % EIGHTS_R * 8u) / UNIT, eight_r1(at_r1, queries, r0, g * KC * EDGE, u));
     }
     workgroupBarrier();
-  }
-  var x2: array<coop_mat8x8<f16, A>, RM * KV>;
-  if (BACKWARD == 1u) {
     for (var i = 0u; i < RM; i++) {
-      for (var d = 0u; d < KV; d++) {
-        let at = ((mine + i * EDGE) * PITCH_R2 + d * EDGE) / UNIT; let pitch = PITCH_R2 / UNIT;
-        x2[i * KV + d] = coopLoadT<coop_mat8x8<f16, A>>(&tile[at], pitch);
+      for (var d = 0u; d < KC; d++) {
+        let at = ((mine + i * EDGE) * PITCH_R1 + d * EDGE) / UNIT; let pitch = PITCH_R1 / UNIT;
+        x1[i * KD + g * KC + d] = coopLoadT<coop_mat8x8<f16, A>>(&tile[at], pitch);
       }
     }
   }
-  if (BY_KEY == 0u) {
-    for (var i = lid; i < ROWS; i += WORKGROUP) {
-      let t = min(r0 + i, queries - 1u);
-      seen[i] = keys_of(t);
-      if (BACKWARD == 1u) { sums[i] = vec2<f32>(f32(load_4(group * queries + t)), f32(load_5(group * queries + t))); }
+  workgroupBarrier();
+  if (lid == 0u) { atomicStore(&raised, 0u); }
+  if (begin < finish) {
+    for (var f = 0u; f < ITEMS_K; f++) {
+      let u = lid + f * WORKGROUP;
+      if (u < COLS * EIGHTS_K) { put((u / EIGHTS_K * PITCH_C1 + u % EIGHTS_K * 8u) / UNIT, next_c1[f]); }
+    }
+    if (begin + COLS < finish) {
+      for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, begin + COLS, 0u, lid + f * WORKGROUP); }
     }
   }
-  // Sums by columns of c1's width, and of c2's.
-  var y1: array<coop_mat8x8<f32, C>, RM * KD>;
+  workgroupBarrier();
   var y2: array<coop_mat8x8<f32, C>, RM * KV>;
-  for (var e = 0u; e < RM * KD; e++) { y1[e] = coop_mat8x8<f32, C>(); }
   for (var e = 0u; e < RM * KV; e++) { y2[e] = coop_mat8x8<f32, C>(); }
-  var top = LOWEST; var sum = 0.0; // of the thread's share of its row
-  for (var n = 0u; n < select(1u, sharing, BY_KEY == 1u); n++) {
-    // Batch and head of the columns.
-    var other = group / heads * heads_kv + group % heads / sharing;
-    if (BY_KEY == 1u) { other = group / heads_kv * heads + group % heads_kv * sharing + n; }
-    let at_c1 = base_c1(other); let at_c2 = base_c2(other);
-    { // TURN
-      for (var base = begin; base < finish; base += COLS) {
-        workgroupBarrier();
-        for (var u = lid; u < COLS * (PITCH_C1 - 8u) / 8u; u += WORKGROUP) {
-          put((u / (PITCH_C1 / 8u - 1u) * PITCH_C1 + u % (PITCH_C1 / 8u - 1u) * 8u) / UNIT, eight_c1(at_c1, finish, base, 0u, u));
-        }
-        if (TURN == 1u) {
-          for (var u = lid; u < COLS * (PITCH_C2 - 8u) / 8u; u += WORKGROUP) {
-            put((TILE_C1 + u / (PITCH_C2 / 8u - 1u) * PITCH_C2 + u % (PITCH_C2 / 8u - 1u) * 8u) / UNIT, eight_c2(at_c2, finish, base, 0u, u));
-          }
-        }
-        if (BY_KEY == 1u) {
-          for (var i = lid; i < COLS; i += WORKGROUP) {
-            let t = min(base + i, finish - 1u);
-            sums[i] = vec2<f32>(f32(load_4(other * queries + t)), f32(load_5(other * queries + t)));
-            seen[i] = select(vec2<u32>(0u), keys_of(t), base + i < finish);
-          }
-        }
-        workgroupBarrier();
-        for (var j = 0u; j < CN; j++) {
-          var s: array<coop_mat8x8<f32, C>, RM>;
-          for (var i = 0u; i < RM; i++) { s[i] = coop_mat8x8<f32, C>(); }
-          for (var d = 0u; d < KD; d++) {
-            let at = (j * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
-            let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
-            for (var i = 0u; i < RM; i++) { s[i] = coopMultiplyAdd(x1[i * KD + d], c, s[i]); }
-          }
+  var top = LOWEST; // of the row, times log2(e)
+  var sum = 0.0; var part = 0.0; // of the thread's share of the row's powers, and those of the last tile
+  for (var base = begin; begin < finish; base += COLS) {
+    // An `if` would be one that threads may disagree on.
+    loop {
+      if (base == begin) { break; }
+      if (atomicLoad(&raised) == 1u) {
+        let anew = powers(row, turn, base - COLS, sees, false, true, scale, top);
+        let factor = exp2(top - anew.x);
+        sum *= factor;
+        top = anew.x; part = anew.y;
+        for (var g = 0u; g < GROUPS; g++) {
+          workgroupBarrier();
           for (var i = 0u; i < RM; i++) {
-            let value = s[i];
-            let at = (mine + i * EDGE) * PITCH_S + j * EDGE; let pitch = PITCH_S;
-            coopStoreT(value, &strip[at], pitch);
-          }
-        }
-        if (BACKWARD == 1u) {
-          for (var j = 0u; j < CN; j++) {
-            var s: array<coop_mat8x8<f32, C>, RM>;
-            for (var i = 0u; i < RM; i++) { s[i] = coop_mat8x8<f32, C>(); }
-            for (var d = 0u; d < KV; d++) {
-              let at = (TILE_C1 + j * EDGE * PITCH_C2 + d * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
-              let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
-              for (var i = 0u; i < RM; i++) { s[i] = coopMultiplyAdd(x2[i * KV + d], c, s[i]); }
-            }
-            for (var i = 0u; i < RM; i++) {
-              let value = s[i];
-              let at = (ROWS + mine + i * EDGE) * PITCH_S + j * EDGE; let pitch = PITCH_S;
+            for (var d = 0u; d < PER; d++) {
+              let value = y2[i * KV + g * PER + d];
+              let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
               coopStoreT(value, &strip[at], pitch);
             }
           }
+          workgroupBarrier();
+          for (var c = turn * 4u; c < WIDE; c += SHARE * 4u) {
+            let at = row * PITCH_S + c;
+            put_score(at, scores(at) * factor);
+          }
+          workgroupBarrier();
+          for (var i = 0u; i < RM; i++) {
+            for (var d = 0u; d < PER; d++) {
+              let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+              y2[i * KV + g * PER + d] = coopLoadT<coop_mat8x8<f32, C>>(&strip[at], pitch);
+            }
+          }
         }
         workgroupBarrier();
-        if (TURN == 0u) {
-          let row = mine + lane / SHARE; let sees = seen[row];
-          var most = top;
-          for (var c = lane % SHARE; c < COLS; c += SHARE) {
-            let x = strip[row * PITCH_S + c] * scale;
-            most = max(most, select(LOWEST, x, base + c >= sees.x && base + c < sees.y));
-          }
-          sum *= exp(top - most);
-          top = most;
-          for (var c = lane % SHARE; c < COLS; c += SHARE) {
-            let x = strip[row * PITCH_S + c] * scale;
-            sum += select(0.0, exp(x - most), base + c >= sees.x && base + c < sees.y);
-          }
-        } else {
-          for (var u = lane; u < OWN * COLS / 4u; u += SUBGROUP) {
-            let row = mine + u / (COLS / 4u); let c = u % (COLS / 4u) * 4u;
-            let x = scores(row * PITCH_S + c) * scale;
-            if (BY_KEY == 1u) {
-              let key = r0 + row;
-              let a = sums[c]; let b = sums[c + 1u]; let e = sums[c + 2u]; let f = sums[c + 3u];
-              let first = vec4<u32>(seen[c].x, seen[c + 1u].x, seen[c + 2u].x, seen[c + 3u].x);
-              let last = vec4<u32>(seen[c].y, seen[c + 1u].y, seen[c + 2u].y, seen[c + 3u].y);
-              let p = select(vec4<f32>(0.0), exp(x - vec4<f32>(a.x, b.x, e.x, f.x)), (vec4<u32>(key) >= first) & (vec4<u32>(key) < last));
-              let slope = scores((ROWS + row) * PITCH_S + c) - vec4<f32>(a.y, b.y, e.y, f.y);
-              put_part((row * PITCH_P + c) / UNIT, p * slope * scale);
-              put_part(((ROWS + row) * PITCH_P + c) / UNIT, p);
-            } else {
-              let known = sums[row]; let sees = seen[row];
-              let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
-              var p = select(vec4<f32>(0.0), exp(x - known.x), (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
-              if (BACKWARD == 1u) { p *= (scores((ROWS + row) * PITCH_S + c) - known.y) * scale; }
-              put_part((row * PITCH_P + c) / UNIT, p);
-            }
-          }
-          workgroupBarrier();
-          for (var j = 0u; j < CN; j++) {
-            if (BACKWARD == 1u) {
-              // By the columns of the scores: the gradient of what made them.
-              var p: array<coop_mat8x8<f16, A>, RM>;
-              for (var i = 0u; i < RM; i++) {
-                let at = ((mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
-                p[i] = coopLoadT<coop_mat8x8<f16, A>>(&parts[at], pitch);
-              }
-              for (var d = 0u; d < KD; d++) {
-                let at = (j * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
-                let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
-                for (var i = 0u; i < RM; i++) { y1[i * KD + d] = coopMultiplyAdd(p[i], c, y1[i * KD + d]); }
-              }
-            }
-            if (VALUES == 1u) {
-              var p: array<coop_mat8x8<f16, A>, RM>;
-              for (var i = 0u; i < RM; i++) {
-                let at = ((BY_KEY * ROWS + mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
-                p[i] = coopLoadT<coop_mat8x8<f16, A>>(&parts[at], pitch);
-              }
-              for (var d = 0u; d < KV; d++) {
-                let at = (TILE_C1 + j * EDGE * PITCH_C2 + d * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
-                let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
-                for (var i = 0u; i < RM; i++) { y2[i * KV + d] = coopMultiplyAdd(p[i], c, y2[i * KV + d]); }
-              }
-            }
-          }
+        if (lid == 0u) { atomicStore(&raised, 0u); }
+      }
+      sum += part;
+      for (var j = 0u; j < STEPS; j++) {
+        var p: array<coop_mat8x8<f16, A>, RM>;
+        for (var i = 0u; i < RM; i++) {
+          let at = ((mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
+          p[i] = coopLoadT<coop_mat8x8<f16, A>>(&parts[at], pitch);
+        }
+        for (var d = 0u; d < KV; d++) {
+          let at = (TILE_C1 + j * EDGE * PITCH_C2 + (across * KV + d) * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
+          let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
+          for (var i = 0u; i < RM; i++) { y2[i * KV + d] = coopMultiplyAdd(p[i], c, y2[i * KV + d]); }
         }
       }
-      if (FORWARD == 1u) {
-        if (TURN == 0u) {
-          found[lid] = vec2<f32>(top, sum);
-          workgroupBarrier();
-          for (var i = lid; i < ROWS; i += WORKGROUP) {
-            let at = i / OWN * SUBGROUP + i % OWN * SHARE;
-            var most = LOWEST; var total = 0.0;
-            for (var e = 0u; e < SHARE; e++) { most = max(most, found[at + e].x); }
-            for (var e = 0u; e < SHARE; e++) { total += found[at + e].y * exp(found[at + e].x - most); }
-            let known = most + log(total);
-            sums[i] = vec2<f32>(known, 0.0);
-            if (SUMS == 1u) {
-              if (r0 + i < queries && wid.y * word(9u) + wid.x < word(11u)) { store_1(group * queries + r0 + i, known); }
-            }
-          }
-        }
-      }
+      break;
     }
-  }
-  let whole = wid.y * word(9u) + wid.x < word(11u);
-  if (BACKWARD == 1u) {
-    for (var i = 0u; i < RM; i++) {
+    if (base >= finish) { break; }
+    {
+      var s: array<coop_mat8x8<f32, C>, RM * CN>;
+      for (var e = 0u; e < RM * CN; e++) { s[e] = coop_mat8x8<f32, C>(); }
       for (var d = 0u; d < KD; d++) {
-        let value = y1[i * KD + d];
-        let start = mine * PITCH_S; let pitch = PITCH_S;
-        workgroupBarrier();
-        coopStoreT(value, &strip[start], pitch);
-        workgroupBarrier();
-        for (var u = lane; u < EDGE * EDGE / 4u; u += SUBGROUP) {
-          let row = r0 + mine + i * EDGE + u / (EDGE / 4u); let c = d * EDGE + u % (EDGE / 4u) * 4u;
-          let v = scores(start + u / (EDGE / 4u) * PITCH_S + u % (EDGE / 4u) * 4u);
-          if (whole && row < rows && c < word(4u)) { store4_0((group * rows + row) * word(4u) + c, v); }
+        for (var j = 0u; j < CN; j++) {
+          let at = ((across * CN + j) * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
+          let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
+          for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(x1[i * KD + d], c, s[i * CN + j]); }
+        }
+      }
+      for (var i = 0u; i < RM; i++) {
+        for (var j = 0u; j < CN; j++) {
+          let value = s[i * CN + j];
+          let at = ((mine + i * EDGE) * PITCH_S + (across * CN + j) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+          coopStoreT(value, &strip[at], pitch);
         }
       }
     }
+    workgroupBarrier();
+    for (var f = 0u; f < ITEMS_V; f++) {
+      let u = lid + f * WORKGROUP;
+      if (u < COLS * EIGHTS_V) { put((TILE_C1 + u / EIGHTS_V * PITCH_C2 + u % EIGHTS_V * 8u) / UNIT, next_c2[f]); }
+    }
+    for (var f = 0u; f < ITEMS_K; f++) {
+      let u = lid + f * WORKGROUP;
+      if (u < COLS * EIGHTS_K) { put((u / EIGHTS_K * PITCH_C1 + u % EIGHTS_K * 8u) / UNIT, next_c1[f]); }
+    }
+    if (base + COLS < finish) {
+      for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
+    }
+    if (base + 2u * COLS < finish) {
+      for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + 2u * COLS, 0u, lid + f * WORKGROUP); }
+    }
+    let all = base >= seen.x && base + COLS <= seen.y;
+    let known = powers(row, turn, base, sees, all, base == begin, scale, top);
+    top = known.x; part = known.y;
+    // Not a number asks, too.
+    if (!(part <= MOST)) { atomicStore(&raised, 1u); }
+    workgroupBarrier();
   }
-  if (VALUES == 1u) {
+  // The scores are no longer needed.
+  put_score(row * PITCH_S + turn * 4u, vec4<f32>(sum));
+  workgroupBarrier();
+  var total = 0.0;
+  for (var e = 0u; e < SHARE; e++) { total += scores(row * PITCH_S + e * 4u).x; }
+  if (SUMS == 1u) {
+    if (turn == 0u && whole && r0 + row < queries) { store_1(group * queries + r0 + row, top / LOG2E + log(total)); }
+  }
+  let factor = select(0.0, 1.0 / total, total != 0.0);
+  if (turn == 0u) { factors[row] = factor; }
+  for (var g = 0u; g < GROUPS; g++) {
+    workgroupBarrier();
     for (var i = 0u; i < RM; i++) {
-      for (var d = 0u; d < KV; d++) {
-        let value = y2[i * KV + d];
-        let start = mine * PITCH_S; let pitch = PITCH_S;
-        workgroupBarrier();
-        coopStoreT(value, &strip[start], pitch);
-        workgroupBarrier();
-        for (var u = lane; u < EDGE * EDGE / 4u; u += SUBGROUP) {
-          let row = r0 + mine + i * EDGE + u / (EDGE / 4u); let c = d * EDGE + u % (EDGE / 4u) * 4u;
-          let v = scores(start + u / (EDGE / 4u) * PITCH_S + u % (EDGE / 4u) * 4u);
-          if (whole && row < rows && c < word(5u)) {
-            if (BY_KEY == 1u) { store4_1((group * rows + row) * word(5u) + c, v); } else { store4_0((group * rows + row) * word(5u) + c, v); }
-          }
-        }
+      for (var d = 0u; d < PER; d++) {
+        let value = y2[i * KV + g * PER + d];
+        let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+        coopStoreT(value, &strip[at], pitch);
       }
+    }
+    workgroupBarrier();
+    for (var u = lid; u < ROWS * WIDE / 4u; u += WORKGROUP) {
+      let line = u / (WIDE / 4u); let c = u % (WIDE / 4u) * 4u;
+      let at = (c / (PER * EDGE) * KV + g * PER) * EDGE + c % (PER * EDGE);
+      let v = scores(line * PITCH_S + c) * factors[line];
+      if (whole && r0 + line < queries && at < word(5u)) { store4_0((group * queries + r0 + line) * word(5u) + at, v); }
     }
   }
 }

@@ -2,7 +2,7 @@
 
 use super::attention::KEYS;
 use super::matmul_coop::{SCALARS, UNROLLED, VECTORS, lines, operand};
-use super::{decide, grid, indexable, repeat, unroll, words};
+use super::{decide, grid, indexable, unroll, words};
 use crate::dtype::DType;
 use crate::ops::attention::AttentionKernel;
 use crate::ops::attention_grad::Part;
@@ -10,26 +10,80 @@ use crate::plan::{AdapterInfo, Step, Wgsl, Word};
 
 /// The widest head whose rows fit into matrices.
 const MAX_HEAD: usize = 128;
-/// Subgroups of a workgroup.
-const SUBS: u32 = 4;
-
-/// Memory of what probabilities and their gradients become before they are multiplied.
-const PART_VECTORS: &str = "var<workgroup> parts: array<vec4<f16>, (1u + BY_KEY) * ROWS * PITCH_P / 4u>;
+/// Memory of scores and of what becomes of them before it is multiplied.
+const PART_VECTORS: &str = "var<workgroup> parts: array<vec4<f16>, PARTS * ROWS * PITCH_P / 4u>;
 fn put_part(at: u32, v: vec4<f32>) { parts[at] = vec4<f16>(v); }
 ";
-const PART_SCALARS: &str = "var<workgroup> parts: array<f16, (1u + BY_KEY) * ROWS * PITCH_P>;
+const PART_SCALARS: &str = "var<workgroup> parts: array<f16, PARTS * ROWS * PITCH_P>;
 fn put_part(at: u32, v: vec4<f32>) {
   let h = vec4<f16>(v);
   parts[at] = h.x; parts[at + 1u] = h.y; parts[at + 2u] = h.z; parts[at + 3u] = h.w;
 }
 ";
+const STRIP_VECTORS: &str = "var<workgroup> strip: array<vec4<f32>, STRIPS * ROWS * PITCH_S / 4u>;
+fn scores(at: u32) -> vec4<f32> { return strip[at / 4u]; }
+fn put_score(at: u32, v: vec4<f32>) { strip[at / 4u] = v; }
+";
+const STRIP_SCALARS: &str = "var<workgroup> strip: array<f32, STRIPS * ROWS * PITCH_S>;
+fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
+fn put_score(at: u32, v: vec4<f32>) { strip[at] = v.x; strip[at + 1u] = v.y; strip[at + 2u] = v.z; strip[at + 3u] = v.w; }
+";
+
+/// How a workgroup's work is cut.
+struct Cut {
+    /// Subgroups.
+    subs: u32,
+    /// Those that share rows.
+    line: u32,
+    /// Rows, which are held in matrices.
+    rows: u32,
+    /// Columns of a tile.
+    cols: u32,
+    /// Of a row that is staged at once on its way into matrices.
+    chunk: u32,
+}
+
+/// The largest tiles that memory suffices for.
+fn cut(deep: [u32; 2], part: Option<Part>, adapter: &AdapterInfo) -> Option<Cut> {
+    let (edge, subs) = (adapter.coop, 4);
+    // Neighbours in a line share rows, as long as each has whole matrices of the values.
+    let line = if part.is_none() && (deep[1] / edge).is_multiple_of(2) { 2 } else { 1 };
+    let own = match part {
+        None => (adapter.subgroup / 2).min(16).max(edge / line),
+        Some(_) => (adapter.subgroup / 2).clamp(8, 16),
+    };
+    let rows = subs * own;
+    if adapter.subgroup < own || own * line < edge || subs * adapter.subgroup > adapter.workgroup_threads {
+        return None;
+    }
+    let columns = |cols: u32| cols * (deep[0] + deep[1] + 16);
+    if let Some(part) = part {
+        let by_key = part == Part::Keys;
+        let bytes = |cols: u32| {
+            let tile = columns(cols).max(rows * (deep[0].max(deep[1]) + 8));
+            let known = if by_key { cols } else { rows };
+            2 * tile + 4 * 2 * rows * (cols + 8) + 2 * (1 + by_key as u32) * rows * (cols + 8) + 16 * known
+        };
+        return (bytes(32) <= adapter.workgroup_bytes && 32 <= subs * adapter.subgroup).then_some(Cut {
+            subs,
+            line,
+            rows,
+            cols: 32,
+            chunk: deep[0],
+        });
+    }
+    let bytes = |cols: u32| 2 * columns(cols).max(rows * (edge + 8)) + (4 + 2) * rows * (cols + 8) + 4 * (rows + 1);
+    let cols = [64, 32, 16].into_iter().find(|&c| bytes(c) <= adapter.workgroup_bytes && c.is_multiple_of(edge * line))?;
+    let fits = |chunk: &u32| deep[0].is_multiple_of(*chunk) && rows * (chunk + 8) <= columns(cols);
+    let chunk = (1..=deep[0] / edge).map(|n| n * edge).rev().find(fits).unwrap_or(edge);
+    Some(Cut { subs, line, rows, cols, chunk })
+}
 
 /// Attention (`part` is `None`) or a part of its gradients; `None` where there are no matrices, a mask, or operands that are not rows of f16
 /// whose eights are whole.
 pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
-    let own = if subgroup >= 16 { 16 } else { 8 };
-    if edge == 0 || subgroup < own || own < edge || of.mask || SUBS * subgroup > adapter.workgroup_threads || part == Some(Part::All) {
+    if edge == 0 || of.mask || part == Some(Part::All) {
         return None;
     }
     let (q, k, v) = (&step.loads[0], &step.loads[1], &step.loads[2]);
@@ -48,47 +102,61 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     for (load, (batch, rows, width)) in step.loads.iter().zip(sizes).take(operands) {
         starts.extend(lines(load, batch, rows, width, false).filter(|_| load.dtype() == DType::F16)?);
     }
-    let rows = SUBS * own;
     // Elements of a line of a tile: whole matrices.
     let deep = [d, dv].map(|n| (n as u32).next_multiple_of(edge));
-    let known = |cols: u32| if by_key { cols } else { rows };
-    let bytes = |cols: u32| {
-        let tile = (cols * (deep[0] + deep[1] + 16)).max(rows * (deep[0].max(deep[1]) + 8));
-        let scores = if forward { 1 } else { 2 } * rows * (cols + 4);
-        let parts = (1 + by_key as u32) * rows * (cols + 8);
-        2 * tile + 4 * scores + 2 * parts + 16 * known(cols) + 8 * SUBS * subgroup
+    let Cut { subs, line, rows, cols, chunk } = cut(deep, part, adapter)?;
+    let workgroup = subs * subgroup;
+    let (rm, kd, kv) = (rows / (subs / line) / edge, deep[0] / edge, deep[1] / edge / line);
+    let cn = cols / edge / line;
+    // Matrices of results across; as many of them leave at a time as a strip of scores holds.
+    let ky = match part {
+        None => kv,
+        Some(Part::Keys) => kd + kv,
+        Some(_) => kd,
     };
-    let cols = [64, 32].into_iter().skip(!forward as usize).find(|&c| bytes(c) <= adapter.workgroup_bytes)?;
-    let (rm, cn, kd, kv) = (own / edge, cols / edge, deep[0] / edge, deep[1] / edge);
-    let counts = [("RM * KD", rm * kd), ("RM * KV", rm * kv), ("RM", rm), ("CN", cn), ("KD", kd), ("KV", kv)];
+    let per = (1..=cn).rev().find(|&n| ky.is_multiple_of(n) && (forward || kd.is_multiple_of(n)))?;
+    let items = deep.map(|n| (cols * n / 8).div_ceil(workgroup));
+    let sizes = [
+        ("RM", rm),
+        ("CN", cn),
+        ("STEPS", cols / edge),
+        ("KD", kd),
+        ("KV", kv),
+        ("KY", ky),
+        ("KC", chunk / edge),
+        ("CHUNKS", deep[0] / chunk),
+        ("PER", per),
+        ("GROUPS", ky / per),
+        // Quads of a thread.
+        ("QUADS", cols / 4 / (workgroup / rows)),
+        ("TIMES", rows * cols / 4 / workgroup),
+        ("ITEMS_K", items[0]),
+        ("ITEMS_V", items[1]),
+    ];
+    let counts = [[("RM * KD", rm * kd), ("RM * KV", rm * kv), ("RM * KY", rm * ky), ("RM * CN", rm * cn)].as_slice(), &sizes].concat();
     // Software takes minutes to compile what is written out.
     let counts = if subgroup >= UNROLLED { &counts[..] } else { &[] };
-    let text = include_str!("../attention_coop.wgsl").replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
-    let turns: &[u32] = if forward { &[0, 1] } else { &[1] };
-    let mut text = unroll(repeat(text, "TURN", turns), counts);
+    let text = if forward { include_str!("../attention_coop.wgsl") } else { include_str!("../attention_coop_grad.wgsl") };
+    let mut text = unroll(text.replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" }), counts);
     text += KEYS;
     text += if adapter.coop_vectors { VECTORS } else { SCALARS };
     text += if adapter.coop_vectors { PART_VECTORS } else { PART_SCALARS };
+    text += if adapter.coop_vectors { STRIP_VECTORS } else { STRIP_SCALARS };
     let mut consts = vec![
         ("SUBGROUP", subgroup),
         ("EDGE", edge),
         ("UNIT", if adapter.coop_vectors { 4 } else { 1 }),
-        ("SUBS", SUBS),
-        ("RM", rm),
-        ("CN", cn),
-        ("KD", kd),
-        ("KV", kv),
+        ("SUBS", subs),
+        ("SN", line),
+        ("PARTS", 1 + by_key as u32),
+        ("STRIPS", 2 - forward as u32),
         ("BY_KEY", by_key as u32),
-        ("FORWARD", forward as u32),
         ("CAUSAL", of.causal as u32),
     ];
-    let mut switches = vec![
-        ("FORWARD", forward as u32),
-        ("BACKWARD", !forward as u32),
-        ("BY_KEY", by_key as u32),
-        ("VALUES", (forward || by_key) as u32),
-        ("SUMS", of.sums as u32),
-    ];
+    consts.extend(sizes);
+    // Wide heads leave no registers for the next columns.
+    let ahead = deep[0] + deep[1] <= 192;
+    let mut switches = vec![("BY_KEY", by_key as u32), ("SUMS", of.sums as u32), ("AHEAD", ahead as u32), ("AT_ONCE", !ahead as u32)];
     // Which load each operand is.
     let roles: [u32; 4] = if by_key { [1, 0, 2, 3] } else { [0, 1, 3, 2] };
     let names: [[&str; 11]; 4] = [
@@ -99,12 +167,17 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     ];
     for (n, ([name, wide, side, high, size, first, turned, halves, blocks, whole, vec], load)) in names.into_iter().zip(roles).enumerate() {
         if load as usize >= operands {
-            consts.push(("TILE_R2", 0));
             continue;
         }
         let of_values = (load >= 2) as usize;
         let tall = if n % 2 == 0 { rows } else { cols };
-        consts.extend([(wide, deep[of_values]), (side, tall), (high, 2), (size, 4 + of_values as u32), (first, 12 + 6 * load)]);
+        consts.extend([
+            (wide, if name == "r1" { chunk } else { deep[of_values] }),
+            (side, tall),
+            (high, 2),
+            (size, 4 + of_values as u32),
+            (first, 12 + 6 * load),
+        ]);
         switches.extend([(turned, 0), (halves, 1), (blocks, 0), (vec, 1), (whole, ([d, dv][of_values] as u32 == deep[of_values]) as u32)]);
         text += &operand(name, load, true);
     }
@@ -117,6 +190,6 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     list.extend(words(&[blocks, count])?);
     list.extend(starts);
     let source = decide(text, &switches);
-    consts.extend(switches.into_iter().filter(|s| !["FORWARD", "BY_KEY"].contains(&s.0)));
-    Some(Wgsl { source, consts, workgroup: SUBS * subgroup, grid, words: list, raw: (0..operands as u8).collect(), turned: vec![] })
+    consts.extend(switches.into_iter().filter(|s| s.0 != "BY_KEY"));
+    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: (0..operands as u8).collect(), turned: vec![] })
 }

@@ -101,6 +101,18 @@ impl Operand {
         let values = (0..layout.shape.count()).map(|i| stored[layout.at(i)]).collect();
         Operand { dtype, shape: shape.to_vec(), layout, bytes, values }
     }
+    /// Elements of the view that have a new value.
+    fn set(&mut self, value: impl Fn(usize) -> Option<f64>) {
+        let mut stored = unpack(&self.bytes, self.dtype);
+        for i in 0..self.values.len() {
+            if let Some(v) = value(i) {
+                stored[self.layout.at(i)] = v;
+            }
+        }
+        self.bytes = pack(&stored, self.dtype);
+        let stored = unpack(&self.bytes, self.dtype);
+        self.values = (0..self.values.len()).map(|i| stored[self.layout.at(i)]).collect();
+    }
     fn random(dtype: DType, shape: &[usize], seed: u64) -> Operand {
         Operand::new(dtype, shape, noise(shape.iter().product(), seed))
     }
@@ -467,13 +479,15 @@ fn attended(c: &Heads, [q, k, v]: [&Operand; 3], causal: bool, window: u32, scal
     for row in 0..c.b * c.h * c.t {
         let (z, h, t) = (row / c.t / c.h, row / c.t % c.h, row % c.t);
         let kv = z * c.hkv + h / (c.h / c.hkv);
-        let at = c.valid - c.t + t;
-        let seen: Vec<usize> = (0..c.valid).filter(|&j| (!causal || j <= at) && (window == 0 || j + window as usize > at)).collect();
+        let at = (c.valid + t) as isize - c.t as isize;
+        let seen: Vec<usize> =
+            (0..c.valid).filter(|&j| (!causal || j as isize <= at) && (window == 0 || j as isize + window as isize > at)).collect();
         let dot = |j: usize| (0..c.d).map(|x| q.values[row * c.d + x] * k.values[(kv * c.s + j) * c.d + x]).sum::<f64>() * scale as f64;
         let score: Vec<f64> = seen.iter().map(|&j| dot(j)).collect();
         let top = score.iter().copied().fold(f64::MIN, f64::max);
         let e: Vec<f64> = score.iter().map(|s| (s - top).exp()).collect();
-        let sum: f64 = e.iter().sum();
+        // A query that sees no key has zeros.
+        let sum = e.iter().sum::<f64>().max(f64::MIN_POSITIVE);
         out.extend((0..c.dv).map(|x| seen.iter().zip(&e).map(|(&j, e)| e * v.values[(kv * c.s + j) * c.dv + x]).sum::<f64>() / sum));
     }
     out
@@ -487,29 +501,44 @@ fn attention_by_cooperative_matrices() {
         return;
     }
     let heads = |b, h, hkv, t, s, d, dv, valid| Heads { b, h, hkv, t, s, d, dv, valid };
+    // What is added to a key's scores, about.
+    type Slope = fn(usize) -> f64;
+    let flat: Slope = |_| 0.0;
+    let waves: Slope = |j| 60.0 * (j as f64 / 17.0 + 3.0).sin();
+    let low_at_first: Slope = |j| if j < 64 { -1e4 } else { 0.0 };
+    let steep: Slope = |j| j as f64 / 2.0 - 100.0;
     let cases = [
-        (heads(1, 2, 1, 70, 90, 64, 64, 80), true, 0, true),
-        (heads(1, 2, 1, 34, 70, 24, 16, 60), true, 0, false),
-        (heads(2, 2, 2, 40, 150, 16, 24, 133), true, 21, true),
-        (heads(1, 1, 1, 33, 64, 128, 8, 64), false, 0, true),
+        (heads(1, 2, 1, 70, 90, 64, 64, 80), true, 0, true, flat),
+        (heads(1, 2, 1, 34, 70, 24, 16, 60), true, 0, false, flat),
+        (heads(2, 2, 2, 40, 150, 16, 24, 133), true, 21, true, flat),
+        (heads(1, 1, 1, 33, 64, 128, 8, 64), false, 0, true, flat),
+        (heads(1, 2, 1, 40, 200, 16, 72, 190), false, 0, true, waves),
+        (heads(1, 2, 1, 40, 200, 24, 24, 199), true, 33, false, waves),
+        (heads(1, 1, 1, 72, 140, 16, 16, 140), true, 0, true, low_at_first),
+        (heads(1, 1, 1, 150, 150, 16, 8, 150), true, 0, true, steep),
+        (heads(1, 1, 1, 90, 70, 16, 8, 70), true, 0, true, steep),
     ];
-    for (c, causal, window, vectors) in &cases {
+    for (c, causal, window, vectors, slope) in &cases {
         let (causal, window, vectors) = (*causal, *window, *vectors);
         {
             let cache = |heads: usize, rows: usize, w: usize, seed| {
                 let layout = Layout::contiguous(Shape::of(&[c.b, rows, heads, w])).permute(&[0, 2, 1, 3]);
                 Operand::view(F16, &[c.b, heads, rows, w], layout, noise(c.b * rows * heads * w, seed))
             };
-            let (q, k, v) = (cache(c.h, c.t, c.d, 1), cache(c.hkv, c.s, c.d, 2), cache(c.hkv, c.s, c.dv, 3));
+            let (mut q, mut k, v) = (cache(c.h, c.t, c.d, 1), cache(c.hkv, c.s, c.d, 2), cache(c.hkv, c.s, c.dv, 3));
             let scale = 1.7 / (c.d as f64).sqrt();
+            q.set(|at| (at % c.d == 0).then_some(1.0));
+            k.set(|at| (at % c.d == 0).then(|| slope(at / c.d % c.s) / scale));
             let want = attended(c, [&q, &k, &v], causal, window, scale as f32);
             let loads = [q, k, v];
+            // Small tiles where memory is little.
+            let workgroup_bytes = if c.d < 128 { m.info().workgroup_bytes } else { 16 << 10 };
             let make = move |s: &Step, a: &AdapterInfo| {
                 let of = AttentionKernel { causal, scale, window, mask: false, sums: false };
-                let w = attention(&of, s, &AdapterInfo { coop_vectors: vectors, ..a.clone() });
+                let w = attention(&of, s, &AdapterInfo { coop_vectors: vectors, workgroup_bytes, ..a.clone() });
                 w.filter(|w| w.source.contains("coopMultiplyAdd"))
             };
-            let name = format!("T{} S{} D{}/{} causal {causal} window {window} vectors {vectors}", c.t, c.s, c.d, c.dv);
+            let name = format!("T{} S{}/{} D{}/{} causal {causal} window {window} vectors {vectors}", c.t, c.valid, c.s, c.d, c.dv);
             check_on(&name, make, &loads, (F32, &[c.b, c.h, c.t, c.dv]), &[c.valid as f64], &want, 1e-3);
         }
     }

@@ -1,0 +1,331 @@
+// The gradients of attention by cooperative matrices, operands in f16, sums in f32 (Dao, 2023): a block of one head's rows, held in matrices,
+// against columns that are staged a tile at a time; scores go through workgroup memory, since a matrix's elements cannot be touched.
+//
+// Rows are queries and columns keys, or (BY_KEY) the other way round; each query's log-sum-exp is known.
+// AHEAD: the next columns are fetched while these are used.
+// Operands: r1 and c1 make the scores; r2 and c2 the products of values and gradients.
+// Each of the workgroup's SUBS subgroups has RM * EDGE rows.
+// Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 blocks of a head, 11 workgroups, then six for
+// each of q, k, v and the gradient.
+
+enable f16;
+enable wgpu_cooperative_matrix;
+
+// default
+const WORKGROUP: u32 = 32;
+const SUBGROUP: u32 = 8;
+const EDGE: u32 = 8;
+const UNIT: u32 = 1;
+const PARTS: u32 = 2;
+const STRIPS: u32 = 2;
+const SUBS: u32 = 4;
+const RM: u32 = 1;
+const CN: u32 = 4;
+const KD: u32 = 8;
+const KV: u32 = 8;
+const KY: u32 = 16;
+const PER: u32 = 4;
+const GROUPS: u32 = 4;
+const TIMES: u32 = 8;
+const ITEMS_K: u32 = 8;
+const ITEMS_V: u32 = 8;
+const AHEAD: u32 = 1;
+const AT_ONCE: u32 = 0;
+const BY_KEY: u32 = 0;
+const CAUSAL: u32 = 1;
+const PITCH_R1: u32 = 72;
+const PITCH_C1: u32 = 72;
+const PITCH_R2: u32 = 72;
+const PITCH_C2: u32 = 72;
+const TILE_R1: u32 = 2304;
+const TILE_C1: u32 = 2304;
+const TILE_R2: u32 = 2304;
+const TILE_C2: u32 = 2304;
+@group(0) @binding(0) var<storage, read> raw_0: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> o_1: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> words: array<u32>;
+@group(0) @binding(4) var<storage, read> l_4: array<f32>;
+@group(0) @binding(5) var<storage, read> l_5: array<f32>;
+var<workgroup> tile: array<f16, TILE>;
+var<workgroup> parts: array<f16, PARTS * ROWS * PITCH_P>;
+var<workgroup> strip: array<f32, STRIPS * ROWS * PITCH_S>;
+fn word(n: u32) -> u32 { return words[n]; }
+fn base_r1(batch: u32) -> u32 { return batch; }
+fn base_c1(batch: u32) -> u32 { return batch; }
+fn base_r2(batch: u32) -> u32 { return batch; }
+fn base_c2(batch: u32) -> u32 { return batch; }
+fn eight_r1(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
+fn eight_c1(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
+fn eight_r2(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
+fn eight_c2(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
+fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy).x; }
+fn put_part(at: u32, v: vec4<f32>) { parts[at] = f16(v.x); }
+fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at]); }
+fn load_4(i: u32) -> f32 { return l_4[i]; }
+fn load_5(i: u32) -> f32 { return l_5[i]; }
+fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
+fn store4_1(i: u32, v: vec4<f32>) { o_1[i / 4u] = v; }
+fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
+// end
+
+const TILE: u32 = max(TILE_C1 + TILE_C2, max(TILE_R1, TILE_R2));
+const OWN: u32 = RM * EDGE; // rows of a subgroup
+const ROWS: u32 = SUBS * OWN;
+const COLS: u32 = CN * EDGE;
+const PITCH_S: u32 = COLS + 8u;
+const PITCH_P: u32 = COLS + 8u;
+const KNOWN: u32 = select(ROWS, COLS, BY_KEY == 1u);
+const LOG2E: f32 = 1.44269504;
+const EIGHTS_R1: u32 = PITCH_R1 / 8u - 1u; // of a line of a tile
+const EIGHTS_R2: u32 = PITCH_R2 / 8u - 1u;
+const EIGHTS_K: u32 = PITCH_C1 / 8u - 1u;
+const EIGHTS_V: u32 = PITCH_C2 / 8u - 1u;
+const ACROSS: u32 = COLS / 4u; // threads of a row, a quad each
+const LINES: u32 = SUBGROUP / ACROSS; // rows that a subgroup's threads have at once
+var<workgroup> sums: array<vec2<f32>, KNOWN>; // of each query: the log-sum-exp, to base 2, and the sum of result times gradient
+var<workgroup> seen: array<vec2<u32>, KNOWN>; // of each query: the keys that it sees
+
+fn halves(e: vec2<u32>) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(e.x), unpack2x16float(e.y))); }
+
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
+  let heads = word(0u); let heads_kv = word(1u); let queries = word(2u); let keys = word(3u);
+  let scale = bitcast<f32>(word(7u));
+  let sharing = heads / heads_kv;
+  let sub = lid / SUBGROUP; let lane = lid % SUBGROUP;
+  let mine = sub * OWN; // the subgroup's first row
+  let block = min(wid.y * word(9u) + wid.x, word(11u) - 1u);
+  let group = block / word(10u); // batch and head of the rows
+  // The blocks with the most columns come first.
+  let r0 = select(word(10u) - 1u - block % word(10u), block % word(10u), BY_KEY == 1u) * ROWS;
+  let rows = select(queries, keys, BY_KEY == 1u);
+  let valid = min(word(6u), keys); let window = word(8u);
+  // The columns that may be seen: keys up to the last query's, or queries from the one at the block's first key on.
+  var begin = 0u; var finish = 0u;
+  if (BY_KEY == 1u) {
+    finish = queries;
+    if (CAUSAL == 1u && r0 + queries > valid) { begin = min(r0 + queries - valid, queries); }
+    if (window > 0u) { finish = min(queries, select(0u, r0 + ROWS + window + queries - valid, r0 + ROWS + window + queries > valid)); }
+    if (r0 >= valid) { finish = begin; }
+  } else {
+    begin = keys_of(r0).x; finish = keys_of(min(r0 + ROWS, queries) - 1u).y;
+  }
+  // The rows, held in matrices.
+  var x1: array<coop_mat8x8<f16, A>, RM * KD>;
+  let at_r1 = base_r1(group);
+  for (var u = lid; u < ROWS * EIGHTS_R1; u += WORKGROUP) {
+    put((u / EIGHTS_R1 * PITCH_R1 + u % EIGHTS_R1 * 8u) / UNIT, eight_r1(at_r1, rows, r0, 0u, u));
+  }
+  workgroupBarrier();
+  for (var i = 0u; i < RM; i++) {
+    for (var d = 0u; d < KD; d++) {
+      let at = ((mine + i * EDGE) * PITCH_R1 + d * EDGE) / UNIT; let pitch = PITCH_R1 / UNIT;
+      x1[i * KD + d] = coopLoadT<coop_mat8x8<f16, A>>(&tile[at], pitch);
+    }
+  }
+  workgroupBarrier();
+  let at_r2 = base_r2(group);
+  for (var u = lid; u < ROWS * EIGHTS_R2; u += WORKGROUP) {
+    put((u / EIGHTS_R2 * PITCH_R2 + u % EIGHTS_R2 * 8u) / UNIT, eight_r2(at_r2, rows, r0, 0u, u));
+  }
+  workgroupBarrier();
+  var x2: array<coop_mat8x8<f16, A>, RM * KV>;
+  for (var i = 0u; i < RM; i++) {
+    for (var d = 0u; d < KV; d++) {
+      let at = ((mine + i * EDGE) * PITCH_R2 + d * EDGE) / UNIT; let pitch = PITCH_R2 / UNIT;
+      x2[i * KV + d] = coopLoadT<coop_mat8x8<f16, A>>(&tile[at], pitch);
+    }
+  }
+  if (BY_KEY == 0u) {
+    for (var i = lid; i < ROWS; i += WORKGROUP) {
+      let t = min(r0 + i, queries - 1u);
+      seen[i] = keys_of(t);
+      sums[i] = vec2<f32>(f32(load_4(group * queries + t)) * LOG2E, f32(load_5(group * queries + t)));
+    }
+  }
+  // Sums by columns of c1's width, then (BY_KEY) of c2's.
+  var y: array<coop_mat8x8<f32, C>, RM * KY>;
+  for (var e = 0u; e < RM * KY; e++) { y[e] = coop_mat8x8<f32, C>(); }
+  var next_c1: array<vec4<u32>, ITEMS_K>;
+  var next_c2: array<vec4<u32>, ITEMS_V>;
+  var next_known = vec2<f32>(0.0); // of a query of the next tile
+  for (var n = 0u; n < select(1u, sharing, BY_KEY == 1u); n++) {
+    // Batch and head of the columns.
+    var other = group / heads * heads_kv + group % heads / sharing;
+    if (BY_KEY == 1u) { other = group / heads_kv * heads + group % heads_kv * sharing + n; }
+    let at_c1 = base_c1(other); let at_c2 = base_c2(other);
+    if (AHEAD == 1u) {
+      if (begin < finish) {
+        for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, begin, 0u, lid + f * WORKGROUP); }
+        for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, begin, 0u, lid + f * WORKGROUP); }
+        if (BY_KEY == 1u) {
+          let at = other * queries + min(begin + lid, finish - 1u);
+          next_known = vec2<f32>(f32(load_4(at)) * LOG2E, f32(load_5(at)));
+        }
+      }
+    }
+    for (var base = begin; base < finish; base += COLS) {
+      if (AT_ONCE == 1u) {
+        for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base, 0u, lid + f * WORKGROUP); }
+        for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base, 0u, lid + f * WORKGROUP); }
+        if (BY_KEY == 1u) {
+          let at = other * queries + min(base + lid, finish - 1u);
+          next_known = vec2<f32>(f32(load_4(at)) * LOG2E, f32(load_5(at)));
+        }
+      }
+      workgroupBarrier();
+      for (var f = 0u; f < ITEMS_K; f++) {
+        let u = lid + f * WORKGROUP;
+        if (u < COLS * EIGHTS_K) { put((u / EIGHTS_K * PITCH_C1 + u % EIGHTS_K * 8u) / UNIT, next_c1[f]); }
+      }
+      for (var f = 0u; f < ITEMS_V; f++) {
+        let u = lid + f * WORKGROUP;
+        if (u < COLS * EIGHTS_V) { put((TILE_C1 + u / EIGHTS_V * PITCH_C2 + u % EIGHTS_V * 8u) / UNIT, next_c2[f]); }
+      }
+      if (BY_KEY == 1u) {
+        if (lid < COLS) {
+          sums[lid] = next_known;
+          seen[lid] = select(vec2<u32>(0u), keys_of(base + lid), base + lid < finish);
+        }
+      }
+      workgroupBarrier();
+      if (AHEAD == 1u) {
+        if (base + COLS < finish) {
+          for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + COLS, 0u, lid + f * WORKGROUP); }
+          for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
+          if (BY_KEY == 1u) {
+            let at = other * queries + min(base + COLS + lid, finish - 1u);
+            next_known = vec2<f32>(f32(load_4(at)) * LOG2E, f32(load_5(at)));
+          }
+        }
+      }
+      {
+        var s: array<coop_mat8x8<f32, C>, RM * CN>;
+        for (var e = 0u; e < RM * CN; e++) { s[e] = coop_mat8x8<f32, C>(); }
+        for (var d = 0u; d < KD; d++) {
+          for (var j = 0u; j < CN; j++) {
+            let at = (j * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
+            let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
+            for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(x1[i * KD + d], c, s[i * CN + j]); }
+          }
+        }
+        for (var i = 0u; i < RM; i++) {
+          for (var j = 0u; j < CN; j++) {
+            let value = s[i * CN + j];
+            let at = ((mine + i * EDGE) * PITCH_S + j * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+            coopStoreT(value, &strip[at], pitch);
+          }
+        }
+      }
+      {
+        var s: array<coop_mat8x8<f32, C>, RM * CN>;
+        for (var e = 0u; e < RM * CN; e++) { s[e] = coop_mat8x8<f32, C>(); }
+        for (var d = 0u; d < KV; d++) {
+          for (var j = 0u; j < CN; j++) {
+            let at = (TILE_C1 + j * EDGE * PITCH_C2 + d * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
+            let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
+            for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(x2[i * KV + d], c, s[i * CN + j]); }
+          }
+        }
+        for (var i = 0u; i < RM; i++) {
+          for (var j = 0u; j < CN; j++) {
+            let value = s[i * CN + j];
+            let at = ((ROWS + mine + i * EDGE) * PITCH_S + j * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+            coopStoreT(value, &strip[at], pitch);
+          }
+        }
+      }
+      workgroupBarrier();
+      let c = lane % ACROSS * 4u;
+      var p: array<vec4<f32>, TIMES>;
+      var slope: array<vec4<f32>, TIMES>;
+      for (var q = 0u; q < TIMES; q++) {
+        let row = mine + q * LINES + lane / ACROSS;
+        p[q] = scores(row * PITCH_S + c);
+        slope[q] = scores((ROWS + row) * PITCH_S + c);
+      }
+      if (BY_KEY == 1u) {
+        // Whether all keys of the subgroup are seen by all queries of the tile.
+        let all = keys_of(base).y >= r0 + mine + OWN && keys_of(base + COLS - 1u).x <= r0 + mine && base + COLS <= finish;
+        let a = sums[c]; let b = sums[c + 1u]; let e = sums[c + 2u]; let f = sums[c + 3u];
+        let first = vec4<u32>(seen[c].x, seen[c + 1u].x, seen[c + 2u].x, seen[c + 3u].x);
+        let last = vec4<u32>(seen[c].y, seen[c + 1u].y, seen[c + 2u].y, seen[c + 3u].y);
+        for (var q = 0u; q < TIMES; q++) {
+          let key = vec4<u32>(r0 + mine + q * LINES + lane / ACROSS);
+          p[q] = exp2(fma(p[q], vec4<f32>(scale * LOG2E), -vec4<f32>(a.x, b.x, e.x, f.x)));
+          if (!all) { p[q] = select(vec4<f32>(0.0), p[q], (key >= first) & (key < last)); }
+          slope[q] = p[q] * (slope[q] - vec4<f32>(a.y, b.y, e.y, f.y)) * scale;
+        }
+      } else {
+        let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
+        let all = base >= seen[mine + OWN - 1u].x && base + COLS <= seen[mine].y;
+        for (var q = 0u; q < TIMES; q++) {
+          let row = mine + q * LINES + lane / ACROSS;
+          let known = sums[row]; let sees = seen[row];
+          p[q] = exp2(fma(p[q], vec4<f32>(scale * LOG2E), vec4<f32>(-known.x)));
+          if (!all) { p[q] = select(vec4<f32>(0.0), p[q], (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y))); }
+          slope[q] = p[q] * (slope[q] - known.y) * scale;
+        }
+      }
+      for (var q = 0u; q < TIMES; q++) {
+        let row = mine + q * LINES + lane / ACROSS;
+        put_part((row * PITCH_P + c) / UNIT, slope[q]);
+        if (BY_KEY == 1u) { put_part(((ROWS + row) * PITCH_P + c) / UNIT, p[q]); }
+      }
+      workgroupBarrier();
+      for (var j = 0u; j < CN; j++) {
+        // By the columns of the scores: the gradient of what made them.
+        var p: array<coop_mat8x8<f16, A>, RM>;
+        for (var i = 0u; i < RM; i++) {
+          let at = ((mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
+          p[i] = coopLoadT<coop_mat8x8<f16, A>>(&parts[at], pitch);
+        }
+        for (var d = 0u; d < KD; d++) {
+          let at = (j * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
+          let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
+          for (var i = 0u; i < RM; i++) { y[i * KY + d] = coopMultiplyAdd(p[i], c, y[i * KY + d]); }
+        }
+        if (BY_KEY == 1u) {
+          var p: array<coop_mat8x8<f16, A>, RM>;
+          for (var i = 0u; i < RM; i++) {
+            let at = ((ROWS + mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
+            p[i] = coopLoadT<coop_mat8x8<f16, A>>(&parts[at], pitch);
+          }
+          for (var d = 0u; d < KV; d++) {
+            let at = (TILE_C1 + j * EDGE * PITCH_C2 + d * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
+            let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
+            for (var i = 0u; i < RM; i++) { y[i * KY + KD + d] = coopMultiplyAdd(p[i], c, y[i * KY + KD + d]); }
+          }
+        }
+      }
+    }
+  }
+  let whole = wid.y * word(9u) + wid.x < word(11u);
+  for (var g = 0u; g < GROUPS; g++) {
+    workgroupBarrier();
+    for (var i = 0u; i < RM; i++) {
+      for (var d = 0u; d < PER; d++) {
+        let value = y[i * KY + g * PER + d];
+        let at = ((mine + i * EDGE) * PITCH_S + d * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+        coopStoreT(value, &strip[at], pitch);
+      }
+    }
+    workgroupBarrier();
+    for (var u = lid; u < ROWS * PER * EDGE / 4u; u += WORKGROUP) {
+      let line = u / (PER * EDGE / 4u); let c = u % (PER * EDGE / 4u) * 4u;
+      let row = r0 + line; let at = g * PER * EDGE + c;
+      let v = scores(line * PITCH_S + c);
+      if (BY_KEY == 1u) {
+        if (g * PER >= KD) {
+          let of_value = at - KD * EDGE;
+          if (whole && row < rows && of_value < word(5u)) { store4_1((group * rows + row) * word(5u) + of_value, v); }
+        } else {
+          if (whole && row < rows && at < word(4u)) { store4_0((group * rows + row) * word(4u) + at, v); }
+        }
+      } else {
+        if (whole && row < rows && at < word(4u)) { store4_0((group * rows + row) * word(4u) + at, v); }
+      }
+    }
+  }
+}
