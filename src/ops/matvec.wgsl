@@ -22,6 +22,9 @@ const PARTS: u32 = 1;
 const SCALED: u32 = 0;
 const SHIFTED: u32 = 0;
 const EIGHTS: u32 = 0;
+const SECOND: u32 = 1;
+const THIRD: u32 = 0;
+const AT_ONCE: u32 = 1;
 const CHUNK: u32 = 96;
 const STAGED: u32 = 1;
 const VEC_A: u32 = 1;
@@ -41,15 +44,11 @@ fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
 fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
 fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
-struct Held { a: vec4<f32>, b: vec4<f32> }
-fn hold(row: u32, i: u32) -> Held {
-  let at = row * (word(2u) / 4u) + 2u * i;
-  return Held(b_0[at], b_0[at + 1u]);
-}
-fn quad(h: Held, c: u32) -> vec4<f32> { return select(h.a, h.b, c == 1u); }
-fn scale(h: Held, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }
+fn quad(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> vec4<f32> { return bitcast<vec4<f32>>(select(x, y, c == 1u)); }
+fn scale(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }
 alias Kept = vec4<f32>;
 fn keep(x: vec4<f32>) -> Kept { return x; }
+fn keep_halves(h: vec2<u32>) -> Kept { return halves(h); }
 fn kept(x: Kept) -> vec4<f32> { return x; }
 fn team_sum(v: f32) -> f32 { return v; }
 fn all_sum(v: f32) -> f32 { return v; }
@@ -59,7 +58,9 @@ fn columns() -> u32 { return word(1u); }
 fn tiles_of() -> u32 { return word(3u); }
 const PRODUCT: u32 = 0;
 fn chosen(p: u32) -> bool { return true; }
-fn hold_of(p: u32, row: u32, i: u32) -> Held { return hold(row, i); }
+fn first_of(p: u32, row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(b_0[row * (word(2u) / 4u) + 2u * i]); }
+fn second_of(p: u32, row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(b_0[row * (word(2u) / 4u) + 2u * i + 1u]); }
+fn third_of(p: u32, row: u32, i: u32) -> vec4<u32> { return vec4<u32>(0u); }
 fn put(p: u32, i: u32, v: f32) { store_0(i, v); }
 fn put4(p: u32, i: u32, v: vec4<f32>) { store4_0(i, v); }
 // end
@@ -102,15 +103,23 @@ fn place_of(m: u32, v: u32) -> u32 {
 
 struct Pair { a: vec4<f32>, b: vec4<f32> }
 fn halves(h: vec2<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(h.x), unpack2x16float(h.y)); }
+// Eight activations from quad v on, an even one, zero beyond a row's end.
+fn eight(batch: u32, m: u32, v: u32) -> vec4<u32> {
+  if (EIGHTS == 1u) {
+    let size = word(2u);
+    let at = (word(8u) + word(9u) + (batch * word(0u) + min(m, word(0u) - 1u)) * size) / 8u;
+    return select(vec4<u32>(0u), raw_0[at + min(v, size / 4u - 1u) / 2u], 4u * v < size);
+  } else {
+    return vec4<u32>(0u);
+  }
+}
 // What quads c and c + 1 of item i are multiplied with.
 fn activations(batch: u32, m: u32, i: u32, c: u32) -> Pair {
   if (STAGED == 1u) {
     return Pair(kept(xs[(m * QUADS + c) * CHUNK + i]), kept(xs[(m * QUADS + c + 1u) * CHUNK + i]));
   } else {
     if (EIGHTS == 1u) {
-      let size = word(2u); let v = quad_of(i, c);
-      let at = (word(8u) + word(9u) + (batch * word(0u) + min(m, word(0u) - 1u)) * size) / 8u;
-      let e = select(vec4<u32>(0u), raw_0[at + min(v, size / 4u - 1u) / 2u], 4u * v < size);
+      let e = eight(batch, m, quad_of(i, c));
       return Pair(halves(e.xy), halves(e.zw));
     } else {
       return Pair(fetch(batch, m, quad_of(i, c)), fetch(batch, m, quad_of(i, c + 1u)));
@@ -132,12 +141,19 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var r = 0u; r < ROWS; r++) { row[r] = batch * cols + min(first + team * EACH + r / PAIR, cols - 1u); }
   var acc: array<f32, ROWS * MT>;
   for (var e = 0u; e < ROWS * MT; e++) { acc[e] = 0.0; }
-  var held: array<Held, ROWS * AHEAD>;
+  var first_held: array<vec4<u32>, ROWS * AHEAD>;
+  var second_held: array<vec4<u32>, ROWS * AHEAD>;
+  var third_held: array<vec4<u32>, ROWS * AHEAD>;
   for (var base = 0u; base < items; base += CHUNK) {
     { // PRODUCT
       if (chosen(PRODUCT)) {
         for (var a = 0u; a < AHEAD; a++) {
-          for (var r = 0u; r < ROWS; r++) { held[a * ROWS + r] = hold_of(PRODUCT + r % PAIR, row[r], min(base + lane + a * LANES, items - 1u)); }
+          let i = min(base + lane + a * LANES, items - 1u);
+          for (var r = 0u; r < ROWS; r++) {
+            first_held[a * ROWS + r] = first_of(PRODUCT + r % PAIR, row[r], i);
+            if (SECOND == 1u) { second_held[a * ROWS + r] = second_of(PRODUCT + r % PAIR, row[r], i); }
+            if (THIRD == 1u) { third_held[a * ROWS + r] = third_of(PRODUCT + r % PAIR, row[r], i); }
+          }
         }
       }
     }
@@ -167,7 +183,25 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
             if (v < QUADS * staged) { xs[place_of(m, v)] = keep(x[h]); }
           }
         } else {
-          for (var v = lid; v < QUADS * staged; v += WORKGROUP) { xs[place_of(m, v)] = keep(fetch(batch, m, QUADS * base + v)); }
+          // Several on their way at once: each would be waited for otherwise.
+          if (EIGHTS == 1u) {
+            for (var v = lid; v < QUADS / 2u * staged; v += WORKGROUP * AT_ONCE) {
+              var x: array<vec4<u32>, AT_ONCE>;
+              for (var n = 0u; n < AT_ONCE; n++) { x[n] = eight(batch, m, QUADS * base + 2u * (v + n * WORKGROUP)); }
+              for (var n = 0u; n < AT_ONCE; n++) {
+                let q = 2u * (v + n * WORKGROUP);
+                if (q < QUADS * staged) { xs[place_of(m, q)] = keep_halves(x[n].xy); xs[place_of(m, q + 1u)] = keep_halves(x[n].zw); }
+              }
+            }
+          } else {
+            for (var v = lid; v < QUADS * staged; v += WORKGROUP * AT_ONCE) {
+              var x: array<vec4<f32>, AT_ONCE>;
+              for (var n = 0u; n < AT_ONCE; n++) { x[n] = fetch(batch, m, QUADS * base + v + n * WORKGROUP); }
+              for (var n = 0u; n < AT_ONCE; n++) {
+                if (v + n * WORKGROUP < QUADS * staged) { xs[place_of(m, v + n * WORKGROUP)] = keep(x[n]); }
+              }
+            }
+          }
         }
       }
       workgroupBarrier();
@@ -176,7 +210,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       { // PRODUCT
         if (start != lane && chosen(PRODUCT)) {
           for (var a = 0u; a < AHEAD; a++) {
-            for (var r = 0u; r < ROWS; r++) { held[a * ROWS + r] = hold_of(PRODUCT + r % PAIR, row[r], min(base + start + a * LANES, items - 1u)); }
+            let i = min(base + start + a * LANES, items - 1u);
+            for (var r = 0u; r < ROWS; r++) {
+              first_held[a * ROWS + r] = first_of(PRODUCT + r % PAIR, row[r], i);
+              if (SECOND == 1u) { second_held[a * ROWS + r] = second_of(PRODUCT + r % PAIR, row[r], i); }
+              if (THIRD == 1u) { third_held[a * ROWS + r] = third_of(PRODUCT + r % PAIR, row[r], i); }
+            }
           }
         }
       }
@@ -190,7 +229,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           for (var h = 0u; h < PAIRS; h++) {
             let c = (s * PAIRS + h) * 2u;
             var w: array<vec4<f32>, 2u * ROWS>;
-            for (var r = 0u; r < ROWS; r++) { w[2u * r] = quad(held[a * ROWS + r], c); w[2u * r + 1u] = quad(held[a * ROWS + r], c + 1u); }
+            for (var r = 0u; r < ROWS; r++) {
+              let e = a * ROWS + r;
+              w[2u * r] = quad(first_held[e], second_held[e], third_held[e], base + i, c);
+              w[2u * r + 1u] = quad(first_held[e], second_held[e], third_held[e], base + i, c + 1u);
+            }
             for (var m = 0u; m < MT; m++) {
               let x = activations(batch, m, i, c);
               for (var r = 0u; r < ROWS; r++) { part[r * MT + m] += dot(w[2u * r], x.a) + dot(w[2u * r + 1u], x.b); }
@@ -198,7 +241,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
             }
           }
           for (var r = 0u; r < ROWS; r++) {
-            let by = scale(held[a * ROWS + r], s);
+            let e = a * ROWS + r;
+            let by = scale(first_held[e], second_held[e], third_held[e], base + i, s);
             for (var m = 0u; m < MT; m++) {
               if (SCALED == 1u) { acc[r * MT + m] += by.x * part[r * MT + m]; } else { acc[r * MT + m] += part[r * MT + m]; }
               if (SHIFTED == 1u) { acc[r * MT + m] += by.y * sums[m]; }
