@@ -52,7 +52,10 @@ fn keep_halves(h: vec2<u32>) -> Kept { return halves(h); }
 fn kept(x: Kept) -> vec4<f32> { return x; }
 fn team_sum(v: f32) -> f32 { return v; }
 fn all_sum(v: f32) -> f32 { return v; }
-fn affine4(c: u32, x: vec4<f32>) -> vec4<f32> { return x; }
+fn gain4(c: u32) -> vec4<f32> { return vec4<f32>(1.0); }
+fn shift4(c: u32) -> vec4<f32> { return vec4<f32>(0.0); }
+const GAIN: u32 = 0;
+const SHIFT: u32 = 0;
 fn locate(group: u32) -> u32 { return group; }
 fn columns() -> u32 { return word(1u); }
 fn tiles_of() -> u32 { return word(3u); }
@@ -61,8 +64,10 @@ fn chosen(p: u32) -> bool { return true; }
 fn first_of(p: u32, row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(b_0[row * (word(2u) / 4u) + 2u * i]); }
 fn second_of(p: u32, row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(b_0[row * (word(2u) / 4u) + 2u * i + 1u]); }
 fn third_of(p: u32, row: u32, i: u32) -> vec4<u32> { return vec4<u32>(0u); }
+alias Early = u32;
+fn early(i: u32) -> Early { return i; }
 fn put(p: u32, i: u32, v: f32) { store_0(i, v); }
-fn put4(p: u32, i: u32, v: vec4<f32>) { store4_0(i, v); }
+fn put4(p: u32, i: u32, v: vec4<f32>, e: Early) { store4_0(i, v); }
 // end
 
 const TEAMS: u32 = WORKGROUP / LANES;
@@ -139,6 +144,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let items = (word(2u) + 4u * QUADS - 1u) / (4u * QUADS);
   var row: array<u32, ROWS>;
   for (var r = 0u; r < ROWS; r++) { row[r] = batch * cols + min(first + team * EACH + r / PAIR, cols - 1u); }
+  // The quad of results that this thread writes, and what it is combined with, which is asked for before anything else.
+  let m_own = lid / (BLOCK / 4u); let j_own = lid % (BLOCK / 4u) * 4u;
+  let writes = m_own < rows && lid < MT * BLOCK / 4u && first + j_own < cols;
+  var own: Early;
+  if (VEC_OUT == 1u) { own = early((batch * rows + select(0u, m_own, writes)) * cols + first + select(0u, j_own, writes)); }
   var acc: array<f32, ROWS * MT>;
   for (var e = 0u; e < ROWS * MT; e++) { acc[e] = 0.0; }
   var first_held: array<vec4<u32>, ROWS * AHEAD>;
@@ -168,6 +178,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           // The chunk is the whole row, and stays in registers meanwhile.
           let size = word(2u);
           var x: array<vec4<f32>, HELD_X>;
+          var gain: array<vec4<f32>, HELD_X>;
+          var shift: array<vec4<f32>, HELD_X>;
+          for (var h = 0u; h < HELD_X; h++) {
+            let c = min(4u * (lid + h * WORKGROUP), size - 4u);
+            if (GAIN == 1u) { gain[h] = gain4(c); }
+            if (SHIFT == 1u) { shift[h] = shift4(c); }
+          }
           var s = 0.0;
           for (var h = 0u; h < HELD_X; h++) { x[h] = fetch(batch, m, lid + h * WORKGROUP); s += (x[h].x + x[h].y) + (x[h].z + x[h].w); }
           if (CENTRED == 1u) {
@@ -179,7 +196,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           let scale = inverseSqrt(all_sum(s) / f32(size) + bitcast<f32>(word(7u)));
           for (var h = 0u; h < HELD_X; h++) {
             let v = lid + h * WORKGROUP;
-            if (4u * v < size) { x[h] = affine4(4u * v, x[h] * scale); }
+            x[h] *= scale;
+            if (GAIN == 1u) { x[h] *= gain[h]; }
+            // Nothing is added beyond the row's end.
+            if (SHIFT == 1u) { x[h] = select(vec4<f32>(0.0), x[h] + shift[h], 4u * v < size); }
             if (v < QUADS * staged) { xs[place_of(m, v)] = keep(x[h]); }
           }
         } else {
@@ -261,13 +281,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
   workgroupBarrier();
   if (VEC_OUT == 1u) {
-    for (var u = lid; u < MT * BLOCK / 4u; u += WORKGROUP) {
-      let m = u / (BLOCK / 4u); let j = u % (BLOCK / 4u) * 4u;
-      if (m < rows && first + j < cols) {
-        for (var p = 0u; p < PAIR; p++) {
-          let at = (m * PAIR + p) * BLOCK + j;
-          put4(p, (batch * rows + m) * cols + first + j, vec4<f32>(ys[at], ys[at + 1u], ys[at + 2u], ys[at + 3u]));
-        }
+    if (writes) {
+      for (var p = 0u; p < PAIR; p++) {
+        let at = (m_own * PAIR + p) * BLOCK + j_own;
+        put4(p, (batch * rows + m_own) * cols + first + j_own, vec4<f32>(ys[at], ys[at + 1u], ys[at + 2u], ys[at + 3u]), own);
       }
     }
   } else {

@@ -309,7 +309,8 @@ fn some_rows(
         list.extend(w.raw?);
         raw.push(p as u8 + 1);
     }
-    let vec_out = products.iter().all(|p| p.0 % 4 == 0) && block % 4 == 0;
+    // One quad a thread at most.
+    let vec_out = products.iter().all(|p| p.0 % 4 == 0) && block % 4 == 0 && mt as u32 * rows / pairs <= 4 * lanes;
     let (normed, centred) = norm.map_or((false, false), |n| (true, !n.rms));
     let switches = [
         ("STAGED", staged as u32),
@@ -317,6 +318,8 @@ fn some_rows(
         ("VEC_OUT", vec_out as u32),
         ("NORMED", normed as u32),
         ("CENTRED", centred as u32),
+        ("GAIN", norm.is_some_and(|n| n.weight) as u32),
+        ("SHIFT", norm.is_some_and(|n| n.bias) as u32),
         ("SCALED", (parts > 0) as u32),
         ("SHIFTED", shifted as u32),
         ("EIGHTS", eights.is_some() as u32),
@@ -346,9 +349,12 @@ fn some_rows(
     if let Some(norm) = norm {
         text += &Team { workgroup, size: workgroup, across: false }.function("all_sum", SUM, adapter);
         let load = products.len() + 1;
-        let gain = if norm.weight { format!(" * load4_{load}(c)") } else { String::new() };
-        let shift = if norm.bias { format!(" + load4_{}(c)", load + norm.weight as usize) } else { String::new() };
-        text += &format!("fn affine4(c: u32, x: vec4<f32>) -> vec4<f32> {{ return x{gain}{shift}; }}\n");
+        if norm.weight {
+            text += &format!("fn gain4(c: u32) -> vec4<f32> {{ return load4_{load}(c); }}\n");
+        }
+        if norm.bias {
+            text += &format!("fn shift4(c: u32) -> vec4<f32> {{ return load4_{}(c); }}\n", load + norm.weight as usize);
+        }
     }
     let mut consts = vec![
         ("LANES", lanes),
@@ -397,7 +403,7 @@ fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool) -> String 
             "fn first_of(p: u32, row: u32, i: u32) -> vec4<u32> { return first(row, i); }\n",
             if planes > 1 { "fn second_of(p: u32, row: u32, i: u32) -> vec4<u32> { return second(row, i); }\n" } else { "" },
             if planes > 2 { "fn third_of(p: u32, row: u32, i: u32) -> vec4<u32> { return third(row, i); }\n" } else { "" },
-            (if vec_out { "fn put4(p: u32, i: u32, v: vec4<f32>) { store4_0(i, v); }\n" } else { "fn put(p: u32, i: u32, v: f32) { store_0(i, v); }\n" }),
+            &writers(count, pair, vec_out),
         ]
         .concat();
     }
@@ -430,16 +436,39 @@ fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool) -> String 
     }
     for plane in &["first", "second", "third"][..planes as usize] {
         let body = choose("p", &|p| format!("{plane}_p{p}(row, i)"));
-        text += &format!(
-            "fn {plane}_of(p: u32, row: u32, i: u32) -> vec4<u32> {{
-{body}}}
-"
+        text += &format!("fn {plane}_of(p: u32, row: u32, i: u32) -> vec4<u32> {{\n{body}}}\n");
+    }
+    text + &writers(count, pair, vec_out)
+}
+
+/// The functions by which a text writes results, by fours or one by one, and what it asks for before: `Early`.
+fn writers(count: usize, pair: bool, vec_out: bool) -> String {
+    let by = if pair { "p" } else { "part" };
+    let each = |f: &dyn Fn(usize) -> String| -> String {
+        let others: String = (1..count).map(|p| format!("if ({by} == {p}u) {{ {}; return; }} ", f(p))).collect();
+        format!("{others}{};", f(0))
+    };
+    if !vec_out {
+        let body = each(&|p| format!("store_{p}(i, v)"));
+        return format!("alias Early = u32;\nfn put(p: u32, i: u32, v: f32) {{ {body} }}\n");
+    }
+    if pair {
+        // The second's store reads what the first's has written.
+        let body = each(&|p| format!("store4_{p}(i, v)"));
+        return format!(
+            "alias Early = u32;\nfn early(i: u32) -> Early {{ return i; }}\nfn put4(p: u32, i: u32, v: vec4<f32>, e: Early) {{ {body} }}\n"
         );
     }
-    let by = if pair { "p" } else { "part" };
-    let (four, ty) = if vec_out { ("4", "vec4<f32>") } else { ("", "f32") };
-    let puts: String = (1..count).map(|p| format!("if ({by} == {p}u) {{ store{four}_{p}(i, v); return; }} ")).collect();
-    text + &format!("fn put{four}(p: u32, i: u32, v: {ty}) {{ {puts}store{four}_0(i, v); }}\n")
+    let fields: String = (0..count).map(|p| format!("e{p}: Reads_{p}, ")).collect();
+    let reads: String = match count {
+        1 => "e.e0 = reads4_0(i);".into(),
+        _ => (0..count).map(|p| format!("if (part == {p}u) {{ e.e{p} = reads4_{p}(i); }} ")).collect(),
+    };
+    let body = each(&|p| format!("write4_{p}(i, v, e.e{p})"));
+    format!(
+        "struct Early {{ {fields} }}\nfn early(i: u32) -> Early {{ var e: Early; {reads} return e; }}\n\
+         fn put4(p: u32, i: u32, v: vec4<f32>, e: Early) {{ {body} }}\n"
+    )
 }
 
 /// The text of a format for product `p`: its functions under names of their own, its buffer, and its start at words `start` and behind.
