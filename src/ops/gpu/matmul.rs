@@ -217,9 +217,10 @@ impl Share {
         let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
         // At most `most` rounds at once, as many each time.
         let even = |most: u32| rounds(widest).div_ceil(rounds(widest).div_ceil(most).max(1)).clamp(1, most);
-        if direct && !block && mt == 1 {
-            // Nothing is waited for but memory: the activations are read once a row, by eights, as the weights are.
-            return Share { workgroup: 256.min(most).max(widest), lanes: widest, rows: 1, ahead: even(4), staging: Staging::None };
+        if direct && mt == 1 && (!block || rounds(widest) > 4 && rows < MANY) {
+            // Nothing is waited for but memory: each thread reads its activations by eights, as the weights are read.
+            let ahead = even(if block { 2 } else { 4 });
+            return Share { workgroup: 256.min(most).max(widest), lanes: widest, rows: 1, ahead, staging: Staging::None };
         }
         if rows < MANY {
             // The time is latency: as many threads as there are, and few rounds.
@@ -323,6 +324,7 @@ fn some_rows(
         ("SCALED", (parts > 0) as u32),
         ("SHIFTED", shifted as u32),
         ("EIGHTS", eights.is_some() as u32),
+        ("MORE", (if staged { chunk.min(items) } else { items } > unit) as u32),
         ("SECOND", (planes > 1) as u32),
         ("THIRD", (planes > 2) as u32),
     ];
@@ -334,6 +336,7 @@ fn some_rows(
         repeat(include_str!("../matvec.wgsl").into(), "PRODUCT", &apart),
         &[
             ("ROWS * MT", rows * mt as u32),
+            ("ROWS * AHEAD", rows * ahead),
             ("AHEAD", ahead),
             ("PARTS", parts),
             ("PAIRS", quads / parts / 2),
