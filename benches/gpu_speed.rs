@@ -248,24 +248,25 @@ impl Bench {
             let against = Against::Peer(format!("attention {b} {h} {s} {d}"), operations);
             self.row(&what, against, 0.25, expect, |_| q.attention(&k, &v, None, &AttentionOptions::default()))?;
         }
-        let wide = [1024, 4096, 32768].map(|s| (32, 8, 128, s, s));
-        let small = [(12, 64), (12, 512), (12, 1024), (9, 256)].map(|(h, n)| (h, if h == 9 { 3 } else { h }, 64, 1024, n));
-        for (h, hkv, d, s, valid) in wide.into_iter().chain(small) {
-            let what = format!("attention of one query, H{h}/{hkv} S{s} D{d}, {valid} keys");
+        // A batch of sequences, as bandwidth means something at few keys only there; then one sequence.
+        let wide = [(8, 1024), (8, 4096), (1, 1024), (1, 4096), (1, 32768)].map(|(b, s)| (b, 32, 8, 128, s, s));
+        let small = [(12, 64), (12, 512), (12, 1024), (9, 256)].map(|(h, n)| (1, h, if h == 9 { 3 } else { h }, 64, 1024, n));
+        for (b, h, hkv, d, s, valid) in wide.into_iter().chain(small) {
+            let what = format!("attention of one query, B{b} H{h}/{hkv} S{s} D{d}, {valid} keys");
             if !self.wanted(&what) {
                 continue;
             }
-            let bytes = 2 * hkv * s * d * 2;
+            let bytes = 2 * b * hkv * s * d * 2;
             let mut cache = || {
                 (0..ROTATED.div_ceil(bytes).clamp(2, 32))
-                    .map(|_| self.tensor(&[1, hkv, s, d], DType::F16))
+                    .map(|_| self.tensor(&[b, hkv, s, d], DType::F16))
                     .collect::<TensorResult<Vec<_>>>()
             };
             let (k, v) = (cache()?, cache()?);
-            let q = self.tensor(&[1, h, 1, d], DType::F16)?;
+            let q = self.tensor(&[b, h, 1, d], DType::F16)?;
             let options = AttentionOptions { kv_len: Some(valid), ..Default::default() };
             let cpu = Device::cpu();
-            let head = |t: &Tensor| t.narrow(1, 0, 1)?.to_device(&cpu)?.cast(DType::F32);
+            let head = |t: &Tensor| t.narrow(0, 0, 1)?.narrow(1, 0, 1)?.to_device(&cpu)?.cast(DType::F32);
             // Layer after layer, each with keys and values of its own.
             let layers = 8;
             let through = |q: Tensor, first: usize, k: &[Tensor], v: &[Tensor]| {

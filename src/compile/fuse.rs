@@ -307,7 +307,6 @@ impl<'a, 'g> Fuser<'a, 'g> {
         let whole = self.node(op).meta(out).shape.count() == e.shape.count();
         if self.step_of[op as usize] != Some(step)
             || self.node(op).keep
-            || self.node(op).node.metas.len() != 1
             || !matches!(self.list[step].work, Work::Kernel(_))
             || !whole
             || !latest.iter().all(|s| s.buf == slot)
@@ -316,7 +315,9 @@ impl<'a, 'g> Fuser<'a, 'g> {
         {
             return false;
         }
-        let old = &self.list[step].stores[0];
+        // Of several results the others are read by nobody.
+        let Some(own) = self.list[step].stores.iter().position(|s| s.target.buf == slot) else { return false };
+        let old = &self.list[step].stores[own];
         if !old.program.is_value() {
             return false;
         }
@@ -344,14 +345,14 @@ impl<'a, 'g> Fuser<'a, 'g> {
         let Some(layout) = compose_order(&order, &e.shape, &target.layout) else { return false };
         let bound: Vec<Source> =
             self.list[step].loads.iter().flat_map(|l| l.sources.iter().cloned()).chain(others.iter().cloned()).collect();
-        if buffers(&bound) > self.sources + 1 {
+        if buffers(&bound) + self.list[step].stores.len() > self.sources + 2 {
             return false;
         }
         let mut program = Program::default();
         append(&mut program, &e.program, &map);
         self.define(target, step);
         let s = &mut self.list[step];
-        s.stores[0] = Store { shape: s.stores[0].shape, program, sources: others, target: Source { layout, ..target.clone() } };
+        s.stores[own] = Store { shape: s.stores[own].shape, program, sources: others, target: Source { layout, ..target.clone() } };
         true
     }
 

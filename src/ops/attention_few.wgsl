@@ -53,6 +53,8 @@ fn teams_max(v: f32) -> f32 { return v; }
 fn teams_sum(v: f32) -> f32 { return v; }
 fn teams_sum4(v: vec4<f32>) -> vec4<f32> { return v; }
 fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, words[6]); }
+fn joined_subs(cell: u32) -> Joined { return Joined(tops[cell / QUADS], sums[cell]); }
+fn joined_slices(cell: u32) -> Joined { return Joined(tops[cell / QUADS], sums[cell]); }
 // end
 
 const LOWEST: f32 = -3.0e38;
@@ -67,6 +69,8 @@ const OWN: u32 = 4u * CELLS + 2u * ROWS; // words of a part
 var<workgroup> sums: array<vec4<f32>, SETS * CELLS>;
 var<workgroup> tops: array<vec2<f32>, SETS * ROWS>;
 var<workgroup> arrived: u32;
+// Of several sets: a query's largest score and sum of weights, and a cell of its sums for that largest score.
+struct Joined { top: vec2<f32>, x: vec4<f32> }
 
 // Quad `c` of a query, zeros beyond its end.
 fn fetch_q(at: u32, c: u32, size: u32) -> vec4<f32> {
@@ -82,18 +86,24 @@ fn fetch_q(at: u32, c: u32, size: u32) -> vec4<f32> {
   return x;
 }
 
-// A query's largest score and sum of weights in so many sets.
-fn joined_tops(r: u32, sets: u32) -> vec2<f32> {
-  var top = LOWEST; var sum = 0.0;
-  for (var s = 0u; s < sets; s++) { top = max(top, tops[s * ROWS + r].x); }
-  for (var s = 0u; s < sets; s++) { let t = tops[s * ROWS + r]; sum += t.y * exp(t.x - top); }
-  return vec2<f32>(top, sum);
-}
-// Its cell of the sums, for that largest score.
-fn joined(cell: u32, sets: u32, top: f32) -> vec4<f32> {
-  var x = vec4<f32>(0.0);
-  for (var s = 0u; s < sets; s++) { x += sums[s * CELLS + cell] * exp(tops[s * ROWS + cell / QUADS].x - top); }
-  return x;
+// Stores a cell's result; the block of queries begins at `row` of the `rows` of its key head, which are those from `before` on.
+fn put(cell: u32, before: u32, row: u32, rows: u32, size: u32, j: Joined) {
+  let r = cell / QUADS; let c = 4u * (cell % QUADS);
+  if (row + r >= rows) { return; }
+  if (SUMS == 1u) {
+    if (c == 0u) { store_1(before + row + r, j.top.x + log(j.top.y)); }
+  }
+  // A query that sees no key gives zeros.
+  let x = select(j.x / j.top.y, vec4<f32>(0.0), j.top.y == 0.0);
+  let at = (before + row + r) * size;
+  if (VEC_V == 1u) {
+    if (c < size) { store4_0(at + c, x); }
+  } else {
+    if (c < size) { store_0(at + c, x.x); }
+    if (c + 1u < size) { store_0(at + c + 1u, x.y); }
+    if (c + 2u < size) { store_0(at + c + 2u, x.z); }
+    if (c + 3u < size) { store_0(at + c + 3u, x.w); }
+  }
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -204,19 +214,18 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
   }
   workgroupBarrier();
-  var sets = SUBS;
   if (SPLIT == 1u) {
     if (parts > 1u) {
       let own = COUNTERS + (block * PARTS + part) * OWN;
       for (var i = lid; i < CELLS; i += WORKGROUP) {
-        let t = joined_tops(i / QUADS, SUBS);
-        let x = bitcast<vec4<u32>>(joined(i, SUBS, t.x));
+        let j = joined_subs(i);
+        let x = bitcast<vec4<u32>>(j.x);
         // Neighbouring threads write neighbouring words.
         atomicStore(&scratch[own + i], x.x); atomicStore(&scratch[own + CELLS + i], x.y);
         atomicStore(&scratch[own + 2u * CELLS + i], x.z); atomicStore(&scratch[own + 3u * CELLS + i], x.w);
         if (i % QUADS == 0u) {
-          atomicStore(&scratch[own + 4u * CELLS + i / QUADS], bitcast<u32>(t.x));
-          atomicStore(&scratch[own + 4u * CELLS + ROWS + i / QUADS], bitcast<u32>(t.y));
+          atomicStore(&scratch[own + 4u * CELLS + i / QUADS], bitcast<u32>(j.top.x));
+          atomicStore(&scratch[own + 4u * CELLS + ROWS + i / QUADS], bitcast<u32>(j.top.y));
         }
       }
       storageBarrier();
@@ -249,27 +258,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         if (cell % QUADS == 0u) { tops[slice * ROWS + r] = t; }
       }
       workgroupBarrier();
-      sets = SLICES;
+      for (var i = lid; i < CELLS; i += WORKGROUP) { put(i, head * rows, row, rows, size_v, joined_slices(i)); }
+      return;
     }
   }
-  for (var i = lid; i < CELLS; i += WORKGROUP) {
-    let r = i / QUADS; let c = 4u * (i % QUADS);
-    if (row + r < rows) {
-      let t = joined_tops(r, sets);
-      if (SUMS == 1u) {
-        if (c == 0u) { store_1(head * rows + row + r, t.x + log(t.y)); }
-      }
-      // A query that sees no key gives zeros.
-      let x = select(joined(i, sets, t.x) / t.y, vec4<f32>(0.0), t.y == 0.0);
-      let at = (head * rows + row + r) * size_v;
-      if (VEC_V == 1u) {
-        if (c < size_v) { store4_0(at + c, x); }
-      } else {
-        if (c < size_v) { store_0(at + c, x.x); }
-        if (c + 1u < size_v) { store_0(at + c + 1u, x.y); }
-        if (c + 2u < size_v) { store_0(at + c + 2u, x.z); }
-        if (c + 3u < size_v) { store_0(at + c + 3u, x.w); }
-      }
-    }
-  }
+  for (var i = lid; i < CELLS; i += WORKGROUP) { put(i, head * rows, row, rows, size_v, joined_subs(i)); }
 }

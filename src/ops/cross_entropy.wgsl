@@ -52,17 +52,11 @@ const TEAMS: u32 = WORKGROUP / TEAM;
 const AHEAD: u32 = 4; // packets that a row which is not held has under way for a thread
 var<private> thread: u32;
 
-// The class that row `own` has as its target, and 1 where that counts; a bad one is reported by one thread of the row.
-fn target_of(own: u32, cols: u32, reports: bool) -> vec2<u32> {
-  // A negative i32 is a large u32.
-  var hit = u32(load_1(own));
-  let ignored = IGNORES == 1u && hit == word(3u);
-  if (!ignored && hit >= cols) {
-    if (reports) { fail(hit); }
-    hit = select(cols - 1u, 0u, (hit & 0x80000000u) != 0u);
-  }
-  return vec2<u32>(min(hit, cols - 1u), u32(!ignored));
+// What a target says: its class, as far as there is one, and 1 where it counts. A negative i32 is a large u32.
+fn class_of(hit: u32, cols: u32) -> vec2<u32> {
+  return vec2<u32>(min(hit, cols - 1u), u32(IGNORES == 0u || hit != word(3u)));
 }
+fn is_bad(hit: u32, cols: u32) -> bool { return hit >= cols && (IGNORES == 0u || hit != word(3u)); }
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
@@ -72,7 +66,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let base = ((wid.y * word(2u) + wid.x) * TEAMS + lid / TEAM) * PER;
   if (BACKWARD == 1u) {
     let own = min(base, rows - 1u);
-    let hit = target_of(own, cols, base < rows && lane == 0u);
+    let wanted = u32(load_1(own));
+    if (is_bad(wanted, cols) && base < rows && lane == 0u) { fail(wanted); }
+    let hit = class_of(wanted, cols);
     let g = select(0.0, f32(load_3(own)), hit.y == 1u);
     let shift = f32(load_2(own));
     if (base < rows) {
@@ -83,13 +79,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
     }
   } else {
-    var hits: array<vec2<u32>, PER>; var hot: array<f32, PER>;
+    // All is on its way before anything is looked at.
+    var hits: array<u32, PER>; var hot: array<f32, PER>;
     var x: array<X, max(PER * HELD, 1u)>;
+    for (var r = 0u; r < PER; r++) { hits[r] = u32(load_1(min(base + r, rows - 1u))); }
     for (var r = 0u; r < PER; r++) {
-      hits[r] = target_of(min(base + r, rows - 1u), cols, base + r < rows && lane == 0u);
       for (var h = 0u; h < HELD; h++) { x[r * HELD + h] = fetch_x(min(base + r, rows - 1u), lane + h * TEAM, cols); }
     }
-    for (var r = 0u; r < PER; r++) { hot[r] = f32(load_0(min(base + r, rows - 1u) * cols + hits[r].x)); }
+    for (var r = 0u; r < PER; r++) { hot[r] = f32(load_0(min(base + r, rows - 1u) * cols + class_of(hits[r], cols).x)); }
     for (var r = 0u; r < PER; r++) {
       let row = min(base + r, rows - 1u);
       var top = LOWEST; var sum = 0.0;
@@ -121,7 +118,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
       let all = top + log(sum);
       if (base + r < rows && lane == 0u) {
-        store_0(row, select(0.0, all - hot[r], hits[r].y == 1u));
+        if (is_bad(hits[r], cols)) { fail(hits[r]); }
+        store_0(row, select(0.0, all - hot[r], class_of(hits[r], cols).y == 1u));
         store_1(row, all);
       }
     }

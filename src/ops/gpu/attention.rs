@@ -76,9 +76,24 @@ const ROWS: usize = 4;
 /// Workgroups among which keys are shared out: two for each processor of a large GPU.
 const FULL: usize = 264;
 /// Bytes of keys and values that one workgroup has alone: joining parts takes longer than to read them.
-const ALONE: usize = 192 << 10;
+const ALONE: usize = 400 << 10;
 /// Bytes of a part at least.
 const SHARE: usize = 32 << 10;
+/// Bytes of all keys and values that a GPU's cache holds: queries that share them may each read them.
+const CACHED: usize = 4 << 20;
+
+/// A function that joins so many sets of sums, all of whose reads are on their way at once.
+fn joined(name: &str, sets: u32) -> String {
+    let each = |f: &dyn Fn(u32) -> String| (0..sets).map(f).collect::<String>();
+    format!(
+        "fn {name}(cell: u32) -> Joined {{\n  let r = cell / QUADS;\n{}  var top = t0.x;\n{}{}  return Joined(vec2<f32>(top, {}), {});\n}}\n",
+        each(&|n| format!("  let t{n} = tops[{n}u * ROWS + r]; let x{n} = sums[{n}u * CELLS + cell];\n")),
+        each(&|n| format!("  top = max(top, t{n}.x);\n")),
+        each(&|n| format!("  let e{n} = exp(t{n}.x - top);\n")),
+        each(&|n| format!("{}t{n}.y * e{n}", if n > 0 { " + " } else { "" })),
+        each(&|n| format!("{}x{n} * e{n}", if n > 0 { " + " } else { "" })),
+    )
+}
 
 /// Few queries, on an adapter with subgroups.
 fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -91,7 +106,14 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     let [kp, vp] = packets.map(|n| (n as u32).div_ceil(lanes));
     // Queries that share keys, in blocks of about the same size.
     let all = h / hkv * t;
-    let per_head = all.div_ceil(if kp + vp > 2 { ROWS / 2 } else { ROWS });
+    let size = |load: &Load| load.sources.first().map_or(4, |s| s.dtype.block_bytes());
+    let key_bytes = (d * size(&step.loads[1]) + dv * size(&step.loads[2])).max(1);
+    let most = match b * hkv * s * key_bytes {
+        n if n <= CACHED && all <= ROWS => 1,
+        _ if kp + vp > 2 => ROWS / 2,
+        _ => ROWS,
+    };
+    let per_head = all.div_ceil(most);
     let rows = all.div_ceil(per_head);
     let blocks = b.checked_mul(hkv)?.checked_mul(per_head)?;
     let cells = rows * 2 * (lanes * vp) as usize;
@@ -100,12 +122,10 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         (sets * (cells * 16 + rows * 8) + 16) as u32
     };
     // More threads for few queries, unless there are enough of them to fill the machine.
-    let want = if rows * (kp + vp) as usize <= 4 && s > 128 && blocks <= FULL { 512 } else { 256 };
+    let want = if rows * (kp + vp) as usize <= 2 && s > 128 && blocks <= FULL { 512 } else { 256 };
     let workgroup = [512, 256, 128, 64, 32, 16, 8, 4]
         .into_iter()
         .find(|&n| n <= want && n <= adapter.workgroup_threads && n % subgroup == 0 && bytes(n) <= adapter.workgroup_bytes)?;
-    let size = |load: &Load| load.sources.first().map_or(4, |s| s.dtype.block_bytes());
-    let key_bytes = (d * size(&step.loads[1]) + dv * size(&step.loads[2])).max(1);
     let (alone, share) = ((ALONE / key_bytes).max(1), (SHARE / key_bytes).max(1));
     let own = 4 * cells + 2 * rows;
     let room = if blocks > SCRATCH_COUNTERS { 0 } else { (SCRATCH_WORDS - SCRATCH_COUNTERS) / (blocks * own).max(1) };
@@ -128,11 +148,16 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     source += &between("teams_max", "f32", "max(r, o)");
     source += &between("teams_sum", "f32", "r + o");
     source += &between("teams_sum4", "vec4<f32>", "r + o");
+    let slices = (workgroup as usize / cells).max(1);
+    source += &joined("joined_subs", workgroup / subgroup);
+    if parts > 1 {
+        source += &joined("joined_slices", slices as u32);
+    }
     if of.mask {
         source += "fn masked(i: u32) -> f32 { return load_3(i); }\n";
     }
-    let (rows, joined) = (rows as u32, 4);
-    let counts = [("KP", kp), ("VP", vp), ("ROWS", rows), ("SLOTS", slots), ("JOINED", joined)];
+    let rows = rows as u32;
+    let counts = [("KP", kp), ("VP", vp), ("ROWS", rows), ("SLOTS", slots), ("JOINED", parts.div_ceil(slices).min(8) as u32)];
     let switches = [
         ("MASKED", of.mask as u32),
         ("MIXED", (t > 1) as u32),

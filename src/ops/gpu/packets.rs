@@ -98,14 +98,17 @@ impl Rows {
             ((if rows >= MANY { wide } else { wide.min(128) }).max(subgroup), subgroup)
         } else {
             let size = [128, 256, 512, 1024].into_iter().find(|&n| number <= 4 * n && (n > 128 || rows < 1024)).unwrap_or(1024);
+            // What is read only once needs no memory, and small workgroups take turns better.
+            let size = if stored || rows < 1024 { size } else { size.min(256) };
             let size = (size as u32).min(most);
             (size, size)
         };
         let team = Team { workgroup, size, across: false };
         let registers = if packets.raw.is_some() { 4 } else { 8 };
         let room = if workgroup >= 1024 { 32 } else { 64 };
+        let room = if stored { room } else { 32 };
         let held = Some(number.div_ceil(size as usize)).filter(|h| h * registers <= room).unwrap_or(0) as u32;
-        let several = if stored { 2 } else { 4 };
+        let several = 2;
         let fits = size > 1 && size <= subgroup && held > 0 && several * held * registers as u32 <= 64;
         let per = if fits && rows >= MANY { several } else { 1 };
         Rows { team, per, held, vec: cols.is_multiple_of(4), eights: cols.is_multiple_of(8) }

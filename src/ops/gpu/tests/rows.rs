@@ -121,7 +121,9 @@ fn losses_of_rows() {
             logits.eval().unwrap();
             let target = Tensor::from_vec(classes.clone(), &[rows], &device).unwrap();
             let options = NllOptions { reduction: Reduction::None, ..Default::default() };
-            let got = logits.cross_entropy(&target, &options).unwrap().to_vec().unwrap();
+            let losses = logits.cross_entropy(&target, &options).unwrap();
+            assert_eq!(crate::eval::plan_of(&[&losses]).unwrap().unwrap().steps.len(), 1);
+            let got = losses.to_vec().unwrap();
             for (r, row) in x.values.chunks(cols).enumerate() {
                 let top = row.iter().copied().fold(f64::MIN, f64::max);
                 let all = top + row.iter().map(|v| (v - top).exp()).sum::<f64>().ln();
