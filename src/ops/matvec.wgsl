@@ -83,17 +83,22 @@ var<workgroup> ys: array<f32, MT * BLOCK * PAIR>;
 
 // Four activations of row m, zero outside of the matrix.
 fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
-  let rows = word(0u); let size = word(2u);
   var x = vec4<f32>(0.0);
-  if (m < rows) {
-    let at = (batch * rows + m) * size + 4u * v;
-    if (VEC_A == 1u) {
-      if (4u * v < size) { x = load4_0(at); }
-    } else {
-      if (4u * v < size) { x.x = load_0(at); }
-      if (4u * v + 1u < size) { x.y = load_0(at + 1u); }
-      if (4u * v + 2u < size) { x.z = load_0(at + 2u); }
-      if (4u * v + 3u < size) { x.w = load_0(at + 3u); }
+  if (EIGHTS == 1u) {
+    let e = eight(batch, m, v / 2u * 2u);
+    x = halves(select(e.xy, e.zw, v % 2u == 1u));
+  } else {
+    let rows = word(0u); let size = word(2u);
+    if (m < rows) {
+      let at = (batch * rows + m) * size + 4u * v;
+      if (VEC_A == 1u) {
+        if (4u * v < size) { x = load4_0(at); }
+      } else {
+        if (4u * v < size) { x.x = load_0(at); }
+        if (4u * v + 1u < size) { x.y = load_0(at + 1u); }
+        if (4u * v + 2u < size) { x.z = load_0(at + 2u); }
+        if (4u * v + 3u < size) { x.w = load_0(at + 3u); }
+      }
     }
   }
   return x;

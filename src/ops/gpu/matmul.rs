@@ -205,13 +205,6 @@ impl Share {
     /// For `rows` rows of b of `items` items each, which a block format holds or not, and a product with `mt` rows of a, which threads can read
     /// where they lie or not.
     fn pick(rows: usize, items: usize, block: bool, mt: usize, direct: bool, adapter: &AdapterInfo) -> Share {
-        if let Some(v) = std::env::var("TL_MV").ok() {
-            let v: Vec<u32> = v.split(',').filter_map(|x| x.parse().ok()).collect();
-            if v.len() == 5 {
-                let staging = [Staging::None, Staging::Floats, Staging::Packed][v[4] as usize];
-                return Share { workgroup: v[0], lanes: v[1], rows: v[2], ahead: v[3], staging };
-            }
-        }
         let most = adapter.workgroup_threads.max(1);
         let widest = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
         let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
