@@ -27,6 +27,8 @@ const KY: u32 = 16;
 const PER: u32 = 4;
 const GROUPS: u32 = 4;
 const TIMES: u32 = 8;
+const ITEMS_R: u32 = 8;
+const ITEMS_R2: u32 = 8;
 const ITEMS_K: u32 = 8;
 const ITEMS_V: u32 = 8;
 const AHEAD: u32 = 1;
@@ -113,9 +115,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
   // The rows, held in matrices.
   var x1: array<coop_mat8x8<f16, A>, RM * KD>;
-  let at_r1 = base_r1(group);
-  for (var u = lid; u < ROWS * EIGHTS_R1; u += WORKGROUP) {
-    put((u / EIGHTS_R1 * PITCH_R1 + u % EIGHTS_R1 * 8u) / UNIT, eight_r1(at_r1, rows, r0, 0u, u));
+  let at_r1 = base_r1(group); let at_r2 = base_r2(group);
+  var next_r1: array<vec4<u32>, ITEMS_R>;
+  var next_r2: array<vec4<u32>, ITEMS_R2>;
+  for (var f = 0u; f < ITEMS_R; f++) { next_r1[f] = eight_r1(at_r1, rows, r0, 0u, lid + f * WORKGROUP); }
+  for (var f = 0u; f < ITEMS_R2; f++) { next_r2[f] = eight_r2(at_r2, rows, r0, 0u, lid + f * WORKGROUP); }
+  for (var f = 0u; f < ITEMS_R; f++) {
+    let u = lid + f * WORKGROUP;
+    if (u < ROWS * EIGHTS_R1) { put((u / EIGHTS_R1 * PITCH_R1 + u % EIGHTS_R1 * 8u) / UNIT, next_r1[f]); }
   }
   workgroupBarrier();
   for (var i = 0u; i < RM; i++) {
@@ -125,9 +132,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
   }
   workgroupBarrier();
-  let at_r2 = base_r2(group);
-  for (var u = lid; u < ROWS * EIGHTS_R2; u += WORKGROUP) {
-    put((u / EIGHTS_R2 * PITCH_R2 + u % EIGHTS_R2 * 8u) / UNIT, eight_r2(at_r2, rows, r0, 0u, u));
+  for (var f = 0u; f < ITEMS_R2; f++) {
+    let u = lid + f * WORKGROUP;
+    if (u < ROWS * EIGHTS_R2) { put((u / EIGHTS_R2 * PITCH_R2 + u % EIGHTS_R2 * 8u) / UNIT, next_r2[f]); }
   }
   workgroupBarrier();
   var x2: array<coop_mat8x8<f16, A>, RM * KV>;

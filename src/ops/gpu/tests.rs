@@ -507,7 +507,9 @@ fn attention_by_cooperative_matrices() {
     let waves: Slope = |j| 60.0 * (j as f64 / 17.0 + 3.0).sin();
     let low_at_first: Slope = |j| if j < 64 { -1e4 } else { 0.0 };
     let steep: Slope = |j| j as f64 / 2.0 - 100.0;
+    let lost: Slope = |j| if j == 100 { f64::NAN } else { j as f64 };
     let cases = [
+        (heads(1, 1, 1, 150, 150, 16, 16, 150), true, 0, true, lost),
         (heads(1, 2, 1, 70, 90, 64, 64, 80), true, 0, true, flat),
         (heads(1, 2, 1, 34, 70, 24, 16, 60), true, 0, false, flat),
         (heads(2, 2, 2, 40, 150, 16, 24, 133), true, 21, true, flat),
