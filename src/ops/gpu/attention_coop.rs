@@ -68,14 +68,18 @@ fn cut(deep: [u32; 2], heads: usize, rows: usize, adapter: &AdapterInfo) -> Opti
 
 /// The same for a part of the gradients, whose scores and slopes take more memory.
 fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<Cut> {
-    let (subs, own, cols) = (4, if adapter.subgroup >= 16 { 16 } else { 8 }, 32);
-    let (rows, threads, by_key) = (subs * own, subs * adapter.subgroup, part == Part::Keys);
-    let tile = (cols * (deep[0] + deep[1] + 16)).max(rows * (deep[0].max(deep[1]) + 8));
-    let known = if by_key { cols } else { rows };
-    let bytes = 2 * tile + 4 * 2 * rows * (cols + 8) + 2 * (1 + by_key as u32) * rows * (cols + 8) + 16 * known;
-    let whole = adapter.subgroup >= own && own >= adapter.coop && cols <= threads;
-    let room = bytes <= adapter.workgroup_bytes && threads <= adapter.workgroup_threads;
-    (whole && room).then_some(Cut { subs, line: 1, rows, cols, chunk: deep[0] })
+    let (edge, cols, by_key) = (adapter.coop, 32u32, part == Part::Keys);
+    let halves = deep.iter().all(|n| (n / edge).is_multiple_of(2)) && cols.is_multiple_of(2 * edge);
+    [(8, 2), (4, 1)].into_iter().filter(|&(_, line)| line == 1 || halves).find_map(|(subs, line)| {
+        let rows = 4 * if adapter.subgroup >= 16 { 16 } else { 8 };
+        let threads = subs * adapter.subgroup;
+        let tile = (cols * (deep[0] + deep[1] + 16)).max(rows * (deep[0].max(deep[1]) + 8));
+        let known = if by_key { cols } else { rows };
+        let bytes = 2 * tile + 4 * 2 * rows * (cols + 8) + 2 * (1 + by_key as u32) * rows * (cols + 8) + 16 * known;
+        let whole = (rows * line).is_multiple_of(subs * edge) && (rows * cols / 4).is_multiple_of(threads) && cols <= threads;
+        let room = bytes <= adapter.workgroup_bytes && threads <= adapter.workgroup_threads;
+        (whole && room).then_some(Cut { subs, line, rows, cols, chunk: deep[0] })
+    })
 }
 
 /// Attention (`part` is `None`) or a part of its gradients; `None` where there are no matrices, a mask, or operands that are not rows of f16
@@ -108,22 +112,24 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
         Some(part) => cut_part(deep, part, adapter)?,
     };
     let workgroup = subs * subgroup;
-    let (rm, kd, kv) = (rows / (subs / line) / edge, deep[0] / edge, deep[1] / edge / line);
+    let (rm, kd, kv) = (rows / (subs / line) / edge, deep[0] / edge, deep[1] / edge);
     let cn = cols / edge / line;
     // Matrices of results across; as many of them leave at a time as a strip of scores holds.
     let ky = match part {
-        None => kv,
-        Some(Part::Keys) => kd + kv,
-        Some(_) => kd,
+        None => kv / line,
+        Some(Part::Keys) => (kd + kv) / line,
+        Some(_) => kd / line,
     };
-    let per = (1..=cn).rev().find(|&n| ky.is_multiple_of(n) && (forward || kd.is_multiple_of(n)))?;
+    let per = (1..=cn).rev().find(|&n| ky.is_multiple_of(n) && (forward || (kd / line).is_multiple_of(n)))?;
     let items = deep.map(|n| (cols * n / 8).div_ceil(workgroup));
     let sizes = [
         ("RM", rm),
         ("CN", cn),
         ("STEPS", cols / edge),
         ("KD", kd),
-        ("KV", kv),
+        ("KV", if forward { kv / line } else { kv }),
+        ("YD", kd / line),
+        ("YV", kv / line),
         ("KY", ky),
         ("KC", chunk / edge),
         ("CHUNKS", deep[0] / chunk),
@@ -137,7 +143,8 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
         ("ITEMS_K", items[0]),
         ("ITEMS_V", items[1]),
     ];
-    let counts = [[("RM * KD", rm * kd), ("RM * KV", rm * kv), ("RM * KY", rm * ky), ("RM * CN", rm * cn)].as_slice(), &sizes].concat();
+    let counts =
+        [[("RM * KD", rm * kd), ("RM * KV", rm * kv / line), ("RM * KY", rm * ky), ("RM * CN", rm * cn)].as_slice(), &sizes].concat();
     // Software takes minutes to compile what is written out.
     let counts = if subgroup >= UNROLLED { &counts[..] } else { &[] };
     let text = if forward { include_str!("../attention_coop.wgsl") } else { include_str!("../attention_coop_grad.wgsl") };
