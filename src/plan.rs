@@ -254,7 +254,8 @@ pub const SCRATCH_COUNTERS: usize = 1 << 10;
 /// u32; `load4` wants `i % 4 == 0` and elements `i..i+4` of one row), `store_K(i, v)`, `store4_K(i, v)` and `store8_K(i, v, w)` for store K
 /// (eight want `i % 8 == 0` and `i..i+8` of one row, and are one access where the target allows it), `word(n) -> u32` for its own numbers
 /// and `fail(code: u32)` for a bad index. What stands between the lines `// default` and `// end` in a `.wgsl` file is a stand-in that
-/// makes the file valid alone; the generator replaces it.
+/// makes the file valid alone; the generator replaces it. Instead of `store4_K` a text may call `reads4_K(i) -> Reads_K`, early, and
+/// `write4_K(i, v, reads)` when it has the value.
 /// A text that reads `scratch` gets an `array<atomic<u32>>` of [`SCRATCH_WORDS`] that all dispatches share: its first
 /// [`SCRATCH_COUNTERS`] words are zero, and the text leaves them zero; the rest is arbitrary.
 /// For a load that is plain and contiguous, `raw_K` is its buffer as `array<vec4<u32>>`, or `array<u32>` for block formats, and `wide_K` the

@@ -22,6 +22,9 @@ const PARTS: u32 = 1;
 const SCALED: u32 = 0;
 const SHIFTED: u32 = 0;
 const EIGHTS: u32 = 0;
+const SECOND: u32 = 1;
+const THIRD: u32 = 0;
+const AT_ONCE: u32 = 1;
 const CHUNK: u32 = 96;
 const STAGED: u32 = 1;
 const VEC_A: u32 = 1;
@@ -41,27 +44,30 @@ fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
 fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
 fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
-struct Held { a: vec4<f32>, b: vec4<f32> }
-fn hold(row: u32, i: u32) -> Held {
-  let at = row * (word(2u) / 4u) + 2u * i;
-  return Held(b_0[at], b_0[at + 1u]);
-}
-fn quad(h: Held, c: u32) -> vec4<f32> { return select(h.a, h.b, c == 1u); }
-fn scale(h: Held, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }
+fn quad(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> vec4<f32> { return bitcast<vec4<f32>>(select(x, y, c == 1u)); }
+fn scale(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }
 alias Kept = vec4<f32>;
 fn keep(x: vec4<f32>) -> Kept { return x; }
+fn keep_halves(h: vec2<u32>) -> Kept { return halves(h); }
 fn kept(x: Kept) -> vec4<f32> { return x; }
 fn team_sum(v: f32) -> f32 { return v; }
 fn all_sum(v: f32) -> f32 { return v; }
-fn affine4(c: u32, x: vec4<f32>) -> vec4<f32> { return x; }
+fn gain4(c: u32) -> vec4<f32> { return vec4<f32>(1.0); }
+fn shift4(c: u32) -> vec4<f32> { return vec4<f32>(0.0); }
+const GAIN: u32 = 0;
+const SHIFT: u32 = 0;
 fn locate(group: u32) -> u32 { return group; }
 fn columns() -> u32 { return word(1u); }
 fn tiles_of() -> u32 { return word(3u); }
 const PRODUCT: u32 = 0;
 fn chosen(p: u32) -> bool { return true; }
-fn hold_of(p: u32, row: u32, i: u32) -> Held { return hold(row, i); }
+fn first_of(p: u32, row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(b_0[row * (word(2u) / 4u) + 2u * i]); }
+fn second_of(p: u32, row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(b_0[row * (word(2u) / 4u) + 2u * i + 1u]); }
+fn third_of(p: u32, row: u32, i: u32) -> vec4<u32> { return vec4<u32>(0u); }
+alias Early = u32;
+fn early(i: u32) -> Early { return i; }
 fn put(p: u32, i: u32, v: f32) { store_0(i, v); }
-fn put4(p: u32, i: u32, v: vec4<f32>) { store4_0(i, v); }
+fn put4(p: u32, i: u32, v: vec4<f32>, e: Early) { store4_0(i, v); }
 // end
 
 const TEAMS: u32 = WORKGROUP / LANES;
@@ -102,15 +108,23 @@ fn place_of(m: u32, v: u32) -> u32 {
 
 struct Pair { a: vec4<f32>, b: vec4<f32> }
 fn halves(h: vec2<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(h.x), unpack2x16float(h.y)); }
+// Eight activations from quad v on, an even one, zero beyond a row's end.
+fn eight(batch: u32, m: u32, v: u32) -> vec4<u32> {
+  if (EIGHTS == 1u) {
+    let size = word(2u);
+    let at = (word(8u) + word(9u) + (batch * word(0u) + min(m, word(0u) - 1u)) * size) / 8u;
+    return select(vec4<u32>(0u), raw_0[at + min(v, size / 4u - 1u) / 2u], 4u * v < size);
+  } else {
+    return vec4<u32>(0u);
+  }
+}
 // What quads c and c + 1 of item i are multiplied with.
 fn activations(batch: u32, m: u32, i: u32, c: u32) -> Pair {
   if (STAGED == 1u) {
     return Pair(kept(xs[(m * QUADS + c) * CHUNK + i]), kept(xs[(m * QUADS + c + 1u) * CHUNK + i]));
   } else {
     if (EIGHTS == 1u) {
-      let size = word(2u); let v = quad_of(i, c);
-      let at = (word(8u) + word(9u) + (batch * word(0u) + min(m, word(0u) - 1u)) * size) / 8u;
-      let e = select(vec4<u32>(0u), raw_0[at + min(v, size / 4u - 1u) / 2u], 4u * v < size);
+      let e = eight(batch, m, quad_of(i, c));
       return Pair(halves(e.xy), halves(e.zw));
     } else {
       return Pair(fetch(batch, m, quad_of(i, c)), fetch(batch, m, quad_of(i, c + 1u)));
@@ -130,14 +144,26 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let items = (word(2u) + 4u * QUADS - 1u) / (4u * QUADS);
   var row: array<u32, ROWS>;
   for (var r = 0u; r < ROWS; r++) { row[r] = batch * cols + min(first + team * EACH + r / PAIR, cols - 1u); }
+  // The quad of results that this thread writes, and what it is combined with, which is asked for before anything else.
+  let m_own = lid / (BLOCK / 4u); let j_own = lid % (BLOCK / 4u) * 4u;
+  let writes = m_own < rows && lid < MT * BLOCK / 4u && first + j_own < cols;
+  var own: Early;
+  if (VEC_OUT == 1u) { own = early((batch * rows + select(0u, m_own, writes)) * cols + first + select(0u, j_own, writes)); }
   var acc: array<f32, ROWS * MT>;
   for (var e = 0u; e < ROWS * MT; e++) { acc[e] = 0.0; }
-  var held: array<Held, ROWS * AHEAD>;
+  var first_held: array<vec4<u32>, ROWS * AHEAD>;
+  var second_held: array<vec4<u32>, ROWS * AHEAD>;
+  var third_held: array<vec4<u32>, ROWS * AHEAD>;
   for (var base = 0u; base < items; base += CHUNK) {
     { // PRODUCT
       if (chosen(PRODUCT)) {
         for (var a = 0u; a < AHEAD; a++) {
-          for (var r = 0u; r < ROWS; r++) { held[a * ROWS + r] = hold_of(PRODUCT + r % PAIR, row[r], min(base + lane + a * LANES, items - 1u)); }
+          let i = min(base + lane + a * LANES, items - 1u);
+          for (var r = 0u; r < ROWS; r++) {
+            first_held[a * ROWS + r] = first_of(PRODUCT + r % PAIR, row[r], i);
+            if (SECOND == 1u) { second_held[a * ROWS + r] = second_of(PRODUCT + r % PAIR, row[r], i); }
+            if (THIRD == 1u) { third_held[a * ROWS + r] = third_of(PRODUCT + r % PAIR, row[r], i); }
+          }
         }
       }
     }
@@ -152,6 +178,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           // The chunk is the whole row, and stays in registers meanwhile.
           let size = word(2u);
           var x: array<vec4<f32>, HELD_X>;
+          var gain: array<vec4<f32>, HELD_X>;
+          var shift: array<vec4<f32>, HELD_X>;
+          for (var h = 0u; h < HELD_X; h++) {
+            let c = min(4u * (lid + h * WORKGROUP), size - 4u);
+            if (GAIN == 1u) { gain[h] = gain4(c); }
+            if (SHIFT == 1u) { shift[h] = shift4(c); }
+          }
           var s = 0.0;
           for (var h = 0u; h < HELD_X; h++) { x[h] = fetch(batch, m, lid + h * WORKGROUP); s += (x[h].x + x[h].y) + (x[h].z + x[h].w); }
           if (CENTRED == 1u) {
@@ -163,11 +196,32 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           let scale = inverseSqrt(all_sum(s) / f32(size) + bitcast<f32>(word(7u)));
           for (var h = 0u; h < HELD_X; h++) {
             let v = lid + h * WORKGROUP;
-            if (4u * v < size) { x[h] = affine4(4u * v, x[h] * scale); }
+            x[h] *= scale;
+            if (GAIN == 1u) { x[h] *= gain[h]; }
+            // Nothing is added beyond the row's end.
+            if (SHIFT == 1u) { x[h] = select(vec4<f32>(0.0), x[h] + shift[h], 4u * v < size); }
             if (v < QUADS * staged) { xs[place_of(m, v)] = keep(x[h]); }
           }
         } else {
-          for (var v = lid; v < QUADS * staged; v += WORKGROUP) { xs[place_of(m, v)] = keep(fetch(batch, m, QUADS * base + v)); }
+          // Several on their way at once: each would be waited for otherwise.
+          if (EIGHTS == 1u) {
+            for (var v = lid; v < QUADS / 2u * staged; v += WORKGROUP * AT_ONCE) {
+              var x: array<vec4<u32>, AT_ONCE>;
+              for (var n = 0u; n < AT_ONCE; n++) { x[n] = eight(batch, m, QUADS * base + 2u * (v + n * WORKGROUP)); }
+              for (var n = 0u; n < AT_ONCE; n++) {
+                let q = 2u * (v + n * WORKGROUP);
+                if (q < QUADS * staged) { xs[place_of(m, q)] = keep_halves(x[n].xy); xs[place_of(m, q + 1u)] = keep_halves(x[n].zw); }
+              }
+            }
+          } else {
+            for (var v = lid; v < QUADS * staged; v += WORKGROUP * AT_ONCE) {
+              var x: array<vec4<f32>, AT_ONCE>;
+              for (var n = 0u; n < AT_ONCE; n++) { x[n] = fetch(batch, m, QUADS * base + v + n * WORKGROUP); }
+              for (var n = 0u; n < AT_ONCE; n++) {
+                if (v + n * WORKGROUP < QUADS * staged) { xs[place_of(m, v + n * WORKGROUP)] = keep(x[n]); }
+              }
+            }
+          }
         }
       }
       workgroupBarrier();
@@ -176,7 +230,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       { // PRODUCT
         if (start != lane && chosen(PRODUCT)) {
           for (var a = 0u; a < AHEAD; a++) {
-            for (var r = 0u; r < ROWS; r++) { held[a * ROWS + r] = hold_of(PRODUCT + r % PAIR, row[r], min(base + start + a * LANES, items - 1u)); }
+            let i = min(base + start + a * LANES, items - 1u);
+            for (var r = 0u; r < ROWS; r++) {
+              first_held[a * ROWS + r] = first_of(PRODUCT + r % PAIR, row[r], i);
+              if (SECOND == 1u) { second_held[a * ROWS + r] = second_of(PRODUCT + r % PAIR, row[r], i); }
+              if (THIRD == 1u) { third_held[a * ROWS + r] = third_of(PRODUCT + r % PAIR, row[r], i); }
+            }
           }
         }
       }
@@ -190,7 +249,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           for (var h = 0u; h < PAIRS; h++) {
             let c = (s * PAIRS + h) * 2u;
             var w: array<vec4<f32>, 2u * ROWS>;
-            for (var r = 0u; r < ROWS; r++) { w[2u * r] = quad(held[a * ROWS + r], c); w[2u * r + 1u] = quad(held[a * ROWS + r], c + 1u); }
+            for (var r = 0u; r < ROWS; r++) {
+              let e = a * ROWS + r;
+              w[2u * r] = quad(first_held[e], second_held[e], third_held[e], base + i, c);
+              w[2u * r + 1u] = quad(first_held[e], second_held[e], third_held[e], base + i, c + 1u);
+            }
             for (var m = 0u; m < MT; m++) {
               let x = activations(batch, m, i, c);
               for (var r = 0u; r < ROWS; r++) { part[r * MT + m] += dot(w[2u * r], x.a) + dot(w[2u * r + 1u], x.b); }
@@ -198,7 +261,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
             }
           }
           for (var r = 0u; r < ROWS; r++) {
-            let by = scale(held[a * ROWS + r], s);
+            let e = a * ROWS + r;
+            let by = scale(first_held[e], second_held[e], third_held[e], base + i, s);
             for (var m = 0u; m < MT; m++) {
               if (SCALED == 1u) { acc[r * MT + m] += by.x * part[r * MT + m]; } else { acc[r * MT + m] += part[r * MT + m]; }
               if (SHIFTED == 1u) { acc[r * MT + m] += by.y * sums[m]; }
@@ -217,13 +281,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
   workgroupBarrier();
   if (VEC_OUT == 1u) {
-    for (var u = lid; u < MT * BLOCK / 4u; u += WORKGROUP) {
-      let m = u / (BLOCK / 4u); let j = u % (BLOCK / 4u) * 4u;
-      if (m < rows && first + j < cols) {
-        for (var p = 0u; p < PAIR; p++) {
-          let at = (m * PAIR + p) * BLOCK + j;
-          put4(p, (batch * rows + m) * cols + first + j, vec4<f32>(ys[at], ys[at + 1u], ys[at + 2u], ys[at + 3u]));
-        }
+    if (writes) {
+      for (var p = 0u; p < PAIR; p++) {
+        let at = (m_own * PAIR + p) * BLOCK + j_own;
+        put4(p, (batch * rows + m_own) * cols + first + j_own, vec4<f32>(ys[at], ys[at + 1u], ys[at + 2u], ys[at + 3u]), own);
       }
     }
   } else {

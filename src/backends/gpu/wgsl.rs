@@ -334,7 +334,7 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
     let names: HashSet<&str> = identifiers(&text).collect();
     let forms = |verb: &str, k: usize| Forms {
         one: names.contains(format!("{verb}_{k}").as_str()),
-        four: names.contains(format!("{verb}4_{k}").as_str()),
+        four: names.contains(format!("{verb}4_{k}").as_str()) || verb == "store" && names.contains(format!("write4_{k}").as_str()),
         eight: names.contains(format!("{verb}8_{k}").as_str()),
     };
     for (name, v) in &w.consts {
@@ -453,7 +453,22 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
         };
         if f.four {
             let (read, value) = four("v", 0)?;
-            let _ = write!(body, "fn store4_{k}(i: u32, v: vec4<V_{k}>) {{\n{read}  z{target}v(i, {value});\n}}\n");
+            if names.contains(format!("write4_{k}").as_str()) {
+                // In two halves, so that a kernel can ask for what its results are combined with before it has them.
+                let fields: TensorResult<Vec<String>> =
+                    dtypes.iter().enumerate().map(|(n, d)| Ok(format!("v{n}: vec4<{}>", lane(*d)?))).collect();
+                let fields = if ids.is_empty() { "nothing: u32".into() } else { fields?.join(", ") };
+                let values =
+                    if ids.is_empty() { "0u".into() } else { ids.iter().map(|id| format!("x{id}v(i)")).collect::<Vec<_>>().join(", ") };
+                let names: String = (0..ids.len()).map(|n| format!("  let v{n} = r.v{n};\n")).collect();
+                let _ = write!(
+                    body,
+                    "struct Reads_{k} {{ {fields} }}\nfn reads4_{k}(i: u32) -> Reads_{k} {{\n  return Reads_{k}({values});\n}}\n\
+                     fn write4_{k}(i: u32, v: vec4<V_{k}>, r: Reads_{k}) {{\n{names}  z{target}v(i, {value});\n}}\n"
+                );
+            } else {
+                let _ = write!(body, "fn store4_{k}(i: u32, v: vec4<V_{k}>) {{\n{read}  z{target}v(i, {value});\n}}\n");
+            }
         }
         if f.eight {
             let ((reads, v), (more, w)) = (four("v", 0)?, four("w", 4)?);

@@ -33,7 +33,7 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
 pub(super) struct Weights {
     /// WGSL of `weights4(row, quad)`, for tiles.
     pub quads: String,
-    /// WGSL of `Held`, `hold(row, item)`, `quad(held, c)` and `scale(held, part)`, for a few rows: an item as it is stored, and its weights.
+    /// WGSL of `first(row, item)`, `second` and `third`, an item as it is stored, and of `quad` and `scale`, its weights, for a few rows.
     items: String,
     shape: Items,
     /// The words of the first element, when the buffer is read directly.
@@ -43,6 +43,8 @@ pub(super) struct Weights {
 /// How the items of a format are made.
 #[derive(Clone, Copy)]
 struct Items {
+    /// Rows of four words that an item is stored in.
+    planes: u32,
     /// Quads of an item, the strips they come from, and the quads of a strip.
     quads: u32,
     strips: u32,
@@ -55,7 +57,9 @@ struct Items {
 
 impl Items {
     /// Two quads that are weights as they are.
-    const TWO: Items = Items { quads: 2, strips: 1, span: 2, parts: 0, shifted: false };
+    const TWO: Items = Items { planes: 2, quads: 2, strips: 1, span: 2, parts: 0, shifted: false };
+    /// The same of halves.
+    const HALVES: Items = Items { planes: 1, ..Items::TWO };
 
     fn of_block(d: DType) -> Items {
         // Strips of 32 weights whose quads share words of quants; some are halves with a scale each.
@@ -65,18 +69,22 @@ impl Items {
             _ => (1, 1),
         };
         let shifted = matches!(d, DType::Q4_1 | DType::Q5_1 | DType::Q2_K | DType::Q4_K | DType::Q5_K);
-        Items { quads: 8, strips, span: 8, parts, shifted }
+        let planes = if matches!(d, DType::Q8_0 | DType::Q5_K | DType::Q6_K) { 3 } else { 2 };
+        Items { planes, quads: 8, strips, span: 8, parts, shifted }
     }
 }
 
 /// Items of two quads.
-const TWO_QUADS: &str = "struct Held { a: vec4<f32>, b: vec4<f32> }\nfn hold(row: u32, i: u32) -> Held { return Held(weights4(row, 2u * i), weights4(row, 2u * i + 1u)); }\n\
-                         fn quad(h: Held, c: u32) -> vec4<f32> { return select(h.a, h.b, c == 1u); }\n\
-                         fn scale(h: Held, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }\n";
+const TWO_QUADS: &str = "fn first(row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(weights4(row, 2u * i)); }
+fn second(row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(weights4(row, 2u * i + 1u)); }
+fn quad(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> vec4<f32> { return bitcast<vec4<f32>>(select(x, y, c == 1u)); }
+fn scale(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }
+";
 /// Items that are 16 bytes of halves.
-const HALVES: &str = "alias Held = vec4<u32>;\nfn hold(row: u32, i: u32) -> Held { return raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + i]; }\n\
-                      fn quad(h: Held, c: u32) -> vec4<f32> { return wide(select(h.xy, h.zw, c == 1u)); }\n\
-                      fn scale(h: Held, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }\n";
+const HALVES: &str = "fn first(row: u32, i: u32) -> vec4<u32> { return raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + i]; }
+fn quad(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> vec4<f32> { return wide(select(x.xy, x.zw, c == 1u)); }
+fn scale(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }
+";
 /// Quads of halves.
 const HALF_QUADS: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let q = raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + v / 2u];\n  \
                           return wide(select(q.xy, q.zw, v % 2u == 1u));\n}\n";
@@ -99,7 +107,7 @@ impl Weights {
         let two = |quads: &[&str], items: &str, raw: Option<[Word; 2]>| Weights {
             quads: quads.concat(),
             items: [quads.concat().as_str(), items].concat(),
-            shape: Items::TWO,
+            shape: if items == HALVES { Items::HALVES } else { Items::TWO },
             raw,
         };
         // A constant has no source.
@@ -141,11 +149,15 @@ fn block_items(d: DType) -> String {
     let k = matches!(d, DType::Q4_K | DType::Q5_K);
     let mut text = block_start(d, if k { &["common", "min_K"] } else { &["common", "bytes"] });
     text += format_section(include_str!("../block_items.wgsl"), name);
-    text += &format!(
-        "alias Held = Held_{name};\nfn hold(row: u32, i: u32) -> Held {{ return hold_{name}(block_of(row) + i / {n}u, i % {n}u); }}\n\
-         fn quad(h: Held, c: u32) -> vec4<f32> {{ return quad_{name}(h, c); }}\n\
-         fn scale(h: Held, s: u32) -> vec2<f32> {{ return scale_{name}(h, s); }}\n"
-    );
+    let planes = ["first", "second", "third"];
+    for plane in &planes[..Items::of_block(d).planes as usize] {
+        text += &format!("fn {plane}(row: u32, i: u32) -> vec4<u32> {{ return {plane}_{name}(block_of(row) + i / {n}u, i % {n}u); }}\n");
+    }
+    for (function, ty, of) in [("quad", "vec4<f32>", "c"), ("scale", "vec2<f32>", "s")] {
+        text += &format!(
+            "fn {function}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, {of}: u32) -> {ty} {{ return {function}_{name}(x, y, z, i % {n}u, {of}); }}\n"
+        );
+    }
     text
 }
 
@@ -183,14 +195,16 @@ enum Staging {
 }
 
 /// The form of what is kept.
-const KEPT_FLOATS: &str =
-    "alias Kept = vec4<f32>;\nfn keep(x: vec4<f32>) -> Kept { return x; }\nfn kept(x: Kept) -> vec4<f32> { return x; }\n";
+const KEPT_FLOATS: &str = "alias Kept = vec4<f32>;\nfn keep(x: vec4<f32>) -> Kept { return x; }\nfn keep_halves(h: vec2<u32>) -> Kept { return halves(h); }\n\
+     fn kept(x: Kept) -> vec4<f32> { return x; }\n";
 const KEPT_HALVES: &str = "alias Kept = vec2<u32>;\nfn keep(x: vec4<f32>) -> Kept { return vec2<u32>(pack2x16float(x.xy), pack2x16float(x.zw)); }\n\
+                           fn keep_halves(h: vec2<u32>) -> Kept { return h; }\n\
                            fn kept(x: Kept) -> vec4<f32> { return halves(x); }\n";
 
 impl Share {
-    /// For `rows` rows of b of `items` items each, which a block format holds or not, and a product with `mt` rows of a.
-    fn pick(rows: usize, items: usize, block: bool, mt: usize, adapter: &AdapterInfo) -> Share {
+    /// For `rows` rows of b of `items` items each, which a block format holds or not, and a product with `mt` rows of a, which threads can read
+    /// where they lie or not.
+    fn pick(rows: usize, items: usize, block: bool, mt: usize, direct: bool, adapter: &AdapterInfo) -> Share {
         if let Some(v) = std::env::var("TL_MV").ok() {
             let v: Vec<u32> = v.split(',').filter_map(|x| x.parse().ok()).collect();
             if v.len() == 5 {
@@ -201,11 +215,17 @@ impl Share {
         let most = adapter.workgroup_threads.max(1);
         let widest = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
         let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
+        // At most `most` rounds at once, as many each time.
+        let even = |most: u32| rounds(widest).div_ceil(rounds(widest).div_ceil(most).max(1)).clamp(1, most);
+        if direct && !block && mt == 1 {
+            // Nothing is waited for but memory: the activations are read once a row, by eights, as the weights are.
+            return Share { workgroup: 256.min(most).max(widest), lanes: widest, rows: 1, ahead: even(4), staging: Staging::None };
+        }
         if rows < MANY {
             // The time is latency: as many threads as there are, and few rounds.
-            let ahead = rounds(widest).div_ceil(rounds(widest).div_ceil(3).max(1)).clamp(1, if mt > 2 { 2 } else { 3 });
+            let ahead = even(if mt > 2 { 2 } else { 3 });
             let workgroup = if rows < 1024 { 128 } else { 256 };
-            return Share { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, ahead, staging: Staging::Floats };
+            return Share { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, ahead, staging: Staging::Packed };
         }
         // The time is work: the widest team that leaves few lanes idle in its last round; several rows a team, which share what they read
         // of the activations, where that is most of the reading.
@@ -216,7 +236,7 @@ impl Share {
             (false, 1) => (1, rounds(lanes).clamp(1, 3)),
             _ => (mt.min(4) as u32, 1),
         };
-        Share { workgroup: 256.min(most).max(widest), lanes, rows, ahead, staging: Staging::Floats }
+        Share { workgroup: 256.min(most).max(widest), lanes, rows, ahead, staging: Staging::Packed }
     }
 }
 
@@ -236,13 +256,14 @@ fn some_rows(
 ) -> Option<Wgsl> {
     let [batch, m, k] = *a.shape.dims() else { return None };
     let (_, weights) = *products.first()?;
-    let Items { quads, strips, span, parts, shifted } = weights.shape;
+    let Items { planes, quads, strips, span, parts, shifted } = weights.shape;
     let items = k.div_ceil(4 * quads as usize);
     let mt = m.next_power_of_two();
     let all: usize = products.iter().map(|p| p.0).sum();
-    let Share { workgroup, lanes, rows, mut ahead, staging } = Share::pick(all * batch, items, quads == 8, mt, adapter);
     // What is normalised is no f16 any more.
     let halves = a.plain().filter(|s| s.dtype == DType::F16 && norm.is_none());
+    let direct = norm.is_none() && a.plain().is_some_and(|s| s.layout.is_contiguous());
+    let Share { workgroup, lanes, rows, mut ahead, staging } = Share::pick(all * batch, items, quads == 8, mt, direct, adapter);
     let packed = staging == Staging::Packed && halves.is_some();
     let staged = staging != Staging::None || norm.is_some();
     let (lanes, workgroup) = if fours {
@@ -260,7 +281,7 @@ fn some_rows(
     let unit = (lanes * ahead) as usize;
     let staged = staged && room >= unit;
     let whole = |s: &&Source| k % 8 == 0 && s.layout.is_contiguous() && s.layout.offset % 8 == 0 && (s.offset.is_none() || s.aligned);
-    let eights = halves.filter(whole).filter(|_| !staged).and_then(start);
+    let eights = halves.filter(whole).and_then(start);
     let rounds = items.div_ceil(unit).next_power_of_two().min(1 << (room / unit).max(1).ilog2());
     let chunk = match norm {
         Some(_) => items.next_multiple_of(unit),
@@ -288,7 +309,8 @@ fn some_rows(
         list.extend(w.raw?);
         raw.push(p as u8 + 1);
     }
-    let vec_out = products.iter().all(|p| p.0 % 4 == 0) && block % 4 == 0;
+    // One quad a thread at most.
+    let vec_out = products.iter().all(|p| p.0 % 4 == 0) && block % 4 == 0 && mt as u32 * rows / pairs <= 4 * lanes;
     let (normed, centred) = norm.map_or((false, false), |n| (true, !n.rms));
     let switches = [
         ("STAGED", staged as u32),
@@ -296,12 +318,17 @@ fn some_rows(
         ("VEC_OUT", vec_out as u32),
         ("NORMED", normed as u32),
         ("CENTRED", centred as u32),
+        ("GAIN", norm.is_some_and(|n| n.weight) as u32),
+        ("SHIFT", norm.is_some_and(|n| n.bias) as u32),
         ("SCALED", (parts > 0) as u32),
         ("SHIFTED", shifted as u32),
         ("EIGHTS", eights.is_some() as u32),
+        ("SECOND", (planes > 1) as u32),
+        ("THIRD", (planes > 2) as u32),
     ];
     let parts = parts.max(1);
     let held_x = (quads as usize * chunk).div_ceil(workgroup as usize) as u32;
+    let at_once = if eights.is_some() { held_x.div_ceil(2) } else { held_x }.clamp(1, 8);
     let apart: Vec<u32> = (0..if pair { 1 } else { products.len() as u32 }).collect();
     let matvec = unroll(
         repeat(include_str!("../matvec.wgsl").into(), "PRODUCT", &apart),
@@ -314,6 +341,7 @@ fn some_rows(
             ("ROWS", rows),
             ("PAIR", pairs),
             ("HELD_X", if normed { held_x } else { 1 }),
+            ("AT_ONCE", at_once),
         ],
     );
     let kept = if packed { KEPT_HALVES } else { KEPT_FLOATS };
@@ -321,9 +349,12 @@ fn some_rows(
     if let Some(norm) = norm {
         text += &Team { workgroup, size: workgroup, across: false }.function("all_sum", SUM, adapter);
         let load = products.len() + 1;
-        let gain = if norm.weight { format!(" * load4_{load}(c)") } else { String::new() };
-        let shift = if norm.bias { format!(" + load4_{}(c)", load + norm.weight as usize) } else { String::new() };
-        text += &format!("fn affine4(c: u32, x: vec4<f32>) -> vec4<f32> {{ return x{gain}{shift}; }}\n");
+        if norm.weight {
+            text += &format!("fn gain4(c: u32) -> vec4<f32> {{ return load4_{load}(c); }}\n");
+        }
+        if norm.bias {
+            text += &format!("fn shift4(c: u32) -> vec4<f32> {{ return load4_{}(c); }}\n", load + norm.weight as usize);
+        }
     }
     let mut consts = vec![
         ("LANES", lanes),
@@ -337,6 +368,7 @@ fn some_rows(
         ("CHUNK", chunk as u32),
         ("PAIR", pairs),
         ("HELD_X", held_x),
+        ("AT_ONCE", at_once),
     ];
     consts.extend(switches);
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned: vec![] })
@@ -362,12 +394,16 @@ pub fn matmul_kind(step: &Step) -> Option<DType> {
 fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool) -> String {
     let count = products.len();
     let weights = products[0].1;
+    let planes = weights.shape.planes;
     if count == 1 {
         return [
             weights.items.as_str(),
             "fn locate(group: u32) -> u32 { return group; }\nfn columns() -> u32 { return word(1u); }\nfn tiles_of() -> u32 { return word(3u); }\n",
-            "fn chosen(p: u32) -> bool { return true; }\nfn hold_of(p: u32, row: u32, i: u32) -> Held { return hold(row, i); }\n",
-            (if vec_out { "fn put4(p: u32, i: u32, v: vec4<f32>) { store4_0(i, v); }\n" } else { "fn put(p: u32, i: u32, v: f32) { store_0(i, v); }\n" }),
+            "fn chosen(p: u32) -> bool { return true; }\n",
+            "fn first_of(p: u32, row: u32, i: u32) -> vec4<u32> { return first(row, i); }\n",
+            if planes > 1 { "fn second_of(p: u32, row: u32, i: u32) -> vec4<u32> { return second(row, i); }\n" } else { "" },
+            if planes > 2 { "fn third_of(p: u32, row: u32, i: u32) -> vec4<u32> { return third(row, i); }\n" } else { "" },
+            &writers(count, pair, vec_out),
         ]
         .concat();
     }
@@ -378,7 +414,11 @@ fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool) -> String 
     for p in 0..count {
         text += &twin(&weights.items, p, at(p)[2]);
     }
-    text += "fn quad(h: Held, c: u32) -> vec4<f32> { return quad_p0(h, c); }\nfn scale(h: Held, s: u32) -> vec2<f32> { return scale_p0(h, s); }\n";
+    for (function, ty) in [("quad", "vec4<f32>"), ("scale", "vec2<f32>")] {
+        text += &format!(
+            "fn {function}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, n: u32) -> {ty} {{ return {function}_p0(x, y, z, i, n); }}\n"
+        );
+    }
     let choose = |by: &str, each: &dyn Fn(usize) -> String| {
         let tests: String = (1..count).map(|p| format!("  if ({by} == {p}u) {{ return {}; }}\n", each(p))).collect();
         format!("{tests}  return {};\n", each(0))
@@ -394,11 +434,41 @@ fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool) -> String 
         text += &format!("fn tiles_of() -> u32 {{\n{}}}\n", choose("part", &|p| of(at(p)[1])));
         text += "fn chosen(p: u32) -> bool { return part == p; }\n";
     }
-    text += &format!("fn hold_of(p: u32, row: u32, i: u32) -> Held {{\n{}}}\n", choose("p", &|p| format!("hold_p{p}(row, i)")));
+    for plane in &["first", "second", "third"][..planes as usize] {
+        let body = choose("p", &|p| format!("{plane}_p{p}(row, i)"));
+        text += &format!("fn {plane}_of(p: u32, row: u32, i: u32) -> vec4<u32> {{\n{body}}}\n");
+    }
+    text + &writers(count, pair, vec_out)
+}
+
+/// The functions by which a text writes results, by fours or one by one, and what it asks for before: `Early`.
+fn writers(count: usize, pair: bool, vec_out: bool) -> String {
     let by = if pair { "p" } else { "part" };
-    let (four, ty) = if vec_out { ("4", "vec4<f32>") } else { ("", "f32") };
-    let puts: String = (1..count).map(|p| format!("if ({by} == {p}u) {{ store{four}_{p}(i, v); return; }} ")).collect();
-    text + &format!("fn put{four}(p: u32, i: u32, v: {ty}) {{ {puts}store{four}_0(i, v); }}\n")
+    let each = |f: &dyn Fn(usize) -> String| -> String {
+        let others: String = (1..count).map(|p| format!("if ({by} == {p}u) {{ {}; return; }} ", f(p))).collect();
+        format!("{others}{};", f(0))
+    };
+    if !vec_out {
+        let body = each(&|p| format!("store_{p}(i, v)"));
+        return format!("alias Early = u32;\nfn put(p: u32, i: u32, v: f32) {{ {body} }}\n");
+    }
+    if pair {
+        // The second's store reads what the first's has written.
+        let body = each(&|p| format!("store4_{p}(i, v)"));
+        return format!(
+            "alias Early = u32;\nfn early(i: u32) -> Early {{ return i; }}\nfn put4(p: u32, i: u32, v: vec4<f32>, e: Early) {{ {body} }}\n"
+        );
+    }
+    let fields: String = (0..count).map(|p| format!("e{p}: Reads_{p}, ")).collect();
+    let reads: String = match count {
+        1 => "e.e0 = reads4_0(i);".into(),
+        _ => (0..count).map(|p| format!("if (part == {p}u) {{ e.e{p} = reads4_{p}(i); }} ")).collect(),
+    };
+    let body = each(&|p| format!("write4_{p}(i, v, e.e{p})"));
+    format!(
+        "struct Early {{ {fields} }}\nfn early(i: u32) -> Early {{ var e: Early; {reads} return e; }}\n\
+         fn put4(p: u32, i: u32, v: vec4<f32>, e: Early) {{ {body} }}\n"
+    )
 }
 
 /// The text of a format for product `p`: its functions under names of their own, its buffer, and its start at words `start` and behind.
