@@ -37,6 +37,7 @@ const ITEMS_R: u32 = 8;
 const ITEMS_K: u32 = 8;
 const ITEMS_V: u32 = 8;
 const SUMS: u32 = 1;
+const CAUSAL: u32 = 1;
 const PITCH_R1: u32 = 72;
 const PITCH_C1: u32 = 72;
 const PITCH_C2: u32 = 72;
@@ -127,9 +128,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let row = lid / SHARE; let turn = lid % SHARE;
   let whole = wid.y * word(9u) + wid.x < word(11u);
   let block = min(wid.y * word(9u) + wid.x, word(11u) - 1u);
-  let group = block / word(10u); // batch and head
-  // The blocks with the most keys come first.
-  let r0 = (word(10u) - 1u - block % word(10u)) * ROWS;
+  // Batch and head. Where blocks differ in keys, the longest of all heads come first: what is left at the end is short.
+  let groups = word(11u) / word(10u);
+  let group = select(block / word(10u), block % groups, CAUSAL == 1u);
+  let r0 = (word(10u) - 1u - select(block % word(10u), block / groups, CAUSAL == 1u)) * ROWS;
   let begin = keys_of(r0).x; let finish = keys_of(min(r0 + ROWS, queries) - 1u).y;
   let sees = keys_of(min(r0 + row, queries - 1u));
   // What every row of the subgroup's threads sees.
