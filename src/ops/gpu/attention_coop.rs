@@ -69,8 +69,10 @@ fn cut(deep: [u32; 2], heads: usize, rows: usize, adapter: &AdapterInfo) -> Opti
 /// The same for a part of the gradients, whose scores and slopes take more memory.
 fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<Cut> {
     let (edge, cols, by_key) = (adapter.coop, 32u32, part == Part::Keys);
+    // Wide heads have more results than a subgroup has registers for.
+    let wide = deep[0] + deep[1] > 128;
     let halves = deep.iter().all(|n| (n / edge).is_multiple_of(2)) && cols.is_multiple_of(2 * edge);
-    [(8, 2), (4, 1)].into_iter().filter(|&(_, line)| line == 1 || halves).find_map(|(subs, line)| {
+    [(8, 2), (4, 1)].into_iter().filter(|&(_, line)| line == 1 || wide && halves).find_map(|(subs, line)| {
         let rows = 4 * if adapter.subgroup >= 16 { 16 } else { 8 };
         let threads = subs * adapter.subgroup;
         let tile = (cols * (deep[0] + deep[1] + 16)).max(rows * (deep[0].max(deep[1]) + 8));
@@ -166,7 +168,7 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     ];
     consts.extend(sizes);
     // Wide heads leave no registers for the next columns.
-    let ahead = deep[0] + deep[1] <= 192;
+    let ahead = (deep[0] + deep[1]) / line <= 192;
     let mut switches = vec![("BY_KEY", by_key as u32), ("SUMS", of.sums as u32), ("AHEAD", ahead as u32), ("AT_ONCE", !ahead as u32)];
     // Which load each operand is.
     let roles: [u32; 4] = if by_key { [1, 0, 2, 3] } else { [0, 1, 3, 2] };

@@ -611,6 +611,7 @@ fn attention_gradients_by_cooperative_matrices() {
         (heads(2, 2, 2, 66, 66, 32, 16, 66), true, 0, false),
         (heads(1, 2, 1, 34, 70, 24, 16, 60), false, 0, true),
         (heads(1, 2, 1, 90, 140, 16, 40, 133), true, 30, true),
+        (heads(1, 2, 1, 40, 70, 80, 64, 70), true, 0, true),
     ];
     for (c, causal, window, vectors) in &cases {
         let (causal, window, vectors) = (*causal, *window, *vectors);
