@@ -33,9 +33,11 @@ const KV: u32 = 4;
 const PER: u32 = 2;
 const GROUPS: u32 = 2;
 const QUADS: u32 = 8;
+const ITEMS_R: u32 = 8;
 const ITEMS_K: u32 = 8;
 const ITEMS_V: u32 = 8;
 const SUMS: u32 = 1;
+const CAUSAL: u32 = 1;
 const PITCH_R1: u32 = 72;
 const PITCH_C1: u32 = 72;
 const PITCH_C2: u32 = 72;
@@ -84,21 +86,24 @@ var<workgroup> raised: atomic<u32>; // 1 where the last tile asks for new tops
 
 fn halves(e: vec2<u32>) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(e.x), unpack2x16float(e.y))); }
 
-// The row's top, a new one if `fresh`, and the sum of the powers of a thread's share of it; `all` its keys may be seen.
+// The largest of a row's scores in the tile at `base` that it sees, times log2(e).
+fn highest(row: u32, turn: u32, base: u32, sees: vec2<u32>, scale: f32) -> f32 {
+  var most = vec4<f32>(LOWEST);
+  for (var q = 0u; q < QUADS; q++) {
+    let c = (q * SHARE + turn) * 4u;
+    let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
+    most = select(most, max(most, scores(row * PITCH_S + c) * scale), (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
+  }
+  var top = max(max(most.x, most.y), max(most.z, most.w));
+  for (var e = 1u; e < SHARE; e *= 2u) { top = max(top, subgroupShuffleXor(top, e)); }
+  return top;
+}
+
+// Writes the powers of a thread's share of its row; their sum. `all` its keys may be seen.
 // Every score is read before the first power is written: no compiler waits for one and then the other.
-fn powers(row: u32, turn: u32, base: u32, sees: vec2<u32>, all: bool, fresh: bool, scale: f32, old: f32) -> vec2<f32> {
+fn powers(row: u32, turn: u32, base: u32, sees: vec2<u32>, all: bool, scale: f32, top: f32) -> f32 {
   var x: array<vec4<f32>, QUADS>;
   for (var q = 0u; q < QUADS; q++) { x[q] = scores(row * PITCH_S + (q * SHARE + turn) * 4u); }
-  var top = old;
-  if (fresh) {
-    var most = vec4<f32>(LOWEST);
-    for (var q = 0u; q < QUADS; q++) {
-      let key = vec4<u32>(base + (q * SHARE + turn) * 4u) + vec4<u32>(0u, 1u, 2u, 3u);
-      most = select(most, max(most, x[q] * scale), (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
-    }
-    top = max(top, max(max(most.x, most.y), max(most.z, most.w)));
-    for (var e = 1u; e < SHARE; e *= 2u) { top = max(top, subgroupShuffleXor(top, e)); }
-  }
   for (var q = 0u; q < QUADS; q++) { x[q] = exp2(fma(x[q], vec4<f32>(scale), vec4<f32>(-top))); }
   if (!all) {
     for (var q = 0u; q < QUADS; q++) {
@@ -111,7 +116,7 @@ fn powers(row: u32, turn: u32, base: u32, sees: vec2<u32>, all: bool, fresh: boo
     put_part((row * PITCH_P + (q * SHARE + turn) * 4u) / UNIT, x[q]);
     sum += x[q];
   }
-  return vec2<f32>(top, sum.x + sum.y + (sum.z + sum.w));
+  return sum.x + sum.y + (sum.z + sum.w);
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -123,9 +128,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let row = lid / SHARE; let turn = lid % SHARE;
   let whole = wid.y * word(9u) + wid.x < word(11u);
   let block = min(wid.y * word(9u) + wid.x, word(11u) - 1u);
-  let group = block / word(10u); // batch and head
-  // The blocks with the most keys come first.
-  let r0 = (word(10u) - 1u - block % word(10u)) * ROWS;
+  // Batch and head. Where blocks differ in keys, the longest of all heads come first: what is left at the end is short.
+  let groups = word(11u) / word(10u);
+  let group = select(block / word(10u), block % groups, CAUSAL == 1u);
+  let r0 = (word(10u) - 1u - select(block % word(10u), block / groups, CAUSAL == 1u)) * ROWS;
   let begin = keys_of(r0).x; let finish = keys_of(min(r0 + ROWS, queries) - 1u).y;
   let sees = keys_of(min(r0 + row, queries - 1u));
   // What every row of the subgroup's threads sees.
@@ -141,9 +147,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   // The queries, held in matrices.
   var x1: array<coop_mat8x8<f16, A>, RM * KD>;
   for (var g = 0u; g < CHUNKS; g++) {
+    var next_r1: array<vec4<u32>, ITEMS_R>;
+    for (var f = 0u; f < ITEMS_R; f++) { next_r1[f] = eight_r1(at_r1, queries, r0, g * KC * EDGE, lid + f * WORKGROUP); }
     workgroupBarrier();
-    for (var u = lid; u < ROWS * EIGHTS_R; u += WORKGROUP) {
-      put((u / EIGHTS_R * PITCH_R1 + u % EIGHTS_R * 8u) / UNIT, eight_r1(at_r1, queries, r0, g * KC * EDGE, u));
+    for (var f = 0u; f < ITEMS_R; f++) {
+      let u = lid + f * WORKGROUP;
+      if (u < ROWS * EIGHTS_R) { put((u / EIGHTS_R * PITCH_R1 + u % EIGHTS_R * 8u) / UNIT, next_r1[f]); }
     }
     workgroupBarrier();
     for (var i = 0u; i < RM; i++) {
@@ -155,54 +164,62 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
   workgroupBarrier();
   if (lid == 0u) { atomicStore(&raised, 0u); }
-  if (begin < finish) {
-    for (var f = 0u; f < ITEMS_K; f++) {
-      let u = lid + f * WORKGROUP;
-      if (u < COLS * EIGHTS_K) { put((u / EIGHTS_K * PITCH_C1 + u % EIGHTS_K * 8u) / UNIT, next_c1[f]); }
-    }
-    if (begin + COLS < finish) {
-      for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, begin + COLS, 0u, lid + f * WORKGROUP); }
-    }
-  }
-  workgroupBarrier();
   var y2: array<coop_mat8x8<f32, C>, RM * KV>;
   for (var e = 0u; e < RM * KV; e++) { y2[e] = coop_mat8x8<f32, C>(); }
   var top = LOWEST; // of the row, times log2(e)
-  var sum = 0.0; var part = 0.0; // of the thread's share of the row's powers, and those of the last tile
-  for (var base = begin; begin < finish; base += COLS) {
-    // An `if` would be one that threads may disagree on.
-    loop {
-      if (base == begin) { break; }
-      if (atomicLoad(&raised) == 1u) {
-        let anew = powers(row, turn, base - COLS, sees, false, true, scale, top);
-        let factor = exp2(top - anew.x);
-        sum *= factor;
-        top = anew.x; part = anew.y;
-        for (var g = 0u; g < GROUPS; g++) {
-          workgroupBarrier();
-          for (var i = 0u; i < RM; i++) {
-            for (var d = 0u; d < PER; d++) {
-              let value = y2[i * KV + g * PER + d];
-              let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
-              coopStoreT(value, &strip[at], pitch);
-            }
-          }
-          workgroupBarrier();
-          for (var c = turn * 4u; c < WIDE; c += SHARE * 4u) {
-            let at = row * PITCH_S + c;
-            put_score(at, scores(at) * factor);
-          }
-          workgroupBarrier();
-          for (var i = 0u; i < RM; i++) {
-            for (var d = 0u; d < PER; d++) {
-              let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
-              y2[i * KV + g * PER + d] = coopLoadT<coop_mat8x8<f32, C>>(&strip[at], pitch);
-            }
+  var sum = 0.0; // of the thread's share of the row's powers
+  var base = begin; var retried = finish;
+  loop {
+    if (base < finish) {
+      for (var f = 0u; f < ITEMS_K; f++) {
+        let u = lid + f * WORKGROUP;
+        if (u < COLS * EIGHTS_K) { put((u / EIGHTS_K * PITCH_C1 + u % EIGHTS_K * 8u) / UNIT, next_c1[f]); }
+      }
+      if (base + COLS < finish) {
+        for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + COLS, 0u, lid + f * WORKGROUP); }
+      }
+    }
+    workgroupBarrier();
+    for (; base < finish; base += COLS) {
+      {
+        var s: array<coop_mat8x8<f32, C>, RM * CN>;
+        for (var e = 0u; e < RM * CN; e++) { s[e] = coop_mat8x8<f32, C>(); }
+        for (var d = 0u; d < KD; d++) {
+          for (var j = 0u; j < CN; j++) {
+            let at = ((across * CN + j) * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
+            let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
+            for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(x1[i * KD + d], c, s[i * CN + j]); }
           }
         }
-        workgroupBarrier();
-        if (lid == 0u) { atomicStore(&raised, 0u); }
+        for (var i = 0u; i < RM; i++) {
+          for (var j = 0u; j < CN; j++) {
+            let value = s[i * CN + j];
+            let at = ((mine + i * EDGE) * PITCH_S + (across * CN + j) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+            coopStoreT(value, &strip[at], pitch);
+          }
+        }
       }
+      workgroupBarrier();
+      for (var f = 0u; f < ITEMS_V; f++) {
+        let u = lid + f * WORKGROUP;
+        if (u < COLS * EIGHTS_V) { put((TILE_C1 + u / EIGHTS_V * PITCH_C2 + u % EIGHTS_V * 8u) / UNIT, next_c2[f]); }
+      }
+      for (var f = 0u; f < ITEMS_K; f++) {
+        let u = lid + f * WORKGROUP;
+        if (u < COLS * EIGHTS_K) { put((u / EIGHTS_K * PITCH_C1 + u % EIGHTS_K * 8u) / UNIT, next_c1[f]); }
+      }
+      if (base + COLS < finish) {
+        for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
+      }
+      if (base + 2u * COLS < finish) {
+        for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + 2u * COLS, 0u, lid + f * WORKGROUP); }
+      }
+      if (base == begin) { top = max(top, highest(row, turn, base, sees, scale)); }
+      let part = powers(row, turn, base, sees, base >= seen.x && base + COLS <= seen.y, scale, top);
+      // Not a number asks, too, and once is enough.
+      if (!(part <= MOST) && base != retried) { atomicStore(&raised, 1u); }
+      workgroupBarrier();
+      if (atomicLoad(&raised) == 1u) { break; }
       sum += part;
       for (var j = 0u; j < STEPS; j++) {
         var p: array<coop_mat8x8<f16, A>, RM>;
@@ -216,48 +233,39 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           for (var i = 0u; i < RM; i++) { y2[i * KV + d] = coopMultiplyAdd(p[i], c, y2[i * KV + d]); }
         }
       }
-      break;
     }
     if (base >= finish) { break; }
-    {
-      var s: array<coop_mat8x8<f32, C>, RM * CN>;
-      for (var e = 0u; e < RM * CN; e++) { s[e] = coop_mat8x8<f32, C>(); }
-      for (var d = 0u; d < KD; d++) {
-        for (var j = 0u; j < CN; j++) {
-          let at = ((across * CN + j) * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
-          let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
-          for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(x1[i * KD + d], c, s[i * CN + j]); }
-        }
-      }
+    // Tops for this tile, and once more from there; out of the loop above, whose matrices stay where they are.
+    let most = max(top, highest(row, turn, base, sees, scale));
+    let factor = exp2(top - most);
+    sum *= factor;
+    top = most; retried = base;
+    for (var g = 0u; g < GROUPS; g++) {
+      workgroupBarrier();
       for (var i = 0u; i < RM; i++) {
-        for (var j = 0u; j < CN; j++) {
-          let value = s[i * CN + j];
-          let at = ((mine + i * EDGE) * PITCH_S + (across * CN + j) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+        for (var d = 0u; d < PER; d++) {
+          let value = y2[i * KV + g * PER + d];
+          let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
           coopStoreT(value, &strip[at], pitch);
         }
       }
+      workgroupBarrier();
+      for (var c = turn * 4u; c < WIDE; c += SHARE * 4u) {
+        let at = row * PITCH_S + c;
+        put_score(at, scores(at) * factor);
+      }
+      workgroupBarrier();
+      for (var i = 0u; i < RM; i++) {
+        for (var d = 0u; d < PER; d++) {
+          let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+          y2[i * KV + g * PER + d] = coopLoadT<coop_mat8x8<f32, C>>(&strip[at], pitch);
+        }
+      }
     }
     workgroupBarrier();
-    for (var f = 0u; f < ITEMS_V; f++) {
-      let u = lid + f * WORKGROUP;
-      if (u < COLS * EIGHTS_V) { put((TILE_C1 + u / EIGHTS_V * PITCH_C2 + u % EIGHTS_V * 8u) / UNIT, next_c2[f]); }
-    }
-    for (var f = 0u; f < ITEMS_K; f++) {
-      let u = lid + f * WORKGROUP;
-      if (u < COLS * EIGHTS_K) { put((u / EIGHTS_K * PITCH_C1 + u % EIGHTS_K * 8u) / UNIT, next_c1[f]); }
-    }
-    if (base + COLS < finish) {
-      for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
-    }
-    if (base + 2u * COLS < finish) {
-      for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + 2u * COLS, 0u, lid + f * WORKGROUP); }
-    }
-    let all = base >= seen.x && base + COLS <= seen.y;
-    let known = powers(row, turn, base, sees, all, base == begin, scale, top);
-    top = known.x; part = known.y;
-    // Not a number asks, too.
-    if (!(part <= MOST)) { atomicStore(&raised, 1u); }
-    workgroupBarrier();
+    if (lid == 0u) { atomicStore(&raised, 0u); }
+    for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base, 0u, lid + f * WORKGROUP); }
+    for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base, 0u, lid + f * WORKGROUP); }
   }
   // The scores are no longer needed.
   put_score(row * PITCH_S + turn * 4u, vec4<f32>(sum));

@@ -4,7 +4,8 @@
 // Rows are queries and columns keys, or (BY_KEY) the other way round; each query's log-sum-exp is known.
 // AHEAD: the next columns are fetched while these are used.
 // Operands: r1 and c1 make the scores; r2 and c2 the products of values and gradients.
-// Each of the workgroup's SUBS subgroups has RM * EDGE rows.
+// Subgroups of matrices stand SN in a line: each has RM * EDGE rows, and CN of the tile's matrices across, or YD and YV of the results'. Scores are
+// taken up by rows of threads, OWN of them in a subgroup.
 // Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 blocks of a head, 11 workgroups, then six for
 // each of q, k, v and the gradient.
 
@@ -19,14 +20,20 @@ const UNIT: u32 = 1;
 const PARTS: u32 = 2;
 const STRIPS: u32 = 2;
 const SUBS: u32 = 4;
+const SN: u32 = 1;
 const RM: u32 = 1;
 const CN: u32 = 4;
+const STEPS: u32 = 4;
+const YD: u32 = 8;
+const YV: u32 = 8;
 const KD: u32 = 8;
 const KV: u32 = 8;
 const KY: u32 = 16;
 const PER: u32 = 4;
 const GROUPS: u32 = 4;
 const TIMES: u32 = 8;
+const ITEMS_R: u32 = 8;
+const ITEMS_R2: u32 = 8;
 const ITEMS_K: u32 = 8;
 const ITEMS_V: u32 = 8;
 const AHEAD: u32 = 1;
@@ -70,9 +77,9 @@ fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
 // end
 
 const TILE: u32 = max(TILE_C1 + TILE_C2, max(TILE_R1, TILE_R2));
-const OWN: u32 = RM * EDGE; // rows of a subgroup
-const ROWS: u32 = SUBS * OWN;
-const COLS: u32 = CN * EDGE;
+const ROWS: u32 = SUBS / SN * RM * EDGE;
+const OWN: u32 = ROWS / SUBS; // rows of a subgroup's threads
+const COLS: u32 = STEPS * EDGE;
 const PITCH_S: u32 = COLS + 8u;
 const PITCH_P: u32 = COLS + 8u;
 const KNOWN: u32 = select(ROWS, COLS, BY_KEY == 1u);
@@ -83,6 +90,7 @@ const EIGHTS_K: u32 = PITCH_C1 / 8u - 1u;
 const EIGHTS_V: u32 = PITCH_C2 / 8u - 1u;
 const ACROSS: u32 = COLS / 4u; // threads of a row, a quad each
 const LINES: u32 = SUBGROUP / ACROSS; // rows that a subgroup's threads have at once
+const WIDE: u32 = SN * PER * EDGE; // of the results that leave at once
 var<workgroup> sums: array<vec2<f32>, KNOWN>; // of each query: the log-sum-exp, to base 2, and the sum of result times gradient
 var<workgroup> seen: array<vec2<u32>, KNOWN>; // of each query: the keys that it sees
 
@@ -94,7 +102,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let scale = bitcast<f32>(word(7u));
   let sharing = heads / heads_kv;
   let sub = lid / SUBGROUP; let lane = lid % SUBGROUP;
-  let mine = sub * OWN; // the subgroup's first row
+  let mine = sub / SN * (RM * EDGE); let across = sub % SN; // the first row of the subgroup's matrices, and their place in the line
+  let own = sub * OWN; // the first row of its threads
   let block = min(wid.y * word(9u) + wid.x, word(11u) - 1u);
   let group = block / word(10u); // batch and head of the rows
   // The blocks with the most columns come first.
@@ -113,9 +122,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
   // The rows, held in matrices.
   var x1: array<coop_mat8x8<f16, A>, RM * KD>;
-  let at_r1 = base_r1(group);
-  for (var u = lid; u < ROWS * EIGHTS_R1; u += WORKGROUP) {
-    put((u / EIGHTS_R1 * PITCH_R1 + u % EIGHTS_R1 * 8u) / UNIT, eight_r1(at_r1, rows, r0, 0u, u));
+  let at_r1 = base_r1(group); let at_r2 = base_r2(group);
+  var next_r1: array<vec4<u32>, ITEMS_R>;
+  var next_r2: array<vec4<u32>, ITEMS_R2>;
+  for (var f = 0u; f < ITEMS_R; f++) { next_r1[f] = eight_r1(at_r1, rows, r0, 0u, lid + f * WORKGROUP); }
+  for (var f = 0u; f < ITEMS_R2; f++) { next_r2[f] = eight_r2(at_r2, rows, r0, 0u, lid + f * WORKGROUP); }
+  for (var f = 0u; f < ITEMS_R; f++) {
+    let u = lid + f * WORKGROUP;
+    if (u < ROWS * EIGHTS_R1) { put((u / EIGHTS_R1 * PITCH_R1 + u % EIGHTS_R1 * 8u) / UNIT, next_r1[f]); }
   }
   workgroupBarrier();
   for (var i = 0u; i < RM; i++) {
@@ -125,9 +139,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
   }
   workgroupBarrier();
-  let at_r2 = base_r2(group);
-  for (var u = lid; u < ROWS * EIGHTS_R2; u += WORKGROUP) {
-    put((u / EIGHTS_R2 * PITCH_R2 + u % EIGHTS_R2 * 8u) / UNIT, eight_r2(at_r2, rows, r0, 0u, u));
+  for (var f = 0u; f < ITEMS_R2; f++) {
+    let u = lid + f * WORKGROUP;
+    if (u < ROWS * EIGHTS_R2) { put((u / EIGHTS_R2 * PITCH_R2 + u % EIGHTS_R2 * 8u) / UNIT, next_r2[f]); }
   }
   workgroupBarrier();
   var x2: array<coop_mat8x8<f16, A>, RM * KV>;
@@ -205,7 +219,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         for (var e = 0u; e < RM * CN; e++) { s[e] = coop_mat8x8<f32, C>(); }
         for (var d = 0u; d < KD; d++) {
           for (var j = 0u; j < CN; j++) {
-            let at = (j * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
+            let at = ((across * CN + j) * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
             let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
             for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(x1[i * KD + d], c, s[i * CN + j]); }
           }
@@ -213,7 +227,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         for (var i = 0u; i < RM; i++) {
           for (var j = 0u; j < CN; j++) {
             let value = s[i * CN + j];
-            let at = ((mine + i * EDGE) * PITCH_S + j * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+            let at = ((mine + i * EDGE) * PITCH_S + (across * CN + j) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
             coopStoreT(value, &strip[at], pitch);
           }
         }
@@ -223,7 +237,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         for (var e = 0u; e < RM * CN; e++) { s[e] = coop_mat8x8<f32, C>(); }
         for (var d = 0u; d < KV; d++) {
           for (var j = 0u; j < CN; j++) {
-            let at = (TILE_C1 + j * EDGE * PITCH_C2 + d * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
+            let at = (TILE_C1 + (across * CN + j) * EDGE * PITCH_C2 + d * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
             let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
             for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(x2[i * KV + d], c, s[i * CN + j]); }
           }
@@ -231,7 +245,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         for (var i = 0u; i < RM; i++) {
           for (var j = 0u; j < CN; j++) {
             let value = s[i * CN + j];
-            let at = ((ROWS + mine + i * EDGE) * PITCH_S + j * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+            let at = ((ROWS + mine + i * EDGE) * PITCH_S + (across * CN + j) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
             coopStoreT(value, &strip[at], pitch);
           }
         }
@@ -241,27 +255,27 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       var p: array<vec4<f32>, TIMES>;
       var slope: array<vec4<f32>, TIMES>;
       for (var q = 0u; q < TIMES; q++) {
-        let row = mine + q * LINES + lane / ACROSS;
+        let row = own + q * LINES + lane / ACROSS;
         p[q] = scores(row * PITCH_S + c);
         slope[q] = scores((ROWS + row) * PITCH_S + c);
       }
       if (BY_KEY == 1u) {
         // Whether all keys of the subgroup are seen by all queries of the tile.
-        let all = keys_of(base).y >= r0 + mine + OWN && keys_of(base + COLS - 1u).x <= r0 + mine && base + COLS <= finish;
+        let all = keys_of(base).y >= r0 + own + OWN && keys_of(base + COLS - 1u).x <= r0 + own && base + COLS <= finish;
         let a = sums[c]; let b = sums[c + 1u]; let e = sums[c + 2u]; let f = sums[c + 3u];
         let first = vec4<u32>(seen[c].x, seen[c + 1u].x, seen[c + 2u].x, seen[c + 3u].x);
         let last = vec4<u32>(seen[c].y, seen[c + 1u].y, seen[c + 2u].y, seen[c + 3u].y);
         for (var q = 0u; q < TIMES; q++) {
-          let key = vec4<u32>(r0 + mine + q * LINES + lane / ACROSS);
+          let key = vec4<u32>(r0 + own + q * LINES + lane / ACROSS);
           p[q] = exp2(fma(p[q], vec4<f32>(scale * LOG2E), -vec4<f32>(a.x, b.x, e.x, f.x)));
           if (!all) { p[q] = select(vec4<f32>(0.0), p[q], (key >= first) & (key < last)); }
           slope[q] = p[q] * (slope[q] - vec4<f32>(a.y, b.y, e.y, f.y)) * scale;
         }
       } else {
         let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
-        let all = base >= seen[mine + OWN - 1u].x && base + COLS <= seen[mine].y;
+        let all = base >= seen[own + OWN - 1u].x && base + COLS <= seen[own].y;
         for (var q = 0u; q < TIMES; q++) {
-          let row = mine + q * LINES + lane / ACROSS;
+          let row = own + q * LINES + lane / ACROSS;
           let known = sums[row]; let sees = seen[row];
           p[q] = exp2(fma(p[q], vec4<f32>(scale * LOG2E), vec4<f32>(-known.x)));
           if (!all) { p[q] = select(vec4<f32>(0.0), p[q], (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y))); }
@@ -269,20 +283,20 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         }
       }
       for (var q = 0u; q < TIMES; q++) {
-        let row = mine + q * LINES + lane / ACROSS;
+        let row = own + q * LINES + lane / ACROSS;
         put_part((row * PITCH_P + c) / UNIT, slope[q]);
         if (BY_KEY == 1u) { put_part(((ROWS + row) * PITCH_P + c) / UNIT, p[q]); }
       }
       workgroupBarrier();
-      for (var j = 0u; j < CN; j++) {
+      for (var j = 0u; j < STEPS; j++) {
         // By the columns of the scores: the gradient of what made them.
         var p: array<coop_mat8x8<f16, A>, RM>;
         for (var i = 0u; i < RM; i++) {
           let at = ((mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
           p[i] = coopLoadT<coop_mat8x8<f16, A>>(&parts[at], pitch);
         }
-        for (var d = 0u; d < KD; d++) {
-          let at = (j * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
+        for (var d = 0u; d < YD; d++) {
+          let at = (j * EDGE * PITCH_C1 + (across * YD + d) * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
           let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
           for (var i = 0u; i < RM; i++) { y[i * KY + d] = coopMultiplyAdd(p[i], c, y[i * KY + d]); }
         }
@@ -292,10 +306,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
             let at = ((ROWS + mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
             p[i] = coopLoadT<coop_mat8x8<f16, A>>(&parts[at], pitch);
           }
-          for (var d = 0u; d < KV; d++) {
-            let at = (TILE_C1 + j * EDGE * PITCH_C2 + d * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
+          for (var d = 0u; d < YV; d++) {
+            let at = (TILE_C1 + j * EDGE * PITCH_C2 + (across * YV + d) * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
             let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
-            for (var i = 0u; i < RM; i++) { y[i * KY + KD + d] = coopMultiplyAdd(p[i], c, y[i * KY + KD + d]); }
+            for (var i = 0u; i < RM; i++) { y[i * KY + YD + d] = coopMultiplyAdd(p[i], c, y[i * KY + YD + d]); }
           }
         }
       }
@@ -307,24 +321,27 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var i = 0u; i < RM; i++) {
       for (var d = 0u; d < PER; d++) {
         let value = y[i * KY + g * PER + d];
-        let at = ((mine + i * EDGE) * PITCH_S + d * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+        let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
         coopStoreT(value, &strip[at], pitch);
       }
     }
     workgroupBarrier();
-    for (var u = lid; u < ROWS * PER * EDGE / 4u; u += WORKGROUP) {
-      let line = u / (PER * EDGE / 4u); let c = u % (PER * EDGE / 4u) * 4u;
-      let row = r0 + line; let at = g * PER * EDGE + c;
+    for (var u = lid; u < ROWS * WIDE / 4u; u += WORKGROUP) {
+      let line = u / (WIDE / 4u); let c = u % (WIDE / 4u) * 4u;
+      let row = r0 + line; let place = c / (PER * EDGE); let within = g * PER * EDGE + c % (PER * EDGE);
       let v = scores(line * PITCH_S + c);
-      if (BY_KEY == 1u) {
-        if (g * PER >= KD) {
-          let of_value = at - KD * EDGE;
-          if (whole && row < rows && of_value < word(5u)) { store4_1((group * rows + row) * word(5u) + of_value, v); }
+      if (whole && row < rows) {
+        let at = place * YD * EDGE + within;
+        if (BY_KEY == 1u) {
+          let of_value = place * YV * EDGE + within - YD * EDGE;
+          if (g * PER >= YD) {
+            if (of_value < word(5u)) { store4_1((group * rows + row) * word(5u) + of_value, v); }
+          } else {
+            if (at < word(4u)) { store4_0((group * rows + row) * word(4u) + at, v); }
+          }
         } else {
-          if (whole && row < rows && at < word(4u)) { store4_0((group * rows + row) * word(4u) + at, v); }
+          if (at < word(4u)) { store4_0((group * rows + row) * word(4u) + at, v); }
         }
-      } else {
-        if (whole && row < rows && at < word(4u)) { store4_0((group * rows + row) * word(4u) + at, v); }
       }
     }
   }

@@ -43,40 +43,45 @@ struct Cut {
     chunk: u32,
 }
 
-/// The largest tiles that memory suffices for.
-fn cut(deep: [u32; 2], part: Option<Part>, adapter: &AdapterInfo) -> Option<Cut> {
-    let (edge, subs) = (adapter.coop, 4);
+/// Work for as many workgroups as this allows large ones.
+const MANY: usize = 128;
+
+/// The largest tiles that memory suffices for, of `rows` of each of these heads.
+fn cut(deep: [u32; 2], heads: usize, rows: usize, adapter: &AdapterInfo) -> Option<Cut> {
+    let (edge, subgroup) = (adapter.coop, adapter.subgroup);
     // Neighbours in a line share rows, as long as each has whole matrices of the values.
-    let line = if part.is_none() && (deep[1] / edge).is_multiple_of(2) { 2 } else { 1 };
-    let own = match part {
-        None => (adapter.subgroup / 2).min(16).max(edge / line),
-        Some(_) => (adapter.subgroup / 2).clamp(8, 16),
-    };
-    let rows = subs * own;
-    if adapter.subgroup < own || own * line < edge || subs * adapter.subgroup > adapter.workgroup_threads {
-        return None;
-    }
-    let columns = |cols: u32| cols * (deep[0] + deep[1] + 16);
-    if let Some(part) = part {
-        let by_key = part == Part::Keys;
-        let bytes = |cols: u32| {
-            let tile = columns(cols).max(rows * (deep[0].max(deep[1]) + 8));
-            let known = if by_key { cols } else { rows };
-            2 * tile + 4 * 2 * rows * (cols + 8) + 2 * (1 + by_key as u32) * rows * (cols + 8) + 16 * known
-        };
-        return (bytes(32) <= adapter.workgroup_bytes && 32 <= subs * adapter.subgroup).then_some(Cut {
-            subs,
-            line,
-            rows,
-            cols: 32,
-            chunk: deep[0],
-        });
-    }
-    let bytes = |cols: u32| 2 * columns(cols).max(rows * (edge + 8)) + (4 + 2) * rows * (cols + 8) + 4 * (rows + 1);
-    let cols = [64, 32, 16].into_iter().find(|&c| bytes(c) <= adapter.workgroup_bytes && c.is_multiple_of(edge * line))?;
-    let fits = |chunk: &u32| deep[0].is_multiple_of(*chunk) && rows * (chunk + 8) <= columns(cols);
-    let chunk = (1..=deep[0] / edge).map(|n| n * edge).rev().find(fits).unwrap_or(edge);
-    Some(Cut { subs, line, rows, cols, chunk })
+    let line = if (deep[1] / edge).is_multiple_of(2) { 2 } else { 1 };
+    let own = (subgroup / 2).min(16).max(edge / line);
+    // Much work between two barriers hides what they cost.
+    [(8, 32), (4, 64), (4, 32), (4, 16)].into_iter().find_map(|(subs, cols)| {
+        let high = subs * own;
+        let columns = cols * (deep[0] + deep[1] + 16);
+        let fits = |chunk: &u32| deep[0].is_multiple_of(*chunk) && high * (chunk + 8) <= columns;
+        let chunk = (1..=deep[0] / edge).map(|n| n * edge).rev().find(fits).unwrap_or(edge);
+        let bytes = 2 * columns.max(high * (chunk + 8)) + (4 + 2) * high * (cols + 8) + 4 * (high + 1);
+        let whole = subgroup >= own && cols.is_multiple_of(edge * line);
+        let room = bytes <= adapter.workgroup_bytes && subs * subgroup <= adapter.workgroup_threads;
+        let enough = subs == 4 || heads * rows.div_ceil(high as usize) >= MANY;
+        (whole && room && enough).then_some(Cut { subs, line, rows: high, cols, chunk })
+    })
+}
+
+/// The same for a part of the gradients, whose scores and slopes take more memory.
+fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<Cut> {
+    let (edge, cols, by_key) = (adapter.coop, 32u32, part == Part::Keys);
+    // Wide heads have more results than a subgroup has registers for.
+    let wide = deep[0] + deep[1] > 128;
+    let halves = deep.iter().all(|n| (n / edge).is_multiple_of(2)) && cols.is_multiple_of(2 * edge);
+    [(8, 2), (4, 1)].into_iter().filter(|&(_, line)| line == 1 || wide && halves).find_map(|(subs, line)| {
+        let rows = 4 * if adapter.subgroup >= 16 { 16 } else { 8 };
+        let threads = subs * adapter.subgroup;
+        let tile = (cols * (deep[0] + deep[1] + 16)).max(rows * (deep[0].max(deep[1]) + 8));
+        let known = if by_key { cols } else { rows };
+        let bytes = 2 * tile + 4 * 2 * rows * (cols + 8) + 2 * (1 + by_key as u32) * rows * (cols + 8) + 16 * known;
+        let whole = (rows * line).is_multiple_of(subs * edge) && (rows * cols / 4).is_multiple_of(threads) && cols <= threads;
+        let room = bytes <= adapter.workgroup_bytes && threads <= adapter.workgroup_threads;
+        (whole && room).then_some(Cut { subs, line, rows, cols, chunk: deep[0] })
+    })
 }
 
 /// Attention (`part` is `None`) or a part of its gradients; `None` where there are no matrices, a mask, or operands that are not rows of f16
@@ -104,24 +109,29 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     }
     // Elements of a line of a tile: whole matrices.
     let deep = [d, dv].map(|n| (n as u32).next_multiple_of(edge));
-    let Cut { subs, line, rows, cols, chunk } = cut(deep, part, adapter)?;
+    let Cut { subs, line, rows, cols, chunk } = match part {
+        None => cut(deep, b * h, t, adapter)?,
+        Some(part) => cut_part(deep, part, adapter)?,
+    };
     let workgroup = subs * subgroup;
-    let (rm, kd, kv) = (rows / (subs / line) / edge, deep[0] / edge, deep[1] / edge / line);
+    let (rm, kd, kv) = (rows / (subs / line) / edge, deep[0] / edge, deep[1] / edge);
     let cn = cols / edge / line;
     // Matrices of results across; as many of them leave at a time as a strip of scores holds.
     let ky = match part {
-        None => kv,
-        Some(Part::Keys) => kd + kv,
-        Some(_) => kd,
+        None => kv / line,
+        Some(Part::Keys) => (kd + kv) / line,
+        Some(_) => kd / line,
     };
-    let per = (1..=cn).rev().find(|&n| ky.is_multiple_of(n) && (forward || kd.is_multiple_of(n)))?;
+    let per = (1..=cn).rev().find(|&n| ky.is_multiple_of(n) && (forward || (kd / line).is_multiple_of(n)))?;
     let items = deep.map(|n| (cols * n / 8).div_ceil(workgroup));
     let sizes = [
         ("RM", rm),
         ("CN", cn),
         ("STEPS", cols / edge),
         ("KD", kd),
-        ("KV", kv),
+        ("KV", if forward { kv / line } else { kv }),
+        ("YD", kd / line),
+        ("YV", kv / line),
         ("KY", ky),
         ("KC", chunk / edge),
         ("CHUNKS", deep[0] / chunk),
@@ -130,10 +140,13 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
         // Quads of a thread.
         ("QUADS", cols / 4 / (workgroup / rows)),
         ("TIMES", rows * cols / 4 / workgroup),
+        ("ITEMS_R", (rows * chunk / 8).div_ceil(workgroup)),
+        ("ITEMS_R2", (rows * deep[1] / 8).div_ceil(workgroup)),
         ("ITEMS_K", items[0]),
         ("ITEMS_V", items[1]),
     ];
-    let counts = [[("RM * KD", rm * kd), ("RM * KV", rm * kv), ("RM * KY", rm * ky), ("RM * CN", rm * cn)].as_slice(), &sizes].concat();
+    let counts =
+        [[("RM * KD", rm * kd), ("RM * KV", rm * kv / line), ("RM * KY", rm * ky), ("RM * CN", rm * cn)].as_slice(), &sizes].concat();
     // Software takes minutes to compile what is written out.
     let counts = if subgroup >= UNROLLED { &counts[..] } else { &[] };
     let text = if forward { include_str!("../attention_coop.wgsl") } else { include_str!("../attention_coop_grad.wgsl") };
@@ -155,7 +168,7 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     ];
     consts.extend(sizes);
     // Wide heads leave no registers for the next columns.
-    let ahead = deep[0] + deep[1] <= 192;
+    let ahead = (deep[0] + deep[1]) / line <= 192;
     let mut switches = vec![("BY_KEY", by_key as u32), ("SUMS", of.sums as u32), ("AHEAD", ahead as u32), ("AT_ONCE", !ahead as u32)];
     // Which load each operand is.
     let roles: [u32; 4] = if by_key { [1, 0, 2, 3] } else { [0, 1, 3, 2] };

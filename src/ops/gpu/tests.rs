@@ -6,6 +6,7 @@ use crate::backends::{Bytes, Machine};
 use crate::dtype::DType;
 use crate::layout::Layout;
 use crate::ops::attention::AttentionKernel;
+use crate::ops::attention_grad::Part;
 use crate::ops::reduce::ReduceOp;
 use crate::plan::{AdapterInfo, Buf, Input, Kernel, Output, Plan, Step, Store, Task, Wgsl, Work};
 use crate::scalar::Program;
@@ -157,11 +158,22 @@ fn check_on(
     want: &[f64],
     tolerance: f64,
 ) {
+    check_all(name, make, loads, &[(out.0, out.1, want)], params, tolerance);
+}
+
+/// The same with several results, each with its type, shape and values.
+#[track_caller]
+fn check_all(
+    name: &str,
+    make: impl Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Send + Sync + 'static,
+    loads: &[Operand],
+    outs: &[(DType, &[usize], &[f64])],
+    params: &[f64],
+    tolerance: f64,
+) {
     let Some(m) = machine() else { return };
     let source =
         |buf, dtype, layout: Layout| Source { buf, dtype, layout: layout.simplified(), offset: None, aligned: layout.offset % 8 == 0 };
-    let (dtype, shape) = (out.0, Shape::of(out.1));
-    let value = dtype.compute();
     let step = Step {
         name: "test",
         at: std::panic::Location::caller(),
@@ -175,37 +187,43 @@ fn check_on(
                 sources: vec![source(Buf::Input(k as u16), o.dtype, o.layout)],
             })
             .collect(),
-        stores: vec![Store {
-            shape,
-            program: Program::value(value),
-            sources: vec![],
-            target: source(Buf::Output(0), dtype, Layout::contiguous(shape)),
-        }],
+        stores: outs
+            .iter()
+            .enumerate()
+            .map(|(n, (dtype, shape, _))| Store {
+                shape: Shape::of(shape),
+                program: Program::value(dtype.compute()),
+                sources: vec![],
+                target: source(Buf::Output(n as u16), *dtype, Layout::contiguous(Shape::of(shape))),
+            })
+            .collect(),
         params: (0..params.len() as u16).collect(),
     };
-    let bytes = shape.count() * dtype.block_bytes();
+    let bytes = |(dtype, shape, _): &(DType, &[usize], &[f64])| Shape::of(shape).count() * dtype.block_bytes();
     let plan = Arc::new(Plan {
         steps: vec![step],
         inputs: loads.iter().map(|o| Input { dtype: o.dtype, written: false }).collect(),
-        outputs: vec![Output { dtype, bytes }],
+        outputs: outs.iter().map(|o| Output { dtype: o.0, bytes: bytes(o) }).collect(),
         slots: vec![],
         params: params.len(),
     });
     let upload = |b: Vec<u8>| m.upload_as(Bytes::Owned(Arc::new(b)), m.default_mode()).unwrap();
     let inputs: Vec<_> = loads.iter().map(|o| upload(o.bytes.clone())).collect();
     // NaN in every float: what is not written shows.
-    let outputs = [upload(vec![0xFF; bytes])];
+    let outputs: Vec<_> = outs.iter().map(|o| upload(vec![0xFF; bytes(o)])).collect();
     m.run(&plan, &inputs, &outputs, params).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let mut got = vec![0; bytes];
-    m.read(&outputs[0], 0, &mut got).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let got = unpack(&got, dtype);
-    assert_eq!(got.len(), want.len(), "{name}");
-    let scale = want.iter().filter(|v| v.is_finite()).fold(1e-30f64, |m, v| m.max(v.abs()));
-    let mut wrong = (0..want.len()).filter(|&i| {
-        if want[i].is_finite() { !((got[i] - want[i]).abs() <= tolerance * scale) } else { got[i].to_string() != want[i].to_string() }
-    });
-    if let Some(i) = wrong.next() {
-        panic!("{name}: element {i} of {shape} is {}, should be {}; {} are wrong", got[i], want[i], wrong.count() + 1);
+    for ((dtype, shape, want), output) in outs.iter().zip(&outputs) {
+        let mut got = vec![0; bytes(&(*dtype, *shape, *want))];
+        m.read(output, 0, &mut got).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let got = unpack(&got, *dtype);
+        assert_eq!(got.len(), want.len(), "{name}");
+        let scale = want.iter().filter(|v| v.is_finite()).fold(1e-30f64, |m, v| m.max(v.abs()));
+        let mut wrong = (0..want.len()).filter(|&i| {
+            if want[i].is_finite() { !((got[i] - want[i]).abs() <= tolerance * scale) } else { got[i].to_string() != want[i].to_string() }
+        });
+        if let Some(i) = wrong.next() {
+            panic!("{name}: element {i} of {shape:?} is {}, should be {}; {} are wrong", got[i], want[i], wrong.count() + 1);
+        }
     }
 }
 
@@ -507,7 +525,9 @@ fn attention_by_cooperative_matrices() {
     let waves: Slope = |j| 60.0 * (j as f64 / 17.0 + 3.0).sin();
     let low_at_first: Slope = |j| if j < 64 { -1e4 } else { 0.0 };
     let steep: Slope = |j| j as f64 / 2.0 - 100.0;
+    let lost: Slope = |j| if j == 100 { f64::NAN } else { j as f64 };
     let cases = [
+        (heads(1, 1, 1, 150, 150, 16, 16, 150), true, 0, true, lost),
         (heads(1, 2, 1, 70, 90, 64, 64, 80), true, 0, true, flat),
         (heads(1, 2, 1, 34, 70, 24, 16, 60), true, 0, false, flat),
         (heads(2, 2, 2, 40, 150, 16, 24, 133), true, 21, true, flat),
@@ -540,6 +560,79 @@ fn attention_by_cooperative_matrices() {
             };
             let name = format!("T{} S{}/{} D{}/{} causal {causal} window {window} vectors {vectors}", c.t, c.valid, c.s, c.d, c.dv);
             check_on(&name, make, &loads, (F32, &[c.b, c.h, c.t, c.dv]), &[c.valid as f64], &want, 1e-3);
+        }
+    }
+}
+
+/// The gradients of queries, keys and values in f64, the log-sum-exp of each query and the sum of its result times its gradient.
+fn attended_grads(c: &Heads, [q, k, v, g]: [&Operand; 4], causal: bool, window: u32, scale: f32) -> [Vec<f64>; 5] {
+    let [mut dq, mut dk, mut dv] = [q, k, v].map(|o| vec![0.0; o.values.len()]);
+    let (mut lse, mut delta) = (vec![], vec![]);
+    let scale = scale as f64;
+    for row in 0..c.b * c.h * c.t {
+        let (z, h, t) = (row / c.t / c.h, row / c.t % c.h, row % c.t);
+        let kv = z * c.hkv + h / (c.h / c.hkv);
+        let at = (c.valid + t) as isize - c.t as isize;
+        let seen = (0..c.valid).filter(|&j| (!causal || j as isize <= at) && (window == 0 || j as isize + window as isize > at));
+        let key = |j: usize| &k.values[(kv * c.s + j) * c.d..][..c.d];
+        let value = |j: usize| &v.values[(kv * c.s + j) * c.dv..][..c.dv];
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let (query, slope) = (&q.values[row * c.d..][..c.d], &g.values[row * c.dv..][..c.dv]);
+        let score: Vec<(usize, f64)> = seen.map(|j| (j, dot(query, key(j)) * scale)).collect();
+        let top = score.iter().fold(f64::MIN, |m, s| m.max(s.1));
+        let known = top + score.iter().map(|s| (s.1 - top).exp()).sum::<f64>().ln();
+        let result: f64 = score.iter().map(|s| (s.1 - known).exp() * dot(slope, value(s.0))).sum();
+        for &(j, s) in &score {
+            let p = (s - known).exp();
+            let ds = p * (dot(slope, value(j)) - result) * scale;
+            for x in 0..c.d {
+                dq[row * c.d + x] += ds * key(j)[x];
+                dk[(kv * c.s + j) * c.d + x] += ds * query[x];
+            }
+            for x in 0..c.dv {
+                dv[(kv * c.s + j) * c.dv + x] += p * slope[x];
+            }
+        }
+        lse.push(known);
+        delta.push(result);
+    }
+    [dq, dk, dv, lse, delta]
+}
+
+#[test]
+fn attention_gradients_by_cooperative_matrices() {
+    let Some(m) = machine() else { return };
+    if m.info().coop == 0 {
+        return;
+    }
+    let heads = |b, h, hkv, t, s, d, dv, valid| Heads { b, h, hkv, t, s, d, dv, valid };
+    let cases = [
+        (heads(1, 4, 2, 70, 90, 16, 32, 80), true, 0, true),
+        (heads(2, 2, 2, 66, 66, 32, 16, 66), true, 0, false),
+        (heads(1, 2, 1, 34, 70, 24, 16, 60), false, 0, true),
+        (heads(1, 2, 1, 90, 140, 16, 40, 133), true, 30, true),
+        (heads(1, 2, 1, 40, 70, 80, 64, 70), true, 0, true),
+    ];
+    for (c, causal, window, vectors) in &cases {
+        let (causal, window, vectors) = (*causal, *window, *vectors);
+        let part = |heads: usize, rows: usize, w: usize, seed| Operand::random(F16, &[c.b, heads, rows, w], seed);
+        let (q, k, v, g) = (part(c.h, c.t, c.d, 1), part(c.hkv, c.s, c.d, 2), part(c.hkv, c.s, c.dv, 3), part(c.h, c.t, c.dv, 4));
+        let scale = 1.7 / (c.d as f64).sqrt();
+        let [dq, dk, dv, lse, delta] = attended_grads(c, [&q, &k, &v, &g], causal, window, scale as f32);
+        let known = |values| Operand::new(F32, &[c.b, c.h, c.t], values);
+        let loads = [q, k, v, g, known(lse), known(delta)];
+        for part in [Part::Queries, Part::Keys] {
+            let make = move |s: &Step, a: &AdapterInfo| {
+                let of = AttentionKernel { causal, scale, window, mask: false, sums: false };
+                let w = attention_grad(&of, part, s, &AdapterInfo { coop_vectors: vectors, ..a.clone() });
+                w.filter(|w| w.source.contains("coopMultiplyAdd"))
+            };
+            let name =
+                format!("{part:?} T{} S{}/{} D{}/{} causal {causal} window {window} vectors {vectors}", c.t, c.valid, c.s, c.d, c.dv);
+            let of_queries: [(DType, &[usize], &[f64]); 1] = [(F32, &[c.b, c.h, c.t, c.d], &dq)];
+            let of_keys: [(DType, &[usize], &[f64]); 2] = [(F32, &[c.b, c.hkv, c.s, c.d], &dk), (F32, &[c.b, c.hkv, c.s, c.dv], &dv)];
+            let outs = if part == Part::Queries { &of_queries[..] } else { &of_keys[..] };
+            check_all(&name, make, &loads, outs, &[c.valid as f64], 2e-3);
         }
     }
 }
