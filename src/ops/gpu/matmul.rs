@@ -181,17 +181,8 @@ struct Share {
     rows: u32,
     /// Items on their way at once.
     ahead: u32,
-    staging: Staging,
-}
-
-/// How activations are kept in workgroup memory.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Staging {
-    /// Not at all: every thread reads what it needs.
-    None,
-    Floats,
-    /// As f16, where they are stored as that.
-    Packed,
+    /// Whether activations are staged in workgroup memory, as they are stored.
+    staged: bool,
 }
 
 /// The form of what is kept.
@@ -213,13 +204,13 @@ impl Share {
         if direct && mt == 1 && (!block || rounds(widest) > 4 && rows < MANY) {
             // Nothing is waited for but memory: each thread reads its activations by eights, as the weights are read.
             let ahead = even(if block { 2 } else { 4 });
-            return Share { workgroup: 256.min(most).max(widest), lanes: widest, rows: 1, ahead, staging: Staging::None };
+            return Share { workgroup: 256.min(most).max(widest), lanes: widest, rows: 1, ahead, staged: false };
         }
         if rows < MANY {
             // The time is latency: as many threads as there are, and few rounds.
             let ahead = even(if mt > 2 { 2 } else { 3 });
             let workgroup = if rows < 1024 { 128 } else { 256 };
-            return Share { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, ahead, staging: Staging::Packed };
+            return Share { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, ahead, staged: true };
         }
         // The time is work: the widest team that leaves few lanes idle in its last round; several rows a team, which share what they read
         // of the activations, where that is most of the reading.
@@ -230,7 +221,7 @@ impl Share {
             (false, 1) => (1, rounds(lanes).clamp(1, 3)),
             _ => (mt.min(4) as u32, 1),
         };
-        Share { workgroup: 256.min(most).max(widest), lanes, rows, ahead, staging: Staging::Packed }
+        Share { workgroup: 256.min(most).max(widest), lanes, rows, ahead, staged: true }
     }
 }
 
@@ -257,9 +248,9 @@ fn some_rows(
     // What is normalised is no f16 any more.
     let halves = a.plain().filter(|s| s.dtype == DType::F16 && norm.is_none());
     let direct = norm.is_none() && a.plain().is_some_and(|s| s.layout.is_contiguous());
-    let Share { workgroup, lanes, rows, mut ahead, staging } = Share::pick(all * batch, items, quads == 8, mt, direct, adapter);
-    let packed = staging == Staging::Packed && halves.is_some();
-    let staged = staging != Staging::None || norm.is_some();
+    let Share { workgroup, lanes, rows, mut ahead, staged } = Share::pick(all * batch, items, quads == 8, mt, direct, adapter);
+    let packed = halves.is_some();
+    let staged = staged || norm.is_some();
     let (lanes, workgroup) = if fours {
         (lanes.min(adapter.workgroup_threads / 4).max(1), workgroup.max(4 * lanes).min(adapter.workgroup_threads))
     } else {
