@@ -36,6 +36,8 @@ struct Bench {
     only: String,
 }
 
+/// Short kernels of an evaluation.
+const SIDE_BY_SIDE: usize = 8;
 /// Bytes that weights take turns over.
 const ROTATED: usize = 256 << 20;
 
@@ -167,13 +169,19 @@ impl Bench {
             if !self.wanted(&what) {
                 continue;
             }
-            let x = self.tensor(&[1, k], F16)?;
+            // Different rows: the same product would be computed once.
+            let x = (0..SIDE_BY_SIDE).map(|_| self.tensor(&[1, k], F16)).collect::<TensorResult<Vec<_>>>()?;
             let w = self.weights(&[n, k], dtype)?;
             let cpu = Device::cpu();
-            let xc = x.to_device(&cpu)?.cast(DType::F32)?;
+            let xc = x[0].to_device(&cpu)?.cast(DType::F32)?;
             let expect = w.iter().map(|w| first(&xc.matmul(&w.narrow(0, 0, 1)?.to_device(&cpu)?.t()?)?)).collect::<TensorResult<_>>()?;
             let bytes = dtype.bytes(n * k).ok_or("a size")? as f64;
-            self.row(&what, Against::Bytes(bytes), floor, expect, |v| x.matmul(&w[v].t()?))?;
+            self.several(&what, Against::Bytes(bytes), floor, SIDE_BY_SIDE, expect, |v| {
+                let all: Vec<Tensor> =
+                    x.iter().enumerate().map(|(i, x)| x.matmul(&w[(v + i) % w.len()].t()?)).collect::<TensorResult<_>>()?;
+                eval_all(&all.iter().collect::<Vec<_>>())?;
+                Ok(all[0].clone())
+            })?;
         }
         Ok(())
     }
@@ -194,8 +202,8 @@ impl Bench {
             if !ops.iter().any(|(name, ..)| self.wanted(&format!("{name} f16[8192,{cols}]"))) {
                 continue;
             }
-            let number = if cols == 768 { 8 } else { 1 };
-            let x = (0..4 * number).map(|_| self.tensor(&[8192, cols], DType::F16)).collect::<TensorResult<Vec<_>>>()?;
+            let number = if cols < 50304 { SIDE_BY_SIDE } else { 1 };
+            let x = (0..2 * number.max(2)).map(|_| self.tensor(&[8192, cols], DType::F16)).collect::<TensorResult<Vec<_>>>()?;
             let (weight, bias) = (self.tensor(&[cols], DType::F16)?, self.tensor(&[cols], DType::F16)?);
             let target = Tensor::zeros(&[8192], DType::I32, &self.device)?;
             target.eval()?;

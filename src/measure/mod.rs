@@ -209,10 +209,11 @@ pub fn measure(device: &Device, work: &Work<'_>, options: &Options) -> TensorRes
 fn measure_there(device: &Device, work: &Work<'_>, options: &Options) -> TensorResult<Times> {
     let mut turn = 0;
     // Every input once at least: the first evaluation compiles, and the first use of memory is slow.
-    let begun = Instant::now();
     for _ in 0..work.variants.clamp(1, 4) {
         batch(work, 1, &mut turn)?;
     }
+    // The device idled meanwhile.
+    let begun = Instant::now();
     while begun.elapsed() < options.warm_up {
         batch(work, 4, &mut turn)?;
     }

@@ -4,7 +4,7 @@
 // the first before anything waits for the activations. A format says how an item's quads lie in a row (see `quad_of`): those that come
 // from the same words belong together, and PARTS parts of an item have scales of their own (SCALED), some with something added (SHIFTED).
 // STAGED: a chunk of the activations is kept in workgroup memory; otherwise each thread reads what it needs, by eights of halves (EIGHTS)
-// where they are stored so. MORE: a chunk has more items than are on their way at once.
+// where they are stored so.
 // Several products of one left side may be done at once: PAIR of them row by row in the same teams, or each in workgroups of its own
 // (`locate` says in which, and a branch around all loads of a round chooses the weights). NORMED: the left side is normalised on its way into workgroup memory; CENTRED: as layer norm does.
 // Words: 0 M, 1 N, 2 K, 3 tiles of a batch, 4 workgroups in x, 5 and 6 the start of b in elements, 7 epsilon, 8 and 9 the start of a.
@@ -25,7 +25,6 @@ const EIGHTS: u32 = 0;
 const SECOND: u32 = 1;
 const THIRD: u32 = 0;
 const AT_ONCE: u32 = 1;
-const MORE: u32 = 1;
 const CHUNK: u32 = 96;
 const STAGED: u32 = 1;
 const VEC_A: u32 = 1;
@@ -160,9 +159,6 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var first_held: array<vec4<u32>, ROWS * AHEAD>;
   var second_held: array<vec4<u32>, ROWS * AHEAD>;
   var third_held: array<vec4<u32>, ROWS * AHEAD>;
-  var first_next: array<vec4<u32>, ROWS * AHEAD>;
-  var second_next: array<vec4<u32>, ROWS * AHEAD>;
-  var third_next: array<vec4<u32>, ROWS * AHEAD>;
   for (var base = 0u; base < items; base += CHUNK) {
     { // PRODUCT
       if (chosen(PRODUCT)) {
@@ -236,17 +232,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       workgroupBarrier();
     }
     for (var start = lane; start < count; start += LANES * AHEAD) {
-      // The next items are on their way while these are multiplied.
-      if (MORE == 1u) {
-        { // PRODUCT
-          if (chosen(PRODUCT)) {
-            for (var a = 0u; a < AHEAD; a++) {
-              let i = min(base + start + (AHEAD + a) * LANES, items - 1u);
-              for (var r = 0u; r < ROWS; r++) {
-                first_next[a * ROWS + r] = first_of(PRODUCT + r % PAIR, row[r], i);
-                if (SECOND == 1u) { second_next[a * ROWS + r] = second_of(PRODUCT + r % PAIR, row[r], i); }
-                if (THIRD == 1u) { third_next[a * ROWS + r] = third_of(PRODUCT + r % PAIR, row[r], i); }
-              }
+      { // PRODUCT
+        if (start != lane && chosen(PRODUCT)) {
+          for (var a = 0u; a < AHEAD; a++) {
+            let i = min(base + start + a * LANES, items - 1u);
+            for (var r = 0u; r < ROWS; r++) {
+              first_held[a * ROWS + r] = first_of(PRODUCT + r % PAIR, row[r], i);
+              if (SECOND == 1u) { second_held[a * ROWS + r] = second_of(PRODUCT + r % PAIR, row[r], i); }
+              if (THIRD == 1u) { third_held[a * ROWS + r] = third_of(PRODUCT + r % PAIR, row[r], i); }
             }
           }
         }
@@ -280,13 +273,6 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
               if (SHIFTED == 1u) { acc[r * MT + m] += by.y * sums[m]; }
             }
           }
-        }
-      }
-      if (MORE == 1u) {
-        for (var e = 0u; e < ROWS * AHEAD; e++) {
-          first_held[e] = first_next[e];
-          if (SECOND == 1u) { second_held[e] = second_next[e]; }
-          if (THIRD == 1u) { third_held[e] = third_next[e]; }
         }
       }
     }

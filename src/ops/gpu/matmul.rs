@@ -308,7 +308,6 @@ fn some_rows(
         ("SCALED", (parts > 0) as u32),
         ("SHIFTED", shifted as u32),
         ("EIGHTS", eights.is_some() as u32),
-        ("MORE", (if staged { chunk.min(items) } else { items } > unit) as u32),
         ("SECOND", (planes > 1) as u32),
         ("THIRD", (planes > 2) as u32),
     ];
@@ -320,7 +319,6 @@ fn some_rows(
         repeat(include_str!("../matvec.wgsl").into(), "PRODUCT", &apart),
         &[
             ("ROWS * MT", rows * mt as u32),
-            ("ROWS * AHEAD", rows * ahead),
             ("AHEAD", ahead),
             ("PARTS", parts),
             ("PAIRS", quads / parts / 2),
