@@ -237,8 +237,6 @@ pub struct AdapterInfo {
     pub coop: u32,
     /// Whether a cooperative matrix may be loaded through a pointer to vectors, as Vulkan allows.
     pub coop_vectors: bool,
-    /// Bytes of numbers that a dispatch may carry with it, instead of reading them from a buffer; 0 where it cannot.
-    pub immediate_bytes: u32,
     /// The language in which the driver takes kernels besides WGSL, if it takes any.
     pub raw: Option<RawLanguage>,
 }

@@ -43,9 +43,6 @@ const WANTED: [(Features, &str); 10] = [
     (Features::PIPELINE_CACHE, "pipeline cache"),
 ];
 
-/// Bytes that `wgpu` keeps account of.
-const IMMEDIATE_BYTES: u32 = 256;
-
 const NATIVE: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
 
 fn instance() -> &'static wgpu::Instance {
@@ -292,9 +289,6 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
     let i = adapter.get_info();
     let mut limits = adapter.limits();
     let without = without(std::env::var("TL_GPU_WITHOUT").unwrap_or_default().as_str(), &mut limits)?;
-    if without.contains(Features::IMMEDIATES) {
-        limits.max_immediate_size = 0;
-    }
     let features = WANTED.iter().fold(Features::empty(), |f, w| f | w.0) & (adapter.features() - without);
     let descriptor = wgpu::DeviceDescriptor {
         label: Some("tensorlogic"),
@@ -342,7 +336,6 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         workgroup_threads: limits.max_compute_invocations_per_workgroup,
         coop,
         coop_vectors: i.backend == Backend::Vulkan,
-        immediate_bytes: if has(Features::IMMEDIATES) { limits.max_immediate_size.min(IMMEDIATE_BYTES) } else { 0 },
         raw: match i.backend {
             _ if !has(Features::PASSTHROUGH_SHADERS) => None,
             Backend::Metal => Some(RawLanguage::Msl),

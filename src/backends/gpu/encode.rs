@@ -33,9 +33,8 @@ pub(super) struct Dispatch {
     /// The buffer of each binding after the first.
     buffers: SmallVec<[Bound; 8]>,
     grid: [u32; 3],
-    numbers: SmallVec<[u32; 16]>,
-    /// Where they lie in the common block, if they do not travel with the dispatch.
-    place: Option<usize>,
+    start: u64,
+    bytes: u64,
     /// Bind groups by the ids of their buffers.
     groups: SmallVec<[(SmallVec<[u64; 8]>, wgpu::BindGroup); 2]>,
     next: usize,
@@ -50,8 +49,7 @@ struct Prepared {
     plan: Weak<Plan>,
     steps: Vec<Dispatch>,
     words: Vec<u32>,
-    /// Numbers that a run gives: the dispatch, which of its numbers, and what it is.
-    patches: Vec<(usize, usize, MetaWord)>,
+    patches: Vec<(usize, MetaWord)>,
     /// Whether the block buffer holds `words`.
     written: bool,
     block: Option<wgpu::Buffer>,
@@ -113,9 +111,10 @@ impl Runner {
         for (number, (text, _)) in numbers.into_iter().zip(texts) {
             let step = &plan.steps[number];
             let Some(pipeline) = self.pipelines.get(&text.text) else { continue };
-            let mut numbers: SmallVec<[u32; 16]> = SmallVec::new();
+            let start = p.words.len();
+            let rows = text.words.len().div_ceil(4).max(1);
             for (n, w) in text.words.iter().enumerate() {
-                numbers.push(match *w {
+                p.words.push(match *w {
                     MetaWord::Const(v) => v,
                     MetaWord::Tag => {
                         let mut tags = lock(&core.tags);
@@ -123,17 +122,12 @@ impl Runner {
                         tags.len() as u32 - 1
                     }
                     w => {
-                        p.patches.push((p.steps.len(), n, w));
+                        p.patches.push((start + n, w));
                         0
                     }
                 });
             }
-            numbers.resize(text.numbers(), 0);
-            let place = (!text.immediate).then_some(p.words.len());
-            if place.is_some() {
-                p.words.extend(&numbers);
-                p.words.resize(p.words.len().next_multiple_of(BLOCK), 0);
-            }
+            p.words.resize(start + (rows * 4).next_multiple_of(BLOCK), 0);
             p.fails |= text.fails;
             let cost = match &step.work {
                 Work::Kernel(k) => k.ops(step),
@@ -151,8 +145,8 @@ impl Runner {
                 pipeline,
                 buffers: text.views.iter().map(|v| v.buf).collect(),
                 grid: text.grid,
-                numbers,
-                place,
+                start: start as u64 * 4,
+                bytes: rows as u64 * 16,
                 groups: SmallVec::new(),
                 next: 0,
                 last: false,
@@ -203,7 +197,7 @@ impl Runner {
         // A plan's numbers are written before anything that waits for a submit; one that is being submitted has the turn.
         core.flush_held();
         let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(()) };
-        for &(step, at, w) in &p.patches {
+        for &(at, w) in &p.patches {
             let param = |n: u16| {
                 params
                     .get(n as usize)
@@ -216,16 +210,11 @@ impl Runner {
                 MetaWord::Const(v) => v,
                 MetaWord::Tag => continue,
             };
-            p.steps[step].numbers[at] = v;
-            if let Some(place) = p.steps[step].place {
-                p.written &= p.words[place + at] == v;
-                p.words[place + at] = v;
-            }
+            p.written &= p.words[at] == v;
+            p.words[at] = v;
         }
-        if p.steps.is_empty() {
-            return Ok(());
-        }
-        if let Some(block) = p.block.as_ref().filter(|_| !p.written) {
+        let Some(block) = &p.block else { return Ok(()) };
+        if !p.written {
             core.queue.write_buffer(block, 0, bytemuck::cast_slice(&p.words));
             p.written = true;
         }
@@ -265,10 +254,7 @@ impl Runner {
             }
             let whole = |buffer, offset, size| wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size });
             let mut entries: SmallVec<[wgpu::BindGroupEntry<'_>; 8]> = SmallVec::new();
-            if let (Some(place), Some(block)) = (d.place, &p.block) {
-                let size = std::num::NonZeroU64::new(d.numbers.len() as u64 * 4);
-                entries.push(wgpu::BindGroupEntry { binding: 0, resource: whole(block, place as u64 * 4, size) });
-            }
+            entries.push(wgpu::BindGroupEntry { binding: 0, resource: whole(block, d.start, std::num::NonZeroU64::new(d.bytes)) });
             for (n, b) in d.buffers.iter().enumerate() {
                 let buffer = match b {
                     Bound::Plan(b) => &find(*b).ok_or_else(missing)?.0.raw,
@@ -337,9 +323,6 @@ pub(super) fn record_all(pass: &mut wgpu::ComputePass<'_>, steps: &[Dispatch], a
             current = Arc::as_ptr(&d.pipeline);
         }
         pass.set_bind_group(0, &d.groups[d.next].1, &[]);
-        if d.place.is_none() {
-            pass.set_immediates(0, bytemuck::cast_slice(&d.numbers));
-        }
         pass.dispatch_workgroups(d.grid[0], d.grid[1], d.grid[2]);
         after(pass, n);
     }

@@ -1,5 +1,4 @@
-//! The numbers of a step that are not in its text: sizes, strides, offsets, run-time parameters. They travel with the dispatch where they
-//! may, and are a block of a uniform buffer otherwise.
+//! The numbers of a step that are not in its text: sizes, strides, offsets, run-time parameters. One block of a uniform buffer per step.
 
 use crate::dtype::DType;
 use crate::plan::Word;
@@ -40,7 +39,7 @@ impl Meta {
     pub fn size(&mut self, n: usize) -> String {
         self.push(MetaWord::Const(n as u32))
     }
-    /// How many 16-byte rows they fill; at least one, since a binding cannot be empty.
+    /// How many 16-byte rows the block has; at least one, since a binding cannot be empty.
     pub fn rows(&self) -> usize {
         self.words.len().div_ceil(4).max(1)
     }

@@ -148,8 +148,7 @@ fn pipeline(
         ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
         count: None,
     };
-    let block = (!step.immediate).then(|| entry(0, wgpu::BufferBindingType::Uniform));
-    let entries: Vec<_> = block
+    let entries: Vec<_> = [entry(0, wgpu::BufferBindingType::Uniform)]
         .into_iter()
         .chain(step.views.iter().enumerate().map(|(n, v)| entry(n as u32 + 1, wgpu::BufferBindingType::Storage { read_only: !v.written })))
         .collect();
@@ -157,7 +156,7 @@ fn pipeline(
     let pipeline_layout = core.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
         label: None,
         bind_group_layouts: &[Some(&layout)],
-        immediate_size: if step.immediate { step.numbers() as u32 * 4 } else { 0 },
+        immediate_size: 0,
     });
     let raw = core.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
         label: Some(name),

@@ -26,23 +26,14 @@ const TILED: usize = 4096;
 /// A step, ready to become a pipeline and a dispatch.
 pub(super) struct StepText {
     pub text: String,
-    /// Bindings 1, 2, …; binding 0 is the block of numbers, where it is one.
+    /// Bindings 1, 2, …; binding 0 is the metadata block.
     pub views: Vec<View>,
     pub words: Vec<MetaWord>,
-    /// Whether the numbers travel with the dispatch.
-    pub immediate: bool,
     pub grid: [u32; 3],
     /// Whether the text can report a bad index.
     pub fails: bool,
     /// The form in the driver's own language; then `text` only tells it from others.
     pub raw: Option<RawKernel>,
-}
-
-impl StepText {
-    /// Numbers with what fills their last row.
-    pub fn numbers(&self) -> usize {
-        self.words.len().next_multiple_of(4).max(4)
-    }
 }
 
 /// What a text takes into account besides its step.
@@ -187,23 +178,12 @@ fn raw_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> Option<StepTe
         return None;
     }
     let text = format!("{:?}", (&raw.source, raw.entry, raw.workgroup, views.len()));
-    Some(StepText {
-        text,
-        views,
-        words: raw.words.iter().map(kernel_word).collect(),
-        immediate: false,
-        grid: raw.grid,
-        fails: false,
-        raw: Some(raw),
-    })
+    Some(StepText { text, views, words: raw.words.iter().map(kernel_word).collect(), grid: raw.grid, fails: false, raw: Some(raw) })
 }
 
-fn finish(head: String, o: Operands, meta: Meta, body: &str, grid: [u32; 3], fails: bool, style: Style<'_>) -> StepText {
+fn finish(head: String, o: Operands, meta: Meta, body: &str, grid: [u32; 3], fails: bool) -> StepText {
     let mut text = head;
-    // A kernel's first load would wait for its numbers.
-    let immediate = meta.rows() * 16 <= style.adapter.immediate_bytes as usize;
-    let space = if immediate { "var<immediate>" } else { "@group(0) @binding(0) var<uniform>" };
-    let _ = writeln!(text, "{space} m_: array<vec4<u32>, {}>;", meta.rows());
+    let _ = writeln!(text, "@group(0) @binding(0) var<uniform> m_: array<vec4<u32>, {}>;", meta.rows());
     for (n, v) in o.views.iter().enumerate() {
         let access = if v.written { "read_write" } else { "read" };
         let _ = writeln!(text, "@group(0) @binding({}) var<storage, {access}> {}: {};", n + 1, v.name, v.ty.wgsl());
@@ -211,7 +191,7 @@ fn finish(head: String, o: Operands, meta: Meta, body: &str, grid: [u32; 3], fai
     text += &o.text;
     text += body;
     append_prelude(&mut text);
-    StepText { text, views: o.views, words: meta.words, immediate, grid, fails, raw: None }
+    StepText { text, views: o.views, words: meta.words, grid, fails, raw: None }
 }
 
 fn map_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorResult<StepText> {
@@ -313,7 +293,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 {place}{loads}{values}{stores}}}
 "
     );
-    Ok(finish(format!("const WORKGROUP: u32 = {workgroup}u;\n"), o, meta, &body, fold(groups), false, style))
+    Ok(finish(format!("const WORKGROUP: u32 = {workgroup}u;\n"), o, meta, &body, fold(groups), false))
 }
 
 fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResult<Option<StepText>> {
@@ -507,5 +487,5 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
         );
     }
     body += &text;
-    Ok(Some(finish(head, o, meta, &body, grid, fails, style)))
+    Ok(Some(finish(head, o, meta, &body, grid, fails)))
 }
