@@ -6,7 +6,8 @@
 // STAGED: a chunk of the activations is kept in workgroup memory; otherwise each thread reads what it needs, by eights of halves (EIGHTS)
 // where they are stored so.
 // Several products of one left side may be done at once: PAIR of them row by row in the same teams, or each in workgroups of its own
-// (`locate` says in which, and a branch around all loads of a round chooses the weights). NORMED: the left side is normalised on its way into workgroup memory; CENTRED: as layer norm does.
+// (`locate` says in which, and a branch around all loads of a round chooses the weights). NORMED: the left side is normalised on its way
+// into workgroup memory; CENTRED: as layer norm does.
 // Words: 0 M, 1 N, 2 K, 3 tiles of a batch, 4 workgroups in x, 5 and 6 the start of b in elements, 7 epsilon, 8 and 9 the start of a.
 
 // default
@@ -73,6 +74,7 @@ fn put4(p: u32, i: u32, v: vec4<f32>, e: Early) { store4_0(i, v); }
 const TEAMS: u32 = WORKGROUP / LANES;
 const EACH: u32 = ROWS / PAIR; // rows of a product in a team
 const BLOCK: u32 = TEAMS * EACH;
+const FOURS: u32 = max(BLOCK / 4u, 1u); // quads of a block, where they are whole
 const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
 const TWINS: u32 = SPAN / WIDTH; // items that share a span of quads
 const PAIRS: u32 = QUADS / PARTS / 2u; // pairs of neighbouring quads in a part
@@ -150,8 +152,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var row: array<u32, ROWS>;
   for (var r = 0u; r < ROWS; r++) { row[r] = batch * cols + min(first + team * EACH + r / PAIR, cols - 1u); }
   // The quad of results that this thread writes, and what it is combined with, which is asked for before anything else.
-  let m_own = lid / (BLOCK / 4u); let j_own = lid % (BLOCK / 4u) * 4u;
-  let writes = m_own < rows && lid < MT * BLOCK / 4u && first + j_own < cols;
+  let m_own = lid / FOURS; let j_own = lid % FOURS * 4u;
+  let writes = m_own < rows && lid < MT * FOURS && first + j_own < cols;
   var own: Early;
   if (VEC_OUT == 1u) { own = early((batch * rows + select(0u, m_own, writes)) * cols + first + select(0u, j_own, writes)); }
   var acc: array<f32, ROWS * MT>;

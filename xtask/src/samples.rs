@@ -58,12 +58,13 @@ pub fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 /// GPUs that differ in what kernels ask about: name and answers.
-pub fn adapters() -> [(&'static str, AdapterInfo); 4] {
+pub fn adapters() -> [(&'static str, AdapterInfo); 5] {
     let plain = AdapterInfo { workgroup_bytes: 16_384, workgroup_threads: 256, ..Default::default() };
     let apple = AdapterInfo { subgroup: 32, f16: true, workgroup_bytes: 32_768, workgroup_threads: 1024, coop: 8, ..Default::default() };
     let subgroup8 = AdapterInfo { subgroup: 8, coop: 0, ..apple.clone() };
+    let subgroup64 = AdapterInfo { subgroup: 64, coop: 0, ..apple.clone() };
     let nvidia = AdapterInfo { workgroup_bytes: 49_152, coop: 16, coop_vectors: true, ..apple.clone() };
-    [("plain", plain), ("subgroup8", subgroup8), ("apple", apple), ("nvidia", nvidia)]
+    [("plain", plain), ("subgroup8", subgroup8), ("subgroup64", subgroup64), ("apple", apple), ("nvidia", nvidia)]
 }
 
 /// A stored tensor of zeros.
