@@ -34,6 +34,7 @@ const PAIR: u32 = 1;
 const NORMED: u32 = 0;
 const CENTRED: u32 = 0;
 const HELD_X: u32 = 1;
+const BATCHED: u32 = 1;
 alias T_0 = f32;
 @group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
@@ -61,7 +62,7 @@ fn locate(group: u32) -> u32 { return group; }
 fn columns() -> u32 { return word(1u); }
 fn tiles_of() -> u32 { return word(3u); }
 const PRODUCT: u32 = 0;
-fn chosen(p: u32) -> bool { return true; }
+fn chosen(p: u32) -> bool { return asked(); }
 fn first_of(p: u32, row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(b_0[row * (word(2u) / 4u) + 2u * i]); }
 fn second_of(p: u32, row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(b_0[row * (word(2u) / 4u) + 2u * i + 1u]); }
 fn third_of(p: u32, row: u32, i: u32) -> vec4<u32> { return vec4<u32>(0u); }
@@ -78,6 +79,8 @@ const FOURS: u32 = max(BLOCK / 4u, 1u); // quads of a block, where they are whol
 const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
 const TWINS: u32 = SPAN / WIDTH; // items that share a span of quads
 const PAIRS: u32 = QUADS / PARTS / 2u; // pairs of neighbouring quads in a part
+// Always true, which a compiler does not know: it moves loads that stand in no branch behind barriers, to where they are used.
+fn asked() -> bool { return word(0u) > 0u; }
 var<private> thread: u32;
 var<workgroup> xs: array<Kept, MT * QUADS * CHUNK>;
 var<workgroup> ys: array<f32, MT * BLOCK * PAIR>;
@@ -90,15 +93,17 @@ fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
     x = halves(select(e.xy, e.zw, v % 2u == 1u));
   } else {
     let rows = word(0u); let size = word(2u);
-    if (m < rows) {
-      let at = (batch * rows + m) * size + 4u * v;
-      if (VEC_A == 1u) {
-        if (4u * v < size) { x = load4_0(at); }
-      } else {
-        if (4u * v < size) { x.x = load_0(at); }
-        if (4u * v + 1u < size) { x.y = load_0(at + 1u); }
-        if (4u * v + 2u < size) { x.z = load_0(at + 2u); }
-        if (4u * v + 3u < size) { x.w = load_0(at + 3u); }
+    let at = (batch * rows + min(m, rows - 1u)) * size;
+    let inside = m < rows && 4u * v < size;
+    if (VEC_A == 1u) {
+      // No branch: loads in one would be waited for one by one.
+      x = select(vec4<f32>(0.0), load4_0(at + min(4u * v, size - 4u)), inside);
+    } else {
+      if (inside) {
+        x.x = load_0(at + 4u * v);
+        if (4u * v + 1u < size) { x.y = load_0(at + 4u * v + 1u); }
+        if (4u * v + 2u < size) { x.z = load_0(at + 4u * v + 2u); }
+        if (4u * v + 3u < size) { x.w = load_0(at + 4u * v + 3u); }
       }
     }
   }
@@ -144,8 +149,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   thread = lid;
   let group = locate(wid.y * word(4u) + wid.x);
   let tiles = tiles_of();
-  let batch = group / tiles;
-  let first = (group % tiles) * BLOCK;
+  var batch = 0u;
+  var first = group * BLOCK;
+  if (BATCHED == 1u) { batch = group / tiles; first = (group % tiles) * BLOCK; }
   let rows = word(0u); let cols = columns();
   let lane = lid % LANES; let team = lid / LANES;
   let items = (word(2u) + 4u * QUADS - 1u) / (4u * QUADS);
@@ -155,7 +161,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let m_own = lid / FOURS; let j_own = lid % FOURS * 4u;
   let writes = m_own < rows && lid < MT * FOURS && first + j_own < cols;
   var own: Early;
-  if (VEC_OUT == 1u) { own = early((batch * rows + select(0u, m_own, writes)) * cols + first + select(0u, j_own, writes)); }
+  if (VEC_OUT == 1u) {
+    if (asked()) { own = early((batch * rows + select(0u, m_own, writes)) * cols + first + select(0u, j_own, writes)); }
+  }
   var acc: array<f32, ROWS * MT>;
   for (var e = 0u; e < ROWS * MT; e++) { acc[e] = 0.0; }
   var first_held: array<vec4<u32>, ROWS * AHEAD>;

@@ -248,8 +248,17 @@ fn some_rows(
     // What is normalised is no f16 any more.
     let halves = a.plain().filter(|s| s.dtype == DType::F16 && norm.is_none());
     let direct = norm.is_none() && a.plain().is_some_and(|s| s.layout.is_contiguous());
-    let Share { workgroup, lanes, rows, mut ahead, staged } = Share::pick(all * batch, items, quads == 8, mt, direct, adapter);
-    let packed = halves.is_some();
+    let Share { workgroup, lanes, rows, mut ahead, staged } = {
+        let mut s = Share::pick(all * batch, items, quads == 8, mt, direct, adapter);
+        if let Ok(v) = std::env::var("TL_SHARE") {
+            let v: Vec<u32> = v.split(',').map(|x| x.parse().unwrap_or(0)).collect();
+            if m == 1 && !pair && norm.is_none() {
+                s = Share { workgroup: v[0], lanes: v[1], rows: v[2], ahead: v[3], staged: v[4] == 1 };
+            }
+        }
+        s
+    };
+    let packed = halves.is_some() && std::env::var_os("TL_KEPT").is_none();
     let staged = staged || norm.is_some();
     let (lanes, workgroup) = if fours {
         (lanes.min(adapter.workgroup_threads / 4).max(1), workgroup.max(4 * lanes).min(adapter.workgroup_threads))
@@ -298,6 +307,7 @@ fn some_rows(
     let vec_out = products.iter().all(|p| p.0 % 4 == 0) && block % 4 == 0 && mt as u32 * rows / pairs <= 4 * lanes;
     let (normed, centred) = norm.map_or((false, false), |n| (true, !n.rms));
     let switches = [
+        ("BATCHED", (batch > 1) as u32),
         ("STAGED", staged as u32),
         ("VEC_A", (k % 4 == 0) as u32),
         ("VEC_OUT", vec_out as u32),
@@ -384,7 +394,7 @@ fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool) -> String 
         return [
             weights.items.as_str(),
             "fn locate(group: u32) -> u32 { return group; }\nfn columns() -> u32 { return word(1u); }\nfn tiles_of() -> u32 { return word(3u); }\n",
-            "fn chosen(p: u32) -> bool { return true; }\n",
+            "fn chosen(p: u32) -> bool { return asked(); }\n",
             "fn first_of(p: u32, row: u32, i: u32) -> vec4<u32> { return first(row, i); }\n",
             if planes > 1 { "fn second_of(p: u32, row: u32, i: u32) -> vec4<u32> { return second(row, i); }\n" } else { "" },
             if planes > 2 { "fn third_of(p: u32, row: u32, i: u32) -> vec4<u32> { return third(row, i); }\n" } else { "" },
@@ -410,7 +420,7 @@ fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool) -> String 
     };
     if pair {
         text += "fn locate(group: u32) -> u32 { return group; }\nfn columns() -> u32 { return word(1u); }\nfn tiles_of() -> u32 { return word(3u); }\n";
-        text += "fn chosen(p: u32) -> bool { return true; }\n";
+        text += "fn chosen(p: u32) -> bool { return asked(); }\n";
     } else {
         let steps: String =
             (0..count - 1).map(|p| format!("  if (g < {0}) {{ return g; }}\n  g -= {0};\n  part = {1}u;\n", of(at(p)[1]), p + 1)).collect();
