@@ -1,15 +1,24 @@
 //! Products of matrices in f16 and f32 at the shapes of training, by the device's own clock: milliseconds and TFLOP/s.
 //!
-//! `cargo bench --bench products`. The device is `TL_DEVICE`'s, else a GPU where there is one. `nt` is `x·Wᵀ`, `nn` `g·W`, `tn` `xᵀ·g`.
+//! `cargo bench --bench products -- [--only TEXT]`. The device is `TL_DEVICE`'s, else a GPU where there is one. `nt` is `x·Wᵀ`, `nn` `g·W`,
+//! `tn` `xᵀ·g`; what follows the product in the same kernel stands behind it: a bias, tanh-GELU, what a residual adds.
 
+use std::time::{Duration, Instant};
 use tensorlogic::measure::Environment;
-use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
+use tensorlogic::{DType, Device, Rng, Tensor, TensorError, TensorResult};
 
-/// Batches, M, N, K and which operands are stored the other way.
-const SHAPES: [(usize, usize, usize, usize, &str); 14] = [
+/// Batches, M, N, K, which operands are stored the other way, and what follows.
+const SHAPES: [(usize, usize, usize, usize, &str); 28] = [
     (1, 4096, 4096, 4096, "nt"),
     (1, 4096, 4096, 4096, "nn"),
     (1, 4096, 4096, 4096, "tn"),
+    (1, 4096, 4096, 4096, "nt+bias+gelu"),
+    (1, 4096, 3072, 768, "nt"),
+    (1, 4096, 3072, 768, "nt+bias+gelu"),
+    (1, 8000, 2304, 768, "nt+bias"),
+    (1, 8000, 768, 768, "nt+bias+residual"),
+    (1, 8000, 3072, 768, "nt+bias+gelu"),
+    (1, 8000, 768, 3072, "nt+bias+residual"),
     (1, 16384, 1152, 384, "nt"),
     (1, 16384, 384, 1536, "nt"),
     (1, 16384, 1536, 384, "nn"),
@@ -17,43 +26,77 @@ const SHAPES: [(usize, usize, usize, usize, &str); 14] = [
     (1, 16384, 3072, 768, "nt"),
     (1, 16384, 768, 3072, "nt"),
     (1, 16384, 50257, 768, "nt"),
+    (1, 16384, 768, 50257, "nn"),
+    (1, 50257, 768, 16384, "tn"),
     (384, 256, 256, 64, "nt"),
     (384, 256, 64, 256, "nn"),
+    (1, 16, 4096, 4096, "nt"),
+    (1, 256, 4096, 4096, "nt"),
+    (1, 64, 768, 3072, "nt+bias+residual"),
     (1, 64, 3072, 768, "nt"),
+    (1, 512, 768, 768, "nt"),
     (1, 512, 3072, 768, "nt"),
+    (1, 1024, 2304, 768, "nt"),
 ];
 /// Multiplications from which on f32 is left out.
 const MOST_F32: usize = 1 << 36;
 /// Products that are timed together.
 const ROUNDS: usize = 10;
+/// Work before each measurement: after a moment without it an H100 is slower for a while.
+const WARM_UP: Duration = Duration::from_millis(100);
 
 fn main() -> TensorResult<()> {
+    let mut only = String::new();
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--only" => only = args.next().unwrap_or_default(),
+            // What cargo adds.
+            "--bench" => {}
+            _ => return Err(TensorError::Invalid(format!("{arg}: want --only TEXT"))),
+        }
+    }
     let device = Device::auto()?;
     println!("{}", Environment::of(&device).line());
     let mut rng = Rng::new(1);
     for (batch, m, n, k, kind) in SHAPES {
         for dtype in [DType::F16, DType::F32] {
-            if dtype == DType::F32 && m * n * k > MOST_F32 {
+            let name = format!("{dtype} {kind} {batch}×{m}×{n}×{k}");
+            if !name.contains(&only) || dtype == DType::F32 && (m * n * k > MOST_F32 || kind.len() > 2) {
                 continue;
             }
-            let mut stored = |rows: usize, columns: usize, turned: bool| -> TensorResult<Tensor> {
-                let [rows, columns] = if turned { [columns, rows] } else { [rows, columns] };
-                let t = rng.normal(&[batch, rows, columns], DType::F32, &device)?.cast(dtype)?;
+            let mut filled = |shape: &[usize]| -> TensorResult<Tensor> {
+                let t = rng.normal(shape, DType::F32, &device)?.cast(dtype)?;
                 t.eval()?;
-                if turned { t.transpose(1, 2) } else { Ok(t) }
+                Ok(t)
             };
-            let (a, b) = (stored(m, k, kind == "tn")?, stored(k, n, kind == "nt")?);
-            let run = |rounds: usize| -> TensorResult<()> {
-                for _ in 0..rounds {
-                    a.matmul(&b)?.eval()?;
+            let (a, b) = match &kind[..2] {
+                "nt" => (filled(&[batch, m, k])?, filled(&[batch, n, k])?.transpose(1, 2)?),
+                "nn" => (filled(&[batch, m, k])?, filled(&[batch, k, n])?),
+                _ => (filled(&[batch, k, m])?.transpose(1, 2)?, filled(&[batch, k, n])?),
+            };
+            let bias = filled(&[n])?;
+            let residual = if kind.ends_with("residual") { filled(&[batch, m, n])? } else { bias.clone() };
+            let step = || -> TensorResult<()> {
+                let mut y = a.matmul(&b)?;
+                for part in kind.split('+').skip(1) {
+                    y = match part {
+                        "bias" => y.add(&bias)?,
+                        "gelu" => y.gelu_tanh()?,
+                        _ => y.add(&residual)?,
+                    };
                 }
-                device.synchronize()
+                y.eval().map(drop)
             };
-            run(3)?;
-            let ((), profile) = device.profile(|| run(ROUNDS))?;
+            let began = Instant::now();
+            while began.elapsed() < WARM_UP {
+                step()?;
+                device.synchronize()?;
+            }
+            let ((), profile) = device.profile(|| (0..ROUNDS).try_for_each(|_| step()))?;
             let seconds = profile.rows().iter().filter_map(|r| r.seconds).sum::<f64>() / ROUNDS as f64;
             let rate = 2.0 * (batch * m * n * k) as f64 / seconds / 1e12;
-            println!("{dtype} {kind} {batch}×{m}×{n}×{k}: {:.4} ms, {rate:.1} TFLOP/s", seconds * 1e3);
+            println!("{name}: {:.4} ms, {rate:.1} TFLOP/s", seconds * 1e3);
         }
     }
     Ok(())

@@ -254,6 +254,8 @@ pub const SCRATCH_COUNTERS: usize = 1 << 10;
 /// and `fail(code: u32)` for a bad index. What stands between the lines `// default` and `// end` in a `.wgsl` file is a stand-in that
 /// makes the file valid alone; the generator replaces it. Instead of `store4_K` a text may call `reads4_K(i) -> Reads_K`, early, and
 /// `write4_K(i, v, reads)` when it has the value.
+/// A text may keep the start of the row that `i` belongs to in a `var<private> row_start: u32`, set before each such call for a store: what is the
+/// same in all rows is then found without a division.
 /// A text that reads `scratch` gets an `array<atomic<u32>>` of [`SCRATCH_WORDS`] that all dispatches share: its first
 /// [`SCRATCH_COUNTERS`] words are zero, and the text leaves them zero; the rest is arbitrary.
 /// For a load that is plain and contiguous, `raw_K` is its buffer as `array<vec4<u32>>`, or `array<u32>` for block formats, and `wide_K` the

@@ -11,7 +11,8 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 use tensorlogic::eval::{eval_all, eval_stats};
 use tensorlogic::models::{KvCache, Model, Sampler, Session, Weights};
-use tensorlogic::{DType, Device, Tensor};
+use tensorlogic::profile::Profile;
+use tensorlogic::{DType, Device, Tensor, TensorResult};
 
 /// Measure speed
 #[derive(Args)]
@@ -60,7 +61,7 @@ pub struct DecodeArgs {
     /// Sequences that are written at once, each of them from a prompt of its own
     #[arg(short, long, default_value_t = 1)]
     sequences: usize,
-    /// Afterwards, show how long each operation of a step takes by the GPU's clock
+    /// Afterwards, show how long each operation of a prompt and of the steps behind it takes by the GPU's clock
     #[arg(long)]
     profile: bool,
     #[command(flatten)]
@@ -94,9 +95,6 @@ impl Rate {
 fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     if args.prompt == 0 || args.tokens < 2 || args.runs == 0 || args.sequences == 0 {
         return Err(Failure::Usage("want a prompt of at least 1 token, 2 tokens to generate, 1 run, and 1 sequence".into()));
-    }
-    if args.sequences > 1 && args.profile {
-        return Err(Failure::Usage("--profile shows the steps of one sequence".into()));
     }
     let (device, dtype) = (args.model.device()?, args.model.dtype()?);
     let (name, weights) = match &args.shape {
@@ -160,17 +158,35 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     profile.map_or(Ok(()), |p| output::result(&p))
 }
 
-/// A table of the operations of some steps.
+/// Tables of the operations of a prompt and of the steps behind it.
 fn steps(model: &dyn Model, device: &Device, args: &DecodeArgs) -> Result<String, Failure> {
+    let tables = |prompt: Profile, steps: Profile| format!("the prompt\n{prompt}\nthe steps behind it\n{steps}");
+    if args.sequences > 1 {
+        let ids = prompts(model, args);
+        let mut cache = KvCache::batch(&model.shape(), args.sequences, args.prompt + args.tokens, device)?;
+        let (mut next, prompt) = device.profile(|| {
+            let next = read(model, &ids, &mut cache, args, device)?;
+            next.eval()?;
+            Ok(next)
+        })?;
+        let ((), steps) = device.profile(|| {
+            (1..args.tokens).try_for_each(|_| {
+                next = choose(model, &model.hidden(&next, &mut cache)?)?;
+                next.eval().map(drop)
+            })
+        })?;
+        return Ok(tables(prompt, steps));
+    }
     let mut session = Session::new(model, args.prompt + args.tokens, device)?;
     let ids: Vec<u32> = (0..args.prompt as u32).map(|i| i % model.shape().vocab as u32).collect();
-    let Some(logits) = session.prompt(&ids, interrupt::requested)? else { return Err(Failure::Interrupted) };
+    let (logits, prompt) = device.profile(|| session.prompt(&ids, interrupt::requested))?;
+    let Some(logits) = logits else { return Err(Failure::Interrupted) };
     let mut sampler = Sampler::default();
     let mut generation = session.generate(logits, &mut sampler)?;
     generation.token()?;
     device.synchronize()?;
-    let ((), profile) = device.profile(|| (1..args.tokens).try_for_each(|_| generation.token().map(drop)))?;
-    Ok(profile.to_string())
+    let ((), steps) = device.profile(|| (1..args.tokens).try_for_each(|_| generation.token().map(drop)))?;
+    Ok(tables(prompt, steps))
 }
 
 /// Prompt and decode rates, after one run that compiles and warms up, and the bandwidth met between the runs.
@@ -249,43 +265,55 @@ impl Reads {
     }
 }
 
+/// Tokens of the prompts of several sequences, one behind the other.
+fn prompts(model: &dyn Model, args: &DecodeArgs) -> Vec<i32> {
+    (0..args.prompt * args.sequences).map(|i| ((i * 7919 + 13) % model.shape().vocab) as i32).collect()
+}
+
+/// Each sequence's next token, after such prompts, pending.
+fn read(model: &dyn Model, ids: &[i32], cache: &mut KvCache, args: &DecodeArgs, device: &Device) -> TensorResult<Tensor> {
+    cache.truncate(0);
+    let prompt = Tensor::from_vec(ids.to_vec(), &[args.sequences, args.prompt], device)?;
+    choose(model, &model.hidden(&prompt, cache)?)
+}
+
+/// The most likely token behind each sequence.
+fn choose(model: &dyn Model, hidden: &Tensor) -> TensorResult<Tensor> {
+    let last = hidden.narrow(1, hidden.dims()[1] - 1, 1)?;
+    model.logits(&last)?.argmax(-1)
+}
+
 /// The same for several sequences of one length that are read and written together, each step submitted before the last one's tokens are
 /// read.
 fn measure_batch(model: &dyn Model, device: &Device, args: &DecodeArgs, weights: u64) -> Result<(Rate, Rate, f64), Failure> {
     let reads = Reads::new(device, weights)?;
     let mut bandwidth = reads.best(3)?;
-    let (shape, count) = (model.shape(), args.sequences);
-    let ids: Vec<i32> = (0..args.prompt * count).map(|i| ((i * 7919 + 13) % shape.vocab) as i32).collect();
-    let mut cache = KvCache::batch(&shape, count, args.prompt + args.tokens, device)?;
-    let (mut prompts, mut decodes) = (Vec::new(), Vec::new());
-    let choose = |hidden: &Tensor| -> Result<Tensor, Failure> {
-        let last = hidden.narrow(1, hidden.dims()[1] - 1, 1)?;
-        Ok(model.logits(&last)?.argmax(-1)?)
-    };
+    let count = args.sequences;
+    let ids = prompts(model, args);
+    let mut cache = KvCache::batch(&model.shape(), count, args.prompt + args.tokens, device)?;
+    let (mut reading, mut decodes) = (Vec::new(), Vec::new());
     for run in 0..=args.runs {
-        cache.truncate(0);
         let start = Instant::now();
-        let prompt = Tensor::from_vec(ids.clone(), &[count, args.prompt], device)?;
-        let mut next = choose(&model.hidden(&prompt, &mut cache)?)?;
+        let mut next = read(model, &ids, &mut cache, args, device)?;
         let mut download = next.download()?;
         device.synchronize()?;
-        let read = start.elapsed();
+        let took = start.elapsed();
         let first = Instant::now();
         for _ in 1..args.tokens {
             if interrupt::requested() {
                 return Err(Failure::Interrupted);
             }
-            let later = choose(&model.hidden(&next, &mut cache)?)?;
+            let later = choose(model, &model.hidden(&next, &mut cache)?)?;
             let on_its_way = later.download()?;
             std::mem::replace(&mut download, on_its_way).wait::<i32>()?;
             next = later;
         }
         download.wait::<i32>()?;
         if run > 0 {
-            prompts.push(read);
+            reading.push(took);
             decodes.push(first.elapsed());
         }
         bandwidth = bandwidth.max(reads.best(2)?);
     }
-    Ok((Rate::of(args.prompt * count, prompts), Rate::of((args.tokens - 1) * count, decodes), bandwidth))
+    Ok((Rate::of(args.prompt * count, reading), Rate::of((args.tokens - 1) * count, decodes), bandwidth))
 }

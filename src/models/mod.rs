@@ -139,7 +139,8 @@ impl Linear {
     pub fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
         let mut y = x.matmul(&self.weight.t()?)?;
         if let Some(b) = &self.bias {
-            y = y.add(b)?;
+            // A bias in f32 must not make the activations f32; the sum is rounded once.
+            y = y.add(b)?.cast(x.dtype())?;
         }
         match &self.adapter {
             Some(a) => y.add(&a.forward(x)?),

@@ -1,9 +1,13 @@
 // Tiled matrix product by cooperative matrices of EDGE rows and columns, operands in f16, sums in f32: out[m, n] = sum over k of a[m, k] * b[n, k].
 //
 // SM * SN subgroups, each with FM * FN matrices. Both tiles lie in workgroup memory, one behind the other, and the next are fetched while they
-// are used (matmul_operand.wgsl). A matrix's elements cannot be touched: results go through a strip of memory, one of a subgroup at a time.
-// UNIT: halves in an element of that memory, 4 where a matrix may be loaded through a pointer to vectors.
-// Words: 0 M, 1 N, 2 K, 3 tiles in n, 4 workgroups in x, 5 and 6 the start of b in elements, 7 tiles in m; 8 to 13 and 14 to 19 the lines of a and b.
+// are used (matmul_operand.wgsl). A matrix's elements cannot be touched: ACROSS of them at a time leave through a strip of memory of their
+// subgroup, whose rows then go by eights (EIGHT_OUT), by quads (VEC_OUT), or by what quads lie aligned in memory and one by one at the
+// edges (LOOSE).
+// SPLIT: PARTS workgroups share k; each leaves its sums in common memory and counts itself, and the last one adds them in their order.
+// UNIT: halves, and sums, in an element of workgroup memory, 4 where a matrix may be moved through a pointer to vectors.
+// Words: 0 M, 1 N, 2 K, 3 tiles in n, 4 workgroups in x, 5 and 6 the start of b in elements, 7 tiles in m; 8 to 13 and 14 to 19 the lines of
+// a and b; 20 what a part has of k.
 
 enable f16;
 enable wgpu_cooperative_matrix;
@@ -15,13 +19,20 @@ const SM: u32 = 2;
 const SN: u32 = 2;
 const FM: u32 = 4;
 const FN: u32 = 4;
+const ACROSS: u32 = 4;
 const EDGE: u32 = 8;
 const UNIT: u32 = 1;
 const DEEP: u32 = 32;
 const ITEMS_A: u32 = 8;
 const ITEMS_B: u32 = 8;
 const STEPS: u32 = 4;
+const PARTS: u32 = 2;
+const SPLIT: u32 = 1;
+const COUNTERS: u32 = 1024;
+const EIGHT_OUT: u32 = 0;
 const VEC_OUT: u32 = 1;
+const LOOSE: u32 = 0;
+const STRIPS: u32 = 1;
 const TURNED_A: u32 = 0;
 const TURNED_B: u32 = 0;
 const LONG_A: u32 = DEEP;
@@ -33,35 +44,68 @@ const TILE_B: u32 = 64u * PITCH_B;
 @group(0) @binding(0) var<storage, read> raw_0: array<vec4<u32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> words: array<u32>;
+@group(0) @binding(3) var<storage, read_write> scratch: array<atomic<u32>>;
 var<workgroup> tile: array<f16, TILE>;
+var<workgroup> strip: array<f32, SM * SN * STRIP>;
 fn word(n: u32) -> u32 { return words[n]; }
 fn base_a(batch: u32) -> u32 { return batch; }
 fn base_b(batch: u32) -> u32 { return batch; }
 fn eight_a(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
 fn eight_b(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
 fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy).x; }
+fn sum(at: u32) -> f32 { return strip[at]; }
+fn sums(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
 fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
+fn store8_0(i: u32, v: vec4<f32>, w: vec4<f32>) { o_0[i / 4u] = v; o_0[i / 4u + 1u] = w; }
 // end
 
 const TILE: u32 = TILE_A + TILE_B;
 const BM: u32 = SM * FM * EDGE;
 const BN: u32 = SN * FN * EDGE;
 const BAND: u32 = 8; // tiles in m that share a tile of b before the next one's turn
-var<workgroup> strip: array<f32, SM * SN * EDGE * EDGE>;
+const WIDE: u32 = ACROSS * EDGE; // columns of a strip
+const PITCH: u32 = WIDE + 8u;
+const STRIP: u32 = EDGE * PITCH;
+const CELLS: u32 = BM * BN / 8u; // eights of a tile
+var<workgroup> arrived: u32;
+var<private> row_start: u32;
 
 fn halves(e: vec2<u32>) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(e.x), unpack2x16float(e.y))); }
 
+// Eight results of a row, of which `there` are columns.
+fn leave(i: u32, there: u32, v: vec4<f32>, w: vec4<f32>) {
+  if (EIGHT_OUT == 1u) {
+    store8_0(i, v, w);
+  } else {
+    if (VEC_OUT == 1u) {
+      store4_0(i, v);
+      if (there > 4u) { store4_0(i + 4u, w); }
+    } else {
+      if (there > 0u) { store_0(i, v.x); } if (there > 1u) { store_0(i + 1u, v.y); }
+      if (there > 2u) { store_0(i + 2u, v.z); } if (there > 3u) { store_0(i + 3u, v.w); }
+      if (there > 4u) { store_0(i + 4u, w.x); } if (there > 5u) { store_0(i + 5u, w.y); }
+      if (there > 6u) { store_0(i + 6u, w.z); } if (there > 7u) { store_0(i + 7u, w.w); }
+    }
+  }
+}
+
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-  let group = wid.y * word(4u) + wid.x;
+  var group = wid.y * word(4u) + wid.x;
   let tiles = word(3u); let downs = word(7u);
+  var begin = 0u; var size = word(2u);
+  let block = group / PARTS; let part = group % PARTS;
+  if (SPLIT == 1u) {
+    group = block;
+    begin = part * word(20u); size = min(begin + word(20u), size);
+  }
   let batch = group / (tiles * downs);
   let rest = group % (tiles * downs);
   let band = rest / (BAND * tiles) * BAND; let within = rest % (BAND * tiles);
   let tall = min(BAND, downs - band);
   let m0 = (band + within % tall) * BM; let n0 = within / tall * BN;
-  let rows = word(0u); let cols = word(1u); let size = word(2u);
+  let rows = word(0u); let cols = word(1u);
   let sub = lid / SUBGROUP; let lane = lid % SUBGROUP;
   let wm = sub / SN * (FM * EDGE); let wn = sub % SN * (FN * EDGE);
   var acc: array<coop_mat8x8<f32, C>, FM * FN>;
@@ -69,9 +113,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var next_a: array<vec4<u32>, ITEMS_A>;
   var next_b: array<vec4<u32>, ITEMS_B>;
   let from_a = base_a(batch); let from_b = base_b(batch);
-  for (var f = 0u; f < ITEMS_A; f++) { next_a[f] = eight_a(from_a, rows, m0, 0u, lid + f * WORKGROUP); }
-  for (var f = 0u; f < ITEMS_B; f++) { next_b[f] = eight_b(from_b, cols, n0, 0u, lid + f * WORKGROUP); }
-  for (var k0 = 0u; k0 < size; k0 += DEEP) {
+  for (var f = 0u; f < ITEMS_A; f++) { next_a[f] = eight_a(from_a, rows, m0, begin, lid + f * WORKGROUP); }
+  for (var f = 0u; f < ITEMS_B; f++) { next_b[f] = eight_b(from_b, cols, n0, begin, lid + f * WORKGROUP); }
+  for (var k0 = begin; k0 < size; k0 += DEEP) {
     for (var f = 0u; f < ITEMS_A; f++) {
       let u = lid + f * WORKGROUP;
       put((u / (LONG_A / 8u) * PITCH_A + u % (LONG_A / 8u) * 8u) / UNIT, next_a[f]);
@@ -112,25 +156,73 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     workgroupBarrier();
   }
+  let own = COUNTERS + group * PARTS * (8u * CELLS);
   for (var i = 0u; i < FM; i++) {
-    for (var j = 0u; j < FN; j++) {
-      let value = acc[i * FN + j];
-      let start = sub * EDGE * EDGE; let pitch = EDGE;
-      coopStoreT(value, &strip[start], pitch);
+    for (var h = 0u; h < STRIPS; h++) {
+      let start = sub * STRIP;
+      for (var j = 0u; j < ACROSS; j++) {
+        let value = acc[i * FN + h * ACROSS + j];
+        let at = (start + j * EDGE) / UNIT; let pitch = PITCH / UNIT;
+        coopStoreT(value, &strip[at], pitch);
+      }
       workgroupBarrier();
-      for (var u = lane; u < EDGE * EDGE / 4u; u += SUBGROUP) {
-        let m = m0 + wm + i * EDGE + u / (EDGE / 4u); let n = n0 + wn + j * EDGE + u % (EDGE / 4u) * 4u;
-        let first = start + 4u * u;
-        if (m < rows) {
-          let at = (batch * rows + m) * cols + n;
-          if (VEC_OUT == 1u) {
-            if (n < cols) { store4_0(at, vec4<f32>(strip[first], strip[first + 1u], strip[first + 2u], strip[first + 3u])); }
+      for (var u = lane; u < EDGE * WIDE / 8u; u += SUBGROUP) {
+        let r = u / (WIDE / 8u); let c = u % (WIDE / 8u) * 8u;
+        let at = start + r * PITCH + c;
+        let m = m0 + wm + i * EDGE + r; let n = n0 + wn + h * WIDE + c;
+        if (SPLIT == 1u) {
+          let v = sums(at); let w = sums(at + 4u);
+          let cell = own + part * (8u * CELLS) + ((m - m0) * BN + n - n0) / 8u;
+          atomicStore(&scratch[cell], bitcast<u32>(v.x)); atomicStore(&scratch[cell + CELLS], bitcast<u32>(v.y));
+          atomicStore(&scratch[cell + 2u * CELLS], bitcast<u32>(v.z)); atomicStore(&scratch[cell + 3u * CELLS], bitcast<u32>(v.w));
+          atomicStore(&scratch[cell + 4u * CELLS], bitcast<u32>(w.x)); atomicStore(&scratch[cell + 5u * CELLS], bitcast<u32>(w.y));
+          atomicStore(&scratch[cell + 6u * CELLS], bitcast<u32>(w.z)); atomicStore(&scratch[cell + 7u * CELLS], bitcast<u32>(w.w));
+        } else {
+          if (LOOSE == 1u) {
+            if (m < rows) {
+              // Rows begin anywhere: the aligned quads of this one, two for a thread; what is left of it at both ends follows the last.
+              row_start = (batch * rows + m) * cols;
+              let left = n - c; let first = row_start + left;
+              let shift = (0u - first) % 4u;
+              for (var q = 0u; q < 2u; q++) {
+                let to = shift + c + 4u * q;
+                let from = start + r * PITCH;
+                if (to + 4u <= WIDE && left + to + 4u <= cols) {
+                  store4_0(first + to, vec4<f32>(sum(from + to), sum(from + to + 1u), sum(from + to + 2u), sum(from + to + 3u)));
+                } else {
+                  for (var e = 0u; e < 4u; e++) {
+                    let x = (to + e) % WIDE;
+                    if (left + x < cols) { store_0(first + x, sum(from + x)); }
+                  }
+                }
+              }
+            }
           } else {
-            for (var e = 0u; e < 4u; e++) { if (n + e < cols) { store_0(at + e, strip[first + e]); } }
+            row_start = (batch * rows + m) * cols;
+            if (m < rows && n < cols) { leave(row_start + n, cols - n, sums(at), sums(at + 4u)); }
           }
         }
       }
       workgroupBarrier();
     }
+  }
+  if (SPLIT == 1u) {
+    storageBarrier();
+    if (lid == 0u) { arrived = atomicAdd(&scratch[group], 1u); }
+    if (workgroupUniformLoad(&arrived) != PARTS - 1u) { return; }
+    storageBarrier();
+    for (var u = lid; u < CELLS; u += WORKGROUP) {
+      let m = m0 + u / (BN / 8u); let n = n0 + u % (BN / 8u) * 8u;
+      var v = vec4<f32>(); var w = vec4<f32>();
+      for (var p = 0u; p < PARTS; p++) {
+        let cell = own + p * (8u * CELLS) + u;
+        let x = vec4<u32>(atomicLoad(&scratch[cell]), atomicLoad(&scratch[cell + CELLS]), atomicLoad(&scratch[cell + 2u * CELLS]), atomicLoad(&scratch[cell + 3u * CELLS]));
+        let y = vec4<u32>(atomicLoad(&scratch[cell + 4u * CELLS]), atomicLoad(&scratch[cell + 5u * CELLS]), atomicLoad(&scratch[cell + 6u * CELLS]), atomicLoad(&scratch[cell + 7u * CELLS]));
+        v += bitcast<vec4<f32>>(x); w += bitcast<vec4<f32>>(y);
+      }
+      row_start = (batch * rows + m) * cols;
+      if (m < rows && n < cols) { leave(row_start + n, cols - n, v, w); }
+    }
+    if (lid == 0u) { atomicStore(&scratch[group], 0u); }
   }
 }

@@ -92,6 +92,8 @@ struct Operand {
     quad: Quad,
     /// Whether eight 16-bit elements `i..i + 8` are one access, where i is a multiple of 8.
     eight: bool,
+    /// Whether it is the same in every row of the result, and the kernel's text says where the row of i begins.
+    same: bool,
 }
 
 impl Operand {
@@ -126,7 +128,7 @@ impl Operand {
             && whole(l.offset)
             && (source.offset.is_none() || source.aligned)
             && (index == Index::Linear || (whole(sizes[sizes.len() - 1]) && strides.iter().rev().skip(1).all(|s| s % 8 == 0)));
-        Operand { source: source.clone(), sizes, strides, index, quad, eight }
+        Operand { source: source.clone(), sizes, strides, index, quad, eight, same: false }
     }
 }
 
@@ -195,6 +197,12 @@ impl Operands {
             }
         }
         Ok(id)
+    }
+
+    /// Tells that source `id` is only read for elements of a row of `length` whose start the kernel's text keeps in `row_start`.
+    pub fn in_rows(&mut self, id: usize, length: usize) {
+        let o = &mut self.operands[id];
+        o.same = o.sizes.len() == 2 && o.strides == [0, 1] && o.sizes[1] == length;
     }
 
     /// The sizes [before, run, between, inner] of a source whose neighbours in memory lie along a dimension other than the innermost.
@@ -289,6 +297,7 @@ impl Operands {
         let body = match o.index {
             Index::Const => format!("return {start};"),
             Index::Linear => format!("return {start} + i;"),
+            Index::Strided if o.same => format!("return {start} + (i - row_start);"),
             Index::Strided => {
                 let mut b = format!("var o = {start};\n  var r = i;\n");
                 for d in (1..o.sizes.len()).rev() {

@@ -348,6 +348,12 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
             stores.push(None);
         }
     }
+    if names.contains("row_start") {
+        for (s, ids) in step.stores.iter().zip(stores.iter().flatten()).map(|(s, (ids, _))| (s, ids)) {
+            let length = s.shape.dims().last().copied().unwrap_or(1);
+            ids.iter().filter(|id| !loads.iter().flatten().any(|l| l == *id)).for_each(|&id| o.in_rows(id, length));
+        }
+    }
     // A source may serve several loads and stores: its functions are written once, in every form that one of them needs.
     let mut all: Vec<(usize, Forms)> = Vec::new();
     let uses = loads.iter().enumerate().map(|(k, ids)| (ids, forms("load", k)));

@@ -3,15 +3,11 @@
 use super::matmul::Weights;
 use super::{across, decide, grid, start, unroll, words};
 use crate::dtype::DType;
-use crate::plan::{AdapterInfo, Load, Wgsl, Word};
+use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, Wgsl, Word};
 use crate::shape::Shape;
 
-/// Subgroups of a workgroup in each direction.
-const SIDE: u32 = 2;
 /// The subgroup from which on loops over matrices are written out.
 pub(super) const UNROLLED: u32 = 16;
-/// Of k in a tile.
-const DEEP: u32 = 32;
 /// Tiles from which on the largest are taken.
 const MANY: usize = 128;
 
@@ -28,6 +24,60 @@ fn put(at: u32, e: vec4<u32>) {
 }
 ";
 
+/// Memory of the strips through which results leave, in the same two forms.
+const SUM_VECTORS: &str = "var<workgroup> strip: array<vec4<f32>, SM * SN * STRIP / 4u>;
+fn sum(at: u32) -> f32 { return strip[at / 4u][at % 4u]; }
+fn sums(at: u32) -> vec4<f32> { return strip[at / 4u]; }
+";
+const SUM_SCALARS: &str = "var<workgroup> strip: array<f32, SM * SN * STRIP>;
+fn sum(at: u32) -> f32 { return strip[at]; }
+fn sums(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
+";
+
+/// How the work is cut.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Cut {
+    /// Subgroups of a workgroup, in m and in n.
+    subs: [u32; 2],
+    /// Matrices of a subgroup, in m and in n.
+    each: [u32; 2],
+    /// Of k in a tile.
+    deep: u32,
+    /// Workgroups that share k.
+    parts: u32,
+}
+
+impl Cut {
+    /// Rows and columns of a workgroup's tile.
+    fn side(&self, edge: u32) -> [u32; 2] {
+        [0, 1].map(|i| self.subs[i] * self.each[i] * edge)
+    }
+
+    /// Matrices that leave at a time, as many as memory suffices for; `None` where the cut does not fit the adapter.
+    fn across(&self, turned: [bool; 2], adapter: &AdapterInfo) -> Option<u32> {
+        let (edge, side) = (adapter.coop, self.side(adapter.coop));
+        let subs = self.subs[0] * self.subs[1];
+        let threads = subs * adapter.subgroup;
+        let tile = |i: usize| if turned[i] { self.deep * (side[i] + 8) } else { side[i] * (self.deep + 8) };
+        let bytes = |across: u32| 2 * (tile(0) + tile(1)) + 4 * subs * edge * (across * edge + 8) + 16;
+        let whole = side.iter().all(|s| (s * self.deep / 8).is_multiple_of(threads)) && self.deep.is_multiple_of(edge);
+        let across = (1..=self.each[1]).rev().filter(|a| self.each[1].is_multiple_of(*a)).find(|&a| bytes(a) <= adapter.workgroup_bytes)?;
+        (whole && threads <= adapter.workgroup_threads).then_some(across)
+    }
+
+    /// The cut for so many rows and columns of results.
+    fn pick(batch: usize, m: usize, n: usize, k: usize, turned: [bool; 2], adapter: &AdapterInfo) -> Option<(Cut, u32)> {
+        let square = |f: u32| Cut { subs: [2, 2], each: [f, f], deep: 32, parts: 1 };
+        let tiles = |c: &Cut| {
+            let [high, wide] = c.side(adapter.coop);
+            batch * m.div_ceil(high as usize) * n.div_ceil(wide as usize)
+        };
+        let _ = k;
+        let cuts = [square(4), square(2)];
+        cuts.into_iter().filter(|c| c.each[0] == 2 || tiles(c) >= MANY).find_map(|c| Some((c, c.across(turned, adapter)?)))
+    }
+}
+
 /// Tiles of both operands, multiplied by matrices; `None` where the adapter has none, or an operand is not f16: products of wider
 /// numbers are not rounded behind the user's back.
 #[allow(clippy::too_many_arguments)]
@@ -42,31 +92,40 @@ pub fn matmul_coop(
     adapter: &AdapterInfo,
 ) -> Option<Wgsl> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
-    let workgroup = SIDE * SIDE * subgroup;
     let blocks = b.sources.first().is_some_and(|s| s.dtype.is_block()) && weights.raw.is_some();
     let halves = a.dtype() == DType::F16 && (blocks || b.dtype() == DType::F16);
-    if edge == 0 || subgroup == 0 || !halves || k == 0 || workgroup > adapter.workgroup_threads {
+    if edge == 0 || subgroup == 0 || !halves || k == 0 {
         return None;
     }
     // Operands that are read as [K, rows], so that threads read neighbours.
     let turned = [across(a) && a.turned().is_some(), !blocks && across(b) && b.turned().is_some()];
     let lines = [lines(a, batch, m, k, turned[0]), lines(b, batch, n, k, turned[1]).filter(|_| !blocks)];
-    // Matrices of a subgroup in each direction: as many as still give the machine enough tiles.
-    let side = |f: u32| SIDE * f * edge;
-    let count = |f: u32| batch * m.div_ceil(side(f) as usize) * n.div_ceil(side(f) as usize);
-    let tile = |f: u32, turned: bool| if turned { DEEP * (side(f) + 8) } else { side(f) * (DEEP + 8) };
-    let bytes = |f: u32| 2 * (tile(f, turned[0]) + tile(f, turned[1])) + 4 * SIDE * SIDE * edge * edge;
-    let fits = |f: u32| bytes(f) <= adapter.workgroup_bytes && (side(f) * DEEP / 8).is_multiple_of(workgroup);
-    let f = [4, 2].into_iter().find(|&f| fits(f) && (f == 2 || count(f) >= MANY))?;
-    let (over, down) = (n.div_ceil(side(f) as usize), m.div_ceil(side(f) as usize));
-    let grid = grid(batch.checked_mul(over)?.checked_mul(down)?)?;
-    let items = side(f) * DEEP / 8 / workgroup;
-    let unit = if adapter.coop_vectors { 4 } else { 1 };
+    let (cut, strips) = Cut::pick(batch, m, n, k, turned, adapter)?;
+    let Cut { subs, each, deep, parts } = cut;
+    let side = cut.side(edge);
+    let workgroup = subs[0] * subs[1] * subgroup;
+    let (over, down) = (n.div_ceil(side[1] as usize), m.div_ceil(side[0] as usize));
+    let grid = grid(batch.checked_mul(over)?.checked_mul(down)?.checked_mul(parts as usize)?)?;
+    let items = side.map(|s| s * deep / 8 / workgroup);
+    let share = k.div_ceil(deep as usize).div_ceil(parts as usize) * deep as usize;
     let text = include_str!("../matmul_coop.wgsl").replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
-    let counts = [("FM * FN", f * f), ("ITEMS_A", items), ("ITEMS_B", items), ("STEPS", DEEP / edge), ("FN", f), ("FM", f)];
+    let sizes = [
+        ("ITEMS_A", items[0]),
+        ("ITEMS_B", items[1]),
+        ("STEPS", deep / edge),
+        ("ACROSS", strips),
+        ("STRIPS", each[1] / strips),
+        ("PARTS", parts),
+        ("FN", each[1]),
+        ("FM", each[0]),
+    ];
+    let counts = [&[("FM * FN", each[0] * each[1])], &sizes[..]].concat();
     // Software takes minutes to compile what is written out.
     let counts = if subgroup >= UNROLLED { &counts[..] } else { &[] };
-    let mut text = unroll(text, counts) + if adapter.coop_vectors { VECTORS } else { SCALARS };
+    let mut text = unroll(text, counts);
+    for part in if adapter.coop_vectors { [VECTORS, SUM_VECTORS] } else { [SCALARS, SUM_SCALARS] } {
+        text += part;
+    }
     text += &operand("a", 0, lines[0].is_some());
     text += &operand("b", 1, lines[1].is_some());
     if blocks {
@@ -75,11 +134,14 @@ pub fn matmul_coop(
     // A quad of a line is whole, and its elements are neighbours in memory or at least in the load.
     let whole =
         |turned: bool, rows: usize, load: &Load| if turned { rows.is_multiple_of(4) } else { k.is_multiple_of(4) && !across(load) } as u32;
-    let deeps = k.is_multiple_of(DEEP as usize) as u32;
+    let deeps = k.is_multiple_of(deep as usize) as u32;
     let switches = [
         ("VEC_A", whole(turned[0], m, a)),
         ("VEC_B", whole(turned[1], n, b)),
+        ("SPLIT", (parts > 1) as u32),
+        ("EIGHT_OUT", n.is_multiple_of(8) as u32),
         ("VEC_OUT", n.is_multiple_of(4) as u32),
+        ("LOOSE", (!n.is_multiple_of(4)) as u32),
         ("BLOCKS_A", 0),
         ("BLOCKS_B", blocks as u32),
         ("TURNED_A", turned[0] as u32),
@@ -91,20 +153,16 @@ pub fn matmul_coop(
     ];
     let mut consts = vec![
         ("SUBGROUP", subgroup),
-        ("SM", SIDE),
-        ("SN", SIDE),
-        ("FM", f),
-        ("FN", f),
+        ("SM", subs[0]),
+        ("SN", subs[1]),
         ("EDGE", edge),
-        ("UNIT", unit),
-        ("DEEP", DEEP),
-        ("ITEMS_A", items),
-        ("ITEMS_B", items),
-        ("STEPS", DEEP / edge),
-        ("SIDE_A", side(f)),
-        ("SIDE_B", side(f)),
-        ("DEEP_A", DEEP),
-        ("DEEP_B", DEEP),
+        ("UNIT", if adapter.coop_vectors { 4 } else { 1 }),
+        ("DEEP", deep),
+        ("COUNTERS", SCRATCH_COUNTERS as u32),
+        ("SIDE_A", side[0]),
+        ("SIDE_B", side[1]),
+        ("DEEP_A", deep),
+        ("DEEP_B", deep),
         ("ROWS_A", 0),
         ("ROWS_B", 1),
         ("SIZE_A", 2),
@@ -112,6 +170,7 @@ pub fn matmul_coop(
         ("FIRST_A", 8),
         ("FIRST_B", 14),
     ];
+    consts.extend(sizes);
     consts.extend(switches);
     let (of_blocks, mut raw) = if blocks { weights.start() } else { ([Word::U32(0); 2], vec![]) };
     let mut list = words(&[m, n, k, over, grid[0] as usize])?;
@@ -123,6 +182,7 @@ pub fn matmul_coop(
             raw.push(load);
         }
     }
+    list.extend(words(&[share])?);
     let turned = [0, 1].into_iter().filter(|&t| turned[t as usize]).collect();
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned })
 }

@@ -290,6 +290,10 @@ fn matmul_by_cooperative_matrices() {
     for d in [DType::Q4_0, DType::Q4_K] {
         run(d.name(), Operand::turned(F16, &[1, 70, 256], 3), Operand::random(d, &[1, 33, 256], 4), F16);
     }
+    // Rows that begin anywhere: written by aligned quads, one by one at the edges.
+    for n in [33, 71, 130] {
+        run(&format!("{n} columns"), Operand::random(F16, &[1, 75, 64], 7), Operand::random(F16, &[1, n, 64], 8), F16);
+    }
 }
 
 #[test]
