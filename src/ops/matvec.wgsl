@@ -35,6 +35,9 @@ const NORMED: u32 = 0;
 const CENTRED: u32 = 0;
 const HELD_X: u32 = 1;
 const BATCHED: u32 = 1;
+const MORE: u32 = 1;
+const DIRECT: u32 = 0;
+const EIGHTH: u32 = 1;
 alias T_0 = f32;
 @group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
@@ -130,13 +133,12 @@ fn eight(batch: u32, m: u32, v: u32) -> vec4<u32> {
     return vec4<u32>(0u);
   }
 }
-// What quads c and c + 1 of item i are multiplied with.
-fn activations(batch: u32, m: u32, i: u32, c: u32) -> Pair {
+// What quads c and c + 1 of item i are multiplied with; `e`: where it was read already.
+fn activations(batch: u32, m: u32, i: u32, c: u32, e: vec4<u32>) -> Pair {
   if (STAGED == 1u) {
     return Pair(kept(xs[(m * QUADS + c) * CHUNK + i]), kept(xs[(m * QUADS + c + 1u) * CHUNK + i]));
   } else {
-    if (EIGHTS == 1u) {
-      let e = eight(batch, m, quad_of(i, c));
+    if (DIRECT == 1u) {
       return Pair(halves(e.xy), halves(e.zw));
     } else {
       return Pair(fetch(batch, m, quad_of(i, c)), fetch(batch, m, quad_of(i, c + 1u)));
@@ -169,6 +171,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var first_held: array<vec4<u32>, ROWS * AHEAD>;
   var second_held: array<vec4<u32>, ROWS * AHEAD>;
   var third_held: array<vec4<u32>, ROWS * AHEAD>;
+  var first_next: array<vec4<u32>, ROWS * AHEAD>;
+  var second_next: array<vec4<u32>, ROWS * AHEAD>;
+  var third_next: array<vec4<u32>, ROWS * AHEAD>;
+  var x_held: array<vec4<u32>, MT * EIGHTH>;
   for (var base = 0u; base < items; base += CHUNK) {
     { // PRODUCT
       if (chosen(PRODUCT)) {
@@ -195,13 +201,15 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           var x: array<vec4<f32>, HELD_X>;
           var gain: array<vec4<f32>, HELD_X>;
           var shift: array<vec4<f32>, HELD_X>;
-          for (var h = 0u; h < HELD_X; h++) {
-            let c = min(4u * (lid + h * WORKGROUP), size - 4u);
-            if (GAIN == 1u) { gain[h] = gain4(c); }
-            if (SHIFT == 1u) { shift[h] = shift4(c); }
-          }
           var s = 0.0;
           for (var h = 0u; h < HELD_X; h++) { x[h] = fetch(batch, m, lid + h * WORKGROUP); s += (x[h].x + x[h].y) + (x[h].z + x[h].w); }
+          if (asked()) {
+            for (var h = 0u; h < HELD_X; h++) {
+              let c = min(4u * (lid + h * WORKGROUP), size - 4u);
+              if (GAIN == 1u) { gain[h] = gain4(c); }
+              if (SHIFT == 1u) { shift[h] = shift4(c); }
+            }
+          }
           if (CENTRED == 1u) {
             let mean = all_sum(s) / f32(size);
             for (var h = 0u; h < HELD_X; h++) { x[h] = select(vec4<f32>(0.0), x[h] - mean, 4u * (lid + h * WORKGROUP) < size); }
@@ -242,20 +250,30 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       workgroupBarrier();
     }
     for (var start = lane; start < count; start += LANES * AHEAD) {
-      { // PRODUCT
-        if (start != lane && chosen(PRODUCT)) {
-          for (var a = 0u; a < AHEAD; a++) {
-            let i = min(base + start + a * LANES, items - 1u);
-            for (var r = 0u; r < ROWS; r++) {
-              first_held[a * ROWS + r] = first_of(PRODUCT + r % PAIR, row[r], i);
-              if (SECOND == 1u) { second_held[a * ROWS + r] = second_of(PRODUCT + r % PAIR, row[r], i); }
-              if (THIRD == 1u) { third_held[a * ROWS + r] = third_of(PRODUCT + r % PAIR, row[r], i); }
+      // What comes next is on its way while this is multiplied.
+      if (MORE == 1u) {
+        { // PRODUCT
+          if (start - lane + LANES * AHEAD < count && chosen(PRODUCT)) {
+            for (var a = 0u; a < AHEAD; a++) {
+              let i = min(base + start + (a + AHEAD) * LANES, items - 1u);
+              for (var r = 0u; r < ROWS; r++) {
+                first_next[a * ROWS + r] = first_of(PRODUCT + r % PAIR, row[r], i);
+                if (SECOND == 1u) { second_next[a * ROWS + r] = second_of(PRODUCT + r % PAIR, row[r], i); }
+                if (THIRD == 1u) { third_next[a * ROWS + r] = third_of(PRODUCT + r % PAIR, row[r], i); }
+              }
             }
           }
         }
       }
       for (var a = 0u; a < AHEAD; a++) {
         let i = start + a * LANES;
+        if (DIRECT == 1u) {
+          if (asked()) {
+            for (var m = 0u; m < MT; m++) {
+              for (var q = 0u; q < EIGHTH; q++) { x_held[m * EIGHTH + q] = eight(batch, m, quad_of(i, 2u * q)); }
+            }
+          }
+        }
         for (var s = 0u; s < PARTS; s++) {
           var part: array<f32, ROWS * MT>;
           var sums: array<f32, MT>;
@@ -270,7 +288,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
               w[2u * r + 1u] = quad(first_held[e], second_held[e], third_held[e], base + i, c + 1u);
             }
             for (var m = 0u; m < MT; m++) {
-              let x = activations(batch, m, i, c);
+              let x = activations(batch, m, i, c, x_held[m * EIGHTH + c / 2u]);
               for (var r = 0u; r < ROWS; r++) { part[r * MT + m] += dot(w[2u * r], x.a) + dot(w[2u * r + 1u], x.b); }
               if (SHIFTED == 1u) { let y = x.a + x.b; sums[m] += (y.x + y.y) + (y.z + y.w); }
             }
@@ -282,6 +300,15 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
               if (SCALED == 1u) { acc[r * MT + m] += by.x * part[r * MT + m]; } else { acc[r * MT + m] += part[r * MT + m]; }
               if (SHIFTED == 1u) { acc[r * MT + m] += by.y * sums[m]; }
             }
+          }
+        }
+      }
+      if (MORE == 1u) {
+        for (var a = 0u; a < AHEAD; a++) {
+          for (var r = 0u; r < ROWS; r++) {
+            first_held[a * ROWS + r] = first_next[a * ROWS + r];
+            if (SECOND == 1u) { second_held[a * ROWS + r] = second_next[a * ROWS + r]; }
+            if (THIRD == 1u) { third_held[a * ROWS + r] = third_next[a * ROWS + r]; }
           }
         }
       }

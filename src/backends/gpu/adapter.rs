@@ -276,6 +276,8 @@ pub(super) struct Opened {
     pub memory: Option<u64>,
     /// Adapter and driver, for what is kept between processes.
     pub key: String,
+    /// The address on the PCI bus; empty where there is none.
+    pub address: String,
     /// Whether the memory is the host's, and the host reads it through its caches.
     pub unified: bool,
     /// See `Core::shared_usage`.
@@ -350,6 +352,7 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         name: format!("{} ({})", i.name, backend_name(i.backend)),
         software: is_software(&i),
         key: format!("{} {:x}:{:x} {} {} {}", backend_name(i.backend), i.vendor, i.device, i.name, i.driver, i.driver_info),
+        address: i.device_pci_bus_id,
         memory: memory.total,
         room: memory.room,
         unified,

@@ -88,6 +88,8 @@ pub(super) struct Core {
     /// Numbers of buffers; 0 is no buffer.
     pub next_id: AtomicU64,
     trouble: Arc<Mutex<Trouble>>,
+    #[cfg(target_os = "linux")]
+    interrupts: super::interrupts::Interrupts,
     /// Tells commands that failed from commands that are done.
     #[cfg(target_vendor = "apple")]
     pub watch: Option<super::apple::Watch>,
@@ -163,6 +165,8 @@ impl Core {
             turn: Mutex::new(()),
             next_id: AtomicU64::new(1),
             trouble,
+            #[cfg(target_os = "linux")]
+            interrupts: super::interrupts::Interrupts::of(&o.address),
         })
     }
 
@@ -231,6 +235,8 @@ impl Core {
         let done = Arc::new(AtomicBool::new(false));
         let flag = done.clone();
         self.queue.on_submitted_work_done(move || flag.store(true, Ordering::Relaxed));
+        #[cfg(target_os = "linux")]
+        self.interrupts.leave();
         while start.elapsed() < SHORT {
             let _ = self.device.poll(wgpu::PollType::Poll);
             if done.load(Ordering::Relaxed) {

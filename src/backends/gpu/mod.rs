@@ -9,6 +9,8 @@ mod core;
 mod done;
 mod encode;
 mod host;
+#[cfg(target_os = "linux")]
+mod interrupts;
 mod meta;
 mod operand;
 mod pipelines;

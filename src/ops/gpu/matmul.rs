@@ -308,6 +308,8 @@ fn some_rows(
     let (normed, centred) = norm.map_or((false, false), |n| (true, !n.rms));
     let switches = [
         ("BATCHED", (batch > 1) as u32),
+        ("MORE", (items.min(if staged { chunk } else { items }) > unit) as u32),
+        ("DIRECT", (eights.is_some() && !staged) as u32),
         ("STAGED", staged as u32),
         ("VEC_A", (k % 4 == 0) as u32),
         ("VEC_OUT", vec_out as u32),
@@ -332,6 +334,7 @@ fn some_rows(
             ("AHEAD", ahead),
             ("PARTS", parts),
             ("PAIRS", quads / parts / 2),
+            ("EIGHTH", quads / 2),
             ("MT", mt as u32),
             ("ROWS", rows),
             ("PAIR", pairs),
@@ -357,6 +360,7 @@ fn some_rows(
         ("AHEAD", ahead),
         ("MT", mt as u32),
         ("QUADS", quads),
+        ("EIGHTH", quads / 2),
         ("STRIPS", strips),
         ("SPAN", span),
         ("PARTS", parts),
