@@ -66,9 +66,10 @@ fn columns() -> u32 { return word(1u); }
 fn tiles_of() -> u32 { return word(3u); }
 const PRODUCT: u32 = 0;
 fn chosen(p: u32) -> bool { return asked(); }
-fn first_of(p: u32, row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(b_0[row * (word(2u) / 4u) + 2u * i]); }
-fn second_of(p: u32, row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(b_0[row * (word(2u) / 4u) + 2u * i + 1u]); }
-fn third_of(p: u32, row: u32, i: u32) -> vec4<u32> { return vec4<u32>(0u); }
+fn place_in(p: u32, row: u32) -> u32 { return row * (word(2u) / 4u); }
+fn first_of(p: u32, at: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(b_0[at + 2u * i]); }
+fn second_of(p: u32, at: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(b_0[at + 2u * i + 1u]); }
+fn third_of(p: u32, at: u32, i: u32) -> vec4<u32> { return vec4<u32>(0u); }
 alias Early = u32;
 fn early(i: u32) -> Early { return i; }
 fn put(p: u32, i: u32, v: f32) { store_0(i, v); }
@@ -157,8 +158,19 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let rows = word(0u); let cols = columns();
   let lane = lid % LANES; let team = lid / LANES;
   let items = (word(2u) + 4u * QUADS - 1u) / (4u * QUADS);
-  var row: array<u32, ROWS>;
-  for (var r = 0u; r < ROWS; r++) { row[r] = batch * cols + min(first + team * EACH + r / PAIR, cols - 1u); }
+  // Where the rows begin, of the weights in units of the format and of the activations in eights.
+  var at: array<u32, ROWS>;
+  { // PRODUCT
+    if (chosen(PRODUCT)) {
+      for (var r = 0u; r < ROWS; r++) {
+        at[r] = place_in(PRODUCT + r % PAIR, batch * cols + min(first + team * EACH + r / PAIR, cols - 1u));
+      }
+    }
+  }
+  var x_at: array<u32, MT>;
+  if (DIRECT == 1u) {
+    for (var m = 0u; m < MT; m++) { x_at[m] = (word(8u) + word(9u) + (batch * rows + min(m, rows - 1u)) * word(2u)) / 8u; }
+  }
   // The quad of results that this thread writes, and what it is combined with, which is asked for before anything else.
   let m_own = lid / FOURS; let j_own = lid % FOURS * 4u;
   let writes = m_own < rows && lid < MT * FOURS && first + j_own < cols;
@@ -181,9 +193,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         for (var a = 0u; a < AHEAD; a++) {
           let i = min(base + lane + a * LANES, items - 1u);
           for (var r = 0u; r < ROWS; r++) {
-            first_held[a * ROWS + r] = first_of(PRODUCT + r % PAIR, row[r], i);
-            if (SECOND == 1u) { second_held[a * ROWS + r] = second_of(PRODUCT + r % PAIR, row[r], i); }
-            if (THIRD == 1u) { third_held[a * ROWS + r] = third_of(PRODUCT + r % PAIR, row[r], i); }
+            first_held[a * ROWS + r] = first_of(PRODUCT + r % PAIR, at[r], i);
+            if (SECOND == 1u) { second_held[a * ROWS + r] = second_of(PRODUCT + r % PAIR, at[r], i); }
+            if (THIRD == 1u) { third_held[a * ROWS + r] = third_of(PRODUCT + r % PAIR, at[r], i); }
           }
         }
       }
@@ -257,9 +269,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
             for (var a = 0u; a < AHEAD; a++) {
               let i = min(base + start + (a + AHEAD) * LANES, items - 1u);
               for (var r = 0u; r < ROWS; r++) {
-                first_next[a * ROWS + r] = first_of(PRODUCT + r % PAIR, row[r], i);
-                if (SECOND == 1u) { second_next[a * ROWS + r] = second_of(PRODUCT + r % PAIR, row[r], i); }
-                if (THIRD == 1u) { third_next[a * ROWS + r] = third_of(PRODUCT + r % PAIR, row[r], i); }
+                first_next[a * ROWS + r] = first_of(PRODUCT + r % PAIR, at[r], i);
+                if (SECOND == 1u) { second_next[a * ROWS + r] = second_of(PRODUCT + r % PAIR, at[r], i); }
+                if (THIRD == 1u) { third_next[a * ROWS + r] = third_of(PRODUCT + r % PAIR, at[r], i); }
               }
             }
           }
@@ -270,7 +282,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         if (DIRECT == 1u) {
           if (asked()) {
             for (var m = 0u; m < MT; m++) {
-              for (var q = 0u; q < EIGHTH; q++) { x_held[m * EIGHTH + q] = eight(batch, m, quad_of(i, 2u * q)); }
+              for (var q = 0u; q < EIGHTH; q++) { x_held[m * EIGHTH + q] = raw_0[x_at[m] + quad_of(min(i, items - 1u), 2u * q) / 2u]; }
             }
           }
         }
@@ -297,8 +309,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
             let e = a * ROWS + r;
             let by = scale(first_held[e], second_held[e], third_held[e], base + i, s);
             for (var m = 0u; m < MT; m++) {
-              if (SCALED == 1u) { acc[r * MT + m] += by.x * part[r * MT + m]; } else { acc[r * MT + m] += part[r * MT + m]; }
-              if (SHIFTED == 1u) { acc[r * MT + m] += by.y * sums[m]; }
+              var v = part[r * MT + m];
+              if (SCALED == 1u) { v *= by.x; }
+              if (SHIFTED == 1u) { v += by.y * sums[m]; }
+              // What stands in for an item beyond the last one does not count.
+              if (DIRECT == 1u && AHEAD > 1u && i >= items) { v = 0.0; }
+              acc[r * MT + m] += v;
             }
           }
         }

@@ -75,13 +75,15 @@ impl Items {
 }
 
 /// Items of two quads.
-const TWO_QUADS: &str = "fn first(row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(weights4(row, 2u * i)); }
+const TWO_QUADS: &str = "fn place(row: u32) -> u32 { return row; }
+fn first(row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(weights4(row, 2u * i)); }
 fn second(row: u32, i: u32) -> vec4<u32> { return bitcast<vec4<u32>>(weights4(row, 2u * i + 1u)); }
 fn quad(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> vec4<f32> { return bitcast<vec4<f32>>(select(x, y, c == 1u)); }
 fn scale(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }
 ";
 /// Items that are 16 bytes of halves.
-const HALVES: &str = "fn first(row: u32, i: u32) -> vec4<u32> { return raw_1[(word(5u) + word(6u) + row * word(2u)) / 8u + i]; }
+const HALVES: &str = "fn place(row: u32) -> u32 { return (word(5u) + word(6u) + row * word(2u)) / 8u; }
+fn first(at: u32, i: u32) -> vec4<u32> { return raw_1[at + i]; }
 fn quad(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> vec4<f32> { return wide(select(x.xy, x.zw, c == 1u)); }
 fn scale(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }
 ";
@@ -151,8 +153,9 @@ fn block_items(d: DType) -> String {
     text += format_section(include_str!("../block_items.wgsl"), name);
     let planes = ["first", "second", "third"];
     for plane in &planes[..Items::of_block(d).planes as usize] {
-        text += &format!("fn {plane}(row: u32, i: u32) -> vec4<u32> {{ return {plane}_{name}(block_of(row) + i / {n}u, i % {n}u); }}\n");
+        text += &format!("fn {plane}(at: u32, i: u32) -> vec4<u32> {{ return {plane}_{name}(at + i / {n}u, i % {n}u); }}\n");
     }
+    text += "fn place(row: u32) -> u32 { return block_of(row); }\n";
     for (function, ty, of) in [("quad", "vec4<f32>", "c"), ("scale", "vec2<f32>", "s")] {
         text += &format!(
             "fn {function}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, {of}: u32) -> {ty} {{ return {function}_{name}(x, y, z, i % {n}u, {of}); }}\n"
@@ -201,10 +204,11 @@ impl Share {
         let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
         // At most `most` rounds at once, as many each time.
         let even = |most: u32| rounds(widest).div_ceil(rounds(widest).div_ceil(most).max(1)).clamp(1, most);
-        if direct && mt == 1 && (!block || rounds(widest) > 4 && rows < MANY) {
-            // Nothing is waited for but memory: each thread reads its activations by eights, as the weights are read.
-            let ahead = even(if block { 2 } else { 4 });
-            return Share { workgroup: 256.min(most).max(widest), lanes: widest, rows: 1, ahead, staged: false };
+        if direct && mt == 1 && (!block || rows < MANY) {
+            // Nothing is waited for but memory: each thread reads its activations by eights, as the weights are read. Unpacking is work,
+            // and rows of a team share what they read of the activations.
+            let (each, ahead) = if block && rows >= 2048 { (2, 1) } else { (1, if block { 1 } else { even(2) }) };
+            return Share { workgroup: 256.min(most).max(widest), lanes: widest, rows: each, ahead, staged: false };
         }
         if rows < MANY {
             // The time is latency: as many threads as there are, and few rounds.
@@ -250,10 +254,12 @@ fn some_rows(
     let direct = norm.is_none() && a.plain().is_some_and(|s| s.layout.is_contiguous());
     let Share { workgroup, lanes, rows, mut ahead, staged } = {
         let mut s = Share::pick(all * batch, items, quads == 8, mt, direct, adapter);
-        if let Ok(v) = std::env::var("TL_SHARE") {
+        let name = if norm.is_some() { "TL_SHARE_N" } else if pair { "TL_SHARE_P" } else { "TL_SHARE" };
+        if let Ok(v) = std::env::var(name) {
             let v: Vec<u32> = v.split(',').map(|x| x.parse().unwrap_or(0)).collect();
-            if m == 1 && !pair && norm.is_none() {
-                s = Share { workgroup: v[0], lanes: v[1], rows: v[2], ahead: v[3], staged: v[4] == 1 };
+            let few = all * batch < MANY;
+            if m == 1 && (few || v.len() > 5) {
+                s = Share { workgroup: v[0], lanes: v[1], rows: v[2], ahead: v[3].min(s.ahead.max(if v.len() > 5 { 9 } else { 0 })), staged: v[4] == 1 };
             }
         }
         s
@@ -399,9 +405,10 @@ fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool) -> String 
             weights.items.as_str(),
             "fn locate(group: u32) -> u32 { return group; }\nfn columns() -> u32 { return word(1u); }\nfn tiles_of() -> u32 { return word(3u); }\n",
             "fn chosen(p: u32) -> bool { return asked(); }\n",
-            "fn first_of(p: u32, row: u32, i: u32) -> vec4<u32> { return first(row, i); }\n",
-            if planes > 1 { "fn second_of(p: u32, row: u32, i: u32) -> vec4<u32> { return second(row, i); }\n" } else { "" },
-            if planes > 2 { "fn third_of(p: u32, row: u32, i: u32) -> vec4<u32> { return third(row, i); }\n" } else { "" },
+            "fn place_in(p: u32, row: u32) -> u32 { return place(row); }\n",
+            "fn first_of(p: u32, at: u32, i: u32) -> vec4<u32> { return first(at, i); }\n",
+            if planes > 1 { "fn second_of(p: u32, at: u32, i: u32) -> vec4<u32> { return second(at, i); }\n" } else { "" },
+            if planes > 2 { "fn third_of(p: u32, at: u32, i: u32) -> vec4<u32> { return third(at, i); }\n" } else { "" },
             &writers(count, pair, vec_out),
         ]
         .concat();
@@ -433,9 +440,10 @@ fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool) -> String 
         text += &format!("fn tiles_of() -> u32 {{\n{}}}\n", choose("part", &|p| of(at(p)[1])));
         text += "fn chosen(p: u32) -> bool { return part == p; }\n";
     }
+    text += &format!("fn place_in(p: u32, row: u32) -> u32 {{\n{}}}\n", choose("p", &|p| format!("place_p{p}(row)")));
     for plane in &["first", "second", "third"][..planes as usize] {
-        let body = choose("p", &|p| format!("{plane}_p{p}(row, i)"));
-        text += &format!("fn {plane}_of(p: u32, row: u32, i: u32) -> vec4<u32> {{\n{body}}}\n");
+        let body = choose("p", &|p| format!("{plane}_p{p}(at, i)"));
+        text += &format!("fn {plane}_of(p: u32, at: u32, i: u32) -> vec4<u32> {{\n{body}}}\n");
     }
     text + &writers(count, pair, vec_out)
 }
