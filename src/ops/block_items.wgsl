@@ -14,7 +14,7 @@ fn words_at(at: u32) -> vec2<u32> { return vec2<u32>(raw_1[at / 4u]); }
 fn half_at(at: u32) -> f32 { return f32(raw_1[at / 4u]); }
 fn nibbles(w: u32, high: bool, less: f32) -> vec4<f32> { return vec4<f32>(less); }
 fn octets(w: u32, less: f32) -> vec4<f32> { return vec4<f32>(less); }
-fn scale_min_of(w: vec3<u32>, j: u32) -> vec2<f32> { return vec2<f32>(w.xy); }
+fn scale_min_of(w: vec3<u32>, pair: u32, s: u32) -> vec2<f32> { return vec2<f32>(w.xy); }
 // end
 
 // format q4_0
@@ -119,7 +119,7 @@ fn first_q4_K(b: u32, g: u32) -> vec4<u32> { return wide_1[9u * b + 1u + g]; }
 fn second_q4_K(b: u32, g: u32) -> vec4<u32> { return wide_1[9u * b]; }
 fn quad_q4_K(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> vec4<f32> { return nibbles(x[c & 3u], c > 3u, 0.0); }
 fn scale_q4_K(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, s: u32) -> vec2<f32> {
-  return unpack2x16float(y.x) * scale_min_of(y.yzw, g / 2u * 2u + s) * vec2<f32>(1.0, -1.0);
+  return unpack2x16float(y.x) * scale_min_of(y.yzw, g / 2u, s) * vec2<f32>(1.0, -1.0);
 }
 
 // format q5_K
@@ -131,7 +131,7 @@ fn quad_q5_K(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> vec4<f
   return octets(((x[c & 3u] >> (c & 4u)) & 0x0f0f0f0fu) | (((z[c & 3u] >> bit) & 0x01010101u) << 4u), 0.0);
 }
 fn scale_q5_K(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, s: u32) -> vec2<f32> {
-  return unpack2x16float(y.x) * scale_min_of(y.yzw, g / 2u * 2u + s) * vec2<f32>(1.0, -1.0);
+  return unpack2x16float(y.x) * scale_min_of(y.yzw, g / 2u, s) * vec2<f32>(1.0, -1.0);
 }
 
 // format q6_K

@@ -103,14 +103,14 @@ fn q3_K(b: u32, v: u32) -> vec4<f32> {
 
 // format scales_K
 // Scale and minimum of sub-block j: six bits each, packed in 12 bytes from word `at` on.
-fn scale_min(at: u32, j: u32) -> vec2<f32> { return scale_min_of(vec3<u32>(raw_1[at], raw_1[at + 1u], raw_1[at + 2u]), j); }
+fn scale_min(at: u32, j: u32) -> vec2<f32> { return scale_min_of(vec3<u32>(raw_1[at], raw_1[at + 1u], raw_1[at + 2u]), j / 2u, j % 2u); }
 
 // format min_K
-// The same of the three words. Neighbouring threads want different ones: no branches.
-fn scale_min_of(w: vec3<u32>, j: u32) -> vec2<f32> {
-  let at = w >> vec3<u32>(8u * (j & 3u));
-  let high = (vec2<u32>(at.z, at.z >> 4u) & vec2<u32>(15u)) | ((at.xy >> vec2<u32>(2u)) & vec2<u32>(48u));
-  return vec2<f32>(select(high, at.xy & vec2<u32>(63u), j < 4u));
+// The same of the three words: neighbours 2 * pair and 2 * pair + 1 together, in two bytes. Neighbouring threads want different ones: no branches.
+fn scale_min_of(w: vec3<u32>, pair: u32, s: u32) -> vec2<f32> {
+  let at = w >> vec3<u32>(16u * (pair & 1u));
+  let high = (vec2<u32>(at.z, at.z >> 4u) & vec2<u32>(0x0f0fu)) | ((at.xy >> vec2<u32>(2u)) & vec2<u32>(0x3030u));
+  return vec2<f32>((select(high, at.xy, pair < 2u) >> vec2<u32>(8u * s)) & vec2<u32>(63u));
 }
 
 // format q4_K

@@ -205,10 +205,20 @@ impl Share {
         // At most `most` rounds at once, as many each time.
         let even = |most: u32| rounds(widest).div_ceil(rounds(widest).div_ceil(most).max(1)).clamp(1, most);
         if direct && mt == 1 && (!block || rows < MANY) {
-            // Nothing is waited for but memory: each thread reads its activations by eights, as the weights are read. Unpacking is work,
-            // and rows of a team share what they read of the activations.
-            let (each, ahead) = if block && rows >= 2048 { (2, 1) } else { (1, if block { 1 } else { even(2) }) };
-            return Share { workgroup: 256.min(most).max(widest), lanes: widest, rows: each, ahead, staged: false };
+            // Nothing is waited for but memory: each thread reads its activations by eights, as the weights are read. Where rows leave
+            // the machine idle, several subgroups share one, so that all of it is on its way at once.
+            let mut lanes = widest;
+            while rounds(lanes) > 4 && rows * lanes as usize * 2 <= THREADS && lanes * 8 <= most {
+                lanes *= 2;
+            }
+            // Unpacking is work, and rows of a team share what they read of the activations.
+            let (each, ahead) = match rounds(lanes) {
+                _ if block && rows * lanes as usize >= THREADS => (if items >= 256 { 4 } else { 2 }, 1),
+                r @ 1..=4 => (1, r),
+                _ => (1, if block { 1 } else { 4 }),
+            };
+            let workgroup = if block { 128 } else { 256 };
+            return Share { workgroup: workgroup.min(most).max(4 * lanes).min(most), lanes, rows: each, ahead, staged: false };
         }
         if rows < MANY {
             // The time is latency: as many threads as there are, and few rounds.
@@ -229,6 +239,8 @@ impl Share {
     }
 }
 
+/// Threads that a machine has at least, in teams of a row each, before rows are shared by several subgroups.
+const THREADS: usize = 1 << 17;
 /// Rows of b from which a machine is full and instructions count.
 const MANY: usize = 8192;
 
@@ -314,7 +326,7 @@ fn some_rows(
     let (normed, centred) = norm.map_or((false, false), |n| (true, !n.rms));
     let switches = [
         ("BATCHED", (batch > 1) as u32),
-        ("MORE", (items.min(if staged { chunk } else { items }) > unit) as u32),
+        ("MORE", (quads == 8 && mt == 1 && items.min(if staged { chunk } else { items }) > unit) as u32),
         ("DIRECT", (eights.is_some() && !staged) as u32),
         ("STAGED", staged as u32),
         ("VEC_A", (k % 4 == 0) as u32),

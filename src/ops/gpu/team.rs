@@ -82,12 +82,13 @@ impl Team {
         if !across && size <= subgroup {
             return format!("{pair}fn {name}(v: {ty}) -> {ty} {{\n  var r = v;\n{}  return r;\n}}\n", lanes(size));
         }
-        if !across && size == workgroup && subgroup > 1 && workgroup % subgroup == 0 {
-            let parts = workgroup / subgroup;
+        if !across && subgroup > 1 && size % subgroup == 0 && workgroup % size == 0 {
+            let (all, parts) = (workgroup / subgroup, size / subgroup);
+            let first = if all == parts { "0u".to_string() } else { format!("thread / {size}u * {parts}u") };
             return format!(
-                "{pair}var<workgroup> {name}_parts: array<{ty}, {parts}>;\nfn {name}(v: {ty}) -> {ty} {{\n  var r = v;\n{}  \
-                 if (thread % {subgroup}u == 0u) {{ {name}_parts[thread / {subgroup}u] = r; }}\n  workgroupBarrier();\n  r = {name}_parts[0];\n  \
-                 for (var i = 1u; i < {parts}u; i++) {{ r = {name}_of(r, {name}_parts[i]); }}\n{after}  return r;\n}}\n",
+                "{pair}var<workgroup> {name}_parts: array<{ty}, {all}>;\nfn {name}(v: {ty}) -> {ty} {{\n  var r = v;\n{}  \
+                 if (thread % {subgroup}u == 0u) {{ {name}_parts[thread / {subgroup}u] = r; }}\n  workgroupBarrier();\n  let first = {first};\n  \
+                 r = {name}_parts[first];\n  for (var i = 1u; i < {parts}u; i++) {{ r = {name}_of(r, {name}_parts[first + i]); }}\n{after}  return r;\n}}\n",
                 lanes(subgroup)
             );
         }
