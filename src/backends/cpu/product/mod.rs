@@ -2,6 +2,7 @@
 //!
 //! A sum runs over k in steps of its own order, so a result's bits do not depend on threads, blocks or neighbours.
 
+mod near;
 mod pack;
 mod tile;
 
@@ -11,8 +12,8 @@ use super::path::{Path, current};
 use super::span::{to_bf16, to_f16};
 use super::{share, transpose};
 use crate::plan::{Task, Value};
-use pack::{Side, TOGETHER, TURNED};
-use tile::{Columns, DEPTH, GAP, Later, TALL, Tile, floats, pairs};
+use pack::{Side, TOGETHER};
+use tile::{Columns, DEPTH, GAP, Later, Stored, TALL, Tile, floats, pairs};
 
 /// Bytes of rows that are packed together: with a panel they stay in the L2 cache.
 const ROWS: usize = 384 << 10;
@@ -46,14 +47,42 @@ pub unsafe fn product(task: &dyn Task, s: &Sizes, out: Option<*mut f32>) {
     let upright = s.m * s.k * a_rows + s.n * s.k * b_panels;
     let turned = s.n * s.k * b_rows + s.m * s.k * a_panels + 4 * s.m * s.n;
     let (rows, columns, turned) = if upright <= turned { (a, b, false) } else { (b, a, true) };
+    let direct = out.map(|at| Direct { at: at.cast(), stored: Stored::F32, row: s.n }).or_else(|| Direct::rounded(task, s));
+    let product = Product { task, s, direct, pairs, rows, columns, turned };
     // SAFETY: the caller's promise.
-    unsafe { Product { task, s, out, pairs, rows, columns, turned }.run() }
+    unsafe {
+        if !product.near() {
+            product.run();
+        }
+    }
+}
+
+/// Where tiles write results themselves: the result's first element, and the distance of its rows.
+#[derive(Clone, Copy)]
+struct Direct {
+    at: *mut u8,
+    stored: Stored,
+    row: usize,
+}
+
+impl Direct {
+    /// The target where it wants nothing of the results but rounding.
+    fn rounded(task: &dyn Task, s: &Sizes) -> Option<Direct> {
+        let f16 = target::<half::f16>(task, 0, 0, 0).map(|t| (t.as_mut_ptr().cast(), Stored::F16));
+        let (at, stored) = f16.or_else(|| target::<half::bf16>(task, 0, 0, 0).map(|t| (t.as_mut_ptr().cast(), Stored::Bf16)))?;
+        Some(Direct { at, stored, row: s.n })
+    }
+
+    /// The same from another element on.
+    fn from(self, element: usize) -> Direct {
+        Direct { at: self.at.wrapping_add(element * self.stored.bytes()), ..self }
+    }
 }
 
 struct Product<'a> {
     task: &'a dyn Task,
     s: &'a Sizes,
-    out: Option<*mut f32>,
+    direct: Option<Direct>,
     /// Whether the numbers are pairs of bf16.
     pairs: bool,
     /// Packed as rows, and as panels of columns.
@@ -74,11 +103,20 @@ struct Own {
 }
 
 impl Product<'_> {
+    /// Steps of k.
+    fn steps(&self) -> usize {
+        if self.pairs { self.s.k.div_ceil(2) } else { self.s.k }
+    }
+
+    /// Where the tiles of this product write by themselves.
+    fn direct(&self, parts: usize) -> Option<Direct> {
+        self.direct.filter(|d| d.stored == Stored::F32 || parts == 1 && !self.turned)
+    }
+
     /// # Safety
     /// As [`product`].
     unsafe fn run(&self) {
-        let (task, s) = (self.task, self.s);
-        let steps = if self.pairs { s.k.div_ceil(2) } else { s.k };
+        let (task, s, steps) = (self.task, self.s, self.steps());
         let width = if self.columns.rows <= 16 { 16 } else { 32 };
         let panels = self.columns.rows.div_ceil(width);
         let chunk = (PANELS / (4 * steps * width)).clamp(1, panels);
@@ -87,7 +125,7 @@ impl Product<'_> {
         let (thread, threads) = (task.thread(), task.threads());
         let apart = s.batch >= threads && s.batch > 1;
         let few = 4 * self.rows.rows * steps <= FREE || self.columns.rows >= MANY * threads;
-        let free = self.rows.rows_in_place(0, 0).is_some() && !self.pairs || few && threads <= 4;
+        let free = self.rows.rows_in_place(self.pairs, 0, 0).is_some() || few && threads <= 4;
         let even = panels.div_ceil(threads) * threads - panels <= panels / 16;
         let own_columns = !apart && free && even;
         let alone = apart || own_columns;
@@ -110,10 +148,10 @@ impl Product<'_> {
         let mut own = Own {
             rows: values::<f32>(task, height * (depth + GAP) * if parts <= KEPT { parts } else { 1 }).as_mut_ptr(),
             holds: None,
-            results: values::<f32>(task, if self.out.is_some() { 0 } else { area }).as_mut_ptr(),
+            results: values::<f32>(task, if self.direct(parts).is_some() { 0 } else { area }).as_mut_ptr(),
             tiles: values::<f32>(task, if self.turned { area } else { 0 }).as_mut_ptr(),
         };
-        let buffer = values::<f32>(task, TURNED * (DEPTH + GAP)).as_mut_ptr();
+        let buffer = values::<f32>(task, self.columns.buffer()).as_mut_ptr();
         let batches = if apart { share(s.batch, 1, task.thread(), task.threads()) } else { 0..s.batch };
         let last = (batches.end, columns.end);
         for batch in batches {
@@ -175,8 +213,9 @@ impl Product<'_> {
         let ([m0, n0], [m, n]) =
             if self.turned { ([panel * width, first], [columns, height]) } else { ([first, panel * width], [height, columns]) };
         let begin = (batch * s.m + m0) * s.n + n0;
-        let (to, to_row) = self.out.map_or((own.results, n), |out| (out.wrapping_add(begin), s.n));
         let parts = steps.div_ceil(depth);
+        let direct = self.direct(parts);
+        let to = direct.map_or(Direct { at: own.results.cast(), stored: Stored::F32, row: n }, |d| d.from(begin));
         // What the next block is packed from comes from memory meanwhile, a little with each tile.
         let groups = height.div_ceil(TALL);
         let (later, bytes) = self.rows.rows_in_order(batch, first + height).unwrap_or((packed.cast(), 0));
@@ -186,9 +225,9 @@ impl Product<'_> {
             for part in 0..parts {
                 let from = part * depth;
                 let some = depth.min(steps - from);
-                let (rows, row) = match self.rows.rows_in_place(batch, first) {
-                    Some((rows, row)) if !self.pairs => (rows.add(from), row),
-                    _ => {
+                let (rows, row) = match self.rows.rows_in_place(self.pairs, batch, first) {
+                    Some((rows, row)) => (rows.add(from), row),
+                    None => {
                         let (row, keep) = (depth + GAP, parts <= KEPT);
                         let (rows, key) =
                             if keep { (own.rows.add(part * height * row), (batch, first, 0)) } else { (own.rows, (batch, first, part)) };
@@ -205,10 +244,10 @@ impl Product<'_> {
                     let columns = Columns::of(width, width.min(columns - p * width));
                     for g in 0..groups {
                         let (r, end_row) = (height * g / groups, height * (g + 1) / groups);
-                        let (c, c_row) = if self.turned {
-                            (own.tiles.add((p * height + r) * width), width)
+                        let to = if self.turned {
+                            Direct { at: own.tiles.add((p * height + r) * width).cast(), stored: Stored::F32, row: width }
                         } else {
-                            (to.add(r * to_row + p * width), to_row)
+                            to.from(r * to.row + p * width)
                         };
                         let rows = rows.add(r * row);
                         // The last rows of the block bring the next panel.
@@ -216,7 +255,9 @@ impl Product<'_> {
                         let panel = packed.add((p * steps + from) * width);
                         let done = (from * panels + p * some) * groups + g * some;
                         let later = Later { at: later.wrapping_add(done * each), bytes: each };
-                        let t = Tile { later, steps: some, rows, row, panel, ahead, c, c_row, columns, add: part > 0 };
+                        let (c, c_row, c_stored) = (to.at, to.row, to.stored);
+                        let t =
+                            Tile { later, steps: some, rows, row, panel, ahead, operand: None, c, c_row, c_stored, columns, add: part > 0 };
                         if self.pairs { pairs::tile(end_row - r, t) } else { floats::tile(end_row - r, t) }
                     }
                 }
@@ -224,10 +265,11 @@ impl Product<'_> {
             if self.turned {
                 for p in 0..panels {
                     let (from, count) = (own.tiles.add(p * height * width), width.min(columns - p * width));
-                    transpose(4, from.cast(), width as isize, to.add(p * width * to_row).cast(), to_row as isize, height, count);
+                    let to = to.from(p * width * to.row);
+                    transpose(4, from.cast(), width as isize, to.at, to.row as isize, height, count);
                 }
             }
-            if self.out.is_none() {
+            if direct.is_none() {
                 self.store(begin, std::slice::from_raw_parts_mut(own.results, m * n), n);
             }
         }

@@ -1,6 +1,6 @@
 //! Operands of a product brought into the order in which tiles read them: rows of numbers, and panels of columns.
 
-use super::tile::{DEPTH, GAP};
+use super::tile::{DEPTH, GAP, InPlace, Stored};
 use crate::backends::cpu::{dot, path, transpose};
 use crate::dtype::DType;
 use crate::plan::{Buf, Task, Value};
@@ -74,9 +74,31 @@ impl<'a> Side<'a> {
     }
 
     /// The rows from `first` on and their distance, where tiles may read them as they lie: not where they would share a few cache sets.
-    pub(super) fn rows_in_place(&self, batch: usize, first: usize) -> Option<(*const f32, usize)> {
-        let p = self.plain.filter(|p| p.dtype == DType::F32 && p.col == 1 && p.row > 0 && p.row % 1024 != 0)?;
-        Some((p.at(batch, first, 0).cast(), p.row as usize))
+    pub(super) fn rows_in_place(&self, pairs: bool, batch: usize, first: usize) -> Option<(*const f32, usize)> {
+        let p = self.plain.filter(|p| p.col == 1 && p.row > 0)?;
+        let bytes = p.row as usize * p.dtype.block_bytes();
+        let at = p.at(batch, first, 0);
+        // Pairs are read as one number: none may be a half of one.
+        let whole = bytes.is_multiple_of(4) && at.addr().is_multiple_of(4) && self.k.is_multiple_of(2);
+        let fits = if pairs { p.dtype == DType::BF16 && whole } else { p.dtype == DType::F32 };
+        (fits && !bytes.is_multiple_of(4096)).then_some((at.cast(), bytes / 4))
+    }
+
+    /// The columns from `first` on as they lie, where they lie side by side.
+    pub(super) fn columns_in_place(&self, batch: usize, first: usize) -> Option<InPlace> {
+        let p = self.plain.filter(|p| p.row == 1 && p.col > 1)?;
+        let stored = match p.dtype {
+            DType::F32 => Stored::F32,
+            DType::F16 => Stored::F16,
+            DType::BF16 => Stored::Bf16,
+            _ => return None,
+        };
+        Some(InPlace { at: p.at(batch, first, 0), stored, step: p.col as usize * stored.bytes() })
+    }
+
+    /// Numbers of the buffer that `pack_panels` wants.
+    pub(super) fn buffer(&self) -> usize {
+        TURNED * (DEPTH + GAP)
     }
 
     /// Where the rows from `first` on begin, and the bytes of one, where they follow each other in memory.

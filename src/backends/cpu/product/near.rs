@@ -1,0 +1,149 @@
+//! Products whose operands stay in a core's own cache: nothing is copied that tiles can read as it lies, and threads do not meet.
+
+use super::tile::{Columns, GAP, Later, Stored, TALL, Tile, floats, pairs};
+use super::{Direct, Product};
+use crate::backends::cpu::operand::values;
+use crate::backends::cpu::share;
+use std::ops::Range;
+
+/// Bytes of an operand that every tile reads as it lies.
+const NEAR: usize = 512 << 10;
+/// Steps of k up to which a tile's packed rows, or a panel, stay in the L1 cache.
+const STEPS: usize = 512;
+/// Columns of a panel.
+const WIDTH: usize = 32;
+
+/// Rows of about one size, at most as many as the tallest tile has.
+fn groups(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let (first, count) = (rows.start, rows.len());
+    let groups = count.div_ceil(TALL);
+    (0..groups).map(move |g| first + count * g / groups..first + count * (g + 1) / groups)
+}
+
+impl Product<'_> {
+    /// Runs this thread's share, where the product is like that.
+    ///
+    /// # Safety
+    /// As `product`.
+    pub(super) unsafe fn near(&self) -> bool {
+        let steps = self.steps();
+        if self.turned || steps > STEPS || self.columns.rows < WIDTH {
+            return false;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.columns_in_place(steps) || self.rows_in_place(steps) }
+    }
+
+    /// Batches of this thread; rows, and panels, of each.
+    fn shares(&self, by_rows: bool, panels: usize) -> [Range<usize>; 3] {
+        let (batch, rows) = (self.s.batch, self.rows.rows);
+        let own = |count: usize| share(count, 1, self.task.thread(), self.task.threads());
+        if batch >= self.task.threads() && batch > 1 {
+            [own(batch), 0..rows, 0..panels]
+        } else if by_rows {
+            [0..batch, own(rows), 0..panels]
+        } else {
+            [0..batch, 0..rows, own(panels)]
+        }
+    }
+
+    /// A few rows at a time, packed where they have to be, times columns that lie side by side in the operand.
+    ///
+    /// # Safety
+    /// As `product`.
+    unsafe fn columns_in_place(&self, steps: usize) -> bool {
+        let (s, all) = (self.s, self.columns.rows);
+        if self.pairs || self.columns.columns_in_place(0, 0).is_none_or(|c| all * steps * c.stored.bytes() > NEAR) {
+            return false;
+        }
+        let panels = all.div_ceil(WIDTH);
+        let by_rows = self.rows.rows >= 2 * TALL * self.task.threads() || panels < self.task.threads();
+        let [batches, rows, panels] = self.shares(by_rows, panels);
+        let (n0, n) = (panels.start * WIDTH, all.min(panels.end * WIDTH).saturating_sub(panels.start * WIDTH));
+        let row = steps + GAP;
+        let buffer = values::<f32>(self.task, TALL * row).as_mut_ptr();
+        let results = values::<f32>(self.task, if self.direct.is_some() { 0 } else { TALL * n }).as_mut_ptr();
+        for batch in batches {
+            for rows in groups(rows.clone()) {
+                let begin = (batch * s.m + rows.start) * s.n + n0;
+                // SAFETY: the buffers have room for a tile's rows; the operands lie within theirs; the result's rows and columns are this
+                // thread's.
+                unsafe {
+                    let (numbers, row) = match self.rows.rows_in_place(self.pairs, batch, rows.start) {
+                        Some(place) => place,
+                        None => {
+                            self.rows.pack_rows(self.pairs, batch, [rows.start, rows.len()], [0, steps], buffer, row);
+                            (buffer.cast_const(), row)
+                        }
+                    };
+                    let to = self.direct.map_or(Direct { at: results.cast(), stored: Stored::F32, row: n }, |d| d.from(begin));
+                    for p in panels.clone() {
+                        let t = Tile {
+                            steps,
+                            rows: numbers,
+                            row,
+                            panel: std::ptr::null(),
+                            ahead: 0,
+                            later: Later::NONE,
+                            operand: self.columns.columns_in_place(batch, p * WIDTH),
+                            c: to.from(p * WIDTH - n0).at,
+                            c_row: to.row,
+                            c_stored: to.stored,
+                            columns: Columns::of(WIDTH, all - p * WIDTH),
+                            add: false,
+                        };
+                        floats::tile(rows.len(), t);
+                    }
+                    if self.direct.is_none() {
+                        self.store(begin, std::slice::from_raw_parts_mut(results, rows.len() * n), n);
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// A panel at a time times rows that are read as they lie.
+    ///
+    /// # Safety
+    /// As `product`.
+    unsafe fn rows_in_place(&self, steps: usize) -> bool {
+        let (s, all) = (self.s, self.columns.rows);
+        let (Some(to), Some(_)) = (self.direct, self.rows.rows_in_place(self.pairs, 0, 0)) else { return false };
+        let panels = all.div_ceil(WIDTH);
+        if 4 * self.rows.rows * steps > NEAR || panels % self.task.threads() > panels / 16 && s.batch < self.task.threads() {
+            return false;
+        }
+        let [batches, rows, panels] = self.shares(false, panels);
+        let panel = values::<f32>(self.task, steps * WIDTH).as_mut_ptr();
+        let buffer = values::<f32>(self.task, self.columns.buffer()).as_mut_ptr();
+        for batch in batches {
+            for p in panels.clone() {
+                let count = WIDTH.min(all - p * WIDTH);
+                // SAFETY: there is room for a panel; the operands lie within their buffers; the result's columns are this thread's.
+                unsafe {
+                    self.columns.pack_panels(self.pairs, batch, [p * WIDTH, count], WIDTH, steps, panel, buffer);
+                    for rows in groups(rows.clone()) {
+                        let Some((numbers, row)) = self.rows.rows_in_place(self.pairs, batch, rows.start) else { continue };
+                        let t = Tile {
+                            steps,
+                            rows: numbers,
+                            row,
+                            panel,
+                            ahead: 0,
+                            later: Later::NONE,
+                            operand: None,
+                            c: to.from((batch * s.m + rows.start) * s.n + p * WIDTH).at,
+                            c_row: to.row,
+                            c_stored: to.stored,
+                            columns: Columns::of(WIDTH, count),
+                            add: false,
+                        };
+                        if self.pairs { pairs::tile(rows.len(), t) } else { floats::tile(rows.len(), t) }
+                    }
+                }
+            }
+        }
+        true
+    }
+}
