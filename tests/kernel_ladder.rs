@@ -29,12 +29,12 @@ fn every_rung_does_what_is_defined() {
                 continue;
             }
             let start = std::time::Instant::now();
-            let on = ladder.prepare(&rung.fitted(ladder.ragged), 7, &device).unwrap();
+            let on = ladder.prepare(&rung.fitted(ladder.ragged), 7, true, &device).unwrap();
             ladder.check(rung, &on, usize::MAX).unwrap().unwrap_or_else(|wrong| panic!("{wrong}"));
             println!("{}, {}: {:.2?}", ladder.name, rung.name, start.elapsed());
         }
         // One wrong number is seen.
-        let mut on = ladder.prepare(ladder.ragged, 7, &device).unwrap();
+        let mut on = ladder.prepare(ladder.ragged, 7, true, &device).unwrap();
         on.values[0][5] += 1.0;
         assert!(ladder.check(&ladder.rungs[0], &on, usize::MAX).unwrap().is_err(), "{}", ladder.name);
     }

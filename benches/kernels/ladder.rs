@@ -2,6 +2,7 @@
 
 use std::panic::Location;
 use std::sync::Arc;
+use tensorlogic::eval::eval_all;
 use tensorlogic::layout::Layout;
 use tensorlogic::plan::{AdapterInfo, Kernel, Step, Task, Wgsl, Word};
 use tensorlogic::tensor::{Key, Lowered, Meta, Op};
@@ -137,6 +138,10 @@ impl Rung {
         let lacks = Box::new(|a: &AdapterInfo, s: &[usize]| (shader.form)(a, s).err());
         Rung { name: shader.name, idea: shader.idea(), whole, lacks, run: Box::new(run) }
     }
+    /// The same rung, whose text runs on every adapter at every size.
+    pub fn everywhere(self) -> Rung {
+        Rung { lacks: Box::new(|_, _| None), ..self }
+    }
     /// The engine's own kernel, as users call it.
     pub fn engine(name: &'static str, run: impl Fn(&[Tensor]) -> TensorResult<Tensor> + 'static) -> Rung {
         let idea = "What the library generates for this adapter, through its ordinary operations.";
@@ -168,7 +173,10 @@ pub struct Ladder {
     pub rungs: Vec<Rung>,
 }
 
-/// Inputs on the device, and their values on the host, decoded there.
+/// Whether a rung did what is defined, or where it did not.
+pub type Verdict = Result<(), String>;
+
+/// Inputs on the device, and where they were decoded, their values on the host.
 pub struct Prepared {
     pub sizes: Vec<usize>,
     pub inputs: Vec<Tensor>,
@@ -180,20 +188,16 @@ const SUMS: f64 = 4e-6;
 const HALVES: f64 = 1e-3;
 
 impl Ladder {
-    /// Inputs of these sizes.
-    pub fn prepare(&self, sizes: &[usize], seed: u64, device: &Device) -> TensorResult<Prepared> {
+    /// Inputs of these sizes; with `decode`, their values too.
+    pub fn prepare(&self, sizes: &[usize], seed: u64, decode: bool, device: &Device) -> TensorResult<Prepared> {
         let inputs = (self.inputs)(sizes, &mut Rng::new(seed), device)?;
-        for x in &inputs {
-            x.eval()?;
-        }
-        let values = inputs.iter().map(host).collect::<TensorResult<_>>()?;
+        eval_all(&inputs.iter().collect::<Vec<_>>())?;
+        let values = if decode { inputs.iter().map(host).collect::<TensorResult<_>>()? } else { vec![] };
         Ok(Prepared { sizes: sizes.to_vec(), inputs, values })
     }
 
     /// Compares a rung's result with the definition: all of it, or `most` elements spread over it, the last among them.
-    ///
-    /// The inner error says what is wrong with the result.
-    pub fn check(&self, rung: &Rung, on: &Prepared, most: usize) -> TensorResult<Result<(), String>> {
+    pub fn check(&self, rung: &Rung, on: &Prepared, most: usize) -> TensorResult<Verdict> {
         let result = (rung.run)(&on.sizes, &on.inputs)?;
         let (dtype, got) = (result.dtype(), host(&result)?);
         let count = (self.results)(&on.sizes);

@@ -7,14 +7,14 @@
 #[path = "mod.rs"]
 mod kernels;
 
-use kernels::ladder::{Ladder, Limit, Prepared, Rung};
+use kernels::ladder::{Ladder, Limit, Prepared, Rung, Verdict};
 use std::process::ExitCode;
 use std::time::Duration;
-use tensorlogic::Device;
 use tensorlogic::backends::gpu::GpuMachine;
 use tensorlogic::eval::eval_all;
 use tensorlogic::measure::{Environment, Limits, Options, Outcome, Work, measure};
 use tensorlogic::plan::AdapterInfo;
+use tensorlogic::{Device, TensorResult};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -30,7 +30,7 @@ struct Bench {
 
 impl Bench {
     /// Checks and times a ladder's rungs; gives what is wrong with one.
-    fn climb(&mut self, ladder: &Ladder) -> Result<std::result::Result<(), String>> {
+    fn climb(&mut self, ladder: &Ladder) -> Result<Verdict> {
         let timed = if self.small { ladder.small } else { ladder.timed };
         let (amount, limit, unit, of) = match ladder.limit {
             Limit::Copy(bytes) => (bytes(timed), self.limits.copy_bandwidth()?, "GB/s", "a copy's bandwidth"),
@@ -40,15 +40,16 @@ impl Bench {
         println!("\n{}, {size}; limit: {of}, {:.0} {unit}", ladder.name, limit / 1e9);
         println!("{:<18} {:>11} {:>15} {:>9} {:>11}", "rung", "time", "rate", "of limit", "× before");
         // Twice as many as run together: nothing that was computed in one evaluation serves the next.
-        let sets = (0..2 * ladder.together as u64).map(|v| ladder.prepare(timed, 1 + v, &self.device)).collect::<std::result::Result<Vec<_>, _>>()?;
-        let expect: Vec<f64> = (0..2).map(|v| &sets[v * ladder.together]).map(|s| (ladder.truth)(timed, &s.values, 0).value).collect();
+        let prepare = |v: usize| ladder.prepare(timed, 1 + v as u64, v % ladder.together == 0, &self.device);
+        let sets = (0..2 * ladder.together).map(prepare).collect::<TensorResult<Vec<_>>>()?;
+        let expect: Vec<f64> = sets.iter().step_by(ladder.together).map(|s| (ladder.truth)(timed, &s.values, 0).value).collect();
         let mut before: Option<f64> = None;
         for rung in &ladder.rungs {
             if let Some(reason) = (rung.lacks)(&self.adapter, timed) {
                 println!("{:<18} skipped: {reason}", rung.name);
                 continue;
             }
-            let ragged = ladder.prepare(&rung.fitted(ladder.ragged), 99, &self.device)?;
+            let ragged = ladder.prepare(&rung.fitted(ladder.ragged), 99, true, &self.device)?;
             for (on, most) in [(&ragged, usize::MAX), (&sets[0], SPREAD)] {
                 if let Err(wrong) = ladder.check(rung, on, most)? {
                     return Ok(Err(wrong));
@@ -68,7 +69,7 @@ impl Bench {
     fn time(&self, ladder: &Ladder, rung: &Rung, sets: &[Prepared], expect: &[f64]) -> Result<f64> {
         let run = |v: usize| {
             let own = &sets[v * ladder.together..][..ladder.together];
-            let all = own.iter().map(|s| (rung.run)(&s.sizes, &s.inputs)).collect::<tensorlogic::TensorResult<Vec<_>>>()?;
+            let all = own.iter().map(|s| (rung.run)(&s.sizes, &s.inputs)).collect::<TensorResult<Vec<_>>>()?;
             eval_all(&all.iter().collect::<Vec<_>>())?;
             Ok(Outcome::Tensor(all[0].clone()))
         };
@@ -84,7 +85,7 @@ fn options(small: bool) -> Options {
 }
 
 /// What is wrong with a rung, if one is.
-fn run() -> Result<std::result::Result<(), String>> {
+fn run() -> Result<Verdict> {
     let (mut only, mut small) = (String::new(), false);
     let mut rest = std::env::args().skip(1);
     while let Some(arg) = rest.next() {

@@ -39,7 +39,7 @@ pub fn ladder() -> Ladder {
             Truth { value, scale: 10.0 }
         },
         rungs: vec![
-            Rung { lacks: Box::new(|_, _| None), ..Rung::of(&EIGHT, &[], eight) },
+            Rung::of(&EIGHT, &[], eight).everywhere(),
             Rung::engine("engine, no fusion", |x| {
                 let y = chain(&x[0])?;
                 without_fusion(|| y.eval().map(drop))?;

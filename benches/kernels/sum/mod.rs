@@ -44,14 +44,15 @@ pub fn ladder() -> Ladder {
             Truth { value, scale }
         },
         rungs: vec![
-            Rung::of(&STRETCHES, &[], |_, x| until_one(&STRETCHES, &x[0], |n| n.div_ceil(256))),
-            Rung::of(&NEIGHBOURS, &[], |_, x| until_one(&NEIGHBOURS, &x[0], |n| n.div_ceil(256).min(1 << 16))),
-            Rung::of(&TREE, &[], |_, x| until_one(&TREE, &x[0], groups)),
+            Rung::of(&STRETCHES, &[], |_, x| until_one(&STRETCHES, &x[0], |n| n.div_ceil(256))).everywhere(),
+            Rung::of(&NEIGHBOURS, &[], |_, x| until_one(&NEIGHBOURS, &x[0], |n| n.div_ceil(256).min(1 << 16))).everywhere(),
+            Rung::of(&TREE, &[], |_, x| until_one(&TREE, &x[0], groups)).everywhere(),
             Rung::of(&AHEAD, &[4], |_, x| {
                 let own = parts(&AHEAD, &x[0], groups(x[0].numel()))?;
                 if own.numel() > 1 { parts(&TREE, &own, 1) } else { Ok(own) }
-            }),
-            Rung::of(&ONCE, &[4], |s, x| ONCE.apply(&[&x[0]], &[s[0], groups(s[0])], DType::F32, &[1])),
+            })
+            .everywhere(),
+            Rung::of(&ONCE, &[4], |s, x| ONCE.apply(&[&x[0]], &[s[0], groups(s[0])], DType::F32, &[1])).everywhere(),
             Rung::engine("the engine", |x| x[0].sum_all()?.reshape(&[1])),
         ],
     }
