@@ -143,8 +143,8 @@ impl Rung {
         Rung { lacks: Box::new(|_, _| None), ..self }
     }
     /// The engine's own kernel, as users call it.
-    pub fn engine(name: &'static str, run: impl Fn(&[Tensor]) -> TensorResult<Tensor> + 'static) -> Rung {
-        let idea = "What the library generates for this adapter, through its ordinary operations.";
+    pub fn engine(run: impl Fn(&[Tensor]) -> TensorResult<Tensor> + 'static) -> Rung {
+        let (name, idea) = ("the engine", "What the library generates for this adapter, through its ordinary operations.");
         Rung { name, idea, whole: &[], lacks: Box::new(|_, _| None), run: Box::new(move |_, x| run(x)) }
     }
 

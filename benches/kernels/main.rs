@@ -32,12 +32,12 @@ impl Bench {
     /// Checks and times a ladder's rungs; gives what is wrong with one.
     fn climb(&mut self, ladder: &Ladder) -> Result<Verdict> {
         let timed = if self.small { ladder.small } else { ladder.timed };
-        let (amount, limit, unit, of) = match ladder.limit {
-            Limit::Copy(bytes) => (bytes(timed), self.limits.copy_bandwidth()?, "GB/s", "a copy's bandwidth"),
-            Limit::Operations(count) => (count(timed), self.limits.operations()?, "GFLOP/s", "f32 multiplications in registers"),
+        let (amount, limit, (unit, scale), of) = match ladder.limit {
+            Limit::Copy(bytes) => (bytes(timed), self.limits.copy_bandwidth()?, ("GB/s", 1e9), "a copy's bandwidth"),
+            Limit::Operations(count) => (count(timed), self.limits.operations()?, ("TFLOP/s", 1e12), "f32 multiplications in registers"),
         };
         let size = timed.iter().map(|s| s.to_string()).collect::<Vec<_>>().join(" × ");
-        println!("\n{}, {size}; limit: {of}, {:.0} {unit}", ladder.name, limit / 1e9);
+        println!("\n{}, {size}; limit: {of}, {:.2} {unit}", ladder.name, limit / scale);
         println!("{:<18} {:>11} {:>15} {:>9} {:>11}", "rung", "time", "rate", "of limit", "× before");
         // Twice as many as run together: nothing that was computed in one evaluation serves the next.
         let prepare = |v: usize| ladder.prepare(timed, 1 + v as u64, v % ladder.together == 0, &self.device);
@@ -58,7 +58,7 @@ impl Bench {
             let seconds = self.time(ladder, rung, &sets, &expect)?;
             let rate = amount as f64 / seconds;
             let faster = before.map_or(String::new(), |b| format!("{:.2}", b / seconds));
-            let (micros, rate, fraction) = (seconds * 1e6, format!("{:.0} {unit}", rate / 1e9), rate / limit);
+            let (micros, rate, fraction) = (seconds * 1e6, format!("{:.2} {unit}", rate / scale), rate / limit);
             println!("{:<18} {micros:>8.1} µs {rate:>15} {fraction:>9.3} {faster:>11}   {}", rung.name, rung.idea);
             before = Some(seconds);
         }
@@ -105,8 +105,8 @@ fn run() -> Result<Verdict> {
     println!("{}", Environment::of(&device).line());
     let mut limits = Limits::new(&device, options(small));
     let (copy, read, operations) = (limits.copy_bandwidth()?, limits.read_bandwidth()?, limits.operations()?);
-    let [copy, read, operations] = [copy, read, operations].map(|v| v / 1e9);
-    println!("measured limits: copy {copy:.0} GB/s, read {read:.0} GB/s, f32 multiplications in registers {operations:.0} GFLOP/s");
+    let (copy, read, operations) = (copy / 1e9, read / 1e9, operations / 1e12);
+    println!("measured limits: copy {copy:.1} GB/s, read {read:.1} GB/s, f32 multiplications in registers {operations:.2} TFLOP/s");
     let mut bench = Bench { device, adapter, limits, small };
     for ladder in kernels::all().iter().filter(|l| l.name.contains(&only)) {
         if let Err(wrong) = bench.climb(ladder)? {

@@ -40,14 +40,18 @@ pub fn ladder() -> Ladder {
         },
         rungs: vec![
             Rung::of(&EIGHT, &[], eight).everywhere(),
-            Rung::engine("engine, no fusion", |x| {
-                let y = chain(&x[0])?;
-                without_fusion(|| y.eval().map(drop))?;
-                Ok(y)
-            }),
+            Rung {
+                name: "engine, no fusion",
+                idea: "What the library does with TL_NO_FUSION=1.",
+                ..Rung::engine(|x| {
+                    let y = chain(&x[0])?;
+                    without_fusion(|| y.eval().map(drop))?;
+                    Ok(y)
+                })
+            },
             text(&FUSED, &[]),
             text(&QUADS, &[4]),
-            Rung::engine("the engine", |x| chain(&x[0])),
+            Rung::engine(|x| chain(&x[0])),
         ],
     }
 }

@@ -58,7 +58,7 @@ fn ladder(name: &'static str, inputs: fn(&[usize], &mut tensorlogic::Rng, &tenso
 pub fn f16() -> Ladder {
     let mut l =
         ladder("product f16", |s, r, d| Ok(vec![random(&[s[0], s[2]], DType::F16, r, d)?, random(&[s[2], s[1]], DType::F16, r, d)?]));
-    l.rungs.extend([text(&MATRICES, &[1, 8, 8]), Rung::engine("the engine", |x| x[0].matmul(&x[1]))]);
+    l.rungs.extend([text(&MATRICES, &[1, 8, 8]), Rung::engine(|x| x[0].matmul(&x[1]))]);
     l
 }
 
@@ -66,6 +66,6 @@ pub fn f16() -> Ladder {
 pub fn f32() -> Ladder {
     let mut l =
         ladder("product f32", |s, r, d| Ok(vec![random(&[s[0], s[2]], DType::F32, r, d)?, random(&[s[2], s[1]], DType::F32, r, d)?]));
-    l.rungs.push(Rung::engine("the engine", |x| x[0].matmul(&x[1])));
+    l.rungs.push(Rung::engine(|x| x[0].matmul(&x[1])));
     l
 }

@@ -47,7 +47,7 @@ pub fn ladder() -> Ladder {
             text(&WIDE, &[1, 8]),
             text(&LOCKSTEP, &[1, 8]),
             text(&AHEAD, &[1, 8]),
-            Rung::engine("the engine", |x| x[0].matmul(&x[1].t()?)),
+            Rung::engine(|x| x[0].matmul(&x[1].t()?)),
         ],
     }
 }

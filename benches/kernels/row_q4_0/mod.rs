@@ -40,7 +40,7 @@ pub fn ladder() -> Ladder {
             text(&TEAM, &[1, 32]),
             text(&BLOCKS, &[1, 32]),
             text(&ROWS, &[1, 32]),
-            Rung::engine("the engine", |x| x[0].matmul(&x[1].t()?)),
+            Rung::engine(|x| x[0].matmul(&x[1].t()?)),
         ],
     }
 }

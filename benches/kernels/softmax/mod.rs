@@ -54,7 +54,7 @@ pub fn ladder() -> Ladder {
             text(&ONLINE, &[]),
             text(&KEPT, &[]),
             text(&QUADS, &[1, 4]),
-            Rung::engine("the engine", |x| x[0].softmax(-1)),
+            Rung::engine(|x| x[0].softmax(-1)),
         ],
     }
 }

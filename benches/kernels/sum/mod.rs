@@ -53,7 +53,7 @@ pub fn ladder() -> Ladder {
             })
             .everywhere(),
             Rung::of(&ONCE, &[4], |s, x| ONCE.apply(&[&x[0]], &[s[0], groups(s[0])], DType::F32, &[1])).everywhere(),
-            Rung::engine("the engine", |x| x[0].sum_all()?.reshape(&[1])),
+            Rung::engine(|x| x[0].sum_all()?.reshape(&[1])),
         ],
     }
 }
