@@ -101,6 +101,8 @@ fn run() -> Result<Verdict> {
     if device.is_cpu() {
         return Err("no GPU: the rungs are texts in WGSL".into());
     }
+    // Small sizes, too, are the GPU's.
+    device.set_adaptive(false);
     let adapter = GpuMachine::open(&std::env::var("TL_DEVICE").unwrap_or_else(|_| "auto".into()))?.info().clone();
     println!("{}", Environment::of(&device).line());
     let mut limits = Limits::new(&device, options(small));
