@@ -117,6 +117,9 @@ pub enum Limit {
 /// How a rung makes its result, not evaluated, of inputs of these sizes.
 type Run = Box<dyn Fn(&[usize], &[Tensor]) -> TensorResult<Tensor>>;
 
+/// Why an adapter cannot do work of these sizes.
+type Lacks = Box<dyn Fn(&AdapterInfo, &[usize]) -> Option<&'static str>>;
+
 /// One way to do the work.
 pub struct Rung {
     pub name: &'static str,
@@ -124,7 +127,7 @@ pub struct Rung {
     /// What each size must be a multiple of; other sizes are the rungs' below.
     pub whole: &'static [usize],
     /// Why an adapter cannot do it at a size.
-    pub lacks: Box<dyn Fn(&AdapterInfo, &[usize]) -> Option<&'static str>>,
+    pub lacks: Lacks,
     pub run: Run,
 }
 
