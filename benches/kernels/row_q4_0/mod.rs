@@ -10,6 +10,8 @@ static PLAIN: Shader = shader!("1_plain", |_, s| Ok(Form { workgroup: 64, grid: 
 static TEAM: Shader = shader!("2_team", |_, s| Ok(Form { workgroup: 64, grid: [s[0], 1], ..Form::default() }));
 static BLOCKS: Shader = shader!("3_blocks", |_, s| Ok(Form { workgroup: 64, grid: [s[0], 1], raw: vec![1], ..Form::default() }));
 static ROWS: Shader = shader!("4_rows", |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(4), 1], raw: vec![1], ..Form::default() }));
+static HALVES: Shader =
+    shader!("5_halves", |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(4), 1], raw: vec![1], ..Form::default() }));
 
 /// Blocks with random weights, and scales of a few sizes.
 fn weights(shape: &[usize], rng: &mut Rng, device: &Device) -> TensorResult<Tensor> {
@@ -40,6 +42,7 @@ pub fn ladder() -> Ladder {
             text(&TEAM, &[1, 32]),
             text(&BLOCKS, &[1, 32]),
             text(&ROWS, &[1, 32]),
+            text(&HALVES, &[1, 32]),
             Rung::engine(|x| x[0].matmul(&x[1].t()?)),
         ],
     }
