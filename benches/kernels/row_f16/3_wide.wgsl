@@ -1,0 +1,35 @@
+// Sixteen bytes a read, the most that one has: eight weights.
+// Limit: seven barriers for each result, at which nothing is read.
+//
+// K is a multiple of 8. out[n] = sum over k of x[k] * w[n, k]. Words: 0 N, 1 K.
+
+// default
+@group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> raw_1: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read_write> out: array<f32>;
+@group(0) @binding(3) var<uniform> words: vec4<u32>;
+fn word(n: u32) -> u32 { return words[n]; }
+fn load4_0(i: u32) -> vec4<f32> { return x[i / 4u]; }
+fn store_0(i: u32, v: f32) { out[i] = v; }
+// end
+
+const TEAM: u32 = 128;
+var<workgroup> parts: array<f32, TEAM>;
+
+fn halves(w: vec2<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y)); }
+
+@compute @workgroup_size(TEAM)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let n = group.x; let eights = word(1u) / 8u;
+  var sum = 0.0;
+  for (var v = lane; v < eights; v += TEAM) {
+    let w = raw_1[n * eights + v];
+    sum += dot(load4_0(8u * v), halves(w.xy)) + dot(load4_0(8u * v + 4u), halves(w.zw));
+  }
+  parts[lane] = sum;
+  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+    workgroupBarrier();
+    if (lane < half) { parts[lane] += parts[lane + half]; }
+  }
+  if (lane == 0u) { store_0(n, parts[0]); }
+}

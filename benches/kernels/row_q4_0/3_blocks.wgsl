@@ -1,0 +1,45 @@
+// A thread takes a block as it lies: four words hold its 32 weights, and the scale is applied once to their sum.
+// Limit: the row on the left. Its 64 bytes are read again for every 18 bytes of a weight.
+//
+// out[n] = sum over k of x[k] * w[n, k]. Words: 0 N, 1 K.
+
+// default
+@group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> raw_1: array<u32>;
+@group(0) @binding(2) var<storage, read_write> out: array<f32>;
+@group(0) @binding(3) var<uniform> words: vec4<u32>;
+fn word(n: u32) -> u32 { return words[n]; }
+fn load4_0(i: u32) -> vec4<f32> { return x[i / 4u]; }
+fn store_0(i: u32, v: f32) { out[i] = v; }
+// end
+
+const TEAM: u32 = 64;
+var<workgroup> parts: array<f32, TEAM>;
+
+// Blocks are 18 bytes, nine halfwords: the scale, then 32 weights, the first 16 in the low four bits of the bytes. They begin at even
+// halfwords or odd ones.
+fn half_at(h: u32) -> u32 { return raw_1[h / 2u] >> (h % 2u * 16u); }
+fn word_at(h: u32) -> u32 { return select(raw_1[h / 2u], (raw_1[h / 2u] >> 16u) | (raw_1[h / 2u + 1u] << 16u), h % 2u == 1u); }
+// Four weights from the low bits of four bytes, without their scale.
+fn low(w: u32) -> vec4<f32> { return vec4<f32>(vec4<u32>(w, w >> 8u, w >> 16u, w >> 24u) & vec4<u32>(15u)) - 8.0; }
+
+@compute @workgroup_size(TEAM)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let n = group.x; let blocks = word(1u) / 32u;
+  var sum = 0.0;
+  for (var b = lane; b < blocks; b += TEAM) {
+    let h = 9u * (n * blocks + b);
+    var block = 0.0;
+    for (var c = 0u; c < 4u; c++) {
+      let w = word_at(h + 1u + 2u * c);
+      block += dot(load4_0(32u * b + 4u * c), low(w)) + dot(load4_0(32u * b + 16u + 4u * c), low(w >> 4u));
+    }
+    sum += unpack2x16float(half_at(h)).x * block;
+  }
+  parts[lane] = sum;
+  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+    workgroupBarrier();
+    if (lane < half) { parts[lane] += parts[lane + half]; }
+  }
+  if (lane == 0u) { store_0(n, parts[0]); }
+}

@@ -1,0 +1,45 @@
+// A workgroup for each row: neighbouring threads read neighbouring elements, and combine what they found.
+// Limit: the row is read three times.
+//
+// out[r, c] = exp(x[r, c] - top) / sum over c of the same. Words: 0 rows, 1 columns.
+
+// default
+@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read_write> out: array<f32>;
+@group(0) @binding(2) var<uniform> words: vec4<u32>;
+fn word(n: u32) -> u32 { return words[n]; }
+fn load_0(i: u32) -> f32 { return x[i]; }
+fn store_0(i: u32, v: f32) { out[i] = v; }
+// end
+
+const TEAM: u32 = 256;
+var<workgroup> parts: array<f32, TEAM>;
+
+fn team_max(lane: u32, v: f32) -> f32 {
+  parts[lane] = v;
+  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+    workgroupBarrier();
+    if (lane < half) { parts[lane] = max(parts[lane], parts[lane + half]); }
+  }
+  return workgroupUniformLoad(&parts[0]);
+}
+fn team_sum(lane: u32, v: f32) -> f32 {
+  parts[lane] = v;
+  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+    workgroupBarrier();
+    if (lane < half) { parts[lane] += parts[lane + half]; }
+  }
+  return workgroupUniformLoad(&parts[0]);
+}
+
+@compute @workgroup_size(TEAM)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let cols = word(1u); let start = group.x * cols;
+  var top = -3.0e38;
+  for (var c = lane; c < cols; c += TEAM) { top = max(top, load_0(start + c)); }
+  top = team_max(lane, top);
+  var sum = 0.0;
+  for (var c = lane; c < cols; c += TEAM) { sum += exp(load_0(start + c) - top); }
+  let scale = 1.0 / team_sum(lane, sum);
+  for (var c = lane; c < cols; c += TEAM) { store_0(start + c, exp(load_0(start + c) - top) * scale); }
+}

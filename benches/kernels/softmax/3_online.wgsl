@@ -1,0 +1,36 @@
+// The largest and the sum in one walk: whenever a larger element comes, the sum so far is scaled to it.
+// Limit: the row is read twice, and its exponentials are computed twice.
+//
+// out[r, c] = exp(x[r, c] - top) / sum over c of the same. Words: 0 rows, 1 columns.
+
+// default
+@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read_write> out: array<f32>;
+@group(0) @binding(2) var<uniform> words: vec4<u32>;
+fn word(n: u32) -> u32 { return words[n]; }
+fn load_0(i: u32) -> f32 { return x[i]; }
+fn store_0(i: u32, v: f32) { out[i] = v; }
+// end
+
+const TEAM: u32 = 256;
+var<workgroup> parts: array<vec2<f32>, TEAM>;
+
+// What is known of two sets of elements together; of each its largest and the sum of exponentials relative to that.
+fn both(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
+  let top = max(a.x, b.x);
+  return vec2<f32>(top, a.y * exp(a.x - top) + b.y * exp(b.x - top));
+}
+
+@compute @workgroup_size(TEAM)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let cols = word(1u); let start = group.x * cols;
+  var own = vec2<f32>(-3.0e38, 0.0);
+  for (var c = lane; c < cols; c += TEAM) { own = both(own, vec2<f32>(load_0(start + c), 1.0)); }
+  parts[lane] = own;
+  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+    workgroupBarrier();
+    if (lane < half) { parts[lane] = both(parts[lane], parts[lane + half]); }
+  }
+  let all = workgroupUniformLoad(&parts[0]);
+  for (var c = lane; c < cols; c += TEAM) { store_0(start + c, exp(load_0(start + c) - all.x) / all.y); }
+}

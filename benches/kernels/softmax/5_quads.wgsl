@@ -1,0 +1,55 @@
+// Sixteen bytes a read and a write.
+// Limit: memory.
+//
+// The number of columns is a multiple of 4. HELD: quads of elements of a thread. out[r, c] = exp(x[r, c] - top) / sum over c of the same.
+// Words: 0 rows, 1 columns.
+
+// default
+@group(0) @binding(0) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read_write> out: array<vec4<f32>>;
+@group(0) @binding(2) var<uniform> words: vec4<u32>;
+fn word(n: u32) -> u32 { return words[n]; }
+fn load4_0(i: u32) -> vec4<f32> { return x[i / 4u]; }
+fn store4_0(i: u32, v: vec4<f32>) { out[i / 4u] = v; }
+const HELD: u32 = 4;
+// end
+
+const TEAM: u32 = 256;
+var<workgroup> parts: array<f32, TEAM>;
+
+fn team_max(lane: u32, v: f32) -> f32 {
+  parts[lane] = v;
+  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+    workgroupBarrier();
+    if (lane < half) { parts[lane] = max(parts[lane], parts[lane + half]); }
+  }
+  return workgroupUniformLoad(&parts[0]);
+}
+fn team_sum(lane: u32, v: f32) -> f32 {
+  parts[lane] = v;
+  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+    workgroupBarrier();
+    if (lane < half) { parts[lane] += parts[lane + half]; }
+  }
+  return workgroupUniformLoad(&parts[0]);
+}
+
+@compute @workgroup_size(TEAM)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+  let cols = word(1u); let start = group.x * cols;
+  var x: array<vec4<f32>, HELD>;
+  var most = vec4<f32>(-3.0e38);
+  for (var h = 0u; h < HELD; h++) {
+    let c = 4u * (lane + h * TEAM);
+    x[h] = select(vec4<f32>(-3.0e38), load4_0(start + min(c, cols - 4u)), c < cols);
+    most = max(most, x[h]);
+  }
+  let top = team_max(lane, max(max(most.x, most.y), max(most.z, most.w)));
+  var sums = vec4<f32>();
+  for (var h = 0u; h < HELD; h++) { x[h] = exp(x[h] - top); sums += x[h]; }
+  let scale = 1.0 / team_sum(lane, (sums.x + sums.y) + (sums.z + sums.w));
+  for (var h = 0u; h < HELD; h++) {
+    let c = 4u * (lane + h * TEAM);
+    if (c < cols) { store4_0(start + c, x[h] * scale); }
+  }
+}

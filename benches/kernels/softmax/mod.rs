@@ -1,0 +1,60 @@
+//! Softmax of each row of a matrix in f32.
+
+use super::ladder::{Form, Ladder, Limit, Rung, Shader, Truth, shader};
+use tensorlogic::plan::AdapterInfo;
+use tensorlogic::{DType, Tensor, TensorResult};
+
+static PLAIN: Shader = shader!("1_plain", |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64), 1], ..Form::default() }));
+static TEAM: Shader = shader!("2_team", |_, s| Ok(row(s, vec![])));
+static ONLINE: Shader = shader!("3_online", |_, s| Ok(row(s, vec![])));
+static KEPT: Shader = shader!("4_kept", kept);
+static QUADS: Shader = shader!("5_quads", kept);
+
+/// Threads of a row.
+const THREADS: usize = 256;
+
+/// A workgroup for each row.
+fn row(sizes: &[usize], consts: Vec<(&'static str, u32)>) -> Form {
+    Form { consts, workgroup: THREADS as u32, grid: [sizes[0], 1], ..Form::default() }
+}
+
+/// The same with as many quads of registers as hold the row.
+fn kept(_: &AdapterInfo, sizes: &[usize]) -> Result<Form, &'static str> {
+    match sizes[1].div_ceil(4 * THREADS) {
+        held @ 0..=8 => Ok(row(sizes, vec![("HELD", held as u32)])),
+        _ => Err("a row of so many columns does not fit registers"),
+    }
+}
+
+fn text(shader: &'static Shader, whole: &'static [usize]) -> Rung {
+    let run = move |s: &[usize], x: &[Tensor]| -> TensorResult<Tensor> { shader.apply(&[&x[0]], s, DType::F32, s) };
+    Rung::of(shader, whole, run)
+}
+
+pub fn ladder() -> Ladder {
+    Ladder {
+        name: "softmax of rows of f32",
+        timed: &[8192, 4096],
+        small: &[16, 256],
+        ragged: &[5, 1237],
+        limit: Limit::Copy(|s| 8 * s[0] * s[1]),
+        together: 2,
+        inputs: |s, r, d| Ok(vec![r.normal(s, DType::F32, d)?.mul(3.0)?]),
+        results: |s| s[0] * s[1],
+        truth: |s, x, at| {
+            let row = &x[0][at / s[1] * s[1]..][..s[1]];
+            let top = row.iter().fold(f32::MIN, |m, x| m.max(*x)) as f64;
+            let value = (x[0][at] as f64 - top).exp() / row.iter().map(|x| (*x as f64 - top).exp()).sum::<f64>();
+            // WGSL's exp(x) may be off by 3 + 2 |x| units in the last place.
+            Truth { value, scale: 20.0 * value }
+        },
+        rungs: vec![
+            text(&PLAIN, &[]),
+            text(&TEAM, &[]),
+            text(&ONLINE, &[]),
+            text(&KEPT, &[]),
+            text(&QUADS, &[1, 4]),
+            Rung::engine(|x| x[0].softmax(-1)),
+        ],
+    }
+}

@@ -1,0 +1,59 @@
+//! The sum of one long row of f16.
+
+use super::ladder::{Form, Ladder, Limit, Rung, Shader, Truth, random, shader};
+use tensorlogic::{DType, Tensor, TensorResult};
+
+static STRETCHES: Shader = shader!("1_stretches", |_, s| Ok(Form { workgroup: 64, grid: [s[1].div_ceil(64), 1], ..Form::default() }));
+static NEIGHBOURS: Shader = shader!("2_neighbours", |_, s| Ok(Form { workgroup: 64, grid: [s[1].div_ceil(64), 1], ..Form::default() }));
+static TREE: Shader = shader!("3_tree", |_, s| Ok(Form { workgroup: 256, grid: [s[1], 1], ..Form::default() }));
+static AHEAD: Shader = shader!("4_ahead", |_, s| Ok(Form { workgroup: 256, grid: [s[1], 1], ..Form::default() }));
+static ONCE: Shader = shader!("5_once", |_, s| Ok(Form { workgroup: 256, grid: [s[1], 1], ..Form::default() }));
+
+/// Workgroups of 256 threads with at least 16 elements a thread, no more than a GPU has room for.
+fn groups(n: usize) -> usize {
+    n.div_ceil(4096).min(1024)
+}
+
+/// `parts` sums of the elements of a row.
+fn parts(shader: &'static Shader, x: &Tensor, parts: usize) -> TensorResult<Tensor> {
+    shader.apply(&[x], &[x.numel(), parts], DType::F32, &[parts])
+}
+
+/// Sums of sums until one is left, in a dispatch each.
+fn until_one(shader: &'static Shader, x: &Tensor, next: fn(usize) -> usize) -> TensorResult<Tensor> {
+    let mut x = parts(shader, x, next(x.numel()))?;
+    while x.numel() > 1 {
+        x = parts(shader, &x, next(x.numel()))?;
+    }
+    Ok(x)
+}
+
+pub fn ladder() -> Ladder {
+    Ladder {
+        name: "sum of a row of f16",
+        timed: &[64 << 20],
+        small: &[1 << 15],
+        ragged: &[70_003],
+        limit: Limit::Copy(|s| 2 * s[0]),
+        together: 2,
+        // Their mean is not 0, so that there is something to be found; their sum is an f16.
+        inputs: |s, r, d| Ok(vec![random(s, DType::F32, r, d)?.add(1.0 / 2048.0)?.cast(DType::F16)?]),
+        results: |_| 1,
+        truth: |_, x, _| {
+            let (value, scale) = x[0].iter().fold((0.0, 0.0), |(v, s), x| (v + *x as f64, s + x.abs() as f64));
+            Truth { value, scale }
+        },
+        rungs: vec![
+            Rung::of(&STRETCHES, &[], |_, x| until_one(&STRETCHES, &x[0], |n| n.div_ceil(256))).everywhere(),
+            Rung::of(&NEIGHBOURS, &[], |_, x| until_one(&NEIGHBOURS, &x[0], |n| n.div_ceil(256).min(1 << 16))).everywhere(),
+            Rung::of(&TREE, &[], |_, x| until_one(&TREE, &x[0], groups)).everywhere(),
+            Rung::of(&AHEAD, &[4], |_, x| {
+                let own = parts(&AHEAD, &x[0], groups(x[0].numel()))?;
+                if own.numel() > 1 { parts(&TREE, &own, 1) } else { Ok(own) }
+            })
+            .everywhere(),
+            Rung::of(&ONCE, &[4], |s, x| ONCE.apply(&[&x[0]], &[s[0], groups(s[0])], DType::F32, &[1])).everywhere(),
+            Rung::engine(|x| x[0].sum_all()?.reshape(&[1])),
+        ],
+    }
+}
