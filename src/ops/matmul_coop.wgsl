@@ -186,13 +186,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
               let shift = (0u - first) % 4u;
               for (var q = 0u; q < 2u; q++) {
                 let to = shift + c + 4u * q;
-                let from = start + r * PITCH;
+                let line = start + r * PITCH;
                 if (to + 4u <= WIDE && left + to + 4u <= cols) {
-                  store4_0(first + to, vec4<f32>(sum(from + to), sum(from + to + 1u), sum(from + to + 2u), sum(from + to + 3u)));
+                  store4_0(first + to, vec4<f32>(sum(line + to), sum(line + to + 1u), sum(line + to + 2u), sum(line + to + 3u)));
                 } else {
                   for (var e = 0u; e < 4u; e++) {
                     let x = (to + e) % WIDE;
-                    if (left + x < cols) { store_0(first + x, sum(from + x)); }
+                    if (left + x < cols) { store_0(first + x, sum(line + x)); }
                   }
                 }
               }
