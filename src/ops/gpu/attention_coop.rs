@@ -172,67 +172,13 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     let mut switches = vec![("BY_KEY", by_key as u32), ("SUMS", of.sums as u32), ("AHEAD", ahead as u32), ("AT_ONCE", !ahead as u32)];
     // Which load each operand is.
     let roles: [u32; 4] = if by_key { [1, 0, 2, 3] } else { [0, 1, 3, 2] };
-    let names: [[&str; 12]; 4] = [
-        [
-            "r1",
-            "DEEP_R1",
-            "SIDE_R1",
-            "ROWS_R1",
-            "SIZE_R1",
-            "FIRST_R1",
-            "TURNED_R1",
-            "HALVES_R1",
-            "FOLDED_R1",
-            "BLOCKS_R1",
-            "WHOLE_R1",
-            "VEC_R1",
-        ],
-        [
-            "c1",
-            "DEEP_C1",
-            "SIDE_C1",
-            "ROWS_C1",
-            "SIZE_C1",
-            "FIRST_C1",
-            "TURNED_C1",
-            "HALVES_C1",
-            "FOLDED_C1",
-            "BLOCKS_C1",
-            "WHOLE_C1",
-            "VEC_C1",
-        ],
-        [
-            "r2",
-            "DEEP_R2",
-            "SIDE_R2",
-            "ROWS_R2",
-            "SIZE_R2",
-            "FIRST_R2",
-            "TURNED_R2",
-            "HALVES_R2",
-            "FOLDED_R2",
-            "BLOCKS_R2",
-            "WHOLE_R2",
-            "VEC_R2",
-        ],
-        [
-            "c2",
-            "DEEP_C2",
-            "SIDE_C2",
-            "ROWS_C2",
-            "SIZE_C2",
-            "FIRST_C2",
-            "TURNED_C2",
-            "HALVES_C2",
-            "FOLDED_C2",
-            "BLOCKS_C2",
-            "WHOLE_C2",
-            "VEC_C2",
-        ],
+    let names: [[&str; 11]; 4] = [
+        ["r1", "DEEP_R1", "SIDE_R1", "ROWS_R1", "SIZE_R1", "FIRST_R1", "TURNED_R1", "HALVES_R1", "BLOCKS_R1", "WHOLE_R1", "VEC_R1"],
+        ["c1", "DEEP_C1", "SIDE_C1", "ROWS_C1", "SIZE_C1", "FIRST_C1", "TURNED_C1", "HALVES_C1", "BLOCKS_C1", "WHOLE_C1", "VEC_C1"],
+        ["r2", "DEEP_R2", "SIDE_R2", "ROWS_R2", "SIZE_R2", "FIRST_R2", "TURNED_R2", "HALVES_R2", "BLOCKS_R2", "WHOLE_R2", "VEC_R2"],
+        ["c2", "DEEP_C2", "SIDE_C2", "ROWS_C2", "SIZE_C2", "FIRST_C2", "TURNED_C2", "HALVES_C2", "BLOCKS_C2", "WHOLE_C2", "VEC_C2"],
     ];
-    for (n, ([name, wide, side, high, size, first, turned, halves, folded, blocks, whole, vec], load)) in
-        names.into_iter().zip(roles).enumerate()
-    {
+    for (n, ([name, wide, side, high, size, first, turned, halves, blocks, whole, vec], load)) in names.into_iter().zip(roles).enumerate() {
         if load as usize >= operands {
             continue;
         }
@@ -245,15 +191,8 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
             (size, 4 + of_values as u32),
             (first, 12 + 6 * load),
         ]);
-        switches.extend([
-            (turned, 0),
-            (halves, 1),
-            (folded, 0),
-            (blocks, 0),
-            (vec, 1),
-            (whole, ([d, dv][of_values] as u32 == deep[of_values]) as u32),
-        ]);
-        text += &operand(name, load, true);
+        switches.extend([(turned, 0), (halves, 1), (blocks, 0), (vec, 1), (whole, ([d, dv][of_values] as u32 == deep[of_values]) as u32)]);
+        text += &operand(name, load, true, false);
     }
     let blocks = if by_key { s } else { t }.div_ceil(rows as usize);
     let count = (if by_key { b * hkv } else { b * h }).checked_mul(blocks)?;
