@@ -1,6 +1,6 @@
 //! Products of matrices in f16 and f32 at the shapes of training, by the device's own clock: milliseconds and TFLOP/s.
 //!
-//! `cargo bench --bench products -- [--only TEXT]`. The device is `TL_DEVICE`'s, else a GPU where there is one. `nt` is `x·Wᵀ`, `nn` `g·W`,
+//! `cargo bench --bench products -- [--only TEXT,…]`. The device is `TL_DEVICE`'s, else a GPU where there is one. `nt` is `x·Wᵀ`, `nn` `g·W`,
 //! `tn` `xᵀ·g`; what follows the product in the same kernel stands behind it: a bias, tanh-GELU, what a residual adds.
 
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ fn main() -> TensorResult<()> {
             "--only" => only = args.next().unwrap_or_default(),
             // What cargo adds.
             "--bench" => {}
-            _ => return Err(TensorError::Invalid(format!("{arg}: want --only TEXT"))),
+            _ => return Err(TensorError::Invalid(format!("{arg}: want --only TEXT,…"))),
         }
     }
     let device = Device::auto()?;
@@ -62,7 +62,7 @@ fn main() -> TensorResult<()> {
     for (batch, m, n, k, kind) in SHAPES {
         for dtype in [DType::F16, DType::F32] {
             let name = format!("{dtype} {kind} {batch}×{m}×{n}×{k}");
-            if !name.contains(&only) || dtype == DType::F32 && (m * n * k > MOST_F32 || kind.len() > 2) {
+            if !only.split(',').any(|o| name.contains(o)) || dtype == DType::F32 && (m * n * k > MOST_F32 || kind.len() > 2) {
                 continue;
             }
             let mut filled = |shape: &[usize]| -> TensorResult<Tensor> {

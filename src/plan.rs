@@ -242,7 +242,7 @@ pub struct AdapterInfo {
 }
 
 /// Words of a GPU's scratch.
-pub const SCRATCH_WORDS: usize = 1 << 18;
+pub const SCRATCH_WORDS: usize = 1 << 22;
 /// Words of it that are zero between dispatches.
 pub const SCRATCH_COUNTERS: usize = 1 << 10;
 

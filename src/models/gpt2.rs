@@ -54,12 +54,17 @@ impl Gpt2 {
         };
         // On the Hub, GPT-2's matrices are [in, out].
         let linear = |name: String, i: usize, o: usize| -> TensorResult<Linear> {
-            if !w.is_hub() {
-                return w.linear(&name, i, o);
-            }
-            let weight = w.tensor(&format!("{name}.weight"), &[i, o])?.t()?.contiguous()?;
-            weight.eval()?;
-            Ok(Linear::new(weight, Some(w.vector(&format!("{name}.bias"), o)?)))
+            let own = if w.is_hub() {
+                let weight = w.tensor(&format!("{name}.weight"), &[i, o])?.t()?.contiguous()?;
+                weight.eval()?;
+                Linear::new(weight, Some(w.vector(&format!("{name}.bias"), o)?))
+            } else {
+                w.linear(&name, i, o)?
+            };
+            // Files keep biases in f32; what they are added to is of `dtype`.
+            let bias = own.bias.map(|b| b.cast(dtype)).transpose()?;
+            bias.iter().try_for_each(|b| b.eval().map(drop))?;
+            Ok(Linear::new(own.weight, bias))
         };
         let tokens = w.any("token_embd.weight")?;
         if tokens.rank() != 2 || tokens.dims()[1] != d {

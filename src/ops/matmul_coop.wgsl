@@ -7,7 +7,7 @@
 // SPLIT: PARTS workgroups share k; each leaves its sums in common memory and counts itself, and the last one adds them in their order.
 // UNIT: halves, and sums, in an element of workgroup memory, 4 where a matrix may be moved through a pointer to vectors.
 // Words: 0 M, 1 N, 2 K, 3 tiles in n, 4 workgroups in x, 5 and 6 the start of b in elements, 7 tiles in m; 8 to 13 and 14 to 19 the lines of
-// a and b; 20 what a part has of k.
+// a and b; 20 what a part has of k; 21 and 22 the last eight of a and b.
 
 enable f16;
 enable wgpu_cooperative_matrix;
@@ -33,6 +33,8 @@ const EIGHT_OUT: u32 = 0;
 const VEC_OUT: u32 = 1;
 const LOOSE: u32 = 0;
 const STRIPS: u32 = 1;
+const LOOSE_A: u32 = 0;
+const LOOSE_B: u32 = 0;
 const TURNED_A: u32 = 0;
 const TURNED_B: u32 = 0;
 const LONG_A: u32 = DEEP;
@@ -52,6 +54,10 @@ fn base_a(batch: u32) -> u32 { return batch; }
 fn base_b(batch: u32) -> u32 { return batch; }
 fn eight_a(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
 fn eight_b(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
+fn beyond_a(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
+fn beyond_b(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
+fn ready_a(base: u32, rows: u32, r0: u32, k0: u32, u: u32, e: vec4<u32>, more: vec4<u32>) -> vec4<u32> { return e; }
+fn ready_b(base: u32, rows: u32, r0: u32, k0: u32, u: u32, e: vec4<u32>, more: vec4<u32>) -> vec4<u32> { return e; }
 fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy).x; }
 fn sum(at: u32) -> f32 { return strip[at]; }
 fn sums(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
@@ -67,6 +73,8 @@ const BAND: u32 = 8; // tiles in m that share a tile of b before the next one's 
 const WIDE: u32 = ACROSS * EDGE; // columns of a strip
 const PITCH: u32 = WIDE + 8u;
 const STRIP: u32 = EDGE * PITCH;
+const MORE_A: u32 = select(1u, ITEMS_A, LOOSE_A == 1u);
+const MORE_B: u32 = select(1u, ITEMS_B, LOOSE_B == 1u);
 const CELLS: u32 = BM * BN / 8u; // eights of a tile
 var<workgroup> arrived: u32;
 var<private> row_start: u32;
@@ -112,22 +120,36 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var e = 0u; e < FM * FN; e++) { acc[e] = coop_mat8x8<f32, C>(); }
   var next_a: array<vec4<u32>, ITEMS_A>;
   var next_b: array<vec4<u32>, ITEMS_B>;
+  var more_a: array<vec4<u32>, MORE_A>;
+  var more_b: array<vec4<u32>, MORE_B>;
   let from_a = base_a(batch); let from_b = base_b(batch);
-  for (var f = 0u; f < ITEMS_A; f++) { next_a[f] = eight_a(from_a, rows, m0, begin, lid + f * WORKGROUP); }
-  for (var f = 0u; f < ITEMS_B; f++) { next_b[f] = eight_b(from_b, cols, n0, begin, lid + f * WORKGROUP); }
+  for (var f = 0u; f < ITEMS_A; f++) {
+    next_a[f] = eight_a(from_a, rows, m0, begin, lid + f * WORKGROUP);
+    if (LOOSE_A == 1u) { more_a[f] = beyond_a(from_a, rows, m0, begin, lid + f * WORKGROUP); }
+  }
+  for (var f = 0u; f < ITEMS_B; f++) {
+    next_b[f] = eight_b(from_b, cols, n0, begin, lid + f * WORKGROUP);
+    if (LOOSE_B == 1u) { more_b[f] = beyond_b(from_b, cols, n0, begin, lid + f * WORKGROUP); }
+  }
   for (var k0 = begin; k0 < size; k0 += DEEP) {
     for (var f = 0u; f < ITEMS_A; f++) {
       let u = lid + f * WORKGROUP;
-      put((u / (LONG_A / 8u) * PITCH_A + u % (LONG_A / 8u) * 8u) / UNIT, next_a[f]);
+      put((u / (LONG_A / 8u) * PITCH_A + u % (LONG_A / 8u) * 8u) / UNIT, ready_a(from_a, rows, m0, k0, u, next_a[f], more_a[f * LOOSE_A]));
     }
     for (var f = 0u; f < ITEMS_B; f++) {
       let u = lid + f * WORKGROUP;
-      put((TILE_A + u / (LONG_B / 8u) * PITCH_B + u % (LONG_B / 8u) * 8u) / UNIT, next_b[f]);
+      put((TILE_A + u / (LONG_B / 8u) * PITCH_B + u % (LONG_B / 8u) * 8u) / UNIT, ready_b(from_b, cols, n0, k0, u, next_b[f], more_b[f * LOOSE_B]));
     }
     workgroupBarrier();
     if (k0 + DEEP < size) {
-      for (var f = 0u; f < ITEMS_A; f++) { next_a[f] = eight_a(from_a, rows, m0, k0 + DEEP, lid + f * WORKGROUP); }
-      for (var f = 0u; f < ITEMS_B; f++) { next_b[f] = eight_b(from_b, cols, n0, k0 + DEEP, lid + f * WORKGROUP); }
+      for (var f = 0u; f < ITEMS_A; f++) {
+        next_a[f] = eight_a(from_a, rows, m0, k0 + DEEP, lid + f * WORKGROUP);
+        if (LOOSE_A == 1u) { more_a[f] = beyond_a(from_a, rows, m0, k0 + DEEP, lid + f * WORKGROUP); }
+      }
+      for (var f = 0u; f < ITEMS_B; f++) {
+        next_b[f] = eight_b(from_b, cols, n0, k0 + DEEP, lid + f * WORKGROUP);
+        if (LOOSE_B == 1u) { more_b[f] = beyond_b(from_b, cols, n0, k0 + DEEP, lid + f * WORKGROUP); }
+      }
     }
     for (var s = 0u; s < STEPS; s++) {
       var x: array<coop_mat8x8<f16, A>, FM>;
@@ -186,13 +208,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
               let shift = (0u - first) % 4u;
               for (var q = 0u; q < 2u; q++) {
                 let to = shift + c + 4u * q;
-                let from = start + r * PITCH;
+                let line = start + r * PITCH;
                 if (to + 4u <= WIDE && left + to + 4u <= cols) {
-                  store4_0(first + to, vec4<f32>(sum(from + to), sum(from + to + 1u), sum(from + to + 2u), sum(from + to + 3u)));
+                  store4_0(first + to, vec4<f32>(sum(line + to), sum(line + to + 1u), sum(line + to + 2u), sum(line + to + 3u)));
                 } else {
                   for (var e = 0u; e < 4u; e++) {
                     let x = (to + e) % WIDE;
-                    if (left + x < cols) { store_0(first + x, sum(from + x)); }
+                    if (left + x < cols) { store_0(first + x, sum(line + x)); }
                   }
                 }
               }

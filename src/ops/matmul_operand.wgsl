@@ -3,9 +3,12 @@
 // A tile is SIDE_X rows by DEEP_X of k, in lines of k; an operand that is TURNED, whose rows are neighbours in memory, has lines of rows.
 // Nothing here branches on a thread: loads that wait for each other are slow. What a row beyond the end gives nobody uses; of k beyond the
 // end there are zeros, unless it is WHOLE tiles.
-// HALVES: stored as f16 in lines whose eights are whole, and read 16 bytes at a time. BLOCKS: in a block format.
+// HALVES: stored as f16 in lines whose eights are whole, and read 16 bytes at a time. BLOCKS: in a block format. FOLDED: lines are in groups
+// that lie apart, and so are the pieces of a line, of 8 << SHIFT elements: heads that were put together again. LOOSE: lines begin anywhere,
+// and an eight is cut out of the two that hold it. LATE: `ready_x` does what there is to do with what was read, when it has arrived.
 // Words: FIRST_X and 1 the start in elements; in eights: 2 from one outer batch to the next, 3 how many inner ones each has, 4 from one of
-// those to the next, 5 from one line to the next.
+// those to the next, 5 from one line to the next. FOLDED: 2 from one group of lines to the next, 3 lines of each, 4 from piece to piece.
+// LOOSE: elements instead of eights, and in LAST_X the last eight that there is.
 
 // default
 const DEEP_X: u32 = 32u;
@@ -15,6 +18,11 @@ const ROWS_X: u32 = 0u;
 const FIRST_X: u32 = 8u;
 const TURNED_X: u32 = 0u;
 const HALVES_X: u32 = 0u;
+const LOOSE_X: u32 = 0u;
+const LATE_X: u32 = 0u;
+const LAST_X: u32 = 21u;
+const FOLDED_X: u32 = 0u;
+const SHIFT_X: u32 = 0u;
 const BLOCKS_X: u32 = 0u;
 const WHOLE_X: u32 = 0u;
 const VEC_X: u32 = 1u;
@@ -34,8 +42,10 @@ const TILE_X: u32 = select(SIDE_X, DEEP_X, TURNED_X == 1u) * PITCH_X;
 // Where a batch begins: in eights, in rows of blocks, or in elements.
 fn base_x(batch: u32) -> u32 {
   if (HALVES_X == 1u) {
+    if (FOLDED_X == 1u) { return (word(FIRST_X) + word(FIRST_X + 1u)) / 8u; }
     let inner = word(FIRST_X + 3u);
-    return (word(FIRST_X) + word(FIRST_X + 1u)) / 8u + batch / inner * word(FIRST_X + 2u) + batch % inner * word(FIRST_X + 4u);
+    let at = batch / inner * word(FIRST_X + 2u) + batch % inner * word(FIRST_X + 4u);
+    if (LOOSE_X == 1u) { return word(FIRST_X) + word(FIRST_X + 1u) + at; } else { return (word(FIRST_X) + word(FIRST_X + 1u)) / 8u + at; }
   } else {
     if (BLOCKS_X == 1u) { return batch * word(ROWS_X); } else { return batch * word(ROWS_X) * word(SIZE_X); }
   }
@@ -65,10 +75,59 @@ fn eight_x(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> {
   let first = u % (LONG_X / 8u) * 8u + select(k0, r0, TURNED_X == 1u);
   let lines = select(rows, word(SIZE_X), TURNED_X == 1u); let length = select(word(SIZE_X), rows, TURNED_X == 1u);
   if (HALVES_X == 1u) {
-    let e = raw_x[base + min(line, lines - 1u) * word(FIRST_X + 5u) + min(first, length - 8u) / 8u];
+    if (LOOSE_X == 1u) { return raw_x[min((base + min(line, lines - 1u) * word(FIRST_X + 5u) + first) / 8u, word(LAST_X))]; }
+    let l = min(line, lines - 1u); let piece = min(first, length - 8u) / 8u;
+    var at = base;
+    if (FOLDED_X == 1u) {
+      let inner = word(FIRST_X + 3u);
+      at += l / inner * word(FIRST_X + 2u) + l % inner * word(FIRST_X + 5u) + (piece >> SHIFT_X) * word(FIRST_X + 4u) + (piece & ((1u << SHIFT_X) - 1u));
+    } else {
+      at += l * word(FIRST_X + 5u) + piece;
+    }
+    let e = raw_x[at];
+    if (LATE_X == 1u) { return e; }
     if (WHOLE_X == 1u) { return e; } else { return select(vec4<u32>(), e, select(first < length, line < lines, TURNED_X == 1u)); }
   } else {
     let lo = quad_x(base, line, first, lines, length); let hi = quad_x(base, line, first + 4u, lines, length);
     return vec4<u32>(pack2x16float(lo.xy), pack2x16float(lo.zw), pack2x16float(hi.xy), pack2x16float(hi.zw));
+  }
+}
+
+// What lies behind that eight, where it is LOOSE.
+fn beyond_x(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> {
+  let line = u / (LONG_X / 8u) + select(r0, k0, TURNED_X == 1u);
+  let first = u % (LONG_X / 8u) * 8u + select(k0, r0, TURNED_X == 1u);
+  let lines = select(rows, word(SIZE_X), TURNED_X == 1u);
+  return raw_x[min((base + min(line, lines - 1u) * word(FIRST_X + 5u) + first) / 8u + 1u, word(LAST_X))];
+}
+
+// The eight, of what was read as it and what lies behind.
+fn ready_x(base: u32, rows: u32, r0: u32, k0: u32, u: u32, e: vec4<u32>, more: vec4<u32>) -> vec4<u32> {
+  if (HALVES_X == 1u) {
+    let line = u / (LONG_X / 8u) + select(r0, k0, TURNED_X == 1u);
+    let first = u % (LONG_X / 8u) * 8u + select(k0, r0, TURNED_X == 1u);
+    let lines = select(rows, word(SIZE_X), TURNED_X == 1u); let length = select(word(SIZE_X), rows, TURNED_X == 1u);
+    var v = e;
+    if (LOOSE_X == 1u) {
+      let at = base + min(line, lines - 1u) * word(FIRST_X + 5u) + first;
+      let far = (at & 4u) != 0u; let next = (at & 2u) != 0u; let odd = (at & 1u) != 0u;
+      let a = select(e, vec4<u32>(e.zw, more.xy), far); let b = select(more.xy, more.zw, far);
+      let c = select(a, vec4<u32>(a.yzw, b.x), next); let d = select(b.x, b.y, next);
+      v = select(c, (c >> vec4<u32>(16u)) | (vec4<u32>(c.yzw, d) << vec4<u32>(16u)), odd);
+    }
+    if (WHOLE_X == 1u) {
+      return v;
+    } else {
+      if (LOOSE_X == 1u) {
+        // Of k, as many elements as are left.
+        let left = select(length - min(first, length), select(0u, 8u, line < lines), TURNED_X == 1u);
+        let kept = vec4<u32>(left) - min(vec4<u32>(left), vec4<u32>(0u, 2u, 4u, 6u));
+        return v & select(select(vec4<u32>(0u), vec4<u32>(0xffffu), kept == vec4<u32>(1u)), vec4<u32>(0xffffffffu), kept > vec4<u32>(1u));
+      } else {
+        return select(vec4<u32>(), v, select(first < length, line < lines, TURNED_X == 1u));
+      }
+    }
+  } else {
+    return e;
   }
 }

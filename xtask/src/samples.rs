@@ -229,11 +229,14 @@ fn results() -> TensorResult<Vec<(String, Tensor)>> {
         add("gather", x.index_select(0, &index)?);
         add("gather_odd", odd.index_select(0, &index)?);
         add("index_add", leaf(d, &[48, 96])?.index_add(0, &index, &leaf(d, &[5, 96])?)?);
-        for [m, n, k] in [[1, 96, 64], [3, 64, 96], [48, 40, 33], [256, 256, 256], [1, 1, 7]] {
+        for [m, n, k] in [[1, 96, 64], [3, 64, 96], [48, 40, 33], [64, 67, 96], [16, 64, 4096], [256, 256, 256], [1, 1, 7]] {
             let (a, b) = (leaf(d, &[m, k])?, leaf(d, &[n, k])?);
             add(&format!("matmul_{m}x{n}x{k}"), a.matmul(&b.t()?)?.relu()?);
             add(&format!("matmul_turned_{m}x{n}x{k}"), a.matmul(&leaf(d, &[k, n])?)?);
         }
+        let heads = leaf(d, &[2, 4, 40, 16])?.transpose(1, 2)?.reshape(&[80, 64])?;
+        add("matmul_heads", heads.matmul(&leaf(d, &[67, 64])?.t()?)?.add(&leaf(d, &[67])?)?);
+        add("matmul_heads_turned", heads.t()?.matmul(&leaf(d, &[80, 64])?)?.add(&leaf(d, &[64])?)?.gelu_tanh()?);
         for head in [64, 80, 256] {
             let kv = leaf(d, &[1, 2, 40, head])?;
             let causal = AttentionOptions { causal: true, ..Default::default() };

@@ -192,7 +192,7 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
             (first, 12 + 6 * load),
         ]);
         switches.extend([(turned, 0), (halves, 1), (blocks, 0), (vec, 1), (whole, ([d, dv][of_values] as u32 == deep[of_values]) as u32)]);
-        text += &operand(name, load, true);
+        text += &operand(name, load, true, false);
     }
     let blocks = if by_key { s } else { t }.div_ceil(rows as usize);
     let count = (if by_key { b * hkv } else { b * h }).checked_mul(blocks)?;

@@ -98,8 +98,17 @@ pub fn matmul_coop(
         return None;
     }
     // Operands that are read as [K, rows], so that threads read neighbours.
-    let turned = [across(a) && a.turned().is_some(), !blocks && across(b) && b.turned().is_some()];
-    let lines = [lines(a, batch, m, k, turned[0]), lines(b, batch, n, k, turned[1]).filter(|_| !blocks)];
+    let turned = [across(a), !blocks && across(b)];
+    let plain = lines(a, batch, m, k, turned[0]).is_some();
+    let folded = if batch == 1 && !plain { folded(a, m, k, turned[0]) } else { None };
+    let turned = [turned[0] && (folded.is_some() || a.turned().is_some()), turned[1] && b.turned().is_some()];
+    let plain = [lines(a, batch, m, k, turned[0]).or(folded.map(|f| f.0)), lines(b, batch, n, k, turned[1]).filter(|_| !blocks)];
+    // Lines that begin anywhere.
+    let anywhere = [
+        loose(a, batch, m, k, turned[0]).filter(|_| plain[0].is_none()),
+        loose(b, batch, n, k, turned[1]).filter(|_| plain[1].is_none() && !blocks),
+    ];
+    let lines = [0, 1].map(|i| plain[i].or(anywhere[i].map(|l| l.0)));
     let (cut, strips) = Cut::pick(batch, m, n, k, turned, adapter)?;
     let Cut { subs, each, deep, parts } = cut;
     let side = cut.side(edge);
@@ -126,8 +135,8 @@ pub fn matmul_coop(
     for part in if adapter.coop_vectors { [VECTORS, SUM_VECTORS] } else { [SCALARS, SUM_SCALARS] } {
         text += part;
     }
-    text += &operand("a", 0, lines[0].is_some());
-    text += &operand("b", 1, lines[1].is_some());
+    text += &operand("a", 0, lines[0].is_some(), true);
+    text += &operand("b", 1, lines[1].is_some(), true);
     if blocks {
         text += &weights.quads;
     }
@@ -148,6 +157,12 @@ pub fn matmul_coop(
         ("TURNED_B", turned[1] as u32),
         ("HALVES_A", lines[0].is_some() as u32),
         ("HALVES_B", lines[1].is_some() as u32),
+        ("FOLDED_A", folded.is_some() as u32),
+        ("FOLDED_B", 0),
+        ("LOOSE_A", anywhere[0].is_some() as u32),
+        ("LOOSE_B", anywhere[1].is_some() as u32),
+        ("LATE_A", 1),
+        ("LATE_B", 1),
         ("WHOLE_A", deeps),
         ("WHOLE_B", deeps),
     ];
@@ -169,6 +184,10 @@ pub fn matmul_coop(
         ("SIZE_B", 2),
         ("FIRST_A", 8),
         ("FIRST_B", 14),
+        ("SHIFT_A", folded.map_or(0, |f| f.1)),
+        ("SHIFT_B", 0),
+        ("LAST_A", 21),
+        ("LAST_B", 22),
     ];
     consts.extend(sizes);
     consts.extend(switches);
@@ -183,17 +202,26 @@ pub fn matmul_coop(
         }
     }
     list.extend(words(&[share])?);
-    let turned = [0, 1].into_iter().filter(|&t| turned[t as usize]).collect();
+    list.extend(anywhere.map(|l| Word::U32(l.map_or(0, |l| l.1))));
+    let turned = [0, 1].into_iter().filter(|&t| turned[t as usize] && lines[t as usize].is_none()).collect();
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned })
 }
 
-/// The text of load `load` as the operand `name`, stored as `halves` or not.
-pub(super) fn operand(name: &str, load: u32, halves: bool) -> String {
+/// The text of load `load` as the operand `name`, stored as `halves` or not; what `any` lines may need is left out otherwise.
+pub(super) fn operand(name: &str, load: u32, halves: bool, any: bool) -> String {
     let mut text = include_str!("../matmul_operand.wgsl").to_string();
     if let Some(start) = text.find("fn quad_x").filter(|_| halves) {
         // The generated loads are not needed then.
         let end = text[start..].find("\n}\n").map_or(text.len(), |e| start + e + 3);
         text.replace_range(start..end, "");
+    }
+    if !halves {
+        let far = text.find("// What lies behind").zip(text.find("// The eight, of what"));
+        far.into_iter().for_each(|(start, end)| text.replace_range(start..end, ""));
+    }
+    if !any {
+        text.truncate(text.find("// What lies behind").unwrap_or(text.len()));
+        text = decide(text, &[("FOLDED_X", 0), ("LOOSE_X", 0), ("LATE_X", 0)]).into_owned();
     }
     let text = ["load", "load4", "raw"].iter().fold(text, |t, n| t.replace(&format!("{n}_x"), &format!("{n}_{load}")));
     text.replace("_x", &format!("_{name}")).replace("_X", &format!("_{}", name.to_uppercase()))
@@ -216,5 +244,44 @@ pub(super) fn lines(load: &Load, batch: usize, rows: usize, k: usize, turned: bo
             [eights(outer)?, inner, eights(between)?, eights(line)?].map(|n| u32::try_from(n).ok().map(Word::U32));
         let words = [fixed, run_time, outer?, inner?, between?, line?];
         (fast == 1 && layout.offset.is_multiple_of(8)).then_some(words)
+    })
+}
+
+/// The same for one batch whose lines are in groups that lie apart, and so are the pieces of a line: the start's two parts; then from one
+/// group to the next, the lines of each, from piece to piece, from one line to the next; and how often 8 is doubled to make a piece.
+fn folded(load: &Load, rows: usize, k: usize, turned: bool) -> Option<([Word; 6], u32)> {
+    let source = load.plain().filter(|s| s.dtype == DType::F16 && (s.offset.is_none() || s.aligned))?;
+    let [fixed, run_time] = start(source)?;
+    let (lines, length) = if turned { (k, rows) } else { (rows, k) };
+    let dims = source.layout.shape.dims();
+    let eights = |n: isize| usize::try_from(n).ok().filter(|n| n.is_multiple_of(8)).and_then(|n| u32::try_from(n / 8).ok());
+    let pieces = || dims.iter().copied().filter(|&d| d >= 8 && d.is_power_of_two() && length.is_multiple_of(d));
+    let groups = || dims.iter().copied().filter(|&d| d > 0 && lines.is_multiple_of(d));
+    pieces().flat_map(|p| groups().map(move |g| (p, g))).find_map(|(p, g)| {
+        let (of_lines, of_length) = ([lines / g, g], [length / p, p]);
+        let shape = (if turned { [of_length, of_lines] } else { [of_lines, of_length] }).concat();
+        let layout = source.layout.reshape(Shape::of(&shape))?;
+        let &[a, b, c, d] = layout.strides() else { return None };
+        let [group, line, apart, fast] = if turned { [c, d, a, b] } else { [a, b, c, d] };
+        let [group, line, apart] = [eights(group)?, eights(line)?, eights(apart)?].map(Word::U32);
+        let words = [fixed, run_time, group, Word::U32(u32::try_from(g).ok()?), apart, line];
+        (fast == 1 && layout.offset.is_multiple_of(8)).then_some((words, (p / 8).ilog2()))
+    })
+}
+
+/// The same, in elements, for lines that begin anywhere, and the last eight of the memory in which they lie.
+fn loose(load: &Load, batch: usize, rows: usize, k: usize, turned: bool) -> Option<([Word; 6], u32)> {
+    let source = load.plain().filter(|s| s.dtype == DType::F16 && s.offset.is_none())?;
+    let [fixed, run_time] = start(source)?;
+    let size = |n: isize| u32::try_from(n).ok();
+    let inner = std::iter::once(1).chain(source.layout.shape.dims().iter().copied()).filter(|&d| d > 0 && batch.is_multiple_of(d));
+    inner.into_iter().find_map(|inner| {
+        let shape = [batch / inner, inner, rows, k];
+        let layout = source.layout.reshape(Shape::of(&shape))?;
+        let &[outer, between, row, column] = layout.strides() else { return None };
+        let (line, fast) = if turned { (column, row) } else { (row, column) };
+        let last = shape.iter().zip(layout.strides()).map(|(&n, &t)| (n - 1) as isize * t).sum::<isize>() + source.layout.offset as isize;
+        let [outer, inner, between, line] = [outer, inner as isize, between, line].map(|n| size(n).map(Word::U32));
+        (fast == 1).then_some(([fixed, run_time, outer?, inner?, between?, line?], size(last / 8)?))
     })
 }

@@ -287,6 +287,14 @@ fn matmul_by_cooperative_matrices() {
         Operand::view(F16, &[6, rows, 16], layout, noise(96 * rows, seed))
     };
     run("heads", heads(40, 5), heads(24, 6), F32);
+    // Heads side by side again, [B, H, T, D] read as rows of H·D, and as columns.
+    let joined = |turned: bool, seed| {
+        let l = Layout::contiguous(Shape::of(&[2, 3, 40, 16])).permute(&[0, 2, 1, 3]);
+        let (l, shape) = if turned { (l.permute(&[2, 3, 0, 1]), [1, 48, 80]) } else { (l, [1, 80, 48]) };
+        Operand::view(F16, &shape, l, noise(2 * 3 * 40 * 16, seed))
+    };
+    run("heads side by side", joined(false, 5), Operand::random(F16, &[1, 40, 48], 6), F16);
+    run("heads side by side, turned", joined(true, 5), Operand::random(F16, &[1, 40, 80], 6), F16);
     for d in [DType::Q4_0, DType::Q4_K] {
         run(d.name(), Operand::turned(F16, &[1, 70, 256], 3), Operand::random(d, &[1, 33, 256], 4), F16);
     }
