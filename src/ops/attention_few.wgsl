@@ -19,9 +19,6 @@ const VP: u32 = 1;
 const PARTS: u32 = 16;
 const JOINED: u32 = 4;
 const COUNTERS: u32 = 1024;
-const CAUSAL: u32 = 1;
-const VEC_D: u32 = 1;
-const VEC_V: u32 = 1;
 const MASKED: u32 = 0;
 const SUMS: u32 = 0;
 const SPLIT: u32 = 1;
@@ -36,12 +33,10 @@ alias V = vec4<u32>;
 @group(0) @binding(5) var<storage, read_write> o_1: array<f32>;
 @group(0) @binding(6) var<storage, read_write> scratch: array<atomic<u32>>;
 fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
-fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
-fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
-fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn store_1(i: u32, v: f32) { o_1[i] = v; }
 fn masked(i: u32) -> f32 { return 0.0; }
+fn fetch_q(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) { o_0[start / 4u + v] = x; }
 fn fetch_k(row: u32, v: u32, size: u32) -> K { return raw_1[row * (size / 8u) + v]; }
 fn fetch_v(row: u32, v: u32, size: u32) -> V { return raw_2[row * (size / 8u) + v]; }
 fn low_k(p: K) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
@@ -72,38 +67,16 @@ var<workgroup> arrived: u32;
 // Of several sets: a query's largest score and sum of weights, and a cell of its sums for that largest score.
 struct Joined { top: vec2<f32>, x: vec4<f32> }
 
-// Quad `c` of a query, zeros beyond its end.
-fn fetch_q(at: u32, c: u32, size: u32) -> vec4<f32> {
-  var x = vec4<f32>(0.0);
-  if (VEC_D == 1u) {
-    if (c < size) { x = load4_0(at + c); }
-  } else {
-    if (c < size) { x.x = load_0(at + c); }
-    if (c + 1u < size) { x.y = load_0(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_0(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_0(at + c + 3u); }
-  }
-  return x;
-}
-
 // Stores a cell's result; the block of queries begins at `row` of the `rows` of its key head, which are those from `before` on.
-fn put(cell: u32, before: u32, row: u32, rows: u32, size: u32, j: Joined) {
-  let r = cell / QUADS; let c = 4u * (cell % QUADS);
+fn put_cell(cell: u32, before: u32, row: u32, rows: u32, size: u32, j: Joined) {
+  let r = cell / QUADS; let c = cell % QUADS;
   if (row + r >= rows) { return; }
   if (SUMS == 1u) {
     if (c == 0u) { store_1(before + row + r, j.top.x + log(j.top.y)); }
   }
   // A query that sees no key gives zeros.
   let x = select(j.x / j.top.y, vec4<f32>(0.0), j.top.y == 0.0);
-  let at = (before + row + r) * size;
-  if (VEC_V == 1u) {
-    if (c < size) { store4_0(at + c, x); }
-  } else {
-    if (c < size) { store_0(at + c, x.x); }
-    if (c + 1u < size) { store_0(at + c + 1u, x.y); }
-    if (c + 2u < size) { store_0(at + c + 2u, x.z); }
-    if (c + 3u < size) { store_0(at + c + 3u, x.w); }
-  }
+  put((before + row + r) * size, size, c, x);
 }
 
 @compute @workgroup_size(WORKGROUP)
@@ -145,8 +118,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var r = 0u; r < ROWS; r++) {
     let at = (head * rows + min(row + r, rows - 1u)) * size;
     for (var c = 0u; c < KP; c++) {
-      q[2u * (r * KP + c)] = fetch_q(at, 8u * (lane + c * LANES), size) * bitcast<f32>(word(7u));
-      q[2u * (r * KP + c) + 1u] = fetch_q(at, 8u * (lane + c * LANES) + 4u, size) * bitcast<f32>(word(7u));
+      q[2u * (r * KP + c)] = fetch_q(at, size, 2u * (lane + c * LANES)) * bitcast<f32>(word(7u));
+      q[2u * (r * KP + c) + 1u] = fetch_q(at, size, 2u * (lane + c * LANES) + 1u) * bitcast<f32>(word(7u));
     }
   }
   var top: array<f32, ROWS>; var sum: array<f32, ROWS>; var acc: array<vec4<f32>, 2u * ROWS * VP>;
@@ -258,9 +231,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         if (cell % QUADS == 0u) { tops[slice * ROWS + r] = t; }
       }
       workgroupBarrier();
-      for (var i = lid; i < CELLS; i += WORKGROUP) { put(i, head * rows, row, rows, size_v, joined_slices(i)); }
+      for (var i = lid; i < CELLS; i += WORKGROUP) { put_cell(i, head * rows, row, rows, size_v, joined_slices(i)); }
       return;
     }
   }
-  for (var i = lid; i < CELLS; i += WORKGROUP) { put(i, head * rows, row, rows, size_v, joined_subs(i)); }
+  for (var i = lid; i < CELLS; i += WORKGROUP) { put_cell(i, head * rows, row, rows, size_v, joined_subs(i)); }
 }

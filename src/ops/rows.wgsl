@@ -1,5 +1,5 @@
 // What kernels over rows share: a row in quads, of which a thread takes every TEAM-th, or in packets of eight. A kernel takes the sections
-// that it uses, and says what stands beyond a row's end (REST).
+// that it uses, and says what stands beyond a row's end (REST). Attention takes quads of several operands, under other names.
 
 // default
 const VEC: u32 = 1;
@@ -25,6 +25,22 @@ fn fetch(start: u32, cols: u32, v: u32) -> vec4<f32> {
     if (c < cols) { x = load4_0(start + c); }
   } else {
     if (c < cols) { x.x = load_0(start + c); }
+    if (c + 1u < cols) { x.y = load_0(start + c + 1u); }
+    if (c + 2u < cols) { x.z = load_0(start + c + 2u); }
+    if (c + 3u < cols) { x.w = load_0(start + c + 3u); }
+  }
+  return x;
+}
+
+// section fetch_inside
+// Quad v of a row that reaches as far: no load waits for a condition.
+fn fetch(start: u32, cols: u32, v: u32) -> vec4<f32> {
+  let c = 4u * v;
+  var x = vec4<f32>(REST);
+  if (VEC == 1u) {
+    x = load4_0(start + c);
+  } else {
+    x.x = load_0(start + c);
     if (c + 1u < cols) { x.y = load_0(start + c + 1u); }
     if (c + 2u < cols) { x.z = load_0(start + c + 2u); }
     if (c + 3u < cols) { x.w = load_0(start + c + 3u); }

@@ -4,7 +4,7 @@ use super::attention_coop::attention_coop;
 use super::attention_grad::attention_tiled;
 use super::packets::{Beyond, Packets};
 use super::team::{MAX, SUM, Team};
-use super::{decide, grid, indexable, unroll, words};
+use super::{decide, grid, indexable, quads, unroll, words};
 use crate::ops::attention::AttentionKernel;
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl, Word};
 
@@ -50,6 +50,11 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
     let quad = Team { workgroup, size: 4, across: false };
     let team = Team { workgroup, size: workgroup, across: false };
     let mut source = String::from(include_str!("../attention.wgsl"));
+    source += KEYS;
+    for (name, load, vec) in [("fetch_q", 0, "VEC_D"), ("fetch_k", 1, "VEC_D"), ("fetch_v", 2, "VEC_V")] {
+        source += &quads("fetch_inside", name, load, vec);
+    }
+    source += &quads("put", "put", 0, "VEC_V");
     source += &quad.function("key_sum", SUM, adapter);
     source += &team.function_once("team_max", MAX, adapter);
     source += if mask { "fn masked(i: u32) -> f32 { return load_3(i); }\n" } else { "fn masked(i: u32) -> f32 { return 0.0; }\n" };
@@ -136,6 +141,8 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     let values = Packets::of(&step.loads[2], 2, "v", dv, 16, Beyond::Any);
     let mut source = String::from(include_str!("../attention_few.wgsl"));
     source += KEYS;
+    source += &quads("fetch", "fetch_q", 0, "VEC_D");
+    source += &quads("put", "put", 0, "VEC_V");
     source += &keys.text;
     source += &values.text;
     source += &Team { workgroup, size: lanes, across: false }.function("team_sum", SUM, adapter);
