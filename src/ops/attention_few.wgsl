@@ -20,7 +20,7 @@ const KP: u32 = 1;
 const VP: u32 = 1;
 const PARTS: u32 = 16;
 const JOINED: u32 = 4;
-const COUNTERS: u32 = 1024;
+const COHERENT: u32 = 1;
 const MASKED: u32 = 0;
 const SUMS: u32 = 0;
 const SPLIT: u32 = 1;
@@ -35,7 +35,7 @@ alias V = vec4<u32>;
 @group(0) @binding(3) var<storage, read> raw_1: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read> raw_2: array<vec4<u32>>;
 @group(0) @binding(5) var<storage, read_write> o_1: array<f32>;
-@group(0) @binding(6) var<storage, read_write> scratch: array<atomic<u32>>;
+@group(0) @binding(6) var<storage, read_write> scratch: array<vec4<u32>>;
 fn word(n: u32) -> u32 { return words[n]; }
 fn store_1(i: u32, v: f32) { o_1[i] = v; }
 fn masked(i: u32) -> f32 { return 0.0; }
@@ -53,6 +53,10 @@ fn team_sum(v: f32) -> f32 { return v; }
 fn teams_max(v: f32) -> f32 { return v; }
 fn teams_sum(v: f32) -> f32 { return v; }
 fn teams_sum4(v: vec4<f32>) -> vec4<f32> { return v; }
+fn leave(at: u32, x: vec4<u32>) { scratch[at] = x; }
+fn left(at: u32) -> vec4<u32> { return scratch[at]; }
+fn arrive(block: u32) -> u32 { return 0u; }
+fn reset(block: u32) { }
 fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, words[6]); }
 fn joined_subs(cell: u32) -> Joined { return Joined(tops[cell / QUADS], sums[cell]); }
 fn joined_slices(cell: u32) -> Joined { return Joined(tops[cell / QUADS], sums[cell]); }
@@ -66,7 +70,7 @@ const QUADS: u32 = 2u * LANES * VP; // of a query's sums
 const CELLS: u32 = ROWS * QUADS;
 const SLICES: u32 = max(WORKGROUP / CELLS, 1u);
 const SETS: u32 = max(SUBS, SLICES);
-const OWN: u32 = 4u * CELLS + 2u * ROWS; // words of a part
+const OWN: u32 = CELLS + ROWS; // rows of four words of a part
 // Sets of sums, and of each query's largest score and sum of weights in them.
 var<workgroup> sums: array<vec4<f32>, SETS * CELLS>;
 var<workgroup> tops: array<vec2<f32>, SETS * ROWS>;
@@ -219,23 +223,18 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   workgroupBarrier();
   if (SPLIT == 1u) {
     if (parts > 1u) {
-      let own = COUNTERS + (block * PARTS + part) * OWN;
+      let own = (block * PARTS + part) * OWN;
       for (var i = lid; i < CELLS; i += WORKGROUP) {
         let j = joined_subs(i);
-        let x = bitcast<vec4<u32>>(j.x);
-        // Neighbouring threads write neighbouring words.
-        atomicStore(&scratch[own + i], x.x); atomicStore(&scratch[own + CELLS + i], x.y);
-        atomicStore(&scratch[own + 2u * CELLS + i], x.z); atomicStore(&scratch[own + 3u * CELLS + i], x.w);
-        if (i % QUADS == 0u) {
-          atomicStore(&scratch[own + 4u * CELLS + i / QUADS], bitcast<u32>(j.top.x));
-          atomicStore(&scratch[own + 4u * CELLS + ROWS + i / QUADS], bitcast<u32>(j.top.y));
-        }
+        leave(own + i, bitcast<vec4<u32>>(j.x));
+        if (i % QUADS == 0u) { leave(own + CELLS + i / QUADS, bitcast<vec4<u32>>(vec4<f32>(j.top, 0.0, 0.0))); }
       }
       storageBarrier();
-      if (lid == 0u) { arrived = atomicAdd(&scratch[block], 1u); }
+      if (lid == 0u) { arrived = arrive(block); }
       if (workgroupUniformLoad(&arrived) != parts - 1u) { return; }
-      storageBarrier();
-      if (lid == 0u) { atomicStore(&scratch[block], 0u); }
+      // Coherent memory is read as it is.
+      if (COHERENT == 1u) { } else { storageBarrier(); }
+      if (lid == 0u) { reset(block); }
       // Each slice of the workgroup joins every SLICES-th part.
       for (var i = lid; i < SLICES * CELLS; i += WORKGROUP) {
         let cell = i % CELLS; let slice = i / CELLS; let r = cell / QUADS;
@@ -244,10 +243,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           var y: array<vec4<u32>, JOINED>; var w: array<vec2<u32>, JOINED>;
           if (size_v > 0u) {
             for (var u = 0u; u < JOINED; u++) {
-              let other = COUNTERS + (block * PARTS + min(p + u * SLICES, parts - 1u)) * OWN;
-              y[u] = vec4<u32>(atomicLoad(&scratch[other + cell]), atomicLoad(&scratch[other + CELLS + cell]),
-                atomicLoad(&scratch[other + 2u * CELLS + cell]), atomicLoad(&scratch[other + 3u * CELLS + cell]));
-              w[u] = vec2<u32>(atomicLoad(&scratch[other + 4u * CELLS + r]), atomicLoad(&scratch[other + 4u * CELLS + ROWS + r]));
+              let other = (block * PARTS + min(p + u * SLICES, parts - 1u)) * OWN;
+              y[u] = left(other + cell);
+              w[u] = left(other + CELLS + r).xy;
             }
           }
           for (var u = 0u; u < JOINED; u++) {

@@ -89,6 +89,25 @@ const SHARE: usize = 32 << 10;
 /// Bytes of all keys and values that a GPU's cache holds: queries that share them may each read them.
 const CACHED: usize = 4 << 20;
 
+/// What workgroups leave for the last of them, where memory is coherent.
+const COHERENT: &str = "fn leave(at: u32, x: vec4<u32>) { scratch4.data[at] = x; }
+fn left(at: u32) -> vec4<u32> { return scratch4.data[at]; }
+fn arrive(block: u32) -> u32 { return atomicAdd(&scratch4.counters[block], 1u); }
+fn reset(block: u32) { atomicStore(&scratch4.counters[block], 0u); }
+";
+/// The same elsewhere.
+const ATOMIC: &str = "fn leave(at: u32, x: vec4<u32>) {
+  let w = COUNTERS + 4u * at;
+  atomicStore(&scratch[w], x.x); atomicStore(&scratch[w + 1u], x.y); atomicStore(&scratch[w + 2u], x.z); atomicStore(&scratch[w + 3u], x.w);
+}
+fn left(at: u32) -> vec4<u32> {
+  let w = COUNTERS + 4u * at;
+  return vec4<u32>(atomicLoad(&scratch[w]), atomicLoad(&scratch[w + 1u]), atomicLoad(&scratch[w + 2u]), atomicLoad(&scratch[w + 3u]));
+}
+fn arrive(block: u32) -> u32 { return atomicAdd(&scratch[block], 1u); }
+fn reset(block: u32) { atomicStore(&scratch[block], 0u); }
+";
+
 /// A function that joins so many sets of sums, all of whose reads are on their way at once.
 fn joined(name: &str, sets: u32) -> String {
     let each = |f: &dyn Fn(u32) -> String| (0..sets).map(f).collect::<String>();
@@ -134,7 +153,7 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         .into_iter()
         .find(|&n| n <= want && n <= adapter.workgroup_threads && n % subgroup == 0 && bytes(n) <= adapter.workgroup_bytes)?;
     let (alone, share) = ((ALONE / key_bytes).max(1), (SHARE / key_bytes).max(1));
-    let own = 4 * cells + 2 * rows;
+    let own = 4 * (cells + rows);
     let room = if blocks > SCRATCH_COUNTERS { 0 } else { (SCRATCH_WORDS - SCRATCH_COUNTERS) / (blocks * own).max(1) };
     let parts = if s > alone { (FULL / blocks.max(1)).min(s.div_ceil(share)).min(room).max(1) } else { 1 };
     let slots = if kp + vp > 2 { 2 } else { 4 };
@@ -161,6 +180,7 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     source += &joined("joined_subs", workgroup / subgroup);
     if parts > 1 {
         source += &joined("joined_slices", slices as u32);
+        source += if adapter.coherent { COHERENT } else { ATOMIC };
     }
     if of.mask {
         source += "fn masked(i: u32) -> f32 { return load_3(i); }\n";
@@ -171,6 +191,7 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         ("MASKED", of.mask as u32),
         ("MIXED", (t > 1) as u32),
         ("SPLIT", (parts > 1) as u32),
+        ("COHERENT", adapter.coherent as u32),
         ("SUMS", of.sums as u32),
         ("RAGGED", (d != 8 * (lanes * kp) as usize) as u32),
         ("VEC_V", (dv % 4 == 0) as u32),
