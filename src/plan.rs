@@ -237,6 +237,8 @@ pub struct AdapterInfo {
     pub coop: u32,
     /// Whether a cooperative matrix may be loaded through a pointer to vectors, as Vulkan allows.
     pub coop_vectors: bool,
+    /// Whether memory may be declared coherent: what one workgroup writes, another reads as it is.
+    pub coherent: bool,
     /// The language in which the driver takes kernels besides WGSL, if it takes any.
     pub raw: Option<RawLanguage>,
 }
@@ -257,7 +259,8 @@ pub const SCRATCH_COUNTERS: usize = 1 << 10;
 /// A text may keep the start of the row that `i` belongs to in a `var<private> row_start: u32`, set before each such call for a store: what is the
 /// same in all rows is then found without a division.
 /// A text that reads `scratch` gets an `array<atomic<u32>>` of [`SCRATCH_WORDS`] that all dispatches share: its first
-/// [`SCRATCH_COUNTERS`] words are zero, and the text leaves them zero; the rest is arbitrary.
+/// [`SCRATCH_COUNTERS`] words are zero, and the text leaves them zero; the rest is arbitrary. On an adapter with coherent memory `scratch4` is the
+/// same as a structure of `counters: array<atomic<u32>, …>` and `data: array<vec4<u32>>`.
 /// For a load that is plain and contiguous, `raw_K` is its buffer as `array<vec4<u32>>`, or `array<u32>` for block formats, and `wide_K` the
 /// same as `array<vec4<u32>>`, for formats whose blocks are rows of 16 bytes.
 #[derive(Clone, Debug)]

@@ -118,20 +118,6 @@ fn products_of_one_left_side_are_one_dispatch() {
         gated: false,
         expect: 1,
     };
-    let formats = [
-        DType::F16,
-        DType::BF16,
-        DType::Q4_0,
-        DType::Q4_1,
-        DType::Q5_0,
-        DType::Q5_1,
-        DType::Q8_0,
-        DType::Q2_K,
-        DType::Q3_K,
-        DType::Q4_K,
-        DType::Q5_K,
-        DType::Q6_K,
-    ];
     check(&device, &plain);
     for norm in [Norm::Rms, Norm::Layer] {
         check(&device, &Case { norm, ..plain });
@@ -142,7 +128,7 @@ fn products_of_one_left_side_are_one_dispatch() {
         check(&device, &Case { norm, k: 2048, dtype: DType::Q4_0, columns: &[9, 8, 64], ..plain });
         check(&device, &Case { norm, k: 576, dtype: DType::Q4_1, columns: &[576, 192, 192], ..plain });
     }
-    for dtype in formats {
+    for &dtype in &DType::WEIGHTS[1..] {
         check(&device, &Case { dtype, ..plain });
         check(&device, &Case { dtype, norm: Norm::Rms, ..plain });
         check(&device, &Case { dtype, gated: true, columns: &[50, 50], ..plain });

@@ -3,7 +3,7 @@
 use crate::fetch::human_bytes;
 use crate::model::ModelArgs;
 use crate::output::{self, Failure};
-use crate::random_model::{SHAPES, TYPES, random_model};
+use crate::random_model::{SHAPES, random_model};
 use crate::suites::{self, CompareArgs, RunArgs};
 use crate::{Global, interrupt};
 use clap::{Args, Subcommand};
@@ -102,8 +102,8 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
             let shape = SHAPES.iter().find(|s| s.name == name);
             let names = SHAPES.map(|s| s.name).join(", ");
             let shape = shape.ok_or_else(|| Failure::Usage(format!("--shape {name}: want one of {names}")))?;
-            let names = TYPES.map(DType::name).join(", ");
-            let wanted = TYPES.into_iter().find(|t| t.name().eq_ignore_ascii_case(&args.weights));
+            let names = DType::WEIGHTS.map(DType::name).join(", ");
+            let wanted = DType::WEIGHTS.into_iter().find(|t| t.name().eq_ignore_ascii_case(&args.weights));
             let wanted = wanted.ok_or_else(|| Failure::Usage(format!("--type {}: want one of {names}", args.weights)))?;
             (format!("{name} {wanted} (random weights)"), Weights::from_gguf(random_model(shape, wanted)?, &device))
         }

@@ -56,23 +56,6 @@ pub const SHAPES: [Shape; 3] = [
     },
 ];
 
-/// The types that weights can have.
-pub const TYPES: [DType; 13] = [
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::Q4_0,
-    DType::Q4_1,
-    DType::Q5_0,
-    DType::Q5_1,
-    DType::Q8_0,
-    DType::Q2_K,
-    DType::Q3_K,
-    DType::Q4_K,
-    DType::Q5_K,
-    DType::Q6_K,
-];
-
 /// A GGUF file in memory. Matrices are of `dtype`, norms and biases f32; the embedding is the output matrix as well.
 pub fn random_model(shape: &Shape, dtype: DType) -> Result<Gguf, Failure> {
     let (d, f, a) = (shape.dim, shape.feed_forward, shape.architecture);
@@ -217,7 +200,7 @@ mod tests {
     #[test]
     fn every_type_gives_sane_weights() {
         let device = Device::cpu();
-        for dtype in TYPES {
+        for dtype in DType::WEIGHTS {
             let bytes = random_bytes(dtype, 64 * 256, 256);
             let bytes = tensorlogic::backends::Bytes::Owned(std::sync::Arc::new(bytes));
             let t = Tensor::from_bytes(bytes, dtype, &[64, 256], &device).unwrap().cast(DType::F32).unwrap();

@@ -10,30 +10,21 @@ const WORKGROUP: u32 = 256;
 const DP: u32 = 16;
 const DK: u32 = 4;
 const EARLY: u32 = 8;
-const CAUSAL: u32 = 1;
-const VEC_D: u32 = 1;
-const VEC_V: u32 = 1;
 const SUMS: u32 = 0;
-alias T_0 = f32;
 @group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> words: array<u32>;
-@group(0) @binding(3) var<storage, read> b_0: array<vec4<f32>>;
-@group(0) @binding(4) var<storage, read> c_0: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> o_1: array<f32>;
 fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
-fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
-fn load_1(i: u32) -> f32 { return b_0[i / 4u][i % 4u]; }
-fn load4_1(i: u32) -> vec4<f32> { return b_0[i / 4u]; }
-fn load_2(i: u32) -> f32 { return c_0[i / 4u][i % 4u]; }
-fn load4_2(i: u32) -> vec4<f32> { return c_0[i / 4u]; }
-fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
-fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn store_1(i: u32, v: f32) { o_1[i] = v; }
 fn masked(i: u32) -> f32 { return 0.0; }
 fn key_sum(v: f32) -> f32 { return v; }
 fn team_max(v: f32) -> f32 { return v; }
+fn fetch_q(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn fetch_k(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn fetch_v(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
+fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) { o_0[start / 4u + v] = x; }
 // end
 
 const LOWEST: f32 = -3.0e38;
@@ -45,67 +36,20 @@ var<workgroup> score: array<f32, WORKGROUP>;
 var<workgroup> part: array<vec4<f32>, WORKGROUP>;
 var<workgroup> weight: array<f32, GROUPS>;
 
-fn fetch_q(at: u32, v: u32, size: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC_D == 1u) {
-    x = load4_0(at + c);
-  } else {
-    x.x = load_0(at + c);
-    if (c + 1u < size) { x.y = load_0(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_0(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_0(at + c + 3u); }
-  }
-  return x;
-}
-fn fetch_k(at: u32, v: u32, size: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC_D == 1u) {
-    x = load4_1(at + c);
-  } else {
-    x.x = load_1(at + c);
-    if (c + 1u < size) { x.y = load_1(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_1(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_1(at + c + 3u); }
-  }
-  return x;
-}
-fn fetch_v(at: u32, v: u32, size: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC_V == 1u) {
-    x = load4_2(at + c);
-  } else {
-    x.x = load_2(at + c);
-    if (c + 1u < size) { x.y = load_2(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_2(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_2(at + c + 3u); }
-  }
-  return x;
-}
-
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   thread = lid;
   let heads = word(0u); let heads_kv = word(1u); let queries = word(2u); let keys = word(3u);
   let size = word(4u); let size_v = word(5u);
-  let valid = min(word(6u), keys);
-  let scale = bitcast<f32>(word(7u)); let window = word(8u);
+  let scale = bitcast<f32>(word(7u));
   let group = min(wid.y * word(9u) + wid.x, word(10u) - 1u);
   let t = group % queries; let h = group / queries % heads; let b = group / queries / heads;
   let kv = (b * heads_kv + h / (heads / heads_kv)) * keys;
-  // The query sees keys `first..last`; it stands at `last - 1` when causal.
-  var last = valid + t + 1u; // as if T more keys had come before: no negative numbers
-  last = select(0u, last - queries, last > queries);
-  var first = 0u;
-  if (window > 0u && last > window) { first = last - window; }
-  if (CAUSAL == 0u || last > valid) { last = valid; }
-
+  let seen = keys_of(t); let first = seen.x; let last = seen.y;
   let quads = (size + 3u) / 4u; let quads_v = (size_v + 3u) / 4u;
   if (lid < 64u) {
     var x = vec4<f32>(0.0);
-    if (lid < quads) { x = fetch_q(group * size, lid, size) * scale; }
+    if (lid < quads) { x = fetch_q(group * size, size, lid) * scale; }
     xs[lid] = x;
   }
   workgroupBarrier();
@@ -116,7 +60,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var base = first; base < last; base += WORKGROUP) {
     let count = min(WORKGROUP, last - base);
     var early: array<vec4<f32>, EARLY>;
-    for (var u = 0u; u < EARLY; u++) { early[u] = fetch_v((kv + base + min(g + u * GROUPS, count - 1u)) * size_v, dv, size_v); }
+    for (var u = 0u; u < EARLY; u++) { early[u] = fetch_v((kv + base + min(g + u * GROUPS, count - 1u)) * size_v, size_v, dv); }
     var s: array<f32, PASSES>;
     var m = top;
     for (var h = 0u; h < PASSES; h++) {
@@ -124,7 +68,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       let j = h * (WORKGROUP / 4u) + lid / 4u;
       let at = (kv + base + min(j, count - 1u)) * size;
       var x = 0.0;
-      for (var u = 0u; u < DK; u++) { x += dot(xs[lane + 4u * u], fetch_k(at, min(lane + 4u * u, quads - 1u), size)); }
+      for (var u = 0u; u < DK; u++) { x += dot(xs[lane + 4u * u], fetch_k(at, size, min(lane + 4u * u, quads - 1u))); }
       x = key_sum(x);
       if (j < count) { s[h] = x + masked(group * keys + base + j); }
       m = max(m, s[h]);
@@ -142,8 +86,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var u = 0u; u < EARLY; u++) { let p = score[g + u * GROUPS]; sum += p; acc += p * early[u]; }
     for (var j = g + EARLY * GROUPS; j < count; j += 4u * GROUPS) {
       let at = (kv + base) * size_v; let end = count - 1u;
-      let v0 = fetch_v(at + j * size_v, dv, size_v); let v1 = fetch_v(at + min(j + GROUPS, end) * size_v, dv, size_v);
-      let v2 = fetch_v(at + min(j + 2u * GROUPS, end) * size_v, dv, size_v); let v3 = fetch_v(at + min(j + 3u * GROUPS, end) * size_v, dv, size_v);
+      let v0 = fetch_v(at + j * size_v, size_v, dv); let v1 = fetch_v(at + min(j + GROUPS, end) * size_v, size_v, dv);
+      let v2 = fetch_v(at + min(j + 2u * GROUPS, end) * size_v, size_v, dv); let v3 = fetch_v(at + min(j + 3u * GROUPS, end) * size_v, size_v, dv);
       let p = vec4<f32>(score[j], score[j + GROUPS], score[j + 2u * GROUPS], score[j + 3u * GROUPS]);
       sum += (p.x + p.y) + (p.z + p.w);
       acc += (p.x * v0 + p.y * v1) + (p.z * v2 + p.w * v3);
@@ -171,14 +115,6 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (lid < quads_v && wid.y * word(9u) + wid.x < word(10u)) {
     // A query that sees no key gives zeros.
     let x = select(acc / sum, vec4<f32>(0.0), sum == 0.0);
-    let at = group * size_v; let c = 4u * lid;
-    if (VEC_V == 1u) {
-      store4_0(at + c, x);
-    } else {
-      store_0(at + c, x.x);
-      if (c + 1u < size_v) { store_0(at + c + 1u, x.y); }
-      if (c + 2u < size_v) { store_0(at + c + 2u, x.z); }
-      if (c + 3u < size_v) { store_0(at + c + 3u, x.w); }
-    }
+    put(group * size_v, size_v, lid, x);
   }
 }

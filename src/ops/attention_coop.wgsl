@@ -8,6 +8,7 @@
 // tiles that were fetched meanwhile are put in place.
 // Subgroups of matrices stand SN in a line: each has RM * EDGE rows, and CN of the tile's or KV of the values' matrices across. Powers are taken
 // by SHARE threads a row, which have its quads in turn.
+// What it shares with its gradients are the parts in attention_coop_parts.wgsl.
 // Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 blocks of a head, 11 workgroups, then six for
 // each of q, k, v.
 
@@ -141,8 +142,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var next_c1: array<vec4<u32>, ITEMS_K>;
   var next_c2: array<vec4<u32>, ITEMS_V>;
   if (begin < finish) {
-    for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, begin, 0u, lid + f * WORKGROUP); }
-    for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, begin, 0u, lid + f * WORKGROUP); }
+    // part fetch: first = begin
   }
   // The queries, held in matrices.
   var x1: array<coop_mat8x8<f16, A>, RM * KD>;
@@ -150,17 +150,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     var next_r1: array<vec4<u32>, ITEMS_R>;
     for (var f = 0u; f < ITEMS_R; f++) { next_r1[f] = eight_r1(at_r1, queries, r0, g * KC * EDGE, lid + f * WORKGROUP); }
     workgroupBarrier();
-    for (var f = 0u; f < ITEMS_R; f++) {
-      let u = lid + f * WORKGROUP;
-      if (u < ROWS * EIGHTS_R) { put((u / EIGHTS_R * PITCH_R1 + u % EIGHTS_R * 8u) / UNIT, next_r1[f]); }
-    }
+    // part stage: items = ITEMS_R, high = ROWS, eights = EIGHTS_R, at = 0u, pitch = PITCH_R1, next = next_r1
     workgroupBarrier();
-    for (var i = 0u; i < RM; i++) {
-      for (var d = 0u; d < KC; d++) {
-        let at = ((mine + i * EDGE) * PITCH_R1 + d * EDGE) / UNIT; let pitch = PITCH_R1 / UNIT;
-        x1[i * KD + g * KC + d] = coopLoadT<coop_mat8x8<f16, A>>(&tile[at], pitch);
-      }
-    }
+    // part hold: x = x1, deep = KD, first = g * KC, count = KC, pitch = PITCH_R1
   }
   workgroupBarrier();
   if (lid == 0u) { atomicStore(&raised, 0u); }
@@ -171,43 +163,17 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var base = begin; var retried = finish;
   loop {
     if (base < finish) {
-      for (var f = 0u; f < ITEMS_K; f++) {
-        let u = lid + f * WORKGROUP;
-        if (u < COLS * EIGHTS_K) { put((u / EIGHTS_K * PITCH_C1 + u % EIGHTS_K * 8u) / UNIT, next_c1[f]); }
-      }
+      // part stage: items = ITEMS_K, high = COLS, eights = EIGHTS_K, at = 0u, pitch = PITCH_C1, next = next_c1
       if (base + COLS < finish) {
         for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + COLS, 0u, lid + f * WORKGROUP); }
       }
     }
     workgroupBarrier();
     for (; base < finish; base += COLS) {
-      {
-        var s: array<coop_mat8x8<f32, C>, RM * CN>;
-        for (var e = 0u; e < RM * CN; e++) { s[e] = coop_mat8x8<f32, C>(); }
-        for (var d = 0u; d < KD; d++) {
-          for (var j = 0u; j < CN; j++) {
-            let at = ((across * CN + j) * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
-            let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
-            for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(x1[i * KD + d], c, s[i * CN + j]); }
-          }
-        }
-        for (var i = 0u; i < RM; i++) {
-          for (var j = 0u; j < CN; j++) {
-            let value = s[i * CN + j];
-            let at = ((mine + i * EDGE) * PITCH_S + (across * CN + j) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
-            coopStoreT(value, &strip[at], pitch);
-          }
-        }
-      }
+      // part scores: x = x1, deep = KD, at = 0u, pitch = PITCH_C1, line = 0u
       workgroupBarrier();
-      for (var f = 0u; f < ITEMS_V; f++) {
-        let u = lid + f * WORKGROUP;
-        if (u < COLS * EIGHTS_V) { put((TILE_C1 + u / EIGHTS_V * PITCH_C2 + u % EIGHTS_V * 8u) / UNIT, next_c2[f]); }
-      }
-      for (var f = 0u; f < ITEMS_K; f++) {
-        let u = lid + f * WORKGROUP;
-        if (u < COLS * EIGHTS_K) { put((u / EIGHTS_K * PITCH_C1 + u % EIGHTS_K * 8u) / UNIT, next_c1[f]); }
-      }
+      // part stage: items = ITEMS_V, high = COLS, eights = EIGHTS_V, at = TILE_C1, pitch = PITCH_C2, next = next_c2
+      // part stage: items = ITEMS_K, high = COLS, eights = EIGHTS_K, at = 0u, pitch = PITCH_C1, next = next_c1
       if (base + COLS < finish) {
         for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
       }
@@ -222,16 +188,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       if (atomicLoad(&raised) == 1u) { break; }
       sum += part;
       for (var j = 0u; j < STEPS; j++) {
-        var p: array<coop_mat8x8<f16, A>, RM>;
-        for (var i = 0u; i < RM; i++) {
-          let at = ((mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
-          p[i] = coopLoadT<coop_mat8x8<f16, A>>(&parts[at], pitch);
-        }
-        for (var d = 0u; d < KV; d++) {
-          let at = (TILE_C1 + j * EDGE * PITCH_C2 + (across * KV + d) * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
-          let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
-          for (var i = 0u; i < RM; i++) { y2[i * KV + d] = coopMultiplyAdd(p[i], c, y2[i * KV + d]); }
-        }
+        // part add: line = 0u, at = TILE_C1, pitch = PITCH_C2, count = KV, y = y2, wide = KV, first = 0u
       }
     }
     if (base >= finish) { break; }
@@ -242,13 +199,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     top = most; retried = base;
     for (var g = 0u; g < GROUPS; g++) {
       workgroupBarrier();
-      for (var i = 0u; i < RM; i++) {
-        for (var d = 0u; d < PER; d++) {
-          let value = y2[i * KV + g * PER + d];
-          let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
-          coopStoreT(value, &strip[at], pitch);
-        }
-      }
+      // part leave: y = y2, wide = KV
       workgroupBarrier();
       for (var c = turn * 4u; c < WIDE; c += SHARE * 4u) {
         let at = row * PITCH_S + c;
@@ -264,8 +215,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     workgroupBarrier();
     if (lid == 0u) { atomicStore(&raised, 0u); }
-    for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base, 0u, lid + f * WORKGROUP); }
-    for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base, 0u, lid + f * WORKGROUP); }
+    // part fetch: first = base
   }
   // The scores are no longer needed.
   put_score(row * PITCH_S + turn * 4u, vec4<f32>(sum));
@@ -279,13 +229,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (turn == 0u) { factors[row] = factor; }
   for (var g = 0u; g < GROUPS; g++) {
     workgroupBarrier();
-    for (var i = 0u; i < RM; i++) {
-      for (var d = 0u; d < PER; d++) {
-        let value = y2[i * KV + g * PER + d];
-        let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
-        coopStoreT(value, &strip[at], pitch);
-      }
-    }
+    // part leave: y = y2, wide = KV
     workgroupBarrier();
     for (var u = lid; u < ROWS * WIDE / 4u; u += WORKGROUP) {
       let line = u / (WIDE / 4u); let c = u % (WIDE / 4u) * 4u;

@@ -6,6 +6,7 @@
 // Operands: r1 and c1 make the scores; r2 and c2 the products of values and gradients.
 // Subgroups of matrices stand SN in a line: each has RM * EDGE rows, and CN of the tile's matrices across, or YD and YV of the results'. Scores are
 // taken up by rows of threads, OWN of them in a subgroup.
+// What they share with attention itself are the parts in attention_coop_parts.wgsl.
 // Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 blocks of a head, 11 workgroups, then six for
 // each of q, k, v and the gradient.
 
@@ -127,30 +128,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var next_r2: array<vec4<u32>, ITEMS_R2>;
   for (var f = 0u; f < ITEMS_R; f++) { next_r1[f] = eight_r1(at_r1, rows, r0, 0u, lid + f * WORKGROUP); }
   for (var f = 0u; f < ITEMS_R2; f++) { next_r2[f] = eight_r2(at_r2, rows, r0, 0u, lid + f * WORKGROUP); }
-  for (var f = 0u; f < ITEMS_R; f++) {
-    let u = lid + f * WORKGROUP;
-    if (u < ROWS * EIGHTS_R1) { put((u / EIGHTS_R1 * PITCH_R1 + u % EIGHTS_R1 * 8u) / UNIT, next_r1[f]); }
-  }
+  // part stage: items = ITEMS_R, high = ROWS, eights = EIGHTS_R1, at = 0u, pitch = PITCH_R1, next = next_r1
   workgroupBarrier();
-  for (var i = 0u; i < RM; i++) {
-    for (var d = 0u; d < KD; d++) {
-      let at = ((mine + i * EDGE) * PITCH_R1 + d * EDGE) / UNIT; let pitch = PITCH_R1 / UNIT;
-      x1[i * KD + d] = coopLoadT<coop_mat8x8<f16, A>>(&tile[at], pitch);
-    }
-  }
+  // part hold: x = x1, deep = KD, first = 0u, count = KD, pitch = PITCH_R1
   workgroupBarrier();
-  for (var f = 0u; f < ITEMS_R2; f++) {
-    let u = lid + f * WORKGROUP;
-    if (u < ROWS * EIGHTS_R2) { put((u / EIGHTS_R2 * PITCH_R2 + u % EIGHTS_R2 * 8u) / UNIT, next_r2[f]); }
-  }
+  // part stage: items = ITEMS_R2, high = ROWS, eights = EIGHTS_R2, at = 0u, pitch = PITCH_R2, next = next_r2
   workgroupBarrier();
   var x2: array<coop_mat8x8<f16, A>, RM * KV>;
-  for (var i = 0u; i < RM; i++) {
-    for (var d = 0u; d < KV; d++) {
-      let at = ((mine + i * EDGE) * PITCH_R2 + d * EDGE) / UNIT; let pitch = PITCH_R2 / UNIT;
-      x2[i * KV + d] = coopLoadT<coop_mat8x8<f16, A>>(&tile[at], pitch);
-    }
-  }
+  // part hold: x = x2, deep = KV, first = 0u, count = KV, pitch = PITCH_R2
   if (BY_KEY == 0u) {
     for (var i = lid; i < ROWS; i += WORKGROUP) {
       let t = min(r0 + i, queries - 1u);
@@ -171,8 +156,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     let at_c1 = base_c1(other); let at_c2 = base_c2(other);
     if (AHEAD == 1u) {
       if (begin < finish) {
-        for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, begin, 0u, lid + f * WORKGROUP); }
-        for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, begin, 0u, lid + f * WORKGROUP); }
+        // part fetch: first = begin
         if (BY_KEY == 1u) {
           let at = other * queries + min(begin + lid, finish - 1u);
           next_known = vec2<f32>(f32(load_4(at)) * LOG2E, f32(load_5(at)));
@@ -181,22 +165,15 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     for (var base = begin; base < finish; base += COLS) {
       if (AT_ONCE == 1u) {
-        for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base, 0u, lid + f * WORKGROUP); }
-        for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base, 0u, lid + f * WORKGROUP); }
+        // part fetch: first = base
         if (BY_KEY == 1u) {
           let at = other * queries + min(base + lid, finish - 1u);
           next_known = vec2<f32>(f32(load_4(at)) * LOG2E, f32(load_5(at)));
         }
       }
       workgroupBarrier();
-      for (var f = 0u; f < ITEMS_K; f++) {
-        let u = lid + f * WORKGROUP;
-        if (u < COLS * EIGHTS_K) { put((u / EIGHTS_K * PITCH_C1 + u % EIGHTS_K * 8u) / UNIT, next_c1[f]); }
-      }
-      for (var f = 0u; f < ITEMS_V; f++) {
-        let u = lid + f * WORKGROUP;
-        if (u < COLS * EIGHTS_V) { put((TILE_C1 + u / EIGHTS_V * PITCH_C2 + u % EIGHTS_V * 8u) / UNIT, next_c2[f]); }
-      }
+      // part stage: items = ITEMS_K, high = COLS, eights = EIGHTS_K, at = 0u, pitch = PITCH_C1, next = next_c1
+      // part stage: items = ITEMS_V, high = COLS, eights = EIGHTS_V, at = TILE_C1, pitch = PITCH_C2, next = next_c2
       if (BY_KEY == 1u) {
         if (lid < COLS) {
           sums[lid] = next_known;
@@ -206,50 +183,15 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       workgroupBarrier();
       if (AHEAD == 1u) {
         if (base + COLS < finish) {
-          for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + COLS, 0u, lid + f * WORKGROUP); }
-          for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
+          // part fetch: first = base + COLS
           if (BY_KEY == 1u) {
             let at = other * queries + min(base + COLS + lid, finish - 1u);
             next_known = vec2<f32>(f32(load_4(at)) * LOG2E, f32(load_5(at)));
           }
         }
       }
-      {
-        var s: array<coop_mat8x8<f32, C>, RM * CN>;
-        for (var e = 0u; e < RM * CN; e++) { s[e] = coop_mat8x8<f32, C>(); }
-        for (var d = 0u; d < KD; d++) {
-          for (var j = 0u; j < CN; j++) {
-            let at = ((across * CN + j) * EDGE * PITCH_C1 + d * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
-            let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
-            for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(x1[i * KD + d], c, s[i * CN + j]); }
-          }
-        }
-        for (var i = 0u; i < RM; i++) {
-          for (var j = 0u; j < CN; j++) {
-            let value = s[i * CN + j];
-            let at = ((mine + i * EDGE) * PITCH_S + (across * CN + j) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
-            coopStoreT(value, &strip[at], pitch);
-          }
-        }
-      }
-      {
-        var s: array<coop_mat8x8<f32, C>, RM * CN>;
-        for (var e = 0u; e < RM * CN; e++) { s[e] = coop_mat8x8<f32, C>(); }
-        for (var d = 0u; d < KV; d++) {
-          for (var j = 0u; j < CN; j++) {
-            let at = (TILE_C1 + (across * CN + j) * EDGE * PITCH_C2 + d * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
-            let c = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
-            for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(x2[i * KV + d], c, s[i * CN + j]); }
-          }
-        }
-        for (var i = 0u; i < RM; i++) {
-          for (var j = 0u; j < CN; j++) {
-            let value = s[i * CN + j];
-            let at = ((ROWS + mine + i * EDGE) * PITCH_S + (across * CN + j) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
-            coopStoreT(value, &strip[at], pitch);
-          }
-        }
-      }
+      // part scores: x = x1, deep = KD, at = 0u, pitch = PITCH_C1, line = 0u
+      // part scores: x = x2, deep = KV, at = TILE_C1, pitch = PITCH_C2, line = ROWS
       workgroupBarrier();
       let c = lane % ACROSS * 4u;
       var p: array<vec4<f32>, TIMES>;
@@ -290,27 +232,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       workgroupBarrier();
       for (var j = 0u; j < STEPS; j++) {
         // By the columns of the scores: the gradient of what made them.
-        var p: array<coop_mat8x8<f16, A>, RM>;
-        for (var i = 0u; i < RM; i++) {
-          let at = ((mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
-          p[i] = coopLoadT<coop_mat8x8<f16, A>>(&parts[at], pitch);
-        }
-        for (var d = 0u; d < YD; d++) {
-          let at = (j * EDGE * PITCH_C1 + (across * YD + d) * EDGE) / UNIT; let pitch = PITCH_C1 / UNIT;
-          let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
-          for (var i = 0u; i < RM; i++) { y[i * KY + d] = coopMultiplyAdd(p[i], c, y[i * KY + d]); }
-        }
+        // part add: line = 0u, at = 0u, pitch = PITCH_C1, count = YD, y = y, wide = KY, first = 0u
         if (BY_KEY == 1u) {
-          var p: array<coop_mat8x8<f16, A>, RM>;
-          for (var i = 0u; i < RM; i++) {
-            let at = ((ROWS + mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
-            p[i] = coopLoadT<coop_mat8x8<f16, A>>(&parts[at], pitch);
-          }
-          for (var d = 0u; d < YV; d++) {
-            let at = (TILE_C1 + j * EDGE * PITCH_C2 + (across * YV + d) * EDGE) / UNIT; let pitch = PITCH_C2 / UNIT;
-            let c = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
-            for (var i = 0u; i < RM; i++) { y[i * KY + YD + d] = coopMultiplyAdd(p[i], c, y[i * KY + YD + d]); }
-          }
+          // part add: line = ROWS, at = TILE_C1, pitch = PITCH_C2, count = YV, y = y, wide = KY, first = YD
         }
       }
     }
@@ -318,13 +242,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let whole = wid.y * word(9u) + wid.x < word(11u);
   for (var g = 0u; g < GROUPS; g++) {
     workgroupBarrier();
-    for (var i = 0u; i < RM; i++) {
-      for (var d = 0u; d < PER; d++) {
-        let value = y[i * KY + g * PER + d];
-        let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
-        coopStoreT(value, &strip[at], pitch);
-      }
-    }
+    // part leave: y = y, wide = KY
     workgroupBarrier();
     for (var u = lid; u < ROWS * WIDE / 4u; u += WORKGROUP) {
       let line = u / (WIDE / 4u); let c = u % (WIDE / 4u) * 4u;

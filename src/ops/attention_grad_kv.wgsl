@@ -10,35 +10,23 @@ const DV: u32 = 4;
 const PER: u32 = 1;
 const TILE: u32 = 16;
 const CAUSAL: u32 = 1;
-const VEC_D: u32 = 1;
-const VEC_V: u32 = 1;
-alias T_0 = f32;
 @group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read> b_0: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> c_0: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read> d_0: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read> e_0: array<f32>;
 @group(0) @binding(5) var<storage, read> f_0: array<f32>;
 @group(0) @binding(6) var<storage, read_write> o_0: array<vec4<f32>>;
 @group(0) @binding(7) var<storage, read_write> o_1: array<vec4<f32>>;
 @group(0) @binding(8) var<storage, read> words: array<u32>;
 fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
-fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
-fn load_1(i: u32) -> f32 { return b_0[i / 4u][i % 4u]; }
-fn load4_1(i: u32) -> vec4<f32> { return b_0[i / 4u]; }
-fn load_2(i: u32) -> f32 { return c_0[i / 4u][i % 4u]; }
-fn load4_2(i: u32) -> vec4<f32> { return c_0[i / 4u]; }
-fn load_3(i: u32) -> f32 { return d_0[i / 4u][i % 4u]; }
-fn load4_3(i: u32) -> vec4<f32> { return d_0[i / 4u]; }
 fn load_4(i: u32) -> f32 { return e_0[i]; }
 fn load_5(i: u32) -> f32 { return f_0[i]; }
-fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
-fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
-fn store_1(i: u32, v: f32) { o_1[i / 4u][i % 4u] = v; }
-fn store4_1(i: u32, v: vec4<f32>) { o_1[i / 4u] = v; }
 fn quad_sum(v: f32) -> f32 { return v; }
 fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
+fn fetch_q(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn fetch_k(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn fetch_v(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn fetch_g(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn put_k(start: u32, cols: u32, v: u32, x: vec4<f32>) { o_0[start / 4u + v] = x; }
+fn put_v(start: u32, cols: u32, v: u32, x: vec4<f32>) { o_1[start / 4u + v] = x; }
 // end
 
 const ROWS: u32 = WORKGROUP / 4u * PER;
@@ -48,81 +36,6 @@ var<private> thread: u32;
 var<workgroup> qs: array<vec4<f32>, TILE * QD>;
 var<workgroup> gs: array<vec4<f32>, TILE * QV>;
 var<workgroup> sums: array<vec2<f32>, TILE>;
-
-fn fetch_q(at: u32, v: u32, size: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC_D == 1u) {
-    if (c < size) { x = load4_0(at + c); }
-  } else {
-    if (c < size) { x.x = load_0(at + c); }
-    if (c + 1u < size) { x.y = load_0(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_0(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_0(at + c + 3u); }
-  }
-  return x;
-}
-fn fetch_k(at: u32, v: u32, size: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC_D == 1u) {
-    if (c < size) { x = load4_1(at + c); }
-  } else {
-    if (c < size) { x.x = load_1(at + c); }
-    if (c + 1u < size) { x.y = load_1(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_1(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_1(at + c + 3u); }
-  }
-  return x;
-}
-fn fetch_v(at: u32, v: u32, size: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC_V == 1u) {
-    if (c < size) { x = load4_2(at + c); }
-  } else {
-    if (c < size) { x.x = load_2(at + c); }
-    if (c + 1u < size) { x.y = load_2(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_2(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_2(at + c + 3u); }
-  }
-  return x;
-}
-fn fetch_g(at: u32, v: u32, size: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC_V == 1u) {
-    if (c < size) { x = load4_3(at + c); }
-  } else {
-    if (c < size) { x.x = load_3(at + c); }
-    if (c + 1u < size) { x.y = load_3(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_3(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_3(at + c + 3u); }
-  }
-  return x;
-}
-fn put_k(at: u32, v: u32, size: u32, x: vec4<f32>) {
-  let c = 4u * v;
-  if (VEC_D == 1u) {
-    if (c < size) { store4_0(at + c, x); }
-  } else {
-    if (c < size) { store_0(at + c, x.x); }
-    if (c + 1u < size) { store_0(at + c + 1u, x.y); }
-    if (c + 2u < size) { store_0(at + c + 2u, x.z); }
-    if (c + 3u < size) { store_0(at + c + 3u, x.w); }
-  }
-}
-fn put_v(at: u32, v: u32, size: u32, x: vec4<f32>) {
-  let c = 4u * v;
-  if (VEC_V == 1u) {
-    if (c < size) { store4_1(at + c, x); }
-  } else {
-    if (c < size) { store_1(at + c, x.x); }
-    if (c + 1u < size) { store_1(at + c + 1u, x.y); }
-    if (c + 2u < size) { store_1(at + c + 2u, x.z); }
-    if (c + 3u < size) { store_1(at + c + 3u, x.w); }
-  }
-}
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
@@ -142,8 +55,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var dv: array<vec4<f32>, DV * PER>;
   for (var r = 0u; r < PER; r++) {
     let row = kv * keys + min(own + r, keys - 1u);
-    for (var u = 0u; u < DK; u++) { k[r * DK + u] = fetch_k(row * size, lane + 4u * u, size) * scale; dk[r * DK + u] = vec4<f32>(0.0); }
-    for (var w = 0u; w < DV; w++) { v[r * DV + w] = fetch_v(row * size_v, lane + 4u * w, size_v); dv[r * DV + w] = vec4<f32>(0.0); }
+    for (var u = 0u; u < DK; u++) { k[r * DK + u] = fetch_k(row * size, size, lane + 4u * u) * scale; dk[r * DK + u] = vec4<f32>(0.0); }
+    for (var w = 0u; w < DV; w++) { v[r * DV + w] = fetch_v(row * size_v, size_v, lane + 4u * w); dv[r * DV + w] = vec4<f32>(0.0); }
   }
   // The queries that may see a key of the block: from the one at its first key on, and up to the window's width behind its last.
   let valid = min(word(6u), keys); let window = word(8u);
@@ -156,8 +69,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var base = begin; base < finish; base += TILE) {
       let count = min(TILE, finish - base);
       workgroupBarrier();
-      for (var i = lid; i < TILE * QD; i += WORKGROUP) { qs[i] = fetch_q((head * queries + base + min(i / QD, count - 1u)) * size, i % QD, size); }
-      for (var i = lid; i < TILE * QV; i += WORKGROUP) { gs[i] = fetch_g((head * queries + base + min(i / QV, count - 1u)) * size_v, i % QV, size_v); }
+      for (var i = lid; i < TILE * QD; i += WORKGROUP) { qs[i] = fetch_q((head * queries + base + min(i / QD, count - 1u)) * size, size, i % QD); }
+      for (var i = lid; i < TILE * QV; i += WORKGROUP) { gs[i] = fetch_g((head * queries + base + min(i / QV, count - 1u)) * size_v, size_v, i % QV); }
       for (var i = lid; i < TILE; i += WORKGROUP) {
         let row = head * queries + base + min(i, count - 1u);
         sums[i] = vec2<f32>(f32(load_4(row)), f32(load_5(row)));
@@ -198,8 +111,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var r = 0u; r < PER; r++) {
     if (own + r < keys && wid.y * word(9u) + wid.x < word(11u)) {
       let row = kv * keys + own + r;
-      for (var u = 0u; u < DK; u++) { put_k(row * size, lane + 4u * u, size, dk[r * DK + u]); }
-      for (var w = 0u; w < DV; w++) { put_v(row * size_v, lane + 4u * w, size_v, dv[r * DV + w]); }
+      for (var u = 0u; u < DK; u++) { put_k(row * size, size, lane + 4u * u, dk[r * DK + u]); }
+      for (var w = 0u; w < DV; w++) { put_v(row * size_v, size_v, lane + 4u * w, dv[r * DV + w]); }
     }
   }
 }

@@ -9,33 +9,21 @@ const DK: u32 = 4;
 const DV: u32 = 4;
 const PER: u32 = 1;
 const TILE: u32 = 16;
-const CAUSAL: u32 = 1;
-const VEC_D: u32 = 1;
-const VEC_V: u32 = 1;
-alias T_0 = f32;
 @group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read> b_0: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> c_0: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read> d_0: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read> e_0: array<f32>;
 @group(0) @binding(5) var<storage, read> f_0: array<f32>;
 @group(0) @binding(6) var<storage, read_write> o_0: array<vec4<f32>>;
 @group(0) @binding(7) var<storage, read> words: array<u32>;
 fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
-fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
-fn load_1(i: u32) -> f32 { return b_0[i / 4u][i % 4u]; }
-fn load4_1(i: u32) -> vec4<f32> { return b_0[i / 4u]; }
-fn load_2(i: u32) -> f32 { return c_0[i / 4u][i % 4u]; }
-fn load4_2(i: u32) -> vec4<f32> { return c_0[i / 4u]; }
-fn load_3(i: u32) -> f32 { return d_0[i / 4u][i % 4u]; }
-fn load4_3(i: u32) -> vec4<f32> { return d_0[i / 4u]; }
 fn load_4(i: u32) -> f32 { return e_0[i]; }
 fn load_5(i: u32) -> f32 { return f_0[i]; }
-fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
-fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn quad_sum(v: f32) -> f32 { return v; }
 fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
+fn fetch_q(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn fetch_k(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn fetch_v(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn fetch_g(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) { o_0[start / 4u + v] = x; }
 // end
 
 const ROWS: u32 = WORKGROUP / 4u * PER;
@@ -44,70 +32,6 @@ const QV: u32 = 4u * DV;
 var<private> thread: u32;
 var<workgroup> ks: array<vec4<f32>, TILE * QD>;
 var<workgroup> vs: array<vec4<f32>, TILE * QV>;
-
-fn fetch_q(at: u32, v: u32, size: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC_D == 1u) {
-    if (c < size) { x = load4_0(at + c); }
-  } else {
-    if (c < size) { x.x = load_0(at + c); }
-    if (c + 1u < size) { x.y = load_0(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_0(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_0(at + c + 3u); }
-  }
-  return x;
-}
-fn fetch_k(at: u32, v: u32, size: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC_D == 1u) {
-    if (c < size) { x = load4_1(at + c); }
-  } else {
-    if (c < size) { x.x = load_1(at + c); }
-    if (c + 1u < size) { x.y = load_1(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_1(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_1(at + c + 3u); }
-  }
-  return x;
-}
-fn fetch_v(at: u32, v: u32, size: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC_V == 1u) {
-    if (c < size) { x = load4_2(at + c); }
-  } else {
-    if (c < size) { x.x = load_2(at + c); }
-    if (c + 1u < size) { x.y = load_2(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_2(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_2(at + c + 3u); }
-  }
-  return x;
-}
-fn fetch_g(at: u32, v: u32, size: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC_V == 1u) {
-    if (c < size) { x = load4_3(at + c); }
-  } else {
-    if (c < size) { x.x = load_3(at + c); }
-    if (c + 1u < size) { x.y = load_3(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_3(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_3(at + c + 3u); }
-  }
-  return x;
-}
-fn put(at: u32, v: u32, size: u32, x: vec4<f32>) {
-  let c = 4u * v;
-  if (VEC_D == 1u) {
-    if (c < size) { store4_0(at + c, x); }
-  } else {
-    if (c < size) { store_0(at + c, x.x); }
-    if (c + 1u < size) { store_0(at + c + 1u, x.y); }
-    if (c + 2u < size) { store_0(at + c + 2u, x.z); }
-    if (c + 3u < size) { store_0(at + c + 3u, x.w); }
-  }
-}
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
@@ -131,16 +55,16 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var r = 0u; r < PER; r++) {
     let t = min(own + r, queries - 1u);
     let row = head * queries + t;
-    for (var u = 0u; u < DK; u++) { q[r * DK + u] = fetch_q(row * size, lane + 4u * u, size) * scale; acc[r * DK + u] = vec4<f32>(0.0); }
-    for (var w = 0u; w < DV; w++) { g[r * DV + w] = fetch_g(row * size_v, lane + 4u * w, size_v); }
+    for (var u = 0u; u < DK; u++) { q[r * DK + u] = fetch_q(row * size, size, lane + 4u * u) * scale; acc[r * DK + u] = vec4<f32>(0.0); }
+    for (var w = 0u; w < DV; w++) { g[r * DV + w] = fetch_g(row * size_v, size_v, lane + 4u * w); }
     logs[r] = f32(load_4(row)); delta[r] = f32(load_5(row)); seen[r] = keys_of(t);
   }
   let begin = keys_of(t0).x; let finish = keys_of(min(t0 + ROWS, queries) - 1u).y;
   for (var base = begin; base < finish; base += TILE) {
     let count = min(TILE, finish - base);
     workgroupBarrier();
-    for (var i = lid; i < TILE * QD; i += WORKGROUP) { ks[i] = fetch_k((kv + base + min(i / QD, count - 1u)) * size, i % QD, size); }
-    for (var i = lid; i < TILE * QV; i += WORKGROUP) { vs[i] = fetch_v((kv + base + min(i / QV, count - 1u)) * size_v, i % QV, size_v); }
+    for (var i = lid; i < TILE * QD; i += WORKGROUP) { ks[i] = fetch_k((kv + base + min(i / QD, count - 1u)) * size, size, i % QD); }
+    for (var i = lid; i < TILE * QV; i += WORKGROUP) { vs[i] = fetch_v((kv + base + min(i / QV, count - 1u)) * size_v, size_v, i % QV); }
     workgroupBarrier();
     for (var j = 0u; j < count; j++) {
       var x: array<f32, PER>;
@@ -168,7 +92,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
   for (var r = 0u; r < PER; r++) {
     if (own + r < queries && wid.y * word(9u) + wid.x < word(11u)) {
-      for (var u = 0u; u < DK; u++) { put((head * queries + own + r) * size, lane + 4u * u, size, acc[r * DK + u]); }
+      for (var u = 0u; u < DK; u++) { put((head * queries + own + r) * size, size, lane + 4u * u, acc[r * DK + u]); }
     }
   }
 }

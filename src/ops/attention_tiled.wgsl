@@ -9,31 +9,21 @@ const DK: u32 = 4;
 const DV: u32 = 4;
 const PER: u32 = 1;
 const TILE: u32 = 16;
-const CAUSAL: u32 = 1;
 const MASKED: u32 = 0;
-const VEC_D: u32 = 1;
-const VEC_V: u32 = 1;
 const SUMS: u32 = 1;
-alias T_0 = f32;
 @group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read> b_0: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> c_0: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> o_0: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> o_1: array<f32>;
 @group(0) @binding(5) var<storage, read> words: array<u32>;
 fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
-fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
-fn load_1(i: u32) -> f32 { return b_0[i / 4u][i % 4u]; }
-fn load4_1(i: u32) -> vec4<f32> { return b_0[i / 4u]; }
-fn load_2(i: u32) -> f32 { return c_0[i / 4u][i % 4u]; }
-fn load4_2(i: u32) -> vec4<f32> { return c_0[i / 4u]; }
-fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
-fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn store_1(i: u32, v: f32) { o_1[i] = v; }
 fn quad_sum(v: f32) -> f32 { return v; }
 fn masked(i: u32) -> f32 { return 0.0; }
 fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
+fn fetch_q(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn fetch_k(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn fetch_v(start: u32, cols: u32, v: u32) -> vec4<f32> { return a_0[start / 4u + v]; }
+fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) { o_0[start / 4u + v] = x; }
 // end
 
 const LOWEST: f32 = -3.0e38;
@@ -43,57 +33,6 @@ const QV: u32 = 4u * DV;
 var<private> thread: u32;
 var<workgroup> ks: array<vec4<f32>, TILE * QD>;
 var<workgroup> vs: array<vec4<f32>, TILE * QV>;
-
-fn fetch_q(at: u32, v: u32, size: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC_D == 1u) {
-    if (c < size) { x = load4_0(at + c); }
-  } else {
-    if (c < size) { x.x = load_0(at + c); }
-    if (c + 1u < size) { x.y = load_0(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_0(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_0(at + c + 3u); }
-  }
-  return x;
-}
-fn fetch_k(at: u32, v: u32, size: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC_D == 1u) {
-    if (c < size) { x = load4_1(at + c); }
-  } else {
-    if (c < size) { x.x = load_1(at + c); }
-    if (c + 1u < size) { x.y = load_1(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_1(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_1(at + c + 3u); }
-  }
-  return x;
-}
-fn fetch_v(at: u32, v: u32, size: u32) -> vec4<f32> {
-  let c = 4u * v;
-  var x = vec4<f32>(0.0);
-  if (VEC_V == 1u) {
-    if (c < size) { x = load4_2(at + c); }
-  } else {
-    if (c < size) { x.x = load_2(at + c); }
-    if (c + 1u < size) { x.y = load_2(at + c + 1u); }
-    if (c + 2u < size) { x.z = load_2(at + c + 2u); }
-    if (c + 3u < size) { x.w = load_2(at + c + 3u); }
-  }
-  return x;
-}
-fn put(at: u32, v: u32, size: u32, x: vec4<f32>) {
-  let c = 4u * v;
-  if (VEC_V == 1u) {
-    if (c < size) { store4_0(at + c, x); }
-  } else {
-    if (c < size) { store_0(at + c, x.x); }
-    if (c + 1u < size) { store_0(at + c + 1u, x.y); }
-    if (c + 2u < size) { store_0(at + c + 2u, x.z); }
-    if (c + 3u < size) { store_0(at + c + 3u, x.w); }
-  }
-}
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
@@ -115,7 +54,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var seen: array<vec2<u32>, PER>;
   for (var r = 0u; r < PER; r++) {
     let t = min(own + r, queries - 1u);
-    for (var u = 0u; u < DK; u++) { q[r * DK + u] = fetch_q((head * queries + t) * size, lane + 4u * u, size) * scale; }
+    for (var u = 0u; u < DK; u++) { q[r * DK + u] = fetch_q((head * queries + t) * size, size, lane + 4u * u) * scale; }
     for (var w = 0u; w < DV; w++) { acc[r * DV + w] = vec4<f32>(0.0); }
     top[r] = LOWEST; sum[r] = 0.0; seen[r] = keys_of(t);
   }
@@ -123,8 +62,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var base = begin; base < finish; base += TILE) {
     let count = min(TILE, finish - base);
     workgroupBarrier();
-    for (var i = lid; i < TILE * QD; i += WORKGROUP) { ks[i] = fetch_k((kv + base + min(i / QD, count - 1u)) * size, i % QD, size); }
-    for (var i = lid; i < TILE * QV; i += WORKGROUP) { vs[i] = fetch_v((kv + base + min(i / QV, count - 1u)) * size_v, i % QV, size_v); }
+    for (var i = lid; i < TILE * QD; i += WORKGROUP) { ks[i] = fetch_k((kv + base + min(i / QD, count - 1u)) * size, size, i % QD); }
+    for (var i = lid; i < TILE * QV; i += WORKGROUP) { vs[i] = fetch_v((kv + base + min(i / QV, count - 1u)) * size_v, size_v, i % QV); }
     workgroupBarrier();
     for (var j = 0u; j < TILE; j += 4u) {
       // Four keys at a time: sums are corrected once for them.
@@ -170,7 +109,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (t < queries && wid.y * word(9u) + wid.x < word(11u)) {
       // A query that sees no key gives zeros.
       let part = select(1.0 / sum[r], 0.0, sum[r] == 0.0);
-      for (var w = 0u; w < DV; w++) { put((head * queries + t) * size_v, lane + 4u * w, size_v, acc[r * DV + w] * part); }
+      for (var w = 0u; w < DV; w++) { put((head * queries + t) * size_v, size_v, lane + 4u * w, acc[r * DV + w] * part); }
       if (SUMS == 1u) {
         if (lane == 0u) { store_1(head * queries + t, top[r] + log(sum[r])); }
       }

@@ -44,6 +44,7 @@ fn fetch_x(row: u32, v: u32, size: u32) -> X { return raw_0[row * (size / 8u) + 
 fn low_x(p: X) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
 fn high_x(p: X) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
 fn within(h: u32, lane: u32, cols: u32) -> bool { return true; }
+fn top_sum(row: u32, lane: u32, cols: u32) -> vec2<f32> { return vec2<f32>(0.0); }
 // end
 
 const LOWEST: f32 = -3.0e38;
@@ -79,14 +80,18 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
     }
   } else {
-    // All is on its way before anything is looked at.
+    // All is on its way before anything is looked at: loads stay in a branch, while others are moved to where they are used.
     var hits: array<u32, PER>; var hot: array<f32, PER>;
     var x: array<X, max(PER * HELD, 1u)>;
-    for (var r = 0u; r < PER; r++) { hits[r] = u32(load_1(min(base + r, rows - 1u))); }
-    for (var r = 0u; r < PER; r++) {
-      for (var h = 0u; h < HELD; h++) { x[r * HELD + h] = fetch_x(min(base + r, rows - 1u), lane + h * TEAM, cols); }
+    if (cols > 0u) {
+      for (var r = 0u; r < PER; r++) { hits[r] = u32(load_1(min(base + r, rows - 1u))); }
+      for (var r = 0u; r < PER; r++) {
+        for (var h = 0u; h < HELD; h++) { x[r * HELD + h] = fetch_x(min(base + r, rows - 1u), lane + h * TEAM, cols); }
+      }
     }
-    for (var r = 0u; r < PER; r++) { hot[r] = f32(load_0(min(base + r, rows - 1u) * cols + class_of(hits[r], cols).x)); }
+    if (rows > 0u) {
+      for (var r = 0u; r < PER; r++) { hot[r] = f32(load_0(min(base + r, rows - 1u) * cols + class_of(hits[r], cols).x)); }
+    }
     for (var r = 0u; r < PER; r++) {
       let row = min(base + r, rows - 1u);
       var top = LOWEST; var sum = 0.0;
@@ -99,22 +104,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         }
         sum = team_sum(sum);
       } else {
-        let packets = (cols + 7u) / 8u;
-        for (var v = lane; v < packets; v += AHEAD * TEAM) {
-          var y: array<X, AHEAD>;
-          var most = vec4<f32>(LOWEST);
-          for (var h = 0u; h < AHEAD; h++) { y[h] = fetch_x(row, min(v + h * TEAM, packets - 1u), cols); }
-          for (var h = 0u; h < AHEAD; h++) { most = max(most, max(low_x(y[h]), high_x(y[h]))); }
-          let t = max(top, max4(most));
-          sum *= exp(top - t);
-          for (var h = 0u; h < AHEAD; h++) {
-            sum += select(0.0, sum4(exp(low_x(y[h]) - t) + exp(high_x(y[h]) - t)), v + h * TEAM < packets);
-          }
-          top = t;
-        }
-        let t = team_max(top);
-        sum = team_sum(sum * exp(top - t));
-        top = t;
+        let both = top_sum(row, lane, cols); top = both.x; sum = both.y;
       }
       let all = top + log(sum);
       if (base + r < rows && lane == 0u) {

@@ -28,6 +28,7 @@ fn within(h: u32, lane: u32, cols: u32) -> bool { return true; }
 fn sum4(x: vec4<f32>) -> f32 { return x.x; }
 fn put8(start: u32, cols: u32, v: u32, low: vec4<f32>, high: vec4<f32>) { store8_0(start + 8u * v, low, high); }
 fn max4(x: vec4<f32>) -> f32 { return x.x; }
+fn top_sum(row: u32, lane: u32, cols: u32) -> vec2<f32> { return vec2<f32>(0.0); }
 // end
 
 const LOWEST: f32 = -3.0e38;
@@ -78,21 +79,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   } else {
     let row = min(base, rows - 1u);
     let packets = (cols + 7u) / 8u;
-    var top = LOWEST; var sum = 0.0;
-    for (var v = lane; v < packets; v += AHEAD * TEAM) {
-      var x: array<X, AHEAD>;
-      var most = vec4<f32>(LOWEST);
-      for (var h = 0u; h < AHEAD; h++) { x[h] = fetch_x(row, min(v + h * TEAM, packets - 1u), cols); }
-      for (var h = 0u; h < AHEAD; h++) { most = max(most, max(low_x(x[h]), high_x(x[h]))); }
-      let t = max(top, max4(most));
-      sum *= exp(top - t);
-      for (var h = 0u; h < AHEAD; h++) {
-        sum += select(0.0, sum4(exp(low_x(x[h]) - t) + exp(high_x(x[h]) - t)), v + h * TEAM < packets);
-      }
-      top = t;
-    }
-    let t = team_max(top);
-    sum = team_sum(sum * exp(top - t));
+    let all = top_sum(row, lane, cols); let t = all.x; let sum = all.y;
     let scale = 1.0 / sum; let shift = t + log(sum);
     if (base < rows) {
       for (var v = lane; v < packets; v += TEAM) {

@@ -63,7 +63,7 @@ pub fn adapters() -> [(&'static str, AdapterInfo); 5] {
     let apple = AdapterInfo { subgroup: 32, f16: true, workgroup_bytes: 32_768, workgroup_threads: 1024, coop: 8, ..Default::default() };
     let subgroup8 = AdapterInfo { subgroup: 8, coop: 0, ..apple.clone() };
     let subgroup64 = AdapterInfo { subgroup: 64, coop: 0, ..apple.clone() };
-    let nvidia = AdapterInfo { workgroup_bytes: 49_152, coop: 16, coop_vectors: true, ..apple.clone() };
+    let nvidia = AdapterInfo { workgroup_bytes: 49_152, coop: 16, coop_vectors: true, coherent: true, ..apple.clone() };
     [("plain", plain), ("subgroup8", subgroup8), ("subgroup64", subgroup64), ("apple", apple), ("nvidia", nvidia)]
 }
 

@@ -338,6 +338,7 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         workgroup_threads: limits.max_compute_invocations_per_workgroup,
         coop,
         coop_vectors: i.backend == Backend::Vulkan,
+        coherent: has(Features::MEMORY_DECORATION_COHERENT),
         raw: match i.backend {
             _ if !has(Features::PASSTHROUGH_SHADERS) => None,
             Backend::Metal => Some(RawLanguage::Msl),

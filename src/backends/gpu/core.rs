@@ -6,7 +6,7 @@ use crate::error::{At, TensorError, TensorResult};
 use crate::plan::{AdapterInfo, SCRATCH_WORDS, TransferStats};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,9 @@ struct Trouble {
     error: Option<String>,
 }
 
+/// Error records.
+pub(super) const RECORDS: usize = 8;
+
 /// The device and everything that has its lifetime.
 pub(super) struct Core {
     pub device: wgpu::Device,
@@ -61,12 +64,12 @@ pub(super) struct Core {
     /// Whether kernels may rely on comparisons with NaN being false, and on infinities.
     pub ordered: AtomicBool,
     pub submits: AtomicU64,
-    /// Four words: a flag, the step's tag, the index.
-    pub error_record: wgpu::Buffer,
+    /// Four words each: a flag, the step's tag, the index. Steps of a plan take turns, so that none waits for another because of them.
+    pub error_records: [wgpu::Buffer; RECORDS],
     /// Counters and partial results of kernels whose workgroups work on one result; counters are zero between dispatches.
     pub scratch: wgpu::Buffer,
-    /// Whether a step that can report an index ran since the record was last read.
-    pub may_fail: AtomicBool,
+    /// The records, by bit, that a step could report an index to since they were last read.
+    pub may_fail: AtomicU32,
     /// The steps that can report an index, by tag.
     pub tags: Mutex<Vec<(&'static str, At)>>,
     pub pool: Pool,
@@ -119,11 +122,13 @@ impl Core {
         });
         let limits = o.device.limits();
         let max_binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
-        let error_record = o.device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some("errors"),
-            size: 16,
-            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
-            mapped_at_creation: false,
+        let error_records = std::array::from_fn(|_| {
+            o.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("errors"),
+                size: 16,
+                usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            })
         });
         let most = max_binding & !15;
         let pool = Pool::new(o.name.clone(), o.room, move |bytes| Some(size_class(bytes, most) as usize));
@@ -150,9 +155,9 @@ impl Core {
             soft_f16: AtomicBool::new(false),
             ordered: AtomicBool::new(false),
             submits: AtomicU64::new(0),
-            error_record,
+            error_records,
             scratch,
-            may_fail: AtomicBool::new(false),
+            may_fail: AtomicU32::new(0),
             tags: Mutex::new(Vec::new()),
             pool,
             shared_usage: o.shared_usage,

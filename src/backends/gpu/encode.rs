@@ -1,6 +1,6 @@
 //! Runs a plan: numbers patched, slots leased, one pass, one submit. What does not change between runs is prepared once per plan.
 
-use super::core::{Core, lock};
+use super::core::{Core, RECORDS, lock};
 use super::meta::{MetaWord, param_bits};
 use super::operand::Bound;
 use super::pipelines::{Pipeline, Pipelines, on_all_threads};
@@ -54,7 +54,8 @@ struct Prepared {
     written: bool,
     block: Option<wgpu::Buffer>,
     slots: Vec<u64>,
-    fails: bool,
+    /// The error records, by bit, that its steps may write.
+    fails: u32,
 }
 
 /// Plans made ready, and the pipelines that they share.
@@ -87,9 +88,9 @@ impl Runner {
             written: false,
             block: None,
             slots: vec![0; plan.slots.len()],
-            fails: false,
+            fails: 0,
         };
-        let (mut ops, mut count) = (0u64, 0usize);
+        let (mut ops, mut count, mut failing) = (0u64, 0usize, 0usize);
         let most = if plan.steps.len() > 2 * STEPS_PER_SUBMIT { STEPS_PER_SUBMIT } else { usize::MAX };
         let ordered = core.ordered.load(Ordering::Relaxed);
         let style = Style { adapter: &core.info, soft_f16, ordered, sparing: false, quick: false };
@@ -128,7 +129,11 @@ impl Runner {
                 });
             }
             p.words.resize(start + (rows * 4).next_multiple_of(BLOCK), 0);
-            p.fails |= text.fails;
+            let record = failing % RECORDS;
+            if text.fails {
+                p.fails |= 1 << record;
+                failing += 1;
+            }
             let cost = match &step.work {
                 Work::Kernel(k) => k.ops(step),
                 Work::Map => step.stores[0].shape.count() as u64,
@@ -143,7 +148,7 @@ impl Runner {
             (ops, count) = (ops.saturating_add(cost), count + 1);
             p.steps.push(Dispatch {
                 pipeline,
-                buffers: text.views.iter().map(|v| v.buf).collect(),
+                buffers: text.views.iter().map(|v| if let Bound::Errors(_) = v.buf { Bound::Errors(record) } else { v.buf }).collect(),
                 grid: text.grid,
                 start: start as u64 * 4,
                 bytes: rows as u64 * 16,
@@ -245,7 +250,7 @@ impl Runner {
             for b in &d.buffers {
                 ids.push(match b {
                     Bound::Plan(b) => find(*b).ok_or_else(missing)?.0.id,
-                    Bound::Errors | Bound::Scratch => 0,
+                    Bound::Errors(_) | Bound::Scratch => 0,
                 });
             }
             if let Some(at) = d.groups.iter().position(|g| g.0 == ids) {
@@ -258,7 +263,7 @@ impl Runner {
             for (n, b) in d.buffers.iter().enumerate() {
                 let buffer = match b {
                     Bound::Plan(b) => &find(*b).ok_or_else(missing)?.0.raw,
-                    Bound::Errors => &core.error_record,
+                    Bound::Errors(n) => &core.error_records[*n],
                     Bound::Scratch => &core.scratch,
                 };
                 entries.push(wgpu::BindGroupEntry { binding: n as u32 + 1, resource: whole(buffer, 0, None) });
@@ -274,8 +279,8 @@ impl Runner {
                 d.groups[d.next] = (ids, group);
             }
         }
-        if p.fails {
-            core.may_fail.store(true, Ordering::Relaxed);
+        if p.fails != 0 {
+            core.may_fail.fetch_or(p.fails, Ordering::Relaxed);
         }
         match &mut self.timer {
             None if hold && p.steps.iter().filter(|d| d.last).count() == 1 => {

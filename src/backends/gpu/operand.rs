@@ -8,7 +8,7 @@ use super::meta::{Meta, MetaWord};
 use super::program::{cast_lane, lane, pack_f16};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Buf, Source};
+use crate::plan::{Buf, SCRATCH_COUNTERS, Source};
 use std::fmt::Write;
 
 /// How a binding declares its memory.
@@ -19,6 +19,8 @@ pub(super) enum Ty {
     V4,
     /// Words that several threads write parts of.
     Atomic,
+    /// Counters, and rows of four words.
+    Scratch,
 }
 
 impl Ty {
@@ -28,6 +30,7 @@ impl Ty {
             Ty::V2 => "array<vec2<u32>>",
             Ty::V4 => "array<vec4<u32>>",
             Ty::Atomic => "array<atomic<u32>>",
+            Ty::Scratch => "Scratch",
         }
     }
     /// The type whose element holds four elements of this size.
@@ -45,8 +48,8 @@ impl Ty {
 pub(super) enum Bound {
     /// One that the plan names.
     Plan(Buf),
-    /// The machine's error record.
-    Errors,
+    /// The machine's error record of this number.
+    Errors(usize),
     /// The machine's counters and partial results.
     Scratch,
 }
@@ -280,12 +283,18 @@ impl Operands {
 
     /// The machine's error record.
     pub fn error(&mut self) {
-        self.views.push(View { buf: Bound::Errors, ty: Ty::Atomic, written: true, name: "e_".into() });
+        self.views.push(View { buf: Bound::Errors(0), ty: Ty::Atomic, written: true, name: "e_".into() });
     }
 
     /// The machine's scratch.
     pub fn scratch(&mut self) {
         self.views.push(View { buf: Bound::Scratch, ty: Ty::Atomic, written: true, name: "scratch".into() });
+    }
+
+    /// The same, for one word or four at a time.
+    pub fn scratch4(&mut self) {
+        self.views.push(View { buf: Bound::Scratch, ty: Ty::Scratch, written: true, name: "scratch4".into() });
+        let _ = writeln!(self.text, "struct Scratch {{ counters: array<atomic<u32>, {SCRATCH_COUNTERS}>, data: array<vec4<u32>> }}");
     }
 
     /// Writes `name(i) -> u32`, the position of element `i` in its buffer.
@@ -489,7 +498,7 @@ impl Operands {
 /// A statement that writes one word.
 fn assign(view: &View, at: &str, word: &str) -> String {
     match view.ty {
-        Ty::Atomic => format!("atomicStore(&{}[{at}], {word});", view.name),
+        Ty::Atomic | Ty::Scratch => format!("atomicStore(&{}[{at}], {word});", view.name),
         Ty::U32 => format!("{}[{at}] = {word};", view.name),
         // Reached only if a buffer bound as vectors is written by words; component stores are legal everywhere.
         Ty::V2 => format!("{}[({at}) >> 1u][({at}) & 1u] = {word};", view.name),
@@ -500,7 +509,7 @@ fn assign(view: &View, at: &str, word: &str) -> String {
 /// An expression for word `at` of a view.
 fn word(view: &View, at: &str) -> String {
     match view.ty {
-        Ty::Atomic => format!("atomicLoad(&{}[{at}])", view.name),
+        Ty::Atomic | Ty::Scratch => format!("atomicLoad(&{}[{at}])", view.name),
         Ty::U32 => format!("{}[{at}]", view.name),
         Ty::V2 => format!("{}[({at}) >> 1u][({at}) & 1u]", view.name),
         Ty::V4 => format!("{}[({at}) >> 2u][({at}) & 3u]", view.name),

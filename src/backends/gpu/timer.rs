@@ -126,7 +126,7 @@ impl Timer {
             encoder.resolve_query_set(set, 0..*used, &resolved, 0);
             core.send(Some(encoder.finish()));
             let mut t = vec![0u64; *used as usize];
-            core.fetch(&mut None, Some((&resolved, 0, bytes)), false, |b| {
+            core.fetch(&mut None, Some((&resolved, 0, bytes)), 0, |b| {
                 bytemuck::cast_slice_mut::<_, u8>(&mut t).copy_from_slice(b);
             })?;
             ticks.push(t);

@@ -1,6 +1,6 @@
 //! Bytes to and from the GPU: in place where its memory is the host's, through staging memory elsewhere.
 
-use super::core::{Core, SHORT, Showing, lock};
+use super::core::{Core, RECORDS, SHORT, Showing, lock};
 use super::pool::GpuBuffer;
 use crate::backends::PendingRead;
 use crate::error::{TensorError, TensorResult};
@@ -23,6 +23,17 @@ fn map(buffer: &wgpu::Buffer, mode: wgpu::MapMode, len: u64) -> Arc<Mapped> {
     let slot = mapped.clone();
     buffer.map_async(mode, 0..len, move |r| slot.set(r));
     mapped
+}
+
+/// Bytes of these error records.
+fn record_bytes(records: u32) -> u64 {
+    16 * records.count_ones() as u64
+}
+
+/// The first of these error records that is set.
+fn error_in(records: &[u8]) -> Option<[u32; 4]> {
+    let words = |r: &[u8]| [0, 4, 8, 12].map(|n| u32::from_le_bytes([r[n], r[n + 1], r[n + 2], r[n + 3]]));
+    records.chunks_exact(16).map(words).find(|r| r[0] != 0)
 }
 
 /// The answer to a request to map a buffer. It comes on whichever thread polls the device, so it may come a little after the work is done.
@@ -190,19 +201,19 @@ impl Core {
         }
         self.transfers.downloads.fetch_add(1, Relaxed);
         self.transfers.downloaded_bytes.fetch_add(len as u64, Relaxed);
-        if !self.may_fail.load(Relaxed) && self.show_in_place(buffer, start, len, show)? {
+        if self.may_fail.load(Relaxed) == 0 && self.show_in_place(buffer, start, len, show)? {
             return self.check();
         }
         let mut done = 0;
         while done < len {
             let (from, size) = (start + done, part.min(len - done));
             let (low, high) = (from & !3, (from + size).next_multiple_of(4));
-            let record = self.may_fail.swap(false, Relaxed);
-            let bytes = self.fetch(&mut staging, Some((&buffer.0.raw, low as u64, (high - low) as u64)), record, |bytes| {
+            let records = self.may_fail.swap(0, Relaxed);
+            let error = self.fetch(&mut staging, Some((&buffer.0.raw, low as u64, (high - low) as u64)), records, |bytes| {
                 let _showing = Showing::on(self);
                 show(&bytes[from - low..from - low + size]);
             })?;
-            self.report(bytes)?;
+            self.report(error)?;
             done += size;
         }
         Ok(())
@@ -231,12 +242,12 @@ impl Core {
         self.check()?;
         self.transfers.downloads.fetch_add(1, Relaxed);
         self.transfers.downloaded_bytes.fetch_add(len as u64, Relaxed);
-        if len >= super::host::SMALL && !self.may_fail.load(Relaxed) && buffer.0.raw.usage().contains(wgpu::BufferUsages::MAP_READ) {
+        if len >= super::host::SMALL && self.may_fail.load(Relaxed) == 0 && buffer.0.raw.usage().contains(wgpu::BufferUsages::MAP_READ) {
             return Ok(self.read_later(buffer, start, len));
         }
         let (low, high) = (start & !3, (start + len).next_multiple_of(4));
         let copied = (high - low) as u64;
-        let size = (copied + 16).next_power_of_two().max(4096);
+        let size = (copied + 16 * RECORDS as u64).next_power_of_two().max(4096);
         let taken = {
             let mut spare = lock(spare);
             spare.iter().position(|b| b.size() == size).map(|at| spare.swap_remove(at))
@@ -249,14 +260,13 @@ impl Core {
                 self.guarded(|| self.device.create_buffer(&descriptor)).map_err(|e| self.refused(e))?
             }
         };
-        let record = self.may_fail.swap(false, Relaxed);
+        let records = self.may_fail.swap(0, Relaxed);
+        let whole = copied + record_bytes(records);
         let index = self.send_with(|e| {
             e.copy_buffer_to_buffer(&buffer.0.raw, low as u64, &target, 0, copied);
-            if record {
-                e.copy_buffer_to_buffer(&self.error_record, 0, &target, copied, 16);
-            }
+            self.copy_records(e, records, &target, copied);
         });
-        let mapped = map(&target, wgpu::MapMode::Read, copied + 16);
+        let mapped = map(&target, wgpu::MapMode::Read, whole);
         let (asked, asking) = (mapped.clone(), self.clone());
         let ready = Box::new(move || {
             let _ = asking.device.poll(wgpu::PollType::Poll);
@@ -265,10 +275,9 @@ impl Core {
         let (core, spare) = (self.clone(), spare.clone());
         let wait = Box::new(move || {
             core.wait_mapped(&mapped, Some(index))?;
-            let bytes = target.get_mapped_range(0..copied + 16).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", core.name)))?;
+            let bytes = target.get_mapped_range(0..whole).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", core.name)))?;
             let out = bytes[start - low..start - low + len].to_vec();
-            let mut r = [0u32; 4];
-            bytemuck::cast_slice_mut::<u32, u8>(&mut r).copy_from_slice(&bytes[copied as usize..copied as usize + 16]);
+            let error = error_in(&bytes[copied as usize..]);
             drop(bytes);
             target.unmap();
             let mut spare = lock(&spare);
@@ -277,7 +286,7 @@ impl Core {
                 spare.remove(0);
             }
             drop(spare);
-            core.report(record.then_some(r))?;
+            core.report(error)?;
             Ok(out)
         });
         Ok(PendingRead { ready, wait })
@@ -339,35 +348,38 @@ impl Core {
     }
 
     fn read_record(&self, staging: &mut Option<wgpu::Buffer>) -> TensorResult<()> {
-        if self.may_fail.swap(false, Relaxed) {
-            let record = self.fetch(staging, None, true, |_| {})?;
-            self.report(record)?;
+        let records = self.may_fail.swap(0, Relaxed);
+        if records != 0 {
+            let error = self.fetch(staging, None, records, |_| {})?;
+            self.report(error)?;
         }
         Ok(())
     }
 
-    /// Gives the error of a set record, and clears it.
-    fn report(&self, record: Option<[u32; 4]>) -> TensorResult<()> {
-        match record {
-            Some(r) if r[0] != 0 => {
-                self.queue.write_buffer(&self.error_record, 0, &[0; 16]);
-                Err(self.index_error(r))
-            }
-            _ => Ok(()),
-        }
+    /// Gives the error of a set record, and clears all.
+    fn report(&self, error: Option<[u32; 4]>) -> TensorResult<()> {
+        let Some(error) = error else { return Ok(()) };
+        self.error_records.iter().for_each(|r| self.queue.write_buffer(r, 0, &[0; 16]));
+        Err(self.index_error(error))
     }
 
-    /// Copies a range, and the error record if asked for, through staging memory.
+    /// Copies error records one behind the other to `at`.
+    fn copy_records(&self, encoder: &mut wgpu::CommandEncoder, records: u32, target: &wgpu::Buffer, at: u64) {
+        let wanted = self.error_records.iter().enumerate().filter(|(n, _)| records >> n & 1 == 1);
+        wanted.zip(0..).for_each(|((_, r), place)| encoder.copy_buffer_to_buffer(r, 0, target, at + 16 * place, 16));
+    }
+
+    /// Copies a range and error records through staging memory; gives the first record that is set.
     pub fn fetch(
         &self,
         staging: &mut Option<wgpu::Buffer>,
         range: Option<(&wgpu::Buffer, u64, u64)>,
-        record: bool,
+        records: u32,
         take: impl FnOnce(&[u8]),
     ) -> TensorResult<Option<[u32; 4]>> {
         self.check()?;
         let len = range.map_or(0, |r| r.2);
-        let need = len + 16;
+        let need = len + record_bytes(records);
         if staging.as_ref().is_none_or(|s| s.size() < need) {
             let descriptor = wgpu::BufferDescriptor {
                 label: Some("staging"),
@@ -382,9 +394,7 @@ impl Core {
             if let Some((source, start, len)) = range {
                 e.copy_buffer_to_buffer(source, start, target, 0, len);
             }
-            if record {
-                e.copy_buffer_to_buffer(&self.error_record, 0, target, len, 16);
-            }
+            self.copy_records(e, records, target, len);
         });
         let mapped = map(target, wgpu::MapMode::Read, need);
         if let Err(e) = self.wait_mapped(&mapped, Some(index)) {
@@ -394,10 +404,9 @@ impl Core {
         }
         let bytes = target.get_mapped_range(0..need).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", self.name)))?;
         take(&bytes[..len as usize]);
-        let mut r = [0u32; 4];
-        bytemuck::cast_slice_mut::<u32, u8>(&mut r).copy_from_slice(&bytes[len as usize..need as usize]);
+        let error = error_in(&bytes[len as usize..]);
         drop(bytes);
         target.unmap();
-        Ok(record.then_some(r))
+        Ok(error)
     }
 }

@@ -150,7 +150,7 @@ pub(super) fn step_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorRes
         Work::Map => map_text(plan, step, style).map(Some),
         Work::Kernel(k) => match raw_text(&**k, step, style) {
             Some(raw) => Ok(Some(raw)),
-            None => kernel_text(&**k, step, style),
+            None => kernel_text(&**k, plan, step, style),
         },
     }
 }
@@ -186,7 +186,8 @@ fn finish(head: String, o: Operands, meta: Meta, body: &str, grid: [u32; 3], fai
     let _ = writeln!(text, "@group(0) @binding(0) var<uniform> m_: array<vec4<u32>, {}>;", meta.rows());
     for (n, v) in o.views.iter().enumerate() {
         let access = if v.written { "read_write" } else { "read" };
-        let _ = writeln!(text, "@group(0) @binding({}) var<storage, {access}> {}: {};", n + 1, v.name, v.ty.wgsl());
+        let coherent = if v.ty == Ty::Scratch { "@coherent " } else { "" };
+        let _ = writeln!(text, "@group(0) @binding({}) {coherent}var<storage, {access}> {}: {};", n + 1, v.name, v.ty.wgsl());
     }
     text += &o.text;
     text += body;
@@ -296,7 +297,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     Ok(finish(format!("const WORKGROUP: u32 = {workgroup}u;\n"), o, meta, &body, fold(groups), false))
 }
 
-fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResult<Option<StepText>> {
+/// Whether no other step reads what a step leaves in this buffer.
+fn is_unread(plan: &Plan, step: &Step, buf: Buf) -> bool {
+    let read = |s: &Step| s.loads.iter().flat_map(|l| &l.sources).chain(s.stores.iter().flat_map(|t| &t.sources)).any(|s| s.buf == buf);
+    matches!(buf, Buf::Slot(_)) && plan.steps.iter().all(|s| std::ptr::eq(s, step) || !read(s))
+}
+
+fn kernel_text(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: Style<'_>) -> TensorResult<Option<StepText>> {
     let Some(w) = kernel.wgsl(step, style.adapter) else {
         return Err(TensorError::Unsupported(format!("{} on this GPU ({}:{})", step.name, step.at.file(), step.at.line())));
     };
@@ -340,7 +347,11 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
     }
     for (k, s) in step.stores.iter().enumerate() {
         let f = forms("store", k);
-        if f.one || f.four || f.eight {
+        // One of several results that nobody wants is not written: its buffer would make steps wait for each other.
+        if k > 0 && f.one && !f.four && !f.eight && is_unread(plan, step, s.target.buf) {
+            let _ = writeln!(body, "fn store_{k}(i: u32, v: V_{k}) {{ }}");
+            stores.push(None);
+        } else if f.one || f.four || f.eight {
             let read = Forms { four: f.four || f.eight, ..f };
             let sources = s.sources.iter().map(|s| o.source(s, read)).collect::<TensorResult<Vec<_>>>()?;
             stores.push(Some((sources, o.target(&s.target, f, true)?)));
@@ -482,6 +493,9 @@ fn kernel_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> TensorResu
     }
     if names.contains("scratch") {
         o.scratch();
+    }
+    if names.contains("scratch4") {
+        o.scratch4();
     }
     let fails = names.contains("fail");
     if fails {

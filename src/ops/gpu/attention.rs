@@ -4,7 +4,7 @@ use super::attention_coop::attention_coop;
 use super::attention_grad::attention_tiled;
 use super::packets::{Beyond, Packets};
 use super::team::{MAX, SUM, Team};
-use super::{decide, grid, indexable, unroll, words};
+use super::{MAX_GROUPS, decide, grid, indexable, quads, unroll, words};
 use crate::ops::attention::AttentionKernel;
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl, Word};
 
@@ -32,8 +32,10 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
     if t >= MANY {
         return attention_coop(of, None, step, adapter).or_else(|| attention_tiled(of, step, adapter));
     }
-    if adapter.subgroup >= 4 {
-        return few(of, step, adapter);
+    if adapter.subgroup >= 4
+        && let Some(text) = few(of, step, adapter)
+    {
+        return Some(text);
     }
     let valid = step.params.first().map_or(Word::U32(u32::try_from(s).ok()?), |&p| Word::ParamU32(p));
     // Few queries: more threads for each, since they share its keys; never less than a quad of a value each.
@@ -50,6 +52,11 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
     let quad = Team { workgroup, size: 4, across: false };
     let team = Team { workgroup, size: workgroup, across: false };
     let mut source = String::from(include_str!("../attention.wgsl"));
+    source += KEYS;
+    for (name, load, vec) in [("fetch_q", 0, "VEC_D"), ("fetch_k", 1, "VEC_D"), ("fetch_v", 2, "VEC_V")] {
+        source += &quads("fetch_inside", name, load, vec);
+    }
+    source += &quads("put", "put", 0, "VEC_V");
     source += &quad.function("key_sum", SUM, adapter);
     source += &team.function_once("team_max", MAX, adapter);
     source += if mask { "fn masked(i: u32) -> f32 { return load_3(i); }\n" } else { "fn masked(i: u32) -> f32 { return 0.0; }\n" };
@@ -82,6 +89,25 @@ const SHARE: usize = 32 << 10;
 /// Bytes of all keys and values that a GPU's cache holds: queries that share them may each read them.
 const CACHED: usize = 4 << 20;
 
+/// What workgroups leave for the last of them, where memory is coherent.
+const COHERENT: &str = "fn leave(at: u32, x: vec4<u32>) { scratch4.data[at] = x; }
+fn left(at: u32) -> vec4<u32> { return scratch4.data[at]; }
+fn arrive(block: u32) -> u32 { return atomicAdd(&scratch4.counters[block], 1u); }
+fn reset(block: u32) { atomicStore(&scratch4.counters[block], 0u); }
+";
+/// The same elsewhere.
+const ATOMIC: &str = "fn leave(at: u32, x: vec4<u32>) {
+  let w = COUNTERS + 4u * at;
+  atomicStore(&scratch[w], x.x); atomicStore(&scratch[w + 1u], x.y); atomicStore(&scratch[w + 2u], x.z); atomicStore(&scratch[w + 3u], x.w);
+}
+fn left(at: u32) -> vec4<u32> {
+  let w = COUNTERS + 4u * at;
+  return vec4<u32>(atomicLoad(&scratch[w]), atomicLoad(&scratch[w + 1u]), atomicLoad(&scratch[w + 2u]), atomicLoad(&scratch[w + 3u]));
+}
+fn arrive(block: u32) -> u32 { return atomicAdd(&scratch[block], 1u); }
+fn reset(block: u32) { atomicStore(&scratch[block], 0u); }
+";
+
 /// A function that joins so many sets of sums, all of whose reads are on their way at once.
 fn joined(name: &str, sets: u32) -> String {
     let each = |f: &dyn Fn(u32) -> String| (0..sets).map(f).collect::<String>();
@@ -89,7 +115,7 @@ fn joined(name: &str, sets: u32) -> String {
         "fn {name}(cell: u32) -> Joined {{\n  let r = cell / QUADS;\n{}  var top = t0.x;\n{}{}  return Joined(vec2<f32>(top, {}), {});\n}}\n",
         each(&|n| format!("  let t{n} = tops[{n}u * ROWS + r]; let x{n} = sums[{n}u * CELLS + cell];\n")),
         each(&|n| format!("  top = max(top, t{n}.x);\n")),
-        each(&|n| format!("  let e{n} = exp(t{n}.x - top);\n")),
+        each(&|n| format!("  let e{n} = exp2(t{n}.x - top);\n")),
         each(&|n| format!("{}t{n}.y * e{n}", if n > 0 { " + " } else { "" })),
         each(&|n| format!("{}x{n} * e{n}", if n > 0 { " + " } else { "" })),
     )
@@ -127,17 +153,19 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         .into_iter()
         .find(|&n| n <= want && n <= adapter.workgroup_threads && n % subgroup == 0 && bytes(n) <= adapter.workgroup_bytes)?;
     let (alone, share) = ((ALONE / key_bytes).max(1), (SHARE / key_bytes).max(1));
-    let own = 4 * cells + 2 * rows;
+    let own = 4 * (cells + rows);
     let room = if blocks > SCRATCH_COUNTERS { 0 } else { (SCRATCH_WORDS - SCRATCH_COUNTERS) / (blocks * own).max(1) };
     let parts = if s > alone { (FULL / blocks.max(1)).min(s.div_ceil(share)).min(room).max(1) } else { 1 };
     let slots = if kp + vp > 2 { 2 } else { 4 };
 
-    let keys = Packets::of(&step.loads[1], 1, "k", d, 14, Beyond::Any);
-    let values = Packets::of(&step.loads[2], 2, "v", dv, 16, Beyond::Any);
+    let queries = Packets::of(&step.loads[0], 0, "q", d, 11, Beyond::Any);
+    let keys = Packets::of(&step.loads[1], 1, "k", d, 13, Beyond::Any);
+    let values = Packets::of(&step.loads[2], 2, "v", dv, 15, Beyond::Any);
     let mut source = String::from(include_str!("../attention_few.wgsl"));
     source += KEYS;
-    source += &keys.text;
-    source += &values.text;
+    source += &quads("put", "put", 0, "VEC_V");
+    let operands = [(0, &queries), (1, &keys), (2, &values)];
+    operands.iter().for_each(|o| source += &o.1.text);
     source += &Team { workgroup, size: lanes, across: false }.function("team_sum", SUM, adapter);
     let between = |name: &str, ty: &str, join: &str| {
         let steps: String = (lanes.ilog2()..subgroup.ilog2())
@@ -152,6 +180,7 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     source += &joined("joined_subs", workgroup / subgroup);
     if parts > 1 {
         source += &joined("joined_slices", slices as u32);
+        source += if adapter.coherent { COHERENT } else { ATOMIC };
     }
     if of.mask {
         source += "fn masked(i: u32) -> f32 { return load_3(i); }\n";
@@ -162,20 +191,24 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         ("MASKED", of.mask as u32),
         ("MIXED", (t > 1) as u32),
         ("SPLIT", (parts > 1) as u32),
+        ("COHERENT", adapter.coherent as u32),
         ("SUMS", of.sums as u32),
-        ("VEC_D", (d % 4 == 0) as u32),
+        ("RAGGED", (d != 8 * (lanes * kp) as usize) as u32),
         ("VEC_V", (dv % 4 == 0) as u32),
     ];
     let mut consts = vec![("SUBGROUP", subgroup), ("LANES", lanes), ("PARTS", parts as u32), ("COUNTERS", SCRATCH_COUNTERS as u32)];
     consts.push(("CAUSAL", of.causal as u32));
     consts.extend(counts);
     let valid = step.params.first().map_or(Word::U32(u32::try_from(s).ok()?), |&p| Word::ParamU32(p));
-    let grid = grid(blocks.checked_mul(parts)?)?;
-    let mut list = words(&[h, hkv, t, s, d, dv])?;
-    list.extend([valid, Word::F32(of.scale as f32), Word::U32(of.window), Word::U32(grid[0])]);
-    list.extend(words(&[per_head, blocks, alone, share])?);
+    let grid = [per_head, b.checked_mul(hkv)?, parts].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+    if grid.iter().any(|&n| n > MAX_GROUPS) {
+        return None;
+    }
+    let mut list = words(&[all, per_head, t, s, d, dv])?;
+    list.extend([valid, Word::F32(of.scale as f32), Word::U32(of.window)]);
+    list.extend(words(&[alone, share])?);
     let mut raw = vec![];
-    for (n, p) in [(1, &keys), (2, &values)] {
+    for (n, p) in operands {
         raw.extend(p.raw.is_some().then_some(n));
         list.extend(p.raw.unwrap_or([Word::U32(0); 2]));
     }

@@ -3,7 +3,7 @@
 use super::attention::{KEYS, MAX_HEAD};
 use super::attention_coop::attention_coop;
 use super::team::{SUM, Team};
-use super::{decide, grid, indexable, unroll, words};
+use super::{decide, grid, indexable, quads, unroll, words};
 use crate::ops::attention::AttentionKernel;
 use crate::ops::attention_grad::Part;
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
@@ -15,22 +15,25 @@ const TILE: usize = 32;
 
 /// The gradient of the queries, or those of keys and values.
 pub fn attention_grad(of: &AttentionKernel, part: Part, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-    let text = match part {
-        Part::Queries => include_str!("../attention_grad_q.wgsl"),
-        Part::Keys => include_str!("../attention_grad_kv.wgsl"),
-        // Sums over keys and sums over queries do not meet in one dispatch.
-        Part::All => return None,
-    };
-    attention_coop(of, Some(part), step, adapter).or_else(|| staged(text, of, part == Part::Keys, step, adapter))
+    attention_coop(of, Some(part), step, adapter).or_else(|| staged(of, Some(part), step, adapter))
 }
 
 /// Attention of many queries.
 pub(super) fn attention_tiled(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-    staged(include_str!("../attention_tiled.wgsl"), of, false, step, adapter)
+    staged(of, None, step, adapter)
 }
 
-/// A kernel whose workgroups have a block of one head's queries (or, `by_key`, of its keys) and stage the others a tile at a time.
-fn staged(text: &str, of: &AttentionKernel, by_key: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+/// A kernel whose workgroups have a block of one head's queries (or of its keys) and stage the others a tile at a time.
+fn staged(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    type Results = &'static [(&'static str, &'static str)];
+    let (text, results): (&str, Results) = match part {
+        None => (include_str!("../attention_tiled.wgsl"), &[("put", "VEC_V")]),
+        Some(Part::Queries) => (include_str!("../attention_grad_q.wgsl"), &[("put", "VEC_D")]),
+        Some(Part::Keys) => (include_str!("../attention_grad_kv.wgsl"), &[("put_k", "VEC_D"), ("put_v", "VEC_V")]),
+        // Sums over keys and sums over queries do not meet in one dispatch.
+        Some(Part::All) => return None,
+    };
+    let by_key = part == Some(Part::Keys);
     let (q, k, v) = (&step.loads[0].shape, &step.loads[1].shape, &step.loads[2].shape);
     let [b, h, t, d] = *q.dims() else { return None };
     let (hkv, s, dv) = (k[1], k[2], v[3]);
@@ -51,6 +54,13 @@ fn staged(text: &str, of: &AttentionKernel, by_key: bool, step: &Step, adapter: 
     let quad = Team { workgroup, size: 4, across: false };
     let mut source = String::from(text);
     source += KEYS;
+    let operands = [("fetch_q", "VEC_D"), ("fetch_k", "VEC_D"), ("fetch_v", "VEC_V"), ("fetch_g", "VEC_V")];
+    for (load, (name, vec)) in operands.into_iter().enumerate().take(if part.is_some() { 4 } else { 3 }) {
+        source += &quads("fetch", name, load, vec);
+    }
+    for (store, (name, vec)) in results.iter().enumerate() {
+        source += &quads("put", name, store, vec);
+    }
     source += &quad.function("quad_sum", SUM, adapter);
     if of.mask {
         source += "fn masked(i: u32) -> f32 { return load_3(i); }\n";

@@ -21,7 +21,7 @@ pub fn cross_entropy(kernel: &CrossEntropyKernel, step: &Step, adapter: &Adapter
         (of.team, of.per, of.held) = (Team::for_rows(rows, cols.div_ceil(4), adapter), 1, 0);
         with_rows(include_str!("../cross_entropy.wgsl"), &["fetch", "put"])
     } else {
-        with_rows(include_str!("../cross_entropy.wgsl"), &["sum4", "packets", "largest"]) + &packets.text
+        with_rows(include_str!("../cross_entropy.wgsl"), &["sum4", "packets", "largest", "top_sum"]) + &packets.text
     };
     if !backward {
         source += &of.team.function("team_sum", SUM, adapter);

@@ -105,11 +105,25 @@ fn repeat(mut text: String, name: &str, values: &[u32]) -> String {
     text
 }
 
+/// A section of what several kernels share.
+fn section<'a>(shared: &'a str, name: &str) -> &'a str {
+    shared.split("// section ").find_map(|s| s.strip_prefix(name)?.strip_prefix('\n')).unwrap_or_default()
+}
+
+/// What kernels over rows share.
+const ROWS: &str = include_str!("../rows.wgsl");
+
 /// The text of a kernel over rows with these sections of what such kernels share.
 fn with_rows(kernel: &str, sections: &[&str]) -> String {
-    let shared = include_str!("../rows.wgsl");
-    let section = |name: &&str| shared.split("// section ").find_map(|s| s.strip_prefix(*name)?.strip_prefix('\n')).unwrap_or_default();
-    [kernel].into_iter().chain(sections.iter().map(section)).collect()
+    [kernel].into_iter().chain(sections.iter().map(|s| section(ROWS, s))).collect()
+}
+
+/// A section of theirs that fetches or stores quads, for one of several operands: under this name, over load or store `number`, whose rows
+/// are whole quads where `vec` says so. Zeros stand beyond a row's end.
+fn quads(of: &str, name: &str, number: usize, vec: &str) -> String {
+    let function = of.split('_').next().unwrap_or(of);
+    let text = section(ROWS, of).replace(&format!("fn {function}("), &format!("fn {name}("));
+    text.replace("_0(", &format!("_{number}(")).replace("VEC", vec).replace("REST", "0.0")
 }
 
 /// The brace that closes the one at `open`.

@@ -14,7 +14,7 @@ pub fn softmax(log: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     }
     let packets = Packets::of(&step.loads[0], 0, "x", cols, 3, Beyond::Rest);
     let of = Rows::new(rows, cols, &packets, true, adapter);
-    let mut source = with_rows(include_str!("../softmax.wgsl"), of.sections(&["largest"]).as_slice());
+    let mut source = with_rows(include_str!("../softmax.wgsl"), of.sections(&["largest", "top_sum"]).as_slice());
     source += &packets.text;
     source += &of.team.function("team_sum", SUM, adapter);
     source += &of.team.function("team_max", MAX, adapter);

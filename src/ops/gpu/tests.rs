@@ -311,22 +311,7 @@ fn matmul_of_every_weight_format() {
         let shape = [a.shape[0], a.shape[1], b.shape[1]];
         check(&name, matmul, &[a, b], (out, &shape), &[], &want, if out == F16 { 1e-3 } else { 2e-5 });
     };
-    let formats = [
-        F32,
-        F16,
-        DType::BF16,
-        DType::Q4_0,
-        DType::Q4_1,
-        DType::Q5_0,
-        DType::Q5_1,
-        DType::Q8_0,
-        DType::Q2_K,
-        DType::Q3_K,
-        DType::Q4_K,
-        DType::Q5_K,
-        DType::Q6_K,
-    ];
-    for d in formats {
+    for d in DType::WEIGHTS {
         for (m, n, k) in [
             (1, 1, 1),
             (1, 37, 256),
