@@ -262,7 +262,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       workgroupBarrier();
     }
     for (var start = lane; start < count; start += LANES * AHEAD) {
-      // What comes next is on its way while this is multiplied.
+      // What comes next is on its way while this is multiplied (MORE), or asked for when its turn comes.
       if (MORE == 1u) {
         { // PRODUCT
           if (start - lane + LANES * AHEAD < count && chosen(PRODUCT)) {
@@ -272,6 +272,19 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
                 first_next[a * ROWS + r] = first_of(PRODUCT + r % PAIR, at[r], i);
                 if (SECOND == 1u) { second_next[a * ROWS + r] = second_of(PRODUCT + r % PAIR, at[r], i); }
                 if (THIRD == 1u) { third_next[a * ROWS + r] = third_of(PRODUCT + r % PAIR, at[r], i); }
+              }
+            }
+          }
+        }
+      } else {
+        { // PRODUCT
+          if (start != lane && chosen(PRODUCT)) {
+            for (var a = 0u; a < AHEAD; a++) {
+              let i = min(base + start + a * LANES, items - 1u);
+              for (var r = 0u; r < ROWS; r++) {
+                first_held[a * ROWS + r] = first_of(PRODUCT + r % PAIR, at[r], i);
+                if (SECOND == 1u) { second_held[a * ROWS + r] = second_of(PRODUCT + r % PAIR, at[r], i); }
+                if (THIRD == 1u) { third_held[a * ROWS + r] = third_of(PRODUCT + r % PAIR, at[r], i); }
               }
             }
           }
