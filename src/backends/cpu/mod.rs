@@ -304,12 +304,12 @@ impl Machine for CpuMachine {
             let mut marks = marks.as_ref().filter(|_| thread == 0).map(lock);
             let mut before = 1;
             let mut rest = &spans[..];
-            for (step, prepared) in plan.steps.iter().zip(prepared.iter()) {
+            for (n, (step, prepared)) in plan.steps.iter().zip(prepared.iter()).enumerate() {
                 let spans;
                 (spans, rest) = rest.split_at(prepared.operands.len());
                 let threads = prepared.threads.min(all);
-                // Steps that only thread 0 runs are in order without a meeting.
-                if threads > 1 || before > 1 {
+                // Steps that only thread 0 runs are in order without a meeting, and nothing comes before the first.
+                if n > 0 && (threads > 1 || before > 1) {
                     self.between.wait(all);
                 }
                 before = threads;

@@ -1,6 +1,7 @@
 //! The team of threads that runs plans: handing a plan over, and meeting between its steps.
 
 use std::any::Any;
+use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -59,13 +60,27 @@ impl Barrier {
 
 type Job = dyn Fn(usize) + Sync + 'static;
 
+/// A value on cache lines of its own: others' writes to its neighbours do not take them away.
+#[derive(Default)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// What workers wait for.
+#[derive(Default)]
+struct Order {
+    epoch: AtomicUsize,
+    /// The job of the epoch, valid until every worker is done with it.
+    job: UnsafeCell<Option<&'static Job>>,
+    stop: AtomicBool,
+}
+
+// SAFETY: the job is written only while every worker is done with the one before, and read after the epoch that was stored behind it.
+unsafe impl Sync for Order {}
+
 #[derive(Default)]
 struct Desk {
-    /// The job of the current epoch, valid until every worker is done with it.
-    job: Mutex<Option<&'static Job>>,
-    epoch: AtomicUsize,
-    done: AtomicUsize,
-    stop: AtomicBool,
+    order: Apart<Order>,
+    done: Apart<AtomicUsize>,
     asleep: Mutex<usize>,
     wake: Condvar,
     /// What a worker panicked with.
@@ -100,15 +115,17 @@ impl Team {
         // SAFETY: the reference is dropped by every worker before this function returns, also when the job panics.
         let lasting: &'static Job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static Job>(job) };
         let desk = &*self.desk;
-        *desk.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(lasting);
-        desk.done.store(0, Ordering::Relaxed);
-        desk.epoch.fetch_add(1, Ordering::SeqCst);
+        let order = &desk.order.0;
+        // SAFETY: one job at a time: all workers are done with the one before and wait for the epoch.
+        unsafe { *order.job.get() = Some(lasting) };
+        desk.done.0.store(0, Ordering::Relaxed);
+        order.epoch.fetch_add(1, Ordering::SeqCst);
         if *desk.asleep.lock().unwrap_or_else(PoisonError::into_inner) > 0 {
             desk.wake.notify_all();
         }
         let result = catch_unwind(AssertUnwindSafe(|| job(0)));
         let mut turns = 0u32;
-        while desk.done.load(Ordering::Acquire) < self.workers.len() {
+        while desk.done.0.load(Ordering::Acquire) < self.workers.len() {
             turns += 1;
             if turns < TURNS {
                 std::hint::spin_loop();
@@ -116,7 +133,8 @@ impl Team {
                 std::thread::yield_now();
             }
         }
-        *desk.job.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        // SAFETY: all workers are done.
+        unsafe { *order.job.get() = None };
         if let Err(panic) = result {
             resume_unwind(panic);
         }
@@ -128,8 +146,8 @@ impl Team {
 
 impl Drop for Team {
     fn drop(&mut self) {
-        self.desk.stop.store(true, Ordering::SeqCst);
-        self.desk.epoch.fetch_add(1, Ordering::SeqCst);
+        self.desk.order.0.stop.store(true, Ordering::SeqCst);
+        self.desk.order.0.epoch.fetch_add(1, Ordering::SeqCst);
         drop(self.desk.asleep.lock());
         self.desk.wake.notify_all();
         for worker in self.workers.drain(..) {
@@ -141,11 +159,12 @@ impl Drop for Team {
 
 /// A worker's life.
 fn work(desk: &Desk, n: usize) {
+    let order = &desk.order.0;
     let mut seen = 0;
     loop {
         let started = Instant::now();
         let mut turns = 0u32;
-        while desk.epoch.load(Ordering::Acquire) == seen {
+        while order.epoch.load(Ordering::Acquire) == seen {
             turns += 1;
             if turns % 256 != 0 || started.elapsed() < SPIN {
                 std::hint::spin_loop();
@@ -153,21 +172,22 @@ fn work(desk: &Desk, n: usize) {
             }
             let mut asleep = desk.asleep.lock().unwrap_or_else(PoisonError::into_inner);
             *asleep += 1;
-            while desk.epoch.load(Ordering::SeqCst) == seen {
+            while order.epoch.load(Ordering::SeqCst) == seen {
                 asleep = desk.wake.wait(asleep).unwrap_or_else(PoisonError::into_inner);
             }
             *asleep -= 1;
         }
-        seen = desk.epoch.load(Ordering::Acquire);
-        if desk.stop.load(Ordering::SeqCst) {
+        seen = order.epoch.load(Ordering::Acquire);
+        if order.stop.load(Ordering::SeqCst) {
             return;
         }
-        let job = *desk.job.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the job was stored before the epoch, and stays until this worker is done.
+        let job = unsafe { *order.job.get() };
         if let Some(job) = job
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(n)))
         {
             *desk.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
         }
-        desk.done.fetch_add(1, Ordering::Release);
+        desk.done.0.fetch_add(1, Ordering::Release);
     }
 }

@@ -108,9 +108,10 @@ impl Product<'_> {
         if self.pairs { self.s.k.div_ceil(2) } else { self.s.k }
     }
 
-    /// Where the tiles of this product write by themselves.
+    /// Where the tiles of this product write by themselves: not where the rows of a block would share a few cache sets.
     fn direct(&self, parts: usize) -> Option<Direct> {
-        self.direct.filter(|d| d.stored == Stored::F32 || parts == 1 && !self.turned)
+        let apart = |d: &Direct| !(d.row * d.stored.bytes()).is_multiple_of(4096);
+        self.direct.filter(|d| apart(d) && (d.stored == Stored::F32 || parts == 1 && !self.turned))
     }
 
     /// # Safety
@@ -277,21 +278,22 @@ impl Product<'_> {
 
     /// Hands rows of `n` results over, the first of them at `begin`.
     fn store(&self, begin: usize, results: &mut [f32], n: usize) {
-        let (task, width) = (self.task, self.s.n);
-        if n == width {
-            return task.store(0, begin, f32::lane(results));
-        }
-        // Short rows without a program are rounded here. The slices are of one row each: other columns belong to other threads.
-        let halves = target::<half::f16>(task, 0, begin, 0).map(|t| (t.as_mut_ptr().cast::<u16>(), true));
-        let halves = halves.or_else(|| target::<half::bf16>(task, 0, begin, 0).map(|t| (t.as_mut_ptr().cast::<u16>(), false)));
-        for (i, row) in results.chunks_exact_mut(n).enumerate() {
-            match halves {
-                Some((to, f16)) => {
-                    // SAFETY: the row lies within the result, and its columns are this thread's.
-                    let to = unsafe { std::slice::from_raw_parts_mut(to.add(i * width), n) };
-                    if f16 { to_f16(row, to) } else { to_bf16(row, to) }
+        let width = self.s.n;
+        let Some(to) = self.direct else {
+            if n == width {
+                return self.task.store(0, begin, f32::lane(results));
+            }
+            return results.chunks_exact_mut(n).enumerate().for_each(|(i, row)| self.task.store(0, begin + i * width, f32::lane(row)));
+        };
+        for (i, row) in results.chunks_exact(n).enumerate() {
+            let at = to.from(begin + i * width).at;
+            // SAFETY: the row lies within the result, and its columns are this thread's.
+            unsafe {
+                match to.stored {
+                    Stored::F32 => std::ptr::copy_nonoverlapping(row.as_ptr(), at.cast(), n),
+                    Stored::F16 => to_f16(row, std::slice::from_raw_parts_mut(at.cast(), n)),
+                    Stored::Bf16 => to_bf16(row, std::slice::from_raw_parts_mut(at.cast(), n)),
                 }
-                None => task.store(0, begin + i * width, f32::lane(row)),
             }
         }
     }

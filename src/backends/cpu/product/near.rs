@@ -109,7 +109,7 @@ impl Product<'_> {
     /// As `product`.
     unsafe fn rows_in_place(&self, steps: usize) -> bool {
         let (s, all) = (self.s, self.columns.rows);
-        let (Some(to), Some(_)) = (self.direct, self.rows.rows_in_place(self.pairs, 0, 0)) else { return false };
+        let (Some(to), Some((_, row))) = (self.direct, self.rows.rows_in_place(self.pairs, 0, 0)) else { return false };
         let panels = all.div_ceil(WIDTH);
         if 4 * self.rows.rows * steps > NEAR || panels % self.task.threads() > panels / 16 && s.batch < self.task.threads() {
             return false;
@@ -124,10 +124,9 @@ impl Product<'_> {
                 unsafe {
                     self.columns.pack_panels(self.pairs, batch, [p * WIDTH, count], WIDTH, steps, panel, buffer);
                     for rows in groups(rows.clone()) {
-                        let Some((numbers, row)) = self.rows.rows_in_place(self.pairs, batch, rows.start) else { continue };
                         let t = Tile {
                             steps,
-                            rows: numbers,
+                            rows: self.rows.row_in_place(batch, rows.start),
                             row,
                             panel,
                             ahead: 0,

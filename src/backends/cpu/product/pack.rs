@@ -78,10 +78,15 @@ impl<'a> Side<'a> {
         let p = self.plain.filter(|p| p.col == 1 && p.row > 0)?;
         let bytes = p.row as usize * p.dtype.block_bytes();
         let at = p.at(batch, first, 0);
-        // Pairs are read as one number: none may be a half of one.
-        let whole = bytes.is_multiple_of(4) && at.addr().is_multiple_of(4) && self.k.is_multiple_of(2);
+        // Pairs are read as one number: none may begin with the second half of one.
+        let whole = [bytes, at.addr(), p.batch.unsigned_abs() * 2, self.k * 2].iter().all(|n| n.is_multiple_of(4));
         let fits = if pairs { p.dtype == DType::BF16 && whole } else { p.dtype == DType::F32 };
         (fits && !bytes.is_multiple_of(4096)).then_some((at.cast(), bytes / 4))
+    }
+
+    /// Where a row begins that lies in place.
+    pub(super) fn row_in_place(&self, batch: usize, row: usize) -> *const f32 {
+        self.plain.map_or(std::ptr::null(), |p| p.at(batch, row, 0).cast())
     }
 
     /// The columns from `first` on as they lie, where they lie side by side.
@@ -242,6 +247,27 @@ impl<'a> Side<'a> {
         };
         let wide = |at: *const u8, lane: usize, mask: u16| _mm512_cvtepu16_epi32(halves(at, lane, mask));
         let at = |step: usize| p.at(batch, first, step);
+        if pairs && width == 32 {
+            // 32 columns of two steps, whose numbers take turns.
+            let low = _mm512_set_epi16(
+                47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0,
+            );
+            let high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+            for s in 0..steps {
+                let [even, odd] = [2 * s, 2 * s + 1].map(|k| (at(k).cast::<i16>(), k < self.k));
+                for (v, to) in vectors.chunks_exact(2).enumerate() {
+                    let mask = to[0].1 as u32 | (to[1].1 as u32) << 16;
+                    // SAFETY: as above.
+                    unsafe {
+                        let x = _mm512_maskz_loadu_epi16(mask, even.0.wrapping_add(v * 32));
+                        let y = _mm512_maskz_loadu_epi16(if odd.1 { mask } else { 0 }, odd.0.wrapping_add(v * 32));
+                        _mm512_storeu_si512(to[0].0.add(s * 32).cast(), _mm512_permutex2var_epi16(x, low, y));
+                        _mm512_storeu_si512(to[1].0.add(s * 32).cast(), _mm512_permutex2var_epi16(x, high, y));
+                    }
+                }
+            }
+            return;
+        }
         match p.dtype {
             DType::F32 => each!(s, lane, mask => _mm512_maskz_loadu_ps(mask, at(s).cast::<f32>().wrapping_add(lane))),
             DType::F16 => each!(s, lane, mask => _mm512_cvtph_ps(halves(at(s), lane, mask))),

@@ -146,9 +146,9 @@ macro_rules! heights {
 
 type Run = unsafe fn(Tile);
 
-/// `$fma` adds products of a number with a vector's to a vector of sums; `$kinds` are where columns can be.
+/// `$fma` adds products of a number with a vector's to a vector of sums; `$kinds` are where columns can be; `$bf16` rounds sums.
 macro_rules! tiles {
-    ($name:ident, $features:literal, $kinds:expr, $fma:expr) => {
+    ($name:ident, $features:literal, $kinds:expr, $fma:expr, $bf16:expr) => {
         pub(super) mod $name {
             use super::*;
 
@@ -170,14 +170,16 @@ macro_rules! tiles {
             /// As `tile`.
             #[target_feature(enable = $features)]
             unsafe fn run<const H: usize, const V: usize, const K: u8>(t: Tile) {
-                let fma = $fma;
+                let (fma, bf16) = ($fma, $bf16);
                 let mut acc = [[_mm512_setzero_ps(); V]; H];
                 // SAFETY: the caller's promise; the last vector's lanes are masked.
                 unsafe {
                     let size = t.c_stored.bytes();
                     for h in 0..H {
                         // The result's lines are on their way while the sums are made.
-                        _mm_prefetch::<_MM_HINT_T0>(t.c.add(h * t.c_row * size).cast());
+                        for v in 0..V {
+                            _mm_prefetch::<_MM_HINT_T0>(t.c.wrapping_add((h * t.c_row + v * 16) * size).cast());
+                        }
                     }
                     let (mut a, mut b, mut later) = (t.rows, t.panel, t.later.at);
                     let (mut operand, step) = t.operand.map_or((core::ptr::null(), 0), |o| (o.at, o.step));
@@ -221,7 +223,7 @@ macro_rules! tiles {
                                     let half = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(acc[h][v]);
                                     _mm256_mask_storeu_epi16(c.cast(), mask, half);
                                 }
-                                Stored::Bf16 => _mm256_mask_storeu_epi16(c.cast(), mask, round_bf16(acc[h][v])),
+                                Stored::Bf16 => _mm256_mask_storeu_epi16(c.cast(), mask, bf16(acc[h][v])),
                             }
                         }
                     }
@@ -240,7 +242,8 @@ tiles!(
         [heights!(1, F16), heights!(2, F16)],
         [heights!(1, BF16), heights!(2, BF16)]
     ],
-    |y: __m512, x: __m512, sum: __m512| _mm512_fmadd_ps(y, x, sum)
+    |y: __m512, x: __m512, sum: __m512| _mm512_fmadd_ps(y, x, sum),
+    |x: __m512| round_bf16(x)
 );
 tiles!(
     pairs,
@@ -250,5 +253,8 @@ tiles!(
         // SAFETY: both types are 64 bytes of any content.
         let (y, x) = unsafe { (core::mem::transmute::<__m512, __m512bh>(y), core::mem::transmute::<__m512, __m512bh>(x)) };
         _mm512_dpbf16_ps(sum, y, x)
-    }
+    },
+    // The same bits: these sums are never subnormal, which the instruction would take for zero.
+    // SAFETY: both types are 32 bytes of any content.
+    |x: __m512| unsafe { core::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x)) }
 );

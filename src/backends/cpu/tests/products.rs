@@ -45,6 +45,63 @@ fn matmul_matches_f64() {
     }
 }
 
+/// Sizes at which operands are read as they lie, packed by each thread, and packed for all; sums of one part and of several.
+const BLOCKS: [[usize; 4]; 8] = [
+    [1, 70, 300, 64],
+    [1, 130, 96, 256],
+    [1, 61, 2050, 40],
+    [3, 40, 65, 31],
+    [1, 256, 64, 512],
+    [1, 45, 1024, 700],
+    [1, 33, 1024, 1500],
+    [1, 14, 64, 1100],
+];
+
+#[test]
+fn products_of_blocks_match_f64_in_every_stored_type() {
+    let mut noise = Noise(31);
+    for [batch, m, n, k] in BLOCKS {
+        for (da, db, out) in [(F32, F32, F32), (F16, F16, F16), (BF16, BF16, BF16), (BF16, BF16, F32), (F32, F16, F16), (F16, BF16, BF16)] {
+            for (la, lb) in
+                [("contiguous", "transposed"), ("contiguous", "contiguous"), ("transposed", "transposed"), ("transposed", "offset")]
+            {
+                let a = operand(da, &[batch, m, k], la, &mut noise, -1.0, 1.0);
+                let b = operand(db, &[batch, n, k], lb, &mut noise, -1.0, 1.0);
+                let want: Vec<f64> = (0..batch * m * n)
+                    .map(|i| {
+                        let (x, y) = (i / n * k, (i / (m * n) * n + i % n) * k);
+                        a.values[x..x + k].iter().zip(&b.values[y..y + k]).map(|(x, y)| x * y).sum()
+                    })
+                    .collect();
+                let case = format!("{da} {db} to {out} [{batch},{m},{n},{k}] {la} {lb}");
+                let got = kernel(MatMulKernel, &[&a, &b], 2, plain_store(&[batch, m, n], out), &[]);
+                let rtol = if out == F32 { 1e-6 } else { 1.01 * epsilon(out) };
+                check(&case, &got, &want, rtol, 2e-6 * k as f64);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_among_many_rows_and_among_few() {
+    let mut noise = Noise(32);
+    for (da, db, out) in [(F32, F32, F32), (F16, F16, F16), (BF16, BF16, BF16), (F32, F16, F32)] {
+        for (n, k) in [(64, 100), (300, 256), (1024, 512), (96, 1300)] {
+            for lb in ["contiguous", "transposed"] {
+                let many = operand(da, &[1, 150, k], "contiguous", &mut noise, -1.0, 1.0);
+                let b = operand(db, &[1, n, k], lb, &mut noise, -1.0, 1.0);
+                let all = kernel(MatMulKernel, &[&many, &b], 2, plain_store(&[1, 150, n], out), &[]);
+                for rows in [9, 15, 40] {
+                    let shape = Shape::of(&[1, rows, k]);
+                    let few = Operand { layout: Layout::contiguous(shape).simplified(), shape, ..many.clone() };
+                    let some = kernel(MatMulKernel, &[&few, &b], 2, plain_store(&[1, rows, n], out), &[]);
+                    assert!(all[..rows * n] == some, "{da} {db} to {out}, {rows} of 150 rows, {n} columns, {k} terms, {lb}");
+                }
+            }
+        }
+    }
+}
+
 /// Blocks of Q8_0 with a scale of 1: every value is a small integer.
 fn q8_0(rows: usize, cols: usize, noise: &mut Noise) -> Operand {
     let values: Vec<f64> = noise.values(rows * cols, -9.0, 9.0).into_iter().map(f64::trunc).collect();
