@@ -8,7 +8,7 @@
 // tiles that were fetched meanwhile are put in place.
 // Subgroups of matrices stand SN in a line: each has RM * EDGE rows, and CN of the tile's or KV of the values' matrices across. Powers are taken
 // by SHARE threads a row, which have its quads in turn.
-// What it shares with its gradients are the parts in attention_coop_parts.wgsl.
+// What it shares with its gradients are the parts in attention_coop_parts.txt.
 // Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 blocks of a head, 11 workgroups, then six for
 // each of q, k, v.
 

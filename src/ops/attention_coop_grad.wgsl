@@ -6,7 +6,7 @@
 // Operands: r1 and c1 make the scores; r2 and c2 the products of values and gradients.
 // Subgroups of matrices stand SN in a line: each has RM * EDGE rows, and CN of the tile's matrices across, or YD and YV of the results'. Scores are
 // taken up by rows of threads, OWN of them in a subgroup.
-// What they share with attention itself are the parts in attention_coop_parts.wgsl.
+// What they share with attention itself are the parts in attention_coop_parts.txt.
 // Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 blocks of a head, 11 workgroups, then six for
 // each of q, k, v and the gradient.
 

@@ -21,6 +21,7 @@ const VP: u32 = 1;
 const PARTS: u32 = 16;
 const JOINED: u32 = 4;
 const COHERENT: u32 = 1;
+const SCORES: f32 = 0.0;
 const MASKED: u32 = 0;
 const SUMS: u32 = 0;
 const SPLIT: u32 = 1;
@@ -49,7 +50,9 @@ fn low_k(p: K) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
 fn high_k(p: K) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
 fn low_v(p: V) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
 fn high_v(p: V) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
-fn team_sum(v: f32) -> f32 { return v; }
+fn slot_sum(x: f32) -> f32 { return x; }
+fn slots_max(v: f32) -> f32 { return v; }
+fn slots_sum(v: f32) -> f32 { return v; }
 fn teams_max(v: f32) -> f32 { return v; }
 fn teams_sum(v: f32) -> f32 { return v; }
 fn teams_sum4(v: vec4<f32>) -> vec4<f32> { return v; }
@@ -64,6 +67,7 @@ fn joined_slices(cell: u32) -> Joined { return Joined(tops[cell / QUADS], sums[c
 
 const LOWEST: f32 = -3.0e38;
 const LOG2E: f32 = 1.44269504; // scores are powers of two
+var<private> thread: u32;
 const TEAMS: u32 = WORKGROUP / LANES;
 const SUBS: u32 = WORKGROUP / SUBGROUP;
 const QUADS: u32 = 2u * LANES * VP; // of a query's sums
@@ -92,6 +96,7 @@ fn put_cell(cell: u32, before: u32, row: u32, rows: u32, size: u32, j: Joined) {
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
+  thread = lid;
   let rows = word(0u); let keys = word(3u); let size = word(4u); let size_v = word(5u);
   let head = wid.y; let row = wid.x * ROWS; let part = wid.z; let block = head * word(1u) + wid.x;
   // The keys that the queries see.
@@ -168,27 +173,21 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         for (var c = 0u; c < KP; c++) { k[u * KP + c] = fetch_k(at, lane + c * LANES, size); }
       }
     }
+    // Of a query's scores a lane adds up one slot's, so that weights are computed once, and then handed round.
+    let j = base + lane % SLOTS * TEAMS + team;
     for (var r = 0u; r < ROWS; r++) {
-      var m = top[r];
-      for (var u = 0u; u < SLOTS; u++) {
-        let j = base + u * TEAMS + team;
-        var x = team_sum(s[r * SLOTS + u]) * scale;
-        if (MASKED == 1u) { x += masked((head * rows + min(row + r, rows - 1u)) * keys + min(j, end - 1u)) * LOG2E; }
-        if (MIXED == 1u) { x = select(LOWEST, x, j >= seen[r].x && j < seen[r].y); }
-        s[r * SLOTS + u] = select(LOWEST, x, j < end);
-        m = max(m, s[r * SLOTS + u]);
-      }
+      var x = slot_sum(SCORES) * scale;
+      if (MASKED == 1u) { x += masked((head * rows + min(row + r, rows - 1u)) * keys + min(j, end - 1u)) * LOG2E; }
+      var counts = j < end;
+      if (MIXED == 1u) { counts = counts && j >= seen[r].x && j < seen[r].y; }
+      x = select(LOWEST, x, counts);
+      let m = max(top[r], slots_max(x));
+      let p = select(0.0, exp2(x - m), counts);
       let shrink = exp2(top[r] - m);
       top[r] = m;
-      sum[r] *= shrink;
+      sum[r] = sum[r] * shrink + p;
       for (var c = 0u; c < VP; c++) { acc[2u * (r * VP + c)] *= shrink; acc[2u * (r * VP + c) + 1u] *= shrink; }
-      for (var u = 0u; u < SLOTS; u++) {
-        let j = base + u * TEAMS + team;
-        var p = select(0.0, exp2(s[r * SLOTS + u] - m), j < end);
-        if (MIXED == 1u) { p = select(0.0, p, j >= seen[r].x && j < seen[r].y); }
-        s[r * SLOTS + u] = p;
-        sum[r] += p;
-      }
+      for (var u = 0u; u < SLOTS; u++) { s[r * SLOTS + u] = subgroupShuffle(p, lid % SUBGROUP - lane % SLOTS + u); }
     }
     for (var u = 0u; u < SLOTS; u++) {
       for (var c = 0u; c < VP; c++) {
@@ -212,7 +211,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var r = 0u; r < ROWS; r++) {
     let m = teams_max(top[r]);
     let e = exp2(top[r] - m);
-    let all = teams_sum(sum[r] * e);
+    let all = teams_sum(slots_sum(sum[r]) * e);
     if (lid % SUBGROUP == 0u) { tops[sub * ROWS + r] = vec2<f32>(m, all); }
     for (var c = 0u; c < VP; c++) {
       let low = teams_sum4(acc[2u * (r * VP + c)] * e); let high = teams_sum4(acc[2u * (r * VP + c) + 1u] * e);

@@ -42,7 +42,7 @@ fn fetch(start: u32, cols: u32, v: u32) -> vec4<f32> {
 
 // section fetch_inside
 // Quad v of a row that reaches as far: no load waits for a condition.
-fn fetch(start: u32, cols: u32, v: u32) -> vec4<f32> {
+fn fetch_inside(start: u32, cols: u32, v: u32) -> vec4<f32> {
   let c = 4u * v;
   var x = vec4<f32>(REST);
   if (VEC == 1u) {

@@ -7,6 +7,7 @@ use super::team::{MAX, SUM, Team};
 use super::{MAX_GROUPS, decide, grid, indexable, quads, unroll, words};
 use crate::ops::attention::AttentionKernel;
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl, Word};
+use std::ops::Range;
 
 /// The widest head.
 pub(super) const MAX_HEAD: usize = 256;
@@ -80,14 +81,15 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
 
 /// The most queries of a workgroup.
 const ROWS: usize = 4;
-/// Workgroups among which keys are shared out: two for each processor of a large GPU.
-const FULL: usize = 264;
+/// Workgroups among which keys are shared out: two for each processor of a large GPU, one where each needs most of its registers.
+const FULL: [usize; 2] = [264, 132];
 /// Bytes of keys and values that one workgroup has alone: joining parts takes longer than to read them.
 const ALONE: usize = 400 << 10;
 /// Bytes of a part at least.
 const SHARE: usize = 32 << 10;
-/// Bytes of all keys and values that a GPU's cache holds: queries that share them may each read them.
-const CACHED: usize = 4 << 20;
+/// Bytes of all keys and values up to which one query or two of those that share them have a workgroup: reading them again from a GPU's
+/// cache costs less than registers do.
+const CACHED: [usize; 2] = [2 << 20, 32 << 20];
 
 /// What workgroups leave for the last of them, where memory is coherent.
 const COHERENT: &str = "fn leave(at: u32, x: vec4<u32>) { scratch4.data[at] = x; }
@@ -121,6 +123,38 @@ fn joined(name: &str, sets: u32) -> String {
     )
 }
 
+/// A function that combines a value with those of the threads whose numbers differ in these bits.
+fn among(name: &str, ty: &str, join: &str, bits: Range<u32>) -> String {
+    let steps: String = bits.map(|o| format!("  {{ let o = subgroupShuffleXor(r, {}u); r = {join}; }}\n", 1 << o)).collect();
+    format!("fn {name}(v: {ty}) -> {ty} {{\n  var r = v;\n{steps}  return r;\n}}\n")
+}
+
+/// A function that takes a thread's parts of as many sums as there are slots, and gives it the sum over its team of slot `lane % slots`: each
+/// of the first steps halves their number.
+fn slot_sum(slots: u32, lanes: u32) -> String {
+    let mut names: Vec<String> = (0..slots).map(|u| format!("x{u}")).collect();
+    let given: Vec<String> = names.iter().map(|n| format!("{n}: f32")).collect();
+    let mut text = format!("fn slot_sum({}) -> f32 {{\n", given.join(", "));
+    for step in (0..slots.ilog2()).rev() {
+        let bit = 1 << step;
+        text += &format!("  let upper{step} = (thread & {bit}u) != 0u;\n");
+        let (low, high) = names.split_at(names.len() / 2);
+        let mut sums = vec![];
+        for (n, (a, b)) in low.iter().zip(high).enumerate() {
+            text += &format!(
+                "  let y{step}_{n} = select({a}, {b}, upper{step}) + subgroupShuffleXor(select({b}, {a}, upper{step}), {bit}u);\n"
+            );
+            sums.push(format!("y{step}_{n}"));
+        }
+        names = sums;
+    }
+    text += &format!("  var r = {};\n", names.concat());
+    for o in slots.ilog2()..lanes.ilog2() {
+        text += &format!("  r += subgroupShuffleXor(r, {}u);\n", 1 << o);
+    }
+    text + "  return r;\n}\n"
+}
+
 /// Few queries, on an adapter with subgroups.
 fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let (q, k, v) = (&step.loads[0].shape, &step.loads[1].shape, &step.loads[2].shape);
@@ -135,12 +169,13 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     let size = |load: &Load| load.sources.first().map_or(4, |s| s.dtype.block_bytes());
     let key_bytes = (d * size(&step.loads[1]) + dv * size(&step.loads[2])).max(1);
     let most = match b * hkv * s * key_bytes {
-        n if n <= CACHED && all <= ROWS => 1,
-        _ if kp + vp > 2 => ROWS / 2,
+        n if n <= CACHED[0] && all <= ROWS => 1,
+        n if n <= CACHED[1] || kp + vp > 2 => ROWS / 2,
         _ => ROWS,
     };
     let per_head = all.div_ceil(most);
     let rows = all.div_ceil(per_head);
+    let full = FULL[(rows > ROWS / 2) as usize];
     let blocks = b.checked_mul(hkv)?.checked_mul(per_head)?;
     let cells = rows * 2 * (lanes * vp) as usize;
     let bytes = |threads: u32| {
@@ -148,15 +183,15 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         (sets * (cells * 16 + rows * 8) + 16) as u32
     };
     // More threads for few queries, unless there are enough of them to fill the machine.
-    let want = if rows * (kp + vp) as usize <= 2 && s > 128 && blocks <= FULL { 512 } else { 256 };
+    let want = if rows * (kp + vp) as usize <= 2 && s > 256 && blocks <= full { 512 } else { 256 };
     let workgroup = [512, 256, 128, 64, 32, 16, 8, 4]
         .into_iter()
         .find(|&n| n <= want && n <= adapter.workgroup_threads && n % subgroup == 0 && bytes(n) <= adapter.workgroup_bytes)?;
     let (alone, share) = ((ALONE / key_bytes).max(1), (SHARE / key_bytes).max(1));
     let own = 4 * (cells + rows);
     let room = if blocks > SCRATCH_COUNTERS { 0 } else { (SCRATCH_WORDS - SCRATCH_COUNTERS) / (blocks * own).max(1) };
-    let parts = if s > alone { (FULL / blocks.max(1)).min(s.div_ceil(share)).min(room).max(1) } else { 1 };
-    let slots = if kp + vp > 2 { 2 } else { 4 };
+    let parts = if s > alone { (full / blocks.max(1)).min(s.div_ceil(share)).min(room).max(1) } else { 1 };
+    let slots = if kp + vp > 2 { 2 } else { 4 }.min(lanes);
 
     let queries = Packets::of(&step.loads[0], 0, "q", d, 11, Beyond::Any);
     let keys = Packets::of(&step.loads[1], 1, "k", d, 13, Beyond::Any);
@@ -166,16 +201,15 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     source += &quads("put", "put", 0, "VEC_V");
     let operands = [(0, &queries), (1, &keys), (2, &values)];
     operands.iter().for_each(|o| source += &o.1.text);
-    source += &Team { workgroup, size: lanes, across: false }.function("team_sum", SUM, adapter);
-    let between = |name: &str, ty: &str, join: &str| {
-        let steps: String = (lanes.ilog2()..subgroup.ilog2())
-            .map(|o| format!("  {{ let o = subgroupShuffleXor(r, {}u); r = {join}; }}\n", 1 << o))
-            .collect();
-        format!("fn {name}(v: {ty}) -> {ty} {{\n  var r = v;\n{steps}  return r;\n}}\n")
-    };
-    source += &between("teams_max", "f32", "max(r, o)");
-    source += &between("teams_sum", "f32", "r + o");
-    source += &between("teams_sum4", "vec4<f32>", "r + o");
+    source += &slot_sum(slots, lanes);
+    let (slot_bits, team_bits) = (0..slots.ilog2(), lanes.ilog2()..subgroup.ilog2());
+    source += &among("slots_max", "f32", "max(r, o)", slot_bits.clone());
+    source += &among("slots_sum", "f32", "r + o", slot_bits);
+    source += &among("teams_max", "f32", "max(r, o)", team_bits.clone());
+    source += &among("teams_sum", "f32", "r + o", team_bits.clone());
+    source += &among("teams_sum4", "vec4<f32>", "r + o", team_bits);
+    let scores: Vec<String> = (0..slots).map(|u| format!("s[r * SLOTS + {u}u]")).collect();
+    source = source.replace("SCORES", &scores.join(", "));
     let slices = (workgroup as usize / cells).max(1);
     source += &joined("joined_subs", workgroup / subgroup);
     if parts > 1 {

@@ -31,7 +31,7 @@ fn put_score(at: u32, v: vec4<f32>) { strip[at] = v.x; strip[at + 1u] = v.y; str
 
 /// A text whose lines `// part NAME: x = …, y = …` are replaced by those sections of what attention and its gradients share.
 fn with_parts(kernel: &str) -> String {
-    let shared = include_str!("../attention_coop_parts.wgsl");
+    let shared = include_str!("../attention_coop_parts.txt");
     let part = |line: &str| {
         let (name, values) = line.trim().strip_prefix("// part ")?.split_once(": ")?;
         let values = values.split(", ").filter_map(|v| v.split_once(" = "));

@@ -121,8 +121,7 @@ fn with_rows(kernel: &str, sections: &[&str]) -> String {
 /// A section of theirs that fetches or stores quads, for one of several operands: under this name, over load or store `number`, whose rows
 /// are whole quads where `vec` says so. Zeros stand beyond a row's end.
 fn quads(of: &str, name: &str, number: usize, vec: &str) -> String {
-    let function = of.split('_').next().unwrap_or(of);
-    let text = section(ROWS, of).replace(&format!("fn {function}("), &format!("fn {name}("));
+    let text = section(ROWS, of).replace(&format!("fn {of}("), &format!("fn {name}("));
     text.replace("_0(", &format!("_{number}(")).replace("VEC", vec).replace("REST", "0.0")
 }
 

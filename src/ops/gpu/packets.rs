@@ -108,7 +108,7 @@ impl Rows {
         let room = if workgroup >= 1024 { 32 } else { 64 };
         let room = if stored { room } else { 32 };
         let held = Some(number.div_ceil(size as usize)).filter(|h| h * registers <= room).unwrap_or(0) as u32;
-        let several = 2;
+        let several = if stored { 2 } else { 1 };
         let fits = size > 1 && size <= subgroup && held > 0 && several * held * registers as u32 <= 64;
         let per = if fits && rows >= MANY { several } else { 1 };
         Rows { team, per, held, vec: cols.is_multiple_of(4), eights: cols.is_multiple_of(8) }
