@@ -1,5 +1,5 @@
 // 16 results a thread, in registers: two reads of four numbers from workgroup memory serve 16 multiplications.
-// Limit: workgroup memory gives fewer numbers than the multipliers of so few results want.
+// Limit: a read of workgroup memory for every eight multiplications; and everybody waits while a tile is fetched, element by element.
 //
 // out[m, n] = sum over k of a[m, k] * b[k, n]. Words: 0 M, 1 N, 2 K.
 

@@ -1,5 +1,5 @@
 // Sixteen bytes a read, the most that one has: eight weights.
-// Limit: seven barriers for each result, at which nothing is read.
+// Limit: memory on an H100; where barriers are dear (lavapipe), the seven for each result.
 //
 // K is a multiple of 8. out[n] = sum over k of x[k] * w[n, k]. Words: 0 N, 1 K.
 

@@ -1,5 +1,5 @@
 // A subgroup for each result: threads in lockstep add up their parts by one instruction, without memory and without barriers.
-// Limit: each read is waited for before the next one begins.
+// Limit: memory on an H100.
 //
 // K is a multiple of 8. out[n] = sum over k of x[k] * w[n, k]. Words: 0 N, 1 K.
 

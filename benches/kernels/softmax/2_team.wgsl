@@ -1,5 +1,5 @@
 // A workgroup for each row: neighbouring threads read neighbouring elements, and combine what they found.
-// Limit: the row is read three times.
+// Limit: the row is read three times, though from caches after the first.
 //
 // out[r, c] = exp(x[r, c] - top) / sum over c of the same. Words: 0 rows, 1 columns.
 

@@ -1,5 +1,5 @@
 // The largest and the sum in one walk: whenever a larger element comes, the sum so far is scaled to it.
-// Limit: the row is read twice, and its exponentials are computed twice.
+// Limit: the row is read twice, though from caches the second time: on an H100 it gains nothing.
 //
 // out[r, c] = exp(x[r, c] - top) / sum over c of the same. Words: 0 rows, 1 columns.
 

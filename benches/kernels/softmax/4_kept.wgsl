@@ -1,5 +1,5 @@
 // The row stays in the threads' registers: it is read once. How many registers that takes is decided when the text is generated.
-// Limit: four bytes a read and a write.
+// Limit: memory on an H100.
 //
 // HELD: quads of elements of a thread. out[r, c] = exp(x[r, c] - top) / sum over c of the same. Words: 0 rows, 1 columns.
 
