@@ -198,26 +198,30 @@ const KEPT_HALVES: &str = "alias Kept = vec2<u32>;\nfn keep(x: vec4<f32>) -> Kep
 impl Share {
     /// For `rows` rows of b of `items` items each, which a block format holds or not, and a product with `mt` rows of a, which threads can read
     /// where they lie or not.
-    fn pick(rows: usize, items: usize, block: bool, mt: usize, direct: bool, adapter: &AdapterInfo) -> Share {
+    fn pick(rows: usize, items: usize, shape: Items, mt: usize, direct: bool, adapter: &AdapterInfo) -> Share {
+        let block = shape.quads == 8;
         let most = adapter.workgroup_threads.max(1);
         let widest = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
         let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
         // At most `most` rounds at once, as many each time.
         let even = |most: u32| rounds(widest).div_ceil(rounds(widest).div_ceil(most).max(1)).clamp(1, most);
-        if direct && mt == 1 && (!block || rows < MANY) {
+        // The widest team that leaves few lanes idle in its last round.
+        let busy = |lanes: u32| items as f32 / (rounds(lanes) * lanes) as f32;
+        let full = [32, 16, 8, 4].into_iter().filter(|&l| l <= widest).find(|&l| busy(l) > 0.85).unwrap_or(4.min(widest));
+        if direct && mt == 1 {
             // Nothing is waited for but memory: each thread reads its activations by eights, as the weights are read. Where rows leave
             // the machine idle, several subgroups share one, so that all of it is on its way at once.
-            let mut lanes = widest;
+            let mut lanes = if block && rows >= MANY { full } else { widest };
             while rounds(lanes) > 4 && rows * lanes as usize * 2 <= THREADS && lanes * 8 <= most {
                 lanes *= 2;
             }
             // Unpacking is work, and rows of a team share what they read of the activations.
             let (each, ahead) = match rounds(lanes) {
-                _ if block && rows * lanes as usize >= THREADS => (if items >= 256 { 4 } else { 2 }, 1),
+                _ if block && rows * lanes as usize >= THREADS => (if items >= 256 && shape.planes < 3 { 4 } else { 2 }, 1),
                 r @ 1..=4 => (1, r),
                 _ => (1, if block { 1 } else { 4 }),
             };
-            let workgroup = if block { 128 } else { 256 };
+            let workgroup = if block && rows < MANY { 128 } else { 256 };
             return Share { workgroup: workgroup.min(most).max(4 * lanes).min(most), lanes, rows: each, ahead, staged: false };
         }
         if rows < MANY {
@@ -226,10 +230,8 @@ impl Share {
             let workgroup = if rows < 1024 { 128 } else { 256 };
             return Share { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, ahead, staged: true };
         }
-        // The time is work: the widest team that leaves few lanes idle in its last round; several rows a team, which share what they read
-        // of the activations, where that is most of the reading.
-        let busy = |lanes: u32| items as f32 / (rounds(lanes) * lanes) as f32;
-        let lanes = [32, 16, 8, 4].into_iter().filter(|&l| l <= widest).find(|&l| busy(l) > 0.85).unwrap_or(4.min(widest));
+        // The time is work: several rows a team, which share what they read of the activations, where that is most of the reading.
+        let lanes = full;
         let (rows, ahead) = match (block, mt) {
             (true, 1) => (2, 1),
             (false, 1) => (1, rounds(lanes).clamp(1, 3)),
@@ -264,19 +266,8 @@ fn some_rows(
     // What is normalised is no f16 any more.
     let halves = a.plain().filter(|s| s.dtype == DType::F16 && norm.is_none());
     let direct = norm.is_none() && a.plain().is_some_and(|s| s.layout.is_contiguous());
-    let Share { workgroup, lanes, rows, mut ahead, staged } = {
-        let mut s = Share::pick(all * batch, items, quads == 8, mt, direct, adapter);
-        let name = if norm.is_some() { "TL_SHARE_N" } else if pair { "TL_SHARE_P" } else { "TL_SHARE" };
-        if let Ok(v) = std::env::var(name) {
-            let v: Vec<u32> = v.split(',').map(|x| x.parse().unwrap_or(0)).collect();
-            let few = all * batch < MANY;
-            if m == 1 && (few || v.len() > 5) {
-                s = Share { workgroup: v[0], lanes: v[1], rows: v[2], ahead: v[3].min(s.ahead.max(if v.len() > 5 { 9 } else { 0 })), staged: v[4] == 1 };
-            }
-        }
-        s
-    };
-    let packed = halves.is_some() && std::env::var_os("TL_KEPT").is_none();
+    let Share { workgroup, lanes, rows, mut ahead, staged } = Share::pick(all * batch, items, weights.shape, mt, direct, adapter);
+    let packed = halves.is_some();
     let staged = staged || norm.is_some();
     let (lanes, workgroup) = if fours {
         (lanes.min(adapter.workgroup_threads / 4).max(1), workgroup.max(4 * lanes).min(adapter.workgroup_threads))

@@ -3,13 +3,20 @@
 use super::matmul::Weights;
 use super::{across, decide, grid, start, unroll, words};
 use crate::dtype::DType;
-use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, Wgsl, Word};
+use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Wgsl, Word};
 use crate::shape::Shape;
 
 /// The subgroup from which on loops over matrices are written out.
 pub(super) const UNROLLED: u32 = 16;
-/// Tiles from which on the largest are taken.
-const MANY: usize = 128;
+/// Processors of a large GPU.
+const PROCESSORS: usize = 132;
+/// Nanoseconds for each row of a tile and each of k in a step; that a step takes at least; of a workgroup's begin and end.
+const MOVED: f64 = 0.063;
+const WAIT: f64 = 650.0;
+const ENDS: f64 = 5000.0;
+/// Nanoseconds of joining parts, and for each of their sums.
+const JOIN: f64 = 3000.0;
+const PART: f64 = 0.003;
 
 /// Memory of the tiles where a matrix may be loaded through a pointer to vectors. Compilers see that halves become halves again.
 pub(super) const VECTORS: &str = "var<workgroup> tile: array<vec4<f16>, TILE / 4u>;
@@ -65,16 +72,46 @@ impl Cut {
         (whole && threads <= adapter.workgroup_threads).then_some(across)
     }
 
-    /// The cut for so many rows and columns of results.
+    /// Nanoseconds that `batch` products of m by n by k take on an H100, by a model of it: what a processor does in a step over k is in
+    /// proportion to what is moved to its matrices, a step waits for memory at least, and so does a workgroup's begin and end.
+    fn time(&self, batch: usize, m: usize, n: usize, k: usize, edge: u32) -> f64 {
+        let [high, wide] = self.side(edge).map(|s| s as usize);
+        let tiles = batch * m.div_ceil(high) * n.div_ceil(wide);
+        let groups = tiles * self.parts as usize;
+        let steps = k.div_ceil(self.deep as usize).div_ceil(self.parts as usize) as f64;
+        let moved = MOVED * (high + wide) as f64 * self.deep as f64;
+        let resident = (512 / (high + wide)).clamp(1, 8);
+        let waves = groups.div_ceil(PROCESSORS * resident) as f64;
+        let busy = groups.div_ceil(PROCESSORS) as f64 * steps * moved;
+        let joined = if self.parts > 1 { JOIN + (groups * high * wide) as f64 * PART } else { 0.0 };
+        busy.max(waves * steps * WAIT) + waves * ENDS + joined
+    }
+
+    /// The cut that takes the least time for so many rows and columns of results.
     fn pick(batch: usize, m: usize, n: usize, k: usize, turned: [bool; 2], adapter: &AdapterInfo) -> Option<(Cut, u32)> {
-        let square = |f: u32| Cut { subs: [2, 2], each: [f, f], deep: 32, parts: 1 };
-        let tiles = |c: &Cut| {
-            let [high, wide] = c.side(adapter.coop);
-            batch * m.div_ceil(high as usize) * n.div_ceil(wide as usize)
-        };
-        let _ = k;
-        let cuts = [square(4), square(2)];
-        cuts.into_iter().filter(|c| c.each[0] == 2 || tiles(c) >= MANY).find_map(|c| Some((c, c.across(turned, adapter)?)))
+        let cut = |subs, each, deep| Cut { subs, each, deep, parts: 1 };
+        let cuts =
+            [cut([2, 2], [4, 4], 32), cut([2, 2], [4, 2], 32), cut([2, 2], [2, 4], 32), cut([2, 2], [2, 2], 32), cut([1, 4], [1, 1], 64)];
+        let mut best: Option<(f64, Cut, u32)> = None;
+        for cut in cuts {
+            let Some(across) = cut.across(turned, adapter) else { continue };
+            let [high, wide] = cut.side(adapter.coop).map(|s| s as usize);
+            let tiles = batch * m.div_ceil(high) * n.div_ceil(wide);
+            for parts in [1, 2, 3, 4, 6, 8, 12, 16] {
+                let steps = k.div_ceil(cut.deep as usize);
+                // Each part has something of k, and there is memory for all of them.
+                let room = tiles <= SCRATCH_COUNTERS && tiles * parts * high * wide <= SCRATCH_WORDS - SCRATCH_COUNTERS;
+                if parts > 1 && (!room || steps.div_ceil(parts) * (parts - 1) >= steps || steps < 4 * parts) {
+                    continue;
+                }
+                let cut = Cut { parts: parts as u32, ..cut };
+                let time = cut.time(batch, m, n, k, adapter.coop);
+                if best.is_none_or(|b| time < b.0) {
+                    best = Some((time, cut, across));
+                }
+            }
+        }
+        best.map(|(_, cut, across)| (cut, across))
     }
 }
 
