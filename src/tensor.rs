@@ -193,6 +193,10 @@ pub trait Op: Send + Sync + 'static {
     fn grad(&self, _: &Vjp) -> Option<TensorResult<Grads>> {
         None
     }
+    /// Whether elementwise work on this input is better stored first than done where the kernel reads it.
+    fn wants_stored(&self, _input: usize, _inputs: &[Meta]) -> bool {
+        false
+    }
     /// Whether the output may take input 0's memory when nothing else reads it.
     fn in_place(&self) -> bool {
         false

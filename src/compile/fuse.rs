@@ -410,7 +410,8 @@ impl<'a, 'g> Fuser<'a, 'g> {
                     .into_iter()
                     .enumerate()
                     .map(|(k, (input, layout, shape))| {
-                        let load = self.load(n.inputs[input], &layout, shape, &bound, count - 1 - k);
+                        let plain = op.wants_stored(input, &ins);
+                        let load = self.load(n.inputs[input], &layout, shape, &bound, count - 1 - k, plain);
                         bound.extend(load.sources.iter().cloned());
                         load
                     })
@@ -432,13 +433,14 @@ impl<'a, 'g> Fuser<'a, 'g> {
         }
     }
 
-    /// An operand of a kernel: rule 1 for maps, a plain read for the rest.
-    fn load(&mut self, input: (u32, u32), order: &Layout, shape: Shape, bound: &[Source], reserve: usize) -> Load {
+    /// An operand of a kernel: rule 1 for maps unless it is to be `plain`, a plain read for the rest.
+    fn load(&mut self, input: (u32, u32), order: &Layout, shape: Shape, bound: &[Source], reserve: usize, plain: bool) -> Load {
         let (base, out, view, param) = self.resolve(input);
         let meta = self.node(input.0).meta(input.1);
         if self.node(base).is_map() && self.at[base as usize][0].is_none() {
             let e = self.expr(base);
-            if param.is_none() && self.may_inline(base, &e) && e.program.insts.len() <= MAX_LOAD_INSTS && !self.hostable(base, &e) {
+            let short = e.program.insts.len() <= MAX_LOAD_INSTS && !plain;
+            if param.is_none() && short && self.may_inline(base, &e) && !self.hostable(base, &e) {
                 let sources = relay(&e, &view).and_then(|s| {
                     s.into_iter()
                         .map(|s| compose_order(order, &meta.shape, &s.layout).map(|layout| Source { layout, ..s }))

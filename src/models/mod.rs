@@ -192,6 +192,7 @@ impl Rope {
 
     /// Rotates heads `[B,H,T,D]`.
     pub(crate) fn rotate(&self, x: &Tensor) -> TensorResult<Tensor> {
-        x.rope(&self.cos, &self.sin, self.pairs)
+        // Tables in f32 must not make the activations f32.
+        x.rope(&self.cos, &self.sin, self.pairs)?.cast(x.dtype())
     }
 }

@@ -404,6 +404,9 @@ impl Default for AttentionOptions {
     }
 }
 
+/// Queries from which on what is attended to is in memory, not computed where it is read.
+const STORED: usize = 32;
+
 /// Scaled dot-product attention.
 struct Attention(AttentionKernel);
 
@@ -428,6 +431,10 @@ impl Op for Attention {
         }
         let stores = outputs.iter().enumerate().map(|(i, m)| (i, Layout::contiguous(m.shape), m.shape)).collect();
         Lowered::Kernel { kernel: Arc::new(self.0.clone()), loads, stores }
+    }
+    /// Matrices take many queries in f16 from memory only.
+    fn wants_stored(&self, _: usize, inputs: &[Meta]) -> bool {
+        inputs[0].dtype == DType::F16 && inputs[0].shape[2] >= STORED
     }
     fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
         // A mask's gradient has as many elements as there are scores: then they may be stored.
