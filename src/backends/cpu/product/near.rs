@@ -1,15 +1,17 @@
-//! Products whose operands stay in a core's own cache: nothing is copied that tiles can read as it lies, and threads do not meet.
+//! Products whose columns stay in a core's own cache: tiles read them as they lie, and threads do not meet.
 
-use super::tile::{Columns, GAP, Later, Stored, TALL, Tile, floats, pairs};
+use super::tile::{Columns, GAP, Later, Stored, TALL, Tile, floats};
 use super::{Direct, Product};
 use crate::backends::cpu::operand::values;
 use crate::backends::cpu::share;
 use std::ops::Range;
 
-/// Bytes of an operand that every tile reads as it lies.
+/// Bytes of columns that every tile reads as they lie.
 const NEAR: usize = 512 << 10;
-/// Steps of k up to which a tile's packed rows, or a panel, stay in the L1 cache.
+/// Steps of k up to which a tile's packed rows stay in the L1 cache.
 const STEPS: usize = 512;
+/// Rows of a thread's own products from which on packed columns are quicker.
+const MANY: usize = 192;
 /// Columns of a panel.
 const WIDTH: usize = 32;
 
@@ -26,12 +28,17 @@ impl Product<'_> {
     /// # Safety
     /// As `product`.
     pub(super) unsafe fn near(&self) -> bool {
-        let steps = self.steps();
-        if self.turned || steps > STEPS || self.columns.rows < WIDTH {
+        let (s, steps, all) = (self.s, self.steps(), self.columns.rows);
+        let columns = self.columns.columns_in_place(0, 0).filter(|c| !self.pairs && all * steps * c.stored.bytes() <= NEAR);
+        // A thread that multiplies that many rows with the same columns had better pack them, where nothing else has to be packed.
+        let apart = s.batch >= self.task.threads() && s.batch > 1;
+        let tall = apart && self.rows.rows >= MANY && self.rows.rows_in_place(self.pairs, 0, 0).is_some();
+        if columns.is_none() || self.turned || tall || steps > STEPS || all < WIDTH {
             return false;
         }
         // SAFETY: the caller's promise.
-        unsafe { self.columns_in_place(steps) || self.rows_in_place(steps) }
+        unsafe { self.columns_in_place(steps) };
+        true
     }
 
     /// Batches of this thread; rows, and panels, of each.
@@ -51,11 +58,8 @@ impl Product<'_> {
     ///
     /// # Safety
     /// As `product`.
-    unsafe fn columns_in_place(&self, steps: usize) -> bool {
+    unsafe fn columns_in_place(&self, steps: usize) {
         let (s, all) = (self.s, self.columns.rows);
-        if self.pairs || self.columns.columns_in_place(0, 0).is_none_or(|c| all * steps * c.stored.bytes() > NEAR) {
-            return false;
-        }
         let panels = all.div_ceil(WIDTH);
         let by_rows = self.rows.rows >= 2 * TALL * self.task.threads() || panels < self.task.threads();
         let [batches, rows, panels] = self.shares(by_rows, panels);
@@ -100,49 +104,5 @@ impl Product<'_> {
                 }
             }
         }
-        true
-    }
-
-    /// A panel at a time times rows that are read as they lie.
-    ///
-    /// # Safety
-    /// As `product`.
-    unsafe fn rows_in_place(&self, steps: usize) -> bool {
-        let (s, all) = (self.s, self.columns.rows);
-        let (Some(to), Some((_, row))) = (self.direct, self.rows.rows_in_place(self.pairs, 0, 0)) else { return false };
-        let panels = all.div_ceil(WIDTH);
-        if 4 * self.rows.rows * steps > NEAR || panels % self.task.threads() > panels / 16 && s.batch < self.task.threads() {
-            return false;
-        }
-        let [batches, rows, panels] = self.shares(false, panels);
-        let panel = values::<f32>(self.task, steps * WIDTH).as_mut_ptr();
-        let buffer = values::<f32>(self.task, self.columns.buffer()).as_mut_ptr();
-        for batch in batches {
-            for p in panels.clone() {
-                let count = WIDTH.min(all - p * WIDTH);
-                // SAFETY: there is room for a panel; the operands lie within their buffers; the result's columns are this thread's.
-                unsafe {
-                    self.columns.pack_panels(self.pairs, batch, [p * WIDTH, count], WIDTH, steps, panel, buffer);
-                    for rows in groups(rows.clone()) {
-                        let t = Tile {
-                            steps,
-                            rows: self.rows.row_in_place(batch, rows.start),
-                            row,
-                            panel,
-                            ahead: 0,
-                            later: Later::NONE,
-                            operand: None,
-                            c: to.from((batch * s.m + rows.start) * s.n + p * WIDTH).at,
-                            c_row: to.row,
-                            c_stored: to.stored,
-                            columns: Columns::of(WIDTH, count),
-                            add: false,
-                        };
-                        if self.pairs { pairs::tile(rows.len(), t) } else { floats::tile(rows.len(), t) }
-                    }
-                }
-            }
-        }
-        true
     }
 }

@@ -84,11 +84,6 @@ impl<'a> Side<'a> {
         (fits && !bytes.is_multiple_of(4096)).then_some((at.cast(), bytes / 4))
     }
 
-    /// Where a row begins that lies in place.
-    pub(super) fn row_in_place(&self, batch: usize, row: usize) -> *const f32 {
-        self.plain.map_or(std::ptr::null(), |p| p.at(batch, row, 0).cast())
-    }
-
     /// The columns from `first` on as they lie, where they lie side by side.
     pub(super) fn columns_in_place(&self, batch: usize, first: usize) -> Option<InPlace> {
         let p = self.plain.filter(|p| p.row == 1 && p.col > 1)?;
