@@ -10,14 +10,6 @@ use crate::shape::Shape;
 pub(super) const UNROLLED: u32 = 16;
 /// Processors of a large GPU.
 const PROCESSORS: usize = 132;
-/// Nanoseconds for each row of a tile and each of k in a step; that a step takes at least; of a workgroup's begin and end.
-const MOVED: f64 = 0.063;
-const WAIT: f64 = 650.0;
-const ENDS: f64 = 5000.0;
-/// Nanoseconds of joining parts, and for each of their sums.
-const JOIN: f64 = 3000.0;
-const PART: f64 = 0.003;
-
 /// Memory of the tiles where a matrix may be loaded through a pointer to vectors. Compilers see that halves become halves again.
 pub(super) const VECTORS: &str = "var<workgroup> tile: array<vec4<f16>, TILE / 4u>;
 fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy); tile[at + 1u] = halves(e.zw); }
@@ -40,6 +32,13 @@ const SUM_SCALARS: &str = "var<workgroup> strip: array<f32, SM * SN * STRIP>;
 fn sum(at: u32) -> f32 { return strip[at]; }
 fn sums(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
 ";
+
+/// Microseconds of a step over k: of each workgroup where a processor has several, and at least.
+#[derive(Clone, Copy)]
+struct Pace {
+    busy: f64,
+    alone: f64,
+}
 
 /// How the work is cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,32 +71,35 @@ impl Cut {
         (whole && threads <= adapter.workgroup_threads).then_some(across)
     }
 
-    /// Nanoseconds that `batch` products of m by n by k take on an H100, by a model of it: what a processor does in a step over k is in
-    /// proportion to what is moved to its matrices, a step waits for memory at least, and so does a workgroup's begin and end.
-    fn time(&self, batch: usize, m: usize, n: usize, k: usize, edge: u32) -> f64 {
+    /// Microseconds that `batch` products of m by n by k take on an H100, by a model of what was measured there: a processor's workgroups
+    /// take turns, each step over k as long as `Pace` says, and each leaves its results; parts are joined in proportion to their number.
+    fn time(&self, batch: usize, m: usize, n: usize, k: usize, edge: u32, pace: Pace) -> f64 {
         let [high, wide] = self.side(edge).map(|s| s as usize);
-        let tiles = batch * m.div_ceil(high) * n.div_ceil(wide);
-        let groups = tiles * self.parts as usize;
+        let groups = batch * m.div_ceil(high) * n.div_ceil(wide) * self.parts as usize;
         let steps = k.div_ceil(self.deep as usize).div_ceil(self.parts as usize) as f64;
-        let moved = MOVED * (high + wide) as f64 * self.deep as f64;
-        let resident = (512 / (high + wide)).clamp(1, 8);
-        let waves = groups.div_ceil(PROCESSORS * resident) as f64;
-        let busy = groups.div_ceil(PROCESSORS) as f64 * steps * moved;
-        let joined = if self.parts > 1 { JOIN + (groups * high * wide) as f64 * PART } else { 0.0 };
-        busy.max(waves * steps * WAIT) + waves * ENDS + joined
+        let rounds = groups.div_ceil(PROCESSORS) as f64;
+        let cells = (high * wide) as f64;
+        let each = cells * (self.parts as f64) / (32 * self.subs[0] * self.subs[1]) as f64;
+        let joined = if self.parts > 1 { 3.0 + 0.1 * each } else { 0.0 };
+        steps * (rounds * pace.busy).max(pace.alone) + rounds * cells * 1.8e-4 + joined
     }
 
     /// The cut that takes the least time for so many rows and columns of results.
     fn pick(batch: usize, m: usize, n: usize, k: usize, turned: [bool; 2], adapter: &AdapterInfo) -> Option<(Cut, u32)> {
-        let cut = |subs, each, deep| Cut { subs, each, deep, parts: 1 };
-        let cuts =
-            [cut([2, 2], [4, 4], 32), cut([2, 2], [4, 2], 32), cut([2, 2], [2, 4], 32), cut([2, 2], [2, 2], 32), cut([1, 4], [1, 1], 64)];
+        let cut = |subs, each, deep, busy, alone| (Cut { subs, each, deep, parts: 1 }, Pace { busy, alone });
+        let cuts = [
+            cut([2, 4], [4, 4], 32, 1.1, 1.1),
+            cut([2, 2], [4, 4], 64, if turned[0] || !turned[1] { 1.13 } else { 1.31 }, 1.2),
+            cut([2, 2], [2, 2], 64, 0.55, 0.7),
+            cut([2, 2], [2, 1], 64, 0.35, 0.45),
+            cut([1, 4], [1, 1], 64, 0.28, 0.6),
+        ];
         let mut best: Option<(f64, Cut, u32)> = None;
-        for cut in cuts {
+        for (cut, pace) in cuts {
             let Some(across) = cut.across(turned, adapter) else { continue };
             let [high, wide] = cut.side(adapter.coop).map(|s| s as usize);
             let tiles = batch * m.div_ceil(high) * n.div_ceil(wide);
-            for parts in [1, 2, 3, 4, 6, 8, 12, 16] {
+            for parts in [1, 2, 3, 4, 6, 8] {
                 let steps = k.div_ceil(cut.deep as usize);
                 // Each part has something of k, and there is memory for all of them.
                 let room = tiles <= SCRATCH_COUNTERS && tiles * parts * high * wide <= SCRATCH_WORDS - SCRATCH_COUNTERS;
@@ -105,7 +107,7 @@ impl Cut {
                     continue;
                 }
                 let cut = Cut { parts: parts as u32, ..cut };
-                let time = cut.time(batch, m, n, k, adapter.coop);
+                let time = cut.time(batch, m, n, k, adapter.coop, pace);
                 if best.is_none_or(|b| time < b.0) {
                     best = Some((time, cut, across));
                 }
