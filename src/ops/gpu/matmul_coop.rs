@@ -3,14 +3,13 @@
 use super::matmul::Weights;
 use super::{across, decide, grid, start, unroll, words};
 use crate::dtype::DType;
-use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, Wgsl, Word};
+use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Wgsl, Word};
 use crate::shape::Shape;
 
 /// The subgroup from which on loops over matrices are written out.
 pub(super) const UNROLLED: u32 = 16;
-/// Tiles from which on the largest are taken.
-const MANY: usize = 128;
-
+/// Processors of a large GPU.
+const PROCESSORS: usize = 132;
 /// Memory of the tiles where a matrix may be loaded through a pointer to vectors. Compilers see that halves become halves again.
 pub(super) const VECTORS: &str = "var<workgroup> tile: array<vec4<f16>, TILE / 4u>;
 fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy); tile[at + 1u] = halves(e.zw); }
@@ -33,6 +32,13 @@ const SUM_SCALARS: &str = "var<workgroup> strip: array<f32, SM * SN * STRIP>;
 fn sum(at: u32) -> f32 { return strip[at]; }
 fn sums(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
 ";
+
+/// Microseconds of a step over k: of each workgroup where a processor has several, and at least.
+#[derive(Clone, Copy)]
+struct Pace {
+    busy: f64,
+    alone: f64,
+}
 
 /// How the work is cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,16 +71,49 @@ impl Cut {
         (whole && threads <= adapter.workgroup_threads).then_some(across)
     }
 
-    /// The cut for so many rows and columns of results.
+    /// Microseconds that `batch` products of m by n by k take on an H100, by a model of what was measured there: a processor's workgroups
+    /// take turns, each step over k as long as `Pace` says, and each leaves its results; parts are joined in proportion to their number.
+    fn time(&self, batch: usize, m: usize, n: usize, k: usize, edge: u32, pace: Pace) -> f64 {
+        let [high, wide] = self.side(edge).map(|s| s as usize);
+        let groups = batch * m.div_ceil(high) * n.div_ceil(wide) * self.parts as usize;
+        let steps = k.div_ceil(self.deep as usize).div_ceil(self.parts as usize) as f64;
+        let rounds = groups.div_ceil(PROCESSORS) as f64;
+        let cells = (high * wide) as f64;
+        let each = cells * (self.parts as f64) / (32 * self.subs[0] * self.subs[1]) as f64;
+        let joined = if self.parts > 1 { 3.0 + 0.1 * each } else { 0.0 };
+        steps * (rounds * pace.busy).max(pace.alone) + rounds * cells * 1.8e-4 + joined
+    }
+
+    /// The cut that takes the least time for so many rows and columns of results.
     fn pick(batch: usize, m: usize, n: usize, k: usize, turned: [bool; 2], adapter: &AdapterInfo) -> Option<(Cut, u32)> {
-        let square = |f: u32| Cut { subs: [2, 2], each: [f, f], deep: 32, parts: 1 };
-        let tiles = |c: &Cut| {
-            let [high, wide] = c.side(adapter.coop);
-            batch * m.div_ceil(high as usize) * n.div_ceil(wide as usize)
-        };
-        let _ = k;
-        let cuts = [square(4), square(2)];
-        cuts.into_iter().filter(|c| c.each[0] == 2 || tiles(c) >= MANY).find_map(|c| Some((c, c.across(turned, adapter)?)))
+        let cut = |subs, each, deep, busy, alone| (Cut { subs, each, deep, parts: 1 }, Pace { busy, alone });
+        let cuts = [
+            cut([2, 4], [4, 4], 32, 1.1, 1.1),
+            cut([2, 2], [4, 4], 64, if turned[0] || !turned[1] { 1.13 } else { 1.31 }, 1.2),
+            cut([2, 2], [2, 2], 64, 0.55, 0.7),
+            cut([2, 2], [2, 1], 64, 0.35, 0.45),
+            cut([1, 4], [1, 1], 64, 0.28, 0.6),
+        ];
+        let mut best: Option<(f64, Cut, u32)> = None;
+        for (cut, pace) in cuts {
+            let Some(across) = cut.across(turned, adapter) else { continue };
+            let [high, wide] = cut.side(adapter.coop).map(|s| s as usize);
+            let tiles = batch * m.div_ceil(high) * n.div_ceil(wide);
+            for parts in [1, 2, 3, 4, 6, 8] {
+                let steps = k.div_ceil(cut.deep as usize);
+                // Each part has something of k, and there is memory for all of them.
+                let room = tiles <= SCRATCH_COUNTERS && tiles * parts * high * wide <= SCRATCH_WORDS - SCRATCH_COUNTERS;
+                if parts > 1 && (!room || steps.div_ceil(parts) * (parts - 1) >= steps || steps < 4 * parts) {
+                    continue;
+                }
+                let cut = Cut { parts: parts as u32, ..cut };
+                let time = cut.time(batch, m, n, k, adapter.coop, pace);
+                if best.is_none_or(|b| time < b.0) {
+                    best = Some((time, cut, across));
+                }
+            }
+        }
+        best.map(|(_, cut, across)| (cut, across))
     }
 }
 
