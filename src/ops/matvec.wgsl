@@ -3,8 +3,8 @@
 // A team of LANES threads owns ROWS rows of b and walks them in items of QUADS quads of weights, AHEAD items on their way at once and
 // the first before anything waits for the activations. A format says how an item's quads lie in a row (see `quad_of`): those that come
 // from the same words belong together, and PARTS parts of an item have scales of their own (SCALED), some with something added (SHIFTED).
-// STAGED: a chunk of the activations is kept in workgroup memory; otherwise each thread reads what it needs, by eights of halves (EIGHTS)
-// where they are stored so.
+// STAGED: a chunk of the activations is kept in workgroup memory; otherwise each thread reads what it needs: all of an item at once, where
+// they are stored as halves (DIRECT). MORE: the next round's items are on their way while one is multiplied.
 // Several products of one left side may be done at once: PAIR of them row by row in the same teams, or each in workgroups of its own
 // (`locate` says in which, and a branch around all loads of a round chooses the weights). NORMED: the left side is normalised on its way
 // into workgroup memory; CENTRED: as layer norm does.

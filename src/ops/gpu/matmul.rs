@@ -196,8 +196,7 @@ const KEPT_HALVES: &str = "alias Kept = vec2<u32>;\nfn keep(x: vec4<f32>) -> Kep
                            fn kept(x: Kept) -> vec4<f32> { return halves(x); }\n";
 
 impl Share {
-    /// For `rows` rows of b of `items` items each, which a block format holds or not, and a product with `mt` rows of a, which threads can read
-    /// where they lie or not.
+    /// For `rows` rows of b of `items` items of this shape each, and a product with `mt` rows of a, which threads can read where they lie or not.
     fn pick(rows: usize, items: usize, shape: Items, mt: usize, direct: bool, adapter: &AdapterInfo) -> Share {
         let block = shape.quads == 8;
         let most = adapter.workgroup_threads.max(1);
