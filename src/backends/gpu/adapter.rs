@@ -277,6 +277,7 @@ pub(super) struct Opened {
     /// Adapter and driver, for what is kept between processes.
     pub key: String,
     /// The address on the PCI bus; empty where there is none.
+    #[cfg(target_os = "linux")]
     pub address: String,
     /// Whether the memory is the host's, and the host reads it through its caches.
     pub unified: bool,
@@ -353,6 +354,7 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         name: format!("{} ({})", i.name, backend_name(i.backend)),
         software: is_software(&i),
         key: format!("{} {:x}:{:x} {} {} {}", backend_name(i.backend), i.vendor, i.device, i.name, i.driver, i.driver_info),
+        #[cfg(target_os = "linux")]
         address: i.device_pci_bus_id,
         memory: memory.total,
         room: memory.room,
