@@ -92,23 +92,18 @@ var<workgroup> ys: array<f32, MT * BLOCK * PAIR>;
 // Four activations of row m, zero outside of the matrix.
 fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
   var x = vec4<f32>(0.0);
-  if (EIGHTS == 1u) {
-    let e = eight(batch, m, v / 2u * 2u);
-    x = halves(select(e.xy, e.zw, v % 2u == 1u));
+  let rows = word(0u); let size = word(2u);
+  let at = (batch * rows + min(m, rows - 1u)) * size;
+  let inside = m < rows && 4u * v < size;
+  if (VEC_A == 1u) {
+    // No branch: loads in one would be waited for one by one.
+    x = select(vec4<f32>(0.0), load4_0(at + min(4u * v, size - 4u)), inside);
   } else {
-    let rows = word(0u); let size = word(2u);
-    let at = (batch * rows + min(m, rows - 1u)) * size;
-    let inside = m < rows && 4u * v < size;
-    if (VEC_A == 1u) {
-      // No branch: loads in one would be waited for one by one.
-      x = select(vec4<f32>(0.0), load4_0(at + min(4u * v, size - 4u)), inside);
-    } else {
-      if (inside) {
-        x.x = load_0(at + 4u * v);
-        if (4u * v + 1u < size) { x.y = load_0(at + 4u * v + 1u); }
-        if (4u * v + 2u < size) { x.z = load_0(at + 4u * v + 2u); }
-        if (4u * v + 3u < size) { x.w = load_0(at + 4u * v + 3u); }
-      }
+    if (inside) {
+      x.x = load_0(at + 4u * v);
+      if (4u * v + 1u < size) { x.y = load_0(at + 4u * v + 1u); }
+      if (4u * v + 2u < size) { x.z = load_0(at + 4u * v + 2u); }
+      if (4u * v + 3u < size) { x.w = load_0(at + 4u * v + 3u); }
     }
   }
   return x;
