@@ -1,4 +1,4 @@
-//! One plan and one submit a token, and flat memory. Alone in its program: the counters are the device's.
+//! One plan and at most one submit a token, and flat memory. Alone in its program: the counters are the device's.
 
 use tensorlogic::eval::eval_stats;
 use tensorlogic::io::{Gguf, GgufWriter};
@@ -72,27 +72,36 @@ fn check_generation(device: &Device, tokens: usize) {
     let mut session = Session::new(&*model, 1200, device).unwrap();
     let logits = session.prompt(&[1, 2, 3], || false).unwrap().unwrap();
     let mut sampler = Sampler::default();
-    let mut generation = session.generate(logits, &mut sampler).unwrap();
+    let mut generation = session.generate(logits, &mut sampler).unwrap().at_most(tokens);
     for _ in 0..10 {
         generation.token().unwrap().unwrap();
     }
+    // Some steps are submitted already.
+    let ahead = if device.is_cpu() { 1 } else { 16 };
     let (stats, memory, submits) = (eval_stats(device), device.memory(), device.submits());
     for _ in 10..tokens {
         generation.token().unwrap().unwrap();
     }
+    assert_eq!(generation.token().unwrap(), None, "a token more than was asked for");
     let steps = (tokens - 10) as u64;
-    assert_eq!(eval_stats(device).misses, stats.misses, "a step was compiled again");
-    assert_eq!(eval_stats(device).hits, stats.hits + steps);
-    assert_eq!(eval_stats(device).repeats, stats.repeats + steps, "a step built its graph");
-    assert_eq!(device.submits(), submits + steps, "a token took more than one submit");
-    assert_eq!(device.memory().in_use, memory.in_use, "memory in use grew");
-    assert!(eval_stats(device).dispatches <= 2 * 11 + 7, "{} dispatches for two layers", eval_stats(device).dispatches);
+    let done = eval_stats(device);
+    assert_eq!(done.misses, stats.misses, "a step was compiled again");
+    assert!((steps - ahead..=steps).contains(&(done.hits - stats.hits)), "{} steps for {steps} tokens", done.hits - stats.hits);
+    assert_eq!(done.repeats - stats.repeats, done.hits - stats.hits, "a step built its graph");
+    let submits = device.submits() - submits;
+    assert!(submits <= done.hits - stats.hits, "a token took more than one submit");
+    // Steps of this model take less than half of what goes in a submit.
+    assert!(device.is_cpu() || submits <= steps / 2, "{submits} submits for {steps} tokens");
+    assert!(device.memory().in_use <= memory.in_use + 16 * 256, "memory in use grew");
+    assert!(done.dispatches <= 2 * 11 + 7, "{} dispatches for two layers", done.dispatches);
+    generation.finish();
+    assert_eq!(session.tokens().len(), tokens + 3);
 }
 
 #[test]
-fn a_token_is_one_cached_plan_and_one_submit_in_flat_memory() {
+fn a_token_is_one_cached_plan_and_at_most_one_submit_in_flat_memory() {
     check_generation(&Device::cpu(), 1000);
     if let Some(d) = gpu() {
-        check_generation(&d, 60);
+        check_generation(&d, 100);
     }
 }

@@ -245,6 +245,7 @@ fn check_repeats(r: &Reference, device: &Device) -> TensorResult<()> {
             want.push(token);
         }
         assert_eq!(got, want[prompt.len()..], "{} at temperature {temperature}", r.id);
+        assert_eq!(one.rng.draws, each.rng.draws, "{}: numbers drawn for tokens that nobody saw", r.id);
         // And the conversation goes on behind it.
         let next = &r.sequences[0].0[7..10];
         let after: Vec<f64> =

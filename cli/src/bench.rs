@@ -182,7 +182,7 @@ fn steps(model: &dyn Model, device: &Device, args: &DecodeArgs) -> Result<String
     let (logits, prompt) = device.profile(|| session.prompt(&ids, interrupt::requested))?;
     let Some(logits) = logits else { return Err(Failure::Interrupted) };
     let mut sampler = Sampler::default();
-    let mut generation = session.generate(logits, &mut sampler)?;
+    let mut generation = session.generate(logits, &mut sampler)?.at_most(args.tokens);
     generation.token()?;
     device.synchronize()?;
     let ((), steps) = device.profile(|| (1..args.tokens).try_for_each(|_| generation.token().map(drop)))?;
@@ -204,7 +204,7 @@ fn measure(model: &dyn Model, device: &Device, args: &DecodeArgs, weights: u64) 
         let Some(logits) = session.prompt(&ids, interrupt::requested)? else { return Err(Failure::Interrupted) };
         device.synchronize()?;
         let read = start.elapsed();
-        let mut generation = session.generate(logits, &mut sampler)?;
+        let mut generation = session.generate(logits, &mut sampler)?.at_most(args.tokens);
         generation.token()?;
         let first = Instant::now();
         for _ in 1..args.tokens {

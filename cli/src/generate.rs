@@ -170,7 +170,7 @@ pub fn answer(
         return Ok(stats);
     }
     let mut text = tokenizer.stream(true);
-    let mut generation = session.generate(logits, sampler)?;
+    let mut generation = session.generate(logits, sampler)?.at_most(max_tokens);
     let mut first = start;
     loop {
         if interrupt::requested() {

@@ -136,6 +136,23 @@ impl PendingRead {
     }
 }
 
+/// How runs of a plan with one output follow each other.
+#[derive(Clone, Copy)]
+pub struct Chain<'a> {
+    /// The input that is the output of the run before.
+    pub fed: usize,
+    /// What is added to each run-time number from run to run.
+    pub growth: &'a [f64],
+}
+
+impl Chain<'_> {
+    /// Inputs and numbers of the run behind the one that wrote `out`.
+    pub fn go_on<B: Clone>(&self, inputs: &mut [B], out: &B, params: &mut [f64]) {
+        inputs[self.fed] = out.clone();
+        params.iter_mut().zip(self.growth).for_each(|(p, g)| *p += g);
+    }
+}
+
 /// Ready when submitted work is done.
 pub type Submitted = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -155,6 +172,15 @@ pub trait Machine: Send + Sync {
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer>;
     /// Runs the plan; returns when it is submitted. `params` are the plan's run-time numbers.
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()>;
+    /// Runs the plan once for each of `outputs`, each time on the result of the run before; where it can, as one submission.
+    fn run_chain(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64], chain: Chain<'_>) -> TensorResult<()> {
+        let (mut inputs, mut params) = (inputs.to_vec(), params.to_vec());
+        for out in outputs {
+            self.run(plan, &inputs, std::slice::from_ref(out), &params)?;
+            chain.go_on(&mut inputs, out, &mut params);
+        }
+        Ok(())
+    }
     /// The next run may be submitted together with the read that follows it.
     fn hold(&self) {}
     /// From now on runs are timed, until [`Machine::finish_timing`].
@@ -169,8 +195,17 @@ pub trait Machine: Send + Sync {
     /// As [`Machine::read`], but only submits the copy: the returned call waits for it and gives the bytes. What is submitted in between
     /// is not waited for.
     fn start_read(&self, buffer: &Buffer, start: usize, len: usize) -> TensorResult<PendingRead> {
-        let mut out = vec![0; len];
-        self.read(buffer, start, &mut out)?;
+        self.start_reads(&[(buffer, start, len)])
+    }
+    /// The same of several buffers, of each its start and length: the bytes come one behind the other.
+    fn start_reads(&self, parts: &[(&Buffer, usize, usize)]) -> TensorResult<PendingRead> {
+        let mut out = vec![0; parts.iter().map(|p| p.2).sum()];
+        let mut rest = &mut out[..];
+        for (buffer, start, len) in parts {
+            let (part, behind) = rest.split_at_mut(*len);
+            self.read(buffer, *start, part)?;
+            rest = behind;
+        }
         Ok(PendingRead::done(out))
     }
     /// As [`Machine::read`], but shows the bytes where they lie, without a copy where host and machine share the memory.

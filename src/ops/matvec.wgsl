@@ -86,7 +86,9 @@ const PAIRS: u32 = QUADS / PARTS / 2u; // pairs of neighbouring quads in a part
 // Always true, which a compiler does not know: it moves loads that stand in no branch behind barriers, to where they are used.
 fn asked() -> bool { return word(0u) > 0u; }
 var<private> thread: u32;
-var<workgroup> xs: array<Kept, MT * QUADS * CHUNK>;
+// Odd, so that the quads of an item, which neighbouring threads write, lie in different banks.
+const STRIDE: u32 = CHUNK | 1u;
+var<workgroup> xs: array<Kept, MT * QUADS * STRIDE>;
 var<workgroup> ys: array<f32, MT * BLOCK * PAIR>;
 
 // Four activations of row m, zero outside of the matrix.
@@ -117,10 +119,10 @@ fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
 
 // The place in a row of quad c of item i: STRIPS strips of SPAN quads lie behind each other, and an item has WIDTH quads of each.
 fn quad_of(i: u32, c: u32) -> u32 { return i / TWINS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % TWINS * WIDTH + c % WIDTH; }
-// The place in workgroup memory of quad v of a chunk: quad c of item i goes to c * CHUNK + i, so that neighbouring lanes read neighbouring quads.
+// The place in workgroup memory of quad v of a chunk: quad c of item i goes to c * STRIDE + i, so that neighbouring lanes read neighbouring quads.
 fn place_of(m: u32, v: u32) -> u32 {
   let c = v % (SPAN * STRIPS) / SPAN * WIDTH + v % WIDTH;
-  return (m * QUADS + c) * CHUNK + v / (SPAN * STRIPS) * TWINS + v % SPAN / WIDTH;
+  return (m * QUADS + c) * STRIDE + v / (SPAN * STRIPS) * TWINS + v % SPAN / WIDTH;
 }
 
 struct Pair { a: vec4<f32>, b: vec4<f32> }
@@ -138,7 +140,7 @@ fn eight(batch: u32, m: u32, v: u32) -> vec4<u32> {
 // What quads c and c + 1 of item i are multiplied with; `e`: where it was read already.
 fn activations(batch: u32, m: u32, i: u32, c: u32, e: vec4<u32>) -> Pair {
   if (STAGED == 1u) {
-    return Pair(kept(xs[(m * QUADS + c) * CHUNK + i]), kept(xs[(m * QUADS + c + 1u) * CHUNK + i]));
+    return Pair(kept(xs[(m * QUADS + c) * STRIDE + i]), kept(xs[(m * QUADS + c + 1u) * STRIDE + i]));
   } else {
     if (DIRECT == 1u) {
       return Pair(halves(e.xy), halves(e.zw));

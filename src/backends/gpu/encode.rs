@@ -7,6 +7,7 @@ use super::pipelines::{Pipeline, Pipelines, on_all_threads};
 use super::pool::{GpuBuffer, PRIVATE};
 use super::timer::Timer;
 use super::wgsl::{Style, step_text};
+use crate::backends::Chain;
 use crate::backends::pool::PoolControl;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, PipelineStats, Plan, Work};
@@ -17,8 +18,10 @@ use std::sync::{Arc, Weak};
 
 /// Words between the starts of two steps' blocks: 256 bytes.
 const BLOCK: usize = 64;
-/// Bind groups kept per step: outputs often alternate between two buffers.
+/// Bind groups kept per step and run: outputs often alternate between two buffers.
 const KEPT: usize = 4;
+/// Runs of a submit that room for their numbers is made for at least.
+const CHAINED: usize = 8;
 /// Floating-point operations after which a pass is ended, so that no submit keeps a display waiting.
 const OPS_PER_SUBMIT: u64 = 500_000_000_000;
 /// Dispatches of a submit, in plans of more than twice as many: the GPU begins while the host still encodes.
@@ -35,9 +38,11 @@ pub(super) struct Dispatch {
     grid: [u32; 3],
     start: u64,
     bytes: u64,
-    /// Bind groups by the ids of their buffers.
+    /// Bind groups by the number of the run and the ids of their buffers.
     groups: SmallVec<[(SmallVec<[u64; 8]>, wgpu::BindGroup); 2]>,
+    /// The group of the run that is being encoded, and the one that was made last.
     next: usize,
+    newest: usize,
     /// Whether the submit ends here.
     pub last: bool,
     name: &'static str,
@@ -48,9 +53,12 @@ pub(super) struct Dispatch {
 struct Prepared {
     plan: Weak<Plan>,
     steps: Vec<Dispatch>,
+    /// The numbers of all steps, once for each run of a submit.
     words: Vec<u32>,
+    /// How many there are for a run.
+    stride: usize,
     patches: Vec<(usize, MetaWord)>,
-    /// Whether the block buffer holds `words`.
+    /// Whether the block buffer holds the first run's words.
     written: bool,
     block: Option<wgpu::Buffer>,
     slots: Vec<u64>,
@@ -84,6 +92,7 @@ impl Runner {
             plan: Arc::downgrade(plan),
             steps: vec![],
             words: vec![],
+            stride: 0,
             patches: vec![],
             written: false,
             block: None,
@@ -154,6 +163,7 @@ impl Runner {
                 bytes: rows as u64 * 16,
                 groups: SmallVec::new(),
                 next: 0,
+                newest: 0,
                 last: false,
                 name: step.name,
                 step: number,
@@ -162,15 +172,8 @@ impl Runner {
         if let Some(d) = p.steps.last_mut() {
             d.last = true;
         }
-        if !p.words.is_empty() {
-            let descriptor = wgpu::BufferDescriptor {
-                label: Some("numbers"),
-                size: p.words.len() as u64 * 4,
-                usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
-                mapped_at_creation: false,
-            };
-            p.block = Some(core.guarded(|| core.device.create_buffer(&descriptor)).map_err(|e| core.refused(e))?);
-        }
+        p.stride = p.words.len();
+        p.make_block(core)?;
         Ok(p)
     }
 
@@ -187,7 +190,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Encodes and submits a plan.
+    /// Encodes and submits a plan; with `chain` as often as there are outputs, in one submit where the plan is one.
     pub fn run(
         &mut self,
         core: &Arc<Core>,
@@ -195,6 +198,7 @@ impl Runner {
         inputs: &[&GpuBuffer],
         outputs: &[&GpuBuffer],
         params: &[f64],
+        chain: Option<Chain<'_>>,
     ) -> TensorResult<()> {
         let hold = core.hold.swap(false, Ordering::Relaxed);
         core.check()?;
@@ -202,27 +206,17 @@ impl Runner {
         // A plan's numbers are written before anything that waits for a submit; one that is being submitted has the turn.
         core.flush_held();
         let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(()) };
-        for &(at, w) in &p.patches {
-            let param = |n: u16| {
-                params
-                    .get(n as usize)
-                    .copied()
-                    .ok_or_else(|| TensorError::Invalid(format!("a plan wants parameter {n} of {}", params.len())))
-            };
-            let v = match w {
-                MetaWord::Offset(base, n) => base.wrapping_add(param(n)? as i64 as u32),
-                MetaWord::Param(n, d) => param_bits(param(n)?, d),
-                MetaWord::Const(v) => v,
-                MetaWord::Tag => continue,
-            };
-            p.written &= p.words[at] == v;
-            p.words[at] = v;
+        let whole = p.steps.iter().filter(|d| d.last).count() == 1 && self.timer.is_none();
+        let runs = if chain.is_some() { outputs.len() } else { 1 };
+        if let Some(chain) = chain.filter(|_| runs > 1 && !whole) {
+            let (mut inputs, mut params) = (inputs.to_vec(), params.to_vec());
+            for out in outputs {
+                self.run(core, plan, &inputs, &[*out], &params, None)?;
+                chain.go_on(&mut inputs, out, &mut params);
+            }
+            return Ok(());
         }
-        let Some(block) = &p.block else { return Ok(()) };
-        if !p.written {
-            core.queue.write_buffer(block, 0, bytemuck::cast_slice(&p.words));
-            p.written = true;
-        }
+        p.number(core, runs, params, chain)?;
         self.leased.clear();
         for (n, bytes) in plan.slots.iter().enumerate() {
             let b = core.lease(*bytes, PRIVATE, p.slots[n])?;
@@ -236,17 +230,105 @@ impl Runner {
                 }
             }
         }
-        let leased = &self.leased;
-        let find = |b: Buf| match b {
-            Buf::Input(n) => inputs.get(n as usize).copied(),
-            Buf::Output(n) => outputs.get(n as usize).copied(),
-            Buf::Slot(n) => leased.get(n as usize),
-            Buf::Iota => None,
+        let mut encoder = whole.then(|| core.device.create_command_encoder(&Default::default()));
+        for run in 0..runs {
+            let leased = &self.leased;
+            let find = |b: Buf| match b {
+                Buf::Input(n) if run > 0 && chain.is_some_and(|c| c.fed == n as usize) => outputs.get(run - 1).copied(),
+                Buf::Input(n) => inputs.get(n as usize).copied(),
+                Buf::Output(_) if chain.is_some() => outputs.get(run).copied(),
+                Buf::Output(n) => outputs.get(n as usize).copied(),
+                Buf::Slot(n) => leased.get(n as usize),
+                Buf::Iota => None,
+            };
+            // Bind groups first: making one can fail, and a pass once begun should not be dropped half way.
+            p.bind(core, run, runs, find)?;
+            if let Some(encoder) = &mut encoder {
+                record_all(&mut encoder.begin_compute_pass(&Default::default()), &p.steps, |_, _| {});
+            }
+        }
+        if p.fails != 0 {
+            core.may_fail.fetch_or(p.fails, Ordering::Relaxed);
+        }
+        match (&mut self.timer, encoder) {
+            (None, Some(encoder)) if hold => {
+                let used = self.leased.drain(..).chain(inputs.iter().chain(outputs).map(|&b| b.clone())).collect();
+                let mut waiting = lock(&core.waiting);
+                waiting.run = Some((encoder, used));
+                core.held.store(true, Ordering::Relaxed);
+                drop(waiting);
+                core.submits.fetch_add(1, Ordering::Relaxed);
+            }
+            (None, Some(encoder)) => finish(core, encoder),
+            (None, None) => submit(core, &p.steps),
+            (Some(t), _) => t.submit(core, plan, &p.steps)?,
+        }
+        // The queue keeps order: whoever gets these next writes after this run is done.
+        self.leased.clear();
+        core.check()
+    }
+}
+
+impl Prepared {
+    /// Makes the buffer of the numbers, for as many runs as there are numbers for. Groups that name another one are let go.
+    fn make_block(&mut self, core: &Core) -> TensorResult<()> {
+        if self.words.is_empty() {
+            return Ok(());
+        }
+        let descriptor = wgpu::BufferDescriptor {
+            label: Some("numbers"),
+            size: self.words.len() as u64 * 4,
+            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
         };
+        self.block = Some(core.guarded(|| core.device.create_buffer(&descriptor)).map_err(|e| core.refused(e))?);
+        self.written = false;
+        self.steps.iter_mut().for_each(|d| d.groups.clear());
+        Ok(())
+    }
+
+    /// Writes the numbers of these runs, where they have changed.
+    fn number(&mut self, core: &Core, runs: usize, params: &[f64], chain: Option<Chain<'_>>) -> TensorResult<()> {
+        if self.words.len() < runs * self.stride {
+            // Whoever submits several runs may submit more of them next time.
+            let first = self.words[..self.stride].to_vec();
+            self.words = first.repeat(runs.next_power_of_two().max(CHAINED));
+            self.make_block(core)?;
+        }
+        for run in 0..runs {
+            let param = |n: u16| {
+                let grown = chain.and_then(|c| c.growth.get(n as usize)).map_or(0.0, |g| run as f64 * g);
+                params
+                    .get(n as usize)
+                    .map(|p| p + grown)
+                    .ok_or_else(|| TensorError::Invalid(format!("a plan wants parameter {n} of {}", params.len())))
+            };
+            for &(at, w) in &self.patches {
+                let v = match w {
+                    MetaWord::Offset(base, n) => base.wrapping_add(param(n)? as i64 as u32),
+                    MetaWord::Param(n, d) => param_bits(param(n)?, d),
+                    MetaWord::Const(v) => v,
+                    MetaWord::Tag => continue,
+                };
+                let word = &mut self.words[run * self.stride + at];
+                self.written &= runs == 1 && *word == v;
+                *word = v;
+            }
+        }
+        if let Some(block) = self.block.as_ref().filter(|_| !self.written) {
+            core.queue.write_buffer(block, 0, bytemuck::cast_slice(&self.words[..runs * self.stride]));
+            self.written = true;
+        }
+        Ok(())
+    }
+
+    /// Finds or makes the bind groups of a run, one of `runs` of a submit.
+    fn bind<'b>(&mut self, core: &Core, run: usize, runs: usize, find: impl Fn(Buf) -> Option<&'b GpuBuffer>) -> TensorResult<()> {
+        let Some(block) = &self.block else { return Ok(()) };
         let missing = || TensorError::Invalid("a plan was run with fewer buffers than it names".into());
-        // Bind groups first: making one can fail, and a pass once begun should not be dropped half way.
-        for d in &mut p.steps {
-            let mut ids: SmallVec<[u64; 8]> = SmallVec::new();
+        let start = (run * self.stride * 4) as u64;
+        for d in &mut self.steps {
+            let mut ids: SmallVec<[u64; 8]> = SmallVec::from_slice(&[run as u64]);
             for b in &d.buffers {
                 ids.push(match b {
                     Bound::Plan(b) => find(*b).ok_or_else(missing)?.0.id,
@@ -259,7 +341,7 @@ impl Runner {
             }
             let whole = |buffer, offset, size| wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size });
             let mut entries: SmallVec<[wgpu::BindGroupEntry<'_>; 8]> = SmallVec::new();
-            entries.push(wgpu::BindGroupEntry { binding: 0, resource: whole(block, d.start, std::num::NonZeroU64::new(d.bytes)) });
+            entries.push(wgpu::BindGroupEntry { binding: 0, resource: whole(block, start + d.start, std::num::NonZeroU64::new(d.bytes)) });
             for (n, b) in d.buffers.iter().enumerate() {
                 let buffer = match b {
                     Bound::Plan(b) => &find(*b).ok_or_else(missing)?.0.raw,
@@ -271,34 +353,16 @@ impl Runner {
             let descriptor = wgpu::BindGroupDescriptor { label: None, layout: &d.pipeline.layout, entries: &entries };
             let group =
                 core.guarded(|| core.device.create_bind_group(&descriptor)).map_err(|e| core.refused(format!("{}: {e}", d.name)))?;
-            if d.groups.len() < KEPT {
+            if d.groups.len() < KEPT * runs {
                 d.next = d.groups.len();
                 d.groups.push((ids, group));
             } else {
-                d.next = (d.next + 1) % KEPT;
+                d.next = (d.newest + 1) % d.groups.len();
                 d.groups[d.next] = (ids, group);
             }
+            d.newest = d.next;
         }
-        if p.fails != 0 {
-            core.may_fail.fetch_or(p.fails, Ordering::Relaxed);
-        }
-        match &mut self.timer {
-            None if hold && p.steps.iter().filter(|d| d.last).count() == 1 => {
-                let mut encoder = core.device.create_command_encoder(&Default::default());
-                record_all(&mut encoder.begin_compute_pass(&Default::default()), &p.steps, |_, _| {});
-                let used = self.leased.drain(..).chain(inputs.iter().chain(outputs).map(|&b| b.clone())).collect();
-                let mut waiting = lock(&core.waiting);
-                waiting.run = Some((encoder, used));
-                core.held.store(true, Ordering::Relaxed);
-                drop(waiting);
-                core.submits.fetch_add(1, Ordering::Relaxed);
-            }
-            None => submit(core, &p.steps),
-            Some(t) => t.submit(core, plan, &p.steps)?,
-        }
-        // The queue keeps order: whoever gets these next writes after this run is done.
-        self.leased.clear();
-        core.check()
+        Ok(())
     }
 }
 
@@ -311,12 +375,18 @@ fn submit(core: &Core, steps: &[Dispatch]) {
         rest = later;
         let mut encoder = core.device.create_command_encoder(&Default::default());
         record_all(&mut encoder.begin_compute_pass(&Default::default()), now, |_, _| {});
-        #[cfg(target_vendor = "apple")]
-        core.watch.iter().for_each(|w| w.mark(&core.queue, &mut encoder));
-        core.submit(encoder.finish());
-        #[cfg(target_vendor = "apple")]
-        core.watch.iter().for_each(|w| w.submitted());
+        finish(core, encoder);
     }
+}
+
+/// Submits the commands of a run.
+#[cfg_attr(not(target_vendor = "apple"), allow(unused_mut))]
+fn finish(core: &Core, mut encoder: wgpu::CommandEncoder) {
+    #[cfg(target_vendor = "apple")]
+    core.watch.iter().for_each(|w| w.mark(&core.queue, &mut encoder));
+    core.submit(encoder.finish());
+    #[cfg(target_vendor = "apple")]
+    core.watch.iter().for_each(|w| w.submitted());
 }
 
 /// Records dispatches in a pass; `after` follows each of them.

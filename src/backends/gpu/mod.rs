@@ -28,7 +28,7 @@ pub use pool::GpuBuffer;
 
 use self::core::{Core, lock};
 use super::pool::PoolControl;
-use super::{Buffer, Bytes, Machine, PendingRead, Submitted, cpu};
+use super::{Buffer, Bytes, Chain, Machine, PendingRead, Submitted, cpu};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
@@ -209,11 +209,26 @@ impl GpuMachine {
         };
         let input = self.core.upload(bytemuck::cast_slice(values), pool::PRIVATE)?;
         let output = self.core.lease(2 * values.len(), pool::PRIVATE, 0)?;
-        lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[])?;
+        lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[], None)?;
         let mut got = vec![half::f16::ZERO; values.len()];
         self.core.read(&self.staging, &output, 0, bytemuck::cast_slice_mut(&mut got))?;
         self.core.submits.store(0, Ordering::Relaxed);
         Ok(got)
+    }
+
+    fn run_as(
+        &self,
+        plan: &Arc<Plan>,
+        inputs: &[Buffer],
+        outputs: &[Buffer],
+        params: &[f64],
+        chain: Option<Chain<'_>>,
+    ) -> TensorResult<()> {
+        let waiting: smallvec::SmallVec<[&HostBuffer; 8]> = inputs.iter().filter_map(Buffer::waiting).collect();
+        self.core.bring(&waiting)?;
+        let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
+        let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
+        lock(&self.runner).run(&self.core, plan, &inputs, &outputs, params, chain)
     }
 
     fn own<'a>(&self, b: &'a Buffer) -> TensorResult<&'a GpuBuffer> {
@@ -295,11 +310,10 @@ impl Machine for GpuMachine {
         self.core.write(own, 0, bytes)
     }
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
-        let waiting: smallvec::SmallVec<[&HostBuffer; 8]> = inputs.iter().filter_map(Buffer::waiting).collect();
-        self.core.bring(&waiting)?;
-        let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
-        let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
-        lock(&self.runner).run(&self.core, plan, &inputs, &outputs, params)
+        self.run_as(plan, inputs, outputs, params, None)
+    }
+    fn run_chain(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64], chain: Chain<'_>) -> TensorResult<()> {
+        self.run_as(plan, inputs, outputs, params, Some(chain))
     }
     fn hold(&self) {
         // Apple's watch over submits counts each.
@@ -336,13 +350,18 @@ impl Machine for GpuMachine {
         }
         self.core.view(&self.staging, self.own(buffer)?, start, len, len.max(1), show)
     }
-    fn start_read(&self, buffer: &Buffer, start: usize, len: usize) -> TensorResult<PendingRead> {
-        if len == 0 || matches!(buffer, Buffer::Host(_)) {
-            let mut out = vec![0; len];
-            self.read(buffer, start, &mut out)?;
+    fn start_reads(&self, parts: &[(&Buffer, usize, usize)]) -> TensorResult<PendingRead> {
+        if parts.iter().any(|p| p.2 == 0 || matches!(p.0, Buffer::Host(_))) {
+            let mut out = Vec::new();
+            for (buffer, start, len) in parts {
+                let from = out.len();
+                out.resize(from + len, 0);
+                self.read(buffer, *start, &mut out[from..])?;
+            }
             return Ok(PendingRead::done(out));
         }
-        self.core.start_read(&self.spare, self.own(buffer)?, start, len)
+        let own = parts.iter().map(|&(buffer, start, len)| Ok(transfer::Part { buffer: self.own(buffer)?, start, len }));
+        self.core.start_read(&self.spare, &own.collect::<TensorResult<Vec<_>>>()?)
     }
     fn transfers(&self) -> TransferStats {
         self.core.transfers.stats()

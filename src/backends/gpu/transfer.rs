@@ -17,6 +17,13 @@ const READ_CHUNK: usize = 64 << 20;
 /// Staging memory of downloads kept for the next ones.
 const SPARE: usize = 4;
 
+/// Bytes to be read.
+pub(super) struct Part<'a> {
+    pub buffer: &'a GpuBuffer,
+    pub start: usize,
+    pub len: usize,
+}
+
 /// Asks for a buffer to be mapped.
 fn map(buffer: &wgpu::Buffer, mode: wgpu::MapMode, len: u64) -> Arc<Mapped> {
     let mapped = Arc::new(Mapped::default());
@@ -228,25 +235,25 @@ impl Core {
         })
     }
 
-    /// Submits the copy of bytes `start..start + len` and gives the call that waits for it.
-    pub fn start_read(
-        self: &Arc<Core>,
-        spare: &Arc<Mutex<Vec<wgpu::Buffer>>>,
-        buffer: &GpuBuffer,
-        start: usize,
-        len: usize,
-    ) -> TensorResult<PendingRead> {
-        if start.checked_add(len).is_none_or(|end| end > buffer.0.size as usize) {
-            return Err(TensorError::Invalid(format!("a read of {len} bytes from {start} of a buffer of {}", buffer.0.size)));
+    /// Submits the copies of these bytes and gives the call that waits for them.
+    pub fn start_read(self: &Arc<Core>, spare: &Arc<Mutex<Vec<wgpu::Buffer>>>, parts: &[Part<'_>]) -> TensorResult<PendingRead> {
+        for Part { buffer, start, len } in parts {
+            if start.checked_add(*len).is_none_or(|end| end > buffer.0.size as usize) {
+                return Err(TensorError::Invalid(format!("a read of {len} bytes from {start} of a buffer of {}", buffer.0.size)));
+            }
         }
         self.check()?;
-        self.transfers.downloads.fetch_add(1, Relaxed);
-        self.transfers.downloaded_bytes.fetch_add(len as u64, Relaxed);
-        if len >= super::host::SMALL && self.may_fail.load(Relaxed) == 0 && buffer.0.raw.usage().contains(wgpu::BufferUsages::MAP_READ) {
-            return Ok(self.read_later(buffer, start, len));
+        self.transfers.downloads.fetch_add(parts.len() as u64, Relaxed);
+        self.transfers.downloaded_bytes.fetch_add(parts.iter().map(|p| p.len as u64).sum(), Relaxed);
+        if let [Part { buffer, start, len }] = *parts {
+            if len >= super::host::SMALL && self.may_fail.load(Relaxed) == 0 && buffer.0.raw.usage().contains(wgpu::BufferUsages::MAP_READ)
+            {
+                return Ok(self.read_later(buffer, start, len));
+            }
         }
-        let (low, high) = (start & !3, (start + len).next_multiple_of(4));
-        let copied = (high - low) as u64;
+        // Whole words of each part, one part behind the other.
+        let words: Vec<_> = parts.iter().map(|p| p.start & !3..(p.start + p.len).next_multiple_of(4)).collect();
+        let copied = words.iter().map(|w| w.len() as u64).sum::<u64>();
         let size = (copied + 16 * RECORDS as u64).next_power_of_two().max(4096);
         let taken = {
             let mut spare = lock(spare);
@@ -263,7 +270,11 @@ impl Core {
         let records = self.may_fail.swap(0, Relaxed);
         let whole = copied + record_bytes(records);
         let index = self.send_with(|e| {
-            e.copy_buffer_to_buffer(&buffer.0.raw, low as u64, &target, 0, copied);
+            let mut at = 0;
+            for (part, words) in parts.iter().zip(&words) {
+                e.copy_buffer_to_buffer(&part.buffer.0.raw, words.start as u64, &target, at, words.len() as u64);
+                at += words.len() as u64;
+            }
             self.copy_records(e, records, &target, copied);
         });
         let mapped = map(&target, wgpu::MapMode::Read, whole);
@@ -273,10 +284,17 @@ impl Core {
             lock(&asked.0).is_some()
         });
         let (core, spare) = (self.clone(), spare.clone());
+        let mut at = 0;
+        let mut place = |(p, words): (&Part<'_>, &std::ops::Range<usize>)| {
+            let from = at + p.start - words.start;
+            at += words.len();
+            from..from + p.len
+        };
+        let places: Vec<_> = parts.iter().zip(&words).map(&mut place).collect();
         let wait = Box::new(move || {
             core.wait_mapped(&mapped, Some(index))?;
             let bytes = target.get_mapped_range(0..whole).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", core.name)))?;
-            let out = bytes[start - low..start - low + len].to_vec();
+            let out = places.into_iter().flat_map(|p| &bytes[p]).copied().collect();
             let error = error_in(&bytes[copied as usize..]);
             drop(bytes);
             target.unmap();
