@@ -3,6 +3,9 @@
 use crate::dtype::DType;
 use smallvec::SmallVec;
 
+#[cfg(test)]
+pub(crate) mod definition;
+
 /// The number of an instruction's result within its program.
 pub type Reg = u16;
 

@@ -1,75 +1,17 @@
 //! Maps: primitives, casts, layouts and stores against evaluation in f64.
 
 use super::*;
-
-fn unary(u: Unary, x: f64) -> f64 {
-    match u {
-        Unary::Neg => -x,
-        Unary::Abs => x.abs(),
-        Unary::Sign => x.partial_cmp(&0.0).map_or(0.0, |o| o as i8 as f64),
-        Unary::Sqrt => x.sqrt(),
-        Unary::Rsqrt => x.sqrt().recip(),
-        Unary::Recip => x.recip(),
-        Unary::Exp => x.exp(),
-        Unary::Exp2 => x.exp2(),
-        Unary::Expm1 => x.exp_m1(),
-        Unary::Log => x.ln(),
-        Unary::Log2 => x.log2(),
-        Unary::Log10 => x.log10(),
-        Unary::Log1p => x.ln_1p(),
-        Unary::Sin => x.sin(),
-        Unary::Cos => x.cos(),
-        Unary::Tan => x.tan(),
-        Unary::Asin => x.asin(),
-        Unary::Acos => x.acos(),
-        Unary::Atan => x.atan(),
-        Unary::Sinh => x.sinh(),
-        Unary::Cosh => x.cosh(),
-        Unary::Tanh => x.tanh(),
-        Unary::Asinh => libm::asinh(x),
-        Unary::Acosh => libm::acosh(x),
-        Unary::Atanh => libm::atanh(x),
-        Unary::Erf => libm::erf(x),
-        Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-        Unary::Floor => x.floor(),
-        Unary::Ceil => x.ceil(),
-        Unary::Round => x.round_ties_even(),
-        Unary::Trunc => x.trunc(),
-        Unary::IsNan => x.is_nan() as u8 as f64,
-        Unary::IsInf => x.is_infinite() as u8 as f64,
-        Unary::LogicalNot => (x == 0.0) as u8 as f64,
-        Unary::BitNot => !(x as i64) as f64,
-    }
-}
+use crate::scalar::definition::{self, unary};
 
 fn binary(b: Binary, x: f64, y: f64, width: u32, signed: bool) -> f64 {
     let (i, j) = (x as i64, y as i64);
     let integer = width > 0;
     match b {
-        Binary::Add => x + y,
-        Binary::Sub => x - y,
         Binary::Mul if integer => i.wrapping_mul(j) as f64,
-        Binary::Mul => x * y,
         Binary::Div if integer => i.checked_div(j).unwrap_or(0) as f64,
-        Binary::Div => x / y,
         Binary::Pow if integer => (0..j.max(0)).fold(1i64, |a, _| a.wrapping_mul(i) & 0xFFFF_FFFF) as u32 as i32 as f64,
-        Binary::Pow => x.powf(y),
         Binary::Fmod if integer => i.checked_rem(j).unwrap_or(0) as f64,
-        Binary::Fmod => x % y,
         Binary::Remainder if integer && j == 0 => 0.0,
-        Binary::Remainder => x - y * (x / y).floor(),
-        Binary::Min if x.is_nan() || y.is_nan() => f64::NAN,
-        Binary::Max if x.is_nan() || y.is_nan() => f64::NAN,
-        Binary::Min => x.min(y),
-        Binary::Max => x.max(y),
-        Binary::Atan2 => x.atan2(y),
-        Binary::Copysign => x.copysign(y),
-        Binary::Eq => (x == y) as u8 as f64,
-        Binary::Ne => (x != y) as u8 as f64,
-        Binary::Lt => (x < y) as u8 as f64,
-        Binary::Le => (x <= y) as u8 as f64,
-        Binary::Gt => (x > y) as u8 as f64,
-        Binary::Ge => (x >= y) as u8 as f64,
         Binary::And => (i & j) as f64,
         Binary::Or => (i | j) as f64,
         Binary::Xor => (i ^ j) as f64,
@@ -77,6 +19,7 @@ fn binary(b: Binary, x: f64, y: f64, width: u32, signed: bool) -> f64 {
         Binary::Shl => 0.0,
         Binary::Shr if (0..width as i64).contains(&j) => (i >> j) as f64,
         Binary::Shr => (if signed && i < 0 { -1 } else { 0 }) as f64,
+        _ => definition::binary(b, x, y),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Every scalar primitive and cast against f64 arithmetic on the host.
 
 use super::*;
+use crate::scalar::definition;
 
 /// Compares a program over f32 inputs with its meaning in f64.
 #[track_caller]
@@ -41,24 +42,6 @@ fn range(low: f64, high: f64, n: usize) -> Vec<f64> {
     (0..n).map(|i| low + (high - low) * i as f64 / (n - 1) as f64).collect()
 }
 
-fn erf(x: f64) -> f64 {
-    // Series near zero, continued fraction far from it.
-    if x.abs() < 2.5 {
-        let (mut term, mut sum) = (x, x);
-        for n in 1..80 {
-            term *= -x * x / n as f64;
-            sum += term / (2 * n + 1) as f64;
-        }
-        sum * 2.0 / std::f64::consts::PI.sqrt()
-    } else {
-        let mut f = 0.0;
-        for k in (1..60).rev() {
-            f = k as f64 / 2.0 / (x.abs() + f);
-        }
-        (1.0 - (-x * x).exp() / std::f64::consts::PI.sqrt() / (x.abs() + f)).copysign(x)
-    }
-}
-
 #[test]
 fn unary_primitives() {
     let Some(m) = machine() else { return };
@@ -84,43 +67,6 @@ fn unary_primitives() {
         1e-30,
     ];
     for &u in Unary::ALL.iter().filter(|u| u.takes_float()) {
-        let want = |x: f64| match u {
-            Unary::Neg => -x,
-            Unary::Abs => x.abs(),
-            Unary::Sign => (x > 0.0) as u8 as f64 - (x < 0.0) as u8 as f64,
-            Unary::Sqrt => x.sqrt(),
-            Unary::Rsqrt => 1.0 / x.sqrt(),
-            Unary::Recip => 1.0 / x,
-            Unary::Exp => x.exp(),
-            Unary::Exp2 => x.exp2(),
-            Unary::Expm1 => x.exp_m1(),
-            Unary::Log => x.ln(),
-            Unary::Log2 => x.log2(),
-            Unary::Log10 => x.log10(),
-            Unary::Log1p => x.ln_1p(),
-            Unary::Sin => x.sin(),
-            Unary::Cos => x.cos(),
-            Unary::Tan => x.tan(),
-            Unary::Asin => x.asin(),
-            Unary::Acos => x.acos(),
-            Unary::Atan => x.atan(),
-            Unary::Sinh => x.sinh(),
-            Unary::Cosh => x.cosh(),
-            Unary::Tanh => x.tanh(),
-            Unary::Asinh => x.asinh(),
-            Unary::Acosh => x.acosh(),
-            Unary::Atanh => x.atanh(),
-            Unary::Erf => erf(x),
-            Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-            Unary::Floor => x.floor(),
-            Unary::Ceil => x.ceil(),
-            Unary::Round => x.round_ties_even(),
-            Unary::Trunc => x.trunc(),
-            Unary::IsNan => x.is_nan() as u8 as f64,
-            Unary::IsInf => x.is_infinite() as u8 as f64,
-            Unary::LogicalNot => (x == 0.0) as u8 as f64,
-            Unary::BitNot => unreachable!(),
-        };
         // sin and friends: arguments beyond 1e5 are not promised.
         let periodic = matches!(u, Unary::Sin | Unary::Cos | Unary::Tan);
         let mut x: Vec<f64> = special.into_iter().filter(|x| !periodic || x.abs() < 1e5).collect();
@@ -150,7 +96,7 @@ fn unary_primitives() {
             Unary::Acos | Unary::Acosh | Unary::Asinh | Unary::Atanh => (1e-6, 3e-7),
             _ => (1e-6, 0.0),
         };
-        check(m, u.name(), p, &[x], |a| want(a[0]), rel, abs);
+        check(m, u.name(), p, &[x], |a| definition::unary(u, a[0]), rel, abs);
     }
 }
 
@@ -194,41 +140,6 @@ fn binary_primitives() {
         b.push(((i * 104729) % 1000) as f64 / 91.0 - 5.0);
     }
     for &op in Binary::ALL.iter().filter(|b| !b.bits()) {
-        let want = |x: f64, y: f64| match op {
-            Binary::Add => x + y,
-            Binary::Sub => x - y,
-            Binary::Mul => x * y,
-            Binary::Div => x / y,
-            Binary::Pow => x.powf(y),
-            Binary::Fmod => x % y,
-            Binary::Remainder => {
-                let r = x % y;
-                if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
-            }
-            Binary::Min => {
-                if x.is_nan() || y.is_nan() {
-                    f64::NAN
-                } else {
-                    x.min(y)
-                }
-            }
-            Binary::Max => {
-                if x.is_nan() || y.is_nan() {
-                    f64::NAN
-                } else {
-                    x.max(y)
-                }
-            }
-            Binary::Atan2 => x.atan2(y),
-            Binary::Copysign => x.copysign(y),
-            Binary::Eq => (x == y) as u8 as f64,
-            Binary::Ne => (x != y) as u8 as f64,
-            Binary::Lt => (x < y) as u8 as f64,
-            Binary::Le => (x <= y) as u8 as f64,
-            Binary::Gt => (x > y) as u8 as f64,
-            Binary::Ge => (x >= y) as u8 as f64,
-            _ => unreachable!(),
-        };
         let p = program(&[
             inst(Prim::Source(0), &[], DType::F32),
             inst(Prim::Source(1), &[], DType::F32),
@@ -238,7 +149,7 @@ fn binary_primitives() {
         let keep = |i: &usize| !(op == Binary::Div && (b[*i] == 0.0 || b[*i].is_infinite()));
         let at: Vec<usize> = (0..a.len()).filter(keep).collect();
         let (a, b) = (at.iter().map(|&i| a[i]).collect(), at.iter().map(|&i| b[i]).collect());
-        check(m, op.name(), p, &[a, b], |v| want(v[0], v[1]), 1e-6, if op == Binary::Atan2 { 3e-7 } else { 0.0 });
+        check(m, op.name(), p, &[a, b], |v| definition::binary(op, v[0], v[1]), 1e-6, if op == Binary::Atan2 { 3e-7 } else { 0.0 });
     }
 }
 
@@ -377,7 +288,7 @@ fn sixteen_bit_results_of_quick_functions() {
         (Unary::Log, f64::ln),
         (Unary::Log2, f64::log2),
         (Unary::Tanh, f64::tanh),
-        (Unary::Erf, erf),
+        (Unary::Erf, libm::erf),
         (Unary::Sigmoid, |x| 1.0 / (1.0 + (-x).exp())),
     ] {
         let p = program(&[inst(Prim::Source(0), &[], DType::F16), inst(Prim::Unary(u), &[0], DType::F16)]);
