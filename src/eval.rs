@@ -664,6 +664,20 @@ pub fn plan_of(tensors: &[&Tensor]) -> TensorResult<Option<Arc<Plan>>> {
     Ok(Some(c.plan.clone()))
 }
 
+/// Memory of the host for what is read. Rust ends a process that asks for more than there is; this is an error.
+fn host_memory<T: Clone>(len: usize, value: T) -> TensorResult<Vec<T>> {
+    let mut out = Vec::new();
+    let asked = len.saturating_mul(size_of::<T>());
+    // Systems may promise memory that they do not have.
+    let possible = crate::backends::limits::host_room().is_none_or(|r| asked <= r.total);
+    if !possible || out.try_reserve_exact(len).is_err() {
+        let help = "read the tensor in parts (narrow), or a smaller one";
+        return Err(TensorError::OutOfMemory { device: "the host".into(), asked, in_use: 0, limit: None, help });
+    }
+    out.resize(len, value);
+    Ok(out)
+}
+
 /// Elements on their way to the host. See [`Tensor::download`].
 pub struct Download {
     pending: crate::backends::PendingRead,
@@ -726,14 +740,14 @@ impl Tensor {
             let at = std::panic::Location::caller();
             return Err(TensorError::dtype("to_vec_of", at, format!("the tensor is {}, not {}", self.dtype(), T::DTYPE)));
         }
-        let mut out = vec![T::zeroed(); self.numel()];
+        let mut out = host_memory(self.numel(), T::zeroed())?;
         self.read_into(bytemuck::cast_slice_mut(&mut out))?;
         Ok(out)
     }
 
     /// The elements' bytes in row-major order as stored.
     pub fn to_bytes(&self) -> TensorResult<Vec<u8>> {
-        let mut out = vec![0; self.dtype().bytes(self.numel()).unwrap_or(0)];
+        let mut out = host_memory(self.dtype().bytes(self.numel()).unwrap_or(0), 0u8)?;
         self.read_into(&mut out)?;
         Ok(out)
     }

@@ -254,6 +254,11 @@ fn empty_and_impossible_sizes() {
         assert_eq!(d.buffer_pool_stats().in_use, held);
         check_works(d);
     }
+    // A value that takes no memory, read into more of the host's than there is.
+    let vast = Tensor::zeros(&[1 << 44], DType::F32, &Device::cpu()).unwrap();
+    for error in [vast.to_vec().map(drop).unwrap_err(), vast.to_bytes().map(drop).unwrap_err()] {
+        assert!(matches!(&error, TensorError::OutOfMemory { asked, .. } if *asked == 1 << 46), "{error}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::{Global, interrupt};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::time::{Duration, Instant};
-use tensorlogic::eval::{eval_all, eval_stats};
+use tensorlogic::eval::{EvalStats, eval_all, eval_stats};
 use tensorlogic::models::{KvCache, Model, Sampler, Session, Weights};
 use tensorlogic::profile::Profile;
 use tensorlogic::{DType, Device, Tensor, TensorResult};
@@ -120,14 +120,13 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     }
     interrupt::install();
     let bytes: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
-    let (prompt, decode, bandwidth) =
+    let Measured { prompt, decode, bandwidth, stats } =
         if args.sequences > 1 { measure_batch(&*model, &device, args, bytes)? } else { measure(&*model, &device, args, bytes)? };
     // The weights are read once for all sequences. Whatever else the machine was busy with while the sums ran: what was reached is possible.
     let weights = bytes as f64 / args.sequences.max(1) as f64;
     let bandwidth = bandwidth.max(decode.most * weights);
     let limit = bandwidth / weights;
     let profile = if args.profile { Some(steps(&*model, &device, args)?) } else { None };
-    let stats = eval_stats(&device);
     let micros = stats.overhead.as_secs_f64() * 1e6;
     if global.json {
         let rate = |r: &Rate| json!({ "median": r.median, "least": r.least, "most": r.most });
@@ -189,14 +188,23 @@ fn steps(model: &dyn Model, device: &Device, args: &DecodeArgs) -> Result<String
     Ok(tables(prompt, steps))
 }
 
-/// Prompt and decode rates, after one run that compiles and warms up, and the bandwidth met between the runs.
-fn measure(model: &dyn Model, device: &Device, args: &DecodeArgs, weights: u64) -> Result<(Rate, Rate, f64), Failure> {
+/// What the runs gave, after one that compiles and warms up.
+struct Measured {
+    prompt: Rate,
+    decode: Rate,
+    /// Bytes per second, met between the runs.
+    bandwidth: f64,
+    /// Of the last step.
+    stats: EvalStats,
+}
+
+fn measure(model: &dyn Model, device: &Device, args: &DecodeArgs, weights: u64) -> Result<Measured, Failure> {
     let reads = Reads::new(device, weights)?;
     let mut bandwidth = reads.best(3)?;
     let vocab = model.shape().vocab as u32;
     let ids: Vec<u32> = (0..args.prompt as u32).map(|i| (i * 7919 + 13) % vocab).collect();
     let mut session = Session::new(model, args.prompt + args.tokens, device)?;
-    let (mut prompts, mut decodes) = (Vec::new(), Vec::new());
+    let (mut prompts, mut decodes, mut stats) = (Vec::new(), Vec::new(), EvalStats::default());
     for run in 0..=args.runs {
         session.truncate(0);
         let mut sampler = Sampler::default();
@@ -216,6 +224,7 @@ fn measure(model: &dyn Model, device: &Device, args: &DecodeArgs, weights: u64) 
             }
         }
         let wrote = first.elapsed();
+        stats = eval_stats(device);
         generation.finish();
         if run > 0 {
             prompts.push(read);
@@ -223,7 +232,7 @@ fn measure(model: &dyn Model, device: &Device, args: &DecodeArgs, weights: u64) 
         }
         bandwidth = bandwidth.max(reads.best(2)?);
     }
-    Ok((Rate::of(args.prompt, prompts), Rate::of(args.tokens - 1, decodes), bandwidth))
+    Ok(Measured { prompt: Rate::of(args.prompt, prompts), decode: Rate::of(args.tokens - 1, decodes), bandwidth, stats })
 }
 
 /// Sums over a buffer, by which the bandwidth of a device is measured.
@@ -285,13 +294,13 @@ fn choose(model: &dyn Model, hidden: &Tensor) -> TensorResult<Tensor> {
 
 /// The same for several sequences of one length that are read and written together, each step submitted before the last one's tokens are
 /// read.
-fn measure_batch(model: &dyn Model, device: &Device, args: &DecodeArgs, weights: u64) -> Result<(Rate, Rate, f64), Failure> {
+fn measure_batch(model: &dyn Model, device: &Device, args: &DecodeArgs, weights: u64) -> Result<Measured, Failure> {
     let reads = Reads::new(device, weights)?;
     let mut bandwidth = reads.best(3)?;
     let count = args.sequences;
     let ids = prompts(model, args);
     let mut cache = KvCache::batch(&model.shape(), count, args.prompt + args.tokens, device)?;
-    let (mut reading, mut decodes) = (Vec::new(), Vec::new());
+    let (mut reading, mut decodes, mut stats) = (Vec::new(), Vec::new(), EvalStats::default());
     for run in 0..=args.runs {
         let start = Instant::now();
         let mut next = read(model, &ids, &mut cache, args, device)?;
@@ -309,11 +318,13 @@ fn measure_batch(model: &dyn Model, device: &Device, args: &DecodeArgs, weights:
             next = later;
         }
         download.wait::<i32>()?;
+        stats = eval_stats(device);
         if run > 0 {
             reading.push(took);
             decodes.push(first.elapsed());
         }
         bandwidth = bandwidth.max(reads.best(2)?);
     }
-    Ok((Rate::of(args.prompt * count, reading), Rate::of((args.tokens - 1) * count, decodes), bandwidth))
+    let (prompt, decode) = (Rate::of(args.prompt * count, reading), Rate::of((args.tokens - 1) * count, decodes));
+    Ok(Measured { prompt, decode, bandwidth, stats })
 }

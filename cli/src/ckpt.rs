@@ -2,6 +2,7 @@
 
 use crate::Global;
 use crate::output::{self, Failure};
+use crate::train::SETTINGS;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use tensorlogic::train::Checkpoints;
@@ -27,6 +28,11 @@ pub fn run(args: &CkptArgs, global: Global) -> Result<(), Failure> {
     let CkptCommand::Verify { dir } = &args.command;
     if !dir.is_dir() {
         return Err(Failure::Error(format!("{}: is not a folder", dir.display())));
+    }
+    // An empty folder may be that of a run that has just begun.
+    let other = || Ok::<_, std::io::Error>(std::fs::read_dir(dir)?.flatten().any(|f| f.file_name() != ".lock"));
+    if !dir.join(SETTINGS).is_file() && !dir.join("checkpoints").is_dir() && other()? {
+        return Err(Failure::Error(format!("{}: no run of `tl train` is in this folder", dir.display())));
     }
     let checkpoints = Checkpoints::new(dir.join("checkpoints"), 1);
     let (step, wrong) = checkpoints.latest()?;

@@ -95,22 +95,34 @@ fn crossover_json(c: &Crossover) -> Value {
         "host_op_s": c.host_op, "elements": c.elements() })
 }
 
-/// Looks at the environment: values that cannot be read, and names that nobody reads.
-fn settings(problems: &mut Vec<Problem>) {
+/// Settings of the environment whose values mean nothing, and what to do about them.
+pub fn wrong_settings() -> Vec<(String, &'static str)> {
+    let mut wrong = Vec::new();
     let total = limits::host_room().map(|r| r.total);
     for name in ["TL_MEM_LIMIT", "TL_CACHE_LIMIT"] {
         if let Err(e) = std::env::var(name).map_or(Ok(None), |v| limits::amount(&v, total.or(Some(1)))) {
-            problem(problems, format!("{name}: {e}"), "unset it, or write an amount such as 2G or 75%");
+            wrong.push((format!("{name}: {e}"), "unset it, or write an amount such as 2G or 75%"));
         }
+    }
+    if let Some(v) = std::env::var("TL_NUM_THREADS").ok().filter(|v| v.trim().parse::<usize>().map_or(true, |n| n == 0)) {
+        wrong.push((format!("TL_NUM_THREADS is {v:?}, which is no number of threads"), "unset it, or write a number above 0"));
+    }
+    if let Some(v) = std::env::var("TL_ADAPTIVE").ok().filter(|v| v != "0" && v != "1") {
+        wrong.push((format!("TL_ADAPTIVE is {v:?}, and can be 0 or 1"), "unset it: small work on host values runs on the CPU"));
+    }
+    if let Err(e) = cpu::path::Path::get() {
+        wrong.push((e.to_string(), "unset it: the fastest instructions of this processor are chosen"));
+    }
+    wrong
+}
+
+/// Looks at the environment: values that cannot be read, and names that nobody reads.
+fn settings(problems: &mut Vec<Problem>) {
+    for (what, help) in wrong_settings() {
+        problem(problems, what, help);
     }
     if let Some(Err(e)) = std::env::var("TL_DEVICE").ok().map(|name| model::open_device(&name)) {
         problem(problems, e.to_string(), "unset it, or write one of the names that `tl devices` shows");
-    }
-    if let Some(v) = std::env::var("TL_NUM_THREADS").ok().filter(|v| v.trim().parse::<usize>().map_or(true, |n| n == 0)) {
-        problem(problems, format!("TL_NUM_THREADS is {v:?} and ignored"), "write a number above 0");
-    }
-    if let Err(e) = cpu::path::Path::get() {
-        problem(problems, format!("TL_CPU: {e}"), "unset it: the fastest instructions of this processor are chosen");
     }
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();

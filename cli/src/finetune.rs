@@ -282,7 +282,7 @@ fn read(
     if args.data.extension().is_some_and(|e| e == "jsonl") {
         for (n, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
             let wrong = |m: &str| Failure::Error(format!("{name}, line {}: {m}", n + 1));
-            let value: Value = serde_json::from_str(line).map_err(|e| wrong(&e.to_string()))?;
+            let value: Value = serde_json::from_str(line).map_err(|e| wrong(&format!("not JSON ({e})")))?;
             let mut e = example(&value, args.mask_prompt, tokenizer, template).map_err(|e| wrong(&e.to_string()))?;
             e.tokens.truncate(ctx + 1);
             if e.from < e.tokens.len() { examples.push(e) } else { dropped += 1 }

@@ -231,11 +231,11 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     };
     let ctx = context_of(args.sampling.ctx, &loaded.model.shape())?;
     if ids.len() > ctx {
-        return Err(Failure::Error(format!(
-            "the prompt has {} tokens, the context {ctx}; raise --ctx (the model was made for {})",
-            ids.len(),
-            loaded.model.shape().context
-        )));
+        let (tokens, most) = (ids.len(), loaded.model.shape().context);
+        return Err(Failure::Error(match tokens <= most {
+            true => format!("the prompt has {tokens} tokens, the context {ctx}; raise --ctx (the model was made for {most})"),
+            false => format!("the prompt has {tokens} tokens, and the model was made for {most}; shorten it"),
+        }));
     }
     let wanted = ids.len().saturating_add(args.max_tokens).min(ctx);
     let mut session = Session::new(&*loaded.model, wanted.next_power_of_two().min(ctx), &loaded.device)?;

@@ -113,6 +113,15 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => e.exit(),
     };
+    // `tl doctor` tells of all of them.
+    let wrong = match &cli.command {
+        Command::Doctor(_) | Command::Completions(_) => None,
+        _ => doctor::wrong_settings().into_iter().next(),
+    };
+    if let Some((what, help)) = wrong {
+        output::note(&format!("tl: {what}; {help}"));
+        return Failure::Usage(String::new()).code();
+    }
     let result = match &cli.command {
         Command::Generate(args) => generate::run(args, cli.global),
         Command::Chat(args) => chat::run(args, cli.global),

@@ -4,9 +4,11 @@ use crate::Global;
 use crate::fetch::{self, PullOptions};
 use crate::output::{self, Failure};
 use clap::Args;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use tensorlogic::io::TensorInfo;
 use tensorlogic::models::{Weights, convert};
-use tensorlogic::{DType, Device, text};
+use tensorlogic::{DType, Device, TensorResult, text};
 
 /// Write a model as a GGUF file with its weights in another type
 #[derive(Args)]
@@ -29,6 +31,9 @@ pub struct QuantizeArgs {
     /// Download the model without asking, if it is not here yet
     #[arg(short, long)]
     yes: bool,
+    /// Replace the file if it exists
+    #[arg(long)]
+    overwrite: bool,
 }
 
 /// Runs the subcommand.
@@ -42,12 +47,25 @@ pub fn run(args: &QuantizeArgs, global: Global) -> Result<(), Failure> {
     if args.out.is_dir() || args.out.canonicalize().is_ok_and(|o| path.canonicalize().is_ok_and(|p| p == o)) {
         return Err(Failure::Usage(format!("{} is the model itself or a folder: name another file", args.out.display())));
     }
+    if args.out.exists() && !args.overwrite {
+        return Err(Failure::Usage(format!("{} exists; --overwrite replaces it", args.out.display())));
+    }
     let weights = Weights::open(&path, &Device::cpu())?;
     let folder = if path.is_dir() { path.clone() } else { path.parent().map(PathBuf::from).unwrap_or_default() };
     convert::write_gguf(&weights, dtype, |w, vocab| text::gguf::write(&folder, vocab, w), &args.out)?;
     if !global.quiet {
         let bytes = std::fs::metadata(&args.out).map(|m| m.len()).unwrap_or(0);
-        let numbers: usize = tensorlogic::io::Gguf::open(&args.out)?.tensors().iter().map(|t| t.count()).sum();
+        let written = tensorlogic::io::Gguf::open(&args.out)?;
+        let numbers: usize = written.tensors().iter().map(|t| t.count()).sum();
+        let ragged = |t: &&TensorInfo| t.shape.len() > 1 && t.shape.last().is_some_and(|n| n % dtype.block() != 0);
+        let others = written.tensors().iter().filter(ragged).map(|t| Ok(t.dtype()?.name())).collect::<TensorResult<Vec<_>>>()?;
+        if !others.is_empty() {
+            let (count, block) = (others.len(), dtype.block());
+            let others = others.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
+            output::note(&format!(
+                "{count} matrices have rows that are no multiple of {block}, as {dtype} needs: they are stored as {others}"
+            ));
+        }
         let bits = 8.0 * bytes as f64 / numbers.max(1) as f64;
         output::note(&format!("{numbers} weights in {}, {bits:.2} bits each", fetch::human_bytes(bytes)));
     }

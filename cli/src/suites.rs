@@ -137,7 +137,7 @@ pub fn compare(args: &CompareArgs, global: Global) -> Result<(), Failure> {
     if global.json {
         for c in &changes {
             let line = json!({ "name": c.name, "before": c.before, "after": c.after, "change": c.relative(), "noise": c.noise, "p": c.p,
-                "verdict": word(c.verdict) });
+                "runs": c.runs, "verdict": word(c.verdict) });
             output::result(&line.to_string())?;
         }
     } else {
@@ -158,6 +158,12 @@ pub fn compare(args: &CompareArgs, global: Global) -> Result<(), Failure> {
         };
         let rows: Vec<Vec<String>> = std::iter::once(head).chain(changes.iter().map(row)).collect();
         table::lines(&rows, &[1, 2, 3, 4, 5]).iter().try_for_each(|l| output::result(l))?;
+    }
+    let single = changes.iter().filter(|c| c.runs < 2 && c.verdict != Verdict::Same).count();
+    if single > 0 && !global.quiet {
+        output::note(&format!(
+            "{single} of these changes stand on one run a side; processes differ by themselves: save two more runs of each, in turn, to the same files"
+        ));
     }
     let Some(most) = args.fail_on_regression else { return Ok(()) };
     let slower = |c: &&measure::Change| c.verdict == Verdict::Slower && c.relative() * 100.0 > most;

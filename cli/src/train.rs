@@ -59,8 +59,18 @@ pub struct TrainArgs {
     settings: Settings,
 }
 
+/// A folder that this run made: it goes again where the run does not begin.
+struct Fresh<'a>(Option<&'a PathBuf>);
+impl Drop for Fresh<'_> {
+    fn drop(&mut self) {
+        if let Some(folder) = self.0 {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}
+
 /// The settings of a run, in its folder.
-const SETTINGS: &str = "train.toml";
+pub const SETTINGS: &str = "train.toml";
 
 /// A step's loss on its way to the host.
 struct Pending {
@@ -92,6 +102,7 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
         *f = std::fs::canonicalize(&*f).map_err(|e| Failure::Error(format!("{}: {e}", f.display())))?;
     }
     let folder = &args.out;
+    let mut fresh = Fresh((!folder.exists()).then_some(folder));
     std::fs::create_dir_all(folder).map_err(|e| Failure::Error(format!("{}: {e}", folder.display())))?;
     let _lock = lock(folder)?;
     let found = newest(folder, args.resume, global)?;
@@ -132,6 +143,7 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
         report.note(&format!("the run is finished: it stands at step {} of {}; {more}", t.progress.step, t.recipe.steps));
     }
     crate::model::warn_unknown(&corpus.tokenizer, (t.recipe.sample_every > 0).then_some(t.recipe.sample_prompt.as_str()), global)?;
+    fresh.0 = None;
     let end = train(args, global, &mut t, &mut report, started)?;
     report.done();
     if args.stats {
@@ -193,6 +205,9 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
         if regular && step > 0 && t.progress.evaluated != Some(step) {
             arrive(&mut pending, t, report)?;
             if let Some(loss) = t.evaluate(interrupt::requested)? {
+                if !loss.is_finite() && t.recipe.dtype != tensorlogic::DType::F16 {
+                    return Err(diverged("held-out loss", step, loss));
+                }
                 best = t.note_evaluation(loss);
                 report.evaluated(step, loss, best);
             } else if interrupt::requested() {
@@ -243,9 +258,14 @@ fn arrive(pending: &mut Option<Pending>, t: &mut Trainer, report: &mut Report) -
     t.curve.trained(p.step, p.lr, loss);
     report.trained(p.step, loss, p.lr, done, &t.device);
     if !loss.is_finite() && t.recipe.dtype != tensorlogic::DType::F16 {
-        return Err(Failure::Error(format!("the loss of step {} is {loss}; a lower --lr or a longer --warmup may help", p.step)));
+        return Err(diverged("loss", p.step, loss));
     }
     Ok(())
+}
+
+/// The error of a loss that is no number.
+fn diverged(what: &str, step: u64, loss: f64) -> Failure {
+    Failure::Error(format!("the {what} of step {step} is {loss}; a lower --lr or a longer --warmup may help"))
 }
 
 /// Two runs must not write into one folder.

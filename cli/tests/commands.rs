@@ -143,7 +143,13 @@ fn generate_says_what_is_wrong() {
         c
     };
     check(set("TL_DEVICE", "foo"), "", 2, "", "TL_DEVICE: \"foo\" is no device: want auto, cpu, gpu, vulkan");
-    check(set("TL_MEM_LIMIT", "abc"), "", 1, "", "TL_MEM_LIMIT: \"abc\" is no amount of memory; write bytes, 512M, 2G, 75% or auto");
+    check(set("TL_MEM_LIMIT", "abc"), "", 2, "", "TL_MEM_LIMIT: \"abc\" is no amount of memory; write bytes, 512M, 2G, 75% or auto");
+    check(set("TL_CPU", "sse"), "", 2, "", "TL_CPU=sse: there is no such path; it can be");
+    check(set("TL_NUM_THREADS", "0"), "", 2, "", "TL_NUM_THREADS is \"0\"");
+    check(set("TL_ADAPTIVE", "maybe"), "", 2, "", "TL_ADAPTIVE is \"maybe\", and can be 0 or 1");
+    let long = "x".repeat(CONTEXT as usize + 1);
+    check(tl(&["generate", "--raw", &long]), "", 1, "", "the model was made for 32768; shorten it");
+    check(plain(&["generate", "x", "-m", env!("CARGO_MANIFEST_DIR")]), "", 1, "", "is no model: there is no config.json in it");
 }
 
 /// A generation that takes long, of which some text has come.

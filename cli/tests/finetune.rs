@@ -260,6 +260,10 @@ fn finetune_says_what_is_wrong() {
     check(&["quantize", base, "-t", "q9"], 2, "", "OUT");
     check(&["quantize", base, &file("q.gguf"), "-t", "q9"], 2, "", "want one of f32");
     check(&["quantize", base, base], 2, "", "the model itself");
+    let packed = file("packed.gguf");
+    check(&["quantize", base, &packed, "-t", "q4_K"], 0, &packed, "rows that are no multiple of 256, as q4_K needs: they are stored as");
+    check(&["quantize", base, &packed], 2, "", "exists; --overwrite replaces it");
+    check(&["quantize", base, &packed, "--overwrite"], 0, &packed, "bits each");
     with(&["--lr", "0"], 2, "--lr");
     with(&["--lr", "-1"], 2, "--lr: -1 is not a rate above 0");
     with(&["--optimizer", "adagrad"], 2, "--optimizer: adagrad: want adamw, adam, sgd, lion, muon");

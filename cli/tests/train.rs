@@ -110,6 +110,9 @@ fn text_becomes_a_model_that_generates() {
     check(tl(&format!("train {} -o {}", p.text("none.txt"), p.text("other"))), 1, "", "none.txt");
     check(tl(&format!("train {text} -o {} --context 4000", p.text("other"))), 1, "", "wants more (--context, --val)");
     check(tl(&format!("train {text} -o {} --heads 3", p.text("other"))), 2, "", "3 heads do not divide");
+    assert!(!p.path("other").exists(), "a folder of a run that never began");
+    let wild = TINY.replace("1e-2", "1e9").replace("--warmup 2", "--warmup 0").replace("--log-every 2", "--log-every 100");
+    check(tl(&format!("train {text} -o {} --steps 3 {wild}", p.text("wild"))), 1, "", "held-out loss of step 3 is NaN; a lower --lr");
     check(
         tl(&format!("train {text} -o {} --device nowhere", p.text("other"))),
         2,
@@ -241,6 +244,8 @@ fn damage_is_found_and_the_one_before_is_taken() {
     check(tl(&format!("train -o {run} --resume")), 1, "", "no checkpoint in it is whole");
     std::fs::create_dir(p.path("empty")).unwrap();
     check(tl(&format!("ckpt verify {}", p.text("empty"))), 0, "0\n", "");
+    std::fs::write(p.path("empty/letter"), "to nobody").unwrap();
+    check(tl(&format!("ckpt verify {}", p.text("empty"))), 1, "", "no run of `tl train`");
 }
 
 #[cfg(unix)]

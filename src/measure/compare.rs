@@ -27,6 +27,9 @@ pub struct Change {
     pub noise: f64,
     /// The probability that samples of one distribution lie this far apart (Mann–Whitney U, both sides).
     pub p: f64,
+    /// Runs of the side that has fewer. Samples of one run share what differs from process to process (where memory lies, clocks, neighbours), so
+    /// that a change found in single runs may be none.
+    pub runs: usize,
     /// The judgement: a change is one where `p` is below 0.01 and the medians differ by more than the noise.
     pub verdict: Verdict,
 }
@@ -79,7 +82,7 @@ fn change(name: String, a: &[Stats], b: &[Stats]) -> Change {
     let (before, after) = (middle(&medians(a)), middle(&medians(b)));
     let noise = side(a).max(side(b)).max(LEAST);
     let p = mann_whitney(&pooled(a), &pooled(b));
-    let mut c = Change { name, before, after, noise, p, verdict: Verdict::Same };
+    let mut c = Change { name, before, after, noise, p, runs: a.len().min(b.len()), verdict: Verdict::Same };
     if p < SURE && c.relative().abs() > noise {
         c.verdict = if after > before { Verdict::Slower } else { Verdict::Faster };
     }

