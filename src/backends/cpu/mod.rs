@@ -19,6 +19,7 @@ mod team;
 mod tests;
 mod transpose;
 pub mod vector;
+mod width;
 
 pub use memory::CpuBuffer;
 #[cfg(feature = "gpu")]
@@ -39,9 +40,10 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use task::{Common, CpuTask, Local, NoScratch, Operand, Prepared, Role};
 use team::{Barrier, Team};
+use width::{Width, running_time};
 
 /// Bytes moved that are worth a thread.
 const BYTES: usize = 32 << 10;
@@ -62,8 +64,8 @@ pub struct CpuMachine {
     /// Scratch of each thread; a thread only locks its own.
     locals: Vec<Mutex<Local>>,
     plans: Mutex<Plans>,
-    /// Held while a plan runs.
-    running: Mutex<()>,
+    /// Held while a plan runs: how many threads it gets.
+    running: Mutex<Width>,
     submits: AtomicU64,
     /// Times of runs, while they are asked for.
     times: Mutex<Option<Times>>,
@@ -105,13 +107,13 @@ impl CpuMachine {
         let team = Team::new(threads.max(1));
         let locals = (0..team.threads()).map(|_| Mutex::default()).collect();
         Arc::new(CpuMachine {
+            running: Mutex::new(Width::of(team.threads())),
             team,
             pool,
             common: Common::default(),
             between: Barrier::default(),
             locals,
             plans: Mutex::default(),
-            running: Mutex::default(),
             submits: AtomicU64::new(0),
             times: Mutex::default(),
         })
@@ -295,8 +297,7 @@ impl Machine for CpuMachine {
             Buf::Iota => Some(Place(std::ptr::null_mut(), 0)),
         };
         let spans = bind(plan, &prepared, &place, params)?;
-        let _running = lock(&self.running);
-        let team = self.team.threads();
+        let mut running = lock(&self.running);
         let panicked = AtomicBool::new(false);
         let no_scratch = AtomicU64::new(0);
         let walk = |thread: usize, all: usize| {
@@ -330,10 +331,21 @@ impl Machine for CpuMachine {
                 }
             }
         };
-        if team == 1 || prepared.iter().all(|p| p.threads == 1) {
+        if self.team.threads() == 1 || prepared.iter().all(|p| p.threads == 1) {
             walk(0, 1);
         } else {
-            self.team.run(&|thread| walk(thread, team));
+            let begun = Instant::now();
+            let width = running.at(begun);
+            let lost = AtomicU64::new(0);
+            self.team.run(width, &|thread| {
+                let before = running_time();
+                walk(thread, width);
+                if let Some(ran) = running_time().zip(before).map(|(after, before)| after - before) {
+                    lost.fetch_add(begun.elapsed().saturating_sub(ran).as_nanos() as u64, Ordering::Relaxed);
+                }
+            });
+            let now = Instant::now();
+            running.ran(width, now - begun, Duration::from_nanos(lost.into_inner()), now);
         }
         if let (Some((detail, host)), Some(marks)) = (timed, marks)
             && let Some(times) = lock(&self.times).as_mut()

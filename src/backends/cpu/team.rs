@@ -3,13 +3,15 @@
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a worker that waits for the next plan spins before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
+/// The bits of an epoch that say how many threads it is for.
+const WIDTH: u64 = 0xffff;
 /// Turns of a waiting loop before it offers its core to others.
 const TURNS: u32 = 4096;
 
@@ -68,13 +70,15 @@ struct Apart<T>(T);
 /// What workers wait for.
 #[derive(Default)]
 struct Order {
-    epoch: AtomicUsize,
+    /// A number that grows, above the number of threads that the job is for.
+    epoch: AtomicU64,
     /// The job of the epoch, valid until every worker is done with it.
     job: UnsafeCell<Option<&'static Job>>,
     stop: AtomicBool,
 }
 
-// SAFETY: the job is written only while every worker is done with the one before, and read after the epoch that was stored behind it.
+// SAFETY: the job is written only while every worker that the one before was for is done with it, and read after the epoch that was stored
+// behind it, by workers that this epoch is for.
 unsafe impl Sync for Order {}
 
 #[derive(Default)]
@@ -110,22 +114,27 @@ impl Team {
         self.workers.len() + 1
     }
 
-    /// Calls `job(n)` for every thread's number n, on the threads; number 0 is the caller. One job at a time.
-    pub(crate) fn run(&self, job: &(dyn Fn(usize) + Sync)) {
+    /// Calls `job(n)` for the numbers n below `width`, each on a thread of its own; number 0 is the caller. One job at a time.
+    pub(crate) fn run(&self, width: usize, job: &(dyn Fn(usize) + Sync)) {
+        let width = width.min(self.threads());
+        if width <= 1 {
+            return job(0);
+        }
         // SAFETY: the reference is dropped by every worker before this function returns, also when the job panics.
         let lasting: &'static Job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static Job>(job) };
         let desk = &*self.desk;
         let order = &desk.order.0;
-        // SAFETY: one job at a time: all workers are done with the one before and wait for the epoch.
+        // SAFETY: one job at a time: all workers that the one before was for are done with it.
         unsafe { *order.job.get() = Some(lasting) };
         desk.done.0.store(0, Ordering::Relaxed);
-        order.epoch.fetch_add(1, Ordering::SeqCst);
+        let epoch = order.epoch.load(Ordering::Relaxed);
+        order.epoch.store((epoch & !WIDTH) + WIDTH + 1 + width as u64, Ordering::SeqCst);
         if *desk.asleep.lock().unwrap_or_else(PoisonError::into_inner) > 0 {
             desk.wake.notify_all();
         }
         let result = catch_unwind(AssertUnwindSafe(|| job(0)));
         let mut turns = 0u32;
-        while desk.done.0.load(Ordering::Acquire) < self.workers.len() {
+        while desk.done.0.load(Ordering::Acquire) < width - 1 {
             turns += 1;
             if turns < TURNS {
                 std::hint::spin_loop();
@@ -133,7 +142,7 @@ impl Team {
                 std::thread::yield_now();
             }
         }
-        // SAFETY: all workers are done.
+        // SAFETY: all workers that it was for are done, and others do not look at it.
         unsafe { *order.job.get() = None };
         if let Err(panic) = result {
             resume_unwind(panic);
@@ -147,7 +156,7 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         self.desk.order.0.stop.store(true, Ordering::SeqCst);
-        self.desk.order.0.epoch.fetch_add(1, Ordering::SeqCst);
+        self.desk.order.0.epoch.fetch_add(WIDTH + 1, Ordering::SeqCst);
         drop(self.desk.asleep.lock());
         self.desk.wake.notify_all();
         for worker in self.workers.drain(..) {
@@ -180,6 +189,9 @@ fn work(desk: &Desk, n: usize) {
         seen = order.epoch.load(Ordering::Acquire);
         if order.stop.load(Ordering::SeqCst) {
             return;
+        }
+        if n as u64 >= seen & WIDTH {
+            continue;
         }
         // SAFETY: the job was stored before the epoch, and stays until this worker is done.
         let job = unsafe { *order.job.get() };
