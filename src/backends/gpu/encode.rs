@@ -295,6 +295,8 @@ impl Prepared {
             self.words = first.repeat(runs.next_power_of_two().max(CHAINED));
             self.make_block(core)?;
         }
+        // Known is only what stands there for the first run.
+        self.written &= runs == 1;
         for run in 0..runs {
             let param = |n: u16| {
                 let grown = chain.and_then(|c| c.growth.get(n as usize)).map_or(0.0, |g| run as f64 * g);
@@ -311,7 +313,7 @@ impl Prepared {
                     MetaWord::Tag => continue,
                 };
                 let word = &mut self.words[run * self.stride + at];
-                self.written &= runs == 1 && *word == v;
+                self.written &= *word == v;
                 *word = v;
             }
         }
