@@ -35,7 +35,7 @@ pub struct GenerateArgs {
     #[arg(long)]
     raw: bool,
     /// What the model is told before the prompt
-    #[arg(long)]
+    #[arg(long, conflicts_with = "raw")]
     system: Option<String>,
     /// Say how the text was made: plan cache, dispatches, memory, who sampled
     #[arg(long)]
@@ -227,7 +227,12 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
             messages.push(Message::new("user", &prompt));
             loaded.encode_chat(template, &messages)?
         }
-        _ => loaded.tokenizer.encode(&prompt, true)?,
+        _ => {
+            if args.system.is_some() && !global.quiet {
+                output::note("the model has no chat template: --system is left out");
+            }
+            loaded.tokenizer.encode(&prompt, true)?
+        }
     };
     let ctx = context_of(args.sampling.ctx, &loaded.model.shape())?;
     if ids.len() > ctx {

@@ -147,6 +147,7 @@ fn generate_says_what_is_wrong() {
     check(set("TL_CPU", "sse"), "", 2, "", "TL_CPU=sse: there is no such path; it can be");
     check(set("TL_NUM_THREADS", "0"), "", 2, "", "TL_NUM_THREADS is \"0\"");
     check(set("TL_ADAPTIVE", "maybe"), "", 2, "", "TL_ADAPTIVE is \"maybe\", and can be 0 or 1");
+    check(tl(&["generate", "--raw", "x", "--system", "y"]), "", 2, "", "cannot be used with");
     let long = "x".repeat(CONTEXT as usize + 1);
     check(tl(&["generate", "--raw", &long]), "", 1, "", "the model was made for 32768; shorten it");
     check(plain(&["generate", "x", "-m", env!("CARGO_MANIFEST_DIR")]), "", 1, "", "is no model: there is no config.json in it");

@@ -97,8 +97,12 @@ impl Kernel for Probe {
                 unsafe { *parts.add(task.thread()) = own };
                 task.barrier();
                 if task.thread() == 0 {
+                    // Chains are as long for each thread, however many of the team there are at the moment.
+                    let share = if *self == Probe::Read { 1.0 } else { 1.0 / task.threads() as f64 };
                     // SAFETY: as above; the result has an element.
-                    unsafe { *to.ptr.cast::<f32>().add(to.offset) = (0..task.threads()).map(|t| *parts.add(t)).sum::<f64>() as f32 };
+                    unsafe {
+                        *to.ptr.cast::<f32>().add(to.offset) = ((0..task.threads()).map(|t| *parts.add(t)).sum::<f64>() * share) as f32
+                    };
                 }
             }
         }
