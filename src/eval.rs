@@ -664,18 +664,20 @@ pub fn plan_of(tensors: &[&Tensor]) -> TensorResult<Option<Arc<Plan>>> {
     Ok(Some(c.plan.clone()))
 }
 
+/// From here on it is looked up whether the host has the memory for what is read; asking the system takes longer than a small read.
+const LARGE: usize = 256 << 20;
+
 /// Memory of the host for what is read. Rust ends a process that asks for more than there is; this is an error.
 fn host_memory<T: Clone>(len: usize, value: T) -> TensorResult<Vec<T>> {
-    let mut out = Vec::new();
     let asked = len.saturating_mul(size_of::<T>());
     // Systems may promise memory that they do not have.
-    let possible = crate::backends::limits::host_room().is_none_or(|r| asked <= r.total);
-    if !possible || out.try_reserve_exact(len).is_err() {
+    let possible =
+        || crate::backends::limits::host_room().is_none_or(|r| asked <= r.total) && Vec::<T>::new().try_reserve_exact(len).is_ok();
+    if asked >= LARGE && !possible() {
         let help = "read the tensor in parts (narrow), or a smaller one";
         return Err(TensorError::OutOfMemory { device: "the host".into(), asked, in_use: 0, limit: None, help });
     }
-    out.resize(len, value);
-    Ok(out)
+    Ok(vec![value; len])
 }
 
 /// Elements on their way to the host. See [`Tensor::download`].

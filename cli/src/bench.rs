@@ -198,6 +198,7 @@ struct Measured {
     stats: EvalStats,
 }
 
+/// Prompts and steps of one sequence.
 fn measure(model: &dyn Model, device: &Device, args: &DecodeArgs, weights: u64) -> Result<Measured, Failure> {
     let reads = Reads::new(device, weights)?;
     let mut bandwidth = reads.best(3)?;

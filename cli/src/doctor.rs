@@ -98,9 +98,9 @@ fn crossover_json(c: &Crossover) -> Value {
 /// Settings of the environment whose values mean nothing, and what to do about them.
 pub fn wrong_settings() -> Vec<(String, &'static str)> {
     let mut wrong = Vec::new();
-    let total = limits::host_room().map(|r| r.total);
+    let total = || limits::host_room().map_or(1, |r| r.total);
     for name in ["TL_MEM_LIMIT", "TL_CACHE_LIMIT"] {
-        if let Err(e) = std::env::var(name).map_or(Ok(None), |v| limits::amount(&v, total.or(Some(1)))) {
+        if let Err(e) = std::env::var(name).map_or(Ok(None), |v| limits::amount(&v, Some(total()))) {
             wrong.push((format!("{name}: {e}"), "unset it, or write an amount such as 2G or 75%"));
         }
     }

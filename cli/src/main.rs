@@ -103,6 +103,15 @@ fn parse(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, clap
     Cli::from_arg_matches(&matches)
 }
 
+/// Settings that mean nothing end a command, except the one that tells of all of them.
+fn check_settings(command: &Command) -> Result<(), Failure> {
+    let wrong = match command {
+        Command::Doctor(_) | Command::Completions(_) => None,
+        _ => doctor::wrong_settings().into_iter().next(),
+    };
+    wrong.map_or(Ok(()), |(what, help)| Err(Failure::Usage(format!("{what}; {help}"))))
+}
+
 fn main() -> ExitCode {
     if cfg!(target_os = "linux") && std::env::var_os("XDG_RUNTIME_DIR").is_none() {
         // Without a desktop, a layer that Mesa puts into every Vulkan program complains about that on stderr.
@@ -113,16 +122,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => e.exit(),
     };
-    // `tl doctor` tells of all of them.
-    let wrong = match &cli.command {
-        Command::Doctor(_) | Command::Completions(_) => None,
-        _ => doctor::wrong_settings().into_iter().next(),
-    };
-    if let Some((what, help)) = wrong {
-        output::note(&format!("tl: {what}; {help}"));
-        return Failure::Usage(String::new()).code();
-    }
-    let result = match &cli.command {
+    let result = check_settings(&cli.command).and_then(|()| match &cli.command {
         Command::Generate(args) => generate::run(args, cli.global),
         Command::Chat(args) => chat::run(args, cli.global),
         Command::Pull(args) => pull::run(args, cli.global),
@@ -138,7 +138,7 @@ fn main() -> ExitCode {
         Command::Quantize(args) => quantize::run(args, cli.global),
         Command::Bench(args) => bench::run(args, cli.global),
         Command::Completions(args) => completions::run::<Cli>(args),
-    };
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output has seen enough (`tl … | head`).

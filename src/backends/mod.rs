@@ -192,13 +192,8 @@ pub trait Machine: Send + Sync {
     fn finish_timing(&self) -> TensorResult<Vec<RunTimes>>;
     /// Waits for what was submitted and copies `out.len()` bytes from byte `start`. Gives the error of any bad index met since the last read.
     fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()>;
-    /// As [`Machine::read`], but only submits the copy: the returned call waits for it and gives the bytes. What is submitted in between
-    /// is not waited for.
-    fn start_read(&self, buffer: &Buffer, start: usize, len: usize) -> TensorResult<PendingRead> {
-        self.start_reads(&[(buffer, start, len)])
-    }
-    /// The same of several buffers, of each its start and length: the bytes come one behind the other.
-    fn start_reads(&self, parts: &[(&Buffer, usize, usize)]) -> TensorResult<PendingRead> {
+    /// As [`Machine::read`] for several buffers, of each its start and length: the bytes come one behind the other.
+    fn read_all(&self, parts: &[(&Buffer, usize, usize)]) -> TensorResult<Vec<u8>> {
         let mut out = vec![0; parts.iter().map(|p| p.2).sum()];
         let mut rest = &mut out[..];
         for (buffer, start, len) in parts {
@@ -206,7 +201,16 @@ pub trait Machine: Send + Sync {
             self.read(buffer, *start, part)?;
             rest = behind;
         }
-        Ok(PendingRead::done(out))
+        Ok(out)
+    }
+    /// As [`Machine::read`], but only submits the copy: the returned call waits for it and gives the bytes. What is submitted in between
+    /// is not waited for.
+    fn start_read(&self, buffer: &Buffer, start: usize, len: usize) -> TensorResult<PendingRead> {
+        self.start_reads(&[(buffer, start, len)])
+    }
+    /// The same of several buffers, of each its start and length: the bytes come one behind the other.
+    fn start_reads(&self, parts: &[(&Buffer, usize, usize)]) -> TensorResult<PendingRead> {
+        self.read_all(parts).map(PendingRead::done)
     }
     /// As [`Machine::read`], but shows the bytes where they lie, without a copy where host and machine share the memory.
     fn view(&self, buffer: &Buffer, start: usize, len: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<()>;

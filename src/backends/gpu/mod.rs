@@ -352,13 +352,7 @@ impl Machine for GpuMachine {
     }
     fn start_reads(&self, parts: &[(&Buffer, usize, usize)]) -> TensorResult<PendingRead> {
         if parts.iter().any(|p| p.2 == 0 || matches!(p.0, Buffer::Host(_))) {
-            let mut out = Vec::new();
-            for (buffer, start, len) in parts {
-                let from = out.len();
-                out.resize(from + len, 0);
-                self.read(buffer, *start, &mut out[from..])?;
-            }
-            return Ok(PendingRead::done(out));
+            return self.read_all(parts).map(PendingRead::done);
         }
         let own = parts.iter().map(|&(buffer, start, len)| Ok(transfer::Part { buffer: self.own(buffer)?, start, len }));
         self.core.start_read(&self.spare, &own.collect::<TensorResult<Vec<_>>>()?)
