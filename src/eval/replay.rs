@@ -1,0 +1,108 @@
+//! Steps of a generation, repeated without a graph, several in a submission.
+
+use super::{Compiled, Download, Lock, Recorded, base};
+use crate::backends::{Buffer, Chain};
+use crate::error::TensorResult;
+use crate::plan::Buf;
+use crate::tensor::{Meta, Tensor};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Finds out that evaluations do the same again and again, each on the result of the one before, with run-time numbers that grow evenly;
+/// and then does so without a graph. The values that its plan writes in place belong to it until it is dropped.
+#[derive(Default)]
+pub(crate) struct Replay {
+    /// Plan and numbers of the last evaluations.
+    seen: Vec<(Arc<Compiled>, Vec<f64>)>,
+    known: Option<Known>,
+}
+
+struct Known {
+    compiled: Arc<Compiled>,
+    params: Vec<f64>,
+    growth: Vec<f64>,
+    bound: Vec<Buffer>,
+    /// Which of them is the result of the evaluation before.
+    fed: usize,
+}
+
+impl Replay {
+    /// Starts the copy of `result`, which is computed from the stored value `fed`, and takes note of what runs.
+    pub fn watch(&mut self, fed: &Tensor, result: &Tensor) -> TensorResult<Download> {
+        let device = result.device().clone();
+        Lock::of(&device).get().record = true;
+        let download = result.download();
+        let recorded = {
+            let mut lock = Lock::of(&device);
+            let e = lock.get();
+            e.record = false;
+            e.recorded.take()
+        };
+        let download = download?;
+        let Some(Recorded { compiled, params, bound }) = recorded else {
+            self.seen.clear();
+            return Ok(download);
+        };
+        if let [(first, a), (second, b)] = &self.seen[..] {
+            let same = Arc::ptr_eq(first, &compiled) && Arc::ptr_eq(second, &compiled);
+            let even = a.iter().zip(b).zip(&params).all(|((a, b), c)| c - b == b - a);
+            let own = base(fed).0.stored.get().map(|b| &b[0]);
+            let places: Vec<usize> = (0..bound.len()).filter(|&i| own.is_some_and(|o| o.same(&bound[i]))).collect();
+            if same
+                && even
+                && compiled.plan.outputs.len() == 1
+                && places.len() == 1
+                && compiled.kept.iter().any(|(_, b)| b[..] == [Buf::Output(0)])
+            {
+                let growth = params.iter().zip(b).map(|(c, b)| c - b).collect();
+                self.known = Some(Known { compiled, params, growth, bound, fed: places[0] });
+                self.seen.clear();
+                return Ok(download);
+            }
+            self.seen.remove(0);
+        }
+        // The buffers are let go: what others hold is not written in place.
+        self.seen.push((compiled, params));
+        Ok(download)
+    }
+
+    /// The next `count` evaluations, the first of them on `fed`: the last one's result, and all results on their way to the host. `None`
+    /// while it is not known what they are.
+    #[track_caller]
+    pub fn again(&mut self, fed: &Tensor, count: usize) -> TensorResult<Option<(Tensor, Download)>> {
+        let Some(k) = &mut self.known else { return Ok(None) };
+        let at = std::panic::Location::caller();
+        let device = fed.device().clone();
+        let machine = device.machine();
+        let plan = &k.compiled.plan;
+        let outputs = {
+            let mut lock = Lock::of(&device);
+            let e = lock.get();
+            let start = Instant::now();
+            let Some(buffer) = base(fed).0.stored.get() else { return Ok(None) };
+            k.bound[k.fed] = buffer[0].clone();
+            let outputs = (0..count).map(|_| machine.alloc(plan.outputs[0].bytes)).collect::<TensorResult<Vec<_>>>()?;
+            if machine.pool().recording() {
+                outputs.iter().for_each(|out| machine.label(out, "replay", at));
+            }
+            k.params.iter_mut().zip(&k.growth).for_each(|(p, g)| *p += g);
+            let before = start.elapsed();
+            machine.hold();
+            machine.run_chain(plan, &k.bound, &outputs, &k.params, Chain { fed: k.fed, growth: &k.growth })?;
+            k.params.iter_mut().zip(&k.growth).for_each(|(p, g)| *p += g * (count - 1) as f64);
+            e.stats.evaluations += count as u64;
+            e.stats.hits += count as u64;
+            e.stats.repeats += count as u64;
+            e.stats.nodes = k.compiled.nodes;
+            e.stats.dispatches = plan.steps.len();
+            e.stats.overhead = before;
+            outputs
+        };
+        let bytes = fed.dtype().bytes(fed.numel()).unwrap_or(0);
+        let parts: Vec<_> = outputs.iter().map(|out| (out, 0, bytes)).collect();
+        let download = Download { pending: machine.start_reads(&parts)?, dtype: fed.dtype() };
+        let Some(last) = outputs.into_iter().next_back() else { return Ok(None) };
+        let meta = Meta { dtype: fed.dtype(), shape: *fed.shape() };
+        Ok(Some((Tensor::leaf(&device, meta, last, "replay", at), download)))
+    }
+}
