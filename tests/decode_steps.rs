@@ -1,6 +1,6 @@
 //! One plan and at most one submit a token, and flat memory. Alone in its program: the counters are the device's.
 
-use tensorlogic::eval::eval_stats;
+use tensorlogic::eval::{EvalStats, eval_stats};
 use tensorlogic::io::{Gguf, GgufWriter};
 use tensorlogic::models::{self, Sampler, Session, Weights};
 use tensorlogic::{DType, Device};
@@ -96,6 +96,20 @@ fn check_generation(device: &Device, tokens: usize) {
     assert!(done.dispatches <= 2 * 11 + 7, "{} dispatches for two layers", done.dispatches);
     generation.finish();
     assert_eq!(session.tokens().len(), tokens + 3);
+
+    // Another generation knows from its first step what the others are.
+    let written = session.tokens()[..33].to_vec();
+    session.truncate(0);
+    let logits = session.prompt(&[1, 2, 3], || false).unwrap().unwrap();
+    let mut sampler = Sampler::default();
+    let stats = eval_stats(device);
+    let mut generation = session.generate(logits, &mut sampler).unwrap().at_most(30);
+    while generation.token().unwrap().is_some() {}
+    generation.finish();
+    let done = eval_stats(device);
+    let graphs = |s: &EvalStats| s.evaluations - s.repeats;
+    assert!(graphs(&done) - graphs(&stats) <= 2, "{} graphs", graphs(&done) - graphs(&stats));
+    assert_eq!(session.tokens(), written);
 }
 
 #[test]

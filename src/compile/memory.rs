@@ -99,7 +99,7 @@ pub(super) fn plan(steps: Steps, graph: &Graph, same: &[u32], mut inputs: Vec<In
     }
     let plan = Plan { steps: list, inputs, outputs, slots, params: graph.params };
     let work = plan.amount();
-    Ok(Compiled { plan: Arc::new(plan), kept, nodes: graph.nodes.len(), work })
+    Ok(Compiled { plan: Arc::new(plan), kept, nodes: graph.nodes.len(), work, growth: Default::default() })
 }
 
 fn each_source(s: &Step, mut f: impl FnMut(&Source)) {

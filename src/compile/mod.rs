@@ -47,6 +47,8 @@ pub(crate) struct Compiled {
     pub nodes: usize,
     /// How much there is to do.
     pub work: crate::plan::Amount,
+    /// How its numbers grow where it is repeated as the steps of a generation, once that is known.
+    pub growth: std::sync::OnceLock<Vec<f64>>,
 }
 
 impl<'a> GNode<'a> {
