@@ -43,7 +43,7 @@ Examples:
   tl bench decode --shape gpt2-124m --type f16 --sequences 64"
 )]
 pub struct DecodeArgs {
-    /// Random weights of this shape instead of a file: gpt2-124m, smollm2-135m or llama-1b
+    /// Random weights of this shape instead of a file: gpt2-124m, smollm2-135m, llama-1b or llama-8b
     #[arg(long, conflicts_with = "model")]
     shape: Option<String>,
     /// The type of random weights: f32, f16, bf16, q8_0, q4_0, q4_1, …

@@ -19,7 +19,7 @@ pub struct Shape {
 }
 
 /// The shapes that have a name.
-pub const SHAPES: [Shape; 3] = [
+pub const SHAPES: [Shape; 4] = [
     Shape {
         name: "gpt2-124m",
         architecture: "gpt2",
@@ -51,6 +51,18 @@ pub const SHAPES: [Shape; 3] = [
         heads: 32,
         kv_heads: 8,
         feed_forward: 8192,
+        vocab: 128256,
+        context: 131072,
+    },
+    // Llama 3.1 8B.
+    Shape {
+        name: "llama-8b",
+        architecture: "llama",
+        layers: 32,
+        dim: 4096,
+        heads: 32,
+        kv_heads: 8,
+        feed_forward: 14336,
         vocab: 128256,
         context: 131072,
     },
@@ -148,7 +160,7 @@ fn random_bytes(dtype: DType, count: usize, inputs: usize) -> Vec<u8> {
         DType::F16 => floats(&|v, out| out.extend(f16_bits(v).to_le_bytes())),
         DType::BF16 => floats(&|v, out| out.extend(((v.to_bits() >> 16) as u16).to_le_bytes())),
         _ => {
-            // Random quants; the blocks' f16 scales and minimums are set to sane values.
+            // Random quants; the blocks' f16 scales and minimums are set so that weights have the wanted size and no mean.
             let mut out: Vec<u8> = Vec::with_capacity(dtype.bytes(count).unwrap_or(0) + 8);
             let bytes = dtype.bytes(count).unwrap_or(0);
             while out.len() < bytes {
@@ -160,12 +172,12 @@ fn random_bytes(dtype: DType, count: usize, inputs: usize) -> Vec<u8> {
                 (DType::Q4_1, &[(0, 0.2), (2, -1.5)]),
                 (DType::Q5_0, &[(0, 0.1)]),
                 (DType::Q5_1, &[(0, 0.1), (2, -1.5)]),
-                (DType::Q8_0, &[(0, 0.015)]),
-                (DType::Q2_K, &[(80, 0.1), (82, 0.1)]),
-                (DType::Q3_K, &[(108, 0.02)]),
-                (DType::Q4_K, &[(0, 0.005), (2, 0.03)]),
-                (DType::Q5_K, &[(0, 0.0025), (2, 0.03)]),
-                (DType::Q6_K, &[(208, 0.0008)]),
+                (DType::Q8_0, &[(0, 0.008)]),
+                (DType::Q2_K, &[(80, 0.042), (82, 0.063)]),
+                (DType::Q3_K, &[(108, 0.014)]),
+                (DType::Q4_K, &[(0, 0.0023), (2, 0.0172)]),
+                (DType::Q5_K, &[(0, 0.0011), (2, 0.0171)]),
+                (DType::Q6_K, &[(208, 0.0004)]),
             ]);
             for block in out.chunks_exact_mut(dtype.block_bytes()) {
                 for &(at, v) in fields.get(&dtype).copied().unwrap_or_default() {
@@ -205,7 +217,8 @@ mod tests {
             let bytes = tensorlogic::backends::Bytes::Owned(std::sync::Arc::new(bytes));
             let t = Tensor::from_bytes(bytes, dtype, &[64, 256], &device).unwrap().cast(DType::F32).unwrap();
             let rms = t.square().unwrap().mean_all().unwrap().sqrt().unwrap().item().unwrap() * 16.0;
-            assert!((0.1..3.0).contains(&rms), "{dtype}: weights are {rms} of the wanted size");
+            let mean = t.mean_all().unwrap().item().unwrap() * 16.0;
+            assert!((0.2..1.0).contains(&rms) && mean.abs() < 0.1, "{dtype}: weights are {rms} of the wanted size, {mean} on average");
         }
     }
 

@@ -12,8 +12,8 @@ const MANY: usize = 1 << 18;
 const LONG: usize = 64;
 /// Threads of a workgroup at most; further items are another round.
 const WIDEST: usize = 256;
-/// Workgroups that fill a machine.
-const FULL: usize = 256;
+/// Threads that fill a machine; more of them have fewer rows each to make up for what begins them.
+const FULL: usize = 1 << 16;
 /// Rows on their way at once.
 const ROWS: u32 = 2;
 
@@ -44,7 +44,9 @@ pub fn matvec_walk(
         return None;
     }
     let pairs = if pair { 2 } else { 1 };
-    let steps = ((all / FULL).clamp(8, 32) as u32).next_multiple_of(4) / ROWS;
+    // Rows by fours, of each product.
+    let rows = (all * workgroup as usize / FULL).clamp(8, 32).next_multiple_of(4 * pairs as usize) as u32;
+    let steps = rows / ROWS;
     let block = (ROWS / pairs * steps) as usize;
     let vec_out = block % 4 == 0 && products.iter().all(|p| p.0 % 4 == 0);
     if fours && !vec_out {
