@@ -12,8 +12,9 @@ use tensorlogic::measure::{self, Environment, Limits, Options, Record, Verdict};
 /// Products, elementwise work, sums, transfers, activations, and what fusion, pool and batches gain
 #[derive(Args)]
 #[command(
-    after_help = "Every time is shown beside the least that this machine's limits allow, which are measured first. Samples end with a value read back
-and checked; GPU (ms) is the GPU's own clock.
+    after_help = "Every time is shown beside the least that this machine's limits allow. They are measured in the same run, and once more where a row is
+faster than they allow: the machine may have been busy the first time. Samples end with a value read back and checked; GPU (ms) is the GPU's
+own clock.
 
 Examples:
   tl bench run                                   every category
