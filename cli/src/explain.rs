@@ -1,6 +1,6 @@
 //! `tl explain`: the plan of one decode step, with bytes and operations of each dispatch.
 
-use crate::generate::{SamplingArgs, context_of};
+use crate::generate::{CONTEXT, SamplingArgs, context_of};
 use crate::model::ModelArgs;
 use crate::output::{self, Failure};
 use crate::{Global, fetch, table};
@@ -48,7 +48,7 @@ pub fn run(args: &ExplainArgs, global: Global) -> Result<(), Failure> {
     let path = args.model.path(global)?;
     let device = args.model.device()?;
     let model = args.model.build(&Weights::open(&path, &device)?, dtype)?;
-    let ctx = context_of(args.sampling.ctx, &model.shape())?;
+    let ctx = context_of(args.sampling.ctx, CONTEXT, &model.shape(), global)?;
     let plan = Session::new(&*model, ctx, &device)?.plan_of_step(args.position, &mut sampler)?;
     let Some(plan) = plan else { return Err(Failure::Error("the step has nothing to run".into())) };
     if args.plan {

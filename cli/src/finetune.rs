@@ -1,5 +1,6 @@
 //! `tl finetune`: trains LoRA adapters on a model from a text or from conversations; `tl merge`: adds adapters to a model's weights.
 
+use crate::generate::context_of;
 use crate::model::{self, ModelArgs};
 use crate::optimizer::Choice;
 use crate::output::{self, Failure};
@@ -53,9 +54,9 @@ pub struct FinetuneArgs {
     /// Examples of an update
     #[arg(short, long, default_value_t = 4)]
     batch: usize,
-    /// Tokens of an example at most
-    #[arg(short, long, default_value_t = 256)]
-    ctx: usize,
+    /// Tokens of an example at most [default: 256, or what the model was made for if that is less]
+    #[arg(short, long)]
+    ctx: Option<usize>,
     /// What makes steps of gradients: adamw, adam, sgd, lion or muon, all without weight decay
     #[arg(long, value_name = "NAME", default_value = "adamw")]
     optimizer: String,
@@ -125,7 +126,7 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
     let (tokenizer, template) = model::texts(&weights, &path)?;
     // Gradients of f16 would need their loss scaled.
     let mut model = models::load(&weights, Some(args.model.dtype()?.unwrap_or(DType::F32)))?;
-    let ctx = args.ctx.min(model.shape().context);
+    let ctx = context_of(args.ctx, 256, &model.shape(), global)?;
     let mut examples = read(args, ctx, &tokenizer, template.as_ref(), global)?;
 
     let adapters = match &args.model.adapter {
@@ -220,7 +221,7 @@ fn merge(adapters: &Adapters, base: &Path, out: &Path) -> Result<(), Failure> {
 
 /// Refuses what cannot be written, before anything was learnt.
 fn check(args: &FinetuneArgs) -> Result<(), Failure> {
-    if args.steps == 0 || args.batch == 0 || args.ctx < 2 {
+    if args.steps == 0 || args.batch == 0 || args.ctx.is_some_and(|n| n < 2) {
         return Err(Failure::Usage("want at least 1 step, 1 example a step and 2 tokens of context".into()));
     }
     let (lr, _) = steps_of(args)?;

@@ -128,6 +128,11 @@ fn generate_says_what_is_wrong() {
     check(tl(&["generate", "-p", ""]), "", 2, "", "no prompt");
     check(tl(&["generate", "x", "--temp=-1"]), "", 2, "", "temp");
     check(tl(&["generate", "x", "--ctx", "0"]), "", 2, "", "--ctx");
+    // A context that the model does not have is not taken in silence.
+    let less = "--ctx 100000: the model was made for 32768 tokens, so the context is 32768";
+    check(tl(&["generate", "--raw", "x", "--ctx", "100000"]), "", 0, "é€\n", less);
+    check(tl(&["chat", "-c", "100000"]), "hello\n", 0, "é€\n", less);
+    check(tl(&["explain", "--ctx", "100000"]), "", 0, "", less);
     check(tl(&["generate", "x", "--dtype", "q4_0"]), "", 2, "", "want f32, f16 or bf16");
     check(tl(&["generate", "x", "-f", "/nowhere"]), "", 1, "", "/nowhere");
     check(tl(&["generate", "--raw", "xxxxxxxxxxx", "--ctx", "10"]), "", 1, "", "the prompt has 11 tokens, the context 10");
