@@ -80,7 +80,7 @@ impl Conversation<'_> {
             Ok(_) => self.messages.push(Message::new("assistant", said)),
             Err(_) => drop(self.messages.pop()),
         }
-        result
+        result.map_err(|e| self.loaded.failed(e))
     }
 
     fn reset(&mut self) {

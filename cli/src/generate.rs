@@ -271,7 +271,8 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
         }
         out.write_all(piece.as_bytes())?;
         Ok(out.flush()?)
-    })?;
+    })
+    .map_err(|e| loaded.failed(e))?;
     if global.json {
         let speed = |n: usize, t: Duration| (!t.is_zero() && n > 0).then(|| n as f64 / t.as_secs_f64());
         let value = serde_json::json!({

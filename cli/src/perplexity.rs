@@ -86,7 +86,7 @@ pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
     }
     let mean = sum / count as f64;
     if !mean.is_finite() {
-        return Err(Failure::Error("the model gave NaN or infinite logits; try --dtype f32".into()));
+        return Err(loaded.failed(Failure::Error("the model gave NaN or infinite logits; try --dtype f32".into())));
     }
     let perplexity = mean.exp();
     let error = if count > 1 { perplexity * ((squares / count as f64 - mean * mean).max(0.0) / (count - 1) as f64).sqrt() } else { 0.0 };

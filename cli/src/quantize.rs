@@ -2,12 +2,13 @@
 
 use crate::Global;
 use crate::fetch::{self, PullOptions};
+use crate::model;
 use crate::output::{self, Failure};
 use clap::Args;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use tensorlogic::io::TensorInfo;
-use tensorlogic::models::{Weights, convert};
+use tensorlogic::models::convert;
 use tensorlogic::{DType, Device, TensorResult, text};
 
 /// Write a model as a GGUF file with its weights in another type
@@ -50,7 +51,7 @@ pub fn run(args: &QuantizeArgs, global: Global) -> Result<(), Failure> {
     if args.out.exists() && !args.overwrite {
         return Err(Failure::Usage(format!("{} exists; --overwrite replaces it", args.out.display())));
     }
-    let weights = Weights::open(&path, &Device::cpu())?;
+    let weights = model::open(&path, &Device::cpu())?;
     let folder = if path.is_dir() { path.clone() } else { path.parent().map(PathBuf::from).unwrap_or_default() };
     convert::write_gguf(&weights, dtype, |w, vocab| text::gguf::write(&folder, vocab, w), &args.out)?;
     if !global.quiet {

@@ -123,6 +123,31 @@ fn generate_ends_where_it_should() {
 }
 
 #[test]
+fn a_damaged_model_is_named_by_every_command() {
+    let bytes = std::fs::read(model()).unwrap();
+    let mut renamed = bytes.clone();
+    let key = bytes.windows(17).position(|w| w == b"llama.block_count").unwrap();
+    renamed[key] = b'x';
+    let path = std::env::temp_dir().join(format!("tl-broken-{}.gguf", std::process::id()));
+    let file = path.to_str().unwrap();
+    let cut = "the file is damaged or was cut short: get it, or make it, again";
+    for (content, says) in [(&bytes[..bytes.len() / 2], cut), (&bytes[..100], cut), (&renamed, "config: `block_count` is missing")] {
+        std::fs::write(&path, content).unwrap();
+        let runs =
+            [&["generate", "-q", "x", "-m", file][..], &["chat", "-m", file], &["explain", "-m", file], &["bench", "decode", "-m", file]];
+        // `inspect` needs the structure alone.
+        for args in runs.into_iter().chain((says == cut).then_some(&["inspect", file][..])) {
+            for words in [says, &format!("{file}: ")] {
+                let mut c = Command::new(env!("CARGO_BIN_EXE_tl"));
+                c.args(args).env("TL_DEVICE", "cpu").stdout(Stdio::piped()).stderr(Stdio::piped());
+                check(c, "", 1, "", words);
+            }
+        }
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn generate_says_what_is_wrong() {
     check(tl(&["generate"]), "", 2, "", "no prompt");
     check(tl(&["generate", "-p", ""]), "", 2, "", "no prompt");
