@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tensorlogic::autograd::no_grad;
 use tensorlogic::eval::eval_stats;
-use tensorlogic::models::{self, Adapters, Model, Weights};
+use tensorlogic::models::{self, Adapters, Model};
 use tensorlogic::nn::LoraConfig;
 use tensorlogic::ops::loss::Reduction;
 use tensorlogic::optim::Schedule;
@@ -104,8 +104,15 @@ Examples:
 pub struct MergeArgs {
     /// A .gguf file for a GGUF model, a folder for a folder
     out: PathBuf,
-    #[command(flatten)]
-    model: ModelArgs,
+    /// The folder of the adapters, in PEFT's layout, as `tl finetune` writes it
+    #[arg(long, value_name = "DIR")]
+    adapter: PathBuf,
+    /// A GGUF file, a folder in Hub layout, a name from `tl pull --list`, or `OWNER/REPO[:FILE]` [default: smollm2-135m-instruct]
+    #[arg(short, long)]
+    model: Option<String>,
+    /// Download the model without asking, if it is not here yet
+    #[arg(short, long)]
+    yes: bool,
 }
 
 /// One example: its tokens, and the first that is to be learnt.
@@ -122,10 +129,10 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
         check_merge(&path, out)?;
     }
     let device = args.model.device()?;
-    let weights = Weights::open(&path, &device)?;
+    let weights = model::open(&path, &device)?;
     let (tokenizer, template) = model::texts(&weights, &path)?;
     // Gradients of f16 would need their loss scaled.
-    let mut model = models::load(&weights, Some(args.model.dtype()?.unwrap_or(DType::F32)))?;
+    let mut model = models::load(&weights, Some(args.model.dtype()?.unwrap_or(DType::F32))).map_err(|e| model::unreadable(&path, e))?;
     let ctx = context_of(args.ctx, 256, &model.shape(), global)?;
     let mut examples = read(args, ctx, &tokenizer, template.as_ref(), global)?;
 
@@ -200,13 +207,10 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
 
 /// Runs `tl merge`.
 pub fn run_merge(args: &MergeArgs, global: Global) -> Result<(), Failure> {
-    let Some(folder) = &args.model.adapter else {
-        return Err(Failure::Usage("--adapter DIR is missing: the adapters to add".into()));
-    };
-    let path = args.model.path(global)?;
+    let path = model::path(args.model.as_deref(), args.yes, global)?;
     check_merge(&path, &args.out)?;
-    let mut model = models::load(&Weights::open(&path, &Device::cpu())?, Some(DType::F32))?;
-    merge(&Adapters::load(folder, &mut *model)?, &path, &args.out)?;
+    let mut base = models::load(&model::open(&path, &Device::cpu())?, Some(DType::F32)).map_err(|e| model::unreadable(&path, e))?;
+    merge(&Adapters::load(&args.adapter, &mut *base)?, &path, &args.out)?;
     output::result(&args.out.display().to_string())
 }
 

@@ -281,6 +281,8 @@ fn finetune_says_what_is_wrong() {
         check(&["finetune", &bad, "-m", base, "-o", &out], 1, "", err);
     }
     check(&["merge", "-m", base, &file("m.gguf")], 2, "", "--adapter");
+    // Weights are added up on the CPU in f32, wherever the model will run.
+    check(&["merge", "-m", base, "--adapter", &out, "--device", "cpu", &file("m.gguf")], 2, "", "unexpected argument '--device'");
     std::fs::remove_dir_all(folder).unwrap();
 }
 
