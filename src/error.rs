@@ -108,9 +108,17 @@ impl fmt::Display for Line<'_> {
 }
 
 impl TensorError {
+    /// What file errors say where there is no room.
+    pub(crate) const FULL: [&str; 2] = ["the disk is full", "the disk quota is used up"];
+
     /// A file error with its path.
     pub fn io(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
-        TensorError::Io { path: path.into(), message: error.to_string() }
+        let message = match error.kind() {
+            std::io::ErrorKind::StorageFull => Self::FULL[0].into(),
+            std::io::ErrorKind::QuotaExceeded => Self::FULL[1].into(),
+            _ => error.to_string(),
+        };
+        TensorError::Io { path: path.into(), message }
     }
     /// A malformed file of `format`.
     pub fn format(format: &'static str, message: impl Into<String>) -> Self {

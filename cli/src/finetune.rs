@@ -19,7 +19,7 @@ use tensorlogic::ops::loss::Reduction;
 use tensorlogic::optim::Schedule;
 use tensorlogic::text::{ChatTemplate, Message, Tokenizer};
 use tensorlogic::train::AdaptiveBatch;
-use tensorlogic::{DType, Device, Rng, Tensor};
+use tensorlogic::{DType, Device, Rng, Tensor, TensorError};
 
 /// Train LoRA adapters on a model; its own weights stay as they are, packed where they are packed
 #[derive(Args)]
@@ -447,7 +447,8 @@ impl Tuner<'_> {
     }
 
     fn save(&self) -> Result<(), Failure> {
-        Ok(self.adapters.save(&self.args.out, &self.base)?)
+        let failed = |e: TensorError| Failure::Error(format!("{e}; what was learnt since the last save (--save-every) is lost"));
+        self.adapters.save(&self.args.out, &self.base).map_err(failed)
     }
 }
 

@@ -147,13 +147,8 @@ pub enum PullError {
     #[error("interrupted")]
     Interrupted,
     /// The cache folder cannot be written.
-    #[error("{}: {message}", path.display())]
-    Store {
-        /// What was written.
-        path: PathBuf,
-        /// Why it failed.
-        message: String,
-    },
+    #[error("{0}")]
+    Store(tensorlogic::TensorError),
     /// No source had it.
     #[error("{name} could not be downloaded: {}", reasons.join("; "))]
     Sources {
