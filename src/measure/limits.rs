@@ -92,7 +92,9 @@ impl Limits {
     /// Elements of an operand where `bytes` are moved, and of the probe that stands for them.
     fn sizes(&self, bytes: u64, write: bool) -> (usize, usize) {
         let elements = (bytes as usize / if write { 8 } else { 4 }).max(1);
-        (elements, elements.next_power_of_two().clamp(4096, self.most()))
+        // A CPU moves few bytes in less time than many; a GPU's launch takes as long for either.
+        let least = if self.device.is_cpu() { 256 } else { 4096 };
+        (elements, elements.next_power_of_two().clamp(least, self.most()))
     }
 
     /// Seconds that these bytes and operations take at least.
