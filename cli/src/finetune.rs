@@ -211,7 +211,10 @@ pub fn run_merge(args: &MergeArgs, global: Global) -> Result<(), Failure> {
     check_merge(&path, &args.out)?;
     let mut base = models::load(&model::open(&path, &Device::cpu())?, Some(DType::F32)).map_err(|e| model::unreadable(&path, e))?;
     merge(&Adapters::load(&args.adapter, &mut *base)?, &path, &args.out)?;
-    output::result(&args.out.display().to_string())
+    match global.json {
+        true => output::result(&json!({ "merged": args.out, "model": path, "adapter": args.adapter }).to_string()),
+        false => output::result(&args.out.display().to_string()),
+    }
 }
 
 fn merge(adapters: &Adapters, base: &Path, out: &Path) -> Result<(), Failure> {

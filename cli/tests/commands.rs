@@ -173,6 +173,10 @@ fn generate_says_what_is_wrong() {
         c
     };
     check(set("TL_DEVICE", "foo"), "", 2, "", "TL_DEVICE: \"foo\" is no device: want auto, cpu, gpu, vulkan");
+    // An empty one is none.
+    for name in ["TL_DEVICE", "TL_CPU", "TL_NUM_THREADS", "TL_ADAPTIVE", "TL_MEM_LIMIT"] {
+        check(set(name, ""), "", 0, "", "");
+    }
     check(set("TL_MEM_LIMIT", "abc"), "", 2, "", "TL_MEM_LIMIT: \"abc\" is no amount of memory; write bytes, 512M, 2G, 75% or auto");
     check(set("TL_CPU", "sse"), "", 2, "", "TL_CPU=sse: there is no such path; it can be");
     check(set("TL_NUM_THREADS", "0"), "", 2, "", "TL_NUM_THREADS is \"0\"");

@@ -86,7 +86,7 @@ impl Limits {
         };
         // Small sizes are bound by the launch: they are not scaled down.
         let scale = elements as f64 / n as f64;
-        Ok(if elements >= 1 << 20 { seconds * scale } else { seconds })
+        Ok(if elements >= 1 << 20 || elements > n { seconds * scale } else { seconds })
     }
 
     /// Elements of an operand where `bytes` are moved, and of the probe that stands for them.
