@@ -56,9 +56,12 @@ impl Bench {
         if !dtype.is_block() {
             return (0..number).map(|_| Ok(self.tensor(shape, dtype)?)).collect();
         }
-        // Packing takes long: they are copies of one.
-        let values: Vec<f32> = self.tensor(shape, DType::F32)?.to_vec()?;
-        let packed = Arc::new(quant::quantize(dtype, &values)?);
+        // Packing takes long: they are copies of one, whose rows repeat.
+        let (row, rows) = (shape[shape.len() - 1], count / shape[shape.len() - 1]);
+        let values: Vec<f32> = self.tensor(&[rows.min(64), row], DType::F32)?.to_vec()?;
+        let mut packed = quant::quantize(dtype, &values)?.repeat(rows.div_ceil(64));
+        packed.truncate(dtype.bytes(count).ok_or("a size")?);
+        let packed = Arc::new(packed);
         (0..number).map(|_| Ok(Tensor::from_bytes(Bytes::Owned(packed.clone()), dtype, shape, &self.device)?)).collect()
     }
 

@@ -239,6 +239,8 @@ pub struct AdapterInfo {
     pub coop_vectors: bool,
     /// Whether memory may be declared coherent: what one workgroup writes, another reads as it is.
     pub coherent: bool,
+    /// Whether four products of bytes are added up at once by one instruction; on Metal they are not.
+    pub byte_dots: bool,
     /// The language in which the driver takes kernels besides WGSL, if it takes any.
     pub raw: Option<RawLanguage>,
 }

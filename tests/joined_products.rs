@@ -45,6 +45,8 @@ struct Case {
     dtype: DType,
     activations: DType,
     norm: Norm,
+    /// What the left side's mean is about.
+    offset: f32,
     /// Whether the two products are a gate and what it lets through.
     gated: bool,
     /// Dispatches.
@@ -53,7 +55,7 @@ struct Case {
 
 fn check(device: &Device, c: &Case) {
     let what = format!("{} × {} of {:?} in {}, {:?}, {}", c.m, c.k, c.columns, c.dtype, c.norm, if c.gated { "gated" } else { "each" });
-    let x = noise(c.m * c.k, 1);
+    let x: Vec<f32> = noise(c.m * c.k, 1).iter().map(|v| v + c.offset).collect();
     let (gain, shift) = (noise(c.k, 2), noise(c.k, 3));
     let tensor = |v: Vec<f32>, shape: &[usize]| Tensor::from_vec(v, shape, device).unwrap();
     let a = tensor(x.clone(), &[1, c.m, c.k]).cast(c.activations).unwrap();
@@ -115,6 +117,7 @@ fn products_of_one_left_side_are_one_dispatch() {
         dtype: DType::F32,
         activations: DType::F32,
         norm: Norm::None,
+        offset: 0.0,
         gated: false,
         expect: 1,
     };
@@ -122,6 +125,7 @@ fn products_of_one_left_side_are_one_dispatch() {
     for norm in [Norm::Rms, Norm::Layer] {
         check(&device, &Case { norm, ..plain });
         check(&device, &Case { norm, columns: &[33], ..plain });
+        check(&device, &Case { norm, columns: &[33], offset: 300.0, k: 1000, ..plain });
         check(&device, &Case { norm, gated: true, columns: &[72, 72], ..plain });
         check(&device, &Case { norm, m: 3, activations: DType::F16, ..plain });
         check(&device, &Case { norm, k: 768, m: 2, dtype: DType::F16, activations: DType::F16, columns: &[48, 7], ..plain });
@@ -136,6 +140,14 @@ fn products_of_one_left_side_are_one_dispatch() {
     // Many rows of the right side: several of them a team.
     check(&device, &Case { columns: &[8200, 4100], k: 64, dtype: DType::Q8_0, norm: Norm::Rms, ..plain });
     check(&device, &Case { columns: &[8200, 8200], k: 64, dtype: DType::Q8_0, norm: Norm::Rms, gated: true, ..plain });
+    // Long weights in blocks, whose rows are walked; layer norm, ragged columns, another kernel for f32 activations.
+    let long = Case { k: 2048, dtype: DType::Q4_K, activations: DType::F16, norm: Norm::Rms, columns: &[3000, 600, 600], ..plain };
+    check(&device, &long);
+    check(&device, &Case { norm: Norm::Layer, dtype: DType::Q8_0, columns: &[4096, 33], ..long });
+    check(&device, &Case { norm: Norm::None, k: 2112, dtype: DType::Q5_0, ..long });
+    check(&device, &Case { gated: true, columns: &[2100, 2100], ..long });
+    check(&device, &Case { gated: true, dtype: DType::Q4_0, columns: &[2053, 2053], ..long });
+    check(&device, &Case { activations: DType::F32, ..long });
     // Five products are a dispatch of four and one of one, each with the normalization.
     check(&device, &Case { columns: &[8, 8, 8, 8, 8], norm: Norm::Rms, expect: 2, ..plain });
     // A left side that is too long for workgroup memory is normalised by itself; many rows are multiplied as ever.

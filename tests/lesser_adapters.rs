@@ -1,11 +1,12 @@
 //! A machine without the fast features runs everything: each is switched off in a process of its own, and what comes out compared with the CPU.
 
 use std::process::{Command, Stdio};
+use tensorlogic::backends::Bytes;
 use tensorlogic::models::{self, Sampler, Session, Weights};
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
 use tensorlogic::optim::{AdamW, Optimizer};
 use tensorlogic::text::Tokenizer;
-use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
+use tensorlogic::{DType, Device, Rng, Tensor, TensorResult, quant};
 
 /// Set in the processes that a test starts.
 const CHILD: &str = "TL_TEST_LESSER_ADAPTER";
@@ -52,6 +53,11 @@ fn work(device: &Device) -> TensorResult<Results> {
         add("gradient of cross entropy", leaf.grad().expect("it has one"))?;
         add("cross entropy", loss.reshape(&[1])?)?;
     }
+    let (n, k) = (1030, 8192);
+    let weight = quant::quantize(DType::Q4_0, &values(&[n, k], 17, DType::F32, &Device::cpu())?.to_vec()?)?;
+    let weight = Tensor::from_bytes(Bytes::Owned(weight.into()), DType::Q4_0, &[n, k], device)?;
+    let x = values(&[1, k], 18, DType::F16, device)?;
+    out.push(("product with a long weight in blocks", x.matmul(&weight.t()?)?.to_vec()?, 1e-3));
     // Six steps of training a small model.
     let config = GptConfig { vocab: 65, context: 32, layers: 2, heads: 2, width: 32, bias: true, dropout: 0.0 };
     let model = Gpt::new(config, &mut Rng::new(3), &Device::cpu())?;
@@ -138,6 +144,7 @@ fn every_feature_can_be_missing() {
         "immediates",
         "timestamps,timestamps in passes",
         "coherent",
+        "byte dots",
         "shared buffers",
         "large bindings",
         "large workgroup memory",

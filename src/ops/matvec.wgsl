@@ -32,7 +32,7 @@ const VEC_A: u32 = 1;
 const VEC_OUT: u32 = 1;
 const PAIR: u32 = 1;
 const NORMED: u32 = 0;
-const CENTRED: u32 = 0;
+const CENTRED: u32 = 1;
 const HELD_X: u32 = 1;
 const BATCHED: u32 = 1;
 const MORE: u32 = 1;
@@ -56,7 +56,7 @@ fn keep(x: vec4<f32>) -> Kept { return x; }
 fn keep_halves(h: vec2<u32>) -> Kept { return halves(h); }
 fn kept(x: Kept) -> vec4<f32> { return x; }
 fn team_sum(v: f32) -> f32 { return v; }
-fn all_sum(v: f32) -> f32 { return v; }
+fn all_sum(v: vec2<f32>) -> vec2<f32> { return v; }
 fn gain4(c: u32) -> vec4<f32> { return vec4<f32>(1.0); }
 fn shift4(c: u32) -> vec4<f32> { return vec4<f32>(0.0); }
 const GAIN: u32 = 0;
@@ -217,7 +217,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           var gain: array<vec4<f32>, HELD_X>;
           var shift: array<vec4<f32>, HELD_X>;
           var s = 0.0;
-          for (var h = 0u; h < HELD_X; h++) { x[h] = fetch(batch, m, lid + h * WORKGROUP); s += (x[h].x + x[h].y) + (x[h].z + x[h].w); }
+          for (var h = 0u; h < HELD_X; h++) { x[h] = fetch(batch, m, lid + h * WORKGROUP); }
           if (asked()) {
             for (var h = 0u; h < HELD_X; h++) {
               let c = min(4u * (lid + h * WORKGROUP), size - 4u);
@@ -225,15 +225,26 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
               if (SHIFT == 1u) { shift[h] = shift4(c); }
             }
           }
+          var centre = 0.0; var variance = 0.0;
           if (CENTRED == 1u) {
-            let mean = all_sum(s) / f32(size);
-            for (var h = 0u; h < HELD_X; h++) { x[h] = select(vec4<f32>(0.0), x[h] - mean, 4u * (lid + h * WORKGROUP) < size); }
+            // Both moments at once, counted from an element: nothing cancels but what K roundings are of the variance.
+            let origin = fetch(batch, m, 0u).x;
+            for (var h = 0u; h < HELD_X; h++) {
+              x[h] = select(vec4<f32>(0.0), x[h] - origin, 4u * (lid + h * WORKGROUP) < size);
+              centre += (x[h].x + x[h].y) + (x[h].z + x[h].w);
+              s += dot(x[h], x[h]);
+            }
+            let moments = all_sum(vec2<f32>(centre, s)) / f32(size);
+            centre = moments.x;
+            variance = max(moments.y - centre * centre, 0.0);
+          } else {
+            for (var h = 0u; h < HELD_X; h++) { s += dot(x[h], x[h]); }
+            variance = all_sum(s) / f32(size);
           }
-          s = 0.0;
-          for (var h = 0u; h < HELD_X; h++) { s += dot(x[h], x[h]); }
-          let scale = inverseSqrt(all_sum(s) / f32(size) + bitcast<f32>(word(7u)));
+          let scale = inverseSqrt(variance + bitcast<f32>(word(7u)));
           for (var h = 0u; h < HELD_X; h++) {
             let v = lid + h * WORKGROUP;
+            if (CENTRED == 1u) { x[h] = select(vec4<f32>(0.0), x[h] - centre, 4u * v < size); }
             x[h] *= scale;
             if (GAIN == 1u) { x[h] *= gain[h]; }
             // Nothing is added beyond the row's end.

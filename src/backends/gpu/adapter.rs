@@ -237,6 +237,11 @@ fn choose(selector: &str) -> TensorResult<wgpu::Adapter> {
     })
 }
 
+/// The names in a list such as `f16,subgroup`.
+fn names(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|n| !n.is_empty())
+}
+
 /// What takes a limit away.
 type Lower = fn(&mut wgpu::Limits);
 
@@ -247,16 +252,19 @@ const LARGE: [(&str, Lower); 3] = [
     ("large workgroup memory", |l| l.max_compute_workgroup_storage_size = l.max_compute_workgroup_storage_size.min(16 << 10)),
 ];
 
+/// Instructions that no feature stands for.
+const BYTE_DOTS: &str = "byte dots";
+
 /// The features that a list such as `f16,subgroup` names; limits that it names are lowered.
 fn without(list: &str, limits: &mut wgpu::Limits) -> TensorResult<Features> {
     let mut features = Features::empty();
-    for name in list.split(',').map(str::trim).filter(|n| !n.is_empty()) {
+    for name in names(list).filter(|n| *n != BYTE_DOTS) {
         match WANTED.iter().find(|w| w.1 == name) {
             Some(w) => features |= w.0,
             None => match LARGE.iter().find(|l| l.0 == name) {
                 Some(l) => (l.1)(limits),
                 None => {
-                    let all: Vec<&str> = WANTED.iter().map(|w| w.1).chain(LARGE.iter().map(|l| l.0)).collect();
+                    let all: Vec<&str> = WANTED.iter().map(|w| w.1).chain(LARGE.iter().map(|l| l.0)).chain([BYTE_DOTS]).collect();
                     let message = format!("TL_GPU_WITHOUT={list:?}: {name:?} is unknown; allowed are {}", all.join(", "));
                     return Err(TensorError::UnsupportedDevice(message));
                 }
@@ -291,7 +299,8 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
     let adapter = choose(selector)?;
     let i = adapter.get_info();
     let mut limits = adapter.limits();
-    let without = without(std::env::var("TL_GPU_WITHOUT").unwrap_or_default().as_str(), &mut limits)?;
+    let lacking = std::env::var("TL_GPU_WITHOUT").unwrap_or_default();
+    let without = without(&lacking, &mut limits)?;
     let features = WANTED.iter().fold(Features::empty(), |f, w| f | w.0) & (adapter.features() - without);
     let descriptor = wgpu::DeviceDescriptor {
         label: Some("tensorlogic"),
@@ -340,6 +349,7 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         coop,
         coop_vectors: i.backend == Backend::Vulkan,
         coherent: has(Features::MEMORY_DECORATION_COHERENT),
+        byte_dots: i.backend != Backend::Metal && names(&lacking).all(|n| n != BYTE_DOTS),
         raw: match i.backend {
             _ if !has(Features::PASSTHROUGH_SHADERS) => None,
             Backend::Metal => Some(RawLanguage::Msl),

@@ -1,7 +1,8 @@
 //! The GPU forms of the matrix product: a few rows times a weight, and tiles.
 
 use super::matmul_coop::matmul_coop;
-use super::team::{SUM, Team};
+use super::matvec_walk::matvec_walk;
+use super::team::{SUM, SUMS, Team};
 use super::{across, decide, grid, indexable, repeat, start, unroll, words};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Joined, Load, Normalization, Source, Step, Wgsl, Word};
@@ -22,7 +23,7 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         if weights.raw.is_none() && across(b) {
             turned_rows(batch, m, n, k, b, adapter).or_else(|| across_rows(batch, m, n, k, adapter))
         } else {
-            some_rows(a, &[(n, &weights)], false, false, None, adapter)
+            a_few_rows(a, &[(n, &weights)], false, false, None, adapter)
         }
     } else {
         matmul_coop(batch, m, n, k, a, b, &weights, adapter).or_else(|| tiles(batch, m, n, k, a, b, &weights, adapter))
@@ -34,30 +35,32 @@ pub(super) struct Weights {
     /// WGSL of `weights4(row, quad)`, for tiles.
     pub quads: String,
     /// WGSL of `first(row, item)`, `second` and `third`, an item as it is stored, and of `quad` and `scale`, its weights, for a few rows.
-    items: String,
-    shape: Items,
+    pub items: String,
+    pub shape: Items,
     /// The words of the first element, when the buffer is read directly.
     pub raw: Option<[Word; 2]>,
 }
 
 /// How the items of a format are made.
 #[derive(Clone, Copy)]
-struct Items {
+pub(super) struct Items {
     /// Rows of four words that an item is stored in.
-    planes: u32,
+    pub planes: u32,
     /// Quads of an item, the strips they come from, and the quads of a strip.
-    quads: u32,
-    strips: u32,
-    span: u32,
+    pub quads: u32,
+    pub strips: u32,
+    pub span: u32,
     /// Parts with scales of their own; 0 where nothing is scaled.
-    parts: u32,
+    pub parts: u32,
     /// Whether something is added to what is scaled.
-    shifted: bool,
+    pub shifted: bool,
+    /// What a format's packed integers have too much.
+    pub less: u32,
 }
 
 impl Items {
     /// Two quads that are weights as they are.
-    const TWO: Items = Items { planes: 2, quads: 2, strips: 1, span: 2, parts: 0, shifted: false };
+    const TWO: Items = Items { planes: 2, quads: 2, strips: 1, span: 2, parts: 0, shifted: false, less: 0 };
     /// The same of halves.
     const HALVES: Items = Items { planes: 1, ..Items::TWO };
 
@@ -70,7 +73,14 @@ impl Items {
         };
         let shifted = matches!(d, DType::Q4_1 | DType::Q5_1 | DType::Q2_K | DType::Q4_K | DType::Q5_K);
         let planes = if matches!(d, DType::Q8_0 | DType::Q5_K | DType::Q6_K) { 3 } else { 2 };
-        Items { planes, quads: 8, strips, span: 8, parts, shifted }
+        let less = match d {
+            DType::Q4_0 => 8,
+            DType::Q5_0 => 16,
+            DType::Q3_K => 4,
+            DType::Q6_K => 32,
+            _ => 0,
+        };
+        Items { planes, quads: 8, strips, span: 8, parts, shifted, less }
     }
 }
 
@@ -156,7 +166,15 @@ fn block_items(d: DType) -> String {
         text += &format!("fn {plane}(at: u32, i: u32) -> vec4<u32> {{ return {plane}_{name}(at + i / {n}u, i % {n}u); }}\n");
     }
     text += "fn place(row: u32) -> u32 { return block_of(row); }\n";
-    for (function, ty, of) in [("quad", "vec4<f32>", "c"), ("scale", "vec2<f32>", "s")] {
+    if !text.contains("fn quad_") {
+        let bytes = format!("packed_{name}(x, y, z, g, c)");
+        // Bytes with a sign are floats by way of those without.
+        let (bytes, less) = if d == DType::Q8_0 { (bytes + " ^ 0x80808080u", 128) } else { (bytes, Items::of_block(d).less) };
+        text += &format!(
+            "fn quad_{name}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> vec4<f32> {{ return octets({bytes}, {less}.0); }}\n"
+        );
+    }
+    for (function, ty, of) in [("quad", "vec4<f32>", "c"), ("packed", "u32", "c"), ("scale", "vec2<f32>", "s")] {
         text += &format!(
             "fn {function}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, {of}: u32) -> {ty} {{ return {function}_{name}(x, y, z, i % {n}u, {of}); }}\n"
         );
@@ -245,6 +263,44 @@ const THREADS: usize = 1 << 17;
 /// Rows of b from which a machine is full and instructions count.
 const MANY: usize = 8192;
 
+/// Up to eight rows of a, by the kernel that suits them: see `some_rows`.
+fn a_few_rows(
+    a: &Load,
+    products: &[(usize, &Weights)],
+    pair: bool,
+    fours: bool,
+    norm: Option<Normalization>,
+    adapter: &AdapterInfo,
+) -> Option<Wgsl> {
+    matvec_walk(a, products, pair, fours, norm, adapter).or_else(|| some_rows(a, products, pair, fours, norm, adapter))
+}
+
+/// Words and raw loads of products of few rows whose workgroups have `block` rows of each, but for the left side's own, and the number of workgroups.
+pub(super) fn first_words(
+    [batch, m, k]: [usize; 3],
+    products: &[(usize, &Weights)],
+    pair: bool,
+    block: usize,
+    norm: Option<Normalization>,
+    left: [Word; 2],
+) -> Option<(Vec<Word>, Vec<u8>, [u32; 3])> {
+    let tiles: Vec<usize> = products.iter().map(|p| p.0.div_ceil(block)).collect();
+    let groups = if pair { tiles[0] } else { tiles.iter().sum() };
+    let grid = grid(batch.checked_mul(groups)?)?;
+    let (n, weights) = *products.first()?;
+    let mut list = words(&[m, n, k, tiles[0], grid[0] as usize])?;
+    let (first, mut raw) = weights.start();
+    list.extend(first);
+    list.push(Word::F32(norm.map_or(0.0, |n| n.eps as f32)));
+    list.extend(left);
+    for (p, (n, w)) in products.iter().enumerate().skip(1) {
+        list.extend(words(&[*n, tiles[p]])?);
+        list.extend(w.raw?);
+        raw.push(p as u8 + 1);
+    }
+    Some((list, raw, grid))
+}
+
 /// Up to eight rows of a: b is read once, a team of threads for each of its rows. Several products of one left side may be done at once: of
 /// each the rows of b and its weights. With `pair` the two of them go row by row together, so that the second's store may read what the
 /// first's has written. `fours`: results must be written by fours. `norm`: the left side is normalised first.
@@ -258,7 +314,7 @@ fn some_rows(
 ) -> Option<Wgsl> {
     let [batch, m, k] = *a.shape.dims() else { return None };
     let (_, weights) = *products.first()?;
-    let Items { planes, quads, strips, span, parts, shifted } = weights.shape;
+    let Items { planes, quads, strips, span, parts, shifted, .. } = weights.shape;
     let items = k.div_ceil(4 * quads as usize);
     let mt = m.next_power_of_two();
     let all: usize = products.iter().map(|p| p.0).sum();
@@ -295,21 +351,9 @@ fn some_rows(
     }
     let team = Team { workgroup, size: lanes, across: false };
     let block = (workgroup / lanes * rows / pairs) as usize;
-    let tiles: Vec<usize> = products.iter().map(|p| p.0.div_ceil(block)).collect();
-    let groups = if pair { tiles[0] } else { tiles.iter().sum() };
-    let grid = grid(batch.checked_mul(groups)?)?;
-    let mut list = words(&[m, products[0].0, k, tiles[0], grid[0] as usize])?;
-    let (first, mut raw) = weights.start();
-    list.extend(first);
-    list.push(Word::F32(norm.map_or(0.0, |n| n.eps as f32)));
-    list.extend(eights.unwrap_or([Word::U32(0); 2]));
+    let (list, mut raw, grid) = first_words([batch, m, k], products, pair, block, norm, eights.unwrap_or([Word::U32(0); 2]))?;
     if eights.is_some() {
         raw.push(0);
-    }
-    for (p, (n, w)) in products.iter().enumerate().skip(1) {
-        list.extend(words(&[*n, tiles[p]])?);
-        list.extend(w.raw?);
-        raw.push(p as u8 + 1);
     }
     // One quad a thread at most.
     let vec_out = products.iter().all(|p| p.0 % 4 == 0) && block % 4 == 0 && mt as u32 * rows / pairs <= 4 * lanes;
@@ -353,14 +397,8 @@ fn some_rows(
     let kept = if packed { KEPT_HALVES } else { KEPT_FLOATS };
     let mut text = [matvec.as_str(), &several(products, pair, vec_out), kept, &team.function("team_sum", SUM, adapter)].concat();
     if let Some(norm) = norm {
-        text += &Team { workgroup, size: workgroup, across: false }.function("all_sum", SUM, adapter);
-        let load = products.len() + 1;
-        if norm.weight {
-            text += &format!("fn gain4(c: u32) -> vec4<f32> {{ return load4_{load}(c); }}\n");
-        }
-        if norm.bias {
-            text += &format!("fn shift4(c: u32) -> vec4<f32> {{ return load4_{}(c); }}\n", load + norm.weight as usize);
-        }
+        text += &Team { workgroup, size: workgroup, across: false }.function("all_sum", if centred { SUMS } else { SUM }, adapter);
+        text += &gain_and_shift(norm, products.len() + 1);
     }
     let mut consts = vec![
         ("LANES", lanes),
@@ -381,12 +419,24 @@ fn some_rows(
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned: vec![] })
 }
 
+/// WGSL of what a normalised left side is multiplied with, and what is added, from load `load` on.
+pub(super) fn gain_and_shift(norm: Normalization, load: usize) -> String {
+    let mut text = String::new();
+    if norm.weight {
+        text += &format!("fn gain4(c: u32) -> vec4<f32> {{ return load4_{load}(c); }}\n");
+    }
+    if norm.bias {
+        text += &format!("fn shift4(c: u32) -> vec4<f32> {{ return load4_{}(c); }}\n", load + norm.weight as usize);
+    }
+    text
+}
+
 /// Products of load 0 `[1, M, K]` with the loads behind it, into the stores in the same order, see `some_rows`.
 pub fn matmul_several(step: &Step, joined: &Joined, adapter: &AdapterInfo) -> Option<Wgsl> {
     let k = step.loads[0].shape[2];
     let weights: Vec<(usize, Weights)> = step.loads[1..=joined.products].iter().map(|b| (b.shape[1], Weights::of(b, k))).collect();
     let products: Vec<(usize, &Weights)> = weights.iter().map(|(n, w)| (*n, w)).collect();
-    some_rows(&step.loads[0], &products, joined.pair, joined.fours, joined.norm, adapter)
+    a_few_rows(&step.loads[0], &products, joined.pair, joined.fours, joined.norm, adapter)
 }
 
 /// What products must have in common to be done at once: the dtype of right sides that are read directly.
@@ -398,7 +448,7 @@ pub fn matmul_kind(step: &Step) -> Option<DType> {
 }
 
 /// The functions by which a text finds its product, reads its weights and writes its results.
-fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool) -> String {
+pub(super) fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool) -> String {
     let count = products.len();
     let weights = products[0].1;
     let planes = weights.shape.planes;
@@ -422,7 +472,10 @@ fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool) -> String 
     for p in 0..count {
         text += &twin(&weights.items, p, at(p)[2]);
     }
-    for (function, ty) in [("quad", "vec4<f32>"), ("scale", "vec2<f32>")] {
+    let packed = weights.items.contains("fn packed(");
+    for (function, ty) in
+        [("quad", "vec4<f32>"), ("packed", "u32"), ("scale", "vec2<f32>")].into_iter().filter(|f| packed || f.0 != "packed")
+    {
         text += &format!(
             "fn {function}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, n: u32) -> {ty} {{ return {function}_p0(x, y, z, i, n); }}\n"
         );

@@ -9,6 +9,7 @@ mod gather;
 mod index_add;
 mod matmul;
 mod matmul_coop;
+mod matvec_walk;
 mod norm;
 mod norm_grad;
 mod packets;

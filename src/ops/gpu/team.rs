@@ -26,6 +26,8 @@ pub struct Combine {
 
 /// f32 sum.
 pub const SUM: Combine = Combine { ty: "f32", expr: "a + b", builtin: Some("subgroupAdd") };
+/// Two f32 sums.
+pub const SUMS: Combine = Combine { ty: "vec2<f32>", expr: "a + b", builtin: Some("subgroupAdd") };
 /// f32 maximum.
 pub const MAX: Combine = Combine { ty: "f32", expr: "max(a, b)", builtin: Some("subgroupMax") };
 

@@ -364,6 +364,37 @@ fn matmul_of_every_weight_format() {
 }
 
 #[test]
+fn a_row_times_long_weights_in_blocks() {
+    let walk = |s: &Step, a: &AdapterInfo| {
+        let w = matmul(s, a)?;
+        assert!(a.subgroup < 8 || w.source.contains("rows_sum"), "another kernel");
+        Some(w)
+    };
+    let run = |d: DType, n: usize, k: usize, out: DType, tolerance: f64, values: &dyn Fn(&mut Vec<f64>)| {
+        let (mut a, b) = (Operand::random(F16, &[1, 1, k], 1), Operand::random(d, &[1, n, k], 2));
+        let mut x = a.values.clone();
+        values(&mut x);
+        a = Operand::new(F16, &[1, 1, k], x);
+        let want = product(&a, &b);
+        check(&format!("{d} {n}x{k}"), walk, &[a, b], (out, &[1, 1, n]), &[], &want, tolerance);
+    };
+    for d in DType::WEIGHTS.into_iter().filter(|d| d.is_block()) {
+        run(d, 1030, 8192, F32, 2e-5, &|_| ());
+    }
+    // Rows that end a workgroup's steps early; two items a thread; two rounds of them.
+    run(DType::Q4_K, 4100, 2048, F16, 1e-3, &|_| ());
+    run(DType::Q4_0, 4099, 2048, F32, 2e-5, &|_| ());
+    run(DType::Q6_K, 900, 10240, F32, 2e-5, &|_| ());
+    run(DType::Q8_0, 500, 17408, F32, 2e-5, &|_| ());
+    // A few large activations, zeros, and the smallest ones.
+    run(DType::Q4_1, 1028, 8192, F32, 1e-4, &|x| x.iter_mut().step_by(1000).for_each(|v| *v *= 1000.0));
+    run(DType::Q5_0, 1028, 8192, F32, 2e-5, &|x| x[64..5000].fill(0.0));
+    run(DType::Q4_K, 1028, 8192, F32, 2e-5, &|x| x.iter_mut().for_each(|v| *v *= 6e-8));
+    // What is not a number comes through.
+    run(DType::Q4_0, 1028, 8192, F32, 2e-5, &|x| x[77] = f64::NAN);
+}
+
+#[test]
 fn reductions_of_rows() {
     use ReduceOp::{ArgMax, ArgMin, Choice, Max, Mean, Min, Prod, Sum};
     let ops = [Sum, Mean, Max, Min, Prod, ArgMax, ArgMin, Choice];

@@ -1,0 +1,227 @@
+// One row times long weights in blocks: out[n] = sum over k of a[k] * b[n, k].
+//
+// A thread keeps the activations of an item, and the workgroup walks its rows of b with them, ROWS at a time in STEPS steps, the next rows'
+// items on their way while these are multiplied. The threads of a subgroup add up what they have of a row, subgroups do at the end.
+// Activations are integers of 16 bits, in two bytes with a sign each, times a scale of each item's: four weights, which are bytes as well,
+// are multiplied at once. What an activation is wrong by is at most 2^-16 of its item's largest; NaN and infinity make NaN.
+//
+// Formats, several products of one left side and a left side that is normalised on its way: as in matvec.wgsl, and so are the words.
+
+// default
+const WORKGROUP: u32 = 224;
+const SUBGROUP: u32 = 32;
+const ROWS: u32 = 2;
+const STEPS: u32 = 8;
+const QUADS: u32 = 8;
+const STRIPS: u32 = 1;
+const SPAN: u32 = 8;
+const PARTS: u32 = 1;
+const SHIFTED: u32 = 0;
+const SECOND: u32 = 1;
+const THIRD: u32 = 0;
+const VEC_OUT: u32 = 1;
+const PAIR: u32 = 1;
+const NORMED: u32 = 1;
+const CENTRED: u32 = 1;
+const LESS: i32 = 0;
+@group(0) @binding(0) var<storage, read> raw_0: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> words: array<u32>;
+@group(0) @binding(3) var<storage, read> wide_1: array<vec4<u32>>;
+fn word(n: u32) -> u32 { return words[n]; }
+fn packed(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> u32 { return x[c & 3u]; }
+fn scale(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }
+fn rows_sum(lid: u32) -> f32 { return acc[0]; }
+fn all_sum(v: vec2<f32>) -> vec2<f32> { return v; }
+fn gain4(c: u32) -> vec4<f32> { return vec4<f32>(1.0); }
+fn shift4(c: u32) -> vec4<f32> { return vec4<f32>(0.0); }
+const GAIN: u32 = 0;
+const SHIFT: u32 = 0;
+fn locate(group: u32) -> u32 { return group; }
+fn columns() -> u32 { return word(1u); }
+const PRODUCT: u32 = 0;
+fn chosen(p: u32) -> bool { return asked(); }
+fn place_in(p: u32, row: u32) -> u32 { return row * (word(2u) / 32u); }
+fn first_of(p: u32, at: u32, i: u32) -> vec4<u32> { return wide_1[at + i]; }
+fn second_of(p: u32, at: u32, i: u32) -> vec4<u32> { return wide_1[at + i]; }
+fn third_of(p: u32, at: u32, i: u32) -> vec4<u32> { return wide_1[at + i]; }
+alias Early = u32;
+fn early(i: u32) -> Early { return i; }
+fn put(p: u32, i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
+fn put4(p: u32, i: u32, v: vec4<f32>, e: Early) { o_0[i / 4u] = v; }
+// end
+
+const EACH: u32 = ROWS / PAIR; // rows of a product in a step
+const BLOCK: u32 = EACH * STEPS;
+const SUBS: u32 = WORKGROUP / SUBGROUP;
+const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
+const TWINS: u32 = SPAN / WIDTH; // items that share a span of quads
+const EIGHTS: u32 = QUADS / 2u;
+const PART: u32 = QUADS / PARTS; // quads of a part
+const TOP: f32 = 32512.0; // of an item's integers
+// Sums of a subgroup's threads, of each row of each product.
+var<workgroup> ys: array<f32, SUBS * PAIR * BLOCK>;
+var<private> acc: array<f32, ROWS>;
+var<private> thread: u32;
+
+// Always true, which a compiler does not know: loads in its branches stay there, together.
+fn asked() -> bool { return word(0u) > 0u; }
+fn halves(h: vec2<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(h.x), unpack2x16float(h.y)); }
+// The place in a row of quad c of item i.
+fn quad_of(i: u32, c: u32) -> u32 { return i / TWINS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % TWINS * WIDTH + c % WIDTH; }
+fn largest(x: vec4<f32>) -> f32 { let a = abs(x); return max(max(a.x, a.y), max(a.z, a.w)); }
+fn sum_of(x: vec4<f32>) -> f32 { return (x.x + x.y) + (x.z + x.w); }
+
+@compute @workgroup_size(WORKGROUP)
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
+  thread = lid;
+  let start = locate(wid.y * word(4u) + wid.x) * BLOCK;
+  let cols = columns(); let size = word(2u);
+  let items = size / (4u * QUADS);
+  // The quad of results that this thread writes, and what it is combined with.
+  var own: Early;
+  let writes = lid < BLOCK / 4u && start + 4u * lid < cols;
+  if (VEC_OUT == 1u) {
+    if (asked()) { own = early(start + select(0u, 4u * lid, writes)); }
+  }
+  for (var base = 0u; base < items; base += WORKGROUP) {
+    let i = min(base + lid, items - 1u);
+    var first_held: array<vec4<u32>, ROWS>; var first_next: array<vec4<u32>, ROWS>;
+    var second_held: array<vec4<u32>, ROWS>; var second_next: array<vec4<u32>, ROWS>;
+    var third_held: array<vec4<u32>, ROWS>; var third_next: array<vec4<u32>, ROWS>;
+    var raw: array<vec4<u32>, EIGHTS>; var origin = 0.0;
+    var gain: array<vec4<f32>, QUADS>; var shift: array<vec4<f32>, QUADS>;
+    if (asked()) {
+      for (var q = 0u; q < EIGHTS; q++) { raw[q] = raw_0[(word(8u) + word(9u)) / 8u + quad_of(i, 2u * q) / 2u]; }
+      if (CENTRED == 1u) { origin = halves(raw_0[(word(8u) + word(9u)) / 8u].xy).x; }
+      if (GAIN == 1u) {
+        for (var c = 0u; c < QUADS; c++) { gain[c] = gain4(4u * quad_of(i, c)); }
+      }
+      if (SHIFT == 1u) {
+        for (var c = 0u; c < QUADS; c++) { shift[c] = shift4(4u * quad_of(i, c)); }
+      }
+    }
+    { // PRODUCT
+      if (chosen(PRODUCT)) {
+        for (var r = 0u; r < ROWS; r++) {
+          let at = place_in(PRODUCT + r % PAIR, min(start + r / PAIR, cols - 1u));
+          first_held[r] = first_of(PRODUCT + r % PAIR, at, i);
+          if (SECOND == 1u) { second_held[r] = second_of(PRODUCT + r % PAIR, at, i); }
+          if (THIRD == 1u) { third_held[r] = third_of(PRODUCT + r % PAIR, at, i); }
+        }
+      }
+    }
+    // An item beyond the last one counts nothing.
+    let inside = base + lid < items;
+    var x: array<vec4<f32>, QUADS>;
+    for (var q = 0u; q < EIGHTS; q++) {
+      let e = select(vec4<u32>(0u), raw[q], inside);
+      x[2u * q] = halves(e.xy); x[2u * q + 1u] = halves(e.zw);
+    }
+    if (NORMED == 1u) {
+      // The whole row is in the workgroup's threads; both moments at once, as in matvec.wgsl.
+      var s = vec4<f32>(0.0); var centre = 0.0; var variance = 0.0;
+      if (CENTRED == 1u) {
+        var y = vec4<f32>(0.0);
+        for (var c = 0u; c < QUADS; c++) {
+          x[c] = select(vec4<f32>(0.0), x[c] - origin, inside);
+          y += x[c];
+          s += x[c] * x[c];
+        }
+        let moments = all_sum(vec2<f32>(sum_of(y), sum_of(s))) / f32(size);
+        centre = moments.x;
+        variance = max(moments.y - centre * centre, 0.0);
+      } else {
+        for (var c = 0u; c < QUADS; c++) { s += x[c] * x[c]; }
+        variance = all_sum(sum_of(s)) / f32(size);
+      }
+      let by = inverseSqrt(variance + bitcast<f32>(word(7u)));
+      for (var c = 0u; c < QUADS; c++) {
+        if (CENTRED == 1u) { x[c] = select(vec4<f32>(0.0), x[c] - centre, inside); }
+        x[c] *= by;
+        if (GAIN == 1u) { x[c] *= gain[c]; }
+        if (SHIFT == 1u) { x[c] = select(vec4<f32>(0.0), x[c] + shift[c], inside); }
+      }
+    }
+    var most = 0.0; var all = vec4<f32>(0.0);
+    for (var c = 0u; c < QUADS; c++) { most = max(most, largest(x[c])); all += x[c]; }
+    // NaN and infinity show in the sum; the constant is one that compilers take for a number.
+    let unit = select(bitcast<f32>(0x7fc00000u | (size >> 31u)), most / TOP, abs(sum_of(all)) < 3.0e38);
+    let by = select(0.0, TOP / most, most > 0.0);
+    var high: array<u32, QUADS>; var low: array<u32, QUADS>;
+    for (var c = 0u; c < QUADS; c++) {
+      // Added to 3 * 2^22, an integer is what the mantissa's last bits say; 128 more, so that the lower byte has a sign once its first bit is turned.
+      let u = bitcast<vec4<u32>>(fma(x[c], vec4<f32>(by), vec4<f32>(12583040.0)));
+      let even = (u.x & 0xffffu) | (u.z << 16u); let odd = (u.y & 0xffffu) | (u.w << 16u);
+      high[c] = ((even >> 8u) & 0x00ff00ffu) | (odd & 0xff00ff00u);
+      low[c] = ((even & 0x00ff00ffu) | ((odd << 8u) & 0xff00ff00u)) ^ 0x80808080u;
+    }
+    var total: array<i32, PARTS>;
+    for (var s = 0u; s < PARTS; s++) {
+      var h = 0; var l = 0;
+      for (var c = 0u; c < PART; c++) {
+        h += dot4I8Packed(0x01010101u, high[s * PART + c]);
+        l += dot4I8Packed(0x01010101u, low[s * PART + c]);
+      }
+      total[s] = 256 * h + l;
+    }
+    for (var step = 0u; step < STEPS; step++) {
+      { // PRODUCT
+        if (step + 1u < STEPS && chosen(PRODUCT)) {
+          for (var r = 0u; r < ROWS; r++) {
+            let at = place_in(PRODUCT + r % PAIR, min(start + (step + 1u) * EACH + r / PAIR, cols - 1u));
+            first_next[r] = first_of(PRODUCT + r % PAIR, at, i);
+            if (SECOND == 1u) { second_next[r] = second_of(PRODUCT + r % PAIR, at, i); }
+            if (THIRD == 1u) { third_next[r] = third_of(PRODUCT + r % PAIR, at, i); }
+          }
+        }
+      }
+      for (var r = 0u; r < ROWS; r++) {
+        var v = 0.0;
+        for (var s = 0u; s < PARTS; s++) {
+          var h = 0; var l = 0;
+          for (var c = 0u; c < PART; c++) {
+            let w = packed(first_held[r], second_held[r], third_held[r], i, s * PART + c);
+            h += dot4I8Packed(w, high[s * PART + c]);
+            l += dot4I8Packed(w, low[s * PART + c]);
+          }
+          let by = scale(first_held[r], second_held[r], third_held[r], i, s);
+          v += by.x * f32(256 * h + l - LESS * total[s]);
+          if (SHIFTED == 1u) { v += by.y * f32(total[s]); }
+        }
+        acc[r] = v * unit;
+      }
+      // Each row's sum is with the threads whose number says the row now.
+      let y = rows_sum(lid);
+      let r = lid % SUBGROUP;
+      if (r < ROWS) {
+        let at = (lid / SUBGROUP * PAIR + r % PAIR) * BLOCK + step * EACH + r / PAIR;
+        if (base == 0u) { ys[at] = y; } else { ys[at] += y; }
+      }
+      for (var r = 0u; r < ROWS; r++) {
+        first_held[r] = first_next[r];
+        if (SECOND == 1u) { second_held[r] = second_next[r]; }
+        if (THIRD == 1u) { third_held[r] = third_next[r]; }
+      }
+    }
+  }
+  workgroupBarrier();
+  for (var p = 0u; p < PAIR; p++) {
+    if (VEC_OUT == 1u) {
+      if (writes) {
+        var v = vec4<f32>(0.0);
+        for (var s = 0u; s < SUBS; s++) {
+          let at = (s * PAIR + p) * BLOCK + 4u * lid;
+          v += vec4<f32>(ys[at], ys[at + 1u], ys[at + 2u], ys[at + 3u]);
+        }
+        put4(p, start + 4u * lid, v, own);
+      }
+    } else {
+      if (lid < BLOCK && start + lid < cols) {
+        var v = 0.0;
+        for (var s = 0u; s < SUBS; s++) { v += ys[(s * PAIR + p) * BLOCK + lid]; }
+        put(p, start + lid, v);
+      }
+    }
+  }
+}
