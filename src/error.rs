@@ -11,7 +11,7 @@ pub type TensorResult<T> = Result<T, TensorError>;
 pub type At = &'static Location<'static>;
 
 /// Everything that can go wrong, as a value. The library does not panic on bad input.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
     /// Shapes that do not fit together. Reported on the line that wrote the op.
@@ -98,6 +98,13 @@ pub enum TensorError {
     /// Correct input that this version cannot do.
     #[error("not supported: {0}")]
     Unsupported(String),
+}
+
+/// The same text as `Display`: what a program shows whose `main` returns the error, and what `unwrap` says.
+impl fmt::Debug for TensorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 struct Line<'a>(&'a At);
