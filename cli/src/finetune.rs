@@ -259,7 +259,14 @@ fn is_ours(out: &Path, mark: &str) -> Result<(), Failure> {
     if !parent.is_dir() {
         return Err(Failure::Error(format!("there is no folder {}", parent.display())));
     }
-    Ok(())
+    can_write(parent)
+}
+
+/// Whether something can be made in the folder: that is known before hours of learning, not after them.
+fn can_write(folder: &Path) -> Result<(), Failure> {
+    let probe = folder.join(format!(".tl-{}.tmp", std::process::id()));
+    let made = std::fs::create_dir(&probe).and_then(|()| std::fs::remove_dir(&probe));
+    made.map_err(|e| Failure::Error(format!("nothing can be written into {}: {e}", folder.display())))
 }
 
 fn check_merge(base: &Path, out: &Path) -> Result<(), Failure> {
@@ -271,7 +278,8 @@ fn check_merge(base: &Path, out: &Path) -> Result<(), Failure> {
     if out.canonicalize().is_ok_and(|o| base.canonicalize().is_ok_and(|b| b == o)) {
         return Err(Failure::Error(format!("{} is the model itself: name another", out.display())));
     }
-    if file { Ok(()) } else { is_ours(out, "manifest.json") }
+    let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if file { can_write(parent) } else { is_ours(out, "manifest.json") }
 }
 
 /// The examples of the data file.
