@@ -46,9 +46,9 @@ impl Device {
         Device::open("gpu")
     }
 
-    /// The device that `TL_DEVICE` names (as for [`Device::open`]); without it, a real GPU where there is one, else the CPU.
+    /// The device that `TL_DEVICE` names (as for [`Device::open`]); without it, or where it is empty, a real GPU where there is one, else the CPU.
     pub fn auto() -> TensorResult<Device> {
-        Device::open(&std::env::var("TL_DEVICE").unwrap_or_else(|_| "auto".into()))
+        Device::open(&std::env::var("TL_DEVICE").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "auto".into()))
     }
 
     /// A device by name: `auto`, `cpu`, `gpu`, `vulkan`, `metal` or `dx12`; the last four may have an index, as in `vulkan:1`.

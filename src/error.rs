@@ -11,7 +11,7 @@ pub type TensorResult<T> = Result<T, TensorError>;
 pub type At = &'static Location<'static>;
 
 /// Everything that can go wrong, as a value. The library does not panic on bad input.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
     /// Shapes that do not fit together. Reported on the line that wrote the op.
@@ -100,6 +100,13 @@ pub enum TensorError {
     Unsupported(String),
 }
 
+/// The same text as `Display`: what a program shows whose `main` returns the error, and what `unwrap` says.
+impl fmt::Debug for TensorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 struct Line<'a>(&'a At);
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,9 +115,17 @@ impl fmt::Display for Line<'_> {
 }
 
 impl TensorError {
+    /// What file errors say where there is no room.
+    pub(crate) const FULL: [&str; 2] = ["the disk is full", "the disk quota is used up"];
+
     /// A file error with its path.
     pub fn io(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
-        TensorError::Io { path: path.into(), message: error.to_string() }
+        let message = match error.kind() {
+            std::io::ErrorKind::StorageFull => Self::FULL[0].into(),
+            std::io::ErrorKind::QuotaExceeded => Self::FULL[1].into(),
+            _ => error.to_string(),
+        };
+        TensorError::Io { path: path.into(), message }
     }
     /// A malformed file of `format`.
     pub fn format(format: &'static str, message: impl Into<String>) -> Self {

@@ -97,6 +97,8 @@ fn random_bits_are_the_same_everywhere() {
 fn check_error(e: TensorError, parts: &[&str]) {
     let text = e.to_string();
     assert!(parts.iter().all(|p| text.contains(p)), "{text}");
+    // What `unwrap` and a `main` that fails show.
+    assert_eq!(format!("{e:?}"), text);
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! `tl bench`: measures speed, beside the limit that memory sets.
 
 use crate::fetch::human_bytes;
-use crate::model::ModelArgs;
+use crate::model::{self, ModelArgs};
 use crate::output::{self, Failure};
 use crate::random_model::{SHAPES, random_model};
 use crate::suites::{self, CompareArgs, RunArgs};
 use crate::{Global, interrupt};
 use clap::{Args, Subcommand};
 use serde_json::json;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tensorlogic::eval::{EvalStats, eval_all, eval_stats};
 use tensorlogic::models::{KvCache, Model, Sampler, Session, Weights};
@@ -97,7 +98,7 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
         return Err(Failure::Usage("want a prompt of at least 1 token, 2 tokens to generate, 1 run, and 1 sequence".into()));
     }
     let (device, dtype) = (args.model.device()?, args.model.dtype()?);
-    let (name, weights) = match &args.shape {
+    let (name, path, weights) = match &args.shape {
         Some(name) => {
             let shape = SHAPES.iter().find(|s| s.name == name);
             let names = SHAPES.map(|s| s.name).join(", ");
@@ -105,15 +106,16 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
             let names = DType::WEIGHTS.map(DType::name).join(", ");
             let wanted = DType::WEIGHTS.into_iter().find(|t| t.name().eq_ignore_ascii_case(&args.weights));
             let wanted = wanted.ok_or_else(|| Failure::Usage(format!("--type {}: want one of {names}", args.weights)))?;
-            (format!("{name} {wanted} (random weights)"), Weights::from_gguf(random_model(shape, wanted)?, &device))
+            (format!("{name} {wanted} (random weights)"), PathBuf::from(name), Weights::from_gguf(random_model(shape, wanted)?, &device))
         }
         None => {
             let path = args.model.path(global)?;
             let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-            (name, Weights::open(&path, &device)?)
+            let weights = model::open(&path, &device)?;
+            (name, path, weights)
         }
     };
-    let model = args.model.build(&weights, dtype)?;
+    let model = args.model.build(&weights, &path, dtype)?;
     let shape = model.shape();
     if args.prompt + args.tokens > shape.context {
         return Err(Failure::Usage(format!("{} tokens; the model was made for {}", args.prompt + args.tokens, shape.context)));

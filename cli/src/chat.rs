@@ -1,6 +1,6 @@
 //! `tl chat`: a conversation. Its keys and values stay on the device, so that each turn reads only what is new.
 
-use crate::generate::{End, SamplingArgs, Stats, answer, context_of};
+use crate::generate::{CONTEXT, End, SamplingArgs, Stats, answer, context_of, full};
 use crate::model::{Loaded, ModelArgs, warn_unknown};
 use crate::output::{self, Failure};
 use crate::{Global, interrupt};
@@ -80,7 +80,7 @@ impl Conversation<'_> {
             Ok(_) => self.messages.push(Message::new("assistant", said)),
             Err(_) => drop(self.messages.pop()),
         }
-        result
+        result.map_err(|e| self.loaded.failed(e))
     }
 
     fn reset(&mut self) {
@@ -96,7 +96,7 @@ pub fn run(args: &ChatArgs, global: Global) -> Result<(), Failure> {
     let Some(template) = &loaded.template else {
         return Err(Failure::Error("the model has no chat template; `tl generate --raw` continues a text".into()));
     };
-    let ctx = context_of(args.sampling.ctx, &loaded.model.shape())?;
+    let ctx = context_of(args.sampling.ctx, CONTEXT, &loaded.model.shape(), global)?;
     let session = Session::new(&*loaded.model, ctx, &loaded.device)?;
     let messages: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
     let fixed = messages.len();
@@ -172,7 +172,7 @@ pub fn run(args: &ChatArgs, global: Global) -> Result<(), Failure> {
         }
         if !global.quiet {
             if stats.end == End::Context {
-                output::note("the context is full; /reset begins anew, --ctx raises it");
+                output::note(&format!("{}; /reset begins anew", full(ctx, &loaded.model.shape())));
             }
             if args.stats {
                 output::note(&stats.line(&loaded.device));

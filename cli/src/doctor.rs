@@ -54,6 +54,11 @@ pub const VARIABLES: [Variable; 14] = [
     variable("TL_OFFLINE", "1 forbids downloads", "-"),
 ];
 
+/// The names of all settings.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    VARIABLES.iter().map(|v| v.name)
+}
+
 /// Something that is wrong, and one thing to do about it.
 struct Problem {
     what: String,

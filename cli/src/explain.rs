@@ -1,12 +1,12 @@
 //! `tl explain`: the plan of one decode step, with bytes and operations of each dispatch.
 
-use crate::generate::{SamplingArgs, context_of};
-use crate::model::ModelArgs;
+use crate::generate::{CONTEXT, SamplingArgs, context_of};
+use crate::model::{self, ModelArgs};
 use crate::output::{self, Failure};
 use crate::{Global, fetch, table};
 use clap::Args;
 use serde_json::json;
-use tensorlogic::models::{Session, Weights};
+use tensorlogic::models::Session;
 use tensorlogic::plan::{Buf, Plan, Source, Step, Work};
 use tensorlogic::scalar::{Prim, Program};
 
@@ -47,8 +47,8 @@ pub fn run(args: &ExplainArgs, global: Global) -> Result<(), Failure> {
     let dtype = args.model.dtype()?;
     let path = args.model.path(global)?;
     let device = args.model.device()?;
-    let model = args.model.build(&Weights::open(&path, &device)?, dtype)?;
-    let ctx = context_of(args.sampling.ctx, &model.shape())?;
+    let model = args.model.build(&model::open(&path, &device)?, &path, dtype)?;
+    let ctx = context_of(args.sampling.ctx, CONTEXT, &model.shape(), global)?;
     let plan = Session::new(&*model, ctx, &device)?.plan_of_step(args.position, &mut sampler)?;
     let Some(plan) = plan else { return Err(Failure::Error("the step has nothing to run".into())) };
     if args.plan {

@@ -1,5 +1,6 @@
 //! `tl finetune`: trains LoRA adapters on a model from a text or from conversations; `tl merge`: adds adapters to a model's weights.
 
+use crate::generate::context_of;
 use crate::model::{self, ModelArgs};
 use crate::optimizer::Choice;
 use crate::output::{self, Failure};
@@ -12,13 +13,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tensorlogic::autograd::no_grad;
 use tensorlogic::eval::eval_stats;
-use tensorlogic::models::{self, Adapters, Model, Weights};
+use tensorlogic::models::{self, Adapters, Model};
 use tensorlogic::nn::LoraConfig;
 use tensorlogic::ops::loss::Reduction;
 use tensorlogic::optim::Schedule;
 use tensorlogic::text::{ChatTemplate, Message, Tokenizer};
 use tensorlogic::train::AdaptiveBatch;
-use tensorlogic::{DType, Device, Rng, Tensor};
+use tensorlogic::{DType, Device, Rng, Tensor, TensorError};
 
 /// Train LoRA adapters on a model; its own weights stay as they are, packed where they are packed
 #[derive(Args)]
@@ -53,9 +54,9 @@ pub struct FinetuneArgs {
     /// Examples of an update
     #[arg(short, long, default_value_t = 4)]
     batch: usize,
-    /// Tokens of an example at most
-    #[arg(short, long, default_value_t = 256)]
-    ctx: usize,
+    /// Tokens of an example at most [default: 256, or what the model was made for if that is less]
+    #[arg(short, long)]
+    ctx: Option<usize>,
     /// What makes steps of gradients: adamw, adam, sgd, lion or muon, all without weight decay
     #[arg(long, value_name = "NAME", default_value = "adamw")]
     optimizer: String,
@@ -103,8 +104,15 @@ Examples:
 pub struct MergeArgs {
     /// A .gguf file for a GGUF model, a folder for a folder
     out: PathBuf,
-    #[command(flatten)]
-    model: ModelArgs,
+    /// The folder of the adapters, in PEFT's layout, as `tl finetune` writes it
+    #[arg(long, value_name = "DIR")]
+    adapter: PathBuf,
+    /// A GGUF file, a folder in Hub layout, a name from `tl pull --list`, or `OWNER/REPO[:FILE]` [default: smollm2-135m-instruct]
+    #[arg(short, long)]
+    model: Option<String>,
+    /// Download the model without asking, if it is not here yet
+    #[arg(short, long)]
+    yes: bool,
 }
 
 /// One example: its tokens, and the first that is to be learnt.
@@ -121,11 +129,11 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
         check_merge(&path, out)?;
     }
     let device = args.model.device()?;
-    let weights = Weights::open(&path, &device)?;
+    let weights = model::open(&path, &device)?;
     let (tokenizer, template) = model::texts(&weights, &path)?;
     // Gradients of f16 would need their loss scaled.
-    let mut model = models::load(&weights, Some(args.model.dtype()?.unwrap_or(DType::F32)))?;
-    let ctx = args.ctx.min(model.shape().context);
+    let mut model = models::load(&weights, Some(args.model.dtype()?.unwrap_or(DType::F32))).map_err(|e| model::unreadable(&path, e))?;
+    let ctx = context_of(args.ctx, 256, &model.shape(), global)?;
     let mut examples = read(args, ctx, &tokenizer, template.as_ref(), global)?;
 
     let adapters = match &args.model.adapter {
@@ -199,14 +207,14 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
 
 /// Runs `tl merge`.
 pub fn run_merge(args: &MergeArgs, global: Global) -> Result<(), Failure> {
-    let Some(folder) = &args.model.adapter else {
-        return Err(Failure::Usage("--adapter DIR is missing: the adapters to add".into()));
-    };
-    let path = args.model.path(global)?;
+    let path = model::path(args.model.as_deref(), args.yes, global)?;
     check_merge(&path, &args.out)?;
-    let mut model = models::load(&Weights::open(&path, &Device::cpu())?, Some(DType::F32))?;
-    merge(&Adapters::load(folder, &mut *model)?, &path, &args.out)?;
-    output::result(&args.out.display().to_string())
+    let mut base = models::load(&model::open(&path, &Device::cpu())?, Some(DType::F32)).map_err(|e| model::unreadable(&path, e))?;
+    merge(&Adapters::load(&args.adapter, &mut *base)?, &path, &args.out)?;
+    match global.json {
+        true => output::result(&json!({ "merged": args.out, "model": path, "adapter": args.adapter }).to_string()),
+        false => output::result(&args.out.display().to_string()),
+    }
 }
 
 fn merge(adapters: &Adapters, base: &Path, out: &Path) -> Result<(), Failure> {
@@ -220,7 +228,7 @@ fn merge(adapters: &Adapters, base: &Path, out: &Path) -> Result<(), Failure> {
 
 /// Refuses what cannot be written, before anything was learnt.
 fn check(args: &FinetuneArgs) -> Result<(), Failure> {
-    if args.steps == 0 || args.batch == 0 || args.ctx < 2 {
+    if args.steps == 0 || args.batch == 0 || args.ctx.is_some_and(|n| n < 2) {
         return Err(Failure::Usage("want at least 1 step, 1 example a step and 2 tokens of context".into()));
     }
     let (lr, _) = steps_of(args)?;
@@ -251,7 +259,14 @@ fn is_ours(out: &Path, mark: &str) -> Result<(), Failure> {
     if !parent.is_dir() {
         return Err(Failure::Error(format!("there is no folder {}", parent.display())));
     }
-    Ok(())
+    can_write(parent)
+}
+
+/// Whether something can be made in the folder: that is known before hours of learning, not after them.
+fn can_write(folder: &Path) -> Result<(), Failure> {
+    let probe = folder.join(format!(".tl-{}.tmp", std::process::id()));
+    let made = std::fs::create_dir(&probe).and_then(|()| std::fs::remove_dir(&probe));
+    made.map_err(|e| Failure::Error(format!("nothing can be written into {}: {e}", folder.display())))
 }
 
 fn check_merge(base: &Path, out: &Path) -> Result<(), Failure> {
@@ -263,7 +278,8 @@ fn check_merge(base: &Path, out: &Path) -> Result<(), Failure> {
     if out.canonicalize().is_ok_and(|o| base.canonicalize().is_ok_and(|b| b == o)) {
         return Err(Failure::Error(format!("{} is the model itself: name another", out.display())));
     }
-    if file { Ok(()) } else { is_ours(out, "manifest.json") }
+    let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if file { can_write(parent) } else { is_ours(out, "manifest.json") }
 }
 
 /// The examples of the data file.
@@ -442,7 +458,8 @@ impl Tuner<'_> {
     }
 
     fn save(&self) -> Result<(), Failure> {
-        Ok(self.adapters.save(&self.args.out, &self.base)?)
+        let failed = |e: TensorError| Failure::Error(format!("{e}; what was learnt since the last save (--save-every) is lost"));
+        self.adapters.save(&self.args.out, &self.base).map_err(failed)
     }
 }
 

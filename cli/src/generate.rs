@@ -67,9 +67,9 @@ pub struct SamplingArgs {
     /// The seed of random choices
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Tokens of context at most
-    #[arg(short, long, default_value_t = 4096)]
-    pub ctx: usize,
+    /// Tokens of context at most [default: 4096, or what the model was made for if that is less]
+    #[arg(short, long)]
+    pub ctx: Option<usize>,
 }
 
 impl SamplingArgs {
@@ -141,11 +141,29 @@ impl Stats {
     }
 }
 
-/// The context that `--ctx` asks for, as far as the model goes.
-pub fn context_of(asked: usize, shape: &ModelShape) -> Result<usize, Failure> {
+/// The context where `--ctx` does not say it.
+pub const CONTEXT: usize = 4096;
+
+/// The context that `--ctx` asks for, as far as the model goes: where it goes less far, that is said.
+pub fn context_of(asked: Option<usize>, usual: usize, shape: &ModelShape, global: Global) -> Result<usize, Failure> {
+    let most = shape.context;
     match asked {
-        0 => Err(Failure::Usage("--ctx 0: want at least 1".into())),
-        n => Ok(n.min(shape.context)),
+        Some(0) => Err(Failure::Usage("--ctx 0: want at least 1".into())),
+        Some(n) if n > most => {
+            if !global.quiet {
+                output::note(&format!("--ctx {n}: the model was made for {most} tokens, so the context is {most}"));
+            }
+            Ok(most)
+        }
+        n => Ok(n.unwrap_or(usual).min(most)),
+    }
+}
+
+/// What is said when a context of `ctx` tokens is full.
+pub fn full(ctx: usize, shape: &ModelShape) -> String {
+    match ctx < shape.context {
+        true => "the context is full; --ctx raises it".into(),
+        false => format!("the context is full: the model was made for {ctx} tokens"),
     }
 }
 
@@ -234,7 +252,7 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
             loaded.tokenizer.encode(&prompt, true)?
         }
     };
-    let ctx = context_of(args.sampling.ctx, &loaded.model.shape())?;
+    let ctx = context_of(args.sampling.ctx, CONTEXT, &loaded.model.shape(), global)?;
     if ids.len() > ctx {
         let (tokens, most) = (ids.len(), loaded.model.shape().context);
         return Err(Failure::Error(match tokens <= most {
@@ -253,7 +271,8 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
         }
         out.write_all(piece.as_bytes())?;
         Ok(out.flush()?)
-    })?;
+    })
+    .map_err(|e| loaded.failed(e))?;
     if global.json {
         let speed = |n: usize, t: Duration| (!t.is_zero() && n > 0).then(|| n as f64 / t.as_secs_f64());
         let value = serde_json::json!({
@@ -271,11 +290,7 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     loaded.device.synchronize()?;
     if !global.quiet {
         if stats.end == End::Context {
-            let most = loaded.model.shape().context;
-            output::note(&match ctx < most {
-                true => "the context is full; --ctx raises it".to_string(),
-                false => format!("the context is full: the model was made for {most} tokens"),
-            });
+            output::note(&full(ctx, &loaded.model.shape()));
         }
         if args.stats {
             let (e, compiled) = (eval_stats(&loaded.device), loaded.device.pipeline_stats());

@@ -1,7 +1,7 @@
 //! `tl inspect FILE`: what is in a GGUF or safetensors file.
 
 use crate::fetch::{self, PullOptions};
-use crate::model::is_model;
+use crate::model::{damaged, is_model};
 use crate::output::{self, Failure};
 use crate::{Global, table};
 use clap::Args;
@@ -104,7 +104,7 @@ fn read(path: &Path) -> Result<Contents, Failure> {
     let mut start = [0; 4];
     let is_gguf = path.is_file() && std::io::Read::read(&mut std::fs::File::open(path)?, &mut start)? == 4 && &start == b"GGUF";
     if is_gguf || path.extension().is_some_and(|e| e == "gguf") {
-        let file = Gguf::open(path)?;
+        let file = Gguf::open(path).map_err(|e| damaged(path, e))?;
         let metadata = file.metadata().map(|(k, v)| (k.to_string(), shown(v), to_json(v))).collect();
         return Ok(Contents {
             format: format!("GGUF version {}", file.version()),
@@ -113,7 +113,7 @@ fn read(path: &Path) -> Result<Contents, Failure> {
             tensors: file.tensors().to_vec(),
         });
     }
-    let file = SafeTensors::open(path)?;
+    let file = SafeTensors::open(path).map_err(|e| damaged(path, e))?;
     let mut metadata: Vec<_> = file.metadata().iter().map(|(k, v)| (k.clone(), clip(v), json!(v))).collect();
     // The settings of a model in Hub layout lie beside its weights.
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };

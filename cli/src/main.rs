@@ -80,6 +80,17 @@ enum Command {
     Completions(completions::CompletionsArgs),
 }
 
+/// The command with all of its help.
+fn command() -> clap::Command {
+    // What `tl finetune` does with two flags that other subcommands have too.
+    Cli::command().mut_subcommand("finetune", |c| {
+        c.mut_arg("dtype", |a| {
+            a.help("The type of activations: f32, f16 or bf16; the loss is not scaled, which f16 may need [default: f32]")
+        })
+        .mut_arg("adapter", |a| a.help("A folder of LoRA adapters to go on from, in PEFT's layout"))
+    })
+}
+
 /// Reads the command line. A negative number after a flag is that flag's value, which says what is wrong with it; to clap it looks like
 /// another flag.
 fn parse(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, clap::Error> {
@@ -87,7 +98,7 @@ fn parse(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, clap
         let negative = |a: clap::Arg| if a.is_positional() || !a.get_action().takes_values() { a } else { a.allow_negative_numbers(true) };
         c.mut_args(negative).mut_subcommands(with_negatives)
     }
-    let matches = with_negatives(Cli::command()).try_get_matches_from(args).map_err(|mut e| {
+    let matches = with_negatives(command()).try_get_matches_from(args).map_err(|mut e| {
         use clap::error::{ContextKind, ContextValue, ErrorKind};
         let text = |e: &clap::Error, kind| match e.get(kind) {
             Some(ContextValue::String(s)) => s.clone(),
@@ -117,6 +128,11 @@ fn main() -> ExitCode {
         // Without a desktop, a layer that Mesa puts into every Vulkan program complains about that on stderr.
         // SAFETY: no other thread is running yet.
         unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
+    }
+    // `TL_DEVICE= tl …` is how a shell unsets one for a moment.
+    for name in doctor::names().filter(|name| std::env::var_os(name).is_some_and(|v| v.is_empty())) {
+        // SAFETY: no other thread is running yet.
+        unsafe { std::env::remove_var(name) };
     }
     let cli = match parse(std::env::args_os()) {
         Ok(cli) => cli,
@@ -171,7 +187,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
-        super::Cli::command().debug_assert();
+        super::command().debug_assert();
     }
 }

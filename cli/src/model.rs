@@ -7,7 +7,7 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use tensorlogic::models::{self, Adapters, Model, Weights};
 use tensorlogic::text::{ChatTemplate, Message, Tokenizer};
-use tensorlogic::{DType, Device};
+use tensorlogic::{DType, Device, TensorError};
 
 /// The model that is used when none is named.
 pub const DEFAULT: &str = "smollm2-135m-instruct";
@@ -38,17 +38,18 @@ pub struct Loaded {
     pub model: Box<dyn Model>,
     pub tokenizer: Tokenizer,
     pub template: Option<ChatTemplate>,
+    path: PathBuf,
 }
 
 impl ModelArgs {
     /// The file of the model, downloaded where needed and allowed.
     pub fn path(&self, global: Global) -> Result<PathBuf, Failure> {
-        Ok(fetch::resolve(self.model.as_deref().unwrap_or(DEFAULT), &self.options(global)?)?)
+        path(self.model.as_deref(), self.yes, global)
     }
 
     /// As [`ModelArgs::path`], and the built-in model where none is named and the usual one cannot be had without a network.
     pub fn path_or_tiny(&self, global: Global) -> Result<PathBuf, Failure> {
-        let options = self.options(global)?;
+        let options = options(self.yes, global)?;
         match fetch::resolve(self.model.as_deref().unwrap_or(DEFAULT), &options) {
             Err(e @ (PullError::Offline { .. } | PullError::Sources { .. })) if self.model.is_none() => {
                 output::note(&format!("{e}: the built-in model {} answers, which has read Shakespeare and nothing else", builtin::TINY));
@@ -56,13 +57,6 @@ impl ModelArgs {
             }
             found => Ok(found?),
         }
-    }
-
-    fn options(&self, global: Global) -> Result<PullOptions, Failure> {
-        let mut options = PullOptions::from_env()?;
-        options.quiet = global.quiet;
-        options.yes = self.yes;
-        Ok(options)
     }
 
     /// The device asked for.
@@ -81,9 +75,9 @@ impl ModelArgs {
         }
     }
 
-    /// The model of these weights, with the adapters asked for.
-    pub fn build(&self, weights: &Weights, dtype: Option<DType>) -> Result<Box<dyn Model>, Failure> {
-        let mut model = models::load(weights, dtype)?;
+    /// The model of these weights, which are those of `path`, with the adapters asked for.
+    pub fn build(&self, weights: &Weights, path: &Path, dtype: Option<DType>) -> Result<Box<dyn Model>, Failure> {
+        let mut model = models::load(weights, dtype).map_err(|e| unreadable(path, e))?;
         if let Some(folder) = &self.adapter {
             Adapters::load(folder, &mut *model)?;
         }
@@ -98,11 +92,10 @@ impl ModelArgs {
     /// Opens the model of this file with its tokenizer.
     pub fn load_from(&self, path: &Path, global: Global) -> Result<Loaded, Failure> {
         let dtype = self.dtype()?;
-        is_model(path)?;
         let (device, read) = std::thread::scope(|s| {
             // A driver takes as long to start as a tokenizer takes to build.
             let device = s.spawn(|| self.device());
-            let read = Weights::open(path, &Device::cpu()).map_err(Failure::from).and_then(|w| Ok((texts(&w, path)?, w)));
+            let read = open(path, &Device::cpu()).and_then(|w| Ok((texts(&w, path)?, w)));
             (device.join(), read)
         });
         let device = device.map_err(|_| Failure::Error("opening the device panicked".into()))??;
@@ -110,9 +103,20 @@ impl ModelArgs {
             output::note(&format!("{} on {}", path.file_name().unwrap_or(path.as_os_str()).to_string_lossy(), device.name()));
         }
         let ((tokenizer, template), weights) = read?;
-        let model = self.build(&weights.on(&device), dtype)?;
-        Ok(Loaded { device, model, tokenizer, template })
+        let model = self.build(&weights.on(&device), path, dtype)?;
+        Ok(Loaded { device, model, tokenizer, template, path: path.to_path_buf() })
     }
+}
+
+/// The file of the model of this name (else of [`DEFAULT`]), downloaded where needed and allowed.
+pub fn path(name: Option<&str>, yes: bool, global: Global) -> Result<PathBuf, Failure> {
+    Ok(fetch::resolve(name.unwrap_or(DEFAULT), &options(yes, global)?)?)
+}
+
+fn options(yes: bool, global: Global) -> Result<PullOptions, Failure> {
+    let mut options = PullOptions::from_env()?;
+    (options.quiet, options.yes) = (global.quiet, yes);
+    Ok(options)
 }
 
 /// Says which characters of texts the model's vocabulary cannot write. They are left out, which changes what is read.
@@ -179,7 +183,49 @@ pub fn is_model(path: &Path) -> Result<(), Failure> {
     Err(Failure::Error(format!("{} is no model, neither GGUF nor safetensors: it {}", path.display(), is.trim_start_matches("it "))))
 }
 
+/// The weights of a model's file or folder.
+pub fn open(path: &Path, device: &Device) -> Result<Weights, Failure> {
+    is_model(path)?;
+    Weights::open(path, device).map_err(|e| damaged(path, e))
+}
+
+/// What is said where a file's own structure does not hold.
+pub fn damaged(path: &Path, error: TensorError) -> Failure {
+    let structure = matches!(error, TensorError::Format { format: "gguf" | "safetensors", .. });
+    match unreadable(path, error) {
+        Failure::Error(text) if structure && !text.contains("`tl pull") => {
+            Failure::Error(format!("{text}; the file is damaged or was cut short: get it, or make it, again"))
+        }
+        other => other,
+    }
+}
+
+/// What is said where a model cannot be used: which file it is and, where it was downloaded and is damaged, what brings it back.
+pub fn unreadable(path: &Path, error: TensorError) -> Failure {
+    let text = error.to_string();
+    let named = text.contains(&*path.to_string_lossy());
+    match error {
+        TensorError::Format { .. } | TensorError::Unsupported(_) if !named => mended(path, format!("{}: {text}", path.display())),
+        TensorError::Format { .. } | TensorError::Unsupported(_) | TensorError::Io { .. } => mended(path, text),
+        other => other.into(),
+    }
+}
+
+/// The error, with what brings the file back if it was downloaded and is damaged.
+fn mended(path: &Path, text: String) -> Failure {
+    let help = PullOptions::from_env().ok().and_then(|options| fetch::mend(path, &options));
+    Failure::Error(help.map_or(text.clone(), |help| format!("{text}; {help}")))
+}
+
 impl Loaded {
+    /// An error of running the model. Numbers that are none may come from a damaged file: where it is, that is said.
+    pub fn failed(&self, error: Failure) -> Failure {
+        match error {
+            Failure::Error(text) if text.contains("NaN") => mended(&self.path, text),
+            other => other,
+        }
+    }
+
     /// A conversation as tokens, up to where the model begins to speak.
     pub fn encode_chat(&self, template: &ChatTemplate, messages: &[Message]) -> Result<Vec<u32>, Failure> {
         encode_chat(&self.tokenizer, template, messages, true)
@@ -198,10 +244,13 @@ pub fn encode_chat(t: &Tokenizer, template: &ChatTemplate, messages: &[Message],
 /// The tokenizer of a model, and its chat template where it has one.
 pub fn texts(weights: &Weights, path: &Path) -> Result<(Tokenizer, Option<ChatTemplate>), Failure> {
     if let Some(gguf) = weights.gguf() {
-        let template = gguf.opt("tokenizer.chat_template", tensorlogic::io::gguf::Value::str)?;
-        return Ok((Tokenizer::from_gguf(gguf)?, template.map(ChatTemplate::new).transpose()?));
+        let read = || {
+            let template = gguf.opt("tokenizer.chat_template", tensorlogic::io::gguf::Value::str)?;
+            Ok((Tokenizer::from_gguf(gguf)?, template.map(ChatTemplate::new).transpose()?))
+        };
+        return read().map_err(|e| unreadable(path, e));
     }
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
-    let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json"))?;
-    Ok((tokenizer, ChatTemplate::from_folder(folder)?))
+    let read = || Ok((Tokenizer::from_file(folder.join("tokenizer.json"))?, ChatTemplate::from_folder(folder)?));
+    read().map_err(|e| unreadable(path, e))
 }

@@ -50,6 +50,10 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::Closed,
+            // Files of our own say their name; this is where stdout leads.
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Failure::Error("stdout: the disk is full: the output is cut short there".into())
+            }
             _ => Failure::Error(error.to_string()),
         }
     }

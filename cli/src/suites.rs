@@ -7,17 +7,19 @@ use serde_json::json;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use tensorlogic::io::{save::save, write_error};
 use tensorlogic::measure::{self, Environment, Limits, Options, Record, Verdict};
 
 /// Products, elementwise work, sums, transfers, activations, and what fusion, pool and batches gain
 #[derive(Args)]
 #[command(
-    after_help = "Every time is shown beside the least that this machine's limits allow, which are measured first. Samples end with a value read back
-and checked; GPU (ms) is the GPU's own clock.
+    after_help = "Every time is shown beside the least that this machine's limits allow. They are measured in the same run, and once more where a row is
+faster than they allow: the machine may have been busy the first time. Samples end with a value read back and checked; GPU (ms) is the GPU's
+own clock.
 
 Examples:
   tl bench run                                   every category
-  tl bench run --category sum --device vulkan
+  tl bench run --category reduction --device vulkan
   tl bench run --save a.jsonl --plot a.svg       lines are appended, so that runs of two versions can take turns
   tl bench run --suite floors                    the bounds that must be kept"
 )]
@@ -102,18 +104,31 @@ pub fn run(args: &RunArgs, global: Global) -> Result<(), Failure> {
         records
     };
     if let Some(path) = &args.save {
-        let failed = |e: std::io::Error| Failure::Error(format!("{}: {e}", path.display()));
-        let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(failed)?;
-        for r in &records {
-            writeln!(file, "{}", r.to_json()).map_err(failed)?;
-        }
+        append(path, &records.iter().map(|r| format!("{}\n", r.to_json())).collect::<String>())?;
     }
     if let Some(path) = &args.plot {
         let mut limits = Limits::new(&device, options);
         let (bandwidth, compute) = (limits.copy_bandwidth()? * 1e-9, limits.operations()? * 1e-9);
         let page = if path.extension().is_some_and(|e| e == "html") { measure::html } else { measure::svg };
         let text = page(&records, bandwidth, compute);
-        std::fs::write(path, text).map_err(|e| Failure::Error(format!("{}: {e}", path.display())))?;
+        match path.exists() && !path.is_file() {
+            // A pipe or a device.
+            true => std::fs::write(path, text).map_err(|e| write_error(path, e, 0))?,
+            false => save(path, |out| out.write_all(text.as_bytes()))?,
+        }
+    }
+    Ok(())
+}
+
+/// Adds lines to a file: all of them or, where that fails, none.
+fn append(path: &Path, lines: &str) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| write_error(path, e, 0);
+    let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(failed)?;
+    let before = file.metadata().map_err(failed)?.len();
+    if let Err(e) = file.write_all(lines.as_bytes()) {
+        // The first error is the one to report.
+        let _ = file.set_len(before);
+        return Err(failed(e).into());
     }
     Ok(())
 }

@@ -219,7 +219,10 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
         if new || best {
             arrive(&mut pending, t, report)?;
             t.progress.seconds = before + started.elapsed().as_secs_f64();
-            t.save()?;
+            t.save().map_err(|e| match (e, saved) {
+                (Failure::Error(text), Some(step)) => Failure::Error(format!("{text}; --resume goes on from step {step}")),
+                (e, _) => e,
+            })?;
             saved = Some(step);
             report.clear();
             result(format!("saved {step}"))?;

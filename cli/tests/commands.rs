@@ -123,11 +123,41 @@ fn generate_ends_where_it_should() {
 }
 
 #[test]
+fn a_damaged_model_is_named_by_every_command() {
+    let bytes = std::fs::read(model()).unwrap();
+    let mut renamed = bytes.clone();
+    let key = bytes.windows(17).position(|w| w == b"llama.block_count").unwrap();
+    renamed[key] = b'x';
+    let path = std::env::temp_dir().join(format!("tl-broken-{}.gguf", std::process::id()));
+    let file = path.to_str().unwrap();
+    let cut = "the file is damaged or was cut short: get it, or make it, again";
+    for (content, says) in [(&bytes[..bytes.len() / 2], cut), (&bytes[..100], cut), (&renamed, "config: `block_count` is missing")] {
+        std::fs::write(&path, content).unwrap();
+        let runs =
+            [&["generate", "-q", "x", "-m", file][..], &["chat", "-m", file], &["explain", "-m", file], &["bench", "decode", "-m", file]];
+        // `inspect` needs the structure alone.
+        for args in runs.into_iter().chain((says == cut).then_some(&["inspect", file][..])) {
+            for words in [says, &format!("{file}: ")] {
+                let mut c = Command::new(env!("CARGO_BIN_EXE_tl"));
+                c.args(args).env("TL_DEVICE", "cpu").stdout(Stdio::piped()).stderr(Stdio::piped());
+                check(c, "", 1, "", words);
+            }
+        }
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn generate_says_what_is_wrong() {
     check(tl(&["generate"]), "", 2, "", "no prompt");
     check(tl(&["generate", "-p", ""]), "", 2, "", "no prompt");
     check(tl(&["generate", "x", "--temp=-1"]), "", 2, "", "temp");
     check(tl(&["generate", "x", "--ctx", "0"]), "", 2, "", "--ctx");
+    // A context that the model does not have is not taken in silence.
+    let less = "--ctx 100000: the model was made for 32768 tokens, so the context is 32768";
+    check(tl(&["generate", "--raw", "x", "--ctx", "100000"]), "", 0, "é€\n", less);
+    check(tl(&["chat", "-c", "100000"]), "hello\n", 0, "é€\n", less);
+    check(tl(&["explain", "--ctx", "100000"]), "", 0, "", less);
     check(tl(&["generate", "x", "--dtype", "q4_0"]), "", 2, "", "want f32, f16 or bf16");
     check(tl(&["generate", "x", "-f", "/nowhere"]), "", 1, "", "/nowhere");
     check(tl(&["generate", "--raw", "xxxxxxxxxxx", "--ctx", "10"]), "", 1, "", "the prompt has 11 tokens, the context 10");
@@ -143,6 +173,10 @@ fn generate_says_what_is_wrong() {
         c
     };
     check(set("TL_DEVICE", "foo"), "", 2, "", "TL_DEVICE: \"foo\" is no device: want auto, cpu, gpu, vulkan");
+    // An empty one is none.
+    for name in ["TL_DEVICE", "TL_CPU", "TL_NUM_THREADS", "TL_ADAPTIVE", "TL_MEM_LIMIT"] {
+        check(set(name, ""), "", 0, "", "");
+    }
     check(set("TL_MEM_LIMIT", "abc"), "", 2, "", "TL_MEM_LIMIT: \"abc\" is no amount of memory; write bytes, 512M, 2G, 75% or auto");
     check(set("TL_CPU", "sse"), "", 2, "", "TL_CPU=sse: there is no such path; it can be");
     check(set("TL_NUM_THREADS", "0"), "", 2, "", "TL_NUM_THREADS is \"0\"");

@@ -150,7 +150,8 @@ fn a_packed_model_learns_a_text_and_is_merged() {
         assert_eq!(Gguf::open(&small).unwrap().tensor(&format!("blk.0.{part}.weight")).unwrap().dtype().unwrap(), DType::Q8_0);
         // Merging later gives the same file; going on from the adapters begins where they are.
         let later = file("later.gguf");
-        check(&["merge", "-m", base, "--adapter", &adapter, &later], 0, &later, "");
+        let v = json(&["merge", "-m", base, "--adapter", &adapter, &later]);
+        assert_eq!(v["merged"].as_str(), Some(&*later), "{v}");
         assert!(std::fs::read(&later).unwrap() == std::fs::read(&merged).unwrap());
         let more = json(&["finetune", text, "-m", base, "-o", &file("more"), "--adapter", &adapter, "-n", "1", "-c", "32", "--lr", "1e-6"]);
         assert!((more["held_out_before"].as_f64().unwrap() - number("held_out_after")).abs() < 1e-5, "{more} {v}");
@@ -264,6 +265,8 @@ fn finetune_says_what_is_wrong() {
     check(&["quantize", base, &packed, "-t", "q4_K"], 0, &packed, "rows that are no multiple of 256, as q4_K needs: they are stored as");
     check(&["quantize", base, &packed], 2, "", "exists; --overwrite replaces it");
     check(&["quantize", base, &packed, "--overwrite"], 0, &packed, "bits each");
+    let v = json(&["quantize", base, &packed, "--overwrite", "-t", "q8_0"]);
+    assert_eq!((v["type"].as_str(), v["bytes"].as_u64()), (Some("q8_0"), Some(std::fs::metadata(&packed).unwrap().len())), "{v}");
     with(&["--lr", "0"], 2, "--lr");
     with(&["--lr", "-1"], 2, "--lr: -1 is not a rate above 0");
     with(&["--optimizer", "adagrad"], 2, "--optimizer: adagrad: want adamw, adam, sgd, lion, muon");
@@ -281,6 +284,8 @@ fn finetune_says_what_is_wrong() {
         check(&["finetune", &bad, "-m", base, "-o", &out], 1, "", err);
     }
     check(&["merge", "-m", base, &file("m.gguf")], 2, "", "--adapter");
+    // Weights are added up on the CPU in f32, wherever the model will run.
+    check(&["merge", "-m", base, "--adapter", &out, "--device", "cpu", &file("m.gguf")], 2, "", "unexpected argument '--device'");
     std::fs::remove_dir_all(folder).unwrap();
 }
 

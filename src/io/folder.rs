@@ -83,6 +83,11 @@ pub struct FileWriter {
 }
 
 impl FileWriter {
+    /// Where the file is while it is being written.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Adds bytes to the file.
     ///
     /// # Errors
@@ -174,7 +179,14 @@ pub fn save_folder(path: impl AsRef<Path>, write: impl FnOnce(&mut FolderWriter)
     if let Err(e) = written {
         // The first error is the one to report.
         let _ = std::fs::remove_dir_all(&temporary);
-        return Err(e);
+        // The user knows the folder's own name, not the one that it had for a moment.
+        return Err(match e {
+            TensorError::Io { path: at, message } => {
+                let at = at.strip_prefix(&temporary).map(|inner| path.join(inner)).unwrap_or(at);
+                super::disk::explained(TensorError::Io { path: at, message }, 0)
+            }
+            e => e,
+        });
     }
     sync_folder(parent(path))
 }

@@ -2,6 +2,7 @@
 //!
 //! Reading never trusts the file: every length, count and offset is checked against the bytes that are there before it is used.
 
+pub mod disk;
 pub mod folder;
 pub mod gguf;
 pub mod info;
@@ -9,6 +10,7 @@ pub mod mapped;
 pub mod safetensors;
 pub mod save;
 
+pub use disk::write_error;
 pub use folder::{FolderWriter, check_folder, save_folder};
 pub use gguf::{Gguf, GgufWriter};
 pub use info::TensorInfo;

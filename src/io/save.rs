@@ -11,8 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Readers that have the old file mapped keep it. On any error the new file is removed and the old one is untouched.
 pub fn save(path: impl AsRef<Path>, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> TensorResult<()> {
     let path = path.as_ref();
-    let fail = |e| TensorError::io(path, e);
     let name = path.file_name().ok_or_else(|| TensorError::Io { path: path.into(), message: "is not a file name".into() })?;
+    if path.exists() && !path.is_file() {
+        // A device would be replaced by a file.
+        return Err(TensorError::Io { path: path.into(), message: "is there and is no regular file".into() });
+    }
     let folder = match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,
         _ => Path::new("."),
@@ -35,11 +38,11 @@ pub fn save(path: impl AsRef<Path>, write: impl FnOnce(&mut BufWriter<File>) -> 
     if let Err(e) = written {
         // The first error is the one to report.
         let _ = std::fs::remove_file(&temporary);
-        return Err(fail(e));
+        return Err(super::disk::write_error(path, e, 0));
     }
     // The rename itself is durable once the folder is; a system that cannot open a folder as a file has no such call.
     #[cfg(unix)]
-    File::open(folder).and_then(|f| f.sync_all()).map_err(fail)?;
+    File::open(folder).and_then(|f| f.sync_all()).map_err(|e| TensorError::io(path, e))?;
     Ok(())
 }
 

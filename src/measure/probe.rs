@@ -47,7 +47,7 @@ impl Probe {
             Probe::Fma => self.threads(n) as u64 * TURNS as u64 * 8 * 4 * 2,
         }
     }
-    /// The probe of a tensor of `f32[n]`, a power of two from 4096 on.
+    /// The probe of a tensor of `f32[n]`, a power of two: on a GPU from 4096 on.
     pub fn of(self, x: &Tensor) -> TensorResult<Tensor> {
         let n = match self {
             Probe::Copy => x.numel(),
@@ -108,8 +108,12 @@ impl Kernel for Probe {
         }
     }
     fn ops(&self, step: &Step) -> u64 {
-        // Never too small for all threads of a team.
-        self.operations(step.loads[0].shape.count(), true).max(1 << 30)
+        match self {
+            // As many threads as a step of this size gets: waking others takes longer than moving a few bytes.
+            Probe::Copy | Probe::Read => step.loads[0].shape.count() as u64,
+            // All of the team.
+            Probe::Fma => self.operations(step.loads[0].shape.count(), true).max(1 << 30),
+        }
     }
     fn wgsl(&self, step: &Step, _: &AdapterInfo) -> Option<Wgsl> {
         let n = step.loads[0].shape.count();

