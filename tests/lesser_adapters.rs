@@ -159,7 +159,7 @@ fn every_feature_can_be_missing() {
     for without in single.into_iter().chain([all.as_str()]) {
         check(without, true, "agree");
     }
-    check("wings", false, "\\\"wings\\\" is unknown; allowed are f16, subgroup");
+    check("wings", false, "\"wings\" is unknown; allowed are f16, subgroup");
 }
 
 /// This program as a process without something, running the other test.
