@@ -165,6 +165,11 @@ fn steps(model: &dyn Model, device: &Device, args: &DecodeArgs) -> Result<String
     if args.sequences > 1 {
         let ids = prompts(model, args);
         let mut cache = KvCache::batch(&model.shape(), args.sequences, args.prompt + args.tokens, device)?;
+        let mut warm_up = WarmUp::new(device);
+        while !warm_up.is_over() {
+            read(model, &ids, &mut cache, args, device)?.eval()?;
+            device.synchronize()?;
+        }
         let (mut next, prompt) = device.profile(|| {
             let next = read(model, &ids, &mut cache, args, device)?;
             next.eval()?;
@@ -180,6 +185,14 @@ fn steps(model: &dyn Model, device: &Device, args: &DecodeArgs) -> Result<String
     }
     let mut session = Session::new(model, args.prompt + args.tokens, device)?;
     let ids: Vec<u32> = (0..args.prompt as u32).map(|i| i % model.shape().vocab as u32).collect();
+    let mut warm_up = WarmUp::new(device);
+    while !warm_up.is_over() {
+        if session.prompt(&ids, interrupt::requested)?.is_none() {
+            return Err(Failure::Interrupted);
+        }
+        device.synchronize()?;
+        session.truncate(0);
+    }
     let (logits, prompt) = device.profile(|| session.prompt(&ids, interrupt::requested))?;
     let Some(logits) = logits else { return Err(Failure::Interrupted) };
     let mut sampler = Sampler::default();
@@ -190,7 +203,7 @@ fn steps(model: &dyn Model, device: &Device, args: &DecodeArgs) -> Result<String
     Ok(tables(prompt, steps))
 }
 
-/// What the runs gave, after one that compiles and warms up.
+/// What the runs gave.
 struct Measured {
     prompt: Rate,
     decode: Rate,
@@ -198,6 +211,29 @@ struct Measured {
     bandwidth: f64,
     /// Of the last step.
     stats: EvalStats,
+}
+
+/// Runs that do not count: the first, which compiles, and on a GPU those behind it until it has worked for a while, since a moment
+/// without work makes it up to twice as slow.
+struct WarmUp {
+    left: Duration,
+    since: Option<Instant>,
+}
+
+impl WarmUp {
+    fn new(device: &Device) -> WarmUp {
+        WarmUp { left: if device.is_cpu() { Duration::ZERO } else { Duration::from_millis(500) }, since: None }
+    }
+    /// Whether the run that ends now counts.
+    fn is_over(&mut self) -> bool {
+        match self.since {
+            Some(since) => since.elapsed() >= self.left,
+            None => {
+                self.since = Some(Instant::now());
+                false
+            }
+        }
+    }
 }
 
 /// Prompts and steps of one sequence.
@@ -208,7 +244,8 @@ fn measure(model: &dyn Model, device: &Device, args: &DecodeArgs, weights: u64) 
     let ids: Vec<u32> = (0..args.prompt as u32).map(|i| (i * 7919 + 13) % vocab).collect();
     let mut session = Session::new(model, args.prompt + args.tokens, device)?;
     let (mut prompts, mut decodes, mut stats) = (Vec::new(), Vec::new(), EvalStats::default());
-    for run in 0..=args.runs {
+    let mut warm_up = WarmUp::new(device);
+    while decodes.len() < args.runs {
         session.truncate(0);
         let mut sampler = Sampler::default();
         let start = Instant::now();
@@ -229,7 +266,7 @@ fn measure(model: &dyn Model, device: &Device, args: &DecodeArgs, weights: u64) 
         let wrote = first.elapsed();
         stats = eval_stats(device);
         generation.finish();
-        if run > 0 {
+        if warm_up.is_over() {
             prompts.push(read);
             decodes.push(wrote);
         }
@@ -304,7 +341,8 @@ fn measure_batch(model: &dyn Model, device: &Device, args: &DecodeArgs, weights:
     let ids = prompts(model, args);
     let mut cache = KvCache::batch(&model.shape(), count, args.prompt + args.tokens, device)?;
     let (mut reading, mut decodes, mut stats) = (Vec::new(), Vec::new(), EvalStats::default());
-    for run in 0..=args.runs {
+    let mut warm_up = WarmUp::new(device);
+    while decodes.len() < args.runs {
         let start = Instant::now();
         let mut next = read(model, &ids, &mut cache, args, device)?;
         let mut download = next.download()?;
@@ -321,10 +359,11 @@ fn measure_batch(model: &dyn Model, device: &Device, args: &DecodeArgs, weights:
             next = later;
         }
         download.wait::<i32>()?;
+        let wrote = first.elapsed();
         stats = eval_stats(device);
-        if run > 0 {
+        if warm_up.is_over() {
             reading.push(took);
-            decodes.push(first.elapsed());
+            decodes.push(wrote);
         }
         bandwidth = bandwidth.max(reads.best(2)?);
     }
