@@ -83,9 +83,11 @@ fn work(device: &Device) -> TensorResult<Results> {
         let weights = Weights::open(file, device)?;
         let tokenizer = Tokenizer::from_gguf(weights.gguf().expect("it is a GGUF file"))?;
         let model = models::load(&weights, Some(dtype))?;
-        let mut session = Session::new(&*model, 64, device)?;
+        let mut session = Session::new(&*model, 128, device)?;
         let ids = tokenizer.encode("ROMEO:\nBut soft, what light", true)?;
-        let logits = session.score(&ids)?;
+        // More rows than those from which packed weights are unpacked first.
+        let long: Vec<u32> = ids.iter().cycle().take(96).copied().collect();
+        let logits = session.score(&long)?;
         out.push(("logits", logits.to_vec()?, tolerance));
         session.truncate(0);
         let Some(logits) = session.prompt(&ids, || false)? else { panic!("nothing interrupts") };

@@ -137,7 +137,7 @@ impl Linear {
     /// `[…,in]` to `[…,out]`.
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
-        let mut y = x.matmul(&self.weight.t()?)?;
+        let mut y = x.matmul(&self.weight.unpacked_for(x)?.t()?)?;
         if let Some(b) = &self.bias {
             // A bias in f32 must not make the activations f32; the sum is rounded once.
             y = y.add(b)?.cast(x.dtype())?;

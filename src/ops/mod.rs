@@ -28,6 +28,7 @@ pub mod rope;
 pub mod scan;
 pub mod softmax;
 pub mod sort;
+pub mod unpack;
 pub mod view;
 pub mod write;
 

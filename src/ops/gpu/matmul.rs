@@ -110,7 +110,7 @@ const LOADED_ONES: &str = "fn weights4(row: u32, v: u32) -> vec4<f32> {\n  let s
                            if (4u * v < size) { w.x = load_1(at); }\n  if (4u * v + 1u < size) { w.y = load_1(at + 1u); }\n  \
                            if (4u * v + 2u < size) { w.z = load_1(at + 2u); }\n  if (4u * v + 3u < size) { w.w = load_1(at + 3u); }\n  return w;\n}\n";
 impl Weights {
-    fn of(b: &Load, k: usize) -> Weights {
+    pub fn of(b: &Load, k: usize) -> Weights {
         let plain = b.plain().filter(|s| s.layout.is_contiguous());
         // Both starts together must be known to be a multiple of the unit that is read, and rows must be whole items: what lies behind
         // a row may be NaN.

@@ -18,6 +18,7 @@ mod softmax;
 mod team;
 #[cfg(all(test, feature = "gpu"))]
 mod tests;
+mod unpack;
 
 pub use attention::attention;
 pub use attention_grad::attention_grad;
@@ -30,6 +31,7 @@ pub use norm::norm;
 pub use norm_grad::norm_grad;
 pub use reduce::reduce;
 pub use softmax::softmax;
+pub use unpack::unpack;
 pub(super) use team::{MAX, SUM, Team};
 
 use crate::plan::{Load, Source, Word};
