@@ -1,7 +1,7 @@
-// A weight in blocks as floats, each thread an item of it.
+// A weight in blocks as floats: each thread unpacks an item of it into workgroup memory, from where neighbours store neighbouring eights.
 //
 // A format says how an item's quads lie and what they are, see matvec.wgsl and block_items.wgsl.
-// Words: 0 workgroups in x, 1 items, 5 and 6 the start in elements.
+// Words: 0 workgroups in x, 1 items, 2 elements, 5 and 6 the start in elements.
 
 // default
 const WORKGROUP: u32 = 128;
@@ -27,15 +27,17 @@ fn store8_0(i: u32, v: vec4<f32>, w: vec4<f32>) { o_0[i / 4u] = v; o_0[i / 4u + 
 const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
 const TWINS: u32 = SPAN / WIDTH; // items that share a span of quads
 const PART: u32 = QUADS / PARTS; // quads of a part
-const PAIRS: u32 = PART / 2u;
+var<workgroup> tile: array<vec4<f32>, WORKGROUP * (QUADS + 1u)>;
 
+// Where quad q of a workgroup lies: neighbouring threads write to different banks.
+fn local(q: u32) -> u32 { return q + q / QUADS; }
 // The place in memory of quad c of item i.
 fn quad_of(i: u32, c: u32) -> u32 { return i / TWINS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % TWINS * WIDTH + c % WIDTH; }
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-  let i = (wid.y * word(0u) + wid.x) * WORKGROUP + lid;
-  if (i >= word(1u)) { return; }
+  let group = wid.y * word(0u) + wid.x;
+  let i = min(group * WORKGROUP + lid, word(1u) - 1u);
   let at = place(0u);
   let x = first(at, i);
   var y = vec4<u32>(0u); var z = vec4<u32>(0u);
@@ -43,11 +45,16 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (THIRD == 1u) { z = third(at, i); }
   for (var s = 0u; s < PARTS; s++) {
     let by = scale(x, y, z, i, s);
-    for (var p = 0u; p < PAIRS; p++) {
-      let c = s * PART + 2u * p;
-      let low = fma(quad(x, y, z, i, c), vec4<f32>(by.x), vec4<f32>(by.y));
-      let high = fma(quad(x, y, z, i, c + 1u), vec4<f32>(by.x), vec4<f32>(by.y));
-      store8_0(4u * quad_of(i, c), low, high);
+    for (var q = 0u; q < PART; q++) {
+      let c = s * PART + q;
+      // A workgroup has whole spans of items.
+      tile[local(quad_of(lid, c))] = fma(quad(x, y, z, i, c), vec4<f32>(by.x), vec4<f32>(by.y));
     }
+  }
+  workgroupBarrier();
+  for (var e = 0u; e < QUADS / 2u; e++) {
+    let u = 2u * (lid + e * WORKGROUP);
+    let to = 4u * (group * WORKGROUP * QUADS + u);
+    if (to < word(2u)) { store8_0(to, tile[local(u)], tile[local(u + 1u)]); }
   }
 }

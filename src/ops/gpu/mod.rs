@@ -31,8 +31,8 @@ pub use norm::norm;
 pub use norm_grad::norm_grad;
 pub use reduce::reduce;
 pub use softmax::softmax;
-pub use unpack::unpack;
 pub(super) use team::{MAX, SUM, Team};
+pub use unpack::unpack;
 
 use crate::plan::{Load, Source, Word};
 use std::borrow::Cow;

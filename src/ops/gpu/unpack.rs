@@ -14,13 +14,13 @@ pub fn unpack(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         return None;
     }
     let items = count / (4 * quads as usize);
-    let workgroup = 128.min(adapter.workgroup_threads.max(1));
+    let workgroup = 64.min(adapter.workgroup_threads.max(1));
     let grid = grid(items.div_ceil(workgroup as usize))?;
-    let mut list = words(&[grid[0] as usize, items, 0, 0, 0])?;
+    let mut list = words(&[grid[0] as usize, items, count, 0, 0])?;
     list.extend(at);
     list.push(Word::U32(0));
     let switches = [("SECOND", (planes > 1) as u32), ("THIRD", (planes > 2) as u32)];
-    let text = unroll(include_str!("../unpack.wgsl").into(), &[("PARTS", parts), ("PAIRS", quads / parts / 2)]);
+    let text = unroll(include_str!("../unpack.wgsl").into(), &[("PARTS", parts), ("PART", quads / parts)]);
     let items = weights.items.replace("raw_1", "raw_0").replace("wide_1", "wide_0");
     let mut consts = vec![("QUADS", quads), ("STRIPS", strips), ("SPAN", span), ("PARTS", parts)];
     consts.extend(switches);
