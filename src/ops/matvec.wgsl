@@ -56,7 +56,8 @@ fn keep(x: vec4<f32>) -> Kept { return x; }
 fn keep_halves(h: vec2<u32>) -> Kept { return halves(h); }
 fn kept(x: Kept) -> vec4<f32> { return x; }
 fn team_sum(v: f32) -> f32 { return v; }
-fn all_sum(v: vec2<f32>) -> vec2<f32> { return v; }
+fn all_sum(v: f32) -> f32 { return v; }
+fn both_sums(v: vec2<f32>) -> vec2<f32> { return v; }
 fn gain4(c: u32) -> vec4<f32> { return vec4<f32>(1.0); }
 fn shift4(c: u32) -> vec4<f32> { return vec4<f32>(0.0); }
 const GAIN: u32 = 0;
@@ -234,7 +235,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
               centre += (x[h].x + x[h].y) + (x[h].z + x[h].w);
               s += dot(x[h], x[h]);
             }
-            let moments = all_sum(vec2<f32>(centre, s)) / f32(size);
+            let moments = both_sums(vec2<f32>(centre, s)) / f32(size);
             centre = moments.x;
             variance = max(moments.y - centre * centre, 0.0);
           } else {

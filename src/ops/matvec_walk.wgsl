@@ -32,7 +32,8 @@ fn word(n: u32) -> u32 { return words[n]; }
 fn packed(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> u32 { return x[c & 3u]; }
 fn scale(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }
 fn rows_sum(lid: u32) -> f32 { return acc[0]; }
-fn all_sum(v: vec2<f32>) -> vec2<f32> { return v; }
+fn all_sum(v: f32) -> f32 { return v; }
+fn both_sums(v: vec2<f32>) -> vec2<f32> { return v; }
 fn gain4(c: u32) -> vec4<f32> { return vec4<f32>(1.0); }
 fn shift4(c: u32) -> vec4<f32> { return vec4<f32>(0.0); }
 const GAIN: u32 = 0;
@@ -128,7 +129,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           y += x[c];
           s += x[c] * x[c];
         }
-        let moments = all_sum(vec2<f32>(sum_of(y), sum_of(s))) / f32(size);
+        let moments = both_sums(vec2<f32>(sum_of(y), sum_of(s))) / f32(size);
         centre = moments.x;
         variance = max(moments.y - centre * centre, 0.0);
       } else {

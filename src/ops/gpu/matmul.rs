@@ -397,7 +397,8 @@ fn some_rows(
     let kept = if packed { KEPT_HALVES } else { KEPT_FLOATS };
     let mut text = [matvec.as_str(), &several(products, pair, vec_out), kept, &team.function("team_sum", SUM, adapter)].concat();
     if let Some(norm) = norm {
-        text += &Team { workgroup, size: workgroup, across: false }.function("all_sum", if centred { SUMS } else { SUM }, adapter);
+        let (name, combine) = if centred { ("both_sums", SUMS) } else { ("all_sum", SUM) };
+        text += &Team { workgroup, size: workgroup, across: false }.function(name, combine, adapter);
         text += &gain_and_shift(norm, products.len() + 1);
     }
     let mut consts = vec![

@@ -70,7 +70,8 @@ pub fn matvec_walk(
     let walk = unroll(repeat(include_str!("../matvec_walk.wgsl").replace("LESS", &less.to_string()), "PRODUCT", &apart), &counts);
     let mut text = [walk.as_str(), &several(products, pair, vec_out), &rows_sum(subgroup)].concat();
     if let Some(norm) = norm {
-        text += &Team { workgroup, size: workgroup, across: false }.function("all_sum", if centred { SUMS } else { SUM }, adapter);
+        let (name, combine) = if centred { ("both_sums", SUMS) } else { ("all_sum", SUM) };
+        text += &Team { workgroup, size: workgroup, across: false }.function(name, combine, adapter);
         text += &gain_and_shift(norm, products.len() + 1);
     }
     let mut consts = vec![
