@@ -179,6 +179,14 @@ pub enum Lowered {
     },
 }
 
+impl Lowered {
+    /// A kernel that reads the only input and writes the only output, both row-major.
+    pub fn plain(kernel: Arc<dyn Kernel>, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
+        let whole = |m: &Meta| vec![(0, Layout::contiguous(m.shape), m.shape)];
+        Lowered::Kernel { kernel, loads: whole(&inputs[0]), stores: whole(&outputs[0]) }
+    }
+}
+
 /// A coarse operation: what it is, and how it is done. A user's crate may implement it.
 pub trait Op: Send + Sync + 'static {
     /// PyTorch's name.

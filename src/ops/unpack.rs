@@ -4,7 +4,6 @@ use crate::backends::cpu::operand::values;
 use crate::backends::cpu::share;
 use crate::dtype::DType;
 use crate::error::TensorResult;
-use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
@@ -48,11 +47,7 @@ impl Op for Unpack {
         Some(inputs[0].cast(DType::F16))
     }
     fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
-        Lowered::Kernel {
-            kernel: Arc::new(*self),
-            loads: vec![(0, Layout::contiguous(inputs[0].shape), inputs[0].shape)],
-            stores: vec![(0, Layout::contiguous(outputs[0].shape), outputs[0].shape)],
-        }
+        Lowered::plain(Arc::new(*self), inputs, outputs)
     }
     fn grad(&self, _: &Vjp) -> Option<TensorResult<Grads>> {
         Some(Ok(vec![None]))

@@ -23,7 +23,7 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         if weights.raw.is_none() && across(b) {
             turned_rows(batch, m, n, k, b, adapter).or_else(|| across_rows(batch, m, n, k, adapter))
         } else {
-            a_few_rows(a, &[(n, &weights)], false, false, None, adapter)
+            some_rows(a, &[(n, &weights)], false, false, None, adapter)
         }
     } else {
         matmul_coop(batch, m, n, k, a, b, &weights, adapter).or_else(|| tiles(batch, m, n, k, a, b, &weights, adapter))
@@ -263,18 +263,6 @@ const THREADS: usize = 1 << 17;
 /// Rows of b from which a machine is full and instructions count.
 const MANY: usize = 8192;
 
-/// Up to eight rows of a, by the kernel that suits them: see `some_rows`.
-fn a_few_rows(
-    a: &Load,
-    products: &[(usize, &Weights)],
-    pair: bool,
-    fours: bool,
-    norm: Option<Normalization>,
-    adapter: &AdapterInfo,
-) -> Option<Wgsl> {
-    matvec_walk(a, products, pair, fours, norm, adapter).or_else(|| some_rows(a, products, pair, fours, norm, adapter))
-}
-
 /// Words and raw loads of products of few rows whose workgroups have `block` rows of each, but for the left side's own, and the number of workgroups.
 pub(super) fn first_words(
     [batch, m, k]: [usize; 3],
@@ -312,6 +300,9 @@ fn some_rows(
     norm: Option<Normalization>,
     adapter: &AdapterInfo,
 ) -> Option<Wgsl> {
+    if let Some(walk) = matvec_walk(a, products, pair, fours, norm, adapter) {
+        return Some(walk);
+    }
     let [batch, m, k] = *a.shape.dims() else { return None };
     let (_, weights) = *products.first()?;
     let Items { planes, quads, strips, span, parts, shifted, .. } = weights.shape;
@@ -338,8 +329,7 @@ fn some_rows(
     }
     let unit = (lanes * ahead) as usize;
     let staged = staged && room >= unit;
-    let whole = |s: &&Source| k % 8 == 0 && s.layout.is_contiguous() && s.layout.offset % 8 == 0 && (s.offset.is_none() || s.aligned);
-    let eights = halves.filter(whole).and_then(start);
+    let eights = halves.and_then(|s| by_eights(s, k));
     let rounds = items.div_ceil(unit).next_power_of_two().min(1 << (room / unit).max(1).ilog2());
     let chunk = match norm {
         Some(_) => items.next_multiple_of(unit),
@@ -357,7 +347,6 @@ fn some_rows(
     }
     // One quad a thread at most.
     let vec_out = products.iter().all(|p| p.0 % 4 == 0) && block % 4 == 0 && mt as u32 * rows / pairs <= 4 * lanes;
-    let (normed, centred) = norm.map_or((false, false), |n| (true, !n.rms));
     let switches = [
         ("BATCHED", (batch > 1) as u32),
         ("MORE", (quads == 8 && mt == 1 && items.min(if staged { chunk } else { items }) > unit) as u32),
@@ -365,16 +354,13 @@ fn some_rows(
         ("STAGED", staged as u32),
         ("VEC_A", (k % 4 == 0) as u32),
         ("VEC_OUT", vec_out as u32),
-        ("NORMED", normed as u32),
-        ("CENTRED", centred as u32),
-        ("GAIN", norm.is_some_and(|n| n.weight) as u32),
-        ("SHIFT", norm.is_some_and(|n| n.bias) as u32),
         ("SCALED", (parts > 0) as u32),
         ("SHIFTED", shifted as u32),
         ("EIGHTS", eights.is_some() as u32),
         ("SECOND", (planes > 1) as u32),
         ("THIRD", (planes > 2) as u32),
     ];
+    let switches = [&switches[..], &norm_switches(norm)].concat();
     let parts = parts.max(1);
     let held_x = (quads as usize * chunk).div_ceil(workgroup as usize) as u32;
     let at_once = if eights.is_some() { held_x.div_ceil(2) } else { held_x }.clamp(1, 8);
@@ -390,16 +376,14 @@ fn some_rows(
             ("MT", mt as u32),
             ("ROWS", rows),
             ("PAIR", pairs),
-            ("HELD_X", if normed { held_x } else { 1 }),
+            ("HELD_X", if norm.is_some() { held_x } else { 1 }),
             ("AT_ONCE", at_once),
         ],
     );
     let kept = if packed { KEPT_HALVES } else { KEPT_FLOATS };
     let mut text = [matvec.as_str(), &several(products, pair, vec_out), kept, &team.function("team_sum", SUM, adapter)].concat();
     if let Some(norm) = norm {
-        let (name, combine) = if centred { ("both_sums", SUMS) } else { ("all_sum", SUM) };
-        text += &Team { workgroup, size: workgroup, across: false }.function(name, combine, adapter);
-        text += &gain_and_shift(norm, products.len() + 1);
+        text += &norm_text(norm, products.len() + 1, workgroup, adapter);
     }
     let mut consts = vec![
         ("LANES", lanes),
@@ -416,13 +400,15 @@ fn some_rows(
         ("HELD_X", held_x),
         ("AT_ONCE", at_once),
     ];
-    consts.extend(switches);
+    consts.extend(&switches);
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned: vec![] })
 }
 
-/// WGSL of what a normalised left side is multiplied with, and what is added, from load `load` on.
-pub(super) fn gain_and_shift(norm: Normalization, load: usize) -> String {
-    let mut text = String::new();
+/// WGSL by which a workgroup normalises a left side: sums over its threads, and what rows are multiplied with and what is added, from load
+/// `load` on.
+pub(super) fn norm_text(norm: Normalization, load: usize, workgroup: u32, adapter: &AdapterInfo) -> String {
+    let (name, combine) = if norm.rms { ("all_sum", SUM) } else { ("both_sums", SUMS) };
+    let mut text = Team { workgroup, size: workgroup, across: false }.function(name, combine, adapter);
     if norm.weight {
         text += &format!("fn gain4(c: u32) -> vec4<f32> {{ return load4_{load}(c); }}\n");
     }
@@ -432,12 +418,24 @@ pub(super) fn gain_and_shift(norm: Normalization, load: usize) -> String {
     text
 }
 
+/// The switches of a left side that is normalised, or is not.
+pub(super) fn norm_switches(norm: Option<Normalization>) -> [(&'static str, u32); 4] {
+    let is = |f: fn(Normalization) -> bool| norm.is_some_and(f) as u32;
+    [("NORMED", is(|_| true)), ("CENTRED", is(|n| !n.rms)), ("GAIN", is(|n| n.weight)), ("SHIFT", is(|n| n.bias))]
+}
+
+/// The words of the start of rows of `k` elements of 16 bits that can be read eight at a time.
+pub(super) fn by_eights(s: &Source, k: usize) -> Option<[Word; 2]> {
+    let whole = k.is_multiple_of(8) && s.layout.is_contiguous() && s.layout.offset.is_multiple_of(8) && (s.offset.is_none() || s.aligned);
+    start(s).filter(|_| whole)
+}
+
 /// Products of load 0 `[1, M, K]` with the loads behind it, into the stores in the same order, see `some_rows`.
 pub fn matmul_several(step: &Step, joined: &Joined, adapter: &AdapterInfo) -> Option<Wgsl> {
     let k = step.loads[0].shape[2];
     let weights: Vec<(usize, Weights)> = step.loads[1..=joined.products].iter().map(|b| (b.shape[1], Weights::of(b, k))).collect();
     let products: Vec<(usize, &Weights)> = weights.iter().map(|(n, w)| (*n, w)).collect();
-    a_few_rows(&step.loads[0], &products, joined.pair, joined.fours, joined.norm, adapter)
+    some_rows(&step.loads[0], &products, joined.pair, joined.fours, joined.norm, adapter)
 }
 
 /// What products must have in common to be done at once: the dtype of right sides that are read directly.

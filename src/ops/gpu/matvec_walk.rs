@@ -1,8 +1,7 @@
 //! The GPU form of a row times long weights in blocks, where instructions count: threads keep their activations and walk the rows.
 
-use super::matmul::{Items, Weights, first_words, gain_and_shift, several};
-use super::team::{SUM, SUMS, Team};
-use super::{decide, repeat, start, unroll};
+use super::matmul::{Items, Weights, by_eights, first_words, norm_switches, norm_text, several};
+use super::{decide, repeat, unroll};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Normalization, Wgsl};
 
@@ -34,8 +33,7 @@ pub fn matvec_walk(
     if !adapter.byte_dots || subgroup < 8 || quads != 8 || items < LONG || all * items < MANY {
         return None;
     }
-    let whole = |s: &&crate::plan::Source| s.layout.is_contiguous() && s.layout.offset % 8 == 0 && (s.offset.is_none() || s.aligned);
-    let halves = a.plain().filter(|s| s.dtype == DType::F16).filter(whole)?;
+    let halves = a.plain().filter(|s| s.dtype == DType::F16).and_then(|s| by_eights(s, k))?;
     let most = WIDEST.min(adapter.workgroup_threads as usize);
     // A row that is normalised is in the threads as a whole.
     let rounds = if norm.is_some() { 1 } else { items.div_ceil(most) };
@@ -52,27 +50,17 @@ pub fn matvec_walk(
     if fours && !vec_out {
         return None;
     }
-    let (list, mut raw, grid) = first_words([1, 1, k], products, pair, block, norm, start(halves)?)?;
+    let (list, mut raw, grid) = first_words([1, 1, k], products, pair, block, norm, halves)?;
     raw.push(0);
-    let (normed, centred) = norm.map_or((false, false), |n| (true, !n.rms));
-    let switches = [
-        ("SHIFTED", shifted as u32),
-        ("SECOND", (planes > 1) as u32),
-        ("THIRD", (planes > 2) as u32),
-        ("VEC_OUT", vec_out as u32),
-        ("NORMED", normed as u32),
-        ("CENTRED", centred as u32),
-        ("GAIN", norm.is_some_and(|n| n.weight) as u32),
-        ("SHIFT", norm.is_some_and(|n| n.bias) as u32),
-    ];
+    let switches =
+        [("SHIFTED", shifted as u32), ("SECOND", (planes > 1) as u32), ("THIRD", (planes > 2) as u32), ("VEC_OUT", vec_out as u32)];
+    let switches = [&switches[..], &norm_switches(norm)].concat();
     let apart: Vec<u32> = (0..if pair { 1 } else { products.len() as u32 }).collect();
     let counts = [("ROWS", ROWS), ("PARTS", parts), ("PART", quads / parts), ("EIGHTS", quads / 2), ("QUADS", quads), ("PAIR", pairs)];
     let walk = unroll(repeat(include_str!("../matvec_walk.wgsl").replace("LESS", &less.to_string()), "PRODUCT", &apart), &counts);
     let mut text = [walk.as_str(), &several(products, pair, vec_out), &rows_sum(subgroup)].concat();
     if let Some(norm) = norm {
-        let (name, combine) = if centred { ("both_sums", SUMS) } else { ("all_sum", SUM) };
-        text += &Team { workgroup, size: workgroup, across: false }.function(name, combine, adapter);
-        text += &gain_and_shift(norm, products.len() + 1);
+        text += &norm_text(norm, products.len() + 1, workgroup, adapter);
     }
     let mut consts = vec![
         ("SUBGROUP", subgroup),
@@ -82,9 +70,9 @@ pub fn matvec_walk(
         ("ROWS", ROWS),
         ("PARTS", parts),
         ("QUADS", quads),
+        ("PAIR", pairs),
     ];
-    consts.push(("PAIR", pairs));
-    consts.extend(switches);
+    consts.extend(&switches);
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned: vec![] })
 }
 
