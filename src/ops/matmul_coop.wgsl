@@ -3,7 +3,9 @@
 // SM * SN subgroups, each with FM * FN matrices. Both tiles lie in workgroup memory, one behind the other, and the next are fetched while they
 // are used (matmul_operand.wgsl). A matrix's elements cannot be touched: ACROSS of them at a time leave through a strip of memory of their
 // subgroup, whose rows then go by eights (EIGHT_OUT), by quads (VEC_OUT), or by what quads lie aligned in memory and one by one at the
-// edges (LOOSE).
+// edges (RAGGED). FULL: every column of a tile is there, and a row beyond the end is the last one again, so nothing branches on a thread.
+// AHEAD: a step's matrices are loaded while those of the step before are multiplied, of which STEPS is an even number; once the last step's
+// are there, the next tile takes the place of this one amid the multiplying.
 // SPLIT: PARTS workgroups share k; each leaves its sums in common memory and counts itself, and the last one adds them in their order.
 // UNIT: halves, and sums, in an element of workgroup memory, 4 where a matrix may be moved through a pointer to vectors.
 // Words: 0 M, 1 N, 2 K, 3 tiles in n, 4 workgroups in x, 5 and 6 the start of b in elements, 7 tiles in m; 8 to 13 and 14 to 19 the lines of
@@ -19,6 +21,8 @@ const SM: u32 = 2;
 const SN: u32 = 2;
 const FM: u32 = 4;
 const FN: u32 = 4;
+const HALF: u32 = 2;
+const OTHERS: u32 = 2;
 const ACROSS: u32 = 4;
 const EDGE: u32 = 8;
 const UNIT: u32 = 1;
@@ -28,11 +32,14 @@ const ITEMS_B: u32 = 8;
 const STEPS: u32 = 4;
 const PARTS: u32 = 2;
 const SPLIT: u32 = 1;
+const AHEAD: u32 = 1;
 const COUNTERS: u32 = 1024;
 const EIGHT_OUT: u32 = 0;
 const VEC_OUT: u32 = 1;
-const LOOSE: u32 = 0;
+const RAGGED: u32 = 0;
+const FULL: u32 = 0;
 const STRIPS: u32 = 1;
+const TURNS: u32 = 4;
 const LOOSE_A: u32 = 0;
 const LOOSE_B: u32 = 0;
 const TURNED_A: u32 = 0;
@@ -66,13 +73,14 @@ fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn store8_0(i: u32, v: vec4<f32>, w: vec4<f32>) { o_0[i / 4u] = v; o_0[i / 4u + 1u] = w; }
 // end
 
-const TILE: u32 = TILE_A + TILE_B;
+const TILE: u32 = TILE_A + TILE_B - 8u; // nothing pads the last line
 const BM: u32 = SM * FM * EDGE;
 const BN: u32 = SN * FN * EDGE;
 const BAND: u32 = 8; // tiles in m that share a tile of b before the next one's turn
 const WIDE: u32 = ACROSS * EDGE; // columns of a strip
-const PITCH: u32 = WIDE + 8u;
+const PITCH: u32 = WIDE + 4u;
 const STRIP: u32 = EDGE * PITCH;
+const EIGHTS: u32 = EDGE * WIDE / 8u; // of a strip
 const MORE_A: u32 = select(1u, ITEMS_A, LOOSE_A == 1u);
 const MORE_B: u32 = select(1u, ITEMS_B, LOOSE_B == 1u);
 const CELLS: u32 = BM * BN / 8u; // eights of a tile
@@ -80,6 +88,27 @@ var<workgroup> arrived: u32;
 var<private> row_start: u32;
 
 fn halves(e: vec2<u32>) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(e.x), unpack2x16float(e.y))); }
+
+// The eight of a tile that a thread takes at its turn: where lines have four, the second four of eight neighbours take the line four below,
+// not the next one, whose places are in some of the same banks.
+fn seat(u: u32, long: u32) -> u32 { return select(u, (u & ~28u) | ((u & 4u) << 2u) | ((u & 24u) >> 1u), long == 32u); }
+
+// The matrices of a step at a row of each tile.
+fn left(s: u32, row: u32) -> coop_mat8x8<f16, A> {
+  if (TURNED_A == 1u) {
+    return coopLoad<coop_mat8x8<f16, A>>(&tile[(s * EDGE * PITCH_A + row) / UNIT], PITCH_A / UNIT);
+  } else {
+    return coopLoadT<coop_mat8x8<f16, A>>(&tile[(row * PITCH_A + s * EDGE) / UNIT], PITCH_A / UNIT);
+  }
+}
+
+fn right(s: u32, row: u32) -> coop_mat8x8<f16, B> {
+  if (TURNED_B == 1u) {
+    return coopLoadT<coop_mat8x8<f16, B>>(&tile[(TILE_A + s * EDGE * PITCH_B + row) / UNIT], PITCH_B / UNIT);
+  } else {
+    return coopLoad<coop_mat8x8<f16, B>>(&tile[(TILE_A + row * PITCH_B + s * EDGE) / UNIT], PITCH_B / UNIT);
+  }
+}
 
 // Eight results of a row, of which `there` are columns.
 fn leave(i: u32, there: u32, v: vec4<f32>, w: vec4<f32>) {
@@ -124,59 +153,113 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var more_b: array<vec4<u32>, MORE_B>;
   let from_a = base_a(batch); let from_b = base_b(batch);
   for (var f = 0u; f < ITEMS_A; f++) {
-    next_a[f] = eight_a(from_a, rows, m0, begin, lid + f * WORKGROUP);
-    if (LOOSE_A == 1u) { more_a[f] = beyond_a(from_a, rows, m0, begin, lid + f * WORKGROUP); }
+    let u = seat(lid + f * WORKGROUP, LONG_A);
+    next_a[f] = eight_a(from_a, rows, m0, begin, u);
+    if (LOOSE_A == 1u) { more_a[f] = beyond_a(from_a, rows, m0, begin, u); }
   }
   for (var f = 0u; f < ITEMS_B; f++) {
-    next_b[f] = eight_b(from_b, cols, n0, begin, lid + f * WORKGROUP);
-    if (LOOSE_B == 1u) { more_b[f] = beyond_b(from_b, cols, n0, begin, lid + f * WORKGROUP); }
+    let u = seat(lid + f * WORKGROUP, LONG_B);
+    next_b[f] = eight_b(from_b, cols, n0, begin, u);
+    if (LOOSE_B == 1u) { more_b[f] = beyond_b(from_b, cols, n0, begin, u); }
   }
-  for (var k0 = begin; k0 < size; k0 += DEEP) {
+  if (AHEAD == 1u) {
+    var x: array<coop_mat8x8<f16, A>, 2u * FM>;
+    var y: array<coop_mat8x8<f16, B>, 2u * FN>;
     for (var f = 0u; f < ITEMS_A; f++) {
-      let u = lid + f * WORKGROUP;
-      put((u / (LONG_A / 8u) * PITCH_A + u % (LONG_A / 8u) * 8u) / UNIT, ready_a(from_a, rows, m0, k0, u, next_a[f], more_a[f * LOOSE_A]));
+      let u = seat(lid + f * WORKGROUP, LONG_A);
+      put((u / (LONG_A / 8u) * PITCH_A + u % (LONG_A / 8u) * 8u) / UNIT, ready_a(from_a, rows, m0, begin, u, next_a[f], more_a[f * LOOSE_A]));
     }
     for (var f = 0u; f < ITEMS_B; f++) {
-      let u = lid + f * WORKGROUP;
-      put((TILE_A + u / (LONG_B / 8u) * PITCH_B + u % (LONG_B / 8u) * 8u) / UNIT, ready_b(from_b, cols, n0, k0, u, next_b[f], more_b[f * LOOSE_B]));
+      let u = seat(lid + f * WORKGROUP, LONG_B);
+      put((TILE_A + u / (LONG_B / 8u) * PITCH_B + u % (LONG_B / 8u) * 8u) / UNIT, ready_b(from_b, cols, n0, begin, u, next_b[f], more_b[f * LOOSE_B]));
     }
-    workgroupBarrier();
-    if (k0 + DEEP < size) {
+    if (begin + DEEP < size) {
       for (var f = 0u; f < ITEMS_A; f++) {
-        next_a[f] = eight_a(from_a, rows, m0, k0 + DEEP, lid + f * WORKGROUP);
-        if (LOOSE_A == 1u) { more_a[f] = beyond_a(from_a, rows, m0, k0 + DEEP, lid + f * WORKGROUP); }
+        let u = seat(lid + f * WORKGROUP, LONG_A);
+        next_a[f] = eight_a(from_a, rows, m0, begin + DEEP, u);
+        if (LOOSE_A == 1u) { more_a[f] = beyond_a(from_a, rows, m0, begin + DEEP, u); }
       }
       for (var f = 0u; f < ITEMS_B; f++) {
-        next_b[f] = eight_b(from_b, cols, n0, k0 + DEEP, lid + f * WORKGROUP);
-        if (LOOSE_B == 1u) { more_b[f] = beyond_b(from_b, cols, n0, k0 + DEEP, lid + f * WORKGROUP); }
-      }
-    }
-    for (var s = 0u; s < STEPS; s++) {
-      var x: array<coop_mat8x8<f16, A>, FM>;
-      for (var i = 0u; i < FM; i++) {
-        let pitch = PITCH_A / UNIT;
-        if (TURNED_A == 1u) {
-          let at = (s * EDGE * PITCH_A + wm + i * EDGE) / UNIT;
-          x[i] = coopLoad<coop_mat8x8<f16, A>>(&tile[at], pitch);
-        } else {
-          let at = ((wm + i * EDGE) * PITCH_A + s * EDGE) / UNIT;
-          x[i] = coopLoadT<coop_mat8x8<f16, A>>(&tile[at], pitch);
-        }
-      }
-      for (var j = 0u; j < FN; j++) {
-        var y = coop_mat8x8<f16, B>();
-        let pitch = PITCH_B / UNIT;
-        if (TURNED_B == 1u) {
-          let at = (TILE_A + s * EDGE * PITCH_B + wn + j * EDGE) / UNIT;
-          y = coopLoadT<coop_mat8x8<f16, B>>(&tile[at], pitch);
-        } else {
-          let at = (TILE_A + (wn + j * EDGE) * PITCH_B + s * EDGE) / UNIT;
-          y = coopLoad<coop_mat8x8<f16, B>>(&tile[at], pitch);
-        }
-        for (var i = 0u; i < FM; i++) { acc[i * FN + j] = coopMultiplyAdd(x[i], y, acc[i * FN + j]); }
+        let u = seat(lid + f * WORKGROUP, LONG_B);
+        next_b[f] = eight_b(from_b, cols, n0, begin + DEEP, u);
+        if (LOOSE_B == 1u) { more_b[f] = beyond_b(from_b, cols, n0, begin + DEEP, u); }
       }
     }
     workgroupBarrier();
+    for (var i = 0u; i < FM; i++) { x[i] = left(0u, wm + i * EDGE); }
+    for (var j = 0u; j < FN; j++) { y[j] = right(0u, wn + j * EDGE); }
+    for (var k0 = begin; k0 < size; k0 += DEEP) {
+      for (var s = 0u; s < STEPS; s++) {
+        let t = (s + 1u) % STEPS;
+        for (var i = 0u; i < FM; i++) { x[t % 2u * FM + i] = left(t, wm + i * EDGE); }
+        for (var j = 0u; j < FN; j++) { y[t % 2u * FN + j] = right(t, wn + j * EDGE); }
+        let free = s + 2u == STEPS;
+        if (free) { workgroupBarrier(); }
+        for (var j = 0u; j < HALF; j++) {
+          for (var i = 0u; i < FM; i++) { acc[i * FN + j] = coopMultiplyAdd(x[s % 2u * FM + i], y[s % 2u * FN + j], acc[i * FN + j]); }
+        }
+        if (free) {
+          for (var f = 0u; f < ITEMS_A; f++) {
+            let u = seat(lid + f * WORKGROUP, LONG_A);
+            put((u / (LONG_A / 8u) * PITCH_A + u % (LONG_A / 8u) * 8u) / UNIT, ready_a(from_a, rows, m0, k0 + DEEP, u, next_a[f], more_a[f * LOOSE_A]));
+          }
+          for (var f = 0u; f < ITEMS_B; f++) {
+            let u = seat(lid + f * WORKGROUP, LONG_B);
+            put((TILE_A + u / (LONG_B / 8u) * PITCH_B + u % (LONG_B / 8u) * 8u) / UNIT, ready_b(from_b, cols, n0, k0 + DEEP, u, next_b[f], more_b[f * LOOSE_B]));
+          }
+          if (k0 + 2u * DEEP < size) {
+            for (var f = 0u; f < ITEMS_A; f++) {
+              let u = seat(lid + f * WORKGROUP, LONG_A);
+              next_a[f] = eight_a(from_a, rows, m0, k0 + 2u * DEEP, u);
+              if (LOOSE_A == 1u) { more_a[f] = beyond_a(from_a, rows, m0, k0 + 2u * DEEP, u); }
+            }
+            for (var f = 0u; f < ITEMS_B; f++) {
+              let u = seat(lid + f * WORKGROUP, LONG_B);
+              next_b[f] = eight_b(from_b, cols, n0, k0 + 2u * DEEP, u);
+              if (LOOSE_B == 1u) { more_b[f] = beyond_b(from_b, cols, n0, k0 + 2u * DEEP, u); }
+            }
+          }
+        }
+        for (var h = 0u; h < OTHERS; h++) {
+          let j = HALF + h;
+          for (var i = 0u; i < FM; i++) { acc[i * FN + j] = coopMultiplyAdd(x[s % 2u * FM + i], y[s % 2u * FN + j], acc[i * FN + j]); }
+        }
+        if (free) { workgroupBarrier(); }
+      }
+    }
+  } else {
+    for (var k0 = begin; k0 < size; k0 += DEEP) {
+      for (var f = 0u; f < ITEMS_A; f++) {
+        let u = seat(lid + f * WORKGROUP, LONG_A);
+        put((u / (LONG_A / 8u) * PITCH_A + u % (LONG_A / 8u) * 8u) / UNIT, ready_a(from_a, rows, m0, k0, u, next_a[f], more_a[f * LOOSE_A]));
+      }
+      for (var f = 0u; f < ITEMS_B; f++) {
+        let u = seat(lid + f * WORKGROUP, LONG_B);
+        put((TILE_A + u / (LONG_B / 8u) * PITCH_B + u % (LONG_B / 8u) * 8u) / UNIT, ready_b(from_b, cols, n0, k0, u, next_b[f], more_b[f * LOOSE_B]));
+      }
+      workgroupBarrier();
+      if (k0 + DEEP < size) {
+        for (var f = 0u; f < ITEMS_A; f++) {
+          let u = seat(lid + f * WORKGROUP, LONG_A);
+          next_a[f] = eight_a(from_a, rows, m0, k0 + DEEP, u);
+          if (LOOSE_A == 1u) { more_a[f] = beyond_a(from_a, rows, m0, k0 + DEEP, u); }
+        }
+        for (var f = 0u; f < ITEMS_B; f++) {
+          let u = seat(lid + f * WORKGROUP, LONG_B);
+          next_b[f] = eight_b(from_b, cols, n0, k0 + DEEP, u);
+          if (LOOSE_B == 1u) { more_b[f] = beyond_b(from_b, cols, n0, k0 + DEEP, u); }
+        }
+      }
+      for (var s = 0u; s < STEPS; s++) {
+        var x: array<coop_mat8x8<f16, A>, FM>;
+        for (var i = 0u; i < FM; i++) { x[i] = left(s, wm + i * EDGE); }
+        for (var j = 0u; j < FN; j++) {
+          let y = right(s, wn + j * EDGE);
+          for (var i = 0u; i < FM; i++) { acc[i * FN + j] = coopMultiplyAdd(x[i], y, acc[i * FN + j]); }
+        }
+      }
+      workgroupBarrier();
+    }
   }
   let own = COUNTERS + group * PARTS * (8u * CELLS);
   for (var i = 0u; i < FM; i++) {
@@ -188,44 +271,61 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         coopStoreT(value, &strip[at], pitch);
       }
       workgroupBarrier();
-      for (var u = lane; u < EDGE * WIDE / 8u; u += SUBGROUP) {
-        let r = u / (WIDE / 8u); let c = u % (WIDE / 8u) * 8u;
-        let at = start + r * PITCH + c;
-        let m = m0 + wm + i * EDGE + r; let n = n0 + wn + h * WIDE + c;
-        if (SPLIT == 1u) {
-          let v = sums(at); let w = sums(at + 4u);
-          let cell = own + part * (8u * CELLS) + ((m - m0) * BN + n - n0) / 8u;
-          atomicStore(&scratch[cell], bitcast<u32>(v.x)); atomicStore(&scratch[cell + CELLS], bitcast<u32>(v.y));
-          atomicStore(&scratch[cell + 2u * CELLS], bitcast<u32>(v.z)); atomicStore(&scratch[cell + 3u * CELLS], bitcast<u32>(v.w));
-          atomicStore(&scratch[cell + 4u * CELLS], bitcast<u32>(w.x)); atomicStore(&scratch[cell + 5u * CELLS], bitcast<u32>(w.y));
-          atomicStore(&scratch[cell + 6u * CELLS], bitcast<u32>(w.z)); atomicStore(&scratch[cell + 7u * CELLS], bitcast<u32>(w.w));
-        } else {
-          if (LOOSE == 1u) {
-            if (m < rows) {
-              // Rows begin anywhere: the aligned quads of this one, two for a thread; what is left of it at both ends follows the last.
-              row_start = (batch * rows + m) * cols;
-              let left = n - c; let first = row_start + left;
-              let shift = (0u - first) % 4u;
-              for (var q = 0u; q < 2u; q++) {
-                let to = shift + c + 4u * q;
-                let line = start + r * PITCH;
-                if (to + 4u <= WIDE && left + to + 4u <= cols) {
-                  store4_0(first + to, vec4<f32>(sum(line + to), sum(line + to + 1u), sum(line + to + 2u), sum(line + to + 3u)));
-                } else {
-                  for (var e = 0u; e < 4u; e++) {
-                    let x = (to + e) % WIDE;
-                    if (left + x < cols) { store_0(first + x, sum(line + x)); }
-                  }
+      if (RAGGED == 1u) {
+        // Rows begin anywhere: the aligned quads of each, two for a thread; what is left of it at both ends follows the last.
+        for (var u = lane; u < EIGHTS; u += SUBGROUP) {
+          let r = u / (WIDE / 8u); let c = u % (WIDE / 8u) * 8u;
+          let m = m0 + wm + i * EDGE + r; let n = n0 + wn + h * WIDE + c;
+          if (m < rows) {
+            row_start = (batch * rows + m) * cols;
+            let left = n - c; let first = row_start + left;
+            let shift = (0u - first) % 4u;
+            for (var q = 0u; q < 2u; q++) {
+              let to = shift + c + 4u * q;
+              let line = start + r * PITCH;
+              if (to + 4u <= WIDE && left + to + 4u <= cols) {
+                store4_0(first + to, vec4<f32>(sum(line + to), sum(line + to + 1u), sum(line + to + 2u), sum(line + to + 3u)));
+              } else {
+                for (var e = 0u; e < 4u; e++) {
+                  let x = (to + e) % WIDE;
+                  if (left + x < cols) { store_0(first + x, sum(line + x)); }
                 }
               }
             }
+          }
+        }
+        workgroupBarrier();
+      } else {
+        // The strip is free for the next matrices before these sums have left.
+        var v: array<vec4<f32>, TURNS>; var w: array<vec4<f32>, TURNS>;
+        for (var q = 0u; q < TURNS; q++) {
+          let u = min(lane + q * SUBGROUP, EIGHTS - 1u);
+          let at = start + u / (WIDE / 8u) * PITCH + u % (WIDE / 8u) * 8u;
+          v[q] = sums(at); w[q] = sums(at + 4u);
+        }
+        workgroupBarrier();
+        for (var q = 0u; q < TURNS; q++) {
+          let u = lane + q * SUBGROUP;
+          let m = m0 + wm + i * EDGE + u / (WIDE / 8u); let n = n0 + wn + h * WIDE + u % (WIDE / 8u) * 8u;
+          if (SPLIT == 1u) {
+            let cell = own + part * (8u * CELLS) + ((m - m0) * BN + n - n0) / 8u;
+            if (u < EIGHTS) {
+              atomicStore(&scratch[cell], bitcast<u32>(v[q].x)); atomicStore(&scratch[cell + CELLS], bitcast<u32>(v[q].y));
+              atomicStore(&scratch[cell + 2u * CELLS], bitcast<u32>(v[q].z)); atomicStore(&scratch[cell + 3u * CELLS], bitcast<u32>(v[q].w));
+              atomicStore(&scratch[cell + 4u * CELLS], bitcast<u32>(w[q].x)); atomicStore(&scratch[cell + 5u * CELLS], bitcast<u32>(w[q].y));
+              atomicStore(&scratch[cell + 6u * CELLS], bitcast<u32>(w[q].z)); atomicStore(&scratch[cell + 7u * CELLS], bitcast<u32>(w[q].w));
+            }
           } else {
-            row_start = (batch * rows + m) * cols;
-            if (m < rows && n < cols) { leave(row_start + n, cols - n, sums(at), sums(at + 4u)); }
+            if (FULL == 1u) {
+              row_start = (batch * rows + min(m, rows - 1u)) * cols;
+              leave(row_start + n, 8u, v[q], w[q]);
+            } else {
+              row_start = (batch * rows + m) * cols;
+              if (u < EIGHTS && m < rows && n < cols) { leave(row_start + n, cols - n, v[q], w[q]); }
+            }
           }
         }
       }
-      workgroupBarrier();
     }
   }
   if (SPLIT == 1u) {

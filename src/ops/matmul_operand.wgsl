@@ -76,7 +76,9 @@ fn eight_x(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> {
   let lines = select(rows, word(SIZE_X), TURNED_X == 1u); let length = select(word(SIZE_X), rows, TURNED_X == 1u);
   if (HALVES_X == 1u) {
     if (LOOSE_X == 1u) { return raw_x[min((base + min(line, lines - 1u) * word(FIRST_X + 5u) + first) / 8u, word(LAST_X))]; }
-    let l = min(line, lines - 1u); let piece = min(first, length - 8u) / 8u;
+    // What is there anyway is not looked at: of k, so that a thread's place moves on by a number that is known.
+    let l = select(min(line, lines - 1u), line, TURNED_X == 1u && WHOLE_X == 1u);
+    let piece = select(min(first, length - 8u), first, TURNED_X == 0u && WHOLE_X == 1u) / 8u;
     var at = base;
     if (FOLDED_X == 1u) {
       let inner = word(FIRST_X + 3u);

@@ -1,6 +1,6 @@
 //! The GPU forms of the matrix product: a few rows times a weight, and tiles.
 
-use super::matmul_coop::matmul_coop;
+use super::matmul_coop::{CUTS, matmul_coop};
 use super::matvec_walk::matvec_walk;
 use super::team::{SUM, SUMS, Team};
 use super::{across, decide, grid, indexable, repeat, start, unroll, words};
@@ -26,8 +26,16 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
             some_rows(a, &[(n, &weights)], false, false, None, adapter)
         }
     } else {
-        matmul_coop(batch, m, n, k, a, b, &weights, adapter).or_else(|| tiles(batch, m, n, k, a, b, &weights, adapter))
+        matmul_coop(batch, m, n, k, a, b, &weights, CUTS, adapter).or_else(|| tiles(batch, m, n, k, a, b, &weights, adapter))
     }
+}
+
+/// The same by matrices, in cut `cut`.
+#[cfg(all(test, feature = "gpu"))]
+pub(super) fn matmul_cut(cut: usize, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let (a, b) = (&step.loads[0], &step.loads[1]);
+    let [batch, m, k] = *a.shape.dims() else { return None };
+    matmul_coop(batch, m, b.shape[1], k, a, b, &Weights::of(b, k), cut..cut + 1, adapter)
 }
 
 /// How weights come out of load 1.

@@ -5,6 +5,7 @@ use super::{across, decide, grid, start, unroll, words};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Wgsl, Word};
 use crate::shape::Shape;
+use std::ops::Range;
 
 /// The subgroup from which on loops over matrices are written out.
 pub(super) const UNROLLED: u32 = 16;
@@ -40,6 +41,9 @@ struct Pace {
     alone: f64,
 }
 
+/// Cuts to choose from.
+pub(super) const CUTS: Range<usize> = 0..6;
+
 /// How the work is cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Cut {
@@ -51,6 +55,8 @@ struct Cut {
     deep: u32,
     /// Workgroups that share k.
     parts: u32,
+    /// Whether a step's matrices are loaded while those of the step before are multiplied.
+    ahead: bool,
 }
 
 impl Cut {
@@ -65,8 +71,9 @@ impl Cut {
         let subs = self.subs[0] * self.subs[1];
         let threads = subs * adapter.subgroup;
         let tile = |i: usize| if turned[i] { self.deep * (side[i] + 8) } else { side[i] * (self.deep + 8) };
-        let bytes = |across: u32| 2 * (tile(0) + tile(1)) + 4 * subs * edge * (across * edge + 8) + 16;
-        let whole = side.iter().all(|s| (s * self.deep / 8).is_multiple_of(threads)) && self.deep.is_multiple_of(edge);
+        let bytes = |across: u32| 2 * (tile(0) + tile(1)) + 4 * subs * edge * (across * edge + 4);
+        let steps = if self.ahead { 2 * edge } else { edge };
+        let whole = side.iter().all(|s| (s * self.deep / 8).is_multiple_of(threads)) && self.deep.is_multiple_of(steps);
         let across = (1..=self.each[1]).rev().filter(|a| self.each[1].is_multiple_of(*a)).find(|&a| bytes(a) <= adapter.workgroup_bytes)?;
         (whole && threads <= adapter.workgroup_threads).then_some(across)
     }
@@ -84,18 +91,19 @@ impl Cut {
         steps * (rounds * pace.busy).max(pace.alone) + rounds * cells * 1.8e-4 + joined
     }
 
-    /// The cut that takes the least time for so many rows and columns of results.
-    fn pick(batch: usize, m: usize, n: usize, k: usize, turned: [bool; 2], adapter: &AdapterInfo) -> Option<(Cut, u32)> {
-        let cut = |subs, each, deep, busy, alone| (Cut { subs, each, deep, parts: 1 }, Pace { busy, alone });
+    /// The one of these cuts that takes the least time for so many rows and columns of results.
+    fn pick(of: Range<usize>, batch: usize, [m, n, k]: [usize; 3], turned: [bool; 2], adapter: &AdapterInfo) -> Option<(Cut, u32)> {
+        let cut = |subs, each, deep, ahead, busy, alone| (Cut { subs, each, deep, parts: 1, ahead }, Pace { busy, alone });
         let cuts = [
-            cut([2, 4], [4, 4], 32, 1.1, 1.1),
-            cut([2, 2], [4, 4], 64, if turned[0] || !turned[1] { 1.13 } else { 1.31 }, 1.2),
-            cut([2, 2], [2, 2], 64, 0.55, 0.7),
-            cut([2, 2], [2, 1], 64, 0.35, 0.45),
-            cut([1, 4], [1, 1], 64, 0.28, 0.6),
+            cut([2, 4], [4, 4], 32, true, if turned[1] { 0.83 } else { 0.9 }, 0.9),
+            cut([2, 2], [4, 4], 64, false, if turned[0] || !turned[1] { 1.08 } else { 1.25 }, 1.25),
+            cut([2, 2], [4, 2], 64, true, 0.8, 0.9),
+            cut([2, 2], [2, 2], 64, false, 0.53, 0.75),
+            cut([2, 2], [2, 1], 64, false, 0.35, 0.45),
+            cut([1, 4], [1, 1], 64, false, 0.28, 0.6),
         ];
         let mut best: Option<(f64, Cut, u32)> = None;
-        for (cut, pace) in cuts {
+        for (cut, pace) in cuts.into_iter().take(of.end).skip(of.start) {
             let Some(across) = cut.across(turned, adapter) else { continue };
             let [high, wide] = cut.side(adapter.coop).map(|s| s as usize);
             let tiles = batch * m.div_ceil(high) * n.div_ceil(wide);
@@ -117,7 +125,7 @@ impl Cut {
     }
 }
 
-/// Tiles of both operands, multiplied by matrices; `None` where the adapter has none, or an operand is not f16: products of wider
+/// Tiles of both operands, multiplied by matrices, in one of these cuts; `None` where the adapter has none, or an operand is not f16: products of wider
 /// numbers are not rounded behind the user's back.
 #[allow(clippy::too_many_arguments)]
 pub fn matmul_coop(
@@ -128,6 +136,7 @@ pub fn matmul_coop(
     a: &Load,
     b: &Load,
     weights: &Weights,
+    cuts: Range<usize>,
     adapter: &AdapterInfo,
 ) -> Option<Wgsl> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
@@ -148,8 +157,8 @@ pub fn matmul_coop(
         loose(b, batch, n, k, turned[1]).filter(|_| plain[1].is_none() && !blocks),
     ];
     let lines = [0, 1].map(|i| plain[i].or(anywhere[i].map(|l| l.0)));
-    let (cut, strips) = Cut::pick(batch, m, n, k, turned, adapter)?;
-    let Cut { subs, each, deep, parts } = cut;
+    let (cut, strips) = Cut::pick(cuts, batch, [m, n, k], turned, adapter)?;
+    let Cut { subs, each, deep, parts, ahead } = cut;
     let side = cut.side(edge);
     let workgroup = subs[0] * subs[1] * subgroup;
     let (over, down) = (n.div_ceil(side[1] as usize), m.div_ceil(side[0] as usize));
@@ -163,13 +172,18 @@ pub fn matmul_coop(
         ("STEPS", deep / edge),
         ("ACROSS", strips),
         ("STRIPS", each[1] / strips),
+        ("TURNS", (edge * strips * edge / 8).div_ceil(subgroup)),
         ("PARTS", parts),
+        ("HALF", each[1] / 2),
+        ("OTHERS", each[1].div_ceil(2)),
         ("FN", each[1]),
         ("FM", each[0]),
     ];
     let counts = [&[("FM * FN", each[0] * each[1])], &sizes[..]].concat();
     // Software takes minutes to compile what is written out.
     let counts = if subgroup >= UNROLLED { &counts[..] } else { &[] };
+    // Nor may it do so itself.
+    let text = if subgroup >= UNROLLED { text } else { text.replace("q < TURNS", "q < TURNS + (word(1u) >> 31u)") };
     let mut text = unroll(text, counts);
     for part in if adapter.coop_vectors { [VECTORS, SUM_VECTORS] } else { [SCALARS, SUM_SCALARS] } {
         text += part;
@@ -183,13 +197,18 @@ pub fn matmul_coop(
     let whole =
         |turned: bool, rows: usize, load: &Load| if turned { rows.is_multiple_of(4) } else { k.is_multiple_of(4) && !across(load) } as u32;
     let deeps = k.is_multiple_of(deep as usize) as u32;
+    // Rows that are read as stored end with the last one again and again.
+    let all_rows = lines[0].is_some() && !turned[0] || m.is_multiple_of(side[0] as usize);
+    let full = all_rows && n.is_multiple_of(side[1] as usize) && (edge * strips * edge / 8).is_multiple_of(subgroup);
     let switches = [
         ("VEC_A", whole(turned[0], m, a)),
         ("VEC_B", whole(turned[1], n, b)),
         ("SPLIT", (parts > 1) as u32),
+        ("AHEAD", ahead as u32),
         ("EIGHT_OUT", n.is_multiple_of(8) as u32),
         ("VEC_OUT", n.is_multiple_of(4) as u32),
-        ("LOOSE", (!n.is_multiple_of(4)) as u32),
+        ("FULL", full as u32),
+        ("RAGGED", (parts == 1 && !n.is_multiple_of(4)) as u32),
         ("BLOCKS_A", 0),
         ("BLOCKS_B", blocks as u32),
         ("TURNED_A", turned[0] as u32),

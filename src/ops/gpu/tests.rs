@@ -1,5 +1,7 @@
 //! The kernels on the machine's GPU against f64 arithmetic: odd sizes, element types, block formats, layouts. Skipped where there is no GPU.
 
+use super::matmul::matmul_cut;
+use super::matmul_coop::CUTS;
 use super::*;
 use crate::backends::gpu::GpuMachine;
 use crate::backends::{Bytes, Machine};
@@ -301,6 +303,28 @@ fn matmul_by_cooperative_matrices() {
     // Rows that begin anywhere: written by aligned quads, one by one at the edges.
     for n in [33, 71, 130] {
         run(&format!("{n} columns"), Operand::random(F16, &[1, 75, 64], 7), Operand::random(F16, &[1, n, 64], 8), F16);
+    }
+}
+
+#[test]
+fn matmul_in_every_cut() {
+    if machine().is_none_or(|m| m.info().coop == 0) {
+        return;
+    }
+    for cut in CUTS {
+        // Whole tiles of columns with a ragged end of rows, and nothing whole.
+        for (batch, m, n, k) in [(1, 140, 256, 192), (2, 75, 90, 200)] {
+            for turned in [[false, false], [false, true], [true, true]] {
+                let make = |turned, shape: &[usize], seed| {
+                    if turned { Operand::turned(F16, shape, seed) } else { Operand::random(F16, shape, seed) }
+                };
+                let operands = [make(turned[0], &[batch, m, k], 21), make(turned[1], &[batch, n, k], 22)];
+                let want = product(&operands[0], &operands[1]);
+                // One that does not fit an adapter is never chosen there.
+                let by = move |s: &Step, a: &AdapterInfo| matmul_cut(cut, s, a).or_else(|| matmul(s, a));
+                check_on(&format!("cut {cut} {batch}x{m}x{n}x{k} {turned:?}"), by, &operands, (F16, &[batch, m, n]), &[], &want, 1e-3);
+            }
+        }
     }
 }
 
