@@ -2,8 +2,8 @@
 //!
 //! `cargo bench --bench gpu_speed -- [--peer PYTHON] [--only TEXT]`. Times are the GPU's own clock's, weights take turns over more memory than its
 //! caches have, and the first element of the last result of each sample is compared with the same operation on the CPU. Short kernels run
-//! several in an evaluation, so that the way to the GPU is not measured: those over rows side by side, attention of one query one after the
-//! other, as the layers of a model do. `--peer` runs
+//! several in an evaluation, so that the way to the GPU is not measured: products and those over rows side by side, attention of one query one
+//! after the other, as the layers of a model do. `--peer` runs
 //! `benches/peers/pytorch_gpu.py` once, before the rows that are compared with it.
 
 use std::collections::HashMap;
@@ -138,7 +138,14 @@ impl Bench {
                 .map(|w| first(&row.matmul(&w.narrow(0, 0, 1)?.to_device(&cpu)?.cast(DType::F32)?.t()?)?))
                 .collect::<TensorResult<_>>()?;
             let against = Against::Peer(format!("product {m} {n} {k}"), 2.0 * (m * n * k) as f64);
-            let plain = self.row(&what, against, floor, expect, |v| a.matmul(&w[v].t()?))?;
+            // As the peer runs them, one behind the other; a long one says the same alone.
+            let number = if 2 * m * n * k < 1 << 35 { SIDE_BY_SIDE.min(w.len()) } else { 1 };
+            let each = |v: usize, op: &dyn Fn(&Tensor) -> TensorResult<Tensor>| -> TensorResult<Tensor> {
+                let all: Vec<Tensor> = (0..number).map(|i| op(&w[(v + i) % w.len()])).collect::<TensorResult<_>>()?;
+                eval_all(&all.iter().collect::<Vec<_>>())?;
+                Ok(all[0].clone())
+            };
+            let plain = self.several(&what, against, floor, number, expect, |v| each(v, &|w| a.matmul(&w.t()?)))?;
             if m >= 4096 && n < 14336 {
                 let bias = self.tensor(&[n], DType::F16)?;
                 let small = |v: usize| -> TensorResult<f64> {
@@ -147,8 +154,9 @@ impl Bench {
                 };
                 let expect = (0..w.len()).map(small).collect::<TensorResult<_>>()?;
                 let against = Against::Peer(format!("product {m} {n} {k}"), 2.0 * (m * n * k) as f64);
-                let with = self.row(&format!("… with bias and gelu {m}×{n}×{k}"), against, 0.0, expect, |v| {
-                    a.matmul(&w[v].t()?)?.add(&bias)?.gelu_tanh()
+                let what = format!("… with bias and gelu {m}×{n}×{k}");
+                let with = self.several(&what, against, 0.0, number, expect, |v| {
+                    each(v, &|w| a.matmul(&w.t()?)?.add(&bias)?.gelu_tanh())
                 })?;
                 println!("  bias and gelu: {:+.1} % (floor +5 %)", (with / plain - 1.0) * 100.0);
             }

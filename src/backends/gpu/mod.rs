@@ -172,7 +172,7 @@ impl GpuMachine {
         Ok(values.iter().zip(got).all(|(v, g)| half::f16::from_f32(*v).to_bits() == g.to_bits()))
     }
 
-    /// Whether the short forms of min, max and tanh give what they should for NaN and infinities. WGSL lets compilers assume that there are
+    /// Whether the short forms of min, max, tanh and sigmoid give what they should for NaN and infinities. WGSL lets compilers assume that there are
     /// none.
     fn keeps_nan(&self) -> TensorResult<bool> {
         let values = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e38, -1e38, 50.0, -50.0, 0.5, -0.5, -f32::NAN, 0.0, 3.0];
@@ -180,12 +180,14 @@ impl GpuMachine {
         let inst = |op, args| Inst { op, args, dtype: DType::F32 };
         let mut limits = Program::identity(DType::F32);
         limits.insts.extend([lit(-2.0), inst(Prim::Binary(Binary::Max), [0, 1, 0]), lit(2.0), inst(Prim::Binary(Binary::Min), [2, 3, 0])]);
-        let mut tanh = Program::identity(DType::F32);
-        tanh.insts.push(inst(Prim::Unary(Unary::Tanh), [0; 3]));
+        let mut curves = Program::identity(DType::F32);
+        let [tanh, sigmoid] = [Unary::Tanh, Unary::Sigmoid].map(|op| inst(Prim::Unary(op), [0; 3]));
+        curves.insts.extend([tanh, sigmoid, inst(Prim::Binary(Binary::Add), [1, 2, 0])]);
+        let sum = |v: f32| v.tanh() + 1.0 / (1.0 + (-v).exp());
         let same = |got: Vec<half::f16>, f: fn(f32) -> f32| {
             got.iter().zip(values).all(|(g, v)| if v.is_nan() { g.is_nan() } else { (g.to_f32() - f(v)).abs() < 1e-3 })
         };
-        Ok(same(self.map_to_f16(&values, limits)?, |v| v.clamp(-2.0, 2.0)) && same(self.map_to_f16(&values, tanh)?, f32::tanh))
+        Ok(same(self.map_to_f16(&values, limits)?, |v| v.clamp(-2.0, 2.0)) && same(self.map_to_f16(&values, curves)?, sum))
     }
 
     /// A program over f32 values, rounded to f16.

@@ -283,6 +283,10 @@ fn tl_sigmoid(x: f32) -> f32 {
   return select(1.0 / (1.0 + exp(-x)), 0.0, x < -88.0);
 }
 
+fn tl_sigmoid_plain(x: f32) -> f32 {
+  return 1.0 / (1.0 + exp(-x));
+}
+
 // Exact: multiples of |b| are subtracted from the top bit down.
 fn tl_fmod(a: f32, b: f32) -> f32 {
   if tl_isnan(a) || tl_isnan(b) || tl_isinf(a) || b == 0.0 {

@@ -100,7 +100,7 @@ fn unary(op: Unary, a: &str, d: DType, Style { quick, ordered, .. }: Style<'_>) 
     if t == "f32" {
         return Ok(match op {
             Unary::Exp | Unary::Log | Unary::Log2 if quick => format!("{}({a})", op.name()),
-            Unary::Tanh if quick && ordered => format!("tl_tanh_plain({a})"),
+            Unary::Tanh | Unary::Sigmoid if quick && ordered => format!("tl_{}_plain({a})", op.name()),
             Unary::Tanh | Unary::Erf if quick => format!("tl_{}_quick({a})", op.name()),
             Unary::IsNan | Unary::IsInf => format!("u32({})", fill(op.wgsl(), a, "")),
             Unary::LogicalNot => format!("(1u - tl_true({a}))"),
