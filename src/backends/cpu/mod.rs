@@ -1,11 +1,14 @@
 //! The CPU machine: plans run by one team of threads over host memory.
 
+mod chain;
 pub mod columns;
 pub mod dot;
 pub mod gemm;
 mod lanes;
 mod map;
 pub mod math;
+#[cfg(target_arch = "x86_64")]
+mod math512;
 mod memory;
 pub mod operand;
 pub mod path;

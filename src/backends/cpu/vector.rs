@@ -221,15 +221,7 @@ fn softmax_rows_body<const F: bool>(y: &mut [f32], x: &[f32], cols: usize, ahead
 }
 
 #[inline(always)]
-fn norm_rows_body<const F: bool>(
-    y: &mut [f32],
-    x: &[f32],
-    cols: usize,
-    norm: (bool, f64),
-    weight: &[f32],
-    bias: &[f32],
-    ahead: usize,
-) {
+fn norm_rows_body<const F: bool>(y: &mut [f32], x: &[f32], cols: usize, norm: (bool, f64), weight: &[f32], bias: &[f32], ahead: usize) {
     match (weight.is_empty(), bias.is_empty()) {
         (true, true) => normalized::<F, false, false>(y, x, cols, norm, weight, bias, ahead),
         (false, true) => normalized::<F, true, false>(y, x, cols, norm, weight, bias, ahead),
