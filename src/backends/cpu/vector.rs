@@ -400,6 +400,11 @@ impl Real for f32 {
         sum_exp_f32(x, shift)
     }
     fn softmax_rows(y: &mut [f32], x: &[f32], cols: usize, ahead: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if super::path::current() == super::path::Path::Avx512 {
+            // SAFETY: the path includes the instructions.
+            return unsafe { super::math512::softmax_rows(y, x, cols, ahead) };
+        }
         softmax_rows_f32(y, x, cols, ahead);
     }
     fn norm_rows(y: &mut [f32], x: &[f32], cols: usize, norm: (bool, f64), weight: &[f32], bias: &[f32], ahead: usize) {
