@@ -1,4 +1,4 @@
-//! eˣ, tanh and the logistic function of sixteen f32 at once (AVX-512): the polynomials of `math`, with instructions that only AVX-512 has.
+//! eˣ, tanh, the logistic function and softmax of sixteen f32 at once (AVX-512): the polynomials of `math`, with instructions that only AVX-512 has.
 
 use super::math::{EXP, LN2_HIGH, LN2_LOW, MAGIC};
 use core::arch::x86_64::*;
