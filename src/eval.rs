@@ -6,7 +6,7 @@ use crate::compile::{Compiled, GNode, Graph, compile};
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Buf, Output, Plan};
+use crate::plan::{Buf, Hashed, Output, Plan};
 use crate::tensor::{Inputs, Key, Kind, Node, Tensor, release};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -21,6 +21,9 @@ pub(crate) use replay::Replay;
 
 /// Nodes of one evaluation; more are evaluated in parts.
 const MOST_NODES: usize = 20_000;
+
+/// Nodes of an evaluation up to which its successors are not all timed.
+const SMALL: usize = 16;
 
 /// Plans kept per device; the least recently used goes first.
 const PLANS: usize = 256;
@@ -42,7 +45,8 @@ pub struct EvalStats {
     pub dispatches: usize,
     /// Nodes passed by the last evaluation.
     pub nodes: usize,
-    /// Time the last evaluation spent collecting, matching, binding, storing and dropping: the graph's cost, without compiling or running.
+    /// Time the last evaluation spent collecting, matching, binding, storing and dropping: the graph's cost, without compiling or running. Of
+    /// graphs of few nodes only one evaluation in 64 is timed.
     pub overhead: Duration,
 }
 
@@ -74,7 +78,7 @@ pub fn without_fusion<T>(work: impl FnOnce() -> T) -> T {
 struct Evaluator {
     epoch: u32,
     clock: u64,
-    plans: HashMap<(u64, u64), (Arc<Compiled>, u64)>,
+    plans: HashMap<(u64, u64), (Arc<Compiled>, u64), Hashed>,
     stats: EvalStats,
     order: Vec<*const Node>,
     stack: Vec<(*const Node, u32)>,
@@ -392,30 +396,42 @@ pub(crate) enum Purpose {
 }
 
 fn eval_for(tensors: &[&Tensor], purpose: Purpose) -> TensorResult<()> {
+    if let [only] = tensors {
+        return if base(only).0.stored.get().is_none() { eval_decided(only.device(), tensors, purpose) } else { Ok(()) };
+    }
     let mut rest: Vec<&Tensor> = tensors.iter().copied().filter(|t| base(t).0.stored.get().is_none()).collect();
     while let Some(first) = rest.first() {
         let device = first.device().clone();
         let (own, other): (Vec<&Tensor>, Vec<&Tensor>) = rest.iter().partition(|t| *t.device() == device);
-        if !eval_on(&device, &own, purpose)? {
-            // Whether the host would be faster is not known yet.
-            if device.crossover().is_err() {
-                device.set_adaptive(false);
-            }
-            eval_on(&device, &own, purpose)?;
-        }
+        eval_decided(&device, &own, purpose)?;
         rest = other;
+    }
+    Ok(())
+}
+
+/// Evaluates tensors of one device, where it is faster.
+fn eval_decided(device: &Device, roots: &[&Tensor], purpose: Purpose) -> TensorResult<()> {
+    if !eval_on(device, roots, purpose)? {
+        // Whether the host would be faster is not known yet.
+        if device.crossover().is_err() {
+            device.set_adaptive(false);
+        }
+        eval_on(device, roots, purpose)?;
     }
     Ok(())
 }
 
 /// Evaluates tensors of one device. Gives false, and has done nothing, when it takes a measurement to decide where.
 pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> TensorResult<bool> {
-    let mut dead: Vec<Tensor> = Vec::new();
-    let (before, after);
+    let mut dead = Inputs::new();
+    let mut before = None;
+    let after;
     {
         let mut lock = Lock::of(device);
         let e = lock.get();
-        let start = Instant::now();
+        // Asking for the time twice takes as long as an operation of a small graph does.
+        let timed = e.stats.nodes > SMALL || e.stats.evaluations % 64 == 0;
+        let start = timed.then(Instant::now);
         let key = e.collect(roots);
         if e.order.len() > MOST_NODES {
             let cut = e.cut(roots);
@@ -431,7 +447,8 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         let plan = &compiled.plan;
         let machine = device.machine();
         // SAFETY: collected under the lock that we hold.
-        let bound: Vec<Buffer> = e.stored.iter().flat_map(|&n| unsafe { &*n }.stored.get().into_iter().flatten().cloned()).collect();
+        let bound: SmallVec<[Buffer; 4]> =
+            e.stored.iter().flat_map(|&n| unsafe { &*n }.stored.get().into_iter().flatten().cloned()).collect();
         let on_host = match adaptive::choose(device, &compiled, &bound, purpose) {
             Some(choice) => choice,
             None => {
@@ -447,7 +464,10 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
             machine
         };
         let room = |o: &Output| if purpose == Purpose::Read { machine.alloc_result(o.bytes, o.dtype) } else { machine.alloc(o.bytes) };
-        let outputs: Vec<Buffer> = plan.outputs.iter().map(room).collect::<TensorResult<_>>()?;
+        let mut outputs: SmallVec<[Buffer; 2]> = SmallVec::new();
+        for o in &plan.outputs {
+            outputs.push(room(o)?);
+        }
         if machine.pool().recording() {
             for (n, output) in outputs.iter().enumerate() {
                 if let Some(step) = plan.writer(Buf::Output(n as u16)) {
@@ -455,8 +475,9 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
                 }
             }
         }
-        let known = e.stats.misses == misses;
-        before = known.then(|| start.elapsed());
+        if e.stats.misses == misses {
+            before = start.map(|s| s.elapsed());
+        }
         if !plan.steps.is_empty() {
             if on_host {
                 adaptive::run(machine, plan, &bound, &outputs, &e.params)?;
@@ -475,8 +496,10 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
                 n.stored.get().into_iter().flatten().filter(|b| b.is_brought()).for_each(|b| machine.label(b, "upload", n.at));
             }
         }
-        let outputs: Vec<Buffer> = if on_host { outputs.into_iter().map(adaptive::of_device).collect() } else { outputs };
-        after = Instant::now();
+        if on_host {
+            outputs = outputs.into_iter().map(adaptive::of_device).collect();
+        }
+        after = before.map(|_| Instant::now());
         for (at, bufs) in &compiled.kept {
             // SAFETY: collected under the lock that we hold; the roots keep the nodes alive.
             let n = unsafe { &*e.order[*at as usize] };
@@ -503,12 +526,17 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
             let n = unsafe { &*e.order[*at as usize] };
             if !n.tracked || n.released.load(Relaxed) {
                 // SAFETY: as above.
-                dead.extend(unsafe { n.inputs() }.drain(..));
+                let mut inputs = std::mem::take(unsafe { n.inputs() });
+                if dead.is_empty() {
+                    dead = inputs;
+                } else {
+                    dead.append(&mut inputs);
+                }
             }
         }
         e.order.clear();
         if std::mem::take(&mut e.record) && !on_host {
-            e.recorded = Some(Recorded { compiled: compiled.clone(), params: e.params.clone(), bound });
+            e.recorded = Some(Recorded { compiled: compiled.clone(), params: e.params.clone(), bound: bound.into_vec() });
         }
         e.stats.evaluations += 1;
         e.stats.nodes = compiled.nodes;
@@ -516,7 +544,7 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         e.stats.plans = e.plans.len();
     }
     release(&mut dead);
-    if let Some(before) = before {
+    if let Some((before, after)) = before.zip(after) {
         Lock::of(device).get().stats.overhead = before + after.elapsed();
     }
     Ok(true)
@@ -538,7 +566,7 @@ pub(crate) fn inputs_of(node: &Node) -> Inputs {
 
 /// Lets the inputs of a node go that is stored already, and those of others as soon as they are.
 pub(crate) fn forget_inputs(node: &Node) {
-    let mut dead: Vec<Tensor> = Vec::new();
+    let mut dead = Inputs::new();
     {
         let _lock = Lock::of(&node.device);
         node.released.store(true, Relaxed);

@@ -311,7 +311,7 @@ impl Drop for Node {
 }
 
 /// Drops tensors that were taken out of nodes without recursing into long chains.
-pub(crate) fn release(inputs: &mut Vec<Tensor>) {
+pub(crate) fn release(inputs: &mut Inputs) {
     while let Some(t) = inputs.pop() {
         if let Some(mut n) = Arc::into_inner(t.node) {
             inputs.extend(n.inputs.get_mut().drain(..));

@@ -4,13 +4,15 @@ use super::limits::{Limits, Room};
 use super::report::{MemoryReport, Recorder};
 use crate::error::{At, TensorError, TensorResult};
 use crate::plan::MemoryStats;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What is kept without being used goes back to the system after this time.
 const STALE: Duration = Duration::from_secs(120);
+/// Time between two turns whose time is kept.
+const MARK: Duration = Duration::from_secs(1);
 /// Growth of the cache after which the system is asked again what is free.
 const LOOK: usize = 64 << 20;
 /// Kept at most where the system does not tell what is free.
@@ -93,16 +95,19 @@ pub trait PoolControl: Send + Sync {
 }
 
 struct Kept<T> {
-    since: Instant,
     /// Order of return.
     turn: u64,
     piece: T,
 }
 
 struct Shelf<T> {
+    /// The last ticket that was given out.
+    tickets: Ticket,
     /// The longest unused of each class first.
     free: BTreeMap<Class, Vec<Kept<T>>>,
     turn: u64,
+    /// When which turn was, about once a second.
+    marks: VecDeque<(u64, Instant)>,
     pooled: usize,
     in_use: usize,
     mapped: usize,
@@ -127,7 +132,6 @@ pub(crate) struct Pool<T> {
     room: Box<dyn Fn() -> Option<Room> + Send + Sync>,
     /// The physical size for a request; `None` where no memory could hold it.
     class: Box<dyn Fn(usize) -> Option<usize> + Send + Sync>,
-    tickets: AtomicU64,
     recordings: AtomicU64,
     recording: AtomicBool,
 }
@@ -164,12 +168,27 @@ impl<T> Shelf<T> {
     }
     fn remove(&mut self, class: Class, at: usize, out: &mut Vec<T>) {
         if let Some(list) = self.free.get_mut(&class) {
+            // A list that is empty stays: it will be needed again.
             out.push(list.remove(at).piece);
             self.pooled -= class.bytes;
-            if list.is_empty() {
-                self.free.remove(&class);
-            }
         }
+    }
+    /// Takes out the longest unused piece of each class that has one which is stale.
+    fn age(&mut self, now: Instant, out: &mut Vec<T>) {
+        let old = |m: Option<&(u64, Instant)>| m.filter(|(_, then)| now.saturating_duration_since(*then) > STALE).map(|m| m.0);
+        while old(self.marks.get(1)).is_some() {
+            self.marks.pop_front();
+        }
+        let stale = old(self.marks.front()).unwrap_or(0);
+        if self.marks.back().is_none_or(|(_, then)| now.saturating_duration_since(*then) > MARK) {
+            self.marks.push_back((self.turn, now));
+        }
+        let old: Vec<Class> = self.free.iter().filter(|(_, l)| l.first().is_some_and(|k| k.turn <= stale)).map(|(&c, _)| c).collect();
+        old.into_iter().for_each(|c| self.remove(c, 0, out));
+    }
+    fn ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        self.tickets
     }
     fn use_bytes(&mut self, bytes: usize) {
         self.in_use += bytes;
@@ -206,8 +225,10 @@ impl<T: Piece> Pool<T> {
             Err(e) => (Limits::default(), Some(e)),
         };
         let mut shelf = Shelf {
+            tickets: 0,
             free: BTreeMap::new(),
             turn: 0,
+            marks: VecDeque::new(),
             pooled: 0,
             in_use: 0,
             mapped: 0,
@@ -227,7 +248,6 @@ impl<T: Piece> Pool<T> {
             shelf: Mutex::new(shelf),
             room: Box::new(room),
             class: Box::new(class),
-            tickets: AtomicU64::new(1),
             recordings: AtomicU64::new(0),
             recording: AtomicBool::new(false),
         }
@@ -260,16 +280,16 @@ impl<T: Piece> Pool<T> {
             Some(bytes) => Class { bytes, kind },
             None => return Err(self.full(asked, &shelf, "no tensor can be that large: split it")),
         };
-        let ticket = self.tickets.fetch_add(1, Relaxed);
+        let ticket = shelf.ticket();
         let found = shelf.free.get(&class).and_then(|l| l.iter().rposition(|k| k.piece.id() == prefer).or(l.len().checked_sub(1)));
-        if let Some(at) = found {
-            let mut one = Vec::with_capacity(1);
-            shelf.remove(class, at, &mut one);
+        let found = found.and_then(|at| Some(shelf.free.get_mut(&class)?.remove(at).piece));
+        if let Some(piece) = found {
+            shelf.pooled -= class.bytes;
             shelf.reused += 1;
             shelf.use_bytes(class.bytes);
             self.note(&mut shelf, ticket, class.bytes);
             drop(shelf);
-            return Ok((one.remove(0), class, ticket));
+            return Ok((piece, class, ticket));
         }
         let over = |s: &Shelf<T>, pooled| s.limit().is_some_and(|l| s.owned().saturating_add(pooled).saturating_add(class.bytes) > l);
         if shelf.limits.in_use.is_none() && over(&shelf, shelf.pooled) {
@@ -332,13 +352,11 @@ impl<T: Piece> Pool<T> {
             shelf.remove(class, 0, &mut out);
         }
         shelf.turn += 1;
-        let (turn, now) = (shelf.turn, Instant::now());
+        let turn = shelf.turn;
         shelf.pooled += class.bytes;
-        shelf.free.entry(class).or_default().push(Kept { since: now, turn, piece });
+        shelf.free.entry(class).or_default().push(Kept { turn, piece });
         if turn % 256 == 0 {
-            let old: Vec<Class> =
-                shelf.free.iter().filter(|(_, l)| l.first().is_some_and(|k| now - k.since > STALE)).map(|(&c, _)| c).collect();
-            old.into_iter().for_each(|c| shelf.remove(c, 0, &mut out));
+            shelf.age(Instant::now(), &mut out);
         }
         drop(shelf);
         free_all(out);
@@ -346,8 +364,8 @@ impl<T: Piece> Pool<T> {
 
     /// Counts memory that is read in place.
     pub fn map(&self, bytes: usize) -> Ticket {
-        let ticket = self.tickets.fetch_add(1, Relaxed);
         let mut shelf = self.lock();
+        let ticket = shelf.ticket();
         shelf.mapped += bytes;
         shelf.use_bytes(bytes);
         self.note(&mut shelf, ticket, bytes);
@@ -394,7 +412,7 @@ impl<T: Piece> PoolControl for Pool<T> {
         let s = self.lock();
         BufferPoolStats {
             total_pooled: s.free.values().map(Vec::len).sum(),
-            size_classes: s.free.len(),
+            size_classes: s.free.values().filter(|l| !l.is_empty()).count(),
             total_memory: s.pooled,
             allocation_count: s.requests,
             reuse_count: s.reused,
@@ -422,7 +440,7 @@ impl<T: Piece> PoolControl for Pool<T> {
         let before = shelf.pooled;
         let classes: Vec<Class> = shelf.free.keys().copied().filter(|c| c.bytes == bytes).collect();
         for class in classes {
-            while shelf.free.contains_key(&class) {
+            while shelf.free.get(&class).is_some_and(|l| !l.is_empty()) {
                 shelf.remove(class, 0, &mut out);
             }
         }
@@ -468,5 +486,41 @@ impl<T: Piece> PoolControl for Pool<T> {
         report.in_use = shelf.in_use;
         report.pooled = shelf.pooled;
         report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Number(u64);
+    impl Piece for Number {
+        fn id(&self) -> u64 {
+            self.0
+        }
+        fn free(self) {}
+    }
+
+    #[test]
+    fn only_what_nobody_wanted_for_long_is_stale() {
+        let pool = Pool::<Number>::new("test".into(), || None, Some);
+        let put = |n| {
+            let (piece, class, ticket) = pool.lease(n as usize, 0, 0, |_, _| Ok(Some(Number(n)))).unwrap();
+            pool.put(piece, class, ticket);
+        };
+        let begun = Instant::now();
+        let aged = |after: Duration| {
+            let mut out = Vec::new();
+            pool.lock().age(begun + after, &mut out);
+            out.into_iter().map(|n| n.0).collect::<Vec<_>>()
+        };
+        (1..=2).for_each(put);
+        assert!(aged(Duration::ZERO).is_empty(), "nothing is old yet");
+        (3..=4).for_each(put);
+        // 1 was used again after the first look.
+        put(1);
+        assert!(aged(STALE / 2).is_empty());
+        assert_eq!(aged(STALE + MARK), [2], "older than the first look");
+        assert_eq!(aged(STALE * 2), [1, 3, 4], "older than the second");
     }
 }

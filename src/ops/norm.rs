@@ -1,6 +1,6 @@
 //! Layer norm and RMS norm along rows.
 
-use crate::backends::cpu::operand::{FETCHED, fetch, slice, target, values};
+use crate::backends::cpu::operand::{ahead, slice, target, values};
 use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
@@ -41,22 +41,21 @@ impl NormKernel {
         if self.bias {
             task.load(1 + self.weight as usize, 0, T::lane(bias));
         }
+        let elements = range.start * cols..range.end * cols;
+        if let Some(x) = slice::<T>(task, 0)
+            && cols > 0
+            && let Some(y) = target::<T>(task, 0, elements.start, elements.len())
+        {
+            return T::norm_rows(y, &x[elements], cols, (self.rms, self.eps), weight, bias, ahead(cols));
+        }
         let buffer = values::<T>(task, cols);
-        let n = cols as f64;
-        let whole = slice::<T>(task, 0).filter(|_| FETCHED.contains(&cols));
-        for row in range.clone() {
+        for row in range {
             let direct = target::<T>(task, 0, row * cols, cols);
             let in_place = direct.is_some();
             let x = direct.unwrap_or(&mut *buffer);
             task.load(0, row * cols, T::lane(x));
-            if let Some(whole) = whole
-                && row + 1 < range.end
-            {
-                fetch(&whole[(row + 1) * cols..(row + 2) * cols]);
-            }
-            let mean = if self.rms { T::ZERO } else { T::of(T::sum(x).wide() / n) };
-            let variance = T::deviation(x, mean).wide() / n;
-            T::normalize(x, mean, T::of(1.0 / (variance + self.eps).sqrt()), weight, bias);
+            let (mean, factor) = T::moments(x, (self.rms, self.eps));
+            T::normalize(x, mean, factor, weight, bias);
             if !in_place {
                 task.store(0, row * cols, T::lane(x));
             }

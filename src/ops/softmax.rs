@@ -1,6 +1,6 @@
 //! Softmax and its logarithm along rows.
 
-use crate::backends::cpu::operand::{FETCHED, fetch, slice, target, values};
+use crate::backends::cpu::operand::{ahead, slice, target, values};
 use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::DType;
 use crate::error::{At, TensorResult};
@@ -22,19 +22,21 @@ impl SoftmaxKernel {
     fn run<T: Real>(&self, task: &dyn Task) {
         let shape = task.step().loads[0].shape;
         let (rows, cols) = (shape[0], shape[1]);
-        let buffer = values::<T>(task, cols);
-        let whole = slice::<T>(task, 0).filter(|_| FETCHED.contains(&cols));
         let range = share(rows, 1, task.thread(), task.threads());
-        for row in range.clone() {
+        let elements = range.start * cols..range.end * cols;
+        if let Some(x) = slice::<T>(task, 0)
+            && !self.log
+            && cols > 0
+            && let Some(y) = target::<T>(task, 0, elements.start, elements.len())
+        {
+            return T::softmax_rows(y, &x[elements], cols, ahead(cols));
+        }
+        let buffer = values::<T>(task, cols);
+        for row in range {
             let direct = target::<T>(task, 0, row * cols, cols);
             let in_place = direct.is_some();
             let x = direct.unwrap_or(&mut *buffer);
             task.load(0, row * cols, T::lane(x));
-            if let Some(whole) = whole
-                && row + 1 < range.end
-            {
-                fetch(&whole[(row + 1) * cols..(row + 2) * cols]);
-            }
             let max = T::max(x);
             if self.log {
                 let sum = T::sum_exp(x, max);

@@ -112,6 +112,18 @@ versions! {
     fn run_versions(op: &Op, b: Blocks) = run_body;
 }
 
+versions! {
+    /// A primitive of one argument over f32, into as many results.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub(crate) fn unary_tile(u: Unary, x: &[f32], out: &mut [f32]) = unary_tile_body;
+}
+
+#[inline(always)]
+fn unary_tile_body<const F: bool>(u: Unary, x: &[f32], out: &mut [f32]) {
+    let n = x.len().min(out.len());
+    unary_f32::<F>(u, Blocks { args: [x.as_ptr().cast(); 3], out: out.as_mut_ptr().cast(), n });
+}
+
 #[inline(always)]
 fn run_body<const F: bool>(op: &Op, b: Blocks) {
     match op.prim {

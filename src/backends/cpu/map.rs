@@ -1,24 +1,42 @@
 //! Programs: compiled to a list of operations over registers, and run block by block.
 
+use super::chain::{self, Act, Bound, Link, TILE};
 use super::lanes::{self, Blocks, Op};
 use super::span::{Span, stream_copy};
 use crate::dtype::DType;
 use crate::plan::{Load, Source, Step, Store};
-use crate::scalar::{Inst, Prim, Program, Reg};
+use crate::scalar::{Inst, Prim, Program, Reg, Unary};
 use smallvec::SmallVec;
 
 /// The most elements of a block.
 const BLOCK: usize = 1024;
 /// Bytes that the registers of a program should stay within: most of an L1 cache.
 const REGISTERS: usize = 32 << 10;
-const NONE: u16 = u16::MAX;
+/// The place of a result that has none.
+const NONE: usize = usize::MAX;
+
+/// What is done for a block.
+#[derive(Debug)]
+enum Item {
+    /// One operation.
+    One(u16),
+    /// Operations whose values stay in registers; where there is only one, which: `One` begins sooner.
+    Chain(Vec<Link>, Option<u16>),
+}
 
 /// A program ready to run, with one or several results.
 #[derive(Debug)]
 pub(crate) struct Code {
     ops: Vec<Op>,
-    /// The register file's place of each result.
-    slots: Vec<u16>,
+    items: Vec<Item>,
+    /// The place of each result in the register file, in bytes.
+    slots: Vec<usize>,
+    /// The results that only their chain reads: their place holds a tile.
+    tiles: Vec<bool>,
+    /// The results of which a chain finds each tile at the same place: those, and numbers.
+    still: Vec<bool>,
+    /// Whether another operation reads a result from its place.
+    read: Vec<bool>,
     /// Literals and parameters, filled in once per run.
     fixed: Vec<u16>,
     /// Whether each of them fills a block, or is one number.
@@ -27,9 +45,8 @@ pub(crate) struct Code {
     outs: SmallVec<[u16; 2]>,
     /// Elements of a block.
     block: usize,
-    /// Bytes of a register.
-    register: usize,
-    registers: usize,
+    /// Bytes of all places.
+    scratch: usize,
     /// Whether this passes its one source, or the kernel's value, on as it is.
     pub(crate) identity: bool,
 }
@@ -86,7 +103,7 @@ impl Code {
     fn new(program: &Program, outs: &[Reg], targets: &[DType]) -> Code {
         let mut insts: SmallVec<[Inst; 16]> = program.insts.iter().copied().collect();
         // A result in another compute type than its target's is converted first.
-        let outs: SmallVec<[u16; 2]> = outs
+        let mut outs: SmallVec<[u16; 2]> = outs
             .iter()
             .zip(targets)
             .map(|(&out, &target)| {
@@ -97,39 +114,57 @@ impl Code {
                 (insts.len() - 1) as u16
             })
             .collect();
+        let runs = chain::gather(&mut insts, &mut outs);
+        let fixed: Vec<u16> = (0..insts.len() as u16).filter(|&i| matches!(insts[i as usize].op, Prim::Param(_) | Prim::Lit(_))).collect();
+        let is_fixed = |r: u16| fixed.contains(&r);
+        let run_of = |i: usize| runs.iter().position(|r| r.contains(&i));
+        let chains: Vec<(Vec<Link>, Vec<usize>)> = runs.iter().map(|run| chain::compile(&insts, run.clone(), &is_fixed)).collect();
+        // Who reads a result from memory: nobody, its own chain, or others as well.
+        let (mut read, mut outside) = (vec![false; insts.len()], vec![false; insts.len()]);
+        for (run, (links, _)) in runs.iter().zip(&chains) {
+            for v in links.iter().filter(|l| l.reads()).map(|l| l.value as usize) {
+                read[v] = true;
+                outside[v] |= !run.contains(&v);
+            }
+        }
+        for (_, inst) in insts.iter().enumerate().filter(|&(i, _)| run_of(i).is_none()) {
+            for &a in &inst.args[..arity(inst.op)] {
+                (read[a as usize], outside[a as usize]) = (true, true);
+            }
+        }
+        let is_out = |i: usize| outs.contains(&(i as u16));
+        let tiles: Vec<bool> = (0..insts.len()).map(|i| run_of(i).is_some() && !outside[i] && !is_out(i)).collect();
         let mut last = vec![0usize; insts.len()];
         for (i, inst) in insts.iter().enumerate() {
             inst.args[..arity(inst.op)].iter().for_each(|&a| last[a as usize] = i);
         }
         outs.iter().for_each(|&o| last[o as usize] = usize::MAX);
-        let (mut free, mut registers) = (SmallVec::<[u16; 16]>::new(), 0u16);
-        let mut slots = Vec::with_capacity(insts.len());
-        let mut fixed = Vec::new();
+        // Places of blocks, and of tiles.
+        let (mut free, mut count) = ([SmallVec::<[u16; 16]>::new(), SmallVec::new()], [0u16; 2]);
+        let mut places: Vec<Option<u16>> = Vec::with_capacity(insts.len());
         for (i, inst) in insts.iter().enumerate() {
+            let kind = tiles[i] as usize;
             let mut fresh = || {
-                registers += 1;
-                registers - 1
+                count[kind] += 1;
+                count[kind] - 1
             };
-            slots.push(match inst.op {
-                Prim::Value => NONE,
-                Prim::Param(_) | Prim::Lit(_) => {
-                    fixed.push(i as u16);
-                    fresh()
-                }
-                _ => free.pop().unwrap_or_else(fresh),
+            places.push(match inst.op {
+                Prim::Value => None,
+                Prim::Param(_) | Prim::Lit(_) => Some(fresh()),
+                _ if tiles[i] && !read[i] => None,
+                _ => Some(free[kind].pop().unwrap_or_else(fresh)),
             });
             // Freed only now: a result never takes the place of its own arguments.
             let args = &inst.args[..arity(inst.op)];
             for (k, &a) in args.iter().enumerate() {
                 let a = a as usize;
-                let keeps = matches!(insts[a].op, Prim::Value | Prim::Param(_) | Prim::Lit(_));
-                if last[a] == i && !keeps && !args[..k].contains(&args[k]) {
-                    free.push(slots[a]);
+                let keeps = matches!(insts[a].op, Prim::Param(_) | Prim::Lit(_));
+                if let Some(place) = places[a].filter(|_| last[a] == i && !keeps && !args[..k].contains(&args[k])) {
+                    free[tiles[a] as usize].push(place);
                 }
             }
         }
         // Literals and parameters that are only ever the one uniform argument of their users need not be spread over a block.
-        let is_fixed = |r: u16| fixed.contains(&r);
         let uniform: SmallVec<[Option<u8>; 16]> = insts
             .iter()
             .map(|i| match (is_fixed(i.args[0]), is_fixed(i.args[1])) {
@@ -139,11 +174,15 @@ impl Code {
                 _ => None,
             })
             .collect();
+        let reads_fixed_block =
+            |i: usize| insts[i].args[..arity(insts[i].op)].iter().enumerate().any(|(k, &a)| is_fixed(a) && uniform[i] != Some(k as u8));
         let spread: Vec<bool> = fixed
             .iter()
             .map(|&f| {
                 let used_as_block = |(i, inst): (usize, &Inst)| {
-                    uniform[i].is_none_or(|u| inst.args[1 - u as usize] == f) && inst.args[..arity(inst.op)].contains(&f)
+                    run_of(i).is_none()
+                        && uniform[i].is_none_or(|u| inst.args[1 - u as usize] == f)
+                        && inst.args[..arity(inst.op)].contains(&f)
                 };
                 outs.contains(&f) || insts.iter().enumerate().any(used_as_block)
             })
@@ -151,9 +190,39 @@ impl Code {
         let any_wide = insts.iter().any(|i| lanes::wide(i.dtype));
         let width = if any_wide { 8 } else { 4 };
         let mut block = BLOCK;
-        let blocks = registers as usize - spread.iter().filter(|s| !**s).count();
+        let blocks = count[0] as usize - spread.iter().filter(|s| !**s).count();
         while block > 256 && block * width * blocks > REGISTERS {
             block /= 2;
+        }
+        // A distance that is no power of two keeps registers out of each other's cache sets.
+        let register = block * width + 64;
+        let slots = (0..insts.len())
+            .map(|i| match places[i] {
+                None => NONE,
+                Some(p) if tiles[i] => count[0] as usize * register + p as usize * TILE * 4,
+                Some(p) => p as usize * register,
+            })
+            .collect();
+        let mut items = Vec::with_capacity(insts.len());
+        for i in 0..insts.len() {
+            let Some(run) = run_of(i) else {
+                items.push(Item::One(i as u16));
+                continue;
+            };
+            if i > runs[run].start {
+                continue;
+            }
+            let (mut links, mut done) = (Vec::new(), 0);
+            for (i, &end) in runs[run].clone().zip(&chains[run].1) {
+                links.extend_from_slice(&chains[run].0[done..end]);
+                done = end;
+                if read[i] || is_out(i) {
+                    links.push(Link { act: Act::Save, call: Unary::Neg, value: i as u16 });
+                }
+            }
+            // Neither is one that has a form of its own in chains, whose bits differ.
+            let one = Some(i as u16).filter(|_| runs[run].len() == 1 && links.iter().all(|l| l.act.is_plain()) && !reads_fixed_block(i));
+            items.push(Item::Chain(links, one));
         }
         let ops: Vec<Op> = insts
             .iter()
@@ -161,14 +230,14 @@ impl Code {
             .map(|(i, &uniform)| Op { prim: i.op, args: i.args, dtype: i.dtype, from: insts[i.args[0] as usize].dtype, uniform })
             .collect();
         let identity = ops.len() == 1 && matches!(ops[0].prim, Prim::Source(0) | Prim::Value);
-        // A distance that is no power of two keeps registers out of each other's cache sets.
-        let register = block * width + 64;
-        Code { ops, slots, fixed, spread, outs, block, register, registers: registers as usize, identity }
+        let scratch = count[0] as usize * register + count[1] as usize * TILE * 4;
+        let still = (0..insts.len()).map(|i| tiles[i] || is_fixed(i as u16)).collect();
+        Code { ops, items, slots, tiles, still, read, fixed, spread, outs, block, scratch, identity }
     }
 
     /// Bytes of registers that `run` needs.
     pub(crate) fn scratch(&self) -> usize {
-        self.registers * self.register
+        self.scratch
     }
 
     /// Results' operations that cost much more than an addition, for sizing teams.
@@ -188,7 +257,8 @@ impl Code {
         self.ops.iter().map(|op| if heavy(op) { 8 } else { 1 }).sum()
     }
 
-    /// Computes elements `start..start + n`. `value` holds the kernel's values of these elements, where the program has some.
+    /// Computes elements `start..start + n`, of many more where it is `large`. `value` holds the kernel's values of these elements, where the
+    /// program has some.
     ///
     /// # Safety
     /// The spans must cover these elements, `registers` must have `scratch()` bytes, 64-byte aligned, and the sink must have room for
@@ -201,13 +271,13 @@ impl Code {
         registers: *mut u8,
         start: usize,
         n: usize,
+        large: bool,
         sink: &Sink<'_>,
     ) {
         // SAFETY: all addresses computed here stay within what the caller vouches for; registers do not overlap each other.
         unsafe {
             let mut places: SmallVec<[*const u8; 24]> = SmallVec::with_capacity(self.ops.len());
-            places
-                .extend(self.slots.iter().map(|&s| if s == NONE { value } else { registers.add(s as usize * self.register).cast_const() }));
+            places.extend(self.slots.iter().map(|&s| if s == NONE { value } else { registers.add(s).cast_const() }));
             for (&f, &spread) in self.fixed.iter().zip(&self.spread) {
                 let op = &self.ops[f as usize];
                 let x = match op.prim {
@@ -220,7 +290,7 @@ impl Code {
             let mut done = 0;
             while done < n {
                 let len = self.block.min(n - done);
-                self.run_block(sources, &mut places, value, registers, start, done, len, sink);
+                self.run_block(sources, &mut places, value, registers, start, done, len, large, sink);
                 done += len;
             }
         }
@@ -238,26 +308,35 @@ impl Code {
         start: usize,
         done: usize,
         len: usize,
+        large: bool,
         sink: &Sink<'_>,
     ) {
         // SAFETY: as in `run`.
         unsafe {
             let at = start + done;
-            for (i, op) in self.ops.iter().enumerate() {
-                let width = if lanes::wide(op.dtype) { 8 } else { 4 };
-                // Where the result may go straight to memory.
-                let direct = match self.outs.iter().position(|&o| o as usize == i) {
-                    None => None,
-                    Some(k) => match *sink {
-                        Sink::Memory(out) => Some(out.add(done * width)),
-                        Sink::Targets(targets) => {
-                            let t = &targets[k];
-                            if t.apart && t.direct() { t.in_place(at, len) } else { None }
-                        }
-                        Sink::Streams(_) => None,
-                    },
+            // Where a result may go straight to memory.
+            let direct = |i: usize| {
+                let k = self.outs.iter().position(|&o| o as usize == i)?;
+                match *sink {
+                    Sink::Memory(out) => Some(out.add(done * if lanes::wide(self.ops[i].dtype) { 8 } else { 4 })),
+                    Sink::Targets(targets) => {
+                        let t = &targets[k];
+                        if t.apart && t.direct() { t.in_place(at, len) } else { None }
+                    }
+                    Sink::Streams(_) => None,
+                }
+            };
+            let slot = |i: usize| registers.add(self.slots[i]);
+            for item in &self.items {
+                let i = match item {
+                    Item::One(i) => *i as usize,
+                    Item::Chain(_, Some(i)) if !large => *i as usize,
+                    Item::Chain(links, _) => {
+                        self.run_chain(links, places, registers, at, len, large, sink, &direct);
+                        continue;
+                    }
                 };
-                let slot = || registers.add(self.slots[i] as usize * self.register);
+                let op = &self.ops[i];
                 match op.prim {
                     Prim::Source(s) => {
                         let source = &sources[s as usize];
@@ -265,16 +344,16 @@ impl Code {
                         places[i] = match here {
                             Some(p) => p,
                             None => {
-                                let out = direct.unwrap_or_else(slot);
+                                let out = direct(i).unwrap_or_else(|| slot(i));
                                 source.fetch(at, len, out);
                                 out
                             }
                         };
                     }
-                    Prim::Value => places[i] = value.add(done * width),
+                    Prim::Value => places[i] = value.add(done * if lanes::wide(op.dtype) { 8 } else { 4 }),
                     Prim::Param(_) | Prim::Lit(_) => {}
                     _ => {
-                        let out = direct.unwrap_or_else(slot);
+                        let out = direct(i).unwrap_or_else(|| slot(i));
                         let args = [0, 1, 2].map(|k| places[op.args[k] as usize]);
                         lanes::run(op, Blocks { args, out, n: len });
                         places[i] = out;
@@ -301,6 +380,7 @@ impl Code {
                     Sink::Streams(targets) => {
                         let t = &targets[k];
                         match if t.direct() { t.in_place(at, len) } else { None } {
+                            Some(there) if there.cast_const() == from => {}
                             Some(there) => stream_copy(from, there, len * t.dtype.block_bytes()),
                             None => t.put(at, len, from),
                         }
@@ -309,10 +389,56 @@ impl Code {
             }
         }
     }
+
+    /// Binds a chain's links to this block's memory and runs them.
+    ///
+    /// # Safety
+    /// As `run`.
+    unsafe fn run_chain(
+        &self,
+        links: &[Link],
+        places: &mut [*const u8],
+        registers: *mut u8,
+        at: usize,
+        len: usize,
+        large: bool,
+        sink: &Sink<'_>,
+        direct: &dyn Fn(usize) -> Option<*mut u8>,
+    ) {
+        // SAFETY: as in `run`.
+        unsafe {
+            let mut bound: SmallVec<[Bound; 32]> = SmallVec::with_capacity(links.len());
+            for link in links {
+                let (v, mut act) = (link.value as usize, link.act);
+                if large && link.reads() && matches!(self.ops[v].prim, Prim::Source(_)) && places[v] != registers.add(self.slots[v]) {
+                    let fetch = Bound { act: Act::Fetch, call: Unary::Neg, at: places[v].cast_mut(), step: 4 };
+                    if !bound.iter().any(|b| b.act == Act::Fetch && b.at == fetch.at) {
+                        bound.push(fetch);
+                    }
+                }
+                if act == Act::Save && !self.tiles[v] {
+                    let stream = match *sink {
+                        Sink::Streams(targets) if !self.read[v] => {
+                            let target = self.outs.iter().position(|&o| o as usize == v).map(|k| &targets[k]);
+                            target.filter(|t| t.direct()).and_then(|t| t.in_place(at, len)).filter(|p| p.addr() % 64 == 0)
+                        }
+                        _ => None,
+                    };
+                    if stream.is_some() {
+                        act = Act::Stream;
+                    }
+                    places[v] = stream.or_else(|| direct(v)).unwrap_or_else(|| registers.add(self.slots[v]));
+                }
+                let step = if self.still[v] { 0 } else { 4 };
+                bound.push(Bound { act, call: link.call, at: places[v].cast_mut(), step });
+            }
+            chain::run(&bound, len);
+        }
+    }
 }
 
 /// How many of an instruction's arguments it reads.
-fn arity(op: Prim) -> usize {
+pub(super) fn arity(op: Prim) -> usize {
     match op {
         Prim::Source(_) | Prim::Value | Prim::Partner | Prim::Param(_) | Prim::Lit(_) => 0,
         Prim::Unary(_) | Prim::Cast => 1,

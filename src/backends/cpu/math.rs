@@ -36,7 +36,7 @@ fn poly64<const F: bool, const N: usize>(x: f64, c: &[f64; N]) -> f64 {
 
 // Minimax coefficients, fitted with weights that make the error of the final result even.
 /// (eˣ − 1 − x) / x² for |x| ≤ ln 2 / 2
-const EXP: [f32; 5] = [5.0e-01, 1.6666518e-01, 4.1666206e-02, 8.368953e-03, 1.3950596e-03];
+pub(super) const EXP: [f32; 5] = [5.0e-01, 1.6666518e-01, 4.1666206e-02, 8.368953e-03, 1.3950596e-03];
 /// (2ˣ − 1) / x for |x| ≤ 1/2
 const EXP2: [f32; 6] = [6.931472e-01, 2.402265e-01, 5.5503275e-02, 9.618004e-03, 1.34004e-03, 1.5476446e-04];
 /// (ln(1 + x) − x + x²/2) / x³ for 1 + x from √½ to √2
@@ -90,10 +90,10 @@ const EXP2_WIDE: [f64; 7] = [
     0.0001547816785343362,
 ];
 
-const LN2_HIGH: f32 = f32::from_bits(0x3F31_7200);
-const LN2_LOW: f32 = 1.428_606_8e-6;
+pub(super) const LN2_HIGH: f32 = f32::from_bits(0x3F31_7200);
+pub(super) const LN2_LOW: f32 = 1.428_606_8e-6;
 /// Adding it rounds to an integer, which then stands in the low bits.
-const MAGIC: f32 = 12_582_912.0;
+pub(super) const MAGIC: f32 = 12_582_912.0;
 const MAGIC_WIDE: f64 = 6_755_399_441_055_744.0;
 
 /// `y * 2^n` for n of any size that results can have, rounded once.

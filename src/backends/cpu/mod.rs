@@ -1,11 +1,14 @@
 //! The CPU machine: plans run by one team of threads over host memory.
 
+mod chain;
 pub mod columns;
 pub mod dot;
 pub mod gemm;
 mod lanes;
 mod map;
 pub mod math;
+#[cfg(target_arch = "x86_64")]
+mod math512;
 mod memory;
 pub mod operand;
 pub mod path;
@@ -31,7 +34,7 @@ use crate::backends::pool::PoolControl;
 use crate::backends::{Buffer, Bytes, Machine};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
-use crate::plan::{Buf, Load, MemoryStats, Plan, RunTimes, Source, Step, Timing, Work};
+use crate::plan::{Buf, Hashed, Load, MemoryStats, Plan, RunTimes, Source, Step, Timing, Work};
 use map::Code;
 use memory::Pool;
 use smallvec::SmallVec;
@@ -52,7 +55,7 @@ const OPS: u64 = 250_000;
 /// Prepared plans that may pile up before dead ones are looked for.
 const PLANS: usize = 64;
 
-type Plans = HashMap<usize, (Weak<Plan>, Arc<[Prepared]>)>;
+type Plans = HashMap<usize, (Weak<Plan>, Vec<Prepared>), Hashed>;
 
 /// The processor as a device.
 pub struct CpuMachine {
@@ -63,12 +66,19 @@ pub struct CpuMachine {
     between: Barrier,
     /// Scratch of each thread; a thread only locks its own.
     locals: Vec<Mutex<Local>>,
-    plans: Mutex<Plans>,
-    /// Held while a plan runs: how many threads it gets.
-    running: Mutex<Width>,
+    /// Held while a plan runs.
+    running: Mutex<Running>,
     submits: AtomicU64,
+    /// Whether `times` are asked for.
+    timing: AtomicBool,
     /// Times of runs, while they are asked for.
     times: Mutex<Option<Times>>,
+}
+
+/// How many threads a plan gets, and what the steps of plans need.
+struct Running {
+    width: Width,
+    plans: Plans,
 }
 
 /// Runs that were timed.
@@ -107,33 +117,16 @@ impl CpuMachine {
         let team = Team::new(threads.max(1));
         let locals = (0..team.threads()).map(|_| Mutex::default()).collect();
         Arc::new(CpuMachine {
-            running: Mutex::new(Width::of(team.threads())),
+            running: Mutex::new(Running { width: Width::of(team.threads()), plans: Plans::default() }),
             team,
             pool,
             common: Common::default(),
             between: Barrier::default(),
             locals,
-            plans: Mutex::default(),
             submits: AtomicU64::new(0),
+            timing: AtomicBool::new(false),
             times: Mutex::default(),
         })
-    }
-
-    /// What a plan's steps need, found once per plan.
-    fn prepared(&self, plan: &Arc<Plan>) -> TensorResult<Arc<[Prepared]>> {
-        let key = Arc::as_ptr(plan) as usize;
-        let mut plans = lock(&self.plans);
-        if let Some((known, prepared)) = plans.get(&key)
-            && known.strong_count() > 0
-        {
-            return Ok(prepared.clone());
-        }
-        if plans.len() >= PLANS {
-            plans.retain(|_, (plan, _)| plan.strong_count() > 0);
-        }
-        let prepared: Arc<[Prepared]> = plan.steps.iter().map(prepare).collect::<TensorResult<_>>()?;
-        plans.insert(key, (Arc::downgrade(plan), prepared.clone()));
-        Ok(prepared)
     }
 
     fn take_failure(&self) -> TensorResult<()> {
@@ -142,6 +135,19 @@ impl CpuMachine {
             None => Ok(()),
         }
     }
+}
+
+/// What a plan's steps need, found once per plan.
+fn prepared<'a>(plans: &'a mut Plans, plan: &Arc<Plan>) -> TensorResult<&'a [Prepared]> {
+    let key = Arc::as_ptr(plan) as usize;
+    if plans.get(&key).is_none_or(|(known, _)| known.strong_count() == 0) {
+        if plans.len() >= PLANS {
+            plans.retain(|_, (plan, _)| plan.strong_count() > 0);
+        }
+        let steps = plan.steps.iter().map(prepare).collect::<TensorResult<_>>()?;
+        plans.insert(key, (Arc::downgrade(plan), steps));
+    }
+    Ok(&plans[&key].1)
 }
 
 fn prepare(step: &Step) -> TensorResult<Prepared> {
@@ -267,11 +273,17 @@ impl Machine for CpuMachine {
     }
 
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
-        let timed = lock(&self.times).as_ref().map(|t| (t.detail, Instant::now()));
+        let timed = match self.timing.load(Ordering::Relaxed) {
+            true => lock(&self.times).as_ref().map(|t| (t.detail, Instant::now())),
+            false => None,
+        };
         // When each step began, and when the last one ended, as the calling thread sees it.
         let marks = timed.map(|_| Mutex::new(Vec::with_capacity(plan.steps.len() + 1)));
-        self.submits.fetch_add(1, Ordering::Relaxed);
-        let prepared = self.prepared(plan)?;
+        let mut running = lock(&self.running);
+        let Running { width: widths, plans } = &mut *running;
+        // Only changed under this lock.
+        self.submits.store(self.submits.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let prepared = prepared(plans, plan)?;
         let slots = plan.slots.iter().map(|&bytes| self.pool.alloc(bytes)).collect::<TensorResult<SmallVec<[CpuBuffer; 8]>>>()?;
         if self.pool.recording() {
             for (n, slot) in slots.iter().enumerate() {
@@ -296,8 +308,7 @@ impl Machine for CpuMachine {
             Buf::Slot(n) => slots.get(n as usize).map(place_of),
             Buf::Iota => Some(Place(std::ptr::null_mut(), 0)),
         };
-        let spans = bind(plan, &prepared, &place, params)?;
-        let mut running = lock(&self.running);
+        let spans = bind(plan, prepared, &place, params)?;
         let panicked = AtomicBool::new(false);
         let no_scratch = AtomicU64::new(0);
         let walk = |thread: usize, all: usize| {
@@ -335,7 +346,7 @@ impl Machine for CpuMachine {
             walk(0, 1);
         } else {
             let begun = Instant::now();
-            let width = running.at(begun);
+            let width = widths.at(begun);
             let lost = AtomicU64::new(0);
             self.team.run(width, &|thread| {
                 let before = running_time();
@@ -345,7 +356,7 @@ impl Machine for CpuMachine {
                 }
             });
             let now = Instant::now();
-            running.ran(width, now - begun, Duration::from_nanos(lost.into_inner()), now);
+            widths.ran(width, now - begun, Duration::from_nanos(lost.into_inner()), now);
         }
         if let (Some((detail, host)), Some(marks)) = (timed, marks)
             && let Some(times) = lock(&self.times).as_mut()
@@ -401,9 +412,11 @@ impl Machine for CpuMachine {
             return Err(TensorError::Invalid("the cpu is being timed already".into()));
         }
         *times = Some(Times { since: Instant::now(), detail, runs: vec![] });
+        self.timing.store(true, Ordering::Relaxed);
         Ok(())
     }
     fn finish_timing(&self) -> TensorResult<Vec<RunTimes>> {
+        self.timing.store(false, Ordering::Relaxed);
         Ok(lock(&self.times).take().map_or(vec![], |t| t.runs))
     }
 

@@ -40,20 +40,11 @@ pub fn strided<T: Element>(task: &dyn Task, k: usize) -> Option<(*const T, [isiz
     Some((raw.ptr.cast::<T>().wrapping_add(raw.offset).cast_const(), strides))
 }
 
-/// Asks for memory that is used soon.
-#[inline]
-pub fn fetch<T>(x: &[T]) {
-    #[cfg(target_arch = "x86_64")]
-    for line in (0..size_of_val(x)).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().cast::<i8>().wrapping_add(line)) }
-    }
-    let _ = x;
+/// How far behind a row memory is fetched while the row is computed: rows of several kernels pass over each row more than once, so the next
+/// one should be there at once; of long rows, which do not stay in the L1 cache, only the next elements.
+pub fn ahead(cols: usize) -> usize {
+    if (1024..=4096).contains(&cols) { cols } else { 1024 }
 }
-
-/// Rows that are worth fetching while the one before is computed: longer ones are seen coming by the processor itself, shorter ones pass at once.
-pub const FETCHED: std::ops::RangeInclusive<usize> = 256..=4096;
 
 /// Scratch as values.
 #[allow(clippy::mut_from_ref)] // each call gives other memory

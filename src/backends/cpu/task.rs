@@ -11,6 +11,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Elements of a map that always stay on one thread.
 const GRAIN: usize = 4096;
+/// Elements from which on a map fetches what it will read.
+const LARGE: usize = 16 << 10;
 /// Bytes of results from which on a map writes past the caches.
 const STREAM: usize = 24 << 20;
 
@@ -167,7 +169,9 @@ impl<'a> CpuTask<'a> {
             let bytes: usize = targets.iter().map(|t| first.shape.count() * t.dtype.block_bytes()).sum();
             let stream = bytes >= STREAM && targets.iter().all(|t| t.apart);
             let sink = if stream { Sink::Streams(targets) } else { Sink::Targets(targets) };
-            code.run(sources, self.params, std::ptr::null(), self.registers(), range.start, range.len(), &sink);
+            // The same for any number of threads, as it chooses between loops.
+            let large = first.shape.count() >= LARGE;
+            code.run(sources, self.params, std::ptr::null(), self.registers(), range.start, range.len(), large, &sink);
             if stream {
                 finish_streaming();
             }
@@ -221,7 +225,7 @@ impl Task for CpuTask<'_> {
             if code.identity {
                 sources[0].fetch(start, n, ptr);
             } else {
-                code.run(sources, self.params, std::ptr::null(), self.registers(), start, n, &Sink::Memory(ptr));
+                code.run(sources, self.params, std::ptr::null(), self.registers(), start, n, false, &Sink::Memory(ptr));
             }
         }
     }
@@ -239,7 +243,7 @@ impl Task for CpuTask<'_> {
                 target.put(start, n, ptr);
             } else {
                 let sink = Sink::Targets(std::slice::from_ref(target));
-                code.run(self.group(self.step.loads.len() + k), self.params, ptr, self.registers(), start, n, &sink);
+                code.run(self.group(self.step.loads.len() + k), self.params, ptr, self.registers(), start, n, false, &sink);
             }
         }
     }

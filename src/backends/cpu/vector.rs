@@ -30,6 +30,28 @@ pub trait Real: Value + Element + std::ops::Add<Output = Self> + std::ops::Mul<O
     fn exp_sum(x: &mut [Self], shift: Self) -> Self;
     /// Σ e^(x − shift), where x is at most a little above `shift`
     fn sum_exp(x: &[Self], shift: Self) -> Self;
+    /// y ← softmax of x, row by row of `cols`. What lies `ahead` elements behind either is fetched meanwhile.
+    fn softmax_rows(y: &mut [Self], x: &[Self], cols: usize, _ahead: usize) {
+        for (y, x) in y.chunks_mut(cols).zip(x.chunks(cols)) {
+            y.copy_from_slice(x);
+            let sum = Self::exp_sum(y, Self::max(x));
+            Self::scale(y, Self::of(1.0 / sum.wide()));
+        }
+    }
+    /// y ← x, row by row of `cols` centred (unless `rms`), divided by its deviation, times `weight` and plus `bias` where they are not empty.
+    fn norm_rows(y: &mut [Self], x: &[Self], cols: usize, norm: (bool, f64), weight: &[Self], bias: &[Self], _ahead: usize) {
+        for (y, x) in y.chunks_mut(cols).zip(x.chunks(cols)) {
+            y.copy_from_slice(x);
+            let (mean, factor) = Self::moments(x, norm);
+            Self::normalize(y, mean, factor, weight, bias);
+        }
+    }
+    /// What `normalize` takes: the mean (0 for `rms`) and the inverse deviation, `eps` added to the variance.
+    fn moments(x: &[Self], (rms, eps): (bool, f64)) -> (Self, Self) {
+        let n = x.len() as f64;
+        let mean = if rms { Self::ZERO } else { Self::of(Self::sum(x).wide() / n) };
+        (mean, Self::of(1.0 / (Self::deviation(x, mean).wide() / n + eps).sqrt()))
+    }
     /// x ← x·s
     fn scale(x: &mut [Self], s: Self);
     /// x ← x − s
@@ -48,6 +70,18 @@ pub trait Real: Value + Element + std::ops::Add<Output = Self> + std::ops::Mul<O
     fn exp_of(x: &mut [Self], scale: Self, shift: Self);
     /// x ← (x − shift)·p·factor
     fn slope(x: &mut [Self], p: &[Self], shift: Self, factor: Self);
+}
+
+/// Asks for the lines that lie `ahead` elements behind `x`.
+#[inline(always)]
+fn soon(x: &[f32; LANES], ahead: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..LANES / 16 {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing, wherever the address is.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().wrapping_add(16 * line + ahead).cast()) }
+    }
+    let _ = (x, ahead);
 }
 
 /// Combines partial results pairwise.
@@ -149,6 +183,91 @@ fn exp_sum_body<const F: bool>(x: &mut [f32], shift: f32) -> f32 {
 }
 
 #[inline(always)]
+fn softmax_rows_body<const F: bool>(y: &mut [f32], x: &[f32], cols: usize, ahead: usize) {
+    for (y, x) in y.chunks_exact_mut(cols).zip(x.chunks_exact(cols)) {
+        let ((cx, rx), (cy, ry)) = (x.as_chunks::<LANES>(), y.as_chunks_mut::<LANES>());
+        // A NaN that is passed over here makes the sum one.
+        let larger = |a: f32, b: f32| if b > a { b } else { a };
+        let mut most = [f32::NEG_INFINITY; LANES];
+        for c in cx {
+            for i in 0..LANES {
+                most[i] = larger(most[i], c[i]);
+            }
+        }
+        for (m, &x) in most.iter_mut().zip(rx) {
+            *m = larger(*m, x);
+        }
+        let shift = tree(most, larger);
+        let mut acc = [0f32; LANES];
+        for (x, y) in cx.iter().zip(&mut *cy) {
+            soon(x, ahead);
+            soon(y, ahead);
+            for i in 0..LANES {
+                let e = math::exp_below::<F>(x[i] - shift);
+                y[i] = e;
+                acc[i] += e;
+            }
+        }
+        for ((a, x), y) in acc.iter_mut().zip(rx).zip(&mut *ry) {
+            *y = math::exp_below::<F>(*x - shift);
+            *a += *y;
+        }
+        let factor = (1.0 / tree(acc, |a, b| a + b) as f64) as f32;
+        for y in cy {
+            y.iter_mut().for_each(|y| *y *= factor);
+        }
+        ry.iter_mut().for_each(|y| *y *= factor);
+    }
+}
+
+#[inline(always)]
+fn norm_rows_body<const F: bool>(y: &mut [f32], x: &[f32], cols: usize, norm: (bool, f64), weight: &[f32], bias: &[f32], ahead: usize) {
+    match (weight.is_empty(), bias.is_empty()) {
+        (true, true) => normalized::<F, false, false>(y, x, cols, norm, weight, bias, ahead),
+        (false, true) => normalized::<F, true, false>(y, x, cols, norm, weight, bias, ahead),
+        (true, false) => normalized::<F, false, true>(y, x, cols, norm, weight, bias, ahead),
+        (false, false) => normalized::<F, true, true>(y, x, cols, norm, weight, bias, ahead),
+    }
+}
+
+#[inline(always)]
+fn normalized<const F: bool, const W: bool, const B: bool>(
+    y: &mut [f32],
+    x: &[f32],
+    cols: usize,
+    (rms, eps): (bool, f64),
+    weight: &[f32],
+    bias: &[f32],
+    ahead: usize,
+) {
+    let n = cols as f64;
+    for (y, x) in y.chunks_exact_mut(cols).zip(x.chunks_exact(cols)) {
+        let mean = if rms { 0.0 } else { (sum_body::<F>(x) as f64 / n) as f32 };
+        let factor = (1.0 / (deviation_body::<F>(x, mean) as f64 / n + eps).sqrt()) as f32;
+        let one = |x: f32, w: f32, b: f32| match (W, B) {
+            (false, false) => (x - mean) * factor,
+            (true, false) => (x - mean) * factor * w,
+            (false, true) => (x - mean) * factor + b,
+            (true, true) => math::fma::<F>((x - mean) * factor, w, b),
+        };
+        // What is not there is not read.
+        let (w, b) = (if W { &weight[..cols] } else { x }, if B { &bias[..cols] } else { x });
+        let ((cx, rx), (cy, ry)) = (x.as_chunks::<LANES>(), y.as_chunks_mut::<LANES>());
+        let ((cw, rw), (cb, rb)) = (w.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+        for (((x, y), w), b) in cx.iter().zip(cy).zip(cw).zip(cb) {
+            soon(x, ahead);
+            soon(y, ahead);
+            for i in 0..LANES {
+                y[i] = one(x[i], w[i], b[i]);
+            }
+        }
+        for (((&x, y), &w), &b) in rx.iter().zip(ry).zip(rw).zip(rb) {
+            *y = one(x, w, b);
+        }
+    }
+}
+
+#[inline(always)]
 fn sum_exp_body<const F: bool>(x: &[f32], shift: f32) -> f32 {
     let (chunks, rest) = x.as_chunks::<LANES>();
     let mut acc = [0f32; LANES];
@@ -239,6 +358,8 @@ versions! {
     fn deviation_f32(x: &[f32], mean: f32) -> f32 = deviation_body;
     fn dot_f32(a: &[f32], b: &[f32]) -> f32 = dot_body;
     fn exp_sum_f32(x: &mut [f32], shift: f32) -> f32 = exp_sum_body;
+    fn softmax_rows_f32(y: &mut [f32], x: &[f32], cols: usize, ahead: usize) = softmax_rows_body;
+    fn norm_rows_f32(y: &mut [f32], x: &[f32], cols: usize, norm: (bool, f64), weight: &[f32], bias: &[f32], ahead: usize) = norm_rows_body;
     fn sum_exp_f32(x: &[f32], shift: f32) -> f32 = sum_exp_body;
     fn scale_f32(x: &mut [f32], s: f32) = scale_body;
     fn shift_f32(x: &mut [f32], s: f32) = shift_body;
@@ -277,6 +398,17 @@ impl Real for f32 {
     }
     fn sum_exp(x: &[f32], shift: f32) -> f32 {
         sum_exp_f32(x, shift)
+    }
+    fn softmax_rows(y: &mut [f32], x: &[f32], cols: usize, ahead: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if super::path::current() == super::path::Path::Avx512 {
+            // SAFETY: the path includes the instructions.
+            return unsafe { super::math512::softmax_rows(y, x, cols, ahead) };
+        }
+        softmax_rows_f32(y, x, cols, ahead);
+    }
+    fn norm_rows(y: &mut [f32], x: &[f32], cols: usize, norm: (bool, f64), weight: &[f32], bias: &[f32], ahead: usize) {
+        norm_rows_f32(y, x, cols, norm, weight, bias, ahead);
     }
     fn scale(x: &mut [f32], s: f32) {
         scale_f32(x, s);

@@ -173,6 +173,82 @@ fn long_program(dtype: DType) -> Program {
     p
 }
 
+/// A random program of instructions whose result f32 rounds once, over two sources, two numbers and two parameters, and its values.
+fn random_program(noise: &mut Noise, x: &[f64], y: &[f64], params: &[f64]) -> (Program, Vec<f64>) {
+    let mut p = Program::default();
+    let mut values: Vec<Vec<f64>> = Vec::new();
+    let mut push = |inst: Inst, v: Vec<f64>, values: &mut Vec<Vec<f64>>| {
+        if p.push(inst) as usize == values.len() {
+            values.push(v);
+        }
+    };
+    let n = x.len();
+    let plain = |op| Inst { op, args: [0; 3], dtype: F32 };
+    push(plain(Prim::Source(0)), x.to_vec(), &mut values);
+    push(plain(Prim::Lit(1.5f64.to_bits())), vec![1.5; n], &mut values);
+    push(plain(Prim::Lit((-0.0f64).to_bits())), vec![-0.0; n], &mut values);
+    (0..2).for_each(|k| push(plain(Prim::Param(k)), vec![params[k as usize]; n], &mut values));
+    let binary = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Max, Binary::Min];
+    let unary = [Unary::Neg, Unary::Abs, Unary::Sqrt, Unary::Recip, Unary::Floor, Unary::Sign];
+    for turn in 0..14 {
+        if turn == 5 {
+            // A read between instructions, as programs that were fused have it.
+            push(plain(Prim::Source(1)), y.to_vec(), &mut values);
+        }
+        // Often the result before, else any.
+        let mut pick = || if noise.next() < 0.6 { values.len() - 1 } else { (noise.next() * values.len() as f64) as usize };
+        let (a, b) = (pick(), pick());
+        let kind = noise.next() * 9.0;
+        let (op, v): (Prim, Vec<f64>) = if kind < 6.0 {
+            let op = binary[kind as usize];
+            let f = |(&x, &y): (&f64, &f64)| round(F32, definition::binary(op, x, y));
+            (Prim::Binary(op), values[a].iter().zip(&values[b]).map(f).collect())
+        } else {
+            let op = unary[(noise.next() * 6.0) as usize];
+            (Prim::Unary(op), values[a].iter().map(|&x| round(F32, definition::unary(op, x))).collect())
+        };
+        let args = if matches!(op, Prim::Unary(_)) { [a as u16, 0, 0] } else { [a as u16, b as u16, 0] };
+        push(Inst { op, args, dtype: F32 }, v, &mut values);
+    }
+    let last = values.pop().unwrap();
+    (p, last)
+}
+
+#[test]
+fn runs_of_instructions_are_exact() {
+    let mut noise = Noise(12);
+    for turn in 0..300 {
+        // Parts of vectors and of tiles, whole ones, several blocks, and more than is computed without fetching ahead.
+        let n = [1, 15, 16, 33, 127, 128, 129, 1000, 2085, 20_011][turn % 10];
+        let mut inputs: Vec<Operand> =
+            [F32, if turn % 3 == 0 { F16 } else { F32 }].map(|d| operand(d, &[1, n], "contiguous", &mut noise, -4.0, 4.0)).into();
+        for (i, special) in [f64::NAN, f64::INFINITY, -0.0, f64::NEG_INFINITY, 0.0].into_iter().enumerate() {
+            let (x, at) = (&mut inputs[i % 2], (i * 37 + turn) % n);
+            x.values[at] = special;
+            x.bytes = encode(x.dtype, &x.values);
+        }
+        let params = [0.75, -3.0];
+        let (x, y) = (&inputs[0], &inputs[1]);
+        // Two results of one step, the second of which may read what the first one computes.
+        let made = [0, 1].map(|_| random_program(&mut noise, &x.values, &y.values, &params));
+        let of_both = |program: &Program| {
+            let mut program = program.clone();
+            program.insts.iter_mut().filter(|i| i.op == Prim::Source(1)).for_each(|i| i.dtype = y.dtype);
+            program
+        };
+        let stores = made.iter().enumerate().map(|(k, (program, _))| Store {
+            shape: x.shape,
+            program: of_both(program),
+            sources: vec![x.source(0), y.source(1)],
+            target: target(k as u16, F32, x.shape),
+        });
+        let got = run(step("map", Work::Map, vec![], stores.collect(), vec![]), &[x, y], &[(F32, n), (F32, n)], &params);
+        for ((program, want), got) in made.iter().zip(&got) {
+            check(&format!("turn {turn}, {n} elements: {program}"), got, want, 0.0, 0.0);
+        }
+    }
+}
+
 #[test]
 fn maps_read_and_write_any_layout() {
     let mut noise = Noise(4);
@@ -220,15 +296,24 @@ fn copies_keep_every_bit() {
 
 #[test]
 fn results_larger_than_the_caches_are_written_whole() {
-    // From an odd element on, so that no vector is aligned.
     let n = 6_400_003;
     let values: Vec<f64> = (0..n + 1).map(|i| (i % 8191) as f64).collect();
-    let layout = Layout { offset: 1, ..Layout::contiguous(Shape::of(&[n])) };
-    let x = Operand { dtype: F32, bytes: encode(F32, &values), layout, shape: Shape::of(&[n]), values: values[1..].to_vec() };
-    let to = Source { buf: Buf::Output(0), dtype: F32, layout, offset: None, aligned: false };
-    let store = Store { shape: x.shape, program: program(Prim::Unary(Unary::Neg), 1, F32, F32), sources: vec![x.source(0)], target: to };
-    let got = run(step("map", Work::Map, vec![], vec![store], vec![]), &[&x], &[(F32, n + 1)], &[]).remove(0);
-    check("negated", &got[1..], &x.values.iter().map(|v| -v).collect::<Vec<_>>(), 0.0, 0.0);
+    // From the first element on, and from the next, so that no vector is aligned.
+    for offset in [0, 1] {
+        let layout = Layout { offset, ..Layout::contiguous(Shape::of(&[n])) };
+        let x = Operand {
+            dtype: F32,
+            bytes: encode(F32, &values),
+            layout,
+            shape: Shape::of(&[n]),
+            values: values[offset..offset + n].to_vec(),
+        };
+        let to = Source { buf: Buf::Output(0), dtype: F32, layout, offset: None, aligned: false };
+        let store =
+            Store { shape: x.shape, program: program(Prim::Unary(Unary::Neg), 1, F32, F32), sources: vec![x.source(0)], target: to };
+        let got = run(step("map", Work::Map, vec![], vec![store], vec![]), &[&x], &[(F32, n + 1)], &[]).remove(0);
+        check("negated", &got[offset..offset + n], &x.values.iter().map(|v| -v).collect::<Vec<_>>(), 0.0, 0.0);
+    }
 }
 
 #[test]

@@ -1,0 +1,375 @@
+//! Runs of f32 instructions with the values between them in registers: a tile of elements passes all of them before the next (AVX-512).
+
+use super::path::{Path, current};
+use crate::dtype::DType;
+use crate::scalar::{Binary, Inst, Prim, Unary};
+use std::ops::Range;
+
+/// Vectors of a tile: enough of them side by side hide how long each instruction takes.
+const VECTORS: usize = 8;
+/// Elements of a tile.
+pub(super) const TILE: usize = 16 * VECTORS;
+
+/// What a link does to the tile in registers. The operand is a block, or one number where the name ends in `One`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Act {
+    Load,
+    LoadOne,
+    Save,
+    /// As `Save`, past the caches.
+    Stream,
+    /// Asks for what lies `AHEAD` elements behind the operand.
+    Fetch,
+    Square,
+    Neg,
+    Abs,
+    Sqrt,
+    Rsqrt,
+    Recip,
+    Exp,
+    Tanh,
+    Sigmoid,
+    /// Another primitive of one argument.
+    Call,
+    Add,
+    AddOne,
+    Mul,
+    MulOne,
+    Sub,
+    SubOne,
+    /// The operand minus the tile.
+    From,
+    FromOne,
+    Div,
+    DivOne,
+    /// The operand divided by the tile.
+    Into,
+    IntoOne,
+    Max,
+    MaxOne,
+    /// The tile is the second argument.
+    OfMax,
+    OfMaxOne,
+    Min,
+    MinOne,
+    OfMin,
+    OfMinOne,
+}
+
+impl Act {
+    /// A primitive of two arguments: whether the operand is one number, and whether it is the first argument.
+    fn binary(b: Binary, one: bool, first: bool) -> Option<Act> {
+        let forms = match b {
+            Binary::Add => [Act::Add, Act::AddOne, Act::Add, Act::AddOne],
+            Binary::Mul => [Act::Mul, Act::MulOne, Act::Mul, Act::MulOne],
+            Binary::Sub => [Act::Sub, Act::SubOne, Act::From, Act::FromOne],
+            Binary::Div => [Act::Div, Act::DivOne, Act::Into, Act::IntoOne],
+            Binary::Max => [Act::Max, Act::MaxOne, Act::OfMax, Act::OfMaxOne],
+            Binary::Min => [Act::Min, Act::MinOne, Act::OfMin, Act::OfMinOne],
+            _ => return None,
+        };
+        Some(forms[first as usize * 2 + one as usize])
+    }
+
+    /// Whether the bits are those of a loop over one instruction: neither a function that has a form of its own here.
+    pub(super) fn is_plain(self) -> bool {
+        !matches!(self, Act::Exp | Act::Tanh | Act::Sigmoid)
+    }
+
+    fn unary(u: Unary) -> Option<Act> {
+        match u {
+            Unary::Neg => Some(Act::Neg),
+            Unary::Abs => Some(Act::Abs),
+            Unary::Sqrt => Some(Act::Sqrt),
+            Unary::Rsqrt => Some(Act::Rsqrt),
+            Unary::Recip => Some(Act::Recip),
+            Unary::Exp => Some(Act::Exp),
+            Unary::Tanh => Some(Act::Tanh),
+            Unary::Sigmoid => Some(Act::Sigmoid),
+            // These give no f32.
+            Unary::IsNan | Unary::IsInf | Unary::LogicalNot | Unary::BitNot => None,
+            _ => Some(Act::Call),
+        }
+    }
+}
+
+/// A link as compiled: `value` is the instruction whose result is read or written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    pub act: Act,
+    /// What `Act::Call` calls.
+    pub call: Unary,
+    pub value: u16,
+}
+
+/// A link bound to memory.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(super) struct Bound {
+    pub act: Act,
+    pub call: Unary,
+    pub at: *mut u8,
+    /// Bytes from one element's value to the next: 4, or 0 where each tile uses the same place.
+    pub step: usize,
+}
+
+/// Whether an instruction can be a link.
+fn links(insts: &[Inst], inst: &Inst) -> bool {
+    let f32s = |d: DType| d.compute() == DType::F32;
+    f32s(insts[inst.args[0] as usize].dtype)
+        && f32s(inst.dtype)
+        && match inst.op {
+            Prim::Unary(u) => Act::unary(u).is_some(),
+            Prim::Binary(b) => Act::binary(b, false, false).is_some(),
+            _ => false,
+        }
+}
+
+fn reads(inst: &Inst) -> &[u16] {
+    &inst.args[..super::map::arity(inst.op)]
+}
+
+/// Moves instructions that can be links next to each other, where only reads and numbers lie between them. Gives their runs.
+pub(super) fn gather(insts: &mut [Inst], outs: &mut [u16]) -> Vec<Range<usize>> {
+    if current() != Path::Avx512 {
+        return Vec::new();
+    }
+    let (mut order, mut run, mut runs) = (Vec::with_capacity(insts.len()), Vec::new(), Vec::new());
+    let end = |order: &mut Vec<usize>, run: &mut Vec<usize>, runs: &mut Vec<Range<usize>>| {
+        if !run.is_empty() {
+            runs.push(order.len()..order.len() + run.len());
+        }
+        order.append(run);
+    };
+    for (i, inst) in insts.iter().enumerate() {
+        if links(insts, inst) {
+            run.push(i);
+            continue;
+        }
+        if !reads(inst).is_empty() {
+            end(&mut order, &mut run, &mut runs);
+        }
+        order.push(i);
+    }
+    end(&mut order, &mut run, &mut runs);
+    let mut place = vec![0u16; insts.len()];
+    order.iter().enumerate().for_each(|(new, &old)| place[old] = new as u16);
+    let moved: Vec<Inst> = order
+        .iter()
+        .map(|&old| {
+            let mut inst = insts[old];
+            let n = reads(&inst).len();
+            inst.args[..n].iter_mut().for_each(|a| *a = place[*a as usize]);
+            inst
+        })
+        .collect();
+    insts.copy_from_slice(&moved);
+    outs.iter_mut().for_each(|o| *o = place[*o as usize]);
+    runs
+}
+
+/// The links of a run, without those that save results, and after how many of them each instruction's result is there.
+pub(super) fn compile(insts: &[Inst], run: Range<usize>, one: &dyn Fn(u16) -> bool) -> (Vec<Link>, Vec<usize>) {
+    let (mut links, mut ends) = (Vec::new(), Vec::new());
+    for i in run.clone() {
+        let inst = &insts[i];
+        let mut link = |act, value| links.push(Link { act, call: Unary::Neg, value });
+        let before = if i > run.start { Some(i as u16 - 1) } else { None };
+        let load = |v: u16| if one(v) { Act::LoadOne } else { Act::Load };
+        match inst.op {
+            Prim::Unary(u) => {
+                if before != Some(inst.args[0]) {
+                    link(load(inst.args[0]), inst.args[0]);
+                }
+                links.push(Link { act: Act::unary(u).expect("a link"), call: u, value: 0 });
+            }
+            Prim::Binary(b) => {
+                let [x, y, _] = inst.args;
+                // Which argument is in registers: the last result, else one that is not a number.
+                let second = before != Some(x) && (before == Some(y) || one(x));
+                let (held, other) = if second { (y, x) } else { (x, y) };
+                if before != Some(held) {
+                    link(load(held), held);
+                }
+                match b {
+                    Binary::Mul if held == other => link(Act::Square, 0),
+                    _ => link(Act::binary(b, one(other), second).expect("a link"), other),
+                }
+            }
+            _ => {}
+        }
+        ends.push(links.len());
+    }
+    (links, ends)
+}
+
+impl Link {
+    /// Whether the link reads a value from memory.
+    pub(super) fn reads(&self) -> bool {
+        use Act::*;
+        !matches!(self.act, Save | Stream | Fetch | Square | Neg | Abs | Sqrt | Rsqrt | Recip | Exp | Tanh | Sigmoid | Call)
+    }
+}
+
+/// Passes `n` elements through the links.
+///
+/// # Safety
+/// The path is AVX-512, each link's memory holds or has room for `n` values (one, or a tile, as its act and step say), and what
+/// is written overlaps only what is read of the same element.
+pub(super) unsafe fn run(links: &[Bound], n: usize) {
+    // SAFETY: the caller's promise.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        x86::walk(links, n)
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (links, n);
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Act, Bound, TILE, VECTORS};
+    use crate::backends::cpu::{lanes, math512};
+    use core::arch::x86_64::*;
+
+    /// How many elements before it is read or written memory is asked for: loops that do much for each element meet it too late by themselves.
+    const AHEAD: usize = 2048;
+
+    #[repr(align(64))]
+    struct Tile([f32; TILE]);
+
+    /// # Safety
+    /// As `run`.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    pub(super) unsafe fn walk(links: &[Bound], n: usize) {
+        let rest = n % TILE;
+        // SAFETY: the caller's promise.
+        unsafe {
+            some::<VECTORS, false>(links, 0, n - rest, rest);
+            match rest {
+                0 => {}
+                1..=32 => some::<2, true>(links, n - rest, n, rest),
+                _ => some::<VECTORS, true>(links, n - rest, n, rest),
+            }
+        }
+    }
+
+    /// Elements `from..to`, N vectors at a time; `MASKED` where there are only `rest`, at most as many.
+    ///
+    /// # Safety
+    /// As `run`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn some<const N: usize, const MASKED: bool>(links: &[Bound], from: usize, to: usize, rest: usize) {
+        let lanes = (1u128 << (rest & 127)) - 1;
+        let mask = |i: usize| (lanes >> (16 * i)) as u16;
+        // SAFETY: the caller's promise; lanes that are not there are not read.
+        let get = |p: *const f32, i: usize| unsafe { if MASKED { _mm512_maskz_loadu_ps(mask(i), p) } else { _mm512_loadu_ps(p) } };
+        let number = |x: f32| _mm512_set1_ps(x);
+        // The first argument where it is NaN, and the second where they are equal.
+        let max = |x: __m512, y: __m512| _mm512_mask_max_ps(x, _mm512_cmp_ps_mask::<_CMP_ORD_Q>(x, x), x, y);
+        let min = |x: __m512, y: __m512| _mm512_mask_min_ps(x, _mm512_cmp_ps_mask::<_CMP_ORD_Q>(x, x), x, y);
+        let add = |x, y| _mm512_add_ps(x, y);
+        let sub = |x, y| _mm512_sub_ps(x, y);
+        let mul = |x, y| _mm512_mul_ps(x, y);
+        let div = |x, y| _mm512_div_ps(x, y);
+        let mut start = from;
+        while start < to {
+            let mut x = [_mm512_setzero_ps(); N];
+            for link in links {
+                let at = link.at.wrapping_add(start * link.step).cast::<f32>();
+                macro_rules! each {
+                    (|$i:ident| $e:expr) => {
+                        for $i in 0..N {
+                            x[$i] = $e;
+                        }
+                    };
+                }
+                macro_rules! block {
+                    (|$x:ident, $y:ident| $e:expr) => {
+                        each!(|i| {
+                            let ($x, $y) = (x[i], get(at.wrapping_add(16 * i), i));
+                            $e
+                        })
+                    };
+                }
+                macro_rules! one {
+                    (|$x:ident, $y:ident| $e:expr) => {{
+                        // SAFETY: the caller's promise.
+                        let $y = number(unsafe { *at });
+                        each!(|i| {
+                            let $x = x[i];
+                            $e
+                        })
+                    }};
+                }
+                match link.act {
+                    Act::Load => each!(|i| get(at.wrapping_add(16 * i), i)),
+                    Act::LoadOne => one!(|_x, y| y),
+                    Act::Save => {
+                        for i in 0..N {
+                            let at = at.wrapping_add(16 * i);
+                            // SAFETY: the caller's promise.
+                            unsafe { if MASKED { _mm512_mask_storeu_ps(at, mask(i), x[i]) } else { _mm512_storeu_ps(at, x[i]) } };
+                        }
+                    }
+                    Act::Stream => {
+                        for i in 0..N {
+                            let at = at.wrapping_add(16 * i);
+                            // SAFETY: the caller's promise; such places are aligned.
+                            unsafe { if MASKED { _mm512_mask_storeu_ps(at, mask(i), x[i]) } else { _mm512_stream_ps(at, x[i]) } };
+                        }
+                    }
+                    Act::Fetch => {
+                        for i in 0..N {
+                            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(16 * i + AHEAD).cast());
+                        }
+                    }
+                    Act::Square => each!(|i| mul(x[i], x[i])),
+                    Act::Neg => each!(|i| _mm512_xor_ps(x[i], number(-0.0))),
+                    Act::Abs => each!(|i| _mm512_abs_ps(x[i])),
+                    Act::Sqrt => each!(|i| _mm512_sqrt_ps(x[i])),
+                    Act::Rsqrt => each!(|i| div(number(1.0), _mm512_sqrt_ps(x[i]))),
+                    Act::Recip => each!(|i| div(number(1.0), x[i])),
+                    Act::Exp => each!(|i| math512::exp(x[i])),
+                    Act::Tanh => each!(|i| math512::tanh(x[i])),
+                    Act::Sigmoid => each!(|i| math512::sigmoid(x[i])),
+                    Act::Call => {
+                        let mut tile = Tile([0.0; TILE]);
+                        let mut result = Tile([0.0; TILE]);
+                        // SAFETY: N vectors are at most a tile.
+                        unsafe {
+                            for i in 0..N {
+                                _mm512_store_ps(tile.0.as_mut_ptr().add(16 * i), x[i]);
+                            }
+                            lanes::unary_tile(link.call, &tile.0[..16 * N], &mut result.0[..16 * N]);
+                            each!(|i| _mm512_load_ps(result.0.as_ptr().add(16 * i)));
+                        }
+                    }
+                    Act::Add => block!(|x, y| add(x, y)),
+                    Act::AddOne => one!(|x, y| add(x, y)),
+                    Act::Mul => block!(|x, y| mul(x, y)),
+                    Act::MulOne => one!(|x, y| mul(x, y)),
+                    Act::Sub => block!(|x, y| sub(x, y)),
+                    Act::SubOne => one!(|x, y| sub(x, y)),
+                    Act::From => block!(|x, y| sub(y, x)),
+                    Act::FromOne => one!(|x, y| sub(y, x)),
+                    Act::Div => block!(|x, y| div(x, y)),
+                    Act::DivOne => one!(|x, y| div(x, y)),
+                    Act::Into => block!(|x, y| div(y, x)),
+                    Act::IntoOne => one!(|x, y| div(y, x)),
+                    Act::Max => block!(|x, y| max(x, y)),
+                    Act::MaxOne => one!(|x, y| max(x, y)),
+                    Act::OfMax => block!(|x, y| max(y, x)),
+                    Act::OfMaxOne => one!(|x, y| max(y, x)),
+                    Act::Min => block!(|x, y| min(x, y)),
+                    Act::MinOne => one!(|x, y| min(x, y)),
+                    Act::OfMin => block!(|x, y| min(y, x)),
+                    Act::OfMinOne => one!(|x, y| min(y, x)),
+                }
+            }
+            start += 16 * N;
+        }
+    }
+}
