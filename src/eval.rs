@@ -46,7 +46,7 @@ pub struct EvalStats {
     /// Nodes passed by the last evaluation.
     pub nodes: usize,
     /// Time the last evaluation spent collecting, matching, binding, storing and dropping: the graph's cost, without compiling or running. Of
-    /// graphs of few nodes only one evaluation in 64 is timed.
+    /// many graphs of few nodes in a row only one in 64 is timed, and of one of many nodes behind them all but the collecting.
     pub overhead: Duration,
 }
 
@@ -78,6 +78,8 @@ pub fn without_fusion<T>(work: impl FnOnce() -> T) -> T {
 struct Evaluator {
     epoch: u32,
     clock: u64,
+    /// Evaluations of few nodes since the last one of many.
+    small: u64,
     plans: HashMap<(u64, u64), (Arc<Compiled>, u64), Hashed>,
     stats: EvalStats,
     order: Vec<*const Node>,
@@ -430,9 +432,15 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         let mut lock = Lock::of(device);
         let e = lock.get();
         // Asking for the time twice takes as long as an operation of a small graph does.
-        let timed = e.stats.nodes > SMALL || e.stats.evaluations % 64 == 0;
-        let start = timed.then(Instant::now);
+        let timed = e.small < 64 || e.small % 64 == 0;
+        let mut start = timed.then(Instant::now);
         let key = e.collect(roots);
+        if e.order.len() > SMALL {
+            e.small = 0;
+            start.get_or_insert_with(Instant::now);
+        } else {
+            e.small += 1;
+        }
         if e.order.len() > MOST_NODES {
             let cut = e.cut(roots);
             if !cut.is_empty() && cut.len() < e.order.len() / 4 {

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 const STALE: Duration = Duration::from_secs(120);
 /// Time between two turns whose time is kept.
 const MARK: Duration = Duration::from_secs(1);
+/// Lists of classes up to which empty ones stay.
+const LISTS: usize = 256;
 /// Growth of the cache after which the system is asked again what is free.
 const LOOK: usize = 64 << 20;
 /// Kept at most where the system does not tell what is free.
@@ -168,9 +170,12 @@ impl<T> Shelf<T> {
     }
     fn remove(&mut self, class: Class, at: usize, out: &mut Vec<T>) {
         if let Some(list) = self.free.get_mut(&class) {
-            // A list that is empty stays: it will be needed again.
             out.push(list.remove(at).piece);
             self.pooled -= class.bytes;
+            // One that is empty stays while they are few: it will be needed again.
+            if list.is_empty() && self.free.len() > LISTS {
+                self.free.remove(&class);
+            }
         }
     }
     /// Takes out the longest unused piece of each class that has one which is stale.

@@ -2,7 +2,8 @@
 //
 // TX * TY threads, each with RM * RN results, SPLIT times, each for its share of K; the next tiles are fetched while one is used. Both tiles lie in workgroup memory as quads along k, a row padded by one quad. Row r of
 // a tile is kept at r % R * T + r / R: a thread's results are neighbours and yet neighbouring threads read neighbouring rows.
-// Words: 0 M, 1 N, 2 K, 3 tiles in n, 4 workgroups in x, 5 and 6 the start of b in elements, 7 tiles in m.
+// Words: 0 M, 1 N, 2 K, 3 tiles in n, 4 workgroups in x, 5 and 6 the start of b in elements, 7 tiles in m, 8 workgroups, of which the grid may
+// have more.
 
 // default
 const WORKGROUP: u32 = 256;
@@ -56,7 +57,7 @@ fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-  let group = wid.y * word(4u) + wid.x;
+  let group = min(wid.y * word(4u) + wid.x, word(8u) - 1u); // those that are too many do what the last one does
   let tiles = word(3u); let downs = word(7u);
   let batch = group / (tiles * downs);
   let rest = group % (tiles * downs);

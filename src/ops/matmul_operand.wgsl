@@ -1,8 +1,9 @@
 // One operand of a product by cooperative matrices: its tile, eight elements along a line at a time.
 //
 // A tile is SIDE_X rows by DEEP_X of k, in lines of k; an operand that is TURNED, whose rows are neighbours in memory, has lines of rows.
-// Nothing here branches on a thread: loads that wait for each other are slow. What a row beyond the end gives nobody uses; of k beyond the
-// end there are zeros, unless it is WHOLE tiles.
+// Nothing here branches on a thread: loads that wait for each other are slow. Beyond the end, rows that are stored in lines of k (HALVES, not
+// TURNED) are the last one again, which matmul_coop.wgsl relies on; what others give nobody uses. Of k beyond the end there are zeros, unless
+// it is WHOLE tiles.
 // HALVES: stored as f16 in lines whose eights are whole, and read 16 bytes at a time. BLOCKS: in a block format. FOLDED: lines are in groups
 // that lie apart, and so are the pieces of a line, of 8 << SHIFT elements: heads that were put together again. LOOSE: lines begin anywhere,
 // and an eight is cut out of the two that hold it. LATE: `ready_x` does what there is to do with what was read, when it has arrived.

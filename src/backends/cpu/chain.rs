@@ -72,7 +72,7 @@ impl Act {
         Some(forms[first as usize * 2 + one as usize])
     }
 
-    /// Whether the bits are those of a loop over one instruction: neither a function that has a form of its own here.
+    /// Whether the bits are those of a loop over one instruction: not those of functions that have forms of their own here.
     pub(super) fn is_plain(self) -> bool {
         !matches!(self, Act::Exp | Act::Tanh | Act::Sigmoid)
     }

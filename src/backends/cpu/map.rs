@@ -220,8 +220,9 @@ impl Code {
                     links.push(Link { act: Act::Save, call: Unary::Neg, value: i as u16 });
                 }
             }
-            // Neither is one that has a form of its own in chains, whose bits differ.
-            let one = Some(i as u16).filter(|_| runs[run].len() == 1 && links.iter().all(|l| l.act.is_plain()) && !reads_fixed_block(i));
+            // One alone is a loop over it, unless its bits would differ from a chain's or nobody reads its result, which then has no place.
+            let plain = links.iter().all(|l| l.act.is_plain()) && !reads_fixed_block(i) && places[i].is_some();
+            let one = Some(i as u16).filter(|_| runs[run].len() == 1 && plain);
             items.push(Item::Chain(links, one));
         }
         let ops: Vec<Op> = insts

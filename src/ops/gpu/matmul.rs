@@ -656,11 +656,12 @@ fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights
     let shape = possible().find(|s| count(s) >= 128).or_else(|| possible().next_back())?;
     let (tx, ty, rm, rn, split) = *shape;
     let (across_n, downs) = (n.div_ceil((tx * rn) as usize), m.div_ceil((ty * rm) as usize));
-    let grid = grid(batch.checked_mul(across_n)?.checked_mul(downs)?)?;
+    let groups = batch.checked_mul(across_n)?.checked_mul(downs)?;
+    let grid = grid(groups)?;
     let (start, raw) = weights.start();
     let mut list = words(&[m, n, k, across_n, grid[0] as usize])?;
     list.extend(start);
-    list.push(Word::U32(downs as u32));
+    list.extend(words(&[downs, groups])?);
     Some(Wgsl {
         source: decide(
             [

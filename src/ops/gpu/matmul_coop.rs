@@ -162,7 +162,8 @@ pub fn matmul_coop(
     let side = cut.side(edge);
     let workgroup = subs[0] * subs[1] * subgroup;
     let (over, down) = (n.div_ceil(side[1] as usize), m.div_ceil(side[0] as usize));
-    let grid = grid(batch.checked_mul(over)?.checked_mul(down)?.checked_mul(parts as usize)?)?;
+    let groups = batch.checked_mul(over)?.checked_mul(down)?.checked_mul(parts as usize)?;
+    let grid = grid(groups)?;
     let items = side.map(|s| s * deep / 8 / workgroup);
     let share = k.div_ceil(deep as usize).div_ceil(parts as usize) * deep as usize;
     let text = include_str!("../matmul_coop.wgsl").replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
@@ -261,6 +262,7 @@ pub fn matmul_coop(
     }
     list.extend(words(&[share])?);
     list.extend(anywhere.map(|l| Word::U32(l.map_or(0, |l| l.1))));
+    list.extend(words(&[groups])?);
     let turned = [0, 1].into_iter().filter(|&t| turned[t as usize] && lines[t as usize].is_none()).collect();
     Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned })
 }
