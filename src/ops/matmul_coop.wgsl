@@ -7,6 +7,7 @@
 // AHEAD: a step's matrices are loaded while those of the step before are multiplied, of which STEPS is an even number; once the last step's
 // are there, the next tile takes the place of this one amid the multiplying.
 // SPLIT: PARTS workgroups share k; each leaves its sums in common memory and counts itself, and the last one adds them in their order.
+// The parts are in matmul_coop_parts.txt.
 // UNIT: halves, and sums, in an element of workgroup memory, 4 where a matrix may be moved through a pointer to vectors.
 // Words: 0 M, 1 N, 2 K, 3 tiles in n, 4 workgroups in x, 5 and 6 the start of b in elements, 7 tiles in m; 8 to 13 and 14 to 19 the lines of
 // a and b; 20 what a part has of k; 21 and 22 the last eight of a and b; 23 workgroups, of which the grid may have more.
@@ -153,38 +154,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var more_a: array<vec4<u32>, MORE_A>;
   var more_b: array<vec4<u32>, MORE_B>;
   let from_a = base_a(batch); let from_b = base_b(batch);
-  for (var f = 0u; f < ITEMS_A; f++) {
-    let u = seat(lid + f * WORKGROUP, LONG_A);
-    next_a[f] = eight_a(from_a, rows, m0, begin, u);
-    if (LOOSE_A == 1u) { more_a[f] = beyond_a(from_a, rows, m0, begin, u); }
-  }
-  for (var f = 0u; f < ITEMS_B; f++) {
-    let u = seat(lid + f * WORKGROUP, LONG_B);
-    next_b[f] = eight_b(from_b, cols, n0, begin, u);
-    if (LOOSE_B == 1u) { more_b[f] = beyond_b(from_b, cols, n0, begin, u); }
-  }
+  // part fetch: k = begin
   if (AHEAD == 1u) {
     var x: array<coop_mat8x8<f16, A>, 2u * FM>;
     var y: array<coop_mat8x8<f16, B>, 2u * FN>;
-    for (var f = 0u; f < ITEMS_A; f++) {
-      let u = seat(lid + f * WORKGROUP, LONG_A);
-      put((u / (LONG_A / 8u) * PITCH_A + u % (LONG_A / 8u) * 8u) / UNIT, ready_a(from_a, rows, m0, begin, u, next_a[f], more_a[f * LOOSE_A]));
-    }
-    for (var f = 0u; f < ITEMS_B; f++) {
-      let u = seat(lid + f * WORKGROUP, LONG_B);
-      put((TILE_A + u / (LONG_B / 8u) * PITCH_B + u % (LONG_B / 8u) * 8u) / UNIT, ready_b(from_b, cols, n0, begin, u, next_b[f], more_b[f * LOOSE_B]));
-    }
+    // part stage: k = begin
     if (begin + DEEP < size) {
-      for (var f = 0u; f < ITEMS_A; f++) {
-        let u = seat(lid + f * WORKGROUP, LONG_A);
-        next_a[f] = eight_a(from_a, rows, m0, begin + DEEP, u);
-        if (LOOSE_A == 1u) { more_a[f] = beyond_a(from_a, rows, m0, begin + DEEP, u); }
-      }
-      for (var f = 0u; f < ITEMS_B; f++) {
-        let u = seat(lid + f * WORKGROUP, LONG_B);
-        next_b[f] = eight_b(from_b, cols, n0, begin + DEEP, u);
-        if (LOOSE_B == 1u) { more_b[f] = beyond_b(from_b, cols, n0, begin + DEEP, u); }
-      }
+      // part fetch: k = begin + DEEP
     }
     workgroupBarrier();
     for (var i = 0u; i < FM; i++) { x[i] = left(0u, wm + i * EDGE); }
@@ -200,25 +176,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           for (var i = 0u; i < FM; i++) { acc[i * FN + j] = coopMultiplyAdd(x[s % 2u * FM + i], y[s % 2u * FN + j], acc[i * FN + j]); }
         }
         if (free) {
-          for (var f = 0u; f < ITEMS_A; f++) {
-            let u = seat(lid + f * WORKGROUP, LONG_A);
-            put((u / (LONG_A / 8u) * PITCH_A + u % (LONG_A / 8u) * 8u) / UNIT, ready_a(from_a, rows, m0, k0 + DEEP, u, next_a[f], more_a[f * LOOSE_A]));
-          }
-          for (var f = 0u; f < ITEMS_B; f++) {
-            let u = seat(lid + f * WORKGROUP, LONG_B);
-            put((TILE_A + u / (LONG_B / 8u) * PITCH_B + u % (LONG_B / 8u) * 8u) / UNIT, ready_b(from_b, cols, n0, k0 + DEEP, u, next_b[f], more_b[f * LOOSE_B]));
-          }
+          // part stage: k = k0 + DEEP
           if (k0 + 2u * DEEP < size) {
-            for (var f = 0u; f < ITEMS_A; f++) {
-              let u = seat(lid + f * WORKGROUP, LONG_A);
-              next_a[f] = eight_a(from_a, rows, m0, k0 + 2u * DEEP, u);
-              if (LOOSE_A == 1u) { more_a[f] = beyond_a(from_a, rows, m0, k0 + 2u * DEEP, u); }
-            }
-            for (var f = 0u; f < ITEMS_B; f++) {
-              let u = seat(lid + f * WORKGROUP, LONG_B);
-              next_b[f] = eight_b(from_b, cols, n0, k0 + 2u * DEEP, u);
-              if (LOOSE_B == 1u) { more_b[f] = beyond_b(from_b, cols, n0, k0 + 2u * DEEP, u); }
-            }
+            // part fetch: k = k0 + 2u * DEEP
           }
         }
         for (var h = 0u; h < OTHERS; h++) {
@@ -230,26 +190,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
   } else {
     for (var k0 = begin; k0 < size; k0 += DEEP) {
-      for (var f = 0u; f < ITEMS_A; f++) {
-        let u = seat(lid + f * WORKGROUP, LONG_A);
-        put((u / (LONG_A / 8u) * PITCH_A + u % (LONG_A / 8u) * 8u) / UNIT, ready_a(from_a, rows, m0, k0, u, next_a[f], more_a[f * LOOSE_A]));
-      }
-      for (var f = 0u; f < ITEMS_B; f++) {
-        let u = seat(lid + f * WORKGROUP, LONG_B);
-        put((TILE_A + u / (LONG_B / 8u) * PITCH_B + u % (LONG_B / 8u) * 8u) / UNIT, ready_b(from_b, cols, n0, k0, u, next_b[f], more_b[f * LOOSE_B]));
-      }
+      // part stage: k = k0
       workgroupBarrier();
       if (k0 + DEEP < size) {
-        for (var f = 0u; f < ITEMS_A; f++) {
-          let u = seat(lid + f * WORKGROUP, LONG_A);
-          next_a[f] = eight_a(from_a, rows, m0, k0 + DEEP, u);
-          if (LOOSE_A == 1u) { more_a[f] = beyond_a(from_a, rows, m0, k0 + DEEP, u); }
-        }
-        for (var f = 0u; f < ITEMS_B; f++) {
-          let u = seat(lid + f * WORKGROUP, LONG_B);
-          next_b[f] = eight_b(from_b, cols, n0, k0 + DEEP, u);
-          if (LOOSE_B == 1u) { more_b[f] = beyond_b(from_b, cols, n0, k0 + DEEP, u); }
-        }
+        // part fetch: k = k0 + DEEP
       }
       for (var s = 0u; s < STEPS; s++) {
         var x: array<coop_mat8x8<f16, A>, FM>;

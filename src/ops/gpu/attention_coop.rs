@@ -2,7 +2,7 @@
 
 use super::attention::KEYS;
 use super::matmul_coop::{SCALARS, UNROLLED, VECTORS, lines, operand};
-use super::{decide, grid, indexable, section, unroll, words};
+use super::{decide, grid, indexable, unroll, with_parts, words};
 use crate::dtype::DType;
 use crate::ops::attention::AttentionKernel;
 use crate::ops::attention_grad::Part;
@@ -28,17 +28,6 @@ const STRIP_SCALARS: &str = "var<workgroup> strip: array<f32, STRIPS * ROWS * PI
 fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
 fn put_score(at: u32, v: vec4<f32>) { strip[at] = v.x; strip[at + 1u] = v.y; strip[at + 2u] = v.z; strip[at + 3u] = v.w; }
 ";
-
-/// A text whose lines `// part NAME: x = …, y = …` are replaced by those sections of what attention and its gradients share.
-fn with_parts(kernel: &str) -> String {
-    let shared = include_str!("../attention_coop_parts.txt");
-    let part = |line: &str| {
-        let (name, values) = line.trim().strip_prefix("// part ")?.split_once(": ")?;
-        let values = values.split(", ").filter_map(|v| v.split_once(" = "));
-        Some(values.fold(section(shared, name).to_string(), |text, (name, value)| text.replace(&format!("${name}"), value)))
-    };
-    kernel.lines().map(|line| part(line).unwrap_or_else(|| format!("{line}\n"))).collect()
-}
 
 /// How a workgroup's work is cut.
 struct Cut {
@@ -160,7 +149,8 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
         [[("RM * KD", rm * kd), ("RM * KV", rm * kv / line), ("RM * KY", rm * ky), ("RM * CN", rm * cn)].as_slice(), &sizes].concat();
     // Software takes minutes to compile what is written out.
     let counts = if subgroup >= UNROLLED { &counts[..] } else { &[] };
-    let text = with_parts(if forward { include_str!("../attention_coop.wgsl") } else { include_str!("../attention_coop_grad.wgsl") });
+    let kernel = if forward { include_str!("../attention_coop.wgsl") } else { include_str!("../attention_coop_grad.wgsl") };
+    let text = with_parts(kernel, include_str!("../attention_coop_parts.txt"));
     let mut text = unroll(text.replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" }), counts);
     text += KEYS;
     text += if adapter.coop_vectors { VECTORS } else { SCALARS };

@@ -1,7 +1,7 @@
 //! The matrix product of f16 operands by the adapter's cooperative matrices.
 
 use super::matmul::Weights;
-use super::{across, decide, grid, start, unroll, words};
+use super::{across, decide, grid, start, unroll, with_parts, words};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Wgsl, Word};
 use crate::shape::Shape;
@@ -125,8 +125,8 @@ impl Cut {
     }
 }
 
-/// Tiles of both operands, multiplied by matrices, in one of these cuts; `None` where the adapter has none, or an operand is not f16: products of wider
-/// numbers are not rounded behind the user's back.
+/// Tiles of both operands, multiplied by matrices, in one of these cuts; `None` where the adapter has none, or an operand is not f16:
+/// products of wider numbers are not rounded behind the user's back.
 #[allow(clippy::too_many_arguments)]
 pub fn matmul_coop(
     batch: usize,
@@ -166,14 +166,17 @@ pub fn matmul_coop(
     let grid = grid(groups)?;
     let items = side.map(|s| s * deep / 8 / workgroup);
     let share = k.div_ceil(deep as usize).div_ceil(parts as usize) * deep as usize;
-    let text = include_str!("../matmul_coop.wgsl").replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
+    let text = with_parts(include_str!("../matmul_coop.wgsl"), include_str!("../matmul_coop_parts.txt"));
+    let text = text.replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
+    // Of a strip.
+    let eights = edge * strips * edge / 8;
     let sizes = [
         ("ITEMS_A", items[0]),
         ("ITEMS_B", items[1]),
         ("STEPS", deep / edge),
         ("ACROSS", strips),
         ("STRIPS", each[1] / strips),
-        ("TURNS", (edge * strips * edge / 8).div_ceil(subgroup)),
+        ("TURNS", eights.div_ceil(subgroup)),
         ("PARTS", parts),
         ("HALF", each[1] / 2),
         ("OTHERS", each[1].div_ceil(2)),
@@ -200,7 +203,7 @@ pub fn matmul_coop(
     let deeps = k.is_multiple_of(deep as usize) as u32;
     // Rows that are read as stored end with the last one again and again.
     let all_rows = lines[0].is_some() && !turned[0] || m.is_multiple_of(side[0] as usize);
-    let full = all_rows && n.is_multiple_of(side[1] as usize) && (edge * strips * edge / 8).is_multiple_of(subgroup);
+    let full = all_rows && n.is_multiple_of(side[1] as usize) && eights.is_multiple_of(subgroup);
     let switches = [
         ("VEC_A", whole(turned[0], m, a)),
         ("VEC_B", whole(turned[1], n, b)),

@@ -113,6 +113,16 @@ fn section<'a>(shared: &'a str, name: &str) -> &'a str {
     shared.split("// section ").find_map(|s| s.strip_prefix(name)?.strip_prefix('\n')).unwrap_or_default()
 }
 
+/// A kernel's text whose lines `// part NAME: x = …, y = …` are replaced by those sections of `parts`.
+fn with_parts(kernel: &str, parts: &str) -> String {
+    let part = |line: &str| {
+        let (name, values) = line.trim().strip_prefix("// part ")?.split_once(": ")?;
+        let values = values.split(", ").filter_map(|v| v.split_once(" = "));
+        Some(values.fold(section(parts, name).to_string(), |text, (name, value)| text.replace(&format!("${name}"), value)))
+    };
+    kernel.lines().map(|line| part(line).unwrap_or_else(|| format!("{line}\n"))).collect()
+}
+
 /// What kernels over rows share.
 const ROWS: &str = include_str!("../rows.wgsl");
 
