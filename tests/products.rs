@@ -1,4 +1,5 @@
-//! Products of matrices on the CPU against plain loops in f64: every edge of a tile, every order of operands, the same bits each time.
+//! Products of matrices against plain loops in f64: on the CPU every edge of a tile, every order of operands, the same bits each time; on a GPU what
+//! results are combined with on their way.
 
 use tensorlogic::quant;
 use tensorlogic::{DType, Device, Rng, Tensor};
@@ -111,4 +112,40 @@ fn a_row_does_not_depend_on_its_neighbours() {
     let all = a.matmul(&w).unwrap().narrow(0, 30, 20).unwrap().contiguous().unwrap().to_bytes().unwrap();
     let few = a.narrow(0, 30, 20).unwrap().contiguous().unwrap().matmul(&w).unwrap().to_bytes().unwrap();
     assert_eq!(all, few);
+}
+
+/// A product of f16 on a GPU whose results are combined with a bias and a residual of these types before they are stored, against f64.
+fn check_combined(device: &Device, [m, n, k]: [usize; 3], bias: DType, rest: DType) {
+    let what = format!("[{m},{k}]·[{k},{n}] with {bias} and {rest}");
+    let (a, w) = (random(&[m, k], DType::F16, 1, device), random(&[n, k], DType::F16, 2, device));
+    let (bias, rest) = (random(&[n], bias, 3, device), random(&[m, n], rest, 4, device));
+    let y = a.matmul(&w.t().unwrap()).unwrap().add(&bias).unwrap().gelu_tanh().unwrap().add(&rest).unwrap().cast(DType::F16).unwrap();
+    let [a, w, bias, rest] = [&a, &w, &bias, &rest].map(values);
+    for (i, got) in values(&y).into_iter().enumerate() {
+        let (row, column) = (i / n, i % n);
+        let x = (0..k).map(|j| a[row * k + j] * w[column * k + j]).sum::<f64>() + bias[column];
+        let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+        let want = 0.5 * x * (1.0 + inner.tanh()) + rest[i];
+        assert!((got - want).abs() <= 2e-3 * want.abs() + 1e-3, "{what}: element {i} is {got}, not {want}");
+    }
+}
+
+#[test]
+fn combined_before_they_are_stored() {
+    let device = match Device::open("vulkan") {
+        Ok(d) => d,
+        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
+        Err(e) => return println!("skipped: {e}"),
+    };
+    use DType::{BF16, F16, F32};
+    for ([m, n], bias, rest) in [
+        ([64, 64], F16, F16),
+        ([33, 72], BF16, F16),
+        ([20, 40], F32, BF16),
+        ([70, 12], F16, BF16),
+        ([40, 7], F16, F16),
+        ([17, 136], BF16, F32),
+    ] {
+        check_combined(&device, [m, n, 48], bias, rest);
+    }
 }

@@ -155,8 +155,8 @@ impl Tensor {
         const TWICE: f64 = 2.0 * 0.797_884_560_802_865_4;
         let bell = move |x: &Tensor| -> TensorResult<(Tensor, Tensor)> {
             let square = x.binary_at(Binary::Mul, Rhs::Tensor(x), at)?;
-            let cube = square.binary_at(Binary::Mul, Rhs::Lit(0.044715), at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)?;
-            let u2 = x.binary_at(Binary::Mul, Rhs::Tensor(&cube), at)?.binary_at(Binary::Mul, Rhs::Lit(TWICE), at)?;
+            let rise = square.binary_at(Binary::Mul, Rhs::Lit(0.044715 * TWICE), at)?.binary_at(Binary::Add, Rhs::Lit(TWICE), at)?;
+            let u2 = x.binary_at(Binary::Mul, Rhs::Tensor(&rise), at)?;
             Ok((u2.unary_at(Unary::Sigmoid, at)?, square))
         };
         let f = |x: &Tensor| x.binary_at(Binary::Mul, Rhs::Tensor(&bell(x)?.0), at);

@@ -61,8 +61,10 @@ pub(super) struct Core {
     pub checked: bool,
     /// Whether f16 is packed by integer arithmetic, since the device's own packing does not round to nearest even.
     pub soft_f16: AtomicBool,
-    /// Whether kernels may rely on comparisons with NaN being false, and on infinities.
+    /// Whether kernels may rely on comparisons with NaN being false.
     pub ordered: AtomicBool,
+    /// Whether kernels may rely on NaN and infinities in exp and divisions.
+    pub infinite: AtomicBool,
     pub submits: AtomicU64,
     /// Four words each: a flag, the step's tag, the index. Steps of a plan take turns, so that none waits for another because of them.
     pub error_records: [wgpu::Buffer; RECORDS],
@@ -154,6 +156,7 @@ impl Core {
             checked: std::env::var("TL_GPU_CHECKED").is_ok_and(|v| v == "1"),
             soft_f16: AtomicBool::new(false),
             ordered: AtomicBool::new(false),
+            infinite: AtomicBool::new(false),
             submits: AtomicU64::new(0),
             error_records,
             scratch,

@@ -101,8 +101,8 @@ impl Runner {
         };
         let (mut ops, mut count, mut failing) = (0u64, 0usize, 0usize);
         let most = if plan.steps.len() > 2 * STEPS_PER_SUBMIT { STEPS_PER_SUBMIT } else { usize::MAX };
-        let ordered = core.ordered.load(Ordering::Relaxed);
-        let style = Style { adapter: &core.info, soft_f16, ordered, sparing: false, quick: false };
+        let [ordered, infinite] = [&core.ordered, &core.infinite].map(|b| b.load(Ordering::Relaxed));
+        let style = Style { adapter: &core.info, soft_f16, ordered, infinite, sparing: false, quick: false };
         let (mut texts, mut numbers) = (Vec::with_capacity(plan.steps.len()), Vec::with_capacity(plan.steps.len()));
         let written = on_all_threads(&plan.steps, MANY_STEPS, |step| {
             let Some(text) = step_text(plan, step, style)? else { return Ok(None) };

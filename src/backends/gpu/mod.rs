@@ -56,7 +56,7 @@ pub struct KernelText {
 /// When a step cannot be done on such a GPU.
 pub fn kernel_texts(plan: &Plan, adapter: &AdapterInfo) -> TensorResult<Vec<KernelText>> {
     let adapter = AdapterInfo { raw: None, ..adapter.clone() };
-    let style = wgsl::Style { adapter: &adapter, soft_f16: false, ordered: false, sparing: false, quick: false };
+    let style = wgsl::Style { adapter: &adapter, soft_f16: false, ordered: false, infinite: false, sparing: false, quick: false };
     let mut out = Vec::new();
     for step in &plan.steps {
         if let Some(t) = wgsl::step_text(plan, step, style)? {
@@ -85,10 +85,12 @@ impl GpuMachine {
         if !m.rounds_f16()? {
             m.core.soft_f16.store(true, Ordering::Relaxed);
         }
-        m.core.ordered.store(true, Ordering::Relaxed);
-        if !m.keeps_nan()? {
-            m.core.ordered.store(false, Ordering::Relaxed);
+        for flag in [&m.core.ordered, &m.core.infinite] {
+            flag.store(true, Ordering::Relaxed);
         }
+        let [ordered, infinite] = m.keeps_nan()?;
+        m.core.ordered.store(ordered, Ordering::Relaxed);
+        m.core.infinite.store(infinite, Ordering::Relaxed);
         lock(&m.runner).forget();
         Ok(Arc::new(m))
     }
@@ -172,9 +174,9 @@ impl GpuMachine {
         Ok(values.iter().zip(got).all(|(v, g)| half::f16::from_f32(*v).to_bits() == g.to_bits()))
     }
 
-    /// Whether the short forms of min, max, tanh and sigmoid give what they should for NaN and infinities. WGSL lets compilers assume that there are
-    /// none.
-    fn keeps_nan(&self) -> TensorResult<bool> {
+    /// Whether the short forms of min and max, and those of tanh and sigmoid, give what they should for NaN and infinities. WGSL lets compilers
+    /// assume that there are none: NVIDIA's makes a minimum of a comparison, but leaves exp and divisions alone.
+    fn keeps_nan(&self) -> TensorResult<[bool; 2]> {
         let values = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e38, -1e38, 50.0, -50.0, 0.5, -0.5, -f32::NAN, 0.0, 3.0];
         let lit = |v: f64| Inst { op: Prim::Lit(v.to_bits()), args: [0; 3], dtype: DType::F32 };
         let inst = |op, args| Inst { op, args, dtype: DType::F32 };
@@ -187,7 +189,7 @@ impl GpuMachine {
         let same = |got: Vec<half::f16>, f: fn(f32) -> f32| {
             got.iter().zip(values).all(|(g, v)| if v.is_nan() { g.is_nan() } else { (g.to_f32() - f(v)).abs() < 1e-3 })
         };
-        Ok(same(self.map_to_f16(&values, limits)?, |v| v.clamp(-2.0, 2.0)) && same(self.map_to_f16(&values, curves)?, sum))
+        Ok([same(self.map_to_f16(&values, limits)?, |v| v.clamp(-2.0, 2.0)), same(self.map_to_f16(&values, curves)?, sum)])
     }
 
     /// A program over f32 values, rounded to f16.

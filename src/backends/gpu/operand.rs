@@ -140,7 +140,7 @@ impl Operand {
 pub(super) struct Forms {
     pub one: bool,
     pub four: bool,
-    /// Of targets only.
+    /// As two fours where the operand does not have it.
     pub eight: bool,
 }
 
@@ -192,7 +192,10 @@ impl Operands {
         };
         let o = &self.operands[id];
         if s.buf != Buf::Iota {
-            if forms.four && o.quad == Quad::Load {
+            if forms.eight && o.eight {
+                self.wants.push((s.buf, Ty::V4, false));
+            }
+            if (forms.four || forms.eight && !o.eight) && o.quad == Quad::Load {
                 self.wants.push((s.buf, Ty::quad(s.dtype.block_bytes()), false));
             }
             if forms.one || o.quad != Quad::Load {
@@ -246,6 +249,11 @@ impl Operands {
         }
         self.targets.push((o, full));
         Ok(self.targets.len() - 1)
+    }
+
+    /// Whether source `id` has a function for eight elements.
+    pub fn reads_eight(&self, id: usize) -> bool {
+        self.operands[id].eight
     }
 
     /// Whether target `id` has a function for eight elements.
@@ -321,12 +329,13 @@ impl Operands {
         let _ = write!(text, "fn {name}(i: u32) -> u32 {{\n  {body}\n}}\n");
     }
 
-    /// Writes the reading functions of source `id`: `x{id}(i)` and `x{id}v(i)`.
+    /// Writes the reading functions of source `id`: `x{id}(i)`, `x{id}v(i)` and, if it has one, `x{id}w(i)` for eight elements in two columns.
     pub fn read(&mut self, id: usize, forms: Forms, tail: &Tail, meta: &mut Meta) -> TensorResult<()> {
         let o = &self.operands[id];
         let (d, quad, buf) = (o.source.dtype, o.quad, o.source.buf);
         let t = lane(d)?;
         let step = o.strides.last().copied().unwrap_or(0);
+        let (eight, four) = (forms.eight && o.eight, forms.four || forms.eight && !o.eight);
         let mut text = String::new();
         Self::index(&mut text, o, &format!("at{id}"), meta);
         let one = forms.one || quad != Quad::Load;
@@ -340,7 +349,11 @@ impl Operands {
             };
             let _ = write!(text, "fn d{id}(e: u32) -> {t} {{\n  {body}\n}}\nfn x{id}(i: u32) -> {t} {{\n  return d{id}(at{id}(i));\n}}\n");
         }
-        if forms.four {
+        if eight {
+            let v = self.view(buf, Ty::V4);
+            let _ = write!(text, "fn x{id}w(i: u32) -> mat2x4<f32> {{\n  let e = at{id}(i);\n  {}\n}}\n", decode8(&v, d));
+        }
+        if four {
             let body = match quad {
                 Quad::Load if buf == Buf::Iota => {
                     let k = |n: u32| cast_lane(&format!("(e + {n}u)"), DType::U32, d);
@@ -551,4 +564,17 @@ fn decode4(view: &View, d: DType) -> String {
         _ => "bitcast<vec4<f32>>(w)",
     };
     format!("let w = {w};\n  return {value};")
+}
+
+/// The same for eight elements of 16 bits.
+fn decode8(view: &View, d: DType) -> String {
+    let w = match view.ty {
+        Ty::V4 => format!("{}[e >> 3u]", view.name),
+        _ => format!("vec4<u32>({})", (0..4).map(|n| word(view, &format!("(e >> 1u) + {n}u"))).collect::<Vec<_>>().join(", ")),
+    };
+    let column = |x: &str, y: &str| match d {
+        DType::F16 => format!("unpack2x16float(w.{x}), unpack2x16float(w.{y})"),
+        _ => format!("bitcast<vec4<f32>>(vec4<u32>(w.{x} << 16u, w.{x} & 0xffff0000u, w.{y} << 16u, w.{y} & 0xffff0000u))"),
+    };
+    format!("let w = {w};\n  return mat2x4<f32>(vec4<f32>({}), vec4<f32>({}));", column("x", "y"), column("z", "w"))
 }

@@ -95,12 +95,12 @@ fn wrap(x: &str, d: DType) -> String {
     }
 }
 
-fn unary(op: Unary, a: &str, d: DType, Style { quick, ordered, .. }: Style<'_>) -> TensorResult<String> {
+fn unary(op: Unary, a: &str, d: DType, Style { quick, infinite, .. }: Style<'_>) -> TensorResult<String> {
     let t = lane(d)?;
     if t == "f32" {
         return Ok(match op {
             Unary::Exp | Unary::Log | Unary::Log2 if quick => format!("{}({a})", op.name()),
-            Unary::Tanh | Unary::Sigmoid if quick && ordered => format!("tl_{}_plain({a})", op.name()),
+            Unary::Tanh | Unary::Sigmoid if quick && infinite => format!("tl_{}_plain({a})", op.name()),
             Unary::Tanh | Unary::Erf if quick => format!("tl_{}_quick({a})", op.name()),
             Unary::IsNan | Unary::IsInf => format!("u32({})", fill(op.wgsl(), a, "")),
             Unary::LogicalNot => format!("(1u - tl_true({a}))"),

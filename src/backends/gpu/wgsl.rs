@@ -42,8 +42,10 @@ pub(super) struct Style<'a> {
     pub adapter: &'a AdapterInfo,
     /// Whether f16 is packed by integer arithmetic.
     pub soft_f16: bool,
-    /// Whether the device computes with NaN and infinities as IEEE says, found out when it was opened.
+    /// Whether the device's comparisons with NaN are false in kernels that select by them, found out when it was opened.
     pub ordered: bool,
+    /// Whether NaN and infinities go through exp and divisions as IEEE says, found out likewise.
+    pub infinite: bool,
     /// Whether each buffer is bound once.
     pub sparing: bool,
     /// Whether a program's result is rounded to 16 bits, so that quicker forms of slow functions do.
@@ -352,8 +354,7 @@ fn kernel_text(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: Style<'_>) 
             let _ = writeln!(body, "fn store_{k}(i: u32, v: V_{k}) {{ }}");
             stores.push(None);
         } else if f.one || f.four || f.eight {
-            let read = Forms { four: f.four || f.eight, ..f };
-            let sources = s.sources.iter().map(|s| o.source(s, read)).collect::<TensorResult<Vec<_>>>()?;
+            let sources = s.sources.iter().map(|s| o.source(s, f)).collect::<TensorResult<Vec<_>>>()?;
             stores.push(Some((sources, o.target(&s.target, f, true)?)));
         } else {
             stores.push(None);
@@ -368,14 +369,11 @@ fn kernel_text(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: Style<'_>) 
     // A source may serve several loads and stores: its functions are written once, in every form that one of them needs.
     let mut all: Vec<(usize, Forms)> = Vec::new();
     let uses = loads.iter().enumerate().map(|(k, ids)| (ids, forms("load", k)));
-    let epilogues = stores.iter().enumerate().filter_map(|(k, s)| {
-        let f = forms("store", k);
-        s.as_ref().map(|s| (&s.0, Forms { four: f.four || f.eight, ..f }))
-    });
+    let epilogues = stores.iter().enumerate().filter_map(|(k, s)| s.as_ref().map(|s| (&s.0, forms("store", k))));
     for (ids, f) in uses.chain(epilogues) {
         for &id in ids {
             match all.iter_mut().find(|a| a.0 == id) {
-                Some(a) => a.1 = Forms { one: a.1.one || f.one, four: a.1.four || f.four, eight: false },
+                Some(a) => a.1 = Forms { one: a.1.one || f.one, four: a.1.four || f.four, eight: a.1.eight || f.eight },
                 None => all.push((id, f)),
             }
         }
@@ -439,9 +437,14 @@ fn kernel_text(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: Style<'_>) 
             let v = call("v".into(), None, ids.iter().map(|id| format!("x{id}(i)")).collect())?;
             let _ = write!(body, "fn store_{k}(i: u32, v: V_{k}) {{\n  z{target}(i, {v});\n}}\n");
         }
-        // Four elements from `i + at` on, which come as `v`.
-        let four = |v: &str, at: u32| -> TensorResult<(String, String)> {
-            let read = ids.iter().enumerate().map(|(n, id)| format!("  let {v}{n} = x{id}v(i + {at}u);\n")).collect();
+        // Four elements from `i + at` on, which come as `v`; `eights` are those that are read by eights.
+        let four = |v: &str, at: u32, eights: &dyn Fn(usize) -> bool| -> TensorResult<(String, String)> {
+            let read = |(n, &id): (usize, &usize)| match (eights(id), at) {
+                (true, 0) => format!("  let both{n} = x{id}w(i);\n  let {v}{n} = both{n}[0];\n"),
+                (true, _) => format!("  let {v}{n} = both{n}[1];\n"),
+                _ => format!("  let {v}{n} = x{id}v(i + {at}u);\n"),
+            };
+            let read = ids.iter().enumerate().map(read).collect();
             let [x, y, z, w] = [("x", "y"), ("y", "x"), ("z", "w"), ("w", "z")].map(|(c, other)| {
                 let partner = paired.then(|| format!("{v}.{other}"));
                 call(format!("{v}.{c}"), partner, (0..ids.len()).map(|n| format!("{v}{n}.{c}")).collect())
@@ -449,7 +452,7 @@ fn kernel_text(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: Style<'_>) 
             Ok((read, format!("vec4<{t}>({}, {}, {}, {})", x?, y?, z?, w?)))
         };
         if f.four {
-            let (read, value) = four("v", 0)?;
+            let (read, value) = four("v", 0, &|_| false)?;
             if names.contains(format!("write4_{k}").as_str()) {
                 // In two halves, so that a kernel can ask for what its results are combined with before it has them.
                 let fields: TensorResult<Vec<String>> =
@@ -468,7 +471,8 @@ fn kernel_text(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: Style<'_>) 
             }
         }
         if f.eight {
-            let ((reads, v), (more, w)) = (four("v", 0)?, four("w", 4)?);
+            let eights = |id: usize| o.reads_eight(id);
+            let ((reads, v), (more, w)) = (four("v", 0, &eights)?, four("w", 4, &eights)?);
             let write = match o.has_eight(*target) {
                 true => format!("z{target}w(i, {v}, {w});"),
                 false => format!("z{target}v(i, {v});\n  z{target}v(i + 4u, {w});"),
