@@ -222,6 +222,18 @@ impl RawKernel {
     }
 }
 
+/// How the threads of a subgroup wait for each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SubgroupSync {
+    /// Only the whole workgroup can wait.
+    #[default]
+    None,
+    /// By a barrier of their own.
+    Barrier,
+    /// They need not: they are one vector, whose accesses are in order.
+    Lockstep,
+}
+
 /// What a kernel may ask about the GPU.
 #[derive(Clone, Debug, Default)]
 pub struct AdapterInfo {
@@ -237,6 +249,8 @@ pub struct AdapterInfo {
     pub coop: u32,
     /// Whether a cooperative matrix may be loaded through a pointer to vectors, as Vulkan allows.
     pub coop_vectors: bool,
+    /// How the threads of a subgroup see what others of it left in workgroup memory.
+    pub subgroup_sync: SubgroupSync,
     /// Whether memory may be declared coherent: what one workgroup writes, another reads as it is.
     pub coherent: bool,
     /// Whether four products of bytes are added up at once by one instruction; on Metal they are not.

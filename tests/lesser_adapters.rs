@@ -142,6 +142,7 @@ fn every_feature_can_be_missing() {
     let single = [
         "f16",
         "subgroup",
+        "subgroup barrier",
         "cooperative matrix",
         "immediates",
         "timestamps,timestamps in passes",

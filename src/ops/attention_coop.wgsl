@@ -2,12 +2,13 @@
 // matrices, against keys and values that are staged a tile at a time.
 //
 // A matrix's elements cannot be touched: scores go through workgroup memory and come back as powers of two, 2^(score - top), in f16. A row's top
-// is the largest score of its first tile. It stays while a thread's share of a tile adds up to no more than MOST, far within f16; else every row
-// of the workgroup gets a new one, and the sums of values are scaled on their way through memory.
-// Between two barriers matrices are multiplied, of one tile's values and the next one's scores; between the next two, powers are taken, and the
-// tiles that were fetched meanwhile are put in place.
+// is the largest score of the first tile that it sees and some HEADROOM: f16 keeps what is 2^20 times as much, and what is much less counts
+// nothing beside it. Where a thread's share of a tile adds up to more than MOST, the workgroup begins again, with tops that are known then.
 // Subgroups of matrices stand SN in a line: each has RM * EDGE rows, and CN of the tile's or KV of the values' matrices across. Powers are taken
 // by SHARE threads a row, which have its quads in turn.
+// ALONE: a subgroup has its rows to itself, waits alone for their scores, and leaves out tiles that none of them sees. Else, between two barriers
+// matrices are multiplied, of one tile's values and the next one's scores; between the next two, powers are taken, and the tiles that were
+// fetched meanwhile are put in place.
 // What it shares with its gradients are the parts in attention_coop_parts.txt.
 // Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 blocks of a head, 11 workgroups, then six for
 // each of q, k, v.
@@ -39,6 +40,8 @@ const ITEMS_K: u32 = 8;
 const ITEMS_V: u32 = 8;
 const SUMS: u32 = 1;
 const CAUSAL: u32 = 1;
+const ALONE: u32 = 0;
+const WINDOWED: u32 = 0;
 const PITCH_R1: u32 = 72;
 const PITCH_C1: u32 = 72;
 const PITCH_C2: u32 = 72;
@@ -66,11 +69,14 @@ fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at]); }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn store_1(i: u32, v: f32) { o_1[i / 4u][i % 4u] = v; }
 fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
+fn together() { workgroupBarrier(); }
+fn agreed(v: bool) -> bool { return v; }
 // end
 
 const TILE: u32 = max(TILE_C1 + TILE_C2, TILE_R1);
 const LOWEST: f32 = -3.0e38;
-const MOST: f32 = 16384.0;
+const MOST: f32 = 32768.0;
+const HEADROOM: f32 = 6.0;
 const LOG2E: f32 = 1.44269504;
 const ROWS: u32 = SUBS / SN * RM * EDGE;
 const COLS: u32 = STEPS * EDGE;
@@ -83,19 +89,24 @@ const EIGHTS_R: u32 = PITCH_R1 / 8u - 1u; // of a line of a tile
 const EIGHTS_K: u32 = PITCH_C1 / 8u - 1u;
 const EIGHTS_V: u32 = PITCH_C2 / 8u - 1u;
 var<workgroup> factors: array<f32, ROWS>;
-var<workgroup> raised: atomic<u32>; // 1 where the last tile asks for new tops
+var<workgroup> raised: atomic<u32>; // 1 where some row's top was too low
 
 fn halves(e: vec2<u32>) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16float(e.x), unpack2x16float(e.y))); }
 
-// The largest of a row's scores in the tile at `base` that it sees, times log2(e).
-fn highest(row: u32, turn: u32, base: u32, sees: vec2<u32>, scale: f32) -> f32 {
+// The largest of a thread's share of a row's scores in the tile at `base` that the row sees, times log2(e).
+fn largest(row: u32, turn: u32, base: u32, sees: vec2<u32>, scale: f32) -> f32 {
   var most = vec4<f32>(LOWEST);
   for (var q = 0u; q < QUADS; q++) {
     let c = (q * SHARE + turn) * 4u;
     let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
     most = select(most, max(most, scores(row * PITCH_S + c) * scale), (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
   }
-  var top = max(max(most.x, most.y), max(most.z, most.w));
+  return max(max(most.x, most.y), max(most.z, most.w));
+}
+
+// The same of the whole row.
+fn highest(row: u32, turn: u32, base: u32, sees: vec2<u32>, scale: f32) -> f32 {
+  var top = largest(row, turn, base, sees, scale);
   for (var e = 1u; e < SHARE; e *= 2u) { top = max(top, subgroupShuffleXor(top, e)); }
   return top;
 }
@@ -135,8 +146,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let r0 = (word(10u) - 1u - select(block % word(10u), block / groups, CAUSAL == 1u)) * ROWS;
   let begin = keys_of(r0).x; let finish = keys_of(min(r0 + ROWS, queries) - 1u).y;
   let sees = keys_of(min(r0 + row, queries - 1u));
-  // What every row of the subgroup's threads sees.
-  let seen = vec2<u32>(keys_of(min(r0 + sub * OWN + OWN, queries) - 1u).x, keys_of(min(r0 + sub * OWN, queries - 1u)).y);
+  // What every row of the subgroup's threads sees, and what some row does.
+  let high = keys_of(min(r0 + sub * OWN, queries - 1u)); let low = keys_of(min(r0 + sub * OWN + OWN, queries) - 1u);
+  let all = vec2<u32>(low.x, high.y); let some = vec2<u32>(high.x, low.y);
   let other = group / heads * heads_kv + group % heads / (heads / heads_kv);
   let at_r1 = base_r1(group); let at_c1 = base_c1(other); let at_c2 = base_c2(other);
   var next_c1: array<vec4<u32>, ITEMS_K>;
@@ -154,70 +166,90 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     workgroupBarrier();
     // part hold: x = x1, deep = KD, first = g * KC, count = KC, pitch = PITCH_R1
   }
-  workgroupBarrier();
-  if (lid == 0u) { atomicStore(&raised, 0u); }
   var y2: array<coop_mat8x8<f32, C>, RM * KV>;
-  for (var e = 0u; e < RM * KV; e++) { y2[e] = coop_mat8x8<f32, C>(); }
   var top = LOWEST; // of the row, times log2(e)
   var sum = 0.0; // of the thread's share of the row's powers
-  var base = begin; var retried = finish;
+  var again = false;
   loop {
-    if (base < finish) {
-      // part stage: items = ITEMS_K, high = COLS, eights = EIGHTS_K, at = 0u, pitch = PITCH_C1, next = next_c1
-      if (base + COLS < finish) {
-        for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + COLS, 0u, lid + f * WORKGROUP); }
+    for (var e = 0u; e < RM * KV; e++) { y2[e] = coop_mat8x8<f32, C>(); }
+    sum = 0.0;
+    var peak = LOWEST; // of the thread's scores that are too large for this top
+    if (ALONE == 1u) {
+      for (var base = begin; base < finish; base += COLS) {
+        workgroupBarrier();
+        // part stage: items = ITEMS_K, high = COLS, eights = EIGHTS_K, at = 0u, pitch = PITCH_C1, next = next_c1
+        // part stage: items = ITEMS_V, high = COLS, eights = EIGHTS_V, at = TILE_C1, pitch = PITCH_C2, next = next_c2
+        workgroupBarrier();
+        if (base + COLS < finish) {
+          // part fetch: first = base + COLS
+        }
+        // A loop of one turn: naga refuses matrices in a branch that threads could differ in, though those of a subgroup agree.
+        loop {
+          if (agreed(base >= some.y || base + COLS <= some.x)) { break; }
+          // part scores: x = x1, deep = KD, at = 0u, pitch = PITCH_C1, line = 0u
+          together();
+          if (WINDOWED == 1u) {
+            if (top == LOWEST) { top = highest(row, turn, base, sees, scale) + HEADROOM; }
+          } else {
+            if (base == begin && !again) { top = highest(row, turn, base, sees, scale) + HEADROOM; }
+          }
+          let part = powers(row, turn, base, sees, base >= all.x && base + COLS <= all.y, scale, top);
+          together();
+          if (part > MOST) { peak = max(peak, largest(row, turn, base, sees, scale)); }
+          sum += part;
+          for (var j = 0u; j < STEPS; j++) {
+            // part add: line = 0u, at = TILE_C1, pitch = PITCH_C2, count = KV, y = y2, wide = KV, first = 0u
+          }
+          break;
+        }
       }
-    }
-    workgroupBarrier();
-    for (; base < finish; base += COLS) {
-      // part scores: x = x1, deep = KD, at = 0u, pitch = PITCH_C1, line = 0u
+    } else {
       workgroupBarrier();
-      // part stage: items = ITEMS_V, high = COLS, eights = EIGHTS_V, at = TILE_C1, pitch = PITCH_C2, next = next_c2
-      // part stage: items = ITEMS_K, high = COLS, eights = EIGHTS_K, at = 0u, pitch = PITCH_C1, next = next_c1
-      if (base + COLS < finish) {
-        for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
-      }
-      if (base + 2u * COLS < finish) {
-        for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + 2u * COLS, 0u, lid + f * WORKGROUP); }
-      }
-      if (base == begin) { top = max(top, highest(row, turn, base, sees, scale)); }
-      let part = powers(row, turn, base, sees, base >= seen.x && base + COLS <= seen.y, scale, top);
-      // Not a number asks, too, and once is enough.
-      if (!(part <= MOST) && base != retried) { atomicStore(&raised, 1u); }
-      workgroupBarrier();
-      if (atomicLoad(&raised) == 1u) { break; }
-      sum += part;
-      for (var j = 0u; j < STEPS; j++) {
-        // part add: line = 0u, at = TILE_C1, pitch = PITCH_C2, count = KV, y = y2, wide = KV, first = 0u
-      }
-    }
-    if (base >= finish) { break; }
-    // Tops for this tile, and once more from there; out of the loop above, whose matrices stay where they are.
-    let most = max(top, highest(row, turn, base, sees, scale));
-    let factor = exp2(top - most);
-    sum *= factor;
-    top = most; retried = base;
-    for (var g = 0u; g < GROUPS; g++) {
-      workgroupBarrier();
-      // part leave: y = y2, wide = KV
-      workgroupBarrier();
-      for (var c = turn * 4u; c < WIDE; c += SHARE * 4u) {
-        let at = row * PITCH_S + c;
-        put_score(at, scores(at) * factor);
+      if (begin < finish) {
+        // part stage: items = ITEMS_K, high = COLS, eights = EIGHTS_K, at = 0u, pitch = PITCH_C1, next = next_c1
+        if (begin + COLS < finish) {
+          for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, begin + COLS, 0u, lid + f * WORKGROUP); }
+        }
       }
       workgroupBarrier();
-      for (var i = 0u; i < RM; i++) {
-        for (var d = 0u; d < PER; d++) {
-          let at = ((mine + i * EDGE) * PITCH_S + (across * PER + d) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
-          y2[i * KV + g * PER + d] = coopLoadT<coop_mat8x8<f32, C>>(&strip[at], pitch);
+      for (var base = begin; base < finish; base += COLS) {
+        // part scores: x = x1, deep = KD, at = 0u, pitch = PITCH_C1, line = 0u
+        workgroupBarrier();
+        // part stage: items = ITEMS_V, high = COLS, eights = EIGHTS_V, at = TILE_C1, pitch = PITCH_C2, next = next_c2
+        // part stage: items = ITEMS_K, high = COLS, eights = EIGHTS_K, at = 0u, pitch = PITCH_C1, next = next_c1
+        if (base + COLS < finish) {
+          for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
+        }
+        if (base + 2u * COLS < finish) {
+          for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + 2u * COLS, 0u, lid + f * WORKGROUP); }
+        }
+        if (WINDOWED == 1u) {
+          if (top == LOWEST) { top = highest(row, turn, base, sees, scale) + HEADROOM; }
+        } else {
+          if (base == begin && !again) { top = highest(row, turn, base, sees, scale) + HEADROOM; }
+        }
+        let part = powers(row, turn, base, sees, base >= all.x && base + COLS <= all.y, scale, top);
+        if (part > MOST) { peak = max(peak, largest(row, turn, base, sees, scale)); }
+        sum += part;
+        workgroupBarrier();
+        for (var j = 0u; j < STEPS; j++) {
+          // part add: line = 0u, at = TILE_C1, pitch = PITCH_C2, count = KV, y = y2, wide = KV, first = 0u
         }
       }
     }
-    workgroupBarrier();
+    if (again) { break; }
     if (lid == 0u) { atomicStore(&raised, 0u); }
-    // part fetch: first = base
+    workgroupBarrier();
+    if (peak > LOWEST) { atomicStore(&raised, 1u); }
+    workgroupBarrier();
+    if (atomicLoad(&raised) == 0u) { break; }
+    for (var e = 1u; e < SHARE; e *= 2u) { peak = max(peak, subgroupShuffleXor(peak, e)); }
+    top = max(top, peak + HEADROOM);
+    again = true;
+    // part fetch: first = begin
   }
   // The scores are no longer needed.
+  workgroupBarrier();
   put_score(row * PITCH_S + turn * 4u, vec4<f32>(sum));
   workgroupBarrier();
   var total = 0.0;

@@ -5,7 +5,8 @@
 // AHEAD: the next columns are fetched while these are used.
 // Operands: r1 and c1 make the scores; r2 and c2 the products of values and gradients.
 // Subgroups of matrices stand SN in a line: each has RM * EDGE rows, and CN of the tile's matrices across, or YD and YV of the results'. Scores are
-// taken up by rows of threads, OWN of them in a subgroup.
+// taken up by rows of threads, OWN of them in a subgroup. ALONE: those are its own rows, so that it waits alone for its scores, and leaves out
+// tiles that have nothing to do with its rows.
 // What they share with attention itself are the parts in attention_coop_parts.txt.
 // Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 blocks of a head, 11 workgroups, then six for
 // each of q, k, v and the gradient.
@@ -40,6 +41,7 @@ const ITEMS_V: u32 = 8;
 const AHEAD: u32 = 1;
 const AT_ONCE: u32 = 0;
 const BY_KEY: u32 = 0;
+const ALONE: u32 = 0;
 const CAUSAL: u32 = 1;
 const PITCH_R1: u32 = 72;
 const PITCH_C1: u32 = 72;
@@ -75,6 +77,8 @@ fn load_5(i: u32) -> f32 { return l_5[i]; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn store4_1(i: u32, v: vec4<f32>) { o_1[i / 4u] = v; }
 fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
+fn together() { workgroupBarrier(); }
+fn agreed(v: bool) -> bool { return v; }
 // end
 
 const TILE: u32 = max(TILE_C1 + TILE_C2, max(TILE_R1, TILE_R2));
@@ -190,52 +194,65 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           }
         }
       }
-      // part scores: x = x1, deep = KD, at = 0u, pitch = PITCH_C1, line = 0u
-      // part scores: x = x2, deep = KV, at = TILE_C1, pitch = PITCH_C2, line = ROWS
-      workgroupBarrier();
-      let c = lane % ACROSS * 4u;
-      var p: array<vec4<f32>, TIMES>;
-      var slope: array<vec4<f32>, TIMES>;
-      for (var q = 0u; q < TIMES; q++) {
-        let row = own + q * LINES + lane / ACROSS;
-        p[q] = scores(row * PITCH_S + c);
-        slope[q] = scores((ROWS + row) * PITCH_S + c);
-      }
-      if (BY_KEY == 1u) {
-        // Whether all keys of the subgroup are seen by all queries of the tile.
-        let all = keys_of(base).y >= r0 + own + OWN && keys_of(base + COLS - 1u).x <= r0 + own && base + COLS <= finish;
-        let a = sums[c]; let b = sums[c + 1u]; let e = sums[c + 2u]; let f = sums[c + 3u];
-        let first = vec4<u32>(seen[c].x, seen[c + 1u].x, seen[c + 2u].x, seen[c + 3u].x);
-        let last = vec4<u32>(seen[c].y, seen[c + 1u].y, seen[c + 2u].y, seen[c + 3u].y);
-        for (var q = 0u; q < TIMES; q++) {
-          let key = vec4<u32>(r0 + own + q * LINES + lane / ACROSS);
-          p[q] = exp2(fma(p[q], vec4<f32>(scale * LOG2E), -vec4<f32>(a.x, b.x, e.x, f.x)));
-          if (!all) { p[q] = select(vec4<f32>(0.0), p[q], (key >= first) & (key < last)); }
-          slope[q] = p[q] * (slope[q] - vec4<f32>(a.y, b.y, e.y, f.y)) * scale;
+      // A loop of one turn: see attention_coop.wgsl.
+      loop {
+        if (ALONE == 1u) {
+          // Whether some row of the subgroup sees some column, or is seen by it.
+          let first = r0 + own;
+          if (BY_KEY == 1u) {
+            if (agreed(keys_of(base + COLS - 1u).y <= first || keys_of(base).x >= first + OWN)) { break; }
+          } else {
+            if (agreed(base >= keys_of(min(first + OWN, queries) - 1u).y || base + COLS <= keys_of(min(first, queries - 1u)).x)) { break; }
+          }
         }
-      } else {
-        let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
-        let all = base >= seen[own + OWN - 1u].x && base + COLS <= seen[own].y;
+        // part scores: x = x1, deep = KD, at = 0u, pitch = PITCH_C1, line = 0u
+        // part scores: x = x2, deep = KV, at = TILE_C1, pitch = PITCH_C2, line = ROWS
+        together();
+        let c = lane % ACROSS * 4u;
+        var p: array<vec4<f32>, TIMES>;
+        var slope: array<vec4<f32>, TIMES>;
         for (var q = 0u; q < TIMES; q++) {
           let row = own + q * LINES + lane / ACROSS;
-          let known = sums[row]; let sees = seen[row];
-          p[q] = exp2(fma(p[q], vec4<f32>(scale * LOG2E), vec4<f32>(-known.x)));
-          if (!all) { p[q] = select(vec4<f32>(0.0), p[q], (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y))); }
-          slope[q] = p[q] * (slope[q] - known.y) * scale;
+          p[q] = scores(row * PITCH_S + c);
+          slope[q] = scores((ROWS + row) * PITCH_S + c);
         }
-      }
-      for (var q = 0u; q < TIMES; q++) {
-        let row = own + q * LINES + lane / ACROSS;
-        put_part((row * PITCH_P + c) / UNIT, slope[q]);
-        if (BY_KEY == 1u) { put_part(((ROWS + row) * PITCH_P + c) / UNIT, p[q]); }
-      }
-      workgroupBarrier();
-      for (var j = 0u; j < STEPS; j++) {
-        // By the columns of the scores: the gradient of what made them.
-        // part add: line = 0u, at = 0u, pitch = PITCH_C1, count = YD, y = y, wide = KY, first = 0u
         if (BY_KEY == 1u) {
-          // part add: line = ROWS, at = TILE_C1, pitch = PITCH_C2, count = YV, y = y, wide = KY, first = YD
+          // Whether all keys of the subgroup are seen by all queries of the tile.
+          let all = keys_of(base).y >= r0 + own + OWN && keys_of(base + COLS - 1u).x <= r0 + own && base + COLS <= finish;
+          let a = sums[c]; let b = sums[c + 1u]; let e = sums[c + 2u]; let f = sums[c + 3u];
+          let first = vec4<u32>(seen[c].x, seen[c + 1u].x, seen[c + 2u].x, seen[c + 3u].x);
+          let last = vec4<u32>(seen[c].y, seen[c + 1u].y, seen[c + 2u].y, seen[c + 3u].y);
+          for (var q = 0u; q < TIMES; q++) {
+            let key = vec4<u32>(r0 + own + q * LINES + lane / ACROSS);
+            p[q] = exp2(fma(p[q], vec4<f32>(scale * LOG2E), -vec4<f32>(a.x, b.x, e.x, f.x)));
+            if (!all) { p[q] = select(vec4<f32>(0.0), p[q], (key >= first) & (key < last)); }
+            slope[q] = p[q] * (slope[q] - vec4<f32>(a.y, b.y, e.y, f.y)) * scale;
+          }
+        } else {
+          let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
+          let all = base >= seen[own + OWN - 1u].x && base + COLS <= seen[own].y;
+          for (var q = 0u; q < TIMES; q++) {
+            let row = own + q * LINES + lane / ACROSS;
+            let known = sums[row]; let sees = seen[row];
+            p[q] = exp2(fma(p[q], vec4<f32>(scale * LOG2E), vec4<f32>(-known.x)));
+            if (!all) { p[q] = select(vec4<f32>(0.0), p[q], (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y))); }
+            slope[q] = p[q] * (slope[q] - known.y) * scale;
+          }
         }
+        for (var q = 0u; q < TIMES; q++) {
+          let row = own + q * LINES + lane / ACROSS;
+          put_part((row * PITCH_P + c) / UNIT, slope[q]);
+          if (BY_KEY == 1u) { put_part(((ROWS + row) * PITCH_P + c) / UNIT, p[q]); }
+        }
+        together();
+        for (var j = 0u; j < STEPS; j++) {
+          // By the columns of the scores: the gradient of what made them.
+          // part add: line = 0u, at = 0u, pitch = PITCH_C1, count = YD, y = y, wide = KY, first = 0u
+          if (BY_KEY == 1u) {
+            // part add: line = ROWS, at = TILE_C1, pitch = PITCH_C2, count = YV, y = y, wide = KY, first = YD
+          }
+        }
+        break;
       }
     }
   }

@@ -14,7 +14,7 @@ use tensorlogic::ops::custom::CustomOp;
 use tensorlogic::ops::cutoff::Cutoff;
 use tensorlogic::ops::loss::NllOptions;
 use tensorlogic::ops::norm_grad::NormGradKernel;
-use tensorlogic::plan::{AdapterInfo, Kernel};
+use tensorlogic::plan::{AdapterInfo, Kernel, SubgroupSync};
 use tensorlogic::tensor::{Inputs, Key, Lowered, Meta, Op};
 use tensorlogic::{DType, Device, Shape, Tensor, TensorError, TensorResult};
 
@@ -60,7 +60,15 @@ pub fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 /// GPUs that differ in what kernels ask about: name and answers.
 pub fn adapters() -> [(&'static str, AdapterInfo); 5] {
     let plain = AdapterInfo { workgroup_bytes: 16_384, workgroup_threads: 256, ..Default::default() };
-    let apple = AdapterInfo { subgroup: 32, f16: true, workgroup_bytes: 32_768, workgroup_threads: 1024, coop: 8, ..Default::default() };
+    let apple = AdapterInfo {
+        subgroup: 32,
+        f16: true,
+        workgroup_bytes: 32_768,
+        workgroup_threads: 1024,
+        coop: 8,
+        subgroup_sync: SubgroupSync::Barrier,
+        ..Default::default()
+    };
     let subgroup8 = AdapterInfo { subgroup: 8, coop: 0, ..apple.clone() };
     let subgroup64 = AdapterInfo { subgroup: 64, coop: 0, ..apple.clone() };
     let nvidia = AdapterInfo { workgroup_bytes: 49_152, coop: 16, coop_vectors: true, coherent: true, ..apple.clone() };

@@ -2,7 +2,7 @@
 
 use crate::backends::limits::Room;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{AdapterInfo, RawLanguage};
+use crate::plan::{AdapterInfo, RawLanguage, SubgroupSync};
 use std::sync::OnceLock;
 use wgpu::{Backend, Backends, DeviceType, Features};
 
@@ -30,9 +30,10 @@ pub struct AdapterDescription {
 }
 
 /// Optional features, requested wherever they are offered.
-const WANTED: [(Features, &str); 10] = [
+const WANTED: [(Features, &str); 11] = [
     (Features::SHADER_F16, "f16"),
     (Features::SUBGROUP, "subgroup"),
+    (Features::SUBGROUP_BARRIER, "subgroup barrier"),
     (Features::IMMEDIATES, "immediates"),
     (Features::TIMESTAMP_QUERY, "timestamps"),
     (Features::TIMESTAMP_QUERY_INSIDE_PASSES, "timestamps in passes"),
@@ -42,6 +43,9 @@ const WANTED: [(Features, &str); 10] = [
     (Features::PASSTHROUGH_SHADERS, "raw kernels"),
     (Features::PIPELINE_CACHE, "pipeline cache"),
 ];
+
+/// The vendor's number on PCI.
+const NVIDIA: u32 = 0x10de;
 
 const NATIVE: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
 
@@ -348,6 +352,15 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         workgroup_threads: limits.max_compute_invocations_per_workgroup,
         coop,
         coop_vectors: i.backend == Backend::Vulkan,
+        subgroup_sync: match i.backend {
+            _ if subgroup == 0 || !has(Features::SUBGROUP_BARRIER) => SubgroupSync::None,
+            Backend::Metal => SubgroupSync::Barrier,
+            // The barrier that naga writes for Vulkan names no memory: it counts where the driver is known to keep accesses in order.
+            Backend::Vulkan if i.vendor == NVIDIA => SubgroupSync::Barrier,
+            // Mesa's software stops the whole workgroup at it, and needs none.
+            Backend::Vulkan if is_software(&i) => SubgroupSync::Lockstep,
+            _ => SubgroupSync::None,
+        },
         coherent: has(Features::MEMORY_DECORATION_COHERENT),
         byte_dots: i.backend != Backend::Metal && names(&lacking).all(|n| n != BYTE_DOTS),
         raw: match i.backend {

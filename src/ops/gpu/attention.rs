@@ -1,6 +1,6 @@
 //! The GPU form of attention.
 
-use super::attention_coop::attention_coop;
+use super::attention_coop::{MANY_SMALL, attention_coop};
 use super::attention_grad::attention_tiled;
 use super::packets::{Beyond, Packets};
 use super::team::{MAX, SUM, Team};
@@ -31,7 +31,7 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
         return None;
     }
     if t >= MANY {
-        return attention_coop(of, None, step, adapter).or_else(|| attention_tiled(of, step, adapter));
+        return attention_coop(of, None, step, MANY_SMALL, adapter).or_else(|| attention_tiled(of, step, adapter));
     }
     if adapter.subgroup >= 4
         && let Some(text) = few(of, step, adapter)

@@ -1,12 +1,12 @@
 //! The GPU forms of attention and its gradients by the adapter's cooperative matrices.
 
 use super::attention::KEYS;
-use super::matmul_coop::{SCALARS, UNROLLED, VECTORS, lines, operand};
+use super::matmul_coop::{SCALARS, UNROLLED, VECTORS, lines, operand, together};
 use super::{decide, grid, indexable, unroll, with_parts, words};
 use crate::dtype::DType;
 use crate::ops::attention::AttentionKernel;
 use crate::ops::attention_grad::Part;
-use crate::plan::{AdapterInfo, Step, Wgsl, Word};
+use crate::plan::{AdapterInfo, Step, SubgroupSync, Wgsl, Word};
 
 /// The widest head whose rows fit into matrices.
 const MAX_HEAD: usize = 128;
@@ -29,6 +29,9 @@ fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], st
 fn put_score(at: u32, v: vec4<f32>) { strip[at] = v.x; strip[at + 1u] = v.y; strip[at + 2u] = v.z; strip[at + 3u] = v.w; }
 ";
 
+/// What a subgroup agrees on, said so that compilers see it and do not prepare for threads that part.
+const AGREED: &str = "fn agreed(v: bool) -> bool { return subgroupAny(v); }\n";
+
 /// How a workgroup's work is cut.
 struct Cut {
     /// Subgroups.
@@ -41,28 +44,36 @@ struct Cut {
     cols: u32,
     /// Of a row that is staged at once on its way into matrices.
     chunk: u32,
+    /// Whether a subgroup has rows of its own and waits alone.
+    alone: bool,
 }
 
 /// Work for as many workgroups as this allows large ones.
 const MANY: usize = 128;
+/// Small workgroups from which on subgroups wait alone: below, what the longest one takes counts for more.
+pub(super) const MANY_SMALL: usize = 3 * MANY;
 
-/// The largest tiles that memory suffices for, of `rows` of each of these heads.
-fn cut(deep: [u32; 2], heads: usize, rows: usize, adapter: &AdapterInfo) -> Option<Cut> {
+/// The tiles of attention, of `rows` of each of these heads. Where subgroups wait alone, small ones do best, if there are `many` for processors that
+/// have several at a time; those of wide heads have no registers for that. Elsewhere much work between two barriers hides what they cost.
+fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &AdapterInfo) -> Option<Cut> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
+    let own = |line: u32| (subgroup / 2).min(16).max(edge / line);
+    let blocks = heads * rows.div_ceil(4 * own(1) as usize);
+    let alone = adapter.subgroup_sync != SubgroupSync::None && deep[0] + deep[1] <= 128 && blocks >= many;
     // Neighbours in a line share rows, as long as each has whole matrices of the values.
-    let line = if (deep[1] / edge).is_multiple_of(2) { 2 } else { 1 };
-    let own = (subgroup / 2).min(16).max(edge / line);
-    // Much work between two barriers hides what they cost.
-    [(8, 32), (4, 64), (4, 32), (4, 16)].into_iter().find_map(|(subs, cols)| {
+    let line = if !alone && (deep[1] / edge).is_multiple_of(2) { 2 } else { 1 };
+    let own = own(line);
+    let tiles: &[(u32, u32)] = if alone { &[(4, 16)] } else { &[(8, 32), (4, 64), (4, 32), (4, 16)] };
+    tiles.iter().find_map(|&(subs, cols)| {
         let high = subs * own;
         let columns = cols * (deep[0] + deep[1] + 16);
         let fits = |chunk: &u32| deep[0].is_multiple_of(*chunk) && high * (chunk + 8) <= columns;
         let chunk = (1..=deep[0] / edge).map(|n| n * edge).rev().find(fits).unwrap_or(edge);
         let bytes = 2 * columns.max(high * (chunk + 8)) + (4 + 2) * high * (cols + 8) + 4 * (high + 1);
-        let whole = subgroup >= own && cols.is_multiple_of(edge * line);
+        let whole = subgroup >= own && cols.is_multiple_of(edge * line) && (cols / 4).is_multiple_of(subgroup / own);
         let room = bytes <= adapter.workgroup_bytes && subs * subgroup <= adapter.workgroup_threads;
         let enough = subs == 4 || heads * rows.div_ceil(high as usize) >= MANY;
-        (whole && room && enough).then_some(Cut { subs, line, rows: high, cols, chunk })
+        (whole && room && enough).then_some(Cut { subs, line, rows: high, cols, chunk, alone })
     })
 }
 
@@ -80,13 +91,14 @@ fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<Cut> {
         let bytes = 2 * tile + 4 * 2 * rows * (cols + 8) + 2 * (1 + by_key as u32) * rows * (cols + 8) + 16 * known;
         let whole = (rows * line).is_multiple_of(subs * edge) && (rows * cols / 4).is_multiple_of(threads) && cols <= threads;
         let room = bytes <= adapter.workgroup_bytes && threads <= adapter.workgroup_threads;
-        (whole && room).then_some(Cut { subs, line, rows, cols, chunk: deep[0] })
+        let alone = line == 1 && adapter.subgroup_sync != SubgroupSync::None;
+        (whole && room).then_some(Cut { subs, line, rows, cols, chunk: deep[0], alone })
     })
 }
 
 /// Attention (`part` is `None`) or a part of its gradients; `None` where there are no matrices, a mask, or operands that are not rows of f16
-/// whose eights are whole.
-pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+/// whose eights are whole. Subgroups wait alone where that makes as `many` workgroups.
+pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &Step, many: usize, adapter: &AdapterInfo) -> Option<Wgsl> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
     if edge == 0 || of.mask || part == Some(Part::All) {
         return None;
@@ -109,8 +121,8 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     }
     // Elements of a line of a tile: whole matrices.
     let deep = [d, dv].map(|n| (n as u32).next_multiple_of(edge));
-    let Cut { subs, line, rows, cols, chunk } = match part {
-        None => cut(deep, b * h, t, adapter)?,
+    let Cut { subs, line, rows, cols, chunk, alone } = match part {
+        None => cut(deep, b * h, t, many, adapter)?,
         Some(part) => cut_part(deep, part, adapter)?,
     };
     let workgroup = subs * subgroup;
@@ -153,6 +165,8 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     let text = with_parts(kernel, include_str!("../attention_coop_parts.txt"));
     let mut text = unroll(text.replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" }), counts);
     text += KEYS;
+    text += together(if alone { adapter.subgroup_sync } else { SubgroupSync::None });
+    text += AGREED;
     text += if adapter.coop_vectors { VECTORS } else { SCALARS };
     text += if adapter.coop_vectors { PART_VECTORS } else { PART_SCALARS };
     text += if adapter.coop_vectors { STRIP_VECTORS } else { STRIP_SCALARS };
@@ -170,7 +184,14 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     consts.extend(sizes);
     // Wide heads leave no registers for the next columns.
     let ahead = (deep[0] + deep[1]) / line <= 192;
-    let mut switches = vec![("BY_KEY", by_key as u32), ("SUMS", of.sums as u32), ("AHEAD", ahead as u32), ("AT_ONCE", !ahead as u32)];
+    let mut switches = vec![
+        ("BY_KEY", by_key as u32),
+        ("ALONE", alone as u32),
+        ("SUMS", of.sums as u32),
+        ("WINDOWED", (of.window > 0) as u32),
+        ("AHEAD", ahead as u32),
+        ("AT_ONCE", !ahead as u32),
+    ];
     // Which load each operand is.
     let roles: [u32; 4] = if by_key { [1, 0, 2, 3] } else { [0, 1, 3, 2] };
     let names: [[&str; 11]; 4] = [

@@ -1,7 +1,7 @@
 //! The GPU forms of attention's gradients, and of attention over many queries, which stages keys in the same way.
 
 use super::attention::{KEYS, MAX_HEAD};
-use super::attention_coop::attention_coop;
+use super::attention_coop::{MANY_SMALL, attention_coop};
 use super::team::{SUM, Team};
 use super::{decide, grid, indexable, quads, unroll, words};
 use crate::ops::attention::AttentionKernel;
@@ -15,7 +15,7 @@ const TILE: usize = 32;
 
 /// The gradient of the queries, or those of keys and values.
 pub fn attention_grad(of: &AttentionKernel, part: Part, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-    attention_coop(of, Some(part), step, adapter).or_else(|| staged(of, Some(part), step, adapter))
+    attention_coop(of, Some(part), step, MANY_SMALL, adapter).or_else(|| staged(of, Some(part), step, adapter))
 }
 
 /// Attention of many queries.

@@ -3,7 +3,7 @@
 use super::matmul::Weights;
 use super::{across, decide, grid, start, unroll, with_parts, words};
 use crate::dtype::DType;
-use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Wgsl, Word};
+use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, SubgroupSync, Wgsl, Word};
 use crate::shape::Shape;
 use std::ops::Range;
 
@@ -33,6 +33,15 @@ const SUM_SCALARS: &str = "var<workgroup> strip: array<f32, SM * SN * STRIP>;
 fn sum(at: u32) -> f32 { return strip[at]; }
 fn sums(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
 ";
+
+/// What those wait by who share a part of workgroup memory: the subgroup, where it can wait alone.
+pub(super) fn together(sync: SubgroupSync) -> &'static str {
+    match sync {
+        SubgroupSync::None => "fn together() { workgroupBarrier(); }\n",
+        SubgroupSync::Barrier => "fn together() { subgroupBarrier(); }\n",
+        SubgroupSync::Lockstep => "fn together() { }\n",
+    }
+}
 
 /// Microseconds of a step over k: of each workgroup where a processor has several, and at least.
 #[derive(Clone, Copy)]
@@ -192,6 +201,7 @@ pub fn matmul_coop(
     for part in if adapter.coop_vectors { [VECTORS, SUM_VECTORS] } else { [SCALARS, SUM_SCALARS] } {
         text += part;
     }
+    text += together(adapter.subgroup_sync);
     text += &operand("a", 0, lines[0].is_some(), true);
     text += &operand("b", 1, lines[1].is_some(), true);
     if blocks {

@@ -1,5 +1,6 @@
 //! The kernels on the machine's GPU against f64 arithmetic: odd sizes, element types, block formats, layouts. Skipped where there is no GPU.
 
+use super::attention_coop::attention_coop;
 use super::matmul::matmul_cut;
 use super::matmul_coop::CUTS;
 use super::*;
@@ -10,7 +11,7 @@ use crate::layout::Layout;
 use crate::ops::attention::AttentionKernel;
 use crate::ops::attention_grad::Part;
 use crate::ops::reduce::ReduceOp;
-use crate::plan::{AdapterInfo, Buf, Input, Kernel, Output, Plan, Step, Store, Task, Wgsl, Work};
+use crate::plan::{AdapterInfo, Buf, Input, Kernel, Output, Plan, Step, Store, SubgroupSync, Task, Wgsl, Work};
 use crate::scalar::Program;
 use crate::shape::Shape;
 use std::sync::{Arc, OnceLock};
@@ -260,7 +261,8 @@ fn matmul_by_cooperative_matrices() {
         w
     };
     // As Metal loads matrices: not through vectors.
-    let narrow = move |s: &Step, a: &AdapterInfo| only(s, &AdapterInfo { coop_vectors: false, ..a.clone() });
+    let narrow =
+        move |s: &Step, a: &AdapterInfo| only(s, &AdapterInfo { coop_vectors: false, subgroup_sync: SubgroupSync::None, ..a.clone() });
     let run = |name: &str, a: Operand, b: Operand, out: DType| {
         let want = product(&a, &b);
         let shape = [a.shape[0], a.shape[1], b.shape[1]];
@@ -594,19 +596,20 @@ fn attention_by_cooperative_matrices() {
     let low_at_first: Slope = |j| if j < 64 { -1e4 } else { 0.0 };
     let steep: Slope = |j| j as f64 / 2.0 - 100.0;
     let lost: Slope = |j| if j == 100 { f64::NAN } else { j as f64 };
+    // Keys and values, causal, window, through vectors, subgroups that wait alone, and the slope.
     let cases = [
-        (heads(1, 1, 1, 150, 150, 16, 16, 150), true, 0, true, lost),
-        (heads(1, 2, 1, 34, 70, 24, 16, 60), true, 0, false, flat),
-        (heads(2, 2, 2, 40, 150, 16, 16, 133), true, 21, true, flat),
-        (heads(1, 1, 1, 33, 64, 128, 8, 64), false, 0, true, flat),
-        (heads(1, 2, 1, 40, 200, 16, 24, 190), false, 0, true, waves),
-        (heads(1, 2, 1, 40, 200, 24, 16, 199), true, 33, false, waves),
-        (heads(1, 1, 1, 72, 140, 16, 16, 140), true, 0, true, low_at_first),
-        (heads(1, 1, 1, 150, 150, 16, 8, 150), true, 0, true, steep),
-        (heads(1, 1, 1, 90, 70, 16, 8, 70), true, 0, true, steep),
+        (heads(1, 1, 1, 150, 150, 16, 16, 150), true, 0, true, true, lost),
+        (heads(1, 2, 1, 34, 70, 24, 16, 60), true, 0, false, false, flat),
+        (heads(2, 2, 2, 40, 150, 16, 16, 133), true, 21, true, true, flat),
+        (heads(1, 1, 1, 33, 64, 128, 8, 64), false, 0, true, true, flat),
+        (heads(1, 2, 1, 40, 200, 16, 24, 190), false, 0, true, false, waves),
+        (heads(1, 2, 1, 40, 200, 24, 16, 199), true, 33, false, true, waves),
+        (heads(1, 1, 1, 72, 140, 16, 16, 140), true, 0, true, true, low_at_first),
+        (heads(1, 1, 1, 150, 150, 16, 8, 150), true, 0, true, true, steep),
+        (heads(1, 1, 1, 90, 70, 16, 8, 70), true, 0, true, false, steep),
     ];
-    for (c, causal, window, vectors, slope) in &cases {
-        let (causal, window, vectors) = (*causal, *window, *vectors);
+    for (c, causal, window, vectors, alone, slope) in &cases {
+        let (causal, window, vectors, alone) = (*causal, *window, *vectors, *alone);
         {
             let cache = |heads: usize, rows: usize, w: usize, seed| {
                 let layout = Layout::contiguous(Shape::of(&[c.b, rows, heads, w])).permute(&[0, 2, 1, 3]);
@@ -622,10 +625,12 @@ fn attention_by_cooperative_matrices() {
             let workgroup_bytes = if c.d < 128 { m.info().workgroup_bytes } else { 16 << 10 };
             let make = move |s: &Step, a: &AdapterInfo| {
                 let of = AttentionKernel { causal, scale, window, mask: false, sums: false };
-                let w = attention(&of, s, &AdapterInfo { coop_vectors: vectors, workgroup_bytes, ..a.clone() });
+                let a = AdapterInfo { coop_vectors: vectors, workgroup_bytes, ..a.clone() };
+                let w = attention_coop(&of, None, s, if alone { 1 } else { usize::MAX }, &a);
                 w.filter(|w| w.source.contains("coopMultiplyAdd"))
             };
-            let name = format!("T{} S{}/{} D{}/{} causal {causal} window {window} vectors {vectors}", c.t, c.valid, c.s, c.d, c.dv);
+            let name =
+                format!("T{} S{}/{} D{}/{} causal {causal} window {window} vectors {vectors} alone {alone}", c.t, c.valid, c.s, c.d, c.dv);
             check_on(&name, make, &loads, (F32, &[c.b, c.h, c.t, c.dv]), &[c.valid as f64], &want, 1e-3);
         }
     }
