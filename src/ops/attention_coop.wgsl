@@ -2,8 +2,8 @@
 // matrices, against keys and values that are staged a tile at a time.
 //
 // A matrix's elements cannot be touched: scores go through workgroup memory and come back as powers of two, 2^(score - top), in f16. A row's top
-// is the largest score of the first tile that it sees and some HEADROOM: f16 keeps what is 2^20 times as much, and what is much less counts
-// nothing beside it. Where a thread's share of a tile adds up to more than MOST, the workgroup begins again, with tops that are known then.
+// is the largest score of the first tile that it sees: f16 keeps what is 2^15 times as much, and all 11 bits of what is 2^14 times less. Where a
+// thread's share of a tile adds up to more than MOST, the workgroup begins again, with tops that are known then.
 // Subgroups of matrices stand SN in a line: each has RM * EDGE rows, and CN of the tile's or KV of the values' matrices across. Powers are taken
 // by SHARE threads a row, which have its quads in turn.
 // ALONE: a subgroup has its rows to itself, waits alone for their scores, and leaves out tiles that none of them sees. Else, between two barriers
@@ -76,7 +76,6 @@ fn agreed(v: bool) -> bool { return v; }
 const TILE: u32 = max(TILE_C1 + TILE_C2, TILE_R1);
 const LOWEST: f32 = -3.0e38;
 const MOST: f32 = 32768.0;
-const HEADROOM: f32 = 6.0;
 const LOG2E: f32 = 1.44269504;
 const ROWS: u32 = SUBS / SN * RM * EDGE;
 const COLS: u32 = STEPS * EDGE;
@@ -189,9 +188,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           // part scores: x = x1, deep = KD, at = 0u, pitch = PITCH_C1, line = 0u
           together();
           if (WINDOWED == 1u) {
-            if (top == LOWEST) { top = highest(row, turn, base, sees, scale) + HEADROOM; }
+            if (top == LOWEST) { top = highest(row, turn, base, sees, scale); }
           } else {
-            if (base == begin && !again) { top = highest(row, turn, base, sees, scale) + HEADROOM; }
+            if (base == begin && !again) { top = highest(row, turn, base, sees, scale); }
           }
           let part = powers(row, turn, base, sees, base >= all.x && base + COLS <= all.y, scale, top);
           together();
@@ -224,9 +223,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + 2u * COLS, 0u, lid + f * WORKGROUP); }
         }
         if (WINDOWED == 1u) {
-          if (top == LOWEST) { top = highest(row, turn, base, sees, scale) + HEADROOM; }
+          if (top == LOWEST) { top = highest(row, turn, base, sees, scale); }
         } else {
-          if (base == begin && !again) { top = highest(row, turn, base, sees, scale) + HEADROOM; }
+          if (base == begin && !again) { top = highest(row, turn, base, sees, scale); }
         }
         let part = powers(row, turn, base, sees, base >= all.x && base + COLS <= all.y, scale, top);
         if (part > MOST) { peak = max(peak, largest(row, turn, base, sees, scale)); }
@@ -244,7 +243,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     workgroupBarrier();
     if (atomicLoad(&raised) == 0u) { break; }
     for (var e = 1u; e < SHARE; e *= 2u) { peak = max(peak, subgroupShuffleXor(peak, e)); }
-    top = max(top, peak + HEADROOM);
+    top = max(top, peak);
     again = true;
     // part fetch: first = begin
   }

@@ -197,7 +197,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       // A loop of one turn: see attention_coop.wgsl.
       loop {
         if (ALONE == 1u) {
-          // Whether some row of the subgroup sees some column, or is seen by it.
+          // Whether no row of the subgroup sees a column of the tile, or is seen by one.
           let first = r0 + own;
           if (BY_KEY == 1u) {
             if (agreed(keys_of(base + COLS - 1u).y <= first || keys_of(base).x >= first + OWN)) { break; }

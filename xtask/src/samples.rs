@@ -253,6 +253,12 @@ fn results() -> TensorResult<Vec<(String, Tensor)>> {
             let kv = leaf(d, &[1, 2, 4096, head])?;
             add(&format!("attention_decode_long_{head}"), leaf(d, &[1, 4, 2, head])?.attention(&kv, &kv, None, &causal)?);
         }
+        // So many heads that subgroups wait alone.
+        let many = leaf(d, &[48, 8, 64, 8])?;
+        for window in [0, 21] {
+            let causal = AttentionOptions { causal: true, window: Some(window).filter(|w| *w > 0), ..Default::default() };
+            add(&format!("attention_of_many_{window}"), many.attention(&many, &many, None, &causal)?);
+        }
         let drawn = Cutoff { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05 };
         add("cutoff", bare("cutoff", 0, drawn, &[&leaf(d, &[5003])?], &[], &[(F32, &[1])])?);
         gradients(d, &mut add)?;

@@ -44,9 +44,6 @@ const WANTED: [(Features, &str); 11] = [
     (Features::PIPELINE_CACHE, "pipeline cache"),
 ];
 
-/// The vendor's number on PCI.
-const NVIDIA: u32 = 0x10de;
-
 const NATIVE: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
 
 fn instance() -> &'static wgpu::Instance {
@@ -356,9 +353,9 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
             _ if subgroup == 0 || !has(Features::SUBGROUP_BARRIER) => SubgroupSync::None,
             Backend::Metal => SubgroupSync::Barrier,
             // The barrier that naga writes for Vulkan names no memory: it counts where the driver is known to keep accesses in order.
-            Backend::Vulkan if i.vendor == NVIDIA => SubgroupSync::Barrier,
+            Backend::Vulkan if i.driver == "NVIDIA" => SubgroupSync::Barrier,
             // Mesa's software stops the whole workgroup at it, and needs none.
-            Backend::Vulkan if is_software(&i) => SubgroupSync::Lockstep,
+            Backend::Vulkan if i.driver == "llvmpipe" => SubgroupSync::Lockstep,
             _ => SubgroupSync::None,
         },
         coherent: has(Features::MEMORY_DECORATION_COHERENT),

@@ -58,13 +58,8 @@ pub(super) const MANY_SMALL: usize = 3 * MANY;
 fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &AdapterInfo) -> Option<Cut> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
     let own = |line: u32| (subgroup / 2).min(16).max(edge / line);
-    let blocks = heads * rows.div_ceil(4 * own(1) as usize);
-    let alone = adapter.subgroup_sync != SubgroupSync::None && deep[0] + deep[1] <= 128 && blocks >= many;
-    // Neighbours in a line share rows, as long as each has whole matrices of the values.
-    let line = if !alone && (deep[1] / edge).is_multiple_of(2) { 2 } else { 1 };
-    let own = own(line);
-    let tiles: &[(u32, u32)] = if alone { &[(4, 16)] } else { &[(8, 32), (4, 64), (4, 32), (4, 16)] };
-    tiles.iter().find_map(|&(subs, cols)| {
+    let fit = |alone: bool, line: u32, (subs, cols): (u32, u32)| {
+        let own = own(line);
         let high = subs * own;
         let columns = cols * (deep[0] + deep[1] + 16);
         let fits = |chunk: &u32| deep[0].is_multiple_of(*chunk) && high * (chunk + 8) <= columns;
@@ -74,7 +69,13 @@ fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &Adapter
         let room = bytes <= adapter.workgroup_bytes && subs * subgroup <= adapter.workgroup_threads;
         let enough = subs == 4 || heads * rows.div_ceil(high as usize) >= MANY;
         (whole && room && enough).then_some(Cut { subs, line, rows: high, cols, chunk, alone })
-    })
+    };
+    let blocks = heads * rows.div_ceil(4 * own(1) as usize);
+    let alone = adapter.subgroup_sync != SubgroupSync::None && deep[0] + deep[1] <= 128 && blocks >= many;
+    // Neighbours in a line share rows, as long as each has whole matrices of the values.
+    let line = if (deep[1] / edge).is_multiple_of(2) { 2 } else { 1 };
+    let shared = || [(8, 32), (4, 64), (4, 32), (4, 16)].into_iter().find_map(|tile| fit(false, line, tile));
+    alone.then(|| fit(true, 1, (4, 16))).flatten().or_else(shared)
 }
 
 /// The same for a part of the gradients, whose scores and slopes take more memory.
@@ -97,7 +98,7 @@ fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<Cut> {
 }
 
 /// Attention (`part` is `None`) or a part of its gradients; `None` where there are no matrices, a mask, or operands that are not rows of f16
-/// whose eights are whole. Subgroups wait alone where that makes as `many` workgroups.
+/// whose eights are whole. Subgroups wait alone where that makes as `many` workgroups of attention, in gradients wherever they have rows of their own.
 pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &Step, many: usize, adapter: &AdapterInfo) -> Option<Wgsl> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
     if edge == 0 || of.mask || part == Some(Part::All) {
