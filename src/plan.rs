@@ -268,8 +268,8 @@ pub const SCRATCH_COUNTERS: usize = 1 << 10;
 ///
 /// The text calls, and does not define: `load_K(i: u32) -> T_K` and `load4_K(i: u32) -> vec4<T_K>` for load K (`alias T_K` is f32, i32 or
 /// u32; `load4` wants `i % 4 == 0` and elements `i..i+4` of one row), `store_K(i, v)`, `store4_K(i, v)` and `store8_K(i, v, w)` for store K
-/// (eight want `i % 8 == 0` and `i..i+8` of one row, and are one access where the target allows it, as what they are combined with is), `word(n) -> u32` for its own numbers
-/// and `fail(code: u32)` for a bad index. What stands between the lines `// default` and `// end` in a `.wgsl` file is a stand-in that
+/// (eight want `i % 8 == 0` and `i..i+8` of one row, and are one access where the target, and what they are combined with, allow it),
+/// `word(n) -> u32` for its own numbers and `fail(code: u32)` for a bad index. What stands between the lines `// default` and `// end` in a `.wgsl` file is a stand-in that
 /// makes the file valid alone; the generator replaces it. Instead of `store4_K` a text may call `reads4_K(i) -> Reads_K`, early, and
 /// `write4_K(i, v, reads)` when it has the value.
 /// A text may keep the start of the row that `i` belongs to in a `var<private> row_start: u32`, set before each such call for a store: what is the

@@ -9,7 +9,7 @@
 // ALONE: a subgroup has its rows to itself, waits alone for their scores, and leaves out tiles that none of them sees. Else, between two barriers
 // matrices are multiplied, of one tile's values and the next one's scores; between the next two, powers are taken, and the tiles that were
 // fetched meanwhile are put in place.
-// What it shares with its gradients are the parts in attention_coop_parts.txt.
+// What it does twice or shares with its gradients are the parts in attention_coop_parts.txt.
 // Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 blocks of a head, 11 workgroups, then six for
 // each of q, k, v.
 
@@ -187,11 +187,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           if (agreed(base >= some.y || base + COLS <= some.x)) { break; }
           // part scores: x = x1, deep = KD, at = 0u, pitch = PITCH_C1, line = 0u
           together();
-          if (WINDOWED == 1u) {
-            if (top == LOWEST) { top = highest(row, turn, base, sees, scale); }
-          } else {
-            if (base == begin && !again) { top = highest(row, turn, base, sees, scale); }
-          }
+          // part top: first = begin
           let part = powers(row, turn, base, sees, base >= all.x && base + COLS <= all.y, scale, top);
           together();
           if (part > MOST) { peak = max(peak, largest(row, turn, base, sees, scale)); }
@@ -222,11 +218,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         if (base + 2u * COLS < finish) {
           for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + 2u * COLS, 0u, lid + f * WORKGROUP); }
         }
-        if (WINDOWED == 1u) {
-          if (top == LOWEST) { top = highest(row, turn, base, sees, scale); }
-        } else {
-          if (base == begin && !again) { top = highest(row, turn, base, sees, scale); }
-        }
+        // part top: first = begin
         let part = powers(row, turn, base, sees, base >= all.x && base + COLS <= all.y, scale, top);
         if (part > MOST) { peak = max(peak, largest(row, turn, base, sees, scale)); }
         sum += part;

@@ -133,6 +133,11 @@ impl Operand {
             && (index == Index::Linear || (whole(sizes[sizes.len() - 1]) && strides.iter().rev().skip(1).all(|s| s % 8 == 0)));
         Operand { source: source.clone(), sizes, strides, index, quad, eight, same: false }
     }
+
+    /// The forms that it has of those that are asked for: eight elements are two fours where they are not one access.
+    fn forms(&self, asked: Forms) -> Forms {
+        Forms { four: asked.four || asked.eight && !self.eight, eight: asked.eight && self.eight, ..asked }
+    }
 }
 
 /// Which forms of an operand a text uses.
@@ -192,10 +197,11 @@ impl Operands {
         };
         let o = &self.operands[id];
         if s.buf != Buf::Iota {
-            if forms.eight && o.eight {
+            let forms = o.forms(forms);
+            if forms.eight {
                 self.wants.push((s.buf, Ty::V4, false));
             }
-            if (forms.four || forms.eight && !o.eight) && o.quad == Quad::Load {
+            if forms.four && o.quad == Quad::Load {
                 self.wants.push((s.buf, Ty::quad(s.dtype.block_bytes()), false));
             }
             if forms.one || o.quad != Quad::Load {
@@ -335,7 +341,7 @@ impl Operands {
         let (d, quad, buf) = (o.source.dtype, o.quad, o.source.buf);
         let t = lane(d)?;
         let step = o.strides.last().copied().unwrap_or(0);
-        let (eight, four) = (forms.eight && o.eight, forms.four || forms.eight && !o.eight);
+        let forms = o.forms(forms);
         let mut text = String::new();
         Self::index(&mut text, o, &format!("at{id}"), meta);
         let one = forms.one || quad != Quad::Load;
@@ -349,11 +355,11 @@ impl Operands {
             };
             let _ = write!(text, "fn d{id}(e: u32) -> {t} {{\n  {body}\n}}\nfn x{id}(i: u32) -> {t} {{\n  return d{id}(at{id}(i));\n}}\n");
         }
-        if eight {
+        if forms.eight {
             let v = self.view(buf, Ty::V4);
             let _ = write!(text, "fn x{id}w(i: u32) -> mat2x4<f32> {{\n  let e = at{id}(i);\n  {}\n}}\n", decode8(&v, d));
         }
-        if four {
+        if forms.four {
             let body = match quad {
                 Quad::Load if buf == Buf::Iota => {
                     let k = |n: u32| cast_lane(&format!("(e + {n}u)"), DType::U32, d);

@@ -1,6 +1,7 @@
 //! Attention of few queries against f64 arithmetic: numbers of valid keys, shared heads, masks, windows, element types.
 
 use super::*;
+use crate::ops::attention::AttentionKernel;
 
 /// What is asked of one run.
 #[derive(Clone, Copy)]
