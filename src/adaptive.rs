@@ -46,18 +46,20 @@ pub(crate) fn of_device(b: Buffer) -> Buffer {
     }
 }
 
-/// The middle of the times that `f` gives; the first few runs do not count.
-fn median(runs: usize, mut f: impl FnMut() -> TensorResult<f64>) -> TensorResult<f64> {
+/// The middle of each of both times of `time`, from the same runs; the first few do not count.
+fn median(runs: usize, device: &Device, f: impl Fn() -> TensorResult<Tensor>) -> TensorResult<(f64, f64)> {
     for _ in 0..3 {
-        f()?;
+        time(device, &f)?;
     }
-    let mut times = (0..runs).map(|_| f()).collect::<TensorResult<Vec<f64>>>()?;
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    let (mut whole, mut submitted): (Vec<f64>, Vec<f64>) =
+        (0..runs).map(|_| time(device, &f)).collect::<TensorResult<Vec<_>>>()?.into_iter().unzip();
+    whole.sort_by(f64::total_cmp);
+    submitted.sort_by(f64::total_cmp);
+    Ok((whole[runs / 2], submitted[runs / 2]))
 }
 
 /// Seconds from building `f`'s graph to its first element on the host, and to the end of the evaluation.
-fn time(device: &Device, f: impl Fn() -> TensorResult<Tensor>) -> TensorResult<(f64, f64)> {
+fn time(device: &Device, f: &impl Fn() -> TensorResult<Tensor>) -> TensorResult<(f64, f64)> {
     let start = Instant::now();
     let y = f()?;
     eval_on(device, &[&y], Purpose::Measure)?;
@@ -74,18 +76,17 @@ fn measure(device: &Device) -> TensorResult<Crossover> {
     device.synchronize()?;
     let cpu = Device::cpu();
     let tiny = |d: &Device| Tensor::from_vec(vec![1.0f32; 64], &[64], d)?.add(1.0)?.relu();
-    let round_trip = median(24, || Ok(time(device, || tiny(device))?.0))?;
-    let submit = median(24, || Ok(time(device, || tiny(device))?.1))?;
-    let host = median(24, || Ok(time(&cpu, || tiny(&cpu))?.0))?;
+    let (round_trip, submit) = median(24, device, || tiny(device))?;
+    let (host, _) = median(24, &cpu, || tiny(&cpu))?;
     let n = 1 << 16;
     let x = Tensor::ones(&[n], DType::F32, &cpu)?;
     x.eval()?;
     // Three instructions an element: as long as the program of the usual chain.
-    let elements = median(12, || Ok(time(&cpu, || x.add(1.0)?.mul(0.5)?.tanh())?.0))?;
+    let (elements, _) = median(12, &cpu, || x.add(1.0)?.mul(0.5)?.tanh())?;
     let m = 128;
     let a = Tensor::ones(&[m, m], DType::F32, &cpu)?;
     a.eval()?;
-    let product = median(12, || Ok(time(&cpu, || a.matmul(&a))?.0))?;
+    let (product, _) = median(12, &cpu, || a.matmul(&a))?;
     Ok(Crossover {
         round_trip,
         submit,
