@@ -3,7 +3,8 @@
 // SM * SN subgroups, each with FM * FN matrices. Both tiles lie in workgroup memory, one behind the other, and the next are fetched while they
 // are used (matmul_operand.wgsl). A matrix's elements cannot be touched: ACROSS of them at a time leave through a strip of memory of their
 // subgroup, whose rows then go by eights (EIGHT_OUT), by quads (VEC_OUT), or by what quads lie aligned in memory and one by one at the
-// edges (RAGGED). FULL: every column of a tile is there, and a row beyond the end is the last one again, so nothing branches on a thread.
+// edges (RAGGED). FULL: every column of a tile is there, in eights, and a row beyond the end is the last one again, so nothing branches on a
+// thread.
 // AHEAD: a step's matrices are loaded while those of the step before are multiplied, of which STEPS is an even number; once the last step's
 // are there, the next tile takes the place of this one amid the multiplying.
 // SPLIT: PARTS workgroups share k; each leaves its sums in common memory and counts itself, and the last one adds them in their order.
@@ -73,6 +74,9 @@ fn sums(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], stri
 fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn store8_0(i: u32, v: vec4<f32>, w: vec4<f32>) { o_0[i / 4u] = v; o_0[i / 4u + 1u] = w; }
+struct Columns_0 { nothing: u32 }
+fn columns8_0(i: u32) -> Columns_0 { return Columns_0(i); }
+fn write8_0(i: u32, v: vec4<f32>, w: vec4<f32>, c: Columns_0) { store8_0(i, v, w); }
 // end
 
 const TILE: u32 = TILE_A + TILE_B - 8u; // nothing pads the last line
@@ -207,6 +211,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       workgroupBarrier();
     }
   }
+  // What all rows are combined with is read once: a thread has the same columns in each of a strip's turns.
+  var same: array<Columns_0, STRIPS>;
+  if (FULL == 1u) {
+    row_start = 0u;
+    for (var h = 0u; h < STRIPS; h++) { same[h] = columns8_0(n0 + wn + h * WIDE + lane % (WIDE / 8u) * 8u); }
+  }
   let own = COUNTERS + group * PARTS * (8u * CELLS);
   for (var i = 0u; i < FM; i++) {
     for (var h = 0u; h < STRIPS; h++) {
@@ -264,7 +274,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           } else {
             if (FULL == 1u) {
               row_start = (batch * rows + min(m, rows - 1u)) * cols;
-              leave(row_start + n, 8u, v[q], w[q]);
+              write8_0(row_start + n, v[q], w[q], same[h]);
             } else {
               row_start = (batch * rows + m) * cols;
               if (u < EIGHTS && m < rows && n < cols) { leave(row_start + n, cols - n, v[q], w[q]); }

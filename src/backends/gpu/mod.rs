@@ -183,9 +183,21 @@ impl GpuMachine {
         let mut limits = Program::identity(DType::F32);
         limits.insts.extend([lit(-2.0), inst(Prim::Binary(Binary::Max), [0, 1, 0]), lit(2.0), inst(Prim::Binary(Binary::Min), [2, 3, 0])]);
         let mut curves = Program::identity(DType::F32);
-        let [tanh, sigmoid] = [Unary::Tanh, Unary::Sigmoid].map(|op| inst(Prim::Unary(op), [0; 3]));
-        curves.insts.extend([tanh, sigmoid, inst(Prim::Binary(Binary::Add), [1, 2, 0])]);
-        let sum = |v: f32| v.tanh() + 1.0 / (1.0 + (-v).exp());
+        let unary = |op, of| inst(Prim::Unary(op), [of, 0, 0]);
+        let binary = |op, a, b| inst(Prim::Binary(op), [a, b, 0]);
+        // tanh(x) + sigmoid(x) + sigmoid(2x), of which the last has a form of its own.
+        curves.insts.extend([
+            unary(Unary::Tanh, 0),
+            unary(Unary::Sigmoid, 0),
+            lit(2.0),
+            binary(Binary::Mul, 0, 3),
+            unary(Unary::Sigmoid, 4),
+        ]);
+        curves.insts.extend([binary(Binary::Add, 1, 2), binary(Binary::Add, 6, 5)]);
+        fn sigmoid(v: f32) -> f32 {
+            1.0 / (1.0 + (-v).exp())
+        }
+        let sum = |v: f32| v.tanh() + sigmoid(v) + sigmoid(2.0 * v);
         let same = |got: Vec<half::f16>, f: fn(f32) -> f32| {
             got.iter().zip(values).all(|(g, v)| if v.is_nan() { g.is_nan() } else { (g.to_f32() - f(v)).abs() < 1e-3 })
         };

@@ -257,6 +257,11 @@ impl Operands {
         Ok(self.targets.len() - 1)
     }
 
+    /// Whether source `id` is the same in every row, which is looked at if the kernel's text keeps `row_start`.
+    pub fn is_same(&self, id: usize) -> bool {
+        self.operands[id].same
+    }
+
     /// Whether source `id` has a function for eight elements.
     pub fn reads_eight(&self, id: usize) -> bool {
         self.operands[id].eight

@@ -4,7 +4,8 @@ use super::meta::{Meta, MetaWord};
 use super::wgsl::Style;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::scalar::{Binary, Prim, Program, Unary};
+use crate::scalar::{Binary, Inst, Prim, Program, Unary};
+use std::f64::consts::LOG2_E;
 use std::fmt::Write;
 
 /// The WGSL type that values of a dtype are computed in.
@@ -219,6 +220,10 @@ pub(super) fn function(
                 }
             }
             Prim::Lit(b) => literal(f64::from_bits(b), i.dtype)?,
+            Prim::Unary(Unary::Sigmoid) if style.quick && style.infinite => match scaled(p, i.args[0] as usize, -LOG2_E, 4) {
+                Some(power) => format!("tl_sigmoid_of_power({power})"),
+                None => unary(Unary::Sigmoid, &arg(0), of(0), style)?,
+            },
             Prim::Unary(u) => unary(u, &arg(0), of(0), style)?,
             // A result is as wide as its own dtype says: bool and small integers may meet wider ones of the same compute type.
             Prim::Binary(b) => {
@@ -234,6 +239,19 @@ pub(super) fn function(
     }
     let last = p.insts.len() - 1;
     Ok(format!("fn {name}({}) -> {} {{\n{body}  return r{last};\n}}\n", args.join(", "), lane(p.dtype())?))
+}
+
+/// Instruction `n` times a factor, where the factor goes into numbers that the instruction adds up or multiplies by.
+fn scaled(p: &Program, n: usize, factor: f64, depth: u32) -> Option<String> {
+    let Inst { op, args: [a, b, _], dtype } = p.insts[n];
+    let of = |k: u16| scaled(p, k as usize, factor, depth.checked_sub(1)?);
+    match op {
+        _ if dtype.compute() != DType::F32 => None,
+        Prim::Lit(v) => literal(f64::from_bits(v) * factor, dtype).ok(),
+        Prim::Binary(Binary::Mul) => of(a).map(|x| format!("({x} * r{b})")).or_else(|| Some(format!("(r{a} * {})", of(b)?))),
+        Prim::Binary(Binary::Add) => Some(format!("({} + {})", of(a)?, of(b)?)),
+        _ => None,
+    }
 }
 
 /// A value passed on as another dtype of the same compute type, or converted without rounding.

@@ -324,7 +324,7 @@ fn kernel_text(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: Style<'_>) 
     let forms = |verb: &str, k: usize| Forms {
         one: names.contains(format!("{verb}_{k}").as_str()),
         four: names.contains(format!("{verb}4_{k}").as_str()) || verb == "store" && names.contains(format!("write4_{k}").as_str()),
-        eight: names.contains(format!("{verb}8_{k}").as_str()),
+        eight: names.contains(format!("{verb}8_{k}").as_str()) || verb == "store" && names.contains(format!("write8_{k}").as_str()),
     };
     for (name, v) in &w.consts {
         let _ = writeln!(head, "const {name}: u32 = {v}u;");
@@ -437,22 +437,16 @@ fn kernel_text(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: Style<'_>) 
             let v = call("v".into(), None, ids.iter().map(|id| format!("x{id}(i)")).collect())?;
             let _ = write!(body, "fn store_{k}(i: u32, v: V_{k}) {{\n  z{target}(i, {v});\n}}\n");
         }
-        // Four elements from `i + at` on, which come as `v`; `eights` are those that are read by eights.
-        let four = |v: &str, at: u32, eights: &dyn Fn(usize) -> bool| -> TensorResult<(String, String)> {
-            let read = |(n, &id): (usize, &usize)| match (eights(id), at) {
-                (true, 0) => format!("  let both{n} = x{id}w(i);\n  let {v}{n} = both{n}[0];\n"),
-                (true, _) => format!("  let {v}{n} = both{n}[1];\n"),
-                _ => format!("  let {v}{n} = x{id}v(i + {at}u);\n"),
-            };
-            let read = ids.iter().enumerate().map(read).collect();
+        // Four elements, which come as `v`.
+        let four = |v: &str| -> TensorResult<String> {
             let [x, y, z, w] = [("x", "y"), ("y", "x"), ("z", "w"), ("w", "z")].map(|(c, other)| {
                 let partner = paired.then(|| format!("{v}.{other}"));
                 call(format!("{v}.{c}"), partner, (0..ids.len()).map(|n| format!("{v}{n}.{c}")).collect())
             });
-            Ok((read, format!("vec4<{t}>({}, {}, {}, {})", x?, y?, z?, w?)))
+            Ok(format!("vec4<{t}>({}, {}, {}, {})", x?, y?, z?, w?))
         };
         if f.four {
-            let (read, value) = four("v", 0, &|_| false)?;
+            let value = four("v")?;
             if names.contains(format!("write4_{k}").as_str()) {
                 // In two halves, so that a kernel can ask for what its results are combined with before it has them.
                 let fields: TensorResult<Vec<String>> =
@@ -467,17 +461,42 @@ fn kernel_text(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: Style<'_>) 
                      fn write4_{k}(i: u32, v: vec4<V_{k}>, r: Reads_{k}) {{\n{names}  z{target}v(i, {value});\n}}\n"
                 );
             } else {
-                let _ = write!(body, "fn store4_{k}(i: u32, v: vec4<V_{k}>) {{\n{read}  z{target}v(i, {value});\n}}\n");
+                let reads: String = ids.iter().enumerate().map(|(n, id)| format!("  let v{n} = x{id}v(i);\n")).collect();
+                let _ = write!(body, "fn store4_{k}(i: u32, v: vec4<V_{k}>) {{\n{reads}  z{target}v(i, {value});\n}}\n");
             }
         }
         if f.eight {
-            let eights = |id: usize| o.reads_eight(id);
-            let ((reads, v), (more, w)) = (four("v", 0, &eights)?, four("w", 4, &eights)?);
+            // What eight elements are combined with, or that part of it which is the same in all rows, or the other part.
+            let reads = |part: Option<bool>| -> String {
+                let read = |(n, &id): (usize, &usize)| match o.reads_eight(id) {
+                    true => format!("  let both{n} = x{id}w(i);\n  let v{n} = both{n}[0];\n  let w{n} = both{n}[1];\n"),
+                    false => format!("  let v{n} = x{id}v(i);\n  let w{n} = x{id}v(i + 4u);\n"),
+                };
+                ids.iter().enumerate().filter(|(_, id)| part.is_none_or(|p| p == o.is_same(**id))).map(read).collect()
+            };
+            let (v, w) = (four("v")?, four("w")?);
             let write = match o.has_eight(*target) {
                 true => format!("z{target}w(i, {v}, {w});"),
                 false => format!("z{target}v(i, {v});\n  z{target}v(i + 4u, {w});"),
             };
-            let _ = write!(body, "fn store8_{k}(i: u32, v: vec4<V_{k}>, w: vec4<V_{k}>) {{\n{reads}{more}  {write}\n}}\n");
+            if names.contains(format!("store8_{k}").as_str()) {
+                let _ = write!(body, "fn store8_{k}(i: u32, v: vec4<V_{k}>, w: vec4<V_{k}>) {{\n{}  {write}\n}}\n", reads(None));
+            }
+            if names.contains(format!("write8_{k}").as_str()) {
+                let (mut fields, mut values, mut kept) = ("nothing: u32".to_string(), "0u".to_string(), String::new());
+                for (n, d) in dtypes.iter().enumerate().filter(|(n, _)| o.is_same(ids[*n])) {
+                    let t = lane(*d)?;
+                    let _ = write!(fields, ", v{n}: vec4<{t}>, w{n}: vec4<{t}>");
+                    let _ = write!(values, ", v{n}, w{n}");
+                    let _ = write!(kept, "  let v{n} = c.v{n};\n  let w{n} = c.w{n};\n");
+                }
+                let (same, rest) = (reads(Some(true)), reads(Some(false)));
+                let _ = write!(
+                    body,
+                    "struct Columns_{k} {{ {fields} }}\nfn columns8_{k}(i: u32) -> Columns_{k} {{\n{same}  return Columns_{k}({values});\n}}\n\
+                     fn write8_{k}(i: u32, v: vec4<V_{k}>, w: vec4<V_{k}>, c: Columns_{k}) {{\n{kept}{rest}  {write}\n}}\n"
+                );
+            }
         }
     }
     for &k in &w.raw {

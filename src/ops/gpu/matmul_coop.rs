@@ -213,7 +213,10 @@ pub fn matmul_coop(
     let deeps = k.is_multiple_of(deep as usize) as u32;
     // Rows that are read as stored end with the last one again and again.
     let all_rows = lines[0].is_some() && !turned[0] || m.is_multiple_of(side[0] as usize);
-    let full = all_rows && n.is_multiple_of(side[1] as usize) && eights.is_multiple_of(subgroup);
+    let full = all_rows && n.is_multiple_of(side[1] as usize) && eights.is_multiple_of(subgroup) && parts == 1;
+    if !full {
+        text = text.replace("var same: array<Columns_0, STRIPS>;", "");
+    }
     let switches = [
         ("VEC_A", whole(turned[0], m, a)),
         ("VEC_B", whole(turned[1], n, b)),
