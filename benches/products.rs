@@ -8,7 +8,7 @@ use tensorlogic::measure::Environment;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorError, TensorResult};
 
 /// Batches, M, N, K, which operands are stored the other way, and what follows.
-const SHAPES: [(usize, usize, usize, usize, &str); 28] = [
+const SHAPES: [(usize, usize, usize, usize, &str); 32] = [
     (1, 4096, 4096, 4096, "nt"),
     (1, 4096, 4096, 4096, "nn"),
     (1, 4096, 4096, 4096, "tn"),
@@ -34,6 +34,10 @@ const SHAPES: [(usize, usize, usize, usize, &str); 28] = [
     (1, 256, 4096, 4096, "nt"),
     (1, 64, 768, 3072, "nt+bias+residual"),
     (1, 64, 3072, 768, "nt"),
+    (1, 64, 768, 768, "nt+bias+residual"),
+    (1, 64, 2304, 768, "nt+bias"),
+    (1, 32, 4096, 14336, "nt"),
+    (1, 64, 4096, 4096, "nt"),
     (1, 512, 768, 768, "nt"),
     (1, 512, 3072, 768, "nt"),
     (1, 1024, 2304, 768, "nt"),

@@ -50,8 +50,11 @@ struct Pace {
     alone: f64,
 }
 
+/// Of k that a part has at least.
+const PART: usize = 256;
+
 /// Cuts to choose from.
-pub(super) const CUTS: Range<usize> = 0..6;
+pub(super) const CUTS: Range<usize> = 0..9;
 
 /// How the work is cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,29 +90,35 @@ impl Cut {
         (whole && threads <= adapter.workgroup_threads).then_some(across)
     }
 
-    /// Microseconds that `batch` products of m by n by k take on an H100, by a model of what was measured there: a processor's workgroups
-    /// take turns, each step over k as long as `Pace` says, and each leaves its results; parts are joined in proportion to their number.
+    /// Microseconds that `batch` products of m by n by k take on an H100, by a model fitted to what cuts were measured to take there, at shapes
+    /// of 16 to 1,024 rows with weights beyond its cache (docs/performance.md): a processor's workgroups take turns, each step over k as long
+    /// as `Pace` says, and each leaves its results; parts are joined in proportion to their number.
     fn time(&self, batch: usize, m: usize, n: usize, k: usize, edge: u32, pace: Pace) -> f64 {
         let [high, wide] = self.side(edge).map(|s| s as usize);
         let groups = batch * m.div_ceil(high) * n.div_ceil(wide) * self.parts as usize;
         let steps = k.div_ceil(self.deep as usize).div_ceil(self.parts as usize) as f64;
         let rounds = groups.div_ceil(PROCESSORS) as f64;
         let cells = (high * wide) as f64;
-        let each = cells * (self.parts as f64) / (32 * self.subs[0] * self.subs[1]) as f64;
-        let joined = if self.parts > 1 { 3.0 + 0.1 * each } else { 0.0 };
-        steps * (rounds * pace.busy).max(pace.alone) + rounds * cells * 1.8e-4 + joined
+        let parts = self.parts as f64;
+        let each = cells * parts / (32 * self.subs[0] * self.subs[1]) as f64;
+        let joined = if self.parts > 1 { 1.84 + 0.49 * parts + 0.0147 * each } else { 0.0 };
+        steps * (rounds * pace.busy).max(pace.alone) + rounds * cells * 3.17e-4 + joined
     }
 
     /// The one of these cuts that takes the least time for so many rows and columns of results.
     fn pick(of: Range<usize>, batch: usize, [m, n, k]: [usize; 3], turned: [bool; 2], adapter: &AdapterInfo) -> Option<(Cut, u32)> {
         let cut = |subs, each, deep, ahead, busy, alone| (Cut { subs, each, deep, parts: 1, ahead }, Pace { busy, alone });
+        // The fewer workgroups there are, the more of k is on its way at once: a step over k waits for memory.
         let cuts = [
-            cut([2, 4], [4, 4], 32, true, if turned[1] { 0.83 } else { 0.9 }, 0.9),
-            cut([2, 2], [4, 4], 64, false, if turned[0] || !turned[1] { 1.08 } else { 1.25 }, 1.25),
-            cut([2, 2], [4, 2], 64, true, 0.8, 0.9),
-            cut([2, 2], [2, 2], 64, false, 0.53, 0.75),
-            cut([2, 2], [2, 1], 64, false, 0.35, 0.45),
-            cut([1, 4], [1, 1], 64, false, 0.28, 0.6),
+            cut([2, 4], [4, 4], 32, true, if turned[1] { 0.75 } else { 0.81 }, 0.74),
+            cut([2, 2], [4, 4], 64, false, if turned[0] || !turned[1] { 0.96 } else { 1.11 }, 0.84),
+            cut([2, 4], [2, 2], 64, true, 0.73, 0.53),
+            cut([2, 2], [2, 2], 128, false, 0.94, 0.94),
+            cut([2, 2], [2, 1], 192, false, 1.18, 0.83),
+            cut([2, 2], [1, 1], 128, false, 0.43, 0.75),
+            cut([2, 2], [1, 1], 192, false, 1.01, 0.77),
+            cut([2, 2], [1, 1], 256, false, 1.07, 0.77),
+            cut([1, 4], [1, 1], 256, false, 1.22, 0.83),
         ];
         let mut best: Option<(f64, Cut, u32)> = None;
         for (cut, pace) in cuts.into_iter().take(of.end).skip(of.start) {
@@ -120,7 +129,8 @@ impl Cut {
                 let steps = k.div_ceil(cut.deep as usize);
                 // Each part has something of k, and there is memory for all of them.
                 let room = tiles <= SCRATCH_COUNTERS && tiles * parts * high * wide <= SCRATCH_WORDS - SCRATCH_COUNTERS;
-                if parts > 1 && (!room || steps.div_ceil(parts) * (parts - 1) >= steps || steps < 4 * parts) {
+                let share = steps.div_ceil(parts);
+                if parts > 1 && (!room || share * (parts - 1) >= steps || share * (cut.deep as usize) < PART) {
                     continue;
                 }
                 let cut = Cut { parts: parts as u32, ..cut };
