@@ -244,8 +244,12 @@ pub trait Machine: Send + Sync {
     fn max_buffers(&self) -> usize {
         8
     }
-    /// Whether products of few rows that share their left side run faster in one step.
-    fn joins(&self) -> bool {
+    /// Rows up to which products with weights of this dtype that share their left side run faster in one step; 0 where they never do.
+    fn joins(&self, _weights: DType) -> usize {
+        0
+    }
+    /// Whether products of f16 go by matrix units.
+    fn matrices(&self) -> bool {
         false
     }
     /// Memory as the machine counts it.

@@ -2,6 +2,7 @@
 //! into it. One token's step is dispatches that wait for each other, and each wait costs more than its work.
 
 use super::fuse::{Steps, buffers};
+use crate::dtype::DType;
 use crate::plan::{Buf, Joined, Load, Source, Step, Store, Work};
 use crate::scalar::{Prim, Program};
 
@@ -12,11 +13,22 @@ const AHEAD: usize = 24;
 /// Bytes of a normalised left side at most, as f32: it stays in workgroup memory.
 const LEFT: usize = 8192;
 
-/// The products that a step consists of.
-fn products(s: &Step) -> Option<Joined> {
-    match &s.work {
-        Work::Kernel(k) => k.products(s),
-        Work::Map => None,
+/// What a machine allows.
+#[derive(Clone, Copy)]
+pub struct Joining<'a> {
+    /// Buffers of a step.
+    pub buffers: usize,
+    /// Rows of products that are joined at most, by the dtype of their weights.
+    pub rows: &'a dyn Fn(DType) -> usize,
+}
+
+impl Joining<'_> {
+    /// The products that a step consists of, if there are few enough rows.
+    fn products(&self, s: &Step) -> Option<Joined> {
+        match &s.work {
+            Work::Kernel(k) => k.products(s).filter(|p| s.loads[0].shape[1] <= (self.rows)(p.kind)),
+            Work::Map => None,
+        }
     }
 }
 
@@ -34,17 +46,17 @@ fn same(a: &Load, b: &Load) -> bool {
 }
 
 impl Steps {
-    /// Joins what can be joined. `limit`: buffers of a step; `lasting` says which values outlive the run.
-    pub fn join_products(&mut self, limit: usize, lasting: impl Fn(usize) -> bool) {
+    /// Joins what can be joined; `lasting` says which values outlive the run.
+    pub fn join_products(&mut self, joining: Joining, lasting: impl Fn(usize) -> bool) {
         let mut list: Vec<Option<Step>> = std::mem::take(&mut self.list).into_iter().map(Some).collect();
         for i in 0..list.len() {
-            self.gather(&mut list, i, limit);
+            self.gather(&mut list, i, joining);
         }
         for i in 0..list.len() {
-            self.rotate(&mut list, i, limit, &lasting);
+            self.rotate(&mut list, i, joining, &lasting);
         }
         for i in 0..list.len() {
-            self.absorb(&mut list, i, limit, &lasting);
+            self.absorb(&mut list, i, joining, &lasting);
         }
         self.list = list.into_iter().flatten().collect();
     }
@@ -69,13 +81,13 @@ impl Steps {
     }
 
     /// Joins the product at `i` with later ones of the same left side.
-    fn gather(&self, list: &mut [Option<Step>], i: usize, limit: usize) {
+    fn gather(&self, list: &mut [Option<Step>], i: usize, joining: Joining) {
         let Some(mut own) = list[i].clone() else { return };
-        let Some(Joined { products: 1, kind, norm: None, .. }) = products(&own) else { return };
+        let Some(Joined { products: 1, kind, norm: None, .. }) = joining.products(&own) else { return };
         let (mut count, mut pair) = (1, false);
         for j in i + 1..list.len().min(i + 1 + AHEAD) {
             let Some(other) = &list[j] else { continue };
-            let alike = products(other).is_some_and(|p| p.products == 1 && p.norm.is_none() && p.kind == kind);
+            let alike = joining.products(other).is_some_and(|p| p.products == 1 && p.norm.is_none() && p.kind == kind);
             if !alike || !same(&own.loads[0], &other.loads[0]) {
                 continue;
             }
@@ -99,7 +111,7 @@ impl Steps {
             let mut joined = own.clone();
             joined.loads.push(other.loads[1].clone());
             joined.stores.push(store.clone());
-            if !self.fits(&joined, limit) {
+            if !self.fits(&joined, joining.buffers) {
                 continue;
             }
             (own, count, pair) = (joined, count + 1, dependent);
@@ -116,9 +128,9 @@ impl Steps {
 
     /// Lets products of one row do what comes next to a result of theirs, where that only combines it with the other element of each pair,
     /// as a rotary embedding does on its way into a cache.
-    fn rotate(&self, list: &mut [Option<Step>], i: usize, limit: usize, lasting: &impl Fn(usize) -> bool) {
+    fn rotate(&self, list: &mut [Option<Step>], i: usize, joining: Joining, lasting: &impl Fn(usize) -> bool) {
         let Some(mut own) = list[i].clone() else { return };
-        let Some(joined) = products(&own).filter(|p| p.products > 1 && !p.pair) else { return };
+        let Some(joined) = joining.products(&own).filter(|p| p.products > 1 && !p.pair) else { return };
         if own.stores.iter().any(|s| s.shape[1] != 1 || s.shape[2] % 4 != 0) {
             return;
         }
@@ -145,7 +157,7 @@ impl Steps {
             let mut rotated = own.clone();
             let sources = store.sources.iter().filter(|s| s.buf != target.buf).cloned().collect();
             rotated.stores[p] = Store { shape: own.stores[p].shape, program, sources, target: store.target.clone() };
-            if self.fits(&rotated, limit) {
+            if self.fits(&rotated, joining.buffers) {
                 set(&mut rotated, Joined { fours: true, ..joined });
                 own = rotated;
                 list[j] = None;
@@ -155,7 +167,7 @@ impl Steps {
     }
 
     /// Puts the normalization at `i` into the products that read it, when nothing else does.
-    fn absorb(&self, list: &mut [Option<Step>], i: usize, limit: usize, lasting: &impl Fn(usize) -> bool) {
+    fn absorb(&self, list: &mut [Option<Step>], i: usize, joining: Joining, lasting: &impl Fn(usize) -> bool) {
         let Some(own) = &list[i] else { return };
         let Work::Kernel(k) = &own.work else { return };
         let (Some(norm), [store]) = (k.normalization(), &own.stores[..]) else { return };
@@ -177,7 +189,7 @@ impl Steps {
             if !self.reads(s, target.buf) {
                 continue;
             }
-            let Some(joined) = products(s).filter(|p| p.norm.is_none()) else { return };
+            let Some(joined) = joining.products(s).filter(|p| p.norm.is_none()) else { return };
             let left = &s.loads[0];
             let whole = left.plain().is_some_and(|x| x.layout.is_contiguous() && x.layout.offset == 0 && x.offset.is_none());
             let elsewhere = s.loads[1..].iter().flat_map(|l| &l.sources).chain(s.stores.iter().flat_map(|t| &t.sources));
@@ -195,7 +207,7 @@ impl Steps {
             step.loads[0] = Load { shape: left.shape, ..own.loads[0].clone() };
             step.loads.extend(own.loads[1..].iter().cloned());
             set(&mut step, Joined { norm: Some(norm), ..joined });
-            if !self.fits(&step, limit) {
+            if !self.fits(&step, joining.buffers) {
                 return;
             }
             made.push((j, step));

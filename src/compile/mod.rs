@@ -7,6 +7,7 @@ mod memory;
 mod order;
 mod views;
 
+use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, Input, Plan};
 use crate::tensor::{Kind, Meta, Node};
@@ -63,15 +64,15 @@ impl<'a> GNode<'a> {
     }
 }
 
-/// Compiles a graph. `buffers` is how many buffers the machine can bind in one step; without `fuse`, every node is a step of its own; `join`
-/// says whether the machine does several products at once.
-pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool, join: bool) -> TensorResult<Compiled> {
+/// Compiles a graph. `buffers` is how many buffers the machine can bind in one step; without `fuse`, every node is a step of its own; `joins`
+/// says up to how many rows the machine does several products at once, with weights of a dtype.
+pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool, joins: &dyn Fn(DType) -> usize) -> TensorResult<Compiled> {
     if graph.nodes.len() > 60_000 || graph.params > 60_000 {
         return Err(TensorError::Unsupported(format!("an evaluation of {} nodes; call eval() in between", graph.nodes.len())));
     }
     let same = merge_common(&mut graph);
     loop {
-        let (steps, inputs) = emit(&graph, &same, buffers, fuse, join);
+        let (steps, inputs) = emit(&graph, &same, buffers, fuse, joins);
         match steps.overwritten_too_early(&graph) {
             // Something would read the old value after it is gone: that write goes elsewhere.
             Some(node) => graph.nodes[node as usize].donated = false,
@@ -81,7 +82,7 @@ pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool, join: bool) 
 }
 
 /// Steps of a graph, and what they are bound to.
-fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool, join: bool) -> (fuse::Steps, Vec<Input>) {
+fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool, joins: &dyn Fn(DType) -> usize) -> (fuse::Steps, Vec<Input>) {
     let mut inputs = Vec::new();
     for n in &graph.nodes {
         if n.bound.is_some() {
@@ -97,8 +98,8 @@ fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool, join: bool) -> 
     }
     let kept: Vec<bool> = steps.values.iter().map(|v| v.of.is_some_and(|(n, _)| graph.nodes[n as usize].keep)).collect();
     steps.tighten(|v| kept[v]);
-    if fuse && join {
-        steps.join_products(buffers, |v| kept[v]);
+    if fuse {
+        steps.join_products(join::Joining { buffers, rows: joins }, |v| kept[v]);
     }
     (steps, inputs)
 }

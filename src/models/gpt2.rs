@@ -7,9 +7,6 @@ use crate::models::{KvCache, Layer, Linear, Model, ModelShape, batch_of, merge_h
 use crate::ops::attention::AttentionOptions;
 use crate::tensor::Tensor;
 
-/// Rows up to which a GPU's products are bound by latency.
-const FEW: usize = 8;
-
 /// A GPT-2 model.
 pub struct Gpt2 {
     shape: ModelShape,
@@ -120,7 +117,7 @@ impl Model for Gpt2 {
         for (i, b) in self.blocks.iter().enumerate() {
             let h = b.ln_1.forward(&x, self.eps)?;
             // A GPU does the three parts of a few rows in one dispatch, and writes keys and values where they stay.
-            let apart = tokens.numel() <= FEW && b.qkv.adapter.is_none() && !tokens.device().is_cpu();
+            let apart = b.qkv.adapter.is_none() && tokens.numel() <= tokens.device().machine().joins(b.qkv.weight.dtype());
             let qkv = if apart { None } else { Some(b.qkv.forward(&h)?) }; // [B, T, 3·d]
             let part = |n: usize| {
                 let own = match &qkv {

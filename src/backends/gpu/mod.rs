@@ -387,8 +387,11 @@ impl Machine for GpuMachine {
         // Beyond this, longer programs cost more registers than they save bandwidth.
         (self.core.max_bindings).clamp(4, 16)
     }
-    fn joins(&self) -> bool {
-        true
+    fn joins(&self, weights: DType) -> usize {
+        if weights == DType::F16 && self.matrices() { crate::ops::gpu::FEW_HALVES } else { crate::ops::gpu::FEW }
+    }
+    fn matrices(&self) -> bool {
+        self.core.info.coop > 0
     }
     fn memory(&self) -> MemoryStats {
         self.core.pool.memory()

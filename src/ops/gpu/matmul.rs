@@ -8,7 +8,9 @@ use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Joined, Load, Normalization, Source, Step, Wgsl, Word};
 
 /// The most rows of a that are multiplied one weight row at a time.
-const FEW: usize = 8;
+pub const FEW: usize = 8;
+/// The same with weights of f16 where there are matrix units, which take as long for three rows as for sixteen.
+pub const FEW_HALVES: usize = 2;
 
 /// Load 0 `[batch, M, K]` times load 1 `[batch, N, K]`.
 pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -19,14 +21,19 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         return None;
     }
     let weights = Weights::of(b, k);
+    let by_matrices = || matmul_coop(batch, m, n, k, a, b, &weights, CUTS, adapter);
     if m <= FEW {
+        let halves = batch == 1 && m > FEW_HALVES && b.plain().is_some_and(|s| s.dtype == DType::F16);
+        if let Some(done) = halves.then(by_matrices).flatten() {
+            return Some(done);
+        }
         if weights.raw.is_none() && across(b) {
             turned_rows(batch, m, n, k, b, adapter).or_else(|| across_rows(batch, m, n, k, adapter))
         } else {
             some_rows(a, &[(n, &weights)], false, false, None, adapter)
         }
     } else {
-        matmul_coop(batch, m, n, k, a, b, &weights, CUTS, adapter).or_else(|| tiles(batch, m, n, k, a, b, &weights, adapter))
+        by_matrices().or_else(|| tiles(batch, m, n, k, a, b, &weights, adapter))
     }
 }
 

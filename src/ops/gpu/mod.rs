@@ -26,7 +26,7 @@ pub use cross_entropy::cross_entropy;
 pub use cutoff::cutoff;
 pub use gather::gather;
 pub use index_add::index_add;
-pub use matmul::{matmul, matmul_kind, matmul_several};
+pub use matmul::{FEW, FEW_HALVES, matmul, matmul_kind, matmul_several};
 pub use norm::norm;
 pub use norm_grad::norm_grad;
 pub use reduce::reduce;

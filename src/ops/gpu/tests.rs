@@ -271,7 +271,7 @@ fn matmul_by_cooperative_matrices() {
     };
     type Make = fn(DType, &[usize], u64) -> Operand;
     let layouts: [(&str, Make); 2] = [("rows", Operand::random), ("turned", Operand::turned)];
-    for (batch, m, n, k) in [(2, 72, 136, 104), (3, 33, 12, 67), (1, 700, 600, 48), (2, 40, 72, 128)] {
+    for (batch, m, n, k) in [(2, 72, 136, 104), (3, 33, 12, 67), (1, 700, 600, 48), (2, 40, 72, 128), (1, 3, 40, 330), (1, 8, 136, 520)] {
         for (left, make_a) in layouts {
             for (right, make_b) in layouts {
                 if batch == 1 && left != right {
