@@ -1,6 +1,5 @@
 //! `tl bench`: measures speed, beside the limit that memory sets.
 
-use crate::fetch::human_bytes;
 use crate::model::{self, ModelArgs};
 use crate::output::{self, Failure};
 use crate::random_model::{SHAPES, random_model};
@@ -11,6 +10,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tensorlogic::eval::{EvalStats, eval_all, eval_stats};
+use tensorlogic::io::human_bytes;
 use tensorlogic::models::{KvCache, Model, Sampler, Session, Weights};
 use tensorlogic::profile::Profile;
 use tensorlogic::{DType, Device, Tensor, TensorResult};

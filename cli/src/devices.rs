@@ -1,11 +1,12 @@
 //! `tl devices`: what this machine can compute on.
 
 use crate::output::{self, Failure};
-use crate::{Global, fetch, model, table};
+use crate::{Global, model, table};
 use clap::Args;
 use serde_json::json;
 use tensorlogic::Device;
 use tensorlogic::backends::{cpu, gpu};
+use tensorlogic::io::human_bytes;
 
 /// Show the processors and graphics adapters of this machine
 #[derive(Args)]
@@ -45,7 +46,7 @@ pub fn run(_: &DevicesArgs, global: Global) -> Result<(), Failure> {
         // Two adapters of one name: `auto` takes the first.
         let chosen = !seen && !a.software && format!("{} ({})", a.name, a.backend) == auto;
         seen |= chosen;
-        let memory = a.memory.map(|m| format!(", {}", fetch::human_bytes(m))).unwrap_or_default();
+        let memory = a.memory.map(|m| format!(", {}", human_bytes(m))).unwrap_or_default();
         let software = if a.software { "; software, used only when named" } else { "" };
         rows.push(vec![
             if chosen { "*".into() } else { " ".into() },

@@ -1,13 +1,14 @@
 //! `tl doctor`: what the engine found on this machine, which settings are in force, and what to do about what is wrong.
 
 use crate::output::{self, Failure};
-use crate::{Global, fetch, model, table};
+use crate::{Global, model, table};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::Path;
 use tensorlogic::Device;
 use tensorlogic::adaptive::Crossover;
 use tensorlogic::backends::{cpu, gpu, limits};
+use tensorlogic::io::human_bytes;
 
 /// Show adapters, limits, memory, settings, and what is wrong with them
 #[derive(Args)]
@@ -70,7 +71,7 @@ fn problem(list: &mut Vec<Problem>, what: impl Into<String>, hint: impl Into<Str
 }
 
 fn bytes(n: usize) -> String {
-    fetch::human_bytes(n as u64)
+    human_bytes(n as u64)
 }
 
 fn micro(seconds: f64) -> String {

@@ -3,9 +3,10 @@
 use crate::generate::{CONTEXT, SamplingArgs, context_of};
 use crate::model::{self, ModelArgs};
 use crate::output::{self, Failure};
-use crate::{Global, fetch, table};
+use crate::{Global, table};
 use clap::Args;
 use serde_json::json;
+use tensorlogic::io::human_bytes;
 use tensorlogic::models::Session;
 use tensorlogic::plan::{Buf, Plan, Source, Step, Work};
 use tensorlogic::scalar::{Prim, Program};
@@ -85,7 +86,7 @@ pub fn run(args: &ExplainArgs, global: Global) -> Result<(), Failure> {
             None => rows.push((1, name, c)),
         }
     }
-    let bytes = |n: u64| fetch::human_bytes(n);
+    let bytes = |n: u64| human_bytes(n);
     let mut table = vec![["", "dispatch", "result", "weights", "reads", "writes", "operations", "written at"].map(String::from).to_vec()];
     for (count, [name, shape, weights, at], c) in rows {
         let of = |n: u64| n * count as u64;

@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::{Map, Value as Json, json};
 use std::path::Path;
 use tensorlogic::io::gguf::{Value, ValueType};
+use tensorlogic::io::human_bytes;
 use tensorlogic::io::{Gguf, SafeTensors, TensorInfo};
 
 /// Items of an array that `--json` gives; of a longer one it gives the length.
@@ -53,7 +54,7 @@ pub fn run(args: &InspectArgs, global: Global) -> Result<(), Failure> {
             "metadata": metadata, "tensors": tensors });
         return output::result(&value.to_string());
     }
-    output::result(&format!("{}: {}, {}", path.display(), c.format, fetch::human_bytes(c.bytes)))?;
+    output::result(&format!("{}: {}, {}", path.display(), c.format, human_bytes(c.bytes)))?;
     let metadata: Vec<Vec<String>> = c.metadata.iter().map(|(k, text, _)| vec![k.clone(), text.clone()]).collect();
     if !metadata.is_empty() {
         output::result("\nmetadata")?;
@@ -64,9 +65,7 @@ pub fn run(args: &InspectArgs, global: Global) -> Result<(), Failure> {
         let rows: Vec<Vec<String>> = c
             .tensors
             .iter()
-            .map(|t| {
-                vec![t.name.to_string(), t.type_name().into(), format!("{:?}", &t.shape[..]), fetch::human_bytes(t.range.len() as u64)]
-            })
+            .map(|t| vec![t.name.to_string(), t.type_name().into(), format!("{:?}", &t.shape[..]), human_bytes(t.range.len() as u64)])
             .collect();
         lines(&rows, &[3])?;
     }
@@ -88,7 +87,7 @@ pub fn run(args: &InspectArgs, global: Global) -> Result<(), Failure> {
             name.into(),
             format!("{count} tensors"),
             format!("{} parameters", table::thousands(elements as f64)),
-            fetch::human_bytes(bytes as u64),
+            human_bytes(bytes as u64),
             format!("{bits:.2} bits each"),
         ]
     };

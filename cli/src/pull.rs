@@ -5,6 +5,7 @@ use crate::fetch::{self, PullOptions};
 use crate::output::{self, Failure};
 use clap::Args;
 use serde_json::json;
+use tensorlogic::io::human_bytes;
 
 /// Get a model: download it once, check it, keep it in the cache folder
 #[derive(Args)]
@@ -63,18 +64,12 @@ fn list(options: &PullOptions, global: Global) -> Result<(), Failure> {
             )?;
         } else {
             let state = if here { "  (here)" } else { "" };
-            output::result(&format!(
-                "{:<24} {:>7}  {} [{}]{state}",
-                model.name,
-                fetch::human_bytes(model.bytes),
-                model.about,
-                model.license
-            ))?;
+            output::result(&format!("{:<24} {:>7}  {} [{}]{state}", model.name, human_bytes(model.bytes), model.about, model.license))?;
         }
     }
     let tiny = fetch::builtin::BYTES.len() as u64;
     if global.json {
         return output::result(&json!({ "name": fetch::builtin::TINY, "about": fetch::builtin::ABOUT, "bytes": tiny }).to_string());
     }
-    output::result(&format!("{:<24} {:>7}  {}", fetch::builtin::TINY, fetch::human_bytes(tiny), fetch::builtin::ABOUT))
+    output::result(&format!("{:<24} {:>7}  {}", fetch::builtin::TINY, human_bytes(tiny), fetch::builtin::ABOUT))
 }

@@ -9,6 +9,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use tensorlogic::io::TensorInfo;
+use tensorlogic::io::human_bytes;
 use tensorlogic::models::convert;
 use tensorlogic::{DType, Device, TensorResult, text};
 
@@ -69,7 +70,7 @@ pub fn run(args: &QuantizeArgs, global: Global) -> Result<(), Failure> {
                 "{count} matrices have rows that are no multiple of {block}, as {dtype} needs: they are stored as {others}"
             ));
         }
-        output::note(&format!("{numbers} weights in {}, {bits:.2} bits each", fetch::human_bytes(bytes)));
+        output::note(&format!("{numbers} weights in {}, {bits:.2} bits each", human_bytes(bytes)));
     }
     match global.json {
         true => {

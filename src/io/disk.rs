@@ -15,7 +15,7 @@ pub fn write_error(path: &Path, error: io::Error, held: u64) -> TensorError {
 pub(super) fn explained(error: TensorError, held: u64) -> TensorError {
     match error {
         TensorError::Io { path, message } if TensorError::FULL.contains(&message.as_str()) => {
-            let left = room(&path).map_or(String::new(), |bytes| format!(" ({} left)", human(bytes + held)));
+            let left = room(&path).map_or(String::new(), |bytes| format!(" ({} left)", human_bytes(bytes + held)));
             let message = format!("{message}{left}: it was not written; what was there before is untouched");
             TensorError::Io { path, message }
         }
@@ -46,7 +46,8 @@ pub fn room(path: &Path) -> Option<u64> {
     }
 }
 
-fn human(bytes: u64) -> String {
+/// Bytes as people write them: `512 B`, `3 KiB`, `97 MiB`, `1.5 GiB`.
+pub fn human_bytes(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
         1024..1_048_576 => format!("{:.0} KiB", bytes as f64 / 1024.0),

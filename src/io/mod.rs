@@ -10,7 +10,7 @@ pub mod mapped;
 pub mod safetensors;
 pub mod save;
 
-pub use disk::write_error;
+pub use disk::{human_bytes, write_error};
 pub use folder::{FolderWriter, check_folder, save_folder};
 pub use gguf::{Gguf, GgufWriter};
 pub use info::TensorInfo;

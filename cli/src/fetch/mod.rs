@@ -23,6 +23,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use store::Expected;
+use tensorlogic::io::human_bytes;
 
 /// How models are looked for.
 #[derive(Debug, Clone)]
@@ -266,16 +267,6 @@ pub fn confirm(name: &str, what: &str, options: &PullOptions) -> Result<(), Pull
         "" if read > 0 => Ok(()),
         "y" | "yes" => Ok(()),
         _ => Err(PullError::Declined),
-    }
-}
-
-/// Bytes as people write them.
-pub fn human_bytes(bytes: u64) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} B"),
-        1024..1_048_576 => format!("{:.0} KiB", bytes as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.0} MiB", bytes as f64 / 1_048_576.0),
-        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
     }
 }
 

@@ -1,11 +1,11 @@
 //! How far a download is: a bar on a terminal, a line every few seconds elsewhere, nothing with `--quiet`.
 
-use super::human_bytes;
 use crate::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::Cell;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
+use tensorlogic::io::human_bytes;
 
 /// Between two lines where there is no terminal.
 const EVERY: Duration = Duration::from_secs(5);
