@@ -331,7 +331,7 @@ impl Evaluator {
                 graph.nodes[at].keep = true;
             }
         }
-        let compiled = Arc::new(compile(graph, device.machine().max_buffers(), fusion(), &|weights| device.machine().joins(weights))?);
+        let compiled = Arc::new(compile(graph, device.machine().max_buffers(), fusion(), device.machine().joins())?);
         if self.plans.len() >= PLANS {
             if let Some(oldest) = self.plans.iter().min_by_key(|(_, (_, used))| *used).map(|(k, _)| *k) {
                 self.plans.remove(&oldest);

@@ -272,7 +272,7 @@ pub const SCRATCH_COUNTERS: usize = 1 << 10;
 /// `word(n) -> u32` for its own numbers and `fail(code: u32)` for a bad index. What stands between the lines `// default` and `// end` in a `.wgsl` file is a stand-in that
 /// makes the file valid alone; the generator replaces it. Instead of `store4_K` a text may call `reads4_K(i) -> Reads_K`, early, and
 /// `write4_K(i, v, reads)` when it has the value. Instead of `store8_K` it may call `columns8_K(i) -> Columns_K` for what eight columns are combined
-/// with in every row, and `write8_K(i, v, w, columns)` for each row.
+/// with in every row, with i of any row and `row_start` of the same, and `write8_K(i, v, w, columns)` for each row.
 /// A text may keep the start of the row that `i` belongs to in a `var<private> row_start: u32`, set before each such call for a store: what is the
 /// same in all rows is then found without a division.
 /// A text that reads `scratch` gets an `array<atomic<u32>>` of [`SCRATCH_WORDS`] that all dispatches share: its first

@@ -204,6 +204,22 @@ fn halves_beyond_their_range() {
     }
 }
 
+/// Rounded to f16 it takes a shorter form: at the ends of the range and beyond.
+#[test]
+fn gelu_of_halves() {
+    for device in devices() {
+        let values = [0.0f32, 1e-4, 0.5, -0.5, 3.0, -3.0, -7.5, 40.0, -40.0, 65504.0, -65504.0, f32::INFINITY, f32::NAN];
+        let x = Tensor::from_vec(values.to_vec(), &[values.len()], &device).unwrap().cast(F16).unwrap();
+        let got = x.gelu_tanh().unwrap().cast(F32).unwrap().to_vec().unwrap();
+        for (v, got) in values.map(f64::from).into_iter().zip(got) {
+            let u = (2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v.powi(3));
+            let want = v / (1.0 + (-2.0 * u).exp());
+            let near = (f64::from(got) - want).abs() <= 1e-3 * want.abs() + 1e-6;
+            assert!(near || f64::from(got) == want || (got.is_nan() && want.is_nan()), "gelu({v}) on {}: {got}, not {want}", device.name());
+        }
+    }
+}
+
 #[test]
 fn a_gpu_computes_in_f16_unless_told_otherwise() {
     for device in devices() {

@@ -140,14 +140,19 @@ fn combined_before_they_are_stored() {
     // Not on the host, small as they are.
     device.set_adaptive(false);
     use DType::{BF16, F16, F32};
-    for ([m, n], bias, rest) in [
-        ([64, 64], F16, F16),
-        ([33, 72], BF16, F16),
-        ([20, 40], F32, BF16),
-        ([70, 12], F16, BF16),
-        ([40, 7], F16, F16),
-        ([17, 136], BF16, F32),
+    for (shape, bias, rest) in [
+        ([64, 64, 48], F16, F16),
+        ([33, 72, 48], BF16, F16),
+        ([20, 40, 48], F32, BF16),
+        ([70, 12, 48], F16, BF16),
+        ([40, 7, 48], F16, F16),
+        ([17, 136, 48], BF16, F32),
+        // Other tiles, which take more of k at once.
+        ([3, 64, 520], F16, F16),
+        ([16, 256, 700], F32, F16),
+        ([70, 128, 300], BF16, F16),
+        ([300, 512, 64], F16, F16),
     ] {
-        check_combined(&device, [m, n, 48], bias, rest);
+        check_combined(&device, shape, bias, rest);
     }
 }

@@ -156,6 +156,22 @@ impl Chain<'_> {
 /// Ready when submitted work is done.
 pub type Submitted = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// How many rows products that share their left side may have so that they run faster in one step.
+#[derive(Clone, Copy, Debug)]
+pub struct Joins {
+    /// Of any dtype.
+    pub any: usize,
+    /// Of f16 times weights of f16.
+    pub halves: usize,
+}
+
+impl Joins {
+    /// The most rows of this dtype, times weights of that one.
+    pub fn most(&self, rows: DType, weights: DType) -> usize {
+        if rows == DType::F16 && weights == DType::F16 { self.halves } else { self.any }
+    }
+}
+
 /// Runs plans. All methods may be called from any thread; `eval.rs` sees to it that one plan runs at a time.
 pub trait Machine: Send + Sync {
     /// The device as people know it, e.g. `cpu (2 threads, avx512)` or `NVIDIA H100 (vulkan)`.
@@ -244,9 +260,9 @@ pub trait Machine: Send + Sync {
     fn max_buffers(&self) -> usize {
         8
     }
-    /// Rows up to which products with weights of this dtype that share their left side run faster in one step; 0 where they never do.
-    fn joins(&self, _weights: DType) -> usize {
-        0
+    /// How many rows products that share their left side may have to run faster in one step; `None` where they never do.
+    fn joins(&self) -> Option<Joins> {
+        None
     }
     /// Whether products of f16 go by matrix units.
     fn matrices(&self) -> bool {

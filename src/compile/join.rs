@@ -2,7 +2,7 @@
 //! into it. One token's step is dispatches that wait for each other, and each wait costs more than its work.
 
 use super::fuse::{Steps, buffers};
-use crate::dtype::DType;
+use crate::backends::Joins;
 use crate::plan::{Buf, Joined, Load, Source, Step, Store, Work};
 use crate::scalar::{Prim, Program};
 
@@ -15,18 +15,18 @@ const LEFT: usize = 8192;
 
 /// What a machine allows.
 #[derive(Clone, Copy)]
-pub struct Joining<'a> {
+pub struct Joining {
     /// Buffers of a step.
     pub buffers: usize,
-    /// Rows of products that are joined at most, by the dtype of their weights.
-    pub rows: &'a dyn Fn(DType) -> usize,
+    /// Rows of products that are joined.
+    pub rows: Joins,
 }
 
-impl Joining<'_> {
+impl Joining {
     /// The products that a step consists of, if there are few enough rows.
     fn products(&self, s: &Step) -> Option<Joined> {
         match &s.work {
-            Work::Kernel(k) => k.products(s).filter(|p| s.loads[0].shape[1] <= (self.rows)(p.kind)),
+            Work::Kernel(k) => k.products(s).filter(|p| s.loads[0].shape[1] <= self.rows.most(s.loads[0].dtype(), p.kind)),
             Work::Map => None,
         }
     }

@@ -7,7 +7,7 @@ mod memory;
 mod order;
 mod views;
 
-use crate::dtype::DType;
+use crate::backends::Joins;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, Input, Plan};
 use crate::tensor::{Kind, Meta, Node};
@@ -65,8 +65,8 @@ impl<'a> GNode<'a> {
 }
 
 /// Compiles a graph. `buffers` is how many buffers the machine can bind in one step; without `fuse`, every node is a step of its own; `joins`
-/// says up to how many rows the machine does several products at once, with weights of a dtype.
-pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool, joins: &dyn Fn(DType) -> usize) -> TensorResult<Compiled> {
+/// says up to how many rows the machine does several products at once.
+pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool, joins: Option<Joins>) -> TensorResult<Compiled> {
     if graph.nodes.len() > 60_000 || graph.params > 60_000 {
         return Err(TensorError::Unsupported(format!("an evaluation of {} nodes; call eval() in between", graph.nodes.len())));
     }
@@ -82,7 +82,7 @@ pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool, joins: &dyn 
 }
 
 /// Steps of a graph, and what they are bound to.
-fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool, joins: &dyn Fn(DType) -> usize) -> (fuse::Steps, Vec<Input>) {
+fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool, joins: Option<Joins>) -> (fuse::Steps, Vec<Input>) {
     let mut inputs = Vec::new();
     for n in &graph.nodes {
         if n.bound.is_some() {
@@ -98,8 +98,8 @@ fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool, joins: &dyn Fn(
     }
     let kept: Vec<bool> = steps.values.iter().map(|v| v.of.is_some_and(|(n, _)| graph.nodes[n as usize].keep)).collect();
     steps.tighten(|v| kept[v]);
-    if fuse {
-        steps.join_products(join::Joining { buffers, rows: joins }, |v| kept[v]);
+    if let Some(rows) = joins.filter(|_| fuse) {
+        steps.join_products(join::Joining { buffers, rows }, |v| kept[v]);
     }
     (steps, inputs)
 }

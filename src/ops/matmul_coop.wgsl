@@ -211,7 +211,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       workgroupBarrier();
     }
   }
-  // What all rows are combined with is read once: a thread has the same columns in each of a strip's turns.
+  // What all rows are combined with is read once: a thread has the same columns in each turn of a strip, and in each strip below it.
   var same: array<Columns_0, STRIPS>;
   if (FULL == 1u) {
     row_start = 0u;

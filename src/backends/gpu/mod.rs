@@ -28,10 +28,11 @@ pub use pool::GpuBuffer;
 
 use self::core::{Core, lock};
 use super::pool::PoolControl;
-use super::{Buffer, Bytes, Chain, Machine, PendingRead, Submitted, cpu};
+use super::{Buffer, Bytes, Chain, Joins, Machine, PendingRead, Submitted, cpu};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
+use crate::ops::gpu::{FEW, FEW_HALVES};
 use crate::plan::{
     AdapterInfo, Buf, Input, MemoryStats, Output, PipelineStats, Plan, RunTimes, Source, Step, StorageMode, Store, Timing, TransferStats,
     Work,
@@ -387,8 +388,8 @@ impl Machine for GpuMachine {
         // Beyond this, longer programs cost more registers than they save bandwidth.
         (self.core.max_bindings).clamp(4, 16)
     }
-    fn joins(&self, weights: DType) -> usize {
-        if weights == DType::F16 && self.matrices() { crate::ops::gpu::FEW_HALVES } else { crate::ops::gpu::FEW }
+    fn joins(&self) -> Option<Joins> {
+        Some(Joins { any: FEW, halves: if self.matrices() { FEW_HALVES } else { FEW } })
     }
     fn matrices(&self) -> bool {
         self.core.info.coop > 0

@@ -247,7 +247,7 @@ fn scaled(p: &Program, n: usize, factor: f64, depth: u32) -> Option<String> {
     let of = |k: u16| scaled(p, k as usize, factor, depth.checked_sub(1)?);
     match op {
         _ if dtype.compute() != DType::F32 => None,
-        Prim::Lit(v) => literal(f64::from_bits(v) * factor, dtype).ok(),
+        Prim::Lit(v) => Some(f64::from_bits(v) * factor).filter(|v| (*v as f32).is_finite()).and_then(|v| literal(v, dtype).ok()),
         Prim::Binary(Binary::Mul) => of(a).map(|x| format!("({x} * r{b})")).or_else(|| Some(format!("(r{a} * {})", of(b)?))),
         Prim::Binary(Binary::Add) => Some(format!("({} + {})", of(a)?, of(b)?)),
         _ => None,

@@ -457,7 +457,10 @@ pub fn matmul_several(step: &Step, joined: &Joined, adapter: &AdapterInfo) -> Op
 pub fn matmul_kind(step: &Step) -> Option<DType> {
     let (a, b) = (&step.loads[0], &step.loads[1]);
     let few = a.shape[0] == 1 && a.shape[1] <= FEW && indexable(&[a.shape.count(), b.shape.count(), step.stores[0].shape.count()]);
-    Weights::of(b, a.shape[2]).raw.filter(|_| few)?;
+    if !few {
+        return None;
+    }
+    Weights::of(b, a.shape[2]).raw?;
     b.plain().map(|s| s.dtype)
 }
 

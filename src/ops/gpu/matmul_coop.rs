@@ -50,11 +50,11 @@ struct Pace {
     alone: f64,
 }
 
-/// Of k that a part has at least.
+/// Of k that each part has at least, but for the last.
 const PART: usize = 256;
 
 /// Cuts to choose from.
-pub(super) const CUTS: Range<usize> = 0..9;
+pub(super) const CUTS: Range<usize> = 0..11;
 
 /// How the work is cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -119,6 +119,9 @@ impl Cut {
             cut([2, 2], [1, 1], 192, false, 1.01, 0.77),
             cut([2, 2], [1, 1], 256, false, 1.07, 0.77),
             cut([1, 4], [1, 1], 256, false, 1.22, 0.83),
+            // For adapters with less memory, and for few columns.
+            cut([2, 2], [4, 2], 64, true, 0.83, 0.73),
+            cut([2, 2], [2, 2], 64, false, 0.71, 0.64),
         ];
         let mut best: Option<(f64, Cut, u32)> = None;
         for (cut, pace) in cuts.into_iter().take(of.end).skip(of.start) {
@@ -223,7 +226,9 @@ pub fn matmul_coop(
     let deeps = k.is_multiple_of(deep as usize) as u32;
     // Rows that are read as stored end with the last one again and again.
     let all_rows = lines[0].is_some() && !turned[0] || m.is_multiple_of(side[0] as usize);
-    let full = all_rows && n.is_multiple_of(side[1] as usize) && eights.is_multiple_of(subgroup) && parts == 1;
+    // In each of a strip's turns a thread has the same columns.
+    let steady = eights.is_multiple_of(subgroup) && subgroup.is_multiple_of(strips * edge / 8);
+    let full = all_rows && n.is_multiple_of(side[1] as usize) && steady && parts == 1;
     if !full {
         text = text.replace("var same: array<Columns_0, STRIPS>;", "");
     }
