@@ -99,7 +99,7 @@ fn run() -> Result<Verdict> {
     }
     let device = Device::auto()?;
     if device.is_cpu() {
-        return Err("no GPU: the rungs are texts in WGSL".into());
+        return Err("no GPU: the rungs are texts in WGSL (TL_DEVICE=vulkan takes a software one, too)".into());
     }
     // Small sizes, too, are the GPU's.
     device.set_adaptive(false);

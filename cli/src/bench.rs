@@ -29,6 +29,9 @@ enum What {
     Compare(CompareArgs),
 }
 
+/// Sequences at once at most.
+const MOST_SEQUENCES: usize = 1 << 16;
+
 /// Tokens per second of reading a prompt and of writing, beside the limit
 #[derive(Args)]
 #[command(
@@ -48,7 +51,7 @@ pub struct DecodeArgs {
     #[arg(long, conflicts_with = "model")]
     shape: Option<String>,
     /// The type of random weights: f32, f16, bf16, q8_0, q4_0, q4_1, …
-    #[arg(long = "type", requires = "shape", default_value = "q4_0")]
+    #[arg(long = "type", requires = "shape", conflicts_with = "model", default_value = "q4_0")]
     weights: String,
     /// Tokens of the prompt
     #[arg(short, long, default_value_t = 64)]
@@ -97,6 +100,9 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     if args.prompt == 0 || args.tokens < 2 || args.runs == 0 || args.sequences == 0 {
         return Err(Failure::Usage("want a prompt of at least 1 token, 2 tokens to generate, 1 run, and 1 sequence".into()));
     }
+    if args.sequences > MOST_SEQUENCES {
+        return Err(Failure::Usage(format!("{} sequences; {MOST_SEQUENCES} at most", args.sequences)));
+    }
     let (device, dtype) = (args.model.device()?, args.model.dtype()?);
     let (name, path, weights) = match &args.shape {
         Some(name) => {
@@ -117,8 +123,9 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     };
     let model = args.model.build(&weights, &path, dtype)?;
     let shape = model.shape();
-    if args.prompt + args.tokens > shape.context {
-        return Err(Failure::Usage(format!("{} tokens; the model was made for {}", args.prompt + args.tokens, shape.context)));
+    let tokens = args.prompt.saturating_add(args.tokens);
+    if tokens > shape.context {
+        return Err(Failure::Usage(format!("{tokens} tokens; the model was made for {}", shape.context)));
     }
     interrupt::install();
     let bytes: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
@@ -134,7 +141,7 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
         let rate = |r: &Rate| json!({ "median": r.median, "least": r.least, "most": r.most });
         let value = json!({ "model": name, "device": device.name(), "dtype": shape.dtype.name(), "runs": args.runs,
             "sequences": args.sequences, "prompt_tokens": args.prompt, "prompt_tokens_per_s": rate(&prompt), "tokens": args.tokens, "tokens_per_s": rate(&decode),
-            "weight_bytes_per_token": bytes, "bandwidth_bytes_per_s": bandwidth, "limit_tokens_per_s": limit, "of_limit": decode.median / limit,
+            "weight_bytes_per_token": weights.round() as u64, "bandwidth_bytes_per_s": bandwidth, "limit_tokens_per_s": limit, "of_limit": decode.median / limit,
             "dispatches": stats.dispatches, "nodes": stats.nodes, "match_and_bind_us": micros, "peak_memory_bytes": device.memory().peak });
         return output::result(&value.to_string());
     }
@@ -147,8 +154,9 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
         output::result(&format!("{what} {tokens:>6} tok {median:>10.1} tok/s   median of {}, {least:.1} to {most:.1}", args.runs))?;
     }
     output::result(&format!(
-        "limit             {limit:>10.1} tok/s   {} of weights a token at {:.1} GB/s; decode is at {:.0} %",
+        "limit             {limit:>10.1} tok/s   {} of weights a {} at {:.1} GB/s; decode is at {:.0} %",
         human_bytes(bytes),
+        if args.sequences > 1 { "step" } else { "token" },
         bandwidth / 1e9,
         100.0 * decode.median / limit
     ))?;

@@ -307,6 +307,9 @@ fn inspect_and_devices() {
         assert_eq!((&a["device"], &a["memory_bytes"]), (&b["device"], &b["memory"]["total_bytes"]));
     }
     check(plain(&["bench", "decode", "--shape", "llama-7t"]), "", 2, "", "smollm2-135m");
+    check(plain(&["bench", "decode", "-m", "tiny", "--type", "f16"]), "", 2, "", "--type");
+    check(plain(&["bench", "decode", "-m", "tiny", "--sequences", "99999999999"]), "", 2, "", "65536 at most");
+    check(plain(&["bench", "decode", "-m", "tiny", "-p", "18446744073709551615"]), "", 2, "", "made for 256");
     check(plain(&["bench", "decode", "--shape", "smollm2-135m", "--type", "q4_K"]), "", 2, "", "whole blocks");
 }
 
