@@ -8,6 +8,7 @@ pub mod scalar;
 pub mod shape;
 
 pub mod plan;
+pub mod shader;
 
 pub mod backends;
 pub mod device;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// The rows, top to bottom; a name is a file or folder of `src/`.
 const ROWS: [&[&str]; 7] = [
     &["error", "dtype", "shape", "layout", "scalar"],
-    &["plan"],
+    &["plan", "shader"],
     &["backends", "device"],
     &["tensor"],
     &["compile", "eval", "adaptive", "transfer", "autograd"],

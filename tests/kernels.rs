@@ -23,7 +23,7 @@ fn every_file_translates() {
         check(&std::fs::read_to_string(path).unwrap(), &path.display().to_string());
     }
     let has = |name: &str| all.iter().any(|p| p.ends_with(name));
-    assert!(["ops/matmul.wgsl", "metal/add_kernel.wgsl", "backends/gpu/prelude.wgsl"].iter().all(|n| has(n)), "{all:?}");
+    assert!(["matmul/gemm_tiled.wgsl", "metal/add_kernel.wgsl", "backends/gpu/prelude.wgsl"].iter().all(|n| has(n)), "{all:?}");
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 pub mod activation;
 pub mod attention;
-pub mod attention_grad;
 pub mod convolution;
 pub mod create;
 pub mod cross_entropy;
@@ -12,22 +11,21 @@ pub mod einsum;
 pub mod elementwise;
 pub mod fused;
 pub mod gather;
-pub mod gpu;
 pub mod index_add;
 pub mod join;
 pub mod linear_algebra;
 pub mod loss;
 pub mod matmul;
 pub mod norm;
-pub mod norm_grad;
 pub mod pad;
-pub mod products;
 pub mod random;
 pub mod reduce;
 pub mod rope;
 pub mod scan;
 pub mod softmax;
 pub mod sort;
+#[cfg(all(test, feature = "gpu"))]
+mod tests;
 pub mod unpack;
 pub mod view;
 pub mod write;

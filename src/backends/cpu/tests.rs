@@ -5,7 +5,7 @@ use crate::backends::{Buffer, Bytes, Machine};
 use crate::dtype::DType::{self, *};
 use crate::error::TensorError;
 use crate::layout::Layout;
-use crate::ops::{attention::*, gather::*, matmul::*, norm::*, products::ProductsKernel, reduce::*, softmax::*};
+use crate::ops::{attention::*, gather::*, matmul::fused_gemv::ProductsKernel, matmul::*, norm::*, reduce::*, softmax::*};
 use crate::plan::*;
 use crate::scalar::{Binary, Inst, Prim, Program, Unary};
 use crate::shape::Shape;

@@ -32,7 +32,7 @@ use super::{Buffer, Bytes, Chain, Joins, Machine, PendingRead, Submitted, cpu};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::ops::gpu::{FEW, FEW_HALVES};
+use crate::ops::matmul::gpu::{FEW, FEW_HALVES};
 use crate::plan::{
     AdapterInfo, Buf, Input, MemoryStats, Output, PipelineStats, Plan, RunTimes, Source, Step, StorageMode, Store, Timing, TransferStats,
     Work,

@@ -1,0 +1,320 @@
+//! Rows joined with those of a table by index, in order and without atomics, so that results are the same bits every time.
+
+pub(crate) mod gpu;
+
+use crate::backends::cpu::operand::values;
+use crate::backends::cpu::{share, vector::Real};
+use crate::dtype::DType;
+use crate::dtype::Element;
+use crate::error::{TensorError, TensorResult};
+use crate::layout::Layout;
+use crate::ops::Lit;
+use crate::plan::{AdapterInfo, Kernel, Lane, Step, Task, Value, Wgsl};
+use crate::shape::{Shape, dim};
+use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
+use std::panic::Location;
+use std::sync::Arc;
+
+/// What an entry becomes when another one is named for its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Combine {
+    /// The sum.
+    Add,
+    /// The other one: of several, the last.
+    Set,
+    /// The product.
+    Mul,
+    /// The smaller.
+    Min,
+    /// The larger.
+    Max,
+}
+
+impl Combine {
+    /// The operation's name with an index for each row.
+    fn name(self) -> &'static str {
+        match self {
+            Combine::Add => "index_add",
+            Combine::Set => "index_copy",
+            Combine::Mul => "index_mul",
+            Combine::Min => "index_min",
+            Combine::Max => "index_max",
+        }
+    }
+}
+
+/// Table `[n, inner]`, indices `[count]` and rows `[count, inner]` to `[n, inner]`.
+#[derive(Clone, Debug)]
+pub struct IndexAddKernel(pub Combine);
+
+/// Numbers that can be combined.
+trait Entry: Value + Element {
+    /// y ← y with x.
+    fn combine(how: Combine, y: &mut [Self], x: &[Self]);
+}
+macro_rules! entry {
+    ($($t:ty: $add:expr, $mul:expr, $nan:expr;)*) => { $(impl Entry for $t {
+        fn combine(how: Combine, y: &mut [$t], x: &[$t]) {
+            let each = |y: &mut [$t], f: &dyn Fn($t, $t) -> $t| y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(*y, x));
+            match how {
+                Combine::Add => $add(y, x),
+                Combine::Set => y.copy_from_slice(x),
+                Combine::Mul => each(y, &$mul),
+                Combine::Min => each(y, &|y, x| if $nan(y) || y < x { y } else { x }),
+                Combine::Max => each(y, &|y, x| if $nan(y) || y > x { y } else { x }),
+            }
+        }
+    })* };
+}
+macro_rules! wrapping {
+    ($t:ty) => {
+        |y: &mut [$t], x: &[$t]| y.iter_mut().zip(x).for_each(|(y, &x)| *y = y.wrapping_add(x))
+    };
+}
+entry! {
+    f32: |y, x| f32::axpy(y, 1.0, x), |y, x| y * x, f32::is_nan;
+    f64: |y, x| f64::axpy(y, 1.0, x), |y, x| y * x, f64::is_nan;
+    i32: wrapping!(i32), i32::wrapping_mul, |_| false;
+    u32: wrapping!(u32), u32::wrapping_mul, |_| false;
+    i64: wrapping!(i64), i64::wrapping_mul, |_| false;
+}
+
+impl IndexAddKernel {
+    fn run<T: Entry>(&self, task: &dyn Task) {
+        let step = task.step();
+        let (n, inner) = (step.loads[0].shape[0], step.loads[0].shape[1]);
+        let count = step.loads[1].shape.count();
+        // Rows by index, in their order: `starts[r]..starts[r + 1]` of `order` are the rows that are added to row r.
+        let size = (n + 2 + count) * size_of::<u32>();
+        let lists = task.shared(size).cast::<u32>();
+        if task.thread() == 0 {
+            // SAFETY: the memory has this size, and only this thread uses it before the barrier.
+            let (starts, order) = unsafe { std::slice::from_raw_parts_mut(lists, n + 2 + count) }.split_at_mut(n + 2);
+            sort(task, n, count, starts, order);
+        }
+        task.barrier();
+        // SAFETY: written before the barrier, and not any more.
+        let (starts, order) = unsafe { std::slice::from_raw_parts(lists, n + 2 + count) }.split_at(n + 2);
+        let (sum, row): (&mut [T], &mut [T]) = (values(task, inner), values(task, inner));
+        for r in share(n, (4096 / inner.max(1)).max(1), task.thread(), task.threads()) {
+            task.load(0, r * inner, T::lane(sum));
+            for &i in &order[starts[r] as usize..starts[r + 1] as usize] {
+                task.load(2, i as usize * inner, T::lane(row));
+                T::combine(self.0, sum, row);
+            }
+            task.store(0, r * inner, T::lane(sum));
+        }
+    }
+}
+
+/// A counting sort of the positions `0..count` by their index.
+fn sort(task: &dyn Task, n: usize, count: usize, starts: &mut [u32], order: &mut [u32]) {
+    starts.fill(0);
+    let each = |f: &mut dyn FnMut(usize, usize)| {
+        let mut i = 0;
+        let mut wide = [0i64; 256];
+        while i < count {
+            let len = wide.len().min(count - i);
+            read(task, i, &mut wide[..len]);
+            for &index in &wide[..len] {
+                if index < 0 || index as usize >= n {
+                    task.fail(index, n);
+                } else {
+                    f(i, index as usize);
+                }
+                i += 1;
+            }
+        }
+    };
+    // starts[r + 2] counts row r, then the sums make starts[r + 1] the place where row r begins; filling moves it to where it ends.
+    each(&mut |_, r| starts[r + 2] += 1);
+    for r in 2..n + 2 {
+        starts[r] += starts[r - 1];
+    }
+    each(&mut |i, r| {
+        order[starts[r + 1] as usize] = i as u32;
+        starts[r + 1] += 1;
+    });
+}
+
+fn read(task: &dyn Task, start: usize, out: &mut [i64]) {
+    macro_rules! lane {
+        ($t:ty, $v:ident) => {{
+            let mut x = [0 as $t; 256];
+            task.load(1, start, Lane::$v(&mut x[..out.len()]));
+            out.iter_mut().zip(&x).for_each(|(o, &x)| *o = x as i64);
+        }};
+    }
+    match task.step().loads[1].dtype().compute() {
+        DType::I64 => lane!(i64, I64),
+        DType::U32 => lane!(u32, U32),
+        _ => lane!(i32, I32),
+    }
+}
+
+impl Kernel for IndexAddKernel {
+    fn cpu(&self, task: &dyn Task) {
+        match task.step().loads[0].dtype().compute() {
+            DType::F64 => self.run::<f64>(task),
+            DType::I64 => self.run::<i64>(task),
+            DType::I32 => self.run::<i32>(task),
+            DType::U32 => self.run::<u32>(task),
+            _ => self.run::<f32>(task),
+        }
+    }
+    fn ops(&self, step: &Step) -> u64 {
+        step.loads[2].shape.count() as u64
+    }
+    fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+        gpu::index_add(self.0, step, adapter)
+    }
+}
+
+struct IndexAdd {
+    dim: usize,
+    how: Combine,
+}
+
+impl Op for IndexAdd {
+    fn name(&self) -> &'static str {
+        self.how.name()
+    }
+    fn key(&self, key: &mut Key) {
+        key.word(self.dim as u64).word(self.how as u64);
+    }
+    fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
+        None
+    }
+    fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
+        let first = |s: Shape| {
+            let mut order: Vec<usize> = (0..s.rank()).collect();
+            order.remove(self.dim);
+            order.insert(0, self.dim);
+            let inner: usize = (0..s.rank()).filter(|&d| d != self.dim).map(|d| s[d]).product();
+            (Layout::contiguous(s).permute(&order), Shape::of(&[s[self.dim], inner]))
+        };
+        let (table, table_shape) = first(inputs[0].shape);
+        let (rows, rows_shape) = first(inputs[2].shape);
+        let (out, out_shape) = first(outputs[0].shape);
+        Lowered::Kernel {
+            kernel: Arc::new(IndexAddKernel(self.how)),
+            loads: vec![(0, table, table_shape), (1, Layout::contiguous(inputs[1].shape), inputs[1].shape), (2, rows, rows_shape)],
+            stores: vec![(0, out, out_shape)],
+        }
+    }
+    fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        let (table, index, rows, g) = (&v.inputs[0], &v.inputs[1], &v.inputs[2], v.grad());
+        let d = self.dim as isize;
+        let picked = |t: &Tensor| t.index_select(d, index);
+        let run = || {
+            let (table, rows) = match self.how {
+                Combine::Add => (g.clone(), picked(g)?),
+                Combine::Set => (g.index_copy(d, index, &rows.zeros_like()?)?, picked(g)?),
+                // Shared evenly by all that are equal to the result.
+                Combine::Min | Combine::Max => {
+                    let out = &v.outputs[0];
+                    let (own, others) = (table.eq(out)?.cast(g.dtype())?, rows.eq(&picked(out)?)?.cast(g.dtype())?);
+                    let part = g.div(&own.index_add(d, index, &others)?)?;
+                    (own.mul(&part)?, others.mul(&picked(&part)?)?)
+                }
+                // The product of the others: without a zero among them the result over the entry, with one it is there only for the zero.
+                Combine::Mul => {
+                    let zero = |t: &Tensor| t.eq(0.0);
+                    let filled = |t: &Tensor| zero(t)?.where_(Lit(1.0), t);
+                    let product = filled(table)?.combine(d, index, &filled(rows)?, Combine::Mul)?;
+                    let zeros = zero(table)?.cast(g.dtype())?.index_add(d, index, &zero(rows)?.cast(g.dtype())?)?;
+                    let alone = zeros.eq(1.0)?.where_(&product.mul(g)?, Lit(0.0))?;
+                    let none = zeros.eq(0.0)?.where_(&product.mul(g)?, Lit(0.0))?;
+                    let rest = |t: &Tensor, alone: &Tensor, none: &Tensor| zero(t)?.where_(alone, &none.div(&filled(t)?)?);
+                    (rest(table, &alone, &none)?, rest(rows, &picked(&alone)?, &picked(&none)?)?)
+                }
+            };
+            Ok(vec![Some(table), None, Some(rows)])
+        };
+        Some(run())
+    }
+}
+
+impl Tensor {
+    /// This tensor with entry `i` of `rows`' dimension `d` added to the entry that `index[i]` names, in order; an entry may be named more than
+    /// once. `index` holds integers, one per entry of `rows`. A bad index is an error of the evaluation.
+    ///
+    /// # Errors
+    /// When the shapes do not fit, or the index is not of one dimension.
+    #[track_caller]
+    pub fn index_add(&self, d: isize, index: &Tensor, rows: &Tensor) -> TensorResult<Tensor> {
+        self.combine(d, index, rows, Combine::Add)
+    }
+
+    /// This tensor with entry `i` of `rows`' dimension `d` in the place of the entry that `index[i]` names; of several for one place the last.
+    ///
+    /// # Errors
+    /// As for [`Tensor::index_add`].
+    #[track_caller]
+    pub fn index_copy(&self, d: isize, index: &Tensor, rows: &Tensor) -> TensorResult<Tensor> {
+        self.combine(d, index, rows, Combine::Set)
+    }
+
+    /// This tensor with each element of `source` joined with the element of dimension `d` at the same place of `index`, and otherwise at the
+    /// same place: the opposite of [`Tensor::gather`]. `index` has as many dimensions as both, is nowhere larger than `source`, and larger than
+    /// this tensor in `d` only. Elements for the same place are taken in order. A bad index is an error of the evaluation.
+    ///
+    /// # Errors
+    /// When the shapes do not fit, or the index does not hold integers.
+    #[track_caller]
+    pub fn scatter(&self, d: isize, index: &Tensor, source: &Tensor, how: Combine) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let k = dim(d, self.rank(), "scatter", at)?;
+        let n = self.rank();
+        let fits = index.rank() == n
+            && source.rank() == n
+            && (0..n).all(|i| index.shape()[i] <= source.shape()[i] && (i == k || index.shape()[i] <= self.shape()[i]));
+        if !fits || !index.dtype().is_int() {
+            let m = format!(
+                "{}{} from {} into {}: want integers of a shape that fits",
+                index.dtype(),
+                index.shape(),
+                source.shape(),
+                self.shape()
+            );
+            return Err(TensorError::shape("scatter", at, m));
+        }
+        let run = || {
+            let (place, mut part) = (self.places(k, index, at)?, source.clone());
+            for (i, &size) in index.dims().iter().enumerate() {
+                part = part.narrow(i as isize, 0, size)?;
+            }
+            let sizes: smallvec::SmallVec<[isize; 8]> = self.dims().iter().map(|&d| d as isize).collect();
+            let (flat, part) = (self.reshape(&[self.numel() as isize])?, part.reshape(&[index.numel() as isize])?);
+            flat.combine(0, &place, &part, how)?.reshape(&sizes)
+        };
+        Mode { at: Some(at), ..Mode::current() }.run(run)
+    }
+
+    #[track_caller]
+    fn combine(&self, d: isize, index: &Tensor, rows: &Tensor, how: Combine) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let op = how.name();
+        let k = dim(d, self.rank(), op, at)?;
+        if self.rank() == 0 && rows.rank() == 0 && index.numel() == 1 {
+            return self.unsqueeze(0)?.combine(0, &index.reshape(&[1])?, &rows.unsqueeze(0)?, how)?.squeeze(0);
+        }
+        self.size_for(op, k, at)?;
+        if index.rank() != 1 || !index.dtype().is_int() || self.dtype().is_block() || self.dtype() == DType::Bool {
+            let m = format!("{} by {}{}: want numbers and one-dimensional integers", self.dtype(), index.dtype(), index.shape());
+            return Err(TensorError::dtype(op, at, m));
+        }
+        let fits =
+            rows.rank() == self.rank() && (0..self.rank()).all(|i| rows.shape()[i] == if i == k { index.numel() } else { self.shape()[i] });
+        if !fits {
+            let m = format!("{} entries of {} by {} do not fit {}", index.numel(), rows.shape(), index.shape(), self.shape());
+            return Err(TensorError::shape(op, at, m));
+        }
+        if index.numel() == 0 {
+            return Ok(self.clone());
+        }
+        let rows = if rows.dtype().compute() == self.dtype().compute() { rows.clone() } else { rows.cast_at(self.dtype(), at)? };
+        let inputs = smallvec::smallvec![self.clone(), index.clone(), rows];
+        Tensor::op1(IndexAdd { dim: k, how }, inputs, Default::default(), self.meta(), at)
+    }
+}

@@ -1,0 +1,554 @@
+//! Reductions along rows: sum, mean, product, extremes and where they are.
+
+pub(crate) mod gpu;
+#[cfg(all(test, feature = "gpu"))]
+mod tests;
+
+use crate::backends::cpu::operand::{piece, slice, strided, values};
+use crate::backends::cpu::{share, vector::Real};
+use crate::dtype::{DType, Element};
+use crate::error::{At, TensorError, TensorResult};
+use crate::layout::Layout;
+use crate::ops::{Lit, Rhs};
+use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
+use crate::scalar::{Binary, Unary};
+use crate::shape::{Shape, dim};
+use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
+use std::panic::Location;
+use std::sync::Arc;
+
+/// What a reduction computes of each row.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ReduceOp {
+    /// The sum.
+    Sum,
+    /// The mean.
+    Mean,
+    /// The largest; NaN if one is NaN.
+    Max,
+    /// The smallest; NaN if one is NaN.
+    Min,
+    /// The product.
+    Prod,
+    /// The first position of the largest; NaN counts as largest.
+    ArgMax,
+    /// The first position of the smallest; NaN counts as smallest.
+    ArgMin,
+    /// As `ArgMax`, but −1 where an element is NaN.
+    Choice,
+}
+
+/// `[rows, cols]` to `[rows]`.
+#[derive(Clone, Debug)]
+pub struct ReduceKernel {
+    /// What to compute.
+    pub op: ReduceOp,
+}
+
+/// What `ReduceOp::Choice` gives for a row that holds a NaN instead of a position.
+pub(crate) const NONE: i32 = -1;
+
+/// Elements that are reduced at a time. Results of such pieces are combined in order, whichever thread made them.
+const PIECE: usize = 16_384;
+/// Neighbouring rows that a reduction down columns takes together.
+const STRIP: usize = 128;
+/// Columns that it takes before it hands its sums over.
+const DEPTH: usize = 4096;
+
+/// Numbers that can be reduced.
+trait Number: Value + Element {
+    fn start(op: ReduceOp) -> Self;
+    fn join(op: ReduceOp, a: Self, b: Self) -> Self;
+    fn reduce(op: ReduceOp, x: &[Self]) -> Self;
+    fn divide(self, n: usize) -> Self;
+    /// Whether `self` takes the place of `best` as extreme.
+    fn beats(self, op: ReduceOp, best: Self) -> bool;
+}
+
+macro_rules! integer {
+    ($($t:ty),*) => { $(
+        impl Number for $t {
+            fn start(op: ReduceOp) -> $t {
+                match op {
+                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::Choice => <$t>::MIN,
+                    ReduceOp::Min | ReduceOp::ArgMin => <$t>::MAX,
+                    ReduceOp::Prod => 1,
+                    ReduceOp::Sum | ReduceOp::Mean => 0,
+                }
+            }
+            #[inline(always)]
+            fn join(op: ReduceOp, a: $t, b: $t) -> $t {
+                match op {
+                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::Choice => a.max(b),
+                    ReduceOp::Min | ReduceOp::ArgMin => a.min(b),
+                    ReduceOp::Prod => a.wrapping_mul(b),
+                    ReduceOp::Sum | ReduceOp::Mean => a.wrapping_add(b),
+                }
+            }
+            fn reduce(op: ReduceOp, x: &[$t]) -> $t {
+                x.iter().fold(Self::start(op), |a, &b| Self::join(op, a, b))
+            }
+            fn divide(self, n: usize) -> $t {
+                (self as i128).checked_div(n as i128).unwrap_or(0) as $t
+            }
+            fn beats(self, op: ReduceOp, best: $t) -> bool {
+                if op == ReduceOp::ArgMin { self < best } else { self > best }
+            }
+        }
+    )* };
+}
+integer!(i32, u32, i64);
+
+macro_rules! float {
+    ($($t:ty),*) => { $(
+        impl Number for $t {
+            fn start(op: ReduceOp) -> $t {
+                match op {
+                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::Choice => <$t>::NEG_INFINITY,
+                    ReduceOp::Min | ReduceOp::ArgMin => <$t>::INFINITY,
+                    ReduceOp::Prod => 1.0,
+                    ReduceOp::Sum | ReduceOp::Mean => 0.0,
+                }
+            }
+            #[inline(always)]
+            fn join(op: ReduceOp, a: $t, b: $t) -> $t {
+                match op {
+                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::Choice => if (a > b) | a.is_nan() { a } else { b },
+                    ReduceOp::Min | ReduceOp::ArgMin => if (a < b) | a.is_nan() { a } else { b },
+                    ReduceOp::Prod => a * b,
+                    ReduceOp::Sum | ReduceOp::Mean => a + b,
+                }
+            }
+            fn reduce(op: ReduceOp, x: &[$t]) -> $t {
+                match op {
+                    ReduceOp::Sum | ReduceOp::Mean => <$t as Real>::sum(x),
+                    ReduceOp::Max => <$t as Real>::max(x),
+                    ReduceOp::Min => lanes(x, Self::start(op), |a, b| if (a < b) | a.is_nan() { a } else { b }),
+                    ReduceOp::Prod => lanes(x, 1.0, |a, b| a * b),
+                    ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::Choice => x.iter().fold(Self::start(op), |a, &b| Self::join(op, a, b)),
+                }
+            }
+            fn divide(self, n: usize) -> $t {
+                self / n as $t
+            }
+            fn beats(self, op: ReduceOp, best: $t) -> bool {
+                !best.is_nan() && (self.is_nan() || if op == ReduceOp::ArgMin { self < best } else { self > best })
+            }
+        }
+    )* };
+}
+float!(f32, f64);
+
+/// Sixteen running results side by side, so that one need not wait for the other.
+fn lanes<T: Copy>(x: &[T], start: T, f: impl Fn(T, T) -> T) -> T {
+    let (chunks, rest) = x.as_chunks::<16>();
+    let mut acc = [start; 16];
+    for c in chunks {
+        for i in 0..16 {
+            acc[i] = f(acc[i], c[i]);
+        }
+    }
+    rest.iter().chain(&acc).fold(start, |a, &b| f(a, b))
+}
+
+impl ReduceKernel {
+    fn rows<T: Number>(&self, task: &dyn Task) {
+        let (rows, cols) = shape(task.step());
+        let (op, pieces) = (self.op, cols.div_ceil(PIECE).max(1));
+        let whole = slice::<T>(task, 0);
+        let buffer: &mut [T] = if whole.is_some() { values(task, 0) } else { values(task, cols.min(PIECE)) };
+        let mut reduce = |row: usize, p: usize| {
+            let (start, end) = (p * PIECE, cols.min((p + 1) * PIECE));
+            let x = match whole {
+                Some(x) => &x[row * cols + start..row * cols + end],
+                None => piece(task, 0, None, row * cols + start, &mut buffer[..end - start]),
+            };
+            T::reduce(op, x)
+        };
+        let finish = |x: T| if op == ReduceOp::Mean { x.divide(cols) } else { x };
+        if pieces == 1 {
+            // Enough rows at a time that the store's program runs over more than a few elements.
+            let chunk = (PIECE / cols.max(1)).clamp(1, 256);
+            let range = share(rows, chunk, task.thread(), task.threads());
+            let results: &mut [T] = values(task, chunk);
+            for first in range.clone().step_by(chunk) {
+                let n = chunk.min(range.end - first);
+                for (i, r) in results[..n].iter_mut().enumerate() {
+                    *r = finish(reduce(first + i, 0));
+                }
+                task.store(0, first, T::lane(&mut results[..n]));
+            }
+            return;
+        }
+        let partial = task.shared(rows * pieces * size_of::<T>()).cast::<T>();
+        for n in share(rows * pieces, 1, task.thread(), task.threads()) {
+            // SAFETY: there is room for every piece's result, and each is written by one thread.
+            unsafe { *partial.add(n) = reduce(n / pieces, n % pieces) };
+        }
+        task.barrier();
+        for row in share(rows, 1, task.thread(), task.threads()) {
+            // SAFETY: all results were written before the barrier.
+            let parts = unsafe { std::slice::from_raw_parts(partial.add(row * pieces), pieces) };
+            let joined = parts.iter().fold(T::start(op), |a, &b| T::join(op, a, b));
+            task.store(0, row, T::lane(&mut [finish(joined)]));
+        }
+    }
+
+    /// Rows whose elements are neighbours across rows: whole strips of rows are reduced at once. `false` where the operand is not like that.
+    fn columns<T: Number>(&self, task: &dyn Task) -> bool {
+        let (rows, cols) = shape(task.step());
+        let Some((base, strides)) = strided::<T>(task, 0) else { return false };
+        if strides[0] != 1 || rows < 4 || cols < 2 {
+            return false;
+        }
+        let (strips, depths) = (rows.div_ceil(STRIP), cols.div_ceil(DEPTH));
+        let partial = task.shared(depths * rows * size_of::<T>()).cast::<T>();
+        for n in share(strips * depths, 1, task.thread(), task.threads()) {
+            let (strip, depth) = (n / depths, n % depths);
+            let (first, len) = (strip * STRIP, STRIP.min(rows - strip * STRIP));
+            // SAFETY: each strip of a depth has its own room, written by one thread.
+            let sums = unsafe { std::slice::from_raw_parts_mut(partial.add(depth * rows + first), len) };
+            let mut total = [T::start(self.op); STRIP];
+            for start in (depth * DEPTH..cols.min((depth + 1) * DEPTH)).step_by(64) {
+                // Short runs of additions, for accuracy.
+                let mut acc = [T::start(self.op); STRIP];
+                for c in start..(start + 64).min(cols).min((depth + 1) * DEPTH) {
+                    // SAFETY: the operand has these elements: `len` rows from `first` on, one after the other, of column c.
+                    let x = unsafe { std::slice::from_raw_parts(base.offset(c as isize * strides[1]).add(first), len) };
+                    join_all(self.op, &mut acc[..len], x);
+                }
+                join_all(self.op, &mut total[..len], &acc[..len]);
+            }
+            sums.copy_from_slice(&total[..len]);
+        }
+        task.barrier();
+        let results: &mut [T] = values(task, STRIP);
+        for strip in share(strips, 1, task.thread(), task.threads()) {
+            let (first, len) = (strip * STRIP, STRIP.min(rows - strip * STRIP));
+            results.fill(T::start(self.op));
+            for depth in 0..depths {
+                // SAFETY: all were written before the barrier.
+                join_all(self.op, &mut results[..len], unsafe { std::slice::from_raw_parts(partial.add(depth * rows + first), len) });
+            }
+            if self.op == ReduceOp::Mean {
+                results.iter_mut().for_each(|x| *x = x.divide(cols));
+            }
+            task.store(0, first, T::lane(&mut results[..len]));
+        }
+        true
+    }
+
+    fn positions<T: Number>(&self, task: &dyn Task) {
+        let (rows, cols) = shape(task.step());
+        let whole = slice::<T>(task, 0);
+        let buffer: &mut [T] = if whole.is_some() { values(task, 0) } else { values(task, cols.min(PIECE)) };
+        for row in share(rows, 1, task.thread(), task.threads()) {
+            let mut best: Option<(T, usize)> = None;
+            for start in (0..cols).step_by(PIECE) {
+                let end = cols.min(start + PIECE);
+                let x = match whole {
+                    Some(x) => &x[row * cols + start..row * cols + end],
+                    None => piece(task, 0, None, row * cols + start, &mut buffer[..end - start]),
+                };
+                // The extreme first, in a loop without positions, and then its place.
+                let op = if self.op == ReduceOp::ArgMin { ReduceOp::Min } else { ReduceOp::Max };
+                let extreme = T::reduce(op, x);
+                if best.is_none_or(|(b, _)| extreme.beats(self.op, b)) {
+                    // NaN does not equal itself: the first element that nothing beats is it.
+                    #[allow(clippy::eq_op)] // only NaN differs from itself
+                    let at = x.iter().position(|&v| v == extreme || v != v);
+                    best = at.map(|i| (extreme, start + i)).or(best);
+                }
+            }
+            let at = match best {
+                #[allow(clippy::eq_op)] // as above
+                Some((x, _)) if self.op == ReduceOp::Choice && x != x => NONE,
+                best => best.map_or(0, |b| b.1) as i32,
+            };
+            task.store(0, row, i32::lane(&mut [at]));
+        }
+    }
+
+    fn run<T: Number>(&self, task: &dyn Task) {
+        match self.op {
+            ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::Choice => self.positions::<T>(task),
+            _ if self.columns::<T>(task) => {}
+            _ => self.rows::<T>(task),
+        }
+    }
+}
+
+/// `a[i] ← join(a[i], b[i])`, the op decided outside the loop.
+fn join_all<T: Number>(op: ReduceOp, a: &mut [T], b: &[T]) {
+    macro_rules! each {
+        ($($op:ident),*) => {
+            match op {
+                $(ReduceOp::$op => a.iter_mut().zip(b).for_each(|(a, &b)| *a = T::join(ReduceOp::$op, *a, b)),)*
+            }
+        };
+    }
+    each!(Sum, Mean, Max, Min, Prod, ArgMax, ArgMin, Choice);
+}
+
+/// Rows and columns of the operand.
+fn shape(step: &Step) -> (usize, usize) {
+    (step.loads[0].shape[0], step.loads[0].shape[1])
+}
+
+impl Kernel for ReduceKernel {
+    fn cpu(&self, task: &dyn Task) {
+        match task.step().loads[0].dtype().compute() {
+            DType::F64 => self.run::<f64>(task),
+            DType::I32 => self.run::<i32>(task),
+            DType::U32 => self.run::<u32>(task),
+            DType::I64 => self.run::<i64>(task),
+            _ => self.run::<f32>(task),
+        }
+    }
+    fn ops(&self, step: &Step) -> u64 {
+        step.loads[0].shape.count() as u64
+    }
+    fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+        gpu::reduce(self.op, step, adapter)
+    }
+}
+
+/// A reduction over any axes.
+struct Reduce {
+    op: ReduceOp,
+    /// Bit d says that dimension d is reduced.
+    axes: u32,
+}
+
+impl Op for Reduce {
+    fn name(&self) -> &'static str {
+        self.op.name()
+    }
+    fn key(&self, key: &mut Key) {
+        key.word(self.op as u64).word(self.axes as u64);
+    }
+    fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
+        None
+    }
+    fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
+        let shape = inputs[0].shape;
+        let (gone, kept): (Vec<usize>, Vec<usize>) = (0..shape.rank()).partition(|d| self.axes >> d & 1 == 1);
+        let order: Vec<usize> = kept.iter().chain(&gone).copied().collect();
+        let rows = kept.iter().map(|&d| shape[d]).product();
+        let cols = gone.iter().map(|&d| shape[d]).product();
+        let layout = Layout::contiguous(shape).permute(&order);
+        Lowered::Kernel {
+            kernel: Arc::new(ReduceKernel { op: self.op }),
+            loads: vec![(0, layout, Shape::of(&[rows, cols]))],
+            stores: vec![(0, Layout::contiguous(outputs[0].shape), Shape::of(&[rows]))],
+        }
+    }
+    fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        let x = &v.inputs[0];
+        let dims: Vec<isize> = (0..x.rank()).filter(|d| self.axes >> d & 1 == 1).map(|d| d as isize).collect();
+        // Results with the reduced dimensions back as size 1, so that they broadcast.
+        let wide: Vec<isize> = (0..x.rank()).map(|d| if self.axes >> d & 1 == 1 { 1 } else { x.shape()[d] as isize }).collect();
+        let count = dims.iter().map(|&d| x.shape()[d as usize]).product::<usize>();
+        let run = || {
+            let g = v.grad().reshape(&wide)?;
+            let spread = |t: &Tensor| t.broadcast_to(x.dims());
+            let grad = match self.op {
+                ReduceOp::Sum => spread(&g)?,
+                ReduceOp::Mean => spread(&g.mul(Lit(1.0 / count.max(1) as f64))?)?,
+                ReduceOp::Max | ReduceOp::Min => {
+                    // Equal extremes share the gradient.
+                    let hit = x.eq(&v.outputs[0].reshape(&wide)?)?.cast(v.grad().dtype())?;
+                    hit.mul(&g.div(&hit.sum(&dims, true)?)?)?
+                }
+                ReduceOp::Prod => {
+                    // y/x, and where one factor is zero the product of the others.
+                    let zero = x.eq(Lit(0.0))?;
+                    let others = zero.where_(Rhs::Lit(1.0), Rhs::Tensor(x))?;
+                    let rest = others.prod(&dims, true)?;
+                    let zeros = zero.cast(v.grad().dtype())?.sum(&dims, true)?;
+                    let none = zeros.eq(Lit(0.0))?.where_(&rest.div(&others)?, &x.zeros_like()?)?;
+                    let one = zeros.eq(Lit(1.0))?.bitwise_and(&zero)?;
+                    g.mul(&one.where_(&rest.broadcast_to(x.dims())?, &none)?)?
+                }
+                ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::Choice => return Ok(vec![None]),
+            };
+            Ok(vec![Some(grad)])
+        };
+        Some(run())
+    }
+}
+
+impl Tensor {
+    fn reduce(&self, op: ReduceOp, dims: &[isize], keepdim: bool, at: At) -> TensorResult<Tensor> {
+        let name = op.name();
+        let mut axes = 0u32;
+        for &d in dims {
+            axes |= 1 << dim(d, self.rank(), name, at)?;
+        }
+        if dims.is_empty() {
+            axes = (1 << self.rank()) - 1;
+        }
+        let mut x = self.clone();
+        let mut dtype = self.dtype();
+        // As PyTorch: sums of bool and small integers are integers, means are floats.
+        match op {
+            ReduceOp::Sum | ReduceOp::Prod if !dtype.is_float() => {
+                dtype = if self.device().supports(DType::I64) { DType::I64 } else { DType::I32 };
+                x = x.cast_at(dtype, at)?;
+            }
+            ReduceOp::Mean if !dtype.is_float() => {
+                dtype = DType::F32;
+                x = x.cast_at(dtype, at)?;
+            }
+            _ if dtype.is_block() => dtype = DType::F32,
+            _ => {}
+        }
+        let empty = (0..self.rank()).any(|d| axes >> d & 1 == 1 && self.shape()[d] == 0);
+        if empty && !matches!(op, ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Prod) {
+            return Err(TensorError::shape(name, at, format!("nothing to choose from in {}", self.shape())));
+        }
+        let result = match op {
+            ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::Choice => DType::I32,
+            _ => dtype,
+        };
+        let sizes: Vec<usize> = (0..self.rank())
+            .filter(|d| keepdim || axes >> d & 1 == 0)
+            .map(|d| if axes >> d & 1 == 1 { 1 } else { self.shape()[d] })
+            .collect();
+        Tensor::op1(Reduce { op, axes }, smallvec::smallvec![x], Default::default(), Meta { dtype: result, shape: Shape::of(&sizes) }, at)
+    }
+
+    /// The index of the largest element along dimension `d` (which goes), as i32: the first of equal ones; NaN counts as largest.
+    #[track_caller]
+    pub fn argmax(&self, d: isize) -> TensorResult<Tensor> {
+        self.reduce(ReduceOp::ArgMax, &[d], false, Location::caller())
+    }
+
+    /// The index of the smallest element along dimension `d` (which goes), as i32: the first of equal ones; NaN counts as smallest.
+    #[track_caller]
+    pub fn argmin(&self, d: isize) -> TensorResult<Tensor> {
+        self.reduce(ReduceOp::ArgMin, &[d], false, Location::caller())
+    }
+
+    /// [`Tensor::argmax`] of floats, but [`NONE`] where an element is NaN.
+    #[track_caller]
+    pub(crate) fn choice(&self, d: isize) -> TensorResult<Tensor> {
+        self.reduce(ReduceOp::Choice, &[d], false, Location::caller())
+    }
+
+    /// The variance over dimensions `dims` (all, if empty), divided by `count - correction`.
+    #[track_caller]
+    pub fn var(&self, dims: &[isize], correction: isize, keepdim: bool) -> TensorResult<Tensor> {
+        self.var_at(dims, correction, keepdim, Location::caller())
+    }
+
+    fn var_at(&self, dims: &[isize], correction: isize, keepdim: bool, at: At) -> TensorResult<Tensor> {
+        let mean = self.reduce(ReduceOp::Mean, dims, true, at)?;
+        let centred = self.binary_at(Binary::Sub, Rhs::Tensor(&mean), at)?;
+        let squares = centred.binary_at(Binary::Mul, Rhs::Tensor(&centred), at)?.reduce(ReduceOp::Sum, dims, keepdim, at)?;
+        let count = self.numel() / mean.numel().max(1);
+        squares.binary_at(Binary::Mul, Rhs::Float(1.0 / (count as f64 - correction as f64).max(0.0)), at)
+    }
+
+    /// The standard deviation over dimensions `dims` (all, if empty): the root of [`Tensor::var`].
+    #[track_caller]
+    pub fn std(&self, dims: &[isize], correction: isize, keepdim: bool) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        self.var_at(dims, correction, keepdim, at)?.unary_at(Unary::Sqrt, at)
+    }
+
+    /// Whether all elements over dimensions `dims` (all, if empty) are not zero; true where there are none.
+    #[track_caller]
+    pub fn all(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
+        self.truth(Location::caller())?.reduce_or(ReduceOp::Min, 1.0, dims, keepdim, Location::caller())
+    }
+
+    /// Whether any element over dimensions `dims` (all, if empty) is not zero; false where there are none.
+    #[track_caller]
+    pub fn any(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
+        self.truth(Location::caller())?.reduce_or(ReduceOp::Max, 0.0, dims, keepdim, Location::caller())
+    }
+
+    /// An extreme, or `empty` where there is nothing to choose from.
+    fn reduce_or(&self, op: ReduceOp, empty: f64, dims: &[isize], keepdim: bool, at: At) -> TensorResult<Tensor> {
+        if self.numel() > 0 {
+            return self.reduce(op, dims, keepdim, at);
+        }
+        let sum = self.reduce(ReduceOp::Sum, dims, keepdim, at)?;
+        Tensor::full(empty, sum.dims(), self.stored(), self.device())
+    }
+
+    /// ln Σ eˣ over dimensions `dims` (all, if empty), from the largest element.
+    #[track_caller]
+    pub fn logsumexp(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let x = if self.dtype().is_float() { self.clone() } else { self.cast_at(DType::F32, at)? };
+        let max = x.reduce_or(ReduceOp::Max, f64::NEG_INFINITY, dims, true, at)?;
+        // An infinite maximum has no differences.
+        let base = max.unary_at(Unary::IsInf, at)?.where_at(Rhs::Lit(0.0), Rhs::Tensor(&max), at)?;
+        let sum = x.binary_at(Binary::Sub, Rhs::Tensor(&base), at)?.unary_at(Unary::Exp, at)?.reduce(ReduceOp::Sum, dims, keepdim, at)?;
+        let sizes: smallvec::SmallVec<[isize; 8]> = sum.dims().iter().map(|&d| d as isize).collect();
+        sum.unary_at(Unary::Log, at)?.binary_at(Binary::Add, Rhs::Tensor(&base.reshape(&sizes)?), at)
+    }
+
+    /// The vector norm of order `p` over dimensions `dims` (all, if empty): (Σ |x|ᵖ)^(1/p); ±∞ gives the extreme of |x|, 0 the count of
+    /// elements that are not zero.
+    #[track_caller]
+    pub fn norm(&self, p: f64, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let x = if self.dtype().is_float() { self.clone() } else { self.cast_at(DType::F32, at)? };
+        let size = x.unary_at(Unary::Abs, at)?;
+        let sum = |t: Tensor| t.reduce(ReduceOp::Sum, dims, keepdim, at);
+        if p == f64::INFINITY {
+            size.reduce_or(ReduceOp::Max, 0.0, dims, keepdim, at)
+        } else if p == f64::NEG_INFINITY {
+            size.reduce_or(ReduceOp::Min, f64::INFINITY, dims, keepdim, at)
+        } else if p == 0.0 {
+            sum(x.truth(at)?.cast_at(x.stored(), at)?)
+        } else if p == 1.0 {
+            sum(size)
+        } else if p == 2.0 {
+            sum(x.binary_at(Binary::Mul, Rhs::Tensor(&x), at)?)?.unary_at(Unary::Sqrt, at)
+        } else {
+            sum(size.binary_at(Binary::Pow, Rhs::Float(p), at)?)?.binary_at(Binary::Pow, Rhs::Float(1.0 / p), at)
+        }
+    }
+}
+
+macro_rules! reductions {
+    ($($doc:literal $all:ident $name:ident $op:ident;)*) => { impl Tensor { $(
+        #[doc = concat!($doc, " over dimensions `dims`; over all, if empty. `keepdim` leaves them with size 1.")]
+        #[track_caller]
+        pub fn $name(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
+            self.reduce(ReduceOp::$op, dims, keepdim, Location::caller())
+        }
+        #[doc = concat!($doc, " over all elements.")]
+        #[track_caller]
+        pub fn $all(&self) -> TensorResult<Tensor> {
+            self.reduce(ReduceOp::$op, &[], false, Location::caller())
+        }
+    )* } };
+}
+reductions! {
+    "The sum, accumulated in f32 (integers: i64 on the CPU, i32 on a GPU)," sum_all sum Sum;
+    "The mean, accumulated in f32," mean_all mean Mean;
+    "The largest element (NaN if one is NaN)" max_all max Max;
+    "The smallest element (NaN if one is NaN)" min_all min Min;
+    "The product" prod_all prod Prod;
+}
+
+impl ReduceOp {
+    /// PyTorch's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Mean => "mean",
+            ReduceOp::Max => "max",
+            ReduceOp::Min => "min",
+            ReduceOp::Prod => "prod",
+            ReduceOp::ArgMax => "argmax",
+            ReduceOp::ArgMin => "argmin",
+            ReduceOp::Choice => "choice",
+        }
+    }
+}
