@@ -4,19 +4,19 @@
 
 use std::sync::Arc;
 use tensorlogic::TensorResult;
-use tensorlogic::backends::Backend;
-use tensorlogic::backends::metal::{self, GpuBackend, MetalBackend, MetalOps};
+use tensorlogic::backends::RawBackend;
+use tensorlogic::backends::metal::{self, MetalBackend, MetalOps, RawGpuBackend};
 
 /// Public so that a test can run it.
 pub fn main() -> TensorResult<()> {
     if MetalBackend::is_available() {
         return run(MetalBackend::initialize()?);
     }
-    println!("There is no Metal here: the same calls run through GpuBackend.\n");
-    run(GpuBackend::initialize()?)
+    println!("There is no Metal here: the same calls run through RawGpuBackend.\n");
+    run(RawGpuBackend::initialize()?)
 }
 
-fn run<B: Backend>(backend: B) -> TensorResult<()> {
+fn run<B: RawBackend>(backend: B) -> TensorResult<()> {
     let backend = Arc::new(backend);
     let ops = MetalOps::new(backend.clone())?;
     let shared = metal::MTLResourceOptions::StorageModeShared;

@@ -8,7 +8,7 @@ use crate::ops::Rhs;
 use crate::ops::write::windows;
 use crate::scalar::{Binary, Prim, Unary};
 use crate::shape::Shape;
-use crate::tensor::{Arg, Extra, GradCell, Grads, Inputs, Kind, Meta, Mode, Node, Tensor, Vjp};
+use crate::tensor::{Arg, GradCell, Grads, Inputs, Kind, Meta, Mode, Node, RareFields, Tensor, Vjp};
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::panic::Location;
@@ -44,7 +44,7 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: &GradOptions) -> T
         roots.push(((*y).clone(), ones(y)?));
     }
     let wanted: HashSet<Place> = inputs.iter().map(|t| place(t)).collect();
-    let found = Walk::new(options.create_graph, false).run(roots, &wanted)?;
+    let found = BackwardPass::new(options.create_graph, false).run(roots, &wanted)?;
     if !options.retain_graph && !options.create_graph {
         // The walk's nodes lose their inputs, so that memory goes back.
         found.visited.iter().for_each(|t| forget_inputs(&t.node));
@@ -88,7 +88,7 @@ impl Tensor {
     /// The same value with this place for its gradient.
     #[track_caller]
     pub(crate) fn with_cell(&self, cell: Arc<GradCell>) -> TensorResult<Tensor> {
-        Ok(self.in_order()?.alias(&[], Extra { cell: Some(cell), ..Extra::default() }, Location::caller()))
+        Ok(self.in_order()?.alias(&[], RareFields { cell: Some(cell), ..RareFields::default() }, Location::caller()))
     }
 
     /// Where this tensor's gradient is collected, if it is.
@@ -113,7 +113,7 @@ impl Tensor {
             return self.clone();
         }
         let at = Location::caller();
-        no_grad(|| self.alias(&[], Extra::default(), at))
+        no_grad(|| self.alias(&[], RareFields::default(), at))
     }
 
     /// The gradient that [`Tensor::backward`] has collected for this tensor, which must come from [`Tensor::requires_grad`]; pending until asked for.
@@ -152,7 +152,7 @@ impl Tensor {
             return Err(TensorError::shape("backward", Location::caller(), m));
         }
         let gradient = gradient.cast(self.dtype())?;
-        let found = Walk::new(false, false).run(vec![(self.clone(), gradient)], &HashSet::new())?;
+        let found = BackwardPass::new(false, false).run(vec![(self.clone(), gradient)], &HashSet::new())?;
         collect(found.cells)?;
         if !retain_graph {
             found.visited.iter().for_each(|t| forget_inputs(&t.node));
@@ -193,7 +193,7 @@ pub fn checkpoint(f: impl Fn(&[Tensor]) -> TensorResult<Tensor> + Send + Sync + 
         let create_graph = Mode::current().grad;
         let track = Mode { grad: true, at: Some(at) };
         // Aliases that wait for the gradient: what is computed from them is computed again, and not before it is needed.
-        let again: Vec<Tensor> = kept.iter().map(|t| track.run(|| t.alias(std::slice::from_ref(g), Extra::default(), at))).collect();
+        let again: Vec<Tensor> = kept.iter().map(|t| track.run(|| t.alias(std::slice::from_ref(g), RareFields::default(), at))).collect();
         let y = track.run(|| f(&again))?;
         if !y.node.tracked {
             return Ok(vec![None; kept.len()]);
@@ -211,13 +211,13 @@ pub fn checkpoint(f: impl Fn(&[Tensor]) -> TensorResult<Tensor> + Send + Sync + 
     };
     let mut others = own;
     others.extend(anchor);
-    Ok(y.in_order()?.alias(&others, Extra { backward: Some(Arc::new(backward)), ..Extra::default() }, at))
+    Ok(y.in_order()?.alias(&others, RareFields { backward: Some(Arc::new(backward)), ..RareFields::default() }, at))
 }
 
 /// The gradients of a part of a graph, from `y` down to `ends`.
 fn inner(y: Tensor, g: Tensor, ends: &[Tensor], create_graph: bool) -> TensorResult<Found> {
     let wanted: HashSet<Place> = ends.iter().filter(|t| t.node.tracked).map(place).collect();
-    let found = Walk::new(create_graph, true).run(vec![(y, g)], &wanted)?;
+    let found = BackwardPass::new(create_graph, true).run(vec![(y, g)], &wanted)?;
     if !create_graph {
         found.visited.iter().filter(|t| !wanted.contains(&place(t))).for_each(|t| forget_inputs(&t.node));
     }
@@ -260,7 +260,7 @@ struct Found {
     visited: Vec<Tensor>,
 }
 
-struct Walk {
+struct BackwardPass {
     create_graph: bool,
     /// Whether the walk ends at the tensors asked for.
     stop: bool,
@@ -269,9 +269,9 @@ struct Walk {
     inputs: HashMap<*const Node, Inputs>,
 }
 
-impl Walk {
-    fn new(create_graph: bool, stop: bool) -> Walk {
-        Walk { create_graph, stop, parts: HashMap::new(), inputs: HashMap::new() }
+impl BackwardPass {
+    fn new(create_graph: bool, stop: bool) -> BackwardPass {
+        BackwardPass { create_graph, stop, parts: HashMap::new(), inputs: HashMap::new() }
     }
 
     /// Tracked nodes under the roots, inputs first.

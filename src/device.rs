@@ -1,17 +1,17 @@
-//! Devices: which machine a tensor lives on, how to choose one, and what memory it holds.
+//! Devices: which backend a tensor lives on, how to choose one, and what memory it holds.
 
 mod memory;
 
-pub use crate::backends::limits::Room;
+pub use crate::backends::limits::MemoryInfo;
 pub use crate::backends::pool::BufferPoolStats;
 pub use crate::backends::report::{Holder, MemoryReport};
 pub use crate::plan::StorageMode;
 pub use memory::{BufferPool, GpuDevice, MemoryProfile, MetalDevice};
 
-use crate::backends::{Buffer, Bytes, Machine, cpu::CpuMachine};
+use crate::backends::{Backend, Buffer, Bytes, cpu::CpuBackend};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Crossover, MemoryStats, PipelineStats, TransferStats};
+use crate::plan::{FallbackModel, MemoryStats, PipelineStats, TransferStats};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -21,21 +21,21 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub struct Device(Arc<Inner>);
 
 struct Inner {
-    machine: Arc<dyn Machine>,
+    backend: Arc<dyn Backend>,
     cpu: bool,
     /// What the evaluator keeps per device; its lock makes evaluations take turns.
     evaluator: Mutex<Option<Box<dyn Any + Send>>>,
     /// Whether small work whose inputs lie in host memory is done there.
     adaptive: AtomicBool,
     /// What was measured about that, and who is measuring.
-    crossover: Mutex<Option<Crossover>>,
+    crossover: Mutex<Option<FallbackModel>>,
 }
 
 impl Device {
     /// The CPU. Always the same device.
     pub fn cpu() -> Device {
         static CPU: OnceLock<Device> = OnceLock::new();
-        CPU.get_or_init(|| Device::of(CpuMachine::open(), true)).clone()
+        CPU.get_or_init(|| Device::of(CpuBackend::open(), true)).clone()
     }
 
     /// The first real GPU. A software adapter is never chosen here: the CPU backend is faster than a GPU emulated on the CPU.
@@ -71,10 +71,10 @@ impl Device {
         if let Some((_, d)) = open.iter().find(|(n, _)| n == name) {
             return Ok(d.clone());
         }
-        let machine = crate::backends::gpu::GpuMachine::open(name)?;
+        let backend = crate::backends::gpu::GpuBackend::open(name)?;
         // A software adapter is opened to test the GPU's own way.
-        let adaptive = std::env::var("TL_ADAPTIVE").map_or(!machine.is_software(), |v| v != "0");
-        let device = Device::of(machine, false);
+        let adaptive = std::env::var("TL_ADAPTIVE").map_or(!backend.is_software(), |v| v != "0");
+        let device = Device::of(backend, false);
         device.set_adaptive(adaptive);
         open.push((name.to_string(), device.clone()));
         Ok(device)
@@ -86,8 +86,8 @@ impl Device {
         )))
     }
 
-    fn of(machine: Arc<dyn Machine>, cpu: bool) -> Device {
-        Device(Arc::new(Inner { machine, cpu, evaluator: Mutex::new(None), adaptive: AtomicBool::new(false), crossover: Mutex::new(None) }))
+    fn of(backend: Arc<dyn Backend>, cpu: bool) -> Device {
+        Device(Arc::new(Inner { backend, cpu, evaluator: Mutex::new(None), adaptive: AtomicBool::new(false), crossover: Mutex::new(None) }))
     }
 
     /// Whether this is the CPU.
@@ -96,11 +96,11 @@ impl Device {
     }
     /// The device as people know it.
     pub fn name(&self) -> String {
-        self.0.machine.name()
+        self.0.backend.name()
     }
     /// Whether tensors of `dtype` can live here: f64 and i64 are the CPU's.
     pub fn supports(&self, dtype: DType) -> bool {
-        self.0.machine.supports(dtype)
+        self.0.backend.supports(dtype)
     }
     /// The dtype that models compute in here unless told otherwise: f32 on the CPU, f16 on a GPU that has it.
     pub fn default_float(&self) -> DType {
@@ -110,15 +110,15 @@ impl Device {
     ///
     /// Vulkan drivers only; others keep compiled kernels themselves. `TL_PIPELINE_CACHE=0` keeps none, `TL_CACHE_DIR` chooses the folder.
     pub fn pipeline_stats(&self) -> PipelineStats {
-        self.0.machine.pipeline_stats()
+        self.0.backend.pipeline_stats()
     }
     /// Memory that the engine holds on the device.
     pub fn memory(&self) -> MemoryStats {
-        self.0.machine.memory()
+        self.0.backend.memory()
     }
     /// Waits for all submitted work.
     pub fn synchronize(&self) -> TensorResult<()> {
-        self.0.machine.synchronize()
+        self.0.backend.synchronize()
     }
     /// Lets a GPU's small computations run on the CPU while all their inputs lie in host memory, or forbids it, as `TL_ADAPTIVE=0` does.
     ///
@@ -134,31 +134,31 @@ impl Device {
     }
     /// What was moved between the host's memory and the device's. All zero on the CPU.
     pub fn transfers(&self) -> TransferStats {
-        self.0.machine.transfers()
+        self.0.backend.transfers()
     }
     /// The kind of memory of results and uploads.
     pub fn storage_mode(&self) -> StorageMode {
-        self.0.machine.default_mode()
+        self.0.backend.default_mode()
     }
     /// Changes the kind of memory of results and uploads, where the device has several; [`StorageMode::Managed`] means `Private` here.
     pub fn set_storage_mode(&self, mode: StorageMode) {
-        self.0.machine.set_default_mode(mode)
+        self.0.backend.set_default_mode(mode)
     }
-    pub(crate) fn measured(&self) -> std::sync::MutexGuard<'_, Option<Crossover>> {
+    pub(crate) fn measured(&self) -> std::sync::MutexGuard<'_, Option<FallbackModel>> {
         self.0.crossover.lock().unwrap_or_else(|e| e.into_inner())
     }
     /// Submits of work since the device was opened.
     pub fn submits(&self) -> u64 {
-        self.0.machine.submits()
+        self.0.backend.submits()
     }
-    pub(crate) fn machine(&self) -> &Arc<dyn Machine> {
-        &self.0.machine
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
+        &self.0.backend
     }
     pub(crate) fn evaluator(&self) -> &Mutex<Option<Box<dyn Any + Send>>> {
         &self.0.evaluator
     }
     pub(crate) fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
-        self.0.machine.upload(bytes)
+        self.0.backend.upload(bytes)
     }
     pub(crate) fn require(&self, dtype: DType) -> TensorResult<()> {
         if self.supports(dtype) {

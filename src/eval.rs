@@ -1,12 +1,12 @@
 //! The one place that runs anything: collect pending nodes, find or make their plan, bind buffers, run, store.
 
-use crate::adaptive;
 use crate::backends::Buffer;
 use crate::compile::{Compiled, GNode, Graph, compile};
+use crate::cpu_fallback;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Buf, Hashed, Output, Plan};
+use crate::plan::{Buf, IdentityHasher, Output, Plan};
 use crate::tensor::{Inputs, Key, Kind, Node, Tensor, release};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -80,7 +80,7 @@ struct Evaluator {
     clock: u64,
     /// Evaluations of few nodes since the last one of many.
     small: u64,
-    plans: HashMap<(u64, u64), (Arc<Compiled>, u64), Hashed>,
+    plans: HashMap<(u64, u64), (Arc<Compiled>, u64), IdentityHasher>,
     stats: EvalStats,
     order: Vec<*const Node>,
     stack: Vec<(*const Node, u32)>,
@@ -331,7 +331,7 @@ impl Evaluator {
                 graph.nodes[at].keep = true;
             }
         }
-        let compiled = Arc::new(compile(graph, device.machine().max_buffers(), fusion(), device.machine().joins())?);
+        let compiled = Arc::new(compile(graph, device.backend().max_buffers(), fusion(), device.backend().fused_gemv_limits())?);
         if self.plans.len() >= PLANS {
             if let Some(oldest) = self.plans.iter().min_by_key(|(_, (_, used))| *used).map(|(k, _)| *k) {
                 self.plans.remove(&oldest);
@@ -370,7 +370,7 @@ fn overwrites(n: &Node) -> bool {
 /// Whether an evaluation stores this node though nobody asked for it: window writes, and kernels that were passed before.
 fn must_keep(n: &Node) -> bool {
     match &n.kind {
-        Kind::Op(op) => op.in_place() || n.passed.load(Relaxed),
+        Kind::Op(op) => op.in_place() || n.visited.load(Relaxed),
         _ => false,
     }
 }
@@ -453,11 +453,11 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         let misses = e.stats.misses;
         let compiled = e.plan(key, roots, device)?;
         let plan = &compiled.plan;
-        let machine = device.machine();
+        let backend = device.backend();
         // SAFETY: collected under the lock that we hold.
         let bound: SmallVec<[Buffer; 4]> =
             e.stored.iter().flat_map(|&n| unsafe { &*n }.stored.get().into_iter().flatten().cloned()).collect();
-        let on_host = match adaptive::choose(device, &compiled, &bound, purpose) {
+        let on_host = match cpu_fallback::choose(device, &compiled, &bound, purpose) {
             Some(choice) => choice,
             None => {
                 e.order.clear();
@@ -465,21 +465,21 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
             }
         };
         let host;
-        let machine = if on_host {
+        let backend = if on_host {
             host = Device::cpu();
-            host.machine()
+            host.backend()
         } else {
-            machine
+            backend
         };
-        let room = |o: &Output| if purpose == Purpose::Read { machine.alloc_result(o.bytes, o.dtype) } else { machine.alloc(o.bytes) };
+        let room = |o: &Output| if purpose == Purpose::Read { backend.alloc_result(o.bytes, o.dtype) } else { backend.alloc(o.bytes) };
         let mut outputs: SmallVec<[Buffer; 2]> = SmallVec::new();
         for o in &plan.outputs {
             outputs.push(room(o)?);
         }
-        if machine.pool().recording() {
+        if backend.pool().recording() {
             for (n, output) in outputs.iter().enumerate() {
                 if let Some(step) = plan.writer(Buf::Output(n as u16)) {
-                    machine.label(output, step.name, step.at);
+                    backend.label(output, step.name, step.at);
                 }
             }
         }
@@ -488,24 +488,24 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         }
         if !plan.steps.is_empty() {
             if on_host {
-                adaptive::run(machine, plan, &bound, &outputs, &e.params)?;
+                cpu_fallback::run(backend, plan, &bound, &outputs, &e.params)?;
             } else {
                 if matches!(purpose, Purpose::Read | Purpose::Copy) {
-                    machine.hold();
+                    backend.defer_submit();
                 }
-                machine.run(plan, &bound, &outputs, &e.params)?;
+                backend.run(plan, &bound, &outputs, &e.params)?;
             }
         }
-        if machine.pool().recording() {
+        if backend.pool().recording() {
             // Values that were in host memory until now.
             for &n in &e.stored {
                 // SAFETY: collected under the lock that we hold.
                 let n = unsafe { &*n };
-                n.stored.get().into_iter().flatten().filter(|b| b.is_brought()).for_each(|b| machine.label(b, "upload", n.at));
+                n.stored.get().into_iter().flatten().filter(|b| b.is_resident()).for_each(|b| backend.label(b, "upload", n.at));
             }
         }
         if on_host {
-            outputs = outputs.into_iter().map(adaptive::of_device).collect();
+            outputs = outputs.into_iter().map(cpu_fallback::of_device).collect();
         }
         after = before.map(|_| Instant::now());
         for (at, bufs) in &compiled.kept {
@@ -525,14 +525,14 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
             // SAFETY: as above.
             let n = unsafe { &*n };
             if n.stored.get().is_none() {
-                n.passed.store(true, Relaxed);
+                n.visited.store(true, Relaxed);
             }
         }
         // Only now may inputs go: nodes of `order` may be alive only through them.
         for (at, _) in &compiled.kept {
             // SAFETY: as above; stored nodes are not views.
             let n = unsafe { &*e.order[*at as usize] };
-            if !n.tracked || n.released.load(Relaxed) {
+            if !n.tracked || n.inputs_freed.load(Relaxed) {
                 // SAFETY: as above.
                 let mut inputs = std::mem::take(unsafe { n.inputs() });
                 if dead.is_empty() {
@@ -577,7 +577,7 @@ pub(crate) fn forget_inputs(node: &Node) {
     let mut dead = Inputs::new();
     {
         let _lock = Lock::of(&node.device);
-        node.released.store(true, Relaxed);
+        node.inputs_freed.store(true, Relaxed);
         if node.stored.get().is_some() {
             // SAFETY: the lock is held.
             dead.extend(unsafe { node.inputs() }.drain(..));
@@ -706,7 +706,7 @@ impl Tensor {
         let (node, output) = base(self);
         let buffer = &node.stored.get().expect("evaluated")[output as usize];
         let size = self.dtype().block_bytes();
-        self.device().machine().read(buffer, layout.offset / self.dtype().block() * size, out)
+        self.device().backend().read(buffer, layout.offset / self.dtype().block() * size, out)
     }
 
     /// Evaluates and submits the copy to the host without waiting for it: work submitted afterwards overlaps with it.
@@ -720,7 +720,7 @@ impl Tensor {
         let buffer = &node.stored.get().expect("evaluated")[output as usize];
         let size = self.dtype().block_bytes();
         let len = self.dtype().bytes(self.numel()).unwrap_or(0);
-        let pending = self.device().machine().start_read(buffer, layout.offset / self.dtype().block() * size, len)?;
+        let pending = self.device().backend().start_read(buffer, layout.offset / self.dtype().block() * size, len)?;
         Ok(Download { pending, dtype: self.dtype() })
     }
 
@@ -731,7 +731,7 @@ impl Tensor {
     /// Those of [`Tensor::to_vec_of`].
     pub async fn to_vec_async<T: Element>(&self) -> TensorResult<Vec<T>> {
         let download = self.download()?;
-        self.device().machine().done().await;
+        self.device().backend().done().await;
         download.wait()
     }
 

@@ -15,9 +15,9 @@ pub mod device;
 
 pub mod tensor;
 
-pub mod adaptive;
 pub mod autograd;
 mod compile;
+pub mod cpu_fallback;
 pub mod eval;
 mod transfer;
 

@@ -2,11 +2,11 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use tensorlogic::backends::Backend;
+//! use tensorlogic::backends::RawBackend;
 //! use tensorlogic::backends::metal::{self, MetalBackend, MetalOps};
 //!
 //! # fn main() -> tensorlogic::TensorResult<()> {
-//! let backend = Arc::new(MetalBackend::initialize()?); // or GpuBackend: the same on Vulkan and DX12
+//! let backend = Arc::new(MetalBackend::initialize()?); // or RawGpuBackend: the same on Vulkan and DX12
 //! let ops = MetalOps::new(backend.clone())?;
 //! let shared = metal::MTLResourceOptions::StorageModeShared;
 //! let a = backend.create_buffer_with_data(&[1.0f32, 2.0, 3.0, 4.0], shared)?;
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! [`Tensor`](crate::Tensor) is the better way to compute: it fuses, plans memory and takes every dtype. This layer is for code that
-//! wants to hold buffers and decide on each dispatch itself. Its kernels are run by the same machine.
+//! wants to hold buffers and decide on each dispatch itself. Its kernels are run by the same backend.
 
 mod backend;
 mod buffer;
@@ -29,7 +29,7 @@ mod kernels;
 mod ops;
 mod pipeline;
 
-pub use backend::{Backend, GpuBackend, MetalBackend, Opened};
+pub use backend::{MetalBackend, Opened, RawBackend, RawGpuBackend};
 pub use buffer::{BufferHandle, MTLResourceOptions, StorageBuffer};
 pub use ops::MetalOps;
 pub use pipeline::{AdapterDevice, ComputePipeline, MTLSize};

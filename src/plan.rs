@@ -71,7 +71,7 @@ impl Load {
         self.program.dtype()
     }
     /// The same values with the last two dimensions exchanged; `None` where a source has no layout for that.
-    pub fn turned(&self) -> Option<Load> {
+    pub fn transposed(&self) -> Option<Load> {
         let rank = self.shape.rank();
         let mut order: Vec<usize> = (0..rank).collect();
         order.swap(rank.checked_sub(2)?, rank - 1);
@@ -121,7 +121,7 @@ pub struct Step {
 ///
 /// Both index an operand by its row-major position in the logical shape and never see strides or fused programs.
 pub trait Kernel: Send + Sync {
-    /// This thread's share of the step on the CPU. Every thread of the team calls it once per run.
+    /// This thread's share of the step on the CPU. Every thread of the thread pool calls it once per run.
     fn cpu(&self, task: &dyn Task);
     /// Floating-point operations of the step, for sizing teams and for `explain`.
     fn ops(&self, step: &Step) -> u64;
@@ -138,11 +138,11 @@ pub trait Kernel: Send + Sync {
         None
     }
     /// The products of few rows that this kernel does in the step, where a GPU can do others with them: of load 0 and the loads behind it.
-    fn products(&self, _step: &Step) -> Option<Joined> {
+    fn gemv_products(&self, _step: &Step) -> Option<FusedGemv> {
         None
     }
     /// The kernel that does these products.
-    fn join(&self, _joined: Joined) -> Option<Arc<dyn Kernel>> {
+    fn fuse_gemv(&self, _joined: FusedGemv) -> Option<Arc<dyn Kernel>> {
         None
     }
     /// The normalization of load 0's rows that this kernel is.
@@ -153,13 +153,13 @@ pub trait Kernel: Send + Sync {
 
 /// Products of few rows that share their left side.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Joined {
+pub struct FusedGemv {
     /// How many.
     pub products: usize,
     /// Whether they are two of the same size, of which the second's store reads what the first's writes.
-    pub pair: bool,
-    /// Whether a store's program reads the other element of each pair, so that results are written by fours.
-    pub fours: bool,
+    pub gated: bool,
+    /// Whether a store's program reads the other element of each pair, so that results are written in groups of four.
+    pub vec4_store: bool,
     /// What is done to the left side's rows first.
     pub norm: Option<Normalization>,
     /// How the right sides are stored.
@@ -294,8 +294,8 @@ pub struct Wgsl {
     pub words: Vec<Word>,
     /// Loads whose buffer the text reads itself as `raw_K`.
     pub raw: Vec<u8>,
-    /// Loads that the text reads with their last two dimensions exchanged, see [`Load::turned`].
-    pub turned: Vec<u8>,
+    /// Loads that the text reads with their last two dimensions exchanged, see [`Load::transposed`].
+    pub transposed: Vec<u8>,
 }
 
 /// A number that a kernel reads at run time.
@@ -312,7 +312,7 @@ pub enum Word {
 }
 
 /// Values in the type a program computes in.
-pub enum Lane<'a> {
+pub enum SliceMut<'a> {
     /// f32, f16, bf16 and block formats.
     F32(&'a mut [f32]),
     /// f64.
@@ -327,11 +327,11 @@ pub enum Lane<'a> {
 
 /// Rust types that programs compute in.
 pub trait Value: Copy + Default + Send + Sync + PartialOrd + 'static {
-    /// The slice as a `Lane`.
-    fn lane(v: &mut [Self]) -> Lane<'_>;
+    /// The slice as a `SliceMut`.
+    fn slice_mut(v: &mut [Self]) -> SliceMut<'_>;
 }
 macro_rules! value {
-    ($($t:ty = $v:ident),*) => { $(impl Value for $t { fn lane(v: &mut [Self]) -> Lane<'_> { Lane::$v(v) } })* };
+    ($($t:ty = $v:ident),*) => { $(impl Value for $t { fn slice_mut(v: &mut [Self]) -> SliceMut<'_> { SliceMut::$v(v) } })* };
 }
 value!(f32 = F32, f64 = F64, i32 = I32, u32 = U32, i64 = I64);
 
@@ -357,9 +357,9 @@ pub trait Task {
     /// Waits until every thread of the step is here.
     fn barrier(&self);
     /// Elements `start..start + out.len()` of load `k`. The lane must be of the load's compute type.
-    fn load(&self, k: usize, start: usize, out: Lane<'_>);
+    fn load(&self, k: usize, start: usize, out: SliceMut<'_>);
     /// Writes elements `start..` of store `k`; the values are used as scratch.
-    fn store(&self, k: usize, start: usize, values: Lane<'_>);
+    fn store(&self, k: usize, start: usize, values: SliceMut<'_>);
     /// Memory of load `k`'s source 0.
     fn raw_load(&self, k: usize) -> Raw;
     /// Memory of store `k`'s target.
@@ -409,7 +409,7 @@ pub struct Plan {
 
 /// How much a plan has to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Amount {
+pub struct WorkCost {
     /// Dispatches.
     pub steps: usize,
     /// Elements that are read, written or computed on the way, once for each scalar instruction.
@@ -422,8 +422,8 @@ pub struct Amount {
 
 impl Plan {
     /// How much there is to do.
-    pub fn amount(&self) -> Amount {
-        let mut a = Amount { steps: self.steps.len(), ..Amount::default() };
+    pub fn amount(&self) -> WorkCost {
+        let mut a = WorkCost { steps: self.steps.len(), ..WorkCost::default() };
         for s in &self.steps {
             let cells = |shape: &Shape, p: &Program| shape.count() as u64 * p.insts.len().max(1) as u64;
             a.elements += s.loads.iter().map(|l| cells(&l.shape, &l.program)).sum::<u64>();
@@ -610,7 +610,7 @@ pub struct PipelineStats {
 
 /// Where work on values in host memory is faster: measured times, in seconds, of this GPU and this CPU.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Crossover {
+pub struct FallbackModel {
     /// A tiny computation on the GPU, from values in host memory to the result in host memory.
     pub round_trip: f64,
     /// The same without waiting for the result.
@@ -623,9 +623,9 @@ pub struct Crossover {
     pub host_op: f64,
 }
 
-impl Crossover {
+impl FallbackModel {
     /// The time that the CPU would take.
-    pub fn host_seconds(&self, work: &Amount) -> f64 {
+    pub fn host_seconds(&self, work: &WorkCost) -> f64 {
         self.host + work.elements as f64 * self.host_element + work.ops as f64 * self.host_op
     }
     /// Elements of one elementwise operation up to which the CPU has the result sooner than the way to the GPU and back takes.
@@ -660,16 +660,16 @@ pub type RunResult = TensorResult<()>;
 
 /// Hashes what plans are found by: keys that are hashes already, and addresses.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Hashed(u64);
+pub(crate) struct IdentityHasher(u64);
 
-impl std::hash::BuildHasher for Hashed {
-    type Hasher = Hashed;
-    fn build_hasher(&self) -> Hashed {
+impl std::hash::BuildHasher for IdentityHasher {
+    type Hasher = IdentityHasher;
+    fn build_hasher(&self) -> IdentityHasher {
         *self
     }
 }
 
-impl std::hash::Hasher for Hashed {
+impl std::hash::Hasher for IdentityHasher {
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|&b| self.write_u64(b as u64));
     }

@@ -1,6 +1,6 @@
 //! What ran and how long it took: a table by op and line, and a trace for a browser. Only what was measured is shown.
 
-use crate::backends::Machine;
+use crate::backends::Backend;
 use crate::device::Device;
 use crate::error::{At, TensorResult};
 use crate::plan::{RunTimes, Step, Timing, Work};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Measures every step of what runs on a device until it is finished. Dropping it ends the measuring and discards it.
 pub struct Profiler {
-    machine: Option<Arc<dyn Machine>>,
+    backend: Option<Arc<dyn Backend>>,
     device: String,
     cpu: bool,
     began: Instant,
@@ -81,8 +81,8 @@ impl Device {
     /// When a measurement of this device is going on already.
     pub fn profiler(&self) -> TensorResult<Profiler> {
         self.synchronize()?;
-        self.machine().start_timing(Timing::Steps)?;
-        Ok(Profiler { machine: Some(self.machine().clone()), device: self.name(), cpu: self.is_cpu(), began: Instant::now() })
+        self.backend().start_timing(Timing::Steps)?;
+        Ok(Profiler { backend: Some(self.backend().clone()), device: self.name(), cpu: self.is_cpu(), began: Instant::now() })
     }
 
     /// Runs `work` and gives what it returns with what ran on this device meanwhile.
@@ -113,7 +113,7 @@ impl Profiler {
     /// # Errors
     /// Those of the device.
     pub fn finish(mut self) -> TensorResult<Profile> {
-        let runs = match self.machine.take() {
+        let runs = match self.backend.take() {
             Some(m) => {
                 m.synchronize()?;
                 m.finish_timing()?
@@ -127,7 +127,7 @@ impl Profiler {
 
 impl Drop for Profiler {
     fn drop(&mut self) {
-        if let Some(m) = self.machine.take() {
+        if let Some(m) = self.backend.take() {
             // Whoever drops it does not want the result; a lost device reports itself on the next call.
             let _ = m.finish_timing();
         }

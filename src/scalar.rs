@@ -9,7 +9,7 @@ pub(crate) mod definition;
 /// The number of an instruction's result within its program.
 pub type Reg = u16;
 
-macro_rules! alphabet {
+macro_rules! primitives {
     ($(#[$d:meta])* $name:ident { $($(#[$doc:meta])* $v:ident = $label:literal, $wgsl:literal;)* }) => {
         $(#[$d])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -26,7 +26,7 @@ macro_rules! alphabet {
     };
 }
 
-alphabet! {
+primitives! {
     /// Primitives of one argument. Those named `is_…` and `logical_not` give bool; the others keep the dtype.
     Unary {
         /// −a
@@ -102,7 +102,7 @@ alphabet! {
     }
 }
 
-alphabet! {
+primitives! {
     /// Primitives of two arguments of one dtype. Comparisons give bool; the others keep the dtype.
     Binary {
         /// a + b
@@ -210,7 +210,7 @@ pub enum Prim {
     /// In a store's program: the kernel's output value.
     Value,
     /// The same of the other element of a pair 2i, 2i + 1. Only the compiler writes it, into stores of kernels that write fours, on a GPU.
-    Partner,
+    SwapPair,
     /// A run-time number: entry `n` of the plan's parameters, converted to the instruction's dtype.
     Param(u16),
     /// A literal, as the bits of an f64.
@@ -305,7 +305,7 @@ impl std::fmt::Display for Program {
             match i.op {
                 Prim::Source(n) => write!(f, "s{n}"),
                 Prim::Value => f.write_str("value"),
-                Prim::Partner => f.write_str("partner"),
+                Prim::SwapPair => f.write_str("partner"),
                 Prim::Param(n) => write!(f, "p{n}"),
                 Prim::Lit(b) => write!(f, "{}", f64::from_bits(b)),
                 Prim::Unary(u) => call(f, u.name(), 1),

@@ -50,18 +50,18 @@ pub struct Node {
     /// Evaluation number and position in it; used under the device's evaluator lock.
     pub(crate) mark: AtomicU64,
     /// Whether an evaluation passed this node without storing it.
-    pub(crate) passed: AtomicBool,
+    pub(crate) visited: AtomicBool,
     /// Whether a gradient may flow through: then the node keeps its inputs after it is stored.
     pub(crate) tracked: bool,
     /// Whether `backward` has been here: the inputs may go as soon as the value is stored.
-    pub(crate) released: AtomicBool,
+    pub(crate) inputs_freed: AtomicBool,
     /// What only few nodes have.
-    pub(crate) extra: Option<Box<Extra>>,
+    pub(crate) extra: Option<Box<RareFields>>,
 }
 
 /// What few nodes have besides: the place where a gradient is collected, or a derivative of their own.
 #[derive(Default)]
-pub(crate) struct Extra {
+pub(crate) struct RareFields {
     /// Where `backward` adds the gradient of this value.
     pub cell: Option<Arc<GradCell>>,
     /// The gradients of the inputs (of a view: after the first; `None` where there is none) for these inputs and the gradient of the result. It
@@ -202,7 +202,7 @@ pub trait Op: Send + Sync + 'static {
         None
     }
     /// Whether elementwise work on this input is better stored first than done where the kernel reads it.
-    fn wants_stored(&self, _input: usize, _inputs: &[Meta]) -> bool {
+    fn materialize_input(&self, _input: usize, _inputs: &[Meta]) -> bool {
         false
     }
     /// Whether the output may take input 0's memory when nothing else reads it.
@@ -340,7 +340,7 @@ impl Tensor {
         params: SmallVec<[f64; 2]>,
         at: At,
         key: u64,
-        extra: Option<Box<Extra>>,
+        extra: Option<Box<RareFields>>,
     ) -> Tensor {
         let mode = Mode::current();
         let own = extra.as_ref().is_some_and(|e| e.cell.is_some());
@@ -362,9 +362,9 @@ impl Tensor {
             inputs: UnsafeCell::new(inputs),
             stored: OnceLock::new(),
             mark: AtomicU64::new(0),
-            passed: AtomicBool::new(false),
+            visited: AtomicBool::new(false),
             tracked,
-            released: AtomicBool::new(false),
+            inputs_freed: AtomicBool::new(false),
             extra,
         };
         Tensor { node: Arc::new(node), out: 0 }
@@ -372,8 +372,8 @@ impl Tensor {
 
     /// A tensor over stored memory.
     pub(crate) fn leaf(device: &Device, meta: Meta, buffer: Buffer, op: &'static str, at: At) -> Tensor {
-        if device.machine().pool().recording() {
-            device.machine().label(&buffer, op, at);
+        if device.backend().pool().recording() {
+            device.backend().label(&buffer, op, at);
         }
         let mut key = Key::default();
         key.meta(&meta);
@@ -384,7 +384,7 @@ impl Tensor {
 
     /// This stored tensor as a result of `sources`, which may be on another device, with this derivative.
     pub(crate) fn result_of(&self, sources: &[Tensor], backward: Backward, at: At) -> Tensor {
-        let extra = Extra { backward: Some(backward), ..Extra::default() };
+        let extra = RareFields { backward: Some(backward), ..RareFields::default() };
         let node = &self.node;
         let inputs = sources.iter().cloned().collect();
         let t = Tensor::node_with(
@@ -457,7 +457,7 @@ impl Tensor {
     /// A view of this tensor's elements. `layout` is over the elements that `self.layout()` is over.
     pub(crate) fn view(&self, layout: Layout, at: At) -> Tensor {
         let (base, parent) = self.seen();
-        let extra = parent.is_some().then(|| Extra { parent: true, ..Extra::default() });
+        let extra = parent.is_some().then(|| RareFields { parent: true, ..RareFields::default() });
         Tensor::view_of(layout, [base].into_iter().chain(parent).collect(), extra, self.dtype(), at)
     }
 
@@ -474,7 +474,7 @@ impl Tensor {
         (inputs[0].clone(), parent)
     }
 
-    fn view_of(layout: Layout, inputs: Inputs, extra: Option<Extra>, dtype: DType, at: At) -> Tensor {
+    fn view_of(layout: Layout, inputs: Inputs, extra: Option<RareFields>, dtype: DType, at: At) -> Tensor {
         let meta = Meta { dtype, shape: layout.shape };
         let mut key = Key::default();
         key.word(1).meta(&meta);
@@ -489,9 +489,9 @@ impl Tensor {
 
     /// This tensor, whose elements lie in row-major order where gradients are to flow, under another name: it may depend on `others` as well,
     /// and may have a gradient of its own.
-    pub(crate) fn alias(&self, others: &[Tensor], extra: Extra, at: At) -> Tensor {
+    pub(crate) fn alias(&self, others: &[Tensor], extra: RareFields, at: At) -> Tensor {
         let (base, parent) = self.seen();
-        let extra = Extra { alias: true, parent: parent.is_some(), ..extra };
+        let extra = RareFields { alias: true, parent: parent.is_some(), ..extra };
         let inputs = [base].into_iter().chain(others.iter().cloned()).chain(parent).collect();
         Tensor::view_of(self.layout(), inputs, Some(extra), self.dtype(), at)
     }
@@ -525,7 +525,7 @@ impl Tensor {
             Prim::Lit(b) => (8, b),
             Prim::Param(n) => (9, n as u64),
             Prim::Value => (10, 0),
-            Prim::Partner => (11, 0),
+            Prim::SwapPair => (11, 0),
         };
         key.word(tag).word(sub).meta(&meta);
         for a in args {

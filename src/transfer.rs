@@ -25,7 +25,7 @@ impl Tensor {
             return Err(TensorError::shape("from_vec", at, message));
         }
         device.require(T::DTYPE)?;
-        let buffer = device.machine().upload_as(Bytes::of_vec(data), mode)?;
+        let buffer = device.backend().upload_as(Bytes::of_vec(data), mode)?;
         Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, buffer, "from_vec", at))
     }
 
@@ -37,13 +37,13 @@ impl Tensor {
     pub fn from_bytes_in(bytes: Bytes, dtype: DType, shape: &[usize], device: &Device, mode: StorageMode) -> TensorResult<Tensor> {
         let at = Location::caller();
         let shape = Tensor::bytes_fit(&bytes, dtype, shape, device, at)?;
-        Ok(Tensor::leaf(device, Meta { dtype, shape }, device.machine().upload_as(bytes, mode)?, "from_bytes", at))
+        Ok(Tensor::leaf(device, Meta { dtype, shape }, device.backend().upload_as(bytes, mode)?, "from_bytes", at))
     }
 
     /// Who sees the memory of a stored value; `None` while it is pending.
     pub fn storage_mode(&self) -> Option<StorageMode> {
         let (node, out) = base(self);
-        Some(self.device().machine().mode(&node.stored.get()?[out as usize]))
+        Some(self.device().backend().mode(&node.stored.get()?[out as usize]))
     }
 
     /// Replaces the elements, in row-major order. A tensor is a value: when this handle alone holds it, the new elements go into its memory;
@@ -79,7 +79,7 @@ impl Tensor {
             let _turn = Lock::of(&device);
             let own = !matches!(self.node.kind, Kind::View(_)) && self.node.metas.len() == 1 && Arc::strong_count(&self.node) == 1;
             if let Some(buffers) = self.node.stored.get().filter(|b| own && b[0].is_unique()) {
-                return device.machine().overwrite(&buffers[0], bytemuck::cast_slice(data));
+                return device.backend().overwrite(&buffers[0], bytemuck::cast_slice(data));
             }
         }
         *self = Tensor::leaf(&device, self.meta(), device.upload(Bytes::of_vec(data.to_vec()))?, "copy_from_slice", at);
@@ -108,7 +108,7 @@ impl Tensor {
         let (node, output) = base(self);
         let buffer = &node.stored.get().expect("evaluated")[output as usize];
         let (mut f, mut result) = (Some(f), None);
-        self.device().machine().view(buffer, layout.offset * size_of::<T>(), self.numel() * size_of::<T>(), &mut |bytes| {
+        self.device().backend().view(buffer, layout.offset * size_of::<T>(), self.numel() * size_of::<T>(), &mut |bytes| {
             let Some(f) = f.take() else { return };
             result = Some(match bytemuck::try_cast_slice(bytes) {
                 Ok(elements) => f(elements),

@@ -8,7 +8,7 @@ const ROWS: [&[&str]; 7] = [
     &["plan", "shader"],
     &["backends", "device"],
     &["tensor"],
-    &["compile", "eval", "adaptive", "transfer", "autograd"],
+    &["compile", "eval", "cpu_fallback", "transfer", "autograd"],
     &["ops"],
     &["nn", "optim", "data", "io", "text", "models", "metal", "profile", "measure", "train"],
 ];

@@ -231,11 +231,11 @@ impl Kernel for MinMaxKernel {
         let [rows, cols] = task.step().loads[0].shape.dims() else { return };
         let mut x = vec![0.0f32; *cols];
         for row in share(*rows, 1, task.thread(), task.threads()) {
-            task.load(0, row * cols, f32::lane(&mut x));
+            task.load(0, row * cols, f32::slice_mut(&mut x));
             let mut least = [x.iter().copied().fold(f32::MAX, f32::min)];
             let mut most = [x.iter().copied().fold(f32::MIN, f32::max)];
-            task.store(0, row, f32::lane(&mut least));
-            task.store(1, row, f32::lane(&mut most));
+            task.store(0, row, f32::slice_mut(&mut least));
+            task.store(1, row, f32::slice_mut(&mut most));
         }
     }
     fn ops(&self, step: &Step) -> u64 {
@@ -266,7 +266,7 @@ impl Kernel for MinMaxKernel {
             grid: [rows.div_ceil(64) as u32, 1, 1],
             words,
             raw: vec![],
-            turned: vec![],
+            transposed: vec![],
         })
     }
 }

@@ -231,8 +231,8 @@ fn constants_go_into_products() {
                 let y = x.matmul(&w().unwrap()).unwrap();
                 let got = y.to_vec().unwrap();
                 assert!((0..m * n).all(|p| f64::from(got[p]) == rows[p / n] * value), "{m} {k} {n} on {}", device.name());
-                let turned = w().unwrap().t().unwrap().matmul(&x.t().unwrap()).unwrap().to_vec().unwrap();
-                assert!((0..m * n).all(|p| f64::from(turned[p]) == rows[p % m] * value), "{m} {k} {n} turned on {}", device.name());
+                let transposed = w().unwrap().t().unwrap().matmul(&x.t().unwrap()).unwrap().to_vec().unwrap();
+                assert!((0..m * n).all(|p| f64::from(transposed[p]) == rows[p % m] * value), "{m} {k} {n} transposed on {}", device.name());
             }
         }
     }

@@ -386,7 +386,7 @@ const WITHOUT: [&str; 37] = [
     "bitwise_xor",
     "eq",
     "eye",
-    "from_end",
+    "wrap_negative",
     "full",
     "ge",
     "gt",

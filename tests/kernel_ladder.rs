@@ -9,7 +9,7 @@ mod kernels;
 mod samples;
 
 use tensorlogic::Device;
-use tensorlogic::backends::gpu::{GpuMachine, kernel_texts};
+use tensorlogic::backends::gpu::{GpuBackend, kernel_shaders};
 use tensorlogic::eval::plan_of;
 
 fn gpu() -> Option<Device> {
@@ -22,7 +22,7 @@ fn gpu() -> Option<Device> {
 fn every_rung_does_what_is_defined() {
     let Some(device) = gpu() else { return };
     device.set_adaptive(false);
-    let adapter = GpuMachine::open("vulkan").unwrap().info().clone();
+    let adapter = GpuBackend::open("vulkan").unwrap().info().clone();
     for ladder in kernels::all() {
         for (n, rung) in ladder.rungs.iter().enumerate() {
             if let Some(reason) = (rung.lacks)(&adapter, ladder.timed) {
@@ -54,11 +54,11 @@ fn every_rung_translates_for_every_adapter() {
             for (kind, adapter) in samples::adapters() {
                 let what = format!("{kind}: {} of {}", rung.name, ladder.name);
                 if (rung.lacks)(&adapter, &sizes).is_some() {
-                    assert!(kernel_texts(&plan, &adapter).is_err(), "{what}");
+                    assert!(kernel_shaders(&plan, &adapter).is_err(), "{what}");
                     lacking += 1;
                     continue;
                 }
-                for k in kernel_texts(&plan, &adapter).unwrap() {
+                for k in kernel_shaders(&plan, &adapter).unwrap() {
                     let t = samples::translate(&k.wgsl, &what).unwrap_or_else(|e| panic!("{e}"));
                     assert!(t.msl.contains("#include <metal_stdlib>"), "{what}");
                 }

@@ -2,19 +2,19 @@
 #![cfg(feature = "gpu")]
 
 use std::sync::Arc;
-use tensorlogic::backends::Backend;
-use tensorlogic::backends::metal::{GpuBackend, MTLResourceOptions, MetalBackend, MetalOps, StorageBuffer};
+use tensorlogic::backends::RawBackend;
+use tensorlogic::backends::metal::{MTLResourceOptions, MetalBackend, MetalOps, RawGpuBackend, StorageBuffer};
 use tensorlogic::{TensorError, TensorResult};
 
 const SHARED: MTLResourceOptions = MTLResourceOptions::StorageModeShared;
 
 /// A backend of its own for each test; `None` skips it, unless `TL_REQUIRE_GPU=1`.
-fn backend() -> Option<Arc<GpuBackend>> {
-    if !GpuBackend::is_available() {
+fn backend() -> Option<Arc<RawGpuBackend>> {
+    if !RawGpuBackend::is_available() {
         assert!(std::env::var("TL_REQUIRE_GPU").is_err(), "there is no GPU");
         return None;
     }
-    Some(Arc::new(GpuBackend::initialize().unwrap()))
+    Some(Arc::new(RawGpuBackend::initialize().unwrap()))
 }
 
 /// Numbers between −4 and 4 that look random and are the same every time.
@@ -37,12 +37,12 @@ fn close(got: &[f32], want: &[f64], tolerance: f64) {
     }
 }
 
-type Dispatch = fn(&MetalOps<GpuBackend>, &[StorageBuffer], usize) -> TensorResult<()>;
+type Dispatch = fn(&MetalOps<RawGpuBackend>, &[StorageBuffer], usize) -> TensorResult<()>;
 
 /// Runs an elementwise operation over `n` elements, into a buffer of its own and over each operand, and looks that the elements
 /// behind the n-th stay what they were.
 #[track_caller]
-fn check(ops: &MetalOps<GpuBackend>, n: usize, operands: usize, run: Dispatch, want: fn(f64, f64) -> f64) {
+fn check(ops: &MetalOps<RawGpuBackend>, n: usize, operands: usize, run: Dispatch, want: fn(f64, f64) -> f64) {
     let b = ops.backend();
     let data = [noise(n + 5, 1), noise(n + 5, 2), vec![-77.0; n + 5]];
     for place in [2, 0, 1] {
@@ -192,7 +192,7 @@ fn misuse_is_an_error_on_the_callers_line() {
         assert!(b.allocate(bytes).is_err());
     }
 
-    let other = GpuBackend::initialize().unwrap();
+    let other = RawGpuBackend::initialize().unwrap();
     let foreign = other.create_buffer(16, SHARED).unwrap();
     says(ops.add(&four, &foreign, &four, 4), "add: b: add: the buffer belongs to another backend");
     assert!(b.copy_buffer_to_host(&foreign, &mut [0.0f32; 4]).is_err());
@@ -329,9 +329,9 @@ fn metal_is_metal_only() {
         Ok(b) => assert!(there && b.metal_device().name().contains("metal")),
         Err(e) => {
             assert!(!there && matches!(e, TensorError::UnsupportedDevice(_)));
-            assert!(e.to_string().contains("GpuBackend"), "{e}");
+            assert!(e.to_string().contains("RawGpuBackend"), "{e}");
         }
     }
-    let error = GpuBackend::open("abacus").err().unwrap().to_string();
+    let error = RawGpuBackend::open("abacus").err().unwrap().to_string();
     assert!(error.contains("abacus"), "{error}");
 }

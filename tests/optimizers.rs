@@ -95,17 +95,17 @@ fn orthogonal(x: &[f64], rows: usize, cols: usize) -> Vec<f64> {
     let product = |a: &[f64], b: &[f64], n: usize, k: usize, m: usize| -> Vec<f64> {
         (0..n * m).map(|i| (0..k).map(|j| a[i / m * k + j] * b[j * m + i % m]).sum()).collect()
     };
-    let turned = |a: &[f64], n: usize, m: usize| -> Vec<f64> { (0..n * m).map(|i| a[i % n * m + i / n]).collect() };
-    let (mut y, n, m) = if rows > cols { (turned(x, rows, cols), cols, rows) } else { (x.to_vec(), rows, cols) };
+    let transposed = |a: &[f64], n: usize, m: usize| -> Vec<f64> { (0..n * m).map(|i| a[i % n * m + i / n]).collect() };
+    let (mut y, n, m) = if rows > cols { (transposed(x, rows, cols), cols, rows) } else { (x.to_vec(), rows, cols) };
     let norm = y.iter().map(|v| v * v).sum::<f64>().sqrt() + 1e-7;
     y.iter_mut().for_each(|v| *v /= norm);
     for _ in 0..5 {
-        let a = product(&y, &turned(&y, n, m), n, m, n);
+        let a = product(&y, &transposed(&y, n, m), n, m, n);
         let aa = product(&a, &a, n, n, n);
         let b: Vec<f64> = a.iter().zip(&aa).map(|(a, aa)| -4.7750 * a + 2.0315 * aa).collect();
         y = product(&b, &y, n, n, m).iter().zip(&y).map(|(by, y)| 3.4445 * y + by).collect();
     }
-    if rows > cols { turned(&y, n, m) } else { y }
+    if rows > cols { transposed(&y, n, m) } else { y }
 }
 
 /// Muon for matrices and AdamW for the rest in one optimizer, each against loops in f64; what it remembers comes back bit for bit.

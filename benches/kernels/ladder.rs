@@ -96,7 +96,7 @@ impl Kernel for Call {
         // Matrices are types of their own for each size of them.
         let text = if adapter.coop == 16 { self.shader.text.replace("coop_mat8x8", "coop_mat16x16") } else { self.shader.text.into() };
         let grid = [small(form.grid[0])?, small(form.grid[1])?, 1];
-        Some(Wgsl { source: text.into(), consts: form.consts, workgroup: form.workgroup, grid, words, raw: form.raw, turned: vec![] })
+        Some(Wgsl { source: text.into(), consts: form.consts, workgroup: form.workgroup, grid, words, raw: form.raw, transposed: vec![] })
     }
 }
 

@@ -10,7 +10,7 @@ mod kernels;
 use kernels::ladder::{Ladder, Limit, Prepared, Rung, Verdict};
 use std::process::ExitCode;
 use std::time::Duration;
-use tensorlogic::backends::gpu::GpuMachine;
+use tensorlogic::backends::gpu::GpuBackend;
 use tensorlogic::eval::eval_all;
 use tensorlogic::measure::{Environment, Limits, Options, Outcome, Work, measure};
 use tensorlogic::plan::AdapterInfo;
@@ -103,7 +103,7 @@ fn run() -> Result<Verdict> {
     }
     // Small sizes, too, are the GPU's.
     device.set_adaptive(false);
-    let adapter = GpuMachine::open(&std::env::var("TL_DEVICE").unwrap_or_else(|_| "auto".into()))?.info().clone();
+    let adapter = GpuBackend::open(&std::env::var("TL_DEVICE").unwrap_or_else(|_| "auto".into()))?.info().clone();
     println!("{}", Environment::of(&device).line());
     let mut limits = Limits::new(&device, options(small));
     let (copy, read, operations) = (limits.copy_bandwidth()?, limits.read_bandwidth()?, limits.operations()?);

@@ -6,8 +6,8 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::path::Path;
 use tensorlogic::Device;
-use tensorlogic::adaptive::Crossover;
 use tensorlogic::backends::{cpu, gpu, limits};
+use tensorlogic::cpu_fallback::FallbackModel;
 use tensorlogic::io::human_bytes;
 
 /// Show adapters, limits, memory, settings, and what is wrong with them
@@ -36,7 +36,7 @@ const fn variable(name: &'static str, does: &'static str, call: &'static str) ->
 /// Every setting of the library and the command.
 pub const VARIABLES: [Variable; 14] = [
     variable("TL_DEVICE", "the device that `auto` means: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
-    variable("TL_NUM_THREADS", "threads of the CPU device", "CpuMachine::with_threads"),
+    variable("TL_NUM_THREADS", "threads of the CPU device", "CpuBackend::with_threads"),
     variable("TL_CPU", "instructions of the CPU device: plain, avx2, avx512", "-"),
     variable("TL_MEM_LIMIT", "bytes in use on a device at most: 512M, 2G, 75%, auto", "Device::set_memory_limit"),
     variable("TL_CACHE_LIMIT", "bytes kept for reuse at most: 512M, 2G, 10%, auto", "BufferPool::set_limit"),
@@ -96,7 +96,7 @@ fn memory(d: &Device) -> (Vec<[String; 2]>, Value) {
     (lines, json)
 }
 
-fn crossover_json(c: &Crossover) -> Value {
+fn crossover_json(c: &FallbackModel) -> Value {
     json!({ "round_trip_s": c.round_trip, "submit_s": c.submit, "host_s": c.host, "host_element_s": c.host_element,
         "host_op_s": c.host_op, "elements": c.elements() })
 }
@@ -204,7 +204,7 @@ pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
 
     let version = env!("CARGO_PKG_VERSION");
     let system = format!("{} {}", std::env::consts::OS, std::env::consts::ARCH);
-    let folder = tensorlogic::adaptive::cache_folder();
+    let folder = tensorlogic::cpu_fallback::cache_folder();
     let shown = folder.as_ref().map_or("none: HOME is not set".into(), |f| f.display().to_string());
     section(&mut lines, format!("tl {version}"), vec![["system".into(), system.clone()], ["cache folder".into(), shown]]);
 

@@ -4,7 +4,7 @@ use crate::error::{TensorError, TensorResult};
 
 /// Memory of a device as the system reports it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct MemoryInfo {
     /// All there is.
     pub total: usize,
     /// What could be had now, where the system tells; what this process holds is not part of it.
@@ -35,7 +35,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`TensorError::Invalid`] for an amount that cannot be read.
-    pub fn from_environment(room: Option<Room>) -> TensorResult<Limits> {
+    pub fn from_environment(room: Option<MemoryInfo>) -> TensorResult<Limits> {
         let total = room.map(|r| r.total);
         let read = |name| match std::env::var(name) {
             Ok(v) => amount(&v, total).map_err(|e| TensorError::Invalid(format!("{name}: {e}"))),
@@ -76,7 +76,7 @@ pub fn amount(text: &str, total: Option<usize>) -> TensorResult<Option<usize>> {
 }
 
 /// The host's memory: the least of what the system and, in a container, the control group leave.
-pub fn host_room() -> Option<Room> {
+pub fn host_room() -> Option<MemoryInfo> {
     #[cfg(target_os = "linux")]
     {
         let text = std::fs::read_to_string("/proc/meminfo").ok()?;
@@ -84,7 +84,7 @@ pub fn host_room() -> Option<Room> {
             let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
             line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok().map(|k| k * 1024)
         };
-        let mut room = Room { total: field("MemTotal")?, free: field("MemAvailable") };
+        let mut room = MemoryInfo { total: field("MemTotal")?, free: field("MemAvailable") };
         let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
         let groups = [
             ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -104,7 +104,7 @@ pub fn host_room() -> Option<Room> {
         let mut len = size_of::<u64>();
         // SAFETY: the name is a C string, and the system writes at most `len` bytes to `total`.
         let failed = unsafe { libc::sysctlbyname(c"hw.memsize".as_ptr(), (&raw mut total).cast(), &mut len, std::ptr::null_mut(), 0) };
-        (failed == 0).then_some(Room { total: total as usize, free: None })
+        (failed == 0).then_some(MemoryInfo { total: total as usize, free: None })
     }
     #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
     None

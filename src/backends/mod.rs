@@ -1,4 +1,4 @@
-//! The machines that run plans. A machine knows steps, buffers and kernels; no op and no graph.
+//! The backends that run plans. A backend knows steps, buffers and kernels; no op and no graph.
 
 pub mod cpu;
 pub mod files;
@@ -9,7 +9,7 @@ pub mod pool;
 pub mod report;
 
 #[cfg(feature = "gpu")]
-pub use crate::metal::{self, Backend};
+pub use crate::metal::{self, RawBackend};
 
 use self::pool::PoolControl;
 use crate::dtype::DType;
@@ -85,7 +85,7 @@ impl Buffer {
         }
     }
     /// Whether it is a value of host memory with a copy on a device.
-    pub fn is_brought(&self) -> bool {
+    pub fn is_resident(&self) -> bool {
         match self {
             #[cfg(feature = "gpu")]
             Buffer::Host(h) => h.device().is_some(),
@@ -94,7 +94,7 @@ impl Buffer {
     }
     /// A value in host memory that belongs to a GPU's tensor.
     #[cfg(feature = "gpu")]
-    pub fn waiting(&self) -> Option<&gpu::HostBuffer> {
+    pub fn pending_upload(&self) -> Option<&gpu::HostBuffer> {
         if let Buffer::Host(h) = self { Some(h) } else { None }
     }
     /// Whether this handle is the only one, and the memory may be written.
@@ -158,14 +158,14 @@ pub type Submitted = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// How many rows products that share their left side may have so that they run faster in one step.
 #[derive(Clone, Copy, Debug)]
-pub struct Joins {
+pub struct FusedGemvLimits {
     /// Of any dtype.
     pub any: usize,
     /// Of f16 times weights of f16.
     pub halves: usize,
 }
 
-impl Joins {
+impl FusedGemvLimits {
     /// The most rows of this dtype, times weights of that one.
     pub fn most(&self, rows: DType, weights: DType) -> usize {
         if rows == DType::F16 && weights == DType::F16 { self.halves } else { self.any }
@@ -173,18 +173,18 @@ impl Joins {
 }
 
 /// Runs plans. All methods may be called from any thread; `eval.rs` sees to it that one plan runs at a time.
-pub trait Machine: Send + Sync {
+pub trait Backend: Send + Sync {
     /// The device as people know it, e.g. `cpu (2 threads, avx512)` or `NVIDIA H100 (vulkan)`.
     fn name(&self) -> String;
     /// Whether tensors of this dtype can live here.
     fn supports(&self, dtype: DType) -> bool;
     /// Room for `bytes`; the content is arbitrary.
     fn alloc(&self, bytes: usize) -> TensorResult<Buffer>;
-    /// As [`Machine::alloc`], for a result that the host reads next.
+    /// As [`Backend::alloc`], for a result that the host reads next.
     fn alloc_result(&self, bytes: usize, _dtype: DType) -> TensorResult<Buffer> {
         self.alloc(bytes)
     }
-    /// Memory with this content; without a copy where the machine can read the bytes in place.
+    /// Memory with this content; without a copy where the backend can read the bytes in place.
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer>;
     /// Runs the plan; returns when it is submitted. `params` are the plan's run-time numbers.
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()>;
@@ -198,8 +198,8 @@ pub trait Machine: Send + Sync {
         Ok(())
     }
     /// The next run may be submitted together with the read that follows it.
-    fn hold(&self) {}
-    /// From now on runs are timed, until [`Machine::finish_timing`].
+    fn defer_submit(&self) {}
+    /// From now on runs are timed, until [`Backend::finish_timing`].
     ///
     /// # Errors
     /// When they are timed already.
@@ -208,7 +208,7 @@ pub trait Machine: Send + Sync {
     fn finish_timing(&self) -> TensorResult<Vec<RunTimes>>;
     /// Waits for what was submitted and copies `out.len()` bytes from byte `start`. Gives the error of any bad index met since the last read.
     fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()>;
-    /// As [`Machine::read`] for several buffers, of each its start and length: the bytes come one behind the other.
+    /// As [`Backend::read`] for several buffers, of each its start and length: the bytes come one behind the other.
     fn read_all(&self, parts: &[(&Buffer, usize, usize)]) -> TensorResult<Vec<u8>> {
         let mut out = vec![0; parts.iter().map(|p| p.2).sum()];
         let mut rest = &mut out[..];
@@ -219,7 +219,7 @@ pub trait Machine: Send + Sync {
         }
         Ok(out)
     }
-    /// As [`Machine::read`], but only submits the copy: the returned call waits for it and gives the bytes. What is submitted in between
+    /// As [`Backend::read`], but only submits the copy: the returned call waits for it and gives the bytes. What is submitted in between
     /// is not waited for.
     fn start_read(&self, buffer: &Buffer, start: usize, len: usize) -> TensorResult<PendingRead> {
         self.start_reads(&[(buffer, start, len)])
@@ -228,11 +228,11 @@ pub trait Machine: Send + Sync {
     fn start_reads(&self, parts: &[(&Buffer, usize, usize)]) -> TensorResult<PendingRead> {
         self.read_all(parts).map(PendingRead::done)
     }
-    /// As [`Machine::read`], but shows the bytes where they lie, without a copy where host and machine share the memory.
+    /// As [`Backend::read`], but shows the bytes where they lie, without a copy where host and backend share the memory.
     fn view(&self, buffer: &Buffer, start: usize, len: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<()>;
     /// Writes the first bytes of a buffer that nobody else holds, after what was submitted before.
     fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()>;
-    /// As [`Machine::upload`], into memory of this kind where the machine has it.
+    /// As [`Backend::upload`], into memory of this kind where the backend has it.
     fn upload_as(&self, bytes: Bytes, _mode: StorageMode) -> TensorResult<Buffer> {
         self.upload(bytes)
     }
@@ -244,13 +244,13 @@ pub trait Machine: Send + Sync {
     fn default_mode(&self) -> StorageMode {
         StorageMode::Shared
     }
-    /// Changes the kind of memory of results and uploads, where the machine has several.
+    /// Changes the kind of memory of results and uploads, where the backend has several.
     fn set_default_mode(&self, _mode: StorageMode) {}
     /// What was moved between host and device.
     fn transfers(&self) -> TransferStats {
         TransferStats::default()
     }
-    /// Ready when what was submitted so far is done: [`Machine::synchronize`] for threads that must not block.
+    /// Ready when what was submitted so far is done: [`Backend::synchronize`] for threads that must not block.
     fn done(&self) -> Submitted {
         Box::pin(std::future::ready(()))
     }
@@ -261,14 +261,14 @@ pub trait Machine: Send + Sync {
         8
     }
     /// How many rows products that share their left side may have to run faster in one step; `None` where they never do.
-    fn joins(&self) -> Option<Joins> {
+    fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {
         None
     }
     /// Whether products of f16 go by matrix units.
     fn matrices(&self) -> bool {
         false
     }
-    /// Memory as the machine counts it.
+    /// Memory as the backend counts it.
     fn memory(&self) -> MemoryStats;
     /// The pool, to be looked at and bounded.
     fn pool(&self) -> &dyn PoolControl;
@@ -278,6 +278,6 @@ pub trait Machine: Send + Sync {
     fn pipeline_stats(&self) -> PipelineStats {
         PipelineStats::default()
     }
-    /// Submits since the machine was opened, for tests and `--stats`.
+    /// Submits since the backend was opened, for tests and `--stats`.
     fn submits(&self) -> u64;
 }

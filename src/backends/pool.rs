@@ -1,6 +1,6 @@
-//! Freed memory kept for reuse: by size class, bounded in bytes and counted. One bookkeeping for every machine.
+//! Freed memory kept for reuse: by size class, bounded in bytes and counted. One bookkeeping for every backend.
 
-use super::limits::{Limits, Room};
+use super::limits::{Limits, MemoryInfo};
 use super::report::{MemoryReport, Recorder};
 use crate::error::{At, TensorError, TensorResult};
 use crate::plan::MemoryStats;
@@ -10,15 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What is kept without being used goes back to the system after this time.
-const STALE: Duration = Duration::from_secs(120);
+const STALE_AFTER: Duration = Duration::from_secs(120);
 /// Time between two turns whose time is kept.
-const MARK: Duration = Duration::from_secs(1);
+const MARK_INTERVAL: Duration = Duration::from_secs(1);
 /// Lists of classes up to which empty ones stay.
-const LISTS: usize = 256;
+const MAX_EMPTY_LISTS: usize = 256;
 /// Growth of the cache after which the system is asked again what is free.
-const LOOK: usize = 64 << 20;
+const REFRESH_BYTES: usize = 64 << 20;
 /// Kept at most where the system does not tell what is free.
-const UNKNOWN: usize = 1 << 30;
+const CACHE_IF_UNKNOWN: usize = 1 << 30;
 
 /// A device's buffers: those waiting for reuse, those in use, and the bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,24 +57,24 @@ impl BufferPoolStats {
 }
 
 /// Identifies a buffer in a memory profile.
-pub(crate) type Ticket = u64;
+pub(crate) type AllocId = u64;
 
 /// Buffers that may stand for each other: physical bytes, and the kind of memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Class {
+pub(crate) struct SizeClass {
     pub bytes: usize,
     pub kind: u8,
 }
 
 /// Memory that can be kept.
-pub(crate) trait Piece: Send {
+pub(crate) trait Allocation: Send {
     /// Distinguishes pieces, so that one can be asked for again.
     fn id(&self) -> u64;
     /// Gives it to the system.
     fn free(self);
 }
 
-/// What everybody may do to a machine's pool.
+/// What everybody may do to a backend's pool.
 pub trait PoolControl: Send + Sync {
     /// Counts and bounds.
     fn stats(&self) -> BufferPoolStats;
@@ -85,7 +85,7 @@ pub trait PoolControl: Send + Sync {
     /// Changes the bounds; what exceeds the new ones is freed.
     fn change(&self, f: &mut dyn FnMut(&mut Limits));
     /// What the system says about the device's memory.
-    fn room(&self) -> Option<Room>;
+    fn memory_info(&self) -> Option<MemoryInfo>;
     /// Counts the peak from now on.
     fn reset_peak(&self);
     /// Begins (or ends) recording who holds what. Recordings nest.
@@ -96,17 +96,17 @@ pub trait PoolControl: Send + Sync {
     fn report(&self) -> MemoryReport;
 }
 
-struct Kept<T> {
+struct FreeBlock<T> {
     /// Order of return.
     turn: u64,
     piece: T,
 }
 
-struct Shelf<T> {
+struct FreeList<T> {
     /// The last ticket that was given out.
-    tickets: Ticket,
+    last_id: AllocId,
     /// The longest unused of each class first.
-    free: BTreeMap<Class, Vec<Kept<T>>>,
+    free: BTreeMap<SizeClass, Vec<FreeBlock<T>>>,
     turn: u64,
     /// When which turn was, about once a second.
     marks: VecDeque<(u64, Instant)>,
@@ -123,22 +123,22 @@ struct Shelf<T> {
     auto_in_use: Option<usize>,
     auto_cache: usize,
     /// Bytes pooled at which the system is asked again.
-    next_look: usize,
+    next_refresh: usize,
     recorder: Option<Box<Recorder>>,
 }
 
-/// The pool of one machine.
+/// The pool of one backend.
 pub(crate) struct Pool<T> {
     name: String,
-    shelf: Mutex<Shelf<T>>,
-    room: Box<dyn Fn() -> Option<Room> + Send + Sync>,
+    free_list: Mutex<FreeList<T>>,
+    room: Box<dyn Fn() -> Option<MemoryInfo> + Send + Sync>,
     /// The physical size for a request; `None` where no memory could hold it.
     class: Box<dyn Fn(usize) -> Option<usize> + Send + Sync>,
     recordings: AtomicU64,
     recording: AtomicBool,
 }
 
-impl<T> Shelf<T> {
+impl<T> FreeList<T> {
     fn limit(&self) -> Option<usize> {
         self.limits.in_use.or(self.auto_in_use)
     }
@@ -149,17 +149,17 @@ impl<T> Shelf<T> {
     fn owned(&self) -> usize {
         self.in_use - self.mapped
     }
-    fn look(&mut self, room: Option<Room>) {
+    fn refresh_budget(&mut self, room: Option<MemoryInfo>) {
         match room {
-            Some(Room { free: Some(free), .. }) => {
+            Some(MemoryInfo { free: Some(free), .. }) => {
                 self.auto_in_use = Some(free.saturating_add(self.owned()).saturating_add(self.pooled));
                 self.auto_cache = free.saturating_add(self.pooled) / 4;
             }
             // Three quarters are what Metal recommends as a working set.
-            Some(Room { total, free: None }) => (self.auto_in_use, self.auto_cache) = (Some(total / 4 * 3), total / 8),
-            None => (self.auto_in_use, self.auto_cache) = (None, UNKNOWN),
+            Some(MemoryInfo { total, free: None }) => (self.auto_in_use, self.auto_cache) = (Some(total / 4 * 3), total / 8),
+            None => (self.auto_in_use, self.auto_cache) = (None, CACHE_IF_UNKNOWN),
         }
-        self.next_look = self.pooled + LOOK;
+        self.next_refresh = self.pooled + REFRESH_BYTES;
     }
     /// Takes out the piece that has waited longest.
     fn evict(&mut self, out: &mut Vec<T>) -> bool {
@@ -168,32 +168,32 @@ impl<T> Shelf<T> {
         self.remove(class, 0, out);
         true
     }
-    fn remove(&mut self, class: Class, at: usize, out: &mut Vec<T>) {
+    fn remove(&mut self, class: SizeClass, at: usize, out: &mut Vec<T>) {
         if let Some(list) = self.free.get_mut(&class) {
             out.push(list.remove(at).piece);
             self.pooled -= class.bytes;
             // One that is empty stays while they are few: it will be needed again.
-            if list.is_empty() && self.free.len() > LISTS {
+            if list.is_empty() && self.free.len() > MAX_EMPTY_LISTS {
                 self.free.remove(&class);
             }
         }
     }
     /// Takes out the longest unused piece of each class that has one which is stale.
     fn age(&mut self, now: Instant, out: &mut Vec<T>) {
-        let old = |m: Option<&(u64, Instant)>| m.filter(|(_, then)| now.saturating_duration_since(*then) > STALE).map(|m| m.0);
+        let old = |m: Option<&(u64, Instant)>| m.filter(|(_, then)| now.saturating_duration_since(*then) > STALE_AFTER).map(|m| m.0);
         while old(self.marks.get(1)).is_some() {
             self.marks.pop_front();
         }
         let stale = old(self.marks.front()).unwrap_or(0);
-        if self.marks.back().is_none_or(|(_, then)| now.saturating_duration_since(*then) > MARK) {
+        if self.marks.back().is_none_or(|(_, then)| now.saturating_duration_since(*then) > MARK_INTERVAL) {
             self.marks.push_back((self.turn, now));
         }
-        let old: Vec<Class> = self.free.iter().filter(|(_, l)| l.first().is_some_and(|k| k.turn <= stale)).map(|(&c, _)| c).collect();
+        let old: Vec<SizeClass> = self.free.iter().filter(|(_, l)| l.first().is_some_and(|k| k.turn <= stale)).map(|(&c, _)| c).collect();
         old.into_iter().for_each(|c| self.remove(c, 0, out));
     }
-    fn ticket(&mut self) -> Ticket {
-        self.tickets += 1;
-        self.tickets
+    fn next_id(&mut self) -> AllocId {
+        self.last_id += 1;
+        self.last_id
     }
     fn use_bytes(&mut self, bytes: usize) {
         self.in_use += bytes;
@@ -205,7 +205,7 @@ impl<T> Shelf<T> {
                 break;
             }
         }
-        let full: Vec<(Class, usize)> =
+        let full: Vec<(SizeClass, usize)> =
             self.free.iter().map(|(&c, l)| (c, l.len().saturating_sub(self.limits.per_class))).filter(|f| f.1 > 0).collect();
         for (class, surplus) in full {
             (0..surplus).for_each(|_| self.remove(class, 0, out));
@@ -213,15 +213,15 @@ impl<T> Shelf<T> {
     }
 }
 
-fn free_all<T: Piece>(pieces: Vec<T>) {
-    pieces.into_iter().for_each(Piece::free);
+fn free_all<T: Allocation>(pieces: Vec<T>) {
+    pieces.into_iter().for_each(Allocation::free);
 }
 
-impl<T: Piece> Pool<T> {
+impl<T: Allocation> Pool<T> {
     /// An empty pool for the device `name`, bounded by the environment's settings and by what `room` says.
     pub fn new(
         name: String,
-        room: impl Fn() -> Option<Room> + Send + Sync + 'static,
+        room: impl Fn() -> Option<MemoryInfo> + Send + Sync + 'static,
         class: impl Fn(usize) -> Option<usize> + Send + Sync + 'static,
     ) -> Pool<T> {
         let now = room();
@@ -229,8 +229,8 @@ impl<T: Piece> Pool<T> {
             Ok(l) => (l, None),
             Err(e) => (Limits::default(), Some(e)),
         };
-        let mut shelf = Shelf {
-            tickets: 0,
+        let mut free_list = FreeList {
+            last_id: 0,
             free: BTreeMap::new(),
             turn: 0,
             marks: VecDeque::new(),
@@ -244,13 +244,13 @@ impl<T: Piece> Pool<T> {
             wrong,
             auto_in_use: None,
             auto_cache: 0,
-            next_look: 0,
+            next_refresh: 0,
             recorder: None,
         };
-        shelf.look(now);
+        free_list.refresh_budget(now);
         Pool {
             name,
-            shelf: Mutex::new(shelf),
+            free_list: Mutex::new(free_list),
             room: Box::new(room),
             class: Box::new(class),
             recordings: AtomicU64::new(0),
@@ -258,12 +258,12 @@ impl<T: Piece> Pool<T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shelf<T>> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, FreeList<T>> {
+        self.free_list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn full(&self, asked: usize, shelf: &Shelf<T>, help: &'static str) -> TensorError {
-        TensorError::OutOfMemory { device: self.name.clone(), asked, in_use: shelf.owned(), limit: shelf.limit(), help }
+    fn full(&self, asked: usize, free_list: &FreeList<T>, help: &'static str) -> TensorError {
+        TensorError::OutOfMemory { device: self.name.clone(), asked, in_use: free_list.owned(), limit: free_list.limit(), help }
     }
 
     /// Memory of at least `asked` bytes with arbitrary content, by preference the piece `prefer`. `create` gets the class and the number of
@@ -273,48 +273,48 @@ impl<T: Piece> Pool<T> {
         asked: usize,
         kind: u8,
         prefer: u64,
-        mut create: impl FnMut(Class, u32) -> TensorResult<Option<T>>,
-    ) -> TensorResult<(T, Class, Ticket)> {
+        mut create: impl FnMut(SizeClass, u32) -> TensorResult<Option<T>>,
+    ) -> TensorResult<(T, SizeClass, AllocId)> {
         let mut evicted = Vec::new();
-        let mut shelf = self.lock();
-        if let Some(e) = &shelf.wrong {
+        let mut free_list = self.lock();
+        if let Some(e) = &free_list.wrong {
             return Err(e.clone());
         }
-        shelf.requests += 1;
+        free_list.requests += 1;
         let class = match (self.class)(asked) {
-            Some(bytes) => Class { bytes, kind },
-            None => return Err(self.full(asked, &shelf, "no tensor can be that large: split it")),
+            Some(bytes) => SizeClass { bytes, kind },
+            None => return Err(self.full(asked, &free_list, "no tensor can be that large: split it")),
         };
-        let ticket = shelf.ticket();
-        let found = shelf.free.get(&class).and_then(|l| l.iter().rposition(|k| k.piece.id() == prefer).or(l.len().checked_sub(1)));
-        let found = found.and_then(|at| Some(shelf.free.get_mut(&class)?.remove(at).piece));
+        let ticket = free_list.next_id();
+        let found = free_list.free.get(&class).and_then(|l| l.iter().rposition(|k| k.piece.id() == prefer).or(l.len().checked_sub(1)));
+        let found = found.and_then(|at| Some(free_list.free.get_mut(&class)?.remove(at).piece));
         if let Some(piece) = found {
-            shelf.pooled -= class.bytes;
-            shelf.reused += 1;
-            shelf.use_bytes(class.bytes);
-            self.note(&mut shelf, ticket, class.bytes);
-            drop(shelf);
+            free_list.pooled -= class.bytes;
+            free_list.reused += 1;
+            free_list.use_bytes(class.bytes);
+            self.note(&mut free_list, ticket, class.bytes);
+            drop(free_list);
             return Ok((piece, class, ticket));
         }
-        let over = |s: &Shelf<T>, pooled| s.limit().is_some_and(|l| s.owned().saturating_add(pooled).saturating_add(class.bytes) > l);
-        if shelf.limits.in_use.is_none() && over(&shelf, shelf.pooled) {
-            shelf.look((self.room)());
+        let over = |s: &FreeList<T>, pooled| s.limit().is_some_and(|l| s.owned().saturating_add(pooled).saturating_add(class.bytes) > l);
+        if free_list.limits.in_use.is_none() && over(&free_list, free_list.pooled) {
+            free_list.refresh_budget((self.room)());
         }
-        if over(&shelf, 0) {
-            evicted.extend(std::mem::take(&mut shelf.free).into_values().flatten().map(|k| k.piece));
-            shelf.pooled = 0;
-            let help = match shelf.limits.in_use {
+        if over(&free_list, 0) {
+            evicted.extend(std::mem::take(&mut free_list.free).into_values().flatten().map(|k| k.piece));
+            free_list.pooled = 0;
+            let help = match free_list.limits.in_use {
                 Some(_) => "drop tensors, use a smaller batch, or raise the limit (TL_MEM_LIMIT, set_memory_limit)",
                 None => "drop tensors, or use a smaller batch, a shorter context or a smaller dtype",
             };
-            let error = self.full(asked, &shelf, help);
-            drop(shelf);
+            let error = self.full(asked, &free_list, help);
+            drop(free_list);
             free_all(evicted);
             return Err(error);
         }
-        while over(&shelf, shelf.pooled) && shelf.evict(&mut evicted) {}
-        shelf.use_bytes(class.bytes);
-        drop(shelf);
+        while over(&free_list, free_list.pooled) && free_list.evict(&mut evicted) {}
+        free_list.use_bytes(class.bytes);
+        drop(free_list);
         free_all(evicted);
         let made = match create(class, 0) {
             Ok(None) => {
@@ -323,83 +323,83 @@ impl<T: Piece> Pool<T> {
             }
             made => made,
         };
-        let mut shelf = self.lock();
+        let mut free_list = self.lock();
         match made {
             Ok(Some(piece)) => {
-                self.note(&mut shelf, ticket, class.bytes);
+                self.note(&mut free_list, ticket, class.bytes);
                 Ok((piece, class, ticket))
             }
             failed => {
-                shelf.in_use -= class.bytes;
+                free_list.in_use -= class.bytes;
                 let help = "the system has no room: use a smaller batch or context, or a smaller or quantized model";
-                Err(failed.err().unwrap_or_else(|| self.full(asked, &shelf, help)))
+                Err(failed.err().unwrap_or_else(|| self.full(asked, &free_list, help)))
             }
         }
     }
 
     /// Takes memory back.
-    pub fn put(&self, piece: T, class: Class, ticket: Ticket) {
+    pub fn put(&self, piece: T, class: SizeClass, ticket: AllocId) {
         let mut out = Vec::new();
-        let mut shelf = self.lock();
-        self.forget(&mut shelf, ticket, class.bytes);
-        shelf.in_use -= class.bytes;
-        if shelf.limits.cache.is_none() && shelf.pooled + class.bytes > shelf.next_look {
-            shelf.look((self.room)());
+        let mut free_list = self.lock();
+        self.forget(&mut free_list, ticket, class.bytes);
+        free_list.in_use -= class.bytes;
+        if free_list.limits.cache.is_none() && free_list.pooled + class.bytes > free_list.next_refresh {
+            free_list.refresh_budget((self.room)());
         }
-        let cache = shelf.cache();
-        if class.bytes > cache || shelf.limits.per_class == 0 {
-            drop(shelf);
+        let cache = free_list.cache();
+        if class.bytes > cache || free_list.limits.per_class == 0 {
+            drop(free_list);
             return piece.free();
         }
-        while shelf.pooled + class.bytes > cache && shelf.evict(&mut out) {}
-        let per_class = shelf.limits.per_class;
-        if shelf.free.get(&class).is_some_and(|l| l.len() >= per_class) {
-            shelf.remove(class, 0, &mut out);
+        while free_list.pooled + class.bytes > cache && free_list.evict(&mut out) {}
+        let per_class = free_list.limits.per_class;
+        if free_list.free.get(&class).is_some_and(|l| l.len() >= per_class) {
+            free_list.remove(class, 0, &mut out);
         }
-        shelf.turn += 1;
-        let turn = shelf.turn;
-        shelf.pooled += class.bytes;
-        shelf.free.entry(class).or_default().push(Kept { turn, piece });
+        free_list.turn += 1;
+        let turn = free_list.turn;
+        free_list.pooled += class.bytes;
+        free_list.free.entry(class).or_default().push(FreeBlock { turn, piece });
         if turn % 256 == 0 {
-            shelf.age(Instant::now(), &mut out);
+            free_list.age(Instant::now(), &mut out);
         }
-        drop(shelf);
+        drop(free_list);
         free_all(out);
     }
 
     /// Counts memory that is read in place.
-    pub fn map(&self, bytes: usize) -> Ticket {
-        let mut shelf = self.lock();
-        let ticket = shelf.ticket();
-        shelf.mapped += bytes;
-        shelf.use_bytes(bytes);
-        self.note(&mut shelf, ticket, bytes);
+    pub fn map(&self, bytes: usize) -> AllocId {
+        let mut free_list = self.lock();
+        let ticket = free_list.next_id();
+        free_list.mapped += bytes;
+        free_list.use_bytes(bytes);
+        self.note(&mut free_list, ticket, bytes);
         ticket
     }
 
     /// Ends the counting of memory that was read in place.
-    pub fn unmap(&self, bytes: usize, ticket: Ticket) {
-        let mut shelf = self.lock();
-        self.forget(&mut shelf, ticket, bytes);
-        shelf.mapped -= bytes;
-        shelf.in_use -= bytes;
+    pub fn unmap(&self, bytes: usize, ticket: AllocId) {
+        let mut free_list = self.lock();
+        self.forget(&mut free_list, ticket, bytes);
+        free_list.mapped -= bytes;
+        free_list.in_use -= bytes;
     }
 
-    fn note(&self, shelf: &mut Shelf<T>, ticket: Ticket, bytes: usize) {
-        let in_use = shelf.in_use;
-        if let Some(r) = &mut shelf.recorder {
+    fn note(&self, free_list: &mut FreeList<T>, ticket: AllocId, bytes: usize) {
+        let in_use = free_list.in_use;
+        if let Some(r) = &mut free_list.recorder {
             r.take(ticket, bytes, in_use);
         }
     }
-    fn forget(&self, shelf: &mut Shelf<T>, ticket: Ticket, bytes: usize) {
-        let in_use = shelf.in_use;
-        if let Some(r) = &mut shelf.recorder {
+    fn forget(&self, free_list: &mut FreeList<T>, ticket: AllocId, bytes: usize) {
+        let in_use = free_list.in_use;
+        if let Some(r) = &mut free_list.recorder {
             r.give(ticket, bytes, in_use);
         }
     }
 
     /// Tells a recording what a buffer is for.
-    pub fn label(&self, ticket: Ticket, op: &'static str, at: At) {
+    pub fn label(&self, ticket: AllocId, op: &'static str, at: At) {
         if let Some(r) = &mut self.lock().recorder {
             r.label(ticket, op, at);
         }
@@ -412,7 +412,7 @@ impl<T: Piece> Pool<T> {
     }
 }
 
-impl<T: Piece> PoolControl for Pool<T> {
+impl<T: Allocation> PoolControl for Pool<T> {
     fn stats(&self) -> BufferPoolStats {
         let s = self.lock();
         BufferPoolStats {
@@ -430,40 +430,40 @@ impl<T: Piece> PoolControl for Pool<T> {
     }
     fn shrink(&self, bytes: usize) -> usize {
         let mut out = Vec::new();
-        let mut shelf = self.lock();
-        let before = shelf.pooled;
-        while shelf.pooled > bytes && shelf.evict(&mut out) {}
-        let freed = before - shelf.pooled;
-        drop(shelf);
+        let mut free_list = self.lock();
+        let before = free_list.pooled;
+        while free_list.pooled > bytes && free_list.evict(&mut out) {}
+        let freed = before - free_list.pooled;
+        drop(free_list);
         free_all(out);
         freed
     }
     fn clear_size(&self, bytes: usize) -> usize {
         let Some(bytes) = (self.class)(bytes) else { return 0 };
         let mut out = Vec::new();
-        let mut shelf = self.lock();
-        let before = shelf.pooled;
-        let classes: Vec<Class> = shelf.free.keys().copied().filter(|c| c.bytes == bytes).collect();
+        let mut free_list = self.lock();
+        let before = free_list.pooled;
+        let classes: Vec<SizeClass> = free_list.free.keys().copied().filter(|c| c.bytes == bytes).collect();
         for class in classes {
-            while shelf.free.get(&class).is_some_and(|l| !l.is_empty()) {
-                shelf.remove(class, 0, &mut out);
+            while free_list.free.get(&class).is_some_and(|l| !l.is_empty()) {
+                free_list.remove(class, 0, &mut out);
             }
         }
-        let freed = before - shelf.pooled;
-        drop(shelf);
+        let freed = before - free_list.pooled;
+        drop(free_list);
         free_all(out);
         freed
     }
     fn change(&self, f: &mut dyn FnMut(&mut Limits)) {
         let mut out = Vec::new();
-        let mut shelf = self.lock();
-        f(&mut shelf.limits);
-        shelf.look((self.room)());
-        shelf.enforce(&mut out);
-        drop(shelf);
+        let mut free_list = self.lock();
+        f(&mut free_list.limits);
+        free_list.refresh_budget((self.room)());
+        free_list.enforce(&mut out);
+        drop(free_list);
         free_all(out);
     }
-    fn room(&self) -> Option<Room> {
+    fn memory_info(&self) -> Option<MemoryInfo> {
         (self.room)()
     }
     fn reset_peak(&self) {
@@ -471,25 +471,25 @@ impl<T: Piece> PoolControl for Pool<T> {
         s.peak = s.in_use;
     }
     fn record(&self, on: bool) {
-        let mut shelf = self.lock();
+        let mut free_list = self.lock();
         if on {
-            let in_use = shelf.in_use;
-            shelf.recorder.get_or_insert_with(|| Box::new(Recorder::new(in_use)));
+            let in_use = free_list.in_use;
+            free_list.recorder.get_or_insert_with(|| Box::new(Recorder::new(in_use)));
             self.recordings.fetch_add(1, Relaxed);
         } else if self.recordings.fetch_sub(1, Relaxed) == 1 {
-            shelf.recorder = None;
+            free_list.recorder = None;
         }
-        self.recording.store(shelf.recorder.is_some(), Relaxed);
+        self.recording.store(free_list.recorder.is_some(), Relaxed);
     }
     fn recording(&self) -> bool {
         self.recording.load(Relaxed)
     }
     fn report(&self) -> MemoryReport {
-        let shelf = self.lock();
-        let mut report = shelf.recorder.as_ref().map(|r| r.report()).unwrap_or_default();
+        let free_list = self.lock();
+        let mut report = free_list.recorder.as_ref().map(|r| r.report()).unwrap_or_default();
         report.device = self.name.clone();
-        report.in_use = shelf.in_use;
-        report.pooled = shelf.pooled;
+        report.in_use = free_list.in_use;
+        report.pooled = free_list.pooled;
         report
     }
 }
@@ -499,7 +499,7 @@ mod tests {
     use super::*;
 
     struct Number(u64);
-    impl Piece for Number {
+    impl Allocation for Number {
         fn id(&self) -> u64 {
             self.0
         }
@@ -524,8 +524,8 @@ mod tests {
         (3..=4).for_each(put);
         // 1 was used again after the first look.
         put(1);
-        assert!(aged(STALE / 2).is_empty());
-        assert_eq!(aged(STALE + MARK), [2], "older than the first look");
-        assert_eq!(aged(STALE * 2), [1, 3, 4], "older than the second");
+        assert!(aged(STALE_AFTER / 2).is_empty());
+        assert_eq!(aged(STALE_AFTER + MARK_INTERVAL), [2], "older than the first look");
+        assert_eq!(aged(STALE_AFTER * 2), [1, 3, 4], "older than the second");
     }
 }

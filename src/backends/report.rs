@@ -1,6 +1,6 @@
 //! Who holds which memory: what a recording collects, and the report it gives as text and as JSON lines.
 
-use super::pool::Ticket;
+use super::pool::AllocId;
 use crate::error::At;
 use std::collections::HashMap;
 use std::fmt;
@@ -71,7 +71,7 @@ struct Live {
 pub(super) struct Recorder {
     start: Instant,
     before: usize,
-    live: HashMap<Ticket, Live>,
+    live: HashMap<AllocId, Live>,
     taken: u64,
     given: u64,
     peak: usize,
@@ -109,7 +109,7 @@ impl Recorder {
         }
     }
 
-    pub fn take(&mut self, ticket: Ticket, bytes: usize, in_use: usize) {
+    pub fn take(&mut self, ticket: AllocId, bytes: usize, in_use: usize) {
         let now = self.start.elapsed();
         self.taken += 1;
         self.live.insert(ticket, Live { bytes, op: "?", at: None, since: now });
@@ -119,7 +119,7 @@ impl Recorder {
         self.point(now, in_use);
     }
 
-    pub fn give(&mut self, ticket: Ticket, bytes: usize, in_use_before: usize) {
+    pub fn give(&mut self, ticket: AllocId, bytes: usize, in_use_before: usize) {
         let now = self.start.elapsed();
         if in_use_before == self.peak && self.at_peak.is_none() {
             self.at_peak = Some(holders(self.live.values(), self.peak_after));
@@ -128,7 +128,7 @@ impl Recorder {
         self.point(now, in_use_before.saturating_sub(bytes));
     }
 
-    pub fn label(&mut self, ticket: Ticket, op: &'static str, at: At) {
+    pub fn label(&mut self, ticket: AllocId, op: &'static str, at: At) {
         if let Some(l) = self.live.get_mut(&ticket) {
             (l.op, l.at) = (op, Some(at));
         }

@@ -36,7 +36,7 @@ pub(super) fn append(to: &mut Program, from: &Program, sources: &[u16]) -> Reg {
 
 pub(super) fn arity(p: &Prim) -> usize {
     match p {
-        Prim::Source(_) | Prim::Value | Prim::Partner | Prim::Param(_) | Prim::Lit(_) => 0,
+        Prim::Source(_) | Prim::Value | Prim::SwapPair | Prim::Param(_) | Prim::Lit(_) => 0,
         Prim::Unary(_) | Prim::Cast => 1,
         Prim::Binary(_) => 2,
         Prim::Where | Prim::Philox => 3,

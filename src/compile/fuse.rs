@@ -149,7 +149,7 @@ impl<'a, 'g> Fuser<'a, 'g> {
         let wide =
             |s: &&Source| s.buf != Buf::Iota && s.layout.strides().iter().zip(s.layout.shape.iter()).any(|(&st, &n)| st != 0 && n > 1);
         let cheap = expr.sources.iter().filter(wide).count() <= 1 && expr.program.insts.len() <= CHEAP_INSTS;
-        (!n.keep && (self.users[i as usize].len() == 1 || self.joins(i)))
+        (!n.keep && (self.users[i as usize].len() == 1 || self.fuses_gemv(i)))
             || (cheap && (!n.keep || expr.sources.iter().all(|s| s.buf == Buf::Iota)))
     }
 
@@ -358,17 +358,17 @@ impl<'a, 'g> Fuser<'a, 'g> {
 
     /// Whether every use of `op` ends up in map `reader`, through maps that are stored nowhere.
     fn only_reader(&self, op: u32, reader: u32) -> bool {
-        self.first_join(op, |j| j == reader)
+        self.first_fused_gemv(op, |j| j == reader)
     }
 
     /// Whether every use of map `i` ends up in one map of as many elements, whose program then holds `i` once.
-    fn joins(&self, i: u32) -> bool {
+    fn fuses_gemv(&self, i: u32) -> bool {
         let count = |j: u32| self.node(j).meta(0).shape.count();
-        self.first_join(i, |j| self.node(j).is_map() && count(j) == count(i))
+        self.first_fused_gemv(i, |j| self.node(j).is_map() && count(j) == count(i))
     }
 
     /// Follows the uses of `i` through maps that are stored nowhere until they meet in one node that is `wanted`.
-    fn first_join(&self, i: u32, wanted: impl Fn(u32) -> bool) -> bool {
+    fn first_fused_gemv(&self, i: u32, wanted: impl Fn(u32) -> bool) -> bool {
         let mut open: SmallVec<[u32; 8]> = self.users[i as usize].iter().take(MAX_USERS + 1).copied().collect();
         for _ in 0..MAX_INSTS {
             if open.len() > MAX_USERS {
@@ -410,7 +410,7 @@ impl<'a, 'g> Fuser<'a, 'g> {
                     .into_iter()
                     .enumerate()
                     .map(|(k, (input, layout, shape))| {
-                        let plain = op.wants_stored(input, &ins);
+                        let plain = op.materialize_input(input, &ins);
                         let load = self.load(n.inputs[input], &layout, shape, &bound, count - 1 - k, plain);
                         bound.extend(load.sources.iter().cloned());
                         load

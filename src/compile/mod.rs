@@ -1,13 +1,13 @@
-//! Graph in, plan out. The passes, in order: common subexpressions, users, fusion and emission of steps, siblings, order, joining, memory.
+//! Graph in, plan out. The passes, in order: common subexpressions, users, fusion and emission of steps, siblings, order, fusion, memory.
 
 mod expr;
 mod fuse;
-mod join;
+mod fuse_gemv;
 mod memory;
-mod order;
+mod schedule;
 mod views;
 
-use crate::backends::Joins;
+use crate::backends::FusedGemvLimits;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, Input, Plan};
 use crate::tensor::{Kind, Meta, Node};
@@ -47,7 +47,7 @@ pub(crate) struct Compiled {
     /// Nodes of the graph.
     pub nodes: usize,
     /// How much there is to do.
-    pub work: crate::plan::Amount,
+    pub work: crate::plan::WorkCost,
     /// How its numbers grow where it is repeated as the steps of a generation, once that is known.
     pub growth: std::sync::OnceLock<Vec<f64>>,
 }
@@ -64,15 +64,15 @@ impl<'a> GNode<'a> {
     }
 }
 
-/// Compiles a graph. `buffers` is how many buffers the machine can bind in one step; without `fuse`, every node is a step of its own; `joins`
-/// says up to how many rows the machine does several products at once.
-pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool, joins: Option<Joins>) -> TensorResult<Compiled> {
+/// Compiles a graph. `buffers` is how many buffers the backend can bind in one step; without `fuse`, every node is a step of its own; `fused_gemv`
+/// says up to how many rows the backend does several products at once.
+pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool, fused_gemv: Option<FusedGemvLimits>) -> TensorResult<Compiled> {
     if graph.nodes.len() > 60_000 || graph.params > 60_000 {
         return Err(TensorError::Unsupported(format!("an evaluation of {} nodes; call eval() in between", graph.nodes.len())));
     }
     let same = merge_common(&mut graph);
     loop {
-        let (steps, inputs) = emit(&graph, &same, buffers, fuse, joins);
+        let (steps, inputs) = emit(&graph, &same, buffers, fuse, fused_gemv);
         match steps.overwritten_too_early(&graph) {
             // Something would read the old value after it is gone: that write goes elsewhere.
             Some(node) => graph.nodes[node as usize].donated = false,
@@ -82,7 +82,7 @@ pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool, joins: Optio
 }
 
 /// Steps of a graph, and what they are bound to.
-fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool, joins: Option<Joins>) -> (fuse::Steps, Vec<Input>) {
+fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool, fused_gemv: Option<FusedGemvLimits>) -> (fuse::Steps, Vec<Input>) {
     let mut inputs = Vec::new();
     for n in &graph.nodes {
         if n.bound.is_some() {
@@ -97,9 +97,9 @@ fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool, joins: Option<J
         steps.merge_siblings(buffers);
     }
     let kept: Vec<bool> = steps.values.iter().map(|v| v.of.is_some_and(|(n, _)| graph.nodes[n as usize].keep)).collect();
-    steps.tighten(|v| kept[v]);
-    if let Some(rows) = joins.filter(|_| fuse) {
-        steps.join_products(join::Joining { buffers, rows }, |v| kept[v]);
+    steps.schedule_for_memory(|v| kept[v]);
+    if let Some(rows) = fused_gemv.filter(|_| fuse) {
+        steps.fuse_gemvs(fuse_gemv::GemvFusion { buffers, rows }, |v| kept[v]);
     }
     (steps, inputs)
 }

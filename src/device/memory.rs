@@ -1,7 +1,7 @@
 //! What a user may ask of and say about a device's memory: the pool, limits, profiles; and the device types of one kind.
 
 use super::Device;
-use crate::backends::limits::Room;
+use crate::backends::limits::MemoryInfo;
 use crate::backends::pool::BufferPoolStats;
 use crate::backends::report::MemoryReport;
 use crate::error::{TensorError, TensorResult};
@@ -106,7 +106,7 @@ impl BufferPool {
     }
 
     fn control(&self) -> &dyn crate::backends::pool::PoolControl {
-        self.0.machine().pool()
+        self.0.backend().pool()
     }
 
     /// Counts and bounds.
@@ -150,20 +150,20 @@ impl MemoryProfile {
     ///
     /// It prints as text, and [`MemoryReport::to_json_lines`] gives the same to programs.
     pub fn report(&self) -> MemoryReport {
-        self.0.machine().pool().report()
+        self.0.backend().pool().report()
     }
 }
 
 impl Drop for MemoryProfile {
     fn drop(&mut self) {
-        self.0.machine().pool().record(false);
+        self.0.backend().pool().record(false);
     }
 }
 
 impl Device {
     /// The pool's counts and bounds, and the memory in use.
     pub fn buffer_pool_stats(&self) -> BufferPoolStats {
-        self.machine().pool().stats()
+        self.backend().pool().stats()
     }
 
     /// The pool, to shrink, clear, bound or turn off.
@@ -183,7 +183,7 @@ impl Device {
     /// pages.
     pub fn set_memory_limit(&self, bytes: impl Into<Option<usize>>) {
         let bytes = bytes.into();
-        self.machine().pool().change(&mut |l| l.in_use = bytes);
+        self.backend().pool().change(&mut |l| l.in_use = bytes);
     }
 
     /// As [`Device::set_memory_limit`] with a fraction of the device's memory, above 0 and at most 1.
@@ -202,13 +202,13 @@ impl Device {
     }
 
     /// The device's memory as the system reports it, where it does.
-    pub fn memory_room(&self) -> Option<Room> {
-        self.machine().pool().room()
+    pub fn memory_room(&self) -> Option<MemoryInfo> {
+        self.backend().pool().memory_info()
     }
 
     /// Counts the peak of memory in use from now on.
     pub fn reset_peak_memory(&self) {
-        self.machine().pool().reset_peak();
+        self.backend().pool().reset_peak();
     }
 
     /// Begins a recording of memory on this device, which ends when the returned value is dropped: for each buffer its size, the op and the
@@ -228,7 +228,7 @@ impl Device {
     /// # }
     /// ```
     pub fn memory_profile(&self) -> MemoryProfile {
-        self.machine().pool().record(true);
+        self.backend().pool().record(true);
         MemoryProfile(self.clone())
     }
 }

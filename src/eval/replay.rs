@@ -28,7 +28,7 @@ struct Known {
 
 impl Replay {
     /// Starts the copy of `result`, which is computed from the stored value `fed`, and takes note of what runs.
-    pub fn watch(&mut self, fed: &Tensor, result: &Tensor) -> TensorResult<Download> {
+    pub fn record(&mut self, fed: &Tensor, result: &Tensor) -> TensorResult<Download> {
         let device = result.device().clone();
         Lock::of(&device).get().record = true;
         let download = result.download();
@@ -76,11 +76,11 @@ impl Replay {
     /// The next `count` evaluations, the first of them on `fed`: the last one's result, and all results on their way to the host. `None`
     /// while it is not known what they are.
     #[track_caller]
-    pub fn again(&mut self, fed: &Tensor, count: usize) -> TensorResult<Option<(Tensor, Download)>> {
+    pub fn replay(&mut self, fed: &Tensor, count: usize) -> TensorResult<Option<(Tensor, Download)>> {
         let Some(k) = &mut self.known else { return Ok(None) };
         let at = std::panic::Location::caller();
         let device = fed.device().clone();
-        let machine = device.machine();
+        let backend = device.backend();
         let plan = &k.compiled.plan;
         let outputs = {
             let mut lock = Lock::of(&device);
@@ -88,14 +88,14 @@ impl Replay {
             let start = Instant::now();
             let Some(buffer) = base(fed).0.stored.get() else { return Ok(None) };
             k.bound[k.fed] = buffer[0].clone();
-            let outputs = (0..count).map(|_| machine.alloc(plan.outputs[0].bytes)).collect::<TensorResult<Vec<_>>>()?;
-            if machine.pool().recording() {
-                outputs.iter().for_each(|out| machine.label(out, "replay", at));
+            let outputs = (0..count).map(|_| backend.alloc(plan.outputs[0].bytes)).collect::<TensorResult<Vec<_>>>()?;
+            if backend.pool().recording() {
+                outputs.iter().for_each(|out| backend.label(out, "replay", at));
             }
             k.params.iter_mut().zip(&k.growth).for_each(|(p, g)| *p += g);
             let before = start.elapsed();
-            machine.hold();
-            machine.run_chain(plan, &k.bound, &outputs, &k.params, Chain { fed: k.fed, growth: &k.growth })?;
+            backend.defer_submit();
+            backend.run_chain(plan, &k.bound, &outputs, &k.params, Chain { fed: k.fed, growth: &k.growth })?;
             k.params.iter_mut().zip(&k.growth).for_each(|(p, g)| *p += g * (count - 1) as f64);
             e.stats.evaluations += count as u64;
             e.stats.hits += count as u64;
@@ -107,7 +107,7 @@ impl Replay {
         };
         let bytes = fed.dtype().bytes(fed.numel()).unwrap_or(0);
         let parts: Vec<_> = outputs.iter().map(|out| (out, 0, bytes)).collect();
-        let download = Download { pending: machine.start_reads(&parts)?, dtype: fed.dtype() };
+        let download = Download { pending: backend.start_reads(&parts)?, dtype: fed.dtype() };
         let Some(last) = outputs.into_iter().next_back() else { return Ok(None) };
         let meta = Meta { dtype: fed.dtype(), shape: *fed.shape() };
         Ok(Some((Tensor::leaf(&device, meta, last, "replay", at), download)))

@@ -234,9 +234,9 @@ fn gpu_samples(device: &Device, work: &Work<'_>, options: &Options, count: usize
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
     device.synchronize()?;
-    device.machine().start_timing(Timing::Runs)?;
+    device.backend().start_timing(Timing::Runs)?;
     let done = (0..options.samples).try_for_each(|_| batch(work, count, turn).map(drop));
-    let runs = device.machine().finish_timing()?;
+    let runs = device.backend().finish_timing()?;
     done?;
     let times: Option<Vec<f64>> = runs.iter().map(|r| r.run.map(|[a, b]| b - a)).collect();
     let each = runs.len() / (options.samples * count).max(1);

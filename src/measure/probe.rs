@@ -161,6 +161,6 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) groups: 
         );
         let words = [n, threads, TURNS as usize].map(|w| Word::U32(w as u32)).to_vec();
         let grid = [threads.div_ceil(WORKGROUP as usize) as u32, 1, 1];
-        Some(Wgsl { source: source.into(), consts: vec![], workgroup: WORKGROUP, grid, words, raw: vec![], turned: vec![] })
+        Some(Wgsl { source: source.into(), consts: vec![], workgroup: WORKGROUP, grid, words, raw: vec![], transposed: vec![] })
     }
 }

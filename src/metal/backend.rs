@@ -2,8 +2,8 @@
 
 use super::buffer::{BufferHandle, MTLResourceOptions, StorageBuffer};
 use super::pipeline::{AdapterDevice, ComputePipeline, MTLSize, one_dimension, two_dimensions};
-use crate::backends::gpu::{GpuMachine, adapters};
-use crate::backends::{Buffer, Machine};
+use crate::backends::gpu::{GpuBackend, adapters};
+use crate::backends::{Backend, Buffer};
 use crate::dtype::Element;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{MemoryStats, Plan};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A GPU opened for callers who hold buffers and dispatch kernels themselves.
 ///
 /// What a backend must say is which adapters it takes; the rest is the same for all.
-pub trait Backend: Send + Sync + Sized + 'static {
+pub trait RawBackend: Send + Sync + Sized + 'static {
     /// Whether this machine has such a GPU. Looks without opening it, and never panics.
     fn is_available() -> bool;
 
@@ -28,7 +28,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// What was opened.
     fn opened(&self) -> &Opened;
 
-    /// Reserves `bytes` of GPU memory. The backend holds it until [`Backend::deallocate`], or until it is dropped.
+    /// Reserves `bytes` of GPU memory. The backend holds it until [`RawBackend::deallocate`], or until it is dropped.
     ///
     /// # Errors
     /// [`TensorError::OutOfMemory`], also for more than one buffer of this GPU can have.
@@ -89,7 +89,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// [`TensorError::Invalid`] when the buffer is shorter than `out` or another backend's, and whatever went wrong on the GPU.
     fn copy_buffer_to_host<T: Element>(&self, buffer: &StorageBuffer, out: &mut [T]) -> TensorResult<()> {
         self.opened().check("copy_buffer_to_host", buffer, size_of_val(out))?;
-        self.opened().machine.read(&buffer.memory, 0, bytemuck::cast_slice_mut(out))
+        self.opened().backend.read(&buffer.memory, 0, bytemuck::cast_slice_mut(out))
     }
 
     /// Overwrites the first `data.len()` elements of a buffer, after the kernels that were dispatched.
@@ -98,15 +98,15 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// [`TensorError::Invalid`] when the buffer is shorter than `data` or another backend's.
     fn copy_host_to_buffer<T: Element>(&self, data: &[T], buffer: &StorageBuffer) -> TensorResult<()> {
         self.opened().check("copy_host_to_buffer", buffer, size_of_val(data))?;
-        let (machine, bytes): (_, &[u8]) = (&self.opened().machine, bytemuck::cast_slice(data));
+        let (backend, bytes): (_, &[u8]) = (&self.opened().backend, bytemuck::cast_slice(data));
         let (whole, rest) = bytes.split_at(bytes.len() & !3);
-        machine.write(&buffer.memory, 0, whole)?;
+        backend.write(&buffer.memory, 0, whole)?;
         if !rest.is_empty() {
             // Words are written whole: the bytes behind the last one stay what they are.
             let mut word = [0u8; 4];
-            machine.read(&buffer.memory, whole.len(), &mut word)?;
+            backend.read(&buffer.memory, whole.len(), &mut word)?;
             word[..rest.len()].copy_from_slice(rest);
-            machine.write(&buffer.memory, whole.len(), &word)?;
+            backend.write(&buffer.memory, whole.len(), &word)?;
         }
         Ok(())
     }
@@ -116,7 +116,7 @@ pub trait Backend: Send + Sync + Sized + 'static {
     /// # Errors
     /// Whatever went wrong on the GPU since the last call.
     fn synchronize(&self) -> TensorResult<()> {
-        self.opened().machine.synchronize()
+        self.opened().backend.synchronize()
     }
 
     /// A compiled kernel by its name, such as `add_kernel`; `None` for one that was not compiled. [`MetalOps::new`](super::MetalOps::new)
@@ -142,12 +142,12 @@ pub trait Backend: Send + Sync + Sized + 'static {
 
     /// Memory that the backend holds, its pool and how often that served.
     fn memory(&self) -> MemoryStats {
-        self.opened().machine.memory()
+        self.opened().backend.memory()
     }
 
     /// Kernels that the driver has compiled since the backend was opened.
     fn pipeline_count(&self) -> usize {
-        self.opened().machine.pipelines()
+        self.opened().backend.pipelines()
     }
 }
 
@@ -160,7 +160,7 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// An opened GPU with the pipelines and the memory that a backend holds on it.
 pub struct Opened {
-    pub(super) machine: Arc<GpuMachine>,
+    pub(super) backend: Arc<GpuBackend>,
     number: u64,
     device: AdapterDevice,
     pipelines: Mutex<HashMap<&'static str, ComputePipeline>>,
@@ -174,13 +174,13 @@ impl Opened {
     /// # Errors
     /// [`TensorError::UnsupportedDevice`] where there is no such GPU.
     pub fn open(selector: &str) -> TensorResult<Opened> {
-        let machine = GpuMachine::open(selector)?;
+        let backend = GpuBackend::open(selector)?;
         Ok(Opened {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            device: AdapterDevice::of(&machine),
+            device: AdapterDevice::of(&backend),
             pipelines: Mutex::default(),
             held: Mutex::default(),
-            machine,
+            backend,
         })
     }
 
@@ -188,7 +188,7 @@ impl Opened {
         if bytes > isize::MAX as usize {
             return Err(TensorError::Invalid(format!("a buffer of {bytes} bytes")));
         }
-        Ok(StorageBuffer { memory: self.machine.alloc_as(bytes, options.into())?, bytes, options, dtype: None, owner: self.number })
+        Ok(StorageBuffer { memory: self.backend.alloc_as(bytes, options.into())?, bytes, options, dtype: None, owner: self.number })
     }
 
     /// Fails unless the buffer is this backend's and has this many bytes.
@@ -204,14 +204,14 @@ impl Opened {
 
     /// Has the driver compile a plan's kernel, and remembers it by its name.
     pub(super) fn compile(&self, plan: &Arc<Plan>, pipeline: ComputePipeline) -> TensorResult<()> {
-        self.machine.prepare(plan)?;
+        self.backend.prepare(plan)?;
         lock(&self.pipelines).insert(pipeline.name, pipeline);
         Ok(())
     }
 
     /// Dispatches a plan over these buffers. Returns when it is submitted.
     pub(super) fn run(&self, plan: &Arc<Plan>, buffers: &[Buffer]) -> TensorResult<()> {
-        self.machine.run(plan, buffers, &[], &[])
+        self.backend.run(plan, buffers, &[], &[])
     }
 }
 
@@ -220,17 +220,17 @@ fn any(like: impl Fn(&str) -> bool) -> bool {
     catch_unwind(AssertUnwindSafe(|| adapters().iter().any(|a| like(a.backend)))).unwrap_or(false)
 }
 
-/// A GPU through Apple's Metal. Elsewhere there is none: [`Backend::is_available`] is false.
+/// A GPU through Apple's Metal. Elsewhere there is none: [`RawBackend::is_available`] is false.
 pub struct MetalBackend(Opened);
 
-impl Backend for MetalBackend {
+impl RawBackend for MetalBackend {
     fn is_available() -> bool {
         any(|backend| backend == "metal")
     }
     fn initialize() -> TensorResult<MetalBackend> {
         Opened::open("metal").map(MetalBackend).map_err(|e| match e {
             TensorError::UnsupportedDevice(m) => {
-                TensorError::UnsupportedDevice(format!("{m}; GpuBackend does the same on Vulkan and DX12"))
+                TensorError::UnsupportedDevice(format!("{m}; RawGpuBackend does the same on Vulkan and DX12"))
             }
             e => e,
         })
@@ -241,26 +241,26 @@ impl Backend for MetalBackend {
 }
 
 /// A GPU through whatever interface there is: Metal, Vulkan or DX12. A real GPU before a driver that computes on the CPU.
-pub struct GpuBackend(Opened);
+pub struct RawGpuBackend(Opened);
 
-impl GpuBackend {
+impl RawGpuBackend {
     /// Opens a GPU by name: `gpu`, `vulkan`, `metal` or `dx12`, each with an optional `:index`.
     ///
     /// # Errors
     /// [`TensorError::UnsupportedDevice`] where there is no such GPU.
-    pub fn open(selector: &str) -> TensorResult<GpuBackend> {
-        Opened::open(selector).map(GpuBackend)
+    pub fn open(selector: &str) -> TensorResult<RawGpuBackend> {
+        Opened::open(selector).map(RawGpuBackend)
     }
 }
 
-impl Backend for GpuBackend {
+impl RawBackend for RawGpuBackend {
     fn is_available() -> bool {
         any(|_| true)
     }
-    fn initialize() -> TensorResult<GpuBackend> {
+    fn initialize() -> TensorResult<RawGpuBackend> {
         let real = Opened::open("gpu");
         let software = || ["vulkan", "metal", "dx12"].iter().find_map(|api| Opened::open(api).ok());
-        real.or_else(|e| software().ok_or(e)).map(GpuBackend)
+        real.or_else(|e| software().ok_or(e)).map(RawGpuBackend)
     }
     fn opened(&self) -> &Opened {
         &self.0

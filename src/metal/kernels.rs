@@ -67,13 +67,13 @@ impl Kernel for OpsKernel {
             let [m, k, n] = [step.loads[0].shape[0], step.loads[0].shape[1], step.loads[1].shape[1]];
             let (mut a, mut b, mut c) = (vec![0f32; k], vec![0f32; n], vec![0f32; n]);
             for row in share(m, 1, task.thread(), task.threads()) {
-                task.load(0, row * k, f32::lane(&mut a));
+                task.load(0, row * k, f32::slice_mut(&mut a));
                 c.fill(0.0);
                 for (i, &x) in a.iter().enumerate() {
-                    task.load(1, i * n, f32::lane(&mut b));
+                    task.load(1, i * n, f32::slice_mut(&mut b));
                     c.iter_mut().zip(&b).for_each(|(c, b)| *c += x * b);
                 }
-                task.store(0, row * n, f32::lane(&mut c));
+                task.store(0, row * n, f32::slice_mut(&mut c));
             }
             return;
         }
@@ -82,7 +82,7 @@ impl Kernel for OpsKernel {
         for start in range.clone().step_by(PIECE) {
             let len = PIECE.min(range.end - start);
             for k in 0..self.name.operands() {
-                task.load(k, start, f32::lane(&mut operands[k][..len]));
+                task.load(k, start, f32::slice_mut(&mut operands[k][..len]));
             }
             let [a, b] = &mut operands;
             for (x, y) in a[..len].iter_mut().zip(&b[..len]) {
@@ -94,7 +94,7 @@ impl Kernel for OpsKernel {
                     _ => x.max(0.0),
                 };
             }
-            task.store(0, start, f32::lane(&mut a[..len]));
+            task.store(0, start, f32::slice_mut(&mut a[..len]));
         }
     }
     fn ops(&self, step: &Step) -> u64 {
@@ -121,7 +121,15 @@ impl Kernel for OpsKernel {
             shape.count().div_ceil(self.group.count())
         };
         let source = self.name.source().into();
-        Some(Wgsl { source, consts, workgroup: self.group.count() as u32, grid: [word(groups)?, 1, 1], words, raw: vec![], turned: vec![] })
+        Some(Wgsl {
+            source,
+            consts,
+            workgroup: self.group.count() as u32,
+            grid: [word(groups)?, 1, 1],
+            words,
+            raw: vec![],
+            transposed: vec![],
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The five operations over buffers: checks, plan, dispatch.
 
-use super::backend::Backend;
+use super::backend::RawBackend;
 use super::buffer::{BufferHandle, StorageBuffer};
 use super::kernels::{Name, OpsKernel, plan};
 use super::pipeline::{ComputePipeline, MTLSize};
@@ -24,14 +24,14 @@ type Plans = HashMap<(Name, Sizes, SmallVec<[usize; 3]>), (Arc<Plan>, bool)>;
 /// dispatched before.
 ///
 /// Sizes are checked against the buffers, so that no kernel reads or writes past an end. Errors name the caller's line.
-pub struct MetalOps<B: Backend> {
+pub struct MetalOps<B: RawBackend> {
     backend: Arc<B>,
     groups: HashMap<Name, MTLSize>,
     plans: Mutex<Plans>,
 }
 
-impl<B: Backend> MetalOps<B> {
-    /// Compiles the five kernels, with thread groups as [`Backend::optimal_thread_group_size`] finds them for this GPU.
+impl<B: RawBackend> MetalOps<B> {
+    /// Compiles the five kernels, with thread groups as [`RawBackend::optimal_thread_group_size`] finds them for this GPU.
     ///
     /// # Errors
     /// When the driver refuses a kernel.

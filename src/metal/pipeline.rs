@@ -1,6 +1,6 @@
 //! What a compiled kernel and its adapter tell about threads, and the thread-group sizes that follow.
 
-use crate::backends::gpu::GpuMachine;
+use crate::backends::gpu::GpuBackend;
 
 /// A size in up to three dimensions, by the name of Apple's `metal` crate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -32,17 +32,17 @@ pub struct AdapterDevice {
 }
 
 impl AdapterDevice {
-    pub(super) fn of(machine: &GpuMachine) -> AdapterDevice {
-        use crate::backends::Machine;
-        let info = machine.info();
-        let [width, height, depth] = machine.max_workgroup_size().map(|s| s as usize);
+    pub(super) fn of(backend: &GpuBackend) -> AdapterDevice {
+        use crate::backends::Backend;
+        let info = backend.info();
+        let [width, height, depth] = backend.max_workgroup_size().map(|s| s as usize);
         AdapterDevice {
-            name: machine.name(),
+            name: backend.name(),
             execution_width: info.subgroup as usize,
             threads: info.workgroup_threads as usize,
             sizes: MTLSize { width, height, depth },
             memory: info.workgroup_bytes as usize,
-            software: machine.is_software(),
+            software: backend.is_software(),
         }
     }
     /// The adapter's name with its interface, such as `Apple M2 (metal)`.

@@ -245,13 +245,13 @@ impl Adapters {
     /// The weights of the adapted layers with what was learnt added, under the file's names: plain types stay, block formats become f16.
     fn merged(&self, weights: &Weights) -> TensorResult<BTreeMap<String, Tensor>> {
         // The Hub keeps GPT-2's matrices [in, out].
-        let turned = weights.is_hub() && self.architecture == "gpt2";
+        let transposed = weights.is_hub() && self.architecture == "gpt2";
         let mut out = BTreeMap::new();
         for l in &self.layers {
             let name = format!("{}.weight", l.tensor);
             let base = weights.any(&name)?;
             let delta = l.lora.delta()?.to_device(base.device())?;
-            let delta = if turned { delta.t()? } else { delta };
+            let delta = if transposed { delta.t()? } else { delta };
             let dtype = if base.dtype().is_block() { DType::F16 } else { base.dtype() };
             let sum = base.cast(DType::F32)?.add(&delta)?.cast(dtype)?;
             sum.eval()?;

@@ -295,7 +295,7 @@ impl Generation<'_, '_> {
         let most = if self.session.device.is_cpu() { 1 } else { MOST_AT_ONCE.min(2 * self.count).min(room) };
         let count = quick.clamp(1, most);
         if let Some(draws) = self.draws.checked_mul(count as u32).and_then(|d| self.sampler.rng.draws.checked_add(d)) {
-            if let Some(next) = self.replay.again(token, count)? {
+            if let Some(next) = self.replay.replay(token, count)? {
                 self.sampler.rng.draws = draws;
                 self.session.cache.advance(count);
                 self.left -= count;
@@ -316,7 +316,7 @@ impl Generation<'_, '_> {
         }
         let next = self.sampler.choose(&logits)?;
         self.draws = self.sampler.rng.draws.wrapping_sub(before);
-        let download = self.replay.watch(token, &next)?;
+        let download = self.replay.record(token, &next)?;
         self.next = Some((next, download));
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! GPT-2 (Radford et al., 2019): learned positions, layer norm, joint QKV, tanh-GELU feed-forward.
 
-use crate::backends::Joins;
+use crate::backends::FusedGemvLimits;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::models::weights::Weights;
@@ -118,8 +118,8 @@ impl Model for Gpt2 {
         for (i, b) in self.blocks.iter().enumerate() {
             let h = b.ln_1.forward(&x, self.eps)?;
             // A GPU does the three parts of a few rows in one dispatch, and writes keys and values where they stay.
-            let most = |joins: Joins| joins.most(self.shape.dtype, b.qkv.weight.dtype());
-            let apart = b.qkv.adapter.is_none() && tokens.device().machine().joins().is_some_and(|j| tokens.numel() <= most(j));
+            let most = |joins: FusedGemvLimits| joins.most(self.shape.dtype, b.qkv.weight.dtype());
+            let apart = b.qkv.adapter.is_none() && tokens.device().backend().fused_gemv_limits().is_some_and(|j| tokens.numel() <= most(j));
             let qkv = if apart { None } else { Some(b.qkv.forward(&h)?) }; // [B, T, 3·d]
             let part = |n: usize| {
                 let own = match &qkv {

@@ -12,7 +12,7 @@ use std::collections::btree_map::Entry;
 /// Layers whose weights are `[inputs, outputs]` in the files.
 const TURNED: [&str; 4] = ["attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"];
 
-fn turned(name: &str) -> bool {
+fn transposed(name: &str) -> bool {
     TURNED.iter().any(|t| name.ends_with(t))
 }
 
@@ -53,7 +53,7 @@ impl GptConfig {
         let mut out = BTreeMap::new();
         for (name, t) in own {
             let t = t.detach();
-            let t = if turned(name) { t.t()?.contiguous()? } else { t };
+            let t = if transposed(name) { t.t()?.contiguous()? } else { t };
             out.insert(format!("transformer.{name}"), t);
         }
         let Some(first) = own.values().next() else { return Err(TensorError::Invalid("a model without weights".into())) };
@@ -88,7 +88,7 @@ impl Gpt {
             let shape: Vec<usize> = info.shape.to_vec();
             let bytes = crate::backends::Bytes::Owned(std::sync::Arc::new(files.bytes_of(info).to_vec()));
             let t = Tensor::from_bytes(bytes, info.dtype()?, &shape, p.get().device())?.cast(DType::F32)?;
-            let t = if turned(&name) { t.t()?.contiguous()? } else { t };
+            let t = if transposed(&name) { t.t()?.contiguous()? } else { t };
             t.eval()?;
             values.insert(name, t);
         }

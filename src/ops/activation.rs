@@ -4,7 +4,7 @@ use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::ops::{Lit, Rhs};
 use crate::scalar::{Binary, Unary};
-use crate::tensor::{Extra, Mode, Tensor};
+use crate::tensor::{Mode, RareFields, Tensor};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Tensor {
         }
         let y = Mode { grad: false, ..Mode::current() }.run(|| f(self))?;
         let backward = move |x: &[Tensor], g: &Tensor| Ok(vec![Some(g.mul(&slope(&x[0])?)?)]);
-        Ok(y.alias(std::slice::from_ref(self), Extra { backward: Some(Arc::new(backward)), ..Extra::default() }, at))
+        Ok(y.alias(std::slice::from_ref(self), RareFields { backward: Some(Arc::new(backward)), ..RareFields::default() }, at))
     }
 
     /// max(x, 0).

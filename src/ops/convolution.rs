@@ -238,13 +238,13 @@ impl Tensor {
         // [C, O/G, …] to [O, C/G, …], backwards.
         let (inner, own) = (weight.shape()[0] / groups, weight.shape()[1]);
         let kernel = &weight.dims()[2..];
-        let mut turned = weight.reshape(&signed(&[&[groups, inner, own], kernel].concat()))?.transpose(1, 2)?;
+        let mut transposed = weight.reshape(&signed(&[&[groups, inner, own], kernel].concat()))?.transpose(1, 2)?;
         for d in 0..spatial {
-            turned = turned.flip(d as isize + 3)?;
+            transposed = transposed.flip(d as isize + 3)?;
         }
-        let turned = turned.reshape(&signed(&[&[groups * own, inner], kernel].concat()))?;
+        let transposed = transposed.reshape(&signed(&[&[groups * own, inner], kernel].concat()))?;
         let windows = WindowOptions { dilation: w.dilation.clone(), ..Default::default() };
-        let y = y.conv_at(op, &turned, bias, &ConvOptions { windows, groups, output_padding: vec![] }, at)?;
+        let y = y.conv_at(op, &transposed, bias, &ConvOptions { windows, groups, output_padding: vec![] }, at)?;
         if lone { y.squeeze(0) } else { Ok(y) }
     }
 

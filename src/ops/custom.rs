@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, RawKernel, RawLanguage, RawSource, Step, Task, Value, Wgsl, Word};
-use crate::shader::row_group::{MAX, SUM, Team};
+use crate::shader::row_group::{MAX, RowGroup, SUM};
 use crate::shape::Shape;
 use crate::tensor::{Inputs, Key, Lowered, Meta, Op, Tensor};
 use smallvec::SmallVec;
@@ -123,7 +123,7 @@ impl CustomOp {
         self
     }
 
-    /// What the operation means in others. Needed for gradients and for f64, and used on a machine that the operation has no form for.
+    /// What the operation means in others. Needed for gradients and for f64, and used on a backend that the operation has no form for.
     pub const fn define(mut self, definition: Definition) -> CustomOp {
         self.define = Some(definition);
         self
@@ -306,7 +306,7 @@ impl CustomKernel {
             Some(out) => cpu(&inputs, params, out),
             None => {
                 cpu(&inputs, params, &mut out[..len]);
-                task.store(0, start, f32::lane(&mut out[..len]));
+                task.store(0, start, f32::slice_mut(&mut out[..len]));
             }
         }
     }
@@ -392,12 +392,12 @@ impl Kernel for CustomKernel {
                 grid: [groups, 1, 1],
                 words,
                 raw: vec![],
-                turned: vec![],
+                transposed: vec![],
             });
         }
         let (rows, cols) = (step.loads[0].shape[0], step.loads[0].shape[1]);
         let workgroup = (cols.clamp(32, GROUP as usize).next_power_of_two() as u32).min(1 << most.ilog2());
-        let team = Team { workgroup, size: workgroup, across: false };
+        let team = RowGroup { workgroup, size: workgroup, col_major: false };
         for (helper, combine) in [("row_sum", SUM), ("row_max", MAX)] {
             if source.contains(helper) {
                 source += &team.function(helper, combine, adapter);
@@ -415,7 +415,7 @@ impl Kernel for CustomKernel {
             grid: [u32::try_from(rows).ok()?, 1, 1],
             words,
             raw: vec![],
-            turned: vec![],
+            transposed: vec![],
         })
     }
 

@@ -54,8 +54,8 @@ impl Tensor {
             t.reshape(&s)
         };
         let x = split(self)?;
-        let turned = self.view(swapped, at).binary_at(Binary::Mul, Rhs::Tensor(&split(sin)?), at)?;
-        let y = x.binary_at(Binary::Mul, Rhs::Tensor(&split(cos)?), at)?.binary_at(Binary::Add, Rhs::Tensor(&turned), at)?;
+        let transposed = self.view(swapped, at).binary_at(Binary::Mul, Rhs::Tensor(&split(sin)?), at)?;
+        let y = x.binary_at(Binary::Mul, Rhs::Tensor(&split(cos)?), at)?.binary_at(Binary::Add, Rhs::Tensor(&transposed), at)?;
         let sizes: smallvec::SmallVec<[isize; 8]> = self.dims().iter().map(|&v| v as isize).collect();
         y.reshape(&sizes)
     }

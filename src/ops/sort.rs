@@ -90,8 +90,8 @@ fn network(x: &Tensor, descending: bool) -> TensorResult<(Tensor, Tensor)> {
     let mut values = x.pad(&[(0, 0), (0, (m - n) as isize)], PadMode::Constant(last))?;
     let place = Tensor::arange(0.0, m as f64, 1.0, DType::I32, x.device())?;
     let mut order = place.broadcast_to(&[rows as usize, m])?;
-    let mut round = |sizes: &[isize], turned: isize, half: usize| -> TensorResult<()> {
-        let partner = |t: &Tensor| t.reshape(sizes)?.flip(turned)?.reshape(&[rows, m as isize]);
+    let mut round = |sizes: &[isize], transposed: isize, half: usize| -> TensorResult<()> {
+        let partner = |t: &Tensor| t.reshape(sizes)?.flip(transposed)?.reshape(&[rows, m as isize]);
         let (other, other_order) = (partner(&values)?, partner(&order)?);
         // Whether an element comes before its partner: by value, else by place.
         let mut before = if descending { values.gt(&other)? } else { values.lt(&other)? };

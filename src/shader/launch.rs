@@ -25,7 +25,7 @@ pub fn start(source: &Source) -> Option<[Word; 2]> {
 }
 
 /// Whether a row's neighbours lie closer in memory along the rows than along the last axis, judged by the operand's largest source.
-pub fn across(load: &Load) -> bool {
+pub fn col_major(load: &Load) -> bool {
     let Some(source) = load
         .sources
         .iter()

@@ -6,4 +6,4 @@ pub mod row_group;
 pub mod vec16;
 
 pub use assembly::{decide, quads, repeat, unroll, with_parts, with_rows};
-pub use launch::{MAX_GROUPS, across, grid, indexable, start, words};
+pub use launch::{MAX_GROUPS, col_major, grid, indexable, start, words};

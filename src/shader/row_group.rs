@@ -4,13 +4,13 @@ use crate::plan::AdapterInfo;
 
 /// How the threads of a workgroup share rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Team {
+pub struct RowGroup {
     /// Threads of a workgroup.
     pub workgroup: u32,
     /// Threads of a team, a power of two.
     pub size: u32,
     /// Whether the members stand `workgroup / size` apart instead of side by side.
-    pub across: bool,
+    pub col_major: bool,
 }
 
 /// What the values are combined with.
@@ -31,30 +31,30 @@ pub const SUMS: Combine = Combine { ty: "vec2<f32>", expr: "a + b", builtin: Som
 /// f32 maximum.
 pub const MAX: Combine = Combine { ty: "f32", expr: "max(a, b)", builtin: Some("subgroupMax") };
 
-impl Team {
-    /// A team for rows of `units` loads each, `rows` of them: a thread, a subgroup or a workgroup, so that few threads idle and the machine is filled.
-    pub fn for_rows(rows: usize, units: usize, adapter: &AdapterInfo) -> Team {
+impl RowGroup {
+    /// A team for rows of `units` loads each, `rows` of them: a thread, a subgroup or a workgroup, so that few threads idle and the GPU is filled.
+    pub fn for_rows(rows: usize, units: usize, adapter: &AdapterInfo) -> RowGroup {
         let most = adapter.workgroup_threads.clamp(1, 1024);
         let subgroup = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
         let wide = 256.min(most);
         let (workgroup, size) = if units <= 2 && rows >= 64 {
             (wide, 1)
         } else if units <= 8 * subgroup as usize && (rows >= 1024 || units <= 2 * subgroup as usize) {
-            // Few rows: small workgroups spread over more of the machine.
+            // Few rows: small workgroups spread over more of the GPU.
             ((if rows >= 4096 { wide } else { wide.min(128) }).max(subgroup), subgroup)
         } else if units >= 8192 && rows <= 64 {
             (most, most)
         } else {
             (wide, wide)
         };
-        Team { workgroup, size, across: false }
+        RowGroup { workgroup, size, col_major: false }
     }
     /// A team for an operand whose rows are neighbours in memory.
-    pub fn for_columns(rows: usize, cols: usize, adapter: &AdapterInfo) -> Team {
+    pub fn for_columns(rows: usize, cols: usize, adapter: &AdapterInfo) -> RowGroup {
         let most = adapter.workgroup_threads.clamp(1, 1024);
         let slices = (cols / 8).clamp(1, 32).next_power_of_two() as u32;
         let workgroup = if rows >= 1 << 16 { 256.min(most) } else { (32 * slices).clamp(64, 1024).min(most) };
-        Team { workgroup, size: slices.min(workgroup / 8).max(1), across: true }
+        RowGroup { workgroup, size: slices.min(workgroup / 8).max(1), col_major: true }
     }
     /// Rows of one workgroup.
     pub fn rows(&self) -> u32 {
@@ -72,7 +72,7 @@ impl Team {
     }
     fn function_before(&self, name: &str, combine: Combine, after: &str, adapter: &AdapterInfo) -> String {
         let Combine { ty, expr, builtin } = combine;
-        let (Team { workgroup, size, across }, subgroup) = (*self, adapter.subgroup);
+        let (RowGroup { workgroup, size, col_major }, subgroup) = (*self, adapter.subgroup);
         if size == 1 {
             return format!("fn {name}(v: {ty}) -> {ty} {{ return v; }}\n");
         }
@@ -81,10 +81,10 @@ impl Team {
             Some(f) if n == subgroup => format!("  r = {f}(r);\n"),
             _ => (0..n.ilog2()).rev().map(|o| format!("  r = {name}_of(r, subgroupShuffleXor(r, {}u));\n", 1 << o)).collect(),
         };
-        if !across && size <= subgroup {
+        if !col_major && size <= subgroup {
             return format!("{pair}fn {name}(v: {ty}) -> {ty} {{\n  var r = v;\n{}  return r;\n}}\n", lanes(size));
         }
-        if !across && subgroup > 1 && size % subgroup == 0 && workgroup % size == 0 {
+        if !col_major && subgroup > 1 && size % subgroup == 0 && workgroup % size == 0 {
             let (all, parts) = (workgroup / subgroup, size / subgroup);
             let first = if all == parts { "0u".to_string() } else { format!("thread / {size}u * {parts}u") };
             return format!(
@@ -95,8 +95,8 @@ impl Team {
             );
         }
         // A tree in workgroup memory: members `step` apart, the sum in the team's first.
-        let step = if across { workgroup / size } else { 1 };
-        let (number, first) = if across {
+        let step = if col_major { workgroup / size } else { 1 };
+        let (number, first) = if col_major {
             (format!("thread / {step}u"), format!("thread % {step}u"))
         } else {
             (format!("thread % {size}u"), format!("thread / {size}u * {size}u"))

@@ -1,12 +1,12 @@
 //! WGSL functions that read rows eight elements at a time: 16 bytes of halves in one access where an operand lies in memory like that.
 
-use super::row_group::Team;
+use super::row_group::RowGroup;
 use super::start;
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Source, Word};
 
 /// How the packets of a load's rows are read.
-pub struct Packets {
+pub struct Vec16Loader {
     /// `alias X`, `fetch_x(row, packet, size) -> X`, `low_x(X)` and `high_x(X)`, for the name `x`.
     pub text: String,
     /// Where the operand begins, two words of which the sum counts, if the text reads its buffer; otherwise a packet is eight f32.
@@ -22,9 +22,9 @@ pub enum Beyond {
     Rest,
 }
 
-impl Packets {
+impl Vec16Loader {
     /// Functions called `name` over load `number`, which is rows of `size` elements; the words of its start are `at` and the next.
-    pub fn of(load: &Load, number: usize, name: &str, size: usize, at: usize, beyond: Beyond) -> Packets {
+    pub fn of(load: &Load, number: usize, name: &str, size: usize, at: usize, beyond: Beyond) -> Vec16Loader {
         let whole = |s: &&Source| {
             let aligned = s.layout.offset.is_multiple_of(8) && (s.offset.is_none() || s.aligned);
             s.layout.is_contiguous() && size.is_multiple_of(8) && aligned && matches!(s.dtype, DType::F16 | DType::BF16)
@@ -44,7 +44,7 @@ impl Packets {
                 wide("x", "y"),
                 wide("z", "w")
             );
-            return Packets { text, raw: Some(raw) };
+            return Vec16Loader { text, raw: Some(raw) };
         }
         // No load waits for a condition.
         let one = |n: u32| format!("load_{number}(row * size + min(c + {n}u, size - 1u))");
@@ -64,18 +64,18 @@ impl Packets {
              return {upper}(quad_{name}(row, 8u * v, size), quad_{name}(row, 8u * v + 4u, size)); }}\n\
              fn low_{name}(p: {upper}) -> vec4<f32> {{ return p.low; }}\nfn high_{name}(p: {upper}) -> vec4<f32> {{ return p.high; }}\n"
         );
-        Packets { text, raw: None }
+        Vec16Loader { text, raw: None }
     }
 }
 
 /// Rows from which on a team has several at once.
-const MANY: usize = 4096;
+const MULTI_ROW_MIN_ROWS: usize = 4096;
 
 /// How the threads of a kernel over rows share them in packets.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows {
+pub struct RowTiling {
     /// The threads of a row.
-    pub team: Team,
+    pub team: RowGroup,
     /// Rows of a team.
     pub per: u32,
     /// Packets of a row that a thread keeps in registers, or 0 where the row is too long.
@@ -84,9 +84,9 @@ pub struct Rows {
     eights: bool,
 }
 
-impl Rows {
+impl RowTiling {
     /// For `rows` of `cols` elements that are read as `packets`; `stored` says whether as many are written.
-    pub fn new(rows: usize, cols: usize, packets: &Packets, stored: bool, adapter: &AdapterInfo) -> Rows {
+    pub fn new(rows: usize, cols: usize, packets: &Vec16Loader, stored: bool, adapter: &AdapterInfo) -> RowTiling {
         let number = cols.div_ceil(8).max(1);
         let most = adapter.workgroup_threads.clamp(1, 1024);
         let subgroup = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
@@ -94,8 +94,8 @@ impl Rows {
         let (workgroup, size) = if number == 1 && rows >= 64 {
             (wide, 1)
         } else if number <= 4 * subgroup as usize && (rows >= 1024 || number <= subgroup as usize) {
-            // Few rows: small workgroups spread over more of the machine.
-            ((if rows >= MANY { wide } else { wide.min(128) }).max(subgroup), subgroup)
+            // Few rows: small workgroups spread over more of the GPU.
+            ((if rows >= MULTI_ROW_MIN_ROWS { wide } else { wide.min(128) }).max(subgroup), subgroup)
         } else {
             let size = [128, 256, 512, 1024].into_iter().find(|&n| number <= 4 * n && (n > 128 || rows < 1024)).unwrap_or(1024);
             // What is read only once needs no memory, and small workgroups take turns better.
@@ -103,15 +103,15 @@ impl Rows {
             let size = (size as u32).min(most);
             (size, size)
         };
-        let team = Team { workgroup, size, across: false };
+        let team = RowGroup { workgroup, size, col_major: false };
         let registers = if packets.raw.is_some() { 4 } else { 8 };
         let room = if workgroup >= 1024 { 32 } else { 64 };
         let room = if stored { room } else { 32 };
         let held = Some(number.div_ceil(size as usize)).filter(|h| h * registers <= room).unwrap_or(0) as u32;
         let several = if stored { 2 } else { 1 };
         let fits = size > 1 && size <= subgroup && held > 0 && several * held * registers as u32 <= 64;
-        let per = if fits && rows >= MANY { several } else { 1 };
-        Rows { team, per, held, vec: cols.is_multiple_of(4), eights: cols.is_multiple_of(8) }
+        let per = if fits && rows >= MULTI_ROW_MIN_ROWS { several } else { 1 };
+        RowTiling { team, per, held, vec: cols.is_multiple_of(4), eights: cols.is_multiple_of(8) }
     }
     /// Workgroups.
     pub fn groups(&self, rows: usize) -> usize {

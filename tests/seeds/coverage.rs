@@ -89,7 +89,7 @@ const LOG: &[(&str, usize)] = &[
     ("まとめ", 0),
 ];
 const BACKEND: &[(&str, usize)] = &[
-    ("Metal Backend", 0),
+    ("Metal RawBackend", 0),
     ("Features", 0),
     ("Supported Operations", 0),
     ("Element-wise Operations", 0),

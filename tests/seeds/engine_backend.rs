@@ -1,31 +1,31 @@
-//! The blocks of the engine backend's guide. Where there is no Metal they run through `GpuBackend`, whose calls are the same.
+//! The blocks of the engine backend's guide. Where there is no Metal they run through `RawGpuBackend`, whose calls are the same.
 
 use super::turn;
 use std::sync::Arc;
-use tensorlogic::backends::Backend;
-use tensorlogic::backends::metal::{self, GpuBackend, MetalBackend, MetalOps};
+use tensorlogic::backends::RawBackend;
+use tensorlogic::backends::metal::{self, MetalBackend, MetalOps, RawGpuBackend};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// Runs a block on Metal, or on the GPU that there is after Metal has been asked for and has said that it is not here.
-fn on_backend(metal_block: impl Fn(Arc<MetalBackend>) -> Outcome, gpu_block: impl Fn(Arc<GpuBackend>) -> Outcome) -> Outcome {
+fn on_backend(metal_block: impl Fn(Arc<MetalBackend>) -> Outcome, gpu_block: impl Fn(Arc<RawGpuBackend>) -> Outcome) -> Outcome {
     let _turn = turn();
     if MetalBackend::is_available() {
         return metal_block(Arc::new(MetalBackend::initialize()?));
     }
     let text = MetalBackend::initialize().err().expect("there is no Metal").to_string();
-    assert!(text.contains("GpuBackend"), "{text}");
-    if !GpuBackend::is_available() {
+    assert!(text.contains("RawGpuBackend"), "{text}");
+    if !RawGpuBackend::is_available() {
         assert!(std::env::var("TL_REQUIRE_GPU").is_err(), "there is no GPU");
         return Ok(());
     }
-    gpu_block(Arc::new(GpuBackend::initialize()?))
+    gpu_block(Arc::new(RawGpuBackend::initialize()?))
 }
 
 /// "Memory Model": handles of memory that the backend holds.
 #[test]
 fn memory_model() -> Outcome {
-    fn block<B: Backend>(backend: Arc<B>) -> Outcome {
+    fn block<B: RawBackend>(backend: Arc<B>) -> Outcome {
         let ops = MetalOps::new(backend.clone())?;
         let n = 1000;
         let size_bytes = n * size_of::<f32>();
@@ -77,7 +77,7 @@ fn basic_setup() -> Outcome {
 /// "Element-wise Operation".
 #[test]
 fn element_wise_operation() -> Outcome {
-    fn block<B: Backend>(backend: Arc<B>) -> Outcome {
+    fn block<B: RawBackend>(backend: Arc<B>) -> Outcome {
         let ops = MetalOps::new(backend.clone())?;
         // Create input data
         let a_data = vec![1.0f32, 2.0, 3.0, 4.0];
@@ -103,7 +103,7 @@ fn element_wise_operation() -> Outcome {
 /// "Matrix Operations".
 #[test]
 fn matrix_operations() -> Outcome {
-    fn block<B: Backend>(backend: Arc<B>) -> Outcome {
+    fn block<B: RawBackend>(backend: Arc<B>) -> Outcome {
         let ops = MetalOps::new(backend.clone())?;
         // 2x2 matrix multiplication
         let a = vec![1.0f32, 2.0, 3.0, 4.0]; // Matrix A
@@ -127,7 +127,7 @@ fn matrix_operations() -> Outcome {
 /// "Thread Group Optimization".
 #[test]
 fn thread_group_optimization() -> Outcome {
-    fn block<B: Backend>(backend: Arc<B>) -> Outcome {
+    fn block<B: RawBackend>(backend: Arc<B>) -> Outcome {
         let _ops = MetalOps::new(backend.clone())?;
         for name in ["add_kernel", "mul_kernel", "matmul_kernel", "relu_kernel", "sigmoid_kernel"] {
             let pipeline = backend.get_compute_pipeline(name).ok_or("not compiled")?;
@@ -164,7 +164,7 @@ fn test_metal_operations() -> Outcome {
 /// "Debug Information".
 #[test]
 fn debug_information() -> Outcome {
-    fn block<B: Backend>(backend: Arc<B>) -> Outcome {
+    fn block<B: RawBackend>(backend: Arc<B>) -> Outcome {
         assert!(backend.get_compute_pipeline("add_kernel").is_none());
         let _ops = MetalOps::new(backend.clone())?;
         // Check device capabilities

@@ -295,7 +295,7 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
         // Indices
         "index_select" => {
             let (d, index) = (s.whole("dim")?, get(1)?);
-            let index = if negative(1) { index.from_end(x.dims()[axis(d)])? } else { index.clone() };
+            let index = if negative(1) { index.wrap_negative(x.dims()[axis(d)])? } else { index.clone() };
             let rows = x.index_select(d as isize, &index.reshape(&[-1])?)?;
             if rank == 0 || index.rank() == 1 {
                 return Ok(vec![rows]);
@@ -311,7 +311,7 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
         "embedding" => one(x.embedding(get(1)?)),
         "gather" | "take_along" => {
             let d = s.whole("dim")?;
-            let index = if negative(1) { get(1)?.from_end(x.dims()[axis(d)])? } else { get(1)?.clone() };
+            let index = if negative(1) { get(1)?.wrap_negative(x.dims()[axis(d)])? } else { get(1)?.clone() };
             let (mut from, mut to) = (x.dims().to_vec(), index.dims().to_vec());
             if case.op == "take_along" {
                 for i in (0..rank).filter(|&i| i != axis(d)) {
@@ -322,7 +322,7 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
         }
         "scatter" => {
             let d = s.whole("dim")?;
-            let index = if negative(1) { get(1)?.from_end(x.dims()[axis(d)])? } else { get(1)?.clone() };
+            let index = if negative(1) { get(1)?.wrap_negative(x.dims()[axis(d)])? } else { get(1)?.clone() };
             one(x.scatter(d as isize, &index, get(2)?, s.combine()?))
         }
         "index_copy" => one(x.index_copy(s.whole("dim")? as isize, get(1)?, get(2)?)),
@@ -345,7 +345,7 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
                     sizes[i] = x.dims()[i] as isize;
                     Tensor::arange(0.0, x.dims()[i] as f64, 1.0, index.dtype(), device)?.reshape(&sizes)?
                 } else {
-                    index.select(-1, i - batch)?.from_end(x.dims()[i])?
+                    index.select(-1, i - batch)?.wrap_negative(x.dims()[i])?
                 };
                 place = place.mul(x.dims()[i] as i64)?.add(&part)?;
             }
@@ -367,7 +367,7 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
         "one_hot" => {
             let (off, on) = (case.attrs["values"][0].as_f64().unwrap(), case.attrs["values"][1].as_f64().unwrap());
             let index = x.cast(DType::I32)?;
-            let hot = index.from_end(s.size("depth")?)?.one_hot(s.size("depth")?)?;
+            let hot = index.wrap_negative(s.size("depth")?)?.one_hot(s.size("depth")?)?;
             let d = s.whole("axis")?;
             let d = if d < 0 { d + rank as i64 + 1 } else { d };
             let hot = (d as isize..rank as isize).rev().try_fold(hot, |t, i| t.transpose(i, i + 1))?;

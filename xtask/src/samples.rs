@@ -5,7 +5,7 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tensorlogic::backends::Bytes;
-use tensorlogic::backends::gpu::{KernelText, kernel_texts};
+use tensorlogic::backends::gpu::{Shader, kernel_shaders};
 use tensorlogic::eval::plan_of;
 use tensorlogic::layout::Layout;
 use tensorlogic::ops::attention::grad::{AttentionGradKernel, Part};
@@ -299,12 +299,12 @@ fn results() -> TensorResult<Vec<(String, Tensor)>> {
 }
 
 /// The generated kernels of the sample plans on one kind of GPU, each text once, with the name of the first sample that has it.
-pub fn generated(adapter: &AdapterInfo) -> TensorResult<Vec<(String, KernelText)>> {
+pub fn generated(adapter: &AdapterInfo) -> TensorResult<Vec<(String, Shader)>> {
     let mut seen = std::collections::HashSet::new();
     let mut out = Vec::new();
     for (name, t) in results()? {
         let Some(plan) = plan_of(&[&t])? else { continue };
-        let texts = kernel_texts(&plan, adapter).map_err(|e| TensorError::Invalid(format!("{name}: {e}")))?;
+        let texts = kernel_shaders(&plan, adapter).map_err(|e| TensorError::Invalid(format!("{name}: {e}")))?;
         for (n, k) in texts.into_iter().enumerate() {
             if seen.insert(k.wgsl.clone()) {
                 out.push((if n == 0 { name.clone() } else { format!("{name}_{n}") }, k));

@@ -13,7 +13,7 @@ pub(super) const TILE: usize = 16 * VECTORS;
 /// What a link does to the tile in registers. The operand is a block, or one number where the name ends in `One`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(super) enum Act {
+pub(super) enum TileInstr {
     Load,
     LoadOne,
     Save,
@@ -57,16 +57,16 @@ pub(super) enum Act {
     OfMinOne,
 }
 
-impl Act {
+impl TileInstr {
     /// A primitive of two arguments: whether the operand is one number, and whether it is the first argument.
-    fn binary(b: Binary, one: bool, first: bool) -> Option<Act> {
+    fn binary(b: Binary, one: bool, first: bool) -> Option<TileInstr> {
         let forms = match b {
-            Binary::Add => [Act::Add, Act::AddOne, Act::Add, Act::AddOne],
-            Binary::Mul => [Act::Mul, Act::MulOne, Act::Mul, Act::MulOne],
-            Binary::Sub => [Act::Sub, Act::SubOne, Act::From, Act::FromOne],
-            Binary::Div => [Act::Div, Act::DivOne, Act::Into, Act::IntoOne],
-            Binary::Max => [Act::Max, Act::MaxOne, Act::OfMax, Act::OfMaxOne],
-            Binary::Min => [Act::Min, Act::MinOne, Act::OfMin, Act::OfMinOne],
+            Binary::Add => [TileInstr::Add, TileInstr::AddOne, TileInstr::Add, TileInstr::AddOne],
+            Binary::Mul => [TileInstr::Mul, TileInstr::MulOne, TileInstr::Mul, TileInstr::MulOne],
+            Binary::Sub => [TileInstr::Sub, TileInstr::SubOne, TileInstr::From, TileInstr::FromOne],
+            Binary::Div => [TileInstr::Div, TileInstr::DivOne, TileInstr::Into, TileInstr::IntoOne],
+            Binary::Max => [TileInstr::Max, TileInstr::MaxOne, TileInstr::OfMax, TileInstr::OfMaxOne],
+            Binary::Min => [TileInstr::Min, TileInstr::MinOne, TileInstr::OfMin, TileInstr::OfMinOne],
             _ => return None,
         };
         Some(forms[first as usize * 2 + one as usize])
@@ -74,31 +74,31 @@ impl Act {
 
     /// Whether the bits are those of a loop over one instruction: not those of functions that have forms of their own here.
     pub(super) fn is_plain(self) -> bool {
-        !matches!(self, Act::Exp | Act::Tanh | Act::Sigmoid)
+        !matches!(self, TileInstr::Exp | TileInstr::Tanh | TileInstr::Sigmoid)
     }
 
-    fn unary(u: Unary) -> Option<Act> {
+    fn unary(u: Unary) -> Option<TileInstr> {
         match u {
-            Unary::Neg => Some(Act::Neg),
-            Unary::Abs => Some(Act::Abs),
-            Unary::Sqrt => Some(Act::Sqrt),
-            Unary::Rsqrt => Some(Act::Rsqrt),
-            Unary::Recip => Some(Act::Recip),
-            Unary::Exp => Some(Act::Exp),
-            Unary::Tanh => Some(Act::Tanh),
-            Unary::Sigmoid => Some(Act::Sigmoid),
+            Unary::Neg => Some(TileInstr::Neg),
+            Unary::Abs => Some(TileInstr::Abs),
+            Unary::Sqrt => Some(TileInstr::Sqrt),
+            Unary::Rsqrt => Some(TileInstr::Rsqrt),
+            Unary::Recip => Some(TileInstr::Recip),
+            Unary::Exp => Some(TileInstr::Exp),
+            Unary::Tanh => Some(TileInstr::Tanh),
+            Unary::Sigmoid => Some(TileInstr::Sigmoid),
             // These give no f32.
             Unary::IsNan | Unary::IsInf | Unary::LogicalNot | Unary::BitNot => None,
-            _ => Some(Act::Call),
+            _ => Some(TileInstr::Call),
         }
     }
 }
 
 /// A link as compiled: `value` is the instruction whose result is read or written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Link {
-    pub act: Act,
-    /// What `Act::Call` calls.
+pub(super) struct FusedInstr {
+    pub act: TileInstr,
+    /// What `TileInstr::Call` calls.
     pub call: Unary,
     pub value: u16,
 }
@@ -107,7 +107,7 @@ pub(super) struct Link {
 #[derive(Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(super) struct Bound {
-    pub act: Act,
+    pub act: TileInstr,
     pub call: Unary,
     pub at: *mut u8,
     /// Bytes from one element's value to the next: 4, or 0 where each tile uses the same place.
@@ -120,8 +120,8 @@ fn links(insts: &[Inst], inst: &Inst) -> bool {
     f32s(insts[inst.args[0] as usize].dtype)
         && f32s(inst.dtype)
         && match inst.op {
-            Prim::Unary(u) => Act::unary(u).is_some(),
-            Prim::Binary(b) => Act::binary(b, false, false).is_some(),
+            Prim::Unary(u) => TileInstr::unary(u).is_some(),
+            Prim::Binary(b) => TileInstr::binary(b, false, false).is_some(),
             _ => false,
         }
 }
@@ -170,19 +170,19 @@ pub(super) fn gather(insts: &mut [Inst], outs: &mut [u16]) -> Vec<Range<usize>> 
 }
 
 /// The links of a run, without those that save results, and after how many of them each instruction's result is there.
-pub(super) fn compile(insts: &[Inst], run: Range<usize>, one: &dyn Fn(u16) -> bool) -> (Vec<Link>, Vec<usize>) {
+pub(super) fn compile(insts: &[Inst], run: Range<usize>, one: &dyn Fn(u16) -> bool) -> (Vec<FusedInstr>, Vec<usize>) {
     let (mut links, mut ends) = (Vec::new(), Vec::new());
     for i in run.clone() {
         let inst = &insts[i];
-        let mut link = |act, value| links.push(Link { act, call: Unary::Neg, value });
+        let mut link = |act, value| links.push(FusedInstr { act, call: Unary::Neg, value });
         let before = if i > run.start { Some(i as u16 - 1) } else { None };
-        let load = |v: u16| if one(v) { Act::LoadOne } else { Act::Load };
+        let load = |v: u16| if one(v) { TileInstr::LoadOne } else { TileInstr::Load };
         match inst.op {
             Prim::Unary(u) => {
                 if before != Some(inst.args[0]) {
                     link(load(inst.args[0]), inst.args[0]);
                 }
-                links.push(Link { act: Act::unary(u).expect("a link"), call: u, value: 0 });
+                links.push(FusedInstr { act: TileInstr::unary(u).expect("a link"), call: u, value: 0 });
             }
             Prim::Binary(b) => {
                 let [x, y, _] = inst.args;
@@ -193,8 +193,8 @@ pub(super) fn compile(insts: &[Inst], run: Range<usize>, one: &dyn Fn(u16) -> bo
                     link(load(held), held);
                 }
                 match b {
-                    Binary::Mul if held == other => link(Act::Square, 0),
-                    _ => link(Act::binary(b, one(other), second).expect("a link"), other),
+                    Binary::Mul if held == other => link(TileInstr::Square, 0),
+                    _ => link(TileInstr::binary(b, one(other), second).expect("a link"), other),
                 }
             }
             _ => {}
@@ -204,10 +204,10 @@ pub(super) fn compile(insts: &[Inst], run: Range<usize>, one: &dyn Fn(u16) -> bo
     (links, ends)
 }
 
-impl Link {
+impl FusedInstr {
     /// Whether the link reads a value from memory.
     pub(super) fn reads(&self) -> bool {
-        use Act::*;
+        use TileInstr::*;
         !matches!(self.act, Save | Stream | Fetch | Square | Neg | Abs | Sqrt | Rsqrt | Recip | Exp | Tanh | Sigmoid | Call)
     }
 }
@@ -221,7 +221,7 @@ pub(super) unsafe fn run(links: &[Bound], n: usize) {
     // SAFETY: the caller's promise.
     #[cfg(target_arch = "x86_64")]
     unsafe {
-        x86::walk(links, n)
+        x86::run_steps(links, n)
     };
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (links, n);
@@ -229,7 +229,7 @@ pub(super) unsafe fn run(links: &[Bound], n: usize) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Act, Bound, TILE, VECTORS};
+    use super::{Bound, TILE, TileInstr, VECTORS};
     use crate::backends::cpu::{lanes, math512};
     use core::arch::x86_64::*;
 
@@ -242,7 +242,7 @@ mod x86 {
     /// # Safety
     /// As `run`.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    pub(super) unsafe fn walk(links: &[Bound], n: usize) {
+    pub(super) unsafe fn run_steps(links: &[Bound], n: usize) {
         let rest = n % TILE;
         // SAFETY: the caller's promise.
         unsafe {
@@ -305,37 +305,37 @@ mod x86 {
                     }};
                 }
                 match link.act {
-                    Act::Load => each!(|i| get(at.wrapping_add(16 * i), i)),
-                    Act::LoadOne => one!(|_x, y| y),
-                    Act::Save => {
+                    TileInstr::Load => each!(|i| get(at.wrapping_add(16 * i), i)),
+                    TileInstr::LoadOne => one!(|_x, y| y),
+                    TileInstr::Save => {
                         for i in 0..N {
                             let at = at.wrapping_add(16 * i);
                             // SAFETY: the caller's promise.
                             unsafe { if MASKED { _mm512_mask_storeu_ps(at, mask(i), x[i]) } else { _mm512_storeu_ps(at, x[i]) } };
                         }
                     }
-                    Act::Stream => {
+                    TileInstr::Stream => {
                         for i in 0..N {
                             let at = at.wrapping_add(16 * i);
                             // SAFETY: the caller's promise; such places are aligned.
                             unsafe { if MASKED { _mm512_mask_storeu_ps(at, mask(i), x[i]) } else { _mm512_stream_ps(at, x[i]) } };
                         }
                     }
-                    Act::Fetch => {
+                    TileInstr::Fetch => {
                         for i in 0..N {
                             _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(16 * i + AHEAD).cast());
                         }
                     }
-                    Act::Square => each!(|i| mul(x[i], x[i])),
-                    Act::Neg => each!(|i| _mm512_xor_ps(x[i], number(-0.0))),
-                    Act::Abs => each!(|i| _mm512_abs_ps(x[i])),
-                    Act::Sqrt => each!(|i| _mm512_sqrt_ps(x[i])),
-                    Act::Rsqrt => each!(|i| div(number(1.0), _mm512_sqrt_ps(x[i]))),
-                    Act::Recip => each!(|i| div(number(1.0), x[i])),
-                    Act::Exp => each!(|i| math512::exp(x[i])),
-                    Act::Tanh => each!(|i| math512::tanh(x[i])),
-                    Act::Sigmoid => each!(|i| math512::sigmoid(x[i])),
-                    Act::Call => {
+                    TileInstr::Square => each!(|i| mul(x[i], x[i])),
+                    TileInstr::Neg => each!(|i| _mm512_xor_ps(x[i], number(-0.0))),
+                    TileInstr::Abs => each!(|i| _mm512_abs_ps(x[i])),
+                    TileInstr::Sqrt => each!(|i| _mm512_sqrt_ps(x[i])),
+                    TileInstr::Rsqrt => each!(|i| div(number(1.0), _mm512_sqrt_ps(x[i]))),
+                    TileInstr::Recip => each!(|i| div(number(1.0), x[i])),
+                    TileInstr::Exp => each!(|i| math512::exp(x[i])),
+                    TileInstr::Tanh => each!(|i| math512::tanh(x[i])),
+                    TileInstr::Sigmoid => each!(|i| math512::sigmoid(x[i])),
+                    TileInstr::Call => {
                         let mut tile = Tile([0.0; TILE]);
                         let mut result = Tile([0.0; TILE]);
                         // SAFETY: N vectors are at most a tile.
@@ -347,26 +347,26 @@ mod x86 {
                             each!(|i| _mm512_load_ps(result.0.as_ptr().add(16 * i)));
                         }
                     }
-                    Act::Add => block!(|x, y| add(x, y)),
-                    Act::AddOne => one!(|x, y| add(x, y)),
-                    Act::Mul => block!(|x, y| mul(x, y)),
-                    Act::MulOne => one!(|x, y| mul(x, y)),
-                    Act::Sub => block!(|x, y| sub(x, y)),
-                    Act::SubOne => one!(|x, y| sub(x, y)),
-                    Act::From => block!(|x, y| sub(y, x)),
-                    Act::FromOne => one!(|x, y| sub(y, x)),
-                    Act::Div => block!(|x, y| div(x, y)),
-                    Act::DivOne => one!(|x, y| div(x, y)),
-                    Act::Into => block!(|x, y| div(y, x)),
-                    Act::IntoOne => one!(|x, y| div(y, x)),
-                    Act::Max => block!(|x, y| max(x, y)),
-                    Act::MaxOne => one!(|x, y| max(x, y)),
-                    Act::OfMax => block!(|x, y| max(y, x)),
-                    Act::OfMaxOne => one!(|x, y| max(y, x)),
-                    Act::Min => block!(|x, y| min(x, y)),
-                    Act::MinOne => one!(|x, y| min(x, y)),
-                    Act::OfMin => block!(|x, y| min(y, x)),
-                    Act::OfMinOne => one!(|x, y| min(y, x)),
+                    TileInstr::Add => block!(|x, y| add(x, y)),
+                    TileInstr::AddOne => one!(|x, y| add(x, y)),
+                    TileInstr::Mul => block!(|x, y| mul(x, y)),
+                    TileInstr::MulOne => one!(|x, y| mul(x, y)),
+                    TileInstr::Sub => block!(|x, y| sub(x, y)),
+                    TileInstr::SubOne => one!(|x, y| sub(x, y)),
+                    TileInstr::From => block!(|x, y| sub(y, x)),
+                    TileInstr::FromOne => one!(|x, y| sub(y, x)),
+                    TileInstr::Div => block!(|x, y| div(x, y)),
+                    TileInstr::DivOne => one!(|x, y| div(x, y)),
+                    TileInstr::Into => block!(|x, y| div(y, x)),
+                    TileInstr::IntoOne => one!(|x, y| div(y, x)),
+                    TileInstr::Max => block!(|x, y| max(x, y)),
+                    TileInstr::MaxOne => one!(|x, y| max(x, y)),
+                    TileInstr::OfMax => block!(|x, y| max(y, x)),
+                    TileInstr::OfMaxOne => one!(|x, y| max(y, x)),
+                    TileInstr::Min => block!(|x, y| min(x, y)),
+                    TileInstr::MinOne => one!(|x, y| min(x, y)),
+                    TileInstr::OfMin => block!(|x, y| min(y, x)),
+                    TileInstr::OfMinOne => one!(|x, y| min(y, x)),
                 }
             }
             start += 16 * N;

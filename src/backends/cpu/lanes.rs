@@ -164,7 +164,7 @@ fn run_body<const F: bool>(op: &Op, b: Blocks) {
                 *d = philox(c, s, k);
             }
         }
-        Prim::Source(_) | Prim::Value | Prim::Partner | Prim::Param(_) | Prim::Lit(_) => {}
+        Prim::Source(_) | Prim::Value | Prim::SwapPair | Prim::Param(_) | Prim::Lit(_) => {}
     }
 }
 

@@ -1,8 +1,8 @@
 //! Programs: compiled to a list of operations over registers, and run block by block.
 
-use super::chain::{self, Act, Bound, Link, TILE};
+use super::chain::{self, Bound, FusedInstr, TILE, TileInstr};
 use super::lanes::{self, Blocks, Op};
-use super::span::{Span, stream_copy};
+use super::span::{StridedView, stream_copy};
 use crate::dtype::DType;
 use crate::plan::{Load, Source, Step, Store};
 use crate::scalar::{Inst, Prim, Program, Reg, Unary};
@@ -17,18 +17,18 @@ const NONE: usize = usize::MAX;
 
 /// What is done for a block.
 #[derive(Debug)]
-enum Item {
+enum Instr {
     /// One operation.
     One(u16),
     /// Operations whose values stay in registers; where there is only one, which: `One` begins sooner.
-    Chain(Vec<Link>, Option<u16>),
+    Chain(Vec<FusedInstr>, Option<u16>),
 }
 
 /// A program ready to run, with one or several results.
 #[derive(Debug)]
-pub(crate) struct Code {
+pub(crate) struct Compiled {
     ops: Vec<Op>,
-    items: Vec<Item>,
+    items: Vec<Instr>,
     /// The place of each result in the register file, in bytes.
     slots: Vec<usize>,
     /// The results that only their chain reads: their place holds a tile.
@@ -52,28 +52,28 @@ pub(crate) struct Code {
 }
 
 /// Where a program's results go.
-pub(crate) enum Sink<'a> {
+pub(crate) enum Output<'a> {
     /// To one piece of memory, in the compute type.
     Memory(*mut u8),
     /// To targets.
-    Targets(&'a [Span<'a>]),
+    Targets(&'a [StridedView<'a>]),
     /// To targets that are too large for the caches.
-    Streams(&'a [Span<'a>]),
+    Streams(&'a [StridedView<'a>]),
 }
 
-impl Code {
+impl Compiled {
     /// The code of a load.
-    pub(crate) fn of_load(load: &Load) -> Code {
-        Code::new(&load.program, &[load.program.insts.len() as Reg - 1], &[load.program.dtype()])
+    pub(crate) fn of_load(load: &Load) -> Compiled {
+        Compiled::new(&load.program, &[load.program.insts.len() as Reg - 1], &[load.program.dtype()])
     }
 
     /// The code of a kernel's store.
-    pub(crate) fn of_store(store: &Store) -> Code {
-        Code::new(&store.program, &[store.program.insts.len() as Reg - 1], &[store.target.dtype])
+    pub(crate) fn of_store(store: &Store) -> Compiled {
+        Compiled::new(&store.program, &[store.program.insts.len() as Reg - 1], &[store.target.dtype])
     }
 
     /// One code for all stores of a map, and the sources that it reads: as (store, source).
-    pub(crate) fn of_map(step: &Step) -> (Code, Vec<(usize, usize)>) {
+    pub(crate) fn of_map(step: &Step) -> (Compiled, Vec<(usize, usize)>) {
         let mut all = Program::default();
         let mut outs: SmallVec<[Reg; 2]> = SmallVec::new();
         let mut sources: Vec<(usize, usize)> = Vec::new();
@@ -97,10 +97,10 @@ impl Code {
             outs.push(renamed[renamed.len() - 1]);
         }
         let dtypes: SmallVec<[DType; 2]> = step.stores.iter().map(|s| s.target.dtype).collect();
-        (Code::new(&all, &outs, &dtypes), sources)
+        (Compiled::new(&all, &outs, &dtypes), sources)
     }
 
-    fn new(program: &Program, outs: &[Reg], targets: &[DType]) -> Code {
+    fn new(program: &Program, outs: &[Reg], targets: &[DType]) -> Compiled {
         let mut insts: SmallVec<[Inst; 16]> = program.insts.iter().copied().collect();
         // A result in another compute type than its target's is converted first.
         let mut outs: SmallVec<[u16; 2]> = outs
@@ -118,7 +118,7 @@ impl Code {
         let fixed: Vec<u16> = (0..insts.len() as u16).filter(|&i| matches!(insts[i as usize].op, Prim::Param(_) | Prim::Lit(_))).collect();
         let is_fixed = |r: u16| fixed.contains(&r);
         let run_of = |i: usize| runs.iter().position(|r| r.contains(&i));
-        let chains: Vec<(Vec<Link>, Vec<usize>)> = runs.iter().map(|run| chain::compile(&insts, run.clone(), &is_fixed)).collect();
+        let chains: Vec<(Vec<FusedInstr>, Vec<usize>)> = runs.iter().map(|run| chain::compile(&insts, run.clone(), &is_fixed)).collect();
         // Who reads a result from memory: nobody, its own chain, or others as well.
         let (mut read, mut outside) = (vec![false; insts.len()], vec![false; insts.len()]);
         for (run, (links, _)) in runs.iter().zip(&chains) {
@@ -206,7 +206,7 @@ impl Code {
         let mut items = Vec::with_capacity(insts.len());
         for i in 0..insts.len() {
             let Some(run) = run_of(i) else {
-                items.push(Item::One(i as u16));
+                items.push(Instr::One(i as u16));
                 continue;
             };
             if i > runs[run].start {
@@ -217,13 +217,13 @@ impl Code {
                 links.extend_from_slice(&chains[run].0[done..end]);
                 done = end;
                 if read[i] || is_out(i) {
-                    links.push(Link { act: Act::Save, call: Unary::Neg, value: i as u16 });
+                    links.push(FusedInstr { act: TileInstr::Save, call: Unary::Neg, value: i as u16 });
                 }
             }
             // One alone is a loop over it, unless its bits would differ from a chain's or nobody reads its result, which then has no place.
             let plain = links.iter().all(|l| l.act.is_plain()) && !reads_fixed_block(i) && places[i].is_some();
             let one = Some(i as u16).filter(|_| runs[run].len() == 1 && plain);
-            items.push(Item::Chain(links, one));
+            items.push(Instr::Chain(links, one));
         }
         let ops: Vec<Op> = insts
             .iter()
@@ -233,7 +233,7 @@ impl Code {
         let identity = ops.len() == 1 && matches!(ops[0].prim, Prim::Source(0) | Prim::Value);
         let scratch = count[0] as usize * register + count[1] as usize * TILE * 4;
         let still = (0..insts.len()).map(|i| tiles[i] || is_fixed(i as u16)).collect();
-        Code { ops, items, slots, tiles, still, read, fixed, spread, outs, block, scratch, identity }
+        Compiled { ops, items, slots, tiles, still, read, fixed, spread, outs, block, scratch, identity }
     }
 
     /// Bytes of registers that `run` needs.
@@ -266,14 +266,14 @@ impl Code {
     /// the results and be nobody else's.
     pub(crate) unsafe fn run(
         &self,
-        sources: &[Span<'_>],
+        sources: &[StridedView<'_>],
         params: &[f64],
         value: *const u8,
         registers: *mut u8,
         start: usize,
         n: usize,
         large: bool,
-        sink: &Sink<'_>,
+        sink: &Output<'_>,
     ) {
         // SAFETY: all addresses computed here stay within what the caller vouches for; registers do not overlap each other.
         unsafe {
@@ -302,7 +302,7 @@ impl Code {
     #[allow(clippy::too_many_arguments)]
     unsafe fn run_block(
         &self,
-        sources: &[Span<'_>],
+        sources: &[StridedView<'_>],
         places: &mut [*const u8],
         value: *const u8,
         registers: *mut u8,
@@ -310,7 +310,7 @@ impl Code {
         done: usize,
         len: usize,
         large: bool,
-        sink: &Sink<'_>,
+        sink: &Output<'_>,
     ) {
         // SAFETY: as in `run`.
         unsafe {
@@ -319,20 +319,20 @@ impl Code {
             let direct = |i: usize| {
                 let k = self.outs.iter().position(|&o| o as usize == i)?;
                 match *sink {
-                    Sink::Memory(out) => Some(out.add(done * if lanes::wide(self.ops[i].dtype) { 8 } else { 4 })),
-                    Sink::Targets(targets) => {
+                    Output::Memory(out) => Some(out.add(done * if lanes::wide(self.ops[i].dtype) { 8 } else { 4 })),
+                    Output::Targets(targets) => {
                         let t = &targets[k];
                         if t.apart && t.direct() { t.in_place(at, len) } else { None }
                     }
-                    Sink::Streams(_) => None,
+                    Output::Streams(_) => None,
                 }
             };
             let slot = |i: usize| registers.add(self.slots[i]);
             for item in &self.items {
                 let i = match item {
-                    Item::One(i) => *i as usize,
-                    Item::Chain(_, Some(i)) if !large => *i as usize,
-                    Item::Chain(links, _) => {
+                    Instr::One(i) => *i as usize,
+                    Instr::Chain(_, Some(i)) if !large => *i as usize,
+                    Instr::Chain(links, _) => {
                         self.run_chain(links, places, registers, at, len, large, sink, &direct);
                         continue;
                     }
@@ -364,21 +364,21 @@ impl Code {
             for (k, &o) in self.outs.iter().enumerate() {
                 let from = places[o as usize];
                 match *sink {
-                    Sink::Memory(out) => {
+                    Output::Memory(out) => {
                         let width = if lanes::wide(self.ops[o as usize].dtype) { 8 } else { 4 };
                         let out = out.add(done * width);
                         if from != out.cast_const() {
                             std::ptr::copy(from, out, len * width);
                         }
                     }
-                    Sink::Targets(targets) => {
+                    Output::Targets(targets) => {
                         let t = &targets[k];
                         let there = if t.apart && t.direct() { t.in_place(at, len) } else { None };
                         if there.is_none_or(|p| from != p.cast_const()) {
                             t.put(at, len, from);
                         }
                     }
-                    Sink::Streams(targets) => {
+                    Output::Streams(targets) => {
                         let t = &targets[k];
                         match if t.direct() { t.in_place(at, len) } else { None } {
                             Some(there) if there.cast_const() == from => {}
@@ -397,13 +397,13 @@ impl Code {
     /// As `run`.
     unsafe fn run_chain(
         &self,
-        links: &[Link],
+        links: &[FusedInstr],
         places: &mut [*const u8],
         registers: *mut u8,
         at: usize,
         len: usize,
         large: bool,
-        sink: &Sink<'_>,
+        sink: &Output<'_>,
         direct: &dyn Fn(usize) -> Option<*mut u8>,
     ) {
         // SAFETY: as in `run`.
@@ -412,21 +412,21 @@ impl Code {
             for link in links {
                 let (v, mut act) = (link.value as usize, link.act);
                 if large && link.reads() && matches!(self.ops[v].prim, Prim::Source(_)) && places[v] != registers.add(self.slots[v]) {
-                    let fetch = Bound { act: Act::Fetch, call: Unary::Neg, at: places[v].cast_mut(), step: 4 };
-                    if !bound.iter().any(|b| b.act == Act::Fetch && b.at == fetch.at) {
+                    let fetch = Bound { act: TileInstr::Fetch, call: Unary::Neg, at: places[v].cast_mut(), step: 4 };
+                    if !bound.iter().any(|b| b.act == TileInstr::Fetch && b.at == fetch.at) {
                         bound.push(fetch);
                     }
                 }
-                if act == Act::Save && !self.tiles[v] {
+                if act == TileInstr::Save && !self.tiles[v] {
                     let stream = match *sink {
-                        Sink::Streams(targets) if !self.read[v] => {
+                        Output::Streams(targets) if !self.read[v] => {
                             let target = self.outs.iter().position(|&o| o as usize == v).map(|k| &targets[k]);
                             target.filter(|t| t.direct()).and_then(|t| t.in_place(at, len)).filter(|p| p.addr() % 64 == 0)
                         }
                         _ => None,
                     };
                     if stream.is_some() {
-                        act = Act::Stream;
+                        act = TileInstr::Stream;
                     }
                     places[v] = stream.or_else(|| direct(v)).unwrap_or_else(|| registers.add(self.slots[v]));
                 }
@@ -441,7 +441,7 @@ impl Code {
 /// How many of an instruction's arguments it reads.
 pub(super) fn arity(op: Prim) -> usize {
     match op {
-        Prim::Source(_) | Prim::Value | Prim::Partner | Prim::Param(_) | Prim::Lit(_) => 0,
+        Prim::Source(_) | Prim::Value | Prim::SwapPair | Prim::Param(_) | Prim::Lit(_) => 0,
         Prim::Unary(_) | Prim::Cast => 1,
         Prim::Binary(_) => 2,
         Prim::Where | Prim::Philox => 3,

@@ -2,7 +2,7 @@
 
 use crate::backends::Bytes;
 use crate::backends::limits::host_room;
-use crate::backends::pool::{self, Class, Piece, Ticket};
+use crate::backends::pool::{self, AllocId, Allocation, SizeClass};
 use crate::error::{At, TensorResult};
 use std::alloc::{Layout, alloc, dealloc};
 use std::ops::Deref;
@@ -61,7 +61,7 @@ fn class(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(step).filter(|&b| b <= isize::MAX as usize)
 }
 
-impl Piece for Block {
+impl Allocation for Block {
     fn id(&self) -> u64 {
         self.ptr.as_ptr() as u64
     }
@@ -120,7 +120,7 @@ pub fn to_host(bytes: Bytes) -> TensorResult<CpuBuffer> {
 }
 
 enum Held {
-    Owned(Option<Block>, Class),
+    Owned(Option<Block>, SizeClass),
     /// Kept alive, read through `Memory::ptr`.
     #[allow(dead_code)]
     Shared(Arc<dyn Deref<Target = [u8]> + Send + Sync>),
@@ -131,7 +131,7 @@ struct Memory {
     len: usize,
     held: Held,
     pool: Arc<Pool>,
-    ticket: Ticket,
+    ticket: AllocId,
 }
 
 // SAFETY: the memory is owned or kept alive by `held`; one plan runs at a time and decides who writes where.
@@ -182,7 +182,7 @@ impl CpuBuffer {
     pub(crate) fn label(&self, op: &'static str, at: At) {
         self.0.pool.label(self.0.ticket, op, at);
     }
-    pub(crate) fn ticket(&self) -> Ticket {
+    pub(crate) fn ticket(&self) -> AllocId {
         self.0.ticket
     }
     /// Whether the memory is the machine's own rather than a part of something shared.

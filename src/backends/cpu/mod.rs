@@ -1,4 +1,4 @@
-//! The CPU machine: plans run by one team of threads over host memory.
+//! The CPU backend: plans run by one thread pool over host memory.
 
 mod chain;
 pub mod columns;
@@ -17,12 +17,12 @@ pub mod probe;
 pub mod product;
 mod span;
 mod task;
-mod team;
 #[cfg(test)]
 mod tests;
+mod thread_count;
+mod thread_pool;
 mod transpose;
 pub mod vector;
-mod width;
 
 pub use memory::CpuBuffer;
 #[cfg(feature = "gpu")]
@@ -31,22 +31,22 @@ pub use task::share;
 pub use transpose::transpose;
 
 use crate::backends::pool::PoolControl;
-use crate::backends::{Buffer, Bytes, Machine};
+use crate::backends::{Backend, Buffer, Bytes};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
-use crate::plan::{Buf, Hashed, Load, MemoryStats, Plan, RunTimes, Source, Step, Timing, Work};
-use map::Code;
+use crate::plan::{Buf, IdentityHasher, Load, MemoryStats, Plan, RunTimes, Source, Step, Timing, Work};
+use map::Compiled;
 use memory::Pool;
 use smallvec::SmallVec;
-use span::{Reach, Span};
+use span::{AddressRange, StridedView};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use task::{Common, CpuTask, Local, NoScratch, Operand, Prepared, Role};
-use team::{Barrier, Team};
-use width::{Width, running_time};
+use thread_count::{AdaptiveThreadCount, running_time};
+use thread_pool::{Barrier, ThreadPool};
 
 /// Bytes moved that are worth a thread.
 const BYTES: usize = 32 << 10;
@@ -55,14 +55,14 @@ const OPS: u64 = 250_000;
 /// Prepared plans that may pile up before dead ones are looked for.
 const PLANS: usize = 64;
 
-type Plans = HashMap<usize, (Weak<Plan>, Vec<Prepared>), Hashed>;
+type Plans = HashMap<usize, (Weak<Plan>, Vec<Prepared>), IdentityHasher>;
 
 /// The processor as a device.
-pub struct CpuMachine {
-    team: Team,
+pub struct CpuBackend {
+    team: ThreadPool,
     pool: Arc<Pool>,
     common: Common,
-    /// Where all threads of the team meet between steps.
+    /// Where all threads of the pool meet between steps.
     between: Barrier,
     /// Scratch of each thread; a thread only locks its own.
     locals: Vec<Mutex<Local>>,
@@ -77,7 +77,7 @@ pub struct CpuMachine {
 
 /// How many threads a plan gets, and what the steps of plans need.
 struct Running {
-    width: Width,
+    width: AdaptiveThreadCount,
     plans: Plans,
 }
 
@@ -102,22 +102,22 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Clone, Copy)]
 struct Place(*mut u8, usize);
 
-impl CpuMachine {
-    /// A machine with [`threads`] threads.
-    pub fn open() -> Arc<CpuMachine> {
-        CpuMachine::with_pool(threads(), Pool::common())
+impl CpuBackend {
+    /// A backend with [`threads`] threads.
+    pub fn open() -> Arc<CpuBackend> {
+        CpuBackend::with_pool(threads(), Pool::common())
     }
 
-    /// A machine with this many threads and a pool of its own.
-    pub fn with_threads(threads: usize) -> Arc<CpuMachine> {
-        CpuMachine::with_pool(threads, Pool::of_host())
+    /// A backend with this many threads and a pool of its own.
+    pub fn with_threads(threads: usize) -> Arc<CpuBackend> {
+        CpuBackend::with_pool(threads, Pool::of_host())
     }
 
-    fn with_pool(threads: usize, pool: Arc<Pool>) -> Arc<CpuMachine> {
-        let team = Team::new(threads.max(1));
+    fn with_pool(threads: usize, pool: Arc<Pool>) -> Arc<CpuBackend> {
+        let team = ThreadPool::new(threads.max(1));
         let locals = (0..team.threads()).map(|_| Mutex::default()).collect();
-        Arc::new(CpuMachine {
-            running: Mutex::new(Running { width: Width::of(team.threads()), plans: Plans::default() }),
+        Arc::new(CpuBackend {
+            running: Mutex::new(Running { width: AdaptiveThreadCount::of(team.threads()), plans: Plans::default() }),
             team,
             pool,
             common: Common::default(),
@@ -151,21 +151,21 @@ fn prepared<'a>(plans: &'a mut Plans, plan: &Arc<Plan>) -> TensorResult<&'a [Pre
 }
 
 fn prepare(step: &Step) -> TensorResult<Prepared> {
-    if step.stores.iter().any(|s| s.program.has(crate::scalar::Prim::Partner)) {
+    if step.stores.iter().any(|s| s.program.has(crate::scalar::Prim::SwapPair)) {
         return Err(TensorError::Unsupported(format!("{}: a step that was joined for a GPU, on the CPU", step.name)));
     }
-    let loads: Vec<Code> = step.loads.iter().map(Code::of_load).collect();
+    let loads: Vec<Compiled> = step.loads.iter().map(Compiled::of_load).collect();
     let mut groups: Vec<Vec<Role>> = Vec::new();
     let (stores, map) = match &step.work {
         Work::Map => {
-            let (code, sources) = Code::of_map(step);
+            let (code, sources) = Compiled::of_map(step);
             groups.push(sources.into_iter().map(|(s, k)| Role::Store(s, k)).collect());
             (Vec::new(), Some(code))
         }
         Work::Kernel(_) => {
             groups.extend(step.loads.iter().enumerate().map(|(l, load)| (0..load.sources.len()).map(|k| Role::Load(l, k)).collect()));
             groups.extend(step.stores.iter().enumerate().map(|(s, store)| (0..store.sources.len()).map(|k| Role::Store(s, k)).collect()));
-            (step.stores.iter().map(Code::of_store).collect(), None)
+            (step.stores.iter().map(Compiled::of_store).collect(), None)
         }
     };
     groups.push((0..step.stores.len()).map(Role::Target).collect());
@@ -175,17 +175,17 @@ fn prepare(step: &Step) -> TensorResult<Prepared> {
     });
     let ends = ends.collect();
     let operands = groups.into_iter().flatten().map(|role| {
-        let reach = Reach::of(&role.source(step).layout).ok_or_else(|| outside(step, role))?;
+        let reach = AddressRange::of(&role.source(step).layout).ok_or_else(|| outside(step, role))?;
         Ok(Operand { role, reach })
     });
     let operands: Vec<Operand> = operands.collect::<TensorResult<_>>()?;
     let threads = worth(step, map.as_ref(), &operands).max(1);
-    let registers = loads.iter().chain(&stores).chain(&map).map(Code::scratch).max().unwrap_or(0);
+    let registers = loads.iter().chain(&stores).chain(&map).map(Compiled::scratch).max().unwrap_or(0);
     Ok(Prepared { loads, stores, map, threads, registers, operands, ends })
 }
 
 /// How many threads a step's size is worth.
-fn worth(step: &Step, map: Option<&Code>, operands: &[Operand]) -> usize {
+fn worth(step: &Step, map: Option<&Compiled>, operands: &[Operand]) -> usize {
     let bytes_of = |source: &Source| source.layout.shape.count() / source.dtype.block() * source.dtype.block_bytes();
     let stored: usize = step.stores.iter().map(|s| s.shape.count() * s.target.dtype.block_bytes()).sum();
     match (&step.work, map) {
@@ -199,7 +199,7 @@ fn worth(step: &Step, map: Option<&Code>, operands: &[Operand]) -> usize {
         (Work::Map, map) => {
             let moved: usize = operands.iter().map(|o| bytes_of(o.role.source(step))).sum();
             let count = step.stores.first().map_or(0, |s| s.shape.count());
-            (moved / BYTES).max(count * map.map_or(0, Code::cost) / (8 * BYTES))
+            (moved / BYTES).max(count * map.map_or(0, Compiled::cost) / (8 * BYTES))
         }
     }
 }
@@ -211,8 +211,13 @@ fn outside(step: &Step, role: Role) -> TensorError {
 }
 
 /// Binds the operands of all steps to memory and checks that they lie within it.
-fn bind<'a>(plan: &'a Plan, prepared: &[Prepared], place: &dyn Fn(Buf) -> Option<Place>, params: &[f64]) -> TensorResult<Vec<Span<'a>>> {
-    let mut spans: Vec<Span<'a>> = Vec::with_capacity(prepared.iter().map(|p| p.operands.len()).sum());
+fn bind<'a>(
+    plan: &'a Plan,
+    prepared: &[Prepared],
+    place: &dyn Fn(Buf) -> Option<Place>,
+    params: &[f64],
+) -> TensorResult<Vec<StridedView<'a>>> {
+    let mut spans: Vec<StridedView<'a>> = Vec::with_capacity(prepared.iter().map(|p| p.operands.len()).sum());
     for (step, prepared) in plan.steps.iter().zip(prepared) {
         let first = spans.len();
         for operand in &prepared.operands {
@@ -223,7 +228,7 @@ fn bind<'a>(plan: &'a Plan, prepared: &[Prepared], place: &dyn Fn(Buf) -> Option
             };
             let span = place(source.buf)
                 .zip(start)
-                .and_then(|(Place(base, bytes), start)| Span::new(base, bytes, source.dtype, &source.layout, &operand.reach, start));
+                .and_then(|(Place(base, bytes), start)| StridedView::new(base, bytes, source.dtype, &source.layout, &operand.reach, start));
             spans.push(span.ok_or_else(|| outside(step, operand.role))?);
         }
         let (read, written) = spans[first..].split_at_mut(prepared.operands.len() - step.stores.len());
@@ -243,7 +248,7 @@ fn part(buffer: &CpuBuffer, start: usize, len: usize) -> TensorResult<&[u8]> {
     Ok(unsafe { std::slice::from_raw_parts(buffer.as_ptr().add(start), len) })
 }
 
-impl Machine for CpuMachine {
+impl Backend for CpuBackend {
     fn name(&self) -> String {
         let n = self.team.threads();
         format!("cpu ({n} thread{}, {})", if n == 1 { "" } else { "s" }, path::current().name())
@@ -311,7 +316,7 @@ impl Machine for CpuMachine {
         let spans = bind(plan, prepared, &place, params)?;
         let panicked = AtomicBool::new(false);
         let no_scratch = AtomicU64::new(0);
-        let walk = |thread: usize, all: usize| {
+        let run_steps = |thread: usize, all: usize| {
             let mut local = lock(&self.locals[thread]);
             let mut marks = marks.as_ref().filter(|_| thread == 0).map(lock);
             let mut before = 1;
@@ -343,14 +348,14 @@ impl Machine for CpuMachine {
             }
         };
         if self.team.threads() == 1 || prepared.iter().all(|p| p.threads == 1) {
-            walk(0, 1);
+            run_steps(0, 1);
         } else {
             let begun = Instant::now();
             let width = widths.at(begun);
             let lost = AtomicU64::new(0);
             self.team.run(width, &|thread| {
                 let before = running_time();
-                walk(thread, width);
+                run_steps(thread, width);
                 if let Some(ran) = running_time().zip(before).map(|(after, before)| after - before) {
                     lost.fetch_add(begun.elapsed().saturating_sub(ran).as_nanos() as u64, Ordering::Relaxed);
                 }

@@ -11,7 +11,7 @@ pub fn slice<T: Element>(task: &dyn Task, k: usize) -> Option<&[T]> {
         return None;
     }
     let raw = task.raw_load(k);
-    // SAFETY: the machine checked that the elements lie within the buffer and aligned it; nobody writes a step's operands meanwhile.
+    // SAFETY: the backend checked that the elements lie within the buffer and aligned it; nobody writes a step's operands meanwhile.
     Some(unsafe { std::slice::from_raw_parts(raw.ptr.cast::<T>().add(raw.offset), load.shape.count()) })
 }
 
@@ -24,7 +24,7 @@ pub fn target<T: Element>(task: &dyn Task, k: usize, start: usize, len: usize) -
         return None;
     }
     let raw = task.raw_store(k);
-    // SAFETY: the machine checked that the elements lie within the buffer; each belongs to one thread.
+    // SAFETY: the backend checked that the elements lie within the buffer; each belongs to one thread.
     Some(unsafe { std::slice::from_raw_parts_mut(raw.ptr.cast::<T>().add(raw.offset + start), len) })
 }
 
@@ -59,7 +59,7 @@ pub fn piece<'b, T: Value + Element>(task: &dyn Task, k: usize, whole: Option<&'
     match whole {
         Some(whole) => &whole[start..start + buffer.len()],
         None => {
-            task.load(k, start, T::lane(buffer));
+            task.load(k, start, T::slice_mut(buffer));
             buffer
         }
     }

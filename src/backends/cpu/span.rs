@@ -9,7 +9,7 @@ use crate::shape::MAX_RANK;
 
 /// A source or target bound to memory.
 #[derive(Clone, Copy)]
-pub(crate) struct Span<'a> {
+pub(crate) struct StridedView<'a> {
     /// The buffer's first byte; null for `Buf::Iota`.
     pub base: *mut u8,
     /// The buffer's size.
@@ -24,9 +24,9 @@ pub(crate) struct Span<'a> {
 }
 
 // SAFETY: spans carry addresses between the threads of one run, which keeps the buffers alive and splits the writes.
-unsafe impl Send for Span<'_> {}
+unsafe impl Send for StridedView<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Span<'_> {}
+unsafe impl Sync for StridedView<'_> {}
 
 /// How elements follow each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +41,7 @@ pub(crate) enum Kind {
 
 /// What a layout says about memory, wherever it starts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reach {
+pub(crate) struct AddressRange {
     kind: Kind,
     /// Elements before the first and after it.
     low: usize,
@@ -49,9 +49,9 @@ pub(crate) struct Reach {
     empty: bool,
 }
 
-impl Reach {
+impl AddressRange {
     /// `None` where the addresses overflow.
-    pub(crate) fn of(layout: &Layout) -> Option<Reach> {
+    pub(crate) fn of(layout: &Layout) -> Option<AddressRange> {
         let (mut low, mut high) = (0usize, 0usize);
         let (mut step, mut contiguous, mut splat) = (1isize, true, true);
         for (&d, &s) in layout.shape.iter().zip(layout.strides()).rev() {
@@ -70,13 +70,20 @@ impl Reach {
             _ if splat => Kind::Splat,
             _ => Kind::Strided,
         };
-        Some(Reach { kind, low, high, empty: count == 0 })
+        Some(AddressRange { kind, low, high, empty: count == 0 })
     }
 }
 
-impl<'a> Span<'a> {
+impl<'a> StridedView<'a> {
     /// Binds a layout to memory. `None` where an element would lie outside the buffer.
-    pub(crate) fn new(base: *mut u8, bytes: usize, dtype: DType, layout: &'a Layout, reach: &Reach, start: f64) -> Option<Span<'a>> {
+    pub(crate) fn new(
+        base: *mut u8,
+        bytes: usize,
+        dtype: DType,
+        layout: &'a Layout,
+        reach: &AddressRange,
+        start: f64,
+    ) -> Option<StridedView<'a>> {
         if !(0.0..=(isize::MAX / 16) as f64).contains(&start) {
             return None;
         }
@@ -87,7 +94,7 @@ impl<'a> Span<'a> {
                 return None;
             }
         }
-        Some(Span { base, bytes, first, dtype, kind: reach.kind, apart: false, layout })
+        Some(StridedView { base, bytes, first, dtype, kind: reach.kind, apart: false, layout })
     }
 
     /// Sizes and strides, of which a strided span has at least one.
@@ -291,13 +298,13 @@ impl<'a> Span<'a> {
     ///
     /// # Safety
     /// As `fetch` for `self` and `put` for `to`.
-    pub(crate) unsafe fn copy_to(&self, to: &Span<'_>, start: usize, n: usize) -> bool {
+    pub(crate) unsafe fn copy_to(&self, to: &StridedView<'_>, start: usize, n: usize) -> bool {
         if self.dtype != to.dtype || self.dtype.is_block() || self.base.is_null() {
             return false;
         }
         let size = self.dtype.block_bytes();
-        let rows = |s: &Span| s.dims().1.last() == Some(&1) && s.dims().0.last().is_some_and(|&d| d >= 16);
-        let long = |s: &Span| s.kind == Kind::Contiguous || (s.kind == Kind::Strided && rows(s));
+        let rows = |s: &StridedView| s.dims().1.last() == Some(&1) && s.dims().0.last().is_some_and(|&d| d >= 16);
+        let long = |s: &StridedView| s.kind == Kind::Contiguous || (s.kind == Kind::Strided && rows(s));
         if !long(self) || !long(to) {
             return false;
         }
@@ -311,13 +318,13 @@ impl<'a> Span<'a> {
     }
 }
 
-impl Span<'_> {
+impl StridedView<'_> {
     /// Copies all elements to a row-major span of the same plain dtype where the innermost dimension here is another one than there:
     /// this thread's share. `false` where the layouts are not like that.
     ///
     /// # Safety
     /// As `copy_to`; the spans must not overlap.
-    pub(crate) unsafe fn transpose_to(&self, to: &Span<'_>, thread: usize, threads: usize) -> bool {
+    pub(crate) unsafe fn transpose_to(&self, to: &StridedView<'_>, thread: usize, threads: usize) -> bool {
         /// Columns of a share: their lines are read by one thread.
         const STRIP: usize = 64;
         if self.kind != Kind::Strided

@@ -1,11 +1,11 @@
-//! A step on one thread: what kernels see of the machine, and how maps are run.
+//! A step on one thread: what kernels see of the backend, and how maps are run.
 
-use super::map::{Code, Sink};
+use super::map::{Compiled, Output};
 use super::memory::Block;
-use super::span::{Reach, Span, finish_streaming};
-use super::team::Barrier;
+use super::span::{AddressRange, StridedView, finish_streaming};
+use super::thread_pool::Barrier;
 use crate::error::{At, TensorError};
-use crate::plan::{Lane, Raw, Source, Step, Task, Work};
+use crate::plan::{Raw, SliceMut, Source, Step, Task, Work};
 use std::cell::UnsafeCell;
 use std::sync::{Mutex, PoisonError};
 
@@ -18,9 +18,9 @@ const STREAM: usize = 24 << 20;
 
 /// A step as prepared once for its plan.
 pub(crate) struct Prepared {
-    pub loads: Vec<Code>,
-    pub stores: Vec<Code>,
-    pub map: Option<Code>,
+    pub loads: Vec<Compiled>,
+    pub stores: Vec<Compiled>,
+    pub map: Option<Compiled>,
     /// The most threads that the step's size is worth.
     pub threads: usize,
     /// Bytes of registers that the step's programs need.
@@ -34,7 +34,7 @@ pub(crate) struct Prepared {
 /// Which source of its step an operand is.
 pub(crate) struct Operand {
     pub role: Role,
-    pub reach: Reach,
+    pub reach: AddressRange,
 }
 
 #[derive(Clone, Copy)]
@@ -101,7 +101,7 @@ pub(crate) struct CpuTask<'a> {
     pub step: &'a Step,
     pub prepared: &'a Prepared,
     /// The step's operands, bound to memory.
-    pub spans: &'a [Span<'a>],
+    pub spans: &'a [StridedView<'a>],
     pub params: &'a [f64],
     pub thread: usize,
     pub threads: usize,
@@ -116,7 +116,7 @@ impl<'a> CpuTask<'a> {
     pub(crate) fn new(
         step: &'a Step,
         prepared: &'a Prepared,
-        spans: &'a [Span<'a>],
+        spans: &'a [StridedView<'a>],
         params: &'a [f64],
         thread: usize,
         threads: usize,
@@ -128,11 +128,11 @@ impl<'a> CpuTask<'a> {
     }
 
     /// Group `g` of the operands.
-    fn group(&self, g: usize) -> &'a [Span<'a>] {
+    fn group(&self, g: usize) -> &'a [StridedView<'a>] {
         let start = if g == 0 { 0 } else { self.prepared.ends[g - 1] };
         &self.spans[start..self.prepared.ends[g]]
     }
-    fn targets(&self) -> &'a [Span<'a>] {
+    fn targets(&self) -> &'a [StridedView<'a>] {
         self.group(self.prepared.ends.len() - 1)
     }
 
@@ -151,7 +151,7 @@ impl<'a> CpuTask<'a> {
         }
     }
 
-    fn map(&self, code: &Code) {
+    fn map(&self, code: &Compiled) {
         let Some(first) = self.step.stores.first() else { return };
         let range = share(first.shape.count(), GRAIN, self.thread, self.threads);
         let (sources, targets) = (self.group(0), self.targets());
@@ -168,7 +168,7 @@ impl<'a> CpuTask<'a> {
         unsafe {
             let bytes: usize = targets.iter().map(|t| first.shape.count() * t.dtype.block_bytes()).sum();
             let stream = bytes >= STREAM && targets.iter().all(|t| t.apart);
-            let sink = if stream { Sink::Streams(targets) } else { Sink::Targets(targets) };
+            let sink = if stream { Output::Streams(targets) } else { Output::Targets(targets) };
             // The same for any number of threads, as it chooses between loops.
             let large = first.shape.count() >= LARGE;
             code.run(sources, self.params, std::ptr::null(), self.registers(), range.start, range.len(), large, &sink);
@@ -180,22 +180,22 @@ impl<'a> CpuTask<'a> {
 }
 
 /// The address and the number of values of a lane.
-fn parts(lane: Lane<'_>) -> (*mut u8, usize) {
+fn parts(lane: SliceMut<'_>) -> (*mut u8, usize) {
     match lane {
-        Lane::F32(v) => (v.as_mut_ptr().cast(), v.len()),
-        Lane::F64(v) => (v.as_mut_ptr().cast(), v.len()),
-        Lane::I32(v) => (v.as_mut_ptr().cast(), v.len()),
-        Lane::U32(v) => (v.as_mut_ptr().cast(), v.len()),
-        Lane::I64(v) => (v.as_mut_ptr().cast(), v.len()),
+        SliceMut::F32(v) => (v.as_mut_ptr().cast(), v.len()),
+        SliceMut::F64(v) => (v.as_mut_ptr().cast(), v.len()),
+        SliceMut::I32(v) => (v.as_mut_ptr().cast(), v.len()),
+        SliceMut::U32(v) => (v.as_mut_ptr().cast(), v.len()),
+        SliceMut::I64(v) => (v.as_mut_ptr().cast(), v.len()),
     }
 }
 
 /// Whether a lane's values are what a program of this dtype computes with.
-fn fits(lane: &Lane<'_>, dtype: crate::dtype::DType) -> bool {
+fn fits(lane: &SliceMut<'_>, dtype: crate::dtype::DType) -> bool {
     use crate::dtype::DType::*;
     matches!(
         (lane, dtype.compute()),
-        (Lane::F32(_), F32) | (Lane::F64(_), F64) | (Lane::I32(_), I32) | (Lane::U32(_), U32) | (Lane::I64(_), I64)
+        (SliceMut::F32(_), F32) | (SliceMut::F64(_), F64) | (SliceMut::I32(_), I32) | (SliceMut::U32(_), U32) | (SliceMut::I64(_), I64)
     )
 }
 
@@ -213,7 +213,7 @@ impl Task for CpuTask<'_> {
         self.common.barrier.wait(self.threads);
     }
 
-    fn load(&self, k: usize, start: usize, out: Lane<'_>) {
+    fn load(&self, k: usize, start: usize, out: SliceMut<'_>) {
         let (code, sources) = (&self.prepared.loads[k], self.group(k));
         let load = &self.step.loads[k];
         assert!(fits(&out, load.dtype()), "load {k} of {} computes in {}", self.step.name, load.dtype().compute());
@@ -225,12 +225,12 @@ impl Task for CpuTask<'_> {
             if code.identity {
                 sources[0].fetch(start, n, ptr);
             } else {
-                code.run(sources, self.params, std::ptr::null(), self.registers(), start, n, false, &Sink::Memory(ptr));
+                code.run(sources, self.params, std::ptr::null(), self.registers(), start, n, false, &Output::Memory(ptr));
             }
         }
     }
 
-    fn store(&self, k: usize, start: usize, values: Lane<'_>) {
+    fn store(&self, k: usize, start: usize, values: SliceMut<'_>) {
         let (code, target) = (&self.prepared.stores[k], &self.targets()[k]);
         let store = &self.step.stores[k];
         let value = store.program.insts.iter().find(|i| i.op == crate::scalar::Prim::Value).map_or(store.program.dtype(), |i| i.dtype);
@@ -242,7 +242,7 @@ impl Task for CpuTask<'_> {
             if code.identity {
                 target.put(start, n, ptr);
             } else {
-                let sink = Sink::Targets(std::slice::from_ref(target));
+                let sink = Output::Targets(std::slice::from_ref(target));
                 code.run(self.group(self.step.loads.len() + k), self.params, ptr, self.registers(), start, n, false, &sink);
             }
         }
@@ -301,9 +301,9 @@ impl Task for CpuTask<'_> {
     }
 }
 
-impl Span<'_> {
+impl StridedView<'_> {
     /// Whether this and another operand may share memory.
-    pub(crate) fn may_overlap(&self, other: &Span<'_>) -> bool {
+    pub(crate) fn may_overlap(&self, other: &StridedView<'_>) -> bool {
         let (a, b) = (self.base as usize, other.base as usize);
         !self.base.is_null() && !other.base.is_null() && a < b + other.bytes && b < a + self.bytes
     }

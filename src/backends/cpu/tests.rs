@@ -1,11 +1,11 @@
 //! Plans of one step against evaluation in f64, over dtypes, layouts, odd sizes and numbers of threads.
 
-use super::{CpuBuffer, CpuMachine};
-use crate::backends::{Buffer, Bytes, Machine};
+use super::{CpuBackend, CpuBuffer};
+use crate::backends::{Backend, Buffer, Bytes};
 use crate::dtype::DType::{self, *};
 use crate::error::TensorError;
 use crate::layout::Layout;
-use crate::ops::{attention::*, gather::*, matmul::fused_gemv::ProductsKernel, matmul::*, norm::*, reduce::*, softmax::*};
+use crate::ops::{attention::*, gather::*, matmul::fused_gemv::FusedGemvKernel, matmul::*, norm::*, reduce::*, softmax::*};
 use crate::plan::*;
 use crate::scalar::{Binary, Inst, Prim, Program, Unary};
 use crate::shape::Shape;
@@ -13,13 +13,13 @@ use half::{bf16, f16};
 use std::panic::Location;
 use std::sync::{Arc, LazyLock};
 
-mod machine;
+mod backend;
 mod maps;
 mod products;
 mod rows;
 
 /// Machines of one, two and three threads.
-static MACHINES: LazyLock<[Arc<CpuMachine>; 3]> = LazyLock::new(|| [1, 2, 3].map(CpuMachine::with_threads));
+static BACKENDS: LazyLock<[Arc<CpuBackend>; 3]> = LazyLock::new(|| [1, 2, 3].map(CpuBackend::with_threads));
 
 /// The nearest value of the dtype, or the value that integers wrap to.
 fn round(dtype: DType, x: f64) -> f64 {
@@ -149,22 +149,22 @@ fn run(step: Step, inputs: &[&Operand], outputs: &[(DType, usize)], params: &[f6
         params: params.len(),
     });
     let mut first: Option<Vec<Vec<u8>>> = None;
-    for machine in MACHINES.iter() {
-        let bound: Vec<Buffer> = inputs.iter().map(|i| machine.upload(Bytes::Owned(Arc::new(i.bytes.clone()))).unwrap()).collect();
-        let results: Vec<Buffer> = plan.outputs.iter().map(|o| machine.upload(Bytes::Owned(Arc::new(vec![0; o.bytes]))).unwrap()).collect();
-        machine.run(&plan, &bound, &results, params).unwrap();
+    for backend in BACKENDS.iter() {
+        let bound: Vec<Buffer> = inputs.iter().map(|i| backend.upload(Bytes::Owned(Arc::new(i.bytes.clone()))).unwrap()).collect();
+        let results: Vec<Buffer> = plan.outputs.iter().map(|o| backend.upload(Bytes::Owned(Arc::new(vec![0; o.bytes]))).unwrap()).collect();
+        backend.run(&plan, &bound, &results, params).unwrap();
         let bytes: Vec<Vec<u8>> = results
             .iter()
             .zip(&plan.outputs)
             .map(|(r, o)| {
                 let mut bytes = vec![0; o.bytes];
-                machine.read(r, 0, &mut bytes).unwrap();
+                backend.read(r, 0, &mut bytes).unwrap();
                 bytes
             })
             .collect();
         match &first {
             None => first = Some(bytes),
-            Some(first) => assert!(*first == bytes, "{}: other bits on {}", plan.steps[0].name, machine.name()),
+            Some(first) => assert!(*first == bytes, "{}: other bits on {}", plan.steps[0].name, backend.name()),
         }
     }
     first.unwrap().iter().zip(outputs).map(|(b, o)| decode(o.0, b)).collect()

@@ -1,6 +1,6 @@
 //! Which GPU: the list of adapters, the choice among them, and what the chosen one can do.
 
-use crate::backends::limits::Room;
+use crate::backends::limits::MemoryInfo;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{AdapterInfo, RawLanguage, SubgroupSync};
 use std::sync::OnceLock;
@@ -137,7 +137,7 @@ fn limits(a: &wgpu::Adapter) -> Vec<(&'static str, u64)> {
 /// What an adapter's memory is, and how to ask how much of it is free now.
 struct Memory {
     total: Option<u64>,
-    room: Box<dyn Fn() -> Option<Room> + Send + Sync>,
+    room: Box<dyn Fn() -> Option<MemoryInfo> + Send + Sync>,
 }
 
 /// Device-local memory: the largest heap, and with `VK_EXT_memory_budget` what of it this process may still take.
@@ -183,7 +183,7 @@ fn memory(a: &wgpu::Adapter) -> Memory {
     let a = a.clone();
     let room = move || {
         let (total, free) = ask(&a)?;
-        Some(Room { total: total as usize, free: free.map(|f| f as usize) })
+        Some(MemoryInfo { total: total as usize, free: free.map(|f| f as usize) })
     };
     Memory { total, room: Box::new(room) }
 }
@@ -293,7 +293,7 @@ pub(super) struct Opened {
     /// See `Core::shared_usage`.
     pub shared_usage: wgpu::BufferUsages,
     /// What of the memory is free now, where the system tells.
-    pub room: Box<dyn Fn() -> Option<Room> + Send + Sync>,
+    pub room: Box<dyn Fn() -> Option<MemoryInfo> + Send + Sync>,
 }
 
 pub(super) fn open(selector: &str) -> TensorResult<Opened> {

@@ -95,7 +95,7 @@ impl Watch {
     pub fn failed(&self, device: &wgpu::Device) -> bool {
         let want = self.submitted.load(Ordering::Acquire);
         let missing = || (self.done.word().wrapping_sub(want) as i32) < 0;
-        let all = wgpu::PollType::Wait { submission_index: None, timeout: Some(super::core::PATIENCE) };
+        let all = wgpu::PollType::Wait { submission_index: None, timeout: Some(super::core::DEVICE_LOST_TIMEOUT) };
         missing() && device.poll(all).is_ok() && missing()
     }
 }

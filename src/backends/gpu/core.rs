@@ -1,4 +1,4 @@
-//! What all parts of the machine share: the device, its pool, and what went wrong.
+//! What all parts of the backend share: the device, its pool, and what went wrong.
 
 use super::adapter::Opened;
 use super::pool::{GpuBuffer, PRIVATE, Pool, SHARED, size_class};
@@ -11,35 +11,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a wait may take before the device counts as lost.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const DEVICE_LOST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Commands that wait for the next submit, each with the memory that it uses.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct Pending {
     /// Copies from staging memory.
     pub copies: Vec<(wgpu::CommandBuffer, Vec<GpuBuffer>)>,
     /// A run that a read follows, still open: the read adds its copy to the same commands.
     pub run: Option<(wgpu::CommandEncoder, Vec<GpuBuffer>)>,
 }
 
-impl Waiting {
+impl Pending {
     fn is_empty(&self) -> bool {
         self.copies.is_empty() && self.run.is_none()
     }
 }
 
 /// How long a read is waited for without sleep.
-pub(super) const SHORT: Duration = Duration::from_micros(200);
+pub(super) const SPIN_WAIT: Duration = Duration::from_micros(200);
 
 /// What went wrong outside of any call.
 #[derive(Default)]
-struct Trouble {
+struct DeviceError {
     lost: Option<String>,
     error: Option<String>,
 }
 
 /// Error records.
-pub(super) const RECORDS: usize = 8;
+pub(super) const ERROR_RECORDS: usize = 8;
 
 /// The device and everything that has its lifetime.
 pub(super) struct Core {
@@ -67,7 +67,7 @@ pub(super) struct Core {
     pub infinite: AtomicBool,
     pub submits: AtomicU64,
     /// Four words each: a flag, the step's tag, the index. Steps of a plan take turns, so that none waits for another because of them.
-    pub error_records: [wgpu::Buffer; RECORDS],
+    pub error_records: [wgpu::Buffer; ERROR_RECORDS],
     /// Counters and partial results of kernels whose workgroups work on one result; counters are zero between dispatches.
     pub scratch: wgpu::Buffer,
     /// The records, by bit, that a step could report an index to since they were last read.
@@ -81,7 +81,7 @@ pub(super) struct Core {
     pub kind: AtomicU8,
     pub transfers: Transfers,
     /// Commands for the next submit.
-    pub waiting: Mutex<Waiting>,
+    pub pending: Mutex<Pending>,
     /// Whether the next run may wait for the read that follows it.
     pub hold: AtomicBool,
     /// Whether such a run waits.
@@ -89,12 +89,12 @@ pub(super) struct Core {
     /// Whether writes wait in the driver's staging memory for the next submit.
     pub staged: AtomicBool,
     /// Held while a buffer is mapped, and by every submit: a submit that names a mapped buffer would be refused.
-    pub turn: Mutex<()>,
+    pub submit_lock: Mutex<()>,
     /// Numbers of buffers; 0 is no buffer.
     pub next_id: AtomicU64,
-    trouble: Arc<Mutex<Trouble>>,
+    device_error: Arc<Mutex<DeviceError>>,
     #[cfg(target_os = "linux")]
-    interrupts: super::interrupts::Interrupts,
+    interrupts: super::irq_affinity::Interrupts,
     /// Tells commands that failed from commands that are done.
     #[cfg(target_vendor = "apple")]
     pub watch: Option<super::apple::Watch>,
@@ -111,13 +111,13 @@ fn one_line(s: String) -> String {
 
 impl Core {
     pub fn new(o: Opened) -> Arc<Core> {
-        let trouble = Arc::new(Mutex::new(Trouble::default()));
-        let t = trouble.clone();
+        let device_error = Arc::new(Mutex::new(DeviceError::default()));
+        let t = device_error.clone();
         o.device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
             let mut t = lock(&t);
             t.error.get_or_insert(one_line(e.to_string()));
         }));
-        let t = trouble.clone();
+        let t = device_error.clone();
         o.device.set_device_lost_callback(move |reason, message| {
             let mut t = lock(&t);
             t.lost.get_or_insert(one_line(format!("{reason:?} {message}")));
@@ -166,15 +166,15 @@ impl Core {
             shared_usage: o.shared_usage,
             kind: AtomicU8::new(if o.unified && !o.shared_usage.is_empty() { SHARED } else { PRIVATE }),
             transfers: Transfers::default(),
-            waiting: Mutex::default(),
+            pending: Mutex::default(),
             hold: AtomicBool::new(false),
             held: AtomicBool::new(false),
             staged: AtomicBool::new(false),
-            turn: Mutex::new(()),
+            submit_lock: Mutex::new(()),
             next_id: AtomicU64::new(1),
-            trouble,
+            device_error,
             #[cfg(target_os = "linux")]
-            interrupts: super::interrupts::Interrupts::of(&o.address),
+            interrupts: super::irq_affinity::Interrupts::of(&o.address),
         })
     }
 
@@ -187,7 +187,7 @@ impl Core {
             )));
         }
         let message = {
-            let mut t = lock(&self.trouble);
+            let mut t = lock(&self.device_error);
             if let Some(m) = &t.lost {
                 return Err(TensorError::DeviceLost(m.clone()));
             }
@@ -200,7 +200,7 @@ impl Core {
     pub fn refused(&self, message: String) -> TensorError {
         // A loss is reported through a callback, which polling runs.
         let _ = self.device.poll(wgpu::PollType::Poll);
-        match &lock(&self.trouble).lost {
+        match &lock(&self.device_error).lost {
             Some(m) => TensorError::DeviceLost(m.clone()),
             None => TensorError::Invalid(format!("{} refused a command: {message}", self.name)),
         }
@@ -208,7 +208,7 @@ impl Core {
 
     /// Records that the device does not answer any more.
     pub(super) fn lose(&self, message: String) -> TensorError {
-        let mut t = lock(&self.trouble);
+        let mut t = lock(&self.device_error);
         TensorError::DeviceLost(t.lost.get_or_insert(message).clone())
     }
 
@@ -245,7 +245,7 @@ impl Core {
         self.queue.on_submitted_work_done(move || flag.store(true, Ordering::Relaxed));
         #[cfg(target_os = "linux")]
         self.interrupts.leave();
-        while start.elapsed() < SHORT {
+        while start.elapsed() < SPIN_WAIT {
             let _ = self.device.poll(wgpu::PollType::Poll);
             if done.load(Ordering::Relaxed) {
                 #[cfg(target_vendor = "apple")]
@@ -259,7 +259,7 @@ impl Core {
 
     /// Waits for one submission, or for all.
     pub fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
-        match self.device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(PATIENCE) }) {
+        match self.device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(DEVICE_LOST_TIMEOUT) }) {
             Ok(_) => {
                 #[cfg(target_vendor = "apple")]
                 self.look()?;
@@ -267,7 +267,7 @@ impl Core {
             }
             Err(e) => {
                 self.check()?;
-                Err(self.lose(format!("no answer within {} s ({e})", PATIENCE.as_secs())))
+                Err(self.lose(format!("no answer within {} s ({e})", DEVICE_LOST_TIMEOUT.as_secs())))
             }
         }
     }
@@ -301,9 +301,9 @@ impl Core {
     ) -> wgpu::SubmissionIndex {
         let (index, _copied, _used) = {
             // Whoever has this turn knows that nothing taken from `waiting` is still to be submitted.
-            let _turn = lock(&self.turn);
+            let _turn = lock(&self.submit_lock);
             let waiting = {
-                let mut waiting = lock(&self.waiting);
+                let mut waiting = lock(&self.pending);
                 self.held.store(false, Ordering::Relaxed);
                 std::mem::take(&mut *waiting)
             };
@@ -323,14 +323,14 @@ impl Core {
         if self.held.load(Ordering::Relaxed) {
             self.send(None);
         } else {
-            drop(lock(&self.turn));
+            drop(lock(&self.submit_lock));
         }
     }
 
     /// Submits what waits, and the writes in staging memory: the driver's answer to a request to map a buffer does not wait for them.
     /// Gives the submission, if there is one.
     pub fn flush(&self) -> Option<wgpu::SubmissionIndex> {
-        let some = self.staged.load(Ordering::Relaxed) || !lock(&self.waiting).is_empty();
+        let some = self.staged.load(Ordering::Relaxed) || !lock(&self.pending).is_empty();
         some.then(|| self.send(None))
     }
 

@@ -1,12 +1,12 @@
 //! Runs a plan: numbers patched, slots leased, one pass, one submit. What does not change between runs is prepared once per plan.
 
-use super::core::{Core, RECORDS, lock};
-use super::meta::{MetaWord, param_bits};
+use super::core::{Core, ERROR_RECORDS, lock};
 use super::operand::Bound;
 use super::pipelines::{Pipeline, Pipelines, on_all_threads};
 use super::pool::{GpuBuffer, PRIVATE};
 use super::timer::Timer;
-use super::wgsl::{Style, step_text};
+use super::uniforms::{UniformWord, param_bits};
+use super::wgsl::{CodegenOptions, step_text};
 use crate::backends::Chain;
 use crate::backends::pool::PoolControl;
 use crate::error::{TensorError, TensorResult};
@@ -57,7 +57,7 @@ struct Prepared {
     words: Vec<u32>,
     /// How many there are for a run.
     stride: usize,
-    patches: Vec<(usize, MetaWord)>,
+    patches: Vec<(usize, UniformWord)>,
     /// Whether the block buffer holds the first run's words.
     written: bool,
     block: Option<wgpu::Buffer>,
@@ -102,12 +102,12 @@ impl Runner {
         let (mut ops, mut count, mut failing) = (0u64, 0usize, 0usize);
         let most = if plan.steps.len() > 2 * STEPS_PER_SUBMIT { STEPS_PER_SUBMIT } else { usize::MAX };
         let [ordered, infinite] = [&core.ordered, &core.infinite].map(|b| b.load(Ordering::Relaxed));
-        let style = Style { adapter: &core.info, soft_f16, ordered, infinite, sparing: false, quick: false };
+        let style = CodegenOptions { adapter: &core.info, soft_f16, ordered, infinite, few_bindings: false, quick: false };
         let (mut texts, mut numbers) = (Vec::with_capacity(plan.steps.len()), Vec::with_capacity(plan.steps.len()));
         let written = on_all_threads(&plan.steps, MANY_STEPS, |step| {
             let Some(text) = step_text(plan, step, style)? else { return Ok(None) };
             match text.views.len() > core.max_bindings {
-                true => Ok(step_text(plan, step, Style { sparing: true, ..style })?.or(Some(text))),
+                true => Ok(step_text(plan, step, CodegenOptions { few_bindings: true, ..style })?.or(Some(text))),
                 false => Ok(Some(text)),
             }
         });
@@ -125,8 +125,8 @@ impl Runner {
             let rows = text.words.len().div_ceil(4).max(1);
             for (n, w) in text.words.iter().enumerate() {
                 p.words.push(match *w {
-                    MetaWord::Const(v) => v,
-                    MetaWord::Tag => {
+                    UniformWord::Const(v) => v,
+                    UniformWord::Tag => {
                         let mut tags = lock(&core.tags);
                         tags.push((step.name, step.at));
                         tags.len() as u32 - 1
@@ -138,7 +138,7 @@ impl Runner {
                 });
             }
             p.words.resize(start + (rows * 4).next_multiple_of(BLOCK), 0);
-            let record = failing % RECORDS;
+            let record = failing % ERROR_RECORDS;
             if text.fails {
                 p.fails |= 1 << record;
                 failing += 1;
@@ -253,7 +253,7 @@ impl Runner {
         match (&mut self.timer, encoder) {
             (None, Some(encoder)) if hold => {
                 let used = self.leased.drain(..).chain(inputs.iter().chain(outputs).map(|&b| b.clone())).collect();
-                let mut waiting = lock(&core.waiting);
+                let mut waiting = lock(&core.pending);
                 waiting.run = Some((encoder, used));
                 core.held.store(true, Ordering::Relaxed);
                 drop(waiting);
@@ -307,10 +307,10 @@ impl Prepared {
             };
             for &(at, w) in &self.patches {
                 let v = match w {
-                    MetaWord::Offset(base, n) => base.wrapping_add(param(n)? as i64 as u32),
-                    MetaWord::Param(n, d) => param_bits(param(n)?, d),
-                    MetaWord::Const(v) => v,
-                    MetaWord::Tag => continue,
+                    UniformWord::Offset(base, n) => base.wrapping_add(param(n)? as i64 as u32),
+                    UniformWord::Param(n, d) => param_bits(param(n)?, d),
+                    UniformWord::Const(v) => v,
+                    UniformWord::Tag => continue,
                 };
                 let word = &mut self.words[run * self.stride + at];
                 self.written &= *word == v;

@@ -1,4 +1,4 @@
-//! The GPU machine: plans become WGSL kernels, run through wgpu on Vulkan, Metal or DX12.
+//! The GPU backend: plans become WGSL kernels, run through wgpu on Vulkan, Metal or DX12.
 
 mod adapter;
 #[cfg(target_vendor = "apple")]
@@ -10,8 +10,7 @@ mod done;
 mod encode;
 mod host;
 #[cfg(target_os = "linux")]
-mod interrupts;
-mod meta;
+mod irq_affinity;
 mod operand;
 mod pipelines;
 mod pool;
@@ -20,6 +19,7 @@ mod program;
 mod tests;
 mod timer;
 mod transfer;
+mod uniforms;
 mod wgsl;
 
 pub use adapter::{AdapterDescription, adapters};
@@ -28,11 +28,11 @@ pub use pool::GpuBuffer;
 
 use self::core::{Core, lock};
 use super::pool::PoolControl;
-use super::{Buffer, Bytes, Chain, Joins, Machine, PendingRead, Submitted, cpu};
+use super::{Backend, Buffer, Bytes, Chain, FusedGemvLimits, PendingRead, Submitted, cpu};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::ops::matmul::gpu::{FEW, FEW_HALVES};
+use crate::ops::matmul::gpu::{GEMV_MAX_ROWS, GEMV_MAX_ROWS_F16};
 use crate::plan::{
     AdapterInfo, Buf, Input, MemoryStats, Output, PipelineStats, Plan, RunTimes, Source, Step, StorageMode, Store, Timing, TransferStats,
     Work,
@@ -44,7 +44,7 @@ use std::sync::{Arc, Mutex};
 
 /// A kernel as the driver gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KernelText {
+pub struct Shader {
     /// The op that wrote its step.
     pub name: &'static str,
     /// Its WGSL.
@@ -55,20 +55,21 @@ pub struct KernelText {
 ///
 /// # Errors
 /// When a step cannot be done on such a GPU.
-pub fn kernel_texts(plan: &Plan, adapter: &AdapterInfo) -> TensorResult<Vec<KernelText>> {
+pub fn kernel_shaders(plan: &Plan, adapter: &AdapterInfo) -> TensorResult<Vec<Shader>> {
     let adapter = AdapterInfo { raw: None, ..adapter.clone() };
-    let style = wgsl::Style { adapter: &adapter, soft_f16: false, ordered: false, infinite: false, sparing: false, quick: false };
+    let style =
+        wgsl::CodegenOptions { adapter: &adapter, soft_f16: false, ordered: false, infinite: false, few_bindings: false, quick: false };
     let mut out = Vec::new();
     for step in &plan.steps {
         if let Some(t) = wgsl::step_text(plan, step, style)? {
-            out.push(KernelText { name: step.name, wgsl: t.text });
+            out.push(Shader { name: step.name, wgsl: t.text });
         }
     }
     Ok(out)
 }
 
 /// A GPU that runs plans.
-pub struct GpuMachine {
+pub struct GpuBackend {
     core: Arc<Core>,
     runner: Mutex<encode::Runner>,
     staging: Mutex<Option<wgpu::Buffer>>,
@@ -76,13 +77,13 @@ pub struct GpuMachine {
     spare: Arc<Mutex<Vec<wgpu::Buffer>>>,
 }
 
-impl GpuMachine {
+impl GpuBackend {
     /// Opens the GPU that `selector` (`auto|gpu|vulkan|metal|dx12`, each with an optional `:index`) means.
     ///
     /// Drivers that compute on the CPU are taken only where `TL_ALLOW_SOFTWARE=1` is set or the interface is named.
-    pub fn open(selector: &str) -> TensorResult<Arc<GpuMachine>> {
+    pub fn open(selector: &str) -> TensorResult<Arc<GpuBackend>> {
         let core = Core::new(adapter::open(selector)?);
-        let m = GpuMachine { core, runner: Default::default(), staging: Mutex::new(None), spare: Default::default() };
+        let m = GpuBackend { core, runner: Default::default(), staging: Mutex::new(None), spare: Default::default() };
         if !m.rounds_f16()? {
             m.core.soft_f16.store(true, Ordering::Relaxed);
         }
@@ -130,7 +131,7 @@ impl GpuMachine {
     /// behind the end are overwritten too.
     ///
     /// # Errors
-    /// When the buffer is shorter or another machine's.
+    /// When the buffer is shorter or another backend's.
     pub fn write(&self, buffer: &Buffer, start: usize, bytes: &[u8]) -> TensorResult<()> {
         self.core.check()?;
         self.core.write(self.own(buffer)?, start, bytes)
@@ -146,7 +147,7 @@ impl GpuMachine {
         self.core.memory
     }
 
-    /// How many pipelines were compiled since the machine was opened.
+    /// How many pipelines were compiled since the backend was opened.
     pub fn pipelines(&self) -> usize {
         lock(&self.runner).pipelines().pipelines
     }
@@ -241,7 +242,7 @@ impl GpuMachine {
         params: &[f64],
         chain: Option<Chain<'_>>,
     ) -> TensorResult<()> {
-        let waiting: smallvec::SmallVec<[&HostBuffer; 8]> = inputs.iter().filter_map(Buffer::waiting).collect();
+        let waiting: smallvec::SmallVec<[&HostBuffer; 8]> = inputs.iter().filter_map(Buffer::pending_upload).collect();
         self.core.bring(&waiting)?;
         let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
         let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<smallvec::SmallVec<[_; 16]>>>()?;
@@ -266,7 +267,7 @@ fn host_bytes(h: &HostBuffer, start: usize, len: usize) -> TensorResult<&[u8]> {
         .ok_or_else(|| TensorError::Invalid(format!("a read of {len} bytes from {start} of a buffer of {}", h.bytes().len())))
 }
 
-impl Machine for GpuMachine {
+impl Backend for GpuBackend {
     fn name(&self) -> String {
         self.core.name.clone()
     }
@@ -332,7 +333,7 @@ impl Machine for GpuMachine {
     fn run_chain(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64], chain: Chain<'_>) -> TensorResult<()> {
         self.run_as(plan, inputs, outputs, params, Some(chain))
     }
-    fn hold(&self) {
+    fn defer_submit(&self) {
         // Apple's watch over submits counts each.
         self.core.hold.store(cfg!(not(target_vendor = "apple")), Ordering::Relaxed);
     }
@@ -388,8 +389,8 @@ impl Machine for GpuMachine {
         // Beyond this, longer programs cost more registers than they save bandwidth.
         (self.core.max_bindings).clamp(4, 16)
     }
-    fn joins(&self) -> Option<Joins> {
-        Some(Joins { any: FEW, halves: if self.matrices() { FEW_HALVES } else { FEW } })
+    fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {
+        Some(FusedGemvLimits { any: GEMV_MAX_ROWS, halves: if self.matrices() { GEMV_MAX_ROWS_F16 } else { GEMV_MAX_ROWS } })
     }
     fn matrices(&self) -> bool {
         self.core.info.coop > 0

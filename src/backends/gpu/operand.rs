@@ -4,8 +4,8 @@
 //! numbers of the step's metadata block.
 
 use super::blocks;
-use super::meta::{Meta, MetaWord};
 use super::program::{cast_lane, lane, pack_f16};
+use super::uniforms::{UniformWord, Uniforms};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, SCRATCH_COUNTERS, Source};
@@ -48,9 +48,9 @@ impl Ty {
 pub(super) enum Bound {
     /// One that the plan names.
     Plan(Buf),
-    /// The machine's error record of this number.
+    /// The backend's error record of this number.
     Errors(usize),
-    /// The machine's counters and partial results.
+    /// The backend's counters and partial results.
     Scratch,
 }
 
@@ -166,20 +166,20 @@ pub(super) struct Operands {
     wants: Vec<(Buf, Ty, bool)>,
     pub views: Vec<View>,
     /// Whether each buffer is bound once, as words: for adapters that bind few buffers.
-    pub sparing: bool,
+    pub few_bindings: bool,
     pub soft_f16: bool,
     pub text: String,
 }
 
 impl Operands {
-    pub fn new(soft_f16: bool, sparing: bool) -> Operands {
+    pub fn new(soft_f16: bool, few_bindings: bool) -> Operands {
         Operands {
             operands: vec![],
             targets: vec![],
             written: vec![],
             wants: vec![],
             views: vec![],
-            sparing,
+            few_bindings,
             soft_f16,
             text: String::new(),
         }
@@ -276,8 +276,8 @@ impl Operands {
     /// The binding of a buffer that wants type `ty`. One that is both read and written is bound under one type only.
     fn view(&mut self, buf: Buf, ty: Ty) -> View {
         let written = self.written.contains(&buf);
-        let mut ty = if self.sparing && ty != Ty::Atomic { Ty::U32 } else { ty };
-        if written && (self.sparing || self.wants.iter().any(|w| w.0 == buf && !w.2)) {
+        let mut ty = if self.few_bindings && ty != Ty::Atomic { Ty::U32 } else { ty };
+        if written && (self.few_bindings || self.wants.iter().any(|w| w.0 == buf && !w.2)) {
             let mut tys = self.wants.iter().filter(|w| w.0 == buf).map(|w| w.1);
             if self.wants.iter().any(|w| w.0 == buf && w.1 == Ty::Atomic) {
                 ty = Ty::Atomic;
@@ -300,12 +300,12 @@ impl Operands {
         self.views.push(View { buf: Bound::Plan(s.buf), ty, written, name });
     }
 
-    /// The machine's error record.
+    /// The backend's error record.
     pub fn error(&mut self) {
         self.views.push(View { buf: Bound::Errors(0), ty: Ty::Atomic, written: true, name: "e_".into() });
     }
 
-    /// The machine's scratch.
+    /// The backend's scratch.
     pub fn scratch(&mut self) {
         self.views.push(View { buf: Bound::Scratch, ty: Ty::Atomic, written: true, name: "scratch".into() });
     }
@@ -317,9 +317,9 @@ impl Operands {
     }
 
     /// Writes `name(i) -> u32`, the position of element `i` in its buffer.
-    fn index(text: &mut String, o: &Operand, name: &str, meta: &mut Meta) {
+    fn index(text: &mut String, o: &Operand, name: &str, meta: &mut Uniforms) {
         let start = match o.source.offset {
-            Some(p) => meta.push(MetaWord::Offset(o.source.layout.offset as u32, p)),
+            Some(p) => meta.push(UniformWord::Offset(o.source.layout.offset as u32, p)),
             None => meta.size(o.source.layout.offset),
         };
         let body = match o.index {
@@ -329,10 +329,10 @@ impl Operands {
             Index::Strided => {
                 let mut b = format!("var o = {start};\n  var r = i;\n");
                 for d in (1..o.sizes.len()).rev() {
-                    let (size, stride) = (meta.size(o.sizes[d]), meta.push(MetaWord::Const(o.strides[d] as u32)));
+                    let (size, stride) = (meta.size(o.sizes[d]), meta.push(UniformWord::Const(o.strides[d] as u32)));
                     let _ = write!(b, "  let q{d} = r / {size};\n  o += (r - q{d} * {size}) * {stride};\n  r = q{d};\n");
                 }
-                let stride = meta.push(MetaWord::Const(o.strides[0] as u32));
+                let stride = meta.push(UniformWord::Const(o.strides[0] as u32));
                 let _ = write!(b, "  return o + r * {stride};");
                 b
             }
@@ -341,7 +341,7 @@ impl Operands {
     }
 
     /// Writes the reading functions of source `id`: `x{id}(i)`, `x{id}v(i)` and, if it has one, `x{id}w(i)` for eight elements in two columns.
-    pub fn read(&mut self, id: usize, forms: Forms, tail: &Tail, meta: &mut Meta) -> TensorResult<()> {
+    pub fn read(&mut self, id: usize, forms: Forms, tail: &Tail, meta: &mut Uniforms) -> TensorResult<()> {
         let o = &self.operands[id];
         let (d, quad, buf) = (o.source.dtype, o.quad, o.source.buf);
         let t = lane(d)?;
@@ -376,7 +376,7 @@ impl Operands {
                 }
                 Quad::Splat => format!("return vec4<{t}>(x{id}(i));"),
                 Quad::Step => {
-                    let s = meta.push(MetaWord::Const(step as u32));
+                    let s = meta.push(UniformWord::Const(step as u32));
                     format!(
                         "let e = at{id}(i);\n  let s = {s};\n  return vec4<{t}>(d{id}(e), d{id}(e + s), d{id}(e + s + s), d{id}(e + s + s + s));"
                     )
@@ -396,7 +396,7 @@ impl Operands {
     }
 
     /// Writes the writing functions of target `id`: `z{id}(i, v)`, `z{id}v(i, v)` and, if it has one, `z{id}w(i, v, w)` for eight elements.
-    pub fn write(&mut self, id: usize, forms: Forms, tail: &Tail, meta: &mut Meta) -> TensorResult<()> {
+    pub fn write(&mut self, id: usize, forms: Forms, tail: &Tail, meta: &mut Uniforms) -> TensorResult<()> {
         let (o, full) = &self.targets[id];
         let (d, quad, buf, full) = (o.source.dtype, o.quad, o.source.buf, *full);
         let t = lane(d)?;
@@ -444,7 +444,7 @@ impl Operands {
                     }
                 }
                 Quad::Step => {
-                    let s = meta.push(MetaWord::Const(step as u32));
+                    let s = meta.push(UniformWord::Const(step as u32));
                     format!(
                         "let e = az{id}(i);\n  let s = {s};\n  w{id}(e, v.x);\n  w{id}(e + s, v.y);\n  w{id}(e + s + s, v.z);\n  w{id}(e + s + s + s, v.w);"
                     )

@@ -2,7 +2,7 @@
 
 use super::compiled::Kept;
 use super::core::Core;
-use super::wgsl::StepText;
+use super::wgsl::StepShader;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{PipelineStats, RawSource};
 use std::cell::OnceCell;
@@ -36,7 +36,7 @@ impl Pipelines {
     }
 
     /// Compiles those texts that are new, on as many threads as the processor has.
-    pub fn compile(&mut self, core: &Core, steps: &[(StepText, &'static str)]) -> TensorResult<()> {
+    pub fn compile(&mut self, core: &Core, steps: &[(StepShader, &'static str)]) -> TensorResult<()> {
         let mut seen = HashSet::new();
         let new: Vec<_> = steps.iter().filter(|s| !self.by_text.contains_key(&s.0.text) && seen.insert(&s.0.text)).collect();
         if new.is_empty() {
@@ -110,7 +110,7 @@ pub(super) fn on_all_threads<T: Sync, R: Send + Sync>(list: &[T], least: usize, 
     done.into_iter().map(OnceLock::into_inner).collect()
 }
 
-fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepText, name: &'static str) -> Pipeline {
+fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, name: &'static str) -> Pipeline {
     if let Some(raw) = &step.raw {
         let [x, y, z] = raw.workgroup;
         let entries = [wgpu::PassthroughShaderEntryPoint { name: raw.entry.into(), workgroup_size: (x, y, z) }];
@@ -137,7 +137,7 @@ fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepText, na
 fn pipeline(
     core: &Core,
     cache: Option<&wgpu::PipelineCache>,
-    step: &StepText,
+    step: &StepShader,
     name: &'static str,
     module: &wgpu::ShaderModule,
     main: &str,

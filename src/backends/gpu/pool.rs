@@ -1,7 +1,7 @@
 //! Buffers by size class, leased from the pool and given back to it.
 
 use super::core::Core;
-use crate::backends::pool::{self, Class, Piece, Ticket};
+use crate::backends::pool::{self, AllocId, Allocation, SizeClass};
 use crate::error::{TensorError, TensorResult};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,8 +24,8 @@ pub(super) struct Memory {
     pub id: u64,
     /// Physical bytes.
     pub size: u64,
-    class: Class,
-    pub ticket: Ticket,
+    class: SizeClass,
+    pub ticket: AllocId,
     /// Whether it is other people's memory, which must not be written or kept for reuse.
     #[cfg(target_vendor = "apple")]
     imported: bool,
@@ -41,7 +41,7 @@ impl Drop for Memory {
     }
 }
 
-/// GPU memory; clones share it. It goes back to its machine's pool when the last clone is dropped.
+/// GPU memory; clones share it. It goes back to its backend's pool when the last clone is dropped.
 #[derive(Clone)]
 pub struct GpuBuffer(pub(super) Arc<Memory>);
 
@@ -77,7 +77,7 @@ pub(super) fn size_class(bytes: usize, most: u64) -> u64 {
     bytes.next_multiple_of(step).min(most.max(bytes.next_multiple_of(16)))
 }
 
-impl Piece for Free {
+impl Allocation for Free {
     fn id(&self) -> u64 {
         self.id
     }
@@ -126,12 +126,12 @@ impl Core {
     #[cfg(target_vendor = "apple")]
     pub fn imported(self: &Arc<Core>, raw: wgpu::Buffer, size: u64) -> GpuBuffer {
         let (id, ticket) = (self.next_id.fetch_add(1, Ordering::Relaxed), self.pool.map(size as usize));
-        let class = Class { bytes: size as usize, kind: 0 };
+        let class = SizeClass { bytes: size as usize, kind: 0 };
         GpuBuffer(Arc::new(Memory { core: self.clone(), raw, id, size, class, ticket, imported: true }))
     }
 
     /// A new buffer; `None` where the driver has no room for it.
-    fn create(&self, class: Class) -> TensorResult<Option<Free>> {
+    fn create(&self, class: SizeClass) -> TensorResult<Option<Free>> {
         let size = class.bytes as u64;
         let mut usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         match class.kind {

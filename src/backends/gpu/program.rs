@@ -1,7 +1,7 @@
 //! Scalar programs as WGSL functions.
 
-use super::meta::{Meta, MetaWord};
-use super::wgsl::Style;
+use super::uniforms::{UniformWord, Uniforms};
+use super::wgsl::CodegenOptions;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::scalar::{Binary, Inst, Prim, Program, Unary};
@@ -31,8 +31,8 @@ pub(super) fn float(v: f32) -> String {
 fn literal(v: f64, d: DType) -> TensorResult<String> {
     Ok(match lane(d)? {
         "f32" => float(v as f32),
-        "i32" => format!("i32({})", super::meta::param_bits(v, d) as i32),
-        _ => format!("{}u", super::meta::param_bits(v, d)),
+        "i32" => format!("i32({})", super::uniforms::param_bits(v, d) as i32),
+        _ => format!("{}u", super::uniforms::param_bits(v, d)),
     })
 }
 
@@ -96,7 +96,7 @@ fn wrap(x: &str, d: DType) -> String {
     }
 }
 
-fn unary(op: Unary, a: &str, d: DType, Style { quick, infinite, .. }: Style<'_>) -> TensorResult<String> {
+fn unary(op: Unary, a: &str, d: DType, CodegenOptions { quick, infinite, .. }: CodegenOptions<'_>) -> TensorResult<String> {
     let t = lane(d)?;
     if t == "f32" {
         return Ok(match op {
@@ -189,13 +189,13 @@ pub(super) fn function(
     name: &str,
     value: Option<DType>,
     sources: &[DType],
-    meta: &mut Meta,
-    style: Style<'_>,
+    meta: &mut Uniforms,
+    style: CodegenOptions<'_>,
 ) -> TensorResult<String> {
     let mut args = Vec::new();
     if let Some(v) = value {
         args.push(format!("v: {}", lane(v)?));
-        if p.has(Prim::Partner) {
+        if p.has(Prim::SwapPair) {
             args.push(format!("w: {}", lane(v)?));
         }
     }
@@ -211,9 +211,9 @@ pub(super) fn function(
         let x = match i.op {
             Prim::Source(k) => cast_lane(&format!("s{k}"), *sources.get(k as usize).ok_or_else(bad)?, i.dtype)?,
             Prim::Value => cast_lane("v", value.ok_or_else(bad)?, i.dtype)?,
-            Prim::Partner => cast_lane("w", value.ok_or_else(bad)?, i.dtype)?,
+            Prim::SwapPair => cast_lane("w", value.ok_or_else(bad)?, i.dtype)?,
             Prim::Param(k) => {
-                let w = meta.push(MetaWord::Param(k, i.dtype));
+                let w = meta.push(UniformWord::Param(k, i.dtype));
                 match lane(i.dtype)? {
                     "u32" => w,
                     t => format!("bitcast<{t}>({w})"),

@@ -1,4 +1,4 @@
-//! The machine against f64 arithmetic on the host: layouts, dtypes, primitives, windows, kernels. Skipped where there is no GPU.
+//! The backend against f64 arithmetic on the host: layouts, dtypes, primitives, windows, kernels. Skipped where there is no GPU.
 
 use super::*;
 use crate::plan::{Kernel, Load, Task, Wgsl, Word};
@@ -10,10 +10,10 @@ mod primitives;
 
 const ALL: [DType; 8] = [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U32, DType::I8, DType::U8, DType::Bool];
 
-/// One machine for all tests, one test at a time (they count submits and errors); `None` skips them, unless `TL_REQUIRE_GPU=1`.
-fn machine() -> Option<MutexGuard<'static, Arc<GpuMachine>>> {
-    static TURN: OnceLock<Option<Mutex<Arc<GpuMachine>>>> = OnceLock::new();
-    let m = TURN.get_or_init(|| match GpuMachine::open("gpu").or_else(|_| GpuMachine::open("vulkan")) {
+/// One backend for all tests, one test at a time (they count submits and errors); `None` skips them, unless `TL_REQUIRE_GPU=1`.
+fn backend() -> Option<MutexGuard<'static, Arc<GpuBackend>>> {
+    static TURN: OnceLock<Option<Mutex<Arc<GpuBackend>>>> = OnceLock::new();
+    let m = TURN.get_or_init(|| match GpuBackend::open("gpu").or_else(|_| GpuBackend::open("vulkan")) {
         Ok(m) => Some(Mutex::new(m)),
         Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
         Err(_) => None,
@@ -67,7 +67,7 @@ fn sample(n: usize, d: DType) -> Vec<f64> {
         .collect()
 }
 
-fn upload(m: &GpuMachine, bytes: Vec<u8>) -> Buffer {
+fn upload(m: &GpuBackend, bytes: Vec<u8>) -> Buffer {
     // On the device at once, unlike small values of tensors.
     m.upload_as(Bytes::Owned(Arc::new(bytes)), m.default_mode()).unwrap()
 }
@@ -86,7 +86,7 @@ fn step(work: Work, loads: Vec<Load>, stores: Vec<Store>) -> Step {
 
 /// Runs steps over these inputs, with outputs that hold 0xAA before; gives every output's bytes.
 fn run(
-    m: &GpuMachine,
+    m: &GpuBackend,
     steps: Vec<Step>,
     inputs: Vec<(DType, Vec<u8>)>,
     outputs: Vec<(DType, usize)>,
@@ -159,11 +159,11 @@ fn layouts() -> Vec<(&'static str, usize, Layout)> {
 
 #[test]
 fn copies_of_every_dtype_and_layout() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     copies(&m);
 }
 
-fn copies(m: &GpuMachine) {
+fn copies(m: &GpuBackend) {
     for d in ALL {
         for (name, base, layout) in layouts() {
             let values = sample(base, d);
@@ -178,7 +178,7 @@ fn copies(m: &GpuMachine) {
 
 #[test]
 fn windows_leave_their_neighbours_alone() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let m = &**m;
     for d in ALL {
         for (name, base, layout) in layouts() {
@@ -201,7 +201,7 @@ fn windows_leave_their_neighbours_alone() {
 
 #[test]
 fn starts_given_at_run_time() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let m = &**m;
     for d in ALL {
         for (start, to, n) in [(0, 0, 5), (4, 8, 8), (3, 1, 9), (6, 4, 16)] {
@@ -230,7 +230,7 @@ fn starts_given_at_run_time() {
 
 #[test]
 fn iota_and_philox() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let m = &**m;
     for n in [5, 64, 1003] {
         let p = program(&[
@@ -258,7 +258,7 @@ fn iota_and_philox() {
 
 #[test]
 fn several_stores_slots_and_writing_in_place() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let m = &**m;
     for d in [DType::F32, DType::F16, DType::U8] {
         for n in [9, 16] {
@@ -303,7 +303,7 @@ impl Kernel for Text {
             grid: self.grid,
             words: self.words.clone(),
             raw: self.raw.clone(),
-            turned: vec![],
+            transposed: vec![],
         })
     }
 }
@@ -343,7 +343,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
 
 #[test]
 fn kernels_with_fused_loads_and_stores() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let m = &**m;
     for d in [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U8] {
         for (rows, cols) in [(1, 5), (7, 33), (70000, 3)] {
@@ -387,7 +387,7 @@ fn kernels_with_fused_loads_and_stores() {
 
 #[test]
 fn bad_indices_are_reported_with_the_line() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let m = &**m;
     let source = "
 @compute @workgroup_size(WORKGROUP)
@@ -424,7 +424,7 @@ fn main(@builtin(local_invocation_index) lane: u32) {
 
 #[test]
 fn raw_buffers() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let m = &**m;
     let source = "
 @compute @workgroup_size(WORKGROUP)
@@ -450,7 +450,7 @@ fn main(@builtin(local_invocation_index) lane: u32) {
 
 #[test]
 fn repeated_runs_share_pipelines_and_memory() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let m = &**m;
     let p = |n: usize| {
         let s = map(
@@ -492,7 +492,7 @@ fn repeated_runs_share_pipelines_and_memory() {
 
 #[test]
 fn impossible_requests_are_errors() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let m = &**m;
     assert!(matches!(m.alloc(1 << 44), Err(TensorError::OutOfMemory { .. })));
     let kernel = Text { source: "fn main( {", words: vec![], grid: [1, 1, 1], raw: vec![] };
@@ -502,14 +502,14 @@ fn impossible_requests_are_errors() {
     let e = run(m, vec![s], vec![], vec![(DType::I32, 12)], vec![], &[]).unwrap_err();
     assert!(matches!(e, TensorError::Unsupported(_)), "{e}");
     for bad in ["gpu:x", "cuda", "vulkan:99"] {
-        assert!(matches!(GpuMachine::open(bad), Err(TensorError::UnsupportedDevice(_))), "{bad}");
+        assert!(matches!(GpuBackend::open(bad), Err(TensorError::UnsupportedDevice(_))), "{bad}");
     }
     assert!(!m.supports(DType::F64) && m.supports(DType::Q4_K));
 }
 
 #[test]
 fn block_formats_by_element() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let m = &**m;
     for f in crate::quant::FORMATS {
         let d = f.dtype();
@@ -553,7 +553,7 @@ fn main(@builtin(local_invocation_index) lane: u32) {
 }
 ";
 
-fn quads_and_rest(m: &GpuMachine) {
+fn quads_and_rest(m: &GpuBackend) {
     for d in [DType::F32, DType::F16, DType::U8] {
         for (n, start) in [(64, 0), (203, 0), (50, 4), (50, 3)] {
             let mut target = flat(Buf::Output(0), d, n);
@@ -576,18 +576,18 @@ fn quads_and_rest(m: &GpuMachine) {
 
 #[test]
 fn kernels_that_store_quads_and_single_elements() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     quads_and_rest(&m);
 }
 
-/// A machine like the tests' own, with less to offer.
-fn lesser(max_bindings: usize, soft_f16: bool) -> Option<GpuMachine> {
-    drop(machine()?);
+/// A backend like the tests' own, with less to offer.
+fn lesser(max_bindings: usize, soft_f16: bool) -> Option<GpuBackend> {
+    drop(backend()?);
     let mut core = Core::new(adapter::open("gpu").or_else(|_| adapter::open("vulkan")).unwrap());
     let c = Arc::get_mut(&mut core).unwrap();
     c.max_bindings = max_bindings;
     c.soft_f16.store(soft_f16, Ordering::Relaxed);
-    Some(GpuMachine { core, runner: Default::default(), spare: Default::default(), staging: Mutex::new(None) })
+    Some(GpuBackend { core, runner: Default::default(), spare: Default::default(), staging: Mutex::new(None) })
 }
 
 #[test]
@@ -638,7 +638,7 @@ fn a_lost_device_says_so_in_every_call() {
 
 #[test]
 fn steps_are_timed_on_the_gpu() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let copy =
         |n: usize, from, to| map(Shape::of(&[n]), Program::identity(DType::F32), vec![flat(from, DType::F32, n)], flat(to, DType::F32, n));
     // Enough that a fast GPU's way to a step is short beside it.
@@ -688,7 +688,7 @@ fn steps_are_timed_on_the_gpu() {
 #[test]
 fn compiled_kernels_are_kept_between_machines() {
     let folder = std::env::temp_dir().join(format!("tl-kept-{}", std::process::id()));
-    // Runs two kernels on a machine that keeps them under `folder`; gives how many it made, how many were found, and the file.
+    // Runs two kernels on a backend that keeps them under `folder`; gives how many it made, how many were found, and the file.
     let once = |folder: &std::path::Path| {
         let mut m = lesser(8, false)?;
         Arc::get_mut(&mut m.core)?.kept_in = Some(folder.to_path_buf());
@@ -748,7 +748,7 @@ fn small_results_are_written_where_the_host_reads_them() {
         let (reads, submits) = (m.transfers().in_place_reads, m.submits());
         for _ in 0..3 {
             let out = m.alloc_result(4 * n, DType::F32).unwrap();
-            m.hold();
+            m.defer_submit();
             m.run(&plan, std::slice::from_ref(&x), std::slice::from_ref(&out), &[]).unwrap();
             let mut got = vec![0; 4 * n];
             m.read(&out, 0, &mut got).unwrap();

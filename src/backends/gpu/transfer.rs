@@ -1,6 +1,6 @@
 //! Bytes to and from the GPU: in place where its memory is the host's, through staging memory elsewhere.
 
-use super::core::{Core, RECORDS, SHORT, Showing, lock};
+use super::core::{Core, ERROR_RECORDS, SPIN_WAIT, Showing, lock};
 use super::pool::GpuBuffer;
 use crate::backends::PendingRead;
 use crate::error::{TensorError, TensorResult};
@@ -59,7 +59,7 @@ impl Core {
     /// all) that it depends on.
     fn wait_mapped(&self, mapped: &Mapped, submission: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
         let start = Instant::now();
-        while start.elapsed() < SHORT {
+        while start.elapsed() < SPIN_WAIT {
             let _ = self.device.poll(wgpu::PollType::Poll);
             if matches!(*lock(&mapped.0), Some(Ok(()))) {
                 #[cfg(target_vendor = "apple")]
@@ -140,7 +140,7 @@ impl Core {
         }
         self.flush();
         // No submit may come between mapping and unmapping.
-        let _turn = lock(&self.turn);
+        let _turn = lock(&self.submit_lock);
         let mapped = map(raw, wgpu::MapMode::Write, raw.size());
         let _ = self.device.poll(wgpu::PollType::Poll);
         let ready = matches!(*lock(&mapped.0), Some(Ok(())));
@@ -184,7 +184,7 @@ impl Core {
             }
             at += len;
         }
-        lock(&self.waiting).copies.push((e.finish(), vec![staging]));
+        lock(&self.pending).copies.push((e.finish(), vec![staging]));
         Ok(())
     }
 
@@ -254,7 +254,7 @@ impl Core {
         // Whole words of each part, one part behind the other.
         let words: Vec<_> = parts.iter().map(|p| p.start & !3..(p.start + p.len).next_multiple_of(4)).collect();
         let copied = words.iter().map(|w| w.len() as u64).sum::<u64>();
-        let size = (copied + 16 * RECORDS as u64).next_power_of_two().max(4096);
+        let size = (copied + 16 * ERROR_RECORDS as u64).next_power_of_two().max(4096);
         let taken = {
             let mut spare = lock(spare);
             spare.iter().position(|b| b.size() == size).map(|at| spare.swap_remove(at))
@@ -346,7 +346,7 @@ impl Core {
         let run = self.flush();
         self.wait_awake(run)?;
         // No submit may come between mapping and unmapping; one that came before this turn may still use the buffer.
-        let _turn = lock(&self.turn);
+        let _turn = lock(&self.submit_lock);
         let mapped = map(raw, wgpu::MapMode::Read, raw.size());
         if let Err(e) = self.wait_mapped(&mapped, None) {
             raw.unmap();

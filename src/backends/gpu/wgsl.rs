@@ -1,8 +1,8 @@
 //! The code generator: one step becomes a WGSL text, its bindings and its metadata block.
 
-use super::meta::{Meta, MetaWord, kernel_word};
 use super::operand::{Bound, Forms, Operands, Tail, Ty, View};
 use super::program::{cast_lane, function, lane};
+use super::uniforms::{UniformWord, Uniforms, kernel_word};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{AdapterInfo, Buf, Kernel, Load, Plan, RawKernel, RawLanguage, RawSource, Source, Step, Store, Work};
@@ -24,11 +24,11 @@ const LONG: usize = 1 << 22;
 const TILED: usize = 4096;
 
 /// A step, ready to become a pipeline and a dispatch.
-pub(super) struct StepText {
+pub(super) struct StepShader {
     pub text: String,
     /// Bindings 1, 2, …; binding 0 is the metadata block.
     pub views: Vec<View>,
-    pub words: Vec<MetaWord>,
+    pub words: Vec<UniformWord>,
     pub grid: [u32; 3],
     /// Whether the text can report a bad index.
     pub fails: bool,
@@ -38,7 +38,7 @@ pub(super) struct StepText {
 
 /// What a text takes into account besides its step.
 #[derive(Clone, Copy)]
-pub(super) struct Style<'a> {
+pub(super) struct CodegenOptions<'a> {
     pub adapter: &'a AdapterInfo,
     /// Whether f16 is packed by integer arithmetic.
     pub soft_f16: bool,
@@ -47,14 +47,14 @@ pub(super) struct Style<'a> {
     /// Whether NaN and infinities go through exp and divisions as IEEE says, found out likewise.
     pub infinite: bool,
     /// Whether each buffer is bound once.
-    pub sparing: bool,
+    pub few_bindings: bool,
     /// Whether a program's result is rounded to 16 bits, so that quicker forms of slow functions do.
     pub quick: bool,
 }
 
-impl<'a> Style<'a> {
-    fn into(self, target: DType) -> Style<'a> {
-        Style { quick: matches!(target, DType::F16 | DType::BF16), ..self }
+impl<'a> CodegenOptions<'a> {
+    fn into(self, target: DType) -> CodegenOptions<'a> {
+        CodegenOptions { quick: matches!(target, DType::F16 | DType::BF16), ..self }
     }
 }
 
@@ -144,7 +144,7 @@ fn spills(plan: &Plan, s: &Store) -> bool {
 }
 
 /// Writes a step's text; `None` where the step has nothing to do.
-pub(super) fn step_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorResult<Option<StepText>> {
+pub(super) fn step_text(plan: &Plan, step: &Step, style: CodegenOptions<'_>) -> TensorResult<Option<StepShader>> {
     if step.stores.iter().all(|s| s.shape.count() == 0) {
         return Ok(None);
     }
@@ -152,13 +152,13 @@ pub(super) fn step_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorRes
         Work::Map => map_text(plan, step, style).map(Some),
         Work::Kernel(k) => match raw_text(&**k, step, style) {
             Some(raw) => Ok(Some(raw)),
-            None => kernel_text(&**k, plan, step, style),
+            None => step_shader(&**k, plan, step, style),
         },
     }
 }
 
 /// The kernel's form in the driver's language, where it has one and every operand is as such a form expects it.
-fn raw_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> Option<StepText> {
+fn raw_text(kernel: &dyn Kernel, step: &Step, style: CodegenOptions<'_>) -> Option<StepShader> {
     let language = style.adapter.raw?;
     let stored = |s: &Source| s.layout.is_contiguous() && s.layout.offset == 0 && s.offset.is_none() && s.buf != Buf::Iota;
     let mut views: Vec<View> = Vec::new();
@@ -180,10 +180,10 @@ fn raw_text(kernel: &dyn Kernel, step: &Step, style: Style<'_>) -> Option<StepTe
         return None;
     }
     let text = format!("{:?}", (&raw.source, raw.entry, raw.workgroup, views.len()));
-    Some(StepText { text, views, words: raw.words.iter().map(kernel_word).collect(), grid: raw.grid, fails: false, raw: Some(raw) })
+    Some(StepShader { text, views, words: raw.words.iter().map(kernel_word).collect(), grid: raw.grid, fails: false, raw: Some(raw) })
 }
 
-fn finish(head: String, o: Operands, meta: Meta, body: &str, grid: [u32; 3], fails: bool) -> StepText {
+fn finish(head: String, o: Operands, meta: Uniforms, body: &str, grid: [u32; 3], fails: bool) -> StepShader {
     let mut text = head;
     let _ = writeln!(text, "@group(0) @binding(0) var<uniform> m_: array<vec4<u32>, {}>;", meta.rows());
     for (n, v) in o.views.iter().enumerate() {
@@ -194,20 +194,20 @@ fn finish(head: String, o: Operands, meta: Meta, body: &str, grid: [u32; 3], fai
     text += &o.text;
     text += body;
     append_prelude(&mut text);
-    StepText { text, views: o.views, words: meta.words, grid, fails, raw: None }
+    StepShader { text, views: o.views, words: meta.words, grid, fails, raw: None }
 }
 
-fn map_text(plan: &Plan, step: &Step, style: Style<'_>) -> TensorResult<StepText> {
+fn map_text(plan: &Plan, step: &Step, style: CodegenOptions<'_>) -> TensorResult<StepShader> {
     let count = step.stores[0].shape.count();
     if count > u32::MAX as usize - 4 {
         return Err(TensorError::Unsupported(format!("{} elements in one step on a GPU", count)));
     }
     let forms = Forms { four: true, ..Forms::default() };
-    let mut meta = Meta::default();
+    let mut meta = Uniforms::default();
     let n = meta.size(count);
     let exact = count.is_multiple_of(4);
     let tail = if exact { Tail::None } else { Tail::Guard(n.clone()) };
-    let mut o = Operands::new(style.soft_f16, style.sparing);
+    let mut o = Operands::new(style.soft_f16, style.few_bindings);
     let mut ids = Vec::new();
     let mut targets = Vec::new();
     for s in &step.stores {
@@ -305,7 +305,7 @@ fn is_unread(plan: &Plan, step: &Step, buf: Buf) -> bool {
     matches!(buf, Buf::Slot(_)) && plan.steps.iter().all(|s| std::ptr::eq(s, step) || !read(s))
 }
 
-fn kernel_text(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: Style<'_>) -> TensorResult<Option<StepText>> {
+fn step_shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: CodegenOptions<'_>) -> TensorResult<Option<StepShader>> {
     let Some(w) = kernel.wgsl(step, style.adapter) else {
         return Err(TensorError::Unsupported(format!("{} on this GPU ({}:{})", step.name, step.at.file(), step.at.line())));
     };
@@ -330,18 +330,18 @@ fn kernel_text(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: Style<'_>) 
         let _ = writeln!(head, "const {name}: u32 = {v}u;");
     }
     let _ = writeln!(head, "const WORKGROUP: u32 = {}u;", w.workgroup);
-    let mut meta = Meta::default();
+    let mut meta = Uniforms::default();
     let mut body = String::new();
     // The kernel's own numbers come first: `word(n)` finds them by position.
     meta.words.extend(w.words.iter().map(kernel_word));
-    let mut o = Operands::new(style.soft_f16, style.sparing);
+    let mut o = Operands::new(style.soft_f16, style.few_bindings);
     let mut loads = Vec::new();
     let mut stores = Vec::new();
-    let turned = |(k, l): (usize, &Load)| match w.turned.contains(&(k as u8)) {
-        true => l.turned().ok_or_else(|| TensorError::Invalid(format!("{}: load {k} cannot be turned", step.name))),
+    let transposed = |(k, l): (usize, &Load)| match w.transposed.contains(&(k as u8)) {
+        true => l.transposed().ok_or_else(|| TensorError::Invalid(format!("{}: load {k} cannot be transposed", step.name))),
         false => Ok(l.clone()),
     };
-    let step_loads = step.loads.iter().enumerate().map(turned).collect::<TensorResult<Vec<_>>>()?;
+    let step_loads = step.loads.iter().enumerate().map(transposed).collect::<TensorResult<Vec<_>>>()?;
     for (k, l) in step_loads.iter().enumerate() {
         let f = forms("load", k);
         let used = if f.one || f.four { &l.sources[..] } else { &[] };
@@ -421,7 +421,7 @@ fn kernel_text(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: Style<'_>) 
         if !s.program.is_value() {
             body += &function(&s.program, &format!("ps{k}"), Some(value), &dtypes, &mut meta, style.into(s.target.dtype))?;
         }
-        let paired = s.program.has(Prim::Partner);
+        let paired = s.program.has(Prim::SwapPair);
         if paired && f.one {
             return Err(TensorError::Invalid(format!("{}: a value's partner is known where fours are written only", step.name)));
         }
@@ -523,7 +523,7 @@ fn kernel_text(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: Style<'_>) 
     let fails = names.contains("fail");
     if fails {
         o.error();
-        let tag = meta.push(MetaWord::Tag);
+        let tag = meta.push(UniformWord::Tag);
         let _ = write!(
             body,
             "fn fail(code: u32) {{\n  if atomicOr(&e_[0], 1u) == 0u {{\n    atomicStore(&e_[1], {tag});\n    atomicStore(&e_[2], code);\n  }}\n}}\n"

@@ -4,7 +4,7 @@ use super::AttentionKernel;
 use super::gpu::KEYS;
 use super::grad::Part;
 use crate::dtype::DType;
-use crate::ops::matmul::gemm_coop::{SCALARS, UNROLLED, VECTORS, lines, operand, together};
+use crate::ops::matmul::gemm_coop::{SCALARS, UNROLLED, VECTORS, lines, operand, subgroup_barrier};
 use crate::plan::{AdapterInfo, Step, SubgroupSync, Wgsl, Word};
 use crate::shader::{decide, grid, indexable, unroll, with_parts, words};
 
@@ -33,7 +33,7 @@ fn put_score(at: u32, v: vec4<f32>) { strip[at] = v.x; strip[at + 1u] = v.y; str
 const AGREED: &str = "fn agreed(v: bool) -> bool { return subgroupAny(v); }\n";
 
 /// How a workgroup's work is cut.
-struct Cut {
+struct TileConfig {
     /// Subgroups.
     subs: u32,
     /// Those that share rows.
@@ -55,7 +55,7 @@ pub(super) const MANY_SMALL: usize = 3 * MANY;
 
 /// The tiles of attention, of `rows` of each of these heads. Where subgroups wait alone, small ones do best, if there are `many` for processors that
 /// have several at a time; those of wide heads have no registers for that. Elsewhere much work between two barriers hides what they cost.
-fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &AdapterInfo) -> Option<Cut> {
+fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &AdapterInfo) -> Option<TileConfig> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
     let own = |line: u32| (subgroup / 2).min(16).max(edge / line);
     let fit = |alone: bool, line: u32, (subs, cols): (u32, u32)| {
@@ -68,7 +68,7 @@ fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &Adapter
         let whole = subgroup >= own && cols.is_multiple_of(edge * line) && (cols / 4).is_multiple_of(subgroup / own);
         let room = bytes <= adapter.workgroup_bytes && subs * subgroup <= adapter.workgroup_threads;
         let enough = subs == 4 || heads * rows.div_ceil(high as usize) >= MANY;
-        (whole && room && enough).then_some(Cut { subs, line, rows: high, cols, chunk, alone })
+        (whole && room && enough).then_some(TileConfig { subs, line, rows: high, cols, chunk, alone })
     };
     let blocks = heads * rows.div_ceil(4 * own(1) as usize);
     let alone = adapter.subgroup_sync != SubgroupSync::None && deep[0] + deep[1] <= 128 && blocks >= many;
@@ -79,7 +79,7 @@ fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &Adapter
 }
 
 /// The same for a part of the gradients, whose scores and slopes take more memory.
-fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<Cut> {
+fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<TileConfig> {
     let (edge, cols, by_key) = (adapter.coop, 32u32, part == Part::Keys);
     // Wide heads have more results than a subgroup has registers for.
     let wide = deep[0] + deep[1] > 128;
@@ -93,7 +93,7 @@ fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<Cut> {
         let whole = (rows * line).is_multiple_of(subs * edge) && (rows * cols / 4).is_multiple_of(threads) && cols <= threads;
         let room = bytes <= adapter.workgroup_bytes && threads <= adapter.workgroup_threads;
         let alone = line == 1 && adapter.subgroup_sync != SubgroupSync::None;
-        (whole && room).then_some(Cut { subs, line, rows, cols, chunk: deep[0], alone })
+        (whole && room).then_some(TileConfig { subs, line, rows, cols, chunk: deep[0], alone })
     })
 }
 
@@ -122,7 +122,7 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     }
     // Elements of a line of a tile: whole matrices.
     let deep = [d, dv].map(|n| (n as u32).next_multiple_of(edge));
-    let Cut { subs, line, rows, cols, chunk, alone } = match part {
+    let TileConfig { subs, line, rows, cols, chunk, alone } = match part {
         None => cut(deep, b * h, t, many, adapter)?,
         Some(part) => cut_part(deep, part, adapter)?,
     };
@@ -166,7 +166,7 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     let text = with_parts(kernel, include_str!("flash_coop_parts.txt"));
     let mut text = unroll(text.replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" }), counts);
     text += KEYS;
-    text += together(if alone { adapter.subgroup_sync } else { SubgroupSync::None });
+    text += subgroup_barrier(if alone { adapter.subgroup_sync } else { SubgroupSync::None });
     text += AGREED;
     text += if adapter.coop_vectors { VECTORS } else { SCALARS };
     text += if adapter.coop_vectors { PART_VECTORS } else { PART_SCALARS };
@@ -201,7 +201,9 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
         ["r2", "DEEP_R2", "SIDE_R2", "ROWS_R2", "SIZE_R2", "FIRST_R2", "TURNED_R2", "HALVES_R2", "BLOCKS_R2", "WHOLE_R2", "VEC_R2"],
         ["c2", "DEEP_C2", "SIDE_C2", "ROWS_C2", "SIZE_C2", "FIRST_C2", "TURNED_C2", "HALVES_C2", "BLOCKS_C2", "WHOLE_C2", "VEC_C2"],
     ];
-    for (n, ([name, wide, side, high, size, first, turned, halves, blocks, whole, vec], load)) in names.into_iter().zip(roles).enumerate() {
+    for (n, ([name, wide, side, high, size, first, transposed, halves, blocks, whole, vec], load)) in
+        names.into_iter().zip(roles).enumerate()
+    {
         if load as usize >= operands {
             continue;
         }
@@ -214,7 +216,13 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
             (size, 4 + of_values as u32),
             (first, 12 + 6 * load),
         ]);
-        switches.extend([(turned, 0), (halves, 1), (blocks, 0), (vec, 1), (whole, ([d, dv][of_values] as u32 == deep[of_values]) as u32)]);
+        switches.extend([
+            (transposed, 0),
+            (halves, 1),
+            (blocks, 0),
+            (vec, 1),
+            (whole, ([d, dv][of_values] as u32 == deep[of_values]) as u32),
+        ]);
         text += &operand(name, load, true, false);
     }
     let blocks = if by_key { s } else { t }.div_ceil(rows as usize);
@@ -227,5 +235,5 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     list.extend(starts);
     let source = decide(text, &switches);
     consts.extend(switches.into_iter().filter(|s| s.0 != "BY_KEY"));
-    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: (0..operands as u8).collect(), turned: vec![] })
+    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: (0..operands as u8).collect(), transposed: vec![] })
 }

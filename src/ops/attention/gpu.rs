@@ -4,8 +4,8 @@ use super::AttentionKernel;
 use super::flash_coop::{MANY_SMALL, attention_coop};
 use super::grad_gpu::attention_tiled;
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl, Word};
-use crate::shader::row_group::{MAX, SUM, Team};
-use crate::shader::vec16::{Beyond, Packets};
+use crate::shader::row_group::{MAX, RowGroup, SUM};
+use crate::shader::vec16::{Beyond, Vec16Loader};
 use crate::shader::{MAX_GROUPS, decide, grid, indexable, quads, unroll, words};
 use std::ops::Range;
 
@@ -50,8 +50,8 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
     }
     .min(most);
     let dp = (dv.div_ceil(4).next_power_of_two() as u32).max(1);
-    let quad = Team { workgroup, size: 4, across: false };
-    let team = Team { workgroup, size: workgroup, across: false };
+    let quad = RowGroup { workgroup, size: 4, col_major: false };
+    let team = RowGroup { workgroup, size: workgroup, col_major: false };
     let mut source = String::from(include_str!("decode.wgsl"));
     source += KEYS;
     for (name, load, vec) in [("fetch_q", 0, "VEC_D"), ("fetch_k", 1, "VEC_D"), ("fetch_v", 2, "VEC_V")] {
@@ -76,7 +76,7 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
     let mut list = words(&[h, hkv, t, s, d, dv])?;
     list.extend([valid, Word::F32(scale), Word::U32(window), Word::U32(grid[0]), Word::U32(u32::try_from(groups).ok()?)]);
     let source = decide(unroll(source, &[("EARLY", early), ("PASSES", 4), ("DK", dk)]), &consts[4..]);
-    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: vec![], turned: vec![] })
+    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: vec![], transposed: vec![] })
 }
 
 /// The most queries of a workgroup.
@@ -114,7 +114,7 @@ fn reset(block: u32) { atomicStore(&scratch[block], 0u); }
 fn joined(name: &str, sets: u32) -> String {
     let each = |f: &dyn Fn(u32) -> String| (0..sets).map(f).collect::<String>();
     format!(
-        "fn {name}(cell: u32) -> Joined {{\n  let r = cell / QUADS;\n{}  var top = t0.x;\n{}{}  return Joined(vec2<f32>(top, {}), {});\n}}\n",
+        "fn {name}(cell: u32) -> FusedGemv {{\n  let r = cell / QUADS;\n{}  var top = t0.x;\n{}{}  return FusedGemv(vec2<f32>(top, {}), {});\n}}\n",
         each(&|n| format!("  let t{n} = tops[{n}u * ROWS + r]; let x{n} = sums[{n}u * CELLS + cell];\n")),
         each(&|n| format!("  top = max(top, t{n}.x);\n")),
         each(&|n| format!("  let e{n} = exp2(t{n}.x - top);\n")),
@@ -182,7 +182,7 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         let sets = ((threads / subgroup) as usize).max(threads as usize / cells).max(1);
         (sets * (cells * 16 + rows * 8) + 16) as u32
     };
-    // More threads for few queries, unless there are enough of them to fill the machine.
+    // More threads for few queries, unless there are enough of them to fill the GPU.
     let want = if rows * (kp + vp) as usize <= 2 && s > 256 && blocks <= full { 512 } else { 256 };
     let workgroup = [512, 256, 128, 64, 32, 16, 8, 4]
         .into_iter()
@@ -193,9 +193,9 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     let parts = if s > alone { (full / blocks.max(1)).min(s.div_ceil(share)).min(room).max(1) } else { 1 };
     let slots = if kp + vp > 2 { 2 } else { 4 }.min(lanes);
 
-    let queries = Packets::of(&step.loads[0], 0, "q", d, 11, Beyond::Any);
-    let keys = Packets::of(&step.loads[1], 1, "k", d, 13, Beyond::Any);
-    let values = Packets::of(&step.loads[2], 2, "v", dv, 15, Beyond::Any);
+    let queries = Vec16Loader::of(&step.loads[0], 0, "q", d, 11, Beyond::Any);
+    let keys = Vec16Loader::of(&step.loads[1], 1, "k", d, 13, Beyond::Any);
+    let values = Vec16Loader::of(&step.loads[2], 2, "v", dv, 15, Beyond::Any);
     let mut source = String::from(include_str!("decode_split_kv.wgsl"));
     source += KEYS;
     source += &quads("put", "put", 0, "VEC_V");
@@ -247,5 +247,5 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         list.extend(p.raw.unwrap_or([Word::U32(0); 2]));
     }
     let source = decide(unroll(source, &counts), &switches);
-    Some(Wgsl { source, consts, workgroup, grid, words: list, raw, turned: vec![] })
+    Some(Wgsl { source, consts, workgroup, grid, words: list, raw, transposed: vec![] })
 }

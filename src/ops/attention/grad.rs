@@ -61,7 +61,7 @@ impl AttentionGradKernel {
                 Some((ptr, st)) => Matrix { ptr: ptr.wrapping_offset(b as isize * st[0] + h as isize * st[1]), row: st[2], col: st[3] },
                 None => {
                     let (n, width) = widths[k];
-                    task.load(k, (b * all + h) * n * width, T::lane(rooms[k]));
+                    task.load(k, (b * all + h) * n * width, T::slice_mut(rooms[k]));
                     Matrix { ptr: rooms[k].as_ptr(), row: width as isize, col: 1 }
                 }
             };
@@ -78,8 +78,8 @@ impl AttentionGradKernel {
                 let head = b * z.heads + h;
                 seat(&mut heads, &mut rooms, 0, b, h, z.heads);
                 seat(&mut heads, &mut rooms, 3, b, h, z.heads);
-                task.load(4, head * z.t, T::lane(lse));
-                task.load(5, head * z.t, T::lane(delta));
+                task.load(4, head * z.t, T::slice_mut(lse));
+                task.load(5, head * z.t, T::slice_mut(delta));
                 dq.fill(T::ZERO);
                 let [q, k, v, g] = heads;
                 for t0 in (0..z.t).step_by(QUERIES) {
@@ -88,12 +88,12 @@ impl AttentionGradKernel {
                     for from in (first..end).step_by(KEYS) {
                         let len = KEYS.min(end - from);
                         let (q, k, v, g) = (q.at(t0, 0), k.at(from, 0), v.at(from, 0), g.at(t0, 0));
-                        let turned = |m: Matrix<T>| Matrix { ptr: m.ptr, row: m.col, col: m.row };
+                        let transposed = |m: Matrix<T>| Matrix { ptr: m.ptr, row: m.col, col: m.row };
                         let wide = len as isize;
                         // SAFETY: operands lie within their buffers or the scratch made for them; results are this thread's scratch.
                         unsafe {
-                            gemm(n, len, z.d, q, turned(k), p.as_mut_ptr(), wide, one, false);
-                            gemm(n, len, z.dv, g, turned(v), dp.as_mut_ptr(), wide, one, false);
+                            gemm(n, len, z.d, q, transposed(k), p.as_mut_ptr(), wide, one, false);
+                            gemm(n, len, z.dv, g, transposed(v), dp.as_mut_ptr(), wide, one, false);
                         }
                         for i in 0..n {
                             let seen = z.seen_of(t0 + i, from, len);
@@ -121,13 +121,13 @@ impl AttentionGradKernel {
                     }
                 }
                 if queries {
-                    task.store(0, head * z.t * z.d, T::lane(dq));
+                    task.store(0, head * z.t * z.d, T::slice_mut(dq));
                 }
             }
             if keys {
                 let first = if queries { 1 } else { 0 };
-                task.store(first, item * z.s * z.d, T::lane(dk));
-                task.store(first + 1, item * z.s * z.dv, T::lane(dv));
+                task.store(first, item * z.s * z.d, T::slice_mut(dk));
+                task.store(first + 1, item * z.s * z.dv, T::slice_mut(dv));
             }
         }
     }

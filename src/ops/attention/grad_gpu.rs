@@ -5,7 +5,7 @@ use super::flash_coop::{MANY_SMALL, attention_coop};
 use super::gpu::{KEYS, MAX_HEAD};
 use super::grad::Part;
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
-use crate::shader::row_group::{SUM, Team};
+use crate::shader::row_group::{RowGroup, SUM};
 use crate::shader::{decide, grid, indexable, quads, unroll, words};
 
 /// Threads of a workgroup.
@@ -51,7 +51,7 @@ fn staged(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &Adapt
     let room = (adapter.workgroup_bytes as usize).clamp(16_384, 32_768) - 1024;
     let tile = [TILE, 16, 8, 4].into_iter().find(|n| n * (64 * (dk + dv4) + 8) <= room)?;
     let workgroup = WORKGROUP.min(adapter.workgroup_threads.max(4));
-    let quad = Team { workgroup, size: 4, across: false };
+    let quad = RowGroup { workgroup, size: 4, col_major: false };
     let mut source = String::from(text);
     source += KEYS;
     let operands = [("fetch_q", "VEC_D"), ("fetch_k", "VEC_D"), ("fetch_v", "VEC_V"), ("fetch_g", "VEC_V")];
@@ -76,5 +76,5 @@ fn staged(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &Adapt
     list.extend([valid, Word::F32(of.scale as f32), Word::U32(of.window), Word::U32(grid[0])]);
     list.extend(words(&[blocks, count])?);
     let source = decide(unroll(source, &[("PER", per), ("DK", dk), ("DV", dv4)]), &switches);
-    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: vec![], turned: vec![] })
+    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: vec![], transposed: vec![] })
 }

@@ -42,7 +42,7 @@ const QUERIES: usize = 32;
 /// Keys that are taken together.
 const KEYS: usize = 256;
 /// Queries of one key head up to which keys are streamed past them, split among threads along the keys.
-const FEW: usize = 16;
+const STREAM_MAX_QUERIES: usize = 16;
 /// Keys of a thread's share then.
 const CHUNK: usize = 64;
 
@@ -140,7 +140,7 @@ impl AttentionKernel {
             let (head, block) = (item / blocks, item % blocks);
             let (batch, kv) = (head / z.heads, head % z.heads / z.sharing);
             let (t0, n) = (block * QUERIES, QUERIES.min(z.t - block * QUERIES));
-            task.load(0, (head * z.t + t0) * z.d, T::lane(&mut queries[..n * z.d]));
+            task.load(0, (head * z.t + t0) * z.d, T::slice_mut(&mut queries[..n * z.d]));
             let (first, end) = (z.seen(t0).start, z.seen(t0 + n - 1).end);
             state[..n].fill((T::LOWEST, T::ZERO));
             sums[..n * z.dv].fill(T::ZERO);
@@ -153,7 +153,7 @@ impl AttentionKernel {
                         Matrix { ptr: ptr.wrapping_offset(at), row: st[2], col: st[3] }
                     }
                     None => {
-                        task.load(load, ((batch * z.kv_heads + kv) * z.s + from) * width, T::lane(&mut room[..len * width]));
+                        task.load(load, ((batch * z.kv_heads + kv) * z.s + from) * width, T::slice_mut(&mut room[..len * width]));
                         Matrix { ptr: room.as_ptr(), row: width as isize, col: 1 }
                     }
                 };
@@ -173,11 +173,11 @@ impl AttentionKernel {
                     }
                     if self.mask {
                         let masks = &mut masks[..seen.len()];
-                        task.load(3, (head * z.t + t0 + i) * z.s + from + seen.start, T::lane(masks));
+                        task.load(3, (head * z.t + t0 + i) * z.s + from + seen.start, T::slice_mut(masks));
                         T::axpy(&mut row[seen.clone()], T::of(1.0), masks);
                     }
                     let (max, sum) = state[i];
-                    let (new, block_sum) = weigh(&mut row[seen], max);
+                    let (new, block_sum) = online_softmax(&mut row[seen], max);
                     if new == T::LOWEST {
                         continue;
                     }
@@ -194,12 +194,12 @@ impl AttentionKernel {
             }
             if self.sums {
                 let mut logs = state.map(|(max, sum)| T::of(max.wide() + sum.wide().ln()));
-                task.store(1, head * z.t + t0, T::lane(&mut logs[..n]));
+                task.store(1, head * z.t + t0, T::slice_mut(&mut logs[..n]));
             }
             for (i, row) in sums[..n * z.dv].chunks_exact_mut(z.dv).enumerate() {
                 T::scale(row, T::of(inverse(state[i].1.wide())));
             }
-            task.store(0, (head * z.t + t0) * z.dv, T::lane(&mut sums[..n * z.dv]));
+            task.store(0, (head * z.t + t0) * z.dv, T::slice_mut(&mut sums[..n * z.dv]));
         }
     }
 
@@ -223,7 +223,7 @@ impl AttentionKernel {
             let from = (first + chunk) * CHUNK;
             let len = CHUNK.min(z.valid.saturating_sub(from));
             let head = batch * z.heads + kv_head * z.sharing;
-            task.load(0, head * z.t * z.d, f32::lane(queries));
+            task.load(0, head * z.t * z.d, f32::slice_mut(queries));
             // SAFETY: there is room for every item's partial results, and each is written by one thread.
             let partial = unsafe { std::slice::from_raw_parts_mut(partials.add(item * n * size), n * size) };
             let scores = &mut scores[..n * len];
@@ -247,10 +247,10 @@ impl AttentionKernel {
                 f32::scale(weights, self.scale as f32);
                 if self.mask && !seen.is_empty() {
                     let masks = &mut masks[..seen.len()];
-                    task.load(3, (head * z.t + i) * z.s + from + seen.start, f32::lane(masks));
+                    task.load(3, (head * z.t + i) * z.s + from + seen.start, f32::slice_mut(masks));
                     f32::axpy(weights, 1.0, masks);
                 }
-                let (max, sum) = weigh(weights, f32::LOWEST);
+                let (max, sum) = online_softmax(weights, f32::LOWEST);
                 state.copy_from_slice(&[max, sum]);
                 if max == f32::LOWEST {
                     continue;
@@ -277,17 +277,17 @@ impl AttentionKernel {
             }
             f32::scale(out, inverse(total as f64) as f32);
             if self.sums {
-                task.store(1, row, f32::lane(&mut [max + total.ln()]));
+                task.store(1, row, f32::slice_mut(&mut [max + total.ln()]));
             }
             // Rows of one key head are the queries of its heads, one head after the other.
-            task.store(0, row * z.dv, f32::lane(out));
+            task.store(0, row * z.dv, f32::slice_mut(out));
         }
     }
 }
 
 /// Scores to weights: e to the distance from the largest score, this block's or `max`, which is given back with the weights' sum.
 /// Where all scores are −∞ so far, the weights are zeros.
-fn weigh<T: Real>(scores: &mut [T], max: T) -> (T, T) {
+fn online_softmax<T: Real>(scores: &mut [T], max: T) -> (T, T) {
     let here = T::max(scores);
     let new = if here.wide().is_nan() || here > max { here } else { max };
     if new == T::LOWEST {
@@ -330,7 +330,7 @@ fn rows<'a>(task: &'a dyn Task, k: usize) -> Option<Rows<'a>> {
         return None;
     }
     let raw = task.raw_load(k);
-    // SAFETY: the machine checked that the operand lies within its buffer, which nobody writes meanwhile.
+    // SAFETY: the backend checked that the operand lies within its buffer, which nobody writes meanwhile.
     let bytes = unsafe { std::slice::from_raw_parts(raw.ptr.cast_const(), raw.len) };
     let bytes = &bytes[raw.offset * source.dtype.block_bytes()..];
     Some(Rows { dtype: source.dtype, bytes, row: st[2] as usize, batch: st[0] as usize, head: st[1] as usize })
@@ -339,7 +339,7 @@ fn rows<'a>(task: &'a dyn Task, k: usize) -> Option<Rows<'a>> {
 /// Elements of load `k` from `start` on as rows in scratch.
 fn loaded<'a>(task: &dyn Task, k: usize, start: usize, room: &'a mut [f32], width: usize) -> Rows<'a> {
     if !room.is_empty() {
-        task.load(k, start, f32::lane(room));
+        task.load(k, start, f32::slice_mut(room));
     }
     Rows { dtype: DType::F32, bytes: bytemuck::cast_slice(room), row: width, batch: 0, head: 0 }
 }
@@ -380,7 +380,7 @@ impl Kernel for AttentionKernel {
         let z = Sizes::of(self, task);
         match task.step().loads[0].dtype().compute() {
             DType::F64 => self.blocks::<f64>(task, &z),
-            _ if z.sharing * z.t <= FEW && z.t > 0 => self.stream(task, &z),
+            _ if z.sharing * z.t <= STREAM_MAX_QUERIES && z.t > 0 => self.stream(task, &z),
             _ => self.blocks::<f32>(task, &z),
         }
     }
@@ -440,7 +440,7 @@ impl Op for Attention {
         Lowered::Kernel { kernel: Arc::new(self.0.clone()), loads, stores }
     }
     /// Matrices take many queries in f16 from memory only.
-    fn wants_stored(&self, _: usize, inputs: &[Meta]) -> bool {
+    fn materialize_input(&self, _: usize, inputs: &[Meta]) -> bool {
         inputs[0].dtype == DType::F16 && inputs[0].shape[2] >= STORED
     }
     fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {

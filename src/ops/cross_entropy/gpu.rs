@@ -2,8 +2,8 @@
 
 use super::CrossEntropyKernel;
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
-use crate::shader::row_group::{MAX, SUM, Team};
-use crate::shader::vec16::{Beyond, Packets, Rows};
+use crate::shader::row_group::{MAX, RowGroup, SUM};
+use crate::shader::vec16::{Beyond, RowTiling, Vec16Loader};
 use crate::shader::{decide, grid, indexable, unroll, with_rows, words};
 
 /// Logits `[rows, cols]` and targets to losses, or, with `backward`, to the gradient of the logits.
@@ -14,11 +14,11 @@ pub fn cross_entropy(kernel: &CrossEntropyKernel, step: &Step, adapter: &Adapter
     if !indexable(&[shape.count()]) {
         return None;
     }
-    let packets = Packets::of(&step.loads[0], 0, "x", cols, 4, Beyond::Rest);
-    let mut of = Rows::new(rows, cols, &packets, false, adapter);
+    let packets = Vec16Loader::of(&step.loads[0], 0, "x", cols, 4, Beyond::Rest);
+    let mut of = RowTiling::new(rows, cols, &packets, false, adapter);
     let mut source = if backward {
         // Nothing of a row is held.
-        (of.team, of.per, of.held) = (Team::for_rows(rows, cols.div_ceil(4), adapter), 1, 0);
+        (of.team, of.per, of.held) = (RowGroup::for_rows(rows, cols.div_ceil(4), adapter), 1, 0);
         with_rows(include_str!("cross_entropy.wgsl"), &["fetch", "put"])
     } else {
         with_rows(include_str!("cross_entropy.wgsl"), &["sum4", "packets", "largest", "top_sum"]) + &packets.text
@@ -37,5 +37,5 @@ pub fn cross_entropy(kernel: &CrossEntropyKernel, step: &Step, adapter: &Adapter
     let raw = if packets.raw.is_some() && !backward { vec![0] } else { vec![] };
     words.extend(packets.raw.into_iter().flatten());
     let source = decide(unroll(source, &of.counts()), &[of.switches().as_slice(), &[("BACKWARD", backward as u32)]].concat());
-    Some(Wgsl { source, consts, workgroup: of.team.workgroup, grid, words, raw, turned: vec![] })
+    Some(Wgsl { source, consts, workgroup: of.team.workgroup, grid, words, raw, transposed: vec![] })
 }

@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::Rhs;
-use crate::plan::{AdapterInfo, Kernel, Lane, Step, Task, Wgsl};
+use crate::plan::{AdapterInfo, Kernel, SliceMut, Step, Task, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl CrossEntropyKernel {
         let room: &mut [T] = values(task, cols);
         let one = |k: usize, row: usize| {
             let mut x = [T::ZERO];
-            task.load(k, row, T::lane(&mut x));
+            task.load(k, row, T::slice_mut(&mut x));
             x[0]
         };
         let range = share(rows, TARGETS, task.thread(), task.threads());
@@ -52,7 +52,7 @@ impl CrossEntropyKernel {
                 }
                 let class = (classes[i].max(0) as usize).min(cols.max(1) - 1);
                 if !self.backward {
-                    task.load(0, row * cols, T::lane(room));
+                    task.load(0, row * cols, T::slice_mut(room));
                     let max = T::max(room);
                     sums[i] = T::of(max.wide() + T::sum_exp(room, max).wide().ln());
                     if !ignored && cols > 0 {
@@ -67,7 +67,7 @@ impl CrossEntropyKernel {
                     x.fill(T::ZERO);
                 } else if cols > 0 {
                     let g = one(3, row);
-                    task.load(0, row * cols, T::lane(x));
+                    task.load(0, row * cols, T::slice_mut(x));
                     T::exp_sum(x, one(2, row));
                     T::scale(x, g);
                     if self.hot {
@@ -75,12 +75,12 @@ impl CrossEntropyKernel {
                     }
                 }
                 if !in_place {
-                    task.store(0, row * cols, T::lane(x));
+                    task.store(0, row * cols, T::slice_mut(x));
                 }
             }
             if !self.backward {
-                task.store(0, first, T::lane(&mut losses[..n]));
-                task.store(1, first, T::lane(&mut sums[..n]));
+                task.store(0, first, T::slice_mut(&mut losses[..n]));
+                task.store(1, first, T::slice_mut(&mut sums[..n]));
             }
         }
     }
@@ -91,7 +91,7 @@ fn read(task: &dyn Task, start: usize, out: &mut [i64]) {
     macro_rules! lane {
         ($t:ty, $v:ident) => {{
             let mut x = [0 as $t; TARGETS];
-            task.load(1, start, Lane::$v(&mut x[..out.len()]));
+            task.load(1, start, SliceMut::$v(&mut x[..out.len()]));
             out.iter_mut().zip(&x).for_each(|(o, &x)| *o = x as i64);
         }};
     }

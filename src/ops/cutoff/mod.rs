@@ -52,8 +52,8 @@ impl Kernel for Cutoff {
     fn cpu(&self, task: &dyn Task) {
         if task.thread() == 0 {
             let logits = values::<f32>(task, task.step().loads[0].shape.count());
-            task.load(0, 0, f32::lane(logits));
-            task.store(0, 0, f32::lane(&mut [self.of(logits)]));
+            task.load(0, 0, f32::slice_mut(logits));
+            task.store(0, 0, f32::slice_mut(&mut [self.of(logits)]));
         }
     }
     fn ops(&self, step: &Step) -> u64 {

@@ -21,6 +21,6 @@ pub fn gather(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         grid,
         words: words(&[rows, inner, count, grid[0] as usize])?,
         raw: vec![],
-        turned: vec![],
+        transposed: vec![],
     })
 }

@@ -45,13 +45,13 @@ impl GatherKernel {
                     let row = index.clamp(0, (n as i64 - 1).max(0)) as usize;
                     let out = &mut buffer[i * len..(i + 1) * len];
                     if n > 0 {
-                        task.load(0, row * inner + start, T::lane(out));
+                        task.load(0, row * inner + start, T::slice_mut(out));
                     } else {
                         out.fill(T::default());
                     }
                 }
                 // Pieces of a long row are stored one by one; then there is one row.
-                task.store(0, first * inner + start, T::lane(&mut buffer[..rows * len]));
+                task.store(0, first * inner + start, T::slice_mut(&mut buffer[..rows * len]));
             }
         }
     }
@@ -73,7 +73,7 @@ impl GatherKernel {
                 task.fail(index, n);
             }
             let row = index.clamp(0, n as i64 - 1) as usize;
-            // SAFETY: the machine checked that both operands lie within their buffers; each row is written by one thread.
+            // SAFETY: the backend checked that both operands lie within their buffers; each row is written by one thread.
             unsafe {
                 let (from, to) = (source.ptr.add(source.offset * size + row * bytes), target.ptr.add(target.offset * size + i * bytes));
                 std::ptr::copy(from, to, bytes);
@@ -109,7 +109,7 @@ impl<'a> Indices<'a> {
             macro_rules! read {
                 ($t:ty) => {{
                     let mut lane = [0 as $t; 64];
-                    self.task.load(1, i, <$t>::lane(&mut lane[..n]));
+                    self.task.load(1, i, <$t>::slice_mut(&mut lane[..n]));
                     self.buffer[..n].iter_mut().zip(&lane).for_each(|(o, &x)| *o = x as i64);
                 }};
             }
@@ -259,10 +259,10 @@ impl Tensor {
     /// # Errors
     /// When they are not integers.
     #[track_caller]
-    pub fn from_end(&self, size: usize) -> TensorResult<Tensor> {
+    pub fn wrap_negative(&self, size: usize) -> TensorResult<Tensor> {
         let at = Location::caller();
         if !self.dtype().is_int() {
-            return Err(TensorError::dtype("from_end", at, format!("the indices are {}, not integers", self.dtype())));
+            return Err(TensorError::dtype("wrap_negative", at, format!("the indices are {}, not integers", self.dtype())));
         }
         let moved = self.binary_at(Binary::Add, Rhs::Int(size as i64), at)?;
         self.binary_at(Binary::Lt, Rhs::Int(0), at)?.where_at(Rhs::Tensor(&moved), Rhs::Tensor(self), at)

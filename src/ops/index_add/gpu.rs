@@ -29,6 +29,6 @@ pub fn index_add(how: Combine, step: &Step, adapter: &AdapterInfo) -> Option<Wgs
         grid,
         words: words(&[rows, inner, count, grid[0] as usize, pieces])?,
         raw: vec![],
-        turned: vec![],
+        transposed: vec![],
     })
 }

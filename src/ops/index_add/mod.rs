@@ -9,7 +9,7 @@ use crate::dtype::Element;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::Lit;
-use crate::plan::{AdapterInfo, Kernel, Lane, Step, Task, Value, Wgsl};
+use crate::plan::{AdapterInfo, Kernel, SliceMut, Step, Task, Value, Wgsl};
 use crate::shape::{Shape, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use std::panic::Location;
@@ -97,12 +97,12 @@ impl IndexAddKernel {
         let (starts, order) = unsafe { std::slice::from_raw_parts(lists, n + 2 + count) }.split_at(n + 2);
         let (sum, row): (&mut [T], &mut [T]) = (values(task, inner), values(task, inner));
         for r in share(n, (4096 / inner.max(1)).max(1), task.thread(), task.threads()) {
-            task.load(0, r * inner, T::lane(sum));
+            task.load(0, r * inner, T::slice_mut(sum));
             for &i in &order[starts[r] as usize..starts[r + 1] as usize] {
-                task.load(2, i as usize * inner, T::lane(row));
+                task.load(2, i as usize * inner, T::slice_mut(row));
                 T::combine(self.0, sum, row);
             }
-            task.store(0, r * inner, T::lane(sum));
+            task.store(0, r * inner, T::slice_mut(sum));
         }
     }
 }
@@ -141,7 +141,7 @@ fn read(task: &dyn Task, start: usize, out: &mut [i64]) {
     macro_rules! lane {
         ($t:ty, $v:ident) => {{
             let mut x = [0 as $t; 256];
-            task.load(1, start, Lane::$v(&mut x[..out.len()]));
+            task.load(1, start, SliceMut::$v(&mut x[..out.len()]));
             out.iter_mut().zip(&x).for_each(|(o, &x)| *o = x as i64);
         }};
     }

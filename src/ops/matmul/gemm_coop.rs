@@ -3,14 +3,14 @@
 use super::gpu::Weights;
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, SubgroupSync, Wgsl, Word};
-use crate::shader::{across, decide, grid, start, unroll, with_parts, words};
+use crate::shader::{col_major, decide, grid, start, unroll, with_parts, words};
 use crate::shape::Shape;
 use std::ops::Range;
 
 /// The subgroup from which on loops over matrices are written out.
 pub(crate) const UNROLLED: u32 = 16;
 /// Processors of a large GPU.
-const PROCESSORS: usize = 132;
+const COMPUTE_UNITS: usize = 132;
 /// Memory of the tiles where a matrix may be loaded through a pointer to vectors. Compilers see that halves become halves again.
 pub(crate) const VECTORS: &str = "var<workgroup> tile: array<vec4<f16>, TILE / 4u>;
 fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy); tile[at + 1u] = halves(e.zw); }
@@ -35,17 +35,17 @@ fn sums(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], stri
 ";
 
 /// What those wait by who share a part of workgroup memory: the subgroup, where it can wait alone.
-pub(crate) fn together(sync: SubgroupSync) -> &'static str {
+pub(crate) fn subgroup_barrier(sync: SubgroupSync) -> &'static str {
     match sync {
-        SubgroupSync::None => "fn together() { workgroupBarrier(); }\n",
-        SubgroupSync::Barrier => "fn together() { subgroupBarrier(); }\n",
-        SubgroupSync::Lockstep => "fn together() { }\n",
+        SubgroupSync::None => "fn subgroup_barrier() { workgroupBarrier(); }\n",
+        SubgroupSync::Barrier => "fn subgroup_barrier() { subgroupBarrier(); }\n",
+        SubgroupSync::Lockstep => "fn subgroup_barrier() { }\n",
     }
 }
 
 /// Microseconds of a step over k: of each workgroup where a processor has several, and at least.
 #[derive(Clone, Copy)]
-struct Pace {
+struct TileCost {
     busy: f64,
     alone: f64,
 }
@@ -54,11 +54,11 @@ struct Pace {
 const PART: usize = 256;
 
 /// Cuts to choose from.
-pub(crate) const CUTS: Range<usize> = 0..11;
+pub(crate) const TILES: Range<usize> = 0..11;
 
 /// How the work is cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Cut {
+struct TileConfig {
     /// Subgroups of a workgroup, in m and in n.
     subs: [u32; 2],
     /// Matrices of a subgroup, in m and in n.
@@ -71,33 +71,34 @@ struct Cut {
     ahead: bool,
 }
 
-impl Cut {
+impl TileConfig {
     /// Rows and columns of a workgroup's tile.
     fn side(&self, edge: u32) -> [u32; 2] {
         [0, 1].map(|i| self.subs[i] * self.each[i] * edge)
     }
 
     /// Matrices that leave at a time, as many as memory suffices for; `None` where the cut does not fit the adapter.
-    fn across(&self, turned: [bool; 2], adapter: &AdapterInfo) -> Option<u32> {
+    fn col_major(&self, transposed: [bool; 2], adapter: &AdapterInfo) -> Option<u32> {
         let (edge, side) = (adapter.coop, self.side(adapter.coop));
         let subs = self.subs[0] * self.subs[1];
         let threads = subs * adapter.subgroup;
-        let tile = |i: usize| if turned[i] { self.deep * (side[i] + 8) } else { side[i] * (self.deep + 8) };
-        let bytes = |across: u32| 2 * (tile(0) + tile(1)) + 4 * subs * edge * (across * edge + 4);
+        let tile = |i: usize| if transposed[i] { self.deep * (side[i] + 8) } else { side[i] * (self.deep + 8) };
+        let bytes = |col_major: u32| 2 * (tile(0) + tile(1)) + 4 * subs * edge * (col_major * edge + 4);
         let steps = if self.ahead { 2 * edge } else { edge };
         let whole = side.iter().all(|s| (s * self.deep / 8).is_multiple_of(threads)) && self.deep.is_multiple_of(steps);
-        let across = (1..=self.each[1]).rev().filter(|a| self.each[1].is_multiple_of(*a)).find(|&a| bytes(a) <= adapter.workgroup_bytes)?;
-        (whole && threads <= adapter.workgroup_threads).then_some(across)
+        let col_major =
+            (1..=self.each[1]).rev().filter(|a| self.each[1].is_multiple_of(*a)).find(|&a| bytes(a) <= adapter.workgroup_bytes)?;
+        (whole && threads <= adapter.workgroup_threads).then_some(col_major)
     }
 
     /// Microseconds that `batch` products of m by n by k take on an H100, by a model fitted to what cuts were measured to take there, at shapes
     /// of 16 to 1,024 rows with weights beyond its cache (docs/performance.md): a processor's workgroups take turns, each step over k as long
-    /// as `Pace` says, and each leaves its results; parts are joined in proportion to their number.
-    fn time(&self, batch: usize, m: usize, n: usize, k: usize, edge: u32, pace: Pace) -> f64 {
+    /// as `TileCost` says, and each leaves its results; parts are joined in proportion to their number.
+    fn time(&self, batch: usize, m: usize, n: usize, k: usize, edge: u32, pace: TileCost) -> f64 {
         let [high, wide] = self.side(edge).map(|s| s as usize);
         let groups = batch * m.div_ceil(high) * n.div_ceil(wide) * self.parts as usize;
         let steps = k.div_ceil(self.deep as usize).div_ceil(self.parts as usize) as f64;
-        let rounds = groups.div_ceil(PROCESSORS) as f64;
+        let rounds = groups.div_ceil(COMPUTE_UNITS) as f64;
         let cells = (high * wide) as f64;
         let parts = self.parts as f64;
         let each = cells * parts / (32 * self.subs[0] * self.subs[1]) as f64;
@@ -106,12 +107,18 @@ impl Cut {
     }
 
     /// The one of these cuts that takes the least time for so many rows and columns of results.
-    fn pick(of: Range<usize>, batch: usize, [m, n, k]: [usize; 3], turned: [bool; 2], adapter: &AdapterInfo) -> Option<(Cut, u32)> {
-        let cut = |subs, each, deep, ahead, busy, alone| (Cut { subs, each, deep, parts: 1, ahead }, Pace { busy, alone });
+    fn pick(
+        of: Range<usize>,
+        batch: usize,
+        [m, n, k]: [usize; 3],
+        transposed: [bool; 2],
+        adapter: &AdapterInfo,
+    ) -> Option<(TileConfig, u32)> {
+        let cut = |subs, each, deep, ahead, busy, alone| (TileConfig { subs, each, deep, parts: 1, ahead }, TileCost { busy, alone });
         // The fewer workgroups there are, the more of k is on its way at once: a step over k waits for memory.
         let cuts = [
-            cut([2, 4], [4, 4], 32, true, if turned[1] { 0.75 } else { 0.81 }, 0.74),
-            cut([2, 2], [4, 4], 64, false, if turned[0] || !turned[1] { 0.96 } else { 1.11 }, 0.84),
+            cut([2, 4], [4, 4], 32, true, if transposed[1] { 0.75 } else { 0.81 }, 0.74),
+            cut([2, 2], [4, 4], 64, false, if transposed[0] || !transposed[1] { 0.96 } else { 1.11 }, 0.84),
             cut([2, 4], [2, 2], 64, true, 0.73, 0.53),
             cut([2, 2], [2, 2], 128, false, 0.94, 0.94),
             cut([2, 2], [2, 1], 192, false, 1.18, 0.83),
@@ -123,9 +130,9 @@ impl Cut {
             cut([2, 2], [4, 2], 64, true, 0.83, 0.73),
             cut([2, 2], [2, 2], 64, false, 0.71, 0.64),
         ];
-        let mut best: Option<(f64, Cut, u32)> = None;
+        let mut best: Option<(f64, TileConfig, u32)> = None;
         for (cut, pace) in cuts.into_iter().take(of.end).skip(of.start) {
-            let Some(across) = cut.across(turned, adapter) else { continue };
+            let Some(col_major) = cut.col_major(transposed, adapter) else { continue };
             let [high, wide] = cut.side(adapter.coop).map(|s| s as usize);
             let tiles = batch * m.div_ceil(high) * n.div_ceil(wide);
             for parts in [1, 2, 3, 4, 6, 8] {
@@ -136,14 +143,14 @@ impl Cut {
                 if parts > 1 && (!room || share * (parts - 1) >= steps || share * (cut.deep as usize) < PART) {
                     continue;
                 }
-                let cut = Cut { parts: parts as u32, ..cut };
+                let cut = TileConfig { parts: parts as u32, ..cut };
                 let time = cut.time(batch, m, n, k, adapter.coop, pace);
                 if best.is_none_or(|b| time < b.0) {
-                    best = Some((time, cut, across));
+                    best = Some((time, cut, col_major));
                 }
             }
         }
-        best.map(|(_, cut, across)| (cut, across))
+        best.map(|(_, cut, col_major)| (cut, col_major))
     }
 }
 
@@ -168,19 +175,19 @@ pub fn matmul_coop(
         return None;
     }
     // Operands that are read as [K, rows], so that threads read neighbours.
-    let turned = [across(a), !blocks && across(b)];
-    let plain = lines(a, batch, m, k, turned[0]).is_some();
-    let folded = if batch == 1 && !plain { folded(a, m, k, turned[0]) } else { None };
-    let turned = [turned[0] && (folded.is_some() || a.turned().is_some()), turned[1] && b.turned().is_some()];
-    let plain = [lines(a, batch, m, k, turned[0]).or(folded.map(|f| f.0)), lines(b, batch, n, k, turned[1]).filter(|_| !blocks)];
+    let transposed = [col_major(a), !blocks && col_major(b)];
+    let plain = lines(a, batch, m, k, transposed[0]).is_some();
+    let folded = if batch == 1 && !plain { folded(a, m, k, transposed[0]) } else { None };
+    let transposed = [transposed[0] && (folded.is_some() || a.transposed().is_some()), transposed[1] && b.transposed().is_some()];
+    let plain = [lines(a, batch, m, k, transposed[0]).or(folded.map(|f| f.0)), lines(b, batch, n, k, transposed[1]).filter(|_| !blocks)];
     // Lines that begin anywhere.
     let anywhere = [
-        loose(a, batch, m, k, turned[0]).filter(|_| plain[0].is_none()),
-        loose(b, batch, n, k, turned[1]).filter(|_| plain[1].is_none() && !blocks),
+        loose(a, batch, m, k, transposed[0]).filter(|_| plain[0].is_none()),
+        loose(b, batch, n, k, transposed[1]).filter(|_| plain[1].is_none() && !blocks),
     ];
     let lines = [0, 1].map(|i| plain[i].or(anywhere[i].map(|l| l.0)));
-    let (cut, strips) = Cut::pick(cuts, batch, [m, n, k], turned, adapter)?;
-    let Cut { subs, each, deep, parts, ahead } = cut;
+    let (cut, strips) = TileConfig::pick(cuts, batch, [m, n, k], transposed, adapter)?;
+    let TileConfig { subs, each, deep, parts, ahead } = cut;
     let side = cut.side(edge);
     let workgroup = subs[0] * subs[1] * subgroup;
     let (over, down) = (n.div_ceil(side[1] as usize), m.div_ceil(side[0] as usize));
@@ -214,7 +221,7 @@ pub fn matmul_coop(
     for part in if adapter.coop_vectors { [VECTORS, SUM_VECTORS] } else { [SCALARS, SUM_SCALARS] } {
         text += part;
     }
-    text += together(adapter.subgroup_sync);
+    text += subgroup_barrier(adapter.subgroup_sync);
     text += &operand("a", 0, lines[0].is_some(), true);
     text += &operand("b", 1, lines[1].is_some(), true);
     if blocks {
@@ -222,10 +229,10 @@ pub fn matmul_coop(
     }
     // A quad of a line is whole, and its elements are neighbours in memory or at least in the load.
     let whole =
-        |turned: bool, rows: usize, load: &Load| if turned { rows.is_multiple_of(4) } else { k.is_multiple_of(4) && !across(load) } as u32;
+        |transposed: bool, rows: usize, load: &Load| if transposed { rows.is_multiple_of(4) } else { k.is_multiple_of(4) && !col_major(load) } as u32;
     let deeps = k.is_multiple_of(deep as usize) as u32;
     // Rows that are read as stored end with the last one again and again.
-    let all_rows = lines[0].is_some() && !turned[0] || m.is_multiple_of(side[0] as usize);
+    let all_rows = lines[0].is_some() && !transposed[0] || m.is_multiple_of(side[0] as usize);
     // In each of a strip's turns a thread has the same columns.
     let steady = eights.is_multiple_of(subgroup) && subgroup.is_multiple_of(strips * edge / 8);
     let full = all_rows && n.is_multiple_of(side[1] as usize) && steady && parts == 1;
@@ -233,8 +240,8 @@ pub fn matmul_coop(
         text = text.replace("var same: array<Columns_0, STRIPS>;", "");
     }
     let switches = [
-        ("VEC_A", whole(turned[0], m, a)),
-        ("VEC_B", whole(turned[1], n, b)),
+        ("VEC_A", whole(transposed[0], m, a)),
+        ("VEC_B", whole(transposed[1], n, b)),
         ("SPLIT", (parts > 1) as u32),
         ("AHEAD", ahead as u32),
         ("EIGHT_OUT", n.is_multiple_of(8) as u32),
@@ -243,8 +250,8 @@ pub fn matmul_coop(
         ("RAGGED", (parts == 1 && !n.is_multiple_of(4)) as u32),
         ("BLOCKS_A", 0),
         ("BLOCKS_B", blocks as u32),
-        ("TURNED_A", turned[0] as u32),
-        ("TURNED_B", turned[1] as u32),
+        ("TURNED_A", transposed[0] as u32),
+        ("TURNED_B", transposed[1] as u32),
         ("HALVES_A", lines[0].is_some() as u32),
         ("HALVES_B", lines[1].is_some() as u32),
         ("FOLDED_A", folded.is_some() as u32),
@@ -294,8 +301,8 @@ pub fn matmul_coop(
     list.extend(words(&[share])?);
     list.extend(anywhere.map(|l| Word::U32(l.map_or(0, |l| l.1))));
     list.extend(words(&[groups])?);
-    let turned = [0, 1].into_iter().filter(|&t| turned[t as usize] && lines[t as usize].is_none()).collect();
-    Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned })
+    let transposed = [0, 1].into_iter().filter(|&t| transposed[t as usize] && lines[t as usize].is_none()).collect();
+    Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, transposed })
 }
 
 /// The text of load `load` as the operand `name`, stored as `halves` or not; what `any` lines may need is left out otherwise.
@@ -320,17 +327,17 @@ pub(crate) fn operand(name: &str, load: u32, halves: bool, any: bool) -> String 
 
 /// Where the lines of an operand lie that is stored as f16 and can be read by eights: the start's two parts in elements; then in
 /// eights, from one outer batch to the next, the inner batches of each, from one of those to the next, from one line to the next.
-pub(crate) fn lines(load: &Load, batch: usize, rows: usize, k: usize, turned: bool) -> Option<[Word; 6]> {
+pub(crate) fn lines(load: &Load, batch: usize, rows: usize, k: usize, transposed: bool) -> Option<[Word; 6]> {
     let source = load.plain().filter(|s| s.dtype == DType::F16 && (s.offset.is_none() || s.aligned))?;
     let [fixed, run_time] = start(source)?;
     let eights = |n: isize| usize::try_from(n).ok().filter(|n| n.is_multiple_of(8)).map(|n| n / 8);
-    eights(if turned { rows } else { k } as isize)?;
+    eights(if transposed { rows } else { k } as isize)?;
     // Heads and sequences are not always one dimension of memory.
     let inner = std::iter::once(1).chain(source.layout.shape.dims().iter().copied()).filter(|&d| d > 0 && batch.is_multiple_of(d));
     inner.into_iter().find_map(|inner| {
         let layout = source.layout.reshape(Shape::of(&[batch / inner, inner, rows, k]))?;
         let &[outer, between, row, column] = layout.strides() else { return None };
-        let (line, fast) = if turned { (column, row) } else { (row, column) };
+        let (line, fast) = if transposed { (column, row) } else { (row, column) };
         let [outer, inner, between, line] =
             [eights(outer)?, inner, eights(between)?, eights(line)?].map(|n| u32::try_from(n).ok().map(Word::U32));
         let words = [fixed, run_time, outer?, inner?, between?, line?];
@@ -340,20 +347,20 @@ pub(crate) fn lines(load: &Load, batch: usize, rows: usize, k: usize, turned: bo
 
 /// The same for one batch whose lines are in groups that lie apart, and so are the pieces of a line: the start's two parts; then from one
 /// group to the next, the lines of each, from piece to piece, from one line to the next; and how often 8 is doubled to make a piece.
-fn folded(load: &Load, rows: usize, k: usize, turned: bool) -> Option<([Word; 6], u32)> {
+fn folded(load: &Load, rows: usize, k: usize, transposed: bool) -> Option<([Word; 6], u32)> {
     let source = load.plain().filter(|s| s.dtype == DType::F16 && (s.offset.is_none() || s.aligned))?;
     let [fixed, run_time] = start(source)?;
-    let (lines, length) = if turned { (k, rows) } else { (rows, k) };
+    let (lines, length) = if transposed { (k, rows) } else { (rows, k) };
     let dims = source.layout.shape.dims();
     let eights = |n: isize| usize::try_from(n).ok().filter(|n| n.is_multiple_of(8)).and_then(|n| u32::try_from(n / 8).ok());
     let pieces = || dims.iter().copied().filter(|&d| d >= 8 && d.is_power_of_two() && length.is_multiple_of(d));
     let groups = || dims.iter().copied().filter(|&d| d > 0 && lines.is_multiple_of(d));
     pieces().flat_map(|p| groups().map(move |g| (p, g))).find_map(|(p, g)| {
         let (of_lines, of_length) = ([lines / g, g], [length / p, p]);
-        let shape = (if turned { [of_length, of_lines] } else { [of_lines, of_length] }).concat();
+        let shape = (if transposed { [of_length, of_lines] } else { [of_lines, of_length] }).concat();
         let layout = source.layout.reshape(Shape::of(&shape))?;
         let &[a, b, c, d] = layout.strides() else { return None };
-        let [group, line, apart, fast] = if turned { [c, d, a, b] } else { [a, b, c, d] };
+        let [group, line, apart, fast] = if transposed { [c, d, a, b] } else { [a, b, c, d] };
         let [group, line, apart] = [eights(group)?, eights(line)?, eights(apart)?].map(Word::U32);
         let words = [fixed, run_time, group, Word::U32(u32::try_from(g).ok()?), apart, line];
         (fast == 1 && layout.offset.is_multiple_of(8)).then_some((words, (p / 8).ilog2()))
@@ -361,7 +368,7 @@ fn folded(load: &Load, rows: usize, k: usize, turned: bool) -> Option<([Word; 6]
 }
 
 /// The same, in elements, for lines that begin anywhere, and the last eight of the memory in which they lie.
-fn loose(load: &Load, batch: usize, rows: usize, k: usize, turned: bool) -> Option<([Word; 6], u32)> {
+fn loose(load: &Load, batch: usize, rows: usize, k: usize, transposed: bool) -> Option<([Word; 6], u32)> {
     let source = load.plain().filter(|s| s.dtype == DType::F16 && s.offset.is_none())?;
     let [fixed, run_time] = start(source)?;
     let size = |n: isize| u32::try_from(n).ok();
@@ -370,7 +377,7 @@ fn loose(load: &Load, batch: usize, rows: usize, k: usize, turned: bool) -> Opti
         let shape = [batch / inner, inner, rows, k];
         let layout = source.layout.reshape(Shape::of(&shape))?;
         let &[outer, between, row, column] = layout.strides() else { return None };
-        let (line, fast) = if turned { (column, row) } else { (row, column) };
+        let (line, fast) = if transposed { (column, row) } else { (row, column) };
         let last = shape.iter().zip(layout.strides()).map(|(&n, &t)| (n - 1) as isize * t).sum::<isize>() + source.layout.offset as isize;
         let [outer, inner, between, line] = [outer, inner as isize, between, line].map(|n| size(n).map(Word::U32));
         (fast == 1).then_some(([fixed, run_time, outer?, inner?, between?, line?], size(last / 8)?))

@@ -11,17 +11,17 @@ const MANY: usize = 1 << 18;
 const LONG: usize = 64;
 /// Threads of a workgroup at most; further items are another round.
 const WIDEST: usize = 256;
-/// Threads that fill a machine; more of them have fewer rows each to make up for what begins them.
+/// Threads that fill a GPU; more of them have fewer rows each to make up for what begins them.
 const FULL: usize = 1 << 16;
 /// Rows on their way at once.
 const ROWS: u32 = 2;
 
-/// `a [1, K]`, normalised or not, times each of `products`, of which each has its rows and weights. `pair` and `fours`: see `some_rows`.
-pub fn matvec_walk(
+/// `a [1, K]`, normalised or not, times each of `products`, of which each has its rows and weights. `gated` and `vec4_store`: see `gemv`.
+pub fn gemv_int8(
     a: &Load,
     products: &[(usize, &Weights)],
-    pair: bool,
-    fours: bool,
+    gated: bool,
+    vec4_store: bool,
     norm: Option<Normalization>,
     adapter: &AdapterInfo,
 ) -> Option<Wgsl> {
@@ -41,24 +41,24 @@ pub fn matvec_walk(
     if workgroup > adapter.workgroup_threads {
         return None;
     }
-    let pairs = if pair { 2 } else { 1 };
-    // Rows by fours, of each product.
+    let pairs = if gated { 2 } else { 1 };
+    // Rows in groups of four, of each product.
     let rows = (all * workgroup as usize / FULL).clamp(8, 32).next_multiple_of(4 * pairs as usize) as u32;
     let steps = rows / ROWS;
     let block = (ROWS / pairs * steps) as usize;
     let vec_out = block % 4 == 0 && products.iter().all(|p| p.0 % 4 == 0);
-    if fours && !vec_out {
+    if vec4_store && !vec_out {
         return None;
     }
-    let (list, mut raw, grid) = first_words([1, 1, k], products, pair, block, norm, halves)?;
+    let (list, mut raw, grid) = first_words([1, 1, k], products, gated, block, norm, halves)?;
     raw.push(0);
     let switches =
         [("SHIFTED", shifted as u32), ("SECOND", (planes > 1) as u32), ("THIRD", (planes > 2) as u32), ("VEC_OUT", vec_out as u32)];
     let switches = [&switches[..], &norm_switches(norm)].concat();
-    let apart: Vec<u32> = (0..if pair { 1 } else { products.len() as u32 }).collect();
+    let apart: Vec<u32> = (0..if gated { 1 } else { products.len() as u32 }).collect();
     let counts = [("ROWS", ROWS), ("PARTS", parts), ("PART", quads / parts), ("EIGHTS", quads / 2), ("QUADS", quads), ("PAIR", pairs)];
     let walk = unroll(repeat(include_str!("gemv_int8.wgsl").replace("LESS", &less.to_string()), "PRODUCT", &apart), &counts);
-    let mut text = [walk.as_str(), &several(products, pair, vec_out), &rows_sum(subgroup)].concat();
+    let mut text = [walk.as_str(), &several(products, gated, vec_out), &rows_sum(subgroup)].concat();
     if let Some(norm) = norm {
         text += &norm_text(norm, products.len() + 1, workgroup, adapter);
     }
@@ -73,7 +73,7 @@ pub fn matvec_walk(
         ("PAIR", pairs),
     ];
     consts.extend(&switches);
-    Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned: vec![] })
+    Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, transposed: vec![] })
 }
 
 /// WGSL of `rows_sum(lid)`, which adds up a subgroup's `acc` of each row: halves of the threads hand each other what the other half adds up, until

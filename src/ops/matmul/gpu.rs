@@ -1,16 +1,16 @@
 //! The GPU forms of the matrix product: a few rows times a weight, and tiles.
 
-use super::gemm_coop::{CUTS, matmul_coop};
-use super::gemv_int8::matvec_walk;
+use super::gemm_coop::{TILES, matmul_coop};
+use super::gemv_int8::gemv_int8;
 use crate::dtype::DType;
-use crate::plan::{AdapterInfo, Joined, Load, Normalization, Source, Step, Wgsl, Word};
-use crate::shader::row_group::{SUM, SUMS, Team};
-use crate::shader::{across, decide, grid, indexable, repeat, start, unroll, words};
+use crate::plan::{AdapterInfo, FusedGemv, Load, Normalization, Source, Step, Wgsl, Word};
+use crate::shader::row_group::{RowGroup, SUM, SUMS};
+use crate::shader::{col_major, decide, grid, indexable, repeat, start, unroll, words};
 
 /// The most rows of a that are multiplied one weight row at a time.
-pub const FEW: usize = 8;
+pub const GEMV_MAX_ROWS: usize = 8;
 /// The same with weights of f16 where there are matrix units, which take as long for three rows as for sixteen.
-pub const FEW_HALVES: usize = 2;
+pub const GEMV_MAX_ROWS_F16: usize = 2;
 
 /// Load 0 `[batch, M, K]` times load 1 `[batch, N, K]`.
 pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -21,16 +21,16 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         return None;
     }
     let weights = Weights::of(b, k);
-    let by_matrices = || matmul_coop(batch, m, n, k, a, b, &weights, CUTS, adapter);
-    if m <= FEW {
-        let halves = batch == 1 && m > FEW_HALVES && b.plain().is_some_and(|s| s.dtype == DType::F16);
+    let by_matrices = || matmul_coop(batch, m, n, k, a, b, &weights, TILES, adapter);
+    if m <= GEMV_MAX_ROWS {
+        let halves = batch == 1 && m > GEMV_MAX_ROWS_F16 && b.plain().is_some_and(|s| s.dtype == DType::F16);
         if let Some(done) = halves.then(by_matrices).flatten() {
             return Some(done);
         }
-        if weights.raw.is_none() && across(b) {
+        if weights.raw.is_none() && col_major(b) {
             turned_rows(batch, m, n, k, b, adapter).or_else(|| across_rows(batch, m, n, k, adapter))
         } else {
-            some_rows(a, &[(n, &weights)], false, false, None, adapter)
+            gemv(a, &[(n, &weights)], false, false, None, adapter)
         }
     } else {
         by_matrices().or_else(|| tiles(batch, m, n, k, a, b, &weights, adapter))
@@ -39,7 +39,7 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
 
 /// The same by matrices, in cut `cut`.
 #[cfg(all(test, feature = "gpu"))]
-pub(crate) fn matmul_cut(cut: usize, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+pub(crate) fn matmul_with_tile(cut: usize, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let (a, b) = (&step.loads[0], &step.loads[1]);
     let [batch, m, k] = *a.shape.dims() else { return None };
     matmul_coop(batch, m, b.shape[1], k, a, b, &Weights::of(b, k), cut..cut + 1, adapter)
@@ -149,7 +149,7 @@ impl Weights {
             }
             _ => None,
         };
-        found.unwrap_or_else(|| two(&[if k % 4 == 0 && !across(b) { LOADED_QUADS } else { LOADED_ONES }], TWO_QUADS, None))
+        found.unwrap_or_else(|| two(&[if k % 4 == 0 && !col_major(b) { LOADED_QUADS } else { LOADED_ONES }], TWO_QUADS, None))
     }
 
     /// The words of the start and the list of raw loads.
@@ -209,7 +209,7 @@ fn block_text(d: DType) -> String {
 
 /// How a workgroup shares b's rows.
 #[derive(Clone, Copy, Debug)]
-struct Share {
+struct GemvConfig {
     workgroup: u32,
     /// Threads of a row.
     lanes: u32,
@@ -228,9 +228,9 @@ const KEPT_HALVES: &str = "alias Kept = vec2<u32>;\nfn keep(x: vec4<f32>) -> Kep
                            fn keep_halves(h: vec2<u32>) -> Kept { return h; }\n\
                            fn kept(x: Kept) -> vec4<f32> { return halves(x); }\n";
 
-impl Share {
+impl GemvConfig {
     /// For `rows` rows of b of `items` items of this shape each, and a product with `mt` rows of a, which threads can read where they lie or not.
-    fn pick(rows: usize, items: usize, shape: Items, mt: usize, direct: bool, adapter: &AdapterInfo) -> Share {
+    fn pick(rows: usize, items: usize, shape: Items, mt: usize, direct: bool, adapter: &AdapterInfo) -> GemvConfig {
         let block = shape.quads == 8;
         let most = adapter.workgroup_threads.max(1);
         let widest = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
@@ -242,7 +242,7 @@ impl Share {
         let full = [32, 16, 8, 4].into_iter().filter(|&l| l <= widest).find(|&l| busy(l) > 0.85).unwrap_or(4.min(widest));
         if direct && mt == 1 {
             // Nothing is waited for but memory: each thread reads its activations by eights, as the weights are read. Where rows leave
-            // the machine idle, several subgroups share one, so that all of it is on its way at once.
+            // the GPU idle, several subgroups share one, so that all of it is on its way at once.
             let mut lanes = if block && rows >= MANY { full } else { widest };
             while rounds(lanes) > 4 && rows * lanes as usize * 2 <= THREADS && lanes * 8 <= most {
                 lanes *= 2;
@@ -254,13 +254,13 @@ impl Share {
                 _ => (1, if block { 1 } else { 4 }),
             };
             let workgroup = if block && rows < MANY { 128 } else { 256 };
-            return Share { workgroup: workgroup.min(most).max(4 * lanes).min(most), lanes, rows: each, ahead, staged: false };
+            return GemvConfig { workgroup: workgroup.min(most).max(4 * lanes).min(most), lanes, rows: each, ahead, staged: false };
         }
         if rows < MANY {
             // The time is latency: as many threads as there are, and few rounds.
             let ahead = even(if mt > 2 { 2 } else { 3 });
             let workgroup = if rows < 1024 { 128 } else { 256 };
-            return Share { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, ahead, staged: true };
+            return GemvConfig { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, ahead, staged: true };
         }
         // The time is work: several rows a team, which share what they read of the activations, where that is most of the reading.
         let lanes = full;
@@ -269,26 +269,26 @@ impl Share {
             (false, 1) => (1, rounds(lanes).clamp(1, 3)),
             _ => (mt.min(4) as u32, 1),
         };
-        Share { workgroup: 256.min(most).max(widest), lanes, rows, ahead, staged: true }
+        GemvConfig { workgroup: 256.min(most).max(widest), lanes, rows, ahead, staged: true }
     }
 }
 
-/// Threads that a machine has at least, in teams of a row each, before rows are shared by several subgroups.
+/// Threads that a GPU has at least, in teams of a row each, before rows are shared by several subgroups.
 const THREADS: usize = 1 << 17;
-/// Rows of b from which a machine is full and instructions count.
+/// Rows of b from which a GPU is full and instructions count.
 const MANY: usize = 8192;
 
 /// Words and raw loads of products of few rows whose workgroups have `block` rows of each, but for the left side's own, and the number of workgroups.
 pub(crate) fn first_words(
     [batch, m, k]: [usize; 3],
     products: &[(usize, &Weights)],
-    pair: bool,
+    gated: bool,
     block: usize,
     norm: Option<Normalization>,
     left: [Word; 2],
 ) -> Option<(Vec<Word>, Vec<u8>, [u32; 3])> {
     let tiles: Vec<usize> = products.iter().map(|p| p.0.div_ceil(block)).collect();
-    let groups = if pair { tiles[0] } else { tiles.iter().sum() };
+    let groups = if gated { tiles[0] } else { tiles.iter().sum() };
     let grid = grid(batch.checked_mul(groups)?)?;
     let (n, weights) = *products.first()?;
     let mut list = words(&[m, n, k, tiles[0], grid[0] as usize])?;
@@ -305,17 +305,17 @@ pub(crate) fn first_words(
 }
 
 /// Up to eight rows of a: b is read once, a team of threads for each of its rows. Several products of one left side may be done at once: of
-/// each the rows of b and its weights. With `pair` the two of them go row by row together, so that the second's store may read what the
-/// first's has written. `fours`: results must be written by fours. `norm`: the left side is normalised first.
-fn some_rows(
+/// each the rows of b and its weights. With `gated` the two of them go row by row together, so that the second's store may read what the
+/// first's has written. `vec4_store`: results must be written in groups of four. `norm`: the left side is normalised first.
+fn gemv(
     a: &Load,
     products: &[(usize, &Weights)],
-    pair: bool,
-    fours: bool,
+    gated: bool,
+    vec4_store: bool,
     norm: Option<Normalization>,
     adapter: &AdapterInfo,
 ) -> Option<Wgsl> {
-    if let Some(walk) = matvec_walk(a, products, pair, fours, norm, adapter) {
+    if let Some(walk) = gemv_int8(a, products, gated, vec4_store, norm, adapter) {
         return Some(walk);
     }
     let [batch, m, k] = *a.shape.dims() else { return None };
@@ -327,18 +327,18 @@ fn some_rows(
     // What is normalised is no f16 any more.
     let halves = a.plain().filter(|s| s.dtype == DType::F16 && norm.is_none());
     let direct = norm.is_none() && a.plain().is_some_and(|s| s.layout.is_contiguous());
-    let Share { workgroup, lanes, rows, mut ahead, staged } = Share::pick(all * batch, items, weights.shape, mt, direct, adapter);
+    let GemvConfig { workgroup, lanes, rows, mut ahead, staged } = GemvConfig::pick(all * batch, items, weights.shape, mt, direct, adapter);
     let packed = halves.is_some();
     let staged = staged || norm.is_some();
-    let (lanes, workgroup) = if fours {
+    let (lanes, workgroup) = if vec4_store {
         (lanes.min(adapter.workgroup_threads / 4).max(1), workgroup.max(4 * lanes).min(adapter.workgroup_threads))
     } else {
         (lanes, workgroup)
     };
-    let rows = if pair { 2 * rows.div_ceil(2) } else { rows };
-    let pairs = if pair { 2 } else { 1 };
+    let rows = if gated { 2 * rows.div_ceil(2) } else { rows };
+    let pairs = if gated { 2 } else { 1 };
     let room = (adapter.workgroup_bytes.clamp(16384, 49152) as usize - 4096) / (if packed { 8 } else { 16 } * quads as usize * mt);
-    // A chunk is whole rounds of the team; a row that is normalised is one chunk.
+    // A chunk is whole rounds of the threads; a row that is normalised is one chunk.
     while norm.is_some() && ahead > 1 && items.next_multiple_of((lanes * ahead) as usize) > room {
         ahead -= 1;
     }
@@ -354,9 +354,9 @@ fn some_rows(
     if norm.is_some() && (!staged || chunk > room) {
         return None;
     }
-    let team = Team { workgroup, size: lanes, across: false };
+    let team = RowGroup { workgroup, size: lanes, col_major: false };
     let block = (workgroup / lanes * rows / pairs) as usize;
-    let (list, mut raw, grid) = first_words([batch, m, k], products, pair, block, norm, eights.unwrap_or([Word::U32(0); 2]))?;
+    let (list, mut raw, grid) = first_words([batch, m, k], products, gated, block, norm, eights.unwrap_or([Word::U32(0); 2]))?;
     if eights.is_some() {
         raw.push(0);
     }
@@ -379,7 +379,7 @@ fn some_rows(
     let parts = parts.max(1);
     let held_x = (quads as usize * chunk).div_ceil(workgroup as usize) as u32;
     let at_once = if eights.is_some() { held_x.div_ceil(2) } else { held_x }.clamp(1, 8);
-    let apart: Vec<u32> = (0..if pair { 1 } else { products.len() as u32 }).collect();
+    let apart: Vec<u32> = (0..if gated { 1 } else { products.len() as u32 }).collect();
     let matvec = unroll(
         repeat(include_str!("gemv.wgsl").into(), "PRODUCT", &apart),
         &[
@@ -396,7 +396,7 @@ fn some_rows(
         ],
     );
     let kept = if packed { KEPT_HALVES } else { KEPT_FLOATS };
-    let mut text = [matvec.as_str(), &several(products, pair, vec_out), kept, &team.function("team_sum", SUM, adapter)].concat();
+    let mut text = [matvec.as_str(), &several(products, gated, vec_out), kept, &team.function("team_sum", SUM, adapter)].concat();
     if let Some(norm) = norm {
         text += &norm_text(norm, products.len() + 1, workgroup, adapter);
     }
@@ -416,14 +416,14 @@ fn some_rows(
         ("AT_ONCE", at_once),
     ];
     consts.extend(&switches);
-    Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, turned: vec![] })
+    Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, transposed: vec![] })
 }
 
 /// WGSL by which a workgroup normalises a left side: sums over its threads, and what rows are multiplied with and what is added, from load
 /// `load` on.
 pub(crate) fn norm_text(norm: Normalization, load: usize, workgroup: u32, adapter: &AdapterInfo) -> String {
     let (name, combine) = if norm.rms { ("all_sum", SUM) } else { ("both_sums", SUMS) };
-    let mut text = Team { workgroup, size: workgroup, across: false }.function(name, combine, adapter);
+    let mut text = RowGroup { workgroup, size: workgroup, col_major: false }.function(name, combine, adapter);
     if norm.weight {
         text += &format!("fn gain4(c: u32) -> vec4<f32> {{ return load4_{load}(c); }}\n");
     }
@@ -445,18 +445,19 @@ pub(crate) fn by_eights(s: &Source, k: usize) -> Option<[Word; 2]> {
     start(s).filter(|_| whole)
 }
 
-/// Products of load 0 `[1, M, K]` with the loads behind it, into the stores in the same order, see `some_rows`.
-pub fn matmul_several(step: &Step, joined: &Joined, adapter: &AdapterInfo) -> Option<Wgsl> {
+/// Products of load 0 `[1, M, K]` with the loads behind it, into the stores in the same order, see `gemv`.
+pub fn fused_gemv(step: &Step, joined: &FusedGemv, adapter: &AdapterInfo) -> Option<Wgsl> {
     let k = step.loads[0].shape[2];
     let weights: Vec<(usize, Weights)> = step.loads[1..=joined.products].iter().map(|b| (b.shape[1], Weights::of(b, k))).collect();
     let products: Vec<(usize, &Weights)> = weights.iter().map(|(n, w)| (*n, w)).collect();
-    some_rows(&step.loads[0], &products, joined.pair, joined.fours, joined.norm, adapter)
+    gemv(&step.loads[0], &products, joined.gated, joined.vec4_store, joined.norm, adapter)
 }
 
 /// What products must have in common to be done at once: the dtype of right sides that are read directly.
 pub fn matmul_kind(step: &Step) -> Option<DType> {
     let (a, b) = (&step.loads[0], &step.loads[1]);
-    let few = a.shape[0] == 1 && a.shape[1] <= FEW && indexable(&[a.shape.count(), b.shape.count(), step.stores[0].shape.count()]);
+    let few =
+        a.shape[0] == 1 && a.shape[1] <= GEMV_MAX_ROWS && indexable(&[a.shape.count(), b.shape.count(), step.stores[0].shape.count()]);
     if !few {
         return None;
     }
@@ -465,7 +466,7 @@ pub fn matmul_kind(step: &Step) -> Option<DType> {
 }
 
 /// The functions by which a text finds its product, reads its weights and writes its results.
-pub(crate) fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool) -> String {
+pub(crate) fn several(products: &[(usize, &Weights)], gated: bool, vec_out: bool) -> String {
     let count = products.len();
     let weights = products[0].1;
     let planes = weights.shape.planes;
@@ -478,7 +479,7 @@ pub(crate) fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool)
             "fn first_of(p: u32, at: u32, i: u32) -> vec4<u32> { return first(at, i); }\n",
             if planes > 1 { "fn second_of(p: u32, at: u32, i: u32) -> vec4<u32> { return second(at, i); }\n" } else { "" },
             if planes > 2 { "fn third_of(p: u32, at: u32, i: u32) -> vec4<u32> { return third(at, i); }\n" } else { "" },
-            &writers(count, pair, vec_out),
+            &writers(count, gated, vec_out),
         ]
         .concat();
     }
@@ -487,7 +488,7 @@ pub(crate) fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool)
     let at = |p: usize| if p == 0 { [1, 3, 5] } else { [4 * p + 6, 4 * p + 7, 4 * p + 8] };
     let of = |w: usize| format!("word({w}u)");
     for p in 0..count {
-        text += &twin(&weights.items, p, at(p)[2]);
+        text += &instantiate(&weights.items, p, at(p)[2]);
     }
     let packed = weights.items.contains("fn packed(");
     for (function, ty) in
@@ -501,7 +502,7 @@ pub(crate) fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool)
         let tests: String = (1..count).map(|p| format!("  if ({by} == {p}u) {{ return {}; }}\n", each(p))).collect();
         format!("{tests}  return {};\n", each(0))
     };
-    if pair {
+    if gated {
         text += "fn locate(group: u32) -> u32 { return group; }\nfn columns() -> u32 { return word(1u); }\nfn tiles_of() -> u32 { return word(3u); }\n";
         text += "fn chosen(p: u32) -> bool { return asked(); }\n";
     } else {
@@ -517,12 +518,12 @@ pub(crate) fn several(products: &[(usize, &Weights)], pair: bool, vec_out: bool)
         let body = choose("p", &|p| format!("{plane}_p{p}(at, i)"));
         text += &format!("fn {plane}_of(p: u32, at: u32, i: u32) -> vec4<u32> {{\n{body}}}\n");
     }
-    text + &writers(count, pair, vec_out)
+    text + &writers(count, gated, vec_out)
 }
 
-/// The functions by which a text writes results, by fours or one by one, and what it asks for before: `Early`.
-fn writers(count: usize, pair: bool, vec_out: bool) -> String {
-    let by = if pair { "p" } else { "part" };
+/// The functions by which a text writes results, in groups of four or one by one, and what it asks for before: `Early`.
+fn writers(count: usize, gated: bool, vec_out: bool) -> String {
+    let by = if gated { "p" } else { "part" };
     let each = |f: &dyn Fn(usize) -> String| -> String {
         let others: String = (1..count).map(|p| format!("if ({by} == {p}u) {{ {}; return; }} ", f(p))).collect();
         format!("{others}{};", f(0))
@@ -531,7 +532,7 @@ fn writers(count: usize, pair: bool, vec_out: bool) -> String {
         let body = each(&|p| format!("store_{p}(i, v)"));
         return format!("alias Early = u32;\nfn put(p: u32, i: u32, v: f32) {{ {body} }}\n");
     }
-    if pair {
+    if gated {
         // The second's store reads what the first's has written.
         let body = each(&|p| format!("store4_{p}(i, v)"));
         return format!(
@@ -552,7 +553,7 @@ fn writers(count: usize, pair: bool, vec_out: bool) -> String {
 
 /// The text of a format for product `p`: its functions under names of their own, its buffer, and its start at words `start` and behind.
 /// Types are the first product's.
-fn twin(text: &str, p: usize, start: usize) -> String {
+fn instantiate(text: &str, p: usize, start: usize) -> String {
     let names: Vec<&str> =
         text.lines().filter_map(|l| l.strip_prefix("fn ")).filter_map(|l| l.split('(').next()).chain(["raw_1", "wide_1"]).collect();
     let mut out = String::with_capacity(text.len() * 9 / 8);
@@ -592,7 +593,7 @@ fn across_rows(batch: usize, m: usize, n: usize, k: usize, adapter: &AdapterInfo
         grid,
         words: words(&[m, n, k, tiles, grid[0] as usize])?,
         raw: vec![],
-        turned: vec![],
+        transposed: vec![],
     })
 }
 
@@ -647,7 +648,7 @@ fn turned_rows(batch: usize, m: usize, n: usize, k: usize, b: &Load, adapter: &A
         grid,
         words: list,
         raw: vec![1],
-        turned: vec![],
+        transposed: vec![],
     })
 }
 
@@ -656,7 +657,7 @@ fn turned_rows(batch: usize, m: usize, n: usize, k: usize, b: &Load, adapter: &A
 fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights: &Weights, adapter: &AdapterInfo) -> Option<Wgsl> {
     let threads = adapter.workgroup_threads;
     let bytes = adapter.workgroup_bytes as usize;
-    // (TX, TY, RM, RN, SPLIT): the largest tile that still gives the machine enough of them; at last small ones, whose threads share K.
+    // (TX, TY, RM, RN, SPLIT): the largest tile that still gives the GPU enough of them; at last small ones, whose threads share K.
     let shapes = [(16, 16, 8, 8, 1), (16, 16, 4, 4, 1), (8, 8, 4, 4, 1), (8, 8, 4, 4, 2), (8, 8, 4, 4, 4)];
     type Tile = (u32, u32, u32, u32, u32);
     let fits =
@@ -689,7 +690,7 @@ fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights
                 weights.quads.clone(),
             ]
             .concat(),
-            &[("VEC_A", (k % 4 == 0 && !across(a)) as u32), ("VEC_OUT", (n % 4 == 0) as u32)],
+            &[("VEC_A", (k % 4 == 0 && !col_major(a)) as u32), ("VEC_OUT", (n % 4 == 0) as u32)],
         ),
         consts: vec![
             ("TX", tx),
@@ -697,15 +698,15 @@ fn tiles(batch: usize, m: usize, n: usize, k: usize, a: &Load, b: &Load, weights
             ("RM", rm),
             ("RN", rn),
             ("SPLIT", split),
-            ("VEC_A", (k % 4 == 0 && !across(a)) as u32),
+            ("VEC_A", (k % 4 == 0 && !col_major(a)) as u32),
             ("VEC_OUT", (n % 4 == 0) as u32),
-            ("ACROSS_A", across(a) as u32),
-            ("ACROSS_B", (weights.raw.is_none() && across(b)) as u32),
+            ("ACROSS_A", col_major(a) as u32),
+            ("ACROSS_B", (weights.raw.is_none() && col_major(b)) as u32),
         ],
         workgroup: tx * ty * split,
         grid,
         words: list,
         raw,
-        turned: vec![],
+        transposed: vec![],
     })
 }

@@ -15,7 +15,7 @@ use crate::backends::cpu::{columns, dot, path, share, transpose, vector::Real};
 use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::plan::{AdapterInfo, Joined, Kernel, Lane, Step, Task, Value, Wgsl};
+use crate::plan::{AdapterInfo, FusedGemv, Kernel, SliceMut, Step, Task, Value, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub struct MatMulKernel;
 
 /// Rows of a up to which b is streamed past them instead of packed.
-const FEW: usize = 8;
+const DOT_MAX_ROWS: usize = 8;
 /// Rows of b that a thread takes at a time when it streams them.
 const STREAM: usize = 32;
 /// Results of a streamed product that are handed to the store together.
@@ -34,7 +34,7 @@ const PIECE: usize = 1024;
 /// Neighbouring results that a thread takes at a time where b is stored the other way.
 const STRIP: usize = 256;
 /// Rows of a from which on b is transposed before the product.
-const MANY: usize = 24;
+const PACK_MIN_ROWS: usize = 24;
 /// Rows of b that are decoded together before they are transposed.
 const TURNED: usize = 16;
 /// Elements that are decoded at a time.
@@ -68,7 +68,7 @@ impl<'a> Columns<'a> {
         if !whole {
             return None;
         }
-        // SAFETY: the machine checked that the operand lies within its buffer, which nobody writes meanwhile.
+        // SAFETY: the backend checked that the operand lies within its buffer, which nobody writes meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(raw.ptr.cast_const(), raw.len) };
         Some(Columns { dtype: source.dtype, bytes, first: raw.offset, batch: batch?, step: step? })
     }
@@ -96,7 +96,7 @@ fn bare_target<T: Real>(task: &dyn Task) -> Option<*mut T> {
         return None;
     }
     let raw = task.raw_store(0);
-    // SAFETY: the machine checked that the elements lie within the buffer.
+    // SAFETY: the backend checked that the elements lie within the buffer.
     Some(unsafe { raw.ptr.cast::<T>().add(raw.offset) })
 }
 
@@ -109,7 +109,7 @@ fn finish<T: Real>(task: &dyn Task, s: &Sizes, out: *mut T) {
         let n = LOAD.min(count - start);
         // SAFETY: written before the barrier, by all threads; from here on each piece belongs to one.
         piece[..n].copy_from_slice(unsafe { std::slice::from_raw_parts(out.add(start), n) });
-        task.store(0, start, T::lane(&mut piece[..n]));
+        task.store(0, start, T::slice_mut(&mut piece[..n]));
     }
 }
 
@@ -126,10 +126,10 @@ impl MatMulKernel {
         let regular = (strides[2] == 1 || s.k == 1) && distance >= s.k as isize && (strides[0] >= 0 || s.batch == 1);
         let whole = s.k.is_multiple_of(block) && distance as usize % block == 0 && raw.offset.is_multiple_of(block);
         let whole = whole && (s.batch == 1 || (strides[0] as usize).is_multiple_of(block));
-        if s.m > FEW || s.k == 0 || !floats || !regular || !whole || raw.ptr.is_null() {
+        if s.m > DOT_MAX_ROWS || s.k == 0 || !floats || !regular || !whole || raw.ptr.is_null() {
             return false;
         }
-        // SAFETY: the machine checked that the operand lies within its buffer, which nobody writes meanwhile.
+        // SAFETY: the backend checked that the operand lies within its buffer, which nobody writes meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(raw.ptr.cast_const(), raw.len) };
         let row_bytes = distance as usize / block * size;
         let a = slice::<f32>(task, 0);
@@ -144,7 +144,7 @@ impl MatMulKernel {
                 Some(a) => &a[batch * s.m * s.k..][..s.m * s.k],
                 None => {
                     if loaded != batch {
-                        task.load(0, batch * s.m * s.k, f32::lane(buffer));
+                        task.load(0, batch * s.m * s.k, f32::slice_mut(buffer));
                         loaded = batch;
                     }
                     &*buffer
@@ -160,7 +160,7 @@ impl MatMulKernel {
                 dot::matvec_multi(path::current(), source.dtype, &bytes[first..], row_bytes, x, s.m, y, rows);
             }
             for (i, y) in y.chunks_exact_mut(rows).enumerate().filter(|_| !in_place) {
-                task.store(0, (batch * s.m + i) * s.n + row, f32::lane(y));
+                task.store(0, (batch * s.m + i) * s.n + row, f32::slice_mut(y));
             }
             at += rows;
         }
@@ -168,12 +168,16 @@ impl MatMulKernel {
     }
 
     /// A few rows of a against b stored with neighbouring rows side by side. `false` where b is not like that.
-    fn across(&self, task: &dyn Task, s: &Sizes) -> bool {
+    fn col_major(&self, task: &dyn Task, s: &Sizes) -> bool {
         let load = &task.step().loads[1];
         let Some(source) = load.plain() else { return false };
         let Some(strides) = source.layout.reshape(load.shape).map(|l| l.strides) else { return false };
         let raw = task.raw_load(1);
-        if s.m > FEW || strides[1] != 1 || strides[2] < s.n as isize || !matches!(source.dtype, DType::F32 | DType::F16 | DType::BF16) {
+        if s.m > DOT_MAX_ROWS
+            || strides[1] != 1
+            || strides[2] < s.n as isize
+            || !matches!(source.dtype, DType::F32 | DType::F16 | DType::BF16)
+        {
             return false;
         }
         let x: &mut [f32] = values(task, s.m * s.k);
@@ -184,14 +188,14 @@ impl MatMulKernel {
             let (batch, n0) = (item / strips, item % strips * STRIP);
             let n = STRIP.min(s.n - n0);
             if loaded != batch {
-                task.load(0, batch * s.m * s.k, f32::lane(x));
+                task.load(0, batch * s.m * s.k, f32::slice_mut(x));
                 loaded = batch;
             }
             let first = (raw.offset as isize + batch as isize * strides[0]) as usize + n0;
             for m in 0..s.m {
                 let (x, y) = (&x[m * s.k..(m + 1) * s.k], &mut y[..n]);
                 y.fill(0.0);
-                // SAFETY: the machine checked that the operand lies within its buffer: `n` neighbours from `first` on in each of K rows.
+                // SAFETY: the backend checked that the operand lies within its buffer: `n` neighbours from `first` on in each of K rows.
                 unsafe {
                     match source.dtype {
                         DType::F16 => columns::add(raw.ptr.cast::<columns::F16>().add(first), strides[2] as usize, x, y),
@@ -199,7 +203,7 @@ impl MatMulKernel {
                         _ => columns::add(raw.ptr.cast::<f32>().add(first), strides[2] as usize, x, y),
                     }
                 }
-                task.store(0, (batch * s.m + m) * s.n + n0, f32::lane(y));
+                task.store(0, (batch * s.m + m) * s.n + n0, f32::slice_mut(y));
             }
         }
         true
@@ -216,7 +220,7 @@ impl MatMulKernel {
                 for start in share(count, LOAD, thread, threads).step_by(LOAD) {
                     // SAFETY: there is room for all elements, and each piece is written by one thread.
                     let piece = unsafe { std::slice::from_raw_parts_mut(copy.add(start), LOAD.min(count - start)) };
-                    task.load(0, start, T::lane(piece));
+                    task.load(0, start, T::slice_mut(piece));
                 }
                 task.barrier();
                 (copy.cast_const(), [(s.m * s.k) as isize, s.k as isize, 1, 0, 0, 0, 0, 0])
@@ -232,7 +236,7 @@ impl MatMulKernel {
         let width = columns.as_ref().map_or(width, |c| width.next_multiple_of(c.dtype.block()));
         let (panels, slabs) = (s.n.div_ceil(width), s.m.div_ceil(height));
         // The product is fastest where neighbouring rows of b lie side by side; b is brought into that order panel by panel.
-        let turn = columns.is_some() || s.m >= MANY && b.is_none_or(|(_, st)| st[2] == 1 && st[1] > 1);
+        let turn = columns.is_some() || s.m >= PACK_MIN_ROWS && b.is_none_or(|(_, st)| st[2] == 1 && st[1] > 1);
         let room = width.min(s.n) * s.k;
         let panel: &mut [T] = values(task, if turn || b.is_none() { room } else { 0 });
         let rows: &mut [T] = values(task, if turn && b.is_none() && columns.is_none() { TURNED * s.k } else { 0 });
@@ -259,21 +263,21 @@ impl MatMulKernel {
                     // SAFETY: the operand lies within its buffer, and the panel has room for it.
                     (Some((ptr, st)), _) => unsafe { transpose(size, ptr.cast(), st[1], panel.as_mut_ptr().cast(), n as isize, n, s.k) },
                     (None, Some(columns)) => {
-                        if let Lane::F32(panel) = T::lane(&mut panel[..n * s.k]) {
+                        if let SliceMut::F32(panel) = T::slice_mut(&mut panel[..n * s.k]) {
                             columns.panel(batch, n0, n, panel);
                         }
                     }
                     (None, None) if turn => {
                         for r in (0..n).step_by(TURNED) {
                             let h = TURNED.min(n - r);
-                            task.load(1, (batch * s.n + n0 + r) * s.k, T::lane(&mut rows[..h * s.k]));
+                            task.load(1, (batch * s.n + n0 + r) * s.k, T::slice_mut(&mut rows[..h * s.k]));
                             // SAFETY: as above.
                             unsafe {
                                 transpose(size, rows.as_ptr().cast(), s.k as isize, panel.as_mut_ptr().add(r).cast(), n as isize, h, s.k)
                             };
                         }
                     }
-                    (None, None) => task.load(1, (batch * s.n + n0) * s.k, T::lane(&mut panel[..n * s.k])),
+                    (None, None) => task.load(1, (batch * s.n + n0) * s.k, T::slice_mut(&mut panel[..n * s.k])),
                 }
             }
             let (ptr, st) = a;
@@ -288,10 +292,10 @@ impl MatMulKernel {
             }
             if direct.is_none() {
                 if n == s.n {
-                    task.store(0, first, T::lane(&mut results[..m * n]));
+                    task.store(0, first, T::slice_mut(&mut results[..m * n]));
                 } else {
                     for (i, row) in results[..m * n].chunks_exact_mut(n).enumerate() {
-                        task.store(0, first + i * s.n, T::lane(row));
+                        task.store(0, first + i * s.n, T::slice_mut(row));
                     }
                 }
             }
@@ -326,13 +330,13 @@ impl MatMulKernel {
         for item in share(s.batch * groups, 1, task.thread(), task.threads()) {
             let (batch, n0) = (item / groups, item % groups * 16);
             let n = 16.min(s.n - n0);
-            task.load(1, (batch * s.n + n0) * s.k, T::lane(&mut b[..n * s.k]));
+            task.load(1, (batch * s.n + n0) * s.k, T::slice_mut(&mut b[..n * s.k]));
             for m in 0..s.m {
-                task.load(0, (batch * s.m + m) * s.k, T::lane(a));
+                task.load(0, (batch * s.m + m) * s.k, T::slice_mut(a));
                 for (j, r) in results[..n].iter_mut().enumerate() {
                     *r = dot(a, &b[j * s.k..(j + 1) * s.k]);
                 }
-                task.store(0, (batch * s.m + m) * s.n + n0, T::lane(&mut results[..n]));
+                task.store(0, (batch * s.m + m) * s.n + n0, T::slice_mut(&mut results[..n]));
             }
         }
     }
@@ -351,7 +355,7 @@ impl Kernel for MatMulKernel {
             DType::I32 => integers!(i32),
             DType::U32 => integers!(u32),
             DType::I64 => integers!(i64),
-            _ if self.stream(task, &s) || self.across(task, &s) || self.packed(task, &s) => {}
+            _ if self.stream(task, &s) || self.col_major(task, &s) || self.packed(task, &s) => {}
             _ => self.blocks::<f32>(task, &s),
         }
     }
@@ -362,12 +366,12 @@ impl Kernel for MatMulKernel {
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         gpu::matmul(step, adapter)
     }
-    fn products(&self, step: &Step) -> Option<Joined> {
+    fn gemv_products(&self, step: &Step) -> Option<FusedGemv> {
         let kind = gpu::matmul_kind(step)?;
-        Some(Joined { products: 1, pair: false, fours: false, norm: None, kind })
+        Some(FusedGemv { products: 1, gated: false, vec4_store: false, norm: None, kind })
     }
-    fn join(&self, joined: Joined) -> Option<Arc<dyn Kernel>> {
-        Some(Arc::new(fused_gemv::ProductsKernel(joined)))
+    fn fuse_gemv(&self, joined: FusedGemv) -> Option<Arc<dyn Kernel>> {
+        Some(Arc::new(fused_gemv::FusedGemvKernel(joined)))
     }
 }
 
@@ -383,13 +387,13 @@ const ENOUGH: (usize, usize) = (128 * 128 * 128, 512);
 fn weight_gradient(a: &Tensor, g: &Tensor, right: &Tensor) -> TensorResult<Tensor> {
     let shape = right.shape();
     let strides = right.layout().strides;
-    let turned = shape.rank() == 2 && a.rank() == 2 && strides[0] == 1 && strides[1] > 1;
-    let (l, r) = if turned { (g, a) } else { (a, g) };
-    let turn = |t: Tensor| if turned { t.t() } else { Ok(t) };
+    let transposed = shape.rank() == 2 && a.rank() == 2 && strides[0] == 1 && strides[1] > 1;
+    let (l, r) = if transposed { (g, a) } else { (a, g) };
+    let turn = |t: Tensor| if transposed { t.t() } else { Ok(t) };
     if shape.rank() > 2 || a.device().is_cpu() || !a.dtype().is_float() || a.numel() == 0 || g.numel() == 0 {
         return turn(l.t()?.matmul(r)?)?.sum_to(shape);
     }
-    let (k, n) = if turned { (shape[1], shape[0]) } else { (shape[0], shape[1]) };
+    let (k, n) = if transposed { (shape[1], shape[0]) } else { (shape[0], shape[1]) };
     let rows = l.numel() / k.max(1);
     let mut parts = 1;
     while rows > 0 && rows.is_multiple_of(2 * parts) && 2 * parts * k * n <= ENOUGH.0 && rows / (2 * parts) >= ENOUGH.1 {

@@ -1,12 +1,12 @@
 //! Products on the GPU against f64 arithmetic: tiles, weight formats, layouts.
 
-use super::gemm_coop::CUTS;
-use super::gpu::{matmul, matmul_cut};
+use super::gemm_coop::TILES;
+use super::gpu::{matmul, matmul_with_tile};
 use crate::ops::tests::*;
 
 #[test]
 fn matmul_by_cooperative_matrices() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     if m.info().coop == 0 {
         assert!(!std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1"), "{} has no cooperative matrices", m.name());
         return;
@@ -29,7 +29,7 @@ fn matmul_by_cooperative_matrices() {
         check_on(&format!("{name}, narrow"), narrow, &operands, (out, &shape), &[], &want, tolerance);
     };
     type Make = fn(DType, &[usize], u64) -> Operand;
-    let layouts: [(&str, Make); 2] = [("rows", Operand::random), ("turned", Operand::turned)];
+    let layouts: [(&str, Make); 2] = [("rows", Operand::random), ("transposed", Operand::transposed)];
     for (batch, m, n, k) in [(2, 72, 136, 104), (3, 33, 12, 67), (1, 700, 600, 48), (2, 40, 72, 128), (1, 3, 40, 330), (1, 8, 136, 520)] {
         for (left, make_a) in layouts {
             for (right, make_b) in layouts {
@@ -49,15 +49,15 @@ fn matmul_by_cooperative_matrices() {
     };
     run("heads", heads(40, 5), heads(24, 6), F32);
     // Heads side by side again, [B, H, T, D] read as rows of H·D, and as columns.
-    let joined = |turned: bool, seed| {
+    let joined = |transposed: bool, seed| {
         let l = Layout::contiguous(Shape::of(&[2, 3, 40, 16])).permute(&[0, 2, 1, 3]);
-        let (l, shape) = if turned { (l.permute(&[2, 3, 0, 1]), [1, 48, 80]) } else { (l, [1, 80, 48]) };
+        let (l, shape) = if transposed { (l.permute(&[2, 3, 0, 1]), [1, 48, 80]) } else { (l, [1, 80, 48]) };
         Operand::view(F16, &shape, l, noise(2 * 3 * 40 * 16, seed))
     };
     run("heads side by side", joined(false, 5), Operand::random(F16, &[1, 40, 48], 6), F16);
-    run("heads side by side, turned", joined(true, 5), Operand::random(F16, &[1, 40, 80], 6), F16);
+    run("heads side by side, transposed", joined(true, 5), Operand::random(F16, &[1, 40, 80], 6), F16);
     for d in [DType::Q4_0, DType::Q4_K] {
-        run(d.name(), Operand::turned(F16, &[1, 70, 256], 3), Operand::random(d, &[1, 33, 256], 4), F16);
+        run(d.name(), Operand::transposed(F16, &[1, 70, 256], 3), Operand::random(d, &[1, 33, 256], 4), F16);
     }
     // Rows that begin anywhere: written by aligned quads, one by one at the edges.
     for n in [33, 71, 130] {
@@ -67,21 +67,21 @@ fn matmul_by_cooperative_matrices() {
 
 #[test]
 fn matmul_in_every_cut() {
-    if machine().is_none_or(|m| m.info().coop == 0) {
+    if backend().is_none_or(|m| m.info().coop == 0) {
         return;
     }
-    for cut in CUTS {
+    for cut in TILES {
         // Whole tiles of columns with a ragged end of rows, and nothing whole.
         for (batch, m, n, k) in [(2, 75, 128, 384), (2, 75, 90, 584)] {
-            for turned in [[false, false], [false, true], [true, true]] {
-                let make = |turned, shape: &[usize], seed| {
-                    if turned { Operand::turned(F16, shape, seed) } else { Operand::random(F16, shape, seed) }
+            for transposed in [[false, false], [false, true], [true, true]] {
+                let make = |transposed, shape: &[usize], seed| {
+                    if transposed { Operand::transposed(F16, shape, seed) } else { Operand::random(F16, shape, seed) }
                 };
-                let operands = [make(turned[0], &[batch, m, k], 21), make(turned[1], &[batch, n, k], 22)];
+                let operands = [make(transposed[0], &[batch, m, k], 21), make(transposed[1], &[batch, n, k], 22)];
                 let want = product(&operands[0], &operands[1]);
                 // One that does not fit an adapter is never chosen there.
-                let by = move |s: &Step, a: &AdapterInfo| matmul_cut(cut, s, a).or_else(|| matmul(s, a));
-                check_on(&format!("cut {cut} {batch}x{m}x{n}x{k} {turned:?}"), by, &operands, (F16, &[batch, m, n]), &[], &want, 1e-3);
+                let by = move |s: &Step, a: &AdapterInfo| matmul_with_tile(cut, s, a).or_else(|| matmul(s, a));
+                check_on(&format!("cut {cut} {batch}x{m}x{n}x{k} {transposed:?}"), by, &operands, (F16, &[batch, m, n]), &[], &want, 1e-3);
             }
         }
     }
@@ -131,12 +131,17 @@ fn matmul_of_every_weight_format() {
     for (m, n, k) in [(1, 96, 64), (3, 33, 700), (8, 7, 5), (40, 50, 60), (17, 64, 32)] {
         for (da, db) in [(F32, F32), (F16, F16), (F32, F16)] {
             run(
-                format!("turned weight {da} {db} {m}x{n}x{k}"),
+                format!("transposed weight {da} {db} {m}x{n}x{k}"),
                 Operand::random(da, &[2, m, k], 5),
-                Operand::turned(db, &[2, n, k], 6),
+                Operand::transposed(db, &[2, n, k], 6),
                 F32,
             );
-            run(format!("turned both {da} {db} {m}x{n}x{k}"), Operand::turned(da, &[2, m, k], 5), Operand::turned(db, &[2, n, k], 6), F32);
+            run(
+                format!("transposed both {da} {db} {m}x{n}x{k}"),
+                Operand::transposed(da, &[2, m, k], 5),
+                Operand::transposed(db, &[2, n, k], 6),
+                F32,
+            );
             run(format!("batch {da} {db} {m}x{n}x{k}"), Operand::random(da, &[3, m, k], 7), Operand::random(db, &[3, n, k], 8), F32);
             run(format!("f16 result {da} {db} {m}x{n}x{k}"), Operand::random(da, &[1, m, k], 7), Operand::random(db, &[1, n, k], 8), F16);
         }

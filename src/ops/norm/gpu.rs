@@ -2,7 +2,7 @@
 
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
 use crate::shader::row_group::SUM;
-use crate::shader::vec16::{Beyond, Packets, Rows};
+use crate::shader::vec16::{Beyond, RowTiling, Vec16Loader};
 use crate::shader::{decide, grid, indexable, unroll, with_rows, words};
 
 /// Load 0 `[rows, cols]` normalised over the last axis, times the weight and plus the bias where the step has them.
@@ -12,8 +12,8 @@ pub fn norm(rms: bool, eps: f32, weight: bool, bias: bool, step: &Step, adapter:
     if !indexable(&[shape.count()]) {
         return None;
     }
-    let packets = Packets::of(&step.loads[0], 0, "x", cols, 4, Beyond::Rest);
-    let of = Rows::new(rows, cols, &packets, true, adapter);
+    let packets = Vec16Loader::of(&step.loads[0], 0, "x", cols, 4, Beyond::Rest);
+    let of = RowTiling::new(rows, cols, &packets, true, adapter);
     let mut source = with_rows(include_str!("norm.wgsl"), of.sections(&[]).as_slice());
     source += &packets.text;
     source += &of.team.function("team_sum", SUM, adapter);
@@ -36,5 +36,5 @@ pub fn norm(rms: bool, eps: f32, weight: bool, bias: bool, step: &Step, adapter:
     words.extend(packets.raw.into_iter().flatten());
     let source = decide(unroll(source, &of.counts()), of.switches().as_slice());
     let raw = if packets.raw.is_some() { vec![0] } else { vec![] };
-    Some(Wgsl { source, consts, workgroup: of.team.workgroup, grid, words, raw, turned: vec![] })
+    Some(Wgsl { source, consts, workgroup: of.team.workgroup, grid, words, raw, transposed: vec![] })
 }

@@ -35,7 +35,7 @@ impl NormGradKernel {
         let partial = task.shared(if self.columns { chunks * 2 * cols * size_of::<T>() } else { 64 }).cast::<T>();
         let weight = values::<T>(task, if self.weight { cols } else { 0 });
         if self.weight {
-            task.load(2, 0, T::lane(weight));
+            task.load(2, 0, T::slice_mut(weight));
         }
         let (room, g, h) = (values::<T>(task, cols), values::<T>(task, cols), values::<T>(task, cols));
         let n = cols as f64;
@@ -52,8 +52,8 @@ impl NormGradKernel {
                 let direct = target::<T>(task, 0, row * cols, cols);
                 let in_place = direct.is_some();
                 let x = direct.unwrap_or(&mut *room);
-                task.load(0, row * cols, T::lane(x));
-                task.load(1, row * cols, T::lane(g));
+                task.load(0, row * cols, T::slice_mut(x));
+                task.load(1, row * cols, T::slice_mut(g));
                 let mean = if self.rms { T::ZERO } else { T::of(T::sum(x).wide() / n) };
                 let scale = T::of(1.0 / (T::deviation(x, mean).wide() / n + self.eps).sqrt());
                 T::normalize(x, mean, scale, &[], &[]);
@@ -61,8 +61,8 @@ impl NormGradKernel {
                     T::multiply_add(sums, g, x);
                     T::axpy(shifts, T::of(1.0), g);
                 } else {
-                    task.store(1, row, T::lane(&mut [mean]));
-                    task.store(2, row, T::lane(&mut [scale]));
+                    task.store(1, row, T::slice_mut(&mut [mean]));
+                    task.store(2, row, T::slice_mut(&mut [scale]));
                 }
                 let h: &[T] = if self.weight {
                     T::multiply(h, g, weight);
@@ -74,7 +74,7 @@ impl NormGradKernel {
                 let shift = if self.rms { T::ZERO } else { T::of(T::sum(h).wide() / n) };
                 T::rest(x, h, along, shift, scale);
                 if !in_place {
-                    task.store(0, row * cols, T::lane(x));
+                    task.store(0, row * cols, T::slice_mut(x));
                 }
             }
         }
@@ -92,7 +92,7 @@ impl NormGradKernel {
                     let part = unsafe { std::slice::from_raw_parts(partial.add((c * 2 + k) * cols + start), total.len()) };
                     T::axpy(total, T::of(1.0), part);
                 }
-                task.store(1 + k, start, T::lane(total));
+                task.store(1 + k, start, T::slice_mut(total));
             }
         }
     }

@@ -1,11 +1,11 @@
 //! The GPU form of the gradient of layer norm and RMS norm.
 
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
-use crate::shader::row_group::{SUM, Team};
+use crate::shader::row_group::{RowGroup, SUM};
 use crate::shader::{decide, grid, indexable, unroll, with_rows, words};
 
 /// Quads of a row that one thread keeps in registers, as a power of two, or 0 where the row is too long.
-fn held(cols: usize, team: &Team) -> u32 {
+fn held(cols: usize, team: &RowGroup) -> u32 {
     let quads = cols.div_ceil(4).div_ceil(team.size as usize).next_power_of_two();
     // Row and gradient are held.
     if quads <= 4 { quads as u32 } else { 0 }
@@ -19,7 +19,7 @@ pub fn norm_grad(rms: bool, eps: f32, weight: bool, step: &Step, adapter: &Adapt
         return None;
     }
     let vec = cols % 4 == 0;
-    let team = Team::for_rows(rows, cols.div_ceil(4), adapter);
+    let team = RowGroup::for_rows(rows, cols.div_ceil(4), adapter);
     let held = held(cols, &team);
     let mut source = with_rows(include_str!("norm_grad.wgsl"), &["fetch", "sum4", "put", "centre"]);
     source += &team.function("team_sum", SUM, adapter);
@@ -35,5 +35,5 @@ pub fn norm_grad(rms: bool, eps: f32, weight: bool, step: &Step, adapter: &Adapt
     let mut words = words(&[rows, cols, grid[0] as usize])?;
     words.push(Word::F32(eps));
     let source = decide(unroll(source, &[("HELD", held)]), &[("VEC", vec as u32)]);
-    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words, raw: vec![], turned: vec![] })
+    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words, raw: vec![], transposed: vec![] })
 }

@@ -39,11 +39,11 @@ impl NormKernel {
         }
         let weight = values::<T>(task, if self.weight { cols } else { 0 });
         if self.weight {
-            task.load(1, 0, T::lane(weight));
+            task.load(1, 0, T::slice_mut(weight));
         }
         let bias = values::<T>(task, if self.bias { cols } else { 0 });
         if self.bias {
-            task.load(1 + self.weight as usize, 0, T::lane(bias));
+            task.load(1 + self.weight as usize, 0, T::slice_mut(bias));
         }
         let elements = range.start * cols..range.end * cols;
         if let Some(x) = slice::<T>(task, 0)
@@ -57,11 +57,11 @@ impl NormKernel {
             let direct = target::<T>(task, 0, row * cols, cols);
             let in_place = direct.is_some();
             let x = direct.unwrap_or(&mut *buffer);
-            task.load(0, row * cols, T::lane(x));
+            task.load(0, row * cols, T::slice_mut(x));
             let (mean, factor) = T::moments(x, (self.rms, self.eps));
             T::normalize(x, mean, factor, weight, bias);
             if !in_place {
-                task.store(0, row * cols, T::lane(x));
+                task.store(0, row * cols, T::slice_mut(x));
             }
         }
     }

@@ -3,22 +3,25 @@
 use super::ReduceOp as Reduction;
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl};
-use crate::shader::row_group::{Combine, Team};
-use crate::shader::{across, decide, grid, indexable, words};
+use crate::shader::row_group::{Combine, RowGroup};
+use crate::shader::{col_major, decide, grid, indexable, words};
 
 /// Workgroups that fill a large GPU.
 const FULL: usize = 1056;
 /// Elements that are worth a workgroup.
-const SHARE: usize = 4096;
+const SPLIT_ELEMENTS: usize = 4096;
 /// Elements whose comparison is: a row of logits, which a token waits for.
-const FEW: usize = 1024;
+const ARG_SPLIT_ELEMENTS: usize = 1024;
 
-/// How rows are shared out: the team of a row, and over how many workgroups a row is split because there are few of them.
-fn shares(rows: usize, cols: usize, across: bool, vec: bool, share: usize, adapter: &AdapterInfo) -> (Team, usize) {
-    let team =
-        if across { Team::for_columns(rows, cols, adapter) } else { Team::for_rows(rows, if vec { cols / 4 } else { cols }, adapter) };
+/// How rows are shared out: the threads of a row, and over how many workgroups a row is split because there are few of them.
+fn shares(rows: usize, cols: usize, col_major: bool, vec: bool, share: usize, adapter: &AdapterInfo) -> (RowGroup, usize) {
+    let team = if col_major {
+        RowGroup::for_columns(rows, cols, adapter)
+    } else {
+        RowGroup::for_rows(rows, if vec { cols / 4 } else { cols }, adapter)
+    };
     let wide = 256.min(adapter.workgroup_threads.max(1));
-    let split = if across { team } else { Team { workgroup: wide, size: wide, across } };
+    let split = if col_major { team } else { RowGroup { workgroup: wide, size: wide, col_major } };
     let blocks = rows.div_ceil(split.rows() as usize).max(1);
     let room = (SCRATCH_WORDS - SCRATCH_COUNTERS) / (2 * rows.max(1));
     let parts = (FULL / blocks).min(split.rows() as usize * cols / share).min(cols / (4 * split.size as usize)).min(room);
@@ -32,11 +35,11 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     if !indexable(&[load.shape.count()]) {
         return None;
     }
-    let across = across(load);
+    let col_major = col_major(load);
     let extreme = !matches!(op, Reduction::Sum | Reduction::Mean | Reduction::Prod);
     // The one row of a comparison may end in a part of a quad.
-    let vec = (cols % 4 == 0 || (extreme && rows == 1)) && !across;
-    let (team, parts) = shares(rows, cols, across, vec, if extreme { FEW } else { SHARE }, adapter);
+    let vec = (cols % 4 == 0 || (extreme && rows == 1)) && !col_major;
+    let (team, parts) = shares(rows, cols, col_major, vec, if extreme { ARG_SPLIT_ELEMENTS } else { SPLIT_ELEMENTS }, adapter);
     let (ty, kind) = match load.dtype().compute() {
         DType::I32 => ("i32", 1),
         DType::U32 => ("u32", 2),
@@ -65,10 +68,12 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
             source += "fn finish(row: u32, best: vec2<u32>) { store_0(row, load_0(row * word(1u) + best.y)); }\n"
         }
         Reduction::ArgMax | Reduction::ArgMin => source += "fn finish(row: u32, best: vec2<u32>) { store_0(row, i32(best.y)); }\n",
-        Reduction::Choice => source += "fn finish(row: u32, best: vec2<u32>) { store_0(row, select(i32(best.y), -1, best.x == NAN)); }\n",
+        Reduction::ArgMaxOrNone => {
+            source += "fn finish(row: u32, best: vec2<u32>) { store_0(row, select(i32(best.y), -1, best.x == NAN)); }\n"
+        }
         _ => {}
     }
-    consts.extend([("TEAM", team.size), ("VEC", vec as u32), ("ACROSS", across as u32)]);
+    consts.extend([("TEAM", team.size), ("VEC", vec as u32), ("ACROSS", col_major as u32)]);
     consts.push(("COUNTERS", SCRATCH_COUNTERS as u32));
     let grid = grid(rows.div_ceil(team.rows() as usize) * parts)?;
     let source = decide(source, &[("VEC", vec as u32), ("SPLIT", (parts > 1) as u32)]);
@@ -79,6 +84,6 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         grid,
         words: words(&[rows, cols, grid[0] as usize, parts])?,
         raw: vec![],
-        turned: vec![],
+        transposed: vec![],
     })
 }

@@ -35,7 +35,7 @@ pub enum ReduceOp {
     /// The first position of the smallest; NaN counts as smallest.
     ArgMin,
     /// As `ArgMax`, but −1 where an element is NaN.
-    Choice,
+    ArgMaxOrNone,
 }
 
 /// `[rows, cols]` to `[rows]`.
@@ -45,7 +45,7 @@ pub struct ReduceKernel {
     pub op: ReduceOp,
 }
 
-/// What `ReduceOp::Choice` gives for a row that holds a NaN instead of a position.
+/// What `ReduceOp::ArgMaxOrNone` gives for a row that holds a NaN instead of a position.
 pub(crate) const NONE: i32 = -1;
 
 /// Elements that are reduced at a time. Results of such pieces are combined in order, whichever thread made them.
@@ -70,7 +70,7 @@ macro_rules! integer {
         impl Number for $t {
             fn start(op: ReduceOp) -> $t {
                 match op {
-                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::Choice => <$t>::MIN,
+                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::ArgMaxOrNone => <$t>::MIN,
                     ReduceOp::Min | ReduceOp::ArgMin => <$t>::MAX,
                     ReduceOp::Prod => 1,
                     ReduceOp::Sum | ReduceOp::Mean => 0,
@@ -79,7 +79,7 @@ macro_rules! integer {
             #[inline(always)]
             fn join(op: ReduceOp, a: $t, b: $t) -> $t {
                 match op {
-                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::Choice => a.max(b),
+                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::ArgMaxOrNone => a.max(b),
                     ReduceOp::Min | ReduceOp::ArgMin => a.min(b),
                     ReduceOp::Prod => a.wrapping_mul(b),
                     ReduceOp::Sum | ReduceOp::Mean => a.wrapping_add(b),
@@ -104,7 +104,7 @@ macro_rules! float {
         impl Number for $t {
             fn start(op: ReduceOp) -> $t {
                 match op {
-                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::Choice => <$t>::NEG_INFINITY,
+                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::ArgMaxOrNone => <$t>::NEG_INFINITY,
                     ReduceOp::Min | ReduceOp::ArgMin => <$t>::INFINITY,
                     ReduceOp::Prod => 1.0,
                     ReduceOp::Sum | ReduceOp::Mean => 0.0,
@@ -113,7 +113,7 @@ macro_rules! float {
             #[inline(always)]
             fn join(op: ReduceOp, a: $t, b: $t) -> $t {
                 match op {
-                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::Choice => if (a > b) | a.is_nan() { a } else { b },
+                    ReduceOp::Max | ReduceOp::ArgMax | ReduceOp::ArgMaxOrNone => if (a > b) | a.is_nan() { a } else { b },
                     ReduceOp::Min | ReduceOp::ArgMin => if (a < b) | a.is_nan() { a } else { b },
                     ReduceOp::Prod => a * b,
                     ReduceOp::Sum | ReduceOp::Mean => a + b,
@@ -125,7 +125,7 @@ macro_rules! float {
                     ReduceOp::Max => <$t as Real>::max(x),
                     ReduceOp::Min => lanes(x, Self::start(op), |a, b| if (a < b) | a.is_nan() { a } else { b }),
                     ReduceOp::Prod => lanes(x, 1.0, |a, b| a * b),
-                    ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::Choice => x.iter().fold(Self::start(op), |a, &b| Self::join(op, a, b)),
+                    ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::ArgMaxOrNone => x.iter().fold(Self::start(op), |a, &b| Self::join(op, a, b)),
                 }
             }
             fn divide(self, n: usize) -> $t {
@@ -176,7 +176,7 @@ impl ReduceKernel {
                 for (i, r) in results[..n].iter_mut().enumerate() {
                     *r = finish(reduce(first + i, 0));
                 }
-                task.store(0, first, T::lane(&mut results[..n]));
+                task.store(0, first, T::slice_mut(&mut results[..n]));
             }
             return;
         }
@@ -190,7 +190,7 @@ impl ReduceKernel {
             // SAFETY: all results were written before the barrier.
             let parts = unsafe { std::slice::from_raw_parts(partial.add(row * pieces), pieces) };
             let joined = parts.iter().fold(T::start(op), |a, &b| T::join(op, a, b));
-            task.store(0, row, T::lane(&mut [finish(joined)]));
+            task.store(0, row, T::slice_mut(&mut [finish(joined)]));
         }
     }
 
@@ -233,7 +233,7 @@ impl ReduceKernel {
             if self.op == ReduceOp::Mean {
                 results.iter_mut().for_each(|x| *x = x.divide(cols));
             }
-            task.store(0, first, T::lane(&mut results[..len]));
+            task.store(0, first, T::slice_mut(&mut results[..len]));
         }
         true
     }
@@ -262,16 +262,16 @@ impl ReduceKernel {
             }
             let at = match best {
                 #[allow(clippy::eq_op)] // as above
-                Some((x, _)) if self.op == ReduceOp::Choice && x != x => NONE,
+                Some((x, _)) if self.op == ReduceOp::ArgMaxOrNone && x != x => NONE,
                 best => best.map_or(0, |b| b.1) as i32,
             };
-            task.store(0, row, i32::lane(&mut [at]));
+            task.store(0, row, i32::slice_mut(&mut [at]));
         }
     }
 
     fn run<T: Number>(&self, task: &dyn Task) {
         match self.op {
-            ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::Choice => self.positions::<T>(task),
+            ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::ArgMaxOrNone => self.positions::<T>(task),
             _ if self.columns::<T>(task) => {}
             _ => self.rows::<T>(task),
         }
@@ -287,7 +287,7 @@ fn join_all<T: Number>(op: ReduceOp, a: &mut [T], b: &[T]) {
             }
         };
     }
-    each!(Sum, Mean, Max, Min, Prod, ArgMax, ArgMin, Choice);
+    each!(Sum, Mean, Max, Min, Prod, ArgMax, ArgMin, ArgMaxOrNone);
 }
 
 /// Rows and columns of the operand.
@@ -370,7 +370,7 @@ impl Op for Reduce {
                     let one = zeros.eq(Lit(1.0))?.bitwise_and(&zero)?;
                     g.mul(&one.where_(&rest.broadcast_to(x.dims())?, &none)?)?
                 }
-                ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::Choice => return Ok(vec![None]),
+                ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::ArgMaxOrNone => return Ok(vec![None]),
             };
             Ok(vec![Some(grad)])
         };
@@ -408,7 +408,7 @@ impl Tensor {
             return Err(TensorError::shape(name, at, format!("nothing to choose from in {}", self.shape())));
         }
         let result = match op {
-            ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::Choice => DType::I32,
+            ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::ArgMaxOrNone => DType::I32,
             _ => dtype,
         };
         let sizes: Vec<usize> = (0..self.rank())
@@ -433,7 +433,7 @@ impl Tensor {
     /// [`Tensor::argmax`] of floats, but [`NONE`] where an element is NaN.
     #[track_caller]
     pub(crate) fn choice(&self, d: isize) -> TensorResult<Tensor> {
-        self.reduce(ReduceOp::Choice, &[d], false, Location::caller())
+        self.reduce(ReduceOp::ArgMaxOrNone, &[d], false, Location::caller())
     }
 
     /// The variance over dimensions `dims` (all, if empty), divided by `count - correction`.
@@ -548,7 +548,7 @@ impl ReduceOp {
             ReduceOp::Prod => "prod",
             ReduceOp::ArgMax => "argmax",
             ReduceOp::ArgMin => "argmin",
-            ReduceOp::Choice => "choice",
+            ReduceOp::ArgMaxOrNone => "choice",
         }
     }
 }

@@ -5,8 +5,8 @@ use crate::ops::tests::*;
 
 #[test]
 fn reductions_of_rows() {
-    use ReduceOp::{ArgMax, ArgMin, Choice, Max, Mean, Min, Prod, Sum};
-    let ops = [Sum, Mean, Max, Min, Prod, ArgMax, ArgMin, Choice];
+    use ReduceOp::{ArgMax, ArgMaxOrNone, ArgMin, Max, Mean, Min, Prod, Sum};
+    let ops = [Sum, Mean, Max, Min, Prod, ArgMax, ArgMin, ArgMaxOrNone];
     let fold = |op: ReduceOp, row: &[f64]| {
         let best = |sign: f64| {
             let nan = row.iter().position(|v| v.is_nan());
@@ -20,7 +20,7 @@ fn reductions_of_rows() {
             ReduceOp::Min => row[best(-1.0)],
             ReduceOp::ArgMax => best(1.0) as f64,
             ReduceOp::ArgMin => best(-1.0) as f64,
-            ReduceOp::Choice => {
+            ReduceOp::ArgMaxOrNone => {
                 if row.iter().any(|v| v.is_nan()) {
                     -1.0
                 } else {
@@ -30,7 +30,7 @@ fn reductions_of_rows() {
         }
     };
     for op in ops {
-        let index = matches!(op, ArgMax | ArgMin | Choice);
+        let index = matches!(op, ArgMax | ArgMin | ArgMaxOrNone);
         let run = |name: &str, x: Operand| {
             let (rows, cols) = (x.shape[0], x.shape[1]);
             let want: Vec<f64> = (0..rows).map(|r| fold(op, &x.values[r * cols..(r + 1) * cols])).collect();
@@ -73,9 +73,9 @@ fn reductions_of_rows() {
             };
             run("random", Operand::new(F32, &[rows, cols], values(1)));
             run("random", Operand::new(F16, &[rows, cols], values(2)));
-            let turned = Layout::contiguous(Shape::of(&[cols, rows])).permute(&[1, 0]);
-            run("turned", Operand::view(F32, &[rows, cols], turned, values(3)));
-            if op != Prod && op != Mean && op != Choice {
+            let transposed = Layout::contiguous(Shape::of(&[cols, rows])).permute(&[1, 0]);
+            run("transposed", Operand::view(F32, &[rows, cols], transposed, values(3)));
+            if op != Prod && op != Mean && op != ArgMaxOrNone {
                 let whole: Vec<f64> = values(4).into_iter().map(|v| (v * 1000.0).round()).collect();
                 run("whole", Operand::new(DType::I32, &[rows, cols], whole.clone()));
                 run("whole", Operand::new(DType::U32, &[rows, cols], whole.iter().map(|v| v + 1000.0).collect()));

@@ -38,7 +38,7 @@ impl SoftmaxKernel {
             let direct = target::<T>(task, 0, row * cols, cols);
             let in_place = direct.is_some();
             let x = direct.unwrap_or(&mut *buffer);
-            task.load(0, row * cols, T::lane(x));
+            task.load(0, row * cols, T::slice_mut(x));
             let max = T::max(x);
             if self.log {
                 let sum = T::sum_exp(x, max);
@@ -49,7 +49,7 @@ impl SoftmaxKernel {
                 T::scale(x, T::of(1.0 / sum.wide()));
             }
             if !in_place {
-                task.store(0, row * cols, T::lane(x));
+                task.store(0, row * cols, T::slice_mut(x));
             }
         }
     }

@@ -1,7 +1,7 @@
-//! The kernels on the machine's GPU against f64 arithmetic: odd sizes, element types, block formats, layouts. Skipped where there is no GPU.
+//! The kernels on this machine's GPU against f64 arithmetic: odd sizes, element types, block formats, layouts. Skipped where there is no GPU.
 
-pub(crate) use crate::backends::gpu::GpuMachine;
-pub(crate) use crate::backends::{Bytes, Machine};
+pub(crate) use crate::backends::gpu::GpuBackend;
+pub(crate) use crate::backends::{Backend, Bytes};
 pub(crate) use crate::dtype::DType;
 pub(crate) use crate::layout::Layout;
 pub(crate) use crate::ops::reduce::ReduceOp;
@@ -12,10 +12,10 @@ pub(crate) use std::sync::{Arc, OnceLock};
 
 mod rows;
 
-/// One machine for all tests; `None` skips them, unless `TL_REQUIRE_GPU=1`.
-pub(crate) fn machine() -> Option<&'static GpuMachine> {
-    static MACHINE: OnceLock<Option<Arc<GpuMachine>>> = OnceLock::new();
-    let m = MACHINE.get_or_init(|| match GpuMachine::open("gpu").or_else(|_| GpuMachine::open("vulkan")) {
+/// One backend for all tests; `None` skips them, unless `TL_REQUIRE_GPU=1`.
+pub(crate) fn backend() -> Option<&'static GpuBackend> {
+    static BACKEND: OnceLock<Option<Arc<GpuBackend>>> = OnceLock::new();
+    let m = BACKEND.get_or_init(|| match GpuBackend::open("gpu").or_else(|_| GpuBackend::open("vulkan")) {
         Ok(m) => Some(m),
         Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
         Err(_) => None,
@@ -114,7 +114,7 @@ impl Operand {
         Operand::new(dtype, shape, noise(shape.iter().product(), seed))
     }
     /// The same shape with its last two dimensions exchanged in memory.
-    pub(crate) fn turned(dtype: DType, shape: &[usize], seed: u64) -> Operand {
+    pub(crate) fn transposed(dtype: DType, shape: &[usize], seed: u64) -> Operand {
         let r = shape.len();
         let mut stored = shape.to_vec();
         stored.swap(r - 2, r - 1);
@@ -167,7 +167,7 @@ pub(crate) fn check_all(
     params: &[f64],
     tolerance: f64,
 ) {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let source =
         |buf, dtype, layout: Layout| Source { buf, dtype, layout: layout.simplified(), offset: None, aligned: layout.offset % 8 == 0 };
     let step = Step {

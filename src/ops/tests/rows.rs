@@ -103,9 +103,9 @@ fn norms_of_rows() {
     }
 }
 
-/// The machine's GPU as a device, if there is one.
+/// This machine's GPU as a device, if there is one.
 fn device() -> Option<Device> {
-    machine()?;
+    backend()?;
     let device = Device::open("vulkan").ok()?;
     device.set_adaptive(false);
     Some(device)

@@ -24,5 +24,5 @@ pub fn unpack(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let items = weights.items.replace("raw_1", "raw_0").replace("wide_1", "wide_0");
     let mut consts = vec![("QUADS", quads), ("STRIPS", strips), ("SPAN", span), ("PARTS", parts)];
     consts.extend(switches);
-    Some(Wgsl { source: decide(text + &items, &switches), consts, workgroup, grid, words: list, raw: vec![0], turned: vec![] })
+    Some(Wgsl { source: decide(text + &items, &switches), consts, workgroup, grid, words: list, raw: vec![0], transposed: vec![] })
 }

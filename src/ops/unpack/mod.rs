@@ -34,8 +34,8 @@ impl Kernel for Unpack {
         let mine = share(task.step().loads[0].shape.count(), PIECE, task.thread(), task.threads());
         for start in mine.clone().step_by(PIECE) {
             let len = PIECE.min(mine.end - start);
-            task.load(0, start, f32::lane(&mut buffer[..len]));
-            task.store(0, start, f32::lane(&mut buffer[..len]));
+            task.load(0, start, f32::slice_mut(&mut buffer[..len]));
+            task.store(0, start, f32::slice_mut(&mut buffer[..len]));
         }
     }
     fn ops(&self, step: &Step) -> u64 {
@@ -68,7 +68,7 @@ impl Tensor {
     #[track_caller]
     pub(crate) fn unpacked_for(&self, x: &Tensor) -> TensorResult<Tensor> {
         let rows = x.numel() / self.dims().last().copied().unwrap_or(1).max(1);
-        let large = self.numel() >= LARGE && x.device().machine().matrices();
+        let large = self.numel() >= LARGE && x.device().backend().matrices();
         let many = rows >= if large { ROWS_OF_LARGE } else { ROWS };
         let pays = self.dtype().is_block() && x.dtype() == DType::F16 && !x.device().is_cpu() && many && self.numel() <= MOST;
         if !pays || x.node.tracked {

@@ -45,10 +45,10 @@ pub unsafe fn product(task: &dyn Task, s: &Sizes, out: Option<*mut f32>) {
     // The side whose rows become panels is packed at a higher price, and so is a result that has to be transposed.
     let ((a_rows, a_panels), (b_rows, b_panels)) = (a.costs(), b.costs());
     let upright = s.m * s.k * a_rows + s.n * s.k * b_panels;
-    let turned = s.n * s.k * b_rows + s.m * s.k * a_panels + 4 * s.m * s.n;
-    let (rows, columns, turned) = if upright <= turned { (a, b, false) } else { (b, a, true) };
+    let transposed = s.n * s.k * b_rows + s.m * s.k * a_panels + 4 * s.m * s.n;
+    let (rows, columns, transposed) = if upright <= transposed { (a, b, false) } else { (b, a, true) };
     let direct = out.map(|at| Direct { at: at.cast(), stored: Stored::F32, row: s.n }).or_else(|| Direct::rounded(task, s));
-    let product = Product { task, s, direct, pairs, rows, columns, turned };
+    let product = Product { task, s, direct, pairs, rows, columns, transposed };
     // SAFETY: the caller's promise.
     unsafe {
         if !product.near() {
@@ -89,7 +89,7 @@ struct Product<'a> {
     rows: Side<'a>,
     columns: Side<'a>,
     /// Whether the columns are the result's rows.
-    turned: bool,
+    transposed: bool,
 }
 
 /// A thread's own memory.
@@ -111,7 +111,7 @@ impl Product<'_> {
     /// Where the tiles of this product write by themselves: not where the rows of a block would share a few cache sets.
     fn direct(&self, parts: usize) -> Option<Direct> {
         let apart = |d: &Direct| !(d.row * d.stored.bytes()).is_multiple_of(4096);
-        self.direct.filter(|d| apart(d) && (d.stored == Stored::F32 || parts == 1 && !self.turned))
+        self.direct.filter(|d| apart(d) && (d.stored == Stored::F32 || parts == 1 && !self.transposed))
     }
 
     /// # Safety
@@ -136,7 +136,7 @@ impl Product<'_> {
         let (blocks, most) = (self.rows.rows.div_ceil(height).next_multiple_of(threads), self.rows.rows.div_ceil(TALL / 2));
         let blocks = blocks.min(most);
         let height = self.rows.rows.div_ceil(blocks);
-        let run = (RUN / width / if self.turned { 4 } else { 1 }).min(panels);
+        let run = (RUN / width / if self.transposed { 4 } else { 1 }).min(panels);
         let packed = if alone {
             values::<f32>(task, chunk * steps * width).as_mut_ptr()
         } else {
@@ -150,7 +150,7 @@ impl Product<'_> {
             rows: values::<f32>(task, height * (depth + GAP) * if parts <= KEPT { parts } else { 1 }).as_mut_ptr(),
             holds: None,
             results: values::<f32>(task, if self.direct(parts).is_some() { 0 } else { area }).as_mut_ptr(),
-            tiles: values::<f32>(task, if self.turned { area } else { 0 }).as_mut_ptr(),
+            tiles: values::<f32>(task, if self.transposed { area } else { 0 }).as_mut_ptr(),
         };
         let buffer = values::<f32>(task, self.columns.buffer()).as_mut_ptr();
         let batches = if apart { share(s.batch, 1, task.thread(), task.threads()) } else { 0..s.batch };
@@ -212,7 +212,7 @@ impl Product<'_> {
         let columns = (panels * width).min(self.columns.rows - panel * width);
         // Where the result's rows and columns begin, how many there are, and where they are put.
         let ([m0, n0], [m, n]) =
-            if self.turned { ([panel * width, first], [columns, height]) } else { ([first, panel * width], [height, columns]) };
+            if self.transposed { ([panel * width, first], [columns, height]) } else { ([first, panel * width], [height, columns]) };
         let begin = (batch * s.m + m0) * s.n + n0;
         let parts = steps.div_ceil(depth);
         let direct = self.direct(parts);
@@ -245,7 +245,7 @@ impl Product<'_> {
                     let columns = Columns::of(width, width.min(columns - p * width));
                     for g in 0..groups {
                         let (r, end_row) = (height * g / groups, height * (g + 1) / groups);
-                        let to = if self.turned {
+                        let to = if self.transposed {
                             Direct { at: own.tiles.add((p * height + r) * width).cast(), stored: Stored::F32, row: width }
                         } else {
                             to.from(r * to.row + p * width)
@@ -263,7 +263,7 @@ impl Product<'_> {
                     }
                 }
             }
-            if self.turned {
+            if self.transposed {
                 for p in 0..panels {
                     let (from, count) = (own.tiles.add(p * height * width), width.min(columns - p * width));
                     let to = to.from(p * width * to.row);
@@ -281,9 +281,9 @@ impl Product<'_> {
         let width = self.s.n;
         let Some(to) = self.direct else {
             if n == width {
-                return self.task.store(0, begin, f32::lane(results));
+                return self.task.store(0, begin, f32::slice_mut(results));
             }
-            return results.chunks_exact_mut(n).enumerate().for_each(|(i, row)| self.task.store(0, begin + i * width, f32::lane(row)));
+            return results.chunks_exact_mut(n).enumerate().for_each(|(i, row)| self.task.store(0, begin + i * width, f32::slice_mut(row)));
         };
         for (i, row) in results.chunks_exact(n).enumerate() {
             let at = to.from(begin + i * width).at;

@@ -33,7 +33,7 @@ impl Product<'_> {
         // A thread that multiplies that many rows with the same columns had better pack them, where nothing else has to be packed.
         let apart = s.batch >= self.task.threads() && s.batch > 1;
         let tall = apart && self.rows.rows >= MANY && self.rows.rows_in_place(self.pairs, 0, 0).is_some();
-        if columns.is_none() || self.turned || tall || steps > STEPS || all < WIDTH {
+        if columns.is_none() || self.transposed || tall || steps > STEPS || all < WIDTH {
             return false;
         }
         // SAFETY: the caller's promise.

@@ -155,7 +155,7 @@ impl<'a> Side<'a> {
                 _ => {
                     for r in 0..count {
                         let row = std::slice::from_raw_parts_mut(out.add(r * row), steps);
-                        self.task.load(self.load, (batch * self.rows + first + r) * self.k + from, f32::lane(row));
+                        self.task.load(self.load, (batch * self.rows + first + r) * self.k + from, f32::slice_mut(row));
                     }
                 }
             }

@@ -319,7 +319,7 @@ fn results_larger_than_the_caches_are_written_whole() {
 #[test]
 fn sibling_stores_see_the_old_values() {
     // p ← p + m and m ← 2 m in place, with p's program after m's: both read what was there before.
-    let machine = &MACHINES[1];
+    let backend = &BACKENDS[1];
     let n = 70_001;
     let shape = Shape::of(&[n]);
     let values: Vec<f64> = (0..n).map(|i| (i % 1000) as f64).collect();
@@ -338,12 +338,12 @@ fn sibling_stores_see_the_old_values() {
         slots: vec![],
         params: 0,
     });
-    let m = machine.upload(Bytes::Owned(Arc::new(encode(F32, &values)))).unwrap();
-    let p = machine.upload(Bytes::Owned(Arc::new(encode(F32, &vec![1.0; n])))).unwrap();
-    machine.run(&plan, &[m.clone(), p.clone()], &[], &[]).unwrap();
+    let m = backend.upload(Bytes::Owned(Arc::new(encode(F32, &values)))).unwrap();
+    let p = backend.upload(Bytes::Owned(Arc::new(encode(F32, &vec![1.0; n])))).unwrap();
+    backend.run(&plan, &[m.clone(), p.clone()], &[], &[]).unwrap();
     let mut bytes = vec![0; 4 * n];
-    machine.read(&p, 0, &mut bytes).unwrap();
+    backend.read(&p, 0, &mut bytes).unwrap();
     check("p", &decode(F32, &bytes), &values.iter().map(|v| v + 1.0).collect::<Vec<_>>(), 0.0, 0.0);
-    machine.read(&m, 0, &mut bytes).unwrap();
+    backend.read(&m, 0, &mut bytes).unwrap();
     check("m", &decode(F32, &bytes), &values.iter().map(|v| v * 2.0).collect::<Vec<_>>(), 0.0, 0.0);
 }

@@ -6,13 +6,13 @@ use super::*;
 fn reductions_match_f64() {
     use ReduceOp::*;
     let mut noise = Noise(6);
-    for op in [Sum, Mean, Max, Min, Prod, ArgMax, ArgMin, Choice] {
+    for op in [Sum, Mean, Max, Min, Prod, ArgMax, ArgMin, ArgMaxOrNone] {
         for dtype in [F32, F16, F64, I32] {
             for (rows, cols) in [(1, 1), (5, 3), (130, 77), (3, 40_000), (1, 100_003), (700, 64)] {
                 for layout in ["contiguous", "transposed", "reversed"] {
                     let (low, high) = if op == Prod { (1.0, 1.0 + 1.0 / cols as f64) } else { (-9.0, 9.0) };
                     let x = operand(dtype, &[rows, cols], layout, &mut noise, low, high);
-                    let out = if matches!(op, ArgMax | ArgMin | Choice) { I32 } else { dtype };
+                    let out = if matches!(op, ArgMax | ArgMin | ArgMaxOrNone) { I32 } else { dtype };
                     let got = kernel(ReduceKernel { op }, &[&x], 1, plain_store(&[rows], out), &[]);
                     let pick = |row: &[f64], better: &dyn Fn(f64, f64) -> bool| {
                         (1..row.len()).fold(0, |best, i| if better(row[i], row[best]) { i } else { best })
@@ -28,7 +28,7 @@ fn reductions_match_f64() {
                             Max => r.iter().copied().fold(f64::MIN, f64::max),
                             Min => r.iter().copied().fold(f64::MAX, f64::min),
                             Prod => r.iter().product(),
-                            ArgMax | Choice => pick(r, &|a, b| a > b) as f64,
+                            ArgMax | ArgMaxOrNone => pick(r, &|a, b| a > b) as f64,
                             ArgMin => pick(r, &|a, b| a < b) as f64,
                         })
                         .collect();
@@ -51,8 +51,8 @@ fn reductions_match_f64() {
         x
     };
     let x = with_nan(operand(F32, &[1, 20_000], "contiguous", &mut noise, -1.0, 1.0));
-    for (op, want) in [(Max, f64::NAN), (Min, f64::NAN), (ArgMax, 7.0), (ArgMin, 7.0), (Choice, -1.0)] {
-        let out = if matches!(op, ArgMax | ArgMin | Choice) { I32 } else { F32 };
+    for (op, want) in [(Max, f64::NAN), (Min, f64::NAN), (ArgMax, 7.0), (ArgMin, 7.0), (ArgMaxOrNone, -1.0)] {
+        let out = if matches!(op, ArgMax | ArgMin | ArgMaxOrNone) { I32 } else { F32 };
         check("nan", &kernel(ReduceKernel { op }, &[&x], 1, plain_store(&[1], out), &[]), &[want], 0.0, 0.0);
     }
     let empty = Operand { shape: Shape::of(&[2, 0]), layout: Layout::contiguous(Shape::of(&[2, 0])), values: vec![], ..x };

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn runs_of_a_chain_each_read_the_one_before() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let n = 5;
     let d = DType::F32;
     // x + x + p, or x + x alone, whose numbers never change.
@@ -23,7 +23,7 @@ fn runs_of_a_chain_each_read_the_one_before() {
         for runs in [1, 2, 9, 3, 12] {
             let out: Vec<Buffer> = (0..runs).map(|_| m.alloc(4 * n).unwrap()).collect();
             let submits = m.submits();
-            m.hold();
+            m.defer_submit();
             m.run_chain(&plan, std::slice::from_ref(&x), &out, &params, Chain { fed: 0, growth: &growth }).unwrap();
             // All but the first element of each, one behind the other.
             let parts: Vec<_> = out.iter().map(|b| (b, 4, 4 * n - 4)).collect();

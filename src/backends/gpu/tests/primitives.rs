@@ -5,7 +5,7 @@ use crate::scalar::definition;
 
 /// Compares a program over f32 inputs with its meaning in f64.
 #[track_caller]
-fn check(m: &GpuMachine, name: &str, p: Program, inputs: &[Vec<f64>], want: impl Fn(&[f64]) -> f64, rel: f64, abs: f64) {
+fn check(m: &GpuBackend, name: &str, p: Program, inputs: &[Vec<f64>], want: impl Fn(&[f64]) -> f64, rel: f64, abs: f64) {
     let n = inputs[0].len();
     let sources = (0..inputs.len()).map(|k| flat(Buf::Input(k as u16), DType::F32, n)).collect();
     let d = p.dtype();
@@ -44,7 +44,7 @@ fn range(low: f64, high: f64, n: usize) -> Vec<f64> {
 
 #[test]
 fn unary_primitives() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let m = &**m;
     let special = [
         0.0,
@@ -102,7 +102,7 @@ fn unary_primitives() {
 
 #[test]
 fn binary_primitives() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let m = &**m;
     let v = [
         0.0,
@@ -155,7 +155,7 @@ fn binary_primitives() {
 
 #[test]
 fn integer_primitives() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let m = &**m;
     let v: [i64; 17] = [0, 1, -1, 2, -2, 3, -3, 5, 7, 8, 31, 32, 33, 100, -100, 2147483647, -2147483648];
     for d in [DType::I32, DType::U32, DType::I8, DType::U8] {
@@ -261,7 +261,7 @@ fn wrap(x: i64, d: DType) -> Vec<u8> {
 
 #[test]
 fn casts_between_all_dtypes() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let m = &**m;
     let x = [0.0, 1.0, -1.0, 2.5, -2.5, 3.99, 100.0, 127.0, 200.0, 255.0, 0.1, 1e-3, 65504.0, 40000.0, 33.3];
     for from in ALL {
@@ -280,7 +280,7 @@ fn casts_between_all_dtypes() {
 
 #[test]
 fn sixteen_bit_results_of_quick_functions() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     let x: Vec<f64> = decode(&encode(&range(-12.0, 12.0, 4001), DType::F16), DType::F16);
     let n = x.len();
     for (u, want) in [

@@ -54,7 +54,7 @@ fn attended(c: &Heads, [q, k, v]: [&Operand; 3], causal: bool, window: u32, scal
 
 #[test]
 fn attention_by_cooperative_matrices() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     if m.info().coop == 0 {
         assert!(!std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1"), "{} has no cooperative matrices", m.name());
         return;
@@ -150,7 +150,7 @@ fn attended_grads(c: &Heads, [q, k, v, g]: [&Operand; 4], causal: bool, window: 
 
 #[test]
 fn attention_gradients_by_cooperative_matrices() {
-    let Some(m) = machine() else { return };
+    let Some(m) = backend() else { return };
     if m.info().coop == 0 {
         return;
     }

@@ -1,9 +1,9 @@
-//! Joining: on a GPU, products of few rows that read one left side become one dispatch, and the normalization that makes the left side goes
+//! Horizontal fusion: on a GPU, products of few rows that read one left side become one dispatch, and the normalization that makes the left side goes
 //! into it. One token's step is dispatches that wait for each other, and each wait costs more than its work.
 
 use super::fuse::{Steps, buffers};
-use crate::backends::Joins;
-use crate::plan::{Buf, Joined, Load, Source, Step, Store, Work};
+use crate::backends::FusedGemvLimits;
+use crate::plan::{Buf, FusedGemv, Load, Source, Step, Store, Work};
 use crate::scalar::{Prim, Program};
 
 /// Products of a dispatch at most.
@@ -13,20 +13,20 @@ const AHEAD: usize = 24;
 /// Bytes of a normalised left side at most, as f32: it stays in workgroup memory.
 const LEFT: usize = 8192;
 
-/// What a machine allows.
+/// What a backend allows.
 #[derive(Clone, Copy)]
-pub struct Joining {
+pub struct GemvFusion {
     /// Buffers of a step.
     pub buffers: usize,
     /// Rows of products that are joined.
-    pub rows: Joins,
+    pub rows: FusedGemvLimits,
 }
 
-impl Joining {
+impl GemvFusion {
     /// The products that a step consists of, if there are few enough rows.
-    fn products(&self, s: &Step) -> Option<Joined> {
+    fn products(&self, s: &Step) -> Option<FusedGemv> {
         match &s.work {
-            Work::Kernel(k) => k.products(s).filter(|p| s.loads[0].shape[1] <= self.rows.most(s.loads[0].dtype(), p.kind)),
+            Work::Kernel(k) => k.gemv_products(s).filter(|p| s.loads[0].shape[1] <= self.rows.most(s.loads[0].dtype(), p.kind)),
             Work::Map => None,
         }
     }
@@ -46,17 +46,17 @@ fn same(a: &Load, b: &Load) -> bool {
 }
 
 impl Steps {
-    /// Joins what can be joined; `lasting` says which values outlive the run.
-    pub fn join_products(&mut self, joining: Joining, lasting: impl Fn(usize) -> bool) {
+    /// Fuses what can be joined; `lasting` says which values outlive the run.
+    pub fn fuse_gemvs(&mut self, fusion: GemvFusion, lasting: impl Fn(usize) -> bool) {
         let mut list: Vec<Option<Step>> = std::mem::take(&mut self.list).into_iter().map(Some).collect();
         for i in 0..list.len() {
-            self.gather(&mut list, i, joining);
+            self.fuse_siblings(&mut list, i, fusion);
         }
         for i in 0..list.len() {
-            self.rotate(&mut list, i, joining, &lasting);
+            self.fuse_rope(&mut list, i, fusion, &lasting);
         }
         for i in 0..list.len() {
-            self.absorb(&mut list, i, joining, &lasting);
+            self.fuse_norm(&mut list, i, fusion, &lasting);
         }
         self.list = list.into_iter().flatten().collect();
     }
@@ -80,14 +80,14 @@ impl Steps {
         buffers(&all) < limit
     }
 
-    /// Joins the product at `i` with later ones of the same left side.
-    fn gather(&self, list: &mut [Option<Step>], i: usize, joining: Joining) {
+    /// Fuses the product at `i` with later ones of the same left side.
+    fn fuse_siblings(&self, list: &mut [Option<Step>], i: usize, fusion: GemvFusion) {
         let Some(mut own) = list[i].clone() else { return };
-        let Some(Joined { products: 1, kind, norm: None, .. }) = joining.products(&own) else { return };
-        let (mut count, mut pair) = (1, false);
+        let Some(FusedGemv { products: 1, kind, norm: None, .. }) = fusion.products(&own) else { return };
+        let (mut count, mut gated) = (1, false);
         for j in i + 1..list.len().min(i + 1 + AHEAD) {
             let Some(other) = &list[j] else { continue };
-            let alike = joining.products(other).is_some_and(|p| p.products == 1 && p.norm.is_none() && p.kind == kind);
+            let alike = fusion.products(other).is_some_and(|p| p.products == 1 && p.norm.is_none() && p.kind == kind);
             if !alike || !same(&own.loads[0], &other.loads[0]) {
                 continue;
             }
@@ -111,26 +111,26 @@ impl Steps {
             let mut joined = own.clone();
             joined.loads.push(other.loads[1].clone());
             joined.stores.push(store.clone());
-            if !self.fits(&joined, joining.buffers) {
+            if !self.fits(&joined, fusion.buffers) {
                 continue;
             }
-            (own, count, pair) = (joined, count + 1, dependent);
+            (own, count, gated) = (joined, count + 1, dependent);
             list[j] = None;
-            if pair || count == MOST {
+            if gated || count == MOST {
                 break;
             }
         }
         if count > 1 {
-            set(&mut own, Joined { products: count, pair, fours: false, norm: None, kind });
+            set(&mut own, FusedGemv { products: count, gated, vec4_store: false, norm: None, kind });
             list[i] = Some(own);
         }
     }
 
     /// Lets products of one row do what comes next to a result of theirs, where that only combines it with the other element of each pair,
     /// as a rotary embedding does on its way into a cache.
-    fn rotate(&self, list: &mut [Option<Step>], i: usize, joining: Joining, lasting: &impl Fn(usize) -> bool) {
+    fn fuse_rope(&self, list: &mut [Option<Step>], i: usize, fusion: GemvFusion, lasting: &impl Fn(usize) -> bool) {
         let Some(mut own) = list[i].clone() else { return };
-        let Some(joined) = joining.products(&own).filter(|p| p.products > 1 && !p.pair) else { return };
+        let Some(joined) = fusion.products(&own).filter(|p| p.products > 1 && !p.gated) else { return };
         if own.stores.iter().any(|s| s.shape[1] != 1 || s.shape[2] % 4 != 0) {
             return;
         }
@@ -157,8 +157,8 @@ impl Steps {
             let mut rotated = own.clone();
             let sources = store.sources.iter().filter(|s| s.buf != target.buf).cloned().collect();
             rotated.stores[p] = Store { shape: own.stores[p].shape, program, sources, target: store.target.clone() };
-            if self.fits(&rotated, joining.buffers) {
-                set(&mut rotated, Joined { fours: true, ..joined });
+            if self.fits(&rotated, fusion.buffers) {
+                set(&mut rotated, FusedGemv { vec4_store: true, ..joined });
                 own = rotated;
                 list[j] = None;
                 list[i] = Some(own.clone());
@@ -167,7 +167,7 @@ impl Steps {
     }
 
     /// Puts the normalization at `i` into the products that read it, when nothing else does.
-    fn absorb(&self, list: &mut [Option<Step>], i: usize, joining: Joining, lasting: &impl Fn(usize) -> bool) {
+    fn fuse_norm(&self, list: &mut [Option<Step>], i: usize, fusion: GemvFusion, lasting: &impl Fn(usize) -> bool) {
         let Some(own) = &list[i] else { return };
         let Work::Kernel(k) = &own.work else { return };
         let (Some(norm), [store]) = (k.normalization(), &own.stores[..]) else { return };
@@ -189,7 +189,7 @@ impl Steps {
             if !self.reads(s, target.buf) {
                 continue;
             }
-            let Some(joined) = joining.products(s).filter(|p| p.norm.is_none()) else { return };
+            let Some(joined) = fusion.products(s).filter(|p| p.norm.is_none()) else { return };
             let left = &s.loads[0];
             let whole = left.plain().is_some_and(|x| x.layout.is_contiguous() && x.layout.offset == 0 && x.offset.is_none());
             let elsewhere = s.loads[1..].iter().flat_map(|l| &l.sources).chain(s.stores.iter().flat_map(|t| &t.sources));
@@ -206,8 +206,8 @@ impl Steps {
             let mut step = s.clone();
             step.loads[0] = Load { shape: left.shape, ..own.loads[0].clone() };
             step.loads.extend(own.loads[1..].iter().cloned());
-            set(&mut step, Joined { norm: Some(norm), ..joined });
-            if !self.fits(&step, joining.buffers) {
+            set(&mut step, FusedGemv { norm: Some(norm), ..joined });
+            if !self.fits(&step, fusion.buffers) {
                 return;
             }
             made.push((j, step));
@@ -236,11 +236,11 @@ fn paired(store: &Store, of: &Source, n: usize) -> Option<Program> {
             }
             let l = s.layout.simplified();
             // Where a view begins may be known at run time only; within `n` elements there is one place for such a view.
-            let turned = l.shape.dims() == [n / 2, 2] && l.strides() == [2, -1];
+            let transposed = l.shape.dims() == [n / 2, 2] && l.strides() == [2, -1];
             let same = s.layout.is_contiguous() && l.offset == 0 && s.offset.is_none();
-            match (s.dtype == of.dtype && s.layout.shape.count() == n, same, turned) {
+            match (s.dtype == of.dtype && s.layout.shape.count() == n, same, transposed) {
                 (true, true, _) => Some(Prim::Value),
-                (true, _, true) => Some(Prim::Partner),
+                (true, _, true) => Some(Prim::SwapPair),
                 _ => None,
             }
         })
@@ -251,12 +251,12 @@ fn paired(store: &Store, of: &Source, n: usize) -> Option<Program> {
             inst.op = places[k as usize];
         }
     }
-    program.has(Prim::Partner).then_some(program)
+    program.has(Prim::SwapPair).then_some(program)
 }
 
-fn set(s: &mut Step, joined: Joined) {
+fn set(s: &mut Step, joined: FusedGemv) {
     if let Work::Kernel(k) = &s.work {
-        if let Some(kernel) = k.join(joined) {
+        if let Some(kernel) = k.fuse_gemv(joined) {
             s.work = Work::Kernel(kernel);
         }
     }

@@ -1,4 +1,4 @@
-//! The machine: errors, memory, and steps in order.
+//! The backend: errors, memory, and steps in order.
 
 use super::*;
 
@@ -15,9 +15,9 @@ fn small_plan(step: Step, inputs: usize, bytes: usize) -> Arc<Plan> {
 
 #[test]
 fn a_bad_index_is_an_error_of_the_next_read() {
-    let machine = CpuMachine::with_threads(2);
+    let backend = CpuBackend::with_threads(2);
     for bad in [-1.0, 4.0] {
-        let upload = |d, v: &[f64]| machine.upload(Bytes::Owned(Arc::new(encode(d, v)))).unwrap();
+        let upload = |d, v: &[f64]| backend.upload(Bytes::Owned(Arc::new(encode(d, v)))).unwrap();
         let (table, idx) = (upload(F32, &[1.0, 2.0, 3.0, 4.0]), upload(I32, &[1.0, bad]));
         let source = |n, dtype, dims: &[usize]| Source {
             buf: Buf::Input(n),
@@ -33,26 +33,26 @@ fn a_bad_index_is_an_error_of_the_next_read() {
         };
         let loads = vec![load(0, F32, &[4, 1]), load(1, I32, &[2])];
         let plan = small_plan(step("gather", Work::Kernel(Arc::new(GatherKernel)), loads, vec![plain_store(&[2, 1], F32)], vec![]), 2, 8);
-        let out = machine.alloc(8).unwrap();
-        machine.run(&plan, &[table, idx], std::slice::from_ref(&out), &[0.0]).unwrap();
+        let out = backend.alloc(8).unwrap();
+        backend.run(&plan, &[table, idx], std::slice::from_ref(&out), &[0.0]).unwrap();
         let mut bytes = [0; 8];
-        let error = machine.read(&out, 0, &mut bytes).unwrap_err();
+        let error = backend.read(&out, 0, &mut bytes).unwrap_err();
         assert!(matches!(&error, TensorError::Index { op: "gather", .. }) && error.to_string().contains("of size 4"), "{error}");
-        machine.read(&out, 0, &mut bytes).unwrap();
+        backend.read(&out, 0, &mut bytes).unwrap();
     }
 }
 
 #[test]
 fn a_window_outside_its_buffer_is_refused() {
-    let machine = CpuMachine::with_threads(2);
+    let backend = CpuBackend::with_threads(2);
     let shape = Shape::of(&[8]);
     let source = Source { buf: Buf::Input(0), dtype: F32, layout: Layout::contiguous(shape), offset: Some(0), aligned: false };
     let store = Store { shape, program: Program::identity(F32), sources: vec![source], target: target(0, F32, shape) };
     let plan = small_plan(step("slice", Work::Map, vec![], vec![store], vec![]), 1, 32);
-    let x = machine.upload(Bytes::Owned(Arc::new(vec![0; 64]))).unwrap();
-    let out = machine.alloc(32).unwrap();
+    let x = backend.upload(Bytes::Owned(Arc::new(vec![0; 64]))).unwrap();
+    let out = backend.alloc(32).unwrap();
     for (start, fits) in [(0.0, true), (8.0, true), (9.0, false), (-1.0, false), (f64::NAN, false), (1e300, false)] {
-        let result = machine.run(&plan, std::slice::from_ref(&x), std::slice::from_ref(&out), &[start]);
+        let result = backend.run(&plan, std::slice::from_ref(&x), std::slice::from_ref(&out), &[start]);
         assert_eq!(result.is_ok(), fits, "start {start}");
     }
 }
@@ -76,11 +76,11 @@ impl Kernel for Panics {
 
 #[test]
 fn a_panic_in_a_kernel_is_an_error_and_the_machine_goes_on() {
-    let machine = CpuMachine::with_threads(3);
+    let backend = CpuBackend::with_threads(3);
     let plan = small_plan(step("bug", Work::Kernel(Arc::new(Panics)), vec![], vec![plain_store(&[1], F32)], vec![]), 0, 4);
-    let out = machine.alloc(4).unwrap();
+    let out = backend.alloc(4).unwrap();
     for _ in 0..3 {
-        assert!(machine.run(&plan, &[], std::slice::from_ref(&out), &[0.0]).is_err());
+        assert!(backend.run(&plan, &[], std::slice::from_ref(&out), &[0.0]).is_err());
     }
 }
 
@@ -92,33 +92,33 @@ fn host(b: &Buffer) -> &CpuBuffer {
 
 #[test]
 fn memory_is_pooled_and_counted() {
-    let machine = CpuMachine::with_threads(1);
-    let a = machine.alloc(1000).unwrap();
+    let backend = CpuBackend::with_threads(1);
+    let a = backend.alloc(1000).unwrap();
     let b = host(&a);
     assert!(b.len() == 1000 && b.as_ptr() as usize % 64 == 0 && a.is_unique());
-    let held = machine.memory().in_use;
+    let held = backend.memory().in_use;
     assert!(held >= 1000);
     let copy = a.clone();
     assert!(!a.is_unique() && a.same(&copy));
     drop((a, copy));
-    let stats = machine.memory();
+    let stats = backend.memory();
     assert!(stats.in_use == 0 && stats.pooled == held && stats.peak == held, "{stats:?}");
-    let again = machine.alloc(990).unwrap();
-    assert_eq!(machine.memory().reused, 1);
+    let again = backend.alloc(990).unwrap();
+    assert_eq!(backend.memory().reused, 1);
     drop(again);
-    machine.pool().shrink(0);
-    assert_eq!(machine.memory().pooled, 0);
-    assert!(matches!(machine.alloc(usize::MAX / 4), Err(TensorError::OutOfMemory { .. })));
+    backend.pool().shrink(0);
+    assert_eq!(backend.memory().pooled, 0);
+    assert!(matches!(backend.alloc(usize::MAX / 4), Err(TensorError::OutOfMemory { .. })));
     // A part of something shared is read in place and never written.
     let owner: Arc<dyn std::ops::Deref<Target = [u8]> + Send + Sync> = Arc::new(vec![7u8; 64]);
     let at = owner.as_ptr();
-    let shared = machine.upload(Bytes::Shared(owner, 8, 16)).unwrap();
+    let shared = backend.upload(Bytes::Shared(owner, 8, 16)).unwrap();
     let s = host(&shared);
     assert!(std::ptr::eq(s.as_ptr(), at.wrapping_add(8)) && !shared.is_unique());
     let mut bytes = [0; 16];
-    machine.read(&shared, 0, &mut bytes).unwrap();
+    backend.read(&shared, 0, &mut bytes).unwrap();
     assert_eq!(bytes, [7; 16]);
-    assert!(machine.read(&shared, 1, &mut bytes).is_err());
+    assert!(backend.read(&shared, 1, &mut bytes).is_err());
 }
 
 #[test]
@@ -148,15 +148,15 @@ fn many_small_and_large_steps_stay_in_order() {
         slots: vec![360_000; 2],
         params: 0,
     });
-    let results: Vec<Vec<f64>> = MACHINES
+    let results: Vec<Vec<f64>> = BACKENDS
         .iter()
-        .map(|machine| {
-            let x = machine.upload(Bytes::Owned(Arc::new(encode(F32, &vec![0.0; 90_000])))).unwrap();
-            let out = machine.alloc(28).unwrap();
+        .map(|backend| {
+            let x = backend.upload(Bytes::Owned(Arc::new(encode(F32, &vec![0.0; 90_000])))).unwrap();
+            let out = backend.alloc(28).unwrap();
             let mut bytes = vec![0; 28];
             for _ in 0..200 {
-                machine.run(&plan, std::slice::from_ref(&x), std::slice::from_ref(&out), &[]).unwrap();
-                machine.read(&out, 0, &mut bytes).unwrap();
+                backend.run(&plan, std::slice::from_ref(&x), std::slice::from_ref(&out), &[]).unwrap();
+                backend.read(&out, 0, &mut bytes).unwrap();
                 assert_eq!(decode(F32, &bytes), vec![59.0; 7]);
             }
             decode(F32, &bytes)

@@ -1,7 +1,7 @@
-//! Where small work is done: the crossover between CPU and GPU, measured on the user's machine, and the choice for one evaluation.
+//! Where small work is done: the crossover between CPU and GPU, measured on this machine, and the choice for one evaluation.
 
 use crate::backends::files::write_whole;
-use crate::backends::{Buffer, Machine};
+use crate::backends::{Backend, Buffer};
 use crate::compile::Compiled;
 use crate::device::Device;
 use crate::dtype::DType;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use crate::backends::files::cache_folder;
-pub use crate::plan::Crossover;
+pub use crate::plan::FallbackModel;
 
 /// Whether the host does it: all inputs lie in host memory, and the CPU needs less time than the way to the GPU. `None` where that has not
 /// been measured yet.
@@ -28,7 +28,7 @@ pub(crate) fn choose(device: &Device, c: &Compiled, bound: &[Buffer], purpose: P
 }
 
 /// Runs a device's plan on the CPU over the inputs' host memory. A bad index in the data is reported at once.
-pub(crate) fn run(cpu: &Arc<dyn Machine>, plan: &Arc<Plan>, bound: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
+pub(crate) fn run(cpu: &Arc<dyn Backend>, plan: &Arc<Plan>, bound: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
     let inputs: Vec<Buffer> = bound.iter().filter_map(|b| b.on_host().cloned().map(Buffer::Cpu)).collect();
     cpu.run(plan, &inputs, outputs, params)?;
     match outputs.first() {
@@ -66,12 +66,12 @@ fn time(device: &Device, f: &impl Fn() -> TensorResult<Tensor>) -> TensorResult<
     let submitted = start.elapsed().as_secs_f64();
     let stored = y.node.stored.get();
     if let Some(b) = stored {
-        device.machine().read(&b[0], 0, &mut [0; 4])?;
+        device.backend().read(&b[0], 0, &mut [0; 4])?;
     }
     Ok((start.elapsed().as_secs_f64(), submitted))
 }
 
-fn measure(device: &Device) -> TensorResult<Crossover> {
+fn measure(device: &Device) -> TensorResult<FallbackModel> {
     // Work that is still running would count as the way there and back.
     device.synchronize()?;
     let cpu = Device::cpu();
@@ -87,7 +87,7 @@ fn measure(device: &Device) -> TensorResult<Crossover> {
     let a = Tensor::ones(&[m, m], DType::F32, &cpu)?;
     a.eval()?;
     let (product, _) = median(12, &cpu, || a.matmul(&a))?;
-    Ok(Crossover {
+    Ok(FallbackModel {
         round_trip,
         submit,
         host,
@@ -103,7 +103,7 @@ fn known(file: &Path) -> Known {
 }
 
 /// Stores a measurement; where the folder cannot be written, the next process measures again.
-fn store(file: &Path, key: &str, c: &Crossover) -> std::io::Result<()> {
+fn store(file: &Path, key: &str, c: &FallbackModel) -> std::io::Result<()> {
     let mut all = known(file);
     all.insert(key.into(), serde_json::to_value(c)?);
     write_whole(file, &serde_json::to_vec_pretty(&all)?)
@@ -115,7 +115,7 @@ impl Device {
     ///
     /// # Errors
     /// Those of running work on the device.
-    pub fn crossover(&self) -> TensorResult<Crossover> {
+    pub fn crossover(&self) -> TensorResult<FallbackModel> {
         self.crossover_in(cache_folder().map(|f| f.join("crossover.json")), false)
     }
 
@@ -123,11 +123,11 @@ impl Device {
     ///
     /// # Errors
     /// Those of running work on the device.
-    pub fn measure_crossover(&self) -> TensorResult<Crossover> {
+    pub fn measure_crossover(&self) -> TensorResult<FallbackModel> {
         self.crossover_in(cache_folder().map(|f| f.join("crossover.json")), true)
     }
 
-    fn crossover_in(&self, file: Option<PathBuf>, again: bool) -> TensorResult<Crossover> {
+    fn crossover_in(&self, file: Option<PathBuf>, again: bool) -> TensorResult<FallbackModel> {
         if let Some(c) = self.measured().filter(|_| !again) {
             return Ok(c);
         }

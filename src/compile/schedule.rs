@@ -38,7 +38,7 @@ fn operands(s: &Step) -> impl Iterator<Item = (&Source, bool)> {
 
 impl Steps {
     /// Moves steps up. `kept` says which values outlive the run.
-    pub fn tighten(&mut self, kept: impl Fn(usize) -> bool) {
+    pub fn schedule_for_memory(&mut self, kept: impl Fn(usize) -> bool) {
         let count = self.list.len();
         // What must come before each step, and who reads and writes each value.
         let mut before: Vec<Vec<usize>> = Vec::with_capacity(count);

@@ -1,4 +1,4 @@
-//! How many threads of the team run the next plan: fewer while other programs keep some of them from their cores.
+//! How many threads of the pool run the next plan: fewer while other programs keep some of them from their cores.
 //!
 //! Threads meet after every step, so all of them wait for one that is not running. What they lose is the time that they did not run in,
 //! by the system's clocks, which counts no waiting for uneven shares of the work.
@@ -11,11 +11,11 @@ const LONGEST: Duration = Duration::from_millis(1000);
 /// A loss below this is that of waking up.
 const LEAST: Duration = Duration::from_micros(500);
 /// The part of a core that a plan may lose before it is given to fewer threads.
-const BEARABLE: f64 = 0.4;
+const MAX_OVERHEAD: f64 = 0.4;
 
 /// The number of threads, and what is known of it.
 #[derive(Debug)]
-pub(super) struct Width {
+pub(super) struct AdaptiveThreadCount {
     team: usize,
     now: usize,
     /// More threads are tried from then on.
@@ -23,9 +23,9 @@ pub(super) struct Width {
     pause: Duration,
 }
 
-impl Width {
-    pub(super) fn of(team: usize) -> Width {
-        Width { team, now: team, until: None, pause: SHORTEST }
+impl AdaptiveThreadCount {
+    pub(super) fn of(team: usize) -> AdaptiveThreadCount {
+        AdaptiveThreadCount { team, now: team, until: None, pause: SHORTEST }
     }
 
     /// The threads of a plan that runs at `now`.
@@ -35,7 +35,7 @@ impl Width {
 
     /// A plan was run by `width` threads for this long, until `now`; together they lost so much.
     pub(super) fn ran(&mut self, width: usize, took: Duration, lost: Duration, now: Instant) {
-        if width > 1 && lost > LEAST && lost.as_secs_f64() > BEARABLE * took.as_secs_f64() {
+        if width > 1 && lost > LEAST && lost.as_secs_f64() > MAX_OVERHEAD * took.as_secs_f64() {
             self.now = width - 1;
             self.until = Some(now + self.pause);
             self.pause = (4 * self.pause).min(LONGEST);
@@ -67,7 +67,7 @@ mod tests {
     /// Runs of 10 ms, one behind the other: whether the machine is busy in each, and the threads that each gets.
     #[track_caller]
     fn check(team: usize, busy: &[bool], want: &[usize]) {
-        let mut w = Width::of(team);
+        let mut w = AdaptiveThreadCount::of(team);
         let mut now = Instant::now();
         let took = Duration::from_millis(10);
         let mut got = vec![];
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn waking_up_is_no_loss() {
-        let mut w = Width::of(4);
+        let mut w = AdaptiveThreadCount::of(4);
         let now = Instant::now();
         w.ran(4, Duration::from_micros(100), Duration::from_micros(300), now);
         assert_eq!(w.at(now), 4);

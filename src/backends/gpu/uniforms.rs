@@ -5,7 +5,7 @@ use crate::plan::Word;
 
 /// A number of the block.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum MetaWord {
+pub(super) enum UniformWord {
     /// Known when the plan is prepared.
     Const(u32),
     /// A constant start plus a parameter, in elements.
@@ -18,14 +18,14 @@ pub(super) enum MetaWord {
 
 /// The block of one step while its text is written.
 #[derive(Default)]
-pub(super) struct Meta {
-    pub words: Vec<MetaWord>,
+pub(super) struct Uniforms {
+    pub words: Vec<UniformWord>,
 }
 
-impl Meta {
+impl Uniforms {
     /// Appends a number and gives the WGSL that reads it. Equal constants stay apart: the text must not depend on sizes.
-    pub fn push(&mut self, word: MetaWord) -> String {
-        let shared = matches!(word, MetaWord::Param(..) | MetaWord::Tag);
+    pub fn push(&mut self, word: UniformWord) -> String {
+        let shared = matches!(word, UniformWord::Param(..) | UniformWord::Tag);
         let at = match self.words.iter().position(|w| shared && *w == word) {
             Some(at) => at,
             None => {
@@ -37,7 +37,7 @@ impl Meta {
     }
     /// Appends a constant.
     pub fn size(&mut self, n: usize) -> String {
-        self.push(MetaWord::Const(n as u32))
+        self.push(UniformWord::Const(n as u32))
     }
     /// How many 16-byte rows the block has; at least one, since a binding cannot be empty.
     pub fn rows(&self) -> usize {
@@ -46,12 +46,12 @@ impl Meta {
 }
 
 /// A kernel's own number.
-pub(super) fn kernel_word(w: &Word) -> MetaWord {
+pub(super) fn kernel_word(w: &Word) -> UniformWord {
     match *w {
-        Word::U32(v) => MetaWord::Const(v),
-        Word::F32(v) => MetaWord::Const(v.to_bits()),
-        Word::ParamU32(n) => MetaWord::Param(n, DType::U32),
-        Word::ParamF32(n) => MetaWord::Param(n, DType::F32),
+        Word::U32(v) => UniformWord::Const(v),
+        Word::F32(v) => UniformWord::Const(v.to_bits()),
+        Word::ParamU32(n) => UniformWord::Param(n, DType::U32),
+        Word::ParamF32(n) => UniformWord::Param(n, DType::F32),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The team of threads that runs plans: handing a plan over, and meeting between its steps.
+//! The thread pool that runs plans: handing a plan over, and meeting between its steps.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -65,11 +65,11 @@ type Job = dyn Fn(usize) + Sync + 'static;
 /// A value on cache lines of its own: others' writes to its neighbours do not take them away.
 #[derive(Default)]
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CachePadded<T>(T);
 
 /// What workers wait for.
 #[derive(Default)]
-struct Order {
+struct JobSlot {
     /// A number that grows, above the number of threads that the job is for.
     epoch: AtomicU64,
     /// The job of the epoch, valid until every worker is done with it.
@@ -79,12 +79,12 @@ struct Order {
 
 // SAFETY: the job is written only while every worker that the one before was for is done with it, and read after the epoch that was stored
 // behind it, by workers that this epoch is for.
-unsafe impl Sync for Order {}
+unsafe impl Sync for JobSlot {}
 
 #[derive(Default)]
-struct Desk {
-    order: Apart<Order>,
-    done: Apart<AtomicUsize>,
+struct Shared {
+    slot: CachePadded<JobSlot>,
+    done: CachePadded<AtomicUsize>,
     asleep: Mutex<usize>,
     wake: Condvar,
     /// What a worker panicked with.
@@ -92,22 +92,22 @@ struct Desk {
 }
 
 /// Threads that run one job together.
-pub(crate) struct Team {
-    desk: Arc<Desk>,
+pub(crate) struct ThreadPool {
+    shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
 }
 
-impl Team {
-    /// A team of `threads`, the caller of `run` included; fewer where the system refuses threads.
-    pub(crate) fn new(threads: usize) -> Team {
-        let desk = Arc::new(Desk::default());
+impl ThreadPool {
+    /// A pool of `threads` threads, the caller of `run` included; fewer where the system refuses threads.
+    pub(crate) fn new(threads: usize) -> ThreadPool {
+        let shared = Arc::new(Shared::default());
         let workers = (1..threads)
             .map_while(|n| {
-                let desk = desk.clone();
-                std::thread::Builder::new().name(format!("tensorlogic-{n}")).spawn(move || work(&desk, n)).ok()
+                let shared = shared.clone();
+                std::thread::Builder::new().name(format!("tensorlogic-{n}")).spawn(move || work(&shared, n)).ok()
             })
             .collect();
-        Team { desk, workers }
+        ThreadPool { shared, workers }
     }
 
     pub(crate) fn threads(&self) -> usize {
@@ -122,19 +122,19 @@ impl Team {
         }
         // SAFETY: the reference is dropped by every worker before this function returns, also when the job panics.
         let lasting: &'static Job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static Job>(job) };
-        let desk = &*self.desk;
-        let order = &desk.order.0;
+        let shared = &*self.shared;
+        let slot = &shared.slot.0;
         // SAFETY: one job at a time: all workers that the one before was for are done with it.
-        unsafe { *order.job.get() = Some(lasting) };
-        desk.done.0.store(0, Ordering::Relaxed);
-        let epoch = order.epoch.load(Ordering::Relaxed);
-        order.epoch.store((epoch & !WIDTH) + WIDTH + 1 + width as u64, Ordering::SeqCst);
-        if *desk.asleep.lock().unwrap_or_else(PoisonError::into_inner) > 0 {
-            desk.wake.notify_all();
+        unsafe { *slot.job.get() = Some(lasting) };
+        shared.done.0.store(0, Ordering::Relaxed);
+        let epoch = slot.epoch.load(Ordering::Relaxed);
+        slot.epoch.store((epoch & !WIDTH) + WIDTH + 1 + width as u64, Ordering::SeqCst);
+        if *shared.asleep.lock().unwrap_or_else(PoisonError::into_inner) > 0 {
+            shared.wake.notify_all();
         }
         let result = catch_unwind(AssertUnwindSafe(|| job(0)));
         let mut turns = 0u32;
-        while desk.done.0.load(Ordering::Acquire) < width - 1 {
+        while shared.done.0.load(Ordering::Acquire) < width - 1 {
             turns += 1;
             if turns < TURNS {
                 std::hint::spin_loop();
@@ -143,22 +143,22 @@ impl Team {
             }
         }
         // SAFETY: all workers that it was for are done, and others do not look at it.
-        unsafe { *order.job.get() = None };
+        unsafe { *slot.job.get() = None };
         if let Err(panic) = result {
             resume_unwind(panic);
         }
-        if let Some(panic) = desk.panic.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(panic) = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take() {
             resume_unwind(panic);
         }
     }
 }
 
-impl Drop for Team {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
-        self.desk.order.0.stop.store(true, Ordering::SeqCst);
-        self.desk.order.0.epoch.fetch_add(WIDTH + 1, Ordering::SeqCst);
-        drop(self.desk.asleep.lock());
-        self.desk.wake.notify_all();
+        self.shared.slot.0.stop.store(true, Ordering::SeqCst);
+        self.shared.slot.0.epoch.fetch_add(WIDTH + 1, Ordering::SeqCst);
+        drop(self.shared.asleep.lock());
+        self.shared.wake.notify_all();
         for worker in self.workers.drain(..) {
             // A worker catches its jobs' panics, so joining has nothing to report.
             let _ = worker.join();
@@ -167,39 +167,39 @@ impl Drop for Team {
 }
 
 /// A worker's life.
-fn work(desk: &Desk, n: usize) {
-    let order = &desk.order.0;
+fn work(shared: &Shared, n: usize) {
+    let slot = &shared.slot.0;
     let mut seen = 0;
     loop {
         let started = Instant::now();
         let mut turns = 0u32;
-        while order.epoch.load(Ordering::Acquire) == seen {
+        while slot.epoch.load(Ordering::Acquire) == seen {
             turns += 1;
             if turns % 256 != 0 || started.elapsed() < SPIN {
                 std::hint::spin_loop();
                 continue;
             }
-            let mut asleep = desk.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut asleep = shared.asleep.lock().unwrap_or_else(PoisonError::into_inner);
             *asleep += 1;
-            while order.epoch.load(Ordering::SeqCst) == seen {
-                asleep = desk.wake.wait(asleep).unwrap_or_else(PoisonError::into_inner);
+            while slot.epoch.load(Ordering::SeqCst) == seen {
+                asleep = shared.wake.wait(asleep).unwrap_or_else(PoisonError::into_inner);
             }
             *asleep -= 1;
         }
-        seen = order.epoch.load(Ordering::Acquire);
-        if order.stop.load(Ordering::SeqCst) {
+        seen = slot.epoch.load(Ordering::Acquire);
+        if slot.stop.load(Ordering::SeqCst) {
             return;
         }
         if n as u64 >= seen & WIDTH {
             continue;
         }
         // SAFETY: the job was stored before the epoch, and stays until this worker is done.
-        let job = unsafe { *order.job.get() };
+        let job = unsafe { *slot.job.get() };
         if let Some(job) = job
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(n)))
         {
-            *desk.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+            *shared.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
         }
-        desk.done.0.fetch_add(1, Ordering::Release);
+        shared.done.0.fetch_add(1, Ordering::Release);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// How long it is believed which cores they are: balancing daemons move interrupts now and then.
-const BELIEVED: Duration = Duration::from_secs(10);
+const MIN_SAMPLES: Duration = Duration::from_secs(10);
 /// Cores that took less than this part of what the busiest took do not count.
 const PART: u64 = 8;
 
@@ -43,7 +43,7 @@ impl Interrupts {
             return;
         }
         let mut seen = super::core::lock(&self.seen);
-        if seen.at.is_none_or(|at| at.elapsed() > BELIEVED) {
+        if seen.at.is_none_or(|at| at.elapsed() > MIN_SAMPLES) {
             seen.look(&self.files);
         }
         leave(&seen.cores);
