@@ -9,6 +9,7 @@ pub mod shape;
 
 pub mod plan;
 pub mod shader;
+pub mod tuning;
 
 pub mod backends;
 pub mod device;

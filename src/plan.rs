@@ -5,6 +5,7 @@ use crate::error::{At, TensorResult};
 use crate::layout::Layout;
 use crate::scalar::Program;
 use crate::shape::Shape;
+use crate::tuning::SharedTuning;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -257,6 +258,8 @@ pub struct AdapterInfo {
     pub byte_dots: bool,
     /// The language in which the driver takes kernels besides WGSL, if it takes any.
     pub raw: Option<RawLanguage>,
+    /// Numbers fitted to the class of GPU.
+    pub tuning: SharedTuning,
 }
 
 /// Words of a GPU's scratch.

@@ -39,9 +39,9 @@ impl RowGroup {
         let wide = 256.min(most);
         let (workgroup, size) = if units <= 2 && rows >= 64 {
             (wide, 1)
-        } else if units <= 8 * subgroup as usize && (rows >= 1024 || units <= 2 * subgroup as usize) {
+        } else if units <= 8 * subgroup as usize && (rows >= adapter.tuning.rows.subgroup_min_rows || units <= 2 * subgroup as usize) {
             // Few rows: small workgroups spread over more of the GPU.
-            ((if rows >= 4096 { wide } else { wide.min(128) }).max(subgroup), subgroup)
+            ((if rows >= adapter.tuning.rows.multi_row_min_rows { wide } else { wide.min(128) }).max(subgroup), subgroup)
         } else if units >= 8192 && rows <= 64 {
             (most, most)
         } else {

@@ -68,9 +68,6 @@ impl Vec16Loader {
     }
 }
 
-/// Rows from which on a team has several at once.
-const MULTI_ROW_MIN_ROWS: usize = 4096;
-
 /// How the threads of a kernel over rows share them in packets.
 #[derive(Clone, Copy, Debug)]
 pub struct RowTiling {
@@ -93,13 +90,16 @@ impl RowTiling {
         let wide = 256.min(most);
         let (workgroup, size) = if number == 1 && rows >= 64 {
             (wide, 1)
-        } else if number <= 4 * subgroup as usize && (rows >= 1024 || number <= subgroup as usize) {
+        } else if number <= 4 * subgroup as usize && (rows >= adapter.tuning.rows.subgroup_min_rows || number <= subgroup as usize) {
             // Few rows: small workgroups spread over more of the GPU.
-            ((if rows >= MULTI_ROW_MIN_ROWS { wide } else { wide.min(128) }).max(subgroup), subgroup)
+            ((if rows >= adapter.tuning.rows.multi_row_min_rows { wide } else { wide.min(128) }).max(subgroup), subgroup)
         } else {
-            let size = [128, 256, 512, 1024].into_iter().find(|&n| number <= 4 * n && (n > 128 || rows < 1024)).unwrap_or(1024);
+            let size = [128, 256, 512, 1024]
+                .into_iter()
+                .find(|&n| number <= 4 * n && (n > 128 || rows < adapter.tuning.rows.subgroup_min_rows))
+                .unwrap_or(1024);
             // What is read only once needs no memory, and small workgroups take turns better.
-            let size = if stored || rows < 1024 { size } else { size.min(256) };
+            let size = if stored || rows < adapter.tuning.rows.subgroup_min_rows { size } else { size.min(256) };
             let size = (size as u32).min(most);
             (size, size)
         };
@@ -110,7 +110,7 @@ impl RowTiling {
         let held = Some(number.div_ceil(size as usize)).filter(|h| h * registers <= room).unwrap_or(0) as u32;
         let several = if stored { 2 } else { 1 };
         let fits = size > 1 && size <= subgroup && held > 0 && several * held * registers as u32 <= 64;
-        let per = if fits && rows >= MULTI_ROW_MIN_ROWS { several } else { 1 };
+        let per = if fits && rows >= adapter.tuning.rows.multi_row_min_rows { several } else { 1 };
         RowTiling { team, per, held, vec: cols.is_multiple_of(4), eights: cols.is_multiple_of(8) }
     }
     /// Workgroups.

@@ -1,9 +1,11 @@
 //! Which GPU: the list of adapters, the choice among them, and what the chosen one can do.
 
+use super::tuning_file;
 use crate::backends::limits::MemoryInfo;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{AdapterInfo, RawLanguage, SubgroupSync};
-use std::sync::OnceLock;
+use crate::tuning::AdapterClass;
+use std::sync::{Arc, OnceLock};
 use wgpu::{Backend, Backends, DeviceType, Features};
 
 /// A GPU as `tl doctor` shows it.
@@ -335,6 +337,9 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         0
     };
     let memory = memory(&adapter);
+    let key = format!("{} {:x}:{:x} {} {} {}", backend_name(i.backend), i.vendor, i.device, i.name, i.driver, i.driver_info);
+    let class = AdapterClass { vendor: i.vendor, metal: i.backend == Backend::Metal, software: is_software(&i) };
+    let tuning = tuning_file::choose(&key, class)?;
     let shared_usage = match i.backend {
         _ if !has(Features::MAPPABLE_PRIMARY_BUFFERS) => wgpu::BufferUsages::empty(),
         // On Metal, memory that the host may write is write-combined there, and slow to read.
@@ -366,6 +371,7 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
             Backend::Vulkan => Some(RawLanguage::SpirV),
             _ => None,
         },
+        tuning: Arc::new(tuning),
     };
     Ok(Opened {
         device,
@@ -373,7 +379,7 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         info,
         name: format!("{} ({})", i.name, backend_name(i.backend)),
         software: is_software(&i),
-        key: format!("{} {:x}:{:x} {} {} {}", backend_name(i.backend), i.vendor, i.device, i.name, i.driver, i.driver_info),
+        key,
         #[cfg(target_os = "linux")]
         address: i.device_pci_bus_id,
         memory: memory.total,

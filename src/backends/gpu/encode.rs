@@ -22,10 +22,6 @@ const BLOCK: usize = 64;
 const KEPT: usize = 4;
 /// Runs of a submit that room for their numbers is made for at least.
 const CHAINED: usize = 8;
-/// Floating-point operations after which a pass is ended, so that no submit keeps a display waiting.
-const OPS_PER_SUBMIT: u64 = 500_000_000_000;
-/// Dispatches of a submit, in plans of more than twice as many: the GPU begins while the host still encodes.
-const STEPS_PER_SUBMIT: usize = 256;
 /// Steps of a plan from which on their texts are written on several threads.
 const MANY_STEPS: usize = 16;
 /// Plans kept before dead ones are looked for.
@@ -100,7 +96,8 @@ impl Runner {
             fails: 0,
         };
         let (mut ops, mut count, mut failing) = (0u64, 0usize, 0usize);
-        let most = if plan.steps.len() > 2 * STEPS_PER_SUBMIT { STEPS_PER_SUBMIT } else { usize::MAX };
+        let submit = &core.info.tuning.submit;
+        let most = if plan.steps.len() > 2 * submit.max_steps { submit.max_steps } else { usize::MAX };
         let [ordered, infinite] = [&core.ordered, &core.infinite].map(|b| b.load(Ordering::Relaxed));
         let style = CodegenOptions { adapter: &core.info, soft_f16, ordered, infinite, few_bindings: false, quick: false };
         let (mut texts, mut numbers) = (Vec::with_capacity(plan.steps.len()), Vec::with_capacity(plan.steps.len()));
@@ -148,7 +145,7 @@ impl Runner {
                 Work::Map => step.stores[0].shape.count() as u64,
             };
             // A step that would make the submit too long begins a new one.
-            if count == most || (ops > 0 && ops.saturating_add(cost) > OPS_PER_SUBMIT) {
+            if count == most || (ops > 0 && ops.saturating_add(cost) > submit.max_ops) {
                 if let Some(d) = p.steps.last_mut() {
                     d.last = true;
                 }

@@ -19,6 +19,7 @@ mod program;
 mod tests;
 mod timer;
 mod transfer;
+mod tuning_file;
 mod uniforms;
 mod wgsl;
 
@@ -32,7 +33,6 @@ use super::{Backend, Buffer, Bytes, Chain, FusedGemvLimits, PendingRead, Submitt
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::ops::matmul::gpu::{GEMV_MAX_ROWS, GEMV_MAX_ROWS_F16};
 use crate::plan::{
     AdapterInfo, Buf, Input, MemoryStats, Output, PipelineStats, Plan, RunTimes, Source, Step, StorageMode, Store, Timing, TransferStats,
     Work,
@@ -390,7 +390,8 @@ impl Backend for GpuBackend {
         (self.core.max_bindings).clamp(4, 16)
     }
     fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {
-        Some(FusedGemvLimits { any: GEMV_MAX_ROWS, halves: if self.matrices() { GEMV_MAX_ROWS_F16 } else { GEMV_MAX_ROWS } })
+        let tuning = &self.core.info.tuning.gemv;
+        Some(FusedGemvLimits { any: tuning.max_rows, halves: if self.matrices() { tuning.max_rows_f16 } else { tuning.max_rows } })
     }
     fn matrices(&self) -> bool {
         self.core.info.coop > 0

@@ -14,15 +14,6 @@ use std::sync::LazyLock;
 /// Workgroups per dimension that every adapter takes.
 const MAX_GROUPS: u64 = 65535;
 
-/// Elements from which on a thread handles several quads of narrow elements.
-const UNROLLED: usize = 1 << 20;
-
-/// Elements from which on it handles twice as many.
-const LONG: usize = 1 << 22;
-
-/// Elements from which on a transposed source is read in tiles.
-const TILED: usize = 4096;
-
 /// A step, ready to become a pipeline and a dispatch.
 pub(super) struct StepShader {
     pub text: String,
@@ -220,11 +211,13 @@ fn map_text(plan: &Plan, step: &Step, style: CodegenOptions<'_>) -> TensorResult
     // A thread of a large step handles as many quads as make 16 or 32 bytes of its widest operand, a workgroup apart from each other.
     let widest = step.stores.iter().flat_map(|s| s.sources.iter().chain([&s.target])).map(|s| s.dtype.block_bytes().clamp(1, 4)).max();
     let workgroup = style.adapter.workgroup_threads.clamp(1, 256);
-    let tiles = distinct.iter().find_map(|&id| o.transposed(id)).filter(|t| count >= TILED && t[1] >= 8 && workgroup == 256);
+    let tuning = &style.adapter.tuning.map;
+    let tiles =
+        distinct.iter().find_map(|&id| o.transposed(id)).filter(|t| count >= tuning.tile_min_elements && t[1] >= 8 && workgroup == 256);
     let quads = match count {
         _ if tiles.is_some() => 1,
-        n if n >= LONG => 8 / widest.unwrap_or(4),
-        n if n >= UNROLLED => 4 / widest.unwrap_or(4),
+        n if n >= tuning.multi_quad_elements[1] => 8 / widest.unwrap_or(4),
+        n if n >= tuning.multi_quad_elements[0] => 4 / widest.unwrap_or(4),
         _ => 1,
     };
     let last = if quads > 1 { meta.size((count - 1) / 4 * 4) } else { String::new() };

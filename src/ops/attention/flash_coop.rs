@@ -4,7 +4,7 @@ use super::AttentionKernel;
 use super::gpu::KEYS;
 use super::grad::Part;
 use crate::dtype::DType;
-use crate::ops::matmul::gemm_coop::{SCALARS, UNROLLED, VECTORS, lines, operand, subgroup_barrier};
+use crate::ops::matmul::gemm_coop::{SCALARS, VECTORS, lines, operand, subgroup_barrier};
 use crate::plan::{AdapterInfo, Step, SubgroupSync, Wgsl, Word};
 use crate::shader::{decide, grid, indexable, unroll, with_parts, words};
 
@@ -48,11 +48,6 @@ struct TileConfig {
     alone: bool,
 }
 
-/// Work for as many workgroups as this allows large ones.
-const MANY: usize = 128;
-/// Small workgroups from which on subgroups wait alone: below, what the longest one takes counts for more.
-pub(super) const MANY_SMALL: usize = 3 * MANY;
-
 /// The tiles of attention, of `rows` of each of these heads. Where subgroups wait alone, small ones do best, if there are `many` for processors that
 /// have several at a time; those of wide heads have no registers for that. Elsewhere much work between two barriers hides what they cost.
 fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &AdapterInfo) -> Option<TileConfig> {
@@ -67,7 +62,7 @@ fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &Adapter
         let bytes = 2 * columns.max(high * (chunk + 8)) + (4 + 2) * high * (cols + 8) + 4 * (high + 1);
         let whole = subgroup >= own && cols.is_multiple_of(edge * line) && (cols / 4).is_multiple_of(subgroup / own);
         let room = bytes <= adapter.workgroup_bytes && subs * subgroup <= adapter.workgroup_threads;
-        let enough = subs == 4 || heads * rows.div_ceil(high as usize) >= MANY;
+        let enough = subs == 4 || heads * rows.div_ceil(high as usize) >= adapter.tuning.attention.large_groups;
         (whole && room && enough).then_some(TileConfig { subs, line, rows: high, cols, chunk, alone })
     };
     let blocks = heads * rows.div_ceil(4 * own(1) as usize);
@@ -161,7 +156,7 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     let counts =
         [[("RM * KD", rm * kd), ("RM * KV", rm * kv / line), ("RM * KY", rm * ky), ("RM * CN", rm * cn)].as_slice(), &sizes].concat();
     // Software takes minutes to compile what is written out.
-    let counts = if subgroup >= UNROLLED { &counts[..] } else { &[] };
+    let counts = if subgroup >= adapter.tuning.gemm.unroll_min_subgroup { &counts[..] } else { &[] };
     let kernel = if forward { include_str!("flash_coop.wgsl") } else { include_str!("flash_coop_grad.wgsl") };
     let text = with_parts(kernel, include_str!("flash_coop_parts.txt"));
     let mut text = unroll(text.replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" }), counts);

@@ -69,7 +69,7 @@ fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at]); }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn store_1(i: u32, v: f32) { o_1[i / 4u][i % 4u] = v; }
 fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
-fn together() { workgroupBarrier(); }
+fn subgroup_barrier() { workgroupBarrier(); }
 fn agreed(v: bool) -> bool { return v; }
 // end
 
@@ -186,10 +186,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         loop {
           if (agreed(base >= some.y || base + COLS <= some.x)) { break; }
           // part scores: x = x1, deep = KD, at = 0u, pitch = PITCH_C1, line = 0u
-          together();
+          subgroup_barrier();
           // part top: first = begin
           let part = powers(row, turn, base, sees, base >= all.x && base + COLS <= all.y, scale, top);
-          together();
+          subgroup_barrier();
           if (part > MOST) { peak = max(peak, largest(row, turn, base, sees, scale)); }
           sum += part;
           for (var j = 0u; j < STEPS; j++) {

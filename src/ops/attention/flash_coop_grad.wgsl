@@ -77,7 +77,7 @@ fn load_5(i: u32) -> f32 { return l_5[i]; }
 fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
 fn store4_1(i: u32, v: vec4<f32>) { o_1[i / 4u] = v; }
 fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
-fn together() { workgroupBarrier(); }
+fn subgroup_barrier() { workgroupBarrier(); }
 fn agreed(v: bool) -> bool { return v; }
 // end
 
@@ -207,7 +207,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         }
         // part scores: x = x1, deep = KD, at = 0u, pitch = PITCH_C1, line = 0u
         // part scores: x = x2, deep = KV, at = TILE_C1, pitch = PITCH_C2, line = ROWS
-        together();
+        subgroup_barrier();
         let c = lane % ACROSS * 4u;
         var p: array<vec4<f32>, TIMES>;
         var slope: array<vec4<f32>, TIMES>;
@@ -244,7 +244,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           put_part((row * PITCH_P + c) / UNIT, slope[q]);
           if (BY_KEY == 1u) { put_part(((ROWS + row) * PITCH_P + c) / UNIT, p[q]); }
         }
-        together();
+        subgroup_barrier();
         for (var j = 0u; j < STEPS; j++) {
           // By the columns of the scores: the gradient of what made them.
           // part add: line = 0u, at = 0u, pitch = PITCH_C1, count = YD, y = y, wide = KY, first = 0u

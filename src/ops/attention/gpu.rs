@@ -1,7 +1,7 @@
 //! The GPU form of attention.
 
 use super::AttentionKernel;
-use super::flash_coop::{MANY_SMALL, attention_coop};
+use super::flash_coop::attention_coop;
 use super::grad_gpu::attention_tiled;
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl, Word};
 use crate::shader::row_group::{MAX, RowGroup, SUM};
@@ -13,8 +13,6 @@ use std::ops::Range;
 pub(super) const MAX_HEAD: usize = 256;
 /// Which keys a query sees, for kernels that have many queries.
 pub(super) const KEYS: &str = include_str!("keys.wgsl");
-/// Queries from which on a workgroup has several of them.
-const MANY: usize = 32;
 
 /// Queries `[B, H, T, D]` over keys `[B, Hkv, S, D]` and values `[B, Hkv, S, Dv]`, with an additive mask `[B, H, T, S]` if there is one.
 /// The step's first parameter is the number of valid keys.
@@ -30,8 +28,9 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
     if !indexable(&[q.count(), k.count(), v.count(), step.stores[0].shape.count(), if mask { groups.checked_mul(s)? } else { 0 }]) {
         return None;
     }
-    if t >= MANY {
-        return attention_coop(of, None, step, MANY_SMALL, adapter).or_else(|| attention_tiled(of, step, adapter));
+    if t >= adapter.tuning.attention.flash_min_queries {
+        return attention_coop(of, None, step, adapter.tuning.attention.subgroup_sync_groups, adapter)
+            .or_else(|| attention_tiled(of, step, adapter));
     }
     if adapter.subgroup >= 4
         && let Some(text) = few(of, step, adapter)
@@ -81,16 +80,6 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
 
 /// The most queries of a workgroup.
 const ROWS: usize = 4;
-/// Workgroups among which keys are shared out: two for each processor of a large GPU, one where each needs most of its registers.
-const FULL: [usize; 2] = [264, 132];
-/// Bytes of keys and values that one workgroup has alone: joining parts takes longer than to read them.
-const ALONE: usize = 400 << 10;
-/// Bytes of a part at least.
-const SHARE: usize = 32 << 10;
-/// Bytes of all keys and values up to which one query or two of those that share them have a workgroup: reading them again from a GPU's
-/// cache costs less than registers do.
-const CACHED: [usize; 2] = [2 << 20, 32 << 20];
-
 /// What workgroups leave for the last of them, where memory is coherent.
 const COHERENT: &str = "fn leave(at: u32, x: vec4<u32>) { scratch4.data[at] = x; }
 fn left(at: u32) -> vec4<u32> { return scratch4.data[at]; }
@@ -114,7 +103,7 @@ fn reset(block: u32) { atomicStore(&scratch[block], 0u); }
 fn joined(name: &str, sets: u32) -> String {
     let each = |f: &dyn Fn(u32) -> String| (0..sets).map(f).collect::<String>();
     format!(
-        "fn {name}(cell: u32) -> FusedGemv {{\n  let r = cell / QUADS;\n{}  var top = t0.x;\n{}{}  return FusedGemv(vec2<f32>(top, {}), {});\n}}\n",
+        "fn {name}(cell: u32) -> Joined {{\n  let r = cell / QUADS;\n{}  var top = t0.x;\n{}{}  return Joined(vec2<f32>(top, {}), {});\n}}\n",
         each(&|n| format!("  let t{n} = tops[{n}u * ROWS + r]; let x{n} = sums[{n}u * CELLS + cell];\n")),
         each(&|n| format!("  top = max(top, t{n}.x);\n")),
         each(&|n| format!("  let e{n} = exp2(t{n}.x - top);\n")),
@@ -160,7 +149,7 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     let (q, k, v) = (&step.loads[0].shape, &step.loads[1].shape, &step.loads[2].shape);
     let [b, h, t, d] = *q.dims() else { return None };
     let (hkv, s, dv) = (k[1], k[2], v[3]);
-    let subgroup = adapter.subgroup;
+    let (subgroup, tuning) = (adapter.subgroup, &adapter.tuning.attention);
     let packets = [d, dv].map(|n| n.div_ceil(8).max(1));
     let lanes = (packets[0].max(packets[1]).next_power_of_two() as u32).min(subgroup).min(32);
     let [kp, vp] = packets.map(|n| (n as u32).div_ceil(lanes));
@@ -169,13 +158,13 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     let size = |load: &Load| load.sources.first().map_or(4, |s| s.dtype.block_bytes());
     let key_bytes = (d * size(&step.loads[1]) + dv * size(&step.loads[2])).max(1);
     let most = match b * hkv * s * key_bytes {
-        n if n <= CACHED[0] && all <= ROWS => 1,
-        n if n <= CACHED[1] || kp + vp > 2 => ROWS / 2,
+        n if n <= tuning.shared_bytes[0] && all <= ROWS => 1,
+        n if n <= tuning.shared_bytes[1] || kp + vp > 2 => ROWS / 2,
         _ => ROWS,
     };
     let per_head = all.div_ceil(most);
     let rows = all.div_ceil(per_head);
-    let full = FULL[(rows > ROWS / 2) as usize];
+    let full = tuning.split_groups[(rows > ROWS / 2) as usize];
     let blocks = b.checked_mul(hkv)?.checked_mul(per_head)?;
     let cells = rows * 2 * (lanes * vp) as usize;
     let bytes = |threads: u32| {
@@ -187,7 +176,7 @@ fn few(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     let workgroup = [512, 256, 128, 64, 32, 16, 8, 4]
         .into_iter()
         .find(|&n| n <= want && n <= adapter.workgroup_threads && n % subgroup == 0 && bytes(n) <= adapter.workgroup_bytes)?;
-    let (alone, share) = ((ALONE / key_bytes).max(1), (SHARE / key_bytes).max(1));
+    let (alone, share) = ((tuning.split_min_bytes / key_bytes).max(1), (tuning.split_bytes / key_bytes).max(1));
     let own = 4 * (cells + rows);
     let room = if blocks > SCRATCH_COUNTERS { 0 } else { (SCRATCH_WORDS - SCRATCH_COUNTERS) / (blocks * own).max(1) };
     let parts = if s > alone { (full / blocks.max(1)).min(s.div_ceil(share)).min(room).max(1) } else { 1 };

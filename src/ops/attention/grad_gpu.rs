@@ -1,7 +1,7 @@
 //! The GPU forms of attention's gradients, and of attention over many queries, which stages keys in the same way.
 
 use super::AttentionKernel;
-use super::flash_coop::{MANY_SMALL, attention_coop};
+use super::flash_coop::attention_coop;
 use super::gpu::{KEYS, MAX_HEAD};
 use super::grad::Part;
 use crate::plan::{AdapterInfo, Step, Wgsl, Word};
@@ -15,7 +15,8 @@ const TILE: usize = 32;
 
 /// The gradient of the queries, or those of keys and values.
 pub fn attention_grad(of: &AttentionKernel, part: Part, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-    attention_coop(of, Some(part), step, MANY_SMALL, adapter).or_else(|| staged(of, Some(part), step, adapter))
+    attention_coop(of, Some(part), step, adapter.tuning.attention.subgroup_sync_groups, adapter)
+        .or_else(|| staged(of, Some(part), step, adapter))
 }
 
 /// Attention of many queries.

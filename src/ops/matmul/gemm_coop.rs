@@ -5,12 +5,9 @@ use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, SubgroupSync, Wgsl, Word};
 use crate::shader::{col_major, decide, grid, start, unroll, with_parts, words};
 use crate::shape::Shape;
+use crate::tuning::GemmTile;
 use std::ops::Range;
 
-/// The subgroup from which on loops over matrices are written out.
-pub(crate) const UNROLLED: u32 = 16;
-/// Processors of a large GPU.
-const COMPUTE_UNITS: usize = 132;
 /// Memory of the tiles where a matrix may be loaded through a pointer to vectors. Compilers see that halves become halves again.
 pub(crate) const VECTORS: &str = "var<workgroup> tile: array<vec4<f16>, TILE / 4u>;
 fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy); tile[at + 1u] = halves(e.zw); }
@@ -43,70 +40,53 @@ pub(crate) fn subgroup_barrier(sync: SubgroupSync) -> &'static str {
     }
 }
 
-/// Microseconds of a step over k: of each workgroup where a processor has several, and at least.
-#[derive(Clone, Copy)]
-struct TileCost {
-    busy: f64,
-    alone: f64,
-}
-
-/// Of k that each part has at least, but for the last.
-const PART: usize = 256;
-
-/// Cuts to choose from.
-pub(crate) const TILES: Range<usize> = 0..11;
-
-/// How the work is cut.
+/// A tile and its split.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TileConfig {
-    /// Subgroups of a workgroup, in m and in n.
-    subs: [u32; 2],
-    /// Matrices of a subgroup, in m and in n.
-    each: [u32; 2],
-    /// Of k in a tile.
-    deep: u32,
-    /// Workgroups that share k.
+    tile: GemmTile,
+    /// Workgroups that share K.
     parts: u32,
-    /// Whether a step's matrices are loaded while those of the step before are multiplied.
-    ahead: bool,
 }
 
 impl TileConfig {
     /// Rows and columns of a workgroup's tile.
     fn side(&self, edge: u32) -> [u32; 2] {
-        [0, 1].map(|i| self.subs[i] * self.each[i] * edge)
+        [0, 1].map(|i| self.tile.warps[i] * self.tile.fragments[i] * edge)
     }
 
-    /// Matrices that leave at a time, as many as memory suffices for; `None` where the cut does not fit the adapter.
-    fn col_major(&self, transposed: [bool; 2], adapter: &AdapterInfo) -> Option<u32> {
+    /// Fragments that a subgroup's results leave by at a time, as many as memory suffices for; `None` where the tile does not fit the adapter.
+    fn strips(&self, transposed: [bool; 2], adapter: &AdapterInfo) -> Option<u32> {
+        let GemmTile { warps, fragments, bk, prefetch, .. } = self.tile;
         let (edge, side) = (adapter.coop, self.side(adapter.coop));
-        let subs = self.subs[0] * self.subs[1];
+        let subs = warps[0] * warps[1];
         let threads = subs * adapter.subgroup;
-        let tile = |i: usize| if transposed[i] { self.deep * (side[i] + 8) } else { side[i] * (self.deep + 8) };
-        let bytes = |col_major: u32| 2 * (tile(0) + tile(1)) + 4 * subs * edge * (col_major * edge + 4);
-        let steps = if self.ahead { 2 * edge } else { edge };
-        let whole = side.iter().all(|s| (s * self.deep / 8).is_multiple_of(threads)) && self.deep.is_multiple_of(steps);
-        let col_major =
-            (1..=self.each[1]).rev().filter(|a| self.each[1].is_multiple_of(*a)).find(|&a| bytes(a) <= adapter.workgroup_bytes)?;
-        (whole && threads <= adapter.workgroup_threads).then_some(col_major)
+        let tile = |i: usize| if transposed[i] { bk * (side[i] + 8) } else { side[i] * (bk + 8) };
+        let bytes = |strips: u32| 2 * (tile(0) + tile(1)) + 4 * subs * edge * (strips * edge + 4);
+        let steps = if prefetch { 2 * edge } else { edge };
+        let whole = side.iter().all(|s| (s * bk / 8).is_multiple_of(threads)) && bk.is_multiple_of(steps);
+        let strips = (1..=fragments[1]).rev().filter(|a| fragments[1].is_multiple_of(*a)).find(|&a| bytes(a) <= adapter.workgroup_bytes)?;
+        (whole && threads <= adapter.workgroup_threads).then_some(strips)
     }
 
-    /// Microseconds that `batch` products of m by n by k take on an H100, by a model fitted to what cuts were measured to take there, at shapes
-    /// of 16 to 1,024 rows with weights beyond its cache (docs/performance.md): a processor's workgroups take turns, each step over k as long
-    /// as `TileCost` says, and each leaves its results; parts are joined in proportion to their number.
-    fn time(&self, batch: usize, m: usize, n: usize, k: usize, edge: u32, pace: TileCost) -> f64 {
-        let [high, wide] = self.side(edge).map(|s| s as usize);
+    /// Microseconds that `batch` products of m by n by k take, by a model whose numbers are the adapter's tuning table: the workgroups of a
+    /// compute unit take turns, each step over K takes as long as the tile says, and each workgroup leaves its results; parts are joined in
+    /// proportion to their number.
+    fn time(&self, batch: usize, [m, n, k]: [usize; 3], transposed: [bool; 2], adapter: &AdapterInfo) -> f64 {
+        let (tile, gemm) = (&self.tile, &adapter.tuning.gemm);
+        let [high, wide] = self.side(adapter.coop).map(|s| s as usize);
         let groups = batch * m.div_ceil(high) * n.div_ceil(wide) * self.parts as usize;
-        let steps = k.div_ceil(self.deep as usize).div_ceil(self.parts as usize) as f64;
-        let rounds = groups.div_ceil(COMPUTE_UNITS) as f64;
+        let steps = k.div_ceil(tile.bk as usize).div_ceil(self.parts as usize) as f64;
+        let rounds = groups.div_ceil(adapter.tuning.compute_units.max(1) as usize) as f64;
         let cells = (high * wide) as f64;
         let parts = self.parts as f64;
-        let each = cells * parts / (32 * self.subs[0] * self.subs[1]) as f64;
-        let joined = if self.parts > 1 { 1.84 + 0.49 * parts + 0.0147 * each } else { 0.0 };
-        steps * (rounds * pace.busy).max(pace.alone) + rounds * cells * 3.17e-4 + joined
+        let each = cells * parts / (32 * tile.warps[0] * tile.warps[1]) as f64;
+        let [fixed, per_part, per_result] = gemm.split_us;
+        let joined = if self.parts > 1 { fixed + per_part * parts + per_result * each } else { 0.0 };
+        let busy = tile.busy_us[2 * transposed[0] as usize + transposed[1] as usize];
+        steps * (rounds * busy).max(tile.alone_us) + rounds * cells * gemm.store_us + joined
     }
 
-    /// The one of these cuts that takes the least time for so many rows and columns of results.
+    /// The tile of the table, or of a part of it, that takes the least time for so many rows and columns of results.
     fn pick(
         of: Range<usize>,
         batch: usize,
@@ -114,43 +94,29 @@ impl TileConfig {
         transposed: [bool; 2],
         adapter: &AdapterInfo,
     ) -> Option<(TileConfig, u32)> {
-        let cut = |subs, each, deep, ahead, busy, alone| (TileConfig { subs, each, deep, parts: 1, ahead }, TileCost { busy, alone });
-        // The fewer workgroups there are, the more of k is on its way at once: a step over k waits for memory.
-        let cuts = [
-            cut([2, 4], [4, 4], 32, true, if transposed[1] { 0.75 } else { 0.81 }, 0.74),
-            cut([2, 2], [4, 4], 64, false, if transposed[0] || !transposed[1] { 0.96 } else { 1.11 }, 0.84),
-            cut([2, 4], [2, 2], 64, true, 0.73, 0.53),
-            cut([2, 2], [2, 2], 128, false, 0.94, 0.94),
-            cut([2, 2], [2, 1], 192, false, 1.18, 0.83),
-            cut([2, 2], [1, 1], 128, false, 0.43, 0.75),
-            cut([2, 2], [1, 1], 192, false, 1.01, 0.77),
-            cut([2, 2], [1, 1], 256, false, 1.07, 0.77),
-            cut([1, 4], [1, 1], 256, false, 1.22, 0.83),
-            // For adapters with less memory, and for few columns.
-            cut([2, 2], [4, 2], 64, true, 0.83, 0.73),
-            cut([2, 2], [2, 2], 64, false, 0.71, 0.64),
-        ];
+        let gemm = &adapter.tuning.gemm;
         let mut best: Option<(f64, TileConfig, u32)> = None;
-        for (cut, pace) in cuts.into_iter().take(of.end).skip(of.start) {
-            let Some(col_major) = cut.col_major(transposed, adapter) else { continue };
-            let [high, wide] = cut.side(adapter.coop).map(|s| s as usize);
+        for &tile in gemm.tiles.iter().take(of.end).skip(of.start) {
+            let whole = TileConfig { tile, parts: 1 };
+            let Some(strips) = whole.strips(transposed, adapter) else { continue };
+            let [high, wide] = whole.side(adapter.coop).map(|s| s as usize);
             let tiles = batch * m.div_ceil(high) * n.div_ceil(wide);
             for parts in [1, 2, 3, 4, 6, 8] {
-                let steps = k.div_ceil(cut.deep as usize);
+                let steps = k.div_ceil(tile.bk as usize);
                 // Each part has something of k, and there is memory for all of them.
                 let room = tiles <= SCRATCH_COUNTERS && tiles * parts * high * wide <= SCRATCH_WORDS - SCRATCH_COUNTERS;
                 let share = steps.div_ceil(parts);
-                if parts > 1 && (!room || share * (parts - 1) >= steps || share * (cut.deep as usize) < PART) {
+                if parts > 1 && (!room || share * (parts - 1) >= steps || share * (tile.bk as usize) < gemm.min_split_k) {
                     continue;
                 }
-                let cut = TileConfig { parts: parts as u32, ..cut };
-                let time = cut.time(batch, m, n, k, adapter.coop, pace);
+                let split = TileConfig { parts: parts as u32, ..whole };
+                let time = split.time(batch, [m, n, k], transposed, adapter);
                 if best.is_none_or(|b| time < b.0) {
-                    best = Some((time, cut, col_major));
+                    best = Some((time, split, strips));
                 }
             }
         }
-        best.map(|(_, cut, col_major)| (cut, col_major))
+        best.map(|(_, config, strips)| (config, strips))
     }
 }
 
@@ -187,7 +153,7 @@ pub fn matmul_coop(
     ];
     let lines = [0, 1].map(|i| plain[i].or(anywhere[i].map(|l| l.0)));
     let (cut, strips) = TileConfig::pick(cuts, batch, [m, n, k], transposed, adapter)?;
-    let TileConfig { subs, each, deep, parts, ahead } = cut;
+    let TileConfig { tile: GemmTile { warps: subs, fragments: each, bk: deep, prefetch: ahead, .. }, parts } = cut;
     let side = cut.side(edge);
     let workgroup = subs[0] * subs[1] * subgroup;
     let (over, down) = (n.div_ceil(side[1] as usize), m.div_ceil(side[0] as usize));
@@ -214,9 +180,10 @@ pub fn matmul_coop(
     ];
     let counts = [&[("FM * FN", each[0] * each[1])], &sizes[..]].concat();
     // Software takes minutes to compile what is written out.
-    let counts = if subgroup >= UNROLLED { &counts[..] } else { &[] };
+    let counts = if subgroup >= adapter.tuning.gemm.unroll_min_subgroup { &counts[..] } else { &[] };
     // Nor may it do so itself.
-    let text = if subgroup >= UNROLLED { text } else { text.replace("q < TURNS", "q < TURNS + (word(1u) >> 31u)") };
+    let text =
+        if subgroup >= adapter.tuning.gemm.unroll_min_subgroup { text } else { text.replace("q < TURNS", "q < TURNS + (word(1u) >> 31u)") };
     let mut text = unroll(text, counts);
     for part in if adapter.coop_vectors { [VECTORS, SUM_VECTORS] } else { [SCALARS, SUM_SCALARS] } {
         text += part;

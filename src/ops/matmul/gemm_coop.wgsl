@@ -59,7 +59,7 @@ const TILE_B: u32 = 64u * PITCH_B;
 var<workgroup> tile: array<f16, TILE>;
 var<workgroup> strip: array<f32, SM * SN * STRIP>;
 fn word(n: u32) -> u32 { return words[n]; }
-fn together() { workgroupBarrier(); }
+fn subgroup_barrier() { workgroupBarrier(); }
 fn base_a(batch: u32) -> u32 { return batch; }
 fn base_b(batch: u32) -> u32 { return batch; }
 fn eight_a(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
@@ -226,7 +226,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         let at = (start + j * EDGE) / UNIT; let pitch = PITCH / UNIT;
         coopStoreT(value, &strip[at], pitch);
       }
-      together();
+      subgroup_barrier();
       if (RAGGED == 1u) {
         // Rows begin anywhere: the aligned quads of each, two for a thread; what is left of it at both ends follows the last.
         for (var u = lane; u < EIGHTS; u += SUBGROUP) {
@@ -250,7 +250,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
             }
           }
         }
-        together();
+        subgroup_barrier();
       } else {
         // The strip is free for the next matrices before these sums have left.
         var v: array<vec4<f32>, TURNS>; var w: array<vec4<f32>, TURNS>;
@@ -259,7 +259,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           let at = start + u / (WIDE / 8u) * PITCH + u % (WIDE / 8u) * 8u;
           v[q] = sums(at); w[q] = sums(at + 4u);
         }
-        together();
+        subgroup_barrier();
         for (var q = 0u; q < TURNS; q++) {
           let u = lane + q * SUBGROUP;
           let m = m0 + wm + i * EDGE + u / (WIDE / 8u); let n = n0 + wn + h * WIDE + u % (WIDE / 8u) * 8u;

@@ -5,14 +5,6 @@ use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Normalization, Wgsl};
 use crate::shader::{decide, repeat, unroll};
 
-/// Items of all rows from which instructions count, not latency.
-const MANY: usize = 1 << 18;
-/// Items of a row from which its workgroup is not too small.
-const LONG: usize = 64;
-/// Threads of a workgroup at most; further items are another round.
-const WIDEST: usize = 256;
-/// Threads that fill a GPU; more of them have fewer rows each to make up for what begins them.
-const FULL: usize = 1 << 16;
 /// Rows on their way at once.
 const ROWS: u32 = 2;
 
@@ -28,13 +20,14 @@ pub fn gemv_int8(
     let [1, 1, k] = *a.shape.dims() else { return None };
     let (_, weights) = *products.first()?;
     let Items { planes, quads, strips, span, parts, shifted, less } = weights.shape;
-    let subgroup = adapter.subgroup;
+    let (subgroup, tuning) = (adapter.subgroup, &adapter.tuning.gemv);
+    let [min_blocks, min_row_blocks] = tuning.int8_min_blocks;
     let (items, all) = (k / 32, products.iter().map(|p| p.0).sum::<usize>());
-    if !adapter.byte_dots || subgroup < 8 || quads != 8 || items < LONG || all * items < MANY {
+    if !adapter.byte_dots || subgroup < 8 || quads != 8 || items < min_row_blocks || all * items < min_blocks {
         return None;
     }
     let halves = a.plain().filter(|s| s.dtype == DType::F16).and_then(|s| by_eights(s, k))?;
-    let most = WIDEST.min(adapter.workgroup_threads as usize);
+    let most = tuning.int8_max_threads.min(adapter.workgroup_threads as usize);
     // A row that is normalised is in the threads as a whole.
     let rounds = if norm.is_some() { 1 } else { items.div_ceil(most) };
     let workgroup = items.div_ceil(rounds).next_multiple_of(subgroup as usize) as u32;
@@ -43,7 +36,7 @@ pub fn gemv_int8(
     }
     let pairs = if gated { 2 } else { 1 };
     // Rows in groups of four, of each product.
-    let rows = (all * workgroup as usize / FULL).clamp(8, 32).next_multiple_of(4 * pairs as usize) as u32;
+    let rows = (all * workgroup as usize / tuning.int8_full_threads.max(1)).clamp(8, 32).next_multiple_of(4 * pairs as usize) as u32;
     let steps = rows / ROWS;
     let block = (ROWS / pairs * steps) as usize;
     let vec_out = block % 4 == 0 && products.iter().all(|p| p.0 % 4 == 0);

@@ -1,16 +1,14 @@
 //! The GPU forms of the matrix product: a few rows times a weight, and tiles.
 
-use super::gemm_coop::{TILES, matmul_coop};
+use super::gemm_coop::matmul_coop;
 use super::gemv_int8::gemv_int8;
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, FusedGemv, Load, Normalization, Source, Step, Wgsl, Word};
 use crate::shader::row_group::{RowGroup, SUM, SUMS};
 use crate::shader::{col_major, decide, grid, indexable, repeat, start, unroll, words};
 
-/// The most rows of a that are multiplied one weight row at a time.
-pub const GEMV_MAX_ROWS: usize = 8;
-/// The same with weights of f16 where there are matrix units, which take as long for three rows as for sixteen.
-pub const GEMV_MAX_ROWS_F16: usize = 2;
+/// Rows of the left side that the GEMV kernels can keep in registers; the tuning table may ask for fewer.
+const GEMV_ROW_LIMIT: usize = 8;
 
 /// Load 0 `[batch, M, K]` times load 1 `[batch, N, K]`.
 pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -21,9 +19,9 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         return None;
     }
     let weights = Weights::of(b, k);
-    let by_matrices = || matmul_coop(batch, m, n, k, a, b, &weights, TILES, adapter);
-    if m <= GEMV_MAX_ROWS {
-        let halves = batch == 1 && m > GEMV_MAX_ROWS_F16 && b.plain().is_some_and(|s| s.dtype == DType::F16);
+    let by_matrices = || matmul_coop(batch, m, n, k, a, b, &weights, 0..usize::MAX, adapter);
+    if m <= adapter.tuning.gemv.max_rows.min(GEMV_ROW_LIMIT) {
+        let halves = batch == 1 && m > adapter.tuning.gemv.max_rows_f16 && b.plain().is_some_and(|s| s.dtype == DType::F16);
         if let Some(done) = halves.then(by_matrices).flatten() {
             return Some(done);
         }
@@ -231,7 +229,7 @@ const KEPT_HALVES: &str = "alias Kept = vec2<u32>;\nfn keep(x: vec4<f32>) -> Kep
 impl GemvConfig {
     /// For `rows` rows of b of `items` items of this shape each, and a product with `mt` rows of a, which threads can read where they lie or not.
     fn pick(rows: usize, items: usize, shape: Items, mt: usize, direct: bool, adapter: &AdapterInfo) -> GemvConfig {
-        let block = shape.quads == 8;
+        let (block, tuning) = (shape.quads == 8, &adapter.tuning.gemv);
         let most = adapter.workgroup_threads.max(1);
         let widest = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
         let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
@@ -243,20 +241,20 @@ impl GemvConfig {
         if direct && mt == 1 {
             // Nothing is waited for but memory: each thread reads its activations by eights, as the weights are read. Where rows leave
             // the GPU idle, several subgroups share one, so that all of it is on its way at once.
-            let mut lanes = if block && rows >= MANY { full } else { widest };
-            while rounds(lanes) > 4 && rows * lanes as usize * 2 <= THREADS && lanes * 8 <= most {
+            let mut lanes = if block && rows >= tuning.busy_rows { full } else { widest };
+            while rounds(lanes) > 4 && rows * lanes as usize * 2 <= tuning.full_threads && lanes * 8 <= most {
                 lanes *= 2;
             }
             // Unpacking is work, and rows of a team share what they read of the activations.
             let (each, ahead) = match rounds(lanes) {
-                _ if block && rows * lanes as usize >= THREADS => (if items >= 256 && shape.planes < 3 { 4 } else { 2 }, 1),
+                _ if block && rows * lanes as usize >= tuning.full_threads => (if items >= 256 && shape.planes < 3 { 4 } else { 2 }, 1),
                 r @ 1..=4 => (1, r),
                 _ => (1, if block { 1 } else { 4 }),
             };
-            let workgroup = if block && rows < MANY { 128 } else { 256 };
+            let workgroup = if block && rows < tuning.busy_rows { 128 } else { 256 };
             return GemvConfig { workgroup: workgroup.min(most).max(4 * lanes).min(most), lanes, rows: each, ahead, staged: false };
         }
-        if rows < MANY {
+        if rows < tuning.busy_rows {
             // The time is latency: as many threads as there are, and few rounds.
             let ahead = even(if mt > 2 { 2 } else { 3 });
             let workgroup = if rows < 1024 { 128 } else { 256 };
@@ -272,11 +270,6 @@ impl GemvConfig {
         GemvConfig { workgroup: 256.min(most).max(widest), lanes, rows, ahead, staged: true }
     }
 }
-
-/// Threads that a GPU has at least, in teams of a row each, before rows are shared by several subgroups.
-const THREADS: usize = 1 << 17;
-/// Rows of b from which a GPU is full and instructions count.
-const MANY: usize = 8192;
 
 /// Words and raw loads of products of few rows whose workgroups have `block` rows of each, but for the left side's own, and the number of workgroups.
 pub(crate) fn first_words(
@@ -457,7 +450,7 @@ pub fn fused_gemv(step: &Step, joined: &FusedGemv, adapter: &AdapterInfo) -> Opt
 pub fn matmul_kind(step: &Step) -> Option<DType> {
     let (a, b) = (&step.loads[0], &step.loads[1]);
     let few =
-        a.shape[0] == 1 && a.shape[1] <= GEMV_MAX_ROWS && indexable(&[a.shape.count(), b.shape.count(), step.stores[0].shape.count()]);
+        a.shape[0] == 1 && a.shape[1] <= GEMV_ROW_LIMIT && indexable(&[a.shape.count(), b.shape.count(), step.stores[0].shape.count()]);
     if !few {
         return None;
     }

@@ -1,8 +1,8 @@
 //! Products on the GPU against f64 arithmetic: tiles, weight formats, layouts.
 
-use super::gemm_coop::TILES;
 use super::gpu::{matmul, matmul_with_tile};
 use crate::ops::tests::*;
+use crate::tuning::Tuning;
 
 #[test]
 fn matmul_by_cooperative_matrices() {
@@ -70,7 +70,7 @@ fn matmul_in_every_cut() {
     if backend().is_none_or(|m| m.info().coop == 0) {
         return;
     }
-    for cut in TILES {
+    for cut in 0..Tuning::software().gemm.tiles.len() {
         // Whole tiles of columns with a ragged end of rows, and nothing whole.
         for (batch, m, n, k) in [(2, 75, 128, 384), (2, 75, 90, 584)] {
             for transposed in [[false, false], [false, true], [true, true]] {

@@ -6,13 +6,6 @@ use crate::plan::{AdapterInfo, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl};
 use crate::shader::row_group::{Combine, RowGroup};
 use crate::shader::{col_major, decide, grid, indexable, words};
 
-/// Workgroups that fill a large GPU.
-const FULL: usize = 1056;
-/// Elements that are worth a workgroup.
-const SPLIT_ELEMENTS: usize = 4096;
-/// Elements whose comparison is: a row of logits, which a token waits for.
-const ARG_SPLIT_ELEMENTS: usize = 1024;
-
 /// How rows are shared out: the threads of a row, and over how many workgroups a row is split because there are few of them.
 fn shares(rows: usize, cols: usize, col_major: bool, vec: bool, share: usize, adapter: &AdapterInfo) -> (RowGroup, usize) {
     let team = if col_major {
@@ -20,12 +13,13 @@ fn shares(rows: usize, cols: usize, col_major: bool, vec: bool, share: usize, ad
     } else {
         RowGroup::for_rows(rows, if vec { cols / 4 } else { cols }, adapter)
     };
+    let full = adapter.tuning.reduce.full_groups;
     let wide = 256.min(adapter.workgroup_threads.max(1));
     let split = if col_major { team } else { RowGroup { workgroup: wide, size: wide, col_major } };
     let blocks = rows.div_ceil(split.rows() as usize).max(1);
     let room = (SCRATCH_WORDS - SCRATCH_COUNTERS) / (2 * rows.max(1));
-    let parts = (FULL / blocks).min(split.rows() as usize * cols / share).min(cols / (4 * split.size as usize)).min(room);
-    if parts < 2 || blocks > FULL / 8 { (team, 1) } else { (split, parts) }
+    let parts = (full / blocks).min(split.rows() as usize * cols / share).min(cols / (4 * split.size as usize)).min(room);
+    if parts < 2 || blocks > full / 8 { (team, 1) } else { (split, parts) }
 }
 
 /// Load 0 `[rows, cols]` reduced to `[rows]`.
@@ -37,9 +31,11 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     }
     let col_major = col_major(load);
     let extreme = !matches!(op, Reduction::Sum | Reduction::Mean | Reduction::Prod);
+    let tuning = &adapter.tuning.reduce;
     // The one row of a comparison may end in a part of a quad.
     let vec = (cols % 4 == 0 || (extreme && rows == 1)) && !col_major;
-    let (team, parts) = shares(rows, cols, col_major, vec, if extreme { ARG_SPLIT_ELEMENTS } else { SPLIT_ELEMENTS }, adapter);
+    let (team, parts) =
+        shares(rows, cols, col_major, vec, if extreme { tuning.arg_split_elements } else { tuning.split_elements }, adapter);
     let (ty, kind) = match load.dtype().compute() {
         DType::I32 => ("i32", 1),
         DType::U32 => ("u32", 2),

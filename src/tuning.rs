@@ -1,0 +1,354 @@
+//! Numbers fitted to a class of GPU: tiles, splits and thresholds of kernels. Correctness never depends on them.
+//!
+//! A [`Tuning`] is chosen once, when a device is opened: the table that `tl tune` measured on this machine, else the one of the adapter's
+//! class. `TL_TUNING` names another class (`generic`, `nvidia`, `apple`, `software`) or a file. Kernels read it through
+//! [`AdapterInfo::tuning`](crate::plan::AdapterInfo::tuning); nothing is tuned while a program runs, since another split of a sum may round
+//! differently.
+
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// One class of GPU. Counts are of elements unless said otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tuning {
+    /// The class, or what the table was measured on.
+    pub name: String,
+    /// Cores that run workgroups independently: streaming multiprocessors, compute units, Apple's GPU cores.
+    pub compute_units: u32,
+    /// Products of many rows by cooperative matrices.
+    pub gemm: GemmTuning,
+    /// Products of few rows.
+    pub gemv: GemvTuning,
+    /// Attention.
+    pub attention: AttentionTuning,
+    /// Reductions over the last axis.
+    pub reduce: ReduceTuning,
+    /// Kernels over rows: softmax, norms, cross entropy.
+    pub rows: RowTuning,
+    /// Unpacking of block formats before a product.
+    pub unpack: UnpackTuning,
+    /// Elementwise kernels.
+    pub map: MapTuning,
+    /// Submits of a plan.
+    pub submit: SubmitTuning,
+}
+
+/// See [`Tuning::gemm`]. A product takes the tile whose estimated time is least.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GemmTuning {
+    /// Tiles to choose from; those that do not fit an adapter's workgroup memory are passed over.
+    pub tiles: Vec<GemmTile>,
+    /// The least extent of K in a part of split-K, but for the last part.
+    pub min_split_k: usize,
+    /// Microseconds of writing one result of a tile.
+    pub store_us: f64,
+    /// Microseconds of joining split-K parts: fixed, per part, and per part and result of a thread.
+    pub split_us: [f64; 3],
+    /// The least subgroup for which loops over fragments are unrolled: software compiles unrolled loops for minutes.
+    pub unroll_min_subgroup: u32,
+    /// Results of a weight's gradient up to which its sum over rows is shared among several products, and the rows of each at least.
+    pub split_rows: [usize; 2],
+}
+
+/// A tile of a product: `warps × fragments × edge` results per workgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GemmTile {
+    /// Subgroups of a workgroup along M and N.
+    pub warps: [u32; 2],
+    /// Cooperative matrices of a subgroup along M and N.
+    pub fragments: [u32; 2],
+    /// Extent of K in a tile.
+    pub bk: u32,
+    /// Whether a step's fragments are loaded while those of the step before are multiplied.
+    pub prefetch: bool,
+    /// Microseconds of a step over K per workgroup, where a compute unit has several of them: for both sides stored along K, the right side,
+    /// the left side, and both transposed.
+    pub busy_us: [f64; 4],
+    /// Microseconds of a step at least.
+    pub alone_us: f64,
+}
+
+/// See [`Tuning::gemv`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GemvTuning {
+    /// The most rows of the left side that are multiplied one weight row at a time.
+    pub max_rows: usize,
+    /// The same for weights of f16 where there are matrix units.
+    pub max_rows_f16: usize,
+    /// Threads that fill the GPU: with fewer, several subgroups share a weight row.
+    pub full_threads: usize,
+    /// Weight rows from which the time is work rather than latency.
+    pub busy_rows: usize,
+    /// Blocks of 32 weights from which activations become integers (`gemv_int8`), in all rows and in one.
+    pub int8_min_blocks: [usize; 2],
+    /// Threads of a workgroup of `gemv_int8` at most.
+    pub int8_max_threads: usize,
+    /// Threads that fill the GPU in `gemv_int8`.
+    pub int8_full_threads: usize,
+}
+
+/// See [`Tuning::attention`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttentionTuning {
+    /// Queries from which a workgroup has several of them (the flash kernels).
+    pub flash_min_queries: usize,
+    /// Workgroups of large tiles that are wanted before small ones are taken.
+    pub large_groups: usize,
+    /// Workgroups from which subgroups synchronize alone.
+    pub subgroup_sync_groups: usize,
+    /// Workgroups among which the keys of few queries are split: usually, and where each needs most of its registers.
+    pub split_groups: [usize; 2],
+    /// Bytes of keys and values that one workgroup reads alone.
+    pub split_min_bytes: usize,
+    /// Bytes of a split at least.
+    pub split_bytes: usize,
+    /// Bytes of all keys and values up to which one query, or two, of those that share them have a workgroup.
+    pub shared_bytes: [usize; 2],
+}
+
+/// See [`Tuning::reduce`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReduceTuning {
+    /// Workgroups that fill the GPU: with fewer, rows are split.
+    pub full_groups: usize,
+    /// Elements that are worth a workgroup.
+    pub split_elements: usize,
+    /// The same for positions of extremes.
+    pub arg_split_elements: usize,
+}
+
+/// See [`Tuning::rows`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RowTuning {
+    /// Rows from which a group of threads has several at once.
+    pub multi_row_min_rows: usize,
+    /// Rows from which a subgroup per row fills the GPU.
+    pub subgroup_min_rows: usize,
+}
+
+/// See [`Tuning::unpack`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnpackTuning {
+    /// Rows of activations from which a weight is unpacked before the product.
+    pub min_rows: usize,
+    /// The same for large weights where there are matrix units.
+    pub min_rows_large: usize,
+    /// Elements of a large weight.
+    pub large_elements: usize,
+    /// Elements of a weight at most: what is unpacked takes two bytes each.
+    pub max_elements: usize,
+}
+
+/// See [`Tuning::map`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MapTuning {
+    /// Elements from which a thread handles several quads of narrow elements, and twice as many.
+    pub multi_quad_elements: [usize; 2],
+    /// Elements from which a transposed source is read in tiles.
+    pub tile_min_elements: usize,
+}
+
+/// See [`Tuning::submit`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubmitTuning {
+    /// Floating-point operations after which a submit ends, so that no display waits.
+    pub max_ops: u64,
+    /// Dispatches of a submit in plans of more than twice as many: the GPU begins while the host encodes.
+    pub max_steps: usize,
+}
+
+/// What an adapter says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct AdapterClass {
+    /// PCI vendor.
+    pub vendor: u32,
+    /// Whether the API is Metal.
+    pub metal: bool,
+    /// Whether a CPU does the work.
+    pub software: bool,
+}
+
+const PCI_NVIDIA: u32 = 0x10de;
+
+/// Warps, fragments, BK and prefetch of the tiles that every class chooses from, the largest first.
+const TILES: [([u32; 2], [u32; 2], u32, bool); 11] = [
+    ([2, 4], [4, 4], 32, true),
+    ([2, 2], [4, 4], 64, false),
+    ([2, 4], [2, 2], 64, true),
+    ([2, 2], [2, 2], 128, false),
+    ([2, 2], [2, 1], 192, false),
+    ([2, 2], [1, 1], 128, false),
+    ([2, 2], [1, 1], 192, false),
+    ([2, 2], [1, 1], 256, false),
+    ([1, 4], [1, 1], 256, false),
+    ([2, 2], [4, 2], 64, true),
+    ([2, 2], [2, 2], 64, false),
+];
+
+/// Measured on an H100: microseconds of a step per workgroup, with others on the same processor and at least.
+const H100_STEP_US: [([f64; 4], f64); 11] = [
+    ([0.81, 0.75, 0.81, 0.75], 0.74),
+    ([0.96, 1.11, 0.96, 0.96], 0.84),
+    ([0.73; 4], 0.53),
+    ([0.94; 4], 0.94),
+    ([1.18; 4], 0.83),
+    ([0.43; 4], 0.75),
+    ([1.01; 4], 0.77),
+    ([1.07; 4], 0.77),
+    ([1.22; 4], 0.83),
+    ([0.83; 4], 0.73),
+    ([0.71; 4], 0.64),
+];
+
+impl GemmTile {
+    /// A tile whose cost follows from its work: fragments multiplied, and rows of them loaded, for each 16 of K.
+    fn estimated((warps, fragments, bk, prefetch): ([u32; 2], [u32; 2], u32, bool)) -> GemmTile {
+        let [wm, wn, fm, fn_] = [warps[0], warps[1], fragments[0], fragments[1]].map(f64::from);
+        let multiplied = wm * wn * fm * fn_;
+        let loaded = wm * fm + wn * fn_;
+        let busy = f64::from(bk) / 16.0 * (0.008 * multiplied + 0.01 * loaded);
+        GemmTile { warps, fragments, bk, prefetch, busy_us: [busy; 4], alone_us: busy.max(0.6) }
+    }
+}
+
+impl Tuning {
+    /// A table by formula from the number of compute units and the bytes of the last-level cache.
+    pub fn by_formula(name: &str, compute_units: u32, cache_bytes: usize) -> Tuning {
+        let units = compute_units.max(1) as usize;
+        Tuning {
+            name: name.into(),
+            compute_units,
+            gemm: GemmTuning {
+                tiles: TILES.map(GemmTile::estimated).to_vec(),
+                min_split_k: 256,
+                store_us: 3.2e-4,
+                split_us: [2.0, 0.5, 0.015],
+                unroll_min_subgroup: 16,
+                split_rows: [1 << 21, 512],
+            },
+            gemv: GemvTuning {
+                max_rows: 8,
+                max_rows_f16: 4,
+                full_threads: (1024 * units).next_power_of_two() / 2,
+                busy_rows: (64 * units).next_power_of_two(),
+                int8_min_blocks: [(2048 * units).next_power_of_two(), 64],
+                int8_max_threads: 256,
+                int8_full_threads: (512 * units).next_power_of_two(),
+            },
+            attention: AttentionTuning {
+                flash_min_queries: 32,
+                large_groups: units,
+                subgroup_sync_groups: 3 * units,
+                split_groups: [2 * units, units],
+                split_min_bytes: 256 << 10,
+                split_bytes: 32 << 10,
+                shared_bytes: [cache_bytes / 16, cache_bytes / 2],
+            },
+            reduce: ReduceTuning { full_groups: 8 * units, split_elements: 4096, arg_split_elements: 1024 },
+            rows: RowTuning { multi_row_min_rows: 32 * units, subgroup_min_rows: 8 * units },
+            unpack: UnpackTuning { min_rows: 64, min_rows_large: 64, large_elements: 1 << 20, max_elements: 1 << 27 },
+            map: MapTuning { multi_quad_elements: [8192 * units, 32_768 * units], tile_min_elements: 4096 },
+            submit: SubmitTuning { max_ops: 500_000_000_000, max_steps: 256 },
+        }
+    }
+
+    /// An adapter of no known class.
+    pub fn generic() -> Tuning {
+        Tuning::by_formula("generic", 32, 4 << 20)
+    }
+
+    /// NVIDIA's GPUs, measured on an H100 (132 processors, 50 MB of cache; docs/performance.md).
+    pub fn nvidia() -> Tuning {
+        let mut t = Tuning::by_formula("nvidia", 132, 50 << 20);
+        for (tile, (busy_us, alone_us)) in t.gemm.tiles.iter_mut().zip(H100_STEP_US) {
+            (tile.busy_us, tile.alone_us) = (busy_us, alone_us);
+        }
+        t.gemm.store_us = 3.17e-4;
+        t.gemm.split_us = [1.84, 0.49, 0.0147];
+        t.gemv = GemvTuning {
+            max_rows: 8,
+            max_rows_f16: 2,
+            full_threads: 1 << 17,
+            busy_rows: 8192,
+            int8_min_blocks: [1 << 18, 64],
+            int8_max_threads: 256,
+            int8_full_threads: 1 << 16,
+        };
+        t.attention = AttentionTuning {
+            flash_min_queries: 32,
+            large_groups: 128,
+            subgroup_sync_groups: 384,
+            split_groups: [264, 132],
+            split_min_bytes: 400 << 10,
+            split_bytes: 32 << 10,
+            shared_bytes: [2 << 20, 32 << 20],
+        };
+        t.rows = RowTuning { multi_row_min_rows: 4096, subgroup_min_rows: 1024 };
+        t.unpack.min_rows_large = 9;
+        t.map.multi_quad_elements = [1 << 20, 1 << 22];
+        t
+    }
+
+    /// Apple's GPUs, from published facts only and **not measured**: 10 to 40 cores (20 is an M4 Pro), SIMD-groups of 32, fragments of 8×8,
+    /// 32 KiB of threadgroup memory; products in tiles of 64×64×32 as MLX has them.
+    pub fn apple() -> Tuning {
+        let mut t = Tuning::by_formula("apple", 20, 24 << 20);
+        t.gemm.tiles.insert(0, GemmTile::estimated(([2, 2], [4, 4], 32, false)));
+        t
+    }
+
+    /// Software Vulkan (lavapipe). It has the splits and tiles of the NVIDIA table, so that tests without a GPU execute them.
+    pub fn software() -> Tuning {
+        Tuning { name: "software".into(), ..Tuning::nvidia() }
+    }
+
+    /// The table of a class, by name.
+    pub fn named(name: &str) -> Option<Tuning> {
+        match name {
+            "generic" => Some(Tuning::generic()),
+            "nvidia" => Some(Tuning::nvidia()),
+            "apple" => Some(Tuning::apple()),
+            "software" => Some(Tuning::software()),
+            _ => None,
+        }
+    }
+
+    /// The names that [`Tuning::named`] knows.
+    pub const NAMES: [&str; 4] = ["generic", "nvidia", "apple", "software"];
+
+    /// The table for an adapter that was never measured. The only place that asks whose GPU it is.
+    pub fn of_class(class: AdapterClass) -> Tuning {
+        match class {
+            AdapterClass { software: true, .. } => Tuning::software(),
+            AdapterClass { metal: true, .. } => Tuning::apple(),
+            AdapterClass { vendor: PCI_NVIDIA, .. } => Tuning::nvidia(),
+            _ => Tuning::generic(),
+        }
+    }
+
+    /// A number that differs where tables differ: part of what plans are found by.
+    pub fn id(&self) -> u64 {
+        // A table is plain numbers and a name; its JSON is the same in every process.
+        let text = serde_json::to_string(self).unwrap_or_default();
+        text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+    }
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning::generic()
+    }
+}
+
+/// A shared table.
+pub type SharedTuning = Arc<Tuning>;
