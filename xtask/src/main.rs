@@ -2,7 +2,9 @@
 
 mod kernels;
 mod samples;
+mod shader_hashes;
 mod targets;
+mod variants;
 mod verify;
 
 use std::path::Path;
@@ -11,11 +13,15 @@ use tensorlogic::DType;
 use verify::Options;
 
 const USAGE: &str = "usage: cargo xtask kernels --msl [--spirv] OUT
+       cargo xtask shader-hashes [--diff FILE] [--show NAME]
        cargo xtask check-targets
        cargo xtask verify MODEL.gguf REFERENCE.safetensors [--device D] [--dtype f32|f16|bf16] [--tokens N] [--prompts N] [--greedy N]
 
   kernels        writes every kernel below the folder OUT, the files and those generated for a sample of plans: as Metal
                  source (--msl), as SPIR-V (--spirv), or both
+  shader-hashes  prints a line for each kernel of the sample plans on each kind of adapter: its name, a hash of the shader source
+                 that the driver gets, and one of its grid and parameters. --diff compares with a saved listing instead,
+                 and fails where they differ; --show prints the source of one
   check-targets  type-checks library and command for macOS and Windows, and the library for wasm32
   verify         compares logits and greedy tokens with the reference (see tests/reference/make_reference.py); fails above
                  a relative error of 1e-3, or where a token differs whose margin is 0.02 or more";
@@ -38,6 +44,7 @@ fn main() -> ExitCode {
 fn run(args: &[String]) -> Result<bool, String> {
     match args.first().map(String::as_str) {
         Some("check-targets") if args.len() == 1 => return targets::check(),
+        Some("shader-hashes") => return shader_hashes::run(&args[1..]),
         Some("kernels") => {
             let (flags, folders): (Vec<&String>, Vec<&String>) = args[1..].iter().partition(|a| a.starts_with("--"));
             let has = |name: &str| flags.iter().any(|f| *f == name);

@@ -16,6 +16,7 @@ use tensorlogic::ops::loss::NllOptions;
 use tensorlogic::ops::norm::grad::NormGradKernel;
 use tensorlogic::plan::{AdapterInfo, Kernel, SubgroupSync};
 use tensorlogic::tensor::{Inputs, Key, Lowered, Meta, Op};
+use tensorlogic::tuning::Tuning;
 use tensorlogic::{DType, Device, Shape, Tensor, TensorError, TensorResult};
 
 /// What a kernel becomes.
@@ -59,7 +60,7 @@ pub fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 /// GPUs that differ in what kernels ask about: name and answers.
 pub fn adapters() -> [(&'static str, AdapterInfo); 5] {
-    let plain = AdapterInfo { workgroup_bytes: 16_384, workgroup_threads: 256, ..Default::default() };
+    let plain = AdapterInfo { workgroup_bytes: 16_384, workgroup_threads: 256, tuning: Arc::new(Tuning::nvidia()), ..Default::default() };
     let apple = AdapterInfo {
         subgroup: 32,
         f16: true,
@@ -67,7 +68,7 @@ pub fn adapters() -> [(&'static str, AdapterInfo); 5] {
         workgroup_threads: 1024,
         coop: 8,
         subgroup_sync: SubgroupSync::Barrier,
-        ..Default::default()
+        ..plain.clone()
     };
     let subgroup8 = AdapterInfo { subgroup: 8, coop: 0, ..apple.clone() };
     let subgroup64 = AdapterInfo { subgroup: 64, coop: 0, ..apple.clone() };
@@ -76,7 +77,7 @@ pub fn adapters() -> [(&'static str, AdapterInfo); 5] {
 }
 
 /// A stored tensor of zeros.
-fn leaf(dtype: DType, shape: &[usize]) -> TensorResult<Tensor> {
+pub fn leaf(dtype: DType, shape: &[usize]) -> TensorResult<Tensor> {
     let bytes = vec![0u8; dtype.bytes(shape.iter().product()).unwrap_or(0)];
     Tensor::from_bytes(Bytes::Owned(Arc::new(bytes)), dtype, shape, &Device::cpu())
 }
@@ -102,7 +103,13 @@ static CUSTOM: [CustomOp; 3] = [
 ];
 
 /// An operation that is one kernel over contiguous operands, for kernels that only a GPU's gradients use.
-struct Bare(&'static str, u64, Arc<dyn Kernel>);
+pub struct Bare(&'static str, u64, Arc<dyn Kernel>);
+
+impl Bare {
+    /// The settings from here on are free for other lists of samples.
+    #[allow(dead_code)] // The test of the kernels has no other list.
+    pub const SETTINGS: u64 = 1 << 16;
+}
 
 impl Op for Bare {
     fn name(&self) -> &'static str {
@@ -121,7 +128,7 @@ impl Op for Bare {
 }
 
 /// The first result of a kernel.
-fn bare(
+pub fn bare(
     name: &'static str,
     setting: u64,
     kernel: impl Kernel + 'static,
@@ -167,7 +174,7 @@ fn gradients(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
 }
 
 /// Named results whose plans hold the kernels.
-fn results() -> TensorResult<Vec<(String, Tensor)>> {
+pub fn results() -> TensorResult<Vec<(String, Tensor)>> {
     use DType::*;
     let mut out: Vec<(String, Tensor)> = Vec::new();
     for d in [F32, F16, BF16] {

@@ -49,6 +49,23 @@ pub struct Shader {
     pub name: &'static str,
     /// Its WGSL.
     pub wgsl: String,
+    /// Workgroups in x, y and z.
+    pub grid: [u32; 3],
+    /// The numbers that it reads at run time, in order, as a text to compare.
+    pub params: String,
+}
+
+/// What a driver was found to do otherwise than most, to which shader source adapts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverQuirks {
+    /// It rounds to f16 otherwise than IEEE says, so that f16 is packed by integer arithmetic.
+    pub soft_f16: bool,
+    /// Its comparisons with NaN are false in kernels that select by them.
+    pub ordered: bool,
+    /// NaN and infinities go through exp and divisions as IEEE says.
+    pub infinite: bool,
+    /// It takes so few bindings that each buffer is bound once.
+    pub few_bindings: bool,
 }
 
 /// The kernels of a plan for a GPU with these answers; there need be none. Steps that have nothing to do have no text.
@@ -56,13 +73,22 @@ pub struct Shader {
 /// # Errors
 /// When a step cannot be done on such a GPU.
 pub fn kernel_shaders(plan: &Plan, adapter: &AdapterInfo) -> TensorResult<Vec<Shader>> {
+    kernel_shaders_for(plan, adapter, DriverQuirks::default())
+}
+
+/// The same for a driver with these quirks.
+///
+/// # Errors
+/// As [`kernel_shaders`].
+pub fn kernel_shaders_for(plan: &Plan, adapter: &AdapterInfo, quirks: DriverQuirks) -> TensorResult<Vec<Shader>> {
     let adapter = AdapterInfo { raw: None, ..adapter.clone() };
-    let style =
-        wgsl::CodegenOptions { adapter: &adapter, soft_f16: false, ordered: false, infinite: false, few_bindings: false, quick: false };
+    let DriverQuirks { soft_f16, ordered, infinite, few_bindings } = quirks;
+    let style = wgsl::CodegenOptions { adapter: &adapter, soft_f16, ordered, infinite, few_bindings, quick: false };
     let mut out = Vec::new();
     for step in &plan.steps {
         if let Some(t) = wgsl::step_text(plan, step, style)? {
-            out.push(Shader { name: step.name, wgsl: t.text });
+            let params = format!("{:?}", t.words);
+            out.push(Shader { name: step.name, wgsl: t.text, grid: t.grid, params });
         }
     }
     Ok(out)

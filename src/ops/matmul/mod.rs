@@ -1,6 +1,6 @@
 //! Matrix products.
 
-pub(crate) mod fused_gemv;
+pub mod fused_gemv;
 pub(crate) mod gemm_coop;
 mod gemv_int8;
 pub(crate) mod gpu;

@@ -1,0 +1,204 @@
+//! What a kernel is: its CPU form, its shader source, and what it may ask about the GPU.
+
+use super::{Step, Task};
+use crate::dtype::DType;
+use crate::tuning::SharedTuning;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// A tuned implementation of an op: a Rust function and a WGSL text over the same loads and stores.
+///
+/// Both index an operand by its row-major position in the logical shape and never see strides or fused programs.
+pub trait Kernel: Send + Sync {
+    /// This thread's share of the step on the CPU. Every thread of the thread pool calls it once per run.
+    fn cpu(&self, task: &dyn Task);
+    /// Floating-point operations of the step, for sizing teams and for `explain`.
+    fn ops(&self, step: &Step) -> u64;
+    /// Whether the CPU's form does what the GPU's does, so that the CPU may take over small work of a GPU.
+    fn portable(&self) -> bool {
+        true
+    }
+    /// The GPU form, or `None` where the adapter lacks what it needs.
+    fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>;
+    /// A form in the driver's own language, where the adapter takes one (`adapter.raw`). It is asked for, and then run instead of the
+    /// WGSL, only where every operand is stored: row-major, from its buffer's start, with nothing fused into it, and no buffer both read
+    /// and written.
+    fn raw(&self, _step: &Step, _adapter: &AdapterInfo) -> Option<RawKernel> {
+        None
+    }
+    /// The products of few rows that this kernel does in the step, where a GPU can do others with them: of load 0 and the loads behind it.
+    fn gemv_products(&self, _step: &Step) -> Option<FusedGemv> {
+        None
+    }
+    /// The kernel that does these products.
+    fn fuse_gemv(&self, _joined: FusedGemv) -> Option<Arc<dyn Kernel>> {
+        None
+    }
+    /// The normalization of load 0's rows that this kernel is.
+    fn normalization(&self) -> Option<Normalization> {
+        None
+    }
+}
+
+/// Products of few rows that share their left side.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FusedGemv {
+    /// How many.
+    pub products: usize,
+    /// Whether they are two of the same size, of which the second's store reads what the first's writes.
+    pub gated: bool,
+    /// Whether a store's program reads the other element of each pair, so that results are written in groups of four.
+    pub vec4_store: bool,
+    /// What is done to the left side's rows first.
+    pub norm: Option<Normalization>,
+    /// How the right sides are stored.
+    pub kind: DType,
+}
+
+/// A normalization of rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Normalization {
+    /// Whether rows are only divided by their root mean square, not centred.
+    pub rms: bool,
+    /// Added to the variance.
+    pub eps: f64,
+    /// Whether there is a weight.
+    pub weight: bool,
+    /// Whether there is a bias.
+    pub bias: bool,
+}
+
+/// A language that a driver takes as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RawLanguage {
+    /// Metal's shading language, as text.
+    Msl,
+    /// Vulkan's binary format, as words.
+    SpirV,
+}
+
+/// A text in a driver's own language.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum RawSource {
+    /// Metal's shading language.
+    Msl(Cow<'static, str>),
+    /// SPIR-V, version 1.3 or older for the drivers that there are.
+    SpirV(Cow<'static, [u32]>),
+}
+
+/// A kernel's form in a driver's own language. Nothing checks or translates it.
+///
+/// Its bindings are the kernel's words as a uniform buffer (padded to whole 16 bytes), then one buffer per load, then one per store: in
+/// Metal `buffer(0)`, `buffer(1)`, …, in SPIR-V the bindings of descriptor set 0.
+#[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+pub struct RawKernel {
+    pub(crate) source: RawSource,
+    pub(crate) entry: &'static str,
+    pub(crate) workgroup: [u32; 3],
+    pub(crate) grid: [u32; 3],
+    pub(crate) words: Vec<Word>,
+}
+
+impl RawKernel {
+    /// A form with its entry point, threads of a workgroup (x, y, z), workgroups (x, y, z) and words.
+    ///
+    /// # Safety
+    /// The source must be valid for its driver, declare `workgroup`, bind what the step has and touch nothing outside of it: no bounds
+    /// check stands between it and the memory of the GPU.
+    pub unsafe fn new(source: RawSource, entry: &'static str, workgroup: [u32; 3], grid: [u32; 3], words: Vec<Word>) -> RawKernel {
+        RawKernel { source, entry, workgroup, grid, words }
+    }
+}
+
+/// How the threads of a subgroup wait for each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SubgroupSync {
+    /// Only the whole workgroup can wait.
+    #[default]
+    None,
+    /// By a barrier of their own.
+    Barrier,
+    /// They need not: they are one vector, whose accesses are in order.
+    Lockstep,
+}
+
+/// What a kernel may ask about the GPU.
+#[derive(Clone, Debug, Default)]
+pub struct AdapterInfo {
+    /// Threads that run in lockstep: 32 on NVIDIA and Apple, 8 on lavapipe; 0 where it varies or subgroup operations are missing.
+    pub subgroup: u32,
+    /// Whether WGSL may use f16.
+    pub f16: bool,
+    /// Bytes of workgroup memory.
+    pub workgroup_bytes: u32,
+    /// Threads in a workgroup at most.
+    pub workgroup_threads: u32,
+    /// Edge of cooperative matrices (f16 inputs, f32 sums): 8, 16, or 0 where there are none.
+    pub coop: u32,
+    /// Whether a cooperative matrix may be loaded through a pointer to vectors, as Vulkan allows.
+    pub coop_vectors: bool,
+    /// How the threads of a subgroup see what others of it left in workgroup memory.
+    pub subgroup_sync: SubgroupSync,
+    /// Whether memory may be declared coherent: what one workgroup writes, another reads as it is.
+    pub coherent: bool,
+    /// Whether four products of bytes are added up at once by one instruction; on Metal they are not.
+    pub byte_dots: bool,
+    /// The language in which the driver takes kernels besides WGSL, if it takes any.
+    pub raw: Option<RawLanguage>,
+    /// Numbers fitted to the class of GPU.
+    pub tuning: SharedTuning,
+}
+
+/// Words of a GPU's scratch.
+pub const SCRATCH_WORDS: usize = 1 << 22;
+
+/// Words of it that are zero between dispatches.
+pub const SCRATCH_COUNTERS: usize = 1 << 10;
+
+/// A kernel's GPU form.
+///
+/// The text calls, and does not define: `load_K(i: u32) -> T_K` and `load4_K(i: u32) -> vec4<T_K>` for load K (`alias T_K` is f32, i32 or
+/// u32; `load4` wants `i % 4 == 0` and elements `i..i+4` of one row), `store_K(i, v)`, `store4_K(i, v)` and `store8_K(i, v, w)` for store K
+/// (eight want `i % 8 == 0` and `i..i+8` of one row, and are one access where the target, and what they are combined with, allow it),
+/// `word(n) -> u32` for its own numbers and `fail(code: u32)` for a bad index. What stands between the lines `// default` and `// end` in a `.wgsl` file is a stand-in that
+/// makes the file valid alone; the generator replaces it. Instead of `store4_K` a text may call `reads4_K(i) -> Reads_K`, early, and
+/// `write4_K(i, v, reads)` when it has the value. Instead of `store8_K` it may call `columns8_K(i) -> Columns_K` for what eight columns are combined
+/// with in every row, with i of any row and `row_start` of the same, and `write8_K(i, v, w, columns)` for each row.
+/// A text may keep the start of the row that `i` belongs to in a `var<private> row_start: u32`, set before each such call for a store: what is the
+/// same in all rows is then found without a division.
+/// A text that reads `scratch` gets an `array<atomic<u32>>` of [`SCRATCH_WORDS`] that all dispatches share: its first
+/// [`SCRATCH_COUNTERS`] words are zero, and the text leaves them zero; the rest is arbitrary. On an adapter with coherent memory `scratch4` is the
+/// same as a structure of `counters: array<atomic<u32>, …>` and `data: array<vec4<u32>>`.
+/// For a load that is plain and contiguous, `raw_K` is its buffer as `array<vec4<u32>>`, or `array<u32>` for block formats, and `wide_K` the
+/// same as `array<vec4<u32>>`, for formats whose blocks are rows of 16 bytes.
+#[derive(Clone, Debug)]
+pub struct Wgsl {
+    /// The kernel's text.
+    pub source: Cow<'static, str>,
+    /// `const` lines put before the text: tile sizes and switches, part of the pipeline's key, never a tensor's size.
+    pub consts: Vec<(&'static str, u32)>,
+    /// Threads of a workgroup; becomes `const WORKGROUP`.
+    pub workgroup: u32,
+    /// Workgroups in x, y, z.
+    pub grid: [u32; 3],
+    /// The kernel's own numbers.
+    pub words: Vec<Word>,
+    /// Loads whose buffer the text reads itself as `raw_K`.
+    pub raw: Vec<u8>,
+    /// Loads that the text reads with their last two dimensions exchanged, see [`Load::transposed`].
+    pub transposed: Vec<u8>,
+}
+
+/// A number that a kernel reads at run time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Word {
+    /// A size.
+    U32(u32),
+    /// A constant.
+    F32(f32),
+    /// The plan's parameter `n` as u32.
+    ParamU32(u16),
+    /// The plan's parameter `n` as the bits of an f32.
+    ParamF32(u16),
+}

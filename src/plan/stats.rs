@@ -1,0 +1,122 @@
+//! What a backend reports: times, memory, transfers, compiled kernels, and the measured costs of small work.
+
+use super::{Plan, WorkCost};
+use std::sync::Arc;
+
+/// How finely runs are timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timing {
+    /// Each run as a whole: it runs as it always does.
+    Runs,
+    /// Every step.
+    Steps,
+}
+
+/// When a run happened and its steps with it.
+#[derive(Clone)]
+pub struct RunTimes {
+    /// What ran.
+    pub plan: Arc<Plan>,
+    /// When the host began to submit it and when it was done with that.
+    pub host: [std::time::Instant; 2],
+    /// Start and end of the run in seconds on the machine's own clock; `None` where it has none.
+    pub run: Option<[f64; 2]>,
+    /// The same for each step; `None` where it was not measured or had nothing to do.
+    pub steps: Vec<Option<[f64; 2]>>,
+}
+
+/// A device's memory as the engine counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Bytes held by tensors, weights and running plans.
+    pub in_use: usize,
+    /// The most that `in_use` has been.
+    pub peak: usize,
+    /// Bytes kept in the pool for reuse.
+    pub pooled: usize,
+    /// Buffers asked for.
+    pub requests: u64,
+    /// Requests that the pool served.
+    pub reused: u64,
+}
+
+/// What a device moved between the host's memory and its own, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransferStats {
+    /// Values brought to the device.
+    pub uploads: u64,
+    /// Their bytes.
+    pub uploaded_bytes: u64,
+    /// Writes of staging memory; many small uploads share one.
+    pub staging_writes: u64,
+    /// Writes straight into memory that host and device share.
+    pub in_place_writes: u64,
+    /// Values brought to the host.
+    pub downloads: u64,
+    /// Their bytes.
+    pub downloaded_bytes: u64,
+    /// Reads straight from memory that host and device share.
+    pub in_place_reads: u64,
+}
+
+/// Kernels that a device compiled since it was opened.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PipelineStats {
+    /// How many.
+    pub pipelines: usize,
+    /// Seconds spent on it.
+    pub seconds: f64,
+    /// How many of them an earlier process had compiled already.
+    pub found: usize,
+    /// The file that keeps them for the next process; `None` where none does.
+    pub file: Option<std::path::PathBuf>,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// Where work on values in host memory is faster: measured times, in seconds, of this GPU and this CPU.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct FallbackModel {
+    /// A tiny computation on the GPU, from values in host memory to the result in host memory.
+    pub round_trip: f64,
+    /// The same without waiting for the result.
+    pub submit: f64,
+    /// The same on the CPU, to the result.
+    pub host: f64,
+    /// One element through one scalar instruction on the CPU.
+    pub host_element: f64,
+    /// One floating-point operation of a matrix product on the CPU.
+    pub host_op: f64,
+}
+
+impl FallbackModel {
+    /// The time that the CPU would take.
+    pub fn host_seconds(&self, work: &WorkCost) -> f64 {
+        self.host + work.elements as f64 * self.host_element + work.ops as f64 * self.host_op
+    }
+    /// Elements of one elementwise operation up to which the CPU has the result sooner than the way to the GPU and back takes.
+    pub fn elements(&self) -> u64 {
+        ((self.round_trip - self.host) / self.host_element).max(0.0) as u64
+    }
+}
+
+/// Where the memory of a tensor lies, and who sees it. Metal's words; what each means depends on the API.
+///
+/// | | CPU | Metal | Vulkan, DX12 |
+/// |---|---|---|---|
+/// | `Shared` | host memory | a buffer that both sides see (`MTLStorageModeShared`): no copy for a read | host-visible memory that kernels use directly, where the adapter offers it (`MAPPABLE_PRIMARY_BUFFERS`); else `Private` |
+/// | `Private` | host memory | a buffer that only the GPU sees; transfers go through staging memory | device-local memory; transfers go through staging memory |
+/// | `Managed` | host memory | as on Vulkan: Metal's own managed mode exists on Intel Macs only, and wgpu does not offer it | a copy on either side: reads are served by the host's, and the device's is made when a kernel first needs it |
+///
+/// The default is `Shared` where the memory is unified and the CPU reads it through its caches (Apple GPUs, software drivers), else `Private`.
+/// Other integrated GPUs may map device memory uncached, where reading in place can be slower than staging: ask for `Shared` there when
+/// measuring says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StorageMode {
+    /// Host and device see the same memory.
+    Shared,
+    /// Only the device sees it.
+    Private,
+    /// A copy on either side, kept equal.
+    Managed,
+}
