@@ -11,7 +11,7 @@ use tensorlogic::nn::LoraConfig;
 use tensorlogic::text::{self, Tokenizer};
 use tensorlogic::{DType, Device, Rng, Tensor};
 
-const HUB: [&str; 3] = ["gpt2-odd", "llama-gqa-bf16", "llama3-rope"];
+const HUB: [&str; 4] = ["gpt2-odd", "llama-gqa-bf16", "llama3-rope", "llama-v4spelling"];
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(name)

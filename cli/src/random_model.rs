@@ -92,7 +92,7 @@ pub fn random_model(shape: &Shape, dtype: DType) -> Result<Gguf, Failure> {
     numbers.iter().for_each(|&(k, v)| set(&mut w, k, v));
     set(&mut w, "attention.head_count", shape.heads);
     set(&mut w, "attention.head_count_kv", shape.kv_heads);
-    w.set(&format!("{a}.attention.layer_norm_epsilon"), 1e-5f32).set(&format!("{a}.attention.layer_norm_rms_epsilon"), 1e-5f32);
+    w.set(&format!("{a}.attention.layer_norm{}_epsilon", if llama { "_rms" } else { "" }), 1e-5f32);
     // Tensors borrow their bytes: the file is the only copy of them.
     let part = |count: usize| &bytes[..dtype.bytes(count).unwrap_or(0)];
     let mut norms = vec!["output_norm".to_string()];

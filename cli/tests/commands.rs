@@ -131,7 +131,7 @@ fn a_damaged_model_is_named_by_every_command() {
     let path = std::env::temp_dir().join(format!("tl-broken-{}.gguf", std::process::id()));
     let file = path.to_str().unwrap();
     let cut = "the file is damaged or was cut short: get it, or make it, again";
-    for (content, says) in [(&bytes[..bytes.len() / 2], cut), (&bytes[..100], cut), (&renamed, "config: `block_count` is missing")] {
+    for (content, says) in [(&bytes[..bytes.len() / 2], cut), (&bytes[..100], cut), (&renamed, "`llama.block_count` is missing")] {
         std::fs::write(&path, content).unwrap();
         let runs =
             [&["generate", "-q", "x", "-m", file][..], &["chat", "-m", file], &["explain", "-m", file], &["bench", "decode", "-m", file]];

@@ -34,7 +34,10 @@ fn model(folder: &Path, architecture: &str, dtype: DType) -> PathBuf {
     for (key, v) in [("block_count", 2), ("embedding_length", DIM as u32), ("feed_forward_length", 128), ("context_length", 128)] {
         w.set(&format!("{architecture}.{key}"), v);
     }
-    w.set(&format!("{architecture}.attention.head_count"), 4u32).set(&format!("{architecture}.attention.head_count_kv"), 2u32);
+    w.set(&format!("{architecture}.attention.head_count"), 4u32);
+    if architecture == "llama" {
+        w.set("llama.attention.head_count_kv", 2u32);
+    }
     let mut tokens: Vec<String> = (0..=255).map(|b| byte_char(b).to_string()).collect();
     tokens.push("<|end|>".into());
     let mut types = vec![1i32; 256];

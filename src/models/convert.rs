@@ -4,8 +4,10 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::io::GgufWriter;
-use crate::models::Weights;
-use crate::models::llama::frequencies;
+use crate::models::activation::ActivationFn;
+use crate::models::rope_settings::unscaled;
+use crate::models::settings::{NONE, Settings};
+use crate::models::{Weights, gpt2, llama};
 use crate::quant;
 use crate::tensor::Tensor;
 use std::path::Path;
@@ -57,8 +59,8 @@ pub fn write_gguf(
             let architecture = weights.architecture()?.to_string();
             w.set("general.architecture", architecture.as_str());
             tensors = match architecture.as_str() {
-                "llama" => llama(weights, &mut w)?,
-                "gpt2" => gpt2(weights, &mut w)?,
+                "llama" => from_llama(weights, &mut w)?,
+                "gpt2" => from_gpt2(weights, &mut w)?,
                 other => {
                     return Err(TensorError::Unsupported(format!("a folder of architecture `{other}` as GGUF; known are llama and gpt2")));
                 }
@@ -120,27 +122,14 @@ fn packed(t: &Tensor, dtype: DType) -> TensorResult<Vec<u8>> {
     Ok(parts.into_iter().collect::<TensorResult<Vec<_>>>()?.concat())
 }
 
-/// Numbers by GGUF's key, without the architecture, and the Hub's.
-fn sizes(weights: &Weights, w: &mut GgufWriter, keys: &[(&str, &str)]) -> TensorResult<()> {
-    let architecture = weights.architecture()?;
-    for (gguf, hub) in keys {
-        if let Some(v) = weights.size(gguf, hub, u32::MAX as usize)? {
-            w.set(&format!("{architecture}.{gguf}"), v as u32);
-        }
-    }
-    Ok(())
-}
-
 /// Takes these tensors out of a folder; what the folder has besides is an error.
 fn take(weights: &Weights, names: impl IntoIterator<Item = String>) -> TensorResult<Vec<(String, Tensor)>> {
     let mut rest = weights.stored_names();
     let mut out = Vec::new();
     for name in names {
-        if weights.has(&name) {
-            let stored = weights.stored_name(&name);
-            rest.retain(|n| *n != stored);
-            out.push((name.clone(), weights.any(&name)?));
-        }
+        let stored = weights.stored_name(&name);
+        rest.retain(|n| *n != stored);
+        out.push((name.clone(), weights.any(&name)?));
     }
     // Masks and tables that old files carry, and an output matrix that is the embedding.
     let known = |n: &str| [".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq"].iter().any(|end| n.ends_with(end));
@@ -150,43 +139,61 @@ fn take(weights: &Weights, names: impl IntoIterator<Item = String>) -> TensorRes
     }
 }
 
-fn llama(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(String, Tensor)>> {
-    let keys = [
-        ("block_count", "num_hidden_layers"),
-        ("context_length", "max_position_embeddings"),
-        ("embedding_length", "hidden_size"),
-        ("feed_forward_length", "intermediate_size"),
-        ("attention.head_count", "num_attention_heads"),
-        ("vocab_size", "vocab_size"),
+/// Weight and bias of a part.
+fn both(part: String) -> [String; 2] {
+    [format!("{part}.weight"), format!("{part}.bias")]
+}
+
+/// Refuses what is not as GGUF's readers take it to be, since no key says so.
+fn fixed(s: &Settings<'_>, same: bool, key: &str) -> TensorResult<()> {
+    if same { Ok(()) } else { Err(s.refuse(NONE, key, "GGUF has no key for it")) }
+}
+
+fn from_llama(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(String, Tensor)>> {
+    let s = Settings::new(weights)?;
+    let c = llama::Config::read(&s, true)?;
+    fixed(&s, c.activation == ActivationFn::Silu, "hidden_act")?;
+    let (vocab, tied) = (s.size(NONE, "vocab_size", 1 << 31)?, s.flag(NONE, "tie_word_embeddings")?.unwrap_or(false));
+    s.finish()?;
+    let head = c.head_dim;
+    let sizes = [
+        ("block_count", c.layers),
+        ("context_length", c.context),
+        ("embedding_length", c.d),
+        ("feed_forward_length", c.ff),
+        ("attention.head_count", c.heads),
+        ("attention.head_count_kv", c.kv_heads),
+        ("attention.key_length", head),
+        ("attention.value_length", head),
+        ("rope.dimension_count", head),
     ];
-    sizes(weights, w, &keys)?;
-    let layers = weights.need("block_count", "num_hidden_layers", 4096)?;
-    let (d, heads) = (weights.need("-", "hidden_size", 1 << 20)?, weights.need("-", "num_attention_heads", 1 << 14)?);
-    let kv_heads = weights.size("-", "num_key_value_heads", 1 << 14)?.unwrap_or(heads);
-    let head = weights.size("-", "head_dim", 1 << 12)?.unwrap_or(d / heads);
-    let context = weights.need("-", "max_position_embeddings", 1 << 24)?;
-    let eps = weights.number("-", "rms_norm_eps")?.unwrap_or(1e-5);
-    w.set("llama.attention.head_count_kv", kv_heads as u32).set("llama.attention.layer_norm_rms_epsilon", eps as f32);
-    for key in ["attention.key_length", "attention.value_length", "rope.dimension_count"] {
-        w.set(&format!("llama.{key}"), head as u32);
+    for (key, v) in sizes.into_iter().chain(vocab.map(|v| ("vocab_size", v))) {
+        w.set(&format!("llama.{key}"), v as u32);
     }
-    let base = weights.number("-", "rope_parameters.rope_theta")?.or(weights.number("-", "rope_theta")?).unwrap_or(10_000.0);
-    w.set("llama.rope.freq_base", base as f32);
-    let parts = ["attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down"];
-    let blocks = (0..layers).flat_map(|i| parts.map(|p| format!("blk.{i}.{p}.weight")));
-    let names = ["token_embd.weight", "output_norm.weight", "output.weight"].map(String::from).into_iter().chain(blocks);
+    w.set("llama.attention.layer_norm_rms_epsilon", c.eps as f32).set("llama.rope.freq_base", c.rope_base as f32);
+    let attention = ["attn_q", "attn_k", "attn_v", "attn_output"].map(|p| (p, c.attention_bias));
+    let mlp = ["ffn_gate", "ffn_up", "ffn_down"].map(|p| (p, c.mlp_bias));
+    let mut names = vec!["token_embd.weight".to_string(), "output_norm.weight".into()];
+    if !tied || weights.has("output.weight") {
+        names.push("output.weight".into());
+    }
+    for i in 0..c.layers {
+        names.extend(["attn_norm", "ffn_norm"].map(|p| format!("blk.{i}.{p}.weight")));
+        for (part, bias) in attention.into_iter().chain(mlp) {
+            names.extend(both(format!("blk.{i}.{part}")).into_iter().take(if bias == Some(true) { 2 } else { 1 }));
+        }
+    }
     let mut tensors = take(weights, names)?;
     for (name, t) in &mut tensors {
-        if name.ends_with("attn_q.weight") || name.ends_with("attn_k.weight") {
+        if name.contains(".attn_q.") || name.contains(".attn_k.") {
             // Rotated pairs become neighbours.
-            let [rows, columns] = [t.dims()[0] as isize, t.dims()[1] as isize];
-            let halves = t.reshape(&[rows / head as isize, 2, head as isize / 2, columns])?;
-            *t = halves.transpose(1, 2)?.contiguous()?.reshape(&[rows, columns])?;
+            let shape: Vec<isize> = t.dims().iter().map(|&n| n as isize).collect();
+            let halves = t.reshape(&[shape[0] / head as isize, 2, head as isize / 2, shape[1..].iter().product()])?;
+            *t = halves.transpose(1, 2)?.contiguous()?.reshape(&shape)?;
         }
     }
     // A scaling of positions for long contexts is written as one divisor per pair.
-    let own = frequencies(weights, head, context)?;
-    let factors: Vec<f32> = own.iter().enumerate().map(|(i, f)| (base.powf(-2.0 * i as f64 / head as f64) / f) as f32).collect();
+    let factors: Vec<f32> = unscaled(c.rope_base, head).iter().zip(&c.rope).map(|(plain, f)| (plain / f) as f32).collect();
     if factors.iter().any(|f| (f - 1.0).abs() > 1e-6) {
         let n = factors.len();
         tensors.push(("rope_freqs.weight".into(), Tensor::from_vec(factors, &[n], &Device::cpu())?));
@@ -194,23 +201,34 @@ fn llama(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(String, Ten
     Ok(tensors)
 }
 
-fn gpt2(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(String, Tensor)>> {
-    if weights.flag("scale_attn_by_inverse_layer_idx") {
-        return Err(TensorError::Unsupported("attention scaled by the layer's number, which GGUF has no key for".into()));
+fn from_gpt2(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(String, Tensor)>> {
+    let s = Settings::new(weights)?;
+    let c = gpt2::Config::read(&s)?;
+    fixed(&s, c.activation == ActivationFn::GeluTanh, "activation_function")?;
+    fixed(&s, c.scale_by_size, "scale_attn_weights")?;
+    fixed(&s, !c.scale_by_layer, "scale_attn_by_inverse_layer_idx")?;
+    let tied = s.flag(NONE, "tie_word_embeddings")?.unwrap_or(true);
+    s.size(NONE, "vocab_size", 1 << 31)?;
+    s.finish()?;
+    let sizes = [
+        ("block_count", c.layers),
+        ("context_length", c.context),
+        ("embedding_length", c.d),
+        ("attention.head_count", c.heads),
+        ("feed_forward_length", c.ff),
+    ];
+    for (key, v) in sizes {
+        w.set(&format!("gpt2.{key}"), v as u32);
     }
-    let keys =
-        [("block_count", "n_layer"), ("context_length", "n_positions"), ("embedding_length", "n_embd"), ("attention.head_count", "n_head")];
-    sizes(weights, w, &keys)?;
-    let layers = weights.need("block_count", "n_layer", 4096)?;
-    let d = weights.need("-", "n_embd", 1 << 20)?;
-    let eps = weights.number("-", "layer_norm_epsilon")?.unwrap_or(1e-5);
-    w.set("gpt2.feed_forward_length", weights.size("-", "n_inner", 1 << 22)?.unwrap_or(4 * d) as u32);
-    w.set("gpt2.attention.layer_norm_epsilon", eps as f32);
+    w.set("gpt2.attention.layer_norm_epsilon", c.eps as f32);
     let parts = ["attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down"];
-    let both = |p: String| [format!("{p}.weight"), format!("{p}.bias")];
-    let blocks = (0..layers).flat_map(|i| parts.map(|p| format!("blk.{i}.{p}"))).flat_map(both);
-    let top = ["token_embd.weight", "position_embd.weight", "output_norm.weight", "output_norm.bias", "output.weight"];
-    let mut tensors = take(weights, top.map(String::from).into_iter().chain(blocks))?;
+    let mut names = vec!["token_embd.weight".to_string(), "position_embd.weight".into()];
+    names.extend(both("output_norm".into()));
+    if !tied || weights.has("output.weight") {
+        names.push("output.weight".into());
+    }
+    names.extend((0..c.layers).flat_map(|i| parts.map(|p| format!("blk.{i}.{p}"))).flat_map(both));
+    let mut tensors = take(weights, names)?;
     for (name, t) in &mut tensors {
         if name.starts_with("blk") && t.rank() == 2 {
             // The Hub keeps GPT-2's matrices [in, out].

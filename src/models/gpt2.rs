@@ -2,8 +2,10 @@
 
 use crate::backends::FusedGemvLimits;
 use crate::dtype::DType;
-use crate::error::{TensorError, TensorResult};
-use crate::models::weights::Weights;
+use crate::error::TensorResult;
+use crate::models::activation::ActivationFn;
+use crate::models::settings::{NONE, Settings};
+use crate::models::weights::{Tensors, Weights};
 use crate::models::{KvCache, Layer, Linear, Model, ModelShape, batch_of, merge_heads, split_heads};
 use crate::ops::attention::AttentionOptions;
 use crate::tensor::Tensor;
@@ -11,14 +13,59 @@ use crate::tensor::Tensor;
 /// A GPT-2 model.
 pub struct Gpt2 {
     shape: ModelShape,
-    heads: usize,
-    eps: f64,
-    scale_by_layer: bool,
+    c: Config,
     tokens: Tensor,    // [V, d]
     positions: Tensor, // [context, d]
     blocks: Vec<Block>,
     norm: Norm,
     head: Linear, // d → V
+}
+
+/// What the settings say.
+pub(crate) struct Config {
+    pub d: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub context: usize,
+    pub ff: usize,
+    pub eps: f64,
+    pub activation: ActivationFn,
+    /// Whether attention scores are divided by √D.
+    pub scale_by_size: bool,
+    /// Whether attention scores are divided by the layer's number, from 1.
+    pub scale_by_layer: bool,
+}
+
+impl Config {
+    pub(crate) fn read(s: &Settings<'_>) -> TensorResult<Config> {
+        let d = s.need("embedding_length", "n_embd", 1 << 20)?;
+        let heads = s.need("attention.head_count", "n_head", 1 << 14)?;
+        let context = s.need("context_length", "n_positions", 1 << 24)?;
+        if d % heads != 0 {
+            return Err(s.wrong(format!("{heads} heads do not divide {d} ({})", s.sizes())));
+        }
+        s.only_number("attention.head_count_kv", NONE, heads as f64, "only as many heads of keys as of queries are implemented")?;
+        s.only_flag("attention.causal", NONE, true, "only causal attention is implemented")?;
+        s.only_number(NONE, "n_ctx", context as f64, "`n_positions` has to be the same")?;
+        Ok(Config {
+            d,
+            layers: s.need("block_count", "n_layer", 4096)?,
+            heads,
+            context,
+            ff: s.size("feed_forward_length", "n_inner", 1 << 22)?.unwrap_or(4 * d),
+            eps: s.positive("attention.layer_norm_epsilon", "layer_norm_epsilon")?.unwrap_or(1e-5),
+            activation: ActivationFn::read(s, "activation_function", ActivationFn::GeluTanh)?,
+            scale_by_size: s.flag(NONE, "scale_attn_weights")?.unwrap_or(true),
+            scale_by_layer: s.flag(NONE, "scale_attn_by_inverse_layer_idx")?.unwrap_or(false),
+        })
+    }
+
+    /// What scores of layer `i` are multiplied with.
+    fn scale(&self, i: usize) -> f64 {
+        let by_size = if self.scale_by_size { ((self.d / self.heads) as f64).sqrt() } else { 1.0 };
+        let by_layer = if self.scale_by_layer { (i + 1) as f64 } else { 1.0 };
+        1.0 / by_size / by_layer
+    }
 }
 
 struct Norm {
@@ -37,16 +84,14 @@ struct Block {
 
 impl Gpt2 {
     /// Reads settings and weights; activations and cache are of `dtype`.
+    ///
+    /// # Errors
+    /// When a setting or a tensor is missing, is not known, or does not fit the others.
     pub fn load(w: &Weights, dtype: DType) -> TensorResult<Gpt2> {
-        let d = w.need("embedding_length", "n_embd", 1 << 20)?;
-        let layers = w.need("block_count", "n_layer", 4096)?;
-        let heads = w.need("attention.head_count", "n_head", 1 << 14)?;
-        let context = w.need("context_length", "n_positions", 1 << 24)?;
-        let ff = w.size("feed_forward_length", "n_inner", 1 << 22)?.unwrap_or(4 * d);
-        let eps = w.number("attention.layer_norm_epsilon", "layer_norm_epsilon")?.unwrap_or(1e-5);
-        if d % heads != 0 {
-            return Err(TensorError::format("config", format!("{heads} heads do not divide {d}")));
-        }
+        let s = &Settings::new(w)?;
+        let w = &Tensors::new(w, s);
+        let c = Config::read(s)?;
+        let (d, layers, context, ff) = (c.d, c.layers, c.context, c.ff);
         let norm = |name: String| -> TensorResult<Norm> {
             Ok(Norm { weight: w.vector(&format!("{name}.weight"), d)?, bias: w.vector(&format!("{name}.bias"), d)? })
         };
@@ -57,18 +102,14 @@ impl Gpt2 {
                 weight.eval()?;
                 Linear::new(weight, Some(w.vector(&format!("{name}.bias"), o)?))
             } else {
-                w.linear(&name, i, o)?
+                w.linear(&name, i, o, None)?
             };
             // Files keep biases in f32; what they are added to is of `dtype`.
             let bias = own.bias.map(|b| b.cast(dtype)).transpose()?;
             bias.iter().try_for_each(|b| b.eval().map(drop))?;
             Ok(Linear::new(own.weight, bias))
         };
-        let tokens = w.any("token_embd.weight")?;
-        if tokens.rank() != 2 || tokens.dims()[1] != d {
-            return Err(TensorError::format("weights", format!("the token embedding has shape {}; want [vocabulary,{d}]", tokens.shape())));
-        }
-        let vocab = tokens.dims()[0];
+        let tokens = w.embedding(d)?;
         let blocks = (0..layers)
             .map(|i| {
                 let name = |n: &str| format!("blk.{i}.{n}");
@@ -82,20 +123,15 @@ impl Gpt2 {
                 })
             })
             .collect::<TensorResult<Vec<_>>>()?;
-        let head = if w.has("output.weight") { w.linear("output", d, vocab)? } else { Linear::new(tokens.clone(), None) };
-        let shape = ModelShape { architecture: "gpt2", layers, kv_heads: heads, head_dim: d / heads, vocab, context, dtype };
+        let head = w.head(&tokens, true)?;
+        let vocab = tokens.dims()[0];
+        let shape = ModelShape { architecture: "gpt2", layers, kv_heads: c.heads, head_dim: d / c.heads, vocab, context, dtype };
         let positions = w.tensor("position_embd.weight", &[context, d])?;
-        Ok(Gpt2 {
-            shape,
-            heads,
-            eps,
-            scale_by_layer: w.flag("scale_attn_by_inverse_layer_idx"),
-            tokens,
-            positions,
-            blocks,
-            norm: norm("output_norm".into())?,
-            head,
-        })
+        let norm = norm("output_norm".into())?;
+        s.finish()?;
+        // Masks that old files carry.
+        w.finish(&[".attn.bias", ".attn.masked_bias"])?;
+        Ok(Gpt2 { shape, c, tokens, positions, blocks, norm, head })
     }
 }
 
@@ -116,7 +152,7 @@ impl Model for Gpt2 {
         let positions = self.positions.narrow(0, cache.len(), t)?.cast(self.shape.dtype)?;
         let mut x = self.tokens.embedding(&tokens)?.cast(self.shape.dtype)?.add(&positions)?; // [B, T, d]
         for (i, b) in self.blocks.iter().enumerate() {
-            let h = b.ln_1.forward(&x, self.eps)?;
+            let h = b.ln_1.forward(&x, self.c.eps)?;
             // A GPU does the three parts of a few rows in one dispatch, and writes keys and values where they stay.
             let most = |joins: FusedGemvLimits| joins.most(self.shape.dtype, b.qkv.weight.dtype());
             let apart = b.qkv.adapter.is_none() && tokens.device().backend().fused_gemv_limits().is_some_and(|j| tokens.numel() <= most(j));
@@ -126,15 +162,13 @@ impl Model for Gpt2 {
                     Some(qkv) => qkv.narrow(-1, n * d, d)?,
                     None => b.qkv.rows(n * d, d)?.forward(&h)?,
                 };
-                split_heads(&own, self.heads) // [B, H, T, D]
+                split_heads(&own, self.c.heads) // [B, H, T, D]
             };
             let (k, v) = cache.append(i, &part(1)?, &part(2)?)?;
-            let by_layer = if self.scale_by_layer { (i + 1) as f64 } else { 1.0 };
-            let scale = Some(1.0 / (self.shape.head_dim as f64).sqrt() / by_layer);
-            let options = AttentionOptions { kv_len: cache.valid(t), scale, ..Default::default() };
+            let options = AttentionOptions { kv_len: cache.valid(t), scale: Some(self.c.scale(i)), ..Default::default() };
             let a = merge_heads(&part(0)?.attention(&k, &v, None, &options)?)?;
             x = x.add(&b.proj.forward(&a)?)?;
-            let h = b.fc.forward(&b.ln_2.forward(&x, self.eps)?)?.gelu_tanh()?;
+            let h = self.c.activation.of(&b.fc.forward(&b.ln_2.forward(&x, self.c.eps)?)?)?;
             x = x.add(&b.out.forward(&h)?)?;
         }
         cache.advance(t);
@@ -142,7 +176,7 @@ impl Model for Gpt2 {
     }
 
     fn logits(&self, hidden: &Tensor) -> TensorResult<Tensor> {
-        self.head.forward(&self.norm.forward(hidden, self.eps)?)?.cast(DType::F32)
+        self.head.forward(&self.norm.forward(hidden, self.c.eps)?)?.cast(DType::F32)
     }
 
     fn repeats(&self) -> bool {

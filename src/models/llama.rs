@@ -1,9 +1,11 @@
 //! Llama (Touvron et al., 2023): RMS norm, rotary positions, grouped-query attention, gated SiLU feed-forward.
 
 use crate::dtype::DType;
-use crate::error::{TensorError, TensorResult};
-use crate::models::weights::Weights;
-use crate::models::{KvCache, Layer, Linear, Model, ModelShape, Rope, batch_of, merge_heads, split_heads};
+use crate::error::TensorResult;
+use crate::models::activation::ActivationFn;
+use crate::models::settings::{NONE, Settings};
+use crate::models::weights::{Tensors, Weights};
+use crate::models::{KvCache, Layer, Linear, Model, ModelShape, Rope, batch_of, merge_heads, rope_settings, split_heads};
 use crate::ops::attention::AttentionOptions;
 use crate::ops::rope::RopePairs;
 use crate::tensor::Tensor;
@@ -11,8 +13,7 @@ use crate::tensor::Tensor;
 /// A Llama model: also SmolLM2, TinyLlama, Mistral without sliding windows.
 pub struct Llama {
     shape: ModelShape,
-    heads: usize,
-    eps: f64,
+    c: Config,
     embedding: Tensor, // [V, d]
     blocks: Vec<Block>,
     norm: Tensor, // [d]
@@ -34,101 +35,125 @@ struct Block {
     down: Linear,      // f → d
 }
 
+/// What the settings say.
+pub(crate) struct Config {
+    pub d: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub ff: usize,
+    pub context: usize,
+    pub eps: f64,
+    pub activation: ActivationFn,
+    /// Whether q, k, v and o have biases; where GGUF leaves it open, they are taken where they are.
+    pub attention_bias: Option<bool>,
+    /// Whether gate, up and down have biases.
+    pub mlp_bias: Option<bool>,
+    /// What attention scores are multiplied with, where it is not 1/√D.
+    pub scale: Option<f64>,
+    /// θ of the rotary positions.
+    pub rope_base: f64,
+    /// Radians per position of each rotated pair.
+    pub rope: Vec<f64>,
+}
+
+impl Config {
+    pub(crate) fn read(s: &Settings<'_>, hub: bool) -> TensorResult<Config> {
+        let d = s.need("embedding_length", "hidden_size", 1 << 20)?;
+        let heads = s.need("attention.head_count", "num_attention_heads", 1 << 14)?;
+        let kv_heads = s.size("attention.head_count_kv", "num_key_value_heads", 1 << 14)?.unwrap_or(heads);
+        let head_dim = s.size("attention.key_length", "head_dim", 1 << 12)?.unwrap_or(d / heads);
+        let context = s.need("context_length", "max_position_embeddings", 1 << 24)?;
+        if heads % kv_heads != 0 || head_dim % 2 != 0 || head_dim == 0 {
+            return Err(s.wrong(format!("{heads} heads, {kv_heads} of keys, of size {head_dim} do not fit together ({})", s.sizes())));
+        }
+        let same = format!("only values of the size of keys are implemented ({})", s.sizes());
+        s.only_number("attention.value_length", NONE, head_dim as f64, &same)?;
+        s.only_flag("attention.causal", NONE, true, "only causal attention is implemented")?;
+        for key in ["expert_count", "expert_used_count"] {
+            s.only_number(key, NONE, 0.0, "experts are not implemented")?;
+        }
+        s.only_flag(NONE, "rope_interleaved", false, "only pairs of the two halves of a head are implemented")?;
+        s.only_number(NONE, "partial_rotary_factor", 1.0, "only heads that rotate as a whole are implemented")?;
+        let (rope_base, rope) = rope(s, hub, head_dim, context)?;
+        Ok(Config {
+            d,
+            layers: s.need("block_count", "num_hidden_layers", 4096)?,
+            heads,
+            kv_heads,
+            head_dim,
+            ff: s.need("feed_forward_length", "intermediate_size", 1 << 22)?,
+            context,
+            eps: s.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps")?.unwrap_or(if hub { 1e-6 } else { 1e-5 }),
+            activation: ActivationFn::read(s, "hidden_act", ActivationFn::Silu)?,
+            attention_bias: hub.then_some(s.flag(NONE, "attention_bias")?.unwrap_or(false)),
+            mlp_bias: hub.then_some(s.flag(NONE, "mlp_bias")?.unwrap_or(false)),
+            scale: s.positive("attention.scale", NONE)?,
+            rope_base,
+            rope,
+        })
+    }
+}
+
+/// θ, and the radians per position of each pair.
+fn rope(s: &Settings<'_>, hub: bool, head_dim: usize, context: usize) -> TensorResult<(f64, Vec<f64>)> {
+    const DEFAULT: f64 = 10_000.0;
+    if !hub {
+        let base = s.positive("rope.freq_base", NONE)?.unwrap_or(DEFAULT);
+        return Ok((base, rope_settings::from_gguf(s, base, head_dim)?));
+    }
+    let object = rope_settings::object(s, "rope_parameters")?;
+    let (inside, beside) = (s.positive(NONE, &format!("{object}.rope_theta"))?, s.positive(NONE, "rope_theta")?);
+    let base = inside.or(beside).unwrap_or(DEFAULT);
+    Ok((base, rope_settings::from_config(s, object, base, head_dim, context)?))
+}
+
 impl Llama {
     /// Reads settings and weights; activations and cache are of `dtype`.
+    ///
+    /// # Errors
+    /// When a setting or a tensor is missing, is not known, or does not fit the others.
     pub fn load(w: &Weights, dtype: DType) -> TensorResult<Llama> {
-        let d = w.need("embedding_length", "hidden_size", 1 << 20)?;
-        let layers = w.need("block_count", "num_hidden_layers", 4096)?;
-        let heads = w.need("attention.head_count", "num_attention_heads", 1 << 14)?;
-        let kv_heads = w.size("attention.head_count_kv", "num_key_value_heads", 1 << 14)?.unwrap_or(heads);
-        let head_dim = w.size("attention.key_length", "head_dim", 1 << 12)?.unwrap_or(d / heads);
-        let ff = w.need("feed_forward_length", "intermediate_size", 1 << 22)?;
-        let context = w.need("context_length", "max_position_embeddings", 1 << 24)?;
-        let eps = w.number("attention.layer_norm_rms_epsilon", "rms_norm_eps")?.unwrap_or(1e-5);
-        if heads % kv_heads != 0 || head_dim % 2 != 0 || head_dim == 0 {
-            return Err(TensorError::format(
-                "config",
-                format!("{heads} heads, {kv_heads} of keys, of size {head_dim} do not fit together"),
-            ));
-        }
-        let embedding = w.any("token_embd.weight")?;
-        if embedding.rank() != 2 || embedding.dims()[1] != d {
-            return Err(TensorError::format(
-                "weights",
-                format!("the token embedding has shape {}; want [vocabulary,{d}]", embedding.shape()),
-            ));
-        }
-        let vocab = embedding.dims()[0];
-        let head = if w.has("output.weight") { w.linear("output", d, vocab)? } else { Linear::new(embedding.clone(), None) };
-        let blocks = (0..layers)
+        let s = &Settings::new(w)?;
+        let w = &Tensors::new(w, s);
+        let mut c = Config::read(s, w.is_hub())?;
+        let (d, ff, q, kv) = (c.d, c.ff, c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        let embedding = w.embedding(d)?;
+        let head = w.head(&embedding, false)?;
+        let blocks = (0..c.layers)
             .map(|i| {
                 let name = |n: &str| format!("blk.{i}.{n}");
                 Ok(Block {
                     attn_norm: w.vector(&name("attn_norm.weight"), d)?,
-                    q: w.linear(&name("attn_q"), d, heads * head_dim)?,
-                    k: w.linear(&name("attn_k"), d, kv_heads * head_dim)?,
-                    v: w.linear(&name("attn_v"), d, kv_heads * head_dim)?,
-                    o: w.linear(&name("attn_output"), heads * head_dim, d)?,
+                    q: w.linear(&name("attn_q"), d, q, c.attention_bias)?,
+                    k: w.linear(&name("attn_k"), d, kv, c.attention_bias)?,
+                    v: w.linear(&name("attn_v"), d, kv, c.attention_bias)?,
+                    o: w.linear(&name("attn_output"), q, d, c.attention_bias)?,
                     ffn_norm: w.vector(&name("ffn_norm.weight"), d)?,
-                    gate: w.linear(&name("ffn_gate"), d, ff)?,
-                    up: w.linear(&name("ffn_up"), d, ff)?,
-                    down: w.linear(&name("ffn_down"), ff, d)?,
+                    gate: w.linear(&name("ffn_gate"), d, ff, c.mlp_bias)?,
+                    up: w.linear(&name("ffn_up"), d, ff, c.mlp_bias)?,
+                    down: w.linear(&name("ffn_down"), ff, d, c.mlp_bias)?,
                 })
             })
             .collect::<TensorResult<Vec<_>>>()?;
         let norm = w.vector("output_norm.weight", d)?;
+        if !w.is_hub() && w.has("rope_freqs.weight") {
+            // Llama 3's scaling, worked out by the converter: one divisor per pair.
+            let factors = w.vector("rope_freqs.weight", c.rope.len())?.to_vec()?;
+            c.rope.iter_mut().zip(factors).for_each(|(f, by)| *f /= by as f64);
+        }
+        s.finish()?;
+        // Tables of rotations that old files carry.
+        w.finish(&[".rotary_emb.inv_freq", ".attn_rot_embd.weight"])?;
         // GGUF's converter reorders the rows of q and k so that pairs are neighbours.
         let pairs = if w.is_hub() { RopePairs::Halves } else { RopePairs::Adjacent };
-        let rope = Rope::new(context.min(1 << 17), &frequencies(w, head_dim, context)?, pairs, w.device())?;
+        let context = c.context.min(rope_settings::MAX_POSITIONS);
+        let rope = Rope::new(context, &c.rope, pairs, w.device())?;
+        let (layers, kv_heads, head_dim, vocab) = (c.layers, c.kv_heads, c.head_dim, embedding.dims()[0]);
         let shape = ModelShape { architecture: "llama", layers, kv_heads, head_dim, vocab, context, dtype };
-        Ok(Llama { shape, heads, eps, embedding, blocks, norm, head, rope, adjacent: !w.is_hub() })
+        Ok(Llama { shape, c, embedding, blocks, norm, head, rope, adjacent: !w.is_hub() })
     }
-}
-
-/// Radians per position of each pair, with the model's long-context scaling.
-pub(crate) fn frequencies(w: &Weights, head_dim: usize, context: usize) -> TensorResult<Vec<f64>> {
-    let hub = |k: &str| -> TensorResult<Option<f64>> {
-        let own = w.number("-", &format!("rope_parameters.{k}"))?;
-        if own.is_some() { Ok(own) } else { w.number("-", &format!("rope_scaling.{k}")) }
-    };
-    let base = match w.is_hub() {
-        true => hub("rope_theta")?.or(w.number("-", "rope_theta")?),
-        false => w.number("rope.freq_base", "-")?,
-    };
-    let base = base.unwrap_or(10_000.0);
-    let mut freqs: Vec<f64> = (0..head_dim / 2).map(|i| base.powf(-2.0 * i as f64 / head_dim as f64)).collect();
-    let kind = match w.is_hub() {
-        true => w.text("-", "rope_parameters.rope_type")?.or(w.text("-", "rope_scaling.rope_type")?).or(w.text("-", "rope_scaling.type")?),
-        false => w.text("rope.scaling.type", "-")?,
-    };
-    if !w.is_hub() && w.has("rope_freqs.weight") {
-        // Llama 3's scaling, worked out by the converter: one divisor per pair.
-        let factors = w.any("rope_freqs.weight")?.to_vec()?;
-        if factors.len() != freqs.len() {
-            return Err(TensorError::format("weights", format!("`rope_freqs.weight` has {} entries; want {}", factors.len(), freqs.len())));
-        }
-        freqs.iter_mut().zip(factors).for_each(|(f, by)| *f /= by as f64);
-        return Ok(freqs);
-    }
-    match kind {
-        None | Some("default" | "none") => {}
-        Some("linear") => {
-            let by = if w.is_hub() { hub("factor")? } else { w.number("rope.scaling.factor", "-")? }.unwrap_or(1.0);
-            freqs.iter_mut().for_each(|f| *f /= by);
-        }
-        Some("llama3") => {
-            let need = |k: &'static str| hub(k)?.ok_or_else(|| TensorError::format("config", format!("llama3 rope scaling without `{k}`")));
-            let (factor, low, high) = (need("factor")?, need("low_freq_factor")?, need("high_freq_factor")?);
-            let original = hub("original_max_position_embeddings")?.unwrap_or(context as f64);
-            for f in &mut freqs {
-                let wavelength = 2.0 * std::f64::consts::PI / *f;
-                let smooth = ((original / wavelength - low) / (high - low)).clamp(0.0, 1.0);
-                *f = (1.0 - smooth) * *f / factor + smooth * *f;
-            }
-        }
-        Some(other) => return Err(TensorError::Unsupported(format!("rope scaling `{other}`; known are linear and llama3"))),
-    }
-    Ok(freqs)
 }
 
 impl Model for Llama {
@@ -139,25 +164,26 @@ impl Model for Llama {
     fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor> {
         let (tokens, t) = batch_of(tokens)?;
         let rope = self.rope.at(cache.len(), t)?;
-        let options = AttentionOptions { kv_len: cache.valid(t), ..Default::default() };
+        let options = AttentionOptions { kv_len: cache.valid(t), scale: self.c.scale, ..Default::default() };
         let mut x = self.embedding.embedding(&tokens)?.cast(self.shape.dtype)?; // [B, T, d]
         for (i, b) in self.blocks.iter().enumerate() {
-            let h = x.rms_norm(Some(&b.attn_norm), self.eps)?;
-            let q = rope.rotate(&split_heads(&b.q.forward(&h)?, self.heads)?)?; // [B, H, T, D]
+            let h = x.rms_norm(Some(&b.attn_norm), self.c.eps)?;
+            let q = rope.rotate(&split_heads(&b.q.forward(&h)?, self.c.heads)?)?; // [B, H, T, D]
             let k = rope.rotate(&split_heads(&b.k.forward(&h)?, self.shape.kv_heads)?)?;
             let v = split_heads(&b.v.forward(&h)?, self.shape.kv_heads)?;
             let (k, v) = cache.append(i, &k, &v)?;
             let a = merge_heads(&q.attention(&k, &v, None, &options)?)?; // [B, T, H·D]
             x = x.add(&b.o.forward(&a)?)?;
-            let h = x.rms_norm(Some(&b.ffn_norm), self.eps)?;
-            x = x.add(&b.down.forward(&b.gate.forward(&h)?.silu()?.mul(&b.up.forward(&h)?)?)?)?;
+            let h = x.rms_norm(Some(&b.ffn_norm), self.c.eps)?;
+            let gate = self.c.activation.of(&b.gate.forward(&h)?)?;
+            x = x.add(&b.down.forward(&gate.mul(&b.up.forward(&h)?)?)?)?;
         }
         cache.advance(t);
         Ok(x)
     }
 
     fn logits(&self, hidden: &Tensor) -> TensorResult<Tensor> {
-        self.head.forward(&hidden.rms_norm(Some(&self.norm), self.eps)?)?.cast(DType::F32)
+        self.head.forward(&hidden.rms_norm(Some(&self.norm), self.c.eps)?)?.cast(DType::F32)
     }
 
     fn repeats(&self) -> bool {
@@ -168,7 +194,7 @@ impl Model for Llama {
         let mut all = vec![&self.norm, &self.head.weight];
         for b in &self.blocks {
             all.extend([&b.attn_norm, &b.ffn_norm]);
-            all.extend([&b.q, &b.k, &b.v, &b.o, &b.gate, &b.up, &b.down].map(|l| &l.weight));
+            all.extend([&b.q, &b.k, &b.v, &b.o, &b.gate, &b.up, &b.down].iter().flat_map(|l| std::iter::once(&l.weight).chain(&l.bias)));
         }
         all
     }

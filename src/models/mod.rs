@@ -1,5 +1,6 @@
 //! Language models, one file per architecture, and what they share: weights by name, the KV cache, generation.
 
+mod activation;
 pub mod adapter;
 pub mod cache;
 pub mod convert;
@@ -7,14 +8,17 @@ pub mod gemma3;
 pub mod generate;
 pub mod gpt2;
 pub mod llama;
+mod rope_settings;
 pub mod sampler;
+pub mod settings;
 pub mod weights;
 
 pub use adapter::Adapters;
 pub use cache::KvCache;
 pub use generate::{Generation, Session};
 pub use sampler::Sampler;
-pub use weights::Weights;
+pub use settings::Settings;
+pub use weights::{Tensors, Weights};
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -101,6 +105,12 @@ pub struct ModelShape {
 
 /// Loads the model that `weights` hold. `dtype` is the type of activations; by default f32 on the CPU and f16 on a GPU (f32 for Gemma 3,
 /// whose residual stream overflows f16).
+///
+/// Every setting and every tensor of the file is used, known to have no effect on logits ([`settings::without_effect`]), or refused.
+///
+/// # Errors
+/// When the architecture or a setting is not known or not implemented (the message names key, value and file), a tensor is left over, is
+/// missing or of another shape than the settings say, or the system fails.
 pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Box<dyn Model>> {
     let dtype = |default: DType| dtype.unwrap_or(default);
     let default = weights.device().default_float();
@@ -108,7 +118,11 @@ pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Box<dyn Mod
         "llama" => Box::new(llama::Llama::load(weights, dtype(default))?),
         "gpt2" => Box::new(gpt2::Gpt2::load(weights, dtype(default))?),
         "gemma3" | "gemma3_text" => Box::new(gemma3::Gemma3::load(weights, dtype(DType::F32))?),
-        other => return Err(TensorError::Unsupported(format!("models of architecture `{other}`; known are llama, gpt2 and gemma3"))),
+        other => {
+            let key = if weights.is_hub() { "model_type" } else { "general.architecture" };
+            let message = format!("{}: `{key}` is \"{other}\"; known are llama, gpt2 and gemma3", weights.file());
+            return Err(TensorError::Unsupported(message));
+        }
     })
 }
 

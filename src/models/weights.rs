@@ -1,4 +1,4 @@
-//! A model's weights and settings by name, from a GGUF file or a folder in Hub layout, without copying where the device can read the file.
+//! A model's weights by name, from a GGUF file or a folder in Hub layout, without copying where the device can read the file.
 
 use crate::backends::Bytes;
 use crate::device::Device;
@@ -6,14 +6,19 @@ use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::io::{Gguf, SafeTensors, TensorInfo};
 use crate::models::Linear;
+use crate::models::settings::{NONE, Settings};
 use crate::tensor::Tensor;
 use serde_json::Value as Json;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Weights under GGUF's names (`blk.0.attn_q.weight`), whatever the file calls them.
 pub struct Weights {
     source: Source,
+    /// The file that has the settings.
+    file: String,
     device: Device,
 }
 
@@ -29,21 +34,20 @@ impl Weights {
         let meta = std::fs::metadata(path).map_err(|e| TensorError::io(path, e))?;
         let hub = meta.is_dir() || path.extension().is_some_and(|e| e == "safetensors" || e == "json");
         if !hub {
-            return Ok(Weights { source: Source::Gguf(Gguf::open(path)?), device: device.clone() });
+            return Ok(Weights { source: Source::Gguf(Gguf::open(path)?), file: path.display().to_string(), device: device.clone() });
         }
         let folder = if meta.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
-        let config = folder.join("config.json");
-        let text = std::fs::read(&config).map_err(|e| TensorError::io(&config, e))?;
-        let config: Json =
-            serde_json::from_slice(&text).map_err(|e| TensorError::format("config", format!("{}: {e}", config.display())))?;
+        let file = folder.join("config.json");
+        let text = std::fs::read(&file).map_err(|e| TensorError::io(&file, e))?;
+        let config: Json = serde_json::from_slice(&text).map_err(|e| TensorError::format("config", format!("{}: {e}", file.display())))?;
         let index = folder.join("model.safetensors.index.json");
         let files = SafeTensors::open(if index.exists() { index } else { folder.join("model.safetensors") })?;
-        Ok(Weights { source: Source::Hub { files, config }, device: device.clone() })
+        Ok(Weights { source: Source::Hub { files, config }, file: file.display().to_string(), device: device.clone() })
     }
 
     /// Weights of an opened GGUF file.
     pub fn from_gguf(gguf: Gguf, device: &Device) -> Weights {
-        Weights { source: Source::Gguf(gguf), device: device.clone() }
+        Weights { source: Source::Gguf(gguf), file: "the GGUF file".into(), device: device.clone() }
     }
 
     /// The same weights for another device.
@@ -57,6 +61,17 @@ impl Weights {
             Source::Gguf(g) => Some(g),
             Source::Hub { .. } => None,
         }
+    }
+    /// `config.json`, if it is a folder in Hub layout.
+    pub(crate) fn config(&self) -> Option<&Json> {
+        match &self.source {
+            Source::Gguf(_) => None,
+            Source::Hub { config, .. } => Some(config),
+        }
+    }
+    /// The file that has the settings, for messages.
+    pub(crate) fn file(&self) -> &str {
+        &self.file
     }
     /// Whether tensors have Hugging Face's layouts: rope pairs are halves, GPT-2's matrices are `[in,out]`.
     pub fn is_hub(&self) -> bool {
@@ -75,53 +90,6 @@ impl Weights {
         }
     }
 
-    /// A number by its GGUF key without the architecture (`attention.head_count`) and its key in `config.json`.
-    pub fn number(&self, gguf: &str, hub: &str) -> TensorResult<Option<f64>> {
-        match &self.source {
-            Source::Gguf(g) => g.opt(&format!("{}.{gguf}", self.architecture()?), crate::io::gguf::Value::f64),
-            Source::Hub { config, .. } => {
-                let v = hub.split('.').fold(config, |c, k| &c[k]);
-                match v {
-                    Json::Null => Ok(None),
-                    Json::Number(n) => Ok(n.as_f64()),
-                    other => Err(TensorError::format("config", format!("`{hub}` is {other}, not a number"))),
-                }
-            }
-        }
-    }
-
-    /// A text setting.
-    pub fn text(&self, gguf: &str, hub: &str) -> TensorResult<Option<&str>> {
-        match &self.source {
-            Source::Gguf(g) => g.opt(&format!("{}.{gguf}", self.architecture()?), crate::io::gguf::Value::str),
-            Source::Hub { config, .. } => Ok(hub.split('.').fold(config, |c, k| &c[k]).as_str()),
-        }
-    }
-
-    /// A switch of `config.json`; GGUF files have none.
-    pub fn flag(&self, hub: &str) -> bool {
-        match &self.source {
-            Source::Gguf(_) => false,
-            Source::Hub { config, .. } => config[hub].as_bool().unwrap_or(false),
-        }
-    }
-
-    /// A positive size of at most `limit`.
-    pub fn size(&self, gguf: &str, hub: &str, limit: usize) -> TensorResult<Option<usize>> {
-        let Some(v) = self.number(gguf, hub)? else { return Ok(None) };
-        if v < 1.0 || v.fract() != 0.0 || v > limit as f64 {
-            let name = if self.is_hub() { hub } else { gguf };
-            return Err(TensorError::format("config", format!("`{name}` is {v}; want a whole number from 1 to {limit}")));
-        }
-        Ok(Some(v as usize))
-    }
-
-    /// As [`Weights::size`], and an error when it is missing.
-    pub fn need(&self, gguf: &str, hub: &str, limit: usize) -> TensorResult<usize> {
-        self.size(gguf, hub, limit)?
-            .ok_or_else(|| TensorError::format("config", format!("`{}` is missing", if self.is_hub() { hub } else { gguf })))
-    }
-
     fn info(&self, name: &str) -> TensorResult<(&TensorInfo, Bytes)> {
         let outside = |i: &TensorInfo| TensorError::format("weights", format!("`{}` lies outside of its file", i.name));
         let (info, data) = match &self.source {
@@ -130,7 +98,7 @@ impl Weights {
                 (i, g.data())
             }
             Source::Hub { files, .. } => {
-                let i = files.tensor(&hub_name(name, |n| files.tensors().iter().any(|t| *t.name == *n)))?;
+                let i = files.tensor(&self.stored_name(name))?;
                 (i, files.data_of(i).ok_or_else(|| outside(i))?)
             }
         };
@@ -143,7 +111,9 @@ impl Weights {
     pub fn stored_name(&self, name: &str) -> String {
         match &self.source {
             Source::Gguf(_) => name.into(),
-            Source::Hub { files, .. } => hub_name(name, |n| files.tensors().iter().any(|t| *t.name == *n)),
+            Source::Hub { files, config } => {
+                hub_name(name, config["model_type"].as_str().unwrap_or_default(), |n| files.tensors().iter().any(|t| *t.name == *n))
+            }
         }
     }
 
@@ -161,22 +131,10 @@ impl Weights {
         match &self.source {
             Source::Gguf(g) => g.tensors().iter().any(|t| *t.name == *name),
             Source::Hub { files, .. } => {
-                let has = |n: &str| files.tensors().iter().any(|t| *t.name == *n);
-                has(&hub_name(name, has))
+                let stored = self.stored_name(name);
+                files.tensors().iter().any(|t| *t.name == *stored)
             }
         }
-    }
-
-    /// A tensor; an error when its shape is not `shape`.
-    pub fn tensor(&self, name: &str, shape: &[usize]) -> TensorResult<Tensor> {
-        let (info, bytes) = self.info(name)?;
-        if info.shape[..] != *shape {
-            return Err(TensorError::format(
-                "weights",
-                format!("`{}` has shape {:?}; the settings ask for {shape:?}", info.name, &info.shape[..]),
-            ));
-        }
-        Tensor::from_bytes(bytes, info.dtype()?, shape, &self.device)
     }
 
     /// A tensor whose shape is not known beforehand.
@@ -184,8 +142,68 @@ impl Weights {
         let (info, bytes) = self.info(name)?;
         Tensor::from_bytes(bytes, info.dtype()?, &info.shape, &self.device)
     }
+}
 
-    /// A small tensor (norm weights, biases) as f32.
+/// The tensors of one model, read once: a record of those that were asked for.
+pub struct Tensors<'a> {
+    weights: &'a Weights,
+    settings: &'a Settings<'a>,
+    asked: RefCell<BTreeSet<String>>,
+}
+
+impl<'a> Tensors<'a> {
+    /// The tensors of the model that `settings` describe, none of them asked for yet.
+    pub fn new(weights: &'a Weights, settings: &'a Settings<'a>) -> Tensors<'a> {
+        Tensors { weights, settings, asked: RefCell::default() }
+    }
+
+    /// Whether tensors have Hugging Face's layouts, as [`Weights::is_hub`].
+    pub fn is_hub(&self) -> bool {
+        self.weights.is_hub()
+    }
+    /// The device that tensors are put on.
+    pub fn device(&self) -> &Device {
+        &self.weights.device
+    }
+    /// Whether there is a tensor of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.weights.has(name)
+    }
+
+    /// A tensor whose shape is not known beforehand.
+    ///
+    /// # Errors
+    /// When it is missing or of a type that is not supported.
+    pub fn any(&self, name: &str) -> TensorResult<Tensor> {
+        let stored = self.weights.stored_name(name);
+        let t = self.weights.any(name).map_err(|e| match e {
+            TensorError::Format { format, message } if !self.has(name) => {
+                TensorError::format(format, format!("{message}; the settings ask for it ({})", self.settings.sizes()))
+            }
+            e => e,
+        });
+        self.asked.borrow_mut().insert(stored);
+        t
+    }
+
+    /// A tensor of this shape.
+    ///
+    /// # Errors
+    /// When it is missing or has another shape; the message names the sizes that the settings give.
+    pub fn tensor(&self, name: &str, shape: &[usize]) -> TensorResult<Tensor> {
+        let t = self.any(name)?;
+        if t.dims() != shape {
+            let (stored, sizes) = (self.weights.stored_name(name), self.settings.sizes());
+            let message = format!("`{stored}` has shape {:?}; the settings ask for {shape:?} ({sizes})", t.dims());
+            return Err(TensorError::format("weights", message));
+        }
+        Ok(t)
+    }
+
+    /// A small tensor (norm weights, biases) `[len]` as f32.
+    ///
+    /// # Errors
+    /// As for [`Tensors::tensor`].
     pub fn vector(&self, name: &str, len: usize) -> TensorResult<Tensor> {
         let t = self.tensor(name, &[len])?;
         if t.dtype() == DType::F32 {
@@ -196,17 +214,74 @@ impl Weights {
         Ok(t)
     }
 
-    /// A linear layer `name.weight` `[out,in]` with `name.bias` where there is one.
-    pub fn linear(&self, name: &str, inputs: usize, outputs: usize) -> TensorResult<Linear> {
+    /// The table of token embeddings `[vocabulary,width]`, which has as many rows as the settings say.
+    ///
+    /// # Errors
+    /// When it is missing or has another shape.
+    pub fn embedding(&self, width: usize) -> TensorResult<Tensor> {
+        let t = self.any("token_embd.weight")?;
+        let stored = self.weights.stored_name("token_embd.weight");
+        if t.rank() != 2 || t.dims()[1] != width {
+            let sizes = self.settings.sizes();
+            return Err(TensorError::format("weights", format!("`{stored}` has shape {}; want [vocabulary,{width}] ({sizes})", t.shape())));
+        }
+        match self.settings.size("vocab_size", "vocab_size", 1 << 31)? {
+            Some(n) if n != t.dims()[0] => {
+                Err(self.settings.refuse("vocab_size", "vocab_size", &format!("`{stored}` has shape {}", t.shape())))
+            }
+            _ => Ok(t),
+        }
+    }
+
+    /// A linear layer `name.weight` `[out,in]` with `name.bias`. Without `bias` from the settings, the bias is taken where there is one.
+    ///
+    /// # Errors
+    /// When a tensor is missing or has another shape.
+    pub fn linear(&self, name: &str, inputs: usize, outputs: usize, bias: Option<bool>) -> TensorResult<Linear> {
         let weight = self.tensor(&format!("{name}.weight"), &[outputs, inputs])?;
-        let bias = format!("{name}.bias");
-        let bias = if self.has(&bias) { Some(self.vector(&bias, outputs)?) } else { None };
+        let own = format!("{name}.bias");
+        let bias = if bias.unwrap_or_else(|| self.has(&own)) { Some(self.vector(&own, outputs)?) } else { None };
         Ok(Linear::new(weight, bias))
+    }
+
+    /// The layer that makes logits: `output.weight`, or `embedding` where the file has none and `tie_word_embeddings` (`tied` where
+    /// `config.json` does not say) allows it.
+    ///
+    /// # Errors
+    /// When the weight is missing or has another shape.
+    pub fn head(&self, embedding: &Tensor, tied: bool) -> TensorResult<Linear> {
+        let tied = self.settings.flag(NONE, "tie_word_embeddings")?.unwrap_or(tied || !self.is_hub());
+        let [vocab, width] = embedding.dims() else { return Err(TensorError::format("weights", "the token embedding is no matrix")) };
+        if self.has("output.weight") {
+            // Files that repeat the embedding here are as common as files where it is another matrix.
+            return self.linear("output", *width, *vocab, Some(false));
+        }
+        if !tied {
+            let message = format!("`tie_word_embeddings` is false, and there is no tensor `{}`", self.weights.stored_name("output.weight"));
+            return Err(self.settings.wrong(message));
+        }
+        Ok(Linear::new(embedding.clone(), None))
+    }
+
+    /// Refuses every tensor that nobody asked for, but for those whose names end with one of `unused`.
+    ///
+    /// # Errors
+    /// Names the first such tensor and the sizes that the settings give.
+    pub fn finish(&self, unused: &[&str]) -> TensorResult<()> {
+        let asked = self.asked.borrow();
+        let left = |name: &String| !asked.contains(name) && !unused.iter().any(|end| name.ends_with(end));
+        match self.weights.stored_names().into_iter().find(left) {
+            Some(name) => {
+                let (sizes, file) = (self.settings.sizes(), self.weights.file());
+                Err(TensorError::Unsupported(format!("the tensor `{name}` has no place in the model that {file} describes ({sizes})")))
+            }
+            None => Ok(()),
+        }
     }
 }
 
-/// Hugging Face's name of a tensor that GGUF calls `name`.
-fn hub_name(name: &str, has: impl Fn(&str) -> bool) -> String {
+/// Hugging Face's name of a tensor that GGUF calls `name`, in a model of this type.
+fn hub_name(name: &str, model_type: &str, has: impl Fn(&str) -> bool) -> String {
     const LLAMA: [(&str, &str); 13] = [
         ("attn_q_norm", "self_attn.q_norm"),
         ("attn_k_norm", "self_attn.k_norm"),
@@ -251,9 +326,11 @@ fn hub_name(name: &str, has: impl Fn(&str) -> bool) -> String {
     let mut all =
         candidates(&LLAMA, "model.layers", &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")]);
     // Gemma's two norms around the feed-forward block have names of their own.
-    if name.contains("ffn_norm") {
-        let gemma = all.iter().map(|n| n.replace("post_attention_layernorm", "pre_feedforward_layernorm")).collect::<Vec<_>>();
-        all.splice(0..0, gemma);
+    if name.contains("ffn_norm") && model_type.starts_with("gemma") {
+        all.iter_mut().for_each(|n| *n = n.replace("post_attention_layernorm", "pre_feedforward_layernorm"));
+    }
+    if model_type == "gpt2" {
+        all.clear();
     }
     let gpt2_top = [("token_embd", "wte"), ("position_embd", "wpe"), ("output_norm", "ln_f"), ("output", "lm_head")];
     for n in candidates(&GPT2, "h", &gpt2_top) {

@@ -31,7 +31,7 @@ impl GptConfig {
     /// The settings of a `config.json`, without dropout.
     ///
     /// # Errors
-    /// When it is not GPT-2's, or a size is missing or 0.
+    /// When it is not GPT-2's, a size is missing or 0, or a key asks for another model than [`Gpt`].
     pub fn from_hub(config: &Value) -> TensorResult<GptConfig> {
         if config["model_type"] != "gpt2" {
             return Err(TensorError::format("config", format!("`model_type` is {}, not gpt2", config["model_type"])));
@@ -42,7 +42,23 @@ impl GptConfig {
         };
         let bias = config["trained_without_biases"] != true;
         let (vocab, context, layers) = (size("vocab_size")?, size("n_positions")?, size("n_layer")?);
-        Ok(GptConfig { vocab, context, layers, heads: size("n_head")?, width: size("n_embd")?, bias, dropout: 0.0 })
+        let (heads, width) = (size("n_head")?, size("n_embd")?);
+        let fixed = [
+            ("activation_function", vec![json!("gelu_new"), json!("gelu_fast"), json!("gelu_pytorch_tanh")]),
+            ("n_inner", vec![json!(4 * width)]),
+            ("layer_norm_epsilon", vec![json!(1e-5)]),
+            ("scale_attn_weights", vec![json!(true)]),
+            ("scale_attn_by_inverse_layer_idx", vec![json!(false)]),
+            ("add_cross_attention", vec![json!(false)]),
+            ("tie_word_embeddings", vec![json!(true)]),
+        ];
+        for (key, allowed) in fixed {
+            if !config[key].is_null() && !allowed.contains(&config[key]) {
+                let message = format!("`{key}` is {}; only {} can be trained", config[key], json!(allowed));
+                return Err(TensorError::Unsupported(message));
+            }
+        }
+        Ok(GptConfig { vocab, context, layers, heads, width, bias, dropout: 0.0 })
     }
 
     /// Weights under the names and in the layouts of the files, from those of [`Gpt`]. Biases that the model does without are zeros there.

@@ -1,0 +1,82 @@
+//! The function between the two products of a feed-forward block, by the names that configurations give it.
+
+use crate::error::TensorResult;
+use crate::models::settings::{NONE, Settings};
+use crate::tensor::Tensor;
+
+/// An elementwise function of a feed-forward block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ActivationFn {
+    /// x·Φ(x) with the exact distribution function.
+    GeluExact,
+    /// x·Φ(x) with Φ approximated by tanh.
+    GeluTanh,
+    /// x·σ(1.702·x).
+    GeluSigmoid,
+    Relu,
+    /// max(x, 0)².
+    ReluSquared,
+    Relu6,
+    /// Slope 0.01 below 0.
+    LeakyRelu,
+    /// x·σ(x).
+    Silu,
+    Hardswish,
+    Mish,
+    Tanh,
+    Sigmoid,
+    Identity,
+}
+use ActivationFn::*;
+
+/// transformers' names.
+const NAMES: [(&str, ActivationFn); 19] = [
+    ("gelu", GeluExact),
+    ("gelu_python", GeluExact),
+    ("gelu_new", GeluTanh),
+    ("gelu_fast", GeluTanh),
+    ("gelu_accurate", GeluTanh),
+    ("gelu_pytorch_tanh", GeluTanh),
+    ("gelu_python_tanh", GeluTanh),
+    ("quick_gelu", GeluSigmoid),
+    ("relu", Relu),
+    ("relu2", ReluSquared),
+    ("relu6", Relu6),
+    ("leaky_relu", LeakyRelu),
+    ("silu", Silu),
+    ("swish", Silu),
+    ("hardswish", Hardswish),
+    ("mish", Mish),
+    ("tanh", Tanh),
+    ("sigmoid", Sigmoid),
+    ("linear", Identity),
+];
+
+impl ActivationFn {
+    /// What `config.json` says at `key`, or `default`, which is also what the architecture has in GGUF.
+    pub(crate) fn read(s: &Settings<'_>, key: &str, default: ActivationFn) -> TensorResult<ActivationFn> {
+        let Some(name) = s.text(NONE, key)? else { return Ok(default) };
+        let known = NAMES.iter().find(|(n, _)| *n == name).map(|(_, f)| *f);
+        known.ok_or_else(|| s.refuse(NONE, key, &format!("known are {}", NAMES.map(|n| n.0).join(", "))))
+    }
+
+    /// The function of every element.
+    #[track_caller]
+    pub(crate) fn of(self, x: &Tensor) -> TensorResult<Tensor> {
+        match self {
+            GeluExact => x.gelu(),
+            GeluTanh => x.gelu_tanh(),
+            GeluSigmoid => x.mul(1.702)?.sigmoid()?.mul(x),
+            Relu => x.relu(),
+            ReluSquared => x.relu()?.square(),
+            Relu6 => x.relu6(),
+            LeakyRelu => x.leaky_relu(0.01),
+            Silu => x.silu(),
+            Hardswish => x.hardswish(),
+            Mish => x.mish(),
+            Tanh => x.tanh(),
+            Sigmoid => x.sigmoid(),
+            Identity => Ok(x.clone()),
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! A model's settings by name, from `config.json` or GGUF metadata, with a record of which were asked for: the rest is refused.
+
+use crate::error::{TensorError, TensorResult};
+use crate::io::gguf::Value;
+use crate::io::info::clip;
+use crate::models::Weights;
+use serde_json::Value as Json;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// The spelling of a setting that one of the two formats has no key for.
+pub(crate) const NONE: &str = "-";
+
+/// Keys of `config.json` that transformers lets be `null`, which means the same as leaving them out.
+const NULLABLE: [&str; 12] = [
+    "architectures",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "head_dim",
+    "layer_types",
+    "n_inner",
+    "num_key_value_heads",
+    "partial_rotary_factor",
+    "rope_local_base_freq",
+    "rope_theta",
+    "sliding_window_pattern",
+    "use_bidirectional_attention",
+];
+
+/// Keys of `config.json` that do not change the logits of given tokens, with the reason.
+const WITHOUT_EFFECT: [(&str, &[&str]); 10] = [
+    (
+        "training drops values out, inference does not",
+        &["attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "summary_first_dropout"],
+    ),
+    ("weights are read, not drawn", &["initializer_range"]),
+    (
+        "it says which results a call returns, not what they are",
+        &[
+            "output_attentions",
+            "output_hidden_states",
+            "output_past",
+            "return_dict",
+            "return_dict_in_generate",
+            "output_scores",
+            "use_cache",
+        ],
+    ),
+    (
+        "it orders the same sums differently, to save memory or time",
+        &[
+            "_attn_implementation",
+            "_attn_implementation_autoset",
+            "_flash_attn_2_enabled",
+            "attn_implementation",
+            "cache_implementation",
+            "chunk_size_feed_forward",
+            "gradient_checkpointing",
+            "pretraining_tp",
+            "reorder_and_upcast_attn",
+            "torchscript",
+        ],
+    ),
+    ("every tensor of the file names its own type", &["dtype", "torch_dtype", "use_bfloat16"]),
+    (
+        "the tokenizer and the sampler deal with special tokens",
+        &[
+            "begin_suppress_tokens",
+            "bos_token_id",
+            "cls_token_id",
+            "decoder_start_token_id",
+            "eos_token_id",
+            "forced_bos_token_id",
+            "forced_eos_token_id",
+            "mask_token_id",
+            "pad_token_id",
+            "prefix",
+            "sep_token_id",
+            "suppress_tokens",
+            "tokenizer_class",
+            "unk_token_id",
+        ],
+    ),
+    (
+        "it is a default of sampling, which starts from the logits",
+        &[
+            "bad_words_ids",
+            "diversity_penalty",
+            "do_sample",
+            "early_stopping",
+            "encoder_no_repeat_ngram_size",
+            "exponential_decay_length_penalty",
+            "length_penalty",
+            "max_length",
+            "min_length",
+            "no_repeat_ngram_size",
+            "num_beam_groups",
+            "num_beams",
+            "num_return_sequences",
+            "remove_invalid_values",
+            "repetition_penalty",
+            "temperature",
+            "top_k",
+            "top_p",
+            "typical_p",
+        ],
+    ),
+    (
+        "it belongs to a classifier on top of the model",
+        &[
+            "_num_labels",
+            "finetuning_task",
+            "id2label",
+            "label2id",
+            "num_labels",
+            "problem_type",
+            "summary_activation",
+            "summary_proj_to_labels",
+            "summary_type",
+            "summary_use_proj",
+            "task_specific_params",
+            "tf_legacy_loss",
+        ],
+    ),
+    (
+        "it tells where the file comes from",
+        &[
+            "_commit_hash",
+            "_from_model_config",
+            "_name_or_path",
+            "transformers.js_config",
+            "transformers_version",
+            "unsloth_fixed",
+            "unsloth_version",
+        ],
+    ),
+    ("it repeats what another key or the weights say", &["is_decoder", "is_llama_config", "trained_without_biases"]),
+];
+
+/// Keys of GGUF metadata below the architecture's name that do not change the logits of given tokens, with the reason.
+const WITHOUT_EFFECT_GGUF: [(&str, &[&str]); 2] = [
+    ("embeddings are pooled, logits are not", &["pooling_type"]),
+    ("it describes how the file was made", &["tensor_data_layout", "rope.scaling.finetuned"]),
+];
+
+/// Why the key of `config.json` does not change the logits of given tokens; `None` for a key that may.
+///
+/// ```
+/// use tensorlogic::models::settings::without_effect;
+/// assert_eq!(without_effect("initializer_range"), Some("weights are read, not drawn"));
+/// assert_eq!(without_effect("hidden_act"), None);
+/// ```
+pub fn without_effect(key: &str) -> Option<&'static str> {
+    WITHOUT_EFFECT.iter().find(|(_, keys)| keys.contains(&key)).map(|(why, _)| *why)
+}
+
+/// The settings of one model, read once: a fresh record of the keys that were asked for.
+pub struct Settings<'a> {
+    weights: &'a Weights,
+    architecture: &'a str,
+    asked: RefCell<BTreeSet<String>>,
+    /// The sizes and switches that say which tensors there are, as `` `n_embd` 48 ``, for messages.
+    sizes: RefCell<Vec<String>>,
+}
+
+/// A value as one of the two formats has it.
+#[derive(Clone, Copy)]
+enum Raw<'a> {
+    Gguf(Value<'a>),
+    Hub(&'a Json),
+}
+
+impl fmt::Display for Raw<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Raw::Gguf(v) => write!(f, "{v}"),
+            Raw::Hub(v) => f.write_str(&clip(&v.to_string())),
+        }
+    }
+}
+
+impl<'a> Settings<'a> {
+    /// The settings of `weights`, none of them asked for yet.
+    ///
+    /// # Errors
+    /// When the file does not name its architecture.
+    pub fn new(weights: &'a Weights) -> TensorResult<Settings<'a>> {
+        let architecture = weights.architecture()?;
+        let asked = RefCell::new(BTreeSet::from(["model_type".to_string()]));
+        Ok(Settings { weights, architecture, asked, sizes: RefCell::default() })
+    }
+
+    /// The name of a setting in this file.
+    pub(crate) fn name(&self, gguf: &str, hub: &str) -> String {
+        if self.weights.is_hub() { hub.to_string() } else { format!("{}.{gguf}", self.architecture) }
+    }
+
+    /// An error about the file, which it names.
+    pub(crate) fn wrong(&self, message: impl fmt::Display) -> TensorError {
+        TensorError::format("config", format!("{}: {message}", self.weights.file()))
+    }
+
+    /// The refusal of a setting by its name and value.
+    pub(crate) fn refuse(&self, gguf: &str, hub: &str, why: &str) -> TensorError {
+        let value = self.raw(gguf, hub).ok().flatten().map_or("missing".to_string(), |v| v.to_string());
+        TensorError::Unsupported(format!("{}: `{}` is {value}; {why}", self.weights.file(), self.name(gguf, hub)))
+    }
+
+    /// The value of a setting; its name is recorded.
+    fn raw(&self, gguf: &str, hub: &str) -> TensorResult<Option<Raw<'a>>> {
+        let name = self.name(gguf, hub);
+        let raw = match (self.weights.gguf(), self.weights.config()) {
+            (Some(g), _) if gguf != NONE => g.get(&name).map(Raw::Gguf),
+            (_, Some(config)) if hub != NONE => match hub.split('.').try_fold(config, |c, k| c.get(k)) {
+                Some(Json::Null) if !NULLABLE.iter().any(|n| hub.ends_with(n)) => return Err(self.wrong(format!("`{name}` is null"))),
+                Some(Json::Null) => None,
+                v => v.map(Raw::Hub),
+            },
+            _ => return Ok(None),
+        };
+        self.asked.borrow_mut().insert(name);
+        Ok(raw)
+    }
+
+    fn is_not<T>(&self, gguf: &str, hub: &str, value: Raw<'_>, wanted: &str) -> TensorResult<T> {
+        Err(self.wrong(format!("`{}` is {value}, not {wanted}", self.name(gguf, hub))))
+    }
+
+    /// A finite number by its GGUF key without the architecture (`attention.head_count`) and its key in `config.json`, where dots lead into
+    /// objects.
+    ///
+    /// # Errors
+    /// When the value is something else.
+    pub fn number(&self, gguf: &str, hub: &str) -> TensorResult<Option<f64>> {
+        let Some(raw) = self.raw(gguf, hub)? else { return Ok(None) };
+        let number = match raw {
+            Raw::Gguf(v) => v.f64().ok(),
+            Raw::Hub(v) => v.as_f64(),
+        };
+        number.filter(|n| n.is_finite()).map_or_else(|| self.is_not(gguf, hub, raw, "a number"), |n| Ok(Some(n)))
+    }
+
+    /// As [`Settings::number`], above 0.
+    ///
+    /// # Errors
+    /// When the value is something else.
+    pub fn positive(&self, gguf: &str, hub: &str) -> TensorResult<Option<f64>> {
+        match (self.number(gguf, hub)?, self.raw(gguf, hub)?) {
+            (Some(n), Some(raw)) if n <= 0.0 => self.is_not(gguf, hub, raw, "a number above 0"),
+            (n, _) => Ok(n),
+        }
+    }
+
+    /// A text.
+    ///
+    /// # Errors
+    /// When the value is something else.
+    pub fn text(&self, gguf: &str, hub: &str) -> TensorResult<Option<&'a str>> {
+        let Some(raw) = self.raw(gguf, hub)? else { return Ok(None) };
+        let text = match raw {
+            Raw::Gguf(v) => v.str().ok(),
+            Raw::Hub(v) => v.as_str(),
+        };
+        text.map_or_else(|| self.is_not(gguf, hub, raw, "a text"), |t| Ok(Some(t)))
+    }
+
+    /// A list of texts of `config.json`.
+    ///
+    /// # Errors
+    /// When the value is something else.
+    pub fn texts(&self, hub: &str) -> TensorResult<Option<Vec<&'a str>>> {
+        match self.raw(NONE, hub)? {
+            None => Ok(None),
+            Some(Raw::Hub(Json::Array(all))) if all.iter().all(Json::is_string) => Ok(Some(all.iter().filter_map(Json::as_str).collect())),
+            Some(raw) => self.is_not(NONE, hub, raw, "a list of texts"),
+        }
+    }
+
+    /// A switch.
+    ///
+    /// # Errors
+    /// When the value is something else.
+    pub fn flag(&self, gguf: &str, hub: &str) -> TensorResult<Option<bool>> {
+        let Some(raw) = self.raw(gguf, hub)? else { return Ok(None) };
+        let flag = match raw {
+            Raw::Gguf(v) => v.bool().ok(),
+            Raw::Hub(v) => v.as_bool(),
+        };
+        if flag == Some(true) {
+            self.sizes.borrow_mut().push(format!("`{}` true", self.name(gguf, hub)));
+        }
+        flag.map_or_else(|| self.is_not(gguf, hub, raw, "true or false"), |b| Ok(Some(b)))
+    }
+
+    /// A positive size of at most `limit`.
+    ///
+    /// # Errors
+    /// When the value is something else.
+    pub fn size(&self, gguf: &str, hub: &str, limit: usize) -> TensorResult<Option<usize>> {
+        let Some(v) = self.number(gguf, hub)? else { return Ok(None) };
+        let name = self.name(gguf, hub);
+        if v < 1.0 || v.fract() != 0.0 || v > limit as f64 {
+            return Err(self.wrong(format!("`{name}` is {v}; want a whole number from 1 to {limit}")));
+        }
+        self.sizes.borrow_mut().push(format!("`{name}` {v}"));
+        Ok(Some(v as usize))
+    }
+
+    /// As [`Settings::size`], and an error when it is missing.
+    ///
+    /// # Errors
+    /// When the value is missing or something else.
+    pub fn need(&self, gguf: &str, hub: &str, limit: usize) -> TensorResult<usize> {
+        self.size(gguf, hub, limit)?.ok_or_else(|| self.wrong(format!("`{}` is missing", self.name(gguf, hub))))
+    }
+
+    /// Refuses a number that is there and not `want`.
+    ///
+    /// # Errors
+    /// When the value is another one; `why` ends the message.
+    pub fn only_number(&self, gguf: &str, hub: &str, want: f64, why: &str) -> TensorResult<()> {
+        match self.number(gguf, hub)? {
+            Some(v) if v != want => Err(self.refuse(gguf, hub, why)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a switch that is there and not `want`.
+    ///
+    /// # Errors
+    /// When the value is another one; `why` ends the message.
+    pub fn only_flag(&self, gguf: &str, hub: &str, want: bool, why: &str) -> TensorResult<()> {
+        match self.flag(gguf, hub)? {
+            Some(v) if v != want => Err(self.refuse(gguf, hub, why)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether `config.json` has something at this path that is neither null nor an empty object. Its keys are still to be asked for.
+    pub(crate) fn has_object(&self, hub: &str) -> bool {
+        let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
+        value.is_some_and(|v| !v.is_null() && v.as_object().is_none_or(|o| !o.is_empty()))
+    }
+
+    /// The sizes and switches that were read, for messages.
+    pub(crate) fn sizes(&self) -> String {
+        self.sizes.borrow().join(", ")
+    }
+
+    /// Refuses every key that nobody asked for and that may change the result.
+    ///
+    /// # Errors
+    /// Names the first such key, its value, and the file.
+    pub fn finish(&self) -> TensorResult<()> {
+        match (self.weights.gguf(), self.weights.config()) {
+            (Some(gguf), _) => {
+                gguf.metadata().filter(|(key, _)| !self.asked.borrow().contains(*key)).try_for_each(|(k, v)| self.left_in_gguf(k, v))
+            }
+            (_, Some(Json::Object(config))) => {
+                self.same_for_all()?;
+                config.iter().filter(|(k, _)| without_effect(k).is_none()).try_for_each(|(k, v)| self.left_in_config(k, v))
+            }
+            _ => Err(self.wrong("not a JSON object")),
+        }
+    }
+
+    /// Keys of every configuration of transformers.
+    fn same_for_all(&self) -> TensorResult<()> {
+        let encoder = "encoders beside the decoder are not implemented";
+        for key in ["is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"] {
+            self.only_flag(NONE, key, false, encoder)?;
+        }
+        if self.has_object("architectures") {
+            let known = |name: &str| name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel");
+            let names = self.texts("architectures")?.unwrap_or_default();
+            if names.is_empty() || !names.into_iter().all(known) {
+                return Err(self.refuse(NONE, "architectures", "only models that predict the next token are implemented"));
+            }
+        }
+        Ok(())
+    }
+
+    fn left_in_config(&self, path: &str, value: &Json) -> TensorResult<()> {
+        let inside = format!("{path}.");
+        let known = |asked: &BTreeSet<String>| (asked.contains(path), asked.iter().any(|a| a.starts_with(&inside)));
+        match (known(&self.asked.borrow()), value) {
+            // Null is what transformers writes for what is not set.
+            ((true, _), _) | (_, Json::Null) => Ok(()),
+            ((_, true), Json::Object(items)) => items.iter().try_for_each(|(k, v)| self.left_in_config(&format!("{inside}{k}"), v)),
+            // What changes the model only by what it contains.
+            (_, Json::Object(items)) if items.is_empty() => Ok(()),
+            _ => Err(self.unknown(path, Raw::Hub(value))),
+        }
+    }
+
+    /// Settings of a model stand below its architecture's name; what stands elsewhere describes the file or the tokenizer.
+    fn left_in_gguf(&self, key: &str, value: Value<'_>) -> TensorResult<()> {
+        let refused = |why: &str| Err(TensorError::Unsupported(format!("{}: `{key}` is {value}; {why}", self.weights.file())));
+        let own = key.strip_prefix(self.architecture).and_then(|k| k.strip_prefix('.'));
+        match (key, own) {
+            (_, Some(k)) if WITHOUT_EFFECT_GGUF.iter().any(|(_, keys)| keys.contains(&k)) => Ok(()),
+            (_, Some(_)) => Err(self.unknown(key, Raw::Gguf(value))),
+            ("general.type", _) if !matches!(value.str(), Ok("model")) => refused("only whole models are implemented"),
+            ("general.quantization_version", _) if !matches!(value.u64(), Ok(2)) => refused("blocks of version 2 are implemented"),
+            ("split.count", _) if !matches!(value.u64(), Ok(0 | 1)) => refused("models in several GGUF files are not implemented"),
+            _ => Ok(()),
+        }
+    }
+
+    fn unknown(&self, key: &str, value: Raw<'_>) -> TensorError {
+        let why = format!("this setting of a {} model is not implemented", self.architecture);
+        TensorError::Unsupported(format!("{}: `{}` is {value}; {why}", self.weights.file(), clip(key)))
+    }
+}
