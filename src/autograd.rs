@@ -724,17 +724,13 @@ fn right_grad(b: Binary, a: Rhs, c: Rhs, y: &Tensor, g: &Tensor) -> TensorResult
     }))
 }
 
-/// The gradient of an extreme for operand `x`: all of it where `x` is the extreme. Where both are equal, two tensors share it, a limit given at
-/// run time (`clamp`) passes it, and a limit of a definition (`relu`) stops it, as in PyTorch.
+/// The gradient of an extreme for operand `x`: all of it where `x` is the extreme. Where both are equal, two tensors share it and a number
+/// (`clamp`, `relu`) stops it, as in PyTorch.
 fn share(b: Binary, x: &Tensor, other: Rhs, g: &Tensor) -> TensorResult<Tensor> {
     let max = b == Binary::Max;
     let strict = if max { x.gt(other)? } else { x.lt(other)? };
     match other {
-        Rhs::Lit(_) => strict.where_(Rhs::Tensor(g), Rhs::Lit(0.0)),
-        Rhs::Float(_) | Rhs::Int(_) => {
-            let inside = if max { x.ge(other)? } else { x.le(other)? };
-            inside.where_(Rhs::Tensor(g), Rhs::Lit(0.0))
-        }
+        Rhs::Lit(_) | Rhs::Float(_) | Rhs::Int(_) => strict.where_(Rhs::Tensor(g), Rhs::Lit(0.0)),
         Rhs::Tensor(_) => {
             let half = g.mul(Rhs::Lit(0.5))?;
             let tie = x.eq(other)?.where_(Rhs::Tensor(&half), Rhs::Lit(0.0))?;

@@ -36,6 +36,7 @@ fn elementwise() {
         sign in (0.1, 2.0), floor in (0.1, 0.9), ceil in (0.1, 0.9), round in (0.6, 1.4), trunc in (0.1, 0.9),
     );
     check("clamp", &[&[9]], (-2.0, 2.0), |x| x[0].clamp(Some(-5.0), Some(5.0))?.mul(&x[0].clamp(Some(2.5), None)?));
+    check("clamp_tensors", &[&[9], &[9], &[9]], (0.5, 2.0), |x| x[0].mul(2.0)?.clamp_tensors(Some(&x[1]), Some(&x[1].add(&x[2])?)));
     check("cast", &[&[7]], (0.3, 2.0), |x| x[0].mul(&x[0].cast(DType::F64).unwrap_or_else(|_| x[0].clone()))?.cast(x[0].dtype()));
     check("nan_to_num", &[&[7]], (0.3, 2.0), |x| x[0].nan_to_num(1.0, None, None));
     check("to_device", &[&[7]], (0.3, 2.0), |x| x[0].to_device(x[0].device())?.exp());

@@ -25,7 +25,10 @@ impl Tensor {
     }
 
     fn softplus_at(&self, at: At) -> TensorResult<Tensor> {
-        self.binary_at(Binary::Max, Rhs::Lit(0.0), at)?.binary_at(Binary::Add, Rhs::Tensor(&self.log1p_exp_minus_abs(at)?), at)
+        let f =
+            |x: &Tensor| x.binary_at(Binary::Max, Rhs::Lit(0.0), at)?.binary_at(Binary::Add, Rhs::Tensor(&x.log1p_exp_minus_abs(at)?), at);
+        // The parts have kinks at 0, the function has none.
+        self.float_at(at)?.remembering_input(f, |x| x.sigmoid(), at)
     }
 
     fn hard_sigmoid_at(&self, at: At) -> TensorResult<Tensor> {
@@ -86,9 +89,10 @@ impl Tensor {
         self.positive_or(&self.binary_at(Binary::Mul, Rhs::Tensor(&weight.reshape(&sizes)?), at)?, at)
     }
 
-    /// The negative part: what an exponential of it is multiplied with in a gradient must not meet the infinity of a large x.
+    /// The negative part, as which 0 counts and NaN: what an exponential of it is multiplied with in a gradient must not meet the infinity of
+    /// a large x.
     fn below_zero(&self, at: At) -> TensorResult<Tensor> {
-        self.binary_at(Binary::Min, Rhs::Lit(0.0), at)
+        self.binary_at(Binary::Gt, Rhs::Lit(0.0), at)?.where_at(Rhs::Lit(0.0), Rhs::Tensor(self), at)
     }
 
     /// x where it is positive, else `alpha` · (eˣ − 1) (Clevert et al., 2016).
@@ -189,7 +193,10 @@ impl Tensor {
     #[track_caller]
     pub fn log_sigmoid(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
-        self.binary_at(Binary::Min, Rhs::Lit(0.0), at)?.binary_at(Binary::Sub, Rhs::Tensor(&self.log1p_exp_minus_abs(at)?), at)
+        let f =
+            |x: &Tensor| x.binary_at(Binary::Min, Rhs::Lit(0.0), at)?.binary_at(Binary::Sub, Rhs::Tensor(&x.log1p_exp_minus_abs(at)?), at);
+        // The parts have kinks at 0, the function has none.
+        self.float_at(at)?.remembering_input(f, |x| x.neg()?.sigmoid(), at)
     }
 
     /// x · tanh(softplus(x)) (Misra, 2020).
@@ -220,7 +227,7 @@ impl Tensor {
         self.binary_at(Binary::Mul, Rhs::Tensor(&self.hard_sigmoid_at(at)?), at)
     }
 
-    /// x limited to `low..=high`. PyTorch's defaults are −1 and 1.
+    /// x limited to `low..=high`. PyTorch's defaults are −1 and 1. No gradient passes at the limits.
     #[track_caller]
     pub fn hardtanh(&self, low: f64, high: f64) -> TensorResult<Tensor> {
         self.clamp_at(Some(low), Some(high), Location::caller())
@@ -239,7 +246,10 @@ impl Tensor {
     pub fn softshrink(&self, lambda: f64) -> TensorResult<Tensor> {
         // x − clamp(x, −λ, λ), which also keeps NaN.
         let at = Location::caller();
-        self.binary_at(Binary::Sub, Rhs::Tensor(&self.clamp_at(Some(-lambda), Some(lambda), at)?), at)
+        let rest = self.binary_at(Binary::Sub, Rhs::Tensor(&self.clamp_at(Some(-lambda), Some(lambda), at)?), at)?;
+        // At ±λ no gradient passes.
+        let small = self.unary_at(Unary::Abs, at)?.binary_at(Binary::Le, Rhs::Float(lambda), at)?;
+        small.where_at(Rhs::Lit(0.0), Rhs::Tensor(&rest), at)
     }
 
     /// x where it is above `threshold`, else `value`.

@@ -231,7 +231,7 @@ impl Tensor {
         self.number(v.clamp(low, high))
     }
 
-    /// Values limited to `low..=high`; either may be absent. NaN stays NaN.
+    /// Values limited to `low..=high`; either may be absent. NaN stays NaN. No gradient passes at the limits, as in PyTorch.
     #[track_caller]
     pub fn clamp(&self, low: Option<f64>, high: Option<f64>) -> TensorResult<Tensor> {
         self.clamp_at(low, high, Location::caller())
@@ -246,6 +246,39 @@ impl Tensor {
             Some(v) => t.binary_at(Binary::Min, self.limit(v), at),
             None => Ok(t),
         }
+    }
+
+    /// Values limited to what `low` and `high` have at the same place; either may be absent. Shapes broadcast, NaN of any of them is kept, and
+    /// where `low` is above `high` the result is `high`.
+    ///
+    /// The gradient goes to the tensor whose value is the result. Where x is equal to one of two different limits they share it in halves; where
+    /// both limits are equal, so that there is one value to take, x has all of it there and the lower limit below: PyTorch's choices.
+    ///
+    /// # Errors
+    /// When shapes do not broadcast, or dtypes have none in common.
+    ///
+    /// ```
+    /// use tensorlogic::{Device, Tensor};
+    ///
+    /// let of = |v: [f32; 3]| Tensor::from_vec(v.to_vec(), &[3], &Device::cpu());
+    /// let x = of([-1.0, 0.5, 9.0])?;
+    /// assert_eq!(x.clamp_tensors(Some(&of([0.0; 3])?), Some(&of([1.0, 2.0, 3.0])?))?.to_vec()?, [0.0, 0.5, 3.0]);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
+    #[track_caller]
+    pub fn clamp_tensors(&self, low: Option<&Tensor>, high: Option<&Tensor>) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let raised = match low {
+            Some(low) => self.binary_at(Binary::Max, Rhs::Tensor(low), at)?,
+            None => self.clone(),
+        };
+        let Some(high) = high else { return Ok(raised) };
+        let limited = raised.binary_at(Binary::Min, Rhs::Tensor(high), at)?;
+        let Some(low) = low.filter(|_| limited.node.tracked) else { return Ok(limited) };
+        // The same values; of equal limits the gradients differ.
+        let beyond = self.binary_at(Binary::Gt, Rhs::Tensor(high), at)?.where_at(Rhs::Tensor(high), Rhs::Tensor(self), at)?;
+        let one = self.binary_at(Binary::Lt, Rhs::Tensor(low), at)?.where_at(Rhs::Tensor(low), Rhs::Tensor(&beyond), at)?;
+        low.binary_at(Binary::Eq, Rhs::Tensor(high), at)?.where_at(Rhs::Tensor(&one), Rhs::Tensor(&limited), at)
     }
 
     /// True division; integers are divided as f32. See [`Tensor::div_trunc`] and [`Tensor::div_floor`] for whole quotients.

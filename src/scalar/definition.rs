@@ -28,6 +28,7 @@ pub(crate) fn unary(u: Unary, x: f64) -> f64 {
         Unary::Cosh => x.cosh(),
         Unary::Tanh => x.tanh(),
         Unary::Asinh => libm::asinh(x),
+        Unary::Acosh if x < 1.0 => f64::NAN,
         Unary::Acosh => libm::acosh(x),
         Unary::Atanh => libm::atanh(x),
         Unary::Erf => libm::erf(x),

@@ -166,10 +166,7 @@ pub fn apply(case: &Case, inputs: &[Option<Tensor>], device: &Device) -> Made<Ve
             "floor" => one(x.div_floor(get(1)?)),
             _ => Err(Fail::Unsupported),
         },
-        "clamp" => {
-            let t = if has(1) { x.maximum(get(1)?)? } else { x.clone() };
-            if has(2) { one(t.minimum(get(2)?)) } else { Ok(vec![t]) }
-        }
+        "clamp" => one(x.clamp_tensors(opt(1), opt(2))),
         "where" => one(x.where_(get(1)?, get(2)?)),
         "masked_fill" => one(x.masked_fill(get(1)?, s.number("value", 0.0))),
         "cast" => one(x.cast(dtype_named(s.text("to"))?)),

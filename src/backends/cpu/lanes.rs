@@ -224,7 +224,7 @@ fn unary_f32<const F: bool>(u: Unary, b: Blocks) {
         Unary::Tanh => map1!(b, f32 => f32, |x| math::tanh::<F>(x)),
         // In f64: the standard library's f32 forms cancel near 0 and overflow early.
         Unary::Asinh => map1!(b, f32 => f32, |x| libm::asinh(x as f64) as f32),
-        Unary::Acosh => map1!(b, f32 => f32, |x| libm::acosh(x as f64) as f32),
+        Unary::Acosh => map1!(b, f32 => f32, |x| math::acosh64(x as f64) as f32),
         Unary::Atanh => map1!(b, f32 => f32, |x| libm::atanh(x as f64) as f32),
         Unary::Erf => map1!(b, f32 => f32, |x| math::erf::<F>(x)),
         Unary::Sigmoid => map1!(b, f32 => f32, |x| math::sigmoid::<F>(x)),
@@ -294,7 +294,7 @@ pub(crate) fn unary64(u: Unary, x: f64) -> f64 {
         Unary::Cosh => x.cosh(),
         Unary::Tanh => x.tanh(),
         Unary::Asinh => libm::asinh(x),
-        Unary::Acosh => libm::acosh(x),
+        Unary::Acosh => math::acosh64(x),
         Unary::Atanh => libm::atanh(x),
         Unary::Erf => math::erf64(x),
         Unary::Sigmoid => {

@@ -302,3 +302,8 @@ pub fn pow<const F: bool>(x: f32, y: f32) -> f32 {
 pub fn erf64(x: f64) -> f64 {
     libm::erf(x)
 }
+
+/// Inverse hyperbolic cosine in f64; NaN below 1, where libm's gives numbers.
+pub fn acosh64(x: f64) -> f64 {
+    if x < 1.0 { f64::NAN } else { libm::acosh(x) }
+}

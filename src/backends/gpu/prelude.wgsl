@@ -42,28 +42,51 @@ fn tl_copysign(a: f32, b: f32) -> f32 {
   return bitcast<f32>((bitcast<u32>(a) & 0x7fffffffu) | (bitcast<u32>(b) & 0x80000000u));
 }
 
-// x·2ⁿ for |n| up to 252, in two steps so that neither factor overflows.
+// x·2ⁿ of a positive normal x near 1, for n from -180: the exponent is added to, so that no factor overflows.
 fn tl_ldexp(x: f32, n: i32) -> f32 {
-  let h = n / 2;
-  return x * bitcast<f32>(u32(h + 127) << 23u) * bitcast<f32>(u32(n - h + 127) << 23u);
+  let low = n < -120;
+  let m = select(n, n + 64, low);
+  let y = bitcast<f32>(bitcast<u32>(x) + (bitcast<u32>(m) << 23u)) * select(1.0, 5.42101086e-20, low);
+  return select(y, tl_inf(), i32(bitcast<u32>(x) >> 23u) + n > 254);
+}
+
+// a / b where a device may compute a · (1/b) and take subnormal numbers as 0: from 2^126 on, 1/b would be one.
+fn tl_div(a: f32, b: f32) -> f32 {
+  let e = bitcast<u32>(b) & 0x7f800000u;
+  let far = e == 0x7e800000u || e == 0x7f000000u;
+  let d = bitcast<f32>(bitcast<u32>(b) - select(0u, 0x01000000u, far));
+  return (a / d) * select(1.0, 0.25, far);
 }
 
 fn tl_sqrt(a: f32) -> f32 {
   return select(sqrt(a), a, tl_isnan(a) || a == 0.0);
 }
 
-// eˣ = 2^(1.4423828125·h) · e^y with h the upper bits of x, so that the product is exact: the device's exp loses |x| units in the last place.
+// eʳ - 1 for |r| up to 0.4.
+fn tl_expm1_near(r: f32) -> f32 {
+  let p = fma(fma(fma(fma(fma(0.000199794988, r, 0.00139821961), r, 0.00833312795), r, 0.0416657925), r, 0.166666672), r, 0.5);
+  return fma(r * r, p, r);
+}
+
+// eˣ without the device's exp, which may lose 2|x| units in the last place. The upper part of ln 2 has 9 bits, so that its product with n is exact.
 fn tl_exp(x: f32) -> f32 {
-  let c = clamp(x, -200.0, 200.0);
-  let h = tl_top(c);
-  let y = fma(h, 0.000216420228, c - h);
-  let v = exp2(h * 1.4423828125) * fma(y, fma(y, fma(y, fma(y, 0.0416666667, 0.166666667), 0.5), 1.0), 1.0);
+  let c = clamp(x, -105.0, 90.0);
+  let n = round(c * 1.44269504);
+  let t = clamp(fma(n, -0.693359375, c), -1.0, 1.0);
+  let v = tl_ldexp(tl_expm1_near(fma(n, 0.00021219444, t)) + 1.0, i32(n));
+  return select(v, x, tl_isnan(x));
+}
+
+// Likewise.
+fn tl_exp2(x: f32) -> f32 {
+  let c = clamp(x, -155.0, 130.0);
+  let n = round(c);
+  let v = tl_ldexp(tl_expm1_near((c - n) * 0.693147181) + 1.0, i32(n));
   return select(v, x, tl_isnan(x));
 }
 
 fn tl_expm1(x: f32) -> f32 {
-  let p = fma(fma(fma(fma(fma(0.000199794988, x, 0.00139821961), x, 0.00833312795), x, 0.0416657925), x, 0.166666672), x, 0.5);
-  return select(tl_exp(x) - 1.0, fma(x * x, p, x), abs(x) < 0.4);
+  return select(tl_exp(x) - 1.0, tl_expm1_near(x), abs(x) < 0.4);
 }
 
 // ln(1 + x) for -0.2929 < x < 0.4143.
@@ -87,15 +110,17 @@ fn tl_log1p(x: f32) -> f32 {
 
 // The mantissa is brought into [1/√2, √2): the device's logarithm has an absolute, not a relative, error near 1.
 fn tl_log(x: f32) -> f32 {
-  let tiny = x < 1.17549435e-38;
-  let u = bitcast<u32>(select(x, x * 8388608.0, tiny));
+  let bits = bitcast<u32>(x);
+  // A subnormal number is an integer times 2^-149, which no device flushes.
+  let tiny = bits < 0x00800000u;
+  let u = select(bits, bitcast<u32>(f32(bits)), tiny);
   let e = i32((u + 0x004afb0du) >> 23u) - 127;
   let m = bitcast<f32>(u - (bitcast<u32>(e) << 23u));
-  let n = f32(e) - select(0.0, 23.0, tiny);
+  let n = f32(e) - select(0.0, 149.0, tiny);
   let v = fma(n, 0.693145752, fma(n, 1.42860677e-6, tl_log1p_near(m - 1.0)));
   var r = select(v, x, x > 3.40282347e38 || tl_isnan(x));
-  r = select(r, -tl_inf(), (bitcast<u32>(x) & 0x7fffffffu) == 0u);
-  return select(r, tl_nan(), x < 0.0);
+  r = select(r, tl_nan(), (bits >> 31u) != 0u);
+  return select(r, -tl_inf(), (bits & 0x7fffffffu) == 0u);
 }
 
 fn tl_log2(x: f32) -> f32 {
@@ -108,10 +133,69 @@ fn tl_log10(x: f32) -> f32 {
 
 // x - n·π/2 for the nearest n: x and n. π/2 is in three parts whose products with n are exact up to n = 2^15.
 fn tl_quadrant(x: f32) -> vec2<f32> {
+  if abs(x) > 32768.0 {
+    return tl_quadrant_far(x);
+  }
   let n = round(x * 0.636619772);
   let t = clamp(fma(n, -1.5703125, x), -1e5, 1e5);
   let r = clamp(fma(n, -4.83751297e-4, t), -1e5, 1e5);
   return vec2<f32>(fma(n, -5.39030253e-15, fma(n, -7.54978942e-8, r)), n);
+}
+
+// Word i of 2/π in binary, which begins with word 1.
+fn tl_two_over_pi(i: u32) -> u32 {
+  switch i {
+    case 1u: { return 0xa2f9836eu; }
+    case 2u: { return 0x4e441529u; }
+    case 3u: { return 0xfc2757d1u; }
+    case 4u: { return 0xf534ddc0u; }
+    case 5u: { return 0xdb629599u; }
+    case 6u: { return 0x3c439041u; }
+    case 7u: { return 0xfe5163abu; }
+    default: { return 0u; }
+  }
+}
+
+// The same for |x| above 2^15, with n modulo 4 (Payne and Hanek, 1983): x·2/π is a product of integers, of whose bits those that count whole
+// turns are left out, and those that no fraction needs.
+fn tl_quadrant_far(x: f32) -> vec2<f32> {
+  let bits = bitcast<u32>(x);
+  let m = (bits & 0x7fffffu) | 0x800000u;
+  let place = min((bits >> 23u) & 255u, 254u) - 120u;
+  let i = place >> 5u;
+  let s = place & 31u;
+  let a = tl_two_over_pi(i);
+  let b = tl_two_over_pi(i + 1u);
+  let c = tl_two_over_pi(i + 2u);
+  let d = tl_two_over_pi(i + 3u);
+  // 96 bits of 2/π from this place on. A shift by 32 would be one by 0.
+  let w2 = (a << s) | ((b >> 1u) >> (31u - s));
+  let w1 = (b << s) | ((c >> 1u) >> (31u - s));
+  let w0 = (c << s) | ((d >> 1u) >> (31u - s));
+  // m times these modulo 2^96: two bits of whole quarters, then the fraction of one.
+  let p0 = m * w0;
+  let low1 = m * w1;
+  let p1 = low1 + tl_mulhi(m, w0);
+  let p2 = m * w2 + tl_mulhi(m, w1) + u32(p1 < low1);
+  var high = (p2 << 2u) | (p1 >> 30u);
+  var low = (p1 << 2u) | (p0 >> 30u);
+  // The nearest quarter: a fraction above one half counts from the next.
+  let up = high >> 31u;
+  let n = (p2 >> 30u) + up;
+  high = select(high, ~high, up != 0u);
+  low = select(low, ~low, up != 0u);
+  let skip = high == 0u;
+  let first = select(high, low, skip);
+  let zeros = min(countLeadingZeros(first), 31u);
+  let top = (first << zeros) | select((low >> 1u) >> (31u - zeros), 0u, skip);
+  // top·2^-(32 + zeros) quarters, in two parts that floats hold.
+  let h = f32(top & 0xffffff00u);
+  let l = f32(top & 0xffu);
+  let r = fma(h, 1.57079637, fma(h, -4.37113883e-8, l * 1.57079637));
+  let size = r * bitcast<f32>((95u - zeros - select(0u, 32u, skip)) << 23u);
+  let signed = select(size, -size, (up != 0u) != (bits >> 31u != 0u));
+  let turns = select(n, 4u - (n & 3u), bits >> 31u != 0u) & 3u;
+  return vec2<f32>(select(signed, tl_nan(), (bits & 0x7f800000u) == 0x7f800000u), f32(turns));
 }
 
 // sin and cos on [-π/4, π/4].
@@ -162,7 +246,7 @@ fn tl_atan2(y: f32, x: f32) -> f32 {
   let big = max(ax, ay);
   let low = min(ax, ay);
   // Equal magnitudes, infinite ones included, are 45 degrees; both zero is 0.
-  let q = select(select(low / big, 1.0, low == big), 0.0, big == 0.0);
+  let q = select(select(tl_div(low, big), 1.0, low == big), 0.0, big == 0.0);
   var v = tl_atan(q);
   v = select(v, 1.57079633 - v, ay > ax);
   v = select(v, 3.14159265 - v, (bitcast<u32>(x) >> 31u) != 0u);
@@ -280,6 +364,11 @@ fn tl_erf_quick(x: f32) -> f32 {
 }
 
 fn tl_sigmoid(x: f32) -> f32 {
+  let e = tl_exp(-abs(x));
+  return select(1.0, e, x < 0.0) / (1.0 + e);
+}
+
+fn tl_sigmoid_quick(x: f32) -> f32 {
   return select(1.0 / (1.0 + exp(-x)), 0.0, x < -88.0);
 }
 
@@ -292,26 +381,59 @@ fn tl_sigmoid_of_power(p: f32) -> f32 {
   return 1.0 / (1.0 + exp2(p));
 }
 
-// Exact: multiples of |b| are subtracted from the top bit down.
+// The mantissa of the number with these bits, which has no sign, as an integer.
+fn tl_mantissa(a: u32) -> u32 {
+  return (a & 0x7fffffu) | select(0x800000u, 0u, a < 0x800000u);
+}
+
+// The bits of r·2^(e - 150) for r < 2^24 and e from 1.
+fn tl_assemble(r: u32, e: u32) -> u32 {
+  let up = min(countLeadingZeros(r | 1u) - 8u, e - 1u);
+  let m = r << up;
+  return select(m, (m & 0x7fffffu) | ((e - up) << 23u), m >= 0x800000u);
+}
+
+// |a| mod |b| in units of the last place of b, for a and b given by their bits without signs, a >= b > 0, both finite. Exact, and no
+// subnormal number is met by arithmetic that might take it as 0.
+fn tl_mod_mantissa(a: u32, b: u32) -> u32 {
+  let m = tl_mantissa(b);
+  var r = tl_mantissa(a) % m;
+  var n = max(a >> 23u, 1u) - max(b >> 23u, 1u);
+  while n > 0u && r > 0u {
+    let s = min(n, 8u);
+    r = (r << s) % m;
+    n -= s;
+  }
+  return r;
+}
+
 fn tl_fmod(a: f32, b: f32) -> f32 {
-  if tl_isnan(a) || tl_isnan(b) || tl_isinf(a) || b == 0.0 {
+  let x = bitcast<u32>(a) & 0x7fffffffu;
+  let y = bitcast<u32>(b) & 0x7fffffffu;
+  if x >= 0x7f800000u || y > 0x7f800000u || y == 0u {
     return tl_nan();
   }
-  let y = abs(b);
-  var r = abs(a);
-  if !tl_isinf(b) {
-    for (var n = 0; n < 300 && r >= y; n++) {
-      let e = (bitcast<u32>(r) >> 23u) - (bitcast<u32>(y) >> 23u);
-      let t = bitcast<f32>(bitcast<u32>(y) + (e << 23u));
-      r -= select(t, 0.5 * t, t > r);
-    }
+  if x < y {
+    return a;
   }
-  return tl_copysign(r, a);
+  let r = tl_assemble(tl_mod_mantissa(x, y), max(y >> 23u, 1u));
+  return bitcast<f32>(r | (bitcast<u32>(a) & 0x80000000u));
 }
 
 fn tl_remainder(a: f32, b: f32) -> f32 {
-  let r = tl_fmod(a, b);
-  return select(r, select(r + b, tl_copysign(0.0, b), r == 0.0), r == 0.0 || (r < 0.0) != (b < 0.0));
+  let x = bitcast<u32>(a) & 0x7fffffffu;
+  let y = bitcast<u32>(b) & 0x7fffffffu;
+  let sign = bitcast<u32>(b) & 0x80000000u;
+  if x >= 0x7f800000u || y > 0x7f800000u || y == 0u {
+    return tl_nan();
+  }
+  let other = (bitcast<u32>(a) & 0x80000000u) != sign;
+  if x < y {
+    return select(select(a, a + b, other), bitcast<f32>(sign), x == 0u);
+  }
+  let m = tl_mod_mantissa(x, y);
+  let r = select(m, tl_mantissa(y) - m, other && m != 0u);
+  return bitcast<f32>(tl_assemble(r, max(y >> 23u, 1u)) | sign);
 }
 
 // The upper 12 bits of a mantissa: products of two such are exact, and no compiler can cancel what went through it.
@@ -373,10 +495,9 @@ fn tl_pow(a: f32, b: f32) -> f32 {
     let h = bh * l.x;
     let e = bh * l.y + (b - bh) * (l.x + l.y);
     let n = round(clamp(h + e, -160.0, 160.0));
-    // Clamps keep compilers from adding in another order.
-    let f = clamp(clamp(h - n, -1.0, 1.0) + e, -1.0, 1.0) * 0.693147181;
-    let p = fma(fma(fma(fma(fma(0.000199794988, f, 0.00139821961), f, 0.00833312795), f, 0.0416657925), f, 0.166666672), f, 0.5);
-    r = select(tl_ldexp(fma(f * f, p, f) + 1.0, i32(n)), tl_inf(), h + e > 128.5);
+    // Clamps keep compilers from adding in another order. Where the result is finite, e is below 4: l.y is at most l.x / 64.
+    let f = clamp(clamp(h - n, -8.0, 8.0) + e, -1.0, 1.0) * 0.693147181;
+    r = select(tl_ldexp(tl_expm1_near(f) + 1.0, i32(n)), tl_inf(), h + e > 128.5);
   }
   if (bitcast<u32>(a) >> 31u) != 0u {
     let zero = (bitcast<u32>(t) == 0u) || tl_isinf(a);

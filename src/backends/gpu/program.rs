@@ -102,11 +102,12 @@ fn unary(op: Unary, a: &str, d: DType, CodegenOptions { quick, infinite, .. }: C
         return Ok(match op {
             Unary::Exp | Unary::Log | Unary::Log2 if quick => format!("{}({a})", op.name()),
             Unary::Tanh | Unary::Sigmoid if quick && infinite => format!("tl_{}_plain({a})", op.name()),
-            Unary::Tanh | Unary::Erf if quick => format!("tl_{}_quick({a})", op.name()),
+            Unary::Tanh | Unary::Erf | Unary::Sigmoid if quick => format!("tl_{}_quick({a})", op.name()),
             Unary::IsNan | Unary::IsInf => format!("u32({})", fill(op.wgsl(), a, "")),
             Unary::LogicalNot => format!("(1u - tl_true({a}))"),
             Unary::Sign
             | Unary::Exp
+            | Unary::Exp2
             | Unary::Log
             | Unary::Log2
             | Unary::Log10
@@ -149,6 +150,7 @@ fn binary(op: Binary, a: &str, b: &str, d: DType, number: [bool; 2], (ordered, p
         let (call, than) = match op {
             Binary::Min => ("min", ">"),
             Binary::Max => ("max", "<"),
+            Binary::Div => return Ok(format!("tl_div({a}, {b})")),
             _ => return Ok(fill(op.wgsl(), a, b)),
         };
         return Ok(match number {
@@ -181,6 +183,11 @@ fn binary(op: Binary, a: &str, b: &str, d: DType, number: [bool; 2], (ordered, p
         _ => fill(op.wgsl(), a, b),
     };
     Ok(wrap(&out, d))
+}
+
+/// Whether this is a literal whose reciprocal is a normal f32.
+fn plain_divisor(op: Prim) -> bool {
+    matches!(op, Prim::Lit(v) if (2f64.powi(-126)..=2f64.powi(126)).contains(&f64::from_bits(v).abs()))
 }
 
 /// The program as a function `name(v, w, s0, s1, …)` of the kernel's value (where it has one), its partner (where it reads it) and its sources.
@@ -226,6 +233,10 @@ pub(super) fn function(
             },
             Prim::Unary(u) => unary(u, &arg(0), of(0), style)?,
             // A result is as wide as its own dtype says: bool and small integers may meet wider ones of the same compute type.
+            // A number that no device's reciprocal takes out of the normal range.
+            Prim::Binary(Binary::Div) if lane(i.dtype)? == "f32" && plain_divisor(p.insts[i.args[1] as usize].op) => {
+                fill(Binary::Div.wgsl(), &arg(0), &arg(1))
+            }
             Prim::Binary(b) => {
                 let d = if b.compares() { of(0) } else { i.dtype };
                 let param = matches!(p.insts[i.args[0] as usize].op, Prim::Param(_));

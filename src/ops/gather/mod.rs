@@ -216,18 +216,20 @@ impl Tensor {
     }
 
     /// For each element of `index`, the element of dimension `d` at that index and otherwise at the same place. `index` has as many
-    /// dimensions as this tensor and is nowhere larger but in `d`. A bad index is an error of the evaluation.
+    /// dimensions as this tensor (none counts as one) and is nowhere larger but in `d`. A bad index is an error of the evaluation.
     #[track_caller]
     pub fn gather(&self, d: isize, index: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "gather", at)?;
+        // One number counts as one dimension of size 1, here and there.
+        if (self.rank() == 0 && index.rank() < 2 || self.rank() == 1 && index.rank() == 0) && index.dtype().is_int() {
+            let sizes: smallvec::SmallVec<[isize; 1]> = index.dims().iter().map(|&d| d as isize).collect();
+            return self.reshape(&[-1])?.index_select(0, &index.reshape(&[-1])?)?.reshape(&sizes);
+        }
         let fits = index.rank() == self.rank() && (0..self.rank()).all(|i| i == k || index.shape()[i] <= self.shape()[i]);
         if !fits || !index.dtype().is_int() {
             let m = format!("the index is {}{} for {}: want integers of a shape that fits", index.dtype(), index.shape(), self.shape());
             return Err(TensorError::shape("gather", at, m));
-        }
-        if self.rank() == 0 {
-            return self.unsqueeze(0)?.index_select(0, &index.unsqueeze(0)?)?.squeeze(0);
         }
         let place = self.places(k, index, at)?;
         let sizes: smallvec::SmallVec<[isize; 8]> = index.dims().iter().map(|&d| d as isize).collect();

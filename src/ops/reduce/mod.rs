@@ -499,6 +499,15 @@ impl Tensor {
         let x = if self.dtype().is_float() { self.clone() } else { self.cast_at(DType::F32, at)? };
         let size = x.unary_at(Unary::Abs, at)?;
         let sum = |t: Tensor| t.reduce(ReduceOp::Sum, dims, keepdim, at);
+        // At 0 a root is infinitely steep; the gradient of the norm there is 0, as PyTorch's.
+        let rooted = |sum: Tensor, root: &dyn Fn(&Tensor) -> TensorResult<Tensor>| {
+            if !sum.node.tracked {
+                return root(&sum);
+            }
+            let zero = sum.binary_at(Binary::Eq, Rhs::Lit(0.0), at)?;
+            let other = root(&zero.where_at(Rhs::Lit(1.0), Rhs::Tensor(&sum), at)?)?;
+            zero.where_at(Rhs::Lit(0.0), Rhs::Tensor(&other), at)
+        };
         if p == f64::INFINITY {
             size.reduce_or(ReduceOp::Max, 0.0, dims, keepdim, at)
         } else if p == f64::NEG_INFINITY {
@@ -508,9 +517,9 @@ impl Tensor {
         } else if p == 1.0 {
             sum(size)
         } else if p == 2.0 {
-            sum(x.binary_at(Binary::Mul, Rhs::Tensor(&x), at)?)?.unary_at(Unary::Sqrt, at)
+            rooted(sum(x.binary_at(Binary::Mul, Rhs::Tensor(&x), at)?)?, &|s| s.unary_at(Unary::Sqrt, at))
         } else {
-            sum(size.binary_at(Binary::Pow, Rhs::Float(p), at)?)?.binary_at(Binary::Pow, Rhs::Float(1.0 / p), at)
+            rooted(sum(size.binary_at(Binary::Pow, Rhs::Float(p), at)?)?, &|s| s.binary_at(Binary::Pow, Rhs::Float(1.0 / p), at))
         }
     }
 }

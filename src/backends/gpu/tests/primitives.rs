@@ -67,9 +67,8 @@ fn unary_primitives() {
         1e-30,
     ];
     for &u in Unary::ALL.iter().filter(|u| u.takes_float()) {
-        // sin and friends: arguments beyond 1e5 are not promised.
         let periodic = matches!(u, Unary::Sin | Unary::Cos | Unary::Tan);
-        let mut x: Vec<f64> = special.into_iter().filter(|x| !periodic || x.abs() < 1e5).collect();
+        let mut x: Vec<f64> = special.to_vec();
         // A signed zero's reciprocal differs between devices; infinities of rsqrt are checked below.
         if matches!(u, Unary::Recip | Unary::Rsqrt) {
             x.retain(|x| *x != 0.0 && *x > -1e29);
