@@ -1,5 +1,8 @@
 //! Gradients by reverse-mode differentiation: walk the graph backwards, ask each node, build more graph. Nothing runs here.
 
+mod overlap;
+
+use self::overlap::{has_overlap, sum_overlapping};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::eval::{forget_inputs, inputs_of};
@@ -501,17 +504,12 @@ fn through_view(layout: &Layout, base: &Meta, g: &Tensor) -> TensorResult<Part> 
     g = g.reshape(&dims.iter().map(|d| d.0 as isize).collect::<Vec<_>>())?;
     dims.sort_by_key(|d| std::cmp::Reverse(d.1));
     g = g.permute(&dims.iter().map(|d| d.2).collect::<Vec<_>>())?;
-    let mut reach = 0;
-    let mut separate = true;
-    for &(n, s, _) in dims.iter().rev() {
-        separate &= s > reach;
-        reach += (n as isize - 1) * s;
-    }
     let mut window = Layout::contiguous(Shape::of(&dims.iter().map(|d| d.0).collect::<Vec<_>>()));
-    let all = separate && window.shape.count() == base.shape.count();
     for (i, d) in dims.iter().enumerate() {
         window.strides[i] = d.1;
     }
+    let separate = !has_overlap(&window);
+    let all = separate && window.shape.count() == base.shape.count();
     window.offset = offset as usize;
     if all && g.layout().reshape(base.shape).is_some() {
         return Ok(Part::Whole(g.reshape(&sizes(&base.shape))?));
@@ -519,57 +517,14 @@ fn through_view(layout: &Layout, base: &Meta, g: &Tensor) -> TensorResult<Part> 
     if separate {
         return Ok(Part::Window(window, g));
     }
-    if let Some(sum) = tap_by_tap(&window, base, &g)? {
+    if let Some(sum) = sum_overlapping(&window, base, &g)? {
         return Ok(Part::Whole(sum));
     }
-    // Windows that overlap in many ways: each element finds its place by index.
+    // No fold of reasonable size: each element finds its place by index.
     let wide = if g.device().supports(DType::I64) { DType::I64 } else { DType::I32 };
     let places = Tensor::arange(0.0, base.shape.count() as f64, 1.0, wide, g.device())?.view(window, g.node.at);
     let zeros = Tensor::zeros(&[base.shape.count()], base.dtype, g.device())?;
     Ok(Part::Whole(zeros.index_add(0, &places.flatten(0, -1)?, &g.flatten(0, -1)?)?.reshape(&sizes(&base.shape))?))
-}
-
-/// Most parts that a sum over overlapping windows is made of.
-const MOST_TAPS: usize = 64;
-
-/// The sum of windows that overlap, as those of a convolution: parts of them that do not are each written into zeros and added in f32. `None`
-/// where that would be too many.
-fn tap_by_tap(window: &Layout, base: &Meta, g: &Tensor) -> TensorResult<Option<Tensor>> {
-    // The shortest dimensions are walked through, until the rest is separate.
-    let mut order: SmallVec<[usize; 8]> = (0..window.shape.rank()).collect();
-    order.sort_by_key(|&d| window.shape[d]);
-    let separate = |walked: &[usize]| {
-        let mut reach = 0;
-        // Strides fall from the first dimension to the last.
-        (0..window.shape.rank()).rev().filter(|d| !walked.contains(d)).all(|d| {
-            let free = window.strides[d] > reach;
-            reach += (window.shape[d] as isize - 1) * window.strides[d];
-            free
-        })
-    };
-    let Some(n) = (1..=order.len()).find(|&n| separate(&order[..n])) else { return Ok(None) };
-    let walked = &order[..n];
-    let taps: usize = walked.iter().map(|&d| window.shape[d]).product();
-    if taps > MOST_TAPS {
-        return Ok(None);
-    }
-    let wide = Meta { dtype: if base.dtype == DType::F64 { DType::F64 } else { DType::F32 }, shape: base.shape };
-    let mut sum: Option<Tensor> = None;
-    for tap in 0..taps {
-        let (mut rest, mut layout, mut part) = (tap, *window, g.cast(wide.dtype)?);
-        for &d in walked {
-            let i = rest % window.shape[d];
-            rest /= window.shape[d];
-            layout = layout.slice(d, i, 1, 1);
-            part = part.narrow(d as isize, i, 1)?;
-        }
-        let t = windows(wide, vec![(layout, part)], g.node.at)?;
-        sum = Some(match sum {
-            Some(s) => s.add(&t)?,
-            None => t,
-        });
-    }
-    sum.map(|s| s.cast(base.dtype)).transpose()
 }
 
 /// The gradients of an elementwise node's inputs: the definition of each primitive's derivative.

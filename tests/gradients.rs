@@ -30,7 +30,10 @@ fn indices(values: &[i32], shape: &[usize], like: &Tensor) -> Tensor {
 #[test]
 fn index_add_matches_loops() {
     for device in devices() {
-        for (n, inner, count) in [(1, 1, 5), (7, 3, 300), (50, 600, 1000), (300, 8, 3), (4, 1030, 70)] {
+        // Tables of many short rows too, several of which a workgroup takes.
+        for (n, inner, count) in
+            [(1, 1, 5), (7, 3, 300), (50, 600, 1000), (300, 8, 3), (4, 1030, 70), (60_000, 1, 100_000), (3001, 5, 9000), (5003, 12, 4001)]
+        {
             let mut rng = Rng::new(n as u64);
             let table = rng.normal(&[n, inner], DType::F32, &device).unwrap();
             let rows = rng.normal(&[count, inner], DType::F32, &device).unwrap();

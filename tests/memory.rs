@@ -318,3 +318,40 @@ fn devices_of_one_kind_are_devices() {
         assert_eq!(Device::from(gpu), devices[1]);
     }
 }
+
+#[test]
+fn peaks_are_named_with_mapped_files_and_without() {
+    const BYTES: usize = 8 << 20;
+    let (_turn, devices) = devices();
+    // Only the CPU reads files where they lie.
+    let d = &devices[0];
+    let path = std::env::temp_dir().join(format!("tl-peaks-{}.safetensors", std::process::id()));
+    let header = format!(r#"{{"x":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{BYTES}]}}}}"#, BYTES / 4);
+    let header = format!("{header:<width$}", width = header.len().next_multiple_of(64) - 8 + 64);
+    let ones = 1f32.to_le_bytes().repeat(BYTES / 4);
+    std::fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &ones].concat()).unwrap();
+    let allocated = |s: &tensorlogic::backends::pool::BufferPoolStats| s.in_use - s.mapped;
+    let before = d.buffer_pool_stats();
+    d.reset_peak_memory();
+    assert_eq!((d.memory().peak, d.memory().peak_allocated), (before.in_use, allocated(&before)));
+    let profile = d.memory_profile();
+    // A limit that the file alone exceeds: it bounds what is allocated.
+    d.set_memory_limit(allocated(&before) + BYTES / 4);
+    let file = tensorlogic::io::SafeTensors::open(&path).unwrap();
+    let info = file.tensor("x").unwrap();
+    let (mapped, start) = (file.data_of(info).unwrap(), file.bytes_of(info).as_ptr() as usize);
+    let start = start - mapped.as_ptr() as usize;
+    let bytes = tensorlogic::backends::Bytes::Shared(mapped.clone(), start, BYTES);
+    let x = Tensor::from_bytes(bytes, DType::F32, &[BYTES / 4], d).unwrap();
+    assert_eq!(x.mul(3.0).unwrap().sum_all().unwrap().item().unwrap(), 3.0 * (BYTES / 4) as f64);
+    let (stats, memory, report) = (d.buffer_pool_stats(), d.memory(), profile.report());
+    d.set_memory_limit(None);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(stats.mapped - before.mapped, BYTES);
+    assert!(memory.peak >= before.in_use + BYTES, "{memory:?}");
+    assert!(memory.peak_allocated > allocated(&before) && memory.peak_allocated <= allocated(&before) + BYTES / 4, "{memory:?}");
+    assert_eq!((stats.peak, stats.peak_allocated), (memory.peak, memory.peak_allocated));
+    assert_eq!((report.peak, report.peak_allocated, report.mapped), (memory.peak, memory.peak_allocated, stats.mapped), "{report}");
+    let text = report.to_string();
+    assert!(text.contains("mapped files included") && text.contains("what TL_MEM_LIMIT bounds"), "{text}");
+}

@@ -137,12 +137,13 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     let limit = bandwidth / weights;
     let profile = if args.profile { Some(steps(&*model, &device, args)?) } else { None };
     let micros = stats.overhead.as_secs_f64() * 1e6;
+    let memory = device.memory();
     if global.json {
         let rate = |r: &Rate| json!({ "median": r.median, "least": r.least, "most": r.most });
         let value = json!({ "model": name, "device": device.name(), "dtype": shape.dtype.name(), "runs": args.runs,
             "sequences": args.sequences, "prompt_tokens": args.prompt, "prompt_tokens_per_s": rate(&prompt), "tokens": args.tokens, "tokens_per_s": rate(&decode),
             "weight_bytes_per_token": weights.round() as u64, "bandwidth_bytes_per_s": bandwidth, "limit_tokens_per_s": limit, "of_limit": decode.median / limit,
-            "dispatches": stats.dispatches, "nodes": stats.nodes, "match_and_bind_us": micros, "peak_memory_bytes": device.memory().peak });
+            "dispatches": stats.dispatches, "nodes": stats.nodes, "match_and_bind_us": micros, "peak_memory_bytes": memory.peak, "peak_allocated_bytes": memory.peak_allocated });
         return output::result(&value.to_string());
     }
     output::result(&format!("{name}, activations {}, on {}", shape.dtype, device.name()))?;
@@ -164,6 +165,7 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
         "a step             {:>4} dispatches of {} nodes, matched and bound in {micros:.0} µs",
         stats.dispatches, stats.nodes
     ))?;
+    output::result(&output::peak_memory(&memory))?;
     profile.map_or(Ok(()), |p| output::result(&p))
 }
 

@@ -2,7 +2,7 @@
 
 use crate::Global;
 use crate::output::{self, Failure};
-use crate::train::SETTINGS;
+use crate::train::{LOCK, SETTINGS};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use tensorlogic::train::Checkpoints;
@@ -17,6 +17,9 @@ pub struct CkptArgs {
 #[derive(Subcommand)]
 enum CkptCommand {
     /// Check every byte of the newest checkpoint and print its step; 0 when there is none yet
+    ///
+    /// A run that was killed before its first `saved` has no checkpoint: the answer is 0, and `tl train --resume` begins it anew. Of a folder
+    /// that `tl train` never wrote to, this is an error.
     Verify {
         /// The folder that `tl train -o` was given
         dir: PathBuf,
@@ -29,15 +32,19 @@ pub fn run(args: &CkptArgs, global: Global) -> Result<(), Failure> {
     if !dir.is_dir() {
         return Err(Failure::Error(format!("{}: is not a folder", dir.display())));
     }
-    // An empty folder may be that of a run that has just begun.
-    let other = || Ok::<_, std::io::Error>(std::fs::read_dir(dir)?.flatten().any(|f| f.file_name() != ".lock"));
-    if !dir.join(SETTINGS).is_file() && !dir.join("checkpoints").is_dir() && other()? {
+    // The lock is the first thing that a run makes, and it stays; an empty folder may be that of a run that has not come so far.
+    let empty = || Ok::<_, std::io::Error>(std::fs::read_dir(dir)?.next().is_none());
+    let of_a_run = [LOCK, SETTINGS, "checkpoints"].iter().any(|name| dir.join(name).exists());
+    if !of_a_run && !empty()? {
         return Err(Failure::Error(format!("{}: no run of `tl train` is in this folder", dir.display())));
     }
     let checkpoints = Checkpoints::new(dir.join("checkpoints"), 1);
     let (step, wrong) = checkpoints.latest()?;
     if !global.quiet {
         wrong.iter().for_each(|e| output::note(&format!("damaged: {e}")));
+        if step.is_none() && wrong.is_empty() {
+            output::note("nothing was saved yet: --resume begins at step 0");
+        }
     }
     if global.json {
         let damaged: Vec<String> = wrong.iter().map(|e| e.to_string()).collect();

@@ -38,7 +38,11 @@ pub const VARIABLES: [Variable; 14] = [
     variable("TL_DEVICE", "the device that `auto` means: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
     variable("TL_NUM_THREADS", "threads of the CPU device", "CpuBackend::with_threads"),
     variable("TL_CPU", "instructions of the CPU device: plain, avx2, avx512", "-"),
-    variable("TL_MEM_LIMIT", "bytes in use on a device at most: 512M, 2G, 75%, auto", "Device::set_memory_limit"),
+    variable(
+        "TL_MEM_LIMIT",
+        "bytes allocated on a device at most, mapped files not counted: 512M, 2G, 75%, auto",
+        "Device::set_memory_limit",
+    ),
     variable("TL_CACHE_LIMIT", "bytes kept for reuse at most: 512M, 2G, 10%, auto", "BufferPool::set_limit"),
     variable("TL_NO_FUSION", "1 makes every operation a dispatch of its own", "eval::without_fusion"),
     variable("TL_METAL_NO_COPY", "1 binds mapped weight files in place on Metal (type-checked, not run)", "-"),
@@ -90,7 +94,7 @@ fn memory(d: &Device) -> (Vec<[String; 2]>, Value) {
     };
     let limit = pool.limit.map_or("none".into(), bytes);
     let lines =
-        vec![["memory".into(), system], ["in use at most".into(), limit], ["kept for reuse at most".into(), bytes(pool.cache_limit)]];
+        vec![["memory".into(), system], ["allocated at most".into(), limit], ["kept for reuse at most".into(), bytes(pool.cache_limit)]];
     let json = json!({ "total_bytes": room.map(|r| r.total), "free_bytes": room.and_then(|r| r.free), "limit_bytes": pool.limit,
         "cache_limit_bytes": pool.cache_limit });
     (lines, json)

@@ -183,10 +183,11 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
     if let (Some(out), false) = (&args.merge, interrupt::requested()) {
         merge(&adapters, &path, out)?;
     }
+    let memory = device.memory();
     if global.json {
         let value = json!({ "adapter": args.out, "merged": args.merge, "steps": steps, "loss": last, "held_out_before": before,
             "held_out_after": after, "parameters": adapters.parameter_count(), "tokens_per_s": tokens as f64 / seconds,
-            "peak_memory_bytes": device.memory().peak, "device": device.name() });
+            "peak_memory_bytes": memory.peak, "peak_allocated_bytes": memory.peak_allocated, "device": device.name() });
         output::result(&value.to_string())?;
     } else {
         output::result(&args.out.display().to_string())?;
@@ -196,8 +197,8 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
             (Some(b), Some(a)) => format!(", held out {b:.4} before and {a:.4} after"),
             _ => String::new(),
         };
-        let memory = output::memory(device.memory().peak);
-        output::note(&format!("{steps} steps, loss {last:.4}{held_out}, {:.1} tok/s · peak memory {memory}", tokens as f64 / seconds));
+        let memory = output::peak_memory(&memory);
+        output::note(&format!("{steps} steps, loss {last:.4}{held_out}, {:.1} tok/s · {memory}", tokens as f64 / seconds));
     }
     if args.stats && !global.quiet {
         output::note(&stats);

@@ -132,11 +132,11 @@ impl Stats {
         let steps = self.generated.saturating_sub(1);
         let speed = if steps > 0 { format!(", {:.1} tok/s", rate(steps, self.time)) } else { String::new() };
         format!(
-            "prompt: {} tok, {:.1} tok/s · generated: {} tok{speed} · peak memory {}",
+            "prompt: {} tok, {:.1} tok/s · generated: {} tok{speed} · {}",
             self.prompt_tokens,
             rate(self.prompt_tokens, self.prompt_time),
             self.generated,
-            output::memory(device.memory().peak)
+            output::peak_memory(&device.memory())
         )
     }
 }
@@ -275,11 +275,12 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     .map_err(|e| loaded.failed(e))?;
     if global.json {
         let speed = |n: usize, t: Duration| (!t.is_zero() && n > 0).then(|| n as f64 / t.as_secs_f64());
+        let memory = loaded.device.memory();
         let value = serde_json::json!({
             "text": all, "end": stats.end.name(), "prompt_tokens": stats.prompt_tokens, "generated_tokens": stats.generated,
             "prompt_tokens_per_s": speed(stats.prompt_tokens, stats.prompt_time), "tokens_per_s": speed(stats.generated.saturating_sub(1), stats.time),
             "first_token_s": stats.first.map(|first| (first - started).as_secs_f64()),
-            "peak_memory_bytes": loaded.device.memory().peak, "device": loaded.device.name(), "model": path.display().to_string(),
+            "peak_memory_bytes": memory.peak, "peak_allocated_bytes": memory.peak_allocated, "device": loaded.device.name(), "model": path.display().to_string(),
         });
         writeln!(out, "{value}")?;
     } else if stats.generated > 0 {

@@ -79,6 +79,14 @@ pub fn memory(bytes: usize) -> String {
     if bytes < 1 << 20 { format!("{} KiB", bytes.div_ceil(1024)) } else { format!("{:.0} MiB", bytes as f64 / 1048576.0) }
 }
 
+/// Peak memory as the last lines of commands give it: with mapped files, and what was allocated, which `TL_MEM_LIMIT` bounds.
+pub fn peak_memory(stats: &tensorlogic::plan::MemoryStats) -> String {
+    match stats.peak == stats.peak_allocated {
+        true => format!("peak memory {}, all allocated", memory(stats.peak)),
+        false => format!("peak memory {} with mapped files, {} allocated", memory(stats.peak), memory(stats.peak_allocated)),
+    }
+}
+
 /// Writes one line of the result.
 pub fn result(line: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();

@@ -23,7 +23,7 @@ use trainer::{Progress, Trainer, saved_progress};
 #[command(
     after_help = "The folder gets the best model so far (config.json, model.safetensors, tokenizer.json), the loss curve (loss.csv, loss.svg),
 the settings (train.toml), and the newest checkpoints. `saved K` on stdout says that step K can be resumed from, whatever
-happens next. Ctrl-C saves and ends.
+happens next; a run that is killed before its first `saved` begins anew with --resume. Ctrl-C saves and ends.
 
 Examples:
   tl train book.txt -o book                     a small model of a book's characters
@@ -71,6 +71,8 @@ impl Drop for Fresh<'_> {
 
 /// The settings of a run, in its folder.
 pub const SETTINGS: &str = "train.toml";
+/// The file that keeps two runs out of one folder. A run makes it first and leaves it there.
+pub const LOCK: &str = ".lock";
 
 /// A step's loss on its way to the host.
 struct Pending {
@@ -149,7 +151,7 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
     if args.stats {
         let e = t.last_step;
         output::note(&format!(
-            "plans: {} hits, {} misses, {} kept · a step: {} nodes, {} dispatches, {:.0} µs to build and match · submits: {} · peak memory {}",
+            "plans: {} hits, {} misses, {} kept · a step: {} nodes, {} dispatches, {:.0} µs to build and match · submits: {} · {}",
             e.hits,
             e.misses,
             e.plans,
@@ -157,16 +159,18 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
             e.dispatches,
             e.overhead.as_secs_f64() * 1e6,
             device.submits(),
-            output::memory(device.memory().peak)
+            output::peak_memory(&device.memory())
         ));
     }
     if let Some((loss, step)) = t.progress.best {
         report.note(&format!("the best held-out loss is {loss:.4}, of step {step}; that model is in {}", folder.display()));
     }
     if global.json {
+        let memory = device.memory();
         let best = t.progress.best.map(|b| serde_json::json!({ "loss": b.0, "step": b.1 }));
         let value = serde_json::json!({ "step": t.progress.step, "best": best, "seconds": t.progress.seconds,
-            "parameters": t.parameters(), "peak_memory_bytes": device.memory().peak, "device": device.name() });
+            "parameters": t.parameters(), "peak_memory_bytes": memory.peak, "peak_allocated_bytes": memory.peak_allocated,
+            "device": device.name() });
         output::result(&value.to_string())?;
     }
     if end == End::Interrupt { Err(Failure::Interrupted) } else { Ok(()) }
@@ -273,7 +277,7 @@ fn diverged(what: &str, step: u64, loss: f64) -> Failure {
 
 /// Two runs must not write into one folder.
 fn lock(folder: &Path) -> Result<std::fs::File, Failure> {
-    let path = folder.join(".lock");
+    let path = folder.join(LOCK);
     let failed = |e: &dyn std::fmt::Display| Failure::Error(format!("{}: {e}", path.display()));
     let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(|e| failed(&e))?;
     match file.try_lock() {

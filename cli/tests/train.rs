@@ -225,6 +225,33 @@ fn kills_lose_nothing_that_was_acknowledged() {
 }
 
 #[test]
+fn a_run_killed_before_its_first_save_begins_anew() {
+    let p = Place::new("early");
+    let (text, whole) = (p.text("text.txt"), p.text("whole"));
+    let settings = format!("{TINY} --steps 3 --eval-every 3");
+    check(tl(&format!("train {text} -o {whole} {settings}")), 0, "saved 3\n", "");
+    // What a kill leaves, from the first moment of a run to the last before its first checkpoint has its name.
+    let partial =
+        ["", ".lock", ".train.toml.7-0.tmp", "train.toml", "tokens.bin", "config.json", "checkpoints/.step-00000003.7-4.tmp/loss.csv"];
+    for (n, last) in partial.iter().enumerate() {
+        let (folder, run) = (p.path(&format!("run{n}")), p.text(&format!("run{n}")));
+        std::fs::create_dir(&folder).unwrap();
+        for file in &partial[1..=n] {
+            std::fs::create_dir_all(folder.join(file).parent().unwrap()).unwrap();
+            let made = p.path("whole").join(file);
+            std::fs::write(folder.join(file), if made.is_file() { bytes(&made) } else { b"half of i".to_vec() }).unwrap();
+        }
+        let (out, _) = check(tl(&format!("ckpt verify {run}")), 0, "", "nothing was saved yet");
+        assert_eq!(out, "0\n", "killed behind {last:?}");
+        check(tl(&format!("train {text} -o {run} {settings} --resume")), 0, "saved 3\n", "");
+        check(tl(&format!("ckpt verify {run}")), 0, "3\n", "");
+        for file in ["model.safetensors", "loss.csv"] {
+            assert!(bytes(&p.path("whole").join(file)) == bytes(&folder.join(file)), "killed behind {last:?}: {file} differs");
+        }
+    }
+}
+
+#[test]
 fn damage_is_found_and_the_one_before_is_taken() {
     let p = Place::new("damage");
     let (text, run) = (p.text("text.txt"), p.text("run"));

@@ -14,7 +14,7 @@ pub struct MemoryInfo {
 /// Bounds of a device's memory. Every bound is in bytes but the last.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Held by tensors and running plans at most; `None` follows what the device reports as free.
+    /// Allocated for tensors and running plans at most, mapped files not counted; `None` follows what the device reports as free.
     pub in_use: Option<usize>,
     /// Kept for reuse at most; `None` is a quarter of what is free, read again as the cache grows.
     pub cache: Option<usize>,
@@ -31,7 +31,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The bounds that `TL_MEM_LIMIT` and `TL_CACHE_LIMIT` set.
+    /// The bounds that `TL_MEM_LIMIT` (what is allocated; files mapped into memory do not count) and `TL_CACHE_LIMIT` set.
     ///
     /// # Errors
     /// [`TensorError::Invalid`] for an amount that cannot be read.

@@ -33,11 +33,13 @@ pub struct BufferPoolStats {
     pub allocation_count: u64,
     /// How many of those the pool served.
     pub reuse_count: u64,
-    /// Bytes held by tensors and running plans.
+    /// Bytes held by tensors and running plans, `mapped` included.
     pub in_use: usize,
-    /// The most that `in_use` has been.
+    /// The most that `in_use` has been: peak memory, mapped files included.
     pub peak: usize,
-    /// Bytes that may be in use at most; `None` where neither a limit was set nor the device tells what it has.
+    /// The most that `in_use` without `mapped` has been: what the limit bounds.
+    pub peak_allocated: usize,
+    /// Bytes that may be allocated at most, `mapped` not counted (`TL_MEM_LIMIT`); `None` where neither a limit was set nor the device tells what it has.
     pub limit: Option<usize>,
     /// Bytes kept for reuse at most.
     pub cache_limit: usize,
@@ -114,6 +116,7 @@ struct FreeList<T> {
     in_use: usize,
     mapped: usize,
     peak: usize,
+    peak_owned: usize,
     requests: u64,
     reused: u64,
     limits: Limits,
@@ -198,6 +201,7 @@ impl<T> FreeList<T> {
     fn use_bytes(&mut self, bytes: usize) {
         self.in_use += bytes;
         self.peak = self.peak.max(self.in_use);
+        self.peak_owned = self.peak_owned.max(self.owned());
     }
     fn enforce(&mut self, out: &mut Vec<T>) {
         while self.pooled > self.cache() || self.limit().is_some_and(|l| self.owned() + self.pooled > l) {
@@ -238,6 +242,7 @@ impl<T: Allocation> Pool<T> {
             in_use: 0,
             mapped: 0,
             peak: 0,
+            peak_owned: 0,
             requests: 0,
             reused: 0,
             limits,
@@ -386,9 +391,9 @@ impl<T: Allocation> Pool<T> {
     }
 
     fn note(&self, free_list: &mut FreeList<T>, ticket: AllocId, bytes: usize) {
-        let in_use = free_list.in_use;
+        let (in_use, owned) = (free_list.in_use, free_list.owned());
         if let Some(r) = &mut free_list.recorder {
-            r.take(ticket, bytes, in_use);
+            r.take(ticket, bytes, in_use, owned);
         }
     }
     fn forget(&self, free_list: &mut FreeList<T>, ticket: AllocId, bytes: usize) {
@@ -408,7 +413,14 @@ impl<T: Allocation> Pool<T> {
     /// The short form of the statistics.
     pub fn memory(&self) -> MemoryStats {
         let s = self.lock();
-        MemoryStats { in_use: s.in_use, peak: s.peak, pooled: s.pooled, requests: s.requests, reused: s.reused }
+        MemoryStats {
+            in_use: s.in_use,
+            peak: s.peak,
+            peak_allocated: s.peak_owned,
+            pooled: s.pooled,
+            requests: s.requests,
+            reused: s.reused,
+        }
     }
 }
 
@@ -423,6 +435,7 @@ impl<T: Allocation> PoolControl for Pool<T> {
             reuse_count: s.reused,
             in_use: s.in_use,
             peak: s.peak,
+            peak_allocated: s.peak_owned,
             limit: s.limit(),
             cache_limit: s.cache(),
             mapped: s.mapped,
@@ -468,13 +481,13 @@ impl<T: Allocation> PoolControl for Pool<T> {
     }
     fn reset_peak(&self) {
         let mut s = self.lock();
-        s.peak = s.in_use;
+        (s.peak, s.peak_owned) = (s.in_use, s.owned());
     }
     fn record(&self, on: bool) {
         let mut free_list = self.lock();
         if on {
-            let in_use = free_list.in_use;
-            free_list.recorder.get_or_insert_with(|| Box::new(Recorder::new(in_use)));
+            let (in_use, owned) = (free_list.in_use, free_list.owned());
+            free_list.recorder.get_or_insert_with(|| Box::new(Recorder::new(in_use, owned)));
             self.recordings.fetch_add(1, Relaxed);
         } else if self.recordings.fetch_sub(1, Relaxed) == 1 {
             free_list.recorder = None;
@@ -489,6 +502,7 @@ impl<T: Allocation> PoolControl for Pool<T> {
         let mut report = free_list.recorder.as_ref().map(|r| r.report()).unwrap_or_default();
         report.device = self.name.clone();
         report.in_use = free_list.in_use;
+        report.mapped = free_list.mapped;
         report.pooled = free_list.pooled;
         report
     }

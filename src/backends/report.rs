@@ -39,12 +39,16 @@ pub struct MemoryReport {
     pub elapsed: Duration,
     /// Bytes in use when it began: they have no holders here.
     pub before: usize,
-    /// Bytes in use now.
+    /// Bytes in use now, mapped files included.
     pub in_use: usize,
+    /// The part of them that is read in place from files or from the caller's memory, to which no limit applies.
+    pub mapped: usize,
     /// Bytes waiting for reuse now.
     pub pooled: usize,
-    /// The most bytes in use during the recording.
+    /// The most bytes in use during the recording, mapped files included.
     pub peak: usize,
+    /// The most that was allocated, mapped files not counted: what `TL_MEM_LIMIT` bounds.
+    pub peak_allocated: usize,
     /// When that was.
     pub peak_after: Duration,
     /// Buffers taken and given back during the recording.
@@ -75,6 +79,7 @@ pub(super) struct Recorder {
     taken: u64,
     given: u64,
     peak: usize,
+    peak_allocated: usize,
     peak_after: Duration,
     /// The holders at the peak; `None` while nothing was given back since, so that `live` still shows them.
     at_peak: Option<Vec<Holder>>,
@@ -95,7 +100,7 @@ fn holders<'a>(live: impl Iterator<Item = &'a Live>, now: Duration) -> Vec<Holde
 }
 
 impl Recorder {
-    pub fn new(in_use: usize) -> Recorder {
+    pub fn new(in_use: usize, allocated: usize) -> Recorder {
         Recorder {
             start: Instant::now(),
             before: in_use,
@@ -103,14 +108,16 @@ impl Recorder {
             taken: 0,
             given: 0,
             peak: in_use,
+            peak_allocated: allocated,
             peak_after: Duration::ZERO,
             at_peak: None,
             timeline: vec![(Duration::ZERO, in_use)],
         }
     }
 
-    pub fn take(&mut self, ticket: AllocId, bytes: usize, in_use: usize) {
+    pub fn take(&mut self, ticket: AllocId, bytes: usize, in_use: usize, allocated: usize) {
         let now = self.start.elapsed();
+        self.peak_allocated = self.peak_allocated.max(allocated);
         self.taken += 1;
         self.live.insert(ticket, Live { bytes, op: "?", at: None, since: now });
         if in_use > self.peak {
@@ -148,6 +155,7 @@ impl Recorder {
             elapsed: now,
             before: self.before,
             peak: self.peak,
+            peak_allocated: self.peak_allocated,
             peak_after: self.peak_after,
             taken: self.taken,
             given: self.given,
@@ -174,7 +182,7 @@ impl MemoryReport {
         use serde_json::json;
         let mut lines = vec![json!({
             "kind": "summary", "device": self.device, "seconds": self.elapsed.as_secs_f64(), "before": self.before, "in_use": self.in_use,
-            "pooled": self.pooled, "peak": self.peak, "peak_after": self.peak_after.as_secs_f64(), "taken": self.taken, "given": self.given,
+            "mapped": self.mapped, "pooled": self.pooled, "peak": self.peak, "peak_allocated": self.peak_allocated, "peak_after": self.peak_after.as_secs_f64(), "taken": self.taken, "given": self.given,
         })];
         for (kind, list) in [("peak", &self.at_peak), ("held", &self.held)] {
             lines.extend(list.iter().map(|h| {
@@ -190,9 +198,16 @@ impl MemoryReport {
 impl fmt::Display for MemoryReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "memory of {}, recorded for {:.3} s", self.device, self.elapsed.as_secs_f64())?;
-        writeln!(f, "  in use   {:>10}   ({} when the recording began)", human(self.in_use), human(self.before))?;
+        writeln!(
+            f,
+            "  in use   {:>10}   ({} when the recording began), {} of it mapped files",
+            human(self.in_use),
+            human(self.before),
+            human(self.mapped)
+        )?;
         writeln!(f, "  waiting  {:>10}", human(self.pooled))?;
-        writeln!(f, "  peak     {:>10}   after {:.3} s", human(self.peak), self.peak_after.as_secs_f64())?;
+        writeln!(f, "  peak     {:>10}   after {:.3} s, mapped files included", human(self.peak), self.peak_after.as_secs_f64())?;
+        writeln!(f, "  allocated{:>10}   at most, mapped files not counted: what TL_MEM_LIMIT bounds", human(self.peak_allocated))?;
         writeln!(f, "  buffers  {:>10}   taken, {} given back", self.taken, self.given)?;
         for (title, list) in [("held at the peak", &self.at_peak), ("still held", &self.held)] {
             writeln!(f, "{title}{}", if list.is_empty() { ": nothing" } else { "" })?;

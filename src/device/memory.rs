@@ -179,8 +179,8 @@ impl Device {
     /// Lets tensors and running plans hold at most this many bytes, as `TL_MEM_LIMIT`; `None` follows the memory that is free.
     ///
     /// A request beyond the limit first takes the pool's waiting buffers; if that does not suffice it fails with
-    /// [`TensorError::OutOfMemory`], and everything that exists stays as it is. Files read in place do not count: the system can drop their
-    /// pages.
+    /// [`TensorError::OutOfMemory`], and everything that exists stays as it is. Files that are mapped, and so read in place, do not count: the system can
+    /// drop their pages. [`MemoryStats::peak`](crate::plan::MemoryStats::peak) counts them, `peak_allocated` beside it does not.
     pub fn set_memory_limit(&self, bytes: impl Into<Option<usize>>) {
         let bytes = bytes.into();
         self.backend().pool().change(&mut |l| l.in_use = bytes);
@@ -206,7 +206,7 @@ impl Device {
         self.backend().pool().memory_info()
     }
 
-    /// Counts the peak of memory in use from now on.
+    /// Counts the peaks of memory in use and of what is allocated from now on.
     pub fn reset_peak_memory(&self) {
         self.backend().pool().reset_peak();
     }

@@ -1,6 +1,7 @@
 //! Limits for gradients.
 
 use crate::autograd::no_grad;
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::nn::Param;
@@ -20,7 +21,7 @@ pub(super) fn norm_of(grads: &[Tensor]) -> TensorResult<Tensor> {
     }
     match sum {
         Some(s) => s.sqrt(),
-        None => Tensor::zeros(&[], DType::F32, &crate::Device::cpu()),
+        None => Tensor::zeros(&[], DType::F32, &Device::cpu()),
     }
 }
 

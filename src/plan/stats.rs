@@ -28,10 +28,12 @@ pub struct RunTimes {
 /// A device's memory as the engine counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// Bytes held by tensors, weights and running plans.
+    /// Bytes held by tensors, weights and running plans, mapped files included.
     pub in_use: usize,
-    /// The most that `in_use` has been.
+    /// The most that `in_use` has been: peak memory, mapped files included.
     pub peak: usize,
+    /// The most that was allocated at once, without what is mapped: files and the caller's memory, read in place. `TL_MEM_LIMIT` bounds this.
+    pub peak_allocated: usize,
     /// Bytes kept in the pool for reuse.
     pub pooled: usize,
     /// Buffers asked for.

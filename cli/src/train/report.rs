@@ -61,7 +61,7 @@ impl Report {
             format!(" · {} tok/s · {} left", grouped((s * self.tokens as f64) as u64), clock(left))
         });
         let val = self.val.map_or(String::new(), |v| format!(" · held out {v:.4}"));
-        let memory = output::memory(device.memory().peak);
+        let memory = output::peak_memory(&device.memory());
         let line = format!("step {step}/{} · loss {loss:.4}{val} · lr {lr:.2e}{speed} · {memory}", self.steps);
         if self.terminal {
             let full = (step as usize * BAR / self.steps.max(1) as usize).min(BAR);

@@ -5,7 +5,11 @@ use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::{decide, grid, indexable, words};
 
-/// A piece of one row of the table per workgroup.
+/// Workgroups that keep a GPU busy: with fewer rows than that each has a workgroup of its own.
+const MIN_WORKGROUPS: usize = 512;
+
+/// A piece of one row of the table per workgroup, or as many whole rows as it has threads for: each workgroup looks through all indices, so
+/// fewer of them read less.
 pub fn index_add(how: Combine, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let (table, count) = (&step.loads[0].shape, step.loads[1].shape.count());
     let (rows, inner) = (table[0], table[1]);
@@ -14,8 +18,10 @@ pub fn index_add(how: Combine, step: &Step, adapter: &AdapterInfo) -> Option<Wgs
     if !indexable(&[table.count(), count.checked_mul(inner)?]) {
         return None;
     }
-    let pieces = (if vec { inner / 4 } else { inner }).div_ceil(workgroup as usize).max(1);
-    let grid = grid(rows.checked_mul(pieces)?)?;
+    let threads = (if vec { inner / 4 } else { inner }).max(1);
+    let pieces = threads.div_ceil(workgroup as usize);
+    let group_rows = (workgroup as usize / threads).min(rows / MIN_WORKGROUPS).max(1);
+    let grid = grid(rows.div_ceil(group_rows).checked_mul(pieces)?)?;
     let mut source = String::from(include_str!("index_add.wgsl"));
     match step.loads[0].dtype().compute() {
         DType::F32 => {}
@@ -27,7 +33,7 @@ pub fn index_add(how: Combine, step: &Step, adapter: &AdapterInfo) -> Option<Wgs
         consts: vec![("VEC", vec as u32), ("HOW", how as u32)],
         workgroup,
         grid,
-        words: words(&[rows, inner, count, grid[0] as usize, pieces])?,
+        words: words(&[rows, inner, count, grid[0] as usize, pieces, group_rows])?,
         raw: vec![],
         transposed: vec![],
     })
