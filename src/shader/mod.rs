@@ -1,9 +1,56 @@
-//! What kernels' shader sources share: assembly from parts, reductions over threads, loaders, and the grid of a dispatch.
+//! The shader toolkit: WGSL templates, the numbers that a kernel reads at run time as a Rust struct, reductions over threads, loaders, grids.
+//!
+//! # From a template to what the driver gets
+//!
+//! A kernel's shader source lies in a `.wgsl` file beside its op. It is a [`Template`]: four directives and one form of substitution
+//! ([`template`]). The op's GPU code chooses a variant, renders it and returns it as [`Wgsl`](crate::plan::Wgsl) with the tile sizes as
+//! `consts`, the grid, and the numbers that are known only at run time. The code generator (`backends/gpu/wgsl.rs`) puts the bindings, the
+//! `const` lines and the functions `load_K`, `store_K` … before it and appends what it calls of the prelude.
+//!
+//! # Parameters
+//!
+//! All run-time numbers of a step (the kernel's own, then strides and offsets of its operands, then parameters of fused programs) are one
+//! block of one uniform buffer, bound at a dynamic offset: `@binding(0) var<uniform> m_: array<vec4<u32>, N>`. Steps of a pass share the
+//! buffer, never a block. The kernel's own numbers come first, in the order of [`Wgsl::words`](crate::plan::Wgsl), and so word `n` of the
+//! kernel is `m_[n / 4][n % 4]`.
+//!
+//! The macro `params!` ([`params`]) declares these numbers once. Field `n` of the struct is word `n`, so the order of the fields is the layout,
+//! which is that of a WGSL struct of the same scalars: each takes four bytes. A template writes `p.rows`; rendering replaces it by how the
+//! field is read: `word(0u)` for a `u32`, `bitcast<f32>(word(3u))` for an `f32`. That is exactly what kernels wrote by hand, so a conversion
+//! leaves the source that the driver gets as it was. What `p.rows` stands for is decided in one function, `Field::read`: should the block become a
+//! WGSL struct, it changes there and in `kernel_text`, for all kernels at once.
+//!
+//! A number that a plan is run with, not compiled with, is a field like any other: its value is [`U32::param`] or [`F32::param`] instead of
+//! [`U32::size`].
+//!
+//! ```text
+//! params! {
+//!     /// What gather reads at run time.
+//!     struct GatherParams {
+//!         /// Rows of the table.
+//!         rows: u32,
+//!         /// Elements of a row.
+//!         inner: u32,
+//!     }
+//! }
+//! static GATHER: Template = Template::new("gather.wgsl", include_str!("gather.wgsl")).params(GatherParams::FIELDS);
+//!
+//! let source = GATHER.source(&[("VEC", Value::Int(1))]);
+//! let words = GatherParams { rows: U32::size(rows)?, inner: U32::size(inner)? }.words();
+//! ```
 
 pub mod assembly;
 pub mod launch;
+pub mod params;
 pub mod row_group;
+pub mod template;
 pub mod vec16;
 
 pub use assembly::{decide, quads, repeat, unroll, with_parts, with_rows};
 pub use launch::{MAX_GROUPS, col_major, grid, indexable, start, words};
+pub(crate) use params::params;
+pub use params::{F32, U32};
+pub use template::{Template, TemplateError, Value};
+
+/// Shared WGSL that any template may include, by file name.
+pub static LIBRARY: &[(&str, &str)] = &[];

@@ -1,6 +1,6 @@
 //! `kernels`: every kernel as Metal source and SPIR-V, to read or to profile.
 
-use crate::samples::{adapters, files, generated, translate};
+use crate::samples::{adapters, files, generated, stands_alone, translate};
 use std::path::Path;
 
 /// Writes the kernels' files, and those generated for the sample plans, below `out`. Gives how many there are.
@@ -10,7 +10,9 @@ pub fn write(out: &Path, with_msl: bool, with_spirv: bool) -> Result<usize, Stri
     for path in files(&source).map_err(|e| format!("{}: {e}", source.display()))? {
         let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         let name = path.strip_prefix(&source).map_err(|e| e.to_string())?.with_extension("");
-        texts.push((name.display().to_string(), text));
+        if stands_alone(&text) {
+            texts.push((name.display().to_string(), text));
+        }
     }
     for (kind, adapter) in adapters() {
         let kernels = generated(&adapter).map_err(|e| e.to_string())?;

@@ -43,6 +43,12 @@ pub fn translate(text: &str, name: &str) -> Result<Translated, String> {
     Ok(Translated { msl, spirv })
 }
 
+/// Whether a file is a kernel by itself. A template is not: the generator binds what it reads, and its variants are among the generated.
+pub fn stands_alone(text: &str) -> bool {
+    let is_template = text.contains("fn main(") && !text.contains("@binding");
+    !is_template && !text.lines().any(|l| l.trim_start().starts_with('#'))
+}
+
 /// Every `.wgsl` file under `folder`, sorted.
 pub fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut out = Vec::new();

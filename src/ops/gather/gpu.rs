@@ -1,7 +1,23 @@
 //! The GPU form of gather.
 
 use crate::plan::{AdapterInfo, Step, Wgsl};
-use crate::shader::{decide, grid, indexable, words};
+use crate::shader::{Template, U32, grid, indexable, params};
+
+params! {
+    /// What the kernel reads at run time.
+    struct GatherParams {
+        /// Rows of the table.
+        rows: u32,
+        /// Elements of a row.
+        inner: u32,
+        /// Indices.
+        count: u32,
+        /// Workgroups in x.
+        groups_x: u32,
+    }
+}
+
+static GATHER: Template = Template::new("gather.wgsl", include_str!("gather.wgsl")).params(GatherParams::FIELDS);
 
 /// Rows of load 0 `[n, inner]` by load 1 `[count]`.
 pub fn gather(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -14,12 +30,13 @@ pub fn gather(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         return None;
     }
     let grid = grid(threads.div_ceil(workgroup as usize))?;
+    let params = GatherParams { rows: U32::size(rows)?, inner: U32::size(inner)?, count: U32::size(count)?, groups_x: grid[0].into() };
     Some(Wgsl {
-        source: decide(include_str!("gather.wgsl").into(), &[("VEC", vec as u32)]),
+        source: GATHER.source(&[("VEC", vec.into())]),
         consts: vec![("VEC", vec as u32)],
         workgroup,
         grid,
-        words: words(&[rows, inner, count, grid[0] as usize])?,
+        words: params.words(),
         raw: vec![],
         transposed: vec![],
     })
