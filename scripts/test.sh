@@ -17,7 +17,9 @@ export TL_ADAPTIVE=0
 # The model of tests/smollm2.rs, which fail without it.
 export TL_REQUIRE_MODEL=1
 if [ -z "${TL_TEST_MODEL:-}" ]; then
-    TL_TEST_MODEL=$(cargo run --release --quiet --package tensorlogic-cli -- pull --quiet smollm2-135m-instruct) || TL_TEST_MODEL=
+    # The whole workspace, whose dependencies have the features that the tests need: they are compiled once.
+    cargo build --release --quiet --workspace --bins
+    TL_TEST_MODEL=$("${CARGO_TARGET_DIR:-target}/release/tl" pull --quiet smollm2-135m-instruct) || TL_TEST_MODEL=
     export TL_TEST_MODEL
 fi
 

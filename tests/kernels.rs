@@ -48,3 +48,27 @@ fn every_generated_kernel_translates() {
         assert!(kernels.len() > 200, "{kind}: only {} kernels", kernels.len());
     }
 }
+
+/// The types of the buffers that a kernel binds.
+fn buffer_types(wgsl: &str) -> Vec<&str> {
+    wgsl.lines().filter(|l| l.contains("var<storage")).map(|l| l.rsplit(": ").next().unwrap().trim_end_matches(';')).collect()
+}
+
+#[test]
+fn halves_are_read_four_at_a_time_and_products_are_tiled() {
+    for (kind, adapter) in adapters() {
+        let kernels = generated(&adapter).unwrap();
+        let kernel = |sample: &str| match kernels.iter().find(|(name, _)| name == sample) {
+            Some((_, k)) => k.wgsl.as_str(),
+            None => panic!("{kind}: no sample {sample}"),
+        };
+        // Two words are four halves, four words four f32; a step's operands are a matrix, a row and the result.
+        for (sample, quad) in [("chain_f16", "array<vec2<u32>>"), ("chain_bf16", "array<vec2<u32>>"), ("chain_f32", "array<vec4<u32>>")] {
+            assert_eq!(buffer_types(kernel(sample)), [quad; 3], "{kind}: {sample}");
+        }
+        for sample in ["matmul_48x40x33_f32", "matmul_48x40x33_f16", "matmul_48x40x33_bf16"] {
+            let tiles = kernel(sample).matches("var<workgroup>").count();
+            assert!(tiles > 0, "{kind}: {sample} keeps no tile in workgroup memory");
+        }
+    }
+}

@@ -1,4 +1,5 @@
-//! Every code block of the three documents that the project was created from, as a test named after the heading above it, in their order.
+//! Every code block of three of the five documents that the project was created from, as a test named after the heading above it, in their
+//! order; what docs/seed-coverage.md claims beside them; and that page itself.
 //!
 //! What differs from the documents, and why: `?` stands after calls that can fail here (`to_vec`, `stack`, `zero_grad` …) since the library never
 //! panics; values are asked for (`eval`, `synchronize`) where a block times them, since nothing runs before; types of the `metal` crate are
@@ -7,6 +8,8 @@
 
 #[path = "seeds/benchmark_log.rs"]
 mod benchmark_log;
+#[path = "seeds/claims.rs"]
+mod claims;
 #[path = "seeds/coverage.rs"]
 mod coverage;
 #[path = "seeds/engine_backend.rs"]

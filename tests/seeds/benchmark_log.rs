@@ -143,13 +143,17 @@ fn test_results() {
     }
 }
 
-/// "ファイル変更": the benchmark and its entry in the manifest; the results of runs are files of yours.
+/// "ファイル変更", "コミット", "進捗状況", "学んだこと": the benchmark and its entries in the manifest and the change log; the sections that the page names.
+/// The results of runs are files of yours.
 #[test]
 fn file_changes() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    for file in ["benches/metal_performance.rs", "src/ops/reduce.rs", "CHANGELOG.md", "README.md"] {
+    for file in ["benches/metal_performance.rs", "src/ops/reduce/mod.rs", "CHANGELOG.md", "README.md"] {
         assert!(root.join(file).is_file(), "{file}");
     }
     let manifest = include_str!("../../Cargo.toml");
     assert!(manifest.contains("[[bench]]\nname = \"metal_performance\"\nharness = false\n"));
+    assert!(include_str!("../../CHANGELOG.md").contains("`cargo bench --bench metal_performance`"));
+    assert!(include_str!("../../README.md").contains("\n## What works\n"));
+    assert!(include_str!("../../docs/guide/README.md").contains("\n## What is different from the first guide\n"));
 }

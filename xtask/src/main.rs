@@ -14,7 +14,7 @@ use verify::Options;
 
 const USAGE: &str = "usage: cargo xtask kernels --msl [--spirv] OUT
        cargo xtask shader-hashes [--diff FILE] [--show NAME]
-       cargo xtask check-targets
+       cargo xtask check-targets [--library] [--allow-missing]
        cargo xtask verify MODEL.gguf REFERENCE.safetensors [--device D] [--dtype f32|f16|bf16] [--tokens N] [--prompts N] [--greedy N]
 
   kernels        writes every kernel below the folder OUT, the files and those generated for a sample of plans: as Metal
@@ -22,7 +22,9 @@ const USAGE: &str = "usage: cargo xtask kernels --msl [--spirv] OUT
   shader-hashes  prints a line for each kernel of the sample plans on each kind of adapter: its name, a hash of the shader source
                  that the driver gets, and one of its grid and parameters. --diff compares with a saved listing instead,
                  and fails where they differ; --show prints the source of one
-  check-targets  type-checks library and command for macOS and Windows, and the library for wasm32
+  check-targets  type-checks library and command for macOS and Windows, and the library for wasm32, with the standard
+                 libraries that `rustup target add` gets; --library leaves out the command; with --allow-missing a target
+                 whose standard library cannot be had is reported as \"not checked\" and does not fail
   verify         compares logits and greedy tokens with the reference (see tests/reference/make_reference.py); fails above
                  a relative error of 1e-3, or where a token differs whose margin is 0.02 or more";
 
@@ -43,7 +45,17 @@ fn main() -> ExitCode {
 
 fn run(args: &[String]) -> Result<bool, String> {
     match args.first().map(String::as_str) {
-        Some("check-targets") if args.len() == 1 => return targets::check(),
+        Some("check-targets") => {
+            let mut options = targets::Options::default();
+            for flag in &args[1..] {
+                match flag.as_str() {
+                    "--library" => options.library = true,
+                    "--allow-missing" => options.allow_missing = true,
+                    _ => return Err(format!("{flag} is unknown\n{USAGE}")),
+                }
+            }
+            return targets::check(&options);
+        }
         Some("shader-hashes") => return shader_hashes::run(&args[1..]),
         Some("kernels") => {
             let (flags, folders): (Vec<&String>, Vec<&String>) = args[1..].iter().partition(|a| a.starts_with("--"));

@@ -2,12 +2,18 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// The variable that makes this program play a C compiler: build scripts of dependencies ask for one of each target.
 const STAND_IN: &str = "TL_STAND_IN_COMPILER";
 
+/// The time that a standard library may take to arrive.
+const DOWNLOAD: Duration = Duration::from_secs(60);
+
 /// Target, the packages that exist there, and rustc's flags.
-const TARGETS: [(&str, &[&str], &str); 3] = [
+type Target = (&'static str, &'static [&'static str], &'static str);
+
+const TARGETS: [Target; 3] = [
     ("aarch64-apple-darwin", &["tensorlogic", "tensorlogic-cli"], ""),
     ("x86_64-pc-windows-gnu", &["tensorlogic", "tensorlogic-cli"], ""),
     // A browser has no command line.
@@ -30,50 +36,93 @@ pub fn stand_in() -> bool {
     true
 }
 
-/// Checks every target and says of each what came out, on stderr. `true` when all passed.
-pub fn check() -> Result<bool, String> {
-    let own = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
-    let mut all = true;
-    for (target, packages, flags) in TARGETS {
-        let result = add(target).and_then(|()| packages.iter().try_for_each(|p| one(&own, target, p, flags)));
-        match &result {
-            Ok(()) => eprintln!("{target}: {} type-check", packages.join(" and ")),
-            Err(e) => eprintln!("{target}: FAILED: {e}"),
-        }
-        all &= result.is_ok();
-    }
-    Ok(all)
+/// What `check-targets` is asked for.
+#[derive(Default)]
+pub struct Options {
+    /// Leaves out the command.
+    pub library: bool,
+    /// A target whose standard library cannot be had is reported and passed over, where it otherwise fails.
+    pub allow_missing: bool,
 }
 
-/// Gets the target's standard library, unless it is there.
-fn add(target: &str) -> Result<(), String> {
-    let sysroot =
+/// Type-checks every target and prints a line of each. `true` when nothing failed.
+pub fn check(options: &Options) -> Result<bool, String> {
+    let own = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
+    let mut missing = Vec::new();
+    let mut targets = Vec::new();
+    for target in &TARGETS {
+        match install(target.0) {
+            Ok(()) => targets.push(target),
+            Err(reason) => missing.push((target.0, reason)),
+        }
+    }
+    let mut failed = false;
+    for package in ["tensorlogic", "tensorlogic-cli"].into_iter().filter(|p| !options.library || *p == "tensorlogic") {
+        let has: Vec<_> = targets.iter().copied().filter(|t| t.1.contains(&package)).collect();
+        // In one run of Cargo they share the cores. Where it fails each is named by a run of its own.
+        let together = !has.is_empty() && cargo_check(&own, &has, package)?;
+        for target in has {
+            let passed = together || cargo_check(&own, &[target], package)?;
+            println!("{}: {}: {package}", if passed { "type-checked" } else { "FAILED" }, target.0);
+            failed |= !passed;
+        }
+    }
+    for (target, reason) in &missing {
+        println!("not checked: {target}: {reason}");
+    }
+    Ok(!failed && (missing.is_empty() || options.allow_missing))
+}
+
+/// Gets the target's standard library, unless it is there. The error says why it cannot be had.
+fn install(target: &str) -> Result<(), String> {
+    let libraries =
         Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output().map_err(|e| format!("rustc: {e}"))?;
-    let folder = String::from_utf8_lossy(&sysroot.stdout).trim().to_string();
-    if sysroot.status.success() && Path::new(&folder).is_dir() {
+    let folder = String::from_utf8_lossy(&libraries.stdout).trim().to_string();
+    if libraries.status.success() && Path::new(&folder).is_dir() {
         return Ok(());
     }
-    match Command::new("rustup").args(["target", "add", target]).stdout(Stdio::null()).status() {
-        Ok(s) if s.success() => Ok(()),
-        Ok(_) => Err("its standard library is not installed, and `rustup target add` cannot get it".into()),
-        Err(e) => Err(format!("its standard library is not installed, and rustup cannot be run: {e}")),
+    let rustup = Command::new("rustup")
+        .args(["target", "add", target])
+        .env("RUSTUP_MAX_RETRIES", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut rustup = rustup.map_err(|e| format!("its standard library is not installed, and rustup cannot be run: {e}"))?;
+    let start = Instant::now();
+    while rustup.try_wait().map_err(|e| format!("rustup: {e}"))?.is_none() {
+        if start.elapsed() > DOWNLOAD {
+            rustup.kill().and_then(|()| rustup.wait()).map_err(|e| format!("rustup: {e}"))?;
+            return Err(format!(
+                "its standard library is not installed; `rustup target add` had not got it after {} s",
+                DOWNLOAD.as_secs()
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(100));
     }
+    let output = rustup.wait_with_output().map_err(|e| format!("rustup: {e}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let reason = said.lines().find(|l| l.starts_with("error")).unwrap_or("no reason is given").trim();
+    Err(format!("its standard library is not installed, and `rustup target add` cannot get it: {reason}"))
 }
 
-fn one(own: &Path, target: &str, package: &str, flags: &str) -> Result<(), String> {
-    let name = target.replace('-', "_");
+/// Runs `cargo check` of a package for some targets. `true` when it passes for all.
+fn cargo_check(own: &Path, targets: &[&Target], package: &str) -> Result<bool, String> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["check", "--quiet", "--target", target, "--package", package]);
-    for tool in ["CC", "CXX", "AR"] {
-        cargo.env(format!("{tool}_{name}"), own);
+    // The release profile, so that build scripts and macros are those of the builds before it.
+    cargo.args(["check", "--quiet", "--locked", "--release", "--package", package]).env(STAND_IN, "1");
+    for (target, _, flags) in targets {
+        let name = target.replace('-', "_");
+        cargo.args(["--target", target]);
+        for tool in ["CC", "CXX", "AR"] {
+            cargo.env(format!("{tool}_{name}"), own);
+        }
+        if !flags.is_empty() {
+            cargo.env(format!("CARGO_TARGET_{}_RUSTFLAGS", name.to_uppercase()), flags);
+        }
     }
-    cargo.env(STAND_IN, "1");
-    if !flags.is_empty() {
-        cargo.env(format!("CARGO_TARGET_{}_RUSTFLAGS", name.to_uppercase()), flags);
-    }
-    match cargo.status() {
-        Ok(s) if s.success() => Ok(()),
-        Ok(_) => Err(format!("{package} does not type-check")),
-        Err(e) => Err(format!("cargo: {e}")),
-    }
+    Ok(cargo.status().map_err(|e| format!("cargo: {e}"))?.success())
 }

@@ -1,6 +1,6 @@
 //! What wgpu does not do on Apple's systems: memory of our own that the host sees, files bound in place, and a look at whether commands failed.
 //!
-//! Type-checked from Linux (`cargo xtask check-targets`), never run.
+//! Type-checked from Linux (`cargo xtask check-targets`, in `.ci/run`), never executed.
 
 use super::core::Core;
 use super::pool::GpuBuffer;
