@@ -14,10 +14,10 @@ use std::time::Instant;
 pub(crate) struct Replay {
     /// Plan and numbers of the last evaluations.
     seen: Vec<(Arc<Compiled>, Vec<f64>)>,
-    known: Option<Known>,
+    known: Option<RecordedPlan>,
 }
 
-struct Known {
+struct RecordedPlan {
     compiled: Arc<Compiled>,
     params: Vec<f64>,
     growth: Vec<f64>,
@@ -47,7 +47,7 @@ impl Replay {
         let places: Vec<usize> = (0..bound.len()).filter(|&i| own.is_some_and(|o| o.same(&bound[i]))).collect();
         let single = compiled.plan.outputs.len() == 1 && compiled.kept.iter().any(|(_, b)| b[..] == [Buf::Output(0)]);
         if let ([fed], true, Some(growth)) = (&places[..], single, self.growth(&compiled, &params)) {
-            self.known = Some(Known { compiled, params, growth, bound, fed: *fed });
+            self.known = Some(RecordedPlan { compiled, params, growth, bound, fed: *fed });
             self.seen.clear();
             return Ok(download);
         }

@@ -65,11 +65,11 @@ impl Checksum {
 
 #[derive(Serialize, Deserialize)]
 struct Manifest {
-    files: BTreeMap<String, Entry>,
+    files: BTreeMap<String, FolderEntry>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct FolderEntry {
     bytes: u64,
     checksum: String,
 }
@@ -110,17 +110,17 @@ impl FileWriter {
         written.map_err(|e| TensorError::io(&self.path, e))
     }
 
-    fn finish(mut self) -> TensorResult<Entry> {
+    fn finish(mut self) -> TensorResult<FolderEntry> {
         self.flush()?;
         self.file.sync_all().map_err(|e| TensorError::io(&self.path, e))?;
-        Ok(Entry { bytes: self.checksum.len, checksum: format!("{:016x}", self.checksum.value()) })
+        Ok(FolderEntry { bytes: self.checksum.len, checksum: format!("{:016x}", self.checksum.value()) })
     }
 }
 
 /// A folder that is being written. See [`save_folder`].
 pub struct FolderWriter {
     path: PathBuf,
-    files: BTreeMap<String, Entry>,
+    files: BTreeMap<String, FolderEntry>,
 }
 
 impl FolderWriter {

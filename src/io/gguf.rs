@@ -54,14 +54,14 @@ pub(super) fn bad(message: impl Into<String>) -> TensorError {
 pub struct Gguf {
     data: Arc<MappedFile>,
     version: u32,
-    entries: Vec<Entry>,
+    entries: Vec<TensorEntry>,
     by_key: Vec<u32>,
     table: TensorTable,
 }
 
 /// Where a key and its value lie in the file.
 #[derive(Debug)]
-struct Entry {
+struct TensorEntry {
     key: usize,
     key_len: u32,
     kind: ValueType,
@@ -209,14 +209,14 @@ impl Gguf {
 }
 
 /// Keys were found to be UTF-8 when they were read.
-fn entry_key<'a>(data: &'a [u8], e: &Entry) -> &'a str {
+fn entry_key<'a>(data: &'a [u8], e: &TensorEntry) -> &'a str {
     std::str::from_utf8(key_bytes(data, e)).unwrap_or_default()
 }
-fn key_bytes<'a>(data: &'a [u8], e: &Entry) -> &'a [u8] {
+fn key_bytes<'a>(data: &'a [u8], e: &TensorEntry) -> &'a [u8] {
     data.get(e.key..e.key + e.key_len as usize).unwrap_or_default()
 }
 
-fn entry_value<'a>(data: &'a [u8], e: &Entry) -> Value<'a> {
+fn entry_value<'a>(data: &'a [u8], e: &TensorEntry) -> Value<'a> {
     Value::new(e.kind, data.get(e.value..e.value + e.value_len).unwrap_or_default())
 }
 
@@ -309,7 +309,7 @@ impl<'a> Cursor<'a> {
         Ok((start, text))
     }
 
-    fn entry(&mut self) -> TensorResult<Entry> {
+    fn entry(&mut self) -> TensorResult<TensorEntry> {
         let (key, text) = self.name("a metadata key")?;
         if text.len() > MAX_KEY {
             return Err(bad(format!("metadata key `{}` has {} bytes; at most {MAX_KEY} are allowed", clip(text), text.len())));
@@ -326,7 +326,7 @@ impl<'a> Cursor<'a> {
         if kind == ValueType::Bool && self.bytes[value] > 1 {
             return Err(bad(format!("`{}` is a bool of value {}", clip(text), self.bytes[value])));
         }
-        Ok(Entry { key, key_len: text.len() as u32, kind, value, value_len })
+        Ok(TensorEntry { key, key_len: text.len() as u32, kind, value, value_len })
     }
 
     /// A tensor whose range is still relative to the start of the tensor data.

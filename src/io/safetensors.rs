@@ -118,10 +118,10 @@ impl SafeTensors {
 }
 
 /// One file with its header.
-type Part = (MappedFile, header::Header);
+type FilePart = (MappedFile, header::Header);
 
 /// Opens a file; errors say which.
-fn open_file(path: &Path) -> TensorResult<Part> {
+fn open_file(path: &Path) -> TensorResult<FilePart> {
     read(MappedFile::open(path)?).map_err(|e| in_file(path, e))
 }
 
@@ -133,7 +133,7 @@ fn in_file(path: &Path, e: TensorError) -> TensorError {
 }
 
 /// Reads and checks a file's header.
-fn read(data: MappedFile) -> TensorResult<Part> {
+fn read(data: MappedFile) -> TensorResult<FilePart> {
     let (length, rest) = data.split_first_chunk::<8>().ok_or_else(|| bad(format!("{} bytes are too short for a header", data.len())))?;
     let length = u64::from_le_bytes(*length);
     let text = usize::try_from(length).ok().filter(|&n| n <= MAX_HEADER).and_then(|n| rest.get(..n));
@@ -179,7 +179,7 @@ fn open_sharded(path: &Path) -> TensorResult<SafeTensors> {
     }
     let index = header::parse_index(&text).map_err(|e| in_file(path, e))?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    let parts: Vec<Part> = index.shards.iter().map(|name| open_file(&folder.join(name))).collect::<TensorResult<_>>()?;
+    let parts: Vec<FilePart> = index.shards.iter().map(|name| open_file(&folder.join(name))).collect::<TensorResult<_>>()?;
     let model = join(parts)?;
     for (tensor, file) in &index.weights {
         if model.table.get(tensor).is_none_or(|t| t.file != *file) {
@@ -190,7 +190,7 @@ fn open_sharded(path: &Path) -> TensorResult<SafeTensors> {
 }
 
 /// One model of all files' tensors.
-fn join(parts: impl IntoIterator<Item = Part>) -> TensorResult<SafeTensors> {
+fn join(parts: impl IntoIterator<Item = FilePart>) -> TensorResult<SafeTensors> {
     let (mut files, mut metadata, mut tensors) = (Vec::new(), Vec::new(), Vec::new());
     for (file, (data, mut header)) in parts.into_iter().enumerate() {
         header.tensors.iter_mut().for_each(|t| t.file = file as u32);

@@ -151,7 +151,7 @@ fn fixed(s: &Settings<'_>, same: bool, key: &str) -> TensorResult<()> {
 
 fn from_llama(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(String, Tensor)>> {
     let s = Settings::new(weights)?;
-    let c = llama::Config::read(&s, true)?;
+    let c = llama::LlamaConfig::read(&s, true)?;
     fixed(&s, c.activation == ActivationFn::Silu, "hidden_act")?;
     let (vocab, tied) = (s.size(NONE, "vocab_size", 1 << 31)?, s.flag(NONE, "tie_word_embeddings")?.unwrap_or(false));
     s.finish()?;
@@ -203,7 +203,7 @@ fn from_llama(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(String
 
 fn from_gpt2(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(String, Tensor)>> {
     let s = Settings::new(weights)?;
-    let c = gpt2::Config::read(&s)?;
+    let c = gpt2::Gpt2Config::read(&s)?;
     fixed(&s, c.activation == ActivationFn::GeluTanh, "activation_function")?;
     fixed(&s, c.scale_by_size, "scale_attn_weights")?;
     fixed(&s, !c.scale_by_layer, "scale_attn_by_inverse_layer_idx")?;

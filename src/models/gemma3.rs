@@ -5,7 +5,7 @@ use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::settings::{NONE, Settings};
 use crate::models::weights::{Tensors, Weights};
-use crate::models::{KvCache, Layer, Linear, Model, ModelShape, Rope, batch_of, merge_heads, rope_settings, split_heads};
+use crate::models::{KvCache, Layer, Model, ModelShape, Projection, Rope, batch_of, merge_heads, rope_settings, split_heads};
 use crate::ops::attention::AttentionOptions;
 use crate::ops::rope::RopePairs;
 use crate::tensor::Tensor;
@@ -16,33 +16,33 @@ const MAX_POSITIONS: usize = 1 << 15;
 /// A Gemma 3 text model.
 pub struct Gemma3 {
     shape: ModelShape,
-    c: Config,
+    c: Gemma3Config,
     embedding: Tensor, // [V, d]
-    blocks: Vec<Block>,
-    norm: Tensor, // [d]
-    head: Linear, // d → V
+    blocks: Vec<Gemma3Block>,
+    norm: Tensor,     // [d]
+    head: Projection, // d → V
     global: Rope,
     local: Rope,
 }
 
-struct Block {
+struct Gemma3Block {
     attn_norm: Tensor,
-    q: Linear,
+    q: Projection,
     q_norm: Tensor, // [D]
-    k: Linear,
+    k: Projection,
     k_norm: Tensor, // [D]
-    v: Linear,
-    o: Linear,
+    v: Projection,
+    o: Projection,
     attn_post_norm: Tensor,
     ffn_norm: Tensor,
-    gate: Linear,
-    up: Linear,
-    down: Linear,
+    gate: Projection,
+    up: Projection,
+    down: Projection,
     ffn_post_norm: Tensor,
 }
 
 /// What the settings say.
-struct Config {
+struct Gemma3Config {
     d: usize,
     layers: usize,
     heads: usize,
@@ -65,8 +65,8 @@ struct Config {
     softcap: Option<f64>,
 }
 
-impl Config {
-    fn read(s: &Settings<'_>, hub: bool) -> TensorResult<Config> {
+impl Gemma3Config {
+    fn read(s: &Settings<'_>, hub: bool) -> TensorResult<Gemma3Config> {
         if s.has_object("text_config") {
             return Err(s.refuse(NONE, "text_config", "models of text and images are not implemented"));
         }
@@ -95,7 +95,7 @@ impl Config {
             false if layers == 62 => d as f64 / heads as f64,
             false => head_dim as f64,
         };
-        Ok(Config {
+        Ok(Gemma3Config {
             d,
             layers,
             heads,
@@ -174,7 +174,7 @@ impl Gemma3 {
     pub fn load(w: &Weights, dtype: DType) -> TensorResult<Gemma3> {
         let s = &Settings::new(w)?;
         let w = &Tensors::new(w, s);
-        let c = Config::read(s, w.is_hub())?;
+        let c = Gemma3Config::read(s, w.is_hub())?;
         let (d, ff, head_dim, q, kv) = (c.d, c.ff, c.head_dim, c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let embedding = w.embedding(d)?;
         // The norm multiplies by 1 + weight; GGUF's converter has added the 1 already.
@@ -190,7 +190,7 @@ impl Gemma3 {
         let blocks = (0..c.layers)
             .map(|i| {
                 let name = |n: &str| format!("blk.{i}.{n}");
-                Ok(Block {
+                Ok(Gemma3Block {
                     attn_norm: norm(&name("attn_norm.weight"), d)?,
                     q: w.linear(&name("attn_q"), d, q, c.bias)?,
                     q_norm: norm(&name("attn_q_norm.weight"), head_dim)?,

@@ -6,23 +6,23 @@ use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::settings::{NONE, Settings};
 use crate::models::weights::{Tensors, Weights};
-use crate::models::{KvCache, Layer, Linear, Model, ModelShape, batch_of, merge_heads, split_heads};
+use crate::models::{KvCache, Layer, Model, ModelShape, Projection, batch_of, merge_heads, split_heads};
 use crate::ops::attention::AttentionOptions;
 use crate::tensor::Tensor;
 
 /// A GPT-2 model.
 pub struct Gpt2 {
     shape: ModelShape,
-    c: Config,
+    c: Gpt2Config,
     tokens: Tensor,    // [V, d]
     positions: Tensor, // [context, d]
-    blocks: Vec<Block>,
+    blocks: Vec<Gpt2Block>,
     norm: Norm,
-    head: Linear, // d → V
+    head: Projection, // d → V
 }
 
 /// What the settings say.
-pub(crate) struct Config {
+pub(crate) struct Gpt2Config {
     pub d: usize,
     pub layers: usize,
     pub heads: usize,
@@ -36,8 +36,8 @@ pub(crate) struct Config {
     pub scale_by_layer: bool,
 }
 
-impl Config {
-    pub(crate) fn read(s: &Settings<'_>) -> TensorResult<Config> {
+impl Gpt2Config {
+    pub(crate) fn read(s: &Settings<'_>) -> TensorResult<Gpt2Config> {
         let d = s.need("embedding_length", "n_embd", 1 << 20)?;
         let heads = s.need("attention.head_count", "n_head", 1 << 14)?;
         let context = s.need("context_length", "n_positions", 1 << 24)?;
@@ -47,7 +47,7 @@ impl Config {
         s.only_number("attention.head_count_kv", NONE, heads as f64, "only as many heads of keys as of queries are implemented")?;
         s.only_flag("attention.causal", NONE, true, "only causal attention is implemented")?;
         s.only_number(NONE, "n_ctx", context as f64, "`n_positions` has to be the same")?;
-        Ok(Config {
+        Ok(Gpt2Config {
             d,
             layers: s.need("block_count", "n_layer", 4096)?,
             heads,
@@ -73,13 +73,13 @@ struct Norm {
     bias: Tensor,
 }
 
-struct Block {
+struct Gpt2Block {
     ln_1: Norm,
-    qkv: Linear, // d → 3·d
-    proj: Linear,
+    qkv: Projection, // d → 3·d
+    proj: Projection,
     ln_2: Norm,
-    fc: Linear, // d → 4·d
-    out: Linear,
+    fc: Projection, // d → 4·d
+    out: Projection,
 }
 
 impl Gpt2 {
@@ -90,30 +90,30 @@ impl Gpt2 {
     pub fn load(w: &Weights, dtype: DType) -> TensorResult<Gpt2> {
         let s = &Settings::new(w)?;
         let w = &Tensors::new(w, s);
-        let c = Config::read(s)?;
+        let c = Gpt2Config::read(s)?;
         let (d, layers, context, ff) = (c.d, c.layers, c.context, c.ff);
         let norm = |name: String| -> TensorResult<Norm> {
             Ok(Norm { weight: w.vector(&format!("{name}.weight"), d)?, bias: w.vector(&format!("{name}.bias"), d)? })
         };
         // On the Hub, GPT-2's matrices are [in, out].
-        let linear = |name: String, i: usize, o: usize| -> TensorResult<Linear> {
+        let linear = |name: String, i: usize, o: usize| -> TensorResult<Projection> {
             let own = if w.is_hub() {
                 let weight = w.tensor(&format!("{name}.weight"), &[i, o])?.t()?.contiguous()?;
                 weight.eval()?;
-                Linear::new(weight, Some(w.vector(&format!("{name}.bias"), o)?))
+                Projection::new(weight, Some(w.vector(&format!("{name}.bias"), o)?))
             } else {
                 w.linear(&name, i, o, None)?
             };
             // Files keep biases in f32; what they are added to is of `dtype`.
             let bias = own.bias.map(|b| b.cast(dtype)).transpose()?;
             bias.iter().try_for_each(|b| b.eval().map(drop))?;
-            Ok(Linear::new(own.weight, bias))
+            Ok(Projection::new(own.weight, bias))
         };
         let tokens = w.embedding(d)?;
         let blocks = (0..layers)
             .map(|i| {
                 let name = |n: &str| format!("blk.{i}.{n}");
-                Ok(Block {
+                Ok(Gpt2Block {
                     ln_1: norm(name("attn_norm"))?,
                     qkv: linear(name("attn_qkv"), d, 3 * d)?,
                     proj: linear(name("attn_output"), d, d)?,

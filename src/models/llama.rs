@@ -5,7 +5,7 @@ use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::settings::{NONE, Settings};
 use crate::models::weights::{Tensors, Weights};
-use crate::models::{KvCache, Layer, Linear, Model, ModelShape, Rope, batch_of, merge_heads, rope_settings, split_heads};
+use crate::models::{KvCache, Layer, Model, ModelShape, Projection, Rope, batch_of, merge_heads, rope_settings, split_heads};
 use crate::ops::attention::AttentionOptions;
 use crate::ops::rope::RopePairs;
 use crate::tensor::Tensor;
@@ -13,30 +13,30 @@ use crate::tensor::Tensor;
 /// A Llama model: also SmolLM2, TinyLlama, Mistral without sliding windows.
 pub struct Llama {
     shape: ModelShape,
-    c: Config,
+    c: LlamaConfig,
     embedding: Tensor, // [V, d]
-    blocks: Vec<Block>,
-    norm: Tensor, // [d]
-    head: Linear, // d → V
+    blocks: Vec<LlamaBlock>,
+    norm: Tensor,     // [d]
+    head: Projection, // d → V
     rope: Rope,
     /// Whether rows of q and k are ordered so that rotated pairs are neighbours.
     adjacent: bool,
 }
 
-struct Block {
+struct LlamaBlock {
     attn_norm: Tensor, // [d]
-    q: Linear,         // d → H·D
-    k: Linear,         // d → Hkv·D
-    v: Linear,         // d → Hkv·D
-    o: Linear,         // H·D → d
+    q: Projection,     // d → H·D
+    k: Projection,     // d → Hkv·D
+    v: Projection,     // d → Hkv·D
+    o: Projection,     // H·D → d
     ffn_norm: Tensor,  // [d]
-    gate: Linear,      // d → f
-    up: Linear,        // d → f
-    down: Linear,      // f → d
+    gate: Projection,  // d → f
+    up: Projection,    // d → f
+    down: Projection,  // f → d
 }
 
 /// What the settings say.
-pub(crate) struct Config {
+pub(crate) struct LlamaConfig {
     pub d: usize,
     pub layers: usize,
     pub heads: usize,
@@ -58,8 +58,8 @@ pub(crate) struct Config {
     pub rope: Vec<f64>,
 }
 
-impl Config {
-    pub(crate) fn read(s: &Settings<'_>, hub: bool) -> TensorResult<Config> {
+impl LlamaConfig {
+    pub(crate) fn read(s: &Settings<'_>, hub: bool) -> TensorResult<LlamaConfig> {
         let d = s.need("embedding_length", "hidden_size", 1 << 20)?;
         let heads = s.need("attention.head_count", "num_attention_heads", 1 << 14)?;
         let kv_heads = s.size("attention.head_count_kv", "num_key_value_heads", 1 << 14)?.unwrap_or(heads);
@@ -77,7 +77,7 @@ impl Config {
         s.only_flag(NONE, "rope_interleaved", false, "only pairs of the two halves of a head are implemented")?;
         s.only_number(NONE, "partial_rotary_factor", 1.0, "only heads that rotate as a whole are implemented")?;
         let (rope_base, rope) = rope(s, hub, head_dim, context)?;
-        Ok(Config {
+        Ok(LlamaConfig {
             d,
             layers: s.need("block_count", "num_hidden_layers", 4096)?,
             heads,
@@ -117,14 +117,14 @@ impl Llama {
     pub fn load(w: &Weights, dtype: DType) -> TensorResult<Llama> {
         let s = &Settings::new(w)?;
         let w = &Tensors::new(w, s);
-        let mut c = Config::read(s, w.is_hub())?;
+        let mut c = LlamaConfig::read(s, w.is_hub())?;
         let (d, ff, q, kv) = (c.d, c.ff, c.heads * c.head_dim, c.kv_heads * c.head_dim);
         let embedding = w.embedding(d)?;
         let head = w.head(&embedding, false)?;
         let blocks = (0..c.layers)
             .map(|i| {
                 let name = |n: &str| format!("blk.{i}.{n}");
-                Ok(Block {
+                Ok(LlamaBlock {
                     attn_norm: w.vector(&name("attn_norm.weight"), d)?,
                     q: w.linear(&name("attn_q"), d, q, c.attention_bias)?,
                     k: w.linear(&name("attn_k"), d, kv, c.attention_bias)?,

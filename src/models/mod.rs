@@ -56,11 +56,11 @@ pub struct Layer<'a> {
     /// Whether the file's rows come in another order than Hugging Face's: those of heads of this size, whose pairs are neighbours.
     pub head_rows: Option<usize>,
     /// The layer.
-    pub linear: &'a mut Linear,
+    pub linear: &'a mut Projection,
 }
 
 impl<'a> Layer<'a> {
-    fn new(module: String, tensor: String, linear: &'a mut Linear) -> Layer<'a> {
+    fn new(module: String, tensor: String, linear: &'a mut Projection) -> Layer<'a> {
         Layer { module, tensor, head_rows: None, linear }
     }
 }
@@ -127,7 +127,7 @@ pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Box<dyn Mod
 }
 
 /// A linear layer `x·wᵀ + b` with `w` `[out,in]`, which may be packed in a block format.
-pub struct Linear {
+pub struct Projection {
     /// `[out,in]`.
     pub weight: Tensor,
     /// `[out]`.
@@ -136,16 +136,16 @@ pub struct Linear {
     pub adapter: Option<Lora>,
 }
 
-impl Linear {
+impl Projection {
     /// A layer without an adapter.
-    pub fn new(weight: Tensor, bias: Option<Tensor>) -> Linear {
-        Linear { weight, bias, adapter: None }
+    pub fn new(weight: Tensor, bias: Option<Tensor>) -> Projection {
+        Projection { weight, bias, adapter: None }
     }
 
     /// Output rows `start..start + len` as a layer of their own; the weight stays where it is.
-    pub(crate) fn rows(&self, start: usize, len: usize) -> TensorResult<Linear> {
+    pub(crate) fn rows(&self, start: usize, len: usize) -> TensorResult<Projection> {
         let bias = self.bias.as_ref().map(|b| b.narrow(0, start, len)).transpose()?;
-        Ok(Linear::new(self.weight.narrow(0, start, len)?, bias))
+        Ok(Projection::new(self.weight.narrow(0, start, len)?, bias))
     }
 
     /// `[…,in]` to `[…,out]`.

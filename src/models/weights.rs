@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::io::{Gguf, SafeTensors, TensorInfo};
-use crate::models::Linear;
+use crate::models::Projection;
 use crate::models::settings::{NONE, Settings};
 use crate::tensor::Tensor;
 use serde_json::Value as Json;
@@ -237,11 +237,11 @@ impl<'a> Tensors<'a> {
     ///
     /// # Errors
     /// When a tensor is missing or has another shape.
-    pub fn linear(&self, name: &str, inputs: usize, outputs: usize, bias: Option<bool>) -> TensorResult<Linear> {
+    pub fn linear(&self, name: &str, inputs: usize, outputs: usize, bias: Option<bool>) -> TensorResult<Projection> {
         let weight = self.tensor(&format!("{name}.weight"), &[outputs, inputs])?;
         let own = format!("{name}.bias");
         let bias = if bias.unwrap_or_else(|| self.has(&own)) { Some(self.vector(&own, outputs)?) } else { None };
-        Ok(Linear::new(weight, bias))
+        Ok(Projection::new(weight, bias))
     }
 
     /// The layer that makes logits: `output.weight`, or `embedding` where the file has none and `tie_word_embeddings` (`tied` where
@@ -249,7 +249,7 @@ impl<'a> Tensors<'a> {
     ///
     /// # Errors
     /// When the weight is missing or has another shape.
-    pub fn head(&self, embedding: &Tensor, tied: bool) -> TensorResult<Linear> {
+    pub fn head(&self, embedding: &Tensor, tied: bool) -> TensorResult<Projection> {
         let tied = self.settings.flag(NONE, "tie_word_embeddings")?.unwrap_or(tied || !self.is_hub());
         let [vocab, width] = embedding.dims() else { return Err(TensorError::format("weights", "the token embedding is no matrix")) };
         if self.has("output.weight") {
@@ -260,7 +260,7 @@ impl<'a> Tensors<'a> {
             let message = format!("`tie_word_embeddings` is false, and there is no tensor `{}`", self.weights.stored_name("output.weight"));
             return Err(self.settings.wrong(message));
         }
-        Ok(Linear::new(embedding.clone(), None))
+        Ok(Projection::new(embedding.clone(), None))
     }
 
     /// Refuses every tensor that nobody asked for, but for those whose names end with one of `unused`.

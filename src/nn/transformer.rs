@@ -107,7 +107,7 @@ impl GptConfig {
     pub const GPT2: GptConfig = GptConfig { vocab: 50257, context: 1024, layers: 12, heads: 12, width: 768, bias: true, dropout: 0.0 };
 }
 
-struct Block {
+struct TransformerBlock {
     ln_1: LayerNorm,
     attn: MultiHeadAttention,
     ln_2: LayerNorm,
@@ -116,9 +116,9 @@ struct Block {
     drop: [Dropout; 2],
 }
 
-impl Block {
+impl TransformerBlock {
     /// The result, of which the backward pass keeps the input alone and computes the rest again, with the same dropout.
-    fn checkpointed(self: &Arc<Block>, x: &Tensor) -> TensorResult<Tensor> {
+    fn checkpointed(self: &Arc<TransformerBlock>, x: &Tensor) -> TensorResult<Tensor> {
         let (block, before, again) = (self.clone(), self.random_state(), AtomicBool::new(false));
         let run = move |x: &[Tensor]| {
             if !again.swap(true, Ordering::Relaxed) {
@@ -134,7 +134,7 @@ impl Block {
     }
 }
 
-impl Module for Block {
+impl Module for TransformerBlock {
     fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
         let x = x.add(&self.drop[0].forward(&self.attn.forward(&self.ln_1.forward(x)?)?)?)?;
         let h = self.c_fc.forward(&self.ln_2.forward(&x)?)?.gelu_tanh()?;
@@ -160,7 +160,7 @@ pub struct Gpt {
     wte: Embedding,
     wpe: Embedding,
     drop: Dropout,
-    blocks: Vec<Arc<Block>>,
+    blocks: Vec<Arc<TransformerBlock>>,
     ln_f: LayerNorm,
     checkpointing: bool,
 }
@@ -183,7 +183,7 @@ impl Gpt {
         for _ in 0..c.layers {
             let mut attn = MultiHeadAttention::new(c.width, c.heads, true, c.bias, 0.02, proj, rng, device)?;
             attn.drop = drop();
-            blocks.push(Arc::new(Block {
+            blocks.push(Arc::new(TransformerBlock {
                 ln_1: LayerNorm::new(c.width, c.bias, 1e-5, device)?,
                 attn,
                 ln_2: LayerNorm::new(c.width, c.bias, 1e-5, device)?,

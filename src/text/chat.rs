@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::jinja::{Body, Limits, parse, render};
+use super::jinja::{Body, RenderLimits, parse, render};
 use crate::error::{TensorError, TensorResult};
 
 /// One message of a conversation.
@@ -104,7 +104,7 @@ impl ChatTemplate {
         let size: usize = variables.iter().map(|(k, v)| k.len() + size_of_json(v)).sum();
         let limit = |(base, each): (usize, usize)| size.saturating_mul(each).saturating_add(base);
         let output = OUTPUT.0.max(size.saturating_mul(OUTPUT.1));
-        let limits = Limits { steps: limit(STEPS), bytes: limit(BYTES), output };
+        let limits = RenderLimits { steps: limit(STEPS), bytes: limit(BYTES), output };
         render(&self.body, variables, &limits).map_err(|message| TensorError::Invalid(format!("chat template: {message}")))
     }
 }

@@ -26,14 +26,14 @@ impl Kind {
     }
 }
 
-pub(crate) struct Entry {
+pub(crate) struct TokenEntry {
     pub(crate) text: Arc<str>,
     pub(crate) kind: Kind,
 }
 
 /// Every token by id and by text.
 pub(crate) struct Vocabulary {
-    entries: Vec<Entry>,
+    entries: Vec<TokenEntry>,
     index: HashMap<Arc<str>, u32>,
 }
 
@@ -50,7 +50,7 @@ impl Vocabulary {
             if kind != Kind::Hole && index.insert(text.clone(), id).is_some() {
                 return Err(bad(format!("token {text:?} is in the vocabulary twice, the second time as id {id}")));
             }
-            entries.push(Entry { text, kind });
+            entries.push(TokenEntry { text, kind });
         }
         Ok(Vocabulary { entries, index })
     }
@@ -66,7 +66,7 @@ impl Vocabulary {
             return Err(bad(format!("token id {} in a vocabulary of {count} tokens", top - 1)));
         }
         let hole: Arc<str> = Arc::from("");
-        let mut entries: Vec<Entry> = (0..top).map(|_| Entry { text: hole.clone(), kind: Kind::Hole }).collect();
+        let mut entries: Vec<TokenEntry> = (0..top).map(|_| TokenEntry { text: hole.clone(), kind: Kind::Hole }).collect();
         let mut index = HashMap::with_capacity(count);
         for (text, id, kind) in tokens {
             let entry = &mut entries[id as usize];
@@ -75,7 +75,7 @@ impl Vocabulary {
             }
             let text: Arc<str> = Arc::from(text);
             index.insert(text.clone(), id);
-            *entry = Entry { text, kind };
+            *entry = TokenEntry { text, kind };
         }
         Ok(Vocabulary { entries, index })
     }
@@ -88,12 +88,12 @@ impl Vocabulary {
         self.index.get(text).copied()
     }
 
-    pub(crate) fn get(&self, id: u32) -> Option<&Entry> {
+    pub(crate) fn get(&self, id: u32) -> Option<&TokenEntry> {
         self.entries.get(id as usize).filter(|e| e.kind != Kind::Hole)
     }
 
     /// Every token with its id, holes left out.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Entry)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &TokenEntry)> {
         (0u32..).zip(&self.entries).filter(|(_, e)| e.kind != Kind::Hole)
     }
 }

@@ -106,7 +106,7 @@ pub(super) struct FusedInstr {
 /// A link bound to memory.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-pub(super) struct Bound {
+pub(super) struct TileOperand {
     pub act: TileInstr,
     pub call: Unary,
     pub at: *mut u8,
@@ -217,7 +217,7 @@ impl FusedInstr {
 /// # Safety
 /// The path is AVX-512, each link's memory holds or has room for `n` values (one, or a tile, as its act and step say), and what
 /// is written overlaps only what is read of the same element.
-pub(super) unsafe fn run(links: &[Bound], n: usize) {
+pub(super) unsafe fn run(links: &[TileOperand], n: usize) {
     // SAFETY: the caller's promise.
     #[cfg(target_arch = "x86_64")]
     unsafe {
@@ -229,7 +229,7 @@ pub(super) unsafe fn run(links: &[Bound], n: usize) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Bound, TILE, TileInstr, VECTORS};
+    use super::{TILE, TileInstr, TileOperand, VECTORS};
     use crate::backends::cpu::{lanes, math512};
     use core::arch::x86_64::*;
 
@@ -237,12 +237,12 @@ mod x86 {
     const AHEAD: usize = 2048;
 
     #[repr(align(64))]
-    struct Tile([f32; TILE]);
+    struct RegisterTile([f32; TILE]);
 
     /// # Safety
     /// As `run`.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    pub(super) unsafe fn run_steps(links: &[Bound], n: usize) {
+    pub(super) unsafe fn run_steps(links: &[TileOperand], n: usize) {
         let rest = n % TILE;
         // SAFETY: the caller's promise.
         unsafe {
@@ -261,7 +261,7 @@ mod x86 {
     /// As `run`.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn some<const N: usize, const MASKED: bool>(links: &[Bound], from: usize, to: usize, rest: usize) {
+    unsafe fn some<const N: usize, const MASKED: bool>(links: &[TileOperand], from: usize, to: usize, rest: usize) {
         let lanes = (1u128 << (rest & 127)) - 1;
         let mask = |i: usize| (lanes >> (16 * i)) as u16;
         // SAFETY: the caller's promise; lanes that are not there are not read.
@@ -336,8 +336,8 @@ mod x86 {
                     TileInstr::Tanh => each!(|i| math512::tanh(x[i])),
                     TileInstr::Sigmoid => each!(|i| math512::sigmoid(x[i])),
                     TileInstr::Call => {
-                        let mut tile = Tile([0.0; TILE]);
-                        let mut result = Tile([0.0; TILE]);
+                        let mut tile = RegisterTile([0.0; TILE]);
+                        let mut result = RegisterTile([0.0; TILE]);
                         // SAFETY: N vectors are at most a tile.
                         unsafe {
                             for i in 0..N {

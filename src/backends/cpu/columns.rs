@@ -9,12 +9,12 @@ const LANES: usize = 64;
 const ROWS: usize = 8;
 
 /// A stored number that is read as f32.
-pub trait Stored: Copy {
+pub trait ColumnStorage: Copy {
     /// The value.
     fn value(self) -> f32;
 }
 
-impl Stored for f32 {
+impl ColumnStorage for f32 {
     #[inline(always)]
     fn value(self) -> f32 {
         self
@@ -25,7 +25,7 @@ impl Stored for f32 {
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Bf16(u16);
-impl Stored for Bf16 {
+impl ColumnStorage for Bf16 {
     #[inline(always)]
     fn value(self) -> f32 {
         f32::from_bits((self.0 as u32) << 16)
@@ -36,7 +36,7 @@ impl Stored for Bf16 {
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct F16(u16);
-impl Stored for F16 {
+impl ColumnStorage for F16 {
     #[inline(always)]
     fn value(self) -> f32 {
         let size = (self.0 & 0x7FFF) as u32;
@@ -48,7 +48,7 @@ impl Stored for F16 {
 }
 
 #[inline(always)]
-fn add_body<S: Stored, const F: bool>(w: *const S, w_row: usize, x: &[f32], y: &mut [f32]) {
+fn add_body<S: ColumnStorage, const F: bool>(w: *const S, w_row: usize, x: &[f32], y: &mut [f32]) {
     for (k, x) in x.chunks(ROWS).enumerate() {
         let w = w.wrapping_add(k * ROWS * w_row);
         let mut at = 0;
@@ -76,13 +76,13 @@ fn add_body<S: Stored, const F: bool>(w: *const S, w_row: usize, x: &[f32], y: &
 }
 
 versions! {
-    fn add_versions<S: Stored>(w: *const S, w_row: usize, x: &[f32], y: &mut [f32]) = add_body;
+    fn add_versions<S: ColumnStorage>(w: *const S, w_row: usize, x: &[f32], y: &mut [f32]) = add_body;
 }
 
 /// `y[i] += sum_k x[k] * w[k * w_row + i]`
 ///
 /// # Safety
 /// Each of the `x.len()` rows of w, `w_row` apart, must hold `y.len()` numbers.
-pub unsafe fn add<S: Stored>(w: *const S, w_row: usize, x: &[f32], y: &mut [f32]) {
+pub unsafe fn add<S: ColumnStorage>(w: *const S, w_row: usize, x: &[f32], y: &mut [f32]) {
     add_versions(w, w_row, x, y);
 }

@@ -1,6 +1,6 @@
 //! Programs: compiled to a list of operations over registers, and run block by block.
 
-use super::chain::{self, Bound, FusedInstr, TILE, TileInstr};
+use super::chain::{self, FusedInstr, TILE, TileInstr, TileOperand};
 use super::lanes::{self, Blocks, Op};
 use super::span::{StridedView, stream_copy};
 use crate::dtype::DType;
@@ -408,11 +408,11 @@ impl Compiled {
     ) {
         // SAFETY: as in `run`.
         unsafe {
-            let mut bound: SmallVec<[Bound; 32]> = SmallVec::with_capacity(links.len());
+            let mut bound: SmallVec<[TileOperand; 32]> = SmallVec::with_capacity(links.len());
             for link in links {
                 let (v, mut act) = (link.value as usize, link.act);
                 if large && link.reads() && matches!(self.ops[v].prim, Prim::Source(_)) && places[v] != registers.add(self.slots[v]) {
-                    let fetch = Bound { act: TileInstr::Fetch, call: Unary::Neg, at: places[v].cast_mut(), step: 4 };
+                    let fetch = TileOperand { act: TileInstr::Fetch, call: Unary::Neg, at: places[v].cast_mut(), step: 4 };
                     if !bound.iter().any(|b| b.act == TileInstr::Fetch && b.at == fetch.at) {
                         bound.push(fetch);
                     }
@@ -431,7 +431,7 @@ impl Compiled {
                     places[v] = stream.or_else(|| direct(v)).unwrap_or_else(|| registers.add(self.slots[v]));
                 }
                 let step = if self.still[v] { 0 } else { 4 };
-                bound.push(Bound { act, call: link.call, at: places[v].cast_mut(), step });
+                bound.push(TileOperand { act, call: link.call, at: places[v].cast_mut(), step });
             }
             chain::run(&bound, len);
         }

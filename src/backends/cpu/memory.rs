@@ -15,19 +15,19 @@ const LINE: usize = 64;
 const HUGE: usize = 2 << 20;
 
 /// An aligned block of owned memory.
-pub(crate) struct Block {
+pub(crate) struct HostBlock {
     ptr: NonNull<u8>,
     layout: Layout,
 }
 
 // SAFETY: a block owns its memory as a `Vec<u8>` does; who may touch it is decided by its holder.
-unsafe impl Send for Block {}
+unsafe impl Send for HostBlock {}
 // SAFETY: as above; a shared reference only gives out the address.
-unsafe impl Sync for Block {}
+unsafe impl Sync for HostBlock {}
 
-impl Block {
+impl HostBlock {
     /// A block of at least `bytes`, with arbitrary content.
-    pub(crate) fn new(bytes: usize) -> Option<Block> {
+    pub(crate) fn new(bytes: usize) -> Option<HostBlock> {
         let align = if bytes >= 2 * HUGE { HUGE } else { LINE };
         let layout = Layout::from_size_align(bytes.max(LINE), align).ok()?;
         // SAFETY: the size is not zero.
@@ -37,7 +37,7 @@ impl Block {
             // SAFETY: the range was just allocated and starts on a page; the call is a hint and its failure harmless.
             unsafe { libc::madvise(ptr.as_ptr().cast(), layout.size() / HUGE * HUGE, libc::MADV_HUGEPAGE) };
         }
-        Some(Block { ptr, layout })
+        Some(HostBlock { ptr, layout })
     }
     pub(crate) fn ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
@@ -47,7 +47,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for HostBlock {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout and freed once.
         unsafe { dealloc(self.ptr.as_ptr(), self.layout) }
@@ -61,7 +61,7 @@ fn class(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(step).filter(|&b| b <= isize::MAX as usize)
 }
 
-impl Allocation for Block {
+impl Allocation for HostBlock {
     fn id(&self) -> u64 {
         self.ptr.as_ptr() as u64
     }
@@ -69,22 +69,22 @@ impl Allocation for Block {
 }
 
 /// The pool of host memory.
-pub(crate) type Pool = pool::Pool<Block>;
+pub(crate) type HostPool = pool::Pool<HostBlock>;
 
-impl Pool {
+impl HostPool {
     /// A pool bounded by what the system has.
-    pub(crate) fn of_host() -> Arc<Pool> {
-        Arc::new(Pool::new("cpu".into(), host_room, class))
+    pub(crate) fn of_host() -> Arc<HostPool> {
+        Arc::new(HostPool::new("cpu".into(), host_room, class))
     }
 
     /// The pool of the device `cpu`, which also holds what lies in host memory for GPUs.
-    pub(crate) fn common() -> Arc<Pool> {
-        static COMMON: OnceLock<Arc<Pool>> = OnceLock::new();
-        COMMON.get_or_init(Pool::of_host).clone()
+    pub(crate) fn common() -> Arc<HostPool> {
+        static COMMON: OnceLock<Arc<HostPool>> = OnceLock::new();
+        COMMON.get_or_init(HostPool::of_host).clone()
     }
 
     /// A buffer with this content, in place where the bytes are shared and aligned.
-    pub(crate) fn upload(self: &Arc<Pool>, bytes: Bytes) -> TensorResult<CpuBuffer> {
+    pub(crate) fn upload(self: &Arc<HostPool>, bytes: Bytes) -> TensorResult<CpuBuffer> {
         if let Bytes::Shared(owner, start, len) = &bytes
             // Elements of every dtype are read at their natural alignment.
             && (bytes.as_ptr() as usize).is_multiple_of(8)
@@ -98,48 +98,48 @@ impl Pool {
     }
 
     /// A buffer of `bytes` with arbitrary content.
-    pub(crate) fn alloc(self: &Arc<Pool>, bytes: usize) -> TensorResult<CpuBuffer> {
-        let (block, class, ticket) = self.lease(bytes, 0, 0, |class, _| Ok(Block::new(class.bytes)))?;
+    pub(crate) fn alloc(self: &Arc<HostPool>, bytes: usize) -> TensorResult<CpuBuffer> {
+        let (block, class, ticket) = self.lease(bytes, 0, 0, |class, _| Ok(HostBlock::new(class.bytes)))?;
         let held = Held::Owned(Some(block), class);
         let ptr = if let Held::Owned(Some(b), _) = &held { b.ptr() } else { std::ptr::null_mut() };
-        Ok(CpuBuffer(Arc::new(Memory { ptr, len: bytes, held, pool: self.clone(), ticket })))
+        Ok(CpuBuffer(Arc::new(HostMemory { ptr, len: bytes, held, pool: self.clone(), ticket })))
     }
 
     /// A buffer that reads `len` bytes of `owner` from `start` in place.
-    pub(crate) fn share(self: &Arc<Pool>, owner: Arc<dyn Deref<Target = [u8]> + Send + Sync>, start: usize, len: usize) -> CpuBuffer {
+    pub(crate) fn share(self: &Arc<HostPool>, owner: Arc<dyn Deref<Target = [u8]> + Send + Sync>, start: usize, len: usize) -> CpuBuffer {
         let ptr = owner[start..start + len].as_ptr().cast_mut();
         let ticket = self.map(len);
-        CpuBuffer(Arc::new(Memory { ptr, len, held: Held::Shared(owner), pool: self.clone(), ticket }))
+        CpuBuffer(Arc::new(HostMemory { ptr, len, held: Held::Shared(owner), pool: self.clone(), ticket }))
     }
 }
 
 /// A value in the memory of the device `cpu`.
 #[cfg(feature = "gpu")]
 pub fn to_host(bytes: Bytes) -> TensorResult<CpuBuffer> {
-    Pool::common().upload(bytes)
+    HostPool::common().upload(bytes)
 }
 
 enum Held {
-    Owned(Option<Block>, SizeClass),
-    /// Kept alive, read through `Memory::ptr`.
+    Owned(Option<HostBlock>, SizeClass),
+    /// Kept alive, read through `HostMemory::ptr`.
     #[allow(dead_code)]
     Shared(Arc<dyn Deref<Target = [u8]> + Send + Sync>),
 }
 
-struct Memory {
+struct HostMemory {
     ptr: *mut u8,
     len: usize,
     held: Held,
-    pool: Arc<Pool>,
+    pool: Arc<HostPool>,
     ticket: AllocId,
 }
 
 // SAFETY: the memory is owned or kept alive by `held`; one plan runs at a time and decides who writes where.
-unsafe impl Send for Memory {}
+unsafe impl Send for HostMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for HostMemory {}
 
-impl Drop for Memory {
+impl Drop for HostMemory {
     fn drop(&mut self) {
         match &mut self.held {
             Held::Owned(block, class) => {
@@ -154,7 +154,7 @@ impl Drop for Memory {
 
 /// Host memory; clones share it. Either owned, 64-byte aligned and pooled, or a read-only part of something shared.
 #[derive(Clone)]
-pub struct CpuBuffer(Arc<Memory>);
+pub struct CpuBuffer(Arc<HostMemory>);
 
 impl CpuBuffer {
     /// Whether this handle is the only one and the memory may be written.

@@ -36,7 +36,7 @@ use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::plan::{Buf, IdentityHasher, Load, MemoryStats, Plan, RunTimes, Source, Step, Timing, Work};
 use map::Compiled;
-use memory::Pool;
+use memory::HostPool;
 use smallvec::SmallVec;
 use span::{AddressRange, StridedView};
 use std::collections::HashMap;
@@ -44,7 +44,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use task::{Common, CpuTask, Local, NoScratch, Operand, Prepared, Role};
+use task::{BoundOperand, Common, CpuTask, Local, NoScratch, PreparedStep, Role};
 use thread_count::{AdaptiveThreadCount, running_time};
 use thread_pool::{Barrier, ThreadPool};
 
@@ -55,12 +55,12 @@ const OPS: u64 = 250_000;
 /// Prepared plans that may pile up before dead ones are looked for.
 const PLANS: usize = 64;
 
-type Plans = HashMap<usize, (Weak<Plan>, Vec<Prepared>), IdentityHasher>;
+type Plans = HashMap<usize, (Weak<Plan>, Vec<PreparedStep>), IdentityHasher>;
 
 /// The processor as a device.
 pub struct CpuBackend {
     team: ThreadPool,
-    pool: Arc<Pool>,
+    pool: Arc<HostPool>,
     common: Common,
     /// Where all threads of the pool meet between steps.
     between: Barrier,
@@ -105,15 +105,15 @@ struct Place(*mut u8, usize);
 impl CpuBackend {
     /// A backend with [`threads`] threads.
     pub fn open() -> Arc<CpuBackend> {
-        CpuBackend::with_pool(threads(), Pool::common())
+        CpuBackend::with_pool(threads(), HostPool::common())
     }
 
     /// A backend with this many threads and a pool of its own.
     pub fn with_threads(threads: usize) -> Arc<CpuBackend> {
-        CpuBackend::with_pool(threads, Pool::of_host())
+        CpuBackend::with_pool(threads, HostPool::of_host())
     }
 
-    fn with_pool(threads: usize, pool: Arc<Pool>) -> Arc<CpuBackend> {
+    fn with_pool(threads: usize, pool: Arc<HostPool>) -> Arc<CpuBackend> {
         let team = ThreadPool::new(threads.max(1));
         let locals = (0..team.threads()).map(|_| Mutex::default()).collect();
         Arc::new(CpuBackend {
@@ -138,7 +138,7 @@ impl CpuBackend {
 }
 
 /// What a plan's steps need, found once per plan.
-fn prepared<'a>(plans: &'a mut Plans, plan: &Arc<Plan>) -> TensorResult<&'a [Prepared]> {
+fn prepared<'a>(plans: &'a mut Plans, plan: &Arc<Plan>) -> TensorResult<&'a [PreparedStep]> {
     let key = Arc::as_ptr(plan) as usize;
     if plans.get(&key).is_none_or(|(known, _)| known.strong_count() == 0) {
         if plans.len() >= PLANS {
@@ -150,7 +150,7 @@ fn prepared<'a>(plans: &'a mut Plans, plan: &Arc<Plan>) -> TensorResult<&'a [Pre
     Ok(&plans[&key].1)
 }
 
-fn prepare(step: &Step) -> TensorResult<Prepared> {
+fn prepare(step: &Step) -> TensorResult<PreparedStep> {
     if step.stores.iter().any(|s| s.program.has(crate::scalar::Prim::SwapPair)) {
         return Err(TensorError::Unsupported(format!("{}: a step that was joined for a GPU, on the CPU", step.name)));
     }
@@ -176,16 +176,16 @@ fn prepare(step: &Step) -> TensorResult<Prepared> {
     let ends = ends.collect();
     let operands = groups.into_iter().flatten().map(|role| {
         let reach = AddressRange::of(&role.source(step).layout).ok_or_else(|| outside(step, role))?;
-        Ok(Operand { role, reach })
+        Ok(BoundOperand { role, reach })
     });
-    let operands: Vec<Operand> = operands.collect::<TensorResult<_>>()?;
+    let operands: Vec<BoundOperand> = operands.collect::<TensorResult<_>>()?;
     let threads = worth(step, map.as_ref(), &operands).max(1);
     let registers = loads.iter().chain(&stores).chain(&map).map(Compiled::scratch).max().unwrap_or(0);
-    Ok(Prepared { loads, stores, map, threads, registers, operands, ends })
+    Ok(PreparedStep { loads, stores, map, threads, registers, operands, ends })
 }
 
 /// How many threads a step's size is worth.
-fn worth(step: &Step, map: Option<&Compiled>, operands: &[Operand]) -> usize {
+fn worth(step: &Step, map: Option<&Compiled>, operands: &[BoundOperand]) -> usize {
     let bytes_of = |source: &Source| source.layout.shape.count() / source.dtype.block() * source.dtype.block_bytes();
     let stored: usize = step.stores.iter().map(|s| s.shape.count() * s.target.dtype.block_bytes()).sum();
     match (&step.work, map) {
@@ -213,7 +213,7 @@ fn outside(step: &Step, role: Role) -> TensorError {
 /// Binds the operands of all steps to memory and checks that they lie within it.
 fn bind<'a>(
     plan: &'a Plan,
-    prepared: &[Prepared],
+    prepared: &[PreparedStep],
     place: &dyn Fn(Buf) -> Option<Place>,
     params: &[f64],
 ) -> TensorResult<Vec<StridedView<'a>>> {

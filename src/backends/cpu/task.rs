@@ -1,7 +1,7 @@
 //! A step on one thread: what kernels see of the backend, and how maps are run.
 
 use super::map::{Compiled, Output};
-use super::memory::Block;
+use super::memory::HostBlock;
 use super::span::{AddressRange, StridedView, finish_streaming};
 use super::thread_pool::Barrier;
 use crate::error::{At, TensorError};
@@ -17,7 +17,7 @@ const LARGE: usize = 16 << 10;
 const STREAM: usize = 24 << 20;
 
 /// A step as prepared once for its plan.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedStep {
     pub loads: Vec<Compiled>,
     pub stores: Vec<Compiled>,
     pub map: Option<Compiled>,
@@ -26,13 +26,13 @@ pub(crate) struct Prepared {
     /// Bytes of registers that the step's programs need.
     pub registers: usize,
     /// The step's operands: the sources of each load (a map's sources come as one load), the sources of each store, the targets.
-    pub operands: Vec<Operand>,
+    pub operands: Vec<BoundOperand>,
     /// Where each of these groups ends.
     pub ends: Vec<usize>,
 }
 
 /// Which source of its step an operand is.
-pub(crate) struct Operand {
+pub(crate) struct BoundOperand {
     pub role: Role,
     pub reach: AddressRange,
 }
@@ -61,7 +61,7 @@ impl Role {
 #[derive(Default)]
 pub(crate) struct Common {
     pub barrier: Barrier,
-    pub pieces: Mutex<Vec<Block>>,
+    pub pieces: Mutex<Vec<HostBlock>>,
     /// The first bad index since the last read.
     pub failure: Mutex<Option<TensorError>>,
 }
@@ -69,22 +69,22 @@ pub(crate) struct Common {
 /// A thread's own scratch, kept from run to run.
 #[derive(Default)]
 pub(crate) struct Local {
-    registers: Option<Block>,
-    pieces: Vec<Block>,
+    registers: Option<HostBlock>,
+    pieces: Vec<HostBlock>,
 }
 
 /// Gives a block of at least `bytes`, keeping the old one where it is large enough.
-fn grown(block: &mut Option<Block>, bytes: usize) -> *mut u8 {
+fn grown(block: &mut Option<HostBlock>, bytes: usize) -> *mut u8 {
     if block.as_ref().is_none_or(|b| b.len() < bytes) {
         *block = None;
         *block = Some(scratch_block(bytes));
     }
-    block.as_ref().map_or(std::ptr::NonNull::<u64>::dangling().as_ptr().cast(), Block::ptr)
+    block.as_ref().map_or(std::ptr::NonNull::<u64>::dangling().as_ptr().cast(), HostBlock::ptr)
 }
 
 /// Kernels cannot go on without scratch: unwinding ends the run, whose caller gets an error.
-fn scratch_block(bytes: usize) -> Block {
-    Block::new(bytes.next_power_of_two().max(4096)).unwrap_or_else(|| std::panic::resume_unwind(Box::new(NoScratch(bytes))))
+fn scratch_block(bytes: usize) -> HostBlock {
+    HostBlock::new(bytes.next_power_of_two().max(4096)).unwrap_or_else(|| std::panic::resume_unwind(Box::new(NoScratch(bytes))))
 }
 
 /// What a run panics with when there is no memory for scratch.
@@ -99,7 +99,7 @@ pub fn share(count: usize, chunk: usize, thread: usize, threads: usize) -> std::
 
 pub(crate) struct CpuTask<'a> {
     pub step: &'a Step,
-    pub prepared: &'a Prepared,
+    pub prepared: &'a PreparedStep,
     /// The step's operands, bound to memory.
     pub spans: &'a [StridedView<'a>],
     pub params: &'a [f64],
@@ -115,7 +115,7 @@ impl<'a> CpuTask<'a> {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
         step: &'a Step,
-        prepared: &'a Prepared,
+        prepared: &'a PreparedStep,
         spans: &'a [StridedView<'a>],
         params: &'a [f64],
         thread: usize,
@@ -139,7 +139,7 @@ impl<'a> CpuTask<'a> {
     fn registers(&self) -> *mut u8 {
         // SAFETY: a task belongs to one thread, and no reference into `local` outlives a statement here.
         let local = unsafe { &*self.local.get() };
-        local.registers.as_ref().map_or(std::ptr::null_mut(), Block::ptr)
+        local.registers.as_ref().map_or(std::ptr::null_mut(), HostBlock::ptr)
     }
 
     /// Runs this thread's share.

@@ -82,7 +82,7 @@ struct JobSlot {
 unsafe impl Sync for JobSlot {}
 
 #[derive(Default)]
-struct Shared {
+struct PoolState {
     slot: CachePadded<JobSlot>,
     done: CachePadded<AtomicUsize>,
     asleep: Mutex<usize>,
@@ -93,14 +93,14 @@ struct Shared {
 
 /// Threads that run one job together.
 pub(crate) struct ThreadPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     workers: Vec<JoinHandle<()>>,
 }
 
 impl ThreadPool {
     /// A pool of `threads` threads, the caller of `run` included; fewer where the system refuses threads.
     pub(crate) fn new(threads: usize) -> ThreadPool {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(PoolState::default());
         let workers = (1..threads)
             .map_while(|n| {
                 let shared = shared.clone();
@@ -167,7 +167,7 @@ impl Drop for ThreadPool {
 }
 
 /// A worker's life.
-fn work(shared: &Shared, n: usize) {
+fn work(shared: &PoolState, n: usize) {
     let slot = &shared.slot.0;
     let mut seen = 0;
     loop {

@@ -137,14 +137,14 @@ fn limits(a: &wgpu::Adapter) -> Vec<(&'static str, u64)> {
 }
 
 /// What an adapter's memory is, and how to ask how much of it is free now.
-struct Memory {
+struct ReportedMemory {
     total: Option<u64>,
     room: Box<dyn Fn() -> Option<MemoryInfo> + Send + Sync>,
 }
 
 /// Device-local memory: the largest heap, and with `VK_EXT_memory_budget` what of it this process may still take.
 #[cfg(all(not(target_vendor = "apple"), not(target_arch = "wasm32")))]
-fn memory(a: &wgpu::Adapter) -> Memory {
+fn memory(a: &wgpu::Adapter) -> ReportedMemory {
     /// `VkPhysicalDeviceMemoryBudgetPropertiesEXT`.
     #[repr(C)]
     struct Budget {
@@ -180,23 +180,23 @@ fn memory(a: &wgpu::Adapter) -> Memory {
     let total = ask(a).map(|m| m.0);
     if is_software(&a.get_info()) {
         // Its memory is the host's, and the driver's own budget knows nothing of other programs.
-        return Memory { total, room: Box::new(crate::backends::limits::host_room) };
+        return ReportedMemory { total, room: Box::new(crate::backends::limits::host_room) };
     }
     let a = a.clone();
     let room = move || {
         let (total, free) = ask(&a)?;
         Some(MemoryInfo { total: total as usize, free: free.map(|f| f as usize) })
     };
-    Memory { total, room: Box::new(room) }
+    ReportedMemory { total, room: Box::new(room) }
 }
 /// Memory is unified: the host's.
 #[cfg(target_vendor = "apple")]
-fn memory(_: &wgpu::Adapter) -> Memory {
-    Memory { total: None, room: Box::new(crate::backends::limits::host_room) }
+fn memory(_: &wgpu::Adapter) -> ReportedMemory {
+    ReportedMemory { total: None, room: Box::new(crate::backends::limits::host_room) }
 }
 #[cfg(target_arch = "wasm32")]
-fn memory(_: &wgpu::Adapter) -> Memory {
-    Memory { total: None, room: Box::new(|| None) }
+fn memory(_: &wgpu::Adapter) -> ReportedMemory {
+    ReportedMemory { total: None, room: Box::new(|| None) }
 }
 
 /// The adapter that a selector `auto|gpu|vulkan|metal|dx12[:index]` means.

@@ -46,7 +46,7 @@ pub(super) struct Dispatch {
     pub step: usize,
 }
 
-struct Prepared {
+struct PreparedPlan {
     plan: Weak<Plan>,
     steps: Vec<Dispatch>,
     /// The numbers of all steps, once for each run of a submit.
@@ -66,7 +66,7 @@ struct Prepared {
 #[derive(Default)]
 pub(super) struct Runner {
     pipelines: Pipelines,
-    plans: HashMap<usize, Prepared>,
+    plans: HashMap<usize, PreparedPlan>,
     leased: Vec<GpuBuffer>,
     /// Timing, while it is asked for.
     pub timer: Option<Timer>,
@@ -82,9 +82,9 @@ impl Runner {
         self.plans.clear();
     }
 
-    fn prepare(&mut self, core: &Core, plan: &Arc<Plan>) -> TensorResult<Prepared> {
+    fn prepare(&mut self, core: &Core, plan: &Arc<Plan>) -> TensorResult<PreparedPlan> {
         let soft_f16 = core.soft_f16.load(Ordering::Relaxed);
-        let mut p = Prepared {
+        let mut p = PreparedPlan {
             plan: Arc::downgrade(plan),
             steps: vec![],
             words: vec![],
@@ -266,7 +266,7 @@ impl Runner {
     }
 }
 
-impl Prepared {
+impl PreparedPlan {
     /// Makes the buffer of the numbers, for as many runs as there are numbers for. Groups that name another one are let go.
     fn make_block(&mut self, core: &Core) -> TensorResult<()> {
         if self.words.is_empty() {

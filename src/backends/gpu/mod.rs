@@ -34,8 +34,8 @@ use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{
-    AdapterInfo, Buf, Input, MemoryStats, Output, PipelineStats, Plan, RunTimes, Source, Step,
-    StorageMode, Store, Timing, TransferStats, Work,
+    AdapterInfo, Buf, Input, MemoryStats, Output, PipelineStats, Plan, RunTimes, Source, Step, StorageMode, Store, Timing, TransferStats,
+    Work,
 };
 use crate::scalar::{Binary, Inst, Prim, Program, Unary};
 use crate::shape::Shape;

@@ -17,7 +17,7 @@ pub const RESULT: u8 = 2;
 pub const RESULT_BYTES: usize = 1024;
 
 /// A physical buffer.
-pub(super) struct Memory {
+pub(super) struct DeviceMemory {
     pub core: Arc<Core>,
     pub raw: wgpu::Buffer,
     /// Distinguishes buffers in caches of bind groups.
@@ -31,7 +31,7 @@ pub(super) struct Memory {
     imported: bool,
 }
 
-impl Drop for Memory {
+impl Drop for DeviceMemory {
     fn drop(&mut self) {
         #[cfg(target_vendor = "apple")]
         if self.imported {
@@ -43,7 +43,7 @@ impl Drop for Memory {
 
 /// GPU memory; clones share it. It goes back to its backend's pool when the last clone is dropped.
 #[derive(Clone)]
-pub struct GpuBuffer(pub(super) Arc<Memory>);
+pub struct GpuBuffer(pub(super) Arc<DeviceMemory>);
 
 impl GpuBuffer {
     /// Whether this handle is the only one.
@@ -110,7 +110,7 @@ impl Core {
             }
             self.create(class)
         })?;
-        Ok(GpuBuffer(Arc::new(Memory {
+        Ok(GpuBuffer(Arc::new(DeviceMemory {
             core: self.clone(),
             raw: free.raw,
             id: free.id,
@@ -127,7 +127,7 @@ impl Core {
     pub fn imported(self: &Arc<Core>, raw: wgpu::Buffer, size: u64) -> GpuBuffer {
         let (id, ticket) = (self.next_id.fetch_add(1, Ordering::Relaxed), self.pool.map(size as usize));
         let class = SizeClass { bytes: size as usize, kind: 0 };
-        GpuBuffer(Arc::new(Memory { core: self.clone(), raw, id, size, class, ticket, imported: true }))
+        GpuBuffer(Arc::new(DeviceMemory { core: self.clone(), raw, id, size, class, ticket, imported: true }))
     }
 
     /// A new buffer; `None` where the driver has no room for it.

@@ -103,33 +103,33 @@ impl<'de> Visitor<'de> for HeaderVisitor {
                 }
                 continue;
             }
-            let Entry { stored, shape, range } = map.next_value()?;
+            let HeaderEntry { stored, shape, range } = map.next_value()?;
             tensors.push(TensorInfo { name: name.into(), shape, range, stored, file: 0 });
         }
         Ok(Header { metadata: metadata.unwrap_or_default(), tensors })
     }
 }
 
-struct Entry {
+struct HeaderEntry {
     stored: &'static StoredType,
     shape: SmallVec<[usize; 4]>,
     range: Range<usize>,
 }
-impl<'de> Deserialize<'de> for Entry {
+impl<'de> Deserialize<'de> for HeaderEntry {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         struct V;
         impl<'de> Visitor<'de> for V {
-            type Value = Entry;
+            type Value = HeaderEntry;
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 f.write_str("an object of dtype, shape and data_offsets")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entry, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<HeaderEntry, A::Error> {
                 let (mut stored, mut shape, mut offsets) = (None, None, None);
                 while let Some(Text(key)) = map.next_key()? {
                     let again = match &*key {
                         "dtype" => stored.replace(map.next_value::<Stored>()?.0).is_some(),
-                        "shape" => shape.replace(map.next_value::<Sizes<MAX_DIMS>>()?.0).is_some(),
-                        "data_offsets" => offsets.replace(map.next_value::<Sizes<2>>()?.0).is_some(),
+                        "shape" => shape.replace(map.next_value::<HeaderSizes<MAX_DIMS>>()?.0).is_some(),
+                        "data_offsets" => offsets.replace(map.next_value::<HeaderSizes<2>>()?.0).is_some(),
                         _ => map.next_value::<IgnoredAny>().map(|_| false)?,
                     };
                     if again {
@@ -143,7 +143,7 @@ impl<'de> Deserialize<'de> for Entry {
                 };
                 let stored = stored.ok_or_else(|| A::Error::missing_field("dtype"))?;
                 let shape = shape.ok_or_else(|| A::Error::missing_field("shape"))?;
-                Ok(Entry { stored, shape, range })
+                Ok(HeaderEntry { stored, shape, range })
             }
         }
         d.deserialize_map(V)
@@ -161,16 +161,16 @@ impl<'de> Deserialize<'de> for Stored {
 }
 
 /// At most `MOST` non-negative integers.
-struct Sizes<const MOST: usize>(SmallVec<[usize; 4]>);
-impl<'de, const MOST: usize> Deserialize<'de> for Sizes<MOST> {
+struct HeaderSizes<const MOST: usize>(SmallVec<[usize; 4]>);
+impl<'de, const MOST: usize> Deserialize<'de> for HeaderSizes<MOST> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         struct V<const MOST: usize>;
         impl<'de, const MOST: usize> Visitor<'de> for V<MOST> {
-            type Value = Sizes<MOST>;
+            type Value = HeaderSizes<MOST>;
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
                 write!(f, "an array of at most {MOST} sizes")
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Sizes<MOST>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<HeaderSizes<MOST>, A::Error> {
                 let mut sizes = SmallVec::new();
                 while let Some(size) = seq.next_element::<usize>()? {
                     if sizes.len() == MOST {
@@ -178,7 +178,7 @@ impl<'de, const MOST: usize> Deserialize<'de> for Sizes<MOST> {
                     }
                     sizes.push(size);
                 }
-                Ok(Sizes(sizes))
+                Ok(HeaderSizes(sizes))
             }
         }
         d.deserialize_seq(V::<MOST>)

@@ -14,5 +14,5 @@ mod run;
 mod syntax;
 mod value;
 
-pub(crate) use run::{Limits, render};
+pub(crate) use run::{RenderLimits, render};
 pub(crate) use syntax::{Body, parse};

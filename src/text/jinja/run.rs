@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::builtins::{self, Args};
 use super::methods;
-use super::syntax::{Arg, Body, Expr, Filter, Kind, Macro, Stmt, Target};
+use super::syntax::{Arg, Body, Expr, Filter, Macro, NodeKind, Stmt, Target};
 use super::value::{LoopState, Meter, Res, Value};
 
 /// How much a render may do.
-pub(crate) struct Limits {
+pub(crate) struct RenderLimits {
     pub(crate) steps: usize,
     /// All text and lists made on the way, together.
     pub(crate) bytes: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Limits {
 const MAX_DEPTH: usize = 220;
 
 /// Renders `template` with the given variables.
-pub(crate) fn render(template: &Body, variables: &serde_json::Map<String, serde_json::Value>, limits: &Limits) -> Res<String> {
+pub(crate) fn render(template: &Body, variables: &serde_json::Map<String, serde_json::Value>, limits: &RenderLimits) -> Res<String> {
     let meter = Meter::new(limits.steps, limits.bytes);
     let mut globals = Vec::with_capacity(variables.len() + 8);
     for (name, value) in variables {
@@ -258,26 +258,26 @@ impl Run<'_> {
         value
     }
 
-    fn eval_kind(&mut self, kind: &Kind) -> Res<Value> {
+    fn eval_kind(&mut self, kind: &NodeKind) -> Res<Value> {
         Ok(match kind {
-            Kind::None => Value::None,
-            Kind::Bool(b) => Value::Bool(*b),
-            Kind::Int(n) => Value::Int(*n),
-            Kind::Float(f) => Value::Float(*f),
-            Kind::Str(text) => Value::Str(text.clone()),
-            Kind::Name(name) => {
+            NodeKind::None => Value::None,
+            NodeKind::Bool(b) => Value::Bool(*b),
+            NodeKind::Int(n) => Value::Int(*n),
+            NodeKind::Float(f) => Value::Float(*f),
+            NodeKind::Str(text) => Value::Str(text.clone()),
+            NodeKind::Name(name) => {
                 self.meter.step(self.scopes.len() / 8)?;
                 self.look_up(name)
             }
-            Kind::List(items) => {
+            NodeKind::List(items) => {
                 let items = items.iter().map(|e| self.eval(e)).collect::<Res<_>>()?;
                 self.meter.list(items)?
             }
-            Kind::Tuple(items) => {
+            NodeKind::Tuple(items) => {
                 let items = items.iter().map(|e| self.eval(e)).collect::<Res<_>>()?;
                 self.meter.tuple(items)?
             }
-            Kind::Dict(pairs) => {
+            NodeKind::Dict(pairs) => {
                 let mut items: Vec<(Value, Value)> = Vec::new();
                 for (key, value) in pairs {
                     let (key, value) = (self.eval(key)?, self.eval(value)?);
@@ -286,15 +286,15 @@ impl Run<'_> {
                 }
                 self.meter.dict(items)?
             }
-            Kind::Attribute(of, name) => {
+            NodeKind::Attribute(of, name) => {
                 let of = self.eval(of)?;
                 self.attribute(&of, name)?
             }
-            Kind::Item(of, index) => {
+            NodeKind::Item(of, index) => {
                 let (of, index) = (self.eval(of)?, self.eval(index)?);
                 self.item(&of, &index)?
             }
-            Kind::Slice(of, parts) => {
+            NodeKind::Slice(of, parts) => {
                 let of = self.eval(of)?;
                 let mut bounds = [None; 3];
                 for (bound, part) in bounds.iter_mut().zip(parts) {
@@ -305,9 +305,9 @@ impl Run<'_> {
                 }
                 methods::slice(&of, bounds, self.meter)?
             }
-            Kind::Call(callee, args) => {
+            NodeKind::Call(callee, args) => {
                 // A method is called without making it a value first.
-                if let Kind::Attribute(of, name) = &callee.kind {
+                if let NodeKind::Attribute(of, name) = &callee.kind {
                     let of = self.eval(of)?;
                     if methods::has(&of, name) {
                         let args = self.args(args)?;
@@ -321,38 +321,38 @@ impl Run<'_> {
                 let args = self.args(args)?;
                 self.call(callee, args)?
             }
-            Kind::Filter(value, filter) => {
+            NodeKind::Filter(value, filter) => {
                 let value = self.eval(value)?;
                 let args = self.args(&filter.args)?;
                 builtins::filter(self, &filter.name, value, args)?
             }
-            Kind::Test(value, test, negated) => {
+            NodeKind::Test(value, test, negated) => {
                 let value = self.eval(value)?;
                 let args = self.args(&test.args)?;
                 Value::Bool(builtins::test(&test.name, &value, &args, self.meter)? != *negated)
             }
-            Kind::Not(value) => Value::Bool(!self.eval(value)?.is_true()),
-            Kind::Minus(value) => match self.eval(value)? {
+            NodeKind::Not(value) => Value::Bool(!self.eval(value)?.is_true()),
+            NodeKind::Minus(value) => match self.eval(value)? {
                 Value::Float(f) => Value::Float(-f),
                 other => Value::Int(number(&other)?.checked_neg().ok_or("a number is too large")?),
             },
-            Kind::Plus(value) => match self.eval(value)? {
+            NodeKind::Plus(value) => match self.eval(value)? {
                 Value::Float(f) => Value::Float(f),
                 other => Value::Int(number(&other)?),
             },
-            Kind::And(a, b) => {
+            NodeKind::And(a, b) => {
                 let a = self.eval(a)?;
                 if a.is_true() { self.eval(b)? } else { a }
             }
-            Kind::Or(a, b) => {
+            NodeKind::Or(a, b) => {
                 let a = self.eval(a)?;
                 if a.is_true() { a } else { self.eval(b)? }
             }
-            Kind::Binary(op, a, b) => {
+            NodeKind::Binary(op, a, b) => {
                 let (a, b) = (self.eval(a)?, self.eval(b)?);
                 builtins::binary(op, &a, &b, self.meter)?
             }
-            Kind::Compare(first, others) => {
+            NodeKind::Compare(first, others) => {
                 let mut left = self.eval(first)?;
                 for (op, other) in others {
                     let right = self.eval(other)?;
@@ -363,7 +363,7 @@ impl Run<'_> {
                 }
                 Value::Bool(true)
             }
-            Kind::Choice(condition, value, otherwise) => {
+            NodeKind::Choice(condition, value, otherwise) => {
                 if self.eval(condition)?.is_true() {
                     self.eval(value)?
                 } else if let Some(otherwise) = otherwise {

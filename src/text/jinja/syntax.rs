@@ -49,11 +49,11 @@ pub(crate) struct Arg {
 }
 
 pub(crate) struct Expr {
-    pub(crate) kind: Kind,
+    pub(crate) kind: NodeKind,
     depth: u16,
 }
 
-pub(crate) enum Kind {
+pub(crate) enum NodeKind {
     None,
     Bool(bool),
     Int(i64),
@@ -335,7 +335,7 @@ impl Parser<'_> {
         Ok(Filter { name, args })
     }
 
-    fn node(&self, kind: Kind) -> Res<Expr> {
+    fn node(&self, kind: NodeKind) -> Res<Expr> {
         let depth = 1 + kind.children_depth();
         if depth > MAX_DEPTH { Err("an expression nests too deep".into()) } else { Ok(Expr { kind, depth }) }
     }
@@ -357,7 +357,7 @@ impl Parser<'_> {
             }
             items.push(part(self)?);
         }
-        self.node(Kind::Tuple(items))
+        self.node(NodeKind::Tuple(items))
     }
 
     fn expression(&mut self) -> Res<Expr> {
@@ -366,7 +366,7 @@ impl Parser<'_> {
         while self.word("if") {
             let condition = self.alternative()?;
             let otherwise = if self.word("else") { Some(Box::new(self.expression()?)) } else { None };
-            value = self.node(Kind::Choice(Box::new(condition), Box::new(value), otherwise))?;
+            value = self.node(NodeKind::Choice(Box::new(condition), Box::new(value), otherwise))?;
         }
         self.depth -= 1;
         Ok(value)
@@ -376,7 +376,7 @@ impl Parser<'_> {
         let mut left = self.conjunction()?;
         while self.word("or") {
             let right = self.conjunction()?;
-            left = self.node(Kind::Or(Box::new(left), Box::new(right)))?;
+            left = self.node(NodeKind::Or(Box::new(left), Box::new(right)))?;
         }
         Ok(left)
     }
@@ -385,7 +385,7 @@ impl Parser<'_> {
         let mut left = self.negation()?;
         while self.word("and") {
             let right = self.negation()?;
-            left = self.node(Kind::And(Box::new(left), Box::new(right)))?;
+            left = self.node(NodeKind::And(Box::new(left), Box::new(right)))?;
         }
         Ok(left)
     }
@@ -395,7 +395,7 @@ impl Parser<'_> {
             self.deeper()?;
             let value = self.negation()?;
             self.depth -= 1;
-            return self.node(Kind::Not(Box::new(value)));
+            return self.node(NodeKind::Not(Box::new(value)));
         }
         self.comparison()
     }
@@ -413,7 +413,7 @@ impl Parser<'_> {
             self.at += if op == "not in" { 2 } else { 1 };
             others.push((op, self.binary(0)?));
         }
-        if others.is_empty() { Ok(left) } else { self.node(Kind::Compare(Box::new(left), others)) }
+        if others.is_empty() { Ok(left) } else { self.node(NodeKind::Compare(Box::new(left), others)) }
     }
 
     /// The levels of arithmetic: sums, `~`, products, powers.
@@ -428,7 +428,7 @@ impl Parser<'_> {
             };
             self.at += 1;
             let right = self.binary(level + 1)?;
-            left = self.node(Kind::Binary(op, Box::new(left), Box::new(right)))?;
+            left = self.node(NodeKind::Binary(op, Box::new(left), Box::new(right)))?;
         }
     }
 
@@ -436,10 +436,10 @@ impl Parser<'_> {
         self.deeper()?;
         let mut value = if self.sign("-") {
             let value = self.unary(false)?;
-            self.node(Kind::Minus(Box::new(value)))?
+            self.node(NodeKind::Minus(Box::new(value)))?
         } else if self.sign("+") {
             let value = self.unary(false)?;
-            self.node(Kind::Plus(Box::new(value)))?
+            self.node(NodeKind::Plus(Box::new(value)))?
         } else {
             self.primary()?
         };
@@ -449,11 +449,11 @@ impl Parser<'_> {
                 break;
             } else if self.sign("|") {
                 let filter = self.filter()?;
-                value = self.node(Kind::Filter(Box::new(value), filter))?;
+                value = self.node(NodeKind::Filter(Box::new(value), filter))?;
             } else if self.word("is") {
                 let negated = self.word("not");
                 let test = self.test()?;
-                value = self.node(Kind::Test(Box::new(value), test, negated))?;
+                value = self.node(NodeKind::Test(Box::new(value), test, negated))?;
             } else if self.peek() == &Token::Sign("(") {
                 value = self.postfix(value)?;
             } else {
@@ -506,10 +506,10 @@ impl Parser<'_> {
         loop {
             if self.sign(".") {
                 value = match self.next() {
-                    Token::Name(name) => self.node(Kind::Attribute(Box::new(value), name))?,
+                    Token::Name(name) => self.node(NodeKind::Attribute(Box::new(value), name))?,
                     Token::Int(n) => {
-                        let index = self.node(Kind::Int(n))?;
-                        self.node(Kind::Item(Box::new(value), Box::new(index)))?
+                        let index = self.node(NodeKind::Int(n))?;
+                        self.node(NodeKind::Item(Box::new(value), Box::new(index)))?
                     }
                     other => return Err(format!("a name expected behind '.', found {other:?}")),
                 };
@@ -517,7 +517,7 @@ impl Parser<'_> {
                 value = self.subscript(value)?;
             } else if self.sign("(") {
                 let args = self.args()?;
-                value = self.node(Kind::Call(Box::new(value), args))?;
+                value = self.node(NodeKind::Call(Box::new(value), args))?;
             } else {
                 return Ok(value);
             }
@@ -543,10 +543,10 @@ impl Parser<'_> {
             }
         }
         if colons > 0 {
-            return self.node(Kind::Slice(Box::new(value), parts));
+            return self.node(NodeKind::Slice(Box::new(value), parts));
         }
         match parts {
-            [Some(index), ..] => self.node(Kind::Item(Box::new(value), index)),
+            [Some(index), ..] => self.node(NodeKind::Item(Box::new(value), index)),
             _ => Err("an index expected".into()),
         }
     }
@@ -554,11 +554,11 @@ impl Parser<'_> {
     fn primary(&mut self) -> Res<Expr> {
         let kind = match self.next() {
             Token::Name(name) => match &*name {
-                "true" | "True" => Kind::Bool(true),
-                "false" | "False" => Kind::Bool(false),
-                "none" | "None" => Kind::None,
+                "true" | "True" => NodeKind::Bool(true),
+                "false" | "False" => NodeKind::Bool(false),
+                "none" | "None" => NodeKind::None,
                 "and" | "or" | "not" | "if" | "else" | "in" | "is" => return Err(format!("a value expected, found '{name}'")),
-                _ => Kind::Name(name),
+                _ => NodeKind::Name(name),
             },
             Token::Str(text) => {
                 // Neighbouring texts are one.
@@ -567,13 +567,13 @@ impl Parser<'_> {
                     joined.push_str(more);
                     self.at += 1;
                 }
-                Kind::Str(joined.into())
+                NodeKind::Str(joined.into())
             }
-            Token::Int(n) => Kind::Int(n),
-            Token::Float(f) => Kind::Float(f),
+            Token::Int(n) => NodeKind::Int(n),
+            Token::Float(f) => NodeKind::Float(f),
             Token::Sign("(") => {
                 if self.sign(")") {
-                    Kind::Tuple(Vec::new())
+                    NodeKind::Tuple(Vec::new())
                 } else {
                     let value = self.tuple()?;
                     self.expect(Token::Sign(")"))?;
@@ -588,7 +588,7 @@ impl Parser<'_> {
                         return Err("',' or ']' expected".into());
                     }
                 }
-                Kind::List(items)
+                NodeKind::List(items)
             }
             Token::Sign("{") => {
                 let mut items = Vec::new();
@@ -600,7 +600,7 @@ impl Parser<'_> {
                         return Err("',' or '}' expected".into());
                     }
                 }
-                Kind::Dict(items)
+                NodeKind::Dict(items)
             }
             other => return Err(format!("a value expected, found {other:?}")),
         };
@@ -608,21 +608,21 @@ impl Parser<'_> {
     }
 }
 
-impl Kind {
+impl NodeKind {
     fn children_depth(&self) -> u16 {
         let args = |args: &[Arg]| args.iter().map(|a| a.value.depth).max().unwrap_or(0);
         let all = |items: &[Expr]| items.iter().map(|e| e.depth).max().unwrap_or(0);
         match self {
-            Kind::None | Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) | Kind::Str(_) | Kind::Name(_) => 0,
-            Kind::List(items) | Kind::Tuple(items) => all(items),
-            Kind::Dict(items) => items.iter().map(|(k, v)| k.depth.max(v.depth)).max().unwrap_or(0),
-            Kind::Attribute(a, _) | Kind::Not(a) | Kind::Minus(a) | Kind::Plus(a) => a.depth,
-            Kind::Item(a, b) | Kind::And(a, b) | Kind::Or(a, b) | Kind::Binary(_, a, b) => a.depth.max(b.depth),
-            Kind::Slice(a, parts) => parts.iter().flatten().map(|e| e.depth).max().unwrap_or(0).max(a.depth),
-            Kind::Call(a, list) => a.depth.max(args(list)),
-            Kind::Filter(a, filter) | Kind::Test(a, filter, _) => a.depth.max(args(&filter.args)),
-            Kind::Compare(a, others) => others.iter().map(|(_, e)| e.depth).max().unwrap_or(0).max(a.depth),
-            Kind::Choice(a, b, c) => a.depth.max(b.depth).max(c.as_ref().map_or(0, |c| c.depth)),
+            NodeKind::None | NodeKind::Bool(_) | NodeKind::Int(_) | NodeKind::Float(_) | NodeKind::Str(_) | NodeKind::Name(_) => 0,
+            NodeKind::List(items) | NodeKind::Tuple(items) => all(items),
+            NodeKind::Dict(items) => items.iter().map(|(k, v)| k.depth.max(v.depth)).max().unwrap_or(0),
+            NodeKind::Attribute(a, _) | NodeKind::Not(a) | NodeKind::Minus(a) | NodeKind::Plus(a) => a.depth,
+            NodeKind::Item(a, b) | NodeKind::And(a, b) | NodeKind::Or(a, b) | NodeKind::Binary(_, a, b) => a.depth.max(b.depth),
+            NodeKind::Slice(a, parts) => parts.iter().flatten().map(|e| e.depth).max().unwrap_or(0).max(a.depth),
+            NodeKind::Call(a, list) => a.depth.max(args(list)),
+            NodeKind::Filter(a, filter) | NodeKind::Test(a, filter, _) => a.depth.max(args(&filter.args)),
+            NodeKind::Compare(a, others) => others.iter().map(|(_, e)| e.depth).max().unwrap_or(0).max(a.depth),
+            NodeKind::Choice(a, b, c) => a.depth.max(b.depth).max(c.as_ref().map_or(0, |c| c.depth)),
         }
     }
 }

@@ -106,12 +106,12 @@ const CHUNK: usize = 1024;
 /// Decodes whole blocks.
 type Decode = unsafe fn(DType, &[u8], &mut [f32]);
 /// Adds the dot products of two decoded chunks with up to four rows of activations.
-type Tile = unsafe fn(&[[f32; CHUNK]; 2], usize, &[f32], usize, usize, &mut [[f32; 4]; 2]);
+type DotTile = unsafe fn(&[[f32; CHUNK]; 2], usize, &[f32], usize, usize, &mut [[f32; 4]; 2]);
 
 /// The two parts of the kernel that serves every format.
 struct Kernels {
     decode: Decode,
-    tile: Tile,
+    tile: DotTile,
 }
 
 /// Rows of weights, and what they are multiplied with.

@@ -24,21 +24,21 @@ pub struct Row {
 }
 
 /// What [`Row::quantize`] finds for 32 activations.
-pub(super) struct Block {
+pub(super) struct Q8Block {
     pub scale: f32,
     pub inverse: f32,
 }
 
-impl Block {
+impl Q8Block {
     /// The scales of a block whose largest magnitude has these bits. Something not finite makes the scale NaN, so that it shows
     /// in every product; a magnitude too small for f32's reciprocals counts as zero.
-    pub(super) fn of(largest: u32) -> Block {
+    pub(super) fn of(largest: u32) -> Q8Block {
         let largest = f32::from_bits(largest);
         if !largest.is_finite() {
-            return Block { scale: f32::NAN, inverse: 0.0 };
+            return Q8Block { scale: f32::NAN, inverse: 0.0 };
         }
         let inverse = 127.0 / largest;
-        if inverse.is_finite() { Block { scale: largest / 127.0, inverse } } else { Block { scale: 0.0, inverse: 0.0 } }
+        if inverse.is_finite() { Q8Block { scale: largest / 127.0, inverse } } else { Q8Block { scale: 0.0, inverse: 0.0 } }
     }
 }
 
@@ -104,7 +104,7 @@ impl Row {
 /// One block: its bytes, sums of four, and the scale.
 fn quantize(x: &[f32; 32], quants: &mut [i8; 32], fours: &mut [i32; 8]) -> f32 {
     let largest = x.iter().map(|x| x.abs().to_bits()).max().unwrap_or(0);
-    let Block { scale, inverse } = Block::of(largest);
+    let Q8Block { scale, inverse } = Q8Block::of(largest);
     for (q, x) in quants.iter_mut().zip(x) {
         *q = if inverse == 0.0 { 0 } else { (x * inverse).round_ties_even() as i8 };
     }

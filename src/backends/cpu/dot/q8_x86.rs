@@ -3,7 +3,7 @@
 // Loops over R rows index several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::q8::{Block, Row};
+use super::q8::{Q8Block, Row};
 use core::arch::x86_64::*;
 
 /// One block of activations: its bytes, sums of four, and the scale.
@@ -21,7 +21,7 @@ pub(super) unsafe fn quantize(x: &[f32; 32], quants: &mut [i8; 32], fours: &mut 
         let max = _mm_max_epi32(_mm256_castsi256_si128(max), _mm256_extracti128_si256::<1>(max));
         let max = _mm_max_epi32(max, _mm_shuffle_epi32::<0b01_00_11_10>(max));
         let max = _mm_max_epi32(max, _mm_shuffle_epi32::<0b10_11_00_01>(max));
-        let Block { scale, inverse } = Block::of(_mm_cvtsi128_si32(max) as u32);
+        let Q8Block { scale, inverse } = Q8Block::of(_mm_cvtsi128_si32(max) as u32);
         let q = if inverse == 0.0 {
             _mm256_setzero_si256()
         } else {
