@@ -20,13 +20,13 @@ mod replay;
 pub(crate) use replay::Replay;
 
 /// Nodes of one evaluation; more are evaluated in parts.
-const MOST_NODES: usize = 20_000;
+const MAX_EVALUATION_NODES: usize = 20_000;
 
 /// Nodes of an evaluation up to which its successors are not all timed.
-const SMALL: usize = 16;
+const UNTIMED_MAX_NODES: usize = 16;
 
 /// Plans kept per device; the least recently used goes first.
-const PLANS: usize = 256;
+const MAX_PLANS: usize = 256;
 
 /// What the evaluator of a device has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -332,7 +332,7 @@ impl Evaluator {
             }
         }
         let compiled = Arc::new(compile(graph, device.backend().max_buffers(), fusion(), device.backend().fused_gemv_limits())?);
-        if self.plans.len() >= PLANS {
+        if self.plans.len() >= MAX_PLANS {
             if let Some(oldest) = self.plans.iter().min_by_key(|(_, (_, used))| *used).map(|(k, _)| *k) {
                 self.plans.remove(&oldest);
             }
@@ -435,13 +435,13 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         let timed = e.small < 64 || e.small % 64 == 0;
         let mut start = timed.then(Instant::now);
         let key = e.collect(roots);
-        if e.order.len() > SMALL {
+        if e.order.len() > UNTIMED_MAX_NODES {
             e.small = 0;
             start.get_or_insert_with(Instant::now);
         } else {
             e.small += 1;
         }
-        if e.order.len() > MOST_NODES {
+        if e.order.len() > MAX_EVALUATION_NODES {
             let cut = e.cut(roots);
             if !cut.is_empty() && cut.len() < e.order.len() / 4 {
                 e.order.clear();
@@ -605,7 +605,7 @@ pub fn plan_of(tensors: &[&Tensor]) -> TensorResult<Option<Arc<Plan>>> {
 }
 
 /// From here on it is looked up whether the host has the memory for what is read; asking the system takes longer than a small read.
-const LARGE: usize = 256 << 20;
+const CHECKED_READ_BYTES: usize = 256 << 20;
 
 /// Memory of the host for what is read. Rust ends a process that asks for more than there is; this is an error.
 fn host_memory<T: Clone>(len: usize, value: T) -> TensorResult<Vec<T>> {
@@ -613,7 +613,7 @@ fn host_memory<T: Clone>(len: usize, value: T) -> TensorResult<Vec<T>> {
     // Systems may promise memory that they do not have.
     let possible =
         || crate::backends::limits::host_room().is_none_or(|r| asked <= r.total) && Vec::<T>::new().try_reserve_exact(len).is_ok();
-    if asked >= LARGE && !possible() {
+    if asked >= CHECKED_READ_BYTES && !possible() {
         let help = "read the tensor in parts (narrow), or a smaller one";
         return Err(TensorError::OutOfMemory { device: "the host".into(), asked, in_use: 0, limit: None, help });
     }

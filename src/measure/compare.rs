@@ -42,7 +42,7 @@ impl Change {
 }
 
 /// The least change that is ever told.
-const LEAST: f64 = 0.01;
+const MIN_CHANGE: f64 = 0.01;
 /// How sure a change must be.
 const SURE: f64 = 0.01;
 
@@ -80,7 +80,7 @@ fn change(name: String, a: &[Stats], b: &[Stats]) -> Change {
         within.max(between)
     };
     let (before, after) = (middle(&medians(a)), middle(&medians(b)));
-    let noise = side(a).max(side(b)).max(LEAST);
+    let noise = side(a).max(side(b)).max(MIN_CHANGE);
     let p = mann_whitney(&pooled(a), &pooled(b));
     let mut c = Change { name, before, after, noise, p, runs: a.len().min(b.len()), verdict: Verdict::Same };
     if p < SURE && c.relative().abs() > noise {

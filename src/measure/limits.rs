@@ -20,11 +20,11 @@ pub struct Limits {
 }
 
 /// Bytes of inputs that take turns, where they are small.
-const TURNS: usize = 64 << 20;
+const ROTATED_INPUT_BYTES: usize = 64 << 20;
 
 /// How many inputs of `bytes` each take turns.
 pub(super) fn variants(bytes: u64) -> usize {
-    (TURNS / (bytes as usize).max(1)).clamp(2, 8)
+    (ROTATED_INPUT_BYTES / (bytes as usize).max(1)).clamp(2, 8)
 }
 
 impl Limits {

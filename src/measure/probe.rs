@@ -25,7 +25,7 @@ pub(super) enum Probe {
 /// Threads of a workgroup.
 const WORKGROUP: u32 = 256;
 /// Turns of the loop of multiplications on a GPU, each of 8 quads.
-const TURNS: u32 = 256;
+const FMA_ITERATIONS: u32 = 256;
 /// Turns of it on a CPU.
 const CPU_TURNS: usize = 1 << 16;
 
@@ -44,7 +44,7 @@ impl Probe {
             Probe::Copy => 0,
             Probe::Read => n as u64,
             Probe::Fma if cpu => (probe::width() * 2 * CPU_TURNS * crate::backends::cpu::threads()) as u64,
-            Probe::Fma => self.threads(n) as u64 * TURNS as u64 * 8 * 4 * 2,
+            Probe::Fma => self.threads(n) as u64 * FMA_ITERATIONS as u64 * 8 * 4 * 2,
         }
     }
     /// The probe of a tensor of `f32[n]`, a power of two: on a GPU from 4096 on.
@@ -159,7 +159,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) groups: 
 {body}
 }}\n"
         );
-        let words = [n, threads, TURNS as usize].map(|w| Word::U32(w as u32)).to_vec();
+        let words = [n, threads, FMA_ITERATIONS as usize].map(|w| Word::U32(w as u32)).to_vec();
         let grid = [threads.div_ceil(WORKGROUP as usize) as u32, 1, 1];
         Some(Wgsl { source: source.into(), consts: vec![], workgroup: WORKGROUP, grid, words, raw: vec![], transposed: vec![] })
     }

@@ -58,7 +58,7 @@ pub(super) struct OpsKernel {
 }
 
 /// Elements that the CPU form takes at a time.
-const PIECE: usize = 4096;
+const ELEMENTS_PER_PASS: usize = 4096;
 
 impl Kernel for OpsKernel {
     fn cpu(&self, task: &dyn Task) {
@@ -77,10 +77,10 @@ impl Kernel for OpsKernel {
             }
             return;
         }
-        let mut operands = [vec![0f32; PIECE], vec![0f32; PIECE]];
-        let range = share(step.stores[0].shape.count(), PIECE, task.thread(), task.threads());
-        for start in range.clone().step_by(PIECE) {
-            let len = PIECE.min(range.end - start);
+        let mut operands = [vec![0f32; ELEMENTS_PER_PASS], vec![0f32; ELEMENTS_PER_PASS]];
+        let range = share(step.stores[0].shape.count(), ELEMENTS_PER_PASS, task.thread(), task.threads());
+        for start in range.clone().step_by(ELEMENTS_PER_PASS) {
+            let len = ELEMENTS_PER_PASS.min(range.end - start);
             for k in 0..self.name.operands() {
                 task.load(k, start, f32::slice_mut(&mut operands[k][..len]));
             }

@@ -15,7 +15,7 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Plans kept; when there are more, those not used since the last such time go.
-const PLANS: usize = 256;
+const PLANS_BEFORE_SWEEP: usize = 256;
 
 type Sizes = SmallVec<[usize; 3]>;
 type Plans = HashMap<(Name, Sizes, SmallVec<[usize; 3]>), (Arc<Plan>, bool)>;
@@ -167,7 +167,7 @@ impl<B: RawBackend> MetalOps<B> {
             places.push(place);
         }
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if plans.len() >= PLANS {
+        if plans.len() >= PLANS_BEFORE_SWEEP {
             plans.retain(|_, (_, used)| std::mem::take(used));
         }
         let kernel = OpsKernel { name, group: self.groups[&name] };

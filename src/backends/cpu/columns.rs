@@ -4,9 +4,9 @@ use super::math;
 use super::path::versions;
 
 /// Results that are held in registers.
-const LANES: usize = 64;
+const REGISTER_RESULTS: usize = 64;
 /// Rows of the matrix that are added before results go back to memory.
-const ROWS: usize = 8;
+const ROWS_PER_FLUSH: usize = 8;
 
 /// A stored number that is read as f32.
 pub trait ColumnStorage: Copy {
@@ -49,22 +49,22 @@ impl ColumnStorage for F16 {
 
 #[inline(always)]
 fn add_body<S: ColumnStorage, const F: bool>(w: *const S, w_row: usize, x: &[f32], y: &mut [f32]) {
-    for (k, x) in x.chunks(ROWS).enumerate() {
-        let w = w.wrapping_add(k * ROWS * w_row);
+    for (k, x) in x.chunks(ROWS_PER_FLUSH).enumerate() {
+        let w = w.wrapping_add(k * ROWS_PER_FLUSH * w_row);
         let mut at = 0;
-        while at + LANES <= y.len() {
-            let y = &mut y[at..at + LANES];
-            let mut acc = [0f32; LANES];
+        while at + REGISTER_RESULTS <= y.len() {
+            let y = &mut y[at..at + REGISTER_RESULTS];
+            let mut acc = [0f32; REGISTER_RESULTS];
             acc.copy_from_slice(y);
             for (r, &x) in x.iter().enumerate() {
                 // SAFETY: the caller of `add` vouches for `y.len()` numbers in each of `x.len()` rows.
-                let row = unsafe { &*w.add(r * w_row + at).cast::<[S; LANES]>() };
-                for i in 0..LANES {
+                let row = unsafe { &*w.add(r * w_row + at).cast::<[S; REGISTER_RESULTS]>() };
+                for i in 0..REGISTER_RESULTS {
                     acc[i] = math::fma::<F>(x, row[i].value(), acc[i]);
                 }
             }
             y.copy_from_slice(&acc);
-            at += LANES;
+            at += REGISTER_RESULTS;
         }
         for (r, &x) in x.iter().enumerate() {
             for (i, y) in y.iter_mut().enumerate().skip(at) {

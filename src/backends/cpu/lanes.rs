@@ -245,9 +245,9 @@ fn far(b: Blocks, f: fn(f32) -> f32) {
     // SAFETY: called with the blocks of an f32 instruction.
     let (a, d) = unsafe { (b.arg::<f32>(0), b.out::<f32>()) };
     let most = a.iter().fold(0f32, |m, &x| if x.abs() > m { x.abs() } else { m });
-    if most > math::TURNS {
+    if most > math::MAX_REDUCED_ANGLE {
         for (d, &x) in d.iter_mut().zip(a) {
-            if x.abs() > math::TURNS {
+            if x.abs() > math::MAX_REDUCED_ANGLE {
                 *d = f(x);
             }
         }

@@ -9,9 +9,9 @@ use crate::scalar::{Inst, Prim, Program, Reg, Unary};
 use smallvec::SmallVec;
 
 /// The most elements of a block.
-const BLOCK: usize = 1024;
+const MAX_BLOCK_ELEMENTS: usize = 1024;
 /// Bytes that the registers of a program should stay within: most of an L1 cache.
-const REGISTERS: usize = 32 << 10;
+const REGISTER_FILE_BYTES: usize = 32 << 10;
 /// The place of a result that has none.
 const NONE: usize = usize::MAX;
 
@@ -189,9 +189,9 @@ impl Compiled {
             .collect();
         let any_wide = insts.iter().any(|i| lanes::wide(i.dtype));
         let width = if any_wide { 8 } else { 4 };
-        let mut block = BLOCK;
+        let mut block = MAX_BLOCK_ELEMENTS;
         let blocks = count[0] as usize - spread.iter().filter(|s| !**s).count();
-        while block > 256 && block * width * blocks > REGISTERS {
+        while block > 256 && block * width * blocks > REGISTER_FILE_BYTES {
             block /= 2;
         }
         // A distance that is no power of two keeps registers out of each other's cache sets.

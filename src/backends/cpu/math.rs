@@ -238,9 +238,9 @@ pub fn erf<const F: bool>(x: f32) -> f32 {
 }
 
 /// Above this the reduction of `sin` and `cos` is not exact enough, and the standard library's is used.
-pub const TURNS: f32 = 4_194_304.0;
+pub const MAX_REDUCED_ANGLE: f32 = 4_194_304.0;
 
-/// sin(x + quarters · π/2) for |x| ≤ `TURNS`
+/// sin(x + quarters · π/2) for |x| ≤ `MAX_REDUCED_ANGLE`
 #[inline(always)]
 fn sine<const F: bool>(x: f32, quarters: i32) -> f32 {
     // π/2 in two parts, the first of 31 bits.
@@ -258,13 +258,13 @@ fn sine<const F: bool>(x: f32, quarters: i32) -> f32 {
     f32::from_bits(y.to_bits() ^ ((q as u32 & 2) << 30))
 }
 
-/// Sine of |x| ≤ `TURNS`
+/// Sine of |x| ≤ `MAX_REDUCED_ANGLE`
 #[inline(always)]
 pub fn sin<const F: bool>(x: f32) -> f32 {
     sine::<F>(x, 0)
 }
 
-/// Cosine of |x| ≤ `TURNS`
+/// Cosine of |x| ≤ `MAX_REDUCED_ANGLE`
 #[inline(always)]
 pub fn cos<const F: bool>(x: f32) -> f32 {
     sine::<F>(x, 1)

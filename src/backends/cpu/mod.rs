@@ -49,11 +49,11 @@ use thread_count::{AdaptiveThreadCount, running_time};
 use thread_pool::{Barrier, ThreadPool};
 
 /// Bytes moved that are worth a thread.
-const BYTES: usize = 32 << 10;
+const BYTES_PER_THREAD: usize = 32 << 10;
 /// Floating-point operations that are worth a thread.
-const OPS: u64 = 250_000;
+const OPS_PER_THREAD: u64 = 250_000;
 /// Prepared plans that may pile up before dead ones are looked for.
-const PLANS: usize = 64;
+const PLANS_BEFORE_SWEEP: usize = 64;
 
 type Plans = HashMap<usize, (Weak<Plan>, Vec<PreparedStep>), IdentityHasher>;
 
@@ -141,7 +141,7 @@ impl CpuBackend {
 fn prepared<'a>(plans: &'a mut Plans, plan: &Arc<Plan>) -> TensorResult<&'a [PreparedStep]> {
     let key = Arc::as_ptr(plan) as usize;
     if plans.get(&key).is_none_or(|(known, _)| known.strong_count() == 0) {
-        if plans.len() >= PLANS {
+        if plans.len() >= PLANS_BEFORE_SWEEP {
             plans.retain(|_, (plan, _)| plan.strong_count() > 0);
         }
         let steps = plan.steps.iter().map(prepare).collect::<TensorResult<_>>()?;
@@ -194,12 +194,12 @@ fn worth(step: &Step, map: Option<&Compiled>, operands: &[BoundOperand]) -> usiz
             // A gather's table is mostly left alone: no more is read than the operations could use.
             let read = |l: &Load| (l.sources.iter().map(bytes_of).sum::<usize>() as u64).min(ops.saturating_mul(8));
             let moved = stored as u64 + step.loads.iter().map(read).sum::<u64>();
-            usize::try_from((ops / OPS).max(moved / BYTES as u64)).unwrap_or(usize::MAX)
+            usize::try_from((ops / OPS_PER_THREAD).max(moved / BYTES_PER_THREAD as u64)).unwrap_or(usize::MAX)
         }
         (Work::Map, map) => {
             let moved: usize = operands.iter().map(|o| bytes_of(o.role.source(step))).sum();
             let count = step.stores.first().map_or(0, |s| s.shape.count());
-            (moved / BYTES).max(count * map.map_or(0, Compiled::cost) / (8 * BYTES))
+            (moved / BYTES_PER_THREAD).max(count * map.map_or(0, Compiled::cost) / (8 * BYTES_PER_THREAD))
         }
     }
 }

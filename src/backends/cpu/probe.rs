@@ -4,7 +4,7 @@ use super::path::{Path, current, versions};
 use super::span::{finish_streaming, stream_copy};
 
 /// Bytes moved from which on a copy goes past the caches.
-const STREAM: usize = 48 << 20;
+const STREAM_MIN_BYTES: usize = 48 << 20;
 
 versions! {
     /// The sum, in as many chains as keep memory busy.
@@ -65,7 +65,7 @@ fn chains_body<const F: bool, const N: usize>(x: f32, turns: usize) -> f64 {
 pub unsafe fn copy(x: &[f32], to: *mut f32, bytes: usize) {
     // SAFETY: the caller's promise.
     unsafe {
-        if bytes >= STREAM {
+        if bytes >= STREAM_MIN_BYTES {
             stream_copy(x.as_ptr().cast(), to.cast(), size_of_val(x));
             finish_streaming();
         } else {

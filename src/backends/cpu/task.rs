@@ -10,11 +10,11 @@ use std::cell::UnsafeCell;
 use std::sync::{Mutex, PoisonError};
 
 /// Elements of a map that always stay on one thread.
-const GRAIN: usize = 4096;
+const ELEMENTS_PER_SHARE: usize = 4096;
 /// Elements from which on a map fetches what it will read.
-const LARGE: usize = 16 << 10;
+const PREFETCH_MIN_ELEMENTS: usize = 16 << 10;
 /// Bytes of results from which on a map writes past the caches.
-const STREAM: usize = 24 << 20;
+const STREAM_MIN_BYTES: usize = 24 << 20;
 
 /// A step as prepared once for its plan.
 pub(crate) struct PreparedStep {
@@ -153,7 +153,7 @@ impl<'a> CpuTask<'a> {
 
     fn map(&self, code: &Compiled) {
         let Some(first) = self.step.stores.first() else { return };
-        let range = share(first.shape.count(), GRAIN, self.thread, self.threads);
+        let range = share(first.shape.count(), ELEMENTS_PER_SHARE, self.thread, self.threads);
         let (sources, targets) = (self.group(0), self.targets());
         if code.identity && targets[0].apart && sources.len() == 1 {
             // SAFETY: the spans were checked against their buffers; threads write disjoint elements.
@@ -167,10 +167,10 @@ impl<'a> CpuTask<'a> {
         // SAFETY: as above; the registers are this thread's and large enough for every program of the step.
         unsafe {
             let bytes: usize = targets.iter().map(|t| first.shape.count() * t.dtype.block_bytes()).sum();
-            let stream = bytes >= STREAM && targets.iter().all(|t| t.apart);
+            let stream = bytes >= STREAM_MIN_BYTES && targets.iter().all(|t| t.apart);
             let sink = if stream { Output::Streams(targets) } else { Output::Targets(targets) };
             // The same for any number of threads, as it chooses between loops.
-            let large = first.shape.count() >= LARGE;
+            let large = first.shape.count() >= PREFETCH_MIN_ELEMENTS;
             code.run(sources, self.params, std::ptr::null(), self.registers(), range.start, range.len(), large, &sink);
             if stream {
                 finish_streaming();

@@ -6,10 +6,10 @@
 use std::time::{Duration, Instant};
 
 /// The first and the longest time with fewer threads before more are tried again.
-const SHORTEST: Duration = Duration::from_millis(4);
-const LONGEST: Duration = Duration::from_millis(1000);
+const MIN_PAUSE: Duration = Duration::from_millis(4);
+const MAX_PAUSE: Duration = Duration::from_millis(1000);
 /// A loss below this is that of waking up.
-const LEAST: Duration = Duration::from_micros(500);
+const WAKE_UP_LOSS: Duration = Duration::from_micros(500);
 /// The part of a core that a plan may lose before it is given to fewer threads.
 const MAX_OVERHEAD: f64 = 0.4;
 
@@ -25,7 +25,7 @@ pub(super) struct AdaptiveThreadCount {
 
 impl AdaptiveThreadCount {
     pub(super) fn of(team: usize) -> AdaptiveThreadCount {
-        AdaptiveThreadCount { team, now: team, until: None, pause: SHORTEST }
+        AdaptiveThreadCount { team, now: team, until: None, pause: MIN_PAUSE }
     }
 
     /// The threads of a plan that runs at `now`.
@@ -35,14 +35,14 @@ impl AdaptiveThreadCount {
 
     /// A plan was run by `width` threads for this long, until `now`; together they lost so much.
     pub(super) fn ran(&mut self, width: usize, took: Duration, lost: Duration, now: Instant) {
-        if width > 1 && lost > LEAST && lost.as_secs_f64() > MAX_OVERHEAD * took.as_secs_f64() {
+        if width > 1 && lost > WAKE_UP_LOSS && lost.as_secs_f64() > MAX_OVERHEAD * took.as_secs_f64() {
             self.now = width - 1;
             self.until = Some(now + self.pause);
-            self.pause = (4 * self.pause).min(LONGEST);
+            self.pause = (4 * self.pause).min(MAX_PAUSE);
         } else if width >= self.now {
             self.now = width;
             // What goes well makes the next pause shorter, but one good run on a busy machine does not make it a quiet one.
-            self.pause = self.pause.saturating_sub(took / 8).max(SHORTEST);
+            self.pause = self.pause.saturating_sub(took / 8).max(MIN_PAUSE);
         }
     }
 }

@@ -9,11 +9,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a worker that waits for the next plan spins before it sleeps.
-const SPIN: Duration = Duration::from_micros(50);
+const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 /// The bits of an epoch that say how many threads it is for.
-const WIDTH: u64 = 0xffff;
+const THREADS_MASK: u64 = 0xffff;
 /// Turns of a waiting loop before it offers its core to others.
-const TURNS: u32 = 4096;
+const SPINS_BEFORE_YIELD: u32 = 4096;
 
 /// Where threads wait for each other.
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl Barrier {
         let mut turns = 0u32;
         while self.generation.load(Ordering::Acquire) == generation && !self.broken.load(Ordering::Relaxed) {
             turns += 1;
-            if turns < TURNS {
+            if turns < SPINS_BEFORE_YIELD {
                 std::hint::spin_loop();
             } else {
                 std::thread::yield_now();
@@ -128,7 +128,7 @@ impl ThreadPool {
         unsafe { *slot.job.get() = Some(lasting) };
         shared.done.0.store(0, Ordering::Relaxed);
         let epoch = slot.epoch.load(Ordering::Relaxed);
-        slot.epoch.store((epoch & !WIDTH) + WIDTH + 1 + width as u64, Ordering::SeqCst);
+        slot.epoch.store((epoch & !THREADS_MASK) + THREADS_MASK + 1 + width as u64, Ordering::SeqCst);
         if *shared.asleep.lock().unwrap_or_else(PoisonError::into_inner) > 0 {
             shared.wake.notify_all();
         }
@@ -136,7 +136,7 @@ impl ThreadPool {
         let mut turns = 0u32;
         while shared.done.0.load(Ordering::Acquire) < width - 1 {
             turns += 1;
-            if turns < TURNS {
+            if turns < SPINS_BEFORE_YIELD {
                 std::hint::spin_loop();
             } else {
                 std::thread::yield_now();
@@ -156,7 +156,7 @@ impl ThreadPool {
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.slot.0.stop.store(true, Ordering::SeqCst);
-        self.shared.slot.0.epoch.fetch_add(WIDTH + 1, Ordering::SeqCst);
+        self.shared.slot.0.epoch.fetch_add(THREADS_MASK + 1, Ordering::SeqCst);
         drop(self.shared.asleep.lock());
         self.shared.wake.notify_all();
         for worker in self.workers.drain(..) {
@@ -175,7 +175,7 @@ fn work(shared: &PoolState, n: usize) {
         let mut turns = 0u32;
         while slot.epoch.load(Ordering::Acquire) == seen {
             turns += 1;
-            if turns % 256 != 0 || started.elapsed() < SPIN {
+            if turns % 256 != 0 || started.elapsed() < SPIN_BEFORE_SLEEP {
                 std::hint::spin_loop();
                 continue;
             }
@@ -190,7 +190,7 @@ fn work(shared: &PoolState, n: usize) {
         if slot.stop.load(Ordering::SeqCst) {
             return;
         }
-        if n as u64 >= seen & WIDTH {
+        if n as u64 >= seen & THREADS_MASK {
             continue;
         }
         // SAFETY: the job was stored before the epoch, and stays until this worker is done.

@@ -249,7 +249,7 @@ fn names(list: &str) -> impl Iterator<Item = &str> {
 type Lower = fn(&mut wgpu::Limits);
 
 /// Limits by name, and what is left of an adapter's without them: what every adapter has.
-const LARGE: [(&str, Lower); 3] = [
+const LIMITS_BY_NAME: [(&str, Lower); 3] = [
     ("limits", |l| *l = wgpu::Limits::default().or_worse_values_from(l)),
     ("large bindings", |l| l.max_storage_buffer_binding_size = l.max_storage_buffer_binding_size.min(128 << 20)),
     ("large workgroup memory", |l| l.max_compute_workgroup_storage_size = l.max_compute_workgroup_storage_size.min(16 << 10)),
@@ -264,10 +264,10 @@ fn without(list: &str, limits: &mut wgpu::Limits) -> TensorResult<Features> {
     for name in names(list).filter(|n| *n != BYTE_DOTS) {
         match WANTED.iter().find(|w| w.1 == name) {
             Some(w) => features |= w.0,
-            None => match LARGE.iter().find(|l| l.0 == name) {
+            None => match LIMITS_BY_NAME.iter().find(|l| l.0 == name) {
                 Some(l) => (l.1)(limits),
                 None => {
-                    let all: Vec<&str> = WANTED.iter().map(|w| w.1).chain(LARGE.iter().map(|l| l.0)).chain([BYTE_DOTS]).collect();
+                    let all: Vec<&str> = WANTED.iter().map(|w| w.1).chain(LIMITS_BY_NAME.iter().map(|l| l.0)).chain([BYTE_DOTS]).collect();
                     let message = format!("TL_GPU_WITHOUT={list:?}: {name:?} is unknown; allowed are {}", all.join(", "));
                     return Err(TensorError::UnsupportedDevice(message));
                 }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 const MAGIC: [u8; 8] = *b"TLPIPES1";
 /// A file that grew beyond this is begun anew.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_FILE_BYTES: u64 = 256 << 20;
 /// Saving may cost this time, or this part of what compiling costs.
-const FREE: Duration = Duration::from_millis(50);
+const SAVE_BUDGET: Duration = Duration::from_millis(50);
 const SHARE: u32 = 8;
 
 /// The driver's compiled kernels, and which texts they are of.
@@ -66,7 +66,7 @@ impl Kept {
     /// that it takes. A folder that cannot be written is no error: the next process compiles again.
     pub fn save(&mut self, compiling: Duration) {
         self.compiling += compiling;
-        if !self.dirty || self.saving > FREE.max(self.compiling / SHARE) {
+        if !self.dirty || self.saving > SAVE_BUDGET.max(self.compiling / SHARE) {
             return;
         }
         let start = Instant::now();
@@ -97,7 +97,7 @@ fn store(file: &Path, key: &str, texts: &HashSet<u64>, data: &[u8]) -> std::io::
 
 /// The texts and the driver's data of a file, when it is whole and has this key.
 fn load(file: &Path, key: &str) -> Option<(HashSet<u64>, Vec<u8>)> {
-    if std::fs::metadata(file).ok()?.len() > MOST_BYTES {
+    if std::fs::metadata(file).ok()?.len() > MAX_FILE_BYTES {
         return None;
     }
     let all = std::fs::read(file).ok()?;

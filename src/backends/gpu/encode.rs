@@ -17,15 +17,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 /// Words between the starts of two steps' blocks: 256 bytes.
-const BLOCK: usize = 64;
+const UNIFORM_ALIGN_WORDS: usize = 64;
 /// Bind groups kept per step and run: outputs often alternate between two buffers.
-const KEPT: usize = 4;
+const BIND_GROUPS_KEPT: usize = 4;
 /// Runs of a submit that room for their numbers is made for at least.
-const CHAINED: usize = 8;
+const REPLAYS_PER_SUBMIT: usize = 8;
 /// Steps of a plan from which on their texts are written on several threads.
-const MANY_STEPS: usize = 16;
+const PARALLEL_CODEGEN_MIN_STEPS: usize = 16;
 /// Plans kept before dead ones are looked for.
-const PLANS: usize = 256;
+const PLANS_BEFORE_SWEEP: usize = 256;
 
 pub(super) struct Dispatch {
     pipeline: Arc<Pipeline>,
@@ -101,7 +101,7 @@ impl Runner {
         let [ordered, infinite] = [&core.ordered, &core.infinite].map(|b| b.load(Ordering::Relaxed));
         let style = CodegenOptions { adapter: &core.info, soft_f16, ordered, infinite, few_bindings: false, quick: false };
         let (mut texts, mut numbers) = (Vec::with_capacity(plan.steps.len()), Vec::with_capacity(plan.steps.len()));
-        let written = on_all_threads(&plan.steps, MANY_STEPS, |step| {
+        let written = on_all_threads(&plan.steps, PARALLEL_CODEGEN_MIN_STEPS, |step| {
             let Some(text) = step_text(plan, step, style)? else { return Ok(None) };
             match text.views.len() > core.max_bindings {
                 true => Ok(step_text(plan, step, CodegenOptions { few_bindings: true, ..style })?.or(Some(text))),
@@ -134,7 +134,7 @@ impl Runner {
                     }
                 });
             }
-            p.words.resize(start + (rows * 4).next_multiple_of(BLOCK), 0);
+            p.words.resize(start + (rows * 4).next_multiple_of(UNIFORM_ALIGN_WORDS), 0);
             let record = failing % ERROR_RECORDS;
             if text.fails {
                 p.fails |= 1 << record;
@@ -179,7 +179,7 @@ impl Runner {
         let key = Arc::as_ptr(plan) as usize;
         if self.plans.get(&key).is_none_or(|p| p.plan.upgrade().is_none()) {
             let p = self.prepare(core, plan)?;
-            if self.plans.len() >= PLANS {
+            if self.plans.len() >= PLANS_BEFORE_SWEEP {
                 self.plans.retain(|_, p| p.plan.strong_count() > 0);
             }
             self.plans.insert(key, p);
@@ -289,7 +289,7 @@ impl PreparedPlan {
         if self.words.len() < runs * self.stride {
             // Whoever submits several runs may submit more of them next time.
             let first = self.words[..self.stride].to_vec();
-            self.words = first.repeat(runs.next_power_of_two().max(CHAINED));
+            self.words = first.repeat(runs.next_power_of_two().max(REPLAYS_PER_SUBMIT));
             self.make_block(core)?;
         }
         // Known is only what stands there for the first run.
@@ -352,7 +352,7 @@ impl PreparedPlan {
             let descriptor = wgpu::BindGroupDescriptor { label: None, layout: &d.pipeline.layout, entries: &entries };
             let group =
                 core.guarded(|| core.device.create_bind_group(&descriptor)).map_err(|e| core.refused(format!("{}: {e}", d.name)))?;
-            if d.groups.len() < KEPT * runs {
+            if d.groups.len() < BIND_GROUPS_KEPT * runs {
                 d.next = d.groups.len();
                 d.groups.push((ids, group));
             } else {

@@ -7,7 +7,7 @@ use crate::error::TensorResult;
 use std::sync::{Arc, OnceLock};
 
 /// Uploads below this size wait until the device needs them, and then go together: one piece of staging memory holds many of them.
-pub const SMALL: usize = 64 << 10;
+pub const DEFERRED_UPLOAD_MAX_BYTES: usize = 64 << 10;
 
 /// A value in host memory with, once it was needed there, a copy on the device. Neither is ever written; clones share both.
 #[derive(Clone)]

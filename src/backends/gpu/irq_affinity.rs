@@ -71,7 +71,7 @@ impl Seen {
 }
 
 /// The cores that a thread's set has room for.
-const MOST: usize = libc::CPU_SETSIZE as usize - 1;
+const MAX_CORE: usize = libc::CPU_SETSIZE as usize - 1;
 
 /// Moves the calling thread to a core that is not one of these, where it may use others. Gives whether it did.
 fn leave(cores: &[usize]) -> bool {
@@ -89,7 +89,7 @@ fn leave(cores: &[usize]) -> bool {
     }
     let mut others = own;
     // SAFETY: cores of these are below the size of the set.
-    cores.iter().filter(|c| **c <= MOST).for_each(|c| unsafe { libc::CPU_CLR(*c, &mut others) });
+    cores.iter().filter(|c| **c <= MAX_CORE).for_each(|c| unsafe { libc::CPU_CLR(*c, &mut others) });
     // SAFETY: both are sets.
     if unsafe { libc::CPU_COUNT(&others) } == 0 || unsafe { libc::sched_setaffinity(0, size, &others) } != 0 {
         return false;
@@ -114,7 +114,7 @@ mod tests {
         unsafe {
             let mut own: libc::cpu_set_t = std::mem::zeroed();
             assert_eq!(libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut own), 0);
-            (0..=MOST).filter(|c| libc::CPU_ISSET(*c, &own)).collect()
+            (0..=MAX_CORE).filter(|c| libc::CPU_ISSET(*c, &own)).collect()
         }
     }
 

@@ -24,7 +24,7 @@ mod uniforms;
 mod wgsl;
 
 pub use adapter::{AdapterDescription, adapters};
-pub use host::{HostBuffer, SMALL};
+pub use host::{DEFERRED_UPLOAD_MAX_BYTES, HostBuffer};
 pub use pool::GpuBuffer;
 
 use self::core::{Core, lock};
@@ -318,7 +318,7 @@ impl Backend for GpuBackend {
         if let Some(b) = self.core.import(&bytes) {
             return Ok(Buffer::Gpu(b));
         }
-        if bytes.len() < SMALL {
+        if bytes.len() < DEFERRED_UPLOAD_MAX_BYTES {
             return Ok(Buffer::Host(HostBuffer::new(cpu::to_host(bytes)?)));
         }
         Ok(Buffer::Gpu(self.core.upload(&bytes, self.core.default_kind())?))

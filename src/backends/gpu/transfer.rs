@@ -135,7 +135,7 @@ impl Core {
     /// Writes where the host sees the buffer's memory and nothing that was submitted uses it any more; else gives false.
     fn write_in_place(&self, buffer: &GpuBuffer, start: usize, bytes: &[u8]) -> TensorResult<bool> {
         let raw = &buffer.0.raw;
-        if bytes.len() < super::host::SMALL || !raw.usage().contains(wgpu::BufferUsages::MAP_WRITE) {
+        if bytes.len() < super::host::DEFERRED_UPLOAD_MAX_BYTES || !raw.usage().contains(wgpu::BufferUsages::MAP_WRITE) {
             return Ok(false);
         }
         self.flush();
@@ -246,7 +246,9 @@ impl Core {
         self.transfers.downloads.fetch_add(parts.len() as u64, Relaxed);
         self.transfers.downloaded_bytes.fetch_add(parts.iter().map(|p| p.len as u64).sum(), Relaxed);
         if let [Part { buffer, start, len }] = *parts {
-            if len >= super::host::SMALL && self.may_fail.load(Relaxed) == 0 && buffer.0.raw.usage().contains(wgpu::BufferUsages::MAP_READ)
+            if len >= super::host::DEFERRED_UPLOAD_MAX_BYTES
+                && self.may_fail.load(Relaxed) == 0
+                && buffer.0.raw.usage().contains(wgpu::BufferUsages::MAP_READ)
             {
                 return Ok(self.read_later(buffer, start, len));
             }

@@ -13,25 +13,25 @@ use super::span::{to_bf16, to_f16};
 use super::{share, transpose};
 use crate::plan::{Task, Value};
 use pack::{Side, TOGETHER};
-use tile::{Columns, DEPTH, GAP, Later, Stored, TALL, Tile, floats, pairs};
+use tile::{Columns, GAP, Later, MAX_K_STEPS, Stored, TALL, Tile, floats, pairs};
 
 /// Bytes of rows that are packed together: with a panel they stay in the L2 cache.
-const ROWS: usize = 384 << 10;
+const PACKED_ROWS_BYTES: usize = 384 << 10;
 /// Bytes of panels that are packed together: they stay in the L3 cache.
-const PANELS: usize = 12 << 20;
+const PACKED_PANELS_BYTES: usize = 12 << 20;
 /// Bytes of rows that each of a few threads may as well pack for itself; and for so many columns a thread, of any.
-const FREE: usize = 512 << 10;
-const MANY: usize = 256;
+const OWN_PACK_BYTES: usize = 512 << 10;
+const OWN_PACK_COLUMNS: usize = 256;
 /// Columns whose results are handed to the store together.
-const RUN: usize = 512;
+const STORE_COLUMNS: usize = 512;
 /// Parts of k whose rows are all kept until the next block of rows.
-const KEPT: usize = 8;
+const KEPT_K_PARTS: usize = 8;
 /// Fewer rows or columns than that are not worth packing.
-const LEAST: usize = 6;
+const PACK_MIN_SIDE: usize = 6;
 
 /// Whether [`product`] can run here, for operands of these sizes.
 pub fn can(s: &Sizes) -> bool {
-    current() == Path::Avx512 && s.m.min(s.n) >= LEAST && s.k > 0
+    current() == Path::Avx512 && s.m.min(s.n) >= PACK_MIN_SIDE && s.k > 0
 }
 
 /// Loads 0 and 1 multiplied, this thread's share: into `out`, row-major and as large as the result, or else into store 0. Where both
@@ -120,12 +120,12 @@ impl Product<'_> {
         let (task, s, steps) = (self.task, self.s, self.steps());
         let width = if self.columns.rows <= 16 { 16 } else { 32 };
         let panels = self.columns.rows.div_ceil(width);
-        let chunk = (PANELS / (4 * steps * width)).clamp(1, panels);
-        let height = (ROWS / (4 * steps.min(DEPTH)) / TALL).max(1) * TALL;
+        let chunk = (PACKED_PANELS_BYTES / (4 * steps * width)).clamp(1, panels);
+        let height = (PACKED_ROWS_BYTES / (4 * steps.min(MAX_K_STEPS)) / TALL).max(1) * TALL;
         // Whole products for each thread; or columns for each, packed for itself, where rows cost little; or common panels for all.
         let (thread, threads) = (task.thread(), task.threads());
         let apart = s.batch >= threads && s.batch > 1;
-        let few = 4 * self.rows.rows * steps <= FREE || self.columns.rows >= MANY * threads;
+        let few = 4 * self.rows.rows * steps <= OWN_PACK_BYTES || self.columns.rows >= OWN_PACK_COLUMNS * threads;
         let free = self.rows.rows_in_place(self.pairs, 0, 0).is_some() || few && threads <= 4;
         let even = panels.div_ceil(threads) * threads - panels <= panels / 16;
         let own_columns = !apart && free && even;
@@ -136,7 +136,7 @@ impl Product<'_> {
         let (blocks, most) = (self.rows.rows.div_ceil(height).next_multiple_of(threads), self.rows.rows.div_ceil(TALL / 2));
         let blocks = blocks.min(most);
         let height = self.rows.rows.div_ceil(blocks);
-        let run = (RUN / width / if self.transposed { 4 } else { 1 }).min(panels);
+        let run = (STORE_COLUMNS / width / if self.transposed { 4 } else { 1 }).min(panels);
         let packed = if alone {
             values::<f32>(task, chunk * steps * width).as_mut_ptr()
         } else {
@@ -144,10 +144,10 @@ impl Product<'_> {
         };
         let area = height * run * width;
         // k in equal parts; packed formats have blocks of at most 256.
-        let depth = steps.div_ceil(steps.div_ceil(DEPTH)).next_multiple_of(256).min(DEPTH);
+        let depth = steps.div_ceil(steps.div_ceil(MAX_K_STEPS)).next_multiple_of(256).min(MAX_K_STEPS);
         let parts = steps.div_ceil(depth);
         let mut own = Own {
-            rows: values::<f32>(task, height * (depth + GAP) * if parts <= KEPT { parts } else { 1 }).as_mut_ptr(),
+            rows: values::<f32>(task, height * (depth + GAP) * if parts <= KEPT_K_PARTS { parts } else { 1 }).as_mut_ptr(),
             holds: None,
             results: values::<f32>(task, if self.direct(parts).is_some() { 0 } else { area }).as_mut_ptr(),
             tiles: values::<f32>(task, if self.transposed { area } else { 0 }).as_mut_ptr(),
@@ -229,7 +229,7 @@ impl Product<'_> {
                 let (rows, row) = match self.rows.rows_in_place(self.pairs, batch, first) {
                     Some((rows, row)) => (rows.add(from), row),
                     None => {
-                        let (row, keep) = (depth + GAP, parts <= KEPT);
+                        let (row, keep) = (depth + GAP, parts <= KEPT_K_PARTS);
                         let (rows, key) =
                             if keep { (own.rows.add(part * height * row), (batch, first, 0)) } else { (own.rows, (batch, first, part)) };
                         if own.holds != Some(key) {

@@ -7,13 +7,13 @@ use crate::backends::cpu::share;
 use std::ops::Range;
 
 /// Bytes of columns that every tile reads as they lie.
-const NEAR: usize = 512 << 10;
+const UNPACKED_MAX_BYTES: usize = 512 << 10;
 /// Steps of k up to which a tile's packed rows stay in the L1 cache.
-const STEPS: usize = 512;
+const L1_STEPS: usize = 512;
 /// Rows of a thread's own products from which on packed columns are quicker.
-const MANY: usize = 192;
+const PACK_MIN_ROWS: usize = 192;
 /// Columns of a panel.
-const WIDTH: usize = 32;
+const PANEL_COLUMNS: usize = 32;
 
 /// Rows of about one size, at most as many as the tallest tile has.
 fn groups(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
@@ -29,11 +29,11 @@ impl Product<'_> {
     /// As `product`.
     pub(super) unsafe fn near(&self) -> bool {
         let (s, steps, all) = (self.s, self.steps(), self.columns.rows);
-        let columns = self.columns.columns_in_place(0, 0).filter(|c| !self.pairs && all * steps * c.stored.bytes() <= NEAR);
+        let columns = self.columns.columns_in_place(0, 0).filter(|c| !self.pairs && all * steps * c.stored.bytes() <= UNPACKED_MAX_BYTES);
         // A thread that multiplies that many rows with the same columns had better pack them, where nothing else has to be packed.
         let apart = s.batch >= self.task.threads() && s.batch > 1;
-        let tall = apart && self.rows.rows >= MANY && self.rows.rows_in_place(self.pairs, 0, 0).is_some();
-        if columns.is_none() || self.transposed || tall || steps > STEPS || all < WIDTH {
+        let tall = apart && self.rows.rows >= PACK_MIN_ROWS && self.rows.rows_in_place(self.pairs, 0, 0).is_some();
+        if columns.is_none() || self.transposed || tall || steps > L1_STEPS || all < PANEL_COLUMNS {
             return false;
         }
         // SAFETY: the caller's promise.
@@ -60,10 +60,10 @@ impl Product<'_> {
     /// As `product`.
     unsafe fn columns_in_place(&self, steps: usize) {
         let (s, all) = (self.s, self.columns.rows);
-        let panels = all.div_ceil(WIDTH);
+        let panels = all.div_ceil(PANEL_COLUMNS);
         let by_rows = self.rows.rows >= 2 * TALL * self.task.threads() || panels < self.task.threads();
         let [batches, rows, panels] = self.shares(by_rows, panels);
-        let (n0, n) = (panels.start * WIDTH, all.min(panels.end * WIDTH).saturating_sub(panels.start * WIDTH));
+        let (n0, n) = (panels.start * PANEL_COLUMNS, all.min(panels.end * PANEL_COLUMNS).saturating_sub(panels.start * PANEL_COLUMNS));
         let row = steps + GAP;
         let buffer = values::<f32>(self.task, TALL * row).as_mut_ptr();
         let results = values::<f32>(self.task, if self.direct.is_some() { 0 } else { TALL * n }).as_mut_ptr();
@@ -89,11 +89,11 @@ impl Product<'_> {
                             panel: std::ptr::null(),
                             ahead: 0,
                             later: Later::NONE,
-                            operand: self.columns.columns_in_place(batch, p * WIDTH),
-                            c: to.from(p * WIDTH - n0).at,
+                            operand: self.columns.columns_in_place(batch, p * PANEL_COLUMNS),
+                            c: to.from(p * PANEL_COLUMNS - n0).at,
                             c_row: to.row,
                             c_stored: to.stored,
-                            columns: Columns::of(WIDTH, all - p * WIDTH),
+                            columns: Columns::of(PANEL_COLUMNS, all - p * PANEL_COLUMNS),
                             add: false,
                         };
                         floats::tile(rows.len(), t);

@@ -1,6 +1,6 @@
 //! Operands of a product brought into the order in which tiles read them: rows of numbers, and panels of columns.
 
-use super::tile::{DEPTH, GAP, InPlace, Stored};
+use super::tile::{GAP, InPlace, MAX_K_STEPS, Stored};
 use crate::backends::cpu::{dot, path, transpose};
 use crate::dtype::DType;
 use crate::plan::{Buf, Task, Value};
@@ -98,7 +98,7 @@ impl<'a> Side<'a> {
 
     /// Numbers of the buffer that `pack_panels` wants.
     pub(super) fn buffer(&self) -> usize {
-        TURNED * (DEPTH + GAP)
+        TURNED * (MAX_K_STEPS + GAP)
     }
 
     /// Where the rows from `first` on begin, and the bytes of one, where they follow each other in memory.
@@ -163,7 +163,7 @@ impl<'a> Side<'a> {
     }
 
     /// Panels of `width` (16 or 32) columns: rows `first..first + count` of the operand side by side, the rest of the last panel zero, all
-    /// `steps`. `buffer` holds [`TURNED`] rows of `DEPTH + GAP`.
+    /// `steps`. `buffer` holds [`TURNED`] rows of `MAX_K_STEPS + GAP`.
     ///
     /// # Safety
     /// `out` has room for the panels; the operand lies within its buffer; the processor has AVX-512.
@@ -198,9 +198,9 @@ impl<'a> Side<'a> {
                     }
                     _ => {
                         for r in (0..count).step_by(TURNED) {
-                            let (rows, row) = (TURNED.min(count - r), DEPTH + GAP);
-                            for s in (0..steps).step_by(DEPTH) {
-                                let some = DEPTH.min(steps - s);
+                            let (rows, row) = (TURNED.min(count - r), MAX_K_STEPS + GAP);
+                            for s in (0..steps).step_by(MAX_K_STEPS) {
+                                let some = MAX_K_STEPS.min(steps - s);
                                 self.pack_rows(pairs, batch, [first + r, rows], [s, some], buffer, row);
                                 transpose(4, buffer.cast(), row as isize, out.add(s * width + r).cast(), width as isize, rows, some);
                             }

@@ -8,7 +8,7 @@ use core::arch::x86_64::*;
 /// Rows of the tallest tile: with two vectors of columns each, 28 of the 32 registers hold sums.
 pub(super) const TALL: usize = 14;
 /// Steps of k that a packed row holds at most; sums go to memory in between, which also keeps them accurate.
-pub(super) const DEPTH: usize = 1024;
+pub(super) const MAX_K_STEPS: usize = 1024;
 /// Numbers more than that many steps of k lie between packed rows, so that rows do not share cache sets.
 pub(super) const GAP: usize = 16;
 
