@@ -635,6 +635,8 @@ fn left_grad(b: Binary, a: Rhs, c: Rhs, y: &Tensor, g: &Tensor) -> TensorResult<
         Binary::Mul => g.mul(c)?,
         Binary::Div => g.div(c)?,
         Binary::Pow => match c {
+            // Not 0·x⁻¹, which is NaN where x is 0.
+            Rhs::Float(0.0) | Rhs::Lit(0.0) | Rhs::Int(0) => x.zeros_like()?,
             Rhs::Float(p) | Rhs::Lit(p) if p == 2.0 => g.mul(x)?.mul(Rhs::Lit(2.0))?,
             Rhs::Float(p) | Rhs::Lit(p) => g.mul(&x.pow(p - 1.0)?)?.mul(p)?,
             Rhs::Int(p) => g.mul(&x.pow((p - 1) as f64)?)?.mul(p as f64)?,

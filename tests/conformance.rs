@@ -4,6 +4,7 @@ mod conformance_support;
 
 use conformance_support::{Array, Data, LAYOUTS, Layout, check, devices, dtypes, noise};
 use tensorlogic::ops::attention::AttentionOptions;
+use tensorlogic::ops::pad::PadMode;
 use tensorlogic::ops::rope::RopePairs;
 use tensorlogic::{DType, Device, Tensor, TensorResult};
 
@@ -346,6 +347,43 @@ fn moves() {
             }
         }
     }
+}
+
+/// What stands beside a window stays as it is, for windows of every length and place, in results and in values that only other steps read.
+#[test]
+fn windows_keep_to_themselves() {
+    for device in devices() {
+        for &dtype in &dtypes(&device) {
+            for n in 1..=9 {
+                for (before, after) in [(0, 1), (0, 2), (0, 3), (0, 5), (1, 0), (1, 2), (4, 1)] {
+                    check_windows(&device, dtype, n, before, after);
+                }
+            }
+        }
+    }
+}
+
+/// A window of `n` elements behind `before` and before `after` others, by each operation that makes one.
+fn check_windows(device: &Device, dtype: DType, n: usize, before: usize, after: usize) {
+    let total = before + n + after;
+    let name = |op: &str| format!("{op} of {n} elements after {before} and before {after}, {dtype}");
+    let new = |n: usize, seed: usize| Data::new(Layout::Contiguous, dtype, &[1, n], (1.0, 3.0), seed as u64, device);
+    let (x, whole) = (new(n, 1), new(total, 2));
+    let margin = [(0, 0), (before as isize, after as isize)];
+    let inside = |c: usize| (before..before + n).contains(&c);
+    let padded = Array::from_fn(&[1, total], |i| if inside(i[1]) { x.array.at(&[0, i[1] - before]) } else { 1.0 });
+    // Read again by another step, the window lies in memory that several values share.
+    let again = |t: TensorResult<Tensor>| t.and_then(|t| t.flip(1)?.contiguous()?.flip(1));
+    let pad = || x.tensor.pad(&margin, PadMode::Constant(1.0));
+    check(&name("pad"), device, pad(), padded.clone());
+    check(&name("pad, read again"), device, again(pad().and_then(|t| t.cumsum(0))), padded);
+    let written = Array::from_fn(&[1, total], |i| if inside(i[1]) { x.array.at(&[0, i[1] - before]) } else { whole.array.at(i) });
+    let write = || whole.tensor.contiguous()?.write(&x.tensor, 1, before);
+    check(&name("write"), device, write(), written.clone());
+    check(&name("write, read again"), device, again(write().and_then(|t| t.cumsum(0))), written.clone());
+    let cat = || Tensor::cat(&[&whole.tensor.narrow(1, 0, before)?, &x.tensor, &whole.tensor.narrow(1, before + n, after)?], 1);
+    check(&name("cat"), device, cat(), written.clone());
+    check(&name("cat, read again"), device, again(cat().and_then(|t| t.cumsum(0))), written);
 }
 
 /// Every dtype into every other.

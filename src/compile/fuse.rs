@@ -55,6 +55,8 @@ pub(super) struct Fuser<'a, 'g> {
     /// The value of each (node, output) that is in memory or has a place.
     at: Vec<SmallVec<[Option<u32>; 1]>>,
     exprs: Vec<Option<Expr>>,
+    /// Maps that were put into another expression or into a kernel's load, so that their operands are read there.
+    inlined: Vec<bool>,
     list: Vec<Step>,
     /// For each node, the step that computes it, if one does.
     step_of: Vec<Option<usize>>,
@@ -71,6 +73,7 @@ impl<'a, 'g> Fuser<'a, 'g> {
             values: Vec::new(),
             at: graph.nodes.iter().map(|n| smallvec![None; n.node.metas.len()]).collect(),
             exprs: vec![None; graph.nodes.len()],
+            inlined: vec![false; graph.nodes.len()],
             list: Vec::new(),
             step_of: vec![None; graph.nodes.len()],
         };
@@ -213,6 +216,7 @@ impl<'a, 'g> Fuser<'a, 'g> {
                     if buffers(&merged) + reserve <= self.sources {
                         e.sources = merged;
                         let map: Vec<u16> = sources.iter().map(|s| e.sources.iter().position(|t| t == s).expect("merged") as u16).collect();
+                        self.inlined[base as usize] = true;
                         return append(&mut e.program, &inner.program, &map);
                     }
                 }
@@ -279,7 +283,8 @@ impl<'a, 'g> Fuser<'a, 'g> {
 
     /// Rule 2: puts the expression of map `i` into the store of the latest kernel it reads. False where that is not possible.
     fn host(&mut self, e: &Expr, target: &Source, i: u32) -> bool {
-        if !self.fuse {
+        // What computes the map again for itself still needs the kernel's own result, also where that is not emitted yet.
+        if !self.fuse || self.inlined[i as usize] {
             return false;
         }
         let defs = |s: &Source| match s.buf {
@@ -449,6 +454,7 @@ impl<'a, 'g> Fuser<'a, 'g> {
                 if let Some(sources) = sources {
                     let all: Vec<Source> = bound.iter().cloned().chain(sources.iter().cloned()).collect();
                     if buffers(&all) + reserve <= self.sources + 1 {
+                        self.inlined[base as usize] = true;
                         return Load { shape, program: e.program.clone(), sources };
                     }
                 }
@@ -514,12 +520,17 @@ impl<'a, 'g> Fuser<'a, 'g> {
             let (b, out, view, view_param) = self.resolve(input);
             let whole =
                 view_param.is_none() && view.offset == 0 && view.is_contiguous() && shape.count() == self.node(b).meta(out).shape.count();
+            // What goes into several windows is stored by itself: the kernel that computes it could fill one of them only.
+            let whole = whole && n.inputs.iter().filter(|other| self.resolve(**other).0 == b).count() == 1;
             if whole && self.redirect(b, out, &target, i) {
                 continue;
             }
             let mut e = Expr { program: Program::default(), sources: Vec::new(), shape };
+            let before = self.inlined[b as usize];
             let r = self.splice(&mut e, input, 0, MAX_INSTS);
             truncate(&mut e.program, r);
+            // This copy of the map is the one that may go into a kernel's store.
+            self.inlined[b as usize] = before;
             if whole
                 && self.node(b).is_map()
                 && self.at[b as usize][0].is_none()

@@ -53,7 +53,7 @@ fn product(a: Named, b: Named, needed: impl Fn(Label) -> bool, sizes: &BTreeMap<
     let (batch, inner): (Vec<Label>, Vec<Label>) = both.iter().copied().partition(|&l| needed(l));
     let rows: Vec<Label> = a.labels.iter().copied().filter(|l| !both.contains(l)).collect();
     let cols: Vec<Label> = b.labels.iter().copied().filter(|l| !both.contains(l)).collect();
-    let own: BTreeMap<Label, usize> = sizes.keys().map(|&l| (l, a.size(l).max(b.size(l)))).collect();
+    let own: BTreeMap<Label, usize> = sizes.keys().map(|&l| (l, if a.size(l) == 1 { b.size(l) } else { a.size(l) })).collect();
     let count = |labels: &[Label]| labels.iter().map(|l| own[l]).product::<usize>() as isize;
     let mut labels = [batch.clone(), rows.clone(), cols.clone()].concat();
     let dims: Vec<isize> = labels.iter().map(|l| own[l] as isize).collect();
@@ -166,7 +166,7 @@ fn diagonals(mut n: Named) -> TensorResult<Named> {
     {
         let (t, rank) = (&n.tensor, n.tensor.rank());
         // Both to the end; then every (n + 1)-th of their n² elements. One of size 1 is repeated.
-        let size = t.shape()[i].max(t.shape()[j]);
+        let size = if t.shape()[i] == 1 { t.shape()[j] } else { t.shape()[i] };
         let mut order: Vec<usize> = (0..rank).filter(|&d| d != i && d != j).collect();
         order.extend([i, j]);
         let t = t.permute(&order)?;

@@ -155,11 +155,12 @@ impl<'a> CpuTask<'a> {
         let Some(first) = self.step.stores.first() else { return };
         let range = share(first.shape.count(), ELEMENTS_PER_SHARE, self.thread, self.threads);
         let (sources, targets) = (self.group(0), self.targets());
-        if code.identity && targets[0].apart && sources.len() == 1 {
+        if let (true, [target], [source]) = (code.identity, targets, sources)
+            && target.apart
+        {
             // SAFETY: the spans were checked against their buffers; threads write disjoint elements.
-            let copied = unsafe {
-                sources[0].copy_to(&targets[0], range.start, range.len()) || sources[0].transpose_to(&targets[0], self.thread, self.threads)
-            };
+            let copied =
+                unsafe { source.copy_to(target, range.start, range.len()) || source.transpose_to(target, self.thread, self.threads) };
             if copied {
                 return;
             }

@@ -122,16 +122,31 @@ fn value_dtype(s: &Store) -> DType {
     s.program.insts.iter().find(|i| i.op == Prim::Value).map_or(s.program.dtype(), |i| i.dtype).compute()
 }
 
-/// Whether four elements may be written past a target's end: the window is all of its buffer, so that only padding follows.
+/// Whether four elements may be written past a target's end: what follows there is padding, not an element that another store leaves.
 fn spills(plan: &Plan, s: &Store) -> bool {
     let t = &s.target;
-    let bytes = match t.buf {
-        Buf::Output(n) => plan.outputs[n as usize].bytes,
-        Buf::Slot(n) => plan.slots[n as usize],
-        _ => return false,
-    };
-    let end = t.layout.shape.count() * t.dtype.block_bytes();
-    t.offset.is_none() && t.layout.offset == 0 && t.layout.is_contiguous() && end.next_multiple_of(4 * t.dtype.block_bytes()) >= bytes
+    if t.offset.is_some() || t.layout.offset != 0 || !t.layout.is_contiguous() {
+        return false;
+    }
+    let bytes = t.dtype.block_bytes();
+    let end = t.layout.shape.count() * bytes;
+    let spilled = end.next_multiple_of(4 * bytes);
+    match t.buf {
+        Buf::Output(n) => end == plan.outputs[n as usize].bytes,
+        // A slot's size does not tell how long the value is: a window of it ends before another store of the same buffer does.
+        Buf::Slot(n) => {
+            let mut others = plan.steps.iter().flat_map(|step| &step.stores).filter(|o| o.target.buf == t.buf);
+            spilled >= plan.slots[n as usize] && others.all(|o| last_byte(&o.target).is_some_and(|e| e <= end))
+        }
+        _ => false,
+    }
+}
+
+/// Where the last element of a target ends in its buffer, in bytes; `None` where its start is known at run time only.
+fn last_byte(t: &Source) -> Option<usize> {
+    let last = |(&d, &s): (&usize, &isize)| d.saturating_sub(1) * s.max(0) as usize;
+    let reach: usize = t.layout.shape.iter().zip(t.layout.strides()).map(last).sum();
+    t.offset.is_none().then(|| (t.layout.offset + reach + 1) * t.dtype.block_bytes())
 }
 
 /// Writes a step's text; `None` where the step has nothing to do.

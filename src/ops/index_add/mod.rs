@@ -213,7 +213,7 @@ impl Op for IndexAdd {
                 // Shared evenly by all that are equal to the result.
                 Combine::Min | Combine::Max => {
                     let out = &v.outputs[0];
-                    let (own, others) = (table.eq(out)?.cast(g.dtype())?, rows.eq(&picked(out)?)?.cast(g.dtype())?);
+                    let (own, others) = (table.rounded()?.eq(out)?.cast(g.dtype())?, rows.rounded()?.eq(&picked(out)?)?.cast(g.dtype())?);
                     let part = g.div(&own.index_add(d, index, &others)?)?;
                     (own.mul(&part)?, others.mul(&picked(&part)?)?)
                 }

@@ -357,7 +357,7 @@ impl Op for Reduce {
                 ReduceOp::Mean => spread(&g.mul(Lit(1.0 / count.max(1) as f64))?)?,
                 ReduceOp::Max | ReduceOp::Min => {
                     // Equal extremes share the gradient.
-                    let hit = x.eq(&v.outputs[0].reshape(&wide)?)?.cast(v.grad().dtype())?;
+                    let hit = x.rounded()?.eq(&v.outputs[0].reshape(&wide)?)?.cast(v.grad().dtype())?;
                     hit.mul(&g.div(&hit.sum(&dims, true)?)?)?
                 }
                 ReduceOp::Prod => {
@@ -379,6 +379,15 @@ impl Op for Reduce {
 }
 
 impl Tensor {
+    /// The values as memory holds them: what is computed in f32 and read before it is stored is finer than f16 or bf16, and equals no stored
+    /// value of these types.
+    pub(crate) fn rounded(&self) -> TensorResult<Tensor> {
+        match self.dtype() {
+            DType::F16 | DType::BF16 => self.cast(DType::F32)?.cast(self.dtype()),
+            _ => Ok(self.clone()),
+        }
+    }
+
     fn reduce(&self, op: ReduceOp, dims: &[isize], keepdim: bool, at: At) -> TensorResult<Tensor> {
         let name = op.name();
         let mut axes = 0u32;

@@ -1,0 +1,169 @@
+//! Random graphs over every operation of a tensor, forward and backward: the CPU against plain loops in f64, and the GPU against the same.
+//!
+//! `TL_DIFFERENTIAL_CASES` says how many graphs (20,000), `TL_DIFFERENTIAL_SEED` where they begin (1), `TL_TEST_DEVICE` which GPU, and
+//! `TL_DIFFERENTIAL_GPU_SHARE=n` that one graph of n runs there. A graph that fails is made smaller and printed as a program; its seed with
+//! `TL_DIFFERENTIAL_CASES=1` runs it alone. `TL_DIFFERENTIAL_KEEP_GOING=1` finds all that fail and shrinks the first `TL_DIFFERENTIAL_SHRINK`.
+
+mod conformance_support;
+mod differential_support;
+
+use differential_support::check::check;
+use differential_support::graph::Graph;
+use differential_support::ops::OPERATIONS;
+use differential_support::shrink::shrink;
+use differential_support::{gpu, methods, setting};
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tensorlogic::Device;
+
+/// Methods of a tensor that no graph contains, and why.
+const LEFT_OUT: &[(&str, &str)] = &[
+    ("from_bytes", "makes every leaf"),
+    ("from_bytes_in", "makes leaves in a kind of memory: tests/transfers.rs"),
+    ("from_vec", "makes leaves; indices in these graphs"),
+    ("from_vec_gpu", "makes leaves on a GPU: tests/metal.rs"),
+    ("from_vec_in", "makes leaves in a kind of memory: tests/transfers.rs"),
+    ("eval", "ends every graph, by `eval_all`"),
+    ("grad", "reads every gradient"),
+    ("op", "adds operations of other crates: tests/custom.rs"),
+    ("op1", "adds operations of other crates: tests/custom.rs"),
+    ("requires_grad", "begins every gradient"),
+];
+
+/// How many seconds of a processor a case may take with a GPU in software, its kernels' compilation included.
+const TIME: f64 = 5.0;
+
+/// Graphs that are tried unless the environment says how many: on the CPU a thousand take a second.
+const CASES: u64 = 20_000;
+
+/// On a GPU in software, which compiles kernels on a processor, one graph of so many runs there too.
+const SHARE_IN_SOFTWARE: u64 = 80;
+
+#[test]
+fn every_method_is_in_graphs_or_left_out_for_a_reason() {
+    let (methods, made): (BTreeSet<String>, BTreeSet<&str>) = (methods(), OPERATIONS.iter().map(|o| o.name).collect());
+    assert!(["sqrt", "add", "sum_all", "matmul", "sort", "split", "detach"].iter().all(|n| methods.contains(*n)), "{methods:?}");
+    let out: BTreeSet<&str> = LEFT_OUT.iter().map(|(n, _)| *n).collect();
+    let missing: Vec<&String> = methods.iter().filter(|m| !made.contains(m.as_str()) && !out.contains(m.as_str())).collect();
+    assert!(missing.is_empty(), "add these to tests/differential_support, or to LEFT_OUT with a reason: {missing:?}");
+    let gone: Vec<&&str> = made.union(&out).filter(|n| !methods.contains(**n)).collect();
+    assert!(gone.is_empty(), "these are no methods of a tensor: {gone:?}");
+    assert!(made.is_disjoint(&out), "{:?}", made.intersection(&out));
+}
+
+/// Where a graph runs besides the CPU.
+fn gpu_for(seed: u64) -> Option<&'static Device> {
+    let gpu = gpu()?;
+    let software = gpu.name().contains("llvmpipe");
+    let share = setting("TL_DIFFERENTIAL_GPU_SHARE", if software { SHARE_IN_SOFTWARE } else { 1 });
+    // Both those with gradients and those without.
+    (seed / 2 % share.max(1) == 0).then_some(gpu)
+}
+
+/// Why a graph fails, if it does, else how long the GPU took; also where it panics.
+fn outcome(graph: &Graph, seed: u64) -> Result<Duration, String> {
+    catch_unwind(AssertUnwindSafe(|| check(graph, seed % 2 == 0, gpu_for(seed)))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        Err(format!("panicked: {}", text.unwrap_or("without words")))
+    })
+}
+
+/// What running the graphs of some seeds gave.
+#[derive(Default)]
+struct Results {
+    times: Vec<(Duration, u64)>,
+    failed: BTreeMap<u64, (Graph, String)>,
+    used: BTreeSet<&'static str>,
+}
+
+/// Runs the graphs of these seeds on all threads, until one fails or, if it is to `keep_going`, to the end.
+fn run_all(first: u64, cases: u64, keep_going: bool) -> Results {
+    let (next, stop, results) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(Results::default()));
+    let work = || {
+        while !stop.load(Ordering::Relaxed) {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            if n >= cases {
+                break;
+            }
+            let seed = first + n;
+            let graph = Graph::random(seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            let outcome = outcome(&graph, seed);
+            let mut results = results.lock().expect("no thread panicked");
+            results.used.extend(graph.steps.iter().flatten().map(|s| OPERATIONS[s.op].name));
+            match outcome {
+                Ok(took) => results.times.push((took, seed)),
+                Err(why) => {
+                    println!("seed {seed}: {why}");
+                    results.failed.insert(seed, (graph, why));
+                    stop.store(!keep_going, Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
+    std::thread::scope(|s| (0..threads).for_each(|_| drop(s.spawn(work))));
+    results.into_inner().expect("no thread panicked")
+}
+
+/// The processor's seconds that one case takes in a process of its own, where it shares no compiled kernel and no wait with others.
+#[cfg(unix)]
+fn alone(seed: u64) -> f64 {
+    let spent = || {
+        // SAFETY: a structure of numbers, which the call fills.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) };
+        let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 * 1e-6;
+        seconds(usage.ru_utime) + seconds(usage.ru_stime)
+    };
+    let before = spent();
+    let program = std::env::current_exe().expect("a program that runs");
+    let mut command = std::process::Command::new(program);
+    command.args(["random_graphs_agree_with_f64", "--exact"]).env("TL_DIFFERENTIAL_SEED", seed.to_string());
+    command.env("TL_DIFFERENTIAL_CASES", "1").env("TL_DIFFERENTIAL_ALONE", "1").stdout(std::process::Stdio::null());
+    command.status().expect("the same program again");
+    spent() - before
+}
+
+#[test]
+fn random_graphs_agree_with_f64() {
+    let (cases, first) = (setting("TL_DIFFERENTIAL_CASES", CASES), setting("TL_DIFFERENTIAL_SEED", 1));
+    println!("seeds {first} to {}, on {}", first + cases - 1, gpu().map_or("the CPU alone".into(), |d| d.name()));
+    let start = Instant::now();
+    let Results { mut times, failed, used } = run_all(first, cases, setting("TL_DIFFERENTIAL_KEEP_GOING", 0) == 1);
+    times.sort_unstable();
+    let on_gpu = times.iter().filter(|t| !t.0.is_zero()).count();
+    println!("{} graphs, {on_gpu} of them on a GPU too, in {:.1?}", times.len(), start.elapsed());
+    let count = failed.len();
+    let mut report = String::new();
+    for (seed, (graph, why)) in failed.into_iter().take(setting("TL_DIFFERENTIAL_SHRINK", 1) as usize) {
+        let (small, why) = shrink(graph, why, |g| outcome(g, seed).err());
+        let text = small.program().map_or_else(|e| e.to_string(), |p| p.text());
+        let gradients = if seed % 2 == 0 { ", gradients included" } else { "" };
+        report += &format!("TL_DIFFERENTIAL_SEED={seed} TL_DIFFERENTIAL_CASES=1 fails{gradients}:\n{text}{why}\n\n");
+    }
+    assert!(count == 0, "{count} of {cases} graphs fail\n{report}");
+    let idle: Vec<&str> = OPERATIONS.iter().map(|o| o.name).filter(|n| !used.contains(n)).collect();
+    assert!(cases < 2000 || idle.is_empty(), "no graph contains {idle:?}");
+    #[cfg(unix)]
+    if setting("TL_DIFFERENTIAL_ALONE", 0) == 0 {
+        for &(took, seed) in times.iter().rev().take(setting("TL_DIFFERENTIAL_SLOWEST", 3) as usize) {
+            if took.as_secs_f64() > TIME {
+                let seconds = alone(seed);
+                println!("seed {seed}: {took:.1?} among others, {seconds:.1} s of a processor alone");
+                assert!(seconds <= TIME, "seed {seed} takes {seconds:.1} s of a processor");
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "prints graphs as programs"]
+fn programs() {
+    let (cases, first) = (setting("TL_DIFFERENTIAL_CASES", 20), setting("TL_DIFFERENTIAL_SEED", 1));
+    for seed in first..first + cases {
+        println!("// {seed}\n{}", Graph::random(seed).and_then(|g| g.program()).expect("a graph").text());
+    }
+}

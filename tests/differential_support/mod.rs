@@ -1,0 +1,88 @@
+//! Random graphs over every operation: how they are made, run, compared and made smaller.
+
+pub mod check;
+pub mod elementwise;
+pub mod graph;
+pub mod ops;
+pub mod products;
+pub mod reference;
+pub mod rows;
+pub mod shrink;
+pub mod views;
+pub mod windows;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::LazyLock;
+use tensorlogic::Device;
+
+/// The GPU that is tested: the one that `TL_TEST_DEVICE` names, else the machine's. With `TL_REQUIRE_GPU=1` there must be one.
+pub fn gpu() -> Option<&'static Device> {
+    static GPU: LazyLock<Option<Device>> = LazyLock::new(|| {
+        let name = std::env::var("TL_TEST_DEVICE").unwrap_or_else(|_| "vulkan".into());
+        match Device::open(&name) {
+            Ok(d) if d.is_cpu() => None,
+            Ok(d) => {
+                // Small cases too shall run on the GPU.
+                d.set_adaptive(false);
+                Some(d)
+            }
+            Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{name}: {e}"),
+            Err(_) => None,
+        }
+    });
+    GPU.as_ref()
+}
+
+/// A number from the environment.
+pub fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |v| v.parse().unwrap_or_else(|_| panic!("{name} is {v}, not a number")))
+}
+
+/// Every public method of `Tensor` that gives a tensor, or several, as the sources name them.
+pub fn methods() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    scan(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+    found
+}
+
+fn scan(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            scan(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            let text = std::fs::read_to_string(&path).expect("a source");
+            in_blocks(&text, found);
+            in_tables(&text, found);
+        }
+    }
+}
+
+/// Methods that are written out.
+fn in_blocks(text: &str, found: &mut BTreeSet<String>) {
+    for block in text.split("\nimpl Tensor {\n").skip(1) {
+        let block = block.split("\n}\n").next().expect("a first part");
+        for method in block.split("\n    pub fn ").skip(1) {
+            let head = method.split('{').next().expect("a first part");
+            let name: String = head.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let result = head.rsplit_once("->").map_or("", |r| r.1);
+            if result.contains("Tensor>") || result.contains("(Tensor") || result.trim() == "Tensor" {
+                found.insert(name);
+            }
+        }
+    }
+}
+
+/// Methods by tables: `name = Kind;`, `"doc" name = Kind;` and `"doc" name name Kind;`.
+fn in_tables(text: &str, found: &mut BTreeSet<String>) {
+    for table in ["unary_methods! {\n", "binary_methods! {\n", "reductions! {\n"] {
+        let Some((_, body)) = text.split_once(&format!("\n{table}")) else { continue };
+        let lines = body.split("\n}").next().expect("a first part").lines().map(str::trim);
+        for line in lines.filter(|l| l.ends_with(';') && !l.starts_with("///")) {
+            let words: Vec<&str> =
+                line.rsplit('"').next().expect("a last part").trim_end_matches(';').split_whitespace().filter(|w| *w != "=").collect();
+            found.extend(words[..words.len() - 1].iter().map(|w| w.to_string()));
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What plain loops in f64 give: joins, products, attention, convolutions, pools and Einstein's sums.
+
+use crate::conformance_support::Array;
+use tensorlogic::ops::index_add::Combine;
+
+pub fn narrowed(a: &Array, d: usize, start: usize, len: usize) -> Array {
+    a.pick(d, &(start..start + len).collect::<Vec<_>>())
+}
+
+/// Arrays side by side along a dimension.
+pub fn sides(all: &[Array], d: usize) -> Array {
+    let mut shape = all[0].shape.clone();
+    shape[d] = all.iter().map(|a| a.shape[d]).sum();
+    Array::from_fn(&shape, |i| {
+        let mut own = i.to_vec();
+        for a in all {
+            if own[d] < a.shape[d] {
+                return a.at(&own);
+            }
+            own[d] -= a.shape[d];
+        }
+        unreachable!("an index outside of all parts")
+    })
+}
+
+/// `to` with each element of `from` joined with the one whose index has another entry in one dimension.
+pub fn combined(to: &Array, from: &Array, how: Combine, place: impl Fn(&[usize]) -> (usize, usize)) -> Array {
+    let mut out = to.clone();
+    // In order, since the last of several counts.
+    let mut index = vec![0; from.shape.len()];
+    for (n, &v) in from.data.iter().enumerate() {
+        let mut rest = n;
+        for d in (0..index.len()).rev() {
+            index[d] = rest % from.shape[d];
+            rest /= from.shape[d];
+        }
+        let (d, at) = place(&index);
+        let mut own = index.clone();
+        own[d] = at;
+        let old = &mut out.data[own.iter().zip(&to.shape).fold(0, |n, (&i, &d)| n * d + i)];
+        *old = match how {
+            Combine::Add => *old + v,
+            Combine::Set => v,
+            Combine::Mul => *old * v,
+            Combine::Min => old.min(v),
+            Combine::Max => old.max(v),
+        };
+    }
+    out
+}
+
+/// `softmax(q·kᵀ·scale + mask)·v`; a query sees keys below `valid`, with `causal` up to its own position, and of those the last `window`.
+pub struct Attention {
+    pub scale: f64,
+    pub causal: bool,
+    pub valid: usize,
+    pub window: usize,
+}
+
+impl Attention {
+    pub fn run(&self, q: &Array, k: &Array, v: &Array, mask: Option<&Array>) -> Array {
+        let (h, groups, t, s) = (q.shape[1], k.shape[1], q.shape[2], k.shape[2]);
+        let shape = [q.shape[0], h, t, v.shape[3]];
+        let mask = mask.map(|m| Array { shape: vec![q.shape[0], h, t, s], data: vec![0.0; q.shape[0] * h * t * s] }.zip(m, |_, v| v));
+        Array::from_fn(&shape, |i| {
+            let (b, head, row) = (i[0], i[1], i[2]);
+            let group = head / (h / groups);
+            let position = (self.valid + row) as isize - t as isize;
+            let sees = |j: usize| {
+                let j = j as isize;
+                (!self.causal || j <= position) && (self.window == 0 || j > position - self.window as isize)
+            };
+            let score = |j: usize| {
+                let dot: f64 = (0..q.shape[3]).map(|e| q.at(&[b, head, row, e]) * k.at(&[b, group, j, e])).sum();
+                dot * self.scale + mask.as_ref().map_or(0.0, |m| m.at(&[b, head, row, j]))
+            };
+            let scores: Vec<(usize, f64)> = (0..self.valid).filter(|&j| sees(j)).map(|j| (j, score(j))).collect();
+            let top = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(s.1));
+            let sum: f64 = scores.iter().map(|s| (s.1 - top).exp()).sum();
+            scores.iter().map(|&(j, x)| (x - top).exp() / sum * v.at(&[b, group, j, i[3]])).sum()
+        })
+    }
+}
+
+/// Where windows lie in one dimension.
+#[derive(Clone, Copy, Debug)]
+pub struct Axis {
+    pub kernel: usize,
+    pub stride: usize,
+    pub padding: (usize, usize),
+    pub dilation: usize,
+}
+
+impl Axis {
+    /// How many windows fit into `size` elements.
+    pub fn count(&self, size: usize, ceil: bool) -> Option<usize> {
+        let rest = (size + self.padding.0 + self.padding.1).checked_sub(self.dilation * (self.kernel - 1) + 1)?;
+        let n = if ceil { rest.div_ceil(self.stride) } else { rest / self.stride } + 1;
+        Some(if ceil && (n - 1) * self.stride >= size + self.padding.0 { n - 1 } else { n })
+    }
+}
+
+/// The places of a window's taps, all combinations of the dimensions' taps, as signed indices.
+pub fn taps(axes: &[Axis], window: &[usize]) -> Vec<(Vec<usize>, Vec<isize>)> {
+    let sizes: Vec<usize> = axes.iter().map(|a| a.kernel).collect();
+    let mut all = Vec::new();
+    Array::from_fn(&sizes, |tap| {
+        let place = |d: usize| (window[d] * axes[d].stride + tap[d] * axes[d].dilation) as isize - axes[d].padding.0 as isize;
+        all.push((tap.to_vec(), (0..tap.len()).map(place).collect()));
+        0.0
+    });
+    all
+}
+
+/// The element of `[N, C, …]` at a place, if it is inside.
+pub fn inside(x: &Array, n: usize, c: usize, place: &[isize]) -> Option<f64> {
+    let fits = place.iter().zip(&x.shape[2..]).all(|(&p, &s)| p >= 0 && p < s as isize);
+    fits.then(|| x.at(&[n, c].into_iter().chain(place.iter().map(|&p| p as usize)).collect::<Vec<_>>()))
+}
+
+/// Cross-correlation of `[N, C, …]` with `[outputs, C / groups, …]`.
+pub fn conv(x: &Array, w: &Array, bias: Option<&Array>, axes: &[Axis], groups: usize) -> Array {
+    let own = w.shape[0] / groups;
+    let mut shape = vec![x.shape[0], w.shape[0]];
+    shape.extend(axes.iter().zip(&x.shape[2..]).map(|(a, &s)| a.count(s, false).expect("windows that fit")));
+    Array::from_fn(&shape, |i| {
+        let mut sum = bias.map_or(0.0, |b| b.data[i[1]]);
+        for (tap, place) in taps(axes, &i[2..]) {
+            for c in 0..w.shape[1] {
+                let weight = || w.at(&[i[1], c].into_iter().chain(tap.iter().copied()).collect::<Vec<_>>());
+                sum += inside(x, i[0], i[1] / own * w.shape[1] + c, &place).map_or(0.0, |v| v * weight());
+            }
+        }
+        sum
+    })
+}
+
+/// Its transpose: each element times the weight `[C, outputs / groups, …]`, added where the convolution would read it.
+pub fn conv_transpose(x: &Array, w: &Array, bias: Option<&Array>, axes: &[Axis], groups: usize, more: &[usize]) -> Array {
+    let (inner, own) = (w.shape[0] / groups, w.shape[1]);
+    let mut shape = vec![x.shape[0], own * groups];
+    for (d, a) in axes.iter().enumerate() {
+        let whole = (x.shape[d + 2] - 1) * a.stride + a.dilation * (a.kernel - 1) + 1 + more[d];
+        shape.push(whole - a.padding.0 - a.padding.1);
+    }
+    let mut out = Array::from_fn(&shape, |i| bias.map_or(0.0, |b| b.data[i[1]]));
+    let mut add = |index: Vec<usize>, v: f64| {
+        let flat = index.iter().zip(&shape).fold(0, |n, (&i, &d)| n * d + i);
+        out.data[flat] += v;
+    };
+    Array::from_fn(&x.shape, |i| {
+        for (tap, place) in taps(axes, &i[2..]) {
+            if place.iter().zip(&shape[2..]).any(|(&p, &s)| p < 0 || p >= s as isize) {
+                continue;
+            }
+            for o in 0..own {
+                let weight = w.at(&[i[1], o].into_iter().chain(tap.iter().copied()).collect::<Vec<_>>());
+                let index = [i[0], i[1] / inner * own + o].into_iter().chain(place.iter().map(|&p| p as usize)).collect();
+                add(index, x.at(i) * weight);
+            }
+        }
+        0.0
+    });
+    out
+}
+
+/// Einstein's sum of an equation of letters with its result.
+pub fn einsum(equation: &str, operands: &[Array]) -> Array {
+    let (left, right) = equation.split_once("->").expect("an equation with a result");
+    let parts: Vec<Vec<char>> = left.split(',').map(|p| p.chars().collect()).collect();
+    let mut letters: Vec<char> = right.chars().collect();
+    letters.extend(left.chars().filter(|c| c.is_alphabetic() && !right.contains(*c)));
+    let mut seen = Vec::new();
+    letters.retain(|c| {
+        !seen.contains(c) && {
+            seen.push(*c);
+            true
+        }
+    });
+    let size = |c: char| {
+        parts.iter().zip(operands).find_map(|(p, a)| p.iter().position(|x| *x == c).map(|d| a.shape[d])).expect("a letter of an operand")
+    };
+    let (outer, inner) = letters.split_at(right.len());
+    let sizes = |l: &[char]| l.iter().map(|&c| size(c)).collect::<Vec<_>>();
+    Array::from_fn(&sizes(outer), |i| {
+        let terms = Array::from_fn(&sizes(inner), |j| {
+            let at =
+                |c: &char| letters.iter().position(|l| l == c).map(|k| if k < i.len() { i[k] } else { j[k - i.len()] }).expect("known");
+            parts.iter().zip(operands).map(|(p, a)| a.at(&p.iter().map(at).collect::<Vec<_>>())).product()
+        });
+        terms.data.iter().sum()
+    })
+}
