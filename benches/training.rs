@@ -165,7 +165,7 @@ fn run() -> Result<()> {
     t.step()?;
     println!("{} parameters, batch {} × {}; first loss {first:.4}", t.model.parameter_count(), args.batch, context);
     if args.kernels {
-        let ((), profile) = device.profile(|| t.step().map(|_| ()).map_err(|e| tensorlogic::TensorError::Invalid(e.to_string())))?;
+        let ((), profile) = device.profile(|| t.step().map(|_| ()).map_err(|e| tensorlogic::TensorError::Value(e.to_string())))?;
         let mut limits = Limits::new(&device, Options::quick());
         println!("{}", profile.with_limits(limits.copy_bandwidth()?, limits.operations()?));
     }

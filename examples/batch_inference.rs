@@ -32,7 +32,7 @@ impl Model {
     /// `x` `[N, 784]` to `[N, 10]` in three dispatches, whatever N is.
     fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
         let h1 = x.matmul_with_activation(&self.w1, Activation::ReLU)?;
-        let h2 = h1.matmul_with_activation(&self.w2, Activation::GELU)?;
+        let h2 = h1.matmul_with_activation(&self.w2, Activation::GeluTanh)?;
         h2.matmul_with_activation(&self.w3, Activation::None)
     }
 }

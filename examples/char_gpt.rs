@@ -83,7 +83,7 @@ fn estimate(model: &Gpt, ids: &[u32], range: Range<usize>, recipe: &Recipe, devi
 /// Continues a text: each step reads the last window again. Windows are filled up at the end, which no earlier character sees.
 fn sample(model: &Gpt, text: &Characters, recipe: &Recipe, device: &Device) -> TensorResult<String> {
     let mut sampler = Sampler { temperature: 0.8, rng: Rng::new(recipe.seed), ..Sampler::default() };
-    let (context, vocab) = (model.config.context, text.known.len());
+    let context = model.config.context;
     let mut ids = vec![text.known.binary_search(&'\n').unwrap_or(0) as u32];
     model.eval();
     for _ in 0..recipe.sample {
@@ -91,7 +91,7 @@ fn sample(model: &Gpt, text: &Characters, recipe: &Recipe, device: &Device) -> T
         let mut window: Vec<i32> = last.iter().map(|&i| i as i32).collect();
         window.resize(context, 0);
         let x = Tensor::from_vec(window, &[1, context], device)?;
-        let mut logits = no_grad(|| model.forward(&x)?.narrow(1, last.len() - 1, 1)?.reshape(&[vocab as isize]))?.to_vec()?;
+        let mut logits = no_grad(|| model.forward(&x)?.i((0, last.len() - 1)))?.to_vec()?;
         ids.push(sampler.choose_host(&mut logits, &ids)?);
     }
     model.train();
@@ -136,7 +136,7 @@ pub fn run(text: &str, mut recipe: Recipe, device: &Device, mut log: impl FnMut(
 }
 
 fn main() -> TensorResult<()> {
-    let wrong = |m: &str| TensorError::Invalid(format!("{m}: char_gpt TEXT [--tiny] [--steps N] [--seed N] [--sample N]"));
+    let wrong = |m: &str| TensorError::Value(format!("{m}: char_gpt TEXT [--tiny] [--steps N] [--seed N] [--sample N]"));
     let args: Vec<String> = std::env::args().skip(1).collect();
     let mut recipe = if args.iter().any(|a| a == "--tiny") { Recipe::tiny() } else { Recipe::shakespeare_char() };
     let mut file = None;
@@ -152,7 +152,7 @@ fn main() -> TensorResult<()> {
         }
     }
     let file = file.ok_or_else(|| wrong("no text"))?;
-    let text = std::fs::read_to_string(&file).map_err(|e| TensorError::Invalid(format!("{file}: {e}")))?;
+    let text = std::fs::read_to_string(&file).map_err(|e| TensorError::Value(format!("{file}: {e}")))?;
     let (_, _, sample) = run(&text, recipe, &Device::auto()?, |line| println!("{line}"))?;
     println!("{sample}");
     Ok(())

@@ -29,8 +29,8 @@ pub struct Settings {
 /// Reads `config.json` and `model.safetensors` of a folder in Hub layout.
 pub fn from_pretrained(folder: &Path, device: &Device) -> TensorResult<Gpt> {
     let path = folder.join("config.json");
-    let text = std::fs::read(&path).map_err(|e| TensorError::Invalid(format!("{}: {e}", path.display())))?;
-    let json: serde_json::Value = serde_json::from_slice(&text).map_err(|e| TensorError::Invalid(format!("{}: {e}", path.display())))?;
+    let text = std::fs::read(&path).map_err(|e| TensorError::Value(format!("{}: {e}", path.display())))?;
+    let json: serde_json::Value = serde_json::from_slice(&text).map_err(|e| TensorError::Value(format!("{}: {e}", path.display())))?;
     let config = GptConfig { dropout: 0.1, ..GptConfig::from_hub(&json)? };
     let model = Gpt::new(config, &mut Rng::new(0), device)?;
     model.load_hub(&SafeTensors::open(folder)?)?;
@@ -67,7 +67,7 @@ pub fn run(model: &Gpt, tokens: &[u32], s: &Settings, device: &Device, mut log: 
 }
 
 fn main() -> TensorResult<()> {
-    let usage = || TensorError::Invalid("gpt2_finetune FOLDER TEXT [--steps N] [--batch N] [--context N] [--lr X]".into());
+    let usage = || TensorError::Value("gpt2_finetune FOLDER TEXT [--steps N] [--batch N] [--context N] [--lr X]".into());
     let mut s = Settings { steps: 100, batch: 4, context: 256, lr: 3e-5 };
     let mut paths = Vec::new();
     let mut args = std::env::args().skip(1);
@@ -85,7 +85,7 @@ fn main() -> TensorResult<()> {
     let device = Device::auto()?;
     let model = from_pretrained(Path::new(folder), &device)?;
     let tokenizer = Tokenizer::from_file(Path::new(folder).join("tokenizer.json"))?;
-    let text = std::fs::read_to_string(text).map_err(|e| TensorError::Invalid(format!("{text}: {e}")))?;
+    let text = std::fs::read_to_string(text).map_err(|e| TensorError::Value(format!("{text}: {e}")))?;
     let tokens = tokenizer.encode(&text, false)?;
     println!("{} parameters, {} tokens, on {}", model.parameter_count(), tokens.len(), device.name());
     run(&model, &tokens, &s, &device, |line| println!("{line}"))?;

@@ -6,7 +6,7 @@
 use tensorlogic::autograd::no_grad;
 use tensorlogic::data::{DataLoader, Images, LoaderOptions, Order};
 use tensorlogic::nn::{Act, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ModuleExt, Sequential};
-use tensorlogic::ops::loss::NllOptions;
+use tensorlogic::ops::NllOptions;
 use tensorlogic::optim::{AdamW, Optimizer, Schedule};
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 

@@ -76,11 +76,10 @@ impl Model {
 
     /// Normalized pictures `[N, H, W, C]` to the energy of each direction `[N, 4]`.
     fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
-        let n = x.dims()[0] as isize;
-        let (side, patch, directions) = ((SIZE / PATCH) as isize, PATCH as isize, DIRECTIONS as isize);
-        let patches = x.reshape(&[n, side, patch, side, patch, 3])?.permute(&[0, 1, 3, 2, 4, 5])?;
-        let patches = patches.reshape(&[n, side * side, patch * patch * 3])?;
-        let waves = patches.matmul(&self.filters)?.square()?.reshape(&[n, side * side, directions, 2])?;
+        let (n, side) = (x.dims()[0], SIZE / PATCH);
+        let patches = x.reshape([n, side, PATCH, side, PATCH, 3])?.permute(&[0, 1, 3, 2, 4, 5])?;
+        let patches = patches.reshape((n, side * side, ()))?;
+        let waves = patches.matmul(&self.filters)?.square()?.reshape((n, side * side, DIRECTIONS, 2))?;
         waves.sum(&[3], false)?.mean(&[1], false)
     }
 }

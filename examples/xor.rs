@@ -4,7 +4,7 @@
 
 use tensorlogic::nn::{Act, Linear, Module, ModuleExt, Sequential};
 use tensorlogic::optim::{AdamW, Optimizer};
-use tensorlogic::{Device, Rng, Tensor, TensorResult, ops::loss::Reduction};
+use tensorlogic::{Device, Rng, Tensor, TensorResult, ops::Reduction};
 
 /// Trains for `steps` steps; gives the last loss and the network's answers for 00, 01, 10 and 11.
 pub fn run(device: &Device, steps: usize, mut log: impl FnMut(usize, f64)) -> TensorResult<(f64, Vec<f32>)> {

@@ -57,7 +57,7 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: &GradOptions) -> T
         .map(|x| match found.wanted.get(&place(x)) {
             Some(g) => Ok(g.clone()),
             None if options.allow_unused => x.zeros_like(),
-            None => Err(TensorError::Invalid(format!("grad: an input of shape {} does not contribute to the outputs ({at})", x.shape()))),
+            None => Err(TensorError::State(format!("grad: an input of shape {} does not contribute to the outputs ({at})", x.shape()))),
         })
         .collect()
 }
@@ -69,7 +69,7 @@ fn ones(y: &Tensor) -> TensorResult<Tensor> {
 fn check_root(y: &Tensor, op: &'static str) -> TensorResult<()> {
     if !y.node.tracked || !y.dtype().is_float() {
         let why = "does not depend on a tensor with requires_grad, or was computed inside no_grad";
-        return Err(TensorError::Invalid(format!("{op}: the {} of shape {} {why} ({})", y.dtype(), y.shape(), y.node.at)));
+        return Err(TensorError::State(format!("{op}: the {} of shape {} {why} ({})", y.dtype(), y.shape(), y.node.at)));
     }
     Ok(())
 }
@@ -79,6 +79,15 @@ impl Tensor {
     ///
     /// # Errors
     /// When the dtype is not a float (blocks are not).
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?;
+    /// let x = x.requires_grad()?;
+    /// x.square()?.sum_all()?.backward()?;
+    /// assert_eq!(x.grad().expect("collected").to_vec()?, [2.0, 4.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn requires_grad(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -136,6 +145,17 @@ impl Tensor {
     ///
     /// # Errors
     /// When the tensor has more than one element, or is not tracked.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[3.0], &Device::cpu())?;
+    /// let x = x.requires_grad()?;
+    /// x.log()?.sum_all()?.backward()?;
+    /// (2.0 * &x)?.sum_all()?.backward()?; // adds to the gradient
+    /// let grad = x.grad().expect("collected").to_vec()?;
+    /// assert!((grad[0] - 7.0 / 3.0).abs() < 1e-6);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn backward(&self) -> TensorResult<()> {
         if self.numel() != 1 {
@@ -147,6 +167,19 @@ impl Tensor {
     }
 
     /// As [`Tensor::backward`], from this gradient of the tensor (its shape); `retain_graph` keeps the graph for another call.
+    ///
+    /// # Errors
+    /// When the gradient's shape is not this tensor's, or the tensor is not tracked.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?;
+    /// let x = x.requires_grad()?;
+    /// let gradient = Tensor::new(&[10.0, 1.0], &Device::cpu())?;
+    /// x.square()?.backward_with(&gradient, false)?;
+    /// assert_eq!(x.grad().expect("collected").to_vec()?, [20.0, 4.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn backward_with(&self, gradient: &Tensor, retain_graph: bool) -> TensorResult<()> {
         check_root(self, "backward")?;
@@ -353,7 +386,7 @@ impl BackwardPass {
             let inputs = self.inputs.remove(&Arc::as_ptr(node)).unwrap_or_default();
             if inputs.is_empty() {
                 let m = "the graph behind a value is gone: backward has been here already; keep it with retain_graph";
-                return Err(TensorError::Invalid(format!("backward: {m} ({})", node.at)));
+                return Err(TensorError::State(format!("backward: {m} ({})", node.at)));
             }
             let results = mode.run(|| self.node(node, &inputs, &outputs, &grads))?;
             for (input, part) in inputs.iter().zip(results) {

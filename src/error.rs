@@ -85,16 +85,30 @@ pub enum TensorError {
         message: String,
     },
     /// A file's content is not what its format says.
-    #[error("{format}: {message}")]
+    #[error("{format}: {}{message}", path.as_ref().map(|p| format!("{}: ", p.display())).unwrap_or_default())]
     Format {
         /// The format's name: `gguf`, `safetensors`, `tokenizer`, `config`.
         format: &'static str,
         /// What is wrong, and where.
         message: String,
+        /// The file, where it is known and the message does not name it already.
+        path: Option<PathBuf>,
     },
-    /// A value that is not allowed, such as a NaN among logits or an empty prompt.
+    /// An argument that is not allowed, such as an empty prompt, a token outside of the vocabulary, or a length that does not fit.
     #[error("{0}")]
-    Invalid(String),
+    Value(String),
+    /// Settings that are not allowed or do not fit together: of a sampler, an optimizer, an adapter, a memory limit.
+    #[error("{0}")]
+    Config(String),
+    /// Computed numbers that cannot be used, such as NaN logits.
+    #[error("{0}")]
+    Numeric(String),
+    /// A call that does not fit what happened before: a handle that was freed, a step without gradients, a tensor that is not tracked.
+    #[error("{0}")]
+    State(String),
+    /// A promise inside of the library was broken, or a driver refused what it should take: worth a report.
+    #[error("{0}")]
+    Internal(String),
     /// Correct input that this version cannot do.
     #[error("not supported: {0}")]
     Unsupported(String),
@@ -129,7 +143,14 @@ impl TensorError {
     }
     /// A malformed file of `format`.
     pub fn format(format: &'static str, message: impl Into<String>) -> Self {
-        TensorError::Format { format, message: message.into() }
+        TensorError::Format { format, message: message.into(), path: None }
+    }
+    /// This error with the file that it was met in, where it is one of a format and has none yet.
+    pub fn in_file(mut self, file: impl AsRef<std::path::Path>) -> Self {
+        if let TensorError::Format { path: path @ None, .. } = &mut self {
+            *path = Some(file.as_ref().to_path_buf());
+        }
+        self
     }
     /// A shape error written at `at`.
     pub fn shape(op: &'static str, at: At, message: impl Into<String>) -> Self {

@@ -651,17 +651,49 @@ impl Download {
 
 impl Tensor {
     /// Computes and stores the value now. Returns the tensor itself for chaining.
+    ///
+    /// # Errors
+    /// For what the evaluation meets: a bad index, no room, a lost device.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?;
+    /// let y = x.exp()?;
+    /// y.eval()?; // computed once, read as often as one likes
+    /// assert!(y.explain()?.is_empty());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn eval(&self) -> TensorResult<&Tensor> {
         eval_all(&[self])?;
         Ok(self)
     }
 
     /// The plan that asking for this value would run, one line a dispatch, as SQL's EXPLAIN. Empty for a stored value.
+    ///
+    /// # Errors
+    /// For what the evaluation meets: a bad index, no room, a lost device.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?;
+    /// assert!(x.exp()?.explain()?.ends_with("1 dispatch\n"));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn explain(&self) -> TensorResult<String> {
         Ok(plan_of(&[self])?.map(|p| p.to_string()).unwrap_or_default())
     }
 
     /// The elements in row-major order as f32. f64, integers and bool are converted; block formats are decoded.
+    ///
+    /// # Errors
+    /// For what the evaluation meets: a bad index, no room, a lost device.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1, 2], [3, 4]], &Device::cpu())?;
+    /// assert_eq!(x.t()?.to_vec()?, [1.0, 3.0, 2.0, 4.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn to_vec(&self) -> TensorResult<Vec<f32>> {
         match self.dtype() {
@@ -676,6 +708,13 @@ impl Tensor {
     ///
     /// # Errors
     /// When `T` is not the tensor's type, or for what the evaluation met.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1, 2], [3, 4]], &Device::cpu())?;
+    /// assert_eq!(x.to_vec_of::<i32>()?, [1, 2, 3, 4]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn to_vec_of<T: Element>(&self) -> TensorResult<Vec<T>> {
         if self.dtype() != T::DTYPE && !(self.dtype() == DType::Bool && T::DTYPE == DType::U8) {
@@ -688,6 +727,16 @@ impl Tensor {
     }
 
     /// The elements' bytes in row-major order as stored.
+    ///
+    /// # Errors
+    /// For what the evaluation meets: a bad index, no room, a lost device.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1, 258], &Device::cpu())?;
+    /// assert_eq!(x.to_bytes()?, [1, 0, 0, 0, 2, 1, 0, 0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn to_bytes(&self) -> TensorResult<Vec<u8>> {
         let mut out = host_memory(self.dtype().bytes(self.numel()).unwrap_or(0), 0u8)?;
         self.read_into(&mut out)?;
@@ -710,6 +759,18 @@ impl Tensor {
     }
 
     /// Evaluates and submits the copy to the host without waiting for it: work submitted afterwards overlaps with it.
+    ///
+    /// # Errors
+    /// For what the evaluation meets: a bad index, no room, a lost device.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?;
+    /// let download = x.exp()?.download()?;
+    /// let other = x.neg()?; // further work while the values arrive
+    /// assert_eq!(download.wait::<f32>()?.len(), other.numel());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn download(&self) -> TensorResult<Download> {
         let layout = self.layout();
         if matches!(self.node.kind, Kind::View(_)) && !layout.is_contiguous() {
@@ -729,6 +790,21 @@ impl Tensor {
     ///
     /// # Errors
     /// Those of [`Tensor::to_vec_of`].
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?;
+    /// let values = async { x.neg()?.to_vec_async::<f32>().await };
+    /// # let mut values = std::pin::pin!(values);
+    /// # let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// # let values = loop {
+    /// #     if let std::task::Poll::Ready(values) = values.as_mut().poll(&mut context) {
+    /// #         break values;
+    /// #     }
+    /// # };
+    /// assert_eq!(values?, [-1.0, -2.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub async fn to_vec_async<T: Element>(&self) -> TensorResult<Vec<T>> {
         let download = self.download()?;
         self.device().backend().done().await;
@@ -739,6 +815,13 @@ impl Tensor {
     ///
     /// # Errors
     /// When the tensor has more or fewer elements than one.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[7.5]], &Device::cpu())?;
+    /// assert_eq!(x.item()?, 7.5);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn item(&self) -> TensorResult<f64> {
         if self.numel() != 1 {

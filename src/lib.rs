@@ -4,6 +4,7 @@
 pub mod dtype;
 pub mod error;
 pub mod layout;
+#[doc(hidden)]
 pub mod scalar;
 pub mod shape;
 
@@ -34,6 +35,7 @@ pub mod metal;
 pub mod models;
 pub mod nn;
 pub mod optim;
+pub mod prelude;
 pub mod profile;
 #[cfg(feature = "text")]
 pub mod text;
@@ -42,7 +44,7 @@ pub mod train;
 pub use device::Device;
 pub use dtype::{DType, Element};
 pub use error::{TensorError, TensorResult};
-pub use ops::random::Rng;
+pub use ops::random::{Rng, manual_seed};
 pub use shape::Shape;
 pub use tensor::Tensor;
 

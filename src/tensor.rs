@@ -408,6 +408,15 @@ impl Tensor {
     ///
     /// # Errors
     /// When the bytes are not as many as shape and dtype ask for, or the device lacks the dtype.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::backends::Bytes;
+    /// let bytes = Bytes::Owned(std::sync::Arc::new(vec![0, 0, 128, 63]));
+    /// let x = Tensor::from_bytes(bytes, DType::F32, &[1], &Device::cpu())?;
+    /// assert_eq!(x.to_vec()?, [1.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn from_bytes(bytes: Bytes, dtype: DType, shape: &[usize], device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -430,6 +439,13 @@ impl Tensor {
     ///
     /// # Errors
     /// When the number of values is not the shape's, or the device lacks the dtype.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::from_vec(vec![1.0f64, 2.0], &[2, 1], &Device::cpu())?;
+    /// assert_eq!((x.dtype(), x.dims()), (DType::F64, &[2, 1][..]));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn from_vec<T: Element>(data: Vec<T>, shape: &[usize], device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -449,6 +465,13 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::from_vec`].
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::from_vec_gpu(&Device::cpu(), vec![1.0f32, 2.0], [2])?;
+    /// assert_eq!(x.to_vec()?, [1.0, 2.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn from_vec_gpu<T: Element>(device: &Device, data: Vec<T>, shape: impl AsRef<[usize]>) -> TensorResult<Tensor> {
         Tensor::from_vec(data, shape.as_ref(), device)
@@ -540,6 +563,9 @@ impl Tensor {
     }
 
     /// A node of a coarse operation; the results, one per entry of `metas`.
+    ///
+    /// # Errors
+    /// When the inputs are on different devices.
     pub fn op(
         op: Arc<dyn Op>,
         inputs: Inputs,
@@ -563,6 +589,9 @@ impl Tensor {
     }
 
     /// As [`Tensor::op`] for an operation of one result.
+    ///
+    /// # Errors
+    /// When the inputs are on different devices.
     pub fn op1(op: impl Op, inputs: Inputs, params: SmallVec<[f64; 2]>, meta: Meta, at: At) -> TensorResult<Tensor> {
         Ok(Tensor::op(Arc::new(op), inputs, params, smallvec::smallvec![meta], at)?.remove(0))
     }

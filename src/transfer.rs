@@ -16,6 +16,14 @@ impl Tensor {
     ///
     /// # Errors
     /// As for [`Tensor::from_vec`].
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::device::StorageMode;
+    /// let x = Tensor::from_vec_in(vec![1.0f32, 2.0], &[2], &Device::cpu(), StorageMode::Shared)?;
+    /// assert_eq!(x.to_vec()?, [1.0, 2.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn from_vec_in<T: Element>(data: Vec<T>, shape: &[usize], device: &Device, mode: StorageMode) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -33,6 +41,16 @@ impl Tensor {
     ///
     /// # Errors
     /// As for [`Tensor::from_bytes`].
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::backends::Bytes;
+    /// use tensorlogic::device::StorageMode;
+    /// let bytes = Bytes::Owned(std::sync::Arc::new(vec![0, 0, 128, 63]));
+    /// let x = Tensor::from_bytes_in(bytes, DType::F32, &[1], &Device::cpu(), StorageMode::Shared)?;
+    /// assert_eq!(x.to_vec()?, [1.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn from_bytes_in(bytes: Bytes, dtype: DType, shape: &[usize], device: &Device, mode: StorageMode) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -91,6 +109,13 @@ impl Tensor {
     ///
     /// # Errors
     /// When `T` is not the tensor's type, or for what the evaluation met.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?;
+    /// assert_eq!(x.with_slice(|values: &[f32]| values.iter().sum::<f32>())?, 3.0);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn with_slice<T: Element, R>(&self, f: impl FnOnce(&[T]) -> R) -> TensorResult<R> {
         if self.dtype() != T::DTYPE {
@@ -120,6 +145,6 @@ impl Tensor {
                 }
             });
         })?;
-        result.ok_or_else(|| TensorError::Invalid(format!("{} showed nothing", self.device().name())))
+        result.ok_or_else(|| TensorError::Internal(format!("{} showed nothing", self.device().name())))
     }
 }

@@ -134,7 +134,7 @@ impl Dataset for Broken {
     }
     fn read(&self, index: usize, parts: &mut [Part]) -> TensorResult<()> {
         if index == self.0 {
-            return Err(TensorError::Invalid("example 5 cannot be read".into()));
+            return Err(TensorError::Value("example 5 cannot be read".into()));
         }
         if index == 9 {
             panic!("a dataset's own mistake");

@@ -108,11 +108,11 @@ fn activation(a: Activation, x: f64) -> f64 {
     match a {
         Activation::None => x,
         Activation::ReLU => x.max(0.0),
-        Activation::GELU => 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh()),
+        Activation::GeluTanh => 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh()),
         Activation::SiLU => x * sigmoid(x),
         Activation::Tanh => x.tanh(),
         Activation::Sigmoid => sigmoid(x),
-        Activation::GELUExact => 0.5 * x * (1.0 + libm::erf(x * 0.5f64.sqrt())),
+        Activation::Gelu => 0.5 * x * (1.0 + libm::erf(x * 0.5f64.sqrt())),
         Activation::Softplus => softplus(x),
         Activation::Mish => x * softplus(x).tanh(),
         Activation::HardSwish => x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
@@ -176,14 +176,14 @@ fn matmul_with_activation_is_the_product_and_the_function() {
                 let temp = t[0].matmul(&t[1])?;
                 match a {
                     Activation::ReLU => temp.relu(),
-                    Activation::GELU => temp.gelu_tanh(),
+                    Activation::GeluTanh => temp.gelu_tanh(),
                     _ => a.apply(&temp),
                 }
             },
             define,
         );
     }
-    assert_eq!([Activation::None as u32, Activation::ReLU as u32, Activation::GELU as u32], [0, 1, 2]);
+    assert_eq!([Activation::None as u32, Activation::ReLU as u32, Activation::GeluTanh as u32], [0, 1, 2]);
     assert!(Activation::ALL.iter().enumerate().all(|(i, &a)| a as usize == i));
     assert_eq!(Activation::default(), Activation::None);
 }

@@ -65,7 +65,7 @@ fn activations() {
     check("softshrink", &s, (0.6, 2.0), |x| sides(&x[0])?.softshrink(0.5));
     check("threshold", &s, (0.1, 2.0), |x| sides(&x[0])?.threshold(0.05, 7.0));
     check("glu", &[&[3, 6]], (-2.0, 2.0), |x| x[0].glu(-1));
-    check("matmul_with_activation", &[&[3, 4], &[4, 5]], (-1.0, 1.0), |x| x[0].matmul_with_activation(&x[1], Activation::GELU));
+    check("matmul_with_activation", &[&[3, 4], &[4, 5]], (-1.0, 1.0), |x| x[0].matmul_with_activation(&x[1], Activation::GeluTanh));
     check("fused_add_relu", &[&[3, 5], &[5]], (0.1, 1.0), |x| x[0].fused_add_relu(&x[1]));
     check("fused_mul_relu", &[&[3, 5], &[5]], (0.1, 1.0), |x| x[0].fused_mul_relu(&x[1]));
     check("fused_affine", &[&[3, 5], &[5], &[5]], (-1.0, 1.0), |x| x[0].fused_affine(&x[1], &x[2]));

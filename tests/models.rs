@@ -148,11 +148,8 @@ fn check_greedy(r: &Reference, device: &Device) -> TensorResult<()> {
         let mut s = session(&*model, device);
         let logits = s.prompt(&g.prompt, || false)?.unwrap();
         let mut sampler = Sampler::default();
-        let mut generation = s.generate(logits, &mut sampler)?;
-        for _ in g.prompt.len()..g.tokens.len() {
-            generation.token()?.unwrap();
-        }
-        generation.finish();
+        let written = s.generate(logits, &mut sampler)?.take(g.tokens.len() - g.prompt.len()).collect::<TensorResult<Vec<u32>>>()?;
+        assert_eq!(written, g.tokens[g.prompt.len()..], "{}: greedy tokens after {:?}", r.id, g.prompt);
         assert_eq!(s.tokens(), g.tokens, "{}: greedy tokens after {:?}", r.id, g.prompt);
     }
     Ok(())
@@ -314,8 +311,8 @@ fn a_full_context_ends_the_generation() {
     let mut sampler = Sampler::default();
     let mut generation = s.generate(logits, &mut sampler).unwrap();
     // The token after the last position is known as well; it has no place in the cache.
-    let count = std::iter::from_fn(|| generation.token().unwrap()).count();
-    assert_eq!(count, 3);
+    assert_eq!(generation.by_ref().collect::<TensorResult<Vec<u32>>>().unwrap().len(), 3);
+    assert!(generation.next().is_none());
     generation.finish();
     assert!(s.prompt(&[1], || false).is_err());
 }

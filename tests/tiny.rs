@@ -119,6 +119,23 @@ fn a_seed_gives_the_same_text() {
     }
 }
 
+/// The iterator ends behind an error, and the session holds no token of it.
+#[test]
+fn an_error_ends_the_tokens() {
+    for device in devices() {
+        let (model, _) = open(Path::new(FILE), &device);
+        let vocab = model.shape().vocab;
+        let mut session = Session::new(&*model, 64, &device).unwrap();
+        session.prompt(&[1, 2, 3], || false).unwrap().unwrap();
+        let nan = Tensor::full(f64::NAN, &[vocab], DType::F32, &device).unwrap();
+        let mut sampler = Sampler::default();
+        let tokens: Vec<_> = session.generate(nan, &mut sampler).unwrap().take(5).collect();
+        let [Err(error)] = &tokens[..] else { panic!("{tokens:?} on {}", device.name()) };
+        assert!(error.to_string().contains("NaN logits"), "{error}");
+        assert_eq!(session.tokens(), [1, 2, 3]);
+    }
+}
+
 /// Written in other types, it says nearly the same; in types that hold its own exactly, the very same.
 #[test]
 fn it_survives_other_types() {

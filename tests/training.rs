@@ -131,7 +131,7 @@ fn the_newest_whole_checkpoint_counts() {
     let (step, wrong) = all.latest().unwrap();
     assert!(step.is_none() && wrong.len() == 3);
     // A save that fails leaves no trace.
-    assert!(all.save(12, |f| f.bytes("x", &[1]).and_then(|_| Err(TensorError::Invalid("no".into())))).is_err());
+    assert!(all.save(12, |f| f.bytes("x", &[1]).and_then(|_| Err(TensorError::Value("no".into())))).is_err());
     assert_eq!(all.steps().unwrap(), [11, 10, 3]);
     assert_eq!(std::fs::read_dir(root.join("c")).unwrap().count(), 3);
     std::fs::remove_dir_all(root).unwrap();

@@ -26,7 +26,7 @@ pub fn run(_: &DevicesArgs, global: Global) -> Result<(), Failure> {
         output::note(&e.to_string());
     }
     let cpu = Device::cpu();
-    let instructions = cpu::path::Path::get()?.name();
+    let instructions = cpu::instructions()?;
     let adapters = gpu::adapters();
     if global.json {
         let gpus: Vec<_> = adapters

@@ -120,7 +120,7 @@ pub fn wrong_settings() -> Vec<(String, &'static str)> {
     if let Some(v) = std::env::var("TL_ADAPTIVE").ok().filter(|v| v != "0" && v != "1") {
         wrong.push((format!("TL_ADAPTIVE is {v:?}, and can be 0 or 1"), "unset it: small work on host values runs on the CPU"));
     }
-    if let Err(e) = cpu::path::Path::get() {
+    if let Err(e) = cpu::instructions() {
         wrong.push((e.to_string(), "unset it: the fastest instructions of this processor are chosen"));
     }
     wrong

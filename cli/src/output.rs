@@ -70,7 +70,11 @@ impl From<PullError> for Failure {
 
 impl From<TensorError> for Failure {
     fn from(error: TensorError) -> Self {
-        Failure::Error(error.to_string())
+        match error {
+            // What a program would set by a parameter of the library is a flag here.
+            TensorError::Numeric(_) => Failure::Error(format!("{error} (--dtype f32)")),
+            _ => Failure::Error(error.to_string()),
+        }
     }
 }
 

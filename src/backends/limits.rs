@@ -34,11 +34,11 @@ impl Limits {
     /// The bounds that `TL_MEM_LIMIT` (what is allocated; files mapped into memory do not count) and `TL_CACHE_LIMIT` set.
     ///
     /// # Errors
-    /// [`TensorError::Invalid`] for an amount that cannot be read.
+    /// [`TensorError::Config`] for an amount that cannot be read.
     pub fn from_environment(room: Option<MemoryInfo>) -> TensorResult<Limits> {
         let total = room.map(|r| r.total);
         let read = |name| match std::env::var(name) {
-            Ok(v) => amount(&v, total).map_err(|e| TensorError::Invalid(format!("{name}: {e}"))),
+            Ok(v) => amount(&v, total).map_err(|e| TensorError::Config(format!("{name}: {e}"))),
             Err(_) => Ok(None),
         };
         Ok(Limits { in_use: read("TL_MEM_LIMIT")?, cache: read("TL_CACHE_LIMIT")?, ..Limits::default() })
@@ -48,13 +48,13 @@ impl Limits {
 /// An amount of memory as people write it: `512M`, `1.5GiB`, `75%` of `total`, plain bytes; `auto` or nothing is `None`.
 ///
 /// # Errors
-/// [`TensorError::Invalid`] for anything else, and for a share of a total that is not known.
+/// [`TensorError::Config`] for anything else, and for a share of a total that is not known.
 pub fn amount(text: &str, total: Option<usize>) -> TensorResult<Option<usize>> {
     let t = text.trim();
     if t.is_empty() || t.eq_ignore_ascii_case("auto") {
         return Ok(None);
     }
-    let wrong = || TensorError::Invalid(format!("{text:?} is no amount of memory; write bytes, 512M, 2G, 75% or auto"));
+    let wrong = || TensorError::Config(format!("{text:?} is no amount of memory; write bytes, 512M, 2G, 75% or auto"));
     let end = t.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(t.len());
     let number: f64 = t[..end].parse().map_err(|_| wrong())?;
     let unit = t[end..].trim().to_ascii_lowercase();
@@ -66,8 +66,7 @@ pub fn amount(text: &str, total: Option<usize>) -> TensorResult<Option<usize>> {
         "g" => number * 1024f64.powi(3),
         "t" => number * 1024f64.powi(4),
         "%" if number <= 100.0 => {
-            let total =
-                total.ok_or_else(|| TensorError::Invalid(format!("{text:?}: this device does not tell its memory; write bytes")))?;
+            let total = total.ok_or_else(|| TensorError::Config(format!("{text:?}: this device does not tell its memory; write bytes")))?;
             total as f64 * number / 100.0
         }
         _ => return Err(wrong()),

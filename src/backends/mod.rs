@@ -1,12 +1,12 @@
 //! The backends that run plans. A backend knows steps, buffers and kernels; no op and no graph.
 
 pub mod cpu;
-pub mod files;
+pub(crate) mod files;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod limits;
-pub mod pool;
-pub mod report;
+pub(crate) mod pool;
+pub(crate) mod report;
 
 #[cfg(feature = "gpu")]
 pub use crate::metal::{self, RawBackend};

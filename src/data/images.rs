@@ -20,7 +20,7 @@ impl Images {
         let size: usize = shape.iter().product();
         if size == 0 || pixels.len() != size * classes.len() {
             let m = format!("{} numbers are not {} images of {shape:?}", pixels.len(), classes.len());
-            return Err(TensorError::Invalid(m));
+            return Err(TensorError::Value(m));
         }
         Ok(Images { pixels, classes, shape })
     }
@@ -43,7 +43,7 @@ impl Dataset for Images {
     }
     fn read(&self, index: usize, parts: &mut [Part]) -> TensorResult<()> {
         let [Part::F32(pixels), Part::I32(class)] = parts else {
-            return Err(TensorError::Invalid("images have pixels and a class".into()));
+            return Err(TensorError::Value("images have pixels and a class".into()));
         };
         let size = pixels.len();
         pixels.copy_from_slice(&self.pixels[index * size..][..size]);

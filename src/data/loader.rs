@@ -117,10 +117,10 @@ impl DataLoader {
     pub fn new(dataset: impl Dataset + 'static, options: LoaderOptions, device: &Device) -> TensorResult<DataLoader> {
         let (len, fields) = (dataset.len(), dataset.fields());
         if let Some(f) = fields.iter().find(|f| !matches!(f.dtype, DType::F32 | DType::I32)) {
-            return Err(TensorError::Invalid(format!("a dataset gives f32 and i32, not {}", f.dtype)));
+            return Err(TensorError::Config(format!("a dataset gives f32 and i32, not {}", f.dtype)));
         }
         if options.batch == 0 || len == 0 || (options.drop_last && options.order != Order::Random && len < options.batch) {
-            return Err(TensorError::Invalid(format!("{len} examples do not make a batch of {}", options.batch)));
+            return Err(TensorError::Config(format!("{len} examples do not make a batch of {}", options.batch)));
         }
         let plan = Plan { dataset: Arc::new(dataset), fields: Arc::new(fields), options, len };
         Ok(DataLoader { plan, device: device.clone(), position: 0, worker: None, ring: [Vec::new(), Vec::new()] })
@@ -196,7 +196,7 @@ impl DataLoader {
             self.worker = Worker::start(self.plan.clone(), self.position);
         }
         let Some(w) = &self.worker else { return self.plan.read(self.position, None) };
-        let batch = w.batches.recv().unwrap_or_else(|_| Err(TensorError::Invalid("the thread that reads the data ended".into())));
+        let batch = w.batches.recv().unwrap_or_else(|_| Err(TensorError::Internal("the thread that reads the data ended".into())));
         if batch.is_err() {
             self.worker = None;
         }

@@ -110,7 +110,7 @@ impl TokenFile {
         let width = if self.wide { 4 } else { 2 };
         let end = start.checked_add(out.len()).filter(|&e| e <= self.len);
         let Some(end) = end else {
-            return Err(TensorError::Invalid(format!("{} tokens from {start} of {}", out.len(), self.len)));
+            return Err(TensorError::Value(format!("{} tokens from {start} of {}", out.len(), self.len)));
         };
         let bytes = &self.data[self.start + start * width..self.start + end * width];
         if self.wide {
@@ -148,7 +148,7 @@ impl TokenWindows {
         let count = range.end.min(tokens.len()).saturating_sub(range.start);
         if context == 0 || stride == 0 || count <= context || range.end > tokens.len() {
             let m = format!("windows of {context} tokens want more than {context}; there are {count}");
-            return Err(TensorError::Invalid(m));
+            return Err(TensorError::Value(m));
         }
         Ok(TokenWindows { tokens, range, context, stride })
     }
@@ -163,7 +163,7 @@ impl Dataset for TokenWindows {
     }
     fn read(&self, index: usize, parts: &mut [Part]) -> TensorResult<()> {
         let [Part::I32(inputs), Part::I32(targets)] = parts else {
-            return Err(TensorError::Invalid("windows of tokens have inputs and targets".into()));
+            return Err(TensorError::Value("windows of tokens have inputs and targets".into()));
         };
         let start = self.range.start + index * self.stride;
         self.tokens.read(start, inputs)?;

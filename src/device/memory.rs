@@ -189,14 +189,14 @@ impl Device {
     /// As [`Device::set_memory_limit`] with a fraction of the device's memory, above 0 and at most 1.
     ///
     /// # Errors
-    /// [`TensorError::Invalid`] for other fractions, and where the device does not tell its memory.
+    /// [`TensorError::Config`] for other fractions, and where the device does not tell its memory.
     pub fn set_memory_fraction(&self, fraction: f64) -> TensorResult<()> {
         if !(fraction > 0.0 && fraction <= 1.0) {
-            return Err(TensorError::Invalid(format!("a memory fraction of {fraction}; it must be above 0 and at most 1")));
+            return Err(TensorError::Config(format!("a memory fraction of {fraction}; it must be above 0 and at most 1")));
         }
         let room = self
             .memory_room()
-            .ok_or_else(|| TensorError::Invalid(format!("{} does not tell its memory; use set_memory_limit with bytes", self.name())))?;
+            .ok_or_else(|| TensorError::Config(format!("{} does not tell its memory; use set_memory_limit with bytes", self.name())))?;
         self.set_memory_limit((room.total as f64 * fraction) as usize);
         Ok(())
     }

@@ -73,10 +73,7 @@ impl Gguf {
     /// Maps and reads a file's header; tensors are read when their bytes are.
     pub fn open(path: impl AsRef<Path>) -> TensorResult<Gguf> {
         let path = path.as_ref();
-        Gguf::from_data(MappedFile::open(path)?).map_err(|e| match e {
-            TensorError::Format { format, message } => TensorError::Format { format, message: format!("{}: {message}", path.display()) },
-            e => e,
-        })
+        Gguf::from_data(MappedFile::open(path)?).map_err(|e| e.in_file(path))
     }
 
     /// Reads a file that is in memory.
@@ -149,7 +146,9 @@ impl Gguf {
     /// another type.
     pub fn opt<'a, T>(&'a self, key: &str, read: impl FnOnce(Value<'a>) -> TensorResult<T>) -> TensorResult<Option<T>> {
         let in_key = |e| match e {
-            TensorError::Format { format, message } => TensorError::Format { format, message: format!("`{}` {message}", clip(key)) },
+            TensorError::Format { format, message, path } => {
+                TensorError::Format { format, message: format!("`{}` {message}", clip(key)), path }
+            }
             e => e,
         };
         self.get(key).map(|v| read(v).map_err(in_key)).transpose()
@@ -315,7 +314,9 @@ impl<'a> Cursor<'a> {
             return Err(bad(format!("metadata key `{}` has {} bytes; at most {MAX_KEY} are allowed", clip(text), text.len())));
         }
         let in_key = |e| match e {
-            TensorError::Format { format, message } => TensorError::Format { format, message: format!("`{}`: {message}", clip(text)) },
+            TensorError::Format { format, message, path } => {
+                TensorError::Format { format, message: format!("`{}`: {message}", clip(text)), path }
+            }
             e => e,
         };
         let code = self.u32("a value type")?;

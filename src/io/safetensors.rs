@@ -122,14 +122,7 @@ type FilePart = (MappedFile, header::Header);
 
 /// Opens a file; errors say which.
 fn open_file(path: &Path) -> TensorResult<FilePart> {
-    read(MappedFile::open(path)?).map_err(|e| in_file(path, e))
-}
-
-fn in_file(path: &Path, e: TensorError) -> TensorError {
-    match e {
-        TensorError::Format { format, message } => TensorError::Format { format, message: format!("{}: {message}", path.display()) },
-        e => e,
-    }
+    read(MappedFile::open(path)?).map_err(|e| e.in_file(path))
 }
 
 /// Reads and checks a file's header.
@@ -175,15 +168,15 @@ fn read(data: MappedFile) -> TensorResult<FilePart> {
 fn open_sharded(path: &Path) -> TensorResult<SafeTensors> {
     let text = MappedFile::open(path)?;
     if text.len() > MAX_HEADER {
-        return Err(in_file(path, bad(format!("an index of {} bytes; at most {MAX_HEADER} are allowed", text.len()))));
+        return Err(bad(format!("an index of {} bytes; at most {MAX_HEADER} are allowed", text.len())).in_file(path));
     }
-    let index = header::parse_index(&text).map_err(|e| in_file(path, e))?;
+    let index = header::parse_index(&text).map_err(|e| e.in_file(path))?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let parts: Vec<FilePart> = index.shards.iter().map(|name| open_file(&folder.join(name))).collect::<TensorResult<_>>()?;
     let model = join(parts)?;
     for (tensor, file) in &index.weights {
         if model.table.get(tensor).is_none_or(|t| t.file != *file) {
-            return Err(in_file(path, bad(format!("tensor `{}` is not in {}", clip(tensor), clip(&index.shards[*file as usize])))));
+            return Err(bad(format!("tensor `{}` is not in {}", clip(tensor), clip(&index.shards[*file as usize]))).in_file(path));
         }
     }
     Ok(model)

@@ -188,7 +188,7 @@ fn batch(work: &Work<'_>, count: usize, turn: &mut usize) -> TensorResult<f64> {
     let time = start.elapsed().as_secs_f64() / count.max(1) as f64;
     let want = work.expect[v % work.expect.len()];
     if !((got - want).abs() <= work.tolerance * (1.0 + want.abs())) {
-        return Err(TensorError::Invalid(format!("a measured result begins with {got} and should with {want}: nothing is reported")));
+        return Err(TensorError::Internal(format!("a measured result begins with {got} and should with {want}: nothing is reported")));
     }
     Ok(time)
 }
@@ -223,7 +223,7 @@ fn measure_there(device: &Device, work: &Work<'_>, options: &Options) -> TensorR
     let each = batch(work, count, &mut turn)?;
     let count = if options.quick { 2 } else { ((options.sample.as_secs_f64() / each.max(1e-9)).ceil() as usize).clamp(1, 500) };
     let samples = (0..options.samples).map(|_| batch(work, count, &mut turn)).collect::<TensorResult<Vec<_>>>()?;
-    let none = || TensorError::Invalid("no sample was taken".into());
+    let none = || TensorError::Value("no sample was taken".into());
     let wall = Stats::of(samples).ok_or_else(none)?;
     let gpu = if device.is_cpu() { None } else { gpu_samples(device, work, options, count.min(64), &mut turn)? };
     Ok(Times { wall, gpu, batch: count })

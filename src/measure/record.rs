@@ -73,7 +73,7 @@ impl Record {
     /// # Errors
     /// When it is not a record.
     pub fn from_json(v: &Value) -> TensorResult<Record> {
-        let bad = |what: &str| TensorError::Invalid(format!("a line of measurements has no {what}"));
+        let bad = |what: &str| TensorError::Value(format!("a line of measurements has no {what}"));
         let text = |k: &str| v[k].as_str().map(str::to_string).ok_or_else(|| bad(k));
         let stats = |s: &Value| {
             let samples = s["samples"].as_array()?.iter().map(Value::as_f64).collect::<Option<Vec<_>>>()?;
@@ -104,8 +104,8 @@ pub fn read_records(text: &str) -> TensorResult<Vec<Record>> {
     let lines = text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty());
     lines
         .map(|(n, l)| {
-            let v: Value = serde_json::from_str(l).map_err(|e| TensorError::Invalid(format!("line {}: {e}", n + 1)))?;
-            Record::from_json(&v).map_err(|e| TensorError::Invalid(format!("line {}: {e}", n + 1)))
+            let v: Value = serde_json::from_str(l).map_err(|e| TensorError::Value(format!("line {}: {e}", n + 1)))?;
+            Record::from_json(&v).map_err(|e| TensorError::Value(format!("line {}: {e}", n + 1)))
         })
         .collect()
 }

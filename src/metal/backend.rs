@@ -42,11 +42,11 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
     /// Gives memory back. `bytes` must be what was asked for.
     ///
     /// # Errors
-    /// [`TensorError::Invalid`] for a handle that was freed before, one of another backend, or another size; nothing is freed then.
+    /// [`TensorError::State`] for a handle that was freed before or one of another backend, [`TensorError::Value`] for another size; nothing is freed then.
     fn deallocate(&self, handle: BufferHandle, bytes: usize) -> TensorResult<()> {
         let buffer = self.buffer(handle)?;
         if buffer.bytes != bytes {
-            return Err(TensorError::Invalid(format!("deallocate: the allocation has {} bytes, not {bytes}", buffer.bytes)));
+            return Err(TensorError::Value(format!("deallocate: the allocation has {} bytes, not {bytes}", buffer.bytes)));
         }
         lock(&self.opened().held).remove(&handle.number);
         Ok(())
@@ -55,13 +55,13 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
     /// The buffer behind a handle. It stays valid for as long as it is held, also after the handle is freed.
     ///
     /// # Errors
-    /// [`TensorError::Invalid`] for a handle that was freed, or one of another backend.
+    /// [`TensorError::State`] for a handle that was freed, or one of another backend.
     fn buffer(&self, handle: BufferHandle) -> TensorResult<StorageBuffer> {
         if handle.owner != self.opened().number {
-            return Err(TensorError::Invalid("the handle was given by another backend".into()));
+            return Err(TensorError::State("the handle was given by another backend".into()));
         }
         let held = lock(&self.opened().held);
-        held.get(&handle.number).cloned().ok_or_else(|| TensorError::Invalid("the handle was freed already".into()))
+        held.get(&handle.number).cloned().ok_or_else(|| TensorError::State("the handle was freed already".into()))
     }
 
     /// A buffer of `bytes`; its content is arbitrary.
@@ -86,7 +86,7 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
     /// Waits for the kernels that were dispatched and copies the first `out.len()` elements.
     ///
     /// # Errors
-    /// [`TensorError::Invalid`] when the buffer is shorter than `out` or another backend's, and whatever went wrong on the GPU.
+    /// [`TensorError::Value`] when the buffer is shorter than `out`, [`TensorError::State`] when it is another backend's, and whatever went wrong on the GPU.
     fn copy_buffer_to_host<T: Element>(&self, buffer: &StorageBuffer, out: &mut [T]) -> TensorResult<()> {
         self.opened().check("copy_buffer_to_host", buffer, size_of_val(out))?;
         self.opened().backend.read(&buffer.memory, 0, bytemuck::cast_slice_mut(out))
@@ -95,7 +95,7 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
     /// Overwrites the first `data.len()` elements of a buffer, after the kernels that were dispatched.
     ///
     /// # Errors
-    /// [`TensorError::Invalid`] when the buffer is shorter than `data` or another backend's.
+    /// [`TensorError::Value`] when the buffer is shorter than `data`, [`TensorError::State`] when it is another backend's.
     fn copy_host_to_buffer<T: Element>(&self, data: &[T], buffer: &StorageBuffer) -> TensorResult<()> {
         self.opened().check("copy_host_to_buffer", buffer, size_of_val(data))?;
         let (backend, bytes): (_, &[u8]) = (&self.opened().backend, bytemuck::cast_slice(data));
@@ -186,7 +186,7 @@ impl Opened {
 
     fn create(&self, bytes: usize, options: MTLResourceOptions) -> TensorResult<StorageBuffer> {
         if bytes > isize::MAX as usize {
-            return Err(TensorError::Invalid(format!("a buffer of {bytes} bytes")));
+            return Err(TensorError::Value(format!("a buffer of {bytes} bytes")));
         }
         Ok(StorageBuffer { memory: self.backend.alloc_as(bytes, options.into())?, bytes, options, dtype: None, owner: self.number })
     }
@@ -194,10 +194,10 @@ impl Opened {
     /// Fails unless the buffer is this backend's and has this many bytes.
     pub(super) fn check(&self, what: &'static str, buffer: &StorageBuffer, bytes: usize) -> TensorResult<()> {
         if buffer.owner != self.number {
-            return Err(TensorError::Invalid(format!("{what}: the buffer belongs to another backend")));
+            return Err(TensorError::State(format!("{what}: the buffer belongs to another backend")));
         }
         if buffer.bytes < bytes {
-            return Err(TensorError::Invalid(format!("{what}: {bytes} bytes of a buffer of {}", buffer.bytes)));
+            return Err(TensorError::Value(format!("{what}: {bytes} bytes of a buffer of {}", buffer.bytes)));
         }
         Ok(())
     }

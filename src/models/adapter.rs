@@ -79,7 +79,7 @@ impl Adapters {
             }
         }
         if let Some(unknown) = wanted.iter().find(|t| !used.contains(t)) {
-            return Err(TensorError::Invalid(format!("{architecture} has no layer {unknown}; known are all, {}", known.join(", "))));
+            return Err(TensorError::Config(format!("{architecture} has no layer {unknown}; known are all, {}", known.join(", "))));
         }
         Ok(Adapters { config: LoraConfig { targets, ..config.clone() }, architecture, layers })
     }

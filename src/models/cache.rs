@@ -74,7 +74,7 @@ impl KvCache {
         }
         let t = k.dims()[2];
         if self.len + t > self.capacity {
-            return Err(TensorError::Invalid(format!(
+            return Err(TensorError::State(format!(
                 "the context is full: {} of {} positions are taken and {t} more do not fit",
                 self.len, self.capacity
             )));

@@ -116,7 +116,7 @@ fn packed(t: &Tensor, dtype: DType) -> TensorResult<Vec<u8>> {
     let piece = values.len().div_ceil(threads).next_multiple_of(dtype.block()).max(1);
     let parts: Vec<TensorResult<Vec<u8>>> = std::thread::scope(|s| {
         let running: Vec<_> = values.chunks(piece).map(|v| s.spawn(move || quant::quantize(dtype, v))).collect();
-        let lost = || Err(TensorError::Invalid("a thread that packed weights ended early".into()));
+        let lost = || Err(TensorError::Internal("a thread that packed weights ended early".into()));
         running.into_iter().map(|r| r.join().unwrap_or_else(|_| lost())).collect()
     });
     Ok(parts.into_iter().collect::<TensorResult<Vec<_>>>()?.concat())

@@ -35,7 +35,7 @@ impl<'m> Session<'m> {
     pub fn new(model: &'m dyn Model, context: usize, device: &Device) -> TensorResult<Session<'m>> {
         let shape = model.shape();
         if context > shape.context {
-            return Err(TensorError::Invalid(format!("a context of {context} tokens; the model was made for {}", shape.context)));
+            return Err(TensorError::Config(format!("a context of {context} tokens; the model was made for {}", shape.context)));
         }
         // Room for the padding of the last chunk.
         let capacity = context.next_multiple_of(CHUNKS[3]);
@@ -69,7 +69,7 @@ impl<'m> Session<'m> {
     /// and the result is `None`.
     pub fn prompt(&mut self, tokens: &[u32], mut stop: impl FnMut() -> bool) -> TensorResult<Option<Tensor>> {
         if tokens.is_empty() {
-            return Err(TensorError::Invalid("an empty prompt; give at least one token".into()));
+            return Err(TensorError::Value("an empty prompt; give at least one token".into()));
         }
         let tokens = &self.with_unread(tokens)?[..];
         let mut rest = tokens;
@@ -134,7 +134,7 @@ impl<'m> Session<'m> {
     fn check(&self, tokens: &[u32]) -> TensorResult<()> {
         let room = self.context.saturating_sub(self.cache.len());
         if tokens.len() > room {
-            return Err(TensorError::Invalid(format!(
+            return Err(TensorError::Value(format!(
                 "{} tokens, and the context of {} has room for {room} more",
                 tokens.len(),
                 self.context
@@ -142,12 +142,31 @@ impl<'m> Session<'m> {
         }
         let vocab = self.model.shape().vocab;
         match tokens.iter().find(|&&t| t as usize >= vocab) {
-            Some(t) => Err(TensorError::Invalid(format!("token {t} is not in the vocabulary of {vocab}"))),
+            Some(t) => Err(TensorError::Value(format!("token {t} is not in the vocabulary of {vocab}"))),
             None => Ok(()),
         }
     }
 
-    /// Generates from `logits` (what [`Session::prompt`] gave): an iterator over tokens.
+    /// Generates from `logits` `[V]` (what [`Session::prompt`] gave): an iterator over tokens.
+    ///
+    /// # Errors
+    /// When the sampler's settings are not allowed, or for what the evaluation met.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Sampler, Session, Weights};
+    /// use tensorlogic::prelude::*;
+    ///
+    /// let device = Device::cpu();
+    /// let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    /// let model = models::load(&Weights::open(file, &device)?, None)?;
+    /// let mut session = Session::new(&*model, 64, &device)?;
+    /// let logits = session.prompt(&[5, 6, 7], || false)?.expect("nobody stopped it");
+    /// let mut sampler = Sampler::default();
+    /// let tokens = session.generate(logits, &mut sampler)?.take(8).collect::<TensorResult<Vec<u32>>>()?;
+    /// assert_eq!(tokens.len(), 8);
+    /// assert_eq!(session.tokens()[3..], tokens);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn generate<'s>(&'s mut self, logits: Tensor, sampler: &'s mut Sampler) -> TensorResult<Generation<'s, 'm>> {
         sampler.check()?;
         let mut g = Generation {
@@ -165,6 +184,7 @@ impl<'m> Session<'m> {
             arrived: None,
             pace: Duration::MAX,
             count: 1,
+            failed: false,
         };
         g.choose(logits)?;
         Ok(g)
@@ -173,7 +193,7 @@ impl<'m> Session<'m> {
     /// The plan of generating one token after `position` others, without running it.
     pub fn plan_of_step(mut self, position: usize, sampler: &mut Sampler) -> TensorResult<Option<Arc<Plan>>> {
         if position >= self.context {
-            return Err(TensorError::Invalid(format!("position {position} is outside the context of {}", self.context)));
+            return Err(TensorError::Value(format!("position {position} is outside the context of {}", self.context)));
         }
         self.truncate(0);
         self.cache.advance(position);
@@ -190,7 +210,7 @@ impl<'m> Session<'m> {
     }
 }
 
-/// Tokens as they are generated; ends with `None` when the context is full. Dropping it leaves the session with exactly the tokens that
+/// Tokens as they are generated, an iterator of `TensorResult<u32>`; it ends when the context is full, or behind an error. Dropping it leaves the session with exactly the tokens that
 /// were given out, and the sampler as if no other had been chosen.
 pub struct Generation<'s, 'm> {
     session: &'s mut Session<'m>,
@@ -218,6 +238,8 @@ pub struct Generation<'s, 'm> {
     pace: Duration,
     /// Steps of the last submit: twice as many at most go next, so that the device does not run out of work meanwhile.
     count: usize,
+    /// Whether the iterator has given an error, behind which there is nothing.
+    failed: bool,
 }
 
 impl Generation<'_, '_> {
@@ -324,6 +346,21 @@ impl Generation<'_, '_> {
     /// Ends the generation: the session then holds exactly the tokens that were given out.
     pub fn finish(self) {}
 }
+
+impl Iterator for Generation<'_, '_> {
+    type Item = TensorResult<u32>;
+
+    fn next(&mut self) -> Option<TensorResult<u32>> {
+        if self.failed {
+            return None;
+        }
+        let token = self.token().transpose();
+        self.failed = matches!(token, Some(Err(_)));
+        token
+    }
+}
+
+impl std::iter::FusedIterator for Generation<'_, '_> {}
 
 impl Drop for Generation<'_, '_> {
     fn drop(&mut self) {

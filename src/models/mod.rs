@@ -168,7 +168,7 @@ pub(crate) fn batch_of(tokens: &Tensor) -> TensorResult<(Tensor, usize)> {
     match tokens.dims() {
         [t] => Ok((tokens.unsqueeze(0)?, *t)),
         [_, t] => Ok((tokens.clone(), *t)),
-        _ => Err(TensorError::Invalid(format!("tokens are {}, not [T] or [B,T]", tokens.shape()))),
+        _ => Err(TensorError::Value(format!("tokens are {}, not [T] or [B,T]", tokens.shape()))),
     }
 }
 
@@ -180,7 +180,7 @@ pub(crate) fn split_heads(x: &Tensor, heads: usize) -> TensorResult<Tensor> {
 
 /// `[B,H,T,D]` to `[B,T,H·D]`.
 pub(crate) fn merge_heads(x: &Tensor) -> TensorResult<Tensor> {
-    let [b, h, t, d] = x.dims() else { return Err(TensorError::Invalid(format!("merge_heads of {}", x.shape()))) };
+    let [b, h, t, d] = x.dims() else { return Err(TensorError::Value(format!("merge_heads of {}", x.shape()))) };
     let (b, h, t, d) = (*b as isize, *h as isize, *t as isize, *d as isize);
     x.transpose(1, 2)?.reshape(&[b, t, h * d])
 }

@@ -40,7 +40,7 @@ const NEARLY_ONE: f64 = 1.0 - 1.0 / 16_777_216.0;
 impl Sampler {
     /// Fails on settings outside their ranges.
     pub fn check(&self) -> TensorResult<()> {
-        let wrong = |what: &str, v: f64, want: &str| Err(TensorError::Invalid(format!("{what} is {v}; want {want}")));
+        let wrong = |what: &str, v: f64, want: &str| Err(TensorError::Config(format!("{what} is {v}; want {want}")));
         match self {
             s if !(s.temperature >= 0.0 && s.temperature.is_finite()) => wrong("temperature", s.temperature, "0 or more"),
             s if !(s.top_p > 0.0 && s.top_p <= 1.0) => wrong("top-p", s.top_p, "more than 0, at most 1"),
@@ -101,7 +101,7 @@ impl Sampler {
         let mut order: Vec<u32> = (0..logits.len() as u32).collect();
         let by_logit = |&a: &u32, &b: &u32| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b));
         if self.temperature == 0.0 {
-            return order.into_iter().min_by(by_logit).ok_or_else(|| TensorError::Invalid("no logits".into()));
+            return order.into_iter().min_by(by_logit).ok_or_else(|| TensorError::Value("no logits".into()));
         }
         if !self.draws_from_all() {
             let cut = self.cutoff().of(&mut logits.to_vec());
@@ -122,7 +122,9 @@ impl Sampler {
 }
 
 pub(crate) fn nan_error() -> TensorError {
-    TensorError::Invalid("the model gave NaN logits; its weights are damaged, or its activations overflow: try --dtype f32".into())
+    TensorError::Numeric(
+        "the model gave NaN logits; its weights are damaged, or its activations overflow their dtype: load it with f32 activations".into(),
+    )
 }
 
 #[cfg(test)]

@@ -177,8 +177,9 @@ impl<'a> Tensors<'a> {
     pub fn any(&self, name: &str) -> TensorResult<Tensor> {
         let stored = self.weights.stored_name(name);
         let t = self.weights.any(name).map_err(|e| match e {
-            TensorError::Format { format, message } if !self.has(name) => {
-                TensorError::format(format, format!("{message}; the settings ask for it ({})", self.settings.sizes()))
+            TensorError::Format { format, message, path } if !self.has(name) => {
+                let message = format!("{message}; the settings ask for it ({})", self.settings.sizes());
+                TensorError::Format { format, message, path }
             }
             e => e,
         });

@@ -26,7 +26,7 @@ impl Embedding {
     pub fn with_padding(mut self, padding: usize) -> TensorResult<Embedding> {
         let table = self.weight.get().detach();
         if padding >= table.shape()[0] {
-            return Err(TensorError::Invalid(format!("an embedding of {} has no row {padding}", table.shape())));
+            return Err(TensorError::Value(format!("an embedding of {} has no row {padding}", table.shape())));
         }
         let zeros = Tensor::zeros(&[1, table.shape()[1]], table.dtype(), table.device())?;
         self.weight.set(&table.write(&zeros, 0, padding)?)?;

@@ -72,7 +72,7 @@ impl GptConfig {
             let t = if transposed(name) { t.t()?.contiguous()? } else { t };
             out.insert(format!("transformer.{name}"), t);
         }
-        let Some(first) = own.values().next() else { return Err(TensorError::Invalid("a model without weights".into())) };
+        let Some(first) = own.values().next() else { return Err(TensorError::Value("a model without weights".into())) };
         let (device, d) = (first.device(), self.width);
         let mut zeros = |name: String, n: usize| -> TensorResult<()> {
             if let Entry::Vacant(place) = out.entry(name) {

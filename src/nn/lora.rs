@@ -38,7 +38,7 @@ impl LoraConfig {
     pub fn check(&self) -> TensorResult<()> {
         if self.rank == 0 || self.rank > 1 << 16 || !self.alpha.is_finite() || !(0.0..1.0).contains(&self.dropout) {
             let m = format!("adapters of rank {}, alpha {} and dropout {}", self.rank, self.alpha, self.dropout);
-            return Err(TensorError::Invalid(format!("{m}: want a rank from 1 to 65536, a finite alpha, a dropout from 0 to below 1")));
+            return Err(TensorError::Config(format!("{m}: want a rank from 1 to 65536, a finite alpha, a dropout from 0 to below 1")));
         }
         Ok(())
     }

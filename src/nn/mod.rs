@@ -80,7 +80,7 @@ impl dyn Module + '_ {
             }
         });
         if let Some(name) = missing {
-            return Err(TensorError::Invalid(format!("there is no random state for the module {name}")));
+            return Err(TensorError::Value(format!("there is no random state for the module {name}")));
         }
         walk(self, "", &mut |name, m| {
             if let (Some(_), Some(&(seed, draws))) = (m.random(), state.get(name)) {
@@ -152,9 +152,9 @@ pub trait ModuleExt: Module {
     fn load_state(&self, values: &BTreeMap<String, Tensor>) -> TensorResult<()> {
         let own = self.named_parameters();
         for (name, p) in &own {
-            let Some(v) = values.get(name) else { return Err(TensorError::Invalid(format!("there is no value for the parameter {name}"))) };
+            let Some(v) = values.get(name) else { return Err(TensorError::Value(format!("there is no value for the parameter {name}"))) };
             if v.shape() != p.get().shape() {
-                return Err(TensorError::Invalid(format!("{name} is {}, the value {}", p.get().shape(), v.shape())));
+                return Err(TensorError::Value(format!("{name} is {}, the value {}", p.get().shape(), v.shape())));
             }
         }
         own.iter().try_for_each(|(name, p)| p.set(&values[name].cast(p.get().dtype())?.to_device(p.get().device())?))

@@ -37,7 +37,7 @@ impl MultiHeadAttention {
         device: &Device,
     ) -> TensorResult<MultiHeadAttention> {
         if heads == 0 || width % heads != 0 {
-            return Err(TensorError::Invalid(format!("attention: a width of {width} does not divide among {heads} heads")));
+            return Err(TensorError::Config(format!("attention: a width of {width} does not divide among {heads} heads")));
         }
         Ok(MultiHeadAttention {
             c_attn: Linear::normal(width, 3 * width, bias, std, rng, device)?,

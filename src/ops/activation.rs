@@ -52,18 +52,48 @@ impl Tensor {
     }
 
     /// max(x, 0).
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.relu()?.to_vec()?, [0.0, 0.0, 3.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn relu(&self) -> TensorResult<Tensor> {
         self.binary_at(Binary::Max, Rhs::Lit(0.0), Location::caller())
     }
 
     /// min(max(x, 0), 6).
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-1.0, 3.0, 9.0], &Device::cpu())?;
+    /// assert_eq!(x.relu6()?.to_vec()?, [0.0, 3.0, 6.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn relu6(&self) -> TensorResult<Tensor> {
         self.clamp_at(Some(0.0), Some(6.0), Location::caller())
     }
 
     /// x where it is positive, else `slope` · x. PyTorch's default slope is 0.01.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.leaky_relu(0.5)?.to_vec()?, [-1.0, 0.0, 3.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn leaky_relu(&self, slope: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -71,6 +101,17 @@ impl Tensor {
     }
 
     /// x where it is positive, else `weight` · x. A weight of more than one element holds one slope per entry of dimension 1.
+    ///
+    /// # Errors
+    /// When the weight is neither one number nor one per entry of dimension 1.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[-1.0, -1.0], [2.0, -4.0]], &Device::cpu())?;
+    /// let slopes = Tensor::new(&[0.5, 0.25], &Device::cpu())?;
+    /// assert_eq!(x.prelu(&slopes)?.to_vec()?, [-0.5, -0.25, 2.0, -1.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn prelu(&self, weight: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -96,6 +137,17 @@ impl Tensor {
     }
 
     /// x where it is positive, else `alpha` · (eˣ − 1) (Clevert et al., 2016).
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// let got = x.elu(1.0)?.to_vec()?;
+    /// assert!(got.iter().zip([-0.864665, 0.0, 3.0]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn elu(&self, alpha: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -103,6 +155,17 @@ impl Tensor {
     }
 
     /// x where it is positive, else `alpha` · (e^(x/alpha) − 1) (Barron, 2017).
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// let got = x.celu(2.0)?.to_vec()?;
+    /// assert!(got.iter().zip([-1.264241, 0.0, 3.0]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn celu(&self, alpha: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -111,6 +174,17 @@ impl Tensor {
     }
 
     /// The self-normalizing elu of Klambauer et al. (2017).
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// let got = x.selu()?.to_vec()?;
+    /// assert!(got.iter().zip([-1.520167, 0.0, 3.152103]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn selu(&self) -> TensorResult<Tensor> {
         const ALPHA: f64 = 1.673_263_242_354_377_2;
@@ -121,6 +195,17 @@ impl Tensor {
     }
 
     /// x · sigmoid(x), also called swish.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// let got = x.silu()?.to_vec()?;
+    /// assert!(got.iter().zip([-0.238406, 0.0, 2.857722]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn silu(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -134,6 +219,17 @@ impl Tensor {
     }
 
     /// x · Φ(x) by the error function: PyTorch's `gelu` (Hendrycks and Gimpel, 2016).
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// let got = x.gelu()?.to_vec()?;
+    /// assert!(got.iter().zip([-0.045500, 0.0, 2.995950]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn gelu(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -151,6 +247,17 @@ impl Tensor {
     }
 
     /// The tanh approximation of gelu, as GPT-2 and Gemma use it: `0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// let got = x.gelu_tanh()?.to_vec()?;
+    /// assert!(got.iter().zip([-0.045402, 0.0, 2.996363]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn gelu_tanh(&self) -> TensorResult<Tensor> {
         // 0.5·(1 + tanh(u)) = sigmoid(2u): one primitive less, and no cancellation for negative x.
@@ -174,12 +281,34 @@ impl Tensor {
     }
 
     /// ln(1 + eˣ), without overflow.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// let got = x.softplus()?.to_vec()?;
+    /// assert!(got.iter().zip([0.126928, 0.693147, 3.048587]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn softplus(&self) -> TensorResult<Tensor> {
         self.softplus_at(Location::caller())
     }
 
     /// ln(1 + e^(`beta`·x)) / `beta`; x itself where `beta`·x is above `threshold`, as PyTorch's.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// let got = x.softplus_with(2.0, 5.0)?.to_vec()?;
+    /// assert!(got.iter().zip([0.009075, 0.346574, 3.0]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn softplus_with(&self, beta: f64, threshold: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -190,6 +319,17 @@ impl Tensor {
     }
 
     /// ln(sigmoid(x)), without overflow.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// let got = x.log_sigmoid()?.to_vec()?;
+    /// assert!(got.iter().zip([-2.126928, -0.693147, -0.048587]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn log_sigmoid(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -200,6 +340,17 @@ impl Tensor {
     }
 
     /// x · tanh(softplus(x)) (Misra, 2020).
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// let got = x.mish()?.to_vec()?;
+    /// assert!(got.iter().zip([-0.252502, 0.0, 2.986535]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn mish(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -207,6 +358,16 @@ impl Tensor {
     }
 
     /// x / (1 + |x|).
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-1.0, 0.0, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.softsign()?.to_vec()?, [-0.5, 0.0, 0.75]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn softsign(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -215,12 +376,32 @@ impl Tensor {
     }
 
     /// min(max(x + 3, 0), 6) / 6.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-3.0, 0.0, 9.0], &Device::cpu())?;
+    /// assert_eq!(x.hardsigmoid()?.to_vec()?, [0.0, 0.5, 1.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn hardsigmoid(&self) -> TensorResult<Tensor> {
         self.hard_sigmoid_at(Location::caller())
     }
 
     /// x · hardsigmoid(x).
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-3.0, 0.0, 9.0], &Device::cpu())?;
+    /// assert_eq!(x.hardswish()?.to_vec()?, [0.0, 0.0, 9.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn hardswish(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -228,12 +409,32 @@ impl Tensor {
     }
 
     /// x limited to `low..=high`. PyTorch's defaults are −1 and 1. No gradient passes at the limits.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.hardtanh(-1.0, 1.0)?.to_vec()?, [-1.0, 0.0, 1.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn hardtanh(&self, low: f64, high: f64) -> TensorResult<Tensor> {
         self.clamp_at(Some(low), Some(high), Location::caller())
     }
 
     /// 0 where |x| is at most `lambda`, else x. PyTorch's default is 0.5.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.5, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.hardshrink(0.5)?.to_vec()?, [-2.0, 0.0, 3.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn hardshrink(&self, lambda: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -242,6 +443,16 @@ impl Tensor {
     }
 
     /// x drawn `lambda` nearer to 0, and 0 where it was nearer than that. PyTorch's default is 0.5.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.25, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.softshrink(0.5)?.to_vec()?, [-1.5, 0.0, 2.5]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn softshrink(&self, lambda: f64) -> TensorResult<Tensor> {
         // x − clamp(x, −λ, λ), which also keeps NaN.
@@ -253,6 +464,16 @@ impl Tensor {
     }
 
     /// x where it is above `threshold`, else `value`.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.threshold(1.0, 9.0)?.to_vec()?, [9.0, 9.0, 3.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn threshold(&self, threshold: f64, value: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -261,6 +482,16 @@ impl Tensor {
     }
 
     /// The first half of dimension `d` times the sigmoid of the second half (Dauphin et al., 2017).
+    ///
+    /// # Errors
+    /// When there is no such dimension, or its size is odd.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[2.0, 0.0]], &Device::cpu())?;
+    /// assert_eq!(x.glu(1)?.to_vec()?, [1.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn glu(&self, d: isize) -> TensorResult<Tensor> {
         let at = Location::caller();

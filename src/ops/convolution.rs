@@ -153,6 +153,14 @@ impl Tensor {
     ///
     /// # Errors
     /// When the shapes do not fit each other, the groups or the settings.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[[1.0, 2.0, 3.0, 4.0]]], &Device::cpu())?;
+    /// let weight = Tensor::new(&[[[1.0, -1.0]]], &Device::cpu())?;
+    /// assert_eq!(x.conv(&weight, None, &ConvOptions::default())?.to_vec()?, [-1.0, -1.0, -1.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn conv(&self, weight: &Tensor, bias: Option<&Tensor>, options: &ConvOptions) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -200,6 +208,14 @@ impl Tensor {
     ///
     /// # Errors
     /// As for [`Tensor::conv`].
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[[1.0, 2.0]]], &Device::cpu())?;
+    /// let weight = Tensor::new(&[[[1.0, 10.0]]], &Device::cpu())?;
+    /// assert_eq!(x.conv_transpose(&weight, None, &ConvOptions::default())?.to_vec()?, [1.0, 12.0, 20.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn conv_transpose(&self, weight: &Tensor, bias: Option<&Tensor>, options: &ConvOptions) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -252,6 +268,14 @@ impl Tensor {
     ///
     /// # Errors
     /// When the settings do not fit the shape.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[[1.0, 4.0, 3.0, 2.0]]], &Device::cpu())?;
+    /// let pairs = WindowOptions { stride: vec![2], ..WindowOptions::default() };
+    /// assert_eq!(x.max_pool(&[2], &pairs)?.to_vec()?, [4.0, 3.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn max_pool(&self, kernel: &[usize], options: &WindowOptions) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -286,6 +310,15 @@ impl Tensor {
     ///
     /// # Errors
     /// When the settings do not fit the shape.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::ops::Divisor;
+    /// let x = Tensor::new(&[[[1.0, 4.0, 3.0, 2.0]]], &Device::cpu())?;
+    /// let pairs = WindowOptions { stride: vec![2], ..WindowOptions::default() };
+    /// assert_eq!(x.avg_pool(&[2], Divisor::Elements, &pairs)?.to_vec()?, [2.5, 2.5]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn avg_pool(&self, kernel: &[usize], divisor: Divisor, options: &WindowOptions) -> TensorResult<Tensor> {
         let at = Location::caller();

@@ -17,6 +17,16 @@ pub(crate) fn nullary(device: &Device, prim: Prim, params: &[f64], dtype: DType,
 
 impl Tensor {
     /// Zeros.
+    ///
+    /// # Errors
+    /// When the shape has more than eight dimensions or too many elements, or the device lacks the dtype.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::zeros(&[2, 3], DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.to_vec()?, [0.0; 6]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn zeros(shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -24,6 +34,16 @@ impl Tensor {
     }
 
     /// Ones.
+    ///
+    /// # Errors
+    /// When the shape has more than eight dimensions or too many elements, or the device lacks the dtype.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::ones(&[2, 3], DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.to_vec()?, [1.0; 6]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn ones(shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -31,6 +51,16 @@ impl Tensor {
     }
 
     /// One value everywhere. The value is a run-time parameter: other values reuse the plan.
+    ///
+    /// # Errors
+    /// When the shape has more than eight dimensions or too many elements, or the device lacks the dtype.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::full(2.5, &[2], DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.to_vec()?, [2.5, 2.5]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn full(value: f64, shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -38,6 +68,16 @@ impl Tensor {
     }
 
     /// `start, start + step, …` below `end`, as many as fit.
+    ///
+    /// # Errors
+    /// When the numbers are not finitely many, or the device lacks the dtype.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::arange(1.0, 2.0, 0.25, DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.to_vec()?, [1.0, 1.25, 1.5, 1.75]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn arange(start: f64, end: f64, step: f64, dtype: DType, device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -65,7 +105,50 @@ impl Tensor {
         t.cast_at(dtype, at)
     }
 
+    /// `steps` numbers from `start` to `end`, both included, in equal distances: `[steps]`. The step is a run-time parameter: other bounds reuse
+    /// the plan. Integers are rounded toward zero.
+    ///
+    /// # Errors
+    /// When the device lacks the dtype, a bound is not finite, or there are too many steps.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::linspace(-1.0, 1.0, 5, DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.to_vec()?, [-1.0, -0.5, 0.0, 0.5, 1.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
+    #[track_caller]
+    pub fn linspace(start: f64, end: f64, steps: usize, dtype: DType, device: &Device) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        if !start.is_finite() || !end.is_finite() || steps > u32::MAX as usize {
+            let m = format!("{start}, {end}, {steps} give no finite range");
+            return Err(crate::error::TensorError::shape("linspace", at, m));
+        }
+        let shape = Shape::new(&[steps], "linspace", at)?;
+        let work = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let place = nullary(device, Prim::Source(0), &[], DType::I32, shape, at)?;
+        // From each end to the middle, so that both are exact and the numbers lie symmetrically.
+        let step = if steps > 1 { (end - start) / (steps - 1) as f64 } else { 0.0 };
+        let behind = |t: &Tensor, step: f64, from: f64| {
+            t.cast_at(work, at)?.binary_at(Binary::Mul, Rhs::Float(step), at)?.binary_at(Binary::Add, Rhs::Float(from), at)
+        };
+        let left = behind(&place, step, start)?;
+        let right = behind(&place.after_number(Binary::Sub, Rhs::Int(steps as i64 - 1), at)?, -step, end)?;
+        let near = place.binary_at(Binary::Lt, Rhs::Int(steps.div_ceil(2) as i64), at)?;
+        near.where_at(Rhs::Tensor(&left), Rhs::Tensor(&right), at)?.cast_at(dtype, at)
+    }
+
     /// The `n` by `n` identity matrix.
+    ///
+    /// # Errors
+    /// When the shape has more than eight dimensions or too many elements, or the device lacks the dtype.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::eye(2, DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.to_vec2::<f32>()?, [[1.0, 0.0], [0.0, 1.0]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn eye(n: usize, dtype: DType, device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -74,19 +157,66 @@ impl Tensor {
     }
 
     /// Zeros of this tensor's shape, dtype and device.
+    ///
+    /// # Errors
+    /// As for [`Tensor::zeros`].
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1, 2]], &Device::cpu())?;
+    /// assert_eq!(x.zeros_like()?.to_vec2::<i32>()?, [[0, 0]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn zeros_like(&self) -> TensorResult<Tensor> {
         Tensor::zeros(self.dims(), self.dtype(), self.device())
     }
 
     /// Ones of this tensor's shape, dtype and device.
+    ///
+    /// # Errors
+    /// As for [`Tensor::zeros`].
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[5, 2]], &Device::cpu())?;
+    /// assert_eq!(x.ones_like()?.to_vec2::<i32>()?, [[1, 1]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn ones_like(&self) -> TensorResult<Tensor> {
         Tensor::ones(self.dims(), self.dtype(), self.device())
     }
 
+    /// One value everywhere, in this tensor's shape and dtype and on its device.
+    ///
+    /// # Errors
+    /// As for [`Tensor::zeros`].
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[5.0, 2.0]], &Device::cpu())?;
+    /// assert_eq!(x.full_like(0.5)?.to_vec2::<f32>()?, [[0.5, 0.5]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
+    #[track_caller]
+    pub fn full_like(&self, value: f64) -> TensorResult<Tensor> {
+        Tensor::full(value, self.dims(), self.dtype(), self.device())
+    }
+
     /// The same values on another device. Evaluates; the copy goes through the host, and so does its gradient, which is evaluated by
     /// `backward`. i64 becomes i32 on a GPU, and a value that does not fit is an error.
+    ///
+    /// # Errors
+    /// When the device lacks the dtype, has no room, or an i64 value does not fit; for what the evaluation met.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?;
+    /// let device = Device::auto()?; // the GPU where there is one
+    /// assert_eq!(x.to_device(&device)?.to_vec()?, [1.0, 2.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn to_device(&self, device: &Device) -> TensorResult<Tensor> {
         if self.device() == device {

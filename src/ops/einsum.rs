@@ -94,6 +94,14 @@ impl Tensor {
     ///
     /// # Errors
     /// When the text is not such an equation, or sizes of one letter differ.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let a = Tensor::new(&[[1.0, 2.0], [3.0, 4.0]], &Device::cpu())?;
+    /// assert_eq!(Tensor::einsum("ij,kj->ik", &[&a, &a])?.to_vec()?, [5.0, 11.0, 11.0, 25.0]);
+    /// assert_eq!(Tensor::einsum("ii", &[&a])?.item()?, 5.0);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn einsum<T: Borrow<Tensor>>(equation: &str, operands: &[T]) -> TensorResult<Tensor> {
         let at = Location::caller();

@@ -156,8 +156,31 @@ impl Tensor {
         build(b.name(), Prim::Binary(b), self, &[Rhs::Tensor(self), rhs], &[d, d], b.result(d), at)
     }
 
+    /// `number b self`, where the number comes first: `1 - x`, `1 / x`.
+    pub(crate) fn after_number(&self, b: Binary, number: Rhs, at: At) -> TensorResult<Tensor> {
+        let mut d = number.promote(self.dtype(), b.name(), at)?;
+        if d.is_block() || b == Binary::Div && !d.is_float() {
+            d = DType::F32;
+        }
+        if d == DType::Bool {
+            return Err(TensorError::dtype(b.name(), at, "is not defined on bool; cast to i32 first"));
+        }
+        build(b.name(), Prim::Binary(b), self, &[number, Rhs::Tensor(self)], &[d, d], b.result(d), at)
+    }
+
     /// Converts to another dtype: floats to integers drop the fraction and saturate, anything nonzero is true, f16 and bf16 round to nearest even.
     /// Block formats can be read but not made.
+    ///
+    /// # Errors
+    /// When `dtype` is a block format, or the device lacks it.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.75, -1.75, 300.0], &Device::cpu())?;
+    /// assert_eq!(x.cast(DType::I32)?.to_vec1::<i32>()?, [1, -1, 300]);
+    /// assert_eq!(x.cast(DType::U8)?.to_vec1::<u8>()?, [1, 0, 255]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn cast(&self, dtype: DType) -> TensorResult<Tensor> {
         self.cast_at(dtype, Location::caller())
@@ -175,6 +198,16 @@ impl Tensor {
     }
 
     /// The same values in row-major memory of their own.
+    ///
+    /// # Errors
+    /// When the result is too large for the device.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 2.0], [3.0, 4.0]], &Device::cpu())?;
+    /// assert_eq!(x.t()?.contiguous()?.to_vec()?, [1.0, 3.0, 2.0, 4.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn contiguous(&self) -> TensorResult<Tensor> {
         if !matches!(self.node.kind, crate::tensor::Kind::View(_)) {
@@ -185,6 +218,16 @@ impl Tensor {
     }
 
     /// Elementwise choice: `a` where `self` (bool) holds, else `b`. Shapes broadcast.
+    ///
+    /// # Errors
+    /// When this tensor is not bool, the shapes do not broadcast, or the dtypes do not promote.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-1.0, 2.0], &Device::cpu())?;
+    /// assert_eq!(x.gt(0.0)?.where_(&x, 0.0)?.to_vec()?, [0.0, 2.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn where_<'a>(&self, a: impl Into<Rhs<'a>>, b: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
         self.where_at(a.into(), b.into(), Location::caller())
@@ -203,6 +246,17 @@ impl Tensor {
     }
 
     /// `value` where `mask` (bool) holds, else `self`.
+    ///
+    /// # Errors
+    /// When `mask` is not bool, or the shapes do not broadcast.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 2.0, 3.0], &Device::cpu())?;
+    /// let mask = Tensor::new(&[true, false, true], &Device::cpu())?;
+    /// assert_eq!(x.masked_fill(&mask, -1.0)?.to_vec()?, [-1.0, 2.0, -1.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn masked_fill(&self, mask: &Tensor, value: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -232,6 +286,17 @@ impl Tensor {
     }
 
     /// Values limited to `low..=high`; either may be absent. NaN stays NaN. No gradient passes at the limits, as in PyTorch.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.5, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.clamp(Some(-1.0), Some(1.0))?.to_vec()?, [-1.0, 0.5, 1.0]);
+    /// assert_eq!(x.clamp(Some(0.0), None)?.to_vec()?, [0.0, 0.5, 3.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn clamp(&self, low: Option<f64>, high: Option<f64>) -> TensorResult<Tensor> {
         self.clamp_at(low, high, Location::caller())
@@ -282,6 +347,16 @@ impl Tensor {
     }
 
     /// True division; integers are divided as f32. See [`Tensor::div_trunc`] and [`Tensor::div_floor`] for whole quotients.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[7, -7], &Device::cpu())?;
+    /// assert_eq!(x.div(2)?.to_vec()?, [3.5, -3.5]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn div<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
         let (at, rhs) = (Location::caller(), rhs.into());
@@ -301,6 +376,16 @@ impl Tensor {
     }
 
     /// The quotient rounded toward zero.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[7, -7], &Device::cpu())?;
+    /// assert_eq!(x.div_trunc(2)?.to_vec1::<i32>()?, [3, -3]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn div_trunc<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -309,6 +394,16 @@ impl Tensor {
     }
 
     /// The quotient rounded down.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[7, -7], &Device::cpu())?;
+    /// assert_eq!(x.div_floor(2)?.to_vec1::<i32>()?, [3, -4]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn div_floor<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
         let (at, rhs) = (Location::caller(), rhs.into());
@@ -320,6 +415,16 @@ impl Tensor {
     }
 
     /// Whether each element is finite.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, f32::INFINITY, f32::NAN], &Device::cpu())?;
+    /// assert_eq!(x.isfinite()?.to_vec1::<u8>()?, [1, 0, 0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn isfinite(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -328,12 +433,32 @@ impl Tensor {
     }
 
     /// x².
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.square()?.to_vec()?, [4.0, 0.0, 9.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn square(&self) -> TensorResult<Tensor> {
         self.binary_at(Binary::Mul, Rhs::Tensor(self), Location::caller())
     }
 
     /// What rounding toward zero takes away.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.25, -1.25], &Device::cpu())?;
+    /// assert_eq!(x.frac()?.to_vec()?, [0.25, -0.25]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn frac(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -341,6 +466,16 @@ impl Tensor {
     }
 
     /// NaN replaced by `nan`, infinities by `posinf` and `neginf`; without these, by the largest and smallest finite value of the dtype.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[f32::NAN, f32::INFINITY, 1.0], &Device::cpu())?;
+    /// assert_eq!(x.nan_to_num(0.0, Some(9.0), None)?.to_vec()?, [0.0, 9.0, 1.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn nan_to_num(&self, nan: f64, posinf: Option<f64>, neginf: Option<f64>) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -358,6 +493,17 @@ impl Tensor {
     }
 
     /// The way from `self` to `end` that `weight` (a number or a tensor) says: 0 stays, 1 is the end. Exact at both.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let a = Tensor::new(&[0.0, 10.0], &Device::cpu())?;
+    /// let b = Tensor::new(&[4.0, 20.0], &Device::cpu())?;
+    /// assert_eq!(a.lerp(&b, 0.25)?.to_vec()?, [1.0, 12.5]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn lerp<'a>(&self, end: &Tensor, weight: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
         let (at, weight) = (Location::caller(), weight.into());
@@ -377,6 +523,17 @@ impl Tensor {
     }
 
     /// `self + value · a · b`.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 1.0], &Device::cpu())?;
+    /// let a = Tensor::new(&[2.0, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.addcmul(&a, &a, 0.5)?.to_vec()?, [3.0, 5.5]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn addcmul(&self, a: &Tensor, b: &Tensor, value: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -385,6 +542,18 @@ impl Tensor {
     }
 
     /// `self + value · a / b`.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 1.0], &Device::cpu())?;
+    /// let a = Tensor::new(&[2.0, 3.0], &Device::cpu())?;
+    /// let b = Tensor::new(&[4.0, 2.0], &Device::cpu())?;
+    /// assert_eq!(x.addcdiv(&a, &b, 2.0)?.to_vec()?, [2.0, 4.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn addcdiv(&self, a: &Tensor, b: &Tensor, value: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -392,6 +561,17 @@ impl Tensor {
     }
 
     /// `self · ln(rhs)`, and 0 where `self` is 0.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[0.0, 2.0], &Device::cpu())?;
+    /// let y = Tensor::new(&[0.0, 1.0], &Device::cpu())?;
+    /// assert_eq!(x.xlogy(&y)?.to_vec()?, [0.0, 0.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn xlogy<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
         let (at, rhs) = (Location::caller(), rhs.into());
@@ -413,6 +593,17 @@ impl Tensor {
     }
 
     /// ln(eᵃ + eᵇ), without overflow.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1000.0, 0.0], &Device::cpu())?;
+    /// let got = x.logaddexp(&x)?.to_vec()?;
+    /// assert!(got.iter().zip([1000.693147, 0.693147]).all(|(a, b)| (a - b).abs() < 1e-3), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn logaddexp(&self, rhs: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -426,6 +617,18 @@ impl Tensor {
     }
 
     /// √(a² + b²), without overflow on the way.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let a = Tensor::new(&[3.0, 3e30], &Device::cpu())?;
+    /// let b = Tensor::new(&[4.0, 4e30], &Device::cpu())?;
+    /// let y = a.hypot(&b)?.to_vec()?;
+    /// assert!(y[0] == 5.0 && (y[1] / 5e30 - 1.0).abs() < 1e-6);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn hypot(&self, rhs: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -443,12 +646,34 @@ impl Tensor {
     }
 
     /// The larger; of NaN and a number, the number.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let a = Tensor::new(&[1.0, f32::NAN], &Device::cpu())?;
+    /// let b = Tensor::new(&[2.0, 0.0], &Device::cpu())?;
+    /// assert_eq!(a.fmax(&b)?.to_vec()?, [2.0, 0.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn fmax(&self, rhs: &Tensor) -> TensorResult<Tensor> {
         self.number_of(Binary::Max, rhs, Location::caller())
     }
 
     /// The smaller; of NaN and a number, the number.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let a = Tensor::new(&[1.0, f32::NAN], &Device::cpu())?;
+    /// let b = Tensor::new(&[2.0, 0.0], &Device::cpu())?;
+    /// assert_eq!(a.fmin(&b)?.to_vec()?, [1.0, 0.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn fmin(&self, rhs: &Tensor) -> TensorResult<Tensor> {
         self.number_of(Binary::Min, rhs, Location::caller())
@@ -473,24 +698,68 @@ impl Tensor {
     }
 
     /// Whether both are not zero, as bool.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let a = Tensor::new(&[0, 1, 2], &Device::cpu())?;
+    /// let b = Tensor::new(&[1, 0, 3], &Device::cpu())?;
+    /// assert_eq!(a.logical_and(&b)?.to_vec1::<u8>()?, [0, 0, 1]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn logical_and(&self, rhs: &Tensor) -> TensorResult<Tensor> {
         self.logical(Binary::And, rhs, Location::caller())
     }
 
     /// Whether one is not zero, as bool.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let a = Tensor::new(&[0, 1, 0], &Device::cpu())?;
+    /// let b = Tensor::new(&[1, 0, 0], &Device::cpu())?;
+    /// assert_eq!(a.logical_or(&b)?.to_vec1::<u8>()?, [1, 1, 0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn logical_or(&self, rhs: &Tensor) -> TensorResult<Tensor> {
         self.logical(Binary::Or, rhs, Location::caller())
     }
 
     /// Whether exactly one is not zero, as bool.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let a = Tensor::new(&[0, 1, 2], &Device::cpu())?;
+    /// let b = Tensor::new(&[1, 0, 3], &Device::cpu())?;
+    /// assert_eq!(a.logical_xor(&b)?.to_vec1::<u8>()?, [1, 1, 0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn logical_xor(&self, rhs: &Tensor) -> TensorResult<Tensor> {
         self.logical(Binary::Xor, rhs, Location::caller())
     }
 
     /// 1 − erf(x). Loses relative accuracy for large x.
+    ///
+    /// # Errors
+    /// For bool, where the function is not defined on it; numbers of every dtype are taken.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[0.0, 1.0], &Device::cpu())?;
+    /// let got = x.erfc()?.to_vec()?;
+    /// assert!(got.iter().zip([1.0, 0.157299]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn erfc(&self) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -499,9 +768,18 @@ impl Tensor {
 }
 
 macro_rules! unary_methods {
-    ($($(#[$d:meta])* $name:ident = $u:ident;)*) => {
+    ($($(#[$d:meta])* $name:ident = $u:ident, $x:expr => $y:expr;)*) => {
         impl Tensor { $(
             $(#[$d])*
+            ///
+            /// # Errors
+            /// For dtypes that the function is not defined on, as bits of floats; most functions take numbers of every dtype.
+            ///
+            #[doc = concat!(
+                "```\n# use tensorlogic::prelude::*;\nlet x = Tensor::new(&[", stringify!($x), "], &Device::cpu())?;\n",
+                "let y = x.", stringify!($name), "()?.to_vec()?;\nassert!((y[0] - ", stringify!($y), ").abs() < 2e-6);\n",
+                "# Ok::<(), TensorError>(())\n```"
+            )]
             #[track_caller]
             pub fn $name(&self) -> TensorResult<Tensor> { self.unary(Unary::$u) }
         )* }
@@ -509,139 +787,115 @@ macro_rules! unary_methods {
 }
 unary_methods! {
     /// −x.
-    neg = Neg;
+    neg = Neg, 2.0 => -2.0;
     /// |x|.
-    abs = Abs;
+    abs = Abs, -2.0 => 2.0;
     /// −1, 0 or 1.
-    sign = Sign;
+    sign = Sign, -2.0 => -1.0;
     /// √x.
-    sqrt = Sqrt;
+    sqrt = Sqrt, 4.0 => 2.0;
     /// 1/√x.
-    rsqrt = Rsqrt;
+    rsqrt = Rsqrt, 4.0 => 0.5;
     /// 1/x.
-    reciprocal = Recip;
+    reciprocal = Recip, 4.0 => 0.25;
     /// eˣ.
-    exp = Exp;
+    exp = Exp, 1.0 => 2.718282;
     /// 2ˣ.
-    exp2 = Exp2;
+    exp2 = Exp2, 3.0 => 8.0;
     /// eˣ − 1.
-    expm1 = Expm1;
+    expm1 = Expm1, 1.0 => 1.718282;
     /// Natural logarithm.
-    log = Log;
+    log = Log, 2.0 => 0.693147;
     /// Base-2 logarithm.
-    log2 = Log2;
+    log2 = Log2, 8.0 => 3.0;
     /// Base-10 logarithm.
-    log10 = Log10;
+    log10 = Log10, 100.0 => 2.0;
     /// ln(1 + x).
-    log1p = Log1p;
+    log1p = Log1p, 1.0 => 0.693147;
     /// Sine.
-    sin = Sin;
+    sin = Sin, 1.0 => 0.841471;
     /// Cosine.
-    cos = Cos;
+    cos = Cos, 1.0 => 0.540302;
     /// Tangent.
-    tan = Tan;
+    tan = Tan, 1.0 => 1.557408;
     /// Arc sine.
-    asin = Asin;
+    asin = Asin, 1.0 => 1.570796;
     /// Arc cosine.
-    acos = Acos;
+    acos = Acos, 0.0 => 1.570796;
     /// Arc tangent.
-    atan = Atan;
+    atan = Atan, 1.0 => 0.785398;
     /// Hyperbolic sine.
-    sinh = Sinh;
+    sinh = Sinh, 1.0 => 1.175201;
     /// Hyperbolic cosine.
-    cosh = Cosh;
+    cosh = Cosh, 1.0 => 1.543081;
     /// Hyperbolic tangent.
-    tanh = Tanh;
+    tanh = Tanh, 1.0 => 0.761594;
     /// Inverse hyperbolic sine.
-    asinh = Asinh;
+    asinh = Asinh, 1.0 => 0.881374;
     /// Inverse hyperbolic cosine.
-    acosh = Acosh;
+    acosh = Acosh, 2.0 => 1.316958;
     /// Inverse hyperbolic tangent.
-    atanh = Atanh;
+    atanh = Atanh, 0.5 => 0.549306;
     /// Error function.
-    erf = Erf;
+    erf = Erf, 1.0 => 0.842701;
     /// 1/(1 + e⁻ˣ).
-    sigmoid = Sigmoid;
+    sigmoid = Sigmoid, 1.0 => 0.731059;
     /// Largest integer not above x.
-    floor = Floor;
+    floor = Floor, -1.5 => -2.0;
     /// Smallest integer not below x.
-    ceil = Ceil;
+    ceil = Ceil, -1.5 => -1.0;
     /// Nearest integer, halves to even.
-    round = Round;
+    round = Round, 2.5 => 2.0;
     /// The integer part.
-    trunc = Trunc;
+    trunc = Trunc, -1.5 => -1.0;
     /// Whether each element is NaN.
-    isnan = IsNan;
+    isnan = IsNan, f32::NAN => 1.0;
     /// Whether each element is an infinity.
-    isinf = IsInf;
+    isinf = IsInf, f32::INFINITY => 1.0;
     /// Whether each element is zero.
-    logical_not = LogicalNot;
+    logical_not = LogicalNot, 0.0 => 1.0;
     /// Bits inverted.
-    bitwise_not = BitNot;
+    bitwise_not = BitNot, 5 => -6.0;
 }
 
 macro_rules! binary_methods {
-    ($($doc:literal $name:ident = $b:ident;)*) => {
+    ($($doc:literal $name:ident = $b:ident, $x:expr, $y:expr => $z:expr;)*) => {
         impl Tensor { $(
             #[doc = concat!($doc, " Shapes broadcast; dtypes promote as [`DType::promote`] says.")]
+            ///
+            /// # Errors
+            /// When the shapes do not broadcast, the dtypes do not promote or have no such function, or the tensors are on different devices.
+            ///
+            #[doc = concat!(
+                "```\n# use tensorlogic::prelude::*;\nlet x = Tensor::new(&[", stringify!($x), "], &Device::cpu())?;\n",
+                "let y = x.", stringify!($name), "(", stringify!($y), ")?.to_vec()?;\nassert!((y[0] - ", stringify!($z), ").abs() < 2e-6);\n",
+                "# Ok::<(), TensorError>(())\n```"
+            )]
             #[track_caller]
             pub fn $name<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> { self.binary_at(Binary::$b, rhs.into(), Location::caller()) }
         )* }
     };
 }
 binary_methods! {
-    "Sum." add = Add;
-    "Difference." sub = Sub;
-    "Product." mul = Mul;
-    "Power." pow = Pow;
-    "Remainder with the sign of the dividend, as C's `fmod`." fmod = Fmod;
-    "Remainder with the sign of the divisor, as Python's `%`." remainder = Remainder;
-    "The smaller; NaN if either is NaN." minimum = Min;
-    "The larger; NaN if either is NaN." maximum = Max;
-    "The angle of the point (rhs, self)." atan2 = Atan2;
-    "The magnitude of self with the sign of rhs." copysign = Copysign;
-    "Equal, as bool." eq = Eq;
-    "Not equal, as bool." ne = Ne;
-    "Less, as bool." lt = Lt;
-    "Less or equal, as bool." le = Le;
-    "Greater, as bool." gt = Gt;
-    "Greater or equal, as bool." ge = Ge;
-    "Bits and." bitwise_and = And;
-    "Bits or." bitwise_or = Or;
-    "Bits exclusive or." bitwise_xor = Xor;
-    "Bits shifted left." bitwise_left_shift = Shl;
-    "Bits shifted right, with the sign for signed integers." bitwise_right_shift = Shr;
-}
-
-macro_rules! operators {
-    ($($tr:ident $m:ident $call:ident;)*) => { $(
-        impl<'a> std::ops::$tr<&'a Tensor> for &Tensor {
-            type Output = TensorResult<Tensor>;
-            #[track_caller]
-            fn $m(self, rhs: &'a Tensor) -> TensorResult<Tensor> { self.$call(rhs) }
-        }
-        impl std::ops::$tr<f64> for &Tensor {
-            type Output = TensorResult<Tensor>;
-            #[track_caller]
-            fn $m(self, rhs: f64) -> TensorResult<Tensor> { self.$call(rhs) }
-        }
-        impl std::ops::$tr<TensorResult<Tensor>> for &Tensor {
-            type Output = TensorResult<Tensor>;
-            #[track_caller]
-            fn $m(self, rhs: TensorResult<Tensor>) -> TensorResult<Tensor> { self.$call(&rhs?) }
-        }
-    )* };
-}
-operators! {
-    Add add add;
-    Sub sub sub;
-    Mul mul mul;
-    Div div div;
-}
-impl std::ops::Neg for &Tensor {
-    type Output = TensorResult<Tensor>;
-    #[track_caller]
-    fn neg(self) -> TensorResult<Tensor> {
-        Tensor::neg(self)
-    }
+    "Sum." add = Add, 2.0, 3.0 => 5.0;
+    "Difference." sub = Sub, 2.0, 3.0 => -1.0;
+    "Product." mul = Mul, 2.0, 3.0 => 6.0;
+    "Power." pow = Pow, 2.0, 3.0 => 8.0;
+    "Remainder with the sign of the dividend, as C's `fmod`." fmod = Fmod, -7.0, 3.0 => -1.0;
+    "Remainder with the sign of the divisor, as Python's `%`." remainder = Remainder, -7.0, 3.0 => 2.0;
+    "The smaller; NaN if either is NaN." minimum = Min, 2.0, 3.0 => 2.0;
+    "The larger; NaN if either is NaN." maximum = Max, 2.0, 3.0 => 3.0;
+    "The angle of the point (rhs, self)." atan2 = Atan2, 1.0, 1.0 => 0.785398;
+    "The magnitude of self with the sign of rhs." copysign = Copysign, 3.0, -1.0 => -3.0;
+    "Equal, as bool." eq = Eq, 2.0, 2.0 => 1.0;
+    "Not equal, as bool." ne = Ne, 2.0, 2.0 => 0.0;
+    "Less, as bool." lt = Lt, 2.0, 3.0 => 1.0;
+    "Less or equal, as bool." le = Le, 2.0, 2.0 => 1.0;
+    "Greater, as bool." gt = Gt, 2.0, 3.0 => 0.0;
+    "Greater or equal, as bool." ge = Ge, 2.0, 3.0 => 0.0;
+    "Bits and." bitwise_and = And, 6, 3 => 2.0;
+    "Bits or." bitwise_or = Or, 6, 3 => 7.0;
+    "Bits exclusive or." bitwise_xor = Xor, 6, 3 => 5.0;
+    "Bits shifted left." bitwise_left_shift = Shl, 6, 1 => 12.0;
+    "Bits shifted right, with the sign for signed integers." bitwise_right_shift = Shr, 6, 1 => 3.0;
 }

@@ -15,16 +15,16 @@ pub enum Activation {
     None = 0,
     /// max(x, 0).
     ReLU = 1,
-    /// The tanh approximation, `0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`: [`Tensor::gelu_tanh`].
-    GELU = 2,
+    /// The tanh approximation of gelu, `0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`: [`Tensor::gelu_tanh`].
+    GeluTanh = 2,
     /// x · sigmoid(x), also called swish.
     SiLU = 3,
     /// The hyperbolic tangent.
     Tanh = 4,
     /// 1 / (1 + e⁻ˣ).
     Sigmoid = 5,
-    /// x · Φ(x) by the error function: PyTorch's `gelu`.
-    GELUExact = 6,
+    /// x · Φ(x) by the error function: [`Tensor::gelu`], as PyTorch's `gelu`.
+    Gelu = 6,
     /// ln(1 + eˣ).
     Softplus = 7,
     /// x · tanh(softplus(x)).
@@ -36,15 +36,19 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// An older name, with the number 2, of [`Activation::GeluTanh`]: the approximation, unlike [`Activation::Gelu`] and [`Tensor::gelu`].
+    #[deprecated(note = "`GELU` is the tanh approximation: write `GeluTanh`, or `Gelu` for the error function")]
+    pub const GELU: Activation = Activation::GeluTanh;
+
     /// Every activation, in the order of their numbers.
     pub const ALL: [Activation; 11] = [
         Activation::None,
         Activation::ReLU,
-        Activation::GELU,
+        Activation::GeluTanh,
         Activation::SiLU,
         Activation::Tanh,
         Activation::Sigmoid,
-        Activation::GELUExact,
+        Activation::Gelu,
         Activation::Softplus,
         Activation::Mish,
         Activation::HardSwish,
@@ -60,11 +64,11 @@ impl Activation {
         match self {
             Activation::None => Ok(x.clone()),
             Activation::ReLU => x.relu(),
-            Activation::GELU => x.gelu_tanh(),
+            Activation::GeluTanh => x.gelu_tanh(),
             Activation::SiLU => x.silu(),
             Activation::Tanh => x.tanh(),
             Activation::Sigmoid => x.sigmoid(),
-            Activation::GELUExact => x.gelu(),
+            Activation::Gelu => x.gelu(),
             Activation::Softplus => x.softplus(),
             Activation::Mish => x.mish(),
             Activation::HardSwish => x.hardswish(),
@@ -79,6 +83,14 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::matmul`], on the caller's line.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let a = Tensor::new(&[[1.0, -2.0]], &Device::cpu())?;
+    /// let b = Tensor::new(&[[3.0], [4.0]], &Device::cpu())?;
+    /// assert_eq!(a.matmul_with_activation(&b, Activation::ReLU)?.to_vec()?, [0.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn matmul_with_activation(&self, b: &Tensor, activation: Activation) -> TensorResult<Tensor> {
         activation.apply(&self.matmul(b)?)
@@ -88,6 +100,13 @@ impl Tensor {
     ///
     /// # Errors
     /// When the shapes do not broadcast, or the dtypes do not promote.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.fused_add_relu(1.0)?.to_vec()?, [0.0, 1.0, 4.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn fused_add_relu<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
         self.add(rhs)?.relu()
@@ -97,6 +116,13 @@ impl Tensor {
     ///
     /// # Errors
     /// When the shapes do not broadcast, or the dtypes do not promote.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.fused_mul_relu(-1.0)?.to_vec()?, [2.0, 0.0, 0.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn fused_mul_relu<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
         self.mul(rhs)?.relu()
@@ -107,6 +133,13 @@ impl Tensor {
     ///
     /// # Errors
     /// When the shapes do not broadcast, or the dtypes do not promote.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-2.0, 0.0, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.fused_affine(2.0, 1.0)?.to_vec()?, [-3.0, 1.0, 7.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn fused_affine<'a, 'b>(&self, scale: impl Into<Rhs<'a>>, bias: impl Into<Rhs<'b>>) -> TensorResult<Tensor> {
         self.mul(scale)?.add(bias)

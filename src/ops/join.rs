@@ -48,6 +48,17 @@ impl Op for Cat {
 impl Tensor {
     /// Tensors side by side along dimension `d`: a slice of tensors, or of references to them. Other sizes must agree; dtypes promote. Empty
     /// vectors fit everything, as in PyTorch.
+    ///
+    /// # Errors
+    /// When there are no tensors, they are scalars, sizes differ outside of dimension `d`, or the dtypes do not promote.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let a = Tensor::new(&[[1, 2]], &Device::cpu())?;
+    /// let b = Tensor::new(&[[3, 4], [5, 6]], &Device::cpu())?;
+    /// assert_eq!(Tensor::cat(&[&a, &b], 0)?.to_vec2::<i32>()?, [[1, 2], [3, 4], [5, 6]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn cat<T: Borrow<Tensor>>(tensors: &[T], d: isize) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -79,6 +90,17 @@ impl Tensor {
     }
 
     /// Tensors of one shape along a new dimension `d`: a slice of tensors, or of references to them.
+    ///
+    /// # Errors
+    /// When there are no tensors, their shapes differ, or there is no such dimension in the result.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let a = Tensor::new(&[1, 2], &Device::cpu())?;
+    /// let b = Tensor::new(&[3, 4], &Device::cpu())?;
+    /// assert_eq!(Tensor::stack(&[&a, &b], 1)?.to_vec2::<i32>()?, [[1, 3], [2, 4]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn stack<T: Borrow<Tensor>>(tensors: &[T], d: isize) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -94,6 +116,17 @@ impl Tensor {
 
     /// One view per index of dimension `d`, which stays with size 1: the inverse of [`Tensor::cat`] over pieces of size 1.
     /// [`Tensor::unstack`] drops the dimension, [`Tensor::split_with_sizes`] and [`Tensor::chunk`] make larger pieces.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1, 2], [3, 4]], &Device::cpu())?;
+    /// let rows = x.split(0)?;
+    /// assert_eq!(rows[1].to_vec2::<i32>()?, [[3, 4]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn split(&self, d: isize) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();
@@ -103,6 +136,17 @@ impl Tensor {
 
     /// Views of these sizes, one after the other along dimension `d`: the inverse of [`Tensor::cat`]. The sizes must add up to the
     /// dimension's.
+    ///
+    /// # Errors
+    /// When there is no such dimension, or the sizes do not add up to its size.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1, 2, 3], &Device::cpu())?;
+    /// let parts = x.split_with_sizes(&[1, 2], 0)?;
+    /// assert_eq!(parts[1].to_vec1::<i32>()?, [2, 3]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn split_with_sizes(&self, sizes: &[usize], d: isize) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();
@@ -127,6 +171,17 @@ impl Tensor {
     }
 
     /// At most `n` views of equal size (the last may be smaller) along dimension `d`.
+    ///
+    /// # Errors
+    /// When there is no such dimension, or `n` is 0.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1, 2, 3], &Device::cpu())?;
+    /// let parts = x.chunk(2, 0)?;
+    /// assert_eq!((parts[0].dims(), parts[1].dims()), (&[2][..], &[1][..]));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn chunk(&self, n: usize, d: isize) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();
@@ -141,6 +196,16 @@ impl Tensor {
     }
 
     /// One view per index of dimension `d`, which goes: the inverse of [`Tensor::stack`].
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1, 2], [3, 4]], &Device::cpu())?;
+    /// assert_eq!(x.unstack(1)?[0].to_vec1::<i32>()?, [1, 3]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn unstack(&self, d: isize) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();

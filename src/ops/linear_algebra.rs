@@ -11,6 +11,16 @@ use std::panic::Location;
 
 impl Tensor {
     /// The sum of the products of two vectors' elements.
+    ///
+    /// # Errors
+    /// When the tensors are not two vectors of one length.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 2.0, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.dot(&x)?.item()?, 14.0);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn dot(&self, rhs: &Tensor) -> TensorResult<Tensor> {
         if self.rank() != 1 || rhs.rank() != 1 {
@@ -21,6 +31,16 @@ impl Tensor {
     }
 
     /// The matrix of all products of two vectors' elements.
+    ///
+    /// # Errors
+    /// When the tensors are not two vectors.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?;
+    /// assert_eq!(x.outer(&x)?.to_vec2::<f32>()?, [[1.0, 2.0], [2.0, 4.0]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn outer(&self, rhs: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -31,6 +51,18 @@ impl Tensor {
     }
 
     /// `x · weightᵀ + bias` with a weight `[out, in]`, as a layer stores it.
+    ///
+    /// # Errors
+    /// When the inner sizes differ, or the bias does not broadcast.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 2.0]], &Device::cpu())?;
+    /// let weight = Tensor::new(&[[1.0, 1.0], [0.0, 3.0]], &Device::cpu())?;
+    /// let bias = Tensor::new(&[0.5, 0.0], &Device::cpu())?;
+    /// assert_eq!(x.linear(&weight, Some(&bias))?.to_vec()?, [3.5, 6.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> TensorResult<Tensor> {
         let y = self.matmul(&weight.t()?)?;
@@ -41,6 +73,17 @@ impl Tensor {
     }
 
     /// `beta · self + alpha · a · b` for matrices, a matrix and a vector, or batches of matrices. With a `beta` of 0, `self` only gives its shape.
+    ///
+    /// # Errors
+    /// When the inner sizes differ, or this tensor does not broadcast to the product.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 2.0]], &Device::cpu())?;
+    /// let b = Tensor::new(&[[1.0, 0.0], [0.0, 1.0]], &Device::cpu())?;
+    /// assert_eq!(x.addmm(&x, &b, 10.0, 1.0)?.to_vec()?, [11.0, 22.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn addmm(&self, a: &Tensor, b: &Tensor, beta: f64, alpha: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -60,12 +103,32 @@ impl Tensor {
     }
 
     /// Zeros above diagonal `k` of the last two dimensions; 0 is the main diagonal, positive ones lie above it.
+    ///
+    /// # Errors
+    /// When there are fewer than two dimensions.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1, 2], [3, 4]], &Device::cpu())?;
+    /// assert_eq!(x.tril(0)?.to_vec2::<i32>()?, [[1, 0], [3, 4]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn tril(&self, k: i64) -> TensorResult<Tensor> {
         self.triangle("tril", Binary::Le, k, Location::caller())
     }
 
     /// Zeros below diagonal `k` of the last two dimensions; 0 is the main diagonal, positive ones lie above it.
+    ///
+    /// # Errors
+    /// When there are fewer than two dimensions.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1, 2], [3, 4]], &Device::cpu())?;
+    /// assert_eq!(x.triu(1)?.to_vec2::<i32>()?, [[0, 2], [0, 0]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn triu(&self, k: i64) -> TensorResult<Tensor> {
         self.triangle("triu", Binary::Ge, k, Location::caller())
@@ -85,6 +148,16 @@ impl Tensor {
     }
 
     /// 1 at each index along a new last dimension of size `classes`, else 0, in the dtype of the indices.
+    ///
+    /// # Errors
+    /// When this tensor does not hold integers, or has eight dimensions already.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1, 0], &Device::cpu())?;
+    /// assert_eq!(x.one_hot(3)?.to_vec2::<i32>()?, [[0, 1, 0], [1, 0, 0]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn one_hot(&self, classes: usize) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -96,6 +169,17 @@ impl Tensor {
     }
 
     /// The cosine of the angle between two tensors along dimension `d`; lengths below `eps` (PyTorch: 1e-8) count as `eps`.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, or there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let a = Tensor::new(&[[1.0, 0.0], [2.0, 0.0]], &Device::cpu())?;
+    /// let b = Tensor::new(&[[0.0, 5.0], [3.0, 0.0]], &Device::cpu())?;
+    /// assert_eq!(a.cosine_similarity(&b, 1, 1e-8)?.to_vec()?, [0.0, 1.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn cosine_similarity(&self, rhs: &Tensor, d: isize, eps: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -107,6 +191,17 @@ impl Tensor {
     }
 
     /// Divided by the `p`-norm along dimension `d`; norms below `eps` (PyTorch: 1e-12) count as `eps`.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[3.0, 4.0]], &Device::cpu())?;
+    /// let got = x.normalize(2.0, 1, 1e-12)?.to_vec()?;
+    /// assert!(got.iter().zip([0.6, 0.8]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn normalize(&self, p: f64, d: isize, eps: f64) -> TensorResult<Tensor> {
         let at = Location::caller();

@@ -54,6 +54,17 @@ impl Tensor {
     }
 
     /// (x − target)².
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 4.0], &Device::cpu())?;
+    /// let target = Tensor::new(&[2.0, 1.0], &Device::cpu())?;
+    /// assert_eq!(x.mse_loss(&target, Reduction::Mean)?.item()?, 5.0);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn mse_loss(&self, target: &Tensor, reduction: Reduction) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -62,12 +73,34 @@ impl Tensor {
     }
 
     /// |x − target|.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 4.0], &Device::cpu())?;
+    /// let target = Tensor::new(&[2.0, 1.0], &Device::cpu())?;
+    /// assert_eq!(x.l1_loss(&target, Reduction::Sum)?.item()?, 4.0);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn l1_loss(&self, target: &Tensor, reduction: Reduction) -> TensorResult<Tensor> {
         self.distance(target, Location::caller())?.reduced(reduction)
     }
 
     /// With d = |x − target|: d²/2 up to `delta`, from there `delta` · (d − delta/2) (Huber, 1964).
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 4.0], &Device::cpu())?;
+    /// let target = Tensor::new(&[2.0, 1.0], &Device::cpu())?;
+    /// assert_eq!(x.huber_loss(&target, 2.0, Reduction::None)?.to_vec()?, [0.5, 4.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn huber_loss(&self, target: &Tensor, delta: f64, reduction: Reduction) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -78,6 +111,17 @@ impl Tensor {
     }
 
     /// With d = |x − target|: d²/(2·`beta`) below `beta` (PyTorch: 1), from there d − beta/2.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 4.0], &Device::cpu())?;
+    /// let target = Tensor::new(&[2.0, 1.0], &Device::cpu())?;
+    /// assert_eq!(x.smooth_l1_loss(&target, 2.0, Reduction::None)?.to_vec()?, [0.25, 2.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn smooth_l1_loss(&self, target: &Tensor, beta: f64, reduction: Reduction) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -91,6 +135,18 @@ impl Tensor {
     }
 
     /// Binary cross entropy of probabilities; logarithms are limited to −100, as in PyTorch.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[0.5, 0.25], &Device::cpu())?;
+    /// let target = Tensor::new(&[1.0, 0.0], &Device::cpu())?;
+    /// let got = x.binary_cross_entropy(&target, None, Reduction::None)?.to_vec()?;
+    /// assert!(got.iter().zip([0.693147, 0.287682]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn binary_cross_entropy(&self, target: &Tensor, weight: Option<&Tensor>, reduction: Reduction) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -103,6 +159,18 @@ impl Tensor {
     }
 
     /// Binary cross entropy of logits, stable for any size of them. `pos_weight` multiplies the loss of positive targets.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[0.0, 3.0], &Device::cpu())?;
+    /// let target = Tensor::new(&[1.0, 0.0], &Device::cpu())?;
+    /// let got = x.binary_cross_entropy_with_logits(&target, None, None, Reduction::None)?.to_vec()?;
+    /// assert!(got.iter().zip([0.693147, 3.048587]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn binary_cross_entropy_with_logits(
         &self,
@@ -134,6 +202,18 @@ impl Tensor {
     }
 
     /// The Kullback-Leibler divergence of log-probabilities from `target`: probabilities, or with `log_target` their logarithms.
+    ///
+    /// # Errors
+    /// When the shapes do not broadcast, the dtypes do not promote, or the tensors are on different devices.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[0.5, 0.5], &Device::cpu())?;
+    /// let target = Tensor::new(&[0.25, 0.75], &Device::cpu())?;
+    /// let got = x.log()?.kl_div(&target, false, Reduction::Sum)?.to_vec()?;
+    /// assert!(got.iter().zip([0.130812]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn kl_div(&self, target: &Tensor, log_target: bool, reduction: Reduction) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -148,6 +228,17 @@ impl Tensor {
 
     /// The negative log-probability of each target class, for log-probabilities `[N, C, …]` (or `[C]`) and integer targets `[N, …]`.
     /// A target outside the classes is an error of the evaluation.
+    ///
+    /// # Errors
+    /// When the targets are not integers of the shape without the classes.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[-0.5, -1.0], [-2.0, -0.25]], &Device::cpu())?;
+    /// let target = Tensor::new(&[0, 1], &Device::cpu())?;
+    /// assert_eq!(x.nll_loss(&target, &NllOptions::default())?.item()?, 0.375);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn nll_loss(&self, target: &Tensor, options: &NllOptions) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -198,6 +289,15 @@ impl Tensor {
     ///
     /// # Errors
     /// When the shapes do not fit, weights are not `[C]`, or the smoothing is not between 0 and 1.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let logits = Tensor::new(&[[0.0, 0.0], [9.0, 9.0]], &Device::cpu())?;
+    /// let target = Tensor::new(&[0, 1], &Device::cpu())?;
+    /// let got = logits.cross_entropy(&target, &NllOptions::default())?.to_vec()?;
+    /// assert!(got.iter().zip([0.693147]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn cross_entropy(&self, target: &Tensor, options: &NllOptions) -> TensorResult<Tensor> {
         self.cross_entropy_wide(target, options)?.cast_at(self.stored(), Location::caller())
@@ -207,13 +307,22 @@ impl Tensor {
     ///
     /// # Errors
     /// As for [`Tensor::cross_entropy`].
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let logits = Tensor::new(&[[0.0, 0.0], [9.0, 9.0]], &Device::cpu())?;
+    /// let target = Tensor::new(&[0, 1], &Device::cpu())?;
+    /// let got = logits.cross_entropy_wide(&target, &NllOptions::default())?.to_vec()?;
+    /// assert!(got.iter().zip([0.693147]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn cross_entropy_wide(&self, target: &Tensor, options: &NllOptions) -> TensorResult<Tensor> {
         let at = Location::caller();
         let class = usize::from(self.rank() > 1);
         let smoothing = options.label_smoothing;
         if !(0.0..=1.0).contains(&smoothing) {
-            return Err(TensorError::Invalid(format!("label smoothing is between 0 and 1, not {smoothing}")));
+            return Err(TensorError::Config(format!("label smoothing is between 0 and 1, not {smoothing}")));
         }
         let classes = self.size_for("cross_entropy", class, at)?;
         if let Some(w) = options.weight.filter(|w| w.dims() != [classes]) {

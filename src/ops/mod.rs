@@ -1,34 +1,53 @@
 //! The language: each op's meaning, kernel and methods in one file. This is the list.
 
-pub mod activation;
+pub(crate) mod activation;
 pub mod attention;
 pub mod convolution;
-pub mod create;
+pub(crate) mod create;
+#[doc(hidden)]
 pub mod cross_entropy;
 pub mod custom;
+#[doc(hidden)]
 pub mod cutoff;
-pub mod einsum;
-pub mod elementwise;
-pub mod fused;
+pub(crate) mod einsum;
+pub(crate) mod elementwise;
+pub(crate) mod fused;
 pub mod gather;
+pub mod index;
 pub mod index_add;
-pub mod join;
-pub mod linear_algebra;
+pub(crate) mod join;
+pub(crate) mod linear_algebra;
 pub mod loss;
 pub mod matmul;
+pub(crate) mod named;
 pub mod norm;
+pub mod operators;
 pub mod pad;
 pub mod random;
 pub mod reduce;
 pub mod rope;
-pub mod scan;
+pub(crate) mod scan;
+pub mod sizes;
+#[doc(hidden)]
 pub mod softmax;
-pub mod sort;
+pub(crate) mod sort;
 #[cfg(all(test, feature = "gpu"))]
 mod tests;
+#[doc(hidden)]
 pub mod unpack;
-pub mod view;
-pub mod write;
+pub mod values;
+pub(crate) mod view;
+pub(crate) mod write;
 
+pub use attention::AttentionOptions;
+pub use convolution::{ConvOptions, Divisor, WindowOptions};
 pub use elementwise::{Lit, Rhs};
 pub use fused::Activation;
+pub use index::{Pick, Picks};
+pub use index_add::Combine;
+pub use loss::{NllOptions, Reduction};
+pub use pad::PadMode;
+pub use random::{Rng, manual_seed};
+pub use rope::RopePairs;
+pub use sizes::{Size, Sizes};
+pub use values::{Value, Values};

@@ -64,6 +64,16 @@ impl Op for Inset {
 
 impl Tensor {
     /// With margins: for each dimension how many elements come before and after. Negative numbers cut elements off.
+    ///
+    /// # Errors
+    /// When there is not one pair per dimension, a margin cuts off more than there is, or the mode has nothing to take from.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1, 2], &Device::cpu())?;
+    /// assert_eq!(x.pad(&[(1, 2)], PadMode::Constant(9.0))?.to_vec1::<i32>()?, [9, 1, 2, 9, 9]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn pad(&self, margins: &[(isize, isize)], mode: PadMode) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -136,6 +146,16 @@ impl Tensor {
     }
 
     /// Repeated `repeats` times along each dimension; missing leading dimensions or repeats count as 1.
+    ///
+    /// # Errors
+    /// When the result has too many dimensions or elements.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1, 2], &Device::cpu())?;
+    /// assert_eq!(x.tile(&[2, 2])?.to_vec2::<i32>()?, [[1, 2, 1, 2], [1, 2, 1, 2]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn tile(&self, repeats: &[usize]) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -167,6 +187,16 @@ impl Tensor {
     }
 
     /// Each element of dimension `d` repeated `n` times in place.
+    ///
+    /// # Errors
+    /// When there is no such dimension, or the result is too large.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1, 2], &Device::cpu())?;
+    /// assert_eq!(x.repeat_interleave(2, 0)?.to_vec1::<i32>()?, [1, 1, 2, 2]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn repeat_interleave(&self, n: usize, d: isize) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -182,6 +212,16 @@ impl Tensor {
     }
 
     /// Elements moved `shift` places along dimension `d`; what leaves at one end comes in at the other.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1, 2, 3], &Device::cpu())?;
+    /// assert_eq!(x.roll(1, 0)?.to_vec1::<i32>()?, [3, 1, 2]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn roll(&self, shift: isize, d: isize) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -197,6 +237,16 @@ impl Tensor {
 
     /// All windows of `size` neighbours of dimension `d`, each `step` after the one before, as a view: the dimension counts the windows, a
     /// new last dimension the elements of each.
+    ///
+    /// # Errors
+    /// When there is no such dimension, it is shorter than a window, `step` is 0, or the result has too many dimensions.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1, 2, 3, 4], &Device::cpu())?;
+    /// assert_eq!(x.unfold(0, 2, 1)?.to_vec2::<i32>()?, [[1, 2], [2, 3], [3, 4]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn unfold(&self, d: isize, size: usize, step: usize) -> TensorResult<Tensor> {
         let at = Location::caller();

@@ -9,7 +9,9 @@ use crate::scalar::{Binary, Prim, Unary};
 use crate::shape::Shape;
 use crate::tensor::{Arg, Meta, Tensor};
 use smallvec::smallvec;
+use std::hash::{BuildHasher, Hasher};
 use std::panic::Location;
+use std::sync::{Mutex, MutexGuard};
 
 /// A stream of random tensors from one seed. Each draw takes the next number of the stream.
 #[derive(Clone, Debug)]
@@ -60,7 +62,10 @@ impl Rng {
     /// Uniform in [0, 1), in steps of 2⁻²⁴. The same bits on every backend in f32.
     #[track_caller]
     pub fn uniform(&mut self, shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
-        let at = Location::caller();
+        self.uniform_at(shape, dtype, device, Location::caller())
+    }
+
+    fn uniform_at(&mut self, shape: &[usize], dtype: DType, device: &Device, at: At) -> TensorResult<Tensor> {
         self.unit(Shape::new(shape, "uniform", at)?, device, at)?.cast_at(dtype, at)
     }
 
@@ -70,7 +75,7 @@ impl Rng {
         let at = Location::caller();
         let span = high as i64 - low as i64;
         if span <= 0 || span > 65_536 {
-            return Err(crate::error::TensorError::Invalid(format!("integers: the range {low}..{high} must hold 1 to 65536 values")));
+            return Err(crate::error::TensorError::Value(format!("integers: the range {low}..{high} must hold 1 to 65536 values")));
         }
         let bits = self.draw(Shape::new(shape, "integers", at)?, device, at)?.binary_at(Binary::Shr, Rhs::Lit(16.0), at)?;
         let scaled = bits.binary_at(Binary::Mul, Rhs::Int(span), at)?.binary_at(Binary::Shr, Rhs::Lit(16.0), at)?;
@@ -80,12 +85,72 @@ impl Rng {
     /// Standard normal, by Box and Muller's transform of two uniform draws.
     #[track_caller]
     pub fn normal(&mut self, shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
-        let at = Location::caller();
+        self.normal_at(shape, dtype, device, Location::caller())
+    }
+
+    fn normal_at(&mut self, shape: &[usize], dtype: DType, device: &Device, at: At) -> TensorResult<Tensor> {
         let shape = Shape::new(shape, "normal", at)?;
         // 1 − u lies in (0, 1]: the logarithm is finite.
         let u = self.unit(shape, device, at)?.unary_at(Unary::Neg, at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)?;
         let radius = u.unary_at(Unary::Log, at)?.binary_at(Binary::Mul, Rhs::Lit(-2.0), at)?.unary_at(Unary::Sqrt, at)?;
         let angle = self.unit(shape, device, at)?.binary_at(Binary::Mul, Rhs::Lit(2.0 * std::f64::consts::PI), at)?;
         radius.binary_at(Binary::Mul, Rhs::Tensor(&angle.unary_at(Unary::Cos, at)?), at)?.cast_at(dtype, at)
+    }
+}
+
+/// The stream that [`Tensor::rand`] and [`Tensor::randn`] draw from, once there is one.
+static SHARED: Mutex<Option<Rng>> = Mutex::new(None);
+
+fn shared() -> MutexGuard<'static, Option<Rng>> {
+    SHARED.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Seeds what [`Tensor::rand`] and [`Tensor::randn`] draw from in this process; without it, each process draws other numbers. An [`Rng`] of one's
+/// own is the better source where several threads draw, and where a run is to be continued.
+pub fn manual_seed(seed: u64) {
+    *shared() = Some(Rng::new(seed));
+}
+
+/// `draw` on the shared stream.
+fn draw_shared(draw: impl FnOnce(&mut Rng) -> TensorResult<Tensor>) -> TensorResult<Tensor> {
+    // The standard library seeds its hashers from the system's randomness.
+    draw(shared().get_or_insert_with(|| Rng::new(std::hash::RandomState::new().build_hasher().finish())))
+}
+
+impl Tensor {
+    /// Uniform in [0, 1), as [`Rng::uniform`], from a stream of this process: see [`manual_seed`].
+    ///
+    /// # Errors
+    /// When the shape is too large, or the device lacks the dtype.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::rand(&[2, 3], DType::F32, &Device::cpu())?;
+    /// assert!(x.to_vec()?.iter().all(|v| (0.0..1.0).contains(v)));
+    /// # Ok::<(), TensorError>(())
+    /// ```
+    #[track_caller]
+    pub fn rand(shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        draw_shared(|rng| rng.uniform_at(shape, dtype, device, at))
+    }
+
+    /// Standard normal, as [`Rng::normal`], from a stream of this process: see [`manual_seed`].
+    ///
+    /// # Errors
+    /// As for [`Tensor::rand`].
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// manual_seed(7);
+    /// let x = Tensor::randn(&[2, 3], DType::F32, &Device::cpu())?;
+    /// manual_seed(7);
+    /// assert_eq!(x.to_vec()?, Tensor::randn(&[2, 3], DType::F32, &Device::cpu())?.to_vec()?);
+    /// # Ok::<(), TensorError>(())
+    /// ```
+    #[track_caller]
+    pub fn randn(shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        draw_shared(|rng| rng.normal_at(shape, dtype, device, at))
     }
 }

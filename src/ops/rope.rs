@@ -20,6 +20,24 @@ pub enum RopePairs {
 impl Tensor {
     /// Rotates pairs of the last dimension. `cos` and `sin` hold one entry per element of the last dimension (the same for both of a pair) and
     /// broadcast to this tensor's shape; `sin` is negative at the first element of each pair. [`rope_tables`] makes them.
+    ///
+    /// # Errors
+    /// When the last dimension is odd, or the tables do not broadcast to this tensor's shape.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// use tensorlogic::ops::rope::{RopePairs, rope_tables};
+    /// let device = Device::cpu();
+    /// let (cos, sin) = rope_tables(3, &[1.0], RopePairs::Halves);
+    /// let (cos, sin) = (Tensor::from_vec(cos, &[3, 2], &device)?, Tensor::from_vec(sin, &[3, 2], &device)?);
+    /// let x = Tensor::new(&[[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]], &Device::cpu())?;
+    /// // The pair (1, 0) transposed by 0, 1 and 2 radians.
+    /// let got = x.rope(&cos, &sin, RopePairs::Halves)?.to_vec()?;
+    /// for (p, v) in got.chunks(2).enumerate() {
+    ///     assert!((v[0] - (p as f32).cos()).abs() < 1e-6 && (v[1] - (p as f32).sin()).abs() < 1e-6);
+    /// }
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn rope(&self, cos: &Tensor, sin: &Tensor, pairs: RopePairs) -> TensorResult<Tensor> {
         let at = Location::caller();

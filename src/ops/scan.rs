@@ -12,12 +12,32 @@ use std::panic::Location;
 impl Tensor {
     /// For each element the sum of those up to it along dimension `d`, itself included; accumulated in f32 (integers: i64 on the CPU, i32
     /// on a GPU).
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1, 2, 3], &Device::cpu())?;
+    /// assert_eq!(x.cumsum(0)?.to_vec()?, [1.0, 3.0, 6.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn cumsum(&self, d: isize) -> TensorResult<Tensor> {
         self.scan("cumsum", d, Binary::Add, 0.0, Location::caller())
     }
 
     /// For each element the product of those up to it along dimension `d`, itself included; accumulated as [`Tensor::cumsum`].
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 2.0, 3.0], &Device::cpu())?;
+    /// assert_eq!(x.cumprod(0)?.to_vec()?, [1.0, 2.0, 6.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn cumprod(&self, d: isize) -> TensorResult<Tensor> {
         self.scan("cumprod", d, Binary::Mul, 1.0, Location::caller())

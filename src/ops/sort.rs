@@ -13,12 +13,31 @@ impl Tensor {
     ///
     /// # Errors
     /// When there is no such dimension, or it is longer than 2³⁰.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[2.0, 3.0, 1.0], &Device::cpu())?;
+    /// let (values, indices) = x.sort(0, false)?;
+    /// assert_eq!(values.to_vec()?, [1.0, 2.0, 3.0]);
+    /// assert_eq!(indices.to_vec1::<i32>()?, [2, 0, 1]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn sort(&self, d: isize, descending: bool) -> TensorResult<(Tensor, Tensor)> {
         self.sort_at("sort", d, descending, Location::caller())
     }
 
     /// The indices (i32) that sort dimension `d`: see [`Tensor::sort`].
+    ///
+    /// # Errors
+    /// As for [`Tensor::sort`].
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[2.0, 3.0, 1.0], &Device::cpu())?;
+    /// assert_eq!(x.argsort(0, true)?.to_vec1::<i32>()?, [1, 0, 2]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn argsort(&self, d: isize, descending: bool) -> TensorResult<Tensor> {
         Ok(self.detach().sort_at("argsort", d, descending, Location::caller())?.1)
@@ -28,6 +47,15 @@ impl Tensor {
     ///
     /// # Errors
     /// When the dimension has fewer elements than `k`; those of [`Tensor::sort`].
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[2.0, 3.0, 1.0], &Device::cpu())?;
+    /// let (values, indices) = x.topk(2, 0, true)?;
+    /// assert_eq!(values.to_vec()?, [3.0, 2.0]);
+    /// assert_eq!(indices.to_vec1::<i32>()?, [1, 0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn topk(&self, k: usize, d: isize, largest: bool) -> TensorResult<(Tensor, Tensor)> {
         let at = Location::caller();

@@ -1,20 +1,36 @@
 //! Views: other shapes over the same elements. None moves data, but `reshape` of a view that strides cannot express.
 
-use crate::error::{TensorError, TensorResult};
+use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
+use crate::ops::sizes::Sizes;
 use crate::shape::{Shape, dim};
 use crate::tensor::Tensor;
 use std::panic::Location;
 
 impl Tensor {
-    /// The same elements, in row-major order, under another shape; one size may be -1 and is worked out. Copies only where the tensor is a
-    /// view whose elements no strides reach in that order.
+    /// The same elements, in row-major order, under another shape; one size may be left open, as `()` in a tuple or -1 in an array, and is
+    /// worked out. Copies only where the tensor is a view whose elements no strides reach in that order.
+    ///
+    /// # Errors
+    /// When the sizes do not hold the elements, more than one is left open, or rows of a block format would be split.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1, 2, 3], [4, 5, 6]], &Device::cpu())?;
+    /// assert_eq!(x.reshape((3, ()))?.to_vec2::<i32>()?, [[1, 2], [3, 4], [5, 6]]);
+    /// assert_eq!(x.reshape(&[-1])?.dims(), [6]);
+    /// assert!(x.reshape([4, 2]).is_err());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
-    pub fn reshape(&self, sizes: &[isize]) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let known: usize = sizes.iter().filter(|&&s| s >= 0).map(|&s| s as usize).product();
+    pub fn reshape(&self, sizes: impl Sizes) -> TensorResult<Tensor> {
+        self.reshape_at(&sizes.sizes(), Location::caller())
+    }
+
+    fn reshape_at(&self, sizes: &[isize], at: At) -> TensorResult<Tensor> {
         let count = self.numel();
         let wrong = || TensorError::shape("reshape", at, format!("{} elements of {} do not fit {sizes:?}", count, self.shape()));
+        let known = sizes.iter().filter(|&&s| s >= 0).try_fold(1usize, |n, &s| n.checked_mul(s as usize)).ok_or_else(wrong)?;
         let free = sizes.iter().filter(|&&s| s < 0).count();
         if free > 1 || sizes.iter().any(|&s| s < -1) || (free == 1 && (known == 0 || count % known != 0)) || (free == 0 && known != count) {
             return Err(wrong());
@@ -38,6 +54,16 @@ impl Tensor {
     }
 
     /// Dimensions in another order: dimension `i` of the result is dimension `order[i]`.
+    ///
+    /// # Errors
+    /// When `order` is not an order of the dimensions.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::zeros(&[2, 3, 5], DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.permute(&[2, 0, 1])?.dims(), [5, 2, 3]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn permute(&self, order: &[usize]) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -54,6 +80,16 @@ impl Tensor {
     }
 
     /// Two dimensions exchanged.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::zeros(&[2, 3, 5], DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.transpose(0, -1)?.dims(), [5, 3, 2]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn transpose(&self, a: isize, b: isize) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -66,6 +102,16 @@ impl Tensor {
     }
 
     /// The matrix transposed: the last two dimensions exchanged.
+    ///
+    /// # Errors
+    /// Never; it is a `Result` so that it chains like the other methods.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1, 2, 3], [4, 5, 6]], &Device::cpu())?;
+    /// assert_eq!(x.t()?.to_vec2::<i32>()?, [[1, 4], [2, 5], [3, 6]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn t(&self) -> TensorResult<Tensor> {
         if self.rank() < 2 {
@@ -75,6 +121,16 @@ impl Tensor {
     }
 
     /// `len` elements of dimension `d` from `start`.
+    ///
+    /// # Errors
+    /// When there is no such dimension, or it ends before `start + len`.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1, 2, 3], [4, 5, 6]], &Device::cpu())?;
+    /// assert_eq!(x.narrow(1, 1, 2)?.to_vec2::<i32>()?, [[2, 3], [5, 6]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn narrow(&self, d: isize, start: usize, len: usize) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -92,6 +148,16 @@ impl Tensor {
     }
 
     /// Elements `start, start + step, …` below `end` of dimension `d`, as Python's `x[start:end:step]` with a positive step and clipped ends.
+    ///
+    /// # Errors
+    /// When there is no such dimension, or `step` is 0.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1, 2, 3], [4, 5, 6]], &Device::cpu())?;
+    /// assert_eq!(x.slice(1, 0, 9, 2)?.to_vec2::<i32>()?, [[1, 3], [4, 6]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn slice(&self, d: isize, start: usize, end: usize, step: usize) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -110,6 +176,16 @@ impl Tensor {
     }
 
     /// Dimension `d` in reverse order.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1, 2, 3], [4, 5, 6]], &Device::cpu())?;
+    /// assert_eq!(x.flip(1)?.to_vec2::<i32>()?, [[3, 2, 1], [6, 5, 4]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn flip(&self, d: isize) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -120,16 +196,39 @@ impl Tensor {
     }
 
     /// Element `index` of dimension `d`; the dimension goes.
+    ///
+    /// # Errors
+    /// When there is no such dimension or element.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1, 2, 3], [4, 5, 6]], &Device::cpu())?;
+    /// assert_eq!(x.select(1, 2)?.to_vec1::<i32>()?, [3, 6]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn select(&self, d: isize, index: usize) -> TensorResult<Tensor> {
         let k = dim(d, self.rank(), "select", Location::caller())?;
         self.narrow(k as isize, index, 1)?.squeeze(k as isize)
     }
 
-    /// Repeated along dimensions of size 1, and along new leading ones, without copying. -1 keeps a size.
+    /// Repeated along dimensions of size 1, and along new leading ones, without copying. A size left open (`()` or -1) is kept.
+    ///
+    /// # Errors
+    /// When a size differs from one that is not 1, or a new dimension's size is left open.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1], [2]], &Device::cpu())?;
+    /// assert_eq!(x.expand(((), 3))?.to_vec2::<i32>()?, [[1, 1, 1], [2, 2, 2]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
-    pub fn expand(&self, sizes: &[isize]) -> TensorResult<Tensor> {
-        let at = Location::caller();
+    pub fn expand(&self, sizes: impl Sizes) -> TensorResult<Tensor> {
+        self.expand_at(&sizes.sizes(), Location::caller())
+    }
+
+    fn expand_at(&self, sizes: &[isize], at: At) -> TensorResult<Tensor> {
         let wrong = || TensorError::shape("expand", at, format!("{} does not expand to {sizes:?}", self.shape()));
         if sizes.len() < self.rank() {
             return Err(wrong());
@@ -157,13 +256,32 @@ impl Tensor {
     }
 
     /// As [`Tensor::expand`] to the sizes of `shape`.
+    ///
+    /// # Errors
+    /// When a size differs from one that is not 1.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1, 2], &Device::cpu())?;
+    /// assert_eq!(x.broadcast_to(&[2, 2])?.to_vec2::<i32>()?, [[1, 2], [1, 2]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn broadcast_to(&self, shape: &[usize]) -> TensorResult<Tensor> {
-        let sizes: smallvec::SmallVec<[isize; 8]> = shape.iter().map(|&s| s as isize).collect();
-        self.expand(&sizes)
+        self.expand(shape)
     }
 
     /// Without dimension `d`, which has size 1; other sizes leave the tensor as it is.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::zeros(&[1, 3], DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.squeeze(0)?.dims(), [3]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn squeeze(&self, d: isize) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -175,6 +293,16 @@ impl Tensor {
     }
 
     /// Without any dimension of size 1.
+    ///
+    /// # Errors
+    /// Never; it is a `Result` so that it chains like the other methods.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::zeros(&[1, 3, 1], DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.squeeze_all()?.dims(), [3]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn squeeze_all(&self) -> TensorResult<Tensor> {
         Ok(self.drop_dims(|_, size| size == 1, Location::caller()))
@@ -192,6 +320,16 @@ impl Tensor {
     }
 
     /// With a new dimension of size 1 before dimension `d`; -1 puts it last.
+    ///
+    /// # Errors
+    /// When there is no such place, or there are eight dimensions already.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::zeros(&[3], DType::F32, &Device::cpu())?;
+    /// assert_eq!((x.unsqueeze(0)?.dims(), x.unsqueeze(-1)?.dims()), (&[1, 3][..], &[3, 1][..]));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn unsqueeze(&self, d: isize) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -208,6 +346,16 @@ impl Tensor {
     }
 
     /// Dimensions `from..=to` joined into one.
+    ///
+    /// # Errors
+    /// When there is no such dimension, or `from` comes after `to`.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::zeros(&[2, 3, 5], DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.flatten(0, 1)?.dims(), [6, 5]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn flatten(&self, from: isize, to: isize) -> TensorResult<Tensor> {
         let at = Location::caller();

@@ -107,6 +107,17 @@ impl Tensor {
     ///
     /// The start is a run-time parameter: other starts reuse the plan. The write happens in place when, at evaluation, no other handle, view
     /// or pending node holds the old value, so replace the variable: `cache = cache.write(&new, 1, pos)?`. Otherwise it copies.
+    ///
+    /// # Errors
+    /// When there is no such dimension, it ends before the value does, the other sizes differ, or this tensor is in a block format.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let cache = Tensor::zeros(&[4], DType::F32, &Device::cpu())?;
+    /// let cache = cache.write(&Tensor::new(&[1.0, 2.0], &Device::cpu())?, 0, 1)?;
+    /// assert_eq!(cache.to_vec()?, [0.0, 1.0, 2.0, 0.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn write(&self, value: &Tensor, d: isize, start: usize) -> TensorResult<Tensor> {
         let at = Location::caller();

@@ -123,7 +123,7 @@ impl Optimizer {
         let rule: Arc<dyn Rule> = Arc::new(rule);
         let groups = groups.into_iter().map(|g| Group::new(g, &rule)).collect::<TensorResult<Vec<_>>>()?;
         if groups.is_empty() {
-            return Err(TensorError::Invalid("an optimizer needs parameters".into()));
+            return Err(TensorError::Config("an optimizer needs parameters".into()));
         }
         let roots: Vec<&Tensor> = groups.iter().flat_map(|g| g.states.iter().chain([&g.flat])).collect();
         eval_all(&roots)?;
@@ -142,7 +142,7 @@ impl Optimizer {
     /// [`Optimizer::scale_loss`] before `backward`; steps with gradients that overflow are skipped, without a wait.
     pub fn mixed_precision(mut self, dtype: DType) -> TensorResult<Optimizer> {
         if !matches!(dtype, DType::F16 | DType::BF16) {
-            return Err(TensorError::Invalid(format!("mixed precision is f16 or bf16, not {dtype}")));
+            return Err(TensorError::Config(format!("mixed precision is f16 or bf16, not {dtype}")));
         }
         for g in &mut self.groups {
             g.shadow = Some(g.flat.cast(dtype)?);
@@ -260,7 +260,7 @@ impl Optimizer {
     /// Builds the graph of one update.
     fn build(&mut self) -> TensorResult<()> {
         if !self.groups.iter().flat_map(|g| &g.members).any(|m| m.param.grad().is_some()) {
-            return Err(TensorError::Invalid("step: no parameter has a gradient; call backward first".into()));
+            return Err(TensorError::State("step: no parameter has a gradient; call backward first".into()));
         }
         let mut grads = self.groups.iter().map(Group::gradients).collect::<TensorResult<Vec<_>>>()?;
         for (g, grad) in self.groups.iter().zip(&grads) {
@@ -324,9 +324,9 @@ impl Optimizer {
     pub fn load_state(&mut self, values: &BTreeMap<String, Tensor>, steps: u64) -> TensorResult<()> {
         let device = self.device();
         let find = |name: String, shape: &[usize]| -> TensorResult<Tensor> {
-            let t = values.get(&name).ok_or_else(|| TensorError::Invalid(format!("the checkpoint lacks {name}")))?;
+            let t = values.get(&name).ok_or_else(|| TensorError::Value(format!("the checkpoint lacks {name}")))?;
             if t.dims() != shape {
-                return Err(TensorError::Invalid(format!("{name} is {}, the parameter {shape:?}", t.shape())));
+                return Err(TensorError::Value(format!("{name} is {}, the parameter {shape:?}", t.shape())));
             }
             t.to_device(&device)
         };
@@ -403,7 +403,7 @@ impl Group {
             members.push(Member { name, param, start, shape });
             start += count.next_multiple_of(ALIGN);
         }
-        let Some(first) = members.first() else { return Err(TensorError::Invalid("a group of parameters is empty".into())) };
+        let Some(first) = members.first() else { return Err(TensorError::Config("a group of parameters is empty".into())) };
         let device = first.param.get().device().clone();
         let values: Vec<Tensor> = members.iter().map(|m| m.param.get().detach()).collect();
         let flat = join(&members, &values, start, &device)?;

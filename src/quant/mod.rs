@@ -42,7 +42,7 @@ pub fn format(dtype: DType) -> Option<&'static dyn BlockFormat> {
 /// Decodes rows of a block format, f16, bf16 or f32 into `out`, whose length must be theirs.
 pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> TensorResult<()> {
     if dtype.bytes(out.len()) != Some(bytes.len()) {
-        return Err(TensorError::Invalid(format!("dequantize: {} bytes of {dtype} do not hold {} values", bytes.len(), out.len())));
+        return Err(TensorError::Value(format!("dequantize: {} bytes of {dtype} do not hold {} values", bytes.len(), out.len())));
     }
     fn each<const N: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; N]) -> f32) {
         for (o, b) in out.iter_mut().zip(bytes.as_chunks::<N>().0) {
@@ -66,7 +66,7 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> TensorResult<(
 /// Encodes rows in a block format, f16, bf16 or f32. A row, and so `values`, must be whole blocks.
 pub fn quantize(dtype: DType, values: &[f32]) -> TensorResult<Vec<u8>> {
     let Some(len) = dtype.bytes(values.len()) else {
-        return Err(TensorError::Invalid(format!(
+        return Err(TensorError::Value(format!(
             "quantize: {} values are not whole blocks of {dtype}, which have {}",
             values.len(),
             dtype.block()

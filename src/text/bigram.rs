@@ -208,7 +208,7 @@ impl Bigram {
         }
         match self.unknown {
             Some(id) => out.push(id),
-            None => return Err(TensorError::Invalid(format!("the vocabulary has no token for {piece:?}, and none for unknown text"))),
+            None => return Err(TensorError::Value(format!("the vocabulary has no token for {piece:?}, and none for unknown text"))),
         }
         Ok(())
     }

@@ -105,7 +105,7 @@ impl ChatTemplate {
         let limit = |(base, each): (usize, usize)| size.saturating_mul(each).saturating_add(base);
         let output = OUTPUT.0.max(size.saturating_mul(OUTPUT.1));
         let limits = RenderLimits { steps: limit(STEPS), bytes: limit(BYTES), output };
-        render(&self.body, variables, &limits).map_err(|message| TensorError::Invalid(format!("chat template: {message}")))
+        render(&self.body, variables, &limits).map_err(|message| TensorError::format("chat template", message))
     }
 }
 

@@ -37,11 +37,7 @@ pub fn write(folder: &Path, vocab: usize, w: &mut GgufWriter) -> TensorResult<()
         }
     }
     if tokenizer.vocab_size() > vocab {
-        return Err(TensorError::Invalid(format!(
-            "{}: {} tokens for {vocab} rows of the embedding",
-            path.display(),
-            tokenizer.vocab_size()
-        )));
+        return Err(TensorError::Value(format!("{}: {} tokens for {vocab} rows of the embedding", path.display(), tokenizer.vocab_size())));
     }
     let text = |id: usize| tokenizer.token(id as u32).map_or_else(|| format!("[PAD{id}]"), String::from);
     let characters = pre.is_null() && merges.is_empty() && (0..vocab).all(|id| kinds[id] != NORMAL || text(id).chars().count() == 1);

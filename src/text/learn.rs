@@ -19,7 +19,7 @@ pub fn characters<'a>(texts: impl IntoIterator<Item = &'a str>) -> TensorResult<
     let mut all = BTreeSet::new();
     texts.into_iter().for_each(|t| all.extend(t.chars()));
     if all.is_empty() {
-        return Err(TensorError::Invalid("an empty text has no characters to make a tokenizer of".into()));
+        return Err(TensorError::Value("an empty text has no characters to make a tokenizer of".into()));
     }
     let vocab: serde_json::Map<String, Value> = all.iter().enumerate().map(|(id, c)| (c.to_string(), id.into())).collect();
     // Nothing is merged, so every character stays a token of its own.
@@ -38,9 +38,9 @@ pub fn characters<'a>(texts: impl IntoIterator<Item = &'a str>) -> TensorResult<
 /// When `vocab` is less than 257, or training fails.
 pub fn byte_pairs<'a>(texts: impl IntoIterator<Item = &'a str>, vocab: usize) -> TensorResult<Vec<u8>> {
     if vocab < 257 {
-        return Err(TensorError::Invalid(format!("a byte-level vocabulary of {vocab} tokens; 256 bytes and {END_OF_TEXT} are the least")));
+        return Err(TensorError::Value(format!("a byte-level vocabulary of {vocab} tokens; 256 bytes and {END_OF_TEXT} are the least")));
     }
-    let failed = |e: tokenizers::Error| TensorError::Invalid(format!("tokenizer: {e}"));
+    let failed = |e: tokenizers::Error| TensorError::format("tokenizer", e.to_string());
     let split = ByteLevel::new(false, true, true);
     // Pieces small enough that the machine's cores share them.
     let texts: Vec<&str> = texts.into_iter().flat_map(|t| pieces(t, 1 << 20)).collect();
@@ -58,7 +58,7 @@ pub fn byte_pairs<'a>(texts: impl IntoIterator<Item = &'a str>, vocab: usize) ->
     trainer.feed(texts.into_iter(), words).map_err(failed)?;
     let mut model = BPE::default();
     trainer.train(&mut model).map_err(failed)?;
-    let model = serde_json::to_value(&model).map_err(|e| TensorError::Invalid(format!("tokenizer: {e}")))?;
+    let model = serde_json::to_value(&model).map_err(|e| TensorError::format("tokenizer", e.to_string()))?;
     let added = json!([{ "id": 0, "content": END_OF_TEXT, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true }]);
     let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
     document(model, added, bytes.clone(), bytes)
@@ -67,7 +67,7 @@ pub fn byte_pairs<'a>(texts: impl IntoIterator<Item = &'a str>, vocab: usize) ->
 fn document(model: Value, added: Value, pre_tokenizer: Value, decoder: Value) -> TensorResult<Vec<u8>> {
     let value = json!({ "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
         "pre_tokenizer": pre_tokenizer, "post_processor": null, "decoder": decoder, "model": model });
-    serde_json::to_vec_pretty(&value).map_err(|e| TensorError::Invalid(format!("tokenizer: {e}")))
+    serde_json::to_vec_pretty(&value).map_err(|e| TensorError::format("tokenizer", e.to_string()))
 }
 
 /// The text in pieces of about `size` bytes that end with a line where there is one.

@@ -55,7 +55,7 @@ impl Pipeline {
 }
 
 fn failed(error: tokenizers::Error) -> TensorError {
-    TensorError::Invalid(format!("tokenizer: {error}"))
+    TensorError::format("tokenizer", error.to_string())
 }
 
 // The regular expressions below are the ones published with each model family.

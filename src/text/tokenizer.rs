@@ -303,7 +303,7 @@ impl Tokenizer {
         let entry = self
             .vocabulary
             .get(id)
-            .ok_or_else(|| TensorError::Invalid(format!("token id {id} is not in the vocabulary of {} tokens", self.vocab_size())))?;
+            .ok_or_else(|| TensorError::Value(format!("token id {id} is not in the vocabulary of {} tokens", self.vocab_size())))?;
         if skip_special && entry.kind.is_special() {
             return Ok(());
         }
@@ -368,7 +368,7 @@ impl Tokenizer {
         }
         match &self.decoding {
             Decoding::Whole(decoder) => match &**decoder {
-                Some(decoder) => guarded(|| decoder.decode(tokens).map_err(|e| TensorError::Invalid(format!("tokenizer: {e}")))),
+                Some(decoder) => guarded(|| decoder.decode(tokens).map_err(|e| TensorError::format("tokenizer", e.to_string()))),
                 None => Ok(tokens.join(" ")),
             },
             _ => Ok(tokens.concat()),
@@ -452,7 +452,7 @@ fn bad(message: impl Into<String>) -> TensorError {
 
 /// Turns a panic of the crate behind into an error: input is checked beforehand, this is the second line.
 fn guarded<T>(work: impl FnOnce() -> TensorResult<T>) -> TensorResult<T> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(TensorError::Invalid("tokenizer: an internal error, caught".to_string())))
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(TensorError::Internal("tokenizer: an internal error, caught".to_string())))
 }
 
 impl TokenizerMetadata for crate::io::Gguf {

@@ -73,7 +73,7 @@ impl AdaptiveBatch {
         let rows = |batch: &Vec<Tensor>| batch.first().filter(|t| t.rank() > 0).map_or(0, |t| t.shape()[0]);
         let most = batches.iter().map(rows).max().unwrap_or(0);
         if batches.is_empty() || batches.iter().any(|b| rows(b) == 0) {
-            return Err(TensorError::Invalid("a step wants batches of at least one row".into()));
+            return Err(TensorError::Value("a step wants batches of at least one row".into()));
         }
         let all: usize = batches.iter().map(rows).sum();
         let random = model.random_state();
@@ -127,7 +127,7 @@ impl AdaptiveBatch {
                 at += n;
             }
         }
-        let total = total.ok_or_else(|| TensorError::Invalid("a step without a batch".into()))?;
+        let total = total.ok_or_else(|| TensorError::Value("a step without a batch".into()))?;
         optimizer.step_with(&[&total])?;
         optimizer.zero_grad()?;
         Ok(total)

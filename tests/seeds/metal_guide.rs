@@ -83,6 +83,7 @@ fn affine_transformation() -> TensorResult<()> {
 
 /// Section 1, "Activation Types": the enum, and the formula of GELU.
 #[test]
+#[allow(deprecated)]
 fn activation_types() -> TensorResult<()> {
     let _turn = turn();
     type Meaning = (Activation, u32, fn(f64) -> f64);

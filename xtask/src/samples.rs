@@ -317,7 +317,7 @@ pub fn generated(adapter: &AdapterInfo) -> TensorResult<Vec<(String, Shader)>> {
     let mut out = Vec::new();
     for (name, t) in results()? {
         let Some(plan) = plan_of(&[&t])? else { continue };
-        let texts = kernel_shaders(&plan, adapter).map_err(|e| TensorError::Invalid(format!("{name}: {e}")))?;
+        let texts = kernel_shaders(&plan, adapter).map_err(|e| TensorError::Internal(format!("{name}: {e}")))?;
         for (n, k) in texts.into_iter().enumerate() {
             if seen.insert(k.wgsl.clone()) {
                 out.push((if n == 0 { name.clone() } else { format!("{name}_{n}") }, k));

@@ -61,7 +61,7 @@ fn plans() -> Result<Vec<(String, Arc<Plan>)>, String> {
         if let Some(plan) = plan_of(&[&t])?
             && out.insert(name.clone(), plan).is_some()
         {
-            return Err(TensorError::Invalid(format!("two samples are called {name}")));
+            return Err(TensorError::Value(format!("two samples are called {name}")));
         }
         Ok(())
     };

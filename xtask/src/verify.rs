@@ -186,7 +186,7 @@ fn greedy(model: &dyn Model, device: &Device, reference: &Reference, n: usize, o
         let mut generation = session.generate(given, &mut sampler)?;
         let mut other = None;
         while let (None, Some(&right)) = (other, want.get(step)) {
-            let got = generation.token()?.ok_or_else(|| TensorError::Invalid("the context ended early".into()))?;
+            let got = generation.token()?.ok_or_else(|| TensorError::Value("the context ended early".into()))?;
             if got != right {
                 report.differences.push(Difference { prompt: n, step, want: right, got, margin: margins[step] });
                 other = Some(right);

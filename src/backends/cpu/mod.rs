@@ -1,20 +1,21 @@
 //! The CPU backend: plans run by one thread pool over host memory.
 
 mod chain;
-pub mod columns;
+pub(crate) mod columns;
+#[doc(hidden)]
 pub mod dot;
-pub mod gemm;
+pub(crate) mod gemm;
 mod lanes;
 mod map;
-pub mod math;
+pub(crate) mod math;
 #[cfg(target_arch = "x86_64")]
 mod math512;
 mod memory;
-pub mod operand;
-pub mod path;
-pub mod probe;
+pub(crate) mod operand;
+pub(crate) mod path;
+pub(crate) mod probe;
 #[cfg(target_arch = "x86_64")]
-pub mod product;
+pub(crate) mod product;
 mod span;
 mod task;
 #[cfg(test)]
@@ -22,7 +23,7 @@ mod tests;
 mod thread_count;
 mod thread_pool;
 mod transpose;
-pub mod vector;
+pub(crate) mod vector;
 
 pub use memory::CpuBuffer;
 #[cfg(feature = "gpu")]
@@ -92,6 +93,14 @@ struct Times {
 pub fn threads() -> usize {
     let asked = std::env::var("TL_NUM_THREADS").ok().and_then(|v| v.trim().parse().ok()).filter(|&n: &usize| n > 0);
     asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get())).min(1024)
+}
+
+/// The family of vector instructions that kernels use here: `avx512`, `avx2` or `plain`.
+///
+/// # Errors
+/// When `TL_CPU` names none that works on this processor.
+pub fn instructions() -> TensorResult<&'static str> {
+    Ok(path::Path::get()?.name())
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -242,7 +251,7 @@ fn bind<'a>(
 /// Bytes `start..start + len` of a buffer that no plan is writing: runs are over when `run` returns.
 fn part(buffer: &CpuBuffer, start: usize, len: usize) -> TensorResult<&[u8]> {
     if start.checked_add(len).is_none_or(|end| end > buffer.len()) {
-        return Err(TensorError::Invalid(format!("{len} bytes from {start} were read from a buffer of {}", buffer.len())));
+        return Err(TensorError::Internal(format!("{len} bytes from {start} were read from a buffer of {}", buffer.len())));
     }
     // SAFETY: the range was checked and the buffer keeps the memory; a stored value is written only by who holds it alone.
     Ok(unsafe { std::slice::from_raw_parts(buffer.as_ptr().add(start), len) })
@@ -273,7 +282,7 @@ impl Backend for CpuBackend {
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), b.as_ptr(), bytes.len()) };
                 Ok(())
             }
-            _ => Err(TensorError::Invalid("a write to memory that others read, or beyond its end".into())),
+            _ => Err(TensorError::Internal("a write to memory that others read, or beyond its end".into())),
         }
     }
 
@@ -301,11 +310,11 @@ impl Backend for CpuBackend {
         #[allow(clippy::unnecessary_wraps, irrefutable_let_patterns)]
         let host = |b: &Buffer| if let Buffer::Cpu(b) = b { Some(place_of(b)) } else { None };
         if params.len() < plan.params || inputs.len() < plan.inputs.len() || outputs.len() < plan.outputs.len() {
-            return Err(TensorError::Invalid("a plan was run with fewer buffers or parameters than it has".into()));
+            return Err(TensorError::Internal("a plan was run with fewer buffers or parameters than it has".into()));
         }
         let read_only = |b: &Buffer| matches!(b, Buffer::Cpu(b) if !b.writable());
         if plan.inputs.iter().zip(inputs).any(|(i, b)| i.written && read_only(b)) || outputs.iter().any(read_only) {
-            return Err(TensorError::Invalid("a plan was run with a read-only buffer where it writes".into()));
+            return Err(TensorError::Internal("a plan was run with a read-only buffer where it writes".into()));
         }
         let place = |buf: Buf| match buf {
             Buf::Input(n) => inputs.get(n as usize).and_then(host),
@@ -386,7 +395,7 @@ impl Backend for CpuBackend {
                     help: "use a smaller batch, a shorter context or a smaller dtype",
                 }
             } else {
-                TensorError::Invalid("a kernel panicked; its results are not usable".into())
+                TensorError::Internal("a kernel panicked; its results are not usable".into())
             });
         }
         Ok(())
@@ -414,7 +423,7 @@ impl Backend for CpuBackend {
     fn start_timing(&self, detail: Timing) -> TensorResult<()> {
         let mut times = lock(&self.times);
         if times.is_some() {
-            return Err(TensorError::Invalid("the cpu is being timed already".into()));
+            return Err(TensorError::State("the cpu is being timed already".into()));
         }
         *times = Some(Times { since: Instant::now(), detail, runs: vec![] });
         self.timing.store(true, Ordering::Relaxed);

@@ -181,10 +181,7 @@ impl Core {
     /// The error of anything that went wrong since the last call.
     pub fn check(&self) -> TensorResult<()> {
         if SHOWING.get() == std::ptr::from_ref(self) as usize {
-            return Err(TensorError::Invalid(format!(
-                "{} cannot be used from inside of with_slice: return what is needed first",
-                self.name
-            )));
+            return Err(TensorError::State(format!("{} cannot be used from inside of with_slice: return what is needed first", self.name)));
         }
         let message = {
             let mut t = lock(&self.device_error);
@@ -202,7 +199,7 @@ impl Core {
         let _ = self.device.poll(wgpu::PollType::Poll);
         match &lock(&self.device_error).lost {
             Some(m) => TensorError::DeviceLost(m.clone()),
-            None => TensorError::Invalid(format!("{} refused a command: {message}", self.name)),
+            None => TensorError::Internal(format!("{} refused a command: {message}", self.name)),
         }
     }
 

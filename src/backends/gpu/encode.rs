@@ -300,7 +300,7 @@ impl PreparedPlan {
                 params
                     .get(n as usize)
                     .map(|p| p + grown)
-                    .ok_or_else(|| TensorError::Invalid(format!("a plan wants parameter {n} of {}", params.len())))
+                    .ok_or_else(|| TensorError::Internal(format!("a plan wants parameter {n} of {}", params.len())))
             };
             for &(at, w) in &self.patches {
                 let v = match w {
@@ -324,7 +324,7 @@ impl PreparedPlan {
     /// Finds or makes the bind groups of a run, one of `runs` of a submit.
     fn bind<'b>(&mut self, core: &Core, run: usize, runs: usize, find: impl Fn(Buf) -> Option<&'b GpuBuffer>) -> TensorResult<()> {
         let Some(block) = &self.block else { return Ok(()) };
-        let missing = || TensorError::Invalid("a plan was run with fewer buffers than it names".into());
+        let missing = || TensorError::Internal("a plan was run with fewer buffers than it names".into());
         let start = (run * self.stride * 4) as u64;
         for d in &mut self.steps {
             let mut ids: SmallVec<[u64; 8]> = SmallVec::from_slice(&[run as u64]);

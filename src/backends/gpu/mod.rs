@@ -290,7 +290,7 @@ impl GpuBackend {
 fn host_bytes(h: &HostBuffer, start: usize, len: usize) -> TensorResult<&[u8]> {
     h.bytes()
         .get(start..start.saturating_add(len))
-        .ok_or_else(|| TensorError::Invalid(format!("a read of {len} bytes from {start} of a buffer of {}", h.bytes().len())))
+        .ok_or_else(|| TensorError::Internal(format!("a read of {len} bytes from {start} of a buffer of {}", h.bytes().len())))
 }
 
 impl Backend for GpuBackend {
@@ -349,7 +349,7 @@ impl Backend for GpuBackend {
     fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()> {
         let own = self.own(buffer)?;
         if !buffer.is_unique() || bytes.len() > own.0.size as usize {
-            return Err(TensorError::Invalid("a write to memory that others read, or beyond its end".into()));
+            return Err(TensorError::Internal("a write to memory that others read, or beyond its end".into()));
         }
         self.core.write(own, 0, bytes)
     }
@@ -366,7 +366,7 @@ impl Backend for GpuBackend {
     fn start_timing(&self, detail: Timing) -> TensorResult<()> {
         let timer = &mut lock(&self.runner).timer;
         if timer.is_some() {
-            return Err(TensorError::Invalid(format!("{} is being timed already", self.core.name)));
+            return Err(TensorError::State(format!("{} is being timed already", self.core.name)));
         }
         *timer = Some(timer::Timer::new(&self.core, detail));
         Ok(())

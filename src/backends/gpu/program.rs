@@ -214,7 +214,7 @@ pub(super) fn function(
         let arg = |k: usize| format!("r{}", i.args[k]);
         let of = |k: usize| p.insts[i.args[k] as usize].dtype;
         let number = |k: usize| matches!(p.insts[i.args[k] as usize].op, Prim::Lit(b) if !f64::from_bits(b).is_nan());
-        let bad = || TensorError::Invalid(format!("a program of {name} reads a source that it does not have"));
+        let bad = || TensorError::Internal(format!("a program of {name} reads a source that it does not have"));
         let x = match i.op {
             Prim::Source(k) => cast_lane(&format!("s{k}"), *sources.get(k as usize).ok_or_else(bad)?, i.dtype)?,
             Prim::Value => cast_lane("v", value.ok_or_else(bad)?, i.dtype)?,

@@ -98,7 +98,7 @@ impl Core {
     pub fn write(&self, buffer: &GpuBuffer, start: usize, bytes: &[u8]) -> TensorResult<()> {
         let end = start.checked_add(bytes.len()).filter(|end| *end <= buffer.0.size as usize && start % 4 == 0);
         if end.is_none() {
-            return Err(TensorError::Invalid(format!("a write of {} bytes at {start} into a buffer of {}", bytes.len(), buffer.0.size)));
+            return Err(TensorError::Internal(format!("a write of {} bytes at {start} into a buffer of {}", bytes.len(), buffer.0.size)));
         }
         self.transfers.uploaded_bytes.fetch_add(bytes.len() as u64, Relaxed);
         if self.write_in_place(buffer, start, bytes)? {
@@ -199,7 +199,7 @@ impl Core {
         show: &mut dyn FnMut(&[u8]),
     ) -> TensorResult<()> {
         if start.checked_add(len).is_none_or(|end| end > buffer.0.size as usize) {
-            return Err(TensorError::Invalid(format!("a read of {len} bytes from {start} of a buffer of {}", buffer.0.size)));
+            return Err(TensorError::Internal(format!("a read of {len} bytes from {start} of a buffer of {}", buffer.0.size)));
         }
         let mut staging = lock(staging);
         if len == 0 {
@@ -239,7 +239,7 @@ impl Core {
     pub fn start_read(self: &Arc<Core>, spare: &Arc<Mutex<Vec<wgpu::Buffer>>>, parts: &[Part<'_>]) -> TensorResult<PendingRead> {
         for Part { buffer, start, len } in parts {
             if start.checked_add(*len).is_none_or(|end| end > buffer.0.size as usize) {
-                return Err(TensorError::Invalid(format!("a read of {len} bytes from {start} of a buffer of {}", buffer.0.size)));
+                return Err(TensorError::Internal(format!("a read of {len} bytes from {start} of a buffer of {}", buffer.0.size)));
             }
         }
         self.check()?;

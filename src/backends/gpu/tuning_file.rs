@@ -23,7 +23,7 @@ fn entry(adapter: &str) -> String {
 /// The table for the adapter of this key: what `TL_TUNING` says, else what was measured here, else its class's.
 ///
 /// # Errors
-/// [`TensorError::Invalid`] where `TL_TUNING` is neither a class nor a readable table.
+/// [`TensorError::Config`] where `TL_TUNING` is neither a class nor a readable table.
 pub(super) fn choose(adapter: &str, class: AdapterClass) -> TensorResult<Tuning> {
     let Some(asked) = std::env::var("TL_TUNING").ok().filter(|v| !v.is_empty()) else {
         let measured = file().and_then(|f| known(&f).get(&entry(adapter)).cloned());
@@ -34,19 +34,19 @@ pub(super) fn choose(adapter: &str, class: AdapterClass) -> TensorResult<Tuning>
     }
     let names = Tuning::NAMES.join(", ");
     let text = std::fs::read(&asked)
-        .map_err(|e| TensorError::Invalid(format!("TL_TUNING is {asked:?}: neither one of {names} nor a readable file ({e})")))?;
-    serde_json::from_slice(&text).map_err(|e| TensorError::Invalid(format!("TL_TUNING: {asked} is not a tuning table: {e}")))
+        .map_err(|e| TensorError::Config(format!("TL_TUNING is {asked:?}: neither one of {names} nor a readable file ({e})")))?;
+    serde_json::from_slice(&text).map_err(|e| TensorError::Config(format!("TL_TUNING: {asked} is not a tuning table: {e}")))
 }
 
 /// Keeps a measured table for the adapter of this key; gives the file.
 ///
 /// # Errors
-/// [`TensorError::Invalid`] where the cache folder cannot be written, [`TensorError::UnsupportedDevice`] where there is none.
+/// [`TensorError::Config`] where the cache folder cannot be written, [`TensorError::UnsupportedDevice`] where there is none.
 pub(crate) fn store(adapter: &str, table: &Tuning) -> TensorResult<PathBuf> {
     let file = file().ok_or_else(|| TensorError::UnsupportedDevice("this machine has no cache folder; set TL_CACHE_DIR".into()))?;
     let mut all = known(&file);
     all.insert(entry(adapter), serde_json::to_value(table).unwrap_or_default());
     write_whole(&file, &serde_json::to_vec_pretty(&all).unwrap_or_default())
-        .map_err(|e| TensorError::Invalid(format!("{}: the tuning table cannot be kept: {e}", file.display())))?;
+        .map_err(|e| TensorError::Config(format!("{}: the tuning table cannot be kept: {e}", file.display())))?;
     Ok(file)
 }

@@ -346,7 +346,7 @@ fn step_shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: CodegenOpti
     let mut loads = Vec::new();
     let mut stores = Vec::new();
     let transposed = |(k, l): (usize, &Load)| match w.transposed.contains(&(k as u8)) {
-        true => l.transposed().ok_or_else(|| TensorError::Invalid(format!("{}: load {k} cannot be transposed", step.name))),
+        true => l.transposed().ok_or_else(|| TensorError::Internal(format!("{}: load {k} cannot be transposed", step.name))),
         false => Ok(l.clone()),
     };
     let step_loads = step.loads.iter().enumerate().map(transposed).collect::<TensorResult<Vec<_>>>()?;
@@ -431,7 +431,7 @@ fn step_shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: CodegenOpti
         }
         let paired = s.program.has(Prim::SwapPair);
         if paired && f.one {
-            return Err(TensorError::Invalid(format!("{}: a value's partner is known where fours are written only", step.name)));
+            return Err(TensorError::Internal(format!("{}: a value's partner is known where fours are written only", step.name)));
         }
         let call = |v: String, partner: Option<String>, args: Vec<String>| {
             if s.program.is_value() {
@@ -512,7 +512,7 @@ fn step_shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: CodegenOpti
             .loads
             .get(k as usize)
             .and_then(|l| l.plain())
-            .ok_or_else(|| TensorError::Invalid(format!("{}: load {k} is not plain", step.name)))?;
+            .ok_or_else(|| TensorError::Internal(format!("{}: load {k} is not plain", step.name)))?;
         for (name, wide) in [(format!("raw_{k}"), !source.dtype.is_block()), (format!("wide_{k}"), true)] {
             if names.contains(name.as_str()) {
                 o.raw(source, name, wide);

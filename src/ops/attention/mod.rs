@@ -504,6 +504,21 @@ impl AttentionKernel {
 impl Tensor {
     /// `softmax(q·kᵀ·scale + mask)·v` for queries `[B,H,T,D]`, keys `[B,Hkv,S,D]` and values `[B,Hkv,S,Dv]`; `H` is a multiple of `Hkv`
     /// (grouped queries, Ainslie et al., 2023). `mask` is added to the scores and broadcasts to `[B,H,T,S]`.
+    ///
+    /// # Errors
+    /// When the shapes are not these, `kv_len` is not between 1 (with `causal`: the number of queries) and the number of keys, or the dtypes are not one float dtype.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let device = Device::cpu();
+    /// let q = Tensor::randn(&[1, 4, 5, 8], DType::F32, &device)?;
+    /// let kv = Tensor::randn(&[1, 2, 5, 8], DType::F32, &device)?;
+    /// let y = q.attention(&kv, &kv, None, &AttentionOptions::default())?;
+    /// assert_eq!(y.dims(), [1, 4, 5, 8]);
+    /// // The first query of a causal attention sees the first key alone.
+    /// assert_eq!(y.i((0, 0, 0))?.to_vec()?, kv.i((0, 0, 0))?.to_vec()?);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn attention(&self, k: &Tensor, v: &Tensor, mask: Option<&Tensor>, options: &AttentionOptions) -> TensorResult<Tensor> {
         let at = Location::caller();

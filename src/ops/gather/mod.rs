@@ -186,6 +186,17 @@ impl Op for Gather {
 
 impl Tensor {
     /// The entries of dimension `d` that `index` (integers, of one dimension or one number) names, in its order. A bad index is an error of the evaluation.
+    ///
+    /// # Errors
+    /// When there is no such dimension, the index does not hold integers of one dimension, or names something in an empty dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], &Device::cpu())?;
+    /// let index = Tensor::new(&[2, 0], &Device::cpu())?;
+    /// assert_eq!(x.index_select(0, &index)?.to_vec()?, [5.0, 6.0, 1.0, 2.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn index_select(&self, d: isize, index: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -217,6 +228,17 @@ impl Tensor {
 
     /// For each element of `index`, the element of dimension `d` at that index and otherwise at the same place. `index` has as many
     /// dimensions as this tensor (none counts as one) and is nowhere larger but in `d`. A bad index is an error of the evaluation.
+    ///
+    /// # Errors
+    /// When there is no such dimension, the shapes do not fit, or the index does not hold integers.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], &Device::cpu())?;
+    /// let index = Tensor::new(&[[1], [0], [1]], &Device::cpu())?;
+    /// assert_eq!(x.gather(1, &index)?.to_vec()?, [2.0, 3.0, 6.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn gather(&self, d: isize, index: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -260,6 +282,13 @@ impl Tensor {
     ///
     /// # Errors
     /// When they are not integers.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let index = Tensor::new(&[0, -1], &Device::cpu())?;
+    /// assert_eq!(index.wrap_negative(5)?.to_vec1::<i32>()?, [0, 4]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn wrap_negative(&self, size: usize) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -271,6 +300,17 @@ impl Tensor {
     }
 
     /// Rows of this `[V,D]` table for indices of any shape `[…]`: `[…,D]`.
+    ///
+    /// # Errors
+    /// When this tensor is not `[V,D]`, or the index does not hold integers.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], &Device::cpu())?;
+    /// let index = Tensor::new(&[[1, 1]], &Device::cpu())?;
+    /// assert_eq!(x.embedding(&index)?.to_vec3::<f32>()?, [[[3.0, 4.0], [3.0, 4.0]]]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn embedding(&self, index: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -287,6 +327,16 @@ impl Tensor {
     ///
     /// # Errors
     /// As for [`Tensor::embedding`], or when there is no such row.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], &Device::cpu())?;
+    /// let x = x.requires_grad()?;
+    /// let index = Tensor::new(&[0, 2], &Device::cpu())?;
+    /// x.embedding_with_padding(&index, -1)?.sum_all()?.backward()?;
+    /// assert_eq!(x.grad().expect("collected").to_vec()?, [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn embedding_with_padding(&self, index: &Tensor, padding: isize) -> TensorResult<Tensor> {
         let at = Location::caller();

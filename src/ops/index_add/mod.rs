@@ -241,6 +241,15 @@ impl Tensor {
     ///
     /// # Errors
     /// When the shapes do not fit, or the index is not of one dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], &Device::cpu())?;
+    /// let index = Tensor::new(&[0, 0], &Device::cpu())?;
+    /// let rows = Tensor::new(&[[10.0, 10.0], [20.0, 20.0]], &Device::cpu())?;
+    /// assert_eq!(x.index_add(0, &index, &rows)?.to_vec()?, [31.0, 32.0, 3.0, 4.0, 5.0, 6.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn index_add(&self, d: isize, index: &Tensor, rows: &Tensor) -> TensorResult<Tensor> {
         self.combine(d, index, rows, Combine::Add)
@@ -250,6 +259,15 @@ impl Tensor {
     ///
     /// # Errors
     /// As for [`Tensor::index_add`].
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], &Device::cpu())?;
+    /// let index = Tensor::new(&[2], &Device::cpu())?;
+    /// let rows = Tensor::new(&[[0.0, 9.0]], &Device::cpu())?;
+    /// assert_eq!(x.index_copy(0, &index, &rows)?.to_vec()?, [1.0, 2.0, 3.0, 4.0, 0.0, 9.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn index_copy(&self, d: isize, index: &Tensor, rows: &Tensor) -> TensorResult<Tensor> {
         self.combine(d, index, rows, Combine::Set)
@@ -261,6 +279,15 @@ impl Tensor {
     ///
     /// # Errors
     /// When the shapes do not fit, or the index does not hold integers.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[1.0, 2.0, 3.0], &Device::cpu())?;
+    /// let index = Tensor::new(&[0, 2], &Device::cpu())?;
+    /// let source = Tensor::new(&[7.0, 8.0], &Device::cpu())?;
+    /// assert_eq!(x.scatter(0, &index, &source, Combine::Max)?.to_vec()?, [7.0, 2.0, 8.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn scatter(&self, d: isize, index: &Tensor, source: &Tensor, how: Combine) -> TensorResult<Tensor> {
         let at = Location::caller();

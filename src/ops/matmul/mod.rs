@@ -449,6 +449,18 @@ impl Tensor {
     /// row, on the right as a column, as in PyTorch. Sums are accumulated in f32 (f64 in f64, integers in their type).
     ///
     /// Weights in a block format stay packed: `x.matmul(&w.t()?)` with `w` `[N,K]` reads the blocks directly.
+    ///
+    /// # Errors
+    /// When the inner sizes differ, the other dimensions do not broadcast, or the dtypes do not promote.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let a = Tensor::new(&[[1.0, 2.0], [3.0, 4.0]], &Device::cpu())?;
+    /// let b = Tensor::new(&[[1.0, 0.0], [1.0, 1.0]], &Device::cpu())?;
+    /// assert_eq!(a.matmul(&b)?.to_vec2::<f32>()?, [[3.0, 2.0], [7.0, 4.0]]);
+    /// assert!(a.matmul(&b.i((.., ..1))?.t()?).unwrap_err().to_string().contains("inner sizes 2 and 1 differ"));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn matmul(&self, rhs: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();

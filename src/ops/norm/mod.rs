@@ -181,12 +181,34 @@ impl Tensor {
     }
 
     /// Layer normalization (Ba et al., 2016) over the last dimension: zero mean and unit (biased) variance, times `weight`, plus `bias`.
+    ///
+    /// # Errors
+    /// When there is no dimension, or `weight` or `bias` does not have one entry per element of the last dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 3.0]], &Device::cpu())?;
+    /// let got = x.layer_norm(None, None, 0.0)?.to_vec()?;
+    /// assert!(got.iter().zip([-1.0, 1.0]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn layer_norm(&self, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> TensorResult<Tensor> {
         self.normalized(false, weight, bias, eps, Location::caller())
     }
 
     /// Root-mean-square normalization (Zhang and Sennrich, 2019) over the last dimension, times `weight`.
+    ///
+    /// # Errors
+    /// When there is no dimension, or `weight` does not have one entry per element of the last dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[3.0, 4.0]], &Device::cpu())?;
+    /// let got = x.rms_norm(None, 0.0)?.to_vec()?;
+    /// assert!(got.iter().zip([0.848528, 1.131371]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn rms_norm(&self, weight: Option<&Tensor>, eps: f64) -> TensorResult<Tensor> {
         self.normalized(true, weight, None, eps, Location::caller())
@@ -194,6 +216,17 @@ impl Tensor {
 
     /// Group normalization (Wu and He, 2018) of `[N, C, …]`: each of `groups` runs of channels is centred and scaled by itself, then
     /// multiplied by `weight` and moved by `bias`, which have one entry per channel. With as many groups as channels, instance normalization.
+    ///
+    /// # Errors
+    /// When the channels do not split into the groups, or `weight` or `bias` does not have one entry per channel.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 3.0, 10.0, 14.0]], &Device::cpu())?;
+    /// let got = x.group_norm(2, None, None, 0.0)?.to_vec()?;
+    /// assert!(got.iter().zip([-1.0, 1.0, -1.0, 1.0]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn group_norm(&self, groups: usize, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -221,6 +254,14 @@ impl Tensor {
     ///
     /// # Errors
     /// When there are no channels, or the other tensors are not one entry per channel.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0], [3.0]], &Device::cpu())?;
+    /// let got = x.batch_norm(None, None, None, 0.0)?.to_vec()?;
+    /// assert!(got.iter().zip([-1.0, 1.0]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn batch_norm(
         &self,

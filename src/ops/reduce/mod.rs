@@ -428,12 +428,32 @@ impl Tensor {
     }
 
     /// The index of the largest element along dimension `d` (which goes), as i32: the first of equal ones; NaN counts as largest.
+    ///
+    /// # Errors
+    /// When there is no such dimension, or it is empty.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &Device::cpu())?;
+    /// assert_eq!(x.argmax(1)?.to_vec1::<i32>()?, [2, 2]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn argmax(&self, d: isize) -> TensorResult<Tensor> {
         self.reduce(ReduceOp::ArgMax, &[d], false, Location::caller())
     }
 
     /// The index of the smallest element along dimension `d` (which goes), as i32: the first of equal ones; NaN counts as smallest.
+    ///
+    /// # Errors
+    /// When there is no such dimension, or it is empty.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &Device::cpu())?;
+    /// assert_eq!(x.argmin(1)?.to_vec1::<i32>()?, [0, 0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn argmin(&self, d: isize) -> TensorResult<Tensor> {
         self.reduce(ReduceOp::ArgMin, &[d], false, Location::caller())
@@ -446,6 +466,16 @@ impl Tensor {
     }
 
     /// The variance over dimensions `dims` (all, if empty), divided by `count - correction`.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &Device::cpu())?;
+    /// assert_eq!(x.var(&[1], 1, false)?.to_vec()?, [1.0, 1.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn var(&self, dims: &[isize], correction: isize, keepdim: bool) -> TensorResult<Tensor> {
         self.var_at(dims, correction, keepdim, Location::caller())
@@ -460,6 +490,16 @@ impl Tensor {
     }
 
     /// The standard deviation over dimensions `dims` (all, if empty): the root of [`Tensor::var`].
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &Device::cpu())?;
+    /// assert_eq!(x.std(&[1], 1, false)?.to_vec()?, [1.0, 1.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn std(&self, dims: &[isize], correction: isize, keepdim: bool) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -467,12 +507,32 @@ impl Tensor {
     }
 
     /// Whether all elements over dimensions `dims` (all, if empty) are not zero; true where there are none.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[0, 1], [2, 3]], &Device::cpu())?;
+    /// assert_eq!(x.all(&[1], false)?.to_vec1::<u8>()?, [0, 1]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn all(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
         self.truth(Location::caller())?.reduce_or(ReduceOp::Min, 1.0, dims, keepdim, Location::caller())
     }
 
     /// Whether any element over dimensions `dims` (all, if empty) is not zero; false where there are none.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[0, 1], [0, 0]], &Device::cpu())?;
+    /// assert_eq!(x.any(&[1], false)?.to_vec1::<u8>()?, [1, 0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn any(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
         self.truth(Location::caller())?.reduce_or(ReduceOp::Max, 0.0, dims, keepdim, Location::caller())
@@ -488,6 +548,17 @@ impl Tensor {
     }
 
     /// ln Σ eˣ over dimensions `dims` (all, if empty), from the largest element.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1000.0, 1000.0]], &Device::cpu())?;
+    /// let got = x.logsumexp(&[1], false)?.to_vec()?;
+    /// assert!(got.iter().zip([1000.693147]).all(|(a, b)| (a - b).abs() < 1e-3), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn logsumexp(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -502,6 +573,17 @@ impl Tensor {
 
     /// The vector norm of order `p` over dimensions `dims` (all, if empty): (Σ |x|ᵖ)^(1/p); ±∞ gives the extreme of |x|, 0 the count of
     /// elements that are not zero.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[3.0, 4.0]], &Device::cpu())?;
+    /// assert_eq!(x.norm(2.0, &[1], false)?.to_vec()?, [5.0]);
+    /// assert_eq!(x.norm(f64::INFINITY, &[], false)?.to_vec()?, [4.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn norm(&self, p: f64, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -534,13 +616,29 @@ impl Tensor {
 }
 
 macro_rules! reductions {
-    ($($doc:literal $all:ident $name:ident $op:ident;)*) => { impl Tensor { $(
+    ($($doc:literal $all:ident $name:ident $op:ident, $total:expr, $rows:expr;)*) => { impl Tensor { $(
         #[doc = concat!($doc, " over dimensions `dims`; over all, if empty. `keepdim` leaves them with size 1.")]
+        ///
+        /// # Errors
+        /// When there is no such dimension; an extreme also when there is nothing to choose from.
+        ///
+        #[doc = concat!(
+            "```\n# use tensorlogic::prelude::*;\nlet x = Tensor::new(&[[1.0, 2.0], [3.0, 4.0]], &Device::cpu())?;\n",
+            "assert_eq!(x.", stringify!($name), "(&[1], false)?.to_vec()?, ", stringify!($rows), ");\n# Ok::<(), TensorError>(())\n```"
+        )]
         #[track_caller]
         pub fn $name(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
             self.reduce(ReduceOp::$op, dims, keepdim, Location::caller())
         }
         #[doc = concat!($doc, " over all elements.")]
+        ///
+        /// # Errors
+        /// For an extreme when there are no elements.
+        ///
+        #[doc = concat!(
+            "```\n# use tensorlogic::prelude::*;\nlet x = Tensor::new(&[[1.0, 2.0], [3.0, 4.0]], &Device::cpu())?;\n",
+            "assert_eq!(x.", stringify!($all), "()?.item()?, ", stringify!($total), ");\n# Ok::<(), TensorError>(())\n```"
+        )]
         #[track_caller]
         pub fn $all(&self) -> TensorResult<Tensor> {
             self.reduce(ReduceOp::$op, &[], false, Location::caller())
@@ -548,11 +646,11 @@ macro_rules! reductions {
     )* } };
 }
 reductions! {
-    "The sum, accumulated in f32 (integers: i64 on the CPU, i32 on a GPU)," sum_all sum Sum;
-    "The mean, accumulated in f32," mean_all mean Mean;
-    "The largest element (NaN if one is NaN)" max_all max Max;
-    "The smallest element (NaN if one is NaN)" min_all min Min;
-    "The product" prod_all prod Prod;
+    "The sum, accumulated in f32 (integers: i64 on the CPU, i32 on a GPU)," sum_all sum Sum, 10.0, [3.0, 7.0];
+    "The mean, accumulated in f32," mean_all mean Mean, 2.5, [1.5, 3.5];
+    "The largest element (NaN if one is NaN)" max_all max Max, 4.0, [2.0, 4.0];
+    "The smallest element (NaN if one is NaN)" min_all min Min, 1.0, [1.0, 3.0];
+    "The product" prod_all prod Prod, 24.0, [2.0, 12.0];
 }
 
 impl ReduceOp {

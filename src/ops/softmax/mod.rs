@@ -128,12 +128,33 @@ impl Tensor {
     }
 
     /// eˣ / Σ eˣ along dimension `d`, computed in f32 from the row's maximum.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1.0, 1.0, 1.0, 1.0]], &Device::cpu())?;
+    /// assert_eq!(x.softmax(1)?.to_vec()?, [0.25; 4]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn softmax(&self, d: isize) -> TensorResult<Tensor> {
         self.softmax_of(false, d, Location::caller())
     }
 
     /// The logarithm of [`Tensor::softmax`], without forming it.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[[1000.0, 1000.0]], &Device::cpu())?;
+    /// let got = x.log_softmax(1)?.to_vec()?;
+    /// assert!(got.iter().zip([-0.693147, -0.693147]).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}");
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn log_softmax(&self, d: isize) -> TensorResult<Tensor> {
         self.softmax_of(true, d, Location::caller())
