@@ -330,7 +330,7 @@ fn peaks_are_named_with_mapped_files_and_without() {
     let header = format!("{header:<width$}", width = header.len().next_multiple_of(64) - 8 + 64);
     let ones = 1f32.to_le_bytes().repeat(BYTES / 4);
     std::fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &ones].concat()).unwrap();
-    let allocated = |s: &tensorlogic::backends::pool::BufferPoolStats| s.in_use - s.mapped;
+    let allocated = |s: &tensorlogic::device::BufferPoolStats| s.in_use - s.mapped;
     let before = d.buffer_pool_stats();
     d.reset_peak_memory();
     assert_eq!((d.memory().peak, d.memory().peak_allocated), (before.in_use, allocated(&before)));

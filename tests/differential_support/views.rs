@@ -257,7 +257,7 @@ fn beside(p: &mut Pick, x: usize, d: usize) -> Option<usize> {
     p.value(|v| v.kind == kind && v.rank() == shape.len() && (0..shape.len()).all(|i| i == d || v.array.shape[i] == shape[i]))
 }
 
-fn fused_gemv_limits(l: &mut List) {
+fn joins(l: &mut List) {
     l.add("cat", |p| {
         let (x, d, s) = dimension(p)?;
         let mut all = vec![x];

@@ -24,15 +24,25 @@ pub fn names(f: impl FnOnce()) -> BTreeSet<String> {
     NAMES.take().unwrap_or_default()
 }
 
+/// The Rust files below `folder`, but for tests.
+fn rust_files(folder: &std::path::Path, out: &mut Vec<std::path::PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true if !path.ends_with("tests") => rust_files(&path, out),
+            false if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs") => out.push(path),
+            _ => {}
+        }
+    }
+}
+
 /// Every operation of the library: the public functions of `src/ops` that give tensors, and the layers over windows.
 pub fn operations() -> Vec<String> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = BTreeSet::new();
-    for entry in std::fs::read_dir(root.join("ops")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_none_or(|e| e != "rs") {
-            continue;
-        }
+    let mut sources = Vec::new();
+    rust_files(&root.join("ops"), &mut sources);
+    for path in sources {
         let text = std::fs::read_to_string(&path).unwrap();
         for (at, _) in text.match_indices("    pub fn ") {
             let head = &text[at + 11..at + text[at..].find(['{', ';']).unwrap()];
