@@ -1,12 +1,12 @@
 //! The one place that runs anything: collect pending nodes, find or make their plan, bind buffers, run, store.
 
-use crate::backends::Buffer;
+use crate::backends::{Backend, Buffer};
 use crate::compile::{Compiled, GNode, Graph, compile};
 use crate::cpu_fallback;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Buf, IdentityHasher, Output, Plan};
+use crate::plan::{Buf, IdentityHasher, Plan};
 use crate::tensor::{Inputs, Key, Kind, Node, Tensor, release};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -425,7 +425,7 @@ fn eval_decided(device: &Device, roots: &[&Tensor], purpose: Purpose) -> TensorR
 
 /// Evaluates tensors of one device. Gives false, and has done nothing, when it takes a measurement to decide where.
 pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> TensorResult<bool> {
-    let mut dead = Inputs::new();
+    let mut dead;
     let mut before = None;
     let after;
     {
@@ -471,77 +471,21 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         } else {
             backend
         };
-        let room = |o: &Output| if purpose == Purpose::Read { backend.alloc_result(o.bytes, o.dtype) } else { backend.alloc(o.bytes) };
-        let mut outputs: SmallVec<[Buffer; 2]> = SmallVec::new();
-        for o in &plan.outputs {
-            outputs.push(room(o)?);
-        }
-        if backend.pool().recording() {
-            for (n, output) in outputs.iter().enumerate() {
-                if let Some(step) = plan.writer(Buf::Output(n as u16)) {
-                    backend.label(output, step.name, step.at);
-                }
-            }
-        }
+        let mut outputs = allocate(backend, plan, purpose)?;
         if e.stats.misses == misses {
             before = start.map(|s| s.elapsed());
         }
-        if !plan.steps.is_empty() {
-            if on_host {
-                cpu_fallback::run(backend, plan, &bound, &outputs, &e.params)?;
-            } else {
-                if matches!(purpose, Purpose::Read | Purpose::Copy) {
-                    backend.defer_submit();
-                }
-                backend.run(plan, &bound, &outputs, &e.params)?;
-            }
-        }
-        if backend.pool().recording() {
-            // Values that were in host memory until now.
-            for &n in &e.stored {
-                // SAFETY: collected under the lock that we hold.
-                let n = unsafe { &*n };
-                n.stored.get().into_iter().flatten().filter(|b| b.is_resident()).for_each(|b| backend.label(b, "upload", n.at));
-            }
-        }
         if on_host {
+            if !plan.steps.is_empty() {
+                cpu_fallback::run(backend, plan, &bound, &outputs, &e.params)?;
+            }
             outputs = outputs.into_iter().map(cpu_fallback::of_device).collect();
+        } else {
+            e.submit(backend, plan, &bound, &outputs, purpose)?;
         }
         after = before.map(|_| Instant::now());
-        for (at, bufs) in &compiled.kept {
-            // SAFETY: collected under the lock that we hold; the roots keep the nodes alive.
-            let n = unsafe { &*e.order[*at as usize] };
-            let value = bufs
-                .iter()
-                .map(|b| match *b {
-                    Buf::Input(i) => bound[i as usize].clone(),
-                    Buf::Output(i) => outputs[i as usize].clone(),
-                    Buf::Slot(_) | Buf::Iota => unreachable!("kept values outlive the run"),
-                })
-                .collect();
-            let _ = n.stored.set(value);
-        }
-        for &n in &e.order {
-            // SAFETY: as above.
-            let n = unsafe { &*n };
-            if n.stored.get().is_none() {
-                n.visited.store(true, Relaxed);
-            }
-        }
-        // Only now may inputs go: nodes of `order` may be alive only through them.
-        for (at, _) in &compiled.kept {
-            // SAFETY: as above; stored nodes are not views.
-            let n = unsafe { &*e.order[*at as usize] };
-            if !n.tracked || n.inputs_freed.load(Relaxed) {
-                // SAFETY: as above.
-                let mut inputs = std::mem::take(unsafe { n.inputs() });
-                if dead.is_empty() {
-                    dead = inputs;
-                } else {
-                    dead.append(&mut inputs);
-                }
-            }
-        }
+        // SAFETY: collected under the lock that we hold; the roots keep the nodes alive.
+        dead = unsafe { e.keep(&compiled, &bound, &outputs) };
         e.order.clear();
         if std::mem::take(&mut e.record) && !on_host {
             e.recorded = Some(Recorded { compiled: compiled.clone(), params: e.params.clone(), bound: bound.into_vec() });
@@ -556,6 +500,93 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         Lock::of(device).get().stats.overhead = before + after.elapsed();
     }
     Ok(true)
+}
+
+/// Memory for a plan's results; tells a memory recording what it is for.
+fn allocate(backend: &Arc<dyn Backend>, plan: &Plan, purpose: Purpose) -> TensorResult<SmallVec<[Buffer; 2]>> {
+    let mut outputs: SmallVec<[Buffer; 2]> = SmallVec::new();
+    for o in &plan.outputs {
+        outputs.push(if purpose == Purpose::Read { backend.alloc_result(o.bytes, o.dtype)? } else { backend.alloc(o.bytes)? });
+    }
+    if backend.pool().recording() {
+        for (n, output) in outputs.iter().enumerate() {
+            if let Some(step) = plan.writer(Buf::Output(n as u16)) {
+                backend.label(output, step.name, step.at);
+            }
+        }
+    }
+    Ok(outputs)
+}
+
+impl Evaluator {
+    /// Runs a plan on the device's own backend.
+    fn submit(
+        &self,
+        backend: &Arc<dyn Backend>,
+        plan: &Arc<Plan>,
+        bound: &[Buffer],
+        outputs: &[Buffer],
+        purpose: Purpose,
+    ) -> TensorResult<()> {
+        if !plan.steps.is_empty() {
+            if matches!(purpose, Purpose::Read | Purpose::Copy) {
+                backend.defer_submit();
+            }
+            backend.run(plan, bound, outputs, &self.params)?;
+        }
+        if backend.pool().recording() {
+            // Values that were in host memory until now.
+            for &n in &self.stored {
+                // SAFETY: collected under the lock that the caller holds.
+                let n = unsafe { &*n };
+                n.stored.get().into_iter().flatten().filter(|b| b.is_resident()).for_each(|b| backend.label(b, "upload", n.at));
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores an evaluation's values in their nodes; gives the inputs that are no longer needed, to be released without the lock.
+    ///
+    /// # Safety
+    /// The nodes of `order` were collected under the lock that the caller holds, and its roots keep them alive.
+    unsafe fn keep(&self, compiled: &Compiled, bound: &[Buffer], outputs: &[Buffer]) -> Inputs {
+        let mut dead = Inputs::new();
+        for (at, bufs) in &compiled.kept {
+            // SAFETY: as the caller promises.
+            let n = unsafe { &*self.order[*at as usize] };
+            let value = bufs
+                .iter()
+                .map(|b| match *b {
+                    Buf::Input(i) => bound[i as usize].clone(),
+                    Buf::Output(i) => outputs[i as usize].clone(),
+                    Buf::Slot(_) | Buf::Iota => unreachable!("kept values outlive the run"),
+                })
+                .collect();
+            let _ = n.stored.set(value);
+        }
+        for &n in &self.order {
+            // SAFETY: as above.
+            let n = unsafe { &*n };
+            if n.stored.get().is_none() {
+                n.visited.store(true, Relaxed);
+            }
+        }
+        // Only now may inputs go: nodes of `order` may be alive only through them.
+        for (at, _) in &compiled.kept {
+            // SAFETY: as above; stored nodes are not views.
+            let n = unsafe { &*self.order[*at as usize] };
+            if !n.tracked || n.inputs_freed.load(Relaxed) {
+                // SAFETY: as above.
+                let mut inputs = std::mem::take(unsafe { n.inputs() });
+                if dead.is_empty() {
+                    dead = inputs;
+                } else {
+                    dead.append(&mut inputs);
+                }
+            }
+        }
+        dead
+    }
 }
 
 /// What an evaluation ran.
