@@ -1,4 +1,4 @@
-//! The five categories of the first benchmark log, and what fusion, the buffer pool and batches gain; `--suite floors` for the bounds.
+//! Products, elementwise work, reductions, transfers and activations, and the gains of fusion, pool and batches; `--suite floors` checks the bounds.
 //!
 //! `cargo bench --bench metal_performance -- [--suite metal|floors] [--category TEXT] [--json FILE] [--plot FILE] [--samples N] [--quick]
 //! [--peer PYTHON]`. The device is `TL_DEVICE`'s, else a GPU where there is one. `--json` appends lines.

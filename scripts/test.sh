@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs every test, the GPU's too:  scripts/test.sh [ARGS of `cargo test`]
+# Runs every test, including the GPU tests:  scripts/test.sh [ARGS of `cargo test`]
 # On Linux the GPU is Mesa's lavapipe, which scripts/lavapipe.sh sets up first; elsewhere it is the machine's own.
-# A GPU test that finds no adapter fails (TL_REQUIRE_GPU), and so does a test without the model that `tl pull` gets first, once. The last line is the sum over all test programs.
+# GPU tests fail if there is no adapter (TL_REQUIRE_GPU), and model tests fail without the model that `tl pull` downloads first. The last line sums up all test programs.
 set -euo pipefail
 [ -z "${CARGO_TARGET_DIR:-}" ] || { mkdir -p "$CARGO_TARGET_DIR" && CARGO_TARGET_DIR=$(cd "$CARGO_TARGET_DIR" && pwd); }
 cd "$(dirname "$0")/.."
@@ -11,10 +11,10 @@ if [ "$(uname)" = Linux ]; then
     eval "$settings"
 fi
 export TL_REQUIRE_GPU=1
-# Small cases too shall run on the GPU; tests/adaptive.rs turns it on by itself.
+# Run small cases on the GPU, too; tests/cpu_fallback.rs turns the fallback on where it is tested.
 export TL_ADAPTIVE=0
 
-# The model of tests/smollm2.rs, which fail without it.
+# tests/smollm2.rs fails without this model.
 export TL_REQUIRE_MODEL=1
 if [ -z "${TL_TEST_MODEL:-}" ]; then
     # The whole workspace, whose dependencies have the features that the tests need: they are compiled once.

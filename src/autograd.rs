@@ -1,4 +1,4 @@
-//! Gradients by reverse-mode differentiation: walk the graph backwards, ask each node, build more graph. Nothing runs here.
+//! Reverse-mode differentiation: traverses the graph backwards and builds the gradients' graph. Nothing runs here.
 
 mod overlap;
 
@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Runs `f` without tracking gradients: what is built inside has none.
+/// Runs `f` without tracking gradients.
 pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
     Mode { grad: false, ..Mode::current() }.run(f)
 }
@@ -27,17 +27,17 @@ pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
 pub struct GradOptions {
     /// Whether the gradients can be differentiated again.
     pub create_graph: bool,
-    /// Whether the graph stays, so that it can be differentiated once more.
+    /// Whether the graph is kept, so that it can be differentiated once more.
     pub retain_graph: bool,
-    /// Whether an input that the outputs do not depend on gives zeros; it is an error otherwise.
+    /// Whether an input that the outputs do not depend on gets a zero gradient instead of an error.
     pub allow_unused: bool,
 }
 
-/// The gradients of the sum of `outputs` with respect to each of `inputs`, as PyTorch's `torch.autograd.grad`. Inputs may be any tensors that
-/// the outputs were computed from while gradients were tracked.
+/// The gradients of the sum of `outputs` with respect to each of `inputs`, like PyTorch's `torch.autograd.grad`. Inputs may be any tensors
+/// from which the outputs were computed while gradients were tracked.
 ///
 /// # Errors
-/// When an output is not tracked, or an input does not contribute (but see [`GradOptions::allow_unused`]).
+/// If an output is not tracked, or an input does not contribute (unless [`GradOptions::allow_unused`] is set).
 #[track_caller]
 pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: &GradOptions) -> TensorResult<Vec<Tensor>> {
     let at = Location::caller();
@@ -75,10 +75,10 @@ fn check_root(y: &Tensor, op: &'static str) -> TensorResult<()> {
 }
 
 impl Tensor {
-    /// A tensor of the same value that collects its gradient: [`Tensor::backward`] of what is computed from it adds to [`Tensor::grad`].
+    /// A tensor of this value that accumulates its gradient: [`Tensor::backward`] of a result computed from it adds to [`Tensor::grad`].
     ///
     /// # Errors
-    /// When the dtype is not a float (blocks are not).
+    /// If the dtype is not a float (blocks are not).
     ///
     /// ```
     /// # use tensorlogic::prelude::*;
@@ -118,7 +118,7 @@ impl Tensor {
         self.node.tracked
     }
 
-    /// The same value, through which no gradient flows.
+    /// This value without gradient tracking.
     #[track_caller]
     pub fn detach(&self) -> Tensor {
         if !self.node.tracked {
@@ -128,23 +128,23 @@ impl Tensor {
         no_grad(|| self.alias(&[], RareFields::default(), at))
     }
 
-    /// The gradient that [`Tensor::backward`] has collected for this tensor, which must come from [`Tensor::requires_grad`]; pending until asked for.
+    /// The gradient accumulated by [`Tensor::backward`] for this tensor, which must come from [`Tensor::requires_grad`]. It is computed when requested.
     pub fn grad(&self) -> Option<Tensor> {
         self.node.extra.as_ref()?.cell.as_ref()?.get()
     }
 
-    /// Forgets the collected gradient.
+    /// Clears the accumulated gradient.
     pub fn zero_grad(&self) {
         if let Some(cell) = self.node.extra.as_ref().and_then(|e| e.cell.as_ref()) {
             cell.replace(None);
         }
     }
 
-    /// Adds the gradient of this one-element tensor to every tensor with [`Tensor::requires_grad`] that it was computed from. Only builds graph:
-    /// the gradients are computed with whatever is evaluated next that needs them. The graph is let go; see [`Tensor::backward_with`] to keep it.
+    /// Adds the gradient of this one-element tensor to every tensor with [`Tensor::requires_grad`] that it was computed from. This only extends
+    /// the graph; gradients are computed by the next evaluation that needs them. The graph is released; [`Tensor::backward_with`] can keep it.
     ///
     /// # Errors
-    /// When the tensor has more than one element, or is not tracked.
+    /// If the tensor has more than one element, or is not tracked.
     ///
     /// ```
     /// # use tensorlogic::prelude::*;
@@ -169,7 +169,7 @@ impl Tensor {
     /// As [`Tensor::backward`], from this gradient of the tensor (its shape); `retain_graph` keeps the graph for another call.
     ///
     /// # Errors
-    /// When the gradient's shape is not this tensor's, or the tensor is not tracked.
+    /// If the gradient's shape is not this tensor's, or the tensor is not tracked.
     ///
     /// ```
     /// # use tensorlogic::prelude::*;
@@ -196,7 +196,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// Adds leading and repeated dimensions up again: the transpose of broadcasting `shape` to this tensor's.
+    /// Sums over leading and repeated dimensions: the transpose of broadcasting `shape` to this tensor's shape.
     pub(crate) fn sum_to(&self, shape: &Shape) -> TensorResult<Tensor> {
         if self.shape() == shape {
             return Ok(self.clone());
@@ -213,8 +213,8 @@ fn sizes(shape: &Shape) -> SmallVec<[isize; 8]> {
     shape.iter().map(|&d| d as isize).collect()
 }
 
-/// Computes `f(inputs)` and keeps nothing of what is inside: the backward pass computes it again from the inputs (Chen et al., 2016). `f` must
-/// give the same result each time; randomness inside must come from a seed of its own.
+/// Computes `f(inputs)` without keeping its intermediate values: the backward pass recomputes them from the inputs (Chen et al., 2016). `f` must
+/// return the same result each time; random numbers inside must come from a fixed seed.
 ///
 /// # Errors
 /// Those of `f`.
@@ -279,7 +279,7 @@ fn place(t: &Tensor) -> Place {
     (Arc::as_ptr(&t.node), t.out)
 }
 
-/// A share of a value's gradient: of all of it, or of a window of its row-major elements.
+/// A partial gradient of a value: of all of it, or of a window of its row-major elements.
 enum Part {
     Whole(Tensor),
     Window(Layout, Tensor),
@@ -453,7 +453,7 @@ impl BackwardPass {
     }
 }
 
-/// The sum of the shares of a value's gradient.
+/// The sum of a value's partial gradients.
 fn join(parts: SmallVec<[Part; 1]>, value: &Tensor) -> TensorResult<Tensor> {
     let meta = value.meta();
     let mut sum: Option<Tensor> = None;

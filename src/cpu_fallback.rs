@@ -119,7 +119,7 @@ impl Device {
         self.crossover_in(cache_folder().map(|f| f.join("crossover.json")), false)
     }
 
-    /// As [`Device::crossover`], but measures in any case.
+    /// Like [`Device::crossover`], but measures in any case.
     ///
     /// # Errors
     /// Those of running work on the device.

@@ -1,4 +1,4 @@
-//! Devices: which backend a tensor lives on, how to choose one, and what memory it holds.
+//! Devices: how to choose one, and what memory it holds.
 
 mod memory;
 
@@ -23,11 +23,11 @@ pub struct Device(Arc<Inner>);
 struct Inner {
     backend: Arc<dyn Backend>,
     cpu: bool,
-    /// What the evaluator keeps per device; its lock makes evaluations take turns.
+    /// The evaluator's state per device; its lock serialises evaluations.
     evaluator: Mutex<Option<Box<dyn Any + Send>>>,
-    /// Whether small work whose inputs lie in host memory is done there.
+    /// Whether the CPU may take over small work whose inputs are in host memory.
     adaptive: AtomicBool,
-    /// What was measured about that, and who is measuring.
+    /// The measured crossover between CPU and GPU, and the lock of its measurement.
     crossover: Mutex<Option<FallbackModel>>,
 }
 
@@ -38,24 +38,24 @@ impl Device {
         CPU.get_or_init(|| Device::of(CpuBackend::open(), true)).clone()
     }
 
-    /// The first real GPU. A software adapter is never chosen here: the CPU backend is faster than a GPU emulated on the CPU.
+    /// The first hardware GPU. A software adapter is never chosen here: the CPU backend is faster than an emulated GPU.
     ///
     /// # Errors
-    /// [`TensorError::UnsupportedDevice`] where there is none, or the library was built without the feature `gpu`.
+    /// [`TensorError::UnsupportedDevice`] if there is none, or if the library was built without the feature `gpu`.
     pub fn gpu() -> TensorResult<Device> {
         Device::open("gpu")
     }
 
-    /// The device that `TL_DEVICE` names (as for [`Device::open`]); without it, or where it is empty, a real GPU where there is one, else the CPU.
+    /// The device named by `TL_DEVICE` (see [`Device::open`]). If it is unset or empty, a hardware GPU if there is one, else the CPU.
     pub fn auto() -> TensorResult<Device> {
         Device::open(&std::env::var("TL_DEVICE").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "auto".into()))
     }
 
     /// A device by name: `auto`, `cpu`, `gpu`, `vulkan`, `metal` or `dx12`; the last four may have an index, as in `vulkan:1`.
-    /// Opening a name twice gives the same device.
+    /// Opening a name again returns the same device.
     ///
     /// # Errors
-    /// [`TensorError::UnsupportedDevice`] for an unknown name, or where this machine has no such device.
+    /// [`TensorError::UnsupportedDevice`] for an unknown name, or if this machine has no such device.
     pub fn open(name: &str) -> TensorResult<Device> {
         match name {
             "cpu" => Ok(Device::cpu()),
@@ -94,21 +94,21 @@ impl Device {
     pub fn is_cpu(&self) -> bool {
         self.0.cpu
     }
-    /// The device as people know it.
+    /// A human-readable name of the device.
     pub fn name(&self) -> String {
         self.0.backend.name()
     }
-    /// Whether tensors of `dtype` can live here: f64 and i64 are the CPU's.
+    /// Whether the device supports tensors of `dtype`: f64 and i64 exist on the CPU only.
     pub fn supports(&self, dtype: DType) -> bool {
         self.0.backend.supports(dtype)
     }
-    /// The dtype that models compute in here unless told otherwise: f32 on the CPU, f16 on a GPU that has it.
+    /// The default dtype of models: f32 on the CPU, f16 on a GPU that supports it.
     pub fn default_float(&self) -> DType {
         if !self.is_cpu() && self.supports(DType::F16) { DType::F16 } else { DType::F32 }
     }
-    /// Kernels that were compiled for the device, and the file that keeps them for the next process.
+    /// Statistics of compiled kernels, and of the file that caches them between processes.
     ///
-    /// Vulkan drivers only; others keep compiled kernels themselves. `TL_PIPELINE_CACHE=0` keeps none, `TL_CACHE_DIR` chooses the folder.
+    /// For Vulkan drivers only; others have their own cache. `TL_PIPELINE_CACHE=0` disables the file, `TL_CACHE_DIR` sets the folder.
     pub fn pipeline_stats(&self) -> PipelineStats {
         self.0.backend.pipeline_stats()
     }
@@ -120,11 +120,11 @@ impl Device {
     pub fn synchronize(&self) -> TensorResult<()> {
         self.0.backend.synchronize()
     }
-    /// Lets a GPU's small computations run on the CPU while all their inputs lie in host memory, or forbids it, as `TL_ADAPTIVE=0` does.
+    /// Allows or forbids small computations of a GPU to run on the CPU while all their inputs are in host memory (like `TL_ADAPTIVE`).
     ///
-    /// On by default, but for software adapters. Values smaller than 64 KiB stay in host memory until something on the device needs them;
-    /// a computation over such values alone runs on the CPU when that is faster than the way to the GPU and back, which is measured once on
-    /// this machine (see [`Device::crossover`]). What lies on the device is never fetched for this.
+    /// On by default, except for software adapters. Values smaller than 64 KiB stay in host memory until something on the device needs them.
+    /// A computation over such values only runs on the CPU if that is faster than the round trip to the GPU, which is measured once per
+    /// machine (see [`Device::crossover`]). Values on the device are never fetched for this.
     pub fn set_adaptive(&self, on: bool) {
         self.0.adaptive.store(on && !self.0.cpu, Relaxed);
     }
@@ -132,22 +132,22 @@ impl Device {
     pub fn adaptive(&self) -> bool {
         self.0.adaptive.load(Relaxed)
     }
-    /// What was moved between the host's memory and the device's. All zero on the CPU.
+    /// Transfers between host and device memory. All zero on the CPU.
     pub fn transfers(&self) -> TransferStats {
         self.0.backend.transfers()
     }
-    /// The kind of memory of results and uploads.
+    /// The storage mode of results and uploads.
     pub fn storage_mode(&self) -> StorageMode {
         self.0.backend.default_mode()
     }
-    /// Changes the kind of memory of results and uploads, where the device has several; [`StorageMode::Managed`] means `Private` here.
+    /// Sets the storage mode of results and uploads if the device has several; [`StorageMode::Managed`] means `Private` here.
     pub fn set_storage_mode(&self, mode: StorageMode) {
         self.0.backend.set_default_mode(mode)
     }
     pub(crate) fn measured(&self) -> std::sync::MutexGuard<'_, Option<FallbackModel>> {
         self.0.crossover.lock().unwrap_or_else(|e| e.into_inner())
     }
-    /// Submits of work since the device was opened.
+    /// Number of submits since the device was opened.
     pub fn submits(&self) -> u64 {
         self.0.backend.submits()
     }

@@ -60,7 +60,7 @@ impl DType {
     pub const ALL: [DType; 20] =
         [F32, F16, BF16, F64, I32, U32, I8, U8, Bool, I64, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K];
 
-    /// The dtypes that matrices of weights come in: three plain ones, and every block format.
+    /// The dtypes of weight matrices: three plain ones, and every block format.
     pub const WEIGHTS: [DType; 13] = [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K];
 
     /// PyTorch's name for plain types, GGML's for blocks.

@@ -1,4 +1,4 @@
-//! What can go wrong: one error type that says what, where (op and the user's line), what it got, and one safe thing to do.
+//! The error type: what went wrong, where (op and the user's line), the offending value, and one way to fix it.
 
 use std::fmt;
 use std::panic::Location;
@@ -10,11 +10,11 @@ pub type TensorResult<T> = Result<T, TensorError>;
 /// The user's line that wrote an op.
 pub type At = &'static Location<'static>;
 
-/// Everything that can go wrong, as a value. The library does not panic on bad input.
+/// The error type of the library. The library does not panic on bad input.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
-    /// Shapes that do not fit together. Reported on the line that wrote the op.
+    /// Incompatible shapes. Reported for the line that called the op.
     #[error("{op}: {message} ({}){hint}", Line(at))]
     Shape {
         /// The op's name.
@@ -26,7 +26,7 @@ pub enum TensorError {
         /// One thing to try, such as `; did you mean b.t()?`, or nothing.
         hint: &'static str,
     },
-    /// A dtype that an op cannot take, or dtypes that do not fit together.
+    /// A dtype that the op does not support, or incompatible dtypes.
     #[error("{op}: {message} ({})", Line(at))]
     DType {
         /// The op's name.
@@ -36,7 +36,7 @@ pub enum TensorError {
         /// The line that wrote the op.
         at: At,
     },
-    /// Tensors on different devices met in one op.
+    /// Operands of one op are on different devices.
     #[error("{op}: {message} ({})", Line(at))]
     Device {
         /// The op's name.
@@ -46,7 +46,7 @@ pub enum TensorError {
         /// The line that wrote the op.
         at: At,
     },
-    /// An index in the data lies outside its dimension; found while running.
+    /// An index in the data is out of range; detected during evaluation.
     #[error("{op}: {message} ({})", Line(at))]
     Index {
         /// The op's name.
@@ -56,24 +56,24 @@ pub enum TensorError {
         /// The line that wrote the op.
         at: At,
     },
-    /// The device asked for does not exist here, or lacks what an op needs.
+    /// The requested device does not exist, or lacks a feature that an op needs.
     #[error("device: {0}")]
     UnsupportedDevice(String),
-    /// The device has no room for an allocation, also after every cached buffer was given back.
+    /// An allocation failed, even after all cached buffers were released.
     #[error("out of memory on {device}: asked for {asked} bytes with {in_use} in use{}; {help}", limit.map(|l| format!(" of {l}")).unwrap_or_default())]
     OutOfMemory {
         /// The device's name.
         device: String,
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: usize,
         /// Bytes this process holds on the device.
         in_use: usize,
-        /// The limit in force, where one is known.
+        /// The current limit, if known.
         limit: Option<usize>,
         /// What to try.
         help: &'static str,
     },
-    /// The device stopped answering. Every later call on it says so.
+    /// The device was lost. Every later call on it returns this error.
     #[error("device lost: {0}; open the device again, its tensors are gone")]
     DeviceLost(String),
     /// A file could not be read or written.
@@ -114,7 +114,7 @@ pub enum TensorError {
     Unsupported(String),
 }
 
-/// The same text as `Display`: what a program shows whose `main` returns the error, and what `unwrap` says.
+/// Prints the same text as `Display`, so that errors returned from `main` or hit by `unwrap` are readable.
 impl fmt::Debug for TensorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -129,7 +129,7 @@ impl fmt::Display for Line<'_> {
 }
 
 impl TensorError {
-    /// What file errors say where there is no room.
+    /// The message of file errors caused by a full disk.
     pub(crate) const FULL: [&str; 2] = ["the disk is full", "the disk quota is used up"];
 
     /// A file error with its path.

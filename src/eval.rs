@@ -28,7 +28,7 @@ const UNTIMED_MAX_NODES: usize = 16;
 /// Plans kept per device; the least recently used goes first.
 const MAX_PLANS: usize = 256;
 
-/// What the evaluator of a device has done so far.
+/// Statistics of a device's evaluator.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EvalStats {
     /// Evaluations that ran a plan.
@@ -37,16 +37,16 @@ pub struct EvalStats {
     pub hits: u64,
     /// Evaluations that had to compile.
     pub misses: u64,
-    /// Evaluations that repeated the one before without a graph: steps of a generation.
+    /// Evaluations that replayed the previous plan without a graph: decode steps of a generation.
     pub repeats: u64,
     /// Plans in the cache.
     pub plans: usize,
     /// Dispatches of the last plan.
     pub dispatches: usize,
-    /// Nodes passed by the last evaluation.
+    /// Nodes visited by the last evaluation.
     pub nodes: usize,
-    /// Time the last evaluation spent collecting, matching, binding, storing and dropping: the graph's cost, without compiling or running. Of
-    /// many graphs of few nodes in a row only one in 64 is timed, and of one of many nodes behind them all but the collecting.
+    /// Time that the last evaluation spent on the graph: collecting, matching, binding, storing and dropping, without compiling or running.
+    /// Sampled: of consecutive small graphs, 1 in 64 is timed; for a large graph after them, everything except collecting.
     pub overhead: Duration,
 }
 
@@ -54,15 +54,14 @@ thread_local! {
     static FUSION: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Whether evaluations on this thread fuse operations: yes, unless `TL_NO_FUSION=1` is set or [`without_fusion`] is around.
+/// Whether evaluations on this thread fuse operations: true unless `TL_NO_FUSION=1` is set or inside [`without_fusion`].
 pub fn fusion() -> bool {
     static FORBIDDEN: OnceLock<bool> = OnceLock::new();
     FUSION.get() && !*FORBIDDEN.get_or_init(|| std::env::var("TL_NO_FUSION").is_ok_and(|v| v == "1"))
 }
 
-/// Runs `work`, in which evaluations of this thread leave operations unfused: each elementwise operation and each kernel is a dispatch of
-/// its own. For measuring what fusion gains, and for finding out which operation went wrong. Results of f16 and bf16 are then rounded
-/// after each operation.
+/// Runs `work` with fusion disabled on this thread: each elementwise operation and each kernel is a separate dispatch. Use it to measure
+/// what fusion gains, or to find a faulty operation. Results of f16 and bf16 are then rounded after each operation.
 pub fn without_fusion<T>(work: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -122,7 +121,7 @@ pub(crate) fn base(t: &Tensor) -> (&Node, u32) {
 
 impl Evaluator {
     /// Puts everything pending under `roots` into `order`, inputs first, with the parameters and stored buffers met on the way.
-    /// Gives the key of the structure.
+    /// Returns the key of the structure.
     fn collect(&mut self, roots: &[&Tensor]) -> (u64, u64) {
         self.epoch += 1;
         let epoch = (self.epoch as u64) << 32;
@@ -423,7 +422,7 @@ fn eval_decided(device: &Device, roots: &[&Tensor], purpose: Purpose) -> TensorR
     Ok(())
 }
 
-/// Evaluates tensors of one device. Gives false, and has done nothing, when it takes a measurement to decide where.
+/// Evaluates tensors of one device. Returns false, without doing anything, if deciding where to run needs a measurement.
 pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> TensorResult<bool> {
     let mut dead;
     let mut before = None;
@@ -617,7 +616,7 @@ pub(crate) fn forget_inputs(node: &Node) {
     release(&mut dead);
 }
 
-/// What the evaluator of `device` has done.
+/// Statistics of the evaluator of `device`.
 pub fn eval_stats(device: &Device) -> EvalStats {
     Lock::of(device).get().stats
 }
@@ -663,10 +662,10 @@ impl Download {
         (self.pending.ready)()
     }
 
-    /// Waits and gives the elements in row-major order.
+    /// Waits and returns the elements in row-major order.
     ///
     /// # Errors
-    /// When `T` is not the tensor's type, for a bad index met on the way, or a lost device.
+    /// If `T` is not the tensor's type, for a bad index met on the way, or a lost device.
     #[track_caller]
     pub fn wait<T: Element>(self) -> TensorResult<Vec<T>> {
         if self.dtype != T::DTYPE {
@@ -738,7 +737,7 @@ impl Tensor {
     /// The elements in row-major order in their own type; bool as u8.
     ///
     /// # Errors
-    /// When `T` is not the tensor's type, or for what the evaluation met.
+    /// If `T` is not the tensor's type, or for what the evaluation met.
     ///
     /// ```
     /// # use tensorlogic::prelude::*;
@@ -816,7 +815,7 @@ impl Tensor {
         Ok(Download { pending, dtype: self.dtype() })
     }
 
-    /// As [`Tensor::to_vec_of`] for threads that must not block: an executor's, or a browser's only one. The work is submitted when this
+    /// Like [`Tensor::to_vec_of`] for threads that must not block: an executor's, or a browser's only one. The work is submitted when this
     /// is first polled; the executor is free until it is done.
     ///
     /// # Errors
@@ -845,7 +844,7 @@ impl Tensor {
     /// The one element, as f64.
     ///
     /// # Errors
-    /// When the tensor has more or fewer elements than one.
+    /// If the tensor has more or fewer elements than one.
     ///
     /// ```
     /// # use tensorlogic::prelude::*;

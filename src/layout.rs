@@ -67,7 +67,7 @@ impl Layout {
         out
     }
 
-    /// Repeated along dimensions of size 1 (and new leading ones) to `shape`, which the caller has checked.
+    /// Broadcast to `shape`: dimensions of size 1, and new leading ones, are repeated. The caller has checked the shape.
     pub fn broadcast_to(&self, shape: Shape) -> Layout {
         let lead = shape.rank() - self.shape.rank();
         let mut strides = [0; MAX_RANK];
@@ -77,7 +77,7 @@ impl Layout {
         Layout { shape, strides, offset: self.offset }
     }
 
-    /// The same elements in row-major order under another shape of equal count, or `None` where that needs a copy.
+    /// These elements in row-major order with another shape of equal element count, or `None` if that needs a copy.
     pub fn reshape(&self, shape: Shape) -> Option<Layout> {
         if self.shape.count() == 0 || shape.count() == 0 {
             return Some(Layout { offset: self.offset, ..Layout::contiguous(shape) });
@@ -123,8 +123,8 @@ impl Layout {
         o as usize
     }
 
-    /// The layout without dimensions of size 1 and with neighbours merged that step as one: the fewest dimensions
-    /// that give the same elements in the same order.
+    /// The layout with the fewest dimensions that gives the same elements in the same order: dimensions of size 1 are dropped, and
+    /// adjacent dimensions that step as one are merged.
     pub fn simplified(&self) -> Layout {
         let mut dims: smallvec::SmallVec<[(usize, isize); 8]> = Default::default();
         for (&d, &s) in self.shape.iter().zip(self.strides()) {

@@ -1,4 +1,4 @@
-//! What ran and how long it took: a table by op and line, and a trace for a browser. Only what was measured is shown.
+//! Execution profiles: a table by op and line, and a trace for a browser. Only measured values are shown.
 
 use crate::backends::Backend;
 use crate::device::Device;
@@ -9,7 +9,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Measures every step of what runs on a device until it is finished. Dropping it ends the measuring and discards it.
+/// Measures every step that runs on a device until it is finished. Dropping it discards the measurements.
 pub struct Profiler {
     backend: Option<Arc<dyn Backend>>,
     device: String,
@@ -17,35 +17,35 @@ pub struct Profiler {
     began: Instant,
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone)]
 pub struct Profile {
     /// The device's name.
     pub device: String,
-    /// Whether step times are the GPU's own clock; else they are the wall's.
+    /// Whether step times are from the GPU's clock; otherwise they are wall-clock times.
     pub gpu_clock: bool,
-    /// Wall time from the start to the end, the waiting for the device included.
+    /// Wall-clock time from start to end, including waits for the device.
     pub wall: Duration,
-    /// Bytes per second and operations per second that the device reaches at best, where they were measured: [`Profile::with_limits`].
+    /// The device's limits in bytes per second and operations per second, if measured: [`Profile::with_limits`].
     pub limits: Option<[f64; 2]>,
     began: Instant,
     runs: Vec<RunTimes>,
 }
 
-/// All steps of one op written on one line.
+/// All steps of one op on one source line.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The op; for fused elementwise work the last of the chain, and how many went in before it: `clamp +7`.
+    /// The op; for fused elementwise work, the last of the chain and the number of ops fused into it: `clamp +7`.
     pub op: String,
-    /// The user's line that wrote it.
+    /// The user's line that called it.
     pub at: At,
-    /// Dispatches.
+    /// Number of dispatches.
     pub count: usize,
-    /// Their time in all, in seconds; `None` where the device has no clock.
+    /// Their total time in seconds; `None` if the device has no clock.
     pub seconds: Option<f64>,
-    /// The part of all measured time, 0 to 1.
+    /// Fraction of the total measured time, 0 to 1.
     pub share: Option<f64>,
-    /// Bytes moved at least.
+    /// Minimum number of bytes moved.
     pub bytes: u64,
     /// Arithmetic operations.
     pub operations: u64,
@@ -60,13 +60,13 @@ impl Row {
     pub fn rate(&self) -> Option<f64> {
         self.seconds.filter(|s| *s > 0.0).map(|s| self.operations as f64 / s)
     }
-    /// The part of the nearer limit `[bytes/s, operations/s]` that was reached.
+    /// The fraction of the tighter limit `[bytes/s, operations/s]` that was reached.
     pub fn fraction(&self, limits: [f64; 2]) -> Option<f64> {
         Some((self.bandwidth()? / limits[0]).max(self.rate()? / limits[1]))
     }
 }
 
-/// What a step is called in tables.
+/// A step's name in tables.
 fn label(step: &Step) -> String {
     let programs = step.loads.iter().map(|l| &l.program).chain(step.stores.iter().map(|s| &s.program));
     let all: usize = programs.map(|p| p.arithmetic()).sum();
@@ -75,17 +75,17 @@ fn label(step: &Step) -> String {
 }
 
 impl Device {
-    /// Measures what runs on this device until [`Profiler::finish`]: on a GPU with the GPU's own clock, on the CPU with the wall's.
+    /// Measures what runs on this device until [`Profiler::finish`]: on a GPU by the GPU's clock, on the CPU by the wall clock.
     ///
     /// # Errors
-    /// When a measurement of this device is going on already.
+    /// If this device is already being measured.
     pub fn profiler(&self) -> TensorResult<Profiler> {
         self.synchronize()?;
         self.backend().start_timing(Timing::Steps)?;
         Ok(Profiler { backend: Some(self.backend().clone()), device: self.name(), cpu: self.is_cpu(), began: Instant::now() })
     }
 
-    /// Runs `work` and gives what it returns with what ran on this device meanwhile.
+    /// Runs `work` and returns its result together with a profile of what ran on this device.
     ///
     /// ```standalone_crate
     /// # use tensorlogic::{DType, Device, Tensor};
@@ -93,13 +93,13 @@ impl Device {
     /// let x = Tensor::ones(&[1000], DType::F32, &device)?;
     /// let (sum, profile) = device.profile(|| x.add(1.0)?.sum_all()?.item())?;
     /// assert_eq!(sum, 2000.0);
-    /// assert_eq!(profile.rows()[0].op, "sum +1"); // the addition went into the sum
+    /// assert_eq!(profile.rows()[0].op, "sum +1"); // the addition was fused into the sum
     /// println!("{profile}");
     /// # Ok::<(), tensorlogic::TensorError>(())
     /// ```
     ///
     /// # Errors
-    /// Those of `work`, of the device, and when a measurement of this device is going on already.
+    /// Those of `work` and of the device; also if this device is already being measured.
     pub fn profile<T>(&self, work: impl FnOnce() -> TensorResult<T>) -> TensorResult<(T, Profile)> {
         let profiler = self.profiler()?;
         let value = work()?;
@@ -108,7 +108,7 @@ impl Device {
 }
 
 impl Profiler {
-    /// Waits for everything submitted and gives the measurements.
+    /// Waits for all submitted work and returns the measurements.
     ///
     /// # Errors
     /// Those of the device.
@@ -135,24 +135,24 @@ impl Drop for Profiler {
 }
 
 impl Profile {
-    /// With the limits that the columns `limit` compare with, in bytes and operations per second, as measured in this process.
+    /// Sets the limits for the column `limit`: bytes and operations per second, measured in this process.
     pub fn with_limits(mut self, bytes: f64, operations: f64) -> Profile {
         self.limits = Some([bytes, operations]);
         self
     }
 
-    /// Evaluations.
+    /// Number of evaluations.
     pub fn runs(&self) -> usize {
         self.runs.len()
     }
 
-    /// The time that the steps took in all, in seconds; `None` where nothing was measured.
+    /// Total time of the steps in seconds; `None` if nothing was measured.
     pub fn seconds(&self) -> Option<f64> {
         let steps = self.runs.iter().flat_map(|r| r.steps.iter().flatten());
         steps.map(|[a, b]| b - a).fold(None, |sum, s| Some(sum.unwrap_or(0.0) + s))
     }
 
-    /// The steps by op and line, the longest first.
+    /// The steps grouped by op and line, longest first.
     pub fn rows(&self) -> Vec<Row> {
         let mut rows: Vec<Row> = Vec::new();
         let mut known: HashMap<(String, At), usize> = HashMap::new();
@@ -180,9 +180,9 @@ impl Profile {
         rows
     }
 
-    /// The runs and steps as a trace that `chrome://tracing` and ui.perfetto.dev show: the host on one track, the device on another.
+    /// The runs and steps as a trace for `chrome://tracing` and ui.perfetto.dev: the host on one track, the device on another.
     ///
-    /// The device's clock has a start of its own: it is set so that no run begins before the host began to submit it.
+    /// The device's clock has its own origin; it is shifted so that no run starts before the host began to submit it.
     pub fn chrome_trace(&self) -> String {
         let host = |t: Instant| t.saturating_duration_since(self.began).as_secs_f64();
         let shift = self.runs.iter().filter_map(|r| Some(host(r.host[0]) - r.run?[0])).fold(0f64, f64::max);

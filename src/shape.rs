@@ -1,4 +1,4 @@
-//! Sizes of a tensor, kept inline so that making one allocates nothing.
+//! A tensor's sizes, stored inline, without allocation.
 
 use crate::error::{At, TensorError, TensorResult};
 use std::fmt;
@@ -18,7 +18,7 @@ impl Shape {
     /// The shape of a scalar.
     pub const SCALAR: Shape = Shape { rank: 0, dims: [1; MAX_RANK] };
 
-    /// A shape of these sizes. Fails above eight dimensions, or where the element count or the bytes of 8-byte elements overflow.
+    /// A shape of these sizes. Fails above eight dimensions, or if the element count, or the bytes of 8-byte elements, overflow.
     pub fn new(dims: &[usize], op: &'static str, at: At) -> TensorResult<Shape> {
         if dims.len() > MAX_RANK {
             return Err(TensorError::shape(op, at, format!("{} dimensions; at most {MAX_RANK} are supported", dims.len())));
@@ -31,7 +31,7 @@ impl Shape {
         Ok(Shape::of(dims))
     }
 
-    /// A shape of sizes that are known to be fit: at most eight, no overflow.
+    /// A shape of sizes that are known to be valid: at most eight, no overflow.
     pub fn of(dims: &[usize]) -> Shape {
         let mut s = Shape { rank: dims.len() as u8, dims: [1; MAX_RANK] };
         s.dims[..dims.len()].copy_from_slice(dims);
@@ -49,12 +49,12 @@ impl Shape {
     pub fn rank(&self) -> usize {
         self.rank as usize
     }
-    /// The same shape with dimension `dim` of size `size`.
+    /// This shape with the size of dimension `dim` set to `size`.
     pub fn with(mut self, dim: usize, size: usize) -> Shape {
         self.dims[dim] = size;
         self
     }
-    /// The same shape without dimension `dim`.
+    /// This shape without dimension `dim`.
     pub fn without(&self, dim: usize) -> Shape {
         let mut v: smallvec::SmallVec<[usize; 8]> = self.dims().into();
         v.remove(dim);
@@ -105,7 +105,7 @@ impl fmt::Debug for Shape {
     }
 }
 
-/// A dimension as users write it: `-1` is the last. Checked against `rank`.
+/// Converts a user's dimension, where `-1` is the last, to an index. Checked against `rank`.
 pub fn dim(d: isize, rank: usize, op: &'static str, at: At) -> TensorResult<usize> {
     let r = rank.max(1) as isize;
     if d < -r || d >= r {

@@ -1,4 +1,4 @@
-//! Tensors' elements to and from the host: in place where host and device share the memory.
+//! Copies tensor elements to and from the host; reads and writes in place if host and device share memory.
 
 use crate::backends::Bytes;
 use crate::device::Device;
@@ -12,7 +12,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 impl Tensor {
-    /// As [`Tensor::from_vec`], in memory of this kind where the device has it: see [`StorageMode`]. [`Tensor::storage_mode`] tells what it got.
+    /// Like [`Tensor::from_vec`], in the given storage mode if the device has it: see [`StorageMode`]. [`Tensor::storage_mode`] returns the mode used.
     ///
     /// # Errors
     /// As for [`Tensor::from_vec`].
@@ -37,7 +37,7 @@ impl Tensor {
         Ok(Tensor::leaf(device, Meta { dtype: T::DTYPE, shape }, buffer, "from_vec", at))
     }
 
-    /// As [`Tensor::from_bytes`], in memory of this kind where the device has it, and brought there at once however small it is.
+    /// Like [`Tensor::from_bytes`], in the given storage mode if the device has it, and uploaded immediately even if small.
     ///
     /// # Errors
     /// As for [`Tensor::from_bytes`].
@@ -58,14 +58,14 @@ impl Tensor {
         Ok(Tensor::leaf(device, Meta { dtype, shape }, device.backend().upload_as(bytes, mode)?, "from_bytes", at))
     }
 
-    /// Who sees the memory of a stored value; `None` while it is pending.
+    /// The storage mode of a stored value; `None` while it is pending.
     pub fn storage_mode(&self) -> Option<StorageMode> {
         let (node, out) = base(self);
         Some(self.device().backend().mode(&node.stored.get()?[out as usize]))
     }
 
-    /// Replaces the elements, in row-major order. A tensor is a value: when this handle alone holds it, the new elements go into its memory;
-    /// when another handle, a view or a pending operation holds the old value, that value stays and this handle gets memory of its own.
+    /// Replaces the elements, in row-major order. Tensors have value semantics: if this handle is the only reference, the new elements are
+    /// written in place; if another handle, a view or a pending operation refers to the old value, this handle gets new memory.
     ///
     /// ```
     /// # use tensorlogic::{Device, Tensor};
@@ -80,7 +80,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When `T` is not the tensor's type, the number of elements is another, or the device fails.
+    /// If `T` is not the tensor's type, the number of elements differs, or the device fails.
     #[track_caller]
     pub fn copy_from_slice<T: Element>(&mut self, data: &[T]) -> TensorResult<()> {
         let at = Location::caller();
@@ -104,11 +104,11 @@ impl Tensor {
         Ok(())
     }
 
-    /// Shows the elements, in row-major order, where they lie: without a copy on the CPU and where the GPU's memory is shared with the host,
-    /// from staging memory elsewhere. Work on the device must wait until `f` returns.
+    /// Calls `f` with the elements in row-major order: without a copy on the CPU and on GPUs that share memory with the host, otherwise
+    /// from staging memory. Work on the device waits until `f` returns.
     ///
     /// # Errors
-    /// When `T` is not the tensor's type, or for what the evaluation met.
+    /// If `T` is not the tensor's type, or for what the evaluation met.
     ///
     /// ```
     /// # use tensorlogic::prelude::*;

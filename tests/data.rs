@@ -91,7 +91,7 @@ fn epochs_are_counted_and_mistakes_are_said() {
     classes(&mut l, 7);
     assert_eq!(l.epoch(), 2);
     let few = DataLoader::new(images(2), o, &device).map(|_| ()).unwrap_err().to_string();
-    assert!(few.contains("2 examples do not make a batch of 3"), "{few}");
+    assert!(few.contains("2 examples are fewer than a batch of 3"), "{few}");
     assert!(Images::new(vec![0.0; 5], [1, 2, 3], vec![0]).is_err());
     assert_eq!(Images::from_bytes(&[0, 255], [1, 1, 1], vec![1, 2]).unwrap().len(), 2);
 }
@@ -208,7 +208,7 @@ fn token_files_of_every_kind_are_read() {
         let e = TokenFile::open(file(name, bytes)).map(|_| ()).unwrap_err().to_string();
         assert!(e.contains(word), "{e}");
     };
-    bad("odd.bin", &plain[..99], "whole tokens");
+    bad("odd.bin", &plain[..99], "not a multiple of a 16-bit token");
     bad("cut.bin", &llmc[..1500], "1000 tokens");
     let mut version = llmc.clone();
     version[4] = 9;

@@ -110,7 +110,7 @@ fn errors_name_the_users_line() {
     check_error(a.narrow(0, 3, 2).unwrap_err(), &["narrow", "tests/engine.rs"]);
     check_error(Tensor::from_vec(vec![1.0f32; 3], &[2], &d).unwrap_err(), &["3 values", "[2]"]);
     check_error(Tensor::from_bytes(Bytes::Owned(Arc::new(vec![0; 3])), DType::F32, &[1], &d).unwrap_err(), &["3 bytes"]);
-    check_error(a.bitwise_not().unwrap_err(), &["bitwise_not", "wants integers"]);
+    check_error(a.bitwise_not().unwrap_err(), &["bitwise_not", "expected integers"]);
     let index = Tensor::from_vec(vec![9i32], &[1], &d).unwrap();
     check_error(a.index_select(0, &index).unwrap().to_vec().unwrap_err(), &["index_select", "9"]);
     check_error(Tensor::zeros(&[usize::MAX, 2], DType::F32, &d).unwrap_err(), &["too many elements"]);

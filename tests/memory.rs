@@ -353,5 +353,5 @@ fn peaks_are_named_with_mapped_files_and_without() {
     assert_eq!((stats.peak, stats.peak_allocated), (memory.peak, memory.peak_allocated));
     assert_eq!((report.peak, report.peak_allocated, report.mapped), (memory.peak, memory.peak_allocated, stats.mapped), "{report}");
     let text = report.to_string();
-    assert!(text.contains("mapped files included") && text.contains("what TL_MEM_LIMIT bounds"), "{text}");
+    assert!(text.contains("mapped files included") && text.contains("to which TL_MEM_LIMIT applies"), "{text}");
 }

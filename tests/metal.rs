@@ -142,9 +142,9 @@ fn typed_handles_replace_pointers() {
     assert_eq!(b.deallocate(x, 12).unwrap_err().to_string(), "deallocate: the allocation has 16 bytes, not 12");
     ops.add_ptr(x, y, z, 4).unwrap();
     b.deallocate(x, 16).unwrap();
-    assert_eq!(b.deallocate(x, 16).unwrap_err().to_string(), "the handle was freed already");
+    assert_eq!(b.deallocate(x, 16).unwrap_err().to_string(), "the handle was already freed");
     let error = ops.add_ptr(x, y, z, 4).unwrap_err().to_string();
-    assert!(error.starts_with("add_ptr: a: the handle was freed already"), "{error}");
+    assert!(error.starts_with("add_ptr: a: the handle was already freed"), "{error}");
     // A new allocation may take the memory, never the handle.
     let again = b.allocate(16).unwrap();
     assert_ne!(again, x);
@@ -171,10 +171,10 @@ fn misuse_is_an_error_on_the_callers_line() {
     }
     says(ops.add(&four, &three, &four, 4), "add: b has 15 bytes, so 3 f32, not 4");
     says(ops.add(&four, &four, &none, 1), "add: c has 0 bytes, so 0 f32, not 1");
-    says(ops.mul(&four, &halves, &four, 4), "mul: b was made of f16");
+    says(ops.mul(&four, &halves, &four, 4), "mul: b is f16");
     says(ops.relu(&four, &four, usize::MAX), "relu: x has 16 bytes");
     says(ops.matmul(&four, &four, &none, 2, 2, 2), "matmul: c has 0 bytes");
-    says(ops.matmul(&four, &four, &four, 2, 2, 2), "must not be the memory");
+    says(ops.matmul(&four, &four, &four, 2, 2, 2), "must not share memory");
     says(ops.matmul(&four, &four, &four, usize::MAX, 2, 2), "matmul");
     ops.add(&none, &none, &none, 0).unwrap();
     ops.matmul(&none, &none, &four, 2, 2, 0).unwrap();

@@ -32,17 +32,17 @@ enum What {
 /// Sequences at once at most.
 const MOST_SEQUENCES: usize = 1 << 16;
 
-/// Tokens per second of reading a prompt and of writing, beside the limit
+/// Measure prompt and decode speed in tokens per second, next to the limit
 #[derive(Args)]
 #[command(
-    after_help = "The limit is the memory bandwidth of the device over the bytes of weights that a token reads. The bandwidth is the best of sums over a
-buffer (as large as the weights, where those are small enough for a cache), taken before, between and after the runs; where a run was faster
-still, it is what that run reached.
+    after_help = "The limit is the device's memory bandwidth divided by the bytes of weights that a token reads. The bandwidth is the best of several sums over a
+buffer (as large as the weights if those may fit into a cache), measured before, between and after the runs; if a run was faster,
+its own bandwidth is used.
 
 Examples:
   tl bench decode                                      the default model
   tl bench decode -m model.gguf --device vulkan
-  tl bench decode --shape gpt2-124m --type f16         random weights: nothing is downloaded
+  tl bench decode --shape gpt2-124m --type f16         random weights, no download
   tl bench decode --shape llama-1b --type q4_0 --json
   tl bench decode --shape gpt2-124m --type f16 --sequences 64"
 )]
@@ -50,22 +50,22 @@ pub struct DecodeArgs {
     /// Random weights of this shape instead of a file: gpt2-124m, smollm2-135m, llama-1b or llama-8b
     #[arg(long, conflicts_with = "model")]
     shape: Option<String>,
-    /// The type of random weights: f32, f16, bf16, q8_0, q4_0, q4_1, …
+    /// Type of the random weights: f32, f16, bf16, q8_0, q4_0, q4_1, …
     #[arg(long = "type", requires = "shape", conflicts_with = "model", default_value = "q4_0")]
     weights: String,
-    /// Tokens of the prompt
+    /// Prompt length in tokens
     #[arg(short, long, default_value_t = 64)]
     prompt: usize,
     /// Tokens to generate
     #[arg(short = 'n', long, default_value_t = 64)]
     tokens: usize,
-    /// Runs, of which the median is printed
+    /// Number of runs; the median is printed
     #[arg(short, long, default_value_t = 5)]
     runs: usize,
-    /// Sequences that are written at once, each of them from a prompt of its own
+    /// Number of sequences decoded at once, each with its own prompt
     #[arg(short, long, default_value_t = 1)]
     sequences: usize,
-    /// Afterwards, show how long each operation of a prompt and of the steps behind it takes by the GPU's clock
+    /// Also profile each operation of a prompt and of the decode steps, by the GPU's clock
     #[arg(long)]
     profile: bool,
     #[command(flatten)]
@@ -98,20 +98,20 @@ impl Rate {
 
 fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     if args.prompt == 0 || args.tokens < 2 || args.runs == 0 || args.sequences == 0 {
-        return Err(Failure::Usage("want a prompt of at least 1 token, 2 tokens to generate, 1 run, and 1 sequence".into()));
+        return Err(Failure::Usage("need a prompt of at least 1 token, 2 tokens to generate, 1 run and 1 sequence".into()));
     }
     if args.sequences > MOST_SEQUENCES {
-        return Err(Failure::Usage(format!("{} sequences; {MOST_SEQUENCES} at most", args.sequences)));
+        return Err(Failure::Usage(format!("{} sequences; the maximum is {MOST_SEQUENCES}", args.sequences)));
     }
     let (device, dtype) = (args.model.device()?, args.model.dtype()?);
     let (name, path, weights) = match &args.shape {
         Some(name) => {
             let shape = SHAPES.iter().find(|s| s.name == name);
             let names = SHAPES.map(|s| s.name).join(", ");
-            let shape = shape.ok_or_else(|| Failure::Usage(format!("--shape {name}: want one of {names}")))?;
+            let shape = shape.ok_or_else(|| Failure::Usage(format!("--shape {name}: expected one of {names}")))?;
             let names = DType::WEIGHTS.map(DType::name).join(", ");
             let wanted = DType::WEIGHTS.into_iter().find(|t| t.name().eq_ignore_ascii_case(&args.weights));
-            let wanted = wanted.ok_or_else(|| Failure::Usage(format!("--type {}: want one of {names}", args.weights)))?;
+            let wanted = wanted.ok_or_else(|| Failure::Usage(format!("--type {}: expected one of {names}", args.weights)))?;
             (format!("{name} {wanted} (random weights)"), PathBuf::from(name), Weights::from_gguf(random_model(shape, wanted)?, &device))
         }
         None => {
@@ -125,7 +125,7 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     let shape = model.shape();
     let tokens = args.prompt.saturating_add(args.tokens);
     if tokens > shape.context {
-        return Err(Failure::Usage(format!("{tokens} tokens; the model was made for {}", shape.context)));
+        return Err(Failure::Usage(format!("{tokens} tokens; the model supports {}", shape.context)));
     }
     interrupt::install();
     let bytes: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
@@ -171,7 +171,7 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
 
 /// Tables of the operations of a prompt and of the steps behind it.
 fn steps(model: &dyn Model, device: &Device, args: &DecodeArgs) -> Result<String, Failure> {
-    let tables = |prompt: Profile, steps: Profile| format!("the prompt\n{prompt}\nthe steps behind it\n{steps}");
+    let tables = |prompt: Profile, steps: Profile| format!("prompt\n{prompt}\ndecode steps\n{steps}");
     if args.sequences > 1 {
         let ids = prompts(model, args);
         let mut cache = KvCache::batch(&model.shape(), args.sequences, args.prompt + args.tokens, device)?;

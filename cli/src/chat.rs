@@ -9,25 +9,25 @@ use std::io::{BufRead, IsTerminal, Write};
 use tensorlogic::models::{Sampler, Session};
 use tensorlogic::text::{ChatTemplate, Message};
 
-const HELP: &str = "/reset  forget the conversation\n/exit   end (also Ctrl-D)\nCtrl-C  stop the answer";
+const HELP: &str = "/reset  start a new conversation\n/exit   quit (also Ctrl-D)\nCtrl-C  stop the answer";
 
-/// Talk with a model
+/// Chat with a model
 #[derive(Args)]
 #[command(after_help = "In the conversation:
-  /reset    forget the conversation
-  /exit     end (also Ctrl-D)
+  /reset    start a new conversation
+  /exit     quit (also Ctrl-D)
   Ctrl-C    stop the answer
 
-Each line of a piped stdin is a turn:
+If stdin is piped, each line is a turn:
   printf 'Hi!\\nSay that again.\\n' | tl chat --quiet")]
 pub struct ChatArgs {
-    /// What the model is told before the conversation
+    /// System prompt
     #[arg(long)]
     system: Option<String>,
-    /// Tokens of an answer at most
+    /// Maximum number of tokens per answer
     #[arg(short = 'n', long, default_value_t = 1024)]
     max_tokens: usize,
-    /// Say after each answer how many tokens were read and written, and how fast
+    /// Print token counts and speed after each answer
     #[arg(long)]
     stats: bool,
     #[command(flatten)]
@@ -61,7 +61,7 @@ impl Conversation<'_> {
                 self.messages.pop();
                 let tokens = other?.len();
                 return Err(Failure::Error(format!(
-                    "the conversation has {tokens} tokens, the context {}; /reset begins anew, --ctx raises it",
+                    "the conversation has {tokens} tokens, the context holds {}; /reset starts over, --ctx raises the limit",
                     self.session.context()
                 )));
             }
@@ -104,7 +104,7 @@ pub fn run(args: &ChatArgs, global: Global) -> Result<(), Failure> {
     let stdin = std::io::stdin();
     let terminal = stdin.is_terminal() && std::io::stderr().is_terminal();
     if terminal && !global.quiet {
-        output::note("/reset forgets, /exit or Ctrl-D ends, Ctrl-C stops an answer");
+        output::note("/reset starts over, /exit or Ctrl-D quits, Ctrl-C stops an answer");
     }
     interrupt::install();
     let mut out = std::io::stdout();
@@ -135,7 +135,7 @@ pub fn run(args: &ChatArgs, global: Global) -> Result<(), Failure> {
                 continue;
             }
             command if command.starts_with('/') && !command.contains(' ') => {
-                output::note(&format!("{command} is unknown\n{HELP}"));
+                output::note(&format!("unknown command {command}\n{HELP}"));
                 continue;
             }
             _ => {}
@@ -172,7 +172,7 @@ pub fn run(args: &ChatArgs, global: Global) -> Result<(), Failure> {
         }
         if !global.quiet {
             if stats.end == End::Context {
-                output::note(&format!("{}; /reset begins anew", full(ctx, &loaded.model.shape())));
+                output::note(&format!("{}; /reset starts over", full(ctx, &loaded.model.shape())));
             }
             if args.stats {
                 output::note(&stats.line(&loaded.device));

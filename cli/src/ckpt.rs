@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use tensorlogic::train::Checkpoints;
 
-/// Look after the checkpoints of `tl train`
+/// Check the checkpoints of `tl train`
 #[derive(Args)]
 pub struct CkptArgs {
     #[command(subcommand)]
@@ -16,12 +16,12 @@ pub struct CkptArgs {
 
 #[derive(Subcommand)]
 enum CkptCommand {
-    /// Check every byte of the newest checkpoint and print its step; 0 when there is none yet
+    /// Verify every byte of the newest checkpoint and print its step, or 0 if there is none
     ///
-    /// A run that was killed before its first `saved` has no checkpoint: the answer is 0, and `tl train --resume` begins it anew. Of a folder
-    /// that `tl train` never wrote to, this is an error.
+    /// A run that was killed before its first `saved` has no checkpoint: the command prints 0, and `tl train --resume` starts the run again.
+    /// A folder in which `tl train` never ran is an error.
     Verify {
-        /// The folder that `tl train -o` was given
+        /// Folder of the run (`tl train -o`)
         dir: PathBuf,
     },
 }
@@ -30,7 +30,7 @@ enum CkptCommand {
 pub fn run(args: &CkptArgs, global: Global) -> Result<(), Failure> {
     let CkptCommand::Verify { dir } = &args.command;
     if !dir.is_dir() {
-        return Err(Failure::Error(format!("{}: is not a folder", dir.display())));
+        return Err(Failure::Error(format!("{}: not a folder", dir.display())));
     }
     // The lock is the first thing that a run makes, and it stays; an empty folder may be that of a run that has not come so far.
     let empty = || Ok::<_, std::io::Error>(std::fs::read_dir(dir)?.next().is_none());
@@ -51,7 +51,7 @@ pub fn run(args: &CkptArgs, global: Global) -> Result<(), Failure> {
         output::result(&serde_json::json!({ "step": step, "damaged": damaged }).to_string())?;
     }
     match step {
-        None if !wrong.is_empty() => Err(Failure::Error(format!("{}: no checkpoint in it is whole", dir.display()))),
+        None if !wrong.is_empty() => Err(Failure::Error(format!("{}: every checkpoint is damaged", dir.display()))),
         _ if global.json => Ok(()),
         _ => output::result(&step.unwrap_or(0).to_string()),
     }

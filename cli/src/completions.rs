@@ -4,14 +4,14 @@ use crate::output::{self, Failure};
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-/// Print the completion script of a shell
+/// Print a shell's completion script
 #[derive(Args)]
 #[command(after_help = "Examples:
   tl completions bash > ~/.local/share/bash-completion/completions/tl
   tl completions zsh > \"${fpath[1]}/_tl\"
   tl completions fish > ~/.config/fish/completions/tl.fish")]
 pub struct CompletionsArgs {
-    /// The shell that reads the script
+    /// Shell
     shell: Shell,
 }
 

@@ -10,13 +10,13 @@ use tensorlogic::io::human_bytes;
 
 /// Show the processors and graphics adapters of this machine
 #[derive(Args)]
-#[command(after_help = "The names in the first column are what --device and TL_DEVICE take; a star marks what `auto` means.
+#[command(after_help = "The first column lists the names that --device and TL_DEVICE accept; a star marks the choice of `auto`.
 
 Environment:
-  TL_DEVICE        the device of every command
+  TL_DEVICE        default device of every command
   TL_NUM_THREADS   threads on the CPU
-  TL_CPU           instructions on the CPU: plain, avx2, avx512
-  TL_NO_FUSION     1 leaves every operation a dispatch of its own")]
+  TL_CPU           instruction set on the CPU: plain, avx2, avx512
+  TL_NO_FUSION     1 disables fusion: every operation is its own dispatch")]
 pub struct DevicesArgs {}
 
 /// Runs the subcommand.

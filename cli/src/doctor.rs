@@ -10,11 +10,11 @@ use tensorlogic::backends::{cpu, gpu, limits};
 use tensorlogic::cpu_fallback::FallbackModel;
 use tensorlogic::io::human_bytes;
 
-/// Show adapters, limits, memory, settings, and what is wrong with them
+/// Show adapters, limits, memory, settings and problems
 #[derive(Args)]
 #[command(
-    after_help = "Exit code 0 also where problems are shown: they are hints. The crossover (below how much work values in host memory are \
-computed on the CPU) is measured once for each adapter and kept in the cache folder."
+    after_help = "The exit code is 0 even if problems are shown: they are hints. The crossover (the amount of work below which values in host memory are \
+computed on the CPU) is measured once per adapter and stored in the cache folder."
 )]
 pub struct DoctorArgs {
     /// Measure the crossover between CPU and GPU again, for software adapters too
@@ -22,7 +22,7 @@ pub struct DoctorArgs {
     measure: bool,
 }
 
-/// A setting of the environment: its name, what it does, and the library's call that does the same.
+/// An environment variable: its name, its effect, and the equivalent library call.
 pub struct Variable {
     name: &'static str,
     does: &'static str,
@@ -34,28 +34,33 @@ const fn variable(name: &'static str, does: &'static str, call: &'static str) ->
 }
 
 /// Every setting of the library and the command.
-pub const VARIABLES: [Variable; 14] = [
-    variable("TL_DEVICE", "the device that `auto` means: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
-    variable("TL_NUM_THREADS", "threads of the CPU device", "CpuBackend::with_threads"),
-    variable("TL_CPU", "instructions of the CPU device: plain, avx2, avx512", "-"),
+pub const VARIABLES: [Variable; 15] = [
+    variable("TL_DEVICE", "the device that `auto` selects: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
+    variable("TL_NUM_THREADS", "number of threads of the CPU device", "CpuBackend::with_threads"),
+    variable("TL_CPU", "instruction set of the CPU device: plain, avx2, avx512", "-"),
     variable(
         "TL_MEM_LIMIT",
-        "bytes allocated on a device at most, mapped files not counted: 512M, 2G, 75%, auto",
+        "limit of memory allocated on a device, without mapped files: 512M, 2G, 75%, auto",
         "Device::set_memory_limit",
     ),
-    variable("TL_CACHE_LIMIT", "bytes kept for reuse at most: 512M, 2G, 10%, auto", "BufferPool::set_limit"),
-    variable("TL_NO_FUSION", "1 makes every operation a dispatch of its own", "eval::without_fusion"),
+    variable("TL_CACHE_LIMIT", "limit of memory kept for reuse: 512M, 2G, 10%, auto", "BufferPool::set_limit"),
+    variable("TL_TUNING", "generic, nvidia, apple, software, or a file of `tl tune`: numbers fitted to a GPU", "-"),
+    variable("TL_NO_FUSION", "1 disables fusion: every operation is its own dispatch", "eval::without_fusion"),
     variable("TL_METAL_NO_COPY", "1 binds mapped weight files in place on Metal (type-checked, not run)", "-"),
     variable("TL_ADAPTIVE", "0 keeps small work on host values off the CPU, 1 allows it on software adapters too", "Device::set_adaptive"),
     variable("TL_ALLOW_SOFTWARE", "1 lets `gpu` and `auto` choose a software adapter", "Device::open(\"vulkan\")"),
     variable("TL_GPU_CHECKED", "1 compiles kernels with bounds checks", "-"),
     variable(
         "TL_GPU_WITHOUT",
-        "features of the adapter that are left alone, to see what they give: f16, subgroup, cooperative matrix, limits, large bindings, …",
+        "adapter features to disable, for comparison: f16, subgroup, cooperative matrix, limits, large bindings, …",
         "-",
     ),
     variable("TL_CACHE_DIR", "folder of downloaded models, measurements and compiled kernels", "-"),
-    variable("TL_PIPELINE_CACHE", "0 keeps no compiled kernels, 1 keeps a software adapter's too", "Device::pipeline_stats"),
+    variable(
+        "TL_PIPELINE_CACHE",
+        "0 disables the cache of compiled kernels, 1 includes those of software adapters",
+        "Device::pipeline_stats",
+    ),
     variable("TL_OFFLINE", "1 forbids downloads", "-"),
 ];
 
@@ -64,7 +69,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     VARIABLES.iter().map(|v| v.name)
 }
 
-/// Something that is wrong, and one thing to do about it.
+/// A problem and how to fix it.
 struct Problem {
     what: String,
     hint: String,
@@ -82,7 +87,7 @@ fn micro(seconds: f64) -> String {
     format!("{:.1} µs", seconds * 1e6)
 }
 
-/// A device's memory as lines of the report and as JSON.
+/// A device's memory as report lines and as JSON.
 fn memory(d: &Device) -> (Vec<[String; 2]>, Value) {
     let (room, pool) = (d.memory_room(), d.buffer_pool_stats());
     let system = match room {
@@ -90,7 +95,7 @@ fn memory(d: &Device) -> (Vec<[String; 2]>, Value) {
             Some(free) => format!("{}, {} free", bytes(r.total), bytes(free)),
             None => bytes(r.total),
         },
-        None => "not told by the system".into(),
+        None => "not reported by the system".into(),
     };
     let limit = pool.limit.map_or("none".into(), bytes);
     let lines =
@@ -105,34 +110,34 @@ fn crossover_json(c: &FallbackModel) -> Value {
         "host_op_s": c.host_op, "elements": c.elements() })
 }
 
-/// Settings of the environment whose values mean nothing, and what to do about them.
+/// Environment variables with invalid values, and how to fix them.
 pub fn wrong_settings() -> Vec<(String, &'static str)> {
     let mut wrong = Vec::new();
     let total = || limits::host_room().map_or(1, |r| r.total);
     for name in ["TL_MEM_LIMIT", "TL_CACHE_LIMIT"] {
         if let Err(e) = std::env::var(name).map_or(Ok(None), |v| limits::amount(&v, Some(total()))) {
-            wrong.push((format!("{name}: {e}"), "unset it, or write an amount such as 2G or 75%"));
+            wrong.push((format!("{name}: {e}"), "unset it, or set an amount such as 2G or 75%"));
         }
     }
     if let Some(v) = std::env::var("TL_NUM_THREADS").ok().filter(|v| v.trim().parse::<usize>().map_or(true, |n| n == 0)) {
-        wrong.push((format!("TL_NUM_THREADS is {v:?}, which is no number of threads"), "unset it, or write a number above 0"));
+        wrong.push((format!("TL_NUM_THREADS is {v:?}, which is not a valid thread count"), "unset it, or set a number above 0"));
     }
     if let Some(v) = std::env::var("TL_ADAPTIVE").ok().filter(|v| v != "0" && v != "1") {
-        wrong.push((format!("TL_ADAPTIVE is {v:?}, and can be 0 or 1"), "unset it: small work on host values runs on the CPU"));
+        wrong.push((format!("TL_ADAPTIVE is {v:?}; expected 0 or 1"), "unset it: small work on host values runs on the CPU"));
     }
     if let Err(e) = cpu::instructions() {
-        wrong.push((e.to_string(), "unset it: the fastest instructions of this processor are chosen"));
+        wrong.push((e.to_string(), "unset it to use the fastest instruction set of this processor"));
     }
     wrong
 }
 
-/// Looks at the environment: values that cannot be read, and names that nobody reads.
+/// Checks the environment: invalid values and unknown variables.
 fn settings(problems: &mut Vec<Problem>) {
     for (what, help) in wrong_settings() {
         problem(problems, what, help);
     }
     if let Some(Err(e)) = std::env::var("TL_DEVICE").ok().map(|name| model::open_device(&name)) {
-        problem(problems, e.to_string(), "unset it, or write one of the names that `tl devices` shows");
+        problem(problems, e.to_string(), "unset it, or set one of the names that `tl devices` shows");
     }
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
@@ -141,7 +146,7 @@ fn settings(problems: &mut Vec<Problem>) {
         if name.starts_with("TL_") && !test && !VARIABLES.iter().any(|v| v.name == name) {
             let near = VARIABLES.iter().max_by(|a, b| strsim::jaro(a.name, &name).total_cmp(&strsim::jaro(b.name, &name)));
             let near = near.filter(|v| strsim::jaro(v.name, &name) > 0.85).map(|v| format!("; did you mean {}?", v.name));
-            problem(problems, format!("{name} is set, but no setting of this program"), format!("unset it{}", near.unwrap_or_default()));
+            problem(problems, format!("{name} is set, but is not a recognised variable"), format!("unset it{}", near.unwrap_or_default()));
         }
     }
     for name in ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"] {
@@ -181,7 +186,7 @@ fn drivers(adapters: &[gpu::AdapterDescription], problems: &mut Vec<Problem>) {
                 "install the Vulkan driver: mesa-vulkan-drivers on Debian and Ubuntu; `vulkaninfo --summary` shows what it finds",
             ),
             None => {
-                let hint = "nothing to do on a machine without a GPU: the cpu device is used";
+                let hint = "no action is needed on a machine without a GPU: the cpu device is used";
                 problem(problems, format!("{found}: the kernel shows no graphics device"), hint);
             }
         }
@@ -229,7 +234,7 @@ pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
         let limits: serde_json::Map<String, Value> = a.limits.iter().map(|(n, v)| (n.replace([' ', ','], "_"), json!(v))).collect();
         let mut json = json!({ "device": name, "name": a.name, "backend": a.backend, "kind": a.kind, "driver": a.driver,
             "software": a.software, "features": a.features, "limits": limits });
-        for (feature, loss) in [("f16", "kernels compute f16 tensors in f32"), ("subgroup", "reductions take a slower form")] {
+        for (feature, loss) in [("f16", "kernels compute f16 tensors in f32"), ("subgroup", "reductions use a slower kernel")] {
             if !a.features.contains(&feature) {
                 problem(&mut problems, format!("{} lacks {feature}: {loss}", a.name), "a newer driver may offer it");
             }
@@ -248,7 +253,7 @@ pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
                     "compiled kernels".into(),
                     match &kept.file {
                         Some(f) => format!("{} in {}", bytes(kept.bytes as usize), f.display()),
-                        None => "not kept by this program for this device".into(),
+                        None => "not used for this device".into(),
                     },
                 ]);
                 let measured = match (args.measure, d.adaptive()) {
@@ -265,7 +270,7 @@ pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
                     Some(Ok(c)) => {
                         json["crossover"] = crossover_json(c);
                         format!(
-                            "{} elements of one operation (there and back {}, submit {}, CPU {} and {:.2} ns an element){}",
+                            "{} elements of one operation (round trip {}, submit {}, CPU {} and {:.2} ns per element){}",
                             c.elements(),
                             micro(c.round_trip),
                             micro(c.submit),

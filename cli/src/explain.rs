@@ -11,22 +11,22 @@ use tensorlogic::models::Session;
 use tensorlogic::plan::{Buf, Plan, Source, Step, Work};
 use tensorlogic::scalar::{Prim, Program};
 
-/// Show what one decode step runs: dispatches with bytes and operations
+/// Show the dispatches of one decode step, with bytes and operations
 #[derive(Args)]
 #[command(
-    after_help = "Dispatches of the same kind and size are one line. Bytes are what a dispatch has to move at least: each element of each operand
-once, of a table only the rows that are looked up, of the KV cache only the valid part.
+    after_help = "Dispatches of the same kind and size share a line. Bytes are the minimum that a dispatch has to move: each element of each operand
+once, only the looked-up rows of a table, and only the valid part of the KV cache.
 
 Examples:
   tl explain
   tl explain -m model.gguf --device vulkan --position 1000
-  tl explain --plan | less                     every dispatch with the programs that were fused into it"
+  tl explain --plan | less                     every dispatch with the programs fused into it"
 )]
 pub struct ExplainArgs {
-    /// Tokens that stand before the generated one
+    /// Number of tokens before the generated one
     #[arg(long, default_value_t = 100)]
     position: usize,
-    /// Print every dispatch as the compiler does
+    /// Print every dispatch of the plan
     #[arg(long)]
     plan: bool,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub fn run(args: &ExplainArgs, global: Global) -> Result<(), Failure> {
     let model = args.model.build(&model::open(&path, &device)?, &path, dtype)?;
     let ctx = context_of(args.sampling.ctx, CONTEXT, &model.shape(), global)?;
     let plan = Session::new(&*model, ctx, &device)?.plan_of_step(args.position, &mut sampler)?;
-    let Some(plan) = plan else { return Err(Failure::Error("the step has nothing to run".into())) };
+    let Some(plan) = plan else { return Err(Failure::Error("the decode step contains no operations".into())) };
     if args.plan {
         return output::result(plan.to_string().trim_end());
     }

@@ -21,14 +21,14 @@ use tensorlogic::text::{ChatTemplate, Message, Tokenizer};
 use tensorlogic::train::AdaptiveBatch;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorError};
 
-/// Train LoRA adapters on a model; its own weights stay as they are, packed where they are packed
+/// Train LoRA adapters for a model; its weights stay frozen, and packed weights stay packed
 #[derive(Args)]
 #[command(
-    after_help = "A text is cut into windows of --ctx tokens. A .jsonl file has an example a line: {\"text\": …}, {\"prompt\": …, \"completion\": …}
-or {\"messages\": [{\"role\": …, \"content\": …}, …]}; the last two go through the model's chat template where it has one. The last tenth is
+    after_help = "A text file is split into windows of --ctx tokens. A .jsonl file has one example per line: {\"text\": …}, {\"prompt\": …, \"completion\": …}
+or {\"messages\": [{\"role\": …, \"content\": …}, …]}; the last two are rendered with the model's chat template if it has one. The last tenth is
 held out and scored before and after.
 
-The learning rate rises for a twentieth of the steps and falls along a cosine to a tenth. Ctrl-C saves what was learnt so far.
+The learning rate warms up for a twentieth of the steps and then falls along a cosine to a tenth. Ctrl-C saves the current adapters.
 
 Examples:
   tl finetune notes.txt -o notes-adapter
@@ -37,57 +37,57 @@ Examples:
   tl finetune more.txt --adapter notes-adapter -o better-adapter --steps 300"
 )]
 pub struct FinetuneArgs {
-    /// A text file, or examples as .jsonl
+    /// Text file, or examples as .jsonl
     data: PathBuf,
-    /// The folder for the adapters: PEFT's adapter_config.json and adapter_model.safetensors
+    /// Folder for the adapters: PEFT's adapter_config.json and adapter_model.safetensors
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
-    /// Replace the adapter that the folder holds already
+    /// Replace an existing adapter in the folder
     #[arg(long)]
     overwrite: bool,
-    /// Also write the model with the adapters added: a .gguf file for a GGUF model, a folder for a folder
+    /// Also write the merged model: a .gguf file for a GGUF model, a folder for a Hub folder
     #[arg(long, value_name = "OUT")]
     merge: Option<PathBuf>,
-    /// Updates
+    /// Number of steps
     #[arg(short = 'n', long, default_value_t = 100)]
     steps: u64,
-    /// Examples of an update
+    /// Examples per step
     #[arg(short, long, default_value_t = 4)]
     batch: usize,
-    /// Tokens of an example at most [default: 256, or what the model was made for if that is less]
+    /// Maximum tokens per example [default: 256, or the model's maximum if lower]
     #[arg(short, long)]
     ctx: Option<usize>,
-    /// What makes steps of gradients: adamw, adam, sgd, lion or muon, all without weight decay
+    /// Optimizer: adamw, adam, sgd, lion or muon, all without weight decay
     #[arg(long, value_name = "NAME", default_value = "adamw")]
     optimizer: String,
-    /// The highest learning rate [default: 1e-4; sgd 0.01, lion 3e-5]
+    /// Peak learning rate [default: 1e-4; sgd 0.01, lion 3e-5]
     #[arg(long)]
     lr: Option<f64>,
-    /// Columns of the adapters' matrices
+    /// Rank of the adapters
     #[arg(long, default_value_t = 8)]
     rank: usize,
-    /// Adapters are multiplied by alpha / rank
+    /// Alpha; adapters are scaled by alpha / rank
     #[arg(long, default_value_t = 16.0)]
     alpha: f64,
-    /// Probability of dropping an element of an adapter's input
+    /// Dropout probability of an adapter's input
     #[arg(long, default_value_t = 0.0)]
     dropout: f64,
-    /// The layers that get adapters, as q_proj,v_proj or all [default: q_proj,v_proj; c_attn for GPT-2]
+    /// Layers that get adapters, such as q_proj,v_proj, or all [default: q_proj,v_proj; c_attn for GPT-2]
     #[arg(long, value_delimiter = ',')]
     targets: Vec<String>,
-    /// Learn answers only: no loss on prompts and on all messages but the last
+    /// Train on answers only: no loss on prompts, or on messages other than the last
     #[arg(long)]
     mask_prompt: bool,
-    /// The share of the examples that is held out
+    /// Fraction of the examples that is held out
     #[arg(long, default_value_t = 0.1)]
     val_fraction: f64,
-    /// The seed of the adapters' beginning and of the order of examples
+    /// Seed of the adapters' initialisation and of the order of examples
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Steps between saves; 0 saves at the end only
     #[arg(long, default_value_t = 0)]
     save_every: u64,
-    /// Say at the end how it was computed: plan cache, dispatches, submits
+    /// Print statistics at the end: plan cache, dispatches, submits
     #[arg(long)]
     stats: bool,
     #[command(flatten)]
@@ -96,21 +96,21 @@ pub struct FinetuneArgs {
 
 /// Add LoRA adapters to a model's weights
 #[derive(Args)]
-#[command(after_help = "Weights in block formats become f16 where something is added to them; `tl quantize` packs them again.
+#[command(after_help = "Weights in block formats become f16 if an adapter is added to them; `tl quantize` can pack them again.
 
 Examples:
   tl merge --adapter notes-adapter merged.gguf
   tl merge -m folder --adapter notes-adapter merged-folder")]
 pub struct MergeArgs {
-    /// A .gguf file for a GGUF model, a folder for a folder
+    /// Output: a .gguf file for a GGUF model, a folder for a Hub folder
     out: PathBuf,
-    /// The folder of the adapters, in PEFT's layout, as `tl finetune` writes it
+    /// Folder of the adapters, in PEFT's format (as written by `tl finetune`)
     #[arg(long, value_name = "DIR")]
     adapter: PathBuf,
-    /// A GGUF file, a folder in Hub layout, a name from `tl pull --list`, or `OWNER/REPO[:FILE]` [default: smollm2-135m-instruct]
+    /// Model: a GGUF file, a folder in Hub layout, a name from `tl pull --list`, or `OWNER/REPO[:FILE]` [default: smollm2-135m-instruct]
     #[arg(short, long)]
     model: Option<String>,
-    /// Download the model without asking, if it is not here yet
+    /// Download a missing model without asking
     #[arg(short, long)]
     yes: bool,
 }
@@ -155,7 +155,7 @@ pub fn run(args: &FinetuneArgs, global: Global) -> Result<(), Failure> {
         output::note(&format!("{name} on {}, its weights frozen", device.name()));
         let (learnt, all) = (adapters.parameter_count(), model.weights().iter().map(|w| w.numel()).sum::<usize>());
         output::note(&format!(
-            "{learnt} parameters to learn beside {all} ({:.2} %) in {}, {} examples, {} held out",
+            "{learnt} trainable parameters, {all} frozen ({:.2} %), in {}, {} examples, {} held out",
             100.0 * learnt as f64 / all as f64,
             adapters.config().targets.join(", "),
             examples.len(),
@@ -230,17 +230,17 @@ fn merge(adapters: &Adapters, base: &Path, out: &Path) -> Result<(), Failure> {
 /// Refuses what cannot be written, before anything was learnt.
 fn check(args: &FinetuneArgs) -> Result<(), Failure> {
     if args.steps == 0 || args.batch == 0 || args.ctx.is_some_and(|n| n < 2) {
-        return Err(Failure::Usage("want at least 1 step, 1 example a step and 2 tokens of context".into()));
+        return Err(Failure::Usage("need at least 1 step, 1 example per step and 2 tokens of context".into()));
     }
     let (lr, _) = steps_of(args)?;
     if !(lr > 0.0 && lr.is_finite()) {
-        return Err(Failure::Usage(format!("--lr: {lr} is not a rate above 0")));
+        return Err(Failure::Usage(format!("--lr: {lr} is not a learning rate above 0")));
     }
     if !(0.0..1.0).contains(&args.val_fraction) {
-        return Err(Failure::Usage(format!("--val-fraction: {} is not a share from 0 to 1", args.val_fraction)));
+        return Err(Failure::Usage(format!("--val-fraction: {} is not a fraction between 0 and 1", args.val_fraction)));
     }
     if args.out.join("adapter_config.json").exists() && !args.overwrite {
-        return Err(Failure::Usage(format!("{} holds an adapter already: --overwrite replaces it", args.out.display())));
+        return Err(Failure::Usage(format!("{} already contains an adapter: --overwrite replaces it", args.out.display())));
     }
     is_ours(&args.out, "adapter_config.json")
 }
@@ -254,11 +254,11 @@ fn steps_of(args: &FinetuneArgs) -> Result<(f64, Choice), Failure> {
 /// A folder is written as a whole: one with other things in it is left alone.
 fn is_ours(out: &Path, mark: &str) -> Result<(), Failure> {
     if out.exists() && !(out.is_dir() && (out.join(mark).exists() || out.read_dir().is_ok_and(|mut d| d.next().is_none()))) {
-        return Err(Failure::Error(format!("{} is there already and has no {mark}: name another", out.display())));
+        return Err(Failure::Error(format!("{} already exists and has no {mark}: choose another folder", out.display())));
     }
     let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {
-        return Err(Failure::Error(format!("there is no folder {}", parent.display())));
+        return Err(Failure::Error(format!("folder {} does not exist", parent.display())));
     }
     can_write(parent)
 }
@@ -267,17 +267,17 @@ fn is_ours(out: &Path, mark: &str) -> Result<(), Failure> {
 fn can_write(folder: &Path) -> Result<(), Failure> {
     let probe = folder.join(format!(".tl-{}.tmp", std::process::id()));
     let made = std::fs::create_dir(&probe).and_then(|()| std::fs::remove_dir(&probe));
-    made.map_err(|e| Failure::Error(format!("nothing can be written into {}: {e}", folder.display())))
+    made.map_err(|e| Failure::Error(format!("cannot write to {}: {e}", folder.display())))
 }
 
 fn check_merge(base: &Path, out: &Path) -> Result<(), Failure> {
     let file = out.extension().is_some_and(|e| e == "gguf");
     if file == base.is_dir() {
         let (is, wants) = if file { ("a folder", "a folder") } else { ("a GGUF file", "a name that ends in .gguf") };
-        return Err(Failure::Usage(format!("{} is {is}: merged, it wants {wants}, not {}", base.display(), out.display())));
+        return Err(Failure::Usage(format!("{} is {is}: the merged model needs {wants}, not {}", base.display(), out.display())));
     }
     if out.canonicalize().is_ok_and(|o| base.canonicalize().is_ok_and(|b| b == o)) {
-        return Err(Failure::Error(format!("{} is the model itself: name another", out.display())));
+        return Err(Failure::Error(format!("{} is the model itself: choose another name", out.display())));
     }
     let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if file { can_write(parent) } else { is_ours(out, "manifest.json") }
@@ -319,10 +319,10 @@ fn read(
         }
     }
     if examples.is_empty() {
-        return Err(Failure::Error(format!("{name}: there is nothing to learn in it")));
+        return Err(Failure::Error(format!("{name}: no training examples")));
     }
     if dropped > 0 && !global.quiet {
-        output::note(&format!("{dropped} examples are left out: nothing to learn within {ctx} tokens (--ctx)"));
+        output::note(&format!("{dropped} examples skipped: no target token within {ctx} tokens (--ctx)"));
     }
     Ok(examples)
 }
@@ -336,12 +336,12 @@ fn example(value: &Value, mask: bool, tokenizer: &Tokenizer, template: Option<&C
         (_, _, Some(list)) => serde_json::from_value(Value::Array(list.clone())).map_err(|e| bad(&format!("messages: {e}")))?,
         (Some(p), Some(c), None) => vec![Message::new("user", p), Message::new("assistant", c)],
         _ => {
-            let t = text("text").ok_or_else(|| bad("want \"text\", \"prompt\" and \"completion\", or \"messages\""))?;
+            let t = text("text").ok_or_else(|| bad("expected \"text\", \"prompt\" and \"completion\", or \"messages\""))?;
             let tokens: Vec<u32> = tokenizer.encode(t, true)?.into_iter().chain(end).collect();
             return Ok(Example { tokens, from: 1 });
         }
     };
-    let Some((last, earlier)) = messages.split_last() else { return Err(bad("there are no messages")) };
+    let Some((last, earlier)) = messages.split_last() else { return Err(bad("`messages` is empty")) };
     let (tokens, prompt) = match template {
         Some(t) => (model::encode_chat(tokenizer, t, &messages, false)?, model::encode_chat(tokenizer, t, earlier, true)?),
         None => {
@@ -459,7 +459,7 @@ impl Tuner<'_> {
     }
 
     fn save(&self) -> Result<(), Failure> {
-        let failed = |e: TensorError| Failure::Error(format!("{e}; what was learnt since the last save (--save-every) is lost"));
+        let failed = |e: TensorError| Failure::Error(format!("{e}; progress since the last save (--save-every) is lost"));
         self.adapters.save(&self.args.out, &self.base).map_err(failed)
     }
 }
@@ -467,7 +467,7 @@ impl Tuner<'_> {
 fn finite(loss: f64) -> Result<f64, Failure> {
     match loss.is_finite() {
         true => Ok(loss),
-        false => Err(Failure::Error("the loss is no number any more: lower --lr, or use --dtype f32".into())),
+        false => Err(Failure::Error("the loss became NaN or infinite: lower --lr, or use --dtype f32".into())),
     }
 }
 

@@ -11,7 +11,7 @@ use tensorlogic::models::{ModelShape, Sampler, Session};
 use tensorlogic::text::Message;
 use tensorlogic::{Device, Rng};
 
-/// Continue a prompt, or answer it when the model has a chat template
+/// Continue a prompt, or answer it if the model has a chat template
 #[derive(Args)]
 #[command(after_help = "Examples:
   tl generate \"Why is the sky blue?\"
@@ -20,24 +20,24 @@ use tensorlogic::{Device, Rng};
   tl generate -m tiny --temp 0.8 \"ROMEO:\"
   git diff | tl generate -p \"Write a commit message for:\"")]
 pub struct GenerateArgs {
-    /// The prompt; with `-p` as well, both are joined
+    /// Prompt; combined with `-p` if both are given
     prompt: Option<String>,
-    /// The prompt
+    /// Prompt
     #[arg(short, long = "prompt", value_name = "TEXT")]
     p: Option<String>,
     /// Read the prompt from a file
     #[arg(short, long)]
     file: Option<std::path::PathBuf>,
-    /// Tokens to generate at most
+    /// Maximum number of tokens to generate
     #[arg(short = 'n', long, default_value_t = 256)]
     max_tokens: usize,
-    /// Continue the text as it is, without the model's chat template
+    /// Continue the prompt verbatim, without the model's chat template
     #[arg(long)]
     raw: bool,
-    /// What the model is told before the prompt
+    /// System prompt
     #[arg(long, conflicts_with = "raw")]
     system: Option<String>,
-    /// Say how the text was made: plan cache, dispatches, memory, who sampled
+    /// Print statistics: plan cache, dispatches, memory, where tokens were sampled
     #[arg(long)]
     stats: bool,
     #[command(flatten)]
@@ -49,25 +49,25 @@ pub struct GenerateArgs {
 /// How tokens are chosen.
 #[derive(Args, Clone)]
 pub struct SamplingArgs {
-    /// 0 always takes the best token; higher is more varied
+    /// Temperature: 0 always takes the most likely token, higher values vary more
     #[arg(long, visible_alias = "temperature", default_value_t = 0.0)]
     temp: f64,
-    /// Choose among the K best tokens only; 0 for all
+    /// Sample from the K most likely tokens; 0 for all
     #[arg(long, default_value_t = 0)]
     top_k: usize,
-    /// Choose among the fewest tokens that together have this probability
+    /// Sample from the smallest set of tokens with this total probability
     #[arg(long, default_value_t = 1.0)]
     top_p: f64,
-    /// Leave out tokens less than this fraction as probable as the best
+    /// Drop tokens below this fraction of the most likely token's probability
     #[arg(long, default_value_t = 0.0)]
     min_p: f64,
-    /// Divide the logits of tokens that occurred before; 1 for none
+    /// Repetition penalty: divide the logits of earlier tokens by this; 1 for none
     #[arg(long, visible_alias = "repetition-penalty", default_value_t = 1.0)]
     repeat_penalty: f64,
-    /// The seed of random choices
+    /// Random seed
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Tokens of context at most [default: 4096, or what the model was made for if that is less]
+    /// Context length in tokens [default: 4096, or the model's maximum if lower]
     #[arg(short, long)]
     pub ctx: Option<usize>,
 }
@@ -91,9 +91,9 @@ impl SamplingArgs {
 /// Why a generation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// The model said that it is done.
+    /// The model produced an end token.
     Token,
-    /// As many tokens as were asked for.
+    /// The requested number of tokens was reached.
     Length,
     /// The context is full.
     Context,
@@ -119,7 +119,7 @@ pub struct Stats {
     pub prompt_time: Duration,
     pub generated: usize,
     pub time: Duration,
-    /// When the first token was there.
+    /// Time of the first token.
     pub first: Option<Instant>,
     pub end: End,
 }
@@ -144,14 +144,14 @@ impl Stats {
 /// The context where `--ctx` does not say it.
 pub const CONTEXT: usize = 4096;
 
-/// The context that `--ctx` asks for, as far as the model goes: where it goes less far, that is said.
+/// The context of `--ctx`, limited to the model's maximum, with a warning.
 pub fn context_of(asked: Option<usize>, usual: usize, shape: &ModelShape, global: Global) -> Result<usize, Failure> {
     let most = shape.context;
     match asked {
-        Some(0) => Err(Failure::Usage("--ctx 0: want at least 1".into())),
+        Some(0) => Err(Failure::Usage("--ctx 0: expected at least 1".into())),
         Some(n) if n > most => {
             if !global.quiet {
-                output::note(&format!("--ctx {n}: the model was made for {most} tokens, so the context is {most}"));
+                output::note(&format!("--ctx {n}: the model supports {most} tokens, so the context is {most}"));
             }
             Ok(most)
         }
@@ -159,11 +159,11 @@ pub fn context_of(asked: Option<usize>, usual: usize, shape: &ModelShape, global
     }
 }
 
-/// What is said when a context of `ctx` tokens is full.
+/// The message for a full context of `ctx` tokens.
 pub fn full(ctx: usize, shape: &ModelShape) -> String {
     match ctx < shape.context {
         true => "the context is full; --ctx raises it".into(),
-        false => format!("the context is full: the model was made for {ctx} tokens"),
+        false => format!("the context is full: the model supports {ctx} tokens"),
     }
 }
 
@@ -247,7 +247,7 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
         }
         _ => {
             if args.system.is_some() && !global.quiet {
-                output::note("the model has no chat template: --system is left out");
+                output::note("the model has no chat template: --system is ignored");
             }
             loaded.tokenizer.encode(&prompt, true)?
         }
@@ -256,8 +256,8 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     if ids.len() > ctx {
         let (tokens, most) = (ids.len(), loaded.model.shape().context);
         return Err(Failure::Error(match tokens <= most {
-            true => format!("the prompt has {tokens} tokens, the context {ctx}; raise --ctx (the model was made for {most})"),
-            false => format!("the prompt has {tokens} tokens, and the model was made for {most}; shorten it"),
+            true => format!("the prompt has {tokens} tokens, the context holds {ctx}; raise --ctx (the model supports {most})"),
+            false => format!("the prompt has {tokens} tokens, but the model supports {most}; shorten it"),
         }));
     }
     let wanted = ids.len().saturating_add(args.max_tokens).min(ctx);

@@ -21,9 +21,9 @@ const ARRAY: usize = 64;
   tl inspect smollm2-135m-instruct --tensors
   tl inspect folder/ --json | jq '.tensors[].name'")]
 pub struct InspectArgs {
-    /// A GGUF or safetensors file, an index of shards, a folder with one of them, or a model's name
+    /// GGUF or safetensors file, index of shards, folder with one of them, or a model's name
     file: String,
-    /// List every tensor too
+    /// Also list every tensor
     #[arg(short, long)]
     tensors: bool,
 }

@@ -31,18 +31,18 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "tl", version, arg_required_else_help = true, propagate_version = true)]
 #[command(after_help = "Examples:
-  tl generate --yes \"Why is the sky blue?\"   a small model writes text; the first time it is downloaded
-  tl chat                                     a conversation with it
-  tl pull --list                              the models that have a name
-  tl train book.txt -o book                   a model of a book of yours
-  tl devices                                  what this machine can compute on
-  tl doctor                                   memory, limits, settings, and what is wrong with the drivers
-  tl bench decode                             how fast it is, beside how fast it could be
-  tl bench run                                the same of single operations
+  tl generate --yes \"Why is the sky blue?\"   generate text with a small model (downloaded on first use)
+  tl chat                                     talk to it
+  tl pull --list                              list the named models
+  tl train book.txt -o book                   train a model on a book
+  tl devices                                  list processors and graphics adapters
+  tl doctor                                   check memory, limits, settings and drivers
+  tl bench decode                             measure decoding speed next to its limit
+  tl bench run                                measure single operations
   tl completions bash > ~/.local/share/bash-completion/completions/tl
 
-Results go to stdout, everything else to stderr. Exit codes: 0 done; 1 failed (a file, a device, the network, memory); 2 wrong usage
-(a flag, a value, a setting that contradicts another); 130 interrupted by Ctrl-C.")]
+Results go to stdout, everything else to stderr. Exit codes: 0 success; 1 failure (file, device, network, memory); 2 wrong usage
+(unknown flag, invalid value, contradicting settings); 130 interrupted by Ctrl-C.")]
 struct Cli {
     #[command(flatten)]
     global: Global,
@@ -50,13 +50,13 @@ struct Cli {
     command: Command,
 }
 
-/// What every subcommand understands.
+/// Options of every subcommand.
 #[derive(Args, Clone, Copy)]
 pub struct Global {
     /// Print the result as JSON
     #[arg(long, global = true)]
     pub json: bool,
-    /// Print the result and nothing else
+    /// Print only the result
     #[arg(short, long, global = true)]
     pub quiet: bool,
 }
@@ -85,9 +85,9 @@ fn command() -> clap::Command {
     // What `tl finetune` does with two flags that other subcommands have too.
     Cli::command().mut_subcommand("finetune", |c| {
         c.mut_arg("dtype", |a| {
-            a.help("The type of activations: f32, f16 or bf16; the loss is not scaled, which f16 may need [default: f32]")
+            a.help("Type of activations: f32, f16 or bf16; the loss is not scaled, which f16 may require [default: f32]")
         })
-        .mut_arg("adapter", |a| a.help("A folder of LoRA adapters to go on from, in PEFT's layout"))
+        .mut_arg("adapter", |a| a.help("Folder of LoRA adapters to continue from, in PEFT's format"))
     })
 }
 
@@ -106,7 +106,7 @@ fn parse(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, clap
         };
         let (value, arg) = (text(&e, ContextKind::InvalidValue), text(&e, ContextKind::InvalidArg));
         if e.kind() == ErrorKind::ValueValidation && value.starts_with('-') && value.parse::<f64>().is_ok() {
-            let m = format!("{value} is not a value for '{arg}': want a whole number that is not negative");
+            let m = format!("{value} is not a value for '{arg}': expected a non-negative integer");
             e = clap::Error::raw(ErrorKind::ValueValidation, format!("{m}\n"));
         }
         e

@@ -12,22 +12,22 @@ use tensorlogic::{DType, Device, TensorError};
 /// The model that is used when none is named.
 pub const DEFAULT: &str = "smollm2-135m-instruct";
 
-/// Which model, where.
+/// Options that select the model and the device.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
-    /// A GGUF file, a folder in Hub layout, a name from `tl pull --list`, or `OWNER/REPO[:FILE]` [default: smollm2-135m-instruct]
+    /// Model: a GGUF file, a folder in Hub layout, a name from `tl pull --list`, or `OWNER/REPO[:FILE]` [default: smollm2-135m-instruct]
     #[arg(short, long)]
     pub model: Option<String>,
-    /// Where to run: auto, cpu, gpu, vulkan, metal or dx12; the last four also with an index, as vulkan:1
+    /// Device: auto, cpu, gpu, vulkan, metal or dx12; the last four accept an index, such as vulkan:1
     #[arg(long, env = "TL_DEVICE", default_value = "auto")]
     pub device: String,
-    /// The type of activations: f32, f16 or bf16 [default: f32 on the CPU, f16 on a GPU]
+    /// Type of activations: f32, f16 or bf16 [default: f32 on the CPU, f16 on a GPU]
     #[arg(long)]
     pub dtype: Option<String>,
-    /// A folder of LoRA adapters for the model, in PEFT's layout, as `tl finetune` writes it
+    /// Folder of LoRA adapters for the model, in PEFT's format (as written by `tl finetune`)
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
-    /// Download the model without asking, if it is not here yet
+    /// Download a missing model without asking
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -42,7 +42,7 @@ pub struct Loaded {
 }
 
 impl ModelArgs {
-    /// The file of the model, downloaded where needed and allowed.
+    /// The model's file, downloaded if needed and allowed.
     pub fn path(&self, global: Global) -> Result<PathBuf, Failure> {
         path(self.model.as_deref(), self.yes, global)
     }
@@ -52,26 +52,26 @@ impl ModelArgs {
         let options = options(self.yes, global)?;
         match fetch::resolve(self.model.as_deref().unwrap_or(DEFAULT), &options) {
             Err(e @ (PullError::Offline { .. } | PullError::Sources { .. })) if self.model.is_none() => {
-                output::note(&format!("{e}: the built-in model {} answers, which has read Shakespeare and nothing else", builtin::TINY));
+                output::note(&format!("{e}: using the bundled model {}, trained on Shakespeare only", builtin::TINY));
                 Ok(builtin::tiny(&options)?)
             }
             found => Ok(found?),
         }
     }
 
-    /// The device asked for.
+    /// The requested device.
     pub fn device(&self) -> Result<Device, Failure> {
         open_device(&self.device)
     }
 
-    /// The dtype asked for.
+    /// The requested dtype.
     pub fn dtype(&self) -> Result<Option<DType>, Failure> {
         match self.dtype.as_deref() {
             None => Ok(None),
             Some("f32") => Ok(Some(DType::F32)),
             Some("f16") => Ok(Some(DType::F16)),
             Some("bf16") => Ok(Some(DType::BF16)),
-            Some(other) => Err(Failure::Usage(format!("--dtype {other}: want f32, f16 or bf16"))),
+            Some(other) => Err(Failure::Usage(format!("--dtype {other}: expected f32, f16 or bf16"))),
         }
     }
 
@@ -119,7 +119,7 @@ fn options(yes: bool, global: Global) -> Result<PullOptions, Failure> {
     Ok(options)
 }
 
-/// Says which characters of texts the model's vocabulary cannot write. They are left out, which changes what is read.
+/// Warns about characters that are not in the model's vocabulary. They are skipped, which changes the input.
 pub fn warn_unknown<'a>(tokenizer: &Tokenizer, texts: impl IntoIterator<Item = &'a str>, global: Global) -> Result<(), Failure> {
     if global.quiet {
         return Ok(());
@@ -134,12 +134,12 @@ pub fn warn_unknown<'a>(tokenizer: &Tokenizer, texts: impl IntoIterator<Item = &
     let names: Vec<String> = unknown.iter().take(SHOWN).map(|c| format!("{c:?}")).collect();
     if !names.is_empty() {
         let more = if unknown.len() > SHOWN { format!(" and {} others", unknown.len() - SHOWN) } else { String::new() };
-        output::note(&format!("the model's vocabulary lacks {}{more}: left out", names.join(", ")));
+        output::note(&format!("not in the model's vocabulary, skipped: {}{more}", names.join(", ")));
     }
     Ok(())
 }
 
-/// The device of this name, which a flag or `TL_DEVICE` gave: a name that is none is wrong usage.
+/// The device of this name, from a flag or `TL_DEVICE`. An unknown name is wrong usage.
 pub fn open_device(name: &str) -> Result<Device, Failure> {
     let (kind, index) = name.split_once(':').map_or((name, None), |(k, i)| (k, Some(i)));
     let known = match (kind, index) {
@@ -149,7 +149,7 @@ pub fn open_device(name: &str) -> Result<Device, Failure> {
     };
     let from = if std::env::var("TL_DEVICE").is_ok_and(|v| v == name) { "TL_DEVICE" } else { "--device" };
     if !known {
-        return Err(Failure::Usage(format!("{from}: {name:?} is no device: want {DEVICES}")));
+        return Err(Failure::Usage(format!("{from}: unknown device {name:?}: expected {DEVICES}")));
     }
     match Device::open(name) {
         Err(e) if from == "TL_DEVICE" => Err(Failure::Error(format!("TL_DEVICE: {e}"))),
@@ -157,10 +157,10 @@ pub fn open_device(name: &str) -> Result<Device, Failure> {
     }
 }
 
-/// What names a device.
-pub const DEVICES: &str = "auto, cpu, gpu, vulkan, metal or dx12, the last four also with an index, as vulkan:1";
+/// Valid device names.
+pub const DEVICES: &str = "auto, cpu, gpu, vulkan, metal or dx12; the last four accept an index, such as vulkan:1";
 
-/// Refuses a file that is plainly no model, before a reader finds a strange length in its first bytes.
+/// Rejects a file that is obviously not a model, before a parser misinterprets its first bytes.
 pub fn is_model(path: &Path) -> Result<(), Failure> {
     let named = path.extension().is_some_and(|e| ["gguf", "safetensors", "json"].iter().any(|n| e.eq_ignore_ascii_case(n)));
     if named || !path.is_file() {
@@ -176,11 +176,11 @@ pub fn is_model(path: &Path) -> Result<(), Failure> {
     let is = match std::str::from_utf8(&start).or_else(|e| std::str::from_utf8(&start[..e.valid_up_to()])) {
         _ if start.is_empty() => "is empty".to_string(),
         Ok(text) if !text.is_empty() && !text.contains('\0') => {
-            format!("is text: it begins with {:?}", text.lines().next().unwrap_or_default())
+            format!("is text that starts with {:?}", text.lines().next().unwrap_or_default())
         }
-        _ => "begins like neither".to_string(),
+        _ => "matches neither format".to_string(),
     };
-    Err(Failure::Error(format!("{} is no model, neither GGUF nor safetensors: it {}", path.display(), is.trim_start_matches("it "))))
+    Err(Failure::Error(format!("{} is not a GGUF or safetensors model: it {}", path.display(), is.trim_start_matches("it "))))
 }
 
 /// The weights of a model's file or folder.
@@ -189,18 +189,18 @@ pub fn open(path: &Path, device: &Device) -> Result<Weights, Failure> {
     Weights::open(path, device).map_err(|e| damaged(path, e))
 }
 
-/// What is said where a file's own structure does not hold.
+/// The error for a file with an invalid structure.
 pub fn damaged(path: &Path, error: TensorError) -> Failure {
     let structure = matches!(error, TensorError::Format { format: "gguf" | "safetensors", .. });
     match unreadable(path, error) {
         Failure::Error(text) if structure && !text.contains("`tl pull") => {
-            Failure::Error(format!("{text}; the file is damaged or was cut short: get it, or make it, again"))
+            Failure::Error(format!("{text}; the file is damaged or truncated: download or create it again"))
         }
         other => other,
     }
 }
 
-/// What is said where a model cannot be used: which file it is and, where it was downloaded and is damaged, what brings it back.
+/// The error for an unusable model: names the file and, if it was downloaded and is damaged, how to restore it.
 pub fn unreadable(path: &Path, error: TensorError) -> Failure {
     let text = error.to_string();
     let named = text.contains(&*path.to_string_lossy());
@@ -211,14 +211,14 @@ pub fn unreadable(path: &Path, error: TensorError) -> Failure {
     }
 }
 
-/// The error, with what brings the file back if it was downloaded and is damaged.
+/// The error, with a hint how to restore the file if it was downloaded and is damaged.
 fn mended(path: &Path, text: String) -> Failure {
     let help = PullOptions::from_env().ok().and_then(|options| fetch::mend(path, &options));
     Failure::Error(help.map_or(text.clone(), |help| format!("{text}; {help}")))
 }
 
 impl Loaded {
-    /// An error of running the model. Numbers that are none may come from a damaged file: where it is, that is said.
+    /// An error of running the model. NaN may come from a damaged file; if it is damaged, the error says so.
     pub fn failed(&self, error: Failure) -> Failure {
         match error {
             Failure::Error(text) if text.contains("NaN") => mended(&self.path, text),

@@ -20,10 +20,10 @@ impl Choice {
     pub fn new(name: Option<&str>, betas: (Option<f64>, Option<f64>), weight_decay: Option<f64>) -> Result<Choice, Failure> {
         let name = name.unwrap_or(NAMES[0]);
         let Some(name) = NAMES.into_iter().find(|n| n.eq_ignore_ascii_case(name)) else {
-            return Err(Failure::Usage(format!("--optimizer: {name}: want {}", NAMES.join(", "))));
+            return Err(Failure::Usage(format!("--optimizer: {name}: expected {}", NAMES.join(", "))));
         };
         if name == "adam" && weight_decay.is_some_and(|d| d != 0.0) {
-            return Err(Failure::Usage("--weight-decay: adam has none; adamw is Adam with weight decay".into()));
+            return Err(Failure::Usage("--weight-decay: adam does not support it; use adamw".into()));
         }
         let usual = if name == "muon" { 0.95 } else { 0.9 };
         let decay = if name == "adam" { 0.0 } else { 0.1 };

@@ -11,11 +11,11 @@ use tensorlogic::error::TensorError;
 pub enum Failure {
     /// Something went wrong: one line, exit code 1.
     Error(String),
-    /// The command was used in a way that its help does not describe: exit code 2.
+    /// Wrong usage: exit code 2.
     Usage(String),
     /// Ctrl-C: exit code 130.
     Interrupted,
-    /// The reader of our output went away: not an error.
+    /// The reader closed our output: not an error.
     Closed,
 }
 
@@ -78,7 +78,7 @@ impl From<TensorError> for Failure {
     }
 }
 
-/// Bytes of memory as the last lines of commands give them: whole MiB, KiB below one.
+/// Formats an amount of memory for the final line of a command: whole MiB, or KiB below one MiB.
 pub fn memory(bytes: usize) -> String {
     if bytes < 1 << 20 { format!("{} KiB", bytes.div_ceil(1024)) } else { format!("{:.0} MiB", bytes as f64 / 1048576.0) }
 }
@@ -98,7 +98,7 @@ pub fn result(line: &str) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Says something that is not the result. A closed stderr is no reason to stop.
+/// Prints a message to stderr. A closed stderr is ignored.
 pub fn note(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }

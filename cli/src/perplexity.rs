@@ -10,11 +10,11 @@ use std::time::Instant;
 use tensorlogic::models::Session;
 use tensorlogic::{DType, Tensor};
 
-/// Measure how well a model predicts a text: the exponential of the mean surprise per token
+/// Measure how well a model predicts a text: the exponential of the mean negative log-likelihood per token
 #[derive(Args)]
 #[command(
-    after_help = "The text is cut into windows of --ctx tokens that do not overlap. Every token of a window but the first is predicted from
-those before it.
+    after_help = "The text is split into non-overlapping windows of --ctx tokens. Each token of a window except the first is predicted from
+the ones before it.
 
 Examples:
   tl perplexity -f book.txt
@@ -22,13 +22,13 @@ Examples:
   tl perplexity -f sample-*.txt"
 )]
 pub struct PerplexityArgs {
-    /// The text; several are scored each by itself and counted together
+    /// Text files; they are scored separately and averaged together
     #[arg(short, long, required = true, num_args = 1..)]
     file: Vec<std::path::PathBuf>,
-    /// Tokens of a window [default: 512, or what the model was made for if that is less]
+    /// Tokens per window [default: 512, or the model's maximum if lower]
     #[arg(short, long)]
     ctx: Option<usize>,
-    /// Tokens of the text at most
+    /// Maximum number of tokens to score
     #[arg(short = 'n', long, default_value_t = usize::MAX, hide_default_value = true)]
     tokens: usize,
     #[command(flatten)]
@@ -82,7 +82,7 @@ pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
         }
     }
     if count == 0 {
-        return Err(Failure::Error(format!("{}: {all} tokens predict nothing; 2 are the least", args.file[0].display())));
+        return Err(Failure::Error(format!("{}: perplexity needs at least 2 tokens, got {all}", args.file[0].display())));
     }
     let mean = sum / count as f64;
     if !mean.is_finite() {

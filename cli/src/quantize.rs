@@ -13,25 +13,25 @@ use tensorlogic::io::human_bytes;
 use tensorlogic::models::convert;
 use tensorlogic::{DType, Device, TensorResult, text};
 
-/// Write a model as a GGUF file with its weights in another type
+/// Convert a model to a GGUF file with another weight type
 #[derive(Args)]
 #[command(
-    after_help = "Norms and biases stay f32. The output matrix keeps 6 bits or more. Rows that are no whole blocks of the type get one of about its
-size that fits them, or f16. A GGUF file's weights are unpacked and packed again: begin with the most precise file there is.
+    after_help = "Norms and biases stay f32. The output matrix keeps 6 bits or more. Rows that are not a multiple of the type's block size get a type of about its
+size that fits them, or f16. A GGUF file's weights are unpacked and packed again: start from the most precise file available.
 
 Examples:
   tl quantize folder model.gguf --type q5_0
   tl quantize model-f16.gguf model-q4.gguf --type q4_K"
 )]
 pub struct QuantizeArgs {
-    /// A GGUF file, a Llama or GPT-2 folder in Hub layout, or a name as for `tl generate`
+    /// GGUF file, Llama or GPT-2 folder in Hub layout, or a name as for `tl generate`
     model: String,
-    /// The GGUF file to write
+    /// Output GGUF file
     out: PathBuf,
-    /// f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_K, q3_K, q4_K, q5_K or q6_K
+    /// Weight type: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_K, q3_K, q4_K, q5_K or q6_K
     #[arg(short = 't', long = "type", default_value = "q8_0")]
     dtype: String,
-    /// Download the model without asking, if it is not here yet
+    /// Download a missing model without asking
     #[arg(short, long)]
     yes: bool,
     /// Replace the file if it exists
@@ -43,12 +43,12 @@ pub struct QuantizeArgs {
 pub fn run(args: &QuantizeArgs, global: Global) -> Result<(), Failure> {
     let names = || convert::TYPES.map(|(d, _)| d.name()).join(", ");
     let dtype = convert::TYPES.iter().map(|t| t.0).find(|d| d.name().eq_ignore_ascii_case(&args.dtype));
-    let dtype: DType = dtype.ok_or_else(|| Failure::Usage(format!("--type {}: want one of {}", args.dtype, names())))?;
+    let dtype: DType = dtype.ok_or_else(|| Failure::Usage(format!("--type {}: expected one of {}", args.dtype, names())))?;
     let mut options = PullOptions::from_env()?;
     (options.quiet, options.yes) = (global.quiet, args.yes);
     let path = fetch::resolve(&args.model, &options)?;
     if args.out.is_dir() || args.out.canonicalize().is_ok_and(|o| path.canonicalize().is_ok_and(|p| p == o)) {
-        return Err(Failure::Usage(format!("{} is the model itself or a folder: name another file", args.out.display())));
+        return Err(Failure::Usage(format!("{} is the model itself or a folder: choose another file", args.out.display())));
     }
     if args.out.exists() && !args.overwrite {
         return Err(Failure::Usage(format!("{} exists; --overwrite replaces it", args.out.display())));
@@ -67,7 +67,7 @@ pub fn run(args: &QuantizeArgs, global: Global) -> Result<(), Failure> {
             let (count, block) = (others.len(), dtype.block());
             let others = others.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ");
             output::note(&format!(
-                "{count} matrices have rows that are no multiple of {block}, as {dtype} needs: they are stored as {others}"
+                "{count} matrices have rows that are not a multiple of {block}, as {dtype} requires: stored as {others}"
             ));
         }
         output::note(&format!("{numbers} weights in {}, {bits:.2} bits each", human_bytes(bytes)));

@@ -73,7 +73,11 @@ pub fn random_model(shape: &Shape, dtype: DType) -> Result<Gguf, Failure> {
     let (d, f, a) = (shape.dim, shape.feed_forward, shape.architecture);
     let (llama, head) = (a == "llama", d / shape.heads);
     if [d, f].iter().any(|n| n % dtype.block() != 0) {
-        return Err(Failure::Usage(format!("{} cannot be {dtype}: its rows of {d} are no whole blocks of {}", shape.name, dtype.block())));
+        return Err(Failure::Usage(format!(
+            "{} cannot be {dtype}: rows of {d} are not a multiple of the block size {}",
+            shape.name,
+            dtype.block()
+        )));
     }
     // Tensors share these bytes: every matrix begins as every other does.
     let largest = shape.vocab.max(f).max(3 * d) * d;

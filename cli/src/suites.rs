@@ -10,58 +10,58 @@ use std::path::{Path, PathBuf};
 use tensorlogic::io::{save::save, write_error};
 use tensorlogic::measure::{self, Environment, Limits, Options, Record, Verdict};
 
-/// Products, elementwise work, sums, transfers, activations, and what fusion, pool and batches gain
+/// Measure products, elementwise work, reductions, transfers, activations, and the gains of fusion, pool and batches
 #[derive(Args)]
 #[command(
-    after_help = "Every time is shown beside the least that this machine's limits allow. They are measured in the same run, and once more where a row is
-faster than they allow: the machine may have been busy the first time. Samples end with a value read back and checked; GPU (ms) is the GPU's
+    after_help = "Each time is shown next to the minimum that this machine's limits allow. Limits are measured in the same run, and again if a row is
+faster than they allow, since the machine may have been busy. Each sample ends with a value that is read back and checked; GPU (ms) is by the GPU's
 own clock.
 
 Examples:
   tl bench run                                   every category
   tl bench run --category reduction --device vulkan
-  tl bench run --save a.jsonl --plot a.svg       lines are appended, so that runs of two versions can take turns
-  tl bench run --suite floors                    the bounds that must be kept"
+  tl bench run --save a.jsonl --plot a.svg       lines are appended, so runs of two versions can be interleaved
+  tl bench run --suite floors                    the required bounds"
 )]
 pub struct RunArgs {
-    /// metal (the categories) or floors (the bounds)
+    /// Suite: metal (all categories) or floors (required bounds)
     #[arg(long, default_value = "metal", value_parser = ["metal", "floors"])]
     suite: String,
-    /// Only categories whose heading contains this
+    /// Only categories whose heading contains this text
     #[arg(long, default_value = "")]
     category: String,
-    /// Where to run: auto, cpu, gpu, vulkan, metal or dx12; the last four also with an index, as vulkan:1
+    /// Device: auto, cpu, gpu, vulkan, metal or dx12; the last four accept an index, such as vulkan:1
     #[arg(long, env = "TL_DEVICE", default_value = "auto")]
     device: String,
-    /// Samples of each clock
+    /// Samples per clock
     #[arg(long)]
     samples: Option<usize>,
-    /// Few samples and small sizes, to see that everything works
+    /// Few samples and small sizes, as a smoke test
     #[arg(long)]
     quick: bool,
-    /// Append the measurements to this file as lines of JSON
+    /// Append the measurements to this file as JSON lines
     #[arg(long)]
     save: Option<PathBuf>,
-    /// Write a roofline plot of them: FILE.svg or FILE.html
+    /// Write a roofline plot: FILE.svg or FILE.html
     #[arg(long)]
     plot: Option<PathBuf>,
 }
 
-/// Tell real changes between two files of measurements from noise
+/// Compare two files of measurements and distinguish changes from noise
 #[derive(Args)]
 #[command(
-    after_help = "A change is real where both hold: a Mann-Whitney U test of the samples gives p < 0.01, and the medians differ by more than the noise:
-three median deviations of the samples, or the range of repeated runs' medians, and 1 % at least. Runs that take turns show the most:
+    after_help = "A change is reported as real if a Mann-Whitney U test of the samples gives p < 0.01 and the medians differ by more than the noise:
+three median absolute deviations of the samples, or the range of repeated runs' medians, and at least 1 %. Interleave the runs:
 
   for i in 1 2 3 4; do ./tl-before bench run --save a.jsonl; ./tl-after bench run --save b.jsonl; done
   tl bench compare a.jsonl b.jsonl --fail-on-regression 5"
 )]
 pub struct CompareArgs {
-    /// The measurements before
+    /// Measurements before the change
     before: PathBuf,
-    /// The measurements after
+    /// Measurements after the change
     after: PathBuf,
-    /// Exit with 1 where something became slower by more than this many percent
+    /// Exit with 1 if anything became slower by more than this percentage
     #[arg(long, value_name = "PCT")]
     fail_on_regression: Option<f64>,
 }
@@ -94,7 +94,11 @@ pub fn run(args: &RunArgs, global: Global) -> Result<(), Failure> {
         };
         let records = measure::suite(&device, &options, &args.category, &mut { progress })?;
         if records.is_empty() {
-            return Err(Failure::Usage(format!("--category {}: want a part of one of {}", args.category, measure::CATEGORIES.join(", "))));
+            return Err(Failure::Usage(format!(
+                "--category {}: expected part of one of {}",
+                args.category,
+                measure::CATEGORIES.join(", ")
+            )));
         }
         if global.json {
             records.iter().try_for_each(|r| output::result(&r.to_json().to_string()))?;
@@ -177,7 +181,7 @@ pub fn compare(args: &CompareArgs, global: Global) -> Result<(), Failure> {
     let single = changes.iter().filter(|c| c.runs < 2 && c.verdict != Verdict::Same).count();
     if single > 0 && !global.quiet {
         output::note(&format!(
-            "{single} of these changes stand on one run a side; processes differ by themselves: save two more runs of each, in turn, to the same files"
+            "{single} of these changes rest on a single run per side, and processes differ by chance: append two more interleaved runs of each to the files"
         ));
     }
     let Some(most) = args.fail_on_regression else { return Ok(()) };

@@ -18,48 +18,48 @@ use tensorlogic::eval::Download;
 use tensorlogic::train::Checkpoints;
 use trainer::{Progress, Trainer, saved_progress};
 
-/// Train a GPT on text, from nothing to a folder that `tl generate` runs
+/// Train a GPT on text from scratch; `tl generate` runs the resulting folder
 #[derive(Args)]
 #[command(
-    after_help = "The folder gets the best model so far (config.json, model.safetensors, tokenizer.json), the loss curve (loss.csv, loss.svg),
-the settings (train.toml), and the newest checkpoints. `saved K` on stdout says that step K can be resumed from, whatever
-happens next; a run that is killed before its first `saved` begins anew with --resume. Ctrl-C saves and ends.
+    after_help = "The folder contains the best model so far (config.json, model.safetensors, tokenizer.json), the loss curve (loss.csv, loss.svg),
+the settings (train.toml), and the newest checkpoints. `saved K` on stdout means that step K is durably on disk and can be
+resumed; a run that is killed before its first `saved` starts again with --resume. Ctrl-C saves and exits.
 
 Examples:
-  tl train book.txt -o book                     a small model of a book's characters
-  tl generate -m book --raw \"Once\" --temp 0.8   what it learnt
-  tl train -o book --resume --steps 4000        goes on, bit for bit as if it had never stopped
+  tl train book.txt -o book                     a small character-level model
+  tl generate -m book --raw \"Once\" --temp 0.8   try it
+  tl train -o book --resume --steps 4000        continue, bit-exactly
   tl train texts/ -o stories --tokenizer bpe:4096 --layers 6 --width 384 --heads 6 --context 256
   tl train input.txt -o out --config recipes/shakespeare_char.toml --device gpu
-  tl ckpt verify book                           the step that would be resumed from"
+  tl ckpt verify book                           print the step to resume from"
 )]
 pub struct TrainArgs {
-    /// The run's folder
+    /// Folder of the run
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
-    /// Settings in TOML, with the names of the flags; flags win
+    /// TOML file of settings, named like the flags; flags take precedence
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Go on from the newest checkpoint in the folder, or begin if there is none
+    /// Continue from the newest checkpoint in the folder, or start if there is none
     #[arg(long)]
     resume: bool,
-    /// Save and end after this many steps of this run
+    /// Save and exit after this many steps of this run
     #[arg(long, value_name = "STEPS")]
     stop_after: Option<u64>,
-    /// Save and end after this many seconds of this run
+    /// Save and exit after this many seconds of this run
     #[arg(long, value_name = "SECONDS")]
     max_seconds: Option<f64>,
-    /// Where to run: auto, cpu, gpu, vulkan, metal or dx12; the last four also with an index, as vulkan:1
+    /// Device: auto, cpu, gpu, vulkan, metal or dx12; the last four accept an index, such as vulkan:1
     #[arg(long, env = "TL_DEVICE", default_value = "auto")]
     device: String,
-    /// Say at the end how it was computed: plan cache, dispatches, submits
+    /// Print statistics at the end: plan cache, dispatches, submits
     #[arg(long)]
     stats: bool,
     #[command(flatten)]
     settings: Settings,
 }
 
-/// A folder that this run made: it goes again where the run does not begin.
+/// A folder created by this run; it is removed if the run does not start.
 struct Fresh<'a>(Option<&'a PathBuf>);
 impl Drop for Fresh<'_> {
     fn drop(&mut self) {
@@ -74,17 +74,17 @@ pub const SETTINGS: &str = "train.toml";
 /// The file that keeps two runs out of one folder. A run makes it first and leaves it there.
 pub const LOCK: &str = ".lock";
 
-/// A step's loss on its way to the host.
+/// A step's loss that is being copied to the host.
 struct Pending {
     step: u64,
     lr: f64,
     loss: Download,
-    /// When the loss was first seen to be there: then the step was done.
+    /// When the loss was first seen to have arrived, which is when the step was done.
     done: Option<Instant>,
 }
 
 impl Pending {
-    /// Looks whether the loss has arrived.
+    /// Checks whether the loss has arrived.
     fn look(&mut self) {
         if self.done.is_none() && self.loss.is_ready() {
             self.done = Some(Instant::now());
@@ -141,8 +141,8 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
         if t.progress.step > 0 { format!(", from step {}", t.progress.step) } else { String::new() }
     ));
     if t.progress.step >= t.recipe.steps {
-        let more = "--steps with a larger number goes on from there";
-        report.note(&format!("the run is finished: it stands at step {} of {}; {more}", t.progress.step, t.recipe.steps));
+        let more = "a larger --steps continues from there";
+        report.note(&format!("the run is finished at step {} of {}; {more}", t.progress.step, t.recipe.steps));
     }
     crate::model::warn_unknown(&corpus.tokenizer, (t.recipe.sample_every > 0).then_some(t.recipe.sample_prompt.as_str()), global)?;
     fresh.0 = None;
@@ -163,7 +163,7 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
         ));
     }
     if let Some((loss, step)) = t.progress.best {
-        report.note(&format!("the best held-out loss is {loss:.4}, of step {step}; that model is in {}", folder.display()));
+        report.note(&format!("the best held-out loss is {loss:.4} at step {step}; that model is in {}", folder.display()));
     }
     if global.json {
         let memory = device.memory();
@@ -224,7 +224,7 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
             arrive(&mut pending, t, report)?;
             t.progress.seconds = before + started.elapsed().as_secs_f64();
             t.save().map_err(|e| match (e, saved) {
-                (Failure::Error(text), Some(step)) => Failure::Error(format!("{text}; --resume goes on from step {step}")),
+                (Failure::Error(text), Some(step)) => Failure::Error(format!("{text}; --resume continues from step {step}")),
                 (e, _) => e,
             })?;
             saved = Some(step);
@@ -256,7 +256,7 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
     }
 }
 
-/// Takes note of a loss that was on its way.
+/// Records a loss that has arrived.
 fn arrive(pending: &mut Option<Pending>, t: &mut Trainer, report: &mut Report) -> Result<(), Failure> {
     pending.iter_mut().for_each(Pending::look);
     let Some(p) = pending.take() else { return Ok(()) };
@@ -270,32 +270,32 @@ fn arrive(pending: &mut Option<Pending>, t: &mut Trainer, report: &mut Report) -
     Ok(())
 }
 
-/// The error of a loss that is no number.
+/// The error for a NaN or infinite loss.
 fn diverged(what: &str, step: u64, loss: f64) -> Failure {
     Failure::Error(format!("the {what} of step {step} is {loss}; a lower --lr or a longer --warmup may help"))
 }
 
-/// Two runs must not write into one folder.
+/// Locks the folder, so that two runs cannot write into it.
 fn lock(folder: &Path) -> Result<std::fs::File, Failure> {
     let path = folder.join(LOCK);
     let failed = |e: &dyn std::fmt::Display| Failure::Error(format!("{}: {e}", path.display()));
     let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(|e| failed(&e))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(failed(&"another tl train runs in this folder")),
+        Err(std::fs::TryLockError::WouldBlock) => Err(failed(&"another tl train is running in this folder")),
         // A file system without locks is the user's choice.
         Err(std::fs::TryLockError::Error(_)) => Ok(file),
     }
 }
 
-/// The checkpoint to go on from.
+/// The checkpoint to resume from.
 fn newest(folder: &Path, resume: bool, global: Global) -> Result<Option<(u64, Progress)>, Failure> {
     let checkpoints = Checkpoints::new(folder.join("checkpoints"), 1);
     let steps = checkpoints.steps()?;
     if !resume {
         return match steps.first() {
             Some(step) => Err(Failure::Usage(format!(
-                "{} holds a run that is at step {step}: --resume goes on with it, another folder begins a new one",
+                "{} contains a run at step {step}: use --resume to continue it, or another folder for a new run",
                 folder.display()
             ))),
             None => Ok(None),
@@ -303,11 +303,11 @@ fn newest(folder: &Path, resume: bool, global: Global) -> Result<Option<(u64, Pr
     }
     let (step, wrong) = checkpoints.latest()?;
     if !global.quiet {
-        wrong.iter().for_each(|e| output::note(&format!("a checkpoint is left out: {e}")));
+        wrong.iter().for_each(|e| output::note(&format!("skipped a damaged checkpoint: {e}")));
     }
     match step {
         Some(step) => Ok(Some((step, saved_progress(&checkpoints.path(step))?))),
         None if steps.is_empty() => Ok(None),
-        None => Err(Failure::Error(format!("{}: no checkpoint in it is whole; remove the folder to begin anew", folder.display()))),
+        None => Err(Failure::Error(format!("{}: every checkpoint is damaged; remove the folder to start over", folder.display()))),
     }
 }

@@ -130,7 +130,7 @@ fn a_damaged_model_is_named_by_every_command() {
     renamed[key] = b'x';
     let path = std::env::temp_dir().join(format!("tl-broken-{}.gguf", std::process::id()));
     let file = path.to_str().unwrap();
-    let cut = "the file is damaged or was cut short: get it, or make it, again";
+    let cut = "the file is damaged or truncated: download or create it again";
     for (content, says) in [(&bytes[..bytes.len() / 2], cut), (&bytes[..100], cut), (&renamed, "`llama.block_count` is missing")] {
         std::fs::write(&path, content).unwrap();
         let runs =
@@ -154,17 +154,23 @@ fn generate_says_what_is_wrong() {
     check(tl(&["generate", "x", "--temp=-1"]), "", 2, "", "temp");
     check(tl(&["generate", "x", "--ctx", "0"]), "", 2, "", "--ctx");
     // A context that the model does not have is not taken in silence.
-    let less = "--ctx 100000: the model was made for 32768 tokens, so the context is 32768";
+    let less = "--ctx 100000: the model supports 32768 tokens, so the context is 32768";
     check(tl(&["generate", "--raw", "x", "--ctx", "100000"]), "", 0, "é€\n", less);
     check(tl(&["chat", "-c", "100000"]), "hello\n", 0, "é€\n", less);
     check(tl(&["explain", "--ctx", "100000"]), "", 0, "", less);
-    check(tl(&["generate", "x", "--dtype", "q4_0"]), "", 2, "", "want f32, f16 or bf16");
+    check(tl(&["generate", "x", "--dtype", "q4_0"]), "", 2, "", "expected f32, f16 or bf16");
     check(tl(&["generate", "x", "-f", "/nowhere"]), "", 1, "", "/nowhere");
-    check(tl(&["generate", "--raw", "xxxxxxxxxxx", "--ctx", "10"]), "", 1, "", "the prompt has 11 tokens, the context 10");
+    check(tl(&["generate", "--raw", "xxxxxxxxxxx", "--ctx", "10"]), "", 1, "", "the prompt has 11 tokens, the context holds 10");
     for sampling in [&["--temp", "0"][..], &["--temp", "1"], &["--temp", "1", "--top-k", "5"]] {
         check(tl(&[&["generate", "--raw", "n"], sampling].concat()), "", 1, "", "NaN");
     }
-    check(tl(&["generate", "x", "--device", "toaster"]), "", 2, "", "--device: \"toaster\" is no device: want auto, cpu, gpu, vulkan");
+    check(
+        tl(&["generate", "x", "--device", "toaster"]),
+        "",
+        2,
+        "",
+        "--device: unknown device \"toaster\": expected auto, cpu, gpu, vulkan",
+    );
     check(tl(&["generate", "x", "-n", "-1"]), "", 2, "", "-1 is not a value for '--max-tokens");
     check(tl(&["generate", "x", "--temp", "-1"]), "", 2, "", "temp");
     let set = |name: &str, value: &str| {
@@ -172,19 +178,19 @@ fn generate_says_what_is_wrong() {
         c.env(name, value);
         c
     };
-    check(set("TL_DEVICE", "foo"), "", 2, "", "TL_DEVICE: \"foo\" is no device: want auto, cpu, gpu, vulkan");
+    check(set("TL_DEVICE", "foo"), "", 2, "", "TL_DEVICE: unknown device \"foo\": expected auto, cpu, gpu, vulkan");
     // An empty one is none.
     for name in ["TL_DEVICE", "TL_CPU", "TL_NUM_THREADS", "TL_ADAPTIVE", "TL_MEM_LIMIT"] {
         check(set(name, ""), "", 0, "", "");
     }
-    check(set("TL_MEM_LIMIT", "abc"), "", 2, "", "TL_MEM_LIMIT: \"abc\" is no amount of memory; write bytes, 512M, 2G, 75% or auto");
-    check(set("TL_CPU", "sse"), "", 2, "", "TL_CPU=sse: there is no such path; it can be");
+    check(set("TL_MEM_LIMIT", "abc"), "", 2, "", "TL_MEM_LIMIT: \"abc\" is not an amount of memory; expected bytes, 512M, 2G, 75% or auto");
+    check(set("TL_CPU", "sse"), "", 2, "", "TL_CPU=sse: unknown instruction set; expected");
     check(set("TL_NUM_THREADS", "0"), "", 2, "", "TL_NUM_THREADS is \"0\"");
-    check(set("TL_ADAPTIVE", "maybe"), "", 2, "", "TL_ADAPTIVE is \"maybe\", and can be 0 or 1");
+    check(set("TL_ADAPTIVE", "maybe"), "", 2, "", "TL_ADAPTIVE is \"maybe\"; expected 0 or 1");
     check(tl(&["generate", "--raw", "x", "--system", "y"]), "", 2, "", "cannot be used with");
     let long = "x".repeat(CONTEXT as usize + 1);
-    check(tl(&["generate", "--raw", &long]), "", 1, "", "the model was made for 32768; shorten it");
-    check(plain(&["generate", "x", "-m", env!("CARGO_MANIFEST_DIR")]), "", 1, "", "is no model: there is no config.json in it");
+    check(tl(&["generate", "--raw", &long]), "", 1, "", "but the model supports 32768; shorten it");
+    check(plain(&["generate", "x", "-m", env!("CARGO_MANIFEST_DIR")]), "", 1, "", "is not a model directory: config.json is missing");
 }
 
 /// A generation that takes long, of which some text has come.
@@ -226,8 +232,8 @@ fn chat_reads_only_what_is_new() {
     assert_eq!([0, 1, 2].map(|t| count(t, "prompt_tokens")), [6, 4, 6]);
     assert_eq!([0, 1, 2].map(|t| count(t, "context_tokens")), [12, 22, 12]);
     check(tl(&["chat"]), "hello\n/exit\nhello\n", 0, "é€\n", "");
-    check(tl(&["chat"]), "/what\n", 0, "", "/what is unknown");
-    check(tl(&["chat", "--ctx", "8"]), "hello there\n", 1, "", "/reset begins anew");
+    check(tl(&["chat"]), "/what\n", 0, "", "unknown command /what");
+    check(tl(&["chat", "--ctx", "8"]), "hello there\n", 1, "", "/reset starts over");
     check(tl(&["chat", "-n", "1"]), "", 0, "", "");
 }
 
@@ -245,7 +251,7 @@ fn the_measuring_commands() {
     let out = check(tl(&["perplexity", "-f", file, "--json"]), "", 0, "", "");
     let v: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert!(v["perplexity"].as_f64().unwrap() > 1e3, "{out}");
-    check(tl(&["perplexity", "-f", file, "-n", "1"]), "", 1, "", "predict nothing");
+    check(tl(&["perplexity", "-f", file, "-n", "1"]), "", 1, "", "perplexity needs at least 2 tokens");
     std::fs::remove_file(&text).unwrap();
 
     // No run is faster than the limit that is printed beside it, however busy the machine is.
@@ -293,10 +299,10 @@ fn inspect_and_devices() {
         "",
         1,
         "",
-        "README.md is no model, neither GGUF nor safetensors: it is text: it begins with \"# tensorlogic\"",
+        "README.md is not a GGUF or safetensors model: it is text that starts with \"# tensorlogic\"",
     );
-    check(plain(&["generate", "x", "-m", page]), "", 1, "", "is no model, neither GGUF nor safetensors");
-    check(plain(&["inspect", env!("CARGO_BIN_EXE_tl")]), "", 1, "", "is no model");
+    check(plain(&["generate", "x", "-m", page]), "", 1, "", "is not a GGUF or safetensors model");
+    check(plain(&["inspect", env!("CARGO_BIN_EXE_tl")]), "", 1, "", "is not a GGUF or safetensors model");
     check(plain(&["inspect", "/nowhere/x.gguf"]), "", 1, "", "/nowhere/x.gguf");
     check(plain(&["devices"]), "", 0, "cpu", "");
     let v: serde_json::Value = serde_json::from_str(&check(plain(&["devices", "--json"]), "", 0, "", "")).unwrap();
@@ -308,9 +314,9 @@ fn inspect_and_devices() {
     }
     check(plain(&["bench", "decode", "--shape", "llama-7t"]), "", 2, "", "smollm2-135m");
     check(plain(&["bench", "decode", "-m", "tiny", "--type", "f16"]), "", 2, "", "--type");
-    check(plain(&["bench", "decode", "-m", "tiny", "--sequences", "99999999999"]), "", 2, "", "65536 at most");
-    check(plain(&["bench", "decode", "-m", "tiny", "-p", "18446744073709551615"]), "", 2, "", "made for 256");
-    check(plain(&["bench", "decode", "--shape", "smollm2-135m", "--type", "q4_K"]), "", 2, "", "whole blocks");
+    check(plain(&["bench", "decode", "-m", "tiny", "--sequences", "99999999999"]), "", 2, "", "the maximum is 65536");
+    check(plain(&["bench", "decode", "-m", "tiny", "-p", "18446744073709551615"]), "", 2, "", "the model supports 256");
+    check(plain(&["bench", "decode", "--shape", "smollm2-135m", "--type", "q4_K"]), "", 2, "", "multiple of the block size");
 }
 
 #[test]
@@ -368,9 +374,9 @@ fn doctor_shows_settings_memory_and_problems() {
     wrong.env("TL_DEVICE", "foo").env("TL_MEM_LIMIT", "lots").env("TL_MEN_LIMIT", "1G").env("TL_CACHE_LIMIT", "64M");
     let v: serde_json::Value = serde_json::from_str(&check(wrong, "", 0, "", "")).unwrap();
     let problems = v["problems"].to_string();
-    assert!(problems.contains("TL_DEVICE: \\\"foo\\\" is no device: want auto, cpu"), "{problems}");
-    assert_eq!(problems.matches("no amount of memory").count(), 1, "said once, and no driver is blamed: {problems}");
-    assert!(problems.contains("no amount of memory") && problems.contains("did you mean TL_MEM_LIMIT?"), "{problems}");
+    assert!(problems.contains("TL_DEVICE: unknown device \\\"foo\\\": expected auto, cpu"), "{problems}");
+    assert_eq!(problems.matches("not an amount of memory").count(), 1, "said once, and no driver is blamed: {problems}");
+    assert!(problems.contains("not an amount of memory") && problems.contains("did you mean TL_MEM_LIMIT?"), "{problems}");
     assert_eq!(v["variables"]["TL_CACHE_LIMIT"], "64M");
     let limited = || {
         let mut c = plain(&["doctor", "--json"]);

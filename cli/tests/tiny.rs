@@ -49,16 +49,16 @@ fn tiny_writes_text_without_a_network() {
 fn tiny_stands_in_when_no_model_is_named_and_says_so() {
     let folder = cache("falls-back");
     check(&folder, &["generate", "ROMEO:", "-n", "8"], 0, "", "smollm2-135m-instruct is not in");
-    check(&folder, &["generate", "ROMEO:", "-n", "8"], 0, "", "the built-in model tiny answers");
+    check(&folder, &["generate", "ROMEO:", "-n", "8"], 0, "", "using the bundled model tiny");
     // Another model than was expected is no detail that --quiet leaves out.
-    check(&folder, &["generate", "ROMEO:", "-n", "8", "--quiet"], 0, "", "the built-in model tiny answers");
-    check(&folder, &["generate", "ROMEO:", "-n", "8", "--json"], 0, "tiny", "the built-in model tiny answers");
+    check(&folder, &["generate", "ROMEO:", "-n", "8", "--quiet"], 0, "", "using the bundled model tiny");
+    check(&folder, &["generate", "ROMEO:", "-n", "8", "--json"], 0, "tiny", "using the bundled model tiny");
     check(
         &folder,
         &["generate", "-m", "tiny", "ROMEO: 1+1=7#", "-n", "8"],
         0,
         "",
-        "the model's vocabulary lacks '1', '+', '=', '7', '#': left out",
+        "not in the model's vocabulary, skipped: '1', '+', '=', '7', '#'",
     );
     // A model that was named is not replaced, and measuring is not done on another model than was meant.
     check(&folder, &["generate", "-m", "smollm2-135m-instruct", "x"], 1, "", "TL_OFFLINE");

@@ -84,7 +84,7 @@ fn text_becomes_a_model_that_generates() {
     let settings = format!("{TINY} --steps 60 --eval-every 20 --sample-every 30 --sample-tokens 8 --sample-prompt The");
     let (out, err) = check(tl(&format!("train {text} -o {run} {settings} --stats")), 0, "saved 60\n", "held-out loss");
     assert_eq!(out, "saved 20\nsaved 30\nsaved 40\nsaved 60\n");
-    assert!(err.contains("a sample at step 30:\nThe") && err.contains("a sample at step 60:\nThe"), "{err}");
+    assert!(err.contains("sample at step 30:\nThe") && err.contains("sample at step 60:\nThe"), "{err}");
     // One plan for training, one for evaluation; a few for the beginning, samples and files.
     let misses: u64 = err.split(" hits, ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(misses < 30, "{err}");
@@ -101,14 +101,14 @@ fn text_becomes_a_model_that_generates() {
     assert!(said.trim_end().chars().count() >= 8, "{said:?}");
     check(tl(&format!("inspect {run}/model.safetensors")), 0, "16 tensors", "");
     // What a user does wrong.
-    check(tl(&format!("train {text} -o {} --lr -1", p.text("other"))), 2, "", "--lr: -1 is not a size of a step");
-    check(tl(&format!("generate -m {run} --raw Thé€é -n 2")), 0, "", "the model's vocabulary lacks 'é', '€': left out");
+    check(tl(&format!("train {text} -o {} --lr -1", p.text("other"))), 2, "", "--lr: -1 is not a valid learning rate");
+    check(tl(&format!("generate -m {run} --raw Thé€é -n 2")), 0, "", "not in the model's vocabulary, skipped: 'é', '€'");
     check(tl(&format!("perplexity -m {run} -f {text}")), 0, "perplexity", "");
-    check(tl(&format!("train {text} -o {run} {settings}")), 2, "", "holds a run that is at step 60: --resume");
+    check(tl(&format!("train {text} -o {run} {settings}")), 2, "", "contains a run at step 60: use --resume");
     check(tl(&format!("train -o {run} --resume --width 32 --steps 70")), 2, "", "width was 16 and is 32");
-    check(tl(&format!("train -o {}", p.text("other"))), 2, "", "no text to learn from");
+    check(tl(&format!("train -o {}", p.text("other"))), 2, "", "no training text");
     check(tl(&format!("train {} -o {}", p.text("none.txt"), p.text("other"))), 1, "", "none.txt");
-    check(tl(&format!("train {text} -o {} --context 4000", p.text("other"))), 1, "", "wants more (--context, --val)");
+    check(tl(&format!("train {text} -o {} --context 4000", p.text("other"))), 1, "", "needs more (--context, --val)");
     check(tl(&format!("train {text} -o {} --heads 3", p.text("other"))), 2, "", "3 heads do not divide");
     assert!(!p.path("other").exists(), "a folder of a run that never began");
     let wild = TINY.replace("1e-2", "1e9").replace("--warmup 2", "--warmup 0").replace("--log-every 2", "--log-every 100");
@@ -117,7 +117,7 @@ fn text_becomes_a_model_that_generates() {
         tl(&format!("train {text} -o {} --device nowhere", p.text("other"))),
         2,
         "",
-        "--device: \"nowhere\" is no device: want auto, cpu",
+        "--device: unknown device \"nowhere\": expected auto, cpu",
     );
     check(tl(&format!("ckpt verify {}", p.text("nowhere"))), 1, "", "nowhere");
     // A run that never came to a checkpoint knows its settings all the same.
@@ -125,7 +125,7 @@ fn text_becomes_a_model_that_generates() {
     std::fs::copy(p.path("run/train.toml"), p.path("early/train.toml")).unwrap();
     check(tl(&format!("train -o {} --resume --steps 4 --eval-every 0 --sample-every 0", p.text("early"))), 0, "saved 4\n", "held-out loss");
     // A finished run that is resumed has nothing to do, and can go on with more steps.
-    check(tl(&format!("train -o {run} --resume")), 0, "", "the run is finished: it stands at step 60 of 60");
+    check(tl(&format!("train -o {run} --resume")), 0, "", "the run is finished at step 60 of 60");
     check(tl(&format!("train -o {run} --resume --steps 62")), 0, "saved 62\n", "from step 60");
 }
 
@@ -183,7 +183,7 @@ fn every_optimizer_learns() {
     }
     let run = p.text("muon");
     check(tl(&format!("train -o {run} --resume --steps 90 --optimizer lion")), 2, "", "optimizer was \"muon\" and is \"lion\"");
-    check(tl(&format!("train {text} -o {} --optimizer adamax", p.text("x"))), 2, "", "want adamw, adam, sgd, lion, muon");
+    check(tl(&format!("train {text} -o {} --optimizer adamax", p.text("x"))), 2, "", "expected adamw, adam, sgd, lion, muon");
 }
 
 #[test]
@@ -262,13 +262,13 @@ fn damage_is_found_and_the_one_before_is_taken() {
     damaged[middle] ^= 1;
     std::fs::write(&broken, &damaged).unwrap();
     check(tl(&format!("ckpt verify {run}")), 0, "4\n", "damaged: ");
-    check(tl(&format!("train -o {run} --resume")), 0, "saved 8\n", "left out");
+    check(tl(&format!("train -o {run} --resume")), 0, "saved 8\n", "skipped a damaged checkpoint");
     check(tl(&format!("ckpt verify {run}")), 0, "8\n", "");
     for step in ["4", "8"] {
         std::fs::remove_file(p.path(&format!("run/checkpoints/step-0000000{step}/manifest.json"))).unwrap();
     }
-    check(tl(&format!("ckpt verify {run}")), 1, "", "no checkpoint in it is whole");
-    check(tl(&format!("train -o {run} --resume")), 1, "", "no checkpoint in it is whole");
+    check(tl(&format!("ckpt verify {run}")), 1, "", "every checkpoint is damaged");
+    check(tl(&format!("train -o {run} --resume")), 1, "", "every checkpoint is damaged");
     std::fs::create_dir(p.path("empty")).unwrap();
     check(tl(&format!("ckpt verify {}", p.text("empty"))), 0, "0\n", "");
     std::fs::write(p.path("empty/letter"), "to nobody").unwrap();
@@ -341,8 +341,8 @@ fn folders_pairs_of_bytes_and_token_files() {
     let (tokens, tokenizer) = (format!("{a}/tokens.bin"), format!("{a}/tokenizer.json"));
     check(tl(&format!("train {tokens} -o {b} {settings} --tokenizer {tokenizer}")), 0, "saved 6", "vocabulary of 270");
     assert!(bytes(&p.path("a/model.safetensors")) == bytes(&p.path("b/model.safetensors")));
-    check(tl(&format!("train {tokens} -o {} {settings}", p.text("c"))), 2, "", "wants --tokenizer FILE");
-    check(tl(&format!("train {texts} -o {} {settings} --tokenizer bpe:20", p.text("c"))), 1, "", "<|endoftext|> are the least");
+    check(tl(&format!("train {tokens} -o {} {settings}", p.text("c"))), 2, "", "needs --tokenizer FILE");
+    check(tl(&format!("train {texts} -o {} {settings} --tokenizer bpe:20", p.text("c"))), 1, "", "it needs at least 257");
     let (text, d) = (p.text("text.txt"), p.text("d"));
     check(tl(&format!("train {text} -o {d} {settings} --val-file {texts}/b.txt")), 0, "saved 6", "held-out loss");
     // Settings from a file, flags over them.

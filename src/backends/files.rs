@@ -21,7 +21,7 @@ pub fn cache_folder() -> Option<PathBuf> {
 /// Writes a file beside its place and moves it there: whoever reads sees the old content or the new.
 ///
 /// # Errors
-/// When the folder cannot be made or written; the file is then as it was.
+/// If the folder cannot be made or written; the file is then as it was.
 pub(crate) fn write_whole(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder)?;

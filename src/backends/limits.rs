@@ -1,26 +1,26 @@
-//! How much memory the engine may hold: amounts as users write them, what the system has, and the bounds that follow.
+//! Memory limits: parsing of amounts, the system's memory, and the resulting limits.
 
 use crate::error::{TensorError, TensorResult};
 
 /// Memory of a device as the system reports it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// All there is.
+    /// Total memory.
     pub total: usize,
-    /// What could be had now, where the system tells; what this process holds is not part of it.
+    /// Available memory, if the system reports it; it excludes what this process uses.
     pub free: Option<usize>,
 }
 
-/// Bounds of a device's memory. Every bound is in bytes but the last.
+/// Limits of a device's memory, in bytes unless stated otherwise.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Allocated for tensors and running plans at most, mapped files not counted; `None` follows what the device reports as free.
+    /// Limit of memory allocated for tensors and running plans, without mapped files; `None` follows the free memory that the device reports.
     pub in_use: Option<usize>,
-    /// Kept for reuse at most; `None` is a quarter of what is free, read again as the cache grows.
+    /// Limit for memory kept for reuse; `None` is a quarter of the free memory, queried again as the cache grows.
     pub cache: Option<usize>,
-    /// Buffers of one size kept at most.
+    /// Maximum number of free buffers per size.
     pub per_class: usize,
-    /// Whether anything is kept for reuse at all.
+    /// Whether memory is kept for reuse.
     pub enabled: bool,
 }
 
@@ -31,10 +31,10 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The bounds that `TL_MEM_LIMIT` (what is allocated; files mapped into memory do not count) and `TL_CACHE_LIMIT` set.
+    /// The limits set by `TL_MEM_LIMIT` (allocated memory; files mapped into memory do not count) and `TL_CACHE_LIMIT`.
     ///
     /// # Errors
-    /// [`TensorError::Config`] for an amount that cannot be read.
+    /// [`TensorError::Config`] for an amount that cannot be parsed.
     pub fn from_environment(room: Option<MemoryInfo>) -> TensorResult<Limits> {
         let total = room.map(|r| r.total);
         let read = |name| match std::env::var(name) {
@@ -45,16 +45,16 @@ impl Limits {
     }
 }
 
-/// An amount of memory as people write it: `512M`, `1.5GiB`, `75%` of `total`, plain bytes; `auto` or nothing is `None`.
+/// Parses an amount of memory: `512M`, `1.5GiB`, `75%` of `total`, plain bytes; `auto` or an empty string is `None`.
 ///
 /// # Errors
-/// [`TensorError::Config`] for anything else, and for a share of a total that is not known.
+/// [`TensorError::Config`] for anything else, and for a percentage if the total is unknown.
 pub fn amount(text: &str, total: Option<usize>) -> TensorResult<Option<usize>> {
     let t = text.trim();
     if t.is_empty() || t.eq_ignore_ascii_case("auto") {
         return Ok(None);
     }
-    let wrong = || TensorError::Config(format!("{text:?} is no amount of memory; write bytes, 512M, 2G, 75% or auto"));
+    let wrong = || TensorError::Config(format!("{text:?} is not an amount of memory; expected bytes, 512M, 2G, 75% or auto"));
     let end = t.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(t.len());
     let number: f64 = t[..end].parse().map_err(|_| wrong())?;
     let unit = t[end..].trim().to_ascii_lowercase();
@@ -66,7 +66,8 @@ pub fn amount(text: &str, total: Option<usize>) -> TensorResult<Option<usize>> {
         "g" => number * 1024f64.powi(3),
         "t" => number * 1024f64.powi(4),
         "%" if number <= 100.0 => {
-            let total = total.ok_or_else(|| TensorError::Config(format!("{text:?}: this device does not tell its memory; write bytes")))?;
+            let total =
+                total.ok_or_else(|| TensorError::Config(format!("{text:?}: this device does not report its memory; give bytes")))?;
             total as f64 * number / 100.0
         }
         _ => return Err(wrong()),
@@ -74,7 +75,7 @@ pub fn amount(text: &str, total: Option<usize>) -> TensorResult<Option<usize>> {
     Ok(Some(bytes as usize))
 }
 
-/// The host's memory: the least of what the system and, in a container, the control group leave.
+/// The host's memory: the minimum of what the system and, in a container, the control group allow.
 pub fn host_room() -> Option<MemoryInfo> {
     #[cfg(target_os = "linux")]
     {

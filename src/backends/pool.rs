@@ -1,4 +1,4 @@
-//! Freed memory kept for reuse: by size class, bounded in bytes and counted. One bookkeeping for every backend.
+//! The buffer pool of every backend: freed memory kept for reuse by size class, with limits in bytes and statistics.
 
 use super::limits::{Limits, MemoryInfo};
 use super::report::{MemoryReport, Recorder};
@@ -9,50 +9,50 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What is kept without being used goes back to the system after this time.
+/// Unused memory is returned to the system after this time.
 const STALE_AFTER: Duration = Duration::from_secs(120);
 /// Time between two turns whose time is kept.
 const MARK_INTERVAL: Duration = Duration::from_secs(1);
 /// Lists of classes up to which empty ones stay.
 const MAX_EMPTY_LISTS: usize = 256;
-/// Growth of the cache after which the system is asked again what is free.
+/// Growth of the cache after which free memory is queried again.
 const REFRESH_BYTES: usize = 64 << 20;
-/// Kept at most where the system does not tell what is free.
+/// Limit of the cache if the system does not report free memory.
 const CACHE_IF_UNKNOWN: usize = 1 << 30;
 
-/// A device's buffers: those waiting for reuse, those in use, and the bounds.
+/// Statistics of a device's buffers: free ones, those in use, and the limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BufferPoolStats {
-    /// Buffers that wait for reuse.
+    /// Free buffers in the pool.
     pub total_pooled: usize,
-    /// Different sizes among them.
+    /// Number of their size classes.
     pub size_classes: usize,
-    /// Their bytes.
+    /// Their total size in bytes.
     pub total_memory: usize,
-    /// Buffers asked for since the device was opened, the slots of running plans included.
+    /// Requests since the device was opened, including the slots of running plans.
     pub allocation_count: u64,
-    /// How many of those the pool served.
+    /// Requests served from the pool.
     pub reuse_count: u64,
-    /// Bytes held by tensors and running plans, `mapped` included.
+    /// Bytes used by tensors and running plans, including `mapped`.
     pub in_use: usize,
-    /// The most that `in_use` has been: peak memory, mapped files included.
+    /// Peak of `in_use`: peak memory, including mapped files.
     pub peak: usize,
-    /// The most that `in_use` without `mapped` has been: what the limit bounds.
+    /// Peak of `in_use` without `mapped`: the memory to which the limit applies.
     pub peak_allocated: usize,
-    /// Bytes that may be allocated at most, `mapped` not counted (`TL_MEM_LIMIT`); `None` where neither a limit was set nor the device tells what it has.
+    /// Limit of allocated bytes, without `mapped` (`TL_MEM_LIMIT`); `None` if no limit is set and the device does not report its memory.
     pub limit: Option<usize>,
-    /// Bytes kept for reuse at most.
+    /// Limit of bytes kept for reuse.
     pub cache_limit: usize,
     /// The part of `in_use` that is read in place from files or from the caller's memory. No limit applies to it.
     pub mapped: usize,
 }
 
 impl BufferPoolStats {
-    /// Buffers that the system had to give.
+    /// Requests that needed new memory from the system.
     pub fn driver_allocations(&self) -> u64 {
         self.allocation_count - self.reuse_count
     }
-    /// The share of requests that the pool served, from 0 to 1.
+    /// The fraction of requests served from the pool, 0 to 1.
     pub fn reuse_rate(&self) -> f64 {
         if self.allocation_count == 0 { 0.0 } else { self.reuse_count as f64 / self.allocation_count as f64 }
     }
@@ -76,25 +76,25 @@ pub(crate) trait Allocation: Send {
     fn free(self);
 }
 
-/// What everybody may do to a backend's pool.
+/// Operations on any backend's pool.
 pub trait PoolControl: Send + Sync {
     /// Counts and bounds.
     fn stats(&self) -> BufferPoolStats;
-    /// Frees what waits for reuse, the longest unused first, until at most `bytes` are left. Gives the bytes freed.
+    /// Releases free buffers, longest unused first, until at most `bytes` are left. Returns the bytes released.
     fn shrink(&self, bytes: usize) -> usize;
-    /// Frees what waits for requests of `bytes`. Gives the bytes freed.
+    /// Releases the free buffers for requests of `bytes`. Returns the bytes released.
     fn clear_size(&self, bytes: usize) -> usize;
-    /// Changes the bounds; what exceeds the new ones is freed.
+    /// Changes the limits and releases what exceeds them.
     fn change(&self, f: &mut dyn FnMut(&mut Limits));
-    /// What the system says about the device's memory.
+    /// The device's memory as reported by the system.
     fn memory_info(&self) -> Option<MemoryInfo>;
-    /// Counts the peak from now on.
+    /// Resets the peak.
     fn reset_peak(&self);
-    /// Begins (or ends) recording who holds what. Recordings nest.
+    /// Starts or ends a recording of allocations. Recordings nest.
     fn record(&self, on: bool);
-    /// Whether somebody records.
+    /// Whether a recording is active.
     fn recording(&self) -> bool;
-    /// What was recorded.
+    /// The recorded report.
     fn report(&self) -> MemoryReport;
 }
 

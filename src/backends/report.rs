@@ -20,7 +20,7 @@ pub struct Holder {
     pub buffers: usize,
     /// Their physical bytes.
     pub bytes: usize,
-    /// How long the oldest of them has been held.
+    /// Age of the oldest of them.
     pub age: Duration,
 }
 
@@ -30,34 +30,34 @@ impl Holder {
     }
 }
 
-/// What a memory profile found. See [`crate::Device::memory_profile`].
+/// The result of a memory profile. See [`crate::Device::memory_profile`].
 #[derive(Clone, Debug, Default)]
 pub struct MemoryReport {
     /// The device.
     pub device: String,
     /// Time since the recording began.
     pub elapsed: Duration,
-    /// Bytes in use when it began: they have no holders here.
+    /// Bytes in use at its start; they are not listed by holder.
     pub before: usize,
     /// Bytes in use now, mapped files included.
     pub in_use: usize,
-    /// The part of them that is read in place from files or from the caller's memory, to which no limit applies.
+    /// The part of `in_use` that is read in place from files or from the caller's memory; no limit applies to it.
     pub mapped: usize,
-    /// Bytes waiting for reuse now.
+    /// Bytes in the pool now.
     pub pooled: usize,
     /// The most bytes in use during the recording, mapped files included.
     pub peak: usize,
-    /// The most that was allocated, mapped files not counted: what `TL_MEM_LIMIT` bounds.
+    /// Peak of allocated bytes, without mapped files: the memory to which `TL_MEM_LIMIT` applies.
     pub peak_allocated: usize,
-    /// When that was.
+    /// Time of the peak of `in_use`.
     pub peak_after: Duration,
-    /// Buffers taken and given back during the recording.
+    /// Buffers allocated during the recording.
     pub taken: u64,
-    /// See `taken`.
+    /// Buffers released during the recording.
     pub given: u64,
-    /// Who held memory at the peak, the largest first.
+    /// Holders of memory at the peak, largest first.
     pub at_peak: Vec<Holder>,
-    /// Who still holds memory that was taken during the recording, the largest first: a leak, or a result that is still needed.
+    /// Holders of memory that was allocated during the recording and is still in use, largest first: leaks, or results that are still needed.
     pub held: Vec<Holder>,
     /// Bytes in use over time.
     pub timeline: Vec<(Duration, usize)>,
@@ -200,15 +200,15 @@ impl fmt::Display for MemoryReport {
         writeln!(f, "memory of {}, recorded for {:.3} s", self.device, self.elapsed.as_secs_f64())?;
         writeln!(
             f,
-            "  in use   {:>10}   ({} when the recording began), {} of it mapped files",
+            "  in use   {:>10}   ({} at the start of the recording), {} of it mapped files",
             human(self.in_use),
             human(self.before),
             human(self.mapped)
         )?;
-        writeln!(f, "  waiting  {:>10}", human(self.pooled))?;
+        writeln!(f, "  pooled   {:>10}", human(self.pooled))?;
         writeln!(f, "  peak     {:>10}   after {:.3} s, mapped files included", human(self.peak), self.peak_after.as_secs_f64())?;
-        writeln!(f, "  allocated{:>10}   at most, mapped files not counted: what TL_MEM_LIMIT bounds", human(self.peak_allocated))?;
-        writeln!(f, "  buffers  {:>10}   taken, {} given back", self.taken, self.given)?;
+        writeln!(f, "  allocated{:>10}   peak without mapped files, to which TL_MEM_LIMIT applies", human(self.peak_allocated))?;
+        writeln!(f, "  buffers  {:>10}   allocated, {} released", self.taken, self.given)?;
         for (title, list) in [("held at the peak", &self.at_peak), ("still held", &self.held)] {
             writeln!(f, "{title}{}", if list.is_empty() { ": nothing" } else { "" })?;
             for h in list {

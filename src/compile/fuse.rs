@@ -1,10 +1,11 @@
-//! Fusion: elementwise nodes go into each other, into the loads and the stores of kernels, and into windows of larger buffers.
+//! Fusion: elementwise nodes are fused into each other, into the prologues and epilogues of kernels, and into windows of larger buffers.
 //!
-//! The rules, in order. (1) A map with one user goes into that user, one whose uses all end in one map goes into it, and a cheap one goes
-//! into every user. (2) A map that must be stored goes
-//! into the store of the latest kernel it reads, if nothing else reads that kernel's result; else it is a dispatch of its own.
-//! (3) What fills a window (`cat`, `write`) is stored there directly by whoever computes it. (4) Neighbouring maps over one
-//! number of elements become one dispatch.
+//! | rule, in order | condition | before → after |
+//! |---|---|---|
+//! | 1. a map is fused into its user | it has one user; or all its uses end in one map; or it is cheap, then into every user | `exp`, `add` → `exp+add` |
+//! | 2. a stored map becomes a kernel's epilogue | it reads that kernel's result, and nothing else does; the latest such kernel; else the map is a dispatch | `matmul`, `relu` → `matmul+relu` |
+//! | 3. the producer stores into a window | a `cat` or `write` fills the window with its result | `exp`, `cat` → `exp` into its part of the result |
+//! | 4. adjacent maps share a dispatch | equal number of elements, independent | `exp(x)`, `neg(y)` → one dispatch |
 
 use super::expr::{Expr, append, arity, finish, read, simplify, truncate};
 use super::{GNode, Graph, compose};

@@ -15,7 +15,7 @@ impl Images {
     /// Images `[C, H, W]` one after the other in row-major order, and their classes.
     ///
     /// # Errors
-    /// When the numbers of pixels and classes do not fit together.
+    /// If the numbers of pixels and classes do not fit together.
     pub fn new(pixels: Vec<f32>, shape: [usize; 3], classes: Vec<i32>) -> TensorResult<Images> {
         let size: usize = shape.iter().product();
         if size == 0 || pixels.len() != size * classes.len() {
@@ -25,10 +25,10 @@ impl Images {
         Ok(Images { pixels, classes, shape })
     }
 
-    /// The same from bytes, 0 to 255 becoming 0 to 1.
+    /// Images from bytes; 0 to 255 become 0 to 1.
     ///
     /// # Errors
-    /// As [`Images::new`].
+    /// See [`Images::new`].
     pub fn from_bytes(bytes: &[u8], shape: [usize; 3], classes: Vec<i32>) -> TensorResult<Images> {
         Images::new(bytes.iter().map(|&b| b as f32 / 255.0).collect(), shape, classes)
     }

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
-/// In which order examples come. Each order is a function of seed and position alone, so that a run can go on where it stopped.
+/// The order of examples. It depends only on seed and position, so that a run can be resumed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// As they lie.
+    /// In the order of the dataset.
     Sequential,
     /// Every example once an epoch, in another order each time.
     Shuffled,
@@ -28,7 +28,7 @@ pub struct LoaderOptions {
     pub batch: usize,
     /// Their order.
     pub order: Order,
-    /// What the order follows from.
+    /// The seed of the order.
     pub seed: u64,
     /// Whether examples at an epoch's end that fill no batch are left out; else the last batch is smaller.
     pub drop_last: bool,
@@ -42,10 +42,10 @@ impl Default for LoaderOptions {
     }
 }
 
-/// Where a loader stands.
+/// A loader's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct LoaderState {
-    /// What the order follows from.
+    /// The seed of the order.
     pub seed: u64,
     /// Batches given so far.
     pub position: u64,
@@ -63,7 +63,7 @@ struct HostBatch {
     parts: Vec<Values>,
 }
 
-/// What the reading thread needs to know.
+/// State of the reading thread.
 #[derive(Clone)]
 struct Plan {
     dataset: Arc<dyn Dataset>,
@@ -110,17 +110,17 @@ pub struct DataLoader {
 }
 
 impl DataLoader {
-    /// A loader that stands at the beginning.
+    /// A loader at the start of the data.
     ///
     /// # Errors
-    /// When the dataset has too few examples for a batch, or a field is neither f32 nor i32.
+    /// If the dataset has too few examples for a batch, or a field is neither f32 nor i32.
     pub fn new(dataset: impl Dataset + 'static, options: LoaderOptions, device: &Device) -> TensorResult<DataLoader> {
         let (len, fields) = (dataset.len(), dataset.fields());
         if let Some(f) = fields.iter().find(|f| !matches!(f.dtype, DType::F32 | DType::I32)) {
-            return Err(TensorError::Config(format!("a dataset gives f32 and i32, not {}", f.dtype)));
+            return Err(TensorError::Config(format!("datasets support f32 and i32, not {}", f.dtype)));
         }
         if options.batch == 0 || len == 0 || (options.drop_last && options.order != Order::Random && len < options.batch) {
-            return Err(TensorError::Config(format!("{len} examples do not make a batch of {}", options.batch)));
+            return Err(TensorError::Config(format!("{len} examples are fewer than a batch of {}", options.batch)));
         }
         let plan = Plan { dataset: Arc::new(dataset), fields: Arc::new(fields), options, len };
         Ok(DataLoader { plan, device: device.clone(), position: 0, worker: None, ring: [Vec::new(), Vec::new()] })
@@ -136,12 +136,12 @@ impl DataLoader {
         self.position / self.plan.per_epoch()
     }
 
-    /// Where the loader stands: what batches come next follows from this.
+    /// The loader's state, which determines all following batches.
     pub fn state(&self) -> LoaderState {
         LoaderState { seed: self.plan.options.seed, position: self.position }
     }
 
-    /// Goes to where another loader of the same dataset and options stood.
+    /// Restores the state of another loader with the same dataset and options.
     ///
     /// # Errors
     /// None so far.
@@ -155,7 +155,7 @@ impl DataLoader {
     /// The next batch.
     ///
     /// # Errors
-    /// What the dataset gave, and the device's.
+    /// Those of the dataset and of the device.
     pub fn next_batch(&mut self) -> TensorResult<Vec<Tensor>> {
         let host = self.next_on_host()?;
         let slot = (self.position % 2) as usize;

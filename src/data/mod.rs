@@ -1,4 +1,4 @@
-//! What a model learns from: datasets, batches in a seeded order prepared in the background, token files, images in memory.
+//! Training data: datasets, batches in a seeded order prefetched in the background, token files, images in memory.
 
 mod images;
 mod loader;
@@ -30,9 +30,9 @@ pub enum Part<'a> {
 
 /// Examples by number. A background thread reads them.
 pub trait Dataset: Send + Sync {
-    /// How many examples there are.
+    /// The number of examples.
     fn len(&self) -> usize;
-    /// Whether there are none.
+    /// Whether the dataset is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -41,7 +41,7 @@ pub trait Dataset: Send + Sync {
     /// Writes example `index`, one part for each field.
     ///
     /// # Errors
-    /// When the example cannot be read; the loader's next call gives the error.
+    /// If the example cannot be read; the loader's next call returns the error.
     fn read(&self, index: usize, parts: &mut [Part]) -> TensorResult<()>;
 }
 

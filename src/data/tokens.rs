@@ -34,7 +34,7 @@ impl TokenFile {
     /// nothing but little-endian tokens of 16 bits.
     ///
     /// # Errors
-    /// When the file cannot be mapped, is shorter than its header says, or has half a token.
+    /// If the file cannot be mapped, is shorter than its header says, or has half a token.
     pub fn open(path: impl AsRef<Path>) -> TensorResult<TokenFile> {
         let path = path.as_ref();
         let data = MappedFile::open(path)?;
@@ -43,18 +43,18 @@ impl TokenFile {
             (Some(MAGIC_16), Some(1)) => (HEADER, false),
             (Some(MAGIC_32), Some(7)) => (HEADER, true),
             (Some(m @ (MAGIC_16 | MAGIC_32)), Some(v)) => {
-                return Err(bad(path, format!("version {v} of a file with the magic {m} is unknown")));
+                return Err(bad(path, format!("unknown version {v} of a file with magic {m}")));
             }
             _ => (0, false),
         };
         let width = if wide { 4 } else { 2 };
         let len = match start {
-            0 if data.len() % 2 != 0 => return Err(bad(path, format!("{} bytes are no whole tokens of 16 bits", data.len()))),
+            0 if data.len() % 2 != 0 => return Err(bad(path, format!("{} bytes are not a multiple of a 16-bit token", data.len()))),
             0 => data.len() / 2,
             _ => {
                 let len = word(2).filter(|&n| n >= 0).unwrap_or(-1) as i64;
                 if len < 0 || HEADER as i64 + len * width as i64 > data.len() as i64 {
-                    return Err(bad(path, format!("its header says {len} tokens; the file has {} bytes", data.len())));
+                    return Err(bad(path, format!("the header says {len} tokens, but the file has {} bytes", data.len())));
                 }
                 len as usize
             }
@@ -92,12 +92,12 @@ impl TokenFile {
         })
     }
 
-    /// How many tokens there are.
+    /// The number of tokens.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the file has no tokens.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -105,7 +105,7 @@ impl TokenFile {
     /// Copies the tokens from `start` on into `out`.
     ///
     /// # Errors
-    /// When there are not that many.
+    /// If there are not that many.
     pub fn read(&self, start: usize, out: &mut [i32]) -> TensorResult<()> {
         let width = if self.wide { 4 } else { 2 };
         let end = start.checked_add(out.len()).filter(|&e| e <= self.len);
@@ -139,11 +139,11 @@ pub struct TokenWindows {
 }
 
 impl TokenWindows {
-    /// Windows of `context` tokens inside `range`, each `stride` after the one before. A stride of 1 gives every window there is, which is what a
-    /// random order draws from; a stride of `context` gives windows that do not overlap.
+    /// Windows of `context` tokens inside `range`, each `stride` tokens after the previous one. A stride of 1 gives all windows, for a
+    /// random order; a stride of `context` gives windows that do not overlap.
     ///
     /// # Errors
-    /// When the range does not hold one window and the token after it.
+    /// If the range does not hold one window and the token after it.
     pub fn new(tokens: Arc<TokenFile>, range: Range<usize>, context: usize, stride: usize) -> TensorResult<TokenWindows> {
         let count = range.end.min(tokens.len()).saturating_sub(range.start);
         if context == 0 || stride == 0 || count <= context || range.end > tokens.len() {

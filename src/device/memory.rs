@@ -1,4 +1,4 @@
-//! What a user may ask of and say about a device's memory: the pool, limits, profiles; and the device types of one kind.
+//! A device's memory API: the pool, limits and profiles; and device types of one kind.
 
 use super::Device;
 use crate::backends::limits::MemoryInfo;
@@ -7,11 +7,11 @@ use crate::backends::report::MemoryReport;
 use crate::error::{TensorError, TensorResult};
 use std::ops::Deref;
 
-/// A GPU opened through Metal. It is a [`Device`] and can be used wherever one is wanted.
+/// A GPU opened through Metal. Derefs to [`Device`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MetalDevice(Device);
 
-/// A real GPU of any interface: Metal, Vulkan or DX12. It is a [`Device`] and can be used wherever one is wanted.
+/// A hardware GPU of any API: Metal, Vulkan or DX12. Derefs to [`Device`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GpuDevice(Device);
 
@@ -19,7 +19,7 @@ impl MetalDevice {
     /// Opens the system's Metal device.
     ///
     /// # Errors
-    /// [`TensorError::UnsupportedDevice`] where there is no Metal.
+    /// [`TensorError::UnsupportedDevice`] if there is no Metal device.
     pub fn new() -> TensorResult<MetalDevice> {
         match Device::open("metal") {
             Ok(d) => Ok(MetalDevice(d)),
@@ -37,10 +37,10 @@ impl MetalDevice {
 }
 
 impl GpuDevice {
-    /// Opens the first real GPU, as [`Device::gpu`].
+    /// Opens the first hardware GPU, like [`Device::gpu`].
     ///
     /// # Errors
-    /// [`TensorError::UnsupportedDevice`] where there is none.
+    /// [`TensorError::UnsupportedDevice`] if there is none.
     pub fn new() -> TensorResult<GpuDevice> {
         Device::gpu().map(GpuDevice)
     }
@@ -48,7 +48,7 @@ impl GpuDevice {
     /// Opens a GPU by name: `gpu`, `vulkan`, `metal` or `dx12`, each with an optional index as in `vulkan:1`.
     ///
     /// # Errors
-    /// [`TensorError::UnsupportedDevice`] for an unknown name, or where this machine has no such GPU.
+    /// [`TensorError::UnsupportedDevice`] for an unknown name, or if this machine has no such GPU.
     pub fn open(name: &str) -> TensorResult<GpuDevice> {
         match name {
             "cpu" | "auto" => {
@@ -86,19 +86,18 @@ macro_rules! is_a_device {
 }
 is_a_device!(MetalDevice GpuDevice);
 
-/// A handle on a device's pool: the buffers that wait for reuse. Clones are the same pool.
+/// A handle to a device's pool of free buffers. Clones refer to the same pool.
 ///
-/// A dropped buffer waits here for the next request of its size class. What bounds the pool is **bytes**: by default a quarter of the memory that
-/// is free, asked again as the pool grows. A cap on the number of buffers per size, such as the 10 that some guides give, bounds nothing
-/// that matters: ten buffers of 4 KiB are 40 KiB, ten of 1 GiB are 10 GiB, and it is the second case that makes a machine swap or an epoch
-/// end in an out-of-memory error; and a training step that frees eleven equal activations would miss once each step though the memory is there.
-/// A buffer that is not used again within two minutes, or that stands in the way of the limit on memory in use, goes back to the system,
-/// the longest unused first. The count per size can still be capped with [`BufferPool::with_capacity`].
+/// A dropped buffer stays here until the next request of its size class. The pool's limit is in **bytes**: by default a quarter of the free
+/// memory, queried again as the pool grows. A limit on the number of buffers per size, such as the 10 that some guides recommend, does not
+/// limit memory: ten buffers of 4 KiB are 40 KiB, ten of 1 GiB are 10 GiB. And a training step that frees eleven equal activations would
+/// miss once per step although the memory is available. A buffer that is unused for two minutes, or that conflicts with the limit on memory
+/// in use, is returned to the system, the longest unused first. [`BufferPool::with_capacity`] limits the count per size in addition.
 #[derive(Clone, Debug)]
 pub struct BufferPool(Device);
 
 impl BufferPool {
-    /// The device's pool, capped at this many waiting buffers per size class; the bound in bytes stays in force.
+    /// The device's pool, limited to this many free buffers per size class; the limit in bytes still applies.
     pub fn with_capacity(device: &Device, buffers_per_class: usize) -> BufferPool {
         let pool = device.buffer_pool();
         pool.control().change(&mut |l| l.per_class = buffers_per_class);
@@ -109,46 +108,46 @@ impl BufferPool {
         self.0.backend().pool()
     }
 
-    /// Counts and bounds.
+    /// Statistics and limits.
     pub fn stats(&self) -> BufferPoolStats {
         self.control().stats()
     }
 
-    /// Frees waiting buffers, the longest unused first, until at most `max_bytes` wait. Gives the bytes freed.
+    /// Releases free buffers, the longest unused first, until at most `max_bytes` remain. Returns the bytes released.
     pub fn shrink_to_fit(&self, max_bytes: usize) -> usize {
         self.control().shrink(max_bytes)
     }
 
-    /// Frees every waiting buffer. Buffers in use are not touched. Gives the bytes freed.
+    /// Releases all free buffers. Buffers in use are unaffected. Returns the bytes released.
     pub fn clear(&self) -> usize {
         self.control().shrink(0)
     }
 
-    /// Frees the buffers that wait for requests of `bytes`, which are rounded up to their size class. Gives the bytes freed.
+    /// Releases the free buffers of the size class of `bytes`. Returns the bytes released.
     pub fn clear_size(&self, bytes: usize) -> usize {
         self.control().clear_size(bytes)
     }
 
-    /// Keeps at most this many bytes waiting, as `TL_CACHE_LIMIT`; `None` follows the memory that is free.
+    /// Limits the pool's free buffers to this many bytes (like `TL_CACHE_LIMIT`); `None` follows the free memory.
     pub fn set_limit(&self, bytes: impl Into<Option<usize>>) {
         let bytes = bytes.into();
         self.control().change(&mut |l| l.cache = bytes);
     }
 
-    /// Turns reuse off (every buffer goes back to the system at once) or on again.
+    /// Turns reuse off (every dropped buffer is returned to the system immediately) or on.
     pub fn set_enabled(&self, on: bool) {
         self.control().change(&mut |l| l.enabled = on);
     }
 }
 
-/// A recording of who holds memory on a device. Ends when it is dropped. See [`Device::memory_profile`].
+/// A recording of memory use on a device. Ends when dropped. See [`Device::memory_profile`].
 #[derive(Debug)]
 pub struct MemoryProfile(Device);
 
 impl MemoryProfile {
-    /// What was found so far: the peak and its holders, what is still held and by whom, and the bytes in use over time.
+    /// The results so far: the peak and the allocations at that time, current allocations, and the bytes in use over time.
     ///
-    /// It prints as text, and [`MemoryReport::to_json_lines`] gives the same to programs.
+    /// The report prints as text; [`MemoryReport::to_json_lines`] returns it in machine-readable form.
     pub fn report(&self) -> MemoryReport {
         self.0.backend().pool().report()
     }
@@ -161,58 +160,58 @@ impl Drop for MemoryProfile {
 }
 
 impl Device {
-    /// The pool's counts and bounds, and the memory in use.
+    /// Statistics and limits of the pool, and the memory in use.
     pub fn buffer_pool_stats(&self) -> BufferPoolStats {
         self.backend().pool().stats()
     }
 
-    /// The pool, to shrink, clear, bound or turn off.
+    /// The pool, to shrink, clear, limit or disable it.
     pub fn buffer_pool(&self) -> BufferPool {
         BufferPool(self.clone())
     }
 
-    /// Gives pooled memory back to the system.
+    /// Returns pooled memory to the system.
     pub fn empty_cache(&self) {
         self.buffer_pool().clear();
     }
 
-    /// Lets tensors and running plans hold at most this many bytes, as `TL_MEM_LIMIT`; `None` follows the memory that is free.
+    /// Limits the memory of tensors and running plans to this many bytes (like `TL_MEM_LIMIT`); `None` follows the free memory.
     ///
-    /// A request beyond the limit first takes the pool's waiting buffers; if that does not suffice it fails with
-    /// [`TensorError::OutOfMemory`], and everything that exists stays as it is. Files that are mapped, and so read in place, do not count: the system can
-    /// drop their pages. [`MemoryStats::peak`](crate::plan::MemoryStats::peak) counts them, `peak_allocated` beside it does not.
+    /// A request beyond the limit first releases the pool's free buffers. If that does not suffice, it fails with
+    /// [`TensorError::OutOfMemory`], and existing tensors stay valid. Mapped files, which are read in place, do not count: the system can drop
+    /// their pages. [`MemoryStats::peak`](crate::plan::MemoryStats::peak) includes them; `peak_allocated` does not.
     pub fn set_memory_limit(&self, bytes: impl Into<Option<usize>>) {
         let bytes = bytes.into();
         self.backend().pool().change(&mut |l| l.in_use = bytes);
     }
 
-    /// As [`Device::set_memory_limit`] with a fraction of the device's memory, above 0 and at most 1.
+    /// Like [`Device::set_memory_limit`], with a fraction of the device's memory: above 0 and at most 1.
     ///
     /// # Errors
-    /// [`TensorError::Config`] for other fractions, and where the device does not tell its memory.
+    /// [`TensorError::Config`] for other fractions, and if the device does not report its memory.
     pub fn set_memory_fraction(&self, fraction: f64) -> TensorResult<()> {
         if !(fraction > 0.0 && fraction <= 1.0) {
             return Err(TensorError::Config(format!("a memory fraction of {fraction}; it must be above 0 and at most 1")));
         }
         let room = self
             .memory_room()
-            .ok_or_else(|| TensorError::Config(format!("{} does not tell its memory; use set_memory_limit with bytes", self.name())))?;
+            .ok_or_else(|| TensorError::Config(format!("{} does not report its memory; use set_memory_limit with bytes", self.name())))?;
         self.set_memory_limit((room.total as f64 * fraction) as usize);
         Ok(())
     }
 
-    /// The device's memory as the system reports it, where it does.
+    /// The device's memory as reported by the system, if it is reported.
     pub fn memory_room(&self) -> Option<MemoryInfo> {
         self.backend().pool().memory_info()
     }
 
-    /// Counts the peaks of memory in use and of what is allocated from now on.
+    /// Resets the peaks of memory in use and of allocated memory.
     pub fn reset_peak_memory(&self) {
         self.backend().pool().reset_peak();
     }
 
-    /// Begins a recording of memory on this device, which ends when the returned value is dropped: for each buffer its size, the op and the
-    /// user's line that asked for it; the peak; and what is still held. Costs nothing while no recording is on.
+    /// Starts a recording of this device's memory, which ends when the returned value is dropped: for each buffer its size, and the op and
+    /// user's line that allocated it; the peak; and what is still allocated. Without a recording there is no cost.
     ///
     /// ```
     /// # use tensorlogic::{Device, DType, Tensor};

@@ -1,4 +1,4 @@
-//! What a failed write says: one wording for a full disk, whoever was writing.
+//! Errors of failed writes, with one wording for a full disk.
 
 use crate::error::TensorError;
 use std::io;
@@ -11,7 +11,7 @@ pub fn write_error(path: &Path, error: io::Error, held: u64) -> TensorError {
     explained(TensorError::io(path, error), held)
 }
 
-/// The same for an error that is one already; others than those of a full disk stay as they are.
+/// Adds the hint about a full disk to an existing error; other errors are returned unchanged.
 pub(super) fn explained(error: TensorError, held: u64) -> TensorError {
     match error {
         TensorError::Io { path, message } if TensorError::FULL.contains(&message.as_str()) => {
@@ -23,7 +23,7 @@ pub(super) fn explained(error: TensorError, held: u64) -> TensorError {
     }
 }
 
-/// Bytes that this user may still write where `path` is, or would be; `None` where the system does not say.
+/// Bytes that this user can still write at `path`; `None` if the system does not report it.
 pub fn room(path: &Path) -> Option<u64> {
     #[cfg(unix)]
     {

@@ -127,12 +127,12 @@ impl FolderWriter {
     /// Writes one file and makes it durable. `name` is a file name without folders.
     ///
     /// # Errors
-    /// What `write` gives, the system's errors, and a name that is taken.
+    /// Those of `write`, I/O errors, and a name that is already used.
     pub fn file(&mut self, name: &str, write: impl FnOnce(&mut FileWriter) -> TensorResult<()>) -> TensorResult<()> {
         let path = self.path.join(name);
         let plain = !name.is_empty() && !name.contains(['/', '\\']) && name != MANIFEST && !name.starts_with('.');
         if !plain || self.files.contains_key(name) {
-            return Err(TensorError::Io { path, message: "is no new file name".into() });
+            return Err(TensorError::Io { path, message: "is not a new file name".into() });
         }
         let file = File::create(&path).map_err(|e| TensorError::io(&path, e))?;
         let mut out = FileWriter { file, path, buffer: Vec::new(), checksum: Checksum::default() };
@@ -144,7 +144,7 @@ impl FolderWriter {
     /// Writes one file of these bytes.
     ///
     /// # Errors
-    /// As [`FolderWriter::file`].
+    /// See [`FolderWriter::file`].
     pub fn bytes(&mut self, name: &str, bytes: &[u8]) -> TensorResult<()> {
         self.file(name, |out| out.put(bytes))
     }
@@ -154,10 +154,10 @@ impl FolderWriter {
 /// name is replaced. The folder's parent must exist.
 ///
 /// At every moment a reader finds the old folder or the new one, whole (where the system cannot exchange two folders, there is a moment with
-/// neither; Linux and macOS can). [`check_folder`] tells whether a folder is as it was written.
+/// neither; Linux and macOS can). [`check_folder`] verifies that a folder is unchanged.
 ///
 /// # Errors
-/// What `write` gives, and the system's errors. The new folder is removed then, and the old one is untouched.
+/// Those of `write`, and I/O errors. The new folder is then removed, and the old one is unaffected.
 pub fn save_folder(path: impl AsRef<Path>, write: impl FnOnce(&mut FolderWriter) -> TensorResult<()>) -> TensorResult<()> {
     let path = path.as_ref();
     let name = path.file_name().ok_or_else(|| TensorError::Io { path: path.into(), message: "is not a folder's name".into() })?;

@@ -90,7 +90,7 @@ impl Gguf {
         match version {
             2 | 3 => {}
             v if v.swap_bytes() <= 3 => return Err(TensorError::Unsupported("a big-endian GGUF file".into())),
-            v => return Err(TensorError::Unsupported(format!("GGUF version {v}; versions 2 and 3 are"))),
+            v => return Err(TensorError::Unsupported(format!("GGUF version {v} (supported: 2 and 3)"))),
         }
         let tensor_count = at.count("tensors", MIN_TENSOR)?;
         let key_count = at.count("metadata keys", MIN_KEY_VALUE)?;
@@ -136,7 +136,7 @@ impl Gguf {
         self.entries.iter().map(|e| (entry_key(&self.data, e), entry_value(&self.data, e)))
     }
 
-    /// The value of `key`, where the file has it.
+    /// The value of `key`, if the file has it.
     pub fn get(&self, key: &str) -> Option<Value<'_>> {
         let at = self.by_key.binary_search_by(|&i| key_bytes(&self.data, &self.entries[i as usize]).cmp(key.as_bytes())).ok()?;
         Some(entry_value(&self.data, &self.entries[self.by_key[at] as usize]))
@@ -154,7 +154,7 @@ impl Gguf {
         self.get(key).map(|v| read(v).map_err(in_key)).transpose()
     }
 
-    /// As [`Gguf::opt`], and an error where the key is missing.
+    /// Like [`Gguf::opt`], but a missing key is an error.
     pub fn need<'a, T>(&'a self, key: &str, read: impl FnOnce(Value<'a>) -> TensorResult<T>) -> TensorResult<T> {
         self.opt(key, read)?.ok_or_else(|| {
             let hint = did_you_mean(key, self.metadata().map(|(k, _)| k));
@@ -196,12 +196,12 @@ impl Gguf {
         &self.table.tensors
     }
 
-    /// The tensor of this name; an error where there is none, or its type is not supported.
+    /// The tensor of this name; an error if it is missing or its type is not supported.
     pub fn tensor(&self, name: &str) -> TensorResult<&TensorInfo> {
         self.table.find("gguf", name)
     }
 
-    /// The bytes of one of this file's tensors; empty for a range that lies outside of this file.
+    /// The bytes of one of this file's tensors; empty for a range outside the file.
     pub fn bytes_of(&self, info: &TensorInfo) -> &[u8] {
         self.data.get(info.range.clone()).unwrap_or_default()
     }
@@ -292,7 +292,7 @@ impl<'a> Cursor<'a> {
     fn room(&self, count: u64, what: &str, min: u64) -> TensorResult<usize> {
         let most = (self.left() / min).min(u64::from(u32::MAX));
         if count > most {
-            return Err(bad(format!("{count} {what}, where the file has room for at most {most}")));
+            return Err(bad(format!("{count} {what}, but the file is large enough for at most {most}")));
         }
         Ok(count as usize)
     }

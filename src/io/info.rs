@@ -1,32 +1,32 @@
-//! What a model file says of each tensor, and finding one by name.
+//! The tensors of a model file, and finding one by name.
 
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// One tensor of a file: name, type, sizes, and where its bytes lie.
+/// One tensor of a file: name, type, sizes and byte range.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
     /// The tensor's name in the file.
     pub name: Box<str>,
     /// Sizes, outermost first (row-major).
     pub shape: SmallVec<[usize; 4]>,
-    /// Where its bytes lie in its file. They may start at any address: cast only after checking the alignment.
+    /// Its byte range in the file. It may start at any address: cast only after checking the alignment.
     pub range: Range<usize>,
     pub(crate) stored: &'static StoredType,
-    /// Which of a sharded model's files holds it.
+    /// The index of its file in a sharded model.
     pub(crate) file: u32,
 }
 
 impl TensorInfo {
-    /// The element type; an error that names the file's type where this version has no such dtype.
+    /// The element type; an error that names the file's type if this version does not support it.
     pub fn dtype(&self) -> TensorResult<DType> {
         self.stored
             .dtype
             .ok_or_else(|| TensorError::Unsupported(format!("tensor `{}` is stored as {}", clip(&self.name), self.stored.name)))
     }
-    /// The file format's name of the type, also where [`TensorInfo::dtype`] fails.
+    /// The file format's name of the type, even if [`TensorInfo::dtype`] fails.
     pub fn type_name(&self) -> &'static str {
         self.stored.name
     }

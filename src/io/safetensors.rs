@@ -96,17 +96,17 @@ impl SafeTensors {
         &self.table.tensors
     }
 
-    /// The tensor of this name; an error where there is none, or its type is not supported.
+    /// The tensor of this name; an error if it is missing or its type is not supported.
     pub fn tensor(&self, name: &str) -> TensorResult<&TensorInfo> {
         self.table.find("safetensors", name)
     }
 
-    /// The bytes of one of these tensors; empty for a range that lies outside of its file.
+    /// The bytes of one of these tensors; empty for a range outside its file.
     pub fn bytes_of(&self, info: &TensorInfo) -> &[u8] {
         self.files.get(info.file as usize).and_then(|f| f.get(info.range.clone())).unwrap_or_default()
     }
 
-    /// The file that holds a tensor, to be shared with buffers that point into it at the tensor's range.
+    /// The file of a tensor, to be shared with buffers that point into it at the tensor's range.
     pub fn data_of(&self, info: &TensorInfo) -> Option<&Arc<MappedFile>> {
         self.files.get(info.file as usize)
     }

@@ -14,7 +14,7 @@ pub fn save(path: impl AsRef<Path>, write: impl FnOnce(&mut BufWriter<File>) -> 
     let name = path.file_name().ok_or_else(|| TensorError::Io { path: path.into(), message: "is not a file name".into() })?;
     if path.exists() && !path.is_file() {
         // A device would be replaced by a file.
-        return Err(TensorError::Io { path: path.into(), message: "is there and is no regular file".into() });
+        return Err(TensorError::Io { path: path.into(), message: "exists and is not a regular file".into() });
     }
     let folder = match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,

@@ -2,7 +2,7 @@
 
 use super::{Record, Stats, middle};
 
-/// What the comparison found.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Less time than before, beyond the noise.
@@ -25,12 +25,12 @@ pub struct Change {
     /// The relative difference that noise alone makes: three median deviations of the samples, or the range of the medians of repeated
     /// runs, whichever is more, and one percent at least.
     pub noise: f64,
-    /// The probability that samples of one distribution lie this far apart (Mann–Whitney U, both sides).
+    /// The two-sided p-value of a Mann–Whitney U test.
     pub p: f64,
     /// Runs of the side that has fewer. Samples of one run share what differs from process to process (where memory lies, clocks, neighbours), so
     /// that a change found in single runs may be none.
     pub runs: usize,
-    /// The judgement: a change is one where `p` is below 0.01 and the medians differ by more than the noise.
+    /// The verdict: a change if `p` is below 0.01 and the medians differ by more than the noise.
     pub verdict: Verdict,
 }
 

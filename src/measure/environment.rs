@@ -3,16 +3,16 @@
 use crate::device::Device;
 use serde_json::{Value, json};
 
-/// What stands beside every number.
+/// The environment recorded with every measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Environment {
     /// The device's name.
     pub device: String,
-    /// The GPU's driver, where there is one.
+    /// The GPU's driver, if there is one.
     pub driver: Option<String>,
-    /// The processor's name, where the system tells.
+    /// The processor's name, if the system reports it.
     pub host: Option<String>,
-    /// The commit that was built, where the sources are a git repository, with `-dirty` where they differ from it.
+    /// The built commit, if the sources are a git repository; with `-dirty` if they differ from it.
     pub commit: Option<String>,
     /// The library's version.
     pub version: String,
@@ -29,7 +29,7 @@ impl Environment {
             version: env!("CARGO_PKG_VERSION").into(),
         }
     }
-    /// As members of a JSON object; what is not known is `null`.
+    /// The members of a JSON object; unknown values are `null`.
     pub fn to_json(&self) -> Value {
         json!({ "device": self.device, "driver": self.driver, "host": self.host, "commit": self.commit, "version": self.version })
     }

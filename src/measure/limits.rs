@@ -1,4 +1,4 @@
-//! What this machine can do at best, measured in this process: bytes copied and read, multiplications, launches.
+//! This machine's limits, measured in this process: copy and read bandwidth, multiplication rate, launch latency.
 
 use super::probe::Probe;
 use super::{Options, Outcome, Times, Work, measure};

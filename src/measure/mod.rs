@@ -77,7 +77,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// The statistics of samples; `None` where there are none, or one is not a time.
+    /// The statistics of samples; `None` if there are none, or one is not a valid time.
     pub fn of(samples: Vec<f64>) -> Option<Stats> {
         if samples.is_empty() || samples.iter().any(|s| !s.is_finite() || *s < 0.0) {
             return None;
@@ -105,7 +105,7 @@ pub(crate) fn middle(sorted: &[f64]) -> f64 {
     if n % 2 == 1 { sorted[n / 2] } else { (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0 }
 }
 
-/// What one evaluation of a measured operation gives.
+/// The result of one evaluation of a measured operation.
 pub enum Outcome {
     /// A tensor, evaluated by the harness.
     Tensor(Tensor),
@@ -125,7 +125,7 @@ pub struct Work<'a> {
     pub variants: usize,
     /// Runs the operation on input `v`.
     pub run: Box<dyn Fn(usize) -> TensorResult<Outcome> + 'a>,
-    /// What the first element of the result on input `v` must be.
+    /// The expected first element of the result for input `v`.
     pub expect: Vec<f64>,
     /// How far from that it may be, as a part of `1 + |expected|`.
     pub tolerance: f64,
@@ -136,14 +136,14 @@ pub struct Work<'a> {
 pub struct Times {
     /// The wall's, the waiting for the device included and shared among the evaluations of a sample.
     pub wall: Stats,
-    /// The GPU's own clock; `None` on a CPU, and where the GPU has none.
+    /// Time by the GPU's clock; `None` on a CPU, or if the GPU has none.
     pub gpu: Option<Stats>,
     /// Evaluations of a sample.
     pub batch: usize,
 }
 
 impl Times {
-    /// The GPU's clock where there is one, else the wall's.
+    /// Time by the GPU's clock if there is one, else wall-clock time.
     pub fn best(&self) -> &Stats {
         self.gpu.as_ref().unwrap_or(&self.wall)
     }
@@ -166,7 +166,7 @@ pub fn first(t: &Tensor) -> TensorResult<f64> {
     })
 }
 
-/// Runs a batch and gives the wall time of one evaluation, once the last result is here and right.
+/// Runs a batch, checks the last result, and returns the wall-clock time of one evaluation.
 fn batch(work: &Work<'_>, count: usize, turn: &mut usize) -> TensorResult<f64> {
     let start = Instant::now();
     let mut last = None;
@@ -188,7 +188,7 @@ fn batch(work: &Work<'_>, count: usize, turn: &mut usize) -> TensorResult<f64> {
     let time = start.elapsed().as_secs_f64() / count.max(1) as f64;
     let want = work.expect[v % work.expect.len()];
     if !((got - want).abs() <= work.tolerance * (1.0 + want.abs())) {
-        return Err(TensorError::Internal(format!("a measured result begins with {got} and should with {want}: nothing is reported")));
+        return Err(TensorError::Internal(format!("a measured result starts with {got} instead of {want}: nothing is reported")));
     }
     Ok(time)
 }
@@ -229,7 +229,7 @@ fn measure_there(device: &Device, work: &Work<'_>, options: &Options) -> TensorR
     Ok(Times { wall, gpu, batch: count })
 }
 
-/// The same by the GPU's clock. Runs are submitted as ever and their timestamps read at the end.
+/// Samples by the GPU's clock. Runs are submitted as usual, and their timestamps are read at the end.
 fn gpu_samples(device: &Device, work: &Work<'_>, options: &Options, count: usize, turn: &mut usize) -> TensorResult<Option<Stats>> {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());

@@ -10,9 +10,9 @@ use std::fmt::Write;
 pub struct Record {
     /// The suite: `metal` or `floors`.
     pub suite: String,
-    /// The heading it stands under.
+    /// The category.
     pub category: String,
-    /// What was done.
+    /// The operation.
     pub operation: String,
     /// To how much.
     pub size: String,
@@ -28,18 +28,18 @@ pub struct Record {
     pub batch: usize,
     /// Seconds of an evaluation by the wall's clock.
     pub wall: Stats,
-    /// By the GPU's clock, where it has one and was used.
+    /// Times by the GPU's clock, if it was used.
     pub gpu: Option<Stats>,
-    /// Seconds that the machine's limits allow, where they were measured.
+    /// The minimum time in seconds that the machine's limits allow, if measured.
     pub limit: Option<f64>,
 }
 
 impl Record {
-    /// The GPU's clock where there is one, else the wall's.
+    /// Time by the GPU's clock if there is one, else wall-clock time.
     pub fn time(&self) -> &Stats {
         self.gpu.as_ref().unwrap_or(&self.wall)
     }
-    /// Floating-point operations per second in units of 10⁹; `None` where there are none.
+    /// GFLOP/s; `None` if the operation has no floating-point operations.
     pub fn gflops(&self) -> Option<f64> {
         (self.operations > 0 && self.time().median > 0.0).then(|| self.operations as f64 / self.time().median * 1e-9)
     }
@@ -51,12 +51,12 @@ impl Record {
     pub fn fraction(&self) -> Option<f64> {
         self.limit.filter(|_| self.time().median > 0.0).map(|l| l / self.time().median)
     }
-    /// What makes two records measurements of one thing.
+    /// The key by which records are compared.
     pub fn key(&self) -> [&str; 5] {
         [&self.suite, &self.category, &self.operation, &self.size, &self.environment.device]
     }
 
-    /// As a JSON object. Times are in seconds.
+    /// Converts to a JSON object. Times are in seconds.
     pub fn to_json(&self) -> Value {
         let stats = |s: &Stats| json!({ "median": s.median, "mean": s.mean, "min": s.min, "max": s.max, "p95": s.p95, "mad": s.mad, "samples": s.samples });
         let mut v = json!({ "suite": self.suite, "category": self.category, "operation": self.operation, "size": self.size,
@@ -68,10 +68,10 @@ impl Record {
         v
     }
 
-    /// From a JSON object. What can be computed from the samples is computed again.
+    /// Parses a JSON object. Statistics are recomputed from the samples.
     ///
     /// # Errors
-    /// When it is not a record.
+    /// If it is not a record.
     pub fn from_json(v: &Value) -> TensorResult<Record> {
         let bad = |what: &str| TensorError::Value(format!("a line of measurements has no {what}"));
         let text = |k: &str| v[k].as_str().map(str::to_string).ok_or_else(|| bad(k));
@@ -110,7 +110,7 @@ pub fn read_records(text: &str) -> TensorResult<Vec<Record>> {
         .collect()
 }
 
-/// A number with four significant places, or a dash where there is none.
+/// A number with four significant digits, or a dash for `None`.
 fn number(v: Option<f64>) -> String {
     match v {
         None => "-".into(),

@@ -1,4 +1,4 @@
-//! What the benchmarks measure: products, elementwise work, sums, transfers, activations, and what fusion, pooling and batches gain.
+//! The benchmark suites: products, elementwise work, reductions, transfers, activations, and the gains of fusion, pooling and batches.
 
 use super::limits::{Limits, random, variants};
 use super::{Environment, Options, Outcome, Record, Work, first, measure};

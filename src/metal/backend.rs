@@ -1,4 +1,4 @@
-//! Backends: the trait, the one for Metal, the one for any GPU, and what both hold.
+//! Low-level backends: the trait, the implementations for Metal and for any GPU, and their shared state.
 
 use super::buffer::{BufferHandle, MTLResourceOptions, StorageBuffer};
 use super::pipeline::{AdapterDevice, ComputePipeline, MTLSize, one_dimension, two_dimensions};
@@ -12,26 +12,26 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A GPU opened for callers who hold buffers and dispatch kernels themselves.
+/// A GPU for callers who manage buffers and dispatch kernels themselves.
 ///
-/// What a backend must say is which adapters it takes; the rest is the same for all.
+/// An implementation chooses the adapters that it accepts; everything else is shared.
 pub trait RawBackend: Send + Sync + Sized + 'static {
-    /// Whether this machine has such a GPU. Looks without opening it, and never panics.
+    /// Whether this machine has such a GPU. Does not open it, and never panics.
     fn is_available() -> bool;
 
     /// Opens the first such GPU.
     ///
     /// # Errors
-    /// [`TensorError::UnsupportedDevice`] where there is none, with what there is.
+    /// [`TensorError::UnsupportedDevice`] if there is none; the message lists the available GPUs.
     fn initialize() -> TensorResult<Self>;
 
-    /// What was opened.
+    /// The opened GPU.
     fn opened(&self) -> &Opened;
 
     /// Reserves `bytes` of GPU memory. The backend holds it until [`RawBackend::deallocate`], or until it is dropped.
     ///
     /// # Errors
-    /// [`TensorError::OutOfMemory`], also for more than one buffer of this GPU can have.
+    /// [`TensorError::OutOfMemory`], also if `bytes` exceeds the GPU's largest buffer.
     fn allocate(&self, bytes: usize) -> TensorResult<BufferHandle> {
         let buffer = self.opened().create(bytes, MTLResourceOptions::default())?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -39,10 +39,10 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
         Ok(BufferHandle { owner: self.opened().number, number })
     }
 
-    /// Gives memory back. `bytes` must be what was asked for.
+    /// Frees memory. `bytes` must equal the requested size.
     ///
     /// # Errors
-    /// [`TensorError::State`] for a handle that was freed before or one of another backend, [`TensorError::Value`] for another size; nothing is freed then.
+    /// [`TensorError::State`] for a freed handle, a handle of another backend, or a different size; then nothing is freed.
     fn deallocate(&self, handle: BufferHandle, bytes: usize) -> TensorResult<()> {
         let buffer = self.buffer(handle)?;
         if buffer.bytes != bytes {
@@ -52,30 +52,30 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// The buffer behind a handle. It stays valid for as long as it is held, also after the handle is freed.
+    /// The buffer of a handle. It stays valid while it is referenced, even after the handle is freed.
     ///
     /// # Errors
-    /// [`TensorError::State`] for a handle that was freed, or one of another backend.
+    /// [`TensorError::State`] for a freed handle, or one of another backend.
     fn buffer(&self, handle: BufferHandle) -> TensorResult<StorageBuffer> {
         if handle.owner != self.opened().number {
-            return Err(TensorError::State("the handle was given by another backend".into()));
+            return Err(TensorError::State("the handle belongs to another backend".into()));
         }
         let held = lock(&self.opened().held);
-        held.get(&handle.number).cloned().ok_or_else(|| TensorError::State("the handle was freed already".into()))
+        held.get(&handle.number).cloned().ok_or_else(|| TensorError::State("the handle was already freed".into()))
     }
 
     /// A buffer of `bytes`; its content is arbitrary.
     ///
     /// # Errors
-    /// [`TensorError::OutOfMemory`], also for more than one buffer of this GPU can have.
+    /// [`TensorError::OutOfMemory`], also if `bytes` exceeds the GPU's largest buffer.
     fn create_buffer(&self, bytes: usize, options: MTLResourceOptions) -> TensorResult<StorageBuffer> {
         self.opened().create(bytes, options)
     }
 
-    /// A buffer of these values.
+    /// A buffer with these values.
     ///
     /// # Errors
-    /// [`TensorError::OutOfMemory`], also for more than one buffer of this GPU can have.
+    /// [`TensorError::OutOfMemory`], also if `bytes` exceeds the GPU's largest buffer.
     fn create_buffer_with_data<T: Element>(&self, data: &[T], options: MTLResourceOptions) -> TensorResult<StorageBuffer> {
         let mut buffer = self.opened().create(size_of_val(data), options)?;
         buffer.dtype = Some(T::DTYPE);
@@ -83,16 +83,16 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
         Ok(buffer)
     }
 
-    /// Waits for the kernels that were dispatched and copies the first `out.len()` elements.
+    /// Waits for all dispatched kernels and copies the first `out.len()` elements.
     ///
     /// # Errors
-    /// [`TensorError::Value`] when the buffer is shorter than `out`, [`TensorError::State`] when it is another backend's, and whatever went wrong on the GPU.
+    /// [`TensorError::Value`] when the buffer is shorter than `out` or another backend's, and errors of the GPU.
     fn copy_buffer_to_host<T: Element>(&self, buffer: &StorageBuffer, out: &mut [T]) -> TensorResult<()> {
         self.opened().check("copy_buffer_to_host", buffer, size_of_val(out))?;
         self.opened().backend.read(&buffer.memory, 0, bytemuck::cast_slice_mut(out))
     }
 
-    /// Overwrites the first `data.len()` elements of a buffer, after the kernels that were dispatched.
+    /// Overwrites the first `data.len()` elements of a buffer, after all dispatched kernels.
     ///
     /// # Errors
     /// [`TensorError::Value`] when the buffer is shorter than `data`, [`TensorError::State`] when it is another backend's.
@@ -111,10 +111,10 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// Waits for the kernels that were dispatched.
+    /// Waits for all dispatched kernels.
     ///
     /// # Errors
-    /// Whatever went wrong on the GPU since the last call.
+    /// Errors of the GPU since the last call.
     fn synchronize(&self) -> TensorResult<()> {
         self.opened().backend.synchronize()
     }
@@ -125,12 +125,12 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
         lock(&self.opened().pipelines).get(name).cloned()
     }
 
-    /// Threads of a one-dimensional group for a kernel: whole SIMD groups, 256 threads where the adapter takes so many.
+    /// Threads of a one-dimensional group for a kernel: whole SIMD groups, 256 threads if the adapter supports it.
     fn optimal_thread_group_size(&self, pipeline: &ComputePipeline) -> MTLSize {
         one_dimension(&self.opened().device, pipeline)
     }
 
-    /// The same threads as a rectangle, at least a SIMD group wide.
+    /// These threads as a rectangle, at least one SIMD group wide.
     fn optimal_thread_group_size_2d(&self, pipeline: &ComputePipeline) -> MTLSize {
         two_dimensions(&self.opened().device, pipeline)
     }
@@ -140,7 +140,7 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
         &self.opened().device
     }
 
-    /// Memory that the backend holds, its pool and how often that served.
+    /// Statistics of the backend's memory and pool.
     fn memory(&self) -> MemoryStats {
         self.opened().backend.memory()
     }
@@ -151,7 +151,7 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
     }
 }
 
-/// Numbers of backends and handles: none is given twice in a process.
+/// Ids of backends and handles, unique within a process.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -169,10 +169,10 @@ pub struct Opened {
 
 impl Opened {
     /// Opens a GPU by name, as [`Device::open`](crate::Device::open) does: `gpu`, `vulkan`, `metal` or `dx12`, each with an optional
-    /// `:index`. Every call opens it anew, with memory of its own.
+    /// `:index`. Every call opens it again, with separate memory.
     ///
     /// # Errors
-    /// [`TensorError::UnsupportedDevice`] where there is no such GPU.
+    /// [`TensorError::UnsupportedDevice`] if there is no such GPU.
     pub fn open(selector: &str) -> TensorResult<Opened> {
         let backend = GpuBackend::open(selector)?;
         Ok(Opened {
@@ -215,12 +215,12 @@ impl Opened {
     }
 }
 
-/// Whether there is an adapter like this. A driver that panics while it is looked at counts as none.
+/// Whether there is such an adapter. A driver that panics when queried counts as none.
 fn any(like: impl Fn(&str) -> bool) -> bool {
     catch_unwind(AssertUnwindSafe(|| adapters().iter().any(|a| like(a.backend)))).unwrap_or(false)
 }
 
-/// A GPU through Apple's Metal. Elsewhere there is none: [`RawBackend::is_available`] is false.
+/// A GPU through Apple's Metal. On other systems [`RawBackend::is_available`] is false.
 pub struct MetalBackend(Opened);
 
 impl RawBackend for MetalBackend {
@@ -240,14 +240,14 @@ impl RawBackend for MetalBackend {
     }
 }
 
-/// A GPU through whatever interface there is: Metal, Vulkan or DX12. A real GPU before a driver that computes on the CPU.
+/// A GPU through any available API: Metal, Vulkan or DX12. Hardware GPUs are preferred to software drivers.
 pub struct RawGpuBackend(Opened);
 
 impl RawGpuBackend {
     /// Opens a GPU by name: `gpu`, `vulkan`, `metal` or `dx12`, each with an optional `:index`.
     ///
     /// # Errors
-    /// [`TensorError::UnsupportedDevice`] where there is no such GPU.
+    /// [`TensorError::UnsupportedDevice`] if there is no such GPU.
     pub fn open(selector: &str) -> TensorResult<RawGpuBackend> {
         Opened::open(selector).map(RawGpuBackend)
     }

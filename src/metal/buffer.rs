@@ -1,4 +1,4 @@
-//! Buffers that the caller holds, and handles of buffers that the backend holds.
+//! Buffers owned by the caller, and handles of buffers owned by the backend.
 
 use crate::backends::Buffer;
 use crate::dtype::DType;
@@ -9,12 +9,12 @@ use crate::plan::StorageMode;
 #[allow(non_camel_case_types)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum MTLResourceOptions {
-    /// For data that host and GPU both touch.
+    /// For data accessed by both host and GPU.
     #[default]
     StorageModeShared,
-    /// For data that only kernels touch.
+    /// For data accessed by kernels only.
     StorageModePrivate,
-    /// For data that each side keeps a copy of (Intel Macs).
+    /// For data with a copy on each side (Intel Macs).
     StorageModeManaged,
 }
 
@@ -28,7 +28,7 @@ impl From<MTLResourceOptions> for StorageMode {
     }
 }
 
-/// Memory of a GPU. Clones share it; it goes back to the backend's pool when the last clone is dropped.
+/// GPU memory. Clones share it; it returns to the backend's pool when the last clone is dropped.
 ///
 /// Its content is arbitrary until it is written.
 #[derive(Clone)]
@@ -43,22 +43,22 @@ pub struct StorageBuffer {
 }
 
 impl StorageBuffer {
-    /// Its size in bytes, as asked for.
+    /// Its requested size in bytes.
     pub fn length(&self) -> usize {
         self.bytes
     }
-    /// The storage mode that it was asked for with.
+    /// The requested storage mode.
     pub fn resource_options(&self) -> MTLResourceOptions {
         self.options
     }
-    /// The kind of memory that it got.
+    /// The actual storage mode.
     pub fn storage_mode(&self) -> StorageMode {
         match &self.memory {
             Buffer::Gpu(b) if b.is_shared() => StorageMode::Shared,
             _ => StorageMode::Private,
         }
     }
-    /// Whether both are the same memory.
+    /// Whether both share the same memory.
     pub fn same(&self, other: &StorageBuffer) -> bool {
         self.memory.same(&other.memory)
     }
@@ -70,9 +70,9 @@ impl std::fmt::Debug for StorageBuffer {
     }
 }
 
-/// The handle of memory that a backend holds: what a raw pointer would be, but checked at each use.
+/// A handle of memory owned by a backend: like a raw pointer, but checked at each use.
 ///
-/// Handles are never given twice, so that one which was freed stays invalid for good.
+/// Handles are never reused, so a freed one stays invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BufferHandle {
     pub(super) owner: u64,

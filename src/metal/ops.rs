@@ -20,8 +20,8 @@ const PLANS_BEFORE_SWEEP: usize = 256;
 type Sizes = SmallVec<[usize; 3]>;
 type Plans = HashMap<(Name, Sizes, SmallVec<[usize; 3]>), (Arc<Plan>, bool)>;
 
-/// Operations over f32 buffers. Each call is one dispatch, submitted at once and not waited for; reads see everything that was
-/// dispatched before.
+/// Operations over f32 buffers. Each call is one dispatch, submitted immediately without waiting; reads see the results of all earlier
+/// dispatches.
 ///
 /// Sizes are checked against the buffers, so that no kernel reads or writes past an end. Errors name the caller's line.
 pub struct MetalOps<B: RawBackend> {
@@ -31,10 +31,10 @@ pub struct MetalOps<B: RawBackend> {
 }
 
 impl<B: RawBackend> MetalOps<B> {
-    /// Compiles the five kernels, with thread groups as [`RawBackend::optimal_thread_group_size`] finds them for this GPU.
+    /// Compiles the five kernels, with the thread groups of [`RawBackend::optimal_thread_group_size`].
     ///
     /// # Errors
-    /// When the driver refuses a kernel.
+    /// If the driver rejects a kernel.
     #[track_caller]
     pub fn new(backend: Arc<B>) -> TensorResult<MetalOps<B>> {
         let mut groups = HashMap::new();
@@ -74,7 +74,7 @@ impl<B: RawBackend> MetalOps<B> {
     /// c ← a · b, element by element, over the first `n` elements. `c` may be `a` or `b`.
     ///
     /// # Errors
-    /// As for [`MetalOps::add`].
+    /// See [`MetalOps::add`].
     #[track_caller]
     pub fn mul(&self, a: &StorageBuffer, b: &StorageBuffer, c: &StorageBuffer, n: usize) -> TensorResult<()> {
         self.elementwise(Name::Mul, "mul", &[("a", a), ("b", b), ("c", c)], n, Location::caller())
@@ -83,7 +83,7 @@ impl<B: RawBackend> MetalOps<B> {
     /// y ← max(x, 0), over the first `n` elements. `y` may be `x`.
     ///
     /// # Errors
-    /// As for [`MetalOps::add`].
+    /// See [`MetalOps::add`].
     #[track_caller]
     pub fn relu(&self, x: &StorageBuffer, y: &StorageBuffer, n: usize) -> TensorResult<()> {
         self.elementwise(Name::Relu, "relu", &[("x", x), ("y", y)], n, Location::caller())
@@ -92,7 +92,7 @@ impl<B: RawBackend> MetalOps<B> {
     /// y ← 1 / (1 + e⁻ˣ), over the first `n` elements. `y` may be `x`.
     ///
     /// # Errors
-    /// As for [`MetalOps::add`].
+    /// See [`MetalOps::add`].
     #[track_caller]
     pub fn sigmoid(&self, x: &StorageBuffer, y: &StorageBuffer, n: usize) -> TensorResult<()> {
         self.elementwise(Name::Sigmoid, "sigmoid", &[("x", x), ("y", y)], n, Location::caller())
@@ -101,7 +101,7 @@ impl<B: RawBackend> MetalOps<B> {
     /// c `[m, n]` ← a `[m, k]` × b `[k, n]`, all row-major. Sums are of f32; with `k` = 0 they are zeros.
     ///
     /// # Errors
-    /// As for [`MetalOps::add`]; also when `c` is the memory of `a` or `b`.
+    /// See [`MetalOps::add`]; also when `c` is the memory of `a` or `b`.
     #[track_caller]
     pub fn matmul(&self, a: &StorageBuffer, b: &StorageBuffer, c: &StorageBuffer, m: usize, n: usize, k: usize) -> TensorResult<()> {
         let at = Location::caller();
@@ -112,15 +112,15 @@ impl<B: RawBackend> MetalOps<B> {
             self.check("matmul", name, buffer, count, at)?;
         }
         if c.same(a) || c.same(b) {
-            return Err(TensorError::shape("matmul", at, "c must not be the memory of a or b, which other threads still read"));
+            return Err(TensorError::shape("matmul", at, "c must not share memory with a or b"));
         }
         self.run(Name::Matmul, &buffers, smallvec::smallvec![m, n, k], at)
     }
 
-    /// As [`MetalOps::add`], over memory that the backend holds.
+    /// Like [`MetalOps::add`], over memory that the backend holds.
     ///
     /// # Errors
-    /// As for [`MetalOps::add`]; also for a handle that was freed, or one of another backend.
+    /// See [`MetalOps::add`]; also for a handle that was freed, or one of another backend.
     #[track_caller]
     pub fn add_ptr(&self, a: BufferHandle, b: BufferHandle, result: BufferHandle, n: usize) -> TensorResult<()> {
         let at = Location::caller();
@@ -136,7 +136,7 @@ impl<B: RawBackend> MetalOps<B> {
             return Err(TensorError::Device { op, message: format!("{name}: {e}"), at });
         }
         if let Some(d) = buffer.dtype.filter(|d| *d != DType::F32) {
-            return Err(TensorError::dtype(op, at, format!("{name} was made of {d}; these kernels compute in f32, Tensor in every dtype")));
+            return Err(TensorError::dtype(op, at, format!("{name} is {d}; these kernels support f32 only, Tensor every dtype")));
         }
         let holds = buffer.bytes / 4;
         if count > holds {

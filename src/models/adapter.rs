@@ -1,4 +1,4 @@
-//! Adapters of a model's layers: put on, saved and loaded as PEFT does it, added to the weights.
+//! Adapters of a model's layers: attaching, saving and loading them in PEFT's format, and merging them into the weights.
 
 use crate::backends::Bytes;
 use crate::device::Device;
@@ -17,10 +17,10 @@ use std::sync::Arc;
 /// PEFT's files of an adapter.
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
-/// What PEFT's keys begin with.
+/// The prefix of PEFT's keys.
 const PREFIX: &str = "base_model.model.";
 
-/// The adapters of a model, which holds them too: what is learnt here is what the model computes with.
+/// The adapters of a model. The model shares them: training them changes what the model computes.
 pub struct Adapters {
     config: LoraConfig,
     architecture: &'static str,
@@ -34,7 +34,7 @@ struct Adapted {
     lora: Lora,
 }
 
-/// The layers that get adapters when none are named: those of PEFT.
+/// The default layers for adapters, as in PEFT.
 fn usual_targets(architecture: &str) -> &'static [&'static str] {
     if architecture == "gpt2" { &["c_attn"] } else { &["q_proj", "v_proj"] }
 }
@@ -51,10 +51,10 @@ fn target_of<'t>(module: &str, targets: &'t [String]) -> Option<(&'t String, Str
 }
 
 impl Adapters {
-    /// Puts fresh adapters on a model's layers, which stay as they are: at first the model computes the same.
+    /// Attaches new adapters to a model's layers, whose weights stay frozen. Initially the model's results are unchanged.
     ///
     /// # Errors
-    /// When a target names no layer of the model, or a setting is outside of its range.
+    /// If a target does not match a layer of the model, or a setting is out of range.
     pub fn attach(model: &mut dyn Model, config: &LoraConfig, rng: &mut Rng) -> TensorResult<Adapters> {
         config.check()?;
         let architecture = model.shape().architecture;
@@ -79,47 +79,47 @@ impl Adapters {
             }
         }
         if let Some(unknown) = wanted.iter().find(|t| !used.contains(t)) {
-            return Err(TensorError::Config(format!("{architecture} has no layer {unknown}; known are all, {}", known.join(", "))));
+            return Err(TensorError::Config(format!("{architecture} has no layer {unknown}; expected all, {}", known.join(", "))));
         }
         Ok(Adapters { config: LoraConfig { targets, ..config.clone() }, architecture, layers })
     }
 
-    /// What they look like.
+    /// Their configuration.
     pub fn config(&self) -> &LoraConfig {
         &self.config
     }
 
-    /// Every matrix with its name, as `model.layers.0.self_attn.q_proj.lora_A.weight`.
+    /// All matrices with their names, such as `model.layers.0.self_attn.q_proj.lora_A.weight`.
     pub fn named_parameters(&self) -> Vec<(String, Param)> {
         let parts =
             |l: &Adapted| l.lora.own_parameters().into_iter().map(|(n, p)| (format!("{}.{n}", l.module), p.clone())).collect::<Vec<_>>();
         self.layers.iter().flat_map(parts).collect()
     }
 
-    /// The adapters as one module after the other: the same ones, with their parameters and random streams.
+    /// The adapters as a sequence of modules that share their parameters and random streams.
     pub fn modules(&self) -> Sequential {
         self.layers.iter().fold(Sequential::new(), |s, l| s.push(l.lora.clone()))
     }
 
-    /// How many numbers they hold.
+    /// The total number of their parameters' elements.
     pub fn parameter_count(&self) -> usize {
         self.named_parameters().iter().map(|(_, p)| p.get().numel()).sum()
     }
 
-    /// Begins (`true`) or ends training: dropout drops or passes everything on.
+    /// Switches training mode on or off: dropout is active only in training.
     pub fn train(&self, on: bool) {
         for l in &self.layers {
             l.lora.children().iter().for_each(|(_, m)| m.on_mode(on));
         }
     }
 
-    /// Collects no gradients from here on: what generates text tracks none.
+    /// Disables gradients, for text generation.
     fn freeze(&self) -> TensorResult<()> {
         self.train(false);
         self.named_parameters().iter().try_for_each(|(_, p)| p.set_trainable(false))
     }
 
-    /// Learns again: the reverse of how [`Adapters::load`] leaves them.
+    /// Makes the adapters trainable again after [`Adapters::load`].
     ///
     /// # Errors
     /// Those of the device.
@@ -128,8 +128,8 @@ impl Adapters {
         self.named_parameters().iter().try_for_each(|(_, p)| p.set_trainable(true))
     }
 
-    /// Saves them as PEFT does: a folder of `adapter_config.json` and `adapter_model.safetensors`, which appears whole or not at all. `base`
-    /// says what model they are for.
+    /// Saves them in PEFT's format: a folder with `adapter_config.json` and `adapter_model.safetensors`, written atomically. `base`
+    /// names the model they belong to.
     ///
     /// # Errors
     /// The system's, and device errors.
@@ -165,10 +165,10 @@ impl Adapters {
         })
     }
 
-    /// Puts the adapters of a folder in PEFT's layout on a model, for computing, not for training.
+    /// Attaches the adapters of a folder in PEFT's format to a model, for inference.
     ///
     /// # Errors
-    /// When the files are damaged, are no plain LoRA, or do not fit the model.
+    /// If the files are damaged, are not plain LoRA, or do not match the model.
     pub fn load(folder: impl AsRef<Path>, model: &mut dyn Model) -> TensorResult<Adapters> {
         let folder = folder.as_ref();
         let bad = |m: String| TensorError::format("adapter", format!("{}: {m}", folder.display()));
@@ -183,7 +183,7 @@ impl Adapters {
             _ => true,
         };
         if json["peft_type"].as_str() != Some("LORA") {
-            return Err(bad(format!("peft_type is {}; only LORA is known", json["peft_type"])));
+            return Err(bad(format!("peft_type is {}; only LORA is supported", json["peft_type"])));
         }
         let others = [
             "use_dora",
@@ -219,7 +219,7 @@ impl Adapters {
             let (a, b) = match [find(&names[0]), find(&names[1])] {
                 [None, None] => continue,
                 [Some(a), Some(b)] => (a, b),
-                _ => return Err(bad(format!("{} has one matrix of two", layer.module))),
+                _ => return Err(bad(format!("{} has only one of its two matrices", layer.module))),
             };
             rest.retain(|t| *t != a && *t != b);
             let [outputs, inputs] = *layer.linear.weight.dims() else { continue };
@@ -235,14 +235,14 @@ impl Adapters {
             layers.push(Adapted { module: layer.module, tensor: layer.tensor, head_rows: layer.head_rows, lora });
         }
         if let Some(unknown) = rest.first() {
-            return Err(bad(format!("`{unknown}` belongs to no layer of this {architecture} model of {} blocks", model.shape().layers)));
+            return Err(bad(format!("`{unknown}` does not match a layer of this {architecture} model of {} blocks", model.shape().layers)));
         }
         let adapters = Adapters { config, architecture, layers };
         adapters.freeze()?;
         Ok(adapters)
     }
 
-    /// The weights of the adapted layers with what was learnt added, under the file's names: plain types stay, block formats become f16.
+    /// The merged weights of the adapted layers under the file's names. Plain types are kept; block formats become f16.
     fn merged(&self, weights: &Weights) -> TensorResult<BTreeMap<String, Tensor>> {
         // The Hub keeps GPT-2's matrices [in, out].
         let transposed = weights.is_hub() && self.architecture == "gpt2";
@@ -263,7 +263,7 @@ impl Adapters {
     /// Writes the GGUF file `base` with the adapters added to its weights; those in block formats become f16.
     ///
     /// # Errors
-    /// When the adapters are not of this model; the system's.
+    /// If the adapters do not match this model, or on I/O errors.
     pub fn merge_gguf(&self, base: &Path, out: &Path) -> TensorResult<()> {
         let gguf = Gguf::open(base)?;
         let merged = self.merged(&Weights::open(base, &Device::cpu())?)?;
@@ -283,7 +283,7 @@ impl Adapters {
     /// Writes the model of the folder `base` (Hub layout) with the adapters added to its weights as a folder with the same other files.
     ///
     /// # Errors
-    /// When the adapters are not of this model; the system's.
+    /// If the adapters do not match this model, or on I/O errors.
     pub fn merge_folder(&self, base: &Path, out: &Path) -> TensorResult<()> {
         let cpu = Device::cpu();
         let merged = self.merged(&Weights::open(base, &cpu)?)?;
@@ -293,7 +293,7 @@ impl Adapters {
             let value = match merged.get(&*t.name) {
                 Some(m) => m.clone(),
                 None => {
-                    let outside = || TensorError::format("weights", format!("`{}` lies outside of its file", t.name));
+                    let outside = || TensorError::format("weights", format!("`{}` is outside its file", t.name));
                     let file: Arc<dyn std::ops::Deref<Target = [u8]> + Send + Sync> = files.data_of(t).ok_or_else(outside)?.clone();
                     Tensor::from_bytes(Bytes::Shared(file, t.range.start, t.range.len()), t.dtype()?, &t.shape, &cpu)?
                 }
@@ -322,7 +322,7 @@ fn read(files: &SafeTensors, name: &str, device: &Device) -> TensorResult<Tensor
     Ok(t)
 }
 
-/// Rows `[H·D, r]` whose rotated pairs are neighbours in each head of D to Hugging Face's order, where a pair's second is D/2 further.
+/// Converts rows `[H·D, r]` from interleaved RoPE pairs in each head of D to Hugging Face's order, where the second of a pair is D/2 further.
 fn to_halves(b: &Tensor, head: Option<usize>) -> TensorResult<Tensor> {
     reorder(b, head, |half| [half, 2])
 }

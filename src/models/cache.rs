@@ -11,7 +11,7 @@ pub struct KvCache {
     layers: Vec<(Tensor, Tensor)>,
     len: usize,
     capacity: usize,
-    /// Whether anything is remembered at all.
+    /// Whether the cache stores anything.
     keeps: bool,
 }
 
@@ -34,17 +34,17 @@ impl KvCache {
         Ok(KvCache { layers, len: 0, capacity, keeps: true })
     }
 
-    /// Remembers nothing: tokens see those that are given with them and no others.
+    /// A cache that stores nothing: tokens attend only to those of the same call.
     pub fn none() -> KvCache {
         KvCache { layers: Vec::new(), len: 0, capacity: 0, keeps: false }
     }
 
-    /// How many keys are valid once `t` more positions have been appended; `None` where they are all that there are.
+    /// The number of valid keys after `t` more positions; `None` if all keys of the call are valid.
     pub fn valid(&self, t: usize) -> Option<usize> {
         self.keeps.then_some(self.len + t)
     }
 
-    /// Valid positions.
+    /// Number of valid positions.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -52,11 +52,11 @@ impl KvCache {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Room.
+    /// Capacity in positions.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
-    /// Forgets all positions from `len` on, for going back to an earlier point of the conversation.
+    /// Drops all positions from `len` on, to return to an earlier point of the conversation.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -67,7 +67,7 @@ impl KvCache {
         }
     }
 
-    /// Writes keys and values `[B,Hkv,T,D]` of the next T positions of a layer; gives the whole buffers.
+    /// Writes keys and values `[B,Hkv,T,D]` of the next T positions of a layer; returns the whole buffers.
     pub fn append(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> TensorResult<(Tensor, Tensor)> {
         if !self.keeps {
             return Ok((k.clone(), v.clone()));

@@ -34,7 +34,7 @@ pub const TYPES: [(DType, u32); 13] = [
 /// them. `text` adds the tokenizer's keys for a model from a folder; it is told the size of the vocabulary.
 ///
 /// # Errors
-/// When the model cannot be expressed in GGUF, a tensor is missing, or the system fails.
+/// If the model cannot be expressed in GGUF, a tensor is missing, or the system fails.
 pub fn write_gguf(
     weights: &Weights,
     dtype: DType,
@@ -62,7 +62,9 @@ pub fn write_gguf(
                 "llama" => from_llama(weights, &mut w)?,
                 "gpt2" => from_gpt2(weights, &mut w)?,
                 other => {
-                    return Err(TensorError::Unsupported(format!("a folder of architecture `{other}` as GGUF; known are llama and gpt2")));
+                    return Err(TensorError::Unsupported(format!(
+                        "a folder of architecture `{other}` as GGUF; supported are llama and gpt2"
+                    )));
                 }
             };
             let vocab = tensors.iter().find(|(n, _)| n == "token_embd.weight").map_or(0, |(_, t)| t.dims()[0]);
@@ -134,7 +136,7 @@ fn take(weights: &Weights, names: impl IntoIterator<Item = String>) -> TensorRes
     // Masks and tables that old files carry, and an output matrix that is the embedding.
     let known = |n: &str| [".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq"].iter().any(|end| n.ends_with(end));
     match rest.iter().find(|n| !known(n)) {
-        Some(n) => Err(TensorError::Unsupported(format!("the tensor `{n}`, which GGUF has no place for"))),
+        Some(n) => Err(TensorError::Unsupported(format!("the tensor `{n}`, which has no GGUF name"))),
         None => Ok(out),
     }
 }

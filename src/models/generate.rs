@@ -1,5 +1,5 @@
-//! Text generation: the prompt in chunks, then token by token, each next step submitted before the last token is read, several of them
-//! at once where they are short.
+//! Text generation: the prompt in chunks, then token by token. Each step is submitted before the previous token is read back; short steps
+//! share a submit.
 
 use crate::device::Device;
 use crate::error::{TensorError, TensorResult};
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 /// Prompts run in chunks of these sizes, so that few plans serve every length.
 const CHUNKS: [usize; 4] = [512, 128, 32, 8];
 
-/// Steps of a submit take at most this long together, so that nobody sees tokens come in groups, and are at most so many: between two
-/// submits an H100 is idle for 12 µs, of 410 that a step of GPT-2 takes.
+/// Limits of a submit: the total time of its steps, so that tokens do not visibly arrive in groups, and their number. Between two
+/// submits an H100 idles for 12 µs; a step of GPT-2 takes 410.
 const AT_ONCE: Duration = Duration::from_millis(4);
 const MOST_AT_ONCE: usize = 8;
 
@@ -25,7 +25,7 @@ pub struct Session<'m> {
     model: &'m dyn Model,
     device: Device,
     cache: KvCache,
-    /// Room for tokens; the cache has a little more, for padding.
+    /// Capacity in tokens; the cache has a little more, for padding.
     context: usize,
     tokens: Vec<u32>,
 }
@@ -35,7 +35,7 @@ impl<'m> Session<'m> {
     pub fn new(model: &'m dyn Model, context: usize, device: &Device) -> TensorResult<Session<'m>> {
         let shape = model.shape();
         if context > shape.context {
-            return Err(TensorError::Config(format!("a context of {context} tokens; the model was made for {}", shape.context)));
+            return Err(TensorError::Config(format!("a context of {context} tokens; the model supports {}", shape.context)));
         }
         // Room for the padding of the last chunk.
         let capacity = context.next_multiple_of(CHUNKS[3]);
@@ -48,28 +48,28 @@ impl<'m> Session<'m> {
         })
     }
 
-    /// Tokens so far: prompts and what was generated.
+    /// Tokens so far: prompts and generated ones.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
-    /// Room for tokens.
+    /// Capacity in tokens.
     pub fn context(&self) -> usize {
         self.context
     }
     fn is_full(&self) -> bool {
         self.cache.len() >= self.context
     }
-    /// Forgets everything after the first `len` tokens.
+    /// Drops everything after the first `len` tokens.
     pub fn truncate(&mut self, len: usize) {
         self.tokens.truncate(len);
         self.cache.truncate(self.tokens.len());
     }
 
-    /// Reads tokens; gives the logits `[V]` after the last of them. `stop` is asked between chunks; when it says so, the rest is left out
-    /// and the result is `None`.
+    /// Processes tokens and returns the logits `[V]` after the last one. `stop` is called between chunks; if it returns true, the rest is
+    /// skipped and the result is `None`.
     pub fn prompt(&mut self, tokens: &[u32], mut stop: impl FnMut() -> bool) -> TensorResult<Option<Tensor>> {
         if tokens.is_empty() {
-            return Err(TensorError::Value("an empty prompt; give at least one token".into()));
+            return Err(TensorError::Value("the prompt is empty; give at least one token".into()));
         }
         let tokens = &self.with_unread(tokens)?[..];
         let mut rest = tokens;
@@ -111,7 +111,7 @@ impl<'m> Session<'m> {
         Ok(Some(logits))
     }
 
-    /// Reads tokens without sampling; gives the logits `[T,V]` after each of them, evaluated in one go.
+    /// Processes tokens without sampling; returns the logits `[T,V]` after each of them, in one evaluation.
     pub fn score(&mut self, tokens: &[u32]) -> TensorResult<Tensor> {
         let all = &self.with_unread(tokens)?[..];
         let ids = Tensor::from_vec(all.iter().map(|&t| t as i32).collect::<Vec<_>>(), &[all.len()], &self.device)?;
@@ -210,8 +210,8 @@ impl<'m> Session<'m> {
     }
 }
 
-/// Tokens as they are generated, an iterator of `TensorResult<u32>`; it ends when the context is full, or behind an error. Dropping it leaves the session with exactly the tokens that
-/// were given out, and the sampler as if no other had been chosen.
+/// Tokens as they are generated, an iterator of `TensorResult<u32>`; it ends when the context is full, or after an error. Dropping it leaves
+/// the session with exactly the returned tokens, and the sampler as if no further token had been sampled.
 pub struct Generation<'s, 'm> {
     session: &'s mut Session<'m>,
     sampler: &'s mut Sampler,
@@ -227,7 +227,7 @@ pub struct Generation<'s, 'm> {
     given: Option<Tensor>,
     /// The next token's logits, when the host chooses.
     logits: Option<Tensor>,
-    /// What a step is, once that is known.
+    /// The recorded step, once known.
     replay: Replay,
     /// Random numbers that a step draws.
     draws: u32,
@@ -243,7 +243,7 @@ pub struct Generation<'s, 'm> {
 }
 
 impl Generation<'_, '_> {
-    /// No more than so many tokens are wanted: then none is computed in vain, and `token` gives `None` behind them.
+    /// Limits the number of tokens, so that none is computed in vain; after them `token` returns `None`.
     pub fn at_most(mut self, tokens: usize) -> Self {
         // One was chosen already.
         self.left = tokens.saturating_sub(1);
@@ -343,7 +343,7 @@ impl Generation<'_, '_> {
         Ok(())
     }
 
-    /// Ends the generation: the session then holds exactly the tokens that were given out.
+    /// Ends the generation: the session then contains exactly the returned tokens.
     pub fn finish(self) {}
 }
 

@@ -31,29 +31,29 @@ use crate::tensor::Tensor;
 pub trait Model: Send + Sync {
     /// Sizes that callers need.
     fn shape(&self) -> ModelShape;
-    /// The hidden states `[1,T,d]` after the last block (and its norm) of tokens `[T]`, which stand at positions `cache.len()..`; their keys
-    /// and values are appended to the cache. With [`KvCache::none`], tokens may be `[B,T]`: B texts at once, as for training.
+    /// The hidden states `[1,T,d]` after the last block and the final norm, for tokens `[T]` at positions `cache.len()..`. Their keys and
+    /// values are appended to the cache. With [`KvCache::none`], tokens may be `[B,T]`: B texts at once, for training.
     fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor>;
     /// Logits `[…,V]` of hidden states `[…,d]`, in f32.
     fn logits(&self, hidden: &Tensor) -> TensorResult<Tensor>;
-    /// Whether the step of one token differs from the step before it only in the token, in what the cache holds, and in numbers that grow
-    /// by the same amount each time. Such steps are repeated without building their graph.
+    /// Whether decode steps are identical up to the token, the cache length and affinely changing scalars. If so, the recorded plan is
+    /// replayed without building a graph.
     fn repeats(&self) -> bool {
         false
     }
-    /// Every weight, for counting bytes.
+    /// All weights, for example to count bytes.
     fn weights(&self) -> Vec<&Tensor>;
-    /// The linear layers of the blocks with their names: those that adapters can be put on.
+    /// The named linear layers of the blocks, to which adapters can be attached.
     fn layers(&mut self) -> Vec<Layer<'_>>;
 }
 
-/// A linear layer of a model and what others call it.
+/// A linear layer of a model and its names in other formats.
 pub struct Layer<'a> {
     /// Hugging Face's module, as `model.layers.0.self_attn.q_proj`.
     pub module: String,
     /// GGUF's tensor without its end, as `blk.0.attn_q`.
     pub tensor: String,
-    /// Whether the file's rows come in another order than Hugging Face's: those of heads of this size, whose pairs are neighbours.
+    /// The head size, if the file orders the rows of each head differently from Hugging Face: interleaved pairs instead of halves.
     pub head_rows: Option<usize>,
     /// The layer.
     pub linear: &'a mut Projection,
@@ -68,15 +68,15 @@ impl<'a> Layer<'a> {
 /// The loss of predicting `targets` `[B,T]` from `tokens` `[B,T]`: the mean negative log-probability of the targets that are not negative.
 ///
 /// # Errors
-/// When the shapes differ, or those of the model.
+/// If the shapes differ, or those of the model.
 pub fn loss(model: &dyn Model, tokens: &Tensor, targets: &Tensor) -> TensorResult<Tensor> {
     loss_with(model, tokens, targets, Reduction::Mean)
 }
 
-/// As [`loss`]: the sum, or each target's loss.
+/// Like [`loss`], with a choice of reduction: the mean, the sum, or each target's loss.
 ///
 /// # Errors
-/// As for [`loss`].
+/// See [`loss`].
 pub fn loss_with(model: &dyn Model, tokens: &Tensor, targets: &Tensor, reduction: Reduction) -> TensorResult<Tensor> {
     let logits = model.logits(&model.hidden(tokens, &mut KvCache::none())?)?;
     let vocab = *logits.dims().last().unwrap_or(&0) as isize;
@@ -120,7 +120,7 @@ pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Box<dyn Mod
         "gemma3" | "gemma3_text" => Box::new(gemma3::Gemma3::load(weights, dtype(DType::F32))?),
         other => {
             let key = if weights.is_hub() { "model_type" } else { "general.architecture" };
-            let message = format!("{}: `{key}` is \"{other}\"; known are llama, gpt2 and gemma3", weights.file());
+            let message = format!("{}: `{key}` is \"{other}\"; supported are llama, gpt2 and gemma3", weights.file());
             return Err(TensorError::Unsupported(message));
         }
     })
@@ -168,7 +168,7 @@ pub(crate) fn batch_of(tokens: &Tensor) -> TensorResult<(Tensor, usize)> {
     match tokens.dims() {
         [t] => Ok((tokens.unsqueeze(0)?, *t)),
         [_, t] => Ok((tokens.clone(), *t)),
-        _ => Err(TensorError::Value(format!("tokens are {}, not [T] or [B,T]", tokens.shape()))),
+        _ => Err(TensorError::Value(format!("tokens have shape {}, expected [T] or [B,T]", tokens.shape()))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Choosing the next token from logits, on the device; what a repetition penalty needs, and on a CPU what needs an order, on the host.
+//! Sampling the next token from logits: on the device, or on the host for a repetition penalty and, on the CPU, for top-k, top-p and min-p.
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -11,17 +11,17 @@ use crate::tensor::Tensor;
 /// How the next token is chosen. Steps apply in this order: repetition penalty, temperature, top-k, top-p, min-p, draw.
 #[derive(Clone, Debug)]
 pub struct Sampler {
-    /// 0 takes the best token; higher values flatten the distribution.
+    /// 0 always takes the most likely token; higher values flatten the distribution.
     pub temperature: f64,
-    /// Only the `top_k` best tokens, and those equal to the last of them; 0 for all.
+    /// Keeps the `top_k` most likely tokens, including ties with the last one; 0 for all.
     pub top_k: usize,
-    /// Only the fewest best tokens that together have this probability; 1 for all.
+    /// Keeps the smallest set of most likely tokens with this total probability; 1 for all.
     pub top_p: f64,
-    /// Only tokens at least `min_p` times as probable as the best; 0 for all.
+    /// Keeps tokens at least `min_p` times as likely as the most likely one; 0 for all.
     pub min_p: f64,
-    /// Divides the (positive) logits of tokens that occurred before (Keskar et al., 2019); 1 for none.
+    /// Divides the (positive) logits of earlier tokens (Keskar et al., 2019); 1 for none.
     pub repetition_penalty: f64,
-    /// The stream of random numbers.
+    /// The random number generator.
     pub rng: Rng,
 }
 
@@ -31,7 +31,7 @@ impl Default for Sampler {
     }
 }
 
-/// What the device gives for a row that holds a NaN instead of a token.
+/// The token that the device returns for a row with a NaN.
 pub(crate) const NAN_TOKEN: i32 = crate::ops::reduce::NONE;
 
 /// The largest f32 below 1.
@@ -40,7 +40,7 @@ const NEARLY_ONE: f64 = 1.0 - 1.0 / 16_777_216.0;
 impl Sampler {
     /// Fails on settings outside their ranges.
     pub fn check(&self) -> TensorResult<()> {
-        let wrong = |what: &str, v: f64, want: &str| Err(TensorError::Config(format!("{what} is {v}; want {want}")));
+        let wrong = |what: &str, v: f64, want: &str| Err(TensorError::Config(format!("{what} is {v}; expected {want}")));
         match self {
             s if !(s.temperature >= 0.0 && s.temperature.is_finite()) => wrong("temperature", s.temperature, "0 or more"),
             s if !(s.top_p > 0.0 && s.top_p <= 1.0) => wrong("top-p", s.top_p, "more than 0, at most 1"),
@@ -52,7 +52,7 @@ impl Sampler {
         }
     }
 
-    /// Whether the token is chosen on this device, so that logits never leave it.
+    /// Whether the token is chosen on this device, so that logits are not copied to the host.
     pub fn on_device(&self, device: &Device) -> bool {
         self.repetition_penalty == 1.0 && (self.temperature == 0.0 || self.draws_from_all() || !device.is_cpu())
     }
@@ -65,7 +65,7 @@ impl Sampler {
         Cutoff { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, min_p: self.min_p }
     }
 
-    /// The next token, `[1]` i32, from logits `[V]`, on the device; [`NAN_TOKEN`] where a logit is NaN.
+    /// The next token, `[1]` i32, from logits `[V]`, on the device; [`NAN_TOKEN`] if a logit is NaN.
     ///
     /// Temperature sampling is by the Gumbel-max trick: the best of logits/T + g with g = −ln(−ln(1 − u)) is a draw from the softmax.
     pub(crate) fn choose(&mut self, logits: &Tensor) -> TensorResult<Tensor> {
@@ -123,7 +123,7 @@ impl Sampler {
 
 pub(crate) fn nan_error() -> TensorError {
     TensorError::Numeric(
-        "the model gave NaN logits; its weights are damaged, or its activations overflow their dtype: load it with f32 activations".into(),
+        "the logits contain NaN: the weights are damaged, or f16 activations overflow; load the model with DType::F32".into(),
     )
 }
 

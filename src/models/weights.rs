@@ -1,4 +1,4 @@
-//! A model's weights by name, from a GGUF file or a folder in Hub layout, without copying where the device can read the file.
+//! A model's weights by name, from a GGUF file or a folder in Hub layout; without a copy if the device can read the file.
 
 use crate::backends::Bytes;
 use crate::device::Device;
@@ -50,7 +50,7 @@ impl Weights {
         Weights { source: Source::Gguf(gguf), file: "the GGUF file".into(), device: device.clone() }
     }
 
-    /// The same weights for another device.
+    /// These weights on another device.
     pub fn on(self, device: &Device) -> Weights {
         Weights { device: device.clone(), ..self }
     }
@@ -69,15 +69,15 @@ impl Weights {
             Source::Hub { config, .. } => Some(config),
         }
     }
-    /// The file that has the settings, for messages.
+    /// The file that contains the settings, for messages.
     pub(crate) fn file(&self) -> &str {
         &self.file
     }
-    /// Whether tensors have Hugging Face's layouts: rope pairs are halves, GPT-2's matrices are `[in,out]`.
+    /// Whether tensors have Hugging Face's layouts: RoPE pairs in halves, GPT-2's matrices `[in,out]`.
     pub fn is_hub(&self) -> bool {
         matches!(self.source, Source::Hub { .. })
     }
-    /// The device that tensors are put on.
+    /// The device of the tensors.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -91,7 +91,7 @@ impl Weights {
     }
 
     fn info(&self, name: &str) -> TensorResult<(&TensorInfo, Bytes)> {
-        let outside = |i: &TensorInfo| TensorError::format("weights", format!("`{}` lies outside of its file", i.name));
+        let outside = |i: &TensorInfo| TensorError::format("weights", format!("`{}` is outside its file", i.name));
         let (info, data) = match &self.source {
             Source::Gguf(g) => {
                 let i = g.tensor(name)?;
@@ -107,7 +107,7 @@ impl Weights {
         Ok((info, Bytes::Shared(shared, info.range.start, info.range.len())))
     }
 
-    /// What the file calls the tensor of this name.
+    /// The file's name for this tensor.
     pub fn stored_name(&self, name: &str) -> String {
         match &self.source {
             Source::Gguf(_) => name.into(),
@@ -117,7 +117,7 @@ impl Weights {
         }
     }
 
-    /// The names of all tensors as the file has them.
+    /// The names of all tensors in the file.
     pub fn stored_names(&self) -> Vec<String> {
         let tensors = match &self.source {
             Source::Gguf(g) => g.tensors(),
@@ -215,16 +215,17 @@ impl<'a> Tensors<'a> {
         Ok(t)
     }
 
-    /// The table of token embeddings `[vocabulary,width]`, which has as many rows as the settings say.
+    /// The token embedding table `[vocabulary,width]`, with as many rows as the settings give.
     ///
     /// # Errors
-    /// When it is missing or has another shape.
+    /// If it is missing or has another shape.
     pub fn embedding(&self, width: usize) -> TensorResult<Tensor> {
         let t = self.any("token_embd.weight")?;
         let stored = self.weights.stored_name("token_embd.weight");
         if t.rank() != 2 || t.dims()[1] != width {
             let sizes = self.settings.sizes();
-            return Err(TensorError::format("weights", format!("`{stored}` has shape {}; want [vocabulary,{width}] ({sizes})", t.shape())));
+            let message = format!("`{stored}` has shape {}; expected [vocabulary,{width}] ({sizes})", t.shape());
+            return Err(TensorError::format("weights", message));
         }
         match self.settings.size("vocab_size", "vocab_size", 1 << 31)? {
             Some(n) if n != t.dims()[0] => {
@@ -234,10 +235,10 @@ impl<'a> Tensors<'a> {
         }
     }
 
-    /// A linear layer `name.weight` `[out,in]` with `name.bias`. Without `bias` from the settings, the bias is taken where there is one.
+    /// A linear layer `name.weight` `[out,in]` with `name.bias`. If `bias` is `None`, the bias is loaded if present.
     ///
     /// # Errors
-    /// When a tensor is missing or has another shape.
+    /// If a tensor is missing or has another shape.
     pub fn linear(&self, name: &str, inputs: usize, outputs: usize, bias: Option<bool>) -> TensorResult<Projection> {
         let weight = self.tensor(&format!("{name}.weight"), &[outputs, inputs])?;
         let own = format!("{name}.bias");
@@ -245,14 +246,14 @@ impl<'a> Tensors<'a> {
         Ok(Projection::new(weight, bias))
     }
 
-    /// The layer that makes logits: `output.weight`, or `embedding` where the file has none and `tie_word_embeddings` (`tied` where
-    /// `config.json` does not say) allows it.
+    /// The layer that computes logits: `output.weight`, or `embedding` if the file has none and `tie_word_embeddings` (`tied` if
+    /// `config.json` has no such key) allows it.
     ///
     /// # Errors
-    /// When the weight is missing or has another shape.
+    /// If the weight is missing or has another shape.
     pub fn head(&self, embedding: &Tensor, tied: bool) -> TensorResult<Projection> {
         let tied = self.settings.flag(NONE, "tie_word_embeddings")?.unwrap_or(tied || !self.is_hub());
-        let [vocab, width] = embedding.dims() else { return Err(TensorError::format("weights", "the token embedding is no matrix")) };
+        let [vocab, width] = embedding.dims() else { return Err(TensorError::format("weights", "the token embedding is not a matrix")) };
         if self.has("output.weight") {
             // Files that repeat the embedding here are as common as files where it is another matrix.
             return self.linear("output", *width, *vocab, Some(false));
@@ -264,7 +265,7 @@ impl<'a> Tensors<'a> {
         Ok(Projection::new(embedding.clone(), None))
     }
 
-    /// Refuses every tensor that nobody asked for, but for those whose names end with one of `unused`.
+    /// Refuses every tensor that was not used, except those whose names end with one of `unused`.
     ///
     /// # Errors
     /// Names the first such tensor and the sizes that the settings give.

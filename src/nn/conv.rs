@@ -27,7 +27,7 @@ pub struct Conv2d {
 }
 
 impl Conv2d {
-    /// A layer that begins as PyTorch's.
+    /// A layer initialised like PyTorch's.
     pub fn new(
         inputs: usize,
         outputs: usize,
@@ -66,7 +66,7 @@ pub struct Conv1d {
 }
 
 impl Conv1d {
-    /// A layer that begins as PyTorch's.
+    /// A layer initialised like PyTorch's.
     pub fn new(
         inputs: usize,
         outputs: usize,
@@ -94,11 +94,11 @@ impl Module for Conv1d {
     }
 }
 
-/// The largest of each window of `[N, C, H, W]`.
+/// Maximum of each window of `[N, C, H, W]`.
 pub struct MaxPool2d {
-    /// Edge of the window.
+    /// Size of the window.
     pub kernel: usize,
-    /// Steps between windows.
+    /// Stride between windows.
     pub stride: usize,
 }
 
@@ -108,11 +108,11 @@ impl Module for MaxPool2d {
     }
 }
 
-/// The mean of each window of `[N, C, H, W]`.
+/// Mean of each window of `[N, C, H, W]`.
 pub struct AvgPool2d {
-    /// Edge of the window.
+    /// Size of the window.
     pub kernel: usize,
-    /// Steps between windows.
+    /// Stride between windows.
     pub stride: usize,
 }
 

@@ -17,17 +17,17 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// Dropout with a random stream of its own. Begins in training mode.
+    /// Dropout with its own random stream. Starts in training mode.
     pub fn new(p: f64, seed: u64) -> Dropout {
         Dropout { p: AtomicU64::new(p.to_bits()), rng: Mutex::new(Rng::new(seed)), training: AtomicBool::new(true) }
     }
 
-    /// Where the random stream stands, for checkpoints.
+    /// The state of the random stream, for checkpoints.
     pub fn rng(&self) -> Rng {
         self.rng.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// Sets where the random stream stands.
+    /// Restores the state of the random stream.
     pub fn set_rng(&self, rng: Rng) {
         *self.rng.lock().unwrap_or_else(|e| e.into_inner()) = rng;
     }
@@ -41,7 +41,7 @@ impl Dropout {
         f64::from_bits(self.p.load(Ordering::Relaxed))
     }
 
-    /// Whether anything is dropped now.
+    /// Whether dropout is active.
     pub fn is_active(&self) -> bool {
         self.probability() > 0.0 && self.training.load(Ordering::Relaxed)
     }

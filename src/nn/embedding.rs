@@ -1,4 +1,4 @@
-//! Tables of vectors by index.
+//! Embeddings: tables of vectors by index.
 
 use super::{Module, Param, init};
 use crate::device::Device;
@@ -14,15 +14,15 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// A table of normal entries of this standard deviation (PyTorch: 1).
+    /// A table of normally distributed entries with this standard deviation (PyTorch: 1).
     pub fn new(count: usize, width: usize, std: f64, rng: &mut Rng, device: &Device) -> TensorResult<Embedding> {
         Ok(Embedding { weight: Param::new(&init::normal(&[count, width], std, rng, device)?)?, padding: None })
     }
 
-    /// With row `padding` for what stands for no entry, as PyTorch's `padding_idx`: it begins as zeros, and no gradient reaches it.
+    /// With `padding` as the padding index, like PyTorch's `padding_idx`: its row is initialised to zeros and receives no gradient.
     ///
     /// # Errors
-    /// When there is no such row.
+    /// If the table has no such row.
     pub fn with_padding(mut self, padding: usize) -> TensorResult<Embedding> {
         let table = self.weight.get().detach();
         if padding >= table.shape()[0] {

@@ -1,4 +1,4 @@
-//! A [`Gpt`]'s settings and weights as Hugging Face's `gpt2` stores them, and back.
+//! Converts a [`Gpt`]'s settings and weights to and from the format of Hugging Face's `gpt2`.
 
 use super::{Gpt, GptConfig, ModuleExt};
 use crate::dtype::DType;
@@ -31,7 +31,7 @@ impl GptConfig {
     /// The settings of a `config.json`, without dropout.
     ///
     /// # Errors
-    /// When it is not GPT-2's, a size is missing or 0, or a key asks for another model than [`Gpt`].
+    /// If it is not GPT-2's, a size is missing or 0, or a key requires a model other than [`Gpt`].
     pub fn from_hub(config: &Value) -> TensorResult<GptConfig> {
         if config["model_type"] != "gpt2" {
             return Err(TensorError::format("config", format!("`model_type` is {}, not gpt2", config["model_type"])));
@@ -61,10 +61,10 @@ impl GptConfig {
         Ok(GptConfig { vocab, context, layers, heads, width, bias, dropout: 0.0 })
     }
 
-    /// Weights under the names and in the layouts of the files, from those of [`Gpt`]. Biases that the model does without are zeros there.
+    /// Converts the weights of a [`Gpt`] to the names and layouts of the files. Missing biases become zeros.
     ///
     /// # Errors
-    /// When a weight is missing, or an evaluation fails.
+    /// If a weight is missing, or an evaluation fails.
     pub fn weights_to_hub(&self, own: &BTreeMap<String, Tensor>) -> TensorResult<BTreeMap<String, Tensor>> {
         let mut out = BTreeMap::new();
         for (name, t) in own {
@@ -92,10 +92,10 @@ impl GptConfig {
 }
 
 impl Gpt {
-    /// Takes over the weights of a safetensors file in GPT-2's layout; what of them the model has no place for (zero biases, masks) is left out.
+    /// Loads the weights of a safetensors file in GPT-2's layout. Tensors that the model does not have (zero biases, masks) are skipped.
     ///
     /// # Errors
-    /// When a weight is missing or of another shape; nothing changes then.
+    /// If a weight is missing or of another shape; nothing changes then.
     pub fn load_hub(&self, files: &SafeTensors) -> TensorResult<()> {
         let mut values = BTreeMap::new();
         for (name, p) in self.named_parameters() {

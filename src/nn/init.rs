@@ -1,4 +1,4 @@
-//! How parameters begin.
+//! Initialisation of parameters.
 
 use crate::device::Device;
 use crate::dtype::DType;
@@ -16,7 +16,7 @@ pub fn normal(shape: &[usize], std: f64, rng: &mut Rng, device: &Device) -> Tens
     rng.normal(shape, DType::F32, device)?.mul(std)
 }
 
-/// Uniform within √(6 / fan_in · 1/(1 + a²)) with a = √5, as PyTorch begins linear and convolution layers (He et al., 2015).
+/// Uniform within √(6 / fan_in · 1/(1 + a²)) with a = √5, like PyTorch's linear and convolution layers (He et al., 2015).
 pub fn kaiming_uniform(shape: &[usize], fan_in: usize, rng: &mut Rng, device: &Device) -> TensorResult<Tensor> {
     uniform(shape, (1.0 / fan_in.max(1) as f64).sqrt(), rng, device)
 }

@@ -16,14 +16,14 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer that begins as PyTorch's: uniform within 1/√inputs.
+    /// A layer initialised like PyTorch's: uniform within 1/√inputs.
     pub fn new(inputs: usize, outputs: usize, bias: bool, rng: &mut Rng, device: &Device) -> TensorResult<Linear> {
         let weight = Param::new(&init::kaiming_uniform(&[outputs, inputs], inputs, rng, device)?)?;
         let bias = if bias { Some(Param::new(&init::kaiming_uniform(&[outputs], inputs, rng, device)?)?) } else { None };
         Ok(Linear { weight, bias })
     }
 
-    /// A layer with normal weights of this standard deviation and a bias of zeros.
+    /// A layer with normally distributed weights of this standard deviation and a zero bias.
     pub fn normal(inputs: usize, outputs: usize, bias: bool, std: f64, rng: &mut Rng, device: &Device) -> TensorResult<Linear> {
         let weight = Param::new(&init::normal(&[outputs, inputs], std, rng, device)?)?;
         let bias = if bias { Some(Param::new(&Tensor::zeros(&[outputs], DType::F32, device)?)?) } else { None };

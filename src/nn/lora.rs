@@ -1,4 +1,4 @@
-//! Low-rank adapters (LoRA; Hu et al., 2021, arXiv 2106.09685): a frozen layer learns through two thin matrices beside it.
+//! Low-rank adapters (LoRA; Hu et al., 2021, arXiv 2106.09685): two thin trainable matrices next to a frozen layer.
 
 use super::{Dropout, Module, Param, init};
 use crate::device::Device;
@@ -8,16 +8,16 @@ use crate::ops::random::Rng;
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
-/// What adapters look like, in PEFT's terms.
+/// The configuration of adapters, in PEFT's terms.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoraConfig {
-    /// Columns of the thin matrices.
+    /// Rank: columns of the thin matrices.
     pub rank: usize,
-    /// Their product is multiplied by `alpha / rank`.
+    /// The product of the matrices is scaled by `alpha / rank`.
     pub alpha: f64,
     /// Probability of dropping an element of an adapter's input while training.
     pub dropout: f64,
-    /// The last part of the names of the layers that get one, as `q_proj`; empty for the model's usual ones.
+    /// Last parts of the names of the adapted layers, such as `q_proj`; empty for the model's default.
     pub targets: Vec<String>,
 }
 
@@ -28,17 +28,17 @@ impl Default for LoraConfig {
 }
 
 impl LoraConfig {
-    /// The factor of the product.
+    /// The scale, `alpha / rank`.
     pub fn scale(&self) -> f64 {
         self.alpha / self.rank.max(1) as f64
     }
 
     /// # Errors
-    /// When a number is outside of its range.
+    /// If a value is out of range.
     pub fn check(&self) -> TensorResult<()> {
         if self.rank == 0 || self.rank > 1 << 16 || !self.alpha.is_finite() || !(0.0..1.0).contains(&self.dropout) {
             let m = format!("adapters of rank {}, alpha {} and dropout {}", self.rank, self.alpha, self.dropout);
-            return Err(TensorError::Config(format!("{m}: want a rank from 1 to 65536, a finite alpha, a dropout from 0 to below 1")));
+            return Err(TensorError::Config(format!("{m}: expected a rank from 1 to 65536, a finite alpha, and a dropout in 0..1")));
         }
         Ok(())
     }
@@ -51,13 +51,13 @@ pub struct Lora {
     pub a: Param,
     /// `[outputs, rank]`.
     pub b: Param,
-    /// What the product is multiplied by.
+    /// The scale of the product.
     pub scale: f64,
     dropout: Arc<Dropout>,
 }
 
 impl Lora {
-    /// An adapter that begins as PEFT's: A uniform within 1/√inputs, B zero, so that at first it adds nothing.
+    /// An adapter initialised like PEFT's: A uniform within 1/√inputs, B zero, so that it initially adds nothing.
     pub fn new(inputs: usize, outputs: usize, config: &LoraConfig, rng: &mut Rng, device: &Device) -> TensorResult<Lora> {
         let a = init::kaiming_uniform(&[config.rank, inputs], inputs, rng, device)?;
         let b = Tensor::zeros(&[outputs, config.rank], DType::F32, device)?;
@@ -67,13 +67,13 @@ impl Lora {
     /// An adapter of these values `[rank, inputs]` and `[outputs, rank]`.
     ///
     /// # Errors
-    /// When they are no float tensors.
+    /// If they are not float tensors.
     pub fn from_parts(a: &Tensor, b: &Tensor, config: &LoraConfig, seed: u64) -> TensorResult<Lora> {
         let dropout = Arc::new(Dropout::new(config.dropout, seed));
         Ok(Lora { a: Param::new(a)?, b: Param::new(b)?, scale: config.scale(), dropout })
     }
 
-    /// What it adds to the layer's weight: `scale · B·A`, `[outputs, inputs]` in f32.
+    /// The matrix that it adds to the layer's weight: `scale · B·A`, `[outputs, inputs]` in f32.
     pub fn delta(&self) -> TensorResult<Tensor> {
         let product = self.b.get().detach().cast(DType::F32)?.matmul(&self.a.get().detach().cast(DType::F32)?)?;
         product.mul(crate::ops::Lit(self.scale))

@@ -39,25 +39,25 @@ pub trait Module: Send + Sync {
     fn children(&self) -> Vec<(String, &dyn Module)> {
         Vec::new()
     }
-    /// Told when training begins (`true`) or ends; only what behaves differently listens.
+    /// Called when training starts (`true`) or ends. Modules that behave differently in training override it.
     fn on_mode(&self, _training: bool) {}
-    /// Where its own random stream stands, if it has one.
+    /// The state of its own random stream, if it has one.
     fn random(&self) -> Option<Rng> {
         None
     }
-    /// Sets where its own random stream stands.
+    /// Restores the state of its own random stream.
     fn set_random(&self, _stream: Rng) {}
 }
 
 impl dyn Module + '_ {
-    /// Every parameter with PyTorch's dotted name, the key space of safetensors. One that stands in several places has its first name.
+    /// Every parameter with PyTorch's dotted name, the key space of safetensors. A shared parameter is listed once, under its first name.
     pub fn named_parameters(&self) -> Vec<(String, Param)> {
         let mut out: Vec<(String, Param)> = Vec::new();
         collect(self, "", &mut out);
         out
     }
 
-    /// Where every random stream inside stands: seed and draws made, by the module's dotted name. For checkpoints.
+    /// The state of every random stream inside (seed and number of draws) by the module's dotted name. For checkpoints.
     pub fn random_state(&self) -> BTreeMap<String, (u64, u32)> {
         let mut out = BTreeMap::new();
         walk(self, "", &mut |name, m| {
@@ -68,10 +68,10 @@ impl dyn Module + '_ {
         out
     }
 
-    /// Sets where every random stream stands.
+    /// Restores the state of every random stream.
     ///
     /// # Errors
-    /// When a stream has no state of its name; nothing is set then.
+    /// If a stream has no state of its name; then nothing changes.
     pub fn load_random_state(&self, state: &BTreeMap<String, (u64, u32)>) -> TensorResult<()> {
         let mut missing = None;
         walk(self, "", &mut |name, m| {
@@ -80,7 +80,7 @@ impl dyn Module + '_ {
             }
         });
         if let Some(name) = missing {
-            return Err(TensorError::Value(format!("there is no random state for the module {name}")));
+            return Err(TensorError::Value(format!("no random state for the module {name}")));
         }
         walk(self, "", &mut |name, m| {
             if let (Some(_), Some(&(seed, draws))) = (m.random(), state.get(name)) {
@@ -110,34 +110,34 @@ fn collect(m: &dyn Module, path: &str, out: &mut Vec<(String, Param)>) {
     }
 }
 
-/// What every module can do.
+/// Methods of every module.
 pub trait ModuleExt: Module {
-    /// Every parameter with PyTorch's dotted name. One that stands in several places has its first name.
+    /// Every parameter with PyTorch's dotted name. A shared parameter is listed once, under its first name.
     fn named_parameters(&self) -> Vec<(String, Param)>;
-    /// Every parameter.
+    /// All parameters.
     fn parameters(&self) -> Vec<Param> {
         self.named_parameters().into_iter().map(|(_, p)| p).collect()
     }
-    /// Begins training: dropout drops.
+    /// Switches to training mode: dropout is active.
     fn train(&self);
-    /// Ends training: dropout passes everything on.
+    /// Switches to evaluation mode: dropout is inactive.
     fn eval(&self);
-    /// How many numbers its parameters hold.
+    /// The total number of elements of its parameters.
     fn parameter_count(&self) -> usize {
         self.parameters().iter().map(|p| p.get().numel()).sum()
     }
-    /// Where every random stream inside (dropout's) stands, by the module's dotted name.
+    /// The state of every random stream inside (of dropout) by the module's dotted name.
     fn random_state(&self) -> BTreeMap<String, (u64, u32)>;
-    /// Sets where every random stream stands.
+    /// Restores the state of every random stream.
     ///
     /// # Errors
-    /// When a stream has no state of its name; nothing is set then.
+    /// If a stream has no state of its name; then nothing changes.
     fn load_random_state(&self, state: &BTreeMap<String, (u64, u32)>) -> TensorResult<()>;
-    /// Forgets all gradients.
+    /// Clears all gradients.
     fn zero_grad(&self) {
         self.parameters().iter().for_each(Param::zero_grad);
     }
-    /// Collects no gradients from here on (`false`), or does again.
+    /// Disables (`false`) or enables gradients of all parameters.
     fn set_trainable(&self, on: bool) -> TensorResult<()> {
         self.parameters().iter().try_for_each(|p| p.set_trainable(on))
     }
@@ -145,16 +145,16 @@ pub trait ModuleExt: Module {
     fn state(&self) -> BTreeMap<String, Tensor> {
         self.named_parameters().into_iter().map(|(n, p)| (n, p.get().detach())).collect()
     }
-    /// Replaces every parameter by the value of its name.
+    /// Replaces every parameter by the value with its name.
     ///
     /// # Errors
-    /// When a name is missing or a shape differs; nothing is replaced then.
+    /// If a name is missing or a shape differs; then nothing is replaced.
     fn load_state(&self, values: &BTreeMap<String, Tensor>) -> TensorResult<()> {
         let own = self.named_parameters();
         for (name, p) in &own {
-            let Some(v) = values.get(name) else { return Err(TensorError::Value(format!("there is no value for the parameter {name}"))) };
+            let Some(v) = values.get(name) else { return Err(TensorError::Value(format!("no value for the parameter {name}"))) };
             if v.shape() != p.get().shape() {
-                return Err(TensorError::Value(format!("{name} is {}, the value {}", p.get().shape(), v.shape())));
+                return Err(TensorError::Value(format!("{name} has shape {}, the value {}", p.get().shape(), v.shape())));
             }
         }
         own.iter().try_for_each(|(name, p)| p.set(&values[name].cast(p.get().dtype())?.to_device(p.get().device())?))

@@ -1,11 +1,11 @@
-//! Parameters: values that training replaces, with a place for their gradients.
+//! Parameters: trainable values with their gradients.
 
 use crate::error::{TensorError, TensorResult};
 use crate::tensor::{GradCell, Tensor};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A trainable value. Clones are the same parameter. Reading gives a snapshot; an optimizer replaces the value.
+/// A trainable value. Clones are the same parameter. Reading returns a snapshot; an optimizer replaces the value.
 #[derive(Clone)]
 pub struct Param(Arc<Cell>);
 
@@ -17,10 +17,10 @@ struct Cell {
 }
 
 impl Param {
-    /// A parameter that begins with this value.
+    /// A parameter with this initial value.
     ///
     /// # Errors
-    /// When the value is not a float tensor.
+    /// If the value is not a float tensor.
     #[track_caller]
     pub fn new(value: &Tensor) -> TensorResult<Param> {
         let value = value.detach();
@@ -34,7 +34,7 @@ impl Param {
         self.0.value.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The value now: gradients of what is computed from it are collected in [`Param::grad`].
+    /// The current value. Gradients of results computed from it accumulate in [`Param::grad`].
     pub fn get(&self) -> Tensor {
         self.value().clone()
     }
@@ -42,7 +42,7 @@ impl Param {
     /// Replaces the value by one of the same shape. It may be pending.
     ///
     /// # Errors
-    /// When the shapes differ.
+    /// If the shapes differ.
     #[track_caller]
     pub fn set(&self, value: &Tensor) -> TensorResult<()> {
         let mut own = self.value();
@@ -54,27 +54,27 @@ impl Param {
         Ok(())
     }
 
-    /// The gradient collected since it was last forgotten; pending until asked for.
+    /// The gradient accumulated since it was last cleared. It is computed when requested.
     pub fn grad(&self) -> Option<Tensor> {
         self.0.grad.get()
     }
 
-    /// Replaces the collected gradient; gives the one before.
+    /// Replaces the accumulated gradient and returns the previous one.
     pub fn set_grad(&self, grad: Option<Tensor>) -> Option<Tensor> {
         self.0.grad.replace(grad)
     }
 
-    /// Forgets the gradient.
+    /// Clears the gradient.
     pub fn zero_grad(&self) {
         self.set_grad(None);
     }
 
-    /// Whether gradients are collected.
+    /// Whether gradients are accumulated.
     pub fn is_trainable(&self) -> bool {
         self.0.trainable.load(Ordering::Relaxed)
     }
 
-    /// Collects gradients (`true`, the beginning) or stays as it is (`false`).
+    /// Enables (`true`, the default) or disables gradients.
     pub fn set_trainable(&self, on: bool) -> TensorResult<()> {
         self.0.trainable.store(on, Ordering::Relaxed);
         let value = self.get();

@@ -1,4 +1,4 @@
-//! Modules one after the other.
+//! Modules applied in sequence.
 
 use super::{Linear, Module};
 use crate::device::Device;
@@ -6,16 +6,16 @@ use crate::error::TensorResult;
 use crate::ops::random::Rng;
 use crate::tensor::Tensor;
 
-/// Modules one after the other, named 0, 1, ….
+/// Modules applied in sequence, named 0, 1, ….
 #[derive(Default)]
 pub struct Sequential(Vec<Box<dyn Module>>);
 
 impl Sequential {
-    /// No modules yet.
+    /// An empty sequence.
     pub fn new() -> Sequential {
         Sequential::default()
     }
-    /// With one more at the end.
+    /// Appends a module.
     pub fn push(mut self, m: impl Module + 'static) -> Sequential {
         self.0.push(Box::new(m));
         self

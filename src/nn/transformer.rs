@@ -1,4 +1,4 @@
-//! Attention and a GPT-2 that can be trained; parameter names are those of Hugging Face's `gpt2`, but for weights, which are `[outputs, inputs]`.
+//! Attention and a trainable GPT-2. Parameters have the names of Hugging Face's `gpt2`; weights are `[outputs, inputs]`.
 
 use super::{Dropout, Embedding, LayerNorm, Linear, Module, ModuleExt};
 use crate::autograd::checkpoint;
@@ -12,20 +12,20 @@ use crate::tensor::Tensor;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Causal or full self-attention with several heads (Vaswani et al., 2017) over `[B, T, width]`; one product makes queries, keys and values.
+/// Causal or full self-attention with several heads (Vaswani et al., 2017) over `[B, T, width]`. One product computes queries, keys and values.
 pub struct MultiHeadAttention {
     /// `[3·width, width]`.
     pub c_attn: Linear,
     /// `[width, width]`.
     pub c_proj: Linear,
-    /// Drops attention weights while training; none at first.
+    /// Dropout of attention weights while training; initially none.
     pub drop: Dropout,
     heads: usize,
     causal: bool,
 }
 
 impl MultiHeadAttention {
-    /// A layer with normal weights; `proj_std` is the spread of the output projection's.
+    /// A layer with normally distributed weights; `proj_std` is the standard deviation of the output projection.
     pub fn new(
         width: usize,
         heads: usize,
@@ -37,7 +37,7 @@ impl MultiHeadAttention {
         device: &Device,
     ) -> TensorResult<MultiHeadAttention> {
         if heads == 0 || width % heads != 0 {
-            return Err(TensorError::Config(format!("attention: a width of {width} does not divide among {heads} heads")));
+            return Err(TensorError::Config(format!("attention: width {width} is not divisible by {heads} heads")));
         }
         Ok(MultiHeadAttention {
             c_attn: Linear::normal(width, 3 * width, bias, std, rng, device)?,
@@ -48,7 +48,7 @@ impl MultiHeadAttention {
         })
     }
 
-    /// Attention with dropout of its weights, which the fused kernel cannot do: the weights `[B, H, T, T]` are stored.
+    /// Attention with dropout of its weights. The fused kernel does not support it, so the weights `[B, H, T, T]` are stored.
     fn dropped(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> TensorResult<Tensor> {
         let t = q.shape()[2];
         let scores = q.mul(1.0 / (q.shape()[3] as f64).sqrt())?.matmul(&k.transpose(-2, -1)?)?;
@@ -83,7 +83,7 @@ impl Module for MultiHeadAttention {
     }
 }
 
-/// The shape of a [`Gpt`].
+/// The configuration of a [`Gpt`].
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct GptConfig {
     /// Tokens in the vocabulary.
@@ -117,7 +117,7 @@ struct TransformerBlock {
 }
 
 impl TransformerBlock {
-    /// The result, of which the backward pass keeps the input alone and computes the rest again, with the same dropout.
+    /// The result. Only the input is kept for the backward pass, which recomputes the rest with the same dropout.
     fn checkpointed(self: &Arc<TransformerBlock>, x: &Tensor) -> TensorResult<Tensor> {
         let (block, before, again) = (self.clone(), self.random_state(), AtomicBool::new(false));
         let run = move |x: &[Tensor]| {
@@ -166,7 +166,7 @@ pub struct Gpt {
 }
 
 impl Gpt {
-    /// A model with GPT-2's beginning: normal of 0.02, the projections into the residual stream 1/√(2·layers) of that.
+    /// A model with GPT-2's initialisation: normal with standard deviation 0.02, and 1/√(2·layers) of that for projections into the residual stream.
     pub fn new(config: GptConfig, rng: &mut Rng, device: &Device) -> TensorResult<Gpt> {
         let c = config;
         let proj = 0.02 / (2.0 * c.layers as f64).sqrt();
@@ -195,13 +195,13 @@ impl Gpt {
         Ok(Gpt { config, wte, wpe, drop: first, blocks, ln_f: LayerNorm::new(c.width, c.bias, 1e-5, device)?, checkpointing: false })
     }
 
-    /// Sets the probability of dropping attention weights while training, which begins as that of everything else. At 0 attention is one fused
-    /// kernel also while training.
+    /// Sets the dropout probability of attention weights; by default it equals that of everything else. At 0, attention is a single fused
+    /// kernel in training, too.
     pub fn set_attention_dropout(&mut self, p: f64) {
         self.blocks.iter().for_each(|b| b.attn.drop.set_probability(p));
     }
 
-    /// Whether each block keeps its input alone for the backward pass and computes the rest again (Chen et al., 2016): less memory, more time.
+    /// Whether each block keeps only its input for the backward pass and recomputes the rest (Chen et al., 2016): less memory, more time.
     pub fn set_checkpointing(&mut self, on: bool) {
         self.checkpointing = on;
     }

@@ -120,7 +120,7 @@ impl Tensor {
             return Err(TensorError::shape(
                 "prelu",
                 at,
-                format!("weight {} for {}: want one slope, or {channels}", weight.shape(), self.shape()),
+                format!("weight {} for {}: expected one slope, or {channels}", weight.shape(), self.shape()),
             ));
         }
         let mut sizes: smallvec::SmallVec<[isize; 8]> = smallvec::smallvec![1; self.rank()];

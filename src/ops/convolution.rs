@@ -91,7 +91,7 @@ fn axes(
     let wrong = |m: String| TensorError::shape(op, at, m);
     let n = sizes.len();
     let lists =
-        [("strides", o.stride.len()), ("margins", o.padding.len()), ("dilations", o.dilation.len()), ("kernel sizes", kernel.len())];
+        [("strides", o.stride.len()), ("paddings", o.padding.len()), ("dilations", o.dilation.len()), ("kernel sizes", kernel.len())];
     for (name, len) in lists {
         if len != n && (len != 0 || name == "kernel sizes") {
             return Err(wrong(format!("{len} {name} for {n} dimensions")));
@@ -144,7 +144,9 @@ impl Tensor {
         match self.rank().checked_sub(spatial) {
             Some(2) => Ok((self.clone(), false)),
             Some(1) => Ok((self.unsqueeze(0)?, true)),
-            _ => Err(TensorError::shape(op, at, format!("{} for windows of {spatial} dimensions: want [N,C,…] or [C,…]", self.shape()))),
+            _ => {
+                Err(TensorError::shape(op, at, format!("{} for windows of {spatial} dimensions: expected [N,C,…] or [C,…]", self.shape())))
+            }
         }
     }
 

@@ -190,9 +190,9 @@ impl CustomOp {
         let has_form = if first.device().is_cpu() { self.cpu.is_some() } else { self.wgsl.is_some() };
         if !has_form || dtype == DType::F64 {
             let Some(define) = self.define else {
-                let lacks = if has_form { "form for f64: cast to f32" } else { "form for this machine" };
+                let lacks = if has_form { "f64; cast to f32" } else { "this backend; provide one" };
                 return Err(TensorError::Unsupported(format!(
-                    "{} on {}: it has no {lacks}, or give it a definition ({at})",
+                    "{} on {}: no kernel for {lacks}, or add a `define` fallback ({at})",
                     self.name,
                     first.device().name()
                 )));

@@ -124,7 +124,7 @@ impl Tensor {
             (d, DType::Bool)
         } else if d.is_float() || !u.takes_int() {
             if !u.takes_float() {
-                return Err(TensorError::dtype(u.name(), at, format!("wants integers or bool, not {d}; cast first")));
+                return Err(TensorError::dtype(u.name(), at, format!("expected integers or bool, got {d}; cast first")));
             }
             (floating(d), u.result(floating(d)))
         } else if u == Unary::BitNot && d == DType::Bool {
@@ -141,7 +141,7 @@ impl Tensor {
             d = DType::F32;
         }
         if b.bits() && d.is_float() {
-            return Err(TensorError::dtype(b.name(), at, format!("wants integers or bool, not {d}; cast first")));
+            return Err(TensorError::dtype(b.name(), at, format!("expected integers or bool, got {d}; cast first")));
         }
         if b.float_only() {
             d = floating(d);

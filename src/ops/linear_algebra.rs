@@ -24,7 +24,7 @@ impl Tensor {
     #[track_caller]
     pub fn dot(&self, rhs: &Tensor) -> TensorResult<Tensor> {
         if self.rank() != 1 || rhs.rank() != 1 {
-            let m = format!("{} and {}: want two vectors", self.shape(), rhs.shape());
+            let m = format!("{} and {}: expected two vectors", self.shape(), rhs.shape());
             return Err(TensorError::shape("dot", Location::caller(), m));
         }
         self.matmul(rhs)
@@ -45,7 +45,7 @@ impl Tensor {
     pub fn outer(&self, rhs: &Tensor) -> TensorResult<Tensor> {
         let at = Location::caller();
         if self.rank() != 1 || rhs.rank() != 1 {
-            return Err(TensorError::shape("outer", at, format!("{} and {}: want two vectors", self.shape(), rhs.shape())));
+            return Err(TensorError::shape("outer", at, format!("{} and {}: expected two vectors", self.shape(), rhs.shape())));
         }
         self.unsqueeze(1)?.binary_at(Binary::Mul, Rhs::Tensor(rhs), at)
     }

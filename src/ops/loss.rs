@@ -245,7 +245,7 @@ impl Tensor {
         let class = usize::from(self.rank() > 1);
         let fits = self.rank() >= 1 && *target.shape() == self.shape().without(class);
         if !fits || !target.dtype().is_int() {
-            let m = format!("{}{} for {}: want integers, one per row of classes", target.dtype(), target.shape(), self.shape());
+            let m = format!("{}{} for {}: expected integers, one per row of classes", target.dtype(), target.shape(), self.shape());
             return Err(TensorError::shape("nll_loss", at, m));
         }
         let kept = target.binary_at(Binary::Ne, Rhs::Int(options.ignore_index), at)?;
@@ -353,7 +353,7 @@ impl Tensor {
     /// −Σ w·t·log softmax over dimension `class` for probabilities t.
     fn soft_losses(&self, target: &Tensor, class: usize, weight: Option<&Tensor>, smoothing: f64, at: At) -> TensorResult<Tensor> {
         if target.shape() != self.shape() {
-            let m = format!("probabilities {} for logits {}: want the same shape", target.shape(), self.shape());
+            let m = format!("probabilities {} for logits {}: the shapes must be equal", target.shape(), self.shape());
             return Err(TensorError::shape("cross_entropy", at, m));
         }
         let wide = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };

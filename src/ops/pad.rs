@@ -78,14 +78,14 @@ impl Tensor {
     pub fn pad(&self, margins: &[(isize, isize)], mode: PadMode) -> TensorResult<Tensor> {
         let at = Location::caller();
         if margins.len() != self.rank() {
-            return Err(TensorError::shape("pad", at, format!("{} margins for the dimensions of {}", margins.len(), self.shape())));
+            return Err(TensorError::shape("pad", at, format!("{} paddings for the dimensions of {}", margins.len(), self.shape())));
         }
         let mut x = self.clone();
         for (d, &(before, after)) in margins.iter().enumerate() {
             let size = self.shape()[d] as isize;
             let total = size.checked_add(before).and_then(|s| s.checked_add(after)).filter(|&s| s >= 0);
             let Some(total) = total else {
-                return Err(TensorError::shape("pad", at, format!("margins {before} and {after} of dimension {d} of {}", self.shape())));
+                return Err(TensorError::shape("pad", at, format!("padding {before} and {after} of dimension {d} of {}", self.shape())));
             };
             x = match mode {
                 PadMode::Constant(_) => {
@@ -132,7 +132,7 @@ impl Tensor {
             _ => isize::MAX,
         };
         if (size == 0 && total > 0) || before > most || after > most {
-            let m = format!("margins {before} and {after} of dimension {d} of {}: the elements do not suffice", self.shape());
+            let m = format!("padding {before} and {after} of dimension {d} of {}: too few elements", self.shape());
             return Err(TensorError::shape("pad", at, m));
         }
         let pick = |i: isize| match mode {

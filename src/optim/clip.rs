@@ -1,4 +1,4 @@
-//! Limits for gradients.
+//! Gradient clipping.
 
 use crate::autograd::no_grad;
 use crate::device::Device;
@@ -8,7 +8,7 @@ use crate::nn::Param;
 use crate::ops::Lit;
 use crate::tensor::Tensor;
 
-/// The norm of all these together, f32.
+/// The global norm of all tensors, f32.
 pub(super) fn norm_of(grads: &[Tensor]) -> TensorResult<Tensor> {
     let mut sum: Option<Tensor> = None;
     for g in grads {
@@ -25,13 +25,13 @@ pub(super) fn norm_of(grads: &[Tensor]) -> TensorResult<Tensor> {
     }
 }
 
-/// What brings a norm down to `max`, at most 1.
+/// The factor, at most 1, that reduces a norm to `max`.
 pub(super) fn factor(norm: &Tensor, max: f64) -> TensorResult<Tensor> {
     norm.add(Lit(1e-6))?.reciprocal()?.mul(max)?.clamp(None, Some(1.0))
 }
 
-/// Scales the gradients so that their norm together is at most `max_norm` (Pascanu et al., 2013), and gives the norm before, pending. An
-/// optimizer does this by itself with `max_grad_norm`.
+/// Scales the gradients so that their global norm is at most `max_norm` (Pascanu et al., 2013), and returns the previous norm, pending. An
+/// optimizer with `max_grad_norm` does this automatically.
 pub fn clip_grad_norm(params: &[Param], max_norm: f64) -> TensorResult<Tensor> {
     no_grad(|| {
         let grads: Vec<Tensor> = params.iter().filter_map(Param::grad).collect();
@@ -46,7 +46,7 @@ pub fn clip_grad_norm(params: &[Param], max_norm: f64) -> TensorResult<Tensor> {
     })
 }
 
-/// Limits every element of the gradients to `-limit..=limit`.
+/// Clips every element of the gradients to `-limit..=limit`.
 pub fn clip_grad_value(params: &[Param], limit: f64) -> TensorResult<()> {
     no_grad(|| {
         for p in params {

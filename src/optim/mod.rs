@@ -1,4 +1,4 @@
-//! Optimizers: parameters of a group lie side by side in one buffer, so that an update is one dispatch per group, in place.
+//! Optimizers. The parameters of a group share one buffer, so that an update is one in-place dispatch per group.
 
 mod clip;
 mod rules;
@@ -20,15 +20,15 @@ use crate::tensor::Tensor;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Parameters that are updated alike.
+/// A group of parameters with common settings.
 pub struct ParamGroup {
     /// The parameters with their names.
     pub params: Vec<(String, Param)>,
     /// Factor of the learning rate.
     pub lr_scale: f64,
-    /// How much of each parameter an update takes away, times the learning rate; `None` is the rule's own.
+    /// Weight decay, multiplied by the learning rate in each update; `None` uses the rule's own.
     pub weight_decay: Option<f64>,
-    /// The group's own rule, where it is not the optimizer's.
+    /// The group's own rule, if it differs from the optimizer's.
     pub rule: Option<Box<dyn Rule>>,
 }
 
@@ -42,12 +42,12 @@ impl ParamGroup {
         self.weight_decay = Some(decay);
         self
     }
-    /// With a rule of its own.
+    /// With its own rule.
     pub fn rule(mut self, rule: impl Rule + 'static) -> ParamGroup {
         self.rule = Some(Box::new(rule));
         self
     }
-    /// With this factor of the learning rate.
+    /// With this factor on the learning rate.
     pub fn lr_scale(mut self, scale: f64) -> ParamGroup {
         self.lr_scale = scale;
         self
@@ -75,7 +75,7 @@ pub struct StepNumbers {
     pub t: u64,
 }
 
-/// Where a parameter lies in its group's buffer.
+/// A parameter's position in its group's buffer.
 struct Member {
     name: String,
     param: Param,
@@ -86,11 +86,11 @@ struct Member {
 struct Group {
     rule: Arc<dyn Rule>,
     members: Vec<Member>,
-    /// The values in full precision, one after the other.
+    /// The concatenated values in full precision.
     flat: Tensor,
-    /// What the rule remembers, each as long as `flat`.
+    /// The rule's state tensors, each as long as `flat`.
     states: Vec<Tensor>,
-    /// What the model reads, where it computes in fewer bits.
+    /// The copy in lower precision that the model reads, if any.
     shadow: Option<Tensor>,
     lr_scale: f64,
     weight_decay: f64,
@@ -113,7 +113,7 @@ impl Optimizer {
     /// An optimizer of these parameters in one group.
     ///
     /// # Errors
-    /// When there are no parameters, or device errors.
+    /// If there are no parameters, or device errors.
     pub fn new(rule: impl Rule + 'static, params: Vec<(String, Param)>, lr: f64) -> TensorResult<Optimizer> {
         Optimizer::with_groups(rule, vec![ParamGroup::new(params)], lr)
     }
@@ -156,7 +156,7 @@ impl Optimizer {
         Ok(self)
     }
 
-    /// The loss to call `backward` on: multiplied by the scale where there is one.
+    /// The loss to call `backward` on, multiplied by the loss scale if there is one.
     pub fn scale_loss(&self, loss: &Tensor) -> TensorResult<Tensor> {
         match &self.scaler {
             Some(s) => loss.mul(&s.scale().cast(loss.dtype())?),
@@ -184,7 +184,7 @@ impl Optimizer {
     pub fn loss_scaler(&self) -> Option<&LossScaler> {
         self.scaler.as_ref()
     }
-    /// Where the parameters are.
+    /// The device of the parameters.
     pub fn device(&self) -> Device {
         self.groups[0].flat.device().clone()
     }
@@ -209,7 +209,7 @@ impl Optimizer {
     /// backward pass included, as one plan. Values computed from the old parameters that somebody still holds are stored by the same plan.
     ///
     /// # Errors
-    /// When no parameter has a gradient; device errors.
+    /// If no parameter has a gradient; device errors.
     pub fn step(&mut self) -> TensorResult<()> {
         self.step_with(&[])
     }
@@ -236,10 +236,10 @@ impl Optimizer {
         roots
     }
 
-    /// As [`Optimizer::step`]; `also` is computed in the same plan.
+    /// Like [`Optimizer::step`], computing `also` in the same plan.
     ///
     /// # Errors
-    /// As [`Optimizer::step`]. When there was no memory for it, nothing has changed: forget the gradients, and try again with a smaller batch.
+    /// Like [`Optimizer::step`]. If memory runs out, nothing has changed: clear the gradients and try again with a smaller batch.
     pub fn step_with(&mut self, also: &[&Tensor]) -> TensorResult<()> {
         let (scaler, norm) = (self.scaler.clone(), self.norm.clone());
         no_grad(|| self.build())?;
@@ -320,13 +320,13 @@ impl Optimizer {
     /// Takes over what [`Optimizer::state`] gave. Nothing changes if something is missing.
     ///
     /// # Errors
-    /// When a name is missing or a shape differs.
+    /// If a name is missing or a shape differs.
     pub fn load_state(&mut self, values: &BTreeMap<String, Tensor>, steps: u64) -> TensorResult<()> {
         let device = self.device();
         let find = |name: String, shape: &[usize]| -> TensorResult<Tensor> {
             let t = values.get(&name).ok_or_else(|| TensorError::Value(format!("the checkpoint lacks {name}")))?;
             if t.dims() != shape {
-                return Err(TensorError::Value(format!("{name} is {}, the parameter {shape:?}", t.shape())));
+                return Err(TensorError::Value(format!("{name} has shape {}, the parameter {shape:?}", t.shape())));
             }
             t.to_device(&device)
         };

@@ -18,7 +18,7 @@ pub trait Kernel: Send + Sync {
     fn portable(&self) -> bool {
         true
     }
-    /// The GPU form, or `None` where the adapter lacks what it needs.
+    /// The GPU kernel, or `None` if the adapter lacks a required feature.
     fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>;
     /// A form in the driver's own language, where the adapter takes one (`adapter.raw`). It is asked for, and then run instead of the
     /// WGSL, only where every operand is stored: row-major, from its buffer's start, with nothing fused into it, and no buffer both read
@@ -123,10 +123,10 @@ pub enum SubgroupSync {
     Lockstep,
 }
 
-/// What a kernel may ask about the GPU.
+/// Properties of the GPU that kernels depend on.
 #[derive(Clone, Debug, Default)]
 pub struct AdapterInfo {
-    /// Threads that run in lockstep: 32 on NVIDIA and Apple, 8 on lavapipe; 0 where it varies or subgroup operations are missing.
+    /// Threads of a subgroup: 32 on NVIDIA and Apple, 8 on lavapipe; 0 if it varies or subgroup operations are missing.
     pub subgroup: u32,
     /// Whether WGSL may use f16.
     pub f16: bool,
@@ -134,7 +134,7 @@ pub struct AdapterInfo {
     pub workgroup_bytes: u32,
     /// Threads in a workgroup at most.
     pub workgroup_threads: u32,
-    /// Edge of cooperative matrices (f16 inputs, f32 sums): 8, 16, or 0 where there are none.
+    /// Size of cooperative matrices (f16 inputs, f32 sums): 8, 16, or 0 if unsupported.
     pub coop: u32,
     /// Whether a cooperative matrix may be loaded through a pointer to vectors, as Vulkan allows.
     pub coop_vectors: bool,
@@ -156,27 +156,39 @@ pub const SCRATCH_WORDS: usize = 1 << 22;
 /// Words of it that are zero between dispatches.
 pub const SCRATCH_COUNTERS: usize = 1 << 10;
 
-/// A kernel's GPU form.
+/// A kernel's GPU form: shader source and how to launch it.
 ///
-/// The text calls, and does not define: `load_K(i: u32) -> T_K` and `load4_K(i: u32) -> vec4<T_K>` for load K (`alias T_K` is f32, i32 or
-/// u32; `load4` wants `i % 4 == 0` and elements `i..i+4` of one row), `store_K(i, v)`, `store4_K(i, v)` and `store8_K(i, v, w)` for store K
-/// (eight want `i % 8 == 0` and `i..i+8` of one row, and are one access where the target, and what they are combined with, allow it),
-/// `word(n) -> u32` for its own numbers and `fail(code: u32)` for a bad index. What stands between the lines `// default` and `// end` in a `.wgsl` file is a stand-in that
-/// makes the file valid alone; the generator replaces it. Instead of `store4_K` a text may call `reads4_K(i) -> Reads_K`, early, and
-/// `write4_K(i, v, reads)` when it has the value. Instead of `store8_K` it may call `columns8_K(i) -> Columns_K` for what eight columns are combined
-/// with in every row, with i of any row and `row_start` of the same, and `write8_K(i, v, w, columns)` for each row.
-/// A text may keep the start of the row that `i` belongs to in a `var<private> row_start: u32`, set before each such call for a store: what is the
-/// same in all rows is then found without a division.
-/// A text that reads `scratch` gets an `array<atomic<u32>>` of [`SCRATCH_WORDS`] that all dispatches share: its first
-/// [`SCRATCH_COUNTERS`] words are zero, and the text leaves them zero; the rest is arbitrary. On an adapter with coherent memory `scratch4` is the
-/// same as a structure of `counters: array<atomic<u32>, …>` and `data: array<vec4<u32>>`.
-/// For a load that is plain and contiguous, `raw_K` is its buffer as `array<vec4<u32>>`, or `array<u32>` for block formats, and `wide_K` the
-/// same as `array<vec4<u32>>`, for formats whose blocks are rows of 16 bytes.
+/// The source calls the following functions, which the generator defines. `K` is the number of a load or store; `T_K` is an alias of f32, i32
+/// or u32. Indices are row-major positions in the operand's logical shape.
+///
+/// | function | precondition | cost |
+/// |---|---|---|
+/// | `load_K(i) -> T_K` | | one element |
+/// | `load4_K(i) -> vec4<T_K>` | `i % 4 == 0`; `i..i+4` in one row | one access where the source allows it |
+/// | `store_K(i, v)` | | one element |
+/// | `store4_K(i, v)` | as `load4_K` | one access where the target and the epilogue's sources allow it |
+/// | `store8_K(i, v, w)` | `i % 8 == 0`; `i..i+8` in one row | as `store4_K` |
+/// | `reads4_K(i) -> Reads_K`, then `write4_K(i, v, reads)` | as `store4_K` | as `store4_K`; the epilogue's reads are issued early |
+/// | `columns8_K(i) -> Columns_K`, then `write8_K(i, v, w, columns)` per row | as `store8_K`; `row_start` set | what is equal in all rows (a bias) is read once |
+/// | `word(n) -> u32` | `n < words.len()` | a parameter of the kernel |
+/// | `fail(code)` | | reports a bad index |
+///
+/// It may also use:
+/// - `var<private> row_start: u32`: the start of the row of `i`, if the source declares it and sets it before each store. Values that are equal in
+///   all rows are then found without a division.
+/// - `scratch`: an `array<atomic<u32>>` of [`SCRATCH_WORDS`] shared by all dispatches. Its first [`SCRATCH_COUNTERS`] words are zero, and the
+///   kernel must leave them zero; the rest is arbitrary. With coherent memory, `scratch4` is the same memory as a structure of
+///   `counters: array<atomic<u32>, …>` and `data: array<vec4<u32>>`.
+/// - `raw_K`: the buffer of a contiguous plain load, as `array<vec4<u32>>`, or `array<u32>` for block formats; `wide_K`: the same as
+///   `array<vec4<u32>>`, for formats whose blocks are rows of 16 bytes.
+///
+/// In a `.wgsl` file, everything between the lines `// default` and `// end` is a placeholder that makes the file valid by itself; the generator
+/// replaces it.
 #[derive(Clone, Debug)]
 pub struct Wgsl {
-    /// The kernel's text.
+    /// The shader source.
     pub source: Cow<'static, str>,
-    /// `const` lines put before the text: tile sizes and switches, part of the pipeline's key, never a tensor's size.
+    /// `const` lines before the source: tile sizes and switches. They are part of the pipeline's key, so never a tensor's size.
     pub consts: Vec<(&'static str, u32)>,
     /// Threads of a workgroup; becomes `const WORKGROUP`.
     pub workgroup: u32,
@@ -184,9 +196,9 @@ pub struct Wgsl {
     pub grid: [u32; 3],
     /// The kernel's own numbers.
     pub words: Vec<Word>,
-    /// Loads whose buffer the text reads itself as `raw_K`.
+    /// Loads whose buffer the source reads directly as `raw_K`.
     pub raw: Vec<u8>,
-    /// Loads that the text reads with their last two dimensions exchanged, see [`Load::transposed`].
+    /// Loads that the source reads with their last two dimensions exchanged, see [`Load::transposed`].
     pub transposed: Vec<u8>,
 }
 

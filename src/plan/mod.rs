@@ -1,4 +1,4 @@
-//! What a backend is asked to run: steps over numbered buffers. A plan knows no op and no graph, owns no memory, and prints as text.
+//! The backend-independent program of one evaluation: steps over numbered buffers. A plan refers to no op and no graph, owns no memory, and prints as text.
 
 mod hash;
 mod kernel;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// A buffer as a plan names it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Buf {
-    /// A stored tensor bound by the caller; read, or written in place where `Plan::inputs` says so.
+    /// A stored tensor bound by the caller; read, or written in place if `Plan::inputs` says so.
     Input(u16),
     /// A result that outlives the run.
     Output(u16),
@@ -79,7 +79,7 @@ impl Load {
     pub fn dtype(&self) -> DType {
         self.program.dtype()
     }
-    /// The same values with the last two dimensions exchanged; `None` where a source has no layout for that.
+    /// These values with the last two dimensions exchanged; `None` if a source's layout does not allow it.
     pub fn transposed(&self) -> Option<Load> {
         let rank = self.shape.rank();
         let mut order: Vec<usize> = (0..rank).collect();
@@ -126,7 +126,7 @@ pub struct Step {
     pub params: Vec<u16>,
 }
 
-/// What the caller binds as an input.
+/// An input bound by the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
     /// The stored type.
@@ -154,7 +154,7 @@ pub struct Plan {
     pub outputs: Vec<Output>,
     /// Bytes of each slot.
     pub slots: Vec<usize>,
-    /// How many run-time parameters the caller gives.
+    /// The number of run-time parameters.
     pub params: usize,
 }
 

@@ -30,9 +30,9 @@ pub struct RunTimes {
 pub struct MemoryStats {
     /// Bytes held by tensors, weights and running plans, mapped files included.
     pub in_use: usize,
-    /// The most that `in_use` has been: peak memory, mapped files included.
+    /// Peak of `in_use`: peak memory, mapped files included.
     pub peak: usize,
-    /// The most that was allocated at once, without what is mapped: files and the caller's memory, read in place. `TL_MEM_LIMIT` bounds this.
+    /// Peak of allocated bytes, without mapped memory (files and the caller's memory that are read in place). `TL_MEM_LIMIT` applies to this.
     pub peak_allocated: usize,
     /// Bytes kept in the pool for reuse.
     pub pooled: usize,
@@ -42,7 +42,7 @@ pub struct MemoryStats {
     pub reused: u64,
 }
 
-/// What a device moved between the host's memory and its own, since it was opened.
+/// Transfers between host and device memory since the device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferStats {
     /// Values brought to the device.
@@ -64,26 +64,26 @@ pub struct TransferStats {
 /// Kernels that a device compiled since it was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PipelineStats {
-    /// How many.
+    /// The number of compiled pipelines.
     pub pipelines: usize,
-    /// Seconds spent on it.
+    /// Seconds spent compiling.
     pub seconds: f64,
-    /// How many of them an earlier process had compiled already.
+    /// How many of them came from an earlier process's cache.
     pub found: usize,
-    /// The file that keeps them for the next process; `None` where none does.
+    /// The cache file for later processes; `None` if there is none.
     pub file: Option<std::path::PathBuf>,
     /// Its size in bytes.
     pub bytes: u64,
 }
 
-/// Where work on values in host memory is faster: measured times, in seconds, of this GPU and this CPU.
+/// Measured times in seconds of this GPU and CPU, which decide where work on values in host memory runs.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct FallbackModel {
     /// A tiny computation on the GPU, from values in host memory to the result in host memory.
     pub round_trip: f64,
-    /// The same without waiting for the result.
+    /// Submit time, without waiting for the result.
     pub submit: f64,
-    /// The same on the CPU, to the result.
+    /// Time on the CPU until the result is available.
     pub host: f64,
     /// One element through one scalar instruction on the CPU.
     pub host_element: f64,
@@ -102,7 +102,7 @@ impl FallbackModel {
     }
 }
 
-/// Where the memory of a tensor lies, and who sees it. Metal's words; what each means depends on the API.
+/// Where a tensor's memory is and who can access it. The names are Metal's; their meaning depends on the API.
 ///
 /// | | CPU | Metal | Vulkan, DX12 |
 /// |---|---|---|---|

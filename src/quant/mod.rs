@@ -92,7 +92,7 @@ fn f16_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// Stores `x` as f16 at byte `at`; gives what was stored.
+/// Stores `x` as f16 at byte `at`; returns the rounded value.
 fn put_f16(block: &mut [u8], at: usize, x: f32) -> f32 {
     let x = f16::from_f32(x);
     block[at..at + 2].copy_from_slice(&x.to_le_bytes());

@@ -586,5 +586,4 @@ impl Expression<'_> {
 }
 
 #[cfg(test)]
-#[path = "template_tests.rs"]
 mod tests;

@@ -12,7 +12,7 @@ use crate::error::{TensorError, TensorResult};
 pub struct Message {
     /// Who speaks: `system`, `user`, `assistant` or `tool`.
     pub role: String,
-    /// What they say.
+    /// The text of the message.
     pub content: String,
 }
 
@@ -34,7 +34,7 @@ pub struct ChatTemplate {
 
 /// A template is a few KiB; larger than this is no template.
 const MAX_SOURCE: usize = 256 << 10;
-/// What a render may do for an empty conversation, and how much more for each byte of the conversation.
+/// The step limit of a render: for an empty conversation, and per byte of the conversation.
 const STEPS: (usize, usize) = (500_000, 4);
 const BYTES: (usize, usize) = (8 << 20, 64);
 const OUTPUT: (usize, usize) = (1 << 20, 4);

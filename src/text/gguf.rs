@@ -18,7 +18,7 @@ const UNUSED: i32 = 5;
 /// characters as `tl train` makes them. `vocab` is the number of rows of the model's embedding.
 ///
 /// # Errors
-/// When there is no `tokenizer.json`, or it is of a kind that GGUF has no name for.
+/// If there is no `tokenizer.json`, or it is of a kind that GGUF has no name for.
 pub fn write(folder: &Path, vocab: usize, w: &mut GgufWriter) -> TensorResult<()> {
     let path = folder.join("tokenizer.json");
     let bytes = std::fs::read(&path).map_err(|e| TensorError::io(&path, e))?;

@@ -22,7 +22,7 @@ const MAX_GROWTH: f64 = 64.0;
 const MAX_PREFIX: usize = 1024;
 const MAX_PATTERN: usize = 1 << 16;
 
-/// What a `tokenizer.json` holds, ready to use.
+/// The parsed content of a `tokenizer.json`.
 pub(crate) struct Hub {
     pub(crate) vocabulary: Vocabulary,
     pub(crate) pipeline: Pipeline,

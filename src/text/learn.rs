@@ -19,7 +19,7 @@ pub fn characters<'a>(texts: impl IntoIterator<Item = &'a str>) -> TensorResult<
     let mut all = BTreeSet::new();
     texts.into_iter().for_each(|t| all.extend(t.chars()));
     if all.is_empty() {
-        return Err(TensorError::Value("an empty text has no characters to make a tokenizer of".into()));
+        return Err(TensorError::Value("cannot train a character tokenizer on an empty text".into()));
     }
     let vocab: serde_json::Map<String, Value> = all.iter().enumerate().map(|(id, c)| (c.to_string(), id.into())).collect();
     // Nothing is merged, so every character stays a token of its own.
@@ -35,10 +35,12 @@ pub fn characters<'a>(texts: impl IntoIterator<Item = &'a str>) -> TensorResult<
 /// `<|endoftext|>` as token 0.
 ///
 /// # Errors
-/// When `vocab` is less than 257, or training fails.
+/// If `vocab` is less than 257, or training fails.
 pub fn byte_pairs<'a>(texts: impl IntoIterator<Item = &'a str>, vocab: usize) -> TensorResult<Vec<u8>> {
     if vocab < 257 {
-        return Err(TensorError::Value(format!("a byte-level vocabulary of {vocab} tokens; 256 bytes and {END_OF_TEXT} are the least")));
+        return Err(TensorError::Value(format!(
+            "a byte-level vocabulary of {vocab} tokens; it needs at least 257: 256 bytes and {END_OF_TEXT}"
+        )));
     }
     let failed = |e: tokenizers::Error| TensorError::format("tokenizer", e.to_string());
     let split = ByteLevel::new(false, true, true);

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use super::tokenizer::Tokenizer;
 use crate::error::TensorResult;
 
-/// Decodes ids that come one by one. All pieces together are what [`Tokenizer::decode`] gives for all the ids.
+/// Decodes ids one by one. The concatenated pieces equal [`Tokenizer::decode`] of all ids.
 /// Holds the tokenizer as `&Tokenizer`, `Arc<Tokenizer>` or the like.
 pub struct StreamDecoder<T: Deref<Target = Tokenizer>> {
     tokenizer: T,
@@ -39,7 +39,7 @@ impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
         Ok(self.take(false))
     }
 
-    /// What is left: half a character becomes U+FFFD. Afterwards the decoder is at the start of a new text.
+    /// The rest of the text: an incomplete character becomes U+FFFD. Afterwards the decoder is ready for a new text.
     pub fn finish(&mut self) -> TensorResult<String> {
         self.start = true;
         if self.ids.is_empty() {

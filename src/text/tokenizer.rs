@@ -75,7 +75,7 @@ const END_TEXTS: [&str; 20] = [
 ];
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`. If a `tokenizer_config.json` lies beside it, its begin and end tokens are used.
+    /// Reads a `tokenizer.json`. The begin and end tokens come from a `tokenizer_config.json` in the same folder, if there is one.
     pub fn from_file(path: impl AsRef<Path>) -> TensorResult<Self> {
         let path = path.as_ref();
         let bytes = std::fs::read(path).map_err(|e| TensorError::io(path, e))?;
@@ -178,7 +178,7 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// The ids of `text`. `add_special` puts the begin and end tokens around it where the tokenizer wants them.
+    /// The ids of `text`. `add_special` adds the begin and end tokens that the tokenizer requires.
     /// Special tokens written out in the text count as special; see [`Tokenizer::encode_with`] for text of strangers.
     pub fn encode(&self, text: &str, add_special: bool) -> TensorResult<Vec<u32>> {
         self.encode_with(text, add_special, true)

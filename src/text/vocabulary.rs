@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{TensorError, TensorResult};
 
-/// What a token is. Only control tokens are hidden when special tokens are skipped.
+/// The kind of a token. Only control tokens are hidden when special tokens are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Normal,

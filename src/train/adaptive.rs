@@ -62,7 +62,7 @@ impl AdaptiveBatch {
     /// One batch in one part is one plan and one submit; otherwise each part is one, so that only one part's memory is needed at a time.
     ///
     /// # Errors
-    /// When a single example does not fit the memory; what `loss` gives; the device's. Gradients that were there before count, and are gone after.
+    /// If a single example does not fit the memory; what `loss` gives; the device's. Gradients that were there before count, and are gone after.
     pub fn step(
         &mut self,
         model: &dyn Module,
@@ -73,7 +73,7 @@ impl AdaptiveBatch {
         let rows = |batch: &Vec<Tensor>| batch.first().filter(|t| t.rank() > 0).map_or(0, |t| t.shape()[0]);
         let most = batches.iter().map(rows).max().unwrap_or(0);
         if batches.is_empty() || batches.iter().any(|b| rows(b) == 0) {
-            return Err(TensorError::Value("a step wants batches of at least one row".into()));
+            return Err(TensorError::Value("a step needs batches of at least one row".into()));
         }
         let all: usize = batches.iter().map(rows).sum();
         let random = model.random_state();

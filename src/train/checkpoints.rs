@@ -21,15 +21,15 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// The checkpoints in `folder`, of which the newest `keep` stay. Nothing is read or made yet.
+    /// The checkpoints in `folder`, of which the newest `keep` are kept. Nothing is read or created yet.
     pub fn new(folder: impl Into<PathBuf>, keep: usize) -> Checkpoints {
         Checkpoints { folder: folder.into(), keep: keep.max(1) }
     }
 
-    /// Every step that has a sub-folder, newest first, whole or not.
+    /// Every step that has a sub-folder, newest first, complete or not.
     ///
     /// # Errors
-    /// The system's; a folder that does not exist has none.
+    /// I/O errors. A missing folder has no checkpoints.
     pub fn steps(&self) -> TensorResult<Vec<u64>> {
         let entries = match std::fs::read_dir(&self.folder) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -49,7 +49,7 @@ impl Checkpoints {
         self.folder.join(format!("step-{step:08}"))
     }
 
-    /// The newest step whose sub-folder is as it was written, and what is wrong with newer ones.
+    /// The newest step whose sub-folder is intact, and what is wrong with newer ones.
     ///
     /// # Errors
     /// The system's.
@@ -64,7 +64,7 @@ impl Checkpoints {
         Ok((None, wrong))
     }
 
-    /// Makes the folder and removes what a killed process left in it. Nobody else may be saving there.
+    /// Creates the folder and removes leftovers of a killed process. No other process may be saving there.
     ///
     /// # Errors
     /// The system's.
@@ -77,7 +77,7 @@ impl Checkpoints {
     /// Saves a step through `write`. When this returns, the checkpoint is durable, and checkpoints older than the newest `keep` are gone.
     ///
     /// # Errors
-    /// What `write` gives, and the system's. The checkpoints that were there are untouched then.
+    /// Those of `write`, and I/O errors. Existing checkpoints are then unaffected.
     pub fn save(&self, step: u64, write: impl FnOnce(&mut FolderWriter) -> TensorResult<()>) -> TensorResult<()> {
         save_folder(self.path(step), write)?;
         for old in self.steps()?.into_iter().filter(|&s| s < step).skip(self.keep - 1) {
@@ -87,21 +87,21 @@ impl Checkpoints {
     }
 }
 
-/// What stands in `training.json`.
+/// The content of `training.json`.
 #[derive(Serialize, Deserialize)]
 struct State {
     /// Updates made by the optimizer.
     updates: u64,
-    /// Where the data stands.
+    /// The data loader's state.
     data: Option<LoaderState>,
-    /// Where each random stream of the model stands: seed and draws.
+    /// The state of each random stream of the model: seed and draws.
     random: BTreeMap<String, (u64, u32)>,
-    /// What else the caller keeps.
+    /// The caller's own data.
     own: serde_json::Value,
 }
 
-/// Writes what a run needs to continue bit for bit: values in full precision and what the optimizer remembers (`optimizer.safetensors`), the
-/// number of updates, the random streams of the model, the data's position, and what the caller keeps in `own` (`training.json`).
+/// Writes everything a run needs to resume bit-exactly: values in full precision and the optimizer's state (`optimizer.safetensors`), the
+/// number of updates, the random streams of the model, the data's position, and the caller's data `own` (`training.json`).
 ///
 /// # Errors
 /// The system's and the device's.
@@ -119,10 +119,10 @@ pub fn save_training(
     folder.bytes(STATE, &text)
 }
 
-/// Takes over what [`save_training`] wrote into `folder`; gives what the caller kept.
+/// Restores what [`save_training`] wrote into `folder`; returns the caller's data.
 ///
 /// # Errors
-/// When a file is missing, or does not fit model and optimizer.
+/// If a file is missing, or does not match the model and optimizer.
 pub fn load_training(
     folder: &Path,
     model: &dyn Module,

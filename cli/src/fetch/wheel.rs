@@ -20,7 +20,7 @@ pub fn open(wheel: &Path, member: &str) -> io::Result<(Box<dyn Read>, u64)> {
     let size = u32_at(&tail, end + 12).map(u64::from).ok_or_else(|| bad("short end record"))?;
     let start = u32_at(&tail, end + 16).map(u64::from).ok_or_else(|| bad("short end record"))?;
     if start + size > length {
-        return Err(bad("the directory lies outside of the file"));
+        return Err(bad("the directory is outside the file"));
     }
     let directory = read_at(&mut file, start, size)?;
 
@@ -34,11 +34,11 @@ pub fn open(wheel: &Path, member: &str) -> io::Result<(Box<dyn Read>, u64)> {
             let (method, packed, unpacked, header) = (field(10)?, wide(20)?, wide(24)?, wide(42)?);
             let local = read_at(&mut file, header, 30)?;
             let (Some(LOCAL), Some(name), Some(extra)) = (u32_at(&local, 0), u16_at(&local, 26), u16_at(&local, 28)) else {
-                return Err(bad("no header where the directory points"));
+                return Err(bad("the directory does not point to a header"));
             };
             let data = header + 30 + u64::from(name) + u64::from(extra);
             if data + packed > length {
-                return Err(bad("a member lies outside of the file"));
+                return Err(bad("a member is outside the file"));
             }
             file.seek(SeekFrom::Start(data))?;
             let packed = BufReader::with_capacity(1 << 18, file.take(packed));
@@ -58,7 +58,7 @@ fn read_at(file: &mut File, at: u64, length: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // Bounded by what the file holds, whatever `length` claims.
     file.take(length).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 == length { Ok(bytes) } else { Err(bad("the file is cut short")) }
+    if bytes.len() as u64 == length { Ok(bytes) } else { Err(bad("the file is truncated")) }
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {

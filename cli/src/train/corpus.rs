@@ -1,4 +1,4 @@
-//! What is learnt from: text files become a tokenizer and a token file in the run's folder, token files are taken as they are.
+//! Training data: text files are converted to a tokenizer and a token file in the run's folder; token files are used directly.
 
 use super::settings::{Recipe, Settings};
 use crate::output::Failure;
@@ -9,7 +9,7 @@ use tensorlogic::data::TokenFile;
 use tensorlogic::io::save::save;
 use tensorlogic::text::{Tokenizer, learn};
 
-/// Tokens to learn from and held-out ones.
+/// Training tokens and held-out tokens.
 pub struct Corpus {
     pub tokenizer: Tokenizer,
     /// The file's bytes, which go into every checkpoint.
@@ -34,11 +34,11 @@ impl Corpus {
     /// Reads the files and prepares the run's folder.
     pub fn prepare(settings: &Settings, recipe: &Recipe, folder: &Path) -> Result<Corpus, Failure> {
         if settings.files.is_empty() {
-            return Err(Failure::Usage("no text to learn from: name a file or a folder (see tl train --help)".into()));
+            return Err(Failure::Usage("no training text: give a file or a folder (see tl train --help)".into()));
         }
         let binary = settings.files.iter().any(|f| is_tokens(f));
         if binary && settings.files.len() > 1 {
-            return Err(Failure::Usage("a .bin token file is learnt from alone".into()));
+            return Err(Failure::Usage("a .bin token file cannot be combined with other inputs".into()));
         }
         let texts = if binary { Vec::new() } else { read_texts(&settings.files)? };
         let held_out = match &settings.val_file {
@@ -49,11 +49,11 @@ impl Corpus {
         let json = match recipe.tokenizer.split_once(':') {
             None if recipe.tokenizer == "char" && !binary => learn::characters(all())?,
             Some(("bpe", size)) if !binary => {
-                let size = size.parse().map_err(|_| Failure::Usage(format!("--tokenizer bpe:{size}: want a number of tokens")))?;
+                let size = size.parse().map_err(|_| Failure::Usage(format!("--tokenizer bpe:{size}: expected a number of tokens")))?;
                 learn::byte_pairs(texts.iter().map(String::as_str), size)?
             }
             _ if matches!(recipe.tokenizer.as_str(), "char") || recipe.tokenizer.starts_with("bpe:") => {
-                return Err(Failure::Usage("a .bin token file wants --tokenizer FILE, the tokenizer.json that made it".into()));
+                return Err(Failure::Usage("a .bin token file needs --tokenizer FILE, the tokenizer.json it was made with".into()));
             }
             _ => {
                 let path = Path::new(&recipe.tokenizer);
@@ -95,9 +95,9 @@ impl Corpus {
             }
             None => (recipe.val > 0.0).then(|| (tokens.clone(), split..tokens.len())),
         };
-        for (what, n) in [("text to learn from", split), ("held-out text", val.as_ref().map_or(usize::MAX, |v| v.1.len()))] {
+        for (what, n) in [("training text", split), ("held-out text", val.as_ref().map_or(usize::MAX, |v| v.1.len()))] {
             if n <= recipe.model.context {
-                let m = format!("the {what} has {n} tokens; a context of {} wants more (--context, --val)", recipe.model.context);
+                let m = format!("the {what} has {n} tokens; a context of {} needs more (--context, --val)", recipe.model.context);
                 return Err(Failure::Error(m));
             }
         }

@@ -1,4 +1,4 @@
-//! What a run says on stderr: a bar with loss, speed, memory and time left, or plain lines where there is no terminal.
+//! Progress of a run on stderr: a bar with loss, speed, memory and remaining time, or plain lines without a terminal.
 
 use super::trainer::Trainer;
 use crate::Global;
@@ -9,11 +9,11 @@ use tensorlogic::models::{self, Sampler, Session, Weights};
 use tensorlogic::text::Tokenizer;
 use tensorlogic::{Device, Rng};
 
-/// Seconds between plain lines at least.
+/// Minimum seconds between plain lines.
 const PLAIN: f64 = 5.0;
 const BAR: usize = 24;
 
-/// The voice of a run.
+/// The progress reporter of a run.
 pub struct Report {
     quiet: bool,
     terminal: bool,
@@ -103,16 +103,16 @@ impl Report {
             Ok(())
         };
         crate::generate::answer(&mut session, &tokenizer, &ids, t.recipe.sample_tokens, &mut sampler, &mut add)?;
-        self.note(&format!("--- a sample at step {step}:\n{}{}\n---", t.recipe.sample_prompt.trim_start(), text.trim_end()));
+        self.note(&format!("--- sample at step {step}:\n{}{}\n---", t.recipe.sample_prompt.trim_start(), text.trim_end()));
         Ok(())
     }
 
-    /// Training goes on: what was done since the last step is no part of its time.
+    /// Training continues: time since the last step is not counted.
     pub fn resumed(&mut self, step: u64) {
         self.mark = (step, Instant::now());
     }
 
-    /// Takes the bar away, so that something else can be written.
+    /// Hides the bar, so that something else can be printed.
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.drawn) {
             let mut err = std::io::stderr().lock();
@@ -121,7 +121,7 @@ impl Report {
         }
     }
 
-    /// Leaves the bar where it is.
+    /// Leaves the finished bar on the screen.
     pub fn done(&mut self) {
         if std::mem::take(&mut self.drawn) {
             output::note("");
@@ -129,7 +129,7 @@ impl Report {
     }
 }
 
-/// A number with commas.
+/// Formats a number with commas.
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -142,7 +142,7 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
-/// A time as people read it.
+/// Formats a duration.
 fn clock(t: Duration) -> String {
     let s = t.as_secs();
     match s {

@@ -17,16 +17,16 @@ pub struct Settings {
     #[arg(value_name = "FILE")]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<PathBuf>,
-    /// How text becomes tokens: `char`, `bpe:SIZE`, or a tokenizer.json [default: char]
+    /// Tokenizer: `char`, `bpe:SIZE`, or a tokenizer.json [default: char]
     #[arg(long, value_name = "char|bpe:N|FILE", help_heading = "Text")]
     pub tokenizer: Option<String>,
-    /// The share of the text, from its end, that is held out [default: 0.1]
+    /// Fraction held out, from the end of the text [default: 0.1]
     #[arg(long, value_name = "SHARE", help_heading = "Text")]
     pub val: Option<f64>,
-    /// Held-out text or tokens in a file of their own
+    /// Separate file of held-out text or tokens
     #[arg(long, value_name = "FILE", help_heading = "Text")]
     pub val_file: Option<PathBuf>,
-    /// Blocks [default: 4]
+    /// Transformer blocks [default: 4]
     #[arg(long, help_heading = "Model")]
     pub layers: Option<usize>,
     /// Attention heads [default: 4]
@@ -35,73 +35,73 @@ pub struct Settings {
     /// Width of the residual stream [default: 128]
     #[arg(long, help_heading = "Model")]
     pub width: Option<usize>,
-    /// Tokens that the model sees at once [default: 64]
+    /// Context length in tokens [default: 64]
     #[arg(long, help_heading = "Model")]
     pub context: Option<usize>,
     /// Whether layers have biases [default: true]
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Model")]
     pub bias: Option<bool>,
-    /// Share of elements that are dropped while training [default: 0]
+    /// Dropout probability [default: 0]
     #[arg(long, help_heading = "Model")]
     pub dropout: Option<f64>,
-    /// The same for attention weights; above 0 attention stores them [default: --dropout]
+    /// Dropout of attention weights; above 0, attention stores them [default: --dropout]
     #[arg(long, help_heading = "Model")]
     pub attention_dropout: Option<f64>,
-    /// Windows of a batch [default: 12]
+    /// Windows per batch [default: 12]
     #[arg(long, help_heading = "Training")]
     pub batch: Option<usize>,
-    /// Batches whose gradients make one step [default: 1]
+    /// Batches whose gradients are accumulated in one step [default: 1]
     #[arg(long, help_heading = "Training")]
     pub accumulate: Option<usize>,
-    /// Steps [default: 2000]
+    /// Number of steps [default: 2000]
     #[arg(long, help_heading = "Training")]
     pub steps: Option<u64>,
-    /// What makes steps of gradients: adamw, adam, sgd, lion or muon [default: adamw]
+    /// Optimizer: adamw, adam, sgd, lion or muon [default: adamw]
     #[arg(long, value_name = "NAME", help_heading = "Training")]
     pub optimizer: Option<String>,
-    /// The highest learning rate [default: 1e-3; sgd 0.1, lion 3e-4]
+    /// Peak learning rate [default: 1e-3; sgd 0.1, lion 3e-4]
     #[arg(long, help_heading = "Training")]
     pub lr: Option<f64>,
-    /// The last learning rate [default: a tenth of --lr]
+    /// Final learning rate [default: a tenth of --lr]
     #[arg(long, help_heading = "Training")]
     pub min_lr: Option<f64>,
-    /// Steps until the learning rate is highest [default: 100]
+    /// Warm-up steps of the learning rate [default: 100]
     #[arg(long, help_heading = "Training")]
     pub warmup: Option<u64>,
-    /// How the learning rate falls then: cosine, or constant for not at all [default: cosine]
+    /// Learning rate after the warm-up: cosine or constant [default: cosine]
     #[arg(long, value_name = "cosine|constant", help_heading = "Training")]
     pub schedule: Option<String>,
-    /// The step at which the cosine ends [default: --steps]
+    /// Step at which the cosine ends [default: --steps]
     #[arg(long, help_heading = "Training")]
     pub decay_steps: Option<u64>,
-    /// The decay of the mean of gradients, or of momentum [default: 0.9; muon 0.95]
+    /// Decay of the gradients' mean, or momentum [default: 0.9; muon 0.95]
     #[arg(long, help_heading = "Training")]
     pub beta1: Option<f64>,
-    /// The decay of the mean of squares, or of Lion's momentum [default: 0.99]
+    /// Decay of the mean of squares, or of Lion's momentum [default: 0.99]
     #[arg(long, help_heading = "Training")]
     pub beta2: Option<f64>,
-    /// Weight decay, of matrices only; adam has none [default: 0.1]
+    /// Weight decay, for matrices only; not supported by adam [default: 0.1]
     #[arg(long, help_heading = "Training")]
     pub weight_decay: Option<f64>,
-    /// The norm that gradients are limited to; 0 for no limit [default: 1]
+    /// Clip gradients to this norm; 0 for no clipping [default: 1]
     #[arg(long, help_heading = "Training")]
     pub clip: Option<f64>,
-    /// The seed of weights, order and dropout [default: 1337]
+    /// Seed of weights, data order and dropout [default: 1337]
     #[arg(long, help_heading = "Training")]
     pub seed: Option<u64>,
-    /// What the model computes in; weights are kept in f32 [default: f32]
+    /// Type of the computation; master weights stay f32 [default: f32]
     #[arg(long, value_name = "f32|f16|bf16", help_heading = "Training")]
     pub dtype: Option<String>,
-    /// Steps between evaluations on held-out text; 0 for one at the end [default: 250]
+    /// Steps between evaluations on held-out text; 0 evaluates only at the end [default: 250]
     #[arg(long, help_heading = "Reports")]
     pub eval_every: Option<u64>,
-    /// Batches of an evaluation at most, spread over the held-out text; 0 for all of it [default: 200]
+    /// Maximum batches per evaluation, spread over the held-out text; 0 for all of it [default: 200]
     #[arg(long, help_heading = "Reports")]
     pub eval_batches: Option<usize>,
-    /// Steps between checkpoints; 0 for one at the end [default: --eval-every]
+    /// Steps between checkpoints; 0 saves only at the end [default: --eval-every]
     #[arg(long, help_heading = "Reports")]
     pub save_every: Option<u64>,
-    /// Checkpoints that stay [default: 2]
+    /// Number of checkpoints to keep [default: 2]
     #[arg(long, help_heading = "Reports")]
     pub keep: Option<usize>,
     /// Steps between reports [default: 10]
@@ -110,10 +110,10 @@ pub struct Settings {
     /// Steps between samples; 0 for none [default: 0]
     #[arg(long, help_heading = "Reports")]
     pub sample_every: Option<u64>,
-    /// What a sample continues [default: a line break]
+    /// Prompt of a sample [default: a line break]
     #[arg(long, value_name = "TEXT", help_heading = "Reports")]
     pub sample_prompt: Option<String>,
-    /// Tokens of a sample [default: 200]
+    /// Tokens per sample [default: 200]
     #[arg(long, help_heading = "Reports")]
     pub sample_tokens: Option<usize>,
 }
@@ -197,7 +197,7 @@ impl Settings {
             if new.get(name) != old.get(name) {
                 let show = |t: &toml::Table| t.get(name).map_or("the default".into(), |v| v.to_string());
                 let (was, is) = (show(&old), show(&new));
-                return Err(Failure::Usage(format!("--resume: {name} was {was} and is {is} now; a run goes on as it began")));
+                return Err(Failure::Usage(format!("--resume: {name} was {was} and is {is} now; a resumed run must keep its settings")));
             }
         }
         Ok(())
@@ -239,20 +239,20 @@ impl Settings {
         let (weight_decay, clip) = (optimizer.weight_decay, self.clip.unwrap_or(1.0));
         for (name, v) in [("lr", lr), ("min-lr", min_lr), ("weight-decay", weight_decay), ("clip", clip)] {
             if !(v.is_finite() && v >= 0.0) {
-                return wrong(name, format!("{v} is not a size of a step"));
+                return wrong(name, format!("{v} is not a valid learning rate"));
             }
         }
         let (steps, warmup) = (self.steps.unwrap_or(2000), self.warmup.unwrap_or(100));
         let schedule = match self.schedule.as_deref().unwrap_or("cosine") {
             "cosine" => Schedule::warmup_cosine(lr, min_lr, warmup, self.decay_steps.unwrap_or(steps)),
             "constant" => Schedule::warmup_cosine(lr, lr, warmup, u64::MAX),
-            other => return wrong("schedule", format!("{other}: want cosine or constant")),
+            other => return wrong("schedule", format!("{other}: expected cosine or constant")),
         };
         let dtype = match self.dtype.as_deref().unwrap_or("f32") {
             "f32" => DType::F32,
             "f16" => DType::F16,
             "bf16" => DType::BF16,
-            other => return wrong("dtype", format!("{other}: want f32, f16 or bf16")),
+            other => return wrong("dtype", format!("{other}: expected f32, f16 or bf16")),
         };
         let eval_every = self.eval_every.unwrap_or(250);
         Ok(Recipe {
@@ -300,8 +300,11 @@ mod tests {
             (Settings { lr: Some(f64::NAN), ..Settings::default() }, "--lr"),
             (Settings { batch: Some(0), ..Settings::default() }, "--batch"),
             (Settings { dtype: Some("f8".into()), ..Settings::default() }, "--dtype"),
-            (Settings { optimizer: Some("adamax".into()), ..Settings::default() }, "--optimizer: adamax: want adamw, adam, sgd"),
-            (Settings { optimizer: Some("adam".into()), weight_decay: Some(0.1), ..Settings::default() }, "--weight-decay: adam has none"),
+            (Settings { optimizer: Some("adamax".into()), ..Settings::default() }, "--optimizer: adamax: expected adamw, adam, sgd"),
+            (
+                Settings { optimizer: Some("adam".into()), weight_decay: Some(0.1), ..Settings::default() },
+                "--weight-decay: adam does not support it",
+            ),
             (Settings { schedule: Some("step".into()), ..Settings::default() }, "--schedule"),
         ] {
             let e = wrong.recipe().unwrap_err().to_string();

@@ -17,10 +17,10 @@ use tensorlogic::optim::Optimizer;
 use tensorlogic::train::{AdaptiveBatch, Checkpoints, load_training, save_training};
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
-/// What a checkpoint keeps besides model, optimizer, data and random state.
+/// Progress stored in a checkpoint besides model, optimizer, data and random state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Progress {
-    /// Steps made.
+    /// Number of completed steps.
     pub step: u64,
     /// The best evaluation: its loss and step.
     pub best: Option<(f64, u64)>,
@@ -64,7 +64,7 @@ const MODEL: &str = "model.safetensors";
 const CONFIG: &str = "config.json";
 
 impl Trainer {
-    /// A run at its beginning.
+    /// A new run.
     pub fn new(recipe: Recipe, settings: Settings, corpus: &Corpus, folder: &Path, device: &Device) -> Result<Trainer, Failure> {
         let config = GptConfig { vocab: corpus.tokenizer.vocab_size(), ..recipe.model };
         let mut model = Gpt::new(config, &mut Rng::new(recipe.seed), device)?;
@@ -111,7 +111,7 @@ impl Trainer {
         })
     }
 
-    /// How many numbers the model has.
+    /// Number of parameters of the model.
     pub fn parameters(&self) -> usize {
         self.model.parameter_count()
     }
@@ -121,7 +121,7 @@ impl Trainer {
         self.recipe.batch * self.recipe.accumulate * self.config.context
     }
 
-    /// One update. Gives the loss, and how many parts a batch is computed in if that had to become more for want of memory.
+    /// One update. Returns the loss, and the new number of parts per batch if it had to grow because of a lack of memory.
     pub fn step(&mut self) -> Result<(Tensor, Option<usize>), Failure> {
         self.optimizer.set_lr(self.recipe.schedule.at(self.progress.step));
         let batches = (0..self.recipe.accumulate).map(|_| self.loader.next_batch()).collect::<TensorResult<Vec<_>>>()?;
@@ -173,7 +173,7 @@ impl Trainer {
         Ok(Some(sum / h.chosen.len() as f64))
     }
 
-    /// Takes note of an evaluation; says whether it is the best.
+    /// Records an evaluation; returns whether it is the best.
     pub fn note_evaluation(&mut self, loss: f64) -> bool {
         self.curve.evaluated(self.progress.step, loss);
         self.progress.evaluated = Some(self.progress.step);
@@ -208,7 +208,7 @@ impl Trainer {
         self.publish()
     }
 
-    /// Lets the run's folder have this step's weights, if they are the best known.
+    /// Writes this step's weights into the run's folder if they are the best.
     fn publish(&self) -> Result<(), Failure> {
         let step = self.progress.step;
         if self.progress.best.is_some_and(|(_, best)| best != step) {
@@ -238,7 +238,7 @@ impl Trainer {
         self.checkpoints.path(self.progress.step)
     }
 
-    /// Goes to where a checkpoint stands.
+    /// Restores a checkpoint.
     pub fn load(&mut self, step: u64) -> Result<(), Failure> {
         let folder = self.checkpoints.path(step);
         let own = load_training(&folder, &self.model, &mut self.optimizer, Some(&mut self.loader))?;

@@ -17,7 +17,7 @@ pub(super) enum TileInstr {
     Load,
     LoadOne,
     Save,
-    /// As `Save`, past the caches.
+    /// Like `Save`, past the caches.
     Stream,
     /// Asks for what lies `AHEAD` elements behind the operand.
     Fetch,
@@ -240,7 +240,7 @@ mod x86 {
     struct RegisterTile([f32; TILE]);
 
     /// # Safety
-    /// As `run`.
+    /// See `run`.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     pub(super) unsafe fn run_steps(links: &[TileOperand], n: usize) {
         let rest = n % TILE;
@@ -258,7 +258,7 @@ mod x86 {
     /// Elements `from..to`, N vectors at a time; `MASKED` where there are only `rest`, at most as many.
     ///
     /// # Safety
-    /// As `run`.
+    /// See `run`.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     unsafe fn some<const N: usize, const MASKED: bool>(links: &[TileOperand], from: usize, to: usize, rest: usize) {

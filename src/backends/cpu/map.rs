@@ -298,7 +298,7 @@ impl Compiled {
     }
 
     /// # Safety
-    /// As `run`.
+    /// See `run`.
     #[allow(clippy::too_many_arguments)]
     unsafe fn run_block(
         &self,
@@ -394,7 +394,7 @@ impl Compiled {
     /// Binds a chain's links to this block's memory and runs them.
     ///
     /// # Safety
-    /// As `run`.
+    /// See `run`.
     unsafe fn run_chain(
         &self,
         links: &[FusedInstr],

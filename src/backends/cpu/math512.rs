@@ -73,7 +73,7 @@ pub fn tanh(x: __m512) -> __m512 {
     _mm512_or_ps(size, _mm512_and_ps(x, number(-0.0)))
 }
 
-/// As `Real::softmax_rows`.
+/// See `Real::softmax_rows`.
 #[target_feature(enable = "avx512f,avx512dq")]
 pub fn softmax_rows(y: &mut [f32], x: &[f32], cols: usize, ahead: usize) {
     const STEP: usize = 64;

@@ -282,7 +282,7 @@ impl Backend for CpuBackend {
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), b.as_ptr(), bytes.len()) };
                 Ok(())
             }
-            _ => Err(TensorError::Internal("a write to memory that others read, or beyond its end".into())),
+            _ => Err(TensorError::Internal("a write to shared memory, or past the end of a buffer".into())),
         }
     }
 

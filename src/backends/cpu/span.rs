@@ -196,7 +196,7 @@ impl<'a> StridedView<'a> {
     }
 
     /// # Safety
-    /// As `fetch`, for `len` elements from `element` on.
+    /// Like `fetch`, for `len` elements from `element` on.
     unsafe fn fetch_run(&self, element: usize, stride: isize, len: usize, out: *mut u8) {
         if self.base.is_null() {
             // SAFETY: `out` has room for `len` u32.
@@ -226,7 +226,7 @@ impl<'a> StridedView<'a> {
     }
 
     /// # Safety
-    /// As `fetch_run`, for dtypes that `dot` decodes.
+    /// Like `fetch_run`, for dtypes that `dot` decodes.
     unsafe fn decode_run(&self, element: usize, stride: isize, len: usize, out: &mut [f32]) {
         let (block, size) = (self.dtype.block(), self.dtype.block_bytes());
         let blocks = |first: usize, count: usize| {
@@ -297,7 +297,7 @@ impl<'a> StridedView<'a> {
     /// Copies elements to another span of the same plain dtype, bit by bit, where both lie in runs. `false` where they do not.
     ///
     /// # Safety
-    /// As `fetch` for `self` and `put` for `to`.
+    /// Like `fetch` for `self` and `put` for `to`.
     pub(crate) unsafe fn copy_to(&self, to: &StridedView<'_>, start: usize, n: usize) -> bool {
         if self.dtype != to.dtype || self.dtype.is_block() || self.base.is_null() {
             return false;
@@ -323,7 +323,7 @@ impl StridedView<'_> {
     /// this thread's share. `false` where the layouts are not like that.
     ///
     /// # Safety
-    /// As `copy_to`; the spans must not overlap.
+    /// Like `copy_to`; the spans must not overlap.
     pub(crate) unsafe fn transpose_to(&self, to: &StridedView<'_>, thread: usize, threads: usize) -> bool {
         /// Columns of a share: their lines are read by one thread.
         const STRIP: usize = 64;
@@ -382,7 +382,7 @@ pub(crate) unsafe fn stream_copy(from: *const u8, to: *mut u8, bytes: usize) {
 }
 
 /// # Safety
-/// As `stream_copy`.
+/// See `stream_copy`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn stream_copy_avx(from: *const u8, to: *mut u8, bytes: usize) {
@@ -426,7 +426,7 @@ unsafe fn copy_run<T: Copy>(base: *const u8, element: usize, stride: isize, len:
 }
 
 /// # Safety
-/// As `copy_run`; `out` must have room for `len` U.
+/// Like `copy_run`; `out` must have room for `len` U.
 #[inline(always)]
 unsafe fn convert_run<T: Copy, U: Copy>(base: *const u8, element: usize, stride: isize, len: usize, out: *mut u8, f: impl Fn(T) -> U) {
     // SAFETY: the caller's promise.

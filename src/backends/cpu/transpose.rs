@@ -22,7 +22,7 @@ pub unsafe fn transpose(size: usize, from: *const u8, from_row: isize, to: *mut 
 }
 
 /// # Safety
-/// As `transpose`.
+/// See `transpose`.
 unsafe fn tiles<T: Copy>(from: *const T, from_row: isize, to: *mut T, to_row: isize, rows: usize, cols: usize) {
     let vectors = size_of::<T>() == 4 && current() != Path::Plain;
     // Tiles of 16 by 16, so that lines of both matrices are used up while they are in the cache, also where they share its sets.

@@ -234,9 +234,9 @@ fn choose(selector: &str) -> TensorResult<wgpu::Adapter> {
         });
     }
     found.into_iter().nth(index.unwrap_or(0)).ok_or_else(|| {
-        let there = if names.is_empty() { "there is none".to_string() } else { format!("there are: {}", names.join(", ")) };
+        let there = if names.is_empty() { "no adapters found".to_string() } else { format!("available: {}", names.join(", ")) };
         let help = if any { "" } else { "; software drivers count only with TL_ALLOW_SOFTWARE=1" };
-        TensorError::UnsupportedDevice(format!("no GPU {selector:?}: {there}{help}; the cpu always works"))
+        TensorError::UnsupportedDevice(format!("no GPU {selector:?}: {there}{help}; the cpu is always available"))
     })
 }
 

@@ -112,7 +112,7 @@ pub(super) fn reason(queue: &wgpu::Queue) -> String {
             Some(error.localizedDescription().to_string())
         })
     };
-    described.unwrap_or_else(|| "the driver gives no reason, and takes new commands".into())
+    described.unwrap_or_else(|| "the driver reports no reason, and accepts new commands".into())
 }
 
 impl Core {

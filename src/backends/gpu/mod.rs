@@ -71,7 +71,7 @@ pub struct DriverQuirks {
 /// The kernels of a plan for a GPU with these answers; there need be none. Steps that have nothing to do have no text.
 ///
 /// # Errors
-/// When a step cannot be done on such a GPU.
+/// If a step cannot be done on such a GPU.
 pub fn kernel_shaders(plan: &Plan, adapter: &AdapterInfo) -> TensorResult<Vec<Shader>> {
     kernel_shaders_for(plan, adapter, DriverQuirks::default())
 }
@@ -157,7 +157,7 @@ impl GpuBackend {
     /// behind the end are overwritten too.
     ///
     /// # Errors
-    /// When the buffer is shorter or another backend's.
+    /// If the buffer is shorter or another backend's.
     pub fn write(&self, buffer: &Buffer, start: usize, bytes: &[u8]) -> TensorResult<()> {
         self.core.check()?;
         self.core.write(self.own(buffer)?, start, bytes)
@@ -282,7 +282,7 @@ impl GpuBackend {
             Buffer::Cpu(_) => None,
         };
         b.filter(|b| Arc::ptr_eq(&b.0.core, &self.core))
-            .ok_or_else(|| TensorError::UnsupportedDevice(format!("a tensor of another device was given to {}", self.core.name)))
+            .ok_or_else(|| TensorError::UnsupportedDevice(format!("{} was given a tensor of another device", self.core.name)))
     }
 }
 

@@ -312,7 +312,7 @@ impl Core {
         Ok(PendingRead { ready, wait })
     }
 
-    /// As `start_read` without a copy on the device: the buffer itself is read once what was submitted is done. (Work that is submitted in
+    /// Like `start_read` without a copy on the device: the buffer itself is read once what was submitted is done. (Work that is submitted in
     /// between and reads the buffer is waited for too, which is why small reads are copied.)
     fn read_later(self: &Arc<Core>, buffer: &GpuBuffer, start: usize, len: usize) -> PendingRead {
         let done = Arc::new(AtomicBool::new(false));

@@ -58,7 +58,7 @@ impl<'a> GgufWriter<'a> {
         let wrong = |message: String| bad(format!("tensor `{}`: {message}", clip(name)));
         let (code, stored) = types::of_dtype(dtype).ok_or_else(|| TensorError::Unsupported(format!("{dtype} in a GGUF file")))?;
         if name.is_empty() || self.tensors.iter().any(|t| t.name == name) {
-            return Err(wrong("the name is empty or taken".into()));
+            return Err(wrong("the name is empty or already used".into()));
         }
         if shape.len() > MAX_DIMS as usize || !shape.last().unwrap_or(&1).is_multiple_of(stored.block) {
             return Err(wrong(format!("{} cannot hold the shape {shape:?}", stored.name)));
@@ -79,7 +79,7 @@ impl<'a> GgufWriter<'a> {
         Ok(out)
     }
 
-    /// Writes the file; it appears under its name only when it is whole.
+    /// Writes the file atomically: it appears under its name only when complete.
     pub fn write(&self, path: impl AsRef<Path>) -> TensorResult<()> {
         let (header, alignment) = self.header()?;
         save(path, |out| self.put(&header, alignment, out))
@@ -132,9 +132,9 @@ impl<'a> GgufWriter<'a> {
     }
 }
 
-/// What can be a metadata value.
+/// Types of metadata values.
 pub trait ToValue {
-    /// Appends the value as the format stores it; gives its type.
+    /// Appends the encoded value and returns its type.
     fn put(&self, out: &mut Vec<u8>) -> ValueType;
 }
 

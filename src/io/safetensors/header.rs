@@ -133,7 +133,7 @@ impl<'de> Deserialize<'de> for HeaderEntry {
                         _ => map.next_value::<IgnoredAny>().map(|_| false)?,
                     };
                     if again {
-                        return Err(A::Error::custom(format!("the field `{key}` is there twice")));
+                        return Err(A::Error::custom(format!("duplicate field `{key}`")));
                     }
                 }
                 let range = match offsets.as_deref() {
@@ -205,7 +205,7 @@ impl<'de> Deserialize<'de> for Strings {
                 }
                 match sorted_unique(strings.len(), |i| strings[i].0.as_bytes()) {
                     Ok(_) => Ok(Strings(strings)),
-                    Err(i) => Err(A::Error::custom(format!("the key `{}` is there twice", clip(&strings[i].0)))),
+                    Err(i) => Err(A::Error::custom(format!("duplicate key `{}`", clip(&strings[i].0)))),
                 }
             }
         }
@@ -244,7 +244,7 @@ impl<'de> Deserialize<'de> for WeightMap<'de> {
                 }
                 match sorted_unique(index.weights.len(), |i| index.weights[i].0.as_bytes()) {
                     Ok(_) => Ok(WeightMap(index)),
-                    Err(i) => Err(A::Error::custom(format!("the tensor `{}` is there twice", clip(&index.weights[i].0)))),
+                    Err(i) => Err(A::Error::custom(format!("duplicate tensor `{}`", clip(&index.weights[i].0)))),
                 }
             }
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Writes a safetensors file of these tensors through `put`. The order is that of the names: equal tensors give equal bytes.
 ///
 /// # Errors
-/// When a dtype has no place in the format (block formats), an evaluation fails, or `put` does.
+/// If a dtype has no place in the format (block formats), an evaluation fails, or `put` does.
 pub fn write_safetensors(
     tensors: &BTreeMap<String, Tensor>,
     metadata: &[(&str, &str)],
@@ -24,7 +24,7 @@ pub fn write_safetensors(
     }
     let mut end = 0;
     for (name, t) in tensors {
-        let dtype = name_of(t.dtype()).ok_or_else(|| bad(format!("{name} is {}, which the format has no name for", t.dtype())))?;
+        let dtype = name_of(t.dtype()).ok_or_else(|| bad(format!("{name} is {}, which the format cannot store", t.dtype())))?;
         let bytes = t.dtype().bytes(t.numel()).unwrap_or(0);
         header.insert(name.clone(), serde_json::json!({ "dtype": dtype, "shape": t.dims(), "data_offsets": [end, end + bytes] }));
         end += bytes;

@@ -535,7 +535,7 @@ impl Tensor {
             return Err(TensorError::shape(
                 "attention",
                 at,
-                format!("q {qs}, k {ks}, v {vs}: want [B,H,T,D], [B,Hkv,S,D], [B,Hkv,S,Dv] with H a multiple of Hkv"),
+                format!("q {qs}, k {ks}, v {vs}: expected [B,H,T,D], [B,Hkv,S,D], [B,Hkv,S,Dv] with H a multiple of Hkv"),
             ));
         }
         let kv_len = options.kv_len.unwrap_or(ks[2]);
@@ -547,7 +547,7 @@ impl Tensor {
             return Err(TensorError::dtype(
                 "attention",
                 at,
-                format!("q {dtype}, k {}, v {}: want floats of one kind", k.dtype(), v.dtype()),
+                format!("q {dtype}, k {}, v {}: expected the same float dtype", k.dtype(), v.dtype()),
             ));
         }
         let mut inputs: crate::tensor::Inputs = smallvec::smallvec![self.clone(), k.clone(), v.clone()];

@@ -245,11 +245,11 @@ impl Tensor {
     pub(crate) fn class_losses(&self, target: &Tensor, class: usize, ignore: i64, at: At) -> TensorResult<(Tensor, Tensor)> {
         let fits = self.rank() >= 1 && *target.shape() == self.shape().without(class);
         if !fits || !target.dtype().is_int() {
-            let m = format!("{}{} for {}: want integers, one per row of classes", target.dtype(), target.shape(), self.shape());
+            let m = format!("{}{} for {}: expected integers, one per row of classes", target.dtype(), target.shape(), self.shape());
             return Err(TensorError::shape("cross_entropy", at, m));
         }
         if self.shape()[class] == 0 && target.numel() > 0 {
-            return Err(TensorError::shape("cross_entropy", at, format!("there are no classes in {}", self.shape())));
+            return Err(TensorError::shape("cross_entropy", at, format!("no classes (shape {})", self.shape())));
         }
         let x = if self.dtype().is_float() { self.clone() } else { self.cast_at(DType::F32, at)? };
         let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };

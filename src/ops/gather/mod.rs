@@ -250,7 +250,7 @@ impl Tensor {
         }
         let fits = index.rank() == self.rank() && (0..self.rank()).all(|i| i == k || index.shape()[i] <= self.shape()[i]);
         if !fits || !index.dtype().is_int() {
-            let m = format!("the index is {}{} for {}: want integers of a shape that fits", index.dtype(), index.shape(), self.shape());
+            let m = format!("the index is {}{} for {}: expected integers of a matching shape", index.dtype(), index.shape(), self.shape());
             return Err(TensorError::shape("gather", at, m));
         }
         let place = self.places(k, index, at)?;

@@ -298,7 +298,7 @@ impl Tensor {
             && (0..n).all(|i| index.shape()[i] <= source.shape()[i] && (i == k || index.shape()[i] <= self.shape()[i]));
         if !fits || !index.dtype().is_int() {
             let m = format!(
-                "{}{} from {} into {}: want integers of a shape that fits",
+                "{}{} from {} into {}: expected integers of a matching shape",
                 index.dtype(),
                 index.shape(),
                 source.shape(),
@@ -328,7 +328,7 @@ impl Tensor {
         }
         self.size_for(op, k, at)?;
         if index.rank() != 1 || !index.dtype().is_int() || self.dtype().is_block() || self.dtype() == DType::Bool {
-            let m = format!("{} by {}{}: want numbers and one-dimensional integers", self.dtype(), index.dtype(), index.shape());
+            let m = format!("{} by {}{}: expected numbers and a one-dimensional integer index", self.dtype(), index.dtype(), index.shape());
             return Err(TensorError::dtype(op, at, m));
         }
         let fits =

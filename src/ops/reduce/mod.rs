@@ -414,7 +414,7 @@ impl Tensor {
         }
         let empty = (0..self.rank()).any(|d| axes >> d & 1 == 1 && self.shape()[d] == 0);
         if empty && !matches!(op, ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Prod) {
-            return Err(TensorError::shape(name, at, format!("nothing to choose from in {}", self.shape())));
+            return Err(TensorError::shape(name, at, format!("empty axis (shape {})", self.shape())));
         }
         let result = match op {
             ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::ArgMaxOrNone => DType::I32,

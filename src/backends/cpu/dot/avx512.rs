@@ -110,7 +110,7 @@ pub(super) unsafe fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
 /// f16 or bf16 as f32.
 ///
 /// # Safety
-/// As `decode`.
+/// See `decode`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 unsafe fn decode_halves<const Q: u8>(bytes: &[u8], out: &mut [f32]) {
     let (whole, rest) = out.as_chunks_mut::<16>();

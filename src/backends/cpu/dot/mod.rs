@@ -71,9 +71,9 @@ impl Path {
         match Path::ALL.into_iter().find(|p| p.name() == name) {
             Some(path) if path.is_available() => Ok(path),
             found => {
-                let why = if found.is_some() { "this processor lacks it" } else { "there is no such path" };
+                let why = if found.is_some() { "this processor lacks it" } else { "unknown instruction set" };
                 let names: Vec<_> = Path::available().into_iter().map(Path::name).collect();
-                Err(TensorError::UnsupportedDevice(format!("TL_CPU={name}: {why}; it can be {}", names.join(", "))))
+                Err(TensorError::UnsupportedDevice(format!("TL_CPU={name}: {why}; expected {}", names.join(", "))))
             }
         }
     }
@@ -148,7 +148,7 @@ fn prefetch<const R: usize>(p: *const u8, row_bytes: usize, len: usize) {
 /// Checks a caller's promise about `rows` rows of `k` weights; the unsafe kernels rely on it.
 fn check_rows(path: Path, dtype: DType, w: &[u8], row_bytes: usize, rows: usize, k: usize) -> usize {
     assert!(path.is_available(), "the {} path needs a processor that has it", path.name());
-    assert!(matches!(dtype, DType::F32 | DType::F16 | DType::BF16) || dtype.is_block(), "{dtype} is no storage format of weights");
+    assert!(matches!(dtype, DType::F32 | DType::F16 | DType::BF16) || dtype.is_block(), "{dtype} is not a storage format of weights");
     let bytes = dtype.bytes(k).expect("rows hold whole blocks");
     let end = rows.saturating_sub(1).checked_mul(row_bytes).and_then(|start| start.checked_add(bytes));
     assert!(
@@ -162,7 +162,7 @@ fn check_rows(path: Path, dtype: DType, w: &[u8], row_bytes: usize, rows: usize,
 /// or a block format. The weights are exact, products and sums are f32.
 ///
 /// # Panics
-/// When the slices do not hold what the lengths say, or `dtype` is none of those: a caller's bug, never a user's input.
+/// If the slices do not hold what the lengths say, or `dtype` is none of those: a caller's bug, never a user's input.
 pub fn matvec(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
     check_rows(path, dtype, w, row_bytes, y.len(), x.len());
     match path {
@@ -183,7 +183,7 @@ pub fn matvec(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y
 /// without gaps; `y` has `m` rows `ldy` apart, the last of them as long as there are weight rows.
 ///
 /// # Panics
-/// As [`matvec`].
+/// See [`matvec`].
 #[allow(clippy::too_many_arguments)]
 pub fn matvec_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], m: usize, y: &mut [f32], ldy: usize) {
     if m == 0 {
@@ -229,7 +229,7 @@ pub fn matvec_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f
 /// Decodes `out.len()` elements.
 ///
 /// # Panics
-/// As [`matvec`].
+/// See [`matvec`].
 pub fn dequantize(path: Path, dtype: DType, bytes: &[u8], out: &mut [f32]) {
     let len = check_rows(path, dtype, bytes, bytes.len(), 1, out.len());
     // SAFETY: the length and the processor's features were checked just above.

@@ -46,7 +46,7 @@ impl Row {
     /// A row of these activations.
     ///
     /// # Panics
-    /// When their number is no multiple of 32: no row of a block format has such a length.
+    /// If their number is no multiple of 32: no row of a block format has such a length.
     pub fn new(path: Path, x: &[f32]) -> Row {
         let mut row = Row::default();
         row.quantize(path, x);
@@ -56,7 +56,7 @@ impl Row {
     /// Replaces the row; keeps its memory. Every path gives the same bits.
     ///
     /// # Panics
-    /// As [`Row::new`].
+    /// See [`Row::new`].
     pub fn quantize(&mut self, path: Path, x: &[f32]) {
         assert!(x.len().is_multiple_of(32), "a row of {} activations is not a whole number of blocks", x.len());
         assert!(path.is_available(), "the {} path needs a processor that has it", path.name());
@@ -118,10 +118,10 @@ fn quantize(x: &[f32; 32], quants: &mut [i8; 32], fours: &mut [i32; 8]) -> f32 {
 /// f32 between blocks. The plain path multiplies in f32 instead, with the same values up to rounding.
 ///
 /// # Panics
-/// When the slices do not hold what the lengths say, or `dtype` is no block format: a caller's bug, never a user's input.
+/// If the slices do not hold what the lengths say, or `dtype` is no block format: a caller's bug, never a user's input.
 pub fn matvec(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &Row, y: &mut [f32]) {
     check_rows(path, dtype, w, row_bytes, y.len(), x.len());
-    assert!(dtype.is_block(), "{dtype} is no block format");
+    assert!(dtype.is_block(), "{dtype} is not a block format");
     match path {
         // SAFETY: the lengths and the processor's features were checked just above; every path's Avx512 has AVX2's.
         #[cfg(target_arch = "x86_64")]

@@ -115,7 +115,7 @@ impl Product<'_> {
     }
 
     /// # Safety
-    /// As [`product`].
+    /// See [`product`].
     unsafe fn run(&self) {
         let (task, s, steps) = (self.task, self.s, self.steps());
         let width = if self.columns.rows <= 16 { 16 } else { 32 };
@@ -197,7 +197,7 @@ impl Product<'_> {
     /// A block of rows times some panels.
     ///
     /// # Safety
-    /// As [`product`]; the panels are packed.
+    /// Like [`product`]; the panels are packed.
     unsafe fn strip(
         &self,
         batch: usize,

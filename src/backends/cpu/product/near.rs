@@ -26,7 +26,7 @@ impl Product<'_> {
     /// Runs this thread's share, where the product is like that.
     ///
     /// # Safety
-    /// As `product`.
+    /// See `product`.
     pub(super) unsafe fn near(&self) -> bool {
         let (s, steps, all) = (self.s, self.steps(), self.columns.rows);
         let columns = self.columns.columns_in_place(0, 0).filter(|c| !self.pairs && all * steps * c.stored.bytes() <= UNPACKED_MAX_BYTES);
@@ -57,7 +57,7 @@ impl Product<'_> {
     /// A few rows at a time, packed where they have to be, times columns that lie side by side in the operand.
     ///
     /// # Safety
-    /// As `product`.
+    /// See `product`.
     unsafe fn columns_in_place(&self, steps: usize) {
         let (s, all) = (self.s, self.columns.rows);
         let panels = all.div_ceil(PANEL_COLUMNS);

@@ -214,7 +214,7 @@ impl<'a> Side<'a> {
     /// Panels of columns that lie side by side in memory.
     ///
     /// # Safety
-    /// As `pack_panels`.
+    /// See `pack_panels`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     unsafe fn widen(&self, p: Plain, pairs: bool, batch: usize, [first, count]: [usize; 2], width: usize, steps: usize, out: *mut f32) {
         // Each vector of the panels: where it goes, and its lanes that exist.

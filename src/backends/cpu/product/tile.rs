@@ -167,7 +167,7 @@ macro_rules! tiles {
             }
 
             /// # Safety
-            /// As `tile`.
+            /// See `tile`.
             #[target_feature(enable = $features)]
             unsafe fn run<const H: usize, const V: usize, const K: u8>(t: Tile) {
                 let (fma, bf16) = ($fma, $bf16);
