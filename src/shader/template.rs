@@ -450,9 +450,12 @@ fn list(fields: &[Field]) -> String {
     fields.iter().map(|f| f.name).collect::<Vec<_>>().join(", ")
 }
 
+/// The nodes of a file, or what is wrong with it.
+type Parsed = Arc<Result<Vec<Node>>>;
+
 /// The nodes of a file of a library, read once.
-fn parsed(file: &'static str, text: &'static str) -> Arc<Result<Vec<Node>>> {
-    static FILES: LazyLock<Mutex<HashMap<usize, Arc<Result<Vec<Node>>>>>> = LazyLock::new(Mutex::default);
+fn parsed(file: &'static str, text: &'static str) -> Parsed {
+    static FILES: LazyLock<Mutex<HashMap<usize, Parsed>>> = LazyLock::new(Mutex::default);
     let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     files.entry(text.as_ptr() as usize).or_insert_with(|| Arc::new(parse(file, text))).clone()
 }
