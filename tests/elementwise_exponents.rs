@@ -298,7 +298,7 @@ fn functions_of_one_argument() {
         let t = Tensor::from_vec(x.clone(), &[x.len()], &device).unwrap();
         for One { name, f, want, ulps, of } in ones() {
             let got = f(&t).unwrap().to_vec().unwrap();
-            wrong.extend(Check { name, device: &device, ulps, of }.run(&[x.clone()], &got, &|a| want(a[0])).err());
+            wrong.extend(Check { name, device: &device, ulps, of }.run(std::slice::from_ref(&x), &got, &|a| want(a[0])).err());
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -378,7 +378,7 @@ fn divisors_that_are_numbers() {
         for y in every_exponent(0).into_iter().step_by(37).filter(|y| y.is_normal()) {
             let got = t.div(y).unwrap().to_vec().unwrap();
             let check = Check { name: "div", device: &device, ulps: [0.5, 2.5], of: Of::Result };
-            wrong.extend(check.run(&[x.clone()], &got, &|a| a[0] / f64::from(y)).err());
+            wrong.extend(check.run(std::slice::from_ref(&x), &got, &|a| a[0] / f64::from(y)).err());
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
