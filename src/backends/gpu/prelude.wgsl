@@ -133,27 +133,25 @@ fn tl_log10(x: f32) -> f32 {
 
 // x - n·π/2 for the nearest n: x and n. π/2 is in three parts whose products with n are exact up to n = 2^15.
 fn tl_quadrant(x: f32) -> vec2<f32> {
-  if abs(x) > 32768.0 {
-    return tl_quadrant_far(x);
-  }
   let n = round(x * 0.636619772);
   let t = clamp(fma(n, -1.5703125, x), -1e5, 1e5);
   let r = clamp(fma(n, -4.83751297e-4, t), -1e5, 1e5);
-  return vec2<f32>(fma(n, -5.39030253e-15, fma(n, -7.54978942e-8, r)), n);
+  var q = vec2<f32>(fma(n, -5.39030253e-15, fma(n, -7.54978942e-8, r)), n);
+  if abs(x) > 32768.0 {
+    q = tl_quadrant_far(x);
+  }
+  return q;
 }
 
 // Word i of 2/π in binary, which begins with word 1.
 fn tl_two_over_pi(i: u32) -> u32 {
-  switch i {
-    case 1u: { return 0xa2f9836eu; }
-    case 2u: { return 0x4e441529u; }
-    case 3u: { return 0xfc2757d1u; }
-    case 4u: { return 0xf534ddc0u; }
-    case 5u: { return 0xdb629599u; }
-    case 6u: { return 0x3c439041u; }
-    case 7u: { return 0xfe5163abu; }
-    default: { return 0u; }
-  }
+  var w = select(0u, 0xa2f9836eu, i == 1u);
+  w = select(w, 0x4e441529u, i == 2u);
+  w = select(w, 0xfc2757d1u, i == 3u);
+  w = select(w, 0xf534ddc0u, i == 4u);
+  w = select(w, 0xdb629599u, i == 5u);
+  w = select(w, 0x3c439041u, i == 6u);
+  return select(w, 0xfe5163abu, i == 7u);
 }
 
 // The same for |x| above 2^15, with n modulo 4 (Payne and Hanek, 1983): x·2/π is a product of integers, of whose bits those that count whole
