@@ -88,13 +88,8 @@ pub fn with_parts(kernel: &str, parts: &str) -> String {
     kernel.lines().map(|line| part(line).unwrap_or_else(|| format!("{line}\n"))).collect()
 }
 
-/// What kernels over rows share.
+/// Quads of rows as attention reads and writes them.
 const ROWS: &str = include_str!("lib/rows.wgsl");
-
-/// The text of a kernel over rows with these sections of what such kernels share.
-pub fn with_rows(kernel: &str, sections: &[&str]) -> String {
-    [kernel].into_iter().chain(sections.iter().map(|s| section(ROWS, s))).collect()
-}
 
 /// A section of theirs that fetches or stores quads, for one of several operands: under this name, over load or store `number`, whose rows
 /// are whole quads where `vec` says so. Zeros stand beyond a row's end.

@@ -46,11 +46,20 @@ pub mod row_group;
 pub mod template;
 pub mod vec16;
 
-pub use assembly::{decide, quads, repeat, unroll, with_parts, with_rows};
+pub use assembly::{decide, quads, repeat, unroll, with_parts};
 pub use launch::{MAX_GROUPS, col_major, grid, indexable, start, words};
 pub(crate) use params::params;
 pub use params::{F32, U32};
 pub use template::{Template, TemplateError, Value};
 
 /// Shared WGSL that any template may include, by file name.
-pub static LIBRARY: &[(&str, &str)] = &[];
+pub static LIBRARY: &[(&str, &str)] = &[
+    ("row_centre.wgsl", include_str!("lib/row_centre.wgsl")),
+    ("row_max_sum.wgsl", include_str!("lib/row_max_sum.wgsl")),
+    ("row_sum4.wgsl", include_str!("lib/row_sum4.wgsl")),
+    ("row_within.wgsl", include_str!("lib/row_within.wgsl")),
+    ("rows_fetch.wgsl", include_str!("lib/rows_fetch.wgsl")),
+    ("rows_put.wgsl", include_str!("lib/rows_put.wgsl")),
+    ("rows_put8.wgsl", include_str!("lib/rows_put8.wgsl")),
+    ("vec16.wgsl", include_str!("lib/vec16.wgsl")),
+];

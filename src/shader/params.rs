@@ -117,8 +117,7 @@ pub fn wgsl_struct(name: &str, fields: &[Field]) -> String {
 /// Declares a parameter struct. Fields are `u32` or `f32` in the declaration, as in WGSL; in Rust they are [`U32`] and [`F32`], which may also
 /// be parameters of the plan.
 ///
-/// It has `FIELDS`, for [`Template::params`](super::Template::params), `index("name")`, the number of a field's word, which must be known
-/// to the compiler, and `words()`, for [`Wgsl::words`](crate::plan::Wgsl).
+/// It has `FIELDS`, for [`Template::params`](super::Template::params), and `words()`, for [`Wgsl::words`](crate::plan::Wgsl).
 macro_rules! params {
     (@type u32) => { $crate::shader::params::U32 };
     (@type f32) => { $crate::shader::params::F32 };

@@ -10,7 +10,8 @@
 //!   start, so that no compiler keeps what it indexes in memory. `#unroll EXPR` leaves the loop as it is where the expression is zero.
 //!
 //! `${NAME}` stands for the value of that name, everywhere, directives included. `p.NAME` stands for a parameter of the kernel
-//! ([`params!`](super::params)), where the template has any: then nothing else may be called `p`.
+//! ([`params!`](super::params)), where the template has any: then nothing else may be called `p`, but in a line that declares a `p: TYPE` of its
+//! own, as a function of one line does. What a `${NAME}` stands for may have several lines, and parameters in them.
 //!
 //! An expression is of integers and names (a name need not be in `${}`), `! * / % + - < <= > >= == != && ||` and parentheses, computed in i64. Text
 //! is true if it is not empty.
@@ -408,10 +409,18 @@ impl Renderer<'_> {
         self.parameters(place, &line)
     }
 
-    /// Appends a line with its parameters read.
-    fn parameters(&mut self, place: Place, line: &str) -> Result<()> {
+    /// Appends what a line has become, which may be several lines, with its parameters read.
+    fn parameters(&mut self, place: Place, text: &str) -> Result<()> {
+        text.split_inclusive('\n').try_for_each(|line| self.parameters_of_line(place, line))
+    }
+
+    fn parameters_of_line(&mut self, place: Place, line: &str) -> Result<()> {
         let fields = self.template.fields;
         let code = line.find("//").unwrap_or(line.len());
+        if declares_p(&line[..code]) {
+            self.out.push_str(line);
+            return Ok(());
+        }
         let mut from = 0;
         while let Some(at) = line[from..code].find("p.").map(|n| from + n).filter(|_| !fields.is_empty()) {
             let before = line[..at].bytes().next_back();
@@ -444,6 +453,11 @@ impl Renderer<'_> {
         let expression = self.replaced(place, expression)?;
         Expression { text: &expression, rest: expression.trim_start(), place, names: self }.whole()
     }
+}
+
+/// Whether a line has a `p: TYPE` of its own.
+fn declares_p(line: &str) -> bool {
+    line.match_indices("p:").any(|(at, _)| !line[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.'))
 }
 
 fn list(fields: &[Field]) -> String {

@@ -1,17 +1,13 @@
 //! WGSL functions that read rows eight elements at a time: 16 bytes of halves in one access where an operand lies in memory like that.
 
 use super::row_group::RowGroup;
-use super::start;
+use super::template::{Template, Value};
+use super::{U32, start};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Source, Word};
 
-/// How the packets of a load's rows are read.
-pub struct Vec16Loader {
-    /// `alias X`, `fetch_x(row, packet, size) -> X`, `low_x(X)` and `high_x(X)`, for the name `x`.
-    pub text: String,
-    /// Where the operand begins, two words of which the sum counts, if the text reads its buffer; otherwise a packet is eight f32.
-    pub raw: Option<[Word; 2]>,
-}
+/// Packets that a row which is not held has under way for a thread.
+const AHEAD: u32 = 4;
 
 /// What comes of a packet that reaches beyond its row's end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,49 +18,59 @@ pub enum Beyond {
     Rest,
 }
 
-impl Vec16Loader {
-    /// Functions called `name` over load `number`, which is rows of `size` elements; the words of its start are `at` and the next.
-    pub fn of(load: &Load, number: usize, name: &str, size: usize, at: usize, beyond: Beyond) -> Vec16Loader {
+/// In which form a load's rows are read in packets: what `vec16.wgsl` is included with.
+#[derive(Clone, Copy)]
+pub struct Vec16Form {
+    /// Where the operand begins, two words of which the sum counts, if its buffer is read; otherwise a packet is eight f32.
+    pub raw: Option<[Word; 2]>,
+    f16: bool,
+    quads: bool,
+    guarded: bool,
+}
+
+impl Vec16Form {
+    /// The form for a load that is rows of `size` elements.
+    pub fn of(load: &Load, size: usize, beyond: Beyond) -> Vec16Form {
         let whole = |s: &&Source| {
             let aligned = s.layout.offset.is_multiple_of(8) && (s.offset.is_none() || s.aligned);
             s.layout.is_contiguous() && size.is_multiple_of(8) && aligned && matches!(s.dtype, DType::F16 | DType::BF16)
         };
-        let upper = name.to_uppercase();
         let plain = load.plain().filter(whole);
-        if let Some((source, raw)) = plain.and_then(|s| Some((s, start(s)?))) {
-            let wide = |x: &str, y: &str| match source.dtype {
-                DType::F16 => format!("vec4<f32>(unpack2x16float(p.{x}), unpack2x16float(p.{y}))"),
-                _ => format!("bitcast<vec4<f32>>(vec4<u32>(p.{x} << 16u, p.{x} & 0xffff0000u, p.{y} << 16u, p.{y} & 0xffff0000u))"),
-            };
-            let text = format!(
-                "alias {upper} = vec4<u32>;\nfn fetch_{name}(row: u32, v: u32, size: u32) -> {upper} {{ \
-                 return raw_{number}[(word({at}u) + word({}u)) / 8u + row * (size / 8u) + min(v, size / 8u - 1u)]; }}\n\
-                 fn low_{name}(p: {upper}) -> vec4<f32> {{ return {}; }}\nfn high_{name}(p: {upper}) -> vec4<f32> {{ return {}; }}\n",
-                at + 1,
-                wide("x", "y"),
-                wide("z", "w")
-            );
-            return Vec16Loader { text, raw: Some(raw) };
+        Vec16Form {
+            raw: plain.and_then(start),
+            f16: plain.is_some_and(|s| s.dtype == DType::F16),
+            quads: size.is_multiple_of(4),
+            guarded: beyond == Beyond::Rest && !size.is_multiple_of(8),
         }
-        // No load waits for a condition.
-        let one = |n: u32| format!("load_{number}(row * size + min(c + {n}u, size - 1u))");
-        let quad = match size.is_multiple_of(4) {
-            true => format!("load4_{number}(row * size + min(c, size - 4u))"),
-            false => format!("vec4<f32>({}, {}, {}, {})", one(0), one(1), one(2), one(3)),
-        };
-        let quad = match beyond {
-            Beyond::Rest if !size.is_multiple_of(8) => {
-                format!("select(vec4<f32>(REST), {quad}, vec4<u32>(c) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(size))")
-            }
-            _ => quad,
-        };
-        let text = format!(
-            "struct {upper} {{ low: vec4<f32>, high: vec4<f32> }}\nfn quad_{name}(row: u32, c: u32, size: u32) -> vec4<f32> {{ return {quad}; }}\n\
-             fn fetch_{name}(row: u32, v: u32, size: u32) -> {upper} {{ \
-             return {upper}(quad_{name}(row, 8u * v, size), quad_{name}(row, 8u * v + 4u, size)); }}\n\
-             fn low_{name}(p: {upper}) -> vec4<f32> {{ return p.low; }}\nfn high_{name}(p: {upper}) -> vec4<f32> {{ return p.high; }}\n"
-        );
-        Vec16Loader { text, raw: None }
+    }
+    /// The words of the start, as the last parameters of a kernel.
+    pub fn start(&self) -> [U32; 2] {
+        self.raw.map_or([U32::ABSENT; 2], |words| words.map(U32::from))
+    }
+    /// What the names that `vec16.wgsl` asks about stand for.
+    pub fn values(&self) -> [(&'static str, Value); 4] {
+        [("RAW", self.raw.is_some().into()), ("F16", self.f16.into()), ("QUADS", self.quads.into()), ("GUARDED", self.guarded.into())]
+    }
+}
+
+static VEC16: Template = Template::new("vec16.wgsl", include_str!("lib/vec16.wgsl"));
+
+/// How the packets of a load's rows are read, for kernels that are no templates.
+pub struct Vec16Loader {
+    /// `alias X`, `fetch_x(row, packet, size) -> X`, `low_x(X)` and `high_x(X)`, for the name `x`.
+    pub text: String,
+    /// As of [`Vec16Form`].
+    pub raw: Option<[Word; 2]>,
+}
+
+impl Vec16Loader {
+    /// Functions called `name` over load `number`, which is rows of `size` elements; the words of its start are `at` and the next.
+    pub fn of(load: &Load, number: u32, name: &'static str, size: usize, at: usize, beyond: Beyond) -> Vec16Loader {
+        let form = Vec16Form::of(load, size, beyond);
+        let start = format!("word({at}u) + word({}u)", at + 1);
+        let names = [("NAME", name.into()), ("TYPE", name.to_uppercase().into()), ("LOAD", number.into()), ("START", start.into())];
+        let values: Vec<_> = names.into_iter().chain(form.values()).collect();
+        Vec16Loader { text: VEC16.source(&values).into_owned(), raw: form.raw }
     }
 }
 
@@ -83,7 +89,7 @@ pub struct RowTiling {
 
 impl RowTiling {
     /// For `rows` of `cols` elements that are read as `packets`; `stored` says whether as many are written.
-    pub fn new(rows: usize, cols: usize, packets: &Vec16Loader, stored: bool, adapter: &AdapterInfo) -> RowTiling {
+    pub fn new(rows: usize, cols: usize, packets: &Vec16Form, stored: bool, adapter: &AdapterInfo) -> RowTiling {
         let number = cols.div_ceil(8).max(1);
         let most = adapter.workgroup_threads.clamp(1, 1024);
         let subgroup = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
@@ -117,22 +123,14 @@ impl RowTiling {
     pub fn groups(&self, rows: usize) -> usize {
         rows.div_ceil((self.team.rows() * self.per) as usize)
     }
-    /// The sections that a kernel needs which writes packets, and `more`.
-    pub fn sections(&self, more: &[&'static str]) -> Vec<&'static str> {
-        let put: &[&str] = if self.eights { &["put8"] } else { &["put", "put8"] };
-        [&["sum4", "packets"], put, more].concat()
-    }
     /// Constants of the text.
     pub fn consts(&self) -> Vec<(&'static str, u32)> {
         let [vec, eights] = [self.vec, self.eights].map(u32::from);
         vec![("TEAM", self.team.size), ("HELD", self.held), ("PER", self.per), ("VEC", vec), ("EIGHTS", eights)]
     }
-    /// Counts of its loops that are written out.
-    pub fn counts(&self) -> [(&'static str, u32); 3] {
-        [("HELD", self.held), ("PER", self.per), ("AHEAD", 4)]
-    }
-    /// Its switches.
-    pub fn switches(&self) -> [(&'static str, u32); 2] {
-        [("VEC", self.vec as u32), ("EIGHTS", self.eights as u32)]
+    /// What names in the kernel's template stand for.
+    pub fn values(&self) -> [(&'static str, Value); 5] {
+        let (vec, eights) = (self.vec.into(), self.eights.into());
+        [("HELD", self.held.into()), ("PER", self.per.into()), ("AHEAD", AHEAD.into()), ("VEC", vec), ("EIGHTS", eights)]
     }
 }

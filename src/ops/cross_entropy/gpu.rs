@@ -1,10 +1,30 @@
 //! The GPU form of cross entropy and of its gradient.
 
 use super::CrossEntropyKernel;
-use crate::plan::{AdapterInfo, Step, Wgsl, Word};
+use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{MAX, RowGroup, SUM};
-use crate::shader::vec16::{Beyond, RowTiling, Vec16Loader};
-use crate::shader::{decide, grid, indexable, unroll, with_rows, words};
+use crate::shader::vec16::{Beyond, RowTiling, Vec16Form};
+use crate::shader::{Template, U32, grid, indexable, params};
+
+params! {
+    /// What the kernel reads at run time.
+    struct CrossEntropyParams {
+        /// Rows of logits.
+        rows: u32,
+        /// Classes.
+        cols: u32,
+        /// Workgroups in x.
+        groups_x: u32,
+        /// The target that counts nothing.
+        ignored: u32,
+        /// The logits' first element, where their buffer is read: this and the next together.
+        x_start: u32,
+        /// As above.
+        x_offset: u32,
+    }
+}
+
+static CROSS_ENTROPY: Template = Template::new("cross_entropy.wgsl", include_str!("cross_entropy.wgsl")).params(CrossEntropyParams::FIELDS);
 
 /// Logits `[rows, cols]` and targets to losses, or, with `backward`, to the gradient of the logits.
 pub fn cross_entropy(kernel: &CrossEntropyKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -14,28 +34,33 @@ pub fn cross_entropy(kernel: &CrossEntropyKernel, step: &Step, adapter: &Adapter
     if !indexable(&[shape.count()]) {
         return None;
     }
-    let packets = Vec16Loader::of(&step.loads[0], 0, "x", cols, 4, Beyond::Rest);
-    let mut of = RowTiling::new(rows, cols, &packets, false, adapter);
-    let mut source = if backward {
+    let form = Vec16Form::of(&step.loads[0], cols, Beyond::Rest);
+    let mut tiling = RowTiling::new(rows, cols, &form, false, adapter);
+    if backward {
         // Nothing of a row is held.
-        (of.team, of.per, of.held) = (RowGroup::for_rows(rows, cols.div_ceil(4), adapter), 1, 0);
-        with_rows(include_str!("cross_entropy.wgsl"), &["fetch", "put"])
-    } else {
-        with_rows(include_str!("cross_entropy.wgsl"), &["sum4", "packets", "largest", "top_sum"]) + &packets.text
-    };
+        (tiling.team, tiling.per, tiling.held) = (RowGroup::for_rows(rows, cols.div_ceil(4), adapter), 1, 0);
+    }
+    let mut values = [tiling.values().as_slice(), form.values().as_slice()].concat();
+    values.push(("BACKWARD", backward.into()));
     if !backward {
-        source += &of.team.function("team_sum", SUM, adapter);
-        source += &of.team.function("team_max", MAX, adapter);
+        values.push(("TEAM_SUM", tiling.team.function("team_sum", SUM, adapter).into()));
+        values.push(("TEAM_MAX", tiling.team.function("team_max", MAX, adapter).into()));
     }
     // Targets are i32 or u32 here; one that neither can hold does not come.
     let ignored = i32::try_from(ignore).map(|v| v as u32).or(u32::try_from(ignore)).ok();
-    let mut consts = of.consts();
+    let mut consts = tiling.consts();
     consts.extend([("BACKWARD", backward as u32), ("IGNORES", ignored.is_some() as u32), ("HOT", kernel.hot as u32)]);
-    let grid = grid(of.groups(rows))?;
-    let mut words = words(&[rows, cols, grid[0] as usize])?;
-    words.push(Word::U32(ignored.unwrap_or(0)));
-    let raw = if packets.raw.is_some() && !backward { vec![0] } else { vec![] };
-    words.extend(packets.raw.into_iter().flatten());
-    let source = decide(unroll(source, &of.counts()), &[of.switches().as_slice(), &[("BACKWARD", backward as u32)]].concat());
-    Some(Wgsl { source, consts, workgroup: of.team.workgroup, grid, words, raw, transposed: vec![] })
+    let grid = grid(tiling.groups(rows))?;
+    let [x_start, x_offset] = form.start();
+    let (rows, cols, ignored) = (U32::size(rows)?, U32::size(cols)?, ignored.unwrap_or(0).into());
+    let params = CrossEntropyParams { rows, cols, groups_x: grid[0].into(), ignored, x_start, x_offset };
+    Some(Wgsl {
+        source: CROSS_ENTROPY.source(&values),
+        consts,
+        workgroup: tiling.team.workgroup,
+        grid,
+        words: params.words(),
+        raw: if form.raw.is_some() && !backward { vec![0] } else { vec![] },
+        transposed: vec![],
+    })
 }

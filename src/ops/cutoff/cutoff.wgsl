@@ -1,20 +1,6 @@
 // The least logit that top-k, top-p and min-p leave, by one workgroup: logits become unsigned keys in the same order, and the key at which
 // a count or a sum of weights is reached is found BITS bits at a time, from sums over the keys that share the bits found so far. Weights are
 // whole numbers in two words, so that every run gives the same bits.
-//
-// Words: 0 logits, 1 k or 0, 2 p, 3 1/temperature, 4 temperature · ln(min-p).
-
-// default
-const WORKGROUP: u32 = 256;
-const BITS: u32 = 8;
-@group(0) @binding(0) var<storage, read> a_0: array<f32>;
-@group(0) @binding(1) var<storage, read_write> o_0: array<f32>;
-@group(0) @binding(2) var<storage, read> words: array<u32>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return a_0[i]; }
-fn store_0(i: u32, v: f32) { o_0[i] = v; }
-fn team_max(v: u32) -> u32 { return v; }
-// end
 
 const BINS: u32 = 1u << BITS;
 const PER: u32 = BINS / WORKGROUP;
@@ -40,7 +26,7 @@ fn bin(n: u32) -> vec2<u32> { return vec2<u32>(atomicLoad(&low[n]), atomicLoad(&
 
 // The largest key from which on the keys have together `count`, or, if that is 0, at least p of the weight of those from `least` on.
 fn reached(count: u32, least: u32, top: f32) -> u32 {
-  let n = word(0u);
+  let n = p.count;
   var goal = vec2<u32>(count, 0u);
   var keys = 0u; // the bits found so far
   for (var end = 32u; end > 0u; end -= min(BITS, end)) {
@@ -52,7 +38,7 @@ fn reached(count: u32, least: u32, top: f32) -> u32 {
       let k = key(x);
       if (k >= least && (end == 32u || k >> (end % 32u) == keys >> (end % 32u))) {
         var w = 1u;
-        if (count == 0u) { w = u32(select(exp((x - top) * bitcast<f32>(word(3u))), 1.0, x == top) * 2147483648.0); }
+        if (count == 0u) { w = u32(select(exp((x - top) * p.inverse_temperature), 1.0, x == top) * 2147483648.0); }
         let at = (k >> shift) % BINS;
         if (w > 0u) {
           let old = atomicAdd(&low[at], w);
@@ -77,7 +63,7 @@ fn reached(count: u32, least: u32, top: f32) -> u32 {
     }
     let total = sums[WORKGROUP - 1u];
     if (count == 0u && end == 32u) {
-      let part = (f32(total.y) * 4294967296.0 + f32(total.x)) * bitcast<f32>(word(2u));
+      let part = (f32(total.y) * 4294967296.0 + f32(total.x)) * p.top_p;
       goal.y = u32(part / 4294967296.0);
       goal.x = u32(part - f32(goal.y) * 4294967296.0);
     }
@@ -102,14 +88,16 @@ fn reached(count: u32, least: u32, top: f32) -> u32 {
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(local_invocation_index) lid: u32) {
   thread = lid;
-  let n = word(0u);
+  let n = p.count;
   var most = 0u;
   for (var i = lid; i < n; i += WORKGROUP) { most = max(most, key(load_0(i))); }
   let top = value(team_max(most));
   var least = 0u;
-  if (word(1u) > 0u) { least = reached(word(1u), 0u, top); }
-  if (bitcast<f32>(word(2u)) < 1.0) { least = max(least, reached(0u, least, top)); }
+  if (p.top_k > 0u) { least = reached(p.top_k, 0u, top); }
+  if (p.top_p < 1.0) { least = max(least, reached(0u, least, top)); }
   var cut = -3.0e38;
   if (least > 0u) { cut = value(least); }
-  if (lid == 0u) { store_0(0u, max(cut, top + bitcast<f32>(word(4u)))); }
+  if (lid == 0u) { store_0(0u, max(cut, top + p.min_p_shift)); }
 }
+
+${TEAM_MAX}

@@ -1,9 +1,27 @@
 //! The GPU form of the least logit that may be drawn.
 
 use super::Cutoff;
-use crate::plan::{AdapterInfo, Step, Wgsl, Word};
+use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{Combine, RowGroup};
-use crate::shader::{indexable, words};
+use crate::shader::{F32, Template, U32, indexable, params};
+
+params! {
+    /// What the kernel reads at run time.
+    struct CutoffParams {
+        /// Logits.
+        count: u32,
+        /// How many of the largest are left, or 0 for all.
+        top_k: u32,
+        /// The share of the weight that is left.
+        top_p: f32,
+        /// 1/temperature.
+        inverse_temperature: f32,
+        /// temperature · ln(min-p): the least logit less the largest one.
+        min_p_shift: f32,
+    }
+}
+
+static CUTOFF: Template = Template::new("cutoff.wgsl", include_str!("cutoff.wgsl")).params(CutoffParams::FIELDS);
 
 /// Logits `[V]` to `[1]`.
 pub fn cutoff(of: &Cutoff, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -16,16 +34,21 @@ pub fn cutoff(of: &Cutoff, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let workgroup = 1 << adapter.workgroup_threads.clamp(1, most).ilog2();
     let team = RowGroup { workgroup, size: workgroup, col_major: false };
     let largest = Combine { ty: "u32", expr: "max(a, b)", builtin: Some("subgroupMax") };
-    let source = format!("{}{}", include_str!("cutoff.wgsl"), team.function("team_max", largest, adapter));
-    let k = if of.top_k < count { of.top_k } else { 0 };
-    let mut list = words(&[count, k])?;
-    list.extend([of.top_p, 1.0 / of.temperature, of.temperature * of.min_p.ln()].map(|v| Word::F32((v as f32).max(-3e38))));
+    // No number is minus infinity.
+    let number = |v: f64| F32::from((v as f32).max(-3e38));
+    let params = CutoffParams {
+        count: U32::size(count)?,
+        top_k: U32::size(if of.top_k < count { of.top_k } else { 0 })?,
+        top_p: number(of.top_p),
+        inverse_temperature: number(1.0 / of.temperature),
+        min_p_shift: number(of.temperature * of.min_p.ln()),
+    };
     Some(Wgsl {
-        source: source.into(),
+        source: CUTOFF.source(&[("TEAM_MAX", team.function("team_max", largest, adapter).into())]),
         consts: vec![("BITS", bits)],
         workgroup,
         grid: [1, 1, 1],
-        words: list,
+        words: params.words(),
         raw: vec![],
         transposed: vec![],
     })

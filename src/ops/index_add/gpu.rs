@@ -3,7 +3,27 @@
 use super::Combine;
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Step, Wgsl};
-use crate::shader::{decide, grid, indexable, words};
+use crate::shader::{Template, U32, grid, indexable, params};
+
+params! {
+    /// What the kernel reads at run time.
+    struct IndexAddParams {
+        /// Rows of the table.
+        rows: u32,
+        /// Elements of a row.
+        inner: u32,
+        /// Indices.
+        count: u32,
+        /// Workgroups in x.
+        groups_x: u32,
+        /// Pieces of a row.
+        pieces: u32,
+        /// Rows of a workgroup.
+        group_rows: u32,
+    }
+}
+
+static INDEX_ADD: Template = Template::new("index_add.wgsl", include_str!("index_add.wgsl")).params(IndexAddParams::FIELDS);
 
 /// Workgroups that keep a GPU busy: with fewer rows than that each has a workgroup of its own.
 const MIN_WORKGROUPS: usize = 512;
@@ -22,18 +42,25 @@ pub fn index_add(how: Combine, step: &Step, adapter: &AdapterInfo) -> Option<Wgs
     let pieces = threads.div_ceil(workgroup as usize);
     let group_rows = (workgroup as usize / threads).min(rows / MIN_WORKGROUPS).max(1);
     let grid = grid(rows.div_ceil(group_rows).checked_mul(pieces)?)?;
-    let mut source = String::from(include_str!("index_add.wgsl"));
-    match step.loads[0].dtype().compute() {
-        DType::F32 => {}
-        DType::U32 => source = source.replace("alias Sum = f32;", "alias Sum = u32;"),
-        _ => source = source.replace("alias Sum = f32;", "alias Sum = i32;"),
-    }
+    let sum = match step.loads[0].dtype().compute() {
+        DType::F32 => "f32",
+        DType::U32 => "u32",
+        _ => "i32",
+    };
+    let params = IndexAddParams {
+        rows: U32::size(rows)?,
+        inner: U32::size(inner)?,
+        count: U32::size(count)?,
+        groups_x: grid[0].into(),
+        pieces: U32::size(pieces)?,
+        group_rows: U32::size(group_rows)?,
+    };
     Some(Wgsl {
-        source: decide(source, &[("VEC", vec as u32)]),
+        source: INDEX_ADD.source(&[("VEC", vec.into()), ("SUM", sum.into())]),
         consts: vec![("VEC", vec as u32), ("HOW", how as u32)],
         workgroup,
         grid,
-        words: words(&[rows, inner, count, grid[0] as usize, pieces, group_rows])?,
+        words: params.words(),
         raw: vec![],
         transposed: vec![],
     })

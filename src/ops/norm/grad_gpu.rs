@@ -1,8 +1,24 @@
 //! The GPU form of the gradient of layer norm and RMS norm.
 
-use crate::plan::{AdapterInfo, Step, Wgsl, Word};
+use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{RowGroup, SUM};
-use crate::shader::{decide, grid, indexable, unroll, with_rows, words};
+use crate::shader::{Template, U32, grid, indexable, params};
+
+params! {
+    /// What the kernel reads at run time.
+    struct NormGradParams {
+        /// Rows.
+        rows: u32,
+        /// Elements of a row.
+        cols: u32,
+        /// Workgroups in x.
+        groups_x: u32,
+        /// Added to the variance.
+        eps: f32,
+    }
+}
+
+static NORM_GRAD: Template = Template::new("norm_grad.wgsl", include_str!("norm_grad.wgsl")).params(NormGradParams::FIELDS);
 
 /// Quads of a row that one thread keeps in registers, as a power of two, or 0 where the row is too long.
 fn held(cols: usize, team: &RowGroup) -> u32 {
@@ -21,19 +37,21 @@ pub fn norm_grad(rms: bool, eps: f32, weight: bool, step: &Step, adapter: &Adapt
     let vec = cols % 4 == 0;
     let team = RowGroup::for_rows(rows, cols.div_ceil(4), adapter);
     let held = held(cols, &team);
-    let mut source = with_rows(include_str!("norm_grad.wgsl"), &["fetch", "sum4", "put", "centre"]);
-    source += &team.function("team_sum", SUM, adapter);
-    let load =
-        |form: &str| if weight { format!("load{form}_2(c)") } else { if form.is_empty() { "1.0".into() } else { "vec4<f32>(1.0)".into() } };
-    source += &if vec {
-        format!("fn gain4(c: u32) -> vec4<f32> {{ return {}; }}\n", load("4"))
-    } else {
-        format!("fn gain(c: u32) -> f32 {{ return {}; }}\n", load(""))
-    };
-    let consts = vec![("TEAM", team.size), ("HELD", held), ("RMS", rms as u32), ("VEC", vec as u32)];
+    let values = [
+        ("HELD", held.into()),
+        ("VEC", vec.into()),
+        ("WEIGHT", weight.into()),
+        ("TEAM_SUM", team.function("team_sum", SUM, adapter).into()),
+    ];
     let grid = grid(rows.div_ceil(team.rows() as usize))?;
-    let mut words = words(&[rows, cols, grid[0] as usize])?;
-    words.push(Word::F32(eps));
-    let source = decide(unroll(source, &[("HELD", held)]), &[("VEC", vec as u32)]);
-    Some(Wgsl { source, consts, workgroup: team.workgroup, grid, words, raw: vec![], transposed: vec![] })
+    let params = NormGradParams { rows: U32::size(rows)?, cols: U32::size(cols)?, groups_x: grid[0].into(), eps: eps.into() };
+    Some(Wgsl {
+        source: NORM_GRAD.source(&values),
+        consts: vec![("TEAM", team.size), ("HELD", held), ("RMS", rms as u32), ("VEC", vec as u32)],
+        workgroup: team.workgroup,
+        grid,
+        words: params.words(),
+        raw: vec![],
+        transposed: vec![],
+    })
 }

@@ -1,38 +1,10 @@
 // Layer norm or RMS norm over the last axis: TEAM threads a row, which stays in registers when HELD packets of eight a thread can hold it
 // and is otherwise read again for each of the passes. A team has PER rows at once, which share what they are multiplied with. The variance
 // is the mean of squared distances, never a difference of squares.
-//
-// Words: 0 rows, 1 cols, 2 workgroups in x, 3 epsilon.
-
-// default
-const WORKGROUP: u32 = 256;
-const TEAM: u32 = 32;
-const HELD: u32 = 2;
-const PER: u32 = 2;
-const RMS: u32 = 0;
-const VEC: u32 = 1;
-const EIGHTS: u32 = 1;
-alias T_0 = f32;
-alias X = vec4<u32>;
-@group(0) @binding(0) var<storage, read> raw_0: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> words: array<u32>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn store8_0(i: u32, v: vec4<f32>, w: vec4<f32>) { o_0[i / 4u] = v; o_0[i / 4u + 1u] = w; }
-fn team_sum(v: f32) -> f32 { return v; }
-fn fetch_x(row: u32, v: u32, size: u32) -> X { return raw_0[row * (size / 8u) + v]; }
-fn low_x(p: X) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
-fn high_x(p: X) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
-fn within(h: u32, lane: u32, cols: u32) -> bool { return true; }
-fn sum4(x: vec4<f32>) -> f32 { return x.x; }
-fn put8(start: u32, cols: u32, v: u32, low: vec4<f32>, high: vec4<f32>) { store8_0(start + 8u * v, low, high); }
-fn gain4(c: u32, cols: u32) -> vec4<f32> { return vec4<f32>(1.0); }
-fn shift4(c: u32, cols: u32) -> vec4<f32> { return vec4<f32>(0.0); }
-// end
 
 const REST: f32 = 0.0;
 const TEAMS: u32 = WORKGROUP / TEAM;
-const AHEAD: u32 = 4; // packets that a row which is not held has under way for a thread
+const AHEAD: u32 = ${AHEAD}; // packets that a row which is not held has under way for a thread
 var<private> thread: u32;
 
 // Σ (x − mean)² over a packet's elements, as far as the row goes.
@@ -49,33 +21,40 @@ fn squares(low: vec4<f32>, high: vec4<f32>, mean: f32, v: u32, cols: u32) -> f32
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   thread = lid;
-  let rows = word(0u); let cols = word(1u); let eps = bitcast<f32>(word(3u));
+  let rows = p.rows; let cols = p.cols; let eps = p.eps;
   let lane = lid % TEAM;
-  let base = ((wid.y * word(2u) + wid.x) * TEAMS + lid / TEAM) * PER;
+  let base = ((wid.y * p.groups_x + wid.x) * TEAMS + lid / TEAM) * PER;
   let part = 1.0 / f32(cols);
   if (HELD > 0u) {
     var x: array<X, max(PER * HELD, 1u)>;
     var mean: array<f32, PER>; var scale: array<f32, PER>;
+#unroll
     for (var r = 0u; r < PER; r++) {
+#unroll
       for (var h = 0u; h < HELD; h++) { x[r * HELD + h] = fetch_x(min(base + r, rows - 1u), lane + h * TEAM, cols); }
     }
+#unroll
     for (var r = 0u; r < PER; r++) {
       if (RMS == 0u) {
         var s = 0.0;
+#unroll
         for (var h = 0u; h < HELD; h++) {
           s += select(0.0, sum4(low_x(x[r * HELD + h]) + high_x(x[r * HELD + h])), within(h, lane, cols));
         }
         mean[r] = team_sum(s) * part;
       }
       var s = 0.0;
+#unroll
       for (var h = 0u; h < HELD; h++) {
         s += select(0.0, squares(low_x(x[r * HELD + h]), high_x(x[r * HELD + h]), mean[r], lane + h * TEAM, cols), within(h, lane, cols));
       }
       scale[r] = inverseSqrt(team_sum(s) * part + eps);
     }
+#unroll
     for (var h = 0u; h < HELD; h++) {
       let v = lane + h * TEAM;
       let a = gain4(8u * v, cols); let b = gain4(8u * v + 4u, cols); let c = shift4(8u * v, cols); let d = shift4(8u * v + 4u, cols);
+#unroll
       for (var r = 0u; r < PER; r++) {
         let low = (low_x(x[r * HELD + h]) - mean[r]) * scale[r] * a + c; let high = (high_x(x[r * HELD + h]) - mean[r]) * scale[r] * b + d;
         if (base + r < rows) { put8((base + r) * cols, cols, v, low, high); }
@@ -88,7 +67,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (RMS == 0u) {
       for (var v = lane; v < packets; v += AHEAD * TEAM) {
         var x: array<X, AHEAD>;
+#unroll
         for (var h = 0u; h < AHEAD; h++) { x[h] = fetch_x(row, min(v + h * TEAM, packets - 1u), cols); }
+#unroll
         for (var h = 0u; h < AHEAD; h++) { s += select(0.0, sum4(low_x(x[h]) + high_x(x[h])), v + h * TEAM < packets); }
       }
       mean = team_sum(s) * part;
@@ -96,7 +77,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     for (var v = lane; v < packets; v += AHEAD * TEAM) {
       var x: array<X, AHEAD>;
+#unroll
       for (var h = 0u; h < AHEAD; h++) { x[h] = fetch_x(row, min(v + h * TEAM, packets - 1u), cols); }
+#unroll
       for (var h = 0u; h < AHEAD; h++) {
         s += select(0.0, squares(low_x(x[h]), high_x(x[h]), mean, v + h * TEAM, cols), v + h * TEAM < packets);
       }
@@ -112,3 +95,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
   }
 }
+
+#include "row_sum4.wgsl"
+#include "row_within.wgsl"
+#include "rows_put8.wgsl"
+#include "vec16.wgsl" NAME = x, TYPE = X, LOAD = 0, START = "p.x_start + p.x_offset"
+${TEAM_SUM}
+#include "norm_operand.wgsl" NAME = gain4, GIVEN = WEIGHT, LOAD = 1, NONE = 1.0
+#include "norm_operand.wgsl" NAME = shift4, GIVEN = BIAS, LOAD = ${BIAS_LOAD}, NONE = 0.0

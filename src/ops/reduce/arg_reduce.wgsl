@@ -2,29 +2,7 @@
 //
 // Elements are compared as unsigned keys in the same order, so one text serves every type and NaN needs no comparison of floats.
 // SPLIT: several workgroups a row, of which the last to arrive compares their results, as in reduce.wgsl.
-// Words: 0 rows, 1 cols, 2 workgroups in x, 3 workgroups a row.
-
-// default
-const WORKGROUP: u32 = 256;
-const TEAM: u32 = 32;
-const MIN: u32 = 0;
-const KIND: u32 = 0;
-const VEC: u32 = 1;
-const ACROSS: u32 = 0;
-const SPLIT: u32 = 1;
-const COUNTERS: u32 = 1024;
-alias T_0 = f32;
-@group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read_write> o_0: array<f32>;
-@group(0) @binding(2) var<storage, read> words: array<u32>;
-@group(0) @binding(3) var<storage, read_write> scratch: array<atomic<u32>>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
-fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
-fn store_0(i: u32, v: f32) { o_0[i] = v; }
-fn team_best(v: vec2<u32>) -> vec2<u32> { return v; }
-fn finish(row: u32, best: vec2<u32>) { store_0(row, load_0(row * word(1u) + best.y)); }
-// end
+// INDEX: the result is the index, otherwise the element. OR_NONE: the index is -1 where the element is NaN.
 
 const FLOAT: u32 = 0;
 const SIGNED: u32 = 1;
@@ -56,19 +34,22 @@ fn better4(a: vec2<u32>, x: vec4<T_0>, c: u32) -> vec2<u32> {
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   thread = lid;
-  let rows = word(0u); let cols = word(1u);
+  let rows = p.rows; let cols = p.cols;
   var lane = lid % TEAM; var row = lid / TEAM;
   if (ACROSS == 1u) { lane = lid / ROWS; row = lid % ROWS; }
-  var block = wid.y * word(2u) + wid.x;
+  var block = wid.y * p.groups_x + wid.x;
   var first = lane; var step = TEAM; var part = 0u;
-  if (SPLIT == 1u) {
-    part = block % word(3u); block /= word(3u);
-    first += part * TEAM; step *= word(3u);
+#if SPLIT
+  {
+    part = block % p.parts; block /= p.parts;
+    first += part * TEAM; step *= p.parts;
   }
+#endif
   row += block * ROWS;
   let start = min(row, rows - 1u) * cols;
   var best = vec2<u32>(0u, 0xffffffffu);
-  if (VEC == 1u) {
+#if VEC
+  {
     let whole = cols & ~3u;
     var c = 4u * first;
     for (; c + 12u * step < whole; c += 16u * step) {
@@ -81,12 +62,16 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     for (; c < whole; c += 4u * step) { best = better4(best, load4_0(start + c), c); }
     if (part == 0u && whole + lane < cols) { best = better(best, vec2<u32>(key(load_0(start + whole + lane)), whole + lane)); }
-  } else {
+  }
+#else
+  {
     for (var c = first; c < cols; c += step) { best = better(best, vec2<u32>(key(load_0(start + c)), c)); }
   }
+#endif
   best = team_best(best);
-  if (SPLIT == 1u) {
-    let parts = word(3u);
+#if SPLIT
+  {
+    let parts = p.parts;
     let own = COUNTERS + 2u * min(row, rows - 1u) * parts;
     if (lane == 0u && row < rows) {
       atomicStore(&scratch[own + 2u * part], best.x);
@@ -103,5 +88,17 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     best = team_best(best);
     if (lid == 0u) { atomicStore(&scratch[block], 0u); }
   }
+#endif
   if (lane == 0u && row < rows) { finish(row, best); }
+}
+
+${TEAM_BEST}
+fn finish(row: u32, best: vec2<u32>) {
+#if OR_NONE
+  store_0(row, select(i32(best.y), -1, best.x == NAN));
+#elif INDEX
+  store_0(row, i32(best.y));
+#else
+  store_0(row, load_0(row * p.cols + best.y));
+#endif
 }

@@ -4,7 +4,24 @@ use super::ReduceOp as Reduction;
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl};
 use crate::shader::row_group::{Combine, RowGroup};
-use crate::shader::{col_major, decide, grid, indexable, words};
+use crate::shader::{Template, U32, col_major, grid, indexable, params};
+
+params! {
+    /// What both kernels read at run time.
+    struct ReduceParams {
+        /// Rows.
+        rows: u32,
+        /// Elements of a row.
+        cols: u32,
+        /// Workgroups in x.
+        groups_x: u32,
+        /// Workgroups of a row.
+        parts: u32,
+    }
+}
+
+static REDUCE: Template = Template::new("reduce.wgsl", include_str!("reduce.wgsl")).params(ReduceParams::FIELDS);
+static ARG_REDUCE: Template = Template::new("arg_reduce.wgsl", include_str!("arg_reduce.wgsl")).params(ReduceParams::FIELDS);
 
 /// How rows are shared out: the threads of a row, and over how many workgroups a row is split because there are few of them.
 fn shares(rows: usize, cols: usize, col_major: bool, vec: bool, share: usize, adapter: &AdapterInfo) -> (RowGroup, usize) {
@@ -42,43 +59,37 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
         _ => ("f32", 0),
     };
     let fold = |expr, builtin| Combine { ty, expr, builtin: Some(builtin) };
-    let (mut source, mut consts) = match op {
+    let mut values = vec![("VEC", vec.into()), ("SPLIT", (parts > 1).into())];
+    let (template, mut consts) = match op {
         Reduction::Sum | Reduction::Mean | Reduction::Prod => {
             let (number, combine) = match op {
                 Reduction::Sum => (0, fold("a + b", "subgroupAdd")),
                 Reduction::Mean => (1, fold("a + b", "subgroupAdd")),
                 _ => (2, fold("a * b", "subgroupMul")),
             };
-            (format!("{}{}", include_str!("reduce.wgsl"), team.function("team_reduce", combine, adapter)), vec![("OP", number)])
+            values.push(("TEAM_REDUCE", team.function("team_reduce", combine, adapter).into()));
+            (&REDUCE, vec![("OP", number)])
         }
         _ => {
             // The key decides, and among equal keys the smaller index.
             let combine = Combine { ty: "vec2<u32>", expr: "better(a, b)", builtin: None };
             let min = matches!(op, Reduction::Min | Reduction::ArgMin);
-            let text = format!("{}{}", include_str!("arg_reduce.wgsl"), team.function("team_best", combine, adapter));
-            (text, vec![("MIN", min as u32), ("KIND", kind)])
+            values.push(("TEAM_BEST", team.function("team_best", combine, adapter).into()));
+            values.push(("INDEX", (!matches!(op, Reduction::Max | Reduction::Min)).into()));
+            values.push(("OR_NONE", (op == Reduction::ArgMaxOrNone).into()));
+            (&ARG_REDUCE, vec![("MIN", min as u32), ("KIND", kind)])
         }
     };
-    match op {
-        Reduction::Max | Reduction::Min => {
-            source += "fn finish(row: u32, best: vec2<u32>) { store_0(row, load_0(row * word(1u) + best.y)); }\n"
-        }
-        Reduction::ArgMax | Reduction::ArgMin => source += "fn finish(row: u32, best: vec2<u32>) { store_0(row, i32(best.y)); }\n",
-        Reduction::ArgMaxOrNone => {
-            source += "fn finish(row: u32, best: vec2<u32>) { store_0(row, select(i32(best.y), -1, best.x == NAN)); }\n"
-        }
-        _ => {}
-    }
     consts.extend([("TEAM", team.size), ("VEC", vec as u32), ("ACROSS", col_major as u32)]);
     consts.push(("COUNTERS", SCRATCH_COUNTERS as u32));
     let grid = grid(rows.div_ceil(team.rows() as usize) * parts)?;
-    let source = decide(source, &[("VEC", vec as u32), ("SPLIT", (parts > 1) as u32)]);
+    let params = ReduceParams { rows: U32::size(rows)?, cols: U32::size(cols)?, groups_x: grid[0].into(), parts: U32::size(parts)? };
     Some(Wgsl {
-        source,
+        source: template.source(&values),
         consts,
         workgroup: team.workgroup,
         grid,
-        words: words(&[rows, cols, grid[0] as usize, parts])?,
+        words: params.words(),
         raw: vec![],
         transposed: vec![],
     })

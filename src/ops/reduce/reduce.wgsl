@@ -2,27 +2,7 @@
 //
 // ACROSS: neighbouring threads take neighbouring rows, for an operand whose rows lie side by side in memory.
 // SPLIT: each workgroup leaves its part in common memory and counts itself; the last one adds the parts up, in their order, so that every run
-// gives the same bits. Words: 0 rows, 1 cols, 2 workgroups in x, 3 workgroups a row.
-
-// default
-const WORKGROUP: u32 = 256;
-const TEAM: u32 = 32;
-const OP: u32 = 0;
-const VEC: u32 = 1;
-const ACROSS: u32 = 0;
-const SPLIT: u32 = 1;
-const COUNTERS: u32 = 1024;
-alias T_0 = f32;
-@group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read_write> o_0: array<f32>;
-@group(0) @binding(2) var<storage, read> words: array<u32>;
-@group(0) @binding(3) var<storage, read_write> scratch: array<atomic<u32>>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
-fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
-fn store_0(i: u32, v: f32) { o_0[i] = v; }
-fn team_reduce(v: f32) -> f32 { return v; }
-// end
+// gives the same bits.
 
 const SUM: u32 = 0;
 const MEAN: u32 = 1;
@@ -34,25 +14,29 @@ var<workgroup> arrived: u32;
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   thread = lid;
-  let rows = word(0u); let cols = word(1u);
+  let rows = p.rows; let cols = p.cols;
   var lane = lid % TEAM; var row = lid / TEAM;
   if (ACROSS == 1u) { lane = lid / ROWS; row = lid % ROWS; }
-  var block = wid.y * word(2u) + wid.x;
+  var block = wid.y * p.groups_x + wid.x;
   // The thread's first place in its row, and the distance to the next.
   var first = lane; var step = TEAM; var part = 0u;
-  if (SPLIT == 1u) {
-    part = block % word(3u); block /= word(3u);
-    first += part * TEAM; step *= word(3u);
+#if SPLIT
+  {
+    part = block % p.parts; block /= p.parts;
+    first += part * TEAM; step *= p.parts;
   }
+#endif
   row += block * ROWS;
   var unit = T_0(0);
   if (OP == PROD) { unit = T_0(1); }
   var a = vec4<T_0>(unit); var b = vec4<T_0>(unit);
   let start = min(row, rows - 1u) * cols;
-  if (VEC == 1u) {
+#if VEC
+  {
     let quads = cols / 4u;
     var v = first;
-    if (SPLIT == 1u) {
+#if SPLIT
+    {
       // Eight loads under way at a time: few rows leave few threads to hide the way to memory.
       for (; v + 7u * step < quads; v += 8u * step) {
         let at = start + 4u * v; let far = at + 16u * step;
@@ -61,6 +45,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         if (OP == PROD) { a *= (x0 * x1) * (x2 * x3); b *= (y0 * y1) * (y2 * y3); } else { a += (x0 + x1) + (x2 + x3); b += (y0 + y1) + (y2 + y3); }
       }
     }
+#endif
     for (; v + 3u * step < quads; v += 4u * step) {
       let at = start + 4u * v;
       let x0 = load4_0(at); let x1 = load4_0(at + 4u * step); let x2 = load4_0(at + 8u * step); let x3 = load4_0(at + 12u * step);
@@ -70,7 +55,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       let x = load4_0(start + 4u * v);
       if (OP == PROD) { a *= x; } else { a += x; }
     }
-  } else {
+  }
+#else
+  {
     var c = first;
     for (; c + 3u * step < cols; c += 4u * step) {
       let at = start + c;
@@ -82,11 +69,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       if (OP == PROD) { b.x *= x; } else { b.x += x; }
     }
   }
+#endif
   var r = unit;
   if (OP == PROD) { a *= b; r = (a.x * a.y) * (a.z * a.w); } else { a += b; r = (a.x + a.y) + (a.z + a.w); }
   r = team_reduce(r);
-  if (SPLIT == 1u) {
-    let parts = word(3u);
+#if SPLIT
+  {
+    let parts = p.parts;
     let own = COUNTERS + min(row, rows - 1u) * parts;
     if (lane == 0u && row < rows) { atomicStore(&scratch[own + part], bitcast<u32>(r)); }
     storageBarrier();
@@ -101,6 +90,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     r = team_reduce(r);
     if (lid == 0u) { atomicStore(&scratch[block], 0u); }
   }
+#endif
   if (OP == MEAN) { r = r / T_0(cols); }
   if (lane == 0u && row < rows) { store_0(row, r); }
 }
+
+${TEAM_REDUCE}

@@ -2,8 +2,26 @@
 
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{MAX, SUM};
-use crate::shader::vec16::{Beyond, RowTiling, Vec16Loader};
-use crate::shader::{decide, grid, indexable, unroll, with_rows, words};
+use crate::shader::vec16::{Beyond, RowTiling, Vec16Form};
+use crate::shader::{Template, U32, grid, indexable, params};
+
+params! {
+    /// What the kernel reads at run time.
+    struct SoftmaxParams {
+        /// Rows.
+        rows: u32,
+        /// Elements of a row.
+        cols: u32,
+        /// Workgroups in x.
+        groups_x: u32,
+        /// The operand's first element, where its buffer is read: this and the next together.
+        x_start: u32,
+        /// As above.
+        x_offset: u32,
+    }
+}
+
+static SOFTMAX: Template = Template::new("softmax.wgsl", include_str!("softmax.wgsl")).params(SoftmaxParams::FIELDS);
 
 /// Load 0 `[rows, cols]` to its softmax over the last axis.
 pub fn softmax(log: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -12,19 +30,25 @@ pub fn softmax(log: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     if !indexable(&[shape.count()]) {
         return None;
     }
-    let packets = Vec16Loader::of(&step.loads[0], 0, "x", cols, 3, Beyond::Rest);
-    let of = RowTiling::new(rows, cols, &packets, true, adapter);
-    let mut source = with_rows(include_str!("softmax.wgsl"), of.sections(&["largest", "top_sum"]).as_slice());
-    source += &packets.text;
-    source += &of.team.function("team_sum", SUM, adapter);
-    source += &of.team.function("team_max", MAX, adapter);
-    let mut consts = of.consts();
-    let kept = (of.held <= 4) as u32;
-    consts.extend([("KEPT", kept), ("LOG", log as u32)]);
-    let grid = grid(of.groups(rows))?;
-    let mut words = words(&[rows, cols, grid[0] as usize])?;
-    words.extend(packets.raw.into_iter().flatten());
-    let source = decide(unroll(source, &of.counts()), &[of.switches().as_slice(), &[("KEPT", kept), ("LOG", log as u32)]].concat());
-    let raw = if packets.raw.is_some() { vec![0] } else { vec![] };
-    Some(Wgsl { source, consts, workgroup: of.team.workgroup, grid, words, raw, transposed: vec![] })
+    let form = Vec16Form::of(&step.loads[0], cols, Beyond::Rest);
+    let tiling = RowTiling::new(rows, cols, &form, true, adapter);
+    let kept = tiling.held <= 4;
+    let mut values = [tiling.values().as_slice(), form.values().as_slice()].concat();
+    values.extend([("KEPT", kept.into()), ("LOG", log.into())]);
+    values.push(("TEAM_SUM", tiling.team.function("team_sum", SUM, adapter).into()));
+    values.push(("TEAM_MAX", tiling.team.function("team_max", MAX, adapter).into()));
+    let mut consts = tiling.consts();
+    consts.extend([("KEPT", kept as u32), ("LOG", log as u32)]);
+    let grid = grid(tiling.groups(rows))?;
+    let [x_start, x_offset] = form.start();
+    let params = SoftmaxParams { rows: U32::size(rows)?, cols: U32::size(cols)?, groups_x: grid[0].into(), x_start, x_offset };
+    Some(Wgsl {
+        source: SOFTMAX.source(&values),
+        consts,
+        workgroup: tiling.team.workgroup,
+        grid,
+        words: params.words(),
+        raw: if form.raw.is_some() { vec![0] } else { vec![] },
+        transposed: vec![],
+    })
 }

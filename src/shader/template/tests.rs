@@ -122,6 +122,12 @@ fn parameters_are_read_by_name() {
     check("let n = p.rows + q.p.rows + up.rows; // p.cols\n", &[], "let n = word(0u) + q.p.rows + up.rows; // p.cols\n");
     let named = rendered("f(p.eps, p.${F}ows)\n", &[("F", "r".into())]).unwrap();
     assert_eq!(named, "f(bitcast<f32>(word(1u)), word(0u))\n");
+    // A `p` of its own, and text of several lines.
+    check("fn f(p: X) { p.x } // p.y\nfn g(q: X, p: X) { p.x }\nlet wrap: u32 = p.rows;\n", &[], {
+        "fn f(p: X) { p.x } // p.y\nfn g(q: X, p: X) { p.x }\nlet wrap: u32 = word(0u);\n"
+    });
+    let lines = rendered("${F}\n", &[("F", "fn f(p: X) { p.x }\n// p.y\nfn g() { p.rows }".into())]).unwrap();
+    assert_eq!(lines, "fn f(p: X) { p.x }\n// p.y\nfn g() { word(0u) }\n");
 }
 
 #[test]
