@@ -3,18 +3,18 @@
 //! A directive is a line of its own whose first word begins with `#`:
 //!
 //! - `#include "file.wgsl"` puts that file of the library in its place; `#include "file.wgsl" NAME = value, …` with values that its `${NAME}`
-//!   have in there besides those of the whole template. A value is a word, an integer, or text in double quotes.
+//!   have in there besides those of the whole template. A value is a word, an integer, or text in double quotes, which may have commas.
 //! - `#if EXPR`, `#elif EXPR`, `#else`, `#endif`: lines that are there if the expression is not zero.
 //! - `#for NAME in A..B`, `#endfor`: lines once for each integer from A up to B, which is `${NAME}` in them.
 //! - `#unroll` before a line `for (var i = 0u; i < COUNT; i++) {`: the loop's body once for each turn, as a block with `const i = 0u;` at its
 //!   start, so that no compiler keeps what it indexes in memory. `#unroll EXPR` leaves the loop as it is where the expression is zero.
 //!
-//! `${NAME}` stands for the value of that name, everywhere, directives included. `p.NAME` stands for a parameter of the kernel
+//! `${NAME}` stands for the value of that name, everywhere, directives included; `${EXPR}` for that of an expression. `p.NAME` stands for a parameter of the kernel
 //! ([`params!`](super::params)), where the template has any: then nothing else may be called `p`, but in a line that declares a `p: TYPE` of its
 //! own, as a function of one line does. What a `${NAME}` stands for may have several lines, and parameters in them.
 //!
-//! An expression is of integers and names (a name need not be in `${}`), `! * / % + - < <= > >= == != && ||` and parentheses, computed in i64. Text
-//! is true if it is not empty.
+//! An expression is of integers and names (a name need not be in `${}`), `! * / % + - << < <= > >= == != && ||` and parentheses, computed in i64.
+//! Text is true if it is not empty.
 //!
 //! A template that is wrong, or a value that it lacks, is a [`TemplateError`] with file and line. Files are read into nodes once; what is rendered is
 //! remembered by template and values, since the layers of a model ask for the same sources again and again.
@@ -247,7 +247,12 @@ fn include(place: Place, rest: &'static str) -> Result<Node> {
     let quoted = rest.strip_prefix('"').and_then(|r| r.split_once('"'));
     let Some((file, list)) = quoted else { return place.fail("#include wants a file in double quotes") };
     let mut values = Vec::new();
-    for pair in list.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+    let mut in_text = false;
+    let at_comma = |c: char| {
+        in_text ^= c == '"';
+        c == ',' && !in_text
+    };
+    for pair in list.split(at_comma).map(str::trim).filter(|p| !p.is_empty()) {
         match pair.split_once('=').map(|(name, value)| (name.trim(), value.trim())) {
             Some((name, value)) if is_name(name) && !value.is_empty() => values.push((name, value)),
             _ => return place.fail(format!("`{pair}`: #include wants NAME = value behind its file")),
@@ -384,7 +389,8 @@ impl Renderer<'_> {
             match self.value(name.trim()) {
                 Some(Value::Int(n)) => out += &n.to_string(),
                 Some(Value::Text(s)) => out += s,
-                None => return place.fail(format!("{name} has no value")),
+                None if is_name(name.trim()) => return place.fail(format!("{name} has no value")),
+                None => out += &self.integer(place, name)?.to_string(),
             }
             rest = after;
         }
@@ -527,7 +533,7 @@ struct Expression<'a> {
 }
 
 /// Operators by how they bind, loosest first; longer ones before those that they begin with.
-const OPERATORS: [&[&str]; 6] = [&["||"], &["&&"], &["==", "!="], &["<=", ">=", "<", ">"], &["+", "-"], &["*", "/", "%"]];
+const OPERATORS: [&[&str]; 7] = [&["||"], &["&&"], &["==", "!="], &["<=", ">=", "<", ">"], &["<<"], &["+", "-"], &["*", "/", "%"]];
 
 impl Expression<'_> {
     fn whole(mut self) -> Result<i64> {
@@ -561,6 +567,7 @@ impl Expression<'_> {
                 ">=" => Some((left >= right) as i64),
                 "<" => Some((left < right) as i64),
                 ">" => Some((left > right) as i64),
+                "<<" => u32::try_from(right).ok().and_then(|n| 1i64.checked_shl(n)).and_then(|n| left.checked_mul(n)),
                 "+" => left.checked_add(right),
                 "-" => left.checked_sub(right),
                 "*" => left.checked_mul(right),

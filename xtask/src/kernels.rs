@@ -10,7 +10,7 @@ pub fn write(out: &Path, with_msl: bool, with_spirv: bool) -> Result<usize, Stri
     for path in files(&source).map_err(|e| format!("{}: {e}", source.display()))? {
         let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         let name = path.strip_prefix(&source).map_err(|e| e.to_string())?.with_extension("");
-        if stands_alone(&path, &text) {
+        if stands_alone(&text) {
             texts.push((name.display().to_string(), text));
         }
     }

@@ -43,10 +43,10 @@ pub fn translate(text: &str, name: &str) -> Result<Translated, String> {
     Ok(Translated { msl, spirv })
 }
 
-/// Whether a file is a kernel by itself. A template is not, nor is a file that templates include: the generator binds what they read, and their
-/// variants are among the generated.
-pub fn stands_alone(path: &Path, text: &str) -> bool {
-    let is_template = (text.contains("fn main(") || path.iter().any(|folder| folder == "lib")) && !text.contains("@binding");
+/// Whether a file is a kernel by itself. A template is not: the generator binds what it reads, and its variants are among the generated.
+pub fn stands_alone(text: &str) -> bool {
+    // So is a file without an entry point, for others to include, but for the generator's own helpers.
+    let is_template = !text.contains("@binding") && !text.contains("fn tl_");
     !is_template && !text.lines().any(|l| l.trim_start().starts_with('#'))
 }
 

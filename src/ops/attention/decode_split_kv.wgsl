@@ -5,65 +5,7 @@
 // Loads that are to be under way together stand in a branch of their own: elsewhere compilers move each to where it is used and wait there.
 //
 // SPLIT: many keys are shared out among up to PARTS workgroups. Each leaves its sums in common memory and counts itself; the last one joins
-// them, in their order, so that every run gives the same bits. MIXED: the queries do not all see the same keys.
-//
-// Words: 0 queries of a key head, 1 blocks of them, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 keys that are never shared out,
-// 10 keys of a part at least. A grid of blocks, key heads and parts.
-
-// default
-const WORKGROUP: u32 = 256;
-const SUBGROUP: u32 = 32;
-const LANES: u32 = 16;
-const ROWS: u32 = 4;
-const SLOTS: u32 = 4;
-const KP: u32 = 1;
-const VP: u32 = 1;
-const PARTS: u32 = 16;
-const JOINED: u32 = 4;
-const COHERENT: u32 = 1;
-const SCORES: f32 = 0.0;
-const MASKED: u32 = 0;
-const SUMS: u32 = 0;
-const SPLIT: u32 = 1;
-const MIXED: u32 = 1;
-const RAGGED: u32 = 0;
-alias Q = vec4<u32>;
-alias K = vec4<u32>;
-alias V = vec4<u32>;
-@group(0) @binding(0) var<storage, read> raw_0: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> words: array<u32>;
-@group(0) @binding(3) var<storage, read> raw_1: array<vec4<u32>>;
-@group(0) @binding(4) var<storage, read> raw_2: array<vec4<u32>>;
-@group(0) @binding(5) var<storage, read_write> o_1: array<f32>;
-@group(0) @binding(6) var<storage, read_write> scratch: array<vec4<u32>>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn store_1(i: u32, v: f32) { o_1[i] = v; }
-fn masked(i: u32) -> f32 { return 0.0; }
-fn fetch_q(row: u32, v: u32, size: u32) -> Q { return raw_0[row * (size / 8u) + v]; }
-fn put(start: u32, cols: u32, v: u32, x: vec4<f32>) { o_0[start / 4u + v] = x; }
-fn fetch_k(row: u32, v: u32, size: u32) -> K { return raw_1[row * (size / 8u) + v]; }
-fn fetch_v(row: u32, v: u32, size: u32) -> V { return raw_2[row * (size / 8u) + v]; }
-fn low_q(p: Q) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
-fn high_q(p: Q) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
-fn low_k(p: K) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
-fn high_k(p: K) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
-fn low_v(p: V) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
-fn high_v(p: V) -> vec4<f32> { return bitcast<vec4<f32>>(p); }
-fn slot_sum(x: f32) -> f32 { return x; }
-fn slots_max(v: f32) -> f32 { return v; }
-fn slots_sum(v: f32) -> f32 { return v; }
-fn teams_max(v: f32) -> f32 { return v; }
-fn teams_sum(v: f32) -> f32 { return v; }
-fn teams_sum4(v: vec4<f32>) -> vec4<f32> { return v; }
-fn leave(at: u32, x: vec4<u32>) { scratch[at] = x; }
-fn left(at: u32) -> vec4<u32> { return scratch[at]; }
-fn arrive(block: u32) -> u32 { return 0u; }
-fn reset(block: u32) { }
-fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, words[6]); }
-fn joined_subs(cell: u32) -> Joined { return Joined(tops[cell / QUADS], sums[cell]); }
-fn joined_slices(cell: u32) -> Joined { return Joined(tops[cell / QUADS], sums[cell]); }
-// end
+// them, in their order, so that every run gives the same bits. MIXED: the queries do not all see the same keys. A grid of blocks, key heads and parts.
 
 const LOWEST: f32 = -3.0e38;
 const LOG2E: f32 = 1.44269504; // scores are powers of two
@@ -86,9 +28,11 @@ struct Joined { top: vec2<f32>, x: vec4<f32> }
 fn put_cell(cell: u32, before: u32, row: u32, rows: u32, size: u32, j: Joined) {
   let r = cell / QUADS; let c = cell % QUADS;
   if (row + r >= rows) { return; }
-  if (SUMS == 1u) {
+#if SUMS
+  {
     if (c == 0u) { store_1(before + row + r, j.top.x / LOG2E + log(j.top.y)); }
   }
+#endif
   // A query that sees no key gives zeros.
   let x = select(j.x / j.top.y, vec4<f32>(0.0), j.top.y == 0.0);
   put((before + row + r) * size, size, c, x);
@@ -97,101 +41,138 @@ fn put_cell(cell: u32, before: u32, row: u32, rows: u32, size: u32, j: Joined) {
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   thread = lid;
-  let rows = word(0u); let keys = word(3u); let size = word(4u); let size_v = word(5u);
-  let head = wid.y; let row = wid.x * ROWS; let part = wid.z; let block = head * word(1u) + wid.x;
+  let rows = p.rows; let keys = p.keys; let size = p.size; let size_v = p.size_v;
+  let head = wid.y; let row = wid.x * ROWS; let part = wid.z; let block = head * p.head_blocks + wid.x;
   // The keys that the queries see.
   var first = 0u; var last = 0u;
   var seen: array<vec2<u32>, ROWS>;
-  if (MIXED == 1u) {
+#if MIXED
+  {
     first = 0xffffffffu;
+#unroll
     for (var r = 0u; r < ROWS; r++) {
-      seen[r] = keys_of(min(row + r, rows - 1u) % word(2u));
+      seen[r] = keys_of(min(row + r, rows - 1u) % p.queries);
       first = min(first, seen[r].x); last = max(last, seen[r].y);
     }
     first = min(first, last);
-  } else {
+  }
+#else
+  {
     let own = keys_of(0u);
     first = own.x; last = own.y;
   }
+#endif
   var parts = 1u; var start = first; var end = last;
-  if (SPLIT == 1u) {
+#if SPLIT
+  {
     let count = last - first;
-    let each = select(max(count, 1u), max(word(10u), ((count + PARTS - 1u) / PARTS + 7u) / 8u * 8u), count > word(9u));
+    let each = select(max(count, 1u), max(p.part_keys, ((count + PARTS - 1u) / PARTS + 7u) / 8u * 8u), count > p.unsplit_keys);
     start = first + part * each;
     end = min(last, start + each);
     if (part > 0u && start >= last) { return; }
     parts = (count + each - 1u) / each;
   }
+#endif
 
   let lane = lid % LANES; let team = lid / LANES;
   let furthest = head * keys + max(end, 1u) - 1u;
   var held: array<Q, ROWS * KP>; var k: array<K, SLOTS * KP>; var v: array<V, SLOTS * VP>;
   if (size > 0u) {
+#unroll
     for (var u = 0u; u < SLOTS; u++) {
       let at = min(head * keys + start + u * TEAMS + team, furthest);
+#unroll
       for (var c = 0u; c < KP; c++) { k[u * KP + c] = fetch_k(at, lane + c * LANES, size); }
     }
+#unroll
     for (var r = 0u; r < ROWS; r++) {
       let at = head * rows + min(row + r, rows - 1u);
+#unroll
       for (var c = 0u; c < KP; c++) { held[r * KP + c] = fetch_q(at, lane + c * LANES, size); }
     }
+#unroll
     for (var u = 0u; u < SLOTS; u++) {
       let at = min(head * keys + start + u * TEAMS + team, furthest);
+#unroll
       for (var c = 0u; c < VP; c++) { v[u * VP + c] = fetch_v(at, lane + c * LANES, size_v); }
     }
   }
   var q: array<vec4<f32>, 2u * ROWS * KP>;
+#unroll
   for (var r = 0u; r < ROWS; r++) {
+#unroll
     for (var c = 0u; c < KP; c++) {
       var low = low_q(held[r * KP + c]); var high = high_q(held[r * KP + c]);
-      if (RAGGED == 1u) {
+#if RAGGED
+      {
         // Elements beyond the end count nothing.
         let at = vec4<u32>(8u * (lane + c * LANES)) + vec4<u32>(0u, 1u, 2u, 3u);
         low = select(vec4<f32>(0.0), low, at < vec4<u32>(size));
         high = select(vec4<f32>(0.0), high, at + vec4<u32>(4u) < vec4<u32>(size));
       }
+#endif
       q[2u * (r * KP + c)] = low; q[2u * (r * KP + c) + 1u] = high;
     }
   }
-  let scale = bitcast<f32>(word(7u)) * LOG2E;
+  let scale = p.scale * LOG2E;
   var top: array<f32, ROWS>; var sum: array<f32, ROWS>; var acc: array<vec4<f32>, 2u * ROWS * VP>;
+#unroll
   for (var r = 0u; r < ROWS; r++) { top[r] = LOWEST; }
   var base = start;
   while (base < end) {
     let next = base + SLOTS * TEAMS;
     var s: array<f32, ROWS * SLOTS>;
+#unroll
     for (var u = 0u; u < SLOTS; u++) {
+#unroll
       for (var c = 0u; c < KP; c++) {
         let low = low_k(k[u * KP + c]); let high = high_k(k[u * KP + c]);
+#unroll
         for (var r = 0u; r < ROWS; r++) { s[r * SLOTS + u] += dot(q[2u * (r * KP + c)], low) + dot(q[2u * (r * KP + c) + 1u], high); }
       }
     }
     // The next keys, and behind the sums their values, take the places of these.
     if (next < end) {
+#unroll
       for (var u = 0u; u < SLOTS; u++) {
         let at = min(head * keys + next + u * TEAMS + team, furthest);
+#unroll
         for (var c = 0u; c < KP; c++) { k[u * KP + c] = fetch_k(at, lane + c * LANES, size); }
       }
     }
     // Of a query's scores a lane adds up one slot's, so that weights are computed once, and then handed round.
     let j = base + lane % SLOTS * TEAMS + team;
+#unroll
     for (var r = 0u; r < ROWS; r++) {
-      var x = slot_sum(SCORES) * scale;
-      if (MASKED == 1u) { x += masked((head * rows + min(row + r, rows - 1u)) * keys + min(j, end - 1u)) * LOG2E; }
+      var x = subgroup_reduce_slots(
+#for U in 0..SLOTS - 1
+        s[r * SLOTS + ${U}u],
+#endfor
+        s[r * SLOTS + ${SLOTS - 1}u]) * scale;
+#if MASKED
+      { x += masked((head * rows + min(row + r, rows - 1u)) * keys + min(j, end - 1u)) * LOG2E; }
+#endif
       var counts = j < end;
-      if (MIXED == 1u) { counts = counts && j >= seen[r].x && j < seen[r].y; }
+#if MIXED
+      { counts = counts && j >= seen[r].x && j < seen[r].y; }
+#endif
       x = select(LOWEST, x, counts);
       let m = max(top[r], slots_max(x));
-      let p = select(0.0, exp2(x - m), counts);
+      let prob = select(0.0, exp2(x - m), counts);
       let shrink = exp2(top[r] - m);
       top[r] = m;
-      sum[r] = sum[r] * shrink + p;
+      sum[r] = sum[r] * shrink + prob;
+#unroll
       for (var c = 0u; c < VP; c++) { acc[2u * (r * VP + c)] *= shrink; acc[2u * (r * VP + c) + 1u] *= shrink; }
-      for (var u = 0u; u < SLOTS; u++) { s[r * SLOTS + u] = subgroupShuffle(p, lid % SUBGROUP - lane % SLOTS + u); }
+#unroll
+      for (var u = 0u; u < SLOTS; u++) { s[r * SLOTS + u] = subgroupShuffle(prob, lid % SUBGROUP - lane % SLOTS + u); }
     }
+#unroll
     for (var u = 0u; u < SLOTS; u++) {
+#unroll
       for (var c = 0u; c < VP; c++) {
         let low = low_v(v[u * VP + c]); let high = high_v(v[u * VP + c]);
+#unroll
         for (var r = 0u; r < ROWS; r++) {
           acc[2u * (r * VP + c)] += s[r * SLOTS + u] * low;
           acc[2u * (r * VP + c) + 1u] += s[r * SLOTS + u] * high;
@@ -199,8 +180,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
     }
     if (next < end) {
+#unroll
       for (var u = 0u; u < SLOTS; u++) {
         let at = min(head * keys + next + u * TEAMS + team, furthest);
+#unroll
         for (var c = 0u; c < VP; c++) { v[u * VP + c] = fetch_v(at, lane + c * LANES, size_v); }
       }
     }
@@ -208,11 +191,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
   // A subgroup's teams are one set.
   let sub = lid / SUBGROUP;
+#unroll
   for (var r = 0u; r < ROWS; r++) {
     let m = teams_max(top[r]);
     let e = exp2(top[r] - m);
     let all = teams_sum(slots_sum(sum[r]) * e);
     if (lid % SUBGROUP == 0u) { tops[sub * ROWS + r] = vec2<f32>(m, all); }
+#unroll
     for (var c = 0u; c < VP; c++) {
       let low = teams_sum4(acc[2u * (r * VP + c)] * e); let high = teams_sum4(acc[2u * (r * VP + c) + 1u] * e);
       let cell = sub * CELLS + r * QUADS + 2u * (lane + c * LANES);
@@ -220,7 +205,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
   }
   workgroupBarrier();
-  if (SPLIT == 1u) {
+#if SPLIT
+  {
     if (parts > 1u) {
       let own = (block * PARTS + part) * OWN;
       for (var i = lid; i < CELLS; i += WORKGROUP) {
@@ -232,24 +218,30 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       if (lid == 0u) { arrived = arrive(block); }
       if (workgroupUniformLoad(&arrived) != parts - 1u) { return; }
       // Coherent memory is read as it is.
-      if (COHERENT == 1u) { } else { storageBarrier(); }
+#if COHERENT
+      { }
+#else
+      { storageBarrier(); }
+#endif
       if (lid == 0u) { reset(block); }
       // Each slice of the workgroup joins every SLICES-th part.
       for (var i = lid; i < SLICES * CELLS; i += WORKGROUP) {
         let cell = i % CELLS; let slice = i / CELLS; let r = cell / QUADS;
         var t = vec2<f32>(LOWEST, 0.0); var x = vec4<f32>(0.0);
-        for (var p = slice; p < parts; p += SLICES * JOINED) {
+        for (var from_part = slice; from_part < parts; from_part += SLICES * JOINED) {
           var y: array<vec4<u32>, JOINED>; var w: array<vec2<u32>, JOINED>;
           if (size_v > 0u) {
+#unroll
             for (var u = 0u; u < JOINED; u++) {
-              let other = (block * PARTS + min(p + u * SLICES, parts - 1u)) * OWN;
+              let other = (block * PARTS + min(from_part + u * SLICES, parts - 1u)) * OWN;
               y[u] = left(other + cell);
               w[u] = left(other + CELLS + r).xy;
             }
           }
+#unroll
           for (var u = 0u; u < JOINED; u++) {
             var o = bitcast<vec2<f32>>(w[u]); var z = bitcast<vec4<f32>>(y[u]);
-            if (p + u * SLICES >= parts) { o = vec2<f32>(LOWEST, 0.0); z = vec4<f32>(0.0); }
+            if (from_part + u * SLICES >= parts) { o = vec2<f32>(LOWEST, 0.0); z = vec4<f32>(0.0); }
             let m = max(t.x, o.x);
             let a = exp2(t.x - m); let b = exp2(o.x - m);
             t = vec2<f32>(m, t.y * a + o.y * b);
@@ -264,5 +256,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       return;
     }
   }
+#endif
   for (var i = lid; i < CELLS; i += WORKGROUP) { put_cell(i, head * rows, row, rows, size_v, joined_subs(i)); }
 }
+
+#include "keys.wgsl"
+#include "rows_put.wgsl" NAME = put, STORE = 0, VEC = ${VEC_V}

@@ -1,37 +1,16 @@
 //! The GPU forms of attention and its gradients by the adapter's cooperative matrices.
 
 use super::AttentionKernel;
-use super::gpu::KEYS;
+use super::gpu::{FILES, HeadSizes, values};
 use super::grad::Part;
+use super::grad_gpu::FlashParams;
 use crate::dtype::DType;
 use crate::ops::matmul::gemm_coop::{SCALARS, VECTORS, lines, operand, subgroup_barrier};
 use crate::plan::{AdapterInfo, Step, SubgroupSync, Wgsl, Word};
-use crate::shader::{decide, grid, indexable, unroll, with_parts, words};
+use crate::shader::{Template, Value, decide, grid, indexable};
 
 /// The widest head whose rows fit into matrices.
 const MAX_HEAD: usize = 128;
-/// Memory of scores and of what becomes of them before it is multiplied.
-const PART_VECTORS: &str = "var<workgroup> parts: array<vec4<f16>, PARTS * ROWS * PITCH_P / 4u>;
-fn put_part(at: u32, v: vec4<f32>) { parts[at] = vec4<f16>(v); }
-";
-const PART_SCALARS: &str = "var<workgroup> parts: array<f16, PARTS * ROWS * PITCH_P>;
-fn put_part(at: u32, v: vec4<f32>) {
-  let h = vec4<f16>(v);
-  parts[at] = h.x; parts[at + 1u] = h.y; parts[at + 2u] = h.z; parts[at + 3u] = h.w;
-}
-";
-const STRIP_VECTORS: &str = "var<workgroup> strip: array<vec4<f32>, STRIPS * ROWS * PITCH_S / 4u>;
-fn scores(at: u32) -> vec4<f32> { return strip[at / 4u]; }
-fn put_score(at: u32, v: vec4<f32>) { strip[at / 4u] = v; }
-";
-const STRIP_SCALARS: &str = "var<workgroup> strip: array<f32, STRIPS * ROWS * PITCH_S>;
-fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
-fn put_score(at: u32, v: vec4<f32>) { strip[at] = v.x; strip[at + 1u] = v.y; strip[at + 2u] = v.z; strip[at + 3u] = v.w; }
-";
-
-/// What a subgroup agrees on, said so that compilers see it and do not prepare for threads that part.
-const AGREED: &str = "fn agreed(v: bool) -> bool { return subgroupAny(v); }\n";
-
 /// How a workgroup's work is cut.
 struct TileConfig {
     /// Subgroups.
@@ -92,143 +71,231 @@ fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<TileCon
     })
 }
 
+static FLASH_COOP: Template = Template::new("flash_coop.wgsl", include_str!("flash_coop.wgsl")).params(FlashParams::FIELDS).files(FILES);
+static FLASH_COOP_GRAD: Template =
+    Template::new("flash_coop_grad.wgsl", include_str!("flash_coop_grad.wgsl")).params(FlashParams::FIELDS).files(FILES);
+
+/// A kernel of attention or of a part of its gradients, with what was decided about it.
+struct CoopKernel<'a> {
+    of: &'a AttentionKernel,
+    part: Option<Part>,
+    adapter: &'a AdapterInfo,
+    z: HeadSizes,
+    /// Elements of a line of a tile of keys and of values: whole matrices.
+    deep: [u32; 2],
+    tiles: TileConfig,
+    /// Matrices of results across.
+    ky: u32,
+    /// As many of them leave at a time as a strip of scores holds.
+    per: u32,
+}
+
+impl<'a> CoopKernel<'a> {
+    /// `None` where no tiles fit.
+    fn new(of: &'a AttentionKernel, part: Option<Part>, z: HeadSizes, many: usize, adapter: &'a AdapterInfo) -> Option<CoopKernel<'a>> {
+        let edge = adapter.coop;
+        let deep = [z.d, z.dv].map(|n| (n as u32).next_multiple_of(edge));
+        let tiles = match part {
+            None => cut(deep, z.b * z.h, z.t, many, adapter)?,
+            Some(part) => cut_part(deep, part, adapter)?,
+        };
+        let (kd, kv, line) = (deep[0] / edge, deep[1] / edge, tiles.line);
+        let ky = match part {
+            None => kv / line,
+            Some(Part::Keys) => (kd + kv) / line,
+            Some(_) => kd / line,
+        };
+        let cn = tiles.cols / edge / line;
+        let per = (1..=cn).rev().find(|&n| ky.is_multiple_of(n) && (part.is_none() || (kd / line).is_multiple_of(n)))?;
+        Some(CoopKernel { of, part, adapter, z, deep, tiles, ky, per })
+    }
+
+    fn forward(&self) -> bool {
+        self.part.is_none()
+    }
+    /// Whether rows are keys.
+    fn by_key(&self) -> bool {
+        self.part == Some(Part::Keys)
+    }
+    /// How many operands are read as tiles.
+    fn operands(&self) -> usize {
+        if self.forward() { 3 } else { 4 }
+    }
+    fn workgroup(&self) -> u32 {
+        self.tiles.subs * self.adapter.subgroup
+    }
+    /// Whether the next columns are fetched while others are used: wide heads leave no registers for that.
+    fn ahead(&self) -> bool {
+        (self.deep[0] + self.deep[1]) / self.tiles.line <= 192
+    }
+
+    /// Counts of matrices and of a thread's items.
+    fn sizes(&self) -> [(&'static str, u32); 18] {
+        let TileConfig { subs, line, rows, cols, chunk, .. } = self.tiles;
+        let (edge, deep, workgroup) = (self.adapter.coop, self.deep, self.workgroup());
+        let (kd, kv) = (deep[0] / edge, deep[1] / edge);
+        let items = deep.map(|n| (cols * n / 8).div_ceil(workgroup));
+        [
+            ("RM", rows / (subs / line) / edge),
+            ("CN", cols / edge / line),
+            ("STEPS", cols / edge),
+            ("KD", kd),
+            ("KV", if self.forward() { kv / line } else { kv }),
+            ("YD", kd / line),
+            ("YV", kv / line),
+            ("KY", self.ky),
+            ("KC", chunk / edge),
+            ("CHUNKS", deep[0] / chunk),
+            ("PER", self.per),
+            ("GROUPS", self.ky / self.per),
+            // Quads of a thread.
+            ("QUADS", cols / 4 / (workgroup / rows)),
+            ("TIMES", rows * cols / 4 / workgroup),
+            ("ITEMS_R", (rows * chunk / 8).div_ceil(workgroup)),
+            ("ITEMS_R2", (rows * deep[1] / 8).div_ceil(workgroup)),
+            ("ITEMS_K", items[0]),
+            ("ITEMS_V", items[1]),
+        ]
+    }
+
+    /// Constants that are no switches and belong to no operand.
+    fn consts(&self) -> Vec<(&'static str, u32)> {
+        let by_key = self.by_key() as u32;
+        let mut consts = vec![
+            ("SUBGROUP", self.adapter.subgroup),
+            ("EDGE", self.adapter.coop),
+            ("UNIT", if self.adapter.coop_vectors { 4 } else { 1 }),
+            ("SUBS", self.tiles.subs),
+            ("SN", self.tiles.line),
+            ("PARTS", 1 + by_key),
+            ("STRIPS", 2 - self.forward() as u32),
+            ("BY_KEY", by_key),
+            ("CAUSAL", self.of.causal as u32),
+        ];
+        consts.extend(self.sizes());
+        consts
+    }
+
+    /// Switches of the kernel's text, which are constants as well.
+    fn switches(&self) -> [(&'static str, u32); 5] {
+        [
+            ("ALONE", self.tiles.alone as u32),
+            ("SUMS", self.of.sums as u32),
+            ("WINDOWED", (self.of.window > 0) as u32),
+            ("AHEAD", self.ahead() as u32),
+            ("AT_ONCE", !self.ahead() as u32),
+        ]
+    }
+
+    /// The operands' functions, their constants and their switches.
+    fn operand_texts(&self) -> Operands {
+        let mut out = Operands { text: String::new(), consts: vec![], switches: vec![] };
+        for (n, (names, load)) in OPERANDS.iter().zip(if self.by_key() { [1, 0, 2, 3] } else { [0, 1, 3, 2] }).enumerate() {
+            if load as usize >= self.operands() {
+                continue;
+            }
+            let of_values = (load >= 2) as usize;
+            let [wide, side, high, size, first] = names.consts;
+            out.consts.extend([
+                (wide, if n == 0 { self.tiles.chunk } else { self.deep[of_values] }),
+                (side, if n % 2 == 0 { self.tiles.rows } else { self.tiles.cols }),
+                (high, 2),
+                (size, 4 + of_values as u32),
+                (first, FlashParams::FIELDS.len() as u32 + 6 * load),
+            ]);
+            let whole = [self.z.d, self.z.dv][of_values] as u32 == self.deep[of_values];
+            out.switches.extend(names.switches.into_iter().zip([0, 1, 0, 1, whole as u32]));
+            out.text += &operand(names.name, load, true, false);
+        }
+        out
+    }
+
+    /// The kernel's text but for the operands' functions.
+    fn source(&self, consts: &[(&'static str, u32)]) -> String {
+        let mut values = values(consts);
+        values.extend(self.switches().map(|(name, on)| (name, on.into())));
+        // Software takes minutes to compile what is written out.
+        let unroll = self.adapter.subgroup >= self.adapter.tuning.gemm.unroll_min_subgroup;
+        values.extend([("UNROLL", unroll.into()), ("COOP_VECTORS", self.adapter.coop_vectors.into())]);
+        let sync = if self.tiles.alone { self.adapter.subgroup_sync } else { SubgroupSync::None };
+        values.extend([
+            ("SUBGROUP_BARRIER", Value::from(subgroup_barrier(sync))),
+            ("TILE_MEMORY", if self.adapter.coop_vectors { VECTORS } else { SCALARS }.into()),
+        ]);
+        let template = if self.forward() { &FLASH_COOP } else { &FLASH_COOP_GRAD };
+        template.source(&values).into_owned()
+    }
+}
+
+/// What the operands add to a kernel.
+struct Operands {
+    text: String,
+    consts: Vec<(&'static str, u32)>,
+    switches: Vec<(&'static str, u32)>,
+}
+
+/// What an operand is called, and its constants and switches.
+struct OperandNames {
+    name: &'static str,
+    consts: [&'static str; 5],
+    switches: [&'static str; 5],
+}
+
+/// Rows and columns of the first product, then of the second one.
+static OPERANDS: [OperandNames; 4] = [
+    OperandNames {
+        name: "r1",
+        consts: ["DEEP_R1", "SIDE_R1", "ROWS_R1", "SIZE_R1", "FIRST_R1"],
+        switches: ["TURNED_R1", "HALVES_R1", "BLOCKS_R1", "VEC_R1", "WHOLE_R1"],
+    },
+    OperandNames {
+        name: "c1",
+        consts: ["DEEP_C1", "SIDE_C1", "ROWS_C1", "SIZE_C1", "FIRST_C1"],
+        switches: ["TURNED_C1", "HALVES_C1", "BLOCKS_C1", "VEC_C1", "WHOLE_C1"],
+    },
+    OperandNames {
+        name: "r2",
+        consts: ["DEEP_R2", "SIDE_R2", "ROWS_R2", "SIZE_R2", "FIRST_R2"],
+        switches: ["TURNED_R2", "HALVES_R2", "BLOCKS_R2", "VEC_R2", "WHOLE_R2"],
+    },
+    OperandNames {
+        name: "c2",
+        consts: ["DEEP_C2", "SIDE_C2", "ROWS_C2", "SIZE_C2", "FIRST_C2"],
+        switches: ["TURNED_C2", "HALVES_C2", "BLOCKS_C2", "VEC_C2", "WHOLE_C2"],
+    },
+];
+
 /// Attention (`part` is `None`) or a part of its gradients; `None` where there are no matrices, a mask, or operands that are not rows of f16
 /// whose eights are whole. Subgroups wait alone where that makes as `many` workgroups of attention, in gradients wherever they have rows of their own.
 pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &Step, many: usize, adapter: &AdapterInfo) -> Option<Wgsl> {
-    let (edge, subgroup) = (adapter.coop, adapter.subgroup);
-    if edge == 0 || of.mask || part == Some(Part::All) {
+    if adapter.coop == 0 || of.mask || part == Some(Part::All) {
         return None;
     }
-    let (q, k, v) = (&step.loads[0], &step.loads[1], &step.loads[2]);
-    let [b, h, t, d] = *q.shape.dims() else { return None };
-    let (hkv, s, dv) = (k.shape[1], k.shape[2], v.shape[3]);
-    if d == 0 || dv == 0 || d > MAX_HEAD || dv > MAX_HEAD || hkv == 0 || h % hkv != 0 || t == 0 || s == 0 {
+    let z = HeadSizes::of(step, MAX_HEAD).filter(|z| [z.d, z.dv, z.t, z.s].iter().all(|&n| n > 0))?;
+    let HeadSizes { b, h, hkv, t, s, d, dv } = z;
+    let [q, k, v] = [0, 1, 2].map(|n| step.loads[n].shape.count());
+    if !indexable(&[q, k, v, b * h * t * dv]) {
         return None;
     }
-    if !indexable(&[q.shape.count(), k.shape.count(), v.shape.count(), b * h * t * dv]) {
-        return None;
-    }
-    let (forward, by_key) = (part.is_none(), part == Some(Part::Keys));
-    let sizes = [(b * h, t, d), (b * hkv, s, d), (b * hkv, s, dv), (b * h, t, dv)];
-    let operands = if forward { 3 } else { 4 };
-    let mut starts = Vec::new();
-    for (load, (batch, rows, width)) in step.loads.iter().zip(sizes).take(operands) {
+    let mut starts: Vec<Word> = Vec::new();
+    let rows_of = [(b * h, t, d), (b * hkv, s, d), (b * hkv, s, dv), (b * h, t, dv)];
+    for (load, (batch, rows, width)) in step.loads.iter().zip(rows_of).take(if part.is_none() { 3 } else { 4 }) {
         starts.extend(lines(load, batch, rows, width, false).filter(|_| load.dtype() == DType::F16)?);
     }
-    // Elements of a line of a tile: whole matrices.
-    let deep = [d, dv].map(|n| (n as u32).next_multiple_of(edge));
-    let TileConfig { subs, line, rows, cols, chunk, alone } = match part {
-        None => cut(deep, b * h, t, many, adapter)?,
-        Some(part) => cut_part(deep, part, adapter)?,
-    };
-    let workgroup = subs * subgroup;
-    let (rm, kd, kv) = (rows / (subs / line) / edge, deep[0] / edge, deep[1] / edge);
-    let cn = cols / edge / line;
-    // Matrices of results across; as many of them leave at a time as a strip of scores holds.
-    let ky = match part {
-        None => kv / line,
-        Some(Part::Keys) => (kd + kv) / line,
-        Some(_) => kd / line,
-    };
-    let per = (1..=cn).rev().find(|&n| ky.is_multiple_of(n) && (forward || (kd / line).is_multiple_of(n)))?;
-    let items = deep.map(|n| (cols * n / 8).div_ceil(workgroup));
-    let sizes = [
-        ("RM", rm),
-        ("CN", cn),
-        ("STEPS", cols / edge),
-        ("KD", kd),
-        ("KV", if forward { kv / line } else { kv }),
-        ("YD", kd / line),
-        ("YV", kv / line),
-        ("KY", ky),
-        ("KC", chunk / edge),
-        ("CHUNKS", deep[0] / chunk),
-        ("PER", per),
-        ("GROUPS", ky / per),
-        // Quads of a thread.
-        ("QUADS", cols / 4 / (workgroup / rows)),
-        ("TIMES", rows * cols / 4 / workgroup),
-        ("ITEMS_R", (rows * chunk / 8).div_ceil(workgroup)),
-        ("ITEMS_R2", (rows * deep[1] / 8).div_ceil(workgroup)),
-        ("ITEMS_K", items[0]),
-        ("ITEMS_V", items[1]),
-    ];
-    let counts =
-        [[("RM * KD", rm * kd), ("RM * KV", rm * kv / line), ("RM * KY", rm * ky), ("RM * CN", rm * cn)].as_slice(), &sizes].concat();
-    // Software takes minutes to compile what is written out.
-    let counts = if subgroup >= adapter.tuning.gemm.unroll_min_subgroup { &counts[..] } else { &[] };
-    let kernel = if forward { include_str!("flash_coop.wgsl") } else { include_str!("flash_coop_grad.wgsl") };
-    let text = with_parts(kernel, include_str!("flash_coop_parts.txt"));
-    let mut text = unroll(text.replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" }), counts);
-    text += KEYS;
-    text += subgroup_barrier(if alone { adapter.subgroup_sync } else { SubgroupSync::None });
-    text += AGREED;
-    text += if adapter.coop_vectors { VECTORS } else { SCALARS };
-    text += if adapter.coop_vectors { PART_VECTORS } else { PART_SCALARS };
-    text += if adapter.coop_vectors { STRIP_VECTORS } else { STRIP_SCALARS };
-    let mut consts = vec![
-        ("SUBGROUP", subgroup),
-        ("EDGE", edge),
-        ("UNIT", if adapter.coop_vectors { 4 } else { 1 }),
-        ("SUBS", subs),
-        ("SN", line),
-        ("PARTS", 1 + by_key as u32),
-        ("STRIPS", 2 - forward as u32),
-        ("BY_KEY", by_key as u32),
-        ("CAUSAL", of.causal as u32),
-    ];
-    consts.extend(sizes);
-    // Wide heads leave no registers for the next columns.
-    let ahead = (deep[0] + deep[1]) / line <= 192;
-    let mut switches = vec![
-        ("BY_KEY", by_key as u32),
-        ("ALONE", alone as u32),
-        ("SUMS", of.sums as u32),
-        ("WINDOWED", (of.window > 0) as u32),
-        ("AHEAD", ahead as u32),
-        ("AT_ONCE", !ahead as u32),
-    ];
-    // Which load each operand is.
-    let roles: [u32; 4] = if by_key { [1, 0, 2, 3] } else { [0, 1, 3, 2] };
-    let names: [[&str; 11]; 4] = [
-        ["r1", "DEEP_R1", "SIDE_R1", "ROWS_R1", "SIZE_R1", "FIRST_R1", "TURNED_R1", "HALVES_R1", "BLOCKS_R1", "WHOLE_R1", "VEC_R1"],
-        ["c1", "DEEP_C1", "SIDE_C1", "ROWS_C1", "SIZE_C1", "FIRST_C1", "TURNED_C1", "HALVES_C1", "BLOCKS_C1", "WHOLE_C1", "VEC_C1"],
-        ["r2", "DEEP_R2", "SIDE_R2", "ROWS_R2", "SIZE_R2", "FIRST_R2", "TURNED_R2", "HALVES_R2", "BLOCKS_R2", "WHOLE_R2", "VEC_R2"],
-        ["c2", "DEEP_C2", "SIDE_C2", "ROWS_C2", "SIZE_C2", "FIRST_C2", "TURNED_C2", "HALVES_C2", "BLOCKS_C2", "WHOLE_C2", "VEC_C2"],
-    ];
-    for (n, ([name, wide, side, high, size, first, transposed, halves, blocks, whole, vec], load)) in
-        names.into_iter().zip(roles).enumerate()
-    {
-        if load as usize >= operands {
-            continue;
-        }
-        let of_values = (load >= 2) as usize;
-        let tall = if n % 2 == 0 { rows } else { cols };
-        consts.extend([
-            (wide, if name == "r1" { chunk } else { deep[of_values] }),
-            (side, tall),
-            (high, 2),
-            (size, 4 + of_values as u32),
-            (first, 12 + 6 * load),
-        ]);
-        switches.extend([
-            (transposed, 0),
-            (halves, 1),
-            (blocks, 0),
-            (vec, 1),
-            (whole, ([d, dv][of_values] as u32 == deep[of_values]) as u32),
-        ]);
-        text += &operand(name, load, true, false);
-    }
-    let blocks = if by_key { s } else { t }.div_ceil(rows as usize);
+    let kernel = CoopKernel::new(of, part, z, many, adapter)?;
+    let by_key = kernel.by_key();
+    let blocks = if by_key { s } else { t }.div_ceil(kernel.tiles.rows as usize);
     let count = (if by_key { b * hkv } else { b * h }).checked_mul(blocks)?;
     let grid = grid(count)?;
-    let valid = step.params.first().map_or(Word::U32(u32::try_from(s).ok()?), |&p| Word::ParamU32(p));
-    let mut list = words(&[h, hkv, t, s, d, dv])?;
-    list.extend([valid, Word::F32(of.scale as f32), Word::U32(of.window), Word::U32(grid[0])]);
-    list.extend(words(&[blocks, count])?);
-    list.extend(starts);
-    let source = decide(text, &switches);
-    consts.extend(switches.into_iter().filter(|s| s.0 != "BY_KEY"));
-    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: (0..operands as u8).collect(), transposed: vec![] })
+    let mut words = FlashParams::new(of, &z, step, grid[0], [blocks, count])?.words();
+    words.extend(starts);
+    let mut consts = kernel.consts();
+    let mut source = kernel.source(&consts);
+    let operands = kernel.operand_texts();
+    source += &decide(operands.text, &operands.switches);
+    consts.extend(operands.consts);
+    consts.extend(kernel.switches());
+    consts.extend(operands.switches);
+    let raw = (0..kernel.operands() as u8).collect();
+    Some(Wgsl { source: source.into(), consts, workgroup: kernel.workgroup(), grid, words, raw, transposed: vec![] })
 }

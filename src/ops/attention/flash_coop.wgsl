@@ -9,69 +9,10 @@
 // ALONE: a subgroup has its rows to itself, waits alone for their scores, and leaves out tiles that none of them sees. Else, between two barriers
 // matrices are multiplied, of one tile's values and the next one's scores; between the next two, powers are taken, and the tiles that were
 // fetched meanwhile are put in place.
-// What it does twice or shares with its gradients are the parts in attention_coop_parts.txt.
-// Words: 0 H, 1 Hkv, 2 T, 3 S, 4 D, 5 Dv, 6 valid keys, 7 scale, 8 window, 9 workgroups in x, 10 blocks of a head, 11 workgroups, then six for
-// each of q, k, v.
+// What it does twice or shares with its gradients lies in flash_coop_*.wgsl. Behind the parameters there are six words for each of q, k, v.
 
 enable f16;
 enable wgpu_cooperative_matrix;
-
-// default
-const WORKGROUP: u32 = 32;
-const SUBGROUP: u32 = 8;
-const EDGE: u32 = 8;
-const UNIT: u32 = 1;
-const PARTS: u32 = 1;
-const STRIPS: u32 = 1;
-const SUBS: u32 = 4;
-const SN: u32 = 2;
-const RM: u32 = 2;
-const CN: u32 = 2;
-const STEPS: u32 = 4;
-const KD: u32 = 8;
-const KC: u32 = 8;
-const CHUNKS: u32 = 1;
-const KV: u32 = 4;
-const PER: u32 = 2;
-const GROUPS: u32 = 2;
-const QUADS: u32 = 8;
-const ITEMS_R: u32 = 8;
-const ITEMS_K: u32 = 8;
-const ITEMS_V: u32 = 8;
-const SUMS: u32 = 1;
-const CAUSAL: u32 = 1;
-const ALONE: u32 = 0;
-const WINDOWED: u32 = 0;
-const PITCH_R1: u32 = 72;
-const PITCH_C1: u32 = 72;
-const PITCH_C2: u32 = 72;
-const TILE_R1: u32 = 2304;
-const TILE_C1: u32 = 2304;
-const TILE_C2: u32 = 2304;
-@group(0) @binding(0) var<storage, read> raw_0: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read_write> o_1: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read> words: array<u32>;
-var<workgroup> tile: array<f16, TILE>;
-var<workgroup> parts: array<f16, PARTS * ROWS * PITCH_P>;
-var<workgroup> strip: array<f32, STRIPS * ROWS * PITCH_S>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn base_r1(batch: u32) -> u32 { return batch; }
-fn base_c1(batch: u32) -> u32 { return batch; }
-fn base_c2(batch: u32) -> u32 { return batch; }
-fn eight_r1(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
-fn eight_c1(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
-fn eight_c2(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
-fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy).x; }
-fn put_part(at: u32, v: vec4<f32>) { parts[at] = f16(v.x); }
-fn put_score(at: u32, v: vec4<f32>) { strip[at] = v.x; }
-fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at]); }
-fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
-fn store_1(i: u32, v: f32) { o_1[i / 4u][i % 4u] = v; }
-fn keys_of(t: u32) -> vec2<u32> { return vec2<u32>(0u, t); }
-fn subgroup_barrier() { workgroupBarrier(); }
-fn agreed(v: bool) -> bool { return v; }
-// end
 
 const TILE: u32 = max(TILE_C1 + TILE_C2, TILE_R1);
 const LOWEST: f32 = -3.0e38;
@@ -95,6 +36,7 @@ fn halves(e: vec2<u32>) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16floa
 // The largest of a thread's share of a row's scores in the tile at `base` that the row sees, times log2(e).
 fn largest(row: u32, turn: u32, base: u32, sees: vec2<u32>, scale: f32) -> f32 {
   var most = vec4<f32>(LOWEST);
+#unroll UNROLL
   for (var q = 0u; q < QUADS; q++) {
     let c = (q * SHARE + turn) * 4u;
     let key = vec4<u32>(base + c) + vec4<u32>(0u, 1u, 2u, 3u);
@@ -114,15 +56,19 @@ fn highest(row: u32, turn: u32, base: u32, sees: vec2<u32>, scale: f32) -> f32 {
 // Every score is read before the first power is written: no compiler waits for one and then the other.
 fn powers(row: u32, turn: u32, base: u32, sees: vec2<u32>, all: bool, scale: f32, top: f32) -> f32 {
   var x: array<vec4<f32>, QUADS>;
+#unroll UNROLL
   for (var q = 0u; q < QUADS; q++) { x[q] = scores(row * PITCH_S + (q * SHARE + turn) * 4u); }
+#unroll UNROLL
   for (var q = 0u; q < QUADS; q++) { x[q] = exp2(fma(x[q], vec4<f32>(scale), vec4<f32>(-top))); }
   if (!all) {
+#unroll UNROLL
     for (var q = 0u; q < QUADS; q++) {
       let key = vec4<u32>(base + (q * SHARE + turn) * 4u) + vec4<u32>(0u, 1u, 2u, 3u);
       x[q] = select(vec4<f32>(0.0), x[q], (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y)));
     }
   }
   var sum = vec4<f32>(0.0);
+#unroll UNROLL
   for (var q = 0u; q < QUADS; q++) {
     put_part((row * PITCH_P + (q * SHARE + turn) * 4u) / UNIT, x[q]);
     sum += x[q];
@@ -132,17 +78,17 @@ fn powers(row: u32, turn: u32, base: u32, sees: vec2<u32>, all: bool, scale: f32
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-  let heads = word(0u); let heads_kv = word(1u); let queries = word(2u);
-  let scale = bitcast<f32>(word(7u)) * LOG2E;
+  let heads = p.heads; let heads_kv = p.heads_kv; let queries = p.queries;
+  let scale = p.scale * LOG2E;
   let sub = lid / SUBGROUP;
   let mine = sub / SN * (RM * EDGE); let across = sub % SN; // the first row of the subgroup's matrices, and their place in the line
   let row = lid / SHARE; let turn = lid % SHARE;
-  let whole = wid.y * word(9u) + wid.x < word(11u);
-  let block = min(wid.y * word(9u) + wid.x, word(11u) - 1u);
+  let whole = wid.y * p.groups_x + wid.x < p.groups;
+  let block = min(wid.y * p.groups_x + wid.x, p.groups - 1u);
   // Batch and head. Where blocks differ in keys, the longest of all heads come first: what is left at the end is short.
-  let groups = word(11u) / word(10u);
-  let group = select(block / word(10u), block % groups, CAUSAL == 1u);
-  let r0 = (word(10u) - 1u - select(block % word(10u), block / groups, CAUSAL == 1u)) * ROWS;
+  let groups = p.groups / p.head_blocks;
+  let group = select(block / p.head_blocks, block % groups, CAUSAL == 1u);
+  let r0 = (p.head_blocks - 1u - select(block % p.head_blocks, block / groups, CAUSAL == 1u)) * ROWS;
   let begin = keys_of(r0).x; let finish = keys_of(min(r0 + ROWS, queries) - 1u).y;
   let sees = keys_of(min(r0 + row, queries - 1u));
   // What every row of the subgroup's threads sees, and what some row does.
@@ -153,81 +99,93 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var next_c1: array<vec4<u32>, ITEMS_K>;
   var next_c2: array<vec4<u32>, ITEMS_V>;
   if (begin < finish) {
-    // part fetch: first = begin
+#include "flash_coop_fetch.wgsl" FIRST = begin
   }
   // The queries, held in matrices.
-  var x1: array<coop_mat8x8<f16, A>, RM * KD>;
+  var x1: array<coop_mat${EDGE}x${EDGE}<f16, A>, RM * KD>;
+#unroll UNROLL
   for (var g = 0u; g < CHUNKS; g++) {
     var next_r1: array<vec4<u32>, ITEMS_R>;
+#unroll UNROLL
     for (var f = 0u; f < ITEMS_R; f++) { next_r1[f] = eight_r1(at_r1, queries, r0, g * KC * EDGE, lid + f * WORKGROUP); }
     workgroupBarrier();
-    // part stage: items = ITEMS_R, high = ROWS, eights = EIGHTS_R, at = 0u, pitch = PITCH_R1, next = next_r1
+#include "flash_coop_stage.wgsl" ITEMS = ITEMS_R, HIGH = ROWS, EIGHTS = EIGHTS_R, AT = 0u, PITCH = PITCH_R1, NEXT = next_r1
     workgroupBarrier();
-    // part hold: x = x1, deep = KD, first = g * KC, count = KC, pitch = PITCH_R1
+#include "flash_coop_hold.wgsl" X = x1, DEEP = KD, FIRST = g * KC, COUNT = KC, PITCH = PITCH_R1
   }
-  var y2: array<coop_mat8x8<f32, C>, RM * KV>;
+  var y2: array<coop_mat${EDGE}x${EDGE}<f32, C>, RM * KV>;
   var top = LOWEST; // of the row, times log2(e)
   var sum = 0.0; // of the thread's share of the row's powers
   var again = false;
   loop {
-    for (var e = 0u; e < RM * KV; e++) { y2[e] = coop_mat8x8<f32, C>(); }
+#unroll UNROLL
+    for (var e = 0u; e < RM * KV; e++) { y2[e] = coop_mat${EDGE}x${EDGE}<f32, C>(); }
     sum = 0.0;
     var peak = LOWEST; // of the thread's scores that are too large for this top
-    if (ALONE == 1u) {
+#if ALONE
+    {
       for (var base = begin; base < finish; base += COLS) {
         workgroupBarrier();
-        // part stage: items = ITEMS_K, high = COLS, eights = EIGHTS_K, at = 0u, pitch = PITCH_C1, next = next_c1
-        // part stage: items = ITEMS_V, high = COLS, eights = EIGHTS_V, at = TILE_C1, pitch = PITCH_C2, next = next_c2
+#include "flash_coop_stage.wgsl" ITEMS = ITEMS_K, HIGH = COLS, EIGHTS = EIGHTS_K, AT = 0u, PITCH = PITCH_C1, NEXT = next_c1
+#include "flash_coop_stage.wgsl" ITEMS = ITEMS_V, HIGH = COLS, EIGHTS = EIGHTS_V, AT = TILE_C1, PITCH = PITCH_C2, NEXT = next_c2
         workgroupBarrier();
         if (base + COLS < finish) {
-          // part fetch: first = base + COLS
+#include "flash_coop_fetch.wgsl" FIRST = base + COLS
         }
         // A loop of one turn: naga refuses matrices in a branch that threads could differ in, though those of a subgroup agree.
         loop {
           if (agreed(base >= some.y || base + COLS <= some.x)) { break; }
-          // part scores: x = x1, deep = KD, at = 0u, pitch = PITCH_C1, line = 0u
+#include "flash_coop_scores.wgsl" X = x1, DEEP = KD, AT = 0u, PITCH = PITCH_C1, LINE = 0u
           subgroup_barrier();
-          // part top: first = begin
+#include "flash_coop_top.wgsl" FIRST = begin
           let part = powers(row, turn, base, sees, base >= all.x && base + COLS <= all.y, scale, top);
           subgroup_barrier();
           if (part > MOST) { peak = max(peak, largest(row, turn, base, sees, scale)); }
           sum += part;
+#unroll UNROLL
           for (var j = 0u; j < STEPS; j++) {
-            // part add: line = 0u, at = TILE_C1, pitch = PITCH_C2, count = KV, y = y2, wide = KV, first = 0u
+#include "flash_coop_add.wgsl" LINE = 0u, AT = TILE_C1, PITCH = PITCH_C2, COUNT = KV, Y = y2, WIDE = KV, FIRST = 0u
           }
           break;
         }
       }
-    } else {
+    }
+#else
+    {
       workgroupBarrier();
       if (begin < finish) {
-        // part stage: items = ITEMS_K, high = COLS, eights = EIGHTS_K, at = 0u, pitch = PITCH_C1, next = next_c1
+#include "flash_coop_stage.wgsl" ITEMS = ITEMS_K, HIGH = COLS, EIGHTS = EIGHTS_K, AT = 0u, PITCH = PITCH_C1, NEXT = next_c1
         if (begin + COLS < finish) {
+#unroll UNROLL
           for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, begin + COLS, 0u, lid + f * WORKGROUP); }
         }
       }
       workgroupBarrier();
       for (var base = begin; base < finish; base += COLS) {
-        // part scores: x = x1, deep = KD, at = 0u, pitch = PITCH_C1, line = 0u
+#include "flash_coop_scores.wgsl" X = x1, DEEP = KD, AT = 0u, PITCH = PITCH_C1, LINE = 0u
         workgroupBarrier();
-        // part stage: items = ITEMS_V, high = COLS, eights = EIGHTS_V, at = TILE_C1, pitch = PITCH_C2, next = next_c2
-        // part stage: items = ITEMS_K, high = COLS, eights = EIGHTS_K, at = 0u, pitch = PITCH_C1, next = next_c1
+#include "flash_coop_stage.wgsl" ITEMS = ITEMS_V, HIGH = COLS, EIGHTS = EIGHTS_V, AT = TILE_C1, PITCH = PITCH_C2, NEXT = next_c2
+#include "flash_coop_stage.wgsl" ITEMS = ITEMS_K, HIGH = COLS, EIGHTS = EIGHTS_K, AT = 0u, PITCH = PITCH_C1, NEXT = next_c1
         if (base + COLS < finish) {
+#unroll UNROLL
           for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
         }
         if (base + 2u * COLS < finish) {
+#unroll UNROLL
           for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + 2u * COLS, 0u, lid + f * WORKGROUP); }
         }
-        // part top: first = begin
+#include "flash_coop_top.wgsl" FIRST = begin
         let part = powers(row, turn, base, sees, base >= all.x && base + COLS <= all.y, scale, top);
         if (part > MOST) { peak = max(peak, largest(row, turn, base, sees, scale)); }
         sum += part;
         workgroupBarrier();
+#unroll UNROLL
         for (var j = 0u; j < STEPS; j++) {
-          // part add: line = 0u, at = TILE_C1, pitch = PITCH_C2, count = KV, y = y2, wide = KV, first = 0u
+#include "flash_coop_add.wgsl" LINE = 0u, AT = TILE_C1, PITCH = PITCH_C2, COUNT = KV, Y = y2, WIDE = KV, FIRST = 0u
         }
       }
     }
+#endif
     if (again) { break; }
     if (lid == 0u) { atomicStore(&raised, 0u); }
     workgroupBarrier();
@@ -237,7 +195,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var e = 1u; e < SHARE; e *= 2u) { peak = max(peak, subgroupShuffleXor(peak, e)); }
     top = max(top, peak);
     again = true;
-    // part fetch: first = begin
+#include "flash_coop_fetch.wgsl" FIRST = begin
   }
   // The scores are no longer needed.
   workgroupBarrier();
@@ -245,20 +203,26 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   workgroupBarrier();
   var total = 0.0;
   for (var e = 0u; e < SHARE; e++) { total += scores(row * PITCH_S + e * 4u).x; }
-  if (SUMS == 1u) {
+#if SUMS
+  {
     if (turn == 0u && whole && r0 + row < queries) { store_1(group * queries + r0 + row, top / LOG2E + log(total)); }
   }
+#endif
   let factor = select(0.0, 1.0 / total, total != 0.0);
   if (turn == 0u) { factors[row] = factor; }
+#unroll UNROLL
   for (var g = 0u; g < GROUPS; g++) {
     workgroupBarrier();
-    // part leave: y = y2, wide = KV
+#include "flash_coop_leave.wgsl" Y = y2, WIDE = KV
     workgroupBarrier();
     for (var u = lid; u < ROWS * WIDE / 4u; u += WORKGROUP) {
       let line = u / (WIDE / 4u); let c = u % (WIDE / 4u) * 4u;
       let at = (c / (PER * EDGE) * KV + g * PER) * EDGE + c % (PER * EDGE);
       let v = scores(line * PITCH_S + c) * factors[line];
-      if (whole && r0 + line < queries && at < word(5u)) { store4_0((group * queries + r0 + line) * word(5u) + at, v); }
+      if (whole && r0 + line < queries && at < p.size_v) { store4_0((group * queries + r0 + line) * p.size_v + at, v); }
     }
   }
 }
+
+#include "keys.wgsl"
+#include "flash_coop_memory.wgsl"

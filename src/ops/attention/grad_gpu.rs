@@ -2,16 +2,72 @@
 
 use super::AttentionKernel;
 use super::flash_coop::attention_coop;
-use super::gpu::{KEYS, MAX_HEAD};
+use super::gpu::{FILES, HeadSizes, MAX_HEAD, values};
 use super::grad::Part;
-use crate::plan::{AdapterInfo, Step, Wgsl, Word};
+use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{RowGroup, SUM};
-use crate::shader::{decide, grid, indexable, quads, unroll, words};
+use crate::shader::{Template, U32, grid, indexable, params};
 
 /// Threads of a workgroup.
 const WORKGROUP: u32 = 128;
 /// The most rows that are staged together.
 const TILE: usize = 32;
+
+params! {
+    /// What kernels over blocks of queries or keys read at run time.
+    pub(super) struct FlashParams {
+        /// Heads of queries.
+        heads: u32,
+        /// Heads of keys and values.
+        heads_kv: u32,
+        /// Queries of a head.
+        queries: u32,
+        /// Keys of a head.
+        keys: u32,
+        /// Elements of a query or key.
+        size: u32,
+        /// Elements of a value.
+        size_v: u32,
+        /// Keys that are there, the first of `keys`.
+        valid: u32,
+        /// Factor of the scores.
+        scale: f32,
+        /// Keys that a query sees at most, or 0.
+        window: u32,
+        /// Workgroups in x.
+        groups_x: u32,
+        /// Blocks of a head.
+        head_blocks: u32,
+        /// Workgroups.
+        groups: u32,
+    }
+}
+
+impl FlashParams {
+    /// For `groups` workgroups, `groups_x` in x, one for each of the `head_blocks` blocks of a head.
+    pub fn new(of: &AttentionKernel, z: &HeadSizes, step: &Step, groups_x: u32, [head_blocks, groups]: [usize; 2]) -> Option<FlashParams> {
+        Some(FlashParams {
+            heads: U32::size(z.h)?,
+            heads_kv: U32::size(z.hkv)?,
+            queries: U32::size(z.t)?,
+            keys: U32::size(z.s)?,
+            size: U32::size(z.d)?,
+            size_v: U32::size(z.dv)?,
+            valid: z.valid(step)?,
+            scale: (of.scale as f32).into(),
+            window: of.window.into(),
+            groups_x: groups_x.into(),
+            head_blocks: U32::size(head_blocks)?,
+            groups: U32::size(groups)?,
+        })
+    }
+}
+
+static FLASH_TILED: Template = Template::new("flash_tiled.wgsl", include_str!("flash_tiled.wgsl")).params(FlashParams::FIELDS).files(FILES);
+static FLASH_GRAD_Q: Template =
+    Template::new("flash_grad_q.wgsl", include_str!("flash_grad_q.wgsl")).params(FlashParams::FIELDS).files(FILES);
+static FLASH_GRAD_KV: Template =
+    Template::new("flash_grad_kv.wgsl", include_str!("flash_grad_kv.wgsl")).params(FlashParams::FIELDS).files(FILES);
 
 /// The gradient of the queries, or those of keys and values.
 pub fn attention_grad(of: &AttentionKernel, part: Part, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -26,56 +82,37 @@ pub(super) fn attention_tiled(of: &AttentionKernel, step: &Step, adapter: &Adapt
 
 /// A kernel whose workgroups have a block of one head's queries (or of its keys) and stage the others a tile at a time.
 fn staged(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-    type Results = &'static [(&'static str, &'static str)];
-    let (text, results): (&str, Results) = match part {
-        None => (include_str!("flash_tiled.wgsl"), &[("put", "VEC_V")]),
-        Some(Part::Queries) => (include_str!("flash_grad_q.wgsl"), &[("put", "VEC_D")]),
-        Some(Part::Keys) => (include_str!("flash_grad_kv.wgsl"), &[("put_k", "VEC_D"), ("put_v", "VEC_V")]),
+    let template = match part {
+        None => &FLASH_TILED,
+        Some(Part::Queries) => &FLASH_GRAD_Q,
+        Some(Part::Keys) => &FLASH_GRAD_KV,
         // Sums over keys and sums over queries do not meet in one dispatch.
         Some(Part::All) => return None,
     };
     let by_key = part == Some(Part::Keys);
-    let (q, k, v) = (&step.loads[0].shape, &step.loads[1].shape, &step.loads[2].shape);
-    let [b, h, t, d] = *q.dims() else { return None };
-    let (hkv, s, dv) = (k[1], k[2], v[3]);
-    let scores = if of.mask { b.checked_mul(h)?.checked_mul(t)?.checked_mul(s)? } else { 0 };
-    if d > MAX_HEAD || dv > MAX_HEAD || hkv == 0 || h % hkv != 0 || t == 0 || s == 0 {
-        return None;
-    }
-    if !indexable(&[q.count(), k.count(), v.count(), b * h * t * dv, scores]) {
+    let z = HeadSizes::of(step, MAX_HEAD).filter(|z| z.t > 0 && z.s > 0)?;
+    let scores = if of.mask { z.b.checked_mul(z.h)?.checked_mul(z.t)?.checked_mul(z.s)? } else { 0 };
+    let [q, k, v] = [0, 1, 2].map(|n| step.loads[n].shape.count());
+    if !indexable(&[q, k, v, z.b * z.h * z.t * z.dv, scores]) {
         return None;
     }
     // Quads of a row for each of its four threads.
-    let (dk, dv4) = (d.div_ceil(16).max(1), dv.div_ceil(16).max(1));
+    let (dk, dv4) = (z.d.div_ceil(16).max(1), z.dv.div_ceil(16).max(1));
     // Two rows for four threads halve the reads of staged ones, as long as registers are enough.
     let per = if by_key || dk + dv4 > 8 { 1 } else { 2 };
     let room = (adapter.workgroup_bytes as usize).clamp(16_384, 32_768) - 1024;
     let tile = [TILE, 16, 8, 4].into_iter().find(|n| n * (64 * (dk + dv4) + 8) <= room)?;
     let workgroup = WORKGROUP.min(adapter.workgroup_threads.max(4));
     let quad = RowGroup { workgroup, size: 4, col_major: false };
-    let mut source = String::from(text);
-    source += KEYS;
-    let operands = [("fetch_q", "VEC_D"), ("fetch_k", "VEC_D"), ("fetch_v", "VEC_V"), ("fetch_g", "VEC_V")];
-    for (load, (name, vec)) in operands.into_iter().enumerate().take(if part.is_some() { 4 } else { 3 }) {
-        source += &quads("fetch", name, load, vec);
-    }
-    for (store, (name, vec)) in results.iter().enumerate() {
-        source += &quads("put", name, store, vec);
-    }
-    source += &quad.function("quad_sum", SUM, adapter);
-    if of.mask {
-        source += "fn masked(i: u32) -> f32 { return load_3(i); }\n";
-    }
     let (dk, dv4) = (dk as u32, dv4 as u32);
-    let switches = [("MASKED", of.mask as u32), ("SUMS", of.sums as u32), ("VEC_D", (d % 4 == 0) as u32), ("VEC_V", (dv % 4 == 0) as u32)];
     let consts = vec![("DK", dk), ("DV", dv4), ("PER", per), ("TILE", tile as u32), ("CAUSAL", of.causal as u32)];
-    let blocks = if by_key { s } else { t }.div_ceil((workgroup / 4 * per) as usize);
-    let count = (if by_key { b.checked_mul(hkv)? } else { b.checked_mul(h)? }).checked_mul(blocks)?;
+    let mut values = values(&consts);
+    values.extend([("MASKED", of.mask.into()), ("SUMS", of.sums.into())]);
+    values.extend([("VEC_D", (z.d % 4 == 0).into()), ("VEC_V", (z.dv % 4 == 0).into())]);
+    values.push(("QUAD_SUM", quad.function("quad_sum", SUM, adapter).into()));
+    let blocks = if by_key { z.s } else { z.t }.div_ceil((workgroup / 4 * per) as usize);
+    let count = z.b.checked_mul(if by_key { z.hkv } else { z.h })?.checked_mul(blocks)?;
     let grid = grid(count)?;
-    let valid = step.params.first().map_or(Word::U32(u32::try_from(s).ok()?), |&p| Word::ParamU32(p));
-    let mut list = words(&[h, hkv, t, s, d, dv])?;
-    list.extend([valid, Word::F32(of.scale as f32), Word::U32(of.window), Word::U32(grid[0])]);
-    list.extend(words(&[blocks, count])?);
-    let source = decide(unroll(source, &[("PER", per), ("DK", dk), ("DV", dv4)]), &switches);
-    Some(Wgsl { source, consts, workgroup, grid, words: list, raw: vec![], transposed: vec![] })
+    let params = FlashParams::new(of, &z, step, grid[0], [blocks, count])?;
+    Some(Wgsl { source: template.source(&values), consts, workgroup, grid, words: params.words(), raw: vec![], transposed: vec![] })
 }

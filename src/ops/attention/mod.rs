@@ -1,5 +1,6 @@
 //! Scaled dot-product attention: softmax(q·kᵀ·scale + mask)·v for each head, without storing the scores.
 
+mod decode_split_kv;
 mod flash_coop;
 pub(crate) mod gpu;
 pub mod grad;

@@ -6,6 +6,7 @@ use super::*;
 const LIBRARY: &[(&str, &str)] = &[
     ("fetch.wgsl", "fn ${NAME}() { load_${N}(); }\n#if WIDE\nwide ${NAME}\n#endif\n"),
     ("twice.wgsl", "#include \"fetch.wgsl\" NAME = a, N = 1\n#include \"fetch.wgsl\" NAME = ${NAME}_b, N = ${N}\n"),
+    ("combine.wgsl", "${JOIN};${N}\n"),
     ("circle.wgsl", "#include \"circle.wgsl\"\n"),
     ("wrong.wgsl", "fine\n${MISSING}\n"),
 ];
@@ -47,6 +48,7 @@ fn names_are_replaced() {
     check("a${N}b ${N}u N\n", &[("N", 3)], "a3b 3u N\n");
     check("${ N }\n", &[("N", 3), ("N", 4)], "4\n");
     check("${N}\n", &[("N", -3)], "-3\n");
+    check("${1 << N}u ${ N - 1 }\n", &[("N", 3)], "8u 2\n");
 }
 
 #[test]
@@ -62,7 +64,7 @@ fn conditions_choose_lines() {
 
 #[test]
 fn expressions_have_the_usual_precedence() {
-    let cases: [(&'static str, i64); 12] = [
+    let cases: [(&'static str, i64); 14] = [
         ("1 + 2 * 3", 7),
         ("(1 + 2) * 3", 9),
         ("10 - 4 - 3", 3),
@@ -75,6 +77,8 @@ fn expressions_have_the_usual_precedence() {
         ("A * A - 1", 24),
         ("${A}0", 50),
         ("1 || 0 && 0", 1),
+        ("1 << 2 + 1", 8),
+        ("3 << 2 < 13", 1),
     ];
     for (text, expect) in cases {
         let r = Renderer { template: &Template::new("", ""), names: vec![("A", Value::Int(5))], out: String::new(), next: None, depth: 0 };
@@ -115,6 +119,7 @@ fn files_are_included() {
     let twice = "fn a() { load_1(); }\nfn z_b() { load_5(); }\n";
     check("#include \"twice.wgsl\" NAME = z\n", &[("WIDE", 0), ("N", 5)], twice);
     check("#include \"fetch.wgsl\" NAME = \"a b\", N = 0\n", &[("WIDE", 0)], "fn a b() { load_0(); }\n");
+    check("#include \"combine.wgsl\" JOIN = \"max(a, b)\", N = 3\n", &[], "max(a, b);3\n");
 }
 
 #[test]

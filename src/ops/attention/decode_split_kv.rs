@@ -1,0 +1,211 @@
+//! The GPU form of attention of few queries on an adapter with subgroups, which shares long caches out among workgroups.
+
+use super::AttentionKernel;
+use super::gpu::{FILES, HeadSizes, values};
+use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl, Word};
+use crate::shader::vec16::{Beyond, Vec16Loader};
+use crate::shader::{MAX_GROUPS, Template, U32, Value, params};
+
+/// The most queries of a workgroup.
+const MAX_ROWS: usize = 4;
+
+params! {
+    /// What the kernel reads at run time.
+    struct SplitKvParams {
+        /// Queries that share a key head.
+        rows: u32,
+        /// Blocks of them.
+        head_blocks: u32,
+        /// Queries of a head.
+        queries: u32,
+        /// Keys of a head.
+        keys: u32,
+        /// Elements of a query or key.
+        size: u32,
+        /// Elements of a value.
+        size_v: u32,
+        /// Keys that are there, the first of `keys`.
+        valid: u32,
+        /// Factor of the scores.
+        scale: f32,
+        /// Keys that a query sees at most, or 0.
+        window: u32,
+        /// So many keys are never shared out.
+        unsplit_keys: u32,
+        /// Keys of a part at least.
+        part_keys: u32,
+        /// The first query's element, where the operand's buffer is read: this and the next together.
+        q_start: u32,
+        /// As above.
+        q_offset: u32,
+        /// The same of the keys.
+        k_start: u32,
+        /// As above.
+        k_offset: u32,
+        /// The same of the values.
+        v_start: u32,
+        /// As above.
+        v_offset: u32,
+    }
+}
+
+static SPLIT_KV: Template =
+    Template::new("decode_split_kv.wgsl", include_str!("decode_split_kv.wgsl")).params(SplitKvParams::FIELDS).files(FILES);
+static SPLIT_KV_JOIN: Template = Template::new("decode_split_kv_join.wgsl", include_str!("decode_split_kv_join.wgsl")).files(FILES);
+
+/// How a workgroup's queries, keys and threads are cut.
+struct SplitConfig {
+    /// Threads of a workgroup.
+    workgroup: u32,
+    /// Threads of a team, which takes a key at a time.
+    lanes: u32,
+    /// Packets of eight of a key that a thread has.
+    key_packets: u32,
+    /// The same of a value.
+    value_packets: u32,
+    /// Queries that share a key head.
+    all: usize,
+    /// Blocks of them.
+    head_blocks: usize,
+    /// Queries of a block.
+    rows: usize,
+    /// Keys that a team has under way.
+    slots: u32,
+    /// So many keys are never shared out.
+    unsplit_keys: usize,
+    /// Keys of a part at least.
+    part_keys: usize,
+    /// Parts at most.
+    parts: usize,
+    /// Slices of the workgroup that join parts.
+    slices: usize,
+}
+
+impl SplitConfig {
+    /// `None` where the adapter has no room for a workgroup.
+    fn new(z: &HeadSizes, step: &Step, adapter: &AdapterInfo) -> Option<SplitConfig> {
+        let (subgroup, tuning) = (adapter.subgroup, &adapter.tuning.attention);
+        let packets = [z.d, z.dv].map(|n| n.div_ceil(8).max(1));
+        let lanes = (packets[0].max(packets[1]).next_power_of_two() as u32).min(subgroup).min(32);
+        let [kp, vp] = packets.map(|n| (n as u32).div_ceil(lanes));
+        // Queries that share keys, in blocks of about the same size.
+        let all = z.h / z.hkv * z.t;
+        let size = |load: &Load| load.sources.first().map_or(4, |s| s.dtype.block_bytes());
+        let key_bytes = (z.d * size(&step.loads[1]) + z.dv * size(&step.loads[2])).max(1);
+        let most = match z.b * z.hkv * z.s * key_bytes {
+            n if n <= tuning.shared_bytes[0] && all <= MAX_ROWS => 1,
+            n if n <= tuning.shared_bytes[1] || kp + vp > 2 => MAX_ROWS / 2,
+            _ => MAX_ROWS,
+        };
+        let head_blocks = all.div_ceil(most);
+        let rows = all.div_ceil(head_blocks);
+        let full = tuning.split_groups[(rows > MAX_ROWS / 2) as usize];
+        let blocks = z.b.checked_mul(z.hkv)?.checked_mul(head_blocks)?;
+        let cells = rows * 2 * (lanes * vp) as usize;
+        let bytes = |threads: u32| {
+            let sets = ((threads / subgroup) as usize).max(threads as usize / cells).max(1);
+            (sets * (cells * 16 + rows * 8) + 16) as u32
+        };
+        // More threads for few queries, unless there are enough of them to fill the GPU.
+        let want = if rows * (kp + vp) as usize <= 2 && z.s > 256 && blocks <= full { 512 } else { 256 };
+        let workgroup = [512, 256, 128, 64, 32, 16, 8, 4]
+            .into_iter()
+            .find(|&n| n <= want && n <= adapter.workgroup_threads && n % subgroup == 0 && bytes(n) <= adapter.workgroup_bytes)?;
+        let (unsplit_keys, part_keys) = ((tuning.split_min_bytes / key_bytes).max(1), (tuning.split_bytes / key_bytes).max(1));
+        let own = 4 * (cells + rows);
+        let room = if blocks > SCRATCH_COUNTERS { 0 } else { (SCRATCH_WORDS - SCRATCH_COUNTERS) / (blocks * own).max(1) };
+        let parts = if z.s > unsplit_keys { (full / blocks.max(1)).min(z.s.div_ceil(part_keys)).min(room).max(1) } else { 1 };
+        Some(SplitConfig {
+            workgroup,
+            lanes,
+            key_packets: kp,
+            value_packets: vp,
+            all,
+            head_blocks,
+            rows,
+            slots: if kp + vp > 2 { 2 } else { 4 }.min(lanes),
+            unsplit_keys,
+            part_keys,
+            parts,
+            slices: (workgroup as usize / cells).max(1),
+        })
+    }
+
+    /// Constants of the kernel's text.
+    fn consts(&self, of: &AttentionKernel, subgroup: u32) -> Vec<(&'static str, u32)> {
+        vec![
+            ("SUBGROUP", subgroup),
+            ("LANES", self.lanes),
+            ("PARTS", self.parts as u32),
+            ("COUNTERS", SCRATCH_COUNTERS as u32),
+            ("CAUSAL", of.causal as u32),
+            ("KP", self.key_packets),
+            ("VP", self.value_packets),
+            ("ROWS", self.rows as u32),
+            ("SLOTS", self.slots),
+            ("JOINED", self.parts.div_ceil(self.slices).min(8) as u32),
+        ]
+    }
+
+    /// What else its templates ask about.
+    fn switches(&self, of: &AttentionKernel, z: &HeadSizes, adapter: &AdapterInfo) -> [(&'static str, Value); 12] {
+        let subgroup = adapter.subgroup;
+        [
+            ("MASKED", of.mask.into()),
+            ("MIXED", (z.t > 1).into()),
+            ("SPLIT", (self.parts > 1).into()),
+            ("COHERENT", adapter.coherent.into()),
+            ("SUMS", of.sums.into()),
+            ("RAGGED", (z.d != 8 * (self.lanes * self.key_packets) as usize).into()),
+            ("VEC_V", (z.dv % 4 == 0).into()),
+            ("SLOT_BITS", self.slots.ilog2().into()),
+            ("LANE_BITS", self.lanes.ilog2().into()),
+            ("SUBGROUP_BITS", subgroup.ilog2().into()),
+            ("SUBS", (self.workgroup / subgroup).into()),
+            ("SLICES", (self.slices as u32).into()),
+        ]
+    }
+}
+
+/// Few queries, on an adapter with subgroups.
+pub(super) fn decode_split_kv(of: &AttentionKernel, z: &HeadSizes, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let config = SplitConfig::new(z, step, adapter)?;
+    // The words of the operands' starts are the last ones.
+    let at = SplitKvParams::FIELDS.len() - 6;
+    let queries = Vec16Loader::of(&step.loads[0], 0, "q", z.d, at, Beyond::Any);
+    let keys = Vec16Loader::of(&step.loads[1], 1, "k", z.d, at + 2, Beyond::Any);
+    let values_of = Vec16Loader::of(&step.loads[2], 2, "v", z.dv, at + 4, Beyond::Any);
+    let loaders = [&queries, &keys, &values_of];
+    let consts = config.consts(of, adapter.subgroup);
+    let mut values = values(&consts);
+    values.extend(config.switches(of, z, adapter));
+    let mut source = SPLIT_KV.source(&values).into_owned();
+    loaders.iter().for_each(|l| source += &l.text);
+    source += &SPLIT_KV_JOIN.source(&values);
+    let grid = [config.head_blocks, z.b.checked_mul(z.hkv)?, config.parts].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+    if grid.iter().any(|&n| n > MAX_GROUPS) {
+        return None;
+    }
+    let [q, k, v] = loaders.map(|l| l.raw.unwrap_or([Word::U32(0); 2]).map(U32::from));
+    let params = SplitKvParams {
+        rows: U32::size(config.all)?,
+        head_blocks: U32::size(config.head_blocks)?,
+        queries: U32::size(z.t)?,
+        keys: U32::size(z.s)?,
+        size: U32::size(z.d)?,
+        size_v: U32::size(z.dv)?,
+        valid: z.valid(step)?,
+        scale: (of.scale as f32).into(),
+        window: of.window.into(),
+        unsplit_keys: U32::size(config.unsplit_keys)?,
+        part_keys: U32::size(config.part_keys)?,
+        q_start: q[0],
+        q_offset: q[1],
+        k_start: k[0],
+        k_offset: k[1],
+        v_start: v[0],
+        v_offset: v[1],
+    };
+    let raw = (0u8..).zip(loaders).filter(|(_, l)| l.raw.is_some()).map(|(n, _)| n).collect();
+    Some(Wgsl { source: source.into(), consts, workgroup: config.workgroup, grid, words: params.words(), raw, transposed: vec![] })
+}

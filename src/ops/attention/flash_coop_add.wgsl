@@ -1,0 +1,16 @@
+// Step j of the parts from line ${LINE} on, times the columns that are staged from ${AT} on, is added to ${Y}.
+{
+  var fragments: array<coop_mat${EDGE}x${EDGE}<f16, A>, RM>;
+#unroll UNROLL
+  for (var i = 0u; i < RM; i++) {
+    let at = ((${LINE} + mine + i * EDGE) * PITCH_P + j * EDGE) / UNIT; let pitch = PITCH_P / UNIT;
+    fragments[i] = coopLoadT<coop_mat${EDGE}x${EDGE}<f16, A>>(&parts[at], pitch);
+  }
+#unroll UNROLL
+  for (var d = 0u; d < ${COUNT}; d++) {
+    let at = (${AT} + j * EDGE * ${PITCH} + (across * ${COUNT} + d) * EDGE) / UNIT; let pitch = ${PITCH} / UNIT;
+    let c = coopLoadT<coop_mat${EDGE}x${EDGE}<f16, B>>(&tile[at], pitch);
+#unroll UNROLL
+    for (var i = 0u; i < RM; i++) { ${Y}[i * ${WIDE} + ${FIRST} + d] = coopMultiplyAdd(fragments[i], c, ${Y}[i * ${WIDE} + ${FIRST} + d]); }
+  }
+}

@@ -1,0 +1,9 @@
+// Staged rows become matrices.
+#unroll UNROLL
+for (var i = 0u; i < RM; i++) {
+#unroll UNROLL
+  for (var d = 0u; d < ${COUNT}; d++) {
+    let at = ((mine + i * EDGE) * ${PITCH} + d * EDGE) / UNIT; let pitch = ${PITCH} / UNIT;
+    ${X}[i * ${DEEP} + ${FIRST} + d] = coopLoadT<coop_mat${EDGE}x${EDGE}<f16, A>>(&tile[at], pitch);
+  }
+}
