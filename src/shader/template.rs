@@ -3,7 +3,7 @@
 //! A directive is a line of its own whose first word begins with `#`:
 //!
 //! - `#include "file.wgsl"` puts that file of the library in its place; `#include "file.wgsl" NAME = value, …` with values that its `${NAME}`
-//!   have in there besides those of the whole template. A value is a word, an integer, or text in double quotes, which may have commas.
+//!   have in there besides those of the whole template. A value is a word, an integer, an expression in parentheses, or text in double quotes, which may have commas.
 //! - `#if EXPR`, `#elif EXPR`, `#else`, `#endif`: lines that are there if the expression is not zero.
 //! - `#for NAME in A..B`, `#endfor`: lines once for each integer from A up to B, which is `${NAME}` in them.
 //! - `#unroll` before a line `for (var i = 0u; i < COUNT; i++) {`: the loop's body once for each turn, as a block with `const i = 0u;` at its
@@ -347,6 +347,7 @@ impl Renderer<'_> {
     }
 
     fn include(&mut self, place: Place, file: &str, values: &[(&'static str, &'static str)]) -> Result<()> {
+        let file = self.replaced(place, file)?;
         let found = self.template.library.iter().chain(super::LIBRARY).find(|(name, _)| *name == file);
         let Some(&(file, text)) = found else { return place.fail(format!("there is no file {file} to include")) };
         if self.depth == DEPTH {
@@ -366,12 +367,16 @@ impl Renderer<'_> {
         Ok(())
     }
 
-    /// What a name stands for in an included file: text in quotes, what another name stands for here, an integer, or a word as it is.
+    /// What a name stands for in an included file: text in quotes, what another name stands for here, an expression in parentheses, an integer, or a
+    /// word as it is.
     fn argument(&self, place: Place, text: &str) -> Result<Value> {
         if let Some(inside) = text.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
             return Ok(Value::Text(self.replaced(place, inside)?.into()));
         }
         let text = self.replaced(place, text)?;
+        if text.starts_with('(') && text.ends_with(')') {
+            return self.integer(place, &text).map(Value::Int);
+        }
         Ok(text.parse().map_or_else(|_| Value::Text(text.into()), Value::Int))
     }
 

@@ -1,35 +1,19 @@
 //! The matrix product of f16 operands by the adapter's cooperative matrices.
 
-use super::gpu::Weights;
+use super::gemv::with_values;
+use super::gpu::Product;
+use super::weights::{WEIGHTS_QUADS, WIDE_HALVES};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, SubgroupSync, Wgsl, Word};
-use crate::shader::{col_major, decide, grid, start, unroll, with_parts, words};
+use crate::shader::{Template, U32, Value, col_major, grid, params, start};
 use crate::shape::Shape;
 use crate::tuning::GemmTile;
 use std::ops::Range;
 
-/// Memory of the tiles where a matrix may be loaded through a pointer to vectors. Compilers see that halves become halves again.
-pub(crate) const VECTORS: &str = "var<workgroup> tile: array<vec4<f16>, TILE / 4u>;
-fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy); tile[at + 1u] = halves(e.zw); }
-";
+/// Memory of the tiles where a matrix may be loaded through a pointer to vectors.
+pub(crate) const VECTORS: &str = include_str!("coop_tile_vectors.wgsl");
 /// The same where it goes through a pointer to halves.
-pub(crate) const SCALARS: &str = "var<workgroup> tile: array<f16, TILE>;
-fn put(at: u32, e: vec4<u32>) {
-  let a = halves(e.xy); let b = halves(e.zw);
-  tile[at] = a.x; tile[at + 1u] = a.y; tile[at + 2u] = a.z; tile[at + 3u] = a.w;
-  tile[at + 4u] = b.x; tile[at + 5u] = b.y; tile[at + 6u] = b.z; tile[at + 7u] = b.w;
-}
-";
-
-/// Memory of the strips through which results leave, in the same two forms.
-const SUM_VECTORS: &str = "var<workgroup> strip: array<vec4<f32>, SM * SN * STRIP / 4u>;
-fn sum(at: u32) -> f32 { return strip[at / 4u][at % 4u]; }
-fn sums(at: u32) -> vec4<f32> { return strip[at / 4u]; }
-";
-const SUM_SCALARS: &str = "var<workgroup> strip: array<f32, SM * SN * STRIP>;
-fn sum(at: u32) -> f32 { return strip[at]; }
-fn sums(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
-";
+pub(crate) const SCALARS: &str = include_str!("coop_tile_scalars.wgsl");
 
 /// What those wait by who share a part of workgroup memory: the subgroup, where it can wait alone.
 pub(crate) fn subgroup_barrier(sync: SubgroupSync) -> &'static str {
@@ -120,176 +104,321 @@ impl TileConfig {
     }
 }
 
-/// Tiles of both operands, multiplied by matrices, in one of these cuts; `None` where the adapter has none, or an operand is not f16:
-/// products of wider numbers are not rounded behind the user's back.
-#[allow(clippy::too_many_arguments)]
-pub fn matmul_coop(
-    batch: usize,
-    m: usize,
-    n: usize,
-    k: usize,
-    a: &Load,
-    b: &Load,
-    weights: &Weights,
-    cuts: Range<usize>,
-    adapter: &AdapterInfo,
-) -> Option<Wgsl> {
-    let (edge, subgroup) = (adapter.coop, adapter.subgroup);
-    let blocks = b.sources.first().is_some_and(|s| s.dtype.is_block()) && weights.raw.is_some();
-    let halves = a.dtype() == DType::F16 && (blocks || b.dtype() == DType::F16);
-    if edge == 0 || subgroup == 0 || !halves || k == 0 {
-        return None;
+params! {
+    /// What the kernel reads at run time. Lines of an operand that is not read by eights, and starts of one that is not in blocks, are zero.
+    struct GemmCoopParams {
+        /// Rows of a.
+        m: u32,
+        /// Rows of b.
+        n: u32,
+        /// Columns of both.
+        k: u32,
+        /// Tiles in n.
+        tiles_n: u32,
+        /// Workgroups in x.
+        groups_x: u32,
+        /// The first element of b in blocks, which is the sum of two.
+        blocks_start: u32,
+        /// The second of them.
+        blocks_offset: u32,
+        /// Tiles in m.
+        tiles_m: u32,
+        /// The first element of a, which is the sum of two.
+        a_start: u32,
+        /// The second of them.
+        a_offset: u32,
+        /// Eights from one outer batch to the next.
+        a_outer: u32,
+        /// Inner batches of each.
+        a_inner: u32,
+        /// Eights from one inner batch to the next.
+        a_between: u32,
+        /// Eights from one line to the next.
+        a_line: u32,
+        /// The first element of b, which is the sum of two.
+        b_start: u32,
+        /// The second of them.
+        b_offset: u32,
+        /// Eights from one outer batch to the next.
+        b_outer: u32,
+        /// Inner batches of each.
+        b_inner: u32,
+        /// Eights from one inner batch to the next.
+        b_between: u32,
+        /// Eights from one line to the next.
+        b_line: u32,
+        /// What a split has of k.
+        split_k: u32,
+        /// The last eight of a, where lines begin anywhere.
+        a_last: u32,
+        /// The last eight of b.
+        b_last: u32,
+        /// Workgroups, of which the grid may have more.
+        groups: u32,
     }
-    // Operands that are read as [K, rows], so that threads read neighbours.
-    let transposed = [col_major(a), !blocks && col_major(b)];
-    let plain = lines(a, batch, m, k, transposed[0]).is_some();
-    let folded = if batch == 1 && !plain { folded(a, m, k, transposed[0]) } else { None };
-    let transposed = [transposed[0] && (folded.is_some() || a.transposed().is_some()), transposed[1] && b.transposed().is_some()];
-    let plain = [lines(a, batch, m, k, transposed[0]).or(folded.map(|f| f.0)), lines(b, batch, n, k, transposed[1]).filter(|_| !blocks)];
-    // Lines that begin anywhere.
-    let anywhere = [
-        loose(a, batch, m, k, transposed[0]).filter(|_| plain[0].is_none()),
-        loose(b, batch, n, k, transposed[1]).filter(|_| plain[1].is_none() && !blocks),
-    ];
-    let lines = [0, 1].map(|i| plain[i].or(anywhere[i].map(|l| l.0)));
-    let (cut, strips) = TileConfig::pick(cuts, batch, [m, n, k], transposed, adapter)?;
-    let TileConfig { tile: GemmTile { warps: subs, fragments: each, bk: deep, prefetch: ahead, .. }, parts } = cut;
-    let side = cut.side(edge);
-    let workgroup = subs[0] * subs[1] * subgroup;
-    let (over, down) = (n.div_ceil(side[1] as usize), m.div_ceil(side[0] as usize));
-    let groups = batch.checked_mul(over)?.checked_mul(down)?.checked_mul(parts as usize)?;
-    let grid = grid(groups)?;
-    let items = side.map(|s| s * deep / 8 / workgroup);
-    let share = k.div_ceil(deep as usize).div_ceil(parts as usize) * deep as usize;
-    let text = with_parts(include_str!("gemm_coop.wgsl"), include_str!("gemm_coop_parts.txt"));
-    let text = text.replace("coop_mat8x8", if edge == 16 { "coop_mat16x16" } else { "coop_mat8x8" });
-    // Of a strip.
-    let eights = edge * strips * edge / 8;
-    let sizes = [
-        ("ITEMS_A", items[0]),
-        ("ITEMS_B", items[1]),
-        ("STEPS", deep / edge),
-        ("ACROSS", strips),
-        ("STRIPS", each[1] / strips),
-        ("TURNS", eights.div_ceil(subgroup)),
-        ("PARTS", parts),
-        ("HALF", each[1] / 2),
-        ("OTHERS", each[1].div_ceil(2)),
-        ("FN", each[1]),
-        ("FM", each[0]),
-    ];
-    let counts = [&[("FM * FN", each[0] * each[1])], &sizes[..]].concat();
-    // Software takes minutes to compile what is written out.
-    let counts = if subgroup >= adapter.tuning.gemm.unroll_min_subgroup { &counts[..] } else { &[] };
-    // Nor may it do so itself.
-    let text =
-        if subgroup >= adapter.tuning.gemm.unroll_min_subgroup { text } else { text.replace("q < TURNS", "q < TURNS + (word(1u) >> 31u)") };
-    let mut text = unroll(text, counts);
-    for part in if adapter.coop_vectors { [VECTORS, SUM_VECTORS] } else { [SCALARS, SUM_SCALARS] } {
-        text += part;
-    }
-    text += subgroup_barrier(adapter.subgroup_sync);
-    text += &operand("a", 0, lines[0].is_some(), true);
-    text += &operand("b", 1, lines[1].is_some(), true);
-    if blocks {
-        text += &weights.quads;
-    }
-    // A quad of a line is whole, and its elements are neighbours in memory or at least in the load.
-    let whole =
-        |transposed: bool, rows: usize, load: &Load| if transposed { rows.is_multiple_of(4) } else { k.is_multiple_of(4) && !col_major(load) } as u32;
-    let deeps = k.is_multiple_of(deep as usize) as u32;
-    // Rows that are read as stored end with the last one again and again.
-    let all_rows = lines[0].is_some() && !transposed[0] || m.is_multiple_of(side[0] as usize);
-    // In each of a strip's turns a thread has the same columns.
-    let steady = eights.is_multiple_of(subgroup) && subgroup.is_multiple_of(strips * edge / 8);
-    let full = all_rows && n.is_multiple_of(side[1] as usize) && steady && parts == 1;
-    if !full {
-        text = text.replace("var same: array<Columns_0, STRIPS>;", "");
-    }
-    let switches = [
-        ("VEC_A", whole(transposed[0], m, a)),
-        ("VEC_B", whole(transposed[1], n, b)),
-        ("SPLIT", (parts > 1) as u32),
-        ("AHEAD", ahead as u32),
-        ("EIGHT_OUT", n.is_multiple_of(8) as u32),
-        ("VEC_OUT", n.is_multiple_of(4) as u32),
-        ("FULL", full as u32),
-        ("RAGGED", (parts == 1 && !n.is_multiple_of(4)) as u32),
-        ("BLOCKS_A", 0),
-        ("BLOCKS_B", blocks as u32),
-        ("TURNED_A", transposed[0] as u32),
-        ("TURNED_B", transposed[1] as u32),
-        ("HALVES_A", lines[0].is_some() as u32),
-        ("HALVES_B", lines[1].is_some() as u32),
-        ("FOLDED_A", folded.is_some() as u32),
-        ("FOLDED_B", 0),
-        ("LOOSE_A", anywhere[0].is_some() as u32),
-        ("LOOSE_B", anywhere[1].is_some() as u32),
-        ("LATE_A", 1),
-        ("LATE_B", 1),
-        ("WHOLE_A", deeps),
-        ("WHOLE_B", deeps),
-    ];
-    let mut consts = vec![
-        ("SUBGROUP", subgroup),
-        ("SM", subs[0]),
-        ("SN", subs[1]),
-        ("EDGE", edge),
-        ("UNIT", if adapter.coop_vectors { 4 } else { 1 }),
-        ("DEEP", deep),
-        ("COUNTERS", SCRATCH_COUNTERS as u32),
-        ("SIDE_A", side[0]),
-        ("SIDE_B", side[1]),
-        ("DEEP_A", deep),
-        ("DEEP_B", deep),
-        ("ROWS_A", 0),
-        ("ROWS_B", 1),
-        ("SIZE_A", 2),
-        ("SIZE_B", 2),
-        ("FIRST_A", 8),
-        ("FIRST_B", 14),
-        ("SHIFT_A", folded.map_or(0, |f| f.1)),
-        ("SHIFT_B", 0),
-        ("LAST_A", 21),
-        ("LAST_B", 22),
-    ];
-    consts.extend(sizes);
-    consts.extend(switches);
-    let (of_blocks, mut raw) = if blocks { weights.start() } else { ([Word::U32(0); 2], vec![]) };
-    let mut list = words(&[m, n, k, over, grid[0] as usize])?;
-    list.extend(of_blocks);
-    list.push(Word::U32(down as u32));
-    for (load, lines) in [0, 1].into_iter().zip(lines) {
-        list.extend(lines.unwrap_or([Word::U32(0); 6]));
-        if lines.is_some() {
-            raw.push(load);
-        }
-    }
-    list.extend(words(&[share])?);
-    list.extend(anywhere.map(|l| Word::U32(l.map_or(0, |l| l.1))));
-    list.extend(words(&[groups])?);
-    let transposed = [0, 1].into_iter().filter(|&t| transposed[t as usize] && lines[t as usize].is_none()).collect();
-    Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, transposed })
 }
 
-/// The text of load `load` as the operand `name`, stored as `halves` or not; what `any` lines may need is left out otherwise.
+impl GemmCoopParams {
+    /// The number of a field, for files that several kernels include.
+    fn index(name: &str) -> u32 {
+        Self::FIELDS.iter().position(|f| f.name == name).unwrap_or_default() as u32
+    }
+}
+
+/// One operand of a product by matrices.
+const OPERAND: (&str, &str) = ("gemm_coop_operand.wgsl", include_str!("gemm_coop_operand.wgsl"));
+
+static GEMM_COOP: Template = Template::new("gemm_coop.wgsl", include_str!("gemm_coop.wgsl")).params(GemmCoopParams::FIELDS).files(&[
+    ("gemm_coop_fetch.wgsl", include_str!("gemm_coop_fetch.wgsl")),
+    ("gemm_coop_stage.wgsl", include_str!("gemm_coop_stage.wgsl")),
+    ("coop_tile_vectors.wgsl", VECTORS),
+    ("coop_tile_scalars.wgsl", SCALARS),
+    OPERAND,
+    WEIGHTS_QUADS,
+    WIDE_HALVES,
+]);
+
+/// How both operands are read.
+struct Operands {
+    /// Whether b is in a block format.
+    blocks: bool,
+    /// Whether each is read as [K, rows], so that threads read neighbours.
+    transposed: [bool; 2],
+    /// Where the lines lie of those that are read by eights.
+    lines: [Option<[Word; 6]>; 2],
+    /// The last eight of those whose lines begin anywhere.
+    last: [Option<u32>; 2],
+    /// How often 8 is doubled to make a piece of a's lines, where they are in pieces that lie apart.
+    shift: Option<u32>,
+}
+
+impl Operands {
+    /// `None` where one is not f16: products of wider numbers are not rounded behind the user's back.
+    fn of(p: &Product) -> Option<Operands> {
+        let &Product { batch, m, n, k, a, b, .. } = p;
+        let blocks = b.sources.first().is_some_and(|s| s.dtype.is_block()) && p.weights.raw.is_some();
+        if a.dtype() != DType::F16 || !(blocks || b.dtype() == DType::F16) {
+            return None;
+        }
+        let transposed = [col_major(a), !blocks && col_major(b)];
+        let plain = lines(a, batch, m, k, transposed[0]).is_some();
+        let folded = if batch == 1 && !plain { folded(a, m, k, transposed[0]) } else { None };
+        let transposed = [transposed[0] && (folded.is_some() || a.transposed().is_some()), transposed[1] && b.transposed().is_some()];
+        let plain =
+            [lines(a, batch, m, k, transposed[0]).or(folded.map(|f| f.0)), lines(b, batch, n, k, transposed[1]).filter(|_| !blocks)];
+        let loose = [
+            loose(a, batch, m, k, transposed[0]).filter(|_| plain[0].is_none()),
+            loose(b, batch, n, k, transposed[1]).filter(|_| plain[1].is_none() && !blocks),
+        ];
+        let lines = [0, 1].map(|i| plain[i].or(loose[i].map(|l| l.0)));
+        Some(Operands { blocks, transposed, lines, last: loose.map(|l| l.map(|l| l.1)), shift: folded.map(|f| f.1) })
+    }
+
+    /// What a workgroup does with them `bk` columns at a time.
+    fn switches(&self, p: &Product, bk: u32) -> [(&'static str, u32); 16] {
+        let &Operands { blocks, transposed, lines, last, shift } = self;
+        // A quad of a line is whole, and its elements are neighbours in memory or at least in the load.
+        let whole = |transposed: bool, rows: usize, load: &Load| {
+            if transposed { rows.is_multiple_of(4) } else { p.k.is_multiple_of(4) && !col_major(load) }
+        };
+        let deep = p.k.is_multiple_of(bk as usize) as u32;
+        [
+            ("BLOCKS_A", 0),
+            ("BLOCKS_B", blocks as u32),
+            ("TURNED_A", transposed[0] as u32),
+            ("TURNED_B", transposed[1] as u32),
+            ("HALVES_A", lines[0].is_some() as u32),
+            ("HALVES_B", lines[1].is_some() as u32),
+            ("FOLDED_A", shift.is_some() as u32),
+            ("FOLDED_B", 0),
+            ("LOOSE_A", last[0].is_some() as u32),
+            ("LOOSE_B", last[1].is_some() as u32),
+            ("LATE_A", 1),
+            ("LATE_B", 1),
+            ("WHOLE_A", deep),
+            ("WHOLE_B", deep),
+            ("VEC_A", whole(transposed[0], p.m, p.a) as u32),
+            ("VEC_B", whole(transposed[1], p.n, p.b) as u32),
+        ]
+    }
+}
+
+/// How a product is cut into workgroups.
+struct GemmPlan {
+    config: TileConfig,
+    /// Fragments that a subgroup's results leave by at a time.
+    strips: u32,
+    /// Rows and columns of a tile.
+    side: [u32; 2],
+    workgroup: u32,
+    /// Tiles in m and in n.
+    tiles: [usize; 2],
+    groups: usize,
+    /// What a split has of k.
+    share: usize,
+}
+
+impl GemmPlan {
+    fn of(p: &Product, transposed: [bool; 2], tiles: Range<usize>) -> Option<GemmPlan> {
+        let (config, strips) = TileConfig::pick(tiles, p.batch, [p.m, p.n, p.k], transposed, p.adapter)?;
+        let side = config.side(p.adapter.coop);
+        let GemmTile { warps, bk, .. } = config.tile;
+        let tiles = [p.m.div_ceil(side[0] as usize), p.n.div_ceil(side[1] as usize)];
+        let groups = p.batch.checked_mul(tiles[1])?.checked_mul(tiles[0])?.checked_mul(config.parts as usize)?;
+        let share = p.k.div_ceil(bk as usize).div_ceil(config.parts as usize) * bk as usize;
+        Some(GemmPlan { config, strips, side, workgroup: warps[0] * warps[1] * p.adapter.subgroup, tiles, groups, share })
+    }
+
+    /// The sizes that loops are written out by.
+    fn sizes(&self, adapter: &AdapterInfo) -> [(&'static str, u32); 11] {
+        let (edge, strips) = (adapter.coop, self.strips);
+        let GemmTile { fragments, bk, .. } = self.config.tile;
+        [
+            ("ITEMS_A", self.side[0] * bk / 8 / self.workgroup),
+            ("ITEMS_B", self.side[1] * bk / 8 / self.workgroup),
+            ("STEPS", bk / edge),
+            ("ACROSS", strips),
+            ("STRIPS", fragments[1] / strips),
+            ("TURNS", self.strip_eights(edge).div_ceil(adapter.subgroup)),
+            ("PARTS", self.config.parts),
+            ("HALF", fragments[1] / 2),
+            ("OTHERS", fragments[1].div_ceil(2)),
+            ("FN", fragments[1]),
+            ("FM", fragments[0]),
+        ]
+    }
+
+    /// Eights of a strip.
+    fn strip_eights(&self, edge: u32) -> u32 {
+        edge * self.strips * edge / 8
+    }
+
+    /// What the kernel reads at run time, in a grid of so many workgroups in x.
+    fn params(&self, p: &Product, operands: &Operands, groups_x: u32) -> Option<GemmCoopParams> {
+        let of_blocks = p.weights.raw.filter(|_| operands.blocks).unwrap_or([Word::U32(0); 2]);
+        let [blocks_start, blocks_offset] = of_blocks.map(U32::from);
+        let [of_a, of_b] = operands.lines.map(|l| l.unwrap_or([Word::U32(0); 6]).map(U32::from));
+        let [a_start, a_offset, a_outer, a_inner, a_between, a_line] = of_a;
+        let [b_start, b_offset, b_outer, b_inner, b_between, b_line] = of_b;
+        let [a_last, b_last] = operands.last.map(|l| U32::from(l.unwrap_or(0)));
+        Some(GemmCoopParams {
+            m: U32::size(p.m)?,
+            n: U32::size(p.n)?,
+            k: U32::size(p.k)?,
+            tiles_n: U32::size(self.tiles[1])?,
+            groups_x: groups_x.into(),
+            blocks_start,
+            blocks_offset,
+            tiles_m: U32::size(self.tiles[0])?,
+            a_start,
+            a_offset,
+            a_outer,
+            a_inner,
+            a_between,
+            a_line,
+            b_start,
+            b_offset,
+            b_outer,
+            b_inner,
+            b_between,
+            b_line,
+            split_k: U32::size(self.share)?,
+            a_last,
+            b_last,
+            groups: U32::size(self.groups)?,
+        })
+    }
+
+    /// How results leave.
+    fn switches(&self, p: &Product, operands: &Operands) -> [(&'static str, u32); 6] {
+        let (n, edge, subgroup, parts) = (p.n, p.adapter.coop, p.adapter.subgroup, self.config.parts);
+        // Rows that are read as stored end with the last one again and again.
+        let all_rows = operands.lines[0].is_some() && !operands.transposed[0] || p.m.is_multiple_of(self.side[0] as usize);
+        // In each of a strip's turns a thread has the same columns.
+        let steady = self.strip_eights(edge).is_multiple_of(subgroup) && subgroup.is_multiple_of(self.strips * edge / 8);
+        let full = all_rows && n.is_multiple_of(self.side[1] as usize) && steady && parts == 1;
+        [
+            ("SPLIT", (parts > 1) as u32),
+            ("AHEAD", self.config.tile.prefetch as u32),
+            ("EIGHT_OUT", n.is_multiple_of(8) as u32),
+            ("VEC_OUT", n.is_multiple_of(4) as u32),
+            ("FULL", full as u32),
+            ("RAGGED", (parts == 1 && !n.is_multiple_of(4)) as u32),
+        ]
+    }
+}
+
+/// Tiles of both operands, multiplied by matrices, in one of these tiles of the tuning table; `None` where the adapter has no matrices, or an operand
+/// is not f16.
+pub(super) fn matmul_coop(p: &Product, tiles: Range<usize>) -> Option<Wgsl> {
+    let adapter = p.adapter;
+    let (edge, subgroup) = (adapter.coop, adapter.subgroup);
+    if edge == 0 || subgroup == 0 || p.k == 0 {
+        return None;
+    }
+    let operands = Operands::of(p)?;
+    let plan = GemmPlan::of(p, operands.transposed, tiles)?;
+    let GemmTile { warps, bk, .. } = plan.config.tile;
+    let grid = grid(plan.groups)?;
+    let mut consts = vec![
+        ("SUBGROUP", subgroup),
+        ("SM", warps[0]),
+        ("SN", warps[1]),
+        ("EDGE", edge),
+        ("UNIT", if adapter.coop_vectors { 4 } else { 1 }),
+        ("DEEP", bk),
+        ("COUNTERS", SCRATCH_COUNTERS as u32),
+        ("SIDE_A", plan.side[0]),
+        ("SIDE_B", plan.side[1]),
+        ("DEEP_A", bk),
+        ("DEEP_B", bk),
+        ("ROWS_A", GemmCoopParams::index("m")),
+        ("ROWS_B", GemmCoopParams::index("n")),
+        ("SIZE_A", GemmCoopParams::index("k")),
+        ("SIZE_B", GemmCoopParams::index("k")),
+        ("FIRST_A", GemmCoopParams::index("a_start")),
+        ("FIRST_B", GemmCoopParams::index("b_start")),
+        ("SHIFT_A", operands.shift.unwrap_or(0)),
+        ("SHIFT_B", 0),
+        ("LAST_A", GemmCoopParams::index("a_last")),
+        ("LAST_B", GemmCoopParams::index("b_last")),
+    ];
+    consts.extend(plan.sizes(adapter));
+    let of_operands = operands.switches(p, bk);
+    consts.extend(of_operands[14..].iter().chain(&plan.switches(p, &operands)).chain(&of_operands[..14]));
+    let mut values = p.weights.values();
+    values.extend(with_values(&consts));
+    values.extend([
+        // Software takes minutes to compile what is written out.
+        ("UNROLL", (subgroup >= adapter.tuning.gemm.unroll_min_subgroup).into()),
+        ("COOP_VECTORS", adapter.coop_vectors.into()),
+        ("SUBGROUP_BARRIER", subgroup_barrier(adapter.subgroup_sync).into()),
+    ]);
+    let mut raw = if operands.blocks { p.weights.start().1 } else { vec![] };
+    raw.extend([0, 1].into_iter().filter(|&i| operands.lines[i as usize].is_some()));
+    let words = plan.params(p, &operands, grid[0])?.words();
+    // Which loads are read transposed through the generated functions.
+    let transposed = [0, 1].into_iter().filter(|&t| operands.transposed[t as usize] && operands.lines[t as usize].is_none()).collect();
+    Some(Wgsl { source: GEMM_COOP.source(&values), consts, workgroup: plan.workgroup, grid, words, raw, transposed })
+}
+
+/// The source of load `load` as the operand `name`, stored as `halves` or not; what `any` lines may need is left out otherwise. Whether k is whole
+/// tiles is left to the constant WHOLE of the operand.
 pub(crate) fn operand(name: &str, load: u32, halves: bool, any: bool) -> String {
-    let mut text = include_str!("gemm_coop_operand.wgsl").to_string();
-    if let Some(start) = text.find("fn quad_x").filter(|_| halves) {
-        // The generated loads are not needed then.
-        let end = text[start..].find("\n}\n").map_or(text.len(), |e| start + e + 3);
-        text.replace_range(start..end, "");
-    }
-    if !halves {
-        let far = text.find("// What lies behind").zip(text.find("// The eight, of what"));
-        far.into_iter().for_each(|(start, end)| text.replace_range(start..end, ""));
-    }
-    if !any {
-        text.truncate(text.find("// What lies behind").unwrap_or(text.len()));
-        text = decide(text, &[("FOLDED_X", 0), ("LOOSE_X", 0), ("LATE_X", 0)]).into_owned();
-    }
-    let text = ["load", "load4", "raw"].iter().fold(text, |t, n| t.replace(&format!("{n}_x"), &format!("{n}_{load}")));
-    text.replace("_x", &format!("_{name}")).replace("_X", &format!("_{}", name.to_uppercase()))
+    static ONE: Template = Template::new("gemm_coop_operand.wgsl", OPERAND.1);
+    let values = [
+        ("x", Value::from(name.to_string())),
+        ("X", name.to_uppercase().into()),
+        ("LOAD", load.into()),
+        ("HALVES", halves.into()),
+        ("BLOCKS", false.into()),
+        ("VEC", true.into()),
+        ("WHOLE", Value::Int(2)),
+        ("FOLDED", false.into()),
+        ("LOOSE", false.into()),
+        ("LATE", any.into()),
+    ];
+    ONE.source(&values).into_owned()
 }
 
 /// Where the lines of an operand lie that is stored as f16 and can be read by eights: the start's two parts in elements; then in

@@ -8,76 +8,10 @@
 // AHEAD: a step's matrices are loaded while those of the step before are multiplied, of which STEPS is an even number; once the last step's
 // are there, the next tile takes the place of this one amid the multiplying.
 // SPLIT: PARTS workgroups share k; each leaves its sums in common memory and counts itself, and the last one adds them in their order.
-// The parts are in matmul_coop_parts.txt.
 // UNIT: halves, and sums, in an element of workgroup memory, 4 where a matrix may be moved through a pointer to vectors.
-// Words: 0 M, 1 N, 2 K, 3 tiles in n, 4 workgroups in x, 5 and 6 the start of b in elements, 7 tiles in m; 8 to 13 and 14 to 19 the lines of
-// a and b; 20 what a part has of k; 21 and 22 the last eight of a and b; 23 workgroups, of which the grid may have more.
 
 enable f16;
 enable wgpu_cooperative_matrix;
-
-// default
-const WORKGROUP: u32 = 32;
-const SUBGROUP: u32 = 8;
-const SM: u32 = 2;
-const SN: u32 = 2;
-const FM: u32 = 4;
-const FN: u32 = 4;
-const HALF: u32 = 2;
-const OTHERS: u32 = 2;
-const ACROSS: u32 = 4;
-const EDGE: u32 = 8;
-const UNIT: u32 = 1;
-const DEEP: u32 = 32;
-const ITEMS_A: u32 = 8;
-const ITEMS_B: u32 = 8;
-const STEPS: u32 = 4;
-const PARTS: u32 = 2;
-const SPLIT: u32 = 1;
-const AHEAD: u32 = 1;
-const COUNTERS: u32 = 1024;
-const EIGHT_OUT: u32 = 0;
-const VEC_OUT: u32 = 1;
-const RAGGED: u32 = 0;
-const FULL: u32 = 0;
-const STRIPS: u32 = 1;
-const TURNS: u32 = 4;
-const LOOSE_A: u32 = 0;
-const LOOSE_B: u32 = 0;
-const TURNED_A: u32 = 0;
-const TURNED_B: u32 = 0;
-const LONG_A: u32 = DEEP;
-const LONG_B: u32 = DEEP;
-const PITCH_A: u32 = DEEP + 8u;
-const PITCH_B: u32 = DEEP + 8u;
-const TILE_A: u32 = 64u * PITCH_A;
-const TILE_B: u32 = 64u * PITCH_B;
-@group(0) @binding(0) var<storage, read> raw_0: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> words: array<u32>;
-@group(0) @binding(3) var<storage, read_write> scratch: array<atomic<u32>>;
-var<workgroup> tile: array<f16, TILE>;
-var<workgroup> strip: array<f32, SM * SN * STRIP>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn subgroup_barrier() { workgroupBarrier(); }
-fn base_a(batch: u32) -> u32 { return batch; }
-fn base_b(batch: u32) -> u32 { return batch; }
-fn eight_a(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
-fn eight_b(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
-fn beyond_a(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
-fn beyond_b(base: u32, rows: u32, r0: u32, k0: u32, u: u32) -> vec4<u32> { return raw_0[base + r0 + k0 + u]; }
-fn ready_a(base: u32, rows: u32, r0: u32, k0: u32, u: u32, e: vec4<u32>, more: vec4<u32>) -> vec4<u32> { return e; }
-fn ready_b(base: u32, rows: u32, r0: u32, k0: u32, u: u32, e: vec4<u32>, more: vec4<u32>) -> vec4<u32> { return e; }
-fn put(at: u32, e: vec4<u32>) { tile[at] = halves(e.xy).x; }
-fn sum(at: u32) -> f32 { return strip[at]; }
-fn sums(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
-fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
-fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
-fn store8_0(i: u32, v: vec4<f32>, w: vec4<f32>) { o_0[i / 4u] = v; o_0[i / 4u + 1u] = w; }
-struct Columns_0 { nothing: u32 }
-fn columns8_0(i: u32) -> Columns_0 { return Columns_0(i); }
-fn write8_0(i: u32, v: vec4<f32>, w: vec4<f32>, c: Columns_0) { store8_0(i, v, w); }
-// end
 
 const TILE: u32 = TILE_A + TILE_B - 8u; // nothing pads the last line
 const BM: u32 = SM * FM * EDGE;
@@ -100,134 +34,177 @@ fn halves(e: vec2<u32>) -> vec4<f16> { return vec4<f16>(vec4<f32>(unpack2x16floa
 fn seat(u: u32, long: u32) -> u32 { return select(u, (u & ~28u) | ((u & 4u) << 2u) | ((u & 24u) >> 1u), long == 32u); }
 
 // The matrices of a step at a row of each tile.
-fn left(s: u32, row: u32) -> coop_mat8x8<f16, A> {
-  if (TURNED_A == 1u) {
-    return coopLoad<coop_mat8x8<f16, A>>(&tile[(s * EDGE * PITCH_A + row) / UNIT], PITCH_A / UNIT);
-  } else {
-    return coopLoadT<coop_mat8x8<f16, A>>(&tile[(row * PITCH_A + s * EDGE) / UNIT], PITCH_A / UNIT);
+fn left(s: u32, row: u32) -> coop_mat${EDGE}x${EDGE}<f16, A> {
+#if TURNED_A
+  {
+    return coopLoad<coop_mat${EDGE}x${EDGE}<f16, A>>(&tile[(s * EDGE * PITCH_A + row) / UNIT], PITCH_A / UNIT);
   }
+#else
+  {
+    return coopLoadT<coop_mat${EDGE}x${EDGE}<f16, A>>(&tile[(row * PITCH_A + s * EDGE) / UNIT], PITCH_A / UNIT);
+  }
+#endif
 }
 
-fn right(s: u32, row: u32) -> coop_mat8x8<f16, B> {
-  if (TURNED_B == 1u) {
-    return coopLoadT<coop_mat8x8<f16, B>>(&tile[(TILE_A + s * EDGE * PITCH_B + row) / UNIT], PITCH_B / UNIT);
-  } else {
-    return coopLoad<coop_mat8x8<f16, B>>(&tile[(TILE_A + row * PITCH_B + s * EDGE) / UNIT], PITCH_B / UNIT);
+fn right(s: u32, row: u32) -> coop_mat${EDGE}x${EDGE}<f16, B> {
+#if TURNED_B
+  {
+    return coopLoadT<coop_mat${EDGE}x${EDGE}<f16, B>>(&tile[(TILE_A + s * EDGE * PITCH_B + row) / UNIT], PITCH_B / UNIT);
   }
+#else
+  {
+    return coopLoad<coop_mat${EDGE}x${EDGE}<f16, B>>(&tile[(TILE_A + row * PITCH_B + s * EDGE) / UNIT], PITCH_B / UNIT);
+  }
+#endif
 }
 
 // Eight results of a row, of which `there` are columns.
 fn leave(i: u32, there: u32, v: vec4<f32>, w: vec4<f32>) {
-  if (EIGHT_OUT == 1u) {
+#if EIGHT_OUT
+  {
     store8_0(i, v, w);
-  } else {
-    if (VEC_OUT == 1u) {
+  }
+#else
+  {
+#if VEC_OUT
+    {
       store4_0(i, v);
       if (there > 4u) { store4_0(i + 4u, w); }
-    } else {
+    }
+#else
+    {
       if (there > 0u) { store_0(i, v.x); } if (there > 1u) { store_0(i + 1u, v.y); }
       if (there > 2u) { store_0(i + 2u, v.z); } if (there > 3u) { store_0(i + 3u, v.w); }
       if (there > 4u) { store_0(i + 4u, w.x); } if (there > 5u) { store_0(i + 5u, w.y); }
       if (there > 6u) { store_0(i + 6u, w.z); } if (there > 7u) { store_0(i + 7u, w.w); }
     }
+#endif
   }
+#endif
 }
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   // Those that are too many do what the last one does; where k is shared there are none.
-  var group = min(wid.y * word(4u) + wid.x, word(23u) - 1u);
-  let tiles = word(3u); let downs = word(7u);
-  var begin = 0u; var size = word(2u);
+  var group = min(wid.y * p.groups_x + wid.x, p.groups - 1u);
+  let tiles = p.tiles_n; let downs = p.tiles_m;
+  var begin = 0u; var size = p.k;
   let block = group / PARTS; let part = group % PARTS;
-  if (SPLIT == 1u) {
+#if SPLIT
+  {
     group = block;
-    begin = part * word(20u); size = min(begin + word(20u), size);
+    begin = part * p.split_k; size = min(begin + p.split_k, size);
   }
+#endif
   let batch = group / (tiles * downs);
   let rest = group % (tiles * downs);
   let band = rest / (BAND * tiles) * BAND; let within = rest % (BAND * tiles);
   let tall = min(BAND, downs - band);
   let m0 = (band + within % tall) * BM; let n0 = within / tall * BN;
-  let rows = word(0u); let cols = word(1u);
+  let rows = p.m; let cols = p.n;
   let sub = lid / SUBGROUP; let lane = lid % SUBGROUP;
   let wm = sub / SN * (FM * EDGE); let wn = sub % SN * (FN * EDGE);
-  var acc: array<coop_mat8x8<f32, C>, FM * FN>;
-  for (var e = 0u; e < FM * FN; e++) { acc[e] = coop_mat8x8<f32, C>(); }
+  var acc: array<coop_mat${EDGE}x${EDGE}<f32, C>, FM * FN>;
+#unroll UNROLL
+  for (var e = 0u; e < FM * FN; e++) { acc[e] = coop_mat${EDGE}x${EDGE}<f32, C>(); }
   var next_a: array<vec4<u32>, ITEMS_A>;
   var next_b: array<vec4<u32>, ITEMS_B>;
   var more_a: array<vec4<u32>, MORE_A>;
   var more_b: array<vec4<u32>, MORE_B>;
   let from_a = base_a(batch); let from_b = base_b(batch);
-  // part fetch: k = begin
-  if (AHEAD == 1u) {
-    var x: array<coop_mat8x8<f16, A>, 2u * FM>;
-    var y: array<coop_mat8x8<f16, B>, 2u * FN>;
-    // part stage: k = begin
+#include "gemm_coop_fetch.wgsl" K = "begin"
+#if AHEAD
+  {
+    var x: array<coop_mat${EDGE}x${EDGE}<f16, A>, 2u * FM>;
+    var y: array<coop_mat${EDGE}x${EDGE}<f16, B>, 2u * FN>;
+#include "gemm_coop_stage.wgsl" K = "begin"
     if (begin + DEEP < size) {
-      // part fetch: k = begin + DEEP
+#include "gemm_coop_fetch.wgsl" K = "begin + DEEP"
     }
     workgroupBarrier();
+#unroll UNROLL
     for (var i = 0u; i < FM; i++) { x[i] = left(0u, wm + i * EDGE); }
+#unroll UNROLL
     for (var j = 0u; j < FN; j++) { y[j] = right(0u, wn + j * EDGE); }
     for (var k0 = begin; k0 < size; k0 += DEEP) {
+#unroll UNROLL
       for (var s = 0u; s < STEPS; s++) {
         let t = (s + 1u) % STEPS;
+#unroll UNROLL
         for (var i = 0u; i < FM; i++) { x[t % 2u * FM + i] = left(t, wm + i * EDGE); }
+#unroll UNROLL
         for (var j = 0u; j < FN; j++) { y[t % 2u * FN + j] = right(t, wn + j * EDGE); }
         let free = s + 2u == STEPS;
         if (free) { workgroupBarrier(); }
+#unroll UNROLL
         for (var j = 0u; j < HALF; j++) {
+#unroll UNROLL
           for (var i = 0u; i < FM; i++) { acc[i * FN + j] = coopMultiplyAdd(x[s % 2u * FM + i], y[s % 2u * FN + j], acc[i * FN + j]); }
         }
         if (free) {
-          // part stage: k = k0 + DEEP
+#include "gemm_coop_stage.wgsl" K = "k0 + DEEP"
           if (k0 + 2u * DEEP < size) {
-            // part fetch: k = k0 + 2u * DEEP
+#include "gemm_coop_fetch.wgsl" K = "k0 + 2u * DEEP"
           }
         }
+#unroll UNROLL
         for (var h = 0u; h < OTHERS; h++) {
           let j = HALF + h;
+#unroll UNROLL
           for (var i = 0u; i < FM; i++) { acc[i * FN + j] = coopMultiplyAdd(x[s % 2u * FM + i], y[s % 2u * FN + j], acc[i * FN + j]); }
         }
         if (free) { workgroupBarrier(); }
       }
     }
-  } else {
+  }
+#else
+  {
     for (var k0 = begin; k0 < size; k0 += DEEP) {
-      // part stage: k = k0
+#include "gemm_coop_stage.wgsl" K = "k0"
       workgroupBarrier();
       if (k0 + DEEP < size) {
-        // part fetch: k = k0 + DEEP
+#include "gemm_coop_fetch.wgsl" K = "k0 + DEEP"
       }
+#unroll UNROLL
       for (var s = 0u; s < STEPS; s++) {
-        var x: array<coop_mat8x8<f16, A>, FM>;
+        var x: array<coop_mat${EDGE}x${EDGE}<f16, A>, FM>;
+#unroll UNROLL
         for (var i = 0u; i < FM; i++) { x[i] = left(s, wm + i * EDGE); }
+#unroll UNROLL
         for (var j = 0u; j < FN; j++) {
           let y = right(s, wn + j * EDGE);
+#unroll UNROLL
           for (var i = 0u; i < FM; i++) { acc[i * FN + j] = coopMultiplyAdd(x[i], y, acc[i * FN + j]); }
         }
       }
       workgroupBarrier();
     }
   }
+#endif
+#if FULL
   // What all rows are combined with is read once: a thread has the same columns in each turn of a strip, and in each strip below it.
   var same: array<Columns_0, STRIPS>;
-  if (FULL == 1u) {
+  {
     row_start = 0u;
+#unroll UNROLL
     for (var h = 0u; h < STRIPS; h++) { same[h] = columns8_0(n0 + wn + h * WIDE + lane % (WIDE / 8u) * 8u); }
   }
+#endif
   let own = COUNTERS + group * PARTS * (8u * CELLS);
+#unroll UNROLL
   for (var i = 0u; i < FM; i++) {
+#unroll UNROLL
     for (var h = 0u; h < STRIPS; h++) {
       let start = sub * STRIP;
+#unroll UNROLL
       for (var j = 0u; j < ACROSS; j++) {
         let value = acc[i * FN + h * ACROSS + j];
         let at = (start + j * EDGE) / UNIT; let pitch = PITCH / UNIT;
         coopStoreT(value, &strip[at], pitch);
       }
       subgroup_barrier();
-      if (RAGGED == 1u) {
+#if RAGGED
+      {
         // Rows begin anywhere: the aligned quads of each, two for a thread; what is left of it at both ends follows the last.
         for (var u = lane; u < EIGHTS; u += SUBGROUP) {
           let r = u / (WIDE / 8u); let c = u % (WIDE / 8u) * 8u;
@@ -251,19 +228,34 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           }
         }
         subgroup_barrier();
-      } else {
+      }
+#else
+      {
         // The strip is free for the next matrices before these sums have left.
         var v: array<vec4<f32>, TURNS>; var w: array<vec4<f32>, TURNS>;
+#if UNROLL
+#unroll
         for (var q = 0u; q < TURNS; q++) {
+#else
+        // The bound is one that a compiler does not know: it would write the loop out, which takes minutes.
+        for (var q = 0u; q < TURNS + (p.n >> 31u); q++) {
+#endif
           let u = min(lane + q * SUBGROUP, EIGHTS - 1u);
           let at = start + u / (WIDE / 8u) * PITCH + u % (WIDE / 8u) * 8u;
           v[q] = sums(at); w[q] = sums(at + 4u);
         }
         subgroup_barrier();
+#if UNROLL
+#unroll
         for (var q = 0u; q < TURNS; q++) {
+#else
+        // The bound is one that a compiler does not know: it would write the loop out, which takes minutes.
+        for (var q = 0u; q < TURNS + (p.n >> 31u); q++) {
+#endif
           let u = lane + q * SUBGROUP;
           let m = m0 + wm + i * EDGE + u / (WIDE / 8u); let n = n0 + wn + h * WIDE + u % (WIDE / 8u) * 8u;
-          if (SPLIT == 1u) {
+#if SPLIT
+          {
             let cell = own + part * (8u * CELLS) + ((m - m0) * BN + n - n0) / 8u;
             if (u < EIGHTS) {
               atomicStore(&scratch[cell], bitcast<u32>(v[q].x)); atomicStore(&scratch[cell + CELLS], bitcast<u32>(v[q].y));
@@ -271,20 +263,29 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
               atomicStore(&scratch[cell + 4u * CELLS], bitcast<u32>(w[q].x)); atomicStore(&scratch[cell + 5u * CELLS], bitcast<u32>(w[q].y));
               atomicStore(&scratch[cell + 6u * CELLS], bitcast<u32>(w[q].z)); atomicStore(&scratch[cell + 7u * CELLS], bitcast<u32>(w[q].w));
             }
-          } else {
-            if (FULL == 1u) {
+          }
+#else
+          {
+#if FULL
+            {
               row_start = (batch * rows + min(m, rows - 1u)) * cols;
               write8_0(row_start + n, v[q], w[q], same[h]);
-            } else {
+            }
+#else
+            {
               row_start = (batch * rows + m) * cols;
               if (u < EIGHTS && m < rows && n < cols) { leave(row_start + n, cols - n, v[q], w[q]); }
             }
+#endif
           }
+#endif
         }
       }
+#endif
     }
   }
-  if (SPLIT == 1u) {
+#if SPLIT
+  {
     storageBarrier();
     if (lid == 0u) { arrived = atomicAdd(&scratch[group], 1u); }
     if (workgroupUniformLoad(&arrived) != PARTS - 1u) { return; }
@@ -292,6 +293,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var u = lid; u < CELLS; u += WORKGROUP) {
       let m = m0 + u / (BN / 8u); let n = n0 + u % (BN / 8u) * 8u;
       var v = vec4<f32>(); var w = vec4<f32>();
+#unroll UNROLL
       for (var p = 0u; p < PARTS; p++) {
         let cell = own + p * (8u * CELLS) + u;
         let x = vec4<u32>(atomicLoad(&scratch[cell]), atomicLoad(&scratch[cell + CELLS]), atomicLoad(&scratch[cell + 2u * CELLS]), atomicLoad(&scratch[cell + 3u * CELLS]));
@@ -303,4 +305,24 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     if (lid == 0u) { atomicStore(&scratch[group], 0u); }
   }
+#endif
 }
+
+#if COOP_VECTORS
+#include "coop_tile_vectors.wgsl"
+// Memory of the strips through which results leave.
+var<workgroup> strip: array<vec4<f32>, SM * SN * STRIP / 4u>;
+fn sum(at: u32) -> f32 { return strip[at / 4u][at % 4u]; }
+fn sums(at: u32) -> vec4<f32> { return strip[at / 4u]; }
+#else
+#include "coop_tile_scalars.wgsl"
+var<workgroup> strip: array<f32, SM * SN * STRIP>;
+fn sum(at: u32) -> f32 { return strip[at]; }
+fn sums(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
+#endif
+${SUBGROUP_BARRIER}
+#include "gemm_coop_operand.wgsl" x = a, X = A, LOAD = 0, HALVES = ${HALVES_A}, BLOCKS = 0, VEC = ${VEC_A}, WHOLE = ${WHOLE_A}, FOLDED = ${FOLDED_A}, LOOSE = ${LOOSE_A}, LATE = 1
+#include "gemm_coop_operand.wgsl" x = b, X = B, LOAD = 1, HALVES = ${HALVES_B}, BLOCKS = ${BLOCKS_B}, VEC = ${VEC_B}, WHOLE = ${WHOLE_B}, FOLDED = 0, LOOSE = ${LOOSE_B}, LATE = 1
+#if BLOCKS_B
+#include "weights_quads.wgsl" N = 1, S = "", START = "p.blocks_start + p.blocks_offset", K = p.k, SMALL = p.m
+#endif

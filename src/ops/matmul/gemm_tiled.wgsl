@@ -2,32 +2,6 @@
 //
 // TX * TY threads, each with RM * RN results, SPLIT times, each for its share of K; the next tiles are fetched while one is used. Both tiles lie in workgroup memory as quads along k, a row padded by one quad. Row r of
 // a tile is kept at r % R * T + r / R: a thread's results are neighbours and yet neighbouring threads read neighbouring rows.
-// Words: 0 M, 1 N, 2 K, 3 tiles in n, 4 workgroups in x, 5 and 6 the start of b in elements, 7 tiles in m, 8 workgroups, of which the grid may
-// have more.
-
-// default
-const WORKGROUP: u32 = 256;
-const TX: u32 = 16;
-const TY: u32 = 16;
-const RM: u32 = 4;
-const RN: u32 = 4;
-const SPLIT: u32 = 1;
-const VEC_A: u32 = 1;
-const VEC_OUT: u32 = 1;
-const ACROSS_A: u32 = 0;
-const ACROSS_B: u32 = 0;
-alias T_0 = f32;
-@group(0) @binding(0) var<storage, read> a_0: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> words: array<u32>;
-@group(0) @binding(3) var<storage, read> b_0: array<vec4<f32>>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return a_0[i / 4u][i % 4u]; }
-fn load4_0(i: u32) -> vec4<f32> { return a_0[i / 4u]; }
-fn store_0(i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
-fn store4_0(i: u32, v: vec4<f32>) { o_0[i / 4u] = v; }
-fn weights4(row: u32, v: u32) -> vec4<f32> { return b_0[row * (word(2u) / 4u) + v]; }
-// end
 
 const QUADS: u32 = 8; // of k in a tile
 const PITCH: u32 = QUADS + 1u;
@@ -41,34 +15,39 @@ var<workgroup> ys: array<vec4<f32>, SPLIT * BN * PITCH>;
 
 // Four elements of row m from quad v on; zeros beyond. No branch: loads that wait for each other are slow.
 fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
-  let rows = word(0u); let size = word(2u); let first = 4u * v;
+  let rows = p.m; let size = p.k; let first = 4u * v;
   let there = m < rows && first < size;
   let at = select(0u, (batch * rows + m) * size + first, there);
   var x: vec4<f32>;
-  if (VEC_A == 1u) {
+#if VEC_A
+  {
     x = load4_0(at);
-  } else {
+  }
+#else
+  {
     let more = select(vec3<u32>(0u), vec3<u32>(1u, 2u, 3u), vec3<bool>(first + 1u < size, first + 2u < size, first + 3u < size) & vec3<bool>(there));
     x = vec4<f32>(load_0(at), load_0(at + more.x), load_0(at + more.y), load_0(at + more.z));
     x = select(vec4<f32>(0.0), x, vec4<bool>(true, more.x > 0u, more.y > 0u, more.z > 0u));
   }
+#endif
   return select(vec4<f32>(0.0), x, there);
 }
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-  let group = min(wid.y * word(4u) + wid.x, word(8u) - 1u); // those that are too many do what the last one does
-  let tiles = word(3u); let downs = word(7u);
+  let group = min(wid.y * p.groups_x + wid.x, p.groups - 1u); // those that are too many do what the last one does
+  let tiles = p.tiles_n; let downs = p.tiles_m;
   let batch = group / (tiles * downs);
   let rest = group % (tiles * downs);
   // Tiles of one column of n follow each other: they share the rows of b.
   let m0 = rest % downs * BM; let n0 = rest / downs * BN;
-  let rows = word(0u); let cols = word(1u); let size = word(2u);
+  let rows = p.m; let cols = p.n; let size = p.k;
   let quads = (size + 3u) / 4u;
   let crew = lid / CREW; let me = lid % CREW;
   let tx = me % TX; let ty = me / TX;
   let x0 = crew * BM * PITCH; let y0 = crew * BN * PITCH;
   var acc: array<vec4<f32>, RM * RN / 4u>;
+#unroll
   for (var e = 0u; e < RM * RN / 4u; e++) { acc[e] = vec4<f32>(0.0); }
   var next_a: array<vec4<f32>, QUADS_A>;
   var next_b: array<vec4<f32>, QUADS_B>;
@@ -76,12 +55,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     // The tiles fetched in the round before go to workgroup memory; nobody reads it now.
     if (start > 0u) {
       workgroupBarrier();
+#unroll
       for (var f = 0u; f < QUADS_A; f++) {
         let u = me + f * CREW;
         var r = u / QUADS; var v = u % QUADS;
         if (ACROSS_A == 1u) { r = u % BM; v = u / BM; }
         xs[x0 + (r % RM * TY + r / RM) * PITCH + v] = next_a[f];
       }
+#unroll
       for (var f = 0u; f < QUADS_B; f++) {
         let u = me + f * CREW;
         var r = u / QUADS; var v = u % QUADS;
@@ -92,12 +73,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     if (start < quads) {
       let q0 = start + crew * QUADS;
+#unroll
       for (var f = 0u; f < QUADS_A; f++) {
         let u = me + f * CREW;
         var r = u / QUADS; var v = u % QUADS;
         if (ACROSS_A == 1u) { r = u % BM; v = u / BM; }
         next_a[f] = fetch(batch, m0 + r, q0 + v);
       }
+#unroll
       for (var f = 0u; f < QUADS_B; f++) {
         let u = me + f * CREW;
         var r = u / QUADS; var v = u % QUADS;
@@ -109,9 +92,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (start > 0u) {
       for (var v = 0u; v < QUADS; v++) {
         var x: array<vec4<f32>, RM>;
+#unroll
         for (var i = 0u; i < RM; i++) { x[i] = xs[x0 + (i * TY + ty) * PITCH + v]; }
+#unroll
         for (var j = 0u; j < RN; j++) {
           let y = ys[y0 + (j * TX + tx) * PITCH + v];
+#unroll
           for (var i = 0u; i < RM; i++) { acc[(i * RN + j) / 4u][(i * RN + j) % 4u] += dot(x[i], y); }
         }
       }
@@ -121,29 +107,40 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var s = 1u; s < SPLIT; s++) {
     workgroupBarrier();
     if (crew == s) {
+#unroll
       for (var e = 0u; e < RM * RN / 4u; e++) { xs[e * CREW + me] = acc[e]; }
     }
     workgroupBarrier();
     if (crew == 0u) {
+#unroll
       for (var e = 0u; e < RM * RN / 4u; e++) { acc[e] += xs[e * CREW + me]; }
     }
   }
   if (crew > 0u) { return; }
+#unroll
   for (var i = 0u; i < RM; i++) {
     let m = m0 + ty * RM + i;
     if (m < rows) {
       let at = (batch * rows + m) * cols;
-      if (VEC_OUT == 1u) {
+#if VEC_OUT
+      {
+#unroll
         for (var q = 0u; q < RN / 4u; q++) {
           let n = n0 + tx * RN + 4u * q;
           if (n < cols) { store4_0(at + n, acc[i * RN / 4u + q]); }
         }
-      } else {
+      }
+#else
+      {
+#unroll
         for (var j = 0u; j < RN; j++) {
           let n = n0 + tx * RN + j;
           if (n < cols) { store_0(at + n, acc[(i * RN + j) / 4u][(i * RN + j) % 4u]); }
         }
       }
+#endif
     }
   }
 }
+
+#include "weights_quads.wgsl" N = 1, S = "", START = "p.b_start + p.b_offset", K = p.k, SMALL = p.m

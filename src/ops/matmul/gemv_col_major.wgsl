@@ -1,24 +1,6 @@
 // Matrix times one to eight vectors where b's rows are neighbours in memory (a weight stored [K, N]): out[m, n] = sum over k of a[m, k] * b[n, k].
 //
 // COLS neighbouring threads take neighbouring n, so that their reads coalesce; WORKGROUP / COLS slices share K.
-// Words: 0 M, 1 N, 2 K, 3 tiles of a batch, 4 workgroups in x.
-
-// default
-const WORKGROUP: u32 = 256;
-const COLS: u32 = 32;
-const MT: u32 = 1;
-const CHUNK: u32 = 512;
-alias T_0 = f32;
-alias T_1 = f32;
-@group(0) @binding(0) var<storage, read> a_0: array<f32>;
-@group(0) @binding(1) var<storage, read_write> o_0: array<f32>;
-@group(0) @binding(2) var<storage, read> words: array<u32>;
-@group(0) @binding(3) var<storage, read> b_0: array<f32>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return a_0[i]; }
-fn load_1(i: u32) -> f32 { return b_0[i % word(2u) * word(1u) + i / word(2u)]; }
-fn store_0(i: u32, v: f32) { o_0[i] = v; }
-// end
 
 const SLICES: u32 = WORKGROUP / COLS;
 var<workgroup> xs: array<f32, MT * CHUNK>;
@@ -26,10 +8,10 @@ var<workgroup> part: array<f32, MT * WORKGROUP>;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-  let group = wid.y * word(4u) + wid.x;
-  let tiles = word(3u);
+  let group = wid.y * p.groups_x + wid.x;
+  let tiles = p.tiles;
   let batch = group / tiles;
-  let rows = word(0u); let cols = word(1u); let size = word(2u);
+  let rows = p.m; let cols = p.n; let size = p.k;
   let n = (group % tiles) * COLS + lid % COLS;
   let slice = lid / COLS;
   let row = (batch * cols + min(n, cols - 1u)) * size;

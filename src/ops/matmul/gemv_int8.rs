@@ -1,25 +1,21 @@
 //! The GPU form of a row times long weights in blocks, where instructions count: threads keep their activations and walk the rows.
 
-use super::gpu::{Items, Weights, by_eights, first_words, norm_switches, norm_text, several};
+use super::gemv::{FILES, Gemv, GemvParams, by_eights, with_values};
+use super::weights::Items;
 use crate::dtype::DType;
-use crate::plan::{AdapterInfo, Load, Normalization, Wgsl};
-use crate::shader::{decide, repeat, unroll};
+use crate::plan::Wgsl;
+use crate::shader::Template;
 
-/// Rows on their way at once.
+/// Rows on their way at once, as many as `rows_sum` adds up.
 const ROWS: u32 = 2;
 
-/// `a [1, K]`, normalised or not, times each of `products`, of which each has its rows and weights. `gated` and `vec4_store`: see `gemv`.
-pub fn gemv_int8(
-    a: &Load,
-    products: &[(usize, &Weights)],
-    gated: bool,
-    vec4_store: bool,
-    norm: Option<Normalization>,
-    adapter: &AdapterInfo,
-) -> Option<Wgsl> {
+static GEMV_INT8: Template = Template::new("gemv_int8.wgsl", include_str!("gemv_int8.wgsl")).params(GemvParams::FIELDS).files(FILES);
+
+/// One row, normalised or not, times each of the products' weights.
+pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
+    let &Gemv { a, products, gated, vec4_store, norm, adapter } = g;
     let [1, 1, k] = *a.shape.dims() else { return None };
-    let (_, weights) = *products.first()?;
-    let Items { planes, quads, strips, span, parts, shifted, less } = weights.shape;
+    let Items { planes, quads, strips, span, parts, shifted, less } = products.first()?.1.shape;
     let (subgroup, tuning) = (adapter.subgroup, &adapter.tuning.gemv);
     let [min_blocks, min_row_blocks] = tuning.int8_min_blocks;
     let (items, all) = (k / 32, products.iter().map(|p| p.0).sum::<usize>());
@@ -43,18 +39,7 @@ pub fn gemv_int8(
     if vec4_store && !vec_out {
         return None;
     }
-    let (list, mut raw, grid) = first_words([1, 1, k], products, gated, block, norm, halves)?;
-    raw.push(0);
-    let switches =
-        [("SHIFTED", shifted as u32), ("SECOND", (planes > 1) as u32), ("THIRD", (planes > 2) as u32), ("VEC_OUT", vec_out as u32)];
-    let switches = [&switches[..], &norm_switches(norm)].concat();
-    let apart: Vec<u32> = (0..if gated { 1 } else { products.len() as u32 }).collect();
-    let counts = [("ROWS", ROWS), ("PARTS", parts), ("PART", quads / parts), ("EIGHTS", quads / 2), ("QUADS", quads), ("PAIR", pairs)];
-    let walk = unroll(repeat(include_str!("gemv_int8.wgsl").replace("LESS", &less.to_string()), "PRODUCT", &apart), &counts);
-    let mut text = [walk.as_str(), &several(products, gated, vec_out), &rows_sum(subgroup)].concat();
-    if let Some(norm) = norm {
-        text += &norm_text(norm, products.len() + 1, workgroup, adapter);
-    }
+    let (words, raw, grid) = g.dispatch(block, Some(halves))?;
     let mut consts = vec![
         ("SUBGROUP", subgroup),
         ("STEPS", steps),
@@ -64,29 +49,14 @@ pub fn gemv_int8(
         ("PARTS", parts),
         ("QUADS", quads),
         ("PAIR", pairs),
+        ("SHIFTED", shifted as u32),
+        ("SECOND", (planes > 1) as u32),
+        ("THIRD", (planes > 2) as u32),
+        ("VEC_OUT", vec_out as u32),
     ];
-    consts.extend(&switches);
-    Some(Wgsl { source: decide(text, &switches), consts, workgroup, grid, words: list, raw, transposed: vec![] })
-}
-
-/// WGSL of `rows_sum(lid)`, which adds up a subgroup's `acc` of each row: halves of the threads hand each other what the other half adds up, until
-/// a thread has one row, `lid % ROWS`, and then all threads of a row add up theirs.
-fn rows_sum(subgroup: u32) -> String {
-    let mut text = String::from("fn rows_sum(lid: u32) -> f32 {\n");
-    let mut names: Vec<String> = (0..ROWS).map(|r| format!("acc[{r}]")).collect();
-    for bit in 0..ROWS.ilog2() {
-        text += &format!("  let odd{bit} = (lid & {}u) != 0u;\n", 1 << bit);
-        let halved = names.chunks(2).enumerate().map(|(n, pair)| {
-            let (name, a, b) = (format!("r{bit}_{n}"), &pair[0], &pair[1]);
-            text +=
-                &format!("  let {name} = select({a}, {b}, odd{bit}) + subgroupShuffleXor(select({b}, {a}, odd{bit}), {}u);\n", 1 << bit);
-            name
-        });
-        names = halved.collect();
-    }
-    text += &format!("  var r = {};\n", names[0]);
-    for bit in ROWS.ilog2()..subgroup.ilog2() {
-        text += &format!("  r += subgroupShuffleXor(r, {}u);\n", 1 << bit);
-    }
-    text + "  return r;\n}\n"
+    consts.extend(g.norm_switches());
+    let mut values = g.values(workgroup, vec_out);
+    values.extend(with_values(&consts));
+    values.extend([("PART", (quads / parts).into()), ("EIGHTS", (quads / 2).into()), ("LESS", less.into())]);
+    Some(Wgsl { source: GEMV_INT8.source(&values), consts, workgroup, grid, words, raw, transposed: vec![] })
 }

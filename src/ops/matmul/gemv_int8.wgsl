@@ -5,52 +5,7 @@
 // Activations are integers of 16 bits, in two bytes with a sign each, times a scale of each item's: four weights, which are bytes as well,
 // are multiplied at once. What an activation is wrong by is at most 2^-16 of its item's largest; NaN and infinity make NaN.
 //
-// Formats, several products of one left side and a left side that is normalised on its way: as in matvec.wgsl, and so are the words.
-
-// default
-const WORKGROUP: u32 = 224;
-const SUBGROUP: u32 = 32;
-const ROWS: u32 = 2;
-const STEPS: u32 = 8;
-const QUADS: u32 = 8;
-const STRIPS: u32 = 1;
-const SPAN: u32 = 8;
-const PARTS: u32 = 1;
-const SHIFTED: u32 = 0;
-const SECOND: u32 = 1;
-const THIRD: u32 = 0;
-const VEC_OUT: u32 = 1;
-const PAIR: u32 = 1;
-const NORMED: u32 = 1;
-const CENTRED: u32 = 1;
-const LESS: i32 = 0;
-@group(0) @binding(0) var<storage, read> raw_0: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> o_0: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> words: array<u32>;
-@group(0) @binding(3) var<storage, read> wide_1: array<vec4<u32>>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn packed(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> u32 { return x[c & 3u]; }
-fn scale(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, s: u32) -> vec2<f32> { return vec2<f32>(1.0, 0.0); }
-fn rows_sum(lid: u32) -> f32 { return acc[0]; }
-fn all_sum(v: f32) -> f32 { return v; }
-fn both_sums(v: vec2<f32>) -> vec2<f32> { return v; }
-fn gain4(c: u32) -> vec4<f32> { return vec4<f32>(1.0); }
-fn shift4(c: u32) -> vec4<f32> { return vec4<f32>(0.0); }
-const GAIN: u32 = 0;
-const SHIFT: u32 = 0;
-fn locate(group: u32) -> u32 { return group; }
-fn columns() -> u32 { return word(1u); }
-const PRODUCT: u32 = 0;
-fn chosen(p: u32) -> bool { return asked(); }
-fn place_in(p: u32, row: u32) -> u32 { return row * (word(2u) / 32u); }
-fn first_of(p: u32, at: u32, i: u32) -> vec4<u32> { return wide_1[at + i]; }
-fn second_of(p: u32, at: u32, i: u32) -> vec4<u32> { return wide_1[at + i]; }
-fn third_of(p: u32, at: u32, i: u32) -> vec4<u32> { return wide_1[at + i]; }
-alias Early = u32;
-fn early(i: u32) -> Early { return i; }
-fn put(p: u32, i: u32, v: f32) { o_0[i / 4u][i % 4u] = v; }
-fn put4(p: u32, i: u32, v: vec4<f32>, e: Early) { o_0[i / 4u] = v; }
-// end
+// Formats, several products of one left side and a left side that is normalised on its way: as in gemv.wgsl.
 
 const EACH: u32 = ROWS / PAIR; // rows of a product in a step
 const BLOCK: u32 = EACH * STEPS;
@@ -66,7 +21,7 @@ var<private> acc: array<f32, ROWS>;
 var<private> thread: u32;
 
 // Always true, which a compiler does not know: loads in its branches stay there, together.
-fn asked() -> bool { return word(0u) > 0u; }
+fn asked() -> bool { return p.m > 0u; }
 fn halves(h: vec2<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(h.x), unpack2x16float(h.y)); }
 // The place in a row of quad c of item i.
 fn quad_of(i: u32, c: u32) -> u32 { return i / TWINS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % TWINS * WIDTH + c % WIDTH; }
@@ -76,15 +31,17 @@ fn sum_of(x: vec4<f32>) -> f32 { return (x.x + x.y) + (x.z + x.w); }
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   thread = lid;
-  let start = locate(wid.y * word(4u) + wid.x) * BLOCK;
-  let cols = columns(); let size = word(2u);
+  let start = locate(wid.y * p.groups_x + wid.x) * BLOCK;
+  let cols = columns(); let size = p.k;
   let items = size / (4u * QUADS);
   // The quad of results that this thread writes, and what it is combined with.
   var own: Early;
   let writes = lid < BLOCK / 4u && start + 4u * lid < cols;
-  if (VEC_OUT == 1u) {
+#if VEC_OUT
+  {
     if (asked()) { own = early(start + select(0u, 4u * lid, writes)); }
   }
+#endif
   for (var base = 0u; base < items; base += WORKGROUP) {
     let i = min(base + lid, items - 1u);
     var first_held: array<vec4<u32>, ROWS>; var first_next: array<vec4<u32>, ROWS>;
@@ -93,37 +50,57 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     var raw: array<vec4<u32>, EIGHTS>; var origin = 0.0;
     var gain: array<vec4<f32>, QUADS>; var shift: array<vec4<f32>, QUADS>;
     if (asked()) {
-      for (var q = 0u; q < EIGHTS; q++) { raw[q] = raw_0[(word(8u) + word(9u)) / 8u + quad_of(i, 2u * q) / 2u]; }
-      if (CENTRED == 1u) { origin = halves(raw_0[(word(8u) + word(9u)) / 8u].xy).x; }
-      if (GAIN == 1u) {
+#unroll
+      for (var q = 0u; q < EIGHTS; q++) { raw[q] = raw_0[(p.a_start + p.a_offset) / 8u + quad_of(i, 2u * q) / 2u]; }
+#if CENTRED
+      { origin = halves(raw_0[(p.a_start + p.a_offset) / 8u].xy).x; }
+#endif
+#if GAIN
+      {
+#unroll
         for (var c = 0u; c < QUADS; c++) { gain[c] = gain4(4u * quad_of(i, c)); }
       }
-      if (SHIFT == 1u) {
+#endif
+#if SHIFT
+      {
+#unroll
         for (var c = 0u; c < QUADS; c++) { shift[c] = shift4(4u * quad_of(i, c)); }
       }
+#endif
     }
-    { // PRODUCT
-      if (chosen(PRODUCT)) {
+#for PRODUCT in 0..SEPARATE
+    {
+      if (chosen(${PRODUCT}u)) {
+#unroll
         for (var r = 0u; r < ROWS; r++) {
-          let at = place_in(PRODUCT + r % PAIR, min(start + r / PAIR, cols - 1u));
-          first_held[r] = first_of(PRODUCT + r % PAIR, at, i);
-          if (SECOND == 1u) { second_held[r] = second_of(PRODUCT + r % PAIR, at, i); }
-          if (THIRD == 1u) { third_held[r] = third_of(PRODUCT + r % PAIR, at, i); }
+          let at = place_in(${PRODUCT}u + r % PAIR, min(start + r / PAIR, cols - 1u));
+          first_held[r] = first_of(${PRODUCT}u + r % PAIR, at, i);
+#if SECOND
+          { second_held[r] = second_of(${PRODUCT}u + r % PAIR, at, i); }
+#endif
+#if THIRD
+          { third_held[r] = third_of(${PRODUCT}u + r % PAIR, at, i); }
+#endif
         }
       }
     }
+#endfor
     // An item beyond the last one counts nothing.
     let inside = base + lid < items;
     var x: array<vec4<f32>, QUADS>;
+#unroll
     for (var q = 0u; q < EIGHTS; q++) {
       let e = select(vec4<u32>(0u), raw[q], inside);
       x[2u * q] = halves(e.xy); x[2u * q + 1u] = halves(e.zw);
     }
-    if (NORMED == 1u) {
-      // The whole row is in the workgroup's threads; both moments at once, as in matvec.wgsl.
+#if NORMED
+    {
+      // The whole row is in the workgroup's threads; both moments at once, as in gemv.wgsl.
       var s = vec4<f32>(0.0); var centre = 0.0; var variance = 0.0;
-      if (CENTRED == 1u) {
+#if CENTRED
+      {
         var y = vec4<f32>(0.0);
+#unroll
         for (var c = 0u; c < QUADS; c++) {
           x[c] = select(vec4<f32>(0.0), x[c] - origin, inside);
           y += x[c];
@@ -132,24 +109,38 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         let moments = both_sums(vec2<f32>(sum_of(y), sum_of(s))) / f32(size);
         centre = moments.x;
         variance = max(moments.y - centre * centre, 0.0);
-      } else {
+      }
+#else
+      {
+#unroll
         for (var c = 0u; c < QUADS; c++) { s += x[c] * x[c]; }
         variance = all_sum(sum_of(s)) / f32(size);
       }
-      let by = inverseSqrt(variance + bitcast<f32>(word(7u)));
+#endif
+      let by = inverseSqrt(variance + p.eps);
+#unroll
       for (var c = 0u; c < QUADS; c++) {
-        if (CENTRED == 1u) { x[c] = select(vec4<f32>(0.0), x[c] - centre, inside); }
+#if CENTRED
+        { x[c] = select(vec4<f32>(0.0), x[c] - centre, inside); }
+#endif
         x[c] *= by;
-        if (GAIN == 1u) { x[c] *= gain[c]; }
-        if (SHIFT == 1u) { x[c] = select(vec4<f32>(0.0), x[c] + shift[c], inside); }
+#if GAIN
+        { x[c] *= gain[c]; }
+#endif
+#if SHIFT
+        { x[c] = select(vec4<f32>(0.0), x[c] + shift[c], inside); }
+#endif
       }
     }
+#endif
     var most = 0.0; var all = vec4<f32>(0.0);
+#unroll
     for (var c = 0u; c < QUADS; c++) { most = max(most, largest(x[c])); all += x[c]; }
     // NaN and infinity show in the sum; the constant is one that compilers take for a number.
     let unit = select(bitcast<f32>(0x7fc00000u | (size >> 31u)), most / TOP, abs(sum_of(all)) < 3.0e38);
     let by = select(0.0, TOP / most, most > 0.0);
     var high: array<u32, QUADS>; var low: array<u32, QUADS>;
+#unroll
     for (var c = 0u; c < QUADS; c++) {
       // Added to 3 * 2^22, an integer is what the mantissa's last bits say; 128 more, so that the lower byte has a sign once its first bit is turned.
       let u = bitcast<vec4<u32>>(fma(x[c], vec4<f32>(by), vec4<f32>(12583040.0)));
@@ -158,8 +149,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       low[c] = ((even & 0x00ff00ffu) | ((odd << 8u) & 0xff00ff00u)) ^ 0x80808080u;
     }
     var total: array<i32, PARTS>;
+#unroll
     for (var s = 0u; s < PARTS; s++) {
       var h = 0; var l = 0;
+#unroll
       for (var c = 0u; c < PART; c++) {
         h += dot4I8Packed(0x01010101u, high[s * PART + c]);
         l += dot4I8Packed(0x01010101u, low[s * PART + c]);
@@ -167,28 +160,40 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       total[s] = 256 * h + l;
     }
     for (var step = 0u; step < STEPS; step++) {
-      { // PRODUCT
-        if (step + 1u < STEPS && chosen(PRODUCT)) {
+#for PRODUCT in 0..SEPARATE
+      {
+        if (step + 1u < STEPS && chosen(${PRODUCT}u)) {
+#unroll
           for (var r = 0u; r < ROWS; r++) {
-            let at = place_in(PRODUCT + r % PAIR, min(start + (step + 1u) * EACH + r / PAIR, cols - 1u));
-            first_next[r] = first_of(PRODUCT + r % PAIR, at, i);
-            if (SECOND == 1u) { second_next[r] = second_of(PRODUCT + r % PAIR, at, i); }
-            if (THIRD == 1u) { third_next[r] = third_of(PRODUCT + r % PAIR, at, i); }
+            let at = place_in(${PRODUCT}u + r % PAIR, min(start + (step + 1u) * EACH + r / PAIR, cols - 1u));
+            first_next[r] = first_of(${PRODUCT}u + r % PAIR, at, i);
+#if SECOND
+            { second_next[r] = second_of(${PRODUCT}u + r % PAIR, at, i); }
+#endif
+#if THIRD
+            { third_next[r] = third_of(${PRODUCT}u + r % PAIR, at, i); }
+#endif
           }
         }
       }
+#endfor
+#unroll
       for (var r = 0u; r < ROWS; r++) {
         var v = 0.0;
+#unroll
         for (var s = 0u; s < PARTS; s++) {
           var h = 0; var l = 0;
+#unroll
           for (var c = 0u; c < PART; c++) {
             let w = packed(first_held[r], second_held[r], third_held[r], i, s * PART + c);
             h += dot4I8Packed(w, high[s * PART + c]);
             l += dot4I8Packed(w, low[s * PART + c]);
           }
           let by = scale(first_held[r], second_held[r], third_held[r], i, s);
-          v += by.x * f32(256 * h + l - LESS * total[s]);
-          if (SHIFTED == 1u) { v += by.y * f32(total[s]); }
+          v += by.x * f32(256 * h + l - ${LESS} * total[s]);
+#if SHIFTED
+          { v += by.y * f32(total[s]); }
+#endif
         }
         acc[r] = v * unit;
       }
@@ -199,16 +204,23 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         let at = (lid / SUBGROUP * PAIR + r % PAIR) * BLOCK + step * EACH + r / PAIR;
         if (base == 0u) { ys[at] = y; } else { ys[at] += y; }
       }
+#unroll
       for (var r = 0u; r < ROWS; r++) {
         first_held[r] = first_next[r];
-        if (SECOND == 1u) { second_held[r] = second_next[r]; }
-        if (THIRD == 1u) { third_held[r] = third_next[r]; }
+#if SECOND
+        { second_held[r] = second_next[r]; }
+#endif
+#if THIRD
+        { third_held[r] = third_next[r]; }
+#endif
       }
     }
   }
   workgroupBarrier();
+#unroll
   for (var p = 0u; p < PAIR; p++) {
-    if (VEC_OUT == 1u) {
+#if VEC_OUT
+    {
       if (writes) {
         var v = vec4<f32>(0.0);
         for (var s = 0u; s < SUBS; s++) {
@@ -217,12 +229,49 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         }
         put4(p, start + 4u * lid, v, own);
       }
-    } else {
+    }
+#else
+    {
       if (lid < BLOCK && start + lid < cols) {
         var v = 0.0;
         for (var s = 0u; s < SUBS; s++) { v += ys[(s * PAIR + p) * BLOCK + lid]; }
         put(p, start + lid, v);
       }
     }
+#endif
   }
 }
+
+#include "weights_items.wgsl" SMALL = p.m
+#for P in 0..PRODUCTS
+#include "weights_loads.wgsl" S = _p${P}, N = (${P} + 1), START = "p.b_start_${P} + p.b_offset_${P}", K = p.k
+#endfor
+#include "gemv_products.wgsl"
+
+// The sum over a subgroup of `acc` of each of two rows: even threads hand odd ones what they have of the second row, and get the first's; then all
+// threads of a row add up theirs. Thread `lid` has row lid % ROWS.
+fn rows_sum(lid: u32) -> f32 {
+  let odd0 = (lid & 1u) != 0u;
+  let r0_0 = select(acc[0], acc[1], odd0) + subgroupShuffleXor(select(acc[1], acc[0], odd0), 1u);
+  var r = r0_0;
+#if SUBGROUP > 2
+  r += subgroupShuffleXor(r, 2u);
+#endif
+#if SUBGROUP > 4
+  r += subgroupShuffleXor(r, 4u);
+#endif
+#if SUBGROUP > 8
+  r += subgroupShuffleXor(r, 8u);
+#endif
+#if SUBGROUP > 16
+  r += subgroupShuffleXor(r, 16u);
+#endif
+#if SUBGROUP > 32
+  r += subgroupShuffleXor(r, 32u);
+#endif
+#if SUBGROUP > 64
+  r += subgroupShuffleXor(r, 64u);
+#endif
+  return r;
+}
+#include "gemv_norm.wgsl"

@@ -2,10 +2,12 @@
 
 pub mod fused_gemv;
 pub(crate) mod gemm_coop;
+mod gemv;
 mod gemv_int8;
 pub(crate) mod gpu;
 #[cfg(all(test, feature = "gpu"))]
 mod tests;
+pub(crate) mod weights;
 
 use crate::backends::cpu::gemm::{Matrix, Sizes, gemm};
 use crate::backends::cpu::operand::{slice, strided, target, values};

@@ -1,28 +1,22 @@
 //! The GPU form of a weight in blocks as floats.
 
-use crate::ops::matmul::gpu::{Items, Weights};
+use crate::ops::matmul::weights::{Items, Weights};
 use crate::plan::{AdapterInfo, Step, Wgsl};
-use crate::shader::{Template, U32, grid, indexable, params};
+use crate::shader::{Template, U32, Value, grid, indexable, params};
 
 params! {
-    /// What the kernel reads at run time. Weights are read as in a product, whose kernels have them in these places.
+    /// What the kernel reads at run time.
     struct UnpackParams {
         /// Workgroups in x.
         groups_x: u32,
-        /// Items of the weight.
+        /// Items.
         items: u32,
-        /// Its elements.
+        /// Elements.
         count: u32,
-        /// Of a product.
-        product_3: u32,
-        /// Of a product.
-        product_4: u32,
-        /// The weight's first element: this and the next together.
-        weight_start: u32,
-        /// As above.
-        weight_offset: u32,
-        /// Of a product.
-        product_7: u32,
+        /// The first element, which is the sum of two.
+        start: u32,
+        /// The second of them.
+        offset: u32,
     }
 }
 
@@ -32,7 +26,7 @@ static UNPACK: Template = Template::new("unpack.wgsl", include_str!("unpack.wgsl
 pub fn unpack(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let count = step.loads[0].shape.count();
     let weights = Weights::of(&step.loads[0], count);
-    let at = weights.raw?;
+    let [start, offset] = weights.raw?.map(U32::from);
     let Items { planes, quads, strips, span, parts, .. } = weights.shape;
     if !indexable(&[count]) {
         return None;
@@ -40,27 +34,17 @@ pub fn unpack(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let items = count / (4 * quads as usize);
     let workgroup = 64.min(adapter.workgroup_threads.max(1));
     let grid = grid(items.div_ceil(workgroup as usize))?;
-    let [weight_start, weight_offset] = at.map(U32::from);
-    let params = UnpackParams {
-        groups_x: grid[0].into(),
-        items: U32::size(items)?,
-        count: U32::size(count)?,
-        product_3: U32::ABSENT,
-        product_4: U32::ABSENT,
-        weight_start,
-        weight_offset,
-        product_7: 0.into(),
-    };
-    let (second, third) = (planes > 1, planes > 2);
-    let values = [
-        ("PARTS", parts.into()),
-        ("PART", (quads / parts).into()),
-        ("SECOND", second.into()),
-        ("THIRD", third.into()),
-        // A product's weights are load 1.
-        ("ITEMS", weights.items.replace("raw_1", "raw_0").replace("wide_1", "wide_0").into()),
+    let params = UnpackParams { groups_x: grid[0].into(), items: U32::size(items)?, count: U32::size(count)?, start, offset };
+    let consts = vec![
+        ("QUADS", quads),
+        ("STRIPS", strips),
+        ("SPAN", span),
+        ("PARTS", parts),
+        ("SECOND", (planes > 1) as u32),
+        ("THIRD", (planes > 2) as u32),
     ];
-    let mut consts = vec![("QUADS", quads), ("STRIPS", strips), ("SPAN", span), ("PARTS", parts)];
-    consts.extend([("SECOND", second as u32), ("THIRD", third as u32)]);
+    let mut values = weights.values();
+    values.extend(consts.iter().map(|&(name, n)| (name, Value::from(n))));
+    values.push(("PART", (quads / parts).into()));
     Some(Wgsl { source: UNPACK.source(&values), consts, workgroup, grid, words: params.words(), raw: vec![0], transposed: vec![] })
 }

@@ -1,6 +1,6 @@
 // A weight in blocks as floats: each thread unpacks an item of it into workgroup memory, from where neighbours store neighbouring eights.
 //
-// A format says how an item's quads lie and what they are, see matvec.wgsl and block_items.wgsl.
+// A format says how an item's quads lie and what they are, see gemv.wgsl and quant/items.wgsl.
 
 const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
 const TWINS: u32 = SPAN / WIDTH; // items that share a span of quads
@@ -43,4 +43,5 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
 }
 
-${ITEMS}
+#include "quant/items.wgsl" SMALL = p.groups_x
+#include "quant/loads.wgsl" N = 0, S = "", START = "p.start + p.offset", K = p.count

@@ -120,6 +120,9 @@ fn files_are_included() {
     check("#include \"twice.wgsl\" NAME = z\n", &[("WIDE", 0), ("N", 5)], twice);
     check("#include \"fetch.wgsl\" NAME = \"a b\", N = 0\n", &[("WIDE", 0)], "fn a b() { load_0(); }\n");
     check("#include \"combine.wgsl\" JOIN = \"max(a, b)\", N = 3\n", &[], "max(a, b);3\n");
+    check("#include \"fetch.wgsl\" NAME = x, N = (${N} * 2 + WIDE)\n", values, "fn x() { load_11(); }\nwide x\n");
+    let by_name = rendered("#include \"${F}.wgsl\" NAME = y, N = 3\n", &[("F", "fetch".into()), ("WIDE", Value::Int(0))]).unwrap();
+    assert_eq!(by_name, "fn y() { load_3(); }\n");
 }
 
 #[test]

@@ -1,0 +1,356 @@
+//! A few rows times weights on the GPU: b is read once, a team of threads for each of its rows.
+
+use super::gemv_int8::gemv_int8;
+use super::weights::{Items, WEIGHTS_ITEMS, WEIGHTS_LOADS, WEIGHTS_QUADS, WIDE_HALVES, Weights};
+use crate::dtype::DType;
+use crate::plan::{AdapterInfo, Load, Normalization, Source, Wgsl, Word};
+use crate::shader::row_group::{RowGroup, SUM, SUMS};
+use crate::shader::{F32, Template, U32, Value, grid, params, start};
+
+/// Products of one left side `[batch, M, K]`, of which M is small.
+pub(super) struct Gemv<'a> {
+    pub a: &'a Load,
+    /// The rows of each right side and its weights.
+    pub products: &'a [(usize, &'a Weights)],
+    /// Whether the two of them go row by row together, so that the second's store may read what the first's has written.
+    pub gated: bool,
+    /// Whether results must be written in groups of four.
+    pub vec4_store: bool,
+    /// What is done to the left side first.
+    pub norm: Option<Normalization>,
+    pub adapter: &'a AdapterInfo,
+}
+
+params! {
+    /// What products of few rows read at run time. The second product and those behind it have numbers only where there are so many.
+    pub(super) struct GemvParams {
+        /// Rows of a.
+        m: u32,
+        /// Rows of the first right side.
+        n_0: u32,
+        /// Columns of all.
+        k: u32,
+        /// Tiles of a batch, of the first product.
+        tiles_0: u32,
+        /// Workgroups in x.
+        groups_x: u32,
+        /// The first element of its right side, which is the sum of two.
+        b_start_0: u32,
+        /// The second of them.
+        b_offset_0: u32,
+        /// Added to the variance where a is normalised.
+        eps: f32,
+        /// The first element of a, which is the sum of two.
+        a_start: u32,
+        /// The second of them.
+        a_offset: u32,
+        /// As `n_0`, of product 1.
+        n_1: u32,
+        /// As `tiles_0`, of product 1.
+        tiles_1: u32,
+        /// As `b_start_0`, of product 1.
+        b_start_1: u32,
+        /// As `b_offset_0`, of product 1.
+        b_offset_1: u32,
+        /// As `n_0`, of product 2.
+        n_2: u32,
+        /// As `tiles_0`, of product 2.
+        tiles_2: u32,
+        /// As `b_start_0`, of product 2.
+        b_start_2: u32,
+        /// As `b_offset_0`, of product 2.
+        b_offset_2: u32,
+        /// As `n_0`, of product 3.
+        n_3: u32,
+        /// As `tiles_0`, of product 3.
+        tiles_3: u32,
+        /// As `b_start_0`, of product 3.
+        b_start_3: u32,
+        /// As `b_offset_0`, of product 3.
+        b_offset_3: u32,
+    }
+}
+
+/// The files that both kernels include.
+pub(super) const FILES: &[(&str, &str)] = &[
+    WIDE_HALVES,
+    WEIGHTS_QUADS,
+    WEIGHTS_ITEMS,
+    WEIGHTS_LOADS,
+    ("gemv_products.wgsl", include_str!("gemv_products.wgsl")),
+    ("gemv_norm.wgsl", include_str!("gemv_norm.wgsl")),
+];
+
+static GEMV: Template = Template::new("gemv.wgsl", include_str!("gemv.wgsl")).params(GemvParams::FIELDS).files(FILES);
+
+/// How a workgroup shares b's rows.
+#[derive(Clone, Copy, Debug)]
+struct GemvConfig {
+    workgroup: u32,
+    /// Threads of a row.
+    lanes: u32,
+    /// Rows of a team.
+    rows: u32,
+    /// Items on their way at once.
+    ahead: u32,
+    /// Whether activations are staged in workgroup memory, as they are stored.
+    staged: bool,
+}
+
+impl GemvConfig {
+    /// For `rows` rows of b of `items` items of this shape each, and a product with `mt` rows of a, which threads can read where they lie or not.
+    fn pick(rows: usize, items: usize, shape: Items, mt: usize, direct: bool, adapter: &AdapterInfo) -> GemvConfig {
+        let (block, tuning) = (shape.quads == 8, &adapter.tuning.gemv);
+        let most = adapter.workgroup_threads.max(1);
+        let widest = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
+        let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
+        // At most `most` rounds at once, as many each time.
+        let even = |most: u32| rounds(widest).div_ceil(rounds(widest).div_ceil(most).max(1)).clamp(1, most);
+        // The widest team that leaves few lanes idle in its last round.
+        let busy = |lanes: u32| items as f32 / (rounds(lanes) * lanes) as f32;
+        let full = [32, 16, 8, 4].into_iter().filter(|&l| l <= widest).find(|&l| busy(l) > 0.85).unwrap_or(4.min(widest));
+        if direct && mt == 1 {
+            // Nothing is waited for but memory: each thread reads its activations by eights, as the weights are read. Where rows leave
+            // the GPU idle, several subgroups share one, so that all of it is on its way at once.
+            let mut lanes = if block && rows >= tuning.busy_rows { full } else { widest };
+            while rounds(lanes) > 4 && rows * lanes as usize * 2 <= tuning.full_threads && lanes * 8 <= most {
+                lanes *= 2;
+            }
+            // Unpacking is work, and rows of a team share what they read of the activations.
+            let (each, ahead) = match rounds(lanes) {
+                _ if block && rows * lanes as usize >= tuning.full_threads => (if items >= 256 && shape.planes < 3 { 4 } else { 2 }, 1),
+                r @ 1..=4 => (1, r),
+                _ => (1, if block { 1 } else { 4 }),
+            };
+            let workgroup = if block && rows < tuning.busy_rows { 128 } else { 256 };
+            return GemvConfig { workgroup: workgroup.min(most).max(4 * lanes).min(most), lanes, rows: each, ahead, staged: false };
+        }
+        if rows < tuning.busy_rows {
+            // The time is latency: as many threads as there are, and few rounds.
+            let ahead = even(if mt > 2 { 2 } else { 3 });
+            let workgroup = if rows < 1024 { 128 } else { 256 };
+            return GemvConfig { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, ahead, staged: true };
+        }
+        // The time is work: several rows a team, which share what they read of the activations, where that is most of the reading.
+        let lanes = full;
+        let (rows, ahead) = match (block, mt) {
+            (true, 1) => (2, 1),
+            (false, 1) => (1, rounds(lanes).clamp(1, 3)),
+            _ => (mt.min(4) as u32, 1),
+        };
+        GemvConfig { workgroup: 256.min(most).max(widest), lanes, rows, ahead, staged: true }
+    }
+}
+
+impl Gemv<'_> {
+    /// The parameters, raw loads and grid of products whose workgroups have `block` rows of each; `left` is the start of a, where it is read directly.
+    pub fn dispatch(&self, block: usize, left: Option<[Word; 2]>) -> Option<(Vec<Word>, Vec<u8>, [u32; 3])> {
+        let [batch, m, k] = *self.a.shape.dims() else { return None };
+        let tiles: Vec<usize> = self.products.iter().map(|p| p.0.div_ceil(block)).collect();
+        let groups = if self.gated { tiles[0] } else { tiles.iter().sum() };
+        let grid = grid(batch.checked_mul(groups)?)?;
+        // Of each product: rows, tiles, and where its right side begins.
+        let mut of = [[U32::ABSENT; 4]; 4];
+        for (p, (n, w)) in self.products.iter().enumerate() {
+            let start = if p == 0 { w.start().0 } else { w.raw? };
+            let [b_start, b_offset] = start.map(U32::from);
+            *of.get_mut(p)? = [U32::size(*n)?, U32::size(tiles[p])?, b_start, b_offset];
+        }
+        let [a_start, a_offset] = left.unwrap_or([Word::U32(0); 2]).map(U32::from);
+        let [
+            [n_0, tiles_0, b_start_0, b_offset_0],
+            [n_1, tiles_1, b_start_1, b_offset_1],
+            [n_2, tiles_2, b_start_2, b_offset_2],
+            [n_3, tiles_3, b_start_3, b_offset_3],
+        ] = of;
+        let params = GemvParams {
+            m: U32::size(m)?,
+            n_0,
+            k: U32::size(k)?,
+            tiles_0,
+            groups_x: grid[0].into(),
+            b_start_0,
+            b_offset_0,
+            eps: F32::from(self.norm.map_or(0.0, |n| n.eps as f32)),
+            a_start,
+            a_offset,
+            n_1,
+            tiles_1,
+            b_start_1,
+            b_offset_1,
+            n_2,
+            tiles_2,
+            b_start_2,
+            b_offset_2,
+            n_3,
+            tiles_3,
+            b_start_3,
+            b_offset_3,
+        };
+        let (_, mut raw) = self.products.first()?.1.start();
+        raw.extend((1..self.products.len()).map(|p| p as u8 + 1));
+        if left.is_some() {
+            raw.push(0);
+        }
+        Some((params.words(), raw, grid))
+    }
+
+    /// The switches of a left side that is normalised, or is not.
+    pub fn norm_switches(&self) -> [(&'static str, u32); 4] {
+        let is = |f: fn(Normalization) -> bool| self.norm.is_some_and(f) as u32;
+        [("NORMED", is(|_| true)), ("CENTRED", is(|n| !n.rms)), ("GAIN", is(|n| n.weight)), ("SHIFT", is(|n| n.bias))]
+    }
+
+    /// What both kernels' templates ask for besides their own values, for workgroups of so many threads and results written by fours or not.
+    pub fn values(&self, workgroup: u32, vec_out: bool) -> Vec<(&'static str, Value)> {
+        let count = self.products.len() as u32;
+        let sum = self.norm.map(|norm| {
+            let (name, combine) = if norm.rms { ("all_sum", SUM) } else { ("both_sums", SUMS) };
+            RowGroup { workgroup, size: workgroup, col_major: false }.function(name, combine, self.adapter)
+        });
+        let mut values = self.products[0].1.values();
+        values.extend([
+            ("PRODUCTS", count.into()),
+            // Whose weights are asked for in branches of their own.
+            ("SEPARATE", if self.gated { 1 } else { count }.into()),
+            ("PAIRED", self.gated.into()),
+            ("BY", if self.gated { "p" } else { "part" }.into()),
+            ("VEC_OUT", vec_out.into()),
+            ("NORM_SUM", sum.unwrap_or_default().into()),
+            // The normalization's weight and bias are the last loads.
+            ("GAIN_LOAD", (count + 1).into()),
+            ("SHIFT_LOAD", (count + 1 + self.norm.is_some_and(|n| n.weight) as u32).into()),
+        ]);
+        values.extend(with_values(&self.norm_switches()));
+        values
+    }
+}
+
+/// Constants as values of a template.
+pub(super) fn with_values(consts: &[(&'static str, u32)]) -> impl Iterator<Item = (&'static str, Value)> {
+    consts.iter().map(|&(name, n)| (name, Value::from(n)))
+}
+
+/// The words of the start of rows of `k` elements of 16 bits that can be read eight at a time.
+pub(super) fn by_eights(s: &Source, k: usize) -> Option<[Word; 2]> {
+    let whole = k.is_multiple_of(8) && s.layout.is_contiguous() && s.layout.offset.is_multiple_of(8) && (s.offset.is_none() || s.aligned);
+    start(s).filter(|_| whole)
+}
+
+/// How a workgroup goes through K, and what it keeps.
+struct GemvPlan {
+    config: GemvConfig,
+    /// Rows of a that the kernel has registers for.
+    mt: usize,
+    /// Products whose rows a team has.
+    pairs: u32,
+    /// Items of a chunk of K.
+    chunk: usize,
+    /// Items of a thread in K.
+    items: usize,
+    /// Where a is, read by eights.
+    eights: Option<[Word; 2]>,
+    /// Whether activations are kept as halves.
+    packed: bool,
+}
+
+impl GemvPlan {
+    fn of(g: &Gemv) -> Option<GemvPlan> {
+        let &Gemv { a, products, gated, vec4_store, norm, adapter } = g;
+        let [batch, m, k] = *a.shape.dims() else { return None };
+        let shape = products.first()?.1.shape;
+        let quads = shape.quads as usize;
+        let items = k.div_ceil(4 * quads);
+        let mt = m.next_power_of_two();
+        let all: usize = products.iter().map(|p| p.0).sum();
+        // What is normalised is no f16 any more.
+        let halves = a.plain().filter(|s| s.dtype == DType::F16 && norm.is_none());
+        let direct = norm.is_none() && a.plain().is_some_and(|s| s.layout.is_contiguous());
+        let mut config = GemvConfig::pick(all * batch, items, shape, mt, direct, adapter);
+        config.staged |= norm.is_some();
+        if vec4_store {
+            let lanes = config.lanes;
+            config.lanes = lanes.min(adapter.workgroup_threads / 4).max(1);
+            config.workgroup = config.workgroup.max(4 * lanes).min(adapter.workgroup_threads);
+        }
+        if gated {
+            config.rows = 2 * config.rows.div_ceil(2);
+        }
+        let packed = halves.is_some();
+        let room = (adapter.workgroup_bytes.clamp(16384, 49152) as usize - 4096) / (if packed { 8 } else { 16 } * quads * mt);
+        // A chunk is whole rounds of the threads; a row that is normalised is one chunk.
+        while norm.is_some() && config.ahead > 1 && items.next_multiple_of((config.lanes * config.ahead) as usize) > room {
+            config.ahead -= 1;
+        }
+        let unit = (config.lanes * config.ahead) as usize;
+        config.staged &= room >= unit;
+        let rounds = items.div_ceil(unit).next_power_of_two().min(1 << (room / unit).max(1).ilog2());
+        let chunk = match norm {
+            Some(_) => items.next_multiple_of(unit),
+            None if config.staged => unit * rounds,
+            None => 1,
+        };
+        if norm.is_some() && (!config.staged || chunk > room) {
+            return None;
+        }
+        let eights = halves.and_then(|s| by_eights(s, k));
+        Some(GemvPlan { config, mt, pairs: if gated { 2 } else { 1 }, chunk, items, eights, packed })
+    }
+}
+
+/// Up to eight rows of a: b is read once, a team of threads for each of its rows.
+pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
+    if let Some(done) = gemv_int8(g) {
+        return Some(done);
+    }
+    let [batch, _, k] = *g.a.shape.dims() else { return None };
+    let plan = GemvPlan::of(g)?;
+    let GemvPlan { config: GemvConfig { workgroup, lanes, rows, ahead, staged }, mt, pairs, chunk, items, eights, packed } = plan;
+    let Items { planes, quads, strips, span, parts, shifted, .. } = g.products.first()?.1.shape;
+    let block = (workgroup / lanes * rows / pairs) as usize;
+    let (words, raw, grid) = g.dispatch(block, eights)?;
+    // One quad a thread at most.
+    let vec_out = g.products.iter().all(|p| p.0 % 4 == 0) && block % 4 == 0 && mt as u32 * rows / pairs <= 4 * lanes;
+    let unit = (lanes * ahead) as usize;
+    let switches = [
+        ("BATCHED", (batch > 1) as u32),
+        ("MORE", (quads == 8 && mt == 1 && items.min(if staged { chunk } else { items }) > unit) as u32),
+        ("DIRECT", (eights.is_some() && !staged) as u32),
+        ("STAGED", staged as u32),
+        ("VEC_A", (k % 4 == 0) as u32),
+        ("VEC_OUT", vec_out as u32),
+        ("SCALED", (parts > 0) as u32),
+        ("SHIFTED", shifted as u32),
+        ("EIGHTS", eights.is_some() as u32),
+        ("SECOND", (planes > 1) as u32),
+        ("THIRD", (planes > 2) as u32),
+    ];
+    let parts = parts.max(1);
+    let held_x = (quads as usize * chunk).div_ceil(workgroup as usize) as u32;
+    let mut consts = vec![
+        ("LANES", lanes),
+        ("ROWS", rows),
+        ("AHEAD", ahead),
+        ("MT", mt as u32),
+        ("QUADS", quads),
+        ("EIGHTH", quads / 2),
+        ("STRIPS", strips),
+        ("SPAN", span),
+        ("PARTS", parts),
+        ("CHUNK", chunk as u32),
+        ("PAIR", pairs),
+        ("HELD_X", held_x),
+        ("AT_ONCE", if eights.is_some() { held_x.div_ceil(2) } else { held_x }.clamp(1, 8)),
+    ];
+    consts.extend(switches);
+    consts.extend(g.norm_switches());
+    let mut values = g.values(workgroup, vec_out);
+    values.extend(with_values(&consts));
+    let team = RowGroup { workgroup, size: lanes, col_major: false };
+    values.extend([
+        ("PAIRS", (quads / parts / 2).into()),
+        ("PACKED", packed.into()),
+        ("TEAM_SUM", team.function("team_sum", SUM, g.adapter).into()),
+    ]);
+    Some(Wgsl { source: GEMV.source(&values), consts, workgroup, grid, words, raw, transposed: vec![] })
+}

@@ -1,0 +1,130 @@
+//! How the right side of a product is read: weights by quads, for tiles, and by items, for a few rows.
+
+use crate::dtype::DType;
+use crate::plan::{Load, Word};
+use crate::shader::{Value, col_major, start};
+
+/// The WGSL files that read weights, for templates to include: `weights_quads.wgsl`, or `weights_items.wgsl` and `weights_loads.wgsl`, whose
+/// values are [`Weights::values`].
+pub(super) const WIDE_HALVES: (&str, &str) = ("wide_halves.wgsl", include_str!("wide_halves.wgsl"));
+pub(super) const WEIGHTS_QUADS: (&str, &str) = ("weights_quads.wgsl", include_str!("weights_quads.wgsl"));
+pub(super) const WEIGHTS_ITEMS: (&str, &str) = ("weights_items.wgsl", include_str!("weights_items.wgsl"));
+pub(super) const WEIGHTS_LOADS: (&str, &str) = ("weights_loads.wgsl", include_str!("weights_loads.wgsl"));
+
+/// How weights come out of load 1.
+pub(crate) struct Weights {
+    reader: Reader,
+    pub shape: Items,
+    /// The words of the first element, when the buffer is read directly.
+    pub raw: Option<[Word; 2]>,
+}
+
+/// Where weights are read from.
+#[derive(Clone, Copy, PartialEq)]
+enum Reader {
+    /// The bytes of a block format.
+    Blocks(DType),
+    /// A buffer of 16-bit floats.
+    Halves(DType),
+    /// A buffer of f32.
+    Floats,
+    /// The generated loads, four elements at a time.
+    Quads,
+    /// The generated loads, one by one.
+    Elements,
+}
+
+/// How the items of a format are made.
+#[derive(Clone, Copy)]
+pub(crate) struct Items {
+    /// Rows of four words that an item is stored in.
+    pub planes: u32,
+    /// Quads of an item, the strips they come from, and the quads of a strip.
+    pub quads: u32,
+    pub strips: u32,
+    pub span: u32,
+    /// Parts with scales of their own; 0 where nothing is scaled.
+    pub parts: u32,
+    /// Whether something is added to what is scaled.
+    pub shifted: bool,
+    /// What a format's packed integers have too much.
+    pub less: u32,
+}
+
+impl Items {
+    /// Two quads that are weights as they are.
+    const TWO: Items = Items { planes: 2, quads: 2, strips: 1, span: 2, parts: 0, shifted: false, less: 0 };
+    /// The same of halves.
+    const HALVES: Items = Items { planes: 1, ..Items::TWO };
+
+    fn of_block(d: DType) -> Items {
+        // Strips of 32 weights whose quads share words of quants; some are halves with a scale each.
+        let (strips, parts) = match d {
+            DType::Q4_K | DType::Q5_K => (2, 2),
+            DType::Q2_K | DType::Q3_K | DType::Q6_K => (4, 4),
+            _ => (1, 1),
+        };
+        let shifted = matches!(d, DType::Q4_1 | DType::Q5_1 | DType::Q2_K | DType::Q4_K | DType::Q5_K);
+        let planes = if matches!(d, DType::Q8_0 | DType::Q5_K | DType::Q6_K) { 3 } else { 2 };
+        let less = match d {
+            DType::Q4_0 => 8,
+            DType::Q5_0 => 16,
+            DType::Q3_K => 4,
+            DType::Q6_K => 32,
+            _ => 0,
+        };
+        Items { planes, quads: 8, strips, span: 8, parts, shifted, less }
+    }
+}
+
+impl Weights {
+    pub fn of(b: &Load, k: usize) -> Weights {
+        let plain = b.plain().filter(|s| s.layout.is_contiguous());
+        // Both starts together must be known to be a multiple of the unit that is read, and rows must be whole items: what lies behind
+        // a row may be NaN.
+        let aligned =
+            |unit: usize| plain.filter(|s| k % 8 == 0 && s.layout.offset % unit == 0 && (s.offset.is_none() || s.aligned)).and_then(start);
+        // A constant has no source.
+        let dtype = b.sources.first().map_or(DType::F32, |s| s.dtype);
+        let found = match dtype {
+            DType::F32 => aligned(4).map(|at| (Reader::Floats, Items::TWO, at)),
+            DType::F16 | DType::BF16 => aligned(8).map(|at| (Reader::Halves(dtype), Items::HALVES, at)),
+            d if d.is_block() => {
+                let whole = plain.filter(|s| k % d.block() == 0 && s.layout.offset % d.block() == 0).and_then(start);
+                whole.map(|at| (Reader::Blocks(d), Items::of_block(d), at))
+            }
+            _ => None,
+        };
+        let loaded = || if k % 4 == 0 && !col_major(b) { Reader::Quads } else { Reader::Elements };
+        match found {
+            Some((reader, shape, at)) => Weights { reader, shape, raw: Some(at) },
+            None => Weights { reader: loaded(), shape: Items::TWO, raw: None },
+        }
+    }
+
+    /// What the files that read weights ask for.
+    pub fn values(&self) -> Vec<(&'static str, Value)> {
+        let (mut format, mut block, mut k_scales) = ("", 0, false);
+        if let Reader::Blocks(d) = self.reader {
+            (format, block, k_scales) = (d.name(), d.block() as u32, matches!(d, DType::Q4_K | DType::Q5_K));
+        }
+        vec![
+            ("READS_BLOCKS", (block > 0).into()),
+            ("READS_HALVES", matches!(self.reader, Reader::Halves(_)).into()),
+            ("READS_FLOATS", (self.reader == Reader::Floats).into()),
+            ("READS_QUADS", (self.reader == Reader::Quads).into()),
+            ("BF16", (self.reader == Reader::Halves(DType::BF16)).into()),
+            ("FORMAT", format.into()),
+            ("BLOCK_SIZE", block.into()),
+            ("BLOCK_QUADS", (block / 4).into()),
+            ("BLOCK_ITEMS", (block / 32).into()),
+            ("K_SCALES", k_scales.into()),
+            ("PLANES", self.shape.planes.into()),
+        ]
+    }
+
+    /// The words of the start and the list of raw loads.
+    pub fn start(&self) -> ([Word; 2], Vec<u8>) {
+        (self.raw.unwrap_or([Word::U32(0); 2]), if self.raw.is_some() { vec![1] } else { vec![] })
+    }
+}

@@ -1,0 +1,14 @@
+// GGML's block formats read from their own bytes: quad `v` of a row of load N, four weights. START: the first element; K: those of a row.
+//
+// Blocks are aligned to 2 bytes only, except Q4_1, Q5_1, Q4_K, Q5_K and Q2_K, whose sizes are multiples of 4.
+
+#include "quant/common.wgsl"
+#include "quant/bytes.wgsl" S = ""
+#if K_SCALES
+#include "quant/scale_min.wgsl"
+// The same from word `at` on, of sub-block j.
+fn scale_min(at: u32, j: u32) -> vec2<f32> { return scale_min_of(vec3<u32>(raw_${N}[at], raw_${N}[at + 1u], raw_${N}[at + 2u]), j / 2u, j % 2u); }
+#endif
+fn block_of(row: u32) -> u32 { return (${START}) / ${BLOCK_SIZE}u + row * (${K} / ${BLOCK_SIZE}u); }
+#include "quant/${FORMAT}.wgsl" PART = 0
+fn weights4(row: u32, v: u32) -> vec4<f32> { return ${FORMAT}(block_of(row) + v / ${BLOCK_QUADS}u, v % ${BLOCK_QUADS}u); }
