@@ -12,6 +12,7 @@ use crate::backends::{Backend, Buffer, Bytes, cpu::CpuBackend};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{FallbackModel, MemoryStats, PipelineStats, TransferStats};
+use crate::tuning::{Tuning, TuningSource};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -71,14 +72,46 @@ impl Device {
         if let Some((_, d)) = open.iter().find(|(n, _)| n == name) {
             return Ok(d.clone());
         }
-        let backend = crate::backends::gpu::GpuBackend::open(name)?;
+        let device = Device::of_gpu(crate::backends::gpu::GpuBackend::open(name)?);
+        open.push((name.to_string(), device.clone()));
+        Ok(device)
+    }
+    #[cfg(feature = "gpu")]
+    pub(crate) fn of_gpu(backend: Arc<crate::backends::gpu::GpuBackend>) -> Device {
         // A software adapter is opened to test the GPU's own way.
         let adaptive = std::env::var("TL_ADAPTIVE").map_or(!backend.is_software(), |v| v != "0");
         let device = Device::of(backend, false);
         device.set_adaptive(adaptive);
-        open.push((name.to_string(), device.clone()));
-        Ok(device)
+        device
     }
+
+    /// A GPU by name, as for [`Device::open`], with this tuning table instead of the one in force for it. Results are right with every table
+    /// that [`Tuning::check`] passes; sums may be split otherwise, and so round otherwise. Opening it again gives another device.
+    ///
+    /// # Errors
+    /// Those of [`Tuning::check`], and [`TensorError::UnsupportedDevice`] for an unknown name, or where this machine has no such GPU.
+    ///
+    /// ```
+    /// use tensorlogic::{Device, tuning::Tuning};
+    /// if let Ok(gpu) = Device::open_with_tuning("gpu", Tuning::generic()) {
+    ///     assert_eq!(gpu.tuning().unwrap().name, "generic");
+    /// }
+    /// ```
+    #[cfg(feature = "gpu")]
+    pub fn open_with_tuning(name: &str, tuning: Tuning) -> TensorResult<Device> {
+        crate::backends::gpu::GpuBackend::open_with(name, tuning).map(Device::of_gpu)
+    }
+
+    /// The tuning table in force on this device; `None` on the CPU, which has none.
+    pub fn tuning(&self) -> Option<&Tuning> {
+        self.0.backend.tuning()
+    }
+
+    /// Where that table comes from.
+    pub fn tuning_source(&self) -> Option<&TuningSource> {
+        self.0.backend.tuning_source()
+    }
+
     #[cfg(not(feature = "gpu"))]
     fn open_gpu(name: &str) -> TensorResult<Device> {
         Err(TensorError::UnsupportedDevice(format!(

@@ -8,6 +8,7 @@ use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, IdentityHasher, Plan};
 use crate::tensor::{Inputs, Key, Kind, Node, Tensor, release};
+use crate::tuning::Tuning;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -92,6 +93,8 @@ struct Evaluator {
     /// Whether the next evaluation shall be told.
     record: bool,
     recorded: Option<Recorded>,
+    /// The number of the device's tuning table, once it is known; 0 where it has none.
+    tuning: Option<u64>,
 }
 // SAFETY: the raw pointers are scratch of one call and never outlive it.
 unsafe impl Send for Evaluator {}
@@ -132,6 +135,9 @@ impl Evaluator {
         let mut shared = false;
         let mut key = [Key::default(), Key::default()];
         key[1].word(if fusion() { 0x5851_F42D_4C95_7F2D } else { 0x1405_7B7E_F767_814F });
+        // Plans are of one table: how many rows are joined or unpacked depends on it.
+        let tuning = roots.first().map(|root| *self.tuning.get_or_insert_with(|| root.device().backend().tuning().map_or(0, Tuning::id)));
+        key[0].word(tuning.unwrap_or(0));
         for root in roots {
             let (root, _) = base(root);
             if root.mark.load(Relaxed) >> 32 != epoch >> 32 {

@@ -5,7 +5,9 @@
 //! [`AdapterInfo::tuning`](crate::plan::AdapterInfo::tuning); nothing is tuned while a program runs, since another split of a sum may round
 //! differently.
 
+use crate::error::{TensorError, TensorResult};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// One class of GPU. Counts are of elements unless said otherwise.
@@ -121,6 +123,8 @@ pub struct ReduceTuning {
     pub split_elements: usize,
     /// The same for positions of extremes.
     pub arg_split_elements: usize,
+    /// Workgroups that keep the GPU busy while rows are added up by index: with fewer rows, each has a workgroup of its own.
+    pub index_add_groups: usize,
 }
 
 /// See [`Tuning::rows`].
@@ -178,6 +182,9 @@ pub struct AdapterClass {
     pub software: bool,
 }
 
+/// Rows of the left side that the kernels for few rows can keep in registers; a table may ask for fewer.
+pub(crate) const GEMV_ROW_LIMIT: usize = 8;
+
 const PCI_NVIDIA: u32 = 0x10de;
 
 /// Warps, fragments, BK and prefetch of the tiles that every class chooses from, the largest first.
@@ -216,7 +223,8 @@ impl GemmTile {
         let [wm, wn, fm, fn_] = [warps[0], warps[1], fragments[0], fragments[1]].map(f64::from);
         let multiplied = wm * wn * fm * fn_;
         let loaded = wm * fm + wn * fn_;
-        let busy = f64::from(bk) / 16.0 * (0.008 * multiplied + 0.01 * loaded);
+        // Four digits, which a file gives back as they are.
+        let busy = (f64::from(bk) / 16.0 * (0.008 * multiplied + 0.01 * loaded) * 1e4).round() / 1e4;
         GemmTile { warps, fragments, bk, prefetch, busy_us: [busy; 4], alone_us: busy.max(0.6) }
     }
 }
@@ -254,7 +262,7 @@ impl Tuning {
                 split_bytes: 32 << 10,
                 shared_bytes: [cache_bytes / 16, cache_bytes / 2],
             },
-            reduce: ReduceTuning { full_groups: 8 * units, split_elements: 4096, arg_split_elements: 1024 },
+            reduce: ReduceTuning { full_groups: 8 * units, split_elements: 4096, arg_split_elements: 1024, index_add_groups: 4 * units },
             rows: RowTuning { multi_row_min_rows: 32 * units, subgroup_min_rows: 8 * units },
             unpack: UnpackTuning { min_rows: 64, min_rows_large: 64, large_elements: 1 << 20, max_elements: 1 << 27 },
             map: MapTuning { multi_quad_elements: [8192 * units, 32_768 * units], tile_min_elements: 4096 },
@@ -293,6 +301,7 @@ impl Tuning {
             split_bytes: 32 << 10,
             shared_bytes: [2 << 20, 32 << 20],
         };
+        t.reduce.index_add_groups = 512;
         t.rows = RowTuning { multi_row_min_rows: 4096, subgroup_min_rows: 1024 };
         t.unpack.min_rows_large = 9;
         t.map.multi_quad_elements = [1 << 20, 1 << 22];
@@ -326,6 +335,23 @@ impl Tuning {
     /// The names that [`Tuning::named`] knows.
     pub const NAMES: [&str; 4] = ["generic", "nvidia", "apple", "software"];
 
+    /// The table that a value of `TL_TUNING` means: a class by name, or a file with a table.
+    ///
+    /// # Errors
+    /// [`TensorError::Config`] where it is neither, or the table does not pass [`Tuning::check`]; it names the field.
+    pub fn from_setting(value: &str) -> TensorResult<Tuning> {
+        if let Some(table) = Tuning::named(value) {
+            return Ok(table);
+        }
+        let names = Tuning::NAMES.join(", ");
+        let invalid = |what: String| TensorError::Config(what);
+        let text = std::fs::read(value)
+            .map_err(|e| invalid(format!("TL_TUNING is {value:?}: neither one of {names} nor a readable file ({e})")))?;
+        let table: Tuning = serde_json::from_slice(&text).map_err(|e| invalid(format!("TL_TUNING: {value} is not a tuning table: {e}")))?;
+        table.check().map_err(|e| invalid(format!("TL_TUNING: {value}: {e}")))?;
+        Ok(table)
+    }
+
     /// The table for an adapter that was never measured. The only place that asks whose GPU it is.
     pub fn of_class(class: AdapterClass) -> Tuning {
         match class {
@@ -333,6 +359,63 @@ impl Tuning {
             AdapterClass { metal: true, .. } => Tuning::apple(),
             AdapterClass { vendor: PCI_NVIDIA, .. } => Tuning::nvidia(),
             _ => Tuning::generic(),
+        }
+    }
+
+    /// Refuses values with which a kernel could not be written, or that only a damaged file has: zero where something is divided by it, tiles
+    /// without subgroups, times that are no times. Thresholds are free: with any of them results are right, only slower.
+    ///
+    /// # Errors
+    /// [`TensorError::Config`], which names the value.
+    ///
+    /// ```
+    /// use tensorlogic::tuning::Tuning;
+    /// let mut table = Tuning::generic();
+    /// table.check()?;
+    /// table.gemm.tiles[0].bk = 0;
+    /// assert!(table.check().unwrap_err().to_string().contains("gemm.tiles[0].bk is 0"));
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
+    pub fn check(&self) -> TensorResult<()> {
+        let wrong = |what: String| Err(TensorError::Config(format!("tuning table {:?}: {what}", self.name)));
+        for (i, tile) in self.gemm.tiles.iter().enumerate() {
+            let counts = [
+                ("warps", tile.warps[0].min(tile.warps[1]), tile.warps[0].max(tile.warps[1]), 32),
+                ("fragments", tile.fragments[0].min(tile.fragments[1]), tile.fragments[0].max(tile.fragments[1]), 16),
+                ("bk", tile.bk, tile.bk, 4096),
+            ];
+            for (name, least, most, limit) in counts {
+                if least == 0 || most > limit {
+                    let value = if least == 0 { least } else { most };
+                    return wrong(format!("gemm.tiles[{i}].{name} is {value}; want 1 to {limit}"));
+                }
+            }
+            if !tile.bk.is_multiple_of(16) {
+                return wrong(format!("gemm.tiles[{i}].bk is {}; want a multiple of 16", tile.bk));
+            }
+        }
+        let tile_times = self.gemm.tiles.iter().flat_map(|t| t.busy_us.iter().chain([&t.alone_us]));
+        let times = tile_times.chain(&self.gemm.split_us).chain([&self.gemm.store_us]);
+        if let Some(t) = times.into_iter().find(|t| !(0.0..=1e9).contains(*t)) {
+            return wrong(format!("a time of gemm is {t}; want microseconds from 0 to 1e9"));
+        }
+        let divisors = [
+            ("compute_units", self.compute_units as usize),
+            ("gemv.int8_max_threads", self.gemv.int8_max_threads),
+            ("gemv.int8_full_threads", self.gemv.int8_full_threads),
+            ("attention.split_bytes", self.attention.split_bytes),
+            ("attention.split_groups[0]", self.attention.split_groups[0]),
+            ("attention.split_groups[1]", self.attention.split_groups[1]),
+            ("reduce.full_groups", self.reduce.full_groups),
+            ("reduce.split_elements", self.reduce.split_elements),
+            ("reduce.arg_split_elements", self.reduce.arg_split_elements),
+            ("reduce.index_add_groups", self.reduce.index_add_groups),
+            ("submit.max_ops", self.submit.max_ops as usize),
+            ("submit.max_steps", self.submit.max_steps),
+        ];
+        match divisors.into_iter().find(|d| d.1 == 0) {
+            Some((name, _)) => wrong(format!("{name} is 0; want 1 or more")),
+            None => Ok(()),
         }
     }
 
@@ -352,3 +435,19 @@ impl Default for Tuning {
 
 /// A shared table.
 pub type SharedTuning = Arc<Tuning>;
+
+/// Where the table of an open GPU comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TuningSource {
+    /// It is the one of the adapter's class.
+    Class {
+        /// Why a table that `tl tune` kept here was not taken, where there is one.
+        ignored: Option<String>,
+    },
+    /// `TL_TUNING` names this class or file.
+    Environment(String),
+    /// `tl tune` measured it on this machine and keeps it in this file.
+    Measured(PathBuf),
+    /// The program gave it when it opened the device.
+    Given,
+}

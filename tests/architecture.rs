@@ -296,3 +296,59 @@ fn every_file_says_its_job_first() {
         assert!(text.starts_with("//! "), "{} does not begin with a line `//! <its job>`", file.display());
     }
 }
+
+/// Words with which a comment admits that a number was fitted to one GPU.
+const FITTED: [&str; 8] = ["H100", "H200", "A100", "M4 ", "measured on", "processors", "compute units", "keep a GPU busy"];
+
+/// Numbers of kernels that look fitted and are not, with the reason.
+const NOT_FITTED: [(&str, &str); 2] = [
+    // They bound how long a user waits for a group of tokens; the idle time in their comment is the reason, not the number.
+    ("models/generate.rs", "AT_ONCE"),
+    ("models/generate.rs", "MOST_AT_ONCE"),
+];
+
+/// The constants with a number in `source` whose comment, above or behind, admits that they were fitted to a GPU.
+fn fitted(source: &str) -> Vec<String> {
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
+    let is_const = |l: &str| {
+        let behind = l.split_once("const ").filter(|(before, _)| before.is_empty() || before.starts_with("pub")).map(|(_, behind)| behind);
+        behind.is_some_and(|b| b.contains('=') && !b.contains("&str"))
+    };
+    let mut found = Vec::new();
+    for (i, line) in lines.iter().enumerate().filter(|(_, l)| is_const(l)) {
+        // Constants below each other share a comment.
+        let first = (0..i).rev().take_while(|&j| is_const(lines[j]) || lines[j].starts_with("//")).last().unwrap_or(i);
+        let comment = lines[first..=i].iter().filter_map(|l| l.find("//").map(|at| &l[at..])).collect::<Vec<_>>().join(" ");
+        if FITTED.iter().any(|w| comment.contains(w)) {
+            let name = line.split("const ").nth(1).unwrap_or("").split(':').next().unwrap_or("").trim();
+            found.push(name.to_string());
+        }
+    }
+    found
+}
+
+#[test]
+fn numbers_fitted_to_a_gpu_stand_in_the_tuning_table() {
+    assert_eq!(fitted("/// As many as an H100 runs.\npub(crate) const A: usize = 4;\n"), ["A"]);
+    assert_eq!(fitted("/// Bits.\nconst A: usize = 4;\nfn x() {}\n/// Measured on one.\nconst B: usize = 4; // an A100\n"), ["B"]);
+    assert_eq!(fitted("/// Elements of a piece.\nconst A: usize = 4;\n"), Vec::<String>::new());
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut wrong = Vec::new();
+    let mut excepted = 0;
+    for folder in ["ops", "shader", "compile", "backends/gpu", "models"] {
+        let mut all = Vec::new();
+        files(&src.join(folder), &mut all);
+        assert!(!all.is_empty(), "src/{folder} has no sources");
+        for file in all {
+            let name = file.strip_prefix(&src).unwrap().to_str().unwrap().replace('\\', "/");
+            for constant in fitted(&std::fs::read_to_string(&file).unwrap()) {
+                match NOT_FITTED.contains(&(name.as_str(), constant.as_str())) {
+                    true => excepted += 1,
+                    false => wrong.push(format!("src/{name}: {constant}")),
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "fitted to one GPU, and not in src/tuning.rs:\n{}", wrong.join("\n"));
+    assert_eq!(excepted, NOT_FITTED.len(), "an exception is not needed any more");
+}

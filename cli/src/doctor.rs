@@ -9,6 +9,7 @@ use tensorlogic::Device;
 use tensorlogic::backends::{cpu, gpu, limits};
 use tensorlogic::cpu_fallback::FallbackModel;
 use tensorlogic::io::human_bytes;
+use tensorlogic::tuning::{Tuning, TuningSource};
 
 /// Show adapters, limits, memory, settings and problems
 #[derive(Args)]
@@ -44,7 +45,6 @@ pub const VARIABLES: [Variable; 15] = [
         "Device::set_memory_limit",
     ),
     variable("TL_CACHE_LIMIT", "limit of memory kept for reuse: 512M, 2G, 10%, auto", "BufferPool::set_limit"),
-    variable("TL_TUNING", "generic, nvidia, apple, software, or a file of `tl tune`: numbers fitted to a GPU", "-"),
     variable("TL_NO_FUSION", "1 disables fusion: every operation is its own dispatch", "eval::without_fusion"),
     variable("TL_METAL_NO_COPY", "1 binds mapped weight files in place on Metal (type-checked, not run)", "-"),
     variable("TL_ADAPTIVE", "0 keeps small work on host values off the CPU, 1 allows it on software adapters too", "Device::set_adaptive"),
@@ -54,6 +54,11 @@ pub const VARIABLES: [Variable; 15] = [
         "TL_GPU_WITHOUT",
         "adapter features to disable, for comparison: f16, subgroup, cooperative matrix, limits, large bindings, …",
         "-",
+    ),
+    variable(
+        "TL_TUNING",
+        "the tuning table of GPUs: generic, nvidia, apple, software, or a file as `tl tune` writes it",
+        "Device::open_with_tuning",
     ),
     variable("TL_CACHE_DIR", "folder of downloaded models, measurements and compiled kernels", "-"),
     variable(
@@ -105,6 +110,16 @@ fn memory(d: &Device) -> (Vec<[String; 2]>, Value) {
     (lines, json)
 }
 
+/// Where a device's tuning table comes from.
+fn tuning_source(source: &TuningSource) -> String {
+    match source {
+        TuningSource::Class { .. } => "of its class; `tl tune` measures this machine's".into(),
+        TuningSource::Environment(value) => format!("TL_TUNING={value}"),
+        TuningSource::Measured(file) => format!("measured here, kept in {}", file.display()),
+        TuningSource::Given => "given by the program".into(),
+    }
+}
+
 fn crossover_json(c: &FallbackModel) -> Value {
     json!({ "round_trip_s": c.round_trip, "submit_s": c.submit, "host_s": c.host, "host_element_s": c.host_element,
         "host_op_s": c.host_op, "elements": c.elements() })
@@ -124,6 +139,9 @@ pub fn wrong_settings() -> Vec<(String, &'static str)> {
     }
     if let Some(v) = std::env::var("TL_ADAPTIVE").ok().filter(|v| v != "0" && v != "1") {
         wrong.push((format!("TL_ADAPTIVE is {v:?}; expected 0 or 1"), "unset it: small work on host values runs on the CPU"));
+    }
+    if let Some(Err(e)) = std::env::var("TL_TUNING").ok().filter(|v| !v.is_empty()).map(|v| Tuning::from_setting(&v)) {
+        wrong.push((e.to_string(), "unset it, or write generic, nvidia, apple, software, or a file as `tl tune` writes it"));
     }
     if let Err(e) = cpu::instructions() {
         wrong.push((e.to_string(), "unset it to use the fastest instruction set of this processor"));
@@ -247,6 +265,14 @@ pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
                 json["memory"] = memory;
                 json["storage"] = json!(format!("{:?}", d.storage_mode()));
                 json["adaptive"] = json!(d.adaptive());
+                if let Some((table, source)) = d.tuning().zip(d.tuning_source()) {
+                    json["tuning"] = json!({ "name": table.name, "source": tuning_source(source), "table": table });
+                    rows.push(["tuning table".into(), format!("{}: {}", table.name, tuning_source(source))]);
+                    if let TuningSource::Class { ignored: Some(why) } = source {
+                        let what = format!("{name}: the measured tuning table is not used: {why}");
+                        problem(&mut problems, what, "run `tl tune` again, or delete the file");
+                    }
+                }
                 let kept = d.pipeline_stats();
                 json["pipeline_cache"] = json!({ "file": kept.file, "bytes": kept.bytes });
                 rows.push([

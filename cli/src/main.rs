@@ -22,6 +22,7 @@ mod random_model;
 mod suites;
 mod table;
 mod train;
+mod tune;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use output::Failure;
@@ -39,6 +40,7 @@ use std::process::ExitCode;
   tl doctor                                   check memory, limits, settings and drivers
   tl bench decode                             measure decoding speed next to its limit
   tl bench run                                measure single operations
+  tl tune                                     measure the best tiles and splits of this GPU
   tl completions bash > ~/.local/share/bash-completion/completions/tl
 
 Results go to stdout, everything else to stderr. Exit codes: 0 success; 1 failure (file, device, network, memory); 2 wrong usage
@@ -77,6 +79,7 @@ enum Command {
     Merge(Box<finetune::MergeArgs>),
     Quantize(quantize::QuantizeArgs),
     Bench(Box<bench::BenchArgs>),
+    Tune(tune::TuneArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -153,6 +156,7 @@ fn main() -> ExitCode {
         Command::Merge(args) => finetune::run_merge(args, cli.global),
         Command::Quantize(args) => quantize::run(args, cli.global),
         Command::Bench(args) => bench::run(args, cli.global),
+        Command::Tune(args) => tune::run(args, cli.global),
         Command::Completions(args) => completions::run::<Cli>(args),
     });
     match result {

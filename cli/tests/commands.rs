@@ -390,3 +390,81 @@ fn doctor_shows_settings_memory_and_problems() {
     );
     assert!(v["cpu"]["memory"]["total_bytes"].as_u64() > Some(0));
 }
+
+/// Runs `tl` with this cache folder and the GPU of the tests: on a private driver by its loader, as the test itself.
+fn on_gpu(args: &[&str], cache: &Path) -> Command {
+    let by_loader = std::env::current_exe().is_ok_and(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("ld-linux")));
+    let mut command = if by_loader {
+        let mut c = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/with-lavapipe.sh"));
+        c.arg(env!("CARGO_BIN_EXE_tl"));
+        c
+    } else {
+        Command::new(env!("CARGO_BIN_EXE_tl"))
+    };
+    command.args(args).env("TL_CACHE_DIR", cache).env_remove("TL_TUNING").env_remove("TL_DEVICE");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// The tuning table that `tl doctor` shows of the GPU, and all problems.
+fn table_in_force(cache: &Path, setting: Option<&str>) -> (serde_json::Value, String) {
+    let mut c = on_gpu(&["doctor", "--json"], cache);
+    c.envs(setting.map(|s| ("TL_TUNING", s)));
+    let v: serde_json::Value = serde_json::from_str(&check(c, "", 0, "", "")).unwrap();
+    (v["gpus"].as_array().unwrap().iter().find(|g| g["device"] == "vulkan:0").unwrap()["tuning"].clone(), v["problems"].to_string())
+}
+
+#[test]
+fn tune_measures_a_table_that_every_command_uses() {
+    check(plain(&["tune", "--device", "cpu"]), "", 2, "", "the cpu has no tuning table");
+    check(plain(&["tune", "--device", "cpu", "--seconds", "0"]), "", 2, "", "--seconds: 0 is no time");
+    let mut wrong = plain(&["devices"]);
+    wrong.env("TL_TUNING", "toaster");
+    check(wrong, "", 2, "", "TL_TUNING is \"toaster\": neither one of generic, nvidia, apple, software nor a readable file");
+
+    let cache = std::env::temp_dir().join(format!("tl-tune-{}", std::process::id()));
+    let kept = cache.join("tuning.json");
+    let there = on_gpu(&["devices", "--json"], &cache).output().unwrap();
+    if !String::from_utf8_lossy(&there.stdout).contains("vulkan:0") {
+        assert!(!std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1"), "there is no GPU");
+        return println!("skipped: there is no GPU");
+    }
+    check(
+        on_gpu(&["tune", "--device", "vulkan", "--seconds", "3", "--dry-run"], &cache),
+        "",
+        0,
+        "nothing was kept: --dry-run",
+        "kinds of work",
+    );
+    assert!(!kept.exists());
+    let (class, problems) = table_in_force(&cache, None);
+    assert!(class["source"].as_str().unwrap().starts_with("of its class") && !problems.contains("tuning"), "{class} {problems}");
+
+    let out = check(on_gpu(&["tune", "--device", "vulkan", "--seconds", "6", "--json"], &cache), "", 0, "", "");
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert!(report["cases"][0].as_u64() > Some(0) && report["seconds"].as_f64() < Some(120.0), "{out}");
+    let rows = report["rows"].as_array().unwrap();
+    let slower = |r: &serde_json::Value| r["kept"] == true && r["after_s"].as_f64() > r["before_s"].as_f64().map(|b| b * 1.031);
+    assert!(!rows.iter().any(slower), "something that is kept is slower: {out}");
+    let (measured, _) = table_in_force(&cache, None);
+    assert_eq!(measured["table"], report["table"]);
+    assert!(measured["source"].as_str().unwrap().starts_with("measured here"), "{measured}");
+    assert_eq!(table_in_force(&cache, Some("apple")).0["name"], "apple");
+
+    #[cfg(unix)]
+    {
+        let before = std::fs::read(&kept).unwrap();
+        let child = on_gpu(&["tune", "--device", "vulkan"], &cache).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_secs(5));
+        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+        assert_eq!(child.wait_with_output().unwrap().status.code(), Some(130));
+        assert!(std::fs::read(&kept).unwrap() == before, "Ctrl-C changed what is kept");
+    }
+
+    // A damaged file stops nothing, and is told of.
+    std::fs::write(&kept, "{ \"").unwrap();
+    let (table, problems) = table_in_force(&cache, None);
+    assert_eq!(table["table"], class["table"]);
+    assert!(problems.contains("tuning.json is damaged") && problems.contains("tl tune"), "{problems}");
+    std::fs::remove_dir_all(cache).unwrap();
+}

@@ -15,6 +15,7 @@ use self::pool::PoolControl;
 use crate::dtype::DType;
 use crate::error::{At, TensorResult};
 use crate::plan::{MemoryStats, PipelineStats, Plan, RunTimes, StorageMode, Timing, TransferStats};
+use crate::tuning::{Tuning, TuningSource};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -262,6 +263,14 @@ pub trait Backend: Send + Sync {
     }
     /// How many rows products that share their left side may have to run faster in one step; `None` where they never do.
     fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {
+        None
+    }
+    /// The numbers fitted to this class of GPU; `None` on the CPU.
+    fn tuning(&self) -> Option<&Tuning> {
+        None
+    }
+    /// Where they come from.
+    fn tuning_source(&self) -> Option<&TuningSource> {
         None
     }
     /// Whether products of f16 go by matrix units.

@@ -11,6 +11,8 @@ mod plot;
 mod probe;
 mod record;
 mod suites;
+#[cfg(feature = "gpu")]
+mod tune;
 
 pub use compare::{Change, Verdict, compare};
 pub use environment::Environment;
@@ -19,6 +21,8 @@ pub use limits::Limits;
 pub use plot::{html, svg};
 pub use record::{Record, read_records, table};
 pub use suites::{CATEGORIES, suite};
+#[cfg(feature = "gpu")]
+pub use tune::{TuneOptions, TuneReport, TuneRow, TuningGroup, tune};
 
 use crate::device::Device;
 use crate::error::{TensorError, TensorResult};

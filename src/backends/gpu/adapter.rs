@@ -4,7 +4,7 @@ use super::tuning_file;
 use crate::backends::limits::MemoryInfo;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{AdapterInfo, RawLanguage, SubgroupSync};
-use crate::tuning::AdapterClass;
+use crate::tuning::{AdapterClass, Tuning, TuningSource};
 use std::sync::{Arc, OnceLock};
 use wgpu::{Backend, Backends, DeviceType, Features};
 
@@ -282,6 +282,8 @@ pub(super) struct Opened {
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
     pub info: AdapterInfo,
+    pub tuning_source: TuningSource,
+    pub class: AdapterClass,
     pub name: String,
     pub software: bool,
     pub memory: Option<u64>,
@@ -298,7 +300,8 @@ pub(super) struct Opened {
     pub room: Box<dyn Fn() -> Option<MemoryInfo> + Send + Sync>,
 }
 
-pub(super) fn open(selector: &str) -> TensorResult<Opened> {
+/// Opens the adapter that a selector means, with this tuning table or the one in force for it.
+pub(super) fn open(selector: &str, table: Option<Tuning>) -> TensorResult<Opened> {
     let adapter = choose(selector)?;
     let i = adapter.get_info();
     let mut limits = adapter.limits();
@@ -339,7 +342,10 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
     let memory = memory(&adapter);
     let key = format!("{} {:x}:{:x} {} {} {}", backend_name(i.backend), i.vendor, i.device, i.name, i.driver, i.driver_info);
     let class = AdapterClass { vendor: i.vendor, metal: i.backend == Backend::Metal, software: is_software(&i) };
-    let tuning = tuning_file::choose(&key, class)?;
+    let (tuning, tuning_source) = match table {
+        Some(table) => (table, TuningSource::Given),
+        None => tuning_file::choose(&key, class)?,
+    };
     let shared_usage = match i.backend {
         _ if !has(Features::MAPPABLE_PRIMARY_BUFFERS) => wgpu::BufferUsages::empty(),
         // On Metal, memory that the host may write is write-combined there, and slow to read.
@@ -377,6 +383,8 @@ pub(super) fn open(selector: &str) -> TensorResult<Opened> {
         device,
         queue,
         info,
+        tuning_source,
+        class,
         name: format!("{} ({})", i.name, backend_name(i.backend)),
         software: is_software(&i),
         key,

@@ -4,6 +4,7 @@ use super::adapter::Opened;
 use super::pool::{GpuBuffer, PRIVATE, Pool, SHARED, size_class};
 use crate::error::{At, TensorError, TensorResult};
 use crate::plan::{AdapterInfo, SCRATCH_WORDS, TransferStats};
+use crate::tuning::{AdapterClass, TuningSource};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -46,6 +47,10 @@ pub(super) struct Core {
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
     pub info: AdapterInfo,
+    /// Where `info.tuning` comes from.
+    pub tuning_source: TuningSource,
+    /// What kind of adapter this is.
+    pub class: AdapterClass,
     pub name: String,
     /// Adapter and driver, for what is kept between processes.
     pub key: String,
@@ -146,6 +151,8 @@ impl Core {
             device: o.device,
             queue: o.queue,
             info: o.info,
+            tuning_source: o.tuning_source,
+            class: o.class,
             name: o.name,
             key: o.key,
             kept_in: super::compiled::folder(o.software),

@@ -39,6 +39,8 @@ use crate::plan::{
 };
 use crate::scalar::{Binary, Inst, Prim, Program, Unary};
 use crate::shape::Shape;
+use crate::tuning::{GEMV_ROW_LIMIT, Tuning, TuningSource};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -107,8 +109,25 @@ impl GpuBackend {
     /// Opens the GPU that `selector` (`auto|gpu|vulkan|metal|dx12`, each with an optional `:index`) means.
     ///
     /// Drivers that compute on the CPU are taken only where `TL_ALLOW_SOFTWARE=1` is set or the interface is named.
+    /// Its tuning table is the one that `TL_TUNING` names, else the one that `tl tune` measured here, else its class's.
+    ///
+    /// # Errors
+    /// [`TensorError::UnsupportedDevice`] where this machine has no such GPU, [`TensorError::Config`] where `TL_TUNING` is no table.
     pub fn open(selector: &str) -> TensorResult<Arc<GpuBackend>> {
-        let core = Core::new(adapter::open(selector)?);
+        GpuBackend::of(adapter::open(selector, None)?)
+    }
+
+    /// As [`GpuBackend::open`] with this tuning table, whatever is kept for the GPU. Opening it again gives another backend.
+    ///
+    /// # Errors
+    /// Those of [`Tuning::check`], and [`TensorError::UnsupportedDevice`] where this machine has no such GPU.
+    pub fn open_with(selector: &str, tuning: Tuning) -> TensorResult<Arc<GpuBackend>> {
+        tuning.check()?;
+        GpuBackend::of(adapter::open(selector, Some(tuning))?)
+    }
+
+    fn of(opened: adapter::Opened) -> TensorResult<Arc<GpuBackend>> {
+        let core = Core::new(opened);
         let m = GpuBackend { core, runner: Default::default(), staging: Mutex::new(None), spare: Default::default() };
         if !m.rounds_f16()? {
             m.core.soft_f16.store(true, Ordering::Relaxed);
@@ -126,6 +145,22 @@ impl GpuBackend {
     /// What kernels may ask about this GPU.
     pub fn info(&self) -> &AdapterInfo {
         &self.core.info
+    }
+
+    /// The table of this adapter's class, which is in force where nothing was measured.
+    pub fn class_tuning(&self) -> Tuning {
+        Tuning::of_class(self.core.class)
+    }
+
+    /// Keeps a table for this adapter, its driver and this version of the library in the user's cache folder, beside the crossover: whoever
+    /// opens the GPU from now on has it. Gives the file.
+    ///
+    /// # Errors
+    /// Those of [`Tuning::check`]; [`TensorError::UnsupportedDevice`] where there is no cache folder; [`TensorError::Config`] where it cannot be
+    /// written: the file is then as it was.
+    pub fn store_tuning(&self, tuning: &Tuning) -> TensorResult<PathBuf> {
+        tuning.check()?;
+        tuning_file::store(&self.core.key, tuning)
     }
 
     /// The most threads that a workgroup may have along x, y and z.
@@ -417,7 +452,14 @@ impl Backend for GpuBackend {
     }
     fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {
         let tuning = &self.core.info.tuning.gemv;
-        Some(FusedGemvLimits { any: tuning.max_rows, halves: if self.matrices() { tuning.max_rows_f16 } else { tuning.max_rows } })
+        let any = tuning.max_rows.min(GEMV_ROW_LIMIT);
+        Some(FusedGemvLimits { any, halves: if self.matrices() { tuning.max_rows_f16.min(GEMV_ROW_LIMIT) } else { any } })
+    }
+    fn tuning(&self) -> Option<&Tuning> {
+        Some(&self.core.info.tuning)
+    }
+    fn tuning_source(&self) -> Option<&TuningSource> {
+        Some(&self.core.tuning_source)
     }
     fn matrices(&self) -> bool {
         self.core.info.coop > 0

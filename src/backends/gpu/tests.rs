@@ -583,7 +583,7 @@ fn kernels_that_store_quads_and_single_elements() {
 /// A backend like the tests' own, with less to offer.
 fn lesser(max_bindings: usize, soft_f16: bool) -> Option<GpuBackend> {
     drop(backend()?);
-    let mut core = Core::new(adapter::open("gpu").or_else(|_| adapter::open("vulkan")).unwrap());
+    let mut core = Core::new(adapter::open("gpu", None).or_else(|_| adapter::open("vulkan", None)).unwrap());
     let c = Arc::get_mut(&mut core).unwrap();
     c.max_bindings = max_bindings;
     c.soft_f16.store(soft_f16, Ordering::Relaxed);

@@ -25,9 +25,6 @@ params! {
 
 static INDEX_ADD: Template = Template::new("index_add.wgsl", include_str!("index_add.wgsl")).params(IndexAddParams::FIELDS);
 
-/// Workgroups that keep a GPU busy: with fewer rows than that each has a workgroup of its own.
-const MIN_WORKGROUPS: usize = 512;
-
 /// A piece of one row of the table per workgroup, or as many whole rows as it has threads for: each workgroup looks through all indices, so
 /// fewer of them read less.
 pub fn index_add(how: Combine, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -40,7 +37,7 @@ pub fn index_add(how: Combine, step: &Step, adapter: &AdapterInfo) -> Option<Wgs
     }
     let threads = (if vec { inner / 4 } else { inner }).max(1);
     let pieces = threads.div_ceil(workgroup as usize);
-    let group_rows = (workgroup as usize / threads).min(rows / MIN_WORKGROUPS).max(1);
+    let group_rows = (workgroup as usize / threads).min(rows / adapter.tuning.reduce.index_add_groups.max(1)).max(1);
     let grid = grid(rows.div_ceil(group_rows).checked_mul(pieces)?)?;
     let sum = match step.loads[0].dtype().compute() {
         DType::F32 => "f32",

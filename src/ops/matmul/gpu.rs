@@ -6,9 +6,7 @@ use super::weights::{WEIGHTS_QUADS, WIDE_HALVES, Weights};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, FusedGemv, Load, Step, Wgsl};
 use crate::shader::{Template, U32, Value, col_major, grid, indexable, params, start};
-
-/// Rows of the left side that the GEMV kernels can keep in registers; the tuning table may ask for fewer.
-const GEMV_ROW_LIMIT: usize = 8;
+use crate::tuning::GEMV_ROW_LIMIT;
 
 /// A product: `a [batch, M, K]` times `b [batch, N, K]`.
 pub(super) struct Product<'a> {

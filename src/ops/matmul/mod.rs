@@ -380,9 +380,6 @@ impl Kernel for MatMulKernel {
 /// Batched matrix product.
 struct MatMul;
 
-/// Results of a product, and terms of a sum, from which on a GPU has enough to do without sharing the sums.
-const ENOUGH: (usize, usize) = (128 * 128 * 128, 512);
-
 /// The gradient `aᵀ·g` of the right side. A weight's has few elements and sums over every row of the batch: on a GPU those rows
 /// are shared among several products, whose results are added. Where the right side is a transpose, so is its gradient: then it lies as
 /// what was transposed does.
@@ -392,13 +389,13 @@ fn weight_gradient(a: &Tensor, g: &Tensor, right: &Tensor) -> TensorResult<Tenso
     let transposed = shape.rank() == 2 && a.rank() == 2 && strides[0] == 1 && strides[1] > 1;
     let (l, r) = if transposed { (g, a) } else { (a, g) };
     let turn = |t: Tensor| if transposed { t.t() } else { Ok(t) };
-    if shape.rank() > 2 || a.device().is_cpu() || !a.dtype().is_float() || a.numel() == 0 || g.numel() == 0 {
-        return turn(l.t()?.matmul(r)?)?.sum_to(shape);
-    }
+    let tuning = a.device().backend().tuning().filter(|_| shape.rank() <= 2 && a.dtype().is_float() && a.numel() > 0 && g.numel() > 0);
+    let Some(tuning) = tuning else { return turn(l.t()?.matmul(r)?)?.sum_to(shape) };
+    let [max_results, min_rows] = tuning.gemm.split_rows;
     let (k, n) = if transposed { (shape[1], shape[0]) } else { (shape[0], shape[1]) };
     let rows = l.numel() / k.max(1);
     let mut parts = 1;
-    while rows > 0 && rows.is_multiple_of(2 * parts) && 2 * parts * k * n <= ENOUGH.0 && rows / (2 * parts) >= ENOUGH.1 {
+    while rows > 0 && rows.is_multiple_of(2 * parts) && 2 * parts * k * n <= max_results && rows / (2 * parts) >= min_rows {
         parts *= 2;
     }
     let part = |t: &Tensor, size: usize| t.reshape(&[parts as isize, (rows / parts) as isize, size as isize]);

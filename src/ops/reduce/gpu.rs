@@ -35,7 +35,7 @@ fn shares(rows: usize, cols: usize, col_major: bool, vec: bool, share: usize, ad
     let split = if col_major { team } else { RowGroup { workgroup: wide, size: wide, col_major } };
     let blocks = rows.div_ceil(split.rows() as usize).max(1);
     let room = (SCRATCH_WORDS - SCRATCH_COUNTERS) / (2 * rows.max(1));
-    let parts = (full / blocks).min(split.rows() as usize * cols / share).min(cols / (4 * split.size as usize)).min(room);
+    let parts = (full / blocks).min(split.rows() as usize * cols / share.max(1)).min(cols / (4 * split.size as usize)).min(room);
     if parts < 2 || blocks > full / 8 { (team, 1) } else { (split, parts) }
 }
 

@@ -15,14 +15,6 @@ use std::sync::Arc;
 
 /// Elements that are unpacked at a time.
 const PIECE: usize = 4096;
-/// Rows of activations from which on it pays: on an H100 products of f16 take 0.5 to 0.7 of the time of those that unpack as they go.
-const ROWS: usize = 64;
-/// The same for large weights where there are matrix units: as soon as those are used, 1.1 to 1.6 times the tokens of Llama 1B there.
-const ROWS_OF_LARGE: usize = 9;
-/// Elements of a large weight: unpacking a smaller one takes as long as it saves.
-const LARGE: usize = 1 << 20;
-/// Elements of a weight at most, so that what is unpacked takes no more than 256 MiB.
-const MOST: usize = 1 << 27;
 
 /// Load 0 to store 0, element by element.
 #[derive(Clone, Copy, Debug)]
@@ -67,10 +59,15 @@ impl Tensor {
     /// learnt, for which it would have to be kept.
     #[track_caller]
     pub(crate) fn unpacked_for(&self, x: &Tensor) -> TensorResult<Tensor> {
-        let rows = x.numel() / self.dims().last().copied().unwrap_or(1).max(1);
-        let large = self.numel() >= LARGE && x.device().backend().matrices();
-        let many = rows >= if large { ROWS_OF_LARGE } else { ROWS };
-        let pays = self.dtype().is_block() && x.dtype() == DType::F16 && !x.device().is_cpu() && many && self.numel() <= MOST;
+        let backend = x.device().backend();
+        let pays = self.dtype().is_block()
+            && x.dtype() == DType::F16
+            && backend.tuning().is_some_and(|tuning| {
+                let unpack = &tuning.unpack;
+                let rows = x.numel() / self.dims().last().copied().unwrap_or(1).max(1);
+                let large = self.numel() >= unpack.large_elements && backend.matrices();
+                rows >= if large { unpack.min_rows_large } else { unpack.min_rows } && self.numel() <= unpack.max_elements
+            });
         if !pays || x.node.tracked {
             return Ok(self.clone());
         }
