@@ -1,20 +1,42 @@
 #!/usr/bin/env bash
-# Runs every test, including the GPU tests:  scripts/test.sh [ARGS of `cargo test`]
-# On Linux the GPU is Mesa's lavapipe, which scripts/lavapipe.sh sets up first; elsewhere it is the machine's own.
-# GPU tests fail if there is no adapter (TL_REQUIRE_GPU), and model tests fail without the model that `tl pull` downloads first. The last line sums up all test programs.
+# Runs every test, the GPU's too:  scripts/test.sh [ARGS of `cargo test`]
+# The GPU under test is TL_TEST_DEVICE: a name as `tl --device` takes it, `cpu` for none, or `lavapipe` for Mesa's software driver, which
+# scripts/lavapipe.sh sets up first. Unset, it is the machine's GPU; on Linux without one, or where CI is set, it is lavapipe.
+# On Linux and macOS a GPU test that finds no adapter fails, and everywhere a test without the model that `tl pull` gets first, once.
+# At the end come the ten slowest tests and the sum over all test programs.
 set -euo pipefail
 [ -z "${CARGO_TARGET_DIR:-}" ] || { mkdir -p "$CARGO_TARGET_DIR" && CARGO_TARGET_DIR=$(cd "$CARGO_TARGET_DIR" && pwd); }
 cd "$(dirname "$0")/.."
 
-if [ "$(uname)" = Linux ]; then
+# Whether Linux has a GPU and a Vulkan driver that is not software.
+has_gpu() {
+    local file
+    ls /dev/dri/renderD* /dev/nvidia[0-9]* >/dev/null 2>&1 || return 1
+    for file in {/etc,/usr/share,/usr/local/share}/vulkan/icd.d/*.json; do
+        case $file in *lvp_icd* | */\*.json) ;; *) return 0 ;; esac
+    done
+    return 1
+}
+
+system=$(uname)
+if [ -z "${TL_TEST_DEVICE:-}" ]; then
+    case $system in
+        Linux) { [ -z "${CI:-}" ] && has_gpu; } || TL_TEST_DEVICE=lavapipe ;;
+        Darwin) TL_TEST_DEVICE=metal ;;
+    esac
+fi
+if [ "${TL_TEST_DEVICE:-}" = lavapipe ]; then
     settings=$(scripts/lavapipe.sh --env)
     eval "$settings"
+    TL_TEST_DEVICE=vulkan
 fi
-export TL_REQUIRE_GPU=1
-# Run small cases on the GPU, too; tests/cpu_fallback.rs turns the fallback on where it is tested.
+[ -z "${TL_TEST_DEVICE:-}" ] || export TL_TEST_DEVICE
+[ "$system" != Linux ] || export TL_REQUIRE_GPU=1
+echo "GPU under test: ${TL_TEST_DEVICE:-that of the machine}${TL_LAVAPIPE:+, by lavapipe}"
+# Small cases too shall run on the GPU; tests/cpu_fallback.rs turns the CPU's help on by itself.
 export TL_ADAPTIVE=0
 
-# tests/smollm2.rs fails without this model.
+# The model of tests/it/models/smollm2.rs, which fail without it.
 export TL_REQUIRE_MODEL=1
 if [ -z "${TL_TEST_MODEL:-}" ]; then
     # The whole workspace, whose dependencies have the features that the tests need: they are compiled once.
@@ -24,7 +46,25 @@ if [ -z "${TL_TEST_MODEL:-}" ]; then
 fi
 
 [ -t 1 ] && export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-always}
+# Each test's time; on Windows cargo can start no script.
+case $system in
+    Linux | Darwin)
+        triple=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
+        export "CARGO_TARGET_${triple}_RUNNER=$PWD/scripts/timed-test.sh"
+        ;;
+esac
 cargo test --release --workspace --no-fail-fast "$@" 2>&1 | awk '
-    { print; fflush() }
-    /test result: / { gsub(/\033\[[0-9;]*m/, ""); sub(/.*test result: [a-zA-Z]+\. /, ""); passed += $1; failed += $3; skipped += $5 }
-    END { printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped }'
+    { print; fflush(); gsub(/\033\[[0-9;]*m/, "") }
+    / Running / { program = $0; sub(/ *Running (unittests )?/, "", program); sub(/ \(.*/, "", program) }
+    /^test .* <[0-9.]+s>/ { seconds = $NF; gsub(/[<>s]/, "", seconds); took[program ": " $2] = seconds + 0 }
+    /test result: / { sub(/.*test result: [a-zA-Z]+\. /, ""); passed += $1; failed += $3; skipped += $5 }
+    END {
+        for (n = 0; n < 10; n++) {
+            slowest = ""
+            for (test in took) if (slowest == "" || took[test] > took[slowest]) slowest = test
+            if (slowest == "") break
+            printf "%9.1f s  %s\n", took[slowest], slowest
+            delete took[slowest]
+        }
+        printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
+    }'

@@ -1,6 +1,8 @@
 //! Devices: how to choose one, and what memory it holds.
 
 mod memory;
+#[cfg(test)]
+pub(crate) mod under_test;
 
 pub use crate::backends::limits::MemoryInfo;
 pub use crate::backends::pool::BufferPoolStats;

@@ -1,18 +1,10 @@
 //! The names that a newcomer meets: nested arrays in and out, indexing, operators, sizes with a hole, ranges, PyTorch's short names.
 
+mod common;
+
+use common::devices;
 use std::ops::{Range, RangeInclusive};
 use tensorlogic::prelude::*;
-
-/// The CPU, and the GPU where there is one.
-fn devices() -> Vec<Device> {
-    let mut list = vec![Device::cpu()];
-    match Device::open("vulkan") {
-        Ok(d) => list.push(d),
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(_) => {}
-    }
-    list
-}
 
 /// A result's shape and values, within `tolerance` of its reference relative to 1 and the value.
 #[track_caller]

@@ -2,6 +2,8 @@
 //!
 //! A file of its own: on a GPU the error reaches whoever reads next.
 
+mod common;
+
 use tensorlogic::{DType, Device, Tensor, TensorError, TensorResult};
 
 #[track_caller]
@@ -18,15 +20,7 @@ fn check(device: &Device, op: &'static str, index: i32, make: impl Fn(&Tensor, &
 
 #[test]
 fn a_bad_index_is_named() {
-    let mut devices = vec![Device::cpu()];
-    match Device::open("vulkan") {
-        Ok(d) => {
-            d.set_adaptive(false);
-            devices.push(d);
-        }
-        Err(e) => assert!(!std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1"), "{e}"),
-    }
-    for device in &devices {
+    for device in &common::devices() {
         for index in [3, 9, -1] {
             check(device, "index_select", index, |x, rows| x.index_select(0, rows));
             check(device, "index_add", index, |x, rows| x.index_add(0, rows, &x.narrow(0, 0, 2)?));

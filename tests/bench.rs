@@ -1,20 +1,9 @@
 //! The benchmark itself, with few samples: every row of the log is there, on the CPU and on a GPU, and its numbers hang together.
 
-use std::sync::{Mutex, MutexGuard};
-use tensorlogic::Device;
+mod common;
+
+use common::{alone, devices};
 use tensorlogic::measure::{CATEGORIES, Options, floors, read_records, suite, table};
-
-fn devices() -> Vec<Device> {
-    let gpu = Device::open("vulkan");
-    assert!(gpu.is_ok() || std::env::var("TL_REQUIRE_GPU").is_err(), "no GPU: {:?}", gpu.err());
-    [Device::cpu()].into_iter().chain(gpu).collect()
-}
-
-/// Measurements take turns: one sees all that runs on its device.
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(|e| e.into_inner())
-}
 
 /// The rows of a category: operations by sizes.
 const ROWS: [(&str, &[&str], &[&str]); 8] = [

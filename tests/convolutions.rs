@@ -1,5 +1,6 @@
 //! Convolutions of random settings, transposed or not: results and gradients against plain loops in f64, and a bound on the work.
 
+mod common;
 mod conformance_support;
 
 use conformance_support::{devices, noise};

@@ -1,23 +1,15 @@
 //! Where small work is done. Alone in its program, one test at a time: submits and transfers are counted on the device.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod common;
+
+use std::sync::MutexGuard;
 use tensorlogic::eval::eval_all;
 use tensorlogic::ops::custom::CustomOp;
 use tensorlogic::{DType, Device, Tensor, TensorError};
 
-static TURN: Mutex<()> = Mutex::new(());
-
 /// The GPU of the tests with adaptive execution on, or `None` where there is none and none is required.
 fn gpu() -> (MutexGuard<'static, ()>, Option<Device>) {
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    match Device::open("vulkan") {
-        Ok(d) => {
-            d.set_adaptive(true);
-            (turn, Some(d))
-        }
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(_) => (turn, None),
-    }
+    (common::alone(), common::gpu().inspect(|d| d.set_adaptive(true)))
 }
 
 fn values(n: usize) -> Vec<f32> {

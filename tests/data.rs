@@ -1,5 +1,8 @@
 //! Datasets, loaders and token files: every order against plain loops, places that are continued from, memory that is used again.
 
+mod common;
+
+use common::devices;
 use std::path::PathBuf;
 use tensorlogic::data::{DataLoader, Dataset, Field, Images, LoaderOptions, Order, Part, TokenFile, TokenWindows};
 use tensorlogic::{DType, Device, TensorError, TensorResult};
@@ -53,14 +56,6 @@ fn check(n: usize, options: LoaderOptions, batches: usize, seen: usize) -> Vec<i
         }
     }
     first.unwrap()
-}
-
-fn devices() -> Vec<Device> {
-    match Device::open("vulkan") {
-        Ok(gpu) => vec![Device::cpu(), gpu],
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(_) => vec![Device::cpu()],
-    }
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! One plan and at most one submit a token, and flat memory. Alone in its program: the counters are the device's.
 
+mod common;
+
+use common::gpu;
 use tensorlogic::eval::{EvalStats, eval_stats};
 use tensorlogic::io::{Gguf, GgufWriter};
 use tensorlogic::models::{self, Sampler, Session, Weights};
@@ -51,19 +54,6 @@ fn tiny(device: &Device) -> Box<dyn models::Model> {
     }
     let gguf = Gguf::from_bytes(w.to_bytes().unwrap()).unwrap();
     models::load(&Weights::from_gguf(gguf, device), Some(DType::F32)).unwrap()
-}
-
-/// The GPU of the tests, or `None` where there is none and none is required.
-fn gpu() -> Option<Device> {
-    match Device::open("vulkan") {
-        Ok(d) => {
-            // Small cases too shall run on the GPU.
-            d.set_adaptive(false);
-            Some(d)
-        }
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(_) => None,
-    }
 }
 
 /// Generates and checks plans, submits and memory on the way.

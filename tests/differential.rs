@@ -4,6 +4,7 @@
 //! `TL_DIFFERENTIAL_GPU_SHARE=n` that one graph of n runs there. A graph that fails is made smaller and printed as a program; its seed with
 //! `TL_DIFFERENTIAL_CASES=1` runs it alone. `TL_DIFFERENTIAL_KEEP_GOING=1` finds all that fail and shrinks the first `TL_DIFFERENTIAL_SHRINK`.
 
+mod common;
 mod conformance_support;
 mod differential_support;
 
@@ -24,12 +25,12 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("from_bytes", "makes every leaf"),
     ("from_bytes_in", "makes leaves in a kind of memory: tests/transfers.rs"),
     ("from_vec", "makes leaves; indices in these graphs"),
-    ("from_vec_gpu", "makes leaves on a GPU: tests/metal.rs"),
+    ("from_vec_gpu", "makes leaves on a GPU: tests/it/engine/metal.rs"),
     ("from_vec_in", "makes leaves in a kind of memory: tests/transfers.rs"),
     ("eval", "ends every graph, by `eval_all`"),
     ("grad", "reads every gradient"),
-    ("op", "adds operations of other crates: tests/custom.rs"),
-    ("op1", "adds operations of other crates: tests/custom.rs"),
+    ("op", "adds operations of other crates: tests/it/ops/custom.rs"),
+    ("op1", "adds operations of other crates: tests/it/ops/custom.rs"),
     ("requires_grad", "begins every gradient"),
 ];
 

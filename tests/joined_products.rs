@@ -1,6 +1,9 @@
 //! Products of few rows that a GPU does in one dispatch, with the normalization before them, against plain loops in f64.
 
-use std::sync::{Mutex, MutexGuard};
+mod common;
+
+use common::alone;
+use std::sync::MutexGuard;
 use tensorlogic::backends::Bytes;
 use tensorlogic::eval::eval_all;
 use tensorlogic::ops::rope::{RopePairs, rope_tables};
@@ -9,25 +12,12 @@ use tensorlogic::{DType, Device, Tensor};
 
 /// The GPU of the tests, one test at a time (they count dispatches), or `None` where there is none and none is required.
 fn gpu() -> Option<(Device, MutexGuard<'static, ()>)> {
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
-    match Device::open("vulkan") {
-        Ok(d) => {
-            d.set_adaptive(false);
-            Some((d, turn))
-        }
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(_) => None,
-    }
+    let turn = alone();
+    common::gpu().map(|d| (d, turn))
 }
 
 fn noise(n: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2654435761).wrapping_add(1);
-    let mut next = || {
-        state = state.wrapping_mul(1664525).wrapping_add(1013904223);
-        (state >> 8) as f32 / 8_388_608.0 - 1.0
-    };
-    (0..n).map(|_| next()).collect()
+    common::noise_f32(n, seed.into(), 1.0)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

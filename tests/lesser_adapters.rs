@@ -1,5 +1,7 @@
 //! A machine without the fast features runs everything: each is switched off in a process of its own, and what comes out compared with the CPU.
 
+mod common;
+
 use std::process::{Command, Stdio};
 use tensorlogic::backends::Bytes;
 use tensorlogic::models::{self, Sampler, Session, Weights};
@@ -110,9 +112,7 @@ fn a_lesser_adapter_agrees_with_the_cpu() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    let gpu = Device::open("vulkan").unwrap();
-    // Small cases too shall run on the GPU.
-    gpu.set_adaptive(false);
+    let gpu = common::gpu().unwrap();
     let (want, got) = (work(&Device::cpu()).unwrap(), work(&gpu).unwrap());
     assert_eq!(want.len(), got.len());
     for ((name, want, tolerance), (_, got, _)) in want.iter().zip(&got) {
@@ -134,10 +134,8 @@ fn every_feature_can_be_missing() {
     if std::env::var_os(CHILD).is_some() {
         return;
     }
-    match Device::open("vulkan") {
-        Ok(_) => {}
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(e) => return println!("skipped: {e}"),
+    if common::gpu().is_none() {
+        return;
     }
     let single = [
         "f16",
@@ -168,15 +166,7 @@ fn every_feature_can_be_missing() {
 /// This program as a process without something, running the other test.
 fn child(without: &str) -> Command {
     let program = std::env::args().next().expect("a program has a name");
-    // Tests on a private driver are run by its loader, which has to be asked again.
-    let by_loader = std::env::current_exe().is_ok_and(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("ld-linux")));
-    let mut command = if by_loader {
-        let mut c = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/with-lavapipe.sh"));
-        c.arg(program);
-        c
-    } else {
-        Command::new(program)
-    };
+    let mut command = common::command(&program);
     command.args(["--exact", "a_lesser_adapter_agrees_with_the_cpu", "--nocapture"]).env(CHILD, "1").env("TL_GPU_WITHOUT", without);
     command
 }

@@ -1,5 +1,8 @@
 //! Adapters on frozen, quantized models: the gradient of a product with packed weights, training, files, merging.
 
+mod common;
+
+use common::devices;
 use std::path::{Path, PathBuf};
 use tensorlogic::autograd::no_grad;
 use tensorlogic::io::SafeTensors;
@@ -8,14 +11,6 @@ use tensorlogic::nn::LoraConfig;
 use tensorlogic::optim::{AdamW, Optimizer};
 use tensorlogic::quant;
 use tensorlogic::{DType, Device, Rng, Tensor};
-
-fn devices() -> Vec<Device> {
-    match Device::open("vulkan") {
-        Ok(gpu) => vec![Device::cpu(), gpu],
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(_) => vec![Device::cpu()],
-    }
-}
 
 /// A weight `[n, k]` in a block format, and its values.
 fn packed(dtype: DType, n: usize, k: usize, rng: &mut Rng, device: &Device) -> (Tensor, Vec<f32>) {

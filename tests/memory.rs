@@ -1,21 +1,16 @@
 //! Memory: reuse over a training-like loop, limits, odd sizes, profiles. One test at a time: the counters are the device's.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod common;
+
+use common::alone;
+use std::sync::MutexGuard;
 use tensorlogic::device::{BufferPool, GpuDevice, MetalDevice};
 use tensorlogic::eval::eval_all;
 use tensorlogic::{DType, Device, Tensor, TensorError, TensorResult};
 
-static TURN: Mutex<()> = Mutex::new(());
-
 /// Waits for the turn; gives the CPU and, where there is one, the GPU of the tests, with default bounds.
 fn devices() -> (MutexGuard<'static, ()>, Vec<Device>) {
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut all = vec![Device::cpu()];
-    match Device::open("vulkan") {
-        Ok(d) => all.push(d),
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(_) => {}
-    }
+    let (turn, all) = (alone(), common::devices());
     for d in &all {
         d.set_memory_limit(None);
         BufferPool::with_capacity(d, usize::MAX).set_limit(None);
@@ -32,13 +27,7 @@ const RATE: f64 = 0.05;
 
 /// Numbers in -0.5 .. 0.5, the same in every run.
 fn noise(n: usize, seed: u32) -> Vec<f32> {
-    let mut s = seed.wrapping_mul(2_654_435_761) | 1;
-    (0..n)
-        .map(|_| {
-            s = s.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (s >> 8) as f32 / 16_777_216.0 - 0.5
-        })
-        .collect()
+    common::noise_f32(n, seed.into(), 0.5)
 }
 
 /// The data of a step.
@@ -310,7 +299,7 @@ fn devices_of_one_kind_are_devices() {
     }
     assert!(GpuDevice::open("cpu").is_err());
     if devices.len() > 1 {
-        let gpu = GpuDevice::open("vulkan").unwrap();
+        let gpu = GpuDevice::open(common::selector().unwrap()).unwrap();
         assert_eq!(*gpu, devices[1]);
         assert_eq!(gpu.buffer_pool_stats().limit, devices[1].buffer_pool_stats().limit);
         let x = Tensor::ones(&[3], DType::F32, &gpu).unwrap();

@@ -1,24 +1,13 @@
 //! Optimizers against plain loops in f64; updates are in place and few dispatches; models learn.
 
+mod common;
+
+use common::{alone, devices};
 use tensorlogic::eval::eval_stats;
 use tensorlogic::nn::{Gpt, GptConfig, Mlp, Module, ModuleExt, Param};
 use tensorlogic::ops::loss::Reduction;
 use tensorlogic::optim::{Adam, AdamW, Lion, Muon, Optimizer, ParamGroup, Rule, Schedule, Sgd, clip_grad_norm, decay_matrices};
 use tensorlogic::{DType, Device, Rng, Tensor};
-
-/// Counters of a device are read: one test at a time.
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    ALONE.lock().unwrap_or_else(|e| e.into_inner())
-}
-
-fn devices() -> Vec<Device> {
-    match Device::open("vulkan") {
-        Ok(gpu) => vec![Device::cpu(), gpu],
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(_) => vec![Device::cpu()],
-    }
-}
 
 /// Two parameters `[3, 5]` and `[7]` under a loss Σ c·p² whose gradient is 2·c·p: ten steps of the rule against the loop `reference(p, g, state, t)`.
 #[track_caller]

@@ -1,22 +1,11 @@
 //! Profiles: which steps they hold and that their times hang together. Fusion switched off: dispatches counted by hand, results compared.
 
-use std::sync::{Mutex, MutexGuard};
+mod common;
+
+use common::{alone, devices};
 use tensorlogic::eval::{eval_all, without_fusion};
 use tensorlogic::profile::Profile;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
-
-/// The CPU, and a GPU where there is one.
-fn devices() -> Vec<Device> {
-    let gpu = Device::open("vulkan");
-    assert!(gpu.is_ok() || std::env::var("TL_REQUIRE_GPU").is_err(), "no GPU: {:?}", gpu.err());
-    [Device::cpu()].into_iter().chain(gpu).collect()
-}
-
-/// Tests here take turns: a measurement sees all that runs on its device.
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(|e| e.into_inner())
-}
 
 fn random(shape: &[usize], device: &Device) -> Tensor {
     let t = Rng::new(3).uniform(shape, DType::F32, device).unwrap();

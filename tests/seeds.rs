@@ -6,6 +6,8 @@
 //! ours of the same name; Metal source is given as WGSL, which is translated to it. What a block leaves open (a model, some
 //! data) is put in front of it. Each test compares with plain loops in f64.
 
+mod common;
+
 #[path = "seeds/benchmark_log.rs"]
 mod benchmark_log;
 #[path = "seeds/claims.rs"]
@@ -33,7 +35,7 @@ fn turn() -> MutexGuard<'static, ()> {
 /// GPU at all and none is required.
 #[cfg(feature = "gpu")]
 fn metal_device() -> Option<Device> {
-    use tensorlogic::device::{GpuDevice, MetalDevice};
+    use tensorlogic::device::MetalDevice;
     match MetalDevice::new() {
         Ok(device) => {
             // The blocks are so small that the CPU would do them.
@@ -43,11 +45,7 @@ fn metal_device() -> Option<Device> {
         Err(e) => {
             let text = e.to_string();
             assert!(text.contains("Metal is not available here") && text.contains("GpuDevice::new()"), "{text}");
-            match GpuDevice::open("vulkan") {
-                Ok(device) => Some(device.into()),
-                Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-                Err(_) => None,
-            }
+            common::gpu()
         }
     }
 }

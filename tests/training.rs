@@ -1,5 +1,8 @@
 //! A run that stops and continues is the run that never stopped, bit for bit; models go to files and come back; too little memory changes nothing.
 
+mod common;
+
+use common::{alone, devices};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tensorlogic::data::{DataLoader, LoaderOptions, Order, TokenFile, TokenWindows};
@@ -11,20 +14,6 @@ use tensorlogic::nn::{Gpt, GptConfig, Module, ModuleExt};
 use tensorlogic::optim::{AdamW, Optimizer, Schedule, decay_matrices};
 use tensorlogic::train::{AdaptiveBatch, Checkpoints, load_training, save_training};
 use tensorlogic::{DType, Device, Rng, Tensor};
-
-/// Counters and memory of a device are read: one test at a time.
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    ALONE.lock().unwrap_or_else(|e| e.into_inner())
-}
-
-fn devices() -> Vec<Device> {
-    match Device::open("vulkan") {
-        Ok(gpu) => vec![Device::cpu(), gpu],
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(_) => vec![Device::cpu()],
-    }
-}
 
 fn place(name: &str) -> PathBuf {
     let p = std::env::temp_dir().join(format!("tl-training-{}-{name}", std::process::id()));

@@ -1,27 +1,12 @@
 //! Whole training runs: memory stays flat, one seed gives the same bits, and checkpointed blocks need less memory for the same gradients.
 
+mod common;
+
+use common::{alone, devices};
 use std::time::Instant;
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
 use tensorlogic::optim::{AdamW, Optimizer, decay_matrices};
 use tensorlogic::{Device, Rng, Tensor};
-
-/// Memory of a device is counted: one test at a time.
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    ALONE.lock().unwrap_or_else(|e| e.into_inner())
-}
-
-/// The CPU, and a GPU where there is one.
-fn devices() -> Vec<Device> {
-    match Device::open("vulkan") {
-        Ok(gpu) => {
-            gpu.set_adaptive(false);
-            vec![Device::cpu(), gpu]
-        }
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(_) => vec![Device::cpu()],
-    }
-}
 
 struct Training {
     model: Gpt,

@@ -1,23 +1,15 @@
 //! Transfers: batches of uploads, memory that host and device share, writes in place, downloads that are waited for later.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod common;
+
+use std::sync::MutexGuard;
 use std::time::Instant;
 use tensorlogic::device::StorageMode;
 use tensorlogic::{DType, Device, Tensor, TensorError};
 
-static TURN: Mutex<()> = Mutex::new(());
-
 /// Waits for the turn (the counters are the device's); gives the GPU of the tests, or `None` where there is none and none is required.
 fn gpu() -> (MutexGuard<'static, ()>, Option<Device>) {
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    match Device::open("vulkan") {
-        Ok(d) => {
-            d.set_adaptive(false);
-            (turn, Some(d))
-        }
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(_) => (turn, None),
-    }
+    (common::alone(), common::gpu())
 }
 
 fn ramp(n: usize) -> Vec<f32> {
@@ -150,7 +142,7 @@ fn preallocated_tensors_are_written_in_place_unless_somebody_reads_the_old_value
 
 #[test]
 fn large_values_become_tensors_without_a_copy_on_the_cpu() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = common::alone();
     let data = ramp(1 << 20);
     let at = data.as_ptr();
     let x = Tensor::from_vec(data, &[1 << 20], &Device::cpu()).unwrap();

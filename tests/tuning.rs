@@ -1,6 +1,8 @@
 //! Results never depend on a tuning table: every class's and hostile ones against arithmetic in f64, written here.
 #![cfg(feature = "gpu")]
 
+mod common;
+
 use tensorlogic::backends::Bytes;
 use tensorlogic::eval::eval_all;
 use tensorlogic::ops::attention::AttentionOptions;
@@ -78,11 +80,8 @@ const DTYPES: [(DType, f64); 2] = [(DType::F32, 1e-5), (DType::F16, 2e-3)];
 #[track_caller]
 fn check(table: Tuning, work: &[Work]) {
     let name = table.name.clone();
-    let device = match Device::open_with_tuning("vulkan", table.clone()) {
-        Ok(d) => d,
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{name}: {e}"),
-        Err(e) => return println!("skipped: {e}"),
-    };
+    let Some(selector) = common::selector() else { return };
+    let device = Device::open_with_tuning(selector, table.clone()).unwrap_or_else(|e| panic!("{name}: {e}"));
     assert_eq!(device.tuning(), Some(&table));
     device.set_adaptive(false);
     let gpu = Gpu { device, table: name };

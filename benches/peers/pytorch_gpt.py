@@ -1,7 +1,7 @@
 """The models of benches/training.rs in PyTorch: their speed, or the losses of the character GPT's first steps on the CPU.
 
 pytorch_gpt.py speed [seconds] [--eager] [--model char|gpt2] [--dtype f32|f16|bf16] [--batch N] [--device cpu|cuda]    one JSON line per mode
-pytorch_gpt.py losses SHAPE STEPS TEXT OUT.csv       the loss of each step, from weights and batches that tests/training_parity.rs makes, too
+pytorch_gpt.py losses SHAPE STEPS TEXT OUT.csv       the loss of each step, from weights and batches that tests/it/train/training_parity.rs makes, too
 """
 import json, sys, time
 import numpy as np

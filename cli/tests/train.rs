@@ -1,5 +1,8 @@
 //! `tl train` and `tl ckpt` as a user sees them: a model comes out, a run goes on bit for bit, nothing acknowledged is lost.
 
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -39,22 +42,11 @@ fn tl(args: &str) -> Command {
     c
 }
 
-/// The same on the GPU that the tests have: `None` where there need not be one.
+/// The same on the GPU under test, if there is one.
 fn tl_gpu(args: &str) -> Option<Command> {
-    if !std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") {
-        return None;
-    }
-    let mut c = if cfg!(target_os = "linux") {
-        let mut c = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/with-lavapipe.sh"));
-        c.arg(env!("CARGO_BIN_EXE_tl"));
-        c
-    } else {
-        Command::new(env!("CARGO_BIN_EXE_tl"))
-    };
-    c.args(args.split_whitespace())
-        .args(["--device", if cfg!(target_os = "linux") { "vulkan" } else { "gpu" }])
-        .env("TL_OFFLINE", "1")
-        .env_remove("TL_MEM_LIMIT");
+    let device = common::selector()?;
+    let mut c = common::command(env!("CARGO_BIN_EXE_tl"));
+    c.args(args.split_whitespace()).args(["--device", device]).env("TL_OFFLINE", "1").env_remove("TL_MEM_LIMIT");
     c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Some(c)
 }

@@ -144,9 +144,7 @@ fn a_wrong_result_is_not_reported() {
 
 /// The CPU, and a GPU where there is one.
 fn devices() -> Vec<Device> {
-    let gpu = Device::open("vulkan");
-    assert!(gpu.is_ok() || std::env::var("TL_REQUIRE_GPU").is_err(), "no GPU: {:?}", gpu.err());
-    [Device::cpu()].into_iter().chain(gpu).collect()
+    [Device::cpu()].into_iter().chain(crate::device::under_test::gpu()).collect()
 }
 
 #[test]

@@ -134,10 +134,7 @@ mod tests {
 
     /// The CPU, and the GPU where there is one.
     fn devices() -> Vec<Device> {
-        let gpu = Device::open("vulkan");
-        let required = std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1");
-        let gpu = gpu.inspect_err(|e| assert!(!required, "{e}")).ok().inspect(|d| d.set_adaptive(false));
-        [Device::cpu()].into_iter().chain(gpu).collect()
+        [Device::cpu()].into_iter().chain(crate::device::under_test::gpu()).collect()
     }
 
     /// Tokens that a sampler chooses from these logits on the device.

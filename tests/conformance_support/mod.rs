@@ -1,23 +1,10 @@
 //! Arrays of f64 with plain loops over them, tensors that hold the same values in every kind of view, and their comparison.
 #![allow(dead_code)]
 
+#[allow(unused_imports)] // Not every program runs its arrays on devices.
+pub use crate::common::devices;
 use half::{bf16, f16};
 use tensorlogic::{DType, Device, Tensor, TensorResult};
-
-/// The CPU, and a GPU where there is one. With `TL_REQUIRE_GPU=1` there must be one.
-pub fn devices() -> Vec<Device> {
-    let mut list = vec![Device::cpu()];
-    match Device::open("vulkan") {
-        Ok(d) => {
-            // Small cases too shall run on the GPU.
-            d.set_adaptive(false);
-            list.push(d)
-        }
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(_) => {}
-    }
-    list
-}
 
 /// The plain dtypes of a device that are tried.
 pub fn dtypes(device: &Device) -> Vec<DType> {
@@ -27,15 +14,7 @@ pub fn dtypes(device: &Device) -> Vec<DType> {
 
 /// Numbers in [0, 1) that look random and are the same every time.
 pub fn noise(count: usize, seed: u64) -> Vec<f64> {
-    let mut s = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    (0..count)
-        .map(|_| {
-            s ^= s << 13;
-            s ^= s >> 7;
-            s ^= s << 17;
-            (s >> 40) as f64 / (1u64 << 24) as f64
-        })
-        .collect()
+    crate::common::noise(count, seed).into_iter().map(|v| (v + 1.0) / 2.0).collect()
 }
 
 /// A value as `dtype` holds it.

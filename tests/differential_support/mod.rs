@@ -16,21 +16,9 @@ use std::path::Path;
 use std::sync::LazyLock;
 use tensorlogic::Device;
 
-/// The GPU that is tested: the one that `TL_TEST_DEVICE` names, else the machine's. With `TL_REQUIRE_GPU=1` there must be one.
+/// The GPU under test.
 pub fn gpu() -> Option<&'static Device> {
-    static GPU: LazyLock<Option<Device>> = LazyLock::new(|| {
-        let name = std::env::var("TL_TEST_DEVICE").unwrap_or_else(|_| "vulkan".into());
-        match Device::open(&name) {
-            Ok(d) if d.is_cpu() => None,
-            Ok(d) => {
-                // Small cases too shall run on the GPU.
-                d.set_adaptive(false);
-                Some(d)
-            }
-            Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{name}: {e}"),
-            Err(_) => None,
-        }
-    });
+    static GPU: LazyLock<Option<Device>> = LazyLock::new(crate::common::gpu);
     GPU.as_ref()
 }
 

@@ -1,6 +1,7 @@
 //! The backend against f64 arithmetic on the host: layouts, dtypes, primitives, windows, kernels. Skipped where there is no GPU.
 
 use super::*;
+use crate::device::under_test;
 use crate::plan::{Kernel, Load, Task, Wgsl, Word};
 use crate::scalar::{Binary, Inst, Prim, Reg, Unary, philox};
 use std::sync::{MutexGuard, OnceLock};
@@ -10,15 +11,13 @@ mod primitives;
 
 const ALL: [DType; 8] = [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U32, DType::I8, DType::U8, DType::Bool];
 
-/// One backend for all tests, one test at a time (they count submits and errors); `None` skips them, unless `TL_REQUIRE_GPU=1`.
+/// A backend that no other test uses meanwhile, since tests count submits and errors; `None` where there is none.
 fn backend() -> Option<MutexGuard<'static, Arc<GpuBackend>>> {
-    static TURN: OnceLock<Option<Mutex<Arc<GpuBackend>>>> = OnceLock::new();
-    let m = TURN.get_or_init(|| match GpuBackend::open("gpu").or_else(|_| GpuBackend::open("vulkan")) {
-        Ok(m) => Some(Mutex::new(m)),
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(_) => None,
-    });
-    m.as_ref().map(|m| lock(m))
+    // Two, so that two tests run at a time.
+    static OPEN: [OnceLock<Option<Mutex<Arc<GpuBackend>>>>; 2] = [const { OnceLock::new() }; 2];
+    let of = |n: usize| OPEN[n].get_or_init(|| under_test::open(GpuBackend::open).map(Mutex::new)).as_ref();
+    let free = (0..OPEN.len()).find_map(|n| of(n)?.try_lock().ok());
+    free.or_else(|| of(0).map(|m| lock(m)))
 }
 
 fn encode(values: &[f64], d: DType) -> Vec<u8> {
@@ -583,7 +582,7 @@ fn kernels_that_store_quads_and_single_elements() {
 /// A backend like the tests' own, with less to offer.
 fn lesser(max_bindings: usize, soft_f16: bool) -> Option<GpuBackend> {
     drop(backend()?);
-    let mut core = Core::new(adapter::open("gpu", None).or_else(|_| adapter::open("vulkan", None)).unwrap());
+    let mut core = Core::new(under_test::open(|selector| adapter::open(selector, None))?);
     let c = Arc::get_mut(&mut core).unwrap();
     c.max_bindings = max_bindings;
     c.soft_f16.store(soft_f16, Ordering::Relaxed);

@@ -10,17 +10,34 @@ pub(crate) use crate::scalar::Program;
 pub(crate) use crate::shape::Shape;
 pub(crate) use std::sync::{Arc, OnceLock};
 
+use crate::device::under_test;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 mod rows;
 
-/// One backend for all tests; `None` skips them, unless `TL_REQUIRE_GPU=1`.
+/// As many backends as there are tests at a time on two cores: one backend compiles one kernel at a time.
+const BACKENDS: usize = 2;
+
+/// A backend of this thread's for as long as the thread lives: the one that fewest others have.
+struct Lease(usize);
+static LEASES: [AtomicUsize; BACKENDS] = [const { AtomicUsize::new(0) }; BACKENDS];
+thread_local! {
+    static LEASE: Lease = {
+        let fewest = (0..BACKENDS).min_by_key(|&n| LEASES[n].load(Relaxed)).unwrap_or(0);
+        LEASES[fewest].fetch_add(1, Relaxed);
+        Lease(fewest)
+    };
+}
+impl Drop for Lease {
+    fn drop(&mut self) {
+        LEASES[self.0].fetch_sub(1, Relaxed);
+    }
+}
+
+/// The backend under test; `None` where there is none.
 pub(crate) fn backend() -> Option<&'static GpuBackend> {
-    static BACKEND: OnceLock<Option<Arc<GpuBackend>>> = OnceLock::new();
-    let m = BACKEND.get_or_init(|| match GpuBackend::open("gpu").or_else(|_| GpuBackend::open("vulkan")) {
-        Ok(m) => Some(m),
-        Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
-        Err(_) => None,
-    });
-    m.as_deref()
+    static OPEN: [OnceLock<Option<Arc<GpuBackend>>>; BACKENDS] = [const { OnceLock::new() }; BACKENDS];
+    OPEN[LEASE.with(|l| l.0)].get_or_init(|| under_test::open(GpuBackend::open)).as_deref()
 }
 
 pub(crate) type Make = Box<dyn Fn(&Step, &AdapterInfo) -> Option<Wgsl> + Send + Sync>;

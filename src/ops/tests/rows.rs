@@ -1,7 +1,7 @@
 //! Kernels over rows against f64 arithmetic: short, long and many rows, odd sizes, element types.
 
 use super::*;
-use crate::device::Device;
+use crate::device::{Device, under_test::gpu};
 use crate::ops::attention::AttentionOptions;
 use crate::ops::loss::{NllOptions, Reduction};
 use crate::ops::{cutoff::gpu::cutoff, norm::gpu::norm, softmax::gpu::softmax};
@@ -103,17 +103,9 @@ fn norms_of_rows() {
     }
 }
 
-/// This machine's GPU as a device, if there is one.
-fn device() -> Option<Device> {
-    backend()?;
-    let device = Device::open("vulkan").ok()?;
-    device.set_adaptive(false);
-    Some(device)
-}
-
 #[test]
 fn losses_of_rows() {
-    let Some(device) = device() else { return };
+    let Some(device) = gpu() else { return };
     for (rows, cols) in SHAPES {
         for d in [F32, F16] {
             let x = Operand::new(d, &[rows, cols], noise(rows * cols, 9).into_iter().map(|v| v * 12.0).collect());
@@ -138,7 +130,7 @@ fn losses_of_rows() {
 
 #[test]
 fn gradients_of_few_queries_use_their_sums() {
-    let Some(device) = device() else { return };
+    let Some(device) = gpu() else { return };
     let run = |device: &Device| -> Vec<Vec<f32>> {
         let part = |shape: &[usize], seed| {
             let values: Vec<f32> = noise(shape.iter().product(), seed).into_iter().map(|v| v as f32).collect();

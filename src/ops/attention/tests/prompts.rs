@@ -56,7 +56,8 @@ fn attended(c: &Heads, [q, k, v]: [&Operand; 3], causal: bool, window: u32, scal
 fn attention_by_cooperative_matrices() {
     let Some(m) = backend() else { return };
     if m.info().coop == 0 {
-        assert!(!std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1"), "{} has no cooperative matrices", m.name());
+        // A real GPU may lack them; Mesa's lavapipe, on which every change is tested, has them.
+        assert!(!m.is_software() || std::env::var("TL_REQUIRE_GPU").is_err(), "{} has no cooperative matrices", m.name());
         return;
     }
     let heads = |b, h, hkv, t, s, d, dv, valid| Heads { b, h, hkv, t, s, d, dv, valid };

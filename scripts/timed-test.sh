@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Runs a test program on the GPU that scripts/test.sh chose, and has it print each test's time:  scripts/timed-test.sh PROGRAM ARGS...
+# Cargo uses it as the runner of test binaries (CARGO_TARGET_<TRIPLE>_RUNNER). Rust's stable test harness takes `--report-time` only with
+# RUSTC_BOOTSTRAP, which is set here, where nothing is compiled; examples in documentation have no such option.
+set -euo pipefail
+case $1 in
+    */deps/* | */examples/*)
+        export RUSTC_BOOTSTRAP=1
+        set -- "$@" -Zunstable-options --report-time
+        ;;
+esac
+[ -z "${TL_LAVAPIPE:-}" ] || exec "$(dirname "$0")/with-lavapipe.sh" "$@"
+exec "$@"

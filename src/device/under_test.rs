@@ -1,0 +1,21 @@
+//! The GPU of the library's own tests: the one that `TL_TEST_DEVICE` names (`cpu` for none), else the machine's, else a software driver.
+
+use super::Device;
+use crate::error::TensorResult;
+
+/// What `open` makes of the name of the GPU under test; `None` where there is none, unless `TL_REQUIRE_GPU=1` or `TL_TEST_DEVICE` asks for one.
+pub(crate) fn open<T>(open: impl Fn(&str) -> TensorResult<T>) -> Option<T> {
+    let name = std::env::var("TL_TEST_DEVICE").unwrap_or_default();
+    let opened = match name.as_str() {
+        "cpu" => return None,
+        "" => open("gpu").or_else(|_| open("vulkan")),
+        name => open(name),
+    };
+    let required = !name.is_empty() || std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1");
+    opened.inspect_err(|e| assert!(!required, "{name}: {e}")).ok()
+}
+
+/// The GPU under test as a device, on which small cases run too.
+pub(crate) fn gpu() -> Option<Device> {
+    open(Device::open).inspect(|d| d.set_adaptive(false))
+}

@@ -1,0 +1,114 @@
+//! What all test programs share: the devices under test, numbers that look random, and comparisons.
+//!
+//! `TL_TEST_DEVICE` names the GPU under test as `Device::open` does (`gpu`, `vulkan`, `metal`, `vulkan:1`), or is `cpu` for none. Unset, it is
+//! the machine's GPU, else a software Vulkan driver. Where there is neither, the GPU's tests are skipped, unless `TL_REQUIRE_GPU=1`.
+#![allow(dead_code)]
+
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use tensorlogic::Device;
+
+/// The name by which the GPU under test is opened; `None` where there is none and none is required.
+pub fn selector() -> Option<&'static str> {
+    static SELECTOR: OnceLock<Option<String>> = OnceLock::new();
+    SELECTOR.get_or_init(choose).as_deref()
+}
+
+fn choose() -> Option<String> {
+    match std::env::var("TL_TEST_DEVICE").ok().filter(|name| !name.is_empty()) {
+        Some(name) if name == "cpu" => None,
+        Some(name) => {
+            Device::open(&name).unwrap_or_else(|e| panic!("TL_TEST_DEVICE={name}: {e}"));
+            Some(name)
+        }
+        None => match Device::open("gpu").map(|_| "gpu").or_else(|_| Device::open("vulkan").map(|_| "vulkan")) {
+            Ok(name) => Some(name.to_string()),
+            Err(e) if std::env::var("TL_REQUIRE_GPU").is_ok_and(|v| v == "1") => panic!("{e}"),
+            Err(_) => None,
+        },
+    }
+}
+
+/// The GPU under test, on which small cases run too; `None` where there is none and none is required.
+pub fn gpu() -> Option<Device> {
+    let name = selector()?;
+    // One name for each device: `vulkan` and `vulkan:0` are opened apart, on the same adapter.
+    let device = match SHARE.with(|s| s.0) {
+        1 => Device::open(&format!("{name}:0")).ok().filter(|d| Device::open(name).is_ok_and(|first| first.name() == d.name())),
+        _ => None,
+    };
+    let device = device.unwrap_or_else(|| Device::open(name).unwrap_or_else(|e| panic!("{name}: {e}")));
+    device.set_adaptive(false);
+    Some(device)
+}
+
+/// The CPU, and the GPU under test where there is one.
+pub fn devices() -> Vec<Device> {
+    [Some(Device::cpu()), gpu()].into_iter().flatten().collect()
+}
+
+/// Tests that run on this device number of the program `it`. Two tests compile and run kernels at the same time only on two devices, since a
+/// device's evaluations take turns.
+struct Share(usize);
+static SHARES: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+thread_local! {
+    static SHARE: Share = {
+        // A program that counts what its device does has one.
+        let fewer = env!("CARGO_CRATE_NAME") == "it" && SHARES[1].load(Relaxed) < SHARES[0].load(Relaxed);
+        SHARES[usize::from(fewer)].fetch_add(1, Relaxed);
+        Share(usize::from(fewer))
+    };
+}
+impl Drop for Share {
+    fn drop(&mut self) {
+        SHARES[self.0].fetch_sub(1, Relaxed);
+    }
+}
+
+/// Holds off the other tests of a program that counts what its device does, or measures it.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A process of this program, for the driver under test. A program on a private driver was started by that driver's loader, which
+/// `scripts/with-lavapipe.sh` asks again.
+pub fn command(program: &str) -> Command {
+    let by_loader = std::env::current_exe().is_ok_and(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("ld-linux")));
+    if !by_loader {
+        return Command::new(program);
+    }
+    let manifest = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let script = manifest.ancestors().map(|folder| folder.join("scripts/with-lavapipe.sh")).find(|file| file.exists());
+    let mut c = Command::new(script.expect("the repository has scripts/with-lavapipe.sh"));
+    c.arg(program);
+    c
+}
+
+/// Numbers in [−1, 1) that look random and are the same every time.
+pub fn noise(count: usize, seed: u64) -> Vec<f64> {
+    let mut s = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..count)
+        .map(|_| {
+            s ^= s << 13;
+            s ^= s >> 7;
+            s ^= s << 17;
+            (s >> 40) as f64 / (1u64 << 23) as f64 - 1.0
+        })
+        .collect()
+}
+
+/// The same as f32, times `scale`.
+pub fn noise_f32(count: usize, seed: u64, scale: f64) -> Vec<f32> {
+    noise(count, seed).into_iter().map(|v| (v * scale) as f32).collect()
+}
+
+/// Whether each element is within `rtol` of its expected value's size, plus `atol`.
+#[track_caller]
+pub fn assert_close(what: &str, got: &[f32], want: &[f64], rtol: f64, atol: f64) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
+        assert!((f64::from(g) - w).abs() <= atol + rtol * w.abs(), "{what}: element {i} is {g}, not {w}");
+    }
+}

@@ -1,0 +1,5 @@
+//! Gradients.
+
+mod gradient_checks;
+mod gradient_checks_support;
+mod gradients;

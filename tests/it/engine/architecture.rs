@@ -1,0 +1,356 @@
+//! The layers: a file of the library imports only from its own row and the rows above it (see ARCHITECTURE.md); and few files import each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// The rows, top to bottom; a name is a file or folder of `src/`.
+const ROWS: [&[&str]; 8] = [
+    &["error", "dtype", "shape", "layout", "scalar", "quant"],
+    &["plan", "shader", "tuning"],
+    &["backends", "device"],
+    &["tensor"],
+    &["compile", "eval", "cpu_fallback", "transfer"],
+    &["ops", "autograd", "display"],
+    &["nn", "optim", "data", "io", "text", "models", "metal", "profile", "measure", "train"],
+    &["lib"],
+];
+
+/// What may be used against the rows, with the reason.
+const EXCEPTIONS: [(&str, &str); 1] = [
+    // A name of the engine backend's public API: `backends::metal` is `metal`.
+    ("backends", "metal"),
+];
+
+/// Loops among the files of `src/` at most: sets of files of which each imports every other one, directly or through others. A file that
+/// names its own submodules does not import them. Lower this where a loop goes.
+const MOST_LOOPS: usize = 16;
+
+/// A module by the names on its path from the crate's root; the root has none.
+type Module = Vec<String>;
+
+/// Rust source without comments and with empty strings.
+fn without_text(source: &str) -> String {
+    let chars: Vec<char> = source.chars().collect();
+    let starts = |i: usize, what: &str| what.chars().enumerate().all(|(k, c)| chars.get(i + k) == Some(&c));
+    let word = |c: char| c.is_alphanumeric() || c == '_';
+    let (mut out, mut i) = (String::new(), 0);
+    while i < chars.len() {
+        let hashes = (i + 1..).take_while(|&k| chars.get(k) == Some(&'#')).count();
+        let raw = chars[i] == 'r' && chars.get(i + 1 + hashes) == Some(&'"') && (i == 0 || !word(chars[i - 1]) || chars[i - 1] == 'b');
+        if starts(i, "//") {
+            i += chars[i..].iter().take_while(|&&c| c != '\n').count();
+        } else if starts(i, "/*") {
+            let mut depth = 0;
+            loop {
+                let step = if starts(i, "/*") { 1 } else { -(starts(i, "*/") as i32) };
+                depth += step;
+                i += if step == 0 { 1 } else { 2 };
+                if depth == 0 {
+                    break;
+                }
+            }
+        } else if raw {
+            let end = format!("\"{}", "#".repeat(hashes));
+            i += hashes + 2;
+            i += (0..).find(|k| starts(i + k, &end)).expect("a raw string ends") + end.len();
+            out += "\"\"";
+        } else if chars[i] == '"' {
+            i += 1;
+            while chars[i] != '"' {
+                i += 1 + (chars[i] == '\\') as usize;
+            }
+            i += 1;
+            out += "\"\"";
+        } else if chars[i] == '\'' && (chars.get(i + 1) == Some(&'\\') || chars.get(i + 2) == Some(&'\'')) {
+            // A character, not a lifetime.
+            i += 2 + (chars[i + 1] == '\\') as usize;
+            i += chars[i..].iter().take_while(|&&c| c != '\'').count() + 1;
+            out += "' '";
+        } else {
+            out.push(chars[i]);
+            i += 1;
+        }
+    }
+    out
+}
+
+/// Source without its items for tests only, and the names of the modules among these.
+fn without_tests(source: &str) -> (String, Vec<String>) {
+    let (mut out, mut rest, mut modules) = (String::new(), source, Vec::new());
+    let next = |rest: &str| ["#[cfg(test)]", "#[cfg(all(test,"].iter().filter_map(|t| rest.find(t)).min();
+    while let Some(at) = next(rest) {
+        out += &rest[..at];
+        // An item ends with its block, or with a semicolon outside of brackets.
+        let mut depth = 0;
+        let end = rest[at..].char_indices().find_map(|(i, c)| {
+            depth += i32::from("([{".contains(c)) - i32::from(")]}".contains(c));
+            (depth < 0 || depth == 0 && "};".contains(c)).then_some(at + i + 1)
+        });
+        let (item, behind) = rest.split_at(end.unwrap_or(rest.len()));
+        let name = item[at..].split("mod ").nth(1).map(|n| n.trim().trim_end_matches(';'));
+        modules.extend(name.filter(|n| n.chars().all(|c| c.is_alphanumeric() || c == '_')).map(String::from));
+        rest = behind;
+    }
+    (out + rest, modules)
+}
+
+/// Paths that begin at the crate, or at this module or one above it; those in braces one by one.
+fn paths(source: &str) -> Vec<Vec<String>> {
+    let mut tokens = Vec::new();
+    let mut rest = source;
+    while let Some(c) = rest.chars().next() {
+        let word = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').map(char::len_utf8).sum::<usize>();
+        let len = if word > 0 { word } else { rest.starts_with("::") as usize + c.len_utf8() };
+        if !c.is_whitespace() {
+            tokens.push(&rest[..len]);
+        }
+        rest = &rest[len..];
+    }
+    let mut found = Vec::new();
+    let mut i = 0;
+    while i < tokens.len() {
+        let begins = ["crate", "super", "self"].contains(&tokens[i]) && tokens.get(i + 1) == Some(&"::");
+        // `a::super` is not the beginning of a path.
+        i = if begins && (i == 0 || tokens[i - 1] != "::") { tree(&tokens, i, &[], &mut found) } else { i + 1 };
+    }
+    found
+}
+
+/// Reads one path, or in braces a list of them, from token `i` on; gives the token behind it.
+fn tree(tokens: &[&str], mut i: usize, prefix: &[String], found: &mut Vec<Vec<String>>) -> usize {
+    let mut path = prefix.to_vec();
+    loop {
+        if tokens.get(i) == Some(&"{") {
+            i += 1;
+            while tokens.get(i).is_some_and(|t| *t != "}") {
+                i = tree(tokens, i, &path, found);
+                // Behind a name: `as other`, and what separates it from the next.
+                while tokens.get(i).is_some_and(|t| *t != "}" && *t != ",") {
+                    i += 1;
+                }
+                i += tokens.get(i).is_some_and(|t| *t == ",") as usize;
+            }
+            return i + 1;
+        }
+        match tokens.get(i) {
+            Some(t) if t.starts_with(|c: char| c.is_alphabetic() || c == '_') => path.push(t.to_string()),
+            _ => break,
+        }
+        i += 1;
+        if tokens.get(i) != Some(&"::") {
+            break;
+        }
+        i += 1;
+    }
+    found.push(path);
+    i
+}
+
+/// The module that a path of module `own` names, or names something of.
+fn resolve(path: &[String], own: &Module, modules: &BTreeSet<Module>) -> Module {
+    let mut full = if path[0] == "crate" { Vec::new() } else { own.clone() };
+    let mut rest = path;
+    while let Some((first, behind)) = rest.split_first().filter(|(f, _)| ["crate", "super", "self"].contains(&f.as_str())) {
+        if first == "super" {
+            full.pop();
+        }
+        rest = behind;
+    }
+    full.extend(rest.iter().cloned());
+    while !modules.contains(&full) {
+        full.pop();
+    }
+    full
+}
+
+fn files(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, out);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+/// The modules of the library outside of tests, and of each those that it imports from.
+fn imports() -> BTreeMap<Module, BTreeSet<Module>> {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut all = Vec::new();
+    files(&src, &mut all);
+    assert!(all.len() > 30, "the sources were not found");
+    let mut sources = BTreeMap::new();
+    let mut tests: Vec<Module> = Vec::new();
+    for file in &all {
+        let mut module: Module =
+            file.strip_prefix(&src).unwrap().with_extension("").iter().map(|n| n.to_str().unwrap().to_string()).collect();
+        if module == ["lib"] || module.last().is_some_and(|n| n == "mod") {
+            module.pop();
+        }
+        let (source, of_tests) = without_tests(&without_text(&std::fs::read_to_string(file).unwrap()));
+        tests.extend(of_tests.into_iter().map(|name| [&module[..], &[name]].concat()));
+        sources.insert(module, source);
+    }
+    sources.retain(|module, _| !tests.iter().any(|t| module.starts_with(t)));
+    let modules: BTreeSet<Module> = sources.keys().cloned().collect();
+    let of = |own: &Module, source: &String| {
+        let used = paths(source).iter().map(|p| resolve(p, own, &modules)).collect::<BTreeSet<_>>();
+        used.into_iter().filter(|m| !m.starts_with(own)).collect()
+    };
+    sources.iter().map(|(own, source)| (own.clone(), of(own, source))).collect()
+}
+
+/// The name that stands in the rows.
+fn top(module: &Module) -> &str {
+    module.first().map_or("lib", String::as_str)
+}
+
+#[test]
+fn imports_point_up_the_table() {
+    let row = |name: &str| ROWS.iter().position(|r| r.contains(&name));
+    let imports = imports();
+    for name in ROWS.concat() {
+        assert!(imports.keys().any(|m| top(m) == name), "the row names {name}, which is not in src/");
+    }
+    let mut wrong = Vec::new();
+    let mut excepted = BTreeSet::new();
+    for (own, used) in imports.iter().flat_map(|(own, used)| used.iter().map(move |u| (own, u))) {
+        let pair = (top(own), top(used));
+        let Some(own_row) = row(pair.0) else { panic!("src/{} has no row in tests/it/engine/architecture.rs and ARCHITECTURE.md", pair.0) };
+        let Some(used_row) = row(pair.1) else {
+            panic!("src/{} has no row in tests/it/engine/architecture.rs and ARCHITECTURE.md", pair.1)
+        };
+        if used_row > own_row {
+            match EXCEPTIONS.contains(&pair) {
+                true => drop(excepted.insert(pair)),
+                false => {
+                    wrong.push(format!("{} uses {}", own.join("::"), if used.is_empty() { "the root".into() } else { used.join("::") }))
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "against the rows:\n{}", wrong.join("\n"));
+    assert_eq!(excepted.len(), EXCEPTIONS.len(), "an exception is not needed any more: {excepted:?} are");
+}
+
+/// What a module imports, directly or through others.
+fn reached<'a>(imports: &'a BTreeMap<Module, BTreeSet<Module>>, from: &'a Module) -> BTreeSet<&'a Module> {
+    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(m) = next.pop() {
+        next.extend(imports.get(m).into_iter().flatten().filter(|u| seen.insert(*u)));
+    }
+    seen
+}
+
+#[test]
+fn few_files_import_each_other() {
+    let imports = imports();
+    let reach: BTreeMap<&Module, BTreeSet<&Module>> = imports.keys().map(|m| (m, reached(&imports, m))).collect();
+    let loops: BTreeSet<Vec<&Module>> = reach
+        .iter()
+        .filter(|(m, far)| far.contains(*m))
+        .map(|(m, far)| far.iter().filter(|u| reach.get(*u).is_some_and(|back| back.contains(*m))).copied().collect())
+        .collect();
+    for l in &loops {
+        println!("{}", l.iter().map(|m| m.join("::")).collect::<Vec<_>>().join(" <-> "));
+    }
+    println!("{} loops, {MOST_LOOPS} allowed", loops.len());
+    assert!(loops.len() <= MOST_LOOPS, "{} loops of files that import each other: a new one has come", loops.len());
+}
+
+/// Compares the imports of module `a::b` of this source with those expected.
+#[track_caller]
+fn check(source: &str, expected: &[&str]) {
+    let module = |path: &str| path.split("::").map(String::from).collect::<Module>();
+    let modules: BTreeSet<Module> = ["a", "a::b", "a::b::c", "a::d", "e", "e::f", "g"].map(module).into_iter().chain([vec![]]).collect();
+    let (source, _) = without_tests(&without_text(source));
+    let own = module("a::b");
+    let found: BTreeSet<String> = paths(&source).iter().map(|p| resolve(p, &own, &modules).join("::")).collect();
+    assert_eq!(found.into_iter().collect::<Vec<_>>(), expected, "{source}");
+}
+
+#[test]
+fn imports_are_found_wherever_they_stand() {
+    check("use crate::e::f::Name;\nuse std::mem;", &["e::f"]);
+    check("use super::{d::{self, Name as Other}, Thing};\nuse self::c::X;", &["a", "a::b::c", "a::d"]);
+    check("use crate::{e, g::Name};\nfn x() { crate::e::f::y::<crate::a::d::Z>() }", &["a::d", "e", "e::f", "g"]);
+    check("pub(crate) fn x(&self) { self.y() } // crate::e\n/* crate::g /* nested */ */ const T: &str = \"crate::e\";", &[]);
+    check("const C: char = '\"'; const Q: &str = r#\"\"crate::g\"#; fn l<'a>(x: &'a u8) { crate::e::x() }", &["e"]);
+    // What stands behind tests counts, tests do not.
+    check(
+        "#[cfg(test)]\nmod tests;\nuse crate::e::X;\n#[cfg(test)]\nmod more { use crate::g::Y; fn f() { x(|| { 1 }) } }\nuse super::d::Z;",
+        &["a::d", "e"],
+    );
+    check("#[cfg(all(test, feature = \"gpu\"))]\nmod tests;\n#[cfg(feature = \"gpu\")]\nuse crate::e::X;", &["e"]);
+    check("#[cfg(test)]\n#[allow(unused)]\nfn only(x: [u8; 2]) -> u8 { crate::g::x() }\nfn real() { crate::e::x() }", &["e"]);
+}
+
+#[test]
+fn every_file_says_its_job_first() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut all = Vec::new();
+    for dir in ["src", "cli/src", "xtask/src", "tests"] {
+        files(&root.join(dir), &mut all);
+    }
+    for file in &all {
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(text.starts_with("//! "), "{} does not begin with a line `//! <its job>`", file.display());
+    }
+}
+
+/// Words with which a comment admits that a number was fitted to one GPU.
+const FITTED: [&str; 8] = ["H100", "H200", "A100", "M4 ", "measured on", "processors", "compute units", "keep a GPU busy"];
+
+/// Numbers of kernels that look fitted and are not, with the reason.
+const NOT_FITTED: [(&str, &str); 2] = [
+    // They bound how long a user waits for a group of tokens; the idle time in their comment is the reason, not the number.
+    ("models/generate.rs", "AT_ONCE"),
+    ("models/generate.rs", "MOST_AT_ONCE"),
+];
+
+/// The constants with a number in `source` whose comment, above or behind, admits that they were fitted to a GPU.
+fn fitted(source: &str) -> Vec<String> {
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
+    let is_const = |l: &str| {
+        let behind = l.split_once("const ").filter(|(before, _)| before.is_empty() || before.starts_with("pub")).map(|(_, behind)| behind);
+        behind.is_some_and(|b| b.contains('=') && !b.contains("&str"))
+    };
+    let mut found = Vec::new();
+    for (i, line) in lines.iter().enumerate().filter(|(_, l)| is_const(l)) {
+        // Constants below each other share a comment.
+        let first = (0..i).rev().take_while(|&j| is_const(lines[j]) || lines[j].starts_with("//")).last().unwrap_or(i);
+        let comment = lines[first..=i].iter().filter_map(|l| l.find("//").map(|at| &l[at..])).collect::<Vec<_>>().join(" ");
+        if FITTED.iter().any(|w| comment.contains(w)) {
+            let name = line.split("const ").nth(1).unwrap_or("").split(':').next().unwrap_or("").trim();
+            found.push(name.to_string());
+        }
+    }
+    found
+}
+
+#[test]
+fn numbers_fitted_to_a_gpu_stand_in_the_tuning_table() {
+    assert_eq!(fitted("/// As many as an H100 runs.\npub(crate) const A: usize = 4;\n"), ["A"]);
+    assert_eq!(fitted("/// Bits.\nconst A: usize = 4;\nfn x() {}\n/// Measured on one.\nconst B: usize = 4; // an A100\n"), ["B"]);
+    assert_eq!(fitted("/// Elements of a piece.\nconst A: usize = 4;\n"), Vec::<String>::new());
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut wrong = Vec::new();
+    let mut excepted = 0;
+    for folder in ["ops", "shader", "compile", "backends/gpu", "models"] {
+        let mut all = Vec::new();
+        files(&src.join(folder), &mut all);
+        assert!(!all.is_empty(), "src/{folder} has no sources");
+        for file in all {
+            let name = file.strip_prefix(&src).unwrap().to_str().unwrap().replace('\\', "/");
+            for constant in fitted(&std::fs::read_to_string(&file).unwrap()) {
+                match NOT_FITTED.contains(&(name.as_str(), constant.as_str())) {
+                    true => excepted += 1,
+                    false => wrong.push(format!("src/{name}: {constant}")),
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "fitted to one GPU, and not in src/tuning.rs:\n{}", wrong.join("\n"));
+    assert_eq!(excepted, NOT_FITTED.len(), "an exception is not needed any more");
+}

@@ -1,0 +1,70 @@
+//! Every kernel, written by hand or generated, in every element type, validates and translates to SPIR-V and to Metal's language.
+
+use super::samples::{adapters, files, generated, stands_alone, translate};
+use std::path::Path;
+
+#[track_caller]
+fn check(text: &str, name: &str) {
+    let t = translate(text, name).unwrap_or_else(|e| panic!("{e}"));
+    assert!(t.msl.contains("#include <metal_stdlib>"), "{name}");
+    // The magic number of SPIR-V, and more than a header.
+    assert!(t.spirv[0] == 0x0723_0203 && t.spirv.len() > 20, "{name}");
+}
+
+#[test]
+fn every_file_translates() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let all = files(&source).unwrap();
+    for path in &all {
+        let text = std::fs::read_to_string(path).unwrap();
+        if stands_alone(&text) {
+            check(&text, &path.display().to_string());
+        }
+    }
+    let has = |name: &str| all.iter().any(|p| p.ends_with(name));
+    assert!(["matmul/gemm_tiled.wgsl", "metal/add_kernel.wgsl", "backends/gpu/prelude.wgsl"].iter().all(|n| has(n)), "{all:?}");
+}
+
+#[test]
+fn every_generated_kernel_translates() {
+    for (kind, adapter) in adapters() {
+        let kernels = generated(&adapter).unwrap();
+        for (name, k) in &kernels {
+            check(&k.wgsl, &format!("{kind}/{name} ({})", k.name));
+            assert!(k.wgsl.contains("fn main(") && (kind != "plain" || !k.wgsl.contains("subgroup")), "{kind}/{name}");
+        }
+        let gradients = ["cross_entropy", "cross_entropy_grad", "norm_grad", "attention_grad_q", "attention_grad_kv"];
+        let plain =
+            ["matmul", "softmax", "log_softmax", "rms_norm", "layer_norm", "attention", "index_select", "index_add", "sum", "argmin"];
+        for op in plain.into_iter().chain(gradients) {
+            assert!(kernels.iter().any(|(_, k)| k.name == op), "no {op} among the samples");
+        }
+        let matrices = kernels.iter().any(|(_, k)| k.wgsl.contains("coopMultiplyAdd"));
+        assert_eq!(matrices, adapter.coop > 0, "{kind}: products by cooperative matrices");
+        assert!(kernels.len() > 200, "{kind}: only {} kernels", kernels.len());
+    }
+}
+
+/// The types of the buffers that a kernel binds.
+fn buffer_types(wgsl: &str) -> Vec<&str> {
+    wgsl.lines().filter(|l| l.contains("var<storage")).map(|l| l.rsplit(": ").next().unwrap().trim_end_matches(';')).collect()
+}
+
+#[test]
+fn halves_are_read_four_at_a_time_and_products_are_tiled() {
+    for (kind, adapter) in adapters() {
+        let kernels = generated(&adapter).unwrap();
+        let kernel = |sample: &str| match kernels.iter().find(|(name, _)| name == sample) {
+            Some((_, k)) => k.wgsl.as_str(),
+            None => panic!("{kind}: no sample {sample}"),
+        };
+        // Two words are four halves, four words four f32; a step's operands are a matrix, a row and the result.
+        for (sample, quad) in [("chain_f16", "array<vec2<u32>>"), ("chain_bf16", "array<vec2<u32>>"), ("chain_f32", "array<vec4<u32>>")] {
+            assert_eq!(buffer_types(kernel(sample)), [quad; 3], "{kind}: {sample}");
+        }
+        for sample in ["matmul_48x40x33_f32", "matmul_48x40x33_f16", "matmul_48x40x33_bf16"] {
+            let tiles = kernel(sample).matches("var<workgroup>").count();
+            assert!(tiles > 0, "{kind}: {sample} keeps no tile in workgroup memory");
+        }
+    }
+}

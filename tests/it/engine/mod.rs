@@ -1,0 +1,14 @@
+//! What the engine promises about itself, its layers, its kernels as text, the engine backend.
+
+mod architecture;
+#[cfg(feature = "gpu")]
+mod kernel_ladder;
+#[cfg(feature = "gpu")]
+mod kernels;
+#[cfg(feature = "gpu")]
+mod metal;
+mod promises;
+#[cfg(feature = "gpu")]
+#[allow(dead_code)] // What only `cargo xtask` needs.
+#[path = "../../../xtask/src/samples.rs"]
+mod samples;

@@ -1,0 +1,168 @@
+//! Models of the Hub as GGUF files, and GGUF files in other types: the same logits, the same tokens.
+
+use std::path::{Path, PathBuf};
+use tensorlogic::autograd::no_grad;
+use tensorlogic::io::{Gguf, GgufWriter};
+use tensorlogic::models::convert::{TYPES, write_gguf};
+use tensorlogic::models::{self, Adapters, KvCache, Model, Weights};
+use tensorlogic::nn::LoraConfig;
+use tensorlogic::text::{self, Tokenizer};
+use tensorlogic::{DType, Device, Rng, Tensor};
+
+const HUB: [&str; 4] = ["gpt2-odd", "llama-gqa-bf16", "llama3-rope", "llama-v4spelling"];
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(name)
+}
+
+/// A folder of a test's own.
+fn place(name: &str) -> PathBuf {
+    let p = std::env::temp_dir().join(format!("tl-convert-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&p);
+    std::fs::create_dir_all(&p).unwrap();
+    p
+}
+
+fn load(path: &Path) -> Box<dyn Model> {
+    models::load(&Weights::open(path, &Device::cpu()).unwrap(), Some(DType::F32)).unwrap()
+}
+
+fn logits(model: &dyn Model) -> Vec<f32> {
+    let tokens = Tensor::from_vec((0..40).map(|i| i * i % 61).collect::<Vec<i32>>(), &[2, 20], &Device::cpu()).unwrap();
+    no_grad(|| model.logits(&model.hidden(&tokens, &mut KvCache::none())?)?.to_vec()).unwrap()
+}
+
+fn convert(from: &Path, dtype: DType, to: &Path) {
+    write_gguf(&Weights::open(from, &Device::cpu()).unwrap(), dtype, |_, _| Ok(()), to).unwrap();
+}
+
+/// The norm of the difference over that of the reference.
+fn distance(got: &[f32], want: &[f32]) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+    norm(&mut got.iter().zip(want).map(|(g, w)| (g - w) as f64)) / norm(&mut want.iter().map(|&w| w as f64))
+}
+
+#[test]
+fn a_folder_is_the_same_model_as_gguf() {
+    let folder = place("hub");
+    for name in HUB {
+        let hub = path("models").join(name);
+        let gguf = folder.join("m.gguf");
+        convert(&hub, DType::F32, &gguf);
+        let mut a = load(&hub);
+        let mut b = load(&gguf);
+        let d = distance(&logits(&*b), &logits(&*a));
+        assert!(d < 1e-6, "{name}: {d:e}");
+
+        // Adapters learnt on either are right on the other: their rows are in Hugging Face's order in the files.
+        let config = LoraConfig { targets: vec!["all".into()], ..LoraConfig::default() };
+        let adapters = Adapters::attach(&mut *b, &config, &mut Rng::new(3)).unwrap();
+        let mut rng = Rng::new(4);
+        for (_, p) in adapters.named_parameters() {
+            p.set(&rng.normal(p.get().dims(), DType::F32, &Device::cpu()).unwrap().mul(0.1).unwrap()).unwrap();
+        }
+        adapters.save(folder.join("adapter"), name).unwrap();
+        Adapters::load(folder.join("adapter"), &mut *a).unwrap();
+        let (a, b) = (logits(&*a), logits(&*b));
+        assert!(distance(&b, &logits(&*load(&hub))) > 0.1, "{name}: the adapters change something");
+        assert!(distance(&b, &a) < 1e-5, "{name}: {:e}", distance(&b, &a));
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn every_type_is_near_its_source() {
+    let folder = place("types");
+    let source = path("models_gguf/llama-k256.Q4_K.gguf");
+    let plain = folder.join("f32.gguf");
+    convert(&source, DType::F32, &plain);
+    let want = logits(&*load(&plain));
+    assert!(distance(&logits(&*load(&source)), &want) < 1e-6);
+    let bound = |d: DType| match d {
+        DType::F32 => 1e-7,
+        DType::F16 | DType::BF16 | DType::Q8_0 => 0.02,
+        DType::Q6_K | DType::Q5_K | DType::Q5_1 | DType::Q5_0 => 0.1,
+        DType::Q4_K | DType::Q4_1 | DType::Q4_0 => 0.2,
+        _ => 0.6,
+    };
+    for (dtype, number) in TYPES {
+        let out = folder.join(format!("{dtype}.gguf"));
+        convert(&plain, dtype, &out);
+        let d = distance(&logits(&*load(&out)), &want);
+        assert!(d <= bound(dtype), "{dtype}: {d}");
+        let file = Gguf::open(&out).unwrap();
+        assert_eq!(file.u64("general.file_type").unwrap(), u64::from(number));
+        assert_eq!(file.tensor("blk.0.attn_q.weight").unwrap().dtype().unwrap(), dtype);
+        assert_eq!(file.tensor("blk.0.attn_norm.weight").unwrap().dtype().unwrap(), DType::F32);
+    }
+    // Rows of 60 are no blocks of 32.
+    let out = folder.join("odd.gguf");
+    convert(&path("models/gpt2-odd"), DType::Q4_K, &out);
+    let file = Gguf::open(&out).unwrap();
+    assert_eq!(file.tensor("blk.0.attn_qkv.weight").unwrap().dtype().unwrap(), DType::F16);
+    assert_eq!(file.tensor("blk.0.attn_qkv.bias").unwrap().dtype().unwrap(), DType::F32);
+    assert!(distance(&logits(&*load(&out)), &logits(&*load(&path("models/gpt2-odd")))) < 0.01);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// The tokenizer of a folder before and after its way through a GGUF file.
+fn both(folder: &Path, vocab: usize) -> (Tokenizer, Tokenizer, Gguf) {
+    let mut w = GgufWriter::new();
+    text::gguf::write(folder, vocab, &mut w).unwrap();
+    let gguf = Gguf::from_bytes(w.to_bytes().unwrap()).unwrap();
+    (Tokenizer::from_file(folder.join("tokenizer.json")).unwrap(), Tokenizer::from_gguf(&gguf).unwrap(), gguf)
+}
+
+#[test]
+fn byte_level_tokenizers_stay_the_same() {
+    let folder = place("tokenizer");
+    std::fs::write(folder.join("tokenizer.json"), crate::text_support::vector("tokenizer/gpt2.tokenizer.json")).unwrap();
+    std::fs::write(folder.join("tokenizer_config.json"), r#"{"eos_token": "<|endoftext|>", "chat_template": "{{ messages[0].content }}"}"#)
+        .unwrap();
+    let (a, b, gguf) = both(&folder, 50260);
+    assert_eq!((b.vocab_size(), b.end_tokens(), a.adds_bos(), b.adds_bos()), (50260, &[50256][..], false, false));
+    assert_eq!(gguf.str("tokenizer.chat_template").unwrap(), "{{ messages[0].content }}");
+    let lines = String::from_utf8(crate::text_support::vector("tokenizer/vectors.jsonl")).unwrap();
+    let mut count = 0;
+    for line in lines.lines().skip(1).step_by(3) {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        let text = row["text"].as_str().unwrap();
+        let ids = a.encode(text, true).unwrap();
+        assert_eq!(b.encode(text, true).unwrap(), ids, "{text:?}");
+        assert_eq!(b.decode(&ids, true).unwrap(), a.decode(&ids, true).unwrap());
+        count += 1;
+    }
+    assert!(count > 200, "{count}");
+    let mut w = GgufWriter::new();
+    let small = text::gguf::write(&folder, 100, &mut w).unwrap_err().to_string();
+    assert!(small.contains("50257 tokens for 100 rows"), "{small}");
+    std::fs::write(folder.join("tokenizer.json"), crate::text_support::vector("tokenizer/llama-spm.tokenizer.json")).unwrap();
+    assert!(text::gguf::write(&folder, 32000, &mut w).unwrap_err().to_string().contains("pre-tokenizer"));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn characters_stay_the_same() {
+    let folder = place("characters");
+    for text in ["First Citizen:\nBefore we proceed any further, hear me speak.\n", "naïve — 日本 and 🙂, done.\n"] {
+        let mut known: Vec<char> = text.chars().collect();
+        known.sort_unstable();
+        known.dedup();
+        let vocab: serde_json::Map<String, serde_json::Value> = known.iter().enumerate().map(|(i, c)| (c.to_string(), i.into())).collect();
+        let json = serde_json::json!({ "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+            "decoder": { "type": "Sequence", "decoders": [
+                { "type": "Replace", "pattern": { "String": "\u{2581}" }, "content": " " }, { "type": "ByteFallback" }, { "type": "Fuse" }] },
+            "model": { "type": "BPE", "unk_token": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab, "merges": [] } });
+        std::fs::write(folder.join("tokenizer.json"), json.to_string()).unwrap();
+        let (a, b, _) = both(&folder, known.len());
+        let want: Vec<u32> = text.chars().map(|c| known.binary_search(&c).unwrap() as u32).collect();
+        for t in [a, b] {
+            assert_eq!(t.encode(text, true).unwrap(), want, "{text:?}");
+            assert_eq!(t.decode(&want, true).unwrap(), text);
+            // A space at the beginning stays.
+            assert_eq!(t.decode(&t.encode(" en d", true).unwrap(), true).unwrap(), " en d");
+        }
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -1,0 +1,8 @@
+//! Models: their files, settings and logits.
+
+mod convert;
+mod model_files;
+mod model_settings;
+mod parity;
+mod smollm2;
+mod tiny;

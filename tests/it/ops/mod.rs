@@ -1,0 +1,14 @@
+//! Operations of tensors, and how they fuse.
+
+mod batches;
+mod conformance;
+mod custom;
+mod elementwise_exponents;
+mod fusion;
+mod kinks;
+mod precision;
+mod products;
+mod random_graphs;
+mod reductions;
+mod vectors;
+mod vectors_support;

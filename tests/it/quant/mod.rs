@@ -1,0 +1,4 @@
+//! Block formats.
+
+mod block_scales;
+mod formats;

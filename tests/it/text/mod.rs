@@ -1,0 +1,3 @@
+//! Tokenizers. Chat templates have a program of their own, `tests/chat_template.rs`: they are timed.
+
+mod tokenizer;

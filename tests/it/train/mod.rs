@@ -1,0 +1,4 @@
+//! Training.
+
+mod training_examples;
+mod training_parity;
