@@ -72,6 +72,9 @@ impl TuningGroup {
 /// The results of one evaluation, not yet evaluated.
 pub(super) type Run = Box<dyn Fn() -> TensorResult<Vec<Tensor>>>;
 
+/// Prepares a case on a device.
+type MakeRun = Box<dyn Fn(&Device) -> TensorResult<Run>>;
+
 /// Work of one shape. Inputs are made for each device.
 pub(super) struct Case {
     pub group: TuningGroup,
@@ -79,7 +82,7 @@ pub(super) struct Case {
     /// How much there is to do: operations, and bytes times what a GPU does while it moves one.
     pub work: f64,
     /// Makes the inputs on a device.
-    pub make: Box<dyn Fn(&Device) -> TensorResult<Run>>,
+    pub make: MakeRun,
 }
 
 /// Operations that take a GPU about as long as moving a byte.
