@@ -182,8 +182,8 @@ pub const SCRATCH_COUNTERS: usize = 1 << 10;
 /// - `raw_K`: the buffer of a contiguous plain load, as `array<vec4<u32>>`, or `array<u32>` for block formats; `wide_K`: the same as
 ///   `array<vec4<u32>>`, for formats whose blocks are rows of 16 bytes.
 ///
-/// In a `.wgsl` file, everything between the lines `// default` and `// end` is a placeholder that makes the file valid by itself; the generator
-/// replaces it.
+/// The library's own sources are templates that read parameters by name ([`crate::shader`]). In other `.wgsl` files, everything between the lines
+/// `// default` and `// end` is a placeholder that makes the file valid by itself; the generator replaces it.
 #[derive(Clone, Debug)]
 pub struct Wgsl {
     /// The shader source.
@@ -198,7 +198,7 @@ pub struct Wgsl {
     pub words: Vec<Word>,
     /// Loads whose buffer the source reads directly as `raw_K`.
     pub raw: Vec<u8>,
-    /// Loads that the source reads with their last two dimensions exchanged, see [`Load::transposed`].
+    /// Loads that the source reads with their last two dimensions exchanged, see [`Load::transposed`](super::Load::transposed).
     pub transposed: Vec<u8>,
 }
 

@@ -46,7 +46,7 @@ pub mod row_group;
 pub mod template;
 pub mod vec16;
 
-pub use assembly::{decide, quads, repeat, unroll, with_parts};
+pub use assembly::decide;
 pub use launch::{MAX_GROUPS, col_major, grid, indexable, start, words};
 pub(crate) use params::params;
 pub use params::{F32, U32};
