@@ -29,7 +29,7 @@ pub(crate) fn subgroup_barrier(sync: SubgroupSync) -> &'static str {
 struct TileConfig {
     tile: GemmTile,
     /// Workgroups that share K.
-    parts: u32,
+    splits: u32,
 }
 
 impl TileConfig {
@@ -53,19 +53,19 @@ impl TileConfig {
     }
 
     /// Microseconds that `batch` products of m by n by k take, by a model whose numbers are the adapter's tuning table: the workgroups of a
-    /// compute unit take turns, each step over K takes as long as the tile says, and each workgroup leaves its results; parts are joined in
+    /// compute unit take turns, each step over K takes as long as the tile says, and each workgroup leaves its results; splits are joined in
     /// proportion to their number.
     fn time(&self, batch: usize, [m, n, k]: [usize; 3], transposed: [bool; 2], adapter: &AdapterInfo) -> f64 {
         let (tile, gemm) = (&self.tile, &adapter.tuning.gemm);
         let [high, wide] = self.side(adapter.coop).map(|s| s as usize);
-        let groups = batch * m.div_ceil(high) * n.div_ceil(wide) * self.parts as usize;
-        let steps = k.div_ceil(tile.bk as usize).div_ceil(self.parts as usize) as f64;
+        let groups = batch * m.div_ceil(high) * n.div_ceil(wide) * self.splits as usize;
+        let steps = k.div_ceil(tile.bk as usize).div_ceil(self.splits as usize) as f64;
         let rounds = groups.div_ceil(adapter.tuning.compute_units.max(1) as usize) as f64;
         let cells = (high * wide) as f64;
-        let parts = self.parts as f64;
-        let each = cells * parts / (32 * tile.warps[0] * tile.warps[1]) as f64;
-        let [fixed, per_part, per_result] = gemm.split_us;
-        let joined = if self.parts > 1 { fixed + per_part * parts + per_result * each } else { 0.0 };
+        let splits = self.splits as f64;
+        let each = cells * splits / (32 * tile.warps[0] * tile.warps[1]) as f64;
+        let [fixed, per_split, per_result] = gemm.split_us;
+        let joined = if self.splits > 1 { fixed + per_split * splits + per_result * each } else { 0.0 };
         let busy = tile.busy_us[2 * transposed[0] as usize + transposed[1] as usize];
         steps * (rounds * busy).max(tile.alone_us) + rounds * cells * gemm.store_us + joined
     }
@@ -81,19 +81,19 @@ impl TileConfig {
         let gemm = &adapter.tuning.gemm;
         let mut best: Option<(f64, TileConfig, u32)> = None;
         for &tile in gemm.tiles.iter().take(of.end).skip(of.start) {
-            let whole = TileConfig { tile, parts: 1 };
+            let whole = TileConfig { tile, splits: 1 };
             let Some(strips) = whole.strips(transposed, adapter) else { continue };
             let [high, wide] = whole.side(adapter.coop).map(|s| s as usize);
             let tiles = batch * m.div_ceil(high) * n.div_ceil(wide);
-            for parts in [1, 2, 3, 4, 6, 8] {
+            for splits in [1, 2, 3, 4, 6, 8] {
                 let steps = k.div_ceil(tile.bk as usize);
                 // Each part has something of k, and there is memory for all of them.
-                let room = tiles <= SCRATCH_COUNTERS && tiles * parts * high * wide <= SCRATCH_WORDS - SCRATCH_COUNTERS;
-                let share = steps.div_ceil(parts);
-                if parts > 1 && (!room || share * (parts - 1) >= steps || share * (tile.bk as usize) < gemm.min_split_k) {
+                let room = tiles <= SCRATCH_COUNTERS && tiles * splits * high * wide <= SCRATCH_WORDS - SCRATCH_COUNTERS;
+                let share = steps.div_ceil(splits);
+                if splits > 1 && (!room || share * (splits - 1) >= steps || share * (tile.bk as usize) < gemm.min_split_k) {
                     continue;
                 }
-                let split = TileConfig { parts: parts as u32, ..whole };
+                let split = TileConfig { splits: splits as u32, ..whole };
                 let time = split.time(batch, [m, n, k], transposed, adapter);
                 if best.is_none_or(|b| time < b.0) {
                     best = Some((time, split, strips));
@@ -264,8 +264,8 @@ impl GemmPlan {
         let side = config.side(p.adapter.coop);
         let GemmTile { warps, bk, .. } = config.tile;
         let tiles = [p.m.div_ceil(side[0] as usize), p.n.div_ceil(side[1] as usize)];
-        let groups = p.batch.checked_mul(tiles[1])?.checked_mul(tiles[0])?.checked_mul(config.parts as usize)?;
-        let share = p.k.div_ceil(bk as usize).div_ceil(config.parts as usize) * bk as usize;
+        let groups = p.batch.checked_mul(tiles[1])?.checked_mul(tiles[0])?.checked_mul(config.splits as usize)?;
+        let share = p.k.div_ceil(bk as usize).div_ceil(config.splits as usize) * bk as usize;
         Some(GemmPlan { config, strips, side, workgroup: warps[0] * warps[1] * p.adapter.subgroup, tiles, groups, share })
     }
 
@@ -280,11 +280,11 @@ impl GemmPlan {
             ("ACROSS", strips),
             ("STRIPS", fragments[1] / strips),
             ("TURNS", self.strip_eights(edge).div_ceil(adapter.subgroup)),
-            ("PARTS", self.config.parts),
+            ("SPLITS", self.config.splits),
             ("HALF", fragments[1] / 2),
             ("OTHERS", fragments[1].div_ceil(2)),
-            ("FN", fragments[1]),
-            ("FM", fragments[0]),
+            ("FRAGMENTS_N", fragments[1]),
+            ("FRAGMENTS_M", fragments[0]),
         ]
     }
 
@@ -331,19 +331,19 @@ impl GemmPlan {
 
     /// How results leave.
     fn switches(&self, p: &Product, operands: &Operands) -> [(&'static str, u32); 6] {
-        let (n, edge, subgroup, parts) = (p.n, p.adapter.coop, p.adapter.subgroup, self.config.parts);
+        let (n, edge, subgroup, splits) = (p.n, p.adapter.coop, p.adapter.subgroup, self.config.splits);
         // Rows that are read as stored end with the last one again and again.
         let all_rows = operands.lines[0].is_some() && !operands.transposed[0] || p.m.is_multiple_of(self.side[0] as usize);
         // In each of a strip's turns a thread has the same columns.
         let steady = self.strip_eights(edge).is_multiple_of(subgroup) && subgroup.is_multiple_of(self.strips * edge / 8);
-        let full = all_rows && n.is_multiple_of(self.side[1] as usize) && steady && parts == 1;
+        let full = all_rows && n.is_multiple_of(self.side[1] as usize) && steady && splits == 1;
         [
-            ("SPLIT", (parts > 1) as u32),
-            ("AHEAD", self.config.tile.prefetch as u32),
+            ("SPLIT", (splits > 1) as u32),
+            ("PREFETCH", self.config.tile.prefetch as u32),
             ("EIGHT_OUT", n.is_multiple_of(8) as u32),
             ("VEC_OUT", n.is_multiple_of(4) as u32),
             ("FULL", full as u32),
-            ("RAGGED", (parts == 1 && !n.is_multiple_of(4)) as u32),
+            ("RAGGED", (splits == 1 && !n.is_multiple_of(4)) as u32),
         ]
     }
 }
@@ -362,11 +362,11 @@ pub(super) fn matmul_coop(p: &Product, tiles: Range<usize>) -> Option<Wgsl> {
     let grid = grid(plan.groups)?;
     let mut consts = vec![
         ("SUBGROUP", subgroup),
-        ("SM", warps[0]),
-        ("SN", warps[1]),
+        ("WARPS_M", warps[0]),
+        ("WARPS_N", warps[1]),
         ("EDGE", edge),
         ("UNIT", if adapter.coop_vectors { 4 } else { 1 }),
-        ("DEEP", bk),
+        ("BK", bk),
         ("COUNTERS", SCRATCH_COUNTERS as u32),
         ("SIDE_A", plan.side[0]),
         ("SIDE_B", plan.side[1]),

@@ -1,21 +1,22 @@
 // Tiled matrix product by cooperative matrices of EDGE rows and columns, operands in f16, sums in f32: out[m, n] = sum over k of a[m, k] * b[n, k].
 //
-// SM * SN subgroups, each with FM * FN matrices. Both tiles lie in workgroup memory, one behind the other, and the next are fetched while they
-// are used (matmul_operand.wgsl). A matrix's elements cannot be touched: ACROSS of them at a time leave through a strip of memory of their
+// WARPS_M * WARPS_N subgroups, each with FRAGMENTS_M * FRAGMENTS_N matrices. Both tiles lie in workgroup memory, one behind the other, and the next
+// are fetched while they are used (gemm_coop_operand.wgsl). A matrix's elements cannot be touched: ACROSS of them at a time leave through a strip
+// of memory of their
 // subgroup, whose rows then go by eights (EIGHT_OUT), by quads (VEC_OUT), or by what quads lie aligned in memory and one by one at the
 // edges (RAGGED). FULL: every column of a tile is there, in eights, and a row beyond the end is the last one again, so nothing branches on a
 // thread.
-// AHEAD: a step's matrices are loaded while those of the step before are multiplied, of which STEPS is an even number; once the last step's
+// PREFETCH: a step's matrices are loaded while those of the step before are multiplied, of which STEPS is an even number; once the last step's
 // are there, the next tile takes the place of this one amid the multiplying.
-// SPLIT: PARTS workgroups share k; each leaves its sums in common memory and counts itself, and the last one adds them in their order.
+// SPLIT: SPLITS workgroups share k; each leaves its sums in common memory and counts itself, and the last one adds them in their order.
 // UNIT: halves, and sums, in an element of workgroup memory, 4 where a matrix may be moved through a pointer to vectors.
 
 enable f16;
 enable wgpu_cooperative_matrix;
 
 const TILE: u32 = TILE_A + TILE_B - 8u; // nothing pads the last line
-const BM: u32 = SM * FM * EDGE;
-const BN: u32 = SN * FN * EDGE;
+const BM: u32 = WARPS_M * FRAGMENTS_M * EDGE;
+const BN: u32 = WARPS_N * FRAGMENTS_N * EDGE;
 const BAND: u32 = 8; // tiles in m that share a tile of b before the next one's turn
 const WIDE: u32 = ACROSS * EDGE; // columns of a strip
 const PITCH: u32 = WIDE + 4u;
@@ -89,11 +90,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var group = min(wid.y * p.groups_x + wid.x, p.groups - 1u);
   let tiles = p.tiles_n; let downs = p.tiles_m;
   var begin = 0u; var size = p.k;
-  let block = group / PARTS; let part = group % PARTS;
+  let block = group / SPLITS; let split = group % SPLITS;
 #if SPLIT
   {
     group = block;
-    begin = part * p.split_k; size = min(begin + p.split_k, size);
+    begin = split * p.split_k; size = min(begin + p.split_k, size);
   }
 #endif
   let batch = group / (tiles * downs);
@@ -103,55 +104,55 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let m0 = (band + within % tall) * BM; let n0 = within / tall * BN;
   let rows = p.m; let cols = p.n;
   let sub = lid / SUBGROUP; let lane = lid % SUBGROUP;
-  let wm = sub / SN * (FM * EDGE); let wn = sub % SN * (FN * EDGE);
-  var acc: array<coop_mat${EDGE}x${EDGE}<f32, C>, FM * FN>;
+  let wm = sub / WARPS_N * (FRAGMENTS_M * EDGE); let wn = sub % WARPS_N * (FRAGMENTS_N * EDGE);
+  var acc: array<coop_mat${EDGE}x${EDGE}<f32, C>, FRAGMENTS_M * FRAGMENTS_N>;
 #unroll UNROLL
-  for (var e = 0u; e < FM * FN; e++) { acc[e] = coop_mat${EDGE}x${EDGE}<f32, C>(); }
+  for (var e = 0u; e < FRAGMENTS_M * FRAGMENTS_N; e++) { acc[e] = coop_mat${EDGE}x${EDGE}<f32, C>(); }
   var next_a: array<vec4<u32>, ITEMS_A>;
   var next_b: array<vec4<u32>, ITEMS_B>;
   var more_a: array<vec4<u32>, MORE_A>;
   var more_b: array<vec4<u32>, MORE_B>;
   let from_a = base_a(batch); let from_b = base_b(batch);
 #include "gemm_coop_fetch.wgsl" K = "begin"
-#if AHEAD
+#if PREFETCH
   {
-    var x: array<coop_mat${EDGE}x${EDGE}<f16, A>, 2u * FM>;
-    var y: array<coop_mat${EDGE}x${EDGE}<f16, B>, 2u * FN>;
+    var x: array<coop_mat${EDGE}x${EDGE}<f16, A>, 2u * FRAGMENTS_M>;
+    var y: array<coop_mat${EDGE}x${EDGE}<f16, B>, 2u * FRAGMENTS_N>;
 #include "gemm_coop_stage.wgsl" K = "begin"
-    if (begin + DEEP < size) {
-#include "gemm_coop_fetch.wgsl" K = "begin + DEEP"
+    if (begin + BK < size) {
+#include "gemm_coop_fetch.wgsl" K = "begin + BK"
     }
     workgroupBarrier();
 #unroll UNROLL
-    for (var i = 0u; i < FM; i++) { x[i] = left(0u, wm + i * EDGE); }
+    for (var i = 0u; i < FRAGMENTS_M; i++) { x[i] = left(0u, wm + i * EDGE); }
 #unroll UNROLL
-    for (var j = 0u; j < FN; j++) { y[j] = right(0u, wn + j * EDGE); }
-    for (var k0 = begin; k0 < size; k0 += DEEP) {
+    for (var j = 0u; j < FRAGMENTS_N; j++) { y[j] = right(0u, wn + j * EDGE); }
+    for (var k0 = begin; k0 < size; k0 += BK) {
 #unroll UNROLL
       for (var s = 0u; s < STEPS; s++) {
         let t = (s + 1u) % STEPS;
 #unroll UNROLL
-        for (var i = 0u; i < FM; i++) { x[t % 2u * FM + i] = left(t, wm + i * EDGE); }
+        for (var i = 0u; i < FRAGMENTS_M; i++) { x[t % 2u * FRAGMENTS_M + i] = left(t, wm + i * EDGE); }
 #unroll UNROLL
-        for (var j = 0u; j < FN; j++) { y[t % 2u * FN + j] = right(t, wn + j * EDGE); }
+        for (var j = 0u; j < FRAGMENTS_N; j++) { y[t % 2u * FRAGMENTS_N + j] = right(t, wn + j * EDGE); }
         let free = s + 2u == STEPS;
         if (free) { workgroupBarrier(); }
 #unroll UNROLL
         for (var j = 0u; j < HALF; j++) {
 #unroll UNROLL
-          for (var i = 0u; i < FM; i++) { acc[i * FN + j] = coopMultiplyAdd(x[s % 2u * FM + i], y[s % 2u * FN + j], acc[i * FN + j]); }
+          for (var i = 0u; i < FRAGMENTS_M; i++) { acc[i * FRAGMENTS_N + j] = coopMultiplyAdd(x[s % 2u * FRAGMENTS_M + i], y[s % 2u * FRAGMENTS_N + j], acc[i * FRAGMENTS_N + j]); }
         }
         if (free) {
-#include "gemm_coop_stage.wgsl" K = "k0 + DEEP"
-          if (k0 + 2u * DEEP < size) {
-#include "gemm_coop_fetch.wgsl" K = "k0 + 2u * DEEP"
+#include "gemm_coop_stage.wgsl" K = "k0 + BK"
+          if (k0 + 2u * BK < size) {
+#include "gemm_coop_fetch.wgsl" K = "k0 + 2u * BK"
           }
         }
 #unroll UNROLL
         for (var h = 0u; h < OTHERS; h++) {
           let j = HALF + h;
 #unroll UNROLL
-          for (var i = 0u; i < FM; i++) { acc[i * FN + j] = coopMultiplyAdd(x[s % 2u * FM + i], y[s % 2u * FN + j], acc[i * FN + j]); }
+          for (var i = 0u; i < FRAGMENTS_M; i++) { acc[i * FRAGMENTS_N + j] = coopMultiplyAdd(x[s % 2u * FRAGMENTS_M + i], y[s % 2u * FRAGMENTS_N + j], acc[i * FRAGMENTS_N + j]); }
         }
         if (free) { workgroupBarrier(); }
       }
@@ -159,22 +160,22 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
 #else
   {
-    for (var k0 = begin; k0 < size; k0 += DEEP) {
+    for (var k0 = begin; k0 < size; k0 += BK) {
 #include "gemm_coop_stage.wgsl" K = "k0"
       workgroupBarrier();
-      if (k0 + DEEP < size) {
-#include "gemm_coop_fetch.wgsl" K = "k0 + DEEP"
+      if (k0 + BK < size) {
+#include "gemm_coop_fetch.wgsl" K = "k0 + BK"
       }
 #unroll UNROLL
       for (var s = 0u; s < STEPS; s++) {
-        var x: array<coop_mat${EDGE}x${EDGE}<f16, A>, FM>;
+        var x: array<coop_mat${EDGE}x${EDGE}<f16, A>, FRAGMENTS_M>;
 #unroll UNROLL
-        for (var i = 0u; i < FM; i++) { x[i] = left(s, wm + i * EDGE); }
+        for (var i = 0u; i < FRAGMENTS_M; i++) { x[i] = left(s, wm + i * EDGE); }
 #unroll UNROLL
-        for (var j = 0u; j < FN; j++) {
+        for (var j = 0u; j < FRAGMENTS_N; j++) {
           let y = right(s, wn + j * EDGE);
 #unroll UNROLL
-          for (var i = 0u; i < FM; i++) { acc[i * FN + j] = coopMultiplyAdd(x[i], y, acc[i * FN + j]); }
+          for (var i = 0u; i < FRAGMENTS_M; i++) { acc[i * FRAGMENTS_N + j] = coopMultiplyAdd(x[i], y, acc[i * FRAGMENTS_N + j]); }
         }
       }
       workgroupBarrier();
@@ -190,15 +191,15 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var h = 0u; h < STRIPS; h++) { same[h] = columns8_0(n0 + wn + h * WIDE + lane % (WIDE / 8u) * 8u); }
   }
 #endif
-  let own = COUNTERS + group * PARTS * (8u * CELLS);
+  let own = COUNTERS + group * SPLITS * (8u * CELLS);
 #unroll UNROLL
-  for (var i = 0u; i < FM; i++) {
+  for (var i = 0u; i < FRAGMENTS_M; i++) {
 #unroll UNROLL
     for (var h = 0u; h < STRIPS; h++) {
       let start = sub * STRIP;
 #unroll UNROLL
       for (var j = 0u; j < ACROSS; j++) {
-        let value = acc[i * FN + h * ACROSS + j];
+        let value = acc[i * FRAGMENTS_N + h * ACROSS + j];
         let at = (start + j * EDGE) / UNIT; let pitch = PITCH / UNIT;
         coopStoreT(value, &strip[at], pitch);
       }
@@ -256,7 +257,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           let m = m0 + wm + i * EDGE + u / (WIDE / 8u); let n = n0 + wn + h * WIDE + u % (WIDE / 8u) * 8u;
 #if SPLIT
           {
-            let cell = own + part * (8u * CELLS) + ((m - m0) * BN + n - n0) / 8u;
+            let cell = own + split * (8u * CELLS) + ((m - m0) * BN + n - n0) / 8u;
             if (u < EIGHTS) {
               atomicStore(&scratch[cell], bitcast<u32>(v[q].x)); atomicStore(&scratch[cell + CELLS], bitcast<u32>(v[q].y));
               atomicStore(&scratch[cell + 2u * CELLS], bitcast<u32>(v[q].z)); atomicStore(&scratch[cell + 3u * CELLS], bitcast<u32>(v[q].w));
@@ -288,13 +289,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   {
     storageBarrier();
     if (lid == 0u) { arrived = atomicAdd(&scratch[group], 1u); }
-    if (workgroupUniformLoad(&arrived) != PARTS - 1u) { return; }
+    if (workgroupUniformLoad(&arrived) != SPLITS - 1u) { return; }
     storageBarrier();
     for (var u = lid; u < CELLS; u += WORKGROUP) {
       let m = m0 + u / (BN / 8u); let n = n0 + u % (BN / 8u) * 8u;
       var v = vec4<f32>(); var w = vec4<f32>();
 #unroll UNROLL
-      for (var p = 0u; p < PARTS; p++) {
+      for (var p = 0u; p < SPLITS; p++) {
         let cell = own + p * (8u * CELLS) + u;
         let x = vec4<u32>(atomicLoad(&scratch[cell]), atomicLoad(&scratch[cell + CELLS]), atomicLoad(&scratch[cell + 2u * CELLS]), atomicLoad(&scratch[cell + 3u * CELLS]));
         let y = vec4<u32>(atomicLoad(&scratch[cell + 4u * CELLS]), atomicLoad(&scratch[cell + 5u * CELLS]), atomicLoad(&scratch[cell + 6u * CELLS]), atomicLoad(&scratch[cell + 7u * CELLS]));
@@ -311,12 +312,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #if COOP_VECTORS
 #include "coop_tile_vectors.wgsl"
 // Memory of the strips through which results leave.
-var<workgroup> strip: array<vec4<f32>, SM * SN * STRIP / 4u>;
+var<workgroup> strip: array<vec4<f32>, WARPS_M * WARPS_N * STRIP / 4u>;
 fn sum(at: u32) -> f32 { return strip[at / 4u][at % 4u]; }
 fn sums(at: u32) -> vec4<f32> { return strip[at / 4u]; }
 #else
 #include "coop_tile_scalars.wgsl"
-var<workgroup> strip: array<f32, SM * SN * STRIP>;
+var<workgroup> strip: array<f32, WARPS_M * WARPS_N * STRIP>;
 fn sum(at: u32) -> f32 { return strip[at]; }
 fn sums(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
 #endif

@@ -2,7 +2,7 @@
 //
 // A tile is SIDE_${X} rows by DEEP_${X} of k, in lines of k; an operand that is TURNED, whose rows are neighbours in memory, has lines of rows.
 // Nothing here branches on a thread: loads that wait for each other are slow. Beyond the end, rows that are stored in lines of k (HALVES, not
-// TURNED) are the last one again, which matmul_coop.wgsl relies on; what others give nobody uses. Of k beyond the end there are zeros, unless
+// TURNED) are the last one again, which gemm_coop.wgsl relies on; what others give nobody uses. Of k beyond the end there are zeros, unless
 // it is WHOLE tiles.
 // HALVES: stored as f16 in lines whose eights are whole, and read 16 bytes at a time. BLOCKS: in a block format. FOLDED: lines are in groups
 // that lie apart, and so are the pieces of a line, of 8 << SHIFT elements: heads that were put together again. LOOSE: lines begin anywhere,

@@ -1,17 +1,18 @@
 // Tiled matrix product: out[m, n] = sum over k of a[m, k] * b[n, k], in f32.
 //
-// TX * TY threads, each with RM * RN results, SPLIT times, each for its share of K; the next tiles are fetched while one is used. Both tiles lie in workgroup memory as quads along k, a row padded by one quad. Row r of
-// a tile is kept at r % R * T + r / R: a thread's results are neighbours and yet neighbouring threads read neighbouring rows.
+// TX * TY threads, each with RM * RN results, SPLITS times, each for its share of K; the next tiles are fetched while one is used. Both tiles lie
+// in workgroup memory as quads along k, a row padded by one quad. Row r of a tile is kept at r % R * T + r / R: a thread's results are neighbours
+// and yet neighbouring threads read neighbouring rows.
 
 const QUADS: u32 = 8; // of k in a tile
 const PITCH: u32 = QUADS + 1u;
 const BM: u32 = TY * RM;
 const BN: u32 = TX * RN;
-const CREW: u32 = TX * TY;
-const QUADS_A: u32 = BM * QUADS / CREW; // that a thread fetches
-const QUADS_B: u32 = BN * QUADS / CREW;
-var<workgroup> xs: array<vec4<f32>, SPLIT * BM * PITCH>;
-var<workgroup> ys: array<vec4<f32>, SPLIT * BN * PITCH>;
+const THREADS: u32 = TX * TY;
+const QUADS_A: u32 = BM * QUADS / THREADS; // that a thread fetches
+const QUADS_B: u32 = BN * QUADS / THREADS;
+var<workgroup> xs: array<vec4<f32>, SPLITS * BM * PITCH>;
+var<workgroup> ys: array<vec4<f32>, SPLITS * BN * PITCH>;
 
 // Four elements of row m from quad v on; zeros beyond. No branch: loads that wait for each other are slow.
 fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
@@ -43,28 +44,28 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let m0 = rest % downs * BM; let n0 = rest / downs * BN;
   let rows = p.m; let cols = p.n; let size = p.k;
   let quads = (size + 3u) / 4u;
-  let crew = lid / CREW; let me = lid % CREW;
+  let split = lid / THREADS; let me = lid % THREADS;
   let tx = me % TX; let ty = me / TX;
-  let x0 = crew * BM * PITCH; let y0 = crew * BN * PITCH;
+  let x0 = split * BM * PITCH; let y0 = split * BN * PITCH;
   var acc: array<vec4<f32>, RM * RN / 4u>;
 #unroll
   for (var e = 0u; e < RM * RN / 4u; e++) { acc[e] = vec4<f32>(0.0); }
   var next_a: array<vec4<f32>, QUADS_A>;
   var next_b: array<vec4<f32>, QUADS_B>;
-  for (var start = 0u; start < quads + SPLIT * QUADS; start += SPLIT * QUADS) {
+  for (var start = 0u; start < quads + SPLITS * QUADS; start += SPLITS * QUADS) {
     // The tiles fetched in the round before go to workgroup memory; nobody reads it now.
     if (start > 0u) {
       workgroupBarrier();
 #unroll
       for (var f = 0u; f < QUADS_A; f++) {
-        let u = me + f * CREW;
+        let u = me + f * THREADS;
         var r = u / QUADS; var v = u % QUADS;
         if (ACROSS_A == 1u) { r = u % BM; v = u / BM; }
         xs[x0 + (r % RM * TY + r / RM) * PITCH + v] = next_a[f];
       }
 #unroll
       for (var f = 0u; f < QUADS_B; f++) {
-        let u = me + f * CREW;
+        let u = me + f * THREADS;
         var r = u / QUADS; var v = u % QUADS;
         if (ACROSS_B == 1u) { r = u % BN; v = u / BN; }
         ys[y0 + (r % RN * TX + r / RN) * PITCH + v] = next_b[f];
@@ -72,17 +73,17 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       workgroupBarrier();
     }
     if (start < quads) {
-      let q0 = start + crew * QUADS;
+      let q0 = start + split * QUADS;
 #unroll
       for (var f = 0u; f < QUADS_A; f++) {
-        let u = me + f * CREW;
+        let u = me + f * THREADS;
         var r = u / QUADS; var v = u % QUADS;
         if (ACROSS_A == 1u) { r = u % BM; v = u / BM; }
         next_a[f] = fetch(batch, m0 + r, q0 + v);
       }
 #unroll
       for (var f = 0u; f < QUADS_B; f++) {
-        let u = me + f * CREW;
+        let u = me + f * THREADS;
         var r = u / QUADS; var v = u % QUADS;
         if (ACROSS_B == 1u) { r = u % BN; v = u / BN; }
         let w = weights4(batch * cols + min(n0 + r, cols - 1u), min(q0 + v, quads - 1u));
@@ -103,20 +104,20 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
     }
   }
-  // The crews' shares are added by the first.
-  for (var s = 1u; s < SPLIT; s++) {
+  // The splits' shares are added by the first.
+  for (var s = 1u; s < SPLITS; s++) {
     workgroupBarrier();
-    if (crew == s) {
+    if (split == s) {
 #unroll
-      for (var e = 0u; e < RM * RN / 4u; e++) { xs[e * CREW + me] = acc[e]; }
+      for (var e = 0u; e < RM * RN / 4u; e++) { xs[e * THREADS + me] = acc[e]; }
     }
     workgroupBarrier();
-    if (crew == 0u) {
+    if (split == 0u) {
 #unroll
-      for (var e = 0u; e < RM * RN / 4u; e++) { acc[e] += xs[e * CREW + me]; }
+      for (var e = 0u; e < RM * RN / 4u; e++) { acc[e] += xs[e * THREADS + me]; }
     }
   }
-  if (crew > 0u) { return; }
+  if (split > 0u) { return; }
 #unroll
   for (var i = 0u; i < RM; i++) {
     let m = m0 + ty * RM + i;

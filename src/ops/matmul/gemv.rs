@@ -92,7 +92,7 @@ struct GemvConfig {
     /// Rows of a team.
     rows: u32,
     /// Items on their way at once.
-    ahead: u32,
+    prefetch: u32,
     /// Whether activations are staged in workgroup memory, as they are stored.
     staged: bool,
 }
@@ -117,28 +117,28 @@ impl GemvConfig {
                 lanes *= 2;
             }
             // Unpacking is work, and rows of a team share what they read of the activations.
-            let (each, ahead) = match rounds(lanes) {
+            let (each, prefetch) = match rounds(lanes) {
                 _ if block && rows * lanes as usize >= tuning.full_threads => (if items >= 256 && shape.planes < 3 { 4 } else { 2 }, 1),
                 r @ 1..=4 => (1, r),
                 _ => (1, if block { 1 } else { 4 }),
             };
             let workgroup = if block && rows < tuning.busy_rows { 128 } else { 256 };
-            return GemvConfig { workgroup: workgroup.min(most).max(4 * lanes).min(most), lanes, rows: each, ahead, staged: false };
+            return GemvConfig { workgroup: workgroup.min(most).max(4 * lanes).min(most), lanes, rows: each, prefetch, staged: false };
         }
         if rows < tuning.busy_rows {
             // The time is latency: as many threads as there are, and few rounds.
-            let ahead = even(if mt > 2 { 2 } else { 3 });
+            let prefetch = even(if mt > 2 { 2 } else { 3 });
             let workgroup = if rows < 1024 { 128 } else { 256 };
-            return GemvConfig { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, ahead, staged: true };
+            return GemvConfig { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, prefetch, staged: true };
         }
         // The time is work: several rows a team, which share what they read of the activations, where that is most of the reading.
         let lanes = full;
-        let (rows, ahead) = match (block, mt) {
+        let (rows, prefetch) = match (block, mt) {
             (true, 1) => (2, 1),
             (false, 1) => (1, rounds(lanes).clamp(1, 3)),
             _ => (mt.min(4) as u32, 1),
         };
-        GemvConfig { workgroup: 256.min(most).max(widest), lanes, rows, ahead, staged: true }
+        GemvConfig { workgroup: 256.min(most).max(widest), lanes, rows, prefetch, staged: true }
     }
 }
 
@@ -279,10 +279,10 @@ impl GemvPlan {
         let packed = halves.is_some();
         let room = (adapter.workgroup_bytes.clamp(16384, 49152) as usize - 4096) / (if packed { 8 } else { 16 } * quads * mt);
         // A chunk is whole rounds of the threads; a row that is normalised is one chunk.
-        while norm.is_some() && config.ahead > 1 && items.next_multiple_of((config.lanes * config.ahead) as usize) > room {
-            config.ahead -= 1;
+        while norm.is_some() && config.prefetch > 1 && items.next_multiple_of((config.lanes * config.prefetch) as usize) > room {
+            config.prefetch -= 1;
         }
-        let unit = (config.lanes * config.ahead) as usize;
+        let unit = (config.lanes * config.prefetch) as usize;
         config.staged &= room >= unit;
         let rounds = items.div_ceil(unit).next_power_of_two().min(1 << (room / unit).max(1).ilog2());
         let chunk = match norm {
@@ -305,13 +305,13 @@ pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
     }
     let [batch, _, k] = *g.a.shape.dims() else { return None };
     let plan = GemvPlan::of(g)?;
-    let GemvPlan { config: GemvConfig { workgroup, lanes, rows, ahead, staged }, mt, pairs, chunk, items, eights, packed } = plan;
+    let GemvPlan { config: GemvConfig { workgroup, lanes, rows, prefetch, staged }, mt, pairs, chunk, items, eights, packed } = plan;
     let Items { planes, quads, strips, span, parts, shifted, .. } = g.products.first()?.1.shape;
     let block = (workgroup / lanes * rows / pairs) as usize;
     let (words, raw, grid) = g.dispatch(block, eights)?;
     // One quad a thread at most.
     let vec_out = g.products.iter().all(|p| p.0 % 4 == 0) && block % 4 == 0 && mt as u32 * rows / pairs <= 4 * lanes;
-    let unit = (lanes * ahead) as usize;
+    let unit = (lanes * prefetch) as usize;
     let switches = [
         ("BATCHED", (batch > 1) as u32),
         ("MORE", (quads == 8 && mt == 1 && items.min(if staged { chunk } else { items }) > unit) as u32),
@@ -330,7 +330,7 @@ pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
     let mut consts = vec![
         ("LANES", lanes),
         ("ROWS", rows),
-        ("AHEAD", ahead),
+        ("PREFETCH", prefetch),
         ("MT", mt as u32),
         ("QUADS", quads),
         ("EIGHTH", quads / 2),

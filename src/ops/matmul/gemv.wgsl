@@ -1,6 +1,6 @@
 // Matrix times a few vectors: out[m, n] = sum over k of a[m, k] * b[n, k], m below MT.
 //
-// A team of LANES threads owns ROWS rows of b and walks them in items of QUADS quads of weights, AHEAD items on their way at once and
+// A team of LANES threads owns ROWS rows of b and walks them in items of QUADS quads of weights, PREFETCH items on their way at once and
 // the first before anything waits for the activations. A format says how an item's quads lie in a row (see `quad_of`): those that come
 // from the same words belong together, and PARTS parts of an item have scales of their own (SCALED), some with something added (SHIFTED).
 // STAGED: a chunk of the activations is kept in workgroup memory; otherwise each thread reads what it needs: all of an item at once, where
@@ -14,7 +14,7 @@ const EACH: u32 = ROWS / PAIR; // rows of a product in a team
 const BLOCK: u32 = TEAMS * EACH;
 const FOURS: u32 = max(BLOCK / 4u, 1u); // quads of a block, where they are whole
 const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
-const TWINS: u32 = SPAN / WIDTH; // items that share a span of quads
+const SPAN_ITEMS: u32 = SPAN / WIDTH; // items that share a span of quads
 const PAIRS: u32 = QUADS / PARTS / 2u; // pairs of neighbouring quads in a part
 // Always true, which a compiler does not know: it moves loads that stand in no branch behind barriers, to where they are used.
 fn asked() -> bool { return p.m > 0u; }
@@ -59,11 +59,11 @@ fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
 }
 
 // The place in a row of quad c of item i: STRIPS strips of SPAN quads lie behind each other, and an item has WIDTH quads of each.
-fn quad_of(i: u32, c: u32) -> u32 { return i / TWINS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % TWINS * WIDTH + c % WIDTH; }
+fn quad_of(i: u32, c: u32) -> u32 { return i / SPAN_ITEMS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % SPAN_ITEMS * WIDTH + c % WIDTH; }
 // The place in workgroup memory of quad v of a chunk: quad c of item i goes to c * STRIDE + i, so that neighbouring lanes read neighbouring quads.
 fn place_of(m: u32, v: u32) -> u32 {
   let c = v % (SPAN * STRIPS) / SPAN * WIDTH + v % WIDTH;
-  return (m * QUADS + c) * STRIDE + v / (SPAN * STRIPS) * TWINS + v % SPAN / WIDTH;
+  return (m * QUADS + c) * STRIDE + v / (SPAN * STRIPS) * SPAN_ITEMS + v % SPAN / WIDTH;
 }
 
 struct Pair { a: vec4<f32>, b: vec4<f32> }
@@ -147,19 +147,19 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var acc: array<f32, ROWS * MT>;
 #unroll
   for (var e = 0u; e < ROWS * MT; e++) { acc[e] = 0.0; }
-  var first_held: array<vec4<u32>, ROWS * AHEAD>;
-  var second_held: array<vec4<u32>, ROWS * AHEAD>;
-  var third_held: array<vec4<u32>, ROWS * AHEAD>;
-  var first_next: array<vec4<u32>, ROWS * AHEAD>;
-  var second_next: array<vec4<u32>, ROWS * AHEAD>;
-  var third_next: array<vec4<u32>, ROWS * AHEAD>;
+  var first_held: array<vec4<u32>, ROWS * PREFETCH>;
+  var second_held: array<vec4<u32>, ROWS * PREFETCH>;
+  var third_held: array<vec4<u32>, ROWS * PREFETCH>;
+  var first_next: array<vec4<u32>, ROWS * PREFETCH>;
+  var second_next: array<vec4<u32>, ROWS * PREFETCH>;
+  var third_next: array<vec4<u32>, ROWS * PREFETCH>;
   var x_held: array<vec4<u32>, MT * EIGHTH>;
   for (var base = 0u; base < items; base += CHUNK) {
 #for PRODUCT in 0..SEPARATE
     {
       if (chosen(${PRODUCT}u)) {
 #unroll
-        for (var a = 0u; a < AHEAD; a++) {
+        for (var a = 0u; a < PREFETCH; a++) {
           let i = min(base + lane + a * LANES, items - 1u);
 #unroll
           for (var r = 0u; r < ROWS; r++) {
@@ -181,7 +181,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       count = min(CHUNK, count);
       if (base > 0u) { workgroupBarrier(); }
       // Items that are no more are zero.
-      let staged = (count + LANES * AHEAD - 1u) / (LANES * AHEAD) * (LANES * AHEAD);
+      let staged = (count + LANES * PREFETCH - 1u) / (LANES * PREFETCH) * (LANES * PREFETCH);
 #unroll
       for (var m = 0u; m < MT; m++) {
 #if NORMED
@@ -281,16 +281,16 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       workgroupBarrier();
     }
 #endif
-    for (var start = lane; start < count; start += LANES * AHEAD) {
+    for (var start = lane; start < count; start += LANES * PREFETCH) {
       // What comes next is on its way while this is multiplied (MORE), or asked for when its turn comes.
 #if MORE
       {
 #for PRODUCT in 0..SEPARATE
         {
-          if (start - lane + LANES * AHEAD < count && chosen(${PRODUCT}u)) {
+          if (start - lane + LANES * PREFETCH < count && chosen(${PRODUCT}u)) {
 #unroll
-            for (var a = 0u; a < AHEAD; a++) {
-              let i = min(base + start + (a + AHEAD) * LANES, items - 1u);
+            for (var a = 0u; a < PREFETCH; a++) {
+              let i = min(base + start + (a + PREFETCH) * LANES, items - 1u);
 #unroll
               for (var r = 0u; r < ROWS; r++) {
                 first_next[a * ROWS + r] = first_of(${PRODUCT}u + r % PAIR, at[r], i);
@@ -312,7 +312,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         {
           if (start != lane && chosen(${PRODUCT}u)) {
 #unroll
-            for (var a = 0u; a < AHEAD; a++) {
+            for (var a = 0u; a < PREFETCH; a++) {
               let i = min(base + start + a * LANES, items - 1u);
 #unroll
               for (var r = 0u; r < ROWS; r++) {
@@ -331,7 +331,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
 #endif
 #unroll
-      for (var a = 0u; a < AHEAD; a++) {
+      for (var a = 0u; a < PREFETCH; a++) {
         let i = start + a * LANES;
 #if DIRECT
         {
@@ -386,7 +386,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
               { v += by.y * sums[m]; }
 #endif
               // What stands in for an item beyond the last one does not count.
-              if (DIRECT == 1u && AHEAD > 1u && i >= items) { v = 0.0; }
+              if (DIRECT == 1u && PREFETCH > 1u && i >= items) { v = 0.0; }
               acc[r * MT + m] += v;
             }
           }
@@ -395,7 +395,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #if MORE
       {
 #unroll
-        for (var a = 0u; a < AHEAD; a++) {
+        for (var a = 0u; a < PREFETCH; a++) {
 #unroll
           for (var r = 0u; r < ROWS; r++) {
             first_held[a * ROWS + r] = first_next[a * ROWS + r];

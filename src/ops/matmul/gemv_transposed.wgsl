@@ -1,6 +1,6 @@
 // Matrix times one to eight vectors for a weight stored [K, N], read from its buffer: out[m, n] = sum over k of a[m, k] * b[k, n].
 //
-// COLS neighbouring threads own NQ quads of columns each; WORKGROUP / COLS slices share K, AHEAD rows of it on their way at once.
+// COLS neighbouring threads own NQ quads of columns each; WORKGROUP / COLS slices share K, PREFETCH rows of it on their way at once.
 
 const SLICES: u32 = WORKGROUP / COLS;
 var<workgroup> xs: array<f32, MT * CHUNK>;
@@ -19,12 +19,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let at = (p.b_start + p.b_offset + batch * p.b_stride_batch + min(n, cols - 4u * NQ)) / (4u * NQ);
   var acc: array<vec4<f32>, MT * NQ>;
   for (var m = 0u; m < MT * NQ; m++) { acc[m] = vec4<f32>(0.0); }
-  var held: array<vec4<u32>, AHEAD>;
+  var held: array<vec4<u32>, PREFETCH>;
   for (var base = 0u; base < size; base += CHUNK) {
 #unroll
-    for (var a = 0u; a < AHEAD; a++) { held[a] = raw_1[at + min(base + slice + a * SLICES, size - 1u) * stride]; }
+    for (var a = 0u; a < PREFETCH; a++) { held[a] = raw_1[at + min(base + slice + a * SLICES, size - 1u) * stride]; }
     let count = min(CHUNK, size - base);
-    let staged = (count + SLICES * AHEAD - 1u) / (SLICES * AHEAD) * (SLICES * AHEAD);
+    let staged = (count + SLICES * PREFETCH - 1u) / (SLICES * PREFETCH) * (SLICES * PREFETCH);
     if (base > 0u) { workgroupBarrier(); }
 #unroll
     for (var m = 0u; m < MT; m++) {
@@ -35,13 +35,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
     }
     workgroupBarrier();
-    for (var k = slice; k < count; k += SLICES * AHEAD) {
+    for (var k = slice; k < count; k += SLICES * PREFETCH) {
       if (k != slice) {
 #unroll
-        for (var a = 0u; a < AHEAD; a++) { held[a] = raw_1[at + min(base + k + a * SLICES, size - 1u) * stride]; }
+        for (var a = 0u; a < PREFETCH; a++) { held[a] = raw_1[at + min(base + k + a * SLICES, size - 1u) * stride]; }
       }
 #unroll
-      for (var a = 0u; a < AHEAD; a++) {
+      for (var a = 0u; a < PREFETCH; a++) {
 #unroll
         for (var c = 0u; c < NQ; c++) {
           let w = wide(held[a], c);

@@ -175,8 +175,8 @@ fn gemv_transposed(p: &Product) -> Option<Wgsl> {
     let cols = (n / (per * 128)).next_power_of_two().clamp(2, 32) as u32;
     let mt = m.next_power_of_two();
     let workgroup = ((k / 4).next_power_of_two() as u32).saturating_mul(cols).clamp(64, 512).min(adapter.workgroup_threads.max(1));
-    let ahead = if m > 2 { 2 } else { 4 };
-    let unit = workgroup / cols * ahead;
+    let prefetch = if m > 2 { 2 } else { 4 };
+    let unit = workgroup / cols * prefetch;
     let room = (adapter.workgroup_bytes.clamp(16384, 32768) - 16 * workgroup) / (4 * mt as u32);
     let chunk = unit * (k.div_ceil(unit as usize).next_power_of_two() as u32).min(1 << (room / unit).max(1).ilog2());
     if chunk > room {
@@ -198,7 +198,7 @@ fn gemv_transposed(p: &Product) -> Option<Wgsl> {
     };
     let quads = per as u32 / 4;
     let values = [
-        ("AHEAD", ahead.into()),
+        ("PREFETCH", prefetch.into()),
         ("NQ", quads.into()),
         ("MT", (mt as u32).into()),
         ("HALVES", (per == 8).into()),
@@ -206,7 +206,7 @@ fn gemv_transposed(p: &Product) -> Option<Wgsl> {
     ];
     Some(Wgsl {
         source: GEMV_TRANSPOSED.source(&values),
-        consts: vec![("COLS", cols), ("NQ", quads), ("MT", mt as u32), ("AHEAD", ahead), ("CHUNK", chunk)],
+        consts: vec![("COLS", cols), ("NQ", quads), ("MT", mt as u32), ("PREFETCH", prefetch), ("CHUNK", chunk)],
         workgroup,
         grid,
         words: params.words(),
@@ -247,7 +247,7 @@ fn gemm_tiled(p: &Product) -> Option<Wgsl> {
     let &Product { batch, m, n, k, a, b, ref weights, adapter } = p;
     let threads = adapter.workgroup_threads;
     let bytes = adapter.workgroup_bytes as usize;
-    // (TX, TY, RM, RN, SPLIT): the largest tile that still gives the GPU enough of them; at last small ones, whose threads share K.
+    // (TX, TY, RM, RN, SPLITS): the largest tile that still gives the GPU enough of them; at last small ones, whose threads share K.
     let shapes = [(16, 16, 8, 8, 1), (16, 16, 4, 4, 1), (8, 8, 4, 4, 1), (8, 8, 4, 4, 2), (8, 8, 4, 4, 4)];
     type Tile = (u32, u32, u32, u32, u32);
     let fits =
@@ -277,7 +277,7 @@ fn gemm_tiled(p: &Product) -> Option<Wgsl> {
         ("TY", ty),
         ("RM", rm),
         ("RN", rn),
-        ("SPLIT", split),
+        ("SPLITS", split),
         ("VEC_A", (k % 4 == 0 && !col_major(a)) as u32),
         ("VEC_OUT", (n % 4 == 0) as u32),
         ("ACROSS_A", col_major(a) as u32),

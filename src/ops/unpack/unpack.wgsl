@@ -3,14 +3,14 @@
 // A format says how an item's quads lie and what they are, see gemv.wgsl and quant/items.wgsl.
 
 const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
-const TWINS: u32 = SPAN / WIDTH; // items that share a span of quads
+const SPAN_ITEMS: u32 = SPAN / WIDTH; // items that share a span of quads
 const PART: u32 = QUADS / PARTS; // quads of a part
 var<workgroup> tile: array<vec4<f32>, WORKGROUP * (QUADS + 1u)>;
 
 // Where quad q of a workgroup lies: neighbouring threads write to different banks.
 fn local(q: u32) -> u32 { return q + q / QUADS; }
 // The place in memory of quad c of item i.
-fn quad_of(i: u32, c: u32) -> u32 { return i / TWINS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % TWINS * WIDTH + c % WIDTH; }
+fn quad_of(i: u32, c: u32) -> u32 { return i / SPAN_ITEMS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % SPAN_ITEMS * WIDTH + c % WIDTH; }
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
