@@ -62,14 +62,14 @@ fn in_blocks(text: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Methods by tables: `name = Kind;`, `"doc" name = Kind;` and `"doc" name name Kind;`.
+/// Methods by tables: `name = Kind, …;`, `"doc" name = Kind, …;` and `"doc" name name Kind, …;`, with an example behind the comma.
 fn in_tables(text: &str, found: &mut BTreeSet<String>) {
     for table in ["unary_methods! {\n", "binary_methods! {\n", "reductions! {\n"] {
         let Some((_, body)) = text.split_once(&format!("\n{table}")) else { continue };
         let lines = body.split("\n}").next().expect("a first part").lines().map(str::trim);
         for line in lines.filter(|l| l.ends_with(';') && !l.starts_with("///")) {
-            let words: Vec<&str> =
-                line.rsplit('"').next().expect("a last part").trim_end_matches(';').split_whitespace().filter(|w| *w != "=").collect();
+            let names = line.rsplit('"').next().expect("a last part").split([',', ';']).next().expect("a first part");
+            let words: Vec<&str> = names.split_whitespace().filter(|w| *w != "=").collect();
             found.extend(words[..words.len() - 1].iter().map(|w| w.to_string()));
         }
     }

@@ -49,6 +49,30 @@ fn orders(l: &mut List) {
         let (own, text) = (order.clone(), format!("{{0}}.permute(&{order:?})"));
         moved(p, x, text, move |t| t.permute(&order), move |a| a.permute(&own))
     });
+    l.add("movedim", |p| {
+        let (x, from, s) = dimension(p)?;
+        let to = p.dim(x)?;
+        let mut order: Vec<usize> = (0..p.of(x).rank()).collect();
+        let d = order.remove(from);
+        order.insert(to, d);
+        moved(p, x, format!("{{0}}.movedim({s}, {to})"), move |t| t.movedim(s, to as isize), move |a| a.permute(&order))
+    });
+    l.add("unflatten", |p| {
+        let (x, d, s) = dimension(p)?;
+        let mut shape = p.shape(x);
+        let n = shape[d];
+        let divisors: Vec<usize> = (1..=n).filter(|k| n % k == 0).collect();
+        let outer = if n == 0 { 0 } else { divisors[p.below(divisors.len())] };
+        let inner = n.checked_div(outer).unwrap_or(1);
+        shape.splice(d..=d, [outer, inner]);
+        moved(
+            p,
+            x,
+            format!("{{0}}.unflatten({s}, [{outer}, {inner}])"),
+            move |t| t.unflatten(s, [outer, inner]),
+            move |a| a.reshape(&shape),
+        )
+    });
     let swapped = |a: &Array, i: usize, j: usize| {
         let mut order: Vec<usize> = (0..a.shape.len()).collect();
         order.swap(i, j);
@@ -119,6 +143,13 @@ fn parts(l: &mut List) {
         let start = p.below(p.shape(x)[d] + 1);
         let len = p.below(p.shape(x)[d] - start + 1);
         moved(p, x, format!("{{0}}.narrow({s}, {start}, {len})"), move |t| t.narrow(s, start, len), move |a| narrowed(a, d, start, len))
+    });
+    l.add("i", |p| {
+        let x = p.value(|v| v.rank() > 0)?;
+        let n = p.shape(x)[0];
+        let start = p.below(n + 1);
+        let end = start + p.below(n - start + 1);
+        moved(p, x, format!("{{0}}.i({start}..{end})"), move |t| t.i(start..end), move |a| narrowed(a, 0, start, end - start))
     });
     l.add("slice", |p| {
         let (x, d, s) = dimension(p)?;

@@ -116,6 +116,13 @@ fn views() {
     check("t", &s, (-2.0, 2.0), |x| x[0].t());
     check("transpose", &s, (-2.0, 2.0), |x| x[0].transpose(0, 1)?.exp());
     check("permute", &[&[2, 3, 4]], (-2.0, 2.0), |x| x[0].permute(&[2, 0, 1]));
+    check("movedim", &[&[2, 3, 4]], (-2.0, 2.0), |x| x[0].movedim(0, -1)?.exp());
+    check("unflatten", &[&[2, 6]], (-2.0, 2.0), |x| x[0].unflatten(1, (2, ()))?.exp());
+    check("i", &s, (-2.0, 2.0), |x| x[0].i((.., 1..3))?.exp());
+    check("meshgrid", &[&[2], &[3]], (-2.0, 2.0), |x| {
+        let grid = Tensor::meshgrid(x)?;
+        grid[0].mul(&grid[1])
+    });
     check("reshape", &s, (-2.0, 2.0), |x| x[0].reshape(&[3, -1]));
     check("reshape of a transpose", &s, (-2.0, 2.0), |x| x[0].t()?.reshape(&[8, 3])?.exp());
     check("flatten", &[&[2, 3, 4]], (-2.0, 2.0), |x| x[0].flatten(1, -1));
@@ -198,6 +205,7 @@ fn reductions() {
 #[test]
 fn products() {
     check("matmul", &[&[3, 4], &[4, 5]], (-2.0, 2.0), |x| x[0].matmul(&x[1]));
+    check("bmm", &[&[2, 3, 4], &[2, 4, 5]], (-2.0, 2.0), |x| x[0].bmm(&x[1]));
     check("matmul of a batch", &[&[2, 3, 4], &[4, 5]], (-2.0, 2.0), |x| x[0].matmul(&x[1]));
     check("matmul broadcast", &[&[2, 1, 3, 4], &[3, 4, 2]], (-2.0, 2.0), |x| x[0].matmul(&x[1]));
     check("matmul of vectors", &[&[4], &[4, 3]], (-2.0, 2.0), |x| x[0].matmul(&x[1]));
@@ -273,6 +281,9 @@ fn rows_by_index() {
         let place: &[i32] = if how == Combine::Set { &[3, 1, 0, 2, 2, 4] } else { &[3, 1, 0, 3, 2, 0] };
         check("scatter", &[&[3, 5], &[3, 2]], (-2.0, 2.0), |x| x[0].scatter(1, &indices(place, &[3, 2], &x[0]), &x[1], how));
     }
+    check("scatter_add", &[&[3, 5], &[3, 2]], (-2.0, 2.0), |x| {
+        x[0].scatter_add(1, &indices(&[0, 4, 4, 2, 1, 1], &[3, 2], &x[0]), &x[1].exp()?)
+    });
     check("scatter of products with zeros", &[&[4], &[6]], (0.5, 2.0), |x| {
         let zero = |t: &Tensor, at: &[i32]| {
             let n = t.numel() as i32;
@@ -370,7 +381,7 @@ fn windows() {
 }
 
 /// What has no gradient: results that are not floats, or no tensor comes in.
-const WITHOUT: [&str; 37] = [
+const WITHOUT: [&str; 42] = [
     "all",
     "any",
     "arange",
@@ -387,6 +398,7 @@ const WITHOUT: [&str; 37] = [
     "eye",
     "wrap_negative",
     "full",
+    "full_like",
     "ge",
     "gt",
     "integers",
@@ -395,16 +407,20 @@ const WITHOUT: [&str; 37] = [
     "isinf",
     "isnan",
     "le",
+    "linspace",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
     "lt",
     "ne",
+    "new",
     "normal",
     "one_hot",
     "ones",
     "ones_like",
+    "rand",
+    "randn",
     "uniform",
     "zeros",
     "zeros_like",

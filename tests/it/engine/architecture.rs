@@ -12,7 +12,7 @@ const ROWS: [&[&str]; 8] = [
     &["compile", "eval", "cpu_fallback", "transfer"],
     &["ops", "autograd", "display"],
     &["nn", "optim", "data", "io", "text", "models", "metal", "profile", "measure", "train"],
-    &["lib"],
+    &["lib", "prelude"],
 ];
 
 /// What may be used against the rows, with the reason.

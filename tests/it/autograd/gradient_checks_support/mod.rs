@@ -52,14 +52,15 @@ pub fn operations() -> Vec<String> {
                 found.insert(name);
             }
         }
-        // Tables: `name = Kind;`, `"doc" name = Kind;` and `"doc" name name Kind;`.
+        // Tables: `name = Kind, …;`, `"doc" name = Kind, …;` and `"doc" name name Kind, …;`.
         for (table, after) in [("unary_methods! {\n", 0), ("binary_methods! {\n", 0), ("reductions! {\n", 1)] {
             let Some(start) = text.find(&format!("\n{table}")) else { continue };
             let body = &text[start + table.len()..];
             let body = &body[..body.find("\n}").unwrap()];
             for line in body.lines().map(|l| l.trim()).filter(|l| l.ends_with(';') && !l.starts_with("///")) {
-                let line = line.rsplit('"').next().unwrap().trim_end_matches(';');
-                let words = line.split_whitespace().filter(|w| *w != "=").collect::<Vec<_>>();
+                // Behind a comma comes the example of the method's documentation.
+                let names = line.rsplit('"').next().unwrap().split([',', ';']).next().unwrap();
+                let words = names.split_whitespace().filter(|w| *w != "=").collect::<Vec<_>>();
                 found.extend(words[..words.len() - 1].iter().map(|w| w.to_string()));
                 assert_eq!(words.len(), 2 + after, "{line}");
             }
