@@ -42,7 +42,7 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
     /// Frees memory. `bytes` must equal the requested size.
     ///
     /// # Errors
-    /// [`TensorError::State`] for a freed handle, a handle of another backend, or a different size; then nothing is freed.
+    /// [`TensorError::State`] for a freed handle or one of another backend, [`TensorError::Value`] for a different size; then nothing is freed.
     fn deallocate(&self, handle: BufferHandle, bytes: usize) -> TensorResult<()> {
         let buffer = self.buffer(handle)?;
         if buffer.bytes != bytes {
@@ -86,7 +86,7 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
     /// Waits for all dispatched kernels and copies the first `out.len()` elements.
     ///
     /// # Errors
-    /// [`TensorError::Value`] when the buffer is shorter than `out` or another backend's, and errors of the GPU.
+    /// [`TensorError::Value`] when the buffer is shorter than `out`, [`TensorError::State`] when it is another backend's, and errors of the GPU.
     fn copy_buffer_to_host<T: Element>(&self, buffer: &StorageBuffer, out: &mut [T]) -> TensorResult<()> {
         self.opened().check("copy_buffer_to_host", buffer, size_of_val(out))?;
         self.opened().backend.read(&buffer.memory, 0, bytemuck::cast_slice_mut(out))

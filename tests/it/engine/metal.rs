@@ -186,7 +186,7 @@ fn misuse_is_an_error_on_the_callers_line() {
     says(ops.add(&four, &foreign, &four, 4), "add: b: add: the buffer belongs to another backend");
     assert!(b.copy_buffer_to_host(&foreign, &mut [0.0f32; 4]).is_err());
     let handle = other.allocate(16).unwrap();
-    assert_eq!(b.deallocate(handle, 16).unwrap_err().to_string(), "the handle was given by another backend");
+    assert_eq!(b.deallocate(handle, 16).unwrap_err().to_string(), "the handle belongs to another backend");
 }
 
 #[test]
