@@ -137,7 +137,7 @@ fn a_checkpoint_of_another_model_is_refused() {
     let small = Gpt::new(GptConfig { width: 16, ..CONFIG }, &mut Rng::new(1), &device).unwrap();
     let mut o = Optimizer::new(AdamW::default(), small.named_parameters(), 1e-3).unwrap();
     let e = load_training(&root.join("a"), &small, &mut o, None).unwrap_err().to_string();
-    assert!(e.contains("wte.weight is [29,24]"), "{e}");
+    assert!(e.contains("wte.weight has shape [29,24]"), "{e}");
     std::fs::remove_dir_all(root).unwrap();
 }
 

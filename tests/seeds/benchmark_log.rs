@@ -160,5 +160,5 @@ fn file_changes() {
     assert!(manifest.contains("[[bench]]\nname = \"metal_performance\"\nharness = false\n"));
     assert!(include_str!("../../CHANGELOG.md").contains("`cargo bench --bench metal_performance`"));
     assert!(include_str!("../../README.md").contains("\n## What works\n"));
-    assert!(include_str!("../../docs/guide/README.md").contains("\n## What is different from the first guide\n"));
+    assert!(include_str!("../../docs/guide/README.md").contains("\n## Differences from the source documents\n"));
 }
