@@ -358,7 +358,9 @@ fn tl_erf_quick(x: f32) -> f32 {
   q = fma(q, u, 0.103253752);
   q = fma(q, u, 0.636536896);
   q = fma(q, u, 1.12838376);
-  return select(tl_copysign(1.0 - exp(-u * q), x), x, tl_isnan(x));
+  // With `tl_copysign` for the sign, LLVM 22 (Mesa's lavapipe) loses the operand of a sine behind this, where x was a bf16 in a low half.
+  let v = 1.0 - exp(-u * q);
+  return select(select(v, -v, bitcast<i32>(x) < 0), x, tl_isnan(x));
 }
 
 fn tl_sigmoid(x: f32) -> f32 {
