@@ -2,7 +2,7 @@
 
 use crate::samples::{adapters, results};
 use crate::variants::variants;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tensorlogic::backends::gpu::{DriverQuirks, Shader, kernel_shaders_for};
@@ -83,10 +83,44 @@ fn tokens(text: &str) -> String {
     out
 }
 
-/// What a kernel's line says behind its name: hashes of its source, of its source whatever its layout, and of its grid and parameters.
+/// The tokens of a source, with a number for each name that it declares, in the order in which they appear: what a change of names leaves as it is.
+fn unnamed(tokens: &str) -> String {
+    let mut parts = Vec::new();
+    let mut rest = tokens;
+    while let Some(c) = rest.chars().next() {
+        let word = rest.bytes().take_while(|&b| b.is_ascii_alphanumeric() || b == b'_').count();
+        let (part, behind) = rest.split_at(word.max(c.len_utf8()));
+        parts.extend(Some(part).filter(|p| *p != " "));
+        rest = behind;
+    }
+    let declares = |n: usize| {
+        let before = n.checked_sub(1).map_or("", |m| parts[m]);
+        let is_name = parts[n].starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        // `var<workgroup> name`, and a parameter or a field.
+        let behind_space = before == ">" && parts[..n].iter().rev().take(6).any(|p| *p == "var");
+        is_name && (["fn", "let", "var", "const", "struct", "alias"].contains(&before) || behind_space || parts.get(n + 1) == Some(&":"))
+    };
+    let declared: HashSet<&str> = (0..parts.len()).filter(|&n| declares(n)).map(|n| parts[n]).collect();
+    let mut numbers = HashMap::new();
+    let mut out = String::with_capacity(tokens.len());
+    for part in parts {
+        match declared.contains(part) {
+            true => {
+                let next = numbers.len();
+                out += &format!("${} ", numbers.entry(part).or_insert(next));
+            }
+            false => out += &format!("{part} "),
+        }
+    }
+    out
+}
+
+/// What a kernel's line says behind its name: hashes of its source, of its source whatever its layout, of its grid and parameters, and of its source
+/// whatever its layout and names.
 fn line(k: &Shader) -> String {
     let params = hash(&format!("{:?} {}", k.grid, k.params)) >> 32;
-    format!("{:016x} {:016x} {params:08x}", hash(&k.wgsl), hash(&tokens(&k.wgsl)))
+    let tokens = tokens(&k.wgsl);
+    format!("{:016x} {:016x} {params:08x} {:016x}", hash(&k.wgsl), hash(&tokens), hash(&unnamed(&tokens)))
 }
 
 /// What is said of every kernel, by name: the kind of adapter, the sample, the number of the step in its plan, the op.
@@ -134,7 +168,8 @@ fn compare(file: &str, now: &BTreeMap<String, String>) -> Result<bool, String> {
         match before.get(name.as_str()) {
             None => tell("added", name),
             Some(old) if old == value => {}
-            Some(old) if part(old, 1) != part(value, 1) => tell("source changed", name),
+            Some(old) if part(old, 3) != part(value, 3) => tell("source changed", name),
+            Some(old) if part(old, 1) != part(value, 1) => tell("names changed", name),
             Some(old) if part(old, 2) != part(value, 2) => tell("grid or parameters changed", name),
             Some(_) => tell("layout changed", name),
         }
