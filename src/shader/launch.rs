@@ -1,6 +1,7 @@
 //! Grids and parameters of a dispatch, and what a kernel asks about its operands' memory.
 
-use crate::plan::{Load, Source, Word};
+use super::template::Value;
+use crate::plan::{Load, Source, SubgroupSync, Word};
 
 /// The most workgroups in one dimension of a grid.
 pub const MAX_GROUPS: u32 = 65_535;
@@ -22,6 +23,11 @@ pub fn words(sizes: &[usize]) -> Option<Vec<Word>> {
 pub fn start(source: &Source) -> Option<[Word; 2]> {
     let fixed = Word::U32(u32::try_from(source.layout.offset).ok()?);
     Some([fixed, source.offset.map_or(Word::U32(0), Word::ParamU32)])
+}
+
+/// What `subgroup_barrier.wgsl` asks about.
+pub fn subgroup_barrier(sync: SubgroupSync) -> [(&'static str, Value); 2] {
+    [("SUBGROUP_BARRIER", (sync == SubgroupSync::Barrier).into()), ("SUBGROUP_LOCKSTEP", (sync == SubgroupSync::Lockstep).into())]
 }
 
 /// Whether a row's neighbours lie closer in memory along the rows than along the last axis, judged by the operand's largest source.

@@ -20,6 +20,9 @@
 //! leaves the source that the driver gets as it was. What `p.rows` stands for is decided in one function, `Field::read`: should the block become a
 //! WGSL struct, it changes there and in `kernel_text`, for all kernels at once.
 //!
+//! Structs that belong to several kernels nest: `x: StartParams` is read as `p.x_start` and `p.x_offset`, and `struct DecodeParams: AttentionParams`
+//! begins with the fields of `AttentionParams`. In WGSL they are flat.
+//!
 //! A number that a plan is run with, not compiled with, is a field like any other: its value is [`U32::param`] or [`F32::param`] instead of
 //! [`U32::size`].
 //!
@@ -39,28 +42,31 @@
 //! let words = GatherParams { rows: U32::size(rows)?, inner: U32::size(inner)? }.words();
 //! ```
 
-pub mod assembly;
 pub mod launch;
 pub mod params;
 pub mod row_group;
 pub mod template;
 pub mod vec16;
 
-pub use assembly::decide;
-pub use launch::{MAX_GROUPS, col_major, grid, indexable, start, words};
+pub use launch::{MAX_GROUPS, col_major, grid, indexable, start, subgroup_barrier, words};
 pub(crate) use params::params;
-pub use params::{F32, U32};
+pub use params::{F32, StartParams, U32};
 pub use template::{Template, TemplateError, Value};
 
 /// Shared WGSL that any template may include, by file name.
 pub static LIBRARY: &[(&str, &str)] = &[
+    ("coop_tile_scalars.wgsl", include_str!("lib/coop_tile_scalars.wgsl")),
+    ("coop_tile_vectors.wgsl", include_str!("lib/coop_tile_vectors.wgsl")),
+    ("last_to_arrive.wgsl", include_str!("lib/last_to_arrive.wgsl")),
     ("row_centre.wgsl", include_str!("lib/row_centre.wgsl")),
     ("row_max_sum.wgsl", include_str!("lib/row_max_sum.wgsl")),
+    ("row_split.wgsl", include_str!("lib/row_split.wgsl")),
     ("row_sum4.wgsl", include_str!("lib/row_sum4.wgsl")),
     ("row_within.wgsl", include_str!("lib/row_within.wgsl")),
     ("rows_fetch.wgsl", include_str!("lib/rows_fetch.wgsl")),
     ("rows_put.wgsl", include_str!("lib/rows_put.wgsl")),
     ("rows_put8.wgsl", include_str!("lib/rows_put8.wgsl")),
+    ("subgroup_barrier.wgsl", include_str!("lib/subgroup_barrier.wgsl")),
     ("vec16.wgsl", include_str!("lib/vec16.wgsl")),
     ("quant/common.wgsl", include_str!("lib/quant/common.wgsl")),
     ("quant/bytes.wgsl", include_str!("lib/quant/bytes.wgsl")),

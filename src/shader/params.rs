@@ -1,6 +1,7 @@
 //! A kernel's run-time numbers as a Rust struct, from which WGSL reads them by name.
 
 use crate::plan::Word;
+use std::fmt;
 
 /// The type of a field as WGSL sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,13 +15,22 @@ pub enum FieldType {
 /// A field of a parameter struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name in Rust and in WGSL.
+    /// The field that holds the nested struct of this one, or nothing.
+    pub group: &'static str,
+    /// Its name in Rust, in its own struct.
     pub name: &'static str,
     /// Its type.
     pub ty: FieldType,
 }
 
 impl Field {
+    /// Whether this is its name in WGSL, where structs are flat: `name`, or `group_name`.
+    pub fn is(&self, name: &str) -> bool {
+        match self.group {
+            "" => name == self.name,
+            group => name.strip_prefix(group).and_then(|n| n.strip_prefix('_')) == Some(self.name),
+        }
+    }
     /// The WGSL expression that reads this field, where it is number `index` of its struct.
     pub fn read(&self, index: usize) -> String {
         match self.ty {
@@ -28,6 +38,47 @@ impl Field {
             FieldType::F32 => format!("bitcast<f32>(word({index}u))"),
         }
     }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.group {
+            "" => f.write_str(self.name),
+            group => write!(f, "{group}_{}", self.name),
+        }
+    }
+}
+
+/// The fields of a struct, whose own fields are scalars or structs of scalars, by name; a part without a name is what the struct begins with.
+pub const fn flat<const N: usize>(parts: &[(&'static str, &'static [Field])]) -> [Field; N] {
+    let mut out = [Field { group: "", name: "", ty: FieldType::U32 }; N];
+    let (mut n, mut part) = (0, 0);
+    while part < parts.len() {
+        let (name, fields) = parts[part];
+        let mut i = 0;
+        while i < fields.len() {
+            let field = fields[i];
+            out[n] = match (name.is_empty(), field.name.is_empty()) {
+                (true, _) => field,
+                (false, true) => Field { name, ..field },
+                (false, false) => Field { group: name, ..field },
+            };
+            assert!(name.is_empty() || field.group.is_empty(), "parameter structs nest once");
+            (n, i) = (n + 1, i + 1);
+        }
+        part += 1;
+    }
+    assert!(n == N);
+    out
+}
+
+/// The number of fields of all parts.
+pub const fn count(parts: &[(&'static str, &'static [Field])]) -> usize {
+    let (mut n, mut part) = (0, 0);
+    while part < parts.len() {
+        (n, part) = (n + parts[part].1.len(), part + 1);
+    }
+    n
 }
 
 /// The value of a `u32` field.
@@ -80,25 +131,29 @@ impl From<f32> for F32 {
     }
 }
 
-/// What a struct's fields may be.
+/// What a struct's fields may be: scalars, and structs of them.
 pub trait FieldValue {
-    /// The type as WGSL sees it.
-    const TYPE: FieldType;
-    /// The word, if there is one.
-    fn word(self) -> Option<Word>;
+    /// The fields, in the order of their words; a scalar is one without a name.
+    const FIELDS: &'static [Field];
+    /// What the chosen variant does not read.
+    const ABSENT: Self;
+    /// Appends the word of each field, if there is one.
+    fn append(self, words: &mut Vec<Option<Word>>);
 }
 
 impl FieldValue for U32 {
-    const TYPE: FieldType = FieldType::U32;
-    fn word(self) -> Option<Word> {
-        self.0
+    const FIELDS: &'static [Field] = &[Field { group: "", name: "", ty: FieldType::U32 }];
+    const ABSENT: U32 = U32(None);
+    fn append(self, words: &mut Vec<Option<Word>>) {
+        words.push(self.0);
     }
 }
 
 impl FieldValue for F32 {
-    const TYPE: FieldType = FieldType::F32;
-    fn word(self) -> Option<Word> {
-        self.0
+    const FIELDS: &'static [Field] = &[Field { group: "", name: "", ty: FieldType::F32 }];
+    const ABSENT: F32 = F32(None);
+    fn append(self, words: &mut Vec<Option<Word>>) {
+        words.push(self.0);
     }
 }
 
@@ -110,38 +165,81 @@ pub fn words(fields: &[Option<Word>]) -> Vec<Word> {
 
 /// The WGSL struct of these fields.
 pub fn wgsl_struct(name: &str, fields: &[Field]) -> String {
-    let line = |f: &Field| format!("  {}: {},\n", f.name, if f.ty == FieldType::U32 { "u32" } else { "f32" });
+    let line = |f: &Field| format!("  {f}: {},\n", if f.ty == FieldType::U32 { "u32" } else { "f32" });
     format!("struct {name} {{\n{}}}\n", fields.iter().map(line).collect::<String>())
 }
 
 /// Declares a parameter struct. Fields are `u32` or `f32` in the declaration, as in WGSL; in Rust they are [`U32`] and [`F32`], which may also
 /// be parameters of the plan.
 ///
+/// A field may be such a struct itself, whose fields a template reads as `p.FIELD_NAME`; and `struct NAME: OTHER { … }` begins with the fields
+/// of another one, which are its own in a template and stand in `base` in Rust.
+///
 /// It has `FIELDS`, for [`Template::params`](super::Template::params), and `words()`, for [`Wgsl::words`](crate::plan::Wgsl).
 macro_rules! params {
     (@type u32) => { $crate::shader::params::U32 };
     (@type f32) => { $crate::shader::params::F32 };
-    ($(#[$doc:meta])* $vis:vis struct $name:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ident),+ $(,)? }) => {
+    (@type $other:ident) => { $other };
+    ($(#[$doc:meta])* $vis:vis struct $name:ident $(: $base:ident)? { $($(#[$field_doc:meta])* $field:ident: $ty:ident),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq)]
         $vis struct $name {
+            $(
+                /// What it begins with.
+                $vis base: $base,
+            )?
             $($(#[$field_doc])* $vis $field: $crate::shader::params::params!(@type $ty),)+
+        }
+        impl $crate::shader::params::FieldValue for $name {
+            const FIELDS: &'static [$crate::shader::params::Field] = {
+                const PARTS: &[(&str, &[$crate::shader::params::Field])] = &[
+                    $(("", <$base as $crate::shader::params::FieldValue>::FIELDS),)?
+                    $((stringify!($field), <$crate::shader::params::params!(@type $ty) as $crate::shader::params::FieldValue>::FIELDS)),+
+                ];
+                &$crate::shader::params::flat::<{ $crate::shader::params::count(PARTS) }>(PARTS)
+            };
+            const ABSENT: Self = $name {
+                $(base: <$base as $crate::shader::params::FieldValue>::ABSENT,)?
+                $($field: <$crate::shader::params::params!(@type $ty) as $crate::shader::params::FieldValue>::ABSENT),+
+            };
+            fn append(self, words: &mut Vec<Option<$crate::plan::Word>>) {
+                $(<$base as $crate::shader::params::FieldValue>::append(self.base, words);)?
+                $($crate::shader::params::FieldValue::append(self.$field, words);)+
+            }
         }
         #[allow(dead_code)] // Not every kernel asks for each.
         impl $name {
             /// The fields, in the order of their words.
-            $vis const FIELDS: &'static [$crate::shader::params::Field] = &[$($crate::shader::params::Field {
-                name: stringify!($field),
-                ty: <$crate::shader::params::params!(@type $ty) as $crate::shader::params::FieldValue>::TYPE,
-            }),+];
+            $vis const FIELDS: &'static [$crate::shader::params::Field] = <$name as $crate::shader::params::FieldValue>::FIELDS;
+            /// A struct none of whose fields the chosen variant reads.
+            $vis const ABSENT: $name = <$name as $crate::shader::params::FieldValue>::ABSENT;
             /// The words that the plan gives the kernel.
             $vis fn words(self) -> Vec<$crate::plan::Word> {
-                $crate::shader::params::words(&[$($crate::shader::params::FieldValue::word(self.$field)),+])
+                let mut all = Vec::new();
+                $crate::shader::params::FieldValue::append(self, &mut all);
+                $crate::shader::params::words(&all)
             }
         }
     };
 }
 pub(crate) use params;
+
+params! {
+    /// Where an operand begins whose buffer is read: the sum of both, of which the second may be a parameter of the plan.
+    pub struct StartParams {
+        /// The part that is compiled in, in elements.
+        start: u32,
+        /// What is added when the plan is run.
+        offset: u32,
+    }
+}
+
+impl From<[Word; 2]> for StartParams {
+    fn from(words: [Word; 2]) -> StartParams {
+        let [start, offset] = words.map(U32::from);
+        StartParams { start, offset }
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -176,6 +274,28 @@ mod tests {
         assert_eq!(last.words(), [Word::U32(1), Word::ParamF32(3)]);
         let between = Sample { rows: 1.into(), eps: F32::ABSENT, valid: U32::ABSENT, start: 4.into() };
         assert_eq!(between.words(), [Word::U32(1), Word::U32(0), Word::U32(0), Word::U32(4)]);
+    }
+
+    params! {
+        /// Sizes, a start and a line.
+        struct Longer: Sample {
+            /// Of the operand.
+            a: StartParams,
+            /// Elements of a line.
+            line: u32,
+        }
+    }
+
+    #[test]
+    fn nested_structs_are_flat_words() {
+        let base = Sample { rows: 1.into(), eps: 0.5.into(), valid: U32::ABSENT, start: 2.into() };
+        let all = Longer { base, a: [Word::U32(3), Word::ParamU32(4)].into(), line: 5.into() };
+        let first = [Word::U32(1), Word::F32(0.5), Word::U32(0), Word::U32(2)];
+        assert_eq!(all.words(), [first.as_slice(), &[Word::U32(3), Word::ParamU32(4), Word::U32(5)]].concat());
+        let names: Vec<String> = Longer::FIELDS.iter().map(Field::to_string).collect();
+        assert_eq!(names, ["rows", "eps", "valid", "start", "a_start", "a_offset", "line"]);
+        assert!(names.iter().zip(Longer::FIELDS).all(|(name, f)| f.is(name) && !f.is("offset")));
+        assert_eq!(Longer { base, ..Longer::ABSENT }.words(), first);
     }
 
     #[test]

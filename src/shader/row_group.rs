@@ -1,5 +1,6 @@
 //! WGSL functions that combine one value of each thread of a team: by subgroup operations, and through workgroup memory where those end.
 
+use super::template::Template;
 use crate::plan::AdapterInfo;
 
 /// How the threads of a workgroup share rows.
@@ -31,6 +32,8 @@ pub const SUMS: Combine = Combine { ty: "vec2<f32>", expr: "a + b", builtin: Som
 /// f32 maximum.
 pub const MAX: Combine = Combine { ty: "f32", expr: "max(a, b)", builtin: Some("subgroupMax") };
 
+static ROW_REDUCE: Template = Template::new("row_reduce.wgsl", include_str!("lib/row_reduce.wgsl"));
+
 impl RowGroup {
     /// A team for rows of `units` loads each, `rows` of them: a thread, a subgroup or a workgroup, so that few threads idle and the GPU is filled.
     pub fn for_rows(rows: usize, units: usize, adapter: &AdapterInfo) -> RowGroup {
@@ -60,52 +63,39 @@ impl RowGroup {
     pub fn rows(&self) -> u32 {
         self.workgroup / self.size
     }
-    /// WGSL of `fn name(v: ty) -> ty`: every member of a team gets the combination of all. All threads of the workgroup call it.
+    /// WGSL of `fn name(v: ty) -> ty`: every thread of a group gets the combination of all. All threads of the workgroup call it.
     ///
     /// The kernel keeps its thread's number in `var<private> thread`.
-    pub fn function(&self, name: &str, combine: Combine, adapter: &AdapterInfo) -> String {
-        self.function_before(name, combine, "  workgroupBarrier();\n", adapter)
+    pub fn function(&self, name: &'static str, combine: Combine, adapter: &AdapterInfo) -> String {
+        self.reduction(name, combine, true, adapter)
     }
     /// The same for a kernel that has a barrier of its own between any two calls.
-    pub fn function_once(&self, name: &str, combine: Combine, adapter: &AdapterInfo) -> String {
-        self.function_before(name, combine, "", adapter)
+    pub fn function_once(&self, name: &'static str, combine: Combine, adapter: &AdapterInfo) -> String {
+        self.reduction(name, combine, false, adapter)
     }
-    fn function_before(&self, name: &str, combine: Combine, after: &str, adapter: &AdapterInfo) -> String {
+    fn reduction(&self, name: &'static str, combine: Combine, barrier_after: bool, adapter: &AdapterInfo) -> String {
         let Combine { ty, expr, builtin } = combine;
         let (RowGroup { workgroup, size, col_major }, subgroup) = (*self, adapter.subgroup);
-        if size == 1 {
-            return format!("fn {name}(v: {ty}) -> {ty} {{ return v; }}\n");
-        }
-        let pair = format!("fn {name}_of(a: {ty}, b: {ty}) -> {ty} {{ return {expr}; }}\n");
-        let lanes = |n: u32| match builtin {
-            Some(f) if n == subgroup => format!("  r = {f}(r);\n"),
-            _ => (0..n.ilog2()).rev().map(|o| format!("  r = {name}_of(r, subgroupShuffleXor(r, {}u));\n", 1 << o)).collect(),
-        };
-        if !col_major && size <= subgroup {
-            return format!("{pair}fn {name}(v: {ty}) -> {ty} {{\n  var r = v;\n{}  return r;\n}}\n", lanes(size));
-        }
-        if !col_major && subgroup > 1 && size % subgroup == 0 && workgroup % size == 0 {
-            let (all, parts) = (workgroup / subgroup, size / subgroup);
-            let first = if all == parts { "0u".to_string() } else { format!("thread / {size}u * {parts}u") };
-            return format!(
-                "{pair}var<workgroup> {name}_parts: array<{ty}, {all}>;\nfn {name}(v: {ty}) -> {ty} {{\n  var r = v;\n{}  \
-                 if (thread % {subgroup}u == 0u) {{ {name}_parts[thread / {subgroup}u] = r; }}\n  workgroupBarrier();\n  let first = {first};\n  \
-                 r = {name}_parts[first];\n  for (var i = 1u; i < {parts}u; i++) {{ r = {name}_of(r, {name}_parts[first + i]); }}\n{after}  return r;\n}}\n",
-                lanes(subgroup)
-            );
-        }
-        // A tree in workgroup memory: members `step` apart, the sum in the team's first.
-        let step = if col_major { workgroup / size } else { 1 };
-        let (number, first) = if col_major {
-            (format!("thread / {step}u"), format!("thread % {step}u"))
-        } else {
-            (format!("thread % {size}u"), format!("thread / {size}u * {size}u"))
-        };
-        format!(
-            "{pair}var<workgroup> {name}_parts: array<{ty}, {workgroup}>;\nfn {name}(v: {ty}) -> {ty} {{\n  {name}_parts[thread] = v;\n  workgroupBarrier();\n  \
-             for (var o = {half}u; o > 0u; o >>= 1u) {{\n    if ({number} < o) {{ {name}_parts[thread] = {name}_of({name}_parts[thread], {name}_parts[thread + o * {step}u]); }}\n    \
-             workgroupBarrier();\n  }}\n  let r = {name}_parts[{first}];\n{after}  return r;\n}}\n",
-            half = size / 2
-        )
+        let in_subgroup = !col_major && size <= subgroup;
+        let of_subgroups = !col_major && !in_subgroup && subgroup > 1 && size % subgroup == 0 && workgroup % size == 0;
+        let lanes = if in_subgroup { size } else { subgroup.max(1) };
+        ROW_REDUCE
+            .source(&[
+                ("NAME", name.into()),
+                ("TYPE", ty.into()),
+                ("EXPR", expr.into()),
+                ("BUILTIN", builtin.filter(|_| lanes == subgroup).unwrap_or_default().into()),
+                ("BARRIER_AFTER", barrier_after.into()),
+                ("SIZE", size.into()),
+                ("COL_MAJOR", col_major.into()),
+                ("IN_SUBGROUP", in_subgroup.into()),
+                ("OF_SUBGROUPS", of_subgroups.into()),
+                ("LANE_BITS", lanes.ilog2().into()),
+                ("SUBGROUP", subgroup.into()),
+                ("SUBGROUPS", (size / subgroup.max(1)).into()),
+                ("PARTS", if of_subgroups { workgroup / subgroup } else { workgroup }.into()),
+                ("STEP", if col_major { workgroup / size } else { 1 }.into()),
+            ])
+            .into_owned()
     }
 }

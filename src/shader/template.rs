@@ -442,7 +442,7 @@ impl Renderer<'_> {
                 from = at + 2;
                 continue;
             }
-            let Some(n) = fields.iter().position(|f| f.name == name) else {
+            let Some(n) = fields.iter().position(|f| f.is(name)) else {
                 return place.fail(format!("the parameters have no field `{name}`; they are {}", list(fields)));
             };
             self.out.push_str(&line[from..at]);
@@ -472,7 +472,7 @@ fn declares_p(line: &str) -> bool {
 }
 
 fn list(fields: &[Field]) -> String {
-    fields.iter().map(|f| f.name).collect::<Vec<_>>().join(", ")
+    fields.iter().map(Field::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// The nodes of a file, or what is wrong with it.

@@ -1,10 +1,10 @@
 //! WGSL functions that read rows eight elements at a time: 16 bytes of halves in one access where an operand lies in memory like that.
 
 use super::row_group::RowGroup;
-use super::template::{Template, Value};
-use super::{U32, start};
+use super::template::Value;
+use super::{StartParams, start};
 use crate::dtype::DType;
-use crate::plan::{AdapterInfo, Load, Source, Word};
+use crate::plan::{AdapterInfo, Load, Source};
 
 /// Packets that a row which is not held has under way for a thread.
 const AHEAD: u32 = 4;
@@ -21,8 +21,8 @@ pub enum Beyond {
 /// In which form a load's rows are read in packets: what `vec16.wgsl` is included with.
 #[derive(Clone, Copy)]
 pub struct Vec16Form {
-    /// Where the operand begins, two words of which the sum counts, if its buffer is read; otherwise a packet is eight f32.
-    pub raw: Option<[Word; 2]>,
+    /// Where the operand begins, if its buffer is read; otherwise a packet is eight f32.
+    pub raw: Option<StartParams>,
     f16: bool,
     quads: bool,
     guarded: bool,
@@ -37,40 +37,19 @@ impl Vec16Form {
         };
         let plain = load.plain().filter(whole);
         Vec16Form {
-            raw: plain.and_then(start),
+            raw: plain.and_then(start).map(StartParams::from),
             f16: plain.is_some_and(|s| s.dtype == DType::F16),
             quads: size.is_multiple_of(4),
             guarded: beyond == Beyond::Rest && !size.is_multiple_of(8),
         }
     }
-    /// The words of the start, as the last parameters of a kernel.
-    pub fn start(&self) -> [U32; 2] {
-        self.raw.map_or([U32::ABSENT; 2], |words| words.map(U32::from))
+    /// The start, as the last parameters of a kernel.
+    pub fn start(&self) -> StartParams {
+        self.raw.unwrap_or(StartParams::ABSENT)
     }
     /// What the names that `vec16.wgsl` asks about stand for.
     pub fn values(&self) -> [(&'static str, Value); 4] {
         [("RAW", self.raw.is_some().into()), ("F16", self.f16.into()), ("QUADS", self.quads.into()), ("GUARDED", self.guarded.into())]
-    }
-}
-
-static VEC16: Template = Template::new("vec16.wgsl", include_str!("lib/vec16.wgsl"));
-
-/// How the packets of a load's rows are read, for kernels that are no templates.
-pub struct Vec16Loader {
-    /// `alias X`, `fetch_x(row, packet, size) -> X`, `low_x(X)` and `high_x(X)`, for the name `x`.
-    pub text: String,
-    /// As of [`Vec16Form`].
-    pub raw: Option<[Word; 2]>,
-}
-
-impl Vec16Loader {
-    /// Functions called `name` over load `number`, which is rows of `size` elements; the words of its start are `at` and the next.
-    pub fn of(load: &Load, number: u32, name: &'static str, size: usize, at: usize, beyond: Beyond) -> Vec16Loader {
-        let form = Vec16Form::of(load, size, beyond);
-        let start = format!("word({at}u) + word({}u)", at + 1);
-        let names = [("NAME", name.into()), ("TYPE", name.to_uppercase().into()), ("LOAD", number.into()), ("START", start.into())];
-        let values: Vec<_> = names.into_iter().chain(form.values()).collect();
-        Vec16Loader { text: VEC16.source(&values).into_owned(), raw: form.raw }
     }
 }
 

@@ -3,8 +3,8 @@
 use super::AttentionKernel;
 use super::gpu::{FILES, HeadSizes, values};
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl, Word};
-use crate::shader::vec16::{Beyond, Vec16Loader};
-use crate::shader::{MAX_GROUPS, Template, U32, Value, params};
+use crate::shader::vec16::{Beyond, Vec16Form};
+use crate::shader::{MAX_GROUPS, StartParams, Template, U32, Value, params};
 
 /// The most queries of a workgroup.
 const MAX_ROWS: usize = 4;
@@ -34,24 +34,17 @@ params! {
         unsplit_keys: u32,
         /// Keys of a part at least.
         part_keys: u32,
-        /// The first query's element, where the operand's buffer is read: this and the next together.
-        q_start: u32,
-        /// As above.
-        q_offset: u32,
+        /// The first query's element, where the operand's buffer is read.
+        q: StartParams,
         /// The same of the keys.
-        k_start: u32,
-        /// As above.
-        k_offset: u32,
+        k: StartParams,
         /// The same of the values.
-        v_start: u32,
-        /// As above.
-        v_offset: u32,
+        v: StartParams,
     }
 }
 
 static SPLIT_KV: Template =
     Template::new("decode_split_kv.wgsl", include_str!("decode_split_kv.wgsl")).params(SplitKvParams::FIELDS).files(FILES);
-static SPLIT_KV_JOIN: Template = Template::new("decode_split_kv_join.wgsl", include_str!("decode_split_kv_join.wgsl")).files(FILES);
 
 /// How a workgroup's queries, keys and threads are cut.
 struct SplitConfig {
@@ -170,23 +163,18 @@ impl SplitConfig {
 /// Few queries, on an adapter with subgroups.
 pub(super) fn decode_split_kv(of: &AttentionKernel, z: &HeadSizes, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let config = SplitConfig::new(z, step, adapter)?;
-    // The words of the operands' starts are the last ones.
-    let at = SplitKvParams::FIELDS.len() - 6;
-    let queries = Vec16Loader::of(&step.loads[0], 0, "q", z.d, at, Beyond::Any);
-    let keys = Vec16Loader::of(&step.loads[1], 1, "k", z.d, at + 2, Beyond::Any);
-    let values_of = Vec16Loader::of(&step.loads[2], 2, "v", z.dv, at + 4, Beyond::Any);
-    let loaders = [&queries, &keys, &values_of];
+    let forms = [(0, z.d), (1, z.d), (2, z.dv)].map(|(load, size)| Vec16Form::of(&step.loads[load], size, Beyond::Any));
     let consts = config.consts(of, adapter.subgroup);
     let mut values = values(&consts);
     values.extend(config.switches(of, z, adapter));
-    let mut source = SPLIT_KV.source(&values).into_owned();
-    loaders.iter().for_each(|l| source += &l.text);
-    source += &SPLIT_KV_JOIN.source(&values);
+    for (names, form) in [["RAW_Q", "F16_Q", "QUADS_Q"], ["RAW_K", "F16_K", "QUADS_K"], ["RAW_V", "F16_V", "QUADS_V"]].iter().zip(&forms) {
+        values.extend(names.iter().zip(form.values()).map(|(&name, (_, value))| (name, value)));
+    }
     let grid = [config.head_blocks, z.b.checked_mul(z.hkv)?, config.parts].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
     if grid.iter().any(|&n| n > MAX_GROUPS) {
         return None;
     }
-    let [q, k, v] = loaders.map(|l| l.raw.unwrap_or([Word::U32(0); 2]).map(U32::from));
+    let [q, k, v] = forms.map(|f| f.raw.unwrap_or([Word::U32(0); 2].into()));
     let params = SplitKvParams {
         rows: U32::size(config.all)?,
         head_blocks: U32::size(config.head_blocks)?,
@@ -199,13 +187,11 @@ pub(super) fn decode_split_kv(of: &AttentionKernel, z: &HeadSizes, step: &Step, 
         window: of.window.into(),
         unsplit_keys: U32::size(config.unsplit_keys)?,
         part_keys: U32::size(config.part_keys)?,
-        q_start: q[0],
-        q_offset: q[1],
-        k_start: k[0],
-        k_offset: k[1],
-        v_start: v[0],
-        v_offset: v[1],
+        q,
+        k,
+        v,
     };
-    let raw = (0u8..).zip(loaders).filter(|(_, l)| l.raw.is_some()).map(|(n, _)| n).collect();
-    Some(Wgsl { source: source.into(), consts, workgroup: config.workgroup, grid, words: params.words(), raw, transposed: vec![] })
+    let raw = (0u8..).zip(&forms).filter(|(_, f)| f.raw.is_some()).map(|(n, _)| n).collect();
+    let source = SPLIT_KV.source(&values);
+    Some(Wgsl { source, consts, workgroup: config.workgroup, grid, words: params.words(), raw, transposed: vec![] })
 }

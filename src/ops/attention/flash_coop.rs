@@ -5,9 +5,10 @@ use super::gpu::{FILES, HeadSizes, values};
 use super::grad::Part;
 use super::grad_gpu::FlashParams;
 use crate::dtype::DType;
-use crate::ops::matmul::gemm_coop::{SCALARS, VECTORS, lines, operand, subgroup_barrier};
-use crate::plan::{AdapterInfo, Step, SubgroupSync, Wgsl, Word};
-use crate::shader::{Template, Value, decide, grid, indexable};
+use crate::ops::matmul::gemm_coop::{LineParams, lines};
+use crate::plan::{AdapterInfo, Step, SubgroupSync, Wgsl};
+use crate::shader::{Template, grid, indexable, params, subgroup_barrier};
+use std::borrow::Cow;
 
 /// The widest head whose rows fit into matrices.
 const MAX_HEAD: usize = 128;
@@ -71,9 +72,24 @@ fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<TileCon
     })
 }
 
-static FLASH_COOP: Template = Template::new("flash_coop.wgsl", include_str!("flash_coop.wgsl")).params(FlashParams::FIELDS).files(FILES);
+params! {
+    /// What both kernels read at run time: behind the sizes, where the lines of each operand lie.
+    struct FlashCoopParams: FlashParams {
+        /// Queries.
+        q: LineParams,
+        /// Keys.
+        k: LineParams,
+        /// Values.
+        v: LineParams,
+        /// The results' gradient, of which attention itself has none.
+        g: LineParams,
+    }
+}
+
+static FLASH_COOP: Template =
+    Template::new("flash_coop.wgsl", include_str!("flash_coop.wgsl")).params(FlashCoopParams::FIELDS).files(FILES);
 static FLASH_COOP_GRAD: Template =
-    Template::new("flash_coop_grad.wgsl", include_str!("flash_coop_grad.wgsl")).params(FlashParams::FIELDS).files(FILES);
+    Template::new("flash_coop_grad.wgsl", include_str!("flash_coop_grad.wgsl")).params(FlashCoopParams::FIELDS).files(FILES);
 
 /// A kernel of attention or of a part of its gradients, with what was decided about it.
 struct CoopKernel<'a> {
@@ -117,10 +133,6 @@ impl<'a> CoopKernel<'a> {
     fn by_key(&self) -> bool {
         self.part == Some(Part::Keys)
     }
-    /// How many operands are read as tiles.
-    fn operands(&self) -> usize {
-        if self.forward() { 3 } else { 4 }
-    }
     fn workgroup(&self) -> u32 {
         self.tiles.subs * self.adapter.subgroup
     }
@@ -158,7 +170,7 @@ impl<'a> CoopKernel<'a> {
         ]
     }
 
-    /// Constants that are no switches and belong to no operand.
+    /// Constants of the kernel's text.
     fn consts(&self) -> Vec<(&'static str, u32)> {
         let by_key = self.by_key() as u32;
         let mut consts = vec![
@@ -176,94 +188,26 @@ impl<'a> CoopKernel<'a> {
         consts
     }
 
-    /// Switches of the kernel's text, which are constants as well.
-    fn switches(&self) -> [(&'static str, u32); 5] {
-        [
-            ("ALONE", self.tiles.alone as u32),
-            ("SUMS", self.of.sums as u32),
-            ("WINDOWED", (self.of.window > 0) as u32),
-            ("AHEAD", self.ahead() as u32),
-            ("AT_ONCE", !self.ahead() as u32),
-        ]
-    }
-
-    /// The operands' functions, their constants and their switches.
-    fn operand_texts(&self) -> Operands {
-        let mut out = Operands { text: String::new(), consts: vec![], switches: vec![] };
-        for (n, (names, load)) in OPERANDS.iter().zip(if self.by_key() { [1, 0, 2, 3] } else { [0, 1, 3, 2] }).enumerate() {
-            if load as usize >= self.operands() {
-                continue;
-            }
-            let of_values = (load >= 2) as usize;
-            let [wide, side, high, size, first] = names.consts;
-            out.consts.extend([
-                (wide, if n == 0 { self.tiles.chunk } else { self.deep[of_values] }),
-                (side, if n % 2 == 0 { self.tiles.rows } else { self.tiles.cols }),
-                (high, 2),
-                (size, 4 + of_values as u32),
-                (first, FlashParams::FIELDS.len() as u32 + 6 * load),
-            ]);
-            let whole = [self.z.d, self.z.dv][of_values] as u32 == self.deep[of_values];
-            out.switches.extend(names.switches.into_iter().zip([0, 1, 0, 1, whole as u32]));
-            out.text += &operand(names.name, load, true, false);
-        }
-        out
-    }
-
-    /// The kernel's text but for the operands' functions.
-    fn source(&self, consts: &[(&'static str, u32)]) -> String {
+    fn source(&self, consts: &[(&'static str, u32)]) -> Cow<'static, str> {
         let mut values = values(consts);
-        values.extend(self.switches().map(|(name, on)| (name, on.into())));
         // Software takes minutes to compile what is written out.
         let unroll = self.adapter.subgroup >= self.adapter.tuning.gemm.unroll_min_subgroup;
-        values.extend([("UNROLL", unroll.into()), ("COOP_VECTORS", self.adapter.coop_vectors.into())]);
-        let sync = if self.tiles.alone { self.adapter.subgroup_sync } else { SubgroupSync::None };
+        let [even_d, even_v] = [self.z.d as u32 == self.deep[0], self.z.dv as u32 == self.deep[1]];
         values.extend([
-            ("SUBGROUP_BARRIER", Value::from(subgroup_barrier(sync))),
-            ("TILE_MEMORY", if self.adapter.coop_vectors { VECTORS } else { SCALARS }.into()),
+            ("ALONE", self.tiles.alone.into()),
+            ("SUMS", self.of.sums.into()),
+            ("WINDOWED", (self.of.window > 0).into()),
+            ("AHEAD", self.ahead().into()),
+            ("EVEN_D", even_d.into()),
+            ("EVEN_V", even_v.into()),
+            ("UNROLL", unroll.into()),
+            ("COOP_VECTORS", self.adapter.coop_vectors.into()),
         ]);
+        values.extend(subgroup_barrier(if self.tiles.alone { self.adapter.subgroup_sync } else { SubgroupSync::None }));
         let template = if self.forward() { &FLASH_COOP } else { &FLASH_COOP_GRAD };
-        template.source(&values).into_owned()
+        template.source(&values)
     }
 }
-
-/// What the operands add to a kernel.
-struct Operands {
-    text: String,
-    consts: Vec<(&'static str, u32)>,
-    switches: Vec<(&'static str, u32)>,
-}
-
-/// What an operand is called, and its constants and switches.
-struct OperandNames {
-    name: &'static str,
-    consts: [&'static str; 5],
-    switches: [&'static str; 5],
-}
-
-/// Rows and columns of the first product, then of the second one.
-static OPERANDS: [OperandNames; 4] = [
-    OperandNames {
-        name: "r1",
-        consts: ["DEEP_R1", "SIDE_R1", "ROWS_R1", "SIZE_R1", "FIRST_R1"],
-        switches: ["TURNED_R1", "HALVES_R1", "BLOCKS_R1", "VEC_R1", "WHOLE_R1"],
-    },
-    OperandNames {
-        name: "c1",
-        consts: ["DEEP_C1", "SIDE_C1", "ROWS_C1", "SIZE_C1", "FIRST_C1"],
-        switches: ["TURNED_C1", "HALVES_C1", "BLOCKS_C1", "VEC_C1", "WHOLE_C1"],
-    },
-    OperandNames {
-        name: "r2",
-        consts: ["DEEP_R2", "SIDE_R2", "ROWS_R2", "SIZE_R2", "FIRST_R2"],
-        switches: ["TURNED_R2", "HALVES_R2", "BLOCKS_R2", "VEC_R2", "WHOLE_R2"],
-    },
-    OperandNames {
-        name: "c2",
-        consts: ["DEEP_C2", "SIDE_C2", "ROWS_C2", "SIZE_C2", "FIRST_C2"],
-        switches: ["TURNED_C2", "HALVES_C2", "BLOCKS_C2", "VEC_C2", "WHOLE_C2"],
-    },
-];
 
 /// Attention (`part` is `None`) or a part of its gradients; `None` where there are no matrices, a mask, or operands that are not rows of f16
 /// whose eights are whole. Subgroups wait alone where that makes as `many` workgroups of attention, in gradients wherever they have rows of their own.
@@ -277,25 +221,27 @@ pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &St
     if !indexable(&[q, k, v, b * h * t * dv]) {
         return None;
     }
-    let mut starts: Vec<Word> = Vec::new();
     let rows_of = [(b * h, t, d), (b * hkv, s, d), (b * hkv, s, dv), (b * h, t, dv)];
-    for (load, (batch, rows, width)) in step.loads.iter().zip(rows_of).take(if part.is_none() { 3 } else { 4 }) {
-        starts.extend(lines(load, batch, rows, width, false).filter(|_| load.dtype() == DType::F16)?);
+    let operands = if part.is_none() { 3 } else { 4 };
+    let mut places = [LineParams::ABSENT; 4];
+    for ((place, load), (batch, rows, width)) in places.iter_mut().zip(&step.loads).zip(rows_of).take(operands) {
+        *place = lines(load, batch, rows, width, false).filter(|_| load.dtype() == DType::F16)?;
     }
     let kernel = CoopKernel::new(of, part, z, many, adapter)?;
     let by_key = kernel.by_key();
     let blocks = if by_key { s } else { t }.div_ceil(kernel.tiles.rows as usize);
     let count = (if by_key { b * hkv } else { b * h }).checked_mul(blocks)?;
     let grid = grid(count)?;
-    let mut words = FlashParams::new(of, &z, step, grid[0], [blocks, count])?.words();
-    words.extend(starts);
-    let mut consts = kernel.consts();
-    let mut source = kernel.source(&consts);
-    let operands = kernel.operand_texts();
-    source += &decide(operands.text, &operands.switches);
-    consts.extend(operands.consts);
-    consts.extend(kernel.switches());
-    consts.extend(operands.switches);
-    let raw = (0..kernel.operands() as u8).collect();
-    Some(Wgsl { source: source.into(), consts, workgroup: kernel.workgroup(), grid, words, raw, transposed: vec![] })
+    let [q, k, v, g] = places;
+    let params = FlashCoopParams { base: FlashParams::new(of, &z, step, grid[0], [blocks, count])?, q, k, v, g };
+    let consts = kernel.consts();
+    Some(Wgsl {
+        source: kernel.source(&consts),
+        consts,
+        workgroup: kernel.workgroup(),
+        grid,
+        words: params.words(),
+        raw: (0..operands as u8).collect(),
+        transposed: vec![],
+    })
 }

@@ -9,7 +9,7 @@
 // ALONE: a subgroup has its rows to itself, waits alone for their scores, and leaves out tiles that none of them sees. Else, between two barriers
 // matrices are multiplied, of one tile's values and the next one's scores; between the next two, powers are taken, and the tiles that were
 // fetched meanwhile are put in place.
-// What it does twice or shares with its gradients lies in flash_coop_*.wgsl. Behind the parameters there are six words for each of q, k, v.
+// What it does twice or shares with its gradients lies in flash_coop_*.wgsl. Its operands are r1, the queries, c1, the keys, and c2, the values.
 
 enable f16;
 enable wgpu_cooperative_matrix;
@@ -95,7 +95,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let high = keys_of(min(r0 + sub * OWN, queries - 1u)); let low = keys_of(min(r0 + sub * OWN + OWN, queries) - 1u);
   let all = vec2<u32>(low.x, high.y); let some = vec2<u32>(high.x, low.y);
   let other = group / heads * heads_kv + group % heads / (heads / heads_kv);
-  let at_r1 = base_r1(group); let at_c1 = base_c1(other); let at_c2 = base_c2(other);
+  let start_r1 = batch_start_r1(group); let start_c1 = batch_start_c1(other); let start_c2 = batch_start_c2(other);
   var next_c1: array<vec4<u32>, ITEMS_K>;
   var next_c2: array<vec4<u32>, ITEMS_V>;
   if (begin < finish) {
@@ -107,7 +107,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var g = 0u; g < CHUNKS; g++) {
     var next_r1: array<vec4<u32>, ITEMS_R>;
 #unroll UNROLL
-    for (var f = 0u; f < ITEMS_R; f++) { next_r1[f] = eight_r1(at_r1, queries, r0, g * KC * EDGE, lid + f * WORKGROUP); }
+    for (var f = 0u; f < ITEMS_R; f++) { next_r1[f] = fetch_r1(start_r1, queries, r0, g * KC * EDGE, lid + f * WORKGROUP); }
     workgroupBarrier();
 #include "flash_coop_stage.wgsl" ITEMS = ITEMS_R, HIGH = ROWS, EIGHTS = EIGHTS_R, AT = 0u, PITCH = PITCH_R1, NEXT = next_r1
     workgroupBarrier();
@@ -157,7 +157,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #include "flash_coop_stage.wgsl" ITEMS = ITEMS_K, HIGH = COLS, EIGHTS = EIGHTS_K, AT = 0u, PITCH = PITCH_C1, NEXT = next_c1
         if (begin + COLS < finish) {
 #unroll UNROLL
-          for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, begin + COLS, 0u, lid + f * WORKGROUP); }
+          for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = fetch_c1(start_c1, finish, begin + COLS, 0u, lid + f * WORKGROUP); }
         }
       }
       workgroupBarrier();
@@ -168,11 +168,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #include "flash_coop_stage.wgsl" ITEMS = ITEMS_K, HIGH = COLS, EIGHTS = EIGHTS_K, AT = 0u, PITCH = PITCH_C1, NEXT = next_c1
         if (base + COLS < finish) {
 #unroll UNROLL
-          for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = eight_c2(at_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
+          for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = fetch_c2(start_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
         }
         if (base + 2u * COLS < finish) {
 #unroll UNROLL
-          for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = eight_c1(at_c1, finish, base + 2u * COLS, 0u, lid + f * WORKGROUP); }
+          for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = fetch_c1(start_c1, finish, base + 2u * COLS, 0u, lid + f * WORKGROUP); }
         }
 #include "flash_coop_top.wgsl" FIRST = begin
         let part = powers(row, turn, base, sees, base >= all.x && base + COLS <= all.y, scale, top);
@@ -226,3 +226,6 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 
 #include "keys.wgsl"
 #include "flash_coop_memory.wgsl"
+#include "flash_coop_operand.wgsl" x = r1, X = R1, LOAD = 0, LINES = q, K = p.size, TILE_ROWS = ROWS, TILE_K = "KC * EDGE", EVEN_K = ${EVEN_D}
+#include "flash_coop_operand.wgsl" x = c1, X = C1, LOAD = 1, LINES = k, K = p.size, TILE_ROWS = COLS, TILE_K = "KD * EDGE", EVEN_K = ${EVEN_D}
+#include "flash_coop_operand.wgsl" x = c2, X = C2, LOAD = 2, LINES = v, K = p.size_v, TILE_ROWS = COLS, TILE_K = "KV * SN * EDGE", EVEN_K = ${EVEN_V}

@@ -7,7 +7,7 @@
 // Subgroups of matrices stand SN in a line: each has RM * EDGE rows, and CN of the tile's matrices across, or YD and YV of the results'. Scores are
 // taken up by rows of threads, OWN of them in a subgroup. ALONE: those are its own rows, so that it waits alone for its scores, and leaves out
 // tiles that have nothing to do with its rows.
-// What they share with attention itself lies in flash_coop_*.wgsl. Behind the parameters there are six words for each of q, k, v and the gradient.
+// What they share with attention itself lies in flash_coop_*.wgsl.
 
 enable f16;
 enable wgpu_cooperative_matrix;
@@ -62,13 +62,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #endif
   // The rows, held in matrices.
   var x1: array<coop_mat${EDGE}x${EDGE}<f16, A>, RM * KD>;
-  let at_r1 = base_r1(group); let at_r2 = base_r2(group);
+  let start_r1 = batch_start_r1(group); let start_r2 = batch_start_r2(group);
   var next_r1: array<vec4<u32>, ITEMS_R>;
   var next_r2: array<vec4<u32>, ITEMS_R2>;
 #unroll UNROLL
-  for (var f = 0u; f < ITEMS_R; f++) { next_r1[f] = eight_r1(at_r1, rows, r0, 0u, lid + f * WORKGROUP); }
+  for (var f = 0u; f < ITEMS_R; f++) { next_r1[f] = fetch_r1(start_r1, rows, r0, 0u, lid + f * WORKGROUP); }
 #unroll UNROLL
-  for (var f = 0u; f < ITEMS_R2; f++) { next_r2[f] = eight_r2(at_r2, rows, r0, 0u, lid + f * WORKGROUP); }
+  for (var f = 0u; f < ITEMS_R2; f++) { next_r2[f] = fetch_r2(start_r2, rows, r0, 0u, lid + f * WORKGROUP); }
 #include "flash_coop_stage.wgsl" ITEMS = ITEMS_R, HIGH = ROWS, EIGHTS = EIGHTS_R1, AT = 0u, PITCH = PITCH_R1, NEXT = next_r1
   workgroupBarrier();
 #include "flash_coop_hold.wgsl" X = x1, DEEP = KD, FIRST = 0u, COUNT = KD, PITCH = PITCH_R1
@@ -97,7 +97,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #if BY_KEY
     { other = group / heads_kv * heads + group % heads_kv * sharing + n; }
 #endif
-    let at_c1 = base_c1(other); let at_c2 = base_c2(other);
+    let start_c1 = batch_start_c1(other); let start_c2 = batch_start_c2(other);
 #if AHEAD
     {
       if (begin < finish) {
@@ -112,7 +112,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
 #endif
     for (var base = begin; base < finish; base += COLS) {
-#if AT_ONCE
+#if !AHEAD
       {
 #include "flash_coop_fetch.wgsl" FIRST = base
 #if BY_KEY
@@ -262,3 +262,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 
 #include "keys.wgsl"
 #include "flash_coop_memory.wgsl"
+#if BY_KEY
+#include "flash_coop_operand.wgsl" x = r1, X = R1, LOAD = 1, LINES = k, K = p.size, TILE_ROWS = ROWS, TILE_K = "KD * EDGE", EVEN_K = ${EVEN_D}
+#include "flash_coop_operand.wgsl" x = c1, X = C1, LOAD = 0, LINES = q, K = p.size, TILE_ROWS = COLS, TILE_K = "KD * EDGE", EVEN_K = ${EVEN_D}
+#include "flash_coop_operand.wgsl" x = r2, X = R2, LOAD = 2, LINES = v, K = p.size_v, TILE_ROWS = ROWS, TILE_K = "KV * EDGE", EVEN_K = ${EVEN_V}
+#include "flash_coop_operand.wgsl" x = c2, X = C2, LOAD = 3, LINES = g, K = p.size_v, TILE_ROWS = COLS, TILE_K = "KV * EDGE", EVEN_K = ${EVEN_V}
+#else
+#include "flash_coop_operand.wgsl" x = r1, X = R1, LOAD = 0, LINES = q, K = p.size, TILE_ROWS = ROWS, TILE_K = "KD * EDGE", EVEN_K = ${EVEN_D}
+#include "flash_coop_operand.wgsl" x = c1, X = C1, LOAD = 1, LINES = k, K = p.size, TILE_ROWS = COLS, TILE_K = "KD * EDGE", EVEN_K = ${EVEN_D}
+#include "flash_coop_operand.wgsl" x = r2, X = R2, LOAD = 3, LINES = g, K = p.size_v, TILE_ROWS = ROWS, TILE_K = "KV * EDGE", EVEN_K = ${EVEN_V}
+#include "flash_coop_operand.wgsl" x = c2, X = C2, LOAD = 2, LINES = v, K = p.size_v, TILE_ROWS = COLS, TILE_K = "KV * EDGE", EVEN_K = ${EVEN_V}
+#endif

@@ -1,18 +1,19 @@
 // What attention by cooperative matrices and its gradients keep in workgroup memory: the tile, the powers of two that are multiplied (`parts`) and
 // the scores (`strip`), as vectors where a matrix may be loaded through a pointer to them; and what subgroups wait by.
 
-${SUBGROUP_BARRIER}
+#include "subgroup_barrier.wgsl"
 // What a subgroup agrees on, said so that compilers see it and do not prepare for threads that part.
 fn agreed(v: bool) -> bool { return subgroupAny(v); }
 
-${TILE_MEMORY}
 #if COOP_VECTORS
+#include "coop_tile_vectors.wgsl"
 var<workgroup> parts: array<vec4<f16>, PARTS * ROWS * PITCH_P / 4u>;
 fn put_part(at: u32, v: vec4<f32>) { parts[at] = vec4<f16>(v); }
 var<workgroup> strip: array<vec4<f32>, STRIPS * ROWS * PITCH_S / 4u>;
 fn scores(at: u32) -> vec4<f32> { return strip[at / 4u]; }
 fn put_score(at: u32, v: vec4<f32>) { strip[at / 4u] = v; }
 #else
+#include "coop_tile_scalars.wgsl"
 var<workgroup> parts: array<f16, PARTS * ROWS * PITCH_P>;
 fn put_part(at: u32, v: vec4<f32>) {
   let h = vec4<f16>(v);

@@ -1,22 +1,12 @@
 // The gradients of a block of keys and values of one key head: the queries of all heads that share it, their results' gradients and sums
 // staged a tile at a time, the scores computed again. Four threads have PER keys, each with every fourth quad of them.
 
-const ROWS: u32 = WORKGROUP / 4u * PER;
-const QD: u32 = 4u * DK; // quads of a staged row
-const QV: u32 = 4u * DV;
-var<private> thread: u32;
-var<workgroup> qs: array<vec4<f32>, TILE * QD>;
-var<workgroup> gs: array<vec4<f32>, TILE * QV>;
+#include "flash_tiles.wgsl" D = qs, V = gs
 var<workgroup> sums: array<vec2<f32>, TILE>;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-  thread = lid;
-  let heads = p.heads; let heads_kv = p.heads_kv; let queries = p.queries; let keys = p.keys;
-  let size = p.size; let size_v = p.size_v;
-  let scale = p.scale;
-  let block = min(wid.y * p.groups_x + wid.x, p.groups - 1u);
-  let lane = lid % 4u;
+#include "flash_begin.wgsl"
   let sharing = heads / heads_kv;
   let kv = block / p.head_blocks; // batch and key head
   let s0 = block % p.head_blocks * ROWS;
@@ -43,9 +33,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     let head = kv / heads_kv * heads + kv % heads_kv * sharing + n;
     for (var base = begin; base < finish; base += TILE) {
       let count = min(TILE, finish - base);
-      workgroupBarrier();
-      for (var i = lid; i < TILE * QD; i += WORKGROUP) { qs[i] = fetch_q((head * queries + base + min(i / QD, count - 1u)) * size, size, i % QD); }
-      for (var i = lid; i < TILE * QV; i += WORKGROUP) { gs[i] = fetch_g((head * queries + base + min(i / QV, count - 1u)) * size_v, size_v, i % QV); }
+#include "flash_stage.wgsl" D = qs, d = q, V = gs, v = g, FIRST = "head * queries", COUNT = count
       for (var i = lid; i < TILE; i += WORKGROUP) {
         let row = head * queries + base + min(i, count - 1u);
         sums[i] = vec2<f32>(f32(load_4(row)), f32(load_5(row)));

@@ -1,26 +1,12 @@
 // The gradient of a block of queries of one head, keys and values staged a tile at a time and the scores computed again: four threads have
 // PER queries, each with every fourth quad of them, of their results' gradients and of their own.
 
-const ROWS: u32 = WORKGROUP / 4u * PER;
-const QD: u32 = 4u * DK; // quads of a staged row
-const QV: u32 = 4u * DV;
-var<private> thread: u32;
-var<workgroup> ks: array<vec4<f32>, TILE * QD>;
-var<workgroup> vs: array<vec4<f32>, TILE * QV>;
+#include "flash_tiles.wgsl" D = ks, V = vs
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-  thread = lid;
-  let heads = p.heads; let heads_kv = p.heads_kv; let queries = p.queries; let keys = p.keys;
-  let size = p.size; let size_v = p.size_v;
-  let scale = p.scale;
-  let block = min(wid.y * p.groups_x + wid.x, p.groups - 1u);
-  let lane = lid % 4u;
-  let head = block / p.head_blocks;
-  let h = head % heads; let b = head / heads;
-  let kv = (b * heads_kv + h / (heads / heads_kv)) * keys;
-  let t0 = block % p.head_blocks * ROWS;
-  let own = t0 + lid / 4u * PER;
+#include "flash_begin.wgsl"
+#include "flash_queries.wgsl"
   var q: array<vec4<f32>, DK * PER>;
   var g: array<vec4<f32>, DV * PER>;
   var acc: array<vec4<f32>, DK * PER>;
@@ -40,9 +26,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let begin = keys_of(t0).x; let finish = keys_of(min(t0 + ROWS, queries) - 1u).y;
   for (var base = begin; base < finish; base += TILE) {
     let count = min(TILE, finish - base);
-    workgroupBarrier();
-    for (var i = lid; i < TILE * QD; i += WORKGROUP) { ks[i] = fetch_k((kv + base + min(i / QD, count - 1u)) * size, size, i % QD); }
-    for (var i = lid; i < TILE * QV; i += WORKGROUP) { vs[i] = fetch_v((kv + base + min(i / QV, count - 1u)) * size_v, size_v, i % QV); }
+#include "flash_stage.wgsl" D = ks, d = k, V = vs, v = v, FIRST = kv, COUNT = count
     workgroupBarrier();
     for (var j = 0u; j < count; j++) {
       var x: array<f32, PER>;

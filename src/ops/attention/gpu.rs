@@ -4,6 +4,7 @@ use super::AttentionKernel;
 use super::decode_split_kv::decode_split_kv;
 use super::flash_coop::attention_coop;
 use super::grad_gpu::attention_tiled;
+use crate::ops::matmul::gemm_coop::{OPERAND, OPERAND_PLACE};
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{MAX, RowGroup, SUM};
 use crate::shader::{Template, U32, Value, grid, indexable, params};
@@ -13,25 +14,31 @@ pub(super) const MAX_HEAD: usize = 256;
 
 /// WGSL that the kernels include.
 pub(super) static FILES: &[(&str, &str)] = &[
+    ("decode_split_kv_join.wgsl", include_str!("decode_split_kv_join.wgsl")),
+    ("flash_begin.wgsl", include_str!("flash_begin.wgsl")),
     ("flash_coop_add.wgsl", include_str!("flash_coop_add.wgsl")),
     ("flash_coop_fetch.wgsl", include_str!("flash_coop_fetch.wgsl")),
     ("flash_coop_hold.wgsl", include_str!("flash_coop_hold.wgsl")),
     ("flash_coop_leave.wgsl", include_str!("flash_coop_leave.wgsl")),
     ("flash_coop_memory.wgsl", include_str!("flash_coop_memory.wgsl")),
+    ("flash_coop_operand.wgsl", include_str!("flash_coop_operand.wgsl")),
     ("flash_coop_scores.wgsl", include_str!("flash_coop_scores.wgsl")),
     ("flash_coop_stage.wgsl", include_str!("flash_coop_stage.wgsl")),
     ("flash_coop_top.wgsl", include_str!("flash_coop_top.wgsl")),
+    ("flash_queries.wgsl", include_str!("flash_queries.wgsl")),
+    ("flash_stage.wgsl", include_str!("flash_stage.wgsl")),
+    ("flash_tiles.wgsl", include_str!("flash_tiles.wgsl")),
+    OPERAND,
+    OPERAND_PLACE,
     ("join_sets.wgsl", include_str!("join_sets.wgsl")),
     ("keys.wgsl", include_str!("keys.wgsl")),
-    ("rows_fetch.wgsl", include_str!("../../shader/lib/rows_fetch.wgsl")),
     ("rows_fetch_inside.wgsl", include_str!("rows_fetch_inside.wgsl")),
-    ("rows_put.wgsl", include_str!("../../shader/lib/rows_put.wgsl")),
     ("subgroup_butterfly.wgsl", include_str!("subgroup_butterfly.wgsl")),
 ];
 
 params! {
-    /// What attention of one query and one head per workgroup reads at run time.
-    struct DecodeParams {
+    /// What all kernels of attention by one workgroup a block read at run time.
+    pub(super) struct AttentionParams {
         /// Heads of queries.
         heads: u32,
         /// Heads of keys and values.
@@ -52,6 +59,30 @@ params! {
         window: u32,
         /// Workgroups in x.
         groups_x: u32,
+    }
+}
+
+impl AttentionParams {
+    /// For a grid of `groups_x` workgroups in x.
+    pub fn new(of: &AttentionKernel, z: &HeadSizes, step: &Step, groups_x: u32) -> Option<AttentionParams> {
+        Some(AttentionParams {
+            heads: U32::size(z.h)?,
+            heads_kv: U32::size(z.hkv)?,
+            queries: U32::size(z.t)?,
+            keys: U32::size(z.s)?,
+            size: U32::size(z.d)?,
+            size_v: U32::size(z.dv)?,
+            valid: z.valid(step)?,
+            scale: (of.scale as f32).into(),
+            window: of.window.into(),
+            groups_x: groups_x.into(),
+        })
+    }
+}
+
+params! {
+    /// What attention of one query and one head per workgroup reads at run time.
+    struct DecodeParams: AttentionParams {
         /// Workgroups.
         groups: u32,
     }
@@ -139,19 +170,7 @@ fn decode(of: &AttentionKernel, z: &HeadSizes, groups: usize, step: &Step, adapt
     values.push(("KEY_SUM", quad.function("key_sum", SUM, adapter).into()));
     values.push(("TEAM_MAX", team.function_once("team_max", MAX, adapter).into()));
     let grid = grid(groups)?;
-    let params = DecodeParams {
-        heads: U32::size(z.h)?,
-        heads_kv: U32::size(z.hkv)?,
-        queries: U32::size(z.t)?,
-        keys: U32::size(z.s)?,
-        size: U32::size(z.d)?,
-        size_v: U32::size(z.dv)?,
-        valid: z.valid(step)?,
-        scale: (of.scale as f32).into(),
-        window: of.window.into(),
-        groups_x: grid[0].into(),
-        groups: U32::size(groups)?,
-    };
+    let params = DecodeParams { base: AttentionParams::new(of, z, step, grid[0])?, groups: U32::size(groups)? };
     let source = DECODE.source(&values);
     Some(Wgsl { source, consts, workgroup, grid, words: params.words(), raw: vec![], transposed: vec![] })
 }

@@ -2,7 +2,7 @@
 
 use super::AttentionKernel;
 use super::flash_coop::attention_coop;
-use super::gpu::{FILES, HeadSizes, MAX_HEAD, values};
+use super::gpu::{AttentionParams, FILES, HeadSizes, MAX_HEAD, values};
 use super::grad::Part;
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{RowGroup, SUM};
@@ -15,27 +15,7 @@ const TILE: usize = 32;
 
 params! {
     /// What kernels over blocks of queries or keys read at run time.
-    pub(super) struct FlashParams {
-        /// Heads of queries.
-        heads: u32,
-        /// Heads of keys and values.
-        heads_kv: u32,
-        /// Queries of a head.
-        queries: u32,
-        /// Keys of a head.
-        keys: u32,
-        /// Elements of a query or key.
-        size: u32,
-        /// Elements of a value.
-        size_v: u32,
-        /// Keys that are there, the first of `keys`.
-        valid: u32,
-        /// Factor of the scores.
-        scale: f32,
-        /// Keys that a query sees at most, or 0.
-        window: u32,
-        /// Workgroups in x.
-        groups_x: u32,
+    pub(super) struct FlashParams: AttentionParams {
         /// Blocks of a head.
         head_blocks: u32,
         /// Workgroups.
@@ -46,20 +26,8 @@ params! {
 impl FlashParams {
     /// For `groups` workgroups, `groups_x` in x, one for each of the `head_blocks` blocks of a head.
     pub fn new(of: &AttentionKernel, z: &HeadSizes, step: &Step, groups_x: u32, [head_blocks, groups]: [usize; 2]) -> Option<FlashParams> {
-        Some(FlashParams {
-            heads: U32::size(z.h)?,
-            heads_kv: U32::size(z.hkv)?,
-            queries: U32::size(z.t)?,
-            keys: U32::size(z.s)?,
-            size: U32::size(z.d)?,
-            size_v: U32::size(z.dv)?,
-            valid: z.valid(step)?,
-            scale: (of.scale as f32).into(),
-            window: of.window.into(),
-            groups_x: groups_x.into(),
-            head_blocks: U32::size(head_blocks)?,
-            groups: U32::size(groups)?,
-        })
+        let base = AttentionParams::new(of, z, step, groups_x)?;
+        Some(FlashParams { base, head_blocks: U32::size(head_blocks)?, groups: U32::size(groups)? })
     }
 }
 

@@ -4,7 +4,7 @@ use super::CrossEntropyKernel;
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{MAX, RowGroup, SUM};
 use crate::shader::vec16::{Beyond, RowTiling, Vec16Form};
-use crate::shader::{Template, U32, grid, indexable, params};
+use crate::shader::{StartParams, Template, U32, grid, indexable, params};
 
 params! {
     /// What the kernel reads at run time.
@@ -17,10 +17,8 @@ params! {
         groups_x: u32,
         /// The target that counts nothing.
         ignored: u32,
-        /// The logits' first element, where their buffer is read: this and the next together.
-        x_start: u32,
-        /// As above.
-        x_offset: u32,
+        /// The logits' first element, where their buffer is read.
+        x: StartParams,
     }
 }
 
@@ -51,9 +49,8 @@ pub fn cross_entropy(kernel: &CrossEntropyKernel, step: &Step, adapter: &Adapter
     let mut consts = tiling.consts();
     consts.extend([("BACKWARD", backward as u32), ("IGNORES", ignored.is_some() as u32), ("HOT", kernel.hot as u32)]);
     let grid = grid(tiling.groups(rows))?;
-    let [x_start, x_offset] = form.start();
     let (rows, cols, ignored) = (U32::size(rows)?, U32::size(cols)?, ignored.unwrap_or(0).into());
-    let params = CrossEntropyParams { rows, cols, groups_x: grid[0].into(), ignored, x_start, x_offset };
+    let params = CrossEntropyParams { rows, cols, groups_x: grid[0].into(), ignored, x: form.start() };
     Some(Wgsl {
         source: CROSS_ENTROPY.source(&values),
         consts,

@@ -4,25 +4,11 @@ use super::gemv::with_values;
 use super::gpu::Product;
 use super::weights::{WEIGHTS_QUADS, WIDE_HALVES};
 use crate::dtype::DType;
-use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, SubgroupSync, Wgsl, Word};
-use crate::shader::{Template, U32, Value, col_major, grid, params, start};
+use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Wgsl};
+use crate::shader::{StartParams, Template, U32, Value, col_major, grid, params, start, subgroup_barrier};
 use crate::shape::Shape;
 use crate::tuning::GemmTile;
 use std::ops::Range;
-
-/// Memory of the tiles where a matrix may be loaded through a pointer to vectors.
-pub(crate) const VECTORS: &str = include_str!("coop_tile_vectors.wgsl");
-/// The same where it goes through a pointer to halves.
-pub(crate) const SCALARS: &str = include_str!("coop_tile_scalars.wgsl");
-
-/// What those wait by who share a part of workgroup memory: the subgroup, where it can wait alone.
-pub(crate) fn subgroup_barrier(sync: SubgroupSync) -> &'static str {
-    match sync {
-        SubgroupSync::None => "fn subgroup_barrier() { workgroupBarrier(); }\n",
-        SubgroupSync::Barrier => "fn subgroup_barrier() { subgroupBarrier(); }\n",
-        SubgroupSync::Lockstep => "fn subgroup_barrier() { }\n",
-    }
-}
 
 /// A tile and its split.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,7 +91,25 @@ impl TileConfig {
 }
 
 params! {
-    /// What the kernel reads at run time. Lines of an operand that is not read by eights, and starts of one that is not in blocks, are zero.
+    /// Where the lines of an operand lie, see `gemm_coop_operand.wgsl`.
+    pub(crate) struct LineParams {
+        /// The first element, which is the sum of two.
+        start: u32,
+        /// The second of them.
+        offset: u32,
+        /// Eights from one outer batch to the next.
+        outer: u32,
+        /// Inner batches of each.
+        inner: u32,
+        /// Eights from one inner batch to the next.
+        stride: u32,
+        /// Eights from one line to the next.
+        line: u32,
+    }
+}
+
+params! {
+    /// What the kernel reads at run time.
     struct GemmCoopParams {
         /// Rows of a.
         m: u32,
@@ -117,36 +121,14 @@ params! {
         tiles_n: u32,
         /// Workgroups in x.
         groups_x: u32,
-        /// The first element of b in blocks, which is the sum of two.
-        blocks_start: u32,
-        /// The second of them.
-        blocks_offset: u32,
+        /// Where b begins, if it is in blocks.
+        blocks: StartParams,
         /// Tiles in m.
         tiles_m: u32,
-        /// The first element of a, which is the sum of two.
-        a_start: u32,
-        /// The second of them.
-        a_offset: u32,
-        /// Eights from one outer batch to the next.
-        a_outer: u32,
-        /// Inner batches of each.
-        a_inner: u32,
-        /// Eights from one inner batch to the next.
-        a_between: u32,
-        /// Eights from one line to the next.
-        a_line: u32,
-        /// The first element of b, which is the sum of two.
-        b_start: u32,
-        /// The second of them.
-        b_offset: u32,
-        /// Eights from one outer batch to the next.
-        b_outer: u32,
-        /// Inner batches of each.
-        b_inner: u32,
-        /// Eights from one inner batch to the next.
-        b_between: u32,
-        /// Eights from one line to the next.
-        b_line: u32,
+        /// Where a's lines lie, if they are read by eights.
+        a: LineParams,
+        /// The same of b.
+        b: LineParams,
         /// What a split has of k.
         split_k: u32,
         /// The last eight of a, where lines begin anywhere.
@@ -158,22 +140,18 @@ params! {
     }
 }
 
-impl GemmCoopParams {
-    /// The number of a field, for files that several kernels include.
-    fn index(name: &str) -> u32 {
-        Self::FIELDS.iter().position(|f| f.name == name).unwrap_or_default() as u32
-    }
-}
-
 /// One operand of a product by matrices.
-const OPERAND: (&str, &str) = ("gemm_coop_operand.wgsl", include_str!("gemm_coop_operand.wgsl"));
+pub(crate) const OPERAND: (&str, &str) = ("gemm_coop_operand.wgsl", include_str!("gemm_coop_operand.wgsl"));
+/// What it includes.
+pub(crate) const OPERAND_PLACE: (&str, &str) = ("gemm_coop_place.wgsl", include_str!("gemm_coop_place.wgsl"));
 
 static GEMM_COOP: Template = Template::new("gemm_coop.wgsl", include_str!("gemm_coop.wgsl")).params(GemmCoopParams::FIELDS).files(&[
     ("gemm_coop_fetch.wgsl", include_str!("gemm_coop_fetch.wgsl")),
     ("gemm_coop_stage.wgsl", include_str!("gemm_coop_stage.wgsl")),
-    ("coop_tile_vectors.wgsl", VECTORS),
-    ("coop_tile_scalars.wgsl", SCALARS),
+    ("gemm_coop_store.wgsl", include_str!("gemm_coop_store.wgsl")),
+    ("gemm_coop_strip.wgsl", include_str!("gemm_coop_strip.wgsl")),
     OPERAND,
+    OPERAND_PLACE,
     WEIGHTS_QUADS,
     WIDE_HALVES,
 ]);
@@ -185,7 +163,7 @@ struct Operands {
     /// Whether each is read as [K, rows], so that threads read neighbours.
     transposed: [bool; 2],
     /// Where the lines lie of those that are read by eights.
-    lines: [Option<[Word; 6]>; 2],
+    lines: [Option<LineParams>; 2],
     /// The last eight of those whose lines begin anywhere.
     last: [Option<u32>; 2],
     /// How often 8 is doubled to make a piece of a's lines, where they are in pieces that lie apart.
@@ -206,39 +184,33 @@ impl Operands {
         let transposed = [transposed[0] && (folded.is_some() || a.transposed().is_some()), transposed[1] && b.transposed().is_some()];
         let plain =
             [lines(a, batch, m, k, transposed[0]).or(folded.map(|f| f.0)), lines(b, batch, n, k, transposed[1]).filter(|_| !blocks)];
-        let loose = [
-            loose(a, batch, m, k, transposed[0]).filter(|_| plain[0].is_none()),
-            loose(b, batch, n, k, transposed[1]).filter(|_| plain[1].is_none() && !blocks),
+        let unaligned = [
+            unaligned(a, batch, m, k, transposed[0]).filter(|_| plain[0].is_none()),
+            unaligned(b, batch, n, k, transposed[1]).filter(|_| plain[1].is_none() && !blocks),
         ];
-        let lines = [0, 1].map(|i| plain[i].or(loose[i].map(|l| l.0)));
-        Some(Operands { blocks, transposed, lines, last: loose.map(|l| l.map(|l| l.1)), shift: folded.map(|f| f.1) })
+        let lines = [0, 1].map(|i| plain[i].or(unaligned[i].map(|l| l.0)));
+        Some(Operands { blocks, transposed, lines, last: unaligned.map(|l| l.map(|l| l.1)), shift: folded.map(|f| f.1) })
     }
 
     /// What a workgroup does with them `bk` columns at a time.
-    fn switches(&self, p: &Product, bk: u32) -> [(&'static str, u32); 16] {
+    fn switches(&self, p: &Product, bk: u32) -> [(&'static str, Value); 11] {
         let &Operands { blocks, transposed, lines, last, shift } = self;
         // A quad of a line is whole, and its elements are neighbours in memory or at least in the load.
-        let whole = |transposed: bool, rows: usize, load: &Load| {
+        let vec = |transposed: bool, rows: usize, load: &Load| {
             if transposed { rows.is_multiple_of(4) } else { p.k.is_multiple_of(4) && !col_major(load) }
         };
-        let deep = p.k.is_multiple_of(bk as usize) as u32;
         [
-            ("BLOCKS_A", 0),
-            ("BLOCKS_B", blocks as u32),
-            ("TURNED_A", transposed[0] as u32),
-            ("TURNED_B", transposed[1] as u32),
-            ("HALVES_A", lines[0].is_some() as u32),
-            ("HALVES_B", lines[1].is_some() as u32),
-            ("FOLDED_A", shift.is_some() as u32),
-            ("FOLDED_B", 0),
-            ("LOOSE_A", last[0].is_some() as u32),
-            ("LOOSE_B", last[1].is_some() as u32),
-            ("LATE_A", 1),
-            ("LATE_B", 1),
-            ("WHOLE_A", deep),
-            ("WHOLE_B", deep),
-            ("VEC_A", whole(transposed[0], p.m, p.a) as u32),
-            ("VEC_B", whole(transposed[1], p.n, p.b) as u32),
+            ("BLOCKS_B", blocks.into()),
+            ("TRANSPOSED_A", transposed[0].into()),
+            ("TRANSPOSED_B", transposed[1].into()),
+            ("RAW_A", lines[0].is_some().into()),
+            ("RAW_B", lines[1].is_some().into()),
+            ("FOLDED_A", shift.is_some().into()),
+            ("UNALIGNED_A", last[0].is_some().into()),
+            ("UNALIGNED_B", last[1].is_some().into()),
+            ("EVEN_K", p.k.is_multiple_of(bk as usize).into()),
+            ("VEC_A", vec(transposed[0], p.m, p.a).into()),
+            ("VEC_B", vec(transposed[1], p.n, p.b).into()),
         ]
     }
 }
@@ -274,10 +246,10 @@ impl GemmPlan {
         let (edge, strips) = (adapter.coop, self.strips);
         let GemmTile { fragments, bk, .. } = self.config.tile;
         [
-            ("ITEMS_A", self.side[0] * bk / 8 / self.workgroup),
-            ("ITEMS_B", self.side[1] * bk / 8 / self.workgroup),
+            ("LOADS_A", self.side[0] * bk / 8 / self.workgroup),
+            ("LOADS_B", self.side[1] * bk / 8 / self.workgroup),
             ("STEPS", bk / edge),
-            ("ACROSS", strips),
+            ("STRIP_FRAGMENTS", strips),
             ("STRIPS", fragments[1] / strips),
             ("TURNS", self.strip_eights(edge).div_ceil(adapter.subgroup)),
             ("SPLITS", self.config.splits),
@@ -295,11 +267,7 @@ impl GemmPlan {
 
     /// What the kernel reads at run time, in a grid of so many workgroups in x.
     fn params(&self, p: &Product, operands: &Operands, groups_x: u32) -> Option<GemmCoopParams> {
-        let of_blocks = p.weights.raw.filter(|_| operands.blocks).unwrap_or([Word::U32(0); 2]);
-        let [blocks_start, blocks_offset] = of_blocks.map(U32::from);
-        let [of_a, of_b] = operands.lines.map(|l| l.unwrap_or([Word::U32(0); 6]).map(U32::from));
-        let [a_start, a_offset, a_outer, a_inner, a_between, a_line] = of_a;
-        let [b_start, b_offset, b_outer, b_inner, b_between, b_line] = of_b;
+        let [a, b] = operands.lines.map(|l| l.unwrap_or(LineParams::ABSENT));
         let [a_last, b_last] = operands.last.map(|l| U32::from(l.unwrap_or(0)));
         Some(GemmCoopParams {
             m: U32::size(p.m)?,
@@ -307,21 +275,10 @@ impl GemmPlan {
             k: U32::size(p.k)?,
             tiles_n: U32::size(self.tiles[1])?,
             groups_x: groups_x.into(),
-            blocks_start,
-            blocks_offset,
+            blocks: p.weights.raw.filter(|_| operands.blocks).map_or(StartParams::ABSENT, StartParams::from),
             tiles_m: U32::size(self.tiles[0])?,
-            a_start,
-            a_offset,
-            a_outer,
-            a_inner,
-            a_between,
-            a_line,
-            b_start,
-            b_offset,
-            b_outer,
-            b_inner,
-            b_between,
-            b_line,
+            a,
+            b,
             split_k: U32::size(self.share)?,
             a_last,
             b_last,
@@ -330,7 +287,7 @@ impl GemmPlan {
     }
 
     /// How results leave.
-    fn switches(&self, p: &Product, operands: &Operands) -> [(&'static str, u32); 6] {
+    fn switches(&self, p: &Product, operands: &Operands) -> [(&'static str, Value); 6] {
         let (n, edge, subgroup, splits) = (p.n, p.adapter.coop, p.adapter.subgroup, self.config.splits);
         // Rows that are read as stored end with the last one again and again.
         let all_rows = operands.lines[0].is_some() && !operands.transposed[0] || p.m.is_multiple_of(self.side[0] as usize);
@@ -338,12 +295,12 @@ impl GemmPlan {
         let steady = self.strip_eights(edge).is_multiple_of(subgroup) && subgroup.is_multiple_of(self.strips * edge / 8);
         let full = all_rows && n.is_multiple_of(self.side[1] as usize) && steady && splits == 1;
         [
-            ("SPLIT", (splits > 1) as u32),
-            ("PREFETCH", self.config.tile.prefetch as u32),
-            ("EIGHT_OUT", n.is_multiple_of(8) as u32),
-            ("VEC_OUT", n.is_multiple_of(4) as u32),
-            ("FULL", full as u32),
-            ("RAGGED", (splits == 1 && !n.is_multiple_of(4)) as u32),
+            ("SPLIT", (splits > 1).into()),
+            ("PREFETCH", self.config.tile.prefetch.into()),
+            ("EIGHT_OUT", n.is_multiple_of(8).into()),
+            ("VEC_OUT", n.is_multiple_of(4).into()),
+            ("FULL", full.into()),
+            ("RAGGED", (splits == 1 && !n.is_multiple_of(4)).into()),
         ]
     }
 }
@@ -368,31 +325,18 @@ pub(super) fn matmul_coop(p: &Product, tiles: Range<usize>) -> Option<Wgsl> {
         ("UNIT", if adapter.coop_vectors { 4 } else { 1 }),
         ("BK", bk),
         ("COUNTERS", SCRATCH_COUNTERS as u32),
-        ("SIDE_A", plan.side[0]),
-        ("SIDE_B", plan.side[1]),
-        ("DEEP_A", bk),
-        ("DEEP_B", bk),
-        ("ROWS_A", GemmCoopParams::index("m")),
-        ("ROWS_B", GemmCoopParams::index("n")),
-        ("SIZE_A", GemmCoopParams::index("k")),
-        ("SIZE_B", GemmCoopParams::index("k")),
-        ("FIRST_A", GemmCoopParams::index("a_start")),
-        ("FIRST_B", GemmCoopParams::index("b_start")),
         ("SHIFT_A", operands.shift.unwrap_or(0)),
-        ("SHIFT_B", 0),
-        ("LAST_A", GemmCoopParams::index("a_last")),
-        ("LAST_B", GemmCoopParams::index("b_last")),
     ];
     consts.extend(plan.sizes(adapter));
-    let of_operands = operands.switches(p, bk);
-    consts.extend(of_operands[14..].iter().chain(&plan.switches(p, &operands)).chain(&of_operands[..14]));
     let mut values = p.weights.values();
     values.extend(with_values(&consts));
+    values.extend(operands.switches(p, bk));
+    values.extend(plan.switches(p, &operands));
+    values.extend(subgroup_barrier(adapter.subgroup_sync));
     values.extend([
         // Software takes minutes to compile what is written out.
         ("UNROLL", (subgroup >= adapter.tuning.gemm.unroll_min_subgroup).into()),
         ("COOP_VECTORS", adapter.coop_vectors.into()),
-        ("SUBGROUP_BARRIER", subgroup_barrier(adapter.subgroup_sync).into()),
     ]);
     let mut raw = if operands.blocks { p.weights.start().1 } else { vec![] };
     raw.extend([0, 1].into_iter().filter(|&i| operands.lines[i as usize].is_some()));
@@ -402,50 +346,28 @@ pub(super) fn matmul_coop(p: &Product, tiles: Range<usize>) -> Option<Wgsl> {
     Some(Wgsl { source: GEMM_COOP.source(&values), consts, workgroup: plan.workgroup, grid, words, raw, transposed })
 }
 
-/// The source of load `load` as the operand `name`, stored as `halves` or not; what `any` lines may need is left out otherwise. Whether k is whole
-/// tiles is left to the constant WHOLE of the operand.
-pub(crate) fn operand(name: &str, load: u32, halves: bool, any: bool) -> String {
-    static ONE: Template = Template::new("gemm_coop_operand.wgsl", OPERAND.1);
-    let values = [
-        ("x", Value::from(name.to_string())),
-        ("X", name.to_uppercase().into()),
-        ("LOAD", load.into()),
-        ("HALVES", halves.into()),
-        ("BLOCKS", false.into()),
-        ("VEC", true.into()),
-        ("WHOLE", Value::Int(2)),
-        ("FOLDED", false.into()),
-        ("LOOSE", false.into()),
-        ("LATE", any.into()),
-    ];
-    ONE.source(&values).into_owned()
-}
-
-/// Where the lines of an operand lie that is stored as f16 and can be read by eights: the start's two parts in elements; then in
-/// eights, from one outer batch to the next, the inner batches of each, from one of those to the next, from one line to the next.
-pub(crate) fn lines(load: &Load, batch: usize, rows: usize, k: usize, transposed: bool) -> Option<[Word; 6]> {
+/// Where the lines of an operand lie that is stored as f16 and can be read by eights.
+pub(crate) fn lines(load: &Load, batch: usize, rows: usize, k: usize, transposed: bool) -> Option<LineParams> {
     let source = load.plain().filter(|s| s.dtype == DType::F16 && (s.offset.is_none() || s.aligned))?;
-    let [fixed, run_time] = start(source)?;
+    let [start, offset] = start(source)?.map(U32::from);
     let eights = |n: isize| usize::try_from(n).ok().filter(|n| n.is_multiple_of(8)).map(|n| n / 8);
     eights(if transposed { rows } else { k } as isize)?;
     // Heads and sequences are not always one dimension of memory.
     let inner = std::iter::once(1).chain(source.layout.shape.dims().iter().copied()).filter(|&d| d > 0 && batch.is_multiple_of(d));
     inner.into_iter().find_map(|inner| {
         let layout = source.layout.reshape(Shape::of(&[batch / inner, inner, rows, k]))?;
-        let &[outer, between, row, column] = layout.strides() else { return None };
+        let &[outer, stride, row, column] = layout.strides() else { return None };
         let (line, fast) = if transposed { (column, row) } else { (row, column) };
-        let [outer, inner, between, line] =
-            [eights(outer)?, inner, eights(between)?, eights(line)?].map(|n| u32::try_from(n).ok().map(Word::U32));
-        let words = [fixed, run_time, outer?, inner?, between?, line?];
-        (fast == 1 && layout.offset.is_multiple_of(8)).then_some(words)
+        let [outer, inner, stride, line] = [eights(outer)?, inner, eights(stride)?, eights(line)?].map(U32::size);
+        let lines = LineParams { start, offset, outer: outer?, inner: inner?, stride: stride?, line: line? };
+        (fast == 1 && layout.offset.is_multiple_of(8)).then_some(lines)
     })
 }
 
-/// The same for one batch whose lines are in groups that lie apart, and so are the pieces of a line: the start's two parts; then from one
-/// group to the next, the lines of each, from piece to piece, from one line to the next; and how often 8 is doubled to make a piece.
-fn folded(load: &Load, rows: usize, k: usize, transposed: bool) -> Option<([Word; 6], u32)> {
+/// The same for one batch whose lines are in groups that lie apart, and so are the pieces of a line, and how often 8 is doubled to make a piece.
+fn folded(load: &Load, rows: usize, k: usize, transposed: bool) -> Option<(LineParams, u32)> {
     let source = load.plain().filter(|s| s.dtype == DType::F16 && (s.offset.is_none() || s.aligned))?;
-    let [fixed, run_time] = start(source)?;
+    let [start, offset] = start(source)?.map(U32::from);
     let (lines, length) = if transposed { (k, rows) } else { (rows, k) };
     let dims = source.layout.shape.dims();
     let eights = |n: isize| usize::try_from(n).ok().filter(|n| n.is_multiple_of(8)).and_then(|n| u32::try_from(n / 8).ok());
@@ -457,25 +379,25 @@ fn folded(load: &Load, rows: usize, k: usize, transposed: bool) -> Option<([Word
         let layout = source.layout.reshape(Shape::of(&shape))?;
         let &[a, b, c, d] = layout.strides() else { return None };
         let [group, line, apart, fast] = if transposed { [c, d, a, b] } else { [a, b, c, d] };
-        let [group, line, apart] = [eights(group)?, eights(line)?, eights(apart)?].map(Word::U32);
-        let words = [fixed, run_time, group, Word::U32(u32::try_from(g).ok()?), apart, line];
-        (fast == 1 && layout.offset.is_multiple_of(8)).then_some((words, (p / 8).ilog2()))
+        let [outer, line, stride] = [eights(group)?, eights(line)?, eights(apart)?].map(U32::from);
+        let lines = LineParams { start, offset, outer, inner: U32::size(g)?, stride, line };
+        (fast == 1 && layout.offset.is_multiple_of(8)).then_some((lines, (p / 8).ilog2()))
     })
 }
 
 /// The same, in elements, for lines that begin anywhere, and the last eight of the memory in which they lie.
-fn loose(load: &Load, batch: usize, rows: usize, k: usize, transposed: bool) -> Option<([Word; 6], u32)> {
+fn unaligned(load: &Load, batch: usize, rows: usize, k: usize, transposed: bool) -> Option<(LineParams, u32)> {
     let source = load.plain().filter(|s| s.dtype == DType::F16 && s.offset.is_none())?;
-    let [fixed, run_time] = start(source)?;
+    let [start, offset] = start(source)?.map(U32::from);
     let size = |n: isize| u32::try_from(n).ok();
     let inner = std::iter::once(1).chain(source.layout.shape.dims().iter().copied()).filter(|&d| d > 0 && batch.is_multiple_of(d));
     inner.into_iter().find_map(|inner| {
         let shape = [batch / inner, inner, rows, k];
         let layout = source.layout.reshape(Shape::of(&shape))?;
-        let &[outer, between, row, column] = layout.strides() else { return None };
+        let &[outer, stride, row, column] = layout.strides() else { return None };
         let (line, fast) = if transposed { (column, row) } else { (row, column) };
         let last = shape.iter().zip(layout.strides()).map(|(&n, &t)| (n - 1) as isize * t).sum::<isize>() + source.layout.offset as isize;
-        let [outer, inner, between, line] = [outer, inner as isize, between, line].map(|n| size(n).map(Word::U32));
-        (fast == 1).then_some(([fixed, run_time, outer?, inner?, between?, line?], size(last / 8)?))
+        let [outer, inner, stride, line] = [outer, inner as isize, stride, line].map(|n| size(n).map(U32::from));
+        (fast == 1).then_some((LineParams { start, offset, outer: outer?, inner: inner?, stride: stride?, line: line? }, size(last / 8)?))
     })
 }

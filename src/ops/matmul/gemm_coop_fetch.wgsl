@@ -1,17 +1,17 @@
 // Both tiles at ${K} are asked for.
 #unroll UNROLL
-for (var f = 0u; f < ITEMS_A; f++) {
-  let u = seat(lid + f * WORKGROUP, LONG_A);
-  next_a[f] = eight_a(from_a, rows, m0, ${K}, u);
-#if LOOSE_A
-  { more_a[f] = beyond_a(from_a, rows, m0, ${K}, u); }
+for (var f = 0u; f < LOADS_A; f++) {
+  let u = swizzled(lid + f * WORKGROUP, LINE_A);
+  next_a[f] = fetch_a(start_a, rows, m0, ${K}, u);
+#if UNALIGNED_A
+  after_a[f] = fetch_after_a(start_a, rows, m0, ${K}, u);
 #endif
 }
 #unroll UNROLL
-for (var f = 0u; f < ITEMS_B; f++) {
-  let u = seat(lid + f * WORKGROUP, LONG_B);
-  next_b[f] = eight_b(from_b, cols, n0, ${K}, u);
-#if LOOSE_B
-  { more_b[f] = beyond_b(from_b, cols, n0, ${K}, u); }
+for (var f = 0u; f < LOADS_B; f++) {
+  let u = swizzled(lid + f * WORKGROUP, LINE_B);
+  next_b[f] = fetch_b(start_b, cols, n0, ${K}, u);
+#if UNALIGNED_B
+  after_b[f] = fetch_after_b(start_b, cols, n0, ${K}, u);
 #endif
 }

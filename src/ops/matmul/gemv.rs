@@ -77,6 +77,11 @@ pub(super) const FILES: &[(&str, &str)] = &[
     WEIGHTS_QUADS,
     WEIGHTS_ITEMS,
     WEIGHTS_LOADS,
+    ("gemv_fetch.wgsl", include_str!("gemv_fetch.wgsl")),
+    ("gemv_int8_fetch.wgsl", include_str!("gemv_int8_fetch.wgsl")),
+    ("gemv_multiply.wgsl", include_str!("gemv_multiply.wgsl")),
+    ("gemv_stage.wgsl", include_str!("gemv_stage.wgsl")),
+    ("gemv_store.wgsl", include_str!("gemv_store.wgsl")),
     ("gemv_products.wgsl", include_str!("gemv_products.wgsl")),
     ("gemv_norm.wgsl", include_str!("gemv_norm.wgsl")),
 ];

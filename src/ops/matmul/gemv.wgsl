@@ -155,243 +155,21 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var third_next: array<vec4<u32>, ROWS * PREFETCH>;
   var x_held: array<vec4<u32>, MT * EIGHTH>;
   for (var base = 0u; base < items; base += CHUNK) {
-#for PRODUCT in 0..SEPARATE
-    {
-      if (chosen(${PRODUCT}u)) {
-#unroll
-        for (var a = 0u; a < PREFETCH; a++) {
-          let i = min(base + lane + a * LANES, items - 1u);
-#unroll
-          for (var r = 0u; r < ROWS; r++) {
-            first_held[a * ROWS + r] = first_of(${PRODUCT}u + r % PAIR, at[r], i);
-#if SECOND
-            { second_held[a * ROWS + r] = second_of(${PRODUCT}u + r % PAIR, at[r], i); }
-#endif
-#if THIRD
-            { third_held[a * ROWS + r] = third_of(${PRODUCT}u + r % PAIR, at[r], i); }
-#endif
-          }
-        }
-      }
-    }
-#endfor
+#include "gemv_fetch.wgsl" TO = held, WHEN = "", ITEM = "base + lane + a * LANES"
     var count = items - base;
-#if STAGED
-    {
-      count = min(CHUNK, count);
-      if (base > 0u) { workgroupBarrier(); }
-      // Items that are no more are zero.
-      let staged = (count + LANES * PREFETCH - 1u) / (LANES * PREFETCH) * (LANES * PREFETCH);
-#unroll
-      for (var m = 0u; m < MT; m++) {
-#if NORMED
-        {
-          // The chunk is the whole row, and stays in registers meanwhile.
-          let size = p.k;
-          var x: array<vec4<f32>, HELD_X>;
-          var gain: array<vec4<f32>, HELD_X>;
-          var shift: array<vec4<f32>, HELD_X>;
-          var s = 0.0;
-#unroll
-          for (var h = 0u; h < HELD_X; h++) { x[h] = fetch(batch, m, lid + h * WORKGROUP); }
-          if (asked()) {
-#unroll
-            for (var h = 0u; h < HELD_X; h++) {
-              let c = min(4u * (lid + h * WORKGROUP), size - 4u);
-#if GAIN
-              { gain[h] = gain4(c); }
-#endif
-#if SHIFT
-              { shift[h] = shift4(c); }
-#endif
-            }
-          }
-          var centre = 0.0; var variance = 0.0;
-#if CENTRED
-          {
-            // Both moments at once, counted from an element: nothing cancels but what K roundings are of the variance.
-            let origin = fetch(batch, m, 0u).x;
-#unroll
-            for (var h = 0u; h < HELD_X; h++) {
-              x[h] = select(vec4<f32>(0.0), x[h] - origin, 4u * (lid + h * WORKGROUP) < size);
-              centre += (x[h].x + x[h].y) + (x[h].z + x[h].w);
-              s += dot(x[h], x[h]);
-            }
-            let moments = both_sums(vec2<f32>(centre, s)) / f32(size);
-            centre = moments.x;
-            variance = max(moments.y - centre * centre, 0.0);
-          }
-#else
-          {
-#unroll
-            for (var h = 0u; h < HELD_X; h++) { s += dot(x[h], x[h]); }
-            variance = all_sum(s) / f32(size);
-          }
-#endif
-          let scale = inverseSqrt(variance + p.eps);
-#unroll
-          for (var h = 0u; h < HELD_X; h++) {
-            let v = lid + h * WORKGROUP;
-#if CENTRED
-            { x[h] = select(vec4<f32>(0.0), x[h] - centre, 4u * v < size); }
-#endif
-            x[h] *= scale;
-#if GAIN
-            { x[h] *= gain[h]; }
-#endif
-            // Nothing is added beyond the row's end.
-#if SHIFT
-            { x[h] = select(vec4<f32>(0.0), x[h] + shift[h], 4u * v < size); }
-#endif
-            if (v < QUADS * staged) { xs[place_of(m, v)] = keep(x[h]); }
-          }
-        }
-#else
-        {
-          // Several on their way at once: each would be waited for otherwise.
-#if EIGHTS
-          {
-            for (var v = lid; v < QUADS / 2u * staged; v += WORKGROUP * AT_ONCE) {
-              var x: array<vec4<u32>, AT_ONCE>;
-#unroll
-              for (var n = 0u; n < AT_ONCE; n++) { x[n] = eight(batch, m, QUADS * base + 2u * (v + n * WORKGROUP)); }
-#unroll
-              for (var n = 0u; n < AT_ONCE; n++) {
-                let q = 2u * (v + n * WORKGROUP);
-                if (q < QUADS * staged) { xs[place_of(m, q)] = keep_halves(x[n].xy); xs[place_of(m, q + 1u)] = keep_halves(x[n].zw); }
-              }
-            }
-          }
-#else
-          {
-            for (var v = lid; v < QUADS * staged; v += WORKGROUP * AT_ONCE) {
-              var x: array<vec4<f32>, AT_ONCE>;
-#unroll
-              for (var n = 0u; n < AT_ONCE; n++) { x[n] = fetch(batch, m, QUADS * base + v + n * WORKGROUP); }
-#unroll
-              for (var n = 0u; n < AT_ONCE; n++) {
-                if (v + n * WORKGROUP < QUADS * staged) { xs[place_of(m, v + n * WORKGROUP)] = keep(x[n]); }
-              }
-            }
-          }
-#endif
-        }
-#endif
-      }
-      workgroupBarrier();
-    }
-#endif
+#include "gemv_stage.wgsl"
     for (var start = lane; start < count; start += LANES * PREFETCH) {
       // What comes next is on its way while this is multiplied (MORE), or asked for when its turn comes.
 #if MORE
       {
-#for PRODUCT in 0..SEPARATE
-        {
-          if (start - lane + LANES * PREFETCH < count && chosen(${PRODUCT}u)) {
-#unroll
-            for (var a = 0u; a < PREFETCH; a++) {
-              let i = min(base + start + (a + PREFETCH) * LANES, items - 1u);
-#unroll
-              for (var r = 0u; r < ROWS; r++) {
-                first_next[a * ROWS + r] = first_of(${PRODUCT}u + r % PAIR, at[r], i);
-#if SECOND
-                { second_next[a * ROWS + r] = second_of(${PRODUCT}u + r % PAIR, at[r], i); }
-#endif
-#if THIRD
-                { third_next[a * ROWS + r] = third_of(${PRODUCT}u + r % PAIR, at[r], i); }
-#endif
-              }
-            }
-          }
-        }
-#endfor
+#include "gemv_fetch.wgsl" TO = next, WHEN = "start - lane + LANES * PREFETCH < count && ", ITEM = "base + start + (a + PREFETCH) * LANES"
       }
 #else
       {
-#for PRODUCT in 0..SEPARATE
-        {
-          if (start != lane && chosen(${PRODUCT}u)) {
-#unroll
-            for (var a = 0u; a < PREFETCH; a++) {
-              let i = min(base + start + a * LANES, items - 1u);
-#unroll
-              for (var r = 0u; r < ROWS; r++) {
-                first_held[a * ROWS + r] = first_of(${PRODUCT}u + r % PAIR, at[r], i);
-#if SECOND
-                { second_held[a * ROWS + r] = second_of(${PRODUCT}u + r % PAIR, at[r], i); }
-#endif
-#if THIRD
-                { third_held[a * ROWS + r] = third_of(${PRODUCT}u + r % PAIR, at[r], i); }
-#endif
-              }
-            }
-          }
-        }
-#endfor
+#include "gemv_fetch.wgsl" TO = held, WHEN = "start != lane && ", ITEM = "base + start + a * LANES"
       }
 #endif
-#unroll
-      for (var a = 0u; a < PREFETCH; a++) {
-        let i = start + a * LANES;
-#if DIRECT
-        {
-          if (asked()) {
-#unroll
-            for (var m = 0u; m < MT; m++) {
-#unroll
-              for (var q = 0u; q < EIGHTH; q++) { x_held[m * EIGHTH + q] = raw_0[x_at[m] + quad_of(min(i, items - 1u), 2u * q) / 2u]; }
-            }
-          }
-        }
-#endif
-#unroll
-        for (var s = 0u; s < PARTS; s++) {
-          var part: array<f32, ROWS * MT>;
-          var sums: array<f32, MT>;
-#unroll
-          for (var e = 0u; e < ROWS * MT; e++) { part[e] = 0.0; }
-#unroll
-          for (var m = 0u; m < MT; m++) { sums[m] = 0.0; }
-#unroll
-          for (var h = 0u; h < PAIRS; h++) {
-            let c = (s * PAIRS + h) * 2u;
-            var w: array<vec4<f32>, 2u * ROWS>;
-#unroll
-            for (var r = 0u; r < ROWS; r++) {
-              let e = a * ROWS + r;
-              w[2u * r] = quad(first_held[e], second_held[e], third_held[e], base + i, c);
-              w[2u * r + 1u] = quad(first_held[e], second_held[e], third_held[e], base + i, c + 1u);
-            }
-#unroll
-            for (var m = 0u; m < MT; m++) {
-              let x = activations(batch, m, i, c, x_held[m * EIGHTH + c / 2u]);
-#unroll
-              for (var r = 0u; r < ROWS; r++) { part[r * MT + m] += dot(w[2u * r], x.a) + dot(w[2u * r + 1u], x.b); }
-#if SHIFTED
-              { let y = x.a + x.b; sums[m] += (y.x + y.y) + (y.z + y.w); }
-#endif
-            }
-          }
-#unroll
-          for (var r = 0u; r < ROWS; r++) {
-            let e = a * ROWS + r;
-            let by = scale(first_held[e], second_held[e], third_held[e], base + i, s);
-#unroll
-            for (var m = 0u; m < MT; m++) {
-              var v = part[r * MT + m];
-#if SCALED
-              { v *= by.x; }
-#endif
-#if SHIFTED
-              { v += by.y * sums[m]; }
-#endif
-              // What stands in for an item beyond the last one does not count.
-              if (DIRECT == 1u && PREFETCH > 1u && i >= items) { v = 0.0; }
-              acc[r * MT + m] += v;
-            }
-          }
-        }
-      }
+#include "gemv_multiply.wgsl"
 #if MORE
       {
 #unroll
@@ -412,36 +190,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     if (STAGED == 0u) { break; }
   }
-#unroll
-  for (var r = 0u; r < ROWS; r++) {
-#unroll
-    for (var m = 0u; m < MT; m++) {
-      let v = team_sum(acc[r * MT + m]);
-      if (lane == 0u) { ys[(m * PAIR + r % PAIR) * BLOCK + team * EACH + r / PAIR] = v; }
-    }
-  }
-  workgroupBarrier();
-#if VEC_OUT
-  {
-    if (writes) {
-#unroll
-      for (var p = 0u; p < PAIR; p++) {
-        let at = (m_own * PAIR + p) * BLOCK + j_own;
-        put4(p, (batch * rows + m_own) * cols + first + j_own, vec4<f32>(ys[at], ys[at + 1u], ys[at + 2u], ys[at + 3u]), own);
-      }
-    }
-  }
-#else
-  {
-    for (var u = lid; u < MT * BLOCK; u += WORKGROUP) {
-      let m = u / BLOCK; let j = u % BLOCK;
-      if (m < rows && first + j < cols) {
-#unroll
-        for (var p = 0u; p < PAIR; p++) { put(p, (batch * rows + m) * cols + first + j, ys[(m * PAIR + p) * BLOCK + j]); }
-      }
-    }
-  }
-#endif
+#include "gemv_store.wgsl"
 }
 
 #include "weights_items.wgsl" SMALL = p.m

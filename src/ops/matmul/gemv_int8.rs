@@ -57,6 +57,11 @@ pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     consts.extend(g.norm_switches());
     let mut values = g.values(workgroup, vec_out);
     values.extend(with_values(&consts));
-    values.extend([("PART", (quads / parts).into()), ("EIGHTS", (quads / 2).into()), ("LESS", less.into())]);
+    values.extend([
+        ("PART", (quads / parts).into()),
+        ("EIGHTS", (quads / 2).into()),
+        ("LESS", less.into()),
+        ("SUBGROUP_BITS", subgroup.ilog2().into()),
+    ]);
     Some(Wgsl { source: GEMV_INT8.source(&values), consts, workgroup, grid, words, raw, transposed: vec![] })
 }

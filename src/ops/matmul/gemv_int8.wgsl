@@ -68,23 +68,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
 #endif
     }
-#for PRODUCT in 0..SEPARATE
-    {
-      if (chosen(${PRODUCT}u)) {
-#unroll
-        for (var r = 0u; r < ROWS; r++) {
-          let at = place_in(${PRODUCT}u + r % PAIR, min(start + r / PAIR, cols - 1u));
-          first_held[r] = first_of(${PRODUCT}u + r % PAIR, at, i);
-#if SECOND
-          { second_held[r] = second_of(${PRODUCT}u + r % PAIR, at, i); }
-#endif
-#if THIRD
-          { third_held[r] = third_of(${PRODUCT}u + r % PAIR, at, i); }
-#endif
-        }
-      }
-    }
-#endfor
+#include "gemv_int8_fetch.wgsl" TO = held, WHEN = "", ROW = "start + r / PAIR"
     // An item beyond the last one counts nothing.
     let inside = base + lid < items;
     var x: array<vec4<f32>, QUADS>;
@@ -160,23 +144,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       total[s] = 256 * h + l;
     }
     for (var step = 0u; step < STEPS; step++) {
-#for PRODUCT in 0..SEPARATE
-      {
-        if (step + 1u < STEPS && chosen(${PRODUCT}u)) {
-#unroll
-          for (var r = 0u; r < ROWS; r++) {
-            let at = place_in(${PRODUCT}u + r % PAIR, min(start + (step + 1u) * EACH + r / PAIR, cols - 1u));
-            first_next[r] = first_of(${PRODUCT}u + r % PAIR, at, i);
-#if SECOND
-            { second_next[r] = second_of(${PRODUCT}u + r % PAIR, at, i); }
-#endif
-#if THIRD
-            { third_next[r] = third_of(${PRODUCT}u + r % PAIR, at, i); }
-#endif
-          }
-        }
-      }
-#endfor
+#include "gemv_int8_fetch.wgsl" TO = next, WHEN = "step + 1u < STEPS && ", ROW = "start + (step + 1u) * EACH + r / PAIR"
 #unroll
       for (var r = 0u; r < ROWS; r++) {
         var v = 0.0;
@@ -254,24 +222,9 @@ fn rows_sum(lid: u32) -> f32 {
   let odd0 = (lid & 1u) != 0u;
   let r0_0 = select(acc[0], acc[1], odd0) + subgroupShuffleXor(select(acc[1], acc[0], odd0), 1u);
   var r = r0_0;
-#if SUBGROUP > 2
-  r += subgroupShuffleXor(r, 2u);
-#endif
-#if SUBGROUP > 4
-  r += subgroupShuffleXor(r, 4u);
-#endif
-#if SUBGROUP > 8
-  r += subgroupShuffleXor(r, 8u);
-#endif
-#if SUBGROUP > 16
-  r += subgroupShuffleXor(r, 16u);
-#endif
-#if SUBGROUP > 32
-  r += subgroupShuffleXor(r, 32u);
-#endif
-#if SUBGROUP > 64
-  r += subgroupShuffleXor(r, 64u);
-#endif
+#for BIT in 1..SUBGROUP_BITS
+  r += subgroupShuffleXor(r, ${1 << BIT}u);
+#endfor
   return r;
 }
 #include "gemv_norm.wgsl"

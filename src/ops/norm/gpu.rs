@@ -3,7 +3,7 @@
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::SUM;
 use crate::shader::vec16::{Beyond, RowTiling, Vec16Form};
-use crate::shader::{Template, U32, grid, indexable, params};
+use crate::shader::{StartParams, Template, U32, grid, indexable, params};
 
 params! {
     /// What the kernel reads at run time.
@@ -16,10 +16,8 @@ params! {
         groups_x: u32,
         /// Added to the variance.
         eps: f32,
-        /// The operand's first element, where its buffer is read: this and the next together.
-        x_start: u32,
-        /// As above.
-        x_offset: u32,
+        /// The operand's first element, where its buffer is read.
+        x: StartParams,
     }
 }
 
@@ -42,9 +40,8 @@ pub fn norm(rms: bool, eps: f32, weight: bool, bias: bool, step: &Step, adapter:
     let mut consts = tiling.consts();
     consts.push(("RMS", rms as u32));
     let grid = grid(tiling.groups(rows))?;
-    let [x_start, x_offset] = form.start();
     let (rows, cols) = (U32::size(rows)?, U32::size(cols)?);
-    let params = NormParams { rows, cols, groups_x: grid[0].into(), eps: eps.into(), x_start, x_offset };
+    let params = NormParams { rows, cols, groups_x: grid[0].into(), eps: eps.into(), x: form.start() };
     Some(Wgsl {
         source: NORM.source(&values),
         consts,

@@ -33,19 +33,7 @@ fn better4(a: vec2<u32>, x: vec4<T_0>, c: u32) -> vec2<u32> {
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-  thread = lid;
-  let rows = p.rows; let cols = p.cols;
-  var lane = lid % TEAM; var row = lid / TEAM;
-  if (ACROSS == 1u) { lane = lid / ROWS; row = lid % ROWS; }
-  var block = wid.y * p.groups_x + wid.x;
-  var first = lane; var step = TEAM; var part = 0u;
-#if SPLIT
-  {
-    part = block % p.parts; block /= p.parts;
-    first += part * TEAM; step *= p.parts;
-  }
-#endif
-  row += block * ROWS;
+#include "row_split.wgsl"
   let start = min(row, rows - 1u) * cols;
   var best = vec2<u32>(0u, 0xffffffffu);
 #if VEC
@@ -77,10 +65,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       atomicStore(&scratch[own + 2u * part], best.x);
       atomicStore(&scratch[own + 2u * part + 1u], best.y);
     }
-    storageBarrier();
-    if (lid == 0u) { arrived = atomicAdd(&scratch[block], 1u); }
-    if (workgroupUniformLoad(&arrived) != parts - 1u) { return; }
-    storageBarrier();
+#include "last_to_arrive.wgsl" COUNTER = block, PARTS = parts
     best = vec2<u32>(0u, 0xffffffffu);
     for (var p = lane; p < parts; p += TEAM) {
       best = better(best, vec2<u32>(atomicLoad(&scratch[own + 2u * p]), atomicLoad(&scratch[own + 2u * p + 1u])));

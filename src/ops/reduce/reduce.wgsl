@@ -13,20 +13,7 @@ var<workgroup> arrived: u32;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-  thread = lid;
-  let rows = p.rows; let cols = p.cols;
-  var lane = lid % TEAM; var row = lid / TEAM;
-  if (ACROSS == 1u) { lane = lid / ROWS; row = lid % ROWS; }
-  var block = wid.y * p.groups_x + wid.x;
-  // The thread's first place in its row, and the distance to the next.
-  var first = lane; var step = TEAM; var part = 0u;
-#if SPLIT
-  {
-    part = block % p.parts; block /= p.parts;
-    first += part * TEAM; step *= p.parts;
-  }
-#endif
-  row += block * ROWS;
+#include "row_split.wgsl"
   var unit = T_0(0);
   if (OP == PROD) { unit = T_0(1); }
   var a = vec4<T_0>(unit); var b = vec4<T_0>(unit);
@@ -78,10 +65,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     let parts = p.parts;
     let own = COUNTERS + min(row, rows - 1u) * parts;
     if (lane == 0u && row < rows) { atomicStore(&scratch[own + part], bitcast<u32>(r)); }
-    storageBarrier();
-    if (lid == 0u) { arrived = atomicAdd(&scratch[block], 1u); }
-    if (workgroupUniformLoad(&arrived) != parts - 1u) { return; }
-    storageBarrier();
+#include "last_to_arrive.wgsl" COUNTER = block, PARTS = parts
     r = unit;
     for (var p = lane; p < parts; p += TEAM) {
       let x = bitcast<T_0>(atomicLoad(&scratch[own + p]));

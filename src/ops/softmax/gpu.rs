@@ -3,7 +3,7 @@
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{MAX, SUM};
 use crate::shader::vec16::{Beyond, RowTiling, Vec16Form};
-use crate::shader::{Template, U32, grid, indexable, params};
+use crate::shader::{StartParams, Template, U32, grid, indexable, params};
 
 params! {
     /// What the kernel reads at run time.
@@ -14,10 +14,8 @@ params! {
         cols: u32,
         /// Workgroups in x.
         groups_x: u32,
-        /// The operand's first element, where its buffer is read: this and the next together.
-        x_start: u32,
-        /// As above.
-        x_offset: u32,
+        /// The operand's first element, where its buffer is read.
+        x: StartParams,
     }
 }
 
@@ -40,8 +38,7 @@ pub fn softmax(log: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let mut consts = tiling.consts();
     consts.extend([("KEPT", kept as u32), ("LOG", log as u32)]);
     let grid = grid(tiling.groups(rows))?;
-    let [x_start, x_offset] = form.start();
-    let params = SoftmaxParams { rows: U32::size(rows)?, cols: U32::size(cols)?, groups_x: grid[0].into(), x_start, x_offset };
+    let params = SoftmaxParams { rows: U32::size(rows)?, cols: U32::size(cols)?, groups_x: grid[0].into(), x: form.start() };
     Some(Wgsl {
         source: SOFTMAX.source(&values),
         consts,

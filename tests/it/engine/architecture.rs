@@ -29,7 +29,7 @@ const MOST_LOOPS: usize = 16;
 type Module = Vec<String>;
 
 /// Rust source without comments and with empty strings.
-fn without_text(source: &str) -> String {
+pub(super) fn without_text(source: &str) -> String {
     let chars: Vec<char> = source.chars().collect();
     let starts = |i: usize, what: &str| what.chars().enumerate().all(|(k, c)| chars.get(i + k) == Some(&c));
     let word = |c: char| c.is_alphanumeric() || c == '_';
@@ -75,7 +75,7 @@ fn without_text(source: &str) -> String {
 }
 
 /// Source without its items for tests only, and the names of the modules among these.
-fn without_tests(source: &str) -> (String, Vec<String>) {
+pub(super) fn without_tests(source: &str) -> (String, Vec<String>) {
     let (mut out, mut rest, mut modules) = (String::new(), source, Vec::new());
     let next = |rest: &str| ["#[cfg(test)]", "#[cfg(all(test,"].iter().filter_map(|t| rest.find(t)).min();
     while let Some(at) = next(rest) {

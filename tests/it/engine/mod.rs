@@ -12,3 +12,4 @@ mod promises;
 #[allow(dead_code)] // What only `cargo xtask` needs.
 #[path = "../../../xtask/src/samples.rs"]
 mod samples;
+mod shader_sources;

@@ -1,0 +1,114 @@
+//! Where shader source comes from: templates whose parameters have names, never text that Rust code puts together or changes.
+
+use super::architecture::{without_tests, without_text};
+use std::path::{Path, PathBuf};
+
+/// The folders of `src/` whose Rust code makes kernels.
+const FOLDERS: [&str; 4] = ["ops", "shader", "backends/gpu", "metal"];
+
+/// The folders whose kernels are templates.
+const TEMPLATES: [&str; 2] = ["ops", "shader"];
+
+/// Files that replace what is no kernel's text, or are the engine, with the reason.
+const REPLACING: [(&str, &str); 2] = [
+    ("shader/template.rs", "the engine puts a loop's turns in the place of the loop"),
+    ("backends/gpu/core.rs", "a cell gets another value"),
+];
+
+/// Files that may still replace text of a kernel, with the reason; an entry without such a file does no harm.
+const STILL_REPLACING: [(&str, &str); 1] = [("backends/gpu/blocks.rs", "elementwise programs name the registers of a block's reader")];
+
+/// Files with WGSL in their strings, with the reason.
+const WRITING: [(&str, &str); 1] = [("ops/custom.rs", "a user's kernel is a text, which gets an entry point")];
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// The files of these folders of `src/` with this extension: the path in `src/`, and the text.
+fn files(folders: &[&str], extension: &str) -> Vec<(String, String)> {
+    fn collect(dir: &Path, extension: &str, out: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(&path, extension, out);
+            } else if path.extension().is_some_and(|e| e == extension) {
+                out.push(path);
+            }
+        }
+    }
+    let mut paths = Vec::new();
+    folders.iter().for_each(|f| collect(&source().join(f), extension, &mut paths));
+    paths.sort();
+    let name = |p: &Path| p.strip_prefix(source()).unwrap().to_str().unwrap().replace('\\', "/");
+    paths.iter().map(|p| (name(p), std::fs::read_to_string(p).unwrap())).collect()
+}
+
+/// Rust files of these folders outside of tests.
+fn rust(folders: &[&str]) -> Vec<(String, String)> {
+    let mut all = files(folders, "rs");
+    all.retain(|(name, _)| !name.ends_with("/tests.rs") && !name.contains("/tests/"));
+    all
+}
+
+/// Whether Rust code puts other text in the place of some, or another value in that of one.
+fn replaces(rust: &str) -> bool {
+    let code = without_tests(&without_text(rust)).0;
+    [".replace(", ".replacen(", ".replace_range("].iter().any(|call| code.contains(call))
+}
+
+/// Whether a string of Rust code holds WGSL: a function, a variable of a workgroup or thread, a barrier, an attribute, a read of a numbered word.
+fn writes(rust: &str) -> bool {
+    let code = without_tests(rust).0;
+    let lines = code.lines().map(str::trim).filter(|l| !l.starts_with("//"));
+    let signs = ["@compute", "var<workgroup>", "var<private>", "Barrier()", "word({", "word(0", "\"fn ", "\\nfn "];
+    lines.into_iter().any(|line| line.contains('"') && signs.iter().any(|s| line.contains(s)))
+}
+
+/// Lines of a template without comments.
+fn code(wgsl: &str) -> String {
+    wgsl.lines().map(|l| l.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn no_code_replaces_text_of_a_kernel() {
+    let found: Vec<String> = rust(&FOLDERS).into_iter().filter(|(_, text)| replaces(text)).map(|(name, _)| name).collect();
+    let mut expected: Vec<&str> = REPLACING.map(|(name, _)| name).to_vec();
+    expected.extend(STILL_REPLACING.map(|(name, _)| name).into_iter().filter(|name| found.iter().any(|f| f == name)));
+    expected.sort_unstable();
+    let mut sorted = found.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, expected, "a kernel's text is a template's: a value of it, not a replacement");
+}
+
+#[test]
+fn no_code_writes_wgsl() {
+    let found: Vec<String> = rust(&TEMPLATES).into_iter().filter(|(_, text)| writes(text)).map(|(name, _)| name).collect();
+    assert_eq!(found, WRITING.map(|(name, _)| name), "WGSL belongs into a .wgsl file");
+}
+
+#[test]
+fn kernels_read_parameters_by_name() {
+    let all = files(&TEMPLATES, "wgsl");
+    assert!(all.len() > 60, "the kernels were not found");
+    for (name, text) in &all {
+        assert!(!code(text).contains("word("), "{name} reads a numbered word; a field of its params! has a name");
+    }
+}
+
+#[test]
+fn every_template_says_what_it_is() {
+    for (name, text) in files(&TEMPLATES, "wgsl") {
+        let first = text.lines().next().unwrap_or_default();
+        assert!(first.starts_with("// ") && first.len() > 20, "{name}: its first line says nothing: {first}");
+    }
+}
+
+#[test]
+fn what_is_forbidden_is_found() {
+    assert!(replaces("fn f(s: &str) -> String { s.replace(\"A\", \"B\") }"));
+    assert!(!replaces("// s.replace(\nfn f() { let s = \".replace(\"; }\n#[cfg(test)]\nmod tests { fn f() { s.replace(1, 2); } }"));
+    assert!(writes("let s = \"fn f() { workgroupBarrier(); }\";") && writes("let s = format!(\"word({at}u)\");"));
+    assert!(!writes("/// \"fn f()\"\nfn f() { g(\"name\"); }"));
+    assert!(code("a = word(0u); // b").contains("word(") && !code("a; // word(0u)").contains("word("));
+}
