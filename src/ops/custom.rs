@@ -397,10 +397,10 @@ impl Kernel for CustomKernel {
         }
         let (rows, cols) = (step.loads[0].shape[0], step.loads[0].shape[1]);
         let workgroup = (cols.clamp(32, GROUP as usize).next_power_of_two() as u32).min(1 << most.ilog2());
-        let team = RowGroup { workgroup, size: workgroup, col_major: false };
+        let group = RowGroup { workgroup, size: workgroup, col_major: false };
         for (helper, combine) in [("row_sum", SUM), ("row_max", MAX)] {
             if source.contains(helper) {
-                source += &team.function(helper, combine, adapter);
+                source += &group.function(helper, combine, adapter);
             }
         }
         let _ = write!(

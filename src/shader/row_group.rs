@@ -1,4 +1,4 @@
-//! WGSL functions that combine one value of each thread of a team: by subgroup operations, and through workgroup memory where those end.
+//! WGSL functions that combine one value of each thread of a row group: by subgroup operations, and through workgroup memory where those end.
 
 use super::template::Template;
 use crate::plan::AdapterInfo;
@@ -8,7 +8,7 @@ use crate::plan::AdapterInfo;
 pub struct RowGroup {
     /// Threads of a workgroup.
     pub workgroup: u32,
-    /// Threads of a team, a power of two.
+    /// Threads of a row group, a power of two.
     pub size: u32,
     /// Whether the members stand `workgroup / size` apart instead of side by side.
     pub col_major: bool,
@@ -35,7 +35,7 @@ pub const MAX: Combine = Combine { ty: "f32", expr: "max(a, b)", builtin: Some("
 static ROW_REDUCE: Template = Template::new("row_reduce.wgsl", include_str!("lib/row_reduce.wgsl"));
 
 impl RowGroup {
-    /// A team for rows of `units` loads each, `rows` of them: a thread, a subgroup or a workgroup, so that few threads idle and the GPU is filled.
+    /// A row group for rows of `units` loads each, `rows` of them: a thread, a subgroup or a workgroup, so that few threads idle and the GPU is filled.
     pub fn for_rows(rows: usize, units: usize, adapter: &AdapterInfo) -> RowGroup {
         let most = adapter.workgroup_threads.clamp(1, 1024);
         let subgroup = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
@@ -52,7 +52,7 @@ impl RowGroup {
         };
         RowGroup { workgroup, size, col_major: false }
     }
-    /// A team for an operand whose rows are neighbours in memory.
+    /// A row group for an operand whose rows are neighbours in memory.
     pub fn for_columns(rows: usize, cols: usize, adapter: &AdapterInfo) -> RowGroup {
         let most = adapter.workgroup_threads.clamp(1, 1024);
         let slices = (cols / 8).clamp(1, 32).next_power_of_two() as u32;

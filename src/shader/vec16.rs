@@ -6,8 +6,8 @@ use super::{StartParams, start};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Source};
 
-/// Packets that a row which is not held has under way for a thread.
-const AHEAD: u32 = 4;
+/// Packets that a row that is not resident has under way for a thread.
+const PREFETCH: u32 = 4;
 
 /// What comes of a packet that reaches beyond its row's end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,11 +57,11 @@ impl Vec16Form {
 #[derive(Clone, Copy, Debug)]
 pub struct RowTiling {
     /// The threads of a row.
-    pub team: RowGroup,
-    /// Rows of a team.
-    pub per: u32,
+    pub group: RowGroup,
+    /// Rows of a row group.
+    pub group_rows: u32,
     /// Packets of a row that a thread keeps in registers, or 0 where the row is too long.
-    pub held: u32,
+    pub resident: u32,
     vec: bool,
     eights: bool,
 }
@@ -88,28 +88,40 @@ impl RowTiling {
             let size = (size as u32).min(most);
             (size, size)
         };
-        let team = RowGroup { workgroup, size, col_major: false };
+        let group = RowGroup { workgroup, size, col_major: false };
         let registers = if packets.raw.is_some() { 4 } else { 8 };
         let room = if workgroup >= 1024 { 32 } else { 64 };
         let room = if stored { room } else { 32 };
-        let held = Some(number.div_ceil(size as usize)).filter(|h| h * registers <= room).unwrap_or(0) as u32;
+        let resident = Some(number.div_ceil(size as usize)).filter(|h| h * registers <= room).unwrap_or(0) as u32;
         let several = if stored { 2 } else { 1 };
-        let fits = size > 1 && size <= subgroup && held > 0 && several * held * registers as u32 <= 64;
-        let per = if fits && rows >= adapter.tuning.rows.multi_row_min_rows { several } else { 1 };
-        RowTiling { team, per, held, vec: cols.is_multiple_of(4), eights: cols.is_multiple_of(8) }
+        let fits = size > 1 && size <= subgroup && resident > 0 && several * resident * registers as u32 <= 64;
+        let group_rows = if fits && rows >= adapter.tuning.rows.multi_row_min_rows { several } else { 1 };
+        RowTiling { group, group_rows, resident, vec: cols.is_multiple_of(4), eights: cols.is_multiple_of(8) }
     }
     /// Workgroups.
     pub fn groups(&self, rows: usize) -> usize {
-        rows.div_ceil((self.team.rows() * self.per) as usize)
+        rows.div_ceil((self.group.rows() * self.group_rows) as usize)
     }
     /// Constants of the text.
     pub fn consts(&self) -> Vec<(&'static str, u32)> {
         let [vec, eights] = [self.vec, self.eights].map(u32::from);
-        vec![("TEAM", self.team.size), ("HELD", self.held), ("PER", self.per), ("VEC", vec), ("EIGHTS", eights)]
+        vec![
+            ("ROW_THREADS", self.group.size),
+            ("RESIDENT", self.resident),
+            ("GROUP_ROWS", self.group_rows),
+            ("VEC", vec),
+            ("EIGHTS", eights),
+        ]
     }
     /// What names in the kernel's template stand for.
     pub fn values(&self) -> [(&'static str, Value); 5] {
         let (vec, eights) = (self.vec.into(), self.eights.into());
-        [("HELD", self.held.into()), ("PER", self.per.into()), ("AHEAD", AHEAD.into()), ("VEC", vec), ("EIGHTS", eights)]
+        [
+            ("RESIDENT", self.resident.into()),
+            ("GROUP_ROWS", self.group_rows.into()),
+            ("PREFETCH", PREFETCH.into()),
+            ("VEC", vec),
+            ("EIGHTS", eights),
+        ]
     }
 }

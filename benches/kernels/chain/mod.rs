@@ -10,7 +10,7 @@ static EIGHT: Shader = shader!("1_eight", |_, s| {
     Ok(Form { consts, workgroup: 256, grid: [s[0].div_ceil(256), 1], ..Form::default() })
 });
 static FUSED: Shader = shader!("2_fused", |_, s| Ok(Form { workgroup: 256, grid: [s[0].div_ceil(256), 1], ..Form::default() }));
-static QUADS: Shader = shader!("3_quads", |_, s| Ok(Form { workgroup: 256, grid: [s[0].div_ceil(4096), 1], ..Form::default() }));
+static VEC4: Shader = shader!("3_vec4", |_, s| Ok(Form { workgroup: 256, grid: [s[0].div_ceil(4096), 1], ..Form::default() }));
 
 /// The chain as users write it.
 fn chain(x: &Tensor) -> TensorResult<Tensor> {
@@ -50,7 +50,7 @@ pub fn ladder() -> Ladder {
                 })
             },
             text(&FUSED, &[]),
-            text(&QUADS, &[4]),
+            text(&VEC4, &[4]),
             Rung::engine(|x| chain(&x[0])),
         ],
     }

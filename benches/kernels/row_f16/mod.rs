@@ -5,13 +5,13 @@ use tensorlogic::DType;
 use tensorlogic::plan::AdapterInfo;
 
 static PLAIN: Shader = shader!("1_plain", |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64), 1], ..Form::default() }));
-static TEAM: Shader = shader!("2_team", |_, s| Ok(Form { workgroup: 128, grid: [s[0], 1], ..Form::default() }));
-static WIDE: Shader = shader!("3_wide", |_, s| Ok(Form { workgroup: 128, grid: [s[0], 1], raw: vec![1], ..Form::default() }));
-static LOCKSTEP: Shader = shader!("4_lockstep", lockstep);
-static AHEAD: Shader = shader!("5_ahead", lockstep);
+static WORKGROUP: Shader = shader!("2_workgroup", |_, s| Ok(Form { workgroup: 128, grid: [s[0], 1], ..Form::default() }));
+static VEC8: Shader = shader!("3_vec8", |_, s| Ok(Form { workgroup: 128, grid: [s[0], 1], raw: vec![1], ..Form::default() }));
+static SUBGROUP: Shader = shader!("4_subgroup", subgroup_rows);
+static PREFETCH: Shader = shader!("5_prefetch", subgroup_rows);
 
 /// A row for each subgroup, four of them in a workgroup.
-fn lockstep(adapter: &AdapterInfo, sizes: &[usize]) -> Result<Form, &'static str> {
+fn subgroup_rows(adapter: &AdapterInfo, sizes: &[usize]) -> Result<Form, &'static str> {
     if adapter.subgroup == 0 {
         return Err("this adapter has no subgroups of one known size");
     }
@@ -43,10 +43,10 @@ pub fn ladder() -> Ladder {
         truth,
         rungs: vec![
             text(&PLAIN, &[]),
-            text(&TEAM, &[]),
-            text(&WIDE, &[1, 8]),
-            text(&LOCKSTEP, &[1, 8]),
-            text(&AHEAD, &[1, 8]),
+            text(&WORKGROUP, &[]),
+            text(&VEC8, &[1, 8]),
+            text(&SUBGROUP, &[1, 8]),
+            text(&PREFETCH, &[1, 8]),
             Rung::engine(|x| x[0].matmul(&x[1].t()?)),
         ],
     }

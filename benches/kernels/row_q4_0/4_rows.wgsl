@@ -1,4 +1,4 @@
-// A team has four rows at once: what it reads of the row on the left serves all of them.
+// A workgroup has four rows at once: what it reads of the row on the left serves all of them.
 // Limit: the instructions that take four bits out of a word and make a number of them.
 //
 // out[n] = sum over k of x[k] * w[n, k]. Words: 0 N, 1 K.
@@ -13,8 +13,8 @@ fn load4_0(i: u32) -> vec4<f32> { return x[i / 4u]; }
 fn store_0(i: u32, v: f32) { out[i] = v; }
 // end
 
-const TEAM: u32 = 64;
-var<workgroup> parts: array<vec4<f32>, TEAM>;
+const ROW_THREADS: u32 = 64;
+var<workgroup> parts: array<vec4<f32>, ROW_THREADS>;
 
 // Blocks are 18 bytes, nine halfwords: the scale, then 32 weights, the first 16 in the low four bits of the bytes. They begin at even
 // halfwords or odd ones.
@@ -23,13 +23,13 @@ fn word_at(h: u32) -> u32 { return select(raw_1[h / 2u], (raw_1[h / 2u] >> 16u) 
 // Four weights from the low bits of four bytes, without their scale.
 fn low(w: u32) -> vec4<f32> { return vec4<f32>(vec4<u32>(w, w >> 8u, w >> 16u, w >> 24u) & vec4<u32>(15u)) - 8.0; }
 
-@compute @workgroup_size(TEAM)
+@compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
   let n = 4u * group.x; let blocks = word(1u) / 32u;
   // Beyond the end the last row again, for nobody.
   let h0 = min(vec4<u32>(n, n + 1u, n + 2u, n + 3u), vec4<u32>(word(0u) - 1u)) * (9u * blocks);
   var sum = vec4<f32>();
-  for (var b = lane; b < blocks; b += TEAM) {
+  for (var b = lane; b < blocks; b += ROW_THREADS) {
     let h = h0 + 9u * b;
     var block = vec4<f32>();
     for (var c = 0u; c < 4u; c++) {
@@ -43,7 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     sum += block * vec4<f32>(unpack2x16float(s.x).x, unpack2x16float(s.y).x, unpack2x16float(s.z).x, unpack2x16float(s.w).x);
   }
   parts[lane] = sum;
-  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+  for (var half = ROW_THREADS / 2u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (lane < half) { parts[lane] += parts[lane + half]; }
   }

@@ -13,8 +13,8 @@ fn load4_0(i: u32) -> vec4<f32> { return x[i / 4u]; }
 fn store_0(i: u32, v: f32) { out[i] = v; }
 // end
 
-const TEAM: u32 = 64;
-var<workgroup> parts: array<vec4<f32>, TEAM>;
+const ROW_THREADS: u32 = 64;
+var<workgroup> parts: array<vec4<f32>, ROW_THREADS>;
 
 // Blocks are 18 bytes, nine halfwords: the scale, then 32 weights, the first 16 in the low four bits of the bytes. They begin at even
 // halfwords or odd ones.
@@ -27,13 +27,13 @@ fn low(w: u32) -> vec4<f32> {
   return vec4<f32>(even.x, odd.x, even.y, odd.y);
 }
 
-@compute @workgroup_size(TEAM)
+@compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
   let n = 4u * group.x; let blocks = word(1u) / 32u;
   // Beyond the end the last row again, for nobody.
   let h0 = min(vec4<u32>(n, n + 1u, n + 2u, n + 3u), vec4<u32>(word(0u) - 1u)) * (9u * blocks);
   var sum = vec4<f32>();
-  for (var b = lane; b < blocks; b += TEAM) {
+  for (var b = lane; b < blocks; b += ROW_THREADS) {
     let h = h0 + 9u * b;
     var block = vec4<f32>();
     var ones = vec4<f32>();
@@ -50,7 +50,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     sum += block * vec4<f32>(unpack2x16float(s.x).x, unpack2x16float(s.y).x, unpack2x16float(s.z).x, unpack2x16float(s.w).x);
   }
   parts[lane] = sum;
-  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+  for (var half = ROW_THREADS / 2u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (lane < half) { parts[lane] += parts[lane + half]; }
   }

@@ -7,7 +7,7 @@ use tensorlogic::backends::Bytes;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
 static PLAIN: Shader = shader!("1_plain", |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64), 1], ..Form::default() }));
-static TEAM: Shader = shader!("2_team", |_, s| Ok(Form { workgroup: 64, grid: [s[0], 1], ..Form::default() }));
+static WORKGROUP: Shader = shader!("2_workgroup", |_, s| Ok(Form { workgroup: 64, grid: [s[0], 1], ..Form::default() }));
 static BLOCKS: Shader = shader!("3_blocks", |_, s| Ok(Form { workgroup: 64, grid: [s[0], 1], raw: vec![1], ..Form::default() }));
 static ROWS: Shader = shader!("4_rows", |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(4), 1], raw: vec![1], ..Form::default() }));
 static HALVES: Shader =
@@ -39,7 +39,7 @@ pub fn ladder() -> Ladder {
         truth,
         rungs: vec![
             text(&PLAIN, &[1, 32]),
-            text(&TEAM, &[1, 32]),
+            text(&WORKGROUP, &[1, 32]),
             text(&BLOCKS, &[1, 32]),
             text(&ROWS, &[1, 32]),
             text(&HALVES, &[1, 32]),

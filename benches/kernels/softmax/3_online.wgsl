@@ -12,8 +12,8 @@ fn load_0(i: u32) -> f32 { return x[i]; }
 fn store_0(i: u32, v: f32) { out[i] = v; }
 // end
 
-const TEAM: u32 = 256;
-var<workgroup> parts: array<vec2<f32>, TEAM>;
+const ROW_THREADS: u32 = 256;
+var<workgroup> parts: array<vec2<f32>, ROW_THREADS>;
 
 // What is known of two sets of elements together; of each its largest and the sum of exponentials relative to that.
 fn both(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
@@ -21,16 +21,16 @@ fn both(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
   return vec2<f32>(top, a.y * exp(a.x - top) + b.y * exp(b.x - top));
 }
 
-@compute @workgroup_size(TEAM)
+@compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
   let cols = word(1u); let start = group.x * cols;
   var own = vec2<f32>(-3.0e38, 0.0);
-  for (var c = lane; c < cols; c += TEAM) { own = both(own, vec2<f32>(load_0(start + c), 1.0)); }
+  for (var c = lane; c < cols; c += ROW_THREADS) { own = both(own, vec2<f32>(load_0(start + c), 1.0)); }
   parts[lane] = own;
-  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+  for (var half = ROW_THREADS / 2u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (lane < half) { parts[lane] = both(parts[lane], parts[lane + half]); }
   }
   let all = workgroupUniformLoad(&parts[0]);
-  for (var c = lane; c < cols; c += TEAM) { store_0(start + c, exp(load_0(start + c) - all.x) / all.y); }
+  for (var c = lane; c < cols; c += ROW_THREADS) { store_0(start + c, exp(load_0(start + c) - all.x) / all.y); }
 }

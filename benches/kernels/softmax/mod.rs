@@ -5,10 +5,10 @@ use tensorlogic::plan::AdapterInfo;
 use tensorlogic::{DType, Tensor, TensorResult};
 
 static PLAIN: Shader = shader!("1_plain", |_, s| Ok(Form { workgroup: 64, grid: [s[0].div_ceil(64), 1], ..Form::default() }));
-static TEAM: Shader = shader!("2_team", |_, s| Ok(row(s, vec![])));
+static WORKGROUP: Shader = shader!("2_workgroup", |_, s| Ok(row(s, vec![])));
 static ONLINE: Shader = shader!("3_online", |_, s| Ok(row(s, vec![])));
-static KEPT: Shader = shader!("4_kept", kept);
-static QUADS: Shader = shader!("5_quads", kept);
+static RESIDENT: Shader = shader!("4_resident", resident);
+static VEC4: Shader = shader!("5_vec4", resident);
 
 /// Threads of a row.
 const THREADS: usize = 256;
@@ -18,10 +18,10 @@ fn row(sizes: &[usize], consts: Vec<(&'static str, u32)>) -> Form {
     Form { consts, workgroup: THREADS as u32, grid: [sizes[0], 1], ..Form::default() }
 }
 
-/// The same with as many quads of registers as hold the row.
-fn kept(_: &AdapterInfo, sizes: &[usize]) -> Result<Form, &'static str> {
+/// The same with as many vec4 of registers as hold the row.
+fn resident(_: &AdapterInfo, sizes: &[usize]) -> Result<Form, &'static str> {
     match sizes[1].div_ceil(4 * THREADS) {
-        held @ 0..=8 => Ok(row(sizes, vec![("HELD", held as u32)])),
+        vec4s @ 0..=8 => Ok(row(sizes, vec![("RESIDENT", vec4s as u32)])),
         _ => Err("a row of so many columns does not fit registers"),
     }
 }
@@ -50,10 +50,10 @@ pub fn ladder() -> Ladder {
         },
         rungs: vec![
             text(&PLAIN, &[]),
-            text(&TEAM, &[]),
+            text(&WORKGROUP, &[]),
             text(&ONLINE, &[]),
-            text(&KEPT, &[]),
-            text(&QUADS, &[1, 4]),
+            text(&RESIDENT, &[]),
+            text(&VEC4, &[1, 4]),
             Rung::engine(|x| x[0].softmax(-1)),
         ],
     }

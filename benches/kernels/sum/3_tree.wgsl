@@ -12,15 +12,15 @@ fn load_0(i: u32) -> f32 { return x[i]; }
 fn store_0(i: u32, v: f32) { out[i] = v; }
 // end
 
-const TEAM: u32 = 256;
-var<workgroup> parts: array<f32, TEAM>;
+const ROW_THREADS: u32 = 256;
+var<workgroup> parts: array<f32, ROW_THREADS>;
 
-@compute @workgroup_size(TEAM)
+@compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
   var sum = 0.0;
-  for (var i = group.x * TEAM + lane; i < word(0u); i += TEAM * word(1u)) { sum += load_0(i); }
+  for (var i = group.x * ROW_THREADS + lane; i < word(0u); i += ROW_THREADS * word(1u)) { sum += load_0(i); }
   parts[lane] = sum;
-  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+  for (var half = ROW_THREADS / 2u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (lane < half) { parts[lane] += parts[lane + half]; }
   }

@@ -14,25 +14,25 @@ fn store_0(i: u32, v: f32) { out[i] = v; }
 @group(0) @binding(3) var<storage, read_write> scratch: array<atomic<u32>>;
 // end
 
-const TEAM: u32 = 256;
+const ROW_THREADS: u32 = 256;
 const COUNTERS: u32 = 1024;
-var<workgroup> parts: array<f32, TEAM>;
+var<workgroup> parts: array<f32, ROW_THREADS>;
 var<workgroup> arrived: u32;
 
 // The sum of a value of each thread, which thread 0 gets.
-fn team_sum(lane: u32, v: f32) -> f32 {
+fn row_sum(lane: u32, v: f32) -> f32 {
   parts[lane] = v;
-  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+  for (var half = ROW_THREADS / 2u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (lane < half) { parts[lane] += parts[lane + half]; }
   }
   return parts[0];
 }
 
-@compute @workgroup_size(TEAM)
+@compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  let step = 4u * TEAM * word(1u);
-  var i = 4u * (group.x * TEAM + lane);
+  let step = 4u * ROW_THREADS * word(1u);
+  var i = 4u * (group.x * ROW_THREADS + lane);
   var quads = vec4<f32>();
   for (; i + 3u * step < word(0u); i += 4u * step) {
     let x0 = load4_0(i); let x1 = load4_0(i + step); let x2 = load4_0(i + 2u * step); let x3 = load4_0(i + 3u * step);
@@ -40,15 +40,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
   for (; i < word(0u); i += step) { quads += load4_0(i); }
   let sum = (quads.x + quads.y) + (quads.z + quads.w);
-  let own = team_sum(lane, sum);
+  let own = row_sum(lane, sum);
   if (lane == 0u) { atomicStore(&scratch[COUNTERS + group.x], bitcast<u32>(own)); }
   storageBarrier();
   if (lane == 0u) { arrived = atomicAdd(&scratch[0], 1u); }
   if (workgroupUniformLoad(&arrived) != word(1u) - 1u) { return; }
   storageBarrier();
   var all = 0.0;
-  for (var g = lane; g < word(1u); g += TEAM) { all += bitcast<f32>(atomicLoad(&scratch[COUNTERS + g])); }
-  all = team_sum(lane, all);
+  for (var g = lane; g < word(1u); g += ROW_THREADS) { all += bitcast<f32>(atomicLoad(&scratch[COUNTERS + g])); }
+  all = row_sum(lane, all);
   if (lane == 0u) {
     atomicStore(&scratch[0], 0u);
     store_0(0u, all);

@@ -6,7 +6,7 @@ use tensorlogic::{DType, Tensor, TensorResult};
 static STRETCHES: Shader = shader!("1_stretches", |_, s| Ok(Form { workgroup: 64, grid: [s[1].div_ceil(64), 1], ..Form::default() }));
 static NEIGHBOURS: Shader = shader!("2_neighbours", |_, s| Ok(Form { workgroup: 64, grid: [s[1].div_ceil(64), 1], ..Form::default() }));
 static TREE: Shader = shader!("3_tree", |_, s| Ok(Form { workgroup: 256, grid: [s[1], 1], ..Form::default() }));
-static AHEAD: Shader = shader!("4_ahead", |_, s| Ok(Form { workgroup: 256, grid: [s[1], 1], ..Form::default() }));
+static PREFETCH: Shader = shader!("4_prefetch", |_, s| Ok(Form { workgroup: 256, grid: [s[1], 1], ..Form::default() }));
 static ONCE: Shader = shader!("5_once", |_, s| Ok(Form { workgroup: 256, grid: [s[1], 1], ..Form::default() }));
 
 /// Workgroups of 256 threads with at least 16 elements a thread, no more than a GPU has room for.
@@ -47,8 +47,8 @@ pub fn ladder() -> Ladder {
             Rung::of(&STRETCHES, &[], |_, x| until_one(&STRETCHES, &x[0], |n| n.div_ceil(256))).everywhere(),
             Rung::of(&NEIGHBOURS, &[], |_, x| until_one(&NEIGHBOURS, &x[0], |n| n.div_ceil(256).min(1 << 16))).everywhere(),
             Rung::of(&TREE, &[], |_, x| until_one(&TREE, &x[0], groups)).everywhere(),
-            Rung::of(&AHEAD, &[4], |_, x| {
-                let own = parts(&AHEAD, &x[0], groups(x[0].numel()))?;
+            Rung::of(&PREFETCH, &[4], |_, x| {
+                let own = parts(&PREFETCH, &x[0], groups(x[0].numel()))?;
                 if own.numel() > 1 { parts(&TREE, &own, 1) } else { Ok(own) }
             })
             .everywhere(),

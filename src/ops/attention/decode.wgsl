@@ -1,6 +1,6 @@
 // Attention of one query and one head per workgroup, with the softmax computed as the keys pass by, a tile of WORKGROUP keys at a time:
 // four threads a key for the scores, each with DK quads of it, then DP threads across the value's quads and WORKGROUP / DP keys at
-// once for the sum. The first EARLY values are on their way while the scores are computed. Beyond the last key the last one stands in,
+// once for the sum. The first PREFETCH values are on their way while the scores are computed. Beyond the last key the last one stands in,
 // with weight 0, so that no load waits for a condition.
 
 const LOWEST: f32 = -3.0e38;
@@ -35,9 +35,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var top = LOWEST; var sum = 0.0; var acc = vec4<f32>(0.0);
   for (var base = first; base < last; base += WORKGROUP) {
     let count = min(WORKGROUP, last - base);
-    var early: array<vec4<f32>, EARLY>;
+    var prefetched: array<vec4<f32>, PREFETCH>;
 #unroll
-    for (var u = 0u; u < EARLY; u++) { early[u] = fetch_v((kv + base + min(g + u * GROUPS, count - 1u)) * size_v, size_v, dv); }
+    for (var u = 0u; u < PREFETCH; u++) { prefetched[u] = fetch_v((kv + base + min(g + u * GROUPS, count - 1u)) * size_v, size_v, dv); }
     var s: array<f32, PASSES>;
     var m = top;
 #unroll
@@ -52,7 +52,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       if (j < count) { s[h] = x + masked(group * keys + base + j); }
       m = max(m, s[h]);
     }
-    m = team_max(m);
+    m = workgroup_max(m);
 #unroll
     for (var h = 0u; h < PASSES; h++) {
       let j = h * (WORKGROUP / 4u) + lid / 4u;
@@ -64,8 +64,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     top = m;
     workgroupBarrier();
 #unroll
-    for (var u = 0u; u < EARLY; u++) { let prob = score[g + u * GROUPS]; sum += prob; acc += prob * early[u]; }
-    for (var j = g + EARLY * GROUPS; j < count; j += 4u * GROUPS) {
+    for (var u = 0u; u < PREFETCH; u++) { let prob = score[g + u * GROUPS]; sum += prob; acc += prob * prefetched[u]; }
+    for (var j = g + PREFETCH * GROUPS; j < count; j += 4u * GROUPS) {
       let at = (kv + base) * size_v; let end = count - 1u;
       let v0 = fetch_v(at + j * size_v, size_v, dv); let v1 = fetch_v(at + min(j + GROUPS, end) * size_v, size_v, dv);
       let v2 = fetch_v(at + min(j + 2u * GROUPS, end) * size_v, size_v, dv); let v3 = fetch_v(at + min(j + 3u * GROUPS, end) * size_v, size_v, dv);
@@ -108,7 +108,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #include "rows_fetch_inside.wgsl" NAME = fetch_v, LOAD = 2, VEC = ${VEC_V}
 #include "rows_put.wgsl" NAME = put, STORE = 0, VEC = ${VEC_V}
 ${KEY_SUM}
-${TEAM_MAX}
+${WORKGROUP_MAX}
 #if MASKED
 fn masked(i: u32) -> f32 { return load_3(i); }
 #else

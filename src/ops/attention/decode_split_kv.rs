@@ -50,7 +50,7 @@ static SPLIT_KV: Template =
 struct SplitConfig {
     /// Threads of a workgroup.
     workgroup: u32,
-    /// Threads of a team, which takes a key at a time.
+    /// Threads of a group, which takes a key at a time.
     lanes: u32,
     /// Packets of eight of a key that a thread has.
     key_packets: u32,
@@ -62,7 +62,7 @@ struct SplitConfig {
     head_blocks: usize,
     /// Queries of a block.
     rows: usize,
-    /// Keys that a team has under way.
+    /// Keys that a group has under way.
     slots: u32,
     /// So many keys are never shared out.
     unsplit_keys: usize,
@@ -154,7 +154,7 @@ impl SplitConfig {
             ("SLOT_BITS", self.slots.ilog2().into()),
             ("LANE_BITS", self.lanes.ilog2().into()),
             ("SUBGROUP_BITS", subgroup.ilog2().into()),
-            ("SUBS", (self.workgroup / subgroup).into()),
+            ("SUBGROUPS", (self.workgroup / subgroup).into()),
             ("SLICES", (self.slices as u32).into()),
         ]
     }

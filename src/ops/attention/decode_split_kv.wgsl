@@ -1,21 +1,21 @@
-// Attention of few queries. A workgroup has ROWS queries that share their keys; each of its teams of LANES threads takes a key at a time,
+// Attention of few queries. A workgroup has ROWS queries that share their keys; each of its groups of LANES threads takes a key at a time,
 // SLOTS of them under way, and keeps a softmax of its own as they pass by, so that no thread waits for another before the end. A thread
 // has KP packets of eight elements of a key and VP of its value. Beyond the last key the last one stands in, with weight 0.
 //
 // Loads that are to be under way together stand in a branch of their own: elsewhere compilers move each to where it is used and wait there.
 //
-// SPLIT: many keys are shared out among up to PARTS workgroups. Each leaves its sums in common memory and counts itself; the last one joins
-// them, in their order, so that every run gives the same bits. MIXED: the queries do not all see the same keys. A grid of blocks, key heads and parts.
+// SPLIT: many keys are shared out among up to PARTS workgroups. Each leaves its sums in common memory and counts itself; the last one joins them,
+// in their order, so that every run gives the same bits. MIXED: the queries do not all see the same keys. A grid of blocks, key heads and parts.
 
 const LOWEST: f32 = -3.0e38;
 const LOG2E: f32 = 1.44269504; // scores are powers of two
 var<private> thread: u32;
-const TEAMS: u32 = WORKGROUP / LANES;
-const SUBS: u32 = WORKGROUP / SUBGROUP;
+const KEY_GROUPS: u32 = WORKGROUP / LANES;
+const SUBGROUPS: u32 = WORKGROUP / SUBGROUP;
 const QUADS: u32 = 2u * LANES * VP; // of a query's sums
 const CELLS: u32 = ROWS * QUADS;
 const SLICES: u32 = max(WORKGROUP / CELLS, 1u);
-const SETS: u32 = max(SUBS, SLICES);
+const SETS: u32 = max(SUBGROUPS, SLICES);
 const OWN: u32 = CELLS + ROWS; // rows of four words of a part
 // Sets of sums, and of each query's largest score and sum of weights in them.
 var<workgroup> sums: array<vec4<f32>, SETS * CELLS>;
@@ -74,13 +74,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
 #endif
 
-  let lane = lid % LANES; let team = lid / LANES;
+  let lane = lid % LANES; let key_group = lid / LANES;
   let furthest = head * keys + max(end, 1u) - 1u;
-  var held: array<Q, ROWS * KP>; var k: array<K, SLOTS * KP>; var v: array<V, SLOTS * VP>;
+  var q_packets: array<Q, ROWS * KP>; var k: array<K, SLOTS * KP>; var v: array<V, SLOTS * VP>;
   if (size > 0u) {
 #unroll
     for (var u = 0u; u < SLOTS; u++) {
-      let at = min(head * keys + start + u * TEAMS + team, furthest);
+      let at = min(head * keys + start + u * KEY_GROUPS + key_group, furthest);
 #unroll
       for (var c = 0u; c < KP; c++) { k[u * KP + c] = fetch_k(at, lane + c * LANES, size); }
     }
@@ -88,11 +88,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var r = 0u; r < ROWS; r++) {
       let at = head * rows + min(row + r, rows - 1u);
 #unroll
-      for (var c = 0u; c < KP; c++) { held[r * KP + c] = fetch_q(at, lane + c * LANES, size); }
+      for (var c = 0u; c < KP; c++) { q_packets[r * KP + c] = fetch_q(at, lane + c * LANES, size); }
     }
 #unroll
     for (var u = 0u; u < SLOTS; u++) {
-      let at = min(head * keys + start + u * TEAMS + team, furthest);
+      let at = min(head * keys + start + u * KEY_GROUPS + key_group, furthest);
 #unroll
       for (var c = 0u; c < VP; c++) { v[u * VP + c] = fetch_v(at, lane + c * LANES, size_v); }
     }
@@ -102,7 +102,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var r = 0u; r < ROWS; r++) {
 #unroll
     for (var c = 0u; c < KP; c++) {
-      var low = low_q(held[r * KP + c]); var high = high_q(held[r * KP + c]);
+      var low = low_q(q_packets[r * KP + c]); var high = high_q(q_packets[r * KP + c]);
 #if RAGGED
       {
         // Elements beyond the end count nothing.
@@ -120,7 +120,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var r = 0u; r < ROWS; r++) { top[r] = LOWEST; }
   var base = start;
   while (base < end) {
-    let next = base + SLOTS * TEAMS;
+    let next = base + SLOTS * KEY_GROUPS;
     var s: array<f32, ROWS * SLOTS>;
 #unroll
     for (var u = 0u; u < SLOTS; u++) {
@@ -135,13 +135,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (next < end) {
 #unroll
       for (var u = 0u; u < SLOTS; u++) {
-        let at = min(head * keys + next + u * TEAMS + team, furthest);
+        let at = min(head * keys + next + u * KEY_GROUPS + key_group, furthest);
 #unroll
         for (var c = 0u; c < KP; c++) { k[u * KP + c] = fetch_k(at, lane + c * LANES, size); }
       }
     }
     // Of a query's scores a lane adds up one slot's, so that weights are computed once, and then handed round.
-    let j = base + lane % SLOTS * TEAMS + team;
+    let j = base + lane % SLOTS * KEY_GROUPS + key_group;
 #unroll
     for (var r = 0u; r < ROWS; r++) {
       var x = subgroup_reduce_slots(
@@ -182,24 +182,24 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (next < end) {
 #unroll
       for (var u = 0u; u < SLOTS; u++) {
-        let at = min(head * keys + next + u * TEAMS + team, furthest);
+        let at = min(head * keys + next + u * KEY_GROUPS + key_group, furthest);
 #unroll
         for (var c = 0u; c < VP; c++) { v[u * VP + c] = fetch_v(at, lane + c * LANES, size_v); }
       }
     }
     base = next;
   }
-  // A subgroup's teams are one set.
+  // A subgroup's groups are one set.
   let sub = lid / SUBGROUP;
 #unroll
   for (var r = 0u; r < ROWS; r++) {
-    let m = teams_max(top[r]);
+    let m = groups_max(top[r]);
     let e = exp2(top[r] - m);
-    let all = teams_sum(slots_sum(sum[r]) * e);
+    let all = groups_sum(slots_sum(sum[r]) * e);
     if (lid % SUBGROUP == 0u) { tops[sub * ROWS + r] = vec2<f32>(m, all); }
 #unroll
     for (var c = 0u; c < VP; c++) {
-      let low = teams_sum4(acc[2u * (r * VP + c)] * e); let high = teams_sum4(acc[2u * (r * VP + c) + 1u] * e);
+      let low = groups_sum4(acc[2u * (r * VP + c)] * e); let high = groups_sum4(acc[2u * (r * VP + c) + 1u] * e);
       let cell = sub * CELLS + r * QUADS + 2u * (lane + c * LANES);
       if (lid % SUBGROUP < LANES) { sums[cell] = low; sums[cell + 1u] = high; }
     }
@@ -211,8 +211,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       let own = (block * PARTS + part) * OWN;
       for (var i = lid; i < CELLS; i += WORKGROUP) {
         let j = joined_subs(i);
-        leave(own + i, bitcast<vec4<u32>>(j.x));
-        if (i % QUADS == 0u) { leave(own + CELLS + i / QUADS, bitcast<vec4<u32>>(vec4<f32>(j.top, 0.0, 0.0))); }
+        store_part(own + i, bitcast<vec4<u32>>(j.x));
+        if (i % QUADS == 0u) { store_part(own + CELLS + i / QUADS, bitcast<vec4<u32>>(vec4<f32>(j.top, 0.0, 0.0))); }
       }
       storageBarrier();
       if (lid == 0u) { arrived = arrive(block); }
@@ -234,8 +234,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #unroll
             for (var u = 0u; u < JOINED; u++) {
               let other = (block * PARTS + min(from_part + u * SLICES, parts - 1u)) * OWN;
-              y[u] = left(other + cell);
-              w[u] = left(other + CELLS + r).xy;
+              y[u] = load_part(other + cell);
+              w[u] = load_part(other + CELLS + r).xy;
             }
           }
 #unroll

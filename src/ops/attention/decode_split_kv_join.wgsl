@@ -1,6 +1,6 @@
 // How decode_split_kv.wgsl joins what threads have: within a subgroup, over a workgroup's sets of sums, and over the parts of a block of queries.
 
-// Takes a thread's parts of as many sums as there are slots; the sum over its team of slot `lane % SLOTS`. Each of the first steps halves the
+// Takes a thread's parts of as many sums as there are slots; the sum over its group of slot `lane % SLOTS`. Each of the first steps halves the
 // number of sums that a thread has.
 #if SLOTS == 4
 fn subgroup_reduce_slots(x0: f32, x1: f32, x2: f32, x3: f32) -> f32 {
@@ -25,29 +25,29 @@ fn subgroup_reduce_slots(x0: f32) -> f32 {
   return r;
 }
 
-// Over the slots of a team, and over a subgroup's teams.
+// Over the slots of a group, and over a subgroup's groups.
 #include "subgroup_butterfly.wgsl" NAME = slots_max, TYPE = f32, COMBINE = "max(r, o)", FROM = 0, TO = ${SLOT_BITS}
 #include "subgroup_butterfly.wgsl" NAME = slots_sum, TYPE = f32, COMBINE = "r + o", FROM = 0, TO = ${SLOT_BITS}
-#include "subgroup_butterfly.wgsl" NAME = teams_max, TYPE = f32, COMBINE = "max(r, o)", FROM = ${LANE_BITS}, TO = ${SUBGROUP_BITS}
-#include "subgroup_butterfly.wgsl" NAME = teams_sum, TYPE = f32, COMBINE = "r + o", FROM = ${LANE_BITS}, TO = ${SUBGROUP_BITS}
-#include "subgroup_butterfly.wgsl" NAME = teams_sum4, TYPE = vec4<f32>, COMBINE = "r + o", FROM = ${LANE_BITS}, TO = ${SUBGROUP_BITS}
+#include "subgroup_butterfly.wgsl" NAME = groups_max, TYPE = f32, COMBINE = "max(r, o)", FROM = ${LANE_BITS}, TO = ${SUBGROUP_BITS}
+#include "subgroup_butterfly.wgsl" NAME = groups_sum, TYPE = f32, COMBINE = "r + o", FROM = ${LANE_BITS}, TO = ${SUBGROUP_BITS}
+#include "subgroup_butterfly.wgsl" NAME = groups_sum4, TYPE = vec4<f32>, COMBINE = "r + o", FROM = ${LANE_BITS}, TO = ${SUBGROUP_BITS}
 
-#include "join_sets.wgsl" NAME = joined_subs, SETS = ${SUBS}
+#include "join_sets.wgsl" NAME = joined_subs, SETS = ${SUBGROUPS}
 #if SPLIT
 #include "join_sets.wgsl" NAME = joined_slices, SETS = ${SLICES}
 
 // What workgroups leave for the last of them, and how they count themselves.
 #if COHERENT
-fn leave(at: u32, x: vec4<u32>) { scratch4.data[at] = x; }
-fn left(at: u32) -> vec4<u32> { return scratch4.data[at]; }
+fn store_part(at: u32, x: vec4<u32>) { scratch4.data[at] = x; }
+fn load_part(at: u32) -> vec4<u32> { return scratch4.data[at]; }
 fn arrive(block: u32) -> u32 { return atomicAdd(&scratch4.counters[block], 1u); }
 fn reset(block: u32) { atomicStore(&scratch4.counters[block], 0u); }
 #else
-fn leave(at: u32, x: vec4<u32>) {
+fn store_part(at: u32, x: vec4<u32>) {
   let w = COUNTERS + 4u * at;
   atomicStore(&scratch[w], x.x); atomicStore(&scratch[w + 1u], x.y); atomicStore(&scratch[w + 2u], x.z); atomicStore(&scratch[w + 3u], x.w);
 }
-fn left(at: u32) -> vec4<u32> {
+fn load_part(at: u32) -> vec4<u32> {
   let w = COUNTERS + 4u * at;
   return vec4<u32>(atomicLoad(&scratch[w]), atomicLoad(&scratch[w + 1u]), atomicLoad(&scratch[w + 2u]), atomicLoad(&scratch[w + 3u]));
 }

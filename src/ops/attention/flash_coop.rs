@@ -25,7 +25,7 @@ struct TileConfig {
     /// Of a row that is staged at once on its way into matrices.
     chunk: u32,
     /// Whether a subgroup has rows of its own and waits alone.
-    alone: bool,
+    own_rows: bool,
 }
 
 /// The tiles of attention, of `rows` of each of these heads. Where subgroups wait alone, small ones do best, if there are `many` for processors that
@@ -33,7 +33,7 @@ struct TileConfig {
 fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &AdapterInfo) -> Option<TileConfig> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
     let own = |line: u32| (subgroup / 2).min(16).max(edge / line);
-    let fit = |alone: bool, line: u32, (subs, cols): (u32, u32)| {
+    let fit = |own_rows: bool, line: u32, (subs, cols): (u32, u32)| {
         let own = own(line);
         let high = subs * own;
         let columns = cols * (deep[0] + deep[1] + 16);
@@ -43,14 +43,14 @@ fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &Adapter
         let whole = subgroup >= own && cols.is_multiple_of(edge * line) && (cols / 4).is_multiple_of(subgroup / own);
         let room = bytes <= adapter.workgroup_bytes && subs * subgroup <= adapter.workgroup_threads;
         let enough = subs == 4 || heads * rows.div_ceil(high as usize) >= adapter.tuning.attention.large_groups;
-        (whole && room && enough).then_some(TileConfig { subs, line, rows: high, cols, chunk, alone })
+        (whole && room && enough).then_some(TileConfig { subs, line, rows: high, cols, chunk, own_rows })
     };
     let blocks = heads * rows.div_ceil(4 * own(1) as usize);
-    let alone = adapter.subgroup_sync != SubgroupSync::None && deep[0] + deep[1] <= 128 && blocks >= many;
+    let own_rows = adapter.subgroup_sync != SubgroupSync::None && deep[0] + deep[1] <= 128 && blocks >= many;
     // Neighbours in a line share rows, as long as each has whole matrices of the values.
     let line = if (deep[1] / edge).is_multiple_of(2) { 2 } else { 1 };
     let shared = || [(8, 32), (4, 64), (4, 32), (4, 16)].into_iter().find_map(|tile| fit(false, line, tile));
-    alone.then(|| fit(true, 1, (4, 16))).flatten().or_else(shared)
+    own_rows.then(|| fit(true, 1, (4, 16))).flatten().or_else(shared)
 }
 
 /// The same for a part of the gradients, whose scores and slopes take more memory.
@@ -67,8 +67,8 @@ fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<TileCon
         let bytes = 2 * tile + 4 * 2 * rows * (cols + 8) + 2 * (1 + by_key as u32) * rows * (cols + 8) + 16 * known;
         let whole = (rows * line).is_multiple_of(subs * edge) && (rows * cols / 4).is_multiple_of(threads) && cols <= threads;
         let room = bytes <= adapter.workgroup_bytes && threads <= adapter.workgroup_threads;
-        let alone = line == 1 && adapter.subgroup_sync != SubgroupSync::None;
-        (whole && room).then_some(TileConfig { subs, line, rows, cols, chunk: deep[0], alone })
+        let own_rows = line == 1 && adapter.subgroup_sync != SubgroupSync::None;
+        (whole && room).then_some(TileConfig { subs, line, rows, cols, chunk: deep[0], own_rows })
     })
 }
 
@@ -103,7 +103,7 @@ struct CoopKernel<'a> {
     /// Matrices of results across.
     ky: u32,
     /// As many of them leave at a time as a strip of scores holds.
-    per: u32,
+    store_fragments: u32,
 }
 
 impl<'a> CoopKernel<'a> {
@@ -122,8 +122,8 @@ impl<'a> CoopKernel<'a> {
             Some(_) => kd / line,
         };
         let cn = tiles.cols / edge / line;
-        let per = (1..=cn).rev().find(|&n| ky.is_multiple_of(n) && (part.is_none() || (kd / line).is_multiple_of(n)))?;
-        Some(CoopKernel { of, part, adapter, z, deep, tiles, ky, per })
+        let store_fragments = (1..=cn).rev().find(|&n| ky.is_multiple_of(n) && (part.is_none() || (kd / line).is_multiple_of(n)))?;
+        Some(CoopKernel { of, part, adapter, z, deep, tiles, ky, store_fragments })
     }
 
     fn forward(&self) -> bool {
@@ -137,7 +137,7 @@ impl<'a> CoopKernel<'a> {
         self.tiles.subs * self.adapter.subgroup
     }
     /// Whether the next columns are fetched while others are used: wide heads leave no registers for that.
-    fn ahead(&self) -> bool {
+    fn prefetch(&self) -> bool {
         (self.deep[0] + self.deep[1]) / self.tiles.line <= 192
     }
 
@@ -158,15 +158,15 @@ impl<'a> CoopKernel<'a> {
             ("KY", self.ky),
             ("KC", chunk / edge),
             ("CHUNKS", deep[0] / chunk),
-            ("PER", self.per),
-            ("GROUPS", self.ky / self.per),
+            ("STORE_FRAGMENTS", self.store_fragments),
+            ("STORES", self.ky / self.store_fragments),
             // Quads of a thread.
             ("QUADS", cols / 4 / (workgroup / rows)),
             ("TIMES", rows * cols / 4 / workgroup),
-            ("ITEMS_R", (rows * chunk / 8).div_ceil(workgroup)),
-            ("ITEMS_R2", (rows * deep[1] / 8).div_ceil(workgroup)),
-            ("ITEMS_K", items[0]),
-            ("ITEMS_V", items[1]),
+            ("LOADS_R", (rows * chunk / 8).div_ceil(workgroup)),
+            ("LOADS_R2", (rows * deep[1] / 8).div_ceil(workgroup)),
+            ("LOADS_K", items[0]),
+            ("LOADS_V", items[1]),
         ]
     }
 
@@ -177,10 +177,10 @@ impl<'a> CoopKernel<'a> {
             ("SUBGROUP", self.adapter.subgroup),
             ("EDGE", self.adapter.coop),
             ("UNIT", if self.adapter.coop_vectors { 4 } else { 1 }),
-            ("SUBS", self.tiles.subs),
-            ("SN", self.tiles.line),
+            ("SUBGROUPS", self.tiles.subs),
+            ("WARPS_N", self.tiles.line),
             ("PARTS", 1 + by_key),
-            ("STRIPS", 2 - self.forward() as u32),
+            ("SCORE_STRIPS", 2 - self.forward() as u32),
             ("BY_KEY", by_key),
             ("CAUSAL", self.of.causal as u32),
         ];
@@ -188,22 +188,23 @@ impl<'a> CoopKernel<'a> {
         consts
     }
 
+    /// The kernel's text.
     fn source(&self, consts: &[(&'static str, u32)]) -> Cow<'static, str> {
         let mut values = values(consts);
         // Software takes minutes to compile what is written out.
         let unroll = self.adapter.subgroup >= self.adapter.tuning.gemm.unroll_min_subgroup;
         let [even_d, even_v] = [self.z.d as u32 == self.deep[0], self.z.dv as u32 == self.deep[1]];
         values.extend([
-            ("ALONE", self.tiles.alone.into()),
+            ("OWN_ROWS", self.tiles.own_rows.into()),
             ("SUMS", self.of.sums.into()),
             ("WINDOWED", (self.of.window > 0).into()),
-            ("AHEAD", self.ahead().into()),
+            ("PREFETCH", self.prefetch().into()),
             ("EVEN_D", even_d.into()),
             ("EVEN_V", even_v.into()),
             ("UNROLL", unroll.into()),
             ("COOP_VECTORS", self.adapter.coop_vectors.into()),
         ]);
-        values.extend(subgroup_barrier(if self.tiles.alone { self.adapter.subgroup_sync } else { SubgroupSync::None }));
+        values.extend(subgroup_barrier(if self.tiles.own_rows { self.adapter.subgroup_sync } else { SubgroupSync::None }));
         let template = if self.forward() { &FLASH_COOP } else { &FLASH_COOP_GRAD };
         template.source(&values)
     }

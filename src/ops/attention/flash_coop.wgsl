@@ -4,9 +4,9 @@
 // A matrix's elements cannot be touched: scores go through workgroup memory and come back as powers of two, 2^(score - top), in f16. A row's top
 // is the largest score of the first tile that it sees: f16 keeps what is 2^15 times as much, and all 11 bits of what is 2^14 times less. Where a
 // thread's share of a tile adds up to more than MOST, the workgroup begins again, with tops that are known then.
-// Subgroups of matrices stand SN in a line: each has RM * EDGE rows, and CN of the tile's or KV of the values' matrices across. Powers are taken
+// Subgroups of matrices stand WARPS_N in a line: each has RM * EDGE rows, and CN of the tile's or KV of the values' matrices across. Powers are taken
 // by SHARE threads a row, which have its quads in turn.
-// ALONE: a subgroup has its rows to itself, waits alone for their scores, and leaves out tiles that none of them sees. Else, between two barriers
+// OWN_ROWS: a subgroup has its rows to itself, waits alone for their scores, and leaves out tiles that none of them sees. Else, between two barriers
 // matrices are multiplied, of one tile's values and the next one's scores; between the next two, powers are taken, and the tiles that were
 // fetched meanwhile are put in place.
 // What it does twice or shares with its gradients lies in flash_coop_*.wgsl. Its operands are r1, the queries, c1, the keys, and c2, the values.
@@ -18,13 +18,13 @@ const TILE: u32 = max(TILE_C1 + TILE_C2, TILE_R1);
 const LOWEST: f32 = -3.0e38;
 const MOST: f32 = 32768.0;
 const LOG2E: f32 = 1.44269504;
-const ROWS: u32 = SUBS / SN * RM * EDGE;
+const ROWS: u32 = SUBGROUPS / WARPS_N * RM * EDGE;
 const COLS: u32 = STEPS * EDGE;
 const PITCH_S: u32 = COLS + 8u;
 const PITCH_P: u32 = COLS + 8u;
 const SHARE: u32 = WORKGROUP / ROWS; // threads of a row
 const OWN: u32 = SUBGROUP / SHARE; // rows of a subgroup's threads
-const WIDE: u32 = SN * PER * EDGE; // of the results that leave at once
+const STORE_COLS: u32 = WARPS_N * STORE_FRAGMENTS * EDGE; // of the results that leave at once
 const EIGHTS_R: u32 = PITCH_R1 / 8u - 1u; // of a line of a tile
 const EIGHTS_K: u32 = PITCH_C1 / 8u - 1u;
 const EIGHTS_V: u32 = PITCH_C2 / 8u - 1u;
@@ -81,7 +81,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let heads = p.heads; let heads_kv = p.heads_kv; let queries = p.queries;
   let scale = p.scale * LOG2E;
   let sub = lid / SUBGROUP;
-  let mine = sub / SN * (RM * EDGE); let across = sub % SN; // the first row of the subgroup's matrices, and their place in the line
+  let wm = sub / WARPS_N * (RM * EDGE); let wn = sub % WARPS_N; // the first row of the subgroup's matrices, and their place in the line
   let row = lid / SHARE; let turn = lid % SHARE;
   let whole = wid.y * p.groups_x + wid.x < p.groups;
   let block = min(wid.y * p.groups_x + wid.x, p.groups - 1u);
@@ -96,8 +96,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let all = vec2<u32>(low.x, high.y); let some = vec2<u32>(high.x, low.y);
   let other = group / heads * heads_kv + group % heads / (heads / heads_kv);
   let start_r1 = batch_start_r1(group); let start_c1 = batch_start_c1(other); let start_c2 = batch_start_c2(other);
-  var next_c1: array<vec4<u32>, ITEMS_K>;
-  var next_c2: array<vec4<u32>, ITEMS_V>;
+  var next_c1: array<vec4<u32>, LOADS_K>;
+  var next_c2: array<vec4<u32>, LOADS_V>;
   if (begin < finish) {
 #include "flash_coop_fetch.wgsl" FIRST = begin
   }
@@ -105,13 +105,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var x1: array<coop_mat${EDGE}x${EDGE}<f16, A>, RM * KD>;
 #unroll UNROLL
   for (var g = 0u; g < CHUNKS; g++) {
-    var next_r1: array<vec4<u32>, ITEMS_R>;
+    var next_r1: array<vec4<u32>, LOADS_R>;
 #unroll UNROLL
-    for (var f = 0u; f < ITEMS_R; f++) { next_r1[f] = fetch_r1(start_r1, queries, r0, g * KC * EDGE, lid + f * WORKGROUP); }
+    for (var f = 0u; f < LOADS_R; f++) { next_r1[f] = fetch_r1(start_r1, queries, r0, g * KC * EDGE, lid + f * WORKGROUP); }
     workgroupBarrier();
-#include "flash_coop_stage.wgsl" ITEMS = ITEMS_R, HIGH = ROWS, EIGHTS = EIGHTS_R, AT = 0u, PITCH = PITCH_R1, NEXT = next_r1
+#include "flash_coop_stage.wgsl" ITEMS = LOADS_R, HIGH = ROWS, EIGHTS = EIGHTS_R, AT = 0u, PITCH = PITCH_R1, NEXT = next_r1
     workgroupBarrier();
-#include "flash_coop_hold.wgsl" X = x1, DEEP = KD, FIRST = g * KC, COUNT = KC, PITCH = PITCH_R1
+#include "flash_coop_hold.wgsl" X = x1, FRAGMENTS_K = KD, FIRST = g * KC, COUNT = KC, PITCH = PITCH_R1
   }
   var y2: array<coop_mat${EDGE}x${EDGE}<f32, C>, RM * KV>;
   var top = LOWEST; // of the row, times log2(e)
@@ -122,12 +122,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var e = 0u; e < RM * KV; e++) { y2[e] = coop_mat${EDGE}x${EDGE}<f32, C>(); }
     sum = 0.0;
     var peak = LOWEST; // of the thread's scores that are too large for this top
-#if ALONE
+#if OWN_ROWS
     {
       for (var base = begin; base < finish; base += COLS) {
         workgroupBarrier();
-#include "flash_coop_stage.wgsl" ITEMS = ITEMS_K, HIGH = COLS, EIGHTS = EIGHTS_K, AT = 0u, PITCH = PITCH_C1, NEXT = next_c1
-#include "flash_coop_stage.wgsl" ITEMS = ITEMS_V, HIGH = COLS, EIGHTS = EIGHTS_V, AT = TILE_C1, PITCH = PITCH_C2, NEXT = next_c2
+#include "flash_coop_stage.wgsl" ITEMS = LOADS_K, HIGH = COLS, EIGHTS = EIGHTS_K, AT = 0u, PITCH = PITCH_C1, NEXT = next_c1
+#include "flash_coop_stage.wgsl" ITEMS = LOADS_V, HIGH = COLS, EIGHTS = EIGHTS_V, AT = TILE_C1, PITCH = PITCH_C2, NEXT = next_c2
         workgroupBarrier();
         if (base + COLS < finish) {
 #include "flash_coop_fetch.wgsl" FIRST = base + COLS
@@ -135,7 +135,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         // A loop of one turn: naga refuses matrices in a branch that threads could differ in, though those of a subgroup agree.
         loop {
           if (agreed(base >= some.y || base + COLS <= some.x)) { break; }
-#include "flash_coop_scores.wgsl" X = x1, DEEP = KD, AT = 0u, PITCH = PITCH_C1, LINE = 0u
+#include "flash_coop_scores.wgsl" X = x1, FRAGMENTS_K = KD, AT = 0u, PITCH = PITCH_C1, LINE = 0u
           subgroup_barrier();
 #include "flash_coop_top.wgsl" FIRST = begin
           let part = powers(row, turn, base, sees, base >= all.x && base + COLS <= all.y, scale, top);
@@ -144,7 +144,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           sum += part;
 #unroll UNROLL
           for (var j = 0u; j < STEPS; j++) {
-#include "flash_coop_add.wgsl" LINE = 0u, AT = TILE_C1, PITCH = PITCH_C2, COUNT = KV, Y = y2, WIDE = KV, FIRST = 0u
+#include "flash_coop_add.wgsl" LINE = 0u, AT = TILE_C1, PITCH = PITCH_C2, COUNT = KV, Y = y2, COLUMNS = KV, FIRST = 0u
           }
           break;
         }
@@ -154,25 +154,25 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     {
       workgroupBarrier();
       if (begin < finish) {
-#include "flash_coop_stage.wgsl" ITEMS = ITEMS_K, HIGH = COLS, EIGHTS = EIGHTS_K, AT = 0u, PITCH = PITCH_C1, NEXT = next_c1
+#include "flash_coop_stage.wgsl" ITEMS = LOADS_K, HIGH = COLS, EIGHTS = EIGHTS_K, AT = 0u, PITCH = PITCH_C1, NEXT = next_c1
         if (begin + COLS < finish) {
 #unroll UNROLL
-          for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = fetch_c1(start_c1, finish, begin + COLS, 0u, lid + f * WORKGROUP); }
+          for (var f = 0u; f < LOADS_K; f++) { next_c1[f] = fetch_c1(start_c1, finish, begin + COLS, 0u, lid + f * WORKGROUP); }
         }
       }
       workgroupBarrier();
       for (var base = begin; base < finish; base += COLS) {
-#include "flash_coop_scores.wgsl" X = x1, DEEP = KD, AT = 0u, PITCH = PITCH_C1, LINE = 0u
+#include "flash_coop_scores.wgsl" X = x1, FRAGMENTS_K = KD, AT = 0u, PITCH = PITCH_C1, LINE = 0u
         workgroupBarrier();
-#include "flash_coop_stage.wgsl" ITEMS = ITEMS_V, HIGH = COLS, EIGHTS = EIGHTS_V, AT = TILE_C1, PITCH = PITCH_C2, NEXT = next_c2
-#include "flash_coop_stage.wgsl" ITEMS = ITEMS_K, HIGH = COLS, EIGHTS = EIGHTS_K, AT = 0u, PITCH = PITCH_C1, NEXT = next_c1
+#include "flash_coop_stage.wgsl" ITEMS = LOADS_V, HIGH = COLS, EIGHTS = EIGHTS_V, AT = TILE_C1, PITCH = PITCH_C2, NEXT = next_c2
+#include "flash_coop_stage.wgsl" ITEMS = LOADS_K, HIGH = COLS, EIGHTS = EIGHTS_K, AT = 0u, PITCH = PITCH_C1, NEXT = next_c1
         if (base + COLS < finish) {
 #unroll UNROLL
-          for (var f = 0u; f < ITEMS_V; f++) { next_c2[f] = fetch_c2(start_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
+          for (var f = 0u; f < LOADS_V; f++) { next_c2[f] = fetch_c2(start_c2, finish, base + COLS, 0u, lid + f * WORKGROUP); }
         }
         if (base + 2u * COLS < finish) {
 #unroll UNROLL
-          for (var f = 0u; f < ITEMS_K; f++) { next_c1[f] = fetch_c1(start_c1, finish, base + 2u * COLS, 0u, lid + f * WORKGROUP); }
+          for (var f = 0u; f < LOADS_K; f++) { next_c1[f] = fetch_c1(start_c1, finish, base + 2u * COLS, 0u, lid + f * WORKGROUP); }
         }
 #include "flash_coop_top.wgsl" FIRST = begin
         let part = powers(row, turn, base, sees, base >= all.x && base + COLS <= all.y, scale, top);
@@ -181,7 +181,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         workgroupBarrier();
 #unroll UNROLL
         for (var j = 0u; j < STEPS; j++) {
-#include "flash_coop_add.wgsl" LINE = 0u, AT = TILE_C1, PITCH = PITCH_C2, COUNT = KV, Y = y2, WIDE = KV, FIRST = 0u
+#include "flash_coop_add.wgsl" LINE = 0u, AT = TILE_C1, PITCH = PITCH_C2, COUNT = KV, Y = y2, COLUMNS = KV, FIRST = 0u
         }
       }
     }
@@ -211,13 +211,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let factor = select(0.0, 1.0 / total, total != 0.0);
   if (turn == 0u) { factors[row] = factor; }
 #unroll UNROLL
-  for (var g = 0u; g < GROUPS; g++) {
+  for (var g = 0u; g < STORES; g++) {
     workgroupBarrier();
-#include "flash_coop_leave.wgsl" Y = y2, WIDE = KV
+#include "flash_coop_store.wgsl" Y = y2, COLUMNS = KV
     workgroupBarrier();
-    for (var u = lid; u < ROWS * WIDE / 4u; u += WORKGROUP) {
-      let line = u / (WIDE / 4u); let c = u % (WIDE / 4u) * 4u;
-      let at = (c / (PER * EDGE) * KV + g * PER) * EDGE + c % (PER * EDGE);
+    for (var u = lid; u < ROWS * STORE_COLS / 4u; u += WORKGROUP) {
+      let line = u / (STORE_COLS / 4u); let c = u % (STORE_COLS / 4u) * 4u;
+      let at = (c / (STORE_FRAGMENTS * EDGE) * KV + g * STORE_FRAGMENTS) * EDGE + c % (STORE_FRAGMENTS * EDGE);
       let v = scores(line * PITCH_S + c) * factors[line];
       if (whole && r0 + line < queries && at < p.size_v) { store4_0((group * queries + r0 + line) * p.size_v + at, v); }
     }
@@ -228,4 +228,4 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #include "flash_coop_memory.wgsl"
 #include "flash_coop_operand.wgsl" x = r1, X = R1, LOAD = 0, LINES = q, K = p.size, TILE_ROWS = ROWS, TILE_K = "KC * EDGE", EVEN_K = ${EVEN_D}
 #include "flash_coop_operand.wgsl" x = c1, X = C1, LOAD = 1, LINES = k, K = p.size, TILE_ROWS = COLS, TILE_K = "KD * EDGE", EVEN_K = ${EVEN_D}
-#include "flash_coop_operand.wgsl" x = c2, X = C2, LOAD = 2, LINES = v, K = p.size_v, TILE_ROWS = COLS, TILE_K = "KV * SN * EDGE", EVEN_K = ${EVEN_V}
+#include "flash_coop_operand.wgsl" x = c2, X = C2, LOAD = 2, LINES = v, K = p.size_v, TILE_ROWS = COLS, TILE_K = "KV * WARPS_N * EDGE", EVEN_K = ${EVEN_V}

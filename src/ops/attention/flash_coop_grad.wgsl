@@ -2,10 +2,10 @@
 // against columns that are staged a tile at a time; scores go through workgroup memory, since a matrix's elements cannot be touched.
 //
 // Rows are queries and columns keys, or (BY_KEY) the other way round; each query's log-sum-exp is known.
-// AHEAD: the next columns are fetched while these are used.
+// PREFETCH: the next columns are fetched while these are used.
 // Operands: r1 and c1 make the scores; r2 and c2 the products of values and gradients.
-// Subgroups of matrices stand SN in a line: each has RM * EDGE rows, and CN of the tile's matrices across, or YD and YV of the results'. Scores are
-// taken up by rows of threads, OWN of them in a subgroup. ALONE: those are its own rows, so that it waits alone for its scores, and leaves out
+// Subgroups of matrices stand WARPS_N in a line: each has RM * EDGE rows, and CN of the tile's matrices across, or YD and YV of the results'. Scores are
+// taken up by rows of threads, OWN of them in a subgroup. OWN_ROWS: those are its own rows, so that it waits alone for its scores, and leaves out
 // tiles that have nothing to do with its rows.
 // What they share with attention itself lies in flash_coop_*.wgsl.
 
@@ -13,8 +13,8 @@ enable f16;
 enable wgpu_cooperative_matrix;
 
 const TILE: u32 = max(TILE_C1 + TILE_C2, max(TILE_R1, TILE_R2));
-const ROWS: u32 = SUBS / SN * RM * EDGE;
-const OWN: u32 = ROWS / SUBS; // rows of a subgroup's threads
+const ROWS: u32 = SUBGROUPS / WARPS_N * RM * EDGE;
+const OWN: u32 = ROWS / SUBGROUPS; // rows of a subgroup's threads
 const COLS: u32 = STEPS * EDGE;
 const PITCH_S: u32 = COLS + 8u;
 const PITCH_P: u32 = COLS + 8u;
@@ -24,9 +24,9 @@ const EIGHTS_R1: u32 = PITCH_R1 / 8u - 1u; // of a line of a tile
 const EIGHTS_R2: u32 = PITCH_R2 / 8u - 1u;
 const EIGHTS_K: u32 = PITCH_C1 / 8u - 1u;
 const EIGHTS_V: u32 = PITCH_C2 / 8u - 1u;
-const ACROSS: u32 = COLS / 4u; // threads of a row, a quad each
-const LINES: u32 = SUBGROUP / ACROSS; // rows that a subgroup's threads have at once
-const WIDE: u32 = SN * PER * EDGE; // of the results that leave at once
+const ROW_THREADS: u32 = COLS / 4u; // threads of a row, a quad each
+const LINES: u32 = SUBGROUP / ROW_THREADS; // rows that a subgroup's threads have at once
+const STORE_COLS: u32 = WARPS_N * STORE_FRAGMENTS * EDGE; // of the results that leave at once
 var<workgroup> sums: array<vec2<f32>, KNOWN>; // of each query: the log-sum-exp, to base 2, and the sum of result times gradient
 var<workgroup> seen: array<vec2<u32>, KNOWN>; // of each query: the keys that it sees
 
@@ -38,7 +38,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let scale = p.scale;
   let sharing = heads / heads_kv;
   let sub = lid / SUBGROUP; let lane = lid % SUBGROUP;
-  let mine = sub / SN * (RM * EDGE); let across = sub % SN; // the first row of the subgroup's matrices, and their place in the line
+  let wm = sub / WARPS_N * (RM * EDGE); let wn = sub % WARPS_N; // the first row of the subgroup's matrices, and their place in the line
   let own = sub * OWN; // the first row of its threads
   let block = min(wid.y * p.groups_x + wid.x, p.groups - 1u);
   let group = block / p.head_blocks; // batch and head of the rows
@@ -63,20 +63,20 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   // The rows, held in matrices.
   var x1: array<coop_mat${EDGE}x${EDGE}<f16, A>, RM * KD>;
   let start_r1 = batch_start_r1(group); let start_r2 = batch_start_r2(group);
-  var next_r1: array<vec4<u32>, ITEMS_R>;
-  var next_r2: array<vec4<u32>, ITEMS_R2>;
+  var next_r1: array<vec4<u32>, LOADS_R>;
+  var next_r2: array<vec4<u32>, LOADS_R2>;
 #unroll UNROLL
-  for (var f = 0u; f < ITEMS_R; f++) { next_r1[f] = fetch_r1(start_r1, rows, r0, 0u, lid + f * WORKGROUP); }
+  for (var f = 0u; f < LOADS_R; f++) { next_r1[f] = fetch_r1(start_r1, rows, r0, 0u, lid + f * WORKGROUP); }
 #unroll UNROLL
-  for (var f = 0u; f < ITEMS_R2; f++) { next_r2[f] = fetch_r2(start_r2, rows, r0, 0u, lid + f * WORKGROUP); }
-#include "flash_coop_stage.wgsl" ITEMS = ITEMS_R, HIGH = ROWS, EIGHTS = EIGHTS_R1, AT = 0u, PITCH = PITCH_R1, NEXT = next_r1
+  for (var f = 0u; f < LOADS_R2; f++) { next_r2[f] = fetch_r2(start_r2, rows, r0, 0u, lid + f * WORKGROUP); }
+#include "flash_coop_stage.wgsl" ITEMS = LOADS_R, HIGH = ROWS, EIGHTS = EIGHTS_R1, AT = 0u, PITCH = PITCH_R1, NEXT = next_r1
   workgroupBarrier();
-#include "flash_coop_hold.wgsl" X = x1, DEEP = KD, FIRST = 0u, COUNT = KD, PITCH = PITCH_R1
+#include "flash_coop_hold.wgsl" X = x1, FRAGMENTS_K = KD, FIRST = 0u, COUNT = KD, PITCH = PITCH_R1
   workgroupBarrier();
-#include "flash_coop_stage.wgsl" ITEMS = ITEMS_R2, HIGH = ROWS, EIGHTS = EIGHTS_R2, AT = 0u, PITCH = PITCH_R2, NEXT = next_r2
+#include "flash_coop_stage.wgsl" ITEMS = LOADS_R2, HIGH = ROWS, EIGHTS = EIGHTS_R2, AT = 0u, PITCH = PITCH_R2, NEXT = next_r2
   workgroupBarrier();
   var x2: array<coop_mat${EDGE}x${EDGE}<f16, A>, RM * KV>;
-#include "flash_coop_hold.wgsl" X = x2, DEEP = KV, FIRST = 0u, COUNT = KV, PITCH = PITCH_R2
+#include "flash_coop_hold.wgsl" X = x2, FRAGMENTS_K = KV, FIRST = 0u, COUNT = KV, PITCH = PITCH_R2
   if (BY_KEY == 0u) {
     for (var i = lid; i < ROWS; i += WORKGROUP) {
       let t = min(r0 + i, queries - 1u);
@@ -88,8 +88,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var y: array<coop_mat${EDGE}x${EDGE}<f32, C>, RM * KY>;
 #unroll UNROLL
   for (var e = 0u; e < RM * KY; e++) { y[e] = coop_mat${EDGE}x${EDGE}<f32, C>(); }
-  var next_c1: array<vec4<u32>, ITEMS_K>;
-  var next_c2: array<vec4<u32>, ITEMS_V>;
+  var next_c1: array<vec4<u32>, LOADS_K>;
+  var next_c2: array<vec4<u32>, LOADS_V>;
   var next_known = vec2<f32>(0.0); // of a query of the next tile
   for (var n = 0u; n < select(1u, sharing, BY_KEY == 1u); n++) {
     // Batch and head of the columns.
@@ -98,7 +98,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     { other = group / heads_kv * heads + group % heads_kv * sharing + n; }
 #endif
     let start_c1 = batch_start_c1(other); let start_c2 = batch_start_c2(other);
-#if AHEAD
+#if PREFETCH
     {
       if (begin < finish) {
 #include "flash_coop_fetch.wgsl" FIRST = begin
@@ -112,7 +112,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
 #endif
     for (var base = begin; base < finish; base += COLS) {
-#if !AHEAD
+#if !PREFETCH
       {
 #include "flash_coop_fetch.wgsl" FIRST = base
 #if BY_KEY
@@ -124,8 +124,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
 #endif
       workgroupBarrier();
-#include "flash_coop_stage.wgsl" ITEMS = ITEMS_K, HIGH = COLS, EIGHTS = EIGHTS_K, AT = 0u, PITCH = PITCH_C1, NEXT = next_c1
-#include "flash_coop_stage.wgsl" ITEMS = ITEMS_V, HIGH = COLS, EIGHTS = EIGHTS_V, AT = TILE_C1, PITCH = PITCH_C2, NEXT = next_c2
+#include "flash_coop_stage.wgsl" ITEMS = LOADS_K, HIGH = COLS, EIGHTS = EIGHTS_K, AT = 0u, PITCH = PITCH_C1, NEXT = next_c1
+#include "flash_coop_stage.wgsl" ITEMS = LOADS_V, HIGH = COLS, EIGHTS = EIGHTS_V, AT = TILE_C1, PITCH = PITCH_C2, NEXT = next_c2
 #if BY_KEY
       {
         if (lid < COLS) {
@@ -135,7 +135,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
 #endif
       workgroupBarrier();
-#if AHEAD
+#if PREFETCH
       {
         if (base + COLS < finish) {
 #include "flash_coop_fetch.wgsl" FIRST = base + COLS
@@ -150,7 +150,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #endif
       // A loop of one turn: see flash_coop.wgsl.
       loop {
-#if ALONE
+#if OWN_ROWS
         {
           // Whether no row of the subgroup sees a column of the tile, or is seen by one.
           let first = r0 + own;
@@ -165,15 +165,15 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #endif
         }
 #endif
-#include "flash_coop_scores.wgsl" X = x1, DEEP = KD, AT = 0u, PITCH = PITCH_C1, LINE = 0u
-#include "flash_coop_scores.wgsl" X = x2, DEEP = KV, AT = TILE_C1, PITCH = PITCH_C2, LINE = ROWS
+#include "flash_coop_scores.wgsl" X = x1, FRAGMENTS_K = KD, AT = 0u, PITCH = PITCH_C1, LINE = 0u
+#include "flash_coop_scores.wgsl" X = x2, FRAGMENTS_K = KV, AT = TILE_C1, PITCH = PITCH_C2, LINE = ROWS
         subgroup_barrier();
-        let c = lane % ACROSS * 4u;
+        let c = lane % ROW_THREADS * 4u;
         var probs: array<vec4<f32>, TIMES>;
         var slope: array<vec4<f32>, TIMES>;
 #unroll UNROLL
         for (var q = 0u; q < TIMES; q++) {
-          let row = own + q * LINES + lane / ACROSS;
+          let row = own + q * LINES + lane / ROW_THREADS;
           probs[q] = scores(row * PITCH_S + c);
           slope[q] = scores((ROWS + row) * PITCH_S + c);
         }
@@ -186,7 +186,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           let last = vec4<u32>(seen[c].y, seen[c + 1u].y, seen[c + 2u].y, seen[c + 3u].y);
 #unroll UNROLL
           for (var q = 0u; q < TIMES; q++) {
-            let key = vec4<u32>(r0 + own + q * LINES + lane / ACROSS);
+            let key = vec4<u32>(r0 + own + q * LINES + lane / ROW_THREADS);
             probs[q] = exp2(fma(probs[q], vec4<f32>(scale * LOG2E), -vec4<f32>(a.x, b.x, e.x, f.x)));
             if (!all) { probs[q] = select(vec4<f32>(0.0), probs[q], (key >= first) & (key < last)); }
             slope[q] = probs[q] * (slope[q] - vec4<f32>(a.y, b.y, e.y, f.y)) * scale;
@@ -198,7 +198,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           let all = base >= seen[own + OWN - 1u].x && base + COLS <= seen[own].y;
 #unroll UNROLL
           for (var q = 0u; q < TIMES; q++) {
-            let row = own + q * LINES + lane / ACROSS;
+            let row = own + q * LINES + lane / ROW_THREADS;
             let known = sums[row]; let sees = seen[row];
             probs[q] = exp2(fma(probs[q], vec4<f32>(scale * LOG2E), vec4<f32>(-known.x)));
             if (!all) { probs[q] = select(vec4<f32>(0.0), probs[q], (key >= vec4<u32>(sees.x)) & (key < vec4<u32>(sees.y))); }
@@ -208,7 +208,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #endif
 #unroll UNROLL
         for (var q = 0u; q < TIMES; q++) {
-          let row = own + q * LINES + lane / ACROSS;
+          let row = own + q * LINES + lane / ROW_THREADS;
           put_part((row * PITCH_P + c) / UNIT, slope[q]);
 #if BY_KEY
           { put_part(((ROWS + row) * PITCH_P + c) / UNIT, probs[q]); }
@@ -218,10 +218,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #unroll UNROLL
         for (var j = 0u; j < STEPS; j++) {
           // By the columns of the scores: the gradient of what made them.
-#include "flash_coop_add.wgsl" LINE = 0u, AT = 0u, PITCH = PITCH_C1, COUNT = YD, Y = y, WIDE = KY, FIRST = 0u
+#include "flash_coop_add.wgsl" LINE = 0u, AT = 0u, PITCH = PITCH_C1, COUNT = YD, Y = y, COLUMNS = KY, FIRST = 0u
 #if BY_KEY
           {
-#include "flash_coop_add.wgsl" LINE = ROWS, AT = TILE_C1, PITCH = PITCH_C2, COUNT = YV, Y = y, WIDE = KY, FIRST = YD
+#include "flash_coop_add.wgsl" LINE = ROWS, AT = TILE_C1, PITCH = PITCH_C2, COUNT = YV, Y = y, COLUMNS = KY, FIRST = YD
           }
 #endif
         }
@@ -231,20 +231,20 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
   let whole = wid.y * p.groups_x + wid.x < p.groups;
 #unroll UNROLL
-  for (var g = 0u; g < GROUPS; g++) {
+  for (var g = 0u; g < STORES; g++) {
     workgroupBarrier();
-#include "flash_coop_leave.wgsl" Y = y, WIDE = KY
+#include "flash_coop_store.wgsl" Y = y, COLUMNS = KY
     workgroupBarrier();
-    for (var u = lid; u < ROWS * WIDE / 4u; u += WORKGROUP) {
-      let line = u / (WIDE / 4u); let c = u % (WIDE / 4u) * 4u;
-      let row = r0 + line; let place = c / (PER * EDGE); let within = g * PER * EDGE + c % (PER * EDGE);
+    for (var u = lid; u < ROWS * STORE_COLS / 4u; u += WORKGROUP) {
+      let line = u / (STORE_COLS / 4u); let c = u % (STORE_COLS / 4u) * 4u;
+      let row = r0 + line; let place = c / (STORE_FRAGMENTS * EDGE); let within = g * STORE_FRAGMENTS * EDGE + c % (STORE_FRAGMENTS * EDGE);
       let v = scores(line * PITCH_S + c);
       if (whole && row < rows) {
         let at = place * YD * EDGE + within;
 #if BY_KEY
         {
           let of_value = place * YV * EDGE + within - YD * EDGE;
-          if (g * PER >= YD) {
+          if (g * STORE_FRAGMENTS >= YD) {
             if (of_value < p.size_v) { store4_1((group * rows + row) * p.size_v + of_value, v); }
           } else {
             if (at < p.size) { store4_0((group * rows + row) * p.size + at, v); }

@@ -9,7 +9,7 @@ fn agreed(v: bool) -> bool { return subgroupAny(v); }
 #include "coop_tile_vectors.wgsl"
 var<workgroup> parts: array<vec4<f16>, PARTS * ROWS * PITCH_P / 4u>;
 fn put_part(at: u32, v: vec4<f32>) { parts[at] = vec4<f16>(v); }
-var<workgroup> strip: array<vec4<f32>, STRIPS * ROWS * PITCH_S / 4u>;
+var<workgroup> strip: array<vec4<f32>, SCORE_STRIPS * ROWS * PITCH_S / 4u>;
 fn scores(at: u32) -> vec4<f32> { return strip[at / 4u]; }
 fn put_score(at: u32, v: vec4<f32>) { strip[at / 4u] = v; }
 #else
@@ -19,7 +19,7 @@ fn put_part(at: u32, v: vec4<f32>) {
   let h = vec4<f16>(v);
   parts[at] = h.x; parts[at + 1u] = h.y; parts[at + 2u] = h.z; parts[at + 3u] = h.w;
 }
-var<workgroup> strip: array<f32, STRIPS * ROWS * PITCH_S>;
+var<workgroup> strip: array<f32, SCORE_STRIPS * ROWS * PITCH_S>;
 fn scores(at: u32) -> vec4<f32> { return vec4<f32>(strip[at], strip[at + 1u], strip[at + 2u], strip[at + 3u]); }
 fn put_score(at: u32, v: vec4<f32>) { strip[at] = v.x; strip[at + 1u] = v.y; strip[at + 2u] = v.z; strip[at + 3u] = v.w; }
 #endif

@@ -4,13 +4,13 @@
 #unroll UNROLL
   for (var e = 0u; e < RM * CN; e++) { s[e] = coop_mat${EDGE}x${EDGE}<f32, C>(); }
 #unroll UNROLL
-  for (var d = 0u; d < ${DEEP}; d++) {
+  for (var d = 0u; d < ${FRAGMENTS_K}; d++) {
 #unroll UNROLL
     for (var j = 0u; j < CN; j++) {
-      let at = (${AT} + (across * CN + j) * EDGE * ${PITCH} + d * EDGE) / UNIT; let pitch = ${PITCH} / UNIT;
+      let at = (${AT} + (wn * CN + j) * EDGE * ${PITCH} + d * EDGE) / UNIT; let pitch = ${PITCH} / UNIT;
       let c = coopLoad<coop_mat${EDGE}x${EDGE}<f16, B>>(&tile[at], pitch);
 #unroll UNROLL
-      for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(${X}[i * ${DEEP} + d], c, s[i * CN + j]); }
+      for (var i = 0u; i < RM; i++) { s[i * CN + j] = coopMultiplyAdd(${X}[i * ${FRAGMENTS_K} + d], c, s[i * CN + j]); }
     }
   }
 #unroll UNROLL
@@ -18,7 +18,7 @@
 #unroll UNROLL
     for (var j = 0u; j < CN; j++) {
       let value = s[i * CN + j];
-      let at = ((${LINE} + mine + i * EDGE) * PITCH_S + (across * CN + j) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
+      let at = ((${LINE} + wm + i * EDGE) * PITCH_S + (wn * CN + j) * EDGE) / UNIT; let pitch = PITCH_S / UNIT;
       coopStoreT(value, &strip[at], pitch);
     }
   }

@@ -1,5 +1,5 @@
 // The gradients of a block of keys and values of one key head: the queries of all heads that share it, their results' gradients and sums
-// staged a tile at a time, the scores computed again. Four threads have PER keys, each with every fourth quad of them.
+// staged a tile at a time, the scores computed again. Four threads have THREAD_ROWS keys, each with every fourth quad of them.
 
 #include "flash_tiles.wgsl" D = qs, V = gs
 var<workgroup> sums: array<vec2<f32>, TILE>;
@@ -10,13 +10,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let sharing = heads / heads_kv;
   let kv = block / p.head_blocks; // batch and key head
   let s0 = block % p.head_blocks * ROWS;
-  let own = s0 + lid / 4u * PER;
-  var k: array<vec4<f32>, DK * PER>;
-  var v: array<vec4<f32>, DV * PER>;
-  var dk: array<vec4<f32>, DK * PER>;
-  var dv: array<vec4<f32>, DV * PER>;
+  let own = s0 + lid / 4u * THREAD_ROWS;
+  var k: array<vec4<f32>, DK * THREAD_ROWS>;
+  var v: array<vec4<f32>, DV * THREAD_ROWS>;
+  var dk: array<vec4<f32>, DK * THREAD_ROWS>;
+  var dv: array<vec4<f32>, DV * THREAD_ROWS>;
 #unroll
-  for (var r = 0u; r < PER; r++) {
+  for (var r = 0u; r < THREAD_ROWS; r++) {
     let row = kv * keys + min(own + r, keys - 1u);
 #unroll
     for (var u = 0u; u < DK; u++) { k[r * DK + u] = fetch_k(row * size, size, lane + 4u * u) * scale; dk[r * DK + u] = vec4<f32>(0.0); }
@@ -40,26 +40,26 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
       workgroupBarrier();
       for (var j = 0u; j < count; j++) {
-        var x: array<f32, PER>;
-        var y: array<f32, PER>;
+        var x: array<f32, THREAD_ROWS>;
+        var y: array<f32, THREAD_ROWS>;
 #unroll
-        for (var r = 0u; r < PER; r++) { x[r] = 0.0; y[r] = 0.0; }
+        for (var r = 0u; r < THREAD_ROWS; r++) { x[r] = 0.0; y[r] = 0.0; }
 #unroll
         for (var u = 0u; u < DK; u++) {
           let q = qs[j * QD + lane + 4u * u];
 #unroll
-          for (var r = 0u; r < PER; r++) { x[r] += dot(k[r * DK + u], q); }
+          for (var r = 0u; r < THREAD_ROWS; r++) { x[r] += dot(k[r * DK + u], q); }
         }
 #unroll
         for (var w = 0u; w < DV; w++) {
           let g = gs[j * QV + lane + 4u * w];
 #unroll
-          for (var r = 0u; r < PER; r++) { y[r] += dot(v[r * DV + w], g); }
+          for (var r = 0u; r < THREAD_ROWS; r++) { y[r] += dot(v[r * DV + w], g); }
         }
         let seen = keys_of(base + j);
         let known = sums[j];
 #unroll
-        for (var r = 0u; r < PER; r++) {
+        for (var r = 0u; r < THREAD_ROWS; r++) {
           let score = quad_sum(x[r]);
           let slope = quad_sum(y[r]);
           let prob = select(0.0, exp(score - known.x), own + r >= seen.x && own + r < seen.y);
@@ -70,19 +70,19 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         for (var u = 0u; u < DK; u++) {
           let q = qs[j * QD + lane + 4u * u];
 #unroll
-          for (var r = 0u; r < PER; r++) { dk[r * DK + u] += x[r] * q; }
+          for (var r = 0u; r < THREAD_ROWS; r++) { dk[r * DK + u] += x[r] * q; }
         }
 #unroll
         for (var w = 0u; w < DV; w++) {
           let g = gs[j * QV + lane + 4u * w];
 #unroll
-          for (var r = 0u; r < PER; r++) { dv[r * DV + w] += y[r] * g; }
+          for (var r = 0u; r < THREAD_ROWS; r++) { dv[r * DV + w] += y[r] * g; }
         }
       }
     }
   }
 #unroll
-  for (var r = 0u; r < PER; r++) {
+  for (var r = 0u; r < THREAD_ROWS; r++) {
     if (own + r < keys && wid.y * p.groups_x + wid.x < p.groups) {
       let row = kv * keys + own + r;
 #unroll

@@ -1,5 +1,5 @@
 // The gradient of a block of queries of one head, keys and values staged a tile at a time and the scores computed again: four threads have
-// PER queries, each with every fourth quad of them, of their results' gradients and of their own.
+// THREAD_ROWS queries, each with every fourth quad of them, of their results' gradients and of their own.
 
 #include "flash_tiles.wgsl" D = ks, V = vs
 
@@ -7,14 +7,14 @@
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
 #include "flash_begin.wgsl"
 #include "flash_queries.wgsl"
-  var q: array<vec4<f32>, DK * PER>;
-  var g: array<vec4<f32>, DV * PER>;
-  var acc: array<vec4<f32>, DK * PER>;
-  var logs: array<f32, PER>;
-  var delta: array<f32, PER>;
-  var seen: array<vec2<u32>, PER>;
+  var q: array<vec4<f32>, DK * THREAD_ROWS>;
+  var g: array<vec4<f32>, DV * THREAD_ROWS>;
+  var acc: array<vec4<f32>, DK * THREAD_ROWS>;
+  var logs: array<f32, THREAD_ROWS>;
+  var delta: array<f32, THREAD_ROWS>;
+  var seen: array<vec2<u32>, THREAD_ROWS>;
 #unroll
-  for (var r = 0u; r < PER; r++) {
+  for (var r = 0u; r < THREAD_ROWS; r++) {
     let t = min(own + r, queries - 1u);
     let row = head * queries + t;
 #unroll
@@ -29,24 +29,24 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #include "flash_stage.wgsl" D = ks, d = k, V = vs, v = v, FIRST = kv, COUNT = count
     workgroupBarrier();
     for (var j = 0u; j < count; j++) {
-      var x: array<f32, PER>;
-      var y: array<f32, PER>;
+      var x: array<f32, THREAD_ROWS>;
+      var y: array<f32, THREAD_ROWS>;
 #unroll
-      for (var r = 0u; r < PER; r++) { x[r] = 0.0; y[r] = 0.0; }
+      for (var r = 0u; r < THREAD_ROWS; r++) { x[r] = 0.0; y[r] = 0.0; }
 #unroll
       for (var u = 0u; u < DK; u++) {
         let k = ks[j * QD + lane + 4u * u];
 #unroll
-        for (var r = 0u; r < PER; r++) { x[r] += dot(q[r * DK + u], k); }
+        for (var r = 0u; r < THREAD_ROWS; r++) { x[r] += dot(q[r * DK + u], k); }
       }
 #unroll
       for (var w = 0u; w < DV; w++) {
         let v = vs[j * QV + lane + 4u * w];
 #unroll
-        for (var r = 0u; r < PER; r++) { y[r] += dot(g[r * DV + w], v); }
+        for (var r = 0u; r < THREAD_ROWS; r++) { y[r] += dot(g[r * DV + w], v); }
       }
 #unroll
-      for (var r = 0u; r < PER; r++) {
+      for (var r = 0u; r < THREAD_ROWS; r++) {
         let score = quad_sum(x[r]);
         let slope = quad_sum(y[r]);
         let prob = select(0.0, exp(score - logs[r]), base + j >= seen[r].x && base + j < seen[r].y);
@@ -56,12 +56,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       for (var u = 0u; u < DK; u++) {
         let k = ks[j * QD + lane + 4u * u];
 #unroll
-        for (var r = 0u; r < PER; r++) { acc[r * DK + u] += x[r] * k; }
+        for (var r = 0u; r < THREAD_ROWS; r++) { acc[r * DK + u] += x[r] * k; }
       }
     }
   }
 #unroll
-  for (var r = 0u; r < PER; r++) {
+  for (var r = 0u; r < THREAD_ROWS; r++) {
     if (own + r < queries && wid.y * p.groups_x + wid.x < p.groups) {
 #unroll
       for (var u = 0u; u < DK; u++) { put((head * queries + own + r) * size, size, lane + 4u * u, acc[r * DK + u]); }

@@ -3,4 +3,4 @@
   let h = head % heads; let b = head / heads;
   let kv = (b * heads_kv + h / (heads / heads_kv)) * keys;
   let t0 = block % p.head_blocks * ROWS;
-  let own = t0 + lid / 4u * PER;
+  let own = t0 + lid / 4u * THREAD_ROWS;

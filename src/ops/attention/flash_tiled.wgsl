@@ -1,5 +1,5 @@
 // Attention of a block of queries of one head, keys and values staged a tile at a time, with the softmax computed as they pass by: four threads
-// have PER queries, each with every fourth quad of them and of their sums. For many queries; decode.wgsl is for few.
+// have THREAD_ROWS queries, each with every fourth quad of them and of their sums. For many queries; decode.wgsl is for few.
 
 const LOWEST: f32 = -3.0e38;
 #include "flash_tiles.wgsl" D = ks, V = vs
@@ -8,13 +8,13 @@ const LOWEST: f32 = -3.0e38;
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
 #include "flash_begin.wgsl"
 #include "flash_queries.wgsl"
-  var q: array<vec4<f32>, DK * PER>;
-  var acc: array<vec4<f32>, DV * PER>;
-  var top: array<f32, PER>;
-  var sum: array<f32, PER>;
-  var seen: array<vec2<u32>, PER>;
+  var q: array<vec4<f32>, DK * THREAD_ROWS>;
+  var acc: array<vec4<f32>, DV * THREAD_ROWS>;
+  var top: array<f32, THREAD_ROWS>;
+  var sum: array<f32, THREAD_ROWS>;
+  var seen: array<vec2<u32>, THREAD_ROWS>;
 #unroll
-  for (var r = 0u; r < PER; r++) {
+  for (var r = 0u; r < THREAD_ROWS; r++) {
     let t = min(own + r, queries - 1u);
 #unroll
     for (var u = 0u; u < DK; u++) { q[r * DK + u] = fetch_q((head * queries + t) * size, size, lane + 4u * u) * scale; }
@@ -29,22 +29,22 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     workgroupBarrier();
     for (var j = 0u; j < TILE; j += 4u) {
       // Four keys at a time: sums are corrected once for them.
-      var s: array<vec4<f32>, PER>;
+      var s: array<vec4<f32>, THREAD_ROWS>;
 #unroll
-      for (var r = 0u; r < PER; r++) { s[r] = vec4<f32>(0.0); }
+      for (var r = 0u; r < THREAD_ROWS; r++) { s[r] = vec4<f32>(0.0); }
 #unroll
       for (var u = 0u; u < DK; u++) {
         let c = lane + 4u * u;
         let k0 = ks[j * QD + c]; let k1 = ks[(j + 1u) * QD + c]; let k2 = ks[(j + 2u) * QD + c]; let k3 = ks[(j + 3u) * QD + c];
 #unroll
-        for (var r = 0u; r < PER; r++) {
+        for (var r = 0u; r < THREAD_ROWS; r++) {
           let x = q[r * DK + u];
           s[r] += vec4<f32>(dot(x, k0), dot(x, k1), dot(x, k2), dot(x, k3));
         }
       }
       let key = vec4<u32>(base + j) + vec4<u32>(0u, 1u, 2u, 3u);
 #unroll
-      for (var r = 0u; r < PER; r++) {
+      for (var r = 0u; r < THREAD_ROWS; r++) {
         var x = vec4<f32>(quad_sum(s[r].x), quad_sum(s[r].y), quad_sum(s[r].z), quad_sum(s[r].w));
         let inside = (key >= vec4<u32>(seen[r].x)) & (key < vec4<u32>(min(seen[r].y, base + count)));
         let row = (head * queries + min(own + r, queries - 1u)) * keys;
@@ -68,7 +68,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         let c = lane + 4u * w;
         let v0 = vs[j * QV + c]; let v1 = vs[(j + 1u) * QV + c]; let v2 = vs[(j + 2u) * QV + c]; let v3 = vs[(j + 3u) * QV + c];
 #unroll
-        for (var r = 0u; r < PER; r++) {
+        for (var r = 0u; r < THREAD_ROWS; r++) {
           let probs = s[r];
           acc[r * DV + w] += (probs.x * v0 + probs.y * v1) + (probs.z * v2 + probs.w * v3);
         }
@@ -76,7 +76,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
   }
 #unroll
-  for (var r = 0u; r < PER; r++) {
+  for (var r = 0u; r < THREAD_ROWS; r++) {
     let t = own + r;
     if (t < queries && wid.y * p.groups_x + wid.x < p.groups) {
       // A query that sees no key gives zeros.

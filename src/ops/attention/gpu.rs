@@ -19,11 +19,11 @@ pub(super) static FILES: &[(&str, &str)] = &[
     ("flash_coop_add.wgsl", include_str!("flash_coop_add.wgsl")),
     ("flash_coop_fetch.wgsl", include_str!("flash_coop_fetch.wgsl")),
     ("flash_coop_hold.wgsl", include_str!("flash_coop_hold.wgsl")),
-    ("flash_coop_leave.wgsl", include_str!("flash_coop_leave.wgsl")),
     ("flash_coop_memory.wgsl", include_str!("flash_coop_memory.wgsl")),
     ("flash_coop_operand.wgsl", include_str!("flash_coop_operand.wgsl")),
     ("flash_coop_scores.wgsl", include_str!("flash_coop_scores.wgsl")),
     ("flash_coop_stage.wgsl", include_str!("flash_coop_stage.wgsl")),
+    ("flash_coop_store.wgsl", include_str!("flash_coop_store.wgsl")),
     ("flash_coop_top.wgsl", include_str!("flash_coop_top.wgsl")),
     ("flash_queries.wgsl", include_str!("flash_queries.wgsl")),
     ("flash_stage.wgsl", include_str!("flash_stage.wgsl")),
@@ -153,13 +153,13 @@ fn decode(of: &AttentionKernel, z: &HeadSizes, groups: usize, step: &Step, adapt
     .min(most);
     let dp = (z.dv.div_ceil(4).next_power_of_two() as u32).max(1);
     let quad = RowGroup { workgroup, size: 4, col_major: false };
-    let team = RowGroup { workgroup, size: workgroup, col_major: false };
+    let whole = RowGroup { workgroup, size: workgroup, col_major: false };
     // Quads of a key for each of its four threads; and the tile's values that a thread asks for before the scores, out of `dp`.
-    let (dk, early) = ((z.d.div_ceil(16)).next_power_of_two() as u32, dp.min(8));
+    let (dk, prefetched) = ((z.d.div_ceil(16)).next_power_of_two() as u32, dp.min(8));
     let consts = vec![
         ("DP", dp),
         ("DK", dk),
-        ("EARLY", early),
+        ("PREFETCH", prefetched),
         ("CAUSAL", of.causal as u32),
         ("VEC_D", (z.d % 4 == 0) as u32),
         ("VEC_V", (z.dv % 4 == 0) as u32),
@@ -168,7 +168,7 @@ fn decode(of: &AttentionKernel, z: &HeadSizes, groups: usize, step: &Step, adapt
     let mut values = values(&consts);
     values.extend([("PASSES", 4u32.into()), ("MASKED", of.mask.into())]);
     values.push(("KEY_SUM", quad.function("key_sum", SUM, adapter).into()));
-    values.push(("TEAM_MAX", team.function_once("team_max", MAX, adapter).into()));
+    values.push(("WORKGROUP_MAX", whole.function_once("workgroup_max", MAX, adapter).into()));
     let grid = grid(groups)?;
     let params = DecodeParams { base: AttentionParams::new(of, z, step, grid[0])?, groups: U32::size(groups)? };
     let source = DECODE.source(&values);

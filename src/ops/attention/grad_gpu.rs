@@ -67,18 +67,18 @@ fn staged(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &Adapt
     // Quads of a row for each of its four threads.
     let (dk, dv4) = (z.d.div_ceil(16).max(1), z.dv.div_ceil(16).max(1));
     // Two rows for four threads halve the reads of staged ones, as long as registers are enough.
-    let per = if by_key || dk + dv4 > 8 { 1 } else { 2 };
+    let thread_rows = if by_key || dk + dv4 > 8 { 1 } else { 2 };
     let room = (adapter.workgroup_bytes as usize).clamp(16_384, 32_768) - 1024;
     let tile = [TILE, 16, 8, 4].into_iter().find(|n| n * (64 * (dk + dv4) + 8) <= room)?;
     let workgroup = WORKGROUP.min(adapter.workgroup_threads.max(4));
     let quad = RowGroup { workgroup, size: 4, col_major: false };
     let (dk, dv4) = (dk as u32, dv4 as u32);
-    let consts = vec![("DK", dk), ("DV", dv4), ("PER", per), ("TILE", tile as u32), ("CAUSAL", of.causal as u32)];
+    let consts = vec![("DK", dk), ("DV", dv4), ("THREAD_ROWS", thread_rows), ("TILE", tile as u32), ("CAUSAL", of.causal as u32)];
     let mut values = values(&consts);
     values.extend([("MASKED", of.mask.into()), ("SUMS", of.sums.into())]);
     values.extend([("VEC_D", (z.d % 4 == 0).into()), ("VEC_V", (z.dv % 4 == 0).into())]);
     values.push(("QUAD_SUM", quad.function("quad_sum", SUM, adapter).into()));
-    let blocks = if by_key { z.s } else { z.t }.div_ceil((workgroup / 4 * per) as usize);
+    let blocks = if by_key { z.s } else { z.t }.div_ceil((workgroup / 4 * thread_rows) as usize);
     let count = z.b.checked_mul(if by_key { z.hkv } else { z.h })?.checked_mul(blocks)?;
     let grid = grid(count)?;
     let params = FlashParams::new(of, &z, step, grid[0], [blocks, count])?;

@@ -1,11 +1,11 @@
-// Loss and logarithm of Σ e^logit of each row of logits: TEAM threads a row, PER rows a team, which stay in registers when HELD packets of
-// eight a thread can hold them; otherwise maximum and sum are found in one pass.
+// Loss and logarithm of Σ e^logit of each row of logits: ROW_THREADS threads a row, GROUP_ROWS rows a row group, which stay in registers where
+// they fit the RESIDENT packets of eight of each thread; otherwise maximum and sum are found in one pass.
 // BACKWARD: (e^(logit − that logarithm) − [HOT and the class is the target]) · gradient of the row's loss.
 
 const LOWEST: f32 = -3.0e38;
 const REST: f32 = LOWEST;
-const TEAMS: u32 = WORKGROUP / TEAM;
-const AHEAD: u32 = ${AHEAD}; // packets that a row which is not held has under way for a thread
+const ROW_GROUPS: u32 = WORKGROUP / ROW_THREADS;
+const PREFETCH: u32 = ${PREFETCH}; // packets that a row that is not resident has under way for a thread
 var<private> thread: u32;
 
 // What a target says: its class, as far as there is one, and 1 where it counts. A negative i32 is a large u32.
@@ -18,8 +18,8 @@ fn is_bad(hit: u32, cols: u32) -> bool { return hit >= cols && (IGNORES == 0u ||
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   thread = lid;
   let rows = p.rows; let cols = p.cols;
-  let lane = lid % TEAM;
-  let base = ((wid.y * p.groups_x + wid.x) * TEAMS + lid / TEAM) * PER;
+  let lane = lid % ROW_THREADS;
+  let base = ((wid.y * p.groups_x + wid.x) * ROW_GROUPS + lid / ROW_THREADS) * GROUP_ROWS;
 #if BACKWARD
   {
     let own = min(base, rows - 1u);
@@ -29,7 +29,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     let g = select(0.0, f32(load_3(own)), hit.y == 1u);
     let shift = f32(load_2(own));
     if (base < rows) {
-      for (var v = lane; v < (cols + 3u) / 4u; v += TEAM) {
+      for (var v = lane; v < (cols + 3u) / 4u; v += ROW_THREADS) {
         let hot = select(vec4<f32>(0.0), vec4<f32>(f32(HOT)), vec4<u32>(4u * v) + vec4<u32>(0u, 1u, 2u, 3u) == vec4<u32>(hit.x));
         let x = (exp(fetch(own * cols, cols, v) - shift) - hot) * g;
         put(own * cols, cols, v, select(vec4<f32>(0.0), x, hit.y == 1u));
@@ -39,37 +39,37 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #else
   {
     // All is on its way before anything is looked at: loads stay in a branch, while others are moved to where they are used.
-    var hits: array<u32, PER>; var hot: array<f32, PER>;
-    var x: array<X, max(PER * HELD, 1u)>;
+    var hits: array<u32, GROUP_ROWS>; var hot: array<f32, GROUP_ROWS>;
+    var x: array<X, max(GROUP_ROWS * RESIDENT, 1u)>;
     if (cols > 0u) {
 #unroll
-      for (var r = 0u; r < PER; r++) { hits[r] = u32(load_1(min(base + r, rows - 1u))); }
+      for (var r = 0u; r < GROUP_ROWS; r++) { hits[r] = u32(load_1(min(base + r, rows - 1u))); }
 #unroll
-      for (var r = 0u; r < PER; r++) {
+      for (var r = 0u; r < GROUP_ROWS; r++) {
 #unroll
-        for (var h = 0u; h < HELD; h++) { x[r * HELD + h] = fetch_x(min(base + r, rows - 1u), lane + h * TEAM, cols); }
+        for (var h = 0u; h < RESIDENT; h++) { x[r * RESIDENT + h] = fetch_x(min(base + r, rows - 1u), lane + h * ROW_THREADS, cols); }
       }
     }
     if (rows > 0u) {
 #unroll
-      for (var r = 0u; r < PER; r++) { hot[r] = f32(load_0(min(base + r, rows - 1u) * cols + class_of(hits[r], cols).x)); }
+      for (var r = 0u; r < GROUP_ROWS; r++) { hot[r] = f32(load_0(min(base + r, rows - 1u) * cols + class_of(hits[r], cols).x)); }
     }
 #unroll
-    for (var r = 0u; r < PER; r++) {
+    for (var r = 0u; r < GROUP_ROWS; r++) {
       let row = min(base + r, rows - 1u);
       var top = LOWEST; var sum = 0.0;
-      if (HELD > 0u) {
+      if (RESIDENT > 0u) {
         var most = vec4<f32>(LOWEST);
 #unroll
-        for (var h = 0u; h < HELD; h++) { most = max(most, max(low_x(x[r * HELD + h]), high_x(x[r * HELD + h]))); }
-        top = team_max(max4(most));
+        for (var h = 0u; h < RESIDENT; h++) { most = max(most, max(low_x(x[r * RESIDENT + h]), high_x(x[r * RESIDENT + h]))); }
+        top = row_max(max4(most));
 #unroll
-        for (var h = 0u; h < HELD; h++) {
-          sum += select(0.0, sum4(exp(low_x(x[r * HELD + h]) - top) + exp(high_x(x[r * HELD + h]) - top)), within(h, lane, cols));
+        for (var h = 0u; h < RESIDENT; h++) {
+          sum += select(0.0, sum4(exp(low_x(x[r * RESIDENT + h]) - top) + exp(high_x(x[r * RESIDENT + h]) - top)), within(h, lane, cols));
         }
-        sum = team_sum(sum);
+        sum = row_sum(sum);
       } else {
-        let both = top_sum(row, lane, cols); top = both.x; sum = both.y;
+        let both = row_max_sum(row, lane, cols); top = both.x; sum = both.y;
       }
       let all = top + log(sum);
       if (base + r < rows && lane == 0u) {
@@ -90,6 +90,6 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #include "row_within.wgsl"
 #include "row_max_sum.wgsl"
 #include "vec16.wgsl" NAME = x, TYPE = X, LOAD = 0, START = "p.x_start + p.x_offset"
-${TEAM_SUM}
-${TEAM_MAX}
+${ROW_SUM}
+${ROW_MAX}
 #endif

@@ -35,14 +35,14 @@ pub fn cross_entropy(kernel: &CrossEntropyKernel, step: &Step, adapter: &Adapter
     let form = Vec16Form::of(&step.loads[0], cols, Beyond::Rest);
     let mut tiling = RowTiling::new(rows, cols, &form, false, adapter);
     if backward {
-        // Nothing of a row is held.
-        (tiling.team, tiling.per, tiling.held) = (RowGroup::for_rows(rows, cols.div_ceil(4), adapter), 1, 0);
+        // Nothing of a row is resident.
+        (tiling.group, tiling.group_rows, tiling.resident) = (RowGroup::for_rows(rows, cols.div_ceil(4), adapter), 1, 0);
     }
     let mut values = [tiling.values().as_slice(), form.values().as_slice()].concat();
     values.push(("BACKWARD", backward.into()));
     if !backward {
-        values.push(("TEAM_SUM", tiling.team.function("team_sum", SUM, adapter).into()));
-        values.push(("TEAM_MAX", tiling.team.function("team_max", MAX, adapter).into()));
+        values.push(("ROW_SUM", tiling.group.function("row_sum", SUM, adapter).into()));
+        values.push(("ROW_MAX", tiling.group.function("row_max", MAX, adapter).into()));
     }
     // Targets are i32 or u32 here; one that neither can hold does not come.
     let ignored = i32::try_from(ignore).map(|v| v as u32).or(u32::try_from(ignore)).ok();
@@ -54,7 +54,7 @@ pub fn cross_entropy(kernel: &CrossEntropyKernel, step: &Step, adapter: &Adapter
     Some(Wgsl {
         source: CROSS_ENTROPY.source(&values),
         consts,
-        workgroup: tiling.team.workgroup,
+        workgroup: tiling.group.workgroup,
         grid,
         words: params.words(),
         raw: if form.raw.is_some() && !backward { vec![0] } else { vec![] },

@@ -3,7 +3,7 @@
 // whole numbers in two words, so that every run gives the same bits.
 
 const BINS: u32 = 1u << BITS;
-const PER: u32 = BINS / WORKGROUP;
+const THREAD_BINS: u32 = BINS / WORKGROUP;
 var<private> thread: u32;
 var<workgroup> low: array<atomic<u32>, BINS>;
 var<workgroup> high: array<atomic<u32>, BINS>;
@@ -47,9 +47,9 @@ fn reached(count: u32, least: u32, top: f32) -> u32 {
       }
     }
     workgroupBarrier();
-    // Thread t has PER bins, the largest keys first; sums[t] becomes the sum of its bins and those before.
+    // Thread t has THREAD_BINS bins, the largest keys first; sums[t] becomes the sum of its bins and those before.
     var own = vec2<u32>(0u);
-    for (var u = 0u; u < PER; u++) { own = plus(own, bin(BINS - 1u - thread * PER - u)); }
+    for (var u = 0u; u < THREAD_BINS; u++) { own = plus(own, bin(BINS - 1u - thread * THREAD_BINS - u)); }
     var all = own;
     sums[thread] = all;
     workgroupBarrier();
@@ -71,8 +71,8 @@ fn reached(count: u32, least: u32, top: f32) -> u32 {
     if (goal.x == 0u && goal.y == 0u) { goal.x = 1u; }
     var before = minus(all, own);
     if (less(before, goal) && !less(all, goal)) {
-      for (var u = 0u; u < PER; u++) {
-        let at = BINS - 1u - thread * PER - u;
+      for (var u = 0u; u < THREAD_BINS; u++) {
+        let at = BINS - 1u - thread * THREAD_BINS - u;
         let next = plus(before, bin(at));
         if (less(before, goal) && !less(next, goal)) { found = vec3<u32>(at, minus(goal, before)); }
         before = next;
@@ -91,7 +91,7 @@ fn main(@builtin(local_invocation_index) lid: u32) {
   let n = p.count;
   var most = 0u;
   for (var i = lid; i < n; i += WORKGROUP) { most = max(most, key(load_0(i))); }
-  let top = value(team_max(most));
+  let top = value(workgroup_max(most));
   var least = 0u;
   if (p.top_k > 0u) { least = reached(p.top_k, 0u, top); }
   if (p.top_p < 1.0) { least = max(least, reached(0u, least, top)); }
@@ -100,4 +100,4 @@ fn main(@builtin(local_invocation_index) lid: u32) {
   if (lid == 0u) { store_0(0u, max(cut, top + p.min_p_shift)); }
 }
 
-${TEAM_MAX}
+${WORKGROUP_MAX}

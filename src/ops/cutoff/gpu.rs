@@ -32,7 +32,7 @@ pub fn cutoff(of: &Cutoff, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     // Two words a bin and two a thread.
     let (bits, most) = if adapter.workgroup_bytes >= 32 << 10 { (11, 1024) } else { (8, 256) };
     let workgroup = 1 << adapter.workgroup_threads.clamp(1, most).ilog2();
-    let team = RowGroup { workgroup, size: workgroup, col_major: false };
+    let group = RowGroup { workgroup, size: workgroup, col_major: false };
     let largest = Combine { ty: "u32", expr: "max(a, b)", builtin: Some("subgroupMax") };
     // No number is minus infinity.
     let number = |v: f64| F32::from((v as f32).max(-3e38));
@@ -44,7 +44,7 @@ pub fn cutoff(of: &Cutoff, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         min_p_shift: number(of.temperature * of.min_p.ln()),
     };
     Some(Wgsl {
-        source: CUTOFF.source(&[("TEAM_MAX", team.function("team_max", largest, adapter).into())]),
+        source: CUTOFF.source(&[("WORKGROUP_MAX", group.function("workgroup_max", largest, adapter).into())]),
         consts: vec![("BITS", bits)],
         workgroup,
         grid: [1, 1, 1],

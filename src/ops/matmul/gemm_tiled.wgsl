@@ -37,11 +37,11 @@ fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let group = min(wid.y * p.groups_x + wid.x, p.groups - 1u); // those that are too many do what the last one does
-  let tiles = p.tiles_n; let downs = p.tiles_m;
-  let batch = group / (tiles * downs);
-  let rest = group % (tiles * downs);
+  let tiles = p.tiles_n; let tiles_m = p.tiles_m;
+  let batch = group / (tiles * tiles_m);
+  let rest = group % (tiles * tiles_m);
   // Tiles of one column of n follow each other: they share the rows of b.
-  let m0 = rest % downs * BM; let n0 = rest / downs * BN;
+  let m0 = rest % tiles_m * BM; let n0 = rest / tiles_m * BN;
   let rows = p.m; let cols = p.n; let size = p.k;
   let quads = (size + 3u) / 4u;
   let split = lid / THREADS; let me = lid % THREADS;
@@ -60,14 +60,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       for (var f = 0u; f < QUADS_A; f++) {
         let u = me + f * THREADS;
         var r = u / QUADS; var v = u % QUADS;
-        if (ACROSS_A == 1u) { r = u % BM; v = u / BM; }
+        if (COL_MAJOR_A == 1u) { r = u % BM; v = u / BM; }
         xs[x0 + (r % RM * TY + r / RM) * PITCH + v] = next_a[f];
       }
 #unroll
       for (var f = 0u; f < QUADS_B; f++) {
         let u = me + f * THREADS;
         var r = u / QUADS; var v = u % QUADS;
-        if (ACROSS_B == 1u) { r = u % BN; v = u / BN; }
+        if (COL_MAJOR_B == 1u) { r = u % BN; v = u / BN; }
         ys[y0 + (r % RN * TX + r / RN) * PITCH + v] = next_b[f];
       }
       workgroupBarrier();
@@ -78,14 +78,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       for (var f = 0u; f < QUADS_A; f++) {
         let u = me + f * THREADS;
         var r = u / QUADS; var v = u % QUADS;
-        if (ACROSS_A == 1u) { r = u % BM; v = u / BM; }
+        if (COL_MAJOR_A == 1u) { r = u % BM; v = u / BM; }
         next_a[f] = fetch(batch, m0 + r, q0 + v);
       }
 #unroll
       for (var f = 0u; f < QUADS_B; f++) {
         let u = me + f * THREADS;
         var r = u / QUADS; var v = u % QUADS;
-        if (ACROSS_B == 1u) { r = u % BN; v = u / BN; }
+        if (COL_MAJOR_B == 1u) { r = u % BN; v = u / BN; }
         let w = weights4(batch * cols + min(n0 + r, cols - 1u), min(q0 + v, quads - 1u));
         next_b[f] = select(vec4<f32>(0.0), w, q0 + v < quads);
       }

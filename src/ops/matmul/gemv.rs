@@ -1,4 +1,4 @@
-//! A few rows times weights on the GPU: b is read once, a team of threads for each of its rows.
+//! A few rows times weights on the GPU: b is read once, a group of threads for each of its rows.
 
 use super::gemv_int8::gemv_int8;
 use super::weights::{Items, WEIGHTS_ITEMS, WEIGHTS_LOADS, WEIGHTS_QUADS, WIDE_HALVES, Weights};
@@ -94,7 +94,7 @@ struct GemvConfig {
     workgroup: u32,
     /// Threads of a row.
     lanes: u32,
-    /// Rows of a team.
+    /// Rows of a group.
     rows: u32,
     /// Items on their way at once.
     prefetch: u32,
@@ -111,7 +111,7 @@ impl GemvConfig {
         let rounds = |lanes: u32| items.div_ceil(lanes as usize) as u32;
         // At most `most` rounds at once, as many each time.
         let even = |most: u32| rounds(widest).div_ceil(rounds(widest).div_ceil(most).max(1)).clamp(1, most);
-        // The widest team that leaves few lanes idle in its last round.
+        // The widest group that leaves few lanes idle in its last round.
         let busy = |lanes: u32| items as f32 / (rounds(lanes) * lanes) as f32;
         let full = [32, 16, 8, 4].into_iter().filter(|&l| l <= widest).find(|&l| busy(l) > 0.85).unwrap_or(4.min(widest));
         if direct && mt == 1 {
@@ -121,7 +121,7 @@ impl GemvConfig {
             while rounds(lanes) > 4 && rows * lanes as usize * 2 <= tuning.full_threads && lanes * 8 <= most {
                 lanes *= 2;
             }
-            // Unpacking is work, and rows of a team share what they read of the activations.
+            // Unpacking is work, and rows of a group share what they read of the activations.
             let (each, prefetch) = match rounds(lanes) {
                 _ if block && rows * lanes as usize >= tuning.full_threads => (if items >= 256 && shape.planes < 3 { 4 } else { 2 }, 1),
                 r @ 1..=4 => (1, r),
@@ -136,7 +136,7 @@ impl GemvConfig {
             let workgroup = if rows < 1024 { 128 } else { 256 };
             return GemvConfig { workgroup: workgroup.min(most).max(widest), lanes: widest, rows: 1, prefetch, staged: true };
         }
-        // The time is work: several rows a team, which share what they read of the activations, where that is most of the reading.
+        // The time is work: several rows a group, which share what they read of the activations, where that is most of the reading.
         let lanes = full;
         let (rows, prefetch) = match (block, mt) {
             (true, 1) => (2, 1),
@@ -247,7 +247,7 @@ struct GemvPlan {
     config: GemvConfig,
     /// Rows of a that the kernel has registers for.
     mt: usize,
-    /// Products whose rows a team has.
+    /// Products whose rows a group has.
     pairs: u32,
     /// Items of a chunk of K.
     chunk: usize,
@@ -303,7 +303,7 @@ impl GemvPlan {
     }
 }
 
-/// Up to eight rows of a: b is read once, a team of threads for each of its rows.
+/// Up to eight rows of a: b is read once, a group of threads for each of its rows.
 pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
     if let Some(done) = gemv_int8(g) {
         return Some(done);
@@ -319,7 +319,7 @@ pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
     let unit = (lanes * prefetch) as usize;
     let switches = [
         ("BATCHED", (batch > 1) as u32),
-        ("MORE", (quads == 8 && mt == 1 && items.min(if staged { chunk } else { items }) > unit) as u32),
+        ("DOUBLE_BUFFER", (quads == 8 && mt == 1 && items.min(if staged { chunk } else { items }) > unit) as u32),
         ("DIRECT", (eights.is_some() && !staged) as u32),
         ("STAGED", staged as u32),
         ("VEC_A", (k % 4 == 0) as u32),
@@ -331,7 +331,7 @@ pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
         ("THIRD", (planes > 2) as u32),
     ];
     let parts = parts.max(1);
-    let held_x = (quads as usize * chunk).div_ceil(workgroup as usize) as u32;
+    let resident_x = (quads as usize * chunk).div_ceil(workgroup as usize) as u32;
     let mut consts = vec![
         ("LANES", lanes),
         ("ROWS", rows),
@@ -344,18 +344,18 @@ pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
         ("PARTS", parts),
         ("CHUNK", chunk as u32),
         ("PAIR", pairs),
-        ("HELD_X", held_x),
-        ("AT_ONCE", if eights.is_some() { held_x.div_ceil(2) } else { held_x }.clamp(1, 8)),
+        ("RESIDENT_X", resident_x),
+        ("AT_ONCE", if eights.is_some() { resident_x.div_ceil(2) } else { resident_x }.clamp(1, 8)),
     ];
     consts.extend(switches);
     consts.extend(g.norm_switches());
     let mut values = g.values(workgroup, vec_out);
     values.extend(with_values(&consts));
-    let team = RowGroup { workgroup, size: lanes, col_major: false };
+    let group = RowGroup { workgroup, size: lanes, col_major: false };
     values.extend([
         ("PAIRS", (quads / parts / 2).into()),
         ("PACKED", packed.into()),
-        ("TEAM_SUM", team.function("team_sum", SUM, g.adapter).into()),
+        ("ROW_SUM", group.function("row_sum", SUM, g.adapter).into()),
     ]);
     Some(Wgsl { source: GEMV.source(&values), consts, workgroup, grid, words, raw, transposed: vec![] })
 }

@@ -1,27 +1,27 @@
 // Matrix times a few vectors: out[m, n] = sum over k of a[m, k] * b[n, k], m below MT.
 //
-// A team of LANES threads owns ROWS rows of b and walks them in items of QUADS quads of weights, PREFETCH items on their way at once and
+// A row group of LANES threads owns ROWS rows of b and walks them in items of QUADS quads of weights, PREFETCH items on their way at once and
 // the first before anything waits for the activations. A format says how an item's quads lie in a row (see `quad_of`): those that come
 // from the same words belong together, and PARTS parts of an item have scales of their own (SCALED), some with something added (SHIFTED).
-// STAGED: a chunk of the activations is kept in workgroup memory; otherwise each thread reads what it needs: all of an item at once, where
-// they are stored as halves (DIRECT). MORE: the next round's items are on their way while one is multiplied.
-// Several products of one left side may be done at once: PAIR of them row by row in the same teams, or each in workgroups of its own
+// STAGED: a chunk of the activations is staged in workgroup memory; otherwise each thread reads what it needs: all of an item at once, where
+// they are stored as halves (DIRECT). DOUBLE_BUFFER: the next round's items are on their way while one is multiplied.
+// Several products of one left side may be done at once: PAIR of them row by row in the same row groups, or each in workgroups of its own
 // (`locate` says in which, and a branch around all loads of a round chooses the weights). NORMED: the left side is normalised on its way
 // into workgroup memory; CENTRED: as layer norm does.
 
-const TEAMS: u32 = WORKGROUP / LANES;
-const EACH: u32 = ROWS / PAIR; // rows of a product in a team
-const BLOCK: u32 = TEAMS * EACH;
+const ROW_GROUPS: u32 = WORKGROUP / LANES;
+const GROUP_ROWS: u32 = ROWS / PAIR; // rows of a product in a row group
+const BLOCK: u32 = ROW_GROUPS * GROUP_ROWS;
 const FOURS: u32 = max(BLOCK / 4u, 1u); // quads of a block, where they are whole
 const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
 const SPAN_ITEMS: u32 = SPAN / WIDTH; // items that share a span of quads
 const PAIRS: u32 = QUADS / PARTS / 2u; // pairs of neighbouring quads in a part
 // Always true, which a compiler does not know: it moves loads that stand in no branch behind barriers, to where they are used.
-fn asked() -> bool { return p.m > 0u; }
+fn always() -> bool { return p.m > 0u; }
 var<private> thread: u32;
 // Odd, so that the quads of an item, which neighbouring threads write, lie in different banks.
 const STRIDE: u32 = CHUNK | 1u;
-var<workgroup> xs: array<Kept, MT * QUADS * STRIDE>;
+var<workgroup> xs: array<Staged, MT * QUADS * STRIDE>;
 var<workgroup> ys: array<f32, MT * BLOCK * PAIR>;
 
 // Four activations of row m, zero outside of the matrix.
@@ -86,7 +86,7 @@ fn eight(batch: u32, m: u32, v: u32) -> vec4<u32> {
 fn activations(batch: u32, m: u32, i: u32, c: u32, e: vec4<u32>) -> Pair {
 #if STAGED
   {
-    return Pair(kept(xs[(m * QUADS + c) * STRIDE + i]), kept(xs[(m * QUADS + c + 1u) * STRIDE + i]));
+    return Pair(from_staged(xs[(m * QUADS + c) * STRIDE + i]), from_staged(xs[(m * QUADS + c + 1u) * STRIDE + i]));
   }
 #else
   {
@@ -114,7 +114,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   { batch = group / tiles; first = (group % tiles) * BLOCK; }
 #endif
   let rows = p.m; let cols = columns();
-  let lane = lid % LANES; let team = lid / LANES;
+  let lane = lid % LANES; let row_group = lid / LANES;
   let items = (p.k + 4u * QUADS - 1u) / (4u * QUADS);
   // Where the rows begin, of the weights in units of the format and of the activations in eights.
   var at: array<u32, ROWS>;
@@ -123,7 +123,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (chosen(${PRODUCT}u)) {
 #unroll
       for (var r = 0u; r < ROWS; r++) {
-        at[r] = place_in(${PRODUCT}u + r % PAIR, batch * cols + min(first + team * EACH + r / PAIR, cols - 1u));
+        at[r] = place_in(${PRODUCT}u + r % PAIR, batch * cols + min(first + row_group * GROUP_ROWS + r / PAIR, cols - 1u));
       }
     }
   }
@@ -138,50 +138,50 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   // The quad of results that this thread writes, and what it is combined with, which is asked for before anything else.
   let m_own = lid / FOURS; let j_own = lid % FOURS * 4u;
   let writes = m_own < rows && lid < MT * FOURS && first + j_own < cols;
-  var own: Early;
+  var own: EpilogueReads;
 #if VEC_OUT
   {
-    if (asked()) { own = early((batch * rows + select(0u, m_own, writes)) * cols + first + select(0u, j_own, writes)); }
+    if (always()) { own = read_epilogue((batch * rows + select(0u, m_own, writes)) * cols + first + select(0u, j_own, writes)); }
   }
 #endif
   var acc: array<f32, ROWS * MT>;
 #unroll
   for (var e = 0u; e < ROWS * MT; e++) { acc[e] = 0.0; }
-  var first_held: array<vec4<u32>, ROWS * PREFETCH>;
-  var second_held: array<vec4<u32>, ROWS * PREFETCH>;
-  var third_held: array<vec4<u32>, ROWS * PREFETCH>;
+  var first_now: array<vec4<u32>, ROWS * PREFETCH>;
+  var second_now: array<vec4<u32>, ROWS * PREFETCH>;
+  var third_now: array<vec4<u32>, ROWS * PREFETCH>;
   var first_next: array<vec4<u32>, ROWS * PREFETCH>;
   var second_next: array<vec4<u32>, ROWS * PREFETCH>;
   var third_next: array<vec4<u32>, ROWS * PREFETCH>;
-  var x_held: array<vec4<u32>, MT * EIGHTH>;
+  var x_now: array<vec4<u32>, MT * EIGHTH>;
   for (var base = 0u; base < items; base += CHUNK) {
-#include "gemv_fetch.wgsl" TO = held, WHEN = "", ITEM = "base + lane + a * LANES"
+#include "gemv_fetch.wgsl" TO = now, WHEN = "", ITEM = "base + lane + a * LANES"
     var count = items - base;
 #include "gemv_stage.wgsl"
     for (var start = lane; start < count; start += LANES * PREFETCH) {
-      // What comes next is on its way while this is multiplied (MORE), or asked for when its turn comes.
-#if MORE
+      // What comes next is on its way while this is multiplied (DOUBLE_BUFFER), or asked for when its turn comes.
+#if DOUBLE_BUFFER
       {
 #include "gemv_fetch.wgsl" TO = next, WHEN = "start - lane + LANES * PREFETCH < count && ", ITEM = "base + start + (a + PREFETCH) * LANES"
       }
 #else
       {
-#include "gemv_fetch.wgsl" TO = held, WHEN = "start != lane && ", ITEM = "base + start + a * LANES"
+#include "gemv_fetch.wgsl" TO = now, WHEN = "start != lane && ", ITEM = "base + start + a * LANES"
       }
 #endif
 #include "gemv_multiply.wgsl"
-#if MORE
+#if DOUBLE_BUFFER
       {
 #unroll
         for (var a = 0u; a < PREFETCH; a++) {
 #unroll
           for (var r = 0u; r < ROWS; r++) {
-            first_held[a * ROWS + r] = first_next[a * ROWS + r];
+            first_now[a * ROWS + r] = first_next[a * ROWS + r];
 #if SECOND
-            { second_held[a * ROWS + r] = second_next[a * ROWS + r]; }
+            { second_now[a * ROWS + r] = second_next[a * ROWS + r]; }
 #endif
 #if THIRD
-            { third_held[a * ROWS + r] = third_next[a * ROWS + r]; }
+            { third_now[a * ROWS + r] = third_next[a * ROWS + r]; }
 #endif
           }
         }
@@ -199,17 +199,17 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #endfor
 #include "gemv_products.wgsl"
 
-// What is kept of the activations.
+// How activations are staged.
 #if PACKED
-alias Kept = vec2<u32>;
-fn keep(x: vec4<f32>) -> Kept { return vec2<u32>(pack2x16float(x.xy), pack2x16float(x.zw)); }
-fn keep_halves(h: vec2<u32>) -> Kept { return h; }
-fn kept(x: Kept) -> vec4<f32> { return halves(x); }
+alias Staged = vec2<u32>;
+fn to_staged(x: vec4<f32>) -> Staged { return vec2<u32>(pack2x16float(x.xy), pack2x16float(x.zw)); }
+fn halves_to_staged(h: vec2<u32>) -> Staged { return h; }
+fn from_staged(x: Staged) -> vec4<f32> { return halves(x); }
 #else
-alias Kept = vec4<f32>;
-fn keep(x: vec4<f32>) -> Kept { return x; }
-fn keep_halves(h: vec2<u32>) -> Kept { return halves(h); }
-fn kept(x: Kept) -> vec4<f32> { return x; }
+alias Staged = vec4<f32>;
+fn to_staged(x: vec4<f32>) -> Staged { return x; }
+fn halves_to_staged(h: vec2<u32>) -> Staged { return halves(h); }
+fn from_staged(x: Staged) -> vec4<f32> { return x; }
 #endif
-${TEAM_SUM}
+${ROW_SUM}
 #include "gemv_norm.wgsl"

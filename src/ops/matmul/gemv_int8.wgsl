@@ -7,21 +7,21 @@
 //
 // Formats, several products of one left side and a left side that is normalised on its way: as in gemv.wgsl.
 
-const EACH: u32 = ROWS / PAIR; // rows of a product in a step
-const BLOCK: u32 = EACH * STEPS;
-const SUBS: u32 = WORKGROUP / SUBGROUP;
+const GROUP_ROWS: u32 = ROWS / PAIR; // rows of a product in a step
+const BLOCK: u32 = GROUP_ROWS * STEPS;
+const SUBGROUPS: u32 = WORKGROUP / SUBGROUP;
 const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
 const SPAN_ITEMS: u32 = SPAN / WIDTH; // items that share a span of quads
 const EIGHTS: u32 = QUADS / 2u;
 const PART: u32 = QUADS / PARTS; // quads of a part
 const TOP: f32 = 32512.0; // of an item's integers
 // Sums of a subgroup's threads, of each row of each product.
-var<workgroup> ys: array<f32, SUBS * PAIR * BLOCK>;
+var<workgroup> ys: array<f32, SUBGROUPS * PAIR * BLOCK>;
 var<private> acc: array<f32, ROWS>;
 var<private> thread: u32;
 
 // Always true, which a compiler does not know: loads in its branches stay there, together.
-fn asked() -> bool { return p.m > 0u; }
+fn always() -> bool { return p.m > 0u; }
 fn halves(h: vec2<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(h.x), unpack2x16float(h.y)); }
 // The place in a row of quad c of item i.
 fn quad_of(i: u32, c: u32) -> u32 { return i / SPAN_ITEMS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % SPAN_ITEMS * WIDTH + c % WIDTH; }
@@ -35,21 +35,21 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let cols = columns(); let size = p.k;
   let items = size / (4u * QUADS);
   // The quad of results that this thread writes, and what it is combined with.
-  var own: Early;
+  var own: EpilogueReads;
   let writes = lid < BLOCK / 4u && start + 4u * lid < cols;
 #if VEC_OUT
   {
-    if (asked()) { own = early(start + select(0u, 4u * lid, writes)); }
+    if (always()) { own = read_epilogue(start + select(0u, 4u * lid, writes)); }
   }
 #endif
   for (var base = 0u; base < items; base += WORKGROUP) {
     let i = min(base + lid, items - 1u);
-    var first_held: array<vec4<u32>, ROWS>; var first_next: array<vec4<u32>, ROWS>;
-    var second_held: array<vec4<u32>, ROWS>; var second_next: array<vec4<u32>, ROWS>;
-    var third_held: array<vec4<u32>, ROWS>; var third_next: array<vec4<u32>, ROWS>;
+    var first_now: array<vec4<u32>, ROWS>; var first_next: array<vec4<u32>, ROWS>;
+    var second_now: array<vec4<u32>, ROWS>; var second_next: array<vec4<u32>, ROWS>;
+    var third_now: array<vec4<u32>, ROWS>; var third_next: array<vec4<u32>, ROWS>;
     var raw: array<vec4<u32>, EIGHTS>; var origin = 0.0;
     var gain: array<vec4<f32>, QUADS>; var shift: array<vec4<f32>, QUADS>;
-    if (asked()) {
+    if (always()) {
 #unroll
       for (var q = 0u; q < EIGHTS; q++) { raw[q] = raw_0[(p.a_start + p.a_offset) / 8u + quad_of(i, 2u * q) / 2u]; }
 #if CENTRED
@@ -68,7 +68,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       }
 #endif
     }
-#include "gemv_int8_fetch.wgsl" TO = held, WHEN = "", ROW = "start + r / PAIR"
+#include "gemv_int8_fetch.wgsl" TO = now, WHEN = "", ROW = "start + r / PAIR"
     // An item beyond the last one counts nothing.
     let inside = base + lid < items;
     var x: array<vec4<f32>, QUADS>;
@@ -144,7 +144,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       total[s] = 256 * h + l;
     }
     for (var step = 0u; step < STEPS; step++) {
-#include "gemv_int8_fetch.wgsl" TO = next, WHEN = "step + 1u < STEPS && ", ROW = "start + (step + 1u) * EACH + r / PAIR"
+#include "gemv_int8_fetch.wgsl" TO = next, WHEN = "step + 1u < STEPS && ", ROW = "start + (step + 1u) * GROUP_ROWS + r / PAIR"
 #unroll
       for (var r = 0u; r < ROWS; r++) {
         var v = 0.0;
@@ -153,11 +153,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           var h = 0; var l = 0;
 #unroll
           for (var c = 0u; c < PART; c++) {
-            let w = packed(first_held[r], second_held[r], third_held[r], i, s * PART + c);
+            let w = packed(first_now[r], second_now[r], third_now[r], i, s * PART + c);
             h += dot4I8Packed(w, high[s * PART + c]);
             l += dot4I8Packed(w, low[s * PART + c]);
           }
-          let by = scale(first_held[r], second_held[r], third_held[r], i, s);
+          let by = scale(first_now[r], second_now[r], third_now[r], i, s);
           v += by.x * f32(256 * h + l - ${LESS} * total[s]);
 #if SHIFTED
           { v += by.y * f32(total[s]); }
@@ -169,17 +169,17 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
       let y = rows_sum(lid);
       let r = lid % SUBGROUP;
       if (r < ROWS) {
-        let at = (lid / SUBGROUP * PAIR + r % PAIR) * BLOCK + step * EACH + r / PAIR;
+        let at = (lid / SUBGROUP * PAIR + r % PAIR) * BLOCK + step * GROUP_ROWS + r / PAIR;
         if (base == 0u) { ys[at] = y; } else { ys[at] += y; }
       }
 #unroll
       for (var r = 0u; r < ROWS; r++) {
-        first_held[r] = first_next[r];
+        first_now[r] = first_next[r];
 #if SECOND
-        { second_held[r] = second_next[r]; }
+        { second_now[r] = second_next[r]; }
 #endif
 #if THIRD
-        { third_held[r] = third_next[r]; }
+        { third_now[r] = third_next[r]; }
 #endif
       }
     }
@@ -191,7 +191,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     {
       if (writes) {
         var v = vec4<f32>(0.0);
-        for (var s = 0u; s < SUBS; s++) {
+        for (var s = 0u; s < SUBGROUPS; s++) {
           let at = (s * PAIR + p) * BLOCK + 4u * lid;
           v += vec4<f32>(ys[at], ys[at + 1u], ys[at + 2u], ys[at + 3u]);
         }
@@ -202,7 +202,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     {
       if (lid < BLOCK && start + lid < cols) {
         var v = 0.0;
-        for (var s = 0u; s < SUBS; s++) { v += ys[(s * PAIR + p) * BLOCK + lid]; }
+        for (var s = 0u; s < SUBGROUPS; s++) { v += ys[(s * PAIR + p) * BLOCK + lid]; }
         put(p, start + lid, v);
       }
     }

@@ -4,11 +4,11 @@
         let i = start + a * LANES;
 #if DIRECT
         {
-          if (asked()) {
+          if (always()) {
 #unroll
             for (var m = 0u; m < MT; m++) {
 #unroll
-              for (var q = 0u; q < EIGHTH; q++) { x_held[m * EIGHTH + q] = raw_0[x_at[m] + quad_of(min(i, items - 1u), 2u * q) / 2u]; }
+              for (var q = 0u; q < EIGHTH; q++) { x_now[m * EIGHTH + q] = raw_0[x_at[m] + quad_of(min(i, items - 1u), 2u * q) / 2u]; }
             }
           }
         }
@@ -28,12 +28,12 @@
 #unroll
             for (var r = 0u; r < ROWS; r++) {
               let e = a * ROWS + r;
-              w[2u * r] = quad(first_held[e], second_held[e], third_held[e], base + i, c);
-              w[2u * r + 1u] = quad(first_held[e], second_held[e], third_held[e], base + i, c + 1u);
+              w[2u * r] = quad(first_now[e], second_now[e], third_now[e], base + i, c);
+              w[2u * r + 1u] = quad(first_now[e], second_now[e], third_now[e], base + i, c + 1u);
             }
 #unroll
             for (var m = 0u; m < MT; m++) {
-              let x = activations(batch, m, i, c, x_held[m * EIGHTH + c / 2u]);
+              let x = activations(batch, m, i, c, x_now[m * EIGHTH + c / 2u]);
 #unroll
               for (var r = 0u; r < ROWS; r++) { part[r * MT + m] += dot(w[2u * r], x.a) + dot(w[2u * r + 1u], x.b); }
 #if SHIFTED
@@ -44,7 +44,7 @@
 #unroll
           for (var r = 0u; r < ROWS; r++) {
             let e = a * ROWS + r;
-            let by = scale(first_held[e], second_held[e], third_held[e], base + i, s);
+            let by = scale(first_now[e], second_now[e], third_now[e], base + i, s);
 #unroll
             for (var m = 0u; m < MT; m++) {
               var v = part[r * MT + m];

@@ -30,7 +30,7 @@ fn chosen(p: u32) -> bool { return part == p; }
 fn locate(group: u32) -> u32 { return group; }
 fn columns() -> u32 { return p.n_0; }
 fn tiles_of() -> u32 { return p.tiles_0; }
-fn chosen(p: u32) -> bool { return asked(); }
+fn chosen(p: u32) -> bool { return always(); }
 #endif
 fn place_in(p: u32, row: u32) -> u32 {
 #for P in 1..PRODUCTS
@@ -63,7 +63,7 @@ fn third_of(p: u32, at: u32, i: u32) -> vec4<u32> {
 
 // How results are written, in groups of four or one by one, and what is asked for before.
 #if !VEC_OUT
-alias Early = u32;
+alias EpilogueReads = u32;
 fn put(p: u32, i: u32, v: f32) {
 #for P in 1..PRODUCTS
   if (${BY} == ${P}u) { store_${P}(i, v); return; }
@@ -71,20 +71,20 @@ fn put(p: u32, i: u32, v: f32) {
   store_0(i, v);
 }
 #elif PAIRED
-alias Early = u32;
-fn early(i: u32) -> Early { return i; }
-fn put4(p: u32, i: u32, v: vec4<f32>, e: Early) {
+alias EpilogueReads = u32;
+fn read_epilogue(i: u32) -> EpilogueReads { return i; }
+fn put4(p: u32, i: u32, v: vec4<f32>, e: EpilogueReads) {
   if (p == 1u) { store4_1(i, v); return; }
   store4_0(i, v);
 }
 #else
-struct Early {
+struct EpilogueReads {
 #for P in 0..PRODUCTS
   e${P}: Reads_${P},
 #endfor
 }
-fn early(i: u32) -> Early {
-  var e: Early;
+fn read_epilogue(i: u32) -> EpilogueReads {
+  var e: EpilogueReads;
 #if PRODUCTS == 1
   e.e0 = reads4_0(i);
 #else
@@ -94,7 +94,7 @@ fn early(i: u32) -> Early {
 #endif
   return e;
 }
-fn put4(p: u32, i: u32, v: vec4<f32>, e: Early) {
+fn put4(p: u32, i: u32, v: vec4<f32>, e: EpilogueReads) {
 #for P in 1..PRODUCTS
   if (part == ${P}u) { write4_${P}(i, v, e.e${P}); return; }
 #endfor

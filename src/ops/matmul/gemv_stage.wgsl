@@ -11,15 +11,15 @@
         {
           // The chunk is the whole row, and stays in registers meanwhile.
           let size = p.k;
-          var x: array<vec4<f32>, HELD_X>;
-          var gain: array<vec4<f32>, HELD_X>;
-          var shift: array<vec4<f32>, HELD_X>;
+          var x: array<vec4<f32>, RESIDENT_X>;
+          var gain: array<vec4<f32>, RESIDENT_X>;
+          var shift: array<vec4<f32>, RESIDENT_X>;
           var s = 0.0;
 #unroll
-          for (var h = 0u; h < HELD_X; h++) { x[h] = fetch(batch, m, lid + h * WORKGROUP); }
-          if (asked()) {
+          for (var h = 0u; h < RESIDENT_X; h++) { x[h] = fetch(batch, m, lid + h * WORKGROUP); }
+          if (always()) {
 #unroll
-            for (var h = 0u; h < HELD_X; h++) {
+            for (var h = 0u; h < RESIDENT_X; h++) {
               let c = min(4u * (lid + h * WORKGROUP), size - 4u);
 #if GAIN
               { gain[h] = gain4(c); }
@@ -35,7 +35,7 @@
             // Both moments at once, counted from an element: nothing cancels but what K roundings are of the variance.
             let origin = fetch(batch, m, 0u).x;
 #unroll
-            for (var h = 0u; h < HELD_X; h++) {
+            for (var h = 0u; h < RESIDENT_X; h++) {
               x[h] = select(vec4<f32>(0.0), x[h] - origin, 4u * (lid + h * WORKGROUP) < size);
               centre += (x[h].x + x[h].y) + (x[h].z + x[h].w);
               s += dot(x[h], x[h]);
@@ -47,13 +47,13 @@
 #else
           {
 #unroll
-            for (var h = 0u; h < HELD_X; h++) { s += dot(x[h], x[h]); }
+            for (var h = 0u; h < RESIDENT_X; h++) { s += dot(x[h], x[h]); }
             variance = all_sum(s) / f32(size);
           }
 #endif
           let scale = inverseSqrt(variance + p.eps);
 #unroll
-          for (var h = 0u; h < HELD_X; h++) {
+          for (var h = 0u; h < RESIDENT_X; h++) {
             let v = lid + h * WORKGROUP;
 #if CENTRED
             { x[h] = select(vec4<f32>(0.0), x[h] - centre, 4u * v < size); }
@@ -66,7 +66,7 @@
 #if SHIFT
             { x[h] = select(vec4<f32>(0.0), x[h] + shift[h], 4u * v < size); }
 #endif
-            if (v < QUADS * staged) { xs[place_of(m, v)] = keep(x[h]); }
+            if (v < QUADS * staged) { xs[place_of(m, v)] = to_staged(x[h]); }
           }
         }
 #else
@@ -81,7 +81,7 @@
 #unroll
               for (var n = 0u; n < AT_ONCE; n++) {
                 let q = 2u * (v + n * WORKGROUP);
-                if (q < QUADS * staged) { xs[place_of(m, q)] = keep_halves(x[n].xy); xs[place_of(m, q + 1u)] = keep_halves(x[n].zw); }
+                if (q < QUADS * staged) { xs[place_of(m, q)] = halves_to_staged(x[n].xy); xs[place_of(m, q + 1u)] = halves_to_staged(x[n].zw); }
               }
             }
           }
@@ -93,7 +93,7 @@
               for (var n = 0u; n < AT_ONCE; n++) { x[n] = fetch(batch, m, QUADS * base + v + n * WORKGROUP); }
 #unroll
               for (var n = 0u; n < AT_ONCE; n++) {
-                if (v + n * WORKGROUP < QUADS * staged) { xs[place_of(m, v + n * WORKGROUP)] = keep(x[n]); }
+                if (v + n * WORKGROUP < QUADS * staged) { xs[place_of(m, v + n * WORKGROUP)] = to_staged(x[n]); }
               }
             }
           }

@@ -3,8 +3,8 @@
   for (var r = 0u; r < ROWS; r++) {
 #unroll
     for (var m = 0u; m < MT; m++) {
-      let v = team_sum(acc[r * MT + m]);
-      if (lane == 0u) { ys[(m * PAIR + r % PAIR) * BLOCK + team * EACH + r / PAIR] = v; }
+      let v = row_sum(acc[r * MT + m]);
+      if (lane == 0u) { ys[(m * PAIR + r % PAIR) * BLOCK + row_group * GROUP_ROWS + r / PAIR] = v; }
     }
   }
   workgroupBarrier();

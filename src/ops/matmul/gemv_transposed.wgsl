@@ -19,10 +19,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let at = (p.b_start + p.b_offset + batch * p.b_stride_batch + min(n, cols - 4u * NQ)) / (4u * NQ);
   var acc: array<vec4<f32>, MT * NQ>;
   for (var m = 0u; m < MT * NQ; m++) { acc[m] = vec4<f32>(0.0); }
-  var held: array<vec4<u32>, PREFETCH>;
+  var now: array<vec4<u32>, PREFETCH>;
   for (var base = 0u; base < size; base += CHUNK) {
 #unroll
-    for (var a = 0u; a < PREFETCH; a++) { held[a] = raw_1[at + min(base + slice + a * SLICES, size - 1u) * stride]; }
+    for (var a = 0u; a < PREFETCH; a++) { now[a] = raw_1[at + min(base + slice + a * SLICES, size - 1u) * stride]; }
     let count = min(CHUNK, size - base);
     let staged = (count + SLICES * PREFETCH - 1u) / (SLICES * PREFETCH) * (SLICES * PREFETCH);
     if (base > 0u) { workgroupBarrier(); }
@@ -38,13 +38,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var k = slice; k < count; k += SLICES * PREFETCH) {
       if (k != slice) {
 #unroll
-        for (var a = 0u; a < PREFETCH; a++) { held[a] = raw_1[at + min(base + k + a * SLICES, size - 1u) * stride]; }
+        for (var a = 0u; a < PREFETCH; a++) { now[a] = raw_1[at + min(base + k + a * SLICES, size - 1u) * stride]; }
       }
 #unroll
       for (var a = 0u; a < PREFETCH; a++) {
 #unroll
         for (var c = 0u; c < NQ; c++) {
-          let w = wide(held[a], c);
+          let w = wide(now[a], c);
 #unroll
           for (var m = 0u; m < MT; m++) { acc[m * NQ + c] += xs[m * CHUNK + k + a * SLICES] * w; }
         }

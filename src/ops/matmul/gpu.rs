@@ -256,8 +256,8 @@ fn gemm_tiled(p: &Product) -> Option<Wgsl> {
     let possible = || shapes.iter().filter(|s| fits(s));
     let shape = possible().find(|s| count(s) >= 128).or_else(|| possible().next_back())?;
     let (tx, ty, rm, rn, split) = *shape;
-    let (across_n, downs) = (n.div_ceil((tx * rn) as usize), m.div_ceil((ty * rm) as usize));
-    let groups = batch.checked_mul(across_n)?.checked_mul(downs)?;
+    let (tiles_n, tiles_m) = (n.div_ceil((tx * rn) as usize), m.div_ceil((ty * rm) as usize));
+    let groups = batch.checked_mul(tiles_n)?.checked_mul(tiles_m)?;
     let grid = grid(groups)?;
     let (start, raw) = weights.start();
     let [b_start, b_offset] = start.map(U32::from);
@@ -265,11 +265,11 @@ fn gemm_tiled(p: &Product) -> Option<Wgsl> {
         m: U32::size(m)?,
         n: U32::size(n)?,
         k: U32::size(k)?,
-        tiles_n: U32::size(across_n)?,
+        tiles_n: U32::size(tiles_n)?,
         groups_x: grid[0].into(),
         b_start,
         b_offset,
-        tiles_m: U32::size(downs)?,
+        tiles_m: U32::size(tiles_m)?,
         groups: U32::size(groups)?,
     };
     let consts = vec![
@@ -280,8 +280,8 @@ fn gemm_tiled(p: &Product) -> Option<Wgsl> {
         ("SPLITS", split),
         ("VEC_A", (k % 4 == 0 && !col_major(a)) as u32),
         ("VEC_OUT", (n % 4 == 0) as u32),
-        ("ACROSS_A", col_major(a) as u32),
-        ("ACROSS_B", (weights.raw.is_none() && col_major(b)) as u32),
+        ("COL_MAJOR_A", col_major(a) as u32),
+        ("COL_MAJOR_B", (weights.raw.is_none() && col_major(b)) as u32),
     ];
     let mut values = weights.values();
     values.extend(consts.iter().map(|&(name, n)| (name, Value::from(n))));

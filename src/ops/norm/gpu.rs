@@ -36,7 +36,7 @@ pub fn norm(rms: bool, eps: f32, weight: bool, bias: bool, step: &Step, adapter:
     let tiling = RowTiling::new(rows, cols, &form, true, adapter);
     let mut values = [tiling.values().as_slice(), form.values().as_slice()].concat();
     values.extend([("WEIGHT", weight.into()), ("BIAS", bias.into()), ("BIAS_LOAD", (1 + weight as u32).into())]);
-    values.push(("TEAM_SUM", tiling.team.function("team_sum", SUM, adapter).into()));
+    values.push(("ROW_SUM", tiling.group.function("row_sum", SUM, adapter).into()));
     let mut consts = tiling.consts();
     consts.push(("RMS", rms as u32));
     let grid = grid(tiling.groups(rows))?;
@@ -45,7 +45,7 @@ pub fn norm(rms: bool, eps: f32, weight: bool, bias: bool, step: &Step, adapter:
     Some(Wgsl {
         source: NORM.source(&values),
         consts,
-        workgroup: tiling.team.workgroup,
+        workgroup: tiling.group.workgroup,
         grid,
         words: params.words(),
         raw: if form.raw.is_some() { vec![0] } else { vec![] },

@@ -21,9 +21,9 @@ params! {
 static NORM_GRAD: Template = Template::new("norm_grad.wgsl", include_str!("norm_grad.wgsl")).params(NormGradParams::FIELDS);
 
 /// Quads of a row that one thread keeps in registers, as a power of two, or 0 where the row is too long.
-fn held(cols: usize, team: &RowGroup) -> u32 {
-    let quads = cols.div_ceil(4).div_ceil(team.size as usize).next_power_of_two();
-    // Row and gradient are held.
+fn resident(cols: usize, group: &RowGroup) -> u32 {
+    let quads = cols.div_ceil(4).div_ceil(group.size as usize).next_power_of_two();
+    // Row and gradient are resident.
     if quads <= 4 { quads as u32 } else { 0 }
 }
 
@@ -35,20 +35,20 @@ pub fn norm_grad(rms: bool, eps: f32, weight: bool, step: &Step, adapter: &Adapt
         return None;
     }
     let vec = cols % 4 == 0;
-    let team = RowGroup::for_rows(rows, cols.div_ceil(4), adapter);
-    let held = held(cols, &team);
+    let group = RowGroup::for_rows(rows, cols.div_ceil(4), adapter);
+    let resident = resident(cols, &group);
     let values = [
-        ("HELD", held.into()),
+        ("RESIDENT", resident.into()),
         ("VEC", vec.into()),
         ("WEIGHT", weight.into()),
-        ("TEAM_SUM", team.function("team_sum", SUM, adapter).into()),
+        ("ROW_SUM", group.function("row_sum", SUM, adapter).into()),
     ];
-    let grid = grid(rows.div_ceil(team.rows() as usize))?;
+    let grid = grid(rows.div_ceil(group.rows() as usize))?;
     let params = NormGradParams { rows: U32::size(rows)?, cols: U32::size(cols)?, groups_x: grid[0].into(), eps: eps.into() };
     Some(Wgsl {
         source: NORM_GRAD.source(&values),
-        consts: vec![("TEAM", team.size), ("HELD", held), ("RMS", rms as u32), ("VEC", vec as u32)],
-        workgroup: team.workgroup,
+        consts: vec![("ROW_THREADS", group.size), ("RESIDENT", resident), ("RMS", rms as u32), ("VEC", vec as u32)],
+        workgroup: group.workgroup,
         grid,
         words: params.words(),
         raw: vec![],

@@ -1,4 +1,4 @@
-// Largest or smallest element of the last axis, or its index: TEAM threads a row; the first of equals counts, and NaN before all.
+// Largest or smallest element of the last axis, or its index: ROW_THREADS threads a row; the first of equals counts, and NaN before all.
 //
 // Elements are compared as unsigned keys in the same order, so one text serves every type and NaN needs no comparison of floats.
 // SPLIT: several workgroups a row, of which the last to arrive compares their results, as in reduce.wgsl.
@@ -7,7 +7,7 @@
 const FLOAT: u32 = 0;
 const SIGNED: u32 = 1;
 const NAN: u32 = 0xffffffffu;
-const ROWS: u32 = WORKGROUP / TEAM;
+const ROWS: u32 = WORKGROUP / ROW_THREADS;
 var<private> thread: u32;
 var<workgroup> arrived: u32;
 
@@ -56,7 +56,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     for (var c = first; c < cols; c += step) { best = better(best, vec2<u32>(key(load_0(start + c)), c)); }
   }
 #endif
-  best = team_best(best);
+  best = row_best(best);
 #if SPLIT
   {
     let parts = p.parts;
@@ -67,17 +67,17 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
 #include "last_to_arrive.wgsl" COUNTER = block, PARTS = parts
     best = vec2<u32>(0u, 0xffffffffu);
-    for (var p = lane; p < parts; p += TEAM) {
+    for (var p = lane; p < parts; p += ROW_THREADS) {
       best = better(best, vec2<u32>(atomicLoad(&scratch[own + 2u * p]), atomicLoad(&scratch[own + 2u * p + 1u])));
     }
-    best = team_best(best);
+    best = row_best(best);
     if (lid == 0u) { atomicStore(&scratch[block], 0u); }
   }
 #endif
   if (lane == 0u && row < rows) { finish(row, best); }
 }
 
-${TEAM_BEST}
+${ROW_BEST}
 fn finish(row: u32, best: vec2<u32>) {
 #if OR_NONE
   store_0(row, select(i32(best.y), -1, best.x == NAN));

@@ -25,18 +25,18 @@ static ARG_REDUCE: Template = Template::new("arg_reduce.wgsl", include_str!("arg
 
 /// How rows are shared out: the threads of a row, and over how many workgroups a row is split because there are few of them.
 fn shares(rows: usize, cols: usize, col_major: bool, vec: bool, share: usize, adapter: &AdapterInfo) -> (RowGroup, usize) {
-    let team = if col_major {
+    let group = if col_major {
         RowGroup::for_columns(rows, cols, adapter)
     } else {
         RowGroup::for_rows(rows, if vec { cols / 4 } else { cols }, adapter)
     };
     let full = adapter.tuning.reduce.full_groups;
     let wide = 256.min(adapter.workgroup_threads.max(1));
-    let split = if col_major { team } else { RowGroup { workgroup: wide, size: wide, col_major } };
+    let split = if col_major { group } else { RowGroup { workgroup: wide, size: wide, col_major } };
     let blocks = rows.div_ceil(split.rows() as usize).max(1);
     let room = (SCRATCH_WORDS - SCRATCH_COUNTERS) / (2 * rows.max(1));
     let parts = (full / blocks).min(split.rows() as usize * cols / share.max(1)).min(cols / (4 * split.size as usize)).min(room);
-    if parts < 2 || blocks > full / 8 { (team, 1) } else { (split, parts) }
+    if parts < 2 || blocks > full / 8 { (group, 1) } else { (split, parts) }
 }
 
 /// Load 0 `[rows, cols]` reduced to `[rows]`.
@@ -51,7 +51,7 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
     let tuning = &adapter.tuning.reduce;
     // The one row of a comparison may end in a part of a quad.
     let vec = (cols % 4 == 0 || (extreme && rows == 1)) && !col_major;
-    let (team, parts) =
+    let (group, parts) =
         shares(rows, cols, col_major, vec, if extreme { tuning.arg_split_elements } else { tuning.split_elements }, adapter);
     let (ty, kind) = match load.dtype().compute() {
         DType::I32 => ("i32", 1),
@@ -67,27 +67,27 @@ pub fn reduce(op: Reduction, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl>
                 Reduction::Mean => (1, fold("a + b", "subgroupAdd")),
                 _ => (2, fold("a * b", "subgroupMul")),
             };
-            values.push(("TEAM_REDUCE", team.function("team_reduce", combine, adapter).into()));
+            values.push(("ROW_REDUCE", group.function("row_reduce", combine, adapter).into()));
             (&REDUCE, vec![("OP", number)])
         }
         _ => {
             // The key decides, and among equal keys the smaller index.
             let combine = Combine { ty: "vec2<u32>", expr: "better(a, b)", builtin: None };
             let min = matches!(op, Reduction::Min | Reduction::ArgMin);
-            values.push(("TEAM_BEST", team.function("team_best", combine, adapter).into()));
+            values.push(("ROW_BEST", group.function("row_best", combine, adapter).into()));
             values.push(("INDEX", (!matches!(op, Reduction::Max | Reduction::Min)).into()));
             values.push(("OR_NONE", (op == Reduction::ArgMaxOrNone).into()));
             (&ARG_REDUCE, vec![("MIN", min as u32), ("KIND", kind)])
         }
     };
-    consts.extend([("TEAM", team.size), ("VEC", vec as u32), ("ACROSS", col_major as u32)]);
+    consts.extend([("ROW_THREADS", group.size), ("VEC", vec as u32), ("COL_MAJOR", col_major as u32)]);
     consts.push(("COUNTERS", SCRATCH_COUNTERS as u32));
-    let grid = grid(rows.div_ceil(team.rows() as usize) * parts)?;
+    let grid = grid(rows.div_ceil(group.rows() as usize) * parts)?;
     let params = ReduceParams { rows: U32::size(rows)?, cols: U32::size(cols)?, groups_x: grid[0].into(), parts: U32::size(parts)? };
     Some(Wgsl {
         source: template.source(&values),
         consts,
-        workgroup: team.workgroup,
+        workgroup: group.workgroup,
         grid,
         words: params.words(),
         raw: vec![],

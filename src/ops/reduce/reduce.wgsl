@@ -1,13 +1,13 @@
-// Sum, mean or product over the last axis: TEAM threads a row, or SPLIT: several workgroups a row.
+// Sum, mean or product over the last axis: ROW_THREADS threads a row, or SPLIT: several workgroups a row.
 //
-// ACROSS: neighbouring threads take neighbouring rows, for an operand whose rows lie side by side in memory.
+// COL_MAJOR: neighbouring threads take neighbouring rows, for an operand whose rows lie side by side in memory.
 // SPLIT: each workgroup leaves its part in common memory and counts itself; the last one adds the parts up, in their order, so that every run
 // gives the same bits.
 
 const SUM: u32 = 0;
 const MEAN: u32 = 1;
 const PROD: u32 = 2;
-const ROWS: u32 = WORKGROUP / TEAM;
+const ROWS: u32 = WORKGROUP / ROW_THREADS;
 var<private> thread: u32;
 var<workgroup> arrived: u32;
 
@@ -59,7 +59,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #endif
   var r = unit;
   if (OP == PROD) { a *= b; r = (a.x * a.y) * (a.z * a.w); } else { a += b; r = (a.x + a.y) + (a.z + a.w); }
-  r = team_reduce(r);
+  r = row_reduce(r);
 #if SPLIT
   {
     let parts = p.parts;
@@ -67,11 +67,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (lane == 0u && row < rows) { atomicStore(&scratch[own + part], bitcast<u32>(r)); }
 #include "last_to_arrive.wgsl" COUNTER = block, PARTS = parts
     r = unit;
-    for (var p = lane; p < parts; p += TEAM) {
+    for (var p = lane; p < parts; p += ROW_THREADS) {
       let x = bitcast<T_0>(atomicLoad(&scratch[own + p]));
       if (OP == PROD) { r *= x; } else { r += x; }
     }
-    r = team_reduce(r);
+    r = row_reduce(r);
     if (lid == 0u) { atomicStore(&scratch[block], 0u); }
   }
 #endif
@@ -79,4 +79,4 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (lane == 0u && row < rows) { store_0(row, r); }
 }
 
-${TEAM_REDUCE}
+${ROW_REDUCE}

@@ -30,19 +30,19 @@ pub fn softmax(log: bool, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     }
     let form = Vec16Form::of(&step.loads[0], cols, Beyond::Rest);
     let tiling = RowTiling::new(rows, cols, &form, true, adapter);
-    let kept = tiling.held <= 4;
+    let resident_exp = tiling.resident <= 4;
     let mut values = [tiling.values().as_slice(), form.values().as_slice()].concat();
-    values.extend([("KEPT", kept.into()), ("LOG", log.into())]);
-    values.push(("TEAM_SUM", tiling.team.function("team_sum", SUM, adapter).into()));
-    values.push(("TEAM_MAX", tiling.team.function("team_max", MAX, adapter).into()));
+    values.extend([("RESIDENT_EXP", resident_exp.into()), ("LOG", log.into())]);
+    values.push(("ROW_SUM", tiling.group.function("row_sum", SUM, adapter).into()));
+    values.push(("ROW_MAX", tiling.group.function("row_max", MAX, adapter).into()));
     let mut consts = tiling.consts();
-    consts.extend([("KEPT", kept as u32), ("LOG", log as u32)]);
+    consts.extend([("RESIDENT_EXP", resident_exp as u32), ("LOG", log as u32)]);
     let grid = grid(tiling.groups(rows))?;
     let params = SoftmaxParams { rows: U32::size(rows)?, cols: U32::size(cols)?, groups_x: grid[0].into(), x: form.start() };
     Some(Wgsl {
         source: SOFTMAX.source(&values),
         consts,
-        workgroup: tiling.team.workgroup,
+        workgroup: tiling.group.workgroup,
         grid,
         words: params.words(),
         raw: if form.raw.is_some() { vec![0] } else { vec![] },

@@ -19,7 +19,10 @@ const REPLACING: [(&str, &str); 2] = [
 const STILL_REPLACING: [(&str, &str); 1] = [("backends/gpu/blocks.rs", "elementwise programs name the registers of a block's reader")];
 
 /// Files with WGSL in their strings, with the reason.
-const WRITING: [(&str, &str); 1] = [("ops/custom.rs", "a user's kernel is a text, which gets an entry point")];
+const WRITING: [(&str, &str); 2] = [
+    ("ops/custom.rs", "a user's kernel is a text, which gets an entry point"),
+    ("shader/params.rs", "what the engine puts in the place of a parameter's name"),
+];
 
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")

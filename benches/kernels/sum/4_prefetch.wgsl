@@ -12,13 +12,13 @@ fn load4_0(i: u32) -> vec4<f32> { return x[i / 4u]; }
 fn store_0(i: u32, v: f32) { out[i] = v; }
 // end
 
-const TEAM: u32 = 256;
-var<workgroup> parts: array<f32, TEAM>;
+const ROW_THREADS: u32 = 256;
+var<workgroup> parts: array<f32, ROW_THREADS>;
 
-@compute @workgroup_size(TEAM)
+@compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-  let step = 4u * TEAM * word(1u);
-  var i = 4u * (group.x * TEAM + lane);
+  let step = 4u * ROW_THREADS * word(1u);
+  var i = 4u * (group.x * ROW_THREADS + lane);
   var quads = vec4<f32>();
   for (; i + 3u * step < word(0u); i += 4u * step) {
     let x0 = load4_0(i); let x1 = load4_0(i + step); let x2 = load4_0(i + 2u * step); let x3 = load4_0(i + 3u * step);
@@ -27,7 +27,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   for (; i < word(0u); i += step) { quads += load4_0(i); }
   let sum = (quads.x + quads.y) + (quads.z + quads.w);
   parts[lane] = sum;
-  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+  for (var half = ROW_THREADS / 2u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (lane < half) { parts[lane] += parts[lane + half]; }
   }

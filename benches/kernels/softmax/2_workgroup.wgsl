@@ -12,34 +12,34 @@ fn load_0(i: u32) -> f32 { return x[i]; }
 fn store_0(i: u32, v: f32) { out[i] = v; }
 // end
 
-const TEAM: u32 = 256;
-var<workgroup> parts: array<f32, TEAM>;
+const ROW_THREADS: u32 = 256;
+var<workgroup> parts: array<f32, ROW_THREADS>;
 
-fn team_max(lane: u32, v: f32) -> f32 {
+fn row_max(lane: u32, v: f32) -> f32 {
   parts[lane] = v;
-  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+  for (var half = ROW_THREADS / 2u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (lane < half) { parts[lane] = max(parts[lane], parts[lane + half]); }
   }
   return workgroupUniformLoad(&parts[0]);
 }
-fn team_sum(lane: u32, v: f32) -> f32 {
+fn row_sum(lane: u32, v: f32) -> f32 {
   parts[lane] = v;
-  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+  for (var half = ROW_THREADS / 2u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (lane < half) { parts[lane] += parts[lane + half]; }
   }
   return workgroupUniformLoad(&parts[0]);
 }
 
-@compute @workgroup_size(TEAM)
+@compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
   let cols = word(1u); let start = group.x * cols;
   var top = -3.0e38;
-  for (var c = lane; c < cols; c += TEAM) { top = max(top, load_0(start + c)); }
-  top = team_max(lane, top);
+  for (var c = lane; c < cols; c += ROW_THREADS) { top = max(top, load_0(start + c)); }
+  top = row_max(lane, top);
   var sum = 0.0;
-  for (var c = lane; c < cols; c += TEAM) { sum += exp(load_0(start + c) - top); }
-  let scale = 1.0 / team_sum(lane, sum);
-  for (var c = lane; c < cols; c += TEAM) { store_0(start + c, exp(load_0(start + c) - top) * scale); }
+  for (var c = lane; c < cols; c += ROW_THREADS) { sum += exp(load_0(start + c) - top); }
+  let scale = 1.0 / row_sum(lane, sum);
+  for (var c = lane; c < cols; c += ROW_THREADS) { store_0(start + c, exp(load_0(start + c) - top) * scale); }
 }

@@ -1,7 +1,7 @@
 // The row stays in the threads' registers: it is read once. How many registers that takes is decided when the text is generated.
 // Limit: memory on an H100.
 //
-// HELD: quads of elements of a thread. out[r, c] = exp(x[r, c] - top) / sum over c of the same. Words: 0 rows, 1 columns.
+// RESIDENT: vec4 of elements of a thread. out[r, c] = exp(x[r, c] - top) / sum over c of the same. Words: 0 rows, 1 columns.
 
 // default
 @group(0) @binding(0) var<storage, read> x: array<f32>;
@@ -10,46 +10,46 @@
 fn word(n: u32) -> u32 { return words[n]; }
 fn load_0(i: u32) -> f32 { return x[i]; }
 fn store_0(i: u32, v: f32) { out[i] = v; }
-const HELD: u32 = 4;
+const RESIDENT: u32 = 4;
 // end
 
-const TEAM: u32 = 256;
-var<workgroup> parts: array<f32, TEAM>;
+const ROW_THREADS: u32 = 256;
+var<workgroup> parts: array<f32, ROW_THREADS>;
 
-fn team_max(lane: u32, v: f32) -> f32 {
+fn row_max(lane: u32, v: f32) -> f32 {
   parts[lane] = v;
-  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+  for (var half = ROW_THREADS / 2u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (lane < half) { parts[lane] = max(parts[lane], parts[lane + half]); }
   }
   return workgroupUniformLoad(&parts[0]);
 }
-fn team_sum(lane: u32, v: f32) -> f32 {
+fn row_sum(lane: u32, v: f32) -> f32 {
   parts[lane] = v;
-  for (var half = TEAM / 2u; half > 0u; half /= 2u) {
+  for (var half = ROW_THREADS / 2u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (lane < half) { parts[lane] += parts[lane + half]; }
   }
   return workgroupUniformLoad(&parts[0]);
 }
 
-@compute @workgroup_size(TEAM)
+@compute @workgroup_size(ROW_THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
   let cols = word(1u); let start = group.x * cols;
-  var x: array<f32, 4u * HELD>;
+  var x: array<f32, 4u * RESIDENT>;
   var top = -3.0e38;
-  for (var h = 0u; h < 4u * HELD; h++) {
-    let c = lane + h * TEAM;
+  for (var h = 0u; h < 4u * RESIDENT; h++) {
+    let c = lane + h * ROW_THREADS;
     // Beyond the end what counts for nothing.
     x[h] = select(-3.0e38, load_0(start + min(c, cols - 1u)), c < cols);
     top = max(top, x[h]);
   }
-  top = team_max(lane, top);
+  top = row_max(lane, top);
   var sum = 0.0;
-  for (var h = 0u; h < 4u * HELD; h++) { x[h] = exp(x[h] - top); sum += x[h]; }
-  let scale = 1.0 / team_sum(lane, sum);
-  for (var h = 0u; h < 4u * HELD; h++) {
-    let c = lane + h * TEAM;
+  for (var h = 0u; h < 4u * RESIDENT; h++) { x[h] = exp(x[h] - top); sum += x[h]; }
+  let scale = 1.0 / row_sum(lane, sum);
+  for (var h = 0u; h < 4u * RESIDENT; h++) {
+    let c = lane + h * ROW_THREADS;
     if (c < cols) { store_0(start + c, x[h] * scale); }
   }
 }
