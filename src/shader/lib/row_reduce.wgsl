@@ -1,8 +1,8 @@
 // `${NAME}(v)`: every thread of a row group gets the combination of all, ${EXPR} of each two. All threads of the workgroup call it.
 //
-// The kernel keeps its thread's number in `thread`. A group has SIZE threads. IN_SUBGROUP: a subgroup has all of them. OF_SUBGROUPS: it is whole
-// subgroups. Otherwise a tree in workgroup memory. BUILTIN: what combines the threads of a subgroup, if there is such. BARRIER_AFTER: the kernel has
-// no barrier of its own between two calls.
+// The kernel keeps its thread's number in `thread`. A group has SIZE threads. IN_SUBGROUP: shuffles reach all of them. OF_SUBGROUPS: it is several
+// sets of threads that shuffles reach. Otherwise a tree in workgroup memory. BUILTIN: what combines such a set, if there is such.
+// BARRIER_AFTER: the kernel has no barrier of its own between two calls.
 #if SIZE == 1
 fn ${NAME}(v: ${TYPE}) -> ${TYPE} { return v; }
 #else
