@@ -7,9 +7,6 @@ mod avx2;
 mod avx512;
 mod blocks;
 mod plain;
-pub mod q8;
-#[cfg(target_arch = "x86_64")]
-mod q8_x86;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
