@@ -1,6 +1,7 @@
 //! Element types: the plain ones that programs compute with, and the block-quantized ones that weights are stored in.
 
 use crate::error::{TensorError, TensorResult};
+use crate::quant::{BlockFormat, FORMATS};
 use std::fmt;
 
 /// The type of a tensor's elements.
@@ -56,12 +57,27 @@ pub enum DType {
 use DType::*;
 
 impl DType {
+    /// The plain dtypes.
+    const PLAIN: [DType; 10] = [F32, F16, BF16, F64, I32, U32, I8, U8, Bool, I64];
+    /// The block formats, in the order of [`FORMATS`].
+    pub const BLOCKS: [DType; FORMATS.len()] = [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K];
     /// Every dtype, plain ones first.
-    pub const ALL: [DType; 20] =
-        [F32, F16, BF16, F64, I32, U32, I8, U8, Bool, I64, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K];
-
+    pub const ALL: [DType; 10 + FORMATS.len()] = joined(&Self::PLAIN, &Self::BLOCKS);
     /// The dtypes of weight matrices: three plain ones, and every block format.
-    pub const WEIGHTS: [DType; 13] = [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K];
+    pub const WEIGHTS: [DType; 3 + FORMATS.len()] = joined(&[F32, F16, BF16], &Self::BLOCKS);
+
+    /// The place of a block format in [`FORMATS`]; `None` for plain dtypes.
+    pub(crate) const fn block_number(self) -> Option<usize> {
+        (self as usize).checked_sub(Self::PLAIN.len())
+    }
+
+    /// The descriptor of a block format; `None` for plain dtypes.
+    pub const fn format(self) -> Option<&'static BlockFormat> {
+        match self.block_number() {
+            Some(n) => Some(FORMATS[n]),
+            None => None,
+        }
+    }
 
     /// PyTorch's name for plain types, GGML's for blocks.
     pub const fn name(self) -> &'static str {
@@ -76,25 +92,18 @@ impl DType {
             U8 => "u8",
             Bool => "bool",
             I64 => "i64",
-            Q4_0 => "q4_0",
-            Q4_1 => "q4_1",
-            Q5_0 => "q5_0",
-            Q5_1 => "q5_1",
-            Q8_0 => "q8_0",
-            Q2_K => "q2_K",
-            Q3_K => "q3_K",
-            Q4_K => "q4_K",
-            Q5_K => "q5_K",
-            Q6_K => "q6_K",
+            _ => match self.format() {
+                Some(format) => format.name,
+                None => "",
+            },
         }
     }
 
     /// Elements in one block; 1 for plain types.
     pub const fn block(self) -> usize {
-        match self {
-            Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 => 32,
-            Q2_K | Q3_K | Q4_K | Q5_K | Q6_K => 256,
-            _ => 1,
+        match self.format() {
+            Some(format) => format.len,
+            None => 1,
         }
     }
 
@@ -105,22 +114,16 @@ impl DType {
             F32 | I32 | U32 => 4,
             F16 | BF16 => 2,
             I8 | U8 | Bool => 1,
-            Q4_0 => 18,
-            Q4_1 => 20,
-            Q5_0 => 22,
-            Q5_1 => 24,
-            Q8_0 => 34,
-            Q2_K => 84,
-            Q3_K => 110,
-            Q4_K => 144,
-            Q5_K => 176,
-            Q6_K => 210,
+            _ => match self.format() {
+                Some(format) => format.bytes(),
+                None => 0,
+            },
         }
     }
 
     /// Whether this is one of GGML's block formats.
     pub const fn is_block(self) -> bool {
-        self.block() > 1
+        self.block_number().is_some()
     }
     /// Whether values are floats (block formats decode to f32).
     pub const fn is_float(self) -> bool {
@@ -180,6 +183,27 @@ impl DType {
             _ => high,
         })
     }
+}
+
+// A block format's number counts from the last plain dtype.
+const _: () = {
+    let mut i = 0;
+    while i < DType::ALL.len() {
+        assert!(DType::ALL[i] as usize == i, "DType::ALL is in the order of the enum");
+        i += 1;
+    }
+};
+
+/// Both lists in one.
+const fn joined<const N: usize>(first: &[DType], second: &[DType]) -> [DType; N] {
+    let mut all = [F32; N];
+    assert!(first.len() + second.len() == N);
+    let mut i = 0;
+    while i < N {
+        all[i] = if i < first.len() { first[i] } else { second[i - first.len()] };
+        i += 1;
+    }
+    all
 }
 
 impl fmt::Display for DType {

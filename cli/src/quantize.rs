@@ -28,8 +28,8 @@ pub struct QuantizeArgs {
     model: String,
     /// Output GGUF file
     out: PathBuf,
-    /// Weight type: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_K, q3_K, q4_K, q5_K or q6_K
-    #[arg(short = 't', long = "type", default_value = "q8_0")]
+    /// Weight type
+    #[arg(short = 't', long = "type", default_value = "q8_0", help = format!("Weight type: {}", types()))]
     dtype: String,
     /// Download a missing model without asking
     #[arg(short, long)]
@@ -39,11 +39,15 @@ pub struct QuantizeArgs {
     overwrite: bool,
 }
 
+/// The names of the types of weights.
+fn types() -> String {
+    DType::WEIGHTS.map(DType::name).join(", ")
+}
+
 /// Runs the subcommand.
 pub fn run(args: &QuantizeArgs, global: Global) -> Result<(), Failure> {
-    let names = || convert::TYPES.map(|(d, _)| d.name()).join(", ");
-    let dtype = convert::TYPES.iter().map(|t| t.0).find(|d| d.name().eq_ignore_ascii_case(&args.dtype));
-    let dtype: DType = dtype.ok_or_else(|| Failure::Usage(format!("--type {}: expected one of {}", args.dtype, names())))?;
+    let dtype = DType::WEIGHTS.into_iter().find(|d| d.name().eq_ignore_ascii_case(&args.dtype));
+    let dtype = dtype.ok_or_else(|| Failure::Usage(format!("--type {}: expected one of {}", args.dtype, types())))?;
     let mut options = PullOptions::from_env()?;
     (options.quiet, options.yes) = (global.quiet, args.yes);
     let path = fetch::resolve(&args.model, &options)?;

@@ -1,9 +1,9 @@
 //! Models of known shapes with random weights: what speed depends on is there, without a download.
 
 use crate::output::Failure;
-use std::collections::HashMap;
 use tensorlogic::DType;
 use tensorlogic::io::{Gguf, GgufWriter};
+use tensorlogic::quant::quantize;
 
 /// Sizes of a model.
 pub struct Shape {
@@ -135,76 +135,26 @@ pub fn random_model(shape: &Shape, dtype: DType) -> Result<Gguf, Failure> {
     Ok(Gguf::from_bytes(w.to_bytes()?)?)
 }
 
-/// `count` random weights of about the size that keeps activations of `inputs` values in range.
+/// `count` random weights of about the size that keeps activations of `inputs` values in range; none if they are not whole blocks.
 fn random_bytes(dtype: DType, count: usize, inputs: usize) -> Vec<u8> {
+    let Some(total) = dtype.bytes(count) else { return Vec::new() };
     let scale = 1.0 / (inputs as f32).sqrt();
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut next = || {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        state
+        (state >> 40) as f32 / (1 << 24) as f32 * 2.0 * scale - scale
     };
     // A period that no row length divides is long enough to be random for a processor.
-    let mut floats = |put: &dyn Fn(f32, &mut Vec<u8>)| {
-        let mut out = Vec::new();
-        for _ in 0..count.min(1_000_003) {
-            put((next() >> 40) as f32 / (1 << 24) as f32 * 2.0 * scale - scale, &mut out);
-        }
-        let size = out.len() / count.clamp(1, 1_000_003);
-        let (period, total) = (out.len(), count * size);
-        while out.len() < total {
-            let more = period.min(total - out.len());
-            out.extend_from_within(..more);
-        }
-        out
-    };
-    match dtype {
-        DType::F32 => floats(&|v, out| out.extend(v.to_le_bytes())),
-        DType::F16 => floats(&|v, out| out.extend(f16_bits(v).to_le_bytes())),
-        DType::BF16 => floats(&|v, out| out.extend(((v.to_bits() >> 16) as u16).to_le_bytes())),
-        _ => {
-            // Random quants; the blocks' f16 scales and minimums are set so that weights have the wanted size and no mean.
-            let mut out: Vec<u8> = Vec::with_capacity(dtype.bytes(count).unwrap_or(0) + 8);
-            let bytes = dtype.bytes(count).unwrap_or(0);
-            while out.len() < bytes {
-                out.extend(next().to_le_bytes());
-            }
-            out.truncate(bytes);
-            let fields: HashMap<DType, &[(usize, f32)]> = HashMap::from([
-                (DType::Q4_0, &[(0, 0.2)][..]),
-                (DType::Q4_1, &[(0, 0.2), (2, -1.5)]),
-                (DType::Q5_0, &[(0, 0.1)]),
-                (DType::Q5_1, &[(0, 0.1), (2, -1.5)]),
-                (DType::Q8_0, &[(0, 0.008)]),
-                (DType::Q2_K, &[(80, 0.042), (82, 0.063)]),
-                (DType::Q3_K, &[(108, 0.014)]),
-                (DType::Q4_K, &[(0, 0.0023), (2, 0.0172)]),
-                (DType::Q5_K, &[(0, 0.0011), (2, 0.0171)]),
-                (DType::Q6_K, &[(208, 0.0004)]),
-            ]);
-            for block in out.chunks_exact_mut(dtype.block_bytes()) {
-                for &(at, v) in fields.get(&dtype).copied().unwrap_or_default() {
-                    block[at..at + 2].copy_from_slice(&f16_bits(v * scale).to_le_bytes());
-                }
-            }
-            out
-        }
+    let period = if dtype.is_block() { 1021 * dtype.block() } else { 1_000_003 };
+    let values: Vec<f32> = (0..count.min(period)).map(|_| next()).collect();
+    let mut out = quantize(dtype, &values).unwrap_or_default();
+    let period = out.len();
+    while out.len() < total && period > 0 {
+        out.extend_from_within(..period.min(total - out.len()));
     }
-}
-
-/// The bits of the nearest f16 below, for values that are normal in f16 or tiny.
-fn f16_bits(v: f32) -> u16 {
-    let bits = v.to_bits();
-    let (sign, exponent) = ((bits >> 16 & 0x8000) as u16, (bits >> 23 & 0xFF) as i32 - 127 + 15);
-    match exponent {
-        1..=30 => sign | (exponent as u16) << 10 | (bits >> 13 & 0x3FF) as u16,
-        _ => {
-            // Subnormal: multiples of 2^-24.
-            let steps = (v.abs() * 16_777_216.0) as u16;
-            sign | steps.min(0x3FF)
-        }
-    }
+    out
 }
 
 #[cfg(test)]

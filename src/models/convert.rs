@@ -12,22 +12,18 @@ use crate::quant;
 use crate::tensor::Tensor;
 use std::path::Path;
 
-/// The types that weights can be stored in, with llama.cpp's number of such a file.
-pub const TYPES: [(DType, u32); 13] = [
-    (DType::F32, 0),
-    (DType::F16, 1),
-    (DType::BF16, 32),
-    (DType::Q4_0, 2),
-    (DType::Q4_1, 3),
-    (DType::Q5_0, 8),
-    (DType::Q5_1, 9),
-    (DType::Q8_0, 7),
-    (DType::Q2_K, 10),
-    (DType::Q3_K, 12),
-    (DType::Q4_K, 14),
-    (DType::Q5_K, 16),
-    (DType::Q6_K, 18),
-];
+/// llama.cpp's number of a file whose matrices are of `dtype`; `None` if it is not one of [`DType::WEIGHTS`].
+pub const fn file_type(dtype: DType) -> Option<u32> {
+    match dtype {
+        DType::F32 => Some(0),
+        DType::F16 => Some(1),
+        DType::BF16 => Some(32),
+        _ => match dtype.format() {
+            Some(format) => Some(format.gguf.file_type),
+            None => None,
+        },
+    }
+}
 
 /// Writes the model of `weights` (on the CPU) as a GGUF file whose matrices are of `dtype`. Vectors stay f32 and the table of positions f16; the
 /// output matrix, or the embedding that serves as one, keeps 6 bits or more; rows that are no whole blocks get a type of the same size that fits
@@ -41,7 +37,7 @@ pub fn write_gguf(
     text: impl FnOnce(&mut GgufWriter, usize) -> TensorResult<()>,
     out: &Path,
 ) -> TensorResult<()> {
-    let Some((_, file_type)) = TYPES.iter().find(|t| t.0 == dtype) else {
+    let Some(file_type) = file_type(dtype) else {
         return Err(TensorError::Unsupported(format!("a GGUF file of {dtype}")));
     };
     let mut w = GgufWriter::new();
@@ -71,7 +67,7 @@ pub fn write_gguf(
             text(&mut w, vocab)?;
         }
     }
-    w.set("general.file_type", *file_type);
+    w.set("general.file_type", file_type);
     if dtype.is_block() {
         w.set("general.quantization_version", 2u32);
     }
@@ -100,15 +96,9 @@ fn type_of(name: &str, t: &Tensor, dtype: DType, head: bool) -> DType {
     if head && dtype.is_block() && dtype != DType::Q8_0 {
         return [DType::Q6_K, DType::Q8_0].into_iter().find(|&d| fits(d)).unwrap_or(DType::F16);
     }
-    // What llama.cpp takes where a row is no multiple of 256.
-    let smaller = match dtype {
-        DType::Q2_K | DType::Q3_K => DType::Q4_0,
-        DType::Q4_K => DType::Q5_0,
-        DType::Q5_K => DType::Q5_1,
-        DType::Q6_K => DType::Q8_0,
-        d => d,
-    };
-    [dtype, smaller].into_iter().find(|&d| fits(d)).unwrap_or(DType::F16)
+    // A row that is no multiple of 256.
+    let substitute = dtype.format().and_then(|f| f.substitute).and_then(|s| DType::BLOCKS.into_iter().find(|d| d.name() == s.name));
+    [Some(dtype), substitute].into_iter().flatten().find(|&d| fits(d)).unwrap_or(DType::F16)
 }
 
 /// A tensor's values in another type, packed by all threads.

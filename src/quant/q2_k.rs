@@ -7,48 +7,20 @@
 //! byte 82..84   dmin, f16
 //! ```
 
-use super::{BlockFormat, f16_at, fit, put_f16};
-use crate::dtype::DType;
+use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::{pack, q4_0};
 
-/// The format.
-#[allow(non_camel_case_types)]
-pub(super) struct Q2_K;
-
-impl BlockFormat for Q2_K {
-    fn dtype(&self) -> DType {
-        DType::Q2_K
-    }
-
-    fn unpack(&self, block: &[u8], out: &mut [f32]) {
-        let (d, dmin) = (f16_at(block, 80), f16_at(block, 82));
-        for (i, x) in out.iter_mut().enumerate() {
-            let group = block[i / 16];
-            let (byte, shift) = place(i);
-            *x = d * f32::from(group & 15) * f32::from(block[byte] >> shift & 3) - dmin * f32::from(group >> 4);
-        }
-    }
-
-    fn pack(&self, values: &[f32], block: &mut [u8]) {
-        let mut fits = [(0.0f32, 0.0f32); 16];
-        for (fit, group) in fits.iter_mut().zip(values.chunks_exact(16)) {
-            *fit = fit::affine(group, 3);
-        }
-        let most = |part: fn(&(f32, f32)) -> f32| fits.iter().map(part).fold(0.0, f32::max);
-        let d = put_f16(block, 80, most(|f| f.0) / 15.0);
-        let dmin = put_f16(block, 82, most(|f| f.1) / 15.0);
-        block[16..80].fill(0);
-        for (g, (scale, min)) in fits.into_iter().enumerate() {
-            let (s, m) = (fit::level(scale, d, 0.0, 15.0), fit::level(min, dmin, 0.0, 15.0));
-            block[g] = s as u8 | (m as u8) << 4;
-            for i in 16 * g..16 * g + 16 {
-                let (byte, shift) = place(i);
-                block[byte] |= (fit::level(values[i] + dmin * m, d * s, 0.0, 3.0) as u8) << shift;
-            }
-        }
-    }
-}
-
-/// The byte and the shift of value `i`.
-fn place(i: usize) -> (usize, usize) {
-    (16 + 32 * (i / 128) + i % 32, 2 * (i / 32 % 4))
-}
+/// The descriptor.
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    name: "q2_K",
+    gguf: GgufType { number: 10, name: "Q2_K", file_type: 10 },
+    len: 256,
+    d: 80,
+    dmin: Some(82),
+    quants: Numbers { low: Bits { at: 16, width: 2, lanes: 32 }, high: None, bias: 0, signed: false },
+    scales: Scales::Nibbles16 { at: 0 },
+    substitute: Some(&q4_0::FORMAT),
+    pack: |values, block| pack::affine_groups(&FORMAT, values, block),
+    wgsl: ("quant/q2_K.wgsl", include_str!("q2_k.wgsl")),
+    item_rows: 2,
+};

@@ -6,34 +6,20 @@
 //! byte 4..20   q: byte 4+i holds q[i] in its low half and q[i+16] in its high half
 //! ```
 
-use super::{BlockFormat, f16_at, inverse, put_f16, range};
-use crate::dtype::DType;
+use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::pack;
 
-/// The format.
-pub(super) struct Q4_1;
-
-impl BlockFormat for Q4_1 {
-    fn dtype(&self) -> DType {
-        DType::Q4_1
-    }
-
-    fn unpack(&self, block: &[u8], out: &mut [f32]) {
-        let (d, m) = (f16_at(block, 0), f16_at(block, 2));
-        for i in 0..16 {
-            out[i] = f32::from(block[4 + i] & 15) * d + m;
-            out[i + 16] = f32::from(block[4 + i] >> 4) * d + m;
-        }
-    }
-
-    fn pack(&self, values: &[f32], block: &mut [u8]) {
-        let (lo, hi) = range(values);
-        let d = (hi - lo) / 15.0;
-        let id = inverse(d);
-        put_f16(block, 0, d);
-        put_f16(block, 2, lo);
-        let q = |x: f32| ((x - lo) * id + 0.5).min(15.0) as u8;
-        for i in 0..16 {
-            block[4 + i] = q(values[i]) | q(values[i + 16]) << 4;
-        }
-    }
-}
+/// The descriptor.
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    name: "q4_1",
+    gguf: GgufType { number: 3, name: "Q4_1", file_type: 3 },
+    len: 32,
+    d: 0,
+    dmin: Some(2),
+    quants: Numbers { low: Bits { at: 4, width: 4, lanes: 16 }, high: None, bias: 0, signed: false },
+    scales: Scales::Whole,
+    substitute: None,
+    pack: |values, block| pack::affine_block(&FORMAT, values, block),
+    wgsl: ("quant/q4_1.wgsl", include_str!("q4_1.wgsl")),
+    item_rows: 2,
+};

@@ -7,29 +7,20 @@
 //! byte 8..24   bits 0..4 of q: byte 8+i holds those of q[i] in its low half and of q[i+16] in its high half
 //! ```
 
-use super::q5_0::{pack_q, unpack_q};
-use super::{BlockFormat, f16_at, inverse, put_f16, range};
-use crate::dtype::DType;
+use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::pack;
 
-/// The format.
-pub(super) struct Q5_1;
-
-impl BlockFormat for Q5_1 {
-    fn dtype(&self) -> DType {
-        DType::Q5_1
-    }
-
-    fn unpack(&self, block: &[u8], out: &mut [f32]) {
-        let (d, m) = (f16_at(block, 0), f16_at(block, 2));
-        unpack_q(&block[4..], |i, q| out[i] = f32::from(q) * d + m);
-    }
-
-    fn pack(&self, values: &[f32], block: &mut [u8]) {
-        let (lo, hi) = range(values);
-        let d = (hi - lo) / 31.0;
-        let id = inverse(d);
-        put_f16(block, 0, d);
-        put_f16(block, 2, lo);
-        pack_q(&mut block[4..], |i| ((values[i] - lo) * id + 0.5).min(31.0) as u8);
-    }
-}
+/// The descriptor.
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    name: "q5_1",
+    gguf: GgufType { number: 7, name: "Q5_1", file_type: 9 },
+    len: 32,
+    d: 0,
+    dmin: Some(2),
+    quants: Numbers { low: Bits { at: 8, width: 4, lanes: 16 }, high: Some(Bits { at: 4, width: 1, lanes: 1 }), bias: 0, signed: false },
+    scales: Scales::Whole,
+    substitute: None,
+    pack: |values, block| pack::affine_block(&FORMAT, values, block),
+    wgsl: ("quant/q5_1.wgsl", include_str!("q5_1.wgsl")),
+    item_rows: 2,
+};

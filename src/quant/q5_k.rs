@@ -8,36 +8,20 @@
 //! byte 48..176   bits 0..4 of q: value l of group g is in byte 48 + 32·(g / 2) + l, low half where g is even
 //! ```
 
-use super::q4_k::{pack_groups, scale_min};
-use super::{BlockFormat, f16_at};
-use crate::dtype::DType;
+use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::{pack, q5_1};
 
-/// The format.
-#[allow(non_camel_case_types)]
-pub(super) struct Q5_K;
-
-impl BlockFormat for Q5_K {
-    fn dtype(&self) -> DType {
-        DType::Q5_K
-    }
-
-    fn unpack(&self, block: &[u8], out: &mut [f32]) {
-        let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
-        for (i, x) in out.iter_mut().enumerate() {
-            let (g, l) = (i / 32, i % 32);
-            let (s, m) = scale_min(&block[4..16], g);
-            let q = block[48 + 32 * (g / 2) + l] >> (4 * (g % 2)) & 15 | (block[16 + l] >> g & 1) << 4;
-            *x = d * f32::from(s) * f32::from(q) - dmin * f32::from(m);
-        }
-    }
-
-    fn pack(&self, values: &[f32], block: &mut [u8]) {
-        block.fill(0);
-        let q = pack_groups(values, 31, &mut block[..16]);
-        for (i, q) in q.into_iter().enumerate() {
-            let (g, l) = (i / 32, i % 32);
-            block[48 + 32 * (g / 2) + l] |= (q & 15) << (4 * (g % 2));
-            block[16 + l] |= (q >> 4) << g;
-        }
-    }
-}
+/// The descriptor.
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    name: "q5_K",
+    gguf: GgufType { number: 13, name: "Q5_K", file_type: 16 },
+    len: 256,
+    d: 0,
+    dmin: Some(2),
+    quants: Numbers { low: Bits { at: 48, width: 4, lanes: 32 }, high: Some(Bits { at: 16, width: 1, lanes: 32 }), bias: 0, signed: false },
+    scales: Scales::SixBits32 { at: 4 },
+    substitute: Some(&q5_1::FORMAT),
+    pack: |values, block| pack::affine_groups(&FORMAT, values, block),
+    wgsl: ("quant/q5_K.wgsl", include_str!("q5_k.wgsl")),
+    item_rows: 3,
+};

@@ -5,30 +5,20 @@
 //! byte 2..34   q, i8
 //! ```
 
-use super::{BlockFormat, extreme, f16_at, inverse, put_f16};
-use crate::dtype::DType;
+use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::pack;
 
-/// The format.
-pub(super) struct Q8_0;
-
-impl BlockFormat for Q8_0 {
-    fn dtype(&self) -> DType {
-        DType::Q8_0
-    }
-
-    fn unpack(&self, block: &[u8], out: &mut [f32]) {
-        let d = f16_at(block, 0);
-        for (x, &q) in out.iter_mut().zip(&block[2..]) {
-            *x = f32::from(q as i8) * d;
-        }
-    }
-
-    fn pack(&self, values: &[f32], block: &mut [u8]) {
-        let d = extreme(values).abs() / 127.0;
-        let id = inverse(d);
-        put_f16(block, 0, d);
-        for (q, &x) in block[2..].iter_mut().zip(values) {
-            *q = (x * id).round() as i8 as u8;
-        }
-    }
-}
+/// The descriptor.
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    name: "q8_0",
+    gguf: GgufType { number: 8, name: "Q8_0", file_type: 7 },
+    len: 32,
+    d: 0,
+    dmin: None,
+    quants: Numbers { low: Bits { at: 2, width: 8, lanes: 32 }, high: None, bias: 0, signed: true },
+    scales: Scales::Whole,
+    substitute: None,
+    pack: |values, block| pack::signed_bytes(&FORMAT, values, block),
+    wgsl: ("quant/q8_0.wgsl", include_str!("q8_0.wgsl")),
+    item_rows: 3,
+};

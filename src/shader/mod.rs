@@ -53,7 +53,7 @@ pub(crate) use params::params;
 pub use params::{F32, StartParams, U32};
 pub use template::{Template, TemplateError, Value};
 
-/// Shared WGSL that any template may include, by file name.
+/// Shared WGSL that any template may include, by file name; besides, the readers of block formats ([`BlockFormat::wgsl`](crate::quant::BlockFormat)).
 pub static LIBRARY: &[(&str, &str)] = &[
     ("coop_tile_scalars.wgsl", include_str!("lib/coop_tile_scalars.wgsl")),
     ("coop_tile_vectors.wgsl", include_str!("lib/coop_tile_vectors.wgsl")),
@@ -74,14 +74,4 @@ pub static LIBRARY: &[(&str, &str)] = &[
     ("quant/tiles.wgsl", include_str!("lib/quant/tiles.wgsl")),
     ("quant/items.wgsl", include_str!("lib/quant/items.wgsl")),
     ("quant/loads.wgsl", include_str!("lib/quant/loads.wgsl")),
-    ("quant/q4_0.wgsl", include_str!("lib/quant/q4_0.wgsl")),
-    ("quant/q4_1.wgsl", include_str!("lib/quant/q4_1.wgsl")),
-    ("quant/q5_0.wgsl", include_str!("lib/quant/q5_0.wgsl")),
-    ("quant/q5_1.wgsl", include_str!("lib/quant/q5_1.wgsl")),
-    ("quant/q8_0.wgsl", include_str!("lib/quant/q8_0.wgsl")),
-    ("quant/q2_K.wgsl", include_str!("lib/quant/q2_K.wgsl")),
-    ("quant/q3_K.wgsl", include_str!("lib/quant/q3_K.wgsl")),
-    ("quant/q4_K.wgsl", include_str!("lib/quant/q4_K.wgsl")),
-    ("quant/q5_K.wgsl", include_str!("lib/quant/q5_K.wgsl")),
-    ("quant/q6_K.wgsl", include_str!("lib/quant/q6_K.wgsl")),
 ];

@@ -20,6 +20,7 @@
 //! remembered by template and values, since the layers of a model ask for the same sources again and again.
 
 use super::params::Field;
+use crate::quant::FORMATS;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
@@ -348,7 +349,8 @@ impl Renderer<'_> {
 
     fn include(&mut self, place: Place, file: &str, values: &[(&'static str, &'static str)]) -> Result<()> {
         let file = self.replaced(place, file)?;
-        let found = self.template.library.iter().chain(super::LIBRARY).find(|(name, _)| *name == file);
+        let formats = FORMATS.into_iter().map(|f| &f.wgsl);
+        let found = self.template.library.iter().chain(super::LIBRARY).chain(formats).find(|(name, _)| *name == file);
         let Some(&(file, text)) = found else { return place.fail(format!("there is no file {file} to include")) };
         if self.depth == DEPTH {
             return place.fail(format!("{file} includes itself"));

@@ -351,14 +351,18 @@ impl Operands {
         Self::index(&mut text, o, &format!("at{id}"), meta);
         let one = forms.one || quad != Quad::Load;
         if one {
-            let body = match buf {
-                Buf::Iota => format!("return {};", cast_lane("e", DType::U32, d)?),
-                _ => {
-                    let v = self.view(buf, Ty::U32);
-                    if d.is_block() { blocks::decode(&mut text, d, &v.name, id) } else { decode(&v, d) }
+            let body = match (buf, d.format()) {
+                (Buf::Iota, _) => format!("return {};", cast_lane("e", DType::U32, d)?),
+                (_, Some(format)) => {
+                    text += &blocks::decode(format, &self.view(buf, Ty::U32).name, id);
+                    String::new()
                 }
+                _ => decode(&self.view(buf, Ty::U32), d),
             };
-            let _ = write!(text, "fn d{id}(e: u32) -> {t} {{\n  {body}\n}}\nfn x{id}(i: u32) -> {t} {{\n  return d{id}(at{id}(i));\n}}\n");
+            if !body.is_empty() {
+                let _ = write!(text, "fn d{id}(e: u32) -> {t} {{\n  {body}\n}}\n");
+            }
+            let _ = write!(text, "fn x{id}(i: u32) -> {t} {{\n  return d{id}(at{id}(i));\n}}\n");
         }
         if forms.eight {
             let v = self.view(buf, Ty::V4);

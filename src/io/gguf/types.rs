@@ -2,22 +2,19 @@
 
 use crate::dtype::DType;
 use crate::io::info::StoredType;
+use std::sync::LazyLock;
 
-/// Code, type. Codes that are absent were removed from the format or never given.
-static TYPES: [(u32, StoredType); 34] = [
+/// Code, type. Codes that are absent were removed from GGUF or never given.
+static TYPES: LazyLock<Vec<(u32, StoredType)>> = LazyLock::new(|| {
+    let blocks = DType::BLOCKS.into_iter().filter_map(|d| d.format().map(|f| ours(f.gguf.number, f.gguf.name, d)));
+    blocks.chain(OTHERS).collect()
+});
+
+/// The plain types, and those that are only listed.
+const OTHERS: [(u32, StoredType); 24] = [
     ours(0, "F32", DType::F32),
     ours(1, "F16", DType::F16),
-    ours(2, "Q4_0", DType::Q4_0),
-    ours(3, "Q4_1", DType::Q4_1),
-    ours(6, "Q5_0", DType::Q5_0),
-    ours(7, "Q5_1", DType::Q5_1),
-    ours(8, "Q8_0", DType::Q8_0),
     other(9, "Q8_1", 32, 36),
-    ours(10, "Q2_K", DType::Q2_K),
-    ours(11, "Q3_K", DType::Q3_K),
-    ours(12, "Q4_K", DType::Q4_K),
-    ours(13, "Q5_K", DType::Q5_K),
-    ours(14, "Q6_K", DType::Q6_K),
     other(15, "Q8_K", 256, 292),
     other(16, "IQ2_XXS", 256, 66),
     other(17, "IQ2_XS", 256, 74),

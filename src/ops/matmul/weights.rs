@@ -2,6 +2,7 @@
 
 use crate::dtype::DType;
 use crate::plan::{Load, Word};
+use crate::quant::{BlockFormat, Scales};
 use crate::shader::{Value, col_major, start};
 
 /// The WGSL files that read weights, for templates to include: `weights_quads.wgsl`, or `weights_items.wgsl` and `weights_loads.wgsl`, whose
@@ -20,10 +21,10 @@ pub(crate) struct Weights {
 }
 
 /// Where weights are read from.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 enum Reader {
     /// The bytes of a block format.
-    Blocks(DType),
+    Blocks(&'static BlockFormat),
     /// A buffer of 16-bit floats.
     Halves(DType),
     /// A buffer of f32.
@@ -57,23 +58,15 @@ impl Items {
     /// The same of halves.
     const HALVES: Items = Items { planes: 1, ..Items::TWO };
 
-    fn of_block(d: DType) -> Items {
+    fn of_block(f: &BlockFormat) -> Items {
         // Strips of 32 weights whose quads share words of quants; some are halves with a scale each.
-        let (strips, parts) = match d {
-            DType::Q4_K | DType::Q5_K => (2, 2),
-            DType::Q2_K | DType::Q3_K | DType::Q6_K => (4, 4),
-            _ => (1, 1),
+        let strips = match f.scales {
+            Scales::Whole => 1,
+            Scales::SixBits32 { .. } => 2,
+            Scales::Each16(_) | Scales::Nibbles16 { .. } => 4,
         };
-        let shifted = matches!(d, DType::Q4_1 | DType::Q5_1 | DType::Q2_K | DType::Q4_K | DType::Q5_K);
-        let planes = if matches!(d, DType::Q8_0 | DType::Q5_K | DType::Q6_K) { 3 } else { 2 };
-        let less = match d {
-            DType::Q4_0 => 8,
-            DType::Q5_0 => 16,
-            DType::Q3_K => 4,
-            DType::Q6_K => 32,
-            _ => 0,
-        };
-        Items { planes, quads: 8, strips, span: 8, parts, shifted, less }
+        let less = f.quants.bias.into();
+        Items { planes: f.item_rows, quads: 8, strips, span: 8, parts: strips, shifted: f.dmin.is_some(), less }
     }
 }
 
@@ -89,11 +82,10 @@ impl Weights {
         let found = match dtype {
             DType::F32 => aligned(4).map(|at| (Reader::Floats, Items::TWO, at)),
             DType::F16 | DType::BF16 => aligned(8).map(|at| (Reader::Halves(dtype), Items::HALVES, at)),
-            d if d.is_block() => {
-                let whole = plain.filter(|s| k % d.block() == 0 && s.layout.offset % d.block() == 0).and_then(start);
-                whole.map(|at| (Reader::Blocks(d), Items::of_block(d), at))
-            }
-            _ => None,
+            _ => dtype.format().and_then(|f| {
+                let whole = plain.filter(|s| k % f.len == 0 && s.layout.offset % f.len == 0).and_then(start);
+                whole.map(|at| (Reader::Blocks(f), Items::of_block(f), at))
+            }),
         };
         let loaded = || if k % 4 == 0 && !col_major(b) { Reader::Quads } else { Reader::Elements };
         match found {
@@ -105,15 +97,15 @@ impl Weights {
     /// What the files that read weights ask for.
     pub fn values(&self) -> Vec<(&'static str, Value)> {
         let (mut format, mut block, mut k_scales) = ("", 0, false);
-        if let Reader::Blocks(d) = self.reader {
-            (format, block, k_scales) = (d.name(), d.block() as u32, matches!(d, DType::Q4_K | DType::Q5_K));
+        if let Reader::Blocks(f) = self.reader {
+            (format, block, k_scales) = (f.name, f.len as u32, matches!(f.scales, Scales::SixBits32 { .. }));
         }
         vec![
             ("READS_BLOCKS", (block > 0).into()),
             ("READS_HALVES", matches!(self.reader, Reader::Halves(_)).into()),
-            ("READS_FLOATS", (self.reader == Reader::Floats).into()),
-            ("READS_QUADS", (self.reader == Reader::Quads).into()),
-            ("BF16", (self.reader == Reader::Halves(DType::BF16)).into()),
+            ("READS_FLOATS", matches!(self.reader, Reader::Floats).into()),
+            ("READS_QUADS", matches!(self.reader, Reader::Quads).into()),
+            ("BF16", matches!(self.reader, Reader::Halves(DType::BF16)).into()),
             ("FORMAT", format.into()),
             ("BLOCK_SIZE", block.into()),
             ("BLOCK_QUADS", (block / 4).into()),

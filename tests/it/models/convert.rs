@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use tensorlogic::autograd::no_grad;
 use tensorlogic::io::{Gguf, GgufWriter};
-use tensorlogic::models::convert::{TYPES, write_gguf};
+use tensorlogic::models::convert::{file_type, write_gguf};
 use tensorlogic::models::{self, Adapters, KvCache, Model, Weights};
 use tensorlogic::nn::LoraConfig;
 use tensorlogic::text::{self, Tokenizer};
@@ -79,20 +79,20 @@ fn every_type_is_near_its_source() {
     convert(&source, DType::F32, &plain);
     let want = logits(&*load(&plain));
     assert!(distance(&logits(&*load(&source)), &want) < 1e-6);
-    let bound = |d: DType| match d {
-        DType::F32 => 1e-7,
-        DType::F16 | DType::BF16 | DType::Q8_0 => 0.02,
-        DType::Q6_K | DType::Q5_K | DType::Q5_1 | DType::Q5_0 => 0.1,
-        DType::Q4_K | DType::Q4_1 | DType::Q4_0 => 0.2,
+    let bound = |d: DType| match d.block_bytes() as f64 * 8.0 / d.block() as f64 {
+        32.0 => 1e-7,
+        8.0.. => 0.02,
+        5.5.. => 0.1,
+        4.5.. => 0.2,
         _ => 0.6,
     };
-    for (dtype, number) in TYPES {
+    for dtype in DType::WEIGHTS {
         let out = folder.join(format!("{dtype}.gguf"));
         convert(&plain, dtype, &out);
         let d = distance(&logits(&*load(&out)), &want);
         assert!(d <= bound(dtype), "{dtype}: {d}");
         let file = Gguf::open(&out).unwrap();
-        assert_eq!(file.u64("general.file_type").unwrap(), u64::from(number));
+        assert_eq!(file.u64("general.file_type").unwrap(), u64::from(file_type(dtype).unwrap()));
         assert_eq!(file.tensor("blk.0.attn_q.weight").unwrap().dtype().unwrap(), dtype);
         assert_eq!(file.tensor("blk.0.attn_norm.weight").unwrap().dtype().unwrap(), DType::F32);
     }

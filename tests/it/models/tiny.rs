@@ -143,7 +143,7 @@ fn it_survives_other_types() {
     let own = loss(&*model);
     let folder = std::env::temp_dir().join(format!("tl-tiny-types-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    for (dtype, logits, nats) in [(DType::F32, 1e-6, 1e-6), (DType::Q8_0, 0.02, 0.005), (DType::Q5_1, 0.15, 0.05), (DType::Q4_0, 0.5, 0.15)]
+    for (dtype, logits, nats) in [(DType::F32, 1e-6, 1e-6), (DType::Q8_0, 0.02, 0.005), (DType::Q5_0, 0.15, 0.05), (DType::Q4_0, 0.5, 0.15)]
     {
         let file = folder.join(format!("{dtype}.gguf"));
         write_gguf(&Weights::open(FILE, &cpu).unwrap(), dtype, |_, _| Ok(()), &file).unwrap();

@@ -1,4 +1,4 @@
-//! Blocks whose scales are at the ends of f16's range, on every way that reads them, against ggml's formulas in f64.
+//! Blocks whose scales are at the ends of f16's range, on every way that reads them, against the rule of the format in f64.
 
 use crate::common::devices;
 use half::f16;
@@ -7,71 +7,13 @@ use tensorlogic::backends::Bytes;
 use tensorlogic::quant::dequantize;
 use tensorlogic::{DType, Tensor};
 
-const FORMATS: [DType; 10] =
-    [DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0, DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K];
-
 /// Bits of f16: both zeros, the smallest and largest subnormal and normal ones, both infinities, NaN.
 const SCALES: [u16; 13] = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x8400, 0x3C00, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00];
 
 /// Where a format keeps its scale, and the scale of its minima if it has them.
 fn places(d: DType) -> (usize, Option<usize>) {
-    match d {
-        DType::Q4_0 | DType::Q5_0 | DType::Q8_0 => (0, None),
-        DType::Q2_K => (80, Some(82)),
-        DType::Q3_K => (108, None),
-        DType::Q6_K => (208, None),
-        _ => (0, Some(2)),
-    }
-}
-
-/// The 6-bit scale and minimum of group `j`: `get_scale_min_k4`.
-fn scale_min(q: &[u8], j: usize) -> (u8, u8) {
-    match j {
-        0..4 => (q[j] & 63, q[j + 4] & 63),
-        _ => ((q[j + 4] & 15) | (q[j - 4] >> 6) << 4, (q[j + 4] >> 4) | (q[j] >> 6) << 4),
-    }
-}
-
-/// One element's value by `dequantize_row_…` of ggml, whose products and sums are in f32: an infinite scale times 0 is NaN there and here.
-fn reference(d: DType, b: &[u8], i: usize) -> f64 {
-    let half = |at: usize| f64::from(f16::from_le_bytes([b[at], b[at + 1]]).to_f32());
-    let nibble = |at: usize| f64::from(if i < 16 { b[at + i] & 15 } else { b[at + i - 16] >> 4 });
-    let fifth = |at: usize| f64::from((b[at + i / 8] >> (i % 8) & 1) * 16);
-    let (h, r, l) = (i / 128, i / 32 % 4, i % 32);
-    match d {
-        DType::Q4_0 => (nibble(2) - 8.0) * half(0),
-        DType::Q4_1 => nibble(4) * half(0) + half(2),
-        DType::Q5_0 => (nibble(6) + fifth(2) - 16.0) * half(0),
-        DType::Q5_1 => (nibble(8) + fifth(4)) * half(0) + half(2),
-        DType::Q8_0 => f64::from(b[2 + i] as i8) * half(0),
-        DType::Q2_K => {
-            let s = b[i / 16];
-            let q = b[16 + 32 * h + l] >> (2 * r) & 3;
-            half(80) * f64::from(s & 15) * f64::from(q) - half(82) * f64::from(s >> 4)
-        }
-        DType::Q3_K => {
-            let j = i / 16;
-            let low = if j < 8 { b[96 + j] & 15 } else { b[88 + j] >> 4 };
-            let s = i32::from(low | (b[104 + j % 4] >> (2 * (j / 4)) & 3) << 4) - 32;
-            let q = i32::from(b[32 + 32 * h + l] >> (2 * r) & 3) - if b[l] >> (4 * h + r) & 1 == 1 { 0 } else { 4 };
-            half(108) * f64::from(s) * f64::from(q)
-        }
-        DType::Q4_K | DType::Q5_K => {
-            let (s, m) = scale_min(&b[4..16], i / 32);
-            let (quants, pair) = (if d == DType::Q4_K { 16 } else { 48 }, i / 64);
-            let byte = b[quants + 32 * pair + l];
-            let low = if i / 32 % 2 == 0 { byte & 15 } else { byte >> 4 };
-            let high = if d == DType::Q5_K { (b[16 + l] >> (i / 32) & 1) << 4 } else { 0 };
-            half(0) * f64::from(s) * f64::from(low | high) - half(2) * f64::from(m)
-        }
-        DType::Q6_K => {
-            let byte = b[64 * h + 32 * (r % 2) + l];
-            let low = if r < 2 { byte & 15 } else { byte >> 4 };
-            let q = i32::from(low | (b[128 + 32 * h + l] >> (2 * r) & 3) << 4) - 32;
-            half(208) * f64::from(b[192 + i / 16] as i8) * f64::from(q)
-        }
-        _ => panic!("no block format {d}"),
-    }
+    let format = d.format().unwrap();
+    (format.d, format.dmin)
 }
 
 /// Blocks of every scale with every other, the rest of their bytes mixed, with 0 and the largest among them.
@@ -107,7 +49,7 @@ fn check(case: &str, d: DType, bytes: &[u8], got: &[f32]) {
         // The largest that the terms can be.
         let terms = 4096.0 * (size(scale) + min.map_or(0.0, size));
         for (i, &g) in got.iter().enumerate() {
-            let want = reference(d, block, i);
+            let want = d.format().unwrap().exact(block, i);
             let right = if want.is_finite() {
                 (f64::from(g) - want).abs() <= 2f64.powi(-23) * terms
             } else {
@@ -125,7 +67,7 @@ fn check(case: &str, d: DType, bytes: &[u8], got: &[f32]) {
 
 #[test]
 fn scales_at_the_ends_of_their_range() {
-    for d in FORMATS {
+    for d in DType::BLOCKS {
         let bytes = blocks(d);
         let rows = bytes.len() / d.block_bytes();
         let mut values = vec![0f32; rows * d.block()];
@@ -147,7 +89,7 @@ fn scales_at_the_ends_of_their_range() {
 #[test]
 fn products_with_scales_at_the_ends_of_their_range() {
     let mut wrong = Vec::new();
-    for d in FORMATS {
+    for d in DType::BLOCKS {
         let bytes = blocks(d);
         let rows = bytes.len() / d.block_bytes();
         for device in devices() {
@@ -157,7 +99,7 @@ fn products_with_scales_at_the_ends_of_their_range() {
                 let x = Tensor::ones(&[m, d.block()], DType::F32, &device).unwrap();
                 let got = x.matmul(&t.t().unwrap()).unwrap().to_vec().unwrap();
                 for (r, block) in bytes.chunks_exact(d.block_bytes()).enumerate() {
-                    let values: Vec<f64> = (0..d.block()).map(|i| reference(d, block, i)).collect();
+                    let values: Vec<f64> = (0..d.block()).map(|i| d.format().unwrap().exact(block, i)).collect();
                     let (want, mass) = (values.iter().sum::<f64>(), values.iter().map(|v| v.abs()).sum::<f64>());
                     for row in [0, m - 1] {
                         let g = f64::from(got[row * rows + r]);

@@ -2,3 +2,4 @@
 
 mod block_scales;
 mod formats;
+mod one_descriptor;

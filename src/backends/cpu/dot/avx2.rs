@@ -4,8 +4,9 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::unpack::*;
-use super::{CHUNK, Rows, blocks, prefetch};
+use super::{CHUNK, Rows, plain, prefetch};
 use crate::dtype::DType;
+use crate::quant::with_format;
 use core::arch::x86_64::*;
 
 const F32: u8 = DType::F32 as u8;
@@ -40,17 +41,7 @@ pub(super) unsafe fn matvec(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32],
         DType::F32 => by!(plain_rows, F32),
         DType::F16 => by!(plain_rows, F16),
         DType::BF16 => by!(plain_rows, BF16),
-        DType::Q4_0 => by!(block_rows, Q4_0),
-        DType::Q4_1 => by!(block_rows, Q4_1),
-        DType::Q5_0 => by!(block_rows, Q5_0),
-        DType::Q5_1 => by!(block_rows, Q5_1),
-        DType::Q8_0 => by!(block_rows, Q8_0),
-        DType::Q2_K => by!(block_rows, Q2_K),
-        DType::Q3_K => by!(block_rows, Q3_K),
-        DType::Q4_K => by!(block_rows, Q4_K),
-        DType::Q5_K => by!(block_rows, Q5_K),
-        DType::Q6_K => by!(block_rows, Q6_K),
-        _ => {}
+        _ => with_format!(dtype, Q => by!(block_rows, Q), _ => ()),
     }
 }
 
@@ -68,19 +59,9 @@ pub(super) unsafe fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
                 for (y, b) in whole.iter_mut().zip(bytes.as_chunks::<16>().0) {
                     _mm256_storeu_ps(y.as_mut_ptr(), load::<F16>(b.as_ptr()));
                 }
-                blocks::decode(dtype, &bytes[whole.len() * 16..], rest);
+                plain::floats(dtype, &bytes[whole.len() * 16..], rest);
             }
-            DType::Q4_0 => decode_blocks::<Q4_0>(bytes, out),
-            DType::Q4_1 => decode_blocks::<Q4_1>(bytes, out),
-            DType::Q5_0 => decode_blocks::<Q5_0>(bytes, out),
-            DType::Q5_1 => decode_blocks::<Q5_1>(bytes, out),
-            DType::Q8_0 => decode_blocks::<Q8_0>(bytes, out),
-            DType::Q2_K => decode_blocks::<Q2_K>(bytes, out),
-            DType::Q3_K => decode_blocks::<Q3_K>(bytes, out),
-            DType::Q4_K => decode_blocks::<Q4_K>(bytes, out),
-            DType::Q5_K => decode_blocks::<Q5_K>(bytes, out),
-            DType::Q6_K => decode_blocks::<Q6_K>(bytes, out),
-            _ => blocks::decode(dtype, bytes, out),
+            _ => with_format!(dtype, Q => decode_blocks::<Q>(bytes, out), _ => plain::floats(dtype, bytes, out)),
         }
     }
 }
@@ -173,7 +154,7 @@ unsafe fn plain_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
         for r in 0..R {
             let mut w = [0f32; 16];
             let bytes = std::slice::from_raw_parts(rows.w.add(r * rows.row_bytes + whole * size), left * size);
-            blocks::decode(dtype, bytes, &mut w[..left]);
+            plain::floats(dtype, bytes, &mut w[..left]);
             let x = std::slice::from_raw_parts(rows.x.add(whole), left);
             let rest = w.iter().zip(x).map(|(w, x)| w * x).sum::<f32>();
             *y.add(r) = sum(_mm256_add_ps(acc[r][0], acc[r][1])) + rest;
@@ -184,7 +165,7 @@ unsafe fn plain_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
 /// The integers of run `g` as floats, their bias taken off.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn floats<const Q: u8>(p: *const u8, g: usize) -> [__m256; 4] {
+unsafe fn floats<const Q: usize>(p: *const u8, g: usize) -> [__m256; 4] {
     // SAFETY: as promised to this function.
     let q = unsafe { quants::<Q>(p, g) };
     let q = _mm256_sub_epi8(q, _mm256_set1_epi8(const { shape(Q).bias }));
@@ -194,7 +175,7 @@ unsafe fn floats<const Q: u8>(p: *const u8, g: usize) -> [__m256; 4] {
 
 /// R rows of a block format.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn block_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
+unsafe fn block_rows<const Q: usize, const R: usize>(rows: Rows, y: *mut f32) {
     let Shape { bytes, runs, by16, min, .. } = const { shape(Q) };
     let mut acc = [_mm256_setzero_ps(); R];
     let mut s = [[0f32; 32]; R];
@@ -239,7 +220,7 @@ unsafe fn block_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn decode_blocks<const Q: u8>(bytes: &[u8], out: &mut [f32]) {
+unsafe fn decode_blocks<const Q: usize>(bytes: &[u8], out: &mut [f32]) {
     let Shape { bytes: size, runs, by16, .. } = const { shape(Q) };
     let mut s = [0f32; 32];
     for (block, y) in bytes.chunks_exact(size).zip(out.chunks_exact_mut(runs * 32)) {

@@ -3,23 +3,15 @@
 // Loops over R rows index several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::blocks::f16_to_f32;
-use super::unpack::whole;
-use super::{CHUNK, Rows, avx2, prefetch};
+use super::unpack::{Shape, shape, whole};
+use super::{CHUNK, Rows, avx2, plain, prefetch};
 use crate::dtype::DType;
+use crate::quant::{FORMATS, Numbers, Scales, f16_to_f32, with_format};
 use core::arch::x86_64::*;
 
 const F32: u8 = DType::F32 as u8;
 const F16: u8 = DType::F16 as u8;
 const BF16: u8 = DType::BF16 as u8;
-const Q4_0: u8 = DType::Q4_0 as u8;
-const Q4_1: u8 = DType::Q4_1 as u8;
-const Q5_0: u8 = DType::Q5_0 as u8;
-const Q5_1: u8 = DType::Q5_1 as u8;
-const Q8_0: u8 = DType::Q8_0 as u8;
-const Q4_K: u8 = DType::Q4_K as u8;
-const Q5_K: u8 = DType::Q5_K as u8;
-const Q6_K: u8 = DType::Q6_K as u8;
 
 /// `y[r] = sum_k w[r][k] * x[k]`.
 ///
@@ -58,16 +50,12 @@ pub(super) unsafe fn matvec(dtype: DType, w: &[u8], row_bytes: usize, x: &[f32],
         DType::F32 => one_by_one!(F32),
         DType::F16 => one_by_one!(F16),
         DType::BF16 => one_by_one!(BF16),
-        DType::Q4_0 => by!(block32_rows, Q4_0),
-        DType::Q4_1 => by!(block32_rows, Q4_1),
-        DType::Q5_0 => by!(block32_rows, Q5_0),
-        DType::Q5_1 => by!(block32_rows, Q5_1),
-        DType::Q8_0 => by!(block32_rows, Q8_0),
-        DType::Q4_K => by!(block256_rows, Q4_K),
-        DType::Q5_K => by!(block256_rows, Q5_K),
-        DType::Q6_K => by!(block256_rows, Q6_K),
-        // SAFETY: as promised to this function.
-        _ => unsafe { avx2::matvec(dtype, w, row_bytes, x, y) },
+        _ => with_format!(dtype, Q => match const { kernel(Q) } {
+            Kernel::Blocks32 => by!(block32_rows, Q),
+            Kernel::Blocks256 => by!(block256_rows, Q),
+            // SAFETY: as promised to this function.
+            Kernel::Avx2 => unsafe { avx2::matvec(dtype, w, row_bytes, x, y) },
+        }, _ => ()),
     }
 }
 
@@ -94,16 +82,33 @@ pub(super) unsafe fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::F16 => unsafe { decode_halves::<F16>(bytes, out) },
         // SAFETY: as above.
         DType::BF16 => unsafe { decode_halves::<BF16>(bytes, out) },
-        DType::Q4_0 => by!(decode32, Q4_0),
-        DType::Q4_1 => by!(decode32, Q4_1),
-        DType::Q5_0 => by!(decode32, Q5_0),
-        DType::Q5_1 => by!(decode32, Q5_1),
-        DType::Q8_0 => by!(decode32, Q8_0),
-        DType::Q4_K => by!(decode256, Q4_K),
-        DType::Q5_K => by!(decode256, Q5_K),
-        DType::Q6_K => by!(decode256, Q6_K),
-        // SAFETY: as promised to this function.
-        _ => unsafe { avx2::decode(dtype, bytes, out) },
+        _ => with_format!(dtype, Q => match const { kernel(Q) } {
+            Kernel::Blocks32 => by!(decode32, Q),
+            Kernel::Blocks256 => by!(decode256, Q),
+            // SAFETY: as above.
+            Kernel::Avx2 => unsafe { avx2::decode(dtype, bytes, out) },
+        }, _ => plain::floats(dtype, bytes, out)),
+    }
+}
+
+/// What reads a block format.
+#[derive(Clone, Copy)]
+enum Kernel {
+    /// 32 values in one group: nibbles, with a fifth bit or without, or bytes.
+    Blocks32,
+    /// 256 values: nibbles with six-bit scales and minimums, and a fifth bit or none, or six bits with bytes as scales.
+    Blocks256,
+    /// The kernels with AVX2.
+    Avx2,
+}
+
+/// The kernel of format number `q`.
+const fn kernel(q: usize) -> Kernel {
+    match FORMATS[q].scales {
+        Scales::Whole => Kernel::Blocks32,
+        Scales::SixBits32 { .. } => Kernel::Blocks256,
+        Scales::Each16(n) if n.signed => Kernel::Blocks256,
+        Scales::Each16(_) | Scales::Nibbles16 { .. } => Kernel::Avx2,
     }
 }
 
@@ -257,22 +262,11 @@ unsafe fn plain_row<const Q: u8>(row: Rows) -> f32 {
     _mm512_reduce_add_ps(_mm512_add_ps(acc[0], acc[1]))
 }
 
-/// Bytes of a 32-wide block, and whether it stores a minimum beside the scale.
-const fn shape32(q: u8) -> (usize, bool) {
-    match q {
-        Q4_0 => (18, false),
-        Q4_1 => (20, true),
-        Q5_0 => (22, false),
-        Q5_1 => (24, true),
-        _ => (34, false),
-    }
-}
-
 /// The scales of four blocks as f32 at `s`: [d; 4], or [d, m; 4] where there are minimums.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn scales4<const Q: u8>(p: *const u8, s: *mut f32) {
-    let (bytes, min) = const { shape32(Q) };
+unsafe fn scales4<const Q: usize>(p: *const u8, s: *mut f32) {
+    let Shape { bytes, min, .. } = const { shape(Q) };
     // SAFETY: the caller promises four blocks at `p` and eight floats at `s`.
     unsafe {
         if min {
@@ -290,7 +284,7 @@ unsafe fn scales4<const Q: u8>(p: *const u8, s: *mut f32) {
 /// The scales of one block, as above.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn scales1<const Q: u8>(p: *const u8) -> [f32; 2] {
+unsafe fn scales1<const Q: usize>(p: *const u8) -> [f32; 2] {
     // SAFETY: the caller promises a block at `p`; every 32-wide block has at least four bytes.
     unsafe {
         let v = _mm_cvtph_ps(_mm_cvtsi32_si128(whole(p.cast::<u32>().read_unaligned())));
@@ -303,43 +297,30 @@ unsafe fn scales1<const Q: u8>(p: *const u8) -> [f32; 2] {
 /// The 32 weights of a block at `p` whose scales, as f32, are at `s`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn weights32<const Q: u8>(p: *const u8, s: *const f32) -> [__m512; 2] {
+unsafe fn weights32<const Q: usize>(p: *const u8, s: *const f32) -> [__m512; 2] {
     // SAFETY: the caller promises a block at `p` and its scales at `s`.
     unsafe {
         let d = _mm512_set1_ps(*s);
-        if Q == Q8_0 {
-            return [signed16(p.add(2), d), signed16(p.add(18), d)];
+        let Numbers { low, high, bias, signed } = const { FORMATS[Q].quants };
+        if signed {
+            return [signed16(p.add(low.at), d), signed16(p.add(low.at + 16), d)];
         }
-        let (bytes, min) = const { shape32(Q) };
         let counting = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
         // The lookup uses the low four bits of each index, so the low nibbles need no mask.
-        let low = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.add(bytes - 16).cast()));
-        let high = _mm512_srli_epi32::<4>(low);
-        if min {
-            let table = _mm512_fmadd_ps(counting, d, _mm512_set1_ps(*s.add(1)));
-            let w = [_mm512_permutexvar_ps(low, table), _mm512_permutexvar_ps(high, table)];
-            if Q == Q4_1 {
-                return w;
-            }
-            let fifth = p.add(4).cast::<u32>().read_unaligned();
-            let upper = _mm512_fmadd_ps(_mm512_add_ps(counting, _mm512_set1_ps(16.0)), d, _mm512_set1_ps(*s.add(1)));
-            return [
-                _mm512_mask_permutexvar_ps(w[0], fifth as __mmask16, low, upper),
-                _mm512_mask_permutexvar_ps(w[1], (fifth >> 16) as __mmask16, high, upper),
-            ];
-        }
-        if Q == Q4_0 {
-            let table = _mm512_mul_ps(_mm512_sub_ps(counting, _mm512_set1_ps(8.0)), d);
-            return [_mm512_permutexvar_ps(low, table), _mm512_permutexvar_ps(high, table)];
-        }
-        // The fifth bit cancels the 16 that is taken off. Two tables rather than a sum: of an infinite d that would be NaN.
-        let fifth = p.add(2).cast::<u32>().read_unaligned();
-        let table = _mm512_mul_ps(_mm512_sub_ps(counting, _mm512_set1_ps(16.0)), d);
-        let upper = _mm512_mul_ps(counting, d);
-        let w = [_mm512_permutexvar_ps(low, table), _mm512_permutexvar_ps(high, table)];
+        let first = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.add(low.at).cast()));
+        let second = _mm512_srli_epi32::<4>(first);
+        // The values of 0..16, and of 16..32. Two tables rather than a sum: of an infinite d that would be NaN.
+        let table = |from: f32| {
+            let q = _mm512_add_ps(counting, _mm512_set1_ps(from));
+            if const { shape(Q).min } { _mm512_fmadd_ps(q, d, _mm512_set1_ps(*s.add(1))) } else { _mm512_mul_ps(q, d) }
+        };
+        let lower = table(-(bias as f32));
+        let w = [_mm512_permutexvar_ps(first, lower), _mm512_permutexvar_ps(second, lower)];
+        let Some(high) = high else { return w };
+        let (fifth, upper) = (p.add(high.at).cast::<u32>().read_unaligned(), table(16.0 - bias as f32));
         [
-            _mm512_mask_permutexvar_ps(w[0], fifth as __mmask16, low, upper),
-            _mm512_mask_permutexvar_ps(w[1], (fifth >> 16) as __mmask16, high, upper),
+            _mm512_mask_permutexvar_ps(w[0], fifth as __mmask16, first, upper),
+            _mm512_mask_permutexvar_ps(w[1], (fifth >> 16) as __mmask16, second, upper),
         ]
     }
 }
@@ -354,8 +335,8 @@ unsafe fn signed16(p: *const u8, d: __m512) -> __m512 {
 
 /// R rows of a 32-wide block format.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn block32_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
-    let (bytes, min) = const { shape32(Q) };
+unsafe fn block32_rows<const Q: usize, const R: usize>(rows: Rows, y: *mut f32) {
+    let Shape { bytes, min, .. } = const { shape(Q) };
     let step = if min { 2 } else { 1 };
     let blocks = rows.k / 32;
     let mut acc = [[_mm512_setzero_ps(); 2]; R];
@@ -399,7 +380,7 @@ unsafe fn block32_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn decode32<const Q: u8>(p: *const u8, y: &mut [f32; 32]) {
+unsafe fn decode32<const Q: usize>(p: *const u8, y: &mut [f32; 32]) {
     // SAFETY: the caller promises a block at `p`.
     unsafe {
         let w = weights32::<Q>(p, scales1::<Q>(p).as_ptr());
@@ -408,34 +389,29 @@ unsafe fn decode32<const Q: u8>(p: *const u8, y: &mut [f32; 32]) {
     }
 }
 
-const fn bytes256(q: u8) -> usize {
-    match q {
-        Q4_K => 144,
-        Q5_K => 176,
-        _ => 210,
-    }
-}
-
-/// The scales of a 256-wide block: eight scales then eight negated minimums for Q4_K and Q5_K, 16 scales for Q6_K.
+/// The scales of a 256-wide block: eight scales then eight negated minimums where they have six bits, else 16 scales.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn scales256<const Q: u8>(p: *const u8, s: &mut [f32; 16]) {
+unsafe fn scales256<const Q: usize>(p: *const u8, s: &mut [f32; 16]) {
     // SAFETY: the caller promises a block at `p`.
     unsafe {
-        let v = if Q == Q6_K {
-            let d = _mm512_set1_ps(f16_to_f32(p.add(208).cast::<u16>().read_unaligned()));
-            signed16(p.add(192), d)
-        } else {
-            let word = |i: usize| p.add(i).cast::<u32>().read_unaligned();
-            let (a, b, c) = (word(4), word(8), word(12));
+        let word = |at: usize| p.add(at).cast::<u32>().read_unaligned();
+        let at = const { FORMATS[Q].d };
+        let v = if let Scales::SixBits32 { at: six } = const { FORMATS[Q].scales } {
+            let (a, b, c) = (word(six), word(six + 4), word(six + 8));
             let scales_high = c & 0x0f0f_0f0f | (a >> 6 & 0x0303_0303) << 4;
             let mins_high = c >> 4 & 0x0f0f_0f0f | (b >> 6 & 0x0303_0303) << 4;
             let bits = _mm_setr_epi32((a & 0x3f3f_3f3f) as i32, scales_high as i32, (b & 0x3f3f_3f3f) as i32, mins_high as i32);
-            let d = _mm_cvtph_ps(_mm_cvtsi32_si128(word(0) as i32));
+            // `dmin` lies behind `d`.
+            let d = _mm_cvtph_ps(_mm_cvtsi32_si128(word(at) as i32));
             // d in the first eight lanes, -dmin in the others.
             let d = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), _mm512_castps128_ps512(d));
             let d = _mm512_mask_sub_ps(d, 0xff00, _mm512_setzero_ps(), d);
             _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bits)), d)
+        } else if let Scales::Each16(n) = const { FORMATS[Q].scales } {
+            signed16(p.add(n.low.at), _mm512_set1_ps(f16_to_f32(p.add(at).cast::<u16>().read_unaligned())))
+        } else {
+            unreachable!("no reader of these scales")
         };
         _mm512_storeu_ps(s.as_mut_ptr(), v);
     }
@@ -444,14 +420,15 @@ unsafe fn scales256<const Q: u8>(p: *const u8, s: &mut [f32; 16]) {
 /// Calls `put(i, w)` with the 16 weights from element `i` on, for one quarter (64 elements) of a 256-wide block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn quarter<const Q: u8>(p: *const u8, j: usize, s: &[f32; 16], mut put: impl FnMut(usize, __m512)) {
+unsafe fn quarter<const Q: usize>(p: *const u8, j: usize, s: &[f32; 16], mut put: impl FnMut(usize, __m512)) {
     // SAFETY: the caller promises a block at `p`, and j < 4.
     unsafe {
-        if Q == Q6_K {
+        let Numbers { low: low_bits, high: high_bits, bias, .. } = const { FORMATS[Q].quants };
+        if let (64, Some(high_bits)) = (low_bits.lanes, high_bits) {
             // Two quarters share 64 bytes of low nibbles; the high bits of quarters 0 and 1, then 2 and 3, differ in their shift.
             let (half, upper) = (j / 2, j % 2 == 1);
-            let low = _mm512_loadu_si512(p.add(half * 64).cast());
-            let high = _mm512_broadcast_i64x4(_mm256_loadu_si256(p.add(128 + half * 32).cast()));
+            let low = _mm512_loadu_si512(p.add(low_bits.at + half * 64).cast());
+            let high = _mm512_broadcast_i64x4(_mm256_loadu_si256(p.add(high_bits.at + half * 32).cast()));
             let (low, high) = if upper {
                 let shifts = _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2);
                 (_mm512_srli_epi16::<4>(low), _mm512_srlv_epi64(high, shifts))
@@ -463,7 +440,7 @@ unsafe fn quarter<const Q: u8>(p: *const u8, j: usize, s: &[f32; 16], mut put: i
             // (low & 15) | high
             let q = _mm512_ternarylogic_epi32::<0xf8>(high, low, _mm512_set1_epi8(15));
             let mut bytes = [0u8; 64];
-            _mm512_storeu_si512(bytes.as_mut_ptr().cast(), _mm512_sub_epi8(q, _mm512_set1_epi8(32)));
+            _mm512_storeu_si512(bytes.as_mut_ptr().cast(), _mm512_sub_epi8(q, _mm512_set1_epi8(bias as i8)));
             for i in 0..4 {
                 let d = _mm512_set1_ps(s[j * 4 + i]);
                 put(j * 64 + i * 16, signed16(bytes.as_ptr().add(i * 16), d));
@@ -471,12 +448,12 @@ unsafe fn quarter<const Q: u8>(p: *const u8, j: usize, s: &[f32; 16], mut put: i
             return;
         }
         let counting = _mm512_setr_ps(0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.);
-        let qs = p.add(if Q == Q4_K { 16 } else { 48 } + j * 32);
+        let qs = p.add(low_bits.at + j * 32);
         for g in 0..2 {
             let (d, min) = (_mm512_set1_ps(s[j * 2 + g]), _mm512_set1_ps(s[8 + j * 2 + g]));
             let table = _mm512_fmadd_ps(counting, d, min);
-            let fifth = if Q == Q5_K {
-                let high = _mm256_loadu_si256(p.add(16).cast());
+            let fifth = if let Some(high) = high_bits {
+                let high = _mm256_loadu_si256(p.add(high.at).cast());
                 _mm256_test_epi8_mask(high, _mm256_set1_epi8((1u8 << (j * 2 + g)) as i8))
             } else {
                 0
@@ -485,7 +462,7 @@ unsafe fn quarter<const Q: u8>(p: *const u8, j: usize, s: &[f32; 16], mut put: i
                 let index = _mm512_cvtepu8_epi32(_mm_loadu_si128(qs.add(i * 16).cast()));
                 let index = if g == 1 { _mm512_srli_epi32::<4>(index) } else { index };
                 let mut w = _mm512_permutexvar_ps(index, table);
-                if Q == Q5_K {
+                if high_bits.is_some() {
                     let upper = _mm512_fmadd_ps(_mm512_add_ps(counting, _mm512_set1_ps(16.0)), d, min);
                     w = _mm512_mask_permutexvar_ps(w, (fifth >> (i * 16)) as __mmask16, index, upper);
                 }
@@ -497,8 +474,8 @@ unsafe fn quarter<const Q: u8>(p: *const u8, j: usize, s: &[f32; 16], mut put: i
 
 /// R rows of a 256-wide block format.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn block256_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
-    let bytes = const { bytes256(Q) };
+unsafe fn block256_rows<const Q: usize, const R: usize>(rows: Rows, y: *mut f32) {
+    let bytes = const { FORMATS[Q].bytes() };
     let mut acc = [[_mm512_setzero_ps(); 2]; R];
     let mut s = [[0f32; 16]; R];
     for b in 0..rows.k / 256 {
@@ -526,7 +503,7 @@ unsafe fn block256_rows<const Q: u8, const R: usize>(rows: Rows, y: *mut f32) {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn decode256<const Q: u8>(p: *const u8, y: &mut [f32; 256]) {
+unsafe fn decode256<const Q: usize>(p: *const u8, y: &mut [f32; 256]) {
     // SAFETY: the caller promises a block at `p`; `i` is at most 240.
     unsafe {
         let mut s = [0f32; 16];

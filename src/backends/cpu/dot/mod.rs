@@ -5,7 +5,6 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod blocks;
 mod plain;
 #[cfg(test)]
 mod tests;

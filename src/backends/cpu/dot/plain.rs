@@ -1,11 +1,29 @@
 //! The kernels for any processor: whatever vector instructions the compilation target guarantees.
 
-use super::{CHUNK, blocks};
+use super::CHUNK;
 use crate::dtype::DType;
+use crate::quant::{FORMATS, f16_to_f32, with_format};
 
 /// Decodes whole blocks: `bytes` holds exactly the blocks of `out`'s elements.
 pub(super) fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
-    blocks::decode(dtype, bytes, out);
+    with_format!(dtype, N => FORMATS[N].decode::<{ FORMATS[N].bytes() }, { FORMATS[N].len }>(bytes, out), _ => floats(dtype, bytes, out));
+}
+
+/// Decodes f32, f16 and bf16; leaves `out` alone for other dtypes, which the callers in this module never pass.
+#[inline(always)]
+pub(super) fn floats(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    #[inline(always)]
+    fn each<const B: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; B]) -> f32) {
+        for (b, y) in bytes.as_chunks().0.iter().zip(out) {
+            *y = value(*b);
+        }
+    }
+    match dtype {
+        DType::F32 => each(bytes, out, f32::from_le_bytes),
+        DType::F16 => each(bytes, out, |b| f16_to_f32(u16::from_le_bytes(b))),
+        DType::BF16 => each(bytes, out, |b| f32::from_bits((u16::from_le_bytes(b) as u32) << 16)),
+        _ => {}
+    }
 }
 
 /// Adds to `out[r][i]` the dot product of decoded row `r` with activation row `i < m <= 4`; `x` holds the rows `ldx` apart.

@@ -3,66 +3,19 @@
 use super::*;
 use half::{bf16, f16};
 
-/// Formats of weights.
-const FORMATS: [DType; 13] = {
-    use DType::*;
-    [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K]
-};
-
-fn half_at(b: &[u8], at: usize) -> f64 {
-    f16::from_le_bytes([b[at], b[at + 1]]).to_f64()
-}
-
-/// Bits `from .. from + n` of the little-endian bit string `b`.
-fn bits(b: &[u8], from: usize, n: usize) -> i32 {
-    (0..n).map(|i| ((b[(from + i) / 8] >> ((from + i) % 8) & 1) as i32) << i).sum()
-}
-
 /// Element `i` of a block, by the format's definition.
 fn element(dtype: DType, b: &[u8], i: usize) -> f64 {
-    // Where a 32-wide block keeps the four low bits of element i, relative to its quants.
-    let nibble = |q: usize| bits(b, q * 8 + i % 16 * 8 + i / 16 * 4, 4);
-    // Scale and minimum of sub-block i / 32 of Q4_K and Q5_K.
-    let sub = i / 32;
-    let six = |at: usize| match sub {
-        0..4 => bits(b, (4 + at * 4 + sub) * 8, 6),
-        _ => bits(b, (8 + sub) * 8 + at * 4, 4) + 16 * bits(b, (at * 4 + sub) * 8 + 6, 2),
-    };
-    let with_min = |q: i32| half_at(b, 0) * six(0) as f64 * q as f64 - half_at(b, 2) * six(1) as f64;
-    // The 128-element halves of Q2_K, Q3_K and Q6_K.
-    let (h, j) = (i / 128, i % 128);
-    match dtype {
-        DType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f64,
-        DType::F16 => half_at(b, 0),
-        DType::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f64(),
-        DType::Q4_0 => half_at(b, 0) * (nibble(2) - 8) as f64,
-        DType::Q4_1 => half_at(b, 0) * nibble(4) as f64 + half_at(b, 2),
-        DType::Q5_0 => half_at(b, 0) * (nibble(6) + 16 * bits(b, 16 + i, 1) - 16) as f64,
-        DType::Q5_1 => half_at(b, 0) * (nibble(8) + 16 * bits(b, 32 + i, 1)) as f64 + half_at(b, 2),
-        DType::Q8_0 => half_at(b, 0) * (b[2 + i] as i8) as f64,
-        DType::Q2_K => {
-            let q = bits(b, (16 + h * 32 + j % 32) * 8 + j / 32 * 2, 2);
-            half_at(b, 80) * (bits(b, i / 16 * 8, 4) * q) as f64 - half_at(b, 82) * bits(b, i / 16 * 8 + 4, 4) as f64
-        }
-        DType::Q3_K => {
-            let q = bits(b, (32 + h * 32 + j % 32) * 8 + j / 32 * 2, 2) + 4 * bits(b, i % 32 * 8 + i / 32, 1) - 4;
-            let g = i / 16;
-            let scale = bits(b, (96 + g % 8) * 8 + g / 8 * 4, 4) + 16 * bits(b, (104 + g % 4) * 8 + g / 4 * 2, 2) - 32;
-            half_at(b, 108) * (scale * q) as f64
-        }
-        DType::Q4_K => with_min(bits(b, (16 + i / 64 * 32 + i % 32) * 8 + i / 32 % 2 * 4, 4)),
-        DType::Q5_K => with_min(bits(b, (48 + i / 64 * 32 + i % 32) * 8 + i / 32 % 2 * 4, 4) + 16 * bits(b, (16 + i % 32) * 8 + i / 32, 1)),
-        DType::Q6_K => {
-            let low = bits(b, (h * 64 + j % 64) * 8 + j / 64 * 4, 4);
-            let high = bits(b, (128 + h * 32 + j % 32) * 8 + j / 32 * 2, 2);
-            half_at(b, 208) * (b[192 + i / 16] as i8) as f64 * (low + 16 * high - 32) as f64
-        }
+    match (dtype, dtype.format()) {
+        (_, Some(format)) => format.exact(b, i),
+        (DType::F32, _) => f32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f64,
+        (DType::F16, _) => f16::from_le_bytes([b[0], b[1]]).to_f64(),
+        (DType::BF16, _) => bf16::from_le_bytes([b[0], b[1]]).to_f64(),
         _ => f64::NAN,
     }
 }
 
 /// Pseudo-random 64-bit values.
-pub(super) struct Random(pub(super) u64);
+struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -70,26 +23,23 @@ impl Random {
         self.0 >> 33 ^ self.0
     }
     /// In -1 .. 1, zero now and then.
-    pub(super) fn float(&mut self) -> f32 {
+    fn float(&mut self) -> f32 {
         let v = (self.next() >> 20 & 0xffff) as f32 / 32768.0 - 1.0;
         if self.next() >> 20 & 31 == 0 { 0.0 } else { v }
     }
 }
 
 /// `rows` rows of `k` random weights with `gap` bytes between the rows; scales are finite and of either sign.
-pub(super) fn weights(dtype: DType, rows: usize, k: usize, gap: usize, random: &mut Random) -> (Vec<u8>, usize) {
+fn weights(dtype: DType, rows: usize, k: usize, gap: usize, random: &mut Random) -> (Vec<u8>, usize) {
     let row_bytes = dtype.bytes(k).unwrap() + gap;
     let mut w: Vec<u8> = (0..rows * row_bytes).map(|_| (random.next() >> 24) as u8).collect();
     for row in w.chunks_exact_mut(row_bytes.max(1)) {
         for block in row[..row_bytes - gap].chunks_exact_mut(dtype.block_bytes()) {
             let mut half = |at: usize| block[at..at + 2].copy_from_slice(&f16::from_f32(random.float()).to_le_bytes());
-            match dtype {
-                DType::F32 => block.copy_from_slice(&random.float().to_le_bytes()),
-                DType::BF16 => block.copy_from_slice(&bf16::from_f32(random.float()).to_le_bytes()),
-                DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => (0..2).for_each(|i| half(i * 2)),
-                DType::Q2_K => (0..2).for_each(|i| half(80 + i * 2)),
-                DType::Q3_K => half(108),
-                DType::Q6_K => half(208),
+            match (dtype, dtype.format()) {
+                (DType::F32, _) => block.copy_from_slice(&random.float().to_le_bytes()),
+                (DType::BF16, _) => block.copy_from_slice(&bf16::from_f32(random.float()).to_le_bytes()),
+                (_, Some(format)) => [Some(format.d), format.dmin].into_iter().flatten().for_each(&mut half),
                 _ => half(0),
             }
         }
@@ -98,7 +48,7 @@ pub(super) fn weights(dtype: DType, rows: usize, k: usize, gap: usize, random: &
 }
 
 /// Element `i` of row `r`.
-pub(super) fn element_of(dtype: DType, w: &[u8], row_bytes: usize, r: usize, i: usize) -> f64 {
+fn element_of(dtype: DType, w: &[u8], row_bytes: usize, r: usize, i: usize) -> f64 {
     element(dtype, &w[r * row_bytes + i / dtype.block() * dtype.block_bytes()..], i % dtype.block())
 }
 
@@ -135,7 +85,7 @@ fn check(dtype: DType, rows: usize, k: usize, m: usize, path: Path) {
 #[test]
 fn every_format_on_every_path() {
     for path in Path::available() {
-        for dtype in FORMATS {
+        for dtype in DType::WEIGHTS {
             let ks: &[usize] = match dtype.block() {
                 1 => &[1, 15, 16, 17, 33, 64, 1100],
                 32 => &[32, 96, 128, 576, 1056],
@@ -156,7 +106,7 @@ fn every_format_on_every_path() {
 #[test]
 fn halves_convert_exactly() {
     for bits in 0..=u16::MAX {
-        let (got, want) = (blocks::f16_to_f32(bits), f16::from_bits(bits).to_f32());
+        let (got, want) = (crate::quant::f16_to_f32(bits), f16::from_bits(bits).to_f32());
         assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{bits:#x}: {got} instead of {want}");
     }
 }

@@ -1,19 +1,8 @@
-//! Block formats with AVX2: the integers of 32 consecutive weights, and their scales. The floating and the int8 kernels share it.
+//! Block formats with AVX2: the integers of 32 consecutive weights, and their scales. By hand for each kind of field, not for each format: which
+//! kinds a format has stands in its descriptor, so that what is compiled for format number Q of [`FORMATS`] has no branches left.
 
-use super::blocks::f16_to_f32;
-use crate::dtype::DType;
+use crate::quant::{FORMATS, Scales, f16_to_f32};
 use core::arch::x86_64::*;
-
-pub(super) const Q4_0: u8 = DType::Q4_0 as u8;
-pub(super) const Q4_1: u8 = DType::Q4_1 as u8;
-pub(super) const Q5_0: u8 = DType::Q5_0 as u8;
-pub(super) const Q5_1: u8 = DType::Q5_1 as u8;
-pub(super) const Q8_0: u8 = DType::Q8_0 as u8;
-pub(super) const Q2_K: u8 = DType::Q2_K as u8;
-pub(super) const Q3_K: u8 = DType::Q3_K as u8;
-pub(super) const Q4_K: u8 = DType::Q4_K as u8;
-pub(super) const Q5_K: u8 = DType::Q5_K as u8;
-pub(super) const Q6_K: u8 = DType::Q6_K as u8;
 
 /// What the kernels need to know of a block format: `weight = d * (quant - bias) + m`.
 pub(super) struct Shape {
@@ -25,37 +14,14 @@ pub(super) struct Shape {
     pub by16: bool,
     /// Whether there is an `m`.
     pub min: bool,
-    /// What the quants are above the numbers they mean, as a power of two; 0 where they mean themselves.
+    /// What the quants are above the numbers they mean.
     pub bias: i8,
 }
 
 /// The shape of a block format.
-pub(super) const fn shape(q: u8) -> Shape {
-    let dtype = match q {
-        Q4_0 => DType::Q4_0,
-        Q4_1 => DType::Q4_1,
-        Q5_0 => DType::Q5_0,
-        Q5_1 => DType::Q5_1,
-        Q8_0 => DType::Q8_0,
-        Q2_K => DType::Q2_K,
-        Q3_K => DType::Q3_K,
-        Q4_K => DType::Q4_K,
-        Q5_K => DType::Q5_K,
-        _ => DType::Q6_K,
-    };
-    Shape {
-        bytes: dtype.block_bytes(),
-        runs: dtype.block() / 32,
-        by16: matches!(q, Q2_K | Q3_K | Q6_K),
-        min: matches!(q, Q4_1 | Q5_1 | Q2_K | Q4_K | Q5_K),
-        bias: match q {
-            Q3_K => 4,
-            Q4_0 => 8,
-            Q5_0 => 16,
-            Q6_K => 32,
-            _ => 0,
-        },
-    }
+pub(super) const fn shape(q: usize) -> Shape {
+    let f = FORMATS[q];
+    Shape { bytes: f.bytes(), runs: f.len / 32, by16: f.group() == 16, min: f.dmin.is_some(), bias: f.quants.bias as i8 }
 }
 
 /// Four bytes at `p + at`.
@@ -81,13 +47,13 @@ pub(super) fn whole(mut bits: u32) -> i32 {
     bits as i32
 }
 
-/// The quants of run `g` of the block at `p`, one a byte, before their bias is taken off. Q8_0's are signed, the others unsigned.
+/// The quants of run `g` of the block at `p`, one a byte, before their bias is taken off; signed bytes as they are.
 ///
 /// # Safety
 /// The processor has the features; `p` is at a block, `g` is less than its runs.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn quants<const Q: u8>(p: *const u8, g: usize) -> __m256i {
+pub(super) unsafe fn quants<const Q: usize>(p: *const u8, g: usize) -> __m256i {
     // SAFETY: all offsets lie in the block.
     unsafe {
         let load = |at: usize| _mm256_loadu_si256(p.add(at).cast());
@@ -114,27 +80,32 @@ pub(super) unsafe fn quants<const Q: u8>(p: *const u8, g: usize) -> __m256i {
             let v = load(at);
             _mm256_and_si256(if high { _mm256_srli_epi16::<4>(v) } else { v }, _mm256_set1_epi8(15))
         };
-        match Q {
-            Q4_0 => nibbles(2),
-            Q4_1 => nibbles(4),
-            Q5_0 => _mm256_or_si256(nibbles(6), spread(word(p, 2), 16)),
-            Q5_1 => _mm256_or_si256(nibbles(8), spread(word(p, 4), 16)),
-            Q8_0 => load(2),
-            Q2_K => pairs(load(16 + g / 4 * 32), g % 4 * 2),
-            Q3_K => _mm256_or_si256(pairs(load(32 + g / 4 * 32), g % 4 * 2), pick(load(0), g, 4)),
-            Q4_K => nibble(16 + g / 2 * 32, g % 2 == 1),
-            Q5_K => _mm256_or_si256(nibble(48 + g / 2 * 32, g % 2 == 1), pick(load(16), g, 16)),
-            _ => {
-                let high = load(128 + g / 4 * 32);
+        let low = const { FORMATS[Q].quants.low };
+        let bits = match (low.width, low.lanes) {
+            (8, 32) => load(low.at + g * 32),
+            (4, 16) => nibbles(low.at),
+            (4, 32) => nibble(low.at + g / 2 * 32, g % 2 == 1),
+            (4, 64) => nibble(low.at + g / 4 * 64 + g % 2 * 32, g % 4 >= 2),
+            (2, 32) => pairs(load(low.at + g / 4 * 32), g % 4 * 2),
+            _ => unreachable!("no reader of these quants"),
+        };
+        let Some(high) = (const { FORMATS[Q].quants.high }) else { return bits };
+        let above = match (low.width, high.width, high.lanes) {
+            (4, 1, 1) => spread(word(p, high.at), 16),
+            (_, 1, 32) => pick(load(high.at), g, 1 << low.width),
+            (4, 2, 32) => {
+                let high = load(high.at + g / 4 * 32);
                 let high = match g % 4 {
                     0 => _mm256_slli_epi16::<4>(high),
                     1 => _mm256_slli_epi16::<2>(high),
                     2 => high,
                     _ => _mm256_srli_epi16::<2>(high),
                 };
-                _mm256_or_si256(nibble(g / 4 * 64 + g % 2 * 32, g % 4 >= 2), _mm256_and_si256(high, _mm256_set1_epi8(0x30)))
+                _mm256_and_si256(high, _mm256_set1_epi8(0x30))
             }
-        }
+            _ => unreachable!("no reader of these high bits"),
+        };
+        _mm256_or_si256(bits, above)
     }
 }
 
@@ -144,7 +115,7 @@ pub(super) unsafe fn quants<const Q: u8>(p: *const u8, g: usize) -> __m256i {
 /// The processor has the features; `p` is at a block.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn scales<const Q: u8>(p: *const u8, s: &mut [f32; 32]) {
+pub(super) unsafe fn scales<const Q: usize>(p: *const u8, s: &mut [f32; 32]) {
     /// 16 unsigned or signed bytes times `d`, stored at `s`.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -157,35 +128,40 @@ pub(super) unsafe fn scales<const Q: u8>(p: *const u8, s: &mut [f32; 32]) {
     }
     // SAFETY: all offsets lie in the block.
     unsafe {
-        match Q {
-            Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 => {
-                let v = _mm_cvtph_ps(_mm_cvtsi32_si128(whole(word(p, 0))));
+        let (d_at, dmin_at) = const { (FORMATS[Q].d, FORMATS[Q].dmin) };
+        let d = || half(p, d_at);
+        let less_dmin = || dmin_at.map_or(0.0, |at| -half(p, at));
+        match const { FORMATS[Q].scales } {
+            // `d`, and the minimum just behind it.
+            Scales::Whole => {
+                let v = _mm_cvtph_ps(_mm_cvtsi32_si128(whole(word(p, d_at))));
                 s[0] = _mm_cvtss_f32(v);
-                if const { shape(Q).min } {
+                if dmin_at.is_some() {
                     s[16] = _mm_cvtss_f32(_mm_movehdup_ps(v));
                 }
             }
-            Q2_K => {
-                let (v, low) = (_mm_loadu_si128(p.cast()), _mm_set1_epi8(15));
-                times::<false>(_mm_and_si128(v, low), half(p, 80), &mut s[..16]);
-                times::<false>(_mm_and_si128(_mm_srli_epi16::<4>(v), low), -half(p, 82), &mut s[16..]);
+            Scales::Nibbles16 { at } => {
+                let (v, low) = (_mm_loadu_si128(p.add(at).cast()), _mm_set1_epi8(15));
+                times::<false>(_mm_and_si128(v, low), d(), &mut s[..16]);
+                times::<false>(_mm_and_si128(_mm_srli_epi16::<4>(v), low), less_dmin(), &mut s[16..]);
             }
-            Q3_K => {
-                let (a, b, c) = (word(p, 96), word(p, 100), word(p, 104));
+            Scales::Each16(n) if n.signed => times::<true>(_mm_loadu_si128(p.add(n.low.at).cast()), d(), &mut s[..16]),
+            // Four bits in eight bytes, and two more in four.
+            Scales::Each16(n) => {
+                let (a, b, c) = (word(p, n.low.at), word(p, n.low.at + 4), word(p, n.low.at + 8));
                 let scale = |low: u32, shift: u32| (low & 0x0f0f_0f0f | (c >> shift & 0x0303_0303) << 4) as i32;
                 let v = _mm_setr_epi32(scale(a, 0), scale(b, 2), scale(a >> 4, 4), scale(b >> 4, 6));
-                times::<true>(_mm_sub_epi8(v, _mm_set1_epi8(32)), half(p, 108), &mut s[..16]);
+                times::<true>(_mm_sub_epi8(v, _mm_set1_epi8(n.bias as i8)), d(), &mut s[..16]);
             }
-            Q4_K | Q5_K => {
-                let (a, b, c) = (word(p, 4), word(p, 8), word(p, 12));
+            Scales::SixBits32 { at } => {
+                let (a, b, c) = (word(p, at), word(p, at + 4), word(p, at + 8));
                 let scales_high = c & 0x0f0f_0f0f | (a >> 6 & 0x0303_0303) << 4;
                 let mins_high = c >> 4 & 0x0f0f_0f0f | (b >> 6 & 0x0303_0303) << 4;
-                let d = _mm_setr_epi32((a & 0x3f3f_3f3f) as i32, scales_high as i32, 0, 0);
-                let m = _mm_setr_epi32((b & 0x3f3f_3f3f) as i32, mins_high as i32, 0, 0);
-                times::<false>(d, half(p, 0), &mut s[..8]);
-                times::<false>(m, -half(p, 2), &mut s[16..24]);
+                let scales = _mm_setr_epi32((a & 0x3f3f_3f3f) as i32, scales_high as i32, 0, 0);
+                let mins = _mm_setr_epi32((b & 0x3f3f_3f3f) as i32, mins_high as i32, 0, 0);
+                times::<false>(scales, d(), &mut s[..8]);
+                times::<false>(mins, less_dmin(), &mut s[16..24]);
             }
-            _ => times::<true>(_mm_loadu_si128(p.add(192).cast()), half(p, 208), &mut s[..16]),
         }
     }
 }
