@@ -11,6 +11,9 @@ pub struct MemoryInfo {
     pub free: Option<usize>,
 }
 
+/// Asks the system for a device's memory.
+pub(crate) type MemoryQuery = Box<dyn Fn() -> Option<MemoryInfo> + Send + Sync>;
+
 /// Limits of a device's memory, in bytes unless stated otherwise.
 #[derive(Clone, Debug)]
 pub struct Limits {

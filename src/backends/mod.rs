@@ -5,6 +5,7 @@ pub(crate) mod files;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod limits;
+pub(crate) mod lock;
 pub(crate) mod pool;
 pub(crate) mod report;
 

@@ -1,12 +1,14 @@
 //! The buffer pool of every backend: freed memory kept for reuse by size class, with limits in bytes and statistics.
 
-use super::limits::{Limits, MemoryInfo};
+use super::limits::{Limits, MemoryInfo, MemoryQuery};
+use super::lock::lock;
+pub(crate) use super::report::AllocId;
 use super::report::{MemoryReport, Recorder};
 use crate::error::{At, TensorError, TensorResult};
 use crate::plan::MemoryStats;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Unused memory is returned to the system after this time.
@@ -57,9 +59,6 @@ impl BufferPoolStats {
         if self.allocation_count == 0 { 0.0 } else { self.reuse_count as f64 / self.allocation_count as f64 }
     }
 }
-
-/// Identifies a buffer in a memory profile.
-pub(crate) type AllocId = u64;
 
 /// Buffers that may stand for each other: physical bytes, and the kind of memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -134,7 +133,7 @@ struct FreeList<T> {
 pub(crate) struct Pool<T> {
     name: String,
     free_list: Mutex<FreeList<T>>,
-    room: Box<dyn Fn() -> Option<MemoryInfo> + Send + Sync>,
+    room: MemoryQuery,
     /// The physical size for a request; `None` where no memory could hold it.
     class: Box<dyn Fn(usize) -> Option<usize> + Send + Sync>,
     recordings: AtomicU64,
@@ -264,7 +263,7 @@ impl<T: Allocation> Pool<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, FreeList<T>> {
-        self.free_list.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.free_list)
     }
 
     fn full(&self, asked: usize, free_list: &FreeList<T>, help: &'static str) -> TensorError {

@@ -1,10 +1,12 @@
 //! Who holds which memory: what a recording collects, and the report it gives as text and as JSON lines.
 
-use super::pool::AllocId;
 use crate::error::At;
 use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
+
+/// Identifies a buffer in a memory profile.
+pub(crate) type AllocId = u64;
 
 /// Points of the timeline kept at most; beyond, neighbours are merged and the larger one stays.
 const POINTS: usize = 8192;

@@ -1,7 +1,7 @@
 //! Which GPU: the list of adapters, the choice among them, and what the chosen one can do.
 
 use super::tuning_file;
-use crate::backends::limits::MemoryInfo;
+use crate::backends::limits::{MemoryInfo, MemoryQuery};
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{AdapterInfo, RawLanguage, SubgroupSync};
 use crate::tuning::{AdapterClass, Tuning, TuningSource};
@@ -139,7 +139,7 @@ fn limits(a: &wgpu::Adapter) -> Vec<(&'static str, u64)> {
 /// What an adapter's memory is, and how to ask how much of it is free now.
 struct ReportedMemory {
     total: Option<u64>,
-    room: Box<dyn Fn() -> Option<MemoryInfo> + Send + Sync>,
+    room: MemoryQuery,
 }
 
 /// Device-local memory: the largest heap, and with `VK_EXT_memory_budget` what of it this process may still take.
@@ -294,10 +294,10 @@ pub(super) struct Opened {
     pub address: String,
     /// Whether the memory is the host's, and the host reads it through its caches.
     pub unified: bool,
-    /// See `Core::shared_usage`.
+    /// What makes a buffer visible to the host; empty where the adapter cannot share buffers that kernels use.
     pub shared_usage: wgpu::BufferUsages,
     /// What of the memory is free now, where the system tells.
-    pub room: Box<dyn Fn() -> Option<MemoryInfo> + Send + Sync>,
+    pub room: MemoryQuery,
 }
 
 /// Opens the adapter that a selector means, with this tuning table or the one in force for it.

@@ -1,6 +1,6 @@
 //! Compiled kernels kept on disk for the next process: one file for each adapter, driver and version of this library.
 
-use super::core::Core;
+use super::driver::Driver;
 use crate::backends::files::{cache_folder, write_whole};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -43,14 +43,14 @@ pub(super) fn folder(software: bool) -> Option<PathBuf> {
 
 impl Kept {
     /// What earlier processes compiled; `None` where nothing can be kept. A file that is damaged or another adapter's counts as empty.
-    pub fn open(core: &Core) -> Option<Kept> {
-        let folder = core.kept_in.as_ref().filter(|_| core.device.features().contains(wgpu::Features::PIPELINE_CACHE))?;
-        let key = format!("{} | {}", core.key, env!("CARGO_PKG_VERSION"));
+    pub fn open(driver: &Driver, folder: Option<&Path>, adapter: &str) -> Option<Kept> {
+        let folder = folder.filter(|_| driver.device.features().contains(wgpu::Features::PIPELINE_CACHE))?;
+        let key = format!("{adapter} | {}", env!("CARGO_PKG_VERSION"));
         let file = folder.join(format!("pipelines-{:016x}.bin", hash(&key)));
         let (texts, data) = load(&file, &key).unwrap_or_default();
         let descriptor = wgpu::PipelineCacheDescriptor { label: None, data: Some(&data[..]).filter(|d| !d.is_empty()), fallback: true };
         // SAFETY: the data came from `PipelineCache::get_data` for this adapter, driver and version, which `load` has checked with its sum.
-        let raw = core.guarded(|| unsafe { core.device.create_pipeline_cache(&descriptor) }).ok()?;
+        let raw = driver.guarded(|| unsafe { driver.device.create_pipeline_cache(&descriptor) }).ok()?;
         let none = Duration::ZERO;
         Some(Kept { raw, file, key, texts, found: 0, dirty: false, compiling: none, saving: none })
     }

@@ -1,6 +1,7 @@
 //! Waiting for the GPU without blocking a thread.
 
-use super::core::{Core, lock};
+use super::driver::Driver;
+use crate::backends::lock::lock;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -14,22 +15,22 @@ struct State {
 
 /// Ready when everything that was submitted before it was made is done.
 pub(super) struct Done {
-    core: Arc<Core>,
+    driver: Arc<Driver>,
     state: Arc<Mutex<State>>,
 }
 
 impl Done {
-    pub fn new(core: &Arc<Core>) -> Done {
+    pub fn new(driver: &Arc<Driver>) -> Done {
         let state: Arc<Mutex<State>> = Arc::default();
         let answer = state.clone();
-        core.queue.on_submitted_work_done(move || {
+        driver.queue.on_submitted_work_done(move || {
             let mut s = lock(&answer);
             s.done = true;
             if let Some(w) = s.waker.take() {
                 w.wake();
             }
         });
-        Done { core: core.clone(), state }
+        Done { driver: driver.clone(), state }
     }
 }
 
@@ -37,7 +38,7 @@ impl Future for Done {
     type Output = ();
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         // The answer comes from within this call, or in a browser by itself. A lost device is seen by whoever reads next.
-        let lost = self.core.device.poll(wgpu::PollType::Poll).is_err();
+        let lost = self.driver.device.poll(wgpu::PollType::Poll).is_err();
         let mut s = lock(&self.state);
         if s.done || lost {
             return Poll::Ready(());

@@ -1,7 +1,7 @@
 //! Values of a GPU's tensors that lie in host memory: small ones, until something on the device needs them.
 
 use super::core::Core;
-use super::pool::GpuBuffer;
+use super::memory::GpuBuffer;
 use crate::backends::cpu::CpuBuffer;
 use crate::error::TensorResult;
 use std::sync::{Arc, OnceLock};
@@ -49,7 +49,7 @@ impl Core {
         let mut missing: Vec<(&HostBuffer, GpuBuffer)> = Vec::new();
         for v in values {
             if v.device().is_none() && !missing.iter().any(|m| m.0.same(v)) {
-                missing.push((v, self.lease(v.0.host.len(), self.default_kind(), 0)?));
+                missing.push((v, self.lease(v.0.host.len(), self.memory.default_kind(), 0)?));
             }
         }
         if missing.is_empty() {

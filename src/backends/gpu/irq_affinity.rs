@@ -1,6 +1,7 @@
 //! Keeps a thread that waits without sleep off the cores that take the device's interrupts: the handler runs on them for some 30 µs just
 //! when a run ends, and the thread sees the end only after that.
 
+use crate::backends::lock::lock;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -42,7 +43,7 @@ impl Interrupts {
         if self.files.is_empty() {
             return;
         }
-        let mut seen = super::core::lock(&self.seen);
+        let mut seen = lock(&self.seen);
         if seen.at.is_none_or(|at| at.elapsed() > MIN_SAMPLES) {
             seen.look(&self.files);
         }

@@ -4,30 +4,41 @@ mod adapter;
 #[cfg(target_vendor = "apple")]
 mod apple;
 mod blocks;
+mod codegen_options;
 mod compiled;
 mod core;
+mod dispatch;
 mod done;
+mod driver;
 mod encode;
+mod error_records;
 mod host;
 #[cfg(target_os = "linux")]
 mod irq_affinity;
+mod memory;
 mod operand;
+mod pending;
 mod pipelines;
-mod pool;
+mod prepared_plan;
 mod program;
+mod queue;
 #[cfg(test)]
 mod tests;
 mod timer;
 mod transfer;
+mod transfer_counts;
 mod tuning_file;
 mod uniforms;
 mod wgsl;
 
 pub use adapter::{AdapterDescription, adapters};
+pub use codegen_options::DriverQuirks;
 pub use host::{DEFERRED_UPLOAD_MAX_BYTES, HostBuffer};
-pub use pool::GpuBuffer;
+pub use memory::GpuBuffer;
 
-use self::core::{Core, lock};
+use self::codegen_options::CodegenOptions;
+use self::core::Core;
+use super::lock::lock;
 use super::pool::PoolControl;
 use super::{Backend, Buffer, Bytes, Chain, FusedGemvLimits, PendingRead, Submitted, cpu};
 use crate::dtype::DType;
@@ -41,7 +52,6 @@ use crate::scalar::{Binary, Inst, Prim, Program, Unary};
 use crate::shape::Shape;
 use crate::tuning::{GEMV_ROW_LIMIT, Tuning, TuningSource};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 /// A kernel as the driver gets it.
@@ -55,19 +65,6 @@ pub struct Shader {
     pub grid: [u32; 3],
     /// The numbers that it reads at run time, in order, as a text to compare.
     pub params: String,
-}
-
-/// What a driver was found to do otherwise than most, to which shader source adapts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DriverQuirks {
-    /// It rounds to f16 otherwise than IEEE says, so that f16 is packed by integer arithmetic.
-    pub soft_f16: bool,
-    /// Its comparisons with NaN are false in kernels that select by them.
-    pub ordered: bool,
-    /// NaN and infinities go through exp and divisions as IEEE says.
-    pub infinite: bool,
-    /// It takes so few bindings that each buffer is bound once.
-    pub few_bindings: bool,
 }
 
 /// The kernels of a plan for a GPU with these answers; there need be none. Steps that have nothing to do have no text.
@@ -84,11 +81,9 @@ pub fn kernel_shaders(plan: &Plan, adapter: &AdapterInfo) -> TensorResult<Vec<Sh
 /// As [`kernel_shaders`].
 pub fn kernel_shaders_for(plan: &Plan, adapter: &AdapterInfo, quirks: DriverQuirks) -> TensorResult<Vec<Shader>> {
     let adapter = AdapterInfo { raw: None, ..adapter.clone() };
-    let DriverQuirks { soft_f16, ordered, infinite, few_bindings } = quirks;
-    let style = wgsl::CodegenOptions { adapter: &adapter, soft_f16, ordered, infinite, few_bindings, quick: false };
     let mut out = Vec::new();
     for step in &plan.steps {
-        if let Some(t) = wgsl::step_text(plan, step, style)? {
+        if let Some(t) = wgsl::step_text(plan, step, CodegenOptions::new(&adapter, quirks))? {
             let params = format!("{:?}", t.words);
             out.push(Shader { name: step.name, wgsl: t.text, grid: t.grid, params });
         }
@@ -129,15 +124,12 @@ impl GpuBackend {
     fn of(opened: adapter::Opened) -> TensorResult<Arc<GpuBackend>> {
         let core = Core::new(opened);
         let m = GpuBackend { core, runner: Default::default(), staging: Mutex::new(None), spare: Default::default() };
-        if !m.rounds_f16()? {
-            m.core.soft_f16.store(true, Ordering::Relaxed);
-        }
-        for flag in [&m.core.ordered, &m.core.infinite] {
-            flag.store(true, Ordering::Relaxed);
-        }
+        let soft_f16 = !m.rounds_f16()?;
+        // With these set, texts have the forms that are tried out.
+        let tried = DriverQuirks { soft_f16, ordered: true, infinite: true, few_bindings: false };
+        m.core.set_quirks(tried);
         let [ordered, infinite] = m.keeps_nan()?;
-        m.core.ordered.store(ordered, Ordering::Relaxed);
-        m.core.infinite.store(infinite, Ordering::Relaxed);
+        m.core.set_quirks(DriverQuirks { ordered, infinite, ..tried });
         lock(&m.runner).forget();
         Ok(Arc::new(m))
     }
@@ -165,7 +157,7 @@ impl GpuBackend {
 
     /// The most threads that a workgroup may have along x, y and z.
     pub fn max_workgroup_size(&self) -> [u32; 3] {
-        let l = self.core.device.limits();
+        let l = self.core.driver.device.limits();
         [l.max_compute_workgroup_size_x, l.max_compute_workgroup_size_y, l.max_compute_workgroup_size_z]
     }
 
@@ -184,8 +176,7 @@ impl GpuBackend {
     /// [`TensorError::OutOfMemory`].
     pub fn alloc_as(&self, bytes: usize, mode: StorageMode) -> TensorResult<Buffer> {
         self.core.check()?;
-        let kind = if mode == StorageMode::Shared && !self.core.shared_usage.is_empty() { pool::SHARED } else { pool::PRIVATE };
-        Ok(Buffer::Gpu(self.core.lease(bytes, kind, 0)?))
+        Ok(Buffer::Gpu(self.core.lease(bytes, self.core.memory.kind_of(mode), 0)?))
     }
 
     /// Overwrites the bytes of a buffer from `start` on, which is a multiple of 4, after the work that was submitted. Up to three bytes
@@ -205,7 +196,7 @@ impl GpuBackend {
 
     /// Bytes of the GPU's own memory, where the interface tells.
     pub fn total_memory(&self) -> Option<u64> {
-        self.core.memory
+        self.core.total_memory
     }
 
     /// How many pipelines were compiled since the backend was opened.
@@ -286,12 +277,12 @@ impl GpuBackend {
             slots: vec![],
             params: 0,
         };
-        let input = self.core.upload(bytemuck::cast_slice(values), pool::PRIVATE)?;
-        let output = self.core.lease(2 * values.len(), pool::PRIVATE, 0)?;
+        let input = self.core.upload(bytemuck::cast_slice(values), memory::PRIVATE)?;
+        let output = self.core.lease(2 * values.len(), memory::PRIVATE, 0)?;
         lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[], None)?;
         let mut got = vec![half::f16::ZERO; values.len()];
         self.core.read(&self.staging, &output, 0, bytemuck::cast_slice_mut(&mut got))?;
-        self.core.submits.store(0, Ordering::Relaxed);
+        self.core.queue.reset_submits();
         Ok(got)
     }
 
@@ -316,8 +307,8 @@ impl GpuBackend {
             Buffer::Host(h) => h.device(),
             Buffer::Cpu(_) => None,
         };
-        b.filter(|b| Arc::ptr_eq(&b.0.core, &self.core))
-            .ok_or_else(|| TensorError::UnsupportedDevice(format!("{} was given a tensor of another device", self.core.name)))
+        b.filter(|b| Arc::ptr_eq(&b.0.home, &self.core.memory))
+            .ok_or_else(|| TensorError::UnsupportedDevice(format!("{} was given a tensor of another device", self.core.name())))
     }
 }
 
@@ -330,40 +321,40 @@ fn host_bytes(h: &HostBuffer, start: usize, len: usize) -> TensorResult<&[u8]> {
 
 impl Backend for GpuBackend {
     fn name(&self) -> String {
-        self.core.name.clone()
+        self.core.name().to_string()
     }
     fn supports(&self, dtype: DType) -> bool {
         !matches!(dtype, DType::F64 | DType::I64)
     }
     fn alloc(&self, bytes: usize) -> TensorResult<Buffer> {
         self.core.check()?;
-        Ok(Buffer::Gpu(self.core.lease(bytes, self.core.default_kind(), 0)?))
+        Ok(Buffer::Gpu(self.core.lease(bytes, self.core.memory.default_kind(), 0)?))
     }
     fn alloc_result(&self, bytes: usize, dtype: DType) -> TensorResult<Buffer> {
         // Narrower elements share words, and a kernel would read back over the bus what it writes.
-        if self.core.default_kind() == pool::SHARED || bytes > pool::RESULT_BYTES || dtype.block_bytes() % 4 != 0 {
+        if self.core.memory.default_kind() == memory::SHARED || bytes > memory::RESULT_BYTES || dtype.block_bytes() % 4 != 0 {
             return self.alloc(bytes);
         }
         self.core.check()?;
-        Ok(Buffer::Gpu(self.core.lease(bytes, pool::RESULT, 0)?))
+        Ok(Buffer::Gpu(self.core.lease(bytes, memory::RESULT, 0)?))
     }
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
         self.core.check()?;
         #[cfg(target_vendor = "apple")]
-        if let Some(b) = self.core.import(&bytes) {
+        if let Some(b) = apple::import::import(&self.core.driver, &self.core.memory, &bytes) {
             return Ok(Buffer::Gpu(b));
         }
         if bytes.len() < DEFERRED_UPLOAD_MAX_BYTES {
             return Ok(Buffer::Host(HostBuffer::new(cpu::to_host(bytes)?)));
         }
-        Ok(Buffer::Gpu(self.core.upload(&bytes, self.core.default_kind())?))
+        Ok(Buffer::Gpu(self.core.upload(&bytes, self.core.memory.default_kind())?))
     }
     fn upload_as(&self, bytes: Bytes, mode: StorageMode) -> TensorResult<Buffer> {
         self.core.check()?;
         let kind = match mode {
             StorageMode::Managed => return Ok(Buffer::Host(HostBuffer::new(cpu::to_host(bytes)?))),
-            StorageMode::Shared => pool::SHARED,
-            StorageMode::Private => pool::PRIVATE,
+            StorageMode::Shared => memory::SHARED,
+            StorageMode::Private => memory::PRIVATE,
         };
         Ok(Buffer::Gpu(self.core.upload(&bytes, kind)?))
     }
@@ -375,11 +366,10 @@ impl Backend for GpuBackend {
         }
     }
     fn default_mode(&self) -> StorageMode {
-        if self.core.default_kind() == pool::SHARED { StorageMode::Shared } else { StorageMode::Private }
+        if self.core.memory.default_kind() == memory::SHARED { StorageMode::Shared } else { StorageMode::Private }
     }
     fn set_default_mode(&self, mode: StorageMode) {
-        let kind = if mode == StorageMode::Shared && !self.core.shared_usage.is_empty() { pool::SHARED } else { pool::PRIVATE };
-        self.core.kind.store(kind, Ordering::Relaxed);
+        self.core.memory.set_default_mode(mode);
     }
     fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()> {
         let own = self.own(buffer)?;
@@ -396,12 +386,12 @@ impl Backend for GpuBackend {
     }
     fn defer_submit(&self) {
         // Apple's watch over submits counts each.
-        self.core.hold.store(cfg!(not(target_vendor = "apple")), Ordering::Relaxed);
+        self.core.queue.pending.let_next_run_wait(cfg!(not(target_vendor = "apple")));
     }
     fn start_timing(&self, detail: Timing) -> TensorResult<()> {
         let timer = &mut lock(&self.runner).timer;
         if timer.is_some() {
-            return Err(TensorError::State(format!("{} is being timed already", self.core.name)));
+            return Err(TensorError::State(format!("{} is being timed already", self.core.name())));
         }
         *timer = Some(timer::Timer::new(&self.core, detail));
         Ok(())
@@ -440,11 +430,11 @@ impl Backend for GpuBackend {
         self.core.transfers.stats()
     }
     fn done(&self) -> Submitted {
-        Box::pin(done::Done::new(&self.core))
+        Box::pin(done::Done::new(&self.core.driver))
     }
     fn synchronize(&self) -> TensorResult<()> {
         self.core.check()?;
-        self.core.wait()
+        self.core.queue.wait()
     }
     fn max_buffers(&self) -> usize {
         // Beyond this, longer programs cost more registers than they save bandwidth.
@@ -465,18 +455,18 @@ impl Backend for GpuBackend {
         self.core.info.coop > 0
     }
     fn memory(&self) -> MemoryStats {
-        self.core.pool.memory()
+        self.core.memory.pool.memory()
     }
     fn pool(&self) -> &dyn PoolControl {
-        &self.core.pool
+        &self.core.memory.pool
     }
     fn label(&self, buffer: &Buffer, op: &'static str, at: At) {
         match buffer {
-            Buffer::Gpu(b) => self.core.pool.label(b.0.ticket, op, at),
+            Buffer::Gpu(b) => self.core.memory.pool.label(b.0.ticket, op, at),
             Buffer::Host(h) => {
                 h.host().label(op, at);
                 if let Some(b) = h.device() {
-                    self.core.pool.label(b.0.ticket, op, at);
+                    self.core.memory.pool.label(b.0.ticket, op, at);
                 }
             }
             Buffer::Cpu(_) => {}
@@ -486,6 +476,6 @@ impl Backend for GpuBackend {
         lock(&self.runner).pipelines()
     }
     fn submits(&self) -> u64 {
-        self.core.submits.load(Ordering::Relaxed)
+        self.core.queue.submits()
     }
 }

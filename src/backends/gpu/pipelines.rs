@@ -36,20 +36,20 @@ impl Pipelines {
     }
 
     /// Compiles those texts that are new, on as many threads as the processor has.
-    pub fn compile(&mut self, core: &Core, steps: &[(StepShader, &'static str)]) -> TensorResult<()> {
+    pub fn compile<'s>(&mut self, core: &Core, steps: impl Iterator<Item = (&'s StepShader, &'static str)>) -> TensorResult<()> {
         let mut seen = HashSet::new();
-        let new: Vec<_> = steps.iter().filter(|s| !self.by_text.contains_key(&s.0.text) && seen.insert(&s.0.text)).collect();
+        let new: Vec<_> = steps.filter(|s| !self.by_text.contains_key(&s.0.text) && seen.insert(&s.0.text)).collect();
         if new.is_empty() {
             return Ok(());
         }
         let start = Instant::now();
         let storage = core.max_bindings;
         if let Some((step, name)) = new.iter().find(|s| s.0.views.len() > storage) {
-            return Err(TensorError::Unsupported(format!("{name} binds {} buffers; {} takes {storage}", step.views.len(), core.name)));
+            return Err(TensorError::Unsupported(format!("{name} binds {} buffers; {} takes {storage}", step.views.len(), core.name())));
         }
-        self.kept.get_or_init(|| Kept::open(core));
+        self.kept.get_or_init(|| Kept::open(&core.driver, core.kept_in.as_deref(), &core.key));
         let cache = self.kept.get().and_then(|k| k.as_ref()).map(|k| &k.raw);
-        let done = on_all_threads(&new, 2, |(step, name)| core.guarded(|| compile(core, cache, step, name)));
+        let done = on_all_threads(&new, 2, |(step, name)| core.driver.guarded(|| compile(core, cache, step, name)));
         let mut failed = None;
         for ((step, name), made) in new.into_iter().zip(done) {
             match made {
@@ -69,12 +69,12 @@ impl Pipelines {
             kept.save(took);
         }
         let Some((step, name, e)) = failed else { return Ok(()) };
-        if let lost @ TensorError::DeviceLost(_) = core.refused(String::new()) {
+        if let lost @ TensorError::DeviceLost(_) = core.driver.refused(String::new()) {
             return Err(lost);
         }
         // The text helps whoever wrote the kernel; numbered, since compilers name lines.
         let text: String = step.text.lines().enumerate().map(|(n, l)| format!("{:4} {l}\n", n + 1)).collect();
-        Err(TensorError::Unsupported(format!("{name} on {}: {e}\n{text}", core.name)))
+        Err(TensorError::Unsupported(format!("{name} on {}: {e}\n{text}", core.name())))
     }
 
     /// How many there are, and where they are kept.
@@ -121,15 +121,15 @@ fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, 
             RawSource::SpirV(words) => module.spirv = Some(words.as_ref().into()),
         }
         // SAFETY: who made the `RawKernel` vouched for its text.
-        let module = unsafe { core.device.create_shader_module_passthrough(module) };
+        let module = unsafe { core.driver.device.create_shader_module_passthrough(module) };
         return pipeline(core, cache, step, name, &module, raw.entry);
     }
     let module = wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(step.text.as_str().into()) };
     let module = if core.checked {
-        core.device.create_shader_module(module)
+        core.driver.device.create_shader_module(module)
     } else {
         // SAFETY: every index a kernel forms is within the layouts of its plan or clamped by the kernel; the tests run the same texts with checks on.
-        unsafe { core.device.create_shader_module_trusted(module, wgpu::ShaderRuntimeChecks::unchecked()) }
+        unsafe { core.driver.device.create_shader_module_trusted(module, wgpu::ShaderRuntimeChecks::unchecked()) }
     };
     pipeline(core, cache, step, name, &module, "main")
 }
@@ -152,13 +152,13 @@ fn pipeline(
         .into_iter()
         .chain(step.views.iter().enumerate().map(|(n, v)| entry(n as u32 + 1, wgpu::BufferBindingType::Storage { read_only: !v.written })))
         .collect();
-    let layout = core.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries });
-    let pipeline_layout = core.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+    let layout = core.driver.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries });
+    let pipeline_layout = core.driver.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
         label: None,
         bind_group_layouts: &[Some(&layout)],
         immediate_size: 0,
     });
-    let raw = core.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+    let raw = core.driver.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
         label: Some(name),
         layout: Some(&pipeline_layout),
         module,

@@ -1,7 +1,7 @@
 //! Scalar programs as WGSL functions.
 
+use super::codegen_options::CodegenOptions;
 use super::uniforms::{UniformWord, Uniforms};
-use super::wgsl::CodegenOptions;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::scalar::{Binary, Inst, Prim, Program, Unary};
@@ -96,12 +96,12 @@ fn wrap(x: &str, d: DType) -> String {
     }
 }
 
-fn unary(op: Unary, a: &str, d: DType, CodegenOptions { quick, infinite, .. }: CodegenOptions<'_>) -> TensorResult<String> {
+fn unary(op: Unary, a: &str, d: DType, CodegenOptions { quick, quirks, .. }: CodegenOptions<'_>) -> TensorResult<String> {
     let t = lane(d)?;
     if t == "f32" {
         return Ok(match op {
             Unary::Exp | Unary::Log | Unary::Log2 if quick => format!("{}({a})", op.name()),
-            Unary::Tanh | Unary::Sigmoid if quick && infinite => format!("tl_{}_plain({a})", op.name()),
+            Unary::Tanh | Unary::Sigmoid if quick && quirks.infinite => format!("tl_{}_plain({a})", op.name()),
             Unary::Tanh | Unary::Erf | Unary::Sigmoid if quick => format!("tl_{}_quick({a})", op.name()),
             Unary::IsNan | Unary::IsInf => format!("u32({})", fill(op.wgsl(), a, "")),
             Unary::LogicalNot => format!("(1u - tl_true({a}))"),
@@ -227,7 +227,7 @@ pub(super) fn function(
                 }
             }
             Prim::Lit(b) => literal(f64::from_bits(b), i.dtype)?,
-            Prim::Unary(Unary::Sigmoid) if style.quick && style.infinite => match scaled(p, i.args[0] as usize, -LOG2_E, 4) {
+            Prim::Unary(Unary::Sigmoid) if style.quick && style.quirks.infinite => match scaled(p, i.args[0] as usize, -LOG2_E, 4) {
                 Some(power) => format!("tl_sigmoid_of_power({power})"),
                 None => unary(Unary::Sigmoid, &arg(0), of(0), style)?,
             },
@@ -240,10 +240,10 @@ pub(super) fn function(
             Prim::Binary(b) => {
                 let d = if b.compares() { of(0) } else { i.dtype };
                 let param = matches!(p.insts[i.args[0] as usize].op, Prim::Param(_));
-                binary(b, &arg(0), &arg(1), d, [number(0), number(1)], (style.ordered, param))?
+                binary(b, &arg(0), &arg(1), d, [number(0), number(1)], (style.quirks.ordered, param))?
             }
             Prim::Where => format!("select({}, {}, {} != 0u)", arg(2), arg(1), arg(0)),
-            Prim::Cast => cast(&arg(0), of(0), i.dtype, style.soft_f16)?,
+            Prim::Cast => cast(&arg(0), of(0), i.dtype, style.quirks.soft_f16)?,
             Prim::Philox => format!("tl_philox({}, {}, {})", arg(0), arg(1), arg(2)),
         };
         let _ = writeln!(body, "  let r{n} = {x};");

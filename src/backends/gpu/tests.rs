@@ -581,7 +581,7 @@ fn lesser(max_bindings: usize, soft_f16: bool) -> Option<GpuBackend> {
     let mut core = Core::new(under_test::open(|selector| adapter::open(selector, None))?);
     let c = Arc::get_mut(&mut core).unwrap();
     c.max_bindings = max_bindings;
-    c.soft_f16.store(soft_f16, Ordering::Relaxed);
+    c.set_quirks(DriverQuirks { soft_f16, ..Default::default() });
     Some(GpuBackend { core, runner: Default::default(), spare: Default::default(), staging: Mutex::new(None) })
 }
 
@@ -607,7 +607,7 @@ fn few_bindings_and_f16_by_integers() {
 fn a_lost_device_says_so_in_every_call() {
     let Some(m) = lesser(8, false) else { return };
     let x = upload(&m, vec![1; 64]);
-    m.core.device.destroy();
+    m.core.driver.device.destroy();
     for _ in 0..2 {
         let mut out = [0; 64];
         let e = m.read(&x, 0, &mut out).unwrap_err();
@@ -660,7 +660,7 @@ fn steps_are_timed_on_the_gpu() {
         let mut least = [f64::INFINITY; 2];
         for r in &runs {
             let Some(whole) = r.run else {
-                assert!(!m.core.device.features().contains(wgpu::Features::TIMESTAMP_QUERY));
+                assert!(!m.core.driver.device.features().contains(wgpu::Features::TIMESTAMP_QUERY));
                 continue;
             };
             assert!(whole[1] > whole[0] && whole[1] < 10.0, "{whole:?}");
@@ -703,7 +703,7 @@ fn compiled_kernels_are_kept_between_machines() {
         assert!(s.bytes > 0, "{what}: there is no file afterwards");
     };
     let Some(file) = first.file.clone() else {
-        assert!(!lesser(8, false).unwrap().core.device.features().contains(wgpu::Features::PIPELINE_CACHE));
+        assert!(!lesser(8, false).unwrap().core.driver.device.features().contains(wgpu::Features::PIPELINE_CACHE));
         return;
     };
     assert!(first.pipelines == 2 && first.found == 0 && first.bytes > 0 && file.starts_with(&folder), "{first:?}");
@@ -754,7 +754,7 @@ fn small_results_are_written_where_the_host_reads_them() {
             m.read(&next, 0, &mut got).unwrap();
             assert_eq!(decode(&got, DType::F32), sample(1000, DType::F32)[..n], "{n} elements, used again");
         }
-        let shared = !m.core.shared_usage.is_empty() as u64;
+        let shared = m.core.memory.can_share() as u64;
         assert_eq!((m.transfers().in_place_reads - reads, m.submits() - submits), (3 * in_place * shared, 6), "{n} elements");
     }
     let narrow = m.alloc_result(2, DType::F16).unwrap();

@@ -1,7 +1,7 @@
 //! Timestamps of the GPU's own clock around runs or around each of their steps, read when timing ends.
 
 use super::core::Core;
-use super::encode::{Dispatch, record_all};
+use super::dispatch::{Dispatch, record_all};
 use crate::error::TensorResult;
 use crate::plan::{Plan, RunTimes, Timing};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) struct Timer {
 
 impl Timer {
     pub fn new(core: &Core, detail: Timing) -> Timer {
-        let has = |f| core.device.features().contains(f);
+        let has = |f| core.driver.device.features().contains(f);
         Timer {
             detail,
             able: has(wgpu::Features::TIMESTAMP_QUERY),
@@ -49,7 +49,7 @@ impl Timer {
     fn queries(&mut self, core: &Core, count: u32) -> TensorResult<(usize, u32)> {
         if self.sets.last().is_none_or(|s| s.1 + count > QUERIES) {
             let descriptor = wgpu::QuerySetDescriptor { label: Some("times"), ty: wgpu::QueryType::Timestamp, count: QUERIES };
-            let set = core.guarded(|| core.device.create_query_set(&descriptor)).map_err(|e| core.refused(e))?;
+            let set = core.driver.guarded(|| core.driver.device.create_query_set(&descriptor)).map_err(|e| core.driver.refused(e))?;
             self.sets.push((set, 0));
         }
         let at = self.sets.len() - 1;
@@ -68,7 +68,7 @@ impl Timer {
             let end = rest.iter().position(|d| d.last).map_or(rest.len(), |e| e + 1).min(most);
             let (now, later) = rest.split_at(end);
             rest = later;
-            let mut encoder = core.device.create_command_encoder(&Default::default());
+            let mut encoder = core.driver.encoder();
             if !self.able {
                 record_all(&mut encoder.begin_compute_pass(&Default::default()), now, |_, _| {});
             } else if self.detail == Timing::Runs || self.inside {
@@ -107,7 +107,7 @@ impl Timer {
                     self.marks.push(Mark { run, step: Some(d.step), set, from, to: from + 1 });
                 }
             }
-            core.submit(encoder.finish());
+            core.queue.submit(encoder);
         }
         self.runs.push(RunTimes { plan: plan.clone(), host: [host, Instant::now()], run: None, steps: vec![None; plan.steps.len()] });
         Ok(())
@@ -115,16 +115,15 @@ impl Timer {
 
     /// Waits for everything timed and reads its timestamps.
     pub fn finish(mut self, core: &Core) -> TensorResult<Vec<RunTimes>> {
-        let period = core.queue.get_timestamp_period() as f64 * 1e-9;
+        let period = core.driver.queue.get_timestamp_period() as f64 * 1e-9;
         let mut ticks = Vec::with_capacity(self.sets.len());
         for (set, used) in &self.sets {
             let bytes = *used as u64 * 8;
             let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
-            let descriptor = wgpu::BufferDescriptor { label: Some("times"), size: bytes.max(16), usage, mapped_at_creation: false };
-            let resolved = core.guarded(|| core.device.create_buffer(&descriptor)).map_err(|e| core.refused(e))?;
-            let mut encoder = core.device.create_command_encoder(&Default::default());
+            let resolved = core.driver.buffer("times", bytes.max(16), usage)?;
+            let mut encoder = core.driver.encoder();
             encoder.resolve_query_set(set, 0..*used, &resolved, 0);
-            core.send(Some(encoder.finish()));
+            core.queue.send(Some(encoder.finish()));
             let mut t = vec![0u64; *used as usize];
             core.fetch(&mut None, Some((&resolved, 0, bytes)), 0, |b| {
                 bytemuck::cast_slice_mut::<_, u8>(&mut t).copy_from_slice(b);
@@ -142,7 +141,7 @@ impl Timer {
             let [a, b] = r.run.unwrap_or([from, to]);
             r.run = Some([a.min(from), b.max(to)]);
         }
-        core.wait()?;
+        core.queue.wait()?;
         Ok(self.runs)
     }
 }

@@ -1,8 +1,12 @@
 //! Bytes to and from the GPU: in place where its memory is the host's, through staging memory elsewhere.
 
-use super::core::{Core, ERROR_RECORDS, SPIN_WAIT, Showing, lock};
-use super::pool::GpuBuffer;
+use super::core::Core;
+use super::driver::Showing;
+use super::error_records::{ERROR_RECORDS, ErrorRecords, Reported};
+use super::memory::GpuBuffer;
+use super::queue::SPIN_WAIT;
 use crate::backends::PendingRead;
+use crate::backends::lock::lock;
 use crate::error::{TensorError, TensorResult};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
@@ -32,17 +36,6 @@ fn map(buffer: &wgpu::Buffer, mode: wgpu::MapMode, len: u64) -> Arc<Mapped> {
     mapped
 }
 
-/// Bytes of these error records.
-fn record_bytes(records: u32) -> u64 {
-    16 * records.count_ones() as u64
-}
-
-/// The first of these error records that is set.
-fn error_in(records: &[u8]) -> Option<[u32; 4]> {
-    let words = |r: &[u8]| [0, 4, 8, 12].map(|n| u32::from_le_bytes([r[n], r[n + 1], r[n + 2], r[n + 3]]));
-    records.chunks_exact(16).map(words).find(|r| r[0] != 0)
-}
-
 /// The answer to a request to map a buffer. It comes on whichever thread polls the device, so it may come a little after the work is done.
 #[derive(Default)]
 struct Mapped(Mutex<Option<Result<(), wgpu::BufferAsyncError>>>, Condvar);
@@ -55,27 +48,25 @@ impl Mapped {
 }
 
 impl Core {
-    /// Waits for the answer to a request to map, for a moment without sleep, as [`Core::wait_awake`] does; then for the submission (or for
-    /// all) that it depends on.
+    /// Waits for the answer to a request to map, for a moment without sleep, as `Queue::wait_awake` does; then for the submission (or for all)
+    /// that it depends on.
     fn wait_mapped(&self, mapped: &Mapped, submission: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
         let start = Instant::now();
         while start.elapsed() < SPIN_WAIT {
-            let _ = self.device.poll(wgpu::PollType::Poll);
+            let _ = self.driver.device.poll(wgpu::PollType::Poll);
             if matches!(*lock(&mapped.0), Some(Ok(()))) {
-                #[cfg(target_vendor = "apple")]
-                self.look()?;
-                return self.check();
+                return self.queue.check();
             }
             std::hint::spin_loop();
         }
-        self.wait_for(submission)?;
+        self.queue.wait_for(submission)?;
         let start = Instant::now();
         let mut answer = lock(&mapped.0);
         while answer.is_none() && start.elapsed() < Duration::from_secs(10) {
             answer = mapped.1.wait_timeout(answer, Duration::from_millis(1)).unwrap_or_else(|e| e.into_inner()).0;
             if answer.is_none() {
                 drop(answer);
-                let _ = self.device.poll(wgpu::PollType::Poll);
+                let _ = self.driver.device.poll(wgpu::PollType::Poll);
                 answer = lock(&mapped.0);
             }
         }
@@ -83,7 +74,7 @@ impl Core {
             return Ok(());
         }
         self.check()?;
-        Err(TensorError::DeviceLost(format!("{}: reading back failed ({:?})", self.name, *answer)))
+        Err(TensorError::DeviceLost(format!("{}: reading back failed ({:?})", self.name(), *answer)))
     }
 
     /// A buffer with this content.
@@ -117,9 +108,9 @@ impl Core {
                 self.stage(&buffer.0.raw, at + whole as u64, &last);
             }
             if bytes.len() > UPLOAD_CHUNK {
-                marks.push_back(self.send(None));
+                marks.push_back(self.queue.send(None));
                 if marks.len() > UPLOAD_AHEAD {
-                    self.wait_for(marks.pop_front())?;
+                    self.queue.wait_for(marks.pop_front())?;
                 }
             }
         }
@@ -128,8 +119,8 @@ impl Core {
 
     fn stage(&self, raw: &wgpu::Buffer, at: u64, bytes: &[u8]) {
         self.transfers.staging_writes.fetch_add(1, Relaxed);
-        self.queue.write_buffer(raw, at, bytes);
-        self.staged.store(true, Relaxed);
+        self.driver.queue.write_buffer(raw, at, bytes);
+        self.queue.pending.add_write();
     }
 
     /// Writes where the host sees the buffer's memory and nothing that was submitted uses it any more; else gives false.
@@ -138,11 +129,11 @@ impl Core {
         if bytes.len() < super::host::DEFERRED_UPLOAD_MAX_BYTES || !raw.usage().contains(wgpu::BufferUsages::MAP_WRITE) {
             return Ok(false);
         }
-        self.flush();
+        self.queue.flush();
         // No submit may come between mapping and unmapping.
-        let _turn = lock(&self.submit_lock);
+        let _turn = self.queue.turn();
         let mapped = map(raw, wgpu::MapMode::Write, raw.size());
-        let _ = self.device.poll(wgpu::PollType::Poll);
+        let _ = self.driver.device.poll(wgpu::PollType::Poll);
         let ready = matches!(*lock(&mapped.0), Some(Ok(())));
         let written = match ready.then(|| raw.get_mapped_range_mut(0..raw.size())) {
             Some(Ok(mut view)) => {
@@ -175,7 +166,7 @@ impl Core {
         let staging = self.lease(all.len(), 0, 0)?;
         self.transfers.uploaded_bytes.fetch_add(all.len() as u64, Relaxed);
         self.stage(&staging.0.raw, 0, &all);
-        let mut e = self.device.create_command_encoder(&Default::default());
+        let mut e = self.driver.encoder();
         let mut at = 0;
         for (buffer, bytes) in pieces {
             let len = bytes.len().next_multiple_of(4) as u64;
@@ -184,7 +175,7 @@ impl Core {
             }
             at += len;
         }
-        lock(&self.pending).copies.push((e.finish(), vec![staging]));
+        self.queue.pending.add_copy(e.finish(), staging);
         Ok(())
     }
 
@@ -203,24 +194,24 @@ impl Core {
         }
         let mut staging = lock(staging);
         if len == 0 {
-            self.wait()?;
+            self.queue.wait()?;
             return self.read_record(&mut staging);
         }
         self.transfers.downloads.fetch_add(1, Relaxed);
         self.transfers.downloaded_bytes.fetch_add(len as u64, Relaxed);
-        if self.may_fail.load(Relaxed) == 0 && self.show_in_place(buffer, start, len, show)? {
+        if !self.records.may_be_set() && self.show_in_place(buffer, start, len, show)? {
             return self.check();
         }
         let mut done = 0;
         while done < len {
             let (from, size) = (start + done, part.min(len - done));
             let (low, high) = (from & !3, (from + size).next_multiple_of(4));
-            let records = self.may_fail.swap(0, Relaxed);
+            let records = self.records.take();
             let error = self.fetch(&mut staging, Some((&buffer.0.raw, low as u64, (high - low) as u64)), records, |bytes| {
-                let _showing = Showing::on(self);
+                let _showing = Showing::on(&self.driver);
                 show(&bytes[from - low..from - low + size]);
             })?;
-            self.report(error)?;
+            self.records.report(&self.driver.queue, error)?;
             done += size;
         }
         Ok(())
@@ -247,7 +238,7 @@ impl Core {
         self.transfers.downloaded_bytes.fetch_add(parts.iter().map(|p| p.len as u64).sum(), Relaxed);
         if let [Part { buffer, start, len }] = *parts {
             if len >= super::host::DEFERRED_UPLOAD_MAX_BYTES
-                && self.may_fail.load(Relaxed) == 0
+                && !self.records.may_be_set()
                 && buffer.0.raw.usage().contains(wgpu::BufferUsages::MAP_READ)
             {
                 return Ok(self.read_later(buffer, start, len));
@@ -263,26 +254,22 @@ impl Core {
         };
         let target = match taken {
             Some(t) => t,
-            None => {
-                let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-                let descriptor = wgpu::BufferDescriptor { label: Some("staging"), size, usage, mapped_at_creation: false };
-                self.guarded(|| self.device.create_buffer(&descriptor)).map_err(|e| self.refused(e))?
-            }
+            None => self.driver.buffer("staging", size, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST)?,
         };
-        let records = self.may_fail.swap(0, Relaxed);
-        let whole = copied + record_bytes(records);
-        let index = self.send_with(|e| {
+        let records = self.records.take();
+        let whole = copied + ErrorRecords::bytes(records);
+        let index = self.queue.send_with(|e| {
             let mut at = 0;
             for (part, words) in parts.iter().zip(&words) {
                 e.copy_buffer_to_buffer(&part.buffer.0.raw, words.start as u64, &target, at, words.len() as u64);
                 at += words.len() as u64;
             }
-            self.copy_records(e, records, &target, copied);
+            self.records.copy(e, records, &target, copied);
         });
         let mapped = map(&target, wgpu::MapMode::Read, whole);
         let (asked, asking) = (mapped.clone(), self.clone());
         let ready = Box::new(move || {
-            let _ = asking.device.poll(wgpu::PollType::Poll);
+            let _ = asking.driver.device.poll(wgpu::PollType::Poll);
             lock(&asked.0).is_some()
         });
         let (core, spare) = (self.clone(), spare.clone());
@@ -295,9 +282,9 @@ impl Core {
         let places: Vec<_> = parts.iter().zip(&words).map(&mut place).collect();
         let wait = Box::new(move || {
             core.wait_mapped(&mapped, Some(index))?;
-            let bytes = target.get_mapped_range(0..whole).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", core.name)))?;
+            let bytes = target.get_mapped_range(0..whole).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", core.name())))?;
             let out = places.into_iter().flat_map(|p| &bytes[p]).copied().collect();
-            let error = error_in(&bytes[copied as usize..]);
+            let error = ErrorRecords::first_set(&bytes[copied as usize..]);
             drop(bytes);
             target.unmap();
             let mut spare = lock(&spare);
@@ -306,7 +293,7 @@ impl Core {
                 spare.remove(0);
             }
             drop(spare);
-            core.report(error)?;
+            core.records.report(&core.driver.queue, error)?;
             Ok(out)
         });
         Ok(PendingRead { ready, wait })
@@ -317,17 +304,17 @@ impl Core {
     fn read_later(self: &Arc<Core>, buffer: &GpuBuffer, start: usize, len: usize) -> PendingRead {
         let done = Arc::new(AtomicBool::new(false));
         let flag = done.clone();
-        self.flush();
-        self.queue.on_submitted_work_done(move || flag.store(true, Relaxed));
+        self.queue.flush();
+        self.driver.queue.on_submitted_work_done(move || flag.store(true, Relaxed));
         let asking = self.clone();
         let ready = Box::new(move || {
-            let _ = asking.device.poll(wgpu::PollType::Poll);
+            let _ = asking.driver.device.poll(wgpu::PollType::Poll);
             done.load(Relaxed)
         });
         // The handle keeps others from writing in place.
         let (core, buffer) = (self.clone(), buffer.clone());
         let wait = Box::new(move || {
-            core.wait()?;
+            core.queue.wait()?;
             let mut out = Vec::with_capacity(len);
             if core.show_in_place(&buffer, start, len, &mut |bytes| out.extend_from_slice(bytes))? {
                 return Ok(out);
@@ -345,10 +332,10 @@ impl Core {
         if !raw.usage().contains(wgpu::BufferUsages::MAP_READ) {
             return Ok(false);
         }
-        let run = self.flush();
-        self.wait_awake(run)?;
+        let run = self.queue.flush();
+        self.queue.wait_awake(run)?;
         // No submit may come between mapping and unmapping; one that came before this turn may still use the buffer.
-        let _turn = lock(&self.submit_lock);
+        let _turn = self.queue.turn();
         let mapped = map(raw, wgpu::MapMode::Read, raw.size());
         if let Err(e) = self.wait_mapped(&mapped, None) {
             raw.unmap();
@@ -356,7 +343,7 @@ impl Core {
         }
         let shown = match raw.get_mapped_range(0..raw.size()) {
             Ok(bytes) => {
-                let _showing = Showing::on(self);
+                let _showing = Showing::on(&self.driver);
                 show(&bytes[start..start + len]);
                 true
             }
@@ -368,25 +355,12 @@ impl Core {
     }
 
     fn read_record(&self, staging: &mut Option<wgpu::Buffer>) -> TensorResult<()> {
-        let records = self.may_fail.swap(0, Relaxed);
+        let records = self.records.take();
         if records != 0 {
             let error = self.fetch(staging, None, records, |_| {})?;
-            self.report(error)?;
+            self.records.report(&self.driver.queue, error)?;
         }
         Ok(())
-    }
-
-    /// Gives the error of a set record, and clears all.
-    fn report(&self, error: Option<[u32; 4]>) -> TensorResult<()> {
-        let Some(error) = error else { return Ok(()) };
-        self.error_records.iter().for_each(|r| self.queue.write_buffer(r, 0, &[0; 16]));
-        Err(self.index_error(error))
-    }
-
-    /// Copies error records one behind the other to `at`.
-    fn copy_records(&self, encoder: &mut wgpu::CommandEncoder, records: u32, target: &wgpu::Buffer, at: u64) {
-        let wanted = self.error_records.iter().enumerate().filter(|(n, _)| records >> n & 1 == 1);
-        wanted.zip(0..).for_each(|((_, r), place)| encoder.copy_buffer_to_buffer(r, 0, target, at + 16 * place, 16));
     }
 
     /// Copies a range and error records through staging memory; gives the first record that is set.
@@ -396,25 +370,20 @@ impl Core {
         range: Option<(&wgpu::Buffer, u64, u64)>,
         records: u32,
         take: impl FnOnce(&[u8]),
-    ) -> TensorResult<Option<[u32; 4]>> {
+    ) -> TensorResult<Option<Reported>> {
         self.check()?;
         let len = range.map_or(0, |r| r.2);
-        let need = len + record_bytes(records);
+        let need = len + ErrorRecords::bytes(records);
         if staging.as_ref().is_none_or(|s| s.size() < need) {
-            let descriptor = wgpu::BufferDescriptor {
-                label: Some("staging"),
-                size: need.next_power_of_two().max(4096),
-                usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
-                mapped_at_creation: false,
-            };
-            *staging = Some(self.guarded(|| self.device.create_buffer(&descriptor)).map_err(|e| self.refused(e))?);
+            let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+            *staging = Some(self.driver.buffer("staging", need.next_power_of_two().max(4096), usage)?);
         }
         let Some(target) = staging.as_ref() else { return Ok(None) };
-        let index = self.send_with(|e| {
+        let index = self.queue.send_with(|e| {
             if let Some((source, start, len)) = range {
                 e.copy_buffer_to_buffer(source, start, target, 0, len);
             }
-            self.copy_records(e, records, target, len);
+            self.records.copy(e, records, target, len);
         });
         let mapped = map(target, wgpu::MapMode::Read, need);
         if let Err(e) = self.wait_mapped(&mapped, Some(index)) {
@@ -422,9 +391,9 @@ impl Core {
             *staging = None;
             return Err(e);
         }
-        let bytes = target.get_mapped_range(0..need).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", self.name)))?;
+        let bytes = target.get_mapped_range(0..need).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", self.name())))?;
         take(&bytes[..len as usize]);
-        let error = error_in(&bytes[len as usize..]);
+        let error = ErrorRecords::first_set(&bytes[len as usize..]);
         drop(bytes);
         target.unmap();
         Ok(error)

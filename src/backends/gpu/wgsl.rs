@@ -1,11 +1,12 @@
 //! The code generator: one step becomes a WGSL text, its bindings and its metadata block.
 
+use super::codegen_options::CodegenOptions;
 use super::operand::{Bound, Forms, Operands, Tail, Ty, View};
 use super::program::{cast_lane, function, lane};
 use super::uniforms::{UniformWord, Uniforms, kernel_word};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{AdapterInfo, Buf, Kernel, Load, Plan, RawKernel, RawLanguage, RawSource, Source, Step, Store, Work};
+use crate::plan::{Buf, Kernel, Load, Plan, RawKernel, RawLanguage, RawSource, Source, Step, Store, Work};
 use crate::scalar::Prim;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -27,25 +28,10 @@ pub(super) struct StepShader {
     pub raw: Option<RawKernel>,
 }
 
-/// What a text takes into account besides its step.
-#[derive(Clone, Copy)]
-pub(super) struct CodegenOptions<'a> {
-    pub adapter: &'a AdapterInfo,
-    /// Whether f16 is packed by integer arithmetic.
-    pub soft_f16: bool,
-    /// Whether the device's comparisons with NaN are false in kernels that select by them, found out when it was opened.
-    pub ordered: bool,
-    /// Whether NaN and infinities go through exp and divisions as IEEE says, found out likewise.
-    pub infinite: bool,
-    /// Whether each buffer is bound once.
-    pub few_bindings: bool,
-    /// Whether a program's result is rounded to 16 bits, so that quicker forms of slow functions do.
-    pub quick: bool,
-}
-
-impl<'a> CodegenOptions<'a> {
-    fn into(self, target: DType) -> CodegenOptions<'a> {
-        CodegenOptions { quick: matches!(target, DType::F16 | DType::BF16), ..self }
+impl StepShader {
+    /// How many 16-byte rows the metadata block has; at least one, since a binding cannot be empty.
+    pub fn rows(&self) -> usize {
+        self.words.len().div_ceil(4).max(1)
     }
 }
 
@@ -213,7 +199,7 @@ fn map_text(plan: &Plan, step: &Step, style: CodegenOptions<'_>) -> TensorResult
     let n = meta.size(count);
     let exact = count.is_multiple_of(4);
     let tail = if exact { Tail::None } else { Tail::Guard(n.clone()) };
-    let mut o = Operands::new(style.soft_f16, style.few_bindings);
+    let mut o = Operands::new(style.quirks.soft_f16, style.quirks.few_bindings);
     let mut ids = Vec::new();
     let mut targets = Vec::new();
     for s in &step.stores {
@@ -342,7 +328,7 @@ fn step_shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, style: CodegenOpti
     let mut body = String::new();
     // The kernel's own numbers come first: `word(n)` finds them by position.
     meta.words.extend(w.words.iter().map(kernel_word));
-    let mut o = Operands::new(style.soft_f16, style.few_bindings);
+    let mut o = Operands::new(style.quirks.soft_f16, style.quirks.few_bindings);
     let mut loads = Vec::new();
     let mut stores = Vec::new();
     let transposed = |(k, l): (usize, &Load)| match w.transposed.contains(&(k as u8)) {
