@@ -228,6 +228,22 @@ pub enum Prim {
     Philox,
 }
 
+impl Prim {
+    /// How many of an instruction's arguments it reads.
+    pub const fn arity(self) -> usize {
+        match self {
+            Prim::Source(_) | Prim::Value | Prim::SwapPair | Prim::Param(_) | Prim::Lit(_) => 0,
+            Prim::Unary(_) | Prim::Cast => 1,
+            Prim::Binary(_) => 2,
+            Prim::Where | Prim::Philox => 3,
+        }
+    }
+    /// Whether it is one number for all elements: a parameter or a literal.
+    pub const fn is_number(self) -> bool {
+        matches!(self, Prim::Param(_) | Prim::Lit(_))
+    }
+}
+
 /// One instruction: `op` over earlier results; the result has `dtype` and is held in `dtype.compute()`.
 ///
 /// f16 and bf16 results are held unrounded in f32 (only `Cast` and stores round); i8 and u8 results wrap to their width.
@@ -239,6 +255,13 @@ pub struct Inst {
     pub args: [Reg; 3],
     /// The result's dtype.
     pub dtype: DType,
+}
+
+impl Inst {
+    /// The results that it reads.
+    pub fn reads(&self) -> &[Reg] {
+        &self.args[..self.op.arity()]
+    }
 }
 
 /// A straight-line program evaluated once per element; its result is the last instruction's.

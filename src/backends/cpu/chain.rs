@@ -126,10 +126,6 @@ fn links(insts: &[Inst], inst: &Inst) -> bool {
         }
 }
 
-fn reads(inst: &Inst) -> &[u16] {
-    &inst.args[..super::map::arity(inst.op)]
-}
-
 /// Moves instructions that can be links next to each other, where only reads and numbers lie between them. Gives their runs.
 pub(super) fn gather(insts: &mut [Inst], outs: &mut [u16]) -> Vec<Range<usize>> {
     if current() != Path::Avx512 {
@@ -147,7 +143,7 @@ pub(super) fn gather(insts: &mut [Inst], outs: &mut [u16]) -> Vec<Range<usize>> 
             run.push(i);
             continue;
         }
-        if !reads(inst).is_empty() {
+        if !inst.reads().is_empty() {
             end(&mut order, &mut run, &mut runs);
         }
         order.push(i);
@@ -159,7 +155,7 @@ pub(super) fn gather(insts: &mut [Inst], outs: &mut [u16]) -> Vec<Range<usize>> 
         .iter()
         .map(|&old| {
             let mut inst = insts[old];
-            let n = reads(&inst).len();
+            let n = inst.op.arity();
             inst.args[..n].iter_mut().for_each(|a| *a = place[*a as usize]);
             inst
         })

@@ -22,6 +22,11 @@ impl Op {
     pub(crate) fn takes_uniform(prim: Prim, from: DType) -> bool {
         matches!(prim, Prim::Binary(_)) && from.compute() == DType::F32
     }
+
+    /// Bytes of a result while computing.
+    pub(crate) fn width(&self) -> usize {
+        if wide(self.dtype) { 8 } else { 4 }
+    }
 }
 
 /// The arguments' blocks and the result's, each of `n` values of its compute type.

@@ -1,23 +1,18 @@
-//! Programs: compiled to a list of operations over registers, and run block by block.
+//! Compiled programs, run block by block over registers.
 
-use super::chain::{self, FusedInstr, TILE, TileInstr, TileOperand};
+use super::chain::{self, FusedInstr, TileInstr, TileOperand};
 use super::lanes::{self, Blocks, Op};
 use super::span::{StridedView, stream_copy};
 use crate::dtype::DType;
-use crate::plan::{Load, Source, Step, Store};
-use crate::scalar::{Inst, Prim, Program, Reg, Unary};
+use crate::scalar::{Prim, Unary};
 use smallvec::SmallVec;
 
-/// The most elements of a block.
-const MAX_BLOCK_ELEMENTS: usize = 1024;
-/// Bytes that the registers of a program should stay within: most of an L1 cache.
-const REGISTER_FILE_BYTES: usize = 32 << 10;
-/// The place of a result that has none.
-const NONE: usize = usize::MAX;
+/// The slot of a result that has no place in the register file.
+pub(super) const NO_SLOT: usize = usize::MAX;
 
 /// What is done for a block.
 #[derive(Debug)]
-enum Instr {
+pub(super) enum Instr {
     /// One operation.
     One(u16),
     /// Operations whose values stay in registers; where there is only one, which: `One` begins sooner.
@@ -27,26 +22,26 @@ enum Instr {
 /// A program ready to run, with one or several results.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    ops: Vec<Op>,
-    items: Vec<Instr>,
+    pub(super) ops: Vec<Op>,
+    pub(super) items: Vec<Instr>,
     /// The place of each result in the register file, in bytes.
-    slots: Vec<usize>,
+    pub(super) slots: Vec<usize>,
     /// The results that only their chain reads: their place holds a tile.
-    tiles: Vec<bool>,
-    /// The results of which a chain finds each tile at the same place: those, and numbers.
-    still: Vec<bool>,
+    pub(super) tiles: Vec<bool>,
+    /// The results of which a chain finds each tile at the same place: those above, and numbers.
+    pub(super) still: Vec<bool>,
     /// Whether another operation reads a result from its place.
-    read: Vec<bool>,
+    pub(super) read: Vec<bool>,
     /// Literals and parameters, filled in once per run.
-    fixed: Vec<u16>,
+    pub(super) numbers: Vec<u16>,
     /// Whether each of them fills a block, or is one number.
-    spread: Vec<bool>,
+    pub(super) spread: Vec<bool>,
     /// The operations whose results are written, one per store.
-    outs: SmallVec<[u16; 2]>,
+    pub(super) outs: SmallVec<[u16; 2]>,
     /// Elements of a block.
-    block: usize,
+    pub(super) block: usize,
     /// Bytes of all places.
-    scratch: usize,
+    pub(super) scratch: usize,
     /// Whether this passes its one source, or the kernel's value, on as it is.
     pub(crate) identity: bool,
 }
@@ -61,187 +56,34 @@ pub(crate) enum Output<'a> {
     Streams(&'a [StridedView<'a>]),
 }
 
+/// What a program is run on.
+pub(crate) struct Operands<'a> {
+    pub sources: &'a [StridedView<'a>],
+    pub params: &'a [f64],
+    /// The kernel's values of the elements that are computed, where the program has some.
+    pub value: *const u8,
+    /// The register file.
+    pub registers: *mut u8,
+    /// Whether the step has many elements, so that what is read is prefetched.
+    pub large: bool,
+    pub sink: Output<'a>,
+}
+
+/// A block of elements: the first, how many were computed before it, and how many it has.
+#[derive(Clone, Copy)]
+struct Block {
+    at: usize,
+    done: usize,
+    len: usize,
+}
+
 impl Compiled {
-    /// The code of a load.
-    pub(crate) fn of_load(load: &Load) -> Compiled {
-        Compiled::new(&load.program, &[load.program.insts.len() as Reg - 1], &[load.program.dtype()])
-    }
-
-    /// The code of a kernel's store.
-    pub(crate) fn of_store(store: &Store) -> Compiled {
-        Compiled::new(&store.program, &[store.program.insts.len() as Reg - 1], &[store.target.dtype])
-    }
-
-    /// One code for all stores of a map, and the sources that it reads: as (store, source).
-    pub(crate) fn of_map(step: &Step) -> (Compiled, Vec<(usize, usize)>) {
-        let mut all = Program::default();
-        let mut outs: SmallVec<[Reg; 2]> = SmallVec::new();
-        let mut sources: Vec<(usize, usize)> = Vec::new();
-        for (s, store) in step.stores.iter().enumerate() {
-            let mut renamed: SmallVec<[Reg; 16]> = SmallVec::new();
-            for inst in &store.program.insts {
-                let mut inst = *inst;
-                if let Prim::Source(n) = inst.op {
-                    let source: &Source = &store.sources[n as usize];
-                    let known = sources.iter().position(|&(a, b)| step.stores[a].sources[b] == *source);
-                    inst.op = Prim::Source(known.unwrap_or(sources.len()) as u16);
-                    if known.is_none() {
-                        sources.push((s, n as usize));
-                    }
-                }
-                for a in 0..arity(inst.op) {
-                    inst.args[a] = renamed[inst.args[a] as usize];
-                }
-                renamed.push(all.push(inst));
-            }
-            outs.push(renamed[renamed.len() - 1]);
-        }
-        let dtypes: SmallVec<[DType; 2]> = step.stores.iter().map(|s| s.target.dtype).collect();
-        (Compiled::new(&all, &outs, &dtypes), sources)
-    }
-
-    fn new(program: &Program, outs: &[Reg], targets: &[DType]) -> Compiled {
-        let mut insts: SmallVec<[Inst; 16]> = program.insts.iter().copied().collect();
-        // A result in another compute type than its target's is converted first.
-        let mut outs: SmallVec<[u16; 2]> = outs
-            .iter()
-            .zip(targets)
-            .map(|(&out, &target)| {
-                if insts[out as usize].dtype.compute() == target.compute() {
-                    return out;
-                }
-                insts.push(Inst { op: Prim::Cast, args: [out, 0, 0], dtype: target });
-                (insts.len() - 1) as u16
-            })
-            .collect();
-        let runs = chain::gather(&mut insts, &mut outs);
-        let fixed: Vec<u16> = (0..insts.len() as u16).filter(|&i| matches!(insts[i as usize].op, Prim::Param(_) | Prim::Lit(_))).collect();
-        let is_fixed = |r: u16| fixed.contains(&r);
-        let run_of = |i: usize| runs.iter().position(|r| r.contains(&i));
-        let chains: Vec<(Vec<FusedInstr>, Vec<usize>)> = runs.iter().map(|run| chain::compile(&insts, run.clone(), &is_fixed)).collect();
-        // Who reads a result from memory: nobody, its own chain, or others as well.
-        let (mut read, mut outside) = (vec![false; insts.len()], vec![false; insts.len()]);
-        for (run, (links, _)) in runs.iter().zip(&chains) {
-            for v in links.iter().filter(|l| l.reads()).map(|l| l.value as usize) {
-                read[v] = true;
-                outside[v] |= !run.contains(&v);
-            }
-        }
-        for (_, inst) in insts.iter().enumerate().filter(|&(i, _)| run_of(i).is_none()) {
-            for &a in &inst.args[..arity(inst.op)] {
-                (read[a as usize], outside[a as usize]) = (true, true);
-            }
-        }
-        let is_out = |i: usize| outs.contains(&(i as u16));
-        let tiles: Vec<bool> = (0..insts.len()).map(|i| run_of(i).is_some() && !outside[i] && !is_out(i)).collect();
-        let mut last = vec![0usize; insts.len()];
-        for (i, inst) in insts.iter().enumerate() {
-            inst.args[..arity(inst.op)].iter().for_each(|&a| last[a as usize] = i);
-        }
-        outs.iter().for_each(|&o| last[o as usize] = usize::MAX);
-        // Places of blocks, and of tiles.
-        let (mut free, mut count) = ([SmallVec::<[u16; 16]>::new(), SmallVec::new()], [0u16; 2]);
-        let mut places: Vec<Option<u16>> = Vec::with_capacity(insts.len());
-        for (i, inst) in insts.iter().enumerate() {
-            let kind = tiles[i] as usize;
-            let mut fresh = || {
-                count[kind] += 1;
-                count[kind] - 1
-            };
-            places.push(match inst.op {
-                Prim::Value => None,
-                Prim::Param(_) | Prim::Lit(_) => Some(fresh()),
-                _ if tiles[i] && !read[i] => None,
-                _ => Some(free[kind].pop().unwrap_or_else(fresh)),
-            });
-            // Freed only now: a result never takes the place of its own arguments.
-            let args = &inst.args[..arity(inst.op)];
-            for (k, &a) in args.iter().enumerate() {
-                let a = a as usize;
-                let keeps = matches!(insts[a].op, Prim::Param(_) | Prim::Lit(_));
-                if let Some(place) = places[a].filter(|_| last[a] == i && !keeps && !args[..k].contains(&args[k])) {
-                    free[tiles[a] as usize].push(place);
-                }
-            }
-        }
-        // Literals and parameters that are only ever the one uniform argument of their users need not be spread over a block.
-        let uniform: SmallVec<[Option<u8>; 16]> = insts
-            .iter()
-            .map(|i| match (is_fixed(i.args[0]), is_fixed(i.args[1])) {
-                _ if !Op::takes_uniform(i.op, insts[i.args[0] as usize].dtype) => None,
-                (true, false) => Some(0),
-                (false, true) => Some(1),
-                _ => None,
-            })
-            .collect();
-        let reads_fixed_block =
-            |i: usize| insts[i].args[..arity(insts[i].op)].iter().enumerate().any(|(k, &a)| is_fixed(a) && uniform[i] != Some(k as u8));
-        let spread: Vec<bool> = fixed
-            .iter()
-            .map(|&f| {
-                let used_as_block = |(i, inst): (usize, &Inst)| {
-                    run_of(i).is_none()
-                        && uniform[i].is_none_or(|u| inst.args[1 - u as usize] == f)
-                        && inst.args[..arity(inst.op)].contains(&f)
-                };
-                outs.contains(&f) || insts.iter().enumerate().any(used_as_block)
-            })
-            .collect();
-        let any_wide = insts.iter().any(|i| lanes::wide(i.dtype));
-        let width = if any_wide { 8 } else { 4 };
-        let mut block = MAX_BLOCK_ELEMENTS;
-        let blocks = count[0] as usize - spread.iter().filter(|s| !**s).count();
-        while block > 256 && block * width * blocks > REGISTER_FILE_BYTES {
-            block /= 2;
-        }
-        // A distance that is no power of two keeps registers out of each other's cache sets.
-        let register = block * width + 64;
-        let slots = (0..insts.len())
-            .map(|i| match places[i] {
-                None => NONE,
-                Some(p) if tiles[i] => count[0] as usize * register + p as usize * TILE * 4,
-                Some(p) => p as usize * register,
-            })
-            .collect();
-        let mut items = Vec::with_capacity(insts.len());
-        for i in 0..insts.len() {
-            let Some(run) = run_of(i) else {
-                items.push(Instr::One(i as u16));
-                continue;
-            };
-            if i > runs[run].start {
-                continue;
-            }
-            let (mut links, mut done) = (Vec::new(), 0);
-            for (i, &end) in runs[run].clone().zip(&chains[run].1) {
-                links.extend_from_slice(&chains[run].0[done..end]);
-                done = end;
-                if read[i] || is_out(i) {
-                    links.push(FusedInstr { act: TileInstr::Save, call: Unary::Neg, value: i as u16 });
-                }
-            }
-            // One alone is a loop over it, unless its bits would differ from a chain's or nobody reads its result, which then has no place.
-            let plain = links.iter().all(|l| l.act.is_plain()) && !reads_fixed_block(i) && places[i].is_some();
-            let one = Some(i as u16).filter(|_| runs[run].len() == 1 && plain);
-            items.push(Instr::Chain(links, one));
-        }
-        let ops: Vec<Op> = insts
-            .iter()
-            .zip(&uniform)
-            .map(|(i, &uniform)| Op { prim: i.op, args: i.args, dtype: i.dtype, from: insts[i.args[0] as usize].dtype, uniform })
-            .collect();
-        let identity = ops.len() == 1 && matches!(ops[0].prim, Prim::Source(0) | Prim::Value);
-        let scratch = count[0] as usize * register + count[1] as usize * TILE * 4;
-        let still = (0..insts.len()).map(|i| tiles[i] || is_fixed(i as u16)).collect();
-        Compiled { ops, items, slots, tiles, still, read, fixed, spread, outs, block, scratch, identity }
-    }
-
     /// Bytes of registers that `run` needs.
     pub(crate) fn scratch(&self) -> usize {
         self.scratch
     }
 
-    /// Results' operations that cost much more than an addition, for sizing teams.
+    /// The operations, weighted by their cost, from which the number of threads is chosen.
     pub(crate) fn cost(&self) -> usize {
         let heavy = |op: &Op| match op.prim {
             Prim::Unary(u) => {
@@ -258,133 +100,120 @@ impl Compiled {
         self.ops.iter().map(|op| if heavy(op) { 8 } else { 1 }).sum()
     }
 
-    /// Computes elements `start..start + n`, of many more where it is `large`. `value` holds the kernel's values of these elements, where the
-    /// program has some.
+    /// Computes elements `start..start + n`.
     ///
     /// # Safety
-    /// The spans must cover these elements, `registers` must have `scratch()` bytes, 64-byte aligned, and the sink must have room for
-    /// the results and be nobody else's.
-    pub(crate) unsafe fn run(
-        &self,
-        sources: &[StridedView<'_>],
-        params: &[f64],
-        value: *const u8,
-        registers: *mut u8,
-        start: usize,
-        n: usize,
-        large: bool,
-        sink: &Output<'_>,
-    ) {
+    /// The views must cover these elements, `registers` must have `scratch()` bytes, 64-byte aligned, and the sink must have room for
+    /// the results and belong to nobody else.
+    pub(crate) unsafe fn run(&self, on: &Operands<'_>, start: usize, n: usize) {
         // SAFETY: all addresses computed here stay within what the caller vouches for; registers do not overlap each other.
         unsafe {
             let mut places: SmallVec<[*const u8; 24]> = SmallVec::with_capacity(self.ops.len());
-            places.extend(self.slots.iter().map(|&s| if s == NONE { value } else { registers.add(s).cast_const() }));
-            for (&f, &spread) in self.fixed.iter().zip(&self.spread) {
-                let op = &self.ops[f as usize];
+            places.extend(self.slots.iter().map(|&s| if s == NO_SLOT { on.value } else { on.registers.add(s).cast_const() }));
+            for (&number, &spread) in self.numbers.iter().zip(&self.spread) {
+                let op = &self.ops[number as usize];
                 let x = match op.prim {
-                    Prim::Param(p) => params.get(p as usize).copied().unwrap_or(f64::NAN),
+                    Prim::Param(p) => on.params.get(p as usize).copied().unwrap_or(f64::NAN),
                     Prim::Lit(bits) => f64::from_bits(bits),
                     _ => 0.0,
                 };
-                fill(op.dtype, x, places[f as usize].cast_mut(), if spread { n.min(self.block) } else { 1 });
+                fill(op.dtype, x, places[number as usize].cast_mut(), if spread { n.min(self.block) } else { 1 });
             }
             let mut done = 0;
             while done < n {
                 let len = self.block.min(n - done);
-                self.run_block(sources, &mut places, value, registers, start, done, len, large, sink);
+                self.run_block(on, &mut places, Block { at: start + done, done, len });
                 done += len;
             }
         }
     }
 
+    /// Where the result of operation `i` may go straight to memory.
+    ///
     /// # Safety
     /// See `run`.
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn run_block(
-        &self,
-        sources: &[StridedView<'_>],
-        places: &mut [*const u8],
-        value: *const u8,
-        registers: *mut u8,
-        start: usize,
-        done: usize,
-        len: usize,
-        large: bool,
-        sink: &Output<'_>,
-    ) {
+    unsafe fn direct(&self, on: &Operands<'_>, i: usize, block: Block) -> Option<*mut u8> {
+        let k = self.outs.iter().position(|&o| o as usize == i)?;
+        match on.sink {
+            // SAFETY: the caller's promise.
+            Output::Memory(out) => Some(unsafe { out.add(block.done * self.ops[i].width()) }),
+            Output::Targets(targets) => direct_target(&targets[k], block),
+            Output::Streams(_) => None,
+        }
+    }
+
+    /// # Safety
+    /// See `run`.
+    unsafe fn run_block(&self, on: &Operands<'_>, places: &mut [*const u8], block: Block) {
         // SAFETY: as in `run`.
         unsafe {
-            let at = start + done;
-            // Where a result may go straight to memory.
-            let direct = |i: usize| {
-                let k = self.outs.iter().position(|&o| o as usize == i)?;
-                match *sink {
-                    Output::Memory(out) => Some(out.add(done * if lanes::wide(self.ops[i].dtype) { 8 } else { 4 })),
-                    Output::Targets(targets) => {
-                        let t = &targets[k];
-                        if t.apart && t.direct() { t.in_place(at, len) } else { None }
-                    }
-                    Output::Streams(_) => None,
-                }
-            };
-            let slot = |i: usize| registers.add(self.slots[i]);
+            let out_of = |i: usize| self.direct(on, i, block).unwrap_or_else(|| on.registers.add(self.slots[i]));
             for item in &self.items {
                 let i = match item {
                     Instr::One(i) => *i as usize,
-                    Instr::Chain(_, Some(i)) if !large => *i as usize,
+                    Instr::Chain(_, Some(i)) if !on.large => *i as usize,
                     Instr::Chain(links, _) => {
-                        self.run_chain(links, places, registers, at, len, large, sink, &direct);
+                        self.run_chain(links, on, places, block);
                         continue;
                     }
                 };
                 let op = &self.ops[i];
                 match op.prim {
                     Prim::Source(s) => {
-                        let source = &sources[s as usize];
-                        let here = if source.direct() { source.in_place(at, len) } else { None };
+                        let source = &on.sources[s as usize];
+                        let here = if source.direct() { source.in_place(block.at, block.len) } else { None };
                         places[i] = match here {
                             Some(p) => p,
                             None => {
-                                let out = direct(i).unwrap_or_else(|| slot(i));
-                                source.fetch(at, len, out);
+                                let out = out_of(i);
+                                source.fetch(block.at, block.len, out);
                                 out
                             }
                         };
                     }
-                    Prim::Value => places[i] = value.add(done * if lanes::wide(op.dtype) { 8 } else { 4 }),
+                    Prim::Value => places[i] = on.value.add(block.done * op.width()),
                     Prim::Param(_) | Prim::Lit(_) => {}
                     _ => {
-                        let out = direct(i).unwrap_or_else(|| slot(i));
+                        let out = out_of(i);
                         let args = [0, 1, 2].map(|k| places[op.args[k] as usize]);
-                        lanes::run(op, Blocks { args, out, n: len });
+                        lanes::run(op, Blocks { args, out, n: block.len });
                         places[i] = out;
                     }
                 }
             }
             for (k, &o) in self.outs.iter().enumerate() {
-                let from = places[o as usize];
-                match *sink {
-                    Output::Memory(out) => {
-                        let width = if lanes::wide(self.ops[o as usize].dtype) { 8 } else { 4 };
-                        let out = out.add(done * width);
-                        if from != out.cast_const() {
-                            std::ptr::copy(from, out, len * width);
-                        }
+                self.hand_over(on, k, places[o as usize], block);
+            }
+        }
+    }
+
+    /// Brings result `k` of a block from where it lies to where it is wanted.
+    ///
+    /// # Safety
+    /// See `run`.
+    unsafe fn hand_over(&self, on: &Operands<'_>, k: usize, from: *const u8, Block { at, done, len }: Block) {
+        // SAFETY: as in `run`.
+        unsafe {
+            match on.sink {
+                Output::Memory(out) => {
+                    let width = self.ops[self.outs[k] as usize].width();
+                    let out = out.add(done * width);
+                    if from != out.cast_const() {
+                        std::ptr::copy(from, out, len * width);
                     }
-                    Output::Targets(targets) => {
-                        let t = &targets[k];
-                        let there = if t.apart && t.direct() { t.in_place(at, len) } else { None };
-                        if there.is_none_or(|p| from != p.cast_const()) {
-                            t.put(at, len, from);
-                        }
+                }
+                Output::Targets(targets) => {
+                    let t = &targets[k];
+                    if direct_target(t, Block { at, done, len }).is_none_or(|p| from != p.cast_const()) {
+                        t.put(at, len, from);
                     }
-                    Output::Streams(targets) => {
-                        let t = &targets[k];
-                        match if t.direct() { t.in_place(at, len) } else { None } {
-                            Some(there) if there.cast_const() == from => {}
-                            Some(there) => stream_copy(from, there, len * t.dtype.block_bytes()),
-                            None => t.put(at, len, from),
-                        }
+                }
+                Output::Streams(targets) => {
+                    let t = &targets[k];
+                    match if t.direct() { t.in_place(at, len) } else { None } {
+                        Some(there) if there.cast_const() == from => {}
+                        Some(there) => stream_copy(from, there, len * t.dtype.block_bytes()),
+                        None => t.put(at, len, from),
                     }
                 }
             }
@@ -395,57 +224,42 @@ impl Compiled {
     ///
     /// # Safety
     /// See `run`.
-    unsafe fn run_chain(
-        &self,
-        links: &[FusedInstr],
-        places: &mut [*const u8],
-        registers: *mut u8,
-        at: usize,
-        len: usize,
-        large: bool,
-        sink: &Output<'_>,
-        direct: &dyn Fn(usize) -> Option<*mut u8>,
-    ) {
+    unsafe fn run_chain(&self, links: &[FusedInstr], on: &Operands<'_>, places: &mut [*const u8], block: Block) {
         // SAFETY: as in `run`.
         unsafe {
             let mut bound: SmallVec<[TileOperand; 32]> = SmallVec::with_capacity(links.len());
             for link in links {
                 let (v, mut act) = (link.value as usize, link.act);
-                if large && link.reads() && matches!(self.ops[v].prim, Prim::Source(_)) && places[v] != registers.add(self.slots[v]) {
+                if on.large && link.reads() && matches!(self.ops[v].prim, Prim::Source(_)) && places[v] != on.registers.add(self.slots[v]) {
                     let fetch = TileOperand { act: TileInstr::Fetch, call: Unary::Neg, at: places[v].cast_mut(), step: 4 };
                     if !bound.iter().any(|b| b.act == TileInstr::Fetch && b.at == fetch.at) {
                         bound.push(fetch);
                     }
                 }
                 if act == TileInstr::Save && !self.tiles[v] {
-                    let stream = match *sink {
+                    let stream = match on.sink {
                         Output::Streams(targets) if !self.read[v] => {
                             let target = self.outs.iter().position(|&o| o as usize == v).map(|k| &targets[k]);
-                            target.filter(|t| t.direct()).and_then(|t| t.in_place(at, len)).filter(|p| p.addr() % 64 == 0)
+                            target.filter(|t| t.direct()).and_then(|t| t.in_place(block.at, block.len)).filter(|p| p.addr() % 64 == 0)
                         }
                         _ => None,
                     };
                     if stream.is_some() {
                         act = TileInstr::Stream;
                     }
-                    places[v] = stream.or_else(|| direct(v)).unwrap_or_else(|| registers.add(self.slots[v]));
+                    places[v] = stream.or_else(|| self.direct(on, v, block)).unwrap_or_else(|| on.registers.add(self.slots[v]));
                 }
                 let step = if self.still[v] { 0 } else { 4 };
                 bound.push(TileOperand { act, call: link.call, at: places[v].cast_mut(), step });
             }
-            chain::run(&bound, len);
+            chain::run(&bound, block.len);
         }
     }
 }
 
-/// How many of an instruction's arguments it reads.
-pub(super) fn arity(op: Prim) -> usize {
-    match op {
-        Prim::Source(_) | Prim::Value | Prim::SwapPair | Prim::Param(_) | Prim::Lit(_) => 0,
-        Prim::Unary(_) | Prim::Cast => 1,
-        Prim::Binary(_) => 2,
-        Prim::Where | Prim::Philox => 3,
-    }
+/// Where a block may be computed in its target: where it lies apart from what is read, in one piece and in the compute type.
+fn direct_target(t: &StridedView<'_>, block: Block) -> Option<*mut u8> {
+    if t.apart && t.direct() { t.in_place(block.at, block.len) } else { None }
 }
 
 /// Fills `n` compute values with a number.

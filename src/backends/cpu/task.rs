@@ -1,13 +1,15 @@
 //! A step on one thread: what kernels see of the backend, and how maps are run.
 
-use super::map::{Compiled, Output};
+use super::map::{Compiled, Operands, Output};
 use super::memory::HostBlock;
-use super::span::{AddressRange, StridedView, finish_streaming};
+use super::prepared::PreparedStep;
+use super::span::{StridedView, finish_streaming};
 use super::thread_pool::Barrier;
+use crate::backends::lock::lock;
 use crate::error::{At, TensorError};
-use crate::plan::{Raw, SliceMut, Source, Step, Task, Work};
+use crate::plan::{Raw, SliceMut, Step, Task, Work};
 use std::cell::UnsafeCell;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Elements of a map that always stay on one thread.
 const ELEMENTS_PER_SHARE: usize = 4096;
@@ -15,47 +17,6 @@ const ELEMENTS_PER_SHARE: usize = 4096;
 const PREFETCH_MIN_ELEMENTS: usize = 16 << 10;
 /// Bytes of results from which on a map writes past the caches.
 const STREAM_MIN_BYTES: usize = 24 << 20;
-
-/// A step as prepared once for its plan.
-pub(crate) struct PreparedStep {
-    pub loads: Vec<Compiled>,
-    pub stores: Vec<Compiled>,
-    pub map: Option<Compiled>,
-    /// The most threads that the step's size is worth.
-    pub threads: usize,
-    /// Bytes of registers that the step's programs need.
-    pub registers: usize,
-    /// The step's operands: the sources of each load (a map's sources come as one load), the sources of each store, the targets.
-    pub operands: Vec<BoundOperand>,
-    /// Where each of these groups ends.
-    pub ends: Vec<usize>,
-}
-
-/// Which source of its step an operand is.
-pub(crate) struct BoundOperand {
-    pub role: Role,
-    pub reach: AddressRange,
-}
-
-#[derive(Clone, Copy)]
-pub(crate) enum Role {
-    /// A load's source.
-    Load(usize, usize),
-    /// A store's source.
-    Store(usize, usize),
-    /// A store's target.
-    Target(usize),
-}
-
-impl Role {
-    pub(crate) fn source(self, step: &Step) -> &Source {
-        match self {
-            Role::Load(l, k) => &step.loads[l].sources[k],
-            Role::Store(s, k) => &step.stores[s].sources[k],
-            Role::Target(s) => &step.stores[s].target,
-        }
-    }
-}
 
 /// Scratch that all threads of a step share.
 #[derive(Default)]
@@ -97,40 +58,42 @@ pub fn share(count: usize, chunk: usize, thread: usize, threads: usize) -> std::
     at(thread)..at(thread + 1)
 }
 
-pub(crate) struct CpuTask<'a> {
+/// A step with what a run gives it.
+#[derive(Clone, Copy)]
+pub(crate) struct BoundStep<'a> {
     pub step: &'a Step,
     pub prepared: &'a PreparedStep,
     /// The step's operands, bound to memory.
-    pub spans: &'a [StridedView<'a>],
+    pub views: &'a [StridedView<'a>],
     pub params: &'a [f64],
-    pub thread: usize,
-    pub threads: usize,
-    pub common: &'a Common,
+}
+
+/// A step on one thread.
+pub(crate) struct CpuTask<'a> {
+    step: &'a Step,
+    prepared: &'a PreparedStep,
+    views: &'a [StridedView<'a>],
+    params: &'a [f64],
+    thread: usize,
+    threads: usize,
+    common: &'a Common,
     local: UnsafeCell<&'a mut Local>,
     /// Pieces of own and of shared scratch that the kernel has taken.
     taken: UnsafeCell<(usize, usize)>,
 }
 
 impl<'a> CpuTask<'a> {
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn new(
-        step: &'a Step,
-        prepared: &'a PreparedStep,
-        spans: &'a [StridedView<'a>],
-        params: &'a [f64],
-        thread: usize,
-        threads: usize,
-        common: &'a Common,
-        local: &'a mut Local,
-    ) -> CpuTask<'a> {
+    /// The share of a step of thread `thread` of `threads`.
+    pub(crate) fn new(bound: BoundStep<'a>, [thread, threads]: [usize; 2], common: &'a Common, local: &'a mut Local) -> CpuTask<'a> {
+        let BoundStep { step, prepared, views, params } = bound;
         grown(&mut local.registers, prepared.registers.max(64));
-        CpuTask { step, prepared, spans, params, thread, threads, common, local: UnsafeCell::new(local), taken: UnsafeCell::new((0, 0)) }
+        CpuTask { step, prepared, views, params, thread, threads, common, local: UnsafeCell::new(local), taken: UnsafeCell::new((0, 0)) }
     }
 
     /// Group `g` of the operands.
     fn group(&self, g: usize) -> &'a [StridedView<'a>] {
         let start = if g == 0 { 0 } else { self.prepared.ends[g - 1] };
-        &self.spans[start..self.prepared.ends[g]]
+        &self.views[start..self.prepared.ends[g]]
     }
     fn targets(&self) -> &'a [StridedView<'a>] {
         self.group(self.prepared.ends.len() - 1)
@@ -140,6 +103,11 @@ impl<'a> CpuTask<'a> {
         // SAFETY: a task belongs to one thread, and no reference into `local` outlives a statement here.
         let local = unsafe { &*self.local.get() };
         local.registers.as_ref().map_or(std::ptr::null_mut(), HostBlock::ptr)
+    }
+
+    /// What a program of this step is run on.
+    fn operands(&self, sources: &'a [StridedView<'a>], sink: Output<'a>) -> Operands<'a> {
+        Operands { sources, params: self.params, value: std::ptr::null(), registers: self.registers(), large: false, sink }
     }
 
     /// Runs this thread's share.
@@ -172,7 +140,7 @@ impl<'a> CpuTask<'a> {
             let sink = if stream { Output::Streams(targets) } else { Output::Targets(targets) };
             // The same for any number of threads, as it chooses between loops.
             let large = first.shape.count() >= PREFETCH_MIN_ELEMENTS;
-            code.run(sources, self.params, std::ptr::null(), self.registers(), range.start, range.len(), large, &sink);
+            code.run(&Operands { large, ..self.operands(sources, sink) }, range.start, range.len());
             if stream {
                 finish_streaming();
             }
@@ -226,7 +194,7 @@ impl Task for CpuTask<'_> {
             if code.identity {
                 sources[0].fetch(start, n, ptr);
             } else {
-                code.run(sources, self.params, std::ptr::null(), self.registers(), start, n, false, &Output::Memory(ptr));
+                code.run(&self.operands(sources, Output::Memory(ptr)), start, n);
             }
         }
     }
@@ -244,7 +212,8 @@ impl Task for CpuTask<'_> {
                 target.put(start, n, ptr);
             } else {
                 let sink = Output::Targets(std::slice::from_ref(target));
-                code.run(self.group(self.step.loads.len() + k), self.params, ptr, self.registers(), start, n, false, &sink);
+                let sources = self.group(self.step.loads.len() + k);
+                code.run(&Operands { value: ptr, ..self.operands(sources, sink) }, start, n);
             }
         }
     }
@@ -280,7 +249,7 @@ impl Task for CpuTask<'_> {
     fn shared(&self, bytes: usize) -> *mut u8 {
         // SAFETY: a task belongs to one thread.
         let taken = unsafe { &mut *self.taken.get() };
-        let mut pieces = self.common.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pieces = lock(&self.common.pieces);
         if taken.1 == pieces.len() {
             pieces.push(scratch_block(bytes));
         } else if pieces[taken.1].len() < bytes {
@@ -297,7 +266,7 @@ impl Task for CpuTask<'_> {
             0 => format!("index {index} into an empty dimension"),
             _ => format!("index {index} is out of range for a dimension of size {size}; allowed are 0 to {}", size - 1),
         };
-        let mut failure = self.common.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failure = lock(&self.common.failure);
         failure.get_or_insert(TensorError::Index { op: self.step.name, message, at });
     }
 }

@@ -1,5 +1,6 @@
 //! The thread pool that runs plans: handing a plan over, and meeting between its steps.
 
+use crate::backends::lock::lock;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -129,7 +130,7 @@ impl ThreadPool {
         shared.done.0.store(0, Ordering::Relaxed);
         let epoch = slot.epoch.load(Ordering::Relaxed);
         slot.epoch.store((epoch & !THREADS_MASK) + THREADS_MASK + 1 + width as u64, Ordering::SeqCst);
-        if *shared.asleep.lock().unwrap_or_else(PoisonError::into_inner) > 0 {
+        if *lock(&shared.asleep) > 0 {
             shared.wake.notify_all();
         }
         let result = catch_unwind(AssertUnwindSafe(|| job(0)));
@@ -147,7 +148,7 @@ impl ThreadPool {
         if let Err(panic) = result {
             resume_unwind(panic);
         }
-        if let Some(panic) = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(panic) = lock(&shared.panic).take() {
             resume_unwind(panic);
         }
     }
@@ -179,7 +180,7 @@ fn work(shared: &PoolState, n: usize) {
                 std::hint::spin_loop();
                 continue;
             }
-            let mut asleep = shared.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut asleep = lock(&shared.asleep);
             *asleep += 1;
             while slot.epoch.load(Ordering::SeqCst) == seen {
                 asleep = shared.wake.wait(asleep).unwrap_or_else(PoisonError::into_inner);
@@ -198,7 +199,7 @@ fn work(shared: &PoolState, n: usize) {
         if let Some(job) = job
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(n)))
         {
-            *shared.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+            *lock(&shared.panic) = Some(panic);
         }
         shared.done.0.fetch_add(1, Ordering::Release);
     }
