@@ -1,7 +1,8 @@
 //! The layers: a file of the library imports only from its own row and the rows above it (see ARCHITECTURE.md); and few files import each other.
 
+use super::source::{files, without_text};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The rows, top to bottom; a name is a file or folder of `src/`.
 const ROWS: [&[&str]; 8] = [
@@ -27,52 +28,6 @@ const MOST_LOOPS: usize = 16;
 
 /// A module by the names on its path from the crate's root; the root has none.
 type Module = Vec<String>;
-
-/// Rust source without comments and with empty strings.
-pub(super) fn without_text(source: &str) -> String {
-    let chars: Vec<char> = source.chars().collect();
-    let starts = |i: usize, what: &str| what.chars().enumerate().all(|(k, c)| chars.get(i + k) == Some(&c));
-    let word = |c: char| c.is_alphanumeric() || c == '_';
-    let (mut out, mut i) = (String::new(), 0);
-    while i < chars.len() {
-        let hashes = (i + 1..).take_while(|&k| chars.get(k) == Some(&'#')).count();
-        let raw = chars[i] == 'r' && chars.get(i + 1 + hashes) == Some(&'"') && (i == 0 || !word(chars[i - 1]) || chars[i - 1] == 'b');
-        if starts(i, "//") {
-            i += chars[i..].iter().take_while(|&&c| c != '\n').count();
-        } else if starts(i, "/*") {
-            let mut depth = 0;
-            loop {
-                let step = if starts(i, "/*") { 1 } else { -(starts(i, "*/") as i32) };
-                depth += step;
-                i += if step == 0 { 1 } else { 2 };
-                if depth == 0 {
-                    break;
-                }
-            }
-        } else if raw {
-            let end = format!("\"{}", "#".repeat(hashes));
-            i += hashes + 2;
-            i += (0..).find(|k| starts(i + k, &end)).expect("a raw string ends") + end.len();
-            out += "\"\"";
-        } else if chars[i] == '"' {
-            i += 1;
-            while chars[i] != '"' {
-                i += 1 + (chars[i] == '\\') as usize;
-            }
-            i += 1;
-            out += "\"\"";
-        } else if chars[i] == '\'' && (chars.get(i + 1) == Some(&'\\') || chars.get(i + 2) == Some(&'\'')) {
-            // A character, not a lifetime.
-            i += 2 + (chars[i + 1] == '\\') as usize;
-            i += chars[i..].iter().take_while(|&&c| c != '\'').count() + 1;
-            out += "' '";
-        } else {
-            out.push(chars[i]);
-            i += 1;
-        }
-    }
-    out
-}
 
 /// Source without its items for tests only, and the names of the modules among these.
 pub(super) fn without_tests(source: &str) -> (String, Vec<String>) {
@@ -161,17 +116,6 @@ fn resolve(path: &[String], own: &Module, modules: &BTreeSet<Module>) -> Module 
         full.pop();
     }
     full
-}
-
-fn files(dir: &Path, out: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            files(&path, out);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            out.push(path);
-        }
-    }
 }
 
 /// The modules of the library outside of tests, and of each those that it imports from.

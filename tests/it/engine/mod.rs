@@ -1,6 +1,7 @@
 //! What the engine promises about itself, its layers, its kernels as text, the engine backend.
 
 mod architecture;
+mod function_length;
 #[cfg(feature = "gpu")]
 mod kernel_ladder;
 #[cfg(feature = "gpu")]
@@ -13,3 +14,4 @@ mod promises;
 #[path = "../../../xtask/src/samples.rs"]
 mod samples;
 mod shader_sources;
+mod source;

@@ -1,6 +1,7 @@
 //! Where shader source comes from: templates whose parameters have names, never text that Rust code puts together or changes.
 
-use super::architecture::{without_tests, without_text};
+use super::architecture::without_tests;
+use super::source::without_text;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
