@@ -63,7 +63,7 @@ impl Kept {
     }
 
     /// Counts the time that compiling took, and writes the file where it lacks something, unless that was done often enough for the time
-    /// that it takes. A folder that cannot be written is no error: the next process compiles again.
+    /// that it takes. A folder that cannot be written is not an error: the next process compiles again.
     pub fn save(&mut self, compiling: Duration) {
         self.compiling += compiling;
         if !self.dirty || self.saving > SAVE_BUDGET.max(self.compiling / SHARE) {

@@ -4,7 +4,7 @@ use super::core::Core;
 use super::memory::GpuBuffer;
 use super::operand::Bound;
 use super::pipelines::Pipeline;
-use super::wgsl::StepShader;
+use super::step_shader::StepShader;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::Buf;
 use smallvec::SmallVec;

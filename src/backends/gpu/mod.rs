@@ -15,6 +15,8 @@ mod error_records;
 mod host;
 #[cfg(target_os = "linux")]
 mod irq_affinity;
+mod kernel_wgsl;
+mod map_wgsl;
 mod memory;
 mod operand;
 mod pending;
@@ -22,6 +24,7 @@ mod pipelines;
 mod prepared_plan;
 mod program;
 mod queue;
+mod step_shader;
 #[cfg(test)]
 mod tests;
 mod timer;
@@ -107,7 +110,7 @@ impl GpuBackend {
     /// Its tuning table is the one that `TL_TUNING` names, else the one that `tl tune` measured here, else its class's.
     ///
     /// # Errors
-    /// [`TensorError::UnsupportedDevice`] where this machine has no such GPU, [`TensorError::Config`] where `TL_TUNING` is no table.
+    /// [`TensorError::UnsupportedDevice`] where this machine has no such GPU, [`TensorError::Config`] where `TL_TUNING` names neither a class nor a valid table.
     pub fn open(selector: &str) -> TensorResult<Arc<GpuBackend>> {
         GpuBackend::of(adapter::open(selector, None)?)
     }

@@ -2,7 +2,7 @@
 
 use super::compiled::Kept;
 use super::core::Core;
-use super::wgsl::StepShader;
+use super::step_shader::StepShader;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{PipelineStats, RawSource};
 use std::cell::OnceCell;
@@ -102,7 +102,7 @@ pub(super) fn on_all_threads<T: Sync, R: Send + Sync>(list: &[T], least: usize, 
     let threads = if list.len() < least { 1 } else { std::thread::available_parallelism().map_or(1, |n| n.get()).min(list.len()) };
     std::thread::scope(|s| {
         for _ in 1..threads {
-            // Where there are no threads, this one does it all.
+            // Where threads cannot be started, this one does all the work.
             let _ = std::thread::Builder::new().stack_size(STACK).spawn_scoped(s, run);
         }
         run();

@@ -1,0 +1,399 @@
+//! Steps with a kernel as WGSL: the kernel's own text, and the functions by which it reads its loads and writes its stores.
+
+use super::codegen_options::CodegenOptions;
+use super::operand::{Forms, Operands, Tail};
+use super::program::{cast_lane, function, lane};
+use super::step_shader::{MAX_GROUPS, StepShader, assemble, fold, identifiers};
+use super::uniforms::{UniformWord, Uniforms, kernel_word};
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::plan::{Buf, Kernel, Load, Plan, Step, Store};
+use crate::scalar::Prim;
+use std::collections::HashSet;
+use std::fmt::Write;
+
+/// A kernel's text without its stand-ins, and its `enable` lines.
+fn strip(source: &str) -> (String, String) {
+    let (mut text, mut enables, mut standing) = (String::with_capacity(source.len()), String::new(), true);
+    for line in source.lines() {
+        match line.trim() {
+            "// default" => standing = false,
+            "// end" => standing = true,
+            t if t.starts_with("enable ") || t.starts_with("requires ") => {
+                enables.push_str(t);
+                enables.push('\n');
+            }
+            _ if standing => {
+                text.push_str(line);
+                text.push('\n');
+            }
+            _ => {}
+        }
+    }
+    (text, enables)
+}
+
+/// The dtype of the kernel's value in a store's program.
+fn value_dtype(s: &Store) -> DType {
+    s.program.insts.iter().find(|i| i.op == Prim::Value).map_or(s.program.dtype(), |i| i.dtype).compute()
+}
+
+/// Whether no other step reads what a step leaves in this buffer.
+fn is_unread(plan: &Plan, step: &Step, buf: Buf) -> bool {
+    let read = |s: &Step| s.loads.iter().flat_map(|l| &l.sources).chain(s.stores.iter().flat_map(|t| &t.sources)).any(|s| s.buf == buf);
+    matches!(buf, Buf::Slot(_)) && plan.steps.iter().all(|s| std::ptr::eq(s, step) || !read(s))
+}
+
+/// The workgroups of a kernel in x, y and z, folded into two dimensions where there are too many for one; `None` where there are none.
+fn grid_of(step: &Step, asked: [u32; 3]) -> TensorResult<Option<[u32; 3]>> {
+    if asked.contains(&0) {
+        return Ok(None);
+    }
+    let folded = asked[0] as u64 > MAX_GROUPS && asked[1] == 1 && asked[2] == 1;
+    let grid = if folded { fold(asked[0] as u64) } else { asked };
+    match grid.iter().any(|&g| g as u64 > MAX_GROUPS) {
+        true => Err(TensorError::Unsupported(format!("{}: a grid of {asked:?} workgroups", step.name))),
+        false => Ok(Some(grid)),
+    }
+}
+
+/// Writes the text of a step with a kernel; `None` where the step has nothing to do.
+pub(super) fn shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, options: CodegenOptions<'_>) -> TensorResult<Option<StepShader>> {
+    let Some(w) = kernel.wgsl(step, options.adapter) else {
+        return Err(TensorError::Unsupported(format!("{} on this GPU ({}:{})", step.name, step.at.file(), step.at.line())));
+    };
+    let Some(grid) = grid_of(step, w.grid)? else { return Ok(None) };
+    let (text, mut head) = strip(&w.source);
+    for (name, v) in &w.consts {
+        let _ = writeln!(head, "const {name}: u32 = {v}u;");
+    }
+    let _ = writeln!(head, "const WORKGROUP: u32 = {}u;", w.workgroup);
+    let transposed = |(k, l): (usize, &Load)| match w.transposed.contains(&(k as u8)) {
+        true => l.transposed().ok_or_else(|| TensorError::Internal(format!("{}: load {k} cannot be transposed", step.name))),
+        false => Ok(l.clone()),
+    };
+    let loads = step.loads.iter().enumerate().map(transposed).collect::<TensorResult<Vec<_>>>()?;
+    let mut k = KernelShader {
+        step,
+        options,
+        names: identifiers(&text).collect(),
+        operands: Operands::new(options.quirks.soft_f16, options.quirks.few_bindings),
+        meta: Uniforms::default(),
+        head,
+        body: String::new(),
+        loads: Vec::new(),
+        stores: Vec::new(),
+    };
+    // The kernel's own numbers come first: `word(n)` finds them by position.
+    k.meta.words.extend(w.words.iter().map(kernel_word));
+    k.register(plan, &loads)?;
+    k.source_functions()?;
+    for (n, load) in loads.iter().enumerate() {
+        k.load_functions(n, load)?;
+    }
+    for (n, store) in step.stores.iter().enumerate() {
+        k.store_functions(n, store)?;
+    }
+    k.raw_bindings(&w.raw)?;
+    let fails = k.services();
+    k.body += &text;
+    Ok(Some(StepShader { fails, ..assemble(k.head, k.operands, k.meta, &k.body, grid) }))
+}
+
+/// The components of four elements.
+const QUAD: [&str; 4] = ["x", "y", "z", "w"];
+
+/// The parts of the text while it is written.
+struct KernelShader<'a> {
+    step: &'a Step,
+    options: CodegenOptions<'a>,
+    /// The names that the kernel's own text uses.
+    names: HashSet<&'a str>,
+    operands: Operands,
+    meta: Uniforms,
+    head: String,
+    body: String,
+    /// The sources of each load, and of each store that is written, with its target.
+    loads: Vec<Vec<usize>>,
+    stores: Vec<Option<(Vec<usize>, usize)>>,
+}
+
+impl KernelShader<'_> {
+    /// Whether the kernel's text uses a name.
+    fn uses(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
+    /// The forms in which the kernel's text reads or writes operand `k`.
+    fn forms(&self, verb: &str, k: usize) -> Forms {
+        let or_write = |width: usize| verb == "store" && self.uses(&format!("write{width}_{k}"));
+        Forms {
+            one: self.uses(&format!("{verb}_{k}")),
+            four: self.uses(&format!("{verb}4_{k}")) || or_write(4),
+            eight: self.uses(&format!("{verb}8_{k}")) || or_write(8),
+        }
+    }
+
+    /// Registers the sources and targets that the kernel's text uses.
+    fn register(&mut self, plan: &Plan, loads: &[Load]) -> TensorResult<()> {
+        for (k, l) in loads.iter().enumerate() {
+            let f = self.forms("load", k);
+            let used = if f.one || f.four { &l.sources[..] } else { &[] };
+            self.loads.push(used.iter().map(|s| self.operands.source(s, f)).collect::<TensorResult<Vec<_>>>()?);
+        }
+        for (k, s) in self.step.stores.iter().enumerate() {
+            let f = self.forms("store", k);
+            // One of several results that nobody wants is not written: its buffer would make steps wait for each other.
+            if k > 0 && f.one && !f.four && !f.eight && is_unread(plan, self.step, s.target.buf) {
+                let _ = writeln!(self.body, "fn store_{k}(i: u32, v: V_{k}) {{ }}");
+                self.stores.push(None);
+            } else if f.one || f.four || f.eight {
+                let sources = s.sources.iter().map(|s| self.operands.source(s, f)).collect::<TensorResult<Vec<_>>>()?;
+                self.stores.push(Some((sources, self.operands.target(&s.target, f, true)?)));
+            } else {
+                self.stores.push(None);
+            }
+        }
+        if self.uses("row_start") {
+            self.mark_rows();
+        }
+        Ok(())
+    }
+
+    /// Tells which sources of stores are read in rows whose start the kernel's text keeps.
+    fn mark_rows(&mut self) {
+        for (s, ids) in self.step.stores.iter().zip(self.stores.iter().flatten()).map(|(s, (ids, _))| (s, ids)) {
+            let length = s.shape.dims().last().copied().unwrap_or(1);
+            let own = ids.iter().filter(|id| !self.loads.iter().flatten().any(|l| l == *id));
+            own.for_each(|&id| self.operands.in_rows(id, length));
+        }
+    }
+
+    /// The functions that read sources. A source may serve several loads and stores: its functions are written once, in every form that one
+    /// of them needs.
+    fn source_functions(&mut self) -> TensorResult<()> {
+        let mut all: Vec<(usize, Forms)> = Vec::new();
+        let uses = self.loads.iter().enumerate().map(|(k, ids)| (ids, self.forms("load", k)));
+        let epilogues = self.stores.iter().enumerate().filter_map(|(k, s)| s.as_ref().map(|s| (&s.0, self.forms("store", k))));
+        for (ids, f) in uses.chain(epilogues) {
+            for &id in ids {
+                match all.iter_mut().find(|a| a.0 == id) {
+                    Some(a) => a.1 = Forms { one: a.1.one || f.one, four: a.1.four || f.four, eight: a.1.eight || f.eight },
+                    None => all.push((id, f)),
+                }
+            }
+        }
+        all.into_iter().try_for_each(|(id, f)| self.operands.read(id, f, &Tail::None, &mut self.meta))
+    }
+
+    /// `load_k` and `load4_k`, where the kernel's text calls them.
+    fn load_functions(&mut self, k: usize, l: &Load) -> TensorResult<()> {
+        let t = lane(l.dtype())?;
+        let _ = writeln!(self.head, "alias T_{k} = {t};");
+        let f = self.forms("load", k);
+        if !f.one && !f.four {
+            return Ok(());
+        }
+        let ids = &self.loads[k];
+        let dtypes: Vec<DType> = l.sources.iter().map(|s| s.dtype).collect();
+        let call = |args: Vec<String>| {
+            if l.plain().is_some() { cast_lane(&args[0], dtypes[0], l.dtype()) } else { Ok(format!("pl{k}({})", args.join(", "))) }
+        };
+        let body = &mut self.body;
+        if l.plain().is_none() {
+            *body += &function(&l.program, &format!("pl{k}"), None, &dtypes, &mut self.meta, self.options)?;
+        }
+        if f.one {
+            let v = call(ids.iter().map(|id| format!("x{id}(i)")).collect())?;
+            let _ = write!(body, "fn load_{k}(i: u32) -> T_{k} {{\n  return {v};\n}}\n");
+        }
+        if f.four {
+            let _ = writeln!(body, "fn load4_{k}(i: u32) -> vec4<T_{k}> {{");
+            for (n, id) in ids.iter().enumerate() {
+                let _ = writeln!(body, "  let a{n} = x{id}v(i);");
+            }
+            let [x, y, z, w] = QUAD.map(|c| call((0..ids.len()).map(|n| format!("a{n}.{c}")).collect()));
+            let _ = write!(body, "  return vec4<T_{k}>({}, {}, {}, {});\n}}\n", x?, y?, z?, w?);
+        }
+        Ok(())
+    }
+
+    /// The functions that write store `k`, in the forms that the kernel's text calls.
+    fn store_functions(&mut self, k: usize, s: &Store) -> TensorResult<()> {
+        let value = value_dtype(s);
+        let _ = writeln!(self.head, "alias V_{k} = {};", lane(value)?);
+        let Some((ids, target)) = self.stores[k].clone() else { return Ok(()) };
+        let f = self.forms("store", k);
+        self.operands.write(target, f, &Tail::None, &mut self.meta)?;
+        let dtypes: Vec<DType> = s.sources.iter().map(|s| s.dtype).collect();
+        if !s.program.is_value() {
+            let options = self.options.into(s.target.dtype);
+            self.body += &function(&s.program, &format!("ps{k}"), Some(value), &dtypes, &mut self.meta, options)?;
+        }
+        let paired = s.program.has(Prim::SwapPair);
+        if paired && f.one {
+            return Err(TensorError::Internal(format!("{}: a value's partner is known where fours are written only", self.step.name)));
+        }
+        let store = StoreText { k, store: s, value, dtypes, paired, ids: &ids, target };
+        if f.one {
+            self.body += &store.one()?;
+        }
+        if f.four {
+            self.body += &match self.uses(&format!("write4_{k}")) {
+                true => store.four_in_halves()?,
+                false => store.four()?,
+            };
+        }
+        if f.eight {
+            let write = store.write_eight(&self.operands)?;
+            if self.uses(&format!("store8_{k}")) {
+                self.body += &store.eight(&self.operands, &write);
+            }
+            if self.uses(&format!("write8_{k}")) {
+                self.body += &store.eight_in_columns(&self.operands, &write)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The bindings of loads that the kernel's text reads by itself.
+    fn raw_bindings(&mut self, raw: &[u8]) -> TensorResult<()> {
+        for &k in raw {
+            let source = self.step.loads.get(k as usize).and_then(|l| l.plain());
+            let source = source.ok_or_else(|| TensorError::Internal(format!("{}: load {k} is not plain", self.step.name)))?;
+            for (name, wide) in [(format!("raw_{k}"), !source.dtype.is_block()), (format!("wide_{k}"), true)] {
+                if self.uses(&name) {
+                    self.operands.raw(source, name, wide);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What else the kernel's text may use: its own numbers, scratch, and the error record. Gives whether it can report an index.
+    fn services(&mut self) -> bool {
+        if self.uses("word") {
+            self.body += "fn word(n: u32) -> u32 {\n  return m_[n >> 2u][n & 3u];\n}\n";
+        }
+        if self.uses("scratch") {
+            self.operands.scratch();
+        }
+        if self.uses("scratch4") {
+            self.operands.scratch4();
+        }
+        let fails = self.uses("fail");
+        if fails {
+            self.operands.error();
+            let tag = self.meta.push(UniformWord::Tag);
+            let _ = write!(
+                self.body,
+                "fn fail(code: u32) {{\n  if atomicOr(&e_[0], 1u) == 0u {{\n    atomicStore(&e_[1], {tag});\n    atomicStore(&e_[2], code);\n  }}\n}}\n"
+            );
+        }
+        fails
+    }
+}
+
+/// The functions of one store.
+struct StoreText<'a> {
+    k: usize,
+    store: &'a Store,
+    /// The dtype of the kernel's value.
+    value: DType,
+    /// The dtypes of the sources.
+    dtypes: Vec<DType>,
+    /// Whether the program reads a value's partner.
+    paired: bool,
+    ids: &'a [usize],
+    target: usize,
+}
+
+impl StoreText<'_> {
+    /// The stored value for a value of the kernel, its partner and an element of each source.
+    fn call(&self, v: String, partner: Option<String>, args: Vec<String>) -> TensorResult<String> {
+        let (k, s) = (self.k, self.store);
+        if s.program.is_value() {
+            return cast_lane(&v, self.value, s.target.dtype);
+        }
+        let args: Vec<String> = [v].into_iter().chain(partner).chain(args).collect();
+        cast_lane(&format!("ps{k}({})", args.join(", ")), s.program.dtype(), s.target.dtype)
+    }
+
+    /// Four stored values for four values `v` of the kernel and the sources' `v0`, `v1`, ….
+    fn quad(&self, v: &str) -> TensorResult<String> {
+        let [x, y, z, w] = [("x", "y"), ("y", "x"), ("z", "w"), ("w", "z")].map(|(c, other)| {
+            let partner = self.paired.then(|| format!("{v}.{other}"));
+            self.call(format!("{v}.{c}"), partner, (0..self.ids.len()).map(|n| format!("{v}{n}.{c}")).collect())
+        });
+        Ok(format!("vec4<{}>({}, {}, {}, {})", lane(self.store.target.dtype)?, x?, y?, z?, w?))
+    }
+
+    /// `store_k`.
+    fn one(&self) -> TensorResult<String> {
+        let Self { k, target, .. } = self;
+        let v = self.call("v".into(), None, self.ids.iter().map(|id| format!("x{id}(i)")).collect())?;
+        Ok(format!("fn store_{k}(i: u32, v: V_{k}) {{\n  z{target}(i, {v});\n}}\n"))
+    }
+
+    /// `store4_k`.
+    fn four(&self) -> TensorResult<String> {
+        let (Self { k, target, .. }, value) = (self, self.quad("v")?);
+        let reads: String = self.ids.iter().enumerate().map(|(n, id)| format!("  let v{n} = x{id}v(i);\n")).collect();
+        Ok(format!("fn store4_{k}(i: u32, v: vec4<V_{k}>) {{\n{reads}  z{target}v(i, {value});\n}}\n"))
+    }
+
+    /// `reads4_k` and `write4_k`: in two halves, so that a kernel can ask for what its results are combined with before it has them.
+    fn four_in_halves(&self) -> TensorResult<String> {
+        let (Self { k, target, ids, .. }, value) = (self, self.quad("v")?);
+        let fields: TensorResult<Vec<String>> =
+            self.dtypes.iter().enumerate().map(|(n, d)| Ok(format!("v{n}: vec4<{}>", lane(*d)?))).collect();
+        let fields = if ids.is_empty() { "nothing: u32".into() } else { fields?.join(", ") };
+        let values = if ids.is_empty() { "0u".into() } else { ids.iter().map(|id| format!("x{id}v(i)")).collect::<Vec<_>>().join(", ") };
+        let names: String = (0..ids.len()).map(|n| format!("  let v{n} = r.v{n};\n")).collect();
+        Ok(format!(
+            "struct Reads_{k} {{ {fields} }}\nfn reads4_{k}(i: u32) -> Reads_{k} {{\n  return Reads_{k}({values});\n}}\n\
+             fn write4_{k}(i: u32, v: vec4<V_{k}>, r: Reads_{k}) {{\n{names}  z{target}v(i, {value});\n}}\n"
+        ))
+    }
+
+    /// What eight elements are combined with, or that part of it which is the same in all rows, or the other part.
+    fn read_eight(&self, o: &Operands, part: Option<bool>) -> String {
+        let read = |(n, &id): (usize, &usize)| match o.reads_eight(id) {
+            true => format!("  let both{n} = x{id}w(i);\n  let v{n} = both{n}[0];\n  let w{n} = both{n}[1];\n"),
+            false => format!("  let v{n} = x{id}v(i);\n  let w{n} = x{id}v(i + 4u);\n"),
+        };
+        self.ids.iter().enumerate().filter(|(_, id)| part.is_none_or(|p| p == o.is_same(**id))).map(read).collect()
+    }
+
+    /// The statements that write eight elements `v` and `w`.
+    fn write_eight(&self, o: &Operands) -> TensorResult<String> {
+        let (target, v, w) = (self.target, self.quad("v")?, self.quad("w")?);
+        Ok(match o.has_eight(target) {
+            true => format!("z{target}w(i, {v}, {w});"),
+            false => format!("z{target}v(i, {v});\n  z{target}v(i + 4u, {w});"),
+        })
+    }
+
+    /// `store8_k`.
+    fn eight(&self, o: &Operands, write: &str) -> String {
+        let (k, reads) = (self.k, self.read_eight(o, None));
+        format!("fn store8_{k}(i: u32, v: vec4<V_{k}>, w: vec4<V_{k}>) {{\n{reads}  {write}\n}}\n")
+    }
+
+    /// `columns8_k` and `write8_k`: what is the same in every row is read once per thread.
+    fn eight_in_columns(&self, o: &Operands, write: &str) -> TensorResult<String> {
+        let k = self.k;
+        let (mut fields, mut values, mut kept) = ("nothing: u32".to_string(), "0u".to_string(), String::new());
+        for (n, d) in self.dtypes.iter().enumerate().filter(|(n, _)| o.is_same(self.ids[*n])) {
+            let t = lane(*d)?;
+            let _ = write!(fields, ", v{n}: vec4<{t}>, w{n}: vec4<{t}>");
+            let _ = write!(values, ", v{n}, w{n}");
+            let _ = write!(kept, "  let v{n} = c.v{n};\n  let w{n} = c.w{n};\n");
+        }
+        let (same, rest) = (self.read_eight(o, Some(true)), self.read_eight(o, Some(false)));
+        Ok(format!(
+            "struct Columns_{k} {{ {fields} }}\nfn columns8_{k}(i: u32) -> Columns_{k} {{\n{same}  return Columns_{k}({values});\n}}\n\
+             fn write8_{k}(i: u32, v: vec4<V_{k}>, w: vec4<V_{k}>, c: Columns_{k}) {{\n{kept}{rest}  {write}\n}}\n"
+        ))
+    }
+}
