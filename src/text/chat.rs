@@ -32,7 +32,7 @@ pub struct ChatTemplate {
     source: String,
 }
 
-/// A template is a few KiB; larger than this is no template.
+/// A template is a few KiB; anything larger is not one.
 const MAX_SOURCE: usize = 256 << 10;
 /// The step limit of a render: for an empty conversation, and per byte of the conversation.
 const STEPS: (usize, usize) = (500_000, 4);

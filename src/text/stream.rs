@@ -1,4 +1,4 @@
-//! `StreamDecoder`: token ids one by one to text, never half a character.
+//! Token ids to text: one by one (`StreamDecoder`), never half a character, or all at once.
 
 use std::ops::Deref;
 
@@ -81,5 +81,23 @@ impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
         }
         self.pending = rest.to_vec();
         text
+    }
+}
+
+impl Tokenizer {
+    /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> TensorResult<String> {
+        let mut stream = self.stream(skip_special);
+        let mut text = String::with_capacity(ids.len() * 4);
+        for &id in ids {
+            text.push_str(&stream.push(id)?);
+        }
+        text.push_str(&stream.finish()?);
+        Ok(text)
+    }
+
+    /// A decoder for ids that come one by one.
+    pub fn stream(&self, skip_special: bool) -> StreamDecoder<&Tokenizer> {
+        StreamDecoder::new(self, skip_special)
     }
 }

@@ -12,7 +12,6 @@ use tokenizers::{AddedToken, Decoder};
 use super::bigram::{Bigram, SPACE_MARK};
 use super::hub::{self, Decoding};
 use super::pipeline::{PRE_NAMES, Pipeline, pre_rules};
-use super::stream::StreamDecoder;
 use super::vocabulary::{Kind, Vocabulary};
 use crate::error::{TensorError, TensorResult};
 
@@ -201,7 +200,7 @@ impl Tokenizer {
     }
 
     /// The characters of a text that the vocabulary cannot write, in the order in which they first come: encoding leaves them out, or puts its
-    /// token for unknown text there. White space that a tokenizer of words leaves out is none of them.
+    /// token for unknown text there. White space that a tokenizer of words leaves out does not count.
     ///
     /// # Errors
     /// Those of [`Tokenizer::encode`].
@@ -223,22 +222,6 @@ impl Tokenizer {
             }
         }
         Ok(unknown)
-    }
-
-    /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD.
-    pub fn decode(&self, ids: &[u32], skip_special: bool) -> TensorResult<String> {
-        let mut stream = self.stream(skip_special);
-        let mut text = String::with_capacity(ids.len() * 4);
-        for &id in ids {
-            text.push_str(&stream.push(id)?);
-        }
-        text.push_str(&stream.finish()?);
-        Ok(text)
-    }
-
-    /// A decoder for ids that come one by one.
-    pub fn stream(&self, skip_special: bool) -> StreamDecoder<&Tokenizer> {
-        StreamDecoder::new(self, skip_special)
     }
 
     /// One more than the highest id.

@@ -3,41 +3,12 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::args::Args;
 use super::json::{self, Style};
+use super::lookup::Lookup;
+use super::meter::{Meter, Res};
 use super::methods::{self, is_space};
-use super::run::Run;
-use super::value::{Meter, Res, Value};
-
-/// The arguments of a call.
-#[derive(Default)]
-pub(crate) struct Args {
-    pub(crate) plain: Vec<Value>,
-    pub(crate) named: Vec<(Arc<str>, Value)>,
-}
-
-impl Args {
-    /// An argument by place or name.
-    pub(crate) fn get(&self, place: usize, name: &str) -> Option<&Value> {
-        self.plain.get(place).or_else(|| self.named.iter().find(|(n, _)| &**n == name).map(|(_, v)| v))
-    }
-    /// An argument that must be there.
-    pub(crate) fn need(&self, place: usize, name: &str) -> Res<&Value> {
-        self.get(place, name).ok_or_else(|| format!("the argument '{name}' is missing"))
-    }
-    fn int(&self, place: usize, name: &str, otherwise: i64) -> Res<i64> {
-        match self.get(place, name) {
-            None => Ok(otherwise),
-            Some(value) => value.as_int().ok_or_else(|| format!("the argument '{name}' must be an integer")),
-        }
-    }
-    fn text(&self, place: usize, name: &str) -> Res<&str> {
-        let value = self.need(place, name)?;
-        value.as_str().ok_or_else(|| format!("the argument '{name}' must be a text"))
-    }
-    fn flag(&self, place: usize, name: &str) -> bool {
-        self.get(place, name).is_some_and(Value::is_true)
-    }
-}
+use super::value::Value;
 
 /// Sets a key of a dictionary that is being built.
 pub(crate) fn put(items: &mut Vec<(Value, Value)>, key: Value, value: Value, meter: &Meter) -> Res<()> {
@@ -268,8 +239,8 @@ pub(crate) fn function(name: &str) -> Option<&'static str> {
 }
 
 /// Calls a function that [`function`] knows.
-pub(crate) fn call(run: &mut Run, name: &str, args: Args) -> Res<Value> {
-    let meter = run.meter;
+pub(crate) fn call(lookup: &mut Lookup, name: &str, args: Args) -> Res<Value> {
+    let meter = lookup.meter;
     match name {
         "range" => {
             let bound = |i: usize| args.plain.get(i).map(|v| v.as_int().ok_or("range() takes integers")).transpose();
@@ -309,7 +280,7 @@ pub(crate) fn call(run: &mut Run, name: &str, args: Args) -> Res<Value> {
                     attributes.push((key.to_text(meter)?, value.clone()));
                 }
             }
-            run.namespace(attributes)
+            lookup.namespace(attributes)
         }
         "raise_exception" => Err(args.need(0, "message")?.to_text(meter)?.to_string()),
         _ => {
@@ -380,8 +351,8 @@ pub(crate) fn strftime(format: &str, seconds: u64) -> Res<String> {
 }
 
 /// `value | name(args)`.
-pub(crate) fn filter(run: &mut Run, name: &str, value: Value, args: Args) -> Res<Value> {
-    let meter = run.meter;
+pub(crate) fn filter(lookup: &Lookup, name: &str, value: Value, args: Args) -> Res<Value> {
+    let meter = lookup.meter;
     meter.step(1)?;
     match name {
         "safe" | "list" | "string" | "items" | "trim" | "lower" | "upper" | "capitalize" | "title" | "replace" | "indent" | "center"
@@ -459,7 +430,7 @@ pub(crate) fn filter(run: &mut Run, name: &str, value: Value, args: Args) -> Res
             };
             Ok(Value::Float(rounded / scale))
         }
-        _ => list_filter(run, name, value, args),
+        _ => list_filter(lookup, name, value, args),
     }
 }
 
@@ -572,22 +543,22 @@ fn escaped(text: &str, meter: &Meter) -> Res<String> {
 }
 
 /// A path such as `a.b.0` into a value.
-fn walk_path(run: &Run, value: &Value, path: &Value) -> Res<Value> {
-    let Some(path) = path.as_str() else { return run.item(value, path) };
+fn follow_path(lookup: &Lookup, value: &Value, path: &Value) -> Res<Value> {
+    let Some(path) = path.as_str() else { return lookup.item(value, path) };
     let mut value = value.clone();
     for part in path.split('.') {
         value = match part.parse::<i64>() {
-            Ok(index) => run.item(&value, &Value::Int(index))?,
-            Err(_) => run.item(&value, &Value::Str(part.into()))?,
+            Ok(index) => lookup.item(&value, &Value::Int(index))?,
+            Err(_) => lookup.item(&value, &Value::Str(part.into()))?,
         };
     }
     Ok(value)
 }
 
-fn list_filter(run: &mut Run, name: &str, value: Value, args: Args) -> Res<Value> {
-    let meter = run.meter;
+fn list_filter(lookup: &Lookup, name: &str, value: Value, args: Args) -> Res<Value> {
+    let meter = lookup.meter;
     match name {
-        // Jinja looks at the truth of the value before it walks it.
+        // Jinja looks at the truth of the value before it iterates over it.
         "select" | "reject" | "selectattr" | "rejectattr" | "map" if !value.is_true() => meter.generator(Vec::new()),
         "select" | "reject" | "selectattr" | "rejectattr" => {
             let by_attribute = name.ends_with("attr");
@@ -599,7 +570,7 @@ fn list_filter(run: &mut Run, name: &str, value: Value, args: Args) -> Res<Value
             let mut kept = Vec::new();
             for item in value.items(meter)? {
                 let subject = match &path {
-                    Some(path) => walk_path(run, &item, path)?,
+                    Some(path) => follow_path(lookup, &item, path)?,
                     None => item.clone(),
                 };
                 let passes = match &test_name {
@@ -618,20 +589,20 @@ fn list_filter(run: &mut Run, name: &str, value: Value, args: Args) -> Res<Value
             let mut mapped = Vec::new();
             for item in value.items(meter)? {
                 mapped.push(match &attribute {
-                    Some(path) => match (walk_path(run, &item, path)?, &default) {
+                    Some(path) => match (follow_path(lookup, &item, path)?, &default) {
                         (Value::Undefined(_), Some(default)) => default.clone(),
                         (value, _) => value,
                     },
                     None => {
                         let name = args.text(0, "name")?.to_string();
                         let rest = Args { plain: args.plain[1..].to_vec(), named: args.named.clone() };
-                        filter(run, &name, item, rest)?
+                        filter(lookup, &name, item, rest)?
                     }
                 });
             }
             meter.generator(mapped)
         }
-        "unique" | "sort" | "min" | "max" | "sum" | "groupby" => keyed_filter(run, name, value, &args),
+        "unique" | "sort" | "min" | "max" | "sum" | "groupby" => keyed_filter(lookup, name, value, &args),
         "dictsort" => {
             let Value::Dict(d) = &value else { return Err("dictsort of something that is not a dictionary".into()) };
             let by = if args.get(1, "by").and_then(Value::as_str) == Some("value") { 1 } else { 0 };
@@ -702,8 +673,8 @@ fn sort_by(items: Vec<Value>, keys: Vec<Value>, reverse: bool, meter: &Meter) ->
 }
 
 /// Filters that look at a key of each item.
-fn keyed_filter(run: &mut Run, name: &str, value: Value, args: &Args) -> Res<Value> {
-    let meter = run.meter;
+fn keyed_filter(lookup: &Lookup, name: &str, value: Value, args: &Args) -> Res<Value> {
+    let meter = lookup.meter;
     // Where each filter has its arguments.
     let (reverse, case, attribute) = match name {
         "sort" => (args.flag(0, "reverse"), args.flag(1, "case_sensitive"), args.get(2, "attribute")),
@@ -714,7 +685,7 @@ fn keyed_filter(run: &mut Run, name: &str, value: Value, args: &Args) -> Res<Val
     let mut keys = Vec::with_capacity(items.len());
     for item in &items {
         let key = match attribute {
-            Some(path) if !matches!(path, Value::None) => walk_path(run, item, path)?,
+            Some(path) if !matches!(path, Value::None) => follow_path(lookup, item, path)?,
             _ => item.clone(),
         };
         keys.push(folded(&key, case, meter)?);

@@ -1,6 +1,7 @@
 //! `tojson`: JSON as Python's `json.dumps` writes it.
 
-use super::value::{Meter, Res, Value, float_text};
+use super::meter::{Meter, Res};
+use super::value::{Value, float_text};
 
 /// How to write it.
 pub(crate) struct Style {

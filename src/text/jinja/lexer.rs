@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::value::Res;
+use super::meter::Res;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Token {

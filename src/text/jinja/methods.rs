@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::builtins::Args;
-use super::value::{Meter, Res, Value};
+use super::args::Args;
+use super::meter::{Meter, Res};
+use super::value::Value;
 
 const TEXT: [&str; 37] = [
     "capitalize",
@@ -164,41 +165,55 @@ fn picks(start: Option<i64>, stop: Option<i64>, step: i64, length: usize) -> imp
     })
 }
 
-fn text_method(text: &Arc<str>, name: &str, args: &Args, meter: &Meter) -> Res<Value> {
-    let length = text.len();
-    meter.step(1 + length / 64)?;
-    let letters_of = |i: usize, name: &str| -> Res<Option<Arc<str>>> {
-        match args.get(i, name) {
-            None | Some(Value::None) => Ok(None),
-            Some(value) => value.as_str().map(|s| Some(s.into())).ok_or_else(|| format!("must be str, not {}", value.type_name())),
-        }
-    };
-    let need = |i: usize, what: &str| -> Res<&str> {
-        let value = args.need(i, what)?;
-        match value {
+/// A call of a text's method.
+struct TextCall<'a> {
+    text: &'a Arc<str>,
+    args: &'a Args,
+    meter: &'a Meter,
+}
+
+impl TextCall<'_> {
+    /// An argument that must be a text.
+    fn need(&self, place: usize, name: &str) -> Res<&str> {
+        match self.args.need(place, name)? {
             Value::Undefined(message) => Err(message.to_string()),
             value => value.as_str().ok_or_else(|| format!("must be str, not {}", value.type_name())),
         }
-    };
-    let all = |test: fn(char) -> bool| Value::Bool(!text.is_empty() && text.chars().all(test));
-    let position = |at: Option<usize>| Value::Int(at.map_or(-1, |at| text[..at].chars().count() as i64));
-    let strip = |left: bool, right: bool| -> Res<Value> {
-        let set = letters_of(0, "chars")?;
-        meter.step(set.as_ref().map_or(0, |s| s.len() / 16 * (1 + length / 64)))?;
+    }
+
+    /// An argument that is a text where it is given.
+    fn optional(&self, place: usize, name: &str) -> Res<Option<Arc<str>>> {
+        match self.args.get(place, name) {
+            None | Some(Value::None) => Ok(None),
+            Some(value) => value.as_str().map(|s| Some(s.into())).ok_or_else(|| format!("must be str, not {}", value.type_name())),
+        }
+    }
+
+    /// An argument that is a count where it is given.
+    fn count(&self, place: usize, name: &str) -> Option<usize> {
+        self.args.get(place, name).and_then(Value::as_int).and_then(|n| usize::try_from(n).ok())
+    }
+
+    /// `strip`, `lstrip` and `rstrip`.
+    fn strip(&self, left: bool, right: bool) -> Res<Value> {
+        let set = self.optional(0, "chars")?;
+        self.meter.step(set.as_ref().map_or(0, |s| s.len() / 16 * (1 + self.text.len() / 64)))?;
         let drop = |c: char| set.as_ref().map_or(is_space(c), |set| set.contains(c));
-        let mut rest: &str = text;
+        let mut rest: &str = self.text;
         if left {
             rest = rest.trim_start_matches(drop);
         }
         if right {
             rest = rest.trim_end_matches(drop);
         }
-        meter.text(rest)
-    };
-    let with_any = |matches: &dyn Fn(&str) -> bool| -> Res<Value> {
-        match args.need(0, "prefix")? {
+        self.meter.text(rest)
+    }
+
+    /// `startswith` and `endswith`, which also take a tuple of texts.
+    fn with_any(&self, matches: &dyn Fn(&str) -> bool) -> Res<Value> {
+        match self.args.need(0, "prefix")? {
             Value::Tuple(options) => {
-                meter.step(options.items.len())?;
+                self.meter.step(options.items.len())?;
                 Ok(Value::Bool(options.items.iter().any(|o| o.as_str().is_some_and(matches))))
             }
             Value::Undefined(message) => Err(message.to_string()),
@@ -206,67 +221,86 @@ fn text_method(text: &Arc<str>, name: &str, args: &Args, meter: &Meter) -> Res<V
                 other.as_str().ok_or_else(|| format!("first arg must be str or a tuple of str, not {}", other.type_name()))?,
             ))),
         }
-    };
-    let three = |parts: [&str; 3]| -> Res<Value> { meter.tuple(parts.iter().map(|p| meter.text(*p)).collect::<Res<_>>()?) };
+    }
+
+    /// Methods that look for a text inside.
+    fn search(&self, name: &str) -> Res<Value> {
+        let text = self.text;
+        let position = |at: Option<usize>| Value::Int(at.map_or(-1, |at| text[..at].chars().count() as i64));
+        let part = self.need(0, "sub")?;
+        match name {
+            "find" => Ok(position(text.find(part))),
+            "rfind" => Ok(position(text.rfind(part))),
+            "index" => text.find(part).map(|at| position(Some(at))).ok_or_else(|| "substring not found".into()),
+            // `count`
+            _ if part.is_empty() => Ok(Value::Int(text.chars().count() as i64 + 1)),
+            _ => Ok(Value::Int(text.matches(part).count() as i64)),
+        }
+    }
+
+    /// Methods that give parts of the text.
+    fn divide(&self, name: &str) -> Res<Value> {
+        let (text, meter) = (self.text, self.meter);
+        let three = |parts: [&str; 3]| -> Res<Value> { meter.tuple(parts.iter().map(|p| meter.text(*p)).collect::<Res<_>>()?) };
+        match name {
+            "split" | "rsplit" => split(text, self.optional(0, "sep")?.as_deref(), self.count(1, "maxsplit"), name == "rsplit", meter),
+            "splitlines" => {
+                let keep = self.args.get(0, "keepends").is_some_and(Value::is_true);
+                let line = |l: &str| meter.text(if keep { l } else { l.trim_end_matches(['\n', '\r']) });
+                meter.list(text.split_inclusive('\n').map(line).collect::<Res<_>>()?)
+            }
+            "partition" => {
+                let separator = self.need(0, "sep")?;
+                three(text.split_once(separator).map_or([text, "", ""], |(before, after)| [before, separator, after]))
+            }
+            // `rpartition`
+            _ => {
+                let separator = self.need(0, "sep")?;
+                three(text.rsplit_once(separator).map_or(["", "", text], |(before, after)| [before, separator, after]))
+            }
+        }
+    }
+}
+
+/// Python's `str.isdigit` and the like.
+fn is(text: &str, test: &str) -> bool {
+    let all = |test: fn(char) -> bool| !text.is_empty() && text.chars().all(test);
+    let any = |test: fn(char) -> bool| text.chars().any(test);
+    match test {
+        "isdigit" | "isnumeric" => all(char::is_numeric),
+        "isalpha" => all(char::is_alphabetic),
+        "isalnum" => all(char::is_alphanumeric),
+        "isspace" => all(is_space),
+        "isascii" => text.is_ascii(),
+        "islower" => any(char::is_lowercase) && !any(char::is_uppercase),
+        "isupper" => any(char::is_uppercase) && !any(char::is_lowercase),
+        // `istitle`
+        _ => any(char::is_alphabetic) && *text == *title(text),
+    }
+}
+
+fn text_method(text: &Arc<str>, name: &str, args: &Args, meter: &Meter) -> Res<Value> {
+    meter.step(1 + text.len() / 64)?;
+    let call = TextCall { text, args, meter };
     match name {
-        "strip" => strip(true, true),
-        "lstrip" => strip(true, false),
-        "rstrip" => strip(false, true),
+        "strip" => call.strip(true, true),
+        "lstrip" => call.strip(true, false),
+        "rstrip" => call.strip(false, true),
         "upper" => meter.text(text.to_uppercase()),
         "lower" | "casefold" => meter.text(text.to_lowercase()),
         "capitalize" => meter.text(capitalize(text)),
         "title" => meter.text(title(text)),
-        "startswith" => with_any(&|p| text.starts_with(p)),
-        "endswith" => with_any(&|p| text.ends_with(p)),
-        "removeprefix" => meter.text(text.strip_prefix(need(0, "prefix")?).unwrap_or(text)),
-        "removesuffix" => meter.text(text.strip_suffix(need(0, "suffix")?).unwrap_or(text)),
-        "replace" => {
-            let count = args.get(2, "count").and_then(Value::as_int).and_then(|n| usize::try_from(n).ok());
-            replace(text, need(0, "old")?, need(1, "new")?, count, meter)
-        }
-        "split" | "rsplit" => {
-            let limit = args.get(1, "maxsplit").and_then(Value::as_int).and_then(|n| usize::try_from(n).ok());
-            split(text, letters_of(0, "sep")?.as_deref(), limit, name == "rsplit", meter)
-        }
-        "splitlines" => {
-            let keep = args.get(0, "keepends").is_some_and(Value::is_true);
-            let line = |l: &str| meter.text(if keep { l } else { l.trim_end_matches(['\n', '\r']) });
-            let lines = text.split_inclusive('\n').map(line).collect::<Res<_>>()?;
-            meter.list(lines)
-        }
-        "partition" => {
-            let separator = need(0, "sep")?;
-            match text.split_once(separator) {
-                Some((before, after)) => three([before, separator, after]),
-                None => three([text, "", ""]),
-            }
-        }
-        "rpartition" => {
-            let separator = need(0, "sep")?;
-            match text.rsplit_once(separator) {
-                Some((before, after)) => three([before, separator, after]),
-                None => three(["", "", text]),
-            }
-        }
+        "startswith" => call.with_any(&|p| text.starts_with(p)),
+        "endswith" => call.with_any(&|p| text.ends_with(p)),
+        "removeprefix" => meter.text(text.strip_prefix(call.need(0, "prefix")?).unwrap_or(text)),
+        "removesuffix" => meter.text(text.strip_suffix(call.need(0, "suffix")?).unwrap_or(text)),
+        "replace" => replace(text, call.need(0, "old")?, call.need(1, "new")?, call.count(2, "count"), meter),
+        "split" | "rsplit" | "splitlines" | "partition" | "rpartition" => call.divide(name),
         "join" => join(&args.need(0, "iterable")?.items(meter)?, text, false, meter),
-        "find" => Ok(position(text.find(need(0, "sub")?))),
-        "rfind" => Ok(position(text.rfind(need(0, "sub")?))),
-        "index" => match text.find(need(0, "sub")?) {
-            Some(at) => Ok(position(Some(at))),
-            None => Err("substring not found".into()),
-        },
-        "count" => match need(0, "sub")? {
-            "" => Ok(Value::Int(text.chars().count() as i64 + 1)),
-            part => Ok(Value::Int(text.matches(part).count() as i64)),
-        },
-        "isdigit" | "isnumeric" => Ok(all(char::is_numeric)),
-        "isalpha" => Ok(all(char::is_alphabetic)),
-        "isalnum" => Ok(all(char::is_alphanumeric)),
-        "isspace" => Ok(all(is_space)),
-        "isascii" => Ok(Value::Bool(text.is_ascii())),
-        "islower" => Ok(Value::Bool(text.chars().any(char::is_lowercase) && !text.chars().any(char::is_uppercase))),
-        "isupper" => Ok(Value::Bool(text.chars().any(char::is_uppercase) && !text.chars().any(char::is_lowercase))),
-        "istitle" => Ok(Value::Bool(text.chars().any(char::is_alphabetic) && **text == *title(text))),
+        "find" | "rfind" | "index" | "count" => call.search(name),
+        "isdigit" | "isnumeric" | "isalpha" | "isalnum" | "isspace" | "isascii" | "islower" | "isupper" | "istitle" => {
+            Ok(Value::Bool(is(text, name)))
+        }
         "ljust" => pad(text, args, 0, 1, meter),
         "rjust" => pad(text, args, 1, 0, meter),
         "center" => pad(text, args, 1, 1, meter),

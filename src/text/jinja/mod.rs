@@ -6,9 +6,12 @@
 //! Not a general template engine: no includes, inheritance, imports or recursive loops. Values cannot be changed in place, as
 //! in the sandbox that templates are written for. Nothing outside the given variables can be reached.
 
+mod args;
 mod builtins;
 mod json;
 mod lexer;
+mod lookup;
+mod meter;
 mod methods;
 mod run;
 mod syntax;

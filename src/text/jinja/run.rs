@@ -3,10 +3,13 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::builtins::{self, Args};
+use super::args::Args;
+use super::builtins;
+use super::lookup::{Lookup, Scope, put};
+use super::meter::{Meter, Res};
 use super::methods;
 use super::syntax::{Arg, Body, Expr, Filter, Macro, NodeKind, Stmt, Target};
-use super::value::{LoopState, Meter, Res, Value};
+use super::value::{LoopState, Value};
 
 /// How much a render may do.
 pub(crate) struct RenderLimits {
@@ -26,18 +29,16 @@ pub(crate) fn render(template: &Body, variables: &serde_json::Map<String, serde_
     for (name, value) in variables {
         globals.push((Arc::from(name.as_str()), Value::from_json(value, &meter)?));
     }
-    let mut run = Run { meter: &meter, scopes: vec![globals], namespaces: Vec::new(), depth: 0, loops: 0, output: limits.output };
+    let mut run = Run { meter: &meter, lookup: Lookup::new(&meter), scopes: vec![globals], depth: 0, loops: 0, output: limits.output };
     let mut out = String::new();
     run.body(template, &mut out)?;
     Ok(out)
 }
 
-type Scope = Vec<(Arc<str>, Value)>;
-
-pub(crate) struct Run<'a> {
-    pub(crate) meter: &'a Meter,
+struct Run<'a> {
+    meter: &'a Meter,
+    lookup: Lookup<'a>,
     scopes: Vec<Scope>,
-    namespaces: Vec<Scope>,
     depth: usize,
     loops: usize,
     output: usize,
@@ -94,7 +95,9 @@ impl Run<'_> {
                 }
                 return self.body(otherwise, out);
             }
-            Stmt::For { targets, walk, keep, body, otherwise } => return self.walk(targets, walk, keep.as_ref(), body, otherwise, out),
+            Stmt::For { targets, iterable, keep, body, otherwise } => {
+                return self.for_loop(targets, iterable, keep.as_ref(), body, otherwise, out);
+            }
             Stmt::Set(target, value) => {
                 let value = self.eval(value)?;
                 self.assign(target, value)?;
@@ -131,22 +134,21 @@ impl Run<'_> {
         let mut value = self.meter.text(text)?;
         for filter in filters {
             let args = self.args(&filter.args)?;
-            value = builtins::filter(self, &filter.name, value, args)?;
+            value = builtins::filter(&self.lookup, &filter.name, value, args)?;
         }
         Ok(value)
     }
 
-    fn walk(
+    fn for_loop(
         &mut self,
         targets: &[Arc<str>],
-        walk: &Expr,
+        iterable: &Expr,
         keep: Option<&Expr>,
         body: &[Stmt],
         otherwise: &[Stmt],
         out: &mut String,
     ) -> Res<Flow> {
-        let walked = self.eval(walk)?;
-        let mut items = walked.items(self.meter)?;
+        let mut items = self.eval(iterable)?.items(self.meter)?;
         if let Some(keep) = keep {
             let mut kept = Vec::new();
             for item in items {
@@ -206,7 +208,7 @@ impl Run<'_> {
             }
             Target::Attribute(name, attribute) => match self.look_up(name) {
                 Value::Namespace(id) => {
-                    put(&mut self.namespaces[id], attribute.clone(), value);
+                    self.lookup.set(id, attribute.clone(), value);
                     Ok(())
                 }
                 _ => Err("attributes can be set on a namespace only".into()),
@@ -230,13 +232,6 @@ impl Run<'_> {
             Some(function) => Value::Function(function),
             None => Value::undefined(format!("'{name}' is undefined")),
         }
-    }
-
-    /// A new namespace with the given attributes.
-    pub(crate) fn namespace(&mut self, attributes: Scope) -> Res<Value> {
-        self.meter.bytes(64 + attributes.len() * 48)?;
-        self.namespaces.push(attributes);
-        Ok(Value::Namespace(self.namespaces.len() - 1))
     }
 
     fn args(&mut self, args: &[Arg]) -> Res<Args> {
@@ -277,54 +272,21 @@ impl Run<'_> {
                 let items = items.iter().map(|e| self.eval(e)).collect::<Res<_>>()?;
                 self.meter.tuple(items)?
             }
-            NodeKind::Dict(pairs) => {
-                let mut items: Vec<(Value, Value)> = Vec::new();
-                for (key, value) in pairs {
-                    let (key, value) = (self.eval(key)?, self.eval(value)?);
-                    self.meter.step(items.len())?;
-                    builtins::put(&mut items, key, value, self.meter)?;
-                }
-                self.meter.dict(items)?
-            }
+            NodeKind::Dict(pairs) => self.dict(pairs)?,
             NodeKind::Attribute(of, name) => {
                 let of = self.eval(of)?;
-                self.attribute(&of, name)?
+                self.lookup.attribute(&of, name)?
             }
             NodeKind::Item(of, index) => {
                 let (of, index) = (self.eval(of)?, self.eval(index)?);
-                self.item(&of, &index)?
+                self.lookup.item(&of, &index)?
             }
-            NodeKind::Slice(of, parts) => {
-                let of = self.eval(of)?;
-                let mut bounds = [None; 3];
-                for (bound, part) in bounds.iter_mut().zip(parts) {
-                    *bound = match part.as_ref().map(|e| self.eval(e)).transpose()? {
-                        None | Some(Value::None) => None,
-                        Some(value) => Some(value.as_int().ok_or("slice indices must be integers")?),
-                    };
-                }
-                methods::slice(&of, bounds, self.meter)?
-            }
-            NodeKind::Call(callee, args) => {
-                // A method is called without making it a value first.
-                if let NodeKind::Attribute(of, name) = &callee.kind {
-                    let of = self.eval(of)?;
-                    if methods::has(&of, name) {
-                        let args = self.args(args)?;
-                        return methods::call(&of, name, args, self.meter);
-                    }
-                    let callee = self.attribute(&of, name)?;
-                    let args = self.args(args)?;
-                    return self.call(callee, args);
-                }
-                let callee = self.eval(callee)?;
-                let args = self.args(args)?;
-                self.call(callee, args)?
-            }
+            NodeKind::Slice(of, parts) => self.slice(of, parts)?,
+            NodeKind::Call(callee, args) => self.call_expression(callee, args)?,
             NodeKind::Filter(value, filter) => {
                 let value = self.eval(value)?;
                 let args = self.args(&filter.args)?;
-                builtins::filter(self, &filter.name, value, args)?
+                builtins::filter(&self.lookup, &filter.name, value, args)?
             }
             NodeKind::Test(value, test, negated) => {
                 let value = self.eval(value)?;
@@ -352,17 +314,7 @@ impl Run<'_> {
                 let (a, b) = (self.eval(a)?, self.eval(b)?);
                 builtins::binary(op, &a, &b, self.meter)?
             }
-            NodeKind::Compare(first, others) => {
-                let mut left = self.eval(first)?;
-                for (op, other) in others {
-                    let right = self.eval(other)?;
-                    if !builtins::compare(op, &left, &right, self.meter)? {
-                        return Ok(Value::Bool(false));
-                    }
-                    left = right;
-                }
-                Value::Bool(true)
-            }
+            NodeKind::Compare(first, others) => Value::Bool(self.compare(first, others)?),
             NodeKind::Choice(condition, value, otherwise) => {
                 if self.eval(condition)?.is_true() {
                     self.eval(value)?
@@ -375,62 +327,63 @@ impl Run<'_> {
         })
     }
 
-    /// `of.name`: a method or field first, then an entry.
-    pub(crate) fn attribute(&self, of: &Value, name: &Arc<str>) -> Res<Value> {
-        self.meter.step(1)?;
-        match of {
-            Value::Undefined(message) => return Err(message.to_string()),
-            Value::Namespace(id) => {
-                if let Some((_, value)) = self.namespaces[*id].iter().find(|(n, _)| n == name) {
-                    return Ok(value.clone());
-                }
-            }
-            Value::Loop(state) => {
-                if let Some(value) = loop_field(state, name) {
-                    return Ok(value);
-                }
-            }
-            Value::Macro(definition) if &**name == "name" => return Ok(Value::Str(definition.name.clone())),
-            _ => {}
+    /// `{key: value, …}`.
+    fn dict(&mut self, pairs: &[(Expr, Expr)]) -> Res<Value> {
+        let mut items: Vec<(Value, Value)> = Vec::new();
+        for (key, value) in pairs {
+            let (key, value) = (self.eval(key)?, self.eval(value)?);
+            self.meter.step(items.len())?;
+            builtins::put(&mut items, key, value, self.meter)?;
         }
-        if methods::has(of, name) {
-            return Ok(Value::Method(Rc::new((of.clone(), name.clone()))));
-        }
-        Ok(of.entry(name).cloned().unwrap_or_else(|| missing(of, name)))
+        self.meter.dict(items)
     }
 
-    /// `of[index]`: an entry first, then a method or field.
-    pub(crate) fn item(&self, of: &Value, index: &Value) -> Res<Value> {
-        self.meter.step(1)?;
-        if let Value::Undefined(message) = of {
-            return Err(message.to_string());
+    /// `of[start:stop:step]`.
+    fn slice(&mut self, of: &Expr, parts: &[Option<Box<Expr>>; 3]) -> Res<Value> {
+        let of = self.eval(of)?;
+        let mut bounds = [None; 3];
+        for (bound, part) in bounds.iter_mut().zip(parts) {
+            *bound = match part.as_ref().map(|e| self.eval(e)).transpose()? {
+                None | Some(Value::None) => None,
+                Some(value) => Some(value.as_int().ok_or("slice indices must be integers")?),
+            };
         }
-        if let Some(value) = of.get(index, self.meter)? {
-            return Ok(value);
+        methods::slice(&of, bounds, self.meter)
+    }
+
+    /// `first < second <= …`: whether all of them hold.
+    fn compare(&mut self, first: &Expr, others: &[(&'static str, Expr)]) -> Res<bool> {
+        let mut left = self.eval(first)?;
+        for (op, other) in others {
+            let right = self.eval(other)?;
+            if !builtins::compare(op, &left, &right, self.meter)? {
+                return Ok(false);
+            }
+            left = right;
         }
-        if let (Some(at), Value::List(_) | Value::Tuple(_) | Value::Str(_) | Value::Markup(_)) = (index.as_int(), of) {
-            let length = of.len().unwrap_or(0) as i64;
-            let at = if at < 0 { at.saturating_add(length) } else { at };
-            return Ok(match of {
-                _ if !(0..length).contains(&at) => Value::undefined(format!("{} object has no element {at}", of.type_name())),
-                Value::List(s) | Value::Tuple(s) => s.items[at as usize].clone(),
-                _ => {
-                    let text = of.as_str().unwrap_or("");
-                    self.meter.step(text.len() / 64)?;
-                    let letter: String = text.chars().skip(at as usize).take(1).collect();
-                    self.meter.text(letter)?
+        Ok(true)
+    }
+
+    /// `callee(args)`. A method is called without making it a value first.
+    fn call_expression(&mut self, callee: &Expr, args: &[Arg]) -> Res<Value> {
+        let callee = match &callee.kind {
+            NodeKind::Attribute(of, name) => {
+                let of = self.eval(of)?;
+                if methods::has(&of, name) {
+                    let args = self.args(args)?;
+                    return methods::call(&of, name, args, self.meter);
                 }
-            });
-        }
-        match index {
-            Value::Str(name) | Value::Markup(name) => self.attribute(of, name),
-            _ => Ok(missing(of, "that key")),
-        }
+                self.lookup.attribute(&of, name)?
+            }
+            _ => self.eval(callee)?,
+        };
+        let args = self.args(args)?;
+        self.call(callee, args)
     }
 
     fn call(&mut self, callee: Value, args: Args) -> Res<Value> {
         match callee {
-            Value::Function(name) => builtins::call(self, name, args),
+            Value::Function(name) => builtins::call(&mut self.lookup, name, args),
             Value::Method(method) => methods::call(&method.0, &method.1, args, self.meter),
             Value::Macro(definition) => self.call_macro(&definition, args),
             Value::Undefined(message) => Err(message.to_string()),
@@ -471,40 +424,9 @@ impl Run<'_> {
     }
 }
 
-fn put(scope: &mut Scope, name: Arc<str>, value: Value) {
-    match scope.iter_mut().find(|(n, _)| *n == name) {
-        Some(slot) => slot.1 = value,
-        None => scope.push((name, value)),
-    }
-}
-
 fn number(value: &Value) -> Res<i64> {
     match value {
         Value::Undefined(message) => Err(message.to_string()),
         other => other.as_int().ok_or_else(|| format!("a {} is not a number", other.type_name())),
     }
-}
-
-fn missing(of: &Value, name: &str) -> Value {
-    let name: String = name.chars().take(60).collect();
-    let of = if matches!(of, Value::None) { "'None'".to_string() } else { format!("'{} object'", of.type_name()) };
-    Value::undefined(format!("{of} has no attribute '{name}'"))
-}
-
-fn loop_field(state: &LoopState, name: &str) -> Option<Value> {
-    let int = |n: usize| Value::Int(n as i64);
-    Some(match name {
-        "index" => int(state.index0 + 1),
-        "index0" => int(state.index0),
-        "revindex" => int(state.length - state.index0),
-        "revindex0" => int(state.length - state.index0 - 1),
-        "first" => Value::Bool(state.index0 == 0),
-        "last" => Value::Bool(state.index0 + 1 == state.length),
-        "length" => int(state.length),
-        "depth" => int(state.depth0 + 1),
-        "depth0" => int(state.depth0),
-        "previtem" => state.previous.clone().unwrap_or_else(|| Value::undefined("there is no previous item")),
-        "nextitem" => state.next.clone().unwrap_or_else(|| Value::undefined("there is no next item")),
-        _ => return None,
-    })
 }

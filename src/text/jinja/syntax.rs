@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::lexer::{Token, tokens};
-use super::value::Res;
+use super::meter::Res;
 
 /// Trees deeper than this are refused: running and dropping them recurses.
 const MAX_DEPTH: u16 = 120;
@@ -14,7 +14,7 @@ pub(crate) enum Stmt {
     Text(Arc<str>),
     Output(Expr),
     If(Vec<(Expr, Body)>, Body),
-    For { targets: Vec<Arc<str>>, walk: Expr, keep: Option<Expr>, body: Body, otherwise: Body },
+    For { targets: Vec<Arc<str>>, iterable: Expr, keep: Option<Expr>, body: Body, otherwise: Body },
     Set(Target, Expr),
     SetBlock(Target, Vec<Filter>, Body),
     FilterBlock(Vec<Filter>, Body),
@@ -194,7 +194,7 @@ impl Parser<'_> {
     fn statement(&mut self, word: &str) -> Res<Option<Stmt>> {
         Ok(Some(match word {
             "if" => self.conditional()?,
-            "for" => self.walk()?,
+            "for" => self.for_loop()?,
             "set" => self.set()?,
             "macro" => {
                 let name = self.name()?;
@@ -271,7 +271,7 @@ impl Parser<'_> {
         }
     }
 
-    fn walk(&mut self) -> Res<Stmt> {
+    fn for_loop(&mut self) -> Res<Stmt> {
         let bracket = self.sign("(");
         let mut targets = vec![self.name()?];
         while self.sign(",") {
@@ -283,7 +283,7 @@ impl Parser<'_> {
         if !self.word("in") {
             return Err("'in' expected".into());
         }
-        let walk = self.tuple_of(Parser::alternative)?;
+        let iterable = self.tuple_of(Parser::alternative)?;
         let keep = if self.word("if") { Some(self.expression()?) } else { None };
         if self.is_word("recursive") {
             return Err("recursive loops are not supported".into());
@@ -294,7 +294,7 @@ impl Parser<'_> {
         self.loops -= 1;
         self.block_end()?;
         let otherwise = if end == "else" { self.closed("endfor")? } else { Vec::new() };
-        Ok(Stmt::For { targets, walk, keep, body, otherwise })
+        Ok(Stmt::For { targets, iterable, keep, body, otherwise })
     }
 
     fn set(&mut self) -> Res<Stmt> {

@@ -1,44 +1,17 @@
-//! The values of a template, with Python's notions of text, truth and equality, and the meter that bounds the work.
+//! The values of a template, with Python's notions of text, truth and equality.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::meter::{Meter, Res};
 use super::syntax::Macro;
-
-/// What went wrong, in words.
-pub(crate) type Res<T> = Result<T, String>;
 
 /// Values may nest this deep; dropping and printing them recurses.
 const MAX_DEPTH: u8 = 60;
 
-/// Counts down the steps and the bytes that a render may still use.
-pub(crate) struct Meter {
-    steps: Cell<usize>,
-    bytes: Cell<usize>,
-}
-
 impl Meter {
-    pub(crate) fn new(steps: usize, bytes: usize) -> Self {
-        Meter { steps: Cell::new(steps), bytes: Cell::new(bytes) }
-    }
-    /// Uses `n` steps.
-    pub(crate) fn step(&self, n: usize) -> Res<()> {
-        self.steps.set(self.steps.get().checked_sub(n).ok_or("it takes too many steps")?);
-        Ok(())
-    }
-    /// Uses `n` bytes of new text or lists. What is freed does not come back.
-    pub(crate) fn bytes(&self, n: usize) -> Res<()> {
-        self.bytes.set(self.bytes.get().checked_sub(n).ok_or("it builds too much text")?);
-        Ok(())
-    }
-    /// Appends to a text.
-    pub(crate) fn push(&self, out: &mut String, text: &str) -> Res<()> {
-        self.bytes(text.len())?;
-        out.push_str(text);
-        Ok(())
-    }
     /// A new text.
     pub(crate) fn text(&self, text: impl AsRef<str> + Into<Arc<str>>) -> Res<Value> {
         self.bytes(text.as_ref().len())?;
@@ -63,7 +36,7 @@ impl Meter {
         let depth = nest(items.iter().map(|(_, v)| v))?;
         Ok(Value::Dict(Rc::new(Dict { items, depth })))
     }
-    /// A sequence that can be walked once, as Python's lazy filters give.
+    /// A sequence that can be iterated once, as Python's lazy filters give.
     pub(crate) fn generator(&self, items: Vec<Value>) -> Res<Value> {
         let Seq { items, depth } = self.seq(items)?;
         Ok(Value::Generator(Rc::new((RefCell::new(items), depth))))
@@ -80,7 +53,7 @@ pub(crate) struct Seq {
     depth: u8,
 }
 
-/// In the order of insertion. Chat dictionaries are small: look-up is a walk.
+/// In the order of insertion. Chat dictionaries are small: look-up compares key by key.
 pub(crate) struct Dict {
     pub(crate) items: Vec<(Value, Value)>,
     depth: u8,
@@ -229,7 +202,7 @@ impl Value {
         }
     }
 
-    /// The items that a walk over this value gives.
+    /// The items that an iteration over this value gives.
     pub(crate) fn items(&self, meter: &Meter) -> Res<Vec<Value>> {
         let items: Vec<Value> = match self {
             Value::Undefined(_) => Vec::new(),
