@@ -213,111 +213,133 @@ fn drivers(adapters: &[gpu::AdapterDescription], problems: &mut Vec<Problem>) {
     }
 }
 
+/// The report as lines of text.
+#[derive(Default)]
+struct Report(Vec<String>);
+
+impl Report {
+    /// Adds a title with its rows.
+    fn section(&mut self, title: String, rows: Vec<[String; 2]>) {
+        if !self.0.is_empty() {
+            self.0.push(String::new());
+        }
+        self.0.push(title);
+        let rows: Vec<Vec<String>> = rows.into_iter().map(|[a, b]| vec![format!("  {a}"), b]).collect();
+        self.0.extend(table::lines(&rows, &[]));
+    }
+}
+
+/// What the drivers say about an adapter: rows and JSON.
+fn adapter(a: &gpu::AdapterDescription, name: &str, problems: &mut Vec<Problem>) -> (Vec<[String; 2]>, Value) {
+    for (feature, loss) in [("f16", "kernels compute f16 tensors in f32"), ("subgroup", "reductions use a slower kernel")] {
+        if !a.features.contains(&feature) {
+            problem(problems, format!("{} lacks {feature}: {loss}", a.name), "a newer driver may offer it");
+        }
+    }
+    let rows = vec![
+        ["device".into(), name.into()],
+        ["kind".into(), format!("{}{}", a.kind, if a.software { ", software: used only when named" } else { "" })],
+        ["driver".into(), a.driver.clone()],
+        ["features".into(), if a.features.is_empty() { "none".into() } else { a.features.join(", ") }],
+        ["limits".into(), a.limits.iter().map(|(n, v)| format!("{n} {v}")).collect::<Vec<_>>().join(", ")],
+    ];
+    let limits: serde_json::Map<String, Value> = a.limits.iter().map(|(n, v)| (n.replace([' ', ','], "_"), json!(v))).collect();
+    let json = json!({ "device": name, "name": a.name, "backend": a.backend, "kind": a.kind, "driver": a.driver,
+        "software": a.software, "features": a.features, "limits": limits });
+    (rows, json)
+}
+
+/// What is known of a device once it is open: its memory, tuning table, compiled kernels and crossover.
+fn opened(d: &Device, name: &str, measure: bool, json: &mut Value, problems: &mut Vec<Problem>) -> Vec<[String; 2]> {
+    let (mut rows, memory) = memory(d);
+    rows.push(["storage".into(), format!("{:?}", d.storage_mode())]);
+    json["memory"] = memory;
+    json["storage"] = json!(format!("{:?}", d.storage_mode()));
+    json["adaptive"] = json!(d.adaptive());
+    if let Some((table, source)) = d.tuning().zip(d.tuning_source()) {
+        json["tuning"] = json!({ "name": table.name, "source": tuning_source(source), "table": table });
+        rows.push(["tuning table".into(), format!("{}: {}", table.name, tuning_source(source))]);
+        if let TuningSource::Class { ignored: Some(why) } = source {
+            let what = format!("{name}: the measured tuning table is not used: {why}");
+            problem(problems, what, "run `tl tune` again, or delete the file");
+        }
+    }
+    let kept = d.pipeline_stats();
+    json["pipeline_cache"] = json!({ "file": kept.file, "bytes": kept.bytes });
+    let kernels = match &kept.file {
+        Some(f) => format!("{} in {}", bytes(kept.bytes as usize), f.display()),
+        None => "not used for this device".into(),
+    };
+    rows.push(["compiled kernels".into(), kernels]);
+    rows.push(["crossover".into(), crossover(d, name, measure, json, problems)]);
+    rows
+}
+
+/// The amount of work from which on a device is faster than the CPU.
+fn crossover(d: &Device, name: &str, measure: bool, json: &mut Value, problems: &mut Vec<Problem>) -> String {
+    let measured = match (measure, d.adaptive()) {
+        (true, _) => d.measure_crossover(),
+        (false, true) => d.crossover(),
+        (false, false) => return "adaptive execution is off: every computation goes to the device".into(),
+    };
+    match &measured {
+        Err(e) => {
+            problem(problems, format!("{name}: measuring failed: {e}"), "update the driver, or name another device");
+            "could not be measured".into()
+        }
+        Ok(c) => {
+            json["crossover"] = crossover_json(c);
+            format!(
+                "{} elements of one operation (round trip {}, submit {}, CPU {} and {:.2} ns per element){}",
+                c.elements(),
+                micro(c.round_trip),
+                micro(c.submit),
+                micro(c.host),
+                c.host_element * 1e9,
+                if d.adaptive() { "" } else { "; not used: adaptive execution is off" }
+            )
+        }
+    }
+}
+
+/// An adapter and, where it opens, its device: rows and JSON.
+fn gpu_report(a: &gpu::AdapterDescription, measure: bool, problems: &mut Vec<Problem>) -> (Vec<[String; 2]>, Value) {
+    let name = format!("{}:{}", a.backend, a.index);
+    let (mut rows, mut json) = adapter(a, &name, problems);
+    match Device::open(&name) {
+        Ok(d) => rows.extend(opened(&d, &name, measure, &mut json, problems)),
+        Err(e) => {
+            rows.push(["state".into(), "does not open".into()]);
+            json["error"] = json!(e.to_string());
+            // What a setting does to every device was said above.
+            if !e.to_string().starts_with("TL_") {
+                problem(problems, format!("{name}: {e}"), "update or reinstall its driver; TL_DEVICE=cpu avoids it");
+            }
+        }
+    }
+    (rows, json)
+}
+
 /// Runs the subcommand.
 pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
     let mut problems = Vec::new();
     settings(&mut problems);
     let adapters = gpu::adapters();
     drivers(&adapters, &mut problems);
-    let mut lines: Vec<String> = Vec::new();
-    let section = |lines: &mut Vec<String>, title: String, rows: Vec<[String; 2]>| {
-        if !lines.is_empty() {
-            lines.push(String::new());
-        }
-        lines.push(title);
-        let rows: Vec<Vec<String>> = rows.into_iter().map(|[a, b]| vec![format!("  {a}"), b]).collect();
-        lines.extend(table::lines(&rows, &[]));
-    };
 
+    let mut report = Report::default();
     let version = env!("CARGO_PKG_VERSION");
     let system = format!("{} {}", std::env::consts::OS, std::env::consts::ARCH);
     let folder = tensorlogic::cpu_fallback::cache_folder();
     let shown = folder.as_ref().map_or("none: HOME is not set".into(), |f| f.display().to_string());
-    section(&mut lines, format!("tl {version}"), vec![["system".into(), system.clone()], ["cache folder".into(), shown]]);
-
+    report.section(format!("tl {version}"), vec![["system".into(), system.clone()], ["cache folder".into(), shown]]);
     let host = Device::cpu();
     let (rows, host_memory) = memory(&host);
-    section(&mut lines, host.name(), rows);
-
+    report.section(host.name(), rows);
     let mut gpus = Vec::new();
     for a in &adapters {
-        let name = format!("{}:{}", a.backend, a.index);
-        let mut rows = vec![
-            ["device".into(), name.clone()],
-            ["kind".into(), format!("{}{}", a.kind, if a.software { ", software: used only when named" } else { "" })],
-            ["driver".into(), a.driver.clone()],
-            ["features".into(), if a.features.is_empty() { "none".into() } else { a.features.join(", ") }],
-            ["limits".into(), a.limits.iter().map(|(n, v)| format!("{n} {v}")).collect::<Vec<_>>().join(", ")],
-        ];
-        let limits: serde_json::Map<String, Value> = a.limits.iter().map(|(n, v)| (n.replace([' ', ','], "_"), json!(v))).collect();
-        let mut json = json!({ "device": name, "name": a.name, "backend": a.backend, "kind": a.kind, "driver": a.driver,
-            "software": a.software, "features": a.features, "limits": limits });
-        for (feature, loss) in [("f16", "kernels compute f16 tensors in f32"), ("subgroup", "reductions use a slower kernel")] {
-            if !a.features.contains(&feature) {
-                problem(&mut problems, format!("{} lacks {feature}: {loss}", a.name), "a newer driver may offer it");
-            }
-        }
-        match Device::open(&name) {
-            Ok(d) => {
-                let (own, memory) = memory(&d);
-                rows.extend(own);
-                rows.push(["storage".into(), format!("{:?}", d.storage_mode())]);
-                json["memory"] = memory;
-                json["storage"] = json!(format!("{:?}", d.storage_mode()));
-                json["adaptive"] = json!(d.adaptive());
-                if let Some((table, source)) = d.tuning().zip(d.tuning_source()) {
-                    json["tuning"] = json!({ "name": table.name, "source": tuning_source(source), "table": table });
-                    rows.push(["tuning table".into(), format!("{}: {}", table.name, tuning_source(source))]);
-                    if let TuningSource::Class { ignored: Some(why) } = source {
-                        let what = format!("{name}: the measured tuning table is not used: {why}");
-                        problem(&mut problems, what, "run `tl tune` again, or delete the file");
-                    }
-                }
-                let kept = d.pipeline_stats();
-                json["pipeline_cache"] = json!({ "file": kept.file, "bytes": kept.bytes });
-                rows.push([
-                    "compiled kernels".into(),
-                    match &kept.file {
-                        Some(f) => format!("{} in {}", bytes(kept.bytes as usize), f.display()),
-                        None => "not used for this device".into(),
-                    },
-                ]);
-                let measured = match (args.measure, d.adaptive()) {
-                    (true, _) => Some(d.measure_crossover()),
-                    (false, true) => Some(d.crossover()),
-                    (false, false) => None,
-                };
-                let text = match &measured {
-                    None => "adaptive execution is off: every computation goes to the device".into(),
-                    Some(Err(e)) => {
-                        problem(&mut problems, format!("{name}: measuring failed: {e}"), "update the driver, or name another device");
-                        "could not be measured".into()
-                    }
-                    Some(Ok(c)) => {
-                        json["crossover"] = crossover_json(c);
-                        format!(
-                            "{} elements of one operation (round trip {}, submit {}, CPU {} and {:.2} ns per element){}",
-                            c.elements(),
-                            micro(c.round_trip),
-                            micro(c.submit),
-                            micro(c.host),
-                            c.host_element * 1e9,
-                            if d.adaptive() { "" } else { "; not used: adaptive execution is off" }
-                        )
-                    }
-                };
-                rows.push(["crossover".into(), text]);
-            }
-            Err(e) => {
-                rows.push(["state".into(), "does not open".into()]);
-                json["error"] = json!(e.to_string());
-                // What a setting does to every device was said above.
-                if !e.to_string().starts_with("TL_") {
-                    problem(&mut problems, format!("{name}: {e}"), "update or reinstall its driver; TL_DEVICE=cpu avoids it");
-                }
-            }
-        }
-        section(&mut lines, a.name.clone(), rows);
+        let (rows, json) = gpu_report(a, args.measure, &mut problems);
+        report.section(a.name.clone(), rows);
         gpus.push(json);
     }
 
@@ -333,11 +355,10 @@ pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
     let rows = VARIABLES
         .iter()
         .map(|v| [v.name.to_string(), format!("{}  {} ({})", value(v).map_or("(not set)".into(), |s| format!("= {s}")), v.does, v.call)]);
-    section(&mut lines, "settings".into(), rows.collect());
-    let none = if problems.is_empty() { "no problems found" } else { "problems" };
-    section(&mut lines, none.into(), vec![]);
-    lines.extend(problems.iter().map(|p| format!("  {}\n    → {}", p.what, p.hint)));
-    lines.iter().try_for_each(|line| output::result(line))
+    report.section("settings".into(), rows.collect());
+    report.section(if problems.is_empty() { "no problems found" } else { "problems" }.into(), vec![]);
+    report.0.extend(problems.iter().map(|p| format!("  {}\n    → {}", p.what, p.hint)));
+    report.0.iter().try_for_each(|line| output::result(line))
 }
 
 #[cfg(test)]

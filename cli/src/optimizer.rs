@@ -50,7 +50,7 @@ impl Choice {
             "adam" => Optimizer::new(Adam { betas, eps: 1e-8 }, params, lr)?,
             "lion" => Optimizer::with_groups(Lion { betas, weight_decay }, decay_matrices(params, weight_decay), lr)?,
             "muon" => {
-                // Tables and what makes the logits are no maps between layers: AdamW's, with its own decay of the mean.
+                // Tables and what makes the logits are not maps between layers: AdamW's, with its own decay of the mean.
                 let inner = |(name, p): &(String, Param)| {
                     p.get().rank() == 2 && !["wte", "wpe", "embed", "lm_head"].iter().any(|t| name.contains(t))
                 };

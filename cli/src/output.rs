@@ -1,6 +1,5 @@
 //! Where text goes: results to stdout, everything else to stderr, and what a failed command says and returns.
 
-use crate::fetch::PullError;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -55,15 +54,6 @@ impl From<io::Error> for Failure {
                 Failure::Error("stdout: the disk is full: the output is cut short there".into())
             }
             _ => Failure::Error(error.to_string()),
-        }
-    }
-}
-
-impl From<PullError> for Failure {
-    fn from(error: PullError) -> Self {
-        match error {
-            PullError::Interrupted => Failure::Interrupted,
-            other => Failure::Error(other.to_string()),
         }
     }
 }

@@ -56,7 +56,7 @@ fn lines(report: &TuneReport) -> Vec<String> {
 /// Runs the subcommand.
 pub fn run(args: &TuneArgs, global: Global) -> Result<(), Failure> {
     if !(args.seconds > 0.0 && args.seconds <= 3600.0) {
-        return Err(Failure::Usage(format!("--seconds: {} is no time: want more than 0, and 3600 at most", args.seconds)));
+        return Err(Failure::Usage(format!("--seconds: {} is out of range; allowed are times above 0 and up to 3600", args.seconds)));
     }
     if model::open_device(&args.device)?.is_cpu() {
         return Err(Failure::Usage("--device: the cpu has no tuning table; name a GPU that `tl devices` shows".into()));

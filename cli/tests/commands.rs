@@ -417,7 +417,7 @@ fn table_in_force(cache: &Path, setting: Option<&str>) -> (serde_json::Value, St
 #[test]
 fn tune_measures_a_table_that_every_command_uses() {
     check(plain(&["tune", "--device", "cpu"]), "", 2, "", "the cpu has no tuning table");
-    check(plain(&["tune", "--device", "cpu", "--seconds", "0"]), "", 2, "", "--seconds: 0 is no time");
+    check(plain(&["tune", "--device", "cpu", "--seconds", "0"]), "", 2, "", "--seconds: 0 is out of range");
     let mut wrong = plain(&["devices"]);
     wrong.env("TL_TUNING", "toaster");
     check(wrong, "", 2, "", "TL_TUNING is \"toaster\": neither one of generic, nvidia, apple, software nor a readable file");

@@ -180,134 +180,186 @@ fn gradients(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
     Ok(())
 }
 
+/// A method of one argument.
+type Unary = fn(&Tensor) -> TensorResult<Tensor>;
+const UNARY: [(&str, Unary); 32] = [
+    ("neg", Tensor::neg),
+    ("abs", Tensor::abs),
+    ("sign", Tensor::sign),
+    ("sqrt", Tensor::sqrt),
+    ("rsqrt", Tensor::rsqrt),
+    ("reciprocal", Tensor::reciprocal),
+    ("exp", Tensor::exp),
+    ("exp2", Tensor::exp2),
+    ("expm1", Tensor::expm1),
+    ("log", Tensor::log),
+    ("log2", Tensor::log2),
+    ("log10", Tensor::log10),
+    ("log1p", Tensor::log1p),
+    ("sin", Tensor::sin),
+    ("cos", Tensor::cos),
+    ("tan", Tensor::tan),
+    ("asin", Tensor::asin),
+    ("acos", Tensor::acos),
+    ("atan", Tensor::atan),
+    ("sinh", Tensor::sinh),
+    ("cosh", Tensor::cosh),
+    ("tanh", Tensor::tanh),
+    ("asinh", Tensor::asinh),
+    ("acosh", Tensor::acosh),
+    ("atanh", Tensor::atanh),
+    ("erf", Tensor::erf),
+    ("sigmoid", Tensor::sigmoid),
+    ("round", Tensor::round),
+    ("isnan", Tensor::isnan),
+    ("gelu", Tensor::gelu),
+    ("gelu_tanh", Tensor::gelu_tanh),
+    ("silu", Tensor::silu),
+];
+
+/// Elementwise maps.
+fn maps(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
+    let (x, odd, row) = (leaf(d, &[48, 96])?, leaf(d, &[7, 33])?, leaf(d, &[96])?);
+    for (name, f) in UNARY {
+        add(name, f(&x)?);
+    }
+    add("chain", x.mul(2.0)?.add(&row)?.relu()?.square()?.tanh()?.clamp(Some(-1.0), Some(1.0))?);
+    add("chain_odd", odd.add(1.0)?.exp()?);
+    add("binary", x.pow(&x)?.add(&x.atan2(&row)?)?.add(&x.remainder(&row)?)?.maximum(&row)?);
+    add("transposed", x.t()?.add(1.0)?);
+    add("normal", tensorlogic::Rng::new(1).normal(&[100], d, &Device::cpu())?);
+    Ok(())
+}
+
+/// Reductions, and what else works on rows.
+fn rows(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
+    let (x, odd, row) = (leaf(d, &[48, 96])?, leaf(d, &[7, 33])?, leaf(d, &[96])?);
+    for (name, t) in [("even", &x), ("odd", &odd)] {
+        add(&format!("sum_{name}"), t.sum(&[-1], false)?);
+        add(&format!("sum_columns_{name}"), t.sum(&[0], false)?);
+        add(&format!("mean_{name}"), t.mean(&[-1], false)?);
+        add(&format!("prod_{name}"), t.prod(&[-1], false)?);
+        add(&format!("max_{name}"), t.max(&[-1], false)?);
+        add(&format!("argmin_{name}"), t.argmin(-1)?);
+        add(&format!("softmax_{name}"), t.softmax(-1)?);
+        add(&format!("log_softmax_{name}"), t.log_softmax(-1)?);
+        add(&format!("layer_norm_{name}"), t.layer_norm(None, None, 1e-5)?);
+    }
+    add("sum_all", leaf(d, &[1 << 18])?.sum(&[], false)?);
+    add("softmax_long", leaf(d, &[2, 1 << 14])?.softmax(-1)?);
+    add("rms_norm", x.rms_norm(Some(&row), 1e-5)?);
+    add("layer_norm_affine", x.layer_norm(Some(&row), Some(&row), 1e-5)?);
+    Ok(())
+}
+
+/// Gathers and scattered sums.
+fn gathers(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
+    let (x, odd) = (leaf(d, &[48, 96])?, leaf(d, &[7, 33])?);
+    let index = leaf(DType::I32, &[5])?;
+    add("gather", x.index_select(0, &index)?);
+    add("gather_odd", odd.index_select(0, &index)?);
+    add("index_add", leaf(d, &[48, 96])?.index_add(0, &index, &leaf(d, &[5, 96])?)?);
+    Ok(())
+}
+
+/// Matrix products.
+fn products(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
+    for [m, n, k] in [[1, 96, 64], [3, 64, 96], [48, 40, 33], [64, 67, 96], [16, 64, 4096], [256, 256, 256], [1, 1, 7]] {
+        let (a, b) = (leaf(d, &[m, k])?, leaf(d, &[n, k])?);
+        add(&format!("matmul_{m}x{n}x{k}"), a.matmul(&b.t()?)?.relu()?);
+        add(&format!("matmul_turned_{m}x{n}x{k}"), a.matmul(&leaf(d, &[k, n])?)?);
+    }
+    let heads = leaf(d, &[2, 4, 40, 16])?.transpose(1, 2)?.reshape(&[80, 64])?;
+    add("matmul_heads", heads.matmul(&leaf(d, &[67, 64])?.t()?)?.add(&leaf(d, &[67])?)?);
+    add("matmul_heads_turned", heads.t()?.matmul(&leaf(d, &[80, 64])?)?.add(&leaf(d, &[64])?)?.gelu_tanh()?);
+    Ok(())
+}
+
+/// Attention.
+fn attention(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
+    for head in [64, 80, 256] {
+        let kv = leaf(d, &[1, 2, 40, head])?;
+        let causal = AttentionOptions { causal: true, ..Default::default() };
+        add(&format!("attention_{head}"), leaf(d, &[1, 4, 40, head])?.attention(&kv, &kv, None, &causal)?);
+        add(&format!("attention_decode_{head}"), leaf(d, &[1, 4, 1, head])?.attention(&kv, &kv, None, &causal)?);
+        let kv = leaf(d, &[1, 2, 4096, head])?;
+        add(&format!("attention_decode_long_{head}"), leaf(d, &[1, 4, 2, head])?.attention(&kv, &kv, None, &causal)?);
+    }
+    // So many heads that subgroups wait alone.
+    let many = leaf(d, &[48, 8, 64, 8])?;
+    for window in [0, 21] {
+        let causal = AttentionOptions { causal: true, window: Some(window).filter(|w| *w > 0), ..Default::default() };
+        add(&format!("attention_of_many_{window}"), many.attention(&many, &many, None, &causal)?);
+    }
+    Ok(())
+}
+
+/// Custom operations.
+fn custom(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
+    let (x, odd, row) = (leaf(d, &[48, 96])?, leaf(d, &[7, 33])?, leaf(d, &[96])?);
+    for op in &CUSTOM {
+        let (inputs, numbers): (&[&Tensor], &[f64]) = match op.name() {
+            "custom_blend" => (&[&x, &row], &[0.5]),
+            "custom_center" => (&[&x, &row], &[]),
+            _ => (&[&x], &[]),
+        };
+        add(op.name(), op.apply(inputs, numbers)?);
+    }
+    add("custom_odd", CUSTOM[0].apply(&[&odd, &odd], &[0.5])?);
+    Ok(())
+}
+
+/// Kernels of integers.
+fn integers(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
+    use DType::*;
+    let x = leaf(d, &[12, 20])?;
+    add("cast_f32", x.cast(F32)?);
+    add("copy_odd", leaf(d, &[7, 33])?.t()?.contiguous()?);
+    add("eq", x.eq(&x)?);
+    add("where", x.cast(Bool)?.where_(&x, &x)?);
+    add("gather", x.index_select(0, &leaf(I32, &[5])?)?);
+    if d.is_int() {
+        add("arithmetic", x.add(&x)?.mul(&x)?.div(&x)?.maximum(&x)?);
+        add("bits", x.bitwise_and(&x)?.bitwise_xor(&x)?);
+        add("argmax", x.argmax(-1)?);
+    }
+    Ok(())
+}
+
+/// Kernels of block formats.
+fn block_formats(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
+    let w = leaf(d, &[64, 512])?;
+    for rows in [1, 3, 40] {
+        add(&format!("matmul_{d}_{rows}"), leaf(DType::F32, &[rows, 512])?.matmul(&w.t()?)?);
+    }
+    add(&format!("gather_{d}"), w.index_select(0, &leaf(DType::I32, &[5])?)?);
+    add(&format!("cast_{d}"), w.cast(DType::F16)?);
+    Ok(())
+}
+
 /// Named results whose plans hold the kernels.
 pub fn results() -> TensorResult<Vec<(String, Tensor)>> {
     use DType::*;
     let mut out: Vec<(String, Tensor)> = Vec::new();
     for d in [F32, F16, BF16] {
         let mut add = |name: &str, t: Tensor| out.push((format!("{name}_{d}"), t));
-        let x = leaf(d, &[48, 96])?;
-        let odd = leaf(d, &[7, 33])?;
-        let row = leaf(d, &[96])?;
-        type Unary = fn(&Tensor) -> TensorResult<Tensor>;
-        let unary: [(&str, Unary); 32] = [
-            ("neg", Tensor::neg),
-            ("abs", Tensor::abs),
-            ("sign", Tensor::sign),
-            ("sqrt", Tensor::sqrt),
-            ("rsqrt", Tensor::rsqrt),
-            ("reciprocal", Tensor::reciprocal),
-            ("exp", Tensor::exp),
-            ("exp2", Tensor::exp2),
-            ("expm1", Tensor::expm1),
-            ("log", Tensor::log),
-            ("log2", Tensor::log2),
-            ("log10", Tensor::log10),
-            ("log1p", Tensor::log1p),
-            ("sin", Tensor::sin),
-            ("cos", Tensor::cos),
-            ("tan", Tensor::tan),
-            ("asin", Tensor::asin),
-            ("acos", Tensor::acos),
-            ("atan", Tensor::atan),
-            ("sinh", Tensor::sinh),
-            ("cosh", Tensor::cosh),
-            ("tanh", Tensor::tanh),
-            ("asinh", Tensor::asinh),
-            ("acosh", Tensor::acosh),
-            ("atanh", Tensor::atanh),
-            ("erf", Tensor::erf),
-            ("sigmoid", Tensor::sigmoid),
-            ("round", Tensor::round),
-            ("isnan", Tensor::isnan),
-            ("gelu", Tensor::gelu),
-            ("gelu_tanh", Tensor::gelu_tanh),
-            ("silu", Tensor::silu),
-        ];
-        for (name, f) in unary {
-            add(name, f(&x)?);
-        }
-        add("chain", x.mul(2.0)?.add(&row)?.relu()?.square()?.tanh()?.clamp(Some(-1.0), Some(1.0))?);
-        add("chain_odd", odd.add(1.0)?.exp()?);
-        add("binary", x.pow(&x)?.add(&x.atan2(&row)?)?.add(&x.remainder(&row)?)?.maximum(&row)?);
-        add("transposed", x.t()?.add(1.0)?);
-        add("normal", tensorlogic::Rng::new(1).normal(&[100], d, &Device::cpu())?);
-        for (name, t) in [("even", &x), ("odd", &odd)] {
-            add(&format!("sum_{name}"), t.sum(&[-1], false)?);
-            add(&format!("sum_columns_{name}"), t.sum(&[0], false)?);
-            add(&format!("mean_{name}"), t.mean(&[-1], false)?);
-            add(&format!("prod_{name}"), t.prod(&[-1], false)?);
-            add(&format!("max_{name}"), t.max(&[-1], false)?);
-            add(&format!("argmin_{name}"), t.argmin(-1)?);
-            add(&format!("softmax_{name}"), t.softmax(-1)?);
-            add(&format!("log_softmax_{name}"), t.log_softmax(-1)?);
-            add(&format!("layer_norm_{name}"), t.layer_norm(None, None, 1e-5)?);
-        }
-        add("sum_all", leaf(d, &[1 << 18])?.sum(&[], false)?);
-        add("softmax_long", leaf(d, &[2, 1 << 14])?.softmax(-1)?);
-        add("rms_norm", x.rms_norm(Some(&row), 1e-5)?);
-        add("layer_norm_affine", x.layer_norm(Some(&row), Some(&row), 1e-5)?);
-        let index = leaf(I32, &[5])?;
-        add("gather", x.index_select(0, &index)?);
-        add("gather_odd", odd.index_select(0, &index)?);
-        add("index_add", leaf(d, &[48, 96])?.index_add(0, &index, &leaf(d, &[5, 96])?)?);
-        for [m, n, k] in [[1, 96, 64], [3, 64, 96], [48, 40, 33], [64, 67, 96], [16, 64, 4096], [256, 256, 256], [1, 1, 7]] {
-            let (a, b) = (leaf(d, &[m, k])?, leaf(d, &[n, k])?);
-            add(&format!("matmul_{m}x{n}x{k}"), a.matmul(&b.t()?)?.relu()?);
-            add(&format!("matmul_turned_{m}x{n}x{k}"), a.matmul(&leaf(d, &[k, n])?)?);
-        }
-        let heads = leaf(d, &[2, 4, 40, 16])?.transpose(1, 2)?.reshape(&[80, 64])?;
-        add("matmul_heads", heads.matmul(&leaf(d, &[67, 64])?.t()?)?.add(&leaf(d, &[67])?)?);
-        add("matmul_heads_turned", heads.t()?.matmul(&leaf(d, &[80, 64])?)?.add(&leaf(d, &[64])?)?.gelu_tanh()?);
-        for head in [64, 80, 256] {
-            let kv = leaf(d, &[1, 2, 40, head])?;
-            let causal = AttentionOptions { causal: true, ..Default::default() };
-            add(&format!("attention_{head}"), leaf(d, &[1, 4, 40, head])?.attention(&kv, &kv, None, &causal)?);
-            add(&format!("attention_decode_{head}"), leaf(d, &[1, 4, 1, head])?.attention(&kv, &kv, None, &causal)?);
-            let kv = leaf(d, &[1, 2, 4096, head])?;
-            add(&format!("attention_decode_long_{head}"), leaf(d, &[1, 4, 2, head])?.attention(&kv, &kv, None, &causal)?);
-        }
-        // So many heads that subgroups wait alone.
-        let many = leaf(d, &[48, 8, 64, 8])?;
-        for window in [0, 21] {
-            let causal = AttentionOptions { causal: true, window: Some(window).filter(|w| *w > 0), ..Default::default() };
-            add(&format!("attention_of_many_{window}"), many.attention(&many, &many, None, &causal)?);
-        }
+        maps(d, &mut add)?;
+        rows(d, &mut add)?;
+        gathers(d, &mut add)?;
+        products(d, &mut add)?;
+        attention(d, &mut add)?;
         let drawn = Cutoff { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05 };
         add("cutoff", bare("cutoff", 0, drawn, &[&leaf(d, &[5003])?], &[], &[(F32, &[1])])?);
         gradients(d, &mut add)?;
+        let x = leaf(d, &[48, 96])?;
         add("cat", Tensor::cat(&[&x, &x], 0)?);
-        for op in &CUSTOM {
-            let (inputs, numbers): (&[&Tensor], &[f64]) = match op.name() {
-                "custom_blend" => (&[&x, &row], &[0.5]),
-                "custom_center" => (&[&x, &row], &[]),
-                _ => (&[&x], &[]),
-            };
-            add(op.name(), op.apply(inputs, numbers)?);
-        }
-        add("custom_odd", CUSTOM[0].apply(&[&odd, &odd], &[0.5])?);
+        custom(d, &mut add)?;
     }
     for d in [I32, U32, I8, U8, Bool] {
-        let x = leaf(d, &[12, 20])?;
-        let mut add = |name: &str, t: Tensor| out.push((format!("{name}_{d}"), t));
-        add("cast_f32", x.cast(F32)?);
-        add("copy_odd", leaf(d, &[7, 33])?.t()?.contiguous()?);
-        add("eq", x.eq(&x)?);
-        add("where", x.cast(Bool)?.where_(&x, &x)?);
-        add("gather", x.index_select(0, &leaf(I32, &[5])?)?);
-        if d.is_int() {
-            add("arithmetic", x.add(&x)?.mul(&x)?.div(&x)?.maximum(&x)?);
-            add("bits", x.bitwise_and(&x)?.bitwise_xor(&x)?);
-            add("argmax", x.argmax(-1)?);
-        }
+        integers(d, &mut |name, t| out.push((format!("{name}_{d}"), t)))?;
     }
     for d in DType::ALL.into_iter().filter(|d| d.is_block()) {
-        let w = leaf(d, &[64, 512])?;
-        for rows in [1, 3, 40] {
-            out.push((format!("matmul_{d}_{rows}"), leaf(F32, &[rows, 512])?.matmul(&w.t()?)?));
-        }
-        out.push((format!("gather_{d}"), w.index_select(0, &leaf(I32, &[5])?)?));
-        out.push((format!("cast_{d}"), w.cast(F16)?));
+        block_formats(d, &mut |name, t| out.push((name.into(), t)))?;
     }
     Ok(out)
 }

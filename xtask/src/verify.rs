@@ -141,7 +141,7 @@ fn text(model: &dyn Model, device: &Device, reference: &Reference, o: &Options, 
             let tops = top_ids[at * best..][..best].iter().zip(&top[at * best..][..best]);
             let fixeds = fixed_ids.iter().zip(&fixed[at * fixed_ids.len()..][..fixed_ids.len()]);
             for (&id, &want) in tops.clone().chain(fixeds) {
-                // A NaN makes the sum NaN, which is no less than any limit.
+                // A NaN makes the sum NaN, which is not below any limit.
                 delta += (row[id as usize] as f64 - want as f64).powi(2);
                 norm += (want as f64).powi(2);
             }

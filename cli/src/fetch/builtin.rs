@@ -1,6 +1,7 @@
 //! The model that is part of `tl` itself: written into the cache folder when it is first asked for.
 
-use super::{PullError, PullOptions};
+use super::PullOptions;
+use super::error::PullError;
 use std::io::Write;
 use std::path::PathBuf;
 use tensorlogic::io::save::save;

