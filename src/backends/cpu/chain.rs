@@ -227,6 +227,7 @@ pub(super) unsafe fn run(links: &[TileOperand], n: usize) {
 mod x86 {
     use super::{TILE, TileInstr, TileOperand, VECTORS};
     use crate::backends::cpu::{lanes, math512};
+    use crate::scalar::Unary;
     use core::arch::x86_64::*;
 
     /// How many elements before it is read or written memory is asked for: loops that do much for each element meet it too late by themselves.
@@ -251,6 +252,52 @@ mod x86 {
         }
     }
 
+    /// The lanes of vector `i` among those of a tile.
+    #[inline(always)]
+    fn mask(lanes: u128, i: usize) -> u16 {
+        (lanes >> (16 * i)) as u16
+    }
+
+    /// Writes a tile to memory, past the caches where it is a `STREAM`.
+    ///
+    /// # Safety
+    /// `at` has room for N vectors, or for these `lanes` where it is `MASKED`; for a stream it is aligned to 64 bytes.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn put<const N: usize, const MASKED: bool, const STREAM: bool>(x: [__m512; N], at: *mut f32, lanes: u128) {
+        for i in 0..N {
+            let at = at.wrapping_add(16 * i);
+            // SAFETY: the caller's promise.
+            unsafe {
+                match (MASKED, STREAM) {
+                    (true, _) => _mm512_mask_storeu_ps(at, mask(lanes, i), x[i]),
+                    (false, true) => _mm512_stream_ps(at, x[i]),
+                    (false, false) => _mm512_storeu_ps(at, x[i]),
+                }
+            }
+        }
+    }
+
+    /// A primitive without a form of its own here, of a tile of at most `TILE` elements.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    fn call<const N: usize>(u: Unary, x: [__m512; N]) -> [__m512; N] {
+        const { assert!(N <= VECTORS) };
+        let (mut tile, mut result) = (RegisterTile([0.0; TILE]), RegisterTile([0.0; TILE]));
+        let mut out = x;
+        // SAFETY: N vectors are at most a tile.
+        unsafe {
+            for i in 0..N {
+                _mm512_store_ps(tile.0.as_mut_ptr().add(16 * i), x[i]);
+            }
+            lanes::unary_tile(u, &tile.0[..16 * N], &mut result.0[..16 * N]);
+            for i in 0..N {
+                out[i] = _mm512_load_ps(result.0.as_ptr().add(16 * i));
+            }
+        }
+        out
+    }
+
     /// Elements `from..to`, N vectors at a time; `MASKED` where there are only `rest`, at most as many.
     ///
     /// # Safety
@@ -259,9 +306,8 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     unsafe fn some<const N: usize, const MASKED: bool>(links: &[TileOperand], from: usize, to: usize, rest: usize) {
         let lanes = (1u128 << (rest & 127)) - 1;
-        let mask = |i: usize| (lanes >> (16 * i)) as u16;
         // SAFETY: the caller's promise; lanes that are not there are not read.
-        let get = |p: *const f32, i: usize| unsafe { if MASKED { _mm512_maskz_loadu_ps(mask(i), p) } else { _mm512_loadu_ps(p) } };
+        let get = |p: *const f32, i: usize| unsafe { if MASKED { _mm512_maskz_loadu_ps(mask(lanes, i), p) } else { _mm512_loadu_ps(p) } };
         let number = |x: f32| _mm512_set1_ps(x);
         // The first argument where it is NaN, and the second where they are equal.
         let max = |x: __m512, y: __m512| _mm512_mask_max_ps(x, _mm512_cmp_ps_mask::<_CMP_ORD_Q>(x, x), x, y);
@@ -303,25 +349,11 @@ mod x86 {
                 match link.act {
                     TileInstr::Load => each!(|i| get(at.wrapping_add(16 * i), i)),
                     TileInstr::LoadOne => one!(|_x, y| y),
-                    TileInstr::Save => {
-                        for i in 0..N {
-                            let at = at.wrapping_add(16 * i);
-                            // SAFETY: the caller's promise.
-                            unsafe { if MASKED { _mm512_mask_storeu_ps(at, mask(i), x[i]) } else { _mm512_storeu_ps(at, x[i]) } };
-                        }
-                    }
-                    TileInstr::Stream => {
-                        for i in 0..N {
-                            let at = at.wrapping_add(16 * i);
-                            // SAFETY: the caller's promise; such places are aligned.
-                            unsafe { if MASKED { _mm512_mask_storeu_ps(at, mask(i), x[i]) } else { _mm512_stream_ps(at, x[i]) } };
-                        }
-                    }
-                    TileInstr::Fetch => {
-                        for i in 0..N {
-                            _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(16 * i + AHEAD).cast());
-                        }
-                    }
+                    // SAFETY: the caller's promise.
+                    TileInstr::Save => unsafe { put::<N, MASKED, false>(x, at, lanes) },
+                    // SAFETY: the caller's promise; such places are aligned.
+                    TileInstr::Stream => unsafe { put::<N, MASKED, true>(x, at, lanes) },
+                    TileInstr::Fetch => (0..N).for_each(|i| _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(16 * i + AHEAD).cast())),
                     TileInstr::Square => each!(|i| mul(x[i], x[i])),
                     TileInstr::Neg => each!(|i| _mm512_xor_ps(x[i], number(-0.0))),
                     TileInstr::Abs => each!(|i| _mm512_abs_ps(x[i])),
@@ -331,18 +363,7 @@ mod x86 {
                     TileInstr::Exp => each!(|i| math512::exp(x[i])),
                     TileInstr::Tanh => each!(|i| math512::tanh(x[i])),
                     TileInstr::Sigmoid => each!(|i| math512::sigmoid(x[i])),
-                    TileInstr::Call => {
-                        let mut tile = RegisterTile([0.0; TILE]);
-                        let mut result = RegisterTile([0.0; TILE]);
-                        // SAFETY: N vectors are at most a tile.
-                        unsafe {
-                            for i in 0..N {
-                                _mm512_store_ps(tile.0.as_mut_ptr().add(16 * i), x[i]);
-                            }
-                            lanes::unary_tile(link.call, &tile.0[..16 * N], &mut result.0[..16 * N]);
-                            each!(|i| _mm512_load_ps(result.0.as_ptr().add(16 * i)));
-                        }
-                    }
+                    TileInstr::Call => x = call(link.call, x),
                     TileInstr::Add => block!(|x, y| add(x, y)),
                     TileInstr::AddOne => one!(|x, y| add(x, y)),
                     TileInstr::Mul => block!(|x, y| mul(x, y)),

@@ -185,7 +185,7 @@ impl CpuBuffer {
     pub(crate) fn ticket(&self) -> AllocId {
         self.0.ticket
     }
-    /// Whether the memory is the machine's own rather than a part of something shared.
+    /// Whether the memory is the pool's own rather than a file's or the caller's.
     pub fn writable(&self) -> bool {
         matches!(self.0.held, Held::Owned(..))
     }

@@ -17,15 +17,12 @@ pub const BASE_FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "f
 macro_rules! versions {
     ($($(#[$doc:meta])* $vis:vis fn $name:ident $(<$g:ident: $bound:path>)? ($($a:ident: $t:ty),* $(,)?) $(-> $r:ty)? = $body:ident;)*) => { $(
         $(#[$doc])*
-        #[allow(clippy::too_many_arguments)]
         #[inline]
         $vis fn $name $(<$g: $bound>)? ($($a: $t),*) $(-> $r)? {
             #[cfg(target_arch = "x86_64")]
             {
-                #[allow(clippy::too_many_arguments)]
                 #[target_feature(enable = "avx2,fma,f16c")]
                 fn avx2 $(<$g: $bound>)? ($($a: $t),*) $(-> $r)? { $body::<$($g,)? true>($($a),*) }
-                #[allow(clippy::too_many_arguments)]
                 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
                 fn avx512 $(<$g: $bound>)? ($($a: $t),*) $(-> $r)? { $body::<$($g,)? true>($($a),*) }
                 match $crate::backends::cpu::path::current() {

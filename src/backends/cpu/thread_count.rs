@@ -16,7 +16,7 @@ const MAX_OVERHEAD: f64 = 0.4;
 /// The number of threads, and what is known of it.
 #[derive(Debug)]
 pub(super) struct AdaptiveThreadCount {
-    team: usize,
+    all: usize,
     now: usize,
     /// More threads are tried from then on.
     until: Option<Instant>,
@@ -24,13 +24,13 @@ pub(super) struct AdaptiveThreadCount {
 }
 
 impl AdaptiveThreadCount {
-    pub(super) fn of(team: usize) -> AdaptiveThreadCount {
-        AdaptiveThreadCount { team, now: team, until: None, pause: MIN_PAUSE }
+    pub(super) fn of(all: usize) -> AdaptiveThreadCount {
+        AdaptiveThreadCount { all, now: all, until: None, pause: MIN_PAUSE }
     }
 
     /// The threads of a plan that runs at `now`.
     pub(super) fn at(&self, now: Instant) -> usize {
-        if self.now < self.team && self.until.is_none_or(|t| now >= t) { self.now + 1 } else { self.now }
+        if self.now < self.all && self.until.is_none_or(|t| now >= t) { self.now + 1 } else { self.now }
     }
 
     /// A plan was run by `width` threads for this long, until `now`; together they lost so much.
@@ -64,10 +64,10 @@ pub(super) fn running_time() -> Option<Duration> {
 mod tests {
     use super::*;
 
-    /// Runs of 10 ms, one behind the other: whether the machine is busy in each, and the threads that each gets.
+    /// Runs of 10 ms, one behind the other: whether other programs are busy in each, and the threads that each gets.
     #[track_caller]
-    fn check(team: usize, busy: &[bool], want: &[usize]) {
-        let mut w = AdaptiveThreadCount::of(team);
+    fn check(all: usize, busy: &[bool], want: &[usize]) {
+        let mut w = AdaptiveThreadCount::of(all);
         let mut now = Instant::now();
         let took = Duration::from_millis(10);
         let mut got = vec![];
@@ -76,7 +76,7 @@ mod tests {
             got.push(width);
             now += took;
             // Busy: two of the cores are others'.
-            let lost = if busy && width + 2 > team { took } else { Duration::from_micros(50) };
+            let lost = if busy && width + 2 > all { took } else { Duration::from_micros(50) };
             w.ran(width, took, lost, now);
         }
         assert_eq!(got, want);

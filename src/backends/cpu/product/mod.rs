@@ -12,7 +12,7 @@ use super::path::{Path, current};
 use super::span::{to_bf16, to_f16};
 use super::{share, transpose};
 use crate::plan::{Task, Value};
-use pack::{Side, TOGETHER};
+use pack::{Panels, Side, TOGETHER};
 use tile::{Columns, GAP, Later, MAX_K_STEPS, Stored, TALL, Tile, floats, pairs};
 
 /// Bytes of rows that are packed together: with a panel they stay in the L2 cache.
@@ -102,6 +102,20 @@ struct Own {
     tiles: *mut f32,
 }
 
+/// A block of rows times some panels.
+#[derive(Clone, Copy)]
+struct Strip {
+    batch: usize,
+    /// The first row and how many there are, and the same of panels.
+    rows: [usize; 2],
+    panels: [usize; 2],
+    /// Columns of a panel.
+    width: usize,
+    /// Steps of k, and those of a part of k.
+    steps: usize,
+    depth: usize,
+}
+
 impl Product<'_> {
     /// Steps of k.
     fn steps(&self) -> usize {
@@ -166,7 +180,7 @@ impl Product<'_> {
                     // SAFETY: there is room for `chunk` panels; each is packed by one thread.
                     unsafe {
                         let to = packed.add(p * steps * width);
-                        self.columns.pack_panels(self.pairs, batch, [first, count], width, steps, to, buffer);
+                        self.columns.pack_panels(Panels { pairs: self.pairs, width, steps }, batch, [first, count], to, buffer);
                     }
                 }
                 if !alone {
@@ -182,7 +196,7 @@ impl Product<'_> {
                     // SAFETY: the panels are packed.
                     unsafe {
                         let panels = packed.add(p0 * steps * width).cast_const();
-                        self.strip(batch, rows, [c0 + p0, count], width, [steps, depth], panels, &mut own);
+                        self.strip(Strip { batch, rows, panels: [c0 + p0, count], width, steps, depth }, panels, &mut own);
                     }
                     item += count;
                 }
@@ -194,20 +208,12 @@ impl Product<'_> {
         }
     }
 
-    /// A block of rows times some panels.
+    /// Computes a strip.
     ///
     /// # Safety
     /// Like [`product`]; the panels are packed.
-    unsafe fn strip(
-        &self,
-        batch: usize,
-        [first, height]: [usize; 2],
-        [panel, panels]: [usize; 2],
-        width: usize,
-        [steps, depth]: [usize; 2],
-        packed: *const f32,
-        own: &mut Own,
-    ) {
+    unsafe fn strip(&self, strip: Strip, packed: *const f32, own: &mut Own) {
+        let Strip { batch, rows: [first, height], panels: [panel, panels], width, steps, depth } = strip;
         let s = self.s;
         let columns = (panels * width).min(self.columns.rows - panel * width);
         // Where the result's rows and columns begin, how many there are, and where they are put.

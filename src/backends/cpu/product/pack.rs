@@ -20,6 +20,17 @@ pub(super) struct Side<'a> {
     plain: Option<Plain>,
 }
 
+/// The form of packed panels.
+#[derive(Clone, Copy)]
+pub(super) struct Panels {
+    /// Whether the numbers are pairs of bf16.
+    pub pairs: bool,
+    /// Columns of a panel: 16 or 32.
+    pub width: usize,
+    /// Steps of k.
+    pub steps: usize,
+}
+
 /// An operand in memory as it is: the first element, and the distance of batches, rows and neighbours along k.
 #[derive(Clone, Copy)]
 struct Plain {
@@ -162,22 +173,13 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Panels of `width` (16 or 32) columns: rows `first..first + count` of the operand side by side, the rest of the last panel zero, all
-    /// `steps`. `buffer` holds [`TURNED`] rows of `MAX_K_STEPS + GAP`.
+    /// Panels of columns: rows `first..first + count` of the operand side by side, the rest of the last panel zero, all steps. `buffer` holds [`TURNED`] rows of `MAX_K_STEPS + GAP`.
     ///
     /// # Safety
     /// `out` has room for the panels; the operand lies within its buffer; the processor has AVX-512.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    pub(super) unsafe fn pack_panels(
-        &self,
-        pairs: bool,
-        batch: usize,
-        [first, count]: [usize; 2],
-        width: usize,
-        steps: usize,
-        out: *mut f32,
-        buffer: *mut f32,
-    ) {
+    pub(super) unsafe fn pack_panels(&self, form: Panels, batch: usize, [first, count]: [usize; 2], out: *mut f32, buffer: *mut f32) {
+        let Panels { pairs, width, steps } = form;
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(p) = self.plain
@@ -185,7 +187,7 @@ impl<'a> Side<'a> {
                 && p.col != 1
                 && !p.dtype.is_block()
             {
-                return self.widen(p, pairs, batch, [first, count], width, steps, out);
+                return self.widen(p, form, batch, [first, count], out);
             }
             for (n, done) in (0..count).step_by(width).enumerate() {
                 let (out, first, count) = (out.add(n * steps * width), first + done, width.min(count - done));
@@ -216,7 +218,8 @@ impl<'a> Side<'a> {
     /// # Safety
     /// See `pack_panels`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn widen(&self, p: Plain, pairs: bool, batch: usize, [first, count]: [usize; 2], width: usize, steps: usize, out: *mut f32) {
+    unsafe fn widen(&self, p: Plain, form: Panels, batch: usize, [first, count]: [usize; 2], out: *mut f32) {
+        let Panels { pairs, width, steps } = form;
         // Each vector of the panels: where it goes, and its lanes that exist.
         let mut vectors = [(out, 0u16); 2 * TOGETHER];
         let vectors = &mut vectors[..count.div_ceil(width) * width / 16];
