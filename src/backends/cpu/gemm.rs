@@ -33,12 +33,33 @@ impl<T> Matrix<T> {
     }
 }
 
-/// `out[m, n] = factor · a[m, k] · b[k, n]`, added to `out` where `add` says so; `out`'s rows are `out_row` apart.
+/// Where a product of blocks is written.
+#[derive(Clone, Copy)]
+pub struct MatrixMut<T> {
+    /// The first element; columns are neighbours.
+    pub ptr: *mut T,
+    /// Elements from a row to the next.
+    pub row: isize,
+    /// Whether the product is added to what stands there.
+    pub add: bool,
+}
+
+impl<T> MatrixMut<T> {
+    /// Overwrites rows that are `row` elements apart.
+    pub fn new(ptr: *mut T, row: usize) -> MatrixMut<T> {
+        MatrixMut { ptr, row: row as isize, add: false }
+    }
+    /// Adds to them.
+    pub fn sum(ptr: *mut T, row: usize) -> MatrixMut<T> {
+        MatrixMut { add: true, ..MatrixMut::new(ptr, row) }
+    }
+}
+
+/// `out[m, n] = factor · a[m, k] · b[k, n]`, or that added to `out`.
 ///
 /// # Safety
-/// The matrices must lie in memory, and `out` must be apart from the others and nobody else's.
-#[allow(clippy::too_many_arguments)]
-pub unsafe fn gemm<T: Real>(m: usize, n: usize, k: usize, a: Matrix<T>, b: Matrix<T>, out: *mut T, out_row: isize, factor: T, add: bool) {
+/// The matrices must lie in memory, and `out` must not overlap the others or be used by anything else meanwhile.
+pub unsafe fn gemm<T: Real>([m, n, k]: [usize; 3], a: Matrix<T>, b: Matrix<T>, out: MatrixMut<T>, factor: T) {
     if m == 0 || n == 0 {
         return;
     }
@@ -48,10 +69,10 @@ pub unsafe fn gemm<T: Real>(m: usize, n: usize, k: usize, a: Matrix<T>, b: Matri
             m,
             n,
             k,
-            out,
+            out.ptr,
             1,
-            out_row,
-            add,
+            out.row,
+            out.add,
             a.ptr,
             a.col,
             a.row,

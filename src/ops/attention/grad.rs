@@ -1,7 +1,7 @@
 //! The gradients of attention from the scores computed again, block by block (Dao, 2023): no tensor of all scores is stored.
 
 use super::{AttentionKernel, Sizes};
-use crate::backends::cpu::gemm::{Matrix, gemm};
+use crate::backends::cpu::gemm::{Matrix, MatrixMut, gemm};
 use crate::backends::cpu::operand::{strided, values};
 use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::DType;
@@ -92,8 +92,8 @@ impl AttentionGradKernel {
                         let wide = len as isize;
                         // SAFETY: operands lie within their buffers or the scratch made for them; results are this thread's scratch.
                         unsafe {
-                            gemm(n, len, z.d, q, transposed(k), p.as_mut_ptr(), wide, one, false);
-                            gemm(n, len, z.dv, g, transposed(v), dp.as_mut_ptr(), wide, one, false);
+                            gemm([n, len, z.d], q, transposed(k), MatrixMut::new(p.as_mut_ptr(), len), one);
+                            gemm([n, len, z.dv], g, transposed(v), MatrixMut::new(dp.as_mut_ptr(), len), one);
                         }
                         for i in 0..n {
                             let seen = z.seen_of(t0 + i, from, len);
@@ -110,12 +110,12 @@ impl AttentionGradKernel {
                         // SAFETY: as above.
                         unsafe {
                             if keys {
-                                gemm(len, z.dv, n, by_key(p), g, dv.as_mut_ptr().add(from * z.dv), z.dv as isize, one, true);
-                                gemm(len, z.d, n, by_key(dp), q, dk.as_mut_ptr().add(from * z.d), z.d as isize, one, true);
+                                gemm([len, z.dv, n], by_key(p), g, MatrixMut::sum(dv.as_mut_ptr().add(from * z.dv), z.dv), one);
+                                gemm([len, z.d, n], by_key(dp), q, MatrixMut::sum(dk.as_mut_ptr().add(from * z.d), z.d), one);
                             }
                             if queries {
                                 let dp = Matrix { ptr: dp.as_ptr(), row: wide, col: 1 };
-                                gemm(n, z.d, len, dp, k, dq.as_mut_ptr().add(t0 * z.d), z.d as isize, one, true);
+                                gemm([n, z.d, len], dp, k, MatrixMut::sum(dq.as_mut_ptr().add(t0 * z.d), z.d), one);
                             }
                         }
                     }

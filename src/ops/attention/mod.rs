@@ -8,7 +8,7 @@ pub(crate) mod grad_gpu;
 #[cfg(all(test, feature = "gpu"))]
 mod tests;
 
-use crate::backends::cpu::gemm::{Matrix, gemm};
+use crate::backends::cpu::gemm::{Matrix, MatrixMut, gemm};
 use crate::backends::cpu::operand::{strided, values};
 use crate::backends::cpu::{columns, dot, path, share, vector::Real};
 use crate::dtype::DType;
@@ -163,7 +163,7 @@ impl AttentionKernel {
                 let query = Matrix { ptr: queries.as_ptr(), row: z.d as isize, col: 1 };
                 let scale = T::of(self.scale);
                 // SAFETY: the operands lie within their buffers or the scratch made for them, and the scores in scratch.
-                unsafe { products(n, len, z.d, query, transposed, scores.as_mut_ptr(), len as isize, scale, false) };
+                unsafe { products([n, len, z.d], query, transposed, MatrixMut::new(scores.as_mut_ptr(), len), scale) };
                 for i in 0..n {
                     let row = &mut scores[i * len..(i + 1) * len];
                     let seen = z.seen_of(t0 + i, from, len);
@@ -191,7 +191,7 @@ impl AttentionKernel {
                 let weights = Matrix { ptr: scores.as_ptr(), row: len as isize, col: 1 };
                 let seen = matrix(value_memory, 2, z.dv, value_room);
                 // SAFETY: as above.
-                unsafe { products(n, z.dv, len, weights, seen, sums.as_mut_ptr(), z.dv as isize, T::of(1.0), true) };
+                unsafe { products([n, z.dv, len], weights, seen, MatrixMut::sum(sums.as_mut_ptr(), z.dv), T::of(1.0)) };
             }
             if self.sums {
                 let mut logs = state.map(|(max, sum)| T::of(max.wide() + sum.wide().ln()));
@@ -349,23 +349,22 @@ fn loaded<'a>(task: &dyn Task, k: usize, start: usize, room: &'a mut [f32], widt
 ///
 /// # Safety
 /// As `gemm`.
-#[allow(clippy::too_many_arguments)]
-unsafe fn products<T: Real>(m: usize, n: usize, k: usize, a: Matrix<T>, b: Matrix<T>, out: *mut T, out_row: isize, factor: T, add: bool) {
+unsafe fn products<T: Real>([m, n, k]: [usize; 3], a: Matrix<T>, b: Matrix<T>, out: MatrixMut<T>, factor: T) {
     // SAFETY: the caller's promise.
     unsafe {
         if m > 4 || a.col != 1 || (b.row != 1 && b.col != 1) {
-            return gemm(m, n, k, a, b, out, out_row, factor, add);
+            return gemm([m, n, k], a, b, out, factor);
         }
         for i in 0..m {
             let x = std::slice::from_raw_parts(a.at(i, 0).ptr, k);
-            let y = std::slice::from_raw_parts_mut(out.offset(i as isize * out_row), n);
+            let y = std::slice::from_raw_parts_mut(out.ptr.offset(i as isize * out.row), n);
             if b.row == 1 {
                 for (j, y) in y.iter_mut().enumerate() {
                     let p = T::dot(x, std::slice::from_raw_parts(b.at(0, j).ptr, k)) * factor;
-                    *y = if add { *y + p } else { p };
+                    *y = if out.add { *y + p } else { p };
                 }
             } else {
-                if !add {
+                if !out.add {
                     y.fill(T::ZERO);
                 }
                 for (j, &x) in x.iter().enumerate() {

@@ -9,7 +9,7 @@ pub(crate) mod gpu;
 mod tests;
 pub(crate) mod weights;
 
-use crate::backends::cpu::gemm::{Matrix, Sizes, gemm};
+use crate::backends::cpu::gemm::{Matrix, MatrixMut, Sizes, gemm};
 use crate::backends::cpu::operand::{slice, strided, target, values};
 #[cfg(target_arch = "x86_64")]
 use crate::backends::cpu::product::{can, product};
@@ -288,8 +288,8 @@ impl MatMulKernel {
             // SAFETY: the operands lie within their buffers or the scratch made for them; each block of the result belongs to one thread.
             unsafe {
                 match direct {
-                    Some(out) => gemm(m, n, s.k, left, right, out.add(first), s.n as isize, T::of(1.0), false),
-                    None => gemm(m, n, s.k, left, right, results.as_mut_ptr(), n as isize, T::of(1.0), false),
+                    Some(out) => gemm([m, n, s.k], left, right, MatrixMut::new(out.add(first), s.n), T::of(1.0)),
+                    None => gemm([m, n, s.k], left, right, MatrixMut::new(results.as_mut_ptr(), n), T::of(1.0)),
                 }
             }
             if direct.is_none() {
