@@ -230,7 +230,7 @@ mod x86 {
     use crate::scalar::Unary;
     use core::arch::x86_64::*;
 
-    /// How many elements before it is read or written memory is asked for: loops that do much for each element meet it too late by themselves.
+    /// How many elements ahead memory is prefetched: loops with much work per element would otherwise wait for it.
     const AHEAD: usize = 2048;
 
     #[repr(align(64))]

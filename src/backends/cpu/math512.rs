@@ -69,7 +69,7 @@ pub fn tanh(x: __m512) -> __m512 {
     let s = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_slli_epi32::<23>(_mm512_castps_si512(t)), one));
     let e = _mm512_fmadd_ps(s, p, _mm512_sub_ps(s, number(1.0)));
     let size = _mm512_div_ps(e, _mm512_add_ps(e, number(2.0)));
-    // The sign of x: NaN keeps being one.
+    // The sign of x; NaN stays NaN.
     _mm512_or_ps(size, _mm512_and_ps(x, number(-0.0)))
 }
 
@@ -88,7 +88,7 @@ pub fn softmax_rows(y: &mut [f32], x: &[f32], cols: usize, ahead: usize) {
         unsafe {
             let mut most = [lowest; 4];
             for at in (0..whole).step_by(STEP) {
-                // A NaN that is passed over here makes the sum one.
+                // A NaN that the maximum ignores makes the sum NaN.
                 (0..4).for_each(|i| most[i] = _mm512_max_ps(_mm512_loadu_ps(x.add(at + 16 * i)), most[i]));
             }
             for i in 0..4 {

@@ -23,7 +23,7 @@ pub(crate) struct StridedView<'a> {
     layout: &'a Layout,
 }
 
-// SAFETY: spans carry addresses between the threads of one run, which keeps the buffers alive and splits the writes.
+// SAFETY: views carry addresses between the threads of one run, which keeps the buffers alive and splits the writes.
 unsafe impl Send for StridedView<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for StridedView<'_> {}
@@ -97,7 +97,7 @@ impl<'a> StridedView<'a> {
         Some(StridedView { base, bytes, first, dtype, kind: reach.kind, apart: false, layout })
     }
 
-    /// Sizes and strides, of which a strided span has at least one.
+    /// Sizes and strides, of which a strided view has at least one.
     #[inline(always)]
     fn dims(&self) -> (&'a [usize], &'a [isize]) {
         (self.layout.shape.dims(), self.layout.strides())
@@ -294,7 +294,7 @@ impl<'a> StridedView<'a> {
         });
     }
 
-    /// Copies elements to another span of the same plain dtype, bit by bit, where both lie in runs. `false` where they do not.
+    /// Copies elements to another view of the same plain dtype, bit by bit, where both lie in runs. `false` where they do not.
     ///
     /// # Safety
     /// Like `fetch` for `self` and `put` for `to`.
@@ -319,11 +319,11 @@ impl<'a> StridedView<'a> {
 }
 
 impl StridedView<'_> {
-    /// Copies all elements to a row-major span of the same plain dtype where the innermost dimension here is another one than there:
+    /// Copies all elements to a row-major view of the same plain dtype where the innermost dimension here is another one than there:
     /// this thread's share. `false` where the layouts are not like that.
     ///
     /// # Safety
-    /// Like `copy_to`; the spans must not overlap.
+    /// Like `copy_to`; the views must not overlap.
     pub(crate) unsafe fn transpose_to(&self, to: &StridedView<'_>, thread: usize, threads: usize) -> bool {
         /// Columns of a share: their lines are read by one thread.
         const STRIP: usize = 64;
@@ -359,14 +359,14 @@ impl StridedView<'_> {
             }
             let (from, into) = (self.base.wrapping_add(from as usize * size), to.base.wrapping_add(into as usize * size));
             let cols = STRIP.min(dims[inner] - first);
-            // SAFETY: the matrix is a part of both spans, which the caller vouches for.
+            // SAFETY: the matrix is a part of both views, which the caller vouches for.
             unsafe { super::transpose(size, from, strides[last], into, target[inner], dims[last], cols) };
         }
         true
     }
 }
 
-/// Copies past the caches, for results too large to stay in them. Needs `finish_streaming` before others read them.
+/// Copies without filling the caches, for results too large to stay in them. Needs `finish_streaming` before others read them.
 ///
 /// # Safety
 /// `bytes` must lie at both addresses, apart from each other.

@@ -126,7 +126,7 @@ impl<'a> CpuTask<'a> {
         if let (true, [target], [source]) = (code.identity, targets, sources)
             && target.apart
         {
-            // SAFETY: the spans were checked against their buffers; threads write disjoint elements.
+            // SAFETY: the views were checked against their buffers; threads write disjoint elements.
             let copied =
                 unsafe { source.copy_to(target, range.start, range.len()) || source.transpose_to(target, self.thread, self.threads) };
             if copied {
@@ -188,7 +188,7 @@ impl Task for CpuTask<'_> {
         assert!(fits(&out, load.dtype()), "load {k} of {} computes in {}", self.step.name, load.dtype().compute());
         let (ptr, n) = parts(out);
         assert!(start + n <= load.shape.count(), "load {k} of {} has {} elements", self.step.name, load.shape.count());
-        // SAFETY: the range was checked against the shape, the spans against their buffers when the step was bound, the lane's type
+        // SAFETY: the range was checked against the shape, the views against their buffers when the step was bound, the lane's type
         // above; the registers are this thread's.
         unsafe {
             if code.identity {

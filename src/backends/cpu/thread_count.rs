@@ -1,19 +1,19 @@
 //! How many threads of the pool run the next plan: fewer while other programs keep some of them from their cores.
 //!
-//! Threads meet after every step, so all of them wait for one that is not running. What they lose is the time that they did not run in,
-//! by the system's clocks, which counts no waiting for uneven shares of the work.
+//! Threads meet after every step, so all of them wait for one that is not running. What they lose is the time in which they did not run,
+//! by the system's clocks; waiting for uneven shares of the work is not a part of it.
 
 use std::time::{Duration, Instant};
 
 /// The first and the longest time with fewer threads before more are tried again.
 const MIN_PAUSE: Duration = Duration::from_millis(4);
 const MAX_PAUSE: Duration = Duration::from_millis(1000);
-/// A loss below this is that of waking up.
+/// Losses below this come from waking up.
 const WAKE_UP_LOSS: Duration = Duration::from_micros(500);
 /// The part of a core that a plan may lose before it is given to fewer threads.
 const MAX_OVERHEAD: f64 = 0.4;
 
-/// The number of threads, and what is known of it.
+/// The number of threads, and when more of them are tried.
 #[derive(Debug)]
 pub(super) struct AdaptiveThreadCount {
     all: usize,
@@ -33,7 +33,7 @@ impl AdaptiveThreadCount {
         if self.now < self.all && self.until.is_none_or(|t| now >= t) { self.now + 1 } else { self.now }
     }
 
-    /// A plan was run by `width` threads for this long, until `now`; together they lost so much.
+    /// A plan was run by `width` threads for this long, until `now`; together they lost `lost`.
     pub(super) fn ran(&mut self, width: usize, took: Duration, lost: Duration, now: Instant) {
         if width > 1 && lost > WAKE_UP_LOSS && lost.as_secs_f64() > MAX_OVERHEAD * took.as_secs_f64() {
             self.now = width - 1;
@@ -41,13 +41,13 @@ impl AdaptiveThreadCount {
             self.pause = (4 * self.pause).min(MAX_PAUSE);
         } else if width >= self.now {
             self.now = width;
-            // What goes well makes the next pause shorter, but one good run on a busy machine does not make it a quiet one.
+            // A good run shortens the next pause, but only by a little: other programs may be busy again soon.
             self.pause = self.pause.saturating_sub(took / 8).max(MIN_PAUSE);
         }
     }
 }
 
-/// What a thread has had of its core so far; `None` where the system does not tell.
+/// The CPU time of the calling thread so far; `None` where the system does not report it.
 pub(super) fn running_time() -> Option<Duration> {
     #[cfg(unix)]
     {
@@ -75,7 +75,7 @@ mod tests {
             let width = w.at(now);
             got.push(width);
             now += took;
-            // Busy: two of the cores are others'.
+            // Busy: other programs use two of the cores.
             let lost = if busy && width + 2 > all { took } else { Duration::from_micros(50) };
             w.ran(width, took, lost, now);
         }

@@ -49,12 +49,12 @@ impl Barrier {
         }
     }
 
-    /// Lets everybody through from now on: a thread that they would wait for has failed.
+    /// Lets every thread through from now on: one that they would wait for has failed.
     pub(crate) fn break_up(&self) {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// Makes the barrier whole again; nobody may be waiting.
+    /// Resets the barrier after a failure; no thread may be waiting.
     pub(crate) fn mend(&self) {
         self.arrived.store(0, Ordering::Relaxed);
         self.broken.store(false, Ordering::Relaxed);
@@ -63,7 +63,7 @@ impl Barrier {
 
 type Job = dyn Fn(usize) + Sync + 'static;
 
-/// A value on cache lines of its own: others' writes to its neighbours do not take them away.
+/// A value on cache lines of its own, so that writes to its neighbours do not invalidate them.
 #[derive(Default)]
 #[repr(align(128))]
 struct CachePadded<T>(T);
@@ -167,7 +167,7 @@ impl Drop for ThreadPool {
     }
 }
 
-/// A worker's life.
+/// What a worker does until the pool is dropped.
 fn work(shared: &PoolState, n: usize) {
     let slot = &shared.slot.0;
     let mut seen = 0;

@@ -8,7 +8,7 @@ const EDGE: usize = 8;
 /// `to[c * to_row + r] = from[r * from_row + c]` for `rows` rows of `cols` elements of 1, 2, 4 or 8 bytes each.
 ///
 /// # Safety
-/// Both matrices must lie in memory, apart from each other, and `to` must be nobody else's.
+/// Both matrices must lie in memory, apart from each other, and nothing else may use `to` meanwhile.
 pub unsafe fn transpose(size: usize, from: *const u8, from_row: isize, to: *mut u8, to_row: isize, rows: usize, cols: usize) {
     // SAFETY: the caller's promise.
     unsafe {

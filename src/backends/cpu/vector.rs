@@ -186,7 +186,7 @@ fn exp_sum_body<const F: bool>(x: &mut [f32], shift: f32) -> f32 {
 fn softmax_rows_body<const F: bool>(y: &mut [f32], x: &[f32], cols: usize, ahead: usize) {
     for (y, x) in y.chunks_exact_mut(cols).zip(x.chunks_exact(cols)) {
         let ((cx, rx), (cy, ry)) = (x.as_chunks::<LANES>(), y.as_chunks_mut::<LANES>());
-        // A NaN that is passed over here makes the sum one.
+        // A NaN that the maximum ignores makes the sum NaN.
         let larger = |a: f32, b: f32| if b > a { b } else { a };
         let mut most = [f32::NEG_INFINITY; LANES];
         for c in cx {
@@ -250,7 +250,7 @@ fn normalized<const F: bool, const W: bool, const B: bool>(
             (false, true) => (x - mean) * factor + b,
             (true, true) => math::fma::<F>((x - mean) * factor, w, b),
         };
-        // What is not there is not read.
+        // Lanes beyond the end are not read.
         let (w, b) = (if W { &weight[..cols] } else { x }, if B { &bias[..cols] } else { x });
         let ((cx, rx), (cy, ry)) = (x.as_chunks::<LANES>(), y.as_chunks_mut::<LANES>());
         let ((cw, rw), (cb, rb)) = (w.as_chunks::<LANES>(), b.as_chunks::<LANES>());

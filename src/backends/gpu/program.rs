@@ -146,7 +146,7 @@ fn binary(op: Binary, a: &str, b: &str, d: DType, number: [bool; 2], (ordered, p
         return Ok(if op == Binary::Ne { format!("u32(!({a} == {b}))") } else { format!("u32({})", fill(op.wgsl(), a, b)) });
     }
     if t == "f32" {
-        // An argument that is a plain number needs no test for NaN.
+        // An argument that is a literal need not be tested for NaN.
         let (call, than) = match op {
             Binary::Min => ("min", ">"),
             Binary::Max => ("max", "<"),
@@ -157,7 +157,7 @@ fn binary(op: Binary, a: &str, b: &str, d: DType, number: [bool; 2], (ordered, p
             // Where comparisons with NaN are false, one comparison does.
             [_, true] if ordered => format!("select({a}, {b}, {a} {than} {b})"),
             [true, _] if ordered => format!("select({b}, {a}, {b} {than} {a})"),
-            // The second's NaN is asked for: best that of a parameter, which is the same for all elements.
+            // The second argument is tested for NaN: preferably a parameter, which is the same for all elements.
             _ if ordered && param => format!("select({b}, {a}, {b} {than} {a} || tl_isnan({a}))"),
             _ if ordered => format!("select({a}, {b}, {a} {than} {b} || tl_isnan({b}))"),
             [_, true] => format!("select({call}({a}, {b}), {a}, tl_isnan({a}))"),

@@ -681,7 +681,7 @@ fn steps_are_timed_on_the_gpu() {
 }
 
 #[test]
-fn compiled_kernels_are_kept_between_machines() {
+fn compiled_kernels_are_kept_between_backends() {
     let folder = std::env::temp_dir().join(format!("tl-kept-{}", std::process::id()));
     // Runs two kernels on a backend that keeps them under `folder`; gives how many it made, how many were found, and the file.
     let once = |folder: &std::path::Path| {

@@ -23,7 +23,7 @@ fn tables(file: &Path) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// A table is of an adapter, its driver and this version's kernels.
+/// The key of a table: the adapter, its driver and this version of the kernels.
 fn entry(adapter: &str) -> String {
     format!("{adapter} | {}", env!("CARGO_PKG_VERSION"))
 }
@@ -37,7 +37,7 @@ fn measured(file: &Path, adapter: &str) -> Result<Option<Tuning>, String> {
 }
 
 /// The table for the adapter of this key: what `TL_TUNING` says, else what was measured here, else its class's. A measured table that cannot be
-/// used stops no program: the class's is taken, and the source says why.
+/// used does not stop a program: the class's is taken, and the source says why.
 ///
 /// # Errors
 /// [`TensorError::Config`] where `TL_TUNING` is neither a class nor a table that can be used.
@@ -123,7 +123,7 @@ mod tests {
         std::fs::write(&own, serde_json::to_vec(&Tuning { compute_units: 0, ..table.clone() }).unwrap()).unwrap();
         check(Some(asked), &file, Err(()), "compute_units is 0; want 1 or more");
 
-        // What is kept stops no program.
+        // A bad file does not stop a program.
         store_in(&file, "an adapter", &Tuning { compute_units: 0, ..table.clone() }).unwrap();
         check(None, &file, Ok("generic"), "compute_units is 0");
         std::fs::write(&file, &std::fs::read(&file).unwrap()[..100]).unwrap();

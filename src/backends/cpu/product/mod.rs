@@ -38,11 +38,11 @@ pub fn can(s: &Sizes) -> bool {
 /// operands are bf16 in memory and the processor has the instruction, pairs of bf16 are multiplied and added as they are.
 ///
 /// # Safety
-/// [`can`] said yes; `out` is nobody else's.
+/// [`can`] returned true, and nothing else uses `out` meanwhile.
 pub unsafe fn product(task: &dyn Task, s: &Sizes, out: Option<*mut f32>) {
     let (a, b) = (Side::of(task, 0), Side::of(task, 1));
     let pairs = a.has_pairs() && b.has_pairs() && is_x86_feature_detected!("avx512bf16");
-    // The side whose rows become panels is packed at a higher price, and so is a result that has to be transposed.
+    // Packing panels costs more than packing rows, and a result that has to be transposed costs more too.
     let ((a_rows, a_panels), (b_rows, b_panels)) = (a.costs(), b.costs());
     let upright = s.m * s.k * a_rows + s.n * s.k * b_panels;
     let transposed = s.n * s.k * b_rows + s.m * s.k * a_panels + 4 * s.m * s.n;
@@ -66,7 +66,7 @@ struct Direct {
 }
 
 impl Direct {
-    /// The target where it wants nothing of the results but rounding.
+    /// The target where results are only rounded to it.
     fn rounded(task: &dyn Task, s: &Sizes) -> Option<Direct> {
         let f16 = target::<half::f16>(task, 0, 0, 0).map(|t| (t.as_mut_ptr().cast(), Stored::F16));
         let (at, stored) = f16.or_else(|| target::<half::bf16>(task, 0, 0, 0).map(|t| (t.as_mut_ptr().cast(), Stored::Bf16)))?;

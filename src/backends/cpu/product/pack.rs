@@ -6,8 +6,8 @@ use crate::dtype::DType;
 use crate::plan::{Buf, Task, Value};
 use core::arch::x86_64::*;
 
-/// Rows that are brought into an order of their own before they are transposed.
-pub(super) const TURNED: usize = 16;
+/// Rows that are packed together before they are transposed.
+pub(super) const TRANSPOSED_ROWS: usize = 16;
 /// The most panels that are packed together: their lines of the operand lie side by side, in the same pages.
 pub(super) const TOGETHER: usize = 16;
 
@@ -107,9 +107,9 @@ impl<'a> Side<'a> {
         Some(InPlace { at: p.at(batch, first, 0), stored, step: p.col as usize * stored.bytes() })
     }
 
-    /// Numbers of the buffer that `pack_panels` wants.
+    /// Numbers that the buffer of `pack_panels` must hold.
     pub(super) fn buffer(&self) -> usize {
-        TURNED * (MAX_K_STEPS + GAP)
+        TRANSPOSED_ROWS * (MAX_K_STEPS + GAP)
     }
 
     /// Where the rows from `first` on begin, and the bytes of one, where they follow each other in memory.
@@ -173,7 +173,8 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Panels of columns: rows `first..first + count` of the operand side by side, the rest of the last panel zero, all steps. `buffer` holds [`TURNED`] rows of `MAX_K_STEPS + GAP`.
+    /// Panels of columns: rows `first..first + count` of the operand side by side, the rest of the last panel zero, all steps. `buffer` holds
+    /// [`TRANSPOSED_ROWS`] rows of `MAX_K_STEPS + GAP`.
     ///
     /// # Safety
     /// `out` has room for the panels; the operand lies within its buffer; the processor has AVX-512.
@@ -199,8 +200,8 @@ impl<'a> Side<'a> {
                         transpose(4, p.at(batch, first, 0), p.row, out.cast(), width as isize, count, steps);
                     }
                     _ => {
-                        for r in (0..count).step_by(TURNED) {
-                            let (rows, row) = (TURNED.min(count - r), MAX_K_STEPS + GAP);
+                        for r in (0..count).step_by(TRANSPOSED_ROWS) {
+                            let (rows, row) = (TRANSPOSED_ROWS.min(count - r), MAX_K_STEPS + GAP);
                             for s in (0..steps).step_by(MAX_K_STEPS) {
                                 let some = MAX_K_STEPS.min(steps - s);
                                 self.pack_rows(pairs, batch, [first + r, rows], [s, some], buffer, row);
