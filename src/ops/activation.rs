@@ -1,52 +1,44 @@
 //! Activations: functions that networks put between their layers, written in elementwise primitives so that they fuse anywhere.
 
 use crate::dtype::DType;
-use crate::error::{At, TensorError, TensorResult};
-use crate::ops::{Lit, Rhs};
-use crate::scalar::{Binary, Unary};
+use crate::error::{TensorError, TensorResult};
+use crate::ops::Lit;
 use crate::tensor::{Mode, RareFields, Tensor};
 use std::panic::Location;
 use std::sync::Arc;
 
 impl Tensor {
     /// `self` where it is positive, else `other`; what most activations are made of. NaN goes to `other`.
-    fn positive_or(&self, other: &Tensor, at: At) -> TensorResult<Tensor> {
-        self.binary_at(Binary::Gt, Rhs::Lit(0.0), at)?.where_at(Rhs::Tensor(self), Rhs::Tensor(other), at)
+    #[track_caller]
+    fn positive_or(&self, other: &Tensor) -> TensorResult<Tensor> {
+        self.gt(Lit(0.0))?.where_(self, other)
     }
 
     /// ln(1 + exp(−|x|)), which lies between 0 and ln 2.
-    fn log1p_exp_minus_abs(&self, at: At) -> TensorResult<Tensor> {
-        self.float_at(at)?.unary_at(Unary::Abs, at)?.unary_at(Unary::Neg, at)?.unary_at(Unary::Exp, at)?.unary_at(Unary::Log1p, at)
+    #[track_caller]
+    fn log1p_exp_minus_abs(&self) -> TensorResult<Tensor> {
+        self.float()?.abs()?.neg()?.exp()?.log1p()
     }
 
     /// This tensor, or f32 where it holds integers, whose arithmetic would wrap.
-    fn float_at(&self, at: At) -> TensorResult<Tensor> {
-        if self.dtype().is_float() { Ok(self.clone()) } else { self.cast_at(DType::F32, at) }
-    }
-
-    fn softplus_at(&self, at: At) -> TensorResult<Tensor> {
-        let f =
-            |x: &Tensor| x.binary_at(Binary::Max, Rhs::Lit(0.0), at)?.binary_at(Binary::Add, Rhs::Tensor(&x.log1p_exp_minus_abs(at)?), at);
-        // The parts have kinks at 0, the function has none.
-        self.float_at(at)?.remembering_input(f, |x| x.sigmoid(), at)
-    }
-
-    fn hard_sigmoid_at(&self, at: At) -> TensorResult<Tensor> {
-        let six = self.float_at(at)?.binary_at(Binary::Add, Rhs::Lit(3.0), at)?.clamp_at(Some(0.0), Some(6.0), at)?;
-        six.binary_at(Binary::Div, Rhs::Float(6.0), at)
+    #[track_caller]
+    fn float(&self) -> TensorResult<Tensor> {
+        if self.dtype().is_float() { Ok(self.clone()) } else { self.cast(DType::F32) }
     }
 
     /// `f(self)`, of which gradients keep `self` alone: they compute `slope`, its derivative there, again.
+    #[track_caller]
     fn remembering_input(
         &self,
         f: impl Fn(&Tensor) -> TensorResult<Tensor>,
         slope: impl Fn(&Tensor) -> TensorResult<Tensor> + Send + Sync + 'static,
-        at: At,
     ) -> TensorResult<Tensor> {
-        if !self.node.tracked || !Mode::current().grad {
-            return f(self);
+        let at = Location::caller();
+        let here = Mode { at: Some(at), ..Mode::current() };
+        if !self.node.tracked || !here.grad {
+            return here.run(|| f(self));
         }
-        let y = Mode { grad: false, ..Mode::current() }.run(|| f(self))?;
+        let y = Mode { grad: false, ..here }.run(|| f(self))?;
         let backward = move |x: &[Tensor], g: &Tensor| Ok(vec![Some(g.mul(&slope(&x[0])?)?)]);
         Ok(y.alias(std::slice::from_ref(self), RareFields { backward: Some(Arc::new(backward)), ..RareFields::default() }, at))
     }
@@ -64,7 +56,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn relu(&self) -> TensorResult<Tensor> {
-        self.binary_at(Binary::Max, Rhs::Lit(0.0), Location::caller())
+        self.maximum(Lit(0.0))
     }
 
     /// min(max(x, 0), 6).
@@ -80,7 +72,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn relu6(&self) -> TensorResult<Tensor> {
-        self.clamp_at(Some(0.0), Some(6.0), Location::caller())
+        self.clamp(Some(0.0), Some(6.0))
     }
 
     /// x where it is positive, else `slope` · x. PyTorch's default slope is 0.01.
@@ -96,8 +88,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn leaky_relu(&self, slope: f64) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        self.positive_or(&self.binary_at(Binary::Mul, Rhs::Float(slope), at)?, at)
+        self.positive_or(&self.mul(slope)?)
     }
 
     /// x where it is positive, else `weight` · x. A weight of more than one element holds one slope per entry of dimension 1.
@@ -127,13 +118,14 @@ impl Tensor {
         if weight.numel() != 1 {
             sizes[1] = -1;
         }
-        self.positive_or(&self.binary_at(Binary::Mul, Rhs::Tensor(&weight.reshape(&sizes)?), at)?, at)
+        self.positive_or(&self.mul(&weight.reshape(&sizes)?)?)
     }
 
     /// The negative part, as which 0 counts and NaN: what an exponential of it is multiplied with in a gradient must not meet the infinity of
     /// a large x.
-    fn below_zero(&self, at: At) -> TensorResult<Tensor> {
-        self.binary_at(Binary::Gt, Rhs::Lit(0.0), at)?.where_at(Rhs::Lit(0.0), Rhs::Tensor(self), at)
+    #[track_caller]
+    fn below_zero(&self) -> TensorResult<Tensor> {
+        self.gt(Lit(0.0))?.where_(Lit(0.0), self)
     }
 
     /// x where it is positive, else `alpha` · (eˣ − 1) (Clevert et al., 2016).
@@ -150,8 +142,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn elu(&self, alpha: f64) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        self.positive_or(&self.below_zero(at)?.unary_at(Unary::Expm1, at)?.binary_at(Binary::Mul, Rhs::Float(alpha), at)?, at)
+        self.positive_or(&self.below_zero()?.expm1()?.mul(alpha)?)
     }
 
     /// x where it is positive, else `alpha` · (e^(x/alpha) − 1) (Barron, 2017).
@@ -168,9 +159,8 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn celu(&self, alpha: f64) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let tail = self.below_zero(at)?.binary_at(Binary::Div, Rhs::Float(alpha), at)?.unary_at(Unary::Expm1, at)?;
-        self.positive_or(&tail.binary_at(Binary::Mul, Rhs::Float(alpha), at)?, at)
+        let tail = self.below_zero()?.div(alpha)?.expm1()?;
+        self.positive_or(&tail.mul(alpha)?)
     }
 
     /// The self-normalizing elu of Klambauer et al. (2017).
@@ -189,9 +179,8 @@ impl Tensor {
     pub fn selu(&self) -> TensorResult<Tensor> {
         const ALPHA: f64 = 1.673_263_242_354_377_2;
         const SCALE: f64 = 1.050_700_987_355_480_5;
-        let at = Location::caller();
-        let tail = self.below_zero(at)?.unary_at(Unary::Expm1, at)?.binary_at(Binary::Mul, Rhs::Lit(ALPHA), at)?;
-        self.positive_or(&tail, at)?.binary_at(Binary::Mul, Rhs::Lit(SCALE), at)
+        let tail = self.below_zero()?.expm1()?.mul(Lit(ALPHA))?;
+        self.positive_or(&tail)?.mul(Lit(SCALE))
     }
 
     /// x · sigmoid(x), also called swish.
@@ -208,14 +197,13 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn silu(&self) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let f = |x: &Tensor| x.binary_at(Binary::Mul, Rhs::Tensor(&x.unary_at(Unary::Sigmoid, at)?), at);
+        let f = |x: &Tensor| x.mul(&x.sigmoid()?);
         // s + x·s·(1 − s)
         let slope = |x: &Tensor| {
             let s = x.sigmoid()?;
             x.mul(&s.neg()?.add(Lit(1.0))?)?.add(Lit(1.0))?.mul(&s)
         };
-        self.remembering_input(f, slope, at)
+        self.remembering_input(f, slope)
     }
 
     /// x · Φ(x) by the error function: PyTorch's `gelu` (Hendrycks and Gimpel, 2016).
@@ -232,18 +220,17 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn gelu(&self) -> TensorResult<Tensor> {
-        let at = Location::caller();
         let normal = move |x: &Tensor| -> TensorResult<Tensor> {
-            let e = x.binary_at(Binary::Mul, Rhs::Lit(std::f64::consts::FRAC_1_SQRT_2), at)?.unary_at(Unary::Erf, at)?;
-            e.binary_at(Binary::Add, Rhs::Lit(1.0), at)?.binary_at(Binary::Mul, Rhs::Lit(0.5), at)
+            let e = x.mul(Lit(std::f64::consts::FRAC_1_SQRT_2))?.erf()?;
+            e.add(Lit(1.0))?.mul(Lit(0.5))
         };
-        let f = |x: &Tensor| x.binary_at(Binary::Mul, Rhs::Tensor(&normal(x)?), at);
+        let f = |x: &Tensor| x.mul(&normal(x)?);
         // Φ(x) + x·φ(x)
         let slope = move |x: &Tensor| {
             let density = x.mul(x)?.mul(Lit(-0.5))?.exp()?.mul(Lit(0.398_942_280_401_432_7))?;
             normal(x)?.add(&x.mul(&density)?)
         };
-        self.remembering_input(f, slope, at)
+        self.remembering_input(f, slope)
     }
 
     /// The tanh approximation of gelu, as GPT-2 and Gemma use it: `0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
@@ -261,23 +248,22 @@ impl Tensor {
     #[track_caller]
     pub fn gelu_tanh(&self) -> TensorResult<Tensor> {
         // 0.5·(1 + tanh(u)) = sigmoid(2u): one primitive less, and no cancellation for negative x.
-        let at = Location::caller();
-        let x = self.float_at(at)?;
+        let x = self.float()?;
         const TWICE: f64 = 2.0 * 0.797_884_560_802_865_4;
         let bell = move |x: &Tensor| -> TensorResult<(Tensor, Tensor)> {
-            let square = x.binary_at(Binary::Mul, Rhs::Tensor(x), at)?;
-            let rise = square.binary_at(Binary::Mul, Rhs::Lit(0.044715 * TWICE), at)?.binary_at(Binary::Add, Rhs::Lit(TWICE), at)?;
-            let u2 = x.binary_at(Binary::Mul, Rhs::Tensor(&rise), at)?;
-            Ok((u2.unary_at(Unary::Sigmoid, at)?, square))
+            let square = x.mul(x)?;
+            let rise = square.mul(Lit(0.044715 * TWICE))?.add(Lit(TWICE))?;
+            let u2 = x.mul(&rise)?;
+            Ok((u2.sigmoid()?, square))
         };
-        let f = |x: &Tensor| x.binary_at(Binary::Mul, Rhs::Tensor(&bell(x)?.0), at);
+        let f = |x: &Tensor| x.mul(&bell(x)?.0);
         // s + x·s·(1 − s)·(2u)'
         let slope = move |x: &Tensor| -> TensorResult<Tensor> {
             let (s, square) = bell(x)?;
             let inner = square.mul(Lit(3.0 * 0.044715 * TWICE))?.add(Lit(TWICE))?.mul(x)?;
             inner.mul(&s.neg()?.add(Lit(1.0))?)?.add(Lit(1.0))?.mul(&s)
         };
-        x.remembering_input(f, slope, at)
+        x.remembering_input(f, slope)
     }
 
     /// ln(1 + eˣ), without overflow.
@@ -294,7 +280,9 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn softplus(&self) -> TensorResult<Tensor> {
-        self.softplus_at(Location::caller())
+        let f = |x: &Tensor| x.maximum(Lit(0.0))?.add(&x.log1p_exp_minus_abs()?);
+        // The parts have kinks at 0, the function has none.
+        self.float()?.remembering_input(f, |x| x.sigmoid())
     }
 
     /// ln(1 + e^(`beta`·x)) / `beta`; x itself where `beta`·x is above `threshold`, as PyTorch's.
@@ -311,11 +299,10 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn softplus_with(&self, beta: f64, threshold: f64) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let x = self.float_at(at)?;
-        let scaled = x.binary_at(Binary::Mul, Rhs::Float(beta), at)?;
-        let soft = scaled.softplus_at(at)?.binary_at(Binary::Div, Rhs::Float(beta), at)?;
-        scaled.binary_at(Binary::Gt, Rhs::Float(threshold), at)?.where_at(Rhs::Tensor(&x), Rhs::Tensor(&soft), at)
+        let x = self.float()?;
+        let scaled = x.mul(beta)?;
+        let soft = scaled.softplus()?.div(beta)?;
+        scaled.gt(threshold)?.where_(&x, &soft)
     }
 
     /// ln(sigmoid(x)), without overflow.
@@ -332,11 +319,9 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn log_sigmoid(&self) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let f =
-            |x: &Tensor| x.binary_at(Binary::Min, Rhs::Lit(0.0), at)?.binary_at(Binary::Sub, Rhs::Tensor(&x.log1p_exp_minus_abs(at)?), at);
+        let f = |x: &Tensor| x.minimum(Lit(0.0))?.sub(&x.log1p_exp_minus_abs()?);
         // The parts have kinks at 0, the function has none.
-        self.float_at(at)?.remembering_input(f, |x| x.neg()?.sigmoid(), at)
+        self.float()?.remembering_input(f, |x| x.neg()?.sigmoid())
     }
 
     /// x · tanh(softplus(x)) (Misra, 2020).
@@ -353,8 +338,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn mish(&self) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        self.binary_at(Binary::Mul, Rhs::Tensor(&self.softplus_at(at)?.unary_at(Unary::Tanh, at)?), at)
+        self.mul(&self.softplus()?.tanh()?)
     }
 
     /// x / (1 + |x|).
@@ -370,9 +354,8 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn softsign(&self) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let x = self.float_at(at)?;
-        x.binary_at(Binary::Div, Rhs::Tensor(&x.unary_at(Unary::Abs, at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)?), at)
+        let x = self.float()?;
+        x.div(&x.abs()?.add(Lit(1.0))?)
     }
 
     /// min(max(x + 3, 0), 6) / 6.
@@ -388,7 +371,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn hardsigmoid(&self) -> TensorResult<Tensor> {
-        self.hard_sigmoid_at(Location::caller())
+        self.float()?.add(Lit(3.0))?.clamp(Some(0.0), Some(6.0))?.div(6.0)
     }
 
     /// x · hardsigmoid(x).
@@ -404,8 +387,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn hardswish(&self) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        self.binary_at(Binary::Mul, Rhs::Tensor(&self.hard_sigmoid_at(at)?), at)
+        self.mul(&self.hardsigmoid()?)
     }
 
     /// x limited to `low..=high`. PyTorch's defaults are −1 and 1. No gradient passes at the limits.
@@ -421,7 +403,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn hardtanh(&self, low: f64, high: f64) -> TensorResult<Tensor> {
-        self.clamp_at(Some(low), Some(high), Location::caller())
+        self.clamp(Some(low), Some(high))
     }
 
     /// 0 where |x| is at most `lambda`, else x. PyTorch's default is 0.5.
@@ -437,9 +419,8 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn hardshrink(&self, lambda: f64) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let small = self.unary_at(Unary::Abs, at)?.binary_at(Binary::Le, Rhs::Float(lambda), at)?;
-        small.where_at(Rhs::Lit(0.0), Rhs::Tensor(self), at)
+        let small = self.abs()?.le(lambda)?;
+        small.where_(Lit(0.0), self)
     }
 
     /// x drawn `lambda` nearer to 0, and 0 where it was nearer than that. PyTorch's default is 0.5.
@@ -456,11 +437,10 @@ impl Tensor {
     #[track_caller]
     pub fn softshrink(&self, lambda: f64) -> TensorResult<Tensor> {
         // x − clamp(x, −λ, λ), which also keeps NaN.
-        let at = Location::caller();
-        let rest = self.binary_at(Binary::Sub, Rhs::Tensor(&self.clamp_at(Some(-lambda), Some(lambda), at)?), at)?;
+        let rest = self.sub(&self.clamp(Some(-lambda), Some(lambda))?)?;
         // At ±λ no gradient passes.
-        let small = self.unary_at(Unary::Abs, at)?.binary_at(Binary::Le, Rhs::Float(lambda), at)?;
-        small.where_at(Rhs::Lit(0.0), Rhs::Tensor(&rest), at)
+        let small = self.abs()?.le(lambda)?;
+        small.where_(Lit(0.0), &rest)
     }
 
     /// x where it is above `threshold`, else `value`.
@@ -476,9 +456,8 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn threshold(&self, threshold: f64, value: f64) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let low = self.binary_at(Binary::Le, self.number(threshold), at)?;
-        low.where_at(self.number(value), Rhs::Tensor(self), at)
+        let low = self.le(self.number(threshold))?;
+        low.where_(self.number(value), self)
     }
 
     /// The first half of dimension `d` times the sigmoid of the second half (Dauphin et al., 2017).
@@ -501,6 +480,6 @@ impl Tensor {
             return Err(TensorError::shape("glu", at, format!("dimension {k} of {} is not even", self.shape())));
         }
         let (a, b) = (self.narrow(k as isize, 0, size / 2)?, self.narrow(k as isize, size / 2, size / 2)?);
-        a.binary_at(Binary::Mul, Rhs::Tensor(&b.unary_at(Unary::Sigmoid, at)?), at)
+        a.mul(&b.sigmoid()?)
     }
 }

@@ -137,7 +137,9 @@ impl Tensor {
     }
 
     /// With a leading dimension where there is no batch.
-    fn batched(&self, op: &'static str, spatial: usize, at: At) -> TensorResult<(Tensor, bool)> {
+    #[track_caller]
+    fn batched(&self, op: &'static str, spatial: usize) -> TensorResult<(Tensor, bool)> {
+        let at = Location::caller();
         if 2 + 2 * spatial > MAX_RANK {
             return Err(TensorError::shape(op, at, format!("windows of {spatial} dimensions: at most {}", (MAX_RANK - 2) / 2)));
         }
@@ -171,7 +173,7 @@ impl Tensor {
 
     fn conv_at(&self, op: &'static str, weight: &Tensor, bias: Option<&Tensor>, o: &ConvOptions, at: At) -> TensorResult<Tensor> {
         let spatial = weight.rank().saturating_sub(2);
-        let (x, lone) = self.batched(op, spatial, at)?;
+        let (x, lone) = self.batched(op, spatial)?;
         let (batch, channels, groups) = (x.shape()[0], x.shape()[1], o.groups);
         let fits = spatial > 0 && groups > 0 && channels == weight.shape()[1] * groups && weight.shape()[0] % groups == 0;
         let outputs = if spatial > 0 { weight.shape()[0] } else { 0 };
@@ -227,7 +229,7 @@ impl Tensor {
     fn conv_transpose_at(&self, weight: &Tensor, bias: Option<&Tensor>, o: &ConvOptions, at: At) -> TensorResult<Tensor> {
         let op = "conv_transpose";
         let spatial = weight.rank().saturating_sub(2);
-        let (x, lone) = self.batched(op, spatial, at)?;
+        let (x, lone) = self.batched(op, spatial)?;
         let (w, groups) = (&o.windows, o.groups);
         let fits = spatial > 0 && groups > 0 && x.shape()[1] == weight.shape()[0] && weight.shape()[0] % groups == 0;
         let lists = [w.stride.len(), w.padding.len(), w.dilation.len(), o.output_padding.len()];
@@ -282,7 +284,7 @@ impl Tensor {
     pub fn max_pool(&self, kernel: &[usize], options: &WindowOptions) -> TensorResult<Tensor> {
         let at = Location::caller();
         let run = || {
-            let (x, lone) = self.batched("max_pool", kernel.len(), at)?;
+            let (x, lone) = self.batched("max_pool", kernel.len())?;
             let axes = axes("max_pool", &x.dims()[2..], kernel, Some(kernel), options, at)?;
             let lowest = match x.dtype() {
                 DType::U8 | DType::U32 | DType::Bool => 0.0,
@@ -325,11 +327,11 @@ impl Tensor {
     pub fn avg_pool(&self, kernel: &[usize], divisor: Divisor, options: &WindowOptions) -> TensorResult<Tensor> {
         let at = Location::caller();
         let run = || {
-            let (x, lone) = self.batched("avg_pool", kernel.len(), at)?;
+            let (x, lone) = self.batched("avg_pool", kernel.len())?;
             let axes = axes("avg_pool", &x.dims()[2..], kernel, Some(kernel), options, at)?;
             let work = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
             let inside: Vec<isize> = (2 + kernel.len() as isize..2 + 2 * kernel.len() as isize).collect();
-            let mut y = x.cast_at(work, at)?.windows(&axes, 0.0)?.sum(&inside, false)?;
+            let mut y = x.cast(work)?.windows(&axes, 0.0)?.sum(&inside, false)?;
             if let Divisor::Fixed(by) = divisor {
                 y = y.div(by)?;
             } else {
@@ -337,11 +339,11 @@ impl Tensor {
                     let counts: Vec<f32> = (0..a.count).map(|w| a.places(w, divisor == Divisor::Elements) as f32).collect();
                     let mut sizes = vec![1; axes.len()];
                     sizes[i] = a.count;
-                    y = y.div(&Tensor::from_vec(counts, &sizes, x.device())?.cast_at(work, at)?)?;
+                    y = y.div(&Tensor::from_vec(counts, &sizes, x.device())?.cast(work)?)?;
                 }
             }
             let y = if lone { y.squeeze(0)? } else { y };
-            if self.dtype().is_float() { y.cast_at(self.stored(), at) } else { Ok(y) }
+            if self.dtype().is_float() { y.cast(self.stored()) } else { Ok(y) }
         };
         Mode { at: Some(at), ..Mode::current() }.run(run)
     }

@@ -97,12 +97,12 @@ impl Tensor {
         let number = |v: f64| if whole { Rhs::Int(v as i64) } else { Rhs::Float(v) };
         let mut t = iota;
         if step != 1.0 {
-            t = t.binary_at(Binary::Mul, number(step), at)?;
+            t = t.mul(number(step))?;
         }
         if start != 0.0 {
-            t = t.binary_at(Binary::Add, number(start), at)?;
+            t = t.add(number(start))?;
         }
-        t.cast_at(dtype, at)
+        t.cast(dtype)
     }
 
     /// `steps` numbers from `start` to `end`, both included, in equal distances: `[steps]`. The step is a run-time parameter: other bounds reuse
@@ -129,13 +129,10 @@ impl Tensor {
         let place = nullary(device, Prim::Source(0), &[], DType::I32, shape, at)?;
         // From each end to the middle, so that both are exact and the numbers lie symmetrically.
         let step = if steps > 1 { (end - start) / (steps - 1) as f64 } else { 0.0 };
-        let behind = |t: &Tensor, step: f64, from: f64| {
-            t.cast_at(work, at)?.binary_at(Binary::Mul, Rhs::Float(step), at)?.binary_at(Binary::Add, Rhs::Float(from), at)
-        };
-        let left = behind(&place, step, start)?;
-        let right = behind(&place.after_number(Binary::Sub, Rhs::Int(steps as i64 - 1), at)?, -step, end)?;
-        let near = place.binary_at(Binary::Lt, Rhs::Int(steps.div_ceil(2) as i64), at)?;
-        near.where_at(Rhs::Tensor(&left), Rhs::Tensor(&right), at)?.cast_at(dtype, at)
+        let left = place.cast(work)?.mul(step)?.add(start)?;
+        let right = place.after_number(Binary::Sub, Rhs::Int(steps as i64 - 1))?.cast(work)?.mul(-step)?.add(end)?;
+        let near = place.lt(steps.div_ceil(2) as i64)?;
+        near.where_(&left, &right)?.cast(dtype)
     }
 
     /// The `n` by `n` identity matrix.
@@ -153,7 +150,7 @@ impl Tensor {
     pub fn eye(n: usize, dtype: DType, device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
         let i = nullary(device, Prim::Source(0), &[], DType::I32, Shape::new(&[n], "eye", at)?, at)?;
-        i.unsqueeze(1)?.binary_at(Binary::Eq, Rhs::Tensor(&i), at)?.cast_at(dtype, at)
+        i.unsqueeze(1)?.eq(&i)?.cast(dtype)
     }
 
     /// Zeros of this tensor's shape, dtype and device.

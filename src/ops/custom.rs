@@ -179,7 +179,7 @@ impl CustomOp {
         let mut list = Inputs::new();
         for t in inputs {
             let float = t.dtype().is_float() && !t.dtype().is_block();
-            let t = if float { (*t).clone() } else { t.cast_at(DType::F32, at)? };
+            let t = if float { (*t).clone() } else { t.cast(DType::F32)? };
             dtype = Some(match dtype {
                 Some(d) => d.promote(t.dtype())?,
                 None => t.dtype(),

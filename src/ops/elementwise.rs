@@ -70,7 +70,9 @@ impl Rhs<'_> {
 }
 
 /// Builds one elementwise node over operands that are converted to `dtype`'s compute type where theirs differs.
-fn build(op: &'static str, prim: Prim, first: &Tensor, operands: &[Rhs], dtypes: &[DType], result: DType, at: At) -> TensorResult<Tensor> {
+#[track_caller]
+fn build(op: &'static str, prim: Prim, first: &Tensor, operands: &[Rhs], dtypes: &[DType], result: DType) -> TensorResult<Tensor> {
+    let at = Location::caller();
     let mut args = [Arg::None; 3];
     let mut inputs = Inputs::new();
     let mut params: SmallVec<[f64; 2]> = SmallVec::new();
@@ -82,7 +84,7 @@ fn build(op: &'static str, prim: Prim, first: &Tensor, operands: &[Rhs], dtypes:
                 if t.shape() != &shape {
                     shape = shape.broadcast(t.shape(), op, at)?;
                 }
-                let t = if t.dtype().compute() == dtype.compute() { t.clone() } else { t.cast_at(dtype, at)? };
+                let t = if t.dtype().compute() == dtype.compute() { t.clone() } else { t.cast(dtype)? };
                 let n = inputs.iter().position(|i| std::sync::Arc::ptr_eq(&i.node, &t.node) && i.out == t.out).unwrap_or_else(|| {
                     inputs.push(t);
                     inputs.len() - 1
@@ -115,10 +117,7 @@ fn floating(d: DType) -> DType {
 impl Tensor {
     #[track_caller]
     pub(crate) fn unary(&self, u: Unary) -> TensorResult<Tensor> {
-        self.unary_at(u, Location::caller())
-    }
-
-    pub(crate) fn unary_at(&self, u: Unary, at: At) -> TensorResult<Tensor> {
+        let at = Location::caller();
         let d = self.dtype();
         let (arg, result) = if u == Unary::LogicalNot {
             (d, DType::Bool)
@@ -128,14 +127,16 @@ impl Tensor {
             }
             (floating(d), u.result(floating(d)))
         } else if u == Unary::BitNot && d == DType::Bool {
-            return self.unary_at(Unary::LogicalNot, at);
+            return self.logical_not();
         } else {
             (d, u.result(d))
         };
-        build(u.name(), Prim::Unary(u), self, &[Rhs::Tensor(self)], &[arg], result, at)
+        build(u.name(), Prim::Unary(u), self, &[Rhs::Tensor(self)], &[arg], result)
     }
 
-    pub(crate) fn binary_at(&self, b: Binary, rhs: Rhs, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    pub(crate) fn binary(&self, b: Binary, rhs: Rhs) -> TensorResult<Tensor> {
+        let at = Location::caller();
         let mut d = rhs.promote(self.dtype(), b.name(), at)?;
         if d.is_block() {
             d = DType::F32;
@@ -148,16 +149,18 @@ impl Tensor {
         }
         if d == DType::Bool && !b.compares() && !b.bits() {
             return match b {
-                Binary::Mul | Binary::Min => self.binary_at(Binary::And, rhs, at),
-                Binary::Add | Binary::Max => self.binary_at(Binary::Or, rhs, at),
+                Binary::Mul | Binary::Min => self.bitwise_and(rhs),
+                Binary::Add | Binary::Max => self.bitwise_or(rhs),
                 _ => Err(TensorError::dtype(b.name(), at, "is not defined on bool; cast to i32 first")),
             };
         }
-        build(b.name(), Prim::Binary(b), self, &[Rhs::Tensor(self), rhs], &[d, d], b.result(d), at)
+        build(b.name(), Prim::Binary(b), self, &[Rhs::Tensor(self), rhs], &[d, d], b.result(d))
     }
 
     /// `number b self`, where the number comes first: `1 - x`, `1 / x`.
-    pub(crate) fn after_number(&self, b: Binary, number: Rhs, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    pub(crate) fn after_number(&self, b: Binary, number: Rhs) -> TensorResult<Tensor> {
+        let at = Location::caller();
         let mut d = number.promote(self.dtype(), b.name(), at)?;
         if d.is_block() || b == Binary::Div && !d.is_float() {
             d = DType::F32;
@@ -165,7 +168,7 @@ impl Tensor {
         if d == DType::Bool {
             return Err(TensorError::dtype(b.name(), at, "is not defined on bool; cast to i32 first"));
         }
-        build(b.name(), Prim::Binary(b), self, &[number, Rhs::Tensor(self)], &[d, d], b.result(d), at)
+        build(b.name(), Prim::Binary(b), self, &[number, Rhs::Tensor(self)], &[d, d], b.result(d))
     }
 
     /// Converts to another dtype: floats to integers drop the fraction and saturate, anything nonzero is true, f16 and bf16 round to nearest even.
@@ -183,10 +186,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn cast(&self, dtype: DType) -> TensorResult<Tensor> {
-        self.cast_at(dtype, Location::caller())
-    }
-
-    pub(crate) fn cast_at(&self, dtype: DType, at: At) -> TensorResult<Tensor> {
+        let at = Location::caller();
         if self.dtype() == dtype {
             return Ok(self.clone());
         }
@@ -194,7 +194,7 @@ impl Tensor {
             return Err(TensorError::dtype("cast", at, format!("cannot make {dtype}; quantize the weights instead")));
         }
         let from = self.dtype();
-        build("cast", Prim::Cast, self, &[Rhs::Tensor(self)], &[from], dtype, at)
+        build("cast", Prim::Cast, self, &[Rhs::Tensor(self)], &[from], dtype)
     }
 
     /// The same values in row-major memory of their own.
@@ -214,7 +214,7 @@ impl Tensor {
             return Ok(self.clone());
         }
         let d = if self.dtype().is_block() { DType::F32 } else { self.dtype() };
-        build("contiguous", Prim::Cast, self, &[Rhs::Tensor(self)], &[self.dtype()], d, Location::caller())
+        build("contiguous", Prim::Cast, self, &[Rhs::Tensor(self)], &[self.dtype()], d)
     }
 
     /// Elementwise choice: `a` where `self` (bool) holds, else `b`. Shapes broadcast.
@@ -230,10 +230,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn where_<'a>(&self, a: impl Into<Rhs<'a>>, b: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
-        self.where_at(a.into(), b.into(), Location::caller())
-    }
-
-    pub(crate) fn where_at(&self, a: Rhs, b: Rhs, at: At) -> TensorResult<Tensor> {
+        let (at, a, b) = (Location::caller(), a.into(), b.into());
         if self.dtype() != DType::Bool {
             return Err(TensorError::dtype("where", at, format!("the condition is {}, not bool; compare first", self.dtype())));
         }
@@ -242,7 +239,7 @@ impl Tensor {
             (Rhs::Int(_), Rhs::Int(_)) => DType::I32,
             _ => DType::F32,
         };
-        build("where", Prim::Where, self, &[Rhs::Tensor(self), a, b], &[DType::Bool, d, d], d, at)
+        build("where", Prim::Where, self, &[Rhs::Tensor(self), a, b], &[DType::Bool, d, d], d)
     }
 
     /// `value` where `mask` (bool) holds, else `self`.
@@ -259,8 +256,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn masked_fill(&self, mask: &Tensor, value: f64) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        mask.where_at(self.number(value), Rhs::Tensor(self), at)?.cast_at(self.stored(), at)
+        mask.where_(self.number(value), self)?.cast(self.stored())
     }
 
     /// A number as an operand that leaves this tensor's dtype as it is where the value allows that: integers stay integers for whole numbers.
@@ -299,16 +295,12 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn clamp(&self, low: Option<f64>, high: Option<f64>) -> TensorResult<Tensor> {
-        self.clamp_at(low, high, Location::caller())
-    }
-
-    pub(crate) fn clamp_at(&self, low: Option<f64>, high: Option<f64>, at: At) -> TensorResult<Tensor> {
         let t = match low {
-            Some(v) => self.binary_at(Binary::Max, self.limit(v), at)?,
+            Some(v) => self.maximum(self.limit(v))?,
             None => self.clone(),
         };
         match high {
-            Some(v) => t.binary_at(Binary::Min, self.limit(v), at),
+            Some(v) => t.minimum(self.limit(v)),
             None => Ok(t),
         }
     }
@@ -332,18 +324,17 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn clamp_tensors(&self, low: Option<&Tensor>, high: Option<&Tensor>) -> TensorResult<Tensor> {
-        let at = Location::caller();
         let raised = match low {
-            Some(low) => self.binary_at(Binary::Max, Rhs::Tensor(low), at)?,
+            Some(low) => self.maximum(low)?,
             None => self.clone(),
         };
         let Some(high) = high else { return Ok(raised) };
-        let limited = raised.binary_at(Binary::Min, Rhs::Tensor(high), at)?;
+        let limited = raised.minimum(high)?;
         let Some(low) = low.filter(|_| limited.node.tracked) else { return Ok(limited) };
         // The same values; of equal limits the gradients differ.
-        let beyond = self.binary_at(Binary::Gt, Rhs::Tensor(high), at)?.where_at(Rhs::Tensor(high), Rhs::Tensor(self), at)?;
-        let one = self.binary_at(Binary::Lt, Rhs::Tensor(low), at)?.where_at(Rhs::Tensor(low), Rhs::Tensor(&beyond), at)?;
-        low.binary_at(Binary::Eq, Rhs::Tensor(high), at)?.where_at(Rhs::Tensor(&one), Rhs::Tensor(&limited), at)
+        let beyond = self.gt(high)?.where_(high, self)?;
+        let one = self.lt(low)?.where_(low, &beyond)?;
+        low.eq(high)?.where_(&one, &limited)
     }
 
     /// True division; integers are divided as f32. See [`Tensor::div_trunc`] and [`Tensor::div_floor`] for whole quotients.
@@ -362,17 +353,17 @@ impl Tensor {
         let (at, rhs) = (Location::caller(), rhs.into());
         let d = rhs.promote(self.dtype(), "div", at)?;
         if d.is_float() {
-            return self.binary_at(Binary::Div, rhs, at);
+            return self.binary(Binary::Div, rhs);
         }
         let rhs_float;
         let rhs = match rhs {
             Rhs::Tensor(t) => {
-                rhs_float = t.cast_at(DType::F32, at)?;
+                rhs_float = t.cast(DType::F32)?;
                 Rhs::Tensor(&rhs_float)
             }
             o => o,
         };
-        self.cast_at(DType::F32, at)?.binary_at(Binary::Div, rhs, at)
+        self.cast(DType::F32)?.binary(Binary::Div, rhs)
     }
 
     /// The quotient rounded toward zero.
@@ -388,9 +379,8 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn div_trunc<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let q = self.binary_at(Binary::Div, rhs.into(), at)?;
-        if q.dtype().is_float() { q.unary_at(Unary::Trunc, at) } else { Ok(q) }
+        let q = self.binary(Binary::Div, rhs.into())?;
+        if q.dtype().is_float() { q.trunc() } else { Ok(q) }
     }
 
     /// The quotient rounded down.
@@ -408,10 +398,10 @@ impl Tensor {
     pub fn div_floor<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
         let (at, rhs) = (Location::caller(), rhs.into());
         if rhs.promote(self.dtype(), "div_floor", at)?.is_float() {
-            return self.binary_at(Binary::Div, rhs, at)?.unary_at(Unary::Floor, at);
+            return self.binary(Binary::Div, rhs)?.floor();
         }
         // (a − a mod b) / b is exact.
-        self.binary_at(Binary::Sub, Rhs::Tensor(&self.binary_at(Binary::Remainder, rhs, at)?), at)?.binary_at(Binary::Div, rhs, at)
+        self.sub(&self.remainder(rhs)?)?.binary(Binary::Div, rhs)
     }
 
     /// Whether each element is finite.
@@ -427,9 +417,8 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn isfinite(&self) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let bad = self.unary_at(Unary::IsNan, at)?.binary_at(Binary::Or, Rhs::Tensor(&self.unary_at(Unary::IsInf, at)?), at)?;
-        bad.unary_at(Unary::LogicalNot, at)
+        let bad = self.isnan()?.bitwise_or(&self.isinf()?)?;
+        bad.logical_not()
     }
 
     /// x².
@@ -445,7 +434,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn square(&self) -> TensorResult<Tensor> {
-        self.binary_at(Binary::Mul, Rhs::Tensor(self), Location::caller())
+        self.mul(self)
     }
 
     /// What rounding toward zero takes away.
@@ -461,8 +450,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn frac(&self) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        self.binary_at(Binary::Sub, Rhs::Tensor(&self.unary_at(Unary::Trunc, at)?), at)
+        self.sub(&self.trunc()?)
     }
 
     /// NaN replaced by `nan`, infinities by `posinf` and `neginf`; without these, by the largest and smallest finite value of the dtype.
@@ -478,7 +466,6 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn nan_to_num(&self, nan: f64, posinf: Option<f64>, neginf: Option<f64>) -> TensorResult<Tensor> {
-        let at = Location::caller();
         let max = match self.dtype() {
             DType::F16 => half::f16::MAX.to_f64(),
             DType::BF16 => half::bf16::MAX.to_f64(),
@@ -487,9 +474,9 @@ impl Tensor {
             _ => return Ok(self.clone()),
         };
         let (posinf, neginf) = (posinf.unwrap_or(max), neginf.unwrap_or(-max));
-        let high = self.binary_at(Binary::Eq, Rhs::Lit(f64::INFINITY), at)?.where_at(Rhs::Float(posinf), Rhs::Tensor(self), at)?;
-        let both = self.binary_at(Binary::Eq, Rhs::Lit(f64::NEG_INFINITY), at)?.where_at(Rhs::Float(neginf), Rhs::Tensor(&high), at)?;
-        self.unary_at(Unary::IsNan, at)?.where_at(Rhs::Float(nan), Rhs::Tensor(&both), at)
+        let high = self.eq(Lit(f64::INFINITY))?.where_(posinf, self)?;
+        let both = self.eq(Lit(f64::NEG_INFINITY))?.where_(neginf, &high)?;
+        self.isnan()?.where_(nan, &both)
     }
 
     /// The way from `self` to `end` that `weight` (a number or a tensor) says: 0 stays, 1 is the end. Exact at both.
@@ -506,19 +493,18 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn lerp<'a>(&self, end: &Tensor, weight: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
-        let (at, weight) = (Location::caller(), weight.into());
-        let way = end.binary_at(Binary::Sub, Rhs::Tensor(self), at)?;
-        let from_start = |w: Rhs| way.binary_at(Binary::Mul, w, at)?.binary_at(Binary::Add, Rhs::Tensor(self), at);
-        let from_end = |rest: Rhs| end.binary_at(Binary::Sub, Rhs::Tensor(&way.binary_at(Binary::Mul, rest, at)?), at);
+        let weight = weight.into();
+        let way = end.sub(self)?;
+        // From the nearer side.
         match weight {
             Rhs::Tensor(w) => {
-                let rest = w.unary_at(Unary::Neg, at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)?;
-                let near = w.unary_at(Unary::Abs, at)?.binary_at(Binary::Lt, Rhs::Lit(0.5), at)?;
-                near.where_at(Rhs::Tensor(&from_start(weight)?), Rhs::Tensor(&from_end(Rhs::Tensor(&rest))?), at)
+                let rest = w.neg()?.add(Lit(1.0))?;
+                let near = w.abs()?.lt(Lit(0.5))?;
+                near.where_(&way.mul(w)?.add(self)?, &end.sub(&way.mul(&rest)?)?)
             }
-            Rhs::Float(w) | Rhs::Lit(w) if w.abs() < 0.5 => from_start(Rhs::Float(w)),
-            Rhs::Float(w) | Rhs::Lit(w) => from_end(Rhs::Float(1.0 - w)),
-            Rhs::Int(w) => from_end(Rhs::Int(1 - w)),
+            Rhs::Float(w) | Rhs::Lit(w) if w.abs() < 0.5 => way.mul(w)?.add(self),
+            Rhs::Float(w) | Rhs::Lit(w) => end.sub(&way.mul(1.0 - w)?),
+            Rhs::Int(w) => end.sub(&way.mul(1 - w)?),
         }
     }
 
@@ -536,9 +522,8 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn addcmul(&self, a: &Tensor, b: &Tensor, value: f64) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let product = a.binary_at(Binary::Mul, Rhs::Tensor(b), at)?;
-        self.binary_at(Binary::Add, Rhs::Tensor(&product.binary_at(Binary::Mul, product.number(value), at)?), at)
+        let product = a.mul(b)?;
+        self.add(&product.mul(product.number(value))?)
     }
 
     /// `self + value · a / b`.
@@ -556,8 +541,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn addcdiv(&self, a: &Tensor, b: &Tensor, value: f64) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        self.binary_at(Binary::Add, Rhs::Tensor(&a.div(b)?.binary_at(Binary::Mul, Rhs::Float(value), at)?), at)
+        self.add(&a.div(b)?.mul(value)?)
     }
 
     /// `self · ln(rhs)`, and 0 where `self` is 0.
@@ -574,19 +558,21 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn xlogy<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> {
-        let (at, rhs) = (Location::caller(), rhs.into());
-        let y = self.float_beside(rhs, at)?;
-        let product = y.unary_at(Unary::Log, at)?.binary_at(Binary::Mul, Rhs::Tensor(self), at)?;
-        let zero = self.binary_at(Binary::Eq, Rhs::Lit(0.0), at)?;
-        let nan = y.unary_at(Unary::IsNan, at)?.unary_at(Unary::LogicalNot, at)?;
-        zero.binary_at(Binary::And, Rhs::Tensor(&nan), at)?.where_at(Rhs::Lit(0.0), Rhs::Tensor(&product), at)
+        let rhs = rhs.into();
+        let y = self.float_beside(rhs)?;
+        let product = y.log()?.mul(self)?;
+        let zero = self.eq(Lit(0.0))?;
+        let nan = y.isnan()?.logical_not()?;
+        zero.bitwise_and(&nan)?.where_(Lit(0.0), &product)
     }
 
     /// An operand as a float tensor that broadcasts with this one.
-    fn float_beside(&self, rhs: Rhs, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    fn float_beside(&self, rhs: Rhs) -> TensorResult<Tensor> {
+        let at = Location::caller();
         let d = floating(rhs.promote(self.dtype(), "cast", at)?);
         match rhs {
-            Rhs::Tensor(t) => t.cast_at(d, at),
+            Rhs::Tensor(t) => t.cast(d),
             Rhs::Float(v) | Rhs::Lit(v) => Tensor::full(v, &[], d, self.device()),
             Rhs::Int(v) => Tensor::full(v as f64, &[], d, self.device()),
         }
@@ -606,14 +592,13 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn logaddexp(&self, rhs: &Tensor) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let (a, b) = (self.cast_at(floating(self.dtype()), at)?, rhs.cast_at(floating(rhs.dtype()), at)?);
-        let max = a.binary_at(Binary::Max, Rhs::Tensor(&b), at)?;
-        let far = a.binary_at(Binary::Sub, Rhs::Tensor(&b), at)?.unary_at(Unary::Abs, at)?;
-        let tail = far.unary_at(Unary::Neg, at)?.unary_at(Unary::Exp, at)?.unary_at(Unary::Log1p, at)?;
+        let (a, b) = (self.cast(floating(self.dtype()))?, rhs.cast(floating(rhs.dtype()))?);
+        let max = a.maximum(&b)?;
+        let far = a.sub(&b)?.abs()?;
+        let tail = far.neg()?.exp()?.log1p()?;
         // Equal infinities have no difference.
-        let sum = max.binary_at(Binary::Add, Rhs::Tensor(&tail), at)?;
-        max.unary_at(Unary::IsInf, at)?.where_at(Rhs::Tensor(&max), Rhs::Tensor(&sum), at)
+        let sum = max.add(&tail)?;
+        max.isinf()?.where_(&max, &sum)
     }
 
     /// √(a² + b²), without overflow on the way.
@@ -631,18 +616,16 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn hypot(&self, rhs: &Tensor) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let (a, b) = (self.cast_at(floating(self.dtype()), at)?.unary_at(Unary::Abs, at)?, rhs.unary_at(Unary::Abs, at)?);
-        let (high, low) = (a.binary_at(Binary::Max, Rhs::Tensor(&b), at)?, a.binary_at(Binary::Min, Rhs::Tensor(&b), at)?);
-        let ratio = low.binary_at(Binary::Div, Rhs::Tensor(&high), at)?;
-        let root = ratio.binary_at(Binary::Mul, Rhs::Tensor(&ratio), at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)?;
-        let long = root.unary_at(Unary::Sqrt, at)?.binary_at(Binary::Mul, Rhs::Tensor(&high), at)?;
+        let (a, b) = (self.cast(floating(self.dtype()))?.abs()?, rhs.abs()?);
+        let (high, low) = (a.maximum(&b)?, a.minimum(&b)?);
+        let ratio = low.div(&high)?;
+        let root = ratio.mul(&ratio)?.add(Lit(1.0))?;
+        let long = root.sqrt()?.mul(&high)?;
         // 0/0 and ∞/∞ have no ratio; an infinite side wins also over NaN.
-        let plain =
-            high.binary_at(Binary::Eq, Rhs::Lit(0.0), at)?.binary_at(Binary::Or, Rhs::Tensor(&high.unary_at(Unary::IsInf, at)?), at)?;
-        let long = plain.where_at(Rhs::Tensor(&high), Rhs::Tensor(&long), at)?;
-        let endless = a.unary_at(Unary::IsInf, at)?.binary_at(Binary::Or, Rhs::Tensor(&b.unary_at(Unary::IsInf, at)?), at)?;
-        endless.where_at(Rhs::Lit(f64::INFINITY), Rhs::Tensor(&long), at)
+        let plain = high.eq(Lit(0.0))?.bitwise_or(&high.isinf()?)?;
+        let long = plain.where_(&high, &long)?;
+        let endless = a.isinf()?.bitwise_or(&b.isinf()?)?;
+        endless.where_(Lit(f64::INFINITY), &long)
     }
 
     /// The larger; of NaN and a number, the number.
@@ -659,7 +642,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn fmax(&self, rhs: &Tensor) -> TensorResult<Tensor> {
-        self.number_of(Binary::Max, rhs, Location::caller())
+        self.number_of(Binary::Max, rhs)
     }
 
     /// The smaller; of NaN and a number, the number.
@@ -676,25 +659,28 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn fmin(&self, rhs: &Tensor) -> TensorResult<Tensor> {
-        self.number_of(Binary::Min, rhs, Location::caller())
+        self.number_of(Binary::Min, rhs)
     }
 
-    fn number_of(&self, b: Binary, rhs: &Tensor, at: At) -> TensorResult<Tensor> {
-        let both = self.binary_at(b, Rhs::Tensor(rhs), at)?;
+    #[track_caller]
+    fn number_of(&self, b: Binary, rhs: &Tensor) -> TensorResult<Tensor> {
+        let both = self.binary(b, Rhs::Tensor(rhs))?;
         if !both.dtype().is_float() {
             return Ok(both);
         }
-        let left = rhs.unary_at(Unary::IsNan, at)?.where_at(Rhs::Tensor(self), Rhs::Tensor(&both), at)?;
-        self.unary_at(Unary::IsNan, at)?.where_at(Rhs::Tensor(rhs), Rhs::Tensor(&left), at)
+        let left = rhs.isnan()?.where_(self, &both)?;
+        self.isnan()?.where_(rhs, &left)
     }
 
-    fn logical(&self, b: Binary, rhs: &Tensor, at: At) -> TensorResult<Tensor> {
-        self.truth(at)?.binary_at(b, Rhs::Tensor(&rhs.truth(at)?), at)
+    #[track_caller]
+    fn logical(&self, b: Binary, rhs: &Tensor) -> TensorResult<Tensor> {
+        self.truth()?.binary(b, Rhs::Tensor(&rhs.truth()?))
     }
 
     /// Whether each element is not zero.
-    pub(crate) fn truth(&self, at: At) -> TensorResult<Tensor> {
-        if self.dtype() == DType::Bool { Ok(self.clone()) } else { self.binary_at(Binary::Ne, Rhs::Lit(0.0), at) }
+    #[track_caller]
+    pub(crate) fn truth(&self) -> TensorResult<Tensor> {
+        if self.dtype() == DType::Bool { Ok(self.clone()) } else { self.ne(Lit(0.0)) }
     }
 
     /// Whether both are not zero, as bool.
@@ -711,7 +697,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn logical_and(&self, rhs: &Tensor) -> TensorResult<Tensor> {
-        self.logical(Binary::And, rhs, Location::caller())
+        self.logical(Binary::And, rhs)
     }
 
     /// Whether one is not zero, as bool.
@@ -728,7 +714,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn logical_or(&self, rhs: &Tensor) -> TensorResult<Tensor> {
-        self.logical(Binary::Or, rhs, Location::caller())
+        self.logical(Binary::Or, rhs)
     }
 
     /// Whether exactly one is not zero, as bool.
@@ -745,7 +731,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn logical_xor(&self, rhs: &Tensor) -> TensorResult<Tensor> {
-        self.logical(Binary::Xor, rhs, Location::caller())
+        self.logical(Binary::Xor, rhs)
     }
 
     /// 1 − erf(x). Loses relative accuracy for large x.
@@ -762,8 +748,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn erfc(&self) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        self.unary_at(Unary::Erf, at)?.unary_at(Unary::Neg, at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)
+        self.erf()?.neg()?.add(Lit(1.0))
     }
 }
 
@@ -872,7 +857,7 @@ macro_rules! binary_methods {
                 "# Ok::<(), TensorError>(())\n```"
             )]
             #[track_caller]
-            pub fn $name<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> { self.binary_at(Binary::$b, rhs.into(), Location::caller()) }
+            pub fn $name<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> { self.binary(Binary::$b, rhs.into()) }
         )* }
     };
 }

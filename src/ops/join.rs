@@ -4,7 +4,7 @@ use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::shape::dim;
-use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
+use crate::tensor::{Grads, Inputs, Key, Lowered, Meta, Op, Tensor, Vjp};
 use smallvec::SmallVec;
 use std::borrow::Borrow;
 use std::panic::Location;
@@ -85,7 +85,10 @@ impl Tensor {
             dtype = DType::F32;
         }
         let shape = crate::shape::Shape::new(first.shape().with(k, size).dims(), "cat", at)?;
-        let inputs = tensors.iter().map(|t| t.cast_at(dtype, at)).collect::<TensorResult<_>>()?;
+        let mut inputs = Inputs::new();
+        for t in tensors {
+            inputs.push(t.cast(dtype)?);
+        }
         Tensor::op1(Cat { dim: k }, inputs, Default::default(), Meta { dtype, shape }, at)
     }
 

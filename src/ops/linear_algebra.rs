@@ -1,7 +1,7 @@
 //! Products and triangles by the names that linear algebra and PyTorch give them. All are matmul and elementwise work.
 
 use crate::dtype::DType;
-use crate::error::{At, TensorError, TensorResult};
+use crate::error::{TensorError, TensorResult};
 use crate::ops::Rhs;
 use crate::ops::create::nullary;
 use crate::scalar::{Binary, Prim};
@@ -47,7 +47,7 @@ impl Tensor {
         if self.rank() != 1 || rhs.rank() != 1 {
             return Err(TensorError::shape("outer", at, format!("{} and {}: expected two vectors", self.shape(), rhs.shape())));
         }
-        self.unsqueeze(1)?.binary_at(Binary::Mul, Rhs::Tensor(rhs), at)
+        self.unsqueeze(1)?.mul(rhs)
     }
 
     /// `x · weightᵀ + bias` with a weight `[out, in]`, as a layer stores it.
@@ -67,7 +67,7 @@ impl Tensor {
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> TensorResult<Tensor> {
         let y = self.matmul(&weight.t()?)?;
         match bias {
-            Some(b) => y.binary_at(Binary::Add, Rhs::Tensor(b), Location::caller()),
+            Some(b) => y.add(b),
             None => Ok(y),
         }
     }
@@ -89,7 +89,7 @@ impl Tensor {
         let at = Location::caller();
         let mut product = a.matmul(b)?;
         if alpha != 1.0 {
-            product = product.binary_at(Binary::Mul, product.number(alpha), at)?;
+            product = product.mul(product.number(alpha))?;
         }
         let full = self.shape().broadcast(product.shape(), "addmm", at)?;
         if full != *product.shape() {
@@ -97,8 +97,8 @@ impl Tensor {
         }
         match beta {
             0.0 => Ok(product),
-            1.0 => self.binary_at(Binary::Add, Rhs::Tensor(&product), at),
-            _ => self.binary_at(Binary::Mul, self.number(beta), at)?.binary_at(Binary::Add, Rhs::Tensor(&product), at),
+            1.0 => self.add(&product),
+            _ => self.mul(self.number(beta))?.add(&product),
         }
     }
 
@@ -115,7 +115,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn tril(&self, k: i64) -> TensorResult<Tensor> {
-        self.triangle("tril", Binary::Le, k, Location::caller())
+        self.triangle("tril", Binary::Le, k)
     }
 
     /// Zeros below diagonal `k` of the last two dimensions; 0 is the main diagonal, positive ones lie above it.
@@ -131,10 +131,12 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn triu(&self, k: i64) -> TensorResult<Tensor> {
-        self.triangle("triu", Binary::Ge, k, Location::caller())
+        self.triangle("triu", Binary::Ge, k)
     }
 
-    fn triangle(&self, op: &'static str, keep: Binary, k: i64, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    fn triangle(&self, op: &'static str, keep: Binary, k: i64) -> TensorResult<Tensor> {
+        let at = Location::caller();
         let r = self.rank();
         if r < 2 {
             return Err(TensorError::shape(op, at, format!("{} has no rows and columns", self.shape())));
@@ -143,8 +145,8 @@ impl Tensor {
         let (rows, cols) = (iota(self.shape()[r - 2])?.unsqueeze(1)?, iota(self.shape()[r - 1])?);
         // Diagonals far outside are all or nothing; they must fit i32.
         let k = k.clamp(-(1 << 30), 1 << 30);
-        let kept = cols.binary_at(Binary::Sub, Rhs::Tensor(&rows), at)?.binary_at(keep, Rhs::Int(k), at)?;
-        kept.where_at(Rhs::Tensor(self), self.number(0.0), at)?.cast_at(self.stored(), at)
+        let kept = cols.sub(&rows)?.binary(keep, Rhs::Int(k))?;
+        kept.where_(self, self.number(0.0))?.cast(self.stored())
     }
 
     /// 1 at each index along a new last dimension of size `classes`, else 0, in the dtype of the indices.
@@ -165,7 +167,7 @@ impl Tensor {
             return Err(TensorError::dtype("one_hot", at, format!("the indices are {}, not integers", self.dtype())));
         }
         let iota = nullary(self.device(), Prim::Source(0), &[], DType::I32, Shape::new(&[classes], "one_hot", at)?, at)?;
-        self.unsqueeze(-1)?.binary_at(Binary::Eq, Rhs::Tensor(&iota), at)?.cast_at(self.dtype(), at)
+        self.unsqueeze(-1)?.eq(&iota)?.cast(self.dtype())
     }
 
     /// The cosine of the angle between two tensors along dimension `d`; lengths below `eps` (PyTorch: 1e-8) count as `eps`.
@@ -186,8 +188,7 @@ impl Tensor {
         let full = self.shape().broadcast(rhs.shape(), "cosine_similarity", at)?;
         let (a, b) = (self.broadcast_to(&full)?, rhs.broadcast_to(&full)?);
         let (long_a, long_b) = (a.norm(2.0, &[d], true)?, b.norm(2.0, &[d], true)?);
-        let unit = |x: &Tensor, long: &Tensor| x.binary_at(Binary::Div, Rhs::Tensor(&long.clamp_at(Some(eps), None, at)?), at);
-        unit(&a, &long_a)?.binary_at(Binary::Mul, Rhs::Tensor(&unit(&b, &long_b)?), at)?.sum(&[d], false)
+        a.div(&long_a.clamp(Some(eps), None)?)?.mul(&b.div(&long_b.clamp(Some(eps), None)?)?)?.sum(&[d], false)
     }
 
     /// Divided by the `p`-norm along dimension `d`; norms below `eps` (PyTorch: 1e-12) count as `eps`.
@@ -204,10 +205,9 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn normalize(&self, p: f64, d: isize, eps: f64) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let x = self.cast_at(if self.dtype().compute() == DType::F64 { DType::F64 } else { DType::F32 }, at)?;
-        let long = x.norm(p, &[d], true)?.clamp_at(Some(eps), None, at)?;
-        let y = x.binary_at(Binary::Div, Rhs::Tensor(&long), at)?;
-        if self.dtype().is_float() { y.cast_at(self.stored(), at) } else { Ok(y) }
+        let x = self.cast(if self.dtype().compute() == DType::F64 { DType::F64 } else { DType::F32 })?;
+        let long = x.norm(p, &[d], true)?.clamp(Some(eps), None)?;
+        let y = x.div(&long)?;
+        if self.dtype().is_float() { y.cast(self.stored()) } else { Ok(y) }
     }
 }

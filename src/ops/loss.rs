@@ -1,9 +1,8 @@
 //! Losses: how far a prediction is from its target, per element, on average or in sum.
 
 use crate::dtype::DType;
-use crate::error::{At, TensorError, TensorResult};
-use crate::ops::Rhs;
-use crate::scalar::{Binary, Unary};
+use crate::error::{TensorError, TensorResult};
+use crate::ops::Lit;
 use crate::tensor::Tensor;
 use std::panic::Location;
 
@@ -49,8 +48,9 @@ impl Tensor {
         }
     }
 
-    fn distance(&self, target: &Tensor, at: At) -> TensorResult<Tensor> {
-        self.binary_at(Binary::Sub, Rhs::Tensor(target), at)?.unary_at(Unary::Abs, at)
+    #[track_caller]
+    fn distance(&self, target: &Tensor) -> TensorResult<Tensor> {
+        self.sub(target)?.abs()
     }
 
     /// (x − target)².
@@ -67,9 +67,8 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn mse_loss(&self, target: &Tensor, reduction: Reduction) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let d = self.binary_at(Binary::Sub, Rhs::Tensor(target), at)?;
-        d.binary_at(Binary::Mul, Rhs::Tensor(&d), at)?.reduced(reduction)
+        let d = self.sub(target)?;
+        d.mul(&d)?.reduced(reduction)
     }
 
     /// |x − target|.
@@ -86,7 +85,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn l1_loss(&self, target: &Tensor, reduction: Reduction) -> TensorResult<Tensor> {
-        self.distance(target, Location::caller())?.reduced(reduction)
+        self.distance(target)?.reduced(reduction)
     }
 
     /// With d = |x − target|: d²/2 up to `delta`, from there `delta` · (d − delta/2) (Huber, 1964).
@@ -103,11 +102,10 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn huber_loss(&self, target: &Tensor, delta: f64, reduction: Reduction) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let d = self.distance(target, at)?;
-        let square = d.binary_at(Binary::Mul, Rhs::Tensor(&d), at)?.binary_at(Binary::Mul, Rhs::Lit(0.5), at)?;
-        let line = d.binary_at(Binary::Sub, Rhs::Float(0.5 * delta), at)?.binary_at(Binary::Mul, Rhs::Float(delta), at)?;
-        d.binary_at(Binary::Le, Rhs::Float(delta), at)?.where_at(Rhs::Tensor(&square), Rhs::Tensor(&line), at)?.reduced(reduction)
+        let d = self.distance(target)?;
+        let square = d.mul(&d)?.mul(Lit(0.5))?;
+        let line = d.sub(0.5 * delta)?.mul(delta)?;
+        d.le(delta)?.where_(&square, &line)?.reduced(reduction)
     }
 
     /// With d = |x − target|: d²/(2·`beta`) below `beta` (PyTorch: 1), from there d − beta/2.
@@ -124,14 +122,13 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn smooth_l1_loss(&self, target: &Tensor, beta: f64, reduction: Reduction) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let d = self.distance(target, at)?;
+        let d = self.distance(target)?;
         if beta == 0.0 {
             return d.reduced(reduction);
         }
-        let square = d.binary_at(Binary::Mul, Rhs::Tensor(&d), at)?.binary_at(Binary::Mul, Rhs::Float(0.5 / beta), at)?;
-        let line = d.binary_at(Binary::Sub, Rhs::Float(0.5 * beta), at)?;
-        d.binary_at(Binary::Lt, Rhs::Float(beta), at)?.where_at(Rhs::Tensor(&square), Rhs::Tensor(&line), at)?.reduced(reduction)
+        let square = d.mul(&d)?.mul(0.5 / beta)?;
+        let line = d.sub(0.5 * beta)?;
+        d.lt(beta)?.where_(&square, &line)?.reduced(reduction)
     }
 
     /// Binary cross entropy of probabilities; logarithms are limited to −100, as in PyTorch.
@@ -149,13 +146,11 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn binary_cross_entropy(&self, target: &Tensor, weight: Option<&Tensor>, reduction: Reduction) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let low = |t: Tensor| t.clamp_at(Some(-100.0), None, at);
-        let yes = low(self.unary_at(Unary::Log, at)?)?;
-        let no = low(self.unary_at(Unary::Neg, at)?.unary_at(Unary::Log1p, at)?)?;
+        let yes = self.log()?.clamp(Some(-100.0), None)?;
+        let no = self.neg()?.log1p()?.clamp(Some(-100.0), None)?;
         // −(t·yes + (1 − t)·no) = t·(no − yes) − no
-        let way = no.binary_at(Binary::Sub, Rhs::Tensor(&yes), at)?.binary_at(Binary::Mul, Rhs::Tensor(target), at)?;
-        way.binary_at(Binary::Sub, Rhs::Tensor(&no), at)?.weighted(weight, at)?.reduced(reduction)
+        let way = no.sub(&yes)?.mul(target)?;
+        way.sub(&no)?.weighted(weight)?.reduced(reduction)
     }
 
     /// Binary cross entropy of logits, stable for any size of them. `pos_weight` multiplies the loss of positive targets.
@@ -179,24 +174,24 @@ impl Tensor {
         pos_weight: Option<&Tensor>,
         reduction: Reduction,
     ) -> TensorResult<Tensor> {
-        let at = Location::caller();
         // (1 − t)·x − (1 + (p − 1)·t)·log_sigmoid(x)
         let tail = self.log_sigmoid()?;
         let tail = match pos_weight {
             Some(p) => {
-                let more = p.binary_at(Binary::Sub, Rhs::Lit(1.0), at)?.binary_at(Binary::Mul, Rhs::Tensor(target), at)?;
-                tail.binary_at(Binary::Mul, Rhs::Tensor(&more.binary_at(Binary::Add, Rhs::Lit(1.0), at)?), at)?
+                let more = p.sub(Lit(1.0))?.mul(target)?;
+                tail.mul(&more.add(Lit(1.0))?)?
             }
             None => tail,
         };
-        let rest = target.unary_at(Unary::Neg, at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)?;
-        let loss = rest.binary_at(Binary::Mul, Rhs::Tensor(self), at)?.binary_at(Binary::Sub, Rhs::Tensor(&tail), at)?;
-        loss.weighted(weight, at)?.reduced(reduction)
+        let rest = target.neg()?.add(Lit(1.0))?;
+        let loss = rest.mul(self)?.sub(&tail)?;
+        loss.weighted(weight)?.reduced(reduction)
     }
 
-    fn weighted(&self, weight: Option<&Tensor>, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    fn weighted(&self, weight: Option<&Tensor>) -> TensorResult<Tensor> {
         match weight {
-            Some(w) => self.binary_at(Binary::Mul, Rhs::Tensor(w), at),
+            Some(w) => self.mul(w),
             None => Ok(self.clone()),
         }
     }
@@ -216,12 +211,11 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn kl_div(&self, target: &Tensor, log_target: bool, reduction: Reduction) -> TensorResult<Tensor> {
-        let at = Location::caller();
         let loss = if log_target {
-            let gap = target.binary_at(Binary::Sub, Rhs::Tensor(self), at)?;
-            target.unary_at(Unary::Exp, at)?.binary_at(Binary::Mul, Rhs::Tensor(&gap), at)?
+            let gap = target.sub(self)?;
+            target.exp()?.mul(&gap)?
         } else {
-            target.xlogy(target)?.binary_at(Binary::Sub, Rhs::Tensor(&target.binary_at(Binary::Mul, Rhs::Tensor(self), at)?), at)?
+            target.xlogy(target)?.sub(&target.mul(self)?)?
         };
         loss.reduced(reduction)
     }
@@ -248,34 +242,35 @@ impl Tensor {
             let m = format!("{}{} for {}: expected integers, one per row of classes", target.dtype(), target.shape(), self.shape());
             return Err(TensorError::shape("nll_loss", at, m));
         }
-        let kept = target.binary_at(Binary::Ne, Rhs::Int(options.ignore_index), at)?;
-        let index = kept.where_at(Rhs::Tensor(target), Rhs::Int(0), at)?;
+        let kept = target.ne(options.ignore_index)?;
+        let index = kept.where_(target, 0)?;
         let picked = self.gather(class as isize, &index.unsqueeze(class as isize)?)?.squeeze(class as isize)?;
         // An ignored −∞ times the weight 0 must not become NaN.
-        let loss = kept.where_at(Rhs::Tensor(&picked.unary_at(Unary::Neg, at)?), Rhs::Lit(0.0), at)?;
-        loss.over_classes(None, target, options, self.dtype() == DType::F64, at)?.cast_at(self.stored(), at)
+        let loss = kept.where_(&picked.neg()?, Lit(0.0))?;
+        loss.over_classes(None, target, options, self.dtype() == DType::F64)?.cast(self.stored())
     }
 
     /// Losses by row with the classes' weights, reduced; to each row's loss comes its part of `spread`.
-    fn over_classes(&self, spread: Option<&Tensor>, target: &Tensor, options: &NllOptions, wide: bool, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    fn over_classes(&self, spread: Option<&Tensor>, target: &Tensor, options: &NllOptions, wide: bool) -> TensorResult<Tensor> {
         if options.weight.is_none() && spread.is_none() && options.reduction != Reduction::Mean {
             return self.reduced(options.reduction);
         }
-        let kept = target.binary_at(Binary::Ne, Rhs::Int(options.ignore_index), at)?;
+        let kept = target.ne(options.ignore_index)?;
         let (mut loss, weight) = match options.weight {
             Some(w) => {
-                let index = kept.where_at(Rhs::Tensor(target), Rhs::Int(0), at)?;
+                let index = kept.where_(target, 0)?;
                 let sizes: Vec<isize> = target.dims().iter().map(|&d| d as isize).collect();
                 let weight = w.index_select(0, &index.flatten(0, -1)?)?.reshape(&sizes)?;
-                let weight = kept.where_at(Rhs::Tensor(&weight), Rhs::Lit(0.0), at)?;
-                (kept.where_at(Rhs::Tensor(&self.binary_at(Binary::Mul, Rhs::Tensor(&weight), at)?), Rhs::Lit(0.0), at)?, weight)
+                let weight = kept.where_(&weight, Lit(0.0))?;
+                (kept.where_(&self.mul(&weight)?, Lit(0.0))?, weight)
             }
-            None => (self.clone(), kept.cast_at(if wide { DType::F64 } else { DType::F32 }, at)?),
+            None => (self.clone(), kept.cast(if wide { DType::F64 } else { DType::F32 })?),
         };
         if let Some(spread) = spread {
-            let own = loss.binary_at(Binary::Mul, Rhs::Float(1.0 - options.label_smoothing), at)?;
-            let spread = kept.where_at(Rhs::Tensor(spread), Rhs::Lit(0.0), at)?;
-            loss = own.binary_at(Binary::Add, Rhs::Tensor(&spread), at)?;
+            let own = loss.mul(1.0 - options.label_smoothing)?;
+            let spread = kept.where_(spread, Lit(0.0))?;
+            loss = own.add(&spread)?;
         }
         match options.reduction {
             Reduction::Mean => loss.sum_all()?.div(&weight.sum_all()?),
@@ -300,7 +295,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn cross_entropy(&self, target: &Tensor, options: &NllOptions) -> TensorResult<Tensor> {
-        self.cross_entropy_wide(target, options)?.cast_at(self.stored(), Location::caller())
+        self.cross_entropy_wide(target, options)?.cast(self.stored())
     }
 
     /// [`Tensor::cross_entropy`], not rounded to the logits' type: f16 and bf16 logits give an f32 loss.
@@ -332,37 +327,42 @@ impl Tensor {
         // The weights beside the logits.
         let mut sizes = vec![1isize; self.rank()];
         sizes[class] = classes as isize;
-        let weight = options.weight.map(|w| w.cast_at(wide, at)?.reshape(&sizes)).transpose()?;
+        let weight = match options.weight {
+            Some(w) => Some(w.cast(wide)?.reshape(&sizes)?),
+            None => None,
+        };
         if target.dtype().is_float() {
-            return self.soft_losses(target, class, weight.as_ref(), smoothing, at)?.reduced(options.reduction);
+            return self.soft_losses(target, class, weight.as_ref(), smoothing)?.reduced(options.reduction);
         }
-        let (losses, sums) = self.class_losses(target, class, options.ignore_index, at)?;
+        let (losses, sums) = self.class_losses(target, class, options.ignore_index)?;
         if smoothing == 0.0 {
-            return losses.over_classes(None, target, options, wide == DType::F64, at);
+            return losses.over_classes(None, target, options, wide == DType::F64);
         }
         // Σ w·(s − x) over the classes, s being the logarithm of Σ eˣ: s·Σ w − Σ w·x.
-        let x = self.cast_at(wide, at)?;
+        let x = self.cast(wide)?;
         let all = match &weight {
             Some(w) => sums.mul(&w.sum_all()?)?.sub(&x.mul(w)?.sum(&[class as isize], false)?)?,
             None => sums.mul(classes as f64)?.sub(&x.sum(&[class as isize], false)?)?,
         };
         let spread = all.mul(smoothing / classes as f64)?;
-        losses.over_classes(Some(&spread), target, options, wide == DType::F64, at)
+        losses.over_classes(Some(&spread), target, options, wide == DType::F64)
     }
 
     /// −Σ w·t·log softmax over dimension `class` for probabilities t.
-    fn soft_losses(&self, target: &Tensor, class: usize, weight: Option<&Tensor>, smoothing: f64, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    fn soft_losses(&self, target: &Tensor, class: usize, weight: Option<&Tensor>, smoothing: f64) -> TensorResult<Tensor> {
+        let at = Location::caller();
         if target.shape() != self.shape() {
             let m = format!("probabilities {} for logits {}: the shapes must be equal", target.shape(), self.shape());
             return Err(TensorError::shape("cross_entropy", at, m));
         }
         let wide = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-        let (x, mut share) = (self.cast_at(wide, at)?, target.cast_at(wide, at)?);
+        let (x, mut share) = (self.cast(wide)?, target.cast(wide)?);
         if smoothing > 0.0 {
             share = share.mul(1.0 - smoothing)?.add(smoothing / self.shape()[class].max(1) as f64)?;
         }
-        let share = share.weighted(weight, at)?;
-        let all = self.class_sums(class, at)?;
+        let share = share.weighted(weight)?;
+        let all = self.class_sums(class)?;
         // Σ t·(s − x), from the gaps, which are exact where logits are large; to the gradient, s stands outside of the sum: the shares of
         // the classes in it are not stored.
         let fixed = all.detach();

@@ -3,7 +3,6 @@
 use crate::error::{TensorError, TensorResult};
 use crate::ops::index_add::Combine;
 use crate::ops::sizes::Sizes;
-use crate::scalar::Unary;
 use crate::shape::dim;
 use crate::tensor::{Mode, Tensor};
 use smallvec::SmallVec;
@@ -143,7 +142,7 @@ impl Tensor {
             }
             // NaN is sorted last.
             let (last, place) = (entry(&values, n - 1)?, entry(&order, n - 1)?);
-            let nan = last.unary_at(Unary::IsNan, at)?;
+            let nan = last.isnan()?;
             Ok((nan.where_(&last, &value)?, nan.where_(&place, &index)?))
         };
         Mode { at: Some(at), ..Mode::current() }.run(run)

@@ -19,7 +19,6 @@ use crate::error::TensorResult;
 use crate::scalar::Binary;
 use crate::tensor::Tensor;
 use std::ops::{Add, Div, Mul, Neg, Sub};
-use std::panic::Location;
 
 macro_rules! impls {
     ($tr:ident $method:ident $a:ty, $b:ty, |$x:ident, $y:ident| $run:expr) => {
@@ -49,8 +48,8 @@ macro_rules! operators {
     (number $tr:ident $m:ident $b:ident $($n:ty)*) => { $(
         impls!($tr $m &Tensor, $n, |a, b| Tensor::$m(a, b));
         impls!($tr $m Tensor, $n, |a, b| Tensor::$m(&a, b));
-        impls!($tr $m $n, &Tensor, |a, b| b.after_number(Binary::$b, a.into(), Location::caller()));
-        impls!($tr $m $n, Tensor, |a, b| b.after_number(Binary::$b, a.into(), Location::caller()));
+        impls!($tr $m $n, &Tensor, |a, b| b.after_number(Binary::$b, a.into()));
+        impls!($tr $m $n, Tensor, |a, b| b.after_number(Binary::$b, a.into()));
     )* };
 }
 // No other number types: with f32 beside f64, or i64 beside i32, the compiler could not tell what the literal in `(1.0 - &x)?` is.

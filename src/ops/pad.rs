@@ -1,6 +1,6 @@
 //! More elements around or beside those that are there: pad, tile, roll, repeat.
 
-use crate::error::{At, TensorError, TensorResult};
+use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::shape::{Shape, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
@@ -101,9 +101,9 @@ impl Tensor {
                 PadMode::Circular if before < 0 || after < 0 => {
                     let (low, high) = ((-before).max(0), (size + after.min(0)).max((-before).max(0)));
                     let cut = x.narrow(d as isize, low as usize, (high - low) as usize)?;
-                    cut.pad_by_index(d, before.max(0), total, mode, at)?
+                    cut.pad_by_index(d, before.max(0), total, mode)?
                 }
-                _ => x.pad_by_index(d, before, total, mode, at)?,
+                _ => x.pad_by_index(d, before, total, mode)?,
             };
         }
         let PadMode::Constant(value) = mode else { return Ok(x) };
@@ -113,7 +113,7 @@ impl Tensor {
         let sizes: SmallVec<[usize; 8]> = self.dims().iter().zip(margins).map(|(&s, m)| (s as isize + m.0 + m.1) as usize).collect();
         let shape = Shape::new(&sizes, "pad", at)?;
         let start = margins.iter().map(|m| m.0.max(0) as usize).collect();
-        let x = x.cast_at(self.stored(), at)?;
+        let x = x.cast(self.stored())?;
         let base = Tensor::full(value, &sizes, x.dtype(), self.device())?;
         if x.numel() == 0 {
             return Ok(base);
@@ -123,7 +123,9 @@ impl Tensor {
     }
 
     /// Dimension `d` made `total` long by picking elements, element `before` of the result being the first.
-    fn pad_by_index(&self, d: usize, before: isize, total: isize, mode: PadMode, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    fn pad_by_index(&self, d: usize, before: isize, total: isize, mode: PadMode) -> TensorResult<Tensor> {
+        let at = Location::caller();
         let size = self.shape()[d] as isize;
         let after = total - size - before;
         let most = match mode {

@@ -2,10 +2,10 @@
 
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::{At, TensorResult};
-use crate::ops::Rhs;
+use crate::error::TensorResult;
+use crate::ops::Lit;
 use crate::ops::create::nullary;
-use crate::scalar::{Binary, Prim, Unary};
+use crate::scalar::Prim;
 use crate::shape::Shape;
 use crate::tensor::{Arg, Meta, Tensor};
 use smallvec::smallvec;
@@ -32,10 +32,12 @@ impl Rng {
     #[track_caller]
     pub fn bits(&mut self, shape: &[usize], device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
-        self.draw(Shape::new(shape, "random", at)?, device, at)
+        self.draw(Shape::new(shape, "random", at)?, device)
     }
 
-    fn draw(&mut self, shape: Shape, device: &Device, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    fn draw(&mut self, shape: Shape, device: &Device) -> TensorResult<Tensor> {
+        let at = Location::caller();
         let iota = nullary(device, Prim::Source(0), &[], DType::U32, shape, at)?;
         // Both halves of the seed count; the key is mixed so that near seeds share nothing.
         let key = (self.seed as u32) ^ ((self.seed >> 32) as u32).wrapping_mul(0x9E37_79B9);
@@ -53,20 +55,17 @@ impl Rng {
         Ok(t)
     }
 
-    fn unit(&mut self, shape: Shape, device: &Device, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    fn unit(&mut self, shape: Shape, device: &Device) -> TensorResult<Tensor> {
         // 24 bits fill an f32's mantissa exactly: the same value on every backend.
-        let bits = self.draw(shape, device, at)?.binary_at(Binary::Shr, Rhs::Lit(8.0), at)?;
-        bits.cast_at(DType::F32, at)?.binary_at(Binary::Mul, Rhs::Lit(1.0 / 16_777_216.0), at)
+        let bits = self.draw(shape, device)?.bitwise_right_shift(Lit(8.0))?;
+        bits.cast(DType::F32)?.mul(Lit(1.0 / 16_777_216.0))
     }
 
     /// Uniform in [0, 1), in steps of 2⁻²⁴. The same bits on every backend in f32.
     #[track_caller]
     pub fn uniform(&mut self, shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
-        self.uniform_at(shape, dtype, device, Location::caller())
-    }
-
-    fn uniform_at(&mut self, shape: &[usize], dtype: DType, device: &Device, at: At) -> TensorResult<Tensor> {
-        self.unit(Shape::new(shape, "uniform", at)?, device, at)?.cast_at(dtype, at)
+        self.unit(Shape::new(shape, "uniform", Location::caller())?, device)?.cast(dtype)
     }
 
     /// Integers in `low..high`, as i32. The span is at most 2¹⁶ so that the multiplication stays exact.
@@ -77,24 +76,20 @@ impl Rng {
         if span <= 0 || span > 65_536 {
             return Err(crate::error::TensorError::Value(format!("integers: the range {low}..{high} must hold 1 to 65536 values")));
         }
-        let bits = self.draw(Shape::new(shape, "integers", at)?, device, at)?.binary_at(Binary::Shr, Rhs::Lit(16.0), at)?;
-        let scaled = bits.binary_at(Binary::Mul, Rhs::Int(span), at)?.binary_at(Binary::Shr, Rhs::Lit(16.0), at)?;
-        scaled.cast_at(DType::I32, at)?.binary_at(Binary::Add, Rhs::Int(low as i64), at)
+        let bits = self.draw(Shape::new(shape, "integers", at)?, device)?.bitwise_right_shift(Lit(16.0))?;
+        let scaled = bits.mul(span)?.bitwise_right_shift(Lit(16.0))?;
+        scaled.cast(DType::I32)?.add(low as i64)
     }
 
     /// Standard normal, by Box and Muller's transform of two uniform draws.
     #[track_caller]
     pub fn normal(&mut self, shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
-        self.normal_at(shape, dtype, device, Location::caller())
-    }
-
-    fn normal_at(&mut self, shape: &[usize], dtype: DType, device: &Device, at: At) -> TensorResult<Tensor> {
-        let shape = Shape::new(shape, "normal", at)?;
+        let shape = Shape::new(shape, "normal", Location::caller())?;
         // 1 − u lies in (0, 1]: the logarithm is finite.
-        let u = self.unit(shape, device, at)?.unary_at(Unary::Neg, at)?.binary_at(Binary::Add, Rhs::Lit(1.0), at)?;
-        let radius = u.unary_at(Unary::Log, at)?.binary_at(Binary::Mul, Rhs::Lit(-2.0), at)?.unary_at(Unary::Sqrt, at)?;
-        let angle = self.unit(shape, device, at)?.binary_at(Binary::Mul, Rhs::Lit(2.0 * std::f64::consts::PI), at)?;
-        radius.binary_at(Binary::Mul, Rhs::Tensor(&angle.unary_at(Unary::Cos, at)?), at)?.cast_at(dtype, at)
+        let u = self.unit(shape, device)?.neg()?.add(Lit(1.0))?;
+        let radius = u.log()?.mul(Lit(-2.0))?.sqrt()?;
+        let angle = self.unit(shape, device)?.mul(Lit(2.0 * std::f64::consts::PI))?;
+        radius.mul(&angle.cos()?)?.cast(dtype)
     }
 }
 
@@ -111,10 +106,9 @@ pub fn manual_seed(seed: u64) {
     *shared() = Some(Rng::new(seed));
 }
 
-/// `draw` on the shared stream.
-fn draw_shared(draw: impl FnOnce(&mut Rng) -> TensorResult<Tensor>) -> TensorResult<Tensor> {
-    // The standard library seeds its hashers from the system's randomness.
-    draw(shared().get_or_insert_with(|| Rng::new(std::hash::RandomState::new().build_hasher().finish())))
+/// The shared stream, which begins with a seed from the system: the standard library seeds its hashers from there.
+fn begun(shared: &mut Option<Rng>) -> &mut Rng {
+    shared.get_or_insert_with(|| Rng::new(std::hash::RandomState::new().build_hasher().finish()))
 }
 
 impl Tensor {
@@ -131,8 +125,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn rand(shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        draw_shared(|rng| rng.uniform_at(shape, dtype, device, at))
+        begun(&mut shared()).uniform(shape, dtype, device)
     }
 
     /// Standard normal, as [`Rng::normal`], from a stream of this process: see [`manual_seed`].
@@ -150,7 +143,6 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn randn(shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        draw_shared(|rng| rng.normal_at(shape, dtype, device, at))
+        begun(&mut shared()).normal(shape, dtype, device)
     }
 }

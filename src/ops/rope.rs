@@ -2,8 +2,6 @@
 
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::ops::Rhs;
-use crate::scalar::Binary;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use std::panic::Location;
@@ -72,8 +70,8 @@ impl Tensor {
             t.reshape(&s)
         };
         let x = split(self)?;
-        let transposed = self.view(swapped, at).binary_at(Binary::Mul, Rhs::Tensor(&split(sin)?), at)?;
-        let y = x.binary_at(Binary::Mul, Rhs::Tensor(&split(cos)?), at)?.binary_at(Binary::Add, Rhs::Tensor(&transposed), at)?;
+        let transposed = self.view(swapped, at).mul(&split(sin)?)?;
+        let y = x.mul(&split(cos)?)?.add(&transposed)?;
         let sizes: smallvec::SmallVec<[isize; 8]> = self.dims().iter().map(|&v| v as isize).collect();
         y.reshape(&sizes)
     }

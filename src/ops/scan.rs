@@ -52,7 +52,7 @@ impl Tensor {
             t if t.is_float() => (t, t),
             _ => (whole, whole),
         };
-        let mut x = self.cast_at(work, at)?;
+        let mut x = self.cast(work)?;
         let n = if self.rank() == 0 { 1 } else { self.shape()[k] };
         let run = || {
             let mut margins = vec![(0, 0); self.rank()];
@@ -60,10 +60,10 @@ impl Tensor {
             while reach < n {
                 margins[k] = (reach as isize, -(reach as isize));
                 let before = x.pad(&margins, PadMode::Constant(neutral))?;
-                x = x.binary_at(join, Rhs::Tensor(&before), at)?;
+                x = x.binary(join, Rhs::Tensor(&before))?;
                 reach *= 2;
             }
-            x.cast_at(result, at)
+            x.cast(result)
         };
         Mode { at: Some(at), ..Mode::current() }.run(run)
     }

@@ -1,7 +1,7 @@
 //! Elements in order: sorting, the order itself, the largest few.
 
 use crate::dtype::DType;
-use crate::error::{At, TensorError, TensorResult};
+use crate::error::{TensorError, TensorResult};
 use crate::ops::pad::PadMode;
 use crate::shape::dim;
 use crate::tensor::{Mode, Tensor};
@@ -24,7 +24,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn sort(&self, d: isize, descending: bool) -> TensorResult<(Tensor, Tensor)> {
-        self.sort_at("sort", d, descending, Location::caller())
+        self.sorted("sort", d, descending)
     }
 
     /// The indices (i32) that sort dimension `d`: see [`Tensor::sort`].
@@ -40,7 +40,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn argsort(&self, d: isize, descending: bool) -> TensorResult<Tensor> {
-        Ok(self.detach().sort_at("argsort", d, descending, Location::caller())?.1)
+        Ok(self.detach().sorted("argsort", d, descending)?.1)
     }
 
     /// The `k` largest elements of dimension `d` (or the smallest) in order, and the index (i32) that each had.
@@ -59,7 +59,7 @@ impl Tensor {
     #[track_caller]
     pub fn topk(&self, k: usize, d: isize, largest: bool) -> TensorResult<(Tensor, Tensor)> {
         let at = Location::caller();
-        let (values, indices) = self.sort_at("topk", d, largest, at)?;
+        let (values, indices) = self.sorted("topk", d, largest)?;
         if self.rank() == 0 && k == 1 {
             return Ok((values, indices));
         }
@@ -70,13 +70,15 @@ impl Tensor {
         Ok((values.narrow(axis as isize, 0, k)?, indices.narrow(axis as isize, 0, k)?))
     }
 
-    fn sort_at(&self, op: &'static str, d: isize, descending: bool, at: At) -> TensorResult<(Tensor, Tensor)> {
+    #[track_caller]
+    fn sorted(&self, op: &'static str, d: isize, descending: bool) -> TensorResult<(Tensor, Tensor)> {
+        let at = Location::caller();
         let k = dim(d, self.rank(), op, at)?;
         let n = if self.rank() == 0 { 1 } else { self.shape()[k] };
         if n > 1 << 30 {
             return Err(TensorError::shape(op, at, format!("{n} elements in a dimension")));
         }
-        let x = self.cast_at(if self.dtype() == DType::Bool { DType::U8 } else { self.stored() }, at)?;
+        let x = self.cast(if self.dtype() == DType::Bool { DType::U8 } else { self.stored() })?;
         let run = || {
             if n <= 1 || x.numel() == 0 {
                 return Ok((x.clone(), Tensor::full(0.0, x.dims(), DType::I32, x.device())?));
@@ -92,7 +94,7 @@ impl Tensor {
             Ok((if x.is_tracked() { x.gather(k as isize, &order)? } else { back(values)? }, order))
         };
         let (values, order) = Mode { at: Some(at), ..Mode::current() }.run(run)?;
-        Ok((values.cast_at(self.stored(), at)?, order))
+        Ok((values.cast(self.stored())?, order))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::backends::Bytes;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
-use crate::error::{At, TensorError, TensorResult};
+use crate::error::{TensorError, TensorResult};
 use crate::tensor::Tensor;
 use std::panic::Location;
 
@@ -125,7 +125,9 @@ impl Tensor {
         Ok(Tensor::leaf(device, crate::tensor::Meta { dtype, shape }, buffer, "new", at))
     }
 
-    fn want_rank(&self, op: &'static str, rank: usize, at: At) -> TensorResult<()> {
+    #[track_caller]
+    fn want_rank(&self, op: &'static str, rank: usize) -> TensorResult<()> {
+        let at = Location::caller();
         if self.rank() == rank {
             return Ok(());
         }
@@ -148,7 +150,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn to_scalar<T: Element>(&self) -> TensorResult<T> {
-        self.want_rank("to_scalar", 0, Location::caller())?;
+        self.want_rank("to_scalar", 0)?;
         Ok(self.to_vec_of::<T>()?[0])
     }
 
@@ -166,7 +168,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn to_vec1<T: Element>(&self) -> TensorResult<Vec<T>> {
-        self.want_rank("to_vec1", 1, Location::caller())?;
+        self.want_rank("to_vec1", 1)?;
         self.to_vec_of::<T>()
     }
 
@@ -183,7 +185,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn to_vec2<T: Element>(&self) -> TensorResult<Vec<Vec<T>>> {
-        self.want_rank("to_vec2", 2, Location::caller())?;
+        self.want_rank("to_vec2", 2)?;
         let (flat, d) = (self.to_vec_of::<T>()?, self.dims());
         Ok((0..d[0]).map(|i| flat[i * d[1]..(i + 1) * d[1]].to_vec()).collect())
     }
@@ -201,7 +203,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn to_vec3<T: Element>(&self) -> TensorResult<Vec<Vec<Vec<T>>>> {
-        self.want_rank("to_vec3", 3, Location::caller())?;
+        self.want_rank("to_vec3", 3)?;
         let (flat, d) = (self.to_vec_of::<T>()?, self.dims());
         let row = |i: usize, j: usize| flat[(i * d[1] + j) * d[2]..][..d[2]].to_vec();
         Ok((0..d[0]).map(|i| (0..d[1]).map(|j| row(i, j)).collect()).collect())

@@ -1,6 +1,6 @@
 //! Views: other shapes over the same elements. None moves data, but `reshape` of a view that strides cannot express.
 
-use crate::error::{At, TensorError, TensorResult};
+use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::sizes::Sizes;
 use crate::shape::{Shape, dim};
@@ -24,10 +24,12 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn reshape(&self, sizes: impl Sizes) -> TensorResult<Tensor> {
-        self.reshape_at(&sizes.sizes(), Location::caller())
+        self.reshaped(&sizes.sizes())
     }
 
-    fn reshape_at(&self, sizes: &[isize], at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    fn reshaped(&self, sizes: &[isize]) -> TensorResult<Tensor> {
+        let at = Location::caller();
         let count = self.numel();
         let wrong = || TensorError::shape("reshape", at, format!("{} elements of {} do not fit {sizes:?}", count, self.shape()));
         let known = sizes.iter().filter(|&&s| s >= 0).try_fold(1usize, |n, &s| n.checked_mul(s as usize)).ok_or_else(wrong)?;
@@ -225,10 +227,12 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn expand(&self, sizes: impl Sizes) -> TensorResult<Tensor> {
-        self.expand_at(&sizes.sizes(), Location::caller())
+        self.expanded(&sizes.sizes())
     }
 
-    fn expand_at(&self, sizes: &[isize], at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    fn expanded(&self, sizes: &[isize]) -> TensorResult<Tensor> {
+        let at = Location::caller();
         let wrong = || TensorError::shape("expand", at, format!("{} does not expand to {sizes:?}", self.shape()));
         if sizes.len() < self.rank() {
             return Err(wrong());

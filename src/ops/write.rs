@@ -97,7 +97,7 @@ pub(crate) fn windows(meta: Meta, pieces: Vec<(Layout, Tensor)>, at: At) -> Tens
     let params = pieces.iter().map(|(w, _)| w.offset as f64).collect();
     let windows = pieces.iter().map(|(w, _)| *w).collect();
     for (_, t) in &pieces {
-        inputs.push(t.cast_at(meta.dtype, at)?);
+        inputs.push(t.cast(meta.dtype)?);
     }
     Ok(Tensor::op(Arc::new(Windows { windows, base }), inputs, params, smallvec::smallvec![meta], at)?.remove(0))
 }
@@ -143,7 +143,7 @@ impl Tensor {
             return Err(TensorError::dtype("write", at, format!("{} is read-only", self.dtype())));
         }
         let offset = start * Layout::contiguous(*self.shape()).strides[k] as usize;
-        let value = value.cast_at(self.dtype(), at)?;
+        let value = value.cast(self.dtype())?;
         let op = Write { dim: k, len, aligned: offset % 8 == 0 };
         Tensor::op1(op, smallvec::smallvec![self.clone(), value], smallvec::smallvec![offset as f64], self.meta(), at)
     }

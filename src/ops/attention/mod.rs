@@ -556,7 +556,7 @@ impl Tensor {
             if full.broadcast(m.shape(), "attention", at)? != full {
                 return Err(TensorError::shape("attention", at, format!("mask {} does not broadcast to {full}", m.shape())));
             }
-            inputs.push(m.cast_at(dtype.compute(), at)?);
+            inputs.push(m.cast(dtype.compute())?);
         }
         let scale = options.scale.unwrap_or(1.0 / (qs[3] as f64).sqrt());
         let tracked = Mode::current().grad && inputs.iter().any(|t| t.node.tracked);

@@ -5,12 +5,13 @@ pub(crate) mod gpu;
 use crate::backends::cpu::operand::{target, values};
 use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::DType;
-use crate::error::{At, TensorError, TensorResult};
+use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::Rhs;
 use crate::plan::{AdapterInfo, Kernel, SliceMut, Step, Task, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
+use std::panic::Location;
 use std::sync::Arc;
 
 /// Logits `[rows, classes]` and targets `[rows]` to the loss and the logarithm of Σ e^logit, both `[rows]`; or with those logarithms and the
@@ -242,7 +243,9 @@ impl Op for CrossEntropyGrad {
 impl Tensor {
     /// −log softmax(self) at each target, along dimension `class`; 0 where the target is `ignore`; and ln Σ eˣ of each row, through which no
     /// gradient may flow where the target is `ignore`. f32, or f64 for f64.
-    pub(crate) fn class_losses(&self, target: &Tensor, class: usize, ignore: i64, at: At) -> TensorResult<(Tensor, Tensor)> {
+    #[track_caller]
+    pub(crate) fn class_losses(&self, target: &Tensor, class: usize, ignore: i64) -> TensorResult<(Tensor, Tensor)> {
+        let at = Location::caller();
         let fits = self.rank() >= 1 && *target.shape() == self.shape().without(class);
         if !fits || !target.dtype().is_int() {
             let m = format!("{}{} for {}: expected integers, one per row of classes", target.dtype(), target.shape(), self.shape());
@@ -251,7 +254,7 @@ impl Tensor {
         if self.shape()[class] == 0 && target.numel() > 0 {
             return Err(TensorError::shape("cross_entropy", at, format!("no classes (shape {})", self.shape())));
         }
-        let x = if self.dtype().is_float() { self.clone() } else { self.cast_at(DType::F32, at)? };
+        let x = if self.dtype().is_float() { self.clone() } else { self.cast(DType::F32)? };
         let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let meta = Meta { dtype, shape: *target.shape() };
         let op = CrossEntropy { class, ignore };
@@ -262,8 +265,9 @@ impl Tensor {
     }
 
     /// ln Σ eˣ along dimension `class` (which goes) in one pass; its gradient stores no probabilities besides. f32, or f64 for f64.
-    pub(crate) fn class_sums(&self, class: usize, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    pub(crate) fn class_sums(&self, class: usize) -> TensorResult<Tensor> {
         let any = Tensor::full(0.0, &self.shape().without(class), DType::I32, self.device())?;
-        Ok(self.class_losses(&any, class, -100, at)?.1)
+        Ok(self.class_losses(&any, class, -100)?.1)
     }
 }

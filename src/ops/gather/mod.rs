@@ -7,11 +7,9 @@ mod tests;
 use crate::backends::cpu::operand::{slice, values};
 use crate::backends::cpu::share;
 use crate::dtype::{DType, Element};
-use crate::error::{At, TensorError, TensorResult};
+use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::ops::Rhs;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
-use crate::scalar::Binary;
 use crate::shape::{Shape, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
@@ -253,19 +251,20 @@ impl Tensor {
             let m = format!("the index is {}{} for {}: expected integers of a matching shape", index.dtype(), index.shape(), self.shape());
             return Err(TensorError::shape("gather", at, m));
         }
-        let place = self.places(k, index, at)?;
+        let place = self.places(k, index)?;
         let sizes: smallvec::SmallVec<[isize; 8]> = index.dims().iter().map(|&d| d as isize).collect();
         self.reshape(&[self.numel() as isize])?.index_select(0, &place)?.reshape(&sizes)
     }
 
     /// For `gather` and its opposite: the place of each picked element among all elements, or -1, which kernels report.
-    pub(crate) fn places(&self, k: usize, index: &Tensor, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    pub(crate) fn places(&self, k: usize, index: &Tensor) -> TensorResult<Tensor> {
         let wide = if self.device().supports(DType::I64) { DType::I64 } else { DType::I32 };
         if wide == DType::I32 && self.numel() > i32::MAX as usize {
             return Err(TensorError::Unsupported(format!("gather from {} elements here", self.numel())));
         }
         let size = self.shape().get(k).copied().unwrap_or(1) as i64;
-        let index = index.cast_at(wide, at)?;
+        let index = index.cast(wide)?;
         let inside = index.ge(0i64)?.bitwise_and(&index.lt(size)?)?;
         let mut place = index.mul(Layout::contiguous(*self.shape()).strides[k] as i64)?;
         let strides = Layout::contiguous(*self.shape()).strides;
@@ -295,8 +294,8 @@ impl Tensor {
         if !self.dtype().is_int() {
             return Err(TensorError::dtype("wrap_negative", at, format!("the indices are {}, not integers", self.dtype())));
         }
-        let moved = self.binary_at(Binary::Add, Rhs::Int(size as i64), at)?;
-        self.binary_at(Binary::Lt, Rhs::Int(0), at)?.where_at(Rhs::Tensor(&moved), Rhs::Tensor(self), at)
+        let moved = self.add(size as i64)?;
+        self.lt(0)?.where_(&moved, self)
     }
 
     /// Rows of this `[V,D]` table for indices of any shape `[…]`: `[…,D]`.
@@ -345,7 +344,7 @@ impl Tensor {
         if padding < -size || padding >= size {
             return Err(TensorError::shape("embedding_with_padding", at, format!("row {padding} of {}", self.shape())));
         }
-        let empty = index.binary_at(Binary::Eq, Rhs::Int(padding.rem_euclid(size) as i64), at)?.unsqueeze(-1)?;
-        empty.where_at(Rhs::Tensor(&rows.detach()), Rhs::Tensor(&rows), at)
+        let empty = index.eq(padding.rem_euclid(size) as i64)?.unsqueeze(-1)?;
+        empty.where_(&rows.detach(), &rows)
     }
 }

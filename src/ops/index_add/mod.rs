@@ -307,7 +307,7 @@ impl Tensor {
             return Err(TensorError::shape("scatter", at, m));
         }
         let run = || {
-            let (place, mut part) = (self.places(k, index, at)?, source.clone());
+            let (place, mut part) = (self.places(k, index)?, source.clone());
             for (i, &size) in index.dims().iter().enumerate() {
                 part = part.narrow(i as isize, 0, size)?;
             }
@@ -340,7 +340,7 @@ impl Tensor {
         if index.numel() == 0 {
             return Ok(self.clone());
         }
-        let rows = if rows.dtype().compute() == self.dtype().compute() { rows.clone() } else { rows.cast_at(self.dtype(), at)? };
+        let rows = if rows.dtype().compute() == self.dtype().compute() { rows.clone() } else { rows.cast(self.dtype())? };
         let inputs = smallvec::smallvec![self.clone(), index.clone(), rows];
         Tensor::op1(IndexAdd { dim: k, how }, inputs, Default::default(), self.meta(), at)
     }

@@ -498,12 +498,12 @@ impl Tensor {
         if dtype == DType::Bool || (b.dtype().is_block() && !dtype.is_float()) {
             return Err(TensorError::dtype("matmul", at, format!("{} and {} have no product; cast first", a.dtype(), b.dtype())));
         }
-        let same = |t: Tensor| if t.dtype().compute() == dtype.compute() { Ok(t) } else { t.cast_at(dtype, at) };
-        let (mut a, b) = (same(a)?, same(b)?);
+        let mut a = if a.dtype().compute() == dtype.compute() { a } else { a.cast(dtype)? };
+        let b = if b.dtype().compute() == dtype.compute() { b } else { b.cast(dtype)? };
         if dtype.is_int() && !a.device().is_cpu() {
             // GPU kernels multiply floats: integers are multiplied and summed as such.
             let products = a.unsqueeze(-2)?.mul(&b.transpose(-2, -1)?.unsqueeze(-3)?)?;
-            let mut y = products.sum(&[-1], false)?.cast_at(dtype, at)?;
+            let mut y = products.sum(&[-1], false)?.cast(dtype)?;
             if column {
                 y = y.squeeze(-1)?;
             }

@@ -7,7 +7,7 @@ pub(crate) mod grad_gpu;
 use crate::backends::cpu::operand::{ahead, slice, target, values};
 use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::DType;
-use crate::error::{At, TensorError, TensorResult};
+use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::Lit;
 use crate::plan::{AdapterInfo, Kernel, Normalization, Step, Task, Wgsl};
@@ -159,12 +159,13 @@ impl Op for Norm {
 }
 
 impl Tensor {
-    fn normalized(&self, rms: bool, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    fn normalized(&self, rms: bool, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> TensorResult<Tensor> {
+        let at = Location::caller();
         let name = if rms { "rms_norm" } else { "layer_norm" };
         let Some(&cols) = self.shape().last() else { return Err(TensorError::shape(name, at, "a scalar has no last dimension")) };
         let dtype = if self.dtype().is_float() && !self.dtype().is_block() { self.dtype() } else { DType::F32 };
-        let mut inputs: crate::tensor::Inputs =
-            smallvec::smallvec![if self.dtype().is_float() { self.clone() } else { self.cast_at(dtype, at)? }];
+        let mut inputs: crate::tensor::Inputs = smallvec::smallvec![if self.dtype().is_float() { self.clone() } else { self.cast(dtype)? }];
         for (what, t) in [("weight", weight), ("bias", bias)] {
             let Some(t) = t else { continue };
             if t.dims() != [cols] {
@@ -174,7 +175,7 @@ impl Tensor {
                     format!("{what} {} does not match the last dimension of {}", t.shape(), self.shape()),
                 ));
             }
-            inputs.push(if t.dtype().compute() == dtype.compute() { t.clone() } else { t.cast_at(dtype, at)? });
+            inputs.push(if t.dtype().compute() == dtype.compute() { t.clone() } else { t.cast(dtype)? });
         }
         let op = Norm { rms, eps, weight: weight.is_some(), bias: bias.is_some() };
         Tensor::op1(op, inputs, Default::default(), Meta { dtype, shape: *self.shape() }, at)
@@ -194,7 +195,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn layer_norm(&self, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> TensorResult<Tensor> {
-        self.normalized(false, weight, bias, eps, Location::caller())
+        self.normalized(false, weight, bias, eps)
     }
 
     /// Root-mean-square normalization (Zhang and Sennrich, 2019) over the last dimension, times `weight`.
@@ -211,7 +212,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn rms_norm(&self, weight: Option<&Tensor>, eps: f64) -> TensorResult<Tensor> {
-        self.normalized(true, weight, None, eps, Location::caller())
+        self.normalized(true, weight, None, eps)
     }
 
     /// Group normalization (Wu and He, 2018) of `[N, C, …]`: each of `groups` runs of channels is centred and scaled by itself, then
@@ -246,7 +247,7 @@ impl Tensor {
         if let Some(b) = bias {
             y = y.add(&b.reshape(&spread)?)?;
         }
-        y.cast_at(self.stored(), at)
+        y.cast(self.stored())
     }
 
     /// Batch normalization (Ioffe and Szegedy, 2015) of `[N, C, …]`: each channel is centred and scaled by `statistics`, a mean and a variance
@@ -280,12 +281,11 @@ impl Tensor {
             return Err(TensorError::shape("batch_norm", at, format!("{} has no channels", self.shape())));
         }
         let wide = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-        let x = self.cast_at(wide, at)?;
+        let x = self.cast(wide)?;
         let mut spread: smallvec::SmallVec<[isize; 8]> = smallvec::smallvec![1; self.rank()];
         spread[1] = channels as isize;
-        let along = |t: &Tensor| t.cast_at(wide, at)?.reshape(&spread);
         let (mean, variance) = match statistics {
-            Some((mean, variance)) => (along(mean)?, along(variance)?),
+            Some((mean, variance)) => (mean.cast(wide)?.reshape(&spread)?, variance.cast(wide)?.reshape(&spread)?),
             None => {
                 let others: Vec<isize> = (0..self.rank() as isize).filter(|&d| d != 1).collect();
                 (x.mean(&others, true)?, x.var(&others, 0, true)?)
@@ -293,11 +293,11 @@ impl Tensor {
         };
         let mut y = x.sub(&mean)?.mul(&variance.add(eps)?.rsqrt()?)?;
         if let Some(w) = weight {
-            y = y.mul(&along(w)?)?;
+            y = y.mul(&w.cast(wide)?.reshape(&spread)?)?;
         }
         if let Some(b) = bias {
-            y = y.add(&along(b)?)?;
+            y = y.add(&b.cast(wide)?.reshape(&spread)?)?;
         }
-        y.cast_at(self.stored(), at)
+        y.cast(self.stored())
     }
 }

@@ -7,11 +7,10 @@ mod tests;
 use crate::backends::cpu::operand::{piece, slice, strided, values};
 use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::{DType, Element};
-use crate::error::{At, TensorError, TensorResult};
+use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::{Lit, Rhs};
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
-use crate::scalar::{Binary, Unary};
 use crate::shape::{Shape, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use std::panic::Location;
@@ -388,7 +387,9 @@ impl Tensor {
         }
     }
 
-    fn reduce(&self, op: ReduceOp, dims: &[isize], keepdim: bool, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    fn reduce(&self, op: ReduceOp, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
+        let at = Location::caller();
         let name = op.name();
         let mut axes = 0u32;
         for &d in dims {
@@ -403,11 +404,11 @@ impl Tensor {
         match op {
             ReduceOp::Sum | ReduceOp::Prod if !dtype.is_float() => {
                 dtype = if self.device().supports(DType::I64) { DType::I64 } else { DType::I32 };
-                x = x.cast_at(dtype, at)?;
+                x = x.cast(dtype)?;
             }
             ReduceOp::Mean if !dtype.is_float() => {
                 dtype = DType::F32;
-                x = x.cast_at(dtype, at)?;
+                x = x.cast(dtype)?;
             }
             _ if dtype.is_block() => dtype = DType::F32,
             _ => {}
@@ -440,7 +441,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn argmax(&self, d: isize) -> TensorResult<Tensor> {
-        self.reduce(ReduceOp::ArgMax, &[d], false, Location::caller())
+        self.reduce(ReduceOp::ArgMax, &[d], false)
     }
 
     /// The index of the smallest element along dimension `d` (which goes), as i32: the first of equal ones; NaN counts as smallest.
@@ -456,13 +457,13 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn argmin(&self, d: isize) -> TensorResult<Tensor> {
-        self.reduce(ReduceOp::ArgMin, &[d], false, Location::caller())
+        self.reduce(ReduceOp::ArgMin, &[d], false)
     }
 
     /// [`Tensor::argmax`] of floats, but [`NONE`] where an element is NaN.
     #[track_caller]
     pub(crate) fn choice(&self, d: isize) -> TensorResult<Tensor> {
-        self.reduce(ReduceOp::ArgMaxOrNone, &[d], false, Location::caller())
+        self.reduce(ReduceOp::ArgMaxOrNone, &[d], false)
     }
 
     /// The variance over dimensions `dims` (all, if empty), divided by `count - correction`.
@@ -478,15 +479,11 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn var(&self, dims: &[isize], correction: isize, keepdim: bool) -> TensorResult<Tensor> {
-        self.var_at(dims, correction, keepdim, Location::caller())
-    }
-
-    fn var_at(&self, dims: &[isize], correction: isize, keepdim: bool, at: At) -> TensorResult<Tensor> {
-        let mean = self.reduce(ReduceOp::Mean, dims, true, at)?;
-        let centred = self.binary_at(Binary::Sub, Rhs::Tensor(&mean), at)?;
-        let squares = centred.binary_at(Binary::Mul, Rhs::Tensor(&centred), at)?.reduce(ReduceOp::Sum, dims, keepdim, at)?;
+        let mean = self.reduce(ReduceOp::Mean, dims, true)?;
+        let centred = self.sub(&mean)?;
+        let squares = centred.mul(&centred)?.reduce(ReduceOp::Sum, dims, keepdim)?;
         let count = self.numel() / mean.numel().max(1);
-        squares.binary_at(Binary::Mul, Rhs::Float(1.0 / (count as f64 - correction as f64).max(0.0)), at)
+        squares.mul(1.0 / (count as f64 - correction as f64).max(0.0))
     }
 
     /// The standard deviation over dimensions `dims` (all, if empty): the root of [`Tensor::var`].
@@ -502,8 +499,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn std(&self, dims: &[isize], correction: isize, keepdim: bool) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        self.var_at(dims, correction, keepdim, at)?.unary_at(Unary::Sqrt, at)
+        self.var(dims, correction, keepdim)?.sqrt()
     }
 
     /// Whether all elements over dimensions `dims` (all, if empty) are not zero; true where there are none.
@@ -519,7 +515,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn all(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
-        self.truth(Location::caller())?.reduce_or(ReduceOp::Min, 1.0, dims, keepdim, Location::caller())
+        self.truth()?.reduce_or(ReduceOp::Min, 1.0, dims, keepdim)
     }
 
     /// Whether any element over dimensions `dims` (all, if empty) is not zero; false where there are none.
@@ -535,15 +531,16 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn any(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
-        self.truth(Location::caller())?.reduce_or(ReduceOp::Max, 0.0, dims, keepdim, Location::caller())
+        self.truth()?.reduce_or(ReduceOp::Max, 0.0, dims, keepdim)
     }
 
     /// An extreme, or `empty` where there is nothing to choose from.
-    fn reduce_or(&self, op: ReduceOp, empty: f64, dims: &[isize], keepdim: bool, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    fn reduce_or(&self, op: ReduceOp, empty: f64, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
         if self.numel() > 0 {
-            return self.reduce(op, dims, keepdim, at);
+            return self.reduce(op, dims, keepdim);
         }
-        let sum = self.reduce(ReduceOp::Sum, dims, keepdim, at)?;
+        let sum = self.reduce(ReduceOp::Sum, dims, keepdim)?;
         Tensor::full(empty, sum.dims(), self.stored(), self.device())
     }
 
@@ -561,14 +558,13 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn logsumexp(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let x = if self.dtype().is_float() { self.clone() } else { self.cast_at(DType::F32, at)? };
-        let max = x.reduce_or(ReduceOp::Max, f64::NEG_INFINITY, dims, true, at)?;
+        let x = if self.dtype().is_float() { self.clone() } else { self.cast(DType::F32)? };
+        let max = x.reduce_or(ReduceOp::Max, f64::NEG_INFINITY, dims, true)?;
         // An infinite maximum has no differences.
-        let base = max.unary_at(Unary::IsInf, at)?.where_at(Rhs::Lit(0.0), Rhs::Tensor(&max), at)?;
-        let sum = x.binary_at(Binary::Sub, Rhs::Tensor(&base), at)?.unary_at(Unary::Exp, at)?.reduce(ReduceOp::Sum, dims, keepdim, at)?;
+        let base = max.isinf()?.where_(Lit(0.0), &max)?;
+        let sum = x.sub(&base)?.exp()?.reduce(ReduceOp::Sum, dims, keepdim)?;
         let sizes: smallvec::SmallVec<[isize; 8]> = sum.dims().iter().map(|&d| d as isize).collect();
-        sum.unary_at(Unary::Log, at)?.binary_at(Binary::Add, Rhs::Tensor(&base.reshape(&sizes)?), at)
+        sum.log()?.add(&base.reshape(&sizes)?)
     }
 
     /// The vector norm of order `p` over dimensions `dims` (all, if empty): (Σ |x|ᵖ)^(1/p); ±∞ gives the extreme of |x|, 0 the count of
@@ -586,32 +582,30 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn norm(&self, p: f64, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let x = if self.dtype().is_float() { self.clone() } else { self.cast_at(DType::F32, at)? };
-        let size = x.unary_at(Unary::Abs, at)?;
-        let sum = |t: Tensor| t.reduce(ReduceOp::Sum, dims, keepdim, at);
-        // At 0 a root is infinitely steep; the gradient of the norm there is 0, as PyTorch's.
-        let rooted = |sum: Tensor, root: &dyn Fn(&Tensor) -> TensorResult<Tensor>| {
-            if !sum.node.tracked {
-                return root(&sum);
-            }
-            let zero = sum.binary_at(Binary::Eq, Rhs::Lit(0.0), at)?;
-            let other = root(&zero.where_at(Rhs::Lit(1.0), Rhs::Tensor(&sum), at)?)?;
-            zero.where_at(Rhs::Lit(0.0), Rhs::Tensor(&other), at)
+        let x = if self.dtype().is_float() { self.clone() } else { self.cast(DType::F32)? };
+        let size = x.abs()?;
+        let powers = match p {
+            f64::INFINITY => return size.reduce_or(ReduceOp::Max, 0.0, dims, keepdim),
+            f64::NEG_INFINITY => return size.reduce_or(ReduceOp::Min, f64::INFINITY, dims, keepdim),
+            0.0 => return x.truth()?.cast(x.stored())?.reduce(ReduceOp::Sum, dims, keepdim),
+            1.0 => return size.reduce(ReduceOp::Sum, dims, keepdim),
+            2.0 => x.mul(&x)?,
+            _ => size.pow(p)?,
         };
-        if p == f64::INFINITY {
-            size.reduce_or(ReduceOp::Max, 0.0, dims, keepdim, at)
-        } else if p == f64::NEG_INFINITY {
-            size.reduce_or(ReduceOp::Min, f64::INFINITY, dims, keepdim, at)
-        } else if p == 0.0 {
-            sum(x.truth(at)?.cast_at(x.stored(), at)?)
-        } else if p == 1.0 {
-            sum(size)
-        } else if p == 2.0 {
-            rooted(sum(x.binary_at(Binary::Mul, Rhs::Tensor(&x), at)?)?, &|s| s.unary_at(Unary::Sqrt, at))
-        } else {
-            rooted(sum(size.binary_at(Binary::Pow, Rhs::Float(p), at)?)?, &|s| s.binary_at(Binary::Pow, Rhs::Float(1.0 / p), at))
+        let sum = powers.reduce(ReduceOp::Sum, dims, keepdim)?;
+        if !sum.node.tracked {
+            return sum.root(p);
         }
+        // At 0 a root is infinitely steep; the gradient of the norm there is 0, as PyTorch's.
+        let zero = sum.eq(Lit(0.0))?;
+        let other = zero.where_(Lit(1.0), &sum)?.root(p)?;
+        zero.where_(Lit(0.0), &other)
+    }
+
+    /// The `p`th root.
+    #[track_caller]
+    fn root(&self, p: f64) -> TensorResult<Tensor> {
+        if p == 2.0 { self.sqrt() } else { self.pow(1.0 / p) }
     }
 }
 
@@ -628,7 +622,7 @@ macro_rules! reductions {
         )]
         #[track_caller]
         pub fn $name(&self, dims: &[isize], keepdim: bool) -> TensorResult<Tensor> {
-            self.reduce(ReduceOp::$op, dims, keepdim, Location::caller())
+            self.reduce(ReduceOp::$op, dims, keepdim)
         }
         #[doc = concat!($doc, " over all elements.")]
         ///
@@ -641,7 +635,7 @@ macro_rules! reductions {
         )]
         #[track_caller]
         pub fn $all(&self) -> TensorResult<Tensor> {
-            self.reduce(ReduceOp::$op, &[], false, Location::caller())
+            self.reduce(ReduceOp::$op, &[], false)
         }
     )* } };
 }

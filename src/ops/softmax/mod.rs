@@ -5,7 +5,7 @@ pub(crate) mod gpu;
 use crate::backends::cpu::operand::{ahead, slice, target, values};
 use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::DType;
-use crate::error::{At, TensorResult};
+use crate::error::TensorResult;
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
 use crate::shape::{Shape, dim};
@@ -120,10 +120,12 @@ impl Op for Softmax {
 }
 
 impl Tensor {
-    fn softmax_of(&self, log: bool, d: isize, at: At) -> TensorResult<Tensor> {
+    #[track_caller]
+    fn softmax_of(&self, log: bool, d: isize) -> TensorResult<Tensor> {
+        let at = Location::caller();
         let k = dim(d, self.rank(), if log { "log_softmax" } else { "softmax" }, at)?;
         let dtype = if self.dtype().is_float() && !self.dtype().is_block() { self.dtype() } else { DType::F32 };
-        let x = if self.dtype().is_float() { self.clone() } else { self.cast_at(dtype, at)? };
+        let x = if self.dtype().is_float() { self.clone() } else { self.cast(dtype)? };
         Tensor::op1(Softmax { log, dim: k }, smallvec::smallvec![x], Default::default(), Meta { dtype, shape: *self.shape() }, at)
     }
 
@@ -140,7 +142,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn softmax(&self, d: isize) -> TensorResult<Tensor> {
-        self.softmax_of(false, d, Location::caller())
+        self.softmax_of(false, d)
     }
 
     /// The logarithm of [`Tensor::softmax`], without forming it.
@@ -157,6 +159,6 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn log_softmax(&self, d: isize) -> TensorResult<Tensor> {
-        self.softmax_of(true, d, Location::caller())
+        self.softmax_of(true, d)
     }
 }
