@@ -13,7 +13,7 @@ pub use memory::{BufferPool, GpuDevice, MemoryProfile, MetalDevice};
 use crate::backends::{Backend, Buffer, Bytes, cpu::CpuBackend};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{FallbackModel, MemoryStats, PipelineStats, TransferStats};
+use crate::plan::{Capabilities, FallbackModel, MemoryStats, PipelineStats, TransferStats};
 use crate::tuning::{Tuning, TuningSource};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -128,6 +128,10 @@ impl Device {
     /// Whether this is the CPU.
     pub fn is_cpu(&self) -> bool {
         self.0.cpu
+    }
+    /// What suits the device where there are several ways to a result.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        self.0.backend.capabilities()
     }
     /// A human-readable name of the device.
     pub fn name(&self) -> String {

@@ -1,5 +1,6 @@
 //! Printing tensors as PyTorch does: nested brackets, aligned columns, the middle of long dimensions left out.
 
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::tensor::Tensor;
@@ -63,7 +64,7 @@ fn render(t: &Tensor) -> TensorResult<String> {
     if !usual {
         out += &format!(", dtype={}", t.dtype());
     }
-    if !t.device().is_cpu() {
+    if *t.device() != Device::cpu() {
         out += &format!(", device={}", t.device().name());
     }
     out.push(')');

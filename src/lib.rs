@@ -20,6 +20,7 @@ pub mod tensor;
 pub mod autograd;
 mod compile;
 pub mod cpu_fallback;
+mod crossover;
 pub mod eval;
 mod transfer;
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 pub struct Profiler {
     backend: Option<Arc<dyn Backend>>,
     device: String,
-    cpu: bool,
+    device_clock: bool,
     began: Instant,
 }
 
@@ -82,7 +82,12 @@ impl Device {
     pub fn profiler(&self) -> TensorResult<Profiler> {
         self.synchronize()?;
         self.backend().start_timing(Timing::Steps)?;
-        Ok(Profiler { backend: Some(self.backend().clone()), device: self.name(), cpu: self.is_cpu(), began: Instant::now() })
+        Ok(Profiler {
+            backend: Some(self.backend().clone()),
+            device: self.name(),
+            device_clock: self.capabilities().clock,
+            began: Instant::now(),
+        })
     }
 
     /// Runs `work` and returns its result together with a profile of what ran on this device.
@@ -121,7 +126,7 @@ impl Profiler {
             None => Vec::new(),
         };
         let device = std::mem::take(&mut self.device);
-        Ok(Profile { device, gpu_clock: !self.cpu, wall: self.began.elapsed(), limits: None, began: self.began, runs })
+        Ok(Profile { device, gpu_clock: self.device_clock, wall: self.began.elapsed(), limits: None, began: self.began, runs })
     }
 }
 

@@ -229,6 +229,26 @@ impl GemmTile {
     }
 }
 
+impl GemmTuning {
+    /// Among how many products the sum over `rows` rows of a weight's gradient of `results` elements is shared.
+    pub fn gradient_parts(&self, rows: usize, results: usize) -> usize {
+        let [max_results, min_rows] = self.split_rows;
+        let mut parts = 1;
+        while rows > 0 && rows.is_multiple_of(2 * parts) && 2 * parts * results <= max_results && rows / (2 * parts) >= min_rows {
+            parts *= 2;
+        }
+        parts
+    }
+}
+
+impl UnpackTuning {
+    /// Whether a product of `rows` rows with a weight of `elements` elements is faster when that is unpacked first, with matrix units or without.
+    pub fn pays(&self, rows: usize, elements: usize, matrices: bool) -> bool {
+        let large = elements >= self.large_elements && matrices;
+        rows >= if large { self.min_rows_large } else { self.min_rows } && elements <= self.max_elements
+    }
+}
+
 impl Tuning {
     /// A table by formula from the number of compute units and the bytes of the last-level cache.
     pub fn by_formula(name: &str, compute_units: u32, cache_bytes: usize) -> Tuning {

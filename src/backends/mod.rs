@@ -15,7 +15,7 @@ pub use crate::metal::{self, RawBackend};
 use self::pool::PoolControl;
 use crate::dtype::DType;
 use crate::error::{At, TensorResult};
-use crate::plan::{MemoryStats, PipelineStats, Plan, RunTimes, StorageMode, Timing, TransferStats};
+use crate::plan::{Capabilities, MemoryStats, PipelineStats, Plan, RunTimes, StorageMode, Timing, TransferStats};
 use crate::tuning::{Tuning, TuningSource};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -174,7 +174,7 @@ impl FusedGemvLimits {
     }
 }
 
-/// Runs plans. All methods may be called from any thread; `eval.rs` sees to it that one plan runs at a time.
+/// Runs plans. All methods may be called from any thread; `eval` sees to it that one plan runs at a time.
 pub trait Backend: Send + Sync {
     /// The device as people know it, e.g. `cpu (2 threads, avx512)` or `NVIDIA H100 (vulkan)`.
     fn name(&self) -> String;
@@ -261,6 +261,17 @@ pub trait Backend: Send + Sync {
     /// Distinct buffers that one step may bind.
     fn max_buffers(&self) -> usize {
         8
+    }
+    /// What suits the backend where there are several ways.
+    fn capabilities(&self) -> Capabilities;
+    /// Whether a product of `rows` rows of f16 with a weight in blocks is faster when the `elements` of the weight are unpacked first.
+    fn unpacks(&self, rows: usize, elements: usize) -> bool {
+        self.tuning().is_some_and(|t| t.unpack.pays(rows, elements, self.matrices()))
+    }
+    /// Among how many products the sum over `rows` rows of a weight's gradient of `results` elements is shared; `None` where the product's
+    /// kernel shares its work itself.
+    fn gradient_parts(&self, rows: usize, results: usize) -> Option<usize> {
+        self.tuning().map(|t| t.gemm.gradient_parts(rows, results))
     }
     /// How many rows products that share their left side may have to run faster in one step; `None` where they never do.
     fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 pub(crate) use views::compose;
 
-/// A pending graph in topological order, as `eval.rs` collected it.
+/// A pending graph in topological order, as `eval` collected it.
 pub(crate) struct Graph<'a> {
     /// Every node passed, inputs before users.
     pub nodes: Vec<GNode<'a>>,

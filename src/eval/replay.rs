@@ -1,7 +1,9 @@
 //! Steps of a generation, repeated without a graph, several in a submission.
 
-use super::{Compiled, Download, Lock, Recorded, base};
+use super::evaluator::{Lock, Recorded, base};
+use super::read::Download;
 use crate::backends::{Buffer, Chain};
+use crate::compile::Compiled;
 use crate::error::TensorResult;
 use crate::plan::Buf;
 use crate::tensor::{Meta, Tensor};

@@ -59,7 +59,7 @@ impl Environment {
 #[cfg(feature = "gpu")]
 fn driver(device: &Device) -> Option<String> {
     let name = device.name();
-    if device.is_cpu() {
+    if !device.capabilities().shaders {
         return None;
     }
     crate::backends::gpu::adapters().into_iter().find(|a| format!("{} ({})", a.name, a.backend) == name).map(|a| a.driver)

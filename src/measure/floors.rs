@@ -64,7 +64,7 @@ fn in_turn(
 /// # Errors
 /// Those of the device, and when a measured result is wrong.
 pub fn floors(device: &Device, options: &Options, done: &mut dyn FnMut(&Floor)) -> TensorResult<(Vec<Floor>, Vec<Record>)> {
-    let (cpu, quick) = (device.is_cpu(), options.quick);
+    let (cpu, quick) = (device.capabilities().host_memory, options.quick);
     let dtype = device.default_float();
     let limits = Limits::new(device, *options);
     let mut ignore = |_: &Record| {};

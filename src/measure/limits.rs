@@ -42,13 +42,13 @@ impl Limits {
                 Ok(x)
             })
             .collect::<TensorResult<Vec<_>>>()?;
-        let cpu = self.device.is_cpu();
+        let shaders = self.device.capabilities().shaders;
         let expect = (0..variants)
             .map(|v| {
                 let x = 1.0 + v as f64;
                 match probe {
                     Probe::Copy => x,
-                    Probe::Read if cpu => x * n as f64,
+                    Probe::Read if !shaders => x * n as f64,
                     Probe::Read => x * (n / probe.threads(n)) as f64,
                     // x·mⁿ leaves the range of f32 in known ways only for x = 1.
                     Probe::Fma => f64::NAN,
@@ -92,8 +92,8 @@ impl Limits {
     /// Elements of an operand where `bytes` are moved, and of the probe that stands for them.
     fn sizes(&self, bytes: u64, write: bool) -> (usize, usize) {
         let elements = (bytes as usize / if write { 8 } else { 4 }).max(1);
-        // A CPU moves few bytes in less time than many; a GPU's launch takes as long for either.
-        let least = if self.device.is_cpu() { 256 } else { 4096 };
+        // Few bytes move in less time than many; a launch takes as long for either.
+        let least = if self.device.capabilities().queue { 4096 } else { 256 };
         (elements, elements.next_power_of_two().clamp(least, self.most()))
     }
 
@@ -133,7 +133,7 @@ impl Limits {
             return Ok(v);
         }
         let n = 4096;
-        let v = Probe::Fma.operations(n, self.device.is_cpu()) as f64 / self.probe(Probe::Fma, n)?.best().median;
+        let v = Probe::Fma.operations(n, !self.device.capabilities().shaders) as f64 / self.probe(Probe::Fma, n)?.best().median;
         self.fma = Some(v);
         Ok(v)
     }

@@ -229,7 +229,7 @@ fn measure_there(device: &Device, work: &Work<'_>, options: &Options) -> TensorR
     let samples = (0..options.samples).map(|_| batch(work, count, &mut turn)).collect::<TensorResult<Vec<_>>>()?;
     let none = || TensorError::Value("no sample was taken".into());
     let wall = Stats::of(samples).ok_or_else(none)?;
-    let gpu = if device.is_cpu() { None } else { gpu_samples(device, work, options, count.min(64), &mut turn)? };
+    let gpu = if device.capabilities().clock { gpu_samples(device, work, options, count.min(64), &mut turn)? } else { None };
     Ok(Times { wall, gpu, batch: count })
 }
 

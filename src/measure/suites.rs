@@ -58,9 +58,9 @@ impl Runner<'_> {
         let times = measure(&self.device, &case.work, &self.options)?;
         let transfer = case.traffic == Traffic::Transfer;
         let dispatches = if transfer { 0 } else { eval_stats(&self.device).dispatches };
-        // What the way to a GPU allows is not known; on the CPU it is a copy.
+        // What the way to a device allows is not known; in the host's memory it is a copy.
         let (bytes, write) = if transfer { (2 * case.bytes, true) } else { (case.bytes, case.traffic == Traffic::Copy) };
-        let known = !transfer || self.device.is_cpu();
+        let known = !transfer || self.device.capabilities().host_memory;
         let mut limit = if known { Some(self.limits.seconds(bytes, write, case.operations)?) } else { None };
         if limit.is_some_and(|l| l > times.best().median) {
             // Faster than possible: the limit may have been measured while the machine was busy.

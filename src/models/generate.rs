@@ -74,9 +74,9 @@ impl<'m> Session<'m> {
         let tokens = &self.with_unread(tokens)?[..];
         let mut rest = tokens;
         let mut hidden = None;
-        // A GPU that is not full takes as long for few tokens as for many: one plan to compile, one run.
-        let round =
-            |n: usize| if self.device.is_cpu() { None } else { Some(n.next_power_of_two().max(CHUNKS[3])).filter(|&n| n < CHUNKS[0]) };
+        // Where few tokens take as long as many: one plan to compile, one run.
+        let wide = self.device.capabilities().wide;
+        let round = |n: usize| Some(n.next_power_of_two().max(CHUNKS[3])).filter(|&n| wide && n < CHUNKS[0]);
         while !rest.is_empty() {
             if stop() {
                 return Ok(None);
@@ -314,7 +314,7 @@ impl Generation<'_, '_> {
             return Ok(());
         }
         let quick = (AT_ONCE.as_nanos() / self.pace.as_nanos().max(1)) as usize;
-        let most = if self.session.device.is_cpu() { 1 } else { MOST_AT_ONCE.min(2 * self.count).min(room) };
+        let most = if self.session.device.capabilities().queue { MOST_AT_ONCE.min(2 * self.count).min(room) } else { 1 };
         let count = quick.clamp(1, most);
         if let Some(draws) = self.draws.checked_mul(count as u32).and_then(|d| self.sampler.rng.draws.checked_add(d)) {
             if let Some(next) = self.replay.replay(token, count)? {

@@ -1,6 +1,5 @@
 //! GPT-2 (Radford et al., 2019): learned positions, layer norm, joint QKV, tanh-GELU feed-forward.
 
-use crate::backends::FusedGemvLimits;
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
@@ -148,25 +147,15 @@ impl Model for Gpt2 {
 
     fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor> {
         let (tokens, t) = batch_of(tokens)?;
-        let d = self.shape.kv_heads * self.shape.head_dim;
         let positions = self.positions.narrow(0, cache.len(), t)?.cast(self.shape.dtype)?;
         let mut x = self.tokens.embedding(&tokens)?.cast(self.shape.dtype)?.add(&positions)?; // [B, T, d]
         for (i, b) in self.blocks.iter().enumerate() {
             let h = b.ln_1.forward(&x, self.c.eps)?;
-            // A GPU does the three parts of a few rows in one dispatch, and writes keys and values where they stay.
-            let most = |joins: FusedGemvLimits| joins.most(self.shape.dtype, b.qkv.weight.dtype());
-            let apart = b.qkv.adapter.is_none() && tokens.device().backend().fused_gemv_limits().is_some_and(|j| tokens.numel() <= most(j));
-            let qkv = if apart { None } else { Some(b.qkv.forward(&h)?) }; // [B, T, 3·d]
-            let part = |n: usize| {
-                let own = match &qkv {
-                    Some(qkv) => qkv.narrow(-1, n * d, d)?,
-                    None => b.qkv.rows(n * d, d)?.forward(&h)?,
-                };
-                split_heads(&own, self.c.heads) // [B, H, T, D]
-            };
-            let (k, v) = cache.append(i, &part(1)?, &part(2)?)?;
+            let [q, k, v] = b.qkv.thirds(&h)?; // [B, T, d] each
+            let heads = |x: &Tensor| split_heads(x, self.c.heads); // [B, H, T, D]
+            let (k, v) = cache.append(i, &heads(&k)?, &heads(&v)?)?;
             let options = AttentionOptions { kv_len: cache.valid(t), scale: Some(self.c.scale(i)), ..Default::default() };
-            let a = merge_heads(&part(0)?.attention(&k, &v, None, &options)?)?;
+            let a = merge_heads(&heads(&q)?.attention(&k, &v, None, &options)?)?;
             x = x.add(&b.proj.forward(&a)?)?;
             let h = self.c.activation.of(&b.fc.forward(&b.ln_2.forward(&x, self.c.eps)?)?)?;
             x = x.add(&b.out.forward(&h)?)?;

@@ -143,9 +143,20 @@ impl Projection {
     }
 
     /// Output rows `start..start + len` as a layer of their own; the weight stays where it is.
-    pub(crate) fn rows(&self, start: usize, len: usize) -> TensorResult<Projection> {
+    fn rows(&self, start: usize, len: usize) -> TensorResult<Projection> {
         let bias = self.bias.as_ref().map(|b| b.narrow(0, start, len)).transpose()?;
         Ok(Projection::new(self.weight.narrow(0, start, len)?, bias))
+    }
+
+    /// The three equal parts of [`Projection::forward`]'s last dimension: slices of one product, or a product each.
+    #[track_caller]
+    pub(crate) fn thirds(&self, x: &Tensor) -> TensorResult<[Tensor; 3]> {
+        let len = self.weight.dims()[0] / 3;
+        if self.adapter.is_none() && x.splits_product(&self.weight) {
+            return Ok([self.rows(0, len)?.forward(x)?, self.rows(len, len)?.forward(x)?, self.rows(2 * len, len)?.forward(x)?]);
+        }
+        let y = self.forward(x)?;
+        Ok([y.narrow(-1, 0, len)?, y.narrow(-1, len, len)?, y.narrow(-1, 2 * len, len)?])
     }
 
     /// `[…,in]` to `[…,out]`.

@@ -187,7 +187,7 @@ impl CustomOp {
             list.push(t);
         }
         let dtype = dtype.unwrap_or(DType::F32);
-        let has_form = if first.device().is_cpu() { self.cpu.is_some() } else { self.wgsl.is_some() };
+        let has_form = if first.device().capabilities().shaders { self.wgsl.is_some() } else { self.cpu.is_some() };
         if !has_form || dtype == DType::F64 {
             let Some(define) = self.define else {
                 let lacks = if has_form { "f64; cast to f32" } else { "this backend; provide one" };

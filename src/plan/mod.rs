@@ -1,10 +1,12 @@
 //! The backend-independent program of one evaluation: steps over numbered buffers. A plan refers to no op and no graph, owns no memory, and prints as text.
 
+mod capabilities;
 mod hash;
 mod kernel;
 mod stats;
 mod task;
 
+pub use capabilities::Capabilities;
 pub(crate) use hash::IdentityHasher;
 pub use kernel::*;
 pub use stats::*;

@@ -40,7 +40,7 @@ use crate::backends::pool::PoolControl;
 use crate::backends::{Backend, Buffer, Bytes};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
-use crate::plan::{Buf, MemoryStats, Plan, RunTimes, Timing};
+use crate::plan::{Buf, Capabilities, MemoryStats, Plan, RunTimes, Timing};
 use memory::HostPool;
 use plan_run::{PlanRun, Threads};
 use prepared::{Place, PreparedPlans, bind};
@@ -223,6 +223,9 @@ impl Backend for CpuBackend {
     }
     fn memory(&self) -> MemoryStats {
         self.pool.memory()
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::HOST
     }
     fn max_buffers(&self) -> usize {
         16

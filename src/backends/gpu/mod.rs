@@ -48,8 +48,8 @@ use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{
-    AdapterInfo, Buf, Input, MemoryStats, Output, PipelineStats, Plan, RunTimes, Source, Step, StorageMode, Store, Timing, TransferStats,
-    Work,
+    AdapterInfo, Buf, Capabilities, Input, MemoryStats, Output, PipelineStats, Plan, RunTimes, Source, Step, StorageMode, Store, Timing,
+    TransferStats, Work,
 };
 use crate::scalar::{Binary, Inst, Prim, Program, Unary};
 use crate::shape::Shape;
@@ -438,6 +438,9 @@ impl Backend for GpuBackend {
     fn synchronize(&self) -> TensorResult<()> {
         self.core.check()?;
         self.core.queue.wait()
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::GPU
     }
     fn max_buffers(&self) -> usize {
         // Beyond this, longer programs cost more registers than they save bandwidth.

@@ -1,9 +1,7 @@
 //! The GPU forms of attention and its gradients by the adapter's cooperative matrices.
 
 use super::AttentionKernel;
-use super::gpu::{FILES, HeadSizes, values};
-use super::grad::Part;
-use super::grad_gpu::FlashParams;
+use super::params::{FILES, FlashParams, HeadSizes, Part, values};
 use crate::dtype::DType;
 use crate::ops::matmul::gemm_coop::{LineParams, lines};
 use crate::plan::{AdapterInfo, Step, SubgroupSync, Wgsl};

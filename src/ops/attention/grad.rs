@@ -1,5 +1,6 @@
 //! The gradients of attention from the scores computed again, block by block (Dao, 2023): no tensor of all scores is stored.
 
+pub use super::params::Part;
 use super::{AttentionKernel, Sizes};
 use crate::backends::cpu::gemm::{Matrix, MatrixMut, gemm};
 use crate::backends::cpu::operand::{strided, values};
@@ -11,17 +12,6 @@ use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
-
-/// Which gradients a kernel makes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
-    /// All three: one after the other for each key head.
-    All,
-    /// The queries'.
-    Queries,
-    /// The keys' and the values'.
-    Keys,
-}
 
 /// q `[B,H,T,D]`, k `[B,Hkv,S,D]`, v `[B,Hkv,S,Dv]`, the result's gradient `[B,H,T,Dv]`, the logarithm of each query's Σ e^score and the sum of
 /// its result times its gradient `[B,H,T]`, to the gradients of q, k and v, or those that `part` says. Parameter 0 as in attention.
@@ -193,11 +183,11 @@ pub(super) fn gradients(of: &AttentionKernel, v: &Vjp) -> TensorResult<Grads> {
             grads[from + i] = Some(t);
         }
     };
-    if q.device().is_cpu() {
+    if q.device().capabilities().joint_gradients {
         give(0, run(Part::All, smallvec![q.meta(), k.meta(), value.meta()])?);
         return Ok(grads);
     }
-    // A GPU sums over keys for the queries, and over queries for the keys: a kernel each.
+    // Sums over keys for the queries, and over queries for the keys: a kernel each.
     if v.wants(0) {
         give(0, run(Part::Queries, smallvec![q.meta()])?);
     }

@@ -2,34 +2,15 @@
 
 use super::AttentionKernel;
 use super::flash_coop::attention_coop;
-use super::gpu::{AttentionParams, FILES, HeadSizes, MAX_HEAD, values};
-use super::grad::Part;
+use super::params::{FILES, FlashParams, HeadSizes, MAX_HEAD, Part, values};
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{RowGroup, SUM};
-use crate::shader::{Template, U32, grid, indexable, params};
+use crate::shader::{Template, grid, indexable};
 
 /// Threads of a workgroup.
 const WORKGROUP: u32 = 128;
 /// The most rows that are staged together.
 const TILE: usize = 32;
-
-params! {
-    /// What kernels over blocks of queries or keys read at run time.
-    pub(super) struct FlashParams: AttentionParams {
-        /// Blocks of a head.
-        head_blocks: u32,
-        /// Workgroups.
-        groups: u32,
-    }
-}
-
-impl FlashParams {
-    /// For `groups` workgroups, `groups_x` in x, one for each of the `head_blocks` blocks of a head.
-    pub fn new(of: &AttentionKernel, z: &HeadSizes, step: &Step, groups_x: u32, [head_blocks, groups]: [usize; 2]) -> Option<FlashParams> {
-        let base = AttentionParams::new(of, z, step, groups_x)?;
-        Some(FlashParams { base, head_blocks: U32::size(head_blocks)?, groups: U32::size(groups)? })
-    }
-}
 
 static FLASH_TILED: Template = Template::new("flash_tiled.wgsl", include_str!("flash_tiled.wgsl")).params(FlashParams::FIELDS).files(FILES);
 static FLASH_GRAD_Q: Template =

@@ -5,6 +5,7 @@ mod flash_coop;
 pub(crate) mod gpu;
 pub mod grad;
 pub(crate) mod grad_gpu;
+mod params;
 #[cfg(all(test, feature = "gpu"))]
 mod tests;
 

@@ -1,7 +1,7 @@
 //! The matrix product of f16 operands by the adapter's cooperative matrices.
 
 use super::gemv::with_values;
-use super::gpu::Product;
+use super::product::Product;
 use super::weights::{WEIGHTS_QUADS, WIDE_HALVES};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Wgsl};

@@ -1,6 +1,5 @@
 //! A few rows times weights on the GPU: b is read once, a group of threads for each of its rows.
 
-use super::gemv_int8::gemv_int8;
 use super::weights::{Items, WEIGHTS_ITEMS, WEIGHTS_LOADS, WEIGHTS_QUADS, WIDE_HALVES, Weights};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Normalization, Source, Wgsl, Word};
@@ -305,9 +304,6 @@ impl GemvPlan {
 
 /// Up to eight rows of a: b is read once, a group of threads for each of its rows.
 pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
-    if let Some(done) = gemv_int8(g) {
-        return Some(done);
-    }
     let [batch, _, k] = *g.a.shape.dims() else { return None };
     let plan = GemvPlan::of(g)?;
     let GemvPlan { config: GemvConfig { workgroup, lanes, rows, prefetch, staged }, mt, pairs, chunk, items, eights, packed } = plan;

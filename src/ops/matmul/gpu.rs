@@ -2,31 +2,13 @@
 
 use super::gemm_coop::matmul_coop;
 use super::gemv::{Gemv, gemv};
+use super::gemv_int8::gemv_int8;
+use super::product::Product;
 use super::weights::{WEIGHTS_QUADS, WIDE_HALVES, Weights};
 use crate::dtype::DType;
-use crate::plan::{AdapterInfo, FusedGemv, Load, Step, Wgsl};
+use crate::plan::{AdapterInfo, FusedGemv, Step, Wgsl};
 use crate::shader::{Template, U32, Value, col_major, grid, indexable, params, start};
 use crate::tuning::GEMV_ROW_LIMIT;
-
-/// A product: `a [batch, M, K]` times `b [batch, N, K]`.
-pub(super) struct Product<'a> {
-    pub batch: usize,
-    pub m: usize,
-    pub n: usize,
-    pub k: usize,
-    pub a: &'a Load,
-    pub b: &'a Load,
-    pub weights: Weights,
-    pub adapter: &'a AdapterInfo,
-}
-
-impl<'a> Product<'a> {
-    fn of(step: &'a Step, adapter: &'a AdapterInfo) -> Option<Product<'a>> {
-        let (a, b) = (&step.loads[0], &step.loads[1]);
-        let [batch, m, k] = *a.shape.dims() else { return None };
-        Some(Product { batch, m, n: b.shape[1], k, a, b, weights: Weights::of(b, k), adapter })
-    }
-}
 
 /// Load 0 `[batch, M, K]` times load 1 `[batch, N, K]`.
 pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -43,11 +25,16 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         if p.weights.raw.is_none() && col_major(p.b) {
             gemv_transposed(&p).or_else(|| gemv_col_major(&p))
         } else {
-            gemv(&Gemv { a: p.a, products: &[(p.n, &p.weights)], gated: false, vec4_store: false, norm: None, adapter })
+            few_rows(&Gemv { a: p.a, products: &[(p.n, &p.weights)], gated: false, vec4_store: false, norm: None, adapter })
         }
     } else {
         by_matrices().or_else(|| gemm_tiled(&p))
     }
+}
+
+/// Products of few rows: in integers where that is faster, else in floats.
+fn few_rows(g: &Gemv) -> Option<Wgsl> {
+    gemv_int8(g).or_else(|| gemv(g))
 }
 
 /// The same by matrices, in tile `tile` of the table.
@@ -62,7 +49,7 @@ pub fn fused_gemv(step: &Step, joined: &FusedGemv, adapter: &AdapterInfo) -> Opt
     let weights: Vec<(usize, Weights)> = step.loads[1..=joined.products].iter().map(|b| (b.shape[1], Weights::of(b, k))).collect();
     let products: Vec<(usize, &Weights)> = weights.iter().map(|(n, w)| (*n, w)).collect();
     let FusedGemv { gated, vec4_store, norm, .. } = *joined;
-    gemv(&Gemv { a: &step.loads[0], products: &products, gated, vec4_store, norm, adapter })
+    few_rows(&Gemv { a: &step.loads[0], products: &products, gated, vec4_store, norm, adapter })
 }
 
 /// What products must have in common to be done at once: the dtype of right sides that are read directly.

@@ -5,6 +5,7 @@ pub(crate) mod gemm_coop;
 mod gemv;
 mod gemv_int8;
 pub(crate) mod gpu;
+mod product;
 #[cfg(all(test, feature = "gpu"))]
 mod tests;
 pub(crate) mod weights;
@@ -389,15 +390,15 @@ fn weight_gradient(a: &Tensor, g: &Tensor, right: &Tensor) -> TensorResult<Tenso
     let transposed = shape.rank() == 2 && a.rank() == 2 && strides[0] == 1 && strides[1] > 1;
     let (l, r) = if transposed { (g, a) } else { (a, g) };
     let turn = |t: Tensor| if transposed { t.t() } else { Ok(t) };
-    let tuning = a.device().backend().tuning().filter(|_| shape.rank() <= 2 && a.dtype().is_float() && a.numel() > 0 && g.numel() > 0);
-    let Some(tuning) = tuning else { return turn(l.t()?.matmul(r)?)?.sum_to(shape) };
-    let [max_results, min_rows] = tuning.gemm.split_rows;
-    let (k, n) = if transposed { (shape[1], shape[0]) } else { (shape[0], shape[1]) };
+    let matrix = shape.rank() == 2 && a.dtype().is_float() && a.numel() > 0 && g.numel() > 0;
+    let (k, n) = match *shape.dims() {
+        [n, k] if transposed => (k, n),
+        [k, n] => (k, n),
+        _ => (1, 1),
+    };
     let rows = l.numel() / k.max(1);
-    let mut parts = 1;
-    while rows > 0 && rows.is_multiple_of(2 * parts) && 2 * parts * k * n <= max_results && rows / (2 * parts) >= min_rows {
-        parts *= 2;
-    }
+    let parts = if matrix { a.device().backend().gradient_parts(rows, k * n) } else { None };
+    let Some(parts) = parts else { return turn(l.t()?.matmul(r)?)?.sum_to(shape) };
     let part = |t: &Tensor, size: usize| t.reshape(&[parts as isize, (rows / parts) as isize, size as isize]);
     let products = part(l, k)?.transpose(1, 2)?.matmul(&part(r, n)?)?;
     turn(if parts == 1 { products.squeeze(0)? } else { products.sum(&[0], false)? })
@@ -444,6 +445,13 @@ impl Op for MatMul {
 }
 
 impl Tensor {
+    /// Whether products of `self` with parts of this weight's rows cost no more than one product with all of it: where products of few rows
+    /// are one dispatch anyway, and each writes its results where they stay.
+    pub(crate) fn splits_product(&self, weight: &Tensor) -> bool {
+        let rows = self.numel() / self.dims().last().copied().unwrap_or(1).max(1);
+        self.device().backend().fused_gemv_limits().is_some_and(|limits| rows <= limits.most(self.dtype(), weight.dtype()))
+    }
+
     /// Matrix product of the last two dimensions, the others broadcast: `[…,M,K]·[…,K,N]` gives `[…,M,N]`. A vector on the left counts as a
     /// row, on the right as a column, as in PyTorch. Sums are accumulated in f32 (f64 in f64, integers in their type).
     ///
@@ -500,8 +508,8 @@ impl Tensor {
         }
         let mut a = if a.dtype().compute() == dtype.compute() { a } else { a.cast(dtype)? };
         let b = if b.dtype().compute() == dtype.compute() { b } else { b.cast(dtype)? };
-        if dtype.is_int() && !a.device().is_cpu() {
-            // GPU kernels multiply floats: integers are multiplied and summed as such.
+        if dtype.is_int() && !a.device().capabilities().integer_products {
+            // Without a kernel for them, integers are multiplied and summed one by one.
             let products = a.unsqueeze(-2)?.mul(&b.transpose(-2, -1)?.unsqueeze(-3)?)?;
             let mut y = products.sum(&[-1], false)?.cast(dtype)?;
             if column {

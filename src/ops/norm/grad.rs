@@ -153,8 +153,8 @@ pub(super) fn gradients(rms: bool, eps: f64, weight: bool, bias: bool, v: &Vjp) 
     let (x, g) = (&v.inputs[0], v.grad());
     let cols = *x.shape().last().expect("a norm is over the last dimension");
     let rows = x.numel() / cols.max(1);
-    // Sums down columns belong to the same kernel on the CPU, and to one of their own on a GPU.
-    let columns = x.device().is_cpu();
+    // Sums down columns belong to the same kernel, or to one of their own.
+    let columns = x.device().capabilities().joint_gradients;
     let wide = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
     let mut inputs: SmallVec<[Tensor; 3]> = smallvec![x.clone(), g.cast(x.dtype())?];
     if weight {

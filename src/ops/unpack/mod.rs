@@ -55,19 +55,12 @@ impl Op for Unpack {
 }
 
 impl Tensor {
-    /// This weight `[N,K]` as the product with `x` `[…,K]` had best read it: unpacked where `x` has many rows of f16 on a GPU and nothing is
-    /// learnt, for which it would have to be kept.
+    /// This weight `[N,K]` as the product with `x` `[…,K]` had best read it: unpacked where `x` has many rows of f16, the backend is faster
+    /// for it, and nothing is learnt, for which it would have to be kept.
     #[track_caller]
     pub(crate) fn unpacked_for(&self, x: &Tensor) -> TensorResult<Tensor> {
-        let backend = x.device().backend();
-        let pays = self.dtype().is_block()
-            && x.dtype() == DType::F16
-            && backend.tuning().is_some_and(|tuning| {
-                let unpack = &tuning.unpack;
-                let rows = x.numel() / self.dims().last().copied().unwrap_or(1).max(1);
-                let large = self.numel() >= unpack.large_elements && backend.matrices();
-                rows >= if large { unpack.min_rows_large } else { unpack.min_rows } && self.numel() <= unpack.max_elements
-            });
+        let rows = x.numel() / self.dims().last().copied().unwrap_or(1).max(1);
+        let pays = self.dtype().is_block() && x.dtype() == DType::F16 && x.device().backend().unpacks(rows, self.numel());
         if !pays || x.node.tracked {
             return Ok(self.clone());
         }

@@ -10,7 +10,7 @@ const ROWS: [&[&str]; 8] = [
     &["plan", "shader", "tuning"],
     &["backends", "device"],
     &["tensor"],
-    &["compile", "eval", "cpu_fallback", "transfer"],
+    &["compile", "eval", "cpu_fallback", "crossover", "transfer"],
     &["ops", "autograd", "display"],
     &["nn", "optim", "data", "io", "text", "models", "metal", "profile", "measure", "train"],
     &["lib", "prelude"],
@@ -271,6 +271,34 @@ fn fitted(source: &str) -> Vec<String> {
         }
     }
     found
+}
+
+/// Where it may matter which device it is.
+const KNOW_THE_DEVICE: [&str; 5] = ["backends", "device", "device.rs", "tuning.rs", "compile"];
+
+/// How code asks which device it is on, and names of makers and drivers.
+const DEVICE_QUESTIONS: [&str; 9] = ["is_cpu(", "is_gpu(", "is_metal(", "nvidia", "lavapipe", "llvmpipe", "intel", "radeon", "geforce"];
+
+#[test]
+fn nothing_above_the_compiler_asks_which_device_it_is() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut all = Vec::new();
+    files(&src, &mut all);
+    let mut asked = Vec::new();
+    for file in &all {
+        let name = file.strip_prefix(&src).unwrap().to_str().unwrap().replace('\\', "/");
+        let tests = name.ends_with("tests.rs") || name.contains("/tests/");
+        if tests || KNOW_THE_DEVICE.contains(&name.split('/').next().unwrap_or(&name)) {
+            continue;
+        }
+        let (source, _) = without_tests(&without_text(&std::fs::read_to_string(file).unwrap()));
+        let source = source.to_lowercase();
+        asked.extend(DEVICE_QUESTIONS.iter().filter(|q| source.contains(*q)).map(|q| format!("src/{name}: {q}")));
+    }
+    assert!(asked.is_empty(), "ask the backend's capabilities instead:\n{}", asked.join("\n"));
+    // The question is found where it may be asked.
+    let device = without_text(&std::fs::read_to_string(src.join("device.rs")).unwrap());
+    assert!(DEVICE_QUESTIONS.iter().any(|q| device.contains(q)), "device.rs has no question any more: is it asked by another name?");
 }
 
 #[test]

@@ -1,0 +1,221 @@
+//! Runs a plan: binds its inputs, gives its results memory, submits it, and stores the values in their nodes.
+
+use super::evaluator::{Evaluator, Lock, Recorded, base};
+use crate::backends::{Backend, Buffer};
+use crate::compile::Compiled;
+use crate::cpu_fallback::{self, Purpose};
+use crate::device::Device;
+use crate::error::TensorResult;
+use crate::plan::{Buf, Plan};
+use crate::tensor::{Inputs, Tensor, release};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+/// Nodes of one evaluation; more are evaluated in parts.
+const MAX_EVALUATION_NODES: usize = 20_000;
+
+/// Nodes of an evaluation up to which its successors are not all timed.
+const UNTIMED_MAX_NODES: usize = 16;
+
+/// Computes and stores the values of these tensors in one evaluation: one plan, one submit. Tensors of several devices are
+/// evaluated device by device.
+///
+/// # Errors
+/// Device failures only: shapes and dtypes were checked when the graph was built.
+pub fn eval_all(tensors: &[&Tensor]) -> TensorResult<()> {
+    eval_for(tensors, Purpose::Keep)
+}
+
+pub(super) fn eval_for(tensors: &[&Tensor], purpose: Purpose) -> TensorResult<()> {
+    if let [only] = tensors {
+        return if base(only).0.stored.get().is_none() { eval_decided(only.device(), tensors, purpose) } else { Ok(()) };
+    }
+    let mut rest: Vec<&Tensor> = tensors.iter().copied().filter(|t| base(t).0.stored.get().is_none()).collect();
+    while let Some(first) = rest.first() {
+        let device = first.device().clone();
+        let (own, other): (Vec<&Tensor>, Vec<&Tensor>) = rest.iter().partition(|t| *t.device() == device);
+        eval_decided(&device, &own, purpose)?;
+        rest = other;
+    }
+    Ok(())
+}
+
+/// Evaluates tensors of one device, where it is faster.
+fn eval_decided(device: &Device, roots: &[&Tensor], purpose: Purpose) -> TensorResult<()> {
+    if !eval_on(device, roots, purpose)? {
+        // Whether the host would be faster is not known yet.
+        if device.crossover().is_err() {
+            device.set_adaptive(false);
+        }
+        eval_on(device, roots, purpose)?;
+    }
+    Ok(())
+}
+
+/// Evaluates tensors of one device. Returns false, without doing anything, if deciding where to run needs a measurement.
+pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> TensorResult<bool> {
+    let mut dead;
+    let mut before = None;
+    let after;
+    {
+        let mut lock = Lock::of(device);
+        let e = lock.get();
+        // Asking for the time twice takes as long as an operation of a small graph does.
+        let timed = e.small < 64 || e.small % 64 == 0;
+        let mut start = timed.then(Instant::now);
+        let key = e.collect(roots);
+        if e.order.len() > UNTIMED_MAX_NODES {
+            e.small = 0;
+            start.get_or_insert_with(Instant::now);
+        } else {
+            e.small += 1;
+        }
+        if e.order.len() > MAX_EVALUATION_NODES {
+            let cut = e.cut(roots);
+            if !cut.is_empty() && cut.len() < e.order.len() / 4 {
+                e.order.clear();
+                drop(lock);
+                eval_on(device, &cut.iter().collect::<Vec<_>>(), Purpose::Measure)?;
+                return eval_on(device, roots, purpose);
+            }
+        }
+        let misses = e.stats.misses;
+        let compiled = e.plan(key, roots, device)?;
+        let plan = &compiled.plan;
+        let backend = device.backend();
+        // SAFETY: collected under the lock that we hold.
+        let bound: SmallVec<[Buffer; 4]> =
+            e.stored.iter().flat_map(|&n| unsafe { &*n }.stored.get().into_iter().flatten().cloned()).collect();
+        let on_host = match cpu_fallback::choose(device, &compiled, &bound, purpose) {
+            Some(choice) => choice,
+            None => {
+                e.order.clear();
+                return Ok(false);
+            }
+        };
+        let host;
+        let backend = if on_host {
+            host = Device::cpu();
+            host.backend()
+        } else {
+            backend
+        };
+        let mut outputs = allocate(backend, plan, purpose)?;
+        if e.stats.misses == misses {
+            before = start.map(|s| s.elapsed());
+        }
+        if on_host {
+            if !plan.steps.is_empty() {
+                cpu_fallback::run(backend, plan, &bound, &outputs, &e.params)?;
+            }
+            outputs = outputs.into_iter().map(cpu_fallback::of_device).collect();
+        } else {
+            e.submit(backend, plan, &bound, &outputs, purpose)?;
+        }
+        after = before.map(|_| Instant::now());
+        // SAFETY: collected under the lock that we hold; the roots keep the nodes alive.
+        dead = unsafe { e.keep(&compiled, &bound, &outputs) };
+        e.order.clear();
+        if std::mem::take(&mut e.record) && !on_host {
+            e.recorded = Some(Recorded { compiled: compiled.clone(), params: e.params.clone(), bound: bound.into_vec() });
+        }
+        e.stats.evaluations += 1;
+        e.stats.nodes = compiled.nodes;
+        e.stats.dispatches = plan.steps.len();
+        e.stats.plans = e.plans.len();
+    }
+    release(&mut dead);
+    if let Some((before, after)) = before.zip(after) {
+        Lock::of(device).get().stats.overhead = before + after.elapsed();
+    }
+    Ok(true)
+}
+
+/// Memory for a plan's results; tells a memory recording what it is for.
+fn allocate(backend: &Arc<dyn Backend>, plan: &Plan, purpose: Purpose) -> TensorResult<SmallVec<[Buffer; 2]>> {
+    let mut outputs: SmallVec<[Buffer; 2]> = SmallVec::new();
+    for o in &plan.outputs {
+        outputs.push(if purpose == Purpose::Read { backend.alloc_result(o.bytes, o.dtype)? } else { backend.alloc(o.bytes)? });
+    }
+    if backend.pool().recording() {
+        for (n, output) in outputs.iter().enumerate() {
+            if let Some(step) = plan.writer(Buf::Output(n as u16)) {
+                backend.label(output, step.name, step.at);
+            }
+        }
+    }
+    Ok(outputs)
+}
+
+impl Evaluator {
+    /// Runs a plan on the device's own backend.
+    fn submit(
+        &self,
+        backend: &Arc<dyn Backend>,
+        plan: &Arc<Plan>,
+        bound: &[Buffer],
+        outputs: &[Buffer],
+        purpose: Purpose,
+    ) -> TensorResult<()> {
+        if !plan.steps.is_empty() {
+            if matches!(purpose, Purpose::Read | Purpose::Copy) {
+                backend.defer_submit();
+            }
+            backend.run(plan, bound, outputs, &self.params)?;
+        }
+        if backend.pool().recording() {
+            // Values that were in host memory until now.
+            for &n in &self.stored {
+                // SAFETY: collected under the lock that the caller holds.
+                let n = unsafe { &*n };
+                n.stored.get().into_iter().flatten().filter(|b| b.is_resident()).for_each(|b| backend.label(b, "upload", n.at));
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores an evaluation's values in their nodes; gives the inputs that are no longer needed, to be released without the lock.
+    ///
+    /// # Safety
+    /// The nodes of `order` were collected under the lock that the caller holds, and its roots keep them alive.
+    unsafe fn keep(&self, compiled: &Compiled, bound: &[Buffer], outputs: &[Buffer]) -> Inputs {
+        let mut dead = Inputs::new();
+        for (at, bufs) in &compiled.kept {
+            // SAFETY: as the caller promises.
+            let n = unsafe { &*self.order[*at as usize] };
+            let value = bufs
+                .iter()
+                .map(|b| match *b {
+                    Buf::Input(i) => bound[i as usize].clone(),
+                    Buf::Output(i) => outputs[i as usize].clone(),
+                    Buf::Slot(_) | Buf::Iota => unreachable!("kept values outlive the run"),
+                })
+                .collect();
+            let _ = n.stored.set(value);
+        }
+        for &n in &self.order {
+            // SAFETY: as above.
+            let n = unsafe { &*n };
+            if n.stored.get().is_none() {
+                n.visited.store(true, Relaxed);
+            }
+        }
+        // Only now may inputs go: nodes of `order` may be alive only through them.
+        for (at, _) in &compiled.kept {
+            // SAFETY: as above; stored nodes are not views.
+            let n = unsafe { &*self.order[*at as usize] };
+            if !n.tracked || n.inputs_freed.load(Relaxed) {
+                // SAFETY: as above.
+                let mut inputs = std::mem::take(unsafe { n.inputs() });
+                if dead.is_empty() {
+                    dead = inputs;
+                } else {
+                    dead.append(&mut inputs);
+                }
+            }
+        }
+        dead
+    }
+}

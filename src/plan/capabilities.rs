@@ -1,0 +1,43 @@
+//! What a backend states about itself. Ops and the library choose by it; they never ask which device they are on.
+
+/// Where the same result can be had in several ways, what tells which of them suits a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Values lie in the host's memory: reading one is a copy, and nothing has to be launched.
+    pub host_memory: bool,
+    /// Work is queued: it runs while the host goes on, and several runs can be on their way.
+    pub queue: bool,
+    /// Runs are timed by a clock of the device's own.
+    pub clock: bool,
+    /// Kernels are shaders; elsewhere they are Rust functions.
+    pub shaders: bool,
+    /// Few rows take as long as many, so that it pays to round sizes up to those that there is a plan for.
+    pub wide: bool,
+    /// One kernel sums along rows and down columns, as gradients of norms and of attention need it; elsewhere each direction is a kernel.
+    pub joint_gradients: bool,
+    /// There are products of integers.
+    pub integer_products: bool,
+}
+
+impl Capabilities {
+    /// Those of the host's own processor.
+    pub const HOST: Capabilities = Capabilities {
+        host_memory: true,
+        queue: false,
+        clock: false,
+        shaders: false,
+        wide: false,
+        joint_gradients: true,
+        integer_products: true,
+    };
+    /// Those of a GPU.
+    pub const GPU: Capabilities = Capabilities {
+        host_memory: false,
+        queue: true,
+        clock: true,
+        shaders: true,
+        wide: true,
+        joint_gradients: false,
+        integer_products: false,
+    };
+}
