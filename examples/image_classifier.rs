@@ -66,10 +66,10 @@ fn digits(count: usize, seed: u64) -> TensorResult<Images> {
 
 fn network(rng: &mut Rng, device: &Device) -> TensorResult<Sequential> {
     Ok(Sequential::new()
-        .push(Conv2d::new(1, 8, 3, 1, 1, true, rng, device)?)
+        .push(Conv2d::new([1, 8], 3, 1, 1, true, rng, device)?)
         .push(Act(Tensor::relu))
         .push(MaxPool2d { kernel: 2, stride: 2 })
-        .push(Conv2d::new(8, 16, 3, 1, 1, true, rng, device)?)
+        .push(Conv2d::new([8, 16], 3, 1, 1, true, rng, device)?)
         .push(Act(Tensor::relu))
         .push(MaxPool2d { kernel: 2, stride: 2 })
         .push(Flatten)

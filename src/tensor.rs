@@ -319,29 +319,21 @@ pub(crate) fn release(inputs: &mut Inputs) {
     }
 }
 
-impl Tensor {
-    fn node(
-        kind: Kind,
-        device: Device,
-        metas: SmallVec<[Meta; 1]>,
-        inputs: Inputs,
-        params: SmallVec<[f64; 2]>,
-        at: At,
-        key: u64,
-    ) -> Tensor {
-        Tensor::node_with(kind, device, metas, inputs, params, at, key, None)
-    }
+/// What a new node is made of.
+struct NodeParts {
+    kind: Kind,
+    device: Device,
+    metas: SmallVec<[Meta; 1]>,
+    inputs: Inputs,
+    params: SmallVec<[f64; 2]>,
+    at: At,
+    key: u64,
+    extra: Option<Box<RareFields>>,
+}
 
-    fn node_with(
-        kind: Kind,
-        device: Device,
-        metas: SmallVec<[Meta; 1]>,
-        inputs: Inputs,
-        params: SmallVec<[f64; 2]>,
-        at: At,
-        key: u64,
-        extra: Option<Box<RareFields>>,
-    ) -> Tensor {
+impl Tensor {
+    fn node(parts: NodeParts) -> Tensor {
+        let NodeParts { kind, device, metas, inputs, params, at, key, extra } = parts;
         let mode = Mode::current();
         let own = extra.as_ref().is_some_and(|e| e.cell.is_some());
         let from = match (&kind, &extra) {
@@ -377,7 +369,10 @@ impl Tensor {
         }
         let mut key = Key::default();
         key.meta(&meta);
-        let t = Tensor::node(Kind::Leaf, device.clone(), smallvec::smallvec![meta], Inputs::new(), SmallVec::new(), at, key.value());
+        let (inputs, params) = (Inputs::new(), SmallVec::new());
+        let metas = smallvec::smallvec![meta];
+        let t =
+            Tensor::node(NodeParts { kind: Kind::Leaf, device: device.clone(), metas, inputs, params, at, key: key.value(), extra: None });
         let _ = t.node.stored.set(smallvec::smallvec![buffer]);
         t
     }
@@ -387,16 +382,16 @@ impl Tensor {
         let extra = RareFields { backward: Some(backward), ..RareFields::default() };
         let node = &self.node;
         let inputs = sources.iter().cloned().collect();
-        let t = Tensor::node_with(
-            Kind::Leaf,
-            node.device.clone(),
-            node.metas.clone(),
+        let t = Tensor::node(NodeParts {
+            kind: Kind::Leaf,
+            device: node.device.clone(),
+            metas: node.metas.clone(),
             inputs,
-            SmallVec::new(),
+            params: SmallVec::new(),
             at,
-            node.key,
-            Some(Box::new(extra)),
-        );
+            key: node.key,
+            extra: Some(Box::new(extra)),
+        });
         // An evaluation does not look behind a stored node.
         if let Some(buffers) = node.stored.get() {
             let _ = t.node.stored.set(buffers.clone());
@@ -507,7 +502,8 @@ impl Tensor {
         key.word((layout.offset == 0) as u64 | ((layout.offset % 8 == 0) as u64) << 1);
         let params = if layout.offset == 0 { SmallVec::new() } else { smallvec::smallvec![layout.offset as f64] };
         let device = inputs[0].node.device.clone();
-        Tensor::node_with(Kind::View(layout), device, smallvec::smallvec![meta], inputs, params, at, key.value(), extra.map(Box::new))
+        let (kind, metas, extra) = (Kind::View(layout), smallvec::smallvec![meta], extra.map(Box::new));
+        Tensor::node(NodeParts { kind, device, metas, inputs, params, at, key: key.value(), extra })
     }
 
     /// This tensor, whose elements lie in row-major order where gradients are to flow, under another name: it may depend on `others` as well,
@@ -559,7 +555,8 @@ impl Tensor {
                 Arg::None => &mut key,
             };
         }
-        Tensor::node(Kind::Map(prim, args), device.clone(), smallvec::smallvec![meta], inputs, params, at, key.value())
+        let (kind, device, metas) = (Kind::Map(prim, args), device.clone(), smallvec::smallvec![meta]);
+        Tensor::node(NodeParts { kind, device, metas, inputs, params, at, key: key.value(), extra: None })
     }
 
     /// A node of a coarse operation; the results, one per entry of `metas`.
@@ -584,7 +581,7 @@ impl Tensor {
             key.meta(m);
         }
         let n = metas.len() as u32;
-        let first = Tensor::node(Kind::Op(op), device, metas, inputs, params, at, key.value());
+        let first = Tensor::node(NodeParts { kind: Kind::Op(op), device, metas, inputs, params, at, key: key.value(), extra: None });
         Ok((0..n).map(|out| Tensor { node: first.node.clone(), out }).collect())
     }
 

@@ -27,10 +27,9 @@ pub struct Conv2d {
 }
 
 impl Conv2d {
-    /// A layer initialised like PyTorch's.
+    /// A layer from so many channels to so many, initialised like PyTorch's.
     pub fn new(
-        inputs: usize,
-        outputs: usize,
+        [inputs, outputs]: [usize; 2],
         kernel: usize,
         stride: usize,
         padding: usize,
@@ -66,10 +65,9 @@ pub struct Conv1d {
 }
 
 impl Conv1d {
-    /// A layer initialised like PyTorch's.
+    /// A layer from so many channels to so many, initialised like PyTorch's.
     pub fn new(
-        inputs: usize,
-        outputs: usize,
+        [inputs, outputs]: [usize; 2],
         kernel: usize,
         stride: usize,
         padding: usize,

@@ -25,14 +25,13 @@ pub struct MultiHeadAttention {
 }
 
 impl MultiHeadAttention {
-    /// A layer with normally distributed weights; `proj_std` is the standard deviation of the output projection.
+    /// A layer with normally distributed weights, of these standard deviations: that of queries, keys and values, and that of the output projection.
     pub fn new(
         width: usize,
         heads: usize,
         causal: bool,
         bias: bool,
-        std: f64,
-        proj_std: f64,
+        [std, proj_std]: [f64; 2],
         rng: &mut Rng,
         device: &Device,
     ) -> TensorResult<MultiHeadAttention> {
@@ -181,7 +180,7 @@ impl Gpt {
         let first = drop();
         let mut blocks = Vec::new();
         for _ in 0..c.layers {
-            let mut attn = MultiHeadAttention::new(c.width, c.heads, true, c.bias, 0.02, proj, rng, device)?;
+            let mut attn = MultiHeadAttention::new(c.width, c.heads, true, c.bias, [0.02, proj], rng, device)?;
             attn.drop = drop();
             blocks.push(Arc::new(TransformerBlock {
                 ln_1: LayerNorm::new(c.width, c.bias, 1e-5, device)?,

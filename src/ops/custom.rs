@@ -11,6 +11,7 @@ use crate::shape::Shape;
 use crate::tensor::{Inputs, Key, Lowered, Meta, Op, Tensor};
 use smallvec::SmallVec;
 use std::fmt::Write;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -286,17 +287,9 @@ impl CustomKernel {
         Some(words)
     }
 
-    /// Applies the CPU form to elements `start..` of the result and of these loads.
-    fn piece(
-        &self,
-        task: &dyn Task,
-        starts: &[usize],
-        buffers: &mut [&mut [f32]],
-        params: &[f32],
-        start: usize,
-        len: usize,
-        out: &mut [f32],
-    ) {
+    /// Applies the CPU form to a part of the result and to elements from `starts` on of the loads.
+    fn piece(&self, task: &dyn Task, starts: &[usize], buffers: &mut [&mut [f32]], params: &[f32], part: Range<usize>, out: &mut [f32]) {
+        let (start, len) = (part.start, part.len());
         let Some(cpu) = self.op.cpu else { return };
         let mut inputs: SmallVec<[&[f32]; 4]> = SmallVec::new();
         for (k, b) in buffers.iter_mut().enumerate() {
@@ -337,7 +330,7 @@ impl Kernel for CustomKernel {
                 let len = PIECE.min(range.end - start);
                 starts.fill(start);
                 let mut parts: SmallVec<[&mut [f32]; 4]> = buffers.iter_mut().map(|b| &mut b[..len]).collect();
-                self.piece(task, &starts, &mut parts, &params, start, len, out);
+                self.piece(task, &starts, &mut parts, &params, start..start + len, out);
             }
             return;
         }
@@ -345,7 +338,7 @@ impl Kernel for CustomKernel {
             for (k, l) in step.loads.iter().enumerate() {
                 starts[k] = if l.shape.rank() == 2 { row * width } else { 0 };
             }
-            self.piece(task, &starts, &mut buffers, &params, row * out_width, out_width, out);
+            self.piece(task, &starts, &mut buffers, &params, row * out_width..(row + 1) * out_width, out);
         }
     }
 

@@ -346,7 +346,7 @@ fn loaded<'a>(task: &dyn Task, k: usize, start: usize, room: &'a mut [f32], widt
     Rows { dtype: DType::F32, bytes: bytemuck::cast_slice(room), row: width, batch: 0, head: 0 }
 }
 
-/// `gemm`, but for few rows in plain loops that have no start-up cost.
+/// `gemm` of m by n by k, but for few rows in plain loops that have no start-up cost.
 ///
 /// # Safety
 /// As `gemm`.

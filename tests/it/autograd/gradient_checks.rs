@@ -352,8 +352,8 @@ fn losses() {
 
 #[test]
 fn windows() {
-    check("Conv1d", &[&[2, 3, 7]], (-1.0, 1.0), |x| Conv1d::new(3, 4, 3, 2, 1, true, &mut Rng::new(1), x[0].device())?.forward(&x[0]));
-    check("Conv2d", &[&[2, 2, 5, 4]], (-1.0, 1.0), |x| Conv2d::new(2, 3, 3, 1, 1, true, &mut Rng::new(1), x[0].device())?.forward(&x[0]));
+    check("Conv1d", &[&[2, 3, 7]], (-1.0, 1.0), |x| Conv1d::new([3, 4], 3, 2, 1, true, &mut Rng::new(1), x[0].device())?.forward(&x[0]));
+    check("Conv2d", &[&[2, 2, 5, 4]], (-1.0, 1.0), |x| Conv2d::new([2, 3], 3, 1, 1, true, &mut Rng::new(1), x[0].device())?.forward(&x[0]));
     check("MaxPool2d", &[&[2, 2, 5, 4]], (-1.0, 1.0), |x| MaxPool2d { kernel: 2, stride: 1 }.forward(&x[0]));
     let windows = |stride: &[usize], padding: &[(usize, usize)], dilation: &[usize]| WindowOptions {
         stride: stride.into(),
