@@ -7,9 +7,9 @@ use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::eval::{forget_inputs, inputs_of};
 use crate::layout::Layout;
-use crate::ops::Rhs;
 use crate::ops::write::windows;
-use crate::scalar::{Binary, Prim, Unary};
+use crate::ops::{Lit, Rhs};
+use crate::scalar::{Binary, Prim, Unary, unary_primitives};
 use crate::shape::Shape;
 use crate::tensor::{Arg, GradCell, Grads, Inputs, Kind, Meta, Mode, Node, RareFields, Tensor, Vjp};
 use smallvec::SmallVec;
@@ -614,41 +614,28 @@ fn map_grad(prim: Prim, args: &[Arg; 3], params: &[f64], inputs: &Inputs, y: &Te
     Ok(sums)
 }
 
+/// What a row of the table of primitives says of the gradient.
+macro_rules! gradient {
+    ($of:expr, (none)) => {
+        return Ok(None)
+    };
+    ($of:expr, (|$g:ident, $x:ident, $y:ident| $e:expr)) => {{
+        let ($g, $x, $y): (&Tensor, &Tensor, &Tensor) = $of;
+        $e?
+    }};
+}
+
+fn square(t: &Tensor) -> TensorResult<Tensor> {
+    t.mul(t)
+}
+
 /// g · dy/dx; `None` where the derivative is zero everywhere.
+#[allow(unused_variables)]
 fn unary_grad(u: Unary, x: &Tensor, y: &Tensor, g: &Tensor) -> TensorResult<Option<Tensor>> {
-    const LN_2: f64 = std::f64::consts::LN_2;
-    let lit = Rhs::Lit;
-    let square = |t: &Tensor| t.mul(t);
-    Ok(Some(match u {
-        Unary::Neg => g.neg()?,
-        Unary::Abs => g.mul(&x.sign()?)?,
-        Unary::Sqrt => g.mul(lit(0.5))?.div(y)?,
-        Unary::Rsqrt => g.mul(lit(-0.5))?.mul(&square(y)?.mul(y)?)?,
-        Unary::Recip => g.mul(&square(y)?)?.neg()?,
-        Unary::Exp => g.mul(y)?,
-        Unary::Exp2 => g.mul(y)?.mul(lit(LN_2))?,
-        Unary::Expm1 => g.mul(&y.add(lit(1.0))?)?,
-        Unary::Log => g.div(x)?,
-        Unary::Log2 => g.div(x)?.mul(lit(1.0 / LN_2))?,
-        Unary::Log10 => g.div(x)?.mul(lit(std::f64::consts::LOG10_E))?,
-        Unary::Log1p => g.div(&x.add(lit(1.0))?)?,
-        Unary::Sin => g.mul(&x.cos()?)?,
-        Unary::Cos => g.mul(&x.sin()?)?.neg()?,
-        Unary::Tan => g.mul(&square(y)?.add(lit(1.0))?)?,
-        Unary::Asin => g.mul(&square(x)?.neg()?.add(lit(1.0))?.rsqrt()?)?,
-        Unary::Acos => g.mul(&square(x)?.neg()?.add(lit(1.0))?.rsqrt()?)?.neg()?,
-        Unary::Atan => g.div(&square(x)?.add(lit(1.0))?)?,
-        Unary::Sinh => g.mul(&x.cosh()?)?,
-        Unary::Cosh => g.mul(&x.sinh()?)?,
-        Unary::Tanh => g.mul(&square(y)?.neg()?.add(lit(1.0))?)?,
-        Unary::Asinh => g.mul(&square(x)?.add(lit(1.0))?.rsqrt()?)?,
-        Unary::Acosh => g.mul(&square(x)?.sub(lit(1.0))?.rsqrt()?)?,
-        Unary::Atanh => g.div(&square(x)?.neg()?.add(lit(1.0))?)?,
-        Unary::Erf => g.mul(&square(x)?.neg()?.exp()?)?.mul(lit(std::f64::consts::FRAC_2_SQRT_PI))?,
-        Unary::Sigmoid => g.mul(&y.mul(&y.neg()?.add(lit(1.0))?)?)?,
-        Unary::Sign | Unary::Floor | Unary::Ceil | Unary::Round | Unary::Trunc => return Ok(None),
-        Unary::IsNan | Unary::IsInf | Unary::LogicalNot | Unary::BitNot => return Ok(None),
-    }))
+    macro_rules! gradients {
+        ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, grad: $grad:tt, })*) => { match u { $(Unary::$v => gradient!((g, x, y), $grad)),* } };
+    }
+    Ok(Some(unary_primitives!(gradients)))
 }
 
 /// The operand as a tensor that broadcasts with `like`.

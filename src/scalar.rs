@@ -1,10 +1,13 @@
-//! The elementwise alphabet: every scalar primitive in one row (its WGSL text and its doc), and programs made of them.
+//! The elementwise alphabet: every scalar primitive, and programs made of them.
 
 use crate::dtype::DType;
 use smallvec::SmallVec;
 
 #[cfg(test)]
 pub(crate) mod definition;
+mod unary;
+
+pub(crate) use unary::unary_primitives;
 
 /// The number of an instruction's result within its program.
 pub type Reg = u16;
@@ -26,81 +29,35 @@ macro_rules! primitives {
     };
 }
 
-primitives! {
-    /// Primitives of one argument. Those named `is_…` and `logical_not` give bool; the others keep the dtype.
-    Unary {
-        /// −a
-        Neg = "neg", "-(a)";
-        /// |a|
-        Abs = "abs", "abs(a)";
-        /// −1, 0 or 1; NaN gives 0 as in PyTorch
-        Sign = "sign", "sign(a)";
-        /// √a
-        Sqrt = "sqrt", "sqrt(a)";
-        /// 1/√a
-        Rsqrt = "rsqrt", "inverseSqrt(a)";
-        /// 1/a
-        Recip = "reciprocal", "(1.0 / (a))";
-        /// eᵃ
-        Exp = "exp", "exp(a)";
-        /// 2ᵃ
-        Exp2 = "exp2", "exp2(a)";
-        /// eᵃ − 1, accurate near 0
-        Expm1 = "expm1", "tl_expm1(a)";
-        /// Natural logarithm
-        Log = "log", "log(a)";
-        /// Base-2 logarithm
-        Log2 = "log2", "log2(a)";
-        /// Base-10 logarithm
-        Log10 = "log10", "(log(a) * 0.4342944819032518)";
-        /// ln(1 + a), accurate near 0
-        Log1p = "log1p", "tl_log1p(a)";
-        /// Sine
-        Sin = "sin", "sin(a)";
-        /// Cosine
-        Cos = "cos", "cos(a)";
-        /// Tangent
-        Tan = "tan", "tan(a)";
-        /// Arc sine
-        Asin = "asin", "asin(a)";
-        /// Arc cosine
-        Acos = "acos", "acos(a)";
-        /// Arc tangent
-        Atan = "atan", "atan(a)";
-        /// Hyperbolic sine
-        Sinh = "sinh", "tl_sinh(a)";
-        /// Hyperbolic cosine
-        Cosh = "cosh", "tl_cosh(a)";
-        /// Hyperbolic tangent
-        Tanh = "tanh", "tl_tanh(a)";
-        /// Inverse hyperbolic sine
-        Asinh = "asinh", "tl_asinh(a)";
-        /// Inverse hyperbolic cosine
-        Acosh = "acosh", "tl_acosh(a)";
-        /// Inverse hyperbolic tangent
-        Atanh = "atanh", "tl_atanh(a)";
-        /// Error function
-        Erf = "erf", "tl_erf(a)";
-        /// 1/(1 + e⁻ᵃ)
-        Sigmoid = "sigmoid", "tl_sigmoid(a)";
-        /// Largest integer not above a
-        Floor = "floor", "floor(a)";
-        /// Smallest integer not below a
-        Ceil = "ceil", "ceil(a)";
-        /// Nearest integer, halves to even
-        Round = "round", "round(a)";
-        /// The integer part
-        Trunc = "trunc", "trunc(a)";
-        /// Whether a is NaN, by its bits
-        IsNan = "isnan", "tl_isnan(a)";
-        /// Whether a is an infinity, by its bits
-        IsInf = "isinf", "tl_isinf(a)";
-        /// Whether a is zero
-        LogicalNot = "logical_not", "(a == 0)";
-        /// Bits inverted (integers); for bool the logical not
-        BitNot = "bitwise_not", "~(a)";
-    }
+/// The WGSL text of a row of the table, and whether the prelude has a quick form.
+macro_rules! wgsl {
+    (($text:literal)) => {
+        ($text, false)
+    };
+    (($text:literal, quick)) => {
+        ($text, true)
+    };
 }
+
+macro_rules! unary_enum {
+    ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, grad: $grad:tt, })*) => {
+        /// Primitives of one argument. Those named `is_…` and `logical_not` give bool; the others keep the dtype.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u8)]
+        pub enum Unary { $($(#[$doc])* $v),* }
+        impl Unary {
+            /// Every primitive of one argument.
+            pub const ALL: &'static [Unary] = &[$(Unary::$v),*];
+            /// PyTorch's name.
+            pub const fn name(self) -> &'static str { match self { $(Unary::$v => stringify!($name)),* } }
+            /// WGSL for a float argument `a`. Integer forms that differ are the GPU code generator's.
+            pub const fn wgsl(self) -> &'static str { match self { $(Unary::$v => wgsl!($wgsl).0),* } }
+            /// Whether the prelude has a form `tl_<name>_quick`, which is less accurate.
+            pub const fn has_quick_form(self) -> bool { match self { $(Unary::$v => wgsl!($wgsl).1),* } }
+        }
+    };
+}
+unary_primitives!(unary_enum);
 
 primitives! {
     /// Primitives of two arguments of one dtype. Comparisons give bool; the others keep the dtype.

@@ -112,19 +112,43 @@ pub struct ModelShape {
 /// When the architecture or a setting is not known or not implemented (the message names key, value and file), a tensor is left over, is
 /// missing or of another shape than the settings say, or the system fails.
 pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Box<dyn Model>> {
-    let dtype = |default: DType| dtype.unwrap_or(default);
-    let default = weights.device().default_float();
-    Ok(match weights.architecture()? {
-        "llama" => Box::new(llama::Llama::load(weights, dtype(default))?),
-        "gpt2" => Box::new(gpt2::Gpt2::load(weights, dtype(default))?),
-        "gemma3" | "gemma3_text" => Box::new(gemma3::Gemma3::load(weights, dtype(DType::F32))?),
-        other => {
-            let key = if weights.is_hub() { "model_type" } else { "general.architecture" };
-            let message = format!("{}: `{key}` is \"{other}\"; supported are llama, gpt2 and gemma3", weights.file());
-            return Err(TensorError::Unsupported(message));
-        }
-    })
+    let name = weights.architecture()?;
+    let Some(known) = ARCHITECTURES.iter().find(|a| a.names.contains(&name)) else {
+        let key = if weights.is_hub() { "model_type" } else { "general.architecture" };
+        let names: Vec<&str> = ARCHITECTURES.iter().map(|a| a.names[0]).collect();
+        let (last, others) = names.split_last().unwrap_or((&"", &[]));
+        let message = format!("{}: `{key}` is \"{name}\"; supported are {} and {last}", weights.file(), others.join(", "));
+        return Err(TensorError::Unsupported(message));
+    };
+    (known.load)(weights, dtype)
 }
+
+/// Reads a model from weights, for activations of a type or of the usual one.
+type Loader = fn(&Weights, Option<DType>) -> TensorResult<Box<dyn Model>>;
+
+/// A model's architecture.
+struct Architecture {
+    /// Its names in files: `general.architecture` of a GGUF file, `model_type` of a folder. The first is the one that messages say.
+    names: &'static [&'static str],
+    /// Reads settings and weights, for activations of this type or of the architecture's usual one.
+    load: Loader,
+}
+
+/// The models that there are.
+const ARCHITECTURES: [Architecture; 3] = [
+    Architecture {
+        names: &["llama"],
+        load: |w, dtype| Ok(Box::new(llama::Llama::load(w, dtype.unwrap_or_else(|| w.device().default_float()))?)),
+    },
+    Architecture {
+        names: &["gpt2"],
+        load: |w, dtype| Ok(Box::new(gpt2::Gpt2::load(w, dtype.unwrap_or_else(|| w.device().default_float()))?)),
+    },
+    Architecture {
+        names: &["gemma3", "gemma3_text"],
+        load: |w, dtype| Ok(Box::new(gemma3::Gemma3::load(w, dtype.unwrap_or(DType::F32))?)),
+    },
+];
 
 /// A linear layer `x·wᵀ + b` with `w` `[out,in]`, which may be packed in a block format.
 pub struct Projection {

@@ -113,7 +113,10 @@ impl Tensor {
             return Err(TensorError::shape("stack", at, format!("{} and {} differ", first.shape(), t.shape())));
         }
         let k = dim(d, first.rank() + 1, "stack", at)? as isize;
-        let rows = tensors.iter().map(|t| t.unsqueeze(k)).collect::<TensorResult<Vec<_>>>()?;
+        let mut rows = Vec::with_capacity(tensors.len());
+        for t in tensors {
+            rows.push(t.unsqueeze(k)?);
+        }
         Tensor::cat(&rows, k)
     }
 
@@ -134,7 +137,11 @@ impl Tensor {
     pub fn split(&self, d: isize) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "split", at)?;
-        (0..self.size_for("split", k, at)?).map(|i| self.narrow(k as isize, i, 1)).collect()
+        let mut parts = Vec::new();
+        for i in 0..self.size_for("split", k, at)? {
+            parts.push(self.narrow(k as isize, i, 1)?);
+        }
+        Ok(parts)
     }
 
     /// Views of these sizes, one after the other along dimension `d`: the inverse of [`Tensor::cat`]. The sizes must add up to the
@@ -162,15 +169,12 @@ impl Tensor {
                 format!("sizes {sizes:?} add up to {}, dimension {k} has {size}", sizes.iter().sum::<usize>()),
             ));
         }
-        let mut start = 0;
-        sizes
-            .iter()
-            .map(|&n| {
-                let t = self.narrow(k as isize, start, n);
-                start += n;
-                t
-            })
-            .collect()
+        let (mut start, mut parts) = (0, Vec::with_capacity(sizes.len()));
+        for &n in sizes {
+            parts.push(self.narrow(k as isize, start, n)?);
+            start += n;
+        }
+        Ok(parts)
     }
 
     /// At most `n` views of equal size (the last may be smaller) along dimension `d`.
@@ -213,6 +217,10 @@ impl Tensor {
     pub fn unstack(&self, d: isize) -> TensorResult<Vec<Tensor>> {
         let at = Location::caller();
         let k = dim(d, self.rank(), "unstack", at)?;
-        (0..self.size_for("unstack", k, at)?).map(|i| self.select(k as isize, i)).collect()
+        let mut parts = Vec::new();
+        for i in 0..self.size_for("unstack", k, at)? {
+            parts.push(self.select(k as isize, i)?);
+        }
+        Ok(parts)
     }
 }

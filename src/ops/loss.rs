@@ -39,6 +39,7 @@ impl Default for NllOptions<'_> {
 }
 
 impl Tensor {
+    #[track_caller]
     fn reduced(&self, how: Reduction) -> TensorResult<Tensor> {
         match how {
             Reduction::None => Ok(self.clone()),

@@ -1,6 +1,7 @@
 //! The language: each op's meaning, kernel and methods in one file. This is the list.
 
 pub(crate) mod activation;
+pub(crate) mod arithmetic;
 pub mod attention;
 pub mod convolution;
 pub(crate) mod create;
@@ -17,6 +18,9 @@ pub mod index;
 pub mod index_add;
 pub(crate) mod join;
 pub(crate) mod linear_algebra;
+#[cfg(test)]
+#[path = "tests/locations.rs"]
+mod locations;
 pub mod loss;
 pub mod matmul;
 pub(crate) mod named;

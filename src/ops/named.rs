@@ -1,7 +1,7 @@
 //! PyTorch's names for short compositions of other methods.
 
 use crate::error::{TensorError, TensorResult};
-use crate::ops::index_add::Combine;
+use crate::ops::Combine;
 use crate::ops::sizes::Sizes;
 use crate::shape::dim;
 use crate::tensor::{Mode, Tensor};

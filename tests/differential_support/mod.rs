@@ -62,9 +62,14 @@ fn in_blocks(text: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Methods by tables: `name = Kind, …;`, `"doc" name = Kind, …;` and `"doc" name name Kind, …;`, with an example behind the comma.
+/// Methods by tables: `Kind = name {` in the table of primitives of one argument; `"doc" name = Kind, …;` and `"doc" name name Kind, …;`, with an
+/// example behind the comma.
 fn in_tables(text: &str, found: &mut BTreeSet<String>) {
-    for table in ["unary_methods! {\n", "binary_methods! {\n", "reductions! {\n"] {
+    if text.contains("\nmacro_rules! unary_primitives {\n") {
+        let rows = text.lines().filter_map(|l| l.strip_prefix("            ")?.strip_suffix(" {")?.split_once(" = "));
+        found.extend(rows.map(|(_, name)| name.to_string()));
+    }
+    for table in ["binary_methods! {\n", "reductions! {\n"] {
         let Some((_, body)) = text.split_once(&format!("\n{table}")) else { continue };
         let lines = body.split("\n}").next().expect("a first part").lines().map(str::trim);
         for line in lines.filter(|l| l.ends_with(';') && !l.starts_with("///")) {

@@ -3,7 +3,7 @@
 use super::math;
 use super::path::versions;
 use crate::dtype::DType;
-use crate::scalar::{Binary, Prim, Unary, philox};
+use crate::scalar::{Binary, Prim, Unary, philox, unary_primitives};
 
 /// An instruction with what its execution needs to know.
 #[derive(Clone, Copy, Debug)]
@@ -196,52 +196,26 @@ fn wrap(op: &Op, b: Blocks) {
     }
 }
 
+/// The loop of a primitive over f32.
+macro_rules! loop_f32 {
+    ($b:expr, (|$x:ident| $e:expr)) => {
+        map1!($b, f32 => f32, |$x| $e)
+    };
+    ($b:expr, (|$x:ident| $e:expr, far $far:path)) => {{
+        map1!($b, f32 => f32, |$x| $e);
+        far($b, $far);
+    }};
+    ($b:expr, (bool |$x:ident| $e:expr)) => {
+        map1!($b, f32 => u32, |$x| ($e) as u32)
+    };
+}
+
 #[inline(always)]
 fn unary_f32<const F: bool>(u: Unary, b: Blocks) {
-    match u {
-        Unary::Neg => map1!(b, f32 => f32, |x| -x),
-        Unary::Abs => map1!(b, f32 => f32, |x| x.abs()),
-        Unary::Sign => map1!(b, f32 => f32, |x| (x > 0.0) as i32 as f32 - (x < 0.0) as i32 as f32),
-        Unary::Sqrt => map1!(b, f32 => f32, |x| x.sqrt()),
-        Unary::Rsqrt => map1!(b, f32 => f32, |x| 1.0 / x.sqrt()),
-        Unary::Recip => map1!(b, f32 => f32, |x| 1.0 / x),
-        Unary::Exp => map1!(b, f32 => f32, |x| math::exp::<F>(x)),
-        Unary::Exp2 => map1!(b, f32 => f32, |x| math::exp2::<F>(x)),
-        Unary::Expm1 => map1!(b, f32 => f32, |x| math::expm1::<F>(x)),
-        Unary::Log => map1!(b, f32 => f32, |x| math::log::<F>(x)),
-        Unary::Log2 => map1!(b, f32 => f32, |x| math::log2::<F>(x)),
-        Unary::Log10 => map1!(b, f32 => f32, |x| math::log10::<F>(x)),
-        Unary::Log1p => map1!(b, f32 => f32, |x| math::log1p::<F>(x)),
-        Unary::Sin => {
-            map1!(b, f32 => f32, |x| math::sin::<F>(x));
-            far(b, f32::sin);
-        }
-        Unary::Cos => {
-            map1!(b, f32 => f32, |x| math::cos::<F>(x));
-            far(b, f32::cos);
-        }
-        Unary::Tan => map1!(b, f32 => f32, |x| x.tan()),
-        Unary::Asin => map1!(b, f32 => f32, |x| x.asin()),
-        Unary::Acos => map1!(b, f32 => f32, |x| x.acos()),
-        Unary::Atan => map1!(b, f32 => f32, |x| x.atan()),
-        Unary::Sinh => map1!(b, f32 => f32, |x| x.sinh()),
-        Unary::Cosh => map1!(b, f32 => f32, |x| x.cosh()),
-        Unary::Tanh => map1!(b, f32 => f32, |x| math::tanh::<F>(x)),
-        // In f64: the standard library's f32 forms cancel near 0 and overflow early.
-        Unary::Asinh => map1!(b, f32 => f32, |x| libm::asinh(x as f64) as f32),
-        Unary::Acosh => map1!(b, f32 => f32, |x| math::acosh64(x as f64) as f32),
-        Unary::Atanh => map1!(b, f32 => f32, |x| libm::atanh(x as f64) as f32),
-        Unary::Erf => map1!(b, f32 => f32, |x| math::erf::<F>(x)),
-        Unary::Sigmoid => map1!(b, f32 => f32, |x| math::sigmoid::<F>(x)),
-        Unary::Floor => map1!(b, f32 => f32, |x| x.floor()),
-        Unary::Ceil => map1!(b, f32 => f32, |x| x.ceil()),
-        Unary::Round => map1!(b, f32 => f32, |x| x.round_ties_even()),
-        Unary::Trunc => map1!(b, f32 => f32, |x| x.trunc()),
-        Unary::IsNan => map1!(b, f32 => u32, |x| x.is_nan() as u32),
-        Unary::IsInf => map1!(b, f32 => u32, |x| (x.abs() == f32::INFINITY) as u32),
-        Unary::LogicalNot => map1!(b, f32 => u32, |x| (x == 0.0) as u32),
-        Unary::BitNot => map1!(b, f32 => f32, |x| f32::from_bits(!x.to_bits())),
+    macro_rules! loops {
+        ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, grad: $grad:tt, })*) => { match u { $(Unary::$v => loop_f32!(b, $f32)),* } };
     }
+    unary_primitives!(loops)
 }
 
 /// Computes again what lies too far from zero for the vector form.
@@ -273,48 +247,24 @@ fn unary_f64(u: Unary, b: Blocks) {
     }
 }
 
+/// A primitive of one f64.
+macro_rules! value_f64 {
+    ($value:expr, (|$x:ident| $e:expr)) => {{
+        let $x: f64 = $value;
+        $e
+    }};
+    ($value:expr, (bool |$x:ident| $e:expr)) => {{
+        let $x: f64 = $value;
+        ($e) as u8 as f64
+    }};
+}
+
 /// One value in f64; predicates give 0 or 1.
 pub(crate) fn unary64(u: Unary, x: f64) -> f64 {
-    match u {
-        Unary::Neg => -x,
-        Unary::Abs => x.abs(),
-        Unary::Sign => (x > 0.0) as i32 as f64 - (x < 0.0) as i32 as f64,
-        Unary::Sqrt => x.sqrt(),
-        Unary::Rsqrt => 1.0 / x.sqrt(),
-        Unary::Recip => 1.0 / x,
-        Unary::Exp => x.exp(),
-        Unary::Exp2 => x.exp2(),
-        Unary::Expm1 => x.exp_m1(),
-        Unary::Log => x.ln(),
-        Unary::Log2 => x.log2(),
-        Unary::Log10 => x.log10(),
-        Unary::Log1p => x.ln_1p(),
-        Unary::Sin => x.sin(),
-        Unary::Cos => x.cos(),
-        Unary::Tan => x.tan(),
-        Unary::Asin => x.asin(),
-        Unary::Acos => x.acos(),
-        Unary::Atan => x.atan(),
-        Unary::Sinh => x.sinh(),
-        Unary::Cosh => x.cosh(),
-        Unary::Tanh => x.tanh(),
-        Unary::Asinh => libm::asinh(x),
-        Unary::Acosh => math::acosh64(x),
-        Unary::Atanh => libm::atanh(x),
-        Unary::Erf => math::erf64(x),
-        Unary::Sigmoid => {
-            let e = (-x.abs()).exp();
-            (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
-        }
-        Unary::Floor => x.floor(),
-        Unary::Ceil => x.ceil(),
-        Unary::Round => x.round_ties_even(),
-        Unary::Trunc => x.trunc(),
-        Unary::IsNan => x.is_nan() as u8 as f64,
-        Unary::IsInf => x.is_infinite() as u8 as f64,
-        Unary::LogicalNot => (x == 0.0) as u8 as f64,
-        Unary::BitNot => f64::from_bits(!x.to_bits()),
+    macro_rules! values {
+        ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, grad: $grad:tt, })*) => { match u { $(Unary::$v => value_f64!(x, $f64)),* } };
     }
+    unary_primitives!(values)
 }
 
 macro_rules! unary_int {

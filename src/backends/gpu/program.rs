@@ -102,7 +102,7 @@ fn unary(op: Unary, a: &str, d: DType, CodegenOptions { quick, quirks, .. }: Cod
         return Ok(match op {
             Unary::Exp | Unary::Log | Unary::Log2 if quick => format!("{}({a})", op.name()),
             Unary::Tanh | Unary::Sigmoid if quick && quirks.infinite => format!("tl_{}_plain({a})", op.name()),
-            Unary::Tanh | Unary::Erf | Unary::Sigmoid if quick => format!("tl_{}_quick({a})", op.name()),
+            _ if quick && op.has_quick_form() => format!("tl_{}_quick({a})", op.name()),
             Unary::IsNan | Unary::IsInf => format!("u32({})", fill(op.wgsl(), a, "")),
             Unary::LogicalNot => format!("(1u - tl_true({a}))"),
             Unary::Sign

@@ -1,7 +1,7 @@
 //! The GPU form of attention of few queries on an adapter with subgroups, which shares long caches out among workgroups.
 
 use super::AttentionKernel;
-use super::params::{AttentionParams, FILES, HeadSizes, values};
+use super::params::{FILES, HeadSizes, values};
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl, Word};
 use crate::shader::vec16::{Beyond, Vec16Form};
 use crate::shader::{MAX_GROUPS, StartParams, Template, U32, Value, params};

@@ -380,6 +380,7 @@ impl Op for Reduce {
 impl Tensor {
     /// The values as memory holds them: what is computed in f32 and read before it is stored is finer than f16 or bf16, and equals no stored
     /// value of these types.
+    #[track_caller]
     pub(crate) fn rounded(&self) -> TensorResult<Tensor> {
         match self.dtype() {
             DType::F16 | DType::BF16 => self.cast(DType::F32)?.cast(self.dtype()),

@@ -3,6 +3,7 @@
 mod architecture;
 mod function_length;
 #[cfg(feature = "gpu")]
+mod idea_to_code;
 mod kernel_ladder;
 #[cfg(feature = "gpu")]
 mod kernels;

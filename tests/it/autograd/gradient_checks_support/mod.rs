@@ -52,8 +52,8 @@ pub fn operations() -> Vec<String> {
                 found.insert(name);
             }
         }
-        // Tables: `name = Kind, …;`, `"doc" name = Kind, …;` and `"doc" name name Kind, …;`.
-        for (table, after) in [("unary_methods! {\n", 0), ("binary_methods! {\n", 0), ("reductions! {\n", 1)] {
+        // Tables: `"doc" name = Kind, …;` and `"doc" name name Kind, …;`.
+        for (table, after) in [("binary_methods! {\n", 0), ("reductions! {\n", 1)] {
             let Some(start) = text.find(&format!("\n{table}")) else { continue };
             let body = &text[start + table.len()..];
             let body = &body[..body.find("\n}").unwrap()];
@@ -66,6 +66,12 @@ pub fn operations() -> Vec<String> {
             }
         }
     }
+    // The table of primitives of one argument: `Kind = name {`.
+    let primitives = std::fs::read_to_string(root.join("scalar/unary.rs")).unwrap();
+    let rows = primitives.lines().filter_map(|l| l.strip_prefix("            ")?.strip_suffix(" {")?.split_once(" = "));
+    let before = found.len();
+    found.extend(rows.map(|(_, name)| name.to_string()));
+    assert!(found.len() > before + 30, "the table of primitives was not read");
     let windows = std::fs::read_to_string(root.join("nn/conv.rs")).unwrap();
     found.extend(
         windows.match_indices("impl Module for ").map(|(at, m)| windows[at + m.len()..].split_whitespace().next().unwrap().to_string()),
