@@ -5,7 +5,7 @@ use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::settings::{NONE, Settings};
 use crate::models::weights::{Tensors, Weights};
-use crate::models::{KvCache, Layer, Model, ModelShape, Projection, Rope, batch_of, merge_heads, rope_settings, split_heads};
+use crate::models::{KvCache, Layer, Model, ModelShape, Pass, Projection, Rope, merge_heads, rope_settings, split_heads};
 use crate::ops::attention::AttentionOptions;
 use crate::ops::rope::RopePairs;
 use crate::tensor::Tensor;
@@ -225,12 +225,12 @@ impl Model for Gemma3 {
         self.shape.clone()
     }
 
-    fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor> {
-        let (tokens, t) = batch_of(tokens)?;
-        let (global, local) = (self.global.at(cache.len(), t)?, self.local.at(cache.len(), t)?);
+    fn forward(&self, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<Tensor> {
         let scale = (self.embedding.dims()[1] as f64).sqrt() as f32;
-        let mut x = self.embedding.embedding(&tokens)?.mul(scale)?.cast(self.shape.dtype)?; // [B, T, d]
+        let (mut x, t) = pass.embed(self.shape.dtype, |tokens| self.embedding.embedding(tokens)?.mul(scale))?; // [B, T, d]
+        let (global, local) = (self.global.at(pass, cache.len(), t)?, self.local.at(pass, cache.len(), t)?);
         for (i, b) in self.blocks.iter().enumerate() {
+            pass.keep(&x);
             let window = self.c.windows[i];
             let rope = if window.is_none() { &global } else { &local };
             let h = x.rms_norm(Some(&b.attn_norm), self.c.eps)?;
@@ -239,7 +239,7 @@ impl Model for Gemma3 {
             let v = split_heads(&b.v.forward(&h)?, self.shape.kv_heads)?;
             let (k, v) = cache.append(i, &rope.rotate(&k)?, &v)?;
             let options = AttentionOptions { scale: Some(self.c.scale), causal: true, kv_len: cache.valid(t), window };
-            let a = merge_heads(&rope.rotate(&q)?.attention(&k, &v, None, &options)?)?;
+            let a = merge_heads(&rope.rotate(&q)?.attention(&k, &v, pass.mask, &options)?)?;
             x = x.add(&b.o.forward(&a)?.rms_norm(Some(&b.attn_post_norm), self.c.eps)?)?;
             let h = x.rms_norm(Some(&b.ffn_norm), self.c.eps)?;
             let gate = self.c.activation.of(&b.gate.forward(&h)?)?;
@@ -250,8 +250,12 @@ impl Model for Gemma3 {
         Ok(x)
     }
 
-    fn logits(&self, hidden: &Tensor) -> TensorResult<Tensor> {
-        let logits = self.head.forward(&hidden.rms_norm(Some(&self.norm), self.c.eps)?)?.cast(DType::F32)?;
+    fn norm(&self, residual: &Tensor) -> TensorResult<Tensor> {
+        residual.rms_norm(Some(&self.norm), self.c.eps)
+    }
+
+    fn head(&self, normed: &Tensor) -> TensorResult<Tensor> {
+        let logits = self.head.forward(normed)?.cast(DType::F32)?;
         match self.c.softcap {
             Some(c) => logits.mul(1.0 / c)?.tanh()?.mul(c),
             None => Ok(logits),

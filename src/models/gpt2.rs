@@ -5,7 +5,7 @@ use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::settings::{NONE, Settings};
 use crate::models::weights::{Tensors, Weights};
-use crate::models::{KvCache, Layer, Model, ModelShape, Projection, batch_of, merge_heads, split_heads};
+use crate::models::{KvCache, Layer, Model, ModelShape, Pass, Projection, merge_heads, split_heads};
 use crate::ops::attention::AttentionOptions;
 use crate::tensor::Tensor;
 
@@ -145,17 +145,21 @@ impl Model for Gpt2 {
         self.shape.clone()
     }
 
-    fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor> {
-        let (tokens, t) = batch_of(tokens)?;
-        let positions = self.positions.narrow(0, cache.len(), t)?.cast(self.shape.dtype)?;
-        let mut x = self.tokens.embedding(&tokens)?.cast(self.shape.dtype)?.add(&positions)?; // [B, T, d]
+    fn forward(&self, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<Tensor> {
+        let (x, t) = pass.embed(self.shape.dtype, |tokens| self.tokens.embedding(tokens))?;
+        let positions = match pass.positions {
+            Some(positions) => self.positions.embedding(positions)?,
+            None => self.positions.narrow(0, cache.len(), t)?,
+        };
+        let mut x = x.add(&positions.cast(self.shape.dtype)?)?; // [B, T, d]
         for (i, b) in self.blocks.iter().enumerate() {
+            pass.keep(&x);
             let h = b.ln_1.forward(&x, self.c.eps)?;
             let [q, k, v] = b.qkv.thirds(&h)?; // [B, T, d] each
             let heads = |x: &Tensor| split_heads(x, self.c.heads); // [B, H, T, D]
             let (k, v) = cache.append(i, &heads(&k)?, &heads(&v)?)?;
             let options = AttentionOptions { kv_len: cache.valid(t), scale: Some(self.c.scale(i)), ..Default::default() };
-            let a = merge_heads(&heads(&q)?.attention(&k, &v, None, &options)?)?;
+            let a = merge_heads(&heads(&q)?.attention(&k, &v, pass.mask, &options)?)?;
             x = x.add(&b.proj.forward(&a)?)?;
             let h = self.c.activation.of(&b.fc.forward(&b.ln_2.forward(&x, self.c.eps)?)?)?;
             x = x.add(&b.out.forward(&h)?)?;
@@ -164,8 +168,12 @@ impl Model for Gpt2 {
         Ok(x)
     }
 
-    fn logits(&self, hidden: &Tensor) -> TensorResult<Tensor> {
-        self.head.forward(&self.norm.forward(hidden, self.c.eps)?)?.cast(DType::F32)
+    fn norm(&self, residual: &Tensor) -> TensorResult<Tensor> {
+        self.norm.forward(residual, self.c.eps)
+    }
+
+    fn head(&self, normed: &Tensor) -> TensorResult<Tensor> {
+        self.head.forward(normed)?.cast(DType::F32)
     }
 
     fn repeats(&self) -> bool {

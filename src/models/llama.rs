@@ -5,7 +5,7 @@ use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::settings::{NONE, Settings};
 use crate::models::weights::{Tensors, Weights};
-use crate::models::{KvCache, Layer, Model, ModelShape, Projection, Rope, batch_of, merge_heads, rope_settings, split_heads};
+use crate::models::{KvCache, Layer, Model, ModelShape, Pass, Projection, Rope, merge_heads, rope_settings, split_heads};
 use crate::ops::attention::AttentionOptions;
 use crate::ops::rope::RopePairs;
 use crate::tensor::Tensor;
@@ -161,18 +161,18 @@ impl Model for Llama {
         self.shape.clone()
     }
 
-    fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor> {
-        let (tokens, t) = batch_of(tokens)?;
-        let rope = self.rope.at(cache.len(), t)?;
+    fn forward(&self, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<Tensor> {
+        let (mut x, t) = pass.embed(self.shape.dtype, |tokens| self.embedding.embedding(tokens))?; // [B, T, d]
+        let rope = self.rope.at(pass, cache.len(), t)?;
         let options = AttentionOptions { kv_len: cache.valid(t), scale: self.c.scale, ..Default::default() };
-        let mut x = self.embedding.embedding(&tokens)?.cast(self.shape.dtype)?; // [B, T, d]
         for (i, b) in self.blocks.iter().enumerate() {
+            pass.keep(&x);
             let h = x.rms_norm(Some(&b.attn_norm), self.c.eps)?;
             let q = rope.rotate(&split_heads(&b.q.forward(&h)?, self.c.heads)?)?; // [B, H, T, D]
             let k = rope.rotate(&split_heads(&b.k.forward(&h)?, self.shape.kv_heads)?)?;
             let v = split_heads(&b.v.forward(&h)?, self.shape.kv_heads)?;
             let (k, v) = cache.append(i, &k, &v)?;
-            let a = merge_heads(&q.attention(&k, &v, None, &options)?)?; // [B, T, H·D]
+            let a = merge_heads(&q.attention(&k, &v, pass.mask, &options)?)?; // [B, T, H·D]
             x = x.add(&b.o.forward(&a)?)?;
             let h = x.rms_norm(Some(&b.ffn_norm), self.c.eps)?;
             let gate = self.c.activation.of(&b.gate.forward(&h)?)?;
@@ -182,8 +182,12 @@ impl Model for Llama {
         Ok(x)
     }
 
-    fn logits(&self, hidden: &Tensor) -> TensorResult<Tensor> {
-        self.head.forward(&hidden.rms_norm(Some(&self.norm), self.c.eps)?)?.cast(DType::F32)
+    fn norm(&self, residual: &Tensor) -> TensorResult<Tensor> {
+        residual.rms_norm(Some(&self.norm), self.c.eps)
+    }
+
+    fn head(&self, normed: &Tensor) -> TensorResult<Tensor> {
+        self.head.forward(normed)?.cast(DType::F32)
     }
 
     fn repeats(&self) -> bool {

@@ -8,6 +8,7 @@ pub mod gemma3;
 pub mod generate;
 pub mod gpt2;
 pub mod llama;
+mod pass;
 mod rope_settings;
 pub mod sampler;
 pub mod settings;
@@ -16,6 +17,7 @@ pub mod weights;
 pub use adapter::Adapters;
 pub use cache::KvCache;
 pub use generate::{Generation, Session};
+pub use pass::Pass;
 pub use sampler::Sampler;
 pub use settings::Settings;
 pub use weights::{Tensors, Weights};
@@ -31,11 +33,22 @@ use crate::tensor::Tensor;
 pub trait Model: Send + Sync {
     /// Sizes that callers need.
     fn shape(&self) -> ModelShape;
-    /// The hidden states `[1,T,d]` after the last block and the final norm, for tokens `[T]` at positions `cache.len()..`. Their keys and
-    /// values are appended to the cache. With [`KvCache::none`], tokens may be `[B,T]`: B texts at once, for training.
-    fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor>;
-    /// Logits `[…,V]` of hidden states `[…,d]`, in f32.
-    fn logits(&self, hidden: &Tensor) -> TensorResult<Tensor>;
+    /// The residual stream `[B,T,d]` after the last block, *before* the final norm. Keys and values are appended to the cache; with
+    /// [`KvCache::none`], tokens attend to those of the same pass only.
+    fn forward(&self, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<Tensor>;
+    /// The final norm of a residual stream `[…,d]`: what transformers calls the last hidden state.
+    fn norm(&self, residual: &Tensor) -> TensorResult<Tensor>;
+    /// Logits `[…,V]` in f32 of normed states `[…,d]`.
+    fn head(&self, normed: &Tensor) -> TensorResult<Tensor>;
+    /// [`Model::forward`] of tokens `[T]` at positions `cache.len()..`: `[1,T,d]`, before the final norm. With [`KvCache::none`], tokens may be
+    /// `[B,T]`: B texts at once, for training.
+    fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor> {
+        self.forward(&mut Pass::tokens(tokens), cache)
+    }
+    /// Logits `[…,V]`, in f32, of what [`Model::hidden`] gives, `[…,d]`: the final norm and the head.
+    fn logits(&self, hidden: &Tensor) -> TensorResult<Tensor> {
+        self.head(&self.norm(hidden)?)
+    }
     /// Whether decode steps are identical up to the token, the cache length and affinely changing scalars. If so, the recorded plan is
     /// replayed without building a graph.
     fn repeats(&self) -> bool {
@@ -198,15 +211,6 @@ impl Projection {
     }
 }
 
-/// Tokens `[T]` or `[B,T]` as `[B,T]`, and T.
-pub(crate) fn batch_of(tokens: &Tensor) -> TensorResult<(Tensor, usize)> {
-    match tokens.dims() {
-        [t] => Ok((tokens.unsqueeze(0)?, *t)),
-        [_, t] => Ok((tokens.clone(), *t)),
-        _ => Err(TensorError::Value(format!("tokens have shape {}, expected [T] or [B,T]", tokens.shape()))),
-    }
-}
-
 /// `[B,T,H·D]` to `[B,H,T,D]`.
 pub(crate) fn split_heads(x: &Tensor, heads: usize) -> TensorResult<Tensor> {
     let (b, t, d) = (x.dims()[0], x.dims()[1], x.dims()[2] / heads);
@@ -234,9 +238,13 @@ impl Rope {
         Ok(Rope { cos: Tensor::from_vec(cos, &shape, device)?, sin: Tensor::from_vec(sin, &shape, device)?, pairs })
     }
 
-    /// The tables of positions `start..start + len`.
-    pub(crate) fn at(&self, start: usize, len: usize) -> TensorResult<Rope> {
-        Ok(Rope { cos: self.cos.narrow(0, start, len)?, sin: self.sin.narrow(0, start, len)?, pairs: self.pairs })
+    /// The tables of a pass's positions, by default `start..start + len`.
+    pub(crate) fn at(&self, pass: &Pass<'_>, start: usize, len: usize) -> TensorResult<Rope> {
+        let part = |table: &Tensor| match pass.positions {
+            Some(positions) => table.embedding(positions)?.unsqueeze(1), // [B, 1, T, D]
+            None => table.narrow(0, start, len),
+        };
+        Ok(Rope { cos: part(&self.cos)?, sin: part(&self.sin)?, pairs: self.pairs })
     }
 
     /// Rotates heads `[B,H,T,D]`.

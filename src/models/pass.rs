@@ -1,0 +1,75 @@
+//! What a forward pass reads besides weights and cache: tokens or embeddings, their positions, and which keys are padding.
+
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::tensor::Tensor;
+
+/// The inputs of one forward pass, and the hidden states that it leaves behind if asked to.
+pub struct Pass<'a> {
+    source: Source<'a>,
+    /// The position of each token, i32 `[B,T]`, each within the context; consecutive ones from the cache's length on when absent.
+    pub positions: Option<&'a Tensor>,
+    /// What is added to the attention scores, besides the causal mask; broadcasts to `[B,H,T,S]`.
+    pub mask: Option<&'a Tensor>,
+    /// Where [`Pass::keep`] puts the input of each block.
+    kept: Option<Vec<Tensor>>,
+}
+
+/// What the first block is computed from.
+enum Source<'a> {
+    Tokens(&'a Tensor),
+    Embeddings(&'a Tensor),
+}
+
+impl<'a> Pass<'a> {
+    /// Tokens `[T]` or `[B,T]` at the next positions, all of them valid.
+    pub fn tokens(tokens: &'a Tensor) -> Pass<'a> {
+        Pass { source: Source::Tokens(tokens), positions: None, mask: None, kept: None }
+    }
+
+    /// Embeddings `[B,T,d]` in place of the rows of the embedding table. Gemma's are expected to be scaled by √d already, as transformers does.
+    pub fn embeddings(embeddings: &'a Tensor) -> Pass<'a> {
+        Pass { source: Source::Embeddings(embeddings), positions: None, mask: None, kept: None }
+    }
+
+    /// Keeps the input `[B,T,d]` of every block.
+    pub fn keep_layers(mut self) -> Pass<'a> {
+        self.kept = Some(Vec::new());
+        self
+    }
+
+    /// The kept inputs of the blocks, first to last.
+    pub fn into_layers(self) -> Option<Vec<Tensor>> {
+        self.kept
+    }
+
+    /// For models: the embeddings `[B,T,d]` in `dtype`, looked up by `table` where tokens are given, and T.
+    pub fn embed(&self, dtype: DType, table: impl FnOnce(&Tensor) -> TensorResult<Tensor>) -> TensorResult<(Tensor, usize)> {
+        match self.source {
+            Source::Tokens(tokens) => {
+                let (tokens, t) = batch_of(tokens)?;
+                Ok((table(&tokens)?.cast(dtype)?, t))
+            }
+            Source::Embeddings(x) => match x.dims() {
+                [_, t, _] => Ok((x.cast(dtype)?, *t)),
+                _ => Err(TensorError::Value(format!("embeddings have shape {}, expected [B,T,d]", x.shape()))),
+            },
+        }
+    }
+
+    /// For models: keeps the input of a block if that was asked for.
+    pub fn keep(&mut self, x: &Tensor) {
+        if let Some(kept) = &mut self.kept {
+            kept.push(x.clone());
+        }
+    }
+}
+
+/// Tokens `[T]` or `[B,T]` as `[B,T]`, and T.
+fn batch_of(tokens: &Tensor) -> TensorResult<(Tensor, usize)> {
+    match tokens.dims() {
+        [t] => Ok((tokens.unsqueeze(0)?, *t)),
+        [_, t] => Ok((tokens.clone(), *t)),
+        _ => Err(TensorError::Value(format!("tokens have shape {}, expected [T] or [B,T]", tokens.shape()))),
+    }
+}
