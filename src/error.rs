@@ -56,6 +56,16 @@ pub enum TensorError {
         /// The line that wrote the op.
         at: At,
     },
+    /// An argument with a value that is not allowed. Reported for the line of the call; the message names the argument.
+    #[error("{op}: {message} ({})", Line(at))]
+    Argument {
+        /// The call's name.
+        op: &'static str,
+        /// The argument, its value, and what would fit.
+        message: String,
+        /// The line of the call.
+        at: At,
+    },
     /// The requested device does not exist, or lacks a feature that an op needs.
     #[error("device: {0}")]
     UnsupportedDevice(String),

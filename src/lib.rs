@@ -76,6 +76,8 @@ mod pages {
     mod troubleshooting {}
     #[doc = include_str!("../docs/guide/10-custom-kernels.md")]
     mod guide_custom_kernels {}
+    #[doc = include_str!("../docs/guide/11-inference.md")]
+    mod inference {}
     #[cfg(feature = "gpu")]
     #[doc = include_str!("../docs/metal.md")]
     mod metal {}

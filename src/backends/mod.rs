@@ -8,6 +8,7 @@ pub mod limits;
 pub(crate) mod lock;
 pub(crate) mod pool;
 pub(crate) mod report;
+pub(crate) mod stages;
 
 #[cfg(feature = "gpu")]
 pub use crate::metal::{self, RawBackend};

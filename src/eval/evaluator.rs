@@ -1,6 +1,7 @@
 //! What is pending on a device, as a graph, and its plan: nodes are collected, their structure hashed, the plan found or compiled.
 
 use crate::backends::Buffer;
+use crate::backends::stages::{Stage, enter};
 use crate::compile::{Compiled, GNode, Graph, compile};
 use crate::device::Device;
 use crate::error::TensorResult;
@@ -287,6 +288,7 @@ impl Evaluator {
             return Ok(c.clone());
         }
         self.stats.misses += 1;
+        let _stage = enter(Stage::Compile);
         let mut graph = Graph { nodes: Vec::with_capacity(self.order.len()), params: 0 };
         let mut bound = 0;
         for &n in &self.order {

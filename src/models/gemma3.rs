@@ -215,7 +215,7 @@ impl Gemma3 {
         let rope = |freqs: &[f64]| Rope::new(context, freqs, RopePairs::Halves, w.device());
         let (global, local) = (rope(&c.global)?, rope(&c.local)?);
         let (layers, kv_heads, vocab) = (c.layers, c.kv_heads, embedding.dims()[0]);
-        let shape = ModelShape { architecture: "gemma3", layers, kv_heads, head_dim, vocab, context, dtype };
+        let shape = ModelShape { architecture: "gemma3", layers, kv_heads, head_dim, width: d, vocab, context, dtype };
         Ok(Gemma3 { shape, c, embedding, blocks, norm, head, global, local })
     }
 }

@@ -124,7 +124,7 @@ impl Gpt2 {
             .collect::<TensorResult<Vec<_>>>()?;
         let head = w.head(&tokens, true)?;
         let vocab = tokens.dims()[0];
-        let shape = ModelShape { architecture: "gpt2", layers, kv_heads: c.heads, head_dim: d / c.heads, vocab, context, dtype };
+        let shape = ModelShape { architecture: "gpt2", layers, kv_heads: c.heads, head_dim: d / c.heads, width: d, vocab, context, dtype };
         let positions = w.tensor("position_embd.weight", &[context, d])?;
         let norm = norm("output_norm".into())?;
         s.finish()?;

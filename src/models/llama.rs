@@ -151,7 +151,7 @@ impl Llama {
         let context = c.context.min(rope_settings::MAX_POSITIONS);
         let rope = Rope::new(context, &c.rope, pairs, w.device())?;
         let (layers, kv_heads, head_dim, vocab) = (c.layers, c.kv_heads, c.head_dim, embedding.dims()[0]);
-        let shape = ModelShape { architecture: "llama", layers, kv_heads, head_dim, vocab, context, dtype };
+        let shape = ModelShape { architecture: "llama", layers, kv_heads, head_dim, width: d, vocab, context, dtype };
         Ok(Llama { shape, c, embedding, blocks, norm, head, rope, adjacent: !w.is_hub() })
     }
 }

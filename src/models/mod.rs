@@ -7,6 +7,7 @@ pub mod convert;
 pub mod gemma3;
 pub mod generate;
 pub mod gpt2;
+pub mod inference;
 pub mod llama;
 mod pass;
 mod rope_settings;
@@ -17,6 +18,7 @@ pub mod weights;
 pub use adapter::Adapters;
 pub use cache::KvCache;
 pub use generate::{Generation, Session};
+pub use inference::Inference;
 pub use pass::Pass;
 pub use sampler::Sampler;
 pub use settings::Settings;
@@ -108,6 +110,8 @@ pub struct ModelShape {
     pub kv_heads: usize,
     /// Size of a head.
     pub head_dim: usize,
+    /// Size of a hidden state.
+    pub width: usize,
     /// Tokens in the vocabulary.
     pub vocab: usize,
     /// Positions the model was made for.

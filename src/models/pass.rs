@@ -27,7 +27,8 @@ impl<'a> Pass<'a> {
         Pass { source: Source::Tokens(tokens), positions: None, mask: None, kept: None }
     }
 
-    /// Embeddings `[B,T,d]` in place of the rows of the embedding table. Gemma's are expected to be scaled by √d already, as transformers does.
+    /// Embeddings `[B,T,d]` in place of the rows of the embedding table. Gemma's are expected to be scaled by √d already, as in
+    /// transformers.
     pub fn embeddings(embeddings: &'a Tensor) -> Pass<'a> {
         Pass { source: Source::Embeddings(embeddings), positions: None, mask: None, kept: None }
     }

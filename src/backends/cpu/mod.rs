@@ -37,6 +37,7 @@ pub use transpose::transpose;
 
 use crate::backends::lock::lock;
 use crate::backends::pool::PoolControl;
+use crate::backends::stages::{Stage, enter};
 use crate::backends::{Backend, Buffer, Bytes};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
@@ -166,6 +167,7 @@ impl Backend for CpuBackend {
     }
 
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
+        let _stage = enter(Stage::Encode);
         let start = self.timer.begin_run();
         let mut running = lock(&self.running);
         let Running { width, plans } = &mut *running;
@@ -185,7 +187,10 @@ impl Backend for CpuBackend {
         };
         let views = bind(plan, prepared, &place, params)?;
         let run = PlanRun::new(plan, prepared, &views, params, start.is_some());
-        run.go(&self.threads, width);
+        {
+            let _stage = enter(Stage::Execute);
+            run.go(&self.threads, width);
+        }
         if let Some(start) = start {
             self.timer.end_run(start, plan, &lock(&run.marks));
         }

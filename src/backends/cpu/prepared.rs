@@ -3,6 +3,7 @@
 use super::compile;
 use super::map::Compiled;
 use super::span::{AddressRange, StridedView};
+use crate::backends::stages::{Stage, enter};
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, IdentityHasher, Load, Plan, Source, Step, Work};
 use std::collections::HashMap;
@@ -27,6 +28,7 @@ impl PreparedPlans {
             if plans.len() >= PLANS_BEFORE_SWEEP {
                 plans.retain(|_, (plan, _)| plan.strong_count() > 0);
             }
+            let _stage = enter(Stage::Compile);
             let steps = plan.steps.iter().map(prepare).collect::<TensorResult<_>>()?;
             plans.insert(key, (Arc::downgrade(plan), steps));
         }

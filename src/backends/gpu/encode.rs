@@ -11,6 +11,7 @@ use super::timer::Timer;
 use super::wgsl::step_text;
 use crate::backends::Chain;
 use crate::backends::pool::PoolControl;
+use crate::backends::stages::{Stage, enter};
 use crate::error::TensorResult;
 use crate::plan::{Buf, PipelineStats, Plan};
 use std::collections::HashMap;
@@ -51,6 +52,7 @@ impl Runner {
     pub fn ready(&mut self, core: &Core, plan: &Arc<Plan>) -> TensorResult<()> {
         let key = Arc::as_ptr(plan) as usize;
         if self.plans.get(&key).is_none_or(|p| p.plan.upgrade().is_none()) {
+            let _stage = enter(Stage::Compile);
             let p = self.prepare(core, plan)?;
             if self.plans.len() >= PLANS_BEFORE_SWEEP {
                 self.plans.retain(|_, p| p.plan.strong_count() > 0);
@@ -70,6 +72,7 @@ impl Runner {
         params: &[f64],
         chain: Option<Chain<'_>>,
     ) -> TensorResult<()> {
+        let _stage = enter(Stage::Encode);
         let hold = core.queue.pending.may_hold();
         core.check()?;
         self.ready(core, plan)?;

@@ -8,6 +8,7 @@ use super::irq_affinity::Interrupts;
 use super::memory::GpuBuffer;
 use super::pending::Pending;
 use crate::backends::lock::lock;
+use crate::backends::stages::{Stage, enter};
 use crate::error::TensorResult;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -105,6 +106,7 @@ impl Queue {
                 add(run.get_or_insert_with(|| self.driver.encoder()));
             }
             let all = copies.into_iter().chain(run.map(wgpu::CommandEncoder::finish)).chain(commands);
+            let _stage = enter(Stage::Submit);
             (self.driver.queue.submit(all), copied, used)
         };
         index

@@ -1,6 +1,7 @@
 //! Models: their files, settings and logits.
 
 mod convert;
+mod inference;
 mod model_files;
 mod model_settings;
 mod parity;

@@ -1,0 +1,131 @@
+//! What an inference gives: tensors in host memory, and where its time went.
+
+use crate::device::Device;
+use crate::error::TensorResult;
+use crate::tensor::Tensor;
+use std::fmt;
+use std::time::Duration;
+
+/// The results of [`Inference::run`](super::Inference::run), in f32 and in host memory: tensors of [`Device::cpu`].
+#[derive(Clone, Debug)]
+pub struct Outputs {
+    /// Logits `[B,V]` of each row's last valid token; with [`Inference::all_logits`](super::Inference::all_logits) `[B,T,V]`, of every
+    /// token.
+    pub logits: Tensor,
+    /// Hidden states `[B,T,d]` after the final norm: transformers' `hidden_states[-1]`. Those of padding mean nothing.
+    pub hidden_states: Tensor,
+    /// With [`Inference::layers`](super::Inference::layers), transformers' `hidden_states`: the input `[B,T,d]` of each block, and last the
+    /// states after the final norm.
+    pub layers: Option<Vec<Tensor>>,
+    /// With [`Inference::log_probs`](super::Inference::log_probs), the natural logarithm `[B,T]` of the probability of each token after
+    /// those before it. 0 for padding and for the first token of a row, so that the sum over a row is its log-likelihood.
+    pub log_probs: Option<Tensor>,
+    /// Where the time went.
+    pub times: Stages,
+    /// Bytes that the model read besides its weights: tokens or embeddings, and where needed positions and mask.
+    pub bytes_in: u64,
+    /// Bytes of the results that were copied to the host (of the CPU's: that are there).
+    pub bytes_out: u64,
+    /// The device's name.
+    pub device: String,
+    /// Row by row, whether there was a token.
+    pub(super) valid: Vec<bool>,
+}
+
+/// How the hidden states of a row become one vector.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pooling {
+    /// The mean over the row's tokens.
+    Mean,
+    /// That of its last token, which has seen all others.
+    Last,
+}
+
+impl Outputs {
+    /// One embedding `[B,d]` per row, of the hidden states of its tokens; sums are in f64.
+    ///
+    /// # Errors
+    /// Those of the evaluation.
+    pub fn pooled(&self, pooling: Pooling) -> TensorResult<Tensor> {
+        let [batch, len, width] = self.hidden_states.dims() else { return Ok(self.hidden_states.clone()) };
+        let states = self.hidden_states.to_vec()?;
+        let mut out = Vec::with_capacity(batch * width);
+        for (row, valid) in states.chunks(len * width).zip(self.valid.chunks(*len)) {
+            let tokens: Vec<&[f32]> = row.chunks(*width).zip(valid).filter(|(_, v)| **v).map(|(state, _)| state).collect();
+            match pooling {
+                Pooling::Last => out.extend_from_slice(tokens.last().copied().unwrap_or_default()),
+                Pooling::Mean => out.extend((0..*width).map(|i| {
+                    let sum: f64 = tokens.iter().map(|state| f64::from(state[i])).sum();
+                    (sum / tokens.len() as f64) as f32
+                })),
+            }
+        }
+        Tensor::from_vec(out, &[*batch, *width], &Device::cpu())
+    }
+
+    /// The hidden states of a row's tokens, without those of padding.
+    ///
+    /// # Errors
+    /// Those of the evaluation, or when there is no such row.
+    pub fn token_states(&self, row: usize) -> TensorResult<Vec<Vec<f32>>> {
+        let (len, width) = (self.hidden_states.dims()[1], self.hidden_states.dims()[2]);
+        let states = self.hidden_states.narrow(0, row, 1)?.to_vec()?;
+        let valid = &self.valid[row * len..][..len];
+        Ok(states.chunks(width).zip(valid).filter(|(_, v)| **v).map(|(state, _)| state.to_vec()).collect())
+    }
+}
+
+/// Wall-clock times of the stages of an inference, each measured where the work happens. Every moment belongs to one stage: their sum is
+/// the time that [`Inference::run`](super::Inference::run) took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stages {
+    /// Checking the inputs, building the graph, finding its plan, taking memory.
+    pub prepare: Duration,
+    /// Making a plan and compiling kernels; next to nothing once a plan for these sizes exists.
+    pub compile: Duration,
+    /// Binding buffers and recording commands.
+    pub encode: Duration,
+    /// Handing the commands to the driver; nothing on the CPU.
+    pub submit: Duration,
+    /// Computing: the CPU's threads at work, or the wait for the GPU after the last submit.
+    pub execute: Duration,
+    /// Copying the results to the host, and reading the GPU's clock.
+    pub read: Duration,
+    /// The time between the first and the last command by the GPU's own clock. It overlaps with `submit` and `execute`, and is not part of
+    /// the sum. `None` on the CPU, on a GPU without timestamps, while the device is profiled already, and where
+    /// [`Inference::timestamps`](super::Inference::timestamps) is off.
+    pub gpu: Option<Duration>,
+}
+
+impl Stages {
+    /// The sum of the stages on the wall clock.
+    pub fn total(&self) -> Duration {
+        self.named().iter().map(|(_, time)| *time).sum()
+    }
+
+    /// The stages of the sum by name, in their order.
+    pub fn named(&self) -> [(&'static str, Duration); 6] {
+        [
+            ("prepare", self.prepare),
+            ("compile", self.compile),
+            ("encode", self.encode),
+            ("submit", self.submit),
+            ("execute", self.execute),
+            ("read", self.read),
+        ]
+    }
+}
+
+impl fmt::Display for Stages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        for (name, time) in self.named() {
+            write!(f, "{name} {:.2}, ", ms(time))?;
+        }
+        write!(f, "total {:.2} ms", ms(self.total()))?;
+        match self.gpu {
+            Some(gpu) => write!(f, " (GPU clock {:.2} ms)", ms(gpu)),
+            None => Ok(()),
+        }
+    }
+}
