@@ -6,6 +6,7 @@ mod ckpt;
 mod completions;
 mod devices;
 mod doctor;
+mod embed;
 mod explain;
 mod fetch;
 mod finetune;
@@ -19,8 +20,10 @@ mod perplexity;
 mod pull;
 mod quantize;
 mod random_model;
+mod score;
 mod suites;
 mod table;
+mod texts;
 mod train;
 mod tune;
 
@@ -73,6 +76,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Explain(Box<explain::ExplainArgs>),
     Perplexity(Box<perplexity::PerplexityArgs>),
+    Score(Box<score::ScoreArgs>),
+    Embed(Box<embed::EmbedArgs>),
     Train(Box<train::TrainArgs>),
     Ckpt(ckpt::CkptArgs),
     Finetune(Box<finetune::FinetuneArgs>),
@@ -150,6 +155,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args, cli.global),
         Command::Explain(args) => explain::run(args, cli.global),
         Command::Perplexity(args) => perplexity::run(args, cli.global),
+        Command::Score(args) => score::run(args, cli.global),
+        Command::Embed(args) => embed::run(args, cli.global),
         Command::Train(args) => train::run(args, cli.global),
         Command::Ckpt(args) => ckpt::run(args, cli.global),
         Command::Finetune(args) => finetune::run(args, cli.global),
