@@ -78,6 +78,8 @@ mod pages {
     mod guide_custom_kernels {}
     #[doc = include_str!("../docs/guide/11-inference.md")]
     mod inference {}
+    #[doc = include_str!("../docs/guide/12-byte-entropy.md")]
+    mod byte_entropy {}
     #[cfg(feature = "gpu")]
     #[doc = include_str!("../docs/metal.md")]
     mod metal {}

@@ -36,6 +36,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("scatter_add", "`scatter` with `Combine::Add`, which is in graphs"),
     ("meshgrid", "`reshape` and `expand`, which are in graphs: tests/api.rs"),
     ("median", "`sort` and `select`, which are in graphs: tests/api.rs"),
+    ("byte_entropy", "takes bytes: tests/it/ops/byte_entropy.rs"),
     ("clamp_tensors", "has kinks of its own: tests/it/ops/kinks.rs"),
     ("eval", "ends every graph, by `eval_all`"),
     ("grad", "reads every gradient"),

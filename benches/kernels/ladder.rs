@@ -224,6 +224,9 @@ impl Ladder {
 
 /// The elements as they are stored, decoded on the host.
 fn host(t: &Tensor) -> TensorResult<Vec<f32>> {
+    if t.dtype().is_int() {
+        return t.cast(DType::F32)?.to_vec();
+    }
     let mut values = vec![0.0; t.numel()];
     quant::dequantize(t.dtype(), &t.to_bytes()?, &mut values)?;
     Ok(values)

@@ -2,6 +2,7 @@
 
 pub mod ladder;
 
+mod byte_entropy;
 mod chain;
 mod product;
 mod row_f16;
@@ -13,5 +14,14 @@ use ladder::Ladder;
 
 /// The ladders in the order they are climbed.
 pub fn all() -> Vec<Ladder> {
-    vec![product::f16(), product::f32(), row_f16::ladder(), row_q4_0::ladder(), sum::ladder(), softmax::ladder(), chain::ladder()]
+    vec![
+        product::f16(),
+        product::f32(),
+        row_f16::ladder(),
+        row_q4_0::ladder(),
+        sum::ladder(),
+        softmax::ladder(),
+        chain::ladder(),
+        byte_entropy::ladder(),
+    ]
 }

@@ -7,6 +7,7 @@ mod completions;
 mod devices;
 mod doctor;
 mod embed;
+mod entropy;
 mod explain;
 mod fetch;
 mod finetune;
@@ -83,6 +84,7 @@ enum Command {
     Finetune(Box<finetune::FinetuneArgs>),
     Merge(Box<finetune::MergeArgs>),
     Quantize(quantize::QuantizeArgs),
+    Entropy(entropy::EntropyArgs),
     Bench(Box<bench::BenchArgs>),
     Tune(tune::TuneArgs),
     Completions(completions::CompletionsArgs),
@@ -162,6 +164,7 @@ fn main() -> ExitCode {
         Command::Finetune(args) => finetune::run(args, cli.global),
         Command::Merge(args) => finetune::run_merge(args, cli.global),
         Command::Quantize(args) => quantize::run(args, cli.global),
+        Command::Entropy(args) => entropy::run(args, cli.global),
         Command::Bench(args) => bench::run(args, cli.global),
         Command::Tune(args) => tune::run(args, cli.global),
         Command::Completions(args) => completions::run::<Cli>(args),

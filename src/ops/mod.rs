@@ -3,6 +3,7 @@
 pub(crate) mod activation;
 pub(crate) mod arithmetic;
 pub mod attention;
+pub mod byte_entropy;
 pub mod convolution;
 pub(crate) mod create;
 #[doc(hidden)]

@@ -318,6 +318,11 @@ fn integers(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
     add("eq", x.eq(&x)?);
     add("where", x.cast(Bool)?.where_(&x, &x)?);
     add("gather", x.index_select(0, &leaf(I32, &[5])?)?);
+    if d == U8 {
+        for (cols, window) in [(4096, 256), (333, 7), (4096, 4096)] {
+            add(&format!("byte_entropy_{cols}_{window}"), leaf(d, &[2, cols])?.byte_entropy(window)?);
+        }
+    }
     if d.is_int() {
         add("arithmetic", x.add(&x)?.mul(&x)?.div(&x)?.maximum(&x)?);
         add("bits", x.bitwise_and(&x)?.bitwise_xor(&x)?);

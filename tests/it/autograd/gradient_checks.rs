@@ -381,7 +381,7 @@ fn windows() {
 }
 
 /// What has no gradient: results that are not floats, or no tensor comes in.
-const WITHOUT: [&str; 42] = [
+const WITHOUT: [&str; 43] = [
     "all",
     "any",
     "arange",
@@ -394,6 +394,7 @@ const WITHOUT: [&str; 42] = [
     "bitwise_or",
     "bitwise_right_shift",
     "bitwise_xor",
+    "byte_entropy",
     "eq",
     "eye",
     "wrap_negative",
