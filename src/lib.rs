@@ -80,6 +80,8 @@ mod pages {
     mod inference {}
     #[doc = include_str!("../docs/guide/12-byte-entropy.md")]
     mod byte_entropy {}
+    #[doc = include_str!("../docs/guide/13-affine-quantization.md")]
+    mod affine_quantization {}
     #[cfg(feature = "gpu")]
     #[doc = include_str!("../docs/metal.md")]
     mod metal {}

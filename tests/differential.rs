@@ -37,6 +37,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("meshgrid", "`reshape` and `expand`, which are in graphs: tests/api.rs"),
     ("median", "`sort` and `select`, which are in graphs: tests/api.rs"),
     ("byte_entropy", "takes bytes: tests/it/ops/byte_entropy.rs"),
+    ("matmul_quantized", "takes quantized weights: tests/it/quant/affine.rs"),
     ("clamp_tensors", "has kinks of its own: tests/it/ops/kinks.rs"),
     ("eval", "ends every graph, by `eval_all`"),
     ("grad", "reads every gradient"),

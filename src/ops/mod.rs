@@ -1,6 +1,7 @@
 //! The language: each op's meaning, kernel and methods in one file. This is the list.
 
 pub(crate) mod activation;
+pub mod affine;
 pub(crate) mod arithmetic;
 pub mod attention;
 pub mod byte_entropy;

@@ -7,7 +7,7 @@ use half::f16;
 ///
 /// With `n = 8 / width` numbers to a byte, number `i` begins at bit `width · (i / lanes % n)` of byte `at + i / (lanes · n) · lanes + i % lanes`.
 #[derive(Clone, Copy, Debug)]
-pub struct Bits {
+pub struct BitField {
     /// The first byte in the block.
     pub at: usize,
     /// Bits of a number: 1, 2, 4 or 8.
@@ -16,7 +16,7 @@ pub struct Bits {
     pub lanes: usize,
 }
 
-impl Bits {
+impl BitField {
     /// The byte and the first bit of number `i`.
     #[inline(always)]
     const fn place(&self, i: usize) -> (usize, usize) {
@@ -68,9 +68,9 @@ impl Bits {
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers {
     /// The low bits, or all of them.
-    pub low: Bits,
+    pub low: BitField,
     /// The bits above.
-    pub high: Option<Bits>,
+    pub high: Option<BitField>,
     /// What is stored for zero.
     pub bias: u8,
     /// Whether the eight bits are a signed byte.

@@ -1,4 +1,4 @@
-//! GGML's block formats: a descriptor each, and what reads and writes rows of them.
+//! GGML's block formats: a descriptor each, and what reads and writes rows of them. And affine quantization.
 //!
 //! A tensor in a block format stores 32 or 256 successive values of a row in one block of bytes: integers `q` of a few bits each, and scales that
 //! turn them into values. The layouts are those of llama.cpp's `ggml-common.h` (structures `block_q4_0` …) and the values those of
@@ -22,14 +22,16 @@
 //!
 //! A new format is a descriptor and its WGSL in this folder, a line in the list below, and a [`DType`](crate::DType).
 
+mod affine;
 mod block;
 mod pack;
 mod rows;
 #[cfg(test)]
 mod tests;
 
+pub use affine::{Affine, AffineParams, Bits, Granularity, Mapping};
 pub(crate) use block::f16_to_f32;
-pub use block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+pub use block::{BitField, BlockFormat, GgufType, Numbers, Scales};
 pub use rows::{dequantize, quantize};
 
 /// Declares the files of the formats and the list of them.

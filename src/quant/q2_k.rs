@@ -7,7 +7,7 @@
 //! byte 82..84   dmin, f16
 //! ```
 
-use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
 use super::{pack, q4_0};
 
 /// The descriptor.
@@ -17,7 +17,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     len: 256,
     d: 80,
     dmin: Some(82),
-    quants: Numbers { low: Bits { at: 16, width: 2, lanes: 32 }, high: None, bias: 0, signed: false },
+    quants: Numbers { low: BitField { at: 16, width: 2, lanes: 32 }, high: None, bias: 0, signed: false },
     scales: Scales::Nibbles16 { at: 0 },
     substitute: Some(&q4_0::FORMAT),
     pack: |values, block| pack::affine_groups(&FORMAT, values, block),

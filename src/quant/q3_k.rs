@@ -9,7 +9,7 @@
 //! byte 108..110   d, f16
 //! ```
 
-use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
 use super::{pack, q4_0};
 
 /// The descriptor.
@@ -19,8 +19,8 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     len: 256,
     d: 108,
     dmin: None,
-    quants: Numbers { low: Bits { at: 32, width: 2, lanes: 32 }, high: Some(Bits { at: 0, width: 1, lanes: 32 }), bias: 4, signed: false },
-    scales: Scales::Each16(Numbers { low: Bits { at: 96, width: 4, lanes: 8 }, high: Some(Bits { at: 104, width: 2, lanes: 4 }), bias: 32, signed: false }),
+    quants: Numbers { low: BitField { at: 32, width: 2, lanes: 32 }, high: Some(BitField { at: 0, width: 1, lanes: 32 }), bias: 4, signed: false },
+    scales: Scales::Each16(Numbers { low: BitField { at: 96, width: 4, lanes: 8 }, high: Some(BitField { at: 104, width: 2, lanes: 4 }), bias: 32, signed: false }),
     substitute: Some(&q4_0::FORMAT),
     pack: |values, block| pack::symmetric_groups(&FORMAT, values, block),
     wgsl: ("quant/q3_K.wgsl", include_str!("q3_k.wgsl")),

@@ -5,7 +5,7 @@
 //! byte 2..18   q: byte 2+i holds q[i] in its low half and q[i+16] in its high half
 //! ```
 
-use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
 use super::pack;
 
 /// The descriptor.
@@ -15,7 +15,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     len: 32,
     d: 0,
     dmin: None,
-    quants: Numbers { low: Bits { at: 2, width: 4, lanes: 16 }, high: None, bias: 8, signed: false },
+    quants: Numbers { low: BitField { at: 2, width: 4, lanes: 16 }, high: None, bias: 8, signed: false },
     scales: Scales::Whole,
     substitute: None,
     pack: |values, block| pack::symmetric_block(&FORMAT, values, block),

@@ -6,7 +6,7 @@
 //! byte 4..20   q: byte 4+i holds q[i] in its low half and q[i+16] in its high half
 //! ```
 
-use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
 use super::pack;
 
 /// The descriptor.
@@ -16,7 +16,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     len: 32,
     d: 0,
     dmin: Some(2),
-    quants: Numbers { low: Bits { at: 4, width: 4, lanes: 16 }, high: None, bias: 0, signed: false },
+    quants: Numbers { low: BitField { at: 4, width: 4, lanes: 16 }, high: None, bias: 0, signed: false },
     scales: Scales::Whole,
     substitute: None,
     pack: |values, block| pack::affine_block(&FORMAT, values, block),

@@ -9,7 +9,7 @@
 //! byte 16..144   q: value l of group g is in byte 16 + 32·(g / 2) + l, low half where g is even
 //! ```
 
-use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
 use super::{pack, q5_0};
 
 /// The descriptor.
@@ -19,7 +19,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     len: 256,
     d: 0,
     dmin: Some(2),
-    quants: Numbers { low: Bits { at: 16, width: 4, lanes: 32 }, high: None, bias: 0, signed: false },
+    quants: Numbers { low: BitField { at: 16, width: 4, lanes: 32 }, high: None, bias: 0, signed: false },
     scales: Scales::SixBits32 { at: 4 },
     substitute: Some(&q5_0::FORMAT),
     pack: |values, block| pack::affine_groups(&FORMAT, values, block),

@@ -6,7 +6,7 @@
 //! byte 6..22   bits 0..4 of q: byte 6+i holds those of q[i] in its low half and of q[i+16] in its high half
 //! ```
 
-use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
 use super::pack;
 
 /// The descriptor.
@@ -16,7 +16,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     len: 32,
     d: 0,
     dmin: None,
-    quants: Numbers { low: Bits { at: 6, width: 4, lanes: 16 }, high: Some(Bits { at: 2, width: 1, lanes: 1 }), bias: 16, signed: false },
+    quants: Numbers { low: BitField { at: 6, width: 4, lanes: 16 }, high: Some(BitField { at: 2, width: 1, lanes: 1 }), bias: 16, signed: false },
     scales: Scales::Whole,
     substitute: None,
     pack: |values, block| pack::symmetric_block(&FORMAT, values, block),

@@ -7,7 +7,7 @@
 //! byte 8..24   bits 0..4 of q: byte 8+i holds those of q[i] in its low half and of q[i+16] in its high half
 //! ```
 
-use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
 use super::pack;
 
 /// The descriptor.
@@ -17,7 +17,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     len: 32,
     d: 0,
     dmin: Some(2),
-    quants: Numbers { low: Bits { at: 8, width: 4, lanes: 16 }, high: Some(Bits { at: 4, width: 1, lanes: 1 }), bias: 0, signed: false },
+    quants: Numbers { low: BitField { at: 8, width: 4, lanes: 16 }, high: Some(BitField { at: 4, width: 1, lanes: 1 }), bias: 0, signed: false },
     scales: Scales::Whole,
     substitute: None,
     pack: |values, block| pack::affine_block(&FORMAT, values, block),

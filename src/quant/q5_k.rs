@@ -8,7 +8,7 @@
 //! byte 48..176   bits 0..4 of q: value l of group g is in byte 48 + 32·(g / 2) + l, low half where g is even
 //! ```
 
-use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
 use super::{pack, q5_1};
 
 /// The descriptor.
@@ -18,7 +18,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     len: 256,
     d: 0,
     dmin: Some(2),
-    quants: Numbers { low: Bits { at: 48, width: 4, lanes: 32 }, high: Some(Bits { at: 16, width: 1, lanes: 32 }), bias: 0, signed: false },
+    quants: Numbers { low: BitField { at: 48, width: 4, lanes: 32 }, high: Some(BitField { at: 16, width: 1, lanes: 32 }), bias: 0, signed: false },
     scales: Scales::SixBits32 { at: 4 },
     substitute: Some(&q5_1::FORMAT),
     pack: |values, block| pack::affine_groups(&FORMAT, values, block),

@@ -8,7 +8,7 @@
 //! byte 208..210   d, f16
 //! ```
 
-use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
 use super::{pack, q8_0};
 
 /// The descriptor.
@@ -18,8 +18,8 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     len: 256,
     d: 208,
     dmin: None,
-    quants: Numbers { low: Bits { at: 0, width: 4, lanes: 64 }, high: Some(Bits { at: 128, width: 2, lanes: 32 }), bias: 32, signed: false },
-    scales: Scales::Each16(Numbers { low: Bits { at: 192, width: 8, lanes: 16 }, high: None, bias: 0, signed: true }),
+    quants: Numbers { low: BitField { at: 0, width: 4, lanes: 64 }, high: Some(BitField { at: 128, width: 2, lanes: 32 }), bias: 32, signed: false },
+    scales: Scales::Each16(Numbers { low: BitField { at: 192, width: 8, lanes: 16 }, high: None, bias: 0, signed: true }),
     substitute: Some(&q8_0::FORMAT),
     pack: |values, block| pack::symmetric_groups(&FORMAT, values, block),
     wgsl: ("quant/q6_K.wgsl", include_str!("q6_k.wgsl")),

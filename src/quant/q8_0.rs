@@ -5,7 +5,7 @@
 //! byte 2..34   q, i8
 //! ```
 
-use super::block::{Bits, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
 use super::pack;
 
 /// The descriptor.
@@ -15,7 +15,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     len: 32,
     d: 0,
     dmin: None,
-    quants: Numbers { low: Bits { at: 2, width: 8, lanes: 32 }, high: None, bias: 0, signed: true },
+    quants: Numbers { low: BitField { at: 2, width: 8, lanes: 32 }, high: None, bias: 0, signed: true },
     scales: Scales::Whole,
     substitute: None,
     pack: |values, block| pack::signed_bytes(&FORMAT, values, block),

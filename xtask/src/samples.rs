@@ -8,6 +8,7 @@ use tensorlogic::backends::Bytes;
 use tensorlogic::backends::gpu::{Shader, kernel_shaders};
 use tensorlogic::eval::plan_of;
 use tensorlogic::layout::Layout;
+use tensorlogic::ops::affine::affine_params;
 use tensorlogic::ops::attention::grad::{AttentionGradKernel, Part};
 use tensorlogic::ops::attention::{AttentionKernel, AttentionOptions};
 use tensorlogic::ops::custom::CustomOp;
@@ -15,6 +16,7 @@ use tensorlogic::ops::cutoff::Cutoff;
 use tensorlogic::ops::loss::NllOptions;
 use tensorlogic::ops::norm::grad::NormGradKernel;
 use tensorlogic::plan::{AdapterInfo, Kernel, SubgroupSync};
+use tensorlogic::quant::Affine;
 use tensorlogic::tensor::{Inputs, Key, Lowered, Meta, Op};
 use tensorlogic::tuning::Tuning;
 use tensorlogic::{DType, Device, Shape, Tensor, TensorError, TensorResult};
@@ -309,6 +311,18 @@ fn custom(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
     Ok(())
 }
 
+/// Products with weights in affine quantization.
+fn quantized(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
+    let kinds = [("rows", Affine::int8().per_channel(0)), ("columns", Affine::int8().per_channel(1)), ("blocks", Affine::int4().block(32))];
+    for (name, affine) in kinds {
+        for (m, k) in [(1, 200), (5, 33), (40, 200)] {
+            let w = leaf(DType::F32, &[67, k])?.quantize(&affine)?;
+            add(&format!("matmul_quantized_{name}_{m}x{k}"), leaf(d, &[m, k])?.matmul_quantized(&w)?);
+        }
+    }
+    Ok(())
+}
+
 /// Kernels of integers.
 fn integers(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
     use DType::*;
@@ -318,6 +332,12 @@ fn integers(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
     add("eq", x.eq(&x)?);
     add("where", x.cast(Bool)?.where_(&x, &x)?);
     add("gather", x.index_select(0, &leaf(I32, &[5])?)?);
+    if d == I8 {
+        for affine in [Affine::int8(), Affine::int4().symmetric()] {
+            let [scale, zero_point, inverse] = affine_params(affine, leaf(F32, &[20])?, leaf(F32, &[20])?, std::panic::Location::caller())?;
+            add(&format!("affine_params_{:?}", affine.mapping), scale.add(&zero_point)?.add(&inverse)?);
+        }
+    }
     if d == U8 {
         for (cols, window) in [(4096, 256), (333, 7), (4096, 4096)] {
             add(&format!("byte_entropy_{cols}_{window}"), leaf(d, &[2, cols])?.byte_entropy(window)?);
@@ -355,6 +375,7 @@ pub fn results() -> TensorResult<Vec<(String, Tensor)>> {
         attention(d, &mut add)?;
         let drawn = Cutoff { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05 };
         add("cutoff", bare("cutoff", 0, drawn, &[&leaf(d, &[5003])?], &[], &[(F32, &[1])])?);
+        quantized(d, &mut add)?;
         gradients(d, &mut add)?;
         let x = leaf(d, &[48, 96])?;
         add("cat", Tensor::cat(&[&x, &x], 0)?);

@@ -1,12 +1,12 @@
 //! Block formats, decoded one element at a time from their stored bytes: WGSL that follows from a format's descriptor.
 
-use crate::quant::{Bits, BlockFormat, Numbers, Scales};
+use crate::quant::{BitField, BlockFormat, Numbers, Scales};
 use crate::shader::Template;
 
 static ELEMENT: Template = Template::new("block_element.wgsl", include_str!("block_element.wgsl"));
 
-/// Number `i` of a field with `count` numbers, as u32: what `Bits::get` reads.
-fn bits(b: Bits, i: &str, count: usize, id: usize) -> String {
+/// Number `i` of a field with `count` numbers, as u32: what `BitField::get` reads.
+fn bits(b: BitField, i: &str, count: usize, id: usize) -> String {
     let (per_byte, at, lane_bits) = (8 / b.width, b.at, b.lanes.ilog2());
     let row = lane_bits + per_byte.ilog2();
     if b.width == 8 {

@@ -10,6 +10,7 @@ use tensorlogic::ops::index_add::Combine;
 use tensorlogic::ops::loss::{NllOptions, Reduction};
 use tensorlogic::ops::pad::PadMode;
 use tensorlogic::ops::rope::RopePairs;
+use tensorlogic::quant::Affine;
 use tensorlogic::{DType, Rng, Tensor};
 
 macro_rules! unary {
@@ -210,6 +211,10 @@ fn products() {
     check("matmul broadcast", &[&[2, 1, 3, 4], &[3, 4, 2]], (-2.0, 2.0), |x| x[0].matmul(&x[1]));
     check("matmul of vectors", &[&[4], &[4, 3]], (-2.0, 2.0), |x| x[0].matmul(&x[1]));
     check("linear", &[&[3, 4], &[5, 4], &[5]], (-2.0, 2.0), |x| x[0].linear(&x[1], Some(&x[2]))?.gelu());
+    check("matmul_quantized", &[&[3, 8]], (-2.0, 2.0), |x| {
+        let w = Rng::new(3).normal(&[5, 8], DType::F32, x[0].device())?.quantize(&Affine::int8().block(4))?;
+        x[0].matmul_quantized(&w)
+    });
     check("dot", &[&[5], &[5]], (-2.0, 2.0), |x| x[0].dot(&x[1]));
     check("outer", &[&[5], &[3]], (-2.0, 2.0), |x| x[0].outer(&x[1]));
     check("addmm", &[&[3, 2], &[3, 4], &[4, 2]], (-2.0, 2.0), |x| x[0].addmm(&x[1], &x[2], 0.5, 1.5));
@@ -381,7 +386,7 @@ fn windows() {
 }
 
 /// What has no gradient: results that are not floats, or no tensor comes in.
-const WITHOUT: [&str; 43] = [
+const WITHOUT: [&str; 46] = [
     "all",
     "any",
     "arange",
@@ -395,6 +400,8 @@ const WITHOUT: [&str; 43] = [
     "bitwise_right_shift",
     "bitwise_xor",
     "byte_entropy",
+    "dequantize",
+    "dequantize_weights",
     "eq",
     "eye",
     "wrap_negative",
@@ -423,6 +430,7 @@ const WITHOUT: [&str; 43] = [
     "rand",
     "randn",
     "uniform",
+    "values",
     "zeros",
     "zeros_like",
 ];

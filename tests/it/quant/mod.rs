@@ -1,5 +1,6 @@
-//! Block formats.
+//! Block formats and affine quantization.
 
+mod affine;
 mod block_scales;
 mod formats;
 mod one_descriptor;
