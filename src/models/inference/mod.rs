@@ -99,7 +99,7 @@ impl<'m> Inference<'m> {
         }
         let device = self.model.weights().first().map_or_else(Device::cpu, |w| w.device().clone());
         let (results, bytes_in) = no_grad(|| self.graph(&checked, &shape, &device))?;
-        let timed = self.timestamps && !device.is_cpu() && device.backend().start_timing(Timing::Runs).is_ok();
+        let timed = self.timestamps && device.capabilities().clock && device.backend().start_timing(Timing::Runs).is_ok();
         let done = execute(&device, &results.all());
         let _read = enter(Stage::Read);
         let gpu = if timed { gpu_time(&device)? } else { None };
@@ -228,7 +228,7 @@ impl Results {
 
     /// The results in host memory; log-probabilities stand at the tokens that they are of.
     fn on_host(&self, device: &Device, c: &Checked) -> TensorResult<Results> {
-        let host = |t: &Tensor| match device.is_cpu() {
+        let host = |t: &Tensor| match device.capabilities().host_memory {
             // They are there; looking at them gives the error of the evaluation, if there is one.
             true => t.with_slice(|_: &[f32]| t.clone()),
             false => Tensor::from_vec(t.to_vec_of::<f32>()?, t.dims(), &Device::cpu()),

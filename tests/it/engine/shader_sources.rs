@@ -14,7 +14,7 @@ const TEMPLATES: [&str; 2] = ["ops", "shader"];
 /// Files that replace what is no kernel's text, or are the engine, with the reason.
 const REPLACING: [(&str, &str); 2] = [
     ("shader/template.rs", "the engine puts a loop's turns in the place of the loop"),
-    ("backends/gpu/core.rs", "a cell gets another value"),
+    ("backends/gpu/driver.rs", "a cell gets another value"),
 ];
 
 /// Files with WGSL in their strings, with the reason.
