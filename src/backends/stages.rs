@@ -118,7 +118,7 @@ mod tests {
         assert!(prepare >= 3 * PAUSE && compile >= 2 * PAUSE && encode >= 2 * PAUSE, "{prepare:?} {compile:?} {encode:?}");
         assert_eq!([submit, execute, read], [Duration::ZERO; 3]);
         let sum = prepare + compile + encode;
-        assert!(sum <= wall && sum >= 8 * PAUSE, "{sum:?} of {wall:?}");
+        assert!(sum <= wall && sum >= wall.mul_f64(0.9), "{sum:?} of {wall:?}");
     }
 
     #[test]
