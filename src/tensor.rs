@@ -332,6 +332,7 @@ struct NodeParts {
 }
 
 impl Tensor {
+    #[inline(always)]
     fn node(parts: NodeParts) -> Tensor {
         let NodeParts { kind, device, metas, inputs, params, at, key, extra } = parts;
         let mode = Mode::current();
