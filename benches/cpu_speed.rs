@@ -167,6 +167,16 @@ struct Bench {
     lines: Vec<String>,
 }
 
+/// A row of the table.
+struct Row<'a> {
+    name: &'a str,
+    unit: Unit,
+    limit: Limit,
+    bounds: [Bound; 2],
+    /// Times that the expression does the work.
+    repeats: f64,
+}
+
 impl Bench {
     fn wants(&self, name: &str) -> bool {
         name.contains(&self.args.only)
@@ -243,21 +253,18 @@ impl Bench {
     /// A row whose work is one expression over inputs that take turns.
     fn expression(
         &mut self,
-        name: &str,
-        unit: Unit,
-        limit: Limit,
-        bounds: [Bound; 2],
+        row: Row<'_>,
         inputs: &[Tensor],
-        divide: f64,
         f: impl Fn(&Tensor) -> tensorlogic::TensorResult<Tensor>,
         expect: impl Fn(&Tensor) -> Result<f64>,
     ) -> Result<()> {
+        let Row { name, unit, limit, bounds, repeats } = row;
         let expect = inputs.iter().map(expect).collect::<Result<Vec<_>>>()?;
         let device = self.device.clone();
         let own = || {
             let work =
                 Work { variants: inputs.len(), run: Box::new(|v| Ok(f(&inputs[v])?.into())), expect: expect.clone(), tolerance: 2e-2 };
-            Ok(measure(&device, &work, &Self::options())?.wall.median / divide)
+            Ok(measure(&device, &work, &Self::options())?.wall.median / repeats)
         };
         self.row(name, unit, limit, bounds, own, |b| b.python.as_mut().map_or(Ok(None), |p| p.seconds(name)))
     }
@@ -321,7 +328,7 @@ fn products(b: &mut Bench) -> Result<()> {
                 let row = a.narrow(0, 0, 1)?.to_vec()?;
                 Ok(row.iter().zip(&column).map(|(&x, &y)| x as f64 * y as f64).sum())
             };
-            b.expression(&name, Unit::Gflops(operations), limit, bounds, &a, 1.0, |a| a.matmul(&w), expect)?;
+            b.expression(Row { name: &name, unit: Unit::Gflops(operations), limit, bounds, repeats: 1.0 }, &a, |a| a.matmul(&w), expect)?;
         }
     }
     Ok(())
@@ -338,13 +345,23 @@ fn elements(b: &mut Bench) -> Result<()> {
         let x = vectors(10_000_000)?;
         let chain = |x: &Tensor| x.mul(1.5)?.add(0.25)?.relu()?.gelu_tanh();
         let expect = |x: &Tensor| Ok(gelu((first(x)? * 1.5 + 0.25).max(0.0)));
-        b.expression("chain", Unit::Time, Limit::Copy(80_000_000), [within(5e-3), within(2e-3)], &x, 1.0, chain, expect)?;
+        b.expression(
+            Row { name: "chain", unit: Unit::Time, limit: Limit::Copy(80_000_000), bounds: [within(5e-3), within(2e-3)], repeats: 1.0 },
+            &x,
+            chain,
+            expect,
+        )?;
     }
     if b.wants("gelu") {
         let x = vectors(100_000)?;
         let expect = |x: &Tensor| Ok(gelu(first(x)?));
         let bounds = [within(45e-6), within(20e-6)];
-        b.expression("gelu", Unit::Time, Limit::Copy(800_000), bounds, &x, 1.0, Tensor::gelu_tanh, expect)?;
+        b.expression(
+            Row { name: "gelu", unit: Unit::Time, limit: Limit::Copy(800_000), bounds, repeats: 1.0 },
+            &x,
+            Tensor::gelu_tanh,
+            expect,
+        )?;
     }
     let rows = (0..2).map(|v| random(&[1024, 1024], DType::F32, v, &device)).collect::<Result<Vec<_>>>()?;
     let row = |x: &Tensor| -> Result<Vec<f64>> { Ok(x.narrow(0, 0, 1)?.to_vec()?.into_iter().map(f64::from).collect()) };
@@ -354,7 +371,12 @@ fn elements(b: &mut Bench) -> Result<()> {
             Ok(row[0].exp() / row.iter().map(|x| x.exp()).sum::<f64>())
         };
         let bounds = [within(250e-6), within(120e-6)];
-        b.expression("softmax", Unit::Time, Limit::Copy(8 << 20), bounds, &rows, 1.0, |x| x.softmax(-1), expect)?;
+        b.expression(
+            Row { name: "softmax", unit: Unit::Time, limit: Limit::Copy(8 << 20), bounds, repeats: 1.0 },
+            &rows,
+            |x| x.softmax(-1),
+            expect,
+        )?;
     }
     if b.wants("layer_norm") {
         let weight = Tensor::ones(&[1024], DType::F32, &device)?;
@@ -366,21 +388,44 @@ fn elements(b: &mut Bench) -> Result<()> {
             Ok((row[0] - mean) / (variance + 1e-5).sqrt())
         };
         let norm = |x: &Tensor| x.layer_norm(Some(&weight), Some(&bias), 1e-5);
-        b.expression("layer_norm", Unit::Time, Limit::Copy(8 << 20), [within(150e-6), within(80e-6)], &rows, 1.0, norm, expect)?;
+        b.expression(
+            Row {
+                name: "layer_norm",
+                unit: Unit::Time,
+                limit: Limit::Copy(8 << 20),
+                bounds: [within(150e-6), within(80e-6)],
+                repeats: 1.0,
+            },
+            &rows,
+            norm,
+            expect,
+        )?;
     }
     if b.wants("sum") {
         let x = vectors(10_000_000)?;
         let expect = |x: &Tensor| Ok(x.to_vec()?.iter().map(|&v| v as f64).sum::<f64>());
-        b.expression("sum", Unit::Time, Limit::Read(40_000_000), [within(0.7e-3), within(0.5e-3)], &x, 1.0, Tensor::sum_all, expect)?;
+        b.expression(
+            Row { name: "sum", unit: Unit::Time, limit: Limit::Read(40_000_000), bounds: [within(0.7e-3), within(0.5e-3)], repeats: 1.0 },
+            &x,
+            Tensor::sum_all,
+            expect,
+        )?;
     }
     let bounds = [within(3e-6), within(0.5e-6)];
     let x = vectors(1000)?;
     if b.wants("small") {
-        b.expression("small", Unit::Time, Limit::None, bounds, &x, 1.0, |x| x.add(1.0), |x| Ok(first(x)? + 1.0))?;
+        b.expression(
+            Row { name: "small", unit: Unit::Time, limit: Limit::None, bounds, repeats: 1.0 },
+            &x,
+            |x| x.add(1.0),
+            |x| Ok(first(x)? + 1.0),
+        )?;
     }
     let dependent = |x: &Tensor| (0..1000).try_fold(x.clone(), |y, _| y.add(1.0));
     if b.wants("graph") {
-        b.expression("graph", Unit::Time, Limit::None, bounds, &x, 1000.0, dependent, |x| Ok(first(x)? + 1000.0))?;
+        b.expression(Row { name: "graph", unit: Unit::Time, limit: Limit::None, bounds, repeats: 1000.0 }, &x, dependent, |x| {
+            Ok(first(x)? + 1000.0)
+        })?;
     }
     if b.wants("graph unfused") {
         let unfused = |x: &Tensor| {
@@ -388,7 +433,9 @@ fn elements(b: &mut Bench) -> Result<()> {
             tensorlogic::eval::without_fusion(|| y.eval().map(drop))?;
             Ok(y)
         };
-        b.expression("graph unfused", Unit::Time, Limit::None, bounds, &x, 1000.0, unfused, |x| Ok(first(x)? + 1000.0))?;
+        b.expression(Row { name: "graph unfused", unit: Unit::Time, limit: Limit::None, bounds, repeats: 1000.0 }, &x, unfused, |x| {
+            Ok(first(x)? + 1000.0)
+        })?;
     }
     Ok(())
 }

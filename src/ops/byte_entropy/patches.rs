@@ -24,7 +24,9 @@ impl PatchRule {
     pub fn starts(&self, entropy: &[f32], before: Option<f32>) -> Vec<usize> {
         let mut before = before;
         let begins = |(i, &h): (usize, &f32)| {
-            let begins = match std::mem::replace(&mut before, Some(h)) {
+            let last = before;
+            before = Some(h);
+            let begins = match last {
                 None => true,
                 Some(b) => self.threshold.is_some_and(|t| h > t) || self.rise.is_some_and(|r| h - b > r),
             };
