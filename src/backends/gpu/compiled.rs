@@ -66,7 +66,14 @@ impl Kept {
     /// that it takes. A folder that cannot be written is not an error: the next process compiles again.
     pub fn save(&mut self, compiling: Duration) {
         self.compiling += compiling;
-        if !self.dirty || self.saving > SAVE_BUDGET.max(self.compiling / SHARE) {
+        if self.saving <= SAVE_BUDGET.max(self.compiling / SHARE) {
+            self.write();
+        }
+    }
+
+    /// Writes the file where it lacks something.
+    fn write(&mut self) {
+        if !self.dirty {
             return;
         }
         let start = Instant::now();
@@ -75,6 +82,13 @@ impl Kept {
         }
         self.dirty = false;
         self.saving += start.elapsed();
+    }
+}
+
+impl Drop for Kept {
+    /// What was compiled after the budget was spent.
+    fn drop(&mut self) {
+        self.write();
     }
 }
 
