@@ -3,6 +3,7 @@
 //! `TL_DIFFERENTIAL_CASES` says how many graphs (20,000), `TL_DIFFERENTIAL_SEED` where they begin (1), `TL_TEST_DEVICE` which GPU, and
 //! `TL_DIFFERENTIAL_GPU_SHARE=n` that one graph of n runs there. A graph that fails is made smaller and printed as a program; its seed with
 //! `TL_DIFFERENTIAL_CASES=1` runs it alone. `TL_DIFFERENTIAL_KEEP_GOING=1` finds all that fail and shrinks the first `TL_DIFFERENTIAL_SHRINK`.
+//! `TL_DIFFERENTIAL_SECONDS` ends a long run after so many seconds, with its count.
 
 mod common;
 mod conformance_support;
@@ -95,8 +96,9 @@ struct Results {
 /// Runs the graphs of these seeds on all threads, until one fails or, if it is to `keep_going`, to the end.
 fn run_all(first: u64, cases: u64, keep_going: bool) -> Results {
     let (next, stop, results) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(Results::default()));
+    let (start, limit) = (Instant::now(), Duration::from_secs(setting("TL_DIFFERENTIAL_SECONDS", u64::from(u32::MAX))));
     let work = || {
-        while !stop.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) && start.elapsed() < limit {
             let n = next.fetch_add(1, Ordering::Relaxed);
             if n >= cases {
                 break;
