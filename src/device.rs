@@ -50,6 +50,9 @@ impl Device {
     }
 
     /// The device named by `TL_DEVICE` (see [`Device::open`]). If it is unset or empty, a hardware GPU if there is one, else the CPU.
+    ///
+    /// # Errors
+    /// Those of [`Device::open`] for the name in `TL_DEVICE`; never where it is unset or empty.
     pub fn auto() -> TensorResult<Device> {
         Device::open(&std::env::var("TL_DEVICE").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "auto".into()))
     }
@@ -156,6 +159,9 @@ impl Device {
         self.0.backend.memory()
     }
     /// Waits for all submitted work.
+    ///
+    /// # Errors
+    /// `TensorError::DeviceLost` where the device is gone, and what its driver reported.
     pub fn synchronize(&self) -> TensorResult<()> {
         self.0.backend.synchronize()
     }

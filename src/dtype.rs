@@ -155,6 +155,9 @@ impl DType {
 
     /// The dtype that a binary op on the two computes in, as PyTorch promotes: bool < u8, i8 < i32, u32 < i64 < f16, bf16 < f32 < f64;
     /// f16 with bf16 gives f32, u8 with i8 gives i32, i32 with u32 gives i64.
+    ///
+    /// # Errors
+    /// [`TensorError::Unsupported`] where the two differ and one is a block format.
     pub fn promote(self, other: DType) -> TensorResult<DType> {
         fn rank(d: DType) -> u8 {
             match d {

@@ -19,6 +19,9 @@ impl Shape {
     pub const SCALAR: Shape = Shape { rank: 0, dims: [1; MAX_RANK] };
 
     /// A shape of these sizes. Fails above eight dimensions, or if the element count, or the bytes of 8-byte elements, overflow.
+    ///
+    /// # Errors
+    /// [`TensorError::Shape`] for more than eight dimensions or too many elements.
     pub fn new(dims: &[usize], op: &'static str, at: At) -> TensorResult<Shape> {
         if dims.len() > MAX_RANK {
             return Err(TensorError::shape(op, at, format!("{} dimensions; at most {MAX_RANK} are supported", dims.len())));
@@ -62,6 +65,9 @@ impl Shape {
     }
 
     /// The shape that both broadcast to, as in PyTorch and numpy.
+    ///
+    /// # Errors
+    /// [`TensorError::Shape`] where two sizes differ and neither is 1, or the result has too many elements.
     pub fn broadcast(&self, other: &Shape, op: &'static str, at: At) -> TensorResult<Shape> {
         let rank = self.rank().max(other.rank());
         let mut out = [1; MAX_RANK];
@@ -106,6 +112,9 @@ impl fmt::Debug for Shape {
 }
 
 /// Converts a user's dimension, where `-1` is the last, to an index. Checked against `rank`.
+///
+/// # Errors
+/// [`TensorError::Shape`] where there is no such dimension.
 pub fn dim(d: isize, rank: usize, op: &'static str, at: At) -> TensorResult<usize> {
     let r = rank.max(1) as isize;
     if d < -r || d >= r {

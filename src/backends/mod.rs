@@ -182,16 +182,32 @@ pub trait Backend: Send + Sync {
     /// Whether tensors of this dtype can live here.
     fn supports(&self, dtype: DType) -> bool;
     /// Room for `bytes`; the content is arbitrary.
+    ///
+    /// # Errors
+    /// `TensorError::OutOfMemory` where there is no room, `TensorError::DeviceLost` where the device is gone.
     fn alloc(&self, bytes: usize) -> TensorResult<Buffer>;
     /// As [`Backend::alloc`], for a result that the host reads next.
+    ///
+    /// # Errors
+    /// Those of [`Backend::alloc`].
     fn alloc_result(&self, bytes: usize, _dtype: DType) -> TensorResult<Buffer> {
         self.alloc(bytes)
     }
     /// Memory with this content; without a copy where the backend can read the bytes in place.
+    ///
+    /// # Errors
+    /// `TensorError::OutOfMemory` where there is no room, `TensorError::DeviceLost` where the device is gone.
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer>;
     /// Runs the plan; returns when it is submitted. `params` are the plan's run-time numbers.
+    ///
+    /// # Errors
+    /// When buffers or numbers do not suit the plan, there is no room for what it needs besides them, a kernel cannot be compiled or run
+    /// here, or the device is lost.
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()>;
     /// Runs the plan once for each of `outputs`, each time on the result of the run before; where it can, as one submission.
+    ///
+    /// # Errors
+    /// Those of [`Backend::run`].
     fn run_chain(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64], chain: Chain<'_>) -> TensorResult<()> {
         let (mut inputs, mut params) = (inputs.to_vec(), params.to_vec());
         for out in outputs {
@@ -208,10 +224,20 @@ pub trait Backend: Send + Sync {
     /// When they are timed already.
     fn start_timing(&self, detail: Timing) -> TensorResult<()>;
     /// Ends timing and gives the times of the runs since it began, in order; waits for them.
+    ///
+    /// # Errors
+    /// The device's, such as `TensorError::DeviceLost`.
     fn finish_timing(&self) -> TensorResult<Vec<RunTimes>>;
     /// Waits for what was submitted and copies `out.len()` bytes from byte `start`. Gives the error of any bad index met since the last read.
+    ///
+    /// # Errors
+    /// `TensorError::Index` for a bad index, `TensorError::Internal` for a range outside the buffer,
+    /// `TensorError::UnsupportedDevice` for a buffer of another device, `TensorError::DeviceLost` where the device is gone.
     fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()>;
     /// As [`Backend::read`] for several buffers, of each its start and length: the bytes come one behind the other.
+    ///
+    /// # Errors
+    /// Those of [`Backend::read`].
     fn read_all(&self, parts: &[(&Buffer, usize, usize)]) -> TensorResult<Vec<u8>> {
         let mut out = vec![0; parts.iter().map(|p| p.2).sum()];
         let mut rest = &mut out[..];
@@ -224,18 +250,33 @@ pub trait Backend: Send + Sync {
     }
     /// As [`Backend::read`], but only submits the copy: the returned call waits for it and gives the bytes. What is submitted in between
     /// is not waited for.
+    ///
+    /// # Errors
+    /// Those of [`Backend::read`]; a bad index may be reported by the returned call instead.
     fn start_read(&self, buffer: &Buffer, start: usize, len: usize) -> TensorResult<PendingRead> {
         self.start_reads(&[(buffer, start, len)])
     }
     /// The same of several buffers, of each its start and length: the bytes come one behind the other.
+    ///
+    /// # Errors
+    /// Those of [`Backend::start_read`].
     fn start_reads(&self, parts: &[(&Buffer, usize, usize)]) -> TensorResult<PendingRead> {
         self.read_all(parts).map(PendingRead::done)
     }
     /// As [`Backend::read`], but shows the bytes where they lie, without a copy where host and backend share the memory.
+    ///
+    /// # Errors
+    /// Those of [`Backend::read`].
     fn view(&self, buffer: &Buffer, start: usize, len: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<()>;
     /// Writes the first bytes of a buffer that nobody else holds, after what was submitted before.
+    ///
+    /// # Errors
+    /// `TensorError::Internal` where somebody else holds the buffer or the bytes do not fit; the device's.
     fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()>;
     /// As [`Backend::upload`], into memory of this kind where the backend has it.
+    ///
+    /// # Errors
+    /// Those of [`Backend::upload`].
     fn upload_as(&self, bytes: Bytes, _mode: StorageMode) -> TensorResult<Buffer> {
         self.upload(bytes)
     }
@@ -258,6 +299,9 @@ pub trait Backend: Send + Sync {
         Box::pin(std::future::ready(()))
     }
     /// Waits for what was submitted.
+    ///
+    /// # Errors
+    /// `TensorError::DeviceLost` where the device is gone, and what its driver reported.
     fn synchronize(&self) -> TensorResult<()>;
     /// Distinct buffers that one step may bind.
     fn max_buffers(&self) -> usize {

@@ -405,6 +405,9 @@ pub fn eval_stats(device: &Device) -> EvalStats {
 }
 
 /// The plan that evaluating these tensors (of one device) would run, without running it.
+///
+/// # Errors
+/// `TensorError::Unsupported` where the graph has too many nodes for one evaluation.
 pub fn plan_of(tensors: &[&Tensor]) -> TensorResult<Option<Arc<Plan>>> {
     let pending: Vec<&Tensor> = tensors.iter().copied().filter(|t| base(t).0.stored.get().is_none()).collect();
     let Some(first) = pending.first() else { return Ok(None) };

@@ -71,12 +71,19 @@ struct TensorEntry {
 
 impl Gguf {
     /// Maps and reads a file's header; tensors are read when their bytes are.
+    ///
+    /// # Errors
+    /// Those of [`MappedFile::open`] and [`Gguf::from_bytes`].
     pub fn open(path: impl AsRef<Path>) -> TensorResult<Gguf> {
         let path = path.as_ref();
         Gguf::from_data(MappedFile::open(path)?).map_err(|e| e.in_file(path))
     }
 
     /// Reads a file that is in memory.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where the header is truncated or not valid, has two keys or tensors of one name, an invalid alignment, or
+    /// tensors that overlap or lie outside the file; [`TensorError::Unsupported`] for a big-endian file or a version other than 2 and 3.
     pub fn from_bytes(bytes: Vec<u8>) -> TensorResult<Gguf> {
         Gguf::from_data(bytes.into())
     }
@@ -144,6 +151,9 @@ impl Gguf {
 
     /// The value of `key` read by one of [`Value`]'s methods, as in `opt("llama.rope.freq_base", Value::f64)`; an error where it has
     /// another type.
+    ///
+    /// # Errors
+    /// Those of `read`; a `TensorError::Format` then names the key.
     pub fn opt<'a, T>(&'a self, key: &str, read: impl FnOnce(Value<'a>) -> TensorResult<T>) -> TensorResult<Option<T>> {
         let in_key = |e| match e {
             TensorError::Format { format, message, path } => {
@@ -155,6 +165,9 @@ impl Gguf {
     }
 
     /// Like [`Gguf::opt`], but a missing key is an error.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where the key is missing; those of `read`.
     pub fn need<'a, T>(&'a self, key: &str, read: impl FnOnce(Value<'a>) -> TensorResult<T>) -> TensorResult<T> {
         self.opt(key, read)?.ok_or_else(|| {
             let hint = did_you_mean(key, self.metadata().map(|(k, _)| k));
@@ -163,30 +176,51 @@ impl Gguf {
     }
 
     /// A string.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where the key is missing, or its value is not a string.
     pub fn str(&self, key: &str) -> TensorResult<&str> {
         self.need(key, Value::str)
     }
     /// A non-negative integer of any width.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where the key is missing, or its value is not a non-negative integer.
     pub fn u64(&self, key: &str) -> TensorResult<u64> {
         self.need(key, Value::u64)
     }
     /// A number.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where the key is missing, or its value is not a number.
     pub fn f64(&self, key: &str) -> TensorResult<f64> {
         self.need(key, Value::f64)
     }
     /// A truth value.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where the key is missing, or its value is not a bool.
     pub fn bool(&self, key: &str) -> TensorResult<bool> {
         self.need(key, Value::bool)
     }
     /// An array of strings, each pointing into the file.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where the key is missing, or its value is not an array of strings.
     pub fn strs(&self, key: &str) -> TensorResult<Vec<&str>> {
         self.need(key, Value::strs)
     }
     /// An array of integers that fit `i32`.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where the key is missing, or its value is not an array of integers that fit `i32`.
     pub fn i32s(&self, key: &str) -> TensorResult<Vec<i32>> {
         self.need(key, Value::i32s)
     }
     /// An array of floats.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where the key is missing, or its value is not an array of floats.
     pub fn f32s(&self, key: &str) -> TensorResult<Vec<f32>> {
         self.need(key, Value::f32s)
     }
@@ -197,6 +231,9 @@ impl Gguf {
     }
 
     /// The tensor of this name; an error if it is missing or its type is not supported.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where there is no such tensor, [`TensorError::Unsupported`] where its type is not supported.
     pub fn tensor(&self, name: &str) -> TensorResult<&TensorInfo> {
         self.table.find("gguf", name)
     }

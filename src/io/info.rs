@@ -21,6 +21,9 @@ pub struct TensorInfo {
 
 impl TensorInfo {
     /// The element type; an error that names the file's type if this version does not support it.
+    ///
+    /// # Errors
+    /// [`TensorError::Unsupported`] where no dtype of this version corresponds to the type in the file.
     pub fn dtype(&self) -> TensorResult<DType> {
         self.stored
             .dtype

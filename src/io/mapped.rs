@@ -29,6 +29,9 @@ struct Origin {
 
 impl MappedFile {
     /// Maps a regular file read-only. Directories, pipes and devices are refused.
+    ///
+    /// # Errors
+    /// [`TensorError::Io`] where the path does not name a regular file, or it cannot be opened or mapped.
     pub fn open(path: impl AsRef<Path>) -> TensorResult<MappedFile> {
         let path = path.as_ref();
         let fail = |e| TensorError::io(path, e);
@@ -51,6 +54,9 @@ impl MappedFile {
     ///
     /// Reading a part of a map that the file no longer has kills the process, so ask before long reads of a file that others
     /// may write. Owned bytes are always fine; so is a file that was replaced by renaming another one over it.
+    ///
+    /// # Errors
+    /// [`TensorError::Io`] where the file became shorter, was written to, or cannot be asked for its length.
     pub fn check(&self) -> TensorResult<()> {
         let Some(origin) = &self.origin else { return Ok(()) };
         let now = origin.file.metadata().map_err(|e| TensorError::io(&origin.path, e))?;

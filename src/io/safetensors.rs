@@ -75,6 +75,10 @@ pub struct SafeTensors {
 
 impl SafeTensors {
     /// Opens a `.safetensors` file, the shards that an `….index.json` names, or the model in a folder.
+    ///
+    /// # Errors
+    /// [`TensorError::Io`] where a file is missing or cannot be read; [`TensorError::Format`] where a header or the index is damaged, two
+    /// tensors have one name, or a tensor is not in the file that the index says.
     pub fn open(path: impl AsRef<Path>) -> TensorResult<SafeTensors> {
         let path = path.as_ref();
         if path.is_dir() {
@@ -87,6 +91,10 @@ impl SafeTensors {
     }
 
     /// Reads one file that is in memory.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where the header is truncated, too long or not valid, or the tensors overlap, leave holes or do not fit the
+    /// bytes.
     pub fn from_bytes(bytes: Vec<u8>) -> TensorResult<SafeTensors> {
         join([read(bytes.into())?])
     }
@@ -97,6 +105,9 @@ impl SafeTensors {
     }
 
     /// The tensor of this name; an error if it is missing or its type is not supported.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where there is no such tensor, [`TensorError::Unsupported`] where its type is not supported.
     pub fn tensor(&self, name: &str) -> TensorResult<&TensorInfo> {
         self.table.find("safetensors", name)
     }

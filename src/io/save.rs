@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Writes `path` through `write`: into a new file beside it, which is made durable and then renamed over `path`.
 ///
 /// Readers that have the old file mapped keep it. On any error the new file is removed and the old one is untouched.
+///
+/// # Errors
+/// [`TensorError::Io`] where `path` is not a file name, is there and is not a regular file, or `write` or the system fails.
 pub fn save(path: impl AsRef<Path>, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> TensorResult<()> {
     let path = path.as_ref();
     let name = path.file_name().ok_or_else(|| TensorError::Io { path: path.into(), message: "is not a file name".into() })?;

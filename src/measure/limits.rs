@@ -73,6 +73,9 @@ impl Limits {
 
     /// Seconds that the simplest kernel takes to read `bytes` and, with `write`, to write half of them: for `write` they are read and written
     /// bytes together. Above 128 MiB an operand the largest measured size is scaled.
+    ///
+    /// # Errors
+    /// Those of [`measure`].
     pub fn moved(&mut self, bytes: u64, write: bool) -> TensorResult<f64> {
         let (elements, n) = self.sizes(bytes, write);
         let seconds = match self.moved.get(&(write, n)) {
@@ -98,6 +101,9 @@ impl Limits {
     }
 
     /// Seconds that these bytes and operations take at least.
+    ///
+    /// # Errors
+    /// Those of [`measure`].
     pub fn seconds(&mut self, bytes: u64, write: bool, operations: u64) -> TensorResult<f64> {
         let moved = self.moved(bytes, write)?;
         Ok(if operations == 0 { moved } else { moved.max(operations as f64 / self.operations()?) })
@@ -105,6 +111,9 @@ impl Limits {
 
     /// Measures once more what [`Limits::seconds`] stands on for these `bytes`, and keeps the better of both times: the
     /// machine may have been busy with something else the first time.
+    ///
+    /// # Errors
+    /// Those of [`measure`].
     pub fn again(&mut self, bytes: u64, write: bool) -> TensorResult<()> {
         let n = self.sizes(bytes, write).1;
         if let Some(seconds) = self.moved.remove(&(write, n)) {
@@ -118,16 +127,25 @@ impl Limits {
     }
 
     /// Bytes per second of a large copy, read and written bytes together.
+    ///
+    /// # Errors
+    /// Those of [`measure`].
     pub fn copy_bandwidth(&mut self) -> TensorResult<f64> {
         let bytes = 8 * self.most() as u64;
         Ok(bytes as f64 / self.moved(bytes, true)?)
     }
     /// Bytes per second of a large read.
+    ///
+    /// # Errors
+    /// Those of [`measure`].
     pub fn read_bandwidth(&mut self) -> TensorResult<f64> {
         let bytes = 4 * self.most() as u64;
         Ok(bytes as f64 / self.moved(bytes, false)?)
     }
     /// f32 operations per second of multiplications and additions in registers.
+    ///
+    /// # Errors
+    /// Those of [`measure`].
     pub fn operations(&mut self) -> TensorResult<f64> {
         if let Some(v) = self.fma {
             return Ok(v);
@@ -138,6 +156,9 @@ impl Limits {
         Ok(v)
     }
     /// Seconds of a dispatch that depends on the one before, on 1,024 elements: by the GPU's clock (else the wall's), and by the wall's.
+    ///
+    /// # Errors
+    /// Those of [`measure`].
     pub fn launch(&mut self) -> TensorResult<[f64; 2]> {
         if let Some(v) = self.launch {
             return Ok(v);

@@ -154,6 +154,9 @@ impl Times {
 }
 
 /// The first element of an evaluated tensor, waited for.
+///
+/// # Errors
+/// When the tensor is empty; those of the evaluation.
 pub fn first(t: &Tensor) -> TensorResult<f64> {
     use crate::dtype::DType::*;
     let mut one = t.clone();

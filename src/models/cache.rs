@@ -17,11 +17,17 @@ pub struct KvCache {
 
 impl KvCache {
     /// An empty cache with room for `capacity` positions.
+    ///
+    /// # Errors
+    /// Those of [`KvCache::batch`].
     pub fn new(shape: &ModelShape, capacity: usize, device: &Device) -> TensorResult<KvCache> {
         KvCache::batch(shape, 1, capacity, device)
     }
 
     /// An empty cache for `count` sequences of one length that are read together, `[count,T]` tokens at a time.
+    ///
+    /// # Errors
+    /// When a buffer would have too many elements, the device lacks the dtype or has no room.
     pub fn batch(shape: &ModelShape, count: usize, capacity: usize, device: &Device) -> TensorResult<KvCache> {
         let sizes = [count, shape.kv_heads, capacity, shape.head_dim];
         let zeros = || Tensor::zeros(&sizes, shape.dtype, device);
@@ -68,6 +74,9 @@ impl KvCache {
     }
 
     /// Writes keys and values `[B,Hkv,T,D]` of the next T positions of a layer; returns the whole buffers.
+    ///
+    /// # Errors
+    /// [`TensorError::State`] where the positions do not fit behind those that are taken; those of [`Tensor::write`].
     pub fn append(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> TensorResult<(Tensor, Tensor)> {
         if !self.keeps {
             return Ok((k.clone(), v.clone()));

@@ -32,6 +32,9 @@ pub struct Session<'m> {
 
 impl<'m> Session<'m> {
     /// A conversation of at most `context` tokens.
+    ///
+    /// # Errors
+    /// [`TensorError::Config`] where the model supports fewer than `context` tokens; those of [`KvCache::new`].
     pub fn new(model: &'m dyn Model, context: usize, device: &Device) -> TensorResult<Session<'m>> {
         let shape = model.shape();
         if context > shape.context {
@@ -67,6 +70,10 @@ impl<'m> Session<'m> {
 
     /// Processes tokens and returns the logits `[V]` after the last one. `stop` is called between chunks; if it returns true, the rest is
     /// skipped and the result is `None`.
+    ///
+    /// # Errors
+    /// [`TensorError::Value`] where there are no tokens, they do not fit into the context, or one is not in the vocabulary; those of the
+    /// evaluation.
     pub fn prompt(&mut self, tokens: &[u32], mut stop: impl FnMut() -> bool) -> TensorResult<Option<Tensor>> {
         if tokens.is_empty() {
             return Err(TensorError::Value("the prompt is empty; give at least one token".into()));
@@ -112,6 +119,9 @@ impl<'m> Session<'m> {
     }
 
     /// Processes tokens without sampling; returns the logits `[T,V]` after each of them, in one evaluation.
+    ///
+    /// # Errors
+    /// [`TensorError::Value`] where the tokens do not fit into the context, or one is not in the vocabulary; those of the evaluation.
     pub fn score(&mut self, tokens: &[u32]) -> TensorResult<Tensor> {
         let all = &self.with_unread(tokens)?[..];
         let ids = Tensor::from_vec(all.iter().map(|&t| t as i32).collect::<Vec<_>>(), &[all.len()], &self.device)?;
@@ -191,6 +201,9 @@ impl<'m> Session<'m> {
     }
 
     /// The plan of generating one token after `position` others, without running it.
+    ///
+    /// # Errors
+    /// [`TensorError::Value`] where `position` is outside the context; those of building the step.
     pub fn plan_of_step(mut self, position: usize, sampler: &mut Sampler) -> TensorResult<Option<Arc<Plan>>> {
         if position >= self.context {
             return Err(TensorError::Value(format!("position {position} is outside the context of {}", self.context)));
@@ -267,6 +280,9 @@ impl Generation<'_, '_> {
     }
 
     /// The next token, or `None` when the context is full.
+    ///
+    /// # Errors
+    /// [`TensorError::Numeric`] where the logits contain NaN; those of the evaluation.
     pub fn token(&mut self) -> TensorResult<Option<u32>> {
         if let Some(logits) = self.logits.take() {
             let mut host = logits.to_vec()?;

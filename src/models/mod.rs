@@ -37,17 +37,32 @@ pub trait Model: Send + Sync {
     fn shape(&self) -> ModelShape;
     /// The residual stream `[B,T,d]` after the last block, *before* the final norm. Keys and values are appended to the cache; with
     /// [`KvCache::none`], tokens attend to those of the same pass only.
+    ///
+    /// # Errors
+    /// When the tokens or embeddings do not have the shape that [`Pass`] says, or do not fit into the cache.
     fn forward(&self, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<Tensor>;
     /// The final norm of a residual stream `[…,d]`: what transformers calls the last hidden state.
+    ///
+    /// # Errors
+    /// When the last dimension is not as wide as the model.
     fn norm(&self, residual: &Tensor) -> TensorResult<Tensor>;
     /// Logits `[…,V]` in f32 of normed states `[…,d]`.
+    ///
+    /// # Errors
+    /// When the last dimension is not as wide as the model.
     fn head(&self, normed: &Tensor) -> TensorResult<Tensor>;
     /// [`Model::forward`] of tokens `[T]` at positions `cache.len()..`: `[1,T,d]`, before the final norm. With [`KvCache::none`], tokens may be
     /// `[B,T]`: B texts at once, for training.
+    ///
+    /// # Errors
+    /// Those of [`Model::forward`].
     fn hidden(&self, tokens: &Tensor, cache: &mut KvCache) -> TensorResult<Tensor> {
         self.forward(&mut Pass::tokens(tokens), cache)
     }
     /// Logits `[…,V]`, in f32, of what [`Model::hidden`] gives, `[…,d]`: the final norm and the head.
+    ///
+    /// # Errors
+    /// Those of [`Model::norm`] and [`Model::head`].
     fn logits(&self, hidden: &Tensor) -> TensorResult<Tensor> {
         self.head(&self.norm(hidden)?)
     }
@@ -201,6 +216,9 @@ impl Projection {
     }
 
     /// `[…,in]` to `[…,out]`.
+    ///
+    /// # Errors
+    /// Those of [`Tensor::matmul`], for a last dimension of another size; those of adding the bias and of the adapter.
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
         let mut y = x.matmul(&self.weight.unpacked_for(x)?.t()?)?;

@@ -45,6 +45,9 @@ impl<'a> Pass<'a> {
     }
 
     /// For models: the embeddings `[B,T,d]` in `dtype`, looked up by `table` where tokens are given, and T.
+    ///
+    /// # Errors
+    /// [`TensorError::Value`] where tokens are not `[T]` or `[B,T]`, or embeddings not `[B,T,d]`; those of `table` and of the cast.
     pub fn embed(&self, dtype: DType, table: impl FnOnce(&Tensor) -> TensorResult<Tensor>) -> TensorResult<(Tensor, usize)> {
         match self.source {
             Source::Tokens(tokens) => {

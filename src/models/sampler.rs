@@ -39,6 +39,9 @@ const NEARLY_ONE: f64 = 1.0 - 1.0 / 16_777_216.0;
 
 impl Sampler {
     /// Fails on settings outside their ranges.
+    ///
+    /// # Errors
+    /// [`TensorError::Config`], which names the setting.
     pub fn check(&self) -> TensorResult<()> {
         let wrong = |what: &str, v: f64, want: &str| Err(TensorError::Config(format!("{what} is {v}; expected {want}")));
         match self {
@@ -86,6 +89,9 @@ impl Sampler {
     }
 
     /// The next token from logits on the host. `past` are the tokens so far, for the repetition penalty.
+    ///
+    /// # Errors
+    /// [`TensorError::Numeric`] where a logit is NaN; [`TensorError::Value`] where the temperature is 0 and there are no logits.
     pub fn choose_host(&mut self, logits: &mut [f32], past: &[u32]) -> TensorResult<u32> {
         if logits.iter().any(|l| l.is_nan()) {
             return Err(nan_error());

@@ -29,6 +29,10 @@ enum Source {
 
 impl Weights {
     /// Opens a GGUF file, a folder with `config.json` and safetensors, or one of those safetensors files.
+    ///
+    /// # Errors
+    /// [`TensorError::Io`] where a file cannot be read, [`TensorError::Format`] where it is damaged, [`TensorError::Unsupported`] for a
+    /// version of GGUF that is not supported.
     pub fn open(path: impl AsRef<Path>, device: &Device) -> TensorResult<Weights> {
         let path = path.as_ref();
         let meta = std::fs::metadata(path).map_err(|e| TensorError::io(path, e))?;
@@ -83,6 +87,9 @@ impl Weights {
     }
 
     /// The architecture's name.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where the file does not name it, or not as a string.
     pub fn architecture(&self) -> TensorResult<&str> {
         match &self.source {
             Source::Gguf(g) => g.str("general.architecture"),
@@ -138,6 +145,10 @@ impl Weights {
     }
 
     /// A tensor whose shape is not known beforehand.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where there is no such tensor, [`TensorError::Unsupported`] where its type is not supported,
+    /// [`TensorError::Io`] where the file was changed since it was opened; those of [`Tensor::from_bytes`].
     pub fn any(&self, name: &str) -> TensorResult<Tensor> {
         let (info, bytes) = self.info(name)?;
         Tensor::from_bytes(bytes, info.dtype()?, &info.shape, &self.device)

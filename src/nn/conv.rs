@@ -28,6 +28,9 @@ pub struct Conv2d {
 
 impl Conv2d {
     /// A layer from so many channels to so many, initialised like PyTorch's.
+    ///
+    /// # Errors
+    /// When a parameter would have too many elements.
     pub fn new(
         [inputs, outputs]: [usize; 2],
         kernel: usize,
@@ -66,6 +69,9 @@ pub struct Conv1d {
 
 impl Conv1d {
     /// A layer from so many channels to so many, initialised like PyTorch's.
+    ///
+    /// # Errors
+    /// When a parameter would have too many elements.
     pub fn new(
         [inputs, outputs]: [usize; 2],
         kernel: usize,

@@ -15,6 +15,9 @@ pub struct Embedding {
 
 impl Embedding {
     /// A table of normally distributed entries with this standard deviation (PyTorch: 1).
+    ///
+    /// # Errors
+    /// When the table would have too many elements.
     pub fn new(count: usize, width: usize, std: f64, rng: &mut Rng, device: &Device) -> TensorResult<Embedding> {
         Ok(Embedding { weight: Param::new(&init::normal(&[count, width], std, rng, device)?)?, padding: None })
     }

@@ -17,6 +17,9 @@ pub struct Linear {
 
 impl Linear {
     /// A layer initialised like PyTorch's: uniform within 1/√inputs.
+    ///
+    /// # Errors
+    /// When a parameter would have too many elements.
     pub fn new(inputs: usize, outputs: usize, bias: bool, rng: &mut Rng, device: &Device) -> TensorResult<Linear> {
         let weight = Param::new(&init::kaiming_uniform(&[outputs, inputs], inputs, rng, device)?)?;
         let bias = if bias { Some(Param::new(&init::kaiming_uniform(&[outputs], inputs, rng, device)?)?) } else { None };
@@ -24,6 +27,9 @@ impl Linear {
     }
 
     /// A layer with normally distributed weights of this standard deviation and a zero bias.
+    ///
+    /// # Errors
+    /// When a parameter would have too many elements.
     pub fn normal(inputs: usize, outputs: usize, bias: bool, std: f64, rng: &mut Rng, device: &Device) -> TensorResult<Linear> {
         let weight = Param::new(&init::normal(&[outputs, inputs], std, rng, device)?)?;
         let bias = if bias { Some(Param::new(&Tensor::zeros(&[outputs], DType::F32, device)?)?) } else { None };

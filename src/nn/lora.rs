@@ -58,6 +58,9 @@ pub struct Lora {
 
 impl Lora {
     /// An adapter initialised like PEFT's: A uniform within 1/√inputs, B zero, so that it initially adds nothing.
+    ///
+    /// # Errors
+    /// When a parameter would have too many elements.
     pub fn new(inputs: usize, outputs: usize, config: &LoraConfig, rng: &mut Rng, device: &Device) -> TensorResult<Lora> {
         let a = init::kaiming_uniform(&[config.rank, inputs], inputs, rng, device)?;
         let b = Tensor::zeros(&[outputs, config.rank], DType::F32, device)?;
@@ -74,6 +77,9 @@ impl Lora {
     }
 
     /// The matrix that it adds to the layer's weight: `scale · B·A`, `[outputs, inputs]` in f32.
+    ///
+    /// # Errors
+    /// When the shapes of `a` and `b` do not fit each other, or they are on different devices.
     pub fn delta(&self) -> TensorResult<Tensor> {
         let product = self.b.get().detach().cast(DType::F32)?.matmul(&self.a.get().detach().cast(DType::F32)?)?;
         product.mul(crate::ops::Lit(self.scale))

@@ -30,6 +30,9 @@ use std::collections::BTreeMap;
 /// A layer or a model.
 pub trait Module: Send + Sync {
     /// The result for an input.
+    ///
+    /// # Errors
+    /// When the input's shape, dtype or device does not suit the module.
     fn forward(&self, x: &Tensor) -> TensorResult<Tensor>;
     /// Its own parameters with their names.
     fn own_parameters(&self) -> Vec<(&'static str, &Param)> {
@@ -138,6 +141,9 @@ pub trait ModuleExt: Module {
         self.parameters().iter().for_each(Param::zero_grad);
     }
     /// Disables (`false`) or enables gradients of all parameters.
+    ///
+    /// # Errors
+    /// Those of [`Param::set_trainable`].
     fn set_trainable(&self, on: bool) -> TensorResult<()> {
         self.parameters().iter().try_for_each(|p| p.set_trainable(on))
     }

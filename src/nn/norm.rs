@@ -18,6 +18,9 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     /// Weight 1, bias 0.
+    ///
+    /// # Errors
+    /// When a parameter would have too many elements.
     pub fn new(width: usize, bias: bool, eps: f64, device: &Device) -> TensorResult<LayerNorm> {
         let weight = Param::new(&Tensor::ones(&[width], DType::F32, device)?)?;
         let bias = if bias { Some(Param::new(&Tensor::zeros(&[width], DType::F32, device)?)?) } else { None };
@@ -44,6 +47,9 @@ pub struct RMSNorm {
 
 impl RMSNorm {
     /// Weight 1.
+    ///
+    /// # Errors
+    /// When a parameter would have too many elements.
     pub fn new(width: usize, eps: f64, device: &Device) -> TensorResult<RMSNorm> {
         Ok(RMSNorm { weight: Param::new(&Tensor::ones(&[width], DType::F32, device)?)?, eps })
     }

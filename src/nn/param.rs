@@ -75,6 +75,9 @@ impl Param {
     }
 
     /// Enables (`true`, the default) or disables gradients.
+    ///
+    /// # Errors
+    /// Those of [`Param::set`], which replaces the value by itself.
     pub fn set_trainable(&self, on: bool) -> TensorResult<()> {
         self.0.trainable.store(on, Ordering::Relaxed);
         let value = self.get();

@@ -57,6 +57,9 @@ pub struct Mlp {
 
 impl Mlp {
     /// Layers of these widths, inputs first.
+    ///
+    /// # Errors
+    /// Those of [`Linear::new`].
     pub fn new(widths: &[usize], act: fn(&Tensor) -> TensorResult<Tensor>, rng: &mut Rng, device: &Device) -> TensorResult<Mlp> {
         let layers = widths.windows(2).map(|w| Linear::new(w[0], w[1], true, rng, device)).collect::<TensorResult<_>>()?;
         Ok(Mlp { layers, act })

@@ -26,6 +26,9 @@ pub struct MultiHeadAttention {
 
 impl MultiHeadAttention {
     /// A layer with normally distributed weights, of these standard deviations: that of queries, keys and values, and that of the output projection.
+    ///
+    /// # Errors
+    /// [`TensorError::Config`] where `width` is not divisible by `heads`; those of [`Linear::normal`].
     pub fn new(
         width: usize,
         heads: usize,
@@ -166,6 +169,9 @@ pub struct Gpt {
 
 impl Gpt {
     /// A model with GPT-2's initialisation: normal with standard deviation 0.02, and 1/√(2·layers) of that for projections into the residual stream.
+    ///
+    /// # Errors
+    /// [`TensorError::Config`] where the width is not divisible by the number of heads; when a parameter would have too many elements.
     pub fn new(config: GptConfig, rng: &mut Rng, device: &Device) -> TensorResult<Gpt> {
         let c = config;
         let proj = 0.02 / (2.0 * c.layers as f64).sqrt();
@@ -206,6 +212,9 @@ impl Gpt {
     }
 
     /// The loss of predicting `targets` `[B, T]` from `tokens` `[B, T]`: the mean negative log-probability, a scalar.
+    ///
+    /// # Errors
+    /// When `tokens` is not `[B, T]` with T within the context, or `targets` does not have an integer for each of them.
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> TensorResult<Tensor> {
         let logits = self.forward(tokens)?.reshape(&[-1, self.config.vocab as isize])?;
         // The logits stay as the product gives them: as f32 they would be the largest tensor of a step.

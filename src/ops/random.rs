@@ -29,6 +29,9 @@ impl Rng {
     }
 
     /// 32 random bits per element, as u32 (Philox4x32-10, Salmon et al., SC 2011).
+    ///
+    /// # Errors
+    /// When the shape has more than eight dimensions or too many elements.
     #[track_caller]
     pub fn bits(&mut self, shape: &[usize], device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -63,12 +66,18 @@ impl Rng {
     }
 
     /// Uniform in [0, 1), in steps of 2⁻²⁴. The same bits on every backend in f32.
+    ///
+    /// # Errors
+    /// When the shape has more than eight dimensions or too many elements, or `dtype` is a block format or one that the device lacks.
     #[track_caller]
     pub fn uniform(&mut self, shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
         self.unit(Shape::new(shape, "uniform", Location::caller())?, device)?.cast(dtype)
     }
 
     /// Integers in `low..high`, as i32. The span is at most 2¹⁶ so that the multiplication stays exact.
+    ///
+    /// # Errors
+    /// When the shape has more than eight dimensions or too many elements, or `low..high` does not hold 1 to 65,536 values.
     #[track_caller]
     pub fn integers(&mut self, low: i32, high: i32, shape: &[usize], device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -82,6 +91,9 @@ impl Rng {
     }
 
     /// Standard normal, by Box and Muller's transform of two uniform draws.
+    ///
+    /// # Errors
+    /// When the shape has more than eight dimensions or too many elements, or `dtype` is a block format or one that the device lacks.
     #[track_caller]
     pub fn normal(&mut self, shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
         let shape = Shape::new(shape, "normal", Location::caller())?;

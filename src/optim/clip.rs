@@ -32,6 +32,9 @@ pub(super) fn factor(norm: &Tensor, max: f64) -> TensorResult<Tensor> {
 
 /// Scales the gradients so that their global norm is at most `max_norm` (Pascanu et al., 2013), and returns the previous norm, pending. An
 /// optimizer with `max_grad_norm` does this automatically.
+///
+/// # Errors
+/// When the gradients are on different devices.
 pub fn clip_grad_norm(params: &[Param], max_norm: f64) -> TensorResult<Tensor> {
     no_grad(|| {
         let grads: Vec<Tensor> = params.iter().filter_map(Param::grad).collect();
@@ -47,6 +50,9 @@ pub fn clip_grad_norm(params: &[Param], max_norm: f64) -> TensorResult<Tensor> {
 }
 
 /// Clips every element of the gradients to `-limit..=limit`.
+///
+/// # Errors
+/// Those of [`Tensor::clamp`].
 pub fn clip_grad_value(params: &[Param], limit: f64) -> TensorResult<()> {
     no_grad(|| {
         for p in params {

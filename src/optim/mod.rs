@@ -119,6 +119,10 @@ impl Optimizer {
     }
 
     /// An optimizer of several groups, those without a rule of their own by `rule`. Their parameters move into buffers of the groups, keep their values, and belong to this optimizer.
+    ///
+    /// # Errors
+    /// [`TensorError::Config`] where there are no groups or one is empty; when the parameters of a group are on different devices; device
+    /// errors.
     pub fn with_groups(rule: impl Rule + 'static, groups: Vec<ParamGroup>, lr: f64) -> TensorResult<Optimizer> {
         let rule: Arc<dyn Rule> = Arc::new(rule);
         let groups = groups.into_iter().map(|g| Group::new(g, &rule)).collect::<TensorResult<Vec<_>>>()?;
@@ -140,6 +144,9 @@ impl Optimizer {
 
     /// Mixed precision: the model reads its parameters in `dtype` while the optimizer keeps them in f32. With f16 the loss must be multiplied by
     /// [`Optimizer::scale_loss`] before `backward`; steps with gradients that overflow are skipped, without a wait.
+    ///
+    /// # Errors
+    /// [`TensorError::Config`] where `dtype` is neither f16 nor bf16; device errors.
     pub fn mixed_precision(mut self, dtype: DType) -> TensorResult<Optimizer> {
         if !matches!(dtype, DType::F16 | DType::BF16) {
             return Err(TensorError::Config(format!("mixed precision is f16 or bf16, not {dtype}")));
@@ -157,6 +164,9 @@ impl Optimizer {
     }
 
     /// The loss to call `backward` on, multiplied by the loss scale if there is one.
+    ///
+    /// # Errors
+    /// When the loss is on another device than the parameters, or in a block format.
     pub fn scale_loss(&self, loss: &Tensor) -> TensorResult<Tensor> {
         match &self.scaler {
             Some(s) => loss.mul(&s.scale().cast(loss.dtype())?),
@@ -190,6 +200,9 @@ impl Optimizer {
     }
 
     /// Forgets all gradients.
+    ///
+    /// # Errors
+    /// Never; it is a `Result` so that it chains like the other methods.
     pub fn zero_grad(&mut self) -> TensorResult<()> {
         self.groups.iter().flat_map(|g| &g.members).for_each(|m| m.param.zero_grad());
         Ok(())
@@ -215,6 +228,9 @@ impl Optimizer {
     }
 
     /// The plan that [`Optimizer::step`] would run now, without running it: forward and backward pass included. The gradients are used up.
+    ///
+    /// # Errors
+    /// [`TensorError::State`] where no parameter has a gradient; those of planning.
     pub fn explain(&mut self) -> TensorResult<String> {
         no_grad(|| self.build())?;
         let plan = crate::eval::plan_of(&self.roots())?;
@@ -299,6 +315,9 @@ impl Optimizer {
 
     /// Everything the optimizer remembers, by name: values in full precision (`param.NAME`), states (`stateK.NAME`) and `scale`, and the number
     /// of updates in `steps`.
+    ///
+    /// # Errors
+    /// Those of the views of the groups' buffers; none for parameters that the optimizer took.
     pub fn state(&self) -> TensorResult<(BTreeMap<String, Tensor>, u64)> {
         let mut out = BTreeMap::new();
         for g in &self.groups {

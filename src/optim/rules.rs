@@ -14,8 +14,14 @@ pub trait Rule: Send + Sync {
         0.0
     }
     /// The new states, from the old values, the gradient and the old states.
+    ///
+    /// # Errors
+    /// Those of its operations; [`Optimizer::step`](super::Optimizer::step) passes them on.
     fn remember(&self, value: &Tensor, grad: &Tensor, states: &[Tensor], n: &StepNumbers) -> TensorResult<Vec<Tensor>>;
     /// The new values, from the old ones, the gradient and the new states. `members` are the parameters inside the flat tensors: start and shape.
+    ///
+    /// # Errors
+    /// Those of its operations; [`Optimizer::step`](super::Optimizer::step) passes them on.
     fn update(
         &self,
         value: &Tensor,

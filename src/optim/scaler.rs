@@ -29,6 +29,9 @@ impl LossScaler {
     }
 
     /// Steps that were skipped because a gradient was not finite.
+    ///
+    /// # Errors
+    /// Those of the evaluation.
     pub fn skipped(&self) -> TensorResult<u64> {
         Ok(self.skipped.item()? as u64)
     }

@@ -41,6 +41,9 @@ const OUTPUT: (usize, usize) = (1 << 20, 4);
 
 impl ChatTemplate {
     /// Parses a template.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where the template is larger than 256 KiB or cannot be parsed.
     pub fn new(source: &str) -> TensorResult<Self> {
         if source.len() > MAX_SOURCE {
             return Err(TensorError::format("chat template", format!("it has {} bytes, more than {MAX_SOURCE}", source.len())));
@@ -51,6 +54,10 @@ impl ChatTemplate {
 
     /// The template of a model folder as on the Hub: `chat_template.jinja`, or `chat_template` in `tokenizer_config.json`.
     /// `None` if it has neither.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where `tokenizer_config.json` is not JSON; those of [`ChatTemplate::new`]. A file that cannot be read counts
+    /// as missing.
     pub fn from_folder(folder: impl AsRef<Path>) -> TensorResult<Option<Self>> {
         let folder = folder.as_ref();
         if let Ok(source) = std::fs::read_to_string(folder.join("chat_template.jinja")) {
@@ -80,6 +87,9 @@ impl ChatTemplate {
     /// of the begin and end tokens, and `tools` a list of functions in OpenAI's format.
     ///
     /// The text already has the special tokens it needs: encode it with `encode_with(text, false, true)`.
+    ///
+    /// # Errors
+    /// Those of [`ChatTemplate::render_variables`].
     pub fn render(
         &self,
         messages: &[Message],
@@ -100,6 +110,9 @@ impl ChatTemplate {
     }
 
     /// Like [`ChatTemplate::render`] with any variables: messages with tool calls, `enable_thinking`, `date_string` and so on.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where the template raises an error, does what is not allowed, or exceeds a limit of steps, memory or output.
     pub fn render_variables(&self, variables: &Map<String, Value>) -> TensorResult<String> {
         let size: usize = variables.iter().map(|(k, v)| k.len() + size_of_json(v)).sum();
         let limit = |(base, each): (usize, usize)| size.saturating_mul(each).saturating_add(base);

@@ -25,6 +25,9 @@ impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
     }
 
     /// Takes one id and returns the text that is certain by now, often one word, sometimes nothing.
+    ///
+    /// # Errors
+    /// `TensorError::Value` where the id is not in the vocabulary.
     pub fn push(&mut self, id: u32) -> TensorResult<String> {
         if !self.tokenizer.decodes_by_token() {
             // Checks the id now rather than at the end.
@@ -40,6 +43,9 @@ impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
     }
 
     /// The rest of the text: an incomplete character becomes U+FFFD. Afterwards the decoder is ready for a new text.
+    ///
+    /// # Errors
+    /// `TensorError::Format` where a decoder that needs the whole list refuses it.
     pub fn finish(&mut self) -> TensorResult<String> {
         self.start = true;
         if self.ids.is_empty() {
@@ -86,6 +92,9 @@ impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
 
 impl Tokenizer {
     /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// Those of [`StreamDecoder::push`] and [`StreamDecoder::finish`].
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> TensorResult<String> {
         let mut stream = self.stream(skip_special);
         let mut text = String::with_capacity(ids.len() * 4);

@@ -75,6 +75,9 @@ const END_TEXTS: [&str; 20] = [
 
 impl Tokenizer {
     /// Reads a `tokenizer.json`. The begin and end tokens come from a `tokenizer_config.json` in the same folder, if there is one.
+    ///
+    /// # Errors
+    /// [`TensorError::Io`] where the file cannot be read; those of [`Tokenizer::from_json`].
     pub fn from_file(path: impl AsRef<Path>) -> TensorResult<Self> {
         let path = path.as_ref();
         let bytes = std::fs::read(path).map_err(|e| TensorError::io(path, e))?;
@@ -93,6 +96,10 @@ impl Tokenizer {
     }
 
     /// Reads the bytes of a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where the file is not valid JSON, has parts that do not fit together, or names a model or a step that is
+    /// unknown.
     pub fn from_json(bytes: &[u8]) -> TensorResult<Self> {
         let hub = guarded(|| hub::read(bytes))?;
         let bos = hub.prefix.first().copied();
@@ -112,12 +119,19 @@ impl Tokenizer {
 
     /// Reads the `tokenizer.ggml.*` keys of a GGUF file: byte-level BPE (`gpt2`) and SentencePiece BPE (`llama`).
     /// An unknown pre-tokenizer is an error, see [`Tokenizer::from_gguf_as`].
+    ///
+    /// # Errors
+    /// Those of [`Tokenizer::from_gguf_as`].
     pub fn from_gguf(metadata: &dyn TokenizerMetadata) -> TensorResult<Self> {
         Self::from_gguf_as(metadata, metadata.str("tokenizer.ggml.pre").unwrap_or("default"))
     }
 
     /// Like [`Tokenizer::from_gguf`] with another `tokenizer.ggml.pre`. `default` splits words well enough for any byte-level
     /// vocabulary, but some texts then become other tokens than the model was trained with.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where a key is missing or keys do not fit together; [`TensorError::Unsupported`] for a model other than
+    /// `gpt2` and `llama`, or an unknown pre-tokenizer.
     pub fn from_gguf_as(metadata: &dyn TokenizerMetadata, pre: &str) -> TensorResult<Self> {
         let model = metadata.str("tokenizer.ggml.model").ok_or_else(|| bad("the file has no tokenizer.ggml.model"))?;
         let tokens = metadata.strings("tokenizer.ggml.tokens").ok_or_else(|| bad("the file has no tokenizer.ggml.tokens"))?;
@@ -179,11 +193,18 @@ impl Tokenizer {
 
     /// The ids of `text`. `add_special` adds the begin and end tokens that the tokenizer requires.
     /// Special tokens written out in the text count as special; see [`Tokenizer::encode_with`] for text of strangers.
+    ///
+    /// # Errors
+    /// Those of [`Tokenizer::encode_with`].
     pub fn encode(&self, text: &str, add_special: bool) -> TensorResult<Vec<u32>> {
         self.encode_with(text, add_special, true)
     }
 
     /// Like [`Tokenizer::encode`]. Without `parse_special`, `<|im_end|>` in the text is letters, not the end of a turn.
+    ///
+    /// # Errors
+    /// [`TensorError::Value`] where a SentencePiece vocabulary has no token for a part of the text and none for unknown text;
+    /// [`TensorError::Format`] where a step of another tokenizer refuses the text.
     pub fn encode_with(&self, text: &str, add_special: bool, parse_special: bool) -> TensorResult<Vec<u32>> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         if add_special {

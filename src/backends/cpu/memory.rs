@@ -114,6 +114,9 @@ impl HostPool {
 }
 
 /// A value in the memory of the device `cpu`.
+///
+/// # Errors
+/// `TensorError::OutOfMemory` where the bytes have to be copied and there is no room.
 #[cfg(feature = "gpu")]
 pub fn to_host(bytes: Bytes) -> TensorResult<CpuBuffer> {
     HostPool::common().upload(bytes)

@@ -141,14 +141,23 @@ impl<'a> Value<'a> {
     }
 
     /// A non-negative integer of any width.
+    ///
+    /// # Errors
+    /// `TensorError::Format` where the value is not a non-negative integer that fits `u64`.
     pub fn u64(self) -> TensorResult<u64> {
         self.integer().and_then(|n| n.try_into().ok()).map_or_else(|| self.is_not("a non-negative integer"), Ok)
     }
     /// An integer of any width.
+    ///
+    /// # Errors
+    /// `TensorError::Format` where the value is not an integer that fits `i64`.
     pub fn i64(self) -> TensorResult<i64> {
         self.integer().and_then(|n| n.try_into().ok()).map_or_else(|| self.is_not("an integer"), Ok)
     }
     /// A number: a float, or an integer as the nearest float.
+    ///
+    /// # Errors
+    /// `TensorError::Format` where the value is not a number.
     pub fn f64(self) -> TensorResult<f64> {
         match self.kind {
             F32 => Ok(f32::from_le_bytes(self.fixed()).into()),
@@ -157,6 +166,9 @@ impl<'a> Value<'a> {
         }
     }
     /// A truth value.
+    ///
+    /// # Errors
+    /// `TensorError::Format` where the value is not a bool, or neither 0 nor 1.
     pub fn bool(self) -> TensorResult<bool> {
         match (self.kind, self.bytes) {
             (Bool, [0]) => Ok(false),
@@ -165,6 +177,9 @@ impl<'a> Value<'a> {
         }
     }
     /// A string.
+    ///
+    /// # Errors
+    /// `TensorError::Format` where the value is not a string, or not UTF-8.
     pub fn str(self) -> TensorResult<&'a str> {
         match (self.kind, self.bytes.get(8..)) {
             (Str, Some(text)) => std::str::from_utf8(text).or_else(|_| self.is_not("UTF-8")),
@@ -173,6 +188,9 @@ impl<'a> Value<'a> {
     }
 
     /// An array.
+    ///
+    /// # Errors
+    /// `TensorError::Format` where the value is not an array.
     pub fn array(self) -> TensorResult<Array<'a>> {
         let header = if self.kind == Array { array_header(self.bytes) } else { None };
         match header.and_then(|(code, count)| Some((ValueType::from_code(code)?, usize::try_from(count).ok()?))) {
@@ -190,14 +208,23 @@ impl<'a> Value<'a> {
         Ok(out)
     }
     /// An array of strings.
+    ///
+    /// # Errors
+    /// `TensorError::Format` where the value is not an array, or an item is not a UTF-8 string.
     pub fn strs(self) -> TensorResult<Vec<&'a str>> {
         self.collect(Value::str)
     }
     /// An array of integers that fit `i32`.
+    ///
+    /// # Errors
+    /// `TensorError::Format` where the value is not an array, or an item is not an integer that fits `i32`.
     pub fn i32s(self) -> TensorResult<Vec<i32>> {
         self.collect(|v| v.integer().and_then(|n| n.try_into().ok()).map_or_else(|| v.is_not("a 32-bit integer"), Ok))
     }
     /// An array of floats; f64 is rounded.
+    ///
+    /// # Errors
+    /// `TensorError::Format` where the value is not an array, or an item is not a float.
     pub fn f32s(self) -> TensorResult<Vec<f32>> {
         self.collect(|v| match v.kind {
             F32 => Ok(f32::from_le_bytes(v.fixed())),

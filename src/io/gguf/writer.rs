@@ -53,6 +53,10 @@ impl<'a> GgufWriter<'a> {
     }
 
     /// Adds a tensor; sizes outermost first, bytes owned or borrowed.
+    ///
+    /// # Errors
+    /// [`TensorError::Unsupported`] for a dtype that GGUF does not have; [`TensorError::Format`] where the name is empty or already used,
+    /// the type cannot hold the shape, or the bytes are not as many as the shape needs.
     pub fn tensor(&mut self, name: &str, dtype: DType, shape: &[usize], bytes: impl Into<Cow<'a, [u8]>>) -> TensorResult<&mut Self> {
         let bytes = bytes.into();
         let wrong = |message: String| bad(format!("tensor `{}`: {message}", clip(name)));
@@ -72,6 +76,9 @@ impl<'a> GgufWriter<'a> {
     }
 
     /// The file's bytes.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where a key is empty or longer than 65,535 bytes, or `general.alignment` is not a `u32` and a power of two.
     pub fn to_bytes(&self) -> TensorResult<Vec<u8>> {
         let mut out = Vec::new();
         let (header, alignment) = self.header()?;
@@ -80,6 +87,9 @@ impl<'a> GgufWriter<'a> {
     }
 
     /// Writes the file atomically: it appears under its name only when complete.
+    ///
+    /// # Errors
+    /// Those of [`GgufWriter::to_bytes`], and [`TensorError::Io`] where the file cannot be written.
     pub fn write(&self, path: impl AsRef<Path>) -> TensorResult<()> {
         let (header, alignment) = self.header()?;
         save(path, |out| self.put(&header, alignment, out))

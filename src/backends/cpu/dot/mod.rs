@@ -63,6 +63,10 @@ impl Path {
     }
 
     /// The path of that name.
+    ///
+    /// # Errors
+    /// [`TensorError::UnsupportedDevice`] for an unknown name, or where the processor lacks the instructions; the message lists the
+    /// available names.
     pub fn parse(name: &str) -> TensorResult<Path> {
         match Path::ALL.into_iter().find(|p| p.name() == name) {
             Some(path) if path.is_available() => Ok(path),
@@ -75,6 +79,9 @@ impl Path {
     }
 
     /// The path of this process: what the variable `TL_CPU` names, else the fastest that the processor can run.
+    ///
+    /// # Errors
+    /// Those of [`Path::parse`], where `TL_CPU` is set.
     pub fn get() -> TensorResult<Path> {
         static PATH: OnceLock<TensorResult<Path>> = OnceLock::new();
         PATH.get_or_init(|| match std::env::var_os("TL_CPU") {
