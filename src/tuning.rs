@@ -383,7 +383,7 @@ impl Tuning {
     }
 
     /// Refuses values with which a kernel could not be written, or that only a damaged file has: zero where something is divided by it, tiles
-    /// without subgroups, times that are no times. Thresholds are free: with any of them results are right, only slower.
+    /// without subgroups, times that are not valid times. Thresholds are free: with any of them results are right, only slower.
     ///
     /// # Errors
     /// [`TensorError::Config`], which names the value.

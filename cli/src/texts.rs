@@ -103,7 +103,7 @@ pub fn token_text(loaded: &Loaded, id: u32) -> Result<String, Failure> {
     Ok(loaded.tokenizer.decode(&[id], false)?)
 }
 
-/// The error for numbers that are no results.
+/// The error for numbers that are not valid results.
 pub fn not_finite(loaded: &Loaded) -> Failure {
     loaded.failed(Failure::Error("the model gave NaN or infinite values; try --dtype f32".into()))
 }

@@ -292,7 +292,7 @@ fn inspect_and_devices() {
     assert_eq!((v["tensors"][0]["name"].as_str(), v["tensors"][0]["bytes"].as_u64()), (Some("token_embd.weight"), Some(257 * 256 * 4)));
     let hub = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/models/gpt2-odd");
     check(plain(&["inspect", hub, "-t"]), "", 0, "config.n_embd", "");
-    // What is no model is said to be none, whatever its first bytes would mean in a format.
+    // What is not a model is said not to be one, whatever its first bytes would mean in a format.
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
     check(
         plain(&["inspect", page]),

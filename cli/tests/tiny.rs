@@ -50,7 +50,7 @@ fn tiny_stands_in_when_no_model_is_named_and_says_so() {
     let folder = cache("falls-back");
     check(&folder, &["generate", "ROMEO:", "-n", "8"], 0, "", "smollm2-135m-instruct is not in");
     check(&folder, &["generate", "ROMEO:", "-n", "8"], 0, "", "using the bundled model tiny");
-    // Another model than was expected is no detail that --quiet leaves out.
+    // Another model than was expected is not a detail that --quiet leaves out.
     check(&folder, &["generate", "ROMEO:", "-n", "8", "--quiet"], 0, "", "using the bundled model tiny");
     check(&folder, &["generate", "ROMEO:", "-n", "8", "--json"], 0, "tiny", "using the bundled model tiny");
     check(

@@ -26,8 +26,8 @@ pub const fn file_type(dtype: DType) -> Option<u32> {
 }
 
 /// Writes the model of `weights` (on the CPU) as a GGUF file whose matrices are of `dtype`. Vectors stay f32 and the table of positions f16; the
-/// output matrix, or the embedding that serves as one, keeps 6 bits or more; rows that are no whole blocks get a type of the same size that fits
-/// them. `text` adds the tokenizer's keys for a model from a folder; it is told the size of the vocabulary.
+/// output matrix, or the embedding that serves as one, keeps 6 bits or more; rows that are not whole blocks get a type of the same size that
+/// fits them. `text` adds the tokenizer's keys for a model from a folder; it is told the size of the vocabulary.
 ///
 /// # Errors
 /// If the model cannot be expressed in GGUF, a tensor is missing, or the system fails.
@@ -96,7 +96,7 @@ fn type_of(name: &str, t: &Tensor, dtype: DType, head: bool) -> DType {
     if head && dtype.is_block() && dtype != DType::Q8_0 {
         return [DType::Q6_K, DType::Q8_0].into_iter().find(|&d| fits(d)).unwrap_or(DType::F16);
     }
-    // A row that is no multiple of 256.
+    // A row that is not a multiple of 256.
     let substitute = dtype.format().and_then(|f| f.substitute).and_then(|s| DType::BLOCKS.into_iter().find(|d| d.name() == s.name));
     [Some(dtype), substitute].into_iter().flatten().find(|&d| fits(d)).unwrap_or(DType::F16)
 }

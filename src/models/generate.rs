@@ -323,7 +323,7 @@ impl Generation<'_, '_> {
     }
 
     /// Submits the step that reads a token, which stays on the device: the step does not wait for the host to see it. The token may be
-    /// `NAN_TOKEN`, which is no index. Once it is known what a step is, several go at once.
+    /// `NAN_TOKEN`, which is not an index. Once it is known what a step is, several go at once.
     fn submit(&mut self, token: &Tensor) -> TensorResult<()> {
         let room = self.session.context.saturating_sub(self.session.cache.len()).min(self.left);
         if room == 0 {

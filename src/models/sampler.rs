@@ -75,7 +75,7 @@ impl Sampler {
         let scores = if self.temperature == 0.0 {
             logits.clone()
         } else {
-            // u in (0, 1), whose smallest values stand for the largest noise: 2⁻³³ is no 0, and the largest is no 1.
+            // u in (0, 1), whose smallest values stand for the largest noise: 2⁻³³ is not 0, and the largest is not 1.
             let u = self.rng.bits(logits.dims(), logits.device())?.cast(DType::F32)?.add(0.5)?.mul(NEARLY_ONE / 4_294_967_296.0)?;
             let scores = logits.mul(1.0 / self.temperature)?.sub(&u.neg()?.log1p()?.neg()?.log()?)?;
             if self.draws_from_all() {

@@ -233,7 +233,7 @@ fn block(lines: &mut dyn Iterator<Item = (Place, &'static str)>) -> Result<(Vec<
                 after_unroll = true;
             }
             "elif" | "else" | "endif" | "endfor" => return Ok((out, Some((place, word, rest)))),
-            _ => return place.fail(format!("#{word} is no directive; there are #include, #if, #for and #unroll")),
+            _ => return place.fail(format!("#{word} is not a directive; there are #include, #if, #for and #unroll")),
         }
     }
     Ok((out, None))
@@ -549,7 +549,7 @@ impl Expression<'_> {
     }
     fn wrong<T>(&self) -> Result<T> {
         self.place.fail(format!(
-            "`{}` is no expression{}",
+            "`{}` is not an expression{}",
             self.text.trim(),
             if self.rest.is_empty() { String::new() } else { format!(": at `{}`", self.rest) }
         ))

@@ -267,7 +267,7 @@ impl GemvPlan {
         let items = k.div_ceil(4 * quads);
         let mt = m.next_power_of_two();
         let all: usize = products.iter().map(|p| p.0).sum();
-        // What is normalised is no f16 any more.
+        // What is normalised is not f16 any more.
         let halves = a.plain().filter(|s| s.dtype == DType::F16 && norm.is_none());
         let direct = norm.is_none() && a.plain().is_some_and(|s| s.layout.is_contiguous());
         let mut config = GemvConfig::pick(all * batch, items, shape, mt, direct, adapter);

@@ -3,7 +3,7 @@
     {
       count = min(CHUNK, count);
       if (base > 0u) { workgroupBarrier(); }
-      // Items that are no more are zero.
+      // Items past the end are zero.
       let staged = (count + LANES * PREFETCH - 1u) / (LANES * PREFETCH) * (LANES * PREFETCH);
 #unroll
       for (var m = 0u; m < MT; m++) {

@@ -140,7 +140,7 @@ fn parameters_are_read_by_name() {
 
 #[test]
 fn mistakes_are_named_with_file_and_line() {
-    check_error("a\n#iff\n", "a.wgsl:2: #iff is no directive; there are #include, #if, #for and #unroll");
+    check_error("a\n#iff\n", "a.wgsl:2: #iff is not a directive; there are #include, #if, #for and #unroll");
     check_error("a\n#if N\nb\n", "a.wgsl:2: #if without #endif");
     check_error("a\n#for I in 0..1\nb\n", "a.wgsl:2: #for without #endfor");
     check_error("#endif\n", "a.wgsl:1: #endif without its beginning");
@@ -153,8 +153,8 @@ fn mistakes_are_named_with_file_and_line() {
     check_error("${N\n", "a.wgsl:1: ${ without }");
     check_error("#if MISSING\n#endif\n", "a.wgsl:1: MISSING has no value");
     check_error("#if NAME + 1\n#endif\n", "a.wgsl:1: NAME is text, not an integer");
-    check_error("#if N +\n#endif\n", "a.wgsl:1: `N +` is no expression");
-    check_error("#if N 3\n#endif\n", "a.wgsl:1: `N 3` is no expression: at `3`");
+    check_error("#if N +\n#endif\n", "a.wgsl:1: `N +` is not an expression");
+    check_error("#if N 3\n#endif\n", "a.wgsl:1: `N 3` is not an expression: at `3`");
     check_error("#if N / 0\n#endif\n", "a.wgsl:1: `N / 0`: 2 / 0 has no value");
     check_error("x\n#unroll\n", "a.wgsl:2: no line follows #unroll");
     check_error("#unroll\n#if N\n#endif\n", "a.wgsl:2: no line follows #unroll");
