@@ -49,7 +49,7 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: &GradOptions) -> T
     let wanted: HashSet<Place> = inputs.iter().map(|t| place(t)).collect();
     let found = BackwardPass::new(options.create_graph, false).run(roots, &wanted)?;
     if !options.retain_graph && !options.create_graph {
-        // The walk's nodes lose their inputs, so that memory goes back.
+        // The nodes passed lose their inputs, so that memory goes back.
         found.visited.iter().for_each(|t| forget_inputs(&t.node));
     }
     inputs
@@ -285,7 +285,7 @@ enum Part {
     Window(Layout, Tensor),
 }
 
-/// What a walk found.
+/// What a backward pass found.
 #[derive(Default)]
 struct Found {
     /// Gradients of the tensors asked for.
@@ -298,10 +298,10 @@ struct Found {
 
 struct BackwardPass {
     create_graph: bool,
-    /// Whether the walk ends at the tensors asked for.
+    /// Whether the pass ends at the tensors asked for.
     stop: bool,
     parts: HashMap<Place, SmallVec<[Part; 1]>>,
-    /// The inputs of each node passed, as they were when the walk began.
+    /// The inputs of each node passed, as they were when the pass began.
     inputs: HashMap<*const Node, Inputs>,
 }
 

@@ -29,7 +29,7 @@ macro_rules! primitives {
     };
 }
 
-/// The WGSL text of a row of the table, and whether the prelude has a quick form.
+/// The WGSL expression of a row of the table, and whether the prelude has a quick form.
 macro_rules! wgsl {
     (($text:literal)) => {
         ($text, false)

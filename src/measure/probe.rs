@@ -97,7 +97,7 @@ impl Kernel for Probe {
                 unsafe { *parts.add(task.thread()) = own };
                 task.barrier();
                 if task.thread() == 0 {
-                    // Chains are as long for each thread, however many of the team there are at the moment.
+                    // Chains are as long for each thread, however many of them there are at the moment.
                     let share = if *self == Probe::Read { 1.0 } else { 1.0 / task.threads() as f64 };
                     // SAFETY: as above; the result has an element.
                     unsafe {
@@ -111,7 +111,7 @@ impl Kernel for Probe {
         match self {
             // As many threads as a step of this size gets: waking others takes longer than moving a few bytes.
             Probe::Copy | Probe::Read => step.loads[0].shape.count() as u64,
-            // All of the team.
+            // All threads.
             Probe::Fma => self.operations(step.loads[0].shape.count(), true).max(1 << 30),
         }
     }

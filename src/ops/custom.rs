@@ -1,4 +1,4 @@
-//! Operations of a user's own: a WGSL text and a CPU function for the two usual forms, elementwise and row by row.
+//! Operations of a user's own: WGSL code and a CPU function for the two usual forms, elementwise and row by row.
 
 use crate::backends::cpu::operand::{piece, slice, target, values};
 use crate::backends::cpu::share;
@@ -170,7 +170,7 @@ impl CustomOp {
     ///
     /// # Errors
     /// When the shapes do not fit the form, the inputs live on different devices, or there is neither a form for this machine (or f64)
-    /// nor a definition. A WGSL text that the driver refuses is reported by the evaluation, with the text.
+    /// nor a definition. WGSL code that the driver refuses is reported by the evaluation, with the code.
     #[track_caller]
     pub fn apply(&self, inputs: &[&Tensor], params: &[f64]) -> TensorResult<Tensor> {
         let at = Location::caller();

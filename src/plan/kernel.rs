@@ -6,13 +6,13 @@ use crate::tuning::SharedTuning;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// A tuned implementation of an op: a Rust function and a WGSL text over the same loads and stores.
+/// A tuned implementation of an op: a Rust function and WGSL code over the same loads and stores.
 ///
 /// Both index an operand by its row-major position in the logical shape and never see strides or fused programs.
 pub trait Kernel: Send + Sync {
     /// This thread's share of the step on the CPU. Every thread of the thread pool calls it once per run.
     fn cpu(&self, task: &dyn Task);
-    /// Floating-point operations of the step, for sizing teams and for `explain`.
+    /// Floating-point operations of the step, for choosing the number of threads and for `explain`.
     fn ops(&self, step: &Step) -> u64;
     /// Whether the CPU's form does what the GPU's does, so that the CPU may take over small work of a GPU.
     fn portable(&self) -> bool {
@@ -71,13 +71,13 @@ pub struct Normalization {
 /// A language that a driver takes as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RawLanguage {
-    /// Metal's shading language, as text.
+    /// Source in Metal's shading language.
     Msl,
     /// Vulkan's binary format, as words.
     SpirV,
 }
 
-/// A text in a driver's own language.
+/// Source in a driver's own language.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum RawSource {
     /// Metal's shading language.

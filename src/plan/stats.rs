@@ -19,7 +19,7 @@ pub struct RunTimes {
     pub plan: Arc<Plan>,
     /// When the host began to submit it and when it was done with that.
     pub host: [std::time::Instant; 2],
-    /// Start and end of the run in seconds on the machine's own clock; `None` where it has none.
+    /// Start and end of the run in seconds on the device's own clock; `None` where it has none.
     pub run: Option<[f64; 2]>,
     /// The same for each step; `None` where it was not measured or had nothing to do.
     pub steps: Vec<Option<[f64; 2]>>,

@@ -1,11 +1,11 @@
-//! The primitives of one argument, each in one place: its method's name and example, its texts in WGSL and Rust, and its derivative.
+//! The primitives of one argument, each in one place: its method's name and example, its expressions in WGSL and Rust, and its derivative.
 //!
 //! A new one is a row here. A form that neither WGSL nor Rust has gets a helper: in `backends/gpu/prelude.wgsl`, in `backends/cpu/math.rs`.
 
 /// Hands the table to the macro `with`, which takes from each row what it needs:
 ///
 /// - `example`: an argument and the method's result, which its documentation shows;
-/// - `wgsl`: the text for a float argument `a`; `quick` where the prelude has a form `tl_<name>_quick` that is less accurate;
+/// - `wgsl`: the expression for a float argument `a`; `quick` where the prelude has a form `tl_<name>_quick` that is less accurate;
 /// - `f32`: the loop's body on the CPU, where `F` says whether there is a fused multiply-add, `far` what computes arguments again that are too far
 ///   from zero for it, and `bool` that the result is a truth value;
 /// - `f64`: likewise;

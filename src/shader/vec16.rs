@@ -102,7 +102,7 @@ impl RowTiling {
     pub fn groups(&self, rows: usize) -> usize {
         rows.div_ceil((self.group.rows() * self.group_rows) as usize)
     }
-    /// Constants of the text.
+    /// Constants of the kernel's code.
     pub fn consts(&self) -> Vec<(&'static str, u32)> {
         let [vec, eights] = [self.vec, self.eights].map(u32::from);
         vec![

@@ -1,4 +1,4 @@
-//! What a kernel's text takes into account besides its step: the adapter and what its driver was found to do.
+//! What a kernel's code takes into account besides its step: the adapter and what its driver was found to do.
 
 use crate::dtype::DType;
 use crate::plan::AdapterInfo;
@@ -16,7 +16,7 @@ pub struct DriverQuirks {
     pub few_bindings: bool,
 }
 
-/// What a text takes into account besides its step.
+/// What a shader takes into account besides its step.
 #[derive(Clone, Copy)]
 pub(super) struct CodegenOptions<'a> {
     pub adapter: &'a AdapterInfo,

@@ -14,14 +14,14 @@ const MAX_FILE_BYTES: u64 = 256 << 20;
 const SAVE_BUDGET: Duration = Duration::from_millis(50);
 const SHARE: u32 = 8;
 
-/// The driver's compiled kernels, and which texts they are of.
+/// The driver's compiled kernels, and which shaders they are of.
 pub(super) struct Kept {
     /// What pipelines are made with.
     pub raw: wgpu::PipelineCache,
     pub file: PathBuf,
     key: String,
     texts: HashSet<u64>,
-    /// How many texts the file had, of those that were asked for.
+    /// How many shaders the file had, of those that were asked for.
     pub found: usize,
     /// Whether the file lacks some.
     dirty: bool,
@@ -55,7 +55,7 @@ impl Kept {
         Some(Kept { raw, file, key, texts, found: 0, dirty: false, compiling: none, saving: none })
     }
 
-    /// Counts a text that was compiled.
+    /// Counts a shader that was compiled.
     pub fn add(&mut self, text: &str) {
         let new = self.texts.insert(hash(text));
         self.found += !new as usize;
@@ -92,7 +92,7 @@ impl Drop for Kept {
     }
 }
 
-/// The file: a magic word, the sum of what follows, the key, the texts, the driver's data.
+/// The file: a magic word, the sum of what follows, the key, the shaders, the driver's data.
 fn store(file: &Path, key: &str, texts: &HashSet<u64>, data: &[u8]) -> std::io::Result<()> {
     let mut all = Vec::with_capacity(32 + key.len() + 8 * texts.len() + data.len());
     all.extend(MAGIC);
@@ -109,7 +109,7 @@ fn store(file: &Path, key: &str, texts: &HashSet<u64>, data: &[u8]) -> std::io::
     write_whole(file, &all)
 }
 
-/// The texts and the driver's data of a file, when it is whole and has this key.
+/// The shaders and the driver's data of a file, when it is whole and has this key.
 fn load(file: &Path, key: &str) -> Option<(HashSet<u64>, Vec<u8>)> {
     if std::fs::metadata(file).ok()?.len() > MAX_FILE_BYTES {
         return None;

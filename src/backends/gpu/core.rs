@@ -87,12 +87,12 @@ impl Core {
         *lock(&self.quirks)
     }
 
-    /// Changes what new texts take into account.
+    /// Changes what new shaders take into account.
     pub fn set_quirks(&self, quirks: DriverQuirks) {
         *lock(&self.quirks) = quirks;
     }
 
-    /// What a kernel's text takes into account here.
+    /// What a kernel's code takes into account here.
     pub fn codegen_options(&self) -> CodegenOptions<'_> {
         CodegenOptions::new(&self.info, self.quirks())
     }

@@ -17,7 +17,7 @@ use crate::plan::{Buf, PipelineStats, Plan};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Steps of a plan from which on their texts are written on several threads.
+/// Steps of a plan from which on their shaders are written on several threads.
 const PARALLEL_CODEGEN_MIN_STEPS: usize = 16;
 /// Plans kept before dead ones are looked for.
 const PLANS_BEFORE_SWEEP: usize = 256;
@@ -37,7 +37,7 @@ impl Runner {
     pub fn pipelines(&self) -> PipelineStats {
         self.pipelines.stats()
     }
-    /// Forgets every plan, so that the next run writes its texts anew.
+    /// Forgets every plan, so that the next run writes its shaders anew.
     pub fn forget(&mut self) {
         self.plans.clear();
     }
@@ -136,7 +136,7 @@ impl Runner {
     }
 }
 
-/// The texts of the steps that have something to do, by the step's place in the plan.
+/// The shaders of the steps that have something to do, by the step's place in the plan.
 fn step_texts(core: &Core, plan: &Plan) -> TensorResult<Vec<(usize, StepShader)>> {
     let options = core.codegen_options();
     let few = CodegenOptions { quirks: DriverQuirks { few_bindings: true, ..options.quirks }, ..options };

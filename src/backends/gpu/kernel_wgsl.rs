@@ -1,4 +1,4 @@
-//! Steps with a kernel as WGSL: the kernel's own text, and the functions by which it reads its loads and writes its stores.
+//! Steps with a kernel as WGSL: the kernel's own code, and the functions by which it reads its loads and writes its stores.
 
 use super::codegen_options::CodegenOptions;
 use super::operand::{Forms, Operands, Tail};
@@ -12,7 +12,7 @@ use crate::scalar::Prim;
 use std::collections::HashSet;
 use std::fmt::Write;
 
-/// A kernel's text without its stand-ins, and its `enable` lines.
+/// A kernel's code without its stand-ins, and its `enable` lines.
 fn strip(source: &str) -> (String, String) {
     let (mut text, mut enables, mut standing) = (String::with_capacity(source.len()), String::new(), true);
     for line in source.lines() {
@@ -57,7 +57,7 @@ fn grid_of(step: &Step, asked: [u32; 3]) -> TensorResult<Option<[u32; 3]>> {
     }
 }
 
-/// Writes the text of a step with a kernel; `None` where the step has nothing to do.
+/// Writes the WGSL of a step with a kernel; `None` where the step has nothing to do.
 pub(super) fn shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, options: CodegenOptions<'_>) -> TensorResult<Option<StepShader>> {
     let Some(w) = kernel.wgsl(step, options.adapter) else {
         return Err(TensorError::Unsupported(format!("{} on this GPU ({}:{})", step.name, step.at.file(), step.at.line())));
@@ -103,11 +103,11 @@ pub(super) fn shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, options: Cod
 /// The components of four elements.
 const QUAD: [&str; 4] = ["x", "y", "z", "w"];
 
-/// The parts of the text while it is written.
+/// The parts of the shader while it is written.
 struct KernelShader<'a> {
     step: &'a Step,
     options: CodegenOptions<'a>,
-    /// The names that the kernel's own text uses.
+    /// The names that the kernel's own code uses.
     names: HashSet<&'a str>,
     operands: Operands,
     meta: Uniforms,
@@ -119,12 +119,12 @@ struct KernelShader<'a> {
 }
 
 impl KernelShader<'_> {
-    /// Whether the kernel's text uses a name.
+    /// Whether the kernel's code uses a name.
     fn uses(&self, name: &str) -> bool {
         self.names.contains(name)
     }
 
-    /// The forms in which the kernel's text reads or writes operand `k`.
+    /// The forms in which the kernel's code reads or writes operand `k`.
     fn forms(&self, verb: &str, k: usize) -> Forms {
         let or_write = |width: usize| verb == "store" && self.uses(&format!("write{width}_{k}"));
         Forms {
@@ -134,7 +134,7 @@ impl KernelShader<'_> {
         }
     }
 
-    /// Registers the sources and targets that the kernel's text uses.
+    /// Registers the sources and targets that the kernel's code uses.
     fn register(&mut self, plan: &Plan, loads: &[Load]) -> TensorResult<()> {
         for (k, l) in loads.iter().enumerate() {
             let f = self.forms("load", k);
@@ -160,7 +160,7 @@ impl KernelShader<'_> {
         Ok(())
     }
 
-    /// Tells which sources of stores are read in rows whose start the kernel's text keeps.
+    /// Tells which sources of stores are read in rows whose start the kernel's code keeps.
     fn mark_rows(&mut self) {
         for (s, ids) in self.step.stores.iter().zip(self.stores.iter().flatten()).map(|(s, (ids, _))| (s, ids)) {
             let length = s.shape.dims().last().copied().unwrap_or(1);
@@ -186,7 +186,7 @@ impl KernelShader<'_> {
         all.into_iter().try_for_each(|(id, f)| self.operands.read(id, f, &Tail::None, &mut self.meta))
     }
 
-    /// `load_k` and `load4_k`, where the kernel's text calls them.
+    /// `load_k` and `load4_k`, where the kernel's code calls them.
     fn load_functions(&mut self, k: usize, l: &Load) -> TensorResult<()> {
         let t = lane(l.dtype())?;
         let _ = writeln!(self.head, "alias T_{k} = {t};");
@@ -218,7 +218,7 @@ impl KernelShader<'_> {
         Ok(())
     }
 
-    /// The functions that write store `k`, in the forms that the kernel's text calls.
+    /// The functions that write store `k`, in the forms that the kernel's code calls.
     fn store_functions(&mut self, k: usize, s: &Store) -> TensorResult<()> {
         let value = value_dtype(s);
         let _ = writeln!(self.head, "alias V_{k} = {};", lane(value)?);
@@ -256,7 +256,7 @@ impl KernelShader<'_> {
         Ok(())
     }
 
-    /// The bindings of loads that the kernel's text reads by itself.
+    /// The bindings of loads that the kernel's code reads by itself.
     fn raw_bindings(&mut self, raw: &[u8]) -> TensorResult<()> {
         for &k in raw {
             let source = self.step.loads.get(k as usize).and_then(|l| l.plain());
@@ -270,7 +270,7 @@ impl KernelShader<'_> {
         Ok(())
     }
 
-    /// What else the kernel's text may use: its own numbers, scratch, and the error record. Gives whether it can report an index.
+    /// What else the kernel's code may use: its own numbers, scratch, and the error record. Gives whether it can report an index.
     fn services(&mut self) -> bool {
         if self.uses("word") {
             self.body += "fn word(n: u32) -> u32 {\n  return m_[n >> 2u][n & 3u];\n}\n";

@@ -40,7 +40,7 @@ fn last_byte(t: &Source) -> Option<usize> {
     t.offset.is_none().then(|| (t.layout.offset + reach + 1) * t.dtype.block_bytes())
 }
 
-/// The parts of the text while it is written.
+/// The parts of the shader while it is written.
 struct MapShader<'a> {
     step: &'a Step,
     options: CodegenOptions<'a>,
@@ -57,7 +57,7 @@ struct MapShader<'a> {
     distinct: Vec<usize>,
 }
 
-/// Writes the text of an elementwise step.
+/// Writes the WGSL of an elementwise step.
 pub(super) fn shader(plan: &Plan, step: &Step, options: CodegenOptions<'_>) -> TensorResult<StepShader> {
     let count = step.stores[0].shape.count();
     if count > u32::MAX as usize - 4 {

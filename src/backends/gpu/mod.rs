@@ -70,7 +70,7 @@ pub struct Shader {
     pub params: String,
 }
 
-/// The kernels of a plan for a GPU with these answers; there need be none. Steps that have nothing to do have no text.
+/// The kernels of a plan for a GPU with these answers; there need be none. Steps that have nothing to do have no shader.
 ///
 /// # Errors
 /// If a step cannot be done on such a GPU.
@@ -128,7 +128,7 @@ impl GpuBackend {
         let core = Core::new(opened);
         let m = GpuBackend { core, runner: Default::default(), staging: Mutex::new(None), spare: Default::default() };
         let soft_f16 = !m.rounds_f16()?;
-        // With these set, texts have the forms that are tried out.
+        // With these set, shaders have the forms that are tried out.
         let tried = DriverQuirks { soft_f16, ordered: true, infinite: true, few_bindings: false };
         m.core.set_quirks(tried);
         let [ordered, infinite] = m.keeps_nan()?;
@@ -164,10 +164,10 @@ impl GpuBackend {
         [l.max_compute_workgroup_size_x, l.max_compute_workgroup_size_y, l.max_compute_workgroup_size_z]
     }
 
-    /// Makes a plan ready to run: its texts are written and its pipelines compiled.
+    /// Makes a plan ready to run: its shaders are written and its pipelines compiled.
     ///
     /// # Errors
-    /// When a step cannot be done here, or the driver refuses its text.
+    /// When a step cannot be done here, or the driver refuses its shader.
     pub fn prepare(&self, plan: &Arc<Plan>) -> TensorResult<()> {
         self.core.check()?;
         lock(&self.runner).ready(&self.core, plan)

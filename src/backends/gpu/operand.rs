@@ -1,6 +1,6 @@
 //! How a step's operands are read and written: layout classes, views of buffers, and the WGSL functions for both.
 //!
-//! A text depends on an operand's class (dtype, form of its index, width of its accesses), never on a size or a stride: those are
+//! A shader depends on an operand's class (dtype, form of its index, width of its accesses), never on a size or a stride: those are
 //! numbers of the step's metadata block.
 
 use super::blocks;
@@ -95,7 +95,7 @@ struct Operand {
     quad: Quad,
     /// Whether eight 16-bit elements `i..i + 8` are one access, where i is a multiple of 8.
     eight: bool,
-    /// Whether it is the same in every row of the result, and the kernel's text says where the row of i begins.
+    /// Whether it is the same in every row of the result, and the kernel's code says where the row of i begins.
     same: bool,
 }
 
@@ -140,7 +140,7 @@ impl Operand {
     }
 }
 
-/// Which forms of an operand a text uses.
+/// Which forms of an operand a shader uses.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Forms {
     pub one: bool,
@@ -211,7 +211,7 @@ impl Operands {
         Ok(id)
     }
 
-    /// Tells that source `id` is only read for elements of a row of `length` whose start the kernel's text keeps in `row_start`.
+    /// Tells that source `id` is only read for elements of a row of `length` whose start the kernel's code keeps in `row_start`.
     pub fn in_rows(&mut self, id: usize, length: usize) {
         let o = &mut self.operands[id];
         o.same = o.sizes.len() == 2 && o.strides == [0, 1] && o.sizes[1] == length;
@@ -257,7 +257,7 @@ impl Operands {
         Ok(self.targets.len() - 1)
     }
 
-    /// Whether source `id` is the same in every row, which is looked at if the kernel's text keeps `row_start`.
+    /// Whether source `id` is the same in every row, which is looked at if the kernel's code keeps `row_start`.
     pub fn is_same(&self, id: usize) -> bool {
         self.operands[id].same
     }
@@ -293,7 +293,7 @@ impl Operands {
         v
     }
 
-    /// A binding that the kernel's text reads by itself.
+    /// A binding that the kernel's code reads by itself.
     pub fn raw(&mut self, s: &Source, name: String, wide: bool) {
         let written = self.written.contains(&s.buf);
         let ty = if wide { Ty::V4 } else { Ty::U32 };

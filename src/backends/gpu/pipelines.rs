@@ -1,4 +1,4 @@
-//! Compiled kernels, found again by their text.
+//! Compiled kernels, found again by their source.
 
 use super::compiled::Kept;
 use super::core::Core;
@@ -30,12 +30,12 @@ pub(super) struct Pipelines {
 const STACK: usize = 8 << 20;
 
 impl Pipelines {
-    /// The pipeline of a text that [`Pipelines::compile`] got.
+    /// The pipeline of a shader that [`Pipelines::compile`] got.
     pub fn get(&self, text: &str) -> Option<Arc<Pipeline>> {
         self.by_text.get(text).cloned()
     }
 
-    /// Compiles those texts that are new, on as many threads as the processor has.
+    /// Compiles those shaders that are new, on as many threads as the processor has.
     pub fn compile<'s>(&mut self, core: &Core, steps: impl Iterator<Item = (&'s StepShader, &'static str)>) -> TensorResult<()> {
         let mut seen = HashSet::new();
         let new: Vec<_> = steps.filter(|s| !self.by_text.contains_key(&s.0.text) && seen.insert(&s.0.text)).collect();
@@ -72,7 +72,7 @@ impl Pipelines {
         if let lost @ TensorError::DeviceLost(_) = core.driver.refused(String::new()) {
             return Err(lost);
         }
-        // The text helps whoever wrote the kernel; numbered, since compilers name lines.
+        // The source helps whoever wrote the kernel; numbered, since compilers name lines.
         let text: String = step.text.lines().enumerate().map(|(n, l)| format!("{:4} {l}\n", n + 1)).collect();
         Err(TensorError::Unsupported(format!("{name} on {}: {e}\n{text}", core.name())))
     }
@@ -120,7 +120,7 @@ fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, 
             RawSource::Msl(text) => module.msl = Some(text.as_ref().into()),
             RawSource::SpirV(words) => module.spirv = Some(words.as_ref().into()),
         }
-        // SAFETY: who made the `RawKernel` vouched for its text.
+        // SAFETY: who made the `RawKernel` vouched for its source.
         let module = unsafe { core.driver.device.create_shader_module_passthrough(module) };
         return pipeline(core, cache, step, name, &module, raw.entry);
     }
@@ -128,7 +128,8 @@ fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, 
     let module = if core.checked {
         core.driver.device.create_shader_module(module)
     } else {
-        // SAFETY: every index a kernel forms is within the layouts of its plan or clamped by the kernel; the tests run the same texts with checks on.
+        // SAFETY: every index a kernel forms is within the layouts of its plan or clamped by the kernel; the tests run the same shaders with
+        // checks on.
         unsafe { core.driver.device.create_shader_module_trusted(module, wgpu::ShaderRuntimeChecks::unchecked()) }
     };
     pipeline(core, cache, step, name, &module, "main")

@@ -68,7 +68,7 @@ impl SubmitLength<'_> {
 }
 
 impl PreparedPlan {
-    /// Makes a plan ready: for each step that has something to do its place in the plan, its text and its pipeline.
+    /// Makes a plan ready: for each step that has something to do its place in the plan, its shader and its pipeline.
     pub fn new<'t>(
         core: &Core,
         plan: &Arc<Plan>,

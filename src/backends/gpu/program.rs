@@ -36,7 +36,7 @@ fn literal(v: f64, d: DType) -> TensorResult<String> {
     })
 }
 
-/// Replaces the arguments `a` and `b` in a primitive's text.
+/// Replaces the arguments `a` and `b` in a primitive's expression.
 fn fill(text: &str, a: &str, b: &str) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     let mut name = String::new();

@@ -1,4 +1,4 @@
-//! A step's shader put together: its text, its bindings and its metadata block, with the helpers that the text calls.
+//! A step's shader put together: its code, its bindings and its metadata block, with the helpers that the code calls.
 
 use super::operand::{Operands, Ty, View};
 use super::uniforms::{UniformWord, Uniforms};
@@ -17,7 +17,7 @@ pub(super) struct StepShader {
     pub views: Vec<View>,
     pub words: Vec<UniformWord>,
     pub grid: [u32; 3],
-    /// Whether the text can report a bad index.
+    /// Whether the shader can report a bad index.
     pub fails: bool,
     /// The form in the driver's own language; then `text` only tells it from others.
     pub raw: Option<RawKernel>,
@@ -30,7 +30,7 @@ impl StepShader {
     }
 }
 
-/// The helper functions by name: text and the helpers it calls.
+/// The helper functions by name: source and the helpers it calls.
 static PRELUDE: LazyLock<HashMap<&'static str, (&'static str, Vec<&'static str>)>> = LazyLock::new(|| {
     let text = include_str!("prelude.wgsl");
     let mut out = HashMap::new();
@@ -47,12 +47,12 @@ static PRELUDE: LazyLock<HashMap<&'static str, (&'static str, Vec<&'static str>)
     out
 });
 
-/// The words of a text that may be names.
+/// The words of a source that may be names.
 pub(super) fn identifiers(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|s| s.starts_with(|c: char| c.is_ascii_alphabetic()))
 }
 
-/// Appends the helpers that a text calls, and those that they call.
+/// Appends the helpers that a shader calls, and those that they call.
 fn append_prelude(text: &mut String) {
     let mut todo: Vec<&'static str> = identifiers(text).filter_map(|i| PRELUDE.get_key_value(i).map(|(k, _)| *k)).collect();
     let mut done = HashSet::new();
@@ -63,7 +63,7 @@ fn append_prelude(text: &mut String) {
             todo.extend(calls);
         }
     }
-    // In one order, so that equal kernels have equal texts.
+    // In one order, so that equal kernels have equal sources.
     let mut names: Vec<_> = done.into_iter().collect();
     names.sort_unstable();
     for n in names {
@@ -78,7 +78,7 @@ pub(super) fn fold(groups: u64) -> [u32; 3] {
     [groups.div_ceil(y.max(1)) as u32, y as u32, 1]
 }
 
-/// Puts a text together: its constants, its bindings, the operands' functions, its body and the helpers that it calls.
+/// Puts a shader together: its constants, its bindings, the operands' functions, its body and the helpers that it calls.
 pub(super) fn assemble(head: String, o: Operands, meta: Uniforms, body: &str, grid: [u32; 3]) -> StepShader {
     let mut text = head;
     let _ = writeln!(text, "@group(0) @binding(0) var<uniform> m_: array<vec4<u32>, {}>;", meta.rows());

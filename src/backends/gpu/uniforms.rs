@@ -1,4 +1,4 @@
-//! The numbers of a step that are not in its text: sizes, strides, offsets, run-time parameters. One block of a uniform buffer per step.
+//! The numbers of a step that are not in its shader: sizes, strides, offsets, run-time parameters. One block of a uniform buffer per step.
 
 use crate::dtype::DType;
 use crate::plan::Word;
@@ -16,14 +16,14 @@ pub(super) enum UniformWord {
     Tag,
 }
 
-/// The block of one step while its text is written.
+/// The block of one step while its shader is written.
 #[derive(Default)]
 pub(super) struct Uniforms {
     pub words: Vec<UniformWord>,
 }
 
 impl Uniforms {
-    /// Appends a number and gives the WGSL that reads it. Equal constants stay apart: the text must not depend on sizes.
+    /// Appends a number and gives the WGSL that reads it. Equal constants stay apart: the shader must not depend on sizes.
     pub fn push(&mut self, word: UniformWord) -> String {
         let shared = matches!(word, UniformWord::Param(..) | UniformWord::Tag);
         let at = match self.words.iter().position(|w| shared && *w == word) {

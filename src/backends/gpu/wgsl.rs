@@ -1,4 +1,4 @@
-//! The code generator: one step becomes a WGSL text, or a kernel in the driver's own language, its bindings and its metadata block.
+//! The code generator: one step becomes a WGSL shader, or a kernel in the driver's own language, its bindings and its metadata block.
 
 use super::codegen_options::CodegenOptions;
 use super::operand::{Bound, Ty, View};
@@ -8,7 +8,7 @@ use super::{kernel_wgsl, map_wgsl};
 use crate::error::TensorResult;
 use crate::plan::{Buf, Kernel, Plan, RawLanguage, RawSource, Source, Step, Work};
 
-/// Writes a step's text; `None` where the step has nothing to do.
+/// Writes a step's shader; `None` where the step has nothing to do.
 pub(super) fn step_text(plan: &Plan, step: &Step, options: CodegenOptions<'_>) -> TensorResult<Option<StepShader>> {
     if step.stores.iter().all(|s| s.shape.count() == 0) {
         return Ok(None);

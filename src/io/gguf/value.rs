@@ -56,7 +56,7 @@ impl ValueType {
 /// How deep arrays may nest; the format sets no limit and nobody nests them.
 const MAX_DEPTH: u32 = 8;
 
-/// Bytes that the value at the start of `bytes` takes, after walking all of it.
+/// Bytes that the value at the start of `bytes` takes, after reading all of it.
 pub(super) fn encoded_len(kind: ValueType, bytes: &[u8]) -> TensorResult<usize> {
     walk(kind, bytes, MAX_DEPTH)
 }

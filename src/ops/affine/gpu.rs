@@ -1,4 +1,4 @@
-//! The GPU forms of products with affinely quantized weights: one team of threads for each row of weights, or tiles.
+//! The GPU forms of products with affinely quantized weights: one row group of threads for each row of weights, or tiles.
 
 use super::weights::Weights;
 use crate::plan::{AdapterInfo, Step, Wgsl};
@@ -34,7 +34,7 @@ static GEMV: Template =
 static GEMM: Template =
     Template::new("affine_gemm.wgsl", include_str!("affine_gemm.wgsl")).params(AffineMatMulParams::FIELDS).files(&[READ]);
 
-/// Rows of x that a team has sums for.
+/// Rows of x that a row group has sums for.
 const GEMV_ROWS: usize = 8;
 /// Rows and columns of a tile.
 const TILE: usize = 64;

@@ -124,7 +124,7 @@ impl SplitConfig {
         })
     }
 
-    /// Constants of the kernel's text.
+    /// Constants of the kernel's code.
     fn consts(&self, of: &AttentionKernel, subgroup: u32) -> Vec<(&'static str, u32)> {
         vec![
             ("SUBGROUP", subgroup),

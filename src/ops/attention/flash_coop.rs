@@ -168,7 +168,7 @@ impl<'a> CoopKernel<'a> {
         ]
     }
 
-    /// Constants of the kernel's text.
+    /// Constants of the kernel's code.
     fn consts(&self) -> Vec<(&'static str, u32)> {
         let by_key = self.by_key() as u32;
         let mut consts = vec![
@@ -186,7 +186,7 @@ impl<'a> CoopKernel<'a> {
         consts
     }
 
-    /// The kernel's text.
+    /// The kernel's code.
     fn source(&self, consts: &[(&'static str, u32)]) -> Cow<'static, str> {
         let mut values = values(consts);
         // Software takes minutes to compile what is written out.

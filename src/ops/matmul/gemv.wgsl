@@ -1,8 +1,9 @@
 // Matrix times a few vectors: out[m, n] = sum over k of a[m, k] * b[n, k], m below MT.
 //
-// A row group of LANES threads owns ROWS rows of b and walks them in items of QUADS quads of weights, PREFETCH items on their way at once and
-// the first before anything waits for the activations. A format says how an item's quads lie in a row (see `quad_of`): those that come
-// from the same words belong together, and PARTS parts of an item have scales of their own (SCALED), some with something added (SHIFTED).
+// A row group of LANES threads owns ROWS rows of b and iterates over them in items of QUADS quads of weights, PREFETCH items on their way
+// at once and the first before anything waits for the activations. A format says how an item's quads lie in a row (see `quad_of`): those
+// that come from the same words belong together, and PARTS parts of an item have scales of their own (SCALED), some with something added
+// (SHIFTED).
 // STAGED: a chunk of the activations is staged in workgroup memory; otherwise each thread reads what it needs: all of an item at once, where
 // they are stored as halves (DIRECT). DOUBLE_BUFFER: the next round's items are on their way while one is multiplied.
 // Several products of one left side may be done at once: PAIR of them row by row in the same row groups, or each in workgroups of its own
@@ -29,7 +30,7 @@ fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
   var x = vec4<f32>(0.0);
 #if EIGHTS
   {
-    // Never asked for, but a text that names `load` binds its left side once more.
+    // Never asked for, but a kernel that names `load` binds its left side once more.
     let e = eight(batch, m, v / 2u * 2u);
     x = halves(select(e.xy, e.zw, v % 2u == 1u));
   }

@@ -1,4 +1,4 @@
-//! The GPU form of a row times long weights in blocks, where instructions count: threads keep their activations and walk the rows.
+//! The GPU form of a row times long weights in blocks, where instructions count: threads keep their activations and iterate over the rows.
 
 use super::gemv::{FILES, Gemv, GemvParams, by_eights, with_values};
 use super::weights::Items;

@@ -1,9 +1,9 @@
 // One row times long weights in blocks: out[n] = sum over k of a[k] * b[n, k].
 //
-// A thread keeps the activations of an item, and the workgroup walks its rows of b with them, ROWS at a time in STEPS steps, the next rows'
-// items on their way while these are multiplied. The threads of a subgroup add up what they have of a row, subgroups do at the end.
-// Activations are integers of 16 bits, in two bytes with a sign each, times a scale of each item's: four weights, which are bytes as well,
-// are multiplied at once. What an activation is wrong by is at most 2^-16 of its item's largest; NaN and infinity make NaN.
+// A thread keeps the activations of an item, and the workgroup iterates over its rows of b with them, ROWS at a time in STEPS steps, the
+// next rows' items on their way while these are multiplied. The threads of a subgroup add up what they have of a row, subgroups do at the
+// end. Activations are integers of 16 bits, in two bytes with a sign each, times a scale of each item's: four weights, which are bytes as
+// well, are multiplied at once. What an activation is wrong by is at most 2^-16 of its item's largest; NaN and infinity make NaN.
 //
 // Formats, several products of one left side and a left side that is normalised on its way: as in gemv.wgsl.
 
@@ -126,7 +126,8 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     var high: array<u32, QUADS>; var low: array<u32, QUADS>;
 #unroll
     for (var c = 0u; c < QUADS; c++) {
-      // Added to 3 * 2^22, an integer is what the mantissa's last bits say; 128 more, so that the lower byte has a sign once its first bit is turned.
+      // Added to 3 * 2^22, an integer is what the mantissa's last bits say; 128 more, so that the lower byte has a sign once its first bit
+      // is flipped.
       let u = bitcast<vec4<u32>>(fma(x[c], vec4<f32>(by), vec4<f32>(12583040.0)));
       let even = (u.x & 0xffffu) | (u.z << 16u); let odd = (u.y & 0xffffu) | (u.w << 16u);
       high[c] = ((even >> 8u) & 0x00ff00ffu) | (odd & 0xff00ff00u);

@@ -1,6 +1,6 @@
 // Largest or smallest element of the last axis, or its index: ROW_THREADS threads a row; the first of equals counts, and NaN before all.
 //
-// Elements are compared as unsigned keys in the same order, so one text serves every type and NaN needs no comparison of floats.
+// Elements are compared as unsigned keys in the same order, so one shader serves every type and NaN needs no comparison of floats.
 // SPLIT: several workgroups a row, of which the last to arrive compares their results, as in reduce.wgsl.
 // INDEX: the result is the index, otherwise the element. OR_NONE: the index is -1 where the element is NaN.
 
