@@ -61,7 +61,7 @@ impl Device {
     /// Opening a name again returns the same device.
     ///
     /// # Errors
-    /// [`TensorError::UnsupportedDevice`] for an unknown name, or if this machine has no such device.
+    /// [`TensorError::UnsupportedDevice`] for an unknown name, or if this machine has no such device; `Config` if `TL_TUNING` is invalid.
     pub fn open(name: &str) -> TensorResult<Device> {
         match name {
             "cpu" => Ok(Device::cpu()),

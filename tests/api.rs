@@ -355,7 +355,7 @@ fn fallible_methods(text: &str) -> Vec<(String, bool, bool)> {
         let above: Vec<&str> = above.copied().collect();
         let has = |what: &str| above.iter().any(|l| l.contains(what));
         let name = rest.split(['(', '<']).next().unwrap().to_string();
-        found.push((name, has("# Errors"), has("```")));
+        found.push((name, has("# Errors"), has("```") || has("#[doc = example!(")));
     }
     found
 }

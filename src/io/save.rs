@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Writes `path` through `write`: into a new file beside it, which is made durable and then renamed over `path`.
 ///
-/// Readers that have the old file mapped keep it. On any error the new file is removed and the old one is untouched.
+/// Readers that have the old file mapped keep it. On an error before the renaming the new file is removed and the old one is untouched; after it, only
+/// the folder is made durable, and the new one stands.
 ///
 /// # Errors
 /// [`TensorError::Io`] where `path` is not a file name, is there and is not a regular file, or `write` or the system fails.

@@ -76,12 +76,19 @@ impl KvCache {
     /// Writes keys and values `[B,Hkv,T,D]` of the next T positions of a layer; returns the whole buffers.
     ///
     /// # Errors
-    /// [`TensorError::State`] where the positions do not fit behind those that are taken; those of [`Tensor::write`].
+    /// [`TensorError::Value`] for keys that are not `[B,Hkv,T,D]` or a layer that is not there; [`TensorError::State`] where the positions do not
+    /// fit behind those that are taken; those of [`Tensor::write`].
     pub fn append(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> TensorResult<(Tensor, Tensor)> {
         if !self.keeps {
             return Ok((k.clone(), v.clone()));
         }
-        let t = k.dims()[2];
+        let &[_, _, t, _] = k.dims() else {
+            return Err(TensorError::Value(format!("keys must be [batch, heads, positions, size], not {:?}", k.dims())));
+        };
+        let layers = self.layers.len();
+        if layer >= layers {
+            return Err(TensorError::Value(format!("layer {layer} of a cache for {layers}")));
+        }
         if self.len + t > self.capacity {
             return Err(TensorError::State(format!(
                 "the context is full: {} of {} positions are taken and {t} more do not fit",

@@ -91,8 +91,11 @@ impl Sampler {
     /// The next token from logits on the host. `past` are the tokens so far, for the repetition penalty.
     ///
     /// # Errors
-    /// [`TensorError::Numeric`] where a logit is NaN; [`TensorError::Value`] where the temperature is 0 and there are no logits.
+    /// [`TensorError::Numeric`] where a logit is NaN; [`TensorError::Value`] where there are none.
     pub fn choose_host(&mut self, logits: &mut [f32], past: &[u32]) -> TensorResult<u32> {
+        if logits.is_empty() {
+            return Err(TensorError::Value("no logits".into()));
+        }
         if logits.iter().any(|l| l.is_nan()) {
             return Err(nan_error());
         }
@@ -141,6 +144,14 @@ mod tests {
     /// The CPU, and the GPU where there is one.
     fn devices() -> Vec<Device> {
         [Device::cpu()].into_iter().chain(crate::device::under_test::gpu()).collect()
+    }
+
+    #[test]
+    fn nothing_can_be_chosen_from_no_logits() {
+        for temperature in [0.0, 1.0] {
+            let mut sampler = Sampler { temperature, ..Sampler::default() };
+            assert!(matches!(sampler.choose_host(&mut [], &[]), Err(TensorError::Value(_))), "{temperature}");
+        }
     }
 
     /// Tokens that a sampler chooses from these logits on the device.

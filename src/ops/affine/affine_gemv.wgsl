@@ -1,18 +1,18 @@
-// Up to ROWS rows of x times affinely quantized weights: TEAM threads for each row of weights, which they read once.
+// Up to ROWS rows of x times affinely quantized weights: ROW_THREADS threads for each row of weights, which they read once.
 
-const TEAMS: u32 = WORKGROUP / TEAM;
+const ROW_GROUPS: u32 = WORKGROUP / ROW_THREADS;
 var<private> thread: u32;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   thread = lid;
-  let lane = lid % TEAM;
+  let lane = lid % ROW_THREADS;
   let item = wid.y * groups.x + wid.x;
-  let n = item % p.groups_x * TEAMS + lid / TEAM;
+  let n = item % p.groups_x * ROW_GROUPS + lid / ROW_THREADS;
   let first = item / p.groups_x * ROWS;
   let row = min(n, p.n - 1u);
   var sums: array<f32, ROWS>;
-  for (var k = lane * 8u; k < p.k; k += TEAM * 8u) {
+  for (var k = lane * 8u; k < p.k; k += ROW_THREADS * 8u) {
     let w = weights(row, k);
 #unroll
     for (var r = 0u; r < ROWS; r++) {
@@ -22,10 +22,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) groups: 
   }
 #unroll
   for (var r = 0u; r < ROWS; r++) {
-    let sum = team_sum(sums[r]);
+    let sum = row_sum(sums[r]);
     if (lane == 0u && n < p.n && first + r < p.m) { store_0((first + r) * p.n + n, sum); }
   }
 }
 
 #include "affine_weights.wgsl"
-${TEAM_SUM}
+${ROW_SUM}

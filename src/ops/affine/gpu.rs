@@ -71,12 +71,12 @@ pub(super) fn matmul(w: &Weights, step: &Step, adapter: &AdapterInfo) -> Option<
     // A thread has eight neighbours at a time.
     let size = (k.div_ceil(8).next_power_of_two() as u32).clamp(8, 32);
     let workgroup = 128.min(1 << adapter.workgroup_threads.max(1).ilog2()).max(size);
-    let team = RowGroup { workgroup, size, col_major: false };
+    let row_group = RowGroup { workgroup, size, col_major: false };
     let slabs = m.div_ceil(GEMV_ROWS);
-    let groups = n.div_ceil(team.rows() as usize);
+    let groups = n.div_ceil(row_group.rows() as usize);
     let rows = m.min(GEMV_ROWS) as u32;
     let mut all = values.to_vec();
-    all.extend([("ROWS", rows.into()), ("TEAM_SUM", team.function("team_sum", SUM, adapter).into())]);
-    let consts = vec![("TEAM", size), ("ROWS", rows)];
+    all.extend([("ROWS", rows.into()), ("ROW_SUM", row_group.function("row_sum", SUM, adapter).into())]);
+    let consts = vec![("ROW_THREADS", size), ("ROWS", rows)];
     wgsl(GEMV.source(&all), consts, workgroup, grid(groups.checked_mul(slabs)?)?, params(groups)?)
 }
