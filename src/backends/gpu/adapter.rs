@@ -1,7 +1,7 @@
 //! Which GPU: the list of adapters, the choice among them, and what the chosen one can do.
 
 use super::tuning_file;
-use crate::backends::limits::{MemoryInfo, MemoryQuery};
+use crate::backends::limits::MemoryQuery;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{AdapterInfo, RawLanguage, SubgroupSync};
 use crate::tuning::{AdapterClass, Tuning, TuningSource};
@@ -185,7 +185,7 @@ fn memory(a: &wgpu::Adapter) -> ReportedMemory {
     let a = a.clone();
     let room = move || {
         let (total, free) = ask(&a)?;
-        Some(MemoryInfo { total: total as usize, free: free.map(|f| f as usize) })
+        Some(crate::backends::limits::MemoryInfo { total: total as usize, free: free.map(|f| f as usize) })
     };
     ReportedMemory { total, room: Box::new(room) }
 }
