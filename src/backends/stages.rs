@@ -13,6 +13,7 @@ pub(crate) enum Stage {
     /// Binding memory and recording commands.
     Encode,
     /// Handing commands to the driver.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     Submit,
     /// Running steps on the CPU, or waiting for the device to be done.
     Execute,

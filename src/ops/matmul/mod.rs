@@ -160,7 +160,7 @@ impl MatMulKernel {
             if s.m == 1 {
                 dot::matvec(path::current(), source.dtype, &bytes[first..], row_bytes, x, y);
             } else {
-                dot::matvec_multi(path::current(), source.dtype, &bytes[first..], row_bytes, x, s.m, y, rows);
+                dot::matvec_multi(path::current(), source.dtype, &bytes[first..], row_bytes, x, y, [s.m, rows]);
             }
             for (i, y) in y.chunks_exact_mut(rows).enumerate().filter(|_| !in_place) {
                 task.store(0, (batch * s.m + i) * s.n + row, f32::slice_mut(y));

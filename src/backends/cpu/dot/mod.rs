@@ -177,7 +177,7 @@ pub fn matvec(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y
         Path::Avx2 => unsafe { avx2::matvec(dtype, w, row_bytes, x, y) },
         _ => {
             let rows = y.len();
-            matvec_multi(path, dtype, w, row_bytes, x, 1, y, rows);
+            matvec_multi(path, dtype, w, row_bytes, x, y, [1, rows]);
         }
     }
 }
@@ -187,8 +187,7 @@ pub fn matvec(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y
 ///
 /// # Panics
 /// See [`matvec`].
-#[allow(clippy::too_many_arguments)]
-pub fn matvec_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], m: usize, y: &mut [f32], ldy: usize) {
+pub fn matvec_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32], [m, ldy]: [usize; 2]) {
     if m == 0 {
         return;
     }

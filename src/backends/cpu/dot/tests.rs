@@ -60,7 +60,7 @@ fn check(dtype: DType, rows: usize, k: usize, m: usize, path: Path) {
     let what = format!("{dtype} {rows}x{k} m={m} {}", path.name());
     let ldy = rows + 1;
     let mut together = vec![f32::NAN; (m - 1) * ldy + rows];
-    matvec_multi(path, dtype, &w, row_bytes, &x, m, &mut together, ldy);
+    matvec_multi(path, dtype, &w, row_bytes, &x, &mut together, [m, ldy]);
     for (i, x) in x.chunks_exact(k.max(1)).enumerate() {
         let mut alone = vec![f32::NAN; rows];
         matvec(path, dtype, &w, row_bytes, x, &mut alone);
