@@ -1,5 +1,6 @@
 //! A lazy, fusing tensor engine for GPUs and CPUs, with language models on top.
 #![doc = include_str!("../README.md")]
+#![warn(clippy::missing_errors_doc)]
 
 pub mod dtype;
 pub mod error;

@@ -99,6 +99,9 @@ impl Op for RangeParams {
 }
 
 /// Scales (f32), zero points (i32) and inverse scales (f32) of groups with these least and largest values.
+///
+/// # Errors
+/// When `low` and `high` are not f32 of one shape on one device.
 pub fn affine_params(affine: Affine, low: Tensor, high: Tensor, at: At) -> TensorResult<[Tensor; 3]> {
     let shape = *low.shape();
     let metas = [DType::F32, DType::I32, DType::F32].map(|dtype| Meta { dtype, shape });
