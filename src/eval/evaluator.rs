@@ -81,9 +81,6 @@ pub(super) struct Evaluator {
     donated: Vec<u32>,
     /// Nodes that somebody holds and that could not be computed any more after such a write: they are stored as well.
     held: Vec<u32>,
-    /// Whether the next evaluation shall be told.
-    pub record: bool,
-    pub recorded: Option<Recorded>,
     /// The number of the device's tuning table, once it is known; 0 where it has none.
     tuning: Option<u64>,
 }
@@ -376,6 +373,27 @@ pub(super) struct Recorded {
     pub compiled: Arc<Compiled>,
     pub params: Vec<f64>,
     pub bound: Vec<Buffer>,
+}
+
+thread_local! {
+    // Of the thread, not of the evaluator: evaluations of other threads are not what a recording asks for.
+    static RECORD: Cell<bool> = const { Cell::new(false) };
+    static RECORDED: Cell<Option<Recorded>> = const { Cell::new(None) };
+}
+
+/// Calls `f`, and gives what the first evaluation of this thread in it ran.
+pub(super) fn recording<T>(f: impl FnOnce() -> T) -> (T, Option<Recorded>) {
+    RECORD.set(true);
+    let result = f();
+    RECORD.set(false);
+    (result, RECORDED.take())
+}
+
+/// Takes note of what ran, if this thread asked for it.
+pub(super) fn record_if_asked(ran: impl FnOnce() -> Recorded) {
+    if RECORD.take() {
+        RECORDED.set(Some(ran()));
+    }
 }
 
 /// A node's inputs, which an evaluation may take away at any time.

@@ -1,6 +1,6 @@
 //! Steps of a generation, repeated without a graph, several in a submission.
 
-use super::evaluator::{Lock, Recorded, base};
+use super::evaluator::{Lock, Recorded, base, recording};
 use super::read::Download;
 use crate::backends::{Buffer, Chain};
 use crate::compile::Compiled;
@@ -31,15 +31,7 @@ struct RecordedPlan {
 impl Replay {
     /// Starts the copy of `result`, which is computed from the stored value `fed`, and takes note of what runs.
     pub fn record(&mut self, fed: &Tensor, result: &Tensor) -> TensorResult<Download> {
-        let device = result.device().clone();
-        Lock::of(&device).get().record = true;
-        let download = result.download();
-        let recorded = {
-            let mut lock = Lock::of(&device);
-            let e = lock.get();
-            e.record = false;
-            e.recorded.take()
-        };
+        let (download, recorded) = recording(|| result.download());
         let download = download?;
         let Some(Recorded { compiled, params, bound }) = recorded else {
             self.seen.clear();

@@ -1,6 +1,6 @@
 //! Runs a plan: binds its inputs, gives its results memory, submits it, and stores the values in their nodes.
 
-use super::evaluator::{Evaluator, Lock, Recorded, base};
+use super::evaluator::{Evaluator, Lock, Recorded, base, record_if_asked};
 use crate::backends::{Backend, Buffer};
 use crate::compile::Compiled;
 use crate::cpu_fallback::{self, Purpose};
@@ -118,8 +118,8 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         // SAFETY: collected under the lock that we hold; the roots keep the nodes alive.
         dead = unsafe { e.keep(&compiled, &bound, &outputs) };
         e.order.clear();
-        if std::mem::take(&mut e.record) && !on_host {
-            e.recorded = Some(Recorded { compiled: compiled.clone(), params: e.params.clone(), bound: bound.into_vec() });
+        if !on_host {
+            record_if_asked(|| Recorded { compiled: compiled.clone(), params: e.params.clone(), bound: bound.into_vec() });
         }
         e.stats.evaluations += 1;
         e.stats.nodes = compiled.nodes;
