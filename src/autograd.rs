@@ -9,7 +9,7 @@ use crate::eval::{forget_inputs, inputs_of};
 use crate::layout::Layout;
 use crate::ops::write::windows;
 use crate::ops::{Lit, Rhs};
-use crate::scalar::{Binary, Prim, Unary, unary_primitives};
+use crate::scalar::{Binary, Prim, Unary, binary_primitives, unary_primitives};
 use crate::shape::Shape;
 use crate::tensor::{Arg, GradCell, Grads, Inputs, Kind, Meta, Mode, Node, RareFields, Tensor, Vjp};
 use smallvec::SmallVec;
@@ -647,65 +647,71 @@ fn tensor(v: Rhs, like: &Tensor) -> TensorResult<Tensor> {
     }
 }
 
-/// g · dy/da of y = b(a, c).
+/// What a row of the table of primitives of two arguments says of a gradient.
+macro_rules! gradient_of_two {
+    ($of:expr, (none)) => {
+        return Ok(None)
+    };
+    ($of:expr, (|$g:ident, $x:ident, $other:ident, $y:ident| $e:expr)) => {{
+        let ($g, $x, $other, $y): (&Tensor, &Tensor, Rhs, &Tensor) = $of;
+        let gradient: TensorResult<Tensor> = $e;
+        gradient?
+    }};
+}
+
+/// g · dy/da of y = b(a, c); `None` where it is zero everywhere.
+#[allow(unused_variables)]
 fn left_grad(b: Binary, a: Rhs, c: Rhs, y: &Tensor, g: &Tensor) -> TensorResult<Option<Tensor>> {
     let Rhs::Tensor(x) = a else { return Ok(None) };
-    Ok(Some(match b {
-        Binary::Add | Binary::Sub | Binary::Fmod | Binary::Remainder => g.clone(),
-        Binary::Mul => g.mul(c)?,
-        Binary::Div => g.div(c)?,
-        Binary::Pow => match c {
-            // Not 0·x⁻¹, which is NaN where x is 0.
-            Rhs::Float(0.0) | Rhs::Lit(0.0) | Rhs::Int(0) => x.zeros_like()?,
-            Rhs::Float(p) | Rhs::Lit(p) if p == 2.0 => g.mul(x)?.mul(Rhs::Lit(2.0))?,
-            Rhs::Float(p) | Rhs::Lit(p) => g.mul(&x.pow(p - 1.0)?)?.mul(p)?,
-            Rhs::Int(p) => g.mul(&x.pow((p - 1) as f64)?)?.mul(p as f64)?,
-            Rhs::Tensor(p) => {
-                // 0⁻¹·0 where the exponent is 0 must be 0.
-                let slope = x.pow(&p.sub(Rhs::Lit(1.0))?)?.mul(p)?;
-                g.mul(&p.eq(Rhs::Lit(0.0))?.where_(Rhs::Lit(0.0), Rhs::Tensor(&slope))?)?
-            }
-        },
-        Binary::Min | Binary::Max => share(b, x, c, g)?,
-        Binary::Atan2 => {
-            let c = tensor(c, y)?;
-            g.mul(&c)?.div(&x.mul(x)?.add(&c.mul(&c)?)?)?
-        }
-        Binary::Copysign => g.mul(&x.sign()?.mul(&y.sign()?)?)?,
-        _ => return Ok(None),
-    }))
+    macro_rules! gradients {
+        ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, int: $int:tt, left: $left:tt, right: $right:tt, })*) => { match b { $(Binary::$v => gradient_of_two!((g, x, c, y), $left)),* } };
+    }
+    Ok(Some(binary_primitives!(gradients)))
 }
 
-/// g · dy/dc of y = b(a, c).
+/// g · dy/dc of y = b(a, c); `None` where it is zero everywhere.
+#[allow(unused_variables)]
 fn right_grad(b: Binary, a: Rhs, c: Rhs, y: &Tensor, g: &Tensor) -> TensorResult<Option<Tensor>> {
     let Rhs::Tensor(x) = c else { return Ok(None) };
-    Ok(Some(match b {
-        Binary::Add => g.clone(),
-        Binary::Sub => g.neg()?,
-        Binary::Mul => g.mul(a)?,
-        Binary::Div => g.mul(y)?.div(x)?.neg()?,
-        Binary::Fmod => g.mul(&tensor(a, y)?.div(x)?.trunc()?)?.neg()?,
-        Binary::Remainder => g.mul(&tensor(a, y)?.div(x)?.floor()?)?.neg()?,
-        Binary::Pow => {
-            // ln 0 · 0 must be 0.
-            let base = tensor(a, y)?;
-            let slope = y.mul(&base.log()?)?;
-            g.mul(&base.eq(Rhs::Lit(0.0))?.where_(Rhs::Lit(0.0), Rhs::Tensor(&slope))?)?
-        }
-        Binary::Min | Binary::Max => share(b, x, a, g)?,
-        Binary::Atan2 => {
-            let a = tensor(a, y)?;
-            g.mul(&a)?.div(&x.mul(x)?.add(&a.mul(&a)?)?)?.neg()?
-        }
-        _ => return Ok(None),
-    }))
+    macro_rules! gradients {
+        ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, int: $int:tt, left: $left:tt, right: $right:tt, })*) => { match b { $(Binary::$v => gradient_of_two!((g, x, a, y), $right)),* } };
+    }
+    Ok(Some(binary_primitives!(gradients)))
 }
 
-/// The gradient of an extreme for operand `x`: all of it where `x` is the extreme. Where both are equal, two tensors share it and a number
-/// (`clamp`, `relu`) stops it, as in PyTorch.
-fn share(b: Binary, x: &Tensor, other: Rhs, g: &Tensor) -> TensorResult<Tensor> {
-    let max = b == Binary::Max;
-    let strict = if max { x.gt(other)? } else { x.lt(other)? };
+/// The gradient of a power for its base x; p is the exponent.
+fn power_of_base(g: &Tensor, x: &Tensor, p: Rhs) -> TensorResult<Tensor> {
+    match p {
+        // Not 0·x⁻¹, which is NaN where x is 0.
+        Rhs::Float(0.0) | Rhs::Lit(0.0) | Rhs::Int(0) => x.zeros_like(),
+        Rhs::Float(p) | Rhs::Lit(p) if p == 2.0 => g.mul(x)?.mul(Rhs::Lit(2.0)),
+        Rhs::Float(p) | Rhs::Lit(p) => g.mul(&x.pow(p - 1.0)?)?.mul(p),
+        Rhs::Int(p) => g.mul(&x.pow((p - 1) as f64)?)?.mul(p as f64),
+        Rhs::Tensor(p) => {
+            // 0⁻¹·0 where the exponent is 0 must be 0.
+            let slope = x.pow(&p.sub(Rhs::Lit(1.0))?)?.mul(p)?;
+            g.mul(&p.eq(Rhs::Lit(0.0))?.where_(Rhs::Lit(0.0), Rhs::Tensor(&slope))?)
+        }
+    }
+}
+
+/// The gradient of a power y for its exponent.
+fn power_of_exponent(g: &Tensor, base: Rhs, y: &Tensor) -> TensorResult<Tensor> {
+    // ln 0 · 0 must be 0.
+    let base = tensor(base, y)?;
+    let slope = y.mul(&base.log()?)?;
+    g.mul(&base.eq(Rhs::Lit(0.0))?.where_(Rhs::Lit(0.0), Rhs::Tensor(&slope))?)
+}
+
+/// The gradient of an angle y for its first coordinate; that of the second is its negative, with the coordinates exchanged.
+fn angle(g: &Tensor, x: &Tensor, other: Rhs, y: &Tensor) -> TensorResult<Tensor> {
+    let other = tensor(other, y)?;
+    g.mul(&other)?.div(&x.mul(x)?.add(&other.mul(&other)?)?)
+}
+
+/// The gradient of an extreme for operand `x`: all of it where `x` is the extreme (`strict`). Where both are equal, two tensors share it and a
+/// number (`clamp`, `relu`) stops it, as in PyTorch.
+fn share_extreme(strict: Tensor, g: &Tensor, x: &Tensor, other: Rhs) -> TensorResult<Tensor> {
     match other {
         Rhs::Lit(_) | Rhs::Float(_) | Rhs::Int(_) => strict.where_(Rhs::Tensor(g), Rhs::Lit(0.0)),
         Rhs::Tensor(_) => {

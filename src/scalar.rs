@@ -3,31 +3,16 @@
 use crate::dtype::DType;
 use smallvec::SmallVec;
 
+mod binary;
 #[cfg(test)]
 pub(crate) mod definition;
 mod unary;
 
+pub(crate) use binary::binary_primitives;
 pub(crate) use unary::unary_primitives;
 
 /// The number of an instruction's result within its program.
 pub type Reg = u16;
-
-macro_rules! primitives {
-    ($(#[$d:meta])* $name:ident { $($(#[$doc:meta])* $v:ident = $label:literal, $wgsl:literal;)* }) => {
-        $(#[$d])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[repr(u8)]
-        pub enum $name { $($(#[$doc])* $v),* }
-        impl $name {
-            /// Every primitive of this arity.
-            pub const ALL: &'static [$name] = &[$($name::$v),*];
-            /// PyTorch's name.
-            pub const fn name(self) -> &'static str { match self { $($name::$v => $label),* } }
-            /// WGSL for float arguments `a`, `b`. Integer forms that differ are the GPU code generator's.
-            pub const fn wgsl(self) -> &'static str { match self { $($name::$v => $wgsl),* } }
-        }
-    };
-}
 
 /// The WGSL expression of a row of the table, and whether the prelude has a quick form.
 macro_rules! wgsl {
@@ -59,55 +44,42 @@ macro_rules! unary_enum {
 }
 unary_primitives!(unary_enum);
 
-primitives! {
-    /// Primitives of two arguments of one dtype. Comparisons give bool; the others keep the dtype.
-    Binary {
-        /// a + b
-        Add = "add", "((a) + (b))";
-        /// a − b
-        Sub = "sub", "((a) - (b))";
-        /// a · b
-        Mul = "mul", "((a) * (b))";
-        /// a / b; for integers rounded toward zero, 0 where b is 0
-        Div = "div", "((a) / (b))";
-        /// aᵇ
-        Pow = "pow", "tl_pow(a, b)";
-        /// Remainder with the sign of a (C's fmod)
-        Fmod = "fmod", "tl_fmod(a, b)";
-        /// Remainder with the sign of b (Python's %)
-        Remainder = "remainder", "tl_remainder(a, b)";
-        /// The smaller; NaN if one is NaN
-        Min = "minimum", "tl_min(a, b)";
-        /// The larger; NaN if one is NaN
-        Max = "maximum", "tl_max(a, b)";
-        /// The angle of the point (b, a)
-        Atan2 = "atan2", "tl_atan2(a, b)";
-        /// a with the sign of b
-        Copysign = "copysign", "tl_copysign(a, b)";
-        /// a = b
-        Eq = "eq", "((a) == (b))";
-        /// a ≠ b
-        Ne = "ne", "((a) != (b))";
-        /// a < b
-        Lt = "lt", "((a) < (b))";
-        /// a ≤ b
-        Le = "le", "((a) <= (b))";
-        /// a > b
-        Gt = "gt", "((a) > (b))";
-        /// a ≥ b
-        Ge = "ge", "((a) >= (b))";
-        /// Bits and
-        And = "bitwise_and", "((a) & (b))";
-        /// Bits or
-        Or = "bitwise_or", "((a) | (b))";
-        /// Bits exclusive or
-        Xor = "bitwise_xor", "((a) ^ (b))";
-        /// a shifted left by b bits; 0 from the width on
-        Shl = "bitwise_left_shift", "tl_shl(a, b)";
-        /// a shifted right by b bits, with the sign for signed integers
-        Shr = "bitwise_right_shift", "tl_shr(a, b)";
-    }
+/// Whether a row's body in Rust exists, and whether its result is a truth value.
+macro_rules! body {
+    ((none)) => {
+        (false, false)
+    };
+    ((bool $($body:tt)*)) => {
+        (true, true)
+    };
+    ($body:tt) => {
+        (true, false)
+    };
 }
+
+macro_rules! binary_enum {
+    ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, int: $int:tt, left: $left:tt, right: $right:tt, })*) => {
+        /// Primitives of two arguments of one dtype. Comparisons give bool; the others keep the dtype.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u8)]
+        pub enum Binary { $($(#[$doc])* $v),* }
+        impl Binary {
+            /// Every primitive of two arguments.
+            pub const ALL: &'static [Binary] = &[$(Binary::$v),*];
+            /// PyTorch's name.
+            pub const fn name(self) -> &'static str { match self { $(Binary::$v => stringify!($name)),* } }
+            /// WGSL for float arguments `a`, `b`. Integer forms that differ are the GPU code generator's.
+            pub const fn wgsl(self) -> &'static str { match self { $(Binary::$v => $wgsl),* } }
+            /// Whether this compares, so that the result is bool.
+            pub const fn compares(self) -> bool { match self { $(Binary::$v => body!($int).1),* } }
+            /// Whether the primitive is defined on integers and bool only.
+            pub const fn bits(self) -> bool { match self { $(Binary::$v => !body!($f32).0),* } }
+            /// Whether the primitive is defined on floats only.
+            pub const fn float_only(self) -> bool { match self { $(Binary::$v => !body!($int).0),* } }
+        }
+    };
+}
+binary_primitives!(binary_enum);
 
 impl Unary {
     /// The result's dtype for an argument of dtype `d`.
@@ -141,18 +113,6 @@ impl Unary {
 }
 
 impl Binary {
-    /// Whether this compares, so that the result is bool.
-    pub const fn compares(self) -> bool {
-        matches!(self, Binary::Eq | Binary::Ne | Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge)
-    }
-    /// Whether the primitive is defined on integers and bool only.
-    pub const fn bits(self) -> bool {
-        matches!(self, Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr)
-    }
-    /// Whether the primitive is defined on floats only.
-    pub const fn float_only(self) -> bool {
-        matches!(self, Binary::Atan2 | Binary::Copysign)
-    }
     /// The result's dtype for arguments of dtype `d`.
     pub const fn result(self, d: DType) -> DType {
         if self.compares() { DType::Bool } else { d }

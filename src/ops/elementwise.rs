@@ -2,7 +2,7 @@
 
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
-use crate::scalar::{Binary, Prim, Unary, unary_primitives};
+use crate::scalar::{Binary, Prim, Unary, binary_primitives, unary_primitives};
 use crate::tensor::{Arg, Inputs, Meta, Tensor, same_device};
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -319,10 +319,13 @@ macro_rules! unary_methods {
 }
 unary_primitives!(unary_methods);
 
-macro_rules! binary_methods {
-    ($($doc:literal $name:ident = $b:ident, $x:expr, $y:expr => $z:expr;)*) => {
-        impl Tensor { $(
-            #[doc = concat!($doc, " Shapes broadcast; dtypes promote as [`DType::promote`] says.")]
+/// The method of a primitive of two arguments, unless it is written by hand.
+macro_rules! binary_method {
+    ([$(#[$doc:meta])*] $v:ident $name:ident (none)) => {};
+    ([$(#[$doc:meta])*] $v:ident $name:ident ($x:expr, $y:expr => $z:expr)) => {
+        impl Tensor {
+            $(#[$doc])*
+            /// Shapes broadcast; dtypes promote as [`DType::promote`] says.
             ///
             /// # Errors
             /// When the shapes do not broadcast, the dtypes do not promote or have no such function, or the tensors are on different devices.
@@ -333,30 +336,11 @@ macro_rules! binary_methods {
                 "# Ok::<(), TensorError>(())\n```"
             )]
             #[track_caller]
-            pub fn $name<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> { self.binary(Binary::$b, rhs.into()) }
-        )* }
+            pub fn $name<'a>(&self, rhs: impl Into<Rhs<'a>>) -> TensorResult<Tensor> { self.binary(Binary::$v, rhs.into()) }
+        }
     };
 }
-binary_methods! {
-    "Sum." add = Add, 2.0, 3.0 => 5.0;
-    "Difference." sub = Sub, 2.0, 3.0 => -1.0;
-    "Product." mul = Mul, 2.0, 3.0 => 6.0;
-    "Power." pow = Pow, 2.0, 3.0 => 8.0;
-    "Remainder with the sign of the dividend, as C's `fmod`." fmod = Fmod, -7.0, 3.0 => -1.0;
-    "Remainder with the sign of the divisor, as Python's `%`." remainder = Remainder, -7.0, 3.0 => 2.0;
-    "The smaller; NaN if either is NaN." minimum = Min, 2.0, 3.0 => 2.0;
-    "The larger; NaN if either is NaN." maximum = Max, 2.0, 3.0 => 3.0;
-    "The angle of the point (rhs, self)." atan2 = Atan2, 1.0, 1.0 => 0.785398;
-    "The magnitude of self with the sign of rhs." copysign = Copysign, 3.0, -1.0 => -3.0;
-    "Equal, as bool." eq = Eq, 2.0, 2.0 => 1.0;
-    "Not equal, as bool." ne = Ne, 2.0, 2.0 => 0.0;
-    "Less, as bool." lt = Lt, 2.0, 3.0 => 1.0;
-    "Less or equal, as bool." le = Le, 2.0, 2.0 => 1.0;
-    "Greater, as bool." gt = Gt, 2.0, 3.0 => 0.0;
-    "Greater or equal, as bool." ge = Ge, 2.0, 3.0 => 0.0;
-    "Bits and." bitwise_and = And, 6, 3 => 2.0;
-    "Bits or." bitwise_or = Or, 6, 3 => 7.0;
-    "Bits exclusive or." bitwise_xor = Xor, 6, 3 => 5.0;
-    "Bits shifted left." bitwise_left_shift = Shl, 6, 1 => 12.0;
-    "Bits shifted right, with the sign for signed integers." bitwise_right_shift = Shr, 6, 1 => 3.0;
+macro_rules! binary_methods {
+    ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, int: $int:tt, left: $left:tt, right: $right:tt, })*) => { $(binary_method!([$(#[$doc])*] $v $name $example);)* };
 }
+binary_primitives!(binary_methods);

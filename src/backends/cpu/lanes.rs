@@ -3,7 +3,7 @@
 use super::math;
 use super::path::versions;
 use crate::dtype::DType;
-use crate::scalar::{Binary, Prim, Unary, philox, unary_primitives};
+use crate::scalar::{Binary, Prim, Unary, binary_primitives, philox, unary_primitives};
 
 /// An instruction with what its execution needs to know.
 #[derive(Clone, Copy, Debug)]
@@ -305,144 +305,130 @@ fn unary_u32(u: Unary, from: DType, b: Blocks) {
     }
 }
 
+/// The loop of a primitive of two arguments, `$map` over `$t`.
+macro_rules! loop_binary {
+    ($map:ident($($args:expr),*), $t:ty, (none)) => {
+        // The builders of graphs refuse it for this type.
+        $map!($($args),*, $t => $t, |x, _y| x)
+    };
+    ($map:ident($($args:expr),*), $t:ty, (|$x:ident, $y:ident| $e:expr)) => {
+        $map!($($args),*, $t => $t, |$x, $y| $e)
+    };
+    ($map:ident($($args:expr),*), $t:ty, (bool |$x:ident, $y:ident| $e:expr)) => {
+        $map!($($args),*, $t => u32, |$x, $y| ($e) as u32)
+    };
+}
+
 #[inline(always)]
 fn binary_f32<const F: bool>(p: Binary, uniform: Option<u8>, b: Blocks) {
-    match p {
-        Binary::Add => map2u!(uniform, b, f32 => f32, |x, y| x + y),
-        Binary::Sub => map2u!(uniform, b, f32 => f32, |x, y| x - y),
-        Binary::Mul => map2u!(uniform, b, f32 => f32, |x, y| x * y),
-        Binary::Div => map2u!(uniform, b, f32 => f32, |x, y| x / y),
-        Binary::Pow => map2u!(uniform, b, f32 => f32, |x, y| math::pow::<F>(x, y)),
-        Binary::Fmod => map2u!(uniform, b, f32 => f32, |x, y| x % y),
-        Binary::Remainder => map2u!(uniform, b, f32 => f32, |x, y| {
-            let r = x % y;
-            if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
-        }),
-        Binary::Min => map2u!(uniform, b, f32 => f32, |x, y| if (x < y) | x.is_nan() { x } else { y }),
-        Binary::Max => map2u!(uniform, b, f32 => f32, |x, y| if (x > y) | x.is_nan() { x } else { y }),
-        Binary::Atan2 => map2u!(uniform, b, f32 => f32, |x, y| x.atan2(y)),
-        Binary::Copysign => map2u!(uniform, b, f32 => f32, |x, y| x.copysign(y)),
-        Binary::Eq => map2u!(uniform, b, f32 => u32, |x, y| (x == y) as u32),
-        Binary::Ne => map2u!(uniform, b, f32 => u32, |x, y| (x != y) as u32),
-        Binary::Lt => map2u!(uniform, b, f32 => u32, |x, y| (x < y) as u32),
-        Binary::Le => map2u!(uniform, b, f32 => u32, |x, y| (x <= y) as u32),
-        Binary::Gt => map2u!(uniform, b, f32 => u32, |x, y| (x > y) as u32),
-        Binary::Ge => map2u!(uniform, b, f32 => u32, |x, y| (x >= y) as u32),
-        // Not defined on floats; the builders of graphs refuse them.
-        Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => map2u!(uniform, b, f32 => f32, |x, _y| x),
+    macro_rules! loops {
+        ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, int: $int:tt, left: $left:tt, right: $right:tt, })*) => { match p { $(Binary::$v => loop_binary!(map2u(uniform, b), f32, $f32)),* } };
     }
+    binary_primitives!(loops)
 }
 
 #[inline(always)]
 fn binary_f64(p: Binary, b: Blocks) {
-    match p {
-        Binary::Add => map2!(b, f64 => f64, |x, y| x + y),
-        Binary::Sub => map2!(b, f64 => f64, |x, y| x - y),
-        Binary::Mul => map2!(b, f64 => f64, |x, y| x * y),
-        Binary::Div => map2!(b, f64 => f64, |x, y| x / y),
-        Binary::Pow => map2!(b, f64 => f64, |x, y| x.powf(y)),
-        Binary::Fmod => map2!(b, f64 => f64, |x, y| x % y),
-        Binary::Remainder => map2!(b, f64 => f64, |x, y| {
-            let r = x % y;
-            if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
-        }),
-        Binary::Min => map2!(b, f64 => f64, |x, y| if (x < y) | x.is_nan() { x } else { y }),
-        Binary::Max => map2!(b, f64 => f64, |x, y| if (x > y) | x.is_nan() { x } else { y }),
-        Binary::Atan2 => map2!(b, f64 => f64, |x, y| x.atan2(y)),
-        Binary::Copysign => map2!(b, f64 => f64, |x, y| x.copysign(y)),
-        Binary::Eq => map2!(b, f64 => u32, |x, y| (x == y) as u32),
-        Binary::Ne => map2!(b, f64 => u32, |x, y| (x != y) as u32),
-        Binary::Lt => map2!(b, f64 => u32, |x, y| (x < y) as u32),
-        Binary::Le => map2!(b, f64 => u32, |x, y| (x <= y) as u32),
-        Binary::Gt => map2!(b, f64 => u32, |x, y| (x > y) as u32),
-        Binary::Ge => map2!(b, f64 => u32, |x, y| (x >= y) as u32),
-        Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => map2!(b, f64 => f64, |x, _y| x),
+    macro_rules! loops {
+        ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, int: $int:tt, left: $left:tt, right: $right:tt, })*) => { match p { $(Binary::$v => loop_binary!(map2(b), f64, $f64)),* } };
     }
+    binary_primitives!(loops)
 }
 
-macro_rules! binary_int {
-    ($name:ident, $t:ty, $pow:ident, |$x:ident, $y:ident| $remainder:expr, $shr:expr) => {
-        #[inline(always)]
-        fn $name(p: Binary, b: Blocks) {
-            match p {
-                Binary::Add => map2!(b, $t => $t, |x, y| x.wrapping_add(y)),
-                Binary::Sub => map2!(b, $t => $t, |x, y| x.wrapping_sub(y)),
-                Binary::Mul => map2!(b, $t => $t, |x, y| x.wrapping_mul(y)),
-                Binary::Div => map2!(b, $t => $t, |x, y| if y == 0 { 0 } else { x.wrapping_div(y) }),
-                Binary::Pow => map2!(b, $t => $t, |x, y| $pow(x, y)),
-                Binary::Fmod => map2!(b, $t => $t, |x, y| if y == 0 { 0 } else { x.wrapping_rem(y) }),
-                Binary::Remainder => map2!(b, $t => $t, |$x, $y| if $y == 0 { 0 } else { $remainder }),
-                Binary::Min => map2!(b, $t => $t, |x, y| if x < y { x } else { y }),
-                Binary::Max => map2!(b, $t => $t, |x, y| if x > y { x } else { y }),
-                Binary::Atan2 => map2!(b, $t => $t, |x, y| (x as f64).atan2(y as f64) as $t),
-                Binary::Copysign => map2!(b, $t => $t, |x, y| (x as f64).copysign(y as f64) as $t),
-                Binary::Eq => map2!(b, $t => u32, |x, y| (x == y) as u32),
-                Binary::Ne => map2!(b, $t => u32, |x, y| (x != y) as u32),
-                Binary::Lt => map2!(b, $t => u32, |x, y| (x < y) as u32),
-                Binary::Le => map2!(b, $t => u32, |x, y| (x <= y) as u32),
-                Binary::Gt => map2!(b, $t => u32, |x, y| (x > y) as u32),
-                Binary::Ge => map2!(b, $t => u32, |x, y| (x >= y) as u32),
-                Binary::And => map2!(b, $t => $t, |x, y| x & y),
-                Binary::Or => map2!(b, $t => $t, |x, y| x | y),
-                Binary::Xor => map2!(b, $t => $t, |x, y| x ^ y),
-                // A negative count is a huge one.
-                Binary::Shl => map2!(b, $t => $t, |x, y| if (y as u64) < <$t>::BITS as u64 { x << y } else { 0 }),
-                Binary::Shr => map2!(b, $t => $t, |x, y| if (y as u64) < <$t>::BITS as u64 { x >> y } else { $shr(x) }),
-            }
-        }
-    };
+#[inline(always)]
+fn binary_i32(p: Binary, b: Blocks) {
+    macro_rules! loops {
+        ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, int: $int:tt, left: $left:tt, right: $right:tt, })*) => { match p { $(Binary::$v => loop_binary!(map2(b), i32, $int)),* } };
+    }
+    binary_primitives!(loops)
 }
-macro_rules! int_pow {
-    ($name:ident, $t:ty) => {
-        /// x to the power y, wrapping; a negative power is 0 unless x is 1 or −1.
-        fn $name(x: $t, mut y: $t) -> $t {
-            #[allow(unused_comparisons)]
-            if y < 0 {
-                return if x == 1 {
-                    1
-                } else if x == (0 as $t).wrapping_sub(1) {
-                    if y & 1 == 0 { 1 } else { x }
-                } else {
-                    0
-                };
-            }
-            let (mut base, mut result) = (x, 1 as $t);
-            while y > 0 {
-                if y & 1 == 1 {
-                    result = result.wrapping_mul(base);
+
+#[inline(always)]
+fn binary_u32(p: Binary, b: Blocks) {
+    macro_rules! loops {
+        ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, int: $int:tt, left: $left:tt, right: $right:tt, })*) => { match p { $(Binary::$v => loop_binary!(map2(b), u32, $int)),* } };
+    }
+    binary_primitives!(loops)
+}
+
+#[inline(always)]
+fn binary_i64(p: Binary, b: Blocks) {
+    macro_rules! loops {
+        ($($(#[$doc:meta])* $v:ident = $name:ident { example: $example:tt, wgsl: $wgsl:tt, f32: $f32:tt, f64: $f64:tt, int: $int:tt, left: $left:tt, right: $right:tt, })*) => { match p { $(Binary::$v => loop_binary!(map2(b), i64, $int)),* } };
+    }
+    binary_primitives!(loops)
+}
+
+/// What rows of the table say of integers beyond Rust's own methods.
+trait Integer: Sized {
+    /// x to the power y, wrapping; a negative power is 0 unless x is 1 or −1.
+    fn power(self, y: Self) -> Self;
+    /// The remainder with the sign of y, which is not 0.
+    fn remainder(self, y: Self) -> Self;
+    /// 0 from the width on; a negative count is a huge one.
+    fn shifted_left(self, count: Self) -> Self;
+    /// Likewise, with the sign for signed integers.
+    fn shifted_right(self, count: Self) -> Self;
+}
+
+macro_rules! integer {
+    ($t:ty, |$x:ident, $y:ident| $remainder:expr, |$z:ident| $far:expr) => {
+        impl Integer for $t {
+            fn power(self, mut y: $t) -> $t {
+                #[allow(unused_comparisons)]
+                if y < 0 {
+                    return if self == 1 {
+                        1
+                    } else if self == (0 as $t).wrapping_sub(1) {
+                        if y & 1 == 0 { 1 } else { self }
+                    } else {
+                        0
+                    };
                 }
-                base = base.wrapping_mul(base);
-                y >>= 1;
+                let (mut base, mut result) = (self, 1 as $t);
+                while y > 0 {
+                    if y & 1 == 1 {
+                        result = result.wrapping_mul(base);
+                    }
+                    base = base.wrapping_mul(base);
+                    y >>= 1;
+                }
+                result
             }
-            result
+            #[inline(always)]
+            fn remainder(self, $y: $t) -> $t {
+                let $x = self;
+                $remainder
+            }
+            #[inline(always)]
+            fn shifted_left(self, count: $t) -> $t {
+                if (count as u64) < <$t>::BITS as u64 { self << count } else { 0 }
+            }
+            #[inline(always)]
+            fn shifted_right(self, count: $t) -> $t {
+                let $z = self;
+                if (count as u64) < <$t>::BITS as u64 { self >> count } else { $far }
+            }
         }
     };
 }
-int_pow!(pow_i32, i32);
-int_pow!(pow_u32, u32);
-int_pow!(pow_i64, i64);
-
-binary_int!(
-    binary_i32,
+integer!(
     i32,
-    pow_i32,
     |x, y| {
         let r = x.wrapping_rem(y);
         if r != 0 && (r < 0) != (y < 0) { r + y } else { r }
     },
-    |x: i32| x >> 31
+    |x| x >> 31
 );
-binary_int!(
-    binary_i64,
+integer!(
     i64,
-    pow_i64,
     |x, y| {
         let r = x.wrapping_rem(y);
         if r != 0 && (r < 0) != (y < 0) { r + y } else { r }
     },
-    |x: i64| x >> 63
+    |x| x >> 63
 );
-binary_int!(binary_u32, u32, pow_u32, |x, y| x % y, |_x: u32| 0);
+integer!(u32, |x, y| x % y, |_x| 0);
 
 /// Conversion from the compute form of `from` to that of `to`, rounded to `to`.
 #[inline(always)]

@@ -177,7 +177,7 @@ fn binary(op: Binary, a: &str, b: &str, d: DType, number: [bool; 2], (ordered, p
         Binary::Remainder => format!("tl_remainder_i({a}, {b})"),
         Binary::Shl => format!("tl_shl_{s}({a}, {b})"),
         Binary::Shr => format!("tl_shr_{s}({a}, {b})"),
-        Binary::Atan2 | Binary::Copysign => {
+        op if op.float_only() => {
             return Err(TensorError::Unsupported(format!("{} of {d} on a GPU; cast it to f32 first", op.name())));
         }
         _ => fill(op.wgsl(), a, b),
