@@ -62,15 +62,14 @@ fn in_blocks(text: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Methods by tables: `Kind = name {` in the table of primitives of one argument; `"doc" name = Kind, …;` and `"doc" name name Kind, …;`, with an
-/// example behind the comma.
+/// Methods by tables: `Kind = name {` in those of scalar primitives, `"doc" name name Kind, …;` in that of reductions, with an example behind the
+/// comma.
 fn in_tables(text: &str, found: &mut BTreeSet<String>) {
-    if text.contains("\nmacro_rules! unary_primitives {\n") {
+    if text.contains("_primitives {\n    ($with:ident) => {\n") {
         let rows = text.lines().filter_map(|l| l.strip_prefix("            ")?.strip_suffix(" {")?.split_once(" = "));
         found.extend(rows.map(|(_, name)| name.to_string()));
     }
-    for table in ["binary_methods! {\n", "reductions! {\n"] {
-        let Some((_, body)) = text.split_once(&format!("\n{table}")) else { continue };
+    if let Some((_, body)) = text.split_once("\nreductions! {\n") {
         let lines = body.split("\n}").next().expect("a first part").lines().map(str::trim);
         for line in lines.filter(|l| l.ends_with(';') && !l.starts_with("///")) {
             let names = line.rsplit('"').next().expect("a last part").split([',', ';']).next().expect("a first part");

@@ -52,9 +52,9 @@ pub fn operations() -> Vec<String> {
                 found.insert(name);
             }
         }
-        // Tables: `"doc" name = Kind, …;` and `"doc" name name Kind, …;`.
-        for (table, after) in [("binary_methods! {\n", 0), ("reductions! {\n", 1)] {
-            let Some(start) = text.find(&format!("\n{table}")) else { continue };
+        // A table: `"doc" name name Kind, …;`.
+        if let Some(start) = text.find("\nreductions! {\n") {
+            let table = "reductions! {\n";
             let body = &text[start + table.len()..];
             let body = &body[..body.find("\n}").unwrap()];
             for line in body.lines().map(|l| l.trim()).filter(|l| l.ends_with(';') && !l.starts_with("///")) {
@@ -62,16 +62,18 @@ pub fn operations() -> Vec<String> {
                 let names = line.rsplit('"').next().unwrap().split([',', ';']).next().unwrap();
                 let words = names.split_whitespace().filter(|w| *w != "=").collect::<Vec<_>>();
                 found.extend(words[..words.len() - 1].iter().map(|w| w.to_string()));
-                assert_eq!(words.len(), 2 + after, "{line}");
+                assert_eq!(words.len(), 3, "{line}");
             }
         }
     }
-    // The table of primitives of one argument: `Kind = name {`.
-    let primitives = std::fs::read_to_string(root.join("scalar/unary.rs")).unwrap();
-    let rows = primitives.lines().filter_map(|l| l.strip_prefix("            ")?.strip_suffix(" {")?.split_once(" = "));
-    let before = found.len();
-    found.extend(rows.map(|(_, name)| name.to_string()));
-    assert!(found.len() > before + 30, "the table of primitives was not read");
+    // The tables of scalar primitives: `Kind = name {`.
+    for table in ["unary", "binary"] {
+        let primitives = std::fs::read_to_string(root.join(format!("scalar/{table}.rs"))).unwrap();
+        let rows = primitives.lines().filter_map(|l| l.strip_prefix("            ")?.strip_suffix(" {")?.split_once(" = "));
+        let before = found.len();
+        found.extend(rows.map(|(_, name)| name.to_string()));
+        assert!(found.len() > before + 15, "the table of {table} primitives was not read");
+    }
     let windows = std::fs::read_to_string(root.join("nn/conv.rs")).unwrap();
     found.extend(
         windows.match_indices("impl Module for ").map(|(at, m)| windows[at + m.len()..].split_whitespace().next().unwrap().to_string()),
