@@ -1,5 +1,6 @@
 //! `tl bench`: measures speed, beside the limit that memory sets.
 
+use crate::dtypes::{self, DtypesArgs};
 use crate::model::{self, ModelArgs};
 use crate::output::{self, Failure};
 use crate::random_model::{SHAPES, random_model};
@@ -25,6 +26,7 @@ pub struct BenchArgs {
 #[derive(Subcommand)]
 enum What {
     Decode(DecodeArgs),
+    Dtypes(Box<DtypesArgs>),
     Run(RunArgs),
     Compare(CompareArgs),
 }
@@ -76,6 +78,7 @@ pub struct DecodeArgs {
 pub fn run(args: &BenchArgs, global: Global) -> Result<(), Failure> {
     match &args.what {
         What::Decode(args) => decode(args, global),
+        What::Dtypes(args) => dtypes::run(args, global),
         What::Run(args) => suites::run(args, global),
         What::Compare(args) => suites::compare(args, global),
     }

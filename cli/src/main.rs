@@ -6,6 +6,7 @@ mod ckpt;
 mod completions;
 mod devices;
 mod doctor;
+mod dtypes;
 mod embed;
 mod entropy;
 mod explain;

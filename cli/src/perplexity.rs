@@ -7,8 +7,9 @@ use crate::{Global, interrupt};
 use clap::Args;
 use serde_json::json;
 use std::time::Instant;
-use tensorlogic::models::Session;
-use tensorlogic::{DType, Tensor};
+use tensorlogic::models::{Model, Session};
+use tensorlogic::text::Tokenizer;
+use tensorlogic::{DType, Device, Tensor};
 
 /// Measure how well a model predicts a text: the exponential of the mean negative log-likelihood per token
 #[derive(Args)]
@@ -45,51 +46,18 @@ pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
     let loaded = args.model.load(global)?;
     interrupt::install();
     warn_unknown(&loaded.tokenizer, texts.iter().map(String::as_str), global)?;
-    let mut left = args.tokens;
-    let mut texts = texts.iter().map(|t| loaded.tokenizer.encode(t, false)).collect::<Result<Vec<Vec<u32>>, _>>()?;
-    for ids in &mut texts {
-        ids.truncate(left);
-        left -= ids.len();
-    }
-    let all: usize = texts.iter().map(Vec::len).sum();
-    let shape = loaded.model.shape();
-    let ctx = context_of(args.ctx, 512, &shape, global)?;
-    let bos = loaded.tokenizer.bos().filter(|_| loaded.tokenizer.adds_bos());
-    // A begin token takes a place of every window and is not predicted.
-    let per_window = ctx - bos.is_some() as usize;
-    // As many logits at a time as fit a buffer that every adapter offers.
-    let chunk = ((64 << 20) / (4 * shape.vocab)).clamp(1, 128);
-    let mut session = Session::new(&*loaded.model, ctx, &loaded.device)?;
-    let (mut sum, mut squares, mut count) = (0f64, 0f64, 0usize);
+    let ctx = context_of(args.ctx, 512, &loaded.model.shape(), global)?;
     let start = Instant::now();
-    for window in texts.iter().flat_map(|ids| ids.chunks(per_window)) {
-        let tokens: Vec<u32> = bos.into_iter().chain(window.iter().copied()).collect();
-        session.truncate(0);
-        let mut at = 0;
-        while at + 1 < tokens.len() {
-            if interrupt::requested() {
-                return Err(Failure::Interrupted);
-            }
-            let end = (at + chunk).min(tokens.len() - 1);
-            let logits = session.score(&tokens[at..end])?;
-            let targets = tokens[at + 1..=end].iter().enumerate().map(|(row, &t)| (row * shape.vocab) as i32 + t as i32);
-            let targets = Tensor::from_vec(targets.collect::<Vec<i32>>(), &[end - at], &loaded.device)?;
-            let chosen = logits.cast(DType::F32)?.log_softmax(-1)?.flatten(0, -1)?.index_select(0, &targets)?.to_vec()?;
-            for p in chosen {
-                (sum, squares, count) = (sum - p as f64, squares + (p as f64).powi(2), count + 1);
-            }
-            at = end;
-        }
-    }
-    if count == 0 {
+    let texts = tokens(&loaded.tokenizer, &texts, args.tokens)?;
+    let all: usize = texts.iter().map(Vec::len).sum();
+    let bos = loaded.tokenizer.bos().filter(|_| loaded.tokenizer.adds_bos());
+    let score = Score::of(&*loaded.model, &loaded.device, &texts, bos, ctx)?;
+    let Some(Score { perplexity, error, mean, count }) = score else {
         return Err(Failure::Error(format!("{}: perplexity needs at least 2 tokens, got {all}", args.file[0].display())));
-    }
-    let mean = sum / count as f64;
+    };
     if !mean.is_finite() {
         return Err(loaded.failed(Failure::Error("the model gave NaN or infinite logits; try --dtype f32".into())));
     }
-    let perplexity = mean.exp();
-    let error = if count > 1 { perplexity * ((squares / count as f64 - mean * mean).max(0.0) / (count - 1) as f64).sqrt() } else { 0.0 };
     let seconds = start.elapsed().as_secs_f64();
     if global.json {
         let value = json!({ "perplexity": perplexity, "standard_error": error, "mean_nll": mean, "predicted_tokens": count, "tokens": all,
@@ -101,4 +69,66 @@ pub fn run(args: &PerplexityArgs, global: Global) -> Result<(), Failure> {
         output::note(&format!("{count} of {all} tokens predicted, windows of {ctx}, {:.1} tok/s", all as f64 / seconds));
     }
     Ok(())
+}
+
+/// Texts as tokens, `most` of them at most.
+pub fn tokens(tokenizer: &Tokenizer, texts: &[String], most: usize) -> Result<Vec<Vec<u32>>, Failure> {
+    let mut left = most;
+    let mut texts = texts.iter().map(|t| tokenizer.encode(t, false)).collect::<Result<Vec<Vec<u32>>, _>>()?;
+    for ids in &mut texts {
+        ids.truncate(left);
+        left -= ids.len();
+    }
+    Ok(texts)
+}
+
+/// How well a model predicts texts.
+pub struct Score {
+    /// The exponential of `mean`.
+    pub perplexity: f64,
+    /// The standard error of the perplexity.
+    pub error: f64,
+    /// The mean negative log-likelihood of a token, in nats.
+    pub mean: f64,
+    /// Tokens that were predicted.
+    pub count: usize,
+}
+
+impl Score {
+    /// Of texts in windows of `ctx` tokens, each of which begins with `bos`; `None` where there is no token to predict.
+    pub fn of(model: &dyn Model, device: &Device, texts: &[Vec<u32>], bos: Option<u32>, ctx: usize) -> Result<Option<Score>, Failure> {
+        let vocab = model.shape().vocab;
+        // A begin token takes a place of every window and is not predicted.
+        let per_window = ctx - bos.is_some() as usize;
+        // As many logits at a time as fit a buffer that every adapter offers.
+        let chunk = ((64 << 20) / (4 * vocab)).clamp(1, 128);
+        let mut session = Session::new(model, ctx, device)?;
+        let (mut sum, mut squares, mut count) = (0f64, 0f64, 0usize);
+        for window in texts.iter().flat_map(|ids| ids.chunks(per_window)) {
+            let tokens: Vec<u32> = bos.into_iter().chain(window.iter().copied()).collect();
+            session.truncate(0);
+            let mut at = 0;
+            while at + 1 < tokens.len() {
+                if interrupt::requested() {
+                    return Err(Failure::Interrupted);
+                }
+                let end = (at + chunk).min(tokens.len() - 1);
+                let logits = session.score(&tokens[at..end])?;
+                let targets = tokens[at + 1..=end].iter().enumerate().map(|(row, &t)| (row * vocab) as i32 + t as i32);
+                let targets = Tensor::from_vec(targets.collect::<Vec<i32>>(), &[end - at], device)?;
+                let chosen = logits.cast(DType::F32)?.log_softmax(-1)?.flatten(0, -1)?.index_select(0, &targets)?.to_vec()?;
+                for p in chosen {
+                    (sum, squares, count) = (sum - p as f64, squares + (p as f64).powi(2), count + 1);
+                }
+                at = end;
+            }
+        }
+        if count == 0 {
+            return Ok(None);
+        }
+        let mean = sum / count as f64;
+        let perplexity = mean.exp();
+        let deviation = ((squares / count as f64 - mean * mean).max(0.0) / count.saturating_sub(1).max(1) as f64).sqrt();
+        Ok(Some(Score { perplexity, error: if count > 1 { perplexity * deviation } else { 0.0 }, mean, count }))
+    }
 }

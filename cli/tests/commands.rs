@@ -275,6 +275,43 @@ fn the_measuring_commands() {
     check(tl(&["bench", "decode", "-n", "1"]), "", 2, "", "at least");
 }
 
+/// One model in several types of weights: the perplexity of each is that of the file that `tl quantize` makes.
+#[test]
+fn bench_dtypes_compares_types_of_weights() {
+    let tiny = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tiny/tiny.gguf");
+    let folder = std::env::temp_dir().join(format!("tl-types-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (text, other) = (folder.join("text.txt"), folder.join("q4_0.gguf"));
+    std::fs::write(&text, "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n").unwrap();
+    let text = text.to_str().unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tl"));
+        command
+            .args(args)
+            .env("TL_DEVICE", "cpu")
+            .env("TL_OFFLINE", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    };
+    let out =
+        check(run(&["bench", "dtypes", "-m", tiny, "--types", "f32,q4_0", "-f", text, "-n", "4", "-r", "2", "--json"]), "", 0, "", "");
+    let v: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let [f32, q4_0] = [0, 1].map(|i| &v["types"][i]);
+    assert_eq!((f32["type"].as_str(), q4_0["type"].as_str(), &f32["ratio"]), (Some("f32"), Some("q4_0"), &serde_json::json!(1.0)));
+    assert!(f32["file_bytes"].as_u64() > q4_0["file_bytes"].as_u64().map(|b| 5 * b), "{out}");
+    check(run(&["quantize", tiny, other.to_str().unwrap(), "--type", "q4_0"]), "", 0, "", "");
+    for (model, row) in [(tiny, f32), (other.to_str().unwrap(), q4_0)] {
+        let alone = check(run(&["perplexity", "-m", model, "-f", text, "--json"]), "", 0, "", "");
+        let alone: serde_json::Value = serde_json::from_str(&alone).unwrap();
+        assert!((alone["perplexity"].as_f64().unwrap() - row["perplexity"].as_f64().unwrap()).abs() < 1e-9, "{alone} {row}");
+    }
+    check(run(&["bench", "dtypes", "-m", tiny, "--types", "q4_9"]), "", 2, "", "--types q4_9: expected some of f32");
+    check(run(&["bench", "dtypes", "-m", tiny, "-n", "1"]), "", 2, "", "2 tokens to generate");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// Runs `tl` without a model.
 fn plain(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tl"));

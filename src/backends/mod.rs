@@ -330,6 +330,10 @@ pub trait Backend: Send + Sync {
     fn tuning_source(&self) -> Option<&TuningSource> {
         None
     }
+    /// The GPU's address on the PCI bus, where the interface tells: `0000:01:00.0`.
+    fn pci_address(&self) -> Option<&str> {
+        None
+    }
     /// Whether products of f16 go by matrix units.
     fn matrices(&self) -> bool {
         false

@@ -4,6 +4,7 @@
 //! turns, so a value that was not computed again, or not waited for, is seen; nothing is reported then.
 
 mod compare;
+mod energy;
 mod environment;
 mod floors;
 mod limits;
@@ -15,6 +16,7 @@ mod suites;
 mod tune;
 
 pub use compare::{Change, Verdict, compare};
+pub use energy::{Energy, EnergyMeter};
 pub use environment::Environment;
 pub use floors::{Floor, floors};
 pub use limits::Limits;

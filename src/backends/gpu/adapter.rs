@@ -290,7 +290,6 @@ pub(super) struct Opened {
     /// Adapter and driver, for what is kept between processes.
     pub key: String,
     /// The address on the PCI bus; empty where there is none.
-    #[cfg(target_os = "linux")]
     pub address: String,
     /// Whether the memory is the host's, and the host reads it through its caches.
     pub unified: bool,
@@ -388,7 +387,6 @@ pub(super) fn open(selector: &str, table: Option<Tuning>) -> TensorResult<Opened
         name: format!("{} ({})", i.name, backend_name(i.backend)),
         software: is_software(&i),
         key,
-        #[cfg(target_os = "linux")]
         address: i.device_pci_bus_id,
         memory: memory.total,
         room: memory.room,

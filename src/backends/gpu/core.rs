@@ -31,6 +31,8 @@ pub(super) struct Core {
     pub class: AdapterClass,
     /// Adapter and driver, for what is kept between processes.
     pub key: String,
+    /// The address on the PCI bus; empty where there is none.
+    pub address: String,
     /// The folder where compiled kernels are kept.
     pub kept_in: Option<PathBuf>,
     /// Whether the driver computes on the CPU.
@@ -68,6 +70,7 @@ impl Core {
             tuning_source: o.tuning_source,
             class: o.class,
             key: o.key,
+            address: o.address,
             kept_in: super::compiled::folder(o.software),
             software: o.software,
             total_memory: o.memory,

@@ -454,6 +454,9 @@ impl Backend for GpuBackend {
     fn tuning(&self) -> Option<&Tuning> {
         Some(&self.core.info.tuning)
     }
+    fn pci_address(&self) -> Option<&str> {
+        Some(self.core.address.as_str()).filter(|a| !a.is_empty())
+    }
     fn tuning_source(&self) -> Option<&TuningSource> {
         Some(&self.core.tuning_source)
     }
