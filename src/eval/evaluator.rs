@@ -77,6 +77,9 @@ pub(super) struct Evaluator {
     stack: Vec<(*const Node, u32)>,
     pub params: Vec<f64>,
     pub stored: Vec<*const Node>,
+    /// In-place ops (positions in `order`) that take the memory of a value which nobody else holds. Asked once: a submit of another thread may let
+    /// go of that memory meanwhile, and the plan has to be what the key says.
+    in_place: Vec<u32>,
     /// In-place ops (positions in `order`) that may overwrite a value which other nodes of the same evaluation read before.
     donated: Vec<u32>,
     /// Nodes that somebody holds and that could not be computed any more after such a write: they are stored as well.
@@ -120,6 +123,7 @@ impl Evaluator {
         self.stack.clear();
         self.params.clear();
         self.stored.clear();
+        self.in_place.clear();
         let mut shared = false;
         let mut key = [Key::default(), Key::default()];
         key[1].word(if fusion() { 0x5851_F42D_4C95_7F2D } else { 0x1405_7B7E_F767_814F });
@@ -153,7 +157,11 @@ impl Evaluator {
                         key[0].word(w);
                         key[1].word(w);
                     }
-                    let extra = is_donated(n) as u64 | (must_keep(n) as u64) << 1;
+                    let donated = is_donated(n);
+                    if donated {
+                        self.in_place.push(self.order.len() as u32);
+                    }
+                    let extra = donated as u64 | (must_keep(n) as u64) << 1;
                     shared |= extra == 2 && overwrites(n);
                     key[0].word(n.key).word(extra);
                     key[1].word(n.key ^ extra);
@@ -236,7 +244,7 @@ impl Evaluator {
         let mut reads = vec![false; self.order.len()];
         for i in 0..self.order.len() {
             let Some((n, inputs)) = pending(self.order[i]) else { continue };
-            if !overwrites(n) || is_donated(n) {
+            if !overwrites(n) || self.in_place.binary_search(&(i as u32)).is_ok() {
                 continue;
             }
             let old = at(&inputs[0].node);
@@ -305,7 +313,7 @@ impl Evaluator {
                 params: graph.params,
                 bound: stored.then_some(bound),
                 keep: !stored && must_keep(node),
-                donated: !stored && is_donated(node),
+                donated: false,
             });
             if stored {
                 bound += node.metas.len() as u16;
@@ -313,7 +321,7 @@ impl Evaluator {
                 graph.params += node.params.len();
             }
         }
-        for &i in &self.donated {
+        for &i in self.in_place.iter().chain(&self.donated) {
             graph.nodes[i as usize].donated = true;
         }
         for &i in &self.held {
