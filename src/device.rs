@@ -1,5 +1,6 @@
 //! Devices: how to choose one, and what memory it holds.
 
+mod fallback;
 mod memory;
 #[cfg(test)]
 pub(crate) mod under_test;
@@ -8,15 +9,17 @@ pub use crate::backends::limits::MemoryInfo;
 pub use crate::backends::pool::BufferPoolStats;
 pub use crate::backends::report::{Holder, MemoryReport};
 pub use crate::plan::StorageMode;
+pub use fallback::FallbackNote;
 pub use memory::{BufferPool, GpuDevice, MemoryProfile, MetalDevice};
 
 use crate::backends::{Backend, Buffer, Bytes, cpu::CpuBackend};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Capabilities, FallbackModel, MemoryStats, PipelineStats, TransferStats};
+use crate::strategy::{Pacing, PipelineStrategy, in_force};
 use crate::tuning::{Tuning, TuningSource};
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// A CPU or GPU that tensors live on. Clones are the same device.
@@ -32,6 +35,12 @@ struct Inner {
     adaptive: AtomicBool,
     /// The measured crossover between CPU and GPU, and the lock of its measurement.
     crossover: Mutex<Option<FallbackModel>>,
+    /// The strategy, by its place in `PipelineStrategy::ALL`.
+    strategy: AtomicU8,
+    /// Generations that run.
+    generations: AtomicUsize,
+    /// The names of the devices to go on with where this one is lost or full.
+    fallback: Mutex<Vec<String>>,
 }
 
 impl Device {
@@ -58,14 +67,24 @@ impl Device {
     }
 
     /// A device by name: `auto`, `cpu`, `gpu`, `vulkan`, `metal` or `dx12`; the last four may have an index, as in `vulkan:1`.
-    /// Opening a name again returns the same device.
+    /// Opening a name again returns the same device, unless that was lost.
+    ///
+    /// A list such as `metal,vulkan,cpu` opens the first device that this machine has; sessions and `tl` go on with the next ones where that
+    /// is lost or full, see [`Device::fallback`]. The list given last for a device counts.
     ///
     /// # Errors
     /// [`TensorError::UnsupportedDevice`] for an unknown name, or if this machine has no such device; `Config` if `TL_TUNING` is invalid.
     pub fn open(name: &str) -> TensorResult<Device> {
         match name {
             "cpu" => Ok(Device::cpu()),
-            "auto" => Ok(Device::open_gpu("auto").unwrap_or_else(|_| Device::cpu())),
+            "auto" => Ok(match Device::open_gpu("auto") {
+                Ok(gpu) => {
+                    gpu.set_fallback(vec!["cpu".into()]);
+                    gpu
+                }
+                Err(_) => Device::cpu(),
+            }),
+            list if list.contains(',') => Device::open_list(list),
             _ => Device::open_gpu(name),
         }
     }
@@ -74,6 +93,7 @@ impl Device {
     fn open_gpu(name: &str) -> TensorResult<Device> {
         static OPEN: Mutex<Vec<(String, Device)>> = Mutex::new(Vec::new());
         let mut open = OPEN.lock().unwrap_or_else(|e| e.into_inner());
+        open.retain(|(_, device)| !device.is_lost());
         if let Some((_, d)) = open.iter().find(|(n, _)| n == name) {
             return Ok(d.clone());
         }
@@ -125,7 +145,19 @@ impl Device {
     }
 
     fn of(backend: Arc<dyn Backend>, cpu: bool) -> Device {
-        Device(Arc::new(Inner { backend, cpu, evaluator: Mutex::new(None), adaptive: AtomicBool::new(false), crossover: Mutex::new(None) }))
+        let device = Device(Arc::new(Inner {
+            backend,
+            cpu,
+            evaluator: Mutex::new(None),
+            adaptive: AtomicBool::new(false),
+            crossover: Mutex::new(None),
+            strategy: AtomicU8::new(0),
+            generations: AtomicUsize::new(0),
+            fallback: Mutex::default(),
+        }));
+        // A value that is none is reported by `tl`.
+        device.set_strategy(PipelineStrategy::from_env().ok().flatten().unwrap_or_default());
+        device
     }
 
     /// Whether this is the CPU.
@@ -177,6 +209,37 @@ impl Device {
     pub fn adaptive(&self) -> bool {
         self.0.adaptive.load(Relaxed)
     }
+    /// How work on this device is paced, unless a session or an inference has a strategy of its own (like `TL_STRATEGY`). Results do not
+    /// depend on it, except that a session's [`PipelineStrategy::Optimized`] may round sums otherwise.
+    ///
+    /// ```
+    /// use tensorlogic::{Device, PipelineStrategy};
+    /// let device = Device::cpu();
+    /// device.set_strategy(PipelineStrategy::HighThroughput);
+    /// assert_eq!(device.strategy(), PipelineStrategy::HighThroughput);
+    /// # device.set_strategy(PipelineStrategy::Standard);
+    /// ```
+    pub fn set_strategy(&self, strategy: PipelineStrategy) {
+        self.0.strategy.store(strategy as u8, Relaxed);
+        self.0.backend.set_strategy(strategy);
+    }
+    /// The strategy of this device. See [`Device::set_strategy`].
+    pub fn strategy(&self) -> PipelineStrategy {
+        PipelineStrategy::ALL[usize::from(self.0.strategy.load(Relaxed))]
+    }
+    /// What of the strategy in force on this thread plans depend on.
+    pub(crate) fn plan_key(&self) -> u64 {
+        if self.capabilities().queue { in_force(self.strategy(), Pacing::plan_key) } else { 0 }
+    }
+    /// Counts a generation, until what is returned is dropped.
+    pub(crate) fn begin_generation(&self) -> RunningGeneration {
+        self.0.generations.fetch_add(1, Relaxed);
+        RunningGeneration(self.clone())
+    }
+    /// Generations that run.
+    pub(crate) fn generations(&self) -> usize {
+        self.0.generations.load(Relaxed)
+    }
     /// Transfers between host and device memory. All zero on the CPU.
     pub fn transfers(&self) -> TransferStats {
         self.0.backend.transfers()
@@ -210,6 +273,14 @@ impl Device {
             return Ok(());
         }
         Err(TensorError::UnsupportedDevice(format!("{} has no {dtype}; cast to f32 or i32 first, or use the CPU", self.name())))
+    }
+}
+
+/// A generation that runs on a device.
+pub(crate) struct RunningGeneration(Device);
+impl Drop for RunningGeneration {
+    fn drop(&mut self) {
+        self.0.0.generations.fetch_sub(1, Relaxed);
     }
 }
 

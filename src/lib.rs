@@ -11,6 +11,7 @@ pub mod shape;
 
 pub mod plan;
 pub mod shader;
+pub mod strategy;
 pub mod tuning;
 
 pub mod backends;
@@ -48,6 +49,7 @@ pub use dtype::{DType, Element};
 pub use error::{TensorError, TensorResult};
 pub use ops::random::{Rng, manual_seed};
 pub use shape::Shape;
+pub use strategy::PipelineStrategy;
 pub use tensor::Tensor;
 
 /// Pages whose code blocks are run with the tests.
@@ -83,6 +85,8 @@ mod pages {
     mod byte_entropy {}
     #[doc = include_str!("../docs/guide/13-affine-quantization.md")]
     mod affine_quantization {}
+    #[doc = include_str!("../docs/guide/14-strategies.md")]
+    mod strategies {}
     #[cfg(feature = "gpu")]
     #[doc = include_str!("../docs/metal.md")]
     mod metal {}

@@ -6,15 +6,18 @@ use crate::output::{self, Failure};
 use crate::random_model::{SHAPES, random_model};
 use crate::suites::{self, CompareArgs, RunArgs};
 use crate::{Global, interrupt};
+use crate::{strategies, tune};
 use clap::{Args, Subcommand};
 use serde_json::json;
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tensorlogic::eval::{EvalStats, eval_all, eval_stats};
 use tensorlogic::io::human_bytes;
-use tensorlogic::models::{KvCache, Model, Sampler, Session, Weights};
+use tensorlogic::models::{KvCache, Model, Sampler, Session, Weights, pacing_for};
 use tensorlogic::profile::Profile;
-use tensorlogic::{DType, Device, Tensor, TensorResult};
+use tensorlogic::strategy::with_pacing;
+use tensorlogic::{DType, Device, PipelineStrategy, Tensor, TensorResult};
 
 /// Measure speed
 #[derive(Args)]
@@ -46,7 +49,8 @@ Examples:
   tl bench decode -m model.gguf --device vulkan
   tl bench decode --shape gpt2-124m --type f16         random weights, no download
   tl bench decode --shape llama-1b --type q4_0 --json
-  tl bench decode --shape gpt2-124m --type f16 --sequences 64"
+  tl bench decode --shape gpt2-124m --type f16 --sequences 64
+  tl bench decode --strategy all                       the pipeline strategies in turn, with verdicts"
 )]
 pub struct DecodeArgs {
     /// Random weights of this shape instead of a file: gpt2-124m, smollm2-135m, llama-1b or llama-8b
@@ -57,16 +61,19 @@ pub struct DecodeArgs {
     weights: String,
     /// Prompt length in tokens
     #[arg(short, long, default_value_t = 64)]
-    prompt: usize,
+    pub prompt: usize,
     /// Tokens to generate
     #[arg(short = 'n', long, default_value_t = 64)]
-    tokens: usize,
+    pub tokens: usize,
     /// Number of runs; the median is printed
     #[arg(short, long, default_value_t = 5)]
-    runs: usize,
+    pub runs: usize,
     /// Number of sequences decoded at once, each with its own prompt
     #[arg(short, long, default_value_t = 1)]
-    sequences: usize,
+    pub sequences: usize,
+    /// Pipeline strategy: standard, optimized, low-latency, high-throughput, auto; or all, to compare them in at least 7 runs each
+    #[arg(long, env = "TL_STRATEGY", default_value = "standard")]
+    strategy: String,
     /// Also profile each operation of a prompt and of the decode steps, by the GPU's clock
     #[arg(long)]
     profile: bool,
@@ -106,6 +113,10 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     if args.sequences > MOST_SEQUENCES {
         return Err(Failure::Usage(format!("{} sequences; the maximum is {MOST_SEQUENCES}", args.sequences)));
     }
+    let strategy = match args.strategy.as_str() {
+        "all" => None,
+        name => Some(name.parse::<PipelineStrategy>().map_err(|e| Failure::Usage(format!("--strategy: {e}, all")))?),
+    };
     let (device, dtype) = (args.model.device()?, args.model.dtype()?);
     let (name, path, weights) = match &args.shape {
         Some(name) => {
@@ -131,9 +142,18 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("{tokens} tokens; the model supports {}", shape.context)));
     }
     interrupt::install();
+    if strategy.is_none_or(|s| s == PipelineStrategy::Optimized) {
+        tune::for_model(&args.model.device, &device, &*model, global)?;
+    }
+    let Some(strategy) = strategy else { return strategies::compare(&*model, &name, &device, args, global) };
+    device.set_strategy(strategy);
     let bytes: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
-    let Measured { prompt, decode, bandwidth, stats } =
-        if args.sequences > 1 { measure_batch(&*model, &device, args, bytes)? } else { measure(&*model, &device, args, bytes)? };
+    let Measured { prompt, decode, bandwidth, stats } = if args.sequences > 1 {
+        let pacing = pacing_for(strategy, &*model, &device, args.sequences);
+        with_pacing(&pacing, || measure_batch(&*model, &device, args, bytes, pacing.submits_ahead))?
+    } else {
+        measure(&*model, &device, args, bytes)?
+    };
     // The weights are read once for all sequences. Whatever else the machine was busy with while the sums ran: what was reached is possible.
     let weights = bytes as f64 / args.sequences.max(1) as f64;
     let bandwidth = bandwidth.max(decode.most * weights);
@@ -143,13 +163,16 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     let memory = device.memory();
     if global.json {
         let rate = |r: &Rate| json!({ "median": r.median, "least": r.least, "most": r.most });
-        let value = json!({ "model": name, "device": device.name(), "dtype": shape.dtype.name(), "runs": args.runs,
+        let value = json!({ "model": name, "device": device.name(), "dtype": shape.dtype.name(), "strategy": strategy.name(), "runs": args.runs,
             "sequences": args.sequences, "prompt_tokens": args.prompt, "prompt_tokens_per_s": rate(&prompt), "tokens": args.tokens, "tokens_per_s": rate(&decode),
             "weight_bytes_per_token": weights.round() as u64, "bandwidth_bytes_per_s": bandwidth, "limit_tokens_per_s": limit, "of_limit": decode.median / limit,
             "dispatches": stats.dispatches, "nodes": stats.nodes, "match_and_bind_us": micros, "peak_memory_bytes": memory.peak, "peak_allocated_bytes": memory.peak_allocated });
         return output::result(&value.to_string());
     }
     output::result(&format!("{name}, activations {}, on {}", shape.dtype, device.name()))?;
+    if strategy != PipelineStrategy::Standard {
+        output::result(&format!("strategy {strategy}"))?;
+    }
     if args.sequences > 1 {
         output::result(&format!("{} sequences at once; the figures count the tokens of all of them", args.sequences))?;
     }
@@ -228,17 +251,17 @@ struct Measured {
 
 /// Runs that do not count: the first, which compiles, and on a GPU those behind it until it has worked for a while, since a moment
 /// without work makes it up to twice as slow.
-struct WarmUp {
+pub struct WarmUp {
     left: Duration,
     since: Option<Instant>,
 }
 
 impl WarmUp {
-    fn new(device: &Device) -> WarmUp {
+    pub fn new(device: &Device) -> WarmUp {
         WarmUp { left: if device.is_cpu() { Duration::ZERO } else { Duration::from_millis(500) }, since: None }
     }
     /// Whether the run that ends now counts.
-    fn is_over(&mut self) -> bool {
+    pub fn is_over(&mut self) -> bool {
         match self.since {
             Some(since) => since.elapsed() >= self.left,
             None => {
@@ -328,26 +351,26 @@ impl Reads {
 }
 
 /// Tokens of the prompts of several sequences, one behind the other.
-fn prompts(model: &dyn Model, args: &DecodeArgs) -> Vec<i32> {
+pub fn prompts(model: &dyn Model, args: &DecodeArgs) -> Vec<i32> {
     (0..args.prompt * args.sequences).map(|i| ((i * 7919 + 13) % model.shape().vocab) as i32).collect()
 }
 
 /// Each sequence's next token, after such prompts, pending.
-fn read(model: &dyn Model, ids: &[i32], cache: &mut KvCache, args: &DecodeArgs, device: &Device) -> TensorResult<Tensor> {
+pub fn read(model: &dyn Model, ids: &[i32], cache: &mut KvCache, args: &DecodeArgs, device: &Device) -> TensorResult<Tensor> {
     cache.truncate(0);
     let prompt = Tensor::from_vec(ids.to_vec(), &[args.sequences, args.prompt], device)?;
     choose(model, &model.hidden(&prompt, cache)?)
 }
 
 /// The most likely token behind each sequence.
-fn choose(model: &dyn Model, hidden: &Tensor) -> TensorResult<Tensor> {
+pub fn choose(model: &dyn Model, hidden: &Tensor) -> TensorResult<Tensor> {
     let last = hidden.narrow(1, hidden.dims()[1] - 1, 1)?;
     model.logits(&last)?.argmax(-1)
 }
 
 /// The same for several sequences of one length that are read and written together, each step submitted before the last one's tokens are
 /// read.
-fn measure_batch(model: &dyn Model, device: &Device, args: &DecodeArgs, weights: u64) -> Result<Measured, Failure> {
+fn measure_batch(model: &dyn Model, device: &Device, args: &DecodeArgs, weights: u64, submits_ahead: usize) -> Result<Measured, Failure> {
     let reads = Reads::new(device, weights)?;
     let mut bandwidth = reads.best(3)?;
     let count = args.sequences;
@@ -358,7 +381,7 @@ fn measure_batch(model: &dyn Model, device: &Device, args: &DecodeArgs, weights:
     while decodes.len() < args.runs {
         let start = Instant::now();
         let mut next = read(model, &ids, &mut cache, args, device)?;
-        let mut download = next.download()?;
+        let mut ahead = VecDeque::from([next.download()?]);
         device.synchronize()?;
         let took = start.elapsed();
         let first = Instant::now();
@@ -367,11 +390,13 @@ fn measure_batch(model: &dyn Model, device: &Device, args: &DecodeArgs, weights:
                 return Err(Failure::Interrupted);
             }
             let later = choose(model, &model.hidden(&next, &mut cache)?)?;
-            let on_its_way = later.download()?;
-            std::mem::replace(&mut download, on_its_way).wait::<i32>()?;
+            ahead.push_back(later.download()?);
+            while ahead.len() > submits_ahead {
+                ahead.pop_front().map(|d| d.wait::<i32>()).transpose()?;
+            }
             next = later;
         }
-        download.wait::<i32>()?;
+        ahead.into_iter().try_for_each(|d| d.wait::<i32>().map(drop))?;
         let wrote = first.elapsed();
         stats = eval_stats(device);
         if warm_up.is_over() {

@@ -6,6 +6,7 @@ use crate::output::{self, Failure};
 use crate::{Global, interrupt};
 use clap::Args;
 use std::io::{BufRead, IsTerminal, Write};
+use tensorlogic::PipelineStrategy;
 use tensorlogic::models::{Sampler, Session};
 use tensorlogic::text::{ChatTemplate, Message};
 
@@ -97,7 +98,7 @@ pub fn run(args: &ChatArgs, global: Global) -> Result<(), Failure> {
         return Err(Failure::Error("the model has no chat template; `tl generate --raw` continues a text".into()));
     };
     let ctx = context_of(args.sampling.ctx, CONTEXT, &loaded.model.shape(), global)?;
-    let session = Session::new(&*loaded.model, ctx, &loaded.device)?;
+    let session = loaded.session(ctx, PipelineStrategy::from_env()?.unwrap_or_default())?;
     let messages: Vec<Message> = args.system.iter().map(|s| Message::new("system", s)).collect();
     let fixed = messages.len();
     let mut talk = Conversation { loaded: &loaded, template, session, messages, fixed };
@@ -110,6 +111,8 @@ pub fn run(args: &ChatArgs, global: Global) -> Result<(), Failure> {
     let mut out = std::io::stdout();
     let mut line = String::new();
     let mut named = std::collections::HashSet::new();
+    // Notes about devices that were left.
+    let mut told = 0;
     loop {
         interrupt::idle(true);
         if terminal {
@@ -170,12 +173,14 @@ pub fn run(args: &ChatArgs, global: Global) -> Result<(), Failure> {
         } else {
             writeln!(out)?;
         }
+        talk.session.fallbacks()[told..].iter().for_each(|note| output::note(&note.to_string()));
+        told = talk.session.fallbacks().len();
         if !global.quiet {
             if stats.end == End::Context {
                 output::note(&format!("{}; /reset starts over", full(ctx, &loaded.model.shape())));
             }
             if args.stats {
-                output::note(&stats.line(&loaded.device));
+                output::note(&stats.line(talk.session.device()));
             }
         }
     }

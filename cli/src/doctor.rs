@@ -5,11 +5,11 @@ use crate::{Global, model, table};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::Path;
-use tensorlogic::Device;
 use tensorlogic::backends::{cpu, gpu, limits};
 use tensorlogic::cpu_fallback::FallbackModel;
 use tensorlogic::io::human_bytes;
 use tensorlogic::tuning::{Tuning, TuningSource};
+use tensorlogic::{Device, PipelineStrategy};
 
 /// Show adapters, limits, memory, settings and problems
 #[derive(Args)]
@@ -35,7 +35,7 @@ const fn variable(name: &'static str, does: &'static str, call: &'static str) ->
 }
 
 /// Every setting of the library and the command.
-pub const VARIABLES: [Variable; 15] = [
+pub const VARIABLES: [Variable; 17] = [
     variable("TL_DEVICE", "the device that `auto` selects: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
     variable("TL_NUM_THREADS", "number of threads of the CPU device", "CpuBackend::with_threads"),
     variable("TL_CPU", "instruction set of the CPU device: plain, avx2, avx512", "-"),
@@ -60,6 +60,8 @@ pub const VARIABLES: [Variable; 15] = [
         "the tuning table of GPUs: generic, nvidia, apple, software, or a file as `tl tune` writes it",
         "Device::open_with_tuning",
     ),
+    variable("TL_STRATEGY", "pipeline strategy: standard, optimized, low-latency, high-throughput, auto", "Device::set_strategy"),
+    variable("TL_FALLBACK", "error ends work whose device is lost or full instead of going on with the next one", "Device::fallback"),
     variable("TL_CACHE_DIR", "folder of downloaded models, measurements and compiled kernels", "-"),
     variable(
         "TL_PIPELINE_CACHE",
@@ -142,6 +144,12 @@ pub fn wrong_settings() -> Vec<(String, &'static str)> {
     }
     if let Some(Err(e)) = std::env::var("TL_TUNING").ok().filter(|v| !v.is_empty()).map(|v| Tuning::from_setting(&v)) {
         wrong.push((e.to_string(), "unset it, or write generic, nvidia, apple, software, or a file as `tl tune` writes it"));
+    }
+    if let Err(e) = PipelineStrategy::from_env() {
+        wrong.push((e.to_string(), "unset it: work is paced by the strategy `standard`"));
+    }
+    if let Some(v) = std::env::var("TL_FALLBACK").ok().filter(|v| v != "error" && v != "next") {
+        wrong.push((format!("TL_FALLBACK is {v:?}; expected error or next"), "unset it: work goes on with the next device"));
     }
     if let Err(e) = cpu::instructions() {
         wrong.push((e.to_string(), "unset it to use the fastest instruction set of this processor"));

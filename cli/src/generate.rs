@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tensorlogic::eval::eval_stats;
 use tensorlogic::models::{ModelShape, Sampler, Session};
 use tensorlogic::text::Message;
-use tensorlogic::{Device, Rng};
+use tensorlogic::{Device, PipelineStrategy, Rng};
 
 /// Continue a prompt, or answer it if the model has a chat template
 #[derive(Args)]
@@ -40,6 +40,9 @@ pub struct GenerateArgs {
     /// Print statistics: plan cache, dispatches, memory, where tokens were sampled
     #[arg(long)]
     stats: bool,
+    /// Pipeline strategy: standard, optimized, low-latency, high-throughput or auto
+    #[arg(long, env = "TL_STRATEGY", default_value_t = PipelineStrategy::Standard)]
+    strategy: PipelineStrategy,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
@@ -261,7 +264,10 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
         }));
     }
     let wanted = ids.len().saturating_add(args.max_tokens).min(ctx);
-    let mut session = Session::new(&*loaded.model, wanted.next_power_of_two().min(ctx), &loaded.device)?;
+    let mut session = loaded.session(wanted.next_power_of_two().min(ctx), args.strategy)?;
+    if args.strategy == PipelineStrategy::Optimized && !loaded.device.is_cpu() && session.pacing(1).table.is_none() && !global.quiet {
+        output::note("no table was measured for this model on this adapter: `tl tune -m MODEL` measures one");
+    }
     let mut out = std::io::stdout().lock();
     let mut all = String::new();
     let stats = answer(&mut session, &loaded.tokenizer, &ids, args.max_tokens, &mut sampler, |piece| {
@@ -273,14 +279,16 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
         Ok(out.flush()?)
     })
     .map_err(|e| loaded.failed(e))?;
+    session.fallbacks().iter().for_each(|note| output::note(&note.to_string()));
+    let device = session.device().clone();
     if global.json {
         let speed = |n: usize, t: Duration| (!t.is_zero() && n > 0).then(|| n as f64 / t.as_secs_f64());
-        let memory = loaded.device.memory();
+        let memory = device.memory();
         let value = serde_json::json!({
             "text": all, "end": stats.end.name(), "prompt_tokens": stats.prompt_tokens, "generated_tokens": stats.generated,
             "prompt_tokens_per_s": speed(stats.prompt_tokens, stats.prompt_time), "tokens_per_s": speed(stats.generated.saturating_sub(1), stats.time),
             "first_token_s": stats.first.map(|first| (first - started).as_secs_f64()),
-            "peak_memory_bytes": memory.peak, "peak_allocated_bytes": memory.peak_allocated, "device": loaded.device.name(), "model": path.display().to_string(),
+            "peak_memory_bytes": memory.peak, "peak_allocated_bytes": memory.peak_allocated, "device": device.name(), "strategy": args.strategy.name(), "model": path.display().to_string(),
         });
         writeln!(out, "{value}")?;
     } else if stats.generated > 0 {
@@ -288,13 +296,13 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     }
     drop(out);
     // A step may be on its way that nobody waits for; drivers do not like programs that end before it does.
-    loaded.device.synchronize()?;
+    device.synchronize()?;
     if !global.quiet {
         if stats.end == End::Context {
             output::note(&full(ctx, &loaded.model.shape()));
         }
         if args.stats {
-            let (e, compiled) = (eval_stats(&loaded.device), loaded.device.pipeline_stats());
+            let (e, compiled) = (eval_stats(&device), device.pipeline_stats());
             output::note(&format!(
                 "plans: {} hits, {} misses, {} kept · last step: {} nodes, {} dispatches, {:.0} µs to build and match · submits: {} · sampled on the {} · \
                  first token {:.2} s after the start · {} kernels compiled in {:.2} s",
@@ -304,14 +312,14 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
                 e.nodes,
                 e.dispatches,
                 e.overhead.as_secs_f64() * 1e6,
-                loaded.device.submits(),
-                if sampler.on_device(&loaded.device) { "device" } else { "host" },
+                device.submits(),
+                if sampler.on_device(&device) { "device" } else { "host" },
                 stats.first.map_or(0.0, |first| (first - started).as_secs_f64()),
                 compiled.pipelines,
                 compiled.seconds
             ));
         }
-        output::note(&stats.line(&loaded.device));
+        output::note(&stats.line(&device));
     }
     if stats.end == End::Interrupt { Err(Failure::Interrupted) } else { Ok(()) }
 }

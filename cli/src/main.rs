@@ -23,6 +23,7 @@ mod pull;
 mod quantize;
 mod random_model;
 mod score;
+mod strategies;
 mod suites;
 mod table;
 mod texts;

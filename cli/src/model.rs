@@ -5,9 +5,10 @@ use crate::fetch::{self, PullError, PullOptions, builtin};
 use crate::output::{self, Failure};
 use clap::Args;
 use std::path::{Path, PathBuf};
-use tensorlogic::models::{self, Adapters, Model, Weights};
+use tensorlogic::device::FallbackNote;
+use tensorlogic::models::{self, Adapters, Model, Session, Weights};
 use tensorlogic::text::{ChatTemplate, Message, Tokenizer};
-use tensorlogic::{DType, Device, TensorError};
+use tensorlogic::{DType, Device, PipelineStrategy, TensorError, TensorResult};
 
 /// The model that is used when none is named.
 pub const DEFAULT: &str = "smollm2-135m-instruct";
@@ -18,7 +19,8 @@ pub struct ModelArgs {
     /// Model: a GGUF file, a folder in Hub layout, a name from `tl pull --list`, or `OWNER/REPO[:FILE]` [default: smollm2-135m-instruct]
     #[arg(short, long)]
     pub model: Option<String>,
-    /// Device: auto, cpu, gpu, vulkan, metal or dx12; the last four accept an index, such as vulkan:1
+    /// Device: auto, cpu, gpu, vulkan, metal or dx12; the last four accept an index, such as vulkan:1. Of a list such as metal,vulkan,cpu the
+    /// first that is there, and the next where that is lost or full
     #[arg(long, env = "TL_DEVICE", default_value = "auto")]
     pub device: String,
     /// Type of activations: f32, f16 or bf16 [default: f32 on the CPU, f16 on a GPU]
@@ -39,6 +41,7 @@ pub struct Loaded {
     pub tokenizer: Tokenizer,
     pub template: Option<ChatTemplate>,
     path: PathBuf,
+    adapter: Option<PathBuf>,
 }
 
 impl ModelArgs {
@@ -102,9 +105,16 @@ impl ModelArgs {
         if !global.quiet {
             output::note(&format!("{} on {}", path.file_name().unwrap_or(path.as_os_str()).to_string_lossy(), device.name()));
         }
-        let ((tokenizer, template), weights) = read?;
-        let model = self.build(&weights.on(&device), path, dtype)?;
-        Ok(Loaded { device, model, tokenizer, template, path: path.to_path_buf() })
+        let ((tokenizer, template), mut weights) = read?;
+        let mut device = device;
+        let model = loop {
+            weights = weights.on(&device);
+            match self.build(&weights, path, dtype) {
+                Err(Failure::Device(e)) => device = go_on(&device, e)?,
+                built => break built?,
+            }
+        };
+        Ok(Loaded { device, model, tokenizer, template, path: path.to_path_buf(), adapter: self.adapter.clone() })
     }
 }
 
@@ -141,12 +151,12 @@ pub fn warn_unknown<'a>(tokenizer: &Tokenizer, texts: impl IntoIterator<Item = &
 
 /// The device of this name, from a flag or `TL_DEVICE`. An unknown name is wrong usage.
 pub fn open_device(name: &str) -> Result<Device, Failure> {
-    let (kind, index) = name.split_once(':').map_or((name, None), |(k, i)| (k, Some(i)));
-    let known = match (kind, index) {
+    let is_known = |name: &str| match name.trim().split_once(':').map_or((name.trim(), None), |(k, i)| (k, Some(i))) {
         ("auto" | "cpu", None) => true,
         ("gpu" | "vulkan" | "metal" | "dx12", i) => i.is_none_or(|i| i.parse::<usize>().is_ok()),
         _ => false,
     };
+    let known = name.split(',').all(is_known);
     let from = if std::env::var("TL_DEVICE").is_ok_and(|v| v == name) { "TL_DEVICE" } else { "--device" };
     if !known {
         return Err(Failure::Usage(format!("{from}: unknown device {name:?}: expected {DEVICES}")));
@@ -158,7 +168,7 @@ pub fn open_device(name: &str) -> Result<Device, Failure> {
 }
 
 /// Valid device names.
-pub const DEVICES: &str = "auto, cpu, gpu, vulkan, metal or dx12; the last four accept an index, such as vulkan:1";
+pub const DEVICES: &str = "auto, cpu, gpu, vulkan, metal or dx12; the last four accept an index, such as vulkan:1; or a list of these";
 
 /// Rejects a file that is obviously not a model, before a parser misinterprets its first bytes.
 pub fn is_model(path: &Path) -> Result<(), Failure> {
@@ -217,7 +227,26 @@ fn mended(path: &Path, text: String) -> Failure {
     Failure::Error(help.map_or(text.clone(), |help| format!("{text}; {help}")))
 }
 
+/// The device to go on with after this error, with a note.
+pub fn go_on(device: &Device, error: TensorError) -> Result<Device, Failure> {
+    let Some(next) = device.fallback(&error) else { return Err(Failure::Device(error)) };
+    output::note(&FallbackNote::new(device, &next, &error).to_string());
+    Ok(next)
+}
+
 impl Loaded {
+    /// A session that goes on with the next device of the list where its own is lost or full.
+    pub fn session(&self, context: usize, strategy: PipelineStrategy) -> Result<Session<'_>, Failure> {
+        let reload = |device: &Device, dtype: DType| -> TensorResult<Box<dyn Model>> {
+            let mut model = models::load(&Weights::open(&self.path, device)?, Some(dtype))?;
+            if let Some(folder) = &self.adapter {
+                Adapters::load(folder, &mut *model)?;
+            }
+            Ok(model)
+        };
+        Ok(Session::with_reload(&*self.model, context, &self.device, Box::new(reload))?.strategy(strategy))
+    }
+
     /// An error of running the model. NaN may come from a damaged file; if it is damaged, the error says so.
     pub fn failed(&self, error: Failure) -> Failure {
         match error {

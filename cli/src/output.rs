@@ -10,6 +10,8 @@ use tensorlogic::error::TensorError;
 pub enum Failure {
     /// Something went wrong: one line, exit code 1.
     Error(String),
+    /// The device was lost or is full: exit code 1, unless the command goes on elsewhere.
+    Device(TensorError),
     /// Wrong usage: exit code 2.
     Usage(String),
     /// Ctrl-C: exit code 130.
@@ -22,7 +24,7 @@ impl Failure {
     /// The exit code of the process.
     pub fn code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Failure::Error(_) => 1,
+            Failure::Error(_) | Failure::Device(_) => 1,
             Failure::Usage(_) => 2,
             Failure::Interrupted => 130,
             Failure::Closed => 0,
@@ -39,6 +41,7 @@ impl fmt::Display for Failure {
                 f.write_str(lines.next().unwrap_or("failed"))?;
                 lines.try_for_each(|line| write!(f, " {line}"))
             }
+            Failure::Device(error) => Failure::Error(error.to_string()).fmt(f),
             Failure::Interrupted => f.write_str("interrupted"),
             Failure::Closed => f.write_str("output closed"),
         }
@@ -63,6 +66,7 @@ impl From<TensorError> for Failure {
         match error {
             // What a program would set by a parameter of the library is a flag here.
             TensorError::Numeric(_) => Failure::Error(format!("{error} (--dtype f32)")),
+            TensorError::DeviceLost(_) | TensorError::OutOfMemory { .. } => Failure::Device(error),
             _ => Failure::Error(error.to_string()),
         }
     }

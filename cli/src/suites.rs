@@ -54,13 +54,17 @@ pub struct RunArgs {
 three median absolute deviations of the samples, or the range of repeated runs' medians, and at least 1 %. Interleave the runs:
 
   for i in 1 2 3 4; do ./tl-before bench run --save a.jsonl; ./tl-after bench run --save b.jsonl; done
-  tl bench compare a.jsonl b.jsonl --fail-on-regression 5"
+  tl bench compare a.jsonl b.jsonl --fail-on-regression 5
+  tl bench compare --across cpu.jsonl gpu.jsonl    two devices"
 )]
 pub struct CompareArgs {
     /// Measurements before the change
     before: PathBuf,
     /// Measurements after the change
     after: PathBuf,
+    /// Compare measurements of different devices: the device is left out of what says that two lines are of the same operation
+    #[arg(long)]
+    across: bool,
     /// Exit with 1 if anything became slower by more than this percentage
     #[arg(long, value_name = "PCT")]
     fail_on_regression: Option<f64>,
@@ -142,11 +146,26 @@ fn read(path: &Path) -> Result<Vec<Record>, Failure> {
     measure::read_records(&text).map_err(|e| Failure::Error(format!("{}: {e}", path.display())))
 }
 
+/// The devices of these measurements.
+fn devices(records: &[Record]) -> String {
+    let mut names: Vec<&str> = records.iter().map(|r| r.environment.device.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(", ")
+}
+
 /// Runs `bench compare`.
 pub fn compare(args: &CompareArgs, global: Global) -> Result<(), Failure> {
-    let changes = measure::compare(&read(&args.before)?, &read(&args.after)?);
+    let (before, after) = (read(&args.before)?, read(&args.after)?);
+    let changes = if args.across { measure::compare_across(&before, &after) } else { measure::compare(&before, &after) };
     if changes.is_empty() {
-        return Err(Failure::Error("the files have no operation, size and device in common".into()));
+        let common = if args.across { "operation and size" } else { "operation, size and device" };
+        let others = !args.across && !measure::compare_across(&before, &after).is_empty();
+        let help = if others { "; --across compares devices" } else { "" };
+        return Err(Failure::Error(format!("the files have no {common} in common{help}")));
+    }
+    if args.across && !global.quiet {
+        output::note(&format!("before: {}; after: {}", devices(&before), devices(&after)));
     }
     let word = |v: Verdict| match v {
         Verdict::Faster => "faster",

@@ -14,6 +14,7 @@ use report::Report;
 use settings::Settings;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tensorlogic::Device;
 use tensorlogic::eval::Download;
 use tensorlogic::train::Checkpoints;
 use trainer::{Progress, Trainer, saved_progress};
@@ -116,7 +117,7 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
         settings = settings.over(&Settings::read(&folder.join(SETTINGS))?)?;
     }
     let recipe = settings.recipe()?;
-    let device = crate::model::open_device(&args.device)?;
+    let mut device = crate::model::open_device(&args.device)?;
     // Where small work is done must not depend on a measurement: two runs shall make the same bits.
     device.set_adaptive(false);
     let toml = settings.to_toml()?;
@@ -146,7 +147,17 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
     }
     crate::model::warn_unknown(&corpus.tokenizer, (t.recipe.sample_every > 0).then_some(t.recipe.sample_prompt.as_str()), global)?;
     fresh.0 = None;
-    let end = train(args, global, &mut t, &mut report, started)?;
+    let end = loop {
+        match train(args, global, &mut t, &mut report, started) {
+            Err(Failure::Device(e)) => {
+                report.clear();
+                device = crate::model::go_on(&device, e)?;
+                t = moved(t, &corpus, folder, &device)?;
+                report.note(&format!("training goes on from step {}", t.progress.step));
+            }
+            end => break end?,
+        }
+    };
     report.done();
     if args.stats {
         let e = t.last_step;
@@ -174,6 +185,19 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
         output::result(&value.to_string())?;
     }
     if end == End::Interrupt { Err(Failure::Interrupted) } else { Ok(()) }
+}
+
+/// The run on another device, from its newest checkpoint, or from its beginning where there is none.
+fn moved(left: Trainer, corpus: &Corpus, folder: &Path, device: &Device) -> Result<Trainer, Failure> {
+    device.set_adaptive(false);
+    let (recipe, settings) = (left.recipe.clone(), left.progress.settings.clone());
+    drop(left);
+    let mut t = Trainer::new(recipe, settings, corpus, folder, device)?;
+    t.prepare()?;
+    if let (Some(step), _) = Checkpoints::new(folder.join("checkpoints"), 1).latest()? {
+        t.load(step)?;
+    }
+    Ok(t)
 }
 
 #[derive(PartialEq, Clone, Copy)]

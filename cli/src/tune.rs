@@ -4,7 +4,11 @@ use crate::output::{self, Failure};
 use crate::{Global, interrupt, model, table};
 use clap::Args;
 use serde_json::json;
-use tensorlogic::measure::{TuneOptions, TuneReport, tune};
+use tensorlogic::Device;
+use tensorlogic::measure::{TuneOptions, TuneReport, tune, tune_model};
+use tensorlogic::models::{self, Model, pacing_for};
+use tensorlogic::strategy::PipelineStrategy;
+use tensorlogic::tuning::TuningSource;
 
 /// Measure the best tile and split configurations of the GPU, and keep them
 #[derive(Args)]
@@ -20,15 +24,19 @@ takes another one for a moment. Ctrl-C leaves what is kept as it is.
 Examples:
   tl tune
   tl tune --device vulkan:1 --seconds 30
+  tl tune -m smollm2-135m-instruct             for one model, in 10 s; `--strategy optimized` takes it
   tl tune --dry-run --json > table.json        the report holds the table; nothing is kept"
 )]
 pub struct TuneArgs {
     /// Which GPU: auto, gpu, vulkan, metal or dx12; the last four also with an index, as vulkan:1
     #[arg(long, env = "TL_DEVICE", default_value = "auto")]
     device: String,
-    /// Seconds that measuring takes at most
-    #[arg(long, default_value_t = 60.0)]
-    seconds: f64,
+    /// Measure the shapes of this model only, for `--strategy optimized`: a file, folder or name as in `tl generate -m`
+    #[arg(short, long)]
+    model: Option<String>,
+    /// Seconds that measuring takes at most [default: 60, or 10 for a model]
+    #[arg(long)]
+    seconds: Option<f64>,
     /// Measure and show, but keep nothing
     #[arg(long)]
     dry_run: bool,
@@ -53,18 +61,41 @@ fn lines(report: &TuneReport) -> Vec<String> {
     lines
 }
 
+/// Seconds that measuring takes for one model.
+const MODEL_SECONDS: f64 = 10.0;
+
+/// Sees to it that there is a table for a model where the device, opened by this name, takes one; says what it chose.
+pub fn for_model(name: &str, device: &Device, model: &dyn Model, global: Global) -> Result<(), Failure> {
+    let chosen = matches!(device.tuning_source(), None | Some(TuningSource::Environment(_) | TuningSource::Given));
+    if chosen || pacing_for(PipelineStrategy::Optimized, model, device, 1).table.is_some() {
+        return Ok(());
+    }
+    let selector = name.split(',').map(str::trim).find(|n| Device::open(n).is_ok_and(|d| d == *device)).unwrap_or(name);
+    let options = TuneOptions { seconds: MODEL_SECONDS, stop: &interrupt::requested, progress: &|_| {} };
+    let Some(report) = tune_model(selector, model, &options)? else { return Err(Failure::Interrupted) };
+    let file = report.store()?;
+    if !global.quiet {
+        output::note(&format!("measured a table for this model in {:.1} s:", report.seconds));
+        lines(&report).iter().for_each(|line| output::note(line));
+        output::note(&format!("kept in {}", file.display()));
+    }
+    Ok(())
+}
+
 /// Runs the subcommand.
 pub fn run(args: &TuneArgs, global: Global) -> Result<(), Failure> {
-    if !(args.seconds > 0.0 && args.seconds <= 3600.0) {
-        return Err(Failure::Usage(format!("--seconds: {} is out of range; allowed are times above 0 and up to 3600", args.seconds)));
+    let seconds = args.seconds.unwrap_or(if args.model.is_some() { MODEL_SECONDS } else { 60.0 });
+    if !(seconds > 0.0 && seconds <= 3600.0) {
+        return Err(Failure::Usage(format!("--seconds: {seconds} is out of range; allowed are times above 0 and up to 3600")));
     }
-    if model::open_device(&args.device)?.is_cpu() {
+    let device = model::open_device(&args.device)?;
+    if device.is_cpu() {
         return Err(Failure::Usage("--device: the cpu has no tuning table; name a GPU that `tl devices` shows".into()));
     }
     interrupt::install();
     let bar = indicatif::ProgressBar::new_spinner();
     let options = TuneOptions {
-        seconds: args.seconds,
+        seconds,
         stop: &interrupt::requested,
         progress: &|what| {
             if !global.quiet {
@@ -73,7 +104,14 @@ pub fn run(args: &TuneArgs, global: Global) -> Result<(), Failure> {
             }
         },
     };
-    let measured = tune(&args.device, &options);
+    let measured = match &args.model {
+        Some(name) => {
+            let path = model::path(Some(name), false, global)?;
+            let built = models::load(&model::open(&path, &device)?, None).map_err(|e| model::unreadable(&path, e))?;
+            tune_model(&args.device, &*built, &options)
+        }
+        None => tune(&args.device, &options),
+    };
     bar.finish_and_clear();
     let Some(report) = measured? else { return Err(Failure::Interrupted) };
     let stored = if args.dry_run { None } else { Some(report.store()?) };

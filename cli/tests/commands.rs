@@ -312,6 +312,34 @@ fn bench_dtypes_compares_types_of_weights() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+#[test]
+fn strategies_are_compared_and_write_the_same() {
+    for sequences in ["1", "3"] {
+        let args = ["bench", "decode", "-p", "4", "-n", "6", "-r", "2", "-s", sequences, "--strategy", "all"];
+        let out = check(tl(&[&args[..], &["--json"]].concat()), "", 0, "", "");
+        let v: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((v["tokens_equal"].as_bool(), v["runs"].as_u64()), (Some(true), Some(7)), "{out}");
+        let rows = v["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 6 * 5, "{out}");
+        for row in rows {
+            assert!(row["seconds"].as_f64().unwrap() >= 0.0, "{row}");
+            let verdict = row["verdict"].as_str();
+            assert_eq!(verdict.is_none(), row["strategy"] == "standard", "{row}");
+            assert!(verdict.is_none_or(|v| ["less", "more", "no difference"].contains(&v)), "{row}");
+        }
+        let text = check(tl(&args), "", 0, "greedy tokens are equal in all strategies", "");
+        assert!(text.contains("between tokens, p99") && text.contains("high-throughput"), "{text}");
+    }
+    check(tl(&["bench", "decode", "--strategy", "fast"]), "", 2, "", "\"fast\" is not a strategy; expected one of standard");
+    check(tl(&["generate", "--strategy", "fast", "x"]), "", 2, "", "is not a strategy");
+    let mut wrong = tl(&["generate", "x"]);
+    wrong.env("TL_STRATEGY", "fast");
+    check(wrong, "", 2, "", "\"fast\" is not a strategy");
+    for strategy in ["low-latency", "high-throughput", "auto", "optimized"] {
+        check(tl(&["generate", "--raw", "-n", "6", "--strategy", strategy, "a"]), "", 0, "bababa", "");
+    }
+}
+
 /// Runs `tl` without a model.
 fn plain(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tl"));
@@ -393,6 +421,19 @@ fn suites_are_measured_saved_compared_and_plotted() {
     check(plain(&["bench", "compare", &a, &b, "--fail-on-regression", "20"]), "", 1, "", "Sum 1K");
     check(plain(&["bench", "compare", &b, &a, "--fail-on-regression", "0"]), "", 0, "", "");
     check(plain(&["bench", "compare", &a, &svg]), "", 1, "", "line 1");
+    // The same measurements of another device.
+    let other: String = lines(1.5)
+        .lines()
+        .map(|l| {
+            let mut v: serde_json::Value = serde_json::from_str(l).unwrap();
+            v["device"] = "another".into();
+            v.to_string() + "\n"
+        })
+        .collect();
+    std::fs::write(&b, other).unwrap();
+    check(plain(&["bench", "compare", &a, &b]), "", 1, "", "operation, size and device in common; --across compares devices");
+    let out = check(plain(&["bench", "compare", "--across", &a, &b]), "", 0, "", "after: another");
+    assert!(out.contains("+50.0 %") && out.matches("slower").count() == 1 && out.matches("same").count() == 3, "{out}");
     let _ = std::fs::remove_dir_all(folder);
 }
 
@@ -487,6 +528,17 @@ fn tune_measures_a_table_that_every_command_uses() {
     assert_eq!(measured["table"], report["table"]);
     assert!(measured["source"].as_str().unwrap().starts_with("measured here"), "{measured}");
     assert_eq!(table_in_force(&cache, Some("apple")).0["name"], "apple");
+
+    // A table for one model, which the strategy takes.
+    let optimized = ["generate", "--raw", "-n", "6", "--device", "vulkan", "--strategy", "optimized", "a", "-m", model().to_str().unwrap()];
+    check(on_gpu(&optimized, &cache), "", 0, "bababa", "no table was measured for this model");
+    let tune = ["tune", "--device", "vulkan", "--seconds", "5", "-m", model().to_str().unwrap(), "--json"];
+    let out = check(on_gpu(&tune, &cache), "", 0, "", "");
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert!(report["cases"][0].as_u64() > Some(0), "{out}");
+    let err = on_gpu(&optimized, &cache).output().unwrap().stderr;
+    assert!(!String::from_utf8_lossy(&err).contains("no table"), "{}", String::from_utf8_lossy(&err));
+    assert_eq!(table_in_force(&cache, None).0["table"], measured["table"], "the device's table is another");
 
     #[cfg(unix)]
     {

@@ -17,7 +17,8 @@ use self::pool::PoolControl;
 use crate::dtype::DType;
 use crate::error::{At, TensorResult};
 use crate::plan::{Capabilities, MemoryStats, PipelineStats, Plan, RunTimes, StorageMode, Timing, TransferStats};
-use crate::tuning::{Tuning, TuningSource};
+use crate::strategy::PipelineStrategy;
+use crate::tuning::{SharedTuning, Tuning, TuningSource};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -311,12 +312,12 @@ pub trait Backend: Send + Sync {
     fn capabilities(&self) -> Capabilities;
     /// Whether a product of `rows` rows of f16 with a weight in blocks is faster when the `elements` of the weight are unpacked first.
     fn unpacks(&self, rows: usize, elements: usize) -> bool {
-        self.tuning().is_some_and(|t| t.unpack.pays(rows, elements, self.matrices()))
+        self.tuning_in_force().is_some_and(|t| t.unpack.pays(rows, elements, self.matrices()))
     }
     /// Among how many products the sum over `rows` rows of a weight's gradient of `results` elements is shared; `None` where the product's
     /// kernel shares its work itself.
     fn gradient_parts(&self, rows: usize, results: usize) -> Option<usize> {
-        self.tuning().map(|t| t.gemm.gradient_parts(rows, results))
+        self.tuning_in_force().map(|t| t.gemm.gradient_parts(rows, results))
     }
     /// How many rows products that share their left side may have to run faster in one step; `None` where they never do.
     fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {
@@ -325,6 +326,22 @@ pub trait Backend: Send + Sync {
     /// The numbers fitted to this class of GPU; `None` on the CPU.
     fn tuning(&self) -> Option<&Tuning> {
         None
+    }
+    /// Those that serve work of this thread: a strategy may bring its own.
+    fn tuning_in_force(&self) -> Option<SharedTuning> {
+        None
+    }
+    /// The numbers that were measured here for a model with this key, where they are kept and nobody chose others.
+    fn model_tuning(&self, _model: &str) -> Option<Tuning> {
+        None
+    }
+    /// How work is paced where its thread says nothing else.
+    fn set_strategy(&self, _strategy: PipelineStrategy) {}
+    /// The device is to be lost at its `submits`-th submit from now on; for backends that can be.
+    fn lose_after(&self, _submits: u64) {}
+    /// Whether the device is gone: every call gives `TensorError::DeviceLost`.
+    fn is_lost(&self) -> bool {
+        false
     }
     /// Where they come from.
     fn tuning_source(&self) -> Option<&TuningSource> {

@@ -127,9 +127,9 @@ impl Evaluator {
         let mut shared = false;
         let mut key = [Key::default(), Key::default()];
         key[1].word(if fusion() { 0x5851_F42D_4C95_7F2D } else { 0x1405_7B7E_F767_814F });
-        // Plans are of one table: how many rows are joined or unpacked depends on it.
+        // Plans are of one table, the device's or a strategy's: how many rows are joined or unpacked depends on it.
         let tuning = roots.first().map(|root| *self.tuning.get_or_insert_with(|| root.device().backend().tuning().map_or(0, Tuning::id)));
-        key[0].word(tuning.unwrap_or(0));
+        key[0].word(tuning.unwrap_or(0) ^ roots.first().map_or(0, |root| root.device().plan_key()));
         for root in roots {
             let (root, _) = base(root);
             if root.mark.load(Relaxed) >> 32 != epoch >> 32 {

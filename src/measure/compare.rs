@@ -35,6 +35,18 @@ pub struct Change {
 }
 
 impl Change {
+    /// Compares the runs of one measurement before and after a change; each side has one at least.
+    ///
+    /// ```
+    /// use tensorlogic::measure::{Change, Stats, Verdict};
+    /// let stats = |ms: f64| Stats::of((0..9).map(|i| ms + 1e-3 * f64::from(i)).collect()).unwrap();
+    /// assert_eq!(Change::between("decode", &[stats(10.0)], &[stats(5.0)]).verdict, Verdict::Faster);
+    /// assert_eq!(Change::between("decode", &[stats(10.0)], &[stats(10.001)]).verdict, Verdict::Same);
+    /// ```
+    pub fn between(name: &str, before: &[Stats], after: &[Stats]) -> Change {
+        change(name.into(), before, after)
+    }
+
     /// The relative change of time: 0.1 is a tenth slower.
     pub fn relative(&self) -> f64 {
         self.after / self.before - 1.0
@@ -49,15 +61,24 @@ const SURE: f64 = 0.01;
 /// Compares records of the same operation, size and device, in the order of the first file. Several records of one operation in a file are
 /// repeated runs, best taken in turn with the other file's: how far they lie apart is noise.
 pub fn compare(before: &[Record], after: &[Record]) -> Vec<Change> {
-    let mut seen: Vec<[&str; 5]> = Vec::new();
+    compare_by(before, after, Record::key)
+}
+
+/// The same whatever device each side was measured on: how one device compares with another.
+pub fn compare_across(before: &[Record], after: &[Record]) -> Vec<Change> {
+    compare_by(before, after, Record::key_without_device)
+}
+
+fn compare_by<const N: usize>(before: &[Record], after: &[Record], key_of: fn(&Record) -> [&str; N]) -> Vec<Change> {
+    let mut seen: Vec<[&str; N]> = Vec::new();
     let mut out = Vec::new();
     for r in before {
-        let key = r.key();
+        let key = key_of(r);
         if seen.contains(&key) {
             continue;
         }
         seen.push(key);
-        let of = |all: &'_ [Record]| all.iter().filter(|o| o.key() == key).map(|o| o.time().clone()).collect::<Vec<Stats>>();
+        let of = |all: &'_ [Record]| all.iter().filter(|o| key_of(o) == key).map(|o| o.time().clone()).collect::<Vec<Stats>>();
         let (a, b) = (of(before), of(after));
         if !b.is_empty() {
             out.push(change(format!("{} {}", r.operation, r.size), &a, &b));

@@ -4,6 +4,7 @@
 //! turns, so a value that was not computed again, or not waited for, is seen; nothing is reported then.
 
 mod compare;
+mod cpu_time;
 mod energy;
 mod environment;
 mod floors;
@@ -15,7 +16,8 @@ mod suites;
 #[cfg(feature = "gpu")]
 mod tune;
 
-pub use compare::{Change, Verdict, compare};
+pub use compare::{Change, Verdict, compare, compare_across};
+pub use cpu_time::cpu_time;
 pub use energy::{Energy, EnergyMeter};
 pub use environment::Environment;
 pub use floors::{Floor, floors};
@@ -24,7 +26,7 @@ pub use plot::{html, svg};
 pub use record::{Record, read_records, table};
 pub use suites::{CATEGORIES, suite};
 #[cfg(feature = "gpu")]
-pub use tune::{TuneOptions, TuneReport, TuneRow, TuningGroup, tune};
+pub use tune::{TuneOptions, TuneReport, TuneRow, TuningGroup, tune, tune_model};
 
 use crate::device::Device;
 use crate::error::{TensorError, TensorResult};

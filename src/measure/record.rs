@@ -56,6 +56,11 @@ impl Record {
         [&self.suite, &self.category, &self.operation, &self.size, &self.environment.device]
     }
 
+    /// The key without the device.
+    pub fn key_without_device(&self) -> [&str; 4] {
+        [&self.suite, &self.category, &self.operation, &self.size]
+    }
+
     /// Converts to a JSON object. Times are in seconds.
     pub fn to_json(&self) -> Value {
         let stats = |s: &Stats| json!({ "median": s.median, "mean": s.mean, "min": s.min, "max": s.max, "p95": s.p95, "mad": s.mad, "samples": s.samples });

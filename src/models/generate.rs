@@ -1,33 +1,55 @@
 //! Text generation: the prompt in chunks, then token by token. Each step is submitted before the previous token is read back; short steps
 //! share a submit.
 
-use crate::device::Device;
+mod recovery;
+
+pub use recovery::Reload;
+
+use crate::device::{Device, FallbackNote, RunningGeneration};
 use crate::error::{TensorError, TensorResult};
 use crate::eval::{Download, Replay, eval_all, plan_of};
 use crate::models::sampler::{NAN_TOKEN, nan_error};
 use crate::models::{KvCache, Model, Sampler};
 use crate::plan::Plan;
+use crate::strategy::{LEAST_CHUNK, Pacing, PipelineStrategy, ROUNDED_PROMPT, with_pacing};
 use crate::tensor::Tensor;
+use recovery::ModelRef;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Prompts run in chunks of these sizes, so that few plans serve every length.
-const CHUNKS: [usize; 4] = [512, 128, 32, 8];
+/// The values of a strategy for a model on a device, for work of `sequences` sequences at once: for batches that a program runs itself, in
+/// [`with_pacing`]. `Auto` goes by the device and its load.
+pub fn pacing_for(strategy: PipelineStrategy, model: &dyn Model, device: &Device, sequences: usize) -> Arc<Pacing> {
+    let strategy = strategy.resolve(device.capabilities().queue, device.generations().max(sequences), usize::MAX);
+    let table = if strategy == PipelineStrategy::Optimized { device.backend().model_tuning(&tuning_key(model)) } else { None };
+    table.map_or_else(|| Pacing::shared(strategy).clone(), |table| Arc::new(Pacing::optimized(Arc::new(table))))
+}
 
-/// Limits of a submit: the total time of its steps, so that tokens do not visibly arrive in groups, and their number. Between two
-/// submits an H100 idles for 12 µs; a step of GPT-2 takes 410.
-const AT_ONCE: Duration = Duration::from_millis(4);
-const MOST_AT_ONCE: usize = 8;
+/// What tables of [`PipelineStrategy::Optimized`] are kept by: equal for models whose weights have the same shapes and dtypes.
+pub fn tuning_key(model: &dyn Model) -> String {
+    let shape = model.shape();
+    let mut sizes: Vec<String> = model.weights().iter().map(|w| format!("{:?} {}", w.dims(), w.dtype())).collect();
+    sizes.sort_unstable();
+    let sizes = sizes.join(";").bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    format!("{} of {} layers, {} wide, {} {sizes:016x}", shape.architecture, shape.layers, shape.width, shape.dtype)
+}
 
 /// A model with the cache of one conversation.
 pub struct Session<'m> {
-    model: &'m dyn Model,
+    model: ModelRef<'m>,
     device: Device,
     cache: KvCache,
     /// Capacity in tokens; the cache has a little more, for padding.
     context: usize,
+    capacity: usize,
     tokens: Vec<u32>,
+    strategy: PipelineStrategy,
+    /// The values of the strategy, unless that is `Auto`.
+    pacing: Arc<Pacing>,
+    /// Loads the model again.
+    reload: Option<Reload<'m>>,
+    fallbacks: Vec<FallbackNote>,
 }
 
 impl<'m> Session<'m> {
@@ -36,21 +58,73 @@ impl<'m> Session<'m> {
     /// # Errors
     /// [`TensorError::Config`] where the model supports fewer than `context` tokens; those of [`KvCache::new`].
     pub fn new(model: &'m dyn Model, context: usize, device: &Device) -> TensorResult<Session<'m>> {
+        let mut session = Session::without_cache(model, context, device)?;
+        session.new_cache()?;
+        Ok(session)
+    }
+
+    fn without_cache(model: &'m dyn Model, context: usize, device: &Device) -> TensorResult<Session<'m>> {
         let shape = model.shape();
         if context > shape.context {
             return Err(TensorError::Config(format!("a context of {context} tokens; the model supports {}", shape.context)));
         }
-        // Room for the padding of the last chunk.
-        let capacity = context.next_multiple_of(CHUNKS[3]);
-        Ok(Session {
-            model,
+        let mut session = Session {
+            model: ModelRef::Given(model),
             device: device.clone(),
-            cache: KvCache::new(&shape, capacity.min(shape.context.max(8)), device)?,
+            cache: KvCache::none(),
             context,
+            // Room for the padding of the last chunk.
+            capacity: context.next_multiple_of(LEAST_CHUNK),
             tokens: Vec::new(),
-        })
+            strategy: PipelineStrategy::Standard,
+            pacing: Pacing::shared(PipelineStrategy::Standard).clone(),
+            reload: None,
+            fallbacks: Vec::new(),
+        };
+        session.set_strategy(device.strategy());
+        Ok(session)
     }
 
+    /// Paces this session by a strategy instead of its device's. [`PipelineStrategy::Optimized`] takes the table that was measured for models
+    /// of these shapes on this adapter, where one is kept.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Session, Weights};
+    /// use tensorlogic::{Device, PipelineStrategy};
+    ///
+    /// let device = Device::cpu();
+    /// let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    /// let model = models::load(&Weights::open(file, &device)?, None)?;
+    /// let session = Session::new(&*model, 64, &device)?.strategy(PipelineStrategy::LowLatency);
+    /// assert_eq!(session.pacing(64).max_tokens_per_submit, 1);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
+    pub fn strategy(mut self, strategy: PipelineStrategy) -> Session<'m> {
+        self.set_strategy(strategy);
+        self
+    }
+
+    /// As [`Session::strategy`], between two answers.
+    pub fn set_strategy(&mut self, strategy: PipelineStrategy) {
+        self.strategy = strategy;
+        self.pacing = pacing_for(strategy, &*self.model, &self.device, 1);
+    }
+
+    /// The values by which `tokens` tokens would be generated now: `Auto` goes by the device, its load and this number.
+    pub fn pacing(&self, tokens: usize) -> Arc<Pacing> {
+        match self.strategy {
+            PipelineStrategy::Auto => {
+                let queue = self.device.capabilities().queue;
+                Pacing::shared(self.strategy.resolve(queue, self.device.generations(), tokens)).clone()
+            }
+            _ => self.pacing.clone(),
+        }
+    }
+
+    /// The session's model.
+    pub fn model(&self) -> &dyn Model {
+        &*self.model
+    }
     /// Tokens so far: prompts and generated ones.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
@@ -75,6 +149,18 @@ impl<'m> Session<'m> {
     /// [`TensorError::Value`] where there are no tokens, they do not fit into the context, or one is not in the vocabulary; those of the
     /// evaluation.
     pub fn prompt(&mut self, tokens: &[u32], mut stop: impl FnMut() -> bool) -> TensorResult<Option<Tensor>> {
+        self.recovering(|session, lost| match lost {
+            [] => session.read(tokens, &mut stop),
+            lost => session.read(&[lost, tokens].concat(), &mut stop),
+        })
+    }
+
+    fn read(&mut self, tokens: &[u32], mut stop: impl FnMut() -> bool) -> TensorResult<Option<Tensor>> {
+        let pacing = self.pacing(usize::MAX);
+        with_pacing(&pacing, || self.read_paced(tokens, &mut stop, pacing.prompt_chunks))
+    }
+
+    fn read_paced(&mut self, tokens: &[u32], stop: &mut dyn FnMut() -> bool, chunks: &[usize]) -> TensorResult<Option<Tensor>> {
         if tokens.is_empty() {
             return Err(TensorError::Value("the prompt is empty; give at least one token".into()));
         }
@@ -83,7 +169,7 @@ impl<'m> Session<'m> {
         let mut hidden = None;
         // Where few tokens take as long as many: one plan to compile, one run.
         let wide = self.device.capabilities().wide;
-        let round = |n: usize| Some(n.next_power_of_two().max(CHUNKS[3])).filter(|&n| wide && n < CHUNKS[0]);
+        let round = |n: usize| Some(n.next_power_of_two().max(LEAST_CHUNK)).filter(|&n| wide && n < ROUNDED_PROMPT);
         while !rest.is_empty() {
             if stop() {
                 return Ok(None);
@@ -92,7 +178,7 @@ impl<'m> Session<'m> {
             let whole = round(rest.len()).filter(|&n| n <= room);
             let size = match rest.len() {
                 1 => 1,
-                n => whole.unwrap_or(CHUNKS.iter().copied().find(|&c| c <= n).unwrap_or(CHUNKS[3])),
+                n => whole.unwrap_or(chunks.iter().copied().find(|&c| c <= n).unwrap_or(LEAST_CHUNK)),
             };
             let size = if size > room { 1 } else { size };
             let valid = size.min(rest.len());
@@ -123,6 +209,18 @@ impl<'m> Session<'m> {
     /// # Errors
     /// [`TensorError::Value`] where the tokens do not fit into the context, or one is not in the vocabulary; those of the evaluation.
     pub fn score(&mut self, tokens: &[u32]) -> TensorResult<Tensor> {
+        self.recovering(|session, lost| {
+            let pacing = session.pacing(usize::MAX);
+            with_pacing(&pacing, || {
+                if !lost.is_empty() {
+                    session.read_paced(lost, &mut || false, pacing.prompt_chunks)?;
+                }
+                session.score_paced(tokens)
+            })
+        })
+    }
+
+    fn score_paced(&mut self, tokens: &[u32]) -> TensorResult<Tensor> {
         let all = &self.with_unread(tokens)?[..];
         let ids = Tensor::from_vec(all.iter().map(|&t| t as i32).collect::<Vec<_>>(), &[all.len()], &self.device)?;
         let h = self.model.hidden(&ids, &mut self.cache)?;
@@ -180,11 +278,15 @@ impl<'m> Session<'m> {
     pub fn generate<'s>(&'s mut self, logits: Tensor, sampler: &'s mut Sampler) -> TensorResult<Generation<'s, 'm>> {
         sampler.check()?;
         let mut g = Generation {
+            running: self.device.begin_generation(),
+            prompt_len: self.tokens.len(),
+            begun: sampler.rng.draws,
             session: self,
             sampler,
             next: None,
             here: VecDeque::new(),
             left: usize::MAX,
+            wanted: usize::MAX,
             first: true,
             given: None,
             logits: None,
@@ -196,7 +298,10 @@ impl<'m> Session<'m> {
             count: 1,
             failed: false,
         };
-        g.choose(logits)?;
+        let pacing = g.session.pacing(usize::MAX);
+        if let Err(e) = with_pacing(&pacing, || g.choose(logits)) {
+            g.recover(e)?;
+        }
         Ok(g)
     }
 
@@ -212,9 +317,11 @@ impl<'m> Session<'m> {
         self.cache.advance(position);
         let token = Tensor::from_vec(vec![0i32], &[1], &self.device)?;
         let on_device = sampler.on_device(&self.device);
-        let logits = self.step(&if on_device { token.relu()? } else { token })?;
-        let next = if on_device { sampler.choose(&logits)? } else { logits };
-        plan_of(&[&next])
+        with_pacing(&self.pacing(usize::MAX), || {
+            let logits = self.step(&if on_device { token.relu()? } else { token })?;
+            let next = if on_device { sampler.choose(&logits)? } else { logits };
+            plan_of(&[&next])
+        })
     }
 
     fn step(&mut self, token: &Tensor) -> TensorResult<Tensor> {
@@ -234,6 +341,14 @@ pub struct Generation<'s, 'm> {
     here: VecDeque<i32>,
     /// Tokens that may be chosen besides those that were.
     left: usize,
+    /// Tokens that may be given out.
+    wanted: usize,
+    /// Tokens of the session before the first that is given out.
+    prompt_len: usize,
+    /// Random numbers drawn before the first token was chosen.
+    begun: u32,
+    /// Counts this generation on its device.
+    running: RunningGeneration,
     /// Whether no token was given out yet.
     first: bool,
     /// The first token, which was given out before the step that reads it was submitted: that step's kernels may have to be compiled.
@@ -258,6 +373,7 @@ pub struct Generation<'s, 'm> {
 impl Generation<'_, '_> {
     /// Limits the number of tokens, so that none is computed in vain; after them `token` returns `None`.
     pub fn at_most(mut self, tokens: usize) -> Self {
+        self.wanted = tokens;
         // One was chosen already.
         self.left = tokens.saturating_sub(1);
         if tokens == 0 {
@@ -284,6 +400,17 @@ impl Generation<'_, '_> {
     /// # Errors
     /// [`TensorError::Numeric`] where the logits contain NaN; those of the evaluation.
     pub fn token(&mut self) -> TensorResult<Option<u32>> {
+        loop {
+            let pacing = self.session.pacing(self.wanted);
+            match with_pacing(&pacing, || self.token_paced(&pacing)) {
+                // The session goes on elsewhere, if it can; this token is computed there.
+                Err(e) if self.session.reload.is_some() => self.recover(e)?,
+                done => return done,
+            }
+        }
+    }
+
+    fn token_paced(&mut self, pacing: &Pacing) -> TensorResult<Option<u32>> {
         if let Some(logits) = self.logits.take() {
             let mut host = logits.to_vec()?;
             let token = self.sampler.choose_host(&mut host, &self.session.tokens)?;
@@ -298,7 +425,7 @@ impl Generation<'_, '_> {
         }
         if self.here.is_empty() {
             if let Some(token) = self.given.take() {
-                self.submit(&token)?;
+                self.submit(&token, pacing)?;
             }
             let Some((token, download)) = self.next.take() else { return Ok(None) };
             if std::mem::take(&mut self.first) {
@@ -306,7 +433,7 @@ impl Generation<'_, '_> {
                 self.given = Some(token);
             } else {
                 self.drawn = self.drawn.map(|d| d.wrapping_add(self.draws));
-                self.submit(&token)?;
+                self.submit(&token, pacing)?;
             }
             self.here.extend(download.wait::<i32>()?);
             let (now, count) = (Instant::now(), self.here.len() as u32);
@@ -324,13 +451,13 @@ impl Generation<'_, '_> {
 
     /// Submits the step that reads a token, which stays on the device: the step does not wait for the host to see it. The token may be
     /// `NAN_TOKEN`, which is not an index. Once it is known what a step is, several go at once.
-    fn submit(&mut self, token: &Tensor) -> TensorResult<()> {
+    fn submit(&mut self, token: &Tensor, pacing: &Pacing) -> TensorResult<()> {
         let room = self.session.context.saturating_sub(self.session.cache.len()).min(self.left);
         if room == 0 {
             return Ok(());
         }
-        let quick = (AT_ONCE.as_nanos() / self.pace.as_nanos().max(1)) as usize;
-        let most = if self.session.device.capabilities().queue { MOST_AT_ONCE.min(2 * self.count).min(room) } else { 1 };
+        let quick = (pacing.max_submit_time.as_nanos() / self.pace.as_nanos().max(1)) as usize;
+        let most = if self.session.device.capabilities().queue { pacing.max_tokens_per_submit.min(2 * self.count).min(room) } else { 1 };
         let count = quick.clamp(1, most);
         if let Some(draws) = self.draws.checked_mul(count as u32).and_then(|d| self.sampler.rng.draws.checked_add(d)) {
             if let Some(next) = self.replay.replay(token, count)? {

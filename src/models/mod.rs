@@ -17,7 +17,7 @@ pub mod weights;
 
 pub use adapter::Adapters;
 pub use cache::KvCache;
-pub use generate::{Generation, Session};
+pub use generate::{Generation, Reload, Session, pacing_for, tuning_key};
 pub use inference::Inference;
 pub use pass::Pass;
 pub use sampler::Sampler;

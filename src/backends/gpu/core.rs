@@ -1,7 +1,7 @@
 //! What all parts of the backend share: the driver, the queue, the memory, and what is known about the adapter.
 
 use super::adapter::Opened;
-use super::codegen_options::{CodegenOptions, DriverQuirks};
+use super::codegen_options::DriverQuirks;
 use super::driver::Driver;
 use super::error_records::ErrorRecords;
 use super::memory::{GpuBuffer, Memory};
@@ -10,8 +10,11 @@ use super::transfer_counts::TransferCounts;
 use crate::backends::lock::lock;
 use crate::error::TensorResult;
 use crate::plan::{AdapterInfo, SCRATCH_WORDS};
-use crate::tuning::{AdapterClass, TuningSource};
+use crate::strategy::{Pacing, PipelineStrategy, in_force};
+use crate::tuning::{AdapterClass, SharedTuning, TuningSource};
+use std::borrow::Cow;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 /// The device and everything that has its lifetime.
@@ -24,6 +27,8 @@ pub(super) struct Core {
     /// Counters and partial results of kernels whose workgroups work on one result; counters are zero between dispatches.
     pub scratch: wgpu::Buffer,
     quirks: Mutex<DriverQuirks>,
+    /// The strategy of work whose thread has none, by its place in `PipelineStrategy::ALL`.
+    strategy: AtomicU8,
     pub info: AdapterInfo,
     /// Where `info.tuning` comes from.
     pub tuning_source: TuningSource,
@@ -66,6 +71,7 @@ impl Core {
             transfers: TransferCounts::default(),
             scratch,
             quirks: Mutex::default(),
+            strategy: AtomicU8::new(PipelineStrategy::Standard as u8),
             info: o.info,
             tuning_source: o.tuning_source,
             class: o.class,
@@ -95,9 +101,27 @@ impl Core {
         *lock(&self.quirks) = quirks;
     }
 
-    /// What a kernel's code takes into account here.
-    pub fn codegen_options(&self) -> CodegenOptions<'_> {
-        CodegenOptions::new(&self.info, self.quirks())
+    /// The adapter with the tuning table of work of this thread: another one than `info`'s where a strategy brings it.
+    pub fn info_in_force(&self) -> Cow<'_, AdapterInfo> {
+        match self.pacing(|p| p.table.clone()) {
+            Some(tuning) => Cow::Owned(AdapterInfo { tuning, ..self.info.clone() }),
+            None => Cow::Borrowed(&self.info),
+        }
+    }
+
+    /// The tuning table of work of this thread.
+    pub fn tuning_in_force(&self) -> SharedTuning {
+        self.pacing(|p| p.table.clone()).unwrap_or_else(|| self.info.tuning.clone())
+    }
+
+    /// What `look` finds in the values by which work of this thread is paced.
+    pub fn pacing<T>(&self, look: impl FnOnce(&Pacing) -> T) -> T {
+        in_force(PipelineStrategy::ALL[usize::from(self.strategy.load(Relaxed))], look)
+    }
+
+    /// Sets how work is paced whose thread says nothing else.
+    pub fn set_strategy(&self, strategy: PipelineStrategy) {
+        self.strategy.store(strategy as u8, Relaxed);
     }
 
     /// The error of anything that went wrong since the last call.

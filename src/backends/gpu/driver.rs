@@ -9,6 +9,9 @@ use std::time::Duration;
 /// How long a wait may take before the device counts as lost.
 pub(super) const DEVICE_LOST_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// How long the reason of a refused command is waited for: a loss is told when running work has ended.
+const REFUSED_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// What the driver reported through its callbacks.
 #[derive(Default)]
 struct Reported {
@@ -63,12 +66,20 @@ impl Driver {
 
     /// The error for a command that was refused: the loss of the device, where that is the reason.
     pub fn refused(&self, message: String) -> TensorError {
-        // A loss is reported through a callback, which polling runs.
+        // A loss is reported through a callback, which polling runs once the device has nothing left to do.
         let _ = self.device.poll(wgpu::PollType::Poll);
+        if !self.is_lost() {
+            let _ = self.device.poll(wgpu::PollType::Wait { submission_index: None, timeout: Some(REFUSED_TIMEOUT) });
+        }
         match &lock(&self.reported).lost {
             Some(m) => TensorError::DeviceLost(m.clone()),
             None => TensorError::Internal(format!("{} refused a command: {message}", self.name)),
         }
+    }
+
+    /// Whether the device was found to be lost.
+    pub fn is_lost(&self) -> bool {
+        lock(&self.reported).lost.is_some()
     }
 
     /// Records that the device does not answer any more.

@@ -138,7 +138,8 @@ impl Runner {
 
 /// The shaders of the steps that have something to do, by the step's place in the plan.
 fn step_texts(core: &Core, plan: &Plan) -> TensorResult<Vec<(usize, StepShader)>> {
-    let options = core.codegen_options();
+    let adapter = core.info_in_force();
+    let options = CodegenOptions::new(&adapter, core.quirks());
     let few = CodegenOptions { quirks: DriverQuirks { few_bindings: true, ..options.quirks }, ..options };
     let written = on_all_threads(&plan.steps, PARALLEL_CODEGEN_MIN_STEPS, |step| {
         let Some(text) = step_text(plan, step, options)? else { return Ok(None) };

@@ -53,8 +53,10 @@ use crate::plan::{
 };
 use crate::scalar::{Binary, Inst, Prim, Program, Unary};
 use crate::shape::Shape;
-use crate::tuning::{GEMV_ROW_LIMIT, Tuning, TuningSource};
+use crate::strategy::PipelineStrategy;
+use crate::tuning::{GEMV_ROW_LIMIT, SharedTuning, Tuning, TuningSource};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 /// A kernel as the driver gets it.
@@ -134,6 +136,9 @@ impl GpuBackend {
         let [ordered, infinite] = m.keeps_nan()?;
         m.core.set_quirks(DriverQuirks { ordered, infinite, ..tried });
         lock(&m.runner).forget();
+        if let Some(submits) = submits_until_lost() {
+            m.core.queue.lose_after(submits);
+        }
         Ok(Arc::new(m))
     }
 
@@ -156,6 +161,15 @@ impl GpuBackend {
     pub fn store_tuning(&self, tuning: &Tuning) -> TensorResult<PathBuf> {
         tuning.check()?;
         tuning_file::store(&self.core.key, tuning)
+    }
+
+    /// Keeps a table for models with this key on this adapter; whoever asks for such a model's table from now on has it. Gives the file.
+    ///
+    /// # Errors
+    /// Those of [`GpuBackend::store_tuning`].
+    pub fn store_model_tuning(&self, model: &str, tuning: &Tuning) -> TensorResult<PathBuf> {
+        tuning.check()?;
+        tuning_file::store(&tuning_file::with_model(&self.core.key, model), tuning)
     }
 
     /// The most threads that a workgroup may have along x, y and z.
@@ -315,6 +329,13 @@ impl GpuBackend {
     }
 }
 
+/// What `TL_TEST_LOSE_DEVICE_AFTER` says, for the first device that asks.
+fn submits_until_lost() -> Option<u64> {
+    static ASKED: AtomicBool = AtomicBool::new(false);
+    let submits = std::env::var("TL_TEST_LOSE_DEVICE_AFTER").ok()?.parse().ok()?;
+    (!ASKED.swap(true, Relaxed)).then_some(submits)
+}
+
 /// Bytes `start..start + len` of a value in host memory.
 fn host_bytes(h: &HostBuffer, start: usize, len: usize) -> TensorResult<&[u8]> {
     h.bytes()
@@ -447,7 +468,8 @@ impl Backend for GpuBackend {
         (self.core.max_bindings).clamp(4, 16)
     }
     fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {
-        let tuning = &self.core.info.tuning.gemv;
+        let tuning = self.core.tuning_in_force();
+        let tuning = &tuning.gemv;
         let any = tuning.max_rows.min(GEMV_ROW_LIMIT);
         Some(FusedGemvLimits { any, halves: if self.matrices() { tuning.max_rows_f16.min(GEMV_ROW_LIMIT) } else { any } })
     }
@@ -456,6 +478,23 @@ impl Backend for GpuBackend {
     }
     fn pci_address(&self) -> Option<&str> {
         Some(self.core.address.as_str()).filter(|a| !a.is_empty())
+    }
+    fn tuning_in_force(&self) -> Option<SharedTuning> {
+        Some(self.core.tuning_in_force())
+    }
+    fn model_tuning(&self, model: &str) -> Option<Tuning> {
+        // Whoever chose a table wants that one.
+        let chosen = matches!(self.core.tuning_source, TuningSource::Environment(_) | TuningSource::Given);
+        if chosen { None } else { tuning_file::of_model(&self.core.key, model) }
+    }
+    fn set_strategy(&self, strategy: PipelineStrategy) {
+        self.core.set_strategy(strategy);
+    }
+    fn lose_after(&self, submits: u64) {
+        self.core.queue.lose_after(submits);
+    }
+    fn is_lost(&self) -> bool {
+        self.core.driver.is_lost()
     }
     fn tuning_source(&self) -> Option<&TuningSource> {
         Some(&self.core.tuning_source)

@@ -10,6 +10,7 @@ use super::uniforms::{UniformWord, param_bits};
 use crate::backends::Chain;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, Plan, Step, Work};
+use crate::strategy::SubmitSteps;
 use crate::tuning::SubmitTuning;
 use std::sync::{Arc, Weak};
 
@@ -47,9 +48,12 @@ struct SubmitLength<'a> {
 }
 
 impl SubmitLength<'_> {
-    fn new(limits: &SubmitTuning, steps: usize) -> SubmitLength<'_> {
-        let max_steps = if steps > 2 * limits.max_steps { limits.max_steps } else { usize::MAX };
-        SubmitLength { limits, max_steps, ops: 0, steps: 0 }
+    fn new(limits: &SubmitTuning, lengths: SubmitSteps, steps: usize) -> SubmitLength<'_> {
+        let max_steps = if steps > 2 * limits.max_steps && lengths != SubmitSteps::Whole { limits.max_steps } else { usize::MAX };
+        let first = if let SubmitSteps::First(n) = lengths { n } else { max_steps };
+        // Steps that the first submit does not have count as taken.
+        let taken = if max_steps == usize::MAX { 0 } else { max_steps.saturating_sub(first) };
+        SubmitLength { limits, max_steps, ops: 0, steps: taken }
     }
 
     /// Counts a step; gives whether it begins a new submit.
@@ -85,7 +89,8 @@ impl PreparedPlan {
             slots: vec![0; plan.slots.len()],
             records: 0,
         };
-        let mut length = SubmitLength::new(&core.info.tuning.submit, plan.steps.len());
+        let tuning = core.tuning_in_force();
+        let mut length = SubmitLength::new(&tuning.submit, core.pacing(|p| p.submit_steps), plan.steps.len());
         let mut failing = 0;
         for (number, text, pipeline) in steps {
             let step = &plan.steps[number];

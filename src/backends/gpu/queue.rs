@@ -14,9 +14,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a read is waited for without sleep.
-pub(super) const SPIN_WAIT: Duration = Duration::from_micros(200);
-
 /// The queue of submits.
 pub(super) struct Queue {
     driver: Arc<Driver>,
@@ -26,6 +23,8 @@ pub(super) struct Queue {
     turn: Mutex<()>,
     /// Submits of plan work.
     submits: AtomicU64,
+    /// Submits of any kind after which the device is destroyed, to try out a loss; never for most.
+    left: AtomicU64,
     #[cfg(target_os = "linux")]
     interrupts: Interrupts,
     /// Tells commands that failed from commands that are done.
@@ -43,6 +42,7 @@ impl Queue {
             pending: Pending::default(),
             turn: Mutex::new(()),
             submits: AtomicU64::new(0),
+            left: AtomicU64::new(u64::MAX),
             #[cfg(target_os = "linux")]
             interrupts: Interrupts::of(address),
         }
@@ -57,6 +57,22 @@ impl Queue {
     /// How many submits of plan work there were.
     pub fn submits(&self) -> u64 {
         self.submits.load(Relaxed)
+    }
+
+    /// Destroys the device at the `submits`-th submit from now on.
+    pub fn lose_after(&self, submits: u64) {
+        self.left.store(submits, Relaxed);
+    }
+
+    /// Counts a submit towards a loss that is asked for.
+    fn count_down(&self) {
+        let left = self.left.load(Relaxed);
+        if left < u64::MAX {
+            self.left.store(left.saturating_sub(1), Relaxed);
+            if left <= 1 {
+                self.driver.device.destroy();
+            }
+        }
     }
 
     /// Begins to count anew.
@@ -96,6 +112,7 @@ impl Queue {
         add: Option<&mut dyn FnMut(&mut wgpu::CommandEncoder)>,
         commands: Option<wgpu::CommandBuffer>,
     ) -> wgpu::SubmissionIndex {
+        self.count_down();
         // The memory of what was submitted is given back after the turn.
         let (index, _copied, _used) = {
             let _turn = self.turn();
@@ -135,14 +152,14 @@ impl Queue {
 
     /// Waits for one submission, or for all, for a moment without sleep: a thread that the driver puts to sleep takes longer to wake than
     /// a short run takes.
-    pub fn wait_awake(&self, submission_index: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
+    pub fn wait_awake(&self, submission_index: Option<wgpu::SubmissionIndex>, awake: Duration) -> TensorResult<()> {
         let start = Instant::now();
         let done = Arc::new(AtomicBool::new(false));
         let flag = done.clone();
         self.driver.queue.on_submitted_work_done(move || flag.store(true, Relaxed));
         #[cfg(target_os = "linux")]
         self.interrupts.leave();
-        while start.elapsed() < SPIN_WAIT {
+        while start.elapsed() < awake {
             let _ = self.driver.device.poll(wgpu::PollType::Poll);
             if done.load(Relaxed) {
                 return self.check();

@@ -4,7 +4,6 @@ use super::core::Core;
 use super::driver::Showing;
 use super::error_records::{ERROR_RECORDS, ErrorRecords, Reported};
 use super::memory::GpuBuffer;
-use super::queue::SPIN_WAIT;
 use crate::backends::PendingRead;
 use crate::backends::lock::lock;
 use crate::error::{TensorError, TensorResult};
@@ -52,7 +51,8 @@ impl Core {
     /// that it depends on.
     fn wait_mapped(&self, mapped: &Mapped, submission: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
         let start = Instant::now();
-        while start.elapsed() < SPIN_WAIT {
+        let awake = self.pacing(|p| p.awake);
+        while start.elapsed() < awake {
             let _ = self.driver.device.poll(wgpu::PollType::Poll);
             if matches!(*lock(&mapped.0), Some(Ok(()))) {
                 return self.queue.check();
@@ -333,7 +333,7 @@ impl Core {
             return Ok(false);
         }
         let run = self.queue.flush();
-        self.queue.wait_awake(run)?;
+        self.queue.wait_awake(run, self.pacing(|p| p.awake))?;
         // No submit may come between mapping and unmapping; one that came before this turn may still use the buffer.
         let _turn = self.queue.turn();
         let mapped = map(raw, wgpu::MapMode::Read, raw.size());

@@ -36,6 +36,16 @@ fn measured(file: &Path, adapter: &str) -> Result<Option<Tuning>, String> {
     Ok(Some(table))
 }
 
+/// The key of an adapter's table for one kind of model.
+pub(super) fn with_model(adapter: &str, model: &str) -> String {
+    format!("{adapter} | {model}")
+}
+
+/// What was measured here for such a model; `None` where nothing was, or what is kept cannot be read.
+pub(super) fn of_model(adapter: &str, model: &str) -> Option<Tuning> {
+    measured(&file()?, &with_model(adapter, model)).ok().flatten()
+}
+
 /// The table for the adapter of this key: what `TL_TUNING` says, else what was measured here, else its class's. A measured table that cannot be
 /// used does not stop a program: the class's is taken, and the source says why.
 ///

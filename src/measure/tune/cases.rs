@@ -105,7 +105,18 @@ fn weight(n: usize, k: usize, dtype: DType, seed: u64, device: &Device) -> Tenso
 }
 
 /// `m` rows of f16 times several weights `[n, k]`; with `transposed`, the left and the right side are stored the other way.
-pub(super) fn product(group: TuningGroup, [m, n, k]: [usize; 3], dtype: DType, transposed: [bool; 2], several: usize) -> Case {
+pub(super) fn product(group: TuningGroup, size: [usize; 3], dtype: DType, transposed: [bool; 2], several: usize) -> Case {
+    product_of(group, size, [DType::F16, dtype], transposed, several)
+}
+
+/// The same with the dtypes of both sides.
+pub(super) fn product_of(
+    group: TuningGroup,
+    [m, n, k]: [usize; 3],
+    [left, dtype]: [DType; 2],
+    transposed: [bool; 2],
+    several: usize,
+) -> Case {
     let bytes = dtype.bytes(n * k).unwrap_or(0);
     let number = (ROTATED / bytes.max(1)).clamp(1, several.max(1));
     let layout = match transposed {
@@ -115,7 +126,7 @@ pub(super) fn product(group: TuningGroup, [m, n, k]: [usize; 3], dtype: DType, t
         [true, true] => ", both sides transposed",
     };
     let make = move |device: &Device| -> TensorResult<Run> {
-        let x = if transposed[0] { random(&[k, m], DType::F16, 1, device)?.t()? } else { random(&[m, k], DType::F16, 1, device)? };
+        let x = if transposed[0] { random(&[k, m], left, 1, device)?.t()? } else { random(&[m, k], left, 1, device)? };
         let weights =
             (0..number)
                 .map(|i| {
@@ -133,11 +144,11 @@ pub(super) fn product(group: TuningGroup, [m, n, k]: [usize; 3], dtype: DType, t
 }
 
 /// Attention of `queries` of each of `heads` heads, which share the keys of `kv` heads.
-fn attention([batch, heads, kv, queries, keys, d]: [usize; 6]) -> Case {
+pub(super) fn attention([batch, heads, kv, queries, keys, d]: [usize; 6], dtype: DType) -> Case {
     let make = move |device: &Device| -> TensorResult<Run> {
-        let q = random(&[batch, heads, queries, d], DType::F16, 1, device)?;
-        let k = random(&[batch, kv, keys, d], DType::F16, 2, device)?;
-        let v = random(&[batch, kv, keys, d], DType::F16, 3, device)?;
+        let q = random(&[batch, heads, queries, d], dtype, 1, device)?;
+        let k = random(&[batch, kv, keys, d], dtype, 2, device)?;
+        let v = random(&[batch, kv, keys, d], dtype, 3, device)?;
         let options = AttentionOptions { causal: true, ..Default::default() };
         Ok(Box::new(move || Ok(vec![q.attention(&k, &v, None, &options)?])))
     };
@@ -148,7 +159,7 @@ fn attention([batch, heads, kv, queries, keys, d]: [usize; 6]) -> Case {
 }
 
 /// One operation on `x` of this shape.
-fn unary(
+pub(super) fn unary(
     group: TuningGroup,
     what: &str,
     shape: [usize; 2],
@@ -214,7 +225,7 @@ pub(super) fn cases(small: bool) -> Vec<Case> {
         [1, 32, 8, 2048, 2048, 128],
     ] {
         let (queries, keys) = if small { (queries.min(48), keys.min(256)) } else { (queries, keys) };
-        all.push(attention([batch.min(if small { 2 } else { 8 }), heads, kv, queries, keys, d]));
+        all.push(attention([batch.min(if small { 2 } else { 8 }), heads, kv, queries, keys, d], DType::F16));
     }
     for shape in [[1, 1 << 20], [64, 65_536], [4096, 1024], [16, 4096]] {
         let shape = [rows(shape[0]), shrink(shape[1])];
@@ -235,7 +246,7 @@ pub(super) fn cases(small: bool) -> Vec<Case> {
 }
 
 /// Groups take turns, each with its smallest work first: where time is short, something of each is measured.
-fn in_turns(mut all: Vec<Case>) -> Vec<Case> {
+pub(super) fn in_turns(mut all: Vec<Case>) -> Vec<Case> {
     all.sort_by(|a, b| a.work.total_cmp(&b.work));
     let mut seen = [0usize; TuningGroup::ALL.len()];
     let mut placed: Vec<(usize, Case)> = all

@@ -6,6 +6,7 @@
 mod candidates;
 mod cases;
 mod fit;
+mod model_cases;
 
 pub use cases::TuningGroup;
 
@@ -15,12 +16,14 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::eval::{eval_all, plan_of};
+use crate::models::{Model, tuning_key};
 use crate::plan::{AdapterInfo, Plan, Timing};
 use crate::tensor::Tensor;
 use crate::tuning::Tuning;
 use candidates::{Candidate, candidates};
 use cases::{Case, Run, cases, product};
 use fit::{TileTime, TileTimes, fit};
+use model_cases::model_cases;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -64,11 +67,13 @@ pub struct TuneRow {
 /// What was measured.
 pub struct TuneReport {
     backend: Arc<GpuBackend>,
+    /// The key of the model that it was measured for, if it was for one.
+    model: Option<String>,
     /// The device as people know it.
     pub device: String,
     /// Whether it is a driver that computes on the CPU.
     pub software: bool,
-    /// The table of the adapter's class.
+    /// The table of the adapter's class; for a model the one that was in force before.
     pub class: Tuning,
     /// The measured table.
     pub table: Tuning,
@@ -87,12 +92,16 @@ pub struct TuneReport {
 }
 
 impl TuneReport {
-    /// Keeps the table for this adapter: whoever opens it from now on has it. Gives the file.
+    /// Keeps the table for this adapter: whoever opens it from now on has it, or whoever runs the model that it was measured for by
+    /// [`PipelineStrategy::Optimized`](crate::PipelineStrategy::Optimized). Gives the file.
     ///
     /// # Errors
     /// Those of [`GpuBackend::store_tuning`].
     pub fn store(&self) -> TensorResult<PathBuf> {
-        self.backend.store_tuning(&self.table)
+        match &self.model {
+            Some(model) => self.backend.store_model_tuning(model, &self.table),
+            None => self.backend.store_tuning(&self.table),
+        }
     }
 }
 
@@ -107,8 +116,23 @@ pub fn tune(device: &str, options: &TuneOptions<'_>) -> TensorResult<Option<Tune
     let class = opened.class_tuning();
     let backend = if *opened.info().tuning == class { opened } else { GpuBackend::open_with(device, class.clone())? };
     let base = Opened::of(&backend);
-    let mut tuner = Tuner { selector: device, options, begun, class, base, known: Vec::new(), gpu_clock: true, tried: [0; 2] };
-    tuner.run()
+    let mut tuner = Tuner { selector: device, options, begun, class, base, known: Vec::new(), gpu_clock: true, tried: [0; 2], model: None };
+    tuner.run(cases(backend.is_software()))
+}
+
+/// The same for the shapes of one model, against the table in force: what [`PipelineStrategy::Optimized`](crate::PipelineStrategy::Optimized)
+/// takes once it is kept.
+///
+/// # Errors
+/// Those of [`tune`].
+pub fn tune_model(device: &str, model: &dyn Model, options: &TuneOptions<'_>) -> TensorResult<Option<TuneReport>> {
+    let begun = Instant::now();
+    let backend = GpuBackend::open(device)?;
+    let class = (*backend.info().tuning).clone();
+    let (base, model_key) = (Opened::of(&backend), Some(tuning_key(model)));
+    let (known, gpu_clock, tried) = (Vec::new(), true, [0; 2]);
+    let mut tuner = Tuner { selector: device, options, begun, class, base, known, gpu_clock, tried, model: model_key };
+    tuner.run(model_cases(model, backend.is_software()))
 }
 
 /// A device under one table.
@@ -171,6 +195,7 @@ struct Tuner<'a> {
     known: Vec<Known>,
     gpu_clock: bool,
     tried: [usize; 2],
+    model: Option<String>,
 }
 
 impl Tuner<'_> {
@@ -185,9 +210,8 @@ impl Tuner<'_> {
         (self.options.progress)(what);
     }
 
-    fn run(&mut self) -> TensorResult<Option<TuneReport>> {
+    fn run(&mut self, all: Vec<Case>) -> TensorResult<Option<TuneReport>> {
         let software = self.base.backend.is_software();
-        let all = cases(software);
         let count = all.len();
         self.run_class(all)?;
         let fitted = self.fit_tiles(software)?;
@@ -208,6 +232,7 @@ impl Tuner<'_> {
         table.name = format!("measured on {}", self.base.device.name());
         Ok(Some(TuneReport {
             backend: self.base.backend.clone(),
+            model: self.model.clone(),
             device: self.base.device.name(),
             software,
             class: self.class.clone(),

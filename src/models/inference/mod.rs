@@ -12,9 +12,11 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::eval::eval_all;
+use crate::models::generate::pacing_for;
 use crate::models::{KvCache, Model, ModelShape, Pass};
 use crate::ops::loss::{NllOptions, Reduction};
 use crate::plan::Timing;
+use crate::strategy::{PipelineStrategy, with_pacing};
 use crate::tensor::Tensor;
 use inputs::{Checked, wrong};
 use std::panic::Location;
@@ -53,12 +55,14 @@ pub struct Inference<'m> {
     layers: bool,
     log_probs: bool,
     timestamps: bool,
+    /// `None` for the device's.
+    strategy: Option<PipelineStrategy>,
 }
 
 impl<'m> Inference<'m> {
     /// Inference with `model`, on the device of its weights.
     pub fn new(model: &'m dyn Model) -> Inference<'m> {
-        Inference { model, all_logits: false, layers: false, log_probs: false, timestamps: true }
+        Inference { model, all_logits: false, layers: false, log_probs: false, timestamps: true, strategy: None }
     }
 
     /// Whether logits are those of every token, `[B,T,V]`, instead of each row's last; off by default.
@@ -83,6 +87,12 @@ impl<'m> Inference<'m> {
         Inference { timestamps: on, ..self }
     }
 
+    /// Paces this inference by a strategy instead of its device's. A batch of four or more rows is a load for which
+    /// [`PipelineStrategy::Auto`] is for throughput.
+    pub fn strategy(self, strategy: PipelineStrategy) -> Inference<'m> {
+        Inference { strategy: Some(strategy), ..self }
+    }
+
     /// Runs the model once over a batch, and waits for the results.
     ///
     /// # Errors
@@ -98,13 +108,26 @@ impl<'m> Inference<'m> {
             return Err(wrong(at, "log_probs: they are those of tokens, and embeddings are given".into()));
         }
         let device = self.model.weights().first().map_or_else(Device::cpu, |w| w.device().clone());
-        let (results, bytes_in) = no_grad(|| self.graph(&checked, &shape, &device))?;
+        let asked = self.strategy.unwrap_or_else(|| device.strategy());
+        let pacing = pacing_for(asked, self.model, &device, checked.batch);
+        with_pacing(&pacing, || self.run_paced(checked, &shape, &device, pacing.strategy, clock))
+    }
+
+    fn run_paced(
+        &self,
+        checked: Checked,
+        shape: &ModelShape,
+        device: &Device,
+        strategy: PipelineStrategy,
+        clock: StageClock,
+    ) -> TensorResult<Outputs> {
+        let (results, bytes_in) = no_grad(|| self.graph(&checked, shape, device))?;
         let timed = self.timestamps && device.capabilities().clock && device.backend().start_timing(Timing::Runs).is_ok();
-        let done = execute(&device, &results.all());
+        let done = execute(device, &results.all());
         let _read = enter(Stage::Read);
-        let gpu = if timed { gpu_time(&device)? } else { None };
+        let gpu = if timed { gpu_time(device)? } else { None };
         done?;
-        let host = results.on_host(&device, &checked)?;
+        let host = results.on_host(device, &checked)?;
         let [prepare, compile, encode, submit, execute, read] = clock.times();
         Ok(Outputs {
             logits: host.logits,
@@ -115,6 +138,7 @@ impl<'m> Inference<'m> {
             bytes_in,
             bytes_out: results.all().iter().map(|t| 4 * t.numel() as u64).sum(),
             device: device.name(),
+            strategy,
             valid: checked.valid,
         })
     }

@@ -2,6 +2,7 @@
 
 use crate::device::Device;
 use crate::error::TensorResult;
+use crate::strategy::PipelineStrategy;
 use crate::tensor::Tensor;
 use std::fmt;
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub struct Outputs {
     pub bytes_out: u64,
     /// The device's name.
     pub device: String,
+    /// The strategy that it ran by; what was chosen, where that is [`PipelineStrategy::Auto`].
+    pub strategy: PipelineStrategy,
     /// Row by row, whether there was a token.
     pub(super) valid: Vec<bool>,
 }

@@ -7,4 +7,5 @@ mod model_files;
 mod model_settings;
 mod parity;
 mod smollm2;
+mod strategies;
 mod tiny;
