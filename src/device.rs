@@ -12,7 +12,7 @@ pub use crate::plan::StorageMode;
 pub use fallback::FallbackNote;
 pub use memory::{BufferPool, GpuDevice, MemoryProfile, MetalDevice};
 
-use crate::backends::{Backend, Buffer, Bytes, cpu::CpuBackend};
+use crate::backends::{Backend, Buffer, Bytes, cpu::CpuBackend, dry_run::DryRun};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Capabilities, FallbackModel, MemoryStats, PipelineStats, TransferStats};
@@ -158,6 +158,25 @@ impl Device {
         // A value that is none is reported by `tl`.
         device.set_strategy(PipelineStrategy::from_env().ok().flatten().unwrap_or_default());
         device
+    }
+
+    /// A device that computes nothing: on it the same plans are made as on this one and memory is counted as here, so that [`Device::memory`] tells
+    /// what work needs before it runs. No memory is taken, no file is read besides its header, and every value that is read back is zero. Work whose
+    /// course depends on such values may take another one. There is no limit of memory.
+    ///
+    /// ```
+    /// use tensorlogic::prelude::*;
+    /// let device = Device::cpu().dry_run();
+    /// let x = Tensor::zeros(&[1 << 20, 1 << 12], DType::F32, &device)?; // 16 GiB
+    /// let y = x.sum(&[-1], false)?;
+    /// y.eval()?;
+    /// assert_eq!(device.memory().peak, 4 << 20);
+    /// x.eval()?;
+    /// assert_eq!(device.memory().peak, (16 << 30) + (4 << 20));
+    /// # Ok::<(), TensorError>(())
+    /// ```
+    pub fn dry_run(&self) -> Device {
+        Device::of(Arc::new(DryRun::of(self.0.backend.clone())), self.0.cpu)
     }
 
     /// Whether this is the CPU.

@@ -6,6 +6,7 @@ use common::alone;
 use std::sync::MutexGuard;
 use tensorlogic::device::{BufferPool, GpuDevice, MetalDevice};
 use tensorlogic::eval::eval_all;
+use tensorlogic::models::{self, KvCache, MemoryPlan, Sampler, Session, Weights, Workload};
 use tensorlogic::{DType, Device, Tensor, TensorError, TensorResult};
 
 /// Waits for the turn; gives the CPU and, where there is one, the GPU of the tests, with default bounds.
@@ -343,4 +344,54 @@ fn peaks_are_named_with_mapped_files_and_without() {
     assert_eq!((report.peak, report.peak_allocated, report.mapped), (memory.peak, memory.peak_allocated, stats.mapped), "{report}");
     let text = report.to_string();
     assert!(text.contains("mapped files included") && text.contains("to which TL_MEM_LIMIT applies"), "{text}");
+}
+
+/// Runs a model as a plan of its memory supposes, and gives the most bytes that were allocated meanwhile.
+fn measured_peak(device: &Device, work: &Workload) -> TensorResult<usize> {
+    device.empty_cache();
+    device.reset_peak_memory();
+    let before = device.memory().peak_allocated;
+    let model = models::load(&Weights::open(TINY, device)?, None)?;
+    if work.sequences == 1 {
+        let mut session = Session::new(&*model, work.context, device)?;
+        let logits = session.prompt(&vec![5; work.prompt], || false)?.unwrap();
+        let mut sampler = Sampler::default();
+        session.generate(logits, &mut sampler)?.try_for_each(|token| token.map(drop))?;
+    } else {
+        let mut cache = KvCache::batch(&model.shape(), work.sequences, work.context, device)?;
+        let choose = |hidden: Tensor| model.logits(&hidden.narrow(1, hidden.dims()[1] - 1, 1)?)?.argmax(-1);
+        let ids = Tensor::from_vec(vec![5i32; work.sequences * work.prompt], &[work.sequences, work.prompt], device)?;
+        let mut next = choose(model.hidden(&ids, &mut cache)?)?;
+        for _ in work.prompt..work.context {
+            next.eval()?;
+            next = choose(model.hidden(&next, &mut cache)?)?;
+        }
+        next.eval()?;
+    }
+    device.synchronize()?;
+    Ok(device.memory().peak_allocated - before)
+}
+
+const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+
+#[test]
+fn a_plan_before_loading_is_what_is_measured_then() {
+    let (_turn, all) = devices();
+    for d in &all {
+        for (context, sequences, prompt) in [(100, 1, 20), (128, 1, 127), (60, 3, 17), (40, 8, 30)] {
+            let work = Workload { context, sequences, prompt };
+            let before = d.memory();
+            let plan = MemoryPlan::of(Weights::open(TINY, d).unwrap(), None, d, &work).unwrap();
+            assert_eq!(d.memory().in_use, before.in_use, "planning takes no memory");
+            let measured = measured_peak(d, &work).unwrap();
+            let off = (plan.peak_allocated as f64 / measured as f64 - 1.0).abs();
+            println!("{}: {work:?}: planned {}, measured {measured}, {:.1} %", d.name(), plan.peak_allocated, 100.0 * off);
+            assert!(off <= 0.05, "{}: {work:?}: {plan:?}, measured {measured}", d.name());
+        }
+        let wrong = |context, sequences, prompt| {
+            MemoryPlan::of(Weights::open(TINY, d).unwrap(), None, d, &Workload { context, sequences, prompt }).unwrap_err().to_string()
+        };
+        assert!(wrong(10, 0, 1).contains("at least one sequence") && wrong(10, 1, 10).contains("room for one more"));
+        assert!(wrong(1 << 20, 1, 1).contains("supports"), "{}", wrong(1 << 20, 1, 1));
+    }
 }

@@ -19,6 +19,7 @@ mod model;
 mod optimizer;
 mod output;
 mod perplexity;
+mod plan;
 mod pull;
 mod quantize;
 mod random_model;
@@ -78,6 +79,7 @@ enum Command {
     Devices(devices::DevicesArgs),
     Doctor(doctor::DoctorArgs),
     Explain(Box<explain::ExplainArgs>),
+    Plan(plan::PlanArgs),
     Perplexity(Box<perplexity::PerplexityArgs>),
     Score(Box<score::ScoreArgs>),
     Embed(Box<embed::EmbedArgs>),
@@ -158,6 +160,7 @@ fn main() -> ExitCode {
         Command::Devices(args) => devices::run(args, cli.global),
         Command::Doctor(args) => doctor::run(args, cli.global),
         Command::Explain(args) => explain::run(args, cli.global),
+        Command::Plan(args) => plan::run(args, cli.global),
         Command::Perplexity(args) => perplexity::run(args, cli.global),
         Command::Score(args) => score::run(args, cli.global),
         Command::Embed(args) => embed::run(args, cli.global),

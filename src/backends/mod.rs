@@ -1,6 +1,7 @@
 //! The backends that run plans. A backend knows steps, buffers and kernels; no op and no graph.
 
 pub mod cpu;
+pub(crate) mod dry_run;
 pub(crate) mod files;
 #[cfg(feature = "gpu")]
 pub mod gpu;
@@ -69,6 +70,8 @@ impl Deref for Bytes {
 pub enum Buffer {
     /// Host memory.
     Cpu(cpu::CpuBuffer),
+    /// No memory, but counted: a dry run's.
+    Counted(dry_run::CountedBuffer),
     /// Memory of a GPU.
     #[cfg(feature = "gpu")]
     Gpu(gpu::GpuBuffer),
@@ -82,6 +85,7 @@ impl Buffer {
     pub fn on_host(&self) -> Option<&cpu::CpuBuffer> {
         match self {
             Buffer::Cpu(b) => Some(b),
+            Buffer::Counted(_) => None,
             #[cfg(feature = "gpu")]
             Buffer::Gpu(_) => None,
             #[cfg(feature = "gpu")]
@@ -105,6 +109,7 @@ impl Buffer {
     pub fn is_unique(&self) -> bool {
         match self {
             Buffer::Cpu(b) => b.is_unique(),
+            Buffer::Counted(b) => b.is_unique(),
             #[cfg(feature = "gpu")]
             Buffer::Gpu(b) => b.is_unique(),
             #[cfg(feature = "gpu")]
@@ -115,11 +120,11 @@ impl Buffer {
     pub fn same(&self, other: &Buffer) -> bool {
         match (self, other) {
             (Buffer::Cpu(a), Buffer::Cpu(b)) => a.same(b),
+            (Buffer::Counted(a), Buffer::Counted(b)) => a.same(b),
             #[cfg(feature = "gpu")]
             (Buffer::Gpu(a), Buffer::Gpu(b)) => a.same(b),
             #[cfg(feature = "gpu")]
             (Buffer::Host(a), Buffer::Host(b)) => a.same(b),
-            #[cfg(feature = "gpu")]
             _ => false,
         }
     }
@@ -182,6 +187,12 @@ pub trait Backend: Send + Sync {
     fn name(&self) -> String;
     /// Whether tensors of this dtype can live here.
     fn supports(&self, dtype: DType) -> bool;
+    /// The physical size of memory for `bytes`; `None` where no buffer can be as large.
+    fn size_class(&self, bytes: usize) -> Option<usize>;
+    /// Whether [`Backend::upload`] takes these bytes where they lie.
+    fn reads_in_place(&self, _bytes: &Bytes) -> bool {
+        false
+    }
     /// Room for `bytes`; the content is arbitrary.
     ///
     /// # Errors

@@ -54,8 +54,13 @@ impl Drop for HostBlock {
     }
 }
 
+/// Whether bytes become a buffer where they lie: they have an owner and are aligned for elements of every dtype.
+pub(super) fn reads_in_place(bytes: &Bytes) -> bool {
+    matches!(bytes, Bytes::Shared(..)) && (bytes.as_ptr() as usize).is_multiple_of(8)
+}
+
 /// The size that a request is rounded up to: four classes per power of two.
-fn class(bytes: usize) -> Option<usize> {
+pub(super) fn class(bytes: usize) -> Option<usize> {
     let bytes = bytes.max(LINE);
     let step = (bytes.checked_next_power_of_two()? / 8).max(LINE);
     bytes.checked_next_multiple_of(step).filter(|&b| b <= isize::MAX as usize)
@@ -86,8 +91,7 @@ impl HostPool {
     /// A buffer with this content, in place where the bytes are shared and aligned.
     pub(crate) fn upload(self: &Arc<HostPool>, bytes: Bytes) -> TensorResult<CpuBuffer> {
         if let Bytes::Shared(owner, start, len) = &bytes
-            // Elements of every dtype are read at their natural alignment.
-            && (bytes.as_ptr() as usize).is_multiple_of(8)
+            && reads_in_place(&bytes)
         {
             return Ok(self.share(owner.clone(), *start, *len));
         }

@@ -147,6 +147,14 @@ impl Backend for CpuBackend {
         true
     }
 
+    fn size_class(&self, bytes: usize) -> Option<usize> {
+        memory::class(bytes)
+    }
+
+    fn reads_in_place(&self, bytes: &Bytes) -> bool {
+        memory::reads_in_place(bytes)
+    }
+
     fn alloc(&self, bytes: usize) -> TensorResult<Buffer> {
         self.pool.alloc(bytes).map(Buffer::Cpu)
     }

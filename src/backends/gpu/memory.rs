@@ -121,6 +121,11 @@ impl Memory {
         }
     }
 
+    /// The physical size of a buffer for `bytes`; `None` where none can be as large.
+    pub fn class_of(&self, bytes: usize) -> Option<usize> {
+        Some(size_class(bytes, self.max_binding & !15)).filter(|size| *size <= self.max_binding).map(|size| size as usize)
+    }
+
     /// The kind of memory of buffers that tensors hold.
     pub fn default_kind(&self) -> u8 {
         self.kind.load(Relaxed)

@@ -322,7 +322,7 @@ impl GpuBackend {
         let b = match b {
             Buffer::Gpu(b) => Some(b),
             Buffer::Host(h) => h.device(),
-            Buffer::Cpu(_) => None,
+            Buffer::Cpu(_) | Buffer::Counted(_) => None,
         };
         b.filter(|b| Arc::ptr_eq(&b.0.home, &self.core.memory))
             .ok_or_else(|| TensorError::UnsupportedDevice(format!("{} was given a tensor of another device", self.core.name())))
@@ -349,6 +349,9 @@ impl Backend for GpuBackend {
     }
     fn supports(&self, dtype: DType) -> bool {
         !matches!(dtype, DType::F64 | DType::I64)
+    }
+    fn size_class(&self, bytes: usize) -> Option<usize> {
+        self.core.memory.class_of(bytes)
     }
     fn alloc(&self, bytes: usize) -> TensorResult<Buffer> {
         self.core.check()?;
@@ -517,7 +520,7 @@ impl Backend for GpuBackend {
                     self.core.memory.pool.label(b.0.ticket, op, at);
                 }
             }
-            Buffer::Cpu(_) => {}
+            Buffer::Cpu(_) | Buffer::Counted(_) => {}
         }
     }
     fn pipeline_stats(&self) -> PipelineStats {
