@@ -90,7 +90,7 @@ impl PipelineStrategy {
 
 impl fmt::Display for PipelineStrategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.pad(self.name())
     }
 }
 
@@ -243,7 +243,8 @@ mod tests {
     fn names_are_read_back_and_others_refused() {
         for s in PipelineStrategy::ALL {
             assert_eq!(s.to_string().parse::<PipelineStrategy>().unwrap(), s);
-            assert_eq!(Pacing::shared(s).strategy == PipelineStrategy::Auto, false, "{s}");
+            assert_ne!(Pacing::shared(s).strategy, PipelineStrategy::Auto, "{s}");
+            assert_eq!(format!("{s:<20}").len(), 20);
         }
         let e = "fast".parse::<PipelineStrategy>().unwrap_err().to_string();
         assert_eq!(e, "\"fast\" is not a strategy; expected one of standard, optimized, low-latency, high-throughput, auto");

@@ -32,7 +32,8 @@ impl<'m> Deref for ModelRef<'m> {
 impl<'m> Session<'m> {
     /// As [`Session::new`], and the session goes on with [`Device::fallback`] where `device` is lost or full: `reload` reads the weights
     /// again, the cache is computed from the tokens, and a note is added to [`Session::fallbacks`]. Greedy tokens are those that the other device
-    /// gives for the same text; draws of a sampler may be others.
+    /// gives for the same text; draws of a sampler may be others. A tensor that was given out before, such as a prompt's logits, is gone with its
+    /// device: [`Session::generate`] computes it again.
     ///
     /// ```
     /// use tensorlogic::models::{self, Sampler, Session, Weights};

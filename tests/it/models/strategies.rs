@@ -8,6 +8,9 @@ use tensorlogic::strategy::{Pacing, with_pacing};
 use tensorlogic::tuning::Tuning;
 use tensorlogic::{DType, Device, PipelineStrategy, Rng, Tensor};
 
+/// Enough that a step is known, and several share a submit.
+const TOKENS: usize = 24;
+
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
 
 fn load(device: &Device) -> Box<dyn Model> {
@@ -20,8 +23,8 @@ fn written(model: &dyn Model, device: &Device, strategy: PipelineStrategy, len: 
     let ids: Vec<u32> = (0..len as u32).map(|i| (i * 7 + 3) % model.shape().vocab as u32).collect();
     let logits = session.prompt(&ids, || false).unwrap().unwrap();
     let mut sampler = sampler.clone();
-    let tokens: Vec<u32> = session.generate(logits, &mut sampler).unwrap().at_most(48).map(Result::unwrap).collect();
-    assert_eq!(tokens.len(), 48);
+    let tokens: Vec<u32> = session.generate(logits, &mut sampler).unwrap().at_most(TOKENS).map(Result::unwrap).collect();
+    assert_eq!(tokens.len(), TOKENS);
     tokens
 }
 
@@ -31,7 +34,7 @@ fn every_strategy_writes_the_same_tokens() {
         let model = load(&device);
         let warm = Sampler { temperature: 0.9, rng: Rng::new(5), ..Sampler::default() };
         for sampler in [Sampler::default(), warm] {
-            for len in [1, 7, 33, 70] {
+            for len in [1, 33] {
                 let of = |strategy| written(&*model, &device, strategy, len, &sampler);
                 let standard = of(PipelineStrategy::Standard);
                 for strategy in PipelineStrategy::ALL {
@@ -54,7 +57,7 @@ fn a_session_changes_its_strategy_between_answers() {
             session.set_strategy(strategy);
             let logits = session.prompt(&ids, || false).unwrap().unwrap();
             let mut sampler = Sampler::default();
-            let tokens: Vec<u32> = session.generate(logits, &mut sampler).unwrap().at_most(48).map(Result::unwrap).collect();
+            let tokens: Vec<u32> = session.generate(logits, &mut sampler).unwrap().at_most(TOKENS).map(Result::unwrap).collect();
             assert_eq!(tokens, alone, "{strategy} on {}", device.name());
         }
     }
