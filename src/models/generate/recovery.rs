@@ -138,14 +138,9 @@ impl Generation<'_, '_> {
         let chosen = if given == 0 { self.begun } else { self.sampler.rng.draws };
         let draws = self.drawn.unwrap_or(chosen);
         loop {
-            // What the plan that is replayed holds goes first.
+            self.session.move_on(error)?;
             (self.next, self.given, self.logits, self.replay) = (None, None, None, Replay::default());
             self.here.clear();
-            if let Err(e) = self.session.move_on(error) {
-                // The session has what was given out, as after any error.
-                self.session.tokens = tokens;
-                return Err(e);
-            }
             self.running = self.session.device.begin_generation();
             self.sampler.rng.draws = draws;
             (self.first, self.drawn, self.draws) = (true, None, 0);
@@ -154,6 +149,7 @@ impl Generation<'_, '_> {
             match self.begin(&tokens) {
                 Ok(()) => return Ok(()),
                 Err(e) => {
+                    // The session has what was given out, as after any error.
                     self.session.tokens.clone_from(&tokens);
                     error = e;
                 }
