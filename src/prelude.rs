@@ -17,6 +17,8 @@ pub use crate::dtype::{DType, Element};
 pub use crate::error::{TensorError, TensorResult};
 pub use crate::eval::eval_all;
 pub use crate::nn::{Module, Param};
-pub use crate::ops::{Activation, AttentionOptions, Combine, ConvOptions, NllOptions, PadMode, Reduction, Rng, WindowOptions, manual_seed};
+pub use crate::ops::{
+    Activation, AttentionDropout, AttentionOptions, Combine, ConvOptions, NllOptions, PadMode, Reduction, Rng, WindowOptions, manual_seed,
+};
 pub use crate::shape::Shape;
 pub use crate::tensor::Tensor;

@@ -5,8 +5,9 @@ mod common;
 use common::{alone, devices};
 use std::time::Instant;
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
+use tensorlogic::ops::{AttentionDropout, AttentionOptions};
 use tensorlogic::optim::{AdamW, Optimizer, decay_matrices};
-use tensorlogic::{Device, Rng, Tensor};
+use tensorlogic::{DType, Device, Rng, Tensor};
 
 struct Training {
     model: Gpt,
@@ -91,6 +92,64 @@ fn two_runs_with_one_seed_give_the_same_bits() {
     }
 }
 
+/// A step of attention with dropout: in the fused kernels, which draw again in the backward pass, and with the weights as tensors.
+#[test]
+fn dropout_inside_attention_stores_no_weights() {
+    let _alone = alone();
+    const SHAPE: [usize; 4] = [1, 4, 512, 64];
+    let weights = SHAPE[1] * SHAPE[2] * SHAPE[2] * 4;
+    for device in devices() {
+        let mut rng = Rng::new(1);
+        let leaves = [0; 3].map(|_| rng.normal(&SHAPE, DType::F32, &device).unwrap());
+        tensorlogic::eval::eval_all(&leaves.iter().collect::<Vec<_>>()).unwrap();
+        let run = |fused: bool, p: f64, seed: u64| -> Vec<Vec<f32>> {
+            let x = leaves.clone().map(|t| t.requires_grad().unwrap());
+            let mut rng = Rng::new(seed);
+            let y = if fused {
+                let dropout = (p > 0.0).then(|| AttentionDropout::new(p, &mut rng).unwrap());
+                x[0].attention(&x[1], &x[2], None, &AttentionOptions { causal: false, dropout, ..Default::default() }).unwrap()
+            } else {
+                let scores = x[0].mul(1.0 / (SHAPE[3] as f64).sqrt()).unwrap().matmul(&x[1].transpose(-2, -1).unwrap()).unwrap();
+                let draw = rng.uniform(&[1, SHAPE[1], SHAPE[2], SHAPE[2]], DType::F32, &device).unwrap();
+                let kept = draw.ge(p).unwrap().where_(1.0 / (1.0 - p), 0.0).unwrap();
+                scores.softmax(-1).unwrap().mul(&kept).unwrap().matmul(&x[2]).unwrap()
+            };
+            y.square().unwrap().sum_all().unwrap().backward().unwrap();
+            let grads = x.map(|t| t.grad().unwrap());
+            tensorlogic::eval::eval_all(&grads.iter().collect::<Vec<_>>()).unwrap();
+            grads.iter().map(|g| g.to_vec().unwrap()).collect()
+        };
+        // What a step takes when its plan is there, and the median of five.
+        let measured = |fused: bool, p: f64| {
+            let grads = run(fused, p, 5);
+            let before = device.memory().in_use;
+            device.reset_peak_memory();
+            run(fused, p, 6);
+            let peak = device.memory().peak - before;
+            let mut times: Vec<f64> = (0..5)
+                .map(|seed| {
+                    let began = Instant::now();
+                    run(fused, p, seed);
+                    began.elapsed().as_secs_f64() * 1e3
+                })
+                .collect();
+            times.sort_by(f64::total_cmp);
+            (grads, peak, times[2])
+        };
+        let (fused, stored, plain) = (measured(true, 0.1), measured(false, 0.1), measured(true, 0.0));
+        for (a, b) in fused.0.iter().zip(&stored.0) {
+            let size = b.iter().fold(1e-6f32, |m, v| m.max(v.abs()));
+            assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-4 * size), "on {}", device.name());
+        }
+        let line = |name: &str, (_, peak, ms): &(Vec<Vec<f32>>, usize, f64)| println!("{name}: {} KiB, {ms:.1} ms", peak >> 10);
+        println!("{}, weights of {} KiB", device.name(), weights >> 10);
+        line("fused", &fused);
+        line("stored", &stored);
+        line("without dropout", &plain);
+        assert!(fused.1 < weights && stored.1 > weights, "{} and {} bytes for weights of {weights}", fused.1, stored.1);
+    }
+}
+
 #[test]
 fn checkpointed_blocks_need_less_memory_for_the_same_gradients() {
     let _alone = alone();
@@ -98,7 +157,6 @@ fn checkpointed_blocks_need_less_memory_for_the_same_gradients() {
     for device in devices() {
         let run = |on: bool| {
             let mut t = Training::new(config, 4, &device);
-            t.model.set_attention_dropout(0.0);
             t.model.set_checkpointing(on);
             t.loss().backward().unwrap();
             let grads: Vec<Tensor> = t.model.parameters().iter().map(|p| p.grad().unwrap()).collect();

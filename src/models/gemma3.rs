@@ -3,12 +3,14 @@
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
+use crate::models::block::{self, Block};
 use crate::models::settings::{NONE, Settings};
 use crate::models::weights::{Tensors, Weights};
 use crate::models::{KvCache, Layer, Model, ModelShape, Pass, Projection, Rope, merge_heads, rope_settings, split_heads};
 use crate::ops::attention::AttentionOptions;
 use crate::ops::rope::RopePairs;
 use crate::tensor::Tensor;
+use std::sync::Arc;
 
 /// Positions that tables of rotations hold at most; a model with a longer context is used up to this one.
 const MAX_POSITIONS: usize = 1 << 15;
@@ -16,7 +18,7 @@ const MAX_POSITIONS: usize = 1 << 15;
 /// A Gemma 3 text model.
 pub struct Gemma3 {
     shape: ModelShape,
-    c: Gemma3Config,
+    c: Arc<Gemma3Config>,
     embedding: Tensor, // [V, d]
     blocks: Vec<Gemma3Block>,
     norm: Tensor,     // [d]
@@ -25,6 +27,7 @@ pub struct Gemma3 {
     local: Rope,
 }
 
+#[derive(Clone)]
 struct Gemma3Block {
     attn_norm: Tensor,
     q: Projection,
@@ -216,7 +219,43 @@ impl Gemma3 {
         let (global, local) = (rope(&c.global)?, rope(&c.local)?);
         let (layers, kv_heads, vocab) = (c.layers, c.kv_heads, embedding.dims()[0]);
         let shape = ModelShape { architecture: "gemma3", layers, kv_heads, head_dim, width: d, vocab, context, dtype };
-        Ok(Gemma3 { shape, c, embedding, blocks, norm, head, global, local })
+        Ok(Gemma3 { shape, c: Arc::new(c), embedding, blocks, norm, head, global, local })
+    }
+}
+
+/// What blocks of one pass read besides their inputs.
+#[derive(Clone)]
+struct Gemma3Context {
+    c: Arc<Gemma3Config>,
+    global: Rope,
+    local: Rope,
+    mask: Option<Tensor>,
+    kv_len: Option<usize>,
+}
+
+impl Block for Gemma3Block {
+    type Context = Gemma3Context;
+
+    fn run(&self, i: usize, x: &Tensor, context: &Gemma3Context, cache: &mut KvCache) -> TensorResult<Tensor> {
+        let Gemma3Context { c, global, local, mask, kv_len } = context;
+        let window = c.windows[i];
+        let rope = if window.is_none() { global } else { local };
+        let h = x.rms_norm(Some(&self.attn_norm), c.eps)?;
+        let q = split_heads(&self.q.forward(&h)?, c.heads)?.rms_norm(Some(&self.q_norm), c.eps)?; // [B, H, T, D]
+        let k = split_heads(&self.k.forward(&h)?, c.kv_heads)?.rms_norm(Some(&self.k_norm), c.eps)?;
+        let v = split_heads(&self.v.forward(&h)?, c.kv_heads)?;
+        let (k, v) = cache.append(i, &rope.rotate(&k)?, &v)?;
+        let options = AttentionOptions { scale: Some(c.scale), kv_len: *kv_len, window, ..Default::default() };
+        let a = merge_heads(&rope.rotate(&q)?.attention(&k, &v, mask.as_ref(), &options)?)?;
+        let x = x.add(&self.o.forward(&a)?.rms_norm(Some(&self.attn_post_norm), c.eps)?)?;
+        let h = x.rms_norm(Some(&self.ffn_norm), c.eps)?;
+        let gate = c.activation.of(&self.gate.forward(&h)?)?;
+        let f = self.down.forward(&gate.mul(&self.up.forward(&h)?)?)?;
+        x.add(&f.rms_norm(Some(&self.ffn_post_norm), c.eps)?)
+    }
+
+    fn projections(&self) -> Vec<&Projection> {
+        vec![&self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down]
     }
 }
 
@@ -227,25 +266,15 @@ impl Model for Gemma3 {
 
     fn forward(&self, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<Tensor> {
         let scale = (self.embedding.dims()[1] as f64).sqrt() as f32;
-        let (mut x, t) = pass.embed(self.shape.dtype, |tokens| self.embedding.embedding(tokens)?.mul(scale))?; // [B, T, d]
-        let (global, local) = (self.global.at(pass, cache.len(), t)?, self.local.at(pass, cache.len(), t)?);
-        for (i, b) in self.blocks.iter().enumerate() {
-            pass.keep(&x);
-            let window = self.c.windows[i];
-            let rope = if window.is_none() { &global } else { &local };
-            let h = x.rms_norm(Some(&b.attn_norm), self.c.eps)?;
-            let q = split_heads(&b.q.forward(&h)?, self.c.heads)?.rms_norm(Some(&b.q_norm), self.c.eps)?; // [B, H, T, D]
-            let k = split_heads(&b.k.forward(&h)?, self.shape.kv_heads)?.rms_norm(Some(&b.k_norm), self.c.eps)?;
-            let v = split_heads(&b.v.forward(&h)?, self.shape.kv_heads)?;
-            let (k, v) = cache.append(i, &rope.rotate(&k)?, &v)?;
-            let options = AttentionOptions { scale: Some(self.c.scale), causal: true, kv_len: cache.valid(t), window };
-            let a = merge_heads(&rope.rotate(&q)?.attention(&k, &v, pass.mask, &options)?)?;
-            x = x.add(&b.o.forward(&a)?.rms_norm(Some(&b.attn_post_norm), self.c.eps)?)?;
-            let h = x.rms_norm(Some(&b.ffn_norm), self.c.eps)?;
-            let gate = self.c.activation.of(&b.gate.forward(&h)?)?;
-            let f = b.down.forward(&gate.mul(&b.up.forward(&h)?)?)?;
-            x = x.add(&f.rms_norm(Some(&b.ffn_post_norm), self.c.eps)?)?;
-        }
+        let (x, t) = pass.embed(self.shape.dtype, |tokens| self.embedding.embedding(tokens)?.mul(scale))?; // [B, T, d]
+        let context = Gemma3Context {
+            c: self.c.clone(),
+            global: self.global.at(pass, cache.len(), t)?,
+            local: self.local.at(pass, cache.len(), t)?,
+            mask: pass.mask.cloned(),
+            kv_len: cache.valid(t),
+        };
+        let x = block::run(&self.blocks, x, &context, pass, cache)?;
         cache.advance(t);
         Ok(x)
     }
@@ -270,7 +299,7 @@ impl Model for Gemma3 {
         let mut all = vec![&self.norm, &self.head.weight];
         for b in &self.blocks {
             all.extend([&b.attn_norm, &b.attn_post_norm, &b.ffn_norm, &b.ffn_post_norm, &b.q_norm, &b.k_norm]);
-            all.extend([&b.q, &b.k, &b.v, &b.o, &b.gate, &b.up, &b.down].iter().flat_map(|l| std::iter::once(&l.weight).chain(&l.bias)));
+            all.extend(b.projections().into_iter().flat_map(|l| std::iter::once(&l.weight).chain(&l.bias)));
         }
         all
     }

@@ -3,16 +3,18 @@
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
+use crate::models::block::{self, Block};
 use crate::models::settings::{NONE, Settings};
 use crate::models::weights::{Tensors, Weights};
 use crate::models::{KvCache, Layer, Model, ModelShape, Pass, Projection, merge_heads, split_heads};
 use crate::ops::attention::AttentionOptions;
 use crate::tensor::Tensor;
+use std::sync::Arc;
 
 /// A GPT-2 model.
 pub struct Gpt2 {
     shape: ModelShape,
-    c: Gpt2Config,
+    c: Arc<Gpt2Config>,
     tokens: Tensor,    // [V, d]
     positions: Tensor, // [context, d]
     blocks: Vec<Gpt2Block>,
@@ -67,11 +69,13 @@ impl Gpt2Config {
     }
 }
 
+#[derive(Clone)]
 struct Norm {
     weight: Tensor,
     bias: Tensor,
 }
 
+#[derive(Clone)]
 struct Gpt2Block {
     ln_1: Norm,
     qkv: Projection, // d → 3·d
@@ -130,13 +134,42 @@ impl Gpt2 {
         s.finish()?;
         // Masks that old files carry.
         w.finish(&[".attn.bias", ".attn.masked_bias"])?;
-        Ok(Gpt2 { shape, c, tokens, positions, blocks, norm, head })
+        Ok(Gpt2 { shape, c: Arc::new(c), tokens, positions, blocks, norm, head })
     }
 }
 
 impl Norm {
     fn forward(&self, x: &Tensor, eps: f64) -> TensorResult<Tensor> {
         x.layer_norm(Some(&self.weight), Some(&self.bias), eps)
+    }
+}
+
+/// What blocks of one pass read besides their inputs.
+#[derive(Clone)]
+struct Gpt2Context {
+    c: Arc<Gpt2Config>,
+    mask: Option<Tensor>,
+    kv_len: Option<usize>,
+}
+
+impl Block for Gpt2Block {
+    type Context = Gpt2Context;
+
+    fn run(&self, i: usize, x: &Tensor, context: &Gpt2Context, cache: &mut KvCache) -> TensorResult<Tensor> {
+        let Gpt2Context { c, mask, kv_len } = context;
+        let h = self.ln_1.forward(x, c.eps)?;
+        let [q, k, v] = self.qkv.thirds(&h)?; // [B, T, d] each
+        let heads = |x: &Tensor| split_heads(x, c.heads); // [B, H, T, D]
+        let (k, v) = cache.append(i, &heads(&k)?, &heads(&v)?)?;
+        let options = AttentionOptions { kv_len: *kv_len, scale: Some(c.scale(i)), ..Default::default() };
+        let a = merge_heads(&heads(&q)?.attention(&k, &v, mask.as_ref(), &options)?)?;
+        let x = x.add(&self.proj.forward(&a)?)?;
+        let h = c.activation.of(&self.fc.forward(&self.ln_2.forward(&x, c.eps)?)?)?;
+        x.add(&self.out.forward(&h)?)
+    }
+
+    fn projections(&self) -> Vec<&Projection> {
+        vec![&self.qkv, &self.proj, &self.fc, &self.out]
     }
 }
 
@@ -151,19 +184,9 @@ impl Model for Gpt2 {
             Some(positions) => self.positions.embedding(positions)?,
             None => self.positions.narrow(0, cache.len(), t)?,
         };
-        let mut x = x.add(&positions.cast(self.shape.dtype)?)?; // [B, T, d]
-        for (i, b) in self.blocks.iter().enumerate() {
-            pass.keep(&x);
-            let h = b.ln_1.forward(&x, self.c.eps)?;
-            let [q, k, v] = b.qkv.thirds(&h)?; // [B, T, d] each
-            let heads = |x: &Tensor| split_heads(x, self.c.heads); // [B, H, T, D]
-            let (k, v) = cache.append(i, &heads(&k)?, &heads(&v)?)?;
-            let options = AttentionOptions { kv_len: cache.valid(t), scale: Some(self.c.scale(i)), ..Default::default() };
-            let a = merge_heads(&heads(&q)?.attention(&k, &v, pass.mask, &options)?)?;
-            x = x.add(&b.proj.forward(&a)?)?;
-            let h = self.c.activation.of(&b.fc.forward(&b.ln_2.forward(&x, self.c.eps)?)?)?;
-            x = x.add(&b.out.forward(&h)?)?;
-        }
+        let x = x.add(&positions.cast(self.shape.dtype)?)?; // [B, T, d]
+        let context = Gpt2Context { c: self.c.clone(), mask: pass.mask.cloned(), kv_len: cache.valid(t) };
+        let x = block::run(&self.blocks, x, &context, pass, cache)?;
         cache.advance(t);
         Ok(x)
     }
@@ -183,7 +206,7 @@ impl Model for Gpt2 {
     fn weights(&self) -> Vec<&Tensor> {
         let mut all = vec![&self.norm.weight, &self.norm.bias, &self.head.weight];
         for b in &self.blocks {
-            all.extend([&b.qkv, &b.proj, &b.fc, &b.out].iter().flat_map(|l| std::iter::once(&l.weight).chain(&l.bias)));
+            all.extend(b.projections().into_iter().flat_map(|l| std::iter::once(&l.weight).chain(&l.bias)));
             all.extend([&b.ln_1.weight, &b.ln_1.bias, &b.ln_2.weight, &b.ln_2.bias]);
         }
         all

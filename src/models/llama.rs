@@ -3,17 +3,19 @@
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
+use crate::models::block::{self, Block};
 use crate::models::settings::{NONE, Settings};
 use crate::models::weights::{Tensors, Weights};
 use crate::models::{KvCache, Layer, Model, ModelShape, Pass, Projection, Rope, merge_heads, rope_settings, split_heads};
 use crate::ops::attention::AttentionOptions;
 use crate::ops::rope::RopePairs;
 use crate::tensor::Tensor;
+use std::sync::Arc;
 
 /// A Llama model: also SmolLM2, TinyLlama, Mistral without sliding windows.
 pub struct Llama {
     shape: ModelShape,
-    c: LlamaConfig,
+    c: Arc<LlamaConfig>,
     embedding: Tensor, // [V, d]
     blocks: Vec<LlamaBlock>,
     norm: Tensor,     // [d]
@@ -23,6 +25,7 @@ pub struct Llama {
     adjacent: bool,
 }
 
+#[derive(Clone)]
 struct LlamaBlock {
     attn_norm: Tensor, // [d]
     q: Projection,     // d → H·D
@@ -152,7 +155,38 @@ impl Llama {
         let rope = Rope::new(context, &c.rope, pairs, w.device())?;
         let (layers, kv_heads, head_dim, vocab) = (c.layers, c.kv_heads, c.head_dim, embedding.dims()[0]);
         let shape = ModelShape { architecture: "llama", layers, kv_heads, head_dim, width: d, vocab, context, dtype };
-        Ok(Llama { shape, c, embedding, blocks, norm, head, rope, adjacent: !w.is_hub() })
+        Ok(Llama { shape, c: Arc::new(c), embedding, blocks, norm, head, rope, adjacent: !w.is_hub() })
+    }
+}
+
+/// What blocks of one pass read besides their inputs.
+#[derive(Clone)]
+struct LlamaContext {
+    c: Arc<LlamaConfig>,
+    rope: Rope,
+    mask: Option<Tensor>,
+    options: AttentionOptions,
+}
+
+impl Block for LlamaBlock {
+    type Context = LlamaContext;
+
+    fn run(&self, i: usize, x: &Tensor, context: &LlamaContext, cache: &mut KvCache) -> TensorResult<Tensor> {
+        let LlamaContext { c, rope, mask, options } = context;
+        let h = x.rms_norm(Some(&self.attn_norm), c.eps)?;
+        let q = rope.rotate(&split_heads(&self.q.forward(&h)?, c.heads)?)?; // [B, H, T, D]
+        let k = rope.rotate(&split_heads(&self.k.forward(&h)?, c.kv_heads)?)?;
+        let v = split_heads(&self.v.forward(&h)?, c.kv_heads)?;
+        let (k, v) = cache.append(i, &k, &v)?;
+        let a = merge_heads(&q.attention(&k, &v, mask.as_ref(), options)?)?; // [B, T, H·D]
+        let x = x.add(&self.o.forward(&a)?)?;
+        let h = x.rms_norm(Some(&self.ffn_norm), c.eps)?;
+        let gate = c.activation.of(&self.gate.forward(&h)?)?;
+        x.add(&self.down.forward(&gate.mul(&self.up.forward(&h)?)?)?)
+    }
+
+    fn projections(&self) -> Vec<&Projection> {
+        vec![&self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down]
     }
 }
 
@@ -162,22 +196,14 @@ impl Model for Llama {
     }
 
     fn forward(&self, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<Tensor> {
-        let (mut x, t) = pass.embed(self.shape.dtype, |tokens| self.embedding.embedding(tokens))?; // [B, T, d]
-        let rope = self.rope.at(pass, cache.len(), t)?;
-        let options = AttentionOptions { kv_len: cache.valid(t), scale: self.c.scale, ..Default::default() };
-        for (i, b) in self.blocks.iter().enumerate() {
-            pass.keep(&x);
-            let h = x.rms_norm(Some(&b.attn_norm), self.c.eps)?;
-            let q = rope.rotate(&split_heads(&b.q.forward(&h)?, self.c.heads)?)?; // [B, H, T, D]
-            let k = rope.rotate(&split_heads(&b.k.forward(&h)?, self.shape.kv_heads)?)?;
-            let v = split_heads(&b.v.forward(&h)?, self.shape.kv_heads)?;
-            let (k, v) = cache.append(i, &k, &v)?;
-            let a = merge_heads(&q.attention(&k, &v, pass.mask, &options)?)?; // [B, T, H·D]
-            x = x.add(&b.o.forward(&a)?)?;
-            let h = x.rms_norm(Some(&b.ffn_norm), self.c.eps)?;
-            let gate = self.c.activation.of(&b.gate.forward(&h)?)?;
-            x = x.add(&b.down.forward(&gate.mul(&b.up.forward(&h)?)?)?)?;
-        }
+        let (x, t) = pass.embed(self.shape.dtype, |tokens| self.embedding.embedding(tokens))?; // [B, T, d]
+        let context = LlamaContext {
+            c: self.c.clone(),
+            rope: self.rope.at(pass, cache.len(), t)?,
+            mask: pass.mask.cloned(),
+            options: AttentionOptions { kv_len: cache.valid(t), scale: self.c.scale, ..Default::default() },
+        };
+        let x = block::run(&self.blocks, x, &context, pass, cache)?;
         cache.advance(t);
         Ok(x)
     }
@@ -198,7 +224,7 @@ impl Model for Llama {
         let mut all = vec![&self.norm, &self.head.weight];
         for b in &self.blocks {
             all.extend([&b.attn_norm, &b.ffn_norm]);
-            all.extend([&b.q, &b.k, &b.v, &b.o, &b.gate, &b.up, &b.down].iter().flat_map(|l| std::iter::once(&l.weight).chain(&l.bias)));
+            all.extend(b.projections().into_iter().flat_map(|l| std::iter::once(&l.weight).chain(&l.bias)));
         }
         all
     }

@@ -2,6 +2,7 @@
 
 mod activation;
 pub mod adapter;
+mod block;
 pub mod cache;
 pub mod convert;
 pub mod gemma3;
@@ -110,7 +111,15 @@ pub fn loss(model: &dyn Model, tokens: &Tensor, targets: &Tensor) -> TensorResul
 /// # Errors
 /// See [`loss`].
 pub fn loss_with(model: &dyn Model, tokens: &Tensor, targets: &Tensor, reduction: Reduction) -> TensorResult<Tensor> {
-    let logits = model.logits(&model.hidden(tokens, &mut KvCache::none())?)?;
+    loss_of(model, &mut Pass::tokens(tokens), targets, reduction)
+}
+
+/// Like [`loss_with`], of any pass without a cache, such as one with [`Pass::checkpointing`].
+///
+/// # Errors
+/// See [`loss`].
+pub fn loss_of(model: &dyn Model, pass: &mut Pass<'_>, targets: &Tensor, reduction: Reduction) -> TensorResult<Tensor> {
+    let logits = model.logits(&model.forward(pass, &mut KvCache::none())?)?;
     let vocab = *logits.dims().last().unwrap_or(&0) as isize;
     let options = NllOptions { ignore_index: -1, reduction, ..Default::default() };
     logits.reshape(&[-1, vocab])?.cross_entropy_wide(&targets.flatten(0, -1)?, &options)
@@ -185,6 +194,7 @@ const ARCHITECTURES: [Architecture; 3] = [
 ];
 
 /// A linear layer `x·wᵀ + b` with `w` `[out,in]`, which may be packed in a block format.
+#[derive(Clone)]
 pub struct Projection {
     /// `[out,in]`.
     pub weight: Tensor,
@@ -249,6 +259,7 @@ pub(crate) fn merge_heads(x: &Tensor) -> TensorResult<Tensor> {
 }
 
 /// Tables of a rotary embedding on a device: cosines and signed sines `[context,D]`.
+#[derive(Clone)]
 pub(crate) struct Rope {
     cos: Tensor,
     sin: Tensor,

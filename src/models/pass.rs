@@ -13,6 +13,8 @@ pub struct Pass<'a> {
     pub mask: Option<&'a Tensor>,
     /// Where [`Pass::keep`] puts the input of each block.
     kept: Option<Vec<Tensor>>,
+    /// Whether blocks keep only their inputs for the backward pass.
+    checkpointing: bool,
 }
 
 /// What the first block is computed from.
@@ -24,19 +26,31 @@ enum Source<'a> {
 impl<'a> Pass<'a> {
     /// Tokens `[T]` or `[B,T]` at the next positions, all of them valid.
     pub fn tokens(tokens: &'a Tensor) -> Pass<'a> {
-        Pass { source: Source::Tokens(tokens), positions: None, mask: None, kept: None }
+        Pass { source: Source::Tokens(tokens), positions: None, mask: None, kept: None, checkpointing: false }
     }
 
     /// Embeddings `[B,T,d]` in place of the rows of the embedding table. Gemma's are expected to be scaled by √d already, as in
     /// transformers.
     pub fn embeddings(embeddings: &'a Tensor) -> Pass<'a> {
-        Pass { source: Source::Embeddings(embeddings), positions: None, mask: None, kept: None }
+        Pass { source: Source::Embeddings(embeddings), positions: None, mask: None, kept: None, checkpointing: false }
     }
 
     /// Keeps the input `[B,T,d]` of every block.
     pub fn keep_layers(mut self) -> Pass<'a> {
         self.kept = Some(Vec::new());
         self
+    }
+
+    /// For training: each block keeps only its input for the backward pass, which computes the rest again (Chen et al., 2016). The pass must have no
+    /// cache.
+    pub fn checkpointing(mut self, on: bool) -> Pass<'a> {
+        self.checkpointing = on;
+        self
+    }
+
+    /// For models: whether that was asked for.
+    pub fn checkpoints(&self) -> bool {
+        self.checkpointing
     }
 
     /// The kept inputs of the blocks, first to last.

@@ -3,6 +3,7 @@
 use super::Module;
 use crate::dtype::DType;
 use crate::error::TensorResult;
+use crate::ops::attention::AttentionDropout;
 use crate::ops::random::Rng;
 use crate::tensor::Tensor;
 use std::sync::Mutex;
@@ -39,6 +40,17 @@ impl Dropout {
 
     fn probability(&self) -> f64 {
         f64::from_bits(self.p.load(Ordering::Relaxed))
+    }
+
+    /// Dropout of attention weights by the stream's next draw, which is taken; nothing when inactive.
+    ///
+    /// # Errors
+    /// When the probability is not between 0 and 1.
+    pub fn draw(&self) -> TensorResult<Option<AttentionDropout>> {
+        if !self.is_active() {
+            return Ok(None);
+        }
+        AttentionDropout::new(self.probability(), &mut self.rng.lock().unwrap_or_else(|e| e.into_inner())).map(Some)
     }
 
     /// Whether dropout is active.

@@ -4,6 +4,7 @@ use super::{Gpt, GptConfig, ModuleExt};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::io::SafeTensors;
+use crate::ops::PadMode;
 use crate::tensor::Tensor;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -11,6 +12,9 @@ use std::collections::btree_map::Entry;
 
 /// Layers whose weights are `[inputs, outputs]` in the files.
 const TURNED: [&str; 4] = ["attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"];
+
+/// The embeddings, whose table may have more rows than there are tokens.
+const TABLE: &str = "wte.weight";
 
 fn transposed(name: &str) -> bool {
     TURNED.iter().any(|t| name.ends_with(t))
@@ -61,7 +65,7 @@ impl GptConfig {
         Ok(GptConfig { vocab, context, layers, heads, width, bias, dropout: 0.0 })
     }
 
-    /// Converts the weights of a [`Gpt`] to the names and layouts of the files. Missing biases become zeros.
+    /// Converts the weights of a [`Gpt`] to the names and layouts of the files. Missing biases become zeros; rows of no token are left out.
     ///
     /// # Errors
     /// If a weight is missing, or an evaluation fails.
@@ -69,7 +73,11 @@ impl GptConfig {
         let mut out = BTreeMap::new();
         for (name, t) in own {
             let t = t.detach();
-            let t = if transposed(name) { t.t()?.contiguous()? } else { t };
+            let t = match name.as_str() {
+                TABLE if t.shape()[0] > self.vocab => t.narrow(0, 0, self.vocab)?.contiguous()?,
+                _ if transposed(name) => t.t()?.contiguous()?,
+                _ => t,
+            };
             out.insert(format!("transformer.{name}"), t);
         }
         let Some(first) = own.values().next() else { return Err(TensorError::Value("a model without weights".into())) };
@@ -104,7 +112,14 @@ impl Gpt {
             let shape: Vec<usize> = info.shape.to_vec();
             let bytes = crate::backends::Bytes::Owned(std::sync::Arc::new(files.bytes_of(info).to_vec()));
             let t = Tensor::from_bytes(bytes, info.dtype()?, &shape, p.get().device())?.cast(DType::F32)?;
-            let t = if transposed(&name) { t.t()?.contiguous()? } else { t };
+            let rows = p.get().shape()[0];
+            let t = match name.as_str() {
+                TABLE if t.shape()[0] == self.config.vocab && rows > self.config.vocab => {
+                    t.pad(&[(0, (rows - self.config.vocab) as isize), (0, 0)], PadMode::Constant(0.0))?
+                }
+                _ if transposed(&name) => t.t()?.contiguous()?,
+                _ => t,
+            };
             t.eval()?;
             values.insert(name, t);
         }

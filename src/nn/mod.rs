@@ -1,8 +1,11 @@
 //! Layers: modules with named parameters, as in PyTorch's `torch.nn`.
 
+mod attention;
+mod checkpointed;
 mod conv;
 mod dropout;
 mod embedding;
+mod encoder;
 mod gpt_files;
 pub mod init;
 mod linear;
@@ -12,20 +15,34 @@ mod param;
 mod sequential;
 mod transformer;
 
+pub use attention::MultiHeadAttention;
+pub use checkpointed::checkpointed;
 pub use conv::{AvgPool2d, Conv1d, Conv2d, MaxPool2d};
 pub use dropout::Dropout;
 pub use embedding::Embedding;
+pub use encoder::{EncoderBlock, EncoderConfig};
 pub use linear::Linear;
 pub use lora::{Lora, LoraConfig};
 pub use norm::{LayerNorm, RMSNorm};
 pub use param::Param;
 pub use sequential::{Act, Flatten, Mlp, Sequential};
-pub use transformer::{Gpt, GptConfig, MultiHeadAttention};
+pub use transformer::{Gpt, GptConfig};
 
 use crate::error::{TensorError, TensorResult};
 use crate::ops::random::Rng;
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
+
+/// `dim` rounded up to a multiple of `multiple`, so that the rows of a matrix begin at whole vectors and tiles are full: GPT-2's vocabulary of 50,257
+/// becomes 50,304. A `multiple` of 0 counts as 1.
+///
+/// ```
+/// assert_eq!(tensorlogic::nn::align(50_257, 64), 50_304);
+/// ```
+pub const fn align(dim: usize, multiple: usize) -> usize {
+    let multiple = if multiple == 0 { 1 } else { multiple };
+    dim.div_ceil(multiple) * multiple
+}
 
 /// A layer or a model.
 pub trait Module: Send + Sync {

@@ -1,89 +1,12 @@
-//! Attention and a trainable GPT-2. Parameters have the names of Hugging Face's `gpt2`; weights are `[outputs, inputs]`.
+//! A trainable GPT-2. Parameters have the names of Hugging Face's `gpt2`; weights are `[outputs, inputs]`.
 
-use super::{Dropout, Embedding, LayerNorm, Linear, Module, ModuleExt};
-use crate::autograd::checkpoint;
+use super::{Dropout, Embedding, LayerNorm, Linear, Module, MultiHeadAttention, checkpointed};
 use crate::device::Device;
-use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::ops::attention::AttentionOptions;
 use crate::ops::loss::NllOptions;
 use crate::ops::random::Rng;
 use crate::tensor::Tensor;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Causal or full self-attention with several heads (Vaswani et al., 2017) over `[B, T, width]`. One product computes queries, keys and values.
-pub struct MultiHeadAttention {
-    /// `[3·width, width]`.
-    pub c_attn: Linear,
-    /// `[width, width]`.
-    pub c_proj: Linear,
-    /// Dropout of attention weights while training; initially none.
-    pub drop: Dropout,
-    heads: usize,
-    causal: bool,
-}
-
-impl MultiHeadAttention {
-    /// A layer with normally distributed weights, of these standard deviations: that of queries, keys and values, and that of the output projection.
-    ///
-    /// # Errors
-    /// [`TensorError::Config`] where `width` is not divisible by `heads`; those of [`Linear::normal`].
-    pub fn new(
-        width: usize,
-        heads: usize,
-        causal: bool,
-        bias: bool,
-        [std, proj_std]: [f64; 2],
-        rng: &mut Rng,
-        device: &Device,
-    ) -> TensorResult<MultiHeadAttention> {
-        if heads == 0 || width % heads != 0 {
-            return Err(TensorError::Config(format!("attention: width {width} is not divisible by {heads} heads")));
-        }
-        Ok(MultiHeadAttention {
-            c_attn: Linear::normal(width, 3 * width, bias, std, rng, device)?,
-            c_proj: Linear::normal(width, width, bias, proj_std, rng, device)?,
-            drop: Dropout::new(0.0, rng.seed ^ 0xA77E_4710),
-            heads,
-            causal,
-        })
-    }
-
-    /// Attention with dropout of its weights. The fused kernel does not support it, so the weights `[B, H, T, T]` are stored.
-    fn dropped(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> TensorResult<Tensor> {
-        let t = q.shape()[2];
-        let scores = q.mul(1.0 / (q.shape()[3] as f64).sqrt())?.matmul(&k.transpose(-2, -1)?)?;
-        let scores = if self.causal {
-            let at = Tensor::arange(0.0, t as f64, 1.0, DType::I32, q.device())?;
-            scores.masked_fill(&at.unsqueeze(1)?.lt(&at)?, f64::NEG_INFINITY)?
-        } else {
-            scores
-        };
-        self.drop.forward(&scores.softmax(-1)?)?.matmul(v)
-    }
-}
-
-impl Module for MultiHeadAttention {
-    fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
-        let [b, t, c] = [x.shape()[0], x.shape()[1], x.shape()[2]];
-        let qkv = self.c_attn.forward(x)?;
-        let head = |n: usize| {
-            let part = qkv.narrow(-1, n * c, c)?;
-            part.reshape(&[b as isize, t as isize, self.heads as isize, (c / self.heads) as isize])?.transpose(1, 2)
-        };
-        let (q, k, v) = (head(0)?, head(1)?, head(2)?);
-        let y = if self.drop.is_active() {
-            self.dropped(&q, &k, &v)?
-        } else {
-            q.attention(&k, &v, None, &AttentionOptions { causal: self.causal, ..Default::default() })?
-        };
-        self.c_proj.forward(&y.transpose(1, 2)?.reshape(&[b as isize, t as isize, c as isize])?)
-    }
-    fn children(&self) -> Vec<(String, &dyn Module)> {
-        vec![("c_attn".into(), &self.c_attn), ("c_proj".into(), &self.c_proj), ("drop".into(), &self.drop)]
-    }
-}
 
 /// The configuration of a [`Gpt`].
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -116,24 +39,6 @@ struct TransformerBlock {
     c_fc: Linear,
     c_proj: Linear,
     drop: [Dropout; 2],
-}
-
-impl TransformerBlock {
-    /// The result. Only the input is kept for the backward pass, which recomputes the rest with the same dropout.
-    fn checkpointed(self: &Arc<TransformerBlock>, x: &Tensor) -> TensorResult<Tensor> {
-        let (block, before, again) = (self.clone(), self.random_state(), AtomicBool::new(false));
-        let run = move |x: &[Tensor]| {
-            if !again.swap(true, Ordering::Relaxed) {
-                return block.forward(&x[0]);
-            }
-            let now = block.random_state();
-            block.load_random_state(&before)?;
-            let y = block.forward(&x[0]);
-            block.load_random_state(&now)?;
-            y
-        };
-        checkpoint(run, &[x])
-    }
 }
 
 impl Module for TransformerBlock {
@@ -173,6 +78,29 @@ impl Gpt {
     /// # Errors
     /// [`TensorError::Config`] where the width is not divisible by the number of heads; when a parameter would have too many elements.
     pub fn new(config: GptConfig, rng: &mut Rng, device: &Device) -> TensorResult<Gpt> {
+        Gpt::padded(config, 1, rng, device)
+    }
+
+    /// A model whose table of embeddings has `vocab` rounded up to a multiple of `multiple` rows ([`super::align`]), for the speed of the product that
+    /// gives the logits. Weights, logits and loss are those of [`Gpt::new`]: the rows added are no tokens, get no gradient and are not saved by
+    /// [`GptConfig::weights_to_hub`].
+    ///
+    /// # Errors
+    /// Those of [`Gpt::new`].
+    ///
+    /// ```
+    /// # use tensorlogic::nn::{Gpt, GptConfig, Module};
+    /// # use tensorlogic::{Device, Rng, Tensor, TensorResult};
+    /// # fn main() -> TensorResult<()> {
+    /// let config = GptConfig { vocab: 65, context: 8, layers: 1, heads: 2, width: 16, bias: false, dropout: 0.0 };
+    /// let device = Device::cpu();
+    /// let model = Gpt::padded(config, 64, &mut Rng::new(1), &device)?;
+    /// let logits = model.forward(&Tensor::new(&[[1, 64]], &device)?)?;
+    /// assert_eq!(logits.dims(), [1, 2, 65]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn padded(config: GptConfig, multiple: usize, rng: &mut Rng, device: &Device) -> TensorResult<Gpt> {
         let c = config;
         let proj = 0.02 / (2.0 * c.layers as f64).sqrt();
         // Every dropout has a stream of its own, all from the one seed.
@@ -181,7 +109,7 @@ impl Gpt {
             seed = seed.wrapping_add(0xD1B5_4A32_D192_ED03);
             Dropout::new(c.dropout, seed)
         };
-        let wte = Embedding::new(c.vocab, c.width, 0.02, rng, device)?;
+        let wte = Embedding::new(super::align(c.vocab, multiple), c.width, 0.02, rng, device)?;
         let wpe = Embedding::new(c.context, c.width, 0.02, rng, device)?;
         let first = drop();
         let mut blocks = Vec::new();
@@ -200,8 +128,7 @@ impl Gpt {
         Ok(Gpt { config, wte, wpe, drop: first, blocks, ln_f: LayerNorm::new(c.width, c.bias, 1e-5, device)?, checkpointing: false })
     }
 
-    /// Sets the dropout probability of attention weights; by default it equals that of everything else. At 0, attention is a single fused
-    /// kernel in training, too.
+    /// Sets the dropout probability of attention weights; by default it equals that of everything else.
     pub fn set_attention_dropout(&mut self, p: f64) {
         self.blocks.iter().for_each(|b| b.attn.drop.set_probability(p));
     }
@@ -233,9 +160,10 @@ impl Module for Gpt {
         let positions = self.wpe.weight.get().narrow(0, 0, t)?;
         let mut x = self.drop.forward(&self.wte.forward(tokens)?.add(&positions)?)?;
         for b in &self.blocks {
-            x = if self.checkpointing { b.checkpointed(&x)? } else { b.forward(&x)? };
+            x = if self.checkpointing { checkpointed(b, &x)? } else { b.forward(&x)? };
         }
-        self.ln_f.forward(&x)?.matmul(&self.wte.weight.get().t()?)
+        let logits = self.ln_f.forward(&x)?.matmul(&self.wte.weight.get().t()?)?;
+        if logits.shape()[2] == self.config.vocab { Ok(logits) } else { logits.narrow(-1, 0, self.config.vocab) }
     }
     fn children(&self) -> Vec<(String, &dyn Module)> {
         let mut list: Vec<(String, &dyn Module)> = vec![("wte".into(), &self.wte), ("wpe".into(), &self.wpe), ("drop".into(), &self.drop)];

@@ -45,7 +45,7 @@ pub mod values;
 pub(crate) mod view;
 pub(crate) mod write;
 
-pub use attention::AttentionOptions;
+pub use attention::{AttentionDropout, AttentionOptions};
 pub use convolution::{ConvOptions, Divisor, WindowOptions};
 pub use elementwise::{Lit, Rhs};
 pub use fused::Activation;

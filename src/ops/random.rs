@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::TensorResult;
+use crate::error::{At, TensorResult};
 use crate::ops::Lit;
 use crate::ops::create::nullary;
 use crate::scalar::Prim;
@@ -40,29 +40,19 @@ impl Rng {
 
     #[track_caller]
     fn draw(&mut self, shape: Shape, device: &Device) -> TensorResult<Tensor> {
-        let at = Location::caller();
-        let iota = nullary(device, Prim::Source(0), &[], DType::U32, shape, at)?;
-        // Both halves of the seed count; the key is mixed so that near seeds share nothing.
-        let key = (self.seed as u32) ^ ((self.seed >> 32) as u32).wrapping_mul(0x9E37_79B9);
-        let args = [Arg::In(0), Arg::Param(0, DType::U32), Arg::Param(1, DType::U32)];
-        let t = Tensor::map(
-            device,
-            Prim::Philox,
-            args,
-            smallvec![iota],
-            smallvec![self.draws as f64, key as f64],
-            Meta { dtype: DType::U32, shape },
-            at,
-        );
+        let t = bits_of(shape, f64::from(self.draws), f64::from(self.key()), device, Location::caller())?;
         self.draws = self.draws.wrapping_add(1);
         Ok(t)
     }
 
+    /// The key of the stream. Both halves of the seed count; they are mixed so that near seeds share nothing.
+    pub(crate) fn key(&self) -> u32 {
+        (self.seed as u32) ^ ((self.seed >> 32) as u32).wrapping_mul(0x9E37_79B9)
+    }
+
     #[track_caller]
     fn unit(&mut self, shape: Shape, device: &Device) -> TensorResult<Tensor> {
-        // 24 bits fill an f32's mantissa exactly: the same value on every backend.
-        let bits = self.draw(shape, device)?.bitwise_right_shift(Lit(8.0))?;
-        bits.cast(DType::F32)?.mul(Lit(1.0 / 16_777_216.0))
+        unit_of(&self.draw(shape, device)?)
     }
 
     /// Uniform in [0, 1), in steps of 2⁻²⁴. The same bits on every backend in f32.
@@ -103,6 +93,24 @@ impl Rng {
         let angle = self.unit(shape, device)?.mul(Lit(2.0 * std::f64::consts::PI))?;
         radius.mul(&angle.cos()?)?.cast(dtype)
     }
+}
+
+/// The random bits of a draw by its number and the stream's key, which may differ from run to run of one plan.
+fn bits_of(shape: Shape, draw: f64, key: f64, device: &Device, at: At) -> TensorResult<Tensor> {
+    let iota = nullary(device, Prim::Source(0), &[], DType::U32, shape, at)?;
+    let args = [Arg::In(0), Arg::Param(0, DType::U32), Arg::Param(1, DType::U32)];
+    Ok(Tensor::map(device, Prim::Philox, args, smallvec![iota], smallvec![draw, key], Meta { dtype: DType::U32, shape }, at))
+}
+
+/// 24 bits fill an f32's mantissa exactly: the same value on every backend.
+#[track_caller]
+fn unit_of(bits: &Tensor) -> TensorResult<Tensor> {
+    bits.bitwise_right_shift(Lit(8.0))?.cast(DType::F32)?.mul(Lit(1.0 / 16_777_216.0))
+}
+
+/// What [`Rng::uniform`] gives for a draw by its number and the stream's key.
+pub(crate) fn uniform_of(shape: Shape, draw: f64, key: f64, device: &Device, at: At) -> TensorResult<Tensor> {
+    unit_of(&bits_of(shape, draw, key, device, at)?)
 }
 
 /// The stream that [`Tensor::rand`] and [`Tensor::randn`] draw from, once there is one.

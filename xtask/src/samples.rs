@@ -10,7 +10,7 @@ use tensorlogic::eval::plan_of;
 use tensorlogic::layout::Layout;
 use tensorlogic::ops::affine::affine_params;
 use tensorlogic::ops::attention::grad::{AttentionGradKernel, Part};
-use tensorlogic::ops::attention::{AttentionKernel, AttentionOptions};
+use tensorlogic::ops::attention::{AttentionDropout, AttentionKernel, AttentionOptions};
 use tensorlogic::ops::custom::CustomOp;
 use tensorlogic::ops::cutoff::Cutoff;
 use tensorlogic::ops::loss::NllOptions;
@@ -19,7 +19,7 @@ use tensorlogic::plan::{AdapterInfo, Kernel, SubgroupSync};
 use tensorlogic::quant::Affine;
 use tensorlogic::tensor::{Inputs, Key, Lowered, Meta, Op};
 use tensorlogic::tuning::Tuning;
-use tensorlogic::{DType, Device, Shape, Tensor, TensorError, TensorResult};
+use tensorlogic::{DType, Device, Rng, Shape, Tensor, TensorError, TensorResult};
 
 /// What a kernel becomes.
 pub struct Translated {
@@ -172,12 +172,18 @@ fn gradients(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
     for head in [64, 80, 256] {
         let (q, k) = (leaf(d, &[1, 4, 40, head])?, leaf(d, &[1, 2, 40, head])?);
         let (g, sums) = (leaf(d, &[1, 4, 40, head])?, leaf(DType::F32, &[1, 4, 40])?);
-        let of = AttentionKernel { causal: true, scale: 0.125, window: 0, mask: false, sums: true };
+        let of = AttentionKernel { causal: true, scale: 0.125, window: 0, mask: false, sums: true, dropout: 0.0 };
         let inputs = [&q, &k, &k, &g, &sums, &sums];
         let queries = AttentionGradKernel { of: of.clone(), part: Part::Queries };
         add(&format!("attention_grad_q_{head}"), bare("attention_grad_q", 0, queries, &inputs, &[40.0], &[(d, q.dims())])?);
-        let keys = AttentionGradKernel { of, part: Part::Keys };
+        let keys = AttentionGradKernel { of: of.clone(), part: Part::Keys };
         add(&format!("attention_grad_kv_{head}"), bare("attention_grad_kv", 0, keys, &inputs, &[40.0], &[(d, k.dims()), (d, k.dims())])?);
+        let of = AttentionKernel { dropout: 0.1, ..of };
+        let (kv, drawn) = ([(d, k.dims()), (d, k.dims())], [40.0, 1.0, 2.0]);
+        let queries = AttentionGradKernel { of: of.clone(), part: Part::Queries };
+        add(&format!("attention_dropout_grad_q_{head}"), bare("attention_grad_q", 1, queries, &inputs, &drawn, &[(d, q.dims())])?);
+        let keys = AttentionGradKernel { of, part: Part::Keys };
+        add(&format!("attention_dropout_grad_kv_{head}"), bare("attention_grad_kv", 1, keys, &inputs, &drawn, &kv)?);
     }
     Ok(())
 }
@@ -283,6 +289,11 @@ fn attention(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
         let kv = leaf(d, &[1, 2, 40, head])?;
         let causal = AttentionOptions { causal: true, ..Default::default() };
         add(&format!("attention_{head}"), leaf(d, &[1, 4, 40, head])?.attention(&kv, &kv, None, &causal)?);
+        let dropout = Some(AttentionDropout { p: 0.1, rng: Rng::new(1) });
+        add(
+            &format!("attention_dropout_{head}"),
+            leaf(d, &[1, 4, 40, head])?.attention(&kv, &kv, None, &AttentionOptions { dropout, ..causal.clone() })?,
+        );
         add(&format!("attention_decode_{head}"), leaf(d, &[1, 4, 1, head])?.attention(&kv, &kv, None, &causal)?);
         let kv = leaf(d, &[1, 2, 4096, head])?;
         add(&format!("attention_decode_long_{head}"), leaf(d, &[1, 4, 2, head])?.attention(&kv, &kv, None, &causal)?);

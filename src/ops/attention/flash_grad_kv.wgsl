@@ -38,6 +38,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         let row = head * queries + base + min(i, count - 1u);
         sums[i] = vec2<f32>(f32(load_4(row)), f32(load_5(row)));
       }
+#if DROPOUT
+      {
+        for (var i = lid; i < ROWS * TILE / 4u; i += WORKGROUP) {
+          let t = base + min(i / (ROWS / 4u), count - 1u);
+          kept[i] = keep4((head * queries + t) * keys + s0 + i % (ROWS / 4u) * 4u);
+        }
+      }
+#endif
       workgroupBarrier();
       for (var j = 0u; j < count; j++) {
         var x: array<f32, THREAD_ROWS>;
@@ -61,10 +69,19 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #unroll
         for (var r = 0u; r < THREAD_ROWS; r++) {
           let score = quad_sum(x[r]);
+#if DROPOUT
+          let keep = keep_factor(kept[(j * ROWS + own - s0 + r) / 4u], (own - s0 + r) % 4u);
+          let slope = quad_sum(y[r]) * keep;
+#else
           let slope = quad_sum(y[r]);
+#endif
           let prob = select(0.0, exp(score - known.x), own + r >= seen.x && own + r < seen.y);
           x[r] = prob * (slope - known.y) * scale;
+#if DROPOUT
+          y[r] = prob * keep;
+#else
           y[r] = prob;
+#endif
         }
 #unroll
         for (var u = 0u; u < DK; u++) {
@@ -94,6 +111,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 }
 
 #include "keys.wgsl"
+#if DROPOUT
+#include "flash_keep.wgsl"
+#endif
 #include "rows_fetch.wgsl" NAME = fetch_q, LOAD = 0, VEC = ${VEC_D}, REST = 0.0
 #include "rows_fetch.wgsl" NAME = fetch_k, LOAD = 1, VEC = ${VEC_D}, REST = 0.0
 #include "rows_fetch.wgsl" NAME = fetch_v, LOAD = 2, VEC = ${VEC_V}, REST = 0.0

@@ -27,6 +27,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var base = begin; base < finish; base += TILE) {
     let count = min(TILE, finish - base);
 #include "flash_stage.wgsl" D = ks, d = k, V = vs, v = v, FIRST = kv, COUNT = count
+#if DROPOUT
+    {
+      for (var i = lid; i < ROWS * TILE / 4u; i += WORKGROUP) {
+        let t = min(t0 + i / (TILE / 4u), queries - 1u);
+        kept[i] = keep4((head * queries + t) * keys + base + i % (TILE / 4u) * 4u);
+      }
+    }
+#endif
     workgroupBarrier();
     for (var j = 0u; j < count; j++) {
       var x: array<f32, THREAD_ROWS>;
@@ -48,7 +56,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #unroll
       for (var r = 0u; r < THREAD_ROWS; r++) {
         let score = quad_sum(x[r]);
+#if DROPOUT
+        let slope = quad_sum(y[r]) * keep_factor(kept[(own - t0 + r) * (TILE / 4u) + j / 4u], j % 4u);
+#else
         let slope = quad_sum(y[r]);
+#endif
         let prob = select(0.0, exp(score - logs[r]), base + j >= seen[r].x && base + j < seen[r].y);
         x[r] = prob * (slope - delta[r]) * scale;
       }
@@ -70,6 +82,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 }
 
 #include "keys.wgsl"
+#if DROPOUT
+#include "flash_keep.wgsl"
+#endif
 #include "rows_fetch.wgsl" NAME = fetch_q, LOAD = 0, VEC = ${VEC_D}, REST = 0.0
 #include "rows_fetch.wgsl" NAME = fetch_k, LOAD = 1, VEC = ${VEC_D}, REST = 0.0
 #include "rows_fetch.wgsl" NAME = fetch_v, LOAD = 2, VEC = ${VEC_V}, REST = 0.0

@@ -26,6 +26,14 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var base = begin; base < finish; base += TILE) {
     let count = min(TILE, finish - base);
 #include "flash_stage.wgsl" D = ks, d = k, V = vs, v = v, FIRST = kv, COUNT = count
+#if DROPOUT
+    {
+      for (var i = lid; i < ROWS * TILE / 4u; i += WORKGROUP) {
+        let t = min(t0 + i / (TILE / 4u), queries - 1u);
+        kept[i] = keep4((head * queries + t) * keys + base + i % (TILE / 4u) * 4u);
+      }
+    }
+#endif
     workgroupBarrier();
     for (var j = 0u; j < TILE; j += 4u) {
       // Four keys at a time: sums are corrected once for them.
@@ -62,6 +70,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #unroll
         for (var w = 0u; w < DV; w++) { acc[r * DV + w] *= shrink; }
         s[r] = probs;
+#if DROPOUT
+        { s[r] *= keep_factors(kept[(own - t0 + r) * (TILE / 4u) + j / 4u]); }
+#endif
       }
 #unroll
       for (var w = 0u; w < DV; w++) {
@@ -93,6 +104,9 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 }
 
 #include "keys.wgsl"
+#if DROPOUT
+#include "flash_keep.wgsl"
+#endif
 #include "rows_fetch.wgsl" NAME = fetch_q, LOAD = 0, VEC = ${VEC_D}, REST = 0.0
 #include "rows_fetch.wgsl" NAME = fetch_k, LOAD = 1, VEC = ${VEC_D}, REST = 0.0
 #include "rows_fetch.wgsl" NAME = fetch_v, LOAD = 2, VEC = ${VEC_V}, REST = 0.0

@@ -28,6 +28,9 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
     if !indexable(&[q, k, v, step.stores[0].shape.count(), if of.mask { groups.checked_mul(z.s)? } else { 0 }]) {
         return None;
     }
+    if of.dropout > 0.0 {
+        return attention_tiled(of, step, adapter);
+    }
     if z.t >= adapter.tuning.attention.flash_min_queries {
         return attention_coop(of, None, step, adapter.tuning.attention.subgroup_sync_groups, adapter)
             .or_else(|| attention_tiled(of, step, adapter));

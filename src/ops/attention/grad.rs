@@ -1,7 +1,7 @@
 //! The gradients of attention from the scores computed again, block by block (Dao, 2023): no tensor of all scores is stored.
 
 pub use super::params::Part;
-use super::{AttentionKernel, Sizes};
+use super::{AttentionKernel, Keep, Sizes};
 use crate::backends::cpu::gemm::{Matrix, MatrixMut, gemm};
 use crate::backends::cpu::operand::{strided, values};
 use crate::backends::cpu::{share, vector::Real};
@@ -14,7 +14,7 @@ use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// q `[B,H,T,D]`, k `[B,Hkv,S,D]`, v `[B,Hkv,S,Dv]`, the result's gradient `[B,H,T,Dv]`, the logarithm of each query's Σ e^score and the sum of
-/// its result times its gradient `[B,H,T]`, to the gradients of q, k and v, or those that `part` says. Parameter 0 as in attention.
+/// its result times its gradient `[B,H,T]`, to the gradients of q, k and v, or those that `part` says. The parameters are those of attention.
 #[derive(Clone, Debug)]
 pub struct AttentionGradKernel {
     /// The attention.
@@ -42,6 +42,8 @@ impl AttentionGradKernel {
         let (lse, delta) = (values::<T>(task, z.t), values::<T>(task, z.t));
         let (rows, cols) = (QUERIES.min(z.t), KEYS.min(z.s));
         let (p, dp) = (values::<T>(task, rows * cols), values::<T>(task, rows * cols));
+        let keep = Keep::of(self.of.dropout, task);
+        let factors = values::<T>(task, if keep.is_some() { cols } else { 0 });
         let dq = values::<T>(task, if queries { z.t * z.d } else { 0 });
         let (dk, dv) = (values::<T>(task, if keys { z.s * z.d } else { 0 }), values::<T>(task, if keys { z.s * z.dv } else { 0 }));
         // Head `h` of batch `b` of operand `k` as a matrix.
@@ -92,9 +94,10 @@ impl AttentionGradKernel {
                                 p[out.clone()].fill(T::ZERO);
                                 dp[out].fill(T::ZERO);
                             }
+                            let start = seen.start;
                             let (p, dp) = (&mut p[seen.clone()], &mut dp[seen]);
-                            T::exp_of(p, T::of(self.of.scale), lse[t0 + i]);
-                            T::slope(dp, p, delta[t0 + i], T::of(self.of.scale));
+                            let keep = keep.map(|keep| (keep, (head * z.t + t0 + i) * z.s + from + start));
+                            self.weigh(p, dp, [lse[t0 + i], delta[t0 + i]], keep, factors);
                         }
                         let by_key = |m: &[T]| Matrix { ptr: m.as_ptr(), row: 1, col: wide };
                         // SAFETY: as above.
@@ -120,6 +123,19 @@ impl AttentionGradKernel {
                 task.store(first + 1, item * z.s * z.dv, T::slice_mut(dv));
             }
         }
+    }
+
+    /// The scores `p` and slopes `dp` of keys that one query sees, to the weights of values and the gradients of scores. `known` is the logarithm of the
+    /// query's Σ e^score and the sum of its result times its gradient; with dropout, `keep` has the number of the first weight.
+    fn weigh<T: Real>(&self, p: &mut [T], dp: &mut [T], known: [T; 2], keep: Option<(Keep, usize)>, factors: &mut [T]) {
+        let scale = T::of(self.of.scale);
+        T::exp_of(p, scale, known[0]);
+        let Some((keep, first)) = keep else { return T::slope(dp, p, known[1], scale) };
+        let factors = &mut factors[..p.len()];
+        keep.factors(first, factors);
+        dp.iter_mut().zip(&*factors).for_each(|(d, f)| *d = *d * *f);
+        T::slope(dp, p, known[1], scale);
+        p.iter_mut().zip(&*factors).for_each(|(p, f)| *p = *p * *f);
     }
 }
 
@@ -152,7 +168,7 @@ impl Op for AttentionGrad {
     }
     fn key(&self, key: &mut Key) {
         let a = &self.0.of;
-        key.word(a.scale.to_bits()).word(a.causal as u64 | (a.window as u64) << 2);
+        key.word(a.scale.to_bits()).word(a.causal as u64 | (a.window as u64) << 2).word(a.dropout.to_bits());
     }
     fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
         // Several results, and a parameter; `Attention::gradient` is the definition.

@@ -2,7 +2,7 @@
 
 use super::AttentionKernel;
 use super::flash_coop::attention_coop;
-use super::params::{FILES, FlashParams, HeadSizes, MAX_HEAD, Part, values};
+use super::params::{FILES, FlashParams, HeadSizes, MAX_HEAD, Part, TiledParams, values};
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{RowGroup, SUM};
 use crate::shader::{Template, grid, indexable};
@@ -12,11 +12,11 @@ const WORKGROUP: u32 = 128;
 /// The most rows that are staged together.
 const TILE: usize = 32;
 
-static FLASH_TILED: Template = Template::new("flash_tiled.wgsl", include_str!("flash_tiled.wgsl")).params(FlashParams::FIELDS).files(FILES);
+static FLASH_TILED: Template = Template::new("flash_tiled.wgsl", include_str!("flash_tiled.wgsl")).params(TiledParams::FIELDS).files(FILES);
 static FLASH_GRAD_Q: Template =
-    Template::new("flash_grad_q.wgsl", include_str!("flash_grad_q.wgsl")).params(FlashParams::FIELDS).files(FILES);
+    Template::new("flash_grad_q.wgsl", include_str!("flash_grad_q.wgsl")).params(TiledParams::FIELDS).files(FILES);
 static FLASH_GRAD_KV: Template =
-    Template::new("flash_grad_kv.wgsl", include_str!("flash_grad_kv.wgsl")).params(FlashParams::FIELDS).files(FILES);
+    Template::new("flash_grad_kv.wgsl", include_str!("flash_grad_kv.wgsl")).params(TiledParams::FIELDS).files(FILES);
 
 /// The gradient of the queries, or those of keys and values.
 pub fn attention_grad(of: &AttentionKernel, part: Part, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -50,18 +50,24 @@ fn staged(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &Adapt
     // Two rows for four threads halve the reads of staged ones, as long as registers are enough.
     let thread_rows = if by_key || dk + dv4 > 8 { 1 } else { 2 };
     let room = (adapter.workgroup_bytes as usize).clamp(16_384, 32_768) - 1024;
-    let tile = [TILE, 16, 8, 4].into_iter().find(|n| n * (64 * (dk + dv4) + 8) <= room)?;
     let workgroup = WORKGROUP.min(adapter.workgroup_threads.max(4));
+    let rows = (workgroup / 4 * thread_rows) as usize;
+    // Four bits for four weights of a tile, in words.
+    let kept = if of.dropout > 0.0 { rows } else { 0 };
+    if kept % 4 != 0 {
+        return None;
+    }
+    let tile = [TILE, 16, 8, 4].into_iter().find(|n| n * (64 * (dk + dv4) + 8 + kept) <= room)?;
     let quad = RowGroup { workgroup, size: 4, col_major: false };
     let (dk, dv4) = (dk as u32, dv4 as u32);
     let consts = vec![("DK", dk), ("DV", dv4), ("THREAD_ROWS", thread_rows), ("TILE", tile as u32), ("CAUSAL", of.causal as u32)];
     let mut values = values(&consts);
-    values.extend([("MASKED", of.mask.into()), ("SUMS", of.sums.into())]);
+    values.extend([("MASKED", of.mask.into()), ("SUMS", of.sums.into()), ("DROPOUT", (of.dropout > 0.0).into())]);
     values.extend([("VEC_D", (z.d % 4 == 0).into()), ("VEC_V", (z.dv % 4 == 0).into())]);
     values.push(("QUAD_SUM", quad.function("quad_sum", SUM, adapter).into()));
-    let blocks = if by_key { z.s } else { z.t }.div_ceil((workgroup / 4 * thread_rows) as usize);
+    let blocks = if by_key { z.s } else { z.t }.div_ceil(rows);
     let count = z.b.checked_mul(if by_key { z.hkv } else { z.h })?.checked_mul(blocks)?;
     let grid = grid(count)?;
-    let params = FlashParams::new(of, &z, step, grid[0], [blocks, count])?;
+    let params = TiledParams::new(FlashParams::new(of, &z, step, grid[0], [blocks, count])?, of, step)?;
     Some(Wgsl { source: template.source(&values), consts, workgroup, grid, words: params.words(), raw: vec![], transposed: vec![] })
 }

@@ -1,6 +1,7 @@
 //! Scaled dot-product attention: softmax(q·kᵀ·scale + mask)·v for each head, without storing the scores.
 
 mod decode_split_kv;
+mod dropout;
 mod flash_coop;
 pub(crate) mod gpu;
 pub mod grad;
@@ -9,22 +10,27 @@ mod params;
 #[cfg(all(test, feature = "gpu"))]
 mod tests;
 
+pub use dropout::AttentionDropout;
+
 use crate::backends::cpu::gemm::{Matrix, MatrixMut, gemm};
 use crate::backends::cpu::operand::{strided, values};
 use crate::backends::cpu::{columns, dot, path, share, vector::Real};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::ops::{Lit, Rhs};
+use crate::ops::{Lit, Rhs, random};
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
+use dropout::Keep;
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
 /// q `[B,H,T,D]`, k `[B,Hkv,S,D]`, v `[B,Hkv,S,Dv]` and an additive mask `[B,H,T,S]` where there is one, to `[B,H,T,Dv]`.
-/// Parameter 0 is the number of valid keys; query t stands at position `valid − T + t`.
+/// Parameter 0 is the number of valid keys; query t stands at position `valid − T + t`. With dropout, parameters 1 and 2 are the number of the draw and the
+/// stream's key.
 #[derive(Clone, Debug)]
 pub struct AttentionKernel {
     /// Whether a query sees no key after its own position.
@@ -37,6 +43,8 @@ pub struct AttentionKernel {
     pub mask: bool,
     /// Whether the logarithm of each query's Σ e^score `[B,H,T]` is a second result, for the gradient.
     pub sums: bool,
+    /// The probability of dropping a weight, or 0.
+    pub dropout: f64,
 }
 
 /// Queries that are taken together.
@@ -137,6 +145,7 @@ impl AttentionKernel {
         let (key_room, value_room) = (values::<T>(task, keys * z.d), values::<T>(task, keys * z.dv));
         let masks = values::<T>(task, if self.mask { keys } else { 0 });
         let (key_memory, value_memory) = (strided::<T>(task, 1), strided::<T>(task, 2));
+        let keep = Keep::of(self.dropout, task);
         let mut state = [(T::LOWEST, T::ZERO); QUERIES];
         for item in range {
             let (head, block) = (item / blocks, item % blocks);
@@ -179,15 +188,19 @@ impl AttentionKernel {
                         T::axpy(&mut row[seen.clone()], T::of(1.0), masks);
                     }
                     let (max, sum) = state[i];
-                    let (new, block_sum) = online_softmax(&mut row[seen], max);
+                    let (new, block_sum) = online_softmax(&mut row[seen.clone()], max);
                     if new == T::LOWEST {
                         continue;
                     }
-                    let keep = T::of((max.wide() - new.wide()).exp());
-                    if keep != T::of(1.0) {
-                        T::scale(&mut sums[i * z.dv..(i + 1) * z.dv], keep);
+                    let shrink = T::of((max.wide() - new.wide()).exp());
+                    if shrink != T::of(1.0) {
+                        T::scale(&mut sums[i * z.dv..(i + 1) * z.dv], shrink);
                     }
-                    state[i] = (new, sum * keep + block_sum);
+                    state[i] = (new, sum * shrink + block_sum);
+                    // What is dropped counts in the sum: the softmax comes first.
+                    if let Some(keep) = keep {
+                        keep.apply((head * z.t + t0 + i) * z.s + from + seen.start, &mut row[seen]);
+                    }
                 }
                 let weights = Matrix { ptr: scores.as_ptr(), row: len as isize, col: 1 };
                 let seen = matrix(value_memory, 2, z.dv, value_room);
@@ -381,7 +394,7 @@ impl Kernel for AttentionKernel {
         let z = Sizes::of(self, task);
         match task.step().loads[0].dtype().compute() {
             DType::F64 => self.blocks::<f64>(task, &z),
-            _ if z.sharing * z.t <= STREAM_MAX_QUERIES && z.t > 0 => self.stream(task, &z),
+            _ if z.sharing * z.t <= STREAM_MAX_QUERIES && z.t > 0 && self.dropout == 0.0 => self.stream(task, &z),
             _ => self.blocks::<f32>(task, &z),
         }
     }
@@ -405,10 +418,12 @@ pub struct AttentionOptions {
     pub kv_len: Option<usize>,
     /// A query sees only this many latest positions (with `causal`); all when absent.
     pub window: Option<usize>,
+    /// Dropout of the weights; none when absent.
+    pub dropout: Option<AttentionDropout>,
 }
 impl Default for AttentionOptions {
     fn default() -> Self {
-        AttentionOptions { scale: None, causal: true, kv_len: None, window: None }
+        AttentionOptions { scale: None, causal: true, kv_len: None, window: None, dropout: None }
     }
 }
 
@@ -424,10 +439,10 @@ impl Op for Attention {
     }
     fn key(&self, key: &mut Key) {
         let a = &self.0;
-        key.word(a.scale.to_bits()).word(a.causal as u64 | (a.mask as u64) << 1 | (a.window as u64) << 2);
+        key.word(a.scale.to_bits()).word(a.causal as u64 | (a.mask as u64) << 1 | (a.window as u64) << 2).word(a.dropout.to_bits());
     }
     fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
-        // Its parameter, the number of valid keys, is not among the inputs.
+        // Its parameters, such as the number of valid keys, are not among the inputs.
         None
     }
     fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
@@ -477,12 +492,23 @@ impl AttentionKernel {
         if self.mask {
             let m = &v.inputs[3];
             let full = m.broadcast_to(&[b, h, t, s])?;
-            scores = scores.add(&split(&full, s)?)?;
+            let full = split(&full, s)?;
+            // A query whose scores are all −∞ has no weights and no gradient.
+            seen = seen.bitwise_and(&full.gt(f64::NEG_INFINITY)?)?;
+            scores = scores.add(&full)?;
         }
         let p = seen.where_(Rhs::Tensor(&scores), Rhs::Lit(-3e38))?.softmax(-1)?;
         let p = seen.where_(Rhs::Tensor(&p), Rhs::Lit(0.0))?;
         let dot = g5.mul(&o5)?.sum(&[-1], true)?;
-        let slope = p.mul(&g5.matmul(&v5.transpose(-2, -1)?)?.sub(&dot)?)?;
+        let mut slope = g5.matmul(&v5.transpose(-2, -1)?)?;
+        let mut kept = p.clone();
+        if self.dropout > 0.0 {
+            let draw = random::uniform_of(Shape::of(&[b, h, t, s]), v.params[1], v.params[2], device, q.node.at)?;
+            let factors = split(&draw.ge(self.dropout)?.where_(dropout::factor(self.dropout), 0.0)?.cast(p.dtype())?, s)?;
+            slope = slope.mul(&factors)?;
+            kept = kept.mul(&factors)?;
+        }
+        let slope = p.mul(&slope.sub(&dot)?)?;
         let scaled = slope.mul(Lit(self.scale))?;
         let back = |x: Tensor, like: &Tensor| x.reshape(&like.dims().iter().map(|&d| d as isize).collect::<Vec<_>>()).map(Some);
         let mut grads = vec![None; v.inputs.len()];
@@ -493,7 +519,7 @@ impl AttentionKernel {
             grads[1] = back(scaled.transpose(-2, -1)?.matmul(&q5)?.sum(&[2], false)?, k)?;
         }
         if v.wants(2) {
-            grads[2] = back(p.transpose(-2, -1)?.matmul(&g5)?.sum(&[2], false)?, value)?;
+            grads[2] = back(kept.transpose(-2, -1)?.matmul(&g5)?.sum(&[2], false)?, value)?;
         }
         if self.mask && v.wants(3) {
             grads[3] = Some(slope.reshape(&[b as isize, h as isize, t as isize, s as isize])?.sum_to(v.inputs[3].shape())?);
@@ -507,7 +533,8 @@ impl Tensor {
     /// (grouped queries, Ainslie et al., 2023). `mask` is added to the scores and broadcasts to `[B,H,T,S]`.
     ///
     /// # Errors
-    /// When the shapes are not these, `kv_len` is not between 1 (with `causal`: the number of queries) and the number of keys, or the dtypes are not one float dtype.
+    /// When the shapes are not these, `kv_len` is not between 1 (with `causal`: the number of queries) and the number of keys, or the dtypes are not one float
+    /// dtype; when the probability of dropout is not between 0 and 1.
     ///
     /// ```
     /// # use tensorlogic::prelude::*;
@@ -551,6 +578,7 @@ impl Tensor {
                 format!("q {dtype}, k {}, v {}: expected the same float dtype", k.dtype(), v.dtype()),
             ));
         }
+        options.dropout.as_ref().map_or(Ok(()), AttentionDropout::check)?;
         let mut inputs: crate::tensor::Inputs = smallvec::smallvec![self.clone(), k.clone(), v.clone()];
         if let Some(m) = mask {
             let full = Shape::of(&[qs[0], qs[1], qs[2], ks[2]]);
@@ -567,12 +595,17 @@ impl Tensor {
             window: options.window.unwrap_or(0) as u32,
             mask: mask.is_some(),
             sums: tracked && mask.is_none(),
+            dropout: options.dropout.as_ref().map_or(0.0, |d| d.p),
         };
+        let mut params: SmallVec<[f64; 2]> = smallvec::smallvec![kv_len as f64];
+        if let Some(d) = options.dropout.as_ref().filter(|d| d.p > 0.0) {
+            params.extend([f64::from(d.rng.draws), f64::from(d.rng.key())]);
+        }
         let mut metas = smallvec::smallvec![Meta { dtype, shape: Shape::of(&[qs[0], qs[1], qs[2], vs[3]]) }];
         if kernel.sums {
             let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
             metas.push(Meta { dtype: wide, shape: Shape::of(&[qs[0], qs[1], qs[2]]) });
         }
-        Ok(Tensor::op(Arc::new(Attention(kernel)), inputs, smallvec::smallvec![kv_len as f64], metas, at)?.swap_remove(0))
+        Ok(Tensor::op(Arc::new(Attention(kernel)), inputs, params, metas, at)?.swap_remove(0))
     }
 }

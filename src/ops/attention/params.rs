@@ -1,9 +1,9 @@
 //! What the GPU forms of attention and its gradients share: the sizes of a step, parameters and included files.
 
-use super::AttentionKernel;
+use super::{AttentionKernel, dropout};
 use crate::ops::matmul::gemm_coop::{OPERAND, OPERAND_PLACE};
 use crate::plan::Step;
-use crate::shader::{U32, Value, params};
+use crate::shader::{F32, U32, Value, params};
 
 /// Which gradients a kernel makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +32,7 @@ pub(super) static FILES: &[(&str, &str)] = &[
     ("flash_coop_stage.wgsl", include_str!("flash_coop_stage.wgsl")),
     ("flash_coop_store.wgsl", include_str!("flash_coop_store.wgsl")),
     ("flash_coop_top.wgsl", include_str!("flash_coop_top.wgsl")),
+    ("flash_keep.wgsl", include_str!("flash_keep.wgsl")),
     ("flash_queries.wgsl", include_str!("flash_queries.wgsl")),
     ("flash_stage.wgsl", include_str!("flash_stage.wgsl")),
     ("flash_tiles.wgsl", include_str!("flash_tiles.wgsl")),
@@ -134,5 +135,37 @@ impl FlashParams {
     pub fn new(of: &AttentionKernel, z: &HeadSizes, step: &Step, groups_x: u32, [head_blocks, groups]: [usize; 2]) -> Option<FlashParams> {
         let base = AttentionParams::new(of, z, step, groups_x)?;
         Some(FlashParams { base, head_blocks: U32::size(head_blocks)?, groups: U32::size(groups)? })
+    }
+}
+
+params! {
+    /// What kernels that stage tiles read at run time.
+    pub(super) struct TiledParams: FlashParams {
+        /// Which draw of the stream decides what dropout keeps.
+        drop_draw: u32,
+        /// The stream's key.
+        drop_key: u32,
+        /// A weight is kept where its 24 random bits are not below this.
+        drop_below: u32,
+        /// Factor of the weights that are kept.
+        drop_factor: f32,
+    }
+}
+
+impl TiledParams {
+    /// With the dropout of `of`, if it has one, whose draw and key are the step's second and third parameter.
+    pub fn new(base: FlashParams, of: &AttentionKernel, step: &Step) -> Option<TiledParams> {
+        if of.dropout == 0.0 {
+            return Some(TiledParams {
+                base,
+                drop_draw: U32::ABSENT,
+                drop_key: U32::ABSENT,
+                drop_below: U32::ABSENT,
+                drop_factor: F32::ABSENT,
+            });
+        }
+        let [draw, key] = [1, 2].map(|n| step.params.get(n).map(|&p| U32::param(p)));
+        let (below, factor) = (dropout::threshold(of.dropout), dropout::factor(of.dropout) as f32);
+        Some(TiledParams { base, drop_draw: draw?, drop_key: key?, drop_below: below.into(), drop_factor: factor.into() })
     }
 }

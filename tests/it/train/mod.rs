@@ -1,4 +1,5 @@
 //! Training.
 
+mod encoder;
 mod training_examples;
 mod training_parity;

@@ -59,7 +59,7 @@ fn check_case(c: Case, valid: usize, kind: DType, out: DType) {
     let mut loads = vec![q, k, v];
     loads.extend(c.masked.then_some(m));
     let make = move |s: &Step, a: &AdapterInfo| {
-        let of = AttentionKernel { causal: c.causal, scale, window: c.window as u32, mask: c.masked, sums: false };
+        let of = AttentionKernel { causal: c.causal, scale, window: c.window as u32, mask: c.masked, sums: false, dropout: 0.0 };
         attention(&of, s, a)
     };
     let name = format!(
