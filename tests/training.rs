@@ -12,7 +12,7 @@ use tensorlogic::io::{SafeTensors, save_folder, write_safetensors};
 use tensorlogic::models::{self, Session, Weights};
 use tensorlogic::nn::{Gpt, GptConfig, Module, ModuleExt};
 use tensorlogic::optim::{AdamW, Optimizer, Schedule, decay_matrices};
-use tensorlogic::train::{AdaptiveBatch, Checkpoints, load_training, save_training};
+use tensorlogic::train::{AdaptiveBatch, AdaptiveRows, Checkpoints, load_training, save_training};
 use tensorlogic::{DType, Device, Rng, Tensor};
 
 fn place(name: &str) -> PathBuf {
@@ -188,6 +188,97 @@ fn a_trained_model_is_the_same_from_its_files() {
     }
 }
 
+/// A limit that holds a part of the batch, raised in mid-run.
+#[test]
+fn parts_grow_back_when_memory_is_there_again_and_do_not_swing() {
+    let _alone = alone();
+    let config = GptConfig { context: 32, width: 16, layers: 1, dropout: 0.0, ..CONFIG };
+    let tokens: Vec<i32> = (0..32 * 32).map(|i| (i * i + 3) % 29).collect();
+    for device in devices() {
+        let model = Gpt::new(config, &mut Rng::new(2), &device).unwrap();
+        let mut o = Optimizer::new(AdamW::default(), model.named_parameters(), 1e-3).unwrap();
+        let batch = vec![Tensor::from_vec(tokens.clone(), &[32, 32], &device).unwrap(); 2];
+        let mut adaptive = AdaptiveBatch::new().grow_after(5);
+        let mut step = |adaptive: &mut AdaptiveBatch| {
+            adaptive.step(&model, &mut o, std::slice::from_ref(&batch), |b| model.loss(&b[0], &b[1])).unwrap().item().unwrap()
+        };
+        for _ in 0..3 {
+            step(&mut adaptive);
+        }
+        assert_eq!((adaptive.parts(), adaptive.failures()), (1, 0));
+        let held = device.memory().in_use;
+        device.set_memory_limit(held + (400 << 10));
+        step(&mut adaptive);
+        let (parts, first) = (adaptive.parts(), adaptive.failures());
+        assert!((2..32).contains(&parts), "{parts} parts on {}", device.name());
+        // 200 steps: what is tried in vain changes no step's parts, and is tried ever more seldom: after 10, 20, 40 and then each 40 steps.
+        for _ in 0..200 {
+            step(&mut adaptive);
+            assert_eq!(adaptive.parts(), parts, "on {}", device.name());
+        }
+        let trials = adaptive.failures() - first;
+        assert!((1..=6).contains(&trials), "{trials} trials on {}", device.name());
+        device.set_memory_limit(None);
+        let mut steps = 0;
+        while adaptive.parts() > 1 && steps < 200 {
+            step(&mut adaptive);
+            steps += 1;
+        }
+        assert_eq!(adaptive.parts(), 1, "on {}", device.name());
+        println!("{}: {parts} parts, {trials} trials in 200 steps, whole again after {steps} steps", device.name());
+        // Bounds: never more rows than asked for, and no fewer.
+        let mut bounded = AdaptiveBatch::new().with_rows(4, 8).grow_after(1);
+        for _ in 0..6 {
+            step(&mut bounded);
+        }
+        device.set_memory_limit(device.memory().in_use + 1000);
+        let e = bounded.step(&model, &mut o, std::slice::from_ref(&batch), |b| model.loss(&b[0], &b[1]));
+        device.set_memory_limit(None);
+        assert!(matches!(e, Err(TensorError::OutOfMemory { .. })) && bounded.parts() <= 8, "{} parts", bounded.parts());
+    }
+}
+
+#[test]
+fn rows_of_an_inference_follow_the_memory_within_their_bounds() {
+    let _alone = alone();
+    for device in devices() {
+        let mut rng = Rng::new(1);
+        let w = rng.normal(&[64, 2048], DType::F32, &device).unwrap();
+        let x = rng.normal(&[600, 64], DType::F32, &device).unwrap();
+        tensorlogic::eval::eval_all(&[&w, &x]).unwrap();
+        let largest = std::cell::Cell::new(0);
+        let f = |part: &[Tensor]| {
+            largest.set(largest.get().max(part[0].dims()[0]));
+            part[0].matmul(&w)?.softmax(-1)?.square()?.sum(&[-1], false)
+        };
+        let want = f(std::slice::from_ref(&x)).unwrap().to_vec().unwrap();
+        let mut rows = AdaptiveRows::new(64, 2, 256).unwrap().grow_after(2);
+        let check = |rows: &mut AdaptiveRows| {
+            let got = rows.run(std::slice::from_ref(&x), f).unwrap().to_vec().unwrap();
+            assert!(got.len() == 600 && got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-5), "on {}", device.name());
+        };
+        largest.set(0);
+        check(&mut rows);
+        assert_eq!((rows.rows(), rows.failures(), largest.get()), (128, 0, 128), "on {}", device.name());
+        (0..2).for_each(|_| check(&mut rows));
+        assert_eq!((rows.rows(), rows.failures(), largest.get()), (256, 0, 256), "on {}", device.name());
+        // Twenty rows take 160 KiB.
+        device.empty_cache();
+        device.set_memory_limit(device.memory().in_use + (200 << 10));
+        check(&mut rows);
+        assert!(rows.rows() < 64 && rows.failures() > 0, "{} rows on {}", rows.rows(), device.name());
+        device.set_memory_limit(None);
+        (0..4).for_each(|_| check(&mut rows));
+        assert_eq!(rows.rows(), 256, "on {}", device.name());
+        device.set_memory_limit(device.memory().in_use + 1000);
+        let e = rows.run(std::slice::from_ref(&x), f);
+        device.set_memory_limit(None);
+        assert!(matches!(e, Err(TensorError::OutOfMemory { .. })) && rows.rows() >= 2, "{e:?}");
+        assert!(rows.run(&[x.clone(), w.clone()], f).unwrap_err().to_string().contains("one number of rows"));
+        assert!(AdaptiveRows::new(4, 8, 16).is_err() && AdaptiveRows::new(4, 0, 16).is_err());
+    }
+}
+
 #[test]
 fn attention_with_dropped_weights_is_attention() {
     let _alone = alone();
@@ -195,10 +286,10 @@ fn attention_with_dropped_weights_is_attention() {
         let mut model = Gpt::new(GptConfig { dropout: 0.0, ..CONFIG }, &mut Rng::new(3), &device).unwrap();
         let x = Tensor::from_vec((0..32).map(|i| (i * 7) % 29).collect::<Vec<i32>>(), &[2, 16], &device).unwrap();
         let fused = model.forward(&x).unwrap().to_vec().unwrap();
-        // A probability that practically never drops takes the other way to the same numbers.
+        // A probability that practically never drops: other kernels, the same numbers.
         model.set_attention_dropout(1e-12);
-        let stored = model.forward(&x).unwrap().to_vec().unwrap();
-        assert!(fused.iter().zip(&stored).all(|(a, b)| (a - b).abs() < 1e-4), "on {}", device.name());
+        let kept = model.forward(&x).unwrap().to_vec().unwrap();
+        assert!(fused.iter().zip(&kept).all(|(a, b)| (a - b).abs() < 1e-4), "on {}", device.name());
         model.set_attention_dropout(0.5);
         let dropped = model.forward(&x).unwrap().to_vec().unwrap();
         assert!(fused.iter().zip(&dropped).any(|(a, b)| (a - b).abs() > 1e-3), "on {}", device.name());

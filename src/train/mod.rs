@@ -3,5 +3,5 @@
 mod adaptive;
 mod checkpoints;
 
-pub use adaptive::AdaptiveBatch;
+pub use adaptive::{AdaptiveBatch, AdaptiveRows};
 pub use checkpoints::{Checkpoints, load_training, save_training};
