@@ -6,7 +6,7 @@ use common::{alone, devices};
 use tensorlogic::measure::{CATEGORIES, Options, floors, read_records, suite, table};
 
 /// The rows of a category: operations by sizes.
-const ROWS: [(&str, &[&str], &[&str]); 8] = [
+const ROWS: [(&str, &[&str], &[&str]); 10] = [
     (CATEGORIES[0], &["MatMul"], &["64x64", "128x128", "256x256", "512x512", "1024x1024"]),
     (CATEGORIES[1], &["Add", "Mul"], &["1K", "10K", "100K", "1M"]),
     (CATEGORIES[2], &["Sum"], &["1K", "10K", "100K", "1M"]),
@@ -15,6 +15,8 @@ const ROWS: [(&str, &[&str], &[&str]); 8] = [
     (CATEGORIES[5], &["Chain of 8, fused", "Chain of 8, TL_NO_FUSION"], &["1K", "1M"]),
     (CATEGORIES[6], &["Add, memory from the pool", "Add, new memory each time"], &["10K", "1M"]),
     (CATEGORIES[7], &["MLP 256-1024-256"], &["batch 1", "batch 4", "batch 16", "batch 64"]),
+    (CATEGORIES[8], &["Logits"], &["50257", "50304"]),
+    (CATEGORIES[9], &["Batch", "Copy of its bytes"], &["64x12288 u8", "64x12288 f32"]),
 ];
 
 #[test]
@@ -32,7 +34,7 @@ fn every_row_of_the_log_is_measured() {
                 assert_eq!(r.wall.samples.len(), 3);
                 assert!(r.wall.min > 0.0 && r.wall.min <= r.wall.median && r.wall.median <= r.wall.p95 && r.wall.p95 <= r.wall.max);
                 assert!(r.bytes > 0 && r.environment.device == d.name());
-                let transfer = category == CATEGORIES[3];
+                let transfer = [CATEGORIES[3], CATEGORIES[9]].contains(&category);
                 // The GPU's clock is shown where something was dispatched on a GPU, and nowhere else.
                 assert_eq!(r.gpu.is_some(), !d.is_cpu() && !transfer, "{o} {s}");
                 assert_eq!(r.limit.is_some(), d.is_cpu() || !transfer, "{o} {s}");

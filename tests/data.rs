@@ -4,7 +4,10 @@ mod common;
 
 use common::devices;
 use std::path::PathBuf;
-use tensorlogic::data::{DataLoader, Dataset, Field, Images, LoaderOptions, Order, Part, TokenFile, TokenWindows};
+use tensorlogic::data::{
+    DataLoader, Dataset, Field, Images, LoaderOptions, Order, PadOptions, PaddedTokens, Part, Stream, StreamLoader, StreamOptions,
+    StreamSource, StreamState, TokenFile, TokenWindows, pad_rows,
+};
 use tensorlogic::{DType, Device, TensorError, TensorResult};
 
 fn file(name: &str, bytes: &[u8]) -> PathBuf {
@@ -230,5 +233,241 @@ fn windows_are_the_tokens_and_those_one_further() {
     }
     for (range, context, stride) in [(0..8, 8, 1), (0..50, 0, 1), (0..50, 8, 0), (0..51, 8, 1), (45..46, 8, 1)] {
         assert!(TokenWindows::new(tokens.clone(), range, context, stride).is_err());
+    }
+}
+
+/// Examples whose fields have every type, with values that follow from their number.
+struct Every;
+
+const TYPES: [DType; 5] = [DType::F32, DType::F16, DType::I32, DType::I64, DType::U8];
+
+impl Dataset for Every {
+    fn len(&self) -> usize {
+        23
+    }
+    fn fields(&self) -> Vec<Field> {
+        TYPES.map(|dtype| Field { dtype, shape: vec![3] }).into()
+    }
+    fn read(&self, index: usize, parts: &mut [Part]) -> TensorResult<()> {
+        for part in parts {
+            let values = (0..3).map(|i| index * 3 + i);
+            match part {
+                Part::F32(p) => p.iter_mut().zip(values).for_each(|(p, v)| *p = v as f32 / 4.0),
+                Part::F16(p) => p.iter_mut().zip(values).for_each(|(p, v)| *p = half::f16::from_f32(v as f32 / 4.0)),
+                Part::I32(p) => p.iter_mut().zip(values).for_each(|(p, v)| *p = -(v as i32)),
+                Part::I64(p) => p.iter_mut().zip(values).for_each(|(p, v)| *p = -(v as i64) << 40),
+                Part::U8(p) => p.iter_mut().zip(values).for_each(|(p, v)| *p = v as u8),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn fields_of_every_type_arrive_as_they_were_read() {
+    let cpu = Device::cpu();
+    for prefetch in [0, 2] {
+        let options = LoaderOptions { batch: 4, order: Order::Sequential, drop_last: false, prefetch, ..LoaderOptions::default() };
+        let mut loader = DataLoader::new(Every, options, &cpu).unwrap();
+        let mut at = 0;
+        for batch in loader.epoch_batches() {
+            let batch = batch.unwrap();
+            assert_eq!(batch.iter().map(|t| t.dtype()).collect::<Vec<_>>(), TYPES);
+            let rows = batch[0].dims()[0];
+            let numbers: Vec<usize> = (at * 3..(at + rows) * 3).collect();
+            let of = |f: &dyn Fn(usize) -> f64| numbers.iter().map(|&v| f(v)).collect::<Vec<f64>>();
+            let quarters = of(&|v| v as f64 / 4.0);
+            assert_eq!(batch[0].to_vec().unwrap().iter().map(|&v| f64::from(v)).collect::<Vec<_>>(), quarters);
+            assert_eq!(batch[1].to_vec_of::<half::f16>().unwrap().iter().map(|v| v.to_f64()).collect::<Vec<_>>(), quarters);
+            assert_eq!(batch[2].to_vec_of::<i32>().unwrap().iter().map(|&v| f64::from(v)).collect::<Vec<_>>(), of(&|v| -(v as f64)));
+            assert_eq!(batch[3].to_vec_of::<i64>().unwrap(), numbers.iter().map(|&v| -(v as i64) << 40).collect::<Vec<_>>());
+            assert_eq!(batch[4].to_vec_of::<u8>().unwrap(), numbers.iter().map(|&v| v as u8).collect::<Vec<_>>());
+            at += rows;
+        }
+        assert_eq!(at, 23);
+    }
+    for device in devices().iter().filter(|d| !d.is_cpu()) {
+        let e = DataLoader::new(Every, LoaderOptions::default(), device).err().unwrap().to_string();
+        assert!(e.contains("does not support i64"), "{e}");
+    }
+    struct Wide;
+    impl Dataset for Wide {
+        fn len(&self) -> usize {
+            1
+        }
+        fn fields(&self) -> Vec<Field> {
+            vec![Field { dtype: DType::F64, shape: vec![] }]
+        }
+        fn read(&self, _: usize, _: &mut [Part]) -> TensorResult<()> {
+            Ok(())
+        }
+    }
+    let e = DataLoader::new(Wide, LoaderOptions::default(), &cpu).err().unwrap().to_string();
+    assert!(e.contains("f32, f16, i32, i64 or u8, not f64"), "{e}");
+}
+
+/// Numbers from 1000·epoch on, as bytes and floats; epoch 1 is short, and reading fails at `fails`.
+struct Numbers {
+    count: [u64; 3],
+    fails: Option<u64>,
+}
+
+struct Count {
+    at: u64,
+    end: u64,
+    fails: Option<u64>,
+}
+
+impl StreamSource for Numbers {
+    fn fields(&self) -> Vec<Field> {
+        vec![Field { dtype: DType::I32, shape: vec![] }, Field { dtype: DType::U8, shape: vec![2] }]
+    }
+    fn open(&self, epoch: u64) -> TensorResult<Box<dyn Stream>> {
+        Ok(Box::new(Count { at: 1000 * epoch, end: 1000 * epoch + self.count[epoch as usize % 3], fails: self.fails }))
+    }
+}
+
+impl Stream for Count {
+    fn next(&mut self, parts: &mut [Part]) -> TensorResult<bool> {
+        if self.fails == Some(self.at) {
+            return Err(TensorError::Value(format!("number {} cannot be read", self.at)));
+        }
+        if self.at == self.end {
+            return Ok(false);
+        }
+        let [Part::I32(number), Part::U8(bytes)] = parts else { panic!("two parts") };
+        number[0] = self.at as i32;
+        bytes.copy_from_slice(&[self.at as u8, !self.at as u8]);
+        self.at += 1;
+        Ok(true)
+    }
+}
+
+fn numbers(loader: &mut StreamLoader, batches: usize) -> Vec<Vec<i32>> {
+    let mut out = Vec::new();
+    for _ in 0..batches {
+        let b = loader.next_batch().unwrap();
+        let (number, bytes) = (b[0].to_vec_of::<i32>().unwrap(), b[1].to_vec_of::<u8>().unwrap());
+        assert_eq!(bytes, number.iter().flat_map(|&n| [n as u8, !n as u8]).collect::<Vec<_>>());
+        out.push(number);
+    }
+    out
+}
+
+#[test]
+fn streams_are_shuffled_in_a_buffer_and_continued_bit_for_bit() {
+    let source = || Numbers { count: [103, 17, 64], fails: None };
+    for device in devices() {
+        for drop_last in [true, false] {
+            let options = StreamOptions { batch: 8, buffer: 20, seed: 5, drop_last, prefetch: 0 };
+            let make = |prefetch| StreamLoader::new(source(), StreamOptions { prefetch, ..options }, &device).unwrap();
+            // Two rounds of the three epochs.
+            let per_epoch = [103usize, 17, 64].map(|n| if drop_last { n / 8 } else { n.div_ceil(8) });
+            let all = numbers(&mut make(0), 2 * per_epoch.iter().sum::<usize>());
+            assert_eq!(numbers(&mut make(2), all.len()), all, "read ahead on {}", device.name());
+            let mut at = 0;
+            for epoch in 0..6u64 {
+                let n = [103, 17, 64][epoch as usize % 3];
+                let seen: Vec<i32> = all[at..at + per_epoch[epoch as usize % 3]].concat();
+                at += per_epoch[epoch as usize % 3];
+                let mut sorted = seen.clone();
+                sorted.sort_unstable();
+                sorted.dedup();
+                assert_eq!((sorted.len(), seen.len()), (seen.len(), if drop_last { n / 8 * 8 } else { n }));
+                assert!(sorted.iter().all(|&v| (1000 * epoch as i32..1000 * epoch as i32 + n as i32).contains(&v)));
+                // An example is never earlier than the buffer allows, and the order is another one than the stream's.
+                assert!(seen.iter().enumerate().all(|(i, &v)| (v - 1000 * epoch as i32) < i as i32 + 20), "{seen:?}");
+                assert!(n < 20 || seen.windows(2).filter(|w| w[0] + 1 == w[1]).count() < n / 4, "{seen:?}");
+            }
+            for stop in 0..all.len() {
+                for prefetch in [0, 2] {
+                    let mut a = make(prefetch);
+                    numbers(&mut a, stop);
+                    let text = serde_json::to_string(&a.state()).unwrap();
+                    let mut b = StreamLoader::new(source(), StreamOptions { prefetch, seed: 77, ..options }, &device).unwrap();
+                    numbers(&mut b, 1);
+                    b.load_state(serde_json::from_str(&text).unwrap());
+                    let rest = (all.len() - stop).min(14);
+                    assert_eq!(numbers(&mut b, rest), all[stop..stop + rest], "from {stop} with {prefetch} ahead");
+                }
+            }
+        }
+        // A buffer of one keeps the order.
+        let options = StreamOptions { batch: 4, buffer: 1, ..StreamOptions::default() };
+        let plain = numbers(&mut StreamLoader::new(source(), options, &device).unwrap(), 5).concat();
+        assert_eq!(plain, (0..20).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn streams_that_fail_or_are_too_short_say_so_and_can_be_asked_again() {
+    let device = Device::cpu();
+    for prefetch in [0, 2] {
+        let options = StreamOptions { batch: 4, buffer: 4, prefetch, ..StreamOptions::default() };
+        let mut loader = StreamLoader::new(Numbers { count: [50; 3], fails: Some(10) }, options, &device).unwrap();
+        let first = numbers(&mut loader, 1);
+        for _ in 0..2 {
+            let e = loader.next_batch().unwrap_err().to_string();
+            assert!(e.contains("number 10 cannot be read"), "{e}");
+        }
+        loader.load_state(StreamState::default());
+        assert_eq!(numbers(&mut loader, 1), first);
+        let mut short = StreamLoader::new(Numbers { count: [3; 3], fails: None }, options, &device).unwrap();
+        let e = short.next_batch().unwrap_err().to_string();
+        assert!(e.contains("epoch 0 of the stream has 3 examples, fewer than a batch of 4"), "{e}");
+        assert!(StreamLoader::new(Numbers { count: [3; 3], fails: None }, StreamOptions { buffer: 0, ..options }, &device).is_err());
+    }
+}
+
+#[test]
+fn rows_of_different_lengths_are_padded_with_a_mask() {
+    for device in devices() {
+        let rows: [&[f32]; 3] = [&[1.0, 2.0, 3.0], &[], &[4.0]];
+        for left in [false, true] {
+            let padded = pad_rows(&rows, -1.0, &PadOptions { length: Some(4), left, ..PadOptions::default() }, &device).unwrap();
+            let want = if left {
+                [-1., 1., 2., 3., -1., -1., -1., -1., -1., -1., -1., 4.]
+            } else {
+                [1., 2., 3., -1., -1., -1., -1., -1., 4., -1., -1., -1.]
+            };
+            assert_eq!((padded.values.dims(), padded.values.to_vec().unwrap()), (&[3, 4][..], want.to_vec()));
+            assert_eq!(padded.mask.dtype(), DType::Bool);
+            assert_eq!(padded.mask.to_vec().unwrap(), want.map(|v| f32::from(u8::from(v > 0.0))));
+        }
+        assert_eq!(pad_rows(&rows, 0.0, &PadOptions { multiple: 8, ..PadOptions::default() }, &device).unwrap().values.dims(), [3, 8]);
+        let e = pad_rows(&rows, 0.0, &PadOptions { length: Some(2), ..PadOptions::default() }, &device).unwrap_err().to_string();
+        assert!(e.contains("3 rows of up to 3 elements do not fit a length of 2"), "{e}");
+        assert!(pad_rows::<i32>(&[], 0, &PadOptions::default(), &device).is_err());
+        let tokens = PaddedTokens::new(vec![vec![7, 8], vec![1, 2, 3, 4, 5]], 3, -100, false).unwrap();
+        let options = LoaderOptions { batch: 2, order: Order::Sequential, ..LoaderOptions::default() };
+        let batch = DataLoader::new(tokens, options, &device).unwrap().next_batch().unwrap();
+        assert_eq!(batch[0].to_vec_of::<i32>().unwrap(), [7, 8, -100, 1, 2, 3]);
+        assert_eq!(batch[1].to_vec_of::<u8>().unwrap(), [1, 1, 0, 1, 1, 1]);
+    }
+}
+
+/// A dataset that takes its time is waited for; the time is counted.
+#[test]
+fn waiting_for_data_is_measured() {
+    struct Slow;
+    impl Dataset for Slow {
+        fn len(&self) -> usize {
+            100
+        }
+        fn fields(&self) -> Vec<Field> {
+            vec![Field { dtype: DType::U8, shape: vec![] }]
+        }
+        fn read(&self, _: usize, _: &mut [Part]) -> TensorResult<()> {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            Ok(())
+        }
+    }
+    for prefetch in [0, 1] {
+        let mut loader = DataLoader::new(Slow, LoaderOptions { batch: 2, prefetch, ..LoaderOptions::default() }, &Device::cpu()).unwrap();
+        assert!(loader.stalled().is_zero());
+        let began = std::time::Instant::now();
+        (0..5).for_each(|_| drop(loader.next_batch().unwrap()));
+        let stalled = loader.stalled();
+        assert!(stalled.as_millis() >= 40 && stalled <= began.elapsed(), "{stalled:?}");
     }
 }

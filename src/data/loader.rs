@@ -1,13 +1,12 @@
 //! Batches of a dataset in a seeded order, read ahead by a thread, put into device memory that is used again.
 
-use super::{Dataset, Field, Part};
+use super::host::{HostBatch, Ring, Worker, check};
+use super::{Dataset, Field};
 use crate::device::Device;
-use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::tensor::Tensor;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// The order of examples. It depends only on seed and position, so that a run can be resumed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
@@ -51,18 +50,6 @@ pub struct LoaderState {
     pub position: u64,
 }
 
-/// One part of a batch in host memory.
-enum Values {
-    F32(Vec<f32>),
-    I32(Vec<i32>),
-}
-
-/// A batch in host memory.
-struct HostBatch {
-    rows: usize,
-    parts: Vec<Values>,
-}
-
 /// State of the reading thread.
 #[derive(Clone)]
 struct Plan {
@@ -70,12 +57,6 @@ struct Plan {
     fields: Arc<Vec<Field>>,
     options: LoaderOptions,
     len: usize,
-}
-
-struct Worker {
-    batches: Receiver<TensorResult<HostBatch>>,
-    used: Sender<HostBatch>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// Batches of a dataset, without end: one tensor `[batch, …]` for each field.
@@ -105,25 +86,24 @@ pub struct DataLoader {
     device: Device,
     position: u64,
     worker: Option<Worker>,
-    /// Tensors of the last two batches.
-    ring: [Vec<Tensor>; 2],
+    ring: Ring,
+    stalled: Duration,
 }
 
 impl DataLoader {
     /// A loader at the start of the data.
     ///
     /// # Errors
-    /// If the dataset has too few examples for a batch, or a field is neither f32 nor i32.
+    /// If the dataset has too few examples for a batch, or a field has a dtype that is none of f32, f16, i32, i64 and u8 or that the device
+    /// lacks (GPUs have no i64).
     pub fn new(dataset: impl Dataset + 'static, options: LoaderOptions, device: &Device) -> TensorResult<DataLoader> {
         let (len, fields) = (dataset.len(), dataset.fields());
-        if let Some(f) = fields.iter().find(|f| !matches!(f.dtype, DType::F32 | DType::I32)) {
-            return Err(TensorError::Config(format!("datasets support f32 and i32, not {}", f.dtype)));
-        }
+        check(&fields, device)?;
         if options.batch == 0 || len == 0 || (options.drop_last && options.order != Order::Random && len < options.batch) {
             return Err(TensorError::Config(format!("{len} examples are fewer than a batch of {}", options.batch)));
         }
         let plan = Plan { dataset: Arc::new(dataset), fields: Arc::new(fields), options, len };
-        Ok(DataLoader { plan, device: device.clone(), position: 0, worker: None, ring: [Vec::new(), Vec::new()] })
+        Ok(DataLoader { plan, device: device.clone(), position: 0, worker: None, ring: Ring::default(), stalled: Duration::ZERO })
     }
 
     /// Batches of one pass over the dataset.
@@ -157,31 +137,21 @@ impl DataLoader {
     /// # Errors
     /// Those of the dataset and of the device.
     pub fn next_batch(&mut self) -> TensorResult<Vec<Tensor>> {
-        let host = self.next_on_host()?;
-        let slot = (self.position % 2) as usize;
-        let mut tensors = std::mem::take(&mut self.ring[slot]);
-        let fits = tensors.first().is_some_and(|t| t.dims()[0] == host.rows);
-        if !fits {
-            tensors.clear();
-        }
-        for (n, (field, values)) in self.plan.fields.iter().zip(&host.parts).enumerate() {
-            let count = host.rows * field.shape.iter().product::<usize>();
-            let shape: Vec<usize> = std::iter::once(host.rows).chain(field.shape.iter().copied()).collect();
-            match (tensors.get_mut(n), values) {
-                (Some(t), Values::F32(v)) => t.copy_from_slice(&v[..count])?,
-                (Some(t), Values::I32(v)) => t.copy_from_slice(&v[..count])?,
-                (None, Values::F32(v)) => tensors.push(Tensor::from_vec(v[..count].to_vec(), &shape, &self.device)?),
-                (None, Values::I32(v)) => tensors.push(Tensor::from_vec(v[..count].to_vec(), &shape, &self.device)?),
-            }
-        }
+        let began = Instant::now();
+        let host = self.next_on_host();
+        self.stalled += began.elapsed();
+        let host = host?;
+        let tensors = self.ring.tensors(&host, &self.plan.fields, self.plan.options.batch, &self.device)?;
         if let Some(w) = &self.worker {
-            let _ = w.used.send(host);
+            w.give_back(host);
         }
         self.position += 1;
-        if host_rows_are_full(&tensors, self.plan.options.batch) {
-            self.ring[slot] = tensors.clone();
-        }
         Ok(tensors)
+    }
+
+    /// How long calls of [`DataLoader::next_batch`] waited for examples to be read, in all; the way to the device does not count.
+    pub fn stalled(&self) -> Duration {
+        self.stalled
     }
 
     /// The batches that are left of this pass over the dataset, or all of the next pass when this one is over.
@@ -193,19 +163,19 @@ impl DataLoader {
     fn next_on_host(&mut self) -> TensorResult<HostBatch> {
         if self.worker.is_none() && self.plan.options.prefetch > 0 {
             // Where there are no threads, batches are read when asked for.
-            self.worker = Worker::start(self.plan.clone(), self.position);
+            let (plan, mut position) = (self.plan.clone(), self.position);
+            self.worker = Worker::start(plan.options.prefetch, move |used| {
+                position += 1;
+                plan.read(position - 1, used)
+            });
         }
         let Some(w) = &self.worker else { return self.plan.read(self.position, None) };
-        let batch = w.batches.recv().unwrap_or_else(|_| Err(TensorError::Internal("the thread that reads the data ended".into())));
+        let batch = w.next();
         if batch.is_err() {
             self.worker = None;
         }
         batch
     }
-}
-
-fn host_rows_are_full(tensors: &[Tensor], batch: usize) -> bool {
-    tensors.first().is_some_and(|t| t.dims()[0] == batch)
 }
 
 impl Plan {
@@ -229,66 +199,20 @@ impl Plan {
     /// Reads a batch, into the memory of a used one where there is one.
     fn read(&self, position: u64, used: Option<HostBatch>) -> TensorResult<HostBatch> {
         let batch = self.options.batch;
-        let mut out = used.unwrap_or_else(|| {
-            let fresh = |f: &Field| {
-                let n = batch * f.shape.iter().product::<usize>();
-                if f.dtype == DType::F32 { Values::F32(vec![0.0; n]) } else { Values::I32(vec![0; n]) }
-            };
-            HostBatch { rows: 0, parts: self.fields.iter().map(fresh).collect() }
-        });
+        let mut out = used.unwrap_or_else(|| HostBatch::new(&self.fields, batch));
         out.rows = match self.options.order {
             Order::Random => batch,
             _ => batch.min(self.len - (position % self.per_epoch()) as usize * batch),
         };
         for row in 0..out.rows {
-            let mut parts: smallvec::SmallVec<[Part; 4]> = self
-                .fields
-                .iter()
-                .zip(&mut out.parts)
-                .map(|(f, v)| {
-                    let n = f.shape.iter().product::<usize>();
-                    match v {
-                        Values::F32(v) => Part::F32(&mut v[row * n..(row + 1) * n]),
-                        Values::I32(v) => Part::I32(&mut v[row * n..(row + 1) * n]),
-                    }
-                })
-                .collect();
-            self.dataset.read(self.index(position, row), &mut parts)?;
+            self.dataset.read(self.index(position, row), &mut out.row(&self.fields, row))?;
         }
         Ok(out)
     }
 }
 
-impl Worker {
-    fn start(plan: Plan, first: u64) -> Option<Worker> {
-        let (send, batches): (SyncSender<TensorResult<HostBatch>>, _) = sync_channel(plan.options.prefetch);
-        let (used, back) = channel();
-        let work = move || {
-            for position in first.. {
-                let batch = plan.read(position, back.try_recv().ok());
-                let failed = batch.is_err();
-                if send.send(batch).is_err() || failed {
-                    return;
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("data".into()).spawn(work).ok()?;
-        Some(Worker { batches, used, thread: Some(thread) })
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // The thread ends as soon as nobody takes its batches.
-        self.batches = channel().1;
-        if let Some(t) = self.thread.take() {
-            let _ = t.join();
-        }
-    }
-}
-
 /// Two numbers mixed into one (Steele et al., 2014, as SplitMix64).
-fn hash(seed: u64, n: u64) -> u64 {
+pub(super) fn hash(seed: u64, n: u64) -> u64 {
     let step = |mut z: u64| {
         z = z.wrapping_add(0x9E37_79B9_7F4A_7C15);
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

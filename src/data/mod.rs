@@ -1,11 +1,16 @@
-//! Training data: datasets, batches in a seeded order prefetched in the background, token files, images in memory.
+//! Training data: datasets and streams, batches in a seeded order prefetched in the background, padding, token files, images in memory.
 
+mod host;
 mod images;
 mod loader;
+mod pad;
+mod stream;
 mod tokens;
 
 pub use images::Images;
 pub use loader::{DataLoader, LoaderOptions, LoaderState, Order};
+pub use pad::{PadOptions, Padded, PaddedTokens, pad_rows};
+pub use stream::{Stream, StreamLoader, StreamOptions, StreamSource, StreamState};
 pub use tokens::{TokenFile, TokenWindows};
 
 use crate::dtype::DType;
@@ -14,7 +19,7 @@ use crate::error::TensorResult;
 /// One part of an example: an input, a target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
-    /// [`DType::F32`] or [`DType::I32`].
+    /// [`DType::F32`], [`DType::F16`], [`DType::I32`], [`DType::I64`] (on a CPU only) or [`DType::U8`].
     pub dtype: DType,
     /// Sizes of one example's part, without the batch.
     pub shape: Vec<usize>,
@@ -24,8 +29,14 @@ pub struct Field {
 pub enum Part<'a> {
     /// Numbers.
     F32(&'a mut [f32]),
+    /// Numbers of half the size.
+    F16(&'a mut [half::f16]),
     /// Tokens, classes.
     I32(&'a mut [i32]),
+    /// Large integers.
+    I64(&'a mut [i64]),
+    /// Bytes: pixels, masks.
+    U8(&'a mut [u8]),
 }
 
 /// Examples by number. A background thread reads them.

@@ -1,16 +1,20 @@
-//! The benchmark suites: products, elementwise work, reductions, transfers, activations, and the gains of fusion, pooling and batches.
+//! The benchmark suites: products, elementwise work, reductions, transfers, activations, the gains of fusion, pooling, batches and aligned sizes, and
+//! the data loader.
 
 use super::limits::{Limits, random, variants};
 use super::{Environment, Options, Outcome, Record, Work, first, measure};
 use crate::backends::Bytes;
+use crate::data::{DataLoader, Dataset, Field, LoaderOptions, Order, Part};
 use crate::device::Device;
-use crate::error::TensorResult;
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
 use crate::eval::{eval_stats, without_fusion};
 use crate::tensor::Tensor;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// The headings, in order: the first five are those of the benchmark log.
-pub const CATEGORIES: [&str; 8] = [
+pub const CATEGORIES: [&str; 10] = [
     "Matrix Multiplication",
     "Element-wise Operations",
     "Reduction Operations",
@@ -19,6 +23,8 @@ pub const CATEGORIES: [&str; 8] = [
     "Fusion",
     "Buffer Pool",
     "Batches",
+    "Aligned Sizes",
+    "Data Loader",
 ];
 
 /// What limits an operation.
@@ -122,7 +128,7 @@ type Category = fn(&mut Runner<'_>, &'static str) -> TensorResult<Vec<Record>>;
 pub fn suite(device: &Device, options: &Options, only: &str, done: &mut dyn FnMut(&Record)) -> TensorResult<Vec<Record>> {
     let limits = Limits::new(device, *options);
     let mut r = Runner { device: device.clone(), options: *options, limits, environment: Environment::of(device), done };
-    let all: [Category; 8] = [products, elementwise, reductions, transfers, activations, fusion, pooling, batches];
+    let all: [Category; 10] = [products, elementwise, reductions, transfers, activations, fusion, pooling, batches, aligned, loaders];
     let mut records = Vec::new();
     for (name, run) in CATEGORIES.into_iter().zip(all) {
         if name.to_lowercase().contains(&only.to_lowercase()) {
@@ -332,6 +338,101 @@ fn batches(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Recor
         let (bytes, operations) = (((weights + items) * dtype.block_bytes()) as u64, (2 * n * weights) as u64);
         let (operation, size) = ("MLP 256-1024-256".to_string(), format!("batch {n}"));
         out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Copy, work })?);
+    }
+    Ok(out)
+}
+
+/// GPT-2's vocabulary as it is, and with rows added so that it is a multiple of 64: the logits of 32 positions.
+fn aligned(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record>> {
+    const VOCAB: usize = 50_257;
+    const POSITIONS: usize = 32;
+    const WIDTH: usize = 256;
+    let (dtype, device) = (r.device.default_float(), r.device.clone());
+    let mut out = Vec::new();
+    for vocab in [VOCAB, crate::nn::align(VOCAB, 64)] {
+        let x = (0..4).map(|v| random(&[POSITIONS, WIDTH], dtype, 10 + v, &device)).collect::<TensorResult<Vec<_>>>()?;
+        let table = random(&[vocab, WIDTH], dtype, 1, &device)?;
+        let row = table.narrow(0, 0, 1)?.to_vec()?;
+        let dot = |x: &Tensor| -> TensorResult<f64> {
+            let x = x.narrow(0, 0, 1)?.to_vec()?;
+            Ok(x.iter().zip(&row).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum())
+        };
+        let expect = x.iter().map(dot).collect::<TensorResult<_>>()?;
+        let run = Box::new(|v: usize| Ok(x[v].matmul(&table.t()?)?.into()));
+        let work = Work { variants: x.len(), run, expect, tolerance: 2e-2 };
+        let bytes = ((vocab * WIDTH + POSITIONS * (WIDTH + vocab)) * dtype.block_bytes()) as u64;
+        let (operation, size, operations) = ("Logits".to_string(), vocab.to_string(), (2 * POSITIONS * WIDTH * vocab) as u64);
+        out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Copy, work })?);
+    }
+    Ok(out)
+}
+
+/// Examples of `size` ones in memory.
+struct Ones {
+    dtype: DType,
+    size: usize,
+}
+
+impl Dataset for Ones {
+    fn len(&self) -> usize {
+        1024
+    }
+    fn fields(&self) -> Vec<Field> {
+        vec![Field { dtype: self.dtype, shape: vec![self.size] }]
+    }
+    fn read(&self, _: usize, parts: &mut [Part]) -> TensorResult<()> {
+        match parts {
+            [Part::U8(p)] => p.fill(1),
+            [Part::F32(p)] => p.fill(1.0),
+            _ => return Err(TensorError::Internal("one field of bytes or floats".into())),
+        }
+        Ok(())
+    }
+}
+
+/// Batches of 64 examples, read ahead by a thread, against one copy of as many bytes to the device.
+fn loaders(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record>> {
+    const BATCH: usize = 64;
+    const SIZE: usize = 3 * 64 * 64;
+    let device = r.device.clone();
+    let mut out = Vec::new();
+    for dtype in [DType::U8, DType::F32] {
+        let n = BATCH * SIZE;
+        let options = LoaderOptions { batch: BATCH, order: Order::Shuffled, ..LoaderOptions::default() };
+        let loader = RefCell::new(DataLoader::new(Ones { dtype, size: SIZE }, options, &device)?);
+        let host = Arc::new(if dtype == DType::U8 { vec![1u8; n] } else { bytemuck::cast_slice(&vec![1f32; n]).to_vec() });
+        type Run<'a> = Box<dyn Fn(usize) -> TensorResult<Outcome> + 'a>;
+        let runs: [(&str, Run); 2] = [
+            ("Batch", Box::new(|_| Ok(loader.borrow_mut().next_batch()?.swap_remove(0).into()))),
+            (
+                "Copy of its bytes",
+                Box::new(|_| {
+                    let copy = Tensor::from_bytes_in(
+                        Bytes::Owned(Arc::new(host.to_vec())),
+                        dtype,
+                        &[BATCH, SIZE],
+                        &device,
+                        device.storage_mode(),
+                    )?;
+                    Ok(copy.into())
+                }),
+            ),
+        ];
+        for (operation, run) in runs {
+            let work = Work { variants: 1, run, expect: vec![1.0], tolerance: 1e-6 };
+            let (size, bytes) = (format!("{BATCH}x{SIZE} {dtype}"), (n * dtype.block_bytes()) as u64);
+            let operation = operation.to_string();
+            out.push(r.record(Case {
+                suite: "metal",
+                category,
+                operation,
+                size,
+                bytes,
+                operations: 0,
+                traffic: Traffic::Transfer,
+                work,
+            })?);
+        }
     }
     Ok(out)
 }
