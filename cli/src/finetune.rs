@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tensorlogic::autograd::no_grad;
 use tensorlogic::eval::eval_stats;
-use tensorlogic::models::{self, Adapters, Model};
+use tensorlogic::models::{self, Adapters, Model, Pass};
 use tensorlogic::nn::LoraConfig;
 use tensorlogic::ops::loss::Reduction;
 use tensorlogic::optim::Schedule;
@@ -87,6 +87,9 @@ pub struct FinetuneArgs {
     /// Steps between saves; 0 saves at the end only
     #[arg(long, default_value_t = 0)]
     save_every: u64,
+    /// Keep only the input of each block for the backward pass, which computes the rest again: less memory, more time
+    #[arg(long)]
+    checkpointing: bool,
     /// Print statistics at the end: plan cache, dispatches, submits
     #[arg(long)]
     stats: bool,
@@ -431,12 +434,14 @@ impl Tuner<'_> {
             // The mean over the tokens of the whole batch, in however many parts it is computed.
             let part = |b: &[Tensor]| {
                 let share = args.batch as f64 / (b[0].dims()[0] * count) as f64;
-                models::loss_with(self.model, &b[0], &b[1], Reduction::Sum)?.mul(share)
+                let mut pass = Pass::tokens(&b[0]).checkpointing(args.checkpointing);
+                models::loss_of(self.model, &mut pass, &b[1], Reduction::Sum)?.mul(share)
             };
             let parts = adaptive.parts();
             let loss = adaptive.step(&modules, &mut optimizer, &[vec![x, y]], part)?;
-            if adaptive.parts() > parts && !global.quiet {
-                output::note(&format!("out of memory: batches are now computed in {} parts, with the same result", adaptive.parts()));
+            if adaptive.parts() != parts && !global.quiet {
+                let why = if adaptive.parts() > parts { "out of memory" } else { "there is memory again" };
+                output::note(&format!("{why}: batches are now computed in {} part(s), with the same result", adaptive.parts()));
             }
             // The loss of the step before is read while this one runs.
             if let Some((before, done)) = pending.replace((loss, through)) {

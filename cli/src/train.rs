@@ -180,7 +180,7 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
         let memory = device.memory();
         let best = t.progress.best.map(|b| serde_json::json!({ "loss": b.0, "step": b.1 }));
         let value = serde_json::json!({ "step": t.progress.step, "best": best, "seconds": t.progress.seconds,
-            "parameters": t.parameters(), "peak_memory_bytes": memory.peak, "peak_allocated_bytes": memory.peak_allocated,
+            "parameters": t.parameters(), "data_stall_seconds": t.stalled().as_secs_f64(), "peak_memory_bytes": memory.peak, "peak_allocated_bytes": memory.peak_allocated,
             "device": device.name() });
         output::result(&value.to_string())?;
     }
@@ -267,8 +267,12 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
         }
         let (loss, parts) = t.step()?;
         pending.iter_mut().for_each(Pending::look);
-        if let Some(parts) = parts {
-            report.note(&format!("out of memory: a batch is now computed in {parts} parts; their gradients add up to the batch's"));
+        match parts {
+            Some([before, parts]) if parts > before => {
+                report.note(&format!("out of memory: a batch is now computed in {parts} parts; their gradients add up to the batch's"));
+            }
+            Some([_, parts]) => report.note(&format!("there is memory again: a batch is now computed in {parts} part(s)")),
+            None => {}
         }
         if t.progress.step % t.recipe.log_every == 0 {
             // The loss of the report before has long arrived; this one is read at the next, so that nothing waits.
@@ -287,6 +291,7 @@ fn arrive(pending: &mut Option<Pending>, t: &mut Trainer, report: &mut Report) -
     let loss = p.loss.wait::<f32>()?.first().copied().unwrap_or(f32::NAN) as f64;
     let done = p.done.unwrap_or_else(Instant::now);
     t.curve.trained(p.step, p.lr, loss);
+    report.stalled(p.step, t.stalled());
     report.trained(p.step, loss, p.lr, done, &t.device);
     if !loss.is_finite() && t.recipe.dtype != tensorlogic::DType::F16 {
         return Err(diverged("loss", p.step, loss));

@@ -208,10 +208,9 @@ fn a_batch_that_does_not_fit_is_computed_in_parts() {
     let base = model(&folder, "llama", DType::Q8_0);
     let text = folder.join("text.txt");
     std::fs::write(&text, TEXT.repeat(60)).unwrap();
-    let learn = |out: &str, limit: Option<u64>| {
+    let learn = |out: &str, limit: Option<u64>, more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tl"));
-        command.args([
-            "finetune",
+        command.arg("finetune").args(more).args([
             text.to_str().unwrap(),
             "-m",
             base.to_str().unwrap(),
@@ -228,10 +227,15 @@ fn a_batch_that_does_not_fit_is_computed_in_parts() {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default(), stderr)
     };
-    let (code, whole, stderr) = learn("whole", None);
+    let (code, whole, stderr) = learn("whole", None, &[]);
     assert_eq!(code, Some(0), "{stderr}");
     let peak = whole["peak_memory_bytes"].as_u64().unwrap();
-    let (code, parts, stderr) = learn("parts", Some(peak / 2));
+    // Blocks that keep only their inputs draw the same dropout again.
+    let (code, kept, stderr) = learn("kept", None, &["--checkpointing"]);
+    let less = kept["peak_memory_bytes"].as_u64();
+    assert!(code == Some(0) && less.is_some_and(|less| less < peak * 8 / 10), "{less:?} of {peak}\n{stderr}");
+    assert!((kept["held_out_after"].as_f64().unwrap() - whole["held_out_after"].as_f64().unwrap()).abs() < 1e-3, "{whole} {kept}");
+    let (code, parts, stderr) = learn("parts", Some(peak / 2), &[]);
     assert!(code == Some(0) && stderr.contains("batches are now computed in"), "{stderr}");
     // What the limit does not count is small.
     assert!(parts["peak_memory_bytes"].as_u64().unwrap() < peak * 6 / 10, "{parts} {peak}");
@@ -241,7 +245,7 @@ fn a_batch_that_does_not_fit_is_computed_in_parts() {
         (after(&whole) - after(&parts)).abs() < 0.1 && after(&parts) < 0.9 * parts["held_out_before"].as_f64().unwrap(),
         "{whole} {parts}"
     );
-    let (code, _, stderr) = learn("none", Some(peak / 100));
+    let (code, _, stderr) = learn("none", Some(peak / 100), &[]);
     assert!(code == Some(1) && stderr.contains("TL_MEM_LIMIT") && !folder.join("none").exists(), "{stderr}");
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -288,6 +288,28 @@ fn ctrl_c_saves_and_ends() {
     assert!(bytes(&p.path("a/model.safetensors")) == bytes(&p.path("b/model.safetensors")));
 }
 
+/// Blocks that keep only their inputs: the same losses, also with dropout, in less memory. The wait for data is told.
+#[test]
+fn checkpointing_needs_less_memory_for_the_same_losses() {
+    let p = Place::new("checkpointing");
+    let text = p.text("text.txt");
+    let settings =
+        "--layers 8 --heads 2 --width 32 --context 64 --batch 16 --steps 6 --dropout 0.1 --warmup 2 --log-every 1 --eval-every 0 --json";
+    let run = |name: &str, more: &str| -> (serde_json::Value, Vec<f64>) {
+        let (out, _) = check(tl(&format!("train {text} -o {} {settings} {more}", p.text(name))), 0, "", "ms a step");
+        let csv = String::from_utf8(bytes(&p.path(name).join("loss.csv"))).unwrap();
+        let losses = csv.lines().skip(1).filter_map(|l| l.split(',').nth(2)?.parse().ok()).collect();
+        (serde_json::from_str(&out).unwrap(), losses)
+    };
+    let (plain, kept) = (run("a", ""), run("b", "--checkpointing"));
+    assert_eq!(plain.1.len(), 6);
+    assert!(plain.1.iter().zip(&kept.1).all(|(a, b)| (a - b).abs() < 1e-4), "{:?}\n{:?}", plain.1, kept.1);
+    let peak = |v: &serde_json::Value| v["peak_allocated_bytes"].as_u64().unwrap();
+    println!("peak {} KiB, with --checkpointing {} KiB", peak(&plain.0) >> 10, peak(&kept.0) >> 10);
+    assert!(peak(&kept.0) * 10 < peak(&plain.0) * 6, "{} {}", peak(&kept.0), peak(&plain.0));
+    assert!(plain.0["data_stall_seconds"].as_f64().unwrap() >= 0.0);
+}
+
 #[test]
 fn too_little_memory_means_smaller_parts() {
     let p = Place::new("memory");

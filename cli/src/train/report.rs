@@ -22,6 +22,9 @@ pub struct Report {
     tokens: usize,
     /// The last report's step and time, for the speed since.
     mark: (u64, Instant),
+    /// How long the data was waited for until then, and in a step since the report before.
+    stalled: Duration,
+    stall: Option<Duration>,
     speed: Option<f64>,
     said: Option<Instant>,
     val: Option<f64>,
@@ -32,7 +35,19 @@ impl Report {
     pub fn new(global: Global, steps: u64, first: u64, tokens: usize) -> Report {
         let terminal = std::io::stderr().is_terminal();
         let mark = (first, Instant::now());
-        Report { quiet: global.quiet, terminal, drawn: false, steps, tokens, mark, speed: None, said: None, val: None }
+        Report {
+            quiet: global.quiet,
+            terminal,
+            drawn: false,
+            steps,
+            tokens,
+            mark,
+            stalled: Duration::ZERO,
+            stall: None,
+            speed: None,
+            said: None,
+            val: None,
+        }
     }
 
     /// A line of its own.
@@ -41,6 +56,13 @@ impl Report {
         if !self.quiet {
             output::note(line);
         }
+    }
+
+    /// Data was waited for so long, until step `step`, in all.
+    pub fn stalled(&mut self, step: u64, all: Duration) {
+        let steps = u32::try_from(step.saturating_sub(self.mark.0)).unwrap_or(u32::MAX).max(1);
+        self.stall = Some((all - self.stalled.min(all)) / steps);
+        self.stalled = all;
     }
 
     /// A step's loss has arrived; `at` is when the step was done, whatever was only submitted since.
@@ -62,7 +84,8 @@ impl Report {
         });
         let val = self.val.map_or(String::new(), |v| format!(" · held out {v:.4}"));
         let memory = output::peak_memory(&device.memory());
-        let line = format!("step {step}/{} · loss {loss:.4}{val} · lr {lr:.2e}{speed} · {memory}", self.steps);
+        let stall = self.stall.map_or(String::new(), |s| format!(" · data waited for {:.2} ms a step", s.as_secs_f64() * 1e3));
+        let line = format!("step {step}/{} · loss {loss:.4}{val} · lr {lr:.2e}{speed}{stall} · {memory}", self.steps);
         if self.terminal {
             let full = (step as usize * BAR / self.steps.max(1) as usize).min(BAR);
             let mut err = std::io::stderr().lock();

@@ -44,7 +44,7 @@ pub struct Settings {
     /// Dropout probability [default: 0]
     #[arg(long, help_heading = "Model")]
     pub dropout: Option<f64>,
-    /// Dropout of attention weights; above 0, attention stores them [default: --dropout]
+    /// Dropout of attention weights [default: --dropout]
     #[arg(long, help_heading = "Model")]
     pub attention_dropout: Option<f64>,
     /// Windows per batch [default: 12]
@@ -92,6 +92,9 @@ pub struct Settings {
     /// Type of the computation; master weights stay f32 [default: f32]
     #[arg(long, value_name = "f32|f16|bf16", help_heading = "Training")]
     pub dtype: Option<String>,
+    /// Keep only the input of each block for the backward pass, which computes the rest again: less memory, more time
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL", help_heading = "Training")]
+    pub checkpointing: Option<bool>,
     /// Steps between evaluations on held-out text; 0 evaluates only at the end [default: 250]
     #[arg(long, help_heading = "Reports")]
     pub eval_every: Option<u64>,
@@ -134,6 +137,7 @@ pub struct Recipe {
     pub clip: f64,
     pub seed: u64,
     pub dtype: DType,
+    pub checkpointing: bool,
     pub eval_every: u64,
     pub eval_batches: usize,
     pub save_every: u64,
@@ -268,6 +272,7 @@ impl Settings {
             clip,
             seed: self.seed.unwrap_or(1337),
             dtype,
+            checkpointing: self.checkpointing.unwrap_or(false),
             eval_every,
             eval_batches: self.eval_batches.unwrap_or(200),
             save_every: self.save_every.unwrap_or(eval_every),

@@ -6,6 +6,7 @@ use super::settings::{Recipe, Settings};
 use crate::output::Failure;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tensorlogic::autograd::no_grad;
 use tensorlogic::data::{DataLoader, Dataset, LoaderOptions, Order, Part, TokenWindows};
 use tensorlogic::error::TensorError;
@@ -44,6 +45,7 @@ pub struct Trainer {
     /// The evaluator's counters after the last step.
     pub last_step: EvalStats,
     model: Gpt,
+    adaptive: AdaptiveBatch,
     optimizer: Optimizer,
     loader: DataLoader,
     held_out: Option<HeldOut>,
@@ -69,6 +71,7 @@ impl Trainer {
         let config = GptConfig { vocab: corpus.tokenizer.vocab_size(), ..recipe.model };
         let mut model = Gpt::new(config, &mut Rng::new(recipe.seed), device)?;
         model.set_attention_dropout(recipe.attention_dropout);
+        model.set_checkpointing(recipe.checkpointing);
         let mut optimizer = recipe.optimizer.build(model.named_parameters(), recipe.schedule.at(0))?;
         if recipe.clip > 0.0 {
             optimizer = optimizer.max_grad_norm(recipe.clip);
@@ -99,6 +102,7 @@ impl Trainer {
             progress,
             curve: Curve::default(),
             last_step: EvalStats::default(),
+            adaptive: AdaptiveBatch::new(),
             model,
             optimizer,
             loader,
@@ -116,22 +120,25 @@ impl Trainer {
         self.model.parameter_count()
     }
 
+    /// How long steps waited for examples to be read, in all.
+    pub fn stalled(&self) -> Duration {
+        self.loader.stalled()
+    }
+
     /// Tokens of a step.
     pub fn tokens_per_step(&self) -> usize {
         self.recipe.batch * self.recipe.accumulate * self.config.context
     }
 
-    /// One update. Returns the loss, and the new number of parts per batch if it had to grow because of a lack of memory.
-    pub fn step(&mut self) -> Result<(Tensor, Option<usize>), Failure> {
+    /// One update. Returns the loss, and the numbers of parts per batch before and now if the memory asked for another one.
+    pub fn step(&mut self) -> Result<(Tensor, Option<[usize; 2]>), Failure> {
         self.optimizer.set_lr(self.recipe.schedule.at(self.progress.step));
         let batches = (0..self.recipe.accumulate).map(|_| self.loader.next_batch()).collect::<TensorResult<Vec<_>>>()?;
-        let mut adaptive = AdaptiveBatch::with_parts(self.progress.parts);
-        let loss = adaptive.step(&self.model, &mut self.optimizer, &batches, |b| self.model.loss(&b[0], &b[1]))?;
-        let split = (adaptive.parts() > self.progress.parts).then_some(adaptive.parts());
-        self.progress.parts = adaptive.parts();
+        let loss = self.adaptive.step(&self.model, &mut self.optimizer, &batches, |b| self.model.loss(&b[0], &b[1]))?;
+        let before = std::mem::replace(&mut self.progress.parts, self.adaptive.parts());
         self.progress.step += 1;
         self.last_step = eval_stats(&self.device);
-        Ok((loss, split))
+        Ok((loss, (before != self.progress.parts).then_some([before, self.progress.parts])))
     }
 
     /// The mean loss on the held-out windows, without dropout; `None` when there are none, or `stop` said so.
@@ -245,6 +252,7 @@ impl Trainer {
         let settings = std::mem::take(&mut self.progress.settings);
         self.progress = serde_json::from_value(own).map_err(|e| Failure::Error(format!("{}: {e}", folder.display())))?;
         self.progress.settings = settings;
+        self.adaptive = AdaptiveBatch::with_parts(self.progress.parts);
         let csv = std::fs::read_to_string(folder.join("loss.csv")).map_err(|e| Failure::Error(format!("{}: {e}", folder.display())))?;
         self.curve = Curve::parse(&csv).map_err(|e| Failure::Error(format!("{}/loss.csv: {e}", folder.display())))?;
         // The process may have ended between the checkpoint and these.
