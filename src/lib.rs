@@ -87,6 +87,8 @@ mod pages {
     mod affine_quantization {}
     #[doc = include_str!("../docs/guide/14-strategies.md")]
     mod strategies {}
+    #[doc = include_str!("../docs/guide/19-training-blocks.md")]
+    mod training_blocks {}
     #[cfg(feature = "gpu")]
     #[doc = include_str!("../docs/metal.md")]
     mod metal {}
