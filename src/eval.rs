@@ -5,7 +5,7 @@ mod read;
 mod replay;
 mod run;
 
-pub use evaluator::{EvalStats, eval_stats, fusion, plan_of, without_fusion};
+pub use evaluator::{EvalStats, cached_plans, eval_stats, fusion, order, plan_of, with_order, without_fusion};
 pub(crate) use evaluator::{Lock, base, forget_inputs, inputs_of};
 pub use read::Download;
 pub(crate) use replay::Replay;

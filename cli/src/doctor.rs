@@ -8,6 +8,7 @@ use std::path::Path;
 use tensorlogic::backends::{cpu, gpu, limits};
 use tensorlogic::cpu_fallback::FallbackModel;
 use tensorlogic::io::human_bytes;
+use tensorlogic::plan::BufferOrder;
 use tensorlogic::tuning::{Tuning, TuningSource};
 use tensorlogic::{Device, PipelineStrategy};
 
@@ -35,7 +36,7 @@ const fn variable(name: &'static str, does: &'static str, call: &'static str) ->
 }
 
 /// Every setting of the library and the command.
-pub const VARIABLES: [Variable; 17] = [
+pub const VARIABLES: [Variable; 18] = [
     variable("TL_DEVICE", "the device that `auto` selects: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
     variable("TL_NUM_THREADS", "number of threads of the CPU device", "CpuBackend::with_threads"),
     variable("TL_CPU", "instruction set of the CPU device: plain, avx2, avx512", "-"),
@@ -46,6 +47,7 @@ pub const VARIABLES: [Variable; 17] = [
     ),
     variable("TL_CACHE_LIMIT", "limit of memory kept for reuse: 512M, 2G, 10%, auto", "BufferPool::set_limit"),
     variable("TL_NO_FUSION", "1 disables fusion: every operation is its own dispatch", "eval::without_fusion"),
+    variable("TL_ORDER", "order of steps and buffers: program, spatial, temporal, size, workgroup, auto", "eval::with_order"),
     variable("TL_METAL_NO_COPY", "1 binds mapped weight files in place on Metal (type-checked, not run)", "-"),
     variable("TL_ADAPTIVE", "0 keeps small work on host values off the CPU, 1 allows it on software adapters too", "Device::set_adaptive"),
     variable("TL_ALLOW_SOFTWARE", "1 lets `gpu` and `auto` choose a software adapter", "Device::open(\"vulkan\")"),
@@ -138,6 +140,9 @@ pub fn wrong_settings() -> Vec<(String, &'static str)> {
     }
     if let Some(v) = std::env::var("TL_NUM_THREADS").ok().filter(|v| v.trim().parse::<usize>().map_or(true, |n| n == 0)) {
         wrong.push((format!("TL_NUM_THREADS is {v:?}, which is not a valid thread count"), "unset it, or set a number above 0"));
+    }
+    if let Some(e) = std::env::var("TL_ORDER").ok().filter(|v| !v.is_empty()).and_then(|v| v.parse::<BufferOrder>().err()) {
+        wrong.push((format!("TL_ORDER: {e}"), "unset it, or set the name of an order"));
     }
     if let Some(v) = std::env::var("TL_ADAPTIVE").ok().filter(|v| v != "0" && v != "1") {
         wrong.push((format!("TL_ADAPTIVE is {v:?}; expected 0 or 1"), "unset it: small work on host values runs on the CPU"));

@@ -75,7 +75,7 @@ pub fn run(args: &ExplainArgs, global: Global) -> Result<(), Failure> {
             .collect();
         let value = json!({ "device": device.name(), "position": args.position, "layers": model.shape().layers, "dispatches": plan.steps.len(),
             "dispatches_per_layer": per_layer, "read_bytes": total.read, "written_bytes": total.written, "operations": total.ops,
-            "slot_bytes": slots, "steps": steps });
+            "slot_bytes": slots, "order": plan.memory.order.name(), "live_bytes": plan.memory.most_live, "steps": steps });
         return output::result(&value.to_string());
     }
     let mut rows: Vec<(usize, [String; 4], Cost)> = Vec::new();
@@ -97,12 +97,15 @@ pub fn run(args: &ExplainArgs, global: Global) -> Result<(), Failure> {
     table::lines(&table, &[0, 4, 5, 6]).iter().try_for_each(|l| output::result(l))?;
     let layers = per_layer.map(|n| format!(", {n} in each of {} layers", model.shape().layers)).unwrap_or_default();
     output::result(&format!(
-        "\n{} dispatches{layers}: {} read, {} written, {} operations; {} of scratch, on {}",
+        "\n{} dispatches{layers}: {} read, {} written, {} operations; {} of scratch (order {}, {} live at most, slack {:.1} %), on {}",
         plan.steps.len(),
         bytes(total.read),
         bytes(total.written),
         table::thousands(total.ops as f64),
         bytes(slots as u64),
+        plan.memory.order,
+        bytes(plan.memory.most_live as u64),
+        100.0 * plan.slack(),
         device.name()
     ))
 }

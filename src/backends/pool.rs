@@ -79,6 +79,8 @@ pub(crate) trait Allocation: Send {
 pub trait PoolControl: Send + Sync {
     /// Counts and bounds.
     fn stats(&self) -> BufferPoolStats;
+    /// The bytes that a request of `bytes` takes.
+    fn leased(&self, bytes: usize) -> usize;
     /// Releases free buffers, longest unused first, until at most `bytes` are left. Returns the bytes released.
     fn shrink(&self, bytes: usize) -> usize;
     /// Releases the free buffers for requests of `bytes`. Returns the bytes released.
@@ -439,6 +441,9 @@ impl<T: Allocation> PoolControl for Pool<T> {
             cache_limit: s.cache(),
             mapped: s.mapped,
         }
+    }
+    fn leased(&self, bytes: usize) -> usize {
+        (self.class)(bytes).unwrap_or(bytes)
     }
     fn shrink(&self, bytes: usize) -> usize {
         let mut out = Vec::new();

@@ -1,15 +1,25 @@
-//! Lifetimes in, slots out: two values share a slot when their lives do not overlap.
+//! Gives every value its buffer: bound inputs, results, and slots for the rest, in the order that was asked for (`plan::BufferOrder`).
 
 use super::fuse::Steps;
-use super::{Compiled, Graph};
+use super::placement::{Lifetime, Memory, Placement, best_fit, by_first_use, by_size, improve, most_live};
+use super::{CompileOptions, Compiled, Graph, padding};
 use crate::error::TensorResult;
-use crate::plan::{Buf, Input, Output, Plan, Source, Step};
+use crate::plan::{Buf, BufferOrder, Input, Output, Plan, PlanMemory, Source, Step};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Gives every value its buffer: bound inputs, results, and slots for the rest.
-pub(super) fn plan(steps: Steps, graph: &Graph, same: &[u32], mut inputs: Vec<Input>) -> TensorResult<Compiled> {
-    let Steps { mut list, values } = steps;
+/// The least bytes of a slot.
+const SMALLEST_SLOT: usize = 16;
+
+/// The plan of these steps.
+pub(super) fn plan(
+    mut steps: Steps,
+    graph: &Graph,
+    same: &[u32],
+    mut inputs: Vec<Input>,
+    options: &CompileOptions<'_>,
+) -> TensorResult<Compiled> {
+    let values = &steps.values;
     let mut home: Vec<Option<Buf>> = values.iter().map(|v| v.bound.map(Buf::Input)).collect();
     let mut outputs = Vec::new();
     let mut kept = Vec::new();
@@ -33,59 +43,18 @@ pub(super) fn plan(steps: Steps, graph: &Graph, same: &[u32], mut inputs: Vec<In
         kept.push((i as u32, bufs));
     }
 
-    // The last step that touches each value.
-    let mut last = vec![0usize; values.len()];
-    for (i, s) in list.iter().enumerate() {
-        each_source(s, |src| {
-            if let Buf::Slot(v) = src.buf {
-                last[v as usize] = i;
-            }
-        });
+    let slots: Vec<bool> = home.iter().map(Option::is_none).collect();
+    let arranged = arrange(&mut steps, &slots, graph, options);
+    let mut starts = vec![0; steps.values.len()];
+    for (&v, &(slot, start)) in arranged.values.iter().zip(&arranged.placement.places) {
+        home[v] = Some(Buf::Slot(slot as u16));
+        starts[v] = start;
     }
-    let mut slots: Vec<usize> = Vec::new();
-    let mut free: Vec<usize> = Vec::new();
-    let mut holds: Vec<(usize, usize)> = Vec::new(); // (last step, slot)
-    for i in 0..list.len() {
-        holds.retain(|&(end, slot)| {
-            if end < i {
-                free.push(slot);
-            }
-            end >= i
-        });
-        let mut wanted: SmallVec<[usize; 4]> = SmallVec::new();
-        each_source(&list[i], |src| {
-            if let Buf::Slot(v) = src.buf {
-                if home[v as usize].is_none() && !wanted.contains(&(v as usize)) {
-                    wanted.push(v as usize);
-                }
-            }
-        });
-        for v in wanted {
-            let bytes = values[v].bytes.max(16);
-            let best = (0..free.len()).filter(|&f| slots[free[f]] >= bytes).min_by_key(|&f| slots[free[f]]);
-            let slot = match best {
-                Some(f) => free.swap_remove(f),
-                // A free slot that is too small grows: slots are leased per run, so growing costs nothing.
-                None => match (0..free.len()).max_by_key(|&f| slots[free[f]]) {
-                    Some(f) => {
-                        let s = free.swap_remove(f);
-                        slots[s] = bytes;
-                        s
-                    }
-                    None => {
-                        slots.push(bytes);
-                        slots.len() - 1
-                    }
-                },
-            };
-            holds.push((last[v], slot));
-            home[v] = Some(Buf::Slot(slot as u16));
-        }
-    }
-    for s in &mut list {
+    for s in &mut steps.list {
         let place = |src: &mut Source| {
             if let Buf::Slot(v) = src.buf {
                 src.buf = home[v as usize].expect("every touched value has a home");
+                src.layout.offset += starts[v as usize] / src.dtype.block_bytes() * src.dtype.block();
             }
             src.layout = src.layout.simplified();
         };
@@ -97,7 +66,8 @@ pub(super) fn plan(steps: Steps, graph: &Graph, same: &[u32], mut inputs: Vec<In
             place(&mut st.target);
         }
     }
-    let plan = Plan { steps: list, inputs, outputs, slots, params: graph.params };
+    let (slots, memory) = (arranged.placement.slots, arranged.memory);
+    let plan = Plan { steps: steps.list, inputs, outputs, slots, params: graph.params, memory };
     let work = plan.amount();
     Ok(Compiled { plan: Arc::new(plan), kept, nodes: graph.nodes.len(), work, growth: Default::default() })
 }
@@ -110,4 +80,90 @@ fn each_source(s: &Step, mut f: impl FnMut(&Source)) {
         st.sources.iter().for_each(&mut f);
         f(&st.target);
     }
+}
+
+/// Steps in their order, with the values that take memory for the run and their places.
+struct Arranged {
+    values: Vec<usize>,
+    placement: Placement,
+    memory: PlanMemory,
+}
+
+/// The values that take memory for the run, in order of first use, and their lives.
+fn lifetimes<'a>(steps: impl Iterator<Item = &'a Step>, bytes: &[usize], slots: &[bool]) -> (Vec<usize>, Vec<Lifetime>) {
+    let mut number: Vec<Option<usize>> = vec![None; slots.len()];
+    let (mut values, mut lives): (Vec<usize>, Vec<Lifetime>) = Default::default();
+    for (i, step) in steps.enumerate() {
+        each_source(step, |source| {
+            let Buf::Slot(v) = source.buf else { return };
+            let v = v as usize;
+            if slots[v] {
+                let n = *number[v].get_or_insert_with(|| {
+                    values.push(v);
+                    lives.push(Lifetime { bytes: bytes[v].max(SMALLEST_SLOT), first: i, last: i });
+                    lives.len() - 1
+                });
+                lives[n].last = i;
+            }
+        });
+    }
+    (values, lives)
+}
+
+/// The sum of bytes times steps from the first to the last use.
+fn held(lives: &[Lifetime]) -> u128 {
+    lives.iter().map(|v| v.bytes as u128 * (v.last - v.first) as u128).sum()
+}
+
+/// Orders the steps and places their values. `slots` says which values take memory for the run.
+fn arrange(steps: &mut Steps, slots: &[bool], graph: &Graph, options: &CompileOptions<'_>) -> Arranged {
+    let memory = Memory { ranges: options.ranges, leased: options.leased };
+    let padded = if options.order == BufferOrder::Workgroup { padding::pad_rows(steps, slots, graph, options.line) } else { 0 };
+    let bytes: Vec<usize> = steps.values.iter().map(|v| v.bytes).collect();
+    let (values, lives) = lifetimes(steps.list.iter(), &bytes, slots);
+    let mut passes = 0;
+    // Steps in another order, and what follows from it.
+    let moved = |steps: &Steps| {
+        let order = steps.by_time(slots).filter(|o| o.iter().enumerate().any(|(n, &i)| n != i))?;
+        let (values, lives) = lifetimes(order.iter().map(|&i| &steps.list[i]), &bytes, slots);
+        Some((order, values, lives))
+    };
+    let bound = most_live(&lives);
+    let program = best_fit(&lives);
+    let mut best = (None, values, bound, Placement::default());
+    best.3 = match options.order {
+        BufferOrder::Spatial if options.ranges => by_first_use(&lives),
+        BufferOrder::Size => by_size(&lives, memory),
+        BufferOrder::Program | BufferOrder::Workgroup | BufferOrder::Spatial => program,
+        BufferOrder::Temporal => {
+            if let Some((order, values, other)) = moved(steps).filter(|m| (held(&m.2), most_live(&m.2)) < (held(&lives), bound)) {
+                best = (Some(order), values, most_live(&other), Placement::default());
+                best_fit(&other)
+            } else {
+                program
+            }
+        }
+        BufferOrder::Auto => {
+            let most = program.bytes();
+            let (mut placement, ran) = improve(&lives, program, bound, memory);
+            passes = ran + 1;
+            if let Some((order, values, other)) = moved(steps).filter(|m| most_live(&m.2) < bound) {
+                let bound = most_live(&other);
+                let (found, ran) = improve(&other, best_fit(&other), bound, memory);
+                let cost = |p: &Placement| (p.leased(memory), p.bytes());
+                if found.bytes() <= most && cost(&found) < cost(&placement) {
+                    (best, passes) = ((Some(order), values, bound, Placement::default()), ran + 1);
+                    placement = found;
+                }
+            }
+            placement
+        }
+    };
+    let (order, values, most_live, placement) = best;
+    let moved_steps = order.iter().flatten().enumerate().filter(|(n, i)| n != *i).count();
+    if let Some(order) = order {
+        let mut old: Vec<Option<Step>> = std::mem::take(&mut steps.list).into_iter().map(Some).collect();
+        steps.list = order.into_iter().filter_map(|i| old[i].take()).collect();
+    }
+    Arranged { values, placement, memory: PlanMemory { order: options.order, most_live, passes, moved_steps, padded } }
 }

@@ -4,12 +4,14 @@ mod expr;
 mod fuse;
 mod fuse_gemv;
 mod memory;
+mod padding;
+mod placement;
 mod schedule;
 mod views;
 
 use crate::backends::FusedGemvLimits;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Buf, Input, Plan};
+use crate::plan::{Buf, BufferOrder, Input, Plan};
 use crate::tensor::{Kind, Meta, Node};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -64,25 +66,43 @@ impl<'a> GNode<'a> {
     }
 }
 
-/// Compiles a graph. `buffers` is how many buffers the backend can bind in one step; without `fuse`, every node is a step of its own; `fused_gemv`
-/// says up to how many rows the backend does several products at once.
-pub(crate) fn compile(mut graph: Graph, buffers: usize, fuse: bool, fused_gemv: Option<FusedGemvLimits>) -> TensorResult<Compiled> {
+/// What a plan is made for.
+pub(crate) struct CompileOptions<'a> {
+    /// How many buffers the backend can bind in one step.
+    pub buffers: usize,
+    /// Whether anything fuses; else every node is a step of its own.
+    pub fuse: bool,
+    /// Up to how many rows the backend does several products at once.
+    pub fused_gemv: Option<FusedGemvLimits>,
+    /// How intermediates are placed in memory.
+    pub order: BufferOrder,
+    /// Whether a step may read one part of a buffer and write another.
+    pub ranges: bool,
+    /// Bytes of one memory transaction.
+    pub line: usize,
+    /// The bytes that the pool takes for a request.
+    pub leased: &'a dyn Fn(usize) -> usize,
+}
+
+/// Compiles a graph.
+pub(crate) fn compile(mut graph: Graph, options: &CompileOptions<'_>) -> TensorResult<Compiled> {
     if graph.nodes.len() > 60_000 || graph.params > 60_000 {
         return Err(TensorError::Unsupported(format!("an evaluation of {} nodes; call eval() in between", graph.nodes.len())));
     }
     let same = merge_common(&mut graph);
     loop {
-        let (steps, inputs) = emit(&graph, &same, buffers, fuse, fused_gemv);
+        let (steps, inputs) = emit(&graph, &same, options);
         match steps.overwritten_too_early(&graph) {
             // Something would read the old value after it is gone: that write goes elsewhere.
             Some(node) => graph.nodes[node as usize].donated = false,
-            None => return memory::plan(steps, &graph, &same, inputs),
+            None => return memory::plan(steps, &graph, &same, inputs, options),
         }
     }
 }
 
 /// Steps of a graph, and what they are bound to.
-fn emit(graph: &Graph, same: &[u32], buffers: usize, fuse: bool, fused_gemv: Option<FusedGemvLimits>) -> (fuse::Steps, Vec<Input>) {
+fn emit(graph: &Graph, same: &[u32], options: &CompileOptions<'_>) -> (fuse::Steps, Vec<Input>) {
+    let CompileOptions { buffers, fuse, fused_gemv, .. } = *options;
     let mut inputs = Vec::new();
     for n in &graph.nodes {
         if n.bound.is_some() {

@@ -2,10 +2,10 @@
 
 use crate::backends::Buffer;
 use crate::backends::stages::{Stage, enter};
-use crate::compile::{Compiled, GNode, Graph, compile};
+use crate::compile::{CompileOptions, Compiled, GNode, Graph, compile};
 use crate::device::Device;
-use crate::error::TensorResult;
-use crate::plan::{IdentityHasher, Plan};
+use crate::error::{TensorError, TensorResult};
+use crate::plan::{BufferOrder, IdentityHasher, Plan};
 use crate::tensor::{Inputs, Key, Kind, Node, Tensor, release};
 use crate::tuning::Tuning;
 use smallvec::SmallVec;
@@ -43,6 +43,7 @@ pub struct EvalStats {
 
 thread_local! {
     static FUSION: Cell<bool> = const { Cell::new(true) };
+    static ORDER: Cell<Option<BufferOrder>> = const { Cell::new(None) };
 }
 
 /// Whether evaluations on this thread fuse operations: true unless `TL_NO_FUSION=1` is set or inside [`without_fusion`].
@@ -61,6 +62,54 @@ pub fn without_fusion<T>(work: impl FnOnce() -> T) -> T {
         }
     }
     let _restore = Restore(FUSION.replace(false));
+    work()
+}
+
+/// What `TL_ORDER` says: an order, nothing, or what is wrong with it.
+fn order_of_environment() -> &'static Result<BufferOrder, String> {
+    static ORDER: OnceLock<Result<BufferOrder, String>> = OnceLock::new();
+    ORDER.get_or_init(|| match std::env::var("TL_ORDER") {
+        Ok(name) if !name.is_empty() => name.parse(),
+        _ => Ok(BufferOrder::default()),
+    })
+}
+
+/// The order in which evaluations on this thread place the intermediates of new plans: that of the innermost [`with_order`], else of `TL_ORDER`,
+/// else [`BufferOrder::Auto`].
+///
+/// # Errors
+/// [`TensorError::Config`] if `TL_ORDER` is not the name of an order.
+///
+/// ```
+/// use tensorlogic::{eval::{order, with_order}, plan::BufferOrder};
+/// assert_eq!(with_order(BufferOrder::Size, order)?, BufferOrder::Size);
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
+pub fn order() -> TensorResult<BufferOrder> {
+    match (ORDER.get(), order_of_environment()) {
+        (Some(order), _) => Ok(order),
+        (None, Ok(order)) => Ok(*order),
+        (None, Err(e)) => Err(TensorError::Config(format!("TL_ORDER: {e}"))),
+    }
+}
+
+/// Runs `work` with this order of steps and buffers on this thread. Plans of several orders are kept side by side; results are the same bits.
+///
+/// ```
+/// use tensorlogic::{Device, DType, Rng, eval::with_order, plan::BufferOrder};
+/// let x = Rng::new(1).normal(&[32, 32], DType::F32, &Device::cpu())?;
+/// let y = || x.matmul(&x)?.softmax(-1)?.matmul(&x)?.relu()?.to_vec();
+/// assert_eq!(with_order(BufferOrder::Temporal, y)?, with_order(BufferOrder::Program, y)?);
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
+pub fn with_order<T>(order: BufferOrder, work: impl FnOnce() -> T) -> T {
+    struct Restore(Option<BufferOrder>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ORDER.set(self.0);
+        }
+    }
+    let _restore = Restore(ORDER.replace(Some(order)));
     work()
 }
 
@@ -127,6 +176,8 @@ impl Evaluator {
         let mut shared = false;
         let mut key = [Key::default(), Key::default()];
         key[1].word(if fusion() { 0x5851_F42D_4C95_7F2D } else { 0x1405_7B7E_F767_814F });
+        // A wrong setting is reported when a plan is made.
+        key[1].word(order().map_or(u64::MAX, |o| o as u64));
         // Plans are of one table, the device's or a strategy's: how many rows are joined or unpacked depends on it.
         let tuning = roots.first().map(|root| *self.tuning.get_or_insert_with(|| root.device().backend().tuning().map_or(0, Tuning::id)));
         key[0].word(tuning.unwrap_or(0) ^ roots.first().map_or(0, |root| root.device().plan_key()));
@@ -333,7 +384,17 @@ impl Evaluator {
                 graph.nodes[at].keep = true;
             }
         }
-        let compiled = Arc::new(compile(graph, device.backend().max_buffers(), fusion(), device.backend().fused_gemv_limits())?);
+        let (backend, suits) = (device.backend(), device.capabilities());
+        let options = CompileOptions {
+            buffers: backend.max_buffers(),
+            fuse: fusion(),
+            fused_gemv: backend.fused_gemv_limits(),
+            order: order()?,
+            ranges: suits.ranges,
+            line: suits.line,
+            leased: &|bytes| backend.pool().leased(bytes),
+        };
+        let compiled = Arc::new(compile(graph, &options)?);
         if self.plans.len() >= MAX_PLANS {
             if let Some(oldest) = self.plans.iter().min_by_key(|(_, (_, used))| *used).map(|(k, _)| *k) {
                 self.plans.remove(&oldest);
@@ -428,6 +489,11 @@ pub(crate) fn forget_inputs(node: &Node) {
 /// Statistics of the evaluator of `device`.
 pub fn eval_stats(device: &Device) -> EvalStats {
     Lock::of(device).get().stats
+}
+
+/// The plans that a device keeps for evaluations to come, in no order.
+pub fn cached_plans(device: &Device) -> Vec<Arc<Plan>> {
+    Lock::of(device).get().plans.values().map(|(c, _)| c.plan.clone()).collect()
 }
 
 /// The plan that evaluating these tensors (of one device) would run, without running it.

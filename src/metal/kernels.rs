@@ -163,5 +163,6 @@ pub(super) fn plan(kernel: OpsKernel, operands: &[Shape], result: Shape, places:
         outputs: Vec::<Output>::new(),
         slots: vec![],
         params: 0,
+        memory: Default::default(),
     })
 }

@@ -17,6 +17,10 @@ pub struct Capabilities {
     pub joint_gradients: bool,
     /// There are products of integers.
     pub integer_products: bool,
+    /// A step may read one part of a buffer and write another.
+    pub ranges: bool,
+    /// Bytes of one memory transaction.
+    pub line: usize,
 }
 
 impl Capabilities {
@@ -29,6 +33,8 @@ impl Capabilities {
         wide: false,
         joint_gradients: true,
         integer_products: true,
+        ranges: true,
+        line: 64,
     };
     /// Those of a GPU.
     pub const GPU: Capabilities = Capabilities {
@@ -39,5 +45,7 @@ impl Capabilities {
         wide: true,
         joint_gradients: false,
         integer_products: false,
+        ranges: false,
+        line: 128,
     };
 }

@@ -3,12 +3,14 @@
 mod capabilities;
 mod hash;
 mod kernel;
+mod memory;
 mod stats;
 mod task;
 
 pub use capabilities::Capabilities;
 pub(crate) use hash::IdentityHasher;
 pub use kernel::*;
+pub use memory::{BufferOrder, PlanMemory};
 pub use stats::*;
 pub use task::*;
 
@@ -158,6 +160,8 @@ pub struct Plan {
     pub slots: Vec<usize>,
     /// The number of run-time parameters.
     pub params: usize,
+    /// How the slots were planned.
+    pub memory: PlanMemory,
 }
 
 /// How much a plan has to do.
@@ -195,6 +199,20 @@ impl Plan {
 }
 
 impl Source {
+    /// The first and the last element that is touched; `None` where that is not known before the run.
+    pub fn range(&self) -> Option<(isize, isize)> {
+        if self.offset.is_some() {
+            return None;
+        }
+        let at = self.layout.offset as isize;
+        let steps = || self.layout.shape.iter().zip(self.layout.strides()).map(|(&n, &st)| (n as isize - 1).max(0) * st);
+        Some((at + steps().map(|d| d.min(0)).sum::<isize>(), at + steps().map(|d| d.max(0)).sum::<isize>()))
+    }
+    /// Whether both may touch the same memory.
+    pub fn may_overlap(&self, other: &Source) -> bool {
+        let apart = |((a, b), (c, d)): ((isize, isize), (isize, isize))| b < c || d < a;
+        self.buf == other.buf && !(self.dtype == other.dtype && self.range().zip(other.range()).is_some_and(apart))
+    }
     /// Bytes that are read or written at least: each distinct element once.
     pub fn distinct_bytes(&self) -> u64 {
         let l = &self.layout;
@@ -254,13 +272,9 @@ impl fmt::Display for Plan {
         }
         write!(f, "{} dispatch{}", self.steps.len(), if self.steps.len() == 1 { "" } else { "es" })?;
         if !self.slots.is_empty() {
-            write!(
-                f,
-                ", {} slot{} of {} bytes",
-                self.slots.len(),
-                if self.slots.len() == 1 { "" } else { "s" },
-                self.slots.iter().sum::<usize>()
-            )?;
+            let (slots, m) = (self.slots.len(), self.memory);
+            write!(f, ", {slots} slot{} of {} bytes", if slots == 1 { "" } else { "s" }, self.planned_bytes())?;
+            write!(f, "; order {}: {} bytes live at most, slack {:.1} %", m.order, m.most_live, 100.0 * self.slack())?;
         }
         writeln!(f)
     }

@@ -163,9 +163,11 @@ pub(super) fn bind<'a>(
                 .and_then(|(Place(base, bytes), start)| StridedView::new(base, bytes, source.dtype, &source.layout, &operand.reach, start));
             views.push(view.ok_or_else(|| outside(step, operand.role))?);
         }
-        let (read, written) = views[first..].split_at_mut(prepared.operands.len() - step.stores.len());
-        for t in written {
-            t.apart = !read.iter().any(|s| s.may_overlap(t));
+        let reads = prepared.operands.len() - step.stores.len();
+        let (read, written) = views[first..].split_at_mut(reads);
+        let (reading, writing) = prepared.operands.split_at(reads);
+        for (t, target) in written.iter_mut().zip(writing) {
+            t.apart = !read.iter().zip(reading).any(|(s, source)| s.may_overlap(&source.reach, t, &target.reach));
         }
     }
     Ok(views)

@@ -97,6 +97,25 @@ impl<'a> StridedView<'a> {
         Some(StridedView { base, bytes, first, dtype, kind: reach.kind, apart: false, layout })
     }
 
+    /// Whether this and another operand may touch the same memory.
+    pub(crate) fn may_overlap(&self, reach: &AddressRange, other: &StridedView<'_>, of_other: &AddressRange) -> bool {
+        let (a, b) = (self.base as usize, other.base as usize);
+        if self.base.is_null() || other.base.is_null() || a >= b + other.bytes || b >= a + self.bytes {
+            return false;
+        }
+        let ((from, to), (start, end)) = (self.touched(reach), other.touched(of_other));
+        from < end && start < to
+    }
+
+    /// The addresses of the first byte that may be touched and of the one behind the last.
+    fn touched(&self, reach: &AddressRange) -> (usize, usize) {
+        let (base, block, size) = (self.base as usize, self.dtype.block(), self.dtype.block_bytes());
+        match reach.empty {
+            true => (base, base),
+            false => (base + (self.first - reach.low) / block * size, base + (self.first + reach.high + 1).div_ceil(block) * size),
+        }
+    }
+
     /// Sizes and strides, of which a strided view has at least one.
     #[inline(always)]
     fn dims(&self) -> (&'a [usize], &'a [isize]) {

@@ -270,11 +270,3 @@ impl Task for CpuTask<'_> {
         failure.get_or_insert(TensorError::Index { op: self.step.name, message, at });
     }
 }
-
-impl StridedView<'_> {
-    /// Whether this and another operand may share memory.
-    pub(crate) fn may_overlap(&self, other: &StridedView<'_>) -> bool {
-        let (a, b) = (self.base as usize, other.base as usize);
-        !self.base.is_null() && !other.base.is_null() && a < b + other.bytes && b < a + self.bytes
-    }
-}

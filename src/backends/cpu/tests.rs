@@ -147,6 +147,7 @@ fn run(step: Step, inputs: &[&Operand], outputs: &[(DType, usize)], params: &[f6
         outputs: outputs.iter().map(|&(dtype, n)| Output { dtype, bytes: n * dtype.block_bytes() }).collect(),
         slots: vec![],
         params: params.len(),
+        memory: Default::default(),
     });
     let mut first: Option<Vec<Vec<u8>>> = None;
     for backend in BACKENDS.iter() {

@@ -293,6 +293,7 @@ impl GpuBackend {
             outputs: vec![Output { dtype: DType::F16, bytes: 2 * values.len() }],
             slots: vec![],
             params: 0,
+            memory: Default::default(),
         };
         let input = self.core.upload(bytemuck::cast_slice(values), memory::PRIVATE)?;
         let output = self.core.lease(2 * values.len(), memory::PRIVATE, 0)?;

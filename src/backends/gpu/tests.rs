@@ -98,6 +98,7 @@ fn run(
         outputs: outputs.iter().map(|o| Output { dtype: o.0, bytes: o.1 }).collect(),
         slots,
         params: params.len(),
+        memory: Default::default(),
     });
     let inputs: Vec<Buffer> = inputs.into_iter().map(|i| upload(m, i.1)).collect();
     let targets: Vec<Buffer> = outputs.iter().map(|o| upload(m, vec![0xAA; o.1])).collect();
@@ -470,6 +471,7 @@ fn repeated_runs_share_pipelines_and_memory() {
             outputs: vec![Output { dtype: DType::F32, bytes: 4 * n }],
             slots: vec![4 * n],
             params: 0,
+            memory: Default::default(),
         })
     };
     let (small, large) = (p(400), p(40000));
@@ -626,6 +628,7 @@ fn a_lost_device_says_so_in_every_call() {
             outputs: vec![],
             slots: vec![],
             params: 0,
+            memory: Default::default(),
         });
         assert!(matches!(m.run(&plan, std::slice::from_ref(&x), &[], &[]), Err(TensorError::DeviceLost(_))));
     }
@@ -646,6 +649,7 @@ fn steps_are_timed_on_the_gpu() {
         outputs: vec![Output { dtype: DType::F32, bytes: 4 * n }],
         slots: vec![],
         params: 0,
+        memory: Default::default(),
     });
     let x = upload(&m, vec![1; 4 * n]);
     let y = m.alloc(4 * n).unwrap();
@@ -735,7 +739,14 @@ fn small_results_are_written_where_the_host_reads_them() {
             flat(Buf::Output(0), DType::F32, n),
         );
         let inputs = vec![Input { dtype: DType::F32, written: false }];
-        Arc::new(Plan { steps: vec![step], inputs, outputs: vec![Output { dtype: DType::F32, bytes: 4 * n }], slots: vec![], params: 0 })
+        Arc::new(Plan {
+            steps: vec![step],
+            inputs,
+            outputs: vec![Output { dtype: DType::F32, bytes: 4 * n }],
+            slots: vec![],
+            params: 0,
+            memory: Default::default(),
+        })
     };
     // Through the result's own memory, or with a copy at the end of the same commands; in either case one submit.
     for (n, in_place) in [(1, 1), (7, 1), (256, 1), (257, 0), (1000, 0)] {

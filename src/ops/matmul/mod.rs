@@ -94,7 +94,7 @@ const LONG: usize = 4;
 fn bare_target<T: Real>(task: &dyn Task) -> Option<*mut T> {
     let store = &task.step().stores[0];
     let to = &store.target;
-    let own = to.dtype == T::DTYPE && to.layout.is_contiguous() && store.sources.iter().all(|s| s.buf != to.buf);
+    let own = to.dtype == T::DTYPE && to.layout.is_contiguous() && store.sources.iter().all(|s| !s.may_overlap(to));
     if !own || store.program.arithmetic() < LONG || store.program.dtype() != T::DTYPE {
         return None;
     }

@@ -219,6 +219,7 @@ pub(crate) fn check_all(
         outputs: outs.iter().map(|o| Output { dtype: o.0, bytes: bytes(o) }).collect(),
         slots: vec![],
         params: params.len(),
+        memory: Default::default(),
     });
     let upload = |b: Vec<u8>| m.upload_as(Bytes::Owned(Arc::new(b)), m.default_mode()).unwrap();
     let inputs: Vec<_> = loads.iter().map(|o| upload(o.bytes.clone())).collect();

@@ -1,6 +1,7 @@
 //! What the engine promises about itself, its layers, its kernels as text, the engine backend.
 
 mod architecture;
+mod buffer_orders;
 mod function_length;
 #[cfg(feature = "gpu")]
 mod idea_to_code;

@@ -9,7 +9,7 @@ mod fusion;
 mod kinks;
 mod precision;
 mod products;
-mod random_graphs;
+pub mod random_graphs;
 mod reductions;
 mod vectors;
 mod vectors_support;

@@ -15,7 +15,7 @@ impl Dice {
 
 /// What a graph is made of.
 #[derive(Clone, Copy, PartialEq)]
-enum Diet {
+pub(crate) enum Diet {
     /// Elementwise functions and views.
     Elementwise,
     /// Also reductions, products, softmax, norms, joins and window writes.
@@ -23,10 +23,10 @@ enum Diet {
 }
 
 /// A graph over leaves of the same values. `settle` is applied to every tensor that is made.
-struct Grower<'a> {
-    device: &'a Device,
-    dtype: DType,
-    settle: &'a dyn Fn(&Tensor) -> TensorResult<()>,
+pub(crate) struct Grower<'a> {
+    pub device: &'a Device,
+    pub dtype: DType,
+    pub settle: &'a dyn Fn(&Tensor) -> TensorResult<()>,
 }
 
 impl Grower<'_> {
@@ -39,7 +39,7 @@ impl Grower<'_> {
     }
 
     /// Grows `steps` operations by the dice; the last few tensors are the results. `data` picks the leaves' values and numbers, not the structure.
-    fn grow(&self, seed: u64, data: u64, diet: Diet, steps: usize) -> TensorResult<Vec<Tensor>> {
+    pub fn grow(&self, seed: u64, data: u64, diet: Diet, steps: usize) -> TensorResult<Vec<Tensor>> {
         let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1);
         let mut pool = Vec::new();
         for (n, shape) in [&[4usize, 6][..], &[6], &[4, 1], &[3, 4, 6], &[1]].into_iter().enumerate() {

@@ -10,6 +10,7 @@ fn small_plan(step: Step, inputs: usize, bytes: usize) -> Arc<Plan> {
         outputs: vec![Output { dtype: F32, bytes }],
         slots: vec![],
         params: 1,
+        memory: Default::default(),
     })
 }
 
@@ -147,6 +148,7 @@ fn many_small_and_large_steps_stay_in_order() {
         outputs: vec![Output { dtype: F32, bytes: 28 }],
         slots: vec![360_000; 2],
         params: 0,
+        memory: Default::default(),
     });
     let results: Vec<Vec<f64>> = BACKENDS
         .iter()

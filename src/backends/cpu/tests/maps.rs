@@ -337,6 +337,7 @@ fn sibling_stores_see_the_old_values() {
         outputs: vec![],
         slots: vec![],
         params: 0,
+        memory: Default::default(),
     });
     let m = backend.upload(Bytes::Owned(Arc::new(encode(F32, &values)))).unwrap();
     let p = backend.upload(Bytes::Owned(Arc::new(encode(F32, &vec![1.0; n])))).unwrap();

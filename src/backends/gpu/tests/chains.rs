@@ -16,7 +16,7 @@ fn runs_of_a_chain_each_read_the_one_before() {
         }
         let step = map(Shape::of(&[n]), program(&insts), vec![flat(Buf::Input(0), d, n)], flat(Buf::Output(0), d, n));
         let (inputs, outputs) = (vec![Input { dtype: d, written: false }], vec![Output { dtype: d, bytes: 4 * n }]);
-        let plan = Arc::new(Plan { steps: vec![step], inputs, outputs, slots: vec![], params: params.len() });
+        let plan = Arc::new(Plan { steps: vec![step], inputs, outputs, slots: vec![], params: params.len(), memory: Default::default() });
         let growth = vec![0.5; params.len()];
         let start: Vec<f64> = (0..n).map(|i| i as f64 - 2.0).collect();
         let x = upload(&m, encode(&start, d));
