@@ -5,6 +5,7 @@ mod memory;
 #[cfg(test)]
 pub(crate) mod under_test;
 
+pub use crate::backends::fragmentation::{Defragmentation, DriverMemory, Fragmentation};
 pub use crate::backends::limits::MemoryInfo;
 pub use crate::backends::pool::BufferPoolStats;
 pub use crate::backends::report::{Holder, MemoryReport};

@@ -395,3 +395,81 @@ fn a_plan_before_loading_is_what_is_measured_then() {
         assert!(wrong(1 << 20, 1, 1).contains("supports"), "{}", wrong(1 << 20, 1, 1));
     }
 }
+
+/// Numbers that look random, the same in every run.
+fn dice(state: &mut u64) -> usize {
+    *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+    (*state >> 33) as usize
+}
+
+#[test]
+fn a_defragmentation_shrinks_what_is_reserved_and_keeps_every_bit() {
+    let (_turn, devices) = devices();
+    for d in &devices {
+        let mut state = 7;
+        let value = |n: usize, count: usize| (0..count).map(|i| (i * 31 + n * 17) as f32 * 0.25).collect::<Vec<f32>>();
+        // 64 to 600 KiB each.
+        let sizes: Vec<usize> = (0..1000).map(|_| (16 << 10) + dice(&mut state) % (134 << 10)).collect();
+        let all: Vec<Tensor> =
+            sizes.iter().enumerate().map(|(n, &count)| Tensor::from_vec(value(n, count), &[count], d).unwrap()).collect();
+        // Memory of the pool, as a result's is.
+        let all: Vec<Tensor> = all.into_iter().map(|t| t.add(1.0).unwrap()).collect();
+        eval_all(&all.iter().collect::<Vec<_>>()).unwrap();
+        d.synchronize().unwrap();
+        let full = d.fragmentation();
+        let kept: Vec<(usize, Tensor)> = all.into_iter().enumerate().filter(|_| dice(&mut state) % 3 == 0).collect();
+        let (view_of, view) = (kept[5].0, kept[5].1.narrow(0, 100, 50).unwrap());
+        let pending = kept[9].1.download().unwrap();
+        let report = d.defragment(3).unwrap();
+        println!("{}: 1000 buffers: {full}\n  before: {}\n  after: {}\n  {report:?}", d.name(), report.before, report.after);
+        let bytes = kept.iter().map(|(n, _)| 4 * sizes[*n]).sum::<usize>();
+        assert!(report.before.waiting > bytes && report.after.waiting == 0, "{}: {report:?}", d.name());
+        assert_eq!((report.before.asked, report.before.given), (report.after.asked, report.after.given));
+        assert!(report.after.asked >= bytes && report.after.given >= report.after.asked && report.after.internal() < 0.25, "{report:?}");
+        match (report.before.driver, report.after.driver) {
+            (Some(before), Some(after)) => {
+                assert!(after.reserved < before.reserved && after.blocks < before.blocks, "{}: {report:?}", d.name());
+                assert!(report.moved_bytes > 0 && report.freed_bytes == before.reserved - after.reserved, "{report:?}");
+                assert!(after.reserved >= after.allocated && after.allocated >= report.after.given as u64, "{report:?}");
+            }
+            (None, None) => assert_eq!((report.moved_bytes, report.freed_bytes), (0, report.before.waiting as u64)),
+            _ => panic!("{report:?}"),
+        }
+        let expect = |n: usize| value(n, sizes[n]).into_iter().map(|v| v + 1.0).collect::<Vec<f32>>();
+        assert!(pending.wait::<f32>().unwrap() == expect(kept[9].0), "a download on its way");
+        assert!(view.to_vec().unwrap() == expect(view_of)[100..150], "a view");
+        for (n, t) in &kept {
+            assert!(t.to_vec().unwrap() == expect(*n), "{}: tensor {n}", d.name());
+        }
+        // Plans go on with the values where they are now.
+        let sum = kept[0].1.narrow(0, 0, 1000).unwrap().add(&kept[1].1.narrow(0, 0, 1000).unwrap()).unwrap().to_vec().unwrap();
+        let (a, b) = (expect(kept[0].0), expect(kept[1].0));
+        assert!(sum.iter().zip(a.iter().zip(&b)).all(|(s, (a, b))| *s == a + b));
+    }
+}
+
+#[test]
+fn fragmentation_is_counted_from_what_was_asked_for() {
+    let (_turn, devices) = devices();
+    for d in &devices {
+        d.empty_cache();
+        let before = d.fragmentation();
+        let x = Tensor::ones(&[100_001], DType::F32, d).unwrap();
+        x.eval().unwrap();
+        let held = d.fragmentation();
+        assert_eq!(held.asked - before.asked, 400_004, "{}", d.name());
+        assert!(held.given - before.given >= 400_004 && held.internal() > 0.0 && held.internal() < 1.0, "{held:?}");
+        drop(x);
+        let free = d.fragmentation();
+        assert_eq!((free.asked, free.given), (before.asked, before.given));
+        assert!(free.waiting >= 400_004 && free.stranded == 0, "asked for a moment ago: {free:?}");
+        // 300 requests of another size strand it.
+        for n in 0..300 {
+            Tensor::full(n as f64, &[20_000], DType::F32, d).unwrap().eval().unwrap();
+        }
+        let later = d.fragmentation();
+        assert!(later.stranded >= 400_004 && later.external() > 0.5, "{later:?}");
+        assert_eq!(d.defragment(0).unwrap().after.waiting, later.waiting, "no pass changes nothing");
+        assert_eq!(d.defragment(1).unwrap().after.waiting, 0);
+    }
+}

@@ -37,7 +37,7 @@ struct Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         match self.held {
-            Held::Leased(class) => self.pool.put(Nothing, class, self.ticket),
+            Held::Leased(class) => self.pool.put(Nothing, class, self.bytes, self.ticket),
             Held::Mapped => self.pool.unmap(self.bytes, self.ticket),
         }
     }

@@ -3,6 +3,7 @@
 pub mod cpu;
 pub(crate) mod dry_run;
 pub(crate) mod files;
+pub mod fragmentation;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod limits;
@@ -14,6 +15,7 @@ pub(crate) mod stages;
 #[cfg(feature = "gpu")]
 pub use crate::metal::{self, RawBackend};
 
+use self::fragmentation::DriverMemory;
 use self::pool::PoolControl;
 use crate::dtype::DType;
 use crate::error::{At, TensorResult};
@@ -370,6 +372,22 @@ pub trait Backend: Send + Sync {
     fn memory(&self) -> MemoryStats;
     /// The pool, to be looked at and bounded.
     fn pool(&self) -> &dyn PoolControl;
+    /// The driver's blocks, where it reports them.
+    fn driver_memory(&self) -> Option<DriverMemory> {
+        None
+    }
+    /// Gives memory back to the system in up to three passes: free buffers; what the backend itself keeps; and blocks of the driver, which
+    /// are emptied by copying values elsewhere. Gives the bytes copied. Called under the evaluator's lock, so that nobody writes a value
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// `TensorError::DeviceLost` where the device is gone, and what its driver reported.
+    fn defragment(&self, passes: usize) -> TensorResult<u64> {
+        if passes > 0 {
+            self.pool().shrink(0);
+        }
+        Ok(0)
+    }
     /// Tells a memory recording what a buffer is for. Called only while one is on.
     fn label(&self, buffer: &Buffer, op: &'static str, at: At);
     /// Kernels that were compiled, and where they are kept.

@@ -1,5 +1,6 @@
 //! The buffer pool of every backend: freed memory kept for reuse by size class, with limits in bytes and statistics.
 
+use super::fragmentation::Fragmentation;
 use super::limits::{Limits, MemoryInfo, MemoryQuery};
 use super::lock::lock;
 pub(crate) use super::report::AllocId;
@@ -19,6 +20,8 @@ const MARK_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_EMPTY_LISTS: usize = 256;
 /// Growth of the cache after which free memory is queried again.
 const REFRESH_BYTES: usize = 64 << 20;
+/// Requests without one of a size class after which its free buffers count as stranded.
+const RECENT_REQUESTS: u64 = 256;
 /// Limit of the cache if the system does not report free memory.
 const CACHE_IF_UNKNOWN: usize = 1 << 30;
 
@@ -81,6 +84,8 @@ pub trait PoolControl: Send + Sync {
     fn stats(&self) -> BufferPoolStats;
     /// The bytes that a request of `bytes` takes.
     fn leased(&self, bytes: usize) -> usize;
+    /// What was asked for, given and kept; the driver's part is the backend's.
+    fn fragmentation(&self) -> Fragmentation;
     /// Releases free buffers, longest unused first, until at most `bytes` are left. Returns the bytes released.
     fn shrink(&self, bytes: usize) -> usize;
     /// Releases the free buffers for requests of `bytes`. Returns the bytes released.
@@ -102,6 +107,8 @@ pub trait PoolControl: Send + Sync {
 struct FreeBlock<T> {
     /// Order of return.
     turn: u64,
+    /// The last request that it served.
+    request: AllocId,
     piece: T,
 }
 
@@ -116,6 +123,8 @@ struct FreeList<T> {
     pooled: usize,
     in_use: usize,
     mapped: usize,
+    /// What the holders of `in_use` without `mapped` asked for.
+    asked: usize,
     peak: usize,
     peak_owned: usize,
     requests: u64,
@@ -242,6 +251,7 @@ impl<T: Allocation> Pool<T> {
             pooled: 0,
             in_use: 0,
             mapped: 0,
+            asked: 0,
             peak: 0,
             peak_owned: 0,
             requests: 0,
@@ -297,6 +307,7 @@ impl<T: Allocation> Pool<T> {
         if let Some(piece) = found {
             free_list.pooled -= class.bytes;
             free_list.reused += 1;
+            free_list.asked += asked;
             free_list.use_bytes(class.bytes);
             self.note(&mut free_list, ticket, class.bytes);
             drop(free_list);
@@ -319,6 +330,7 @@ impl<T: Allocation> Pool<T> {
             return Err(error);
         }
         while over(&free_list, free_list.pooled) && free_list.evict(&mut evicted) {}
+        free_list.asked += asked;
         free_list.use_bytes(class.bytes);
         drop(free_list);
         free_all(evicted);
@@ -337,18 +349,20 @@ impl<T: Allocation> Pool<T> {
             }
             failed => {
                 free_list.in_use -= class.bytes;
+                free_list.asked -= asked;
                 let help = "the system has no room: use a smaller batch or context, or a smaller or quantized model";
                 Err(failed.err().unwrap_or_else(|| self.full(asked, &free_list, help)))
             }
         }
     }
 
-    /// Takes memory back.
-    pub fn put(&self, piece: T, class: SizeClass, ticket: AllocId) {
+    /// Takes back memory that was leased for `asked` bytes.
+    pub fn put(&self, piece: T, class: SizeClass, asked: usize, ticket: AllocId) {
         let mut out = Vec::new();
         let mut free_list = self.lock();
         self.forget(&mut free_list, ticket, class.bytes);
         free_list.in_use -= class.bytes;
+        free_list.asked -= asked;
         if free_list.limits.cache.is_none() && free_list.pooled + class.bytes > free_list.next_refresh {
             free_list.refresh_budget((self.room)());
         }
@@ -365,7 +379,7 @@ impl<T: Allocation> Pool<T> {
         free_list.turn += 1;
         let turn = free_list.turn;
         free_list.pooled += class.bytes;
-        free_list.free.entry(class).or_default().push(FreeBlock { turn, piece });
+        free_list.free.entry(class).or_default().push(FreeBlock { turn, request: ticket, piece });
         if turn % 256 == 0 {
             free_list.age(Instant::now(), &mut out);
         }
@@ -444,6 +458,12 @@ impl<T: Allocation> PoolControl for Pool<T> {
     }
     fn leased(&self, bytes: usize) -> usize {
         (self.class)(bytes).unwrap_or(bytes)
+    }
+    fn fragmentation(&self) -> Fragmentation {
+        let s = self.lock();
+        let idle = |l: &Vec<FreeBlock<T>>| l.iter().all(|b| b.request + RECENT_REQUESTS < s.last_id);
+        let stranded = s.free.iter().filter(|(_, l)| idle(l)).map(|(c, l)| c.bytes * l.len()).sum();
+        Fragmentation { asked: s.asked, given: s.owned(), waiting: s.pooled, stranded, driver: None }
     }
     fn shrink(&self, bytes: usize) -> usize {
         let mut out = Vec::new();
@@ -529,7 +549,7 @@ mod tests {
         let pool = Pool::<Number>::new("test".into(), || None, Some);
         let put = |n| {
             let (piece, class, ticket) = pool.lease(n as usize, 0, 0, |_, _| Ok(Some(Number(n)))).unwrap();
-            pool.put(piece, class, ticket);
+            pool.put(piece, class, n as usize, ticket);
         };
         let begun = Instant::now();
         let aged = |after: Duration| {

@@ -1,11 +1,13 @@
 //! A device's memory API: the pool, limits and profiles; and device types of one kind.
 
 use super::Device;
+use crate::backends::fragmentation::{Defragmentation, Fragmentation};
 use crate::backends::limits::MemoryInfo;
 use crate::backends::pool::BufferPoolStats;
 use crate::backends::report::MemoryReport;
 use crate::error::{TensorError, TensorResult};
 use std::ops::Deref;
+use std::time::Instant;
 
 /// A GPU opened through Metal. Derefs to [`Device`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -173,6 +175,48 @@ impl Device {
     /// Returns pooled memory to the system.
     pub fn empty_cache(&self) {
         self.buffer_pool().clear();
+    }
+
+    /// What was asked for, what is held beyond it, and the driver's blocks where it reports them.
+    pub fn fragmentation(&self) -> Fragmentation {
+        let backend = self.backend();
+        Fragmentation { driver: backend.driver_memory(), ..backend.pool().fragmentation() }
+    }
+
+    /// Gives memory back to the system, in up to three passes (more are as many as three; 0 only measures):
+    /// 1. the pool's free buffers;
+    /// 2. what the device itself keeps: staging memory, and buffers that only prepared plans name;
+    /// 3. the driver's sparsest blocks, after the values in them were copied to free ranges of others. Only where the driver reports its
+    ///    blocks (Vulkan, DX12).
+    ///
+    /// Values keep their bits; tensors, views and downloads on their way stay valid. It waits for submitted work, and evaluations of this
+    /// device wait for it. An evaluation that finds no memory does this by itself once before it fails.
+    ///
+    /// # Errors
+    /// [`TensorError::DeviceLost`] where the device is gone, and what its driver reported.
+    ///
+    /// ```
+    /// use tensorlogic::{DType, Device, Tensor};
+    /// let device = Device::auto()?;
+    /// let x = Tensor::ones(&[1 << 16], DType::F32, &device)?;
+    /// drop(x.add(1.0)?.eval()?);
+    /// let done = device.defragment(3)?;
+    /// assert_eq!(done.after.waiting, 0);
+    /// println!("{}\n{}\n{} bytes given back in {:.3} s", done.before, done.after, done.freed_bytes, done.seconds);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
+    pub fn defragment(&self, passes: usize) -> TensorResult<Defragmentation> {
+        let start = Instant::now();
+        // Evaluations, and all that writes to values in place, take this lock.
+        let _evaluator = self.evaluator().lock().unwrap_or_else(|e| e.into_inner());
+        let before = self.fragmentation();
+        let moved_bytes = self.backend().defragment(passes)?;
+        let after = self.fragmentation();
+        let freed_bytes = match (before.driver, after.driver) {
+            (Some(before), Some(after)) => before.reserved.saturating_sub(after.reserved),
+            _ => before.waiting.saturating_sub(after.waiting) as u64,
+        };
+        Ok(Defragmentation { before, after, moved_bytes, freed_bytes, seconds: start.elapsed().as_secs_f64() })
     }
 
     /// Limits the memory of tensors and running plans to this many bytes (like `TL_MEM_LIMIT`); `None` follows the free memory.

@@ -5,7 +5,7 @@ use crate::backends::{Backend, Buffer};
 use crate::compile::Compiled;
 use crate::cpu_fallback::{self, Purpose};
 use crate::device::Device;
-use crate::error::TensorResult;
+use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, Plan};
 use crate::tensor::{Inputs, Tensor, release};
 use smallvec::SmallVec;
@@ -15,6 +15,9 @@ use std::time::Instant;
 
 /// Nodes of one evaluation; more are evaluated in parts.
 const MAX_EVALUATION_NODES: usize = 20_000;
+
+/// Passes of a defragmentation at most.
+const MAX_PASSES: usize = 3;
 
 /// Nodes of an evaluation up to which its successors are not all timed.
 const UNTIMED_MAX_NODES: usize = 16;
@@ -102,7 +105,8 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         } else {
             backend
         };
-        let mut outputs = allocate(backend, plan, purpose)?;
+        let mut outputs =
+            allocate(backend, plan, purpose).or_else(|e| after_defragmenting(backend, e, || allocate(backend, plan, purpose)))?;
         if e.stats.misses == misses {
             before = start.map(|s| s.elapsed());
         }
@@ -131,6 +135,14 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         Lock::of(device).get().stats.overhead = before + after.elapsed();
     }
     Ok(true)
+}
+
+/// Tries once more what found no memory, after giving memory back. The caller holds the evaluator's lock.
+fn after_defragmenting<T>(backend: &Arc<dyn Backend>, error: TensorError, again: impl FnOnce() -> TensorResult<T>) -> TensorResult<T> {
+    match error {
+        TensorError::OutOfMemory { .. } => backend.defragment(MAX_PASSES).and_then(|_| again()),
+        error => Err(error),
+    }
 }
 
 /// Memory for a plan's results; tells a memory recording what it is for.
@@ -163,7 +175,10 @@ impl Evaluator {
             if matches!(purpose, Purpose::Read | Purpose::Copy) {
                 backend.defer_submit();
             }
-            backend.run(plan, bound, outputs, &self.params)?;
+            let run = || backend.run(plan, bound, outputs, &self.params);
+            // What runs on the host may have begun to write in place before a kernel finds no memory.
+            let begun = backend.capabilities().host_memory && plan.inputs.iter().any(|i| i.written);
+            run().or_else(|e| if begun { Err(e) } else { after_defragmenting(backend, e, run) })?;
         }
         if backend.pool().recording() {
             // Values that were in host memory until now.

@@ -151,7 +151,7 @@ impl Drop for HostMemory {
         match &mut self.held {
             Held::Owned(block, class) => {
                 if let Some(block) = block.take() {
-                    self.pool.put(block, *class, self.ticket);
+                    self.pool.put(block, *class, self.len, self.ticket);
                 }
             }
             Held::Shared(_) => self.pool.unmap(self.len, self.ticket),

@@ -73,7 +73,7 @@ impl Dispatch {
         let mut ids: SmallVec<[u64; 8]> = SmallVec::from_slice(&[run as u64]);
         for b in &self.buffers {
             ids.push(match b {
-                Bound::Plan(b) => find(*b).ok_or_else(missing)?.0.id,
+                Bound::Plan(b) => find(*b).ok_or_else(missing)?.0.id(),
                 Bound::Errors(_) | Bound::Scratch => 0,
             });
         }
@@ -82,14 +82,18 @@ impl Dispatch {
             return Ok(());
         }
         let whole = |buffer, offset, size| wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size });
+        let mut raws: SmallVec<[Option<wgpu::Buffer>; 8]> = SmallVec::new();
+        for b in &self.buffers {
+            raws.push(if let Bound::Plan(b) = b { Some(find(*b).ok_or_else(missing)?.0.raw()) } else { None });
+        }
         let mut entries: SmallVec<[wgpu::BindGroupEntry<'_>; 8]> = SmallVec::new();
         let own = whole(numbers.block, numbers.start + self.start, std::num::NonZeroU64::new(self.bytes));
         entries.push(wgpu::BindGroupEntry { binding: 0, resource: own });
         for (n, b) in self.buffers.iter().enumerate() {
-            let buffer = match b {
-                Bound::Plan(b) => &find(*b).ok_or_else(missing)?.0.raw,
-                Bound::Errors(n) => core.records.buffer(*n),
-                Bound::Scratch => &core.scratch,
+            let buffer = match (&raws[n], b) {
+                (Some(raw), _) => raw,
+                (None, Bound::Errors(n)) => core.records.buffer(*n),
+                (None, _) => &core.scratch,
             };
             entries.push(wgpu::BindGroupEntry { binding: n as u32 + 1, resource: whole(buffer, 0, None) });
         }

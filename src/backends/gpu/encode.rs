@@ -42,6 +42,11 @@ impl Runner {
         self.plans.clear();
     }
 
+    /// Lets go of the bind groups of all plans, and with them of the buffers that they name.
+    pub fn forget_groups(&mut self) {
+        self.plans.values_mut().for_each(PreparedPlan::forget_groups);
+    }
+
     fn prepare(&mut self, core: &Core, plan: &Arc<Plan>) -> TensorResult<PreparedPlan> {
         let texts = step_texts(core, plan)?;
         self.pipelines.compile(core, texts.iter().map(|(n, text)| (text, plan.steps[*n].name)))?;
@@ -93,7 +98,7 @@ impl Runner {
         self.leased.clear();
         for (n, bytes) in plan.slots.iter().enumerate() {
             let b = core.lease(*bytes, PRIVATE, p.slots[n])?;
-            p.slots[n] = b.0.id;
+            p.slots[n] = b.0.id();
             self.leased.push(b);
         }
         if core.memory.pool.recording() {

@@ -2,11 +2,13 @@
 
 use super::driver::Driver;
 use crate::backends::limits::MemoryQuery;
+use crate::backends::lock::lock;
 use crate::backends::pool::{AllocId, Allocation, Pool, SizeClass};
 use crate::error::{TensorError, TensorResult};
 use crate::plan::StorageMode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Memory that only the device sees.
 pub const PRIVATE: u8 = 0;
@@ -18,20 +20,43 @@ pub const RESULT: u8 = 2;
 /// The most bytes of such a result.
 pub const RESULT_BYTES: usize = 1024;
 
+/// Values beyond twice those of the last sweep before it is looked for those that are gone.
+const SWEEP_VALUES: usize = 1024;
+
 /// A physical buffer.
 pub(super) struct DeviceMemory {
     /// The memory that it is part of.
     pub home: Arc<Memory>,
-    pub raw: wgpu::Buffer,
+    /// The driver's buffer; a defragmentation puts another one here.
+    raw: Mutex<wgpu::Buffer>,
     /// Distinguishes buffers in caches of bind groups.
-    pub id: u64,
+    id: AtomicU64,
     /// Physical bytes.
     pub size: u64,
-    class: SizeClass,
+    pub(super) class: SizeClass,
+    /// The bytes that were asked for.
+    asked: usize,
     pub ticket: AllocId,
     /// Whether the memory is the caller's, which must not be written or kept for reuse.
     #[cfg(target_vendor = "apple")]
     imported: bool,
+}
+
+impl DeviceMemory {
+    /// The driver's buffer.
+    pub fn raw(&self) -> wgpu::Buffer {
+        lock(&self.raw).clone()
+    }
+    /// What distinguishes it in caches of bind groups. Read it before `raw`: then a new id never goes with the old buffer.
+    pub fn id(&self) -> u64 {
+        self.id.load(Acquire)
+    }
+    /// Puts another buffer of the same class here, which has the same content; gives the old one.
+    pub fn replace(&self, new: Free) -> wgpu::Buffer {
+        let old = std::mem::replace(&mut *lock(&self.raw), new.raw);
+        self.id.store(new.id, Release);
+        old
+    }
 }
 
 impl Drop for DeviceMemory {
@@ -40,7 +65,7 @@ impl Drop for DeviceMemory {
         if self.imported {
             return self.home.pool.unmap(self.size as usize, self.ticket);
         }
-        self.home.pool.put(Free { raw: self.raw.clone(), id: self.id, size: self.size }, self.class, self.ticket);
+        self.home.pool.put(Free { raw: self.raw(), id: self.id(), size: self.size }, self.class, self.asked, self.ticket);
     }
 }
 
@@ -103,6 +128,17 @@ pub(super) struct Memory {
     pub max_binding: u64,
     /// The number of the next buffer; 0 names no buffer.
     next_id: AtomicU64,
+    /// Values of tensors, which a defragmentation may move.
+    values: Mutex<Vec<Weak<DeviceMemory>>>,
+    /// How many of them there were when those that are gone were last dropped.
+    swept: AtomicUsize,
+    /// In tests, the bytes that the driver's blocks may have; `u64::MAX` for no limit.
+    pub(super) reserve_at_most: AtomicU64,
+}
+
+/// The name of the buffer with this number.
+pub(super) fn buffer_name(id: u64) -> String {
+    format!("memory {id}")
 }
 
 impl Memory {
@@ -118,12 +154,37 @@ impl Memory {
             kind: AtomicU8::new(if unified && !shared_usage.is_empty() { SHARED } else { PRIVATE }),
             max_binding,
             next_id: AtomicU64::new(1),
+            values: Mutex::default(),
+            swept: AtomicUsize::new(0),
+            reserve_at_most: AtomicU64::new(u64::MAX),
         }
     }
 
     /// The physical size of a buffer for `bytes`; `None` where none can be as large.
     pub fn class_of(&self, bytes: usize) -> Option<usize> {
         Some(size_class(bytes, self.max_binding & !15)).filter(|size| *size <= self.max_binding).map(|size| size as usize)
+    }
+
+    /// Notes that a buffer is a tensor's value. Nothing may write it any more except under the evaluator's lock.
+    pub fn note_value(&self, buffer: &GpuBuffer) {
+        let mut values = lock(&self.values);
+        values.push(Arc::downgrade(&buffer.0));
+        if values.len() > 2 * self.swept.load(Relaxed) + SWEEP_VALUES {
+            values.retain(|v| v.strong_count() > 0);
+            self.swept.store(values.len(), Relaxed);
+        }
+    }
+
+    /// The values that one handle holds each, and that are of the pool.
+    pub fn values(&self) -> Vec<GpuBuffer> {
+        let all: Vec<GpuBuffer> = lock(&self.values).iter().filter_map(Weak::upgrade).map(GpuBuffer).collect();
+        // The handle here is the second one.
+        all.into_iter().filter(|b| Arc::strong_count(&b.0) == 2).collect()
+    }
+
+    fn has_room(&self) -> bool {
+        let most = self.reserve_at_most.load(Relaxed);
+        most == u64::MAX || self.driver.device.generate_allocator_report().is_none_or(|r| r.total_reserved_bytes <= most)
     }
 
     /// The kind of memory of buffers that tensors hold.
@@ -173,10 +234,11 @@ impl Memory {
         })?;
         Ok(GpuBuffer(Arc::new(DeviceMemory {
             home: self.clone(),
-            raw: free.raw,
-            id: free.id,
+            raw: Mutex::new(free.raw),
+            id: AtomicU64::new(free.id),
             size: free.size,
             class,
+            asked: bytes,
             ticket,
             #[cfg(target_vendor = "apple")]
             imported: false,
@@ -188,11 +250,20 @@ impl Memory {
     pub fn imported(self: &Arc<Memory>, raw: wgpu::Buffer, size: u64) -> GpuBuffer {
         let (id, ticket) = (self.next_id.fetch_add(1, Relaxed), self.pool.map(size as usize));
         let class = SizeClass { bytes: size as usize, kind: PRIVATE };
-        GpuBuffer(Arc::new(DeviceMemory { home: self.clone(), raw, id, size, class, ticket, imported: true }))
+        GpuBuffer(Arc::new(DeviceMemory {
+            home: self.clone(),
+            raw: Mutex::new(raw),
+            id: AtomicU64::new(id),
+            size,
+            class,
+            asked: size as usize,
+            ticket,
+            imported: true,
+        }))
     }
 
     /// A new buffer; `None` where the driver has no room for it.
-    fn create(&self, class: SizeClass) -> TensorResult<Option<Free>> {
+    pub(super) fn create(&self, class: SizeClass) -> TensorResult<Option<Free>> {
         let size = class.bytes as u64;
         let mut usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         match class.kind {
@@ -201,10 +272,14 @@ impl Memory {
             RESULT => usage |= wgpu::BufferUsages::MAP_READ,
             _ => {}
         }
-        let descriptor = wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+        // The name is what the allocator's report tells buffers by.
+        let id = self.next_id.fetch_add(1, Relaxed);
+        let name = buffer_name(id);
+        let descriptor = wgpu::BufferDescriptor { label: Some(&name), size, usage, mapped_at_creation: false };
         match self.driver.guarded(|| self.driver.device.create_buffer(&descriptor)) {
-            Ok(raw) => Ok(Some(Free { raw, id: self.next_id.fetch_add(1, Relaxed), size })),
-            Err(_) => {
+            Ok(raw) if self.has_room() => Ok(Some(Free { raw, id, size })),
+            made => {
+                made.into_iter().for_each(|raw| raw.destroy());
                 let _ = self.driver.device.poll(wgpu::PollType::Poll);
                 self.driver.check()?;
                 Ok(None)

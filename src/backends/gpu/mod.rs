@@ -7,6 +7,7 @@ mod blocks;
 mod codegen_options;
 mod compiled;
 mod core;
+mod defragment;
 mod dispatch;
 mod done;
 mod driver;
@@ -41,6 +42,7 @@ pub use memory::GpuBuffer;
 
 use self::codegen_options::CodegenOptions;
 use self::core::Core;
+use super::fragmentation::DriverMemory;
 use super::lock::lock;
 use super::pool::PoolControl;
 use super::{Backend, Buffer, Bytes, Chain, FusedGemvLimits, PendingRead, Submitted, cpu};
@@ -356,7 +358,9 @@ impl Backend for GpuBackend {
     }
     fn alloc(&self, bytes: usize) -> TensorResult<Buffer> {
         self.core.check()?;
-        Ok(Buffer::Gpu(self.core.lease(bytes, self.core.memory.default_kind(), 0)?))
+        let buffer = self.core.lease(bytes, self.core.memory.default_kind(), 0)?;
+        self.core.memory.note_value(&buffer);
+        Ok(Buffer::Gpu(buffer))
     }
     fn alloc_result(&self, bytes: usize, dtype: DType) -> TensorResult<Buffer> {
         // Narrower elements share words, and a kernel would read back over the bus what it writes.
@@ -375,7 +379,9 @@ impl Backend for GpuBackend {
         if bytes.len() < DEFERRED_UPLOAD_MAX_BYTES {
             return Ok(Buffer::Host(HostBuffer::new(cpu::to_host(bytes)?)));
         }
-        Ok(Buffer::Gpu(self.core.upload(&bytes, self.core.memory.default_kind())?))
+        let buffer = self.core.upload(&bytes, self.core.memory.default_kind())?;
+        self.core.memory.note_value(&buffer);
+        Ok(Buffer::Gpu(buffer))
     }
     fn upload_as(&self, bytes: Bytes, mode: StorageMode) -> TensorResult<Buffer> {
         self.core.check()?;
@@ -384,7 +390,9 @@ impl Backend for GpuBackend {
             StorageMode::Shared => memory::SHARED,
             StorageMode::Private => memory::PRIVATE,
         };
-        Ok(Buffer::Gpu(self.core.upload(&bytes, kind)?))
+        let buffer = self.core.upload(&bytes, kind)?;
+        self.core.memory.note_value(&buffer);
+        Ok(Buffer::Gpu(buffer))
     }
     fn mode(&self, buffer: &Buffer) -> StorageMode {
         match buffer {
@@ -511,6 +519,12 @@ impl Backend for GpuBackend {
     }
     fn pool(&self) -> &dyn PoolControl {
         &self.core.memory.pool
+    }
+    fn driver_memory(&self) -> Option<DriverMemory> {
+        defragment::driver_memory(&self.core)
+    }
+    fn defragment(&self, passes: usize) -> TensorResult<u64> {
+        self.defragment_in(passes)
     }
     fn label(&self, buffer: &Buffer, op: &'static str, at: At) {
         match buffer {

@@ -189,6 +189,11 @@ impl PreparedPlan {
         Ok(())
     }
 
+    /// Lets go of the bind groups.
+    pub fn forget_groups(&mut self) {
+        self.steps.iter_mut().for_each(Dispatch::forget_groups);
+    }
+
     /// Finds or makes the bind groups of a run, one of `runs` of a submit.
     pub fn bind<'b>(&mut self, core: &Core, run: usize, runs: usize, find: impl Fn(Buf) -> Option<&'b GpuBuffer>) -> TensorResult<()> {
         let Some(block) = &self.block else { return Ok(()) };

@@ -7,6 +7,7 @@ use crate::scalar::{Binary, Inst, Prim, Reg, Unary, philox};
 use std::sync::{MutexGuard, OnceLock};
 
 mod chains;
+mod defragment;
 mod primitives;
 
 const ALL: [DType; 8] = [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U32, DType::I8, DType::U8, DType::Bool];

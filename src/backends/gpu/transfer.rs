@@ -100,12 +100,12 @@ impl Core {
             let at = (start + n * UPLOAD_CHUNK) as u64;
             let whole = chunk.len() & !3;
             if whole > 0 {
-                self.stage(&buffer.0.raw, at, &chunk[..whole]);
+                self.stage(&buffer.0.raw(), at, &chunk[..whole]);
             }
             if whole < chunk.len() {
                 let mut last = [0u8; 4];
                 last[..chunk.len() - whole].copy_from_slice(&chunk[whole..]);
-                self.stage(&buffer.0.raw, at + whole as u64, &last);
+                self.stage(&buffer.0.raw(), at + whole as u64, &last);
             }
             if bytes.len() > UPLOAD_CHUNK {
                 marks.push_back(self.queue.send(None));
@@ -125,7 +125,7 @@ impl Core {
 
     /// Writes where the host sees the buffer's memory and nothing that was submitted uses it any more; else gives false.
     fn write_in_place(&self, buffer: &GpuBuffer, start: usize, bytes: &[u8]) -> TensorResult<bool> {
-        let raw = &buffer.0.raw;
+        let raw = &buffer.0.raw();
         if bytes.len() < super::host::DEFERRED_UPLOAD_MAX_BYTES || !raw.usage().contains(wgpu::BufferUsages::MAP_WRITE) {
             return Ok(false);
         }
@@ -165,13 +165,13 @@ impl Core {
         }
         let staging = self.lease(all.len(), 0, 0)?;
         self.transfers.uploaded_bytes.fetch_add(all.len() as u64, Relaxed);
-        self.stage(&staging.0.raw, 0, &all);
+        self.stage(&staging.0.raw(), 0, &all);
         let mut e = self.driver.encoder();
         let mut at = 0;
         for (buffer, bytes) in pieces {
             let len = bytes.len().next_multiple_of(4) as u64;
             if len > 0 {
-                e.copy_buffer_to_buffer(&staging.0.raw, at, &buffer.0.raw, 0, len);
+                e.copy_buffer_to_buffer(&staging.0.raw(), at, &buffer.0.raw(), 0, len);
             }
             at += len;
         }
@@ -207,7 +207,7 @@ impl Core {
             let (from, size) = (start + done, part.min(len - done));
             let (low, high) = (from & !3, (from + size).next_multiple_of(4));
             let records = self.records.take();
-            let error = self.fetch(&mut staging, Some((&buffer.0.raw, low as u64, (high - low) as u64)), records, |bytes| {
+            let error = self.fetch(&mut staging, Some((&buffer.0.raw(), low as u64, (high - low) as u64)), records, |bytes| {
                 let _showing = Showing::on(&self.driver);
                 show(&bytes[from - low..from - low + size]);
             })?;
@@ -239,7 +239,7 @@ impl Core {
         if let [Part { buffer, start, len }] = *parts {
             if len >= super::host::DEFERRED_UPLOAD_MAX_BYTES
                 && !self.records.may_be_set()
-                && buffer.0.raw.usage().contains(wgpu::BufferUsages::MAP_READ)
+                && buffer.0.raw().usage().contains(wgpu::BufferUsages::MAP_READ)
             {
                 return Ok(self.read_later(buffer, start, len));
             }
@@ -261,7 +261,7 @@ impl Core {
         let index = self.queue.send_with(|e| {
             let mut at = 0;
             for (part, words) in parts.iter().zip(&words) {
-                e.copy_buffer_to_buffer(&part.buffer.0.raw, words.start as u64, &target, at, words.len() as u64);
+                e.copy_buffer_to_buffer(&part.buffer.0.raw(), words.start as u64, &target, at, words.len() as u64);
                 at += words.len() as u64;
             }
             self.records.copy(e, records, &target, copied);
@@ -328,7 +328,7 @@ impl Core {
 
     /// Shows bytes of a buffer that the host sees; false where it does not, or the mapping fails.
     fn show_in_place(&self, buffer: &GpuBuffer, start: usize, len: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<bool> {
-        let raw = &buffer.0.raw;
+        let raw = &buffer.0.raw();
         if !raw.usage().contains(wgpu::BufferUsages::MAP_READ) {
             return Ok(false);
         }
