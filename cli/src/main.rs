@@ -16,6 +16,7 @@ mod generate;
 mod inspect;
 mod interrupt;
 mod model;
+mod optimize;
 mod optimizer;
 mod output;
 mod perplexity;
@@ -47,6 +48,7 @@ use std::process::ExitCode;
   tl doctor                                   check memory, limits, settings and drivers
   tl bench decode                             measure decoding speed next to its limit
   tl bench run                                measure single operations
+  tl optimize tiny                            plan a model's memory, defragment, and check the results
   tl tune                                     measure the best tiles and splits of this GPU
   tl completions bash > ~/.local/share/bash-completion/completions/tl
 
@@ -80,6 +82,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Explain(Box<explain::ExplainArgs>),
     Plan(plan::PlanArgs),
+    Optimize(Box<optimize::OptimizeArgs>),
     Perplexity(Box<perplexity::PerplexityArgs>),
     Score(Box<score::ScoreArgs>),
     Embed(Box<embed::EmbedArgs>),
@@ -161,6 +164,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args, cli.global),
         Command::Explain(args) => explain::run(args, cli.global),
         Command::Plan(args) => plan::run(args, cli.global),
+        Command::Optimize(args) => optimize::run(args, cli.global),
         Command::Perplexity(args) => perplexity::run(args, cli.global),
         Command::Score(args) => score::run(args, cli.global),
         Command::Embed(args) => embed::run(args, cli.global),

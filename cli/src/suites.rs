@@ -7,6 +7,7 @@ use serde_json::json;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use tensorlogic::Device;
 use tensorlogic::io::{save::save, write_error};
 use tensorlogic::measure::{self, Environment, Limits, Options, Record, Verdict};
 
@@ -21,11 +22,12 @@ Examples:
   tl bench run                                   every category
   tl bench run --category reduction --device vulkan
   tl bench run --save a.jsonl --plot a.svg       lines are appended, so runs of two versions can be interleaved
-  tl bench run --suite floors                    the required bounds"
+  tl bench run --suite floors                    the required bounds
+  tl bench run --suite memory --device cpu       planned bytes, peak and time in every order of buffers"
 )]
 pub struct RunArgs {
-    /// Suite: metal (all categories) or floors (required bounds)
-    #[arg(long, default_value = "metal", value_parser = ["metal", "floors"])]
+    /// Suite: metal (all categories), floors (required bounds) or memory (orders of buffers)
+    #[arg(long, default_value = "metal", value_parser = ["metal", "floors", "memory"])]
     suite: String,
     /// Only categories whose heading contains this text
     #[arg(long, default_value = "")]
@@ -78,6 +80,9 @@ pub fn run(args: &RunArgs, global: Global) -> Result<(), Failure> {
     if !global.json {
         output::result(&Environment::of(&device).line())?;
     }
+    if args.suite == "memory" {
+        return memory(args, &device, &options, global);
+    }
     let records = if args.suite == "floors" {
         let (floors, records) = measure::floors(&device, &options, &mut |_| {})?;
         for f in &floors {
@@ -126,6 +131,33 @@ pub fn run(args: &RunArgs, global: Global) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// The suite of orders of buffers, which has rows of its own.
+fn memory(args: &RunArgs, device: &Device, options: &Options, global: Global) -> Result<(), Failure> {
+    if args.plot.is_some() || !args.category.is_empty() {
+        return Err(Failure::Usage("--suite memory has no plot and no categories; use --save or --json".into()));
+    }
+    if !global.json {
+        output::result(measure::MEMORY_HEADING)?;
+    }
+    let mut closed = Ok(());
+    let mut print = |row: &measure::MemoryRow| {
+        let line = if global.json { row.to_json().to_string() } else { row.to_string() };
+        closed = std::mem::replace(&mut closed, Ok(())).and_then(|()| output::result(&line));
+    };
+    let rows = measure::memory(device, options, &mut print)?;
+    closed?;
+    let environment = Environment::of(device).to_json();
+    let line = |row: &measure::MemoryRow| {
+        let mut line = row.to_json();
+        line["environment"] = environment.clone();
+        format!("{line}\n")
+    };
+    match &args.save {
+        Some(path) => append(path, &rows.iter().map(line).collect::<String>()),
+        None => Ok(()),
+    }
 }
 
 /// Adds lines to a file: all of them or, where that fails, none.

@@ -186,6 +186,7 @@ fn generate_says_what_is_wrong() {
     check(set("TL_MEM_LIMIT", "abc"), "", 2, "", "TL_MEM_LIMIT: \"abc\" is not an amount of memory; expected bytes, 512M, 2G, 75% or auto");
     check(set("TL_CPU", "sse"), "", 2, "", "TL_CPU=sse: unknown instruction set; expected");
     check(set("TL_NUM_THREADS", "0"), "", 2, "", "TL_NUM_THREADS is \"0\"");
+    check(set("TL_ORDER", "largest"), "", 2, "", "TL_ORDER: \"largest\" is not a buffer order; expected one of program,");
     check(set("TL_ADAPTIVE", "maybe"), "", 2, "", "TL_ADAPTIVE is \"maybe\"; expected 0 or 1");
     check(tl(&["generate", "--raw", "x", "--system", "y"]), "", 2, "", "cannot be used with");
     let long = "x".repeat(CONTEXT as usize + 1);
@@ -268,6 +269,20 @@ fn the_measuring_commands() {
     assert!(v["read_bytes"].as_u64().unwrap() > 257 * 256 * 4 && v["read_bytes"].as_u64().unwrap() < 2 << 20, "{out}");
     check(tl(&["explain", "--plan"]), "", 0, "attention", "");
     check(tl(&["explain", "--position", "99999"]), "", 1, "", "outside the context");
+
+    let out = check(tl(&["optimize", "--prompt", "9", "--position", "5", "--json"]), "", 0, "", "");
+    let reports: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(reports.iter().map(|r| r["work"].as_str().unwrap()).collect::<Vec<_>>(), ["decode step", "prompt"]);
+    for r in &reports {
+        assert!(r["same_bits"] == true && r["orders"].as_array().unwrap().len() == 6, "{r}");
+        assert!(
+            r["bound_bytes"].as_u64() <= r["planned_bytes"].as_u64() && r["planned_bytes"].as_u64() <= r["program_bytes"].as_u64(),
+            "{r}"
+        );
+        assert!(r["slack"].as_f64().unwrap() <= 0.02, "{r}");
+    }
+    check(tl(&["optimize", "--prompt", "9", "--position", "5"]), "", 0, "validation: every bit is the same", "");
+    check(tl(&["optimize", "--prompt", "99999"]), "", 2, "", "--prompt: the model's context has");
 
     let out = check(tl(&["bench", "decode", "-p", "8", "-n", "8", "--runs", "2", "--json"]), "", 0, "", "");
     let v: serde_json::Value = serde_json::from_str(&out).unwrap();

@@ -110,6 +110,11 @@ fn change(name: String, a: &[Stats], b: &[Stats]) -> Change {
     c
 }
 
+/// Whether one run's samples differ from another's by more than noise.
+pub(super) fn verdict(before: &Stats, after: &Stats) -> Verdict {
+    change(String::new(), std::slice::from_ref(before), std::slice::from_ref(after)).verdict
+}
+
 /// The two-sided probability of ranks at least this uneven, if both samples come from one distribution: counted out where there are few
 /// samples and no ties, by the normal approximation with its correction for ties elsewhere.
 ///
