@@ -89,6 +89,8 @@ mod pages {
     mod strategies {}
     #[doc = include_str!("../docs/guide/19-training-blocks.md")]
     mod training_blocks {}
+    #[doc = include_str!("../docs/guide/15-memory-planning.md")]
+    mod memory_planning {}
     #[cfg(feature = "gpu")]
     #[doc = include_str!("../docs/metal.md")]
     mod metal {}
