@@ -189,6 +189,7 @@ impl Tensor {
         }
         let gradient = gradient.cast(self.dtype())?;
         let found = BackwardPass::new(false, false).run(vec![(self.clone(), gradient)], &HashSet::new())?;
+        crate::events::backward(found.visited.len());
         collect(found.cells)?;
         if !retain_graph {
             found.visited.iter().for_each(|t| forget_inputs(&t.node));

@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::eval::eval_on;
+use crate::events;
 use crate::plan::FallbackModel;
 use crate::tensor::Tensor;
 use std::path::{Path, PathBuf};
@@ -92,16 +93,21 @@ impl Device {
         self.crossover_in(cache_folder().map(|f| f.join("crossover.json")), true)
     }
 
-    fn crossover_in(&self, file: Option<PathBuf>, again: bool) -> TensorResult<FallbackModel> {
+    pub(crate) fn crossover_in(&self, file: Option<PathBuf>, again: bool) -> TensorResult<FallbackModel> {
         if let Some(c) = self.measured().filter(|_| !again) {
             return Ok(c);
         }
         let key = format!("{} | {} | {}", self.name(), Device::cpu().name(), env!("CARGO_PKG_VERSION"));
-        let stored = file.as_ref().filter(|_| !again).and_then(|f| known(f).get(&key).and_then(|v| serde_json::from_value(v.clone()).ok()));
+        let stored: Option<FallbackModel> =
+            file.as_ref().filter(|_| !again).and_then(|f| known(f).get(&key).and_then(|v| serde_json::from_value(v.clone()).ok()));
         let c = match stored {
-            Some(c) => c,
+            Some(c) => {
+                events::crossover_found(c.round_trip, c.host);
+                c
+            }
             None => {
                 let c = measure(self)?;
+                events::crossover_measured(c.round_trip, c.host);
                 if let Some(f) = &file {
                     let _ = store(f, &key, &c);
                 }

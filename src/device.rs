@@ -16,12 +16,14 @@ pub use memory::{BufferPool, GpuDevice, MemoryProfile, MetalDevice};
 use crate::backends::{Backend, Buffer, Bytes, cpu::CpuBackend, dry_run::DryRun};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Capabilities, FallbackModel, MemoryStats, PipelineStats, TransferStats};
+use crate::events;
+use crate::plan::{Capabilities, FallbackModel, MemoryStats, PipelineStats, QueueStats, TransferStats};
 use crate::strategy::{Pacing, PipelineStrategy, in_force};
 use crate::tuning::{Tuning, TuningSource};
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
 
 /// A CPU or GPU that tensors live on. Clones are the same device.
 #[derive(Clone)]
@@ -42,6 +44,13 @@ struct Inner {
     generations: AtomicUsize,
     /// The names of the devices to go on with where this one is lost or full.
     fallback: Mutex<Vec<String>>,
+    opened: Instant,
+    /// Whether `auto` means this device because there is no hardware GPU.
+    stands_in: AtomicBool,
+    /// Tokens that models generated here.
+    tokens: AtomicU64,
+    /// How often the program waited for all submitted work.
+    synchronizations: AtomicU64,
 }
 
 impl Device {
@@ -83,7 +92,7 @@ impl Device {
                     gpu.set_fallback(vec!["cpu".into()]);
                     gpu
                 }
-                Err(_) => Device::cpu(),
+                Err(e) => Device::fall_back(e),
             }),
             list if list.contains(',') => Device::open_list(list),
             _ => Device::open_gpu(name),
@@ -146,6 +155,7 @@ impl Device {
     }
 
     fn of(backend: Arc<dyn Backend>, cpu: bool) -> Device {
+        events::device_opened(&backend.name());
         let device = Device(Arc::new(Inner {
             backend,
             cpu,
@@ -155,6 +165,10 @@ impl Device {
             strategy: AtomicU8::new(0),
             generations: AtomicUsize::new(0),
             fallback: Mutex::default(),
+            opened: Instant::now(),
+            stands_in: AtomicBool::new(false),
+            tokens: AtomicU64::new(0),
+            synchronizations: AtomicU64::new(0),
         }));
         // A value that is none is reported by `tl`.
         device.set_strategy(PipelineStrategy::from_env().ok().flatten().unwrap_or_default());
@@ -178,6 +192,40 @@ impl Device {
     /// ```
     pub fn dry_run(&self) -> Device {
         Device::of(Arc::new(DryRun::of(self.0.backend.clone())), self.0.cpu)
+    }
+
+    /// The CPU, since there is no hardware GPU.
+    fn fall_back(reason: TensorError) -> Device {
+        events::device_fallback(&reason.to_string());
+        let cpu = Device::cpu();
+        cpu.0.stands_in.store(true, Relaxed);
+        cpu
+    }
+
+    /// Whether `auto` chose this device because there is no hardware GPU.
+    pub fn is_fallback(&self) -> bool {
+        self.0.stands_in.load(Relaxed)
+    }
+
+    /// Submits, waits and kernels so far.
+    pub(crate) fn queue_stats(&self) -> QueueStats {
+        QueueStats { synchronizations: self.0.synchronizations.load(Relaxed), ..self.0.backend.queue_stats() }
+    }
+
+    /// When it was opened.
+    pub(crate) fn opened(&self) -> Instant {
+        self.0.opened
+    }
+
+    /// Counts a generated token, for [`Device::metrics`].
+    pub fn count_token(&self, id: u32) {
+        events::token(id);
+        self.0.tokens.fetch_add(1, Relaxed);
+    }
+
+    /// Tokens that were counted.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.0.tokens.load(Relaxed)
     }
 
     /// Whether this is the CPU.
@@ -215,6 +263,8 @@ impl Device {
     /// # Errors
     /// `TensorError::DeviceLost` where the device is gone, and what its driver reported.
     pub fn synchronize(&self) -> TensorResult<()> {
+        events::device_synchronized();
+        self.0.synchronizations.fetch_add(1, Relaxed);
         self.0.backend.synchronize()
     }
     /// Allows or forbids small computations of a GPU to run on the CPU while all their inputs are in host memory (like `TL_ADAPTIVE`).
@@ -224,6 +274,7 @@ impl Device {
     /// machine (see [`Device::crossover`]). Values on the device are never fetched for this.
     pub fn set_adaptive(&self, on: bool) {
         self.0.adaptive.store(on && !self.0.cpu, Relaxed);
+        events::adaptive_changed(self.adaptive());
     }
     /// Whether small computations may run on the CPU. See [`Device::set_adaptive`].
     pub fn adaptive(&self) -> bool {

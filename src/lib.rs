@@ -4,6 +4,7 @@
 
 pub mod dtype;
 pub mod error;
+pub mod events;
 pub mod layout;
 #[doc(hidden)]
 pub mod scalar;
@@ -23,7 +24,9 @@ pub mod autograd;
 mod compile;
 pub mod cpu_fallback;
 mod crossover;
+pub mod diagnose;
 pub mod eval;
+pub mod metrics;
 mod transfer;
 
 mod display;

@@ -51,6 +51,8 @@ pub struct Node {
     pub(crate) mark: AtomicU64,
     /// Whether an evaluation passed this node without storing it.
     pub(crate) visited: AtomicBool,
+    /// Whether the host had the value computed to read it, and nothing was computed on it since.
+    pub(crate) read: AtomicBool,
     /// Whether a gradient may flow through: then the node keeps its inputs after it is stored.
     pub(crate) tracked: bool,
     /// Whether `backward` has been here: the inputs may go as soon as the value is stored.
@@ -356,6 +358,7 @@ impl Tensor {
             stored: OnceLock::new(),
             mark: AtomicU64::new(0),
             visited: AtomicBool::new(false),
+            read: AtomicBool::new(false),
             tracked,
             inputs_freed: AtomicBool::new(false),
             extra,

@@ -5,6 +5,7 @@ use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
 use crate::eval::{Lock, base};
+use crate::events;
 use crate::plan::StorageMode;
 use crate::shape::Shape;
 use crate::tensor::{Kind, Meta, Tensor};
@@ -97,6 +98,7 @@ impl Tensor {
             let _turn = Lock::of(&device);
             let own = !matches!(self.node.kind, Kind::View(_)) && self.node.metas.len() == 1 && Arc::strong_count(&self.node) == 1;
             if let Some(buffers) = self.node.stored.get().filter(|b| own && b[0].is_unique()) {
+                events::value_overwritten(size_of_val(data));
                 return device.backend().overwrite(&buffers[0], bytemuck::cast_slice(data));
             }
         }

@@ -36,7 +36,7 @@ const fn variable(name: &'static str, does: &'static str, call: &'static str) ->
 }
 
 /// Every setting of the library and the command.
-pub const VARIABLES: [Variable; 18] = [
+pub const VARIABLES: [Variable; 20] = [
     variable("TL_DEVICE", "the device that `auto` selects: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
     variable("TL_NUM_THREADS", "number of threads of the CPU device", "CpuBackend::with_threads"),
     variable("TL_CPU", "instruction set of the CPU device: plain, avx2, avx512", "-"),
@@ -71,6 +71,16 @@ pub const VARIABLES: [Variable; 18] = [
         "Device::pipeline_stats",
     ),
     variable("TL_OFFLINE", "1 forbids downloads", "-"),
+    variable(
+        "TL_LOG",
+        "level of the log on stderr: off, error, warn, info, debug, trace; per target as in debug,memory=trace",
+        "events::KINDS",
+    ),
+    variable(
+        "TL_METRICS",
+        "file that a program writes its metrics and problems to, for `tl top`; *.prom for Prometheus; or a folder",
+        "Device::metrics",
+    ),
 ];
 
 /// The names of all settings.
@@ -155,6 +165,9 @@ pub fn wrong_settings() -> Vec<(String, &'static str)> {
     }
     if let Some(v) = std::env::var("TL_FALLBACK").ok().filter(|v| v != "error" && v != "next") {
         wrong.push((format!("TL_FALLBACK is {v:?}; expected error or next"), "unset it: work goes on with the next device"));
+    }
+    if let Some(Err(e)) = std::env::var("TL_LOG").ok().map(|v| crate::log::Filter::parse(&v)) {
+        wrong.push((format!("TL_LOG: {e}"), "unset it, or write a level such as debug, or debug,memory=trace"));
     }
     if let Err(e) = cpu::instructions() {
         wrong.push((e.to_string(), "unset it to use the fastest instruction set of this processor"));

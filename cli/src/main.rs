@@ -15,6 +15,7 @@ mod finetune;
 mod generate;
 mod inspect;
 mod interrupt;
+mod log;
 mod model;
 mod optimize;
 mod optimizer;
@@ -46,6 +47,7 @@ use std::process::ExitCode;
   tl train book.txt -o book                   train a model on a book
   tl devices                                  list processors and graphics adapters
   tl doctor                                   check memory, limits, settings and drivers
+  tl -v generate \"Hi\"                         the same with a log on stderr
   tl bench decode                             measure decoding speed next to its limit
   tl bench run                                measure single operations
   tl optimize tiny                            plan a model's memory, defragment, and check the results
@@ -57,6 +59,8 @@ Results go to stdout, everything else to stderr. Exit codes: 0 success; 1 failur
 struct Cli {
     #[command(flatten)]
     global: Global,
+    #[command(flatten)]
+    log: log::LogArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -155,7 +159,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => e.exit(),
     };
-    let result = check_settings(&cli.command).and_then(|()| match &cli.command {
+    let result = check_settings(&cli.command).and_then(|()| log::install(&cli.log)).and_then(|()| match &cli.command {
         Command::Generate(args) => generate::run(args, cli.global),
         Command::Chat(args) => chat::run(args, cli.global),
         Command::Pull(args) => pull::run(args, cli.global),
@@ -206,6 +210,8 @@ mod tests {
         check("train a.txt -o b --steps -3", "-3 is not a value for '--steps <STEPS>'");
         check("generate hello --nothing", "--nothing");
         check("generate hello -q -n 1", "");
+        check("generate -vv hello -n 1", "");
+        check("-v --log-json log.jsonl devices", "");
     }
 
     #[test]

@@ -172,6 +172,9 @@ impl Backend for DryRun {
             self.pool.label(b.0.ticket, op, at);
         }
     }
+    fn is_busy(&self) -> bool {
+        false
+    }
     fn submits(&self) -> u64 {
         self.runs.load(Relaxed)
     }

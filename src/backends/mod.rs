@@ -19,7 +19,7 @@ use self::fragmentation::DriverMemory;
 use self::pool::PoolControl;
 use crate::dtype::DType;
 use crate::error::{At, TensorResult};
-use crate::plan::{Capabilities, MemoryStats, PipelineStats, Plan, RunTimes, StorageMode, Timing, TransferStats};
+use crate::plan::{Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, Timing, TransferStats};
 use crate::strategy::PipelineStrategy;
 use crate::tuning::{SharedTuning, Tuning, TuningSource};
 use std::ops::Deref;
@@ -396,4 +396,10 @@ pub trait Backend: Send + Sync {
     }
     /// Submits since the backend was opened, for tests and `--stats`.
     fn submits(&self) -> u64;
+    /// Submits, waits and kernels, as far as the backend has such.
+    fn queue_stats(&self) -> QueueStats {
+        QueueStats { submits: self.submits(), ..QueueStats::default() }
+    }
+    /// Whether it computes right now. Does not wait.
+    fn is_busy(&self) -> bool;
 }

@@ -6,6 +6,7 @@ use super::lock::lock;
 pub(crate) use super::report::AllocId;
 use super::report::{MemoryReport, Recorder};
 use crate::error::{At, TensorError, TensorResult};
+use crate::events;
 use crate::plan::MemoryStats;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -228,6 +229,9 @@ impl<T> FreeList<T> {
 }
 
 fn free_all<T: Allocation>(pieces: Vec<T>) {
+    if !pieces.is_empty() {
+        events::buffers_evicted(pieces.len());
+    }
     pieces.into_iter().for_each(Allocation::free);
 }
 
@@ -279,6 +283,7 @@ impl<T: Allocation> Pool<T> {
     }
 
     fn full(&self, asked: usize, free_list: &FreeList<T>, help: &'static str) -> TensorError {
+        events::out_of_memory(&self.name, asked, free_list.owned());
         TensorError::OutOfMemory { device: self.name.clone(), asked, in_use: free_list.owned(), limit: free_list.limit(), help }
     }
 
@@ -311,6 +316,7 @@ impl<T: Allocation> Pool<T> {
             free_list.use_bytes(class.bytes);
             self.note(&mut free_list, ticket, class.bytes);
             drop(free_list);
+            events::buffer_reused(class.bytes, asked);
             return Ok((piece, class, ticket));
         }
         let over = |s: &FreeList<T>, pooled| s.limit().is_some_and(|l| s.owned().saturating_add(pooled).saturating_add(class.bytes) > l);
@@ -336,6 +342,7 @@ impl<T: Allocation> Pool<T> {
         free_all(evicted);
         let made = match create(class, 0) {
             Ok(None) => {
+                events::allocation_retried(class.bytes);
                 self.shrink(0);
                 create(class, 1)
             }
@@ -345,6 +352,7 @@ impl<T: Allocation> Pool<T> {
         match made {
             Ok(Some(piece)) => {
                 self.note(&mut free_list, ticket, class.bytes);
+                events::buffer_made(class.bytes, asked);
                 Ok((piece, class, ticket))
             }
             failed => {
@@ -369,6 +377,7 @@ impl<T: Allocation> Pool<T> {
         let cache = free_list.cache();
         if class.bytes > cache || free_list.limits.per_class == 0 {
             drop(free_list);
+            events::buffer_freed(class.bytes);
             return piece.free();
         }
         while free_list.pooled + class.bytes > cache && free_list.evict(&mut out) {}
@@ -384,6 +393,7 @@ impl<T: Allocation> Pool<T> {
             free_list.age(Instant::now(), &mut out);
         }
         drop(free_list);
+        events::buffer_returned(class.bytes);
         free_all(out);
     }
 
@@ -394,6 +404,7 @@ impl<T: Allocation> Pool<T> {
         free_list.mapped += bytes;
         free_list.use_bytes(bytes);
         self.note(&mut free_list, ticket, bytes);
+        events::memory_mapped(bytes);
         ticket
     }
 
@@ -403,6 +414,7 @@ impl<T: Allocation> Pool<T> {
         self.forget(&mut free_list, ticket, bytes);
         free_list.mapped -= bytes;
         free_list.in_use -= bytes;
+        events::memory_unmapped(bytes);
     }
 
     fn note(&self, free_list: &mut FreeList<T>, ticket: AllocId, bytes: usize) {
@@ -472,6 +484,7 @@ impl<T: Allocation> PoolControl for Pool<T> {
         while free_list.pooled > bytes && free_list.evict(&mut out) {}
         let freed = before - free_list.pooled;
         drop(free_list);
+        events::pool_shrunk(freed);
         free_all(out);
         freed
     }
@@ -497,6 +510,7 @@ impl<T: Allocation> PoolControl for Pool<T> {
         f(&mut free_list.limits);
         free_list.refresh_budget((self.room)());
         free_list.enforce(&mut out);
+        events::limits_changed(free_list.limit().unwrap_or(usize::MAX), free_list.cache());
         drop(free_list);
         free_all(out);
     }
@@ -508,6 +522,7 @@ impl<T: Allocation> PoolControl for Pool<T> {
         (s.peak, s.peak_owned) = (s.in_use, s.owned());
     }
     fn record(&self, on: bool) {
+        events::memory_recording(on);
         let mut free_list = self.lock();
         if on {
             let (in_use, owned) = (free_list.in_use, free_list.owned());

@@ -1,5 +1,6 @@
 //! A clock of the stages that work on this thread goes through: each moment counts for the innermost stage that was entered.
 
+use crate::events::{Span, SpanKind, span};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -50,7 +51,7 @@ fn switch(to: Stage) -> Option<Stage> {
 
 /// Leaves its stage when dropped.
 #[must_use]
-pub(crate) struct Entered(Option<Stage>);
+pub(crate) struct Entered(Option<Stage>, #[allow(dead_code)] Span);
 
 impl Drop for Entered {
     fn drop(&mut self) {
@@ -60,10 +61,18 @@ impl Drop for Entered {
     }
 }
 
-/// Counts what follows for `stage`, until the result is dropped. Does nothing where no clock runs.
+/// Counts what follows for `stage`, and is in its span, until the result is dropped. Does nothing where no clock runs and nobody looks.
 #[inline]
 pub(crate) fn enter(stage: Stage) -> Entered {
-    Entered(if RUNNING.get() { switch(stage) } else { None })
+    let kind = match stage {
+        Stage::Prepare => SpanKind::Prepare,
+        Stage::Compile => SpanKind::Compile,
+        Stage::Encode => SpanKind::Encode,
+        Stage::Submit => SpanKind::Submit,
+        Stage::Execute => SpanKind::Execute,
+        Stage::Read => SpanKind::Read,
+    };
+    Entered(if RUNNING.get() { switch(stage) } else { None }, span(kind))
 }
 
 /// A running clock of this thread. Dropping it stops it.

@@ -11,6 +11,7 @@ mod views;
 
 use crate::backends::FusedGemvLimits;
 use crate::error::{TensorError, TensorResult};
+use crate::events::{SpanKind, span};
 use crate::plan::{Buf, BufferOrder, Input, Plan};
 use crate::tensor::{Kind, Meta, Node};
 use smallvec::SmallVec;
@@ -89,13 +90,19 @@ pub(crate) fn compile(mut graph: Graph, options: &CompileOptions<'_>) -> TensorR
     if graph.nodes.len() > 60_000 || graph.params > 60_000 {
         return Err(TensorError::Unsupported(format!("an evaluation of {} nodes; call eval() in between", graph.nodes.len())));
     }
-    let same = merge_common(&mut graph);
+    let same = {
+        let _span = span(SpanKind::PassCommon);
+        merge_common(&mut graph)
+    };
     loop {
         let (steps, inputs) = emit(&graph, &same, options);
         match steps.overwritten_too_early(&graph) {
             // Something would read the old value after it is gone: that write goes elsewhere.
             Some(node) => graph.nodes[node as usize].donated = false,
-            None => return memory::plan(steps, &graph, &same, inputs, options),
+            None => {
+                let _span = span(SpanKind::PassMemory);
+                return memory::plan(steps, &graph, &same, inputs, options);
+            }
         }
     }
 }
@@ -111,14 +118,22 @@ fn emit(graph: &Graph, same: &[u32], options: &CompileOptions<'_>) -> (fuse::Ste
             }
         }
     }
-    let users = users(graph, same);
-    let mut steps = fuse::Fuser::new(graph, same, &users, buffers, fuse).run();
+    let mut steps = {
+        let _span = span(SpanKind::PassFuse);
+        let users = users(graph, same);
+        fuse::Fuser::new(graph, same, &users, buffers, fuse).run()
+    };
     if fuse {
+        let _span = span(SpanKind::PassSiblings);
         steps.merge_siblings(buffers);
     }
     let kept: Vec<bool> = steps.values.iter().map(|v| v.of.is_some_and(|(n, _)| graph.nodes[n as usize].keep)).collect();
-    steps.schedule_for_memory(|v| kept[v]);
+    {
+        let _span = span(SpanKind::PassOrder);
+        steps.schedule_for_memory(|v| kept[v]);
+    }
     if let Some(rows) = fused_gemv.filter(|_| fuse) {
+        let _span = span(SpanKind::PassProducts);
         steps.fuse_gemvs(fuse_gemv::GemvFusion { buffers, rows }, |v| kept[v]);
     }
     (steps, inputs)

@@ -146,6 +146,7 @@ impl DataLoader {
             w.give_back(host);
         }
         self.position += 1;
+        crate::events::batch_loaded(tensors.len());
         Ok(tensors)
     }
 

@@ -15,6 +15,16 @@ pub(crate) fn open<T>(open: impl Fn(&str) -> TensorResult<T>) -> Option<T> {
     opened.inspect_err(|e| assert!(!required, "{name}: {e}")).ok()
 }
 
+/// A CPU device of its own, with a pool of its own.
+pub(crate) fn cpu() -> Device {
+    Device::of(crate::backends::cpu::CpuBackend::with_threads(1), true)
+}
+
+/// Has `auto` mean the CPU.
+pub(crate) fn fall_back() {
+    Device::fall_back(crate::error::TensorError::UnsupportedDevice("as asked".into()));
+}
+
 /// The GPU under test as a device, on which small cases run too.
 pub(crate) fn gpu() -> Option<Device> {
     open(Device::open).inspect(|d| d.set_adaptive(false))

@@ -1,11 +1,13 @@
 //! What is pending on a device, as a graph, and its plan: nodes are collected, their structure hashed, the plan found or compiled.
 
+use super::history::{Activity, History};
 use crate::backends::Buffer;
 use crate::backends::stages::{Stage, enter};
 use crate::compile::{CompileOptions, Compiled, GNode, Graph, compile};
 use crate::device::Device;
-use crate::error::{TensorError, TensorResult};
-use crate::plan::{BufferOrder, IdentityHasher, Plan};
+use crate::error::{At, TensorError, TensorResult};
+use crate::events;
+use crate::plan::{BufferOrder, IdentityHasher, Plan, WorkCost};
 use crate::tensor::{Inputs, Key, Kind, Node, Tensor, release};
 use crate::tuning::Tuning;
 use smallvec::SmallVec;
@@ -30,6 +32,20 @@ pub struct EvalStats {
     pub misses: u64,
     /// Evaluations that replayed the previous plan without a graph: decode steps of a generation.
     pub repeats: u64,
+    /// Evaluations of a GPU's tensors that ran on the CPU: see [`Device::set_adaptive`].
+    pub on_host: u64,
+    /// Plans that were dropped from the cache.
+    pub evicted: u64,
+    /// Dispatches of all evaluations.
+    pub steps: u64,
+    /// Elements that all evaluations read, wrote or computed, once for each scalar instruction.
+    pub elements: u64,
+    /// Floating-point operations of all kernels.
+    pub operations: u64,
+    /// Evaluations that went on from a value which the host had read: the read cut a chain of operations in two.
+    pub cut: u64,
+    /// Evaluations whose result the host waited for.
+    pub reads: u64,
     /// Plans in the cache.
     pub plans: usize,
     /// Dispatches of the last plan.
@@ -39,6 +55,15 @@ pub struct EvalStats {
     /// Time that the last evaluation spent on the graph: collecting, matching, binding, storing and dropping, without compiling or running.
     /// Sampled: of consecutive small graphs, 1 in 64 is timed; for a large graph after them, everything except collecting.
     pub overhead: Duration,
+}
+
+impl EvalStats {
+    /// Counts runs of a plan.
+    pub(super) fn count_work(&mut self, work: &WorkCost, runs: u64) {
+        self.steps += work.steps as u64 * runs;
+        self.elements += work.elements * runs;
+        self.operations = self.operations.saturating_add(work.ops.saturating_mul(runs));
+    }
 }
 
 thread_local! {
@@ -122,6 +147,10 @@ pub(super) struct Evaluator {
     pub small: u64,
     pub plans: HashMap<(u64, u64), (Arc<Compiled>, u64), IdentityHasher>,
     pub stats: EvalStats,
+    pub history: History,
+    /// The line of the last value whose read cut a chain, and that of the last plan that was compiled.
+    pub cut_at: Option<At>,
+    pub missed_at: Option<At>,
     pub order: Vec<*const Node>,
     stack: Vec<(*const Node, u32)>,
     pub params: Vec<f64>,
@@ -341,9 +370,12 @@ impl Evaluator {
         if let Some((c, used)) = self.plans.get_mut(&key) {
             *used = self.clock;
             self.stats.hits += 1;
+            events::plan_hit(self.order.len());
             return Ok(c.clone());
         }
         self.stats.misses += 1;
+        events::plan_missed(self.order.len(), self.plans.len());
+        self.missed_at = roots.first().map(|root| root.node.at);
         let _stage = enter(Stage::Compile);
         let mut graph = Graph { nodes: Vec::with_capacity(self.order.len()), params: 0 };
         let mut bound = 0;
@@ -395,9 +427,12 @@ impl Evaluator {
             leased: &|bytes| backend.pool().leased(bytes),
         };
         let compiled = Arc::new(compile(graph, &options)?);
+        events::plan_compiled(compiled.plan.steps.len(), compiled.plan.slots.len(), compiled.plan.slots.iter().sum());
         if self.plans.len() >= MAX_PLANS {
             if let Some(oldest) = self.plans.iter().min_by_key(|(_, (_, used))| *used).map(|(k, _)| *k) {
                 self.plans.remove(&oldest);
+                self.stats.evicted += 1;
+                events::plan_evicted(self.plans.len());
             }
         }
         self.plans.insert(key, (compiled.clone(), self.clock));
@@ -484,6 +519,19 @@ pub(crate) fn forget_inputs(node: &Node) {
         }
     }
     release(&mut dead);
+}
+
+/// What the evaluator of `device` did and does.
+pub(crate) fn activity(device: &Device) -> Activity {
+    let mut lock = Lock::of(device);
+    let e = lock.get();
+    Activity {
+        stats: e.stats,
+        samples: e.history.samples(),
+        plans: e.plans.values().map(|(c, _)| c.plan.clone()).collect(),
+        cut_at: e.cut_at,
+        missed_at: e.missed_at,
+    }
 }
 
 /// Statistics of the evaluator of `device`.

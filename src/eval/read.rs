@@ -7,6 +7,7 @@ use crate::backends::limits::host_room;
 use crate::cpu_fallback::Purpose;
 use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
+use crate::events::{SpanKind, span};
 use crate::tensor::{Kind, Tensor};
 use std::panic::Location;
 
@@ -160,6 +161,7 @@ impl Tensor {
         let (node, output) = base(self);
         let buffer = &node.stored.get().expect("evaluated")[output as usize];
         let size = self.dtype().block_bytes();
+        let _span = span(SpanKind::Read);
         self.device().backend().read(buffer, layout.offset / self.dtype().block() * size, out)
     }
 

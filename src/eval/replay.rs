@@ -5,6 +5,7 @@ use super::read::Download;
 use crate::backends::{Buffer, Chain};
 use crate::compile::Compiled;
 use crate::error::TensorResult;
+use crate::events;
 use crate::plan::Buf;
 use crate::tensor::{Meta, Tensor};
 use std::sync::Arc;
@@ -41,6 +42,7 @@ impl Replay {
         let places: Vec<usize> = (0..bound.len()).filter(|&i| own.is_some_and(|o| o.same(&bound[i]))).collect();
         let single = compiled.plan.outputs.len() == 1 && compiled.kept.iter().any(|(_, b)| b[..] == [Buf::Output(0)]);
         if let ([fed], true, Some(growth)) = (&places[..], single, self.growth(&compiled, &params)) {
+            events::replay_recorded(compiled.plan.steps.len());
             self.known = Some(RecordedPlan { compiled, params, growth, bound, fed: *fed });
             self.seen.clear();
             return Ok(download);
@@ -94,9 +96,12 @@ impl Replay {
             e.stats.evaluations += count as u64;
             e.stats.hits += count as u64;
             e.stats.repeats += count as u64;
+            e.stats.count_work(&k.compiled.work, count as u64);
+            events::replayed(count);
             e.stats.nodes = k.compiled.nodes;
             e.stats.dispatches = plan.steps.len();
             e.stats.overhead = before;
+            e.history.look(&e.stats, &device);
             outputs
         };
         let bytes = fed.dtype().bytes(fed.numel()).unwrap_or(0);

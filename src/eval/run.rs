@@ -6,6 +6,7 @@ use crate::compile::Compiled;
 use crate::cpu_fallback::{self, Purpose};
 use crate::device::Device;
 use crate::error::{TensorError, TensorResult};
+use crate::events::{self, SpanKind, span};
 use crate::plan::{Buf, Plan};
 use crate::tensor::{Inputs, Tensor, release};
 use smallvec::SmallVec;
@@ -63,12 +64,16 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
     let mut before = None;
     let after;
     {
+        let _span = span(SpanKind::Evaluation);
         let mut lock = Lock::of(device);
         let e = lock.get();
         // Asking for the time twice takes as long as an operation of a small graph does.
         let timed = e.small < 64 || e.small % 64 == 0;
         let mut start = timed.then(Instant::now);
-        let key = e.collect(roots);
+        let key = {
+            let _span = span(SpanKind::Collect);
+            e.collect(roots)
+        };
         if e.order.len() > UNTIMED_MAX_NODES {
             e.small = 0;
             start.get_or_insert_with(Instant::now);
@@ -78,6 +83,7 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
         if e.order.len() > MAX_EVALUATION_NODES {
             let cut = e.cut(roots);
             if !cut.is_empty() && cut.len() < e.order.len() / 4 {
+                events::evaluation_split(e.order.len());
                 e.order.clear();
                 drop(lock);
                 eval_on(device, &cut.iter().collect::<Vec<_>>(), Purpose::Measure)?;
@@ -111,6 +117,7 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
             before = start.map(|s| s.elapsed());
         }
         if on_host {
+            events::ran_on_host(compiled.work.elements, compiled.work.ops);
             if !plan.steps.is_empty() {
                 cpu_fallback::run(backend, plan, &bound, &outputs, &e.params)?;
             }
@@ -119,6 +126,7 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
             e.submit(backend, plan, &bound, &outputs, purpose)?;
         }
         after = before.map(|_| Instant::now());
+        e.note_reads(roots, purpose);
         // SAFETY: collected under the lock that we hold; the roots keep the nodes alive.
         dead = unsafe { e.keep(&compiled, &bound, &outputs) };
         e.order.clear();
@@ -126,9 +134,16 @@ pub(crate) fn eval_on(device: &Device, roots: &[&Tensor], purpose: Purpose) -> T
             record_if_asked(|| Recorded { compiled: compiled.clone(), params: e.params.clone(), bound: bound.into_vec() });
         }
         e.stats.evaluations += 1;
+        e.stats.on_host += on_host as u64;
+        e.stats.count_work(&compiled.work, 1);
         e.stats.nodes = compiled.nodes;
         e.stats.dispatches = plan.steps.len();
         e.stats.plans = e.plans.len();
+        events::evaluated(compiled.nodes, plan.steps.len(), on_host);
+        e.history.look(&e.stats, device);
+        if e.stats.evaluations == 1 {
+            crate::metrics::watch(device);
+        }
     }
     release(&mut dead);
     if let Some((before, after)) = before.zip(after) {
@@ -162,6 +177,27 @@ fn allocate(backend: &Arc<dyn Backend>, plan: &Plan, purpose: Purpose) -> Tensor
 }
 
 impl Evaluator {
+    /// Notes that the host reads these values, and whether this evaluation goes on from one that it read before.
+    fn note_reads(&mut self, roots: &[&Tensor], purpose: Purpose) {
+        let mut cut = None;
+        for &n in &self.stored {
+            // SAFETY: collected under the lock that the caller holds.
+            let n = unsafe { &*n };
+            if n.read.load(Relaxed) {
+                n.read.store(false, Relaxed);
+                cut = Some(n.at);
+            }
+        }
+        if let Some(at) = cut {
+            (self.stats.cut, self.cut_at) = (self.stats.cut + 1, cut);
+            events::chain_cut(at.file(), at.line());
+        }
+        if purpose == Purpose::Read {
+            self.stats.reads += 1;
+            roots.iter().for_each(|root| base(root).0.read.store(true, Relaxed));
+        }
+    }
+
     /// Runs a plan on the device's own backend.
     fn submit(
         &self,

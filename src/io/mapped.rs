@@ -40,6 +40,8 @@ impl MappedFile {
         let file = File::open(path).map_err(fail)?;
         let meta = file.metadata().map_err(fail)?;
         regular(path, &meta)?;
+        let format = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+        crate::events::file_opened(format, &path.to_string_lossy(), meta.len() as usize);
         let bytes = if meta.len() == 0 {
             Bytes::Owned(Vec::new())
         } else {

@@ -47,6 +47,7 @@ pub fn save(path: impl AsRef<Path>, write: impl FnOnce(&mut BufWriter<File>) -> 
     // The rename itself is durable once the folder is; a system that cannot open a folder as a file has no such call.
     #[cfg(unix)]
     File::open(folder).and_then(|f| f.sync_all()).map_err(|e| TensorError::io(path, e))?;
+    crate::events::file_saved(&path.to_string_lossy());
     Ok(())
 }
 

@@ -187,6 +187,7 @@ impl<'m> Session<'m> {
             chunk.resize(size, 0);
             let ids = Tensor::from_vec(chunk, &[size], &self.device)?;
             let before = self.cache.len();
+            crate::events::prompt_chunk(valid, before);
             let h = self.model.hidden(&ids, &mut self.cache)?;
             let last = h.narrow(1, valid - 1, 1)?;
             rest = &rest[valid..];
@@ -415,6 +416,7 @@ impl Generation<'_, '_> {
             let mut host = logits.to_vec()?;
             let token = self.sampler.choose_host(&mut host, &self.session.tokens)?;
             self.session.tokens.push(token);
+            self.session.device.count_token(token);
             if self.left > 0 && !self.session.is_full() {
                 self.left -= 1;
                 let id = Tensor::from_vec(vec![token as i32], &[1], &self.session.device)?;
@@ -446,6 +448,7 @@ impl Generation<'_, '_> {
             return Err(nan_error());
         }
         self.session.tokens.push(id as u32);
+        self.session.device.count_token(id as u32);
         Ok(Some(id as u32))
     }
 
@@ -507,6 +510,7 @@ impl std::iter::FusedIterator for Generation<'_, '_> {}
 
 impl Drop for Generation<'_, '_> {
     fn drop(&mut self) {
+        crate::events::generation_ended(self.session.tokens.len());
         self.session.cache.truncate(self.session.tokens.len());
         if let Some(drawn) = self.drawn {
             self.sampler.rng.draws = drawn;

@@ -163,7 +163,10 @@ pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Box<dyn Mod
         let message = format!("{}: `{key}` is \"{name}\"; supported are {} and {last}", weights.file(), others.join(", "));
         return Err(TensorError::Unsupported(message));
     };
-    (known.load)(weights, dtype)
+    let model = (known.load)(weights, dtype)?;
+    let shape = model.shape();
+    crate::events::model_loaded(name, shape.layers, shape.context);
+    Ok(model)
 }
 
 /// Reads a model from weights, for activations of a type or of the usual one.

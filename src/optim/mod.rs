@@ -270,6 +270,7 @@ impl Optimizer {
             }
             self.publish()?;
         }
+        crate::events::optimizer_step(self.groups.iter().map(|g| g.members.len()).sum(), self.lr);
         done
     }
 

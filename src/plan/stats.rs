@@ -61,6 +61,21 @@ pub struct TransferStats {
     pub in_place_reads: u64,
 }
 
+/// Submits and waits since the device was opened. A CPU runs at once: nothing waits there.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct QueueStats {
+    /// Submits of plans.
+    pub submits: u64,
+    /// How often the host waited for the device.
+    pub waits: u64,
+    /// For how many seconds in all.
+    pub wait_seconds: f64,
+    /// How often the program waited for everything: [`Device::synchronize`](crate::Device::synchronize).
+    pub synchronizations: u64,
+    /// Kernels that were compiled.
+    pub kernels: u64,
+}
+
 /// Kernels that a device compiled since it was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PipelineStats {

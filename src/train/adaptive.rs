@@ -156,6 +156,7 @@ impl AdaptiveBatch {
                     self.growth.failed();
                     self.parts = if trial { before.parts } else { most.div_ceil(self.size(most)).saturating_mul(2).min(most) };
                     trial = false;
+                    crate::events::batch_split(self.parts);
                     optimizer.zero_grad()?;
                     model.load_random_state(&random)?;
                 }

@@ -58,7 +58,10 @@ impl Checkpoints {
         for step in self.steps()? {
             match check_folder(self.path(step)) {
                 Ok(()) => return Ok((Some(step), wrong)),
-                Err(e) => wrong.push(e),
+                Err(e) => {
+                    crate::events::checkpoint_damaged(step);
+                    wrong.push(e);
+                }
             }
         }
         Ok((None, wrong))
@@ -80,6 +83,7 @@ impl Checkpoints {
     /// Those of `write`, and I/O errors. Existing checkpoints are then unaffected.
     pub fn save(&self, step: u64, write: impl FnOnce(&mut FolderWriter) -> TensorResult<()>) -> TensorResult<()> {
         save_folder(self.path(step), write)?;
+        crate::events::checkpoint_saved(step);
         for old in self.steps()?.into_iter().filter(|&s| s < step).skip(self.keep - 1) {
             folder::remove_folder(self.path(old))?;
         }

@@ -41,6 +41,7 @@ use crate::backends::stages::{Stage, enter};
 use crate::backends::{Backend, Buffer, Bytes};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
+use crate::events;
 use crate::plan::{Buf, Capabilities, MemoryStats, Plan, RunTimes, Timing};
 use memory::HostPool;
 use plan_run::{PlanRun, Threads};
@@ -225,10 +226,14 @@ impl Backend for CpuBackend {
     }
 
     fn start_timing(&self, detail: Timing) -> TensorResult<()> {
-        self.timer.start(detail)
+        self.timer.start(detail)?;
+        events::timing_started();
+        Ok(())
     }
     fn finish_timing(&self) -> TensorResult<Vec<RunTimes>> {
-        Ok(self.timer.finish())
+        let runs = self.timer.finish();
+        events::timing_finished(runs.len());
+        Ok(runs)
     }
 
     fn synchronize(&self) -> TensorResult<()> {
@@ -254,5 +259,8 @@ impl Backend for CpuBackend {
     }
     fn submits(&self) -> u64 {
         self.submits.load(Ordering::Relaxed)
+    }
+    fn is_busy(&self) -> bool {
+        matches!(self.running.try_lock(), Err(std::sync::TryLockError::WouldBlock))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::driver::Driver;
 use crate::backends::files::{cache_folder, write_whole};
+use crate::events;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,7 @@ impl Kept {
         let key = format!("{adapter} | {}", env!("CARGO_PKG_VERSION"));
         let file = folder.join(format!("pipelines-{:016x}.bin", hash(&key)));
         let (texts, data) = load(&file, &key).unwrap_or_default();
+        events::kernel_cache_opened(texts.len(), data.len());
         let descriptor = wgpu::PipelineCacheDescriptor { label: None, data: Some(&data[..]).filter(|d| !d.is_empty()), fallback: true };
         // SAFETY: the data came from `PipelineCache::get_data` for this adapter, driver and version, which `load` has checked with its sum.
         let raw = driver.guarded(|| unsafe { driver.device.create_pipeline_cache(&descriptor) }).ok()?;
@@ -78,7 +80,9 @@ impl Kept {
         }
         let start = Instant::now();
         if let Some(data) = self.raw.get_data() {
-            let _ = store(&self.file, &self.key, &self.texts, &data);
+            if store(&self.file, &self.key, &self.texts, &data).is_ok() {
+                events::kernel_cache_saved(data.len());
+            }
         }
         self.dirty = false;
         self.saving += start.elapsed();

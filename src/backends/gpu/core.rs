@@ -14,7 +14,7 @@ use crate::strategy::{Pacing, PipelineStrategy, in_force};
 use crate::tuning::{AdapterClass, SharedTuning, TuningSource};
 use std::borrow::Cow;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 /// The device and everything that has its lifetime.
@@ -24,6 +24,8 @@ pub(super) struct Core {
     pub queue: Queue,
     pub records: ErrorRecords,
     pub transfers: TransferCounts,
+    /// How many kernels were compiled.
+    pub kernels: AtomicU64,
     /// Counters and partial results of kernels whose workgroups work on one result; counters are zero between dispatches.
     pub scratch: wgpu::Buffer,
     quirks: Mutex<DriverQuirks>,
@@ -69,6 +71,7 @@ impl Core {
             ),
             records: ErrorRecords::new(device),
             transfers: TransferCounts::default(),
+            kernels: AtomicU64::new(0),
             scratch,
             quirks: Mutex::default(),
             strategy: AtomicU8::new(PipelineStrategy::Standard as u8),

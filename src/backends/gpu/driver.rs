@@ -2,6 +2,7 @@
 
 use crate::backends::lock::lock;
 use crate::error::{TensorError, TensorResult};
+use crate::events;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -42,9 +43,11 @@ impl Driver {
         device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
             lock(&r).error.get_or_insert(one_line(e.to_string()));
         }));
-        let r = reported.clone();
+        let (r, own) = (reported.clone(), name.clone());
         device.set_device_lost_callback(move |reason, message| {
-            lock(&r).lost.get_or_insert(one_line(format!("{reason:?} {message}")));
+            let why = one_line(format!("{reason:?} {message}"));
+            events::device_lost(&own, &why);
+            lock(&r).lost.get_or_insert(why);
         });
         Driver { device, queue, name, reported }
     }
@@ -73,7 +76,10 @@ impl Driver {
         }
         match &lock(&self.reported).lost {
             Some(m) => TensorError::DeviceLost(m.clone()),
-            None => TensorError::Internal(format!("{} refused a command: {message}", self.name)),
+            None => {
+                events::device_refused(&self.name, &message);
+                TensorError::Internal(format!("{} refused a command: {message}", self.name))
+            }
         }
     }
 
@@ -84,6 +90,7 @@ impl Driver {
 
     /// Records that the device does not answer any more.
     pub fn lose(&self, message: String) -> TensorError {
+        events::device_lost(&self.name, &message);
         TensorError::DeviceLost(lock(&self.reported).lost.get_or_insert(message).clone())
     }
 

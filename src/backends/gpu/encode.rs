@@ -13,6 +13,7 @@ use crate::backends::Chain;
 use crate::backends::pool::PoolControl;
 use crate::backends::stages::{Stage, enter};
 use crate::error::TensorResult;
+use crate::events;
 use crate::plan::{Buf, PipelineStats, Plan};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,7 +50,8 @@ impl Runner {
 
     fn prepare(&mut self, core: &Core, plan: &Arc<Plan>) -> TensorResult<PreparedPlan> {
         let texts = step_texts(core, plan)?;
-        self.pipelines.compile(core, texts.iter().map(|(n, text)| (text, plan.steps[*n].name)))?;
+        let compiled = self.pipelines.compile(core, texts.iter().map(|(n, text)| (text, plan.steps[*n].name)))?;
+        events::kernels_prepared(texts.len(), compiled);
         PreparedPlan::new(core, plan, texts.iter().filter_map(|(n, text)| Some((*n, text, self.pipelines.get(&text.text)?))))
     }
 

@@ -2,6 +2,7 @@
 
 use crate::backends::lock::lock;
 use crate::error::{At, TensorError, TensorResult};
+use crate::events;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -82,6 +83,7 @@ impl ErrorRecords {
         let Some(Reported([_, tag, index, _])) = set else { return Ok(()) };
         self.buffers.iter().for_each(|r| queue.write_buffer(r, 0, &[0; RECORD_BYTES as usize]));
         let (op, at) = lock(&self.tags).get(tag as usize).copied().unwrap_or(("gpu", std::panic::Location::caller()));
+        events::bad_index(op, (index as i32).into());
         Err(TensorError::Index { op, message: format!("index {} lies outside its dimension", index as i32), at })
     }
 }

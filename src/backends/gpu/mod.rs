@@ -27,7 +27,7 @@ mod program;
 mod queue;
 mod step_shader;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod timer;
 mod transfer;
 mod transfer_counts;
@@ -48,10 +48,11 @@ use super::pool::PoolControl;
 use super::{Backend, Buffer, Bytes, Chain, FusedGemvLimits, PendingRead, Submitted, cpu};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
+use crate::events;
 use crate::layout::Layout;
 use crate::plan::{
-    AdapterInfo, Buf, Capabilities, Input, MemoryStats, Output, PipelineStats, Plan, RunTimes, Source, Step, StorageMode, Store, Timing,
-    TransferStats, Work,
+    AdapterInfo, Buf, Capabilities, Input, MemoryStats, Output, PipelineStats, Plan, QueueStats, RunTimes, Source, Step, StorageMode,
+    Store, Timing, TransferStats, Work,
 };
 use crate::scalar::{Binary, Inst, Prim, Program, Unary};
 use crate::shape::Shape;
@@ -141,6 +142,7 @@ impl GpuBackend {
         if let Some(submits) = submits_until_lost() {
             m.core.queue.lose_after(submits);
         }
+        events::device_tuned(m.core.name(), &m.core.info.tuning.name);
         Ok(Arc::new(m))
     }
 
@@ -430,11 +432,14 @@ impl Backend for GpuBackend {
             return Err(TensorError::State(format!("{} is being timed already", self.core.name())));
         }
         *timer = Some(timer::Timer::new(&self.core, detail));
+        events::timing_started();
         Ok(())
     }
     fn finish_timing(&self) -> TensorResult<Vec<RunTimes>> {
         let timer = lock(&self.runner).timer.take();
-        timer.map_or(Ok(vec![]), |t| t.finish(&self.core))
+        let runs = timer.map_or(Ok(vec![]), |t| t.finish(&self.core))?;
+        events::timing_finished(runs.len());
+        Ok(runs)
     }
     fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
         self.core.check()?;
@@ -543,5 +548,18 @@ impl Backend for GpuBackend {
     }
     fn submits(&self) -> u64 {
         self.core.queue.submits()
+    }
+    fn queue_stats(&self) -> QueueStats {
+        let (waits, time) = self.core.queue.waits();
+        QueueStats {
+            submits: self.core.queue.submits(),
+            waits,
+            wait_seconds: time.as_secs_f64(),
+            synchronizations: 0,
+            kernels: self.core.kernels.load(Relaxed),
+        }
+    }
+    fn is_busy(&self) -> bool {
+        self.core.queue.is_busy()
     }
 }

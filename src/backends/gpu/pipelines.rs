@@ -4,6 +4,7 @@ use super::compiled::Kept;
 use super::core::Core;
 use super::step_shader::StepShader;
 use crate::error::{TensorError, TensorResult};
+use crate::events;
 use crate::plan::{PipelineStats, RawSource};
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -35,13 +36,15 @@ impl Pipelines {
         self.by_text.get(text).cloned()
     }
 
-    /// Compiles those shaders that are new, on as many threads as the processor has.
-    pub fn compile<'s>(&mut self, core: &Core, steps: impl Iterator<Item = (&'s StepShader, &'static str)>) -> TensorResult<()> {
+    /// Compiles those shaders that are new, on as many threads as the processor has; gives how many there were.
+    pub fn compile<'s>(&mut self, core: &Core, steps: impl Iterator<Item = (&'s StepShader, &'static str)>) -> TensorResult<usize> {
         let mut seen = HashSet::new();
         let new: Vec<_> = steps.filter(|s| !self.by_text.contains_key(&s.0.text) && seen.insert(&s.0.text)).collect();
         if new.is_empty() {
-            return Ok(());
+            events::kernels_found(self.by_text.len());
+            return Ok(0);
         }
+        let count = new.len();
         let start = Instant::now();
         let storage = core.max_bindings;
         if let Some((step, name)) = new.iter().find(|s| s.0.views.len() > storage) {
@@ -54,6 +57,7 @@ impl Pipelines {
         for ((step, name), made) in new.into_iter().zip(done) {
             match made {
                 Some(Ok(p)) => {
+                    events::kernel_compiled(name, step.text.len());
                     self.by_text.insert(step.text.clone(), Arc::new(p));
                     if let Some(Some(kept)) = self.kept.get_mut() {
                         kept.add(&step.text);
@@ -68,7 +72,9 @@ impl Pipelines {
         if let Some(Some(kept)) = self.kept.get_mut() {
             kept.save(took);
         }
-        let Some((step, name, e)) = failed else { return Ok(()) };
+        core.kernels.fetch_add(count as u64, Relaxed);
+        let Some((step, name, e)) = failed else { return Ok(count) };
+        events::kernel_failed(name, &e);
         if let lost @ TensorError::DeviceLost(_) = core.driver.refused(String::new()) {
             return Err(lost);
         }

@@ -10,9 +10,34 @@ use super::pending::Pending;
 use crate::backends::lock::lock;
 use crate::backends::stages::{Stage, enter};
 use crate::error::TensorResult;
+use crate::events::{self, Span, SpanKind, span};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+thread_local! {
+    /// Whether this thread waits for a device.
+    static WAITING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A wait of the host that goes on.
+pub(super) struct Waiting<'q> {
+    queue: &'q Queue,
+    start: Option<Instant>,
+    _span: Span,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(start) = self.start else { return };
+        WAITING.set(false);
+        let took = start.elapsed();
+        self.queue.waits[0].fetch_add(1, Relaxed);
+        self.queue.waits[1].fetch_add(took.as_nanos() as u64, Relaxed);
+        events::waited(took.as_secs_f64());
+    }
+}
 
 /// The queue of submits.
 pub(super) struct Queue {
@@ -25,6 +50,8 @@ pub(super) struct Queue {
     submits: AtomicU64,
     /// Submits of any kind after which the device is destroyed, to try out a loss; never for most.
     left: AtomicU64,
+    /// Waits of the host, and their nanoseconds.
+    waits: [AtomicU64; 2],
     #[cfg(target_os = "linux")]
     interrupts: Interrupts,
     /// Tells commands that failed from commands that are done.
@@ -43,6 +70,7 @@ impl Queue {
             turn: Mutex::new(()),
             submits: AtomicU64::new(0),
             left: AtomicU64::new(u64::MAX),
+            waits: [AtomicU64::new(0), AtomicU64::new(0)],
             #[cfg(target_os = "linux")]
             interrupts: Interrupts::of(address),
         }
@@ -52,6 +80,22 @@ impl Queue {
     /// submitted.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         lock(&self.turn)
+    }
+
+    /// Counts what follows as a wait, until the result is dropped. A wait inside of another counts with that one.
+    pub fn waiting(&self) -> Waiting<'_> {
+        let outer = WAITING.replace(true);
+        Waiting { queue: self, start: (!outer).then(Instant::now), _span: span(SpanKind::Wait) }
+    }
+
+    /// How often and how long the host waited.
+    pub fn waits(&self) -> (u64, Duration) {
+        (self.waits[0].load(Relaxed), Duration::from_nanos(self.waits[1].load(Relaxed)))
+    }
+
+    /// Whether submitted work is unfinished.
+    pub fn is_busy(&self) -> bool {
+        self.driver.device.poll(wgpu::PollType::Poll).is_ok_and(|status| !status.is_queue_empty())
     }
 
     /// How many submits of plan work there were.
@@ -83,6 +127,7 @@ impl Queue {
     /// Keeps a run, with the memory that it uses, for the read that follows it.
     pub fn hold(&self, run: wgpu::CommandEncoder, used: Vec<GpuBuffer>) {
         self.pending.hold(run, used);
+        events::run_held();
         self.submits.fetch_add(1, Relaxed);
     }
 
@@ -124,6 +169,7 @@ impl Queue {
             }
             let all = copies.into_iter().chain(run.map(wgpu::CommandEncoder::finish)).chain(commands);
             let _stage = enter(Stage::Submit);
+            events::submitted();
             (self.driver.queue.submit(all), copied, used)
         };
         index
@@ -153,6 +199,7 @@ impl Queue {
     /// Waits for one submission, or for all, for a moment without sleep: a thread that the driver puts to sleep takes longer to wake than
     /// a short run takes.
     pub fn wait_awake(&self, submission_index: Option<wgpu::SubmissionIndex>, awake: Duration) -> TensorResult<()> {
+        let _waiting = self.waiting();
         let start = Instant::now();
         let done = Arc::new(AtomicBool::new(false));
         let flag = done.clone();
@@ -171,6 +218,7 @@ impl Queue {
 
     /// Waits for one submission, or for all.
     pub fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
+        let _waiting = self.waiting();
         match self.driver.device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(DEVICE_LOST_TIMEOUT) }) {
             Ok(_) => self.check(),
             Err(e) => {

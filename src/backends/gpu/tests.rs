@@ -8,6 +8,7 @@ use std::sync::{MutexGuard, OnceLock};
 
 mod chains;
 mod defragment;
+pub(crate) mod events;
 mod primitives;
 
 const ALL: [DType; 8] = [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U32, DType::I8, DType::U8, DType::Bool];

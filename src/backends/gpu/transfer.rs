@@ -7,6 +7,7 @@ use super::memory::GpuBuffer;
 use crate::backends::PendingRead;
 use crate::backends::lock::lock;
 use crate::error::{TensorError, TensorResult};
+use crate::events;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -50,6 +51,7 @@ impl Core {
     /// Waits for the answer to a request to map, for a moment without sleep, as `Queue::wait_awake` does; then for the submission (or for all)
     /// that it depends on.
     fn wait_mapped(&self, mapped: &Mapped, submission: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
+        let _waiting = self.queue.waiting();
         let start = Instant::now();
         let awake = self.pacing(|p| p.awake);
         while start.elapsed() < awake {
@@ -92,6 +94,7 @@ impl Core {
             return Err(TensorError::Internal(format!("a write of {} bytes at {start} into a buffer of {}", bytes.len(), buffer.0.size)));
         }
         self.transfers.uploaded_bytes.fetch_add(bytes.len() as u64, Relaxed);
+        events::uploaded(bytes.len());
         if self.write_in_place(buffer, start, bytes)? {
             return self.check();
         }
@@ -144,6 +147,7 @@ impl Core {
         };
         raw.unmap();
         if written {
+            events::written_in_place(bytes.len());
             self.transfers.in_place_writes.fetch_add(1, Relaxed);
         }
         Ok(written)
@@ -163,6 +167,7 @@ impl Core {
         if all.is_empty() {
             return Ok(());
         }
+        events::uploads_joined(pieces.len(), all.len());
         let staging = self.lease(all.len(), 0, 0)?;
         self.transfers.uploaded_bytes.fetch_add(all.len() as u64, Relaxed);
         self.stage(&staging.0.raw(), 0, &all);
@@ -197,6 +202,7 @@ impl Core {
             self.queue.wait()?;
             return self.read_record(&mut staging);
         }
+        events::downloaded(len);
         self.transfers.downloads.fetch_add(1, Relaxed);
         self.transfers.downloaded_bytes.fetch_add(len as u64, Relaxed);
         if !self.records.may_be_set() && self.show_in_place(buffer, start, len, show)? {
@@ -234,6 +240,7 @@ impl Core {
             }
         }
         self.check()?;
+        events::downloaded(parts.iter().map(|p| p.len).sum());
         self.transfers.downloads.fetch_add(parts.len() as u64, Relaxed);
         self.transfers.downloaded_bytes.fetch_add(parts.iter().map(|p| p.len as u64).sum(), Relaxed);
         if let [Part { buffer, start, len }] = *parts {
@@ -350,6 +357,7 @@ impl Core {
             _ => false,
         };
         raw.unmap();
+        events::read_in_place(len);
         self.transfers.in_place_reads.fetch_add(shown as u64, Relaxed);
         Ok(shown)
     }

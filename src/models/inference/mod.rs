@@ -121,7 +121,10 @@ impl<'m> Inference<'m> {
         strategy: PipelineStrategy,
         clock: StageClock,
     ) -> TensorResult<Outputs> {
-        let (results, bytes_in) = no_grad(|| self.graph(&checked, shape, device))?;
+        let (results, bytes_in) = {
+            let _prepare = enter(Stage::Prepare);
+            no_grad(|| self.graph(&checked, shape, device))?
+        };
         let timed = self.timestamps && device.capabilities().clock && device.backend().start_timing(Timing::Runs).is_ok();
         let done = execute(device, &results.all());
         let _read = enter(Stage::Read);
@@ -129,6 +132,7 @@ impl<'m> Inference<'m> {
         done?;
         let host = results.on_host(device, &checked)?;
         let [prepare, compile, encode, submit, execute, read] = clock.times();
+        crate::events::inference_run(checked.batch, checked.len);
         Ok(Outputs {
             logits: host.logits,
             hidden_states: host.hidden,
@@ -227,7 +231,7 @@ fn for_each_next(c: &Checked, mut f: impl FnMut(usize, usize)) {
 fn execute(device: &Device, tensors: &[&Tensor]) -> TensorResult<()> {
     eval_all(tensors)?;
     let _execute = enter(Stage::Execute);
-    device.synchronize()
+    device.backend().synchronize()
 }
 
 /// What the GPU's clock says of the runs since timing began, which ends.

@@ -6,11 +6,11 @@ use std::path::Path;
 
 /// The rows, top to bottom; a name is a file or folder of `src/`.
 const ROWS: [&[&str]; 8] = [
-    &["error", "dtype", "shape", "layout", "scalar", "quant"],
+    &["error", "events", "dtype", "shape", "layout", "scalar", "quant"],
     &["plan", "shader", "strategy", "tuning"],
     &["backends", "device"],
     &["tensor"],
-    &["compile", "eval", "cpu_fallback", "crossover", "transfer"],
+    &["compile", "eval", "cpu_fallback", "crossover", "transfer", "diagnose", "metrics"],
     &["ops", "autograd", "display"],
     &["nn", "optim", "data", "io", "text", "models", "metal", "profile", "measure", "train"],
     &["lib", "prelude"],
