@@ -35,6 +35,7 @@ pub mod quant;
 
 pub mod data;
 pub mod io;
+pub mod leaks;
 pub mod measure;
 #[cfg(feature = "gpu")]
 pub mod metal;
