@@ -4,6 +4,8 @@
 //! without the feature `tracing`, nothing. The library installs no subscriber and prints nothing.
 
 mod host;
+#[cfg(all(test, feature = "gpu", feature = "text"))]
+mod tests;
 
 pub use host::HostSpan;
 pub(crate) use host::{HostSpans, record_host_spans};

@@ -1,8 +1,13 @@
 //! Execution profiles: a table by op and line, and a trace for a browser. Only measured values are shown.
 
+mod schedule;
+
+pub use schedule::{Schedule, StepProfiler, trace_files};
+
 use crate::backends::Backend;
-use crate::device::Device;
+use crate::device::{Device, MemoryProfile, MemoryReport};
 use crate::error::{At, TensorResult};
+use crate::events::{HostSpan, HostSpans, record_host_spans};
 use crate::plan::{RunTimes, Step, Timing, Work};
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -15,6 +20,42 @@ pub struct Profiler {
     device: String,
     device_clock: bool,
     began: Instant,
+    options: ProfileOptions,
+    memory: Option<MemoryProfile>,
+    host: Option<HostSpans>,
+}
+
+/// What is recorded besides the times of steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProfileOptions {
+    /// Rows are told apart by the shapes of their operands as well.
+    pub shapes: bool,
+    /// The memory in use over time, and who holds it at the peak.
+    pub memory: bool,
+    /// What the host does: collecting graphs, compiling, encoding, submitting, waiting, in all threads.
+    pub host: bool,
+}
+
+impl ProfileOptions {
+    /// Everything.
+    pub fn all() -> ProfileOptions {
+        ProfileOptions { shapes: true, memory: true, host: true }
+    }
+}
+
+/// By what rows are sorted; the most comes first, names in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SortBy {
+    /// Total time.
+    Time,
+    /// Number of dispatches.
+    Count,
+    /// Bytes moved.
+    Bytes,
+    /// Arithmetic operations.
+    Operations,
+    /// The op.
+    Name,
 }
 
 /// The measurements.
@@ -28,7 +69,14 @@ pub struct Profile {
     pub wall: Duration,
     /// The device's limits in bytes per second and operations per second, if measured: [`Profile::with_limits`].
     pub limits: Option<[f64; 2]>,
+    /// The memory meanwhile, if it was recorded.
+    pub memory: Option<MemoryReport>,
+    /// What the host did, if it was recorded.
+    pub host: Vec<HostSpan>,
     began: Instant,
+    /// When the recording of memory began.
+    memory_began: Instant,
+    shapes: bool,
     runs: Vec<RunTimes>,
 }
 
@@ -39,6 +87,8 @@ pub struct Row {
     pub op: String,
     /// The user's line that called it.
     pub at: At,
+    /// The shapes of its operands and results, if they were asked for: `[8,64]·[64,32] → [8,32]`.
+    pub shapes: String,
     /// Number of dispatches.
     pub count: usize,
     /// Their total time in seconds; `None` if the device has no clock.
@@ -74,18 +124,37 @@ fn label(step: &Step) -> String {
     if fused == 0 { step.name.to_string() } else { format!("{} +{fused}", step.name) }
 }
 
+/// The shapes of a step's operands and results.
+fn shapes_of(step: &Step) -> String {
+    let list = |shapes: &mut dyn Iterator<Item = String>, between| shapes.collect::<Vec<_>>().join(between);
+    let loads = list(&mut step.loads.iter().map(|l| l.shape.to_string()), "·");
+    let stores = list(&mut step.stores.iter().map(|s| s.target.layout.shape.to_string()), ", ");
+    if loads.is_empty() { stores } else { format!("{loads} → {stores}") }
+}
+
 impl Device {
     /// Measures what runs on this device until [`Profiler::finish`]: on a GPU by the GPU's clock, on the CPU by the wall clock.
     ///
     /// # Errors
     /// If this device is already being measured.
     pub fn profiler(&self) -> TensorResult<Profiler> {
+        self.profiler_with(ProfileOptions::default())
+    }
+
+    /// As [`Device::profiler`], recording more.
+    ///
+    /// # Errors
+    /// If this device is already being measured.
+    pub fn profiler_with(&self, options: ProfileOptions) -> TensorResult<Profiler> {
         self.synchronize()?;
         self.backend().start_timing(Timing::Steps)?;
         Ok(Profiler {
             backend: Some(self.backend().clone()),
             device: self.name(),
             device_clock: self.capabilities().clock,
+            options,
+            memory: options.memory.then(|| self.memory_profile()),
+            host: options.host.then(record_host_spans),
             began: Instant::now(),
         })
     }
@@ -125,8 +194,21 @@ impl Profiler {
             }
             None => Vec::new(),
         };
-        let device = std::mem::take(&mut self.device);
-        Ok(Profile { device, gpu_clock: self.device_clock, wall: self.began.elapsed(), limits: None, began: self.began, runs })
+        let wall = self.began.elapsed();
+        let memory = self.memory.take().map(|m| m.report());
+        let memory_began = memory.as_ref().and_then(|m| Instant::now().checked_sub(m.elapsed)).unwrap_or(self.began);
+        Ok(Profile {
+            device: std::mem::take(&mut self.device),
+            gpu_clock: self.device_clock,
+            wall,
+            limits: None,
+            memory,
+            host: self.host.take().map_or(vec![], |h| h.spans()),
+            began: self.began,
+            memory_began,
+            shapes: self.options.shapes,
+            runs,
+        })
     }
 }
 
@@ -160,13 +242,14 @@ impl Profile {
     /// The steps grouped by op and line, longest first.
     pub fn rows(&self) -> Vec<Row> {
         let mut rows: Vec<Row> = Vec::new();
-        let mut known: HashMap<(String, At), usize> = HashMap::new();
+        let mut known: HashMap<(String, At, String), usize> = HashMap::new();
         let all = self.seconds();
         for r in &self.runs {
             for (step, time) in r.plan.steps.iter().zip(&r.steps) {
                 let op = label(step);
-                let at = *known.entry((op.clone(), step.at)).or_insert_with(|| {
-                    rows.push(Row { op, at: step.at, count: 0, seconds: None, share: None, bytes: 0, operations: 0 });
+                let shapes = if self.shapes { shapes_of(step) } else { String::new() };
+                let at = *known.entry((op.clone(), step.at, shapes.clone())).or_insert_with(|| {
+                    rows.push(Row { op, at: step.at, shapes, count: 0, seconds: None, share: None, bytes: 0, operations: 0 });
                     rows.len() - 1
                 });
                 let row = &mut rows[at];
@@ -185,7 +268,8 @@ impl Profile {
         rows
     }
 
-    /// The runs and steps as a trace for `chrome://tracing` and ui.perfetto.dev: the host on one track, the device on another.
+    /// The runs and steps as a trace for `chrome://tracing` and ui.perfetto.dev: the host on one track, the device on another; the spans of
+    /// each thread of the host and the memory in use on further ones, if they were recorded.
     ///
     /// The device's clock has its own origin; it is shifted so that no run starts before the host began to submit it.
     pub fn chrome_trace(&self) -> String {
@@ -219,11 +303,115 @@ impl Profile {
                 event(1, &label(step), a + shift, b + shift, args);
             }
         }
+        self.host_tracks(&mut out);
+        self.memory_track(&mut out);
         // The last comma is not allowed in JSON.
         out.truncate(out.trim_end().trim_end_matches(',').len());
         out.push_str("\n]}\n");
         out
     }
+}
+
+impl Profile {
+    /// The spans of each thread of the host.
+    fn host_tracks(&self, out: &mut String) {
+        const FIRST_TRACK: u32 = 16;
+        let mut threads: Vec<u32> = self.host.iter().map(|s| s.thread).collect();
+        threads.sort_unstable();
+        threads.dedup();
+        for thread in threads {
+            let (tid, name) = (FIRST_TRACK + thread, format!("host thread {thread}"));
+            let _ = writeln!(out, "{{\"ph\":\"M\",\"pid\":0,\"tid\":{tid},\"name\":\"thread_name\",\"args\":{{\"name\":\"{name}\"}}}},");
+        }
+        for span in &self.host {
+            let [from, to] = span.time.map(|t| t.saturating_duration_since(self.began).as_secs_f64() * 1e6);
+            let (tid, name) = (FIRST_TRACK + span.thread, span.name);
+            let _ = writeln!(
+                out,
+                "{{\"ph\":\"X\",\"pid\":0,\"tid\":{tid},\"name\":\"{name}\",\"ts\":{from:.3},\"dur\":{:.3},\"args\":{{\"depth\":{}}}}},",
+                to - from,
+                span.depth
+            );
+        }
+    }
+
+    /// The memory in use over time.
+    fn memory_track(&self, out: &mut String) {
+        let Some(memory) = &self.memory else { return };
+        for (after, bytes) in &memory.timeline {
+            let at = (self.memory_began + *after).saturating_duration_since(self.began).as_secs_f64() * 1e6;
+            let _ = writeln!(out, "{{\"ph\":\"C\",\"pid\":0,\"name\":\"memory in use\",\"ts\":{at:.3},\"args\":{{\"bytes\":{bytes}}}}},");
+        }
+    }
+
+    /// The rows as text, sorted, of which at most `limit` are shown.
+    pub fn table(&self, sort: SortBy, limit: usize) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write_table(&mut text, sort, limit);
+        text
+    }
+
+    fn write_table(&self, f: &mut dyn Write, sort: SortBy, limit: usize) -> fmt::Result {
+        let mut rows = self.rows();
+        match sort {
+            SortBy::Time => {}
+            SortBy::Count => rows.sort_by_key(|r| std::cmp::Reverse(r.count)),
+            SortBy::Bytes => rows.sort_by_key(|r| std::cmp::Reverse(r.bytes)),
+            SortBy::Operations => rows.sort_by_key(|r| std::cmp::Reverse(r.operations)),
+            SortBy::Name => rows.sort_by(|a, b| a.op.cmp(&b.op)),
+        }
+        let dispatches = rows.iter().map(|r| r.count).sum::<usize>();
+        let left_out = rows.len().saturating_sub(limit);
+        rows.truncate(limit);
+        let clock = if self.gpu_clock { "GPU clock" } else { "wall clock" };
+        writeln!(f, "{}: {} evaluations, {:.3} ms wall", self.device, self.runs(), self.wall.as_secs_f64() * 1e3)?;
+        let Some(all) = self.seconds() else {
+            return writeln!(f, "no step was timed: {}", if rows.is_empty() { "nothing ran" } else { "this device has no timestamps" });
+        };
+        writeln!(f, "{:.3} ms in {dispatches} dispatches ({clock})", all * 1e3)?;
+        write_rows(f, &rows, self.limits)?;
+        if left_out > 0 {
+            writeln!(f, "and {left_out} more rows")?;
+        }
+        if let Some(m) = &self.memory {
+            let mib = |bytes: usize| bytes as f64 / 1048576.0;
+            writeln!(f, "memory: {:.2} MiB in use, {:.2} MiB at the peak", mib(m.in_use), mib(m.peak))?;
+        }
+        Ok(())
+    }
+}
+
+/// Rows with their titles.
+fn write_rows(f: &mut dyn Write, rows: &[Row], limits: Option<[f64; 2]>) -> fmt::Result {
+    let line = |r: &Row| format!("{}:{}", r.at.file(), r.at.line());
+    let wide = |f: &dyn Fn(&Row) -> usize, least| rows.iter().map(f).max().unwrap_or(0).max(least);
+    let (ops, lines) = (wide(&|r| r.op.chars().count(), 2), wide(&|r| line(r).chars().count(), 4));
+    let limit = if limits.is_some() { "  of limit" } else { "" };
+    let shapes = if rows.iter().any(|r| !r.shapes.is_empty()) { "  shapes" } else { "" };
+    writeln!(
+        f,
+        "{:ops$}  {:lines$}  {:>7} {:>11} {:>7} {:>9} {:>9}{limit}{shapes}",
+        "op", "line", "count", "ms", "share", "GB/s", "GFLOP/s"
+    )?;
+    let number = |v: Option<f64>, scale: f64, digits: usize| v.map_or("-".to_string(), |v| format!("{:.digits$}", v * scale));
+    for r in rows {
+        let share = r.share.map_or("-".into(), |s| format!("{:.1} %", s * 100.0));
+        let limit = limits.map(|l| r.fraction(l).map_or("-".into(), |f| format!("{:.0} %", f * 100.0)));
+        let limit = limit.map_or(String::new(), |l: String| format!("  {l:>8}"));
+        let shapes = if r.shapes.is_empty() { String::new() } else { format!("  {}", r.shapes) };
+        writeln!(
+            f,
+            "{:ops$}  {:lines$}  {:>7} {:>11} {share:>7} {:>9} {:>9}{limit}{shapes}",
+            r.op,
+            line(r),
+            r.count,
+            number(r.seconds, 1e3, 4),
+            number(r.bandwidth(), 1e-9, 1),
+            number(r.rate(), 1e-9, 1)
+        )?;
+    }
+    Ok(())
 }
 
 /// Text as a JSON string.
@@ -247,34 +435,6 @@ pub(crate) fn json_text(s: &str) -> String {
 
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rows = self.rows();
-        let clock = if self.gpu_clock { "GPU clock" } else { "wall clock" };
-        writeln!(f, "{}: {} evaluations, {:.3} ms wall", self.device, self.runs(), self.wall.as_secs_f64() * 1e3)?;
-        let Some(all) = self.seconds() else {
-            return writeln!(f, "no step was timed: {}", if rows.is_empty() { "nothing ran" } else { "this device has no timestamps" });
-        };
-        writeln!(f, "{:.3} ms in {} dispatches ({clock})", all * 1e3, rows.iter().map(|r| r.count).sum::<usize>())?;
-        let line = |r: &Row| format!("{}:{}", r.at.file(), r.at.line());
-        let wide = |f: &dyn Fn(&Row) -> usize, least| rows.iter().map(f).max().unwrap_or(0).max(least);
-        let (ops, lines) = (wide(&|r| r.op.chars().count(), 2), wide(&|r| line(r).chars().count(), 4));
-        let limit = if self.limits.is_some() { "  of limit" } else { "" };
-        writeln!(f, "{:ops$}  {:lines$}  {:>7} {:>11} {:>7} {:>9} {:>9}{limit}", "op", "line", "count", "ms", "share", "GB/s", "GFLOP/s")?;
-        let number = |v: Option<f64>, scale: f64, digits: usize| v.map_or("-".to_string(), |v| format!("{:.digits$}", v * scale));
-        for r in &rows {
-            let share = r.share.map_or("-".into(), |s| format!("{:.1} %", s * 100.0));
-            let limit = self.limits.map(|l| r.fraction(l).map_or("-".into(), |f| format!("{:.0} %", f * 100.0)));
-            let limit = limit.map_or(String::new(), |l: String| format!("  {l:>8}"));
-            writeln!(
-                f,
-                "{:ops$}  {:lines$}  {:>7} {:>11} {share:>7} {:>9} {:>9}{limit}",
-                r.op,
-                line(r),
-                r.count,
-                number(r.seconds, 1e3, 4),
-                number(r.bandwidth(), 1e-9, 1),
-                number(r.rate(), 1e-9, 1)
-            )?;
-        }
-        Ok(())
+        self.write_table(f, SortBy::Time, usize::MAX)
     }
 }
