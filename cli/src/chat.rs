@@ -71,7 +71,7 @@ impl Conversation<'_> {
         let same = self.session.tokens().iter().zip(&ids).take_while(|(a, b)| a == b).count().min(ids.len() - 1);
         self.session.truncate(same);
         let mut said = String::new();
-        let result = answer(&mut self.session, &self.loaded.tokenizer, &ids[same..], max_tokens, sampler, |piece| {
+        let result = answer(&mut self.session, &self.loaded.tokenizer, &ids[same..], max_tokens, sampler, None, |piece| {
             said.push_str(piece);
             emit(piece)
         });

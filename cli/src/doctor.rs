@@ -1,7 +1,7 @@
 //! `tl doctor`: what the engine found on this machine, which settings are in force, and what to do about what is wrong.
 
 use crate::output::{self, Failure};
-use crate::{Global, model, table};
+use crate::{Global, interrupt, model, table, watch};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -16,12 +16,20 @@ use tensorlogic::{Device, PipelineStrategy};
 #[derive(Args)]
 #[command(
     after_help = "The exit code is 0 even if problems are shown: they are hints. The crossover (the amount of work below which values in host memory are \
-computed on the CPU) is measured once per adapter and stored in the cache folder."
+computed on the CPU) is measured once per adapter and stored in the cache folder.
+
+With --while, a program is run and its problems are shown when it ends, from its own counters: values that cross to the host, plans or
+kernels that are compiled in a loop, waits, memory that grows. Its output goes to stderr.
+  tl doctor --while tl generate \"Why is the sky blue?\"
+  tl doctor --while target/release/my-program"
 )]
 pub struct DoctorArgs {
     /// Measure the crossover between CPU and GPU again, for software adapters too
     #[arg(long)]
     measure: bool,
+    /// Run a program that uses the library, and show its problems when it ends; everything behind it belongs to the program
+    #[arg(long = "while", value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true, conflicts_with = "measure")]
+    command: Vec<std::ffi::OsString>,
 }
 
 /// An environment variable: its name, its effect, and the equivalent library call.
@@ -346,8 +354,44 @@ fn gpu_report(a: &gpu::AdapterDescription, measure: bool, problems: &mut Vec<Pro
     (rows, json)
 }
 
+/// Runs a program and shows the problems that it had.
+fn run_while(program: &std::ffi::OsStr, arguments: &[std::ffi::OsString], global: Global) -> Result<(), Failure> {
+    let file = std::env::temp_dir().join(format!("tl-doctor-{}.json", std::process::id()));
+    let mut command = std::process::Command::new(program);
+    command.args(arguments).env("TL_METRICS", &file).stdout(std::io::stderr());
+    // Ctrl-C is for the program.
+    interrupt::install();
+    let status = command.status().map_err(|e| Failure::Error(format!("{}: {e}", program.display())))?;
+    let read = if file.exists() { watch::read(&file)? } else { Vec::new() };
+    let _ = std::fs::remove_file(&file);
+    let Some(process) = read.first() else {
+        return Err(Failure::Error(format!("{} evaluated no tensors ({status}), so there is nothing to say", program.display())));
+    };
+    if global.json {
+        let devices: Vec<_> = process.devices.iter().map(|d| json!({ "device": d["device"], "findings": d["findings"] })).collect();
+        return output::result(&json!({ "exit": status.code(), "devices": devices }).to_string());
+    }
+    for device in &process.devices {
+        let found: Vec<&Value> = device["findings"].as_array().into_iter().flatten().collect();
+        let evaluations = watch::Process::number(device, "evaluations_total");
+        let title = if found.is_empty() { "no problems" } else { "problems" };
+        output::result(&format!("{}: {title} in {evaluations:.0} evaluations", device["device"].as_str().unwrap_or("?")))?;
+        for f in found {
+            let text = |key: &str| f[key].as_str().unwrap_or("").to_string();
+            output::result(&format!("  {}: {}\n    → {}", text("what"), text("evidence"), text("cure")))?;
+        }
+    }
+    match status.success() {
+        true => Ok(()),
+        false => Err(Failure::Error(format!("{} ended with {status}", program.display()))),
+    }
+}
+
 /// Runs the subcommand.
 pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
+    if let [program, arguments @ ..] = &args.command[..] {
+        return run_while(program, arguments, global);
+    }
     let mut problems = Vec::new();
     settings(&mut problems);
     let adapters = gpu::adapters();

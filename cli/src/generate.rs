@@ -8,6 +8,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::time::{Duration, Instant};
 use tensorlogic::eval::eval_stats;
 use tensorlogic::models::{ModelShape, Sampler, Session};
+use tensorlogic::profile::{ProfileOptions, Schedule, SortBy, StepProfiler, trace_files};
 use tensorlogic::text::Message;
 use tensorlogic::{Device, PipelineStrategy, Rng};
 
@@ -43,6 +44,9 @@ pub struct GenerateArgs {
     /// Pipeline strategy: standard, optimized, low-latency, high-throughput or auto
     #[arg(long, env = "TL_STRATEGY", default_value_t = PipelineStrategy::Standard)]
     strategy: PipelineStrategy,
+    /// Profile some steps into this folder: traces for ui.perfetto.dev and tables
+    #[arg(long, value_name = "DIR")]
+    profile: Option<std::path::PathBuf>,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
@@ -177,6 +181,7 @@ pub fn answer(
     ids: &[u32],
     max_tokens: usize,
     sampler: &mut Sampler,
+    mut profiler: Option<&mut StepProfiler>,
     mut emit: impl FnMut(&str) -> Result<(), Failure>,
 ) -> Result<Stats, Failure> {
     let mut stats =
@@ -211,6 +216,9 @@ pub fn answer(
             stats.prompt_time = first - start;
         }
         stats.generated += 1;
+        if let Some(p) = &mut profiler {
+            p.step()?;
+        }
         if tokenizer.end_tokens().contains(&token) {
             stats.end = End::Token;
             break;
@@ -227,6 +235,25 @@ pub fn answer(
         emit(&rest)?;
     }
     Ok(stats)
+}
+
+/// Rows of the table that a profile ends with.
+const PROFILE_ROWS: usize = 10;
+
+/// A profile of two groups of eight steps, written into a folder.
+pub fn profile_into(folder: &std::path::Path, device: &Device) -> Result<StepProfiler<'static>, Failure> {
+    let schedule = Schedule { wait: 1, warmup: 2, active: 8, repeat: 2 };
+    Ok(device.profile_steps(schedule, ProfileOptions::all(), trace_files(folder.to_path_buf())?)?)
+}
+
+/// Ends a profile and shows the table of its last steps.
+pub fn profiled(profiler: StepProfiler, global: Global) -> Result<(), Failure> {
+    match profiler.finish()? {
+        Some(profile) if !global.quiet => output::note(profile.table(SortBy::Time, PROFILE_ROWS).trim_end()),
+        Some(_) => {}
+        None => output::note("--profile: there were fewer than 4 steps, so none was recorded"),
+    }
+    Ok(())
 }
 
 /// Runs the subcommand.
@@ -268,9 +295,10 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     if args.strategy == PipelineStrategy::Optimized && !loaded.device.is_cpu() && session.pacing(1).table.is_none() && !global.quiet {
         output::note("no table was measured for this model on this adapter: `tl tune -m MODEL` measures one");
     }
+    let mut profiler = args.profile.as_deref().map(|folder| profile_into(folder, &loaded.device)).transpose()?;
     let mut out = std::io::stdout().lock();
     let mut all = String::new();
-    let stats = answer(&mut session, &loaded.tokenizer, &ids, args.max_tokens, &mut sampler, |piece| {
+    let stats = answer(&mut session, &loaded.tokenizer, &ids, args.max_tokens, &mut sampler, profiler.as_mut(), |piece| {
         if global.json {
             all.push_str(piece);
             return Ok(());
@@ -297,6 +325,9 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     drop(out);
     // A step may be on its way that nobody waits for; drivers do not like programs that end before it does.
     device.synchronize()?;
+    if let Some(p) = profiler {
+        profiled(p, global)?;
+    }
     if !global.quiet {
         if stats.end == End::Context {
             output::note(&full(ctx, &loaded.model.shape()));

@@ -30,8 +30,10 @@ mod strategies;
 mod suites;
 mod table;
 mod texts;
+mod top;
 mod train;
 mod tune;
+mod watch;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use output::Failure;
@@ -98,6 +100,7 @@ enum Command {
     Entropy(entropy::EntropyArgs),
     Bench(Box<bench::BenchArgs>),
     Tune(tune::TuneArgs),
+    Top(top::TopArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -180,6 +183,7 @@ fn main() -> ExitCode {
         Command::Entropy(args) => entropy::run(args, cli.global),
         Command::Bench(args) => bench::run(args, cli.global),
         Command::Tune(args) => tune::run(args, cli.global),
+        Command::Top(args) => top::run(args, cli.global),
         Command::Completions(args) => completions::run::<Cli>(args),
     });
     match result {

@@ -6,6 +6,7 @@ mod report;
 mod settings;
 mod trainer;
 
+use crate::generate::{profile_into, profiled};
 use crate::output::{self, Failure};
 use crate::{Global, interrupt};
 use clap::Args;
@@ -56,6 +57,9 @@ pub struct TrainArgs {
     /// Print statistics at the end: plan cache, dispatches, submits
     #[arg(long)]
     stats: bool,
+    /// Profile some steps into this folder: traces for ui.perfetto.dev and tables
+    #[arg(long, value_name = "DIR")]
+    profile: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
 }
@@ -212,6 +216,7 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
     let first = t.progress.step;
     let mut pending: Option<Pending> = None;
     let mut saved = (first > 0).then_some(first);
+    let mut profiler = args.profile.as_deref().map(|folder| profile_into(folder, &t.device)).transpose()?;
     let result = |line: String| if global.json { Ok(()) } else { output::result(&line) };
     loop {
         let step = t.progress.step;
@@ -263,9 +268,16 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
             report.resumed(step);
         }
         if let Some(end) = end {
+            if let Some(p) = profiler.take() {
+                report.clear();
+                profiled(p, global)?;
+            }
             return Ok(end);
         }
         let (loss, parts) = t.step()?;
+        if let Some(p) = &mut profiler {
+            p.step()?;
+        }
         pending.iter_mut().for_each(Pending::look);
         match parts {
             Some([before, parts]) if parts > before => {

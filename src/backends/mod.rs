@@ -368,6 +368,10 @@ pub trait Backend: Send + Sync {
     fn matrices(&self) -> bool {
         false
     }
+    /// The edge of matrices that matrix units multiply, and the threads that do so together; `None` where there are no such units.
+    fn matrix_unit(&self) -> Option<[u32; 2]> {
+        None
+    }
     /// Memory as the backend counts it.
     fn memory(&self) -> MemoryStats;
     /// The pool, to be looked at and bounded.

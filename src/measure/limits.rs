@@ -16,6 +16,7 @@ pub struct Limits {
     options: Options,
     moved: HashMap<(bool, usize), f64>,
     fma: Option<f64>,
+    matrix: Option<f64>,
     launch: Option<[f64; 2]>,
 }
 
@@ -30,7 +31,7 @@ pub(super) fn variants(bytes: u64) -> usize {
 impl Limits {
     /// Nothing is measured yet.
     pub fn new(device: &Device, options: Options) -> Limits {
-        Limits { device: device.clone(), options, moved: HashMap::new(), fma: None, launch: None }
+        Limits { device: device.clone(), options, moved: HashMap::new(), fma: None, matrix: None, launch: None }
     }
 
     fn probe(&self, probe: Probe, n: usize) -> TensorResult<Times> {
@@ -52,6 +53,7 @@ impl Limits {
                     Probe::Read => x * (n / probe.threads(n)) as f64,
                     // x·mⁿ leaves the range of f32 in known ways only for x = 1.
                     Probe::Fma => f64::NAN,
+                    Probe::Matrix { edge, .. } => Probe::matrix_sum(edge, x),
                 }
             })
             .collect();
@@ -100,13 +102,21 @@ impl Limits {
         (elements, elements.next_power_of_two().clamp(least, self.most()))
     }
 
-    /// Seconds that these bytes and operations take at least.
+    /// Seconds that these bytes and f32 operations take at least.
     ///
     /// # Errors
     /// Those of [`measure`].
     pub fn seconds(&mut self, bytes: u64, write: bool, operations: u64) -> TensorResult<f64> {
+        self.seconds_of(bytes, write, operations, DType::F32)
+    }
+
+    /// Seconds that these bytes, and operations of products of this dtype, take at least.
+    ///
+    /// # Errors
+    /// Those of [`measure`].
+    pub fn seconds_of(&mut self, bytes: u64, write: bool, operations: u64, dtype: DType) -> TensorResult<f64> {
         let moved = self.moved(bytes, write)?;
-        Ok(if operations == 0 { moved } else { moved.max(operations as f64 / self.operations()?) })
+        Ok(if operations == 0 { moved } else { moved.max(operations as f64 / self.product_operations(dtype)?) })
     }
 
     /// Measures once more what [`Limits::seconds`] stands on for these `bytes`, and keeps the better of both times: the
@@ -122,6 +132,9 @@ impl Limits {
         }
         if let Some(rate) = self.fma.take() {
             self.fma = Some(self.operations()?.max(rate));
+        }
+        if let Some(rate) = self.matrix.take() {
+            self.matrix = self.matrix_operations()?.map(|again| again.max(rate));
         }
         Ok(())
     }
@@ -154,6 +167,26 @@ impl Limits {
         let v = Probe::Fma.operations(n, !self.device.capabilities().shaders) as f64 / self.probe(Probe::Fma, n)?.best().median;
         self.fma = Some(v);
         Ok(v)
+    }
+    /// Operations per second of matrix units on f16 with f32 sums, in registers; `None` where the device has none.
+    ///
+    /// # Errors
+    /// Those of [`measure`].
+    pub fn matrix_operations(&mut self) -> TensorResult<Option<f64>> {
+        let Some([edge, lanes]) = self.device.backend().matrix_unit() else { return Ok(None) };
+        if self.matrix.is_none() {
+            let (probe, n) = (Probe::Matrix { edge, lanes }, if self.options.quick { 64 } else { 8192 });
+            self.matrix = Some(probe.operations(n, false) as f64 / self.probe(probe, n)?.best().median);
+        }
+        Ok(self.matrix)
+    }
+    /// Operations per second that bound products of this dtype: those of matrix units for f16, else those of f32.
+    ///
+    /// # Errors
+    /// Those of [`measure`].
+    pub fn product_operations(&mut self, dtype: DType) -> TensorResult<f64> {
+        let plain = self.operations()?;
+        Ok(if dtype == DType::F16 { self.matrix_operations()?.map_or(plain, |m| m.max(plain)) } else { plain })
     }
     /// Seconds of a dispatch that depends on the one before, on 1,024 elements: by the GPU's clock (else the wall's), and by the wall's.
     ///

@@ -20,12 +20,18 @@ pub(super) enum Probe {
     Read,
     /// Multiplies and adds in registers, beginning with an element.
     Fma,
+    /// Multiplies and adds matrices of f16 in the registers of matrix units of this edge, by so many threads together.
+    Matrix { edge: u32, lanes: u32 },
 }
 
 /// Threads of a workgroup.
 const WORKGROUP: u32 = 256;
 /// Turns of the loop of multiplications on a GPU, each of 8 quads.
 const FMA_ITERATIONS: u32 = 256;
+/// Turns of the loop of matrix products, each of [`MATRIX_SUMS`].
+const MATRIX_ITERATIONS: u32 = 256;
+/// Sums of products of matrices that a group of threads has.
+const MATRIX_SUMS: u32 = 8;
 /// Turns of it on a CPU.
 const CPU_TURNS: usize = 1 << 16;
 
@@ -36,7 +42,12 @@ impl Probe {
             Probe::Copy => n.div_ceil(16),
             Probe::Read => (n / 64).clamp(WORKGROUP as usize, 1024 * WORKGROUP as usize),
             Probe::Fma => 1024 * WORKGROUP as usize,
+            Probe::Matrix { .. } => (n / 4) * WORKGROUP as usize,
         }
+    }
+    /// What each thread of a matrix probe over `x` adds up.
+    pub fn matrix_sum(edge: u32, x: f64) -> f64 {
+        (MATRIX_SUMS * MATRIX_ITERATIONS * edge) as f64 * x * x
     }
     /// Floating-point operations.
     pub fn operations(self, n: usize, cpu: bool) -> u64 {
@@ -45,13 +56,16 @@ impl Probe {
             Probe::Read => n as u64,
             Probe::Fma if cpu => (probe::width() * 2 * CPU_TURNS * crate::backends::cpu::threads()) as u64,
             Probe::Fma => self.threads(n) as u64 * FMA_ITERATIONS as u64 * 8 * 4 * 2,
+            Probe::Matrix { edge, lanes } => {
+                (self.threads(n) as u64 / lanes as u64) * (MATRIX_ITERATIONS * MATRIX_SUMS) as u64 * 2 * (edge as u64).pow(3)
+            }
         }
     }
     /// The probe of a tensor of `f32[n]`, a power of two: on a GPU from 4096 on.
     pub fn of(self, x: &Tensor) -> TensorResult<Tensor> {
         let n = match self {
             Probe::Copy => x.numel(),
-            Probe::Read | Probe::Fma => self.threads(x.numel()),
+            _ => self.threads(x.numel()),
         };
         let meta = Meta { dtype: DType::F32, shape: Shape::of(&[n]) };
         Tensor::op1(self, smallvec![x.clone()], smallvec![], meta, Location::caller())
@@ -64,10 +78,17 @@ impl Op for Probe {
             Probe::Copy => "probe copy",
             Probe::Read => "probe read",
             Probe::Fma => "probe fma",
+            Probe::Matrix { .. } => "probe matrix",
         }
     }
     fn key(&self, key: &mut Key) {
-        key.word(*self as u64);
+        let [kind, edge, lanes] = match *self {
+            Probe::Copy => [0; 3],
+            Probe::Read => [1, 0, 0],
+            Probe::Fma => [2, 0, 0],
+            Probe::Matrix { edge, lanes } => [3, edge as u64, lanes as u64],
+        };
+        key.word(kind).word(edge).word(lanes);
     }
     fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
         None
@@ -76,6 +97,49 @@ impl Op for Probe {
         let whole = |m: &Meta| (0, Layout::contiguous(m.shape), m.shape);
         Lowered::Kernel { kernel: Arc::new(*self), loads: vec![whole(&inputs[0])], stores: vec![whole(&outputs[0])] }
     }
+}
+
+/// What stands before the main function of a matrix probe, and its body: six matrices of one number, whose eight products are added up.
+fn matrix_code(edge: u32, lanes: u32) -> [String; 2] {
+    let (size, strips) = (edge * edge, WORKGROUP / lanes);
+    let (mat, sum) = (format!("coop_mat{edge}x{edge}<f16"), format!("coop_mat{edge}x{edge}<f32, C>"));
+    let before = format!(
+        "enable f16;
+enable wgpu_cooperative_matrix;
+var<workgroup> halves: array<f16, {}>;
+var<workgroup> strips: array<f32, {}>;
+",
+        6 * size,
+        strips * size
+    );
+    let mut body = format!(
+        "  let x = f16(load_0(min(0u, last)));
+  for (var i = lid; i < {}u; i += WORKGROUP) {{ halves[i] = x; }}
+  workgroupBarrier();
+",
+        6 * size
+    );
+    for n in 0..4 {
+        body += &format!("  let a{n} = coopLoadT<{mat}, A>>(&halves[{}u], {edge}u);\n", n * size);
+    }
+    for n in 0..2 {
+        body += &format!("  let b{n} = coopLoad<{mat}, B>>(&halves[{}u], {edge}u);\n", (4 + n) * size);
+    }
+    let each = |f: &dyn Fn(u32) -> String| (0..MATRIX_SUMS).map(f).collect::<String>();
+    body += &each(&|n| format!("  var s{n} = {sum}();\n"));
+    let product = |n| format!("    s{n} = coopMultiplyAdd(a{}, b{}, s{n});\n", n / 2, n % 2);
+    body += &format!(
+        "  for (var i = 0u; i < word(2u); i++) {{\n{}  }}\n  let strip = lid / {lanes}u * {size}u;\n  var total = 0.0;\n",
+        each(&product)
+    );
+    let add = |n| {
+        format!(
+            "  coopStoreT(s{n}, &strips[strip], {edge}u);\n  workgroupBarrier();\n  total += strips[strip + lid % {lanes}u];\n  workgroupBarrier();\n"
+        )
+    };
+    body += &each(&add);
+    body += "  store_0(group * WORKGROUP + lid, total);";
+    [before, body]
 }
 
 impl Kernel for Probe {
@@ -90,7 +154,8 @@ impl Kernel for Probe {
                 // SAFETY: as above; the result is as large as the operand and apart from it.
                 unsafe { probe::copy(x, to.ptr.cast::<f32>().add(to.offset + range.start), 8 * n) };
             }
-            Probe::Read | Probe::Fma => {
+            // A CPU is not asked for the rate of matrix units: it has none that it tells of.
+            Probe::Read | Probe::Fma | Probe::Matrix { .. } => {
                 let parts = task.shared(8 * task.threads()).cast::<f64>();
                 let own = if *self == Probe::Read { probe::sum(x) } else { probe::chains(x.first().copied().unwrap_or(1.0), CPU_TURNS) };
                 // SAFETY: a place for each thread, written by it alone and read after the barrier.
@@ -112,13 +177,15 @@ impl Kernel for Probe {
             // As many threads as a step of this size gets: waking others takes longer than moving a few bytes.
             Probe::Copy | Probe::Read => step.loads[0].shape.count() as u64,
             // All threads.
-            Probe::Fma => self.operations(step.loads[0].shape.count(), true).max(1 << 30),
+            Probe::Fma | Probe::Matrix { .. } => self.operations(step.loads[0].shape.count(), true).max(1 << 30),
         }
     }
     fn wgsl(&self, step: &Step, _: &AdapterInfo) -> Option<Wgsl> {
         let n = step.loads[0].shape.count();
         let threads = self.threads(n);
+        let matrix = if let Probe::Matrix { edge, lanes } = *self { matrix_code(edge, lanes) } else { Default::default() };
         let body = match self {
+            Probe::Matrix { .. } => &matrix[1],
             Probe::Copy => {
                 "  let at = 4u * (group * 4u * WORKGROUP + lid);
   let x0 = load4_0(min(at, last)); let x1 = load4_0(min(at + 4u * WORKGROUP, last));
@@ -153,13 +220,15 @@ impl Kernel for Probe {
             }
         };
         let source = format!(
-            "@compute @workgroup_size(WORKGROUP)
+            "{}@compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lid: u32) {{
   let group = wid.y * groups.x + wid.x; let last = word(0u) - 4u;
 {body}
-}}\n"
+}}\n",
+            matrix[0]
         );
-        let words = [n, threads, FMA_ITERATIONS as usize].map(|w| Word::U32(w as u32)).to_vec();
+        let turns = if matches!(self, Probe::Matrix { .. }) { MATRIX_ITERATIONS } else { FMA_ITERATIONS };
+        let words = [n, threads, turns as usize].map(|w| Word::U32(w as u32)).to_vec();
         let grid = [threads.div_ceil(WORKGROUP as usize) as u32, 1, 1];
         Some(Wgsl { source: source.into(), consts: vec![], workgroup: WORKGROUP, grid, words, raw: vec![], transposed: vec![] })
     }

@@ -27,6 +27,9 @@ pub const CATEGORIES: [&str; 10] = [
     "Data Loader",
 ];
 
+/// The headings under which operations are those of products.
+const PRODUCTS: [&str; 2] = [CATEGORIES[0], CATEGORIES[7]];
+
 /// What limits an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Traffic {
@@ -67,11 +70,13 @@ impl Runner<'_> {
         // What the way to a device allows is not known; in the host's memory it is a copy.
         let (bytes, write) = if transfer { (2 * case.bytes, true) } else { (case.bytes, case.traffic == Traffic::Copy) };
         let known = !transfer || self.device.capabilities().host_memory;
-        let mut limit = if known { Some(self.limits.seconds(bytes, write, case.operations)?) } else { None };
+        // Products go by matrix units where there are some.
+        let dtype = if PRODUCTS.contains(&case.category) { self.device.default_float() } else { DType::F32 };
+        let mut limit = if known { Some(self.limits.seconds_of(bytes, write, case.operations, dtype)?) } else { None };
         if limit.is_some_and(|l| l > times.best().median) {
             // Faster than possible: the limit may have been measured while the machine was busy.
             self.limits.again(bytes, write)?;
-            limit = Some(self.limits.seconds(bytes, write, case.operations)?);
+            limit = Some(self.limits.seconds_of(bytes, write, case.operations, dtype)?);
         }
         let record = Record {
             suite: case.suite.into(),

@@ -125,7 +125,7 @@ impl Report {
             text.push_str(piece);
             Ok(())
         };
-        crate::generate::answer(&mut session, &tokenizer, &ids, t.recipe.sample_tokens, &mut sampler, &mut add)?;
+        crate::generate::answer(&mut session, &tokenizer, &ids, t.recipe.sample_tokens, &mut sampler, None, &mut add)?;
         self.note(&format!("--- sample at step {step}:\n{}{}\n---", t.recipe.sample_prompt.trim_start(), text.trim_end()));
         Ok(())
     }

@@ -519,6 +519,10 @@ impl Backend for GpuBackend {
     fn matrices(&self) -> bool {
         self.core.info.coop > 0
     }
+    fn matrix_unit(&self) -> Option<[u32; 2]> {
+        let unit = [self.core.info.coop, self.core.info.subgroup];
+        (unit[0] > 0 && unit[1] > 0).then_some(unit)
+    }
     fn memory(&self) -> MemoryStats {
         self.core.memory.pool.memory()
     }
