@@ -95,6 +95,10 @@ mod pages {
     mod training_blocks {}
     #[doc = include_str!("../docs/guide/15-memory-planning.md")]
     mod memory_planning {}
+    #[doc = include_str!("../docs/guide/16-observability.md")]
+    mod observability {}
+    #[doc = include_str!("../docs/guide/17-diagnosis.md")]
+    mod diagnosis {}
     #[cfg(feature = "gpu")]
     #[doc = include_str!("../docs/metal.md")]
     mod metal {}

@@ -11,7 +11,7 @@ use common::{alone, devices};
 use std::time::Instant;
 use tensorlogic::eval::{eval_all, without_fusion};
 use tensorlogic::models::inference::{Inference, Inputs, Padding};
-use tensorlogic::profile::Profile;
+use tensorlogic::profile::{Profile, ProfileOptions, Schedule, SortBy, trace_files};
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
 fn random(shape: &[usize], device: &Device) -> Tensor {
@@ -195,5 +195,74 @@ fn stages_of_an_inference_add_up_to_the_wall() {
         assert!(inference.timestamps(false).run(&inputs).unwrap().times.gpu.is_none());
         let (outputs, profile) = d.profile(|| inference.run(&inputs)).unwrap();
         assert!(outputs.times.gpu.is_none() && profile.seconds().is_some_and(|s| s > 0.0));
+    }
+}
+
+/// The phases of a trace's events, with their names.
+fn events(trace: &str) -> Vec<(String, String, serde_json::Value)> {
+    let trace: serde_json::Value = serde_json::from_str(trace).unwrap();
+    let text = |v: &serde_json::Value| v.as_str().unwrap().to_string();
+    let list = trace["traceEvents"].as_array().unwrap();
+    list.iter().map(|e| (text(&e["ph"]), text(&e["name"]), e.clone())).collect()
+}
+
+/// As the guide for Apple's GPUs has it: one step waits, one warms up, three are recorded, twice.
+#[test]
+fn a_schedule_records_its_steps_with_every_track() {
+    let _alone = alone();
+    for d in devices() {
+        let folder = std::env::temp_dir().join(format!("tl-trace-{}", std::process::id()));
+        let (a, b) = (random(&[64, 64], &d), random(&[64, 64], &d));
+        let mut files = trace_files(&folder).unwrap();
+        let mut cycles = Vec::new();
+        let schedule = Schedule { wait: 1, warmup: 1, active: 3, repeat: 2 };
+        let handler = |cycle, profile: &Profile| {
+            cycles.push((cycle, profile.runs()));
+            files(cycle, profile)
+        };
+        let mut profiler = d.profile_steps(schedule, ProfileOptions::all(), handler).unwrap();
+        for _ in 0..12 {
+            a.matmul(&b).unwrap().relu().unwrap().eval().unwrap();
+            a.add(&b).unwrap().eval().unwrap();
+            profiler.step().unwrap();
+        }
+        let last = profiler.finish().unwrap().unwrap();
+        assert_eq!(cycles, [(0, 6), (1, 6)], "{}", d.name());
+        let table = last.table(SortBy::Operations, 1);
+        assert!(table.contains("[64,64]·[64,64] → [64,64]") && table.contains("and 1 more rows"), "{table}");
+        assert!(table.contains("memory:") && !table.contains("add"), "{table}");
+        assert!(last.table(SortBy::Name, 9).find("add") < last.table(SortBy::Name, 9).find("matmul"));
+        for cycle in 0..2 {
+            let text = std::fs::read_to_string(folder.join(format!("trace-{cycle}.json"))).unwrap();
+            let events = events(&text);
+            let count = |ph: &str, name: &str| events.iter().filter(|e| e.0 == ph && e.1 == name).count();
+            // Tracks: the host's runs, the device's steps, the host's spans, the memory.
+            assert_eq!((count("X", "run"), count("X", "matmul +1")), (6, 3), "{}", d.name());
+            assert_eq!((count("X", "evaluation"), count("X", "collect")), (6, 6), "{}", d.name());
+            assert!(count("X", "encode") >= 6 && count("C", "memory in use") > 6 && count("M", "thread_name") >= 3);
+            for (ph, name, e) in &events {
+                let number = |key: &str| e[key].as_f64().is_some_and(|v| v >= 0.0);
+                let whole = match ph.as_str() {
+                    "X" => number("ts") && number("dur") && number("tid"),
+                    "C" => number("ts") && e["args"]["bytes"].as_u64().is_some(),
+                    "M" => e["args"]["name"].is_string(),
+                    _ => false,
+                };
+                assert!(whole, "{name}: {e}");
+            }
+            assert!(folder.join(format!("table-{cycle}.txt")).exists());
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+        // A loop that ends early still gives what was recorded; one that is shorter than the warm-up gives nothing.
+        for (steps, expect) in [(3, Some(1)), (1, None)] {
+            let mut profiler = d.profile_steps(schedule, ProfileOptions::default(), |_, _| Ok(())).unwrap();
+            for _ in 0..steps {
+                a.neg().unwrap().eval().unwrap();
+                profiler.step().unwrap();
+            }
+            assert_eq!(profiler.finish().unwrap().map(|p| p.runs()), expect);
+        }
+        let empty = Schedule { active: 0, ..schedule };
+        assert!(d.profile_steps(empty, ProfileOptions::default(), |_, _| Ok(())).is_err());
     }
 }
