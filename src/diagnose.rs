@@ -209,8 +209,8 @@ impl Device {
         let mut findings = self.look_for_problems();
         if let Some(at) = findings.iter().position(|f| f.what == Problem::LaunchBound) {
             let elements = Look::of(self).rate(|s| s.stats.elements) / Look::of(self).rate(|s| s.stats.steps).max(1e-9);
-            let [one, many] = [launch_seconds(self, 1)?, launch_seconds(self, (elements as usize).max(2))?];
-            if many > 2.0 * one {
+            let [one, many] = launch_seconds(self, [1, (elements as usize).max(2)])?;
+            if many > 3.0 * one {
                 findings.remove(at);
             } else {
                 let measured = format!("; measured: {:.1} µs a dispatch, {:.1} µs on one element", many * 1e6, one * 1e6);
@@ -245,23 +245,26 @@ impl Device {
     }
 }
 
-/// Seconds of a dispatch on so many elements that depends on the one before: the least of five chains of 32.
-fn launch_seconds(device: &Device, elements: usize) -> TensorResult<f64> {
+/// Seconds of a dispatch that depends on the one before, on so many elements and on so many: the least of some chains, which take turns.
+fn launch_seconds(device: &Device, elements: [usize; 2]) -> TensorResult<[f64; 2]> {
     const CHAIN: usize = 32;
-    let x = Tensor::full(1.0, &[elements], DType::F32, device)?;
-    x.eval()?;
-    let mut least = f64::INFINITY;
-    for _ in 0..6 {
-        let mut y = x.clone();
-        for _ in 0..CHAIN {
-            y = y.add(1.0)?;
+    const ROUNDS: usize = 10;
+    let mut least = [f64::INFINITY; 2];
+    for _ in 0..ROUNDS {
+        for (n, least) in elements.into_iter().zip(&mut least) {
+            let mut y = Tensor::full(1.0, &[n], DType::F32, device)?;
+            y.eval()?;
+            device.backend().synchronize()?;
+            for _ in 0..CHAIN {
+                y = y.add(1.0)?;
+            }
+            let start = Instant::now();
+            without_fusion(|| y.eval().map(drop))?;
+            device.backend().synchronize()?;
+            *least = least.min(start.elapsed().as_secs_f64() / CHAIN as f64);
         }
-        let start = Instant::now();
-        without_fusion(|| y.eval().map(drop))?;
-        device.backend().synchronize()?;
-        least = least.min(start.elapsed().as_secs_f64());
     }
-    Ok(least / CHAIN as f64)
+    Ok(least)
 }
 
 /// A line of the program, in evidence.
@@ -361,11 +364,9 @@ impl Look {
     fn memory(&self) -> Option<Finding> {
         let from = self.before?.stats.evaluations;
         let samples = self.activity.samples.iter().filter(|s| s.stats.evaluations >= from);
-        let held: Vec<usize> = samples.chain([&self.now]).map(|s| s.memory.in_use).collect();
+        let held: Vec<usize> = samples.map(|s| s.memory.in_use).collect();
         let (first, last) = (held[0], held[held.len() - 1]);
-        // The last sample may be of this evaluation.
-        let grows = held[..held.len() - 1].windows(2).all(|w| w[0] < w[1]) && last > first + MIN_GROWTH;
-        if grows && held.len() > 3 {
+        if held.len() > 3 && held.windows(2).all(|w| w[0] < w[1]) && last > first + MIN_GROWTH {
             let evidence = format!("from {} to {} in {:.0} evaluations", bytes(first as f64), bytes(last as f64), self.evaluations());
             return Look::find(Problem::MemoryGrows, evidence);
         }

@@ -9,6 +9,7 @@ use crate::device::{Device, MemoryProfile, MemoryReport};
 use crate::error::{At, TensorResult};
 use crate::events::{HostSpan, HostSpans, record_host_spans};
 use crate::plan::{RunTimes, Step, Timing, Work};
+use crate::shape::Shape;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -126,9 +127,14 @@ fn label(step: &Step) -> String {
 
 /// The shapes of a step's operands and results.
 fn shapes_of(step: &Step) -> String {
+    // A kernel sees products as batches, often of one.
+    let text = |shape: &Shape| {
+        let ones = shape.dims().iter().take(shape.rank().saturating_sub(2)).take_while(|&&d| d == 1).count();
+        Shape::of(&shape.dims()[ones..]).to_string()
+    };
     let list = |shapes: &mut dyn Iterator<Item = String>, between| shapes.collect::<Vec<_>>().join(between);
-    let loads = list(&mut step.loads.iter().map(|l| l.shape.to_string()), "·");
-    let stores = list(&mut step.stores.iter().map(|s| s.target.layout.shape.to_string()), ", ");
+    let loads = list(&mut step.loads.iter().map(|l| text(&l.shape)), "·");
+    let stores = list(&mut step.stores.iter().map(|s| text(&s.shape)), ", ");
     if loads.is_empty() { stores } else { format!("{loads} → {stores}") }
 }
 

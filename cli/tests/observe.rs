@@ -43,7 +43,9 @@ fn logs_go_to_stderr_by_level() {
     assert!(debug.iter().any(|l| l.contains(" compile ") && l.contains("took=")), "{debug:?}");
     let trace = lines(&generate(&["-vvv"], |_| {}));
     assert!(has(&trace, "buffer.reused") && trace.iter().filter(|l| l.contains(" token ")).count() == 40, "{trace:?}");
-    let some = lines(&generate(&[], |c| drop(c.env("TL_LOG", "off,models=debug"))));
+    let some = lines(&generate(&[], |c| {
+        c.env("TL_LOG", "off,models=debug");
+    }));
     assert!(has(&some, "prompt.chunk") && some.iter().all(|l| !l.contains(" plan.")), "{some:?}");
     let wrong = tl(&["devices"]).env("TL_LOG", "loud").output().unwrap();
     assert_eq!(wrong.status.code(), Some(2));
@@ -86,7 +88,9 @@ fn profiles_of_steps_are_written() {
 #[test]
 fn metrics_of_a_program_are_shown_and_its_problems_named() {
     let file = temporary("metrics.json");
-    generate(&[], |c| drop(c.env("TL_METRICS", &file)));
+    generate(&[], |c| {
+        c.env("TL_METRICS", &file);
+    });
     let top = tl(&["top", file.to_str().unwrap()]).output().unwrap();
     let text = String::from_utf8(top.stdout).unwrap();
     assert!(top.status.success() && text.contains("tok/s") && text.contains("(ended)") && text.contains("cpu ("), "{text}");

@@ -142,7 +142,7 @@ fn models_and_training(folder: &Path) -> TensorResult<()> {
     let mut rng = Rng::new(1);
     let layer = Linear::new(64, 64, true, &mut rng, &d)?;
     let mut optimizer = Optimizer::new(AdamW::default(), layer.named_parameters(), 1e-2)?;
-    let x = rng.normal(&[2048, 64], DType::F32, &d)?;
+    let x = rng.normal(&[8192, 64], DType::F32, &d)?;
     x.eval()?;
     let loss = |b: &[Tensor]| layer.forward(&b[0])?.square()?.mse_loss(&b[0], Reduction::Mean);
     AdaptiveBatch::new().step(&layer, &mut optimizer, &[vec![x.clone()]], loss)?;

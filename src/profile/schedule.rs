@@ -150,9 +150,8 @@ impl StepProfiler<'_> {
     /// Those of the device and of the handler.
     pub fn finish(mut self) -> TensorResult<Option<Profile>> {
         // A recording that holds no step yet says nothing.
-        let begun = self.schedule.action(self.step) == Action::Record
-            && self.step.checked_sub(1).is_some_and(|step| self.schedule.action(step) == Action::Record);
-        if begun {
+        let into = self.step % self.schedule.cycle();
+        if self.schedule.action(self.step) == Action::Record && into > self.schedule.wait + self.schedule.warmup {
             self.end()?;
         }
         Ok(self.last.take())
