@@ -6,8 +6,9 @@ mod read;
 mod replay;
 mod run;
 
-pub use evaluator::{EvalStats, cached_plans, eval_stats, fusion, order, plan_of, with_order, without_fusion};
 pub(crate) use evaluator::{Lock, activity, base, forget_inputs, inputs_of};
+pub use evaluator::{cached_plans, eval_stats, fusion, order, plan_of, with_order, without_fusion};
+pub use history::EvalStats;
 pub(crate) use history::{Activity, Sample};
 pub use read::Download;
 pub(crate) use replay::Replay;

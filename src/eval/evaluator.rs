@@ -1,13 +1,13 @@
 //! What is pending on a device, as a graph, and its plan: nodes are collected, their structure hashed, the plan found or compiled.
 
-use super::history::{Activity, History};
+use super::history::{Activity, EvalStats, History};
 use crate::backends::Buffer;
 use crate::backends::stages::{Stage, enter};
 use crate::compile::{CompileOptions, Compiled, GNode, Graph, compile};
 use crate::device::Device;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
-use crate::plan::{BufferOrder, IdentityHasher, Plan, WorkCost};
+use crate::plan::{BufferOrder, IdentityHasher, Plan};
 use crate::tensor::{Inputs, Key, Kind, Node, Tensor, release};
 use crate::tuning::Tuning;
 use smallvec::SmallVec;
@@ -16,55 +16,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, OnceLock};
-use std::time::Duration;
 
 /// Plans kept per device; the least recently used goes first.
 const MAX_PLANS: usize = 256;
-
-/// Statistics of a device's evaluator.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct EvalStats {
-    /// Evaluations that ran a plan.
-    pub evaluations: u64,
-    /// Evaluations whose plan was in the cache.
-    pub hits: u64,
-    /// Evaluations that had to compile.
-    pub misses: u64,
-    /// Evaluations that replayed the previous plan without a graph: decode steps of a generation.
-    pub repeats: u64,
-    /// Evaluations of a GPU's tensors that ran on the CPU: see [`Device::set_adaptive`].
-    pub on_host: u64,
-    /// Plans that were dropped from the cache.
-    pub evicted: u64,
-    /// Dispatches of all evaluations.
-    pub steps: u64,
-    /// Elements that all evaluations read, wrote or computed, once for each scalar instruction.
-    pub elements: u64,
-    /// Floating-point operations of all kernels.
-    pub operations: u64,
-    /// Evaluations that went on from a value which the host had read: the read cut a chain of operations in two.
-    pub cut: u64,
-    /// Evaluations whose result the host waited for.
-    pub reads: u64,
-    /// Plans in the cache.
-    pub plans: usize,
-    /// Dispatches of the last plan.
-    pub dispatches: usize,
-    /// Nodes visited by the last evaluation.
-    pub nodes: usize,
-    /// Time that the last evaluation spent on the graph: collecting, matching, binding, storing and dropping, without compiling or running.
-    /// Sampled: of consecutive small graphs, 1 in 64 is timed; for a large graph after them, everything except collecting.
-    pub overhead: Duration,
-}
-
-impl EvalStats {
-    /// Counts runs of a plan.
-    pub(super) fn count_work(&mut self, work: &WorkCost, runs: u64) {
-        self.steps += work.steps as u64 * runs;
-        self.elements += work.elements * runs;
-        self.operations = self.operations.saturating_add(work.ops.saturating_mul(runs));
-    }
-}
 
 thread_local! {
     static FUSION: Cell<bool> = const { Cell::new(true) };

@@ -84,7 +84,8 @@ impl Queue {
 
     /// Counts what follows as a wait, until the result is dropped. A wait inside of another counts with that one.
     pub fn waiting(&self) -> Waiting<'_> {
-        let outer = WAITING.replace(true);
+        let outer = WAITING.get();
+        WAITING.set(true);
         Waiting { queue: self, start: (!outer).then(Instant::now), _span: span(SpanKind::Wait) }
     }
 
