@@ -42,8 +42,9 @@ impl Filter {
     /// Reads `TL_LOG`: `debug`, or `info,memory=trace,queue=off`.
     pub fn parse(text: &str) -> Result<Filter, String> {
         let level = |name: &str| {
-            LevelFilter::from_str(name.trim())
-                .map_err(|_| format!("{name:?} is not a level; expected off, error, warn, info, debug or trace"))
+            // An empty name would be read as `error`.
+            let level = Some(name.trim()).filter(|n| !n.is_empty()).and_then(|n| LevelFilter::from_str(n).ok());
+            level.ok_or_else(|| format!("{name:?} is not a level; expected off, error, warn, info, debug or trace"))
         };
         let mut filter = Filter::of(LevelFilter::OFF);
         for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
