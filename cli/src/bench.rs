@@ -1,6 +1,7 @@
 //! `tl bench`: measures speed, beside the limit that memory sets.
 
 use crate::dtypes::{self, DtypesArgs};
+use crate::energy::TokenEnergy;
 use crate::model::{self, ModelArgs};
 use crate::output::{self, Failure};
 use crate::random_model::{SHAPES, random_model};
@@ -77,6 +78,9 @@ pub struct DecodeArgs {
     /// Also profile each operation of a prompt and of the decode steps, by the GPU's clock
     #[arg(long)]
     profile: bool,
+    /// Also measure energy for some seconds: joules per token beyond the device at rest (RAPL, or NVIDIA's management library)
+    #[arg(long)]
+    energy: bool,
     #[command(flatten)]
     model: ModelArgs,
 }
@@ -159,6 +163,7 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     let bandwidth = bandwidth.max(decode.most * weights);
     let limit = bandwidth / weights;
     let profile = if args.profile { Some(steps(&*model, &device, args)?) } else { None };
+    let energy = if args.energy { TokenEnergy::of(&*model, &device, args)? } else { None };
     let micros = stats.overhead.as_secs_f64() * 1e6;
     let memory = device.memory();
     if global.json {
@@ -166,7 +171,8 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
         let value = json!({ "model": name, "device": device.name(), "dtype": shape.dtype.name(), "strategy": strategy.name(), "runs": args.runs,
             "sequences": args.sequences, "prompt_tokens": args.prompt, "prompt_tokens_per_s": rate(&prompt), "tokens": args.tokens, "tokens_per_s": rate(&decode),
             "weight_bytes_per_token": weights.round() as u64, "bandwidth_bytes_per_s": bandwidth, "limit_tokens_per_s": limit, "of_limit": decode.median / limit,
-            "dispatches": stats.dispatches, "nodes": stats.nodes, "match_and_bind_us": micros, "peak_memory_bytes": memory.peak, "peak_allocated_bytes": memory.peak_allocated });
+            "dispatches": stats.dispatches, "nodes": stats.nodes, "match_and_bind_us": micros, "peak_memory_bytes": memory.peak, "peak_allocated_bytes": memory.peak_allocated,
+            "energy": energy.as_ref().map(TokenEnergy::json) });
         return output::result(&value.to_string());
     }
     output::result(&format!("{name}, activations {}, on {}", shape.dtype, device.name()))?;
@@ -192,6 +198,11 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
         stats.dispatches, stats.nodes
     ))?;
     output::result(&output::peak_memory(&memory))?;
+    match energy {
+        Some(energy) => output::result(&energy.line())?,
+        None if args.energy => output::result("energy            this system does not tell what this device takes")?,
+        None => {}
+    }
     profile.map_or(Ok(()), |p| output::result(&p))
 }
 

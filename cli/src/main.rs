@@ -8,6 +8,7 @@ mod devices;
 mod doctor;
 mod dtypes;
 mod embed;
+mod energy;
 mod entropy;
 mod explain;
 mod fetch;

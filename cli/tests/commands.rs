@@ -288,6 +288,10 @@ fn the_measuring_commands() {
     let v: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert!(v["tokens_per_s"]["median"].as_f64().unwrap() > 0.0 && v["bandwidth_bytes_per_s"].as_f64().unwrap() > 0.0, "{out}");
     check(tl(&["bench", "decode", "-n", "1"]), "", 2, "", "at least");
+    // Energy is there where the system counts it, and said to be absent elsewhere.
+    let counted = std::fs::read_to_string("/sys/class/powercap/intel-rapl:0/energy_uj").is_ok();
+    let words = if counted { "mJ a token above rest" } else { "this system does not tell" };
+    check(tl(&["bench", "decode", "-p", "4", "-n", "12", "-r", "1", "--energy"]), "", 0, words, "");
 }
 
 /// One model in several types of weights: the perplexity of each is that of the file that `tl quantize` makes.
