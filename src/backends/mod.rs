@@ -167,6 +167,16 @@ impl Chain<'_> {
 /// Ready when submitted work is done.
 pub type Submitted = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// Where the energy that a device takes is counted.
+#[derive(Clone, Copy, Debug)]
+pub enum EnergyCounter<'a> {
+    /// By the processor's packages.
+    Packages,
+    /// By the board with this address on the PCI bus: `0000:01:00.0`.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+    Board(&'a str),
+}
+
 /// How many rows products that share their left side may have so that they run faster in one step.
 #[derive(Clone, Copy, Debug)]
 pub struct FusedGemvLimits {
@@ -360,8 +370,8 @@ pub trait Backend: Send + Sync {
     fn tuning_source(&self) -> Option<&TuningSource> {
         None
     }
-    /// The GPU's address on the PCI bus, where the interface tells: `0000:01:00.0`.
-    fn pci_address(&self) -> Option<&str> {
+    /// Which counter counts the energy that the device takes; `None` where none is known.
+    fn energy_counter(&self) -> Option<EnergyCounter<'_>> {
         None
     }
     /// Whether products of f16 go by matrix units.

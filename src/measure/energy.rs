@@ -1,5 +1,6 @@
 //! Energy that the system counts: a processor's by RAPL (Linux), an NVIDIA GPU's by its management library. Absent elsewhere, never estimated.
 
+use crate::backends::EnergyCounter;
 use crate::device::Device;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,10 +14,11 @@ use std::time::{Duration, Instant};
 /// use tensorlogic::measure::EnergyMeter;
 /// use tensorlogic::prelude::*;
 ///
-/// if let Some(mut meter) = EnergyMeter::of(&Device::auto()) {
+/// if let Some(mut meter) = EnergyMeter::of(&Device::auto()?) {
 ///     let idle = meter.idle_power(std::time::Duration::from_millis(200));
 ///     println!("{}: {idle:?} W at rest", meter.source());
 /// }
+/// # Ok::<(), TensorError>(())
 /// ```
 pub struct EnergyMeter {
     source: Source,
@@ -48,14 +50,14 @@ impl Energy {
 impl EnergyMeter {
     /// The meter of a device; `None` where the system does not tell, or does not let this user read it.
     pub fn of(device: &Device) -> Option<EnergyMeter> {
-        if device.is_cpu() {
-            let packages = packages(Path::new("/sys/class/powercap"));
-            return (!packages.is_empty()).then_some(EnergyMeter { source: Source::Rapl(packages) });
-        }
-        #[cfg(feature = "gpu")]
-        return Some(EnergyMeter { source: Source::Nvml(nvml::Board::at(device.backend().pci_address()?)?) });
-        #[cfg(not(feature = "gpu"))]
-        None
+        let source = match device.backend().energy_counter()? {
+            EnergyCounter::Packages => Source::Rapl(Some(packages(Path::new("/sys/class/powercap"))).filter(|p| !p.is_empty())?),
+            #[cfg(feature = "gpu")]
+            EnergyCounter::Board(address) => Source::Nvml(nvml::Board::at(address)?),
+            #[cfg(not(feature = "gpu"))]
+            EnergyCounter::Board(_) => return None,
+        };
+        Some(EnergyMeter { source })
     }
 
     /// What the figures are of: `RAPL, 2 packages`.

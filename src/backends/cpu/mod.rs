@@ -38,7 +38,7 @@ pub use transpose::transpose;
 use crate::backends::lock::lock;
 use crate::backends::pool::PoolControl;
 use crate::backends::stages::{Stage, enter};
-use crate::backends::{Backend, Buffer, Bytes};
+use crate::backends::{Backend, Buffer, Bytes, EnergyCounter};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
@@ -142,6 +142,10 @@ impl Backend for CpuBackend {
     fn name(&self) -> String {
         let n = self.threads.count();
         format!("cpu ({n} thread{}, {})", if n == 1 { "" } else { "s" }, path::current().name())
+    }
+
+    fn energy_counter(&self) -> Option<EnergyCounter<'_>> {
+        Some(EnergyCounter::Packages)
     }
 
     fn supports(&self, _dtype: DType) -> bool {

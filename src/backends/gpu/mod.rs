@@ -45,7 +45,7 @@ use self::core::Core;
 use super::fragmentation::DriverMemory;
 use super::lock::lock;
 use super::pool::PoolControl;
-use super::{Backend, Buffer, Bytes, Chain, FusedGemvLimits, PendingRead, Submitted, cpu};
+use super::{Backend, Buffer, Bytes, Chain, EnergyCounter, FusedGemvLimits, PendingRead, Submitted, cpu};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
@@ -493,8 +493,8 @@ impl Backend for GpuBackend {
     fn tuning(&self) -> Option<&Tuning> {
         Some(&self.core.info.tuning)
     }
-    fn pci_address(&self) -> Option<&str> {
-        Some(self.core.address.as_str()).filter(|a| !a.is_empty())
+    fn energy_counter(&self) -> Option<EnergyCounter<'_>> {
+        Some(self.core.address.as_str()).filter(|a| !a.is_empty()).map(EnergyCounter::Board)
     }
     fn tuning_in_force(&self) -> Option<SharedTuning> {
         Some(self.core.tuning_in_force())

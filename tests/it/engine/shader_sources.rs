@@ -12,9 +12,10 @@ const FOLDERS: [&str; 4] = ["ops", "shader", "backends/gpu", "metal"];
 const TEMPLATES: [&str; 2] = ["ops", "shader"];
 
 /// Files that replace what is no kernel's text, or are the engine, with the reason.
-const REPLACING: [(&str, &str); 2] = [
+const REPLACING: [(&str, &str); 3] = [
     ("shader/template.rs", "the engine puts a loop's turns in the place of the loop"),
     ("backends/gpu/driver.rs", "a cell gets another value"),
+    ("backends/gpu/defragment.rs", "a value gets another buffer"),
 ];
 
 /// Files with WGSL in their strings, with the reason.
