@@ -7,6 +7,7 @@ pub(crate) mod gpu;
 pub mod grad;
 pub(crate) mod grad_gpu;
 mod params;
+mod stored;
 #[cfg(all(test, feature = "gpu"))]
 mod tests;
 
@@ -18,7 +19,7 @@ use crate::backends::cpu::{columns, dot, path, share, vector::Real};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::ops::{Lit, Rhs, random};
+use crate::ops::{Lit, Rhs};
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
@@ -477,17 +478,7 @@ impl AttentionKernel {
         let split = |x: &Tensor, n: usize| x.reshape(&[b as isize, groups as isize, (h / groups) as isize, t as isize, n as isize]);
         let (q5, g5, o5) = (split(q, d)?, split(v.grad(), dv)?, split(&v.outputs[0], dv)?);
         let (k5, v5) = (k.unsqueeze(2)?, value.unsqueeze(2)?);
-        let key = Tensor::arange(0.0, s as f64, 1.0, DType::I32, device)?.unsqueeze(0)?;
-        // The position of each query, counted among the valid keys.
-        let valid = v.params[0] as i64;
-        let query = Tensor::arange(0.0, t as f64, 1.0, DType::I32, device)?.unsqueeze(1)?.add(valid - t as i64)?;
-        let mut seen = key.lt(valid)?;
-        if self.causal {
-            seen = seen.bitwise_and(&key.le(&query)?)?;
-        }
-        if self.window > 0 {
-            seen = seen.bitwise_and(&key.gt(&query.sub(i64::from(self.window))?)?)?;
-        }
+        let mut seen = self.visible(t, s, v.params[0], device)?;
         let mut scores = q5.matmul(&k5.transpose(-2, -1)?)?.mul(Lit(self.scale))?;
         if self.mask {
             let m = &v.inputs[3];
@@ -503,8 +494,7 @@ impl AttentionKernel {
         let mut slope = g5.matmul(&v5.transpose(-2, -1)?)?;
         let mut kept = p.clone();
         if self.dropout > 0.0 {
-            let draw = random::uniform_of(Shape::of(&[b, h, t, s]), v.params[1], v.params[2], device, q.node.at)?;
-            let factors = split(&draw.ge(self.dropout)?.where_(dropout::factor(self.dropout), 0.0)?.cast(p.dtype())?, s)?;
+            let factors = split(&self.keep_factors(Shape::of(&[b, h, t, s]), v.params, p.dtype(), device, q.node.at)?, s)?;
             slope = slope.mul(&factors)?;
             kept = kept.mul(&factors)?;
         }
@@ -605,6 +595,10 @@ impl Tensor {
         if kernel.sums {
             let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
             metas.push(Meta { dtype: wide, shape: Shape::of(&[qs[0], qs[1], qs[2]]) });
+        }
+        // Kernels with dropout have no form for matrix units, and products of stored weights have.
+        if kernel.dropout > 0.0 && !kernel.mask && dtype == DType::F16 && qs[2] >= STORED && self.device().backend().matrices() {
+            return kernel.with_stored_weights(&inputs, &params, at);
         }
         Ok(Tensor::op(Arc::new(Attention(kernel)), inputs, params, metas, at)?.swap_remove(0))
     }
