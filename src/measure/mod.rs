@@ -8,6 +8,7 @@ mod cpu_time;
 mod energy;
 mod environment;
 mod floors;
+mod hierarchy;
 mod limits;
 mod memory;
 mod monitor;
@@ -16,6 +17,7 @@ mod plot;
 mod probe;
 mod record;
 mod suites;
+mod text_kernel;
 #[cfg(feature = "gpu")]
 mod tune;
 
@@ -24,6 +26,7 @@ pub use cpu_time::cpu_time;
 pub use energy::{Energy, EnergyMeter};
 pub use environment::Environment;
 pub use floors::{Floor, floors};
+pub use hierarchy::{CacheCounters, CacheLevel, Hierarchy, HierarchyOptions, SystemCache, WorkingSet, hierarchy};
 pub use limits::Limits;
 pub use memory::{MEMORY_HEADING, MemoryRow, memory};
 pub use monitor::{Measured, PerformanceMonitor};

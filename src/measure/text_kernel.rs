@@ -1,0 +1,71 @@
+//! A kernel for GPUs that is one text in WGSL, as an operation: what the measurements of caches are made of.
+
+use crate::dtype::DType;
+use crate::error::TensorResult;
+use crate::layout::Layout;
+use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl, Word};
+use crate::shape::Shape;
+use crate::tensor::{Key, Lowered, Meta, Op, Tensor};
+use std::panic::Location;
+use std::sync::Arc;
+
+/// The text with how it is dispatched. Its operands are stored row by row.
+#[derive(Clone)]
+pub(super) struct TextKernel {
+    pub name: &'static str,
+    pub source: &'static str,
+    /// Switches, put before the text.
+    pub consts: Vec<(&'static str, u32)>,
+    /// What the text reads as `word(0u)`, `word(1u)`, ….
+    pub words: Vec<usize>,
+    /// Threads of a workgroup.
+    pub workgroup: u32,
+    /// Workgroups in x and y.
+    pub grid: [usize; 2],
+}
+
+impl TextKernel {
+    /// The operation on these inputs.
+    #[track_caller]
+    pub fn of(self, inputs: &[&Tensor], dtype: DType, shape: &[usize]) -> TensorResult<Tensor> {
+        let inputs = inputs.iter().map(|t| (*t).clone()).collect();
+        Tensor::op1(self, inputs, Default::default(), Meta { dtype, shape: Shape::of(shape) }, Location::caller())
+    }
+}
+
+impl Op for TextKernel {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn key(&self, key: &mut Key) {
+        key.text(self.source);
+        for word in self.consts.iter().map(|c| c.1 as usize).chain(self.words.iter().copied()) {
+            key.word(word as u64);
+        }
+    }
+    fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
+        None
+    }
+    fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
+        let whole = |list: &[Meta]| list.iter().enumerate().map(|(n, m)| (n, Layout::contiguous(m.shape), m.shape)).collect();
+        Lowered::Kernel { kernel: Arc::new(self.clone()), loads: whole(inputs), stores: whole(outputs) }
+    }
+}
+
+impl Kernel for TextKernel {
+    // It is made for GPUs only, and `portable` keeps a CPU from taking over.
+    fn cpu(&self, _: &dyn Task) {}
+    fn portable(&self) -> bool {
+        false
+    }
+    fn ops(&self, step: &Step) -> u64 {
+        step.loads[0].shape.count() as u64
+    }
+    fn wgsl(&self, _: &Step, _: &AdapterInfo) -> Option<Wgsl> {
+        let small = |n: usize| u32::try_from(n).ok();
+        let words = self.words.iter().map(|w| small(*w).map(Word::U32)).collect::<Option<_>>()?;
+        let grid = [small(self.grid[0])?, small(self.grid[1])?, 1];
+        let (source, consts, workgroup) = (self.source.into(), self.consts.clone(), self.workgroup);
+        Some(Wgsl { source, consts, workgroup, grid, words, raw: vec![], transposed: vec![] })
+    }
+}
