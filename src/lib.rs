@@ -91,6 +91,8 @@ mod pages {
     mod affine_quantization {}
     #[doc = include_str!("../docs/guide/14-strategies.md")]
     mod strategies {}
+    #[doc = include_str!("../docs/guide/18-caches.md")]
+    mod guide_caches {}
     #[doc = include_str!("../docs/guide/19-training-blocks.md")]
     mod training_blocks {}
     #[doc = include_str!("../docs/guide/15-memory-planning.md")]

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use tensorlogic::Device;
 use tensorlogic::io::{save::save, write_error};
-use tensorlogic::measure::{self, Environment, Limits, Options, Record, Verdict};
+use tensorlogic::measure::{self, Environment, HierarchyOptions, Limits, Options, Record, Technique, Verdict};
 
 /// Measure products, elementwise work, reductions, transfers, activations, and the gains of fusion, pool and batches
 #[derive(Args)]
@@ -23,11 +23,13 @@ Examples:
   tl bench run --category reduction --device vulkan
   tl bench run --save a.jsonl --plot a.svg       lines are appended, so runs of two versions can be interleaved
   tl bench run --suite floors                    the required bounds
-  tl bench run --suite memory --device cpu       planned bytes, peak and time in every order of buffers"
+  tl bench run --suite memory --device cpu       planned bytes, peak and time in every order of buffers
+  tl bench run --suite caches --plot c.svg       sizes and rates of caches, and what techniques for them gain or lose"
 )]
 pub struct RunArgs {
-    /// Suite: metal (all categories), floors (required bounds) or memory (orders of buffers)
-    #[arg(long, default_value = "metal", value_parser = ["metal", "floors", "memory"])]
+    /// Suite: metal (all categories), floors (required bounds), memory (orders of buffers) or caches (the memory hierarchy, and
+    /// techniques switched off and on)
+    #[arg(long, default_value = "metal", value_parser = ["metal", "floors", "memory", "caches"])]
     suite: String,
     /// Only categories whose heading contains this text
     #[arg(long, default_value = "")]
@@ -44,7 +46,7 @@ pub struct RunArgs {
     /// Append the measurements to this file as JSON lines
     #[arg(long)]
     save: Option<PathBuf>,
-    /// Write a roofline plot: FILE.svg or FILE.html
+    /// Write a roofline plot (of caches: latency and bandwidth by working set): FILE.svg or FILE.html
     #[arg(long)]
     plot: Option<PathBuf>,
 }
@@ -83,6 +85,9 @@ pub fn run(args: &RunArgs, global: Global) -> Result<(), Failure> {
     if args.suite == "memory" {
         return memory(args, &device, &options, global);
     }
+    if args.suite == "caches" {
+        return caches(args, &device, &options, global);
+    }
     let records = if args.suite == "floors" {
         let (floors, records) = measure::floors(&device, &options, &mut |_| {})?;
         for f in &floors {
@@ -116,19 +121,57 @@ pub fn run(args: &RunArgs, global: Global) -> Result<(), Failure> {
         }
         records
     };
-    if let Some(path) = &args.save {
-        append(path, &records.iter().map(|r| format!("{}\n", r.to_json())).collect::<String>())?;
-    }
+    save_records(args, &records)?;
     if let Some(path) = &args.plot {
         let mut limits = Limits::new(&device, options);
         let (bandwidth, compute) = (limits.copy_bandwidth()? * 1e-9, limits.operations()? * 1e-9);
         let page = if path.extension().is_some_and(|e| e == "html") { measure::html } else { measure::svg };
-        let text = page(&records, bandwidth, compute);
-        match path.exists() && !path.is_file() {
-            // A pipe or a device.
-            true => std::fs::write(path, text).map_err(|e| write_error(path, e, 0))?,
-            false => save(path, |out| out.write_all(text.as_bytes()))?,
+        write_plot(path, &page(&records, bandwidth, compute))?;
+    }
+    Ok(())
+}
+
+/// Runs `bench run --suite caches`.
+fn caches(args: &RunArgs, device: &Device, options: &Options, global: Global) -> Result<(), Failure> {
+    let sets = if args.quick { HierarchyOptions::quick() } else { HierarchyOptions::new() };
+    let hierarchy = measure::hierarchy(device, &sets)?;
+    if global.json {
+        output::result(&hierarchy.to_json().to_string())?;
+    } else {
+        output::result(&hierarchy.to_string())?;
+        output::result(&format!("{:<14} {:<22} {:>10} {:>10} {:>7} {:>10}", "technique", "work", "off (ms)", "on (ms)", "ratio", "noise"))?;
+    }
+    let mut printed = Ok(());
+    let mut print = |t: &Technique| {
+        let line = json!({ "technique": t.name, "work": t.work, "off": t.off, "on": t.on, "before": t.change.before, "after": t.change.after,
+            "ratio": t.ratio(), "noise": t.change.noise, "verdict": t.verdict() });
+        let line = if global.json { line.to_string() } else { t.to_string() };
+        if printed.is_ok() {
+            printed = output::result(&line);
         }
+    };
+    let (_, records) = measure::caches(device, options, &mut print)?;
+    printed?;
+    save_records(args, &records)?;
+    if let Some(path) = &args.plot {
+        let svg = hierarchy.svg();
+        let html = path.extension().is_some_and(|e| e == "html");
+        write_plot(path, &if html { format!("<!doctype html>\n<meta charset=\"utf-8\">\n{svg}") } else { svg })?;
+    }
+    Ok(())
+}
+
+/// Appends the records to the file of `--save`.
+fn save_records(args: &RunArgs, records: &[Record]) -> Result<(), Failure> {
+    let Some(path) = &args.save else { return Ok(()) };
+    append(path, &records.iter().map(|r| format!("{}\n", r.to_json())).collect::<String>())
+}
+
+fn write_plot(path: &Path, text: &str) -> Result<(), Failure> {
+    match path.exists() && !path.is_file() {
+        // A pipe or a device.
+        true => std::fs::write(path, text).map_err(|e| write_error(path, e, 0))?,
+        false => save(path, |out| out.write_all(text.as_bytes()))?,
     }
     Ok(())
 }

@@ -404,6 +404,29 @@ fn inspect_and_devices() {
 }
 
 #[test]
+fn caches_are_measured_and_plotted() {
+    let folder = std::env::temp_dir().join(format!("tl-caches-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = |name: &str| folder.join(name).to_str().unwrap().to_string();
+    let (lines, svg) = (file("a.jsonl"), file("plot.svg"));
+    let run = ["bench", "run", "--suite", "caches", "--device", "cpu", "--quick"];
+    let out = check(plain(&[&run[..], &["--save", &lines, "--plot", &svg]].concat()), "", 0, "", "");
+    assert!(out.contains("=== Memory Hierarchy of cpu (") && out.contains("level up to"), "{out}");
+    for (technique, work) in [("tiling", "product"), ("blocking", "softmax"), ("transposition", "product"), ("order", "gather")] {
+        let row = out.lines().find(|l| l.starts_with(&format!("{technique:<14} {work} ")));
+        assert!(row.is_some_and(|r| [" gain", " loss", " no difference"].iter().any(|v| r.contains(v))), "{technique}: {out}");
+    }
+    assert!(std::fs::read_to_string(&svg).unwrap().contains("<polyline"));
+    // What was saved is compared like any suite's.
+    let out = check(plain(&["bench", "compare", &lines, &lines]), "", 0, "", "");
+    assert!(out.contains("product: tiles of 32 40x40"), "{out}");
+    let out = check(plain(&[&run[..], &["--json"]].concat()), "", 0, "", "");
+    let first: serde_json::Value = serde_json::from_str(out.lines().next().unwrap()).unwrap();
+    assert_eq!(first["points"].as_array().unwrap().len(), 5);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn suites_are_measured_saved_compared_and_plotted() {
     let folder = std::env::temp_dir().join(format!("tl-suites-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -3,6 +3,7 @@
 //! A sample is a batch of evaluations that ends with an element of the last result read back and compared with what it must be. Inputs take
 //! turns, so a value that was not computed again, or not waited for, is seen; nothing is reported then.
 
+mod caches;
 mod compare;
 mod cpu_time;
 mod energy;
@@ -21,6 +22,7 @@ mod text_kernel;
 #[cfg(feature = "gpu")]
 mod tune;
 
+pub use caches::{Technique, caches};
 pub use compare::{Change, Verdict, compare, compare_across};
 pub use cpu_time::cpu_time;
 pub use energy::{Energy, EnergyMeter};

@@ -46,7 +46,7 @@ impl Memory {
 }
 
 /// A generator of evenly distributed numbers; Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014).
-pub(super) struct SplitMix(pub u64);
+pub(in crate::measure) struct SplitMix(pub u64);
 
 impl SplitMix {
     /// A number below `n`.

@@ -8,6 +8,7 @@ mod plot;
 mod system;
 
 pub use counters::CacheCounters;
+pub(super) use host::SplitMix;
 pub use knees::{CacheLevel, WorkingSet};
 pub use system::SystemCache;
 
