@@ -1,4 +1,4 @@
-//! Techniques for caches, each switched off and on: tiling, blocking, transposition, prefetching, the order of a gather; losses are shown as well.
+//! Techniques for caches, each switched off and on: tiling, blocking, transposition, prefetching, the order of a gather.
 
 mod data;
 mod device;
@@ -159,8 +159,8 @@ impl Pair {
     }
 }
 
-/// Measures the techniques on a device; `done` sees each at once. On a CPU they are loops of one thread in plain Rust, on a GPU kernels in WGSL;
-/// the rows named `library` compare them with the library's operation, which uses all threads.
+/// Measures the techniques on a device; `done` sees each at once. On a CPU they are loops of one thread in plain Rust, on a GPU
+/// kernels in WGSL; the rows named `library` compare them with the library's operation, which uses all threads.
 ///
 /// Every value of both results is compared with the definition in f64 first, and the first one after each sample.
 ///

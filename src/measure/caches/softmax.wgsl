@@ -1,5 +1,5 @@
-// Softmax of rows of word(0u) elements, at most 2048, a workgroup each. BLOCKED keeps the row in workgroup memory between the passes; without
-// it each pass reads the row again.
+// Softmax of rows of word(0u) elements, at most 2048, a workgroup each. BLOCKED keeps the row in workgroup memory between the passes;
+// without it each pass reads the row again.
 var<workgroup> kept: array<f32, 2048>;
 var<workgroup> parts: array<f32, WORKGROUP>;
 

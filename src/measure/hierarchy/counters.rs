@@ -47,7 +47,7 @@ impl CacheCounters {
     /// `PERF_FORMAT_TOTAL_TIME_ENABLED` and `PERF_FORMAT_TOTAL_TIME_RUNNING`.
     const TIMES: u64 = 1 | 2;
 
-    /// The counters of this thread; `None` where the processor has none, the hypervisor hides them, or the system does not let this user count.
+    /// The counters of this thread; `None` where the processor has none, the hypervisor hides them, or this user may not count.
     ///
     /// ```
     /// use tensorlogic::measure::CacheCounters;
@@ -62,7 +62,7 @@ impl CacheCounters {
             let size = size_of::<Attributes>() as u32;
             // Kind 0 is a hardware event.
             let attributes = Attributes { size, config, read_format: Self::TIMES, flags: Self::USER_ONLY, ..Attributes::default() };
-            // SAFETY: the structure is as long as it says, and lives through the call: this thread, any processor, no group, closed on exec.
+            // SAFETY: the structure is as long as it says and lives through the call: this thread, any processor, no group.
             let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attributes, 0, -1, -1, 8u64) };
             // SAFETY: a descriptor that nobody else has.
             (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) })

@@ -58,7 +58,9 @@ impl SplitMix {
     }
 }
 
-/// Writes one random cycle through all stops into the first word of each; Sattolo: An algorithm to generate a random cyclic permutation (1986).
+/// Writes one random cycle through all stops into the first word of each.
+///
+/// Sattolo: An algorithm to generate a random cyclic permutation (1986).
 pub(super) fn cycle(next: &mut [u32], stride: usize) {
     let stops = next.len() / stride;
     (0..stops).for_each(|i| next[i * stride] = (i * stride) as u32);

@@ -84,8 +84,8 @@ fn rise(x: &[f64], y: &[f64]) -> f64 {
 
 /// The levels of working sets that grow: sizes ascend, and each level is slower than the one before.
 ///
-/// The logarithm of the latency is cut into pieces of one height each. A piece is a level where it covers about an octave and is flat; what is
-/// short or steep is the way from one level to the next. The knee is where the curve leaves a level for the next one.
+/// The logarithm of the latency is cut into pieces of one height each. A piece is a level where it covers about an octave and is flat;
+/// what is short or steep is the way from one level to the next. The knee is where the curve leaves a level for the next one.
 pub(super) fn levels(points: &[WorkingSet]) -> Vec<CacheLevel> {
     if points.is_empty() {
         return Vec::new();

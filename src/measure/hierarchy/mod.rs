@@ -1,4 +1,4 @@
-//! The memory hierarchy as it is measured: latency and bandwidth over growing working sets, the levels that show in them, and the system's own figures.
+//! The memory hierarchy as it is measured: latency and bandwidth over growing working sets, and the levels that show in them.
 
 mod counters;
 mod gpu;
@@ -75,9 +75,10 @@ pub struct Hierarchy {
 
 /// Measures the memory hierarchy of a device: working sets of 4 KiB and more, until the largest or the time is reached.
 ///
-/// On a CPU it is one thread's: a chase along a random cycle through the lines of the working set, sums over it, copies of one half to the other.
-/// On a GPU one thread chases, all threads read the whole set in a dispatch of 16 MiB or more, and a copy is one dispatch, which for small
-/// sets takes as long as its launch. Times are the GPU's own clock's where it has one.
+/// On a CPU it is one thread's: a chase along a random cycle through the lines of the working set, sums over it, copies of one half to
+/// the other.
+/// On a GPU one thread chases, all threads read the whole set in a dispatch of 16 MiB or more, and a copy is one dispatch, which for
+/// small sets takes as long as its launch. Times are the GPU's own clock's where it has one.
 ///
 /// ```
 /// use tensorlogic::measure::{HierarchyOptions, hierarchy};
@@ -115,12 +116,13 @@ impl Hierarchy {
         Hierarchy { device, levels: knees::levels(&points), points, system }
     }
 
-    /// Each cache that the system tells of, with the measured size as a part of the told one: of the level that is nearest to it, if one is
-    /// within a factor of two.
+    /// Each cache that the system tells of, with the measured size as a part of the told one: of the level that is nearest to it, if one
+    /// is within a factor of two.
     ///
     /// ```
     /// use tensorlogic::measure::{Hierarchy, SystemCache, WorkingSet};
-    /// let point = |kib: u64| WorkingSet { bytes: kib << 10, latency: if kib <= 64 { 1e-9 } else { 1e-8 }, read: 1e10, copy: 1e10, hits: None };
+    /// let latency = |kib: u64| if kib <= 64 { 1e-9 } else { 1e-8 };
+    /// let point = |kib: u64| WorkingSet { bytes: kib << 10, latency: latency(kib), read: 1e10, copy: 1e10, hits: None };
     /// let points = (2..12).map(|n| point(1 << n)).collect();
     /// let told = [48, 32 << 10].map(|kib| SystemCache { level: 1, size: kib << 10, line: None });
     /// let parts: Vec<Option<f64>> = Hierarchy::of("a device".into(), points, told.to_vec()).compared().iter().map(|c| c.1).collect();

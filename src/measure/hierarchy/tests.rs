@@ -6,8 +6,8 @@ use super::*;
 use crate::error::TensorError;
 use proptest::prelude::*;
 
-/// The points of a hierarchy with these sizes and latencies in ns; one more latency than sizes. A cache that is too small serves the part of
-/// the reads that it holds, if it replaces at `random`, else none.
+/// The points of a hierarchy with these sizes and latencies in ns; one more latency than sizes. A cache that is too small serves the part
+/// of the reads that it holds, if it replaces at `random`, else none.
 fn curve(sizes: &[f64], ns: &[f64], random: bool, noise: &[f64]) -> Vec<WorkingSet> {
     let options = HierarchyOptions { largest: 1 << 28, ..HierarchyOptions::new() };
     let point = |(n, bytes): (usize, u64)| {
