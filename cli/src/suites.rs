@@ -143,8 +143,8 @@ fn caches(args: &RunArgs, device: &Device, options: &Options, global: Global) ->
     }
     let mut printed = Ok(());
     let mut print = |t: &Technique| {
-        let line = json!({ "technique": t.name, "work": t.work, "off": t.off, "on": t.on, "before": t.change.before, "after": t.change.after,
-            "ratio": t.ratio(), "noise": t.change.noise, "verdict": t.verdict() });
+        let line = json!({ "technique": t.name, "work": t.work, "off": t.off, "on": t.on, "before": t.change.before,
+            "after": t.change.after, "ratio": t.ratio(), "noise": t.change.noise, "verdict": t.verdict() });
         let line = if global.json { line.to_string() } else { t.to_string() };
         if printed.is_ok() {
             printed = output::result(&line);

@@ -83,7 +83,14 @@ fn bandwidths(device: &Device, n: usize, samples: usize) -> TensorResult<(f64, f
     Ok((read, (4 * n) as f64 / seconds))
 }
 
-/// Measures the working sets that fit the time.
+fn working_set(device: &Device, bytes: u64, samples: usize) -> TensorResult<WorkingSet> {
+    let n = bytes as usize / 4;
+    let latency = latency(device, n, samples)?;
+    let (read, copy) = bandwidths(device, n, samples)?;
+    Ok(WorkingSet { bytes, latency, read, copy, hits: None })
+}
+
+/// Measures the working sets that fit the time and the device.
 pub(super) fn measure(device: &Device, options: &HierarchyOptions) -> TensorResult<Vec<WorkingSet>> {
     let start = Instant::now();
     let mut points = Vec::new();
@@ -91,10 +98,12 @@ pub(super) fn measure(device: &Device, options: &HierarchyOptions) -> TensorResu
         if !points.is_empty() && start.elapsed() > options.time {
             break;
         }
-        let n = bytes as usize / 4;
-        let latency = latency(device, n, options.samples)?;
-        let (read, copy) = bandwidths(device, n, options.samples)?;
-        points.push(WorkingSet { bytes, latency, read, copy, hits: None });
+        match working_set(device, bytes, options.samples) {
+            Ok(point) => points.push(point),
+            // A device bounds the bytes of one tensor: what was measured until then is the hierarchy.
+            Err(TensorError::OutOfMemory { .. }) if !points.is_empty() => break,
+            Err(e) => return Err(e),
+        }
     }
     Ok(points)
 }

@@ -18,7 +18,7 @@ const STEPS: [usize; 2] = [1 << 15, 1 << 17];
 const SAMPLE_BYTES: usize = 1 << 20;
 /// How often the working sets are walked through, apart in time.
 const SWEEPS: usize = 2;
-/// Bytes of a huge page on most processors.
+/// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
 
 /// Zeros in huge pages where the system has them, so that the chase waits for caches rather than for the tables of pages.

@@ -78,7 +78,8 @@ pub struct Hierarchy {
 /// On a CPU it is one thread's: a chase along a random cycle through the lines of the working set, sums over it, copies of one half to
 /// the other.
 /// On a GPU one thread chases, all threads read the whole set in a dispatch of 16 MiB or more, and a copy is one dispatch, which for
-/// small sets takes as long as its launch. Times are the GPU's own clock's where it has one.
+/// small sets takes as long as its launch. Times are the GPU's own clock's where it has one. The sets end before the first that the device
+/// cannot hold in one tensor.
 ///
 /// ```
 /// use tensorlogic::measure::{HierarchyOptions, hierarchy};
