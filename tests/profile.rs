@@ -9,8 +9,9 @@ mod inference_example;
 
 use common::{alone, devices};
 use std::time::Instant;
-use tensorlogic::eval::{eval_all, without_fusion};
+use tensorlogic::eval::{eval_all, plan_of, without_fusion};
 use tensorlogic::models::inference::{Inference, Inputs, Padding};
+use tensorlogic::plan::Step;
 use tensorlogic::profile::{Profile, ProfileOptions, Schedule, SortBy, trace_files};
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
@@ -60,6 +61,18 @@ fn steps_are_named_counted_and_timed() {
         let text = p.clone().with_limits(limits[0], limits[1]).to_string();
         assert!(text.contains("67 %") && text.contains(&d.name()), "{text}");
     }
+}
+
+#[test]
+fn steps_are_labelled_with_op_and_line() {
+    let device = Device::cpu();
+    let (a, b) = (random(&[8, 8], &device), random(&[8, 8], &device));
+    let line = line!() + 1;
+    let product = a.matmul(&b).unwrap();
+    let sum = product.relu().unwrap().sum_all().unwrap();
+    let plan = plan_of(&[&product, &sum]).unwrap().expect("pending work");
+    let labels: Vec<String> = plan.steps.iter().map(Step::label).collect();
+    assert_eq!(labels, [format!("matmul tests/profile.rs:{line}"), format!("sum tests/profile.rs:{}", line + 1)]);
 }
 
 #[test]

@@ -44,7 +44,7 @@ const fn variable(name: &'static str, does: &'static str, call: &'static str) ->
 }
 
 /// Every setting of the library and the command.
-pub const VARIABLES: [Variable; 20] = [
+pub const VARIABLES: [Variable; 21] = [
     variable("TL_DEVICE", "the device that `auto` selects: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
     variable("TL_NUM_THREADS", "number of threads of the CPU device", "CpuBackend::with_threads"),
     variable("TL_CPU", "instruction set of the CPU device: plain, avx2, avx512", "-"),
@@ -60,6 +60,7 @@ pub const VARIABLES: [Variable; 20] = [
     variable("TL_ADAPTIVE", "0 keeps small work on host values off the CPU, 1 allows it on software adapters too", "Device::set_adaptive"),
     variable("TL_ALLOW_SOFTWARE", "1 lets `gpu` and `auto` choose a software adapter", "Device::open(\"vulkan\")"),
     variable("TL_GPU_CHECKED", "1 compiles kernels with bounds checks", "-"),
+    variable("TL_LABELS", "1 labels each dispatch with its op and source line in captures", "Step::label"),
     variable(
         "TL_GPU_WITHOUT",
         "adapter features to disable, for comparison: f16, subgroup, cooperative matrix, limits, large bindings, …",

@@ -222,6 +222,11 @@ impl Source {
 }
 
 impl Step {
+    /// What captures of a GPU's work call the step: its op and the user's line, `matmul examples/x.rs:12`.
+    pub fn label(&self) -> String {
+        format!("{} {}:{}", self.name, self.at.file(), self.at.line())
+    }
+
     /// Bytes that the step has to move between memory and the processor: every operand once, results included. A table of which only a
     /// part is read counts with what the operations can use.
     pub fn bytes(&self) -> u64 {

@@ -48,12 +48,18 @@ const WANTED: [(Features, &str); 11] = [
 
 const NATIVE: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
 
+/// Whether `TL_LABELS=1` asks for labels in captures.
+pub(super) fn labels() -> bool {
+    std::env::var("TL_LABELS").is_ok_and(|v| v == "1")
+}
+
 fn instance() -> &'static wgpu::Instance {
     static INSTANCE: OnceLock<wgpu::Instance> = OnceLock::new();
     INSTANCE.get_or_init(|| {
         let mut d = wgpu::InstanceDescriptor::new_without_display_handle();
         d.backends = NATIVE;
-        d.flags = wgpu::InstanceFlags::empty();
+        // Vulkan drivers take labels only where the extension for debuggers was asked for.
+        d.flags = if labels() { wgpu::InstanceFlags::DEBUG } else { wgpu::InstanceFlags::empty() };
         wgpu::Instance::new(d)
     })
 }

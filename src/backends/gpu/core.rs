@@ -50,6 +50,8 @@ pub(super) struct Core {
     pub max_bindings: usize,
     /// Whether kernels are compiled with bounds checks.
     pub checked: bool,
+    /// Whether each dispatch has its step's label in captures, also where nothing is profiled.
+    pub labels: bool,
 }
 
 impl Core {
@@ -85,6 +87,7 @@ impl Core {
             total_memory: o.memory,
             max_bindings: device.limits().max_storage_buffers_per_shader_stage as usize,
             checked: std::env::var("TL_GPU_CHECKED").is_ok_and(|v| v == "1"),
+            labels: super::adapter::labels(),
             driver,
         })
     }

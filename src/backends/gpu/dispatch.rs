@@ -6,7 +6,7 @@ use super::operand::Bound;
 use super::pipelines::Pipeline;
 use super::step_shader::StepShader;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::Buf;
+use crate::plan::{Buf, Plan};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -112,8 +112,14 @@ impl Dispatch {
     }
 }
 
-/// Records dispatches in a pass; `after` follows each of them.
-pub(super) fn record_all(pass: &mut wgpu::ComputePass<'_>, steps: &[Dispatch], after: impl Fn(&mut wgpu::ComputePass<'_>, usize)) {
+/// Records dispatches of a plan in a pass; `after` follows each of them. With the plan given as `labels`, captures show each in a group that
+/// has its step's label.
+pub(super) fn record_all(
+    pass: &mut wgpu::ComputePass<'_>,
+    steps: &[Dispatch],
+    labels: Option<&Plan>,
+    after: impl Fn(&mut wgpu::ComputePass<'_>, usize),
+) {
     let mut current: *const Pipeline = std::ptr::null();
     for (n, d) in steps.iter().enumerate() {
         if !std::ptr::eq(current, Arc::as_ptr(&d.pipeline)) {
@@ -121,7 +127,13 @@ pub(super) fn record_all(pass: &mut wgpu::ComputePass<'_>, steps: &[Dispatch], a
             current = Arc::as_ptr(&d.pipeline);
         }
         pass.set_bind_group(0, &d.groups[d.next].1, &[]);
+        if let Some(plan) = labels {
+            pass.push_debug_group(&plan.steps[d.step].label());
+        }
         pass.dispatch_workgroups(d.grid[0], d.grid[1], d.grid[2]);
+        if labels.is_some() {
+            pass.pop_debug_group();
+        }
         after(pass, n);
     }
 }

@@ -110,6 +110,7 @@ impl Runner {
                 }
             }
         }
+        let labels = core.labels.then_some(&**plan);
         let mut encoder = whole.then(|| core.driver.encoder());
         for run in 0..runs {
             let leased = &self.leased;
@@ -124,7 +125,7 @@ impl Runner {
             // Bind groups first: making one can fail, and a pass once begun should not be dropped half way.
             p.bind(core, run, runs, find)?;
             if let Some(encoder) = &mut encoder {
-                record_all(&mut encoder.begin_compute_pass(&Default::default()), &p.steps, |_, _| {});
+                record_all(&mut encoder.begin_compute_pass(&Default::default()), &p.steps, labels, |_, _| {});
             }
         }
         core.records.expect(p.records);
@@ -134,7 +135,7 @@ impl Runner {
                 core.queue.hold(encoder, used);
             }
             (None, Some(encoder)) => core.queue.submit(encoder),
-            (None, None) => submit(core, &p.steps),
+            (None, None) => submit(core, &p.steps, labels),
             (Some(t), _) => t.submit(core, plan, &p.steps)?,
         }
         // The queue keeps order: whoever gets these next writes after this run is done.
@@ -163,14 +164,14 @@ fn step_texts(core: &Core, plan: &Plan) -> TensorResult<Vec<(usize, StepShader)>
 }
 
 /// Encodes and submits dispatches: one pass, and one submit unless the work is long.
-fn submit(core: &Core, steps: &[Dispatch]) {
+fn submit(core: &Core, steps: &[Dispatch], labels: Option<&Plan>) {
     let mut rest = steps;
     while !rest.is_empty() {
         let end = rest.iter().position(|d| d.last).map_or(rest.len(), |e| e + 1);
         let (now, later) = rest.split_at(end);
         rest = later;
         let mut encoder = core.driver.encoder();
-        record_all(&mut encoder.begin_compute_pass(&Default::default()), now, |_, _| {});
+        record_all(&mut encoder.begin_compute_pass(&Default::default()), now, labels, |_, _| {});
         core.queue.submit(encoder);
     }
 }

@@ -62,6 +62,7 @@ impl Timer {
     pub fn submit(&mut self, core: &Core, plan: &Arc<Plan>, steps: &[Dispatch]) -> TensorResult<()> {
         let host = Instant::now();
         let run = self.runs.len();
+        let labels = (core.labels || self.detail == Timing::Steps).then_some(&**plan);
         let most = if self.detail == Timing::Runs || !self.able { usize::MAX } else { QUERIES as usize / 2 - 1 };
         let mut rest = steps;
         while !rest.is_empty() {
@@ -70,7 +71,7 @@ impl Timer {
             rest = later;
             let mut encoder = core.driver.encoder();
             if !self.able {
-                record_all(&mut encoder.begin_compute_pass(&Default::default()), now, |_, _| {});
+                record_all(&mut encoder.begin_compute_pass(&Default::default()), now, labels, |_, _| {});
             } else if self.detail == Timing::Runs || self.inside {
                 let each = self.detail == Timing::Steps;
                 let (set, first) = self.queries(core, if each { now.len() as u32 + 1 } else { 2 })?;
@@ -81,7 +82,7 @@ impl Timer {
                     end_of_pass_write_index: (!each).then_some(first + 1),
                 };
                 let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes: Some(writes) };
-                record_all(&mut encoder.begin_compute_pass(&descriptor), now, |pass, n| {
+                record_all(&mut encoder.begin_compute_pass(&descriptor), now, labels, |pass, n| {
                     if each {
                         pass.write_timestamp(queries, first + 1 + n as u32);
                     }
@@ -103,7 +104,7 @@ impl Timer {
                         end_of_pass_write_index: Some(from + 1),
                     };
                     let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes: Some(writes) };
-                    record_all(&mut encoder.begin_compute_pass(&descriptor), std::slice::from_ref(d), |_, _| {});
+                    record_all(&mut encoder.begin_compute_pass(&descriptor), std::slice::from_ref(d), labels, |_, _| {});
                     self.marks.push(Mark { run, step: Some(d.step), set, from, to: from + 1 });
                 }
             }
