@@ -65,7 +65,7 @@ impl GpuBackend {
         self.core.memory.pool.shrink(0);
         self.core.queue.wait()?;
         if passes > 1 {
-            lock(&self.staging).take();
+            *lock(&self.staging) = [None, None];
             lock(&self.spare).clear();
             lock(&self.runner).forget_groups();
             self.core.queue.wait()?;

@@ -24,6 +24,9 @@ pub(super) struct ErrorRecords {
 pub(super) struct Reported([u32; 4]);
 
 impl ErrorRecords {
+    /// All records, by bit.
+    pub const ALL: u32 = (1 << ERROR_RECORDS) - 1;
+
     /// Records that are not set.
     pub fn new(device: &wgpu::Device) -> ErrorRecords {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;

@@ -103,7 +103,7 @@ pub fn kernel_shaders_for(plan: &Plan, adapter: &AdapterInfo, quirks: DriverQuir
 pub struct GpuBackend {
     core: Arc<Core>,
     runner: Mutex<encode::Runner>,
-    staging: Mutex<Option<wgpu::Buffer>>,
+    staging: Mutex<transfer::Staging>,
     /// Staging memory for small reads that are waited for later.
     spare: Arc<Mutex<Vec<wgpu::Buffer>>>,
 }
@@ -131,7 +131,7 @@ impl GpuBackend {
 
     fn of(opened: adapter::Opened) -> TensorResult<Arc<GpuBackend>> {
         let core = Core::new(opened);
-        let m = GpuBackend { core, runner: Default::default(), staging: Mutex::new(None), spare: Default::default() };
+        let m = GpuBackend { core, runner: Default::default(), staging: Default::default(), spare: Default::default() };
         let soft_f16 = !m.rounds_f16()?;
         // With these set, shaders have the forms that are tried out.
         let tried = DriverQuirks { soft_f16, ordered: true, infinite: true, few_bindings: false };

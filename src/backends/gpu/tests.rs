@@ -8,6 +8,7 @@ use std::sync::{MutexGuard, OnceLock};
 
 mod chains;
 mod defragment;
+mod downloads;
 pub(crate) mod events;
 mod primitives;
 
@@ -586,7 +587,7 @@ fn lesser(max_bindings: usize, soft_f16: bool) -> Option<GpuBackend> {
     let c = Arc::get_mut(&mut core).unwrap();
     c.max_bindings = max_bindings;
     c.set_quirks(DriverQuirks { soft_f16, ..Default::default() });
-    Some(GpuBackend { core, runner: Default::default(), spare: Default::default(), staging: Mutex::new(None) })
+    Some(GpuBackend { core, runner: Default::default(), spare: Default::default(), staging: Default::default() })
 }
 
 #[test]

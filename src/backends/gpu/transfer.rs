@@ -8,6 +8,7 @@ use crate::backends::PendingRead;
 use crate::backends::lock::lock;
 use crate::error::{TensorError, TensorResult};
 use crate::events;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -16,10 +17,21 @@ use std::time::{Duration, Instant};
 const UPLOAD_CHUNK: usize = 16 << 20;
 /// Chunks between waits.
 const UPLOAD_AHEAD: usize = 4;
-/// Bytes read at a time.
-const READ_CHUNK: usize = 64 << 20;
+/// Bytes read at a time. With the error records behind them they fit into staging memory of 32 MiB, of which there are two.
+pub(super) const READ_CHUNK: usize = (32 << 20) - 4096;
 /// Staging memory of downloads kept for the next ones.
 const SPARE: usize = 4;
+
+/// Staging memory of downloads: two buffers that take turns, so that the copy of one chunk runs while the host reads the one before.
+pub(super) type Staging = [Option<wgpu::Buffer>; 2];
+
+/// A copy into staging memory that was submitted: bytes, and error records behind them.
+struct Asked {
+    mapped: Arc<Mapped>,
+    submission: wgpu::SubmissionIndex,
+    len: u64,
+    records: u32,
+}
 
 /// Bytes to be read.
 pub(super) struct Part<'a> {
@@ -187,7 +199,7 @@ impl Core {
     /// Waits for what was submitted and shows bytes `start..start + len`, in parts, from the buffer itself or from staging memory.
     pub fn view(
         &self,
-        staging: &Mutex<Option<wgpu::Buffer>>,
+        staging: &Mutex<Staging>,
         buffer: &GpuBuffer,
         start: usize,
         len: usize,
@@ -200,7 +212,7 @@ impl Core {
         let mut staging = lock(staging);
         if len == 0 {
             self.queue.wait()?;
-            return self.read_record(&mut staging);
+            return self.read_record(&mut staging[0]);
         }
         events::downloaded(len);
         self.transfers.downloads.fetch_add(1, Relaxed);
@@ -208,23 +220,52 @@ impl Core {
         if !self.records.may_be_set() && self.show_in_place(buffer, start, len, show)? {
             return self.check();
         }
-        let mut done = 0;
-        while done < len {
-            let (from, size) = (start + done, part.min(len - done));
-            let (low, high) = (from & !3, (from + size).next_multiple_of(4));
-            let records = self.records.take();
-            let error = self.fetch(&mut staging, Some((&buffer.0.raw(), low as u64, (high - low) as u64)), records, |bytes| {
-                let _showing = Showing::on(&self.driver);
-                show(&bytes[from - low..from - low + size]);
-            })?;
-            self.records.report(&self.driver.queue, error)?;
-            done += size;
+        // An error or a panic leaves no memory here that is mapped or may still become so.
+        let mut both = std::mem::take(&mut *staging);
+        let shown = self.show_staged(&mut both, &buffer.0.raw(), start..start + len, part, show);
+        match shown {
+            Ok(()) => *staging = both,
+            // Records may have been taken and not been read.
+            Err(_) => self.records.expect(ErrorRecords::ALL),
+        }
+        shown
+    }
+
+    /// Shows these bytes, `part` of them at a time; each part is asked for before the one in front of it is shown.
+    fn show_staged(
+        &self,
+        staging: &mut Staging,
+        raw: &wgpu::Buffer,
+        bytes: Range<usize>,
+        part: usize,
+        show: &mut dyn FnMut(&[u8]),
+    ) -> TensorResult<()> {
+        let parts = bytes.clone().step_by(part).map(|from| from..bytes.end.min(from.saturating_add(part)));
+        let words = |p: &Range<usize>| p.start & !3..p.end.next_multiple_of(4);
+        let mut earlier: Option<(Range<usize>, Asked)> = None;
+        for next in parts.map(Some).chain([None]) {
+            let [one, other] = &mut *staging;
+            let mut asked = None;
+            if let Some(part) = next {
+                let words = words(&part);
+                let range = Some((raw, words.start as u64, words.len() as u64));
+                asked = Some((part, self.ask(one, range, self.records.take())?));
+            }
+            if let Some((part, asked)) = std::mem::replace(&mut earlier, asked) {
+                let from = part.start - words(&part).start;
+                let error = self.receive(other, asked, |copied| {
+                    let _showing = Showing::on(&self.driver);
+                    show(&copied[from..from + part.len()]);
+                })?;
+                self.records.report(&self.driver.queue, error)?;
+            }
+            staging.swap(0, 1);
         }
         Ok(())
     }
 
     /// Waits for what was submitted and copies bytes `start..start + out.len()`.
-    pub fn read(&self, staging: &Mutex<Option<wgpu::Buffer>>, buffer: &GpuBuffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
+    pub fn read(&self, staging: &Mutex<Staging>, buffer: &GpuBuffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
         let mut at = 0;
         self.view(staging, buffer, start, out.len(), READ_CHUNK, &mut |bytes| {
             out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -327,7 +368,7 @@ impl Core {
                 return Ok(out);
             }
             out.resize(len, 0);
-            core.read(&Mutex::new(None), &buffer, start, &mut out)?;
+            core.read(&Mutex::default(), &buffer, start, &mut out)?;
             Ok(out)
         });
         PendingRead { ready, wait }
@@ -379,29 +420,43 @@ impl Core {
         records: u32,
         take: impl FnOnce(&[u8]),
     ) -> TensorResult<Option<Reported>> {
+        let asked = self.ask(staging, range, records)?;
+        self.receive(staging, asked, take)
+    }
+
+    /// Submits the copy of a range and of error records into staging memory, which grows where it is too small.
+    fn ask(&self, staging: &mut Option<wgpu::Buffer>, range: Option<(&wgpu::Buffer, u64, u64)>, records: u32) -> TensorResult<Asked> {
         self.check()?;
         let len = range.map_or(0, |r| r.2);
         let need = len + ErrorRecords::bytes(records);
-        if staging.as_ref().is_none_or(|s| s.size() < need) {
-            let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-            *staging = Some(self.driver.buffer("staging", need.next_power_of_two().max(4096), usage)?);
-        }
-        let Some(target) = staging.as_ref() else { return Ok(None) };
-        let index = self.queue.send_with(|e| {
+        let target = match staging.take().filter(|s| s.size() >= need) {
+            Some(target) => staging.insert(target),
+            None => {
+                let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+                staging.insert(self.driver.buffer("staging", need.next_power_of_two().max(4096), usage)?)
+            }
+        };
+        let submission = self.queue.send_with(|e| {
             if let Some((source, start, len)) = range {
                 e.copy_buffer_to_buffer(source, start, target, 0, len);
             }
             self.records.copy(e, records, target, len);
         });
-        let mapped = map(target, wgpu::MapMode::Read, need);
-        if let Err(e) = self.wait_mapped(&mapped, Some(index)) {
+        Ok(Asked { mapped: map(target, wgpu::MapMode::Read, need), submission, len, records })
+    }
+
+    /// Waits for a copy that was asked for into this memory and shows its bytes; gives the first error record that is set.
+    fn receive(&self, staging: &mut Option<wgpu::Buffer>, asked: Asked, take: impl FnOnce(&[u8])) -> TensorResult<Option<Reported>> {
+        if let Err(e) = self.wait_mapped(&asked.mapped, Some(asked.submission)) {
             // A buffer that may still become mapped must not be used again.
             *staging = None;
             return Err(e);
         }
+        let Some(target) = staging.as_ref() else { return Ok(None) };
+        let (len, need) = (asked.len as usize, asked.len + ErrorRecords::bytes(asked.records));
         let bytes = target.get_mapped_range(0..need).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", self.name())))?;
-        take(&bytes[..len as usize]);
-        let error = ErrorRecords::first_set(&bytes[len as usize..]);
+        take(&bytes[..len]);
+        let error = ErrorRecords::first_set(&bytes[len..]);
         drop(bytes);
         target.unmap();
         Ok(error)
