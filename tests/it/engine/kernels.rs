@@ -1,7 +1,11 @@
 //! Every kernel, written by hand or generated, in every element type, validates and translates to SPIR-V and to Metal's language.
 
-use super::samples::{adapters, files, generated, stands_alone, translate};
+use super::samples::{adapters, files, generated, leaf, stands_alone, translate};
 use std::path::Path;
+use tensorlogic::backends::gpu::kernel_shaders;
+use tensorlogic::eval::plan_of;
+use tensorlogic::plan::AdapterInfo;
+use tensorlogic::{DType, Tensor, TensorResult};
 
 #[track_caller]
 fn check(text: &str, name: &str) {
@@ -65,6 +69,47 @@ fn halves_are_read_four_at_a_time_and_products_are_tiled() {
         for sample in ["matmul_48x40x33_f32", "matmul_48x40x33_f16", "matmul_48x40x33_bf16"] {
             let tiles = kernel(sample).matches("var<workgroup>").count();
             assert!(tiles > 0, "{kind}: {sample} keeps no tile in workgroup memory");
+        }
+    }
+}
+
+/// The types of the buffers that each kernel of a result binds.
+fn bound(t: &Tensor, adapter: &AdapterInfo) -> Vec<Vec<String>> {
+    let plan = plan_of(&[t]).unwrap().expect("pending work");
+    let types = |wgsl: &str| buffer_types(wgsl).into_iter().map(String::from).collect();
+    kernel_shaders(&plan, adapter).unwrap().iter().map(|k| types(&k.wgsl)).collect()
+}
+
+/// Scale, relu, bias.
+fn chain(x: TensorResult<Tensor>) -> Tensor {
+    x.and_then(|x| x.mul(1.5)?.relu()?.add(0.25)).unwrap()
+}
+
+#[test]
+fn chains_are_as_wide_as_their_shapes_allow() {
+    for (kind, adapter) in adapters() {
+        for (dtype, quad) in [(DType::F16, "array<vec2<u32>>"), (DType::BF16, "array<vec2<u32>>"), (DType::F32, "array<vec4<u32>>")] {
+            let x = |shape: &[usize]| leaf(dtype, shape).unwrap();
+            let (one, sums) = ("array<u32>", |a: Tensor, b: Tensor| a.add(&b).unwrap().relu().unwrap());
+            let cases: [(&str, Tensor, &[&str]); 8] = [
+                ("rows of 96", chain(Ok(x(&[48, 96]))), &[quad, quad]),
+                ("1001 elements", chain(Ok(x(&[1001]))), &[quad, quad]),
+                ("from the ninth element on", chain(x(&[1001]).narrow(0, 8, 992)), &[quad, quad]),
+                ("a row for each row", sums(x(&[48, 96]), x(&[96])), &[quad, quad, quad]),
+                // Not four neighbours that lie together and begin at a multiple of four.
+                ("from the second element on", chain(x(&[1001]).narrow(0, 1, 1000)), &[one, quad]),
+                ("across rows", chain(x(&[48, 96]).t()), &[one, quad]),
+                ("a part of rows of 97", chain(x(&[48, 97]).narrow(1, 0, 96)), &[one, quad]),
+                ("a row of 97 for each row", sums(x(&[48, 97]), x(&[97])), &[quad, one, quad]),
+            ];
+            for (what, t, types) in cases {
+                assert_eq!(bound(&t, &adapter), [types], "{kind}: {dtype}, {what}");
+            }
+            // Rows are read and written 16 bytes at a time: eight halves, four f32.
+            let wide = "array<vec4<u32>>";
+            let rows = |n: usize| bound(&x(&[64, n]).softmax(-1).unwrap(), &adapter);
+            assert_eq!(rows(1024), [[wide, wide]], "{kind}: {dtype}");
+            assert!(!rows(1001).concat().contains(&wide.to_string()), "{kind}: {dtype}: {:?}", rows(1001));
         }
     }
 }
