@@ -4,7 +4,7 @@ use super::limits::{Limits, chain_of_dispatches, dependent, random, start};
 use super::suites::{Case, Runner, Traffic, chain_of_eight, chain_of_eight_of, count, firsts, total};
 use super::{Environment, Options, Outcome, Record, Work, measure};
 use crate::device::Device;
-use crate::error::TensorResult;
+use crate::error::{TensorError, TensorResult};
 use crate::eval::{eval_stats, without_fusion};
 use crate::tensor::Tensor;
 use std::fmt;
@@ -149,5 +149,57 @@ pub fn floors(device: &Device, options: &Options, done: &mut dyn FnMut(&Floor)) 
     let seconds = t.wall.median;
     let what = format!("x.sum_all()?.item()? of {dtype}[1000], wall");
     add(Floor { name: "sum_item", what, seconds, value: seconds * 1e6, unit: "µs", bound: on_gpu(70.0, false) });
+    add(reuse_of_batches(device, options)?);
+    add(reuse_of_one_off_work(device, options)?);
     Ok((out, records))
+}
+
+/// Measures `work`, and the percentage of its requests for memory that the pool served.
+fn reuse(device: &Device, work: &Work<'_>, options: &Options) -> TensorResult<(f64, f64)> {
+    let before = device.buffer_pool_stats();
+    let seconds = measure(device, work, options)?.wall.median;
+    let after = device.buffer_pool_stats();
+    let requests = after.allocation_count - before.allocation_count;
+    Ok((seconds, 100.0 * (after.reuse_count - before.reuse_count) as f64 / requests.max(1) as f64))
+}
+
+/// What the pool serves in batch inference: a small model over batches of three sizes in turn, from an empty pool.
+fn reuse_of_batches(device: &Device, options: &Options) -> TensorResult<Floor> {
+    const WIDTHS: [usize; 3] = [64, 256, 10];
+    let dtype = device.default_float();
+    let (w1, w2) = (random(&[WIDTHS[0], WIDTHS[1]], dtype, 1, device)?, random(&[WIDTHS[1], WIDTHS[2]], dtype, 2, device)?);
+    let [m1, m2] = [w1.to_vec()?, w2.to_vec()?];
+    let x = [16, 4, 64].map(|n| random(&[n, WIDTHS[0]], dtype, n as u64, device));
+    let x = x.into_iter().collect::<TensorResult<Vec<_>>>()?;
+    let element = |x: &Tensor| -> TensorResult<f64> {
+        let row = x.narrow(0, 0, 1)?.to_vec()?;
+        let hidden = |h: usize| row.iter().enumerate().map(|(k, v)| f64::from(*v) * f64::from(m1[k * WIDTHS[1] + h])).sum::<f64>();
+        Ok((0..WIDTHS[1]).map(|h| hidden(h).max(0.0) * f64::from(m2[h * WIDTHS[2]])).sum())
+    };
+    let expect = x.iter().map(element).collect::<TensorResult<_>>()?;
+    let run = Box::new(|v: usize| Ok(x[v].matmul(&w1)?.relu()?.matmul(&w2)?.into()));
+    device.empty_cache();
+    let (seconds, value) = reuse(device, &Work { variants: x.len(), run, expect, tolerance: 2e-2 }, options)?;
+    let what = "batches of 16, 4 and 64 through an MLP: memory reused".to_string();
+    Ok(Floor { name: "reuse_batches", what, seconds, value, unit: "% of requests", bound: Some((60.0, true)) })
+}
+
+/// What the pool serves where every operation has another size and an empty pool before it all.
+fn reuse_of_one_off_work(device: &Device, options: &Options) -> TensorResult<Floor> {
+    const SIZES: [usize; 8] = [1 << 10, 1 << 15, 1 << 12, 1 << 18, 1 << 14, 1 << 20, 1 << 16, 1 << 11];
+    let x = SIZES.iter().map(|n| random(&[*n], device.default_float(), *n as u64, device)).collect::<TensorResult<Vec<_>>>()?;
+    let expect = firsts(&x[SIZES.len() - 1..], |v| v + 1.0)?;
+    let run = Box::new(|_: usize| {
+        device.empty_cache();
+        let mut last = None;
+        for x in &x {
+            let y = x.add(1.0)?;
+            y.eval()?;
+            last = Some(y);
+        }
+        last.map(Outcome::Tensor).ok_or_else(|| TensorError::Internal("no size".into()))
+    });
+    let (seconds, value) = reuse(device, &Work { variants: 1, run, expect, tolerance: 2e-3 }, options)?;
+    let what = format!("{} operations of different sizes, once each: memory reused", SIZES.len());
+    Ok(Floor { name: "reuse_one_off", what, seconds, value, unit: "% of requests", bound: None })
 }

@@ -14,6 +14,7 @@ mod limits;
 mod memory;
 mod monitor;
 mod optimize;
+mod pairs;
 mod plot;
 mod probe;
 mod record;

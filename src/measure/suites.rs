@@ -1,8 +1,8 @@
-//! The benchmark suites: products, elementwise work, reductions, transfers, activations, the gains of fusion, pooling, batches and aligned sizes, and
-//! the data loader.
+//! The benchmark suites: products, elementwise work, reductions, transfers, activations, the gains of fusion, pooling, batches and aligned
+//! sizes, the data loader, half precision and independent work.
 
 use super::limits::{Limits, random, variants};
-use super::{Environment, Options, Outcome, Record, Work, first, measure};
+use super::{Environment, Options, Outcome, Record, Work, first, measure, pairs};
 use crate::backends::Bytes;
 use crate::data::{DataLoader, Dataset, Field, LoaderOptions, Order, Part};
 use crate::device::Device;
@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 /// The headings, in order: the first five are those of the benchmark log.
-pub const CATEGORIES: [&str; 10] = [
+pub const CATEGORIES: [&str; 12] = [
     "Matrix Multiplication",
     "Element-wise Operations",
     "Reduction Operations",
@@ -25,6 +25,8 @@ pub const CATEGORIES: [&str; 10] = [
     "Batches",
     "Aligned Sizes",
     "Data Loader",
+    "Half Precision",
+    "Independent Work",
 ];
 
 /// The headings under which operations are those of products.
@@ -133,7 +135,20 @@ type Category = fn(&mut Runner<'_>, &'static str) -> TensorResult<Vec<Record>>;
 pub fn suite(device: &Device, options: &Options, only: &str, done: &mut dyn FnMut(&Record)) -> TensorResult<Vec<Record>> {
     let limits = Limits::new(device, *options);
     let mut r = Runner { device: device.clone(), options: *options, limits, environment: Environment::of(device), done };
-    let all: [Category; 10] = [products, elementwise, reductions, transfers, activations, fusion, pooling, batches, aligned, loaders];
+    let all: [Category; CATEGORIES.len()] = [
+        products,
+        elementwise,
+        reductions,
+        transfers,
+        activations,
+        fusion,
+        pooling,
+        batches,
+        aligned,
+        loaders,
+        pairs::halves,
+        pairs::independent,
+    ];
     let mut records = Vec::new();
     for (name, run) in CATEGORIES.into_iter().zip(all) {
         if name.to_lowercase().contains(&only.to_lowercase()) {
@@ -152,6 +167,12 @@ fn inputs(r: &Runner<'_>, n: usize, seed: u64) -> TensorResult<Vec<Tensor>> {
     (0..variants((n * dtype.block_bytes()) as u64)).map(|v| random(&[n], dtype, seed + v as u64, &r.device)).collect()
 }
 
+/// The first element of the product of two matrices, in f64.
+pub(super) fn first_of_product(a: &Tensor, b: &Tensor) -> TensorResult<f64> {
+    let (row, column) = (a.narrow(0, 0, 1)?.to_vec()?, b.narrow(1, 0, 1)?.to_vec()?);
+    Ok(row.iter().zip(&column).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum())
+}
+
 fn products(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record>> {
     let (dtype, device) = (r.device.default_float(), r.device.clone());
     let mut out = Vec::new();
@@ -160,11 +181,7 @@ fn products(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Reco
         let make =
             |seed: u64| (0..variants(bytes)).map(|v| random(&[n, n], dtype, seed + v as u64, &device)).collect::<TensorResult<Vec<_>>>();
         let (a, b) = (make(10)?, make(50)?);
-        let dot = |a: &Tensor, b: &Tensor| -> TensorResult<f64> {
-            let (row, column) = (a.narrow(0, 0, 1)?.to_vec()?, b.narrow(1, 0, 1)?.to_vec()?);
-            Ok(row.iter().zip(&column).map(|(x, y)| *x as f64 * *y as f64).sum())
-        };
-        let expect = a.iter().zip(&b).map(|(a, b)| dot(a, b)).collect::<TensorResult<_>>()?;
+        let expect = a.iter().zip(&b).map(|(a, b)| first_of_product(a, b)).collect::<TensorResult<_>>()?;
         let run = Box::new(|v: usize| Ok(a[v].matmul(&b[v])?.into()));
         let work = Work { variants: a.len(), run, expect, tolerance: 5e-3 };
         let (operation, size, operations) = ("MatMul".to_string(), format!("{n}x{n}"), 2 * (n * n * n) as u64);
@@ -250,6 +267,7 @@ fn transfers(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Rec
             })?);
         }
     }
+    out.extend(pairs::large_downloads(r, category)?);
     Ok(out)
 }
 
@@ -293,6 +311,7 @@ fn fusion(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Record
             out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Copy, work })?);
         }
     }
+    out.extend(pairs::fused_by_name(r, category)?);
     Ok(out)
 }
 
