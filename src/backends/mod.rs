@@ -1,5 +1,7 @@
 //! The backends that run plans. A backend knows steps, buffers and kernels; no op and no graph.
 
+#[cfg(feature = "gpu")]
+pub mod codegen;
 pub mod cpu;
 pub(crate) mod dry_run;
 pub(crate) mod files;

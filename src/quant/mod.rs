@@ -17,7 +17,7 @@
 //! # What follows from a descriptor
 //!
 //! A [`BlockFormat`] names a format's fields. From it come its size, the plain reader on the CPU (`BlockFormat::decode`), the fields that the
-//! AVX2 and AVX-512 kernels load (`backends/cpu/dot`), the reader of single elements on a GPU (`backends/gpu/block_element.wgsl`), the packers
+//! AVX2 and AVX-512 kernels load (`backends/cpu/dot`), the reader of single elements on a GPU (`backends/codegen/block_element.wgsl`), the packers
 //! (`pack.rs`), its numbers in GGUF files, and the tests. The readers for matrix products on a GPU are WGSL beside the descriptor.
 //!
 //! A new format is a descriptor and its WGSL in this folder, a line in the list below, and a [`DType`](crate::DType).

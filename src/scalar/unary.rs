@@ -1,6 +1,6 @@
 //! The primitives of one argument, each in one place: its method's name and example, its expressions in WGSL and Rust, and its derivative.
 //!
-//! A new one is a row here. A form that neither WGSL nor Rust has gets a helper: in `backends/gpu/prelude.wgsl`, in `backends/cpu/math.rs`.
+//! A new one is a row here. A form that neither WGSL nor Rust has gets a helper: in `backends/codegen/prelude.wgsl`, in `backends/cpu/math.rs`.
 
 /// Hands the table to the macro `with`, which takes from each row what it needs:
 ///

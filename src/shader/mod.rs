@@ -4,7 +4,7 @@
 //!
 //! A kernel's shader source lies in a `.wgsl` file beside its op. It is a [`Template`]: four directives and one form of substitution
 //! ([`template`]). The op's GPU code chooses a variant, renders it and returns it as [`Wgsl`](crate::plan::Wgsl) with the tile sizes as
-//! `consts`, the grid, and the numbers that are known only at run time. The code generator (`backends/gpu/wgsl.rs`) puts the bindings, the
+//! `consts`, the grid, and the numbers that are known only at run time. The code generator (`backends/codegen/wgsl.rs`) puts the bindings, the
 //! `const` lines and the functions `load_K`, `store_K` … before it and appends what it calls of the prelude.
 //!
 //! # Parameters

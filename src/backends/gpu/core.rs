@@ -1,12 +1,12 @@
 //! What all parts of the backend share: the driver, the queue, the memory, and what is known about the adapter.
 
 use super::adapter::Opened;
-use super::codegen_options::DriverQuirks;
 use super::driver::Driver;
 use super::error_records::ErrorRecords;
 use super::memory::{GpuBuffer, Memory};
 use super::queue::Queue;
 use super::transfer_counts::TransferCounts;
+use crate::backends::codegen::DriverQuirks;
 use crate::backends::lock::lock;
 use crate::error::TensorResult;
 use crate::plan::{AdapterInfo, SCRATCH_WORDS};

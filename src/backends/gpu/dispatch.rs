@@ -2,9 +2,9 @@
 
 use super::core::Core;
 use super::memory::GpuBuffer;
-use super::operand::Bound;
 use super::pipelines::Pipeline;
-use super::step_shader::StepShader;
+use crate::backends::codegen::Bound;
+use crate::backends::codegen::StepShader;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{Buf, Plan};
 use smallvec::SmallVec;

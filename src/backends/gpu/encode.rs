@@ -1,15 +1,13 @@
 //! Runs a plan: numbers patched, slots leased, one pass, one submit. What does not change between runs is prepared once per plan.
 
-use super::codegen_options::{CodegenOptions, DriverQuirks};
 use super::core::Core;
 use super::dispatch::{Dispatch, record_all};
 use super::memory::{GpuBuffer, PRIVATE};
 use super::pipelines::{Pipelines, on_all_threads};
 use super::prepared_plan::PreparedPlan;
-use super::step_shader::StepShader;
 use super::timer::Timer;
-use super::wgsl::step_text;
 use crate::backends::Chain;
+use crate::backends::codegen::{CodegenOptions, DriverQuirks, StepShader, step_text};
 use crate::backends::pool::PoolControl;
 use crate::backends::stages::{Stage, enter};
 use crate::error::TensorResult;

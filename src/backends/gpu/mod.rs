@@ -3,8 +3,6 @@
 mod adapter;
 #[cfg(target_vendor = "apple")]
 mod apple;
-mod blocks;
-mod codegen_options;
 mod compiled;
 mod core;
 mod defragment;
@@ -16,31 +14,23 @@ mod error_records;
 mod host;
 #[cfg(target_os = "linux")]
 mod irq_affinity;
-mod kernel_wgsl;
-mod map_wgsl;
 mod memory;
-mod operand;
 mod pending;
 mod pipelines;
 mod prepared_plan;
-mod program;
 mod queue;
-mod step_shader;
 #[cfg(test)]
 pub(crate) mod tests;
 mod timer;
 mod transfer;
 mod transfer_counts;
 mod tuning_file;
-mod uniforms;
-mod wgsl;
 
+pub use super::codegen::{DriverQuirks, Shader, kernel_shaders, kernel_shaders_for};
 pub use adapter::{AdapterDescription, adapters};
-pub use codegen_options::DriverQuirks;
 pub use host::{DEFERRED_UPLOAD_MAX_BYTES, HostBuffer};
 pub use memory::GpuBuffer;
 
-use self::codegen_options::CodegenOptions;
 use self::core::Core;
 use super::fragmentation::DriverMemory;
 use super::lock::lock;
@@ -61,43 +51,6 @@ use crate::tuning::{GEMV_ROW_LIMIT, SharedTuning, Tuning, TuningSource};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-
-/// A kernel as the driver gets it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shader {
-    /// The op that wrote its step.
-    pub name: &'static str,
-    /// Its WGSL.
-    pub wgsl: String,
-    /// Workgroups in x, y and z.
-    pub grid: [u32; 3],
-    /// The numbers that it reads at run time, in order, as a text to compare.
-    pub params: String,
-}
-
-/// The kernels of a plan for a GPU with these answers; there need be none. Steps that have nothing to do have no shader.
-///
-/// # Errors
-/// If a step cannot be done on such a GPU.
-pub fn kernel_shaders(plan: &Plan, adapter: &AdapterInfo) -> TensorResult<Vec<Shader>> {
-    kernel_shaders_for(plan, adapter, DriverQuirks::default())
-}
-
-/// The same for a driver with these quirks.
-///
-/// # Errors
-/// As [`kernel_shaders`].
-pub fn kernel_shaders_for(plan: &Plan, adapter: &AdapterInfo, quirks: DriverQuirks) -> TensorResult<Vec<Shader>> {
-    let adapter = AdapterInfo { raw: None, ..adapter.clone() };
-    let mut out = Vec::new();
-    for step in &plan.steps {
-        if let Some(t) = wgsl::step_text(plan, step, CodegenOptions::new(&adapter, quirks))? {
-            let params = format!("{:?}", t.words);
-            out.push(Shader { name: step.name, wgsl: t.text, grid: t.grid, params });
-        }
-    }
-    Ok(out)
-}
 
 /// A GPU that runs plans.
 pub struct GpuBackend {

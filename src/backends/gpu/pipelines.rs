@@ -2,7 +2,7 @@
 
 use super::compiled::Kept;
 use super::core::Core;
-use super::step_shader::StepShader;
+use crate::backends::codegen::StepShader;
 use crate::error::{TensorError, TensorResult};
 use crate::events;
 use crate::plan::{PipelineStats, RawSource};

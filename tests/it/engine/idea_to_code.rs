@@ -65,11 +65,15 @@ fn a_composite_is_one_function() {
 #[test]
 fn a_scalar_primitive_is_a_row_and_at_most_a_helper_for_each_language() {
     // Rust has it, WGSL's own is not accurate enough.
-    check(&["Asinh", "tl_asinh"], None, &["src/backends/gpu/prelude.wgsl", "src/scalar/unary.rs"]);
+    check(&["Asinh", "tl_asinh"], None, &["src/backends/codegen/prelude.wgsl", "src/scalar/unary.rs"]);
     // Neither has it.
-    check(&["Erf", "erf", "erf64", "tl_erf"], None, &["src/backends/cpu/math.rs", "src/backends/gpu/prelude.wgsl", "src/scalar/unary.rs"]);
+    check(
+        &["Erf", "erf", "erf64", "tl_erf"],
+        None,
+        &["src/backends/cpu/math.rs", "src/backends/codegen/prelude.wgsl", "src/scalar/unary.rs"],
+    );
     // Of two arguments, where Rust has it.
-    check(&["Copysign", "tl_copysign"], None, &["src/backends/gpu/prelude.wgsl", "src/scalar/binary.rs"]);
+    check(&["Copysign", "tl_copysign"], None, &["src/backends/codegen/prelude.wgsl", "src/scalar/binary.rs"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The folders of `src/` whose Rust code makes kernels.
-const FOLDERS: [&str; 4] = ["ops", "shader", "backends/gpu", "metal"];
+const FOLDERS: [&str; 5] = ["ops", "shader", "backends/codegen", "backends/gpu", "metal"];
 
 /// The folders whose kernels are templates.
 const TEMPLATES: [&str; 2] = ["ops", "shader"];

@@ -412,7 +412,7 @@ fn quotient(a: f32, b: f32) -> f32 {
 /// quotient gives 0 for 1.
 #[test]
 fn division_by_drivers_that_multiply_with_reciprocals() {
-    let shader = include_str!("../../../src/backends/gpu/prelude.wgsl");
+    let shader = include_str!("../../../src/backends/codegen/prelude.wgsl");
     let start = shader.find("fn tl_div(").expect("the prelude divides");
     let function = &shader[start..start + shader[start..].find("\n}").unwrap() + 2];
     let replaced = function.replace("fn tl_div(", "fn careful(").replace("(a / d)", "quotient(a, d)");

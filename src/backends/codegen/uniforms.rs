@@ -5,7 +5,7 @@ use crate::plan::Word;
 
 /// A number of the block.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum UniformWord {
+pub(in crate::backends) enum UniformWord {
     /// Known when the plan is prepared.
     Const(u32),
     /// A constant start plus a parameter, in elements.
@@ -56,7 +56,7 @@ pub(super) fn kernel_word(w: &Word) -> UniformWord {
 }
 
 /// The bits of a parameter in the type a program computes in.
-pub(super) fn param_bits(v: f64, dtype: DType) -> u32 {
+pub(in crate::backends) fn param_bits(v: f64, dtype: DType) -> u32 {
     match dtype {
         DType::Bool => (v != 0.0) as u32,
         DType::I8 => (v as i64 as i8) as i32 as u32,

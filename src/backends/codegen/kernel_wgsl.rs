@@ -1,7 +1,7 @@
 //! Steps with a kernel as WGSL: the kernel's own code, and the functions by which it reads its loads and writes its stores.
 
-use super::codegen_options::CodegenOptions;
 use super::operand::{Forms, Operands, Tail};
+use super::options::CodegenOptions;
 use super::program::{cast_lane, function, lane};
 use super::step_shader::{MAX_GROUPS, StepShader, assemble, fold, identifiers};
 use super::uniforms::{UniformWord, Uniforms, kernel_word};

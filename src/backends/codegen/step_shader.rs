@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 pub(super) const MAX_GROUPS: u64 = 65535;
 
 /// A step, ready to become a pipeline and a dispatch.
-pub(super) struct StepShader {
+pub(in crate::backends) struct StepShader {
     pub text: String,
     /// Bindings 1, 2, …; binding 0 is the metadata block.
     pub views: Vec<View>,

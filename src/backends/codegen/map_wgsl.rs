@@ -1,7 +1,7 @@
 //! Elementwise steps as WGSL: a thread computes quads of neighbouring elements of all stores.
 
-use super::codegen_options::CodegenOptions;
 use super::operand::{Forms, Operands, Tail};
+use super::options::CodegenOptions;
 use super::program::{cast_lane, function, lane};
 use super::step_shader::{StepShader, assemble, fold};
 use super::uniforms::Uniforms;

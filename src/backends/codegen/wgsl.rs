@@ -1,7 +1,7 @@
 //! The code generator: one step becomes a WGSL shader, or a kernel in the driver's own language, its bindings and its metadata block.
 
-use super::codegen_options::CodegenOptions;
 use super::operand::{Bound, Ty, View};
+use super::options::CodegenOptions;
 use super::step_shader::{MAX_GROUPS, StepShader};
 use super::uniforms::kernel_word;
 use super::{kernel_wgsl, map_wgsl};
@@ -9,7 +9,7 @@ use crate::error::TensorResult;
 use crate::plan::{Buf, Kernel, Plan, RawLanguage, RawSource, Source, Step, Work};
 
 /// Writes a step's shader; `None` where the step has nothing to do.
-pub(super) fn step_text(plan: &Plan, step: &Step, options: CodegenOptions<'_>) -> TensorResult<Option<StepShader>> {
+pub(in crate::backends) fn step_text(plan: &Plan, step: &Step, options: CodegenOptions<'_>) -> TensorResult<Option<StepShader>> {
     if step.stores.iter().all(|s| s.shape.count() == 0) {
         return Ok(None);
     }

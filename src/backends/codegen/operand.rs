@@ -13,7 +13,7 @@ use std::fmt::Write;
 
 /// How a binding declares its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ty {
+pub(in crate::backends) enum Ty {
     U32,
     V2,
     V4,
@@ -45,7 +45,7 @@ impl Ty {
 
 /// The buffer of a binding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Bound {
+pub(in crate::backends) enum Bound {
     /// One that the plan names.
     Plan(Buf),
     /// The backend's error record of this number.
@@ -56,7 +56,7 @@ pub(super) enum Bound {
 
 /// A binding: a buffer under one declared type.
 #[derive(Clone, Debug)]
-pub(super) struct View {
+pub(in crate::backends) struct View {
     pub buf: Bound,
     pub ty: Ty,
     pub written: bool,

@@ -1,6 +1,6 @@
 //! Scalar programs as WGSL functions.
 
-use super::codegen_options::CodegenOptions;
+use super::options::CodegenOptions;
 use super::uniforms::{UniformWord, Uniforms};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};

@@ -1,0 +1,58 @@
+//! The code generator: the steps of a plan become WGSL. It names no graphics interface; whoever drives a GPU compiles and runs what it writes.
+
+mod blocks;
+mod kernel_wgsl;
+mod map_wgsl;
+mod operand;
+mod options;
+mod program;
+mod step_shader;
+mod uniforms;
+mod wgsl;
+
+pub(super) use operand::Bound;
+pub(super) use options::CodegenOptions;
+pub use options::DriverQuirks;
+pub(super) use step_shader::StepShader;
+pub(super) use uniforms::{UniformWord, param_bits};
+pub(super) use wgsl::step_text;
+
+use crate::error::TensorResult;
+use crate::plan::{AdapterInfo, Plan};
+
+/// A kernel as the driver gets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shader {
+    /// The op that wrote its step.
+    pub name: &'static str,
+    /// Its WGSL.
+    pub wgsl: String,
+    /// Workgroups in x, y and z.
+    pub grid: [u32; 3],
+    /// The numbers that it reads at run time, in order, as a text to compare.
+    pub params: String,
+}
+
+/// The kernels of a plan for a GPU with these answers; there need be none. Steps that have nothing to do have no shader.
+///
+/// # Errors
+/// If a step cannot be done on such a GPU.
+pub fn kernel_shaders(plan: &Plan, adapter: &AdapterInfo) -> TensorResult<Vec<Shader>> {
+    kernel_shaders_for(plan, adapter, DriverQuirks::default())
+}
+
+/// The same for a driver with these quirks.
+///
+/// # Errors
+/// As [`kernel_shaders`].
+pub fn kernel_shaders_for(plan: &Plan, adapter: &AdapterInfo, quirks: DriverQuirks) -> TensorResult<Vec<Shader>> {
+    let adapter = AdapterInfo { raw: None, ..adapter.clone() };
+    let mut out = Vec::new();
+    for step in &plan.steps {
+        if let Some(t) = step_text(plan, step, CodegenOptions::new(&adapter, quirks))? {
+            let params = format!("{:?}", t.words);
+            out.push(Shader { name: step.name, wgsl: t.text, grid: t.grid, params });
+        }
+    }
+    Ok(out)
+}
