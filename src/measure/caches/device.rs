@@ -33,12 +33,17 @@ fn multiplied(a: &Tensor, b: &Tensor, s: Switches) -> TensorResult<Tensor> {
     TextKernel { name, source, consts, words: vec![n], workgroup: (EDGE * EDGE) as u32, grid }.of(&[a, b], DType::F32, &[n, n])
 }
 
+/// A way to compute something of two tensors.
+type Binary = fn(&Tensor, &Tensor) -> TensorResult<Tensor>;
+/// A way to compute something of one.
+type Unary = fn(&Tensor) -> TensorResult<Tensor>;
+
 /// Both sides of a product, made of its operands.
 fn product_pair(
     name: &'static str,
     n: usize,
     device: &Device,
-    ways: [(&'static str, fn(&Tensor, &Tensor) -> TensorResult<Tensor>); 2],
+    ways: [(&'static str, Binary); 2],
 ) -> TensorResult<Pair> {
     let data = product(n, device)?;
     let (a, b) = (on_device(&data, 0, &[n, n], device)?, on_device(&data, 1, &[n, n], device)?);
@@ -97,7 +102,7 @@ fn softmax_pair(
     name: &'static str,
     shape: [usize; 2],
     device: &Device,
-    ways: [(&'static str, fn(&Tensor) -> TensorResult<Tensor>); 2],
+    ways: [(&'static str, Unary); 2],
 ) -> TensorResult<Pair> {
     let data = softmax(shape[0], shape[1], device)?;
     let x = on_device(&data, 0, &shape, device)?;

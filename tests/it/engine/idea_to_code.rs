@@ -70,7 +70,7 @@ fn a_scalar_primitive_is_a_row_and_at_most_a_helper_for_each_language() {
     check(
         &["Erf", "erf", "erf64", "tl_erf"],
         None,
-        &["src/backends/cpu/math.rs", "src/backends/codegen/prelude.wgsl", "src/scalar/unary.rs"],
+        &["src/backends/codegen/prelude.wgsl", "src/backends/cpu/math.rs", "src/scalar/unary.rs"],
     );
     // Of two arguments, where Rust has it.
     check(&["Copysign", "tl_copysign"], None, &["src/backends/codegen/prelude.wgsl", "src/scalar/binary.rs"]);
