@@ -1,7 +1,8 @@
 //! The numbers that must not be missed, with what they were measured at: `--suite floors`.
 
 use super::limits::{Limits, chain_of_dispatches, dependent, random, start};
-use super::suites::{Case, Runner, Traffic, chain_of_eight, chain_of_eight_of, count, firsts, total};
+use super::runner::{Case, Runner, Traffic, chain_of_eight, chain_of_eight_of, count, firsts};
+use super::suites::total;
 use super::{Environment, Options, Outcome, Record, Work, measure};
 use crate::device::Device;
 use crate::error::{TensorError, TensorResult};

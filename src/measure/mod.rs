@@ -18,6 +18,7 @@ mod pairs;
 mod plot;
 mod probe;
 mod record;
+mod runner;
 mod suites;
 mod text_kernel;
 #[cfg(feature = "gpu")]
@@ -36,7 +37,8 @@ pub use monitor::{Measured, PerformanceMonitor};
 pub use optimize::MemoryPlanReport;
 pub use plot::{html, svg};
 pub use record::{Record, read_records, table};
-pub use suites::{CATEGORIES, suite};
+pub use runner::CATEGORIES;
+pub use suites::suite;
 #[cfg(feature = "gpu")]
 pub use tune::{TuneOptions, TuneReport, TuneRow, TuningGroup, tune, tune_model};
 

@@ -1,7 +1,7 @@
 //! Rows that come in pairs: fused and unfused operations, f16 and f32, independent and dependent work, long and short downloads.
 
 use super::limits::{random, variants};
-use super::suites::{Case, Runner, Traffic, count, first_of_product};
+use super::runner::{Case, Runner, Traffic, count, first_of_product};
 use super::{Outcome, Record, Work, first};
 use crate::backends::Bytes;
 use crate::device::Device;
