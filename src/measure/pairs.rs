@@ -60,7 +60,16 @@ pub(super) fn fused_by_name(r: &mut Runner<'_>, category: &'static str) -> Tenso
             let work = Work { variants: x.len(), run, expect, tolerance: 5e-3 };
             let (bytes, operations) = ((3 * n * n * dtype.block_bytes()) as u64, (2 * n * n * n + n * n) as u64);
             let (operation, size) = (name("MatMul+ReLU", fused), format!("{n}x{n}"));
-            out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Copy, work })?);
+            out.push(r.record(Case {
+                suite: "metal",
+                category,
+                operation,
+                size,
+                bytes,
+                operations,
+                traffic: Traffic::Product(dtype),
+                work,
+            })?);
         }
     }
     for op in NAMED {
@@ -98,7 +107,16 @@ pub(super) fn halves(r: &mut Runner<'_>, category: &'static str) -> TensorResult
         let work = Work { variants: x.len(), run: Box::new(|v| Ok(x[v][0].matmul(&x[v][1])?.into())), expect, tolerance: 5e-3 };
         let (bytes, operations) = ((3 * SIDE * SIDE * dtype.block_bytes()) as u64, 2 * (SIDE * SIDE * SIDE) as u64);
         let (operation, size) = (format!("MatMul in {dtype}"), format!("{SIDE}x{SIDE}"));
-        out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Copy, work })?);
+        out.push(r.record(Case {
+            suite: "metal",
+            category,
+            operation,
+            size,
+            bytes,
+            operations,
+            traffic: Traffic::Product(dtype),
+            work,
+        })?);
     }
     Ok(out)
 }

@@ -24,14 +24,13 @@ pub const CATEGORIES: [&str; 12] = [
     "Independent Work",
 ];
 
-/// The headings under which operations are those of products.
-const PRODUCTS: [&str; 2] = [CATEGORIES[0], CATEGORIES[7]];
-
 /// What limits an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Traffic {
     /// Reading and writing memory.
     Copy,
+    /// The same by products of matrices of this dtype, whose rate matrix units may raise.
+    Product(DType),
     /// Reading it.
     Read,
     /// The way between host and device.
@@ -65,10 +64,9 @@ impl Runner<'_> {
         let transfer = case.traffic == Traffic::Transfer;
         let dispatches = if transfer { 0 } else { eval_stats(&self.device).dispatches };
         // What the way to a device allows is not known; in the host's memory it is a copy.
-        let (bytes, write) = if transfer { (2 * case.bytes, true) } else { (case.bytes, case.traffic == Traffic::Copy) };
+        let (bytes, write) = if transfer { (2 * case.bytes, true) } else { (case.bytes, case.traffic != Traffic::Read) };
         let known = !transfer || self.device.capabilities().host_memory;
-        // Products go by matrix units where there are some.
-        let dtype = if PRODUCTS.contains(&case.category) { self.device.default_float() } else { DType::F32 };
+        let dtype = if let Traffic::Product(dtype) = case.traffic { dtype } else { DType::F32 };
         let mut limit = if known { Some(self.limits.seconds_of(bytes, write, case.operations, dtype)?) } else { None };
         if limit.is_some_and(|l| l > times.best().median) {
             // Faster than possible: the limit may have been measured while the machine was busy.

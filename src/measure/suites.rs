@@ -68,7 +68,16 @@ fn products(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Reco
         let run = Box::new(|v: usize| Ok(a[v].matmul(&b[v])?.into()));
         let work = Work { variants: a.len(), run, expect, tolerance: 5e-3 };
         let (operation, size, operations) = ("MatMul".to_string(), format!("{n}x{n}"), 2 * (n * n * n) as u64);
-        out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Copy, work })?);
+        out.push(r.record(Case {
+            suite: "metal",
+            category,
+            operation,
+            size,
+            bytes,
+            operations,
+            traffic: Traffic::Product(dtype),
+            work,
+        })?);
     }
     Ok(out)
 }
@@ -244,7 +253,16 @@ fn batches(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Recor
         let (weights, items) = (WIDTHS[0] * WIDTHS[1] + WIDTHS[1] * WIDTHS[2], n * (WIDTHS[0] + 2 * WIDTHS[1] + WIDTHS[2]));
         let (bytes, operations) = (((weights + items) * dtype.block_bytes()) as u64, (2 * n * weights) as u64);
         let (operation, size) = ("MLP 256-1024-256".to_string(), format!("batch {n}"));
-        out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Copy, work })?);
+        out.push(r.record(Case {
+            suite: "metal",
+            category,
+            operation,
+            size,
+            bytes,
+            operations,
+            traffic: Traffic::Product(dtype),
+            work,
+        })?);
     }
     Ok(out)
 }
@@ -269,7 +287,16 @@ fn aligned(r: &mut Runner<'_>, category: &'static str) -> TensorResult<Vec<Recor
         let work = Work { variants: x.len(), run, expect, tolerance: 2e-2 };
         let bytes = ((vocab * WIDTH + POSITIONS * (WIDTH + vocab)) * dtype.block_bytes()) as u64;
         let (operation, size, operations) = ("Logits".to_string(), vocab.to_string(), (2 * POSITIONS * WIDTH * vocab) as u64);
-        out.push(r.record(Case { suite: "metal", category, operation, size, bytes, operations, traffic: Traffic::Copy, work })?);
+        out.push(r.record(Case {
+            suite: "metal",
+            category,
+            operation,
+            size,
+            bytes,
+            operations,
+            traffic: Traffic::Product(dtype),
+            work,
+        })?);
     }
     Ok(out)
 }

@@ -39,12 +39,7 @@ type Binary = fn(&Tensor, &Tensor) -> TensorResult<Tensor>;
 type Unary = fn(&Tensor) -> TensorResult<Tensor>;
 
 /// Both sides of a product, made of its operands.
-fn product_pair(
-    name: &'static str,
-    n: usize,
-    device: &Device,
-    ways: [(&'static str, Binary); 2],
-) -> TensorResult<Pair> {
+fn product_pair(name: &'static str, n: usize, device: &Device, ways: [(&'static str, Binary); 2]) -> TensorResult<Pair> {
     let data = product(n, device)?;
     let (a, b) = (on_device(&data, 0, &[n, n], device)?, on_device(&data, 1, &[n, n], device)?);
     let sides = ways.map(|(how, work)| {
@@ -98,12 +93,7 @@ fn row_in_workgroup(x: &Tensor) -> TensorResult<Tensor> {
     normalized(x, true)
 }
 
-fn softmax_pair(
-    name: &'static str,
-    shape: [usize; 2],
-    device: &Device,
-    ways: [(&'static str, Unary); 2],
-) -> TensorResult<Pair> {
+fn softmax_pair(name: &'static str, shape: [usize; 2], device: &Device, ways: [(&'static str, Unary); 2]) -> TensorResult<Pair> {
     let data = softmax(shape[0], shape[1], device)?;
     let x = on_device(&data, 0, &shape, device)?;
     let sides = ways.map(|(how, work)| {
