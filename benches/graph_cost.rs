@@ -18,7 +18,7 @@ const CONTEXT: usize = 4096;
 /// Steps that are measured; the first ones are not.
 const STEPS: usize = 2000;
 const WARM_UP: usize = 200;
-/// Of the issue: microseconds a node, milliseconds a step.
+/// The bounds: microseconds a node, milliseconds a step.
 const LIMITS: (f64, f64) = (0.2, 0.2);
 
 fn weights() -> TensorResult<Gguf> {
