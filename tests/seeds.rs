@@ -1,9 +1,9 @@
-//! Every code block of three of the five documents that the project was created from, as a test named after the heading above it, in their
+//! Every code block of the five documents that the project was created from, as a test named after the heading above it, in their
 //! order; what docs/seed-coverage.md claims beside them; and that page itself.
 //!
 //! What differs from the documents, and why: `?` stands after calls that can fail here (`to_vec`, `stack`, `zero_grad` …) since the library never
 //! panics; values are asked for (`eval`, `synchronize`) where a block times them, since nothing runs before; types of the `metal` crate are
-//! ours of the same name; Metal source is given as WGSL, which is translated to it. What a block leaves open (a model, some
+//! ours of the same name; Metal source is given as WGSL, which is translated to it; Python is given as Rust. What a block leaves open (a model, some
 //! data) is put in front of it. Each test compares with plain loops in f64.
 
 mod common;
@@ -17,9 +17,15 @@ mod coverage;
 #[path = "seeds/engine_backend.rs"]
 #[cfg(feature = "gpu")]
 mod engine_backend;
+#[path = "seeds/gpu_module.rs"]
+#[cfg(all(feature = "gpu", feature = "text"))]
+mod gpu_module;
 #[path = "seeds/metal_guide.rs"]
 #[cfg(feature = "gpu")]
 mod metal_guide;
+#[path = "seeds/shvayambhu.rs"]
+#[cfg(feature = "gpu")]
+mod shvayambhu;
 
 use half::f16;
 use std::sync::{Mutex, MutexGuard};

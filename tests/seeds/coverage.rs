@@ -1,130 +1,52 @@
-//! docs/seed-coverage.md: every heading and code block of three documents has a row there, in order; every test, file, page and method that it
-//! names exists; every test is described.
+//! docs/seed-coverage.md: every heading and code block of the five documents has a row there, in order; every test, file, page and method that it
+//! names exists; every test is described; how a row is shown follows from its tests.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-/// The headings of the documents, each with the number of code blocks under it.
-const GUIDE: &[(&str, usize)] = &[
-    ("Metal GPU Optimization Guide", 0),
-    ("Quick Reference", 0),
-    ("1. Fused Operations", 0),
-    ("What is Kernel Fusion?", 0),
-    ("Available Fused Operations", 0),
-    ("MatMul + Activation", 1),
-    ("Element-wise + ReLU", 1),
-    ("Affine Transformation", 1),
-    ("Activation Types", 2),
-    ("2. Buffer Pooling", 0),
-    ("How Buffer Pooling Works", 1),
-    ("Monitoring Buffer Pool", 1),
-    ("Buffer Pool Configuration", 1),
-    ("Memory Management", 1),
-    ("3. Batch Processing", 0),
-    ("Why Batching Matters", 0),
-    ("Batching Strategies", 0),
-    ("1. Batch Model Inference", 1),
-    ("2. Batch Element-wise Operations", 1),
-    ("3. Optimal Batch Sizes", 0),
-    ("4. Precision and Data Types", 0),
-    ("Half-Precision (f16) Benefits", 0),
-    ("When to Use Full Precision", 1),
-    ("5. Memory Transfer Optimization", 0),
-    ("Minimize Host↔Device Transfers", 1),
-    ("Keep Data on GPU", 1),
-    ("6. Performance Profiling", 0),
-    ("Benchmarking Operations", 1),
-    ("Calculating GFLOPS", 1),
-    ("Calculating Bandwidth", 1),
-    ("7. Common Patterns", 0),
-    ("Neural Network Forward Pass", 1),
-    ("Training Loop", 1),
-    ("Image Processing Pipeline", 1),
-    ("8. Performance Checklist", 0),
-    ("9. Troubleshooting", 0),
-    ("Low Performance", 0),
-    ("High Memory Usage", 1),
-    ("Slow Transfers", 0),
-    ("10. Advanced Topics", 0),
-    ("Custom Fused Kernels", 3),
-    ("Profile-Guided Optimization", 1),
-    ("Conclusion", 0),
-];
-const LOG: &[(&str, usize)] = &[
-    ("Session 2025-10-20: Metal GPU Performance Optimization", 0),
-    ("セッション概要", 0),
-    ("実装内容", 0),
-    ("1. Metal GPU Performance Benchmark (benches/metal_performance.rs)", 0),
-    ("ベンチマークカテゴリ", 0),
-    ("出力フォーマット", 1),
-    ("2. Baseline Performance Analysis (benchmarks/baseline_analysis.md)", 0),
-    ("ピーク性能", 0),
-    ("最適化機会の分類", 0),
-    ("3. Optimization Experiment (benchmarks/optimization_comparison.md)", 0),
-    ("最適化の仮説", 0),
-    ("実装", 1),
-    ("結果", 0),
-    ("根本原因分析", 0),
-    ("重要な学び", 0),
-    ("4. Optimization Revert (src/ops/reduce.rs)", 1),
-    ("テスト結果", 1),
-    ("性能サマリー", 0),
-    ("ベースライン性能（最終）", 0),
-    ("最適化機会（優先度順）", 0),
-    ("ファイル変更", 1),
-    ("コミット", 0),
-    ("進捗状況", 0),
-    ("Phase 10.5 Metal GPU最適化", 0),
-    ("残作業", 0),
-    ("次のステップ", 0),
-    ("フェーズ1: Quick Wins（2-3時間）", 0),
-    ("フェーズ2: Core Optimizations（8-12時間）", 0),
-    ("フェーズ3: Advanced Optimizations（12-16時間）", 0),
-    ("フェーズ4: Validation（2-3時間）", 0),
-    ("学んだこと", 0),
-    ("1. CPU vs GPU Trade-off", 0),
-    ("2. 測定駆動最適化", 0),
-    ("3. 最適化の落とし穴", 0),
-    ("4. ベンチマーク設計", 0),
-    ("統計", 0),
-    ("まとめ", 0),
-];
-const BACKEND: &[(&str, usize)] = &[
-    ("Metal Backend", 0),
-    ("Features", 0),
-    ("Supported Operations", 0),
-    ("Element-wise Operations", 0),
-    ("Linear Algebra", 0),
-    ("Activation Functions", 0),
-    ("Architecture", 0),
-    ("Core Components", 0),
-    ("Memory Model", 1),
-    ("Usage", 0),
-    ("Basic Setup", 1),
-    ("Element-wise Operation", 1),
-    ("Matrix Operations", 1),
-    ("Performance Optimizations", 0),
-    ("Apple Silicon Advantages", 0),
-    ("Thread Group Optimization", 1),
-    ("Memory Strategies", 0),
-    ("Requirements", 0),
-    ("System Requirements", 0),
-    ("Rust Dependencies", 0),
-    ("Testing", 1),
-    ("Apple Silicon Specific Features", 0),
-    ("Unified Memory Architecture", 0),
-    ("Performance Characteristics", 0),
-    ("Optimization Tips", 0),
-    ("Troubleshooting", 0),
-    ("Common Issues", 0),
-    ("Debug Information", 1),
-    ("Instruments Integration", 0),
-    ("Future Enhancements", 0),
-    ("Contributing", 0),
-    ("Comparison with Other Backends", 0),
+/// The headings of the five documents; scripts/seed-headings.sh makes this list of them.
+const LIST: &str = include_str!("headings.txt");
+
+/// The documents, in the order of their sections on the page, with the number of their headings and of their code blocks.
+const COUNTS: [(&str, usize, usize); 5] = [
+    ("tensorlogic-metal-guide.md", 43, 25),
+    ("tensorlogic-benchmark-log.md", 37, 5),
+    ("engine-metal-backend.md", 32, 7),
+    ("shvayambhu-metal-guide.md", 35, 18),
+    ("metal-gpu-module.md", 31, 2),
 ];
 
-const DOCUMENTS: [&[(&str, usize)]; 3] = [GUIDE, LOG, BACKEND];
+/// Heading, asked, where, shown by, proof.
+const COLUMNS: usize = 5;
+
+/// How a row can be shown. A gain is written with the floor that bounds it: `gain (chain8)`.
+const WAYS: [&str; 5] = ["value", "count", "gain", "translated", "by hand"];
+
+/// The files of which every test is a code block of a document.
+const BLOCKS: [&str; 4] = ["metal_guide.rs", "engine_backend.rs", "shvayambhu.rs", "gpu_module.rs"];
+
+/// A document's headings, each with the number of code blocks under it.
+struct Document {
+    /// Its file and the counts of its headings and blocks, as the list has them.
+    file: &'static str,
+    counts: [usize; 2],
+    headings: Vec<(String, usize)>,
+}
+
+fn documents() -> Vec<Document> {
+    let mut documents: Vec<Document> = Vec::new();
+    for line in LIST.lines() {
+        let (first, rest) = line.split_once(' ').unwrap();
+        if first == "=" {
+            let [file, headings, blocks] = rest.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let counts = [headings.parse().unwrap(), blocks.parse().unwrap()];
+            documents.push(Document { file, counts, headings: Vec::new() });
+        } else {
+            documents.last_mut().unwrap().headings.push((rest.to_string(), first.parse().unwrap()));
+        }
+    }
+    documents
+}
 
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -215,19 +137,73 @@ fn file_exists(name: &str) -> Option<bool> {
 fn every_heading_and_block_has_a_row() {
     let page = read("docs/seed-coverage.md");
     let sections: Vec<&str> = page.split("\n## ").skip(1).collect();
-    for (section, headings) in sections.iter().zip(DOCUMENTS) {
+    let documents = documents();
+    assert_eq!(documents.len(), COUNTS.len());
+    for ((section, document), (file, headings, blocks)) in sections.iter().zip(documents).zip(COUNTS) {
+        assert_eq!((document.file, document.counts), (file, [headings, blocks]));
         let mut wanted = Vec::new();
-        for (heading, blocks) in headings {
-            wanted.push((*heading).to_string());
-            wanted.extend((1..=*blocks).map(|n| format!("↳ block {n}")));
+        for (heading, blocks) in document.headings {
+            wanted.push(heading);
+            wanted.extend((1..=blocks).map(|n| format!("↳ block {n}")));
         }
+        assert_eq!(wanted.len(), headings + blocks, "{file}");
         let rows = rows(section);
         assert_eq!(rows.iter().map(|r| r[0]).collect::<Vec<_>>(), wanted);
         for row in rows {
-            assert!(row.len() == 4 && row.iter().all(|cell| !cell.is_empty()), "{row:?}");
-            assert!(!links(row[3]).is_empty(), "no proof of {row:?}");
+            assert!(row.len() == COLUMNS && row.iter().all(|cell| !cell.is_empty()), "{row:?}");
+            assert!(!links(row[COLUMNS - 1]).is_empty(), "no proof of {row:?}");
         }
     }
+}
+
+/// The ways of a cell, each with the floor that it names.
+fn ways(cell: &str) -> Vec<(&str, Option<&str>)> {
+    let way = |text| match text {
+        _ if WAYS.contains(&text) => (text, None),
+        _ => {
+            let (way, floor) = text.split_once(" (").unwrap_or_else(|| panic!("{text} is not one of {WAYS:?}"));
+            (way, Some(floor.strip_suffix(')').unwrap()))
+        }
+    };
+    cell.split(", ").map(way).collect()
+}
+
+/// The names of the floors that have a bound, of any device.
+fn floors() -> BTreeSet<String> {
+    let source = read("src/measure/floors.rs");
+    let floors = source.split("add(Floor {").skip(1).map(|f| f.split("});").next().unwrap());
+    let name = |f: &str| f.split("name: \"").nth(1).unwrap().split('"').next().unwrap().to_string();
+    floors.filter(|f| !f.contains("bound: None")).map(name).collect()
+}
+
+/// A row is shown by what its tests do, as the last section says of each, and by hand.
+#[test]
+fn every_row_says_how_it_is_shown() {
+    let page = read("docs/seed-coverage.md");
+    let (before, list) = page.split_once("\n## What the tests assert\n").unwrap();
+    let tests: BTreeMap<&str, &str> = rows(list).iter().map(|r| (links(r[0])[0].0, r[1])).collect();
+    let floors = floors();
+    assert!(floors.contains("chain8") && !floors.contains("chain8_unfused"), "{floors:?}");
+    let mut seen = BTreeMap::new();
+    for row in before.split("\n## ").skip(1).flat_map(rows) {
+        let mut by = BTreeSet::from(["by hand"]);
+        for (test, file) in links(row[4]).into_iter().filter(|(text, _)| text.starts_with('`')) {
+            if BLOCKS.iter().any(|b| file.ends_with(b)) {
+                by.extend(["value", "count", "translated"]);
+            } else {
+                by.extend(tests[test].split(", "));
+            }
+        }
+        let ways = ways(row[3]);
+        for (n, (way, floor)) in ways.iter().enumerate() {
+            assert!(by.contains(way), "{}: no test of its row shows a {way}", row[0]);
+            assert!(!ways[..n].contains(&(way, *floor)), "{}: {way} twice", row[0]);
+            assert_eq!(*way == "gain", floor.is_some(), "{}: a gain, and nothing else, names a floor", row[0]);
+            assert!(floor.is_none_or(|f| floors.contains(f)), "{}: {floor:?} is no floor with a bound: {floors:?}", row[0]);
+            *seen.entry(*way).or_insert(0) += 1;
+        }
+    }
+    assert_eq!(seen.len(), WAYS.len(), "{seen:?}");
 }
 
 /// The documents are not part of this repository: `TL_SEEDS=FOLDER cargo test --test seeds -- --ignored`.
@@ -237,10 +213,10 @@ fn the_lists_are_those_of_the_documents() {
     let folder = std::env::var("TL_SEEDS").expect("TL_SEEDS names the folder of the documents");
     let found: Vec<Vec<(String, usize)>> =
         std::fs::read_dir(folder).unwrap().map(|e| headings(&std::fs::read_to_string(e.unwrap().path()).unwrap())).collect();
-    for list in DOCUMENTS {
-        let document = found.iter().find(|f| f.first().is_some_and(|h| h.0 == list[0].0));
-        let document = document.unwrap_or_else(|| panic!("no document begins with {:?}", list[0].0));
-        assert_eq!(document.iter().map(|(h, n)| (h.as_str(), *n)).collect::<Vec<_>>(), list);
+    for list in documents() {
+        let document = found.iter().find(|f| f.first().is_some_and(|h| h.0 == list.headings[0].0));
+        let document = document.unwrap_or_else(|| panic!("no document begins with {:?}", list.headings[0].0));
+        assert_eq!(*document, list.headings);
     }
 }
 
@@ -273,7 +249,7 @@ fn every_named_file_method_and_variable_exists() {
     let page = read("docs/seed-coverage.md");
     let sources = sources();
     let mut seen = BTreeSet::new();
-    let sections = page.split("\n## ").skip(1).take(DOCUMENTS.len());
+    let sections = page.split("\n## ").skip(1).take(COUNTS.len());
     for row in sections.flat_map(rows) {
         for name in quoted(row[2]) {
             if let Some(exists) = file_exists(name) {
@@ -324,14 +300,15 @@ fn every_file_that_the_guide_names_exists() {
 fn every_named_test_is_described_once() {
     let page = read("docs/seed-coverage.md");
     let (before, list) = page.split_once("\n## What the tests assert\n").unwrap();
-    let is_block = |file: &str| ["metal_guide.rs", "engine_backend.rs"].iter().any(|f| file.ends_with(f));
+    let is_block = |file: &str| BLOCKS.iter().any(|f| file.ends_with(f));
     let named: BTreeSet<(&str, &str)> =
         before.lines().flat_map(links).filter(|(text, file)| text.starts_with('`') && !is_block(file)).collect();
     let mut described: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     for row in rows(list) {
         let [(text, file)] = links(row[0])[..] else { panic!("{row:?} is not about one test") };
-        assert!(row.len() == 2 && !row[1].is_empty(), "{row:?}");
-        assert!(described.insert((text, file), row[1]).is_none(), "{text} is described twice");
+        assert!(row.len() == 3 && !row[2].is_empty(), "{row:?}");
+        assert!(ways(row[1]).iter().all(|(_, floor)| floor.is_none()), "{row:?}");
+        assert!(described.insert((text, file), row[2]).is_none(), "{text} is described twice");
     }
     assert_eq!(described.into_keys().collect::<BTreeSet<_>>(), named);
 }
