@@ -76,3 +76,63 @@ fn shader_execution_pipeline() -> TensorResult<()> {
     }
     Ok(())
 }
+
+/// "Memory Optimization Pipeline", of one work. Of caches there is what a plan tells: the bytes between a touch of memory and
+/// the next one, which a cache must hold for the read to be served by it.
+#[test]
+fn memory_optimization_pipeline() -> TensorResult<()> {
+    use tensorlogic::plan::BufferOrder::{Program, Size, Spatial, Temporal, Workgroup};
+    let _turn = turn();
+    const N: usize = 96;
+    for device in devices() {
+        let x = random(&[N, N], 0.3, &device).cast(DType::F32)?.mul(0.1)?;
+        x.eval()?;
+        let work = || x.matmul(&x)?.softmax(-1)?.matmul(&x);
+        let want = {
+            let x = wide::<f32>(&x);
+            let mut scores = product(&x, &x, [N, N, N]);
+            for row in scores.chunks_mut(N) {
+                let sum: f64 = row.iter().map(|v| v.exp()).sum();
+                row.iter_mut().for_each(|v| *v = v.exp() / sum);
+            }
+            product(&scores, &x, [N, N, N])
+        };
+        let report = device.optimize_memory_of(work)?;
+
+        // Buffer Analysis
+        assert!(report.plans > 0 && report.most_live >= 4 * N * N);
+
+        // Reordering (4 strategies)
+        for order in [Spatial, Temporal, Size, Workgroup] {
+            let (_, planned, live) = report.orders.iter().find(|o| o.0 == order).unwrap_or_else(|| panic!("{order} is not there"));
+            assert!(planned >= live && *live > 0, "{order}: {report}");
+        }
+        let program = report.orders.iter().find(|o| o.0 == Program).map(|o| o.1);
+        assert!(report.program_bytes == program && report.planned_bytes <= program.unwrap(), "{report}");
+
+        // Defragmentation (3 passes)
+        let (before, after) = (&report.defragmentation.before, &report.defragmentation.after);
+        assert!(before.waiting > 0 && after.waiting == 0, "on {}: {report}", device.name());
+        assert_eq!((before.asked, before.given), (after.asked, after.given));
+
+        // Cache Optimization (4 techniques)
+        let result = work()?;
+        let plan = tensorlogic::eval::plan_of(&[&result])?.expect("something is pending");
+        assert!(plan.reuse_distances().iter().any(|(_, bytes)| *bytes >= (4 * N * N) as u64), "{:?}", plan.reuse_distances());
+
+        // Performance Validation
+        assert_eq!(report.same_bits, Some(true));
+        let values = result.to_vec()?;
+        assert!(values.iter().zip(&want).all(|(g, w)| (f64::from(*g) - w).abs() < 1e-5), "on {}", device.name());
+
+        // Metrics Reporting
+        let ([peak_before, peak_after], seconds) = (report.peaks.unwrap(), report.seconds.unwrap());
+        assert!(peak_after <= peak_before && seconds.iter().all(|s| *s > 0.0), "{report}");
+        let text = report.to_string();
+        for part in ["planned: ", "before: ", "after: ", "defragmentation: ", "peak of a run: ", "time of a run: ", "every bit is the same"]
+        {
+            assert!(text.contains(part), "no `{part}` in\n{text}");
+        }
+    }
+    Ok(())
+}
