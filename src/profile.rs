@@ -127,13 +127,18 @@ fn label(step: &Step) -> String {
 
 /// The shapes of a step's operands and results.
 fn shapes_of(step: &Step) -> String {
-    // A kernel sees products as batches, often of one.
+    // A kernel sees products as batches, often of one, and their right sides, one for each result, transposed.
     let text = |shape: &Shape| {
         let ones = shape.dims().iter().take(shape.rank().saturating_sub(2)).take_while(|&&d| d == 1).count();
         Shape::of(&shape.dims()[ones..]).to_string()
     };
+    let right = if step.name == "matmul" { 1..step.stores.len() + 1 } else { 0..0 };
+    let operand = |(n, shape): (usize, Shape)| match shape.rank() {
+        3 if right.contains(&n) => text(&shape.with(1, shape[2]).with(2, shape[1])),
+        _ => text(&shape),
+    };
     let list = |shapes: &mut dyn Iterator<Item = String>, between| shapes.collect::<Vec<_>>().join(between);
-    let loads = list(&mut step.loads.iter().map(|l| text(&l.shape)), "·");
+    let loads = list(&mut step.loads.iter().map(|l| l.shape).enumerate().map(operand), "·");
     let stores = list(&mut step.stores.iter().map(|s| text(&s.shape)), ", ");
     if loads.is_empty() { stores } else { format!("{loads} → {stores}") }
 }
