@@ -513,3 +513,196 @@ fn out_of_memory_errors() -> TensorResult<()> {
     }
     Ok(())
 }
+
+/// "Python Profiling": the schedule, its trace files, and the table of ten rows. Of the stack the line is kept that called the operation.
+#[test]
+fn python_profiling() -> TensorResult<()> {
+    use tensorlogic::profile::{Profile, ProfileOptions, Schedule, SortBy, trace_files};
+    let _turn = turn();
+    for device in devices() {
+        let folder = std::env::temp_dir().join(format!("tl-profiler-logs-{}", std::process::id()));
+        let (input_data, weights) = (random(&[32, 64], 0.1, &device), random(&[64, 48], 0.2, &device));
+        let model = |x: &Tensor| x.matmul(&weights)?.relu()?.sum(&[-1], false);
+
+        let mut trace_handler = trace_files(&folder)?;
+        let mut cycles = Vec::new();
+        let on_trace_ready = |cycle: usize, profile: &Profile| {
+            cycles.push(profile.runs());
+            trace_handler(cycle, profile)
+        };
+        let schedule = Schedule { wait: 1, warmup: 1, active: 3, repeat: 2 };
+        let options = ProfileOptions { shapes: true, memory: true, host: true };
+        let mut prof = device.profile_steps(schedule, options, on_trace_ready)?;
+        for _ in 0..10 {
+            let output = model(&input_data)?;
+            output.eval()?;
+            prof.step()?;
+        }
+        let last = prof.finish()?.expect("ten steps are two cycles");
+        assert_eq!(cycles, [3, 3], "on {}", device.name());
+
+        // Print profiling results
+        let table = last.table(SortBy::Time, 10);
+        assert!(table.contains("[32,64]·[64,48]") && table.contains("shvayambhu.rs") && table.contains("memory:"), "{table}");
+        for cycle in 0..2 {
+            let text = std::fs::read_to_string(folder.join(format!("trace-{cycle}.json"))).unwrap();
+            let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let events = trace["traceEvents"].as_array().unwrap();
+            let count = |name: &str| events.iter().filter(|e| e["name"] == name).count();
+            // The runs, the host's spans, and the memory over time.
+            assert!(count("run") == 3 && count("evaluation") == 3 && count("memory in use") > 0, "on {}", device.name());
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+    Ok(())
+}
+
+/// "Custom Performance Metrics": the guide's class over the library's monitor, in its units. The guide counts the bytes of a copy once; read and
+/// written they are twice as many. Whether a rate is good depends on the machine: what is asserted is what one implies about the other.
+#[test]
+fn custom_performance_metrics() -> TensorResult<()> {
+    use tensorlogic::measure::{Options, PerformanceMonitor};
+    let _turn = turn();
+    for device in devices() {
+        let mut monitor = PerformanceMonitor::new(&device, Options::quick());
+        assert!(monitor.average_bandwidth().is_none() && monitor.average_throughput(DType::F16).is_none());
+
+        // Measure memory bandwidth utilization
+        let [first, second] = [monitor.bandwidth(1 << 20, 3)?, monitor.bandwidth(1 << 20, 3)?];
+        let bandwidth_gb_s = second.value / 1024f64.powi(3);
+        assert!(bandwidth_gb_s > 0.0 && second.limit > 0.0 && (second.fraction() - second.value / second.limit).abs() < 1e-12);
+        assert_eq!((first.count, second.count), (1, 2));
+        let mean = 0.5 * (first.value + second.value);
+        assert!((second.average - mean).abs() < 1e-9 * mean && monitor.average_bandwidth() == Some(second.average));
+
+        // Measure compute throughput (GFLOPS): 2 · size³ operations, whose product takes at least that time.
+        let matrix_size = 64;
+        let start = std::time::Instant::now();
+        let product = monitor.throughput(matrix_size, DType::F16, 3)?;
+        let gflops = product.value / 1e9;
+        let all = start.elapsed().as_secs_f64();
+        assert!(gflops > 2.0 * 64f64.powi(3) / 1e9 / all, "{gflops} GFLOPS, {all} s for all samples on {}", device.name());
+        assert_eq!(monitor.average_throughput(DType::F16), Some(product.value));
+        assert!(monitor.bandwidth(1 << 20, 0).is_err() && monitor.throughput(0, DType::F16, 3).is_err());
+    }
+    Ok(())
+}
+
+/// "1. Memory Management": the guide's context deletes names of tensors, which frees nothing that others hold. Here a scope frees by itself, and
+/// says what others hold.
+#[test]
+fn memory_management() -> TensorResult<()> {
+    let _turn = turn();
+    for device in devices() {
+        let before = device.memory().in_use;
+        let ((), outlived) = device.scope(|_| {
+            let mut tensors = Vec::new();
+            for n in 0..8 {
+                tensors.push(Tensor::full(f64::from(n), &[1 << 14], DType::F32, &device)?.add(1.0)?);
+                tensors[n as usize].eval()?;
+            }
+            assert!(device.memory().in_use >= before + (8 << 16), "on {}", device.name());
+            Ok(())
+        })?;
+        assert!(outlived.is_empty(), "{outlived:?} on {}", device.name());
+        device.empty_cache();
+        // Less than one of the tensors is left.
+        let left = device.memory().in_use.saturating_sub(before);
+        assert!(left < 1 << 16 && device.buffer_pool_stats().total_pooled == 0, "{left} bytes on {}", device.name());
+
+        let mut held = None;
+        let (line, outlived) = device.scope(|_| {
+            let tensor = Tensor::ones(&[1 << 14], DType::F32, &device)?.exp()?;
+            let line = line!() - 1;
+            tensor.eval()?;
+            held = Some(tensor);
+            Ok(line)
+        })?;
+        let places: Vec<_> = outlived.iter().map(|h| (h.op, h.at.map(|at| at.line()))).collect();
+        assert_eq!(places, [("exp", Some(line))], "on {}", device.name());
+        check(&held.unwrap(), &vec![std::f64::consts::E; 1 << 14]);
+    }
+    Ok(())
+}
+
+/// "2. Poor Performance": three of the guide's four checks, each with a program that has the problem; the fourth has no code there. That nothing
+/// else is found, tests/diagnosis.rs shows in processes of their own.
+#[test]
+fn poor_performance() -> TensorResult<()> {
+    use tensorlogic::diagnose::Problem;
+    let _turn = turn();
+    let issues = |device: &Device| {
+        let findings = device.diagnose()?;
+        assert!(findings.iter().all(|f| !f.evidence.is_empty() && f.cure == f.what.cure()), "{findings:?}");
+        TensorResult::Ok(findings.into_iter().map(|f| f.what).collect::<Vec<_>>())
+    };
+
+    // Check device utilization: `auto` without a GPU is the CPU. A device named by the user is meant.
+    if std::env::var_os("TL_DEVICE").is_none() {
+        let auto = Device::auto()?;
+        assert_eq!(issues(&auto)?.contains(&Problem::NoGpu), auto.is_cpu(), "{}", auto.name());
+    }
+    for device in devices() {
+        // Check memory utilization
+        device.empty_cache();
+        device.synchronize()?;
+        device.reset_peak_memory();
+        device.set_memory_limit(device.buffer_pool_stats().peak_allocated + (10 << 20));
+        let with_room = issues(&device)?;
+        let most = Tensor::ones(&[19 << 17], DType::F32, &device)?.eval().cloned();
+        let almost_full = issues(&device);
+        device.set_memory_limit(None);
+        drop(most?);
+        device.reset_peak_memory();
+        assert!(!with_room.contains(&Problem::MemoryAlmostFull), "on {}", device.name());
+        assert!(almost_full?.contains(&Problem::MemoryAlmostFull), "on {}", device.name());
+
+        // Check data types: f32 weights where f16 is the device's own type
+        let (x, w) = (Tensor::ones(&[64, 512], DType::F32, &device)?, Tensor::ones(&[512, 512], DType::F32, &device)?);
+        tensorlogic::eval::eval_all(&[&x, &w])?;
+        x.matmul(&w)?.eval()?;
+        let wide = device.default_float() == DType::F16;
+        assert_eq!(issues(&device)?.contains(&Problem::F32Weights), wide, "on {}", device.name());
+    }
+    Ok(())
+}
+
+/// "3. Memory Leaks": the guide's detector, whose tolerance of 0.1 GB is 1 MB here, so that a small list is a leak.
+#[test]
+fn memory_leaks() -> TensorResult<()> {
+    use tensorlogic::leaks::LeakDetector;
+    let _turn = turn();
+    for device in devices() {
+        let step = |n: usize| {
+            let loss = Tensor::full(n as f64, &[256, 512], DType::F32, &device)?.exp()?;
+            loss.eval()?;
+            device.synchronize()?;
+            TensorResult::Ok(loss)
+        };
+        step(0)?;
+        let mut detector = LeakDetector::new(&device).tolerance(1 << 20);
+
+        // Set memory baseline
+        device.empty_cache();
+        detector.baseline();
+        for n in 0..10 {
+            step(n)?;
+            assert!(detector.check().is_none(), "step {n} on {}", device.name());
+        }
+
+        // Check for memory leaks: each tensor has half a megabyte
+        let mut losses = Vec::new();
+        for n in 0..4 {
+            losses.push(step(n)?);
+            let leak = detector.check();
+            assert_eq!(leak.is_some(), n >= 2, "{n} on {}: {leak:?}", device.name());
+        }
+        let leak = detector.check().expect("two megabytes are held");
+        assert!(leak.grew >= 2 << 20 && leak.by_line[0].op == "exp" && leak.by_line[0].buffers == 4, "{leak}");
+        assert!(leak.to_string().contains("shvayambhu.rs"), "{leak}");
+        losses.clear();
+        device.synchronize()?;
+        assert!(detector.check().is_none(), "on {}", device.name());
+    }
+    Ok(())
+}
