@@ -1,7 +1,7 @@
 #!/bin/sh
 # The headings of documents in Markdown, as tests/seeds/headings.txt has them: scripts/seed-headings.sh FILE… > tests/seeds/headings.txt
-# A document is a line `= FILE HEADINGS BLOCKS CLAIMING`, then for each heading a line `BLOCKS GAINS HEADING`: the code blocks under it, the lines that
-# claim a gain in figures, and its text. CLAIMING is the number of headings with such lines.
+# A document is a line `= FILE HEADINGS BLOCKS CLAIMING`, then for each heading a line `BLOCKS GAINS HEADING`: the code blocks under it, the
+# lines that claim a gain in figures, and its text. CLAIMING is the number of headings with such lines.
 set -eu
 for file in "$@"; do
   awk -v name="$(basename "$file")" '

@@ -1,6 +1,6 @@
-//! docs/seed-coverage.md: every heading and code block of the five documents has a row there, in order; every test, file, page, method, command,
-//! benchmark row and floor that it names exists; every test is described; how a row is shown follows from its tests; a claimed gain has a floor, or its
-//! row says that there is none.
+//! docs/seed-coverage.md: every heading and code block of the five documents has a row there, in order; every test, file, page, method,
+//! command, benchmark row and floor that it names exists; every test is described; how a row is shown follows from its tests; a claimed gain
+//! has a floor, or its row says that there is none.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -8,8 +8,8 @@ use std::path::Path;
 /// The headings of the five documents; scripts/seed-headings.sh makes this list of them.
 const LIST: &str = include_str!("headings.txt");
 
-/// The documents, in the order of their sections on the page, with the numbers of their headings, of their code blocks, and of the headings that claim a
-/// gain in figures.
+/// The documents, in the order of their sections on the page, with the numbers of their headings, of their code blocks, and of the headings
+/// that claim a gain in figures.
 const COUNTS: [(&str, [usize; 3]); 5] = [
     ("tensorlogic-metal-guide.md", [43, 25, 7]),
     ("tensorlogic-benchmark-log.md", [37, 5, 6]),
