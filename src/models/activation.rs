@@ -1,6 +1,6 @@
 //! The function between the two products of a feed-forward block, by the names that configurations give it.
 
-use crate::error::TensorResult;
+use crate::error::{TensorError, TensorResult};
 use crate::models::settings::{NONE, Settings};
 use crate::tensor::Tensor;
 
@@ -26,11 +26,13 @@ pub(crate) enum ActivationFn {
     Tanh,
     Sigmoid,
     Identity,
+    /// With numbers that are learned in each layer, which the layer has.
+    Xielu,
 }
 use ActivationFn::*;
 
 /// transformers' names.
-const NAMES: [(&str, ActivationFn); 19] = [
+const NAMES: [(&str, ActivationFn); 20] = [
     ("gelu", GeluExact),
     ("gelu_python", GeluExact),
     ("gelu_new", GeluTanh),
@@ -50,13 +52,16 @@ const NAMES: [(&str, ActivationFn); 19] = [
     ("tanh", Tanh),
     ("sigmoid", Sigmoid),
     ("linear", Identity),
+    ("xielu", Xielu),
 ];
 
 impl ActivationFn {
     /// What `config.json` says at `key`, or `default`, which is also what the architecture has in GGUF.
     pub(crate) fn read(s: &Settings<'_>, key: &str, default: ActivationFn) -> TensorResult<ActivationFn> {
         let Some(name) = s.text(NONE, key)? else { return Ok(default) };
-        let known = NAMES.iter().find(|(n, _)| *n == name).map(|(_, f)| *f);
+        // One with numbers of its own is where the architecture has them.
+        let usable = |f: ActivationFn| f != Xielu || default == Xielu;
+        let known = NAMES.iter().find(|(n, f)| *n == name && usable(*f)).map(|(_, f)| *f);
         known.ok_or_else(|| s.refuse(NONE, key, &format!("known are {}", NAMES.map(|n| n.0).join(", "))))
     }
 
@@ -77,6 +82,7 @@ impl ActivationFn {
             Tanh => x.tanh(),
             Sigmoid => x.sigmoid(),
             Identity => Ok(x.clone()),
+            Xielu => Err(TensorError::Internal("xIELU without its numbers".into())),
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::io::{Gguf, GgufWriter, SafeTensors, save_folder, write_safetensors};
-use crate::models::{Model, Weights};
+use crate::models::{Layer, Model, Weights};
 use crate::nn::{Lora, LoraConfig, Module, Param, Sequential};
 use crate::ops::random::Rng;
 use crate::tensor::Tensor;
@@ -23,7 +23,6 @@ const PREFIX: &str = "base_model.model.";
 /// The adapters of a model. The model shares them: training them changes what the model computes.
 pub struct Adapters {
     config: LoraConfig,
-    architecture: &'static str,
     layers: Vec<Adapted>,
 }
 
@@ -31,12 +30,20 @@ struct Adapted {
     module: String,
     tensor: String,
     head_rows: Option<usize>,
+    transposed: bool,
     lora: Lora,
 }
 
-/// The default layers for adapters, as in PEFT.
-fn usual_targets(architecture: &str) -> &'static [&'static str] {
-    if architecture == "gpt2" { &["c_attn"] } else { &["q_proj", "v_proj"] }
+/// The default layers for adapters, as in PEFT: the queries' and values', or what has them together with the keys'.
+fn usual_targets(layers: &[Layer<'_>]) -> Vec<String> {
+    let mut targets = Vec::new();
+    for layer in layers.iter().filter(|l| [".attn_q", ".attn_v", ".attn_qkv"].iter().any(|end| l.tensor.ends_with(end))) {
+        let last = layer.module.rsplit('.').next().unwrap_or_default().to_string();
+        if !targets.contains(&last) {
+            targets.push(last);
+        }
+    }
+    targets
 }
 
 /// The first of these that a layer's name ends with, as PEFT writes it: `q_proj`, `q` and `self_attn.q_proj` name
@@ -50,6 +57,18 @@ fn target_of<'t>(module: &str, targets: &'t [String]) -> Option<(&'t String, Str
     })
 }
 
+impl Adapted {
+    /// The file's name of the weight; a folder of the bare model leaves out what precedes the first dot.
+    fn stored(&self, weights: &Weights) -> String {
+        if !weights.is_hub() {
+            return format!("{}.weight", self.tensor);
+        }
+        let whole = format!("{}.weight", self.module);
+        let bare = whole.split_once('.').map(|(_, rest)| rest.to_string());
+        bare.filter(|bare| !weights.has(&whole) && weights.has(bare)).unwrap_or(whole)
+    }
+}
+
 impl Adapters {
     /// Attaches new adapters to a model's layers, whose weights stay frozen. Initially the model's results are unchanged.
     ///
@@ -59,7 +78,7 @@ impl Adapters {
         config.check()?;
         let architecture = model.shape().architecture;
         let wanted = match config.targets.is_empty() {
-            true => usual_targets(architecture).iter().map(|t| t.to_string()).collect(),
+            true => usual_targets(&model.layers()),
             false => config.targets.clone(),
         };
         let (mut layers, mut used, mut targets, mut known) = (Vec::new(), Vec::new(), Vec::<String>::new(), Vec::<String>::new());
@@ -72,7 +91,7 @@ impl Adapters {
             let [outputs, inputs] = *layer.linear.weight.dims() else { continue };
             let lora = Lora::new(inputs, outputs, config, rng, layer.linear.weight.device())?;
             layer.linear.adapter = Some(lora.clone());
-            layers.push(Adapted { module: layer.module, tensor: layer.tensor, head_rows: layer.head_rows, lora });
+            layers.push(Adapted { module: layer.module, tensor: layer.tensor, head_rows: layer.head_rows, transposed: layer.transposed, lora });
             used.push(target);
             if !targets.contains(&name) {
                 targets.push(name);
@@ -81,7 +100,7 @@ impl Adapters {
         if let Some(unknown) = wanted.iter().find(|t| !used.contains(t)) {
             return Err(TensorError::Config(format!("{architecture} has no layer {unknown}; expected all, {}", known.join(", "))));
         }
-        Ok(Adapters { config: LoraConfig { targets, ..config.clone() }, architecture, layers })
+        Ok(Adapters { config: LoraConfig { targets, ..config.clone() }, layers })
     }
 
     /// Their configuration.
@@ -148,7 +167,7 @@ impl Adapters {
             "lora_alpha": self.config.alpha,
             "lora_dropout": self.config.dropout,
             "target_modules": self.config.targets,
-            "fan_in_fan_out": self.architecture == "gpt2",
+            "fan_in_fan_out": self.layers.iter().any(|l| l.transposed),
             "bias": "none",
             "inference_mode": true,
             "init_lora_weights": true,
@@ -232,30 +251,28 @@ impl Adapters {
             let alpha = if stabilized { alpha * (own as f64).sqrt() } else { alpha };
             let lora = Lora::from_parts(&a, &to_neighbours(&b, layer.head_rows)?, &LoraConfig { rank: own, alpha, ..config.clone() }, 0)?;
             layer.linear.adapter = Some(lora.clone());
-            layers.push(Adapted { module: layer.module, tensor: layer.tensor, head_rows: layer.head_rows, lora });
+            layers.push(Adapted { module: layer.module, tensor: layer.tensor, head_rows: layer.head_rows, transposed: layer.transposed, lora });
         }
         if let Some(unknown) = rest.first() {
             return Err(bad(format!("`{unknown}` does not match a layer of this {architecture} model of {} blocks", model.shape().layers)));
         }
-        let adapters = Adapters { config, architecture, layers };
+        let adapters = Adapters { config, layers };
         adapters.freeze()?;
         Ok(adapters)
     }
 
     /// The merged weights of the adapted layers under the file's names. Plain types are kept; block formats become f16.
     fn merged(&self, weights: &Weights) -> TensorResult<BTreeMap<String, Tensor>> {
-        // The Hub keeps GPT-2's matrices [in, out].
-        let transposed = weights.is_hub() && self.architecture == "gpt2";
         let mut out = BTreeMap::new();
         for l in &self.layers {
-            let name = format!("{}.weight", l.tensor);
+            let name = l.stored(weights);
             let base = weights.any(&name)?;
             let delta = l.lora.delta()?.to_device(base.device())?;
-            let delta = if transposed { delta.t()? } else { delta };
+            let delta = if l.transposed && weights.is_hub() { delta.t()? } else { delta };
             let dtype = if base.dtype().is_block() { DType::F16 } else { base.dtype() };
             let sum = base.cast(DType::F32)?.add(&delta)?.cast(dtype)?;
             sum.eval()?;
-            out.insert(weights.stored_name(&name), sum);
+            out.insert(name, sum);
         }
         Ok(out)
     }

@@ -4,10 +4,11 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::io::GgufWriter;
-use crate::models::activation::ActivationFn;
+use crate::models::decoder::Decoder;
 use crate::models::rope_settings::unscaled;
-use crate::models::settings::{NONE, Settings};
-use crate::models::{Weights, gpt2, llama};
+use crate::models::settings::Settings;
+use crate::models::weights::Tensors;
+use crate::models::{Weights, architectures};
 use crate::quant;
 use crate::tensor::Tensor;
 use std::path::Path;
@@ -52,17 +53,7 @@ pub fn write_gguf(
             }
         }
         None => {
-            let architecture = weights.architecture()?.to_string();
-            w.set("general.architecture", architecture.as_str());
-            tensors = match architecture.as_str() {
-                "llama" => from_llama(weights, &mut w)?,
-                "gpt2" => from_gpt2(weights, &mut w)?,
-                other => {
-                    return Err(TensorError::Unsupported(format!(
-                        "a folder of architecture `{other}` as GGUF; supported are llama and gpt2"
-                    )));
-                }
-            };
+            tensors = from_folder(weights, &mut w)?;
             let vocab = tensors.iter().find(|(n, _)| n == "token_embd.weight").map_or(0, |(_, t)| t.dims()[0]);
             text(&mut w, vocab)?;
         }
@@ -114,118 +105,41 @@ fn packed(t: &Tensor, dtype: DType) -> TensorResult<Vec<u8>> {
     Ok(parts.into_iter().collect::<TensorResult<Vec<_>>>()?.concat())
 }
 
-/// Takes these tensors out of a folder; what the folder has besides is an error.
-fn take(weights: &Weights, names: impl IntoIterator<Item = String>) -> TensorResult<Vec<(String, Tensor)>> {
-    let mut rest = weights.stored_names();
-    let mut out = Vec::new();
-    for name in names {
-        let stored = weights.stored_name(&name);
-        rest.retain(|n| *n != stored);
-        out.push((name.clone(), weights.any(&name)?));
-    }
-    // Masks and tables that old files carry, and an output matrix that is the embedding.
-    let known = |n: &str| [".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq"].iter().any(|end| n.ends_with(end));
-    match rest.iter().find(|n| !known(n)) {
-        Some(n) => Err(TensorError::Unsupported(format!("the tensor `{n}`, which has no GGUF name"))),
-        None => Ok(out),
-    }
-}
-
-/// Weight and bias of a part.
-fn both(part: String) -> [String; 2] {
-    [format!("{part}.weight"), format!("{part}.bias")]
-}
-
-/// Refuses what is not as GGUF's readers take it to be, since no key says so.
-fn fixed(s: &Settings<'_>, same: bool, key: &str) -> TensorResult<()> {
-    if same { Ok(()) } else { Err(s.refuse(NONE, key, "GGUF has no key for it")) }
-}
-
-fn from_llama(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(String, Tensor)>> {
+/// Settings and tensors of a folder, in GGUF's names and layouts.
+fn from_folder(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(String, Tensor)>> {
+    let name = weights.architecture()?;
+    let Some((known, to_gguf)) = architectures::find(name).and_then(|a| Some((a, a.to_gguf?))) else {
+        let all = architectures::ARCHITECTURES.iter().filter(|a| a.to_gguf.is_some());
+        let names: Vec<&str> = all.map(|a| a.names[0]).collect();
+        let message = format!("a folder of architecture `{name}` as GGUF; supported are {}", names.join(" and "));
+        return Err(TensorError::Unsupported(message));
+    };
     let s = Settings::new(weights)?;
-    let c = llama::LlamaConfig::read(&s, true)?;
-    fixed(&s, c.activation == ActivationFn::Silu, "hidden_act")?;
-    let (vocab, tied) = (s.size(NONE, "vocab_size", 1 << 31)?, s.flag(NONE, "tie_word_embeddings")?.unwrap_or(false));
+    let d = (known.describe)(&s)?;
+    w.set("general.architecture", known.names[0]);
+    to_gguf(&s, &d, w)?;
+    let (names, unused, rope, size) = (d.names.clone(), d.unused, d.ropes.first().cloned(), d.layers[0].attention.head_dim);
+    let read = Tensors::new(weights, &s, &names, DType::F32);
+    Decoder::read(d, &read, DType::F32)?;
     s.finish()?;
-    let head = c.head_dim;
-    let sizes = [
-        ("block_count", c.layers),
-        ("context_length", c.context),
-        ("embedding_length", c.d),
-        ("feed_forward_length", c.ff),
-        ("attention.head_count", c.heads),
-        ("attention.head_count_kv", c.kv_heads),
-        ("attention.key_length", head),
-        ("attention.value_length", head),
-        ("rope.dimension_count", head),
-    ];
-    for (key, v) in sizes.into_iter().chain(vocab.map(|v| ("vocab_size", v))) {
-        w.set(&format!("llama.{key}"), v as u32);
-    }
-    w.set("llama.attention.layer_norm_rms_epsilon", c.eps as f32).set("llama.rope.freq_base", c.rope_base as f32);
-    let attention = ["attn_q", "attn_k", "attn_v", "attn_output"].map(|p| (p, c.attention_bias));
-    let mlp = ["ffn_gate", "ffn_up", "ffn_down"].map(|p| (p, c.mlp_bias));
-    let mut names = vec!["token_embd.weight".to_string(), "output_norm.weight".into()];
-    if !tied || weights.has("output.weight") {
-        names.push("output.weight".into());
-    }
-    for i in 0..c.layers {
-        names.extend(["attn_norm", "ffn_norm"].map(|p| format!("blk.{i}.{p}.weight")));
-        for (part, bias) in attention.into_iter().chain(mlp) {
-            names.extend(both(format!("blk.{i}.{part}")).into_iter().take(if bias == Some(true) { 2 } else { 1 }));
-        }
-    }
-    let mut tensors = take(weights, names)?;
-    for (name, t) in &mut tensors {
-        if name.contains(".attn_q.") || name.contains(".attn_k.") {
+    read.finish(unused)?;
+    let mut tensors = read.into_read();
+    let Some(rope) = rope else { return Ok(tensors) };
+    if rope.reordered {
+        let rotated = |n: &str| n.contains(".attn_q.") || n.contains(".attn_k.");
+        for (_, t) in tensors.iter_mut().filter(|(n, _)| rotated(n)) {
             // Rotated pairs become neighbours.
             let shape: Vec<isize> = t.dims().iter().map(|&n| n as isize).collect();
-            let halves = t.reshape(&[shape[0] / head as isize, 2, head as isize / 2, shape[1..].iter().product()])?;
+            let halves = t.reshape(&[shape[0] / size as isize, 2, size as isize / 2, shape[1..].iter().product()])?;
             *t = halves.transpose(1, 2)?.contiguous()?.reshape(&shape)?;
         }
     }
     // A scaling of positions for long contexts is written as one divisor per pair.
-    let factors: Vec<f32> = unscaled(c.rope_base, head).iter().zip(&c.rope).map(|(plain, f)| (plain / f) as f32).collect();
+    let plain = unscaled(rope.base, 2 * rope.freqs.len());
+    let factors: Vec<f32> = plain.iter().zip(&rope.freqs).map(|(plain, f)| (plain / f) as f32).collect();
     if factors.iter().any(|f| (f - 1.0).abs() > 1e-6) {
         let n = factors.len();
         tensors.push(("rope_freqs.weight".into(), Tensor::from_vec(factors, &[n], &Device::cpu())?));
-    }
-    Ok(tensors)
-}
-
-fn from_gpt2(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(String, Tensor)>> {
-    let s = Settings::new(weights)?;
-    let c = gpt2::Gpt2Config::read(&s)?;
-    fixed(&s, c.activation == ActivationFn::GeluTanh, "activation_function")?;
-    fixed(&s, c.scale_by_size, "scale_attn_weights")?;
-    fixed(&s, !c.scale_by_layer, "scale_attn_by_inverse_layer_idx")?;
-    let tied = s.flag(NONE, "tie_word_embeddings")?.unwrap_or(true);
-    s.size(NONE, "vocab_size", 1 << 31)?;
-    s.finish()?;
-    let sizes = [
-        ("block_count", c.layers),
-        ("context_length", c.context),
-        ("embedding_length", c.d),
-        ("attention.head_count", c.heads),
-        ("feed_forward_length", c.ff),
-    ];
-    for (key, v) in sizes {
-        w.set(&format!("gpt2.{key}"), v as u32);
-    }
-    w.set("gpt2.attention.layer_norm_epsilon", c.eps as f32);
-    let parts = ["attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down"];
-    let mut names = vec!["token_embd.weight".to_string(), "position_embd.weight".into()];
-    names.extend(both("output_norm".into()));
-    if !tied || weights.has("output.weight") {
-        names.push("output.weight".into());
-    }
-    names.extend((0..c.layers).flat_map(|i| parts.map(|p| format!("blk.{i}.{p}"))).flat_map(both));
-    let mut tensors = take(weights, names)?;
-    for (name, t) in &mut tensors {
-        if name.starts_with("blk") && t.rank() == 2 {
-            // The Hub keeps GPT-2's matrices [in, out].
-            *t = t.t()?.contiguous()?;
-        }
     }
     Ok(tensors)
 }

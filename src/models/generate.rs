@@ -9,7 +9,7 @@ use crate::device::{Device, FallbackNote, RunningGeneration};
 use crate::error::{TensorError, TensorResult};
 use crate::eval::{Download, Replay, eval_all, plan_of};
 use crate::models::sampler::{NAN_TOKEN, nan_error};
-use crate::models::{KvCache, Model, Sampler};
+use crate::models::{KvCache, Model, Pass, Sampler};
 use crate::plan::Plan;
 use crate::strategy::{LEAST_CHUNK, Pacing, PipelineStrategy, ROUNDED_PROMPT, with_pacing};
 use crate::tensor::Tensor;
@@ -165,6 +165,7 @@ impl<'m> Session<'m> {
             return Err(TensorError::Value("the prompt is empty; give at least one token".into()));
         }
         let tokens = &self.with_unread(tokens)?[..];
+        let end = self.cache.len() + tokens.len();
         let mut rest = tokens;
         let mut hidden = None;
         // Where few tokens take as long as many: one plan to compile, one run.
@@ -188,7 +189,7 @@ impl<'m> Session<'m> {
             let ids = Tensor::from_vec(chunk, &[size], &self.device)?;
             let before = self.cache.len();
             crate::events::prompt_chunk(valid, before);
-            let h = self.model.hidden(&ids, &mut self.cache)?;
+            let h = self.model.forward(&mut Pass::tokens(&ids).of_text(end), &mut self.cache)?;
             let last = h.narrow(1, valid - 1, 1)?;
             rest = &rest[valid..];
             self.cache.truncate(before + valid);

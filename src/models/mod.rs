@@ -1,15 +1,14 @@
-//! Language models, one file per architecture, and what they share: weights by name, the KV cache, generation.
+//! Language models: a file for each architecture, the decoder that runs what these describe, weights by name, the KV cache, generation.
 
 mod activation;
 pub mod adapter;
+mod architectures;
 mod block;
 pub mod cache;
 pub mod convert;
-pub mod gemma3;
+mod decoder;
 pub mod generate;
-pub mod gpt2;
 pub mod inference;
-pub mod llama;
 mod memory_plan;
 mod pass;
 mod rope_settings;
@@ -19,15 +18,15 @@ pub mod weights;
 
 pub use adapter::Adapters;
 pub use cache::KvCache;
+pub use decoder::Decoder;
 pub use generate::{Generation, Reload, Session, pacing_for, tuning_key};
 pub use inference::Inference;
 pub use memory_plan::{MemoryPlan, Workload};
 pub use pass::Pass;
 pub use sampler::Sampler;
 pub use settings::Settings;
-pub use weights::{Tensors, Weights};
+pub use weights::Weights;
 
-use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::nn::{Lora, Module};
@@ -88,14 +87,10 @@ pub struct Layer<'a> {
     pub tensor: String,
     /// The head size, if the file orders the rows of each head differently from Hugging Face: interleaved pairs instead of halves.
     pub head_rows: Option<usize>,
+    /// Whether Hugging Face's matrix is `[in,out]`.
+    pub transposed: bool,
     /// The layer.
     pub linear: &'a mut Projection,
-}
-
-impl<'a> Layer<'a> {
-    fn new(module: String, tensor: String, linear: &'a mut Projection) -> Layer<'a> {
-        Layer { module, tensor, head_rows: None, linear }
-    }
 }
 
 /// The loss of predicting `targets` `[B,T]` from `tokens` `[B,T]`: the mean negative log-probability of the targets that are not negative.
@@ -128,7 +123,7 @@ pub fn loss_of(model: &dyn Model, pass: &mut Pass<'_>, targets: &Tensor, reducti
 /// Sizes of a model.
 #[derive(Clone, Debug)]
 pub struct ModelShape {
-    /// Architecture: `llama`, `gpt2`, `gemma3`.
+    /// The architecture's name, as `llama`.
     pub architecture: &'static str,
     /// Blocks.
     pub layers: usize,
@@ -156,45 +151,21 @@ pub struct ModelShape {
 /// missing or of another shape than the settings say, or the system fails.
 pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Box<dyn Model>> {
     let name = weights.architecture()?;
-    let Some(known) = ARCHITECTURES.iter().find(|a| a.names.contains(&name)) else {
+    let Some(known) = architectures::find(name) else {
         let key = if weights.is_hub() { "model_type" } else { "general.architecture" };
-        let names: Vec<&str> = ARCHITECTURES.iter().map(|a| a.names[0]).collect();
+        let names: Vec<&str> = architectures::ARCHITECTURES.iter().map(|a| a.names[0]).collect();
         let (last, others) = names.split_last().unwrap_or((&"", &[]));
         let message = format!("{}: `{key}` is \"{name}\"; supported are {} and {last}", weights.file(), others.join(", "));
         return Err(TensorError::Unsupported(message));
     };
-    let model = (known.load)(weights, dtype)?;
+    let settings = Settings::new(weights)?;
+    let description = (known.describe)(&settings)?;
+    let dtype = dtype.or(description.dtype).unwrap_or_else(|| weights.device().default_float());
+    let model = Decoder::load(description, &settings, weights, dtype)?;
     let shape = model.shape();
     crate::events::model_loaded(name, shape.layers, shape.context);
-    Ok(model)
+    Ok(Box::new(model))
 }
-
-/// Reads a model from weights, for activations of a type or of the usual one.
-type Loader = fn(&Weights, Option<DType>) -> TensorResult<Box<dyn Model>>;
-
-/// A model's architecture.
-struct Architecture {
-    /// Its names in files: `general.architecture` of a GGUF file, `model_type` of a folder. The first is the one that messages say.
-    names: &'static [&'static str],
-    /// Reads settings and weights, for activations of this type or of the architecture's usual one.
-    load: Loader,
-}
-
-/// The models that there are.
-const ARCHITECTURES: [Architecture; 3] = [
-    Architecture {
-        names: &["llama"],
-        load: |w, dtype| Ok(Box::new(llama::Llama::load(w, dtype.unwrap_or_else(|| w.device().default_float()))?)),
-    },
-    Architecture {
-        names: &["gpt2"],
-        load: |w, dtype| Ok(Box::new(gpt2::Gpt2::load(w, dtype.unwrap_or_else(|| w.device().default_float()))?)),
-    },
-    Architecture {
-        names: &["gemma3", "gemma3_text"],
-        load: |w, dtype| Ok(Box::new(gemma3::Gemma3::load(w, dtype.unwrap_or(DType::F32))?)),
-    },
-];
 
 /// A linear layer `x·wᵀ + b` with `w` `[out,in]`, which may be packed in a block format.
 #[derive(Clone)]
@@ -219,15 +190,22 @@ impl Projection {
         Ok(Projection::new(self.weight.narrow(0, start, len)?, bias))
     }
 
-    /// The three equal parts of [`Projection::forward`]'s last dimension: slices of one product, or a product each.
+    /// The parts, of these sizes, of [`Projection::forward`]'s last dimension: slices of one product, or a product each.
     #[track_caller]
-    pub(crate) fn thirds(&self, x: &Tensor) -> TensorResult<[Tensor; 3]> {
-        let len = self.weight.dims()[0] / 3;
-        if self.adapter.is_none() && x.splits_product(&self.weight) {
-            return Ok([self.rows(0, len)?.forward(x)?, self.rows(len, len)?.forward(x)?, self.rows(2 * len, len)?.forward(x)?]);
+    pub(crate) fn parts<const N: usize>(&self, x: &Tensor, sizes: [usize; N]) -> TensorResult<[Tensor; N]> {
+        let whole = match self.adapter.is_none() && x.splits_product(&self.weight) {
+            true => None,
+            false => Some(self.forward(x)?),
+        };
+        let (mut start, mut parts) = (0, Vec::with_capacity(N));
+        for len in sizes {
+            parts.push(match &whole {
+                Some(y) => y.narrow(-1, start, len)?,
+                None => self.rows(start, len)?.forward(x)?,
+            });
+            start += len;
         }
-        let y = self.forward(x)?;
-        Ok([y.narrow(-1, 0, len)?, y.narrow(-1, len, len)?, y.narrow(-1, 2 * len, len)?])
+        parts.try_into().map_err(|_| TensorError::Internal(format!("not {N} parts of a product")))
     }
 
     /// `[…,in]` to `[…,out]`.
@@ -259,35 +237,4 @@ pub(crate) fn merge_heads(x: &Tensor) -> TensorResult<Tensor> {
     let [b, h, t, d] = x.dims() else { return Err(TensorError::Value(format!("merge_heads of {}", x.shape()))) };
     let (b, h, t, d) = (*b as isize, *h as isize, *t as isize, *d as isize);
     x.transpose(1, 2)?.reshape(&[b, t, h * d])
-}
-
-/// Tables of a rotary embedding on a device: cosines and signed sines `[context,D]`.
-#[derive(Clone)]
-pub(crate) struct Rope {
-    cos: Tensor,
-    sin: Tensor,
-    pairs: crate::ops::rope::RopePairs,
-}
-
-impl Rope {
-    pub(crate) fn new(context: usize, freqs: &[f64], pairs: crate::ops::rope::RopePairs, device: &Device) -> TensorResult<Rope> {
-        let (cos, sin) = crate::ops::rope::rope_tables(context, freqs, pairs);
-        let shape = [context, freqs.len() * 2];
-        Ok(Rope { cos: Tensor::from_vec(cos, &shape, device)?, sin: Tensor::from_vec(sin, &shape, device)?, pairs })
-    }
-
-    /// The tables of a pass's positions, by default `start..start + len`.
-    pub(crate) fn at(&self, pass: &Pass<'_>, start: usize, len: usize) -> TensorResult<Rope> {
-        let part = |table: &Tensor| match pass.positions {
-            Some(positions) => table.embedding(positions)?.unsqueeze(1), // [B, 1, T, D]
-            None => table.narrow(0, start, len),
-        };
-        Ok(Rope { cos: part(&self.cos)?, sin: part(&self.sin)?, pairs: self.pairs })
-    }
-
-    /// Rotates heads `[B,H,T,D]`.
-    pub(crate) fn rotate(&self, x: &Tensor) -> TensorResult<Tensor> {
-        // Tables in f32 must not make the activations f32.
-        x.rope(&self.cos, &self.sin, self.pairs)?.cast(x.dtype())
-    }
 }

@@ -15,6 +15,8 @@ pub struct Pass<'a> {
     kept: Option<Vec<Tensor>>,
     /// Whether blocks keep only their inputs for the backward pass.
     checkpointing: bool,
+    /// How many tokens the text has that is read.
+    text: Option<usize>,
 }
 
 /// What the first block is computed from.
@@ -26,13 +28,13 @@ enum Source<'a> {
 impl<'a> Pass<'a> {
     /// Tokens `[T]` or `[B,T]` at the next positions, all of them valid.
     pub fn tokens(tokens: &'a Tensor) -> Pass<'a> {
-        Pass { source: Source::Tokens(tokens), positions: None, mask: None, kept: None, checkpointing: false }
+        Pass { source: Source::Tokens(tokens), positions: None, mask: None, kept: None, checkpointing: false, text: None }
     }
 
     /// Embeddings `[B,T,d]` in place of the rows of the embedding table. Gemma's are expected to be scaled by √d already, as in
     /// transformers.
     pub fn embeddings(embeddings: &'a Tensor) -> Pass<'a> {
-        Pass { source: Source::Embeddings(embeddings), positions: None, mask: None, kept: None, checkpointing: false }
+        Pass { source: Source::Embeddings(embeddings), positions: None, mask: None, kept: None, checkpointing: false, text: None }
     }
 
     /// Keeps the input `[B,T,d]` of every block.
@@ -46,6 +48,17 @@ impl<'a> Pass<'a> {
     pub fn checkpointing(mut self, on: bool) -> Pass<'a> {
         self.checkpointing = on;
         self
+    }
+
+    /// States that the pass is a part of reading a text that will have `count` tokens then; by default it ends with the pass.
+    pub fn of_text(mut self, count: usize) -> Pass<'a> {
+        self.text = Some(count);
+        self
+    }
+
+    /// For models: the length of the text that is read, of which this pass reaches up to `end`.
+    pub(crate) fn text_length(&self, end: usize) -> usize {
+        self.text.unwrap_or(end)
     }
 
     /// For models: whether that was asked for.

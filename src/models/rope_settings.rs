@@ -1,11 +1,65 @@
-//! Radians per position of each rotated pair, with the scaling for long contexts that the settings ask for.
+//! Rotary positions as the settings describe them: radians per position of each rotated pair, with the scalings for long contexts.
 
 use crate::error::TensorResult;
 use crate::models::settings::{NONE, Settings};
+use crate::ops::rope::RopePairs;
 use std::f64::consts::PI;
 
-/// Positions that tables of rotations hold at most; a model with a longer context is used up to this one.
-pub(crate) const MAX_POSITIONS: usize = 1 << 17;
+/// How heads are turned.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RopeTable {
+    /// Radians per position of each rotated pair; what a head has beyond these pairs stays as it is.
+    pub freqs: Vec<f64>,
+    /// What turned elements are multiplied with.
+    pub factor: f64,
+    /// Which elements of a head are a pair.
+    pub pairs: RopePairs,
+    /// Whether GGUF's converter has reordered the rows of q and k, so that pairs are neighbours there.
+    pub reordered: bool,
+    /// θ, for files that say it.
+    pub base: f64,
+    /// Other frequencies for longer texts.
+    pub long: Option<LongRope>,
+    /// Turned elements of position p are multiplied with 1 + β·ln(1 + ⌊p/original⌋).
+    pub growth: Option<(f64, f64)>,
+}
+
+/// The frequencies of texts with more than `from` tokens (LongRoPE, Ding et al., 2024).
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LongRope {
+    pub from: usize,
+    pub freqs: Vec<f64>,
+}
+
+/// What an architecture's settings say where they do not.
+#[derive(Clone, Copy)]
+pub(crate) struct RopeDefaults<'k> {
+    /// θ.
+    pub base: f64,
+    /// Its key beside the object of `config.json`.
+    pub base_key: &'k str,
+    /// The object in the newer spelling.
+    pub object: &'k str,
+    /// The part of a head that is turned, by default; `None` where only whole heads may be.
+    pub part: Option<f64>,
+    /// The key of that part beside the object of `config.json`.
+    pub part_key: &'k str,
+    /// Whether `alpha` scales θ once, instead of a scaling that goes by the length of the text.
+    pub alpha: bool,
+    /// Whether LongRoPE is called `yarn` in old files.
+    pub yarn_is_longrope: bool,
+    pub pairs: RopePairs,
+    /// Whether GGUF's converter reorders the rows of q and k.
+    pub reordered: bool,
+}
+
+impl Default for RopeDefaults<'_> {
+    fn default() -> Self {
+        let (base_key, object) = ("rope_theta", "rope_parameters");
+        let (part_key, pairs) = ("partial_rotary_factor", RopePairs::Halves);
+        RopeDefaults { base: 10_000.0, base_key, object, part: None, part_key, alpha: false, yarn_is_longrope: false, pairs, reordered: false }
+    }
+}
 
 /// The object of `config.json` that has the scaling: `rope_scaling`, the older spelling, or else `newer`.
 pub(crate) fn object<'k>(s: &Settings<'_>, newer: &'k str) -> TensorResult<&'k str> {
@@ -16,71 +70,219 @@ pub(crate) fn object<'k>(s: &Settings<'_>, newer: &'k str) -> TensorResult<&'k s
     }
 }
 
-/// θ^(−2i/D) for the pairs i of a head of size D.
-pub(crate) fn unscaled(base: f64, head_dim: usize) -> Vec<f64> {
-    (0..head_dim / 2).map(|i| base.powf(-2.0 * i as f64 / head_dim as f64)).collect()
+/// θ^(−2i/D) for the pairs i of the first D elements of a head.
+pub(crate) fn unscaled(base: f64, size: usize) -> Vec<f64> {
+    (0..size / 2).map(|i| base.powf(-2.0 * i as f64 / size as f64)).collect()
 }
 
-/// What an object of `config.json` with `rope_type` and its parameters makes of `base`. Contexts up to `context` are used.
-pub(crate) fn from_config(s: &Settings<'_>, object: &str, base: f64, head_dim: usize, context: usize) -> TensorResult<Vec<f64>> {
-    let key = |k: &str| format!("{object}.{k}");
-    let need = |k: &str| s.positive(NONE, &key(k))?.ok_or_else(|| s.wrong(format!("`{}` is missing", key(k))));
-    s.only_number(NONE, &key("partial_rotary_factor"), 1.0, "only heads that rotate as a whole are implemented")?;
-    let mut freqs = unscaled(base, head_dim);
-    let (kind, old) = (s.text(NONE, &key("rope_type"))?, s.text(NONE, &key("type"))?);
-    match kind.or(old).unwrap_or("default") {
-        "default" => {}
-        "linear" => {
-            let factor = need("factor")?;
-            // The length that the model was first trained with changes nothing here.
-            s.positive(NONE, &key("original_max_position_embeddings"))?;
-            freqs.iter_mut().for_each(|f| *f /= factor);
+impl RopeTable {
+    /// What the settings say about heads of this size, in contexts of up to `context` positions.
+    pub fn read(s: &Settings<'_>, defaults: RopeDefaults<'_>, head_dim: usize, context: usize) -> TensorResult<RopeTable> {
+        if !s.is_hub() {
+            let base = s.positive("rope.freq_base", NONE)?.unwrap_or(defaults.base);
+            return RopeTable::from_gguf(s, base, defaults, head_dim);
         }
-        "dynamic" => {
-            // The base grows with contexts beyond `max_position_embeddings`, which are refused.
-            need("factor")?;
-            s.positive(NONE, &key("original_max_position_embeddings"))?;
-        }
-        "llama3" => {
-            let (factor, low, high) = (need("factor")?, need("low_freq_factor")?, need("high_freq_factor")?);
-            let original = s.positive(NONE, &key("original_max_position_embeddings"))?.unwrap_or(context as f64);
-            if high <= low {
-                return Err(s.refuse(NONE, &key("high_freq_factor"), &format!("`low_freq_factor` is {low}, and has to be less")));
+        let object = object(s, defaults.object)?;
+        RopeTable::from_config(s, object, defaults, head_dim, context)
+    }
+
+    /// Unscaled rotations of `size` elements of each head.
+    pub fn unscaled(s: &Settings<'_>, defaults: RopeDefaults<'_>, base: f64, size: usize) -> RopeTable {
+        let pairs = if defaults.reordered && !s.is_hub() { RopePairs::Adjacent } else { defaults.pairs };
+        let freqs = unscaled(base, size);
+        RopeTable { freqs, factor: 1.0, pairs, reordered: defaults.reordered, base, long: None, growth: None }
+    }
+
+    /// What an object of `config.json` with `rope_type` and its parameters says, and θ beside it.
+    pub fn from_config(
+        s: &Settings<'_>,
+        object: &str,
+        defaults: RopeDefaults<'_>,
+        head_dim: usize,
+        context: usize,
+    ) -> TensorResult<RopeTable> {
+        let key = |k: &str| format!("{object}.{k}");
+        let (inside, beside) = (s.positive(NONE, &key("rope_theta"))?, s.positive(NONE, defaults.base_key)?);
+        let base = inside.or(beside).unwrap_or(defaults.base);
+        let size = rotated(s, &key("partial_rotary_factor"), defaults, head_dim)?;
+        let mut table = RopeTable::unscaled(s, defaults, base, size);
+        let (kind, old) = (s.text(NONE, &key("rope_type"))?, s.text(NONE, &key("type"))?);
+        match kind.or(old).unwrap_or("default") {
+            "default" => {}
+            "linear" => {
+                let factor = need(s, &key("factor"))?;
+                // The length that the model was first trained with changes nothing here.
+                s.positive(NONE, &key("original_max_position_embeddings"))?;
+                table.freqs.iter_mut().for_each(|f| *f /= factor);
             }
-            for f in &mut freqs {
-                let wavelength = 2.0 * PI / *f;
-                let smooth = ((original / wavelength - low) / (high - low)).clamp(0.0, 1.0);
-                *f = (1.0 - smooth) * *f / factor + smooth * *f;
+            "dynamic" => {
+                // The base grows with contexts beyond `max_position_embeddings`, which are refused.
+                need(s, &key("factor"))?;
+                s.positive(NONE, &key("original_max_position_embeddings"))?;
+                // Except where α scales it once.
+                let alpha = if defaults.alpha { s.positive(NONE, &key("alpha"))? } else { None };
+                if let Some(alpha) = alpha {
+                    table.base *= alpha.powf(size as f64 / (size as f64 - 2.0));
+                    table.freqs = unscaled(table.base, size);
+                }
+            }
+            "llama3" => table.llama3(s, object, context)?,
+            "yarn" if !defaults.yarn_is_longrope => table.yarn(s, object, context)?,
+            "longrope" | "su" | "yarn" => table.longrope(s, object, context)?,
+            _ => {
+                let name = if kind.is_some() { "rope_type" } else { "type" };
+                return Err(s.refuse(NONE, &key(name), "known are default, linear, dynamic, llama3, yarn and longrope"));
             }
         }
-        _ => {
-            let name = if kind.is_some() { "rope_type" } else { "type" };
-            return Err(s.refuse(NONE, &key(name), "known are default, linear, dynamic and llama3"));
+        Ok(table)
+    }
+
+    fn llama3(&mut self, s: &Settings<'_>, object: &str, context: usize) -> TensorResult<()> {
+        let key = |k: &str| format!("{object}.{k}");
+        let (factor, low, high) = (need(s, &key("factor"))?, need(s, &key("low_freq_factor"))?, need(s, &key("high_freq_factor"))?);
+        let original = s.positive(NONE, &key("original_max_position_embeddings"))?.unwrap_or(context as f64);
+        if high <= low {
+            return Err(s.refuse(NONE, &key("high_freq_factor"), &format!("`low_freq_factor` is {low}, and has to be less")));
+        }
+        for f in &mut self.freqs {
+            let wavelength = 2.0 * PI / *f;
+            let smooth = ((original / wavelength - low) / (high - low)).clamp(0.0, 1.0);
+            *f = (1.0 - smooth) * *f / factor + smooth * *f;
+        }
+        Ok(())
+    }
+
+    /// YaRN (Peng et al., 2023), as transformers reads its keys.
+    fn yarn(&mut self, s: &Settings<'_>, object: &str, context: usize) -> TensorResult<()> {
+        let key = |k: &str| format!("{object}.{k}");
+        let original = need(s, &key("original_max_position_embeddings"))?;
+        let factor = s.positive(NONE, &key("factor"))?.unwrap_or(context as f64 / original);
+        let (fast, slow) = (s.positive(NONE, &key("beta_fast"))?.unwrap_or(32.0), s.positive(NONE, &key("beta_slow"))?.unwrap_or(1.0));
+        let whole = s.flag(NONE, &key("truncate"))?.unwrap_or(true);
+        let (m, m_all) = (s.number(NONE, &key("mscale"))?.unwrap_or(0.0), s.number(NONE, &key("mscale_all_dim"))?.unwrap_or(0.0));
+        let given = s.positive(NONE, &key("attention_factor"))?;
+        let grown = |m: f64| if factor <= 1.0 { 1.0 } else { 0.1 * m * factor.ln() + 1.0 };
+        let from_scales = if m != 0.0 && m_all != 0.0 { grown(m) / grown(m_all) } else { grown(1.0) };
+        self.factor = given.unwrap_or(from_scales);
+        self.interpolate(factor, original, (fast, slow), whole);
+        Ok(())
+    }
+
+    /// Divides the frequencies of pairs that turn less than `slow` times in `original` positions by `factor`, leaves those that turn more than
+    /// `fast` times, and goes over from one to the other between them.
+    fn interpolate(&mut self, factor: f64, original: f64, (fast, slow): (f64, f64), whole: bool) {
+        let size = (2 * self.freqs.len()) as f64;
+        let pair = |turns: f64| size * (original / (turns * 2.0 * PI)).ln() / (2.0 * self.base.ln());
+        let (low, high) = if whole { (pair(fast).floor(), pair(slow).ceil()) } else { (pair(fast), pair(slow)) };
+        let (low, mut high) = (low.max(0.0), high.min(size - 1.0));
+        if low == high {
+            high += 0.001;
+        }
+        for (i, f) in self.freqs.iter_mut().enumerate() {
+            let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+            *f = *f / factor * ramp + *f * (1.0 - ramp);
         }
     }
-    Ok(freqs)
+
+    /// LongRoPE (Ding et al., 2024): a divisor for each pair, others for texts beyond the original length.
+    fn longrope(&mut self, s: &Settings<'_>, object: &str, context: usize) -> TensorResult<()> {
+        let key = |k: &str| format!("{object}.{k}");
+        let beside = s.positive(NONE, "original_max_position_embeddings")?;
+        let original = s.positive(NONE, &key("original_max_position_embeddings"))?.or(beside).unwrap_or(context as f64);
+        let factor = s.positive(NONE, &key("factor"))?.unwrap_or(context as f64 / original);
+        let given = s.positive(NONE, &key("attention_factor"))?;
+        let divided = |k: &str| -> TensorResult<Vec<f64>> {
+            let by = s.numbers(&key(k))?.ok_or_else(|| s.wrong(format!("`{}` is missing", key(k))))?;
+            if by.len() != self.freqs.len() || by.iter().any(|f| *f <= 0.0) {
+                return Err(s.refuse(NONE, &key(k), &format!("want {} numbers above 0 ({})", self.freqs.len(), s.sizes())));
+            }
+            Ok(self.freqs.iter().zip(by).map(|(f, by)| f / by).collect())
+        };
+        let (short, long) = (divided("short_factor")?, divided("long_factor")?);
+        let grown = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+        *self = RopeTable {
+            freqs: short,
+            factor: given.unwrap_or(grown),
+            long: Some(LongRope { from: original as usize, freqs: long }),
+            ..self.clone()
+        };
+        Ok(())
+    }
+
+    /// What GGUF's keys make of `base`.
+    pub fn from_gguf(s: &Settings<'_>, base: f64, defaults: RopeDefaults<'_>, head_dim: usize) -> TensorResult<RopeTable> {
+        let size = match defaults.part {
+            None => {
+                let whole = format!("only heads that rotate as a whole are implemented ({})", s.sizes());
+                s.only_number("rope.dimension_count", NONE, head_dim as f64, &whole)?;
+                head_dim
+            }
+            Some(part) => {
+                let usual = (head_dim as f64 * part) as usize;
+                let size = s.size("rope.dimension_count", NONE, 1 << 12)?.unwrap_or(usual);
+                if size > head_dim || size % 2 != 0 {
+                    return Err(s.refuse("rope.dimension_count", NONE, &format!("heads are of size {head_dim}")));
+                }
+                size
+            }
+        };
+        let mut table = RopeTable::unscaled(s, defaults, base, size);
+        let kind = s.text("rope.scaling.type", NONE)?;
+        if kind == Some("yarn") {
+            table.yarn_of_gguf(s)?;
+            return Ok(table);
+        }
+        s.only_number("rope.scaling.attn_factor", NONE, 1.0, "a factor of attention scores is not implemented")?;
+        // The length that the model was first trained with changes nothing for the scalings below.
+        s.number("rope.scaling.original_context_length", NONE)?;
+        // The first files had another name for it. 0 stands for no scaling.
+        let old = s.number("rope.scale_linear", NONE)?;
+        let (key, factor) = match s.number("rope.scaling.factor", NONE)? {
+            Some(factor) => ("rope.scaling.factor", factor),
+            None => ("rope.scale_linear", old.unwrap_or(1.0)),
+        };
+        let factor = if factor == 0.0 { 1.0 } else { factor };
+        match kind {
+            Some("none") => {}
+            None | Some("linear") if factor > 0.0 => table.freqs.iter_mut().for_each(|f| *f /= factor),
+            None | Some("linear") => return Err(s.refuse(key, NONE, "it has to be above 0")),
+            Some(_) => return Err(s.refuse("rope.scaling.type", NONE, "known are none, linear and yarn")),
+        }
+        Ok(table)
+    }
+
+    /// As llama.cpp does it: the factor of turned elements is 1 + 0.1·ln(factor), times `attn_factor`.
+    fn yarn_of_gguf(&mut self, s: &Settings<'_>) -> TensorResult<()> {
+        let missing = |key: &str| s.wrong(format!("`{}` is missing", s.name(key, NONE)));
+        let need = |key: &str| s.positive(key, NONE)?.ok_or_else(|| missing(key));
+        let (factor, original) = (need("rope.scaling.factor")?, need("rope.scaling.original_context_length")?);
+        let attention = s.positive("rope.scaling.attn_factor", NONE)?.unwrap_or(1.0);
+        let fast = s.positive("rope.scaling.yarn_beta_fast", NONE)?.unwrap_or(32.0);
+        let slow = s.positive("rope.scaling.yarn_beta_slow", NONE)?.unwrap_or(1.0);
+        self.factor = attention * (1.0 + 0.1 * factor.ln());
+        self.interpolate(factor, original, (fast, slow), true);
+        Ok(())
+    }
 }
 
-/// What GGUF's keys make of `base`.
-pub(crate) fn from_gguf(s: &Settings<'_>, base: f64, head_dim: usize) -> TensorResult<Vec<f64>> {
-    let whole = format!("only heads that rotate as a whole are implemented ({})", s.sizes());
-    s.only_number("rope.dimension_count", NONE, head_dim as f64, &whole)?;
-    s.only_number("rope.scaling.attn_factor", NONE, 1.0, "a factor of attention scores is not implemented")?;
-    // The length that the model was first trained with changes nothing for the scalings below.
-    s.number("rope.scaling.original_context_length", NONE)?;
-    // The first files had another name for it. 0 stands for no scaling.
-    let old = s.number("rope.scale_linear", NONE)?;
-    let (key, factor) = match s.number("rope.scaling.factor", NONE)? {
-        Some(factor) => ("rope.scaling.factor", factor),
-        None => ("rope.scale_linear", old.unwrap_or(1.0)),
+fn need(s: &Settings<'_>, key: &str) -> TensorResult<f64> {
+    s.positive(NONE, key)?.ok_or_else(|| s.wrong(format!("`{key}` is missing")))
+}
+
+/// How many elements of a head are turned.
+fn rotated(s: &Settings<'_>, inside: &str, defaults: RopeDefaults<'_>, head_dim: usize) -> TensorResult<usize> {
+    let key = defaults.part_key;
+    let Some(usual) = defaults.part else {
+        let whole = "only heads that rotate as a whole are implemented";
+        s.only_number(NONE, inside, 1.0, whole)?;
+        s.only_number(NONE, key, 1.0, whole)?;
+        return Ok(head_dim);
     };
-    let factor = if factor == 0.0 { 1.0 } else { factor };
-    let mut freqs = unscaled(base, head_dim);
-    match s.text("rope.scaling.type", NONE)? {
-        Some("none") => {}
-        None | Some("linear") if factor > 0.0 => freqs.iter_mut().for_each(|f| *f /= factor),
-        None | Some("linear") => return Err(s.refuse(key, NONE, "it has to be above 0")),
-        Some(_) => return Err(s.refuse("rope.scaling.type", NONE, "known are none and linear")),
+    let (within, beside) = (s.positive(NONE, inside)?, s.positive(NONE, key)?);
+    let size = (head_dim as f64 * within.or(beside).unwrap_or(usual)) as usize;
+    if size == 0 || size > head_dim || size % 2 != 0 {
+        let key = if within.is_some() { inside } else { key };
+        return Err(s.refuse(NONE, key, &format!("an even number of a head's {head_dim} elements has to rotate")));
     }
-    Ok(freqs)
+    Ok(size)
 }

@@ -13,11 +13,12 @@ use std::fmt;
 pub(crate) const NONE: &str = "-";
 
 /// Keys of `config.json` that transformers lets be `null`, which means the same as leaving them out.
-const NULLABLE: [&str; 12] = [
+const NULLABLE: [&str; 13] = [
     "architectures",
     "attn_logit_softcapping",
     "final_logit_softcapping",
     "head_dim",
+    "hidden_activation",
     "layer_types",
     "n_inner",
     "num_key_value_heads",
@@ -32,9 +33,25 @@ const NULLABLE: [&str; 12] = [
 const WITHOUT_EFFECT: [(&str, &[&str]); 10] = [
     (
         "training drops values out, inference does not",
-        &["attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "summary_first_dropout"],
+        &[
+            "activation_dropout",
+            "attention_dropout",
+            "attn_pdrop",
+            "classifier_dropout",
+            "dropout",
+            "emb_pdrop",
+            "embd_pdrop",
+            "embed_dropout",
+            "embedding_dropout",
+            "hidden_dropout",
+            "layerdrop",
+            "resid_dropout",
+            "resid_pdrop",
+            "residual_dropout",
+            "summary_first_dropout",
+        ],
     ),
-    ("weights are read, not drawn", &["initializer_range"]),
+    ("weights are read, not drawn", &["init_std", "initializer_range"]),
     (
         "it says which results a call returns, not what they are",
         &[
@@ -70,6 +87,7 @@ const WITHOUT_EFFECT: [(&str, &[&str]); 10] = [
             "bos_token_id",
             "cls_token_id",
             "decoder_start_token_id",
+            "eod_token_id",
             "eos_token_id",
             "forced_bos_token_id",
             "forced_eos_token_id",
@@ -191,6 +209,11 @@ impl<'a> Settings<'a> {
         Ok(Settings { weights, architecture, asked, sizes: RefCell::default() })
     }
 
+    /// Whether they are those of `config.json`.
+    pub(crate) fn is_hub(&self) -> bool {
+        self.weights.is_hub()
+    }
+
     /// The name of a setting in this file.
     pub(crate) fn name(&self, gguf: &str, hub: &str) -> String {
         if self.weights.is_hub() { hub.to_string() } else { format!("{}.{gguf}", self.architecture) }
@@ -277,6 +300,31 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// A list of numbers of `config.json`.
+    ///
+    /// # Errors
+    /// When the value is something else.
+    pub fn numbers(&self, hub: &str) -> TensorResult<Option<Vec<f64>>> {
+        match self.raw(NONE, hub)? {
+            None => Ok(None),
+            Some(Raw::Hub(Json::Array(all))) if all.iter().all(Json::is_number) => Ok(Some(all.iter().filter_map(Json::as_f64).collect())),
+            Some(raw) => self.is_not(NONE, hub, raw, "a list of numbers"),
+        }
+    }
+
+    /// What `layer_types` of `config.json` says: for each layer, whether a sliding window limits the keys that it sees.
+    ///
+    /// # Errors
+    /// When there are other types, or not one for each layer.
+    pub(crate) fn windowed_layers(&self, layers: usize) -> TensorResult<Option<Vec<bool>>> {
+        let Some(types) = self.texts("layer_types")? else { return Ok(None) };
+        if types.len() != layers || types.iter().any(|t| !["full_attention", "sliding_attention"].contains(t)) {
+            let want = format!("want {layers} times full_attention or sliding_attention ({})", self.sizes());
+            return Err(self.refuse(NONE, "layer_types", &want));
+        }
+        Ok(Some(types.iter().map(|t| *t == "sliding_attention").collect()))
+    }
+
     /// A switch.
     ///
     /// # Errors
@@ -337,10 +385,60 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// Refuses a setting of `config.json` that is not `same` as GGUF's readers take it to be, since no key says so.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub(crate) fn only(&self, same: bool, hub: &str) -> TensorResult<()> {
+        if same { Ok(()) } else { Err(self.refuse(NONE, hub, "GGUF has no key for it")) }
+    }
+
     /// Whether `config.json` has something at this path that is neither null nor an empty object. Its keys are still to be asked for.
     pub(crate) fn has_object(&self, hub: &str) -> bool {
         let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
         value.is_some_and(|v| !v.is_null() && v.as_object().is_none_or(|o| !o.is_empty()))
+    }
+
+    /// Whether `config.json` has null at this path, which is not the same as nothing.
+    pub(crate) fn is_null(&self, hub: &str) -> bool {
+        let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
+        value.is_some_and(Json::is_null)
+    }
+
+    /// Whether `config.json` has a text at this path.
+    pub(crate) fn is_text(&self, hub: &str) -> bool {
+        let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
+        value.is_some_and(Json::is_string)
+    }
+
+    /// Accepts whatever `config.json` has at this path, and inside.
+    pub(crate) fn ignore(&self, hub: &str) {
+        self.asked.borrow_mut().insert(hub.to_string());
+    }
+
+    /// Accepts what an object of `config.json` has of the keys that have no effect at the top either.
+    pub(crate) fn ignore_without_effect(&self, hub: &str) {
+        let keys = self.weights.config().and_then(|c| c.get(hub)).and_then(Json::as_object).into_iter().flatten();
+        keys.filter(|(k, _)| without_effect(k).is_some()).for_each(|(k, _)| self.ignore(&format!("{hub}.{k}")));
+    }
+
+    /// As [`Settings::positive`], where null in `config.json` stands for nothing.
+    ///
+    /// # Errors
+    /// When the value is something else.
+    pub(crate) fn positive_or_null(&self, gguf: &str, hub: &str) -> TensorResult<Option<f64>> {
+        if self.is_null(hub) { Ok(None) } else { self.positive(gguf, hub) }
+    }
+
+    /// The size of sliding windows, `missing` where no key says one; null stands for none.
+    ///
+    /// # Errors
+    /// When the value is something else.
+    pub(crate) fn window(&self, missing: Option<usize>) -> TensorResult<Option<usize>> {
+        if self.is_null("sliding_window") {
+            return Ok(None);
+        }
+        Ok(self.size("attention.sliding_window", "sliding_window", 1 << 24)?.or(missing))
     }
 
     /// The sizes and switches that were read, for messages.

@@ -5,6 +5,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::io::{Gguf, SafeTensors, TensorInfo};
+use crate::models::decoder::names::Names;
 use crate::models::Projection;
 use crate::models::settings::{NONE, Settings};
 use crate::tensor::Tensor;
@@ -14,7 +15,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Weights under GGUF's names (`blk.0.attn_q.weight`), whatever the file calls them.
+/// Weights under the names of their file.
 pub struct Weights {
     source: Source,
     /// The file that has the settings.
@@ -105,23 +106,13 @@ impl Weights {
                 (i, g.data())
             }
             Source::Hub { files, .. } => {
-                let i = files.tensor(&self.stored_name(name))?;
+                let i = files.tensor(name)?;
                 (i, files.data_of(i).ok_or_else(|| outside(i))?)
             }
         };
         data.check()?;
         let shared: Arc<dyn std::ops::Deref<Target = [u8]> + Send + Sync> = data.clone();
         Ok((info, Bytes::Shared(shared, info.range.start, info.range.len())))
-    }
-
-    /// The file's name for this tensor.
-    pub fn stored_name(&self, name: &str) -> String {
-        match &self.source {
-            Source::Gguf(_) => name.into(),
-            Source::Hub { files, config } => {
-                hub_name(name, config["model_type"].as_str().unwrap_or_default(), |n| files.tensors().iter().any(|t| *t.name == *n))
-            }
-        }
     }
 
     /// The names of all tensors in the file.
@@ -133,18 +124,16 @@ impl Weights {
         tensors.iter().map(|t| t.name.to_string()).collect()
     }
 
-    /// Whether there is a tensor of this name.
+    /// Whether the file has a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
-        match &self.source {
-            Source::Gguf(g) => g.tensors().iter().any(|t| *t.name == *name),
-            Source::Hub { files, .. } => {
-                let stored = self.stored_name(name);
-                files.tensors().iter().any(|t| *t.name == *stored)
-            }
-        }
+        let tensors = match &self.source {
+            Source::Gguf(g) => g.tensors(),
+            Source::Hub { files, .. } => files.tensors(),
+        };
+        tensors.iter().any(|t| *t.name == *name)
     }
 
-    /// A tensor whose shape is not known beforehand.
+    /// A tensor by the file's name, whose shape is not known beforehand.
     ///
     /// # Errors
     /// [`TensorError::Format`] where there is no such tensor, [`TensorError::Unsupported`] where its type is not supported,
@@ -155,17 +144,22 @@ impl Weights {
     }
 }
 
-/// The tensors of one model, read once: a record of those that were asked for.
-pub struct Tensors<'a> {
+/// The tensors of one model under GGUF's names (`blk.0.attn_q.weight`) and in its layouts, read once: a record of those that were asked for.
+pub(crate) struct Tensors<'a> {
     weights: &'a Weights,
     settings: &'a Settings<'a>,
+    names: &'a Names,
+    /// The type of activations, which biases are added to.
+    dtype: DType,
     asked: RefCell<BTreeSet<String>>,
+    /// What was read, by GGUF's names.
+    read: RefCell<Vec<(String, Tensor)>>,
 }
 
 impl<'a> Tensors<'a> {
-    /// The tensors of the model that `settings` describe, none of them asked for yet.
-    pub fn new(weights: &'a Weights, settings: &'a Settings<'a>) -> Tensors<'a> {
-        Tensors { weights, settings, asked: RefCell::default() }
+    /// The tensors of the model that `settings` describe, none of them asked for yet; `names` are the Hub's.
+    pub fn new(weights: &'a Weights, settings: &'a Settings<'a>, names: &'a Names, dtype: DType) -> Tensors<'a> {
+        Tensors { weights, settings, names, dtype, asked: RefCell::default(), read: RefCell::default() }
     }
 
     /// Whether tensors have Hugging Face's layouts, as [`Weights::is_hub`].
@@ -176,19 +170,28 @@ impl<'a> Tensors<'a> {
     pub fn device(&self) -> &Device {
         &self.weights.device
     }
+    /// The file's name of what GGUF calls `name`.
+    fn stored(&self, name: &str) -> String {
+        if !self.is_hub() {
+            return name.to_string();
+        }
+        let [whole, bare] = self.names.hub(name);
+        if !self.weights.has(&whole) && self.weights.has(&bare) { bare } else { whole }
+    }
     /// Whether there is a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
-        self.weights.has(name)
+        self.weights.has(&self.stored(name))
+    }
+    /// What was read, by GGUF's names and in its layouts.
+    pub fn into_read(self) -> Vec<(String, Tensor)> {
+        self.read.into_inner()
     }
 
-    /// A tensor whose shape is not known beforehand.
-    ///
-    /// # Errors
-    /// When it is missing or of a type that is not supported.
-    pub fn any(&self, name: &str) -> TensorResult<Tensor> {
-        let stored = self.weights.stored_name(name);
-        let t = self.weights.any(name).map_err(|e| match e {
-            TensorError::Format { format, message, path } if !self.has(name) => {
+    /// A tensor as the file has it, whose shape is not known beforehand.
+    fn any(&self, name: &str) -> TensorResult<Tensor> {
+        let stored = self.stored(name);
+        let t = self.weights.any(&stored).map_err(|e| match e {
+            TensorError::Format { format, message, path } if !self.weights.has(&stored) => {
                 let message = format!("{message}; the settings ask for it ({})", self.settings.sizes());
                 TensorError::Format { format, message, path }
             }
@@ -198,18 +201,29 @@ impl<'a> Tensors<'a> {
         t
     }
 
+    /// As [`Tensors::any`], of this shape.
+    fn shaped(&self, name: &str, shape: &[usize]) -> TensorResult<Tensor> {
+        let t = self.any(name)?;
+        if t.dims() != shape {
+            let (stored, sizes) = (self.stored(name), self.settings.sizes());
+            let message = format!("`{stored}` has shape {:?}; the settings ask for {shape:?} ({sizes})", t.dims());
+            return Err(TensorError::format("weights", message));
+        }
+        Ok(t)
+    }
+
+    /// Records what was read, in GGUF's layout.
+    fn keep(&self, name: &str, t: Tensor) -> Tensor {
+        self.read.borrow_mut().push((name.to_string(), t.clone()));
+        t
+    }
+
     /// A tensor of this shape.
     ///
     /// # Errors
     /// When it is missing or has another shape; the message names the sizes that the settings give.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> TensorResult<Tensor> {
-        let t = self.any(name)?;
-        if t.dims() != shape {
-            let (stored, sizes) = (self.weights.stored_name(name), self.settings.sizes());
-            let message = format!("`{stored}` has shape {:?}; the settings ask for {shape:?} ({sizes})", t.dims());
-            return Err(TensorError::format("weights", message));
-        }
-        Ok(t)
+        Ok(self.keep(name, self.shaped(name, shape)?))
     }
 
     /// A small tensor (norm weights, biases) `[len]` as f32.
@@ -217,13 +231,59 @@ impl<'a> Tensors<'a> {
     /// # Errors
     /// As for [`Tensors::tensor`].
     pub fn vector(&self, name: &str, len: usize) -> TensorResult<Tensor> {
-        let t = self.tensor(name, &[len])?;
-        if t.dtype() == DType::F32 {
-            return Ok(t);
+        let t = self.shaped(name, &[len])?;
+        Ok(self.keep(name, evaluated(t.cast(DType::F32)?)?))
+    }
+
+    /// A tensor of one element.
+    ///
+    /// # Errors
+    /// As for [`Tensors::tensor`].
+    pub fn number(&self, name: &str) -> TensorResult<f32> {
+        let t = self.any(name)?;
+        match t.cast(DType::F32)?.to_vec()?[..] {
+            [v] => Ok(v),
+            _ => Err(TensorError::format("weights", format!("`{}` has shape {}; want one element", self.stored(name), t.shape()))),
         }
-        let t = t.cast(DType::F32)?;
-        t.eval()?;
-        Ok(t)
+    }
+
+    /// The weights `[heads,size]` of norms of heads as f32: one tensor, or one for each head.
+    ///
+    /// # Errors
+    /// As for [`Tensors::tensor`].
+    pub fn norm_of_heads(&self, name: &str, heads: usize, size: usize, plus_one: bool) -> TensorResult<Tensor> {
+        let part = |h: usize| format!("{name}.norms.{h}");
+        if !self.is_hub() || !self.weights.has(&self.stored_part(name, &part(0))) {
+            return self.norm(&format!("{name}.weight"), &[heads, size], plus_one);
+        }
+        let rows = (0..heads).map(|h| {
+            let stored = self.stored_part(name, &part(h));
+            self.asked.borrow_mut().insert(stored.clone());
+            let row = self.weights.any(&stored)?.cast(DType::F32)?;
+            match row.dims() == [size] {
+                true => Ok(row),
+                false => Err(TensorError::format("weights", format!("`{stored}` has shape {}; want [{size}]", row.shape()))),
+            }
+        });
+        let t = Tensor::stack(&rows.collect::<TensorResult<Vec<_>>>()?, 0)?;
+        Ok(self.keep(&format!("{name}.weight"), evaluated(if plus_one { t.add(1.0)? } else { t })?))
+    }
+
+    /// The file's name of the weight of a part of `name`.
+    fn stored_part(&self, name: &str, part: &str) -> String {
+        let behind = part.strip_prefix(name).unwrap_or_default();
+        let whole = self.stored(&format!("{name}.weight"));
+        format!("{}{behind}.weight", whole.strip_suffix(".weight").unwrap_or(&whole))
+    }
+
+    /// The weights of a norm as f32; if `plus_one`, the Hub has them without the 1 that GGUF's converter adds.
+    ///
+    /// # Errors
+    /// As for [`Tensors::tensor`].
+    pub fn norm(&self, name: &str, shape: &[usize], plus_one: bool) -> TensorResult<Tensor> {
+        let t = self.shaped(name, shape)?.cast(DType::F32)?;
+        let t = if plus_one && self.is_hub() { t.add(1.0)? } else { t };
+        Ok(self.keep(name, evaluated(t)?))
     }
 
     /// The token embedding table `[vocabulary,width]`, with as many rows as the settings give.
@@ -232,7 +292,7 @@ impl<'a> Tensors<'a> {
     /// If it is missing or has another shape.
     pub fn embedding(&self, width: usize) -> TensorResult<Tensor> {
         let t = self.any("token_embd.weight")?;
-        let stored = self.weights.stored_name("token_embd.weight");
+        let stored = self.stored("token_embd.weight");
         if t.rank() != 2 || t.dims()[1] != width {
             let sizes = self.settings.sizes();
             let message = format!("`{stored}` has shape {}; expected [vocabulary,{width}] ({sizes})", t.shape());
@@ -242,7 +302,7 @@ impl<'a> Tensors<'a> {
             Some(n) if n != t.dims()[0] => {
                 Err(self.settings.refuse("vocab_size", "vocab_size", &format!("`{stored}` has shape {}", t.shape())))
             }
-            _ => Ok(t),
+            _ => Ok(self.keep("token_embd.weight", t)),
         }
     }
 
@@ -251,10 +311,34 @@ impl<'a> Tensors<'a> {
     /// # Errors
     /// If a tensor is missing or has another shape.
     pub fn linear(&self, name: &str, inputs: usize, outputs: usize, bias: Option<bool>) -> TensorResult<Projection> {
-        let weight = self.tensor(&format!("{name}.weight"), &[outputs, inputs])?;
-        let own = format!("{name}.bias");
-        let bias = if bias.unwrap_or_else(|| self.has(&own)) { Some(self.vector(&own, outputs)?) } else { None };
-        Ok(Projection::new(weight, bias))
+        self.linear_by(name, inputs, outputs, bias, |t| Ok(t.clone()))
+    }
+
+    /// As [`Tensors::linear`], with the Hub's rows put in GGUF's order by `sorted`.
+    ///
+    /// # Errors
+    /// If a tensor is missing or has another shape.
+    pub fn linear_by(
+        &self,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        bias: Option<bool>,
+        sorted: impl Fn(&Tensor) -> TensorResult<Tensor>,
+    ) -> TensorResult<Projection> {
+        let (own, bias_name) = (format!("{name}.weight"), format!("{name}.bias"));
+        let in_order = |t: Tensor| if self.is_hub() { evaluated(sorted(&t)?) } else { Ok(t) };
+        let weight = match self.is_hub() && self.names.transposed {
+            true => evaluated(self.shaped(&own, &[inputs, outputs])?.t()?.contiguous()?)?,
+            false => self.shaped(&own, &[outputs, inputs])?,
+        };
+        let weight = self.keep(&own, in_order(weight)?);
+        if !bias.unwrap_or_else(|| self.has(&bias_name)) {
+            return Ok(Projection::new(weight, None));
+        }
+        let bias = in_order(self.shaped(&bias_name, &[outputs])?.cast(DType::F32)?)?;
+        // Files keep biases in f32; what they are added to is of `dtype`.
+        Ok(Projection::new(weight, Some(evaluated(self.keep(&bias_name, bias).cast(self.dtype)?)?)))
     }
 
     /// The layer that computes logits: `output.weight`, or `embedding` if the file has none and `tie_word_embeddings` (`tied` if
@@ -262,18 +346,21 @@ impl<'a> Tensors<'a> {
     ///
     /// # Errors
     /// If the weight is missing or has another shape.
-    pub fn head(&self, embedding: &Tensor, tied: bool) -> TensorResult<Projection> {
+    pub fn head(&self, embedding: &Tensor, tied: bool, bias: bool) -> TensorResult<Projection> {
         let tied = self.settings.flag(NONE, "tie_word_embeddings")?.unwrap_or(tied || !self.is_hub());
         let [vocab, width] = embedding.dims() else { return Err(TensorError::format("weights", "the token embedding is not a matrix")) };
         if self.has("output.weight") {
             // Files that repeat the embedding here are as common as files where it is another matrix.
-            return self.linear("output", *width, *vocab, Some(false));
+            let weight = self.tensor("output.weight", &[*vocab, *width])?;
+            let bias = if bias { Some(self.vector("output.bias", *vocab)?) } else { None };
+            return Ok(Projection::new(weight, bias));
         }
         if !tied {
-            let message = format!("`tie_word_embeddings` is false, and there is no tensor `{}`", self.weights.stored_name("output.weight"));
+            let message = format!("`tie_word_embeddings` is false, and there is no tensor `{}`", self.stored("output.weight"));
             return Err(self.settings.wrong(message));
         }
-        Ok(Projection::new(embedding.clone(), None))
+        let bias = if bias { Some(self.vector("output.bias", *vocab)?) } else { None };
+        Ok(Projection::new(embedding.clone(), bias))
     }
 
     /// Refuses every tensor that was not used, except those whose names end with one of `unused`.
@@ -293,62 +380,8 @@ impl<'a> Tensors<'a> {
     }
 }
 
-/// Hugging Face's name of a tensor that GGUF calls `name`, in a model of this type.
-fn hub_name(name: &str, model_type: &str, has: impl Fn(&str) -> bool) -> String {
-    const LLAMA: [(&str, &str); 13] = [
-        ("attn_q_norm", "self_attn.q_norm"),
-        ("attn_k_norm", "self_attn.k_norm"),
-        ("attn_norm", "input_layernorm"),
-        ("attn_q", "self_attn.q_proj"),
-        ("attn_k", "self_attn.k_proj"),
-        ("attn_v", "self_attn.v_proj"),
-        ("attn_output", "self_attn.o_proj"),
-        ("ffn_norm", "post_attention_layernorm"),
-        ("ffn_gate", "mlp.gate_proj"),
-        ("ffn_up", "mlp.up_proj"),
-        ("ffn_down", "mlp.down_proj"),
-        ("post_attention_norm", "post_attention_layernorm"),
-        ("post_ffw_norm", "post_feedforward_layernorm"),
-    ];
-    const GPT2: [(&str, &str); 6] = [
-        ("attn_norm", "ln_1"),
-        ("attn_qkv", "attn.c_attn"),
-        ("attn_output", "attn.c_proj"),
-        ("ffn_norm", "ln_2"),
-        ("ffn_up", "mlp.c_fc"),
-        ("ffn_down", "mlp.c_proj"),
-    ];
-    let candidates = |tables: &[(&str, &str)], layers: &str, top: &[(&str, &str)]| -> Vec<String> {
-        let mut out = Vec::new();
-        if let Some(rest) = name.strip_prefix("blk.") {
-            if let Some((n, field)) = rest.split_once('.') {
-                for (from, to) in tables {
-                    if let Some(tail) = field.strip_prefix(from).filter(|t| t.starts_with('.')) {
-                        out.push(format!("{layers}.{n}.{to}{tail}"));
-                    }
-                }
-            }
-        }
-        for (from, to) in top {
-            if let Some(tail) = name.strip_prefix(from).filter(|t| t.starts_with('.')) {
-                out.push(format!("{to}{tail}"));
-            }
-        }
-        out
-    };
-    let mut all =
-        candidates(&LLAMA, "model.layers", &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")]);
-    // Gemma's two norms around the feed-forward block have names of their own.
-    if name.contains("ffn_norm") && model_type.starts_with("gemma") {
-        all.iter_mut().for_each(|n| *n = n.replace("post_attention_layernorm", "pre_feedforward_layernorm"));
-    }
-    if model_type == "gpt2" {
-        all.clear();
-    }
-    let gpt2_top = [("token_embd", "wte"), ("position_embd", "wpe"), ("output_norm", "ln_f"), ("output", "lm_head")];
-    for n in candidates(&GPT2, "h", &gpt2_top) {
-        all.push(format!("transformer.{n}"));
-        all.push(n);
-    }
-    all.iter().find(|n| has(n)).or(all.first()).cloned().unwrap_or_else(|| name.to_string())
+/// The tensor in memory.
+fn evaluated(t: Tensor) -> TensorResult<Tensor> {
+    t.eval()?;
+    Ok(t)
 }

@@ -89,7 +89,7 @@ fn a_kernel_op_is_its_folder_and_a_list() {
 
 #[test]
 fn a_model_is_its_file_and_a_list() {
-    check(&["gemma3", "Gemma3", "gemma3_text"], None, &["src/models/gemma3.rs", "src/models/mod.rs"]);
+    check(&["gemma3", "Gemma3", "gemma3_text"], None, &["src/models/architectures/gemma3.rs", "src/models/architectures/mod.rs"]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Models: their files, settings and logits.
 
+mod architectures;
 mod concurrent;
 mod convert;
 mod inference;

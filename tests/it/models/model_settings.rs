@@ -13,8 +13,10 @@ use tensorlogic::models::{self, Model, Session, Weights};
 use tensorlogic::nn::GptConfig;
 use tensorlogic::{DType, Device, Tensor};
 
+/// A file of `tests/vectors`, or of a larger set of the same layout in the folder `TL_VECTORS`.
 fn vectors(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(name)
+    let larger = std::env::var_os("TL_VECTORS").map(|root| PathBuf::from(root).join(name)).filter(|p| p.exists());
+    larger.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(name))
 }
 
 fn read_json(path: &Path) -> Json {
@@ -90,12 +92,17 @@ impl Expected {
     }
 }
 
-/// Compares the end of `got` with `want`, within the tolerance of the references.
-#[track_caller]
-fn close(what: &str, got: &[f32], want: &[f64]) {
+/// The largest difference between the end of `got` and `want`, in tolerances of the references.
+fn error(got: &[f32], want: &[f64]) -> f64 {
     let got = &got[got.len() - want.len()..];
     let off = |(g, w): (&f32, &f64)| (*g as f64 - w).abs() / (2e-4 + 1e-4 * w.abs());
-    let worst = got.iter().zip(want).map(off).fold(0.0, f64::max);
+    got.iter().zip(want).map(off).fold(0.0, f64::max)
+}
+
+/// Compares the end of `got` with `want`.
+#[track_caller]
+fn close(what: &str, got: &[f32], want: &[f64]) {
+    let worst = error(got, want);
     assert!(worst <= 1.0, "{what}: {worst:.1} times the tolerance");
 }
 
@@ -116,33 +123,33 @@ struct Case {
 }
 
 /// Cases whose models transformers can run and this library refuses.
-const NOT_IMPLEMENTED: [&str; 7] = [
-    // yarn and longrope.
-    "llama-10-rope_parameters",
-    "llama-12-rope_parameters",
-    "llama-14-rope_parameters",
-    "llama-18-rope_parameters-rope_theta-rope_scaling",
+const NOT_IMPLEMENTED: [&str; 3] = [
     "gemma3-07-use_bidirectional_attention",
     // Fewer layers than the file has: transformers drops the rest.
     "gpt2-15-n_layer",
     "llama-19-num_hidden_layers",
 ];
 
-fn check_reference(case: &Case, expected: &Expected) {
+/// What is wrong with a case. In a larger set than the one that lies here, other settings may be refused too, by name.
+fn check_reference(case: &Case, expected: &Expected) -> Option<String> {
     let mut config = base_config(&case.dir);
     config.extend(case.patch.clone());
     case.delete.iter().for_each(|k| drop(config.remove(k)));
     let folder = Folder::new();
     let model = load(&folder.model(&case.dir, &Json::Object(config)));
     let refused = case.verdict == "refuse" || NOT_IMPLEMENTED.contains(&case.id.as_str());
+    let larger = std::env::var_os("TL_VECTORS").is_some();
     match model {
+        Ok(_) if refused => Some(format!("{}: loads, where {} is asked for", case.id, case.verdict)),
         Ok(model) => {
-            assert!(!refused, "{}: loads, where {} is asked for", case.id, case.verdict);
-            close(&case.id, &logits(&*model, &expected.ids(&case.dir)), &expected.logits(&case.id));
+            let off = error(&logits(&*model, &expected.ids(&case.dir)), &expected.logits(&case.id));
+            (off > 1.0).then(|| format!("{}: {off:.1} times the tolerance", case.id))
         }
+        Err(e) if larger && e.contains("supported are") => None,
+        Err(e) if !refused && !larger => Some(format!("{}: {e}", case.id)),
         Err(e) => {
-            assert!(refused, "{}: {e}", case.id);
-            assert!(case.patch.keys().any(|k| e.contains(k.as_str())), "{}: names none of {:?}: {e}", case.id, case.patch);
+            let named = case.patch.keys().chain(&case.delete).any(|k| e.contains(k.as_str()));
+            (!named).then(|| format!("{}: names none of {:?}: {e}", case.id, case.patch))
         }
     }
 }
@@ -153,7 +160,8 @@ fn changed_keys_give_what_transformers_gives() {
     let manifest = read_json(&vectors("config_keys/manifest.json"));
     let cases: Vec<Case> = serde_json::from_value(manifest["cases"].clone()).unwrap();
     assert!(cases.len() > 30);
-    cases.iter().for_each(|c| check_reference(c, &expected));
+    let wrong: Vec<String> = cases.iter().filter_map(|c| check_reference(c, &expected)).collect();
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
 /// What may happen to a key of a configuration class when its value changes.

@@ -1,0 +1,29 @@
+//! Apertus (Swiss AI, 2025): Llama with normed heads of queries and keys and a plain part of xIELU (Huang & Schlag, 2025), whose two slopes are
+//! learned in each layer.
+
+use super::common::{self, Usual};
+use crate::error::TensorResult;
+use crate::models::activation::ActivationFn;
+use crate::models::decoder::Description;
+use crate::models::decoder::description::{FeedForm, QkNorm, QkNormOf};
+use crate::models::decoder::names::Names;
+use crate::models::rope_settings::RopeDefaults;
+use crate::models::settings::Settings;
+
+pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
+    common::rope_is_said(s)?;
+    let rope = RopeDefaults { base: 12_000_000.0, ..RopeDefaults::default() };
+    let usual = Usual { eps: 1e-5, activation: ActivationFn::Xielu, rope, ..Usual::default() };
+    let mut d = common::decoder(s, "apertus", &usual)?;
+    let (norm, bias) = (d.norm, common::bias(s, "attention_bias", false)?);
+    d.each(|l| {
+        l.attention.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: false });
+        (l.attention.qkv_bias, l.attention.output_bias, l.feed.form) = (bias, bias, FeedForm::Plain);
+    });
+    d.names = Names::llama().with(&[
+        ("attn_norm", "attention_layernorm"),
+        ("ffn_norm", "feedforward_layernorm"),
+        ("ffn_act", "mlp.act_fn"),
+    ]);
+    Ok(d)
+}

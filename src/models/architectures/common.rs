@@ -1,0 +1,148 @@
+//! What the architectures have in common: the keys of sizes, norms and rotations, windows, biases.
+
+use crate::error::TensorResult;
+use crate::models::activation::ActivationFn;
+use crate::models::decoder::description::{Description, NormKind, NormSpec, Sizes};
+use crate::models::decoder::names::Names;
+use crate::models::rope_settings::{RopeDefaults, RopeTable};
+use crate::models::settings::{NONE, Settings};
+use crate::ops::rope::RopePairs;
+
+/// What an architecture has where its settings do not say; the default is Llama's, without the order of rows that GGUF's converter makes.
+#[derive(Clone, Copy)]
+pub(super) struct Usual<'k> {
+    pub norm: NormKind,
+    pub eps: f64,
+    /// The Hub's key of ε.
+    pub eps_key: &'k str,
+    /// Heads of keys where the key is missing; as many as of queries when absent.
+    pub kv_heads: Option<usize>,
+    /// Size of a head; the width over the number of heads when absent.
+    pub head_dim: Option<usize>,
+    pub activation: ActivationFn,
+    pub rope: RopeDefaults<'k>,
+    /// Whether the embedding serves as the output matrix.
+    pub tied: bool,
+}
+
+impl Default for Usual<'_> {
+    fn default() -> Self {
+        Usual {
+            norm: NormKind::Rms,
+            eps: 1e-6,
+            eps_key: "rms_norm_eps",
+            kv_heads: None,
+            head_dim: None,
+            activation: ActivationFn::Silu,
+            rope: RopeDefaults::default(),
+            tied: false,
+        }
+    }
+}
+
+/// Rotations by pairs of halves, whose rows GGUF's converter reorders so that pairs are neighbours.
+pub(super) fn reordered() -> RopeDefaults<'static> {
+    RopeDefaults { reordered: true, ..RopeDefaults::default() }
+}
+
+/// Rotations of neighbours.
+pub(super) fn adjacent() -> RopeDefaults<'static> {
+    RopeDefaults { pairs: RopePairs::Adjacent, ..RopeDefaults::default() }
+}
+
+/// A decoder with Llama's names of settings and tensors and one rotation; the rest of the description is Llama's without biases.
+pub(super) fn decoder(s: &Settings<'_>, architecture: &'static str, usual: &Usual<'_>) -> TensorResult<Description> {
+    let z = sizes(s, usual)?;
+    s.only_flag(NONE, "rope_interleaved", false, "only pairs of the two halves of a head are implemented")?;
+    let table = RopeTable::read(s, usual.rope, z.head_dim, z.context)?;
+    let gguf = if usual.norm == NormKind::Rms { "attention.layer_norm_rms_epsilon" } else { "attention.layer_norm_epsilon" };
+    let eps = s.positive(gguf, usual.eps_key)?.unwrap_or(if s.is_hub() { usual.eps } else { 1e-5 });
+    let norm = NormSpec { kind: usual.norm, eps, plus_one: false };
+    let mut d = Description::new(architecture, z, norm, Names::llama());
+    let activation = ActivationFn::read(s, "hidden_act", usual.activation)?;
+    d.each(|l| l.feed.activation = activation);
+    d.ropes.push(table);
+    d.head.tied = usual.tied;
+    // Tables of rotations that old files carry.
+    d.unused = &[".rotary_emb.inv_freq"];
+    Ok(d)
+}
+
+/// The sizes by the keys that most architectures have.
+pub(super) fn sizes(s: &Settings<'_>, usual: &Usual<'_>) -> TensorResult<Sizes> {
+    let width = s.need("embedding_length", "hidden_size", 1 << 20)?;
+    let heads = s.need("attention.head_count", "num_attention_heads", 1 << 14)?;
+    let missing = if s.is_null("num_key_value_heads") { None } else { usual.kv_heads };
+    let kv_heads = s.size("attention.head_count_kv", "num_key_value_heads", 1 << 14)?.or(missing).unwrap_or(heads);
+    let missing = if s.is_hub() && !s.is_null("head_dim") { usual.head_dim } else { None };
+    let head_dim = s.size("attention.key_length", "head_dim", 1 << 12)?.or(missing).unwrap_or(width / heads);
+    let context = s.need("context_length", "max_position_embeddings", 1 << 24)?;
+    if heads % kv_heads != 0 || head_dim % 2 != 0 || head_dim == 0 {
+        return Err(s.wrong(format!("{heads} heads, {kv_heads} of keys, of size {head_dim} do not fit together ({})", s.sizes())));
+    }
+    let same = format!("only values of the size of keys are implemented ({})", s.sizes());
+    s.only_number("attention.value_length", NONE, head_dim as f64, &same)?;
+    s.only_flag("attention.causal", NONE, true, "only causal attention is implemented")?;
+    for key in ["expert_count", "expert_used_count"] {
+        s.only_number(key, NONE, 0.0, "experts are not implemented")?;
+    }
+    let layers = s.need("block_count", "num_hidden_layers", 4096)?;
+    let feed = s.need("feed_forward_length", "intermediate_size", 1 << 22)?;
+    Ok(Sizes { width, layers, heads, kv_heads, head_dim, feed, context })
+}
+
+/// Whether there are biases, which only `config.json` says; those of GGUF files are taken where they are.
+pub(super) fn bias(s: &Settings<'_>, key: &str, usual: bool) -> TensorResult<Option<bool>> {
+    Ok(if s.is_hub() { Some(s.flag(NONE, key)?.unwrap_or(usual)) } else { None })
+}
+
+/// Biases of q, k, v and of the output matrix by `attention_bias`, of the feed-forward part by `mlp_bias`.
+pub(super) fn biases(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
+    let (attention, feed) = (bias(s, "attention_bias", false)?, bias(s, "mlp_bias", false)?);
+    d.each(|l| (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (attention, attention, feed));
+    Ok(())
+}
+
+/// Biases of q, k and v by `attention_bias`; the other matrices have none.
+pub(super) fn qkv_biases(s: &Settings<'_>, d: &mut Description, usual: bool) -> TensorResult<()> {
+    let qkv = bias(s, "attention_bias", usual)?;
+    d.each(|l| l.attention.qkv_bias = qkv);
+    Ok(())
+}
+
+/// Limits the keys that layers see to a window: in the layers that `layer_types` says, or else `usual`. `missing` is its size where no key says
+/// one. Returns which layers are limited.
+pub(super) fn windows(
+    s: &Settings<'_>,
+    d: &mut Description,
+    missing: Option<usize>,
+    usual: impl Fn(usize) -> bool,
+) -> TensorResult<Vec<bool>> {
+    let types = if s.is_hub() { s.windowed_layers(d.layers.len())? } else { None };
+    let limited = types.unwrap_or_else(|| (0..d.layers.len()).map(usual).collect());
+    let window = s.window(missing)?;
+    for (l, _) in d.layers.iter_mut().zip(&limited).filter(|(_, limited)| **limited) {
+        l.attention.window = window;
+    }
+    Ok(limited)
+}
+
+/// No rotation in layers where `without` holds.
+pub(super) fn unturned(d: &mut Description, without: impl Fn(usize) -> bool) {
+    d.layers.iter_mut().enumerate().filter(|(i, _)| without(*i)).for_each(|(_, l)| l.attention.rope = None);
+}
+
+/// Refuses a folder that does not say how positions turn, where transformers has a default of its own.
+pub(super) fn rope_is_said(s: &Settings<'_>) -> TensorResult<()> {
+    let said = !s.is_hub() || s.has_object("rope_parameters") || s.has_object("rope_scaling");
+    if said { Ok(()) } else { Err(s.refuse(NONE, "rope_parameters", "this architecture's default is not implemented")) }
+}
+
+/// The slopes 2^(−8·i/n) of n heads; if n is no power of two, those of the next lower one and every other of the next higher one
+/// (Press et al., 2021).
+pub(super) fn alibi_slopes(heads: usize) -> Vec<f32> {
+    let lower = 1 << heads.max(1).ilog2();
+    let slope = |i: usize, n: usize| 2f64.powf(-8.0 * i as f64 / n as f64) as f32;
+    let own = (1..=lower).map(|i| slope(i, lower));
+    own.chain((0..heads - lower).map(|i| slope(2 * i + 1, 2 * lower))).collect()
+}

@@ -1,0 +1,37 @@
+//! Gemma 2 (Gemma team, 2024): Gemma with norms after each part as well, windows in every other layer, scores and logits as c·tanh(x/c).
+
+use super::common::{self, Usual};
+use super::{gemma, gemma3};
+use crate::error::TensorResult;
+use crate::models::activation::ActivationFn;
+use crate::models::decoder::Description;
+use crate::models::settings::{NONE, Settings};
+
+pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
+    let usual = Usual { kv_heads: Some(4), head_dim: Some(256), tied: true, ..Usual::default() };
+    let mut d = common::decoder(s, "gemma2", &usual)?;
+    s.only_flag(NONE, "use_bidirectional_attention", false, "only causal attention is implemented")?;
+    let activation = ActivationFn::read(s, "hidden_activation", ActivationFn::GeluTanh)?;
+    // A key of Gemma that this architecture has not.
+    s.text(NONE, "hidden_act")?;
+    let bias = common::bias(s, "attention_bias", false)?;
+    let a = &d.layers[0].attention;
+    // GGUF has no key for it: of all sizes, only 27B (of 46 layers) takes the width over the number of heads instead of the heads' size.
+    let query = match s.is_hub() {
+        true => s.positive(NONE, "query_pre_attn_scalar")?.unwrap_or(256.0),
+        false if d.layers.len() == 46 => d.width as f64 / a.heads as f64,
+        false => a.head_dim as f64,
+    };
+    let score_cap = gemma3::softcap(s, "attn_logit_softcapping", Some(50.0))?;
+    d.head.softcap = gemma3::softcap(s, "final_logit_softcapping", Some(30.0))?;
+    d.norms_after_too();
+    d.each(|l| {
+        l.feed.activation = activation;
+        (l.attention.qkv_bias, l.attention.output_bias) = (bias, bias);
+        (l.attention.scale, l.attention.softcap) = (Some(1.0 / query.sqrt()), score_cap);
+    });
+    common::windows(s, &mut d, Some(4096), |i| i % 2 == 0)?;
+    gemma::scaled(&mut d);
+    d.names = gemma3::names();
+    Ok(d)
+}

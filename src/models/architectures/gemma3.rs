@@ -1,0 +1,132 @@
+//! Gemma 3 (Gemma team, 2025): norms before and after each part, normed queries and keys, sliding windows in five layers of six.
+//!
+//! x = √d·E[tokens]; x ← x + rms(Wo·attention(rope(rms(Wq·n)), rope(rms(Wk·n)), Wv·n)) with n = rms(x), the same around a gated GELU part; each
+//! norm is times 1 + w. Layers with windows and those that see all keys turn by different θ.
+
+use super::common;
+use crate::dtype::DType;
+use crate::error::TensorResult;
+use crate::models::activation::ActivationFn;
+use crate::models::decoder::description::{Description, NormSpec, QkNorm, QkNormOf, Sizes};
+use crate::models::decoder::names::Names;
+use crate::models::rope_settings::{self, RopeDefaults, RopeTable};
+use crate::models::settings::{NONE, Settings};
+
+pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
+    let hub = s.is_hub();
+    if s.has_object("text_config") {
+        return Err(s.refuse(NONE, "text_config", "models of text and images are not implemented"));
+    }
+    let z = sizes(s)?;
+    s.only_flag("attention.causal", "use_bidirectional_attention", !hub, "only causal attention is implemented")?;
+    let ropes = ropes(s, z)?;
+    let softcap = softcap(s, "final_logit_softcapping", None)?;
+    // GGUF has no key for it: of all sizes, only 27B (of 62 layers) takes the width over the number of heads instead of the heads' size.
+    let query = match hub {
+        true => s.positive(NONE, "query_pre_attn_scalar")?.unwrap_or(256.0),
+        false if z.layers == 62 => z.width as f64 / z.heads as f64,
+        false => z.head_dim as f64,
+    };
+    let eps = s.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps")?.unwrap_or(1e-6);
+    let activation = ActivationFn::read(s, "hidden_activation", ActivationFn::GeluTanh)?;
+    let bias = common::bias(s, "attention_bias", false)?;
+    let windows = windows(s, z.layers)?;
+
+    let norm = NormSpec { plus_one: true, ..NormSpec::rms(eps) };
+    let mut d = Description::new("gemma3", z, norm, names());
+    d.norms_after_too();
+    for (l, window) in d.layers.iter_mut().zip(windows) {
+        l.attention.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: false });
+        (l.attention.qkv_bias, l.attention.output_bias) = (bias, bias);
+        l.attention.scale = Some(1.0 / query.sqrt());
+        l.attention.window = window;
+        l.attention.rope = Some(if window.is_none() { 0 } else { 1 });
+        l.feed.activation = activation;
+    }
+    d.ropes = ropes;
+    d.rope_positions = 1 << 15;
+    d.embed.scale = Some((z.width as f64).sqrt());
+    (d.head.tied, d.head.softcap) = (true, softcap);
+    d.unused = &[".rotary_emb.inv_freq"];
+    // f16 overflows in the residual stream.
+    d.dtype = Some(DType::F32);
+    Ok(d)
+}
+
+/// The norms around the feed-forward part have names of their own.
+pub(super) fn names() -> Names {
+    Names::llama().with(&[
+        ("post_attention_norm", "post_attention_layernorm"),
+        ("ffn_norm", "pre_feedforward_layernorm"),
+        ("post_ffw_norm", "post_feedforward_layernorm"),
+    ])
+}
+
+/// The sizes; heads have 256 elements where nothing says otherwise.
+pub(super) fn sizes(s: &Settings<'_>) -> TensorResult<Sizes> {
+    let width = s.need("embedding_length", "hidden_size", 1 << 20)?;
+    let layers = s.need("block_count", "num_hidden_layers", 4096)?;
+    let heads = s.need("attention.head_count", "num_attention_heads", 1 << 14)?;
+    let kv_heads = s.need("attention.head_count_kv", "num_key_value_heads", 1 << 14)?;
+    let head_dim = s.size("attention.key_length", "head_dim", 1 << 12)?.unwrap_or(256);
+    let context = s.need("context_length", "max_position_embeddings", 1 << 24)?;
+    if heads % kv_heads != 0 || head_dim % 2 != 0 {
+        return Err(s.wrong(format!("{heads} heads, {kv_heads} of keys, of size {head_dim} do not fit together ({})", s.sizes())));
+    }
+    let same = format!("only values of the size of keys are implemented ({})", s.sizes());
+    s.only_number("attention.value_length", NONE, head_dim as f64, &same)?;
+    let feed = s.need("feed_forward_length", "intermediate_size", 1 << 22)?;
+    Ok(Sizes { width, layers, heads, kv_heads, head_dim, feed, context })
+}
+
+/// c in c·tanh(x/c), which `config.json` leaves out as null and GGUF as 0.
+pub(super) fn softcap(s: &Settings<'_>, key: &str, missing: Option<f64>) -> TensorResult<Option<f64>> {
+    let missing = if s.is_null(key) { None } else { missing };
+    match s.number(key, key)?.or(missing) {
+        Some(v) if v < 0.0 || v == 0.0 && s.is_hub() => Err(s.refuse(key, key, "it has to be above 0")),
+        v => Ok(v.filter(|v| *v > 0.0)),
+    }
+}
+
+/// The layers' windows: five layers with one, then one that sees all, where the settings do not say otherwise.
+fn windows(s: &Settings<'_>, layers: usize) -> TensorResult<Vec<Option<usize>>> {
+    let pattern = s.size("attention.sliding_window_pattern", "sliding_window_pattern", 4096)?.unwrap_or(6);
+    let whole: Vec<bool> = match s.windowed_layers(layers)? {
+        Some(windowed) => {
+            // transformers writes it beside the list, which decides.
+            s.number(NONE, "_sliding_window_pattern")?;
+            windowed.into_iter().map(|w| !w).collect()
+        }
+        None => {
+            s.only_number(NONE, "_sliding_window_pattern", 6.0, "`sliding_window_pattern` sets it")?;
+            (1..=layers).map(|i| i % pattern == 0).collect()
+        }
+    };
+    if s.is_hub() && whole.iter().all(|w| *w) {
+        // A window that no layer has may be null.
+        if s.has_object("sliding_window") {
+            s.size(NONE, "sliding_window", 1 << 24)?;
+        }
+        return Ok(vec![None; layers]);
+    }
+    let window = match s.is_hub() {
+        true => s.size(NONE, "sliding_window", 1 << 24)?.unwrap_or(4096),
+        false => s.need("attention.sliding_window", NONE, 1 << 24)?,
+    };
+    Ok(whole.into_iter().map(|whole| if whole { None } else { Some(window) }).collect())
+}
+
+/// The rotations of layers that see all keys, and of those with windows.
+fn ropes(s: &Settings<'_>, z: Sizes) -> TensorResult<Vec<RopeTable>> {
+    let global = RopeDefaults { base: 1_000_000.0, object: "rope_parameters.full_attention", ..Default::default() };
+    let local = RopeDefaults { base_key: "rope_local_base_freq", object: "rope_parameters.sliding_attention", ..Default::default() };
+    if !s.is_hub() {
+        let base = s.positive("rope.freq_base_swa", NONE)?.unwrap_or(local.base);
+        let local = RopeTable::unscaled(s, local, base, z.head_dim);
+        return Ok(vec![RopeTable::read(s, global, z.head_dim, z.context)?, local]);
+    }
+    // The older spelling scales the layers that see all keys.
+    let object = rope_settings::object(s, global.object)?;
+    let part = |object, defaults| RopeTable::from_config(s, object, defaults, z.head_dim, z.context);
+    Ok(vec![part(object, global)?, part(local.object, local)?])
+}

@@ -1,0 +1,33 @@
+//! SantaCoder and StarCoder (Li et al., 2023): GPT-2 with one key head for all queries (Shazeer, 2019).
+
+use super::gpt2;
+use crate::error::TensorResult;
+use crate::models::activation::ActivationFn;
+use crate::models::decoder::Description;
+use crate::models::decoder::description::{FeedForm, JointQkv, LearnedPositions, NormSpec, Sizes};
+use crate::models::settings::{NONE, Settings};
+
+pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
+    let z = gpt2::sizes(s)?;
+    let one_key = s.flag(NONE, "multi_query")?.unwrap_or(true);
+    let kv_heads = if one_key { 1 } else { z.heads };
+    s.only_number(NONE, "num_key_value_heads", kv_heads as f64, "`multi_query` sets it")?;
+    let eps = s.positive(NONE, "layer_norm_epsilon")?.unwrap_or(1e-5);
+    let activation = ActivationFn::read(s, "activation_function", ActivationFn::GeluTanh)?;
+    let scaled = s.flag(NONE, "scale_attn_weights")?.unwrap_or(true);
+    // Scores and softmax are in f32 here.
+    for key in ["attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"] {
+        s.flag(NONE, key)?;
+    }
+    let mut d = Description::new("gpt_bigcode", Sizes { kv_heads, ..z }, NormSpec::layer(eps), gpt2::names());
+    d.each(|l| {
+        l.attention.joint = if one_key { JointQkv::Sorted } else { JointQkv::Grouped };
+        (l.attention.rope, l.attention.scale) = (None, if scaled { None } else { Some(1.0) });
+        (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (Some(true), Some(true), Some(true));
+        (l.feed.form, l.feed.activation) = (FeedForm::Plain, activation);
+    });
+    d.embed.positions = Some(LearnedPositions { offset: 0 });
+    d.head.tied = true;
+    d.unused = &[".attn.bias", ".attn.masked_bias"];
+    Ok(d)
+}

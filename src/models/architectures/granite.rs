@@ -1,0 +1,23 @@
+//! Granite 3 (IBM, 2024): Llama with four multipliers: of embeddings, of what is added to the residual stream, of scores, and a divisor of logits.
+
+use super::common::{self, Usual};
+use crate::error::TensorResult;
+use crate::models::decoder::Description;
+use crate::models::settings::Settings;
+
+pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
+    let mut d = common::decoder(s, "granite", &Usual { rope: common::reordered(), ..Usual::default() })?;
+    common::biases(s, &mut d)?;
+    multipliers(s, &mut d)?;
+    Ok(d)
+}
+
+pub(super) fn multipliers(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
+    let residual = s.number("residual_scale", "residual_multiplier")?;
+    let usual = s.is_hub().then_some(1.0);
+    let scale = s.number("attention.scale", "attention_multiplier")?.or(usual);
+    d.embed.scale = s.number("embedding_scale", "embedding_multiplier")?;
+    d.head.scale = s.positive("logit_scale", "logits_scaling")?.map(|by| 1.0 / by);
+    d.each(|l| (l.residual, l.attention.scale) = (residual, scale));
+    Ok(())
+}

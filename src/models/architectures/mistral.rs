@@ -1,0 +1,35 @@
+//! Mistral 7B (Jiang et al., 2023): Llama with a window on all layers. Ministral has it on some of them; Ministral 3 turns by YaRN, and multiplies
+//! queries at position p with 1 + β·ln(1 + ⌊p/original⌋).
+
+use super::common::{self, Usual};
+use crate::error::TensorResult;
+use crate::models::decoder::Description;
+use crate::models::settings::{NONE, Settings};
+
+pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
+    let mut d = common::decoder(s, "mistral", &Usual { kv_heads: Some(8), ..Usual::default() })?;
+    common::windows(s, &mut d, Some(4096), |_| true)?;
+    Ok(d)
+}
+
+pub(super) fn describe_ministral(s: &Settings<'_>) -> TensorResult<Description> {
+    let mut d = common::decoder(s, "ministral", &Usual { kv_heads: Some(8), ..Usual::default() })?;
+    common::windows(s, &mut d, Some(4096), |_| true)?;
+    Ok(d)
+}
+
+pub(super) fn describe_ministral3(s: &Settings<'_>) -> TensorResult<Description> {
+    common::rope_is_said(s)?;
+    let usual = Usual { eps: 1e-5, kv_heads: Some(8), head_dim: Some(128), ..Usual::default() };
+    let mut d = common::decoder(s, "ministral3", &usual)?;
+    common::windows(s, &mut d, None, |_| true)?;
+    let (beta, original) = ("rope_parameters.llama_4_scaling_beta", "rope_parameters.original_max_position_embeddings");
+    s.only_number(NONE, "rope_parameters.max_position_embeddings", d.context as f64, "`max_position_embeddings` has to be the same")?;
+    if let (Some(beta), Some(original)) = (s.number(NONE, beta)?, s.positive(NONE, original)?) {
+        let mut queries = d.ropes[0].clone();
+        queries.growth = Some((beta, original));
+        d.ropes.push(queries);
+        d.each(|l| l.attention.query_rope = Some(1));
+    }
+    Ok(d)
+}

@@ -1,0 +1,116 @@
+//! The architectures that there are, a file for each family: what its paper adds to Llama, or has instead.
+
+mod apertus;
+mod arcee;
+mod bitnet;
+mod bloom;
+mod cohere;
+mod common;
+mod ernie4_5;
+mod exaone4;
+mod falcon;
+mod gemma;
+mod gemma2;
+mod gemma3;
+mod glm4;
+mod gpt2;
+mod gpt_bigcode;
+mod gpt_neo;
+mod gptj;
+mod gptneox;
+mod granite;
+mod granite_swa;
+mod helium;
+mod hunyuan;
+mod llama;
+mod mistral;
+mod mpt;
+mod nemotron;
+mod olmo;
+mod olmo2;
+mod opt;
+mod phi;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod seed_oss;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
+
+use crate::error::TensorResult;
+use crate::io::GgufWriter;
+use crate::models::decoder::Description;
+use crate::models::settings::Settings;
+
+/// A model's architecture.
+pub(crate) struct Architecture {
+    /// Its names in files: `general.architecture` of a GGUF file, `model_type` of a folder. The first is the one that messages say.
+    pub names: &'static [&'static str],
+    /// What the settings describe.
+    pub describe: fn(&Settings<'_>) -> TensorResult<Description>,
+    /// Writes the settings of a folder's model as GGUF's metadata; refuses what GGUF has no key for.
+    pub to_gguf: Option<ToGguf>,
+}
+
+/// See [`Architecture::to_gguf`].
+pub(crate) type ToGguf = fn(&Settings<'_>, &Description, &mut GgufWriter) -> TensorResult<()>;
+
+impl Architecture {
+    const fn new(names: &'static [&'static str], describe: fn(&Settings<'_>) -> TensorResult<Description>) -> Architecture {
+        Architecture { names, describe, to_gguf: None }
+    }
+    const fn with_gguf(self, to_gguf: ToGguf) -> Architecture {
+        Architecture { to_gguf: Some(to_gguf), ..self }
+    }
+}
+
+/// The list.
+pub(crate) const ARCHITECTURES: &[Architecture] = &[
+    Architecture::new(&["llama"], llama::describe).with_gguf(llama::to_gguf),
+    Architecture::new(&["gpt2"], gpt2::describe).with_gguf(gpt2::to_gguf),
+    Architecture::new(&["gemma3", "gemma3_text"], gemma3::describe),
+    Architecture::new(&["mistral"], mistral::describe),
+    Architecture::new(&["ministral"], mistral::describe_ministral),
+    Architecture::new(&["ministral3"], mistral::describe_ministral3),
+    Architecture::new(&["qwen2"], qwen2::describe),
+    Architecture::new(&["qwen3"], qwen3::describe),
+    Architecture::new(&["gemma"], gemma::describe),
+    Architecture::new(&["gemma2"], gemma2::describe),
+    Architecture::new(&["phi2", "phi"], phi::describe),
+    Architecture::new(&["phi3"], phi3::describe),
+    Architecture::new(&["smollm3"], smollm3::describe),
+    Architecture::new(&["olmo"], olmo::describe),
+    Architecture::new(&["olmo2"], olmo2::describe),
+    Architecture::new(&["olmo3"], olmo2::describe3),
+    Architecture::new(&["granite"], granite::describe),
+    Architecture::new(&["granite_swa"], granite_swa::describe),
+    Architecture::new(&["glm"], glm4::describe),
+    Architecture::new(&["glm4"], glm4::describe_0414),
+    Architecture::new(&["starcoder2"], starcoder2::describe),
+    Architecture::new(&["gpt_bigcode"], gpt_bigcode::describe),
+    Architecture::new(&["stablelm"], stablelm::describe),
+    Architecture::new(&["command-r", "cohere"], cohere::describe),
+    Architecture::new(&["cohere2"], cohere::describe2),
+    Architecture::new(&["gptneox", "gpt_neox"], gptneox::describe),
+    Architecture::new(&["gpt_neo"], gpt_neo::describe),
+    Architecture::new(&["gptj"], gptj::describe),
+    Architecture::new(&["falcon"], falcon::describe),
+    Architecture::new(&["bloom"], bloom::describe),
+    Architecture::new(&["mpt"], mpt::describe),
+    Architecture::new(&["opt"], opt::describe),
+    Architecture::new(&["nemotron"], nemotron::describe),
+    Architecture::new(&["arcee"], arcee::describe),
+    Architecture::new(&["seed_oss"], seed_oss::describe),
+    Architecture::new(&["ernie4_5"], ernie4_5::describe),
+    Architecture::new(&["exaone4"], exaone4::describe),
+    Architecture::new(&["hunyuan_v1_dense"], hunyuan::describe),
+    Architecture::new(&["helium"], helium::describe),
+    Architecture::new(&["apertus"], apertus::describe),
+    Architecture::new(&["bitnet"], bitnet::describe),
+];
+
+/// The architecture of this name.
+pub(crate) fn find(name: &str) -> Option<&'static Architecture> {
+    ARCHITECTURES.iter().find(|a| a.names.contains(&name))
+}

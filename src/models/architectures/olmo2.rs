@@ -1,0 +1,44 @@
+//! OLMo 2 (OLMo team, 2024): Llama with the norms behind each part instead of before it, and queries and keys normalised over their whole width.
+//! OLMo 3 (2025) has windows in three of four layers, and the scaling of rotations in the others.
+
+use super::common::{self, Usual};
+use crate::error::TensorResult;
+use crate::models::decoder::Description;
+use crate::models::decoder::description::{QkNorm, QkNormOf};
+use crate::models::decoder::names::Names;
+use crate::models::rope_settings::{RopeDefaults, RopeTable};
+use crate::models::settings::Settings;
+
+pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
+    let mut d = common::decoder(s, "olmo2", &Usual { eps: 1e-5, ..Usual::default() })?;
+    norms(s, &mut d)?;
+    Ok(d)
+}
+
+pub(super) fn describe3(s: &Settings<'_>) -> TensorResult<Description> {
+    let full = RopeDefaults { base: 500_000.0, object: "rope_parameters.full_attention", ..RopeDefaults::default() };
+    let mut d = common::decoder(s, "olmo3", &Usual { eps: 1e-5, rope: full, ..Usual::default() })?;
+    // What stands beside the objects of the two kinds of layers is left over from the older spelling.
+    s.ignore("rope_parameters");
+    norms(s, &mut d)?;
+    let a = &d.layers[0].attention;
+    let limited = RopeTable::from_config(s, "rope_parameters.sliding_attention", full, a.head_dim, d.context)?;
+    d.ropes.push(limited);
+    for (l, limited) in common::windows(s, &mut d, Some(4096), |i| (i + 1) % 4 != 0)?.into_iter().enumerate() {
+        d.layers[l].attention.rope = Some(usize::from(limited));
+    }
+    Ok(d)
+}
+
+fn norms(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
+    let bias = common::bias(s, "attention_bias", false)?;
+    let norm = d.norm;
+    d.norms_after();
+    d.each(|l| {
+        l.attention.qk_norm = Some(QkNorm { norm, of: QkNormOf::Width, after_rope: false });
+        (l.attention.qkv_bias, l.attention.output_bias) = (bias, bias);
+    });
+    d.names = Names::llama()
+        .with(&[("post_attention_norm", "post_attention_layernorm"), ("post_ffw_norm", "post_feedforward_layernorm")]);
+    Ok(())
+}

@@ -1,0 +1,19 @@
+//! Qwen 3 (Yang et al., 2025): Llama with heads of queries and keys normalised before they turn, q ← rope(rms(Wq·n)·w).
+
+use super::common::{self, Usual};
+use super::qwen2;
+use crate::error::TensorResult;
+use crate::models::decoder::Description;
+use crate::models::decoder::description::{QkNorm, QkNormOf};
+use crate::models::settings::Settings;
+
+pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
+    let mut d = common::decoder(s, "qwen3", &Usual { kv_heads: Some(32), head_dim: Some(128), ..Usual::default() })?;
+    let (norm, bias) = (d.norm, common::bias(s, "attention_bias", false)?);
+    d.each(|l| {
+        l.attention.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: false });
+        (l.attention.qkv_bias, l.attention.output_bias) = (bias, bias);
+    });
+    qwen2::windows(s, &mut d)?;
+    Ok(d)
+}

@@ -1,0 +1,15 @@
+//! Seed-OSS (ByteDance, 2025): Llama with biases of queries, keys and values.
+
+use super::common::{self, Usual};
+use crate::error::TensorResult;
+use crate::models::decoder::Description;
+use crate::models::settings::Settings;
+
+pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
+    let mut d = common::decoder(s, "seed_oss", &Usual { kv_heads: Some(8), head_dim: Some(128), ..Usual::default() })?;
+    let output = common::bias(s, "attention_out_bias", false)?;
+    let feed = common::bias(s, "mlp_bias", false)?;
+    common::qkv_biases(s, &mut d, true)?;
+    d.each(|l| (l.attention.output_bias, l.feed.bias) = (output, feed));
+    Ok(d)
+}

@@ -1,0 +1,167 @@
+//! Attention of a layer: projections, norms and rotations of queries and keys, the cache, the output matrix.
+
+use super::Context;
+use super::description::{AttentionSpec, JointQkv, QkNormOf};
+use super::norm::Norm;
+use super::scores;
+use crate::error::TensorResult;
+use crate::models::weights::Tensors;
+use crate::models::{KvCache, Projection, merge_heads, split_heads};
+use crate::ops::attention::AttentionOptions;
+use crate::tensor::Tensor;
+use std::sync::Arc;
+
+/// Attention with its weights.
+#[derive(Clone)]
+pub(crate) struct Attention {
+    spec: Arc<AttentionSpec>,
+    qkv: Qkv,
+    o: Projection, // H·D → d
+    q_norm: Option<Norm>,
+    k_norm: Option<Norm>,
+    /// A logit of each head that belongs to no key, `[H]`.
+    sinks: Option<Tensor>,
+    output_norm: Option<Norm>,
+}
+
+/// The matrices of queries d → H·D, keys and values d → Hkv·D.
+#[derive(Clone)]
+enum Qkv {
+    Separate { q: Projection, k: Projection, v: Projection },
+    /// Their rows in this order.
+    Joint(Projection),
+}
+
+impl Attention {
+    /// Reads the weights of layer `i`.
+    pub fn load(w: &Tensors<'_>, i: usize, spec: &AttentionSpec, width: usize) -> TensorResult<Attention> {
+        let name = |part: &str| format!("blk.{i}.{part}");
+        let (heads, kv_heads, size) = (spec.heads, spec.kv_heads, spec.head_dim);
+        let (q, kv) = (heads * size, kv_heads * size);
+        let qkv = match spec.joint {
+            JointQkv::Separate => Qkv::Separate {
+                q: w.linear(&name("attn_q"), width, q, spec.qkv_bias)?,
+                k: w.linear(&name("attn_k"), width, kv, spec.qkv_bias)?,
+                v: w.linear(&name("attn_v"), width, kv, spec.qkv_bias)?,
+            },
+            JointQkv::Sorted => Qkv::Joint(w.linear(&name("attn_qkv"), width, q + 2 * kv, spec.qkv_bias)?),
+            JointQkv::Grouped => {
+                let groups = [kv_heads, heads / kv_heads, size];
+                Qkv::Joint(w.linear_by(&name("attn_qkv"), width, q + 2 * kv, spec.qkv_bias, |t| sorted(t, groups))?)
+            }
+        };
+        let qk_norm = |part: &str, heads: usize| {
+            let Some(n) = spec.qk_norm else { return Ok(None) };
+            Ok(Some(match n.of {
+                QkNormOf::Head => Norm::load(w, &name(part), n.norm, size)?,
+                QkNormOf::EachHead => Norm::load_heads(w, &name(part), n.norm, heads, size)?,
+                QkNormOf::Width => Norm::load(w, &name(part), n.norm, heads * size)?,
+            }))
+        };
+        Ok(Attention {
+            qkv,
+            q_norm: qk_norm("attn_q_norm", heads)?,
+            k_norm: qk_norm("attn_k_norm", kv_heads)?,
+            sinks: if spec.sinks { Some(w.vector(&name("attn_sinks.weight"), heads)?) } else { None },
+            output_norm: Norm::load_if(w, &name("attn_sub_norm"), spec.output_norm, q)?,
+            o: w.linear(&name("attn_output"), q, width, spec.output_bias)?,
+            spec: Arc::new(spec.clone()),
+        })
+    }
+
+    /// Queries, keys and values `[B,T,H·D]`.
+    fn project(&self, h: &Tensor) -> TensorResult<[Tensor; 3]> {
+        let s = &self.spec;
+        let all = match &self.qkv {
+            Qkv::Separate { q, k, v } => [q.forward(h)?, k.forward(h)?, v.forward(h)?],
+            Qkv::Joint(all) => all.parts(h, [s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim])?,
+        };
+        let Some(c) = s.clip else { return Ok(all) };
+        let [q, k, v] = all;
+        let clip = |x: Tensor| x.clamp(Some(-c), Some(c));
+        Ok([clip(q)?, clip(k)?, clip(v)?])
+    }
+
+    /// Queries or keys as heads `[B,H,T,D]`, normalised and turned.
+    fn heads(&self, x: &Tensor, heads: usize, norm: Option<&Norm>, rope: Option<usize>, context: &Context) -> TensorResult<Tensor> {
+        let of = self.spec.qk_norm;
+        let norm_at = |x: Tensor, at: bool| match (norm, of) {
+            (Some(norm), Some(of)) if of.of != QkNormOf::Width && of.after_rope == at => norm.forward(&x),
+            _ => Ok(x),
+        };
+        let x = match (norm, of) {
+            (Some(norm), Some(of)) if of.of == QkNormOf::Width => split_heads(&norm.forward(x)?, heads)?,
+            _ => split_heads(x, heads)?,
+        };
+        let x = norm_at(x, false)?;
+        let x = match rope {
+            Some(n) => context.ropes[n].rotate(&x)?,
+            None => x,
+        };
+        norm_at(x, true)
+    }
+
+    /// `[B,T,d]` to `[B,T,d]`; keys and values go to layer `i` of the cache.
+    pub fn forward(&self, i: usize, h: &Tensor, context: &Context, cache: &mut KvCache) -> TensorResult<Tensor> {
+        let s = &*self.spec;
+        let [q, k, v] = self.project(h)?;
+        let q = self.heads(&q, s.heads, self.q_norm.as_ref(), s.query_rope.or(s.rope), context)?; // [B, H, T, D]
+        let k = self.heads(&k, s.kv_heads, self.k_norm.as_ref(), s.rope, context)?;
+        let (k, v) = cache.append(i, &k, &split_heads(&v, s.kv_heads)?)?;
+        let biased = match (&context.biases, &context.mask) {
+            (Some(biases), None) => Some(biases.narrow(-1, 0, k.dims()[2])?),
+            (Some(biases), Some(mask)) => Some(biases.narrow(-1, 0, k.dims()[2])?.add(mask)?),
+            (None, mask) => mask.clone(),
+        };
+        let a = if s.softcap.is_some() || self.sinks.is_some() {
+            scores::attention(s, self.sinks.as_ref(), [&q, &k, &v], biased.as_ref(), context.kv_len)?
+        } else {
+            let options = AttentionOptions { kv_len: context.kv_len, scale: s.scale, window: s.window, ..Default::default() };
+            q.attention(&k, &v, biased.as_ref(), &options)?
+        };
+        let a = merge_heads(&a)?; // [B, T, H·D]
+        match &self.output_norm {
+            Some(norm) => self.o.forward(&norm.forward(&a)?),
+            None => self.o.forward(&a),
+        }
+    }
+
+    /// The linear layers with GGUF's names of their parts.
+    pub fn projections(&self) -> impl Iterator<Item = (&'static str, &Projection)> {
+        let (joint, separate) = match &self.qkv {
+            Qkv::Joint(all) => (Some(("attn_qkv", all)), None),
+            Qkv::Separate { q, k, v } => (None, Some([("attn_q", q), ("attn_k", k), ("attn_v", v)])),
+        };
+        joint.into_iter().chain(separate.into_iter().flatten()).chain([("attn_output", &self.o)])
+    }
+
+    /// As [`Attention::projections`], to be changed.
+    pub fn projections_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Projection)> {
+        let (joint, separate) = match &mut self.qkv {
+            Qkv::Joint(all) => (Some(("attn_qkv", all)), None),
+            Qkv::Separate { q, k, v } => (None, Some([("attn_q", q), ("attn_k", k), ("attn_v", v)])),
+        };
+        joint.into_iter().chain(separate.into_iter().flatten()).chain([("attn_output", &mut self.o)])
+    }
+
+    /// The norms.
+    pub fn norms(&self) -> impl Iterator<Item = &Norm> {
+        self.q_norm.iter().chain(&self.k_norm).chain(&self.output_norm)
+    }
+
+    /// What is neither a linear layer nor a norm.
+    pub fn others(&self) -> impl Iterator<Item = &Tensor> {
+        self.sinks.iter()
+    }
+}
+
+/// Rows `[Hkv·(g + 2)·D, …]` that have, for each key head, its g queries, its key and its value, with all queries first, then the keys, then the
+/// values.
+fn sorted(t: &Tensor, [kv_heads, g, size]: [usize; 3]) -> TensorResult<Tensor> {
+    let inner: usize = t.dims()[1..].iter().product();
+    let groups = t.reshape(&[kv_heads as isize, (g + 2) as isize, (size * inner) as isize])?;
+    let part = |start, len| -> TensorResult<Tensor> { groups.narrow(1, start, len)?.contiguous()?.reshape(&[-1, inner as isize]) };
+    let rows = Tensor::cat(&[part(0, g)?, part(g, 1)?, part(g + 1, 1)?], 0)?;
+    let dims: Vec<isize> = t.dims().iter().map(|n| *n as isize).collect();
+    rows.reshape(&dims)
+}

@@ -1,0 +1,307 @@
+//! What a decoder is made of: sizes, layers and their parts. A layer is a value, so that patterns over layers are ordinary Rust.
+
+use super::names::Names;
+use crate::dtype::DType;
+use crate::models::activation::ActivationFn;
+use crate::models::rope_settings::RopeTable;
+
+/// A decoder, before its weights are read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Description {
+    /// The name of the architecture, for callers.
+    pub architecture: &'static str,
+    /// Size d of a hidden state.
+    pub width: usize,
+    /// Positions that the model was made for.
+    pub context: usize,
+    /// The Hub's names of tensors.
+    pub names: Names,
+    pub embed: Embed,
+    pub layers: Vec<LayerSpec>,
+    /// The norm after the last layer, where there is one.
+    pub norm: NormSpec,
+    pub final_norm: bool,
+    pub head: HeadSpec,
+    /// The rotations that layers refer to by index.
+    pub ropes: Vec<RopeTable>,
+    /// Positions that tables of rotations hold at most; a model with a longer context is used up to this one.
+    pub rope_positions: usize,
+    /// Ends of the names of tensors that old files carry and nobody needs.
+    pub unused: &'static [&'static str],
+    /// The usual type of activations, where it is not that of the device.
+    pub dtype: Option<DType>,
+}
+
+/// From tokens to the first layer's input.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub(crate) struct Embed {
+    /// What rows of the table are multiplied with.
+    pub scale: Option<f64>,
+    /// The norm of the sum.
+    pub norm: Option<NormSpec>,
+    /// Learned positions that are added; the first of them is row `offset` of the table.
+    pub positions: Option<LearnedPositions>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct LearnedPositions {
+    pub offset: usize,
+}
+
+/// From normed states to logits.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct HeadSpec {
+    /// Whether the embedding serves as the matrix if the settings do not say.
+    pub tied: bool,
+    pub bias: bool,
+    /// What logits are multiplied with.
+    pub scale: Option<f64>,
+    /// c in c·tanh(logits/c).
+    pub softcap: Option<f64>,
+}
+
+/// One layer: x ← x + r·post(attention(norm(x))), then the same with the feed-forward part.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LayerSpec {
+    pub flow: Flow,
+    /// What is added to the residual stream is multiplied with this.
+    pub residual: Option<f64>,
+    pub attention_norm: Option<NormSpec>,
+    pub attention: AttentionSpec,
+    pub attention_post_norm: Option<NormSpec>,
+    pub feed_norm: Option<NormSpec>,
+    pub feed: FeedSpec,
+    pub feed_post_norm: Option<NormSpec>,
+}
+
+/// How the two parts of a layer are joined.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Flow {
+    /// y = x + attention(norm(x)), then y + feed(norm(y)).
+    Sequential,
+    /// As `Sequential`, but the norms' results take the place of x and y in the sums.
+    FromNorms,
+    /// norm(x + attention(x)), then the same with the feed-forward part.
+    NormedSums,
+    /// x + attention(norm(x)) + feed(norm(x)), with one norm for both where the second is absent.
+    Parallel,
+}
+
+/// A norm. Its weights are of the width of what it normalises.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct NormSpec {
+    pub kind: NormKind,
+    pub eps: f64,
+    /// Whether the Hub's weights lack the 1 that they are applied with; GGUF's converter has added it.
+    pub plus_one: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum NormKind {
+    /// x / √mean(x²) · w (Zhang & Sennrich, 2019).
+    Rms,
+    /// (x − mean) / √variance · w + b (Ba et al., 2016).
+    Layer,
+    /// As `Layer`, without b.
+    LayerWithoutBias,
+    /// As `Layer`, without w and b.
+    LayerWithoutWeights,
+}
+
+impl NormSpec {
+    pub fn rms(eps: f64) -> NormSpec {
+        NormSpec { kind: NormKind::Rms, eps, plus_one: false }
+    }
+    pub fn layer(eps: f64) -> NormSpec {
+        NormSpec { kind: NormKind::Layer, eps, plus_one: false }
+    }
+}
+
+/// Grouped-query attention (Ainslie et al., 2023).
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AttentionSpec {
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// How q, k and v are stored.
+    pub joint: JointQkv,
+    /// Whether q, k and v have biases; where GGUF leaves it open, they are taken where they are.
+    pub qkv_bias: Option<bool>,
+    /// The same of the output matrix.
+    pub output_bias: Option<bool>,
+    /// Bound of |q|, |k| and |v|.
+    pub clip: Option<f64>,
+    pub qk_norm: Option<QkNorm>,
+    /// Which of the description's rotations turns q and k; none where positions are not turned.
+    pub rope: Option<usize>,
+    /// Another rotation for q alone.
+    pub query_rope: Option<usize>,
+    /// How many keys up to its own position a query sees; `None` for all.
+    pub window: Option<usize>,
+    /// What scores are multiplied with, where it is not 1/√D.
+    pub scale: Option<f64>,
+    /// c in c·tanh(scores/c).
+    pub softcap: Option<f64>,
+    /// Linear biases of keys' positions.
+    pub alibi: Option<Alibi>,
+    /// Whether each head has a learned logit that takes part in the softmax and belongs to no key.
+    pub sinks: bool,
+    /// The norm of the heads' results, before the output matrix.
+    pub output_norm: Option<NormSpec>,
+}
+
+/// Linear biases of positions (ALiBi, Press et al., 2021): slope · position of the key is added to the scores.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Alibi {
+    /// A slope for each head.
+    pub slopes: Vec<f32>,
+    /// Whether slopes and biases are rounded to bf16.
+    pub bf16: bool,
+    /// What the biases are multiplied with.
+    pub factor: f64,
+}
+
+/// How the matrices of q, k and v are stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum JointQkv {
+    /// One each.
+    Separate,
+    /// All rows of q, then those of k, then those of v.
+    Sorted,
+    /// On the Hub, for each key head its queries, its key and its value; in GGUF as `Sorted`.
+    Grouped,
+}
+
+/// The norm of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct QkNorm {
+    pub norm: NormSpec,
+    pub of: QkNormOf,
+    /// Whether they are turned first.
+    pub after_rope: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum QkNormOf {
+    /// Each head, with the same weights `[D]` for all.
+    Head,
+    /// Each head, with weights of its own `[H,D]`.
+    EachHead,
+    /// The whole width H·D.
+    Width,
+}
+
+/// The feed-forward part.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct FeedSpec {
+    pub size: usize,
+    pub form: FeedForm,
+    pub activation: ActivationFn,
+    pub bias: Option<bool>,
+    /// The norm before the last matrix.
+    pub inner_norm: Option<NormSpec>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum FeedForm {
+    /// down(act(up(x))).
+    Plain,
+    /// down(act(gate(x)) · up(x)) (Shazeer, 2020).
+    Gated,
+    /// As `Gated`, with the rows of gate and up in one matrix, those of gate first.
+    GatedJoint,
+}
+
+/// The sizes of a decoder whose layers are alike.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub width: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub feed: usize,
+    pub context: usize,
+}
+
+impl Description {
+    /// A decoder of equal layers: attention with separate matrices that turns whole heads by the first rotation, a gated SiLU feed-forward part,
+    /// `norm` before both of them and at the end, no biases.
+    pub fn new(architecture: &'static str, z: Sizes, norm: NormSpec, names: Names) -> Description {
+        let attention = AttentionSpec {
+            heads: z.heads,
+            kv_heads: z.kv_heads,
+            head_dim: z.head_dim,
+            joint: JointQkv::Separate,
+            qkv_bias: Some(false),
+            output_bias: Some(false),
+            clip: None,
+            qk_norm: None,
+            rope: Some(0),
+            query_rope: None,
+            window: None,
+            scale: None,
+            softcap: None,
+            alibi: None,
+            sinks: false,
+            output_norm: None,
+        };
+        let feed =
+            FeedSpec { size: z.feed, form: FeedForm::Gated, activation: ActivationFn::Silu, bias: Some(false), inner_norm: None };
+        let layer = LayerSpec {
+            flow: Flow::Sequential,
+            residual: None,
+            attention_norm: Some(norm),
+            attention,
+            attention_post_norm: None,
+            feed_norm: Some(norm),
+            feed,
+            feed_post_norm: None,
+        };
+        Description {
+            architecture,
+            width: z.width,
+            context: z.context,
+            names,
+            embed: Embed::default(),
+            layers: vec![layer; z.layers],
+            norm,
+            final_norm: true,
+            head: HeadSpec { tied: false, bias: false, scale: None, softcap: None },
+            ropes: Vec::new(),
+            rope_positions: 1 << 17,
+            unused: &[],
+            dtype: None,
+        }
+    }
+
+    /// Changes every layer.
+    pub fn each(&mut self, change: impl FnMut(&mut LayerSpec)) {
+        self.layers.iter_mut().for_each(change);
+    }
+
+    /// Puts `norm` in the place of every norm of the residual stream.
+    pub fn norms(&mut self, norm: NormSpec) {
+        self.norm = norm;
+        self.each(|l| {
+            let all = [&mut l.attention_norm, &mut l.attention_post_norm, &mut l.feed_norm, &mut l.feed_post_norm];
+            all.into_iter().flatten().for_each(|n| *n = norm);
+        });
+    }
+
+    /// Moves the norms behind attention and feed-forward part.
+    pub fn norms_after(&mut self) {
+        self.each(|l| {
+            l.attention_post_norm = l.attention_norm.take();
+            l.feed_post_norm = l.feed_norm.take();
+        });
+    }
+
+    /// Adds norms behind attention and feed-forward part to those before them.
+    pub fn norms_after_too(&mut self) {
+        self.each(|l| {
+            l.attention_post_norm = l.attention_norm;
+            l.feed_post_norm = l.feed_norm;
+        });
+    }
+}

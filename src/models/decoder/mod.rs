@@ -1,0 +1,265 @@
+//! The forward pass that all decoders share, over a description of what each consists of.
+
+mod attention;
+pub(crate) mod description;
+mod feed;
+pub(crate) mod names;
+mod norm;
+mod rope;
+mod scores;
+
+pub(crate) use description::Description;
+
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::models::block::{self, Block};
+use crate::models::settings::Settings;
+use crate::models::weights::{Tensors, Weights};
+use crate::models::{KvCache, Layer, Model, ModelShape, Pass, Projection};
+use crate::tensor::Tensor;
+use attention::Attention;
+use description::{Flow, HeadSpec, LayerSpec};
+use feed::Feed;
+use norm::Norm;
+use rope::Rope;
+use std::sync::Arc;
+
+/// Positions behind the context that padding may take.
+const PADDING: usize = 512;
+
+/// A language model of a decoder's layers.
+pub struct Decoder {
+    shape: ModelShape,
+    description: Description,
+    tokens: Tensor,            // [V, d]
+    positions: Option<Tensor>, // [context, d]
+    embed_norm: Option<Norm>,
+    layers: Vec<DecoderLayer>,
+    norm: Option<Norm>,
+    head: Projection, // d → V
+    ropes: Vec<Rope>,
+    /// Linear biases of keys' positions, `[1,H,1,keys]`.
+    biases: Option<Tensor>,
+    /// The head size where GGUF's converter reordered the rows of q and k, so that rotated pairs are neighbours.
+    reordered: Option<usize>,
+    /// Whether the Hub's matrices are `[in,out]`.
+    transposed: bool,
+}
+
+/// A layer with its weights.
+#[derive(Clone)]
+struct DecoderLayer {
+    flow: Flow,
+    residual: Option<f32>,
+    attention_norm: Option<Norm>,
+    attention: Attention,
+    attention_post_norm: Option<Norm>,
+    feed_norm: Option<Norm>,
+    feed: Feed,
+    feed_post_norm: Option<Norm>,
+}
+
+/// What layers of one pass read besides their inputs.
+#[derive(Clone)]
+pub(crate) struct Context {
+    /// The tables of the positions.
+    ropes: Arc<[Rope]>,
+    mask: Option<Tensor>,
+    /// Linear biases of keys' positions, `[1,H,1,keys]`, of more keys than there are.
+    biases: Option<Tensor>,
+    /// Keys that are valid.
+    kv_len: Option<usize>,
+}
+
+impl Decoder {
+    /// Reads the weights; activations and cache are of `dtype`.
+    ///
+    /// # Errors
+    /// When a tensor is missing or left over, or does not fit the settings, or a setting was not asked for.
+    pub(crate) fn load(d: Description, s: &Settings<'_>, weights: &Weights, dtype: DType) -> TensorResult<Decoder> {
+        let names = d.names.clone();
+        let w = Tensors::new(weights, s, &names, dtype);
+        let decoder = Decoder::read(d, &w, dtype)?;
+        s.finish()?;
+        w.finish(decoder.description.unused)?;
+        Ok(decoder)
+    }
+
+    /// Reads the weights from `w`, which records what was asked for.
+    pub(crate) fn read(d: Description, w: &Tensors<'_>, dtype: DType) -> TensorResult<Decoder> {
+        let width = d.width;
+        let tokens = w.embedding(width)?;
+        let positions = d.embed.positions.map(|p| w.tensor("position_embd.weight", &[d.context + p.offset, width]));
+        let layers = d.layers.iter().enumerate().map(|(i, l)| DecoderLayer::load(w, i, l, width)).collect::<TensorResult<Vec<_>>>()?;
+        let head = w.head(&tokens, d.head.tied, d.head.bias)?;
+        let embed_norm = Norm::load_if(w, "token_embd_norm", d.embed.norm, width)?;
+        let norm = Norm::load_if(w, "output_norm", d.final_norm.then_some(d.norm), width)?;
+        // Llama 3's scaling, worked out by GGUF's converter: one divisor per pair.
+        let mut tables = d.ropes.clone();
+        if let Some(table) = tables.first_mut().filter(|_| !w.is_hub() && w.has("rope_freqs.weight")) {
+            let factors = w.vector("rope_freqs.weight", table.freqs.len())?.to_vec()?;
+            table.freqs.iter_mut().zip(factors).for_each(|(f, by)| *f /= f64::from(by));
+        }
+        let context = if tables.is_empty() { d.context } else { d.context.min(d.rope_positions) };
+        let ropes = tables.iter().map(|t| Rope::new(context, t, w.device())).collect::<TensorResult<Vec<_>>>()?;
+        let Some(first) = d.layers.first() else { return Err(TensorError::Internal("a decoder without layers".into())) };
+        let shape = ModelShape {
+            architecture: d.architecture,
+            layers: layers.len(),
+            kv_heads: first.attention.kv_heads,
+            head_dim: first.attention.head_dim,
+            width,
+            vocab: tokens.dims()[0],
+            context,
+            dtype,
+        };
+        // A cache has room for the padding of its last chunk.
+        let biases = first.attention.alibi.as_ref().map(|a| scores::alibi(a, context + PADDING, w.device())).transpose()?;
+        let reordered = d.ropes.first().filter(|r| r.reordered && !w.is_hub()).map(|_| shape.head_dim);
+        let (positions, transposed) = (positions.transpose()?, d.names.transposed);
+        Ok(Decoder { shape, tokens, positions, embed_norm, layers, norm, head, ropes, biases, reordered, transposed, description: d })
+    }
+}
+
+impl DecoderLayer {
+    fn load(w: &Tensors<'_>, i: usize, l: &LayerSpec, width: usize) -> TensorResult<DecoderLayer> {
+        let norm = |part: &str, spec| Norm::load_if(w, &format!("blk.{i}.{part}"), spec, width);
+        Ok(DecoderLayer {
+            flow: l.flow,
+            residual: l.residual.map(|r| r as f32),
+            attention_norm: norm("attn_norm", l.attention_norm)?,
+            attention: Attention::load(w, i, &l.attention, width)?,
+            attention_post_norm: norm("post_attention_norm", l.attention_post_norm)?,
+            feed_norm: norm("ffn_norm", l.feed_norm)?,
+            feed: Feed::load(w, i, &l.feed, width)?,
+            feed_post_norm: norm("post_ffw_norm", l.feed_post_norm)?,
+        })
+    }
+
+    /// What is added to the residual stream for a part's result.
+    fn added(&self, y: Tensor, norm: Option<&Norm>) -> TensorResult<Tensor> {
+        let y = match norm {
+            Some(norm) => norm.forward(&y)?,
+            None => y,
+        };
+        match self.residual {
+            Some(r) => y.mul(r),
+            None => Ok(y),
+        }
+    }
+}
+
+/// The normed tensor, or itself without a norm.
+fn normed(norm: Option<&Norm>, x: &Tensor) -> TensorResult<Tensor> {
+    norm.map_or_else(|| Ok(x.clone()), |norm| norm.forward(x))
+}
+
+impl Block for DecoderLayer {
+    type Context = Context;
+
+    fn run(&self, i: usize, x: &Tensor, context: &Context, cache: &mut KvCache) -> TensorResult<Tensor> {
+        let (first, second) = (self.attention_norm.as_ref(), self.feed_norm.as_ref());
+        let mut attention = |h: &Tensor| self.added(self.attention.forward(i, h, context, cache)?, self.attention_post_norm.as_ref());
+        let feed = |h: &Tensor| self.added(self.feed.forward(h)?, self.feed_post_norm.as_ref());
+        match self.flow {
+            Flow::Sequential => {
+                let x = x.add(&attention(&normed(first, x)?)?)?;
+                x.add(&feed(&normed(second, &x)?)?)
+            }
+            Flow::FromNorms => {
+                let h = normed(first, x)?;
+                let h = normed(second, &h.add(&attention(&h)?)?)?;
+                h.add(&feed(&h)?)
+            }
+            Flow::NormedSums => {
+                let x = normed(first, &x.add(&attention(x)?)?)?;
+                normed(second, &x.add(&feed(&x)?)?)
+            }
+            Flow::Parallel => {
+                let h = normed(first, x)?;
+                let h2 = if second.is_some() { normed(second, x)? } else { h.clone() };
+                x.add(&attention(&h)?)?.add(&feed(&h2)?)
+            }
+        }
+    }
+
+    fn projections(&self) -> Vec<&Projection> {
+        self.attention.projections().chain(self.feed.projections()).map(|(_, p)| p).collect()
+    }
+}
+
+impl Model for Decoder {
+    fn shape(&self) -> ModelShape {
+        self.shape.clone()
+    }
+
+    fn forward(&self, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<Tensor> {
+        let embed = &self.description.embed;
+        let (mut x, t) = pass.embed(self.shape.dtype, |tokens| {
+            let rows = self.tokens.embedding(tokens)?;
+            embed.scale.map_or_else(|| Ok(rows.clone()), |scale| rows.mul(scale as f32))
+        })?; // [B, T, d]
+        if let (Some(table), Some(p)) = (&self.positions, embed.positions) {
+            let rows = match pass.positions {
+                Some(positions) if p.offset == 0 => table.embedding(positions)?,
+                Some(positions) => table.narrow(0, p.offset, self.shape.context)?.contiguous()?.embedding(positions)?,
+                None => table.narrow(0, cache.len() + p.offset, t)?,
+            };
+            x = x.add(&rows.cast(self.shape.dtype)?)?;
+        }
+        let x = normed(self.embed_norm.as_ref(), &x)?;
+        let ropes = self.ropes.iter().map(|r| r.at(pass, cache.len(), t)).collect::<TensorResult<Vec<_>>>()?;
+        let context = Context { ropes: ropes.into(), mask: pass.mask.cloned(), biases: self.biases.clone(), kv_len: cache.valid(t) };
+        let x = block::run(&self.layers, x, &context, pass, cache)?;
+        cache.advance(t);
+        Ok(x)
+    }
+
+    fn norm(&self, residual: &Tensor) -> TensorResult<Tensor> {
+        normed(self.norm.as_ref(), residual)
+    }
+
+    fn head(&self, normed: &Tensor) -> TensorResult<Tensor> {
+        let HeadSpec { scale, softcap, .. } = self.description.head;
+        let mut logits = self.head.forward(normed)?.cast(DType::F32)?;
+        if let Some(scale) = scale {
+            logits = logits.mul(scale as f32)?;
+        }
+        match softcap {
+            Some(c) => logits.mul(1.0 / c)?.tanh()?.mul(c),
+            None => Ok(logits),
+        }
+    }
+
+    fn repeats(&self) -> bool {
+        true
+    }
+
+    fn weights(&self) -> Vec<&Tensor> {
+        let mut all: Vec<&Tensor> = self.norm.iter().flat_map(Norm::weights).collect();
+        all.push(&self.head.weight);
+        all.extend(self.head.bias.iter().chain(self.embed_norm.iter().flat_map(Norm::weights)));
+        for l in &self.layers {
+            let norms = [&l.attention_norm, &l.attention_post_norm, &l.feed_norm, &l.feed_post_norm];
+            let inner = l.attention.norms().chain(l.feed.norms());
+            all.extend(norms.into_iter().flatten().chain(inner).flat_map(Norm::weights));
+            all.extend(l.projections().into_iter().flat_map(|p| std::iter::once(&p.weight).chain(&p.bias)));
+            all.extend(l.attention.others());
+        }
+        all
+    }
+
+    fn layers(&mut self) -> Vec<Layer<'_>> {
+        let (names, reordered, transposed) = (&self.description.names, self.reordered, self.transposed);
+        let mut all = Vec::new();
+        for (i, l) in self.layers.iter_mut().enumerate() {
+            for (part, linear) in l.attention.projections_mut().chain(l.feed.projections_mut()) {
+                let tensor = format!("blk.{i}.{part}");
+                let [module, _] = names.hub(&tensor);
+                let head_rows = reordered.filter(|_| part == "attn_q" || part == "attn_k");
+                all.push(Layer { module, tensor, head_rows, transposed, linear });
+            }
+        }
+        all
+    }
+}

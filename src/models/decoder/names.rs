@@ -1,0 +1,92 @@
+//! GGUF's names of tensors and the Hub's, as one table for a family of models.
+
+/// The Hub's names of the tensors that GGUF calls `blk.N.part.weight` and `part.weight`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Names {
+    /// What precedes most names, which folders of the bare model leave out.
+    prefix: &'static str,
+    /// What precedes the number of a layer, behind the prefix.
+    layers: &'static str,
+    /// Parts of layers.
+    parts: Vec<(&'static str, &'static str)>,
+    /// Parts of the model, by whole names.
+    top: Vec<(&'static str, &'static str)>,
+    /// Whether matrices of layers are `[in,out]` on the Hub.
+    pub transposed: bool,
+}
+
+impl Names {
+    /// A table; names of `top` are whole.
+    pub fn new(
+        prefix: &'static str,
+        layers: &'static str,
+        top: &[(&'static str, &'static str)],
+        parts: &[(&'static str, &'static str)],
+    ) -> Names {
+        Names { prefix, layers, parts: parts.to_vec(), top: top.to_vec(), transposed: false }
+    }
+
+    /// The names that most models since Llama have.
+    pub fn llama() -> Names {
+        Names::new(
+            "model.",
+            "layers",
+            &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")],
+            &[
+                ("attn_norm", "input_layernorm"),
+                ("attn_q", "self_attn.q_proj"),
+                ("attn_k", "self_attn.k_proj"),
+                ("attn_v", "self_attn.v_proj"),
+                ("attn_qkv", "self_attn.qkv_proj"),
+                ("attn_output", "self_attn.o_proj"),
+                ("attn_q_norm", "self_attn.q_norm"),
+                ("attn_k_norm", "self_attn.k_norm"),
+                ("attn_sinks.weight", "self_attn.sinks"),
+                ("ffn_norm", "post_attention_layernorm"),
+                ("ffn_gate", "mlp.gate_proj"),
+                ("ffn_up", "mlp.up_proj"),
+                ("ffn_down", "mlp.down_proj"),
+            ],
+        )
+    }
+
+    /// The same names of matrices of layers that are `[in,out]` on the Hub.
+    pub fn transposed(self) -> Names {
+        Names { transposed: true, ..self }
+    }
+
+    /// The same names with these parts of layers called otherwise, or added.
+    pub fn with(mut self, parts: &[(&'static str, &'static str)]) -> Names {
+        for (gguf, hub) in parts {
+            self.parts.retain(|(g, _)| g != gguf);
+            self.parts.push((gguf, hub));
+        }
+        self
+    }
+
+    /// The same with these parts of the model.
+    pub fn with_top(mut self, top: &[(&'static str, &'static str)]) -> Names {
+        for (gguf, hub) in top {
+            self.top.retain(|(g, _)| g != gguf);
+            self.top.push((gguf, hub));
+        }
+        self
+    }
+
+    /// The names of the file for the tensor that GGUF calls `name`, the likelier first: a folder of the bare model has no prefix.
+    pub fn hub(&self, name: &str) -> [String; 2] {
+        let find = |table: &[(&'static str, &'static str)], name: &str| table.iter().find(|(g, _)| *g == name).map(|(_, h)| *h);
+        // A whole name, or one that ends with `.weight` or `.bias`.
+        let renamed = |table: &[(&'static str, &'static str)], name: &str| match (find(table, name), name.rsplit_once('.')) {
+            (Some(whole), _) => whole.to_string(),
+            (None, Some((part, end))) => format!("{}.{end}", find(table, part).unwrap_or(part)),
+            (None, None) => name.to_string(),
+        };
+        let whole = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+            Some((n, part)) => format!("{}{}.{n}.{}", self.prefix, self.layers, renamed(&self.parts, part)),
+            None => renamed(&self.top, name),
+        };
+        let bare = whole.strip_prefix(self.prefix).unwrap_or(&whole).to_string();
+        [whole, bare]
+    }
+}

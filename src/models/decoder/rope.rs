@@ -1,0 +1,80 @@
+//! Rotary positions on a device.
+
+use crate::device::Device;
+use crate::error::TensorResult;
+use crate::models::Pass;
+use crate::models::rope_settings::RopeTable;
+use crate::ops::rope::{RopePairs, rope_tables};
+use crate::tensor::Tensor;
+
+/// Tables of a rotary embedding: cosines and signed sines of each position.
+#[derive(Clone)]
+pub(crate) struct Rope {
+    /// `[context,R]`, of which R elements of a head are turned; where long texts have other frequencies, the rows of the positions behind the limit
+    /// are theirs, so that single tokens find their row here.
+    table: [Tensor; 2],
+    /// The tables of texts longer than this many tokens.
+    long: Option<(usize, [Tensor; 2])>,
+    turned: usize,
+    pairs: RopePairs,
+}
+
+impl Rope {
+    /// The tables of positions below `context`.
+    pub fn new(context: usize, t: &RopeTable, device: &Device) -> TensorResult<Rope> {
+        let turned = t.freqs.len() * 2;
+        let scale = |p: usize| t.growth.map_or(t.factor, |(beta, original)| t.factor * (1.0 + beta * (1.0 + (p as f64 / original).floor()).ln()));
+        let of = |freqs: &[f64]| {
+            let (mut cos, mut sin) = rope_tables(context, freqs, t.pairs);
+            if t.factor != 1.0 || t.growth.is_some() {
+                for table in [&mut cos, &mut sin] {
+                    for (p, row) in table.chunks_exact_mut(turned).enumerate() {
+                        row.iter_mut().for_each(|v| *v = (f64::from(*v) * scale(p)) as f32);
+                    }
+                }
+            }
+            [cos, sin]
+        };
+        let upload = |[cos, sin]: [Vec<f32>; 2]| -> TensorResult<[Tensor; 2]> {
+            Ok([Tensor::from_vec(cos, &[context, turned], device)?, Tensor::from_vec(sin, &[context, turned], device)?])
+        };
+        let mut table = of(&t.freqs);
+        let long = match &t.long {
+            Some(long) if long.from < context => {
+                let other = of(&long.freqs);
+                for (table, other) in table.iter_mut().zip(&other) {
+                    table[long.from * turned..].copy_from_slice(&other[long.from * turned..]);
+                }
+                Some((long.from, upload(other)?))
+            }
+            _ => None,
+        };
+        Ok(Rope { table: upload(table)?, long, turned, pairs: t.pairs })
+    }
+
+    /// The tables of a pass's positions, by default `start..start + len`.
+    pub fn at(&self, pass: &Pass<'_>, start: usize, len: usize) -> TensorResult<Rope> {
+        let table = match &self.long {
+            // A token by itself has its row in the first table, and repeated steps are of one token.
+            Some((from, long)) if len > 1 && pass.text_length(start + len) > *from => long,
+            _ => &self.table,
+        };
+        let part = |table: &Tensor| match pass.positions {
+            Some(positions) => table.embedding(positions)?.unsqueeze(1), // [B, 1, T, R]
+            None => table.narrow(0, start, len),
+        };
+        Ok(Rope { table: [part(&table[0])?, part(&table[1])?], long: None, ..*self })
+    }
+
+    /// Turns heads `[B,H,T,D]`.
+    pub fn rotate(&self, x: &Tensor) -> TensorResult<Tensor> {
+        let [cos, sin] = &self.table;
+        let size = x.dims().last().copied().unwrap_or(0);
+        if size == self.turned {
+            // Tables in f32 must not make the activations f32.
+            return x.rope(cos, sin, self.pairs)?.cast(x.dtype());
+        }
+        let turned = x.narrow(-1, 0, self.turned)?.rope(cos, sin, self.pairs)?.cast(x.dtype())?;
+        Tensor::cat(&[turned, x.narrow(-1, self.turned, size - self.turned)?], -1)
+    }
+}

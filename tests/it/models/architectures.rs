@@ -1,0 +1,216 @@
+//! Every architecture that is supported against transformers in f64, and which of the known ones are not.
+//!
+//! A few folders lie in `tests/vectors/models2`; `TL_VECTORS=FOLDER` takes a larger set of the same layout, with GGUF files in `models2_gguf`.
+
+use crate::common::{assert_close, gpu};
+use serde_json::Value as Json;
+use std::path::{Path, PathBuf};
+use tensorlogic::io::SafeTensors;
+use tensorlogic::models::{self, Model, Sampler, Session, Weights};
+use tensorlogic::{DType, Device, TensorError, TensorResult};
+
+/// Names of decoders, in folders and GGUF files, that others run and this library refuses by name.
+const NOT_SUPPORTED: [&str; 37] = [
+    "cohere2_moe",
+    "deepseek2",
+    "deepseek_v2",
+    "deepseek_v3",
+    "dots1",
+    "ernie4_5_moe",
+    "falcon_h1",
+    "gemma3n_text",
+    "gemma4_text",
+    "glm4_moe",
+    "glm4_moe_lite",
+    "gpt-oss",
+    "gpt_oss",
+    "granitemoe",
+    "granitemoehybrid",
+    "jamba",
+    "kimi_linear",
+    "lfm2",
+    "lfm2_moe",
+    "lfm3",
+    "llama4_text",
+    "mamba",
+    "mamba2",
+    "minicpm3",
+    "minimax_m2",
+    "mixtral",
+    "nemotron_h",
+    "olmo_hybrid",
+    "olmoe",
+    "phimoe",
+    "qwen2_moe",
+    "qwen2moe",
+    "qwen3_5_moe_text",
+    "qwen3_5_text",
+    "qwen3_moe",
+    "qwen3moe",
+    "qwen3_next",
+];
+
+fn root() -> PathBuf {
+    let given = std::env::var_os("TL_VECTORS").map(PathBuf::from);
+    given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors"))
+}
+
+fn numbers(file: &SafeTensors, name: &str) -> Vec<f64> {
+    let info = file.tensor(name).unwrap();
+    let bytes = file.bytes_of(info);
+    match info.type_name() {
+        "F64" => bytes.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect(),
+        "F32" => bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()) as f64).collect(),
+        "I64" => bytes.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as f64).collect(),
+        other => panic!("{name} is {other}"),
+    }
+}
+
+fn ids(file: &SafeTensors, name: &str) -> Vec<u32> {
+    numbers(file, name).into_iter().map(|v| v as u32).collect()
+}
+
+/// A model of the manifests, with its weights and its expected results.
+struct Case {
+    json: Json,
+    weights: PathBuf,
+    expected: SafeTensors,
+}
+
+impl Case {
+    /// The decoders of both folders.
+    fn all() -> Vec<Case> {
+        let mut all = Vec::new();
+        for folder in ["models2", "models2_gguf"].map(|f| root().join(f)) {
+            let Ok(text) = std::fs::read(folder.join("manifest.json")) else { continue };
+            let mut manifest: Json = serde_json::from_slice(&text).unwrap();
+            for json in manifest["models"].as_array_mut().unwrap().drain(..).filter(|m| m["kind"].is_null()) {
+                let weights = folder.join(json["dir"].as_str().or(json["file"].as_str()).unwrap());
+                let place = if weights.is_dir() { &weights } else { &folder };
+                let expected = SafeTensors::open(place.join(json["expected"].as_str().unwrap())).unwrap();
+                all.push(Case { json, weights, expected });
+            }
+        }
+        assert!(all.len() >= 6, "{} models", all.len());
+        all
+    }
+
+    fn id(&self) -> &str {
+        self.json["id"].as_str().unwrap()
+    }
+
+    /// Largest permitted error: relative, absolute.
+    fn tolerance(&self) -> (f64, f64) {
+        let tol = &self.json["tol"];
+        let tol = if self.weights.is_dir() { &tol["logits"]["f32_compute"] } else { &tol["dequantised_f32"] };
+        (tol["rtol"].as_f64().unwrap(), tol["atol"].as_f64().unwrap())
+    }
+
+    fn load(&self, device: &Device) -> TensorResult<Box<dyn Model>> {
+        models::load(&Weights::open(&self.weights, device)?, Some(DType::F32))
+    }
+
+    /// Logits of rows, of a full context, and greedy continuations, as far as they are known.
+    fn check(&self, model: &dyn Model, device: &Device) -> TensorResult<()> {
+        let session = |context: usize| Session::new(model, context.min(model.shape().context), device);
+        let (rtol, atol) = self.tolerance();
+        let rows = self.expected.tensor("input_ids")?.shape[0];
+        let (tokens, logits) = (ids(&self.expected, "input_ids"), numbers(&self.expected, "logits"));
+        for r in 0..rows {
+            let part = |n: usize| r * n / rows..(r + 1) * n / rows;
+            let got = session(64)?.score(&tokens[part(tokens.len())])?.to_vec()?;
+            assert_close(&format!("{} row {r}", self.id()), &got, &logits[part(logits.len())], rtol, atol);
+        }
+        if self.expected.tensor("long_ids").is_ok() {
+            let (tokens, want) = (ids(&self.expected, "long_ids"), numbers(&self.expected, "long_last_logits"));
+            let got = session(tokens.len())?.prompt(&tokens, || false)?.map(|l| l.to_vec()).transpose()?.unwrap_or_default();
+            assert_close(&format!("{} with {} tokens", self.id(), tokens.len()), &got, &want, rtol, atol);
+        }
+        let list = |v: &Json| v.as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect::<Vec<_>>();
+        let one = std::slice::from_ref(&self.json["greedy"]);
+        for g in self.json["greedy"].as_array().map_or(one, |a| a) {
+            let (prompt, tokens) = (list(&g["prompt"]), list(&g["tokens"]));
+            let mut s = session(64)?;
+            let logits = s.prompt(&prompt, || false)?.unwrap();
+            let mut sampler = Sampler::default();
+            let got = s.generate(logits, &mut sampler)?.take(tokens.len() - prompt.len()).collect::<TensorResult<Vec<u32>>>()?;
+            assert_eq!(got, tokens[prompt.len()..], "{}: greedy tokens after {prompt:?}", self.id());
+        }
+        self.check_steps(model, device, &tokens[..tokens.len() / rows])
+    }
+
+    /// Reading in steps of any size gives what reading at once gives.
+    fn check_steps(&self, model: &dyn Model, device: &Device, tokens: &[u32]) -> TensorResult<()> {
+        let session = || Session::new(model, 64.min(model.shape().context), device);
+        let want: Vec<f64> = session()?.score(tokens)?.to_vec()?.iter().map(|v| *v as f64).collect();
+        let largest = want.iter().fold(0f64, |m, v| m.max(v.abs()));
+        for sizes in [&[1][..], &[7], &[3, 1, 8]] {
+            let (mut s, mut got, mut rest) = (session()?, Vec::new(), tokens);
+            for size in sizes.iter().cycle() {
+                let (now, later) = rest.split_at(*size.min(&rest.len()));
+                got.extend(s.score(now)?.to_vec()?);
+                rest = later;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            assert_close(&format!("{} in steps of {sizes:?}", self.id()), &got, &want, 0.0, 3e-5 * largest);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn supported_architectures_equal_transformers() {
+    let mut wrong = Vec::new();
+    let (all, cpu) = (Case::all(), Device::cpu());
+    for case in &all {
+        let architecture = case.json["arch"].as_str().unwrap();
+        let family = case.id().split('.').next().unwrap_or_default();
+        let refused = NOT_SUPPORTED.iter().any(|n| *n == architecture || *n == family);
+        match case.load(&cpu) {
+            Err(TensorError::Unsupported(_)) if refused => {}
+            Err(e) => wrong.push(format!("{}: {e}", case.id())),
+            Ok(_) if refused => wrong.push(format!("{}: {architecture} is supported, and the list says it is not", case.id())),
+            Ok(model) => {
+                let run = std::panic::AssertUnwindSafe(|| case.check(&*model, &cpu));
+                match std::panic::catch_unwind(run) {
+                    Ok(Ok(())) => {}
+                    Ok(Err(e)) => wrong.push(format!("{}: {e}", case.id())),
+                    Err(panic) => {
+                        let message = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+                        wrong.push(message.chars().take(300).collect());
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {} models:\n{}", wrong.len(), all.len(), wrong.join("\n"));
+}
+
+#[test]
+fn the_gpu_agrees() {
+    let Some(gpu) = gpu() else { return };
+    // Linear biases; capped scores; a part of each head turned, norms of each head; windows and layers that do not turn.
+    let few = ["falcon-alibi", "gemma2-nocap", "stablelm-parallel", "cohere2-two"];
+    for case in Case::all().iter().filter(|c| few.contains(&c.id())) {
+        let run = || case.check(&*case.load(&gpu)?, &gpu);
+        run().unwrap_or_else(|e| panic!("{}: {e}", case.id()));
+    }
+}
+
+#[test]
+fn other_architectures_are_refused_by_name() {
+    let case = Case::all().into_iter().find(|c| c.weights.is_dir()).unwrap();
+    let folder = std::env::temp_dir().join(format!("tl-architectures-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::copy(case.weights.join("model.safetensors"), folder.join("model.safetensors")).unwrap();
+    let mut config: Json = serde_json::from_slice(&std::fs::read(case.weights.join("config.json")).unwrap()).unwrap();
+    for name in NOT_SUPPORTED {
+        config["model_type"] = name.into();
+        std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+        let e = models::load(&Weights::open(&folder, &Device::cpu()).unwrap(), None).err().unwrap_or_else(|| panic!("{name} loads")).to_string();
+        assert!(e.contains(&format!("`model_type` is \"{name}\"")) && e.contains("supported are llama"), "{name}: {e}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
