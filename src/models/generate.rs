@@ -139,7 +139,12 @@ impl<'m> Session<'m> {
     /// Drops everything after the first `len` tokens.
     pub fn truncate(&mut self, len: usize) {
         self.tokens.truncate(len);
-        self.cache.truncate(self.tokens.len());
+        // Keys of a longer text may have turned otherwise.
+        let kept = match self.model.rereads_beyond() {
+            Some(limit) if self.cache.len() > limit && self.tokens.len() <= limit => 0,
+            _ => self.tokens.len(),
+        };
+        self.cache.truncate(kept);
     }
 
     /// Processes tokens and returns the logits `[V]` after the last one. `stop` is called between chunks; if it returns true, the rest is
@@ -234,6 +239,9 @@ impl<'m> Session<'m> {
 
     /// These tokens, behind the one that was given out last where no step has read it yet; checked.
     fn with_unread(&mut self, tokens: &[u32]) -> TensorResult<Vec<u32>> {
+        if self.model.rereads_beyond().is_some_and(|limit| self.cache.len() <= limit && self.tokens.len() + tokens.len() > limit) {
+            self.cache.truncate(0);
+        }
         let unread = self.tokens.get(self.cache.len()..).unwrap_or_default();
         let all = [unread, tokens].concat();
         self.check(&all)?;
@@ -330,6 +338,17 @@ impl<'m> Session<'m> {
         let h = self.model.hidden(token, &mut self.cache)?;
         self.model.logits(&h)?.flatten(0, -1)
     }
+
+    /// Whether the next token makes the text so long that it is read again from its start.
+    fn rereads(&self) -> bool {
+        self.model.rereads_beyond() == Some(self.cache.len())
+    }
+
+    /// The logits after the last token, from reading all again.
+    fn reread(&mut self) -> TensorResult<Option<Tensor>> {
+        let Some(last) = self.tokens.pop() else { return Ok(None) };
+        self.read(&[last], &mut || false)
+    }
 }
 
 /// Tokens as they are generated, an iterator of `TensorResult<u32>`; it ends when the context is full, or after an error. Dropping it leaves
@@ -420,15 +439,22 @@ impl Generation<'_, '_> {
             self.session.device.count_token(token);
             if self.left > 0 && !self.session.is_full() {
                 self.left -= 1;
-                let id = Tensor::from_vec(vec![token as i32], &[1], &self.session.device)?;
-                let logits = self.session.step(&id)?;
-                self.choose(logits)?;
+                let logits = if self.session.rereads() {
+                    self.session.reread()?
+                } else {
+                    let id = Tensor::from_vec(vec![token as i32], &[1], &self.session.device)?;
+                    Some(self.session.step(&id)?)
+                };
+                logits.map(|l| self.choose(l)).transpose()?;
             }
             return Ok(Some(token));
         }
         if self.here.is_empty() {
             if let Some(token) = self.given.take() {
                 self.submit(&token, pacing)?;
+            }
+            if self.next.is_none() && self.left > 0 && self.session.rereads() && !self.session.is_full() {
+                self.reread()?;
             }
             let Some((token, download)) = self.next.take() else { return Ok(None) };
             if std::mem::take(&mut self.first) {
@@ -453,10 +479,25 @@ impl Generation<'_, '_> {
         Ok(Some(id as u32))
     }
 
+    /// Chooses the next token after the whole text was read again.
+    fn reread(&mut self) -> TensorResult<()> {
+        self.left -= 1;
+        self.replay = Replay::default();
+        let before = self.sampler.rng.draws;
+        if let Some(logits) = self.session.reread()? {
+            self.choose(logits)?;
+        }
+        self.draws = self.sampler.rng.draws.wrapping_sub(before);
+        Ok(())
+    }
+
     /// Submits the step that reads a token, which stays on the device: the step does not wait for the host to see it. The token may be
     /// `NAN_TOKEN`, which is not an index. Once it is known what a step is, several go at once.
     fn submit(&mut self, token: &Tensor, pacing: &Pacing) -> TensorResult<()> {
-        let room = self.session.context.saturating_sub(self.session.cache.len()).min(self.left);
+        let taken = self.session.cache.len();
+        // A step must not take the text to where it is read again.
+        let end = self.session.model.rereads_beyond().filter(|limit| taken <= *limit).unwrap_or(self.session.context);
+        let room = end.min(self.session.context).saturating_sub(taken).min(self.left);
         if room == 0 {
             return Ok(());
         }

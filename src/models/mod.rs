@@ -73,6 +73,11 @@ pub trait Model: Send + Sync {
     fn repeats(&self) -> bool {
         false
     }
+    /// The length of texts up to which keys stay as they are: one that grows beyond is read again from its start, since its positions turn
+    /// otherwise.
+    fn rereads_beyond(&self) -> Option<usize> {
+        None
+    }
     /// All weights, for example to count bytes.
     fn weights(&self) -> Vec<&Tensor>;
     /// The named linear layers of the blocks, to which adapters can be attached.

@@ -1,10 +1,11 @@
 //! Gemma 2 (Gemma team, 2024): Gemma with norms after each part as well, windows in every other layer, scores and logits as c·tanh(x/c).
 
 use super::common::{self, Usual};
-use super::{gemma, gemma3};
+use super::gemma;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::Description;
+use crate::models::decoder::names::Names;
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
@@ -22,8 +23,8 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         false if d.layers.len() == 46 => d.width as f64 / a.heads as f64,
         false => a.head_dim as f64,
     };
-    let score_cap = gemma3::softcap(s, "attn_logit_softcapping", Some(50.0))?;
-    d.head.softcap = gemma3::softcap(s, "final_logit_softcapping", Some(30.0))?;
+    let score_cap = softcap(s, "attn_logit_softcapping", Some(50.0))?;
+    d.head.softcap = softcap(s, "final_logit_softcapping", Some(30.0))?;
     d.norms_after_too();
     d.each(|l| {
         l.feed.activation = activation;
@@ -32,6 +33,24 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     });
     common::windows(s, &mut d, Some(4096), |i| i % 2 == 0)?;
     gemma::scaled(&mut d);
-    d.names = gemma3::names();
+    d.names = names();
     Ok(d)
+}
+
+/// The norms around the feed-forward part have names of their own.
+pub(super) fn names() -> Names {
+    Names::llama().with(&[
+        ("post_attention_norm", "post_attention_layernorm"),
+        ("ffn_norm", "pre_feedforward_layernorm"),
+        ("post_ffw_norm", "post_feedforward_layernorm"),
+    ])
+}
+
+/// c in c·tanh(x/c), which `config.json` leaves out as null and GGUF as 0.
+pub(super) fn softcap(s: &Settings<'_>, key: &str, missing: Option<f64>) -> TensorResult<Option<f64>> {
+    let missing = if s.is_null(key) { None } else { missing };
+    match s.number(key, key)?.or(missing) {
+        Some(v) if v < 0.0 || v == 0.0 && s.is_hub() => Err(s.refuse(key, key, "it has to be above 0")),
+        v => Ok(v.filter(|v| *v > 0.0)),
+    }
 }

@@ -3,12 +3,11 @@
 //! x = √d·E[tokens]; x ← x + rms(Wo·attention(rope(rms(Wq·n)), rope(rms(Wk·n)), Wv·n)) with n = rms(x), the same around a gated GELU part; each
 //! norm is times 1 + w. Layers with windows and those that see all keys turn by different θ.
 
-use super::common;
+use super::{common, gemma2};
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::description::{Description, NormSpec, QkNorm, QkNormOf, Sizes};
-use crate::models::decoder::names::Names;
 use crate::models::rope_settings::{self, RopeDefaults, RopeTable};
 use crate::models::settings::{NONE, Settings};
 
@@ -20,7 +19,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let z = sizes(s)?;
     s.only_flag("attention.causal", "use_bidirectional_attention", !hub, "only causal attention is implemented")?;
     let ropes = ropes(s, z)?;
-    let softcap = softcap(s, "final_logit_softcapping", None)?;
+    let softcap = gemma2::softcap(s, "final_logit_softcapping", None)?;
     // GGUF has no key for it: of all sizes, only 27B (of 62 layers) takes the width over the number of heads instead of the heads' size.
     let query = match hub {
         true => s.positive(NONE, "query_pre_attn_scalar")?.unwrap_or(256.0),
@@ -33,7 +32,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let windows = windows(s, z.layers)?;
 
     let norm = NormSpec { plus_one: true, ..NormSpec::rms(eps) };
-    let mut d = Description::new("gemma3", z, norm, names());
+    let mut d = Description::new("gemma3", z, norm, gemma2::names());
     d.norms_after_too();
     for (l, window) in d.layers.iter_mut().zip(windows) {
         l.attention.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: false });
@@ -53,15 +52,6 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     Ok(d)
 }
 
-/// The norms around the feed-forward part have names of their own.
-pub(super) fn names() -> Names {
-    Names::llama().with(&[
-        ("post_attention_norm", "post_attention_layernorm"),
-        ("ffn_norm", "pre_feedforward_layernorm"),
-        ("post_ffw_norm", "post_feedforward_layernorm"),
-    ])
-}
-
 /// The sizes; heads have 256 elements where nothing says otherwise.
 pub(super) fn sizes(s: &Settings<'_>) -> TensorResult<Sizes> {
     let width = s.need("embedding_length", "hidden_size", 1 << 20)?;
@@ -77,15 +67,6 @@ pub(super) fn sizes(s: &Settings<'_>) -> TensorResult<Sizes> {
     s.only_number("attention.value_length", NONE, head_dim as f64, &same)?;
     let feed = s.need("feed_forward_length", "intermediate_size", 1 << 22)?;
     Ok(Sizes { width, layers, heads, kv_heads, head_dim, feed, context })
-}
-
-/// c in c·tanh(x/c), which `config.json` leaves out as null and GGUF as 0.
-pub(super) fn softcap(s: &Settings<'_>, key: &str, missing: Option<f64>) -> TensorResult<Option<f64>> {
-    let missing = if s.is_null(key) { None } else { missing };
-    match s.number(key, key)?.or(missing) {
-        Some(v) if v < 0.0 || v == 0.0 && s.is_hub() => Err(s.refuse(key, key, "it has to be above 0")),
-        v => Ok(v.filter(|v| *v > 0.0)),
-    }
 }
 
 /// The layers' windows: five layers with one, then one that sees all, where the settings do not say otherwise.

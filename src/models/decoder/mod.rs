@@ -235,6 +235,10 @@ impl Model for Decoder {
         true
     }
 
+    fn rereads_beyond(&self) -> Option<usize> {
+        self.description.ropes.iter().filter_map(|r| r.long.as_ref()).map(|long| long.from).min()
+    }
+
     fn weights(&self) -> Vec<&Tensor> {
         let mut all: Vec<&Tensor> = self.norm.iter().flat_map(Norm::weights).collect();
         all.push(&self.head.weight);
