@@ -47,7 +47,7 @@ const fn variable(name: &'static str, does: &'static str, call: &'static str) ->
 pub const VARIABLES: [Variable; 21] = [
     variable("TL_DEVICE", "the device that `auto` selects: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
     variable("TL_NUM_THREADS", "number of threads of the CPU device", "CpuBackend::with_threads"),
-    variable("TL_CPU", "instruction set of the CPU device: plain, avx2, avx512", "-"),
+    variable("TL_CPU", "instruction set of the CPU device: plain; avx2, avx512; neon, dotprod, i8mm", "-"),
     variable(
         "TL_MEM_LIMIT",
         "limit of memory allocated on a device, without mapped files: 512M, 2G, 75%, auto",

@@ -30,7 +30,7 @@ macro_rules! versions {
                     $crate::backends::cpu::path::Path::Avx512 => return unsafe { avx512($($a),*) },
                     // SAFETY: as above.
                     $crate::backends::cpu::path::Path::Avx2 => return unsafe { avx2($($a),*) },
-                    $crate::backends::cpu::path::Path::Plain => {}
+                    _ => {}
                 }
             }
             $body::<$($g,)? { $crate::backends::cpu::path::BASE_FMA }>($($a),*)

@@ -5,11 +5,17 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod plain;
+#[cfg(target_arch = "aarch64")]
+mod split;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod unpack;
+#[cfg(target_arch = "aarch64")]
+mod unpack_neon;
 
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
@@ -24,11 +30,17 @@ pub enum Path {
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
+    /// NEON, which every 64-bit Arm processor has.
+    Neon,
+    /// NEON with `sdot`: sums of four products of bytes.
+    Dotprod,
+    /// The same with `smmla`: products of 2×8 bytes with 8×2 bytes.
+    I8mm,
 }
 
 impl Path {
-    /// Every path, slowest first.
-    pub const ALL: [Path; 3] = [Path::Plain, Path::Avx2, Path::Avx512];
+    /// Every path; those of a processor slowest first.
+    pub const ALL: [Path; 6] = [Path::Plain, Path::Avx2, Path::Avx512, Path::Neon, Path::Dotprod, Path::I8mm];
 
     /// The name that `TL_CPU` takes.
     pub const fn name(self) -> &'static str {
@@ -36,6 +48,9 @@ impl Path {
             Path::Plain => "plain",
             Path::Avx2 => "avx2",
             Path::Avx512 => "avx512",
+            Path::Neon => "neon",
+            Path::Dotprod => "dotprod",
+            Path::I8mm => "i8mm",
         }
     }
 
@@ -52,8 +67,16 @@ impl Path {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
             }
+            Path::Neon | Path::Dotprod | Path::I8mm => false,
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        match self {
+            Path::Plain | Path::Neon => true,
+            Path::Dotprod => std::arch::is_aarch64_feature_detected!("dotprod"),
+            Path::I8mm => Path::Dotprod.is_available() && std::arch::is_aarch64_feature_detected!("i8mm"),
+            Path::Avx2 | Path::Avx512 => false,
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         matches!(self, Path::Plain)
     }
 
@@ -97,7 +120,11 @@ impl Path {
         match self {
             Path::Avx512 => return Kernels { decode: avx512::decode, tile: avx512::tile },
             Path::Avx2 => return Kernels { decode: avx2::decode, tile: avx2::tile },
-            Path::Plain => {}
+            _ => {}
+        }
+        #[cfg(target_arch = "aarch64")]
+        if self != Path::Plain {
+            return Kernels { decode: neon::decode, tile: neon::tile };
         }
         Kernels { decode: plain::decode, tile: plain::tile }
     }
@@ -118,7 +145,7 @@ struct Kernels {
 }
 
 /// Rows of weights, and what they are multiplied with.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[derive(Clone, Copy)]
 struct Rows {
     w: *const u8,
@@ -127,7 +154,7 @@ struct Rows {
     k: usize,
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 impl Rows {
     /// The rows from `r` on.
     fn from(self, r: usize) -> Rows {
@@ -175,6 +202,9 @@ pub fn matvec(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Path::Avx2 => unsafe { avx2::matvec(dtype, w, row_bytes, x, y) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Path::Neon | Path::Dotprod | Path::I8mm if !dtype.is_block() => unsafe { neon::matvec(dtype, w, row_bytes, x, y) },
         _ => {
             let rows = y.len();
             matvec_multi(path, dtype, w, row_bytes, x, y, [1, rows]);
@@ -195,6 +225,11 @@ pub fn matvec_multi(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f
     let rows = y.len().checked_sub((m - 1) * ldy).expect("y has m rows");
     assert!(x.len() == k * m && (m == 1 || rows <= ldy), "x has m whole rows, and the rows of y do not overlap");
     check_rows(path, dtype, w, row_bytes, rows, k);
+    // SAFETY: the lengths and the processor's features were checked just above.
+    #[cfg(target_arch = "aarch64")]
+    if path != Path::Plain && unsafe { split::block_products(path, dtype, w, row_bytes, x, y, [m, ldy]) } {
+        return;
+    }
     let Kernels { decode, tile } = path.kernels();
     let mut w2 = [[0f32; CHUNK]; 2];
     for r in (0..rows).step_by(2) {
