@@ -1,6 +1,8 @@
 //! Matrix products of blocks on one thread.
 
 use super::vector::Real;
+#[cfg(target_os = "macos")]
+use crate::dtype::DType;
 
 /// `[batch, m, k]` times `[batch, n, k]`.
 #[derive(Clone, Copy)]
@@ -64,6 +66,11 @@ pub unsafe fn gemm<T: Real>([m, n, k]: [usize; 3], a: Matrix<T>, b: Matrix<T>, o
         return;
     }
     // SAFETY: the caller's promise.
+    #[cfg(target_os = "macos")]
+    if unsafe { by_accelerate([m, n, k], a, b, out, factor) } {
+        return;
+    }
+    // SAFETY: the caller's promise.
     unsafe {
         gemm::gemm(
             m,
@@ -87,4 +94,16 @@ pub unsafe fn gemm<T: Real>([m, n, k]: [usize; 3], a: Matrix<T>, b: Matrix<T>, o
             gemm::Parallelism::None,
         );
     }
+}
+
+/// The same by Apple's Accelerate, for f32. `false` where it is not used.
+///
+/// # Safety
+/// See [`gemm`].
+#[cfg(target_os = "macos")]
+unsafe fn by_accelerate<T: Real>(sizes: [usize; 3], a: Matrix<T>, b: Matrix<T>, out: MatrixMut<T>, factor: T) -> bool {
+    let of = |m: Matrix<T>| Matrix { ptr: m.ptr.cast::<f32>(), row: m.row, col: m.col };
+    let out = MatrixMut { ptr: out.ptr.cast::<f32>(), row: out.row, add: out.add };
+    // SAFETY: the caller's promise; the elements are f32.
+    T::DTYPE == DType::F32 && unsafe { super::accelerate::sgemm(sizes, of(a), of(b), out, factor.wide() as f32) }
 }

@@ -1,5 +1,7 @@
 //! The CPU backend: plans run by one thread pool over host memory.
 
+#[cfg(any(target_os = "macos", test))]
+mod accelerate;
 mod chain;
 pub(crate) mod columns;
 mod compile;
@@ -74,7 +76,7 @@ pub fn threads() -> usize {
     asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get())).min(1024)
 }
 
-/// The family of vector instructions that kernels use here: `avx512`, `avx2` or `plain`.
+/// The family of vector instructions that kernels use here: `plain`, or the name of a faster one, such as `avx512` or `dotprod`.
 ///
 /// # Errors
 /// When `TL_CPU` names none that works on this processor.
