@@ -44,11 +44,11 @@ program=$("${build[@]}" | sed -n 's/.*"executable":"\([^"]*\/deps\/tensorlogic-[
 run() {
     local processor=$1 began=$SECONDS
     shift
-    if [ "$processor" = native ]; then "$program" "$@"; else qemu-aarch64-static -cpu "$processor" "$program" "$@"; fi
+    if [ "$processor" = native ]; then "$program" "$@"; else TL_EMULATED=$processor qemu-aarch64-static -cpu "$processor" "$program" "$@"; fi
     say "$processor: $((SECONDS - began)) s"
 }
 
-# Products of any two sizes take minutes under emulation; `TL_TEST_ALL=1` runs them too.
+# Three tests of products of many sizes are most of the time under emulation; `TL_TEST_ALL=1` runs them too.
 slow=(--skip products::matmul_matches_f64 --skip products::products_of_blocks_match_f64 --skip products::a_row_has_the_same_bits)
 [ -z "${TL_TEST_ALL:-}" ] || slow=()
 run "${emulators[0]}" backends::cpu --skip thread_count "${slow[@]}"

@@ -512,7 +512,22 @@ pub(crate) fn to_f16(from: &[f32], to: &mut [u16]) {
         // SAFETY: both vector paths include F16C.
         return unsafe { to_f16_f16c(from, to) };
     }
+    #[cfg(target_arch = "aarch64")]
+    if current() != super::path::Path::Plain {
+        return to_f16_neon(from, to);
+    }
     to_f16_plain(from, to);
+}
+
+#[cfg(target_arch = "aarch64")]
+fn to_f16_neon(from: &[f32], to: &mut [u16]) {
+    use std::arch::aarch64::*;
+    let (from4, rest) = from.as_chunks::<4>();
+    for (x, o) in from4.iter().zip(to.as_chunks_mut::<4>().0) {
+        // SAFETY: both chunks are whole; NEON is part of the architecture.
+        unsafe { vst1_u16(o.as_mut_ptr(), vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(x.as_ptr())))) };
+    }
+    to_f16_plain(rest, &mut to[from4.len() * 4..]);
 }
 
 #[cfg(target_arch = "x86_64")]

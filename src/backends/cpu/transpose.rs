@@ -48,6 +48,13 @@ unsafe fn tiles<T: Copy>(from: *const T, from_row: isize, to: *mut T, to_row: is
                         tile_avx2(a.cast(), from_row, b.cast(), to_row);
                         continue;
                     }
+                    #[cfg(target_arch = "aarch64")]
+                    if vectors && h == EDGE && w == EDGE {
+                        for (r, c) in [(0, 0), (0, 4), (4, 0), (4, 4)] {
+                            tile_neon(a.cast::<f32>().offset(r * from_row + c), from_row, b.cast::<f32>().offset(c * to_row + r), to_row);
+                        }
+                        continue;
+                    }
                     let _ = vectors;
                     for c in 0..w {
                         for r in 0..h {
@@ -89,6 +96,25 @@ unsafe fn tile_avx2(from: *const f32, from_row: isize, to: *mut f32, to_row: isi
         put(5, _mm256_permute2f128_ps::<0x31>(b1, b5));
         put(6, _mm256_permute2f128_ps::<0x31>(b2, b6));
         put(7, _mm256_permute2f128_ps::<0x31>(b3, b7));
+    }
+}
+
+/// # Safety
+/// Four rows of four f32 must lie at both addresses, their rows so far apart.
+#[cfg(target_arch = "aarch64")]
+unsafe fn tile_neon(from: *const f32, from_row: isize, to: *mut f32, to_row: isize) {
+    use std::arch::aarch64::*;
+    // SAFETY: the caller's promise; NEON is part of the architecture.
+    unsafe {
+        let row = |i: isize| vld1q_f32(from.offset(i * from_row));
+        // Pairs of rows, then quads.
+        let (a, b) = (vtrnq_f32(row(0), row(1)), vtrnq_f32(row(2), row(3)));
+        let low = |a, b| vcombine_f32(vget_low_f32(a), vget_low_f32(b));
+        let high = |a, b| vcombine_f32(vget_high_f32(a), vget_high_f32(b));
+        vst1q_f32(to, low(a.0, b.0));
+        vst1q_f32(to.offset(to_row), low(a.1, b.1));
+        vst1q_f32(to.offset(2 * to_row), high(a.0, b.0));
+        vst1q_f32(to.offset(3 * to_row), high(a.1, b.1));
     }
 }
 

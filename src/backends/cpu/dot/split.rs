@@ -1,8 +1,8 @@
 //! Block formats times activations as sums of integers, as accurate as floats: the activations of a block become integers of 24 bits with one
 //! scale, kept as three signed bytes each (`x = scale · (65536 high + 256 middle + low)`). Sums of bytes times quants are exact.
 //!
-//! An activation is off by at most 2⁻²³ of the largest in its block, which is what f32 keeps of a sum of that size. Rows with activations that
-//! are not finite, or blocks whose largest is almost zero, are left to the kernels for floats.
+//! An activation is off by 2⁻²⁴ of the largest in its block, besides the roundings that f32 makes anyway. Rows with activations that are not
+//! finite, or blocks whose largest is almost zero, are left to the kernels for floats.
 
 // Loops over rows and parts index several arrays at once.
 #![allow(clippy::needless_range_loop)]
@@ -20,7 +20,7 @@ const LARGEST: f32 = 8_355_000.0;
 /// Blocks whose largest activation is smaller, but not zero, would have a scale without all of its bits.
 const SMALLEST: f32 = 1e-25;
 
-/// Rows of activations split into bytes; two rows side by side where `LANES` of the caller is 2: eight bytes of one, then eight of the other.
+/// One row of activations split into bytes; or two rows, of which eight bytes of one alternate with eight of the other.
 #[derive(Default)]
 struct Split {
     /// High, middle and low bytes.

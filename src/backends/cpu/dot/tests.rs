@@ -103,6 +103,105 @@ fn every_format_on_every_path() {
     }
 }
 
+/// Products with activations that f32 holds badly or not at all: on every path as the definition says.
+#[test]
+fn activations_far_apart_or_not_finite() {
+    const ROWS: usize = 5;
+    for path in Path::available() {
+        for dtype in DType::WEIGHTS {
+            let k = dtype.block().max(32) * 3;
+            let mut random = Random(dtype as u64 + 77);
+            let (w, row_bytes) = weights(dtype, ROWS, k, 0, &mut random);
+            let plain: Vec<f32> = (0..k).map(|_| random.float()).collect();
+            let with = |at: usize, value: f32| {
+                let mut x = plain.clone();
+                x[at] = value;
+                x
+            };
+            let scaled = |by: f32| plain.iter().map(|x| x * by).collect::<Vec<f32>>();
+            // An outlier, a block of zeros, all but one almost zero, very small and very large ones.
+            let cases = [
+                with(7, 5e3),
+                [vec![0.0; k / 3], plain[k / 3..].to_vec()].concat(),
+                with(40, 0.0),
+                scaled(1e-20),
+                scaled(1e-32),
+                scaled(1e20),
+            ];
+            for (case, x) in cases.iter().enumerate() {
+                compare(path, dtype, &w, row_bytes, &[&x[..], x].concat(), &format!("{dtype} {} case {case}", path.name()));
+            }
+            for (case, at, value) in [(0, 0, f32::NAN), (1, k - 1, f32::INFINITY), (2, k / 2, f32::NEG_INFINITY)] {
+                let x = with(at, value);
+                let mut y = [0.0; ROWS];
+                matvec(path, dtype, &w, row_bytes, &x, &mut y);
+                let mut two = [0.0; 2 * ROWS];
+                matvec_multi(path, dtype, &w, row_bytes, &[&plain[..], &x].concat(), &mut two, [2, ROWS]);
+                for (r, (y, two)) in y.into_iter().zip(&two[ROWS..]).enumerate() {
+                    let weight = element_of(dtype, &w, row_bytes, r, at) as f32;
+                    // The product with a weight that rounds to zero is NaN; formats compute the weight first or the sum of a group.
+                    let finite = y.is_finite() || two.is_finite();
+                    assert!(!finite, "{dtype} {} row {r} case {case}: {y} {two}, weight {weight}", path.name());
+                }
+                let mut first = [0.0; ROWS];
+                matvec(path, dtype, &w, row_bytes, &plain, &mut first);
+                assert!(
+                    first.iter().zip(&two).all(|(a, b)| (a - b).abs() <= 1e-5 * (1.0 + a.abs())),
+                    "{dtype}: the other row is not touched"
+                );
+            }
+        }
+    }
+}
+
+/// Compares both products of two rows of activations with sums in f64. The error is that of f32 sums, or of activations rounded to 24 bits of the
+/// largest in a block.
+fn compare(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], what: &str) {
+    let (k, rows) = (x.len() / 2, w.len() / row_bytes);
+    let mut together = vec![f32::NAN; 2 * rows];
+    matvec_multi(path, dtype, w, row_bytes, x, &mut together, [2, rows]);
+    for (i, x) in x.chunks_exact(k).enumerate() {
+        let mut alone = vec![f32::NAN; rows];
+        matvec(path, dtype, w, row_bytes, x, &mut alone);
+        for r in 0..rows {
+            let weight = |j: usize| element_of(dtype, w, row_bytes, r, j);
+            let want: f64 = x.iter().enumerate().map(|(j, &x)| weight(j) * x as f64).sum();
+            let size: f64 = x.iter().enumerate().map(|(j, &x)| (weight(j) * x as f64).abs()).sum();
+            let rounded: f64 = (0..k)
+                .map(|j| {
+                    let block = &x[j / dtype.block() * dtype.block()..][..dtype.block()];
+                    weight(j).abs() * block.iter().fold(0f32, |m, x| m.max(x.abs())) as f64 * 2f64.powi(-23)
+                })
+                .sum();
+            for got in [alone[r], together[i * rows + r]] {
+                let error = (got as f64 - want).abs();
+                assert!(error <= 1e-6 * size + rounded + 1e-38, "{what}: row {r} of x {i}: {got} instead of {want}, {error:e}");
+            }
+        }
+    }
+}
+
+/// The processors that `scripts/test-aarch64.sh` emulates tell by their names what they have.
+#[test]
+fn a_processor_has_the_paths_of_its_instructions() {
+    let names: Vec<_> = Path::available().into_iter().map(Path::name).collect();
+    let want: &[&str] = match std::env::var("TL_EMULATED").as_deref() {
+        Ok("cortex-a72") => &["plain", "neon"],
+        Ok("cortex-a76") => &["plain", "neon", "dotprod"],
+        Ok("max") => &["plain", "neon", "dotprod", "i8mm"],
+        _ => &names,
+    };
+    assert_eq!(names, want);
+    for path in Path::ALL {
+        assert_eq!(path.is_available(), Path::parse(path.name()).is_ok(), "{}", path.name());
+    }
+    let arm = [Path::Neon, Path::Dotprod, Path::I8mm];
+    assert_eq!(
+        arm.contains(&Path::get().unwrap()),
+        cfg!(target_arch = "aarch64") && std::env::var_os("TL_CPU").is_none_or(|v| v != "plain")
+    );
+}
+
 #[test]
 fn halves_convert_exactly() {
     for bits in 0..=u16::MAX {
