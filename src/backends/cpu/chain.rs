@@ -1,4 +1,4 @@
-//! Runs of f32 instructions with the values between them in registers: a tile of elements passes all of them before the next (AVX-512).
+//! Runs of f32 instructions with the values between them in registers: a tile of elements passes all of them before the next (AVX-512, NEON).
 
 use super::path::{Path, current};
 use crate::dtype::DType;
@@ -105,7 +105,7 @@ pub(super) struct FusedInstr {
 
 /// A link bound to memory.
 #[derive(Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 pub(super) struct TileOperand {
     pub act: TileInstr,
     pub call: Unary,
@@ -128,7 +128,7 @@ fn links(insts: &[Inst], inst: &Inst) -> bool {
 
 /// Moves instructions that can be links next to each other, where only reads and numbers lie between them. Gives their runs.
 pub(super) fn gather(insts: &mut [Inst], outs: &mut [u16]) -> Vec<Range<usize>> {
-    if current() != Path::Avx512 {
+    if !matches!(current(), Path::Avx512 | Path::Neon | Path::Dotprod | Path::I8mm) {
         return Vec::new();
     }
     let (mut order, mut run, mut runs) = (Vec::with_capacity(insts.len()), Vec::new(), Vec::new());
@@ -211,7 +211,7 @@ impl FusedInstr {
 /// Passes `n` elements through the links.
 ///
 /// # Safety
-/// The path is AVX-512, each link's memory holds or has room for `n` values (one, or a tile, as its act and step say), and what
+/// The path is one on which [`gather`] finds runs, each link's memory holds or has room for `n` values (one, or a tile, as its act and step say), and what
 /// is written overlaps only what is read of the same element.
 pub(super) unsafe fn run(links: &[TileOperand], n: usize) {
     // SAFETY: the caller's promise.
@@ -219,7 +219,12 @@ pub(super) unsafe fn run(links: &[TileOperand], n: usize) {
     unsafe {
         x86::run_steps(links, n)
     };
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the caller's promise.
+    unsafe {
+        super::chain_neon::run(links, n)
+    };
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = (links, n);
 }
 

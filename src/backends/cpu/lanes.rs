@@ -119,7 +119,7 @@ versions! {
 
 versions! {
     /// A primitive of one argument over f32, into as many results.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
     pub(crate) fn unary_tile(u: Unary, x: &[f32], out: &mut [f32]) = unary_tile_body;
 }
 

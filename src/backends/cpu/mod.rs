@@ -3,6 +3,8 @@
 #[cfg(any(target_os = "macos", test))]
 mod accelerate;
 mod chain;
+#[cfg(target_arch = "aarch64")]
+mod chain_neon;
 pub(crate) mod columns;
 mod compile;
 #[doc(hidden)]
