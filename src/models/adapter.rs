@@ -91,7 +91,13 @@ impl Adapters {
             let [outputs, inputs] = *layer.linear.weight.dims() else { continue };
             let lora = Lora::new(inputs, outputs, config, rng, layer.linear.weight.device())?;
             layer.linear.adapter = Some(lora.clone());
-            layers.push(Adapted { module: layer.module, tensor: layer.tensor, head_rows: layer.head_rows, transposed: layer.transposed, lora });
+            layers.push(Adapted {
+                module: layer.module,
+                tensor: layer.tensor,
+                head_rows: layer.head_rows,
+                transposed: layer.transposed,
+                lora,
+            });
             used.push(target);
             if !targets.contains(&name) {
                 targets.push(name);
@@ -251,7 +257,13 @@ impl Adapters {
             let alpha = if stabilized { alpha * (own as f64).sqrt() } else { alpha };
             let lora = Lora::from_parts(&a, &to_neighbours(&b, layer.head_rows)?, &LoraConfig { rank: own, alpha, ..config.clone() }, 0)?;
             layer.linear.adapter = Some(lora.clone());
-            layers.push(Adapted { module: layer.module, tensor: layer.tensor, head_rows: layer.head_rows, transposed: layer.transposed, lora });
+            layers.push(Adapted {
+                module: layer.module,
+                tensor: layer.tensor,
+                head_rows: layer.head_rows,
+                transposed: layer.transposed,
+                lora,
+            });
         }
         if let Some(unknown) = rest.first() {
             return Err(bad(format!("`{unknown}` does not match a layer of this {architecture} model of {} blocks", model.shape().layers)));

@@ -146,7 +146,7 @@ pub struct ModelShape {
     pub dtype: DType,
 }
 
-/// Loads the model that `weights` hold. `dtype` is the type of activations; by default f32 on the CPU and f16 on a GPU (f32 for Gemma 3,
+/// Loads the model that `weights` hold. `dtype` is the type of activations; by default f32 on the CPU and f16 on a GPU (f32 for Gemma models,
 /// whose residual stream overflows f16).
 ///
 /// Every setting and every tensor of the file is used, known to have no effect on logits ([`settings::without_effect`]), or refused.

@@ -57,7 +57,17 @@ impl Default for RopeDefaults<'_> {
     fn default() -> Self {
         let (base_key, object) = ("rope_theta", "rope_parameters");
         let (part_key, pairs) = ("partial_rotary_factor", RopePairs::Halves);
-        RopeDefaults { base: 10_000.0, base_key, object, part: None, part_key, alpha: false, yarn_is_longrope: false, pairs, reordered: false }
+        RopeDefaults {
+            base: 10_000.0,
+            base_key,
+            object,
+            part: None,
+            part_key,
+            alpha: false,
+            yarn_is_longrope: false,
+            pairs,
+            reordered: false,
+        }
     }
 }
 

@@ -20,10 +20,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         l.attention.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: false });
         (l.attention.qkv_bias, l.attention.output_bias, l.feed.form) = (bias, bias, FeedForm::Plain);
     });
-    d.names = Names::llama().with(&[
-        ("attn_norm", "attention_layernorm"),
-        ("ffn_norm", "feedforward_layernorm"),
-        ("ffn_act", "mlp.act_fn"),
-    ]);
+    d.names =
+        Names::llama().with(&[("attn_norm", "attention_layernorm"), ("ffn_norm", "feedforward_layernorm"), ("ffn_act", "mlp.act_fn")]);
     Ok(d)
 }

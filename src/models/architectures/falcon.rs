@@ -19,7 +19,13 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let grouped = s.flag(NONE, "new_decoder_architecture")?.unwrap_or(false);
     let one_key = s.flag(NONE, "multi_query")?.unwrap_or(true);
     let given = if s.is_null("num_kv_heads") { None } else { s.size(NONE, "num_kv_heads", 1 << 14)? };
-    let kv_heads = if grouped { given.unwrap_or(heads) } else if one_key { 1 } else { heads };
+    let kv_heads = if grouped {
+        given.unwrap_or(heads)
+    } else if one_key {
+        1
+    } else {
+        heads
+    };
     let feed = if s.is_null("ffn_hidden_size") { None } else { s.size(NONE, "ffn_hidden_size", 1 << 22)? };
     if width % heads != 0 || heads % kv_heads != 0 || (width / heads) % 2 != 0 {
         return Err(s.wrong(format!("{heads} heads and {kv_heads} of keys do not divide {width} ({})", s.sizes())));

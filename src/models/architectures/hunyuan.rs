@@ -10,7 +10,11 @@ use crate::models::rope_settings::RopeDefaults;
 use crate::models::settings::Settings;
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    let mut d = common::decoder(s, "hunyuan_v1_dense", &Usual { eps: 1e-5, rope: RopeDefaults { alpha: true, ..RopeDefaults::default() }, ..Usual::default() })?;
+    let mut d = common::decoder(
+        s,
+        "hunyuan_v1_dense",
+        &Usual { eps: 1e-5, rope: RopeDefaults { alpha: true, ..RopeDefaults::default() }, ..Usual::default() },
+    )?;
     let (norm, bias) = (d.norm, common::bias(s, "attention_bias", false)?);
     d.each(|l| {
         l.attention.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: true });

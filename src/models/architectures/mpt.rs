@@ -21,7 +21,9 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let feed = s.size("feed_forward_length", NONE, 1 << 22)?.unwrap_or(4 * width);
     let z = Sizes { width, layers, heads, kv_heads: heads, head_dim: width / heads, feed, context };
     let eps = s.positive("attention.layer_norm_epsilon", "layer_norm_epsilon")?.unwrap_or(1e-5);
-    for (key, want) in [("alibi", true), ("qk_ln", false), ("prefix_lm", false), ("is_encoder_decoder", false), ("attn_uses_sequence_id", false)] {
+    for (key, want) in
+        [("alibi", true), ("qk_ln", false), ("prefix_lm", false), ("is_encoder_decoder", false), ("attn_uses_sequence_id", false)]
+    {
         s.only_flag(NONE, &format!("attn_config.{key}"), want, "other attention of MPT is not implemented")?;
     }
     s.ignore_without_effect("attn_config");

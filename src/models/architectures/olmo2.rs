@@ -38,7 +38,6 @@ fn norms(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
         l.attention.qk_norm = Some(QkNorm { norm, of: QkNormOf::Width, after_rope: false });
         (l.attention.qkv_bias, l.attention.output_bias) = (bias, bias);
     });
-    d.names = Names::llama()
-        .with(&[("post_attention_norm", "post_attention_layernorm"), ("post_ffw_norm", "post_feedforward_layernorm")]);
+    d.names = Names::llama().with(&[("post_attention_norm", "post_attention_layernorm"), ("post_ffw_norm", "post_feedforward_layernorm")]);
     Ok(())
 }

@@ -27,7 +27,11 @@ pub(crate) struct Attention {
 /// The matrices of queries d → H·D, keys and values d → Hkv·D.
 #[derive(Clone)]
 enum Qkv {
-    Separate { q: Projection, k: Projection, v: Projection },
+    Separate {
+        q: Projection,
+        k: Projection,
+        v: Projection,
+    },
     /// Their rows in this order.
     Joint(Projection),
 }

@@ -246,8 +246,7 @@ impl Description {
             sinks: false,
             output_norm: None,
         };
-        let feed =
-            FeedSpec { size: z.feed, form: FeedForm::Gated, activation: ActivationFn::Silu, bias: Some(false), inner_norm: None };
+        let feed = FeedSpec { size: z.feed, form: FeedForm::Gated, activation: ActivationFn::Silu, bias: Some(false), inner_norm: None };
         let layer = LayerSpec {
             flow: Flow::Sequential,
             residual: None,

@@ -23,7 +23,8 @@ impl Rope {
     /// The tables of positions below `context`.
     pub fn new(context: usize, t: &RopeTable, device: &Device) -> TensorResult<Rope> {
         let turned = t.freqs.len() * 2;
-        let scale = |p: usize| t.growth.map_or(t.factor, |(beta, original)| t.factor * (1.0 + beta * (1.0 + (p as f64 / original).floor()).ln()));
+        let scale =
+            |p: usize| t.growth.map_or(t.factor, |(beta, original)| t.factor * (1.0 + beta * (1.0 + (p as f64 / original).floor()).ln()));
         let of = |freqs: &[f64]| {
             let (mut cos, mut sin) = rope_tables(context, freqs, t.pairs);
             if t.factor != 1.0 || t.growth.is_some() {

@@ -209,7 +209,10 @@ fn other_architectures_are_refused_by_name() {
     for name in NOT_SUPPORTED {
         config["model_type"] = name.into();
         std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
-        let e = models::load(&Weights::open(&folder, &Device::cpu()).unwrap(), None).err().unwrap_or_else(|| panic!("{name} loads")).to_string();
+        let e = models::load(&Weights::open(&folder, &Device::cpu()).unwrap(), None)
+            .err()
+            .unwrap_or_else(|| panic!("{name} loads"))
+            .to_string();
         assert!(e.contains(&format!("`model_type` is \"{name}\"")) && e.contains("supported are llama"), "{name}: {e}");
     }
     std::fs::remove_dir_all(folder).unwrap();
