@@ -1,7 +1,9 @@
 // A row's top is found in the first tile that it sees: that at ${FIRST}, unless windows differ.
 #if WINDOWED
 {
-  if (top == LOWEST) { top = highest(row, turn, base, sees, scale); }
+  // The rows of a subgroup may differ in this, and its threads exchange values together.
+  let unset = top == LOWEST;
+  if (agreed(unset)) { top = select(top, highest(row, turn, base, sees, scale), unset); }
 }
 #else
 {

@@ -286,6 +286,10 @@ impl GemvPlan {
         while norm.is_some() && config.prefetch > 1 && items.next_multiple_of((config.lanes * config.prefetch) as usize) > room {
             config.prefetch -= 1;
         }
+        // Where the adapter has no room for a round of threads' items, groups are narrower.
+        while norm.is_some() && config.lanes > 4 && items.next_multiple_of((config.lanes * config.prefetch) as usize) > room {
+            config.lanes /= 2;
+        }
         let unit = (config.lanes * config.prefetch) as usize;
         config.staged &= room >= unit;
         let rounds = items.div_ceil(unit).next_power_of_two().min(1 << (room / unit).max(1).ilog2());
