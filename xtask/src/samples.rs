@@ -1,5 +1,9 @@
 //! Plans that between them hold every kernel of the library in every element type, and what they are translated to.
 
+#[allow(dead_code)] // Only the library, and the tests that execute texts, ask for numbered bindings.
+#[path = "../../src/backends/gpu/apple/metal_text.rs"]
+pub mod metal_text;
+
 use naga::back::{msl, spv};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use std::path::{Path, PathBuf};
@@ -42,7 +46,7 @@ pub fn translate(text: &str, name: &str) -> Result<Translated, String> {
         msl::Options { lang_version: (3, 0), fake_missing_bindings: true, zero_initialize_workgroup_memory: false, ..Default::default() };
     let (msl, _) =
         msl::write_string(&module, &info, &options, &msl::PipelineOptions::default()).map_err(|e| format!("{name}: MSL: {e}"))?;
-    Ok(Translated { msl, spirv })
+    Ok(Translated { msl: metal_text::declare_in_kernel(&msl), spirv })
 }
 
 /// Whether a file is a kernel by itself. A template is not: the generator binds what it reads, and its variants are among the generated.

@@ -130,6 +130,10 @@ fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, 
         let module = unsafe { core.driver.device.create_shader_module_passthrough(module) };
         return pipeline(core, cache, step, name, &module, raw.entry);
     }
+    #[cfg(target_vendor = "apple")]
+    if let Some((module, entry)) = metal_module(core, step, name) {
+        return pipeline(core, cache, step, name, &module, &entry);
+    }
     let module = wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(step.text.as_str().into()) };
     let module = if core.checked {
         core.driver.device.create_shader_module(module)
@@ -139,6 +143,27 @@ fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, 
         unsafe { core.driver.device.create_shader_module_trusted(module, wgpu::ShaderRuntimeChecks::unchecked()) }
     };
     pipeline(core, cache, step, name, &module, "main")
+}
+
+/// A kernel with workgroup memory as Metal source that declares it in its body, and the kernel's name there; `None` where wgpu translates the
+/// text: without such memory, with bounds checks, and where the driver takes no source.
+#[cfg(target_vendor = "apple")]
+fn metal_module(core: &Core, step: &StepShader, name: &'static str) -> Option<(wgpu::ShaderModule, String)> {
+    if core.checked || core.info.raw != Some(crate::plan::RawLanguage::Msl) || !step.text.contains("var<workgroup>") {
+        return None;
+    }
+    // A text that is not valid gets its error from wgpu.
+    let text = super::apple::metal_text::translate(&step.text, step.views.len() + 1).ok()?;
+    let [x, y, z] = text.workgroup;
+    let entries = [wgpu::PassthroughShaderEntryPoint { name: text.entry.as_str().into(), workgroup_size: (x, y, z) }];
+    let module = wgpu::ShaderModuleDescriptorPassthrough {
+        label: Some(name),
+        entry_points: entries.as_slice().into(),
+        msl: Some(text.source.as_str().into()),
+        ..Default::default()
+    };
+    // SAFETY: as for the text that it was translated from, see `compile`.
+    Some((unsafe { core.driver.device.create_shader_module_passthrough(module) }, text.entry))
 }
 
 fn pipeline(

@@ -1,0 +1,94 @@
+//! A kernel in Metal's shading language, with its workgroup memory declared in the kernel's body.
+//!
+//! naga passes workgroup memory to the kernel as references, which Apple's compiler is known to reorder across barriers
+//! (<https://github.com/gfx-rs/wgpu/issues/4500>); memory that the body declares is not affected. The tests translate and execute kernels
+//! through this file on other systems too (`tests/msl`).
+
+use naga::back::msl;
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+
+/// The version of the language that texts are written for; macOS 11 compiles it.
+const LANGUAGE_VERSION: (u8, u8) = (2, 3);
+
+/// A kernel for Metal's own compiler.
+pub struct MetalText {
+    /// The source. Binding `n` is buffer `n`; it reads no table of buffer sizes.
+    pub source: String,
+    /// The kernel's name in it.
+    pub entry: String,
+    /// Threads of a threadgroup.
+    pub workgroup: [u32; 3],
+}
+
+/// Translates a WGSL kernel whose entry point is `main` and whose `bindings` buffers are in group 0.
+///
+/// # Errors
+/// The message of naga, where the text is not valid or cannot be translated; a message where the kernel reads the size of a buffer.
+pub fn translate(wgsl: &str, bindings: usize) -> Result<MetalText, String> {
+    let module = naga::front::wgsl::parse_str(wgsl).map_err(|e| e.emit_to_string(wgsl))?;
+    let info = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(&module).map_err(|e| e.emit_to_string(wgsl))?;
+    let resources = (0..bindings as u32).map(|n| {
+        let target = msl::BindTarget { buffer: Some(n as u8), mutable: true, ..Default::default() };
+        (naga::ResourceBinding { group: 0, binding: n }, target)
+    });
+    let entry = msl::EntryPointResources { resources: resources.collect(), immediates_buffer: None, sizes_buffer: Some(bindings as u8) };
+    let options = msl::Options {
+        lang_version: LANGUAGE_VERSION,
+        per_entry_point_map: [("main".to_string(), entry)].into_iter().collect(),
+        fake_missing_bindings: false,
+        // As wgpu sets them for modules without runtime checks.
+        bounds_check_policies: naga::proc::BoundsCheckPolicies {
+            index: naga::proc::BoundsCheckPolicy::Unchecked,
+            buffer: naga::proc::BoundsCheckPolicy::Unchecked,
+            image_load: naga::proc::BoundsCheckPolicy::Unchecked,
+            binding_array: naga::proc::BoundsCheckPolicy::Unchecked,
+        },
+        zero_initialize_workgroup_memory: false,
+        force_loop_bounding: false,
+        emit_int_div_checks: false,
+        ..Default::default()
+    };
+    let (text, translation) = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default()).map_err(|e| e.to_string())?;
+    let entry = translation.entry_point_names.into_iter().next().ok_or("the text has no entry point")?.map_err(|e| e.to_string())?;
+    if text.contains("_buffer_sizes.") {
+        return Err("the kernel reads the size of a buffer".into());
+    }
+    let source = declare_in_kernel(&text);
+    let workgroup = module.entry_points.first().map_or([1; 3], |e| e.workgroup_size);
+    Ok(MetalText { source, entry, workgroup })
+}
+
+/// Moves the workgroup memory of naga's text from the kernel's parameters into its body, and passes no table of buffer sizes where nothing
+/// reads it.
+pub fn declare_in_kernel(text: &str) -> String {
+    let sized = text.contains("_buffer_sizes.");
+    let (mut out, mut moved, mut in_head, mut first) = (String::with_capacity(text.len()), String::new(), false, true);
+    for line in text.lines() {
+        let parameter = line.trim_start_matches([' ', ',']);
+        if line.contains("kernel void ") {
+            (in_head, first) = (true, true);
+        } else if in_head && line == ") {" {
+            in_head = false;
+        } else if in_head {
+            if let Some((kind, name)) = parameter.strip_prefix("threadgroup ").and_then(|p| p.split_once("& ")) {
+                moved += &format!("    threadgroup {kind} {name};\n");
+            } else if sized || !parameter.starts_with("constant _mslBufferSizes& ") {
+                out += if first { "  " } else { ", " };
+                out += parameter;
+                out.push('\n');
+                first = false;
+            }
+            continue;
+        }
+        out += line;
+        out.push('\n');
+        if !in_head {
+            out += &std::mem::take(&mut moved);
+        }
+    }
+    if sized {
+        return out;
+    }
+    // Functions hand the table on.
+    out.replace(",\n    constant _mslBufferSizes& _buffer_sizes", "").replace(", _buffer_sizes", "")
+}
