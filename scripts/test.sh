@@ -33,6 +33,11 @@ fi
 [ -z "${TL_TEST_DEVICE:-}" ] || export TL_TEST_DEVICE
 [ "$system" != Linux ] || export TL_REQUIRE_GPU=1
 echo "GPU under test: ${TL_TEST_DEVICE:-that of the machine}${TL_LAVAPIPE:+, by lavapipe}"
+# The tests that execute Metal kernels on the CPU need a compiler; a machine that is to run every test has it.
+if [ "$system" = Linux ]; then
+    TL_CLANG=$(scripts/clang.sh)
+    export TL_CLANG TL_REQUIRE_MSL=1
+fi
 # Small cases too shall run on the GPU; tests/cpu_fallback.rs turns the CPU's help on by itself.
 export TL_ADAPTIVE=0
 

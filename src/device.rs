@@ -154,6 +154,18 @@ impl Device {
         )))
     }
 
+    /// A device on a backend of the caller's own, such as a driver that is being tested. Every call gives another device.
+    ///
+    /// ```
+    /// use tensorlogic::Device;
+    /// use tensorlogic::backends::cpu::CpuBackend;
+    /// let device = Device::from_backend(CpuBackend::with_threads(1));
+    /// assert!(device.name().starts_with("cpu (1 thread") && !device.is_cpu());
+    /// ```
+    pub fn from_backend(backend: Arc<dyn Backend>) -> Device {
+        Device::of(backend, false)
+    }
+
     fn of(backend: Arc<dyn Backend>, cpu: bool) -> Device {
         events::device_opened(&backend.name());
         let device = Device(Arc::new(Inner {

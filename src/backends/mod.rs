@@ -14,11 +14,11 @@ pub(crate) mod pool;
 pub(crate) mod report;
 pub(crate) mod stages;
 
+pub use self::pool::PoolControl;
 #[cfg(feature = "gpu")]
 pub use crate::metal::{self, RawBackend};
 
 use self::fragmentation::DriverMemory;
-use self::pool::PoolControl;
 use crate::dtype::DType;
 use crate::error::{At, TensorResult};
 use crate::plan::{Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, Timing, TransferStats};

@@ -1,6 +1,7 @@
 //! The code generator: the steps of a plan become WGSL. It names no graphics interface; whoever drives a GPU compiles and runs what it writes.
 
 mod blocks;
+mod kernel_dispatch;
 mod kernel_wgsl;
 mod map_wgsl;
 mod operand;
@@ -10,6 +11,7 @@ mod step_shader;
 mod uniforms;
 mod wgsl;
 
+pub use kernel_dispatch::{KernelBinding, KernelBuffer, KernelDispatch, kernel_dispatches};
 pub(super) use operand::Bound;
 pub(super) use options::CodegenOptions;
 pub use options::DriverQuirks;

@@ -26,7 +26,9 @@ mod transfer;
 mod transfer_counts;
 mod tuning_file;
 
-pub use super::codegen::{DriverQuirks, Shader, kernel_shaders, kernel_shaders_for};
+pub use super::codegen::{
+    DriverQuirks, KernelBinding, KernelBuffer, KernelDispatch, Shader, kernel_dispatches, kernel_shaders, kernel_shaders_for,
+};
 pub use adapter::{AdapterDescription, adapters};
 pub use host::{DEFERRED_UPLOAD_MAX_BYTES, HostBuffer};
 pub use memory::GpuBuffer;

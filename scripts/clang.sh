@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Finds clang for the tests that execute Metal kernels on the CPU (tests/msl), and prints its path:  scripts/clang.sh
+# Taken is TL_CLANG, else a clang++ of version 19 that is installed, else Debian's package, unpacked below target/clang: no root, nothing of
+# the system changes. The package comes through the mirror and the keys that this machine's apt already uses. A second call does nothing.
+set -euo pipefail
+[ -z "${CARGO_TARGET_DIR:-}" ] || CARGO_TARGET_DIR=$(realpath -m "$CARGO_TARGET_DIR")
+cd "$(dirname "$0")/.."
+
+version=19
+root=${CARGO_TARGET_DIR:-$PWD/target}/clang
+say() { echo "clang: $*" >&2; }
+
+# Downloads what this machine lacks of the package, and unpacks it; the finished tree appears under its name in one step.
+private_clang() {
+    local work=$root.tmp deb
+    command -v apt-get >/dev/null && command -v dpkg >/dev/null || { say "this machine has no apt"; return 1; }
+    rm -rf "$work"
+    mkdir -p "$work"/{lists/partial,cache/archives/partial,root}
+    local apt="apt-get -qq -y --no-install-recommends -o Dir::State::Lists=$work/lists -o Dir::Cache=$work/cache -o Debug::NoLocking=1
+        -o APT::Sandbox::User=$(id -un) -o Acquire::Languages=none -o Acquire::Retries=3"
+    say "looking for clang-$version in this machine's Debian"
+    $apt update >&2 || { say "the package list cannot be read"; return 1; }
+    $apt install --download-only "clang-$version" >&2 || { say "clang-$version cannot be downloaded"; return 1; }
+    for deb in "$work"/cache/archives/*.deb; do
+        dpkg -x "$deb" "$work/root" || { say "$(basename "$deb") cannot be unpacked"; return 1; }
+    done
+    # The compiler finds its libraries beside itself, wherever it lies.
+    cat >"$work/root/clang++" <<'WRAPPER'
+#!/bin/sh
+here=$(dirname "$0")
+for lib in "$here"/usr/lib/*-linux-gnu "$here"/usr/lib/llvm-*/lib; do path=$path:$lib; done
+LD_LIBRARY_PATH=${path#:} exec "$here"/usr/lib/llvm-*/bin/clang --driver-mode=g++ "$@"
+WRAPPER
+    chmod +x "$work/root/clang++"
+    rm -rf "$root"
+    mv "$work/root" "$root"
+    rm -rf "$work"
+}
+
+for found in "${TL_CLANG:-}" "clang++-$version" "$root/clang++"; do
+    if [ -n "$found" ] && found=$(command -v "$found"); then echo "$found"; exit; fi
+done
+private_clang || { rm -rf "$root.tmp"; say "please install clang-$version"; exit 1; }
+"$root/clang++" --version >&2 || { rm -rf "$root"; exit 1; }
+echo "$root/clang++"

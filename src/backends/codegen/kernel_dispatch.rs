@@ -1,0 +1,88 @@
+//! The dispatches of a plan with their bindings and numbers, for drivers outside of this library, such as those of tests.
+
+use super::operand::Bound;
+use super::options::{CodegenOptions, DriverQuirks};
+use super::uniforms::{UniformWord, param_bits};
+use super::wgsl;
+use crate::error::{TensorError, TensorResult};
+use crate::plan::{AdapterInfo, Buf, Plan};
+
+/// The memory behind a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelBuffer {
+    /// A buffer that the plan names.
+    Plan(Buf),
+    /// Four words in which a kernel reports a bad index: a flag, the tag of its step, the index, and nothing.
+    Errors,
+    /// [`SCRATCH_WORDS`](crate::plan::SCRATCH_WORDS) words that all dispatches share; the first
+    /// [`SCRATCH_COUNTERS`](crate::plan::SCRATCH_COUNTERS) are zero between them.
+    Scratch,
+}
+
+/// A binding of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelBinding {
+    /// Its memory.
+    pub buffer: KernelBuffer,
+    /// Whether the kernel may write there.
+    pub written: bool,
+}
+
+/// A step of a plan as a driver gets it.
+#[derive(Clone, Debug)]
+pub struct KernelDispatch {
+    /// The step's place in the plan.
+    pub step: usize,
+    /// The kernel's WGSL; its entry point is `main`, its bindings are in group 0.
+    pub wgsl: String,
+    /// Workgroups in x, y and z.
+    pub grid: [u32; 3],
+    /// Bindings 1, 2, …; binding 0 is the block of numbers.
+    pub bindings: Vec<KernelBinding>,
+    words: Vec<UniformWord>,
+}
+
+impl KernelDispatch {
+    /// The words of binding 0, whole rows of four, for these run-time numbers; `tag` is what the kernel reports with a bad index.
+    ///
+    /// # Errors
+    /// [`TensorError::Internal`] if there are fewer numbers than the step names.
+    pub fn numbers(&self, params: &[f64], tag: u32) -> TensorResult<Vec<u32>> {
+        let param = |n: u16| {
+            let missing = || TensorError::Internal(format!("a plan wants parameter {n} of {}", params.len()));
+            params.get(n as usize).copied().ok_or_else(missing)
+        };
+        let mut words = Vec::with_capacity(self.words.len().next_multiple_of(4).max(4));
+        for word in &self.words {
+            words.push(match *word {
+                UniformWord::Const(v) => v,
+                UniformWord::Offset(base, n) => base.wrapping_add(param(n)? as i64 as u32),
+                UniformWord::Param(n, dtype) => param_bits(param(n)?, dtype),
+                UniformWord::Tag => tag,
+            });
+        }
+        words.resize(words.len().next_multiple_of(4).max(4), 0);
+        Ok(words)
+    }
+}
+
+/// The dispatches of a plan for a GPU with these answers and a driver with these quirks; there need be none. Steps that have nothing to do
+/// have no dispatch.
+///
+/// # Errors
+/// If a step cannot be done on such a GPU.
+pub fn kernel_dispatches(plan: &Plan, adapter: &AdapterInfo, quirks: DriverQuirks) -> TensorResult<Vec<KernelDispatch>> {
+    let adapter = AdapterInfo { raw: None, ..adapter.clone() };
+    let mut out = Vec::with_capacity(plan.steps.len());
+    for (step, s) in plan.steps.iter().enumerate() {
+        let Some(shader) = wgsl::step_text(plan, s, CodegenOptions::new(&adapter, quirks))? else { continue };
+        let binding = |bound: &Bound| match *bound {
+            Bound::Plan(buf) => KernelBuffer::Plan(buf),
+            Bound::Errors(_) => KernelBuffer::Errors,
+            Bound::Scratch => KernelBuffer::Scratch,
+        };
+        let bindings = shader.views.iter().map(|v| KernelBinding { buffer: binding(&v.buf), written: v.written }).collect();
+        out.push(KernelDispatch { step, wgsl: shader.text, grid: shader.grid, bindings, words: shader.words });
+    }
+    Ok(out)
+}

@@ -1,0 +1,339 @@
+//! A backend that executes the Metal form of kernels on the CPU: plans as an Apple GPU gets them, their WGSL translated as on a Mac, compiled
+//! by clang++ and run on fibers.
+
+use super::kernel::{Kernel, Memory, Orders};
+use super::metal_text::translate;
+use super::toolchain::{Compiled, Mode, Toolchain};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tensorlogic::backends::cpu::CpuBackend;
+use tensorlogic::backends::gpu::{DriverQuirks, KernelBuffer, KernelDispatch, kernel_dispatches};
+use tensorlogic::backends::{Backend, Buffer, Bytes, FusedGemvLimits, PoolControl};
+use tensorlogic::error::At;
+use tensorlogic::plan::{
+    AdapterInfo, Buf, Capabilities, MemoryStats, Plan, RunTimes, SCRATCH_COUNTERS, SCRATCH_WORDS, SubgroupSync, Timing,
+};
+use tensorlogic::tuning::{SharedTuning, Tuning};
+use tensorlogic::{DType, TensorError, TensorResult};
+
+/// What Apple's GPUs answer.
+pub fn apple() -> AdapterInfo {
+    AdapterInfo {
+        subgroup: 32,
+        f16: true,
+        workgroup_bytes: 32_768,
+        workgroup_threads: 1024,
+        coop: 8,
+        subgroup_sync: SubgroupSync::Barrier,
+        tuning: Arc::new(Tuning::apple()),
+        ..Default::default()
+    }
+}
+
+/// A dispatch of a plan with its kernel.
+struct Step {
+    dispatch: KernelDispatch,
+    kernel: Arc<Kernel>,
+}
+
+/// The dispatches of plans, by the plan's address.
+type Plans = HashMap<usize, (Weak<Plan>, Arc<Vec<Step>>)>;
+
+/// A change of a Metal text before it is compiled, to see whether a fault is found.
+pub type Change = Box<dyn Fn(&str) -> String + Send + Sync>;
+
+/// Runs plans through their Metal texts.
+pub struct MslBackend {
+    host: Arc<CpuBackend>,
+    info: AdapterInfo,
+    toolchain: &'static Toolchain,
+    change: Option<Change>,
+    plans: Mutex<Plans>,
+    /// Kernels and their Metal texts, by their WGSL.
+    kernels: Mutex<HashMap<String, (Arc<Kernel>, String)>>,
+    /// How often each kernel, by its address, ran in three orders.
+    compared: Mutex<HashMap<usize, usize>>,
+    /// Counters and partial results of kernels, held while a plan runs.
+    scratch: Mutex<Vec<u128>>,
+    trouble: Mutex<Option<TensorError>>,
+    submits: AtomicU64,
+    dispatches: AtomicUsize,
+    /// While set, texts are only noted, and results are zeros.
+    collecting: AtomicBool,
+    collected: Mutex<Vec<(String, usize)>>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Dispatches of a kernel that run in three orders of threads, as a rule with other sizes each.
+const COMPARED_DISPATCHES: usize = 4;
+/// Bytes of fresh memory that are filled with a pattern; large memory is left as it is.
+const PATTERN_BYTES: usize = 1 << 20;
+
+impl MslBackend {
+    /// A backend in this mode, whose texts are changed before they are compiled; `None` where there is no compiler.
+    pub fn open(mode: Mode, change: Option<Change>) -> Option<Arc<MslBackend>> {
+        Some(Arc::new(MslBackend {
+            change,
+            toolchain: Toolchain::get(mode)?,
+            host: CpuBackend::open(),
+            info: apple(),
+            plans: Mutex::default(),
+            kernels: Mutex::default(),
+            compared: Mutex::default(),
+            scratch: Mutex::new(vec![0; SCRATCH_WORDS / 4]),
+            trouble: Mutex::default(),
+            submits: AtomicU64::new(0),
+            dispatches: AtomicUsize::new(0),
+            collecting: AtomicBool::new(false),
+            collected: Mutex::default(),
+        }))
+    }
+
+    /// Does `work` twice: first, called with `true`, only to learn which kernels it needs, which are then compiled together; then in earnest.
+    /// The first time its results are zeros, and what it gives is dropped.
+    pub fn with_kernels_of<T>(&self, mut work: impl FnMut(bool) -> T) -> T {
+        self.collecting.store(true, Relaxed);
+        drop(work(true));
+        self.collecting.store(false, Relaxed);
+        lock(&self.plans).clear();
+        let texts = std::mem::take(&mut *lock(&self.collected));
+        // What does not compile is told when it is needed.
+        let _ = self.compile(&texts);
+        work(false)
+    }
+
+    /// The Metal texts of its kernels.
+    pub fn texts(&self) -> Vec<String> {
+        lock(&self.kernels).values().map(|k| k.1.clone()).collect()
+    }
+
+    /// What was compiled in this mode.
+    pub fn compiled(&self) -> Compiled {
+        self.toolchain.compiled()
+    }
+
+    /// Dispatches, kernels, and kernels that ran in three orders.
+    pub fn counts(&self) -> [usize; 3] {
+        [self.dispatches.load(Relaxed), lock(&self.kernels).len(), lock(&self.compared).len()]
+    }
+
+    /// Compiles those of these WGSL texts, each with its number of bindings, that are new. An error names the text.
+    fn compile<'t>(&self, texts: &'t [(String, usize)]) -> Result<(), (&'t str, String)> {
+        let mut seen = HashSet::new();
+        let (mut names, mut translated, mut failed) = (vec![], vec![], Ok(()));
+        for (wgsl, bindings) in texts.iter().filter(|t| !lock(&self.kernels).contains_key(&t.0)) {
+            if !seen.insert(wgsl) {
+                continue;
+            }
+            match translate(wgsl, *bindings) {
+                Ok(mut text) => {
+                    if let Some(change) = &self.change {
+                        text.source = change(&text.source);
+                    }
+                    names.push(wgsl);
+                    translated.push(text);
+                }
+                Err(e) => failed = failed.and(Err((wgsl.as_str(), e))),
+            }
+        }
+        let made = self.toolchain.kernels(&translated.iter().collect::<Vec<_>>());
+        for ((wgsl, text), kernel) in names.into_iter().zip(translated).zip(made) {
+            match kernel {
+                Ok(kernel) => drop(lock(&self.kernels).insert(wgsl.clone(), (kernel, text.source))),
+                Err(e) => failed = failed.and(Err((wgsl.as_str(), format!("{e}\n{}", text.source)))),
+            }
+        }
+        failed
+    }
+
+    /// The steps of a plan with their kernels.
+    fn steps(&self, plan: &Arc<Plan>) -> TensorResult<Arc<Vec<Step>>> {
+        let key = Arc::as_ptr(plan) as usize;
+        if let Some((weak, steps)) = lock(&self.plans).get(&key)
+            && weak.strong_count() > 0
+        {
+            return Ok(steps.clone());
+        }
+        let dispatches = kernel_dispatches(plan, &self.info, DriverQuirks::default());
+        let dispatches = dispatches.map_err(|e| TensorError::Unsupported(format!("{e}\n{plan}")))?;
+        let texts: Vec<(String, usize)> = dispatches.iter().map(|d| (d.wgsl.clone(), d.bindings.len() + 1)).collect();
+        if self.collecting.load(Relaxed) {
+            lock(&self.collected).extend(texts);
+            return Ok(Arc::default());
+        }
+        self.compile(&texts).map_err(|(wgsl, e)| {
+            let name = dispatches.iter().find(|d| d.wgsl == wgsl).map_or("a step", |d| plan.steps[d.step].name);
+            TensorError::Unsupported(format!("{name} on {}: {e}\n{wgsl}", self.name()))
+        })?;
+        let kernels = lock(&self.kernels);
+        let steps = dispatches.into_iter().map(|dispatch| Step { kernel: kernels[&dispatch.wgsl].0.clone(), dispatch });
+        let steps: Arc<Vec<Step>> = Arc::new(steps.collect());
+        lock(&self.plans).insert(key, (Arc::downgrade(plan), steps.clone()));
+        Ok(steps)
+    }
+
+    fn execute(&self, plan: &Plan, step: &Step, params: &[f64], find: impl Fn(Buf) -> Option<(*mut u8, usize)>) -> TensorResult<()> {
+        let dispatch = &step.dispatch;
+        let of = &plan.steps[dispatch.step];
+        let mut scratch = lock(&self.scratch);
+        let numbers = dispatch.numbers(params, 0)?;
+        let mut block: Vec<u128> = bytemuck::pod_collect_to_vec(&numbers);
+        let mut record = [0u128; 1];
+        let mut memory =
+            vec![Memory { at: block.as_mut_ptr().cast(), bytes: 16 * block.len(), written: false, ordered: true, restored: true }];
+        // Sums by atomics of f32 round as they come.
+        let ordered = !dispatch.wgsl.contains("atomicCompareExchange");
+        for b in &dispatch.bindings {
+            let (at, bytes, ordered) = match b.buffer {
+                KernelBuffer::Plan(buf) => {
+                    let (at, bytes) =
+                        find(buf).ok_or_else(|| TensorError::Internal("a plan was run with fewer buffers than it names".into()))?;
+                    (at, bytes, ordered)
+                }
+                KernelBuffer::Errors => (record.as_mut_ptr().cast(), 16, false),
+                KernelBuffer::Scratch => (scratch.as_mut_ptr().cast(), 16 * scratch.len(), false),
+            };
+            let restored = b.buffer != KernelBuffer::Scratch;
+            memory.push(Memory { at, bytes, written: b.written, ordered, restored });
+        }
+        let orders = if step.kernel.meets && self.is_due(&step.kernel) { Orders::Three } else { Orders::One };
+        // SAFETY: the buffers of the plan, as a GPU gets them; they are alive and no other plan runs.
+        let done = unsafe { step.kernel.run(&self.toolchain.runtime, dispatch.grid, &memory, orders) };
+        done.map_err(|e| {
+            let text = lock(&self.kernels).get(&dispatch.wgsl).map_or(String::new(), |k| k.1.clone());
+            let file = self.toolchain.keep_text(of.name, &text);
+            TensorError::Internal(format!("{} as Metal text, in {file}: {e}", of.name))
+        })?;
+        self.dispatches.fetch_add(1, Relaxed);
+        let counters: &[u32] = &bytemuck::cast_slice(&scratch)[..SCRATCH_COUNTERS];
+        if counters.iter().any(|c| *c != 0) {
+            scratch.fill(0);
+            return Err(TensorError::Internal(format!("{} as Metal text leaves counters that are not zero", of.name)));
+        }
+        let record: &[u32] = bytemuck::cast_slice(&record);
+        if record[0] != 0 {
+            let message = format!("index {} lies outside its dimension", record[2] as i32);
+            lock(&self.trouble).get_or_insert(TensorError::Index { op: of.name, message, at: of.at });
+        }
+        Ok(())
+    }
+
+    /// Whether a kernel has run in three orders only a few times so far; counts this one.
+    fn is_due(&self, kernel: &Arc<Kernel>) -> bool {
+        let mut compared = lock(&self.compared);
+        let count = compared.entry(Arc::as_ptr(kernel) as usize).or_insert(0);
+        *count += 1;
+        *count <= COMPARED_DISPATCHES
+    }
+
+    fn check(&self) -> TensorResult<()> {
+        lock(&self.trouble).take().map_or(Ok(()), Err)
+    }
+}
+
+/// Fills memory that nobody wrote with a pattern.
+fn fill(buffer: &Buffer, pattern: u8) {
+    if let Buffer::Cpu(b) = buffer
+        && b.is_unique()
+        && b.len() <= PATTERN_BYTES
+    {
+        // SAFETY: nobody else holds the buffer.
+        unsafe { b.as_ptr().write_bytes(pattern, b.len()) };
+    }
+}
+
+fn place(buffer: &Buffer) -> Option<(*mut u8, usize)> {
+    buffer.on_host().map(|b| (b.as_ptr(), b.len()))
+}
+
+impl Backend for MslBackend {
+    fn name(&self) -> String {
+        "Apple GPU's kernels on the CPU (msl)".into()
+    }
+    fn supports(&self, dtype: DType) -> bool {
+        !matches!(dtype, DType::F64 | DType::I64)
+    }
+    fn size_class(&self, bytes: usize) -> Option<usize> {
+        self.host.size_class(bytes)
+    }
+    fn alloc(&self, bytes: usize) -> TensorResult<Buffer> {
+        let buffer = self.host.alloc(bytes)?;
+        fill(&buffer, if self.collecting.load(Relaxed) { 0 } else { 0xFF });
+        Ok(buffer)
+    }
+    fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
+        self.host.upload(bytes)
+    }
+    fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
+        self.submits.fetch_add(1, Relaxed);
+        let slots = plan.slots.iter().map(|&bytes| self.alloc(bytes)).collect::<TensorResult<Vec<_>>>()?;
+        let find = |buf: Buf| match buf {
+            Buf::Input(n) => inputs.get(n as usize).and_then(place),
+            Buf::Output(n) => outputs.get(n as usize).and_then(place),
+            Buf::Slot(n) => slots.get(n as usize).and_then(place),
+            Buf::Iota => None,
+        };
+        self.steps(plan)?.iter().try_for_each(|step| self.execute(plan, step, params, find))
+    }
+    fn start_timing(&self, _: Timing) -> TensorResult<()> {
+        Err(TensorError::State("kernels that are executed by fibers take no time that means anything".into()))
+    }
+    fn finish_timing(&self) -> TensorResult<Vec<RunTimes>> {
+        Ok(vec![])
+    }
+    fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
+        self.check()?;
+        self.host.read(buffer, start, out)
+    }
+    fn view(&self, buffer: &Buffer, start: usize, len: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<()> {
+        self.check()?;
+        self.host.view(buffer, start, len, show)
+    }
+    fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()> {
+        self.host.overwrite(buffer, bytes)
+    }
+    fn synchronize(&self) -> TensorResult<()> {
+        self.check()
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { clock: false, ..Capabilities::GPU }
+    }
+    fn max_buffers(&self) -> usize {
+        16
+    }
+    fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {
+        let gemv = &self.info.tuning.gemv;
+        Some(FusedGemvLimits { any: gemv.max_rows, halves: gemv.max_rows_f16 })
+    }
+    fn tuning(&self) -> Option<&Tuning> {
+        Some(&self.info.tuning)
+    }
+    fn tuning_in_force(&self) -> Option<SharedTuning> {
+        Some(self.info.tuning.clone())
+    }
+    fn matrices(&self) -> bool {
+        self.info.coop > 0
+    }
+    fn matrix_unit(&self) -> Option<[u32; 2]> {
+        Some([self.info.coop, self.info.subgroup])
+    }
+    fn memory(&self) -> MemoryStats {
+        self.host.memory()
+    }
+    fn pool(&self) -> &dyn PoolControl {
+        self.host.pool()
+    }
+    fn label(&self, buffer: &Buffer, op: &'static str, at: At) {
+        self.host.label(buffer, op, at);
+    }
+    fn submits(&self) -> u64 {
+        self.submits.load(Relaxed)
+    }
+    fn is_busy(&self) -> bool {
+        false
+    }
+}

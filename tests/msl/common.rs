@@ -1,0 +1,36 @@
+//! What the tests of other programs find under this name, with the devices of this one: those that run here too are compiled in with `path`.
+#![allow(dead_code)]
+
+use super::backend::{Change, MslBackend};
+use super::toolchain::Mode;
+use std::sync::{Arc, OnceLock};
+use tensorlogic::Device;
+
+#[path = "../common/mod.rs"]
+mod shared;
+#[allow(unused_imports)]
+pub use shared::{assert_close, noise, noise_f32};
+
+/// The backend that executes Metal texts, and its device, on which small cases run too; `None` where there is no compiler.
+pub fn msl() -> Option<&'static (Arc<MslBackend>, Device)> {
+    static ONE: OnceLock<Option<(Arc<MslBackend>, Device)>> = OnceLock::new();
+    ONE.get_or_init(|| open(Mode::Plain, None)).as_ref()
+}
+
+/// A backend of its own, and its device; texts are changed before they are compiled.
+pub fn open(mode: Mode, change: Option<Change>) -> Option<(Arc<MslBackend>, Device)> {
+    let backend = MslBackend::open(mode, change)?;
+    let device = Device::from_backend(backend.clone());
+    device.set_adaptive(false);
+    Some((backend, device))
+}
+
+/// The GPU under test: here always the one that executes Metal texts.
+pub fn gpu() -> Option<Device> {
+    msl().map(|m| m.1.clone())
+}
+
+/// The CPU, and the GPU under test where there is one.
+pub fn devices() -> Vec<Device> {
+    [Some(Device::cpu()), gpu()].into_iter().flatten().collect()
+}
