@@ -47,8 +47,8 @@ pub(crate) fn run(cpu: &Arc<dyn Backend>, plan: &Arc<Plan>, bound: &[Buffer], ou
 /// A result of the CPU as the value of a GPU's tensor.
 pub(crate) fn of_device(b: Buffer) -> Buffer {
     match b {
-        #[cfg(feature = "gpu")]
-        Buffer::Cpu(b) => Buffer::Host(crate::backends::gpu::HostBuffer::new(b)),
+        #[cfg(feature = "shaders")]
+        Buffer::Cpu(b) => Buffer::Host(crate::backends::host::HostBuffer::new(b)),
         b => b,
     }
 }

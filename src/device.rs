@@ -13,6 +13,7 @@ pub use crate::plan::StorageMode;
 pub use fallback::FallbackNote;
 pub use memory::{BufferPool, GpuDevice, MemoryProfile, MetalDevice};
 
+use crate::backends::open::OpenedGpu;
 use crate::backends::{Backend, Buffer, Bytes, cpu::CpuBackend, dry_run::DryRun};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
@@ -47,6 +48,8 @@ struct Inner {
     opened: Instant,
     /// Whether `auto` means this device because there is no hardware GPU.
     stands_in: AtomicBool,
+    /// Why another backend serves it than the one that its name stands for.
+    stands_in_for: Mutex<Option<String>>,
     /// Tokens that models generated here.
     tokens: AtomicU64,
     /// How often the program waited for all submitted work.
@@ -76,7 +79,8 @@ impl Device {
         Device::open(&std::env::var("TL_DEVICE").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "auto".into()))
     }
 
-    /// A device by name: `auto`, `cpu`, `gpu`, `vulkan`, `metal` or `dx12`; the last four may have an index, as in `vulkan:1`.
+    /// A device by name: `auto`, `cpu`, `gpu`, `vulkan`, `metal` or `dx12`; the last four may have an index, as in `vulkan:1`. `metal` is the library's
+    /// own backend on Apple's GPUs, or wgpu's where that cannot be opened ([`Device::stands_in`] says why); `metal-wgpu` is wgpu's.
     /// Opening a name again returns the same device, unless that was lost.
     ///
     /// A list such as `metal,vulkan,cpu` opens the first device that this machine has; sessions and `tl` go on with the next ones where that
@@ -99,7 +103,6 @@ impl Device {
         }
     }
 
-    #[cfg(feature = "gpu")]
     fn open_gpu(name: &str) -> TensorResult<Device> {
         static OPEN: Mutex<Vec<(String, Device)>> = Mutex::new(Vec::new());
         let mut open = OPEN.lock().unwrap_or_else(|e| e.into_inner());
@@ -107,17 +110,27 @@ impl Device {
         if let Some((_, d)) = open.iter().find(|(n, _)| n == name) {
             return Ok(d.clone());
         }
-        let device = Device::of_gpu(crate::backends::gpu::GpuBackend::open(name)?);
+        let device = Device::of_opened(crate::backends::open::open(name, None)?);
         open.push((name.to_string(), device.clone()));
         Ok(device)
     }
+    fn of_opened(opened: OpenedGpu) -> Device {
+        // A software adapter is opened to test the GPU's own way.
+        let adaptive = std::env::var("TL_ADAPTIVE").map_or(!opened.software, |v| v != "0");
+        let device = Device::of(opened.backend, false);
+        device.set_adaptive(adaptive);
+        *device.0.stands_in_for.lock().unwrap_or_else(|e| e.into_inner()) = opened.stands_in;
+        device
+    }
     #[cfg(feature = "gpu")]
     pub(crate) fn of_gpu(backend: Arc<crate::backends::gpu::GpuBackend>) -> Device {
-        // A software adapter is opened to test the GPU's own way.
-        let adaptive = std::env::var("TL_ADAPTIVE").map_or(!backend.is_software(), |v| v != "0");
-        let device = Device::of(backend, false);
-        device.set_adaptive(adaptive);
-        device
+        Device::of_opened(OpenedGpu { software: backend.is_software(), backend, stands_in: None })
+    }
+
+    /// Why another backend serves this device than the one that its name stands for: `metal` goes through wgpu where the native backend cannot
+    /// be opened. `None` where none stands in.
+    pub fn stands_in(&self) -> Option<String> {
+        self.0.stands_in_for.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
     /// A GPU by name, as for [`Device::open`], with this tuning table instead of the one in force for it. Results are right with every table
@@ -132,9 +145,8 @@ impl Device {
     ///     assert_eq!(gpu.tuning().unwrap().name, "generic");
     /// }
     /// ```
-    #[cfg(feature = "gpu")]
     pub fn open_with_tuning(name: &str, tuning: Tuning) -> TensorResult<Device> {
-        crate::backends::gpu::GpuBackend::open_with(name, tuning).map(Device::of_gpu)
+        crate::backends::open::open(name, Some(tuning)).map(Device::of_opened)
     }
 
     /// The tuning table in force on this device; `None` on the CPU, which has none.
@@ -145,13 +157,6 @@ impl Device {
     /// Where that table comes from.
     pub fn tuning_source(&self) -> Option<&TuningSource> {
         self.0.backend.tuning_source()
-    }
-
-    #[cfg(not(feature = "gpu"))]
-    fn open_gpu(name: &str) -> TensorResult<Device> {
-        Err(TensorError::UnsupportedDevice(format!(
-            "`{name}`: built without the feature `gpu`; rebuild with `--features gpu`, or use `cpu`"
-        )))
     }
 
     /// A device on a backend of the caller's own, such as a driver that is being tested. Every call gives another device.
@@ -179,6 +184,7 @@ impl Device {
             fallback: Mutex::default(),
             opened: Instant::now(),
             stands_in: AtomicBool::new(false),
+            stands_in_for: Mutex::default(),
             tokens: AtomicU64::new(0),
             synchronizations: AtomicU64::new(0),
         }));

@@ -2,63 +2,14 @@
 
 mod common;
 
-use common::gpu;
+use common::{gpu, tiny_llama};
+use tensorlogic::Device;
 use tensorlogic::eval::{EvalStats, eval_stats};
-use tensorlogic::io::{Gguf, GgufWriter};
-use tensorlogic::models::{self, Sampler, Session, Weights};
-use tensorlogic::{DType, Device};
-
-/// A Llama of two small layers with random weights.
-fn tiny(device: &Device) -> Box<dyn models::Model> {
-    let (d, ff, vocab, layers) = (32usize, 64usize, 96usize, 2usize);
-    let mut w = GgufWriter::new();
-    w.set("general.architecture", "llama");
-    for (k, v) in [
-        ("block_count", layers),
-        ("context_length", 2048),
-        ("embedding_length", d),
-        ("feed_forward_length", ff),
-        ("attention.head_count", 4),
-        ("attention.head_count_kv", 2),
-    ] {
-        w.set(&format!("llama.{k}"), v as u32);
-    }
-    w.set("llama.attention.layer_norm_rms_epsilon", 1e-5f32);
-    let mut state = 1u32;
-    let mut values = |n: usize| -> Vec<u8> {
-        let mut next = || {
-            state = state.wrapping_mul(1664525).wrapping_add(1013904223);
-            (state >> 8) as f32 / 16_777_216.0 - 0.5
-        };
-        (0..n).flat_map(|_| next().to_le_bytes()).collect()
-    };
-    let mut add = |name: String, shape: &[usize]| {
-        w.tensor(&name, DType::F32, shape, values(shape.iter().product())).unwrap();
-    };
-    add("token_embd.weight".into(), &[vocab, d]);
-    add("output_norm.weight".into(), &[d]);
-    for i in 0..layers {
-        for (n, shape) in [
-            ("attn_norm", vec![d]),
-            ("attn_q", vec![d, d]),
-            ("attn_k", vec![d / 2, d]),
-            ("attn_v", vec![d / 2, d]),
-            ("attn_output", vec![d, d]),
-            ("ffn_norm", vec![d]),
-            ("ffn_gate", vec![ff, d]),
-            ("ffn_up", vec![ff, d]),
-            ("ffn_down", vec![d, ff]),
-        ] {
-            add(format!("blk.{i}.{n}.weight"), &shape);
-        }
-    }
-    let gguf = Gguf::from_bytes(w.to_bytes().unwrap()).unwrap();
-    models::load(&Weights::from_gguf(gguf, device), Some(DType::F32)).unwrap()
-}
+use tensorlogic::models::{Sampler, Session};
 
 /// Generates and checks plans, submits and memory on the way.
 fn check_generation(device: &Device, tokens: usize) {
-    let model = tiny(device);
+    let model = tiny_llama(device);
     let mut session = Session::new(&*model, 1200, device).unwrap();
     let logits = session.prompt(&[1, 2, 3], || false).unwrap().unwrap();
     let mut sampler = Sampler::default();

@@ -56,7 +56,11 @@ pub const VARIABLES: [Variable; 21] = [
     variable("TL_CACHE_LIMIT", "limit of memory kept for reuse: 512M, 2G, 10%, auto", "BufferPool::set_limit"),
     variable("TL_NO_FUSION", "1 disables fusion: every operation is its own dispatch", "eval::without_fusion"),
     variable("TL_ORDER", "order of steps and buffers: program, spatial, temporal, size, workgroup, auto", "eval::with_order"),
-    variable("TL_METAL_NO_COPY", "1 binds mapped weight files in place on Metal (type-checked, not run)", "-"),
+    variable(
+        "TL_METAL_NO_COPY",
+        "0 copies mapped weight files on Metal; 1 binds them in place through wgpu too (type-checked, not run)",
+        "-",
+    ),
     variable("TL_ADAPTIVE", "0 keeps small work on host values off the CPU, 1 allows it on software adapters too", "Device::set_adaptive"),
     variable("TL_ALLOW_SOFTWARE", "1 lets `gpu` and `auto` choose a software adapter", "Device::open(\"vulkan\")"),
     variable("TL_GPU_CHECKED", "1 compiles kernels with bounds checks", "-"),
@@ -291,6 +295,11 @@ fn opened(d: &Device, name: &str, measure: bool, json: &mut Value, problems: &mu
     json["memory"] = memory;
     json["storage"] = json!(format!("{:?}", d.storage_mode()));
     json["adaptive"] = json!(d.adaptive());
+    if let Some(why) = d.stands_in() {
+        json["stands_in"] = json!(why);
+        rows.push(["backend".into(), format!("wgpu, since the native one cannot be opened: {why}")]);
+        problem(problems, format!("{name} goes through wgpu: {why}"), "results are the same; work is slower by what wgpu costs");
+    }
     if let Some((table, source)) = d.tuning().zip(d.tuning_source()) {
         json["tuning"] = json!({ "name": table.name, "source": tuning_source(source), "table": table });
         rows.push(["tuning table".into(), format!("{}: {}", table.name, tuning_source(source))]);

@@ -1,6 +1,10 @@
 //! The backends that run plans. A backend knows steps, buffers and kernels; no op and no graph.
 
-#[cfg(feature = "gpu")]
+#[cfg(feature = "shaders")]
+#[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+mod bad_indices;
+#[cfg(feature = "shaders")]
+#[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 pub mod codegen;
 pub mod cpu;
 pub(crate) mod dry_run;
@@ -8,15 +12,38 @@ pub(crate) mod files;
 pub mod fragmentation;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+#[cfg(feature = "shaders")]
+pub mod host;
 pub mod limits;
 pub(crate) mod lock;
+#[cfg(feature = "shaders")]
+pub mod metal;
+#[cfg(feature = "shaders")]
+#[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+mod numbers;
+pub(crate) mod open;
 pub(crate) mod pool;
+#[cfg(feature = "shaders")]
+#[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+mod probes;
 pub(crate) mod report;
 pub(crate) mod stages;
+#[cfg(feature = "shaders")]
+#[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+mod threads;
+#[cfg(feature = "shaders")]
+#[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+mod transfer_counts;
+#[cfg(feature = "shaders")]
+#[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+mod tuning_file;
+#[cfg(feature = "shaders")]
+#[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+mod waits;
 
 pub use self::pool::PoolControl;
 #[cfg(feature = "gpu")]
-pub use crate::metal::{self, RawBackend};
+pub use crate::metal::RawBackend;
 
 use self::fragmentation::DriverMemory;
 use crate::dtype::DType;
@@ -79,9 +106,12 @@ pub enum Buffer {
     /// Memory of a GPU.
     #[cfg(feature = "gpu")]
     Gpu(gpu::GpuBuffer),
+    /// Memory of one of Apple's GPUs.
+    #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+    Metal(metal::MetalBuffer),
     /// A value of a GPU's tensor in host memory.
-    #[cfg(feature = "gpu")]
-    Host(gpu::HostBuffer),
+    #[cfg(feature = "shaders")]
+    Host(host::HostBuffer),
 }
 
 impl Buffer {
@@ -92,22 +122,38 @@ impl Buffer {
             Buffer::Counted(_) => None,
             #[cfg(feature = "gpu")]
             Buffer::Gpu(_) => None,
-            #[cfg(feature = "gpu")]
+            #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+            Buffer::Metal(_) => None,
+            #[cfg(feature = "shaders")]
             Buffer::Host(h) => Some(h.host()),
         }
     }
     /// Whether it is a value of host memory with a copy on a device.
     pub fn is_resident(&self) -> bool {
         match self {
-            #[cfg(feature = "gpu")]
+            #[cfg(feature = "shaders")]
             Buffer::Host(h) => h.device().is_some(),
             _ => false,
         }
     }
     /// A value in host memory that belongs to a GPU's tensor.
-    #[cfg(feature = "gpu")]
-    pub fn pending_upload(&self) -> Option<&gpu::HostBuffer> {
+    #[cfg(feature = "shaders")]
+    pub fn pending_upload(&self) -> Option<&host::HostBuffer> {
         if let Buffer::Host(h) = self { Some(h) } else { None }
+    }
+    /// Memory of a GPU behind wgpu.
+    #[cfg(feature = "gpu")]
+    fn on_gpu(&self) -> Option<&gpu::GpuBuffer> {
+        if let Buffer::Gpu(b) = self { Some(b) } else { None }
+    }
+    /// Memory of one of Apple's GPUs, also where it is the copy of a value in host memory.
+    #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+    fn on_metal(&self) -> Option<&metal::MetalBuffer> {
+        match self {
+            Buffer::Metal(b) => Some(b),
+            Buffer::Host(h) => h.device().and_then(Buffer::on_metal),
+            _ => None,
+        }
     }
     /// Whether this handle is the only one, and the memory may be written.
     pub fn is_unique(&self) -> bool {
@@ -116,7 +162,9 @@ impl Buffer {
             Buffer::Counted(b) => b.is_unique(),
             #[cfg(feature = "gpu")]
             Buffer::Gpu(b) => b.is_unique(),
-            #[cfg(feature = "gpu")]
+            #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+            Buffer::Metal(b) => b.is_unique(),
+            #[cfg(feature = "shaders")]
             Buffer::Host(_) => false,
         }
     }
@@ -127,7 +175,9 @@ impl Buffer {
             (Buffer::Counted(a), Buffer::Counted(b)) => a.same(b),
             #[cfg(feature = "gpu")]
             (Buffer::Gpu(a), Buffer::Gpu(b)) => a.same(b),
-            #[cfg(feature = "gpu")]
+            #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+            (Buffer::Metal(a), Buffer::Metal(b)) => a.same(b),
+            #[cfg(feature = "shaders")]
             (Buffer::Host(a), Buffer::Host(b)) => a.same(b),
             _ => false,
         }
@@ -382,6 +432,10 @@ pub trait Backend: Send + Sync {
     }
     /// The edge of matrices that matrix units multiply, and the threads that do so together; `None` where there are no such units.
     fn matrix_unit(&self) -> Option<[u32; 2]> {
+        None
+    }
+    /// Barriers between the steps of a run of this plan, where the backend sets them itself.
+    fn barriers(&self, _plan: &Arc<Plan>) -> Option<usize> {
         None
     }
     /// Memory as the backend counts it.

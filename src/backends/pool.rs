@@ -71,6 +71,14 @@ pub(crate) struct SizeClass {
     pub kind: u8,
 }
 
+/// The physical size of a GPU's buffer for a request: a few classes per power of two, so that sizes meet again; always a multiple of 256.
+#[cfg(feature = "shaders")]
+pub(super) fn size_class(bytes: usize, most: u64) -> u64 {
+    let bytes = (bytes as u64).max(256);
+    let step = if bytes >= 16 << 20 { 2 << 20 } else { (bytes.next_power_of_two() / 16).max(256) };
+    bytes.next_multiple_of(step).min(most.max(bytes.next_multiple_of(16)))
+}
+
 /// Memory that can be kept.
 pub(crate) trait Allocation: Send {
     /// Distinguishes pieces, so that one can be asked for again.

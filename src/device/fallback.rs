@@ -4,7 +4,8 @@ use super::Device;
 use crate::error::{TensorError, TensorResult};
 
 /// The names that a device may have without an index, and whether they take one.
-const KINDS: [(&str, bool); 6] = [("auto", false), ("cpu", false), ("gpu", true), ("vulkan", true), ("metal", true), ("dx12", true)];
+const KINDS: [(&str, bool); 7] =
+    [("auto", false), ("cpu", false), ("gpu", true), ("vulkan", true), ("metal", true), ("metal-wgpu", true), ("dx12", true)];
 
 /// Whether a device can have this name.
 pub(super) fn is_name(name: &str) -> bool {

@@ -74,7 +74,8 @@ impl Tensor {
         Ok(self)
     }
 
-    /// The plan that asking for this value would run, one line a dispatch, as SQL's EXPLAIN. Empty for a stored value.
+    /// The plan that asking for this value would run, one line a dispatch, as SQL's EXPLAIN, and the barriers between them where the backend sets
+    /// these itself. Empty for a stored value.
     ///
     /// # Errors
     /// For what the evaluation meets: a bad index, no room, a lost device.
@@ -86,7 +87,9 @@ impl Tensor {
     /// # Ok::<(), TensorError>(())
     /// ```
     pub fn explain(&self) -> TensorResult<String> {
-        Ok(plan_of(&[self])?.map(|p| p.to_string()).unwrap_or_default())
+        let Some(plan) = plan_of(&[self])? else { return Ok(String::new()) };
+        let barriers = self.device().backend().barriers(&plan).map(|n| format!("{n} barrier{}\n", if n == 1 { "" } else { "s" }));
+        Ok(format!("{plan}{}", barriers.unwrap_or_default()))
     }
 
     /// The elements in row-major order as f32. f64, integers and bool are converted; block formats are decoded.

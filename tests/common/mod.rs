@@ -7,7 +7,9 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use tensorlogic::Device;
+use tensorlogic::io::{Gguf, GgufWriter};
+use tensorlogic::models::{self, Weights};
+use tensorlogic::{DType, Device};
 
 /// The name by which the GPU under test is opened; `None` where there is none and none is required.
 pub fn selector() -> Option<&'static str> {
@@ -111,4 +113,52 @@ pub fn assert_close(what: &str, got: &[f32], want: &[f64], rtol: f64, atol: f64)
     for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
         assert!((f64::from(g) - w).abs() <= atol + rtol * w.abs(), "{what}: element {i} is {g}, not {w}");
     }
+}
+
+/// A Llama of two small layers with random weights.
+pub fn tiny_llama(device: &Device) -> Box<dyn models::Model> {
+    let (d, ff, vocab, layers) = (32usize, 64usize, 96usize, 2usize);
+    let mut w = GgufWriter::new();
+    w.set("general.architecture", "llama");
+    for (k, v) in [
+        ("block_count", layers),
+        ("context_length", 2048),
+        ("embedding_length", d),
+        ("feed_forward_length", ff),
+        ("attention.head_count", 4),
+        ("attention.head_count_kv", 2),
+    ] {
+        w.set(&format!("llama.{k}"), v as u32);
+    }
+    w.set("llama.attention.layer_norm_rms_epsilon", 1e-5f32);
+    let mut state = 1u32;
+    let mut values = |n: usize| -> Vec<u8> {
+        let mut next = || {
+            state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+            (state >> 8) as f32 / 16_777_216.0 - 0.5
+        };
+        (0..n).flat_map(|_| next().to_le_bytes()).collect()
+    };
+    let mut add = |name: String, shape: &[usize]| {
+        w.tensor(&name, DType::F32, shape, values(shape.iter().product())).unwrap();
+    };
+    add("token_embd.weight".into(), &[vocab, d]);
+    add("output_norm.weight".into(), &[d]);
+    for i in 0..layers {
+        for (n, shape) in [
+            ("attn_norm", vec![d]),
+            ("attn_q", vec![d, d]),
+            ("attn_k", vec![d / 2, d]),
+            ("attn_v", vec![d / 2, d]),
+            ("attn_output", vec![d, d]),
+            ("ffn_norm", vec![d]),
+            ("ffn_gate", vec![ff, d]),
+            ("ffn_up", vec![ff, d]),
+            ("ffn_down", vec![d, ff]),
+        ] {
+            add(format!("blk.{i}.{n}.weight"), &shape);
+        }
+    }
+    let gguf = Gguf::from_bytes(w.to_bytes().unwrap()).unwrap();
+    models::load(&Weights::from_gguf(gguf, device), Some(DType::F32)).unwrap()
 }

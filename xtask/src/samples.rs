@@ -1,7 +1,7 @@
 //! Plans that between them hold every kernel of the library in every element type, and what they are translated to.
 
 #[allow(dead_code)] // Only the library, and the tests that execute texts, ask for numbered bindings.
-#[path = "../../src/backends/gpu/apple/metal_text.rs"]
+#[path = "../../src/backends/codegen/metal_text.rs"]
 pub mod metal_text;
 
 use naga::back::{msl, spv};

@@ -4,6 +4,8 @@ mod blocks;
 mod kernel_dispatch;
 mod kernel_wgsl;
 mod map_wgsl;
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+pub(super) mod metal_text;
 mod operand;
 mod options;
 mod program;
@@ -13,14 +15,18 @@ mod wgsl;
 
 pub use kernel_dispatch::{KernelBinding, KernelBuffer, KernelDispatch, kernel_dispatches};
 pub(super) use operand::Bound;
-pub(super) use options::CodegenOptions;
 pub use options::DriverQuirks;
 pub(super) use step_shader::StepShader;
 pub(super) use uniforms::{UniformWord, param_bits};
-pub(super) use wgsl::step_text;
 
+use self::options::CodegenOptions;
+use self::wgsl::step_text;
+use super::threads::on_all_threads;
 use crate::error::TensorResult;
 use crate::plan::{AdapterInfo, Plan};
+
+/// Steps of a plan from which on their shaders are written on several threads.
+const PARALLEL_CODEGEN_MIN_STEPS: usize = 16;
 
 /// A kernel as the driver gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,4 +63,28 @@ pub fn kernel_shaders_for(plan: &Plan, adapter: &AdapterInfo, quirks: DriverQuir
         }
     }
     Ok(out)
+}
+
+/// The shaders of the steps that have something to do, by the step's place in the plan. Kernels that would bind more than `max_bindings` buffers bind
+/// each buffer once.
+pub(super) fn plan_shaders(
+    plan: &Plan,
+    adapter: &AdapterInfo,
+    quirks: DriverQuirks,
+    max_bindings: usize,
+) -> TensorResult<Vec<(usize, StepShader)>> {
+    let options = CodegenOptions::new(adapter, quirks);
+    let few = CodegenOptions { quirks: DriverQuirks { few_bindings: true, ..quirks }, ..options };
+    let written = on_all_threads(&plan.steps, PARALLEL_CODEGEN_MIN_STEPS, |step| {
+        let Some(text) = step_text(plan, step, options)? else { return Ok(None) };
+        match text.views.len() > max_bindings {
+            true => Ok(step_text(plan, step, few)?.or(Some(text))),
+            false => Ok(Some(text)),
+        }
+    });
+    let mut texts = Vec::with_capacity(plan.steps.len());
+    for (n, text) in written.into_iter().enumerate() {
+        texts.extend(text.transpose()?.flatten().map(|text| (n, text)));
+    }
+    Ok(texts)
 }

@@ -18,7 +18,7 @@ pub struct DriverQuirks {
 
 /// What a shader takes into account besides its step.
 #[derive(Clone, Copy)]
-pub(in crate::backends) struct CodegenOptions<'a> {
+pub(super) struct CodegenOptions<'a> {
     pub adapter: &'a AdapterInfo,
     pub quirks: DriverQuirks,
     /// Whether a program's result is rounded to 16 bits, so that quicker forms of slow functions do.

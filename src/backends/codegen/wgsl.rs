@@ -9,7 +9,7 @@ use crate::error::TensorResult;
 use crate::plan::{Buf, Kernel, Plan, RawLanguage, RawSource, Source, Step, Work};
 
 /// Writes a step's shader; `None` where the step has nothing to do.
-pub(in crate::backends) fn step_text(plan: &Plan, step: &Step, options: CodegenOptions<'_>) -> TensorResult<Option<StepShader>> {
+pub(super) fn step_text(plan: &Plan, step: &Step, options: CodegenOptions<'_>) -> TensorResult<Option<StepShader>> {
     if step.stores.iter().all(|s| s.shape.count() == 0) {
         return Ok(None);
     }

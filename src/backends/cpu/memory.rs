@@ -121,7 +121,7 @@ impl HostPool {
 ///
 /// # Errors
 /// `TensorError::OutOfMemory` where the bytes have to be copied and there is no room.
-#[cfg(feature = "gpu")]
+#[cfg(feature = "shaders")]
 pub fn to_host(bytes: Bytes) -> TensorResult<CpuBuffer> {
     HostPool::common().upload(bytes)
 }

@@ -34,7 +34,7 @@ mod transpose;
 pub(crate) mod vector;
 
 pub use memory::CpuBuffer;
-#[cfg(feature = "gpu")]
+#[cfg(feature = "shaders")]
 pub use memory::to_host;
 pub use task::share;
 pub use transpose::transpose;

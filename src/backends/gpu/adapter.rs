@@ -1,7 +1,7 @@
 //! Which GPU: the list of adapters, the choice among them, and what the chosen one can do.
 
-use super::tuning_file;
 use crate::backends::limits::MemoryQuery;
+use crate::backends::tuning_file;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{AdapterInfo, RawLanguage, SubgroupSync};
 use crate::tuning::{AdapterClass, Tuning, TuningSource};
@@ -220,7 +220,7 @@ fn choose(selector: &str) -> TensorResult<wgpu::Adapter> {
         "dx12" => (Backends::DX12, true),
         _ => {
             return Err(TensorError::UnsupportedDevice(format!(
-                "{selector:?} is unknown; allowed are auto, cpu, gpu, vulkan, metal, dx12, each with an optional :index"
+                "{selector:?} is unknown; allowed are auto, cpu, gpu, vulkan, metal, metal-wgpu, dx12, each with an optional :index"
             )));
         }
     };

@@ -3,11 +3,11 @@
 use super::core::Core;
 use super::dispatch::{Dispatch, record_all};
 use super::memory::{GpuBuffer, PRIVATE};
-use super::pipelines::{Pipelines, on_all_threads};
+use super::pipelines::Pipelines;
 use super::prepared_plan::PreparedPlan;
 use super::timer::Timer;
 use crate::backends::Chain;
-use crate::backends::codegen::{CodegenOptions, DriverQuirks, StepShader, step_text};
+use crate::backends::codegen::plan_shaders;
 use crate::backends::pool::PoolControl;
 use crate::backends::stages::{Stage, enter};
 use crate::error::TensorResult;
@@ -16,8 +16,6 @@ use crate::plan::{Buf, PipelineStats, Plan};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Steps of a plan from which on their shaders are written on several threads.
-const PARALLEL_CODEGEN_MIN_STEPS: usize = 16;
 /// Plans kept before dead ones are looked for.
 const PLANS_BEFORE_SWEEP: usize = 256;
 
@@ -47,7 +45,7 @@ impl Runner {
     }
 
     fn prepare(&mut self, core: &Core, plan: &Arc<Plan>) -> TensorResult<PreparedPlan> {
-        let texts = step_texts(core, plan)?;
+        let texts = plan_shaders(plan, &core.info_in_force(), core.quirks(), core.max_bindings)?;
         let compiled = self.pipelines.compile(core, texts.iter().map(|(n, text)| (text, plan.steps[*n].name)))?;
         events::kernels_prepared(texts.len(), compiled);
         PreparedPlan::new(core, plan, texts.iter().filter_map(|(n, text)| Some((*n, text, self.pipelines.get(&text.text)?))))
@@ -140,25 +138,6 @@ impl Runner {
         self.leased.clear();
         core.check()
     }
-}
-
-/// The shaders of the steps that have something to do, by the step's place in the plan.
-fn step_texts(core: &Core, plan: &Plan) -> TensorResult<Vec<(usize, StepShader)>> {
-    let adapter = core.info_in_force();
-    let options = CodegenOptions::new(&adapter, core.quirks());
-    let few = CodegenOptions { quirks: DriverQuirks { few_bindings: true, ..options.quirks }, ..options };
-    let written = on_all_threads(&plan.steps, PARALLEL_CODEGEN_MIN_STEPS, |step| {
-        let Some(text) = step_text(plan, step, options)? else { return Ok(None) };
-        match text.views.len() > core.max_bindings {
-            true => Ok(step_text(plan, step, few)?.or(Some(text))),
-            false => Ok(Some(text)),
-        }
-    });
-    let mut texts = Vec::with_capacity(plan.steps.len());
-    for (n, text) in written.into_iter().enumerate() {
-        texts.extend(text.transpose()?.flatten().map(|text| (n, text)));
-    }
-    Ok(texts)
 }
 
 /// Encodes and submits dispatches: one pass, and one submit unless the work is long.

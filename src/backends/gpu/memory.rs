@@ -3,7 +3,7 @@
 use super::driver::Driver;
 use crate::backends::limits::MemoryQuery;
 use crate::backends::lock::lock;
-use crate::backends::pool::{AllocId, Allocation, Pool, SizeClass};
+use crate::backends::pool::{AllocId, Allocation, Pool, SizeClass, size_class};
 use crate::error::{TensorError, TensorResult};
 use crate::plan::StorageMode;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -107,13 +107,6 @@ impl Allocation for Free {
     fn free(self) {
         self.raw.destroy();
     }
-}
-
-/// The physical size for a request: a few classes per power of two, so that sizes meet again; always a multiple of 256.
-fn size_class(bytes: usize, most: u64) -> u64 {
-    let bytes = (bytes as u64).max(256);
-    let step = if bytes >= 16 << 20 { 2 << 20 } else { (bytes.next_power_of_two() / 16).max(256) };
-    bytes.next_multiple_of(step).min(most.max(bytes.next_multiple_of(16)))
 }
 
 /// The memory of one GPU: its pool, its kinds, and the limit of one buffer.

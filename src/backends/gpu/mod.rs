@@ -23,8 +23,6 @@ mod queue;
 pub(crate) mod tests;
 mod timer;
 mod transfer;
-mod transfer_counts;
-mod tuning_file;
 
 pub use super::codegen::{
     DriverQuirks, KernelBinding, KernelBuffer, KernelDispatch, Shader, kernel_dispatches, kernel_shaders, kernel_shaders_for,
@@ -38,16 +36,11 @@ use super::fragmentation::DriverMemory;
 use super::lock::lock;
 use super::pool::PoolControl;
 use super::{Backend, Buffer, Bytes, Chain, EnergyCounter, FusedGemvLimits, PendingRead, Submitted, cpu};
+use super::{probes, tuning_file};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
-use crate::layout::Layout;
-use crate::plan::{
-    AdapterInfo, Buf, Capabilities, Input, MemoryStats, Output, PipelineStats, Plan, QueueStats, RunTimes, Source, Step, StorageMode,
-    Store, Timing, TransferStats, Work,
-};
-use crate::scalar::{Binary, Inst, Prim, Program, Unary};
-use crate::shape::Shape;
+use crate::plan::{AdapterInfo, Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, Timing, TransferStats};
 use crate::strategy::PipelineStrategy;
 use crate::tuning::{GEMV_ROW_LIMIT, SharedTuning, Tuning, TuningSource};
 use std::path::PathBuf;
@@ -87,12 +80,8 @@ impl GpuBackend {
     fn of(opened: adapter::Opened) -> TensorResult<Arc<GpuBackend>> {
         let core = Core::new(opened);
         let m = GpuBackend { core, runner: Default::default(), staging: Default::default(), spare: Default::default() };
-        let soft_f16 = !m.rounds_f16()?;
-        // With these set, shaders have the forms that are tried out.
-        let tried = DriverQuirks { soft_f16, ordered: true, infinite: true, few_bindings: false };
-        m.core.set_quirks(tried);
-        let [ordered, infinite] = m.keeps_nan()?;
-        m.core.set_quirks(DriverQuirks { ordered, infinite, ..tried });
+        let quirks = probes::quirks(&|plan, values, tried| m.probe(plan, values, tried))?;
+        m.core.set_quirks(quirks);
         lock(&m.runner).forget();
         if let Some(submits) = submits_until_lost() {
             m.core.queue.lose_after(submits);
@@ -180,83 +169,12 @@ impl GpuBackend {
         lock(&self.runner).pipelines().pipelines
     }
 
-    /// Whether the device packs f16 as IEEE says: nearest, halves to even, overflow to infinity, subnormals kept. WGSL promises none of it.
-    fn rounds_f16(&self) -> TensorResult<bool> {
-        let values = [
-            1.0,
-            -1.000_488_3,
-            1.001_464_8,
-            65504.0,
-            65519.0,
-            65520.0,
-            1e9,
-            6.1e-5,
-            3.0e-6,
-            5.9e-8,
-            -2.0e-8,
-            0.333_333_34f32,
-            2049.0,
-            2051.0,
-            -0.0,
-            f32::INFINITY,
-        ];
-        let got = self.map_to_f16(&values, Program::identity(DType::F32))?;
-        Ok(values.iter().zip(got).all(|(v, g)| half::f16::from_f32(*v).to_bits() == g.to_bits()))
-    }
-
-    /// Whether the short forms of min and max, and those of tanh and sigmoid, give what they should for NaN and infinities. WGSL lets compilers
-    /// assume that there are none: NVIDIA's makes a minimum of a comparison, but leaves exp and divisions alone.
-    fn keeps_nan(&self) -> TensorResult<[bool; 2]> {
-        let values = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e38, -1e38, 50.0, -50.0, 0.5, -0.5, -f32::NAN, 0.0, 3.0];
-        let lit = |v: f64| Inst { op: Prim::Lit(v.to_bits()), args: [0; 3], dtype: DType::F32 };
-        let inst = |op, args| Inst { op, args, dtype: DType::F32 };
-        let mut limits = Program::identity(DType::F32);
-        limits.insts.extend([lit(-2.0), inst(Prim::Binary(Binary::Max), [0, 1, 0]), lit(2.0), inst(Prim::Binary(Binary::Min), [2, 3, 0])]);
-        let mut curves = Program::identity(DType::F32);
-        let unary = |op, of| inst(Prim::Unary(op), [of, 0, 0]);
-        let binary = |op, a, b| inst(Prim::Binary(op), [a, b, 0]);
-        // tanh(x) + sigmoid(x) + sigmoid(2x), of which the last has a form of its own.
-        curves.insts.extend([
-            unary(Unary::Tanh, 0),
-            unary(Unary::Sigmoid, 0),
-            lit(2.0),
-            binary(Binary::Mul, 0, 3),
-            unary(Unary::Sigmoid, 4),
-        ]);
-        curves.insts.extend([binary(Binary::Add, 1, 2), binary(Binary::Add, 6, 5)]);
-        fn sigmoid(v: f32) -> f32 {
-            1.0 / (1.0 + (-v).exp())
-        }
-        let sum = |v: f32| v.tanh() + sigmoid(v) + sigmoid(2.0 * v);
-        let same = |got: Vec<half::f16>, f: fn(f32) -> f32| {
-            got.iter().zip(values).all(|(g, v)| if v.is_nan() { g.is_nan() } else { (g.to_f32() - f(v)).abs() < 1e-3 })
-        };
-        Ok([same(self.map_to_f16(&values, limits)?, |v| v.clamp(-2.0, 2.0)), same(self.map_to_f16(&values, curves)?, sum)])
-    }
-
-    /// A program over f32 values, rounded to f16.
-    fn map_to_f16(&self, values: &[f32], program: Program) -> TensorResult<Vec<half::f16>> {
-        let source =
-            |buf, dtype| Source { buf, dtype, layout: Layout::contiguous(Shape::of(&[values.len()])), offset: None, aligned: true };
-        let store = Store {
-            shape: Shape::of(&[values.len()]),
-            program,
-            sources: vec![source(Buf::Input(0), DType::F32)],
-            target: source(Buf::Output(0), DType::F16),
-        };
-        let step =
-            Step { name: "check", at: std::panic::Location::caller(), work: Work::Map, loads: vec![], stores: vec![store], params: vec![] };
-        let plan = Plan {
-            steps: vec![step],
-            inputs: vec![Input { dtype: DType::F32, written: false }],
-            outputs: vec![Output { dtype: DType::F16, bytes: 2 * values.len() }],
-            slots: vec![],
-            params: 0,
-            memory: Default::default(),
-        };
+    /// Runs a plan of one input and one output, both in the GPU's memory.
+    fn probe(&self, plan: &Arc<Plan>, values: &[f32], quirks: DriverQuirks) -> TensorResult<Vec<half::f16>> {
+        self.core.set_quirks(quirks);
         let input = self.core.upload(bytemuck::cast_slice(values), memory::PRIVATE)?;
         let output = self.core.lease(2 * values.len(), memory::PRIVATE, 0)?;
-        lock(&self.runner).run(&self.core, &Arc::new(plan), &[&input], &[&output], &[], None)?;
+        lock(&self.runner).run(&self.core, plan, &[&input], &[&output], &[], None)?;
         let mut got = vec![half::f16::ZERO; values.len()];
         self.core.read(&self.staging, &output, 0, bytemuck::cast_slice_mut(&mut got))?;
         self.core.queue.reset_submits();
@@ -281,8 +199,8 @@ impl GpuBackend {
     fn own<'a>(&self, b: &'a Buffer) -> TensorResult<&'a GpuBuffer> {
         let b = match b {
             Buffer::Gpu(b) => Some(b),
-            Buffer::Host(h) => h.device(),
-            Buffer::Cpu(_) | Buffer::Counted(_) => None,
+            Buffer::Host(h) => h.device().and_then(Buffer::on_gpu),
+            _ => None,
         };
         b.filter(|b| Arc::ptr_eq(&b.0.home, &self.core.memory))
             .ok_or_else(|| TensorError::UnsupportedDevice(format!("{} was given a tensor of another device", self.core.name())))
@@ -294,13 +212,6 @@ fn submits_until_lost() -> Option<u64> {
     static ASKED: AtomicBool = AtomicBool::new(false);
     let submits = std::env::var("TL_TEST_LOSE_DEVICE_AFTER").ok()?.parse().ok()?;
     (!ASKED.swap(true, Relaxed)).then_some(submits)
-}
-
-/// Bytes `start..start + len` of a value in host memory.
-fn host_bytes(h: &HostBuffer, start: usize, len: usize) -> TensorResult<&[u8]> {
-    h.bytes()
-        .get(start..start.saturating_add(len))
-        .ok_or_else(|| TensorError::Internal(format!("a read of {len} bytes from {start} of a buffer of {}", h.bytes().len())))
 }
 
 impl Backend for GpuBackend {
@@ -399,7 +310,7 @@ impl Backend for GpuBackend {
     fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
         self.core.check()?;
         if let Buffer::Host(h) = buffer {
-            out.copy_from_slice(host_bytes(h, start, out.len())?);
+            out.copy_from_slice(h.part(start, out.len())?);
             return Ok(());
         }
         self.core.read(&self.staging, self.own(buffer)?, start, out)
@@ -407,7 +318,7 @@ impl Backend for GpuBackend {
     fn view(&self, buffer: &Buffer, start: usize, len: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<()> {
         self.core.check()?;
         if let Buffer::Host(h) = buffer {
-            show(host_bytes(h, start, len)?);
+            show(h.part(start, len)?);
             return Ok(());
         }
         if len == 0 {
@@ -495,11 +406,11 @@ impl Backend for GpuBackend {
             Buffer::Gpu(b) => self.core.memory.pool.label(b.0.ticket, op, at),
             Buffer::Host(h) => {
                 h.host().label(op, at);
-                if let Some(b) = h.device() {
+                if let Some(b) = h.device().and_then(Buffer::on_gpu) {
                     self.core.memory.pool.label(b.0.ticket, op, at);
                 }
             }
-            Buffer::Cpu(_) | Buffer::Counted(_) => {}
+            _ => {}
         }
     }
     fn pipeline_stats(&self) -> PipelineStats {

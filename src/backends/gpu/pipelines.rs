@@ -3,13 +3,14 @@
 use super::compiled::Kept;
 use super::core::Core;
 use crate::backends::codegen::StepShader;
+use crate::backends::threads::on_all_threads;
 use crate::error::{TensorError, TensorResult};
 use crate::events;
 use crate::plan::{PipelineStats, RawSource};
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// A compiled kernel.
@@ -26,9 +27,6 @@ pub(super) struct Pipelines {
     kept: OnceCell<Option<Kept>>,
     seconds: f64,
 }
-
-/// Stack of a thread that compiles: as much as a main thread has, since drivers' compilers recurse.
-const STACK: usize = 8 << 20;
 
 impl Pipelines {
     /// The pipeline of a shader that [`Pipelines::compile`] got.
@@ -96,26 +94,6 @@ impl Pipelines {
     }
 }
 
-/// The results of `work` for each of these, computed on as many threads as the processor has, from `least` pieces of work on.
-pub(super) fn on_all_threads<T: Sync, R: Send + Sync>(list: &[T], least: usize, work: impl Fn(&T) -> R + Sync) -> Vec<Option<R>> {
-    let next = AtomicUsize::new(0);
-    let done: Vec<OnceLock<R>> = list.iter().map(|_| OnceLock::new()).collect();
-    let run = || {
-        while let Some((slot, item)) = Some(next.fetch_add(1, Relaxed)).and_then(|n| Some((done.get(n)?, list.get(n)?))) {
-            let _ = slot.set(work(item));
-        }
-    };
-    let threads = if list.len() < least { 1 } else { std::thread::available_parallelism().map_or(1, |n| n.get()).min(list.len()) };
-    std::thread::scope(|s| {
-        for _ in 1..threads {
-            // Where threads cannot be started, this one does all the work.
-            let _ = std::thread::Builder::new().stack_size(STACK).spawn_scoped(s, run);
-        }
-        run();
-    });
-    done.into_iter().map(OnceLock::into_inner).collect()
-}
-
 fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, name: &'static str) -> Pipeline {
     if let Some(raw) = &step.raw {
         let [x, y, z] = raw.workgroup;
@@ -153,7 +131,7 @@ fn metal_module(core: &Core, step: &StepShader, name: &'static str) -> Option<(w
         return None;
     }
     // A text that is not valid gets its error from wgpu.
-    let text = super::apple::metal_text::translate(&step.text, step.views.len() + 1).ok()?;
+    let text = crate::backends::codegen::metal_text::translate(&step.text, step.views.len() + 1).ok()?;
     let [x, y, z] = text.workgroup;
     let entries = [wgpu::PassthroughShaderEntryPoint { name: text.entry.as_str().into(), workgroup_size: (x, y, z) }];
     let module = wgpu::ShaderModuleDescriptorPassthrough {

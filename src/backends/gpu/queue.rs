@@ -9,35 +9,12 @@ use super::memory::GpuBuffer;
 use super::pending::Pending;
 use crate::backends::lock::lock;
 use crate::backends::stages::{Stage, enter};
+use crate::backends::waits::{Waiting, Waits};
 use crate::error::TensorResult;
-use crate::events::{self, Span, SpanKind, span};
-use std::cell::Cell;
+use crate::events;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-
-thread_local! {
-    /// Whether this thread waits for a device.
-    static WAITING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// A wait of the host that goes on.
-pub(super) struct Waiting<'q> {
-    queue: &'q Queue,
-    start: Option<Instant>,
-    _span: Span,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let Some(start) = self.start else { return };
-        WAITING.set(false);
-        let took = start.elapsed();
-        self.queue.waits[0].fetch_add(1, Relaxed);
-        self.queue.waits[1].fetch_add(took.as_nanos() as u64, Relaxed);
-        events::waited(took.as_secs_f64());
-    }
-}
 
 /// The queue of submits.
 pub(super) struct Queue {
@@ -50,8 +27,7 @@ pub(super) struct Queue {
     submits: AtomicU64,
     /// Submits of any kind after which the device is destroyed, to try out a loss; never for most.
     left: AtomicU64,
-    /// Waits of the host, and their nanoseconds.
-    waits: [AtomicU64; 2],
+    waits: Waits,
     #[cfg(target_os = "linux")]
     interrupts: Interrupts,
     /// Tells commands that failed from commands that are done.
@@ -70,7 +46,7 @@ impl Queue {
             turn: Mutex::new(()),
             submits: AtomicU64::new(0),
             left: AtomicU64::new(u64::MAX),
-            waits: [AtomicU64::new(0), AtomicU64::new(0)],
+            waits: Waits::default(),
             #[cfg(target_os = "linux")]
             interrupts: Interrupts::of(address),
         }
@@ -84,14 +60,12 @@ impl Queue {
 
     /// Counts what follows as a wait, until the result is dropped. A wait inside of another counts with that one.
     pub fn waiting(&self) -> Waiting<'_> {
-        let outer = WAITING.get();
-        WAITING.set(true);
-        Waiting { queue: self, start: (!outer).then(Instant::now), _span: span(SpanKind::Wait) }
+        self.waits.begin()
     }
 
     /// How often and how long the host waited.
     pub fn waits(&self) -> (u64, Duration) {
-        (self.waits[0].load(Relaxed), Duration::from_nanos(self.waits[1].load(Relaxed)))
+        self.waits.totals()
     }
 
     /// Whether submitted work is unfinished.

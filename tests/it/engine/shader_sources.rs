@@ -12,7 +12,8 @@ const FOLDERS: [&str; 5] = ["ops", "shader", "backends/codegen", "backends/gpu",
 const TEMPLATES: [&str; 2] = ["ops", "shader"];
 
 /// Files that replace what is no kernel's text, or are the engine, with the reason.
-const REPLACING: [(&str, &str); 3] = [
+const REPLACING: [(&str, &str); 4] = [
+    ("backends/codegen/metal_text.rs", "parameters that nothing reads leave the text of another translator"),
     ("shader/template.rs", "the engine puts a loop's turns in the place of the loop"),
     ("backends/gpu/driver.rs", "a cell gets another value"),
     ("backends/gpu/defragment.rs", "a value gets another buffer"),

@@ -8,7 +8,7 @@ use naga::back::msl;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 
 /// The version of the language that texts are written for; macOS 11 compiles it.
-const LANGUAGE_VERSION: (u8, u8) = (2, 3);
+pub const LANGUAGE_VERSION: (u8, u8) = (2, 3);
 
 /// A kernel for Metal's own compiler.
 pub struct MetalText {

@@ -1,0 +1,161 @@
+//! Opens a GPU through Metal and asks it what it can do.
+
+use super::memory::{Block, Copy, Memory, SHARED};
+use super::watch::Watch;
+use crate::backends::bad_indices::{BadIndices, ERROR_RECORDS, RECORD_BYTES};
+use crate::backends::codegen::DriverQuirks;
+use crate::backends::lock::lock;
+use crate::backends::transfer_counts::TransferCounts;
+use crate::backends::tuning_file;
+use crate::error::{TensorError, TensorResult};
+use crate::plan::{AdapterInfo, RawLanguage, SCRATCH_COUNTERS, SCRATCH_WORDS, SubgroupSync};
+use crate::strategy::{Pacing, PipelineStrategy, in_force};
+use crate::tuning::{AdapterClass, SharedTuning, Tuning, TuningSource};
+use objc2::rc::{Retained, autoreleasepool};
+use objc2::runtime::ProtocolObject;
+use objc2_metal::{MTLCommandQueue, MTLCreateSystemDefaultDevice, MTLDevice, MTLFence};
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// Apple's number among vendors of PCI devices, by which a tuning table is chosen.
+const APPLE: u32 = 0x106b;
+/// Buffers that a kernel may bind, besides its numbers.
+pub(super) const MAX_BINDINGS: usize = 30;
+
+/// An open GPU and everything that has its lifetime.
+pub(super) struct Gpu {
+    pub device: Retained<ProtocolObject<dyn MTLDevice>>,
+    pub queue: Retained<ProtocolObject<dyn MTLCommandQueue>>,
+    /// Orders the encoders of the queue: Metal does not track what buffers are used for.
+    pub fence: Retained<ProtocolObject<dyn MTLFence>>,
+    /// The GPU's name, as errors give it.
+    pub name: String,
+    pub watch: Arc<Watch>,
+    pub memory: Arc<Memory>,
+    /// The steps that report bad indices, and the memory in which they do.
+    pub bad_indices: BadIndices,
+    pub records: Arc<Block>,
+    /// Counters and partial results of kernels whose workgroups work on one result; counters are zero between dispatches.
+    pub scratch: Arc<Block>,
+    pub transfers: TransferCounts,
+    /// How many kernels were compiled.
+    pub kernels: AtomicU64,
+    quirks: Mutex<DriverQuirks>,
+    /// The strategy of work whose thread has none, by its place in `PipelineStrategy::ALL`.
+    strategy: AtomicU8,
+    pub info: AdapterInfo,
+    /// Where `info.tuning` comes from.
+    pub tuning_source: TuningSource,
+    /// The GPU, for what is kept between processes.
+    pub key: String,
+    /// Whether each dispatch has its step's label in captures.
+    pub labels: bool,
+    /// Copies that the next submit takes along.
+    pub copies: Mutex<Vec<Copy>>,
+    /// Held while commands are encoded and committed, so that submits have the order of their numbers.
+    pub turn: Mutex<()>,
+}
+
+fn refused(what: &str) -> TensorError {
+    TensorError::UnsupportedDevice(format!("Metal gives no {what}"))
+}
+
+impl Gpu {
+    /// Opens the system's GPU, with this tuning table or the one in force for it.
+    pub fn open(table: Option<Tuning>) -> TensorResult<Gpu> {
+        autoreleasepool(|_| {
+            let device = MTLCreateSystemDefaultDevice().ok_or_else(|| refused("device"))?;
+            // Other GPUs have memory of their own, and differ where concurrent encoders are concerned.
+            if !device.hasUnifiedMemory() {
+                return Err(TensorError::UnsupportedDevice(format!("{} is none of Apple's GPUs", device.name())));
+            }
+            let queue = device.newCommandQueue().ok_or_else(|| refused("command queue"))?;
+            let event = device.newSharedEvent().ok_or_else(|| refused("shared event"))?;
+            let fence = device.newFence().ok_or_else(|| refused("fence"))?;
+            let name = format!("{} (metal)", device.name());
+            let watch = Arc::new(Watch::new(name.clone(), event));
+            let memory = Arc::new(Memory::new(device.clone(), name.clone(), watch.clone()));
+            let buffer = |bytes| memory.create(bytes, SHARED).ok_or_else(|| refused("memory"));
+            let (records, scratch) = (buffer(ERROR_RECORDS * RECORD_BYTES as usize)?, buffer(4 * SCRATCH_WORDS)?);
+            // SAFETY: both are new.
+            unsafe {
+                records.write(0, &[0; ERROR_RECORDS * RECORD_BYTES as usize]);
+                scratch.write(0, &[0; 4 * SCRATCH_COUNTERS]);
+            }
+            let key = format!("native {name}");
+            let class = AdapterClass { vendor: APPLE, metal: true, software: false };
+            let (tuning, tuning_source) = match table {
+                Some(table) => (table, TuningSource::Given),
+                None => tuning_file::choose(&key, class)?,
+            };
+            let threads = device.maxThreadsPerThreadgroup();
+            let info = AdapterInfo {
+                subgroup: 32,
+                f16: true,
+                workgroup_bytes: device.maxThreadgroupMemoryLength() as u32,
+                workgroup_threads: threads.width.min(threads.width * threads.height * threads.depth) as u32,
+                coop: 8,
+                coop_vectors: false,
+                subgroup_sync: SubgroupSync::Barrier,
+                coherent: false,
+                byte_dots: false,
+                raw: Some(RawLanguage::Msl),
+                tuning: Arc::new(tuning),
+            };
+            Ok(Gpu {
+                device,
+                queue,
+                fence,
+                name,
+                watch,
+                memory,
+                bad_indices: BadIndices::default(),
+                records,
+                scratch,
+                transfers: TransferCounts::default(),
+                kernels: AtomicU64::new(0),
+                quirks: Mutex::default(),
+                strategy: AtomicU8::new(PipelineStrategy::Standard as u8),
+                info,
+                tuning_source,
+                key,
+                labels: std::env::var("TL_LABELS").is_ok_and(|v| v == "1"),
+                copies: Mutex::default(),
+                turn: Mutex::new(()),
+            })
+        })
+    }
+
+    /// What the driver was found to do otherwise than most.
+    pub fn quirks(&self) -> DriverQuirks {
+        *lock(&self.quirks)
+    }
+    /// Changes what new shaders take into account.
+    pub fn set_quirks(&self, quirks: DriverQuirks) {
+        *lock(&self.quirks) = quirks;
+    }
+    /// The adapter with the tuning table of work of this thread: another one than `info`'s where a strategy brings it.
+    pub fn info_in_force(&self) -> Cow<'_, AdapterInfo> {
+        match self.pacing(|p| p.table.clone()) {
+            Some(tuning) => Cow::Owned(AdapterInfo { tuning, ..self.info.clone() }),
+            None => Cow::Borrowed(&self.info),
+        }
+    }
+    /// The tuning table of work of this thread.
+    pub fn tuning_in_force(&self) -> SharedTuning {
+        self.pacing(|p| p.table.clone()).unwrap_or_else(|| self.info.tuning.clone())
+    }
+    /// What `look` finds in the values by which work of this thread is paced.
+    pub fn pacing<T>(&self, look: impl FnOnce(&Pacing) -> T) -> T {
+        in_force(PipelineStrategy::ALL[usize::from(self.strategy.load(Relaxed))], look)
+    }
+    /// Sets how work is paced whose thread says nothing else.
+    pub fn set_strategy(&self, strategy: PipelineStrategy) {
+        self.strategy.store(strategy as u8, Relaxed);
+    }
+    /// Waits for everything that was submitted.
+    pub fn wait(&self) -> TensorResult<()> {
+        self.watch.wait(self.watch.submitted(), self.pacing(|p| p.awake))
+    }
+}

@@ -1,0 +1,441 @@
+//! Runs a plan: one command buffer with one concurrent encoder for each submit, and barriers only where steps meet.
+
+use super::barriers::Barriers;
+use super::device::{Gpu, MAX_BINDINGS};
+use super::memory::{Block, MetalBuffer, PRIVATE, SHARED};
+use super::text::{Pipeline, Pipelines};
+use super::watch::{StepNames, Times};
+use crate::backends::Chain;
+use crate::backends::bad_indices::{ERROR_RECORDS, RECORD_BYTES};
+use crate::backends::codegen::{Bound, StepShader, plan_shaders};
+use crate::backends::lock::lock;
+use crate::backends::numbers::{PlanNumbers, SubmitLength};
+use crate::backends::pool::PoolControl;
+use crate::backends::stages::{Stage, enter};
+use crate::error::{TensorError, TensorResult};
+use crate::events;
+use crate::plan::{Buf, PipelineStats, Plan, RunTimes, Timing};
+use objc2::rc::{Retained, autoreleasepool};
+use objc2::runtime::ProtocolObject;
+use objc2_foundation::NSString;
+use objc2_metal::{
+    MTLBarrierScope, MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLComputeCommandEncoder, MTLDispatchType, MTLSize,
+};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
+
+/// Plans kept before dead ones are looked for.
+const PLANS_BEFORE_SWEEP: usize = 256;
+
+/// A step, ready to be encoded.
+struct Dispatch {
+    pipeline: Arc<Pipeline>,
+    /// The buffer of each binding after the first.
+    buffers: SmallVec<[Bound; 8]>,
+    grid: MTLSize,
+    /// Where its numbers begin, in bytes.
+    start: usize,
+    /// Whether it waits for the steps before.
+    barrier: bool,
+    /// Whether the submit ends here.
+    last: bool,
+    name: &'static str,
+    /// What captures show, where that is asked for.
+    label: Option<String>,
+    /// The step's place in the plan.
+    step: usize,
+}
+
+/// What a plan needs that does not change between runs.
+struct PreparedPlan {
+    plan: Weak<Plan>,
+    steps: Vec<Dispatch>,
+    numbers: PlanNumbers,
+    /// Memory of the numbers, used in turn: the GPU may still read those of the last run.
+    blocks: Vec<Arc<Block>>,
+    /// The one that has the numbers.
+    current: usize,
+    /// The ids of the buffers that the last run had for the plan's slots.
+    slots: Vec<u64>,
+    /// The error records, by bit, that its steps may write.
+    records: u32,
+    /// Barriers of a run.
+    barriers: usize,
+}
+
+impl PreparedPlan {
+    fn new<'t>(gpu: &Gpu, plan: &Arc<Plan>, steps: impl Iterator<Item = (usize, &'t StepShader, Arc<Pipeline>)>) -> PreparedPlan {
+        let mut p = PreparedPlan {
+            plan: Arc::downgrade(plan),
+            steps: vec![],
+            numbers: PlanNumbers::default(),
+            blocks: vec![],
+            current: 0,
+            slots: vec![0; plan.slots.len()],
+            records: 0,
+            barriers: 0,
+        };
+        let tuning = gpu.tuning_in_force();
+        let mut length = SubmitLength::new(&tuning.submit, gpu.pacing(|p| p.submit_steps), plan.steps.len());
+        let (mut failing, mut barriers) = (0, Barriers::default());
+        for (number, shader, pipeline) in steps {
+            let step = &plan.steps[number];
+            let start = p.numbers.add(shader, || gpu.bad_indices.tag(step.name, step.at)) * 4;
+            let record = failing % ERROR_RECORDS;
+            if shader.fails {
+                p.records |= 1 << record;
+                failing += 1;
+            }
+            if length.add(step) {
+                p.end_submit();
+                // Command buffers follow each other by a fence.
+                barriers.restart();
+            }
+            let buffers = shader.views.iter().map(|v| if let Bound::Errors(_) = v.buf { Bound::Errors(record) } else { v.buf }).collect();
+            let [width, height, depth] = shader.grid.map(|n| n as usize);
+            let barrier = barriers.before(step, shader, record);
+            let grid = MTLSize { width, height, depth };
+            let label = gpu.labels.then(|| step.label());
+            p.steps.push(Dispatch { pipeline, buffers, grid, start, barrier, last: false, name: step.name, label, step: number });
+        }
+        p.end_submit();
+        p.numbers.seal();
+        p.barriers = barriers.count;
+        p
+    }
+
+    fn end_submit(&mut self) {
+        if let Some(d) = self.steps.last_mut() {
+            d.last = true;
+        }
+    }
+
+    /// Whether all dispatches go in one submit.
+    fn is_one_submit(&self) -> bool {
+        self.steps.iter().filter(|d| d.last).count() == 1
+    }
+
+    /// Writes the numbers of these runs, where they have changed, to memory that nothing uses.
+    fn number(&mut self, gpu: &Gpu, runs: usize, params: &[f64], chain: Option<Chain<'_>>) -> TensorResult<()> {
+        if self.numbers.reserve(runs) {
+            self.blocks.clear();
+            self.numbers.forget();
+        }
+        let bytes = self.numbers.len() * 4;
+        let free = self.blocks.iter().position(|b| !b.is_used(&gpu.watch));
+        let Some(words) = self.numbers.update(runs, params, chain)?.filter(|w| !w.is_empty()) else { return Ok(()) };
+        self.current = match free {
+            Some(free) => free,
+            None => match gpu.memory.create(bytes, SHARED) {
+                Some(block) => {
+                    self.blocks.push(block);
+                    self.blocks.len() - 1
+                }
+                None => {
+                    self.numbers.forget();
+                    let (device, in_use) = (gpu.name.clone(), gpu.memory.pool.memory().in_use);
+                    let help = "there is no room for a plan's numbers";
+                    return Err(TensorError::OutOfMemory { device, asked: bytes, in_use, limit: None, help });
+                }
+            },
+        };
+        // SAFETY: nothing uses the block, which only this plan's runs bind, one at a time.
+        unsafe { self.blocks[self.current].write(0, bytemuck::cast_slice(words)) };
+        Ok(())
+    }
+}
+
+/// A command buffer that is being filled. Only one is at a time.
+struct Commands<'g> {
+    gpu: &'g Gpu,
+    raw: Retained<ProtocolObject<dyn MTLCommandBuffer>>,
+    encoder: Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>,
+    number: u64,
+    pipeline: *const Pipeline,
+    /// The buffer bound at each index: its number and offset.
+    bound: [(u64, usize); MAX_BINDINGS + 1],
+    names: StepNames,
+}
+
+impl<'g> Commands<'g> {
+    /// Begins a command buffer, with the copies that wait for one. The caller has the GPU's turn.
+    fn new(gpu: &'g Gpu) -> TensorResult<Commands<'g>> {
+        let none = || TensorError::DeviceLost(format!("{} gives no command buffer", gpu.name));
+        let raw = gpu.queue.commandBufferWithUnretainedReferences().ok_or_else(none)?;
+        gpu.encode_copies(&raw).ok_or_else(none)?;
+        let encoder = raw.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent).ok_or_else(none)?;
+        encoder.waitForFence(&gpu.fence);
+        let number = gpu.watch.next();
+        Ok(Commands { gpu, raw, encoder, number, pipeline: std::ptr::null(), bound: [(0, 0); MAX_BINDINGS + 1], names: vec![] })
+    }
+
+    fn set(&mut self, index: usize, block: &Block, offset: usize) {
+        block.use_in(self.number);
+        let (id, at) = self.bound[index];
+        if (id, at) == (block.id(), offset) {
+            return;
+        }
+        self.bound[index] = (block.id(), offset);
+        // SAFETY: the offset is inside of the buffer, which stays alive until the command buffer is done: what is given up meanwhile is kept by
+        // `Retired`. Every index that a kernel forms is within the layouts of its plan or clamped by the kernel.
+        unsafe {
+            match id == block.id() {
+                true => self.encoder.setBufferOffset_atIndex(offset, index),
+                false => self.encoder.setBuffer_offset_atIndex(Some(block.raw()), offset, index),
+            }
+        }
+    }
+
+    fn barrier(&mut self) {
+        self.encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
+    }
+
+    /// Encodes a step whose numbers begin at byte `start` of `numbers`, and all of whose buffers are there.
+    fn dispatch<'b>(&mut self, d: &Dispatch, numbers: &Block, start: usize, find: impl Fn(Buf) -> Option<&'b MetalBuffer>) {
+        let gpu = self.gpu;
+        self.set(0, numbers, start + d.start);
+        for (n, b) in d.buffers.iter().enumerate() {
+            match b {
+                Bound::Plan(b) => find(*b).into_iter().for_each(|b| self.set(n + 1, &b.0.block, b.0.offset)),
+                Bound::Errors(record) => self.set(n + 1, &gpu.records, record * RECORD_BYTES as usize),
+                Bound::Scratch => self.set(n + 1, &gpu.scratch, 0),
+            }
+        }
+        d.label.iter().for_each(|label| self.encoder.pushDebugGroup(&NSString::from_str(label)));
+        self.launch(&d.pipeline, d.grid, d.name);
+        d.label.iter().for_each(|_| self.encoder.popDebugGroup());
+    }
+
+    fn launch(&mut self, pipeline: &Arc<Pipeline>, grid: MTLSize, name: &'static str) {
+        if !std::ptr::eq(self.pipeline, Arc::as_ptr(pipeline)) {
+            self.encoder.setComputePipelineState(&pipeline.state);
+            self.pipeline = Arc::as_ptr(pipeline);
+        }
+        self.names.push(name);
+        self.encoder.dispatchThreadgroups_threadsPerThreadgroup(grid, pipeline.threads);
+    }
+
+    fn commit(self, times: Option<Times>) {
+        self.encoder.updateFence(&self.gpu.fence);
+        if let [first, .., last] = &self.names[..]
+            && self.gpu.labels
+        {
+            self.encoder.setLabel(Some(&NSString::from_str(&format!("{first} … {last}, {} steps", self.names.len()))));
+        }
+        self.encoder.endEncoding();
+        let _stage = enter(Stage::Submit);
+        self.gpu.watch.commit(&self.raw, self.names, times);
+    }
+}
+
+/// Submits one workgroup of a kernel over these buffers.
+pub(super) fn run_alone(gpu: &Gpu, pipeline: &Arc<Pipeline>, buffers: &[&MetalBuffer], name: &'static str) -> TensorResult<()> {
+    autoreleasepool(|_| {
+        let _turn = lock(&gpu.turn);
+        let mut commands = Commands::new(gpu)?;
+        buffers.iter().enumerate().for_each(|(n, b)| commands.set(n, &b.0.block, b.0.offset));
+        commands.launch(pipeline, MTLSize { width: 1, height: 1, depth: 1 }, name);
+        commands.commit(None);
+        Ok(())
+    })
+}
+
+/// Plans made ready, and the pipelines that they share.
+#[derive(Default)]
+pub(super) struct Runner {
+    pipelines: Pipelines,
+    plans: HashMap<usize, PreparedPlan>,
+    leased: Vec<MetalBuffer>,
+    /// Timing, while it is asked for.
+    pub timer: Option<Timer>,
+}
+
+impl Runner {
+    /// How many pipelines there are.
+    pub fn pipelines(&self) -> PipelineStats {
+        self.pipelines.stats()
+    }
+    /// Forgets every plan, so that the next run writes its shaders anew.
+    pub fn forget(&mut self) {
+        self.plans.clear();
+    }
+
+    /// Prepares a plan unless it is prepared already.
+    pub fn ready(&mut self, gpu: &Gpu, plan: &Arc<Plan>) -> TensorResult<()> {
+        let key = Arc::as_ptr(plan) as usize;
+        if self.plans.get(&key).is_none_or(|p| p.plan.upgrade().is_none()) {
+            let _stage = enter(Stage::Compile);
+            let shaders = plan_shaders(plan, &gpu.info_in_force(), gpu.quirks(), MAX_BINDINGS)?;
+            let compiled = self.pipelines.compile(gpu, shaders.iter().map(|(n, shader)| (shader, plan.steps[*n].name)))?;
+            gpu.kernels.fetch_add(compiled as u64, Relaxed);
+            events::kernels_prepared(shaders.len(), compiled);
+            let steps = shaders.iter().filter_map(|(n, shader)| Some((*n, shader, self.pipelines.get(&shader.text)?)));
+            let p = PreparedPlan::new(gpu, plan, steps);
+            if self.plans.len() >= PLANS_BEFORE_SWEEP {
+                self.plans.retain(|_, p| p.plan.strong_count() > 0);
+            }
+            self.plans.insert(key, p);
+        }
+        Ok(())
+    }
+
+    /// Barriers of a run of a plan.
+    pub fn barriers(&mut self, gpu: &Gpu, plan: &Arc<Plan>) -> TensorResult<usize> {
+        self.ready(gpu, plan)?;
+        Ok(self.plans.get(&(Arc::as_ptr(plan) as usize)).map_or(0, |p| p.barriers))
+    }
+
+    /// Encodes and submits a plan; with `chain` as often as there are outputs, in one submit where the plan is one. Gives the number of submits.
+    pub fn run(
+        &mut self,
+        gpu: &Gpu,
+        plan: &Arc<Plan>,
+        inputs: &[&MetalBuffer],
+        outputs: &[&MetalBuffer],
+        params: &[f64],
+        chain: Option<Chain<'_>>,
+    ) -> TensorResult<u64> {
+        let _stage = enter(Stage::Encode);
+        gpu.watch.check()?;
+        self.ready(gpu, plan)?;
+        let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(0) };
+        let whole = p.is_one_submit() && self.timer.is_none();
+        let runs = if chain.is_some() { outputs.len() } else { 1 };
+        if let Some(chain) = chain.filter(|_| runs > 1 && !whole) {
+            let (mut inputs, mut params, mut submits) = (inputs.to_vec(), params.to_vec(), 0);
+            for out in outputs {
+                submits += self.run(gpu, plan, &inputs, &[*out], &params, None)?;
+                chain.go_on(&mut inputs, out, &mut params);
+            }
+            return Ok(submits);
+        }
+        if p.steps.is_empty() {
+            return Ok(0);
+        }
+        p.number(gpu, runs, params, chain)?;
+        self.leased.clear();
+        for (n, bytes) in plan.slots.iter().enumerate() {
+            let b = gpu.memory.lease(*bytes, PRIVATE, p.slots[n], || gpu.wait())?;
+            p.slots[n] = b.0.block.id();
+            self.leased.push(b);
+        }
+        if gpu.memory.pool.recording() {
+            for (n, b) in self.leased.iter().enumerate() {
+                if let Some(step) = plan.writer(Buf::Slot(n as u16)) {
+                    gpu.memory.pool.label(b.0.ticket, step.name, step.at);
+                }
+            }
+        }
+        let leased = &self.leased;
+        let find = |run: usize, b: Buf| match b {
+            Buf::Input(n) if run > 0 && chain.is_some_and(|c| c.fed == n as usize) => outputs.get(run - 1).copied(),
+            Buf::Input(n) => inputs.get(n as usize).copied(),
+            Buf::Output(_) if chain.is_some() => outputs.get(run).copied(),
+            Buf::Output(n) => outputs.get(n as usize).copied(),
+            Buf::Slot(n) => leased.get(n as usize),
+            Buf::Iota => None,
+        };
+        let has_all = |d: &Dispatch| d.buffers.iter().all(|b| if let Bound::Plan(b) = b { find(0, *b).is_some() } else { true });
+        if !p.steps.iter().all(has_all) {
+            return Err(TensorError::Internal("a plan was run with fewer buffers than it names".into()));
+        }
+        gpu.bad_indices.expect(p.records);
+        let submits = autoreleasepool(|_| match &mut self.timer {
+            None => submit(gpu, p, runs, find),
+            Some(timer) => timer.submit(gpu, plan, p, |b| find(0, b)),
+        })?;
+        // The fence keeps order: whoever gets these next writes after this run is done.
+        self.leased.clear();
+        gpu.watch.check()?;
+        Ok(submits)
+    }
+}
+
+/// Encodes and submits the runs of a plan: one command buffer, unless the work is long.
+fn submit<'b>(gpu: &Gpu, p: &PreparedPlan, runs: usize, find: impl Fn(usize, Buf) -> Option<&'b MetalBuffer>) -> TensorResult<u64> {
+    let (numbers, stride) = (&p.blocks[p.current], p.numbers.stride() * 4);
+    let (mut submits, mut rest) = (0, &p.steps[..]);
+    while !rest.is_empty() {
+        let end = rest.iter().position(|d| d.last).map_or(rest.len(), |e| e + 1);
+        let (now, later) = rest.split_at(end);
+        rest = later;
+        let _turn = lock(&gpu.turn);
+        let mut commands = Commands::new(gpu)?;
+        for run in 0..runs {
+            for (n, d) in now.iter().enumerate() {
+                if d.barrier || n == 0 && run > 0 {
+                    commands.barrier();
+                }
+                commands.dispatch(d, numbers, run * stride, |b| find(run, b));
+            }
+        }
+        commands.commit(None);
+        submits += 1;
+    }
+    Ok(submits)
+}
+
+/// Timing that is going on: the GPU's own times of command buffers.
+pub(super) struct Timer {
+    detail: Timing,
+    runs: Vec<RunTimes>,
+    /// The run, the step's place in its plan unless the run was timed as a whole, and the times.
+    marks: Vec<(usize, Option<usize>, Times)>,
+}
+
+impl Timer {
+    pub fn new(detail: Timing) -> Timer {
+        Timer { detail, runs: vec![], marks: vec![] }
+    }
+
+    /// Submits a run as [`submit`] does, each step apart where steps are timed.
+    fn submit<'b>(
+        &mut self,
+        gpu: &Gpu,
+        plan: &Arc<Plan>,
+        p: &PreparedPlan,
+        find: impl Fn(Buf) -> Option<&'b MetalBuffer>,
+    ) -> TensorResult<u64> {
+        let (host, run, mut submits) = (Instant::now(), self.runs.len(), 0);
+        let mut rest = &p.steps[..];
+        while !rest.is_empty() {
+            let end = if self.detail == Timing::Steps { 1 } else { rest.iter().position(|d| d.last).map_or(rest.len(), |e| e + 1) };
+            let (now, later) = rest.split_at(end);
+            rest = later;
+            let times: Times = Arc::new(Mutex::new(None));
+            let _turn = lock(&gpu.turn);
+            let mut commands = Commands::new(gpu)?;
+            for d in now {
+                if d.barrier {
+                    commands.barrier();
+                }
+                commands.dispatch(d, &p.blocks[p.current], 0, &find);
+            }
+            commands.commit(Some(times.clone()));
+            self.marks.push((run, (self.detail == Timing::Steps).then_some(now[0].step), times));
+            submits += 1;
+        }
+        self.runs.push(RunTimes { plan: plan.clone(), host: [host, Instant::now()], run: None, steps: vec![None; plan.steps.len()] });
+        Ok(submits)
+    }
+
+    /// Waits for everything timed; gives the times from the first on.
+    pub fn finish(mut self, gpu: &Gpu) -> TensorResult<Vec<RunTimes>> {
+        gpu.watch.wait(gpu.watch.submitted(), std::time::Duration::ZERO)?;
+        let times: Vec<Option<[f64; 2]>> = self.marks.iter().map(|m| *lock(&m.2)).collect();
+        let first = times.iter().flatten().map(|t| t[0]).fold(f64::INFINITY, f64::min);
+        for ((run, step, _), times) in self.marks.iter().zip(times) {
+            let Some([from, to]) = times.map(|t| t.map(|t| t - first)) else { continue };
+            let r = &mut self.runs[*run];
+            if let Some(step) = step {
+                r.steps[*step] = Some([from, to.max(from)]);
+            }
+            let [a, b] = r.run.unwrap_or([from, to]);
+            r.run = Some([a.min(from), b.max(to)]);
+        }
+        Ok(self.runs)
+    }
+}

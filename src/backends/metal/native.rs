@@ -1,0 +1,330 @@
+//! The backend itself: what `Backend` asks for, done by the other files of this folder.
+
+use super::device::{Gpu, MAX_BINDINGS};
+use super::encode::{Runner, Timer};
+use super::features;
+use super::memory::{MetalBuffer, PRIVATE, SHARED, kind_of};
+use super::transfer::Part;
+use crate::backends::codegen::DriverQuirks;
+use crate::backends::host::{DEFERRED_UPLOAD_MAX_BYTES, HostBuffer};
+use crate::backends::lock::lock;
+use crate::backends::pool::PoolControl;
+use crate::backends::{Backend, Buffer, Bytes, Chain, FusedGemvLimits, PendingRead, Submitted, cpu, probes, tuning_file};
+use crate::dtype::DType;
+use crate::error::{At, TensorError, TensorResult};
+use crate::events;
+use crate::plan::{AdapterInfo, Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, Timing, TransferStats};
+use crate::strategy::PipelineStrategy;
+use crate::tuning::{GEMV_ROW_LIMIT, SharedTuning, Tuning, TuningSource};
+use smallvec::SmallVec;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+/// Bytes shown at a time where they are copied.
+const VIEW_BYTES: usize = usize::MAX;
+/// Bindings beyond which longer programs cost more registers than they save bandwidth.
+const MAX_PLAN_BUFFERS: usize = 16;
+
+/// One of Apple's GPUs, which runs plans through Metal.
+pub struct NativeMetal {
+    gpu: Arc<Gpu>,
+    runner: Mutex<Runner>,
+    /// Submits of plan work.
+    submits: AtomicU64,
+}
+
+impl NativeMetal {
+    /// Opens the system's GPU.
+    ///
+    /// # Errors
+    /// [`TensorError::UnsupportedDevice`] where there is none of Apple's, [`TensorError::Config`] where `TL_TUNING` is invalid, and whatever goes
+    /// wrong when it is tried out.
+    pub fn open() -> TensorResult<Arc<NativeMetal>> {
+        NativeMetal::of(Gpu::open(None)?)
+    }
+
+    /// As [`NativeMetal::open`] with this tuning table, whatever is kept for the GPU.
+    ///
+    /// # Errors
+    /// Those of [`Tuning::check`] and of [`NativeMetal::open`].
+    pub fn open_with(tuning: Tuning) -> TensorResult<Arc<NativeMetal>> {
+        tuning.check()?;
+        NativeMetal::of(Gpu::open(Some(tuning))?)
+    }
+
+    fn of(mut gpu: Gpu) -> TensorResult<Arc<NativeMetal>> {
+        features::probe(&mut gpu)?;
+        let m = NativeMetal { gpu: Arc::new(gpu), runner: Mutex::default(), submits: AtomicU64::new(0) };
+        let quirks = probes::quirks(&|plan, values, tried| m.probe(plan, values, tried))?;
+        m.gpu.set_quirks(quirks);
+        lock(&m.runner).forget();
+        m.submits.store(0, Relaxed);
+        events::device_tuned(&m.gpu.name, &m.gpu.info.tuning.name);
+        Ok(Arc::new(m))
+    }
+
+    /// What kernels may ask about this GPU.
+    pub fn info(&self) -> &AdapterInfo {
+        &self.gpu.info
+    }
+
+    /// Makes a plan ready to run: its kernels are written and compiled.
+    ///
+    /// # Errors
+    /// When a step cannot be done here, or Metal's compiler refuses its kernel.
+    pub fn prepare(&self, plan: &Arc<Plan>) -> TensorResult<()> {
+        self.gpu.watch.check()?;
+        lock(&self.runner).ready(&self.gpu, plan)
+    }
+
+    /// Runs a plan of one input and one output.
+    fn probe(&self, plan: &Arc<Plan>, values: &[f32], quirks: DriverQuirks) -> TensorResult<Vec<half::f16>> {
+        self.gpu.set_quirks(quirks);
+        let input = self.gpu.upload(bytemuck::cast_slice(values), SHARED)?;
+        let output = self.gpu.lease(2 * values.len(), SHARED)?;
+        lock(&self.runner).run(&self.gpu, plan, &[&input], &[&output], &[], None)?;
+        let mut got = vec![half::f16::ZERO; values.len()];
+        self.gpu.read(&output, 0, bytemuck::cast_slice_mut(&mut got))?;
+        Ok(got)
+    }
+
+    /// Sees to it that these values in host memory are on the device.
+    fn bring(&self, values: &[Buffer]) -> TensorResult<()> {
+        for v in values.iter().filter_map(Buffer::pending_upload).filter(|v| v.device().is_none()) {
+            v.set_device(Buffer::Metal(self.gpu.upload(v.bytes(), self.gpu.memory.default_kind())?));
+        }
+        Ok(())
+    }
+
+    fn run_as(
+        &self,
+        plan: &Arc<Plan>,
+        inputs: &[Buffer],
+        outputs: &[Buffer],
+        params: &[f64],
+        chain: Option<Chain<'_>>,
+    ) -> TensorResult<()> {
+        self.bring(inputs)?;
+        let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<SmallVec<[_; 16]>>>()?;
+        let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<SmallVec<[_; 16]>>>()?;
+        let submits = lock(&self.runner).run(&self.gpu, plan, &inputs, &outputs, params, chain)?;
+        self.submits.fetch_add(submits, Relaxed);
+        Ok(())
+    }
+
+    fn own<'a>(&self, b: &'a Buffer) -> TensorResult<&'a MetalBuffer> {
+        b.on_metal()
+            .filter(|b| Arc::ptr_eq(&b.0.home, &self.gpu.memory))
+            .ok_or_else(|| TensorError::UnsupportedDevice(format!("{} was given a tensor of another device", self.gpu.name)))
+    }
+}
+
+impl Drop for NativeMetal {
+    fn drop(&mut self) {
+        // What was submitted names buffers that go with the backend. An error has nobody left to be told.
+        let _ = self.gpu.flush().and_then(|()| self.gpu.wait());
+    }
+}
+
+/// Ready when a submit is done.
+struct Done {
+    gpu: Arc<Gpu>,
+    number: u64,
+}
+
+impl Future for Done {
+    type Output = ();
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.gpu.watch.poll(self.number, cx.waker()) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Backend for NativeMetal {
+    fn name(&self) -> String {
+        self.gpu.name.clone()
+    }
+    fn supports(&self, dtype: DType) -> bool {
+        !matches!(dtype, DType::F64 | DType::I64)
+    }
+    fn size_class(&self, bytes: usize) -> Option<usize> {
+        self.gpu.memory.class_of(bytes)
+    }
+    fn alloc(&self, bytes: usize) -> TensorResult<Buffer> {
+        self.gpu.watch.check()?;
+        Ok(Buffer::Metal(self.gpu.lease(bytes, self.gpu.memory.default_kind())?))
+    }
+    fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
+        self.gpu.watch.check()?;
+        if let Some(b) = self.gpu.memory.import(&bytes) {
+            return Ok(Buffer::Metal(b));
+        }
+        if bytes.len() < DEFERRED_UPLOAD_MAX_BYTES {
+            return Ok(Buffer::Host(HostBuffer::new(cpu::to_host(bytes)?)));
+        }
+        Ok(Buffer::Metal(self.gpu.upload(&bytes, self.gpu.memory.default_kind())?))
+    }
+    fn upload_as(&self, bytes: Bytes, mode: StorageMode) -> TensorResult<Buffer> {
+        self.gpu.watch.check()?;
+        match mode {
+            StorageMode::Managed => Ok(Buffer::Host(HostBuffer::new(cpu::to_host(bytes)?))),
+            mode => Ok(Buffer::Metal(self.gpu.upload(&bytes, kind_of(mode))?)),
+        }
+    }
+    fn mode(&self, buffer: &Buffer) -> StorageMode {
+        match buffer {
+            Buffer::Host(_) => StorageMode::Managed,
+            Buffer::Metal(b) if b.is_shared() => StorageMode::Shared,
+            _ => StorageMode::Private,
+        }
+    }
+    fn default_mode(&self) -> StorageMode {
+        if self.gpu.memory.default_kind() == PRIVATE { StorageMode::Private } else { StorageMode::Shared }
+    }
+    fn set_default_mode(&self, mode: StorageMode) {
+        self.gpu.memory.set_default_mode(mode);
+    }
+    fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()> {
+        let own = self.own(buffer)?;
+        if !buffer.is_unique() || bytes.len() > own.0.size {
+            return Err(TensorError::Internal("a write to memory that others read, or beyond its end".into()));
+        }
+        self.gpu.write(own, 0, bytes)
+    }
+    fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
+        self.run_as(plan, inputs, outputs, params, None)
+    }
+    fn run_chain(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64], chain: Chain<'_>) -> TensorResult<()> {
+        self.run_as(plan, inputs, outputs, params, Some(chain))
+    }
+    fn start_timing(&self, detail: Timing) -> TensorResult<()> {
+        let timer = &mut lock(&self.runner).timer;
+        if timer.is_some() {
+            return Err(TensorError::State(format!("{} is being timed already", self.gpu.name)));
+        }
+        *timer = Some(Timer::new(detail));
+        events::timing_started();
+        Ok(())
+    }
+    fn finish_timing(&self) -> TensorResult<Vec<RunTimes>> {
+        let timer = lock(&self.runner).timer.take();
+        let runs = timer.map_or(Ok(vec![]), |t| t.finish(&self.gpu))?;
+        events::timing_finished(runs.len());
+        Ok(runs)
+    }
+    fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
+        self.gpu.watch.check()?;
+        if let Buffer::Host(h) = buffer {
+            out.copy_from_slice(h.part(start, out.len())?);
+            return Ok(());
+        }
+        self.gpu.read(self.own(buffer)?, start, out)
+    }
+    fn view(&self, buffer: &Buffer, start: usize, len: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<()> {
+        self.gpu.watch.check()?;
+        if let Buffer::Host(h) = buffer {
+            show(h.part(start, len)?);
+            return Ok(());
+        }
+        self.gpu.show(Part { buffer: self.own(buffer)?, start, len }, VIEW_BYTES, show)
+    }
+    fn start_reads(&self, parts: &[(&Buffer, usize, usize)]) -> TensorResult<PendingRead> {
+        if parts.iter().any(|p| p.2 == 0 || matches!(p.0, Buffer::Host(_))) {
+            return self.read_all(parts).map(PendingRead::done);
+        }
+        let own = parts.iter().map(|&(buffer, start, len)| Ok(Part { buffer: self.own(buffer)?, start, len }));
+        self.gpu.start_read(&own.collect::<TensorResult<Vec<_>>>()?)
+    }
+    fn transfers(&self) -> TransferStats {
+        self.gpu.transfers.stats()
+    }
+    fn done(&self) -> Submitted {
+        // Copies that cannot be submitted are reported by whoever reads next.
+        let _ = self.gpu.flush();
+        Box::pin(Done { gpu: self.gpu.clone(), number: self.gpu.watch.submitted() })
+    }
+    fn synchronize(&self) -> TensorResult<()> {
+        self.gpu.watch.check()?;
+        self.gpu.flush()?;
+        self.gpu.wait()
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::GPU
+    }
+    fn max_buffers(&self) -> usize {
+        MAX_BINDINGS.min(MAX_PLAN_BUFFERS)
+    }
+    fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {
+        let tuning = self.gpu.tuning_in_force();
+        let tuning = &tuning.gemv;
+        let any = tuning.max_rows.min(GEMV_ROW_LIMIT);
+        Some(FusedGemvLimits { any, halves: if self.matrices() { tuning.max_rows_f16.min(GEMV_ROW_LIMIT) } else { any } })
+    }
+    fn tuning(&self) -> Option<&Tuning> {
+        Some(&self.gpu.info.tuning)
+    }
+    fn tuning_in_force(&self) -> Option<SharedTuning> {
+        Some(self.gpu.tuning_in_force())
+    }
+    fn model_tuning(&self, model: &str) -> Option<Tuning> {
+        // Whoever chose a table wants that one.
+        let chosen = matches!(self.gpu.tuning_source, TuningSource::Environment(_) | TuningSource::Given);
+        if chosen { None } else { tuning_file::of_model(&self.gpu.key, model) }
+    }
+    fn set_strategy(&self, strategy: PipelineStrategy) {
+        self.gpu.set_strategy(strategy);
+    }
+    fn lose_after(&self, submits: u64) {
+        self.gpu.watch.lose_after(submits);
+    }
+    fn is_lost(&self) -> bool {
+        self.gpu.watch.is_lost()
+    }
+    fn tuning_source(&self) -> Option<&TuningSource> {
+        Some(&self.gpu.tuning_source)
+    }
+    fn matrices(&self) -> bool {
+        self.gpu.info.coop > 0
+    }
+    fn matrix_unit(&self) -> Option<[u32; 2]> {
+        let unit = [self.gpu.info.coop, self.gpu.info.subgroup];
+        (unit[0] > 0 && unit[1] > 0).then_some(unit)
+    }
+    fn barriers(&self, plan: &Arc<Plan>) -> Option<usize> {
+        lock(&self.runner).barriers(&self.gpu, plan).ok()
+    }
+    fn memory(&self) -> MemoryStats {
+        self.gpu.memory.pool.memory()
+    }
+    fn pool(&self) -> &dyn PoolControl {
+        &self.gpu.memory.pool
+    }
+    fn label(&self, buffer: &Buffer, op: &'static str, at: At) {
+        if let Buffer::Host(h) = buffer {
+            h.host().label(op, at);
+        }
+        if let Some(b) = buffer.on_metal() {
+            self.gpu.memory.pool.label(b.0.ticket, op, at);
+        }
+    }
+    fn pipeline_stats(&self) -> PipelineStats {
+        lock(&self.runner).pipelines()
+    }
+    fn submits(&self) -> u64 {
+        self.submits.load(Relaxed)
+    }
+    fn queue_stats(&self) -> QueueStats {
+        let (waits, time) = self.gpu.watch.waits.totals();
+        QueueStats {
+            submits: self.submits(),
+            waits,
+            wait_seconds: time.as_secs_f64(),
+            synchronizations: 0,
+            kernels: self.gpu.kernels.load(Relaxed),
+        }
+    }
+    fn is_busy(&self) -> bool {
+        self.gpu.watch.is_busy()
+    }
+}

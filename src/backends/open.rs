@@ -1,0 +1,68 @@
+//! Opens a GPU by name: which backend serves it, and what stands in where one cannot.
+
+use super::Backend;
+use crate::error::{TensorError, TensorResult};
+use crate::tuning::Tuning;
+use std::sync::Arc;
+
+/// An opened GPU.
+pub(crate) struct OpenedGpu {
+    pub backend: Arc<dyn Backend>,
+    /// Whether it is a driver that computes on the CPU.
+    pub software: bool,
+    /// Why the backend that the name stands for was not taken; `None` where it was.
+    pub stands_in: Option<String>,
+}
+
+/// Opens the GPU that a name such as `metal` or `vulkan:1` means, with this tuning table or the one in force for it.
+///
+/// `metal`, and `auto` and `gpu` on Apple's systems, mean the native backend, or wgpu where that cannot be opened; `metal-wgpu` means wgpu.
+///
+/// # Errors
+/// [`TensorError::UnsupportedDevice`] for an unknown name, or where this machine has no such GPU; [`TensorError::Config`] for an invalid `TL_TUNING`.
+pub(crate) fn open(name: &str, tuning: Option<Tuning>) -> TensorResult<OpenedGpu> {
+    let stands_in = match native(name, tuning.as_ref()) {
+        Some(Ok(opened)) => return Ok(opened),
+        Some(Err(e @ TensorError::Config(_))) => return Err(e),
+        Some(Err(e)) => Some(e.to_string()),
+        None => None,
+    };
+    through_wgpu(name, tuning, stands_in)
+}
+
+/// The native backend, if the name means it and the system has one.
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+fn native(name: &str, tuning: Option<&Tuning>) -> Option<TensorResult<OpenedGpu>> {
+    use super::metal::NativeMetal;
+    // The other GPUs of an Intel Mac go through wgpu.
+    matches!(name, "auto" | "gpu" | "gpu:0" | "metal" | "metal:0").then(|| {
+        let backend = tuning.map_or_else(NativeMetal::open, |t| NativeMetal::open_with(t.clone()))?;
+        Ok(OpenedGpu { backend, software: false, stands_in: None })
+    })
+}
+
+/// There is none on this system.
+#[cfg(not(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))))]
+fn native(_name: &str, _tuning: Option<&Tuning>) -> Option<TensorResult<OpenedGpu>> {
+    None
+}
+
+#[cfg(feature = "gpu")]
+fn through_wgpu(name: &str, tuning: Option<Tuning>, stands_in: Option<String>) -> TensorResult<OpenedGpu> {
+    use super::gpu::GpuBackend;
+    let selector = name.strip_prefix("metal-wgpu").map_or_else(|| name.to_string(), |index| format!("metal{index}"));
+    let opened = tuning.map_or_else(|| GpuBackend::open(&selector), |t| GpuBackend::open_with(&selector, t));
+    let backend = opened.map_err(|e| match (e, &stands_in) {
+        (TensorError::UnsupportedDevice(m), Some(why)) => TensorError::UnsupportedDevice(format!("{m} ({why})")),
+        (e, _) => e,
+    })?;
+    Ok(OpenedGpu { software: backend.is_software(), backend, stands_in })
+}
+
+#[cfg(not(feature = "gpu"))]
+fn through_wgpu(name: &str, _tuning: Option<Tuning>, stands_in: Option<String>) -> TensorResult<OpenedGpu> {
+    let why = stands_in.map(|why| format!(" ({why})")).unwrap_or_default();
+    Err(TensorError::UnsupportedDevice(format!(
+        "`{name}`: built without the feature `gpu`{why}; rebuild with `--features gpu`, or use `cpu`"
+    )))
+}

@@ -1,0 +1,12 @@
+//! A Metal for tests on systems without one: a small Objective-C runtime, and devices, queues and encoders on it that compute on the CPU.
+//!
+//! The library is built over it by `--cfg tensorlogic_fake_metal`, see `run.sh`; the code that runs is the code of macOS.
+
+pub mod metal;
+#[allow(clippy::missing_safety_doc, missing_docs, non_snake_case, non_upper_case_globals)]
+pub mod mslcpu;
+#[allow(clippy::missing_safety_doc, missing_docs, non_snake_case, non_upper_case_globals)]
+mod objc;
+mod schedule;
+
+pub use objc::live;

@@ -1,0 +1,672 @@
+//! Metal for tests: devices, queues, command buffers and encoders that compute on the CPU, written against the protocols of `objc2-metal`.
+//!
+//! What a real Metal leaves undefined is an error here, see `schedule.rs`; so are a buffer that was freed while commands name it, one that is not bound,
+//! and a text without a stated version of the language. Errors of commands are those of their command buffer.
+
+#![allow(non_snake_case)]
+use crate::schedule::{Act, Bind, Copy, Dispatch, History, Pass};
+use crate::{mslcpu, objc};
+use block2::{DynBlock, RcBlock};
+use objc2::rc::{Retained, autoreleasepool};
+use objc2::runtime::{AnyObject, NSObject, NSObjectProtocol, ProtocolObject};
+use objc2::{AnyThread, DefinedClass, Message, define_class, msg_send};
+use objc2_foundation::{NSError, NSString};
+use objc2_metal::*;
+use std::cell::{Cell, RefCell};
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+/// What goes wrong when it is asked to, for all devices of the process.
+pub struct Faults {
+    /// Command buffers from now on until one ends with an error of code `fail_code`; negative for never.
+    pub fail_after: AtomicI64,
+    pub fail_code: AtomicI64,
+    /// Whether new buffers are refused.
+    pub refuse_memory: AtomicBool,
+    /// Whether there is no device.
+    pub no_device: AtomicBool,
+    /// Barriers from now on until one is passed over; negative for never.
+    pub skip_barrier: AtomicI64,
+    /// Whether updates of fences are passed over.
+    pub skip_fences: AtomicBool,
+}
+/// The faults that are asked for.
+pub static FAULTS: Faults = Faults {
+    fail_after: AtomicI64::new(-1),
+    fail_code: AtomicI64::new(2),
+    refuse_memory: AtomicBool::new(false),
+    no_device: AtomicBool::new(false),
+    skip_barrier: AtomicI64::new(-1),
+    skip_fences: AtomicBool::new(false),
+};
+
+/// What was done, by all devices of the process.
+pub struct Counts {
+    pub command_buffers: AtomicU64,
+    pub encoders: AtomicU64,
+    pub dispatches: AtomicU64,
+    pub barriers: AtomicU64,
+    pub buffers: AtomicU64,
+    pub debug_groups: AtomicU64,
+}
+/// What was done so far.
+pub static COUNTS: Counts = Counts {
+    command_buffers: AtomicU64::new(0),
+    encoders: AtomicU64::new(0),
+    dispatches: AtomicU64::new(0),
+    barriers: AtomicU64::new(0),
+    buffers: AtomicU64::new(0),
+    debug_groups: AtomicU64::new(0),
+};
+
+/// Counts towards something that is to happen once; whether it is now.
+fn is_due(left: &AtomicI64) -> bool {
+    left.load(SeqCst) >= 0 && left.fetch_sub(1, SeqCst) == 0
+}
+
+/// Bytes of all buffers.
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+/// Alignment of memory, and what a length without copy is a multiple of: the test machine's pages.
+const PAGE: usize = 4096;
+
+fn ns_error(code: isize, message: &str) -> Retained<NSError> {
+    // SAFETY: an object of this class with a count of one.
+    unsafe { Retained::from_raw(objc::error(code, message).cast()) }.unwrap()
+}
+/// Hands an error to a caller's out parameter.
+fn give(to: *mut *mut NSError, e: Retained<NSError>) {
+    if !to.is_null() {
+        // SAFETY: a place for a pointer, by contract; it is autoreleased as Cocoa's rules say.
+        unsafe { *to = Retained::autorelease_ptr(e) };
+    }
+}
+
+// ---- memory ----
+type Deallocator = RcBlock<dyn Fn(NonNull<c_void>, usize)>;
+pub struct Memory {
+    ptr: *mut u8,
+    len: usize,
+    owned: bool,
+    private: bool,
+    free: Option<Deallocator>,
+}
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.owned {
+            ALLOCATED.fetch_sub(self.len, SeqCst);
+            // SAFETY: allocated with this layout.
+            unsafe { std::alloc::dealloc(self.ptr, std::alloc::Layout::from_size_align(self.len.max(1), PAGE).unwrap()) };
+        }
+        if let Some(f) = &self.free {
+            f.call((NonNull::new(self.ptr.cast()).unwrap(), self.len));
+        }
+    }
+}
+define_class!(
+    #[unsafe(super(NSObject))]
+    #[name = "FakeBuffer"]
+    #[ivars = Memory]
+    pub struct FakeBuffer;
+    unsafe impl NSObjectProtocol for FakeBuffer {}
+    unsafe impl MTLAllocation for FakeBuffer {}
+    unsafe impl MTLResource for FakeBuffer {
+        #[unsafe(method(setLabel:))]
+        fn setLabel(&self, _: Option<&NSString>) {}
+    }
+    unsafe impl MTLBuffer for FakeBuffer {
+        #[unsafe(method(length))]
+        fn length(&self) -> usize {
+            self.ivars().len
+        }
+        #[unsafe(method(contents))]
+        fn contents(&self) -> NonNull<c_void> {
+            assert!(!self.ivars().private, "contents of a private buffer");
+            NonNull::new(self.ivars().ptr.cast()).unwrap()
+        }
+    }
+);
+impl FakeBuffer {
+    fn new(m: Memory) -> Retained<ProtocolObject<dyn MTLBuffer>> {
+        COUNTS.buffers.fetch_add(1, SeqCst);
+        let this = Self::alloc().set_ivars(m);
+        // SAFETY: `init` of NSObject.
+        let this: Retained<FakeBuffer> = unsafe { msg_send![super(this), init] };
+        ProtocolObject::from_retained(this)
+    }
+}
+fn bind(b: &ProtocolObject<dyn MTLBuffer>, offset: usize) -> Bind {
+    // SAFETY: buffers are made by `FakeDevice` only.
+    let f: &FakeBuffer = unsafe { &*std::ptr::from_ref(b).cast() };
+    Bind::Buffer { object: std::ptr::from_ref(f) as usize, ptr: f.ivars().ptr as usize, len: f.ivars().len, offset }
+}
+
+// ---- fences and events ----
+define_class!(
+    #[unsafe(super(NSObject))]
+    #[name = "FakeFence"]
+    #[ivars = ()]
+    pub struct FakeFence;
+    unsafe impl NSObjectProtocol for FakeFence {}
+    unsafe impl MTLFence for FakeFence {}
+);
+define_class!(
+    #[unsafe(super(NSObject))]
+    #[name = "FakeEvent"]
+    #[ivars = AtomicU64]
+    pub struct FakeEvent;
+    unsafe impl NSObjectProtocol for FakeEvent {}
+    unsafe impl MTLEvent for FakeEvent {}
+    unsafe impl MTLSharedEvent for FakeEvent {
+        #[unsafe(method(signaledValue))]
+        fn signaledValue(&self) -> u64 {
+            self.ivars().load(SeqCst)
+        }
+    }
+);
+
+// ---- texts ----
+define_class!(
+    #[unsafe(super(NSObject))]
+    #[name = "FakeLibrary"]
+    #[ivars = String]
+    pub struct FakeLibrary;
+    unsafe impl NSObjectProtocol for FakeLibrary {}
+    unsafe impl MTLLibrary for FakeLibrary {
+        #[unsafe(method(setLabel:))]
+        fn setLabel(&self, _: Option<&NSString>) {}
+        #[unsafe(method_id(newFunctionWithName:))]
+        fn newFunctionWithName(&self, name: &NSString) -> Option<Retained<ProtocolObject<dyn MTLFunction>>> {
+            let name = name.to_string();
+            mslcpu::Kernel::compile(self.ivars(), &name).ok().map(|kernel| {
+                let this = FakeFunction::alloc().set_ivars((name, kernel));
+                // SAFETY: `init` of NSObject.
+                let this: Retained<FakeFunction> = unsafe { msg_send![super(this), init] };
+                ProtocolObject::from_retained(this)
+            })
+        }
+    }
+);
+define_class!(
+    #[unsafe(super(NSObject))]
+    #[name = "FakeFunction"]
+    #[ivars = (String, Arc<mslcpu::Kernel>)]
+    pub struct FakeFunction;
+    unsafe impl NSObjectProtocol for FakeFunction {}
+    unsafe impl MTLFunction for FakeFunction {}
+);
+define_class!(
+    #[unsafe(super(NSObject))]
+    #[name = "FakePipeline"]
+    #[ivars = (String, Arc<mslcpu::Kernel>)]
+    pub struct FakePipeline;
+    unsafe impl NSObjectProtocol for FakePipeline {}
+    unsafe impl MTLAllocation for FakePipeline {}
+    unsafe impl MTLComputePipelineState for FakePipeline {
+        #[unsafe(method(maxTotalThreadsPerThreadgroup))]
+        fn maxTotalThreadsPerThreadgroup(&self) -> usize {
+            self.ivars().1.max_threads.unwrap_or(1024) as usize
+        }
+        #[unsafe(method(threadExecutionWidth))]
+        fn threadExecutionWidth(&self) -> usize {
+            32
+        }
+    }
+);
+
+// ---- the device ----
+define_class!(
+    #[unsafe(super(NSObject))]
+    #[name = "FakeDevice"]
+    #[ivars = ()]
+    pub struct FakeDevice;
+    unsafe impl NSObjectProtocol for FakeDevice {}
+    unsafe impl MTLDevice for FakeDevice {
+        #[unsafe(method_id(name))]
+        fn name(&self) -> Retained<NSString> {
+            NSString::from_str("Fake M1")
+        }
+        #[unsafe(method(hasUnifiedMemory))]
+        fn hasUnifiedMemory(&self) -> bool {
+            true
+        }
+        #[unsafe(method(maxThreadsPerThreadgroup))]
+        fn maxThreadsPerThreadgroup(&self) -> MTLSize {
+            MTLSize { width: 1024, height: 1024, depth: 1024 }
+        }
+        #[unsafe(method(maxThreadgroupMemoryLength))]
+        fn maxThreadgroupMemoryLength(&self) -> usize {
+            32 << 10
+        }
+        #[unsafe(method(maxBufferLength))]
+        fn maxBufferLength(&self) -> usize {
+            4 << 30
+        }
+        #[unsafe(method(recommendedMaxWorkingSetSize))]
+        fn recommendedMaxWorkingSetSize(&self) -> u64 {
+            8 << 30
+        }
+        #[unsafe(method(currentAllocatedSize))]
+        fn currentAllocatedSize(&self) -> usize {
+            ALLOCATED.load(SeqCst)
+        }
+        #[unsafe(method_id(newFence))]
+        fn newFence(&self) -> Option<Retained<ProtocolObject<dyn MTLFence>>> {
+            let this = FakeFence::alloc().set_ivars(());
+            // SAFETY: `init` of NSObject.
+            let this: Retained<FakeFence> = unsafe { msg_send![super(this), init] };
+            Some(ProtocolObject::from_retained(this))
+        }
+        #[unsafe(method_id(newSharedEvent))]
+        fn newSharedEvent(&self) -> Option<Retained<ProtocolObject<dyn MTLSharedEvent>>> {
+            let this = FakeEvent::alloc().set_ivars(AtomicU64::new(0));
+            // SAFETY: `init` of NSObject.
+            let this: Retained<FakeEvent> = unsafe { msg_send![super(this), init] };
+            Some(ProtocolObject::from_retained(this))
+        }
+        #[unsafe(method_id(newCommandQueue))]
+        fn newCommandQueue(&self) -> Option<Retained<ProtocolObject<dyn MTLCommandQueue>>> {
+            let (work, todo) = channel();
+            std::thread::spawn(move || serve(todo));
+            let this = FakeQueue::alloc().set_ivars(work);
+            // SAFETY: `init` of NSObject.
+            let this: Retained<FakeQueue> = unsafe { msg_send![super(this), init] };
+            Some(ProtocolObject::from_retained(this))
+        }
+        #[unsafe(method_id(newBufferWithLength:options:))]
+        fn newBufferWithLength_options(
+            &self,
+            length: usize,
+            options: MTLResourceOptions,
+        ) -> Option<Retained<ProtocolObject<dyn MTLBuffer>>> {
+            assert!(options.contains(MTLResourceOptions::HazardTrackingModeUntracked), "a buffer whose hazards Metal is to track");
+            let layout = std::alloc::Layout::from_size_align(length.max(1), PAGE).ok().filter(|_| !FAULTS.refuse_memory.load(SeqCst));
+            layout.map(|layout| {
+                ALLOCATED.fetch_add(length, SeqCst);
+                // SAFETY: not empty. Filled, so that what was not written shows.
+                let ptr = unsafe { std::alloc::alloc(layout) };
+                // SAFETY: just allocated.
+                unsafe { ptr.write_bytes(0xA7, length) };
+                let private = options.contains(MTLResourceOptions::StorageModePrivate);
+                FakeBuffer::new(Memory { ptr, len: length, owned: true, private, free: None })
+            })
+        }
+        #[unsafe(method_id(newBufferWithBytesNoCopy:length:options:deallocator:))]
+        fn newBufferWithBytesNoCopy(
+            &self,
+            pointer: NonNull<c_void>,
+            length: usize,
+            _: MTLResourceOptions,
+            deallocator: Option<&DynBlock<dyn Fn(NonNull<c_void>, usize)>>,
+        ) -> Option<Retained<ProtocolObject<dyn MTLBuffer>>> {
+            // As the real one: whole pages only.
+            (pointer.addr().get() % PAGE == 0 && length % PAGE == 0 && !FAULTS.refuse_memory.load(SeqCst)).then(|| {
+                let free = deallocator.map(|d| d.copy());
+                FakeBuffer::new(Memory { ptr: pointer.as_ptr().cast(), len: length, owned: false, private: false, free })
+            })
+        }
+        #[unsafe(method_id(newLibraryWithSource:options:error:))]
+        fn newLibraryWithSource(
+            &self,
+            source: &NSString,
+            options: Option<&MTLCompileOptions>,
+            error: *mut *mut NSError,
+        ) -> Option<Retained<ProtocolObject<dyn MTLLibrary>>> {
+            let text = source.to_string();
+            let stated = options.is_some_and(|o| objc::compile_options(std::ptr::from_ref(o).cast_mut().cast()).0 > 0);
+            let unstated = (!stated).then(|| "the version of the language is not stated".to_string());
+            let wrong = unstated.or_else(|| mslcpu::kernels(&text).iter().find_map(|(name, _)| mslcpu::Kernel::compile(&text, name).err()));
+            match wrong {
+                Some(e) => {
+                    give(error, ns_error(3, &e));
+                    None
+                }
+                None => {
+                    let this = FakeLibrary::alloc().set_ivars(text);
+                    // SAFETY: `init` of NSObject.
+                    let this: Retained<FakeLibrary> = unsafe { msg_send![super(this), init] };
+                    Some(ProtocolObject::from_retained(this))
+                }
+            }
+        }
+        #[unsafe(method_id(newComputePipelineStateWithFunction:error:))]
+        fn newComputePipelineStateWithFunction(
+            &self,
+            function: &ProtocolObject<dyn MTLFunction>,
+            _: *mut *mut NSError,
+        ) -> Option<Retained<ProtocolObject<dyn MTLComputePipelineState>>> {
+            // SAFETY: functions are made by `FakeLibrary` only.
+            let f: &FakeFunction = unsafe { &*std::ptr::from_ref(function).cast() };
+            let this = FakePipeline::alloc().set_ivars(f.ivars().clone());
+            // SAFETY: `init` of NSObject.
+            let this: Retained<FakePipeline> = unsafe { msg_send![super(this), init] };
+            Some(ProtocolObject::from_retained(this))
+        }
+    }
+);
+macro_rules! shared { ($($t:ty)*) => { $(
+    // SAFETY: what is behind these is immutable or locked.
+    unsafe impl Send for $t {}
+    // SAFETY: as above.
+    unsafe impl Sync for $t {}
+)* } }
+shared! { FakeDevice FakeLibrary FakeFunction FakePipeline FakeQueue FakeFence FakeEvent }
+
+/// What a program links to as Metal's own.
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn MTLCreateSystemDefaultDevice() -> *mut AnyObject {
+    if FAULTS.no_device.load(SeqCst) {
+        return std::ptr::null_mut();
+    }
+    let this = FakeDevice::alloc().set_ivars(());
+    // SAFETY: `init` of NSObject.
+    let this: Retained<FakeDevice> = unsafe { msg_send![super(this), init] };
+    Retained::into_raw(this).cast()
+}
+
+// ---- commands ----
+/// A command buffer on its way to the thread of its queue.
+pub struct Committed(Retained<FakeCommands>);
+// SAFETY: after `commit` only the queue's thread changes it, behind locks.
+unsafe impl Send for Committed {}
+
+/// The thread of a queue: runs command buffers in order.
+fn serve(todo: Receiver<Committed>) {
+    let mut history = History::default();
+    for Committed(commands) in todo {
+        autoreleasepool(|_| {
+            let c = commands.ivars();
+            let passes = std::mem::take(&mut *c.passes.lock().unwrap());
+            let start = c.begun.elapsed().as_secs_f64();
+            let failed = is_due(&FAULTS.fail_after);
+            let code = FAULTS.fail_code.load(SeqCst) as isize;
+            let mut result = if failed { Err((code, "as asked".to_string())) } else { Ok(()) };
+            for pass in &passes {
+                match pass {
+                    Part::Pass(p) => result = result.and_then(|()| history.run(p).map_err(|e| (1, e))),
+                    Part::Signal(event, value) if result.is_ok() => event.ivars().store(*value, SeqCst),
+                    Part::Signal(..) => {}
+                }
+            }
+            // SAFETY: set before the status says so.
+            *c.times.lock().unwrap() = [start, c.begun.elapsed().as_secs_f64()];
+            let status = if result.is_ok() { MTLCommandBufferStatus::Completed } else { MTLCommandBufferStatus::Error };
+            *c.status.lock().unwrap() = (status, result.err());
+            let this = ProtocolObject::<dyn MTLCommandBuffer>::from_ref(&*commands);
+            for h in std::mem::take(&mut *c.handlers.borrow_mut()) {
+                h.call((NonNull::from(this),));
+            }
+            c.kept.borrow_mut().clear();
+            c.done.notify_all();
+        });
+    }
+}
+
+define_class!(
+    #[unsafe(super(NSObject))]
+    #[name = "FakeQueue"]
+    #[ivars = Sender<Committed>]
+    pub struct FakeQueue;
+    unsafe impl NSObjectProtocol for FakeQueue {}
+    unsafe impl MTLCommandQueue for FakeQueue {
+        #[unsafe(method_id(commandBuffer))]
+        fn commandBuffer(&self) -> Option<Retained<ProtocolObject<dyn MTLCommandBuffer>>> {
+            Some(FakeCommands::new(self.ivars().clone(), true))
+        }
+        #[unsafe(method_id(commandBufferWithUnretainedReferences))]
+        fn commandBufferWithUnretainedReferences(&self) -> Option<Retained<ProtocolObject<dyn MTLCommandBuffer>>> {
+            Some(FakeCommands::new(self.ivars().clone(), false))
+        }
+    }
+);
+
+/// A part of a command buffer.
+pub enum Part {
+    Pass(Pass),
+    Signal(Retained<FakeEvent>, u64),
+}
+type Handler = RcBlock<dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>)>;
+pub struct Commands {
+    queue: Sender<Committed>,
+    retains: bool,
+    kept: RefCell<Vec<Retained<AnyObject>>>,
+    passes: Mutex<Vec<Part>>,
+    handlers: RefCell<Vec<Handler>>,
+    status: Mutex<(MTLCommandBufferStatus, Option<(isize, String)>)>,
+    done: Condvar,
+    begun: Instant,
+    times: Mutex<[f64; 2]>,
+}
+define_class!(
+    #[unsafe(super(NSObject))]
+    #[name = "FakeCommands"]
+    #[ivars = Commands]
+    pub struct FakeCommands;
+    impl FakeCommands {
+        #[unsafe(method(GPUStartTime))]
+        fn gpu_start(&self) -> f64 {
+            self.ivars().times.lock().unwrap()[0]
+        }
+        #[unsafe(method(GPUEndTime))]
+        fn gpu_end(&self) -> f64 {
+            self.ivars().times.lock().unwrap()[1]
+        }
+    }
+    unsafe impl NSObjectProtocol for FakeCommands {}
+    unsafe impl MTLCommandBuffer for FakeCommands {
+        #[unsafe(method_id(computeCommandEncoderWithDispatchType:))]
+        fn computeCommandEncoderWithDispatchType(&self, kind: MTLDispatchType) -> Option<Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>> {
+            COUNTS.encoders.fetch_add(1, SeqCst);
+            let pass = Pass { concurrent: kind == MTLDispatchType::Concurrent, ..Pass::default() };
+            let e = Encoder {
+                of: self.retain(),
+                pass: RefCell::new(Some(pass)),
+                pipeline: RefCell::new(None),
+                binds: RefCell::new(vec![None; 31]),
+                room: RefCell::new(vec![]),
+                groups: Cell::new(0),
+            };
+            let this = FakeEncoder::alloc().set_ivars(e);
+            // SAFETY: `init` of NSObject.
+            let this: Retained<FakeEncoder> = unsafe { msg_send![super(this), init] };
+            Some(ProtocolObject::from_retained(this))
+        }
+        #[unsafe(method_id(blitCommandEncoder))]
+        fn blitCommandEncoder(&self) -> Option<Retained<ProtocolObject<dyn MTLBlitCommandEncoder>>> {
+            COUNTS.encoders.fetch_add(1, SeqCst);
+            let this = FakeBlit::alloc().set_ivars((self.retain(), RefCell::new(Some(Pass::default()))));
+            // SAFETY: `init` of NSObject.
+            let this: Retained<FakeBlit> = unsafe { msg_send![super(this), init] };
+            Some(ProtocolObject::from_retained(this))
+        }
+        #[unsafe(method(encodeSignalEvent:value:))]
+        fn encodeSignalEvent(&self, event: &ProtocolObject<dyn MTLEvent>, value: u64) {
+            // SAFETY: events are made by `FakeDevice` only.
+            let event: &FakeEvent = unsafe { &*std::ptr::from_ref(event).cast() };
+            self.ivars().passes.lock().unwrap().push(Part::Signal(event.retain(), value));
+        }
+        #[unsafe(method(addCompletedHandler:))]
+        fn addCompletedHandler(&self, block: MTLCommandBufferHandler) {
+            // SAFETY: a block by contract.
+            self.ivars().handlers.borrow_mut().push(unsafe { RcBlock::copy(block) }.unwrap());
+        }
+        #[unsafe(method(commit))]
+        fn commit(&self) {
+            COUNTS.command_buffers.fetch_add(1, SeqCst);
+            self.ivars().status.lock().unwrap().0 = MTLCommandBufferStatus::Committed;
+            self.ivars().queue.send(Committed(self.retain())).expect("the queue's thread has ended");
+        }
+        #[unsafe(method(waitUntilCompleted))]
+        fn waitUntilCompleted(&self) {
+            let mut status = self.ivars().status.lock().unwrap();
+            while !matches!(status.0, MTLCommandBufferStatus::Completed | MTLCommandBufferStatus::Error) {
+                status = self.ivars().done.wait(status).unwrap();
+            }
+        }
+        #[unsafe(method(status))]
+        fn status(&self) -> MTLCommandBufferStatus {
+            self.ivars().status.lock().unwrap().0
+        }
+        #[unsafe(method_id(error))]
+        fn error(&self) -> Option<Retained<NSError>> {
+            self.ivars().status.lock().unwrap().1.as_ref().map(|(code, e)| ns_error(*code, e))
+        }
+    }
+);
+impl FakeCommands {
+    fn new(queue: Sender<Committed>, retains: bool) -> Retained<ProtocolObject<dyn MTLCommandBuffer>> {
+        let c = Commands {
+            queue,
+            retains,
+            kept: RefCell::default(),
+            passes: Mutex::default(),
+            handlers: RefCell::default(),
+            status: Mutex::new((MTLCommandBufferStatus::NotEnqueued, None)),
+            done: Condvar::new(),
+            begun: Instant::now(),
+            times: Mutex::default(),
+        };
+        let this = Self::alloc().set_ivars(c);
+        // SAFETY: `init` of NSObject.
+        let this: Retained<FakeCommands> = unsafe { msg_send![super(this), init] };
+        ProtocolObject::from_retained(this)
+    }
+    fn end(&self, pass: Pass) {
+        self.ivars().passes.lock().unwrap().push(Part::Pass(pass));
+    }
+}
+fn fence(f: &ProtocolObject<dyn MTLFence>) -> usize {
+    std::ptr::from_ref(f).cast::<u8>() as usize
+}
+
+define_class!(
+    #[unsafe(super(NSObject))]
+    #[name = "FakeBlit"]
+    #[ivars = (Retained<FakeCommands>, RefCell<Option<Pass>>)]
+    pub struct FakeBlit;
+    unsafe impl NSObjectProtocol for FakeBlit {}
+    unsafe impl MTLCommandEncoder for FakeBlit {
+        #[unsafe(method(endEncoding))]
+        fn endEncoding(&self) {
+            self.ivars().0.end(self.ivars().1.take().expect("endEncoding twice"));
+        }
+    }
+    unsafe impl MTLBlitCommandEncoder for FakeBlit {
+        #[unsafe(method(waitForFence:))]
+        fn waitForFence(&self, f: &ProtocolObject<dyn MTLFence>) {
+            self.ivars().1.borrow_mut().as_mut().expect("after endEncoding").waits.push(fence(f));
+        }
+        #[unsafe(method(updateFence:))]
+        fn updateFence(&self, f: &ProtocolObject<dyn MTLFence>) {
+            if !FAULTS.skip_fences.load(SeqCst) {
+                self.ivars().1.borrow_mut().as_mut().expect("after endEncoding").updates.push(fence(f));
+            }
+        }
+        #[unsafe(method(copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:))]
+        fn copyFromBuffer(
+            &self,
+            source: &ProtocolObject<dyn MTLBuffer>,
+            source_offset: usize,
+            destination: &ProtocolObject<dyn MTLBuffer>,
+            destination_offset: usize,
+            len: usize,
+        ) {
+            let copy = Copy { from: bind(source, source_offset), to: bind(destination, destination_offset), len };
+            self.ivars().1.borrow_mut().as_mut().expect("after endEncoding").copies.push(copy);
+        }
+    }
+);
+
+pub struct Encoder {
+    of: Retained<FakeCommands>,
+    pass: RefCell<Option<Pass>>,
+    pipeline: RefCell<Option<(String, Arc<mslcpu::Kernel>)>>,
+    binds: RefCell<Vec<Option<Bind>>>,
+    room: RefCell<Vec<usize>>,
+    groups: Cell<usize>,
+}
+define_class!(
+    #[unsafe(super(NSObject))]
+    #[name = "FakeEncoder"]
+    #[ivars = Encoder]
+    pub struct FakeEncoder;
+    unsafe impl NSObjectProtocol for FakeEncoder {}
+    unsafe impl MTLCommandEncoder for FakeEncoder {
+        #[unsafe(method(endEncoding))]
+        fn endEncoding(&self) {
+            assert_eq!(self.ivars().groups.get(), 0, "a group is open");
+            let pass = self.ivars().pass.take().expect("endEncoding twice");
+            self.ivars().of.end(pass);
+        }
+        #[unsafe(method(setLabel:))]
+        fn setLabel(&self, _: Option<&NSString>) {}
+        #[unsafe(method(pushDebugGroup:))]
+        fn pushDebugGroup(&self, label: &NSString) {
+            assert!(label.to_string().contains(".rs:"), "a group says where its op stands: {label}");
+            COUNTS.debug_groups.fetch_add(1, SeqCst);
+            self.ivars().groups.set(self.ivars().groups.get() + 1);
+        }
+        #[unsafe(method(popDebugGroup))]
+        fn popDebugGroup(&self) {
+            assert!(self.ivars().groups.get() > 0, "no group is open");
+            self.ivars().groups.set(self.ivars().groups.get() - 1);
+        }
+    }
+    unsafe impl MTLComputeCommandEncoder for FakeEncoder {
+        #[unsafe(method(setComputePipelineState:))]
+        fn setComputePipelineState(&self, state: &ProtocolObject<dyn MTLComputePipelineState>) {
+            // SAFETY: states are made by `FakeDevice` only.
+            let p: &FakePipeline = unsafe { &*std::ptr::from_ref(state).cast() };
+            *self.ivars().pipeline.borrow_mut() = Some(p.ivars().clone());
+        }
+        #[unsafe(method(setBuffer:offset:atIndex:))]
+        fn setBuffer(&self, buffer: Option<&ProtocolObject<dyn MTLBuffer>>, offset: usize, index: usize) {
+            let of = self.ivars().of.ivars();
+            self.ivars().binds.borrow_mut()[index] = buffer.map(|b| {
+                if of.retains {
+                    // SAFETY: an object.
+                    let object: &AnyObject = unsafe { &*std::ptr::from_ref(b).cast() };
+                    of.kept.borrow_mut().push(object.retain());
+                }
+                bind(b, offset)
+            });
+        }
+        #[unsafe(method(setBufferOffset:atIndex:))]
+        fn setBufferOffset(&self, to: usize, index: usize) {
+            match &mut self.ivars().binds.borrow_mut()[index] {
+                Some(Bind::Buffer { offset, .. }) => *offset = to,
+                _ => panic!("an offset of no buffer"),
+            }
+        }
+        #[unsafe(method(memoryBarrierWithScope:))]
+        fn memoryBarrierWithScope(&self, _: MTLBarrierScope) {
+            COUNTS.barriers.fetch_add(1, SeqCst);
+            if !is_due(&FAULTS.skip_barrier) {
+                self.ivars().pass.borrow_mut().as_mut().expect("after endEncoding").acts.push(Act::Barrier);
+            }
+        }
+        #[unsafe(method(waitForFence:))]
+        fn waitForFence(&self, f: &ProtocolObject<dyn MTLFence>) {
+            self.ivars().pass.borrow_mut().as_mut().expect("after endEncoding").waits.push(fence(f));
+        }
+        #[unsafe(method(updateFence:))]
+        fn updateFence(&self, f: &ProtocolObject<dyn MTLFence>) {
+            if !FAULTS.skip_fences.load(SeqCst) {
+                self.ivars().pass.borrow_mut().as_mut().expect("after endEncoding").updates.push(fence(f));
+            }
+        }
+        #[unsafe(method(dispatchThreadgroups:threadsPerThreadgroup:))]
+        fn dispatchThreadgroups(&self, groups: MTLSize, threads: MTLSize) {
+            COUNTS.dispatches.fetch_add(1, SeqCst);
+            let e = self.ivars();
+            let (name, kernel) = e.pipeline.borrow().clone().expect("a dispatch without a pipeline");
+            let size = |s: MTLSize| [s.width as u32, s.height as u32, s.depth as u32];
+            let (groups, threads) = (size(groups), size(threads));
+            let d = Dispatch { name, kernel, groups, threads, binds: e.binds.borrow().clone(), room: e.room.borrow().clone() };
+            e.pass.borrow_mut().as_mut().expect("after endEncoding").acts.push(Act::Dispatch(d));
+        }
+    }
+);

@@ -1,0 +1,58 @@
+//! Every operation and gradient on the Metal backend against the vectors of ONNX, PyTorch, NumPy and gguf-py.
+
+use fake_metal::metal::COUNTS;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
+use tensorlogic::Device;
+
+#[path = "../../it/ops/vectors_support/mod.rs"]
+mod vectors_support;
+
+use vectors_support::{Suite, Tally, judge, judge_gradients};
+
+/// Fails where a case did, or where fewer ran than there are.
+#[track_caller]
+fn check(what: &str, least: usize, judge: impl Fn(&Device) -> Tally) {
+    let metal = Device::open("metal").unwrap();
+    metal.set_adaptive(false);
+    let start = Instant::now();
+    let tally = judge(&metal);
+    let counts = [&COUNTS.command_buffers, &COUNTS.dispatches, &COUNTS.barriers].map(|c| c.load(SeqCst));
+    println!(
+        "{what}: {} pass, {} fail, {} unsupported, {} skipped in {:.0} s; so far {counts:?} command buffers, dispatches and barriers",
+        tally.pass,
+        tally.failures.len(),
+        tally.unsupported,
+        tally.skipped,
+        start.elapsed().as_secs_f64()
+    );
+    let failed: Vec<String> = tally.failures.iter().map(|f| f.chars().take(1500).collect()).collect();
+    assert!(failed.is_empty(), "{} cases:\n{}", failed.len(), failed.join("\n"));
+    assert!(tally.pass >= least, "only {} cases ran", tally.pass);
+}
+
+#[test]
+fn operations_of_onnx() {
+    check("onnx_node", 350, |d| judge(&Suite::open("onnx_node"), d, false));
+}
+
+#[test]
+fn operations_of_pytorch() {
+    check("torch_opinfo", 1476, |d| judge(&Suite::open("torch_opinfo"), d, false));
+}
+
+/// NaN, infinities and subnormals bind the CPU only.
+#[test]
+fn operations_of_special_values() {
+    check("special", 99, |d| judge(&Suite::open("special"), d, true));
+}
+
+#[test]
+fn block_formats_of_gguf() {
+    check("gguf_quant", 50, |d| judge(&Suite::open("gguf_quant"), d, false));
+}
+
+#[test]
+fn gradients_of_pytorch() {
+    check("gradients of torch_opinfo", 660, |d| judge_gradients(&Suite::open("torch_opinfo"), d));
+}
