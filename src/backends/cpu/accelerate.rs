@@ -1,6 +1,6 @@
 //! Large products of f32 by Apple's Accelerate, which uses the matrix units that macOS offers no other way to.
 
-use super::gemm::{Matrix, MatrixMut};
+use super::matrix::{Matrix, MatrixMut};
 
 /// Products of fewer multiplications, 128 × 128 × 128, stay with `gemm`. Chosen without a measurement: no Mac has run this yet.
 const MIN_PRODUCTS: usize = 1 << 21;

@@ -1,7 +1,7 @@
 //! Runs of f32 instructions in NEON registers; see `chain`.
 
-use super::chain::{TileInstr, TileOperand};
 use super::lanes;
+use super::tile_instr::{TileInstr, TileOperand};
 use crate::scalar::Unary;
 use core::arch::aarch64::*;
 

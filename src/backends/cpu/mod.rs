@@ -15,6 +15,7 @@ mod map;
 pub(crate) mod math;
 #[cfg(target_arch = "x86_64")]
 mod math512;
+mod matrix;
 mod memory;
 pub(crate) mod operand;
 pub(crate) mod path;
@@ -29,6 +30,7 @@ mod task;
 mod tests;
 mod thread_count;
 mod thread_pool;
+mod tile_instr;
 mod timing;
 mod transpose;
 pub(crate) mod vector;

@@ -108,7 +108,7 @@ fn attention_by_cooperative_matrices() {
                 let of = AttentionKernel { causal, scale, window, mask: false, sums: true, dropout: 0.0 };
                 let a = AdapterInfo { coop_vectors: vectors, workgroup_bytes, ..a.clone() };
                 let w = attention_coop(&of, None, s, if alone { 1 } else { usize::MAX }, &a);
-                w.filter(|w| w.source.contains("coopMultiplyAdd") && w.source.contains("if (agreed(") == waits)
+                w.filter(|w| w.source.contains("coopMultiplyAdd") && w.source.contains("if (agreed(base") == waits)
             };
             let name =
                 format!("T{} S{}/{} D{}/{} causal {causal} window {window} vectors {vectors} alone {alone}", c.t, c.valid, c.s, c.d, c.dv);
