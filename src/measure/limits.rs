@@ -23,6 +23,9 @@ pub struct Limits {
 /// Bytes of inputs that take turns, where they are small.
 const ROTATED_INPUT_BYTES: usize = 64 << 20;
 
+/// Elements up to which the launch counts as much as the bytes.
+const LAUNCH_BOUND: usize = 1 << 20;
+
 /// How many inputs of `bytes` each take turns.
 pub(super) fn variants(bytes: u64) -> usize {
     (ROTATED_INPUT_BYTES / (bytes as usize).max(1)).clamp(2, 8)
@@ -48,7 +51,7 @@ impl Limits {
             .map(|v| {
                 let x = 1.0 + v as f64;
                 match probe {
-                    Probe::Copy => x,
+                    Probe::Copy { .. } => x,
                     Probe::Read if !shaders => x * n as f64,
                     Probe::Read => x * (n / probe.threads(n)) as f64,
                     // x·mⁿ leaves the range of f32 in known ways only for x = 1.
@@ -83,15 +86,16 @@ impl Limits {
         let seconds = match self.moved.get(&(write, n)) {
             Some(s) => *s,
             None => {
-                let probe = if write { Probe::Copy } else { Probe::Read };
-                let s = self.probe(probe, n)?.best().median;
+                let mut s = self.probe(if write { Probe::Copy { quads: 4 } } else { Probe::Read }, n)?.best().median;
+                if write && n <= LAUNCH_BOUND && self.device.capabilities().shaders {
+                    s = s.min(self.probe(Probe::Copy { quads: 1 }, n)?.best().median);
+                }
                 self.moved.insert((write, n), s);
                 s
             }
         };
-        // Small sizes are bound by the launch: they are not scaled down.
-        let scale = elements as f64 / n as f64;
-        Ok(if elements >= 1 << 20 || elements > n { seconds * scale } else { seconds })
+        // Small sizes are bound by the launch: they are not scaled.
+        Ok(if elements > LAUNCH_BOUND || elements >= 2 * n { seconds * elements as f64 / n as f64 } else { seconds })
     }
 
     /// Elements of an operand where `bytes` are moved, and of the probe that stands for them.
@@ -99,7 +103,9 @@ impl Limits {
         let elements = (bytes as usize / if write { 8 } else { 4 }).max(1);
         // Few bytes move in less time than many; a launch takes as long for either.
         let least = if self.device.capabilities().queue { 4096 } else { 256 };
-        (elements, elements.next_power_of_two().clamp(least, self.most()))
+        // Where time is not scaled, fewer elements stand for more, so that what they take is a bound.
+        let n = if elements > LAUNCH_BOUND { elements.next_power_of_two() } else { 1 << elements.ilog2() };
+        (elements, n.clamp(least, self.most()))
     }
 
     /// Seconds that these bytes and f32 operations take at least.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// What a probe does to its f32 input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
-    /// Writes it elsewhere.
-    Copy,
+    /// Writes it elsewhere, on a GPU so many rows of four elements a thread: four move large tensors best, one starts sooner.
+    Copy { quads: u32 },
     /// Adds it up: on the CPU all of it, on a GPU each thread its share.
     Read,
     /// Multiplies and adds in registers, beginning with an element.
@@ -39,7 +39,7 @@ impl Probe {
     /// Threads on a GPU for `n` elements.
     pub fn threads(self, n: usize) -> usize {
         match self {
-            Probe::Copy => n.div_ceil(16),
+            Probe::Copy { quads } => n.div_ceil(4 * quads as usize),
             Probe::Read => (n / 64).clamp(WORKGROUP as usize, 1024 * WORKGROUP as usize),
             Probe::Fma => 1024 * WORKGROUP as usize,
             Probe::Matrix { .. } => (n / 4) * WORKGROUP as usize,
@@ -52,7 +52,7 @@ impl Probe {
     /// Floating-point operations.
     pub fn operations(self, n: usize, cpu: bool) -> u64 {
         match self {
-            Probe::Copy => 0,
+            Probe::Copy { .. } => 0,
             Probe::Read => n as u64,
             Probe::Fma if cpu => (probe::width() * 2 * CPU_TURNS * crate::backends::cpu::threads()) as u64,
             Probe::Fma => self.threads(n) as u64 * FMA_ITERATIONS as u64 * 8 * 4 * 2,
@@ -64,7 +64,7 @@ impl Probe {
     /// The probe of a tensor of `f32[n]`, a power of two: on a GPU from 4096 on.
     pub fn of(self, x: &Tensor) -> TensorResult<Tensor> {
         let n = match self {
-            Probe::Copy => x.numel(),
+            Probe::Copy { .. } => x.numel(),
             _ => self.threads(x.numel()),
         };
         let meta = Meta { dtype: DType::F32, shape: Shape::of(&[n]) };
@@ -75,7 +75,7 @@ impl Probe {
 impl Op for Probe {
     fn name(&self) -> &'static str {
         match self {
-            Probe::Copy => "probe copy",
+            Probe::Copy { .. } => "probe copy",
             Probe::Read => "probe read",
             Probe::Fma => "probe fma",
             Probe::Matrix { .. } => "probe matrix",
@@ -83,7 +83,7 @@ impl Op for Probe {
     }
     fn key(&self, key: &mut Key) {
         let [kind, edge, lanes] = match *self {
-            Probe::Copy => [0; 3],
+            Probe::Copy { quads } => [0, quads as u64, 0],
             Probe::Read => [1, 0, 0],
             Probe::Fma => [2, 0, 0],
             Probe::Matrix { edge, lanes } => [3, edge as u64, lanes as u64],
@@ -142,6 +142,19 @@ var<workgroup> strips: array<f32, {}>;
     [before, body]
 }
 
+/// The body of a copy: all loads of a thread before its stores.
+fn copy_code(quads: u32) -> String {
+    let at = |n: u32| if n == 0 { "at".into() } else { format!("at + {}u * WORKGROUP", 4 * n) };
+    let mut body = format!("  let at = 4u * (group * {quads}u * WORKGROUP + lid);\n");
+    for n in 0..quads {
+        body += &format!("  let x{n} = load4_0(min({}, last));\n", at(n));
+    }
+    for n in 0..quads {
+        body += &format!("  if ({0} <= last) {{ store4_0({0}, x{n}); }}\n", at(n));
+    }
+    body
+}
+
 impl Kernel for Probe {
     fn cpu(&self, task: &dyn Task) {
         let n = task.step().loads[0].shape.count();
@@ -150,7 +163,7 @@ impl Kernel for Probe {
         // SAFETY: the harness gives whole, row-major f32 tensors, and threads take ranges apart from each other.
         let x = unsafe { std::slice::from_raw_parts(from.ptr.cast::<f32>().add(from.offset + range.start), range.len()) };
         match self {
-            Probe::Copy => {
+            Probe::Copy { .. } => {
                 // SAFETY: as above; the result is as large as the operand and apart from it.
                 unsafe { probe::copy(x, to.ptr.cast::<f32>().add(to.offset + range.start), 8 * n) };
             }
@@ -175,7 +188,7 @@ impl Kernel for Probe {
     fn ops(&self, step: &Step) -> u64 {
         match self {
             // As many threads as a step of this size gets: waking others takes longer than moving a few bytes.
-            Probe::Copy | Probe::Read => step.loads[0].shape.count() as u64,
+            Probe::Copy { .. } | Probe::Read => step.loads[0].shape.count() as u64,
             // All threads.
             Probe::Fma | Probe::Matrix { .. } => self.operations(step.loads[0].shape.count(), true).max(1 << 30),
         }
@@ -184,17 +197,10 @@ impl Kernel for Probe {
         let n = step.loads[0].shape.count();
         let threads = self.threads(n);
         let matrix = if let Probe::Matrix { edge, lanes } = *self { matrix_code(edge, lanes) } else { Default::default() };
+        let copy = if let Probe::Copy { quads } = *self { copy_code(quads) } else { String::new() };
         let body = match self {
             Probe::Matrix { .. } => &matrix[1],
-            Probe::Copy => {
-                "  let at = 4u * (group * 4u * WORKGROUP + lid);
-  let x0 = load4_0(min(at, last)); let x1 = load4_0(min(at + 4u * WORKGROUP, last));
-  let x2 = load4_0(min(at + 8u * WORKGROUP, last)); let x3 = load4_0(min(at + 12u * WORKGROUP, last));
-  if (at <= last) { store4_0(at, x0); }
-  if (at + 4u * WORKGROUP <= last) { store4_0(at + 4u * WORKGROUP, x1); }
-  if (at + 8u * WORKGROUP <= last) { store4_0(at + 8u * WORKGROUP, x2); }
-  if (at + 12u * WORKGROUP <= last) { store4_0(at + 12u * WORKGROUP, x3); }"
-            }
+            Probe::Copy { .. } => &copy,
             Probe::Read => {
                 "  let threads = word(1u);
   let thread = group * WORKGROUP + lid;

@@ -78,7 +78,7 @@ fn bandwidths(device: &Device, n: usize, samples: usize) -> TensorResult<(f64, f
     // Both halves of the set are the operand and the result.
     let half = set.narrow(0, 0, n / 2)?.contiguous()?;
     half.eval()?;
-    let run = Box::new(|_| Ok(Outcome::Tensor(Probe::Copy.of(&half)?)));
+    let run = Box::new(|_| Ok(Outcome::Tensor(Probe::Copy { quads: 4 }.of(&half)?)));
     let seconds = best(device, &Work { variants: 1, run, expect: vec![1.0], tolerance: 0.0 }, samples)?;
     Ok((read, (4 * n) as f64 / seconds))
 }
