@@ -178,7 +178,7 @@ fn adapters_learn_and_survive_saving_and_merging() {
             // Merged: one model without adapters. A block format becomes f16, f32 and bf16 stay.
             let merged = temporary(if base.is_dir() { "merged" } else { "merged.gguf" });
             if base.is_dir() { loaded.merge_folder(&base, &merged) } else { loaded.merge_gguf(&base, &merged) }.unwrap();
-            let dtype = Weights::open(&base, &device).unwrap().any("blk.0.attn_output.weight").unwrap().dtype();
+            let dtype = load(&base, &device).layers().iter().find(|l| l.tensor == "blk.0.attn_output").unwrap().linear.weight.dtype();
             let tolerance = match dtype {
                 DType::F32 => 1e-5,
                 DType::BF16 => 3e-2,
