@@ -44,7 +44,7 @@ program=$("${build[@]}" | sed -n 's/.*"executable":"\([^"]*\/deps\/tensorlogic-[
 run() {
     local processor=$1 began=$SECONDS
     shift
-    if [ "$processor" = native ]; then "$program" "$@"; else TL_EMULATED=$processor qemu-aarch64-static -cpu "$processor" "$program" "$@"; fi
+    if [ "$processor" = native ]; then "$program" "$@"; else TL_TEST_EMULATED=$processor qemu-aarch64-static -cpu "$processor" "$program" "$@"; fi
     say "$processor: $((SECONDS - began)) s"
 }
 

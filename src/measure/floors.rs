@@ -1,5 +1,7 @@
 //! The numbers that must not be missed, with what they were measured at: `--suite floors`.
 
+use super::floor::Floor;
+use super::gains::gains;
 use super::limits::{Limits, chain_of_dispatches, dependent, random, start};
 use super::runner::{Case, Runner, Traffic, chain_of_eight, chain_of_eight_of, count, firsts};
 use super::suites::total;
@@ -8,39 +10,6 @@ use crate::device::Device;
 use crate::error::{TensorError, TensorResult};
 use crate::eval::{eval_stats, without_fusion};
 use crate::tensor::Tensor;
-use std::fmt;
-
-/// One number with its bound.
-#[derive(Clone, Debug)]
-pub struct Floor {
-    /// A short name; a peer's script reports its time under the same one.
-    pub name: &'static str,
-    /// What was measured.
-    pub what: String,
-    /// Seconds of one evaluation; for chains of dispatches, of one dispatch.
-    pub seconds: f64,
-    /// The number that the bound is about.
-    pub value: f64,
-    /// Its unit.
-    pub unit: &'static str,
-    /// The bound, and whether the number must reach it (else it must stay below); `None` where there is none on this device.
-    pub bound: Option<(f64, bool)>,
-}
-
-impl Floor {
-    /// Whether the bound is kept.
-    pub fn met(&self) -> Option<bool> {
-        self.bound.map(|(b, reach)| if reach { self.value >= b } else { self.value <= b })
-    }
-}
-
-impl fmt::Display for Floor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bound = self.bound.map_or(String::new(), |(b, reach)| format!("{} {b}", if reach { "≥" } else { "≤" }));
-        let met = self.met().map_or("", |m| if m { "met" } else { "MISSED" });
-        write!(f, "{:<58} {:>11.2} µs {:>9.3} {:<16} {bound:>8} {met:<6}", self.what, self.seconds * 1e6, self.value, self.unit)
-    }
-}
 
 /// Measures an operation and the bandwidth that limits it three times in turn: the record of the middle ratio, and that ratio.
 fn in_turn(
@@ -152,6 +121,7 @@ pub fn floors(device: &Device, options: &Options, done: &mut dyn FnMut(&Floor)) 
     add(Floor { name: "sum_item", what, seconds, value: seconds * 1e6, unit: "µs", bound: on_gpu(70.0, false) });
     add(reuse_of_batches(device, options)?);
     add(reuse_of_one_off_work(device, options)?);
+    gains(device, options)?.into_iter().for_each(add);
     Ok((out, records))
 }
 

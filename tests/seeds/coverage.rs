@@ -210,7 +210,8 @@ fn floors() -> BTreeSet<String> {
         });
         rest[..end.unwrap()].to_string()
     };
-    let bodies = source.split("Floor {").skip(1).map(body).filter(|b| !b.contains("bound: None"));
+    let bodies =
+        ["Floor {", " Gain {"].iter().flat_map(|start| source.split(start).skip(1)).map(body).filter(|b| !b.contains("bound: None"));
     let name = |b: String| Some(b.split("name: \"").nth(1)?.split('"').next()?.to_string());
     bodies.filter_map(name).filter(|n| test.contains(&format!("\"{n}\""))).collect()
 }

@@ -185,7 +185,7 @@ fn compare(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], what
 #[test]
 fn a_processor_has_the_paths_of_its_instructions() {
     let names: Vec<_> = Path::available().into_iter().map(Path::name).collect();
-    let want: &[&str] = match std::env::var("TL_EMULATED").as_deref() {
+    let want: &[&str] = match std::env::var("TL_TEST_EMULATED").as_deref() {
         Ok("cortex-a72") => &["plain", "neon"],
         Ok("cortex-a76") => &["plain", "neon", "dotprod"],
         Ok("max") => &["plain", "neon", "dotprod", "i8mm"],
