@@ -14,6 +14,8 @@ pub mod fragmentation;
 pub mod gpu;
 #[cfg(feature = "shaders")]
 pub mod host;
+#[cfg(feature = "gpu")]
+mod large_copy;
 pub mod limits;
 pub(crate) mod lock;
 #[cfg(feature = "shaders")]

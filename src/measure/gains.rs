@@ -135,11 +135,12 @@ fn halves(device: &Device, options: &Options, bound: Option<f64>) -> TensorResul
     Gain { name: "half", what, slow: work(&whole)?, fast: work(&half)?, wall: false, bound }.measure(device, options)
 }
 
-/// A row times a matrix in f32 and in Q4_0, both larger than caches.
+/// A row times a matrix in the device's usual type and in Q4_0, both larger than most caches.
 fn packed_weights(device: &Device, options: &Options, bound: Option<f64>) -> TensorResult<Floor> {
     let (k, n) = if options.quick { (64, 32) } else { (4096, 14336) };
-    let x = (0..2).map(|v| random(&[1, k], DType::F32, v, device)).collect::<TensorResult<Vec<_>>>()?;
-    let whole = random(&[n, k], DType::F32, 7, device)?;
+    let dtype = device.default_float();
+    let x = (0..2).map(|v| random(&[1, k], dtype, v, device)).collect::<TensorResult<Vec<_>>>()?;
+    let whole = random(&[n, k], dtype, 7, device)?;
     let values = whole.to_vec()?;
     let blocks = Bytes::Owned(Arc::new(quant::quantize(DType::Q4_0, &values)?));
     let packed = Tensor::from_bytes(blocks, DType::Q4_0, &[n, k], device)?;
@@ -150,7 +151,7 @@ fn packed_weights(device: &Device, options: &Options, bound: Option<f64>) -> Ten
         let expect = x.iter().map(sum).collect::<TensorResult<_>>()?;
         Ok(Work { variants: 2, run: Box::new(move |v| Ok(x[v].matmul(&weights.t()?)?.into())), expect, tolerance: 2e-2 })
     };
-    let what = format!("row times f32[{n},{k}]: gain of Q4_0 over f32");
+    let what = format!("row times {dtype}[{n},{k}]: gain of Q4_0 over {dtype}");
     Gain { name: "packed", what, slow: work(&whole)?, fast: work(&packed)?, wall: false, bound }.measure(device, options)
 }
 

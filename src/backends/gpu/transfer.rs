@@ -5,6 +5,7 @@ use super::driver::Showing;
 use super::error_records::{ERROR_RECORDS, ErrorRecords, Reported};
 use super::memory::GpuBuffer;
 use crate::backends::PendingRead;
+use crate::backends::large_copy;
 use crate::backends::lock::lock;
 use crate::error::{TensorError, TensorResult};
 use crate::events;
@@ -266,9 +267,10 @@ impl Core {
 
     /// Waits for what was submitted and copies bytes `start..start + out.len()`.
     pub fn read(&self, staging: &Mutex<Staging>, buffer: &GpuBuffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
+        large_copy::expect_many_bytes(out);
         let mut at = 0;
         self.view(staging, buffer, start, out.len(), READ_CHUNK, &mut |bytes| {
-            out[at..at + bytes.len()].copy_from_slice(bytes);
+            large_copy::copy(bytes, &mut out[at..at + bytes.len()]);
             at += bytes.len();
         })
     }
@@ -331,7 +333,14 @@ impl Core {
         let wait = Box::new(move || {
             core.wait_mapped(&mapped, Some(index))?;
             let bytes = target.get_mapped_range(0..whole).map_err(|e| TensorError::DeviceLost(format!("{}: {e}", core.name())))?;
-            let out = places.into_iter().flat_map(|p| &bytes[p]).copied().collect();
+            let mut out = vec![0; places.iter().map(|p| p.len()).sum()];
+            large_copy::expect_many_bytes(&mut out);
+            let mut rest = &mut out[..];
+            for place in places {
+                let (part, behind) = rest.split_at_mut(place.len());
+                large_copy::copy(&bytes[place], part);
+                rest = behind;
+            }
             let error = ErrorRecords::first_set(&bytes[copied as usize..]);
             drop(bytes);
             target.unmap();
