@@ -16,7 +16,7 @@ pub mod gpu;
 pub mod host;
 pub mod limits;
 pub(crate) mod lock;
-#[cfg(feature = "shaders")]
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
 pub mod metal;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
@@ -42,7 +42,9 @@ mod tuning_file;
 mod waits;
 
 pub use self::pool::PoolControl;
-#[cfg(feature = "gpu")]
+#[cfg(all(feature = "gpu", not(any(target_vendor = "apple", tensorlogic_fake_metal))))]
+pub use crate::metal;
+#[cfg(any(feature = "gpu", all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))))]
 pub use crate::metal::RawBackend;
 
 use self::fragmentation::DriverMemory;

@@ -19,7 +19,8 @@ use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSString;
 use objc2_metal::{
-    MTLBarrierScope, MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLComputeCommandEncoder, MTLDispatchType, MTLSize,
+    MTLBarrierScope, MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLComputeCommandEncoder, MTLComputePipelineState,
+    MTLDispatchType, MTLSize,
 };
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -280,6 +281,13 @@ impl Runner {
             self.plans.insert(key, p);
         }
         Ok(())
+    }
+
+    /// What the pipeline of a plan's first step says: how many threads run in lockstep, and how many a threadgroup may have.
+    pub fn limits(&mut self, gpu: &Gpu, plan: &Arc<Plan>) -> TensorResult<Option<[usize; 2]>> {
+        self.ready(gpu, plan)?;
+        let state = self.plans.get(&(Arc::as_ptr(plan) as usize)).and_then(|p| p.steps.first()).map(|d| &d.pipeline.state);
+        Ok(state.map(|s| [s.threadExecutionWidth(), s.maxTotalThreadsPerThreadgroup()]))
     }
 
     /// Barriers of a run of a plan.
