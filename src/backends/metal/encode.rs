@@ -2,7 +2,7 @@
 
 use super::barriers::Barriers;
 use super::device::{Gpu, MAX_BINDINGS};
-use super::memory::{Block, MetalBuffer, PRIVATE, SHARED};
+use super::memory::{Block, Held, MetalBuffer, PRIVATE};
 use super::text::{Pipeline, Pipelines};
 use super::watch::{StepNames, Times};
 use crate::backends::Chain;
@@ -56,7 +56,7 @@ struct PreparedPlan {
     steps: Vec<Dispatch>,
     numbers: PlanNumbers,
     /// Memory of the numbers, used in turn: the GPU may still read those of the last run.
-    blocks: Vec<Arc<Block>>,
+    blocks: Vec<Held>,
     /// The one that has the numbers.
     current: usize,
     /// The ids of the buffers that the last run had for the plan's slots.
@@ -130,7 +130,7 @@ impl PreparedPlan {
         let Some(words) = self.numbers.update(runs, params, chain)?.filter(|w| !w.is_empty()) else { return Ok(()) };
         self.current = match free {
             Some(free) => free,
-            None => match gpu.memory.create(bytes, SHARED) {
+            None => match gpu.memory.hold(bytes) {
                 Some(block) => {
                     self.blocks.push(block);
                     self.blocks.len() - 1
