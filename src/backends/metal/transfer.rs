@@ -49,7 +49,8 @@ impl Gpu {
             unsafe {
                 encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size(source.raw(), from.1, target.raw(), to.1, len);
             }
-            [from.0, to.0].map(|block| self.memory.keep(block));
+            self.memory.keep(from.0);
+            self.memory.keep(to.0);
         }
         encoder.updateFence(&self.fence);
         encoder.endEncoding();

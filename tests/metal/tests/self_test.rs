@@ -16,18 +16,17 @@ fn failed(report: &SelfTestReport) -> Vec<String> {
 
 #[test]
 fn the_self_test_passes_and_finds_a_wrong_text() {
-    let learning = device();
-    let kernels = texts::learn(|| self_test(&learning, &SelfTestOptions::default(), &mut |_| {}));
-    drop(learning);
     let report = self_test(&device(), &SelfTestOptions { bench_seconds: 0.01 }, &mut |_| {});
     let count = report.rows.len();
-    println!("{count} rows, {} kernels, {kernels:?} learned and new; {:.0} s", report.kernels.0, report.seconds);
+    println!("{count} rows, {} kernels, {:.0} s", report.kernels.0, report.seconds);
     report.bench.iter().for_each(|b| println!("{}: {} bytes, {} operations", b.name, b.bytes, b.operations));
     assert_eq!(failed(&report), Vec::<String>::new());
     assert!(count >= 200 && report.bench.len() == 4, "{count} rows, {} measurements", report.bench.len());
 
     let planted = device();
-    texts::change(Some(Box::new(|text| text.replace("metal::tanh(", "metal::sinh(").replace("metal::max(", "metal::min("))));
+    // A few of the texts, so that not all are compiled again.
+    let plant = |text: &str| if text.len().is_multiple_of(16) { text.replace("metal::max(", "metal::min(") } else { text.into() };
+    texts::change(Some(Box::new(plant)));
     let wrong = self_test(&planted, &SelfTestOptions::default(), &mut |_| {});
     texts::change(None);
     assert!(!wrong.passes(), "wrong texts are not found");
