@@ -37,7 +37,7 @@ pub mod data;
 pub mod io;
 pub mod leaks;
 pub mod measure;
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))))]
 pub mod metal;
 pub mod models;
 pub mod nn;

@@ -1,10 +1,10 @@
 //! `tl doctor`: what the engine found on this machine, which settings are in force, and what to do about what is wrong.
 
 use crate::output::{self, Failure};
-use crate::{Global, interrupt, model, table, watch};
+use crate::{Global, interrupt, model, self_test, table, watch};
 use clap::Args;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tensorlogic::backends::{cpu, gpu, limits};
 use tensorlogic::cpu_fallback::FallbackModel;
 use tensorlogic::io::human_bytes;
@@ -21,7 +21,11 @@ computed on the CPU) is measured once per adapter and stored in the cache folder
 With --while, a program is run and its problems are shown when it ends, from its own counters: values that cross to the host, plans or
 kernels that are compiled in a loop, waits, memory that grows. Its output goes to stderr.
   tl doctor --while tl generate \"Why is the sky blue?\"
-  tl doctor --while target/release/my-program"
+  tl doctor --while target/release/my-program
+
+With --self-test, devices are tested, and what came out can be sent as one file.
+  tl doctor --self-test --bundle report.tar
+  tl doctor --read-bundle report.tar"
 )]
 pub struct DoctorArgs {
     /// Measure the crossover between CPU and GPU again, for software adapters too
@@ -30,6 +34,19 @@ pub struct DoctorArgs {
     /// Run a program that uses the library, and show its problems when it ends; everything behind it belongs to the program
     #[arg(long = "while", value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true, conflicts_with = "measure")]
     command: Vec<std::ffi::OsString>,
+    /// Compute with every kind of kernel on each device and compare with the CPU and with recorded values; needs no network. Exit code 1 where
+    /// something is wrong
+    #[arg(long, conflicts_with_all = ["measure", "command"])]
+    self_test: bool,
+    /// With --self-test: write the report to this file, a tar without names of users, hosts or folders
+    #[arg(long, value_name = "FILE.tar", requires = "self_test")]
+    bundle: Option<PathBuf>,
+    /// With --self-test: only this device; may be given several times [default: cpu, metal, metal-wgpu, vulkan, dx12]
+    #[arg(long, value_name = "NAME", requires = "self_test")]
+    device: Vec<String>,
+    /// Show a report that --bundle wrote
+    #[arg(long, value_name = "FILE.tar", conflicts_with_all = ["measure", "command", "self_test"])]
+    read_bundle: Option<PathBuf>,
 }
 
 /// An environment variable: its name, its effect, and the equivalent library call.
@@ -401,6 +418,12 @@ fn run_while(program: &std::ffi::OsStr, arguments: &[std::ffi::OsString], global
 pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
     if let [program, arguments @ ..] = &args.command[..] {
         return run_while(program, arguments, global);
+    }
+    if let Some(file) = &args.read_bundle {
+        return self_test::show(file, global);
+    }
+    if args.self_test {
+        return self_test::run(&args.device, args.bundle.as_deref(), global);
     }
     let mut problems = Vec::new();
     settings(&mut problems);

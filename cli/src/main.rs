@@ -1,6 +1,7 @@
 //! The command `tl`: reads the command line, runs one subcommand, turns an error into one line and an exit code.
 
 mod bench;
+mod bundle;
 mod chat;
 mod ckpt;
 mod completions;
@@ -27,6 +28,7 @@ mod pull;
 mod quantize;
 mod random_model;
 mod score;
+mod self_test;
 mod strategies;
 mod suites;
 mod table;

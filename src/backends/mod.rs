@@ -18,7 +18,7 @@ pub mod host;
 mod large_copy;
 pub mod limits;
 pub(crate) mod lock;
-#[cfg(feature = "shaders")]
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
 pub mod metal;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
@@ -44,7 +44,9 @@ mod tuning_file;
 mod waits;
 
 pub use self::pool::PoolControl;
-#[cfg(feature = "gpu")]
+#[cfg(all(feature = "gpu", not(any(target_vendor = "apple", tensorlogic_fake_metal))))]
+pub use crate::metal;
+#[cfg(any(feature = "gpu", all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))))]
 pub use crate::metal::RawBackend;
 
 use self::fragmentation::DriverMemory;

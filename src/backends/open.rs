@@ -1,9 +1,43 @@
 //! Opens a GPU by name: which backend serves it, and what stands in where one cannot.
 
 use super::Backend;
+#[cfg(feature = "gpu")]
+use super::gpu::GpuBackend;
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+use super::metal::NativeMetal;
 use crate::error::{TensorError, TensorResult};
 use crate::tuning::Tuning;
 use std::sync::Arc;
+
+/// A GPU by the backend that serves it.
+pub(crate) enum Served {
+    #[cfg(feature = "gpu")]
+    Wgpu(Arc<GpuBackend>),
+    #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+    Native(Arc<NativeMetal>),
+}
+
+impl Served {
+    /// The backend.
+    pub fn backend(&self) -> Arc<dyn Backend> {
+        match *self {
+            #[cfg(feature = "gpu")]
+            Served::Wgpu(ref b) => b.clone(),
+            #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+            Served::Native(ref b) => b.clone(),
+        }
+    }
+
+    /// Whether it is a driver that computes on the CPU.
+    pub fn is_software(&self) -> bool {
+        match *self {
+            #[cfg(feature = "gpu")]
+            Served::Wgpu(ref b) => b.is_software(),
+            #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+            Served::Native(_) => false,
+        }
+    }
+}
 
 /// An opened GPU.
 pub(crate) struct OpenedGpu {
@@ -16,51 +50,56 @@ pub(crate) struct OpenedGpu {
 
 /// Opens the GPU that a name such as `metal` or `vulkan:1` means, with this tuning table or the one in force for it.
 ///
+/// # Errors
+/// Those of [`serve`].
+pub(crate) fn open(name: &str, tuning: Option<Tuning>) -> TensorResult<OpenedGpu> {
+    let (served, stands_in) = serve(name, tuning)?;
+    Ok(OpenedGpu { backend: served.backend(), software: served.is_software(), stands_in })
+}
+
+/// As [`open`]; gives the backend as what it is, and why it stands in for another one if it does.
+///
 /// `metal`, and `auto` and `gpu` on Apple's systems, mean the native backend, or wgpu where that cannot be opened; `metal-wgpu` means wgpu.
 ///
 /// # Errors
 /// [`TensorError::UnsupportedDevice`] for an unknown name, or where this machine has no such GPU; [`TensorError::Config`] for an invalid `TL_TUNING`.
-pub(crate) fn open(name: &str, tuning: Option<Tuning>) -> TensorResult<OpenedGpu> {
+pub(crate) fn serve(name: &str, tuning: Option<Tuning>) -> TensorResult<(Served, Option<String>)> {
     let stands_in = match native(name, tuning.as_ref()) {
-        Some(Ok(opened)) => return Ok(opened),
+        Some(Ok(served)) => return Ok((served, None)),
         Some(Err(e @ TensorError::Config(_))) => return Err(e),
         Some(Err(e)) => Some(e.to_string()),
         None => None,
     };
-    through_wgpu(name, tuning, stands_in)
+    Ok((through_wgpu(name, tuning, stands_in.as_deref())?, stands_in))
 }
 
 /// The native backend, if the name means it and the system has one.
 #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
-fn native(name: &str, tuning: Option<&Tuning>) -> Option<TensorResult<OpenedGpu>> {
-    use super::metal::NativeMetal;
+fn native(name: &str, tuning: Option<&Tuning>) -> Option<TensorResult<Served>> {
     // The other GPUs of an Intel Mac go through wgpu.
-    matches!(name, "auto" | "gpu" | "gpu:0" | "metal" | "metal:0").then(|| {
-        let backend = tuning.map_or_else(NativeMetal::open, |t| NativeMetal::open_with(t.clone()))?;
-        Ok(OpenedGpu { backend, software: false, stands_in: None })
-    })
+    let named = matches!(name, "auto" | "gpu" | "gpu:0" | "metal" | "metal:0");
+    named.then(|| Ok(Served::Native(tuning.map_or_else(NativeMetal::open, |t| NativeMetal::open_with(t.clone()))?)))
 }
 
 /// There is none on this system.
 #[cfg(not(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))))]
-fn native(_name: &str, _tuning: Option<&Tuning>) -> Option<TensorResult<OpenedGpu>> {
+fn native(_name: &str, _tuning: Option<&Tuning>) -> Option<TensorResult<Served>> {
     None
 }
 
 #[cfg(feature = "gpu")]
-fn through_wgpu(name: &str, tuning: Option<Tuning>, stands_in: Option<String>) -> TensorResult<OpenedGpu> {
-    use super::gpu::GpuBackend;
+fn through_wgpu(name: &str, tuning: Option<Tuning>, stands_in: Option<&str>) -> TensorResult<Served> {
     let selector = name.strip_prefix("metal-wgpu").map_or_else(|| name.to_string(), |index| format!("metal{index}"));
     let opened = tuning.map_or_else(|| GpuBackend::open(&selector), |t| GpuBackend::open_with(&selector, t));
-    let backend = opened.map_err(|e| match (e, &stands_in) {
+    let backend = opened.map_err(|e| match (e, stands_in) {
         (TensorError::UnsupportedDevice(m), Some(why)) => TensorError::UnsupportedDevice(format!("{m} ({why})")),
         (e, _) => e,
     })?;
-    Ok(OpenedGpu { software: backend.is_software(), backend, stands_in })
+    Ok(Served::Wgpu(backend))
 }
 
 #[cfg(not(feature = "gpu"))]
-fn through_wgpu(name: &str, _tuning: Option<Tuning>, stands_in: Option<String>) -> TensorResult<OpenedGpu> {
+fn through_wgpu(name: &str, _tuning: Option<Tuning>, stands_in: Option<&str>) -> TensorResult<Served> {
     let why = stands_in.map(|why| format!(" ({why})")).unwrap_or_default();
     Err(TensorError::UnsupportedDevice(format!(
         "`{name}`: built without the feature `gpu`{why}; rebuild with `--features gpu`, or use `cpu`"

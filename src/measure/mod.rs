@@ -21,6 +21,7 @@ mod plot;
 mod probe;
 mod record;
 mod runner;
+mod self_test;
 mod suites;
 mod text_kernel;
 #[cfg(feature = "gpu")]
@@ -41,6 +42,7 @@ pub use optimize::MemoryPlanReport;
 pub use plot::{html, svg};
 pub use record::{Record, read_records, table};
 pub use runner::CATEGORIES;
+pub use self_test::{SelfTestBench, SelfTestOptions, SelfTestReport, SelfTestRow, published_bandwidth, self_test};
 pub use suites::suite;
 #[cfg(feature = "gpu")]
 pub use tune::{TuneOptions, TuneReport, TuneRow, TuningGroup, tune, tune_model};

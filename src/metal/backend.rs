@@ -2,12 +2,17 @@
 
 use super::buffer::{BufferHandle, MTLResourceOptions, StorageBuffer};
 use super::pipeline::{AdapterDevice, ComputePipeline, MTLSize, one_dimension, two_dimensions};
-use crate::backends::gpu::{GpuBackend, adapters};
+#[cfg(feature = "gpu")]
+use crate::backends::gpu::adapters;
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+use crate::backends::metal::NativeMetal;
+use crate::backends::open::{Served, serve};
 use crate::backends::{Backend, Buffer};
 use crate::dtype::Element;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{MemoryStats, Plan};
+use crate::plan::{MemoryStats, Plan, StorageMode};
 use std::collections::HashMap;
+#[cfg(feature = "gpu")]
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -98,15 +103,15 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
     /// [`TensorError::Value`] when the buffer is shorter than `data`, [`TensorError::State`] when it is another backend's.
     fn copy_host_to_buffer<T: Element>(&self, data: &[T], buffer: &StorageBuffer) -> TensorResult<()> {
         self.opened().check("copy_host_to_buffer", buffer, size_of_val(data))?;
-        let (backend, bytes): (_, &[u8]) = (&self.opened().backend, bytemuck::cast_slice(data));
+        let (opened, bytes): (_, &[u8]) = (self.opened(), bytemuck::cast_slice(data));
         let (whole, rest) = bytes.split_at(bytes.len() & !3);
-        backend.write(&buffer.memory, 0, whole)?;
+        opened.write(&buffer.memory, 0, whole)?;
         if !rest.is_empty() {
             // Words are written whole: the bytes behind the last one stay what they are.
             let mut word = [0u8; 4];
-            backend.read(&buffer.memory, whole.len(), &mut word)?;
+            opened.backend.read(&buffer.memory, whole.len(), &mut word)?;
             word[..rest.len()].copy_from_slice(rest);
-            backend.write(&buffer.memory, whole.len(), &word)?;
+            opened.write(&buffer.memory, whole.len(), &word)?;
         }
         Ok(())
     }
@@ -147,7 +152,7 @@ pub trait RawBackend: Send + Sync + Sized + 'static {
 
     /// Kernels that the driver has compiled since the backend was opened.
     fn pipeline_count(&self) -> usize {
-        self.opened().backend.pipelines()
+        self.opened().backend.pipeline_stats().pipelines
     }
 }
 
@@ -160,7 +165,8 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// An opened GPU with the pipelines and the memory that a backend holds on it.
 pub struct Opened {
-    pub(super) backend: Arc<GpuBackend>,
+    served: Served,
+    backend: Arc<dyn Backend>,
     number: u64,
     device: AdapterDevice,
     pipelines: Mutex<HashMap<&'static str, ComputePipeline>>,
@@ -168,19 +174,20 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens a GPU by name, as [`Device::open`](crate::Device::open) does: `gpu`, `vulkan`, `metal` or `dx12`, each with an optional
+    /// Opens a GPU by name, as [`Device::open`](crate::Device::open) does: `gpu`, `vulkan`, `metal`, `metal-wgpu` or `dx12`, each with an optional
     /// `:index`. Every call opens it again, with separate memory.
     ///
     /// # Errors
     /// [`TensorError::UnsupportedDevice`] if there is no such GPU.
     pub fn open(selector: &str) -> TensorResult<Opened> {
-        let backend = GpuBackend::open(selector)?;
+        let (served, _) = serve(selector, None)?;
         Ok(Opened {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            device: AdapterDevice::of(&backend),
+            device: AdapterDevice::of(&served),
             pipelines: Mutex::default(),
             held: Mutex::default(),
-            backend,
+            backend: served.backend(),
+            served,
         })
     }
 
@@ -188,7 +195,14 @@ impl Opened {
         if bytes > isize::MAX as usize {
             return Err(TensorError::Value(format!("a buffer of {bytes} bytes")));
         }
-        Ok(StorageBuffer { memory: self.backend.alloc_as(bytes, options.into())?, bytes, options, dtype: None, owner: self.number })
+        let mode = StorageMode::from(options);
+        let memory = match self.served {
+            #[cfg(feature = "gpu")]
+            Served::Wgpu(ref b) => b.alloc_as(bytes, mode)?,
+            #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+            Served::Native(ref b) => b.alloc_as(bytes, mode)?,
+        };
+        Ok(StorageBuffer { memory, bytes, options, dtype: None, owner: self.number })
     }
 
     /// Fails unless the buffer is this backend's and has this many bytes.
@@ -202,9 +216,27 @@ impl Opened {
         Ok(())
     }
 
-    /// Has the driver compile a plan's kernel, and remembers it by its name.
+    /// Overwrites bytes from `start` on, after all dispatched kernels.
+    fn write(&self, memory: &Buffer, start: usize, bytes: &[u8]) -> TensorResult<()> {
+        match self.served {
+            #[cfg(feature = "gpu")]
+            Served::Wgpu(ref b) => b.write(memory, start, bytes),
+            #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+            Served::Native(ref b) => b.write(memory, start, bytes),
+        }
+    }
+
+    /// Has the driver compile a plan's kernel, and remembers it by its name, with what the pipeline says of itself where the interface tells.
     pub(super) fn compile(&self, plan: &Arc<Plan>, pipeline: ComputePipeline) -> TensorResult<()> {
-        self.backend.prepare(plan)?;
+        let pipeline = match self.served {
+            #[cfg(feature = "gpu")]
+            Served::Wgpu(ref b) => b.prepare(plan).map(|()| pipeline)?,
+            #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+            Served::Native(ref b) => match b.prepare(plan)? {
+                Some([execution_width, max_threads]) => ComputePipeline { execution_width, max_threads, ..pipeline },
+                None => pipeline,
+            },
+        };
         lock(&self.pipelines).insert(pipeline.name, pipeline);
         Ok(())
     }
@@ -215,17 +247,32 @@ impl Opened {
     }
 }
 
-/// Whether there is such an adapter. A driver that panics when queried counts as none.
+/// Whether wgpu has such an adapter. A driver that panics when queried counts as none.
+#[cfg(feature = "gpu")]
 fn any(like: impl Fn(&str) -> bool) -> bool {
     catch_unwind(AssertUnwindSafe(|| adapters().iter().any(|a| like(a.backend)))).unwrap_or(false)
 }
 
-/// A GPU through Apple's Metal. On other systems [`RawBackend::is_available`] is false.
+/// Without wgpu there is none.
+#[cfg(not(feature = "gpu"))]
+fn any(_: impl Fn(&str) -> bool) -> bool {
+    false
+}
+
+/// Whether the native Metal backend has a GPU.
+fn native() -> bool {
+    #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+    return NativeMetal::is_available();
+    #[cfg(not(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))))]
+    false
+}
+
+/// A GPU through Apple's Metal, by the library's own backend, or by wgpu where that cannot be opened. On other systems [`RawBackend::is_available`] is false.
 pub struct MetalBackend(Opened);
 
 impl RawBackend for MetalBackend {
     fn is_available() -> bool {
-        any(|backend| backend == "metal")
+        native() || any(|backend| backend == "metal")
     }
     fn initialize() -> TensorResult<MetalBackend> {
         Opened::open("metal").map(MetalBackend).map_err(|e| match e {
@@ -244,7 +291,7 @@ impl RawBackend for MetalBackend {
 pub struct RawGpuBackend(Opened);
 
 impl RawGpuBackend {
-    /// Opens a GPU by name: `gpu`, `vulkan`, `metal` or `dx12`, each with an optional `:index`.
+    /// Opens a GPU by name: `gpu`, `vulkan`, `metal`, `metal-wgpu` or `dx12`, each with an optional `:index`.
     ///
     /// # Errors
     /// [`TensorError::UnsupportedDevice`] if there is no such GPU.
@@ -255,7 +302,7 @@ impl RawGpuBackend {
 
 impl RawBackend for RawGpuBackend {
     fn is_available() -> bool {
-        any(|_| true)
+        native() || any(|_| true)
     }
     fn initialize() -> TensorResult<RawGpuBackend> {
         let real = Opened::open("gpu");

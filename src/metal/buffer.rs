@@ -54,7 +54,10 @@ impl StorageBuffer {
     /// The actual storage mode.
     pub fn storage_mode(&self) -> StorageMode {
         match &self.memory {
+            #[cfg(feature = "gpu")]
             Buffer::Gpu(b) if b.is_shared() => StorageMode::Shared,
+            #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+            Buffer::Metal(b) if b.is_shared() => StorageMode::Shared,
             _ => StorageMode::Private,
         }
     }

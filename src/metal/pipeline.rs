@@ -1,6 +1,6 @@
 //! What a compiled kernel and its adapter tell about threads, and the thread-group sizes that follow.
 
-use crate::backends::gpu::GpuBackend;
+use crate::backends::open::Served;
 
 /// A size in up to three dimensions, by the name of Apple's `metal` crate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -32,17 +32,20 @@ pub struct AdapterDevice {
 }
 
 impl AdapterDevice {
-    pub(super) fn of(backend: &GpuBackend) -> AdapterDevice {
-        use crate::backends::Backend;
-        let info = backend.info();
-        let [width, height, depth] = backend.max_workgroup_size().map(|s| s as usize);
+    pub(super) fn of(served: &Served) -> AdapterDevice {
+        let (name, info, [width, height, depth]) = match *served {
+            #[cfg(feature = "gpu")]
+            Served::Wgpu(ref b) => (served.backend().name(), b.info(), b.max_workgroup_size().map(|s| s as usize)),
+            #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+            Served::Native(ref b) => (served.backend().name(), b.info(), b.max_workgroup_size()),
+        };
         AdapterDevice {
-            name: backend.name(),
+            name,
             execution_width: info.subgroup as usize,
             threads: info.workgroup_threads as usize,
             sizes: MTLSize { width, height, depth },
             memory: info.workgroup_bytes as usize,
-            software: backend.is_software(),
+            software: served.is_software(),
         }
     }
     /// The adapter's name with its interface, such as `Apple M2 (metal)`.
@@ -87,7 +90,8 @@ impl ComputePipeline {
     pub fn thread_execution_width(&self) -> usize {
         self.execution_width
     }
-    /// The most threads that a group of this kernel may have. WebGPU promises the adapter's limit to every kernel.
+    /// The most threads that a group of this kernel may have. On Metal the compiled kernel tells; elsewhere
+    /// WebGPU promises the adapter's limit to every kernel.
     pub fn max_total_threads_per_threadgroup(&self) -> usize {
         self.max_threads
     }

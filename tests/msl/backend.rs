@@ -2,7 +2,7 @@
 //! by clang++ and run on fibers.
 
 use super::kernel::{Kernel, Memory, Orders};
-use super::metal_text::translate;
+use super::metal_text::{MetalText, translate};
 use super::toolchain::{Compiled, Mode, Toolchain};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -35,6 +35,8 @@ pub fn apple() -> AdapterInfo {
 struct Step {
     dispatch: KernelDispatch,
     kernel: Arc<Kernel>,
+    /// Threads of a threadgroup.
+    threads: [u32; 3],
 }
 
 /// The dispatches of plans, by the plan's address.
@@ -48,10 +50,11 @@ pub struct MslBackend {
     host: Arc<CpuBackend>,
     info: AdapterInfo,
     toolchain: &'static Toolchain,
+    mode: Mode,
     change: Option<Change>,
     plans: Mutex<Plans>,
     /// Kernels and their Metal texts, by their WGSL.
-    kernels: Mutex<HashMap<String, (Arc<Kernel>, String)>>,
+    kernels: Mutex<HashMap<String, (Arc<Kernel>, MetalText)>>,
     /// How often each kernel, by its address, ran in three orders.
     compared: Mutex<HashMap<usize, usize>>,
     /// Counters and partial results of kernels, held while a plan runs.
@@ -78,6 +81,7 @@ impl MslBackend {
     pub fn open(mode: Mode, change: Option<Change>) -> Option<Arc<MslBackend>> {
         Some(Arc::new(MslBackend {
             change,
+            mode,
             toolchain: Toolchain::get(mode)?,
             host: CpuBackend::open(),
             info: apple(),
@@ -108,7 +112,7 @@ impl MslBackend {
 
     /// The Metal texts of its kernels.
     pub fn texts(&self) -> Vec<String> {
-        lock(&self.kernels).values().map(|k| k.1.clone()).collect()
+        lock(&self.kernels).values().map(|k| k.1.source.clone()).collect()
     }
 
     /// What was compiled in this mode.
@@ -140,14 +144,24 @@ impl MslBackend {
                 Err(e) => failed = failed.and(Err((wgsl.as_str(), e))),
             }
         }
-        let made = self.toolchain.kernels(&translated.iter().collect::<Vec<_>>());
+        let made = self.kernels(&translated);
         for ((wgsl, text), kernel) in names.into_iter().zip(translated).zip(made) {
             match kernel {
-                Ok(kernel) => drop(lock(&self.kernels).insert(wgsl.clone(), (kernel, text.source))),
+                Ok(kernel) => drop(lock(&self.kernels).insert(wgsl.clone(), (kernel, text))),
                 Err(e) => failed = failed.and(Err((wgsl.as_str(), format!("{e}\n{}", text.source)))),
             }
         }
         failed
+    }
+
+    /// The kernels of these texts, compiled as the Metal backend has them compiled.
+    fn kernels(&self, texts: &[MetalText]) -> Vec<Result<Arc<Kernel>, String>> {
+        let relaxed = Toolchain::get(Mode::Relaxed).filter(|_| self.mode == Mode::FastMath);
+        let (special, usual): (Vec<&MetalText>, Vec<&MetalText>) = texts.iter().partition(|t| t.special && relaxed.is_some());
+        let mut special = relaxed.map_or(vec![], |r| r.kernels(&special)).into_iter();
+        let mut usual = self.toolchain.kernels(&usual).into_iter();
+        let of = |t: &MetalText| if t.special && relaxed.is_some() { special.next() } else { usual.next() };
+        texts.iter().map(of).map(|k| k.unwrap_or_else(|| Err("no kernel".into()))).collect()
     }
 
     /// The steps of a plan with their kernels.
@@ -170,7 +184,11 @@ impl MslBackend {
             TensorError::Unsupported(format!("{name} on {}: {e}\n{wgsl}", self.name()))
         })?;
         let kernels = lock(&self.kernels);
-        let steps = dispatches.into_iter().map(|dispatch| Step { kernel: kernels[&dispatch.wgsl].0.clone(), dispatch });
+        let step = |dispatch: KernelDispatch| {
+            let (kernel, text) = &kernels[&dispatch.wgsl];
+            Step { kernel: kernel.clone(), threads: text.workgroup, dispatch }
+        };
+        let steps = dispatches.into_iter().map(step);
         let steps: Arc<Vec<Step>> = Arc::new(steps.collect());
         lock(&self.plans).insert(key, (Arc::downgrade(plan), steps.clone()));
         Ok(steps)
@@ -202,9 +220,9 @@ impl MslBackend {
         }
         let orders = if step.kernel.meets && self.is_due(&step.kernel) { Orders::Three } else { Orders::One };
         // SAFETY: the buffers of the plan, as a GPU gets them; they are alive and no other plan runs.
-        let done = unsafe { step.kernel.run(&self.toolchain.runtime, dispatch.grid, &memory, orders) };
+        let done = unsafe { step.kernel.run(&self.toolchain.runtime, dispatch.grid, step.threads, &memory, orders) };
         done.map_err(|e| {
-            let text = lock(&self.kernels).get(&dispatch.wgsl).map_or(String::new(), |k| k.1.clone());
+            let text = lock(&self.kernels).get(&dispatch.wgsl).map_or(String::new(), |k| k.1.source.clone());
             let file = self.toolchain.keep_text(of.name, &text);
             TensorError::Internal(format!("{} as Metal text, in {file}: {e}", of.name))
         })?;

@@ -62,9 +62,7 @@ pub struct Kernel {
     pub(super) entry: Entry,
     /// Bytes of threadgroup memory.
     pub(super) room: u32,
-    /// Threads of a threadgroup.
-    pub(super) threads: [u32; 3],
-    pub(super) parameters: Vec<Parameter>,
+    pub parameters: Vec<Parameter>,
     /// Whether its threads wait for each other.
     pub meets: bool,
 }
@@ -79,9 +77,10 @@ struct Bound {
 }
 
 impl Bound {
-    fn new(runtime: &Runtime, slot: usize, memory: Memory, orders: &[(u64, u8)]) -> Bound {
+    /// Without a guard the kernel works on the memory itself.
+    fn new(runtime: &Runtime, guard: Option<usize>, memory: Memory, orders: &[(u64, u8)]) -> Bound {
         // SAFETY: the function takes any number and size.
-        let copy = unsafe { (runtime.guarded)(slot as u32, memory.bytes) };
+        let copy = guard.map_or(std::ptr::null_mut(), |slot| unsafe { (runtime.guarded)(slot as u32, memory.bytes) });
         let before = if memory.written && memory.restored && orders.len() > 1 { bytes(&memory).to_vec() } else { vec![] };
         Bound { memory, at: if copy.is_null() { memory.at } else { copy }, before, first: vec![] }
     }
@@ -119,35 +118,49 @@ fn bytes(memory: &Memory) -> &[u8] {
 }
 
 impl Kernel {
-    /// Runs a grid of threadgroups over `memory`, of which binding `n` is number `n`; the same memory may be bound several times.
+    /// Runs a grid of threadgroups of so many threads over `memory`, of which binding `n` is number `n`; the same memory may be bound several times.
     ///
     /// # Safety
     /// The memory is alive, aligned to 16 bytes, and where it is marked as written, nobody else's.
-    pub unsafe fn run(&self, runtime: &Runtime, grid: [u32; 3], memory: &[Memory], orders: Orders) -> Result<(), String> {
+    pub unsafe fn run(
+        &self,
+        runtime: &Runtime,
+        grid: [u32; 3],
+        threads: [u32; 3],
+        memory: &[Memory],
+        orders: Orders,
+    ) -> Result<(), String> {
         let orders = if orders == Orders::Three && self.meets { &ORDERS[..] } else { &ORDERS[..1] };
         let mut bound: Vec<Bound> = vec![];
         let mut slots = vec![];
+        // Parts of one buffer that overlap, one of them written, are not copied apart.
+        let overlaps = |m: &Memory| {
+            memory
+                .iter()
+                .any(|o| o.at != m.at && (o.written || m.written) && o.at < m.at.wrapping_add(m.bytes) && m.at < o.at.wrapping_add(o.bytes))
+        };
+        let guard = |m: &Memory, n: usize| (!overlaps(m)).then_some(n);
         for m in memory {
             let known = bound.iter().position(|b| b.memory.at == m.at && m.bytes > 0);
             slots.push(known.unwrap_or(bound.len()));
             match known {
-                Some(n) if m.written && !bound[n].memory.written => bound[n] = Bound::new(runtime, n, *m, orders),
+                Some(n) if m.written && !bound[n].memory.written => bound[n] = Bound::new(runtime, guard(m, n), *m, orders),
                 Some(_) => {}
-                None => bound.push(Bound::new(runtime, bound.len(), *m, orders)),
+                None => bound.push(Bound::new(runtime, guard(m, bound.len()), *m, orders)),
             }
         }
         for p in &self.parameters {
-            if let Parameter::Buffer(n) = p
-                && *n >= memory.len()
+            if let Parameter::Buffer { index, name, .. } = p
+                && *index >= memory.len()
             {
-                return Err(format!("buffer {n} is not bound; there are {}", memory.len()));
+                return Err(format!("buffer {index} ({name}) is not bound; there are {}", memory.len()));
             }
         }
         let table: Vec<*mut c_void> = slots.iter().map(|&n| bound[n].at.cast()).collect();
         for (n, &(seed, fill)) in orders.iter().enumerate() {
             bound.iter().for_each(|b| b.begin(n == 0));
             let (room, fill) = (self.room, fill.into());
-            let dispatch = Dispatch { entry: self.entry, buffers: table.as_ptr(), seed, groups: grid, size: self.threads, room, fill };
+            let dispatch = Dispatch { entry: self.entry, buffers: table.as_ptr(), seed, groups: grid, size: threads, room, fill };
             // SAFETY: the caller's promise; the table has every index that the kernel's text names.
             let error = unsafe { (runtime.run)(&dispatch) };
             if !error.is_null() {

@@ -3,10 +3,10 @@
 
 use std::fmt::Write;
 
-/// A parameter of a kernel: the index of a buffer, or something that the hardware knows.
+/// A parameter of a kernel: a buffer with its index and whether the kernel may write it, or something that the hardware knows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Parameter {
-    Buffer(usize),
+    Buffer { index: usize, written: bool, name: String },
     Builtin,
 }
 
@@ -53,12 +53,14 @@ fn parameters<'t>(text: &'t str, entry: &str) -> Result<Vec<&'t str>, String> {
 fn argument(text: &str) -> Result<(Parameter, String), String> {
     let (head, attribute) = text.split_once("[[").ok_or_else(|| format!("parameter {text:?} has no attribute"))?;
     let (head, attribute) = (head.trim(), attribute.trim_end_matches("]]").trim());
-    let name = head.rfind(|c: char| !(c.is_alphanumeric() || c == '_')).map_or(0, |p| p + 1);
-    let kind = head[..name].trim();
+    let at = head.rfind(|c: char| !(c.is_alphanumeric() || c == '_')).map_or(0, |p| p + 1);
+    let (kind, name) = (head[..at].trim(), &head[at..]);
     if let Some(index) = attribute.strip_prefix("buffer(").and_then(|a| a.trim_end_matches(')').parse::<usize>().ok()) {
         let target = kind.trim_end_matches(['&', '*']).trim();
         let cast = format!("({target}*)b[{index}]");
-        return Ok((Parameter::Buffer(index), if kind.ends_with('*') { cast } else { format!("*{cast}") }));
+        let written = target.contains("device") && !target.contains("const");
+        let parameter = Parameter::Buffer { index, written, name: name.into() };
+        return Ok((parameter, if kind.ends_with('*') { cast } else { format!("*{cast}") }));
     }
     let field = match attribute {
         "thread_position_in_grid" => {
@@ -66,15 +68,17 @@ fn argument(text: &str) -> Result<(Parameter, String), String> {
         }
         "thread_position_in_threadgroup" => ["t->at[0]", "t->at[1]", "t->at[2]"],
         "threadgroup_position_in_grid" => ["t->group[0]", "t->group[1]", "t->group[2]"],
+        "threads_per_threadgroup" => ["t->size[0]", "t->size[1]", "t->size[2]"],
+        "threads_per_grid" => ["t->groups[0] * t->size[0]", "t->groups[1] * t->size[1]", "t->groups[2] * t->size[2]"],
         "threadgroups_per_grid" => ["t->groups[0]", "t->groups[1]", "t->groups[2]"],
         "thread_index_in_threadgroup" => ["t->index", "", ""],
         "thread_index_in_simdgroup" => ["t->lane", "", ""],
         "simdgroup_index_in_threadgroup" => ["t->simd", "", ""],
-        "threads_per_simdgroup" => ["32u", "", ""],
+        "threads_per_simdgroup" | "thread_execution_width" => ["32u", "", ""],
         "simdgroups_per_threadgroup" => ["(t->size[0] * t->size[1] * t->size[2] + 31u) / 32u", "", ""],
         other => return Err(format!("parameter {text:?}: {other:?} is not known")),
     };
-    let count = if kind.ends_with('3') { 3 } else { 1 };
+    let count = kind.chars().last().and_then(|c| c.to_digit(10)).filter(|n| (2..=3).contains(n)).unwrap_or(1) as usize;
     Ok((Parameter::Builtin, format!("{kind}({})", field[..count].join(", "))))
 }
 

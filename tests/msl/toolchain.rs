@@ -24,6 +24,8 @@ pub enum Mode {
     Plain,
     /// With arithmetic that may assume that there is no NaN and no infinity, as Metal's compiler does by default.
     FastMath,
+    /// The same for a text that makes NaN or infinity itself, which may not assume that.
+    Relaxed,
     /// With checks for what C++ leaves undefined: shifts, alignment, indices of arrays, overflow of signed integers.
     Checked,
 }
@@ -37,6 +39,10 @@ impl Mode {
             Mode::FastMath => &["-ffast-math", "-mno-daz-ftz"],
             #[cfg(not(target_arch = "x86_64"))]
             Mode::FastMath => &["-ffast-math"],
+            #[cfg(target_arch = "x86_64")]
+            Mode::Relaxed => &["-ffast-math", "-fno-finite-math-only", "-mno-daz-ftz"],
+            #[cfg(not(target_arch = "x86_64"))]
+            Mode::Relaxed => &["-ffast-math", "-fno-finite-math-only"],
             Mode::Checked => &["-fsanitize=undefined", "-fno-sanitize=function,vptr,null", "-fsanitize-minimal-runtime"],
         }
     }
@@ -79,10 +85,11 @@ fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The folder of Cargo's outputs.
+/// The folder of Cargo's outputs. `tests/metal`, whose package lies deeper in the repository, shares what is compiled.
 fn target() -> PathBuf {
-    let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(own, PathBuf::from)
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = package.ancestors().find(|folder| folder.join("scripts/clang.sh").exists()).unwrap_or(package);
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
 /// The compiler: `TL_CLANG`, an installed one, or that of `scripts/clang.sh`.
@@ -137,7 +144,6 @@ fn symbol(handle: *mut c_void, name: &str) -> Result<*mut c_void, String> {
 struct Wanted {
     key: String,
     source: Source,
-    workgroup: [u32; 3],
 }
 
 impl Compiler {
@@ -172,7 +178,7 @@ impl Compiler {
 impl Toolchain {
     /// The compiler in this mode; `None`, with a message, where there is none and `TL_REQUIRE_MSL` is not 1.
     pub fn get(mode: Mode) -> Option<&'static Toolchain> {
-        static MADE: [OnceLock<Option<Toolchain>>; 3] = [const { OnceLock::new() }; 3];
+        static MADE: [OnceLock<Option<Toolchain>>; 4] = [const { OnceLock::new() }; 4];
         let make = || match clang() {
             Some((clang, version)) => {
                 Some(Toolchain::new(mode, clang, &version).unwrap_or_else(|e| panic!("the runtime of Metal kernels: {e}")))
@@ -242,7 +248,7 @@ impl Toolchain {
                 continue;
             }
             match cpp(&text.source, &text.entry, key) {
-                Ok(source) => wanted.push(Wanted { key: key.clone(), source, workgroup: text.workgroup }),
+                Ok(source) => wanted.push(Wanted { key: key.clone(), source }),
                 Err(e) => drop(lock(&self.made).insert(key.clone(), Err(e))),
             }
         }
@@ -318,7 +324,6 @@ impl Toolchain {
             let entry = symbol(handle, &format!("tl_entry_{}", wanted.key))?;
             (std::mem::transmute::<*mut c_void, Entry>(entry), std::mem::transmute::<*mut c_void, extern "C" fn() -> u32>(bytes)())
         };
-        let threads = wanted.workgroup;
-        Ok(Arc::new(Kernel { entry, room: bytes, threads, parameters: wanted.source.parameters.clone(), meets: wanted.source.meets }))
+        Ok(Arc::new(Kernel { entry, room: bytes, parameters: wanted.source.parameters.clone(), meets: wanted.source.meets }))
     }
 }

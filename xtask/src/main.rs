@@ -22,8 +22,8 @@ const USAGE: &str = "usage: cargo xtask kernels --msl [--spirv] OUT
   shader-hashes  prints one line for each kernel of the sample plans on each kind of adapter: its name, a hash of the shader source
                  given to the driver, and a hash of its grid and parameters. --diff compares with a saved listing and fails
                  if they differ; --show prints the source of one kernel
-  check-targets  type-checks the library and the command for macOS and Windows, and the library for wasm32, with the standard
-                 libraries that `rustup target add` installs; --library leaves out the command; with --allow-missing a target
+  check-targets  type-checks the library and the command for macOS (Arm and x86-64) and Windows, and the library for iOS and wasm32, with
+                 the standard libraries that `rustup target add` installs; --library leaves out the command; with --allow-missing a target
                  whose standard library is not available is reported as \"not checked\" and does not fail
   verify         compares logits and greedy tokens with the reference (see tests/reference/make_reference.py); fails if
                  the relative error exceeds 1e-3, or if a token with a margin of 0.02 or more differs";

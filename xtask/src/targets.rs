@@ -13,8 +13,11 @@ const DOWNLOAD: Duration = Duration::from_secs(60);
 /// Target, the packages that exist there, and rustc's flags.
 type Target = (&'static str, &'static [&'static str], &'static str);
 
-const TARGETS: [Target; 3] = [
+const TARGETS: [Target; 5] = [
     ("aarch64-apple-darwin", &["tensorlogic", "tensorlogic-cli"], ""),
+    ("x86_64-apple-darwin", &["tensorlogic", "tensorlogic-cli"], ""),
+    // A phone has no command line.
+    ("aarch64-apple-ios", &["tensorlogic"], ""),
     ("x86_64-pc-windows-gnu", &["tensorlogic", "tensorlogic-cli"], ""),
     // A browser has no command line.
     ("wasm32-unknown-unknown", &["tensorlogic"], "--cfg getrandom_backend=\"wasm_js\""),

@@ -18,6 +18,9 @@ pub struct MetalText {
     pub entry: String,
     /// Threads of a threadgroup.
     pub workgroup: [u32; 3],
+    /// Whether it makes NaN or infinity itself. A compiler that may assume that there are none takes such places for unreachable, and drops the
+    /// conditions that lead there: what they guard, such as a division, is then done without them.
+    pub special: bool,
 }
 
 /// Translates a WGSL kernel whose entry point is `main` and whose `bindings` buffers are in group 0.
@@ -55,7 +58,8 @@ pub fn translate(wgsl: &str, bindings: usize) -> Result<MetalText, String> {
     }
     let source = declare_in_kernel(&text);
     let workgroup = module.entry_points.first().map_or([1; 3], |e| e.workgroup_size);
-    Ok(MetalText { source, entry, workgroup })
+    let special = ["tl_nan(", "tl_inf("].iter().any(|f| source.contains(f));
+    Ok(MetalText { source, entry, workgroup, special })
 }
 
 /// Moves the workgroup memory of naga's text from the kernel's parameters into its body, and passes no table of buffer sizes where nothing

@@ -62,14 +62,19 @@ fn refused(what: &str) -> TensorError {
 }
 
 impl Gpu {
+    /// The system's GPU, if it is one of Apple's: others have memory of their own, and differ where concurrent encoders are concerned.
+    pub fn find() -> TensorResult<Retained<ProtocolObject<dyn MTLDevice>>> {
+        let device = MTLCreateSystemDefaultDevice().ok_or_else(|| refused("device"))?;
+        match device.hasUnifiedMemory() {
+            true => Ok(device),
+            false => Err(TensorError::UnsupportedDevice(format!("{} is none of Apple's GPUs", device.name()))),
+        }
+    }
+
     /// Opens the system's GPU, with this tuning table or the one in force for it.
     pub fn open(table: Option<Tuning>) -> TensorResult<Gpu> {
         autoreleasepool(|_| {
-            let device = MTLCreateSystemDefaultDevice().ok_or_else(|| refused("device"))?;
-            // Other GPUs have memory of their own, and differ where concurrent encoders are concerned.
-            if !device.hasUnifiedMemory() {
-                return Err(TensorError::UnsupportedDevice(format!("{} is none of Apple's GPUs", device.name())));
-            }
+            let device = Gpu::find()?;
             let queue = device.newCommandQueue().ok_or_else(|| refused("command queue"))?;
             let event = device.newSharedEvent().ok_or_else(|| refused("shared event"))?;
             let fence = device.newFence().ok_or_else(|| refused("fence"))?;

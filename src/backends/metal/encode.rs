@@ -2,7 +2,7 @@
 
 use super::barriers::Barriers;
 use super::device::{Gpu, MAX_BINDINGS};
-use super::memory::{Block, MetalBuffer, PRIVATE, SHARED};
+use super::memory::{Block, Held, MetalBuffer, PRIVATE};
 use super::text::{Pipeline, Pipelines};
 use super::watch::{StepNames, Times};
 use crate::backends::Chain;
@@ -19,7 +19,8 @@ use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSString;
 use objc2_metal::{
-    MTLBarrierScope, MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLComputeCommandEncoder, MTLDispatchType, MTLSize,
+    MTLBarrierScope, MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLComputeCommandEncoder, MTLComputePipelineState,
+    MTLDispatchType, MTLSize,
 };
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -55,7 +56,7 @@ struct PreparedPlan {
     steps: Vec<Dispatch>,
     numbers: PlanNumbers,
     /// Memory of the numbers, used in turn: the GPU may still read those of the last run.
-    blocks: Vec<Arc<Block>>,
+    blocks: Vec<Held>,
     /// The one that has the numbers.
     current: usize,
     /// The ids of the buffers that the last run had for the plan's slots.
@@ -129,7 +130,7 @@ impl PreparedPlan {
         let Some(words) = self.numbers.update(runs, params, chain)?.filter(|w| !w.is_empty()) else { return Ok(()) };
         self.current = match free {
             Some(free) => free,
-            None => match gpu.memory.create(bytes, SHARED) {
+            None => match gpu.memory.hold(bytes) {
                 Some(block) => {
                     self.blocks.push(block);
                     self.blocks.len() - 1
@@ -280,6 +281,13 @@ impl Runner {
             self.plans.insert(key, p);
         }
         Ok(())
+    }
+
+    /// What the pipeline of a plan's first step says: how many threads run in lockstep, and how many a threadgroup may have.
+    pub fn limits(&mut self, gpu: &Gpu, plan: &Arc<Plan>) -> TensorResult<Option<[usize; 2]>> {
+        self.ready(gpu, plan)?;
+        let state = self.plans.get(&(Arc::as_ptr(plan) as usize)).and_then(|p| p.steps.first()).map(|d| &d.pipeline.state);
+        Ok(state.map(|s| [s.threadExecutionWidth(), s.maxTotalThreadsPerThreadgroup()]))
     }
 
     /// Barriers of a run of a plan.

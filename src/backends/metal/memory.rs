@@ -11,6 +11,7 @@ use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLBuffer, MTLDevice, MTLResourceOptions};
 use std::ffi::c_void;
+use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU64};
@@ -105,6 +106,25 @@ impl Retired {
         if !blocks.is_empty() {
             blocks.retain(|b| b.is_used(&self.watch));
         }
+    }
+}
+
+/// Shared memory that a plan holds. Like buffers that are given up, it is kept until what was submitted is done with it.
+pub(super) struct Held {
+    block: Arc<Block>,
+    retired: Arc<Retired>,
+}
+
+impl Deref for Held {
+    type Target = Block;
+    fn deref(&self) -> &Block {
+        &self.block
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.retired.add(self.block.clone());
     }
 }
 
@@ -254,6 +274,16 @@ impl Memory {
         let size = free.block.size;
         let piece = Piece { home: self.clone(), block: free.block, offset: 0, size, class: Some(class), asked: bytes, ticket };
         Ok(MetalBuffer(Arc::new(piece)))
+    }
+
+    /// Memory for a plan to hold; `None` where there is no room for it.
+    pub fn hold(&self, bytes: usize) -> Option<Held> {
+        self.retired.sweep();
+        self.create(bytes, SHARED).map(|block| Held { block, retired: self.retired.clone() })
+    }
+    /// Keeps a buffer for as long as what was submitted uses it.
+    pub fn keep(&self, block: Arc<Block>) {
+        self.retired.add(block);
     }
 
     /// A new buffer; `None` where there is no room for it.

@@ -16,6 +16,7 @@ use crate::events;
 use crate::plan::{AdapterInfo, Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, Timing, TransferStats};
 use crate::strategy::PipelineStrategy;
 use crate::tuning::{GEMV_ROW_LIMIT, SharedTuning, Tuning, TuningSource};
+use objc2_metal::MTLDevice;
 use smallvec::SmallVec;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -70,13 +71,43 @@ impl NativeMetal {
         &self.gpu.info
     }
 
-    /// Makes a plan ready to run: its kernels are written and compiled.
+    /// Whether the system has a GPU that can be opened. Does not open it.
+    pub fn is_available() -> bool {
+        Gpu::find().is_ok()
+    }
+
+    /// The most threads that a threadgroup may have along x, y and z.
+    pub fn max_workgroup_size(&self) -> [usize; 3] {
+        let size = self.gpu.device.maxThreadsPerThreadgroup();
+        [size.width, size.height, size.depth]
+    }
+
+    /// Makes a plan ready to run: its kernels are written and compiled. Gives what the pipeline of its first step says: how many threads run in
+    /// lockstep, and how many a threadgroup may have.
     ///
     /// # Errors
     /// When a step cannot be done here, or Metal's compiler refuses its kernel.
-    pub fn prepare(&self, plan: &Arc<Plan>) -> TensorResult<()> {
+    pub fn prepare(&self, plan: &Arc<Plan>) -> TensorResult<Option<[usize; 2]>> {
         self.gpu.watch.check()?;
-        lock(&self.runner).ready(&self.gpu, plan)
+        lock(&self.runner).limits(&self.gpu, plan)
+    }
+
+    /// Room for `bytes` in memory of this kind; the GPU's own for [`StorageMode::Managed`]. The content is arbitrary.
+    ///
+    /// # Errors
+    /// [`TensorError::OutOfMemory`].
+    pub fn alloc_as(&self, bytes: usize, mode: StorageMode) -> TensorResult<Buffer> {
+        self.gpu.watch.check()?;
+        Ok(Buffer::Metal(self.gpu.lease(bytes, kind_of(mode))?))
+    }
+
+    /// Overwrites the bytes of a buffer from `start` on, after the work that was submitted.
+    ///
+    /// # Errors
+    /// If the buffer is shorter or another backend's.
+    pub fn write(&self, buffer: &Buffer, start: usize, bytes: &[u8]) -> TensorResult<()> {
+        self.gpu.watch.check()?;
+        self.gpu.write(self.own(buffer)?, start, bytes)
     }
 
     /// Runs a plan of one input and one output.

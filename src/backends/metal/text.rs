@@ -71,18 +71,19 @@ impl Pipelines {
     }
 }
 
-/// The options that every kernel is compiled with. The version is stated, since the system's default follows the SDK of the program. Arithmetic is
-/// the fast kind: what it does to NaN and rounding is found by probes when the device is opened.
-fn options() -> Retained<MTLCompileOptions> {
+/// The options that a kernel is compiled with. The version is stated, since the system's default follows the SDK of the program. Arithmetic is the
+/// fast kind, which may assume that there is no NaN and no infinity, unless the text makes some itself; what it does to those of the data is found
+/// by probes when the device is opened.
+fn options(special: bool) -> Retained<MTLCompileOptions> {
     let options = MTLCompileOptions::new();
     let (major, minor) = LANGUAGE_VERSION;
     options.setLanguageVersion(MTLLanguageVersion((major as usize) << 16 | minor as usize));
     // From macOS 15 on; before, the same by another name.
     if options.respondsToSelector(sel!(setMathMode:)) {
-        options.setMathMode(MTLMathMode::Fast);
+        options.setMathMode(if special { MTLMathMode::Relaxed } else { MTLMathMode::Fast });
     } else {
         #[allow(deprecated)]
-        options.setFastMathEnabled(true);
+        options.setFastMathEnabled(!special);
     }
     options
 }
@@ -92,7 +93,7 @@ fn pipeline(gpu: &Gpu, shader: &StepShader, name: &str) -> Result<Pipeline, Stri
     match &shader.raw {
         None => of_wgsl(gpu, &shader.text, shader.views.len() + 1, name),
         Some(raw) => match &raw.source {
-            RawSource::Msl(text) => compile(gpu, text, raw.entry, raw.workgroup, name),
+            RawSource::Msl(text) => compile(gpu, text, raw.entry, raw.workgroup, false, name),
             RawSource::SpirV(_) => Err("the kernel is not in Metal's language".into()),
         },
     }
@@ -104,13 +105,14 @@ fn pipeline(gpu: &Gpu, shader: &StepShader, name: &str) -> Result<Pipeline, Stri
 /// What the translator or Metal's compiler says about the text.
 pub(super) fn of_wgsl(gpu: &Gpu, wgsl: &str, bindings: usize, name: &str) -> Result<Pipeline, String> {
     let text = translate(wgsl, bindings)?;
-    compile(gpu, &text.source, &text.entry, text.workgroup, name)
+    compile(gpu, &text.source, &text.entry, text.workgroup, text.special, name)
 }
 
-fn compile(gpu: &Gpu, source: &str, entry: &str, workgroup: [u32; 3], name: &str) -> Result<Pipeline, String> {
+fn compile(gpu: &Gpu, source: &str, entry: &str, workgroup: [u32; 3], special: bool, name: &str) -> Result<Pipeline, String> {
     autoreleasepool(|_| {
         let told = |e: Retained<objc2_foundation::NSError>| e.localizedDescription().to_string();
-        let library = gpu.device.newLibraryWithSource_options_error(&NSString::from_str(source), Some(&options())).map_err(told)?;
+        let options = options(special);
+        let library = gpu.device.newLibraryWithSource_options_error(&NSString::from_str(source), Some(&options)).map_err(told)?;
         library.setLabel(Some(&NSString::from_str(name)));
         let function = library.newFunctionWithName(&NSString::from_str(entry)).ok_or_else(|| format!("there is no kernel {entry:?}"))?;
         let state = gpu.device.newComputePipelineStateWithFunction_error(&function).map_err(told)?;

@@ -41,14 +41,16 @@ impl Gpu {
         }
         let (encoder, number) = (commands.blitCommandEncoder()?, self.watch.next());
         encoder.waitForFence(&self.fence);
-        for Copy { from, to, len } in &copies {
+        for Copy { from, to, len } in copies {
             let (source, target) = (&from.0, &to.0);
             source.use_in(number);
             target.use_in(number);
             // SAFETY: both ranges were checked against their buffers, which are kept alive until the command buffer is done.
             unsafe {
-                encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size(source.raw(), from.1, target.raw(), to.1, *len);
+                encoder.copyFromBuffer_sourceOffset_toBuffer_destinationOffset_size(source.raw(), from.1, target.raw(), to.1, len);
             }
+            self.memory.keep(from.0);
+            self.memory.keep(to.0);
         }
         encoder.updateFence(&self.fence);
         encoder.endEncoding();

@@ -2,11 +2,19 @@
 //!
 //! The library is built over it by `--cfg tensorlogic_fake_metal`, see `run.sh`; the code that runs is the code of macOS.
 
+#[allow(dead_code)]
+#[path = "../../msl/kernel.rs"]
+mod kernel;
 pub mod metal;
-#[allow(clippy::missing_safety_doc, missing_docs, non_snake_case, non_upper_case_globals)]
-pub mod mslcpu;
 #[allow(clippy::missing_safety_doc, missing_docs, non_snake_case, non_upper_case_globals)]
 mod objc;
 mod schedule;
+#[path = "../../msl/source.rs"]
+mod source;
+pub mod texts;
+#[allow(dead_code)]
+#[path = "../../msl/toolchain.rs"]
+mod toolchain;
+use texts as metal_text;
 
 pub use objc::live;

@@ -4,8 +4,9 @@
 //! and a text without a stated version of the language. Errors of commands are those of their command buffer.
 
 #![allow(non_snake_case)]
+use crate::objc;
 use crate::schedule::{Act, Bind, Copy, Dispatch, History, Pass};
-use crate::{mslcpu, objc};
+use crate::texts::{self, Compiled};
 use block2::{DynBlock, RcBlock};
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{AnyObject, NSObject, NSObjectProtocol, ProtocolObject};
@@ -17,7 +18,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
 /// What goes wrong when it is asked to, for all devices of the process.
@@ -33,6 +34,8 @@ pub struct Faults {
     pub skip_barrier: AtomicI64,
     /// Whether updates of fences are passed over.
     pub skip_fences: AtomicBool,
+    /// While a test has it, no command buffer is run.
+    pub hold: Mutex<()>,
 }
 /// The faults that are asked for.
 pub static FAULTS: Faults = Faults {
@@ -42,6 +45,7 @@ pub static FAULTS: Faults = Faults {
     no_device: AtomicBool::new(false),
     skip_barrier: AtomicI64::new(-1),
     skip_fences: AtomicBool::new(false),
+    hold: Mutex::new(()),
 };
 
 /// What was done, by all devices of the process.
@@ -180,9 +184,8 @@ define_class!(
         fn setLabel(&self, _: Option<&NSString>) {}
         #[unsafe(method_id(newFunctionWithName:))]
         fn newFunctionWithName(&self, name: &NSString) -> Option<Retained<ProtocolObject<dyn MTLFunction>>> {
-            let name = name.to_string();
-            mslcpu::Kernel::compile(self.ivars(), &name).ok().map(|kernel| {
-                let this = FakeFunction::alloc().set_ivars((name, kernel));
+            texts::compile(self.ivars(), &name.to_string()).ok().map(|compiled| {
+                let this = FakeFunction::alloc().set_ivars(compiled);
                 // SAFETY: `init` of NSObject.
                 let this: Retained<FakeFunction> = unsafe { msg_send![super(this), init] };
                 ProtocolObject::from_retained(this)
@@ -193,7 +196,7 @@ define_class!(
 define_class!(
     #[unsafe(super(NSObject))]
     #[name = "FakeFunction"]
-    #[ivars = (String, Arc<mslcpu::Kernel>)]
+    #[ivars = Compiled]
     pub struct FakeFunction;
     unsafe impl NSObjectProtocol for FakeFunction {}
     unsafe impl MTLFunction for FakeFunction {}
@@ -201,14 +204,14 @@ define_class!(
 define_class!(
     #[unsafe(super(NSObject))]
     #[name = "FakePipeline"]
-    #[ivars = (String, Arc<mslcpu::Kernel>)]
+    #[ivars = Compiled]
     pub struct FakePipeline;
     unsafe impl NSObjectProtocol for FakePipeline {}
     unsafe impl MTLAllocation for FakePipeline {}
     unsafe impl MTLComputePipelineState for FakePipeline {
         #[unsafe(method(maxTotalThreadsPerThreadgroup))]
         fn maxTotalThreadsPerThreadgroup(&self) -> usize {
-            self.ivars().1.max_threads.unwrap_or(1024) as usize
+            self.ivars().max_threads.unwrap_or(1024) as usize
         }
         #[unsafe(method(threadExecutionWidth))]
         fn threadExecutionWidth(&self) -> usize {
@@ -315,10 +318,11 @@ define_class!(
             options: Option<&MTLCompileOptions>,
             error: *mut *mut NSError,
         ) -> Option<Retained<ProtocolObject<dyn MTLLibrary>>> {
-            let text = source.to_string();
+            let text = texts::changed(source.to_string());
             let stated = options.is_some_and(|o| objc::compile_options(std::ptr::from_ref(o).cast_mut().cast()).0 > 0);
             let unstated = (!stated).then(|| "the version of the language is not stated".to_string());
-            let wrong = unstated.or_else(|| mslcpu::kernels(&text).iter().find_map(|(name, _)| mslcpu::Kernel::compile(&text, name).err()));
+            let wrong = unstated
+                .or_else(|| texts::EAGER.load(SeqCst).then(|| texts::kernels(&text).find_map(|name| texts::compile(&text, name).err()))?);
             match wrong {
                 Some(e) => {
                     give(error, ns_error(3, &e));
@@ -378,6 +382,7 @@ fn serve(todo: Receiver<Committed>) {
     let mut history = History::default();
     for Committed(commands) in todo {
         autoreleasepool(|_| {
+            drop(FAULTS.hold.lock());
             let c = commands.ivars();
             let passes = std::mem::take(&mut *c.passes.lock().unwrap());
             let start = c.begun.elapsed().as_secs_f64();
@@ -466,7 +471,6 @@ define_class!(
                 pass: RefCell::new(Some(pass)),
                 pipeline: RefCell::new(None),
                 binds: RefCell::new(vec![None; 31]),
-                room: RefCell::new(vec![]),
                 groups: Cell::new(0),
             };
             let this = FakeEncoder::alloc().set_ivars(e);
@@ -583,9 +587,8 @@ define_class!(
 pub struct Encoder {
     of: Retained<FakeCommands>,
     pass: RefCell<Option<Pass>>,
-    pipeline: RefCell<Option<(String, Arc<mslcpu::Kernel>)>>,
+    pipeline: RefCell<Option<Compiled>>,
     binds: RefCell<Vec<Option<Bind>>>,
-    room: RefCell<Vec<usize>>,
     groups: Cell<usize>,
 }
 define_class!(
@@ -662,10 +665,10 @@ define_class!(
         fn dispatchThreadgroups(&self, groups: MTLSize, threads: MTLSize) {
             COUNTS.dispatches.fetch_add(1, SeqCst);
             let e = self.ivars();
-            let (name, kernel) = e.pipeline.borrow().clone().expect("a dispatch without a pipeline");
+            let of = e.pipeline.borrow().clone().expect("a dispatch without a pipeline");
             let size = |s: MTLSize| [s.width as u32, s.height as u32, s.depth as u32];
             let (groups, threads) = (size(groups), size(threads));
-            let d = Dispatch { name, kernel, groups, threads, binds: e.binds.borrow().clone(), room: e.room.borrow().clone() };
+            let d = Dispatch { of, groups, threads, binds: e.binds.borrow().clone() };
             e.pass.borrow_mut().as_mut().expect("after endEncoding").acts.push(Act::Dispatch(d));
         }
     }

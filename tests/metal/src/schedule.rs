@@ -1,10 +1,10 @@
 //! Runs what command buffers hold, and finds what a real GPU leaves undefined: encoders that use the same memory without a fence between, and dispatches
 //! of a concurrent encoder whose results depend on their order because a barrier is missing.
 
-use crate::{mslcpu, objc};
+use crate::kernel::{self, Orders};
+use crate::source::Parameter;
+use crate::{objc, texts};
 use std::collections::HashMap;
-use std::ffi::c_void;
-use std::sync::Arc;
 
 /// What is bound at an index.
 #[derive(Clone)]
@@ -17,12 +17,10 @@ pub enum Bind {
 
 /// A dispatch as it was encoded.
 pub struct Dispatch {
-    pub name: String,
-    pub kernel: Arc<mslcpu::Kernel>,
+    pub of: texts::Compiled,
     pub groups: [u32; 3],
     pub threads: [u32; 3],
     pub binds: Vec<Option<Bind>>,
-    pub room: Vec<usize>,
 }
 
 /// A command of a compute encoder.
@@ -87,25 +85,31 @@ fn memory(bind: &Bind, what: &str) -> Result<(usize, usize), String> {
 impl Dispatch {
     /// The memory of each of the kernel's buffers.
     fn uses(&self, pass: u64) -> Result<Vec<(usize, Use)>, String> {
-        if self.kernel.max_threads.is_some_and(|m| self.threads.iter().product::<u32>() > m) {
-            return Err(format!("{}: {:?} threads are more than the kernel allows", self.name, self.threads));
+        let own = &self.of.name;
+        if self.of.max_threads.is_some_and(|m| self.threads.iter().product::<u32>() > m) {
+            return Err(format!("{own}: {:?} threads are more than the kernel allows", self.threads));
         }
         let mut all = vec![];
-        for a in &self.kernel.args {
-            let mslcpu::Arg::Buffer { index, written, name } = a else { continue };
+        for parameter in self.of.kernel()?.iter().flat_map(|k| &k.parameters) {
+            let Parameter::Buffer { index, written, name } = parameter else { continue };
             let bind = self.binds.get(*index).and_then(|b| b.as_ref());
-            let bind = bind.ok_or_else(|| format!("{}: nothing is bound at {index} ({name})", self.name))?;
-            let (start, end) = memory(bind, &format!("{}: the buffer at {index} ({name})", self.name))?;
-            all.push((*index, Use { by: self.name.clone(), pass, written: *written, start, end }));
+            let bind = bind.ok_or_else(|| format!("{own}: nothing is bound at {index} ({name})"))?;
+            let (start, end) = memory(bind, &format!("{own}: the buffer at {index} ({name})"))?;
+            all.push((*index, Use { by: own.clone(), pass, written: *written, start, end }));
         }
         Ok(all)
     }
 
     fn run(&self, uses: &[(usize, Use)]) -> Result<(), String> {
-        let mut table = vec![std::ptr::null_mut::<c_void>(); 31];
-        uses.iter().for_each(|(index, u)| table[*index] = u.start as *mut c_void);
-        // SAFETY: every buffer that the kernel declares is bound and alive; lengths are the caller's promise, as with Metal.
-        unsafe { self.kernel.run(self.groups, self.threads, &table, &self.room) }.map_err(|e| format!("{}: {e}", self.name))
+        let Some(kernel) = self.of.kernel()? else { return Ok(()) };
+        let unbound = kernel::Memory { at: 16 as *mut u8, bytes: 0, written: false, ordered: false, restored: false };
+        let mut table = vec![unbound; uses.iter().map(|u| u.0 + 1).max().unwrap_or(0)];
+        for (index, u) in uses {
+            table[*index] = kernel::Memory { at: u.start as *mut u8, bytes: u.end - u.start, written: u.written, ..unbound };
+        }
+        // SAFETY: every buffer that the kernel declares is bound and alive, and only the thread of its queue uses it now.
+        let done = unsafe { kernel.run(&texts::toolchain()?.runtime, self.groups, self.threads, &table, Orders::One) };
+        done.map_err(|e| format!("{}: {e}", self.of.name))
     }
 }
 
@@ -119,7 +123,7 @@ fn bytes(u: &Use) -> &'static mut [u8] {
 fn run_together(all: &[(&Dispatch, Vec<(usize, Use)>)]) -> Result<(), String> {
     let meeting = all.iter().enumerate().find_map(|(n, (a, own))| {
         let meets = |other: &Vec<(usize, Use)>| own.iter().any(|(_, u)| other.iter().any(|(_, v)| u.meets(v)));
-        all[..n].iter().find(|(_, other)| meets(other)).map(|(b, _)| (a.name.clone(), b.name.clone()))
+        all[..n].iter().find(|(_, other)| meets(other)).map(|(b, _)| (a.of.name.clone(), b.of.name.clone()))
     });
     let Some((later, earlier)) = meeting else { return all.iter().try_for_each(|(d, uses)| d.run(uses)) };
     // Bindings reach to their buffers' ends; whether the dispatches touch the same bytes shows in another order.

@@ -1,8 +1,10 @@
-//! Faults that are planted are found: barriers and fences left out, command buffers that fail, memory that is refused, no device.
+//! Faults that are planted are found: barriers and fences left out, wrong texts, command buffers that fail, memory that is
+//! refused, no device.
 
 use fake_metal::metal::{COUNTS, FAULTS};
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Mutex, MutexGuard};
+use fake_metal::texts;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tensorlogic::tuning::Tuning;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorError, TensorResult};
 
@@ -15,6 +17,7 @@ fn alone() -> MutexGuard<'static, ()> {
     FAULTS.refuse_memory.store(false, SeqCst);
     FAULTS.no_device.store(false, SeqCst);
     FAULTS.skip_fences.store(false, SeqCst);
+    texts::change(None);
     guard
 }
 
@@ -57,6 +60,70 @@ fn each_barrier_that_is_left_out_is_found() {
     }
     let d = device();
     assert_eq!(chain(&operands(&d).unwrap()).unwrap(), right);
+}
+
+/// The chain on a device whose texts are changed from now on; `None` where its results are right all the same.
+fn with_texts(change: impl Fn(&str) -> String + Send + Sync + 'static) -> Option<String> {
+    let right = chain(&operands(&Device::cpu()).unwrap()).unwrap();
+    let d = device();
+    let operands = operands(&d).unwrap();
+    texts::change(Some(Box::new(change)));
+    let got = chain(&operands);
+    texts::change(None);
+    match got {
+        Ok(got) if got.iter().zip(&right).all(|(a, b)| (a - b).abs() <= 1e-5) => None,
+        Ok(_) => Some("other results than the CPU's".into()),
+        Err(e) => Some(e.to_string()),
+    }
+}
+
+#[test]
+fn a_wrong_index_of_a_buffer_is_found() {
+    let _alone = alone();
+    assert_eq!(with_texts(str::to_string), None);
+    let unbound = with_texts(|text| text.replace("[[buffer(1)]]", "[[buffer(9)]]"));
+    assert!(unbound.as_ref().is_some_and(|e| e.contains("nothing is bound at 9")), "{unbound:?}");
+    let swap = |text: &str| text.replace("[[buffer(1)]]", "[[buffer(?)]]").replace("[[buffer(2)]]", "[[buffer(1)]]").replace('?', "2");
+    assert!(with_texts(swap).is_some(), "swapped buffers are not found");
+}
+
+#[test]
+fn what_is_wrong_with_a_text_is_told_with_its_op() {
+    let _alone = alone();
+    texts::EAGER.store(true, SeqCst);
+    let why = with_texts(|text| text.replace("metal::max(", "metal::largest("));
+    texts::EAGER.store(false, SeqCst);
+    assert!(why.as_ref().is_some_and(|e| e.contains("softmax") && e.contains("largest")), "{why:?}");
+}
+
+/// The text without its first write to threadgroup memory.
+fn without_first_write(text: &str) -> String {
+    let memory: Vec<&str> =
+        text.lines().filter_map(|l| l.trim().strip_prefix("threadgroup ")?.strip_suffix(';')?.split(' ').nth(1)).collect();
+    let mut gone = false;
+    let keep = |line: &&str| {
+        let writes = |name: &&str| {
+            line.trim_start().strip_prefix(*name).is_some_and(|l| l.starts_with('[') || l.starts_with(".inner[")) && line.contains(" = ")
+        };
+        let hit = !gone && memory.iter().any(writes);
+        gone |= hit;
+        !hit
+    };
+    text.lines().filter(keep).map(|l| format!("{l}\n")).collect()
+}
+
+#[test]
+fn threadgroup_memory_that_nobody_wrote_is_found() {
+    let _alone = alone();
+    let changed = Arc::new(AtomicUsize::new(0));
+    let count = changed.clone();
+    let found = with_texts(move |text| {
+        let out = without_first_write(text);
+        count.fetch_add(usize::from(out.lines().count() < text.lines().count()), SeqCst);
+        out
+    });
+    assert!(changed.load(SeqCst) > 0, "no kernel writes threadgroup memory");
+    assert!(found.is_some(), "an uninitialised read is not found");
 }
 
 #[test]

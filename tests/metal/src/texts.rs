@@ -1,0 +1,111 @@
+//! Metal's compiler: texts become kernels by the tools of `tests/msl`, whose cache they share.
+
+use crate::kernel::Kernel;
+use crate::toolchain::{Mode, Toolchain};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// A kernel of a text, as the tools of `tests/msl` take it.
+#[derive(Clone)]
+pub struct MetalText {
+    pub source: String,
+    pub entry: String,
+}
+
+/// A kernel that is compiled when it first runs, together with all others that wait for it.
+pub struct Lazy {
+    text: MetalText,
+    made: OnceLock<Result<Arc<Kernel>, String>>,
+}
+
+/// A kernel, ready for a pipeline.
+#[derive(Clone)]
+pub struct Compiled {
+    pub name: String,
+    /// `None` while kernels are only learned, see [`learn`]: its dispatches do nothing.
+    lazy: Option<Arc<Lazy>>,
+    /// Threads of a threadgroup at most, where the text says so.
+    pub max_threads: Option<u32>,
+}
+
+impl Compiled {
+    /// The kernel; `None` where its dispatches do nothing. The first call compiles every kernel that is asked for and not compiled.
+    pub fn kernel(&self) -> Result<Option<Arc<Kernel>>, String> {
+        let Some(lazy) = &self.lazy else { return Ok(None) };
+        if lazy.made.get().is_none() {
+            let waiting = std::mem::take(&mut *lock(&WAITING));
+            let all: Vec<&Arc<Lazy>> = waiting.iter().chain([lazy]).collect();
+            let made = toolchain()?.kernels(&all.iter().map(|l| &l.text).collect::<Vec<_>>());
+            all.iter().zip(made).for_each(|(l, made)| drop(l.made.set(made)));
+        }
+        lazy.made.get().map_or(Ok(None), |made| made.clone().map(Some))
+    }
+}
+
+/// Kernels that nothing has run yet.
+static WAITING: Mutex<Vec<Arc<Lazy>>> = Mutex::new(vec![]);
+/// Whether texts are collected instead of compiled.
+static LEARNING: AtomicBool = AtomicBool::new(false);
+static LEARNED: Mutex<Vec<MetalText>> = Mutex::new(vec![]);
+/// Whether texts are compiled when a library is made of them, as by the real Metal, which tells what is wrong with them then.
+pub static EAGER: AtomicBool = AtomicBool::new(false);
+
+/// What a test does to texts before they are compiled, to see whether a fault is found.
+pub type Change = Box<dyn Fn(&str) -> String + Send + Sync>;
+static CHANGE: Mutex<Option<Change>> = Mutex::new(None);
+
+fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Changes texts from now on; `None` leaves them as they are.
+pub fn change(change: Option<Change>) {
+    *lock(&CHANGE) = change;
+}
+
+/// The text that is compiled for one.
+pub fn changed(text: String) -> String {
+    lock(&CHANGE).as_ref().map_or(text.clone(), |change| change(&text))
+}
+
+pub fn toolchain() -> Result<&'static Toolchain, String> {
+    Toolchain::get(Mode::Plain).ok_or_else(|| "there is no clang++ of version 19".to_string())
+}
+
+/// The names of a text's kernels.
+pub fn kernels(text: &str) -> impl Iterator<Item = &str> {
+    text.split("kernel void ").skip(1).filter_map(|rest| rest.split('(').next()).map(str::trim)
+}
+
+/// A kernel of a text.
+pub fn compile(source: &str, entry: &str) -> Result<Compiled, String> {
+    let text = MetalText { source: source.into(), entry: entry.into() };
+    let max_threads = source.split("max_total_threads_per_threadgroup(").nth(1).and_then(|t| t.split(')').next()?.trim().parse().ok());
+    let lazy = match LEARNING.load(SeqCst) {
+        true => {
+            lock(&LEARNED).push(text);
+            None
+        }
+        false => Some(Arc::new(Lazy { text, made: OnceLock::new() })),
+    };
+    lock(&WAITING).extend(lazy.clone());
+    let compiled = Compiled { name: entry.into(), lazy, max_threads };
+    if EAGER.load(SeqCst) {
+        compiled.kernel()?;
+    }
+    Ok(compiled)
+}
+
+/// Does `work` only to learn which kernels it needs, and compiles them together: many in one call of the compiler. Its results are arbitrary.
+/// Devices that it uses are opened before, and given up behind it. Gives how many kernels there are, and how many were new.
+pub fn learn<T>(work: impl FnOnce() -> T) -> [usize; 2] {
+    let Ok(toolchain) = toolchain() else { return [0; 2] };
+    let before = toolchain.compiled().texts;
+    LEARNING.store(true, SeqCst);
+    drop(work());
+    LEARNING.store(false, SeqCst);
+    let texts = std::mem::take(&mut *lock(&LEARNED));
+    // What does not compile is told when it is needed.
+    drop(toolchain.kernels(&texts.iter().collect::<Vec<_>>()));
+    [texts.len(), toolchain.compiled().texts - before]
+}

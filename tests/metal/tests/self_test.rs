@@ -1,0 +1,33 @@
+//! The self-test of `tl doctor` on the Metal backend: every kind of kernel in its dtypes, and the work that shows missing barriers. A fault that is
+//! planted is in its report.
+
+use fake_metal::texts;
+use tensorlogic::Device;
+use tensorlogic::measure::{SelfTestOptions, SelfTestReport, self_test};
+use tensorlogic::tuning::Tuning;
+
+fn device() -> Device {
+    Device::open_with_tuning("metal", Tuning::apple()).unwrap()
+}
+
+fn failed(report: &SelfTestReport) -> Vec<String> {
+    report.rows.iter().filter_map(|r| Some(format!("{}: {}", r.name, r.failed.as_ref()?.chars().take(300).collect::<String>()))).collect()
+}
+
+#[test]
+fn the_self_test_passes_and_finds_a_wrong_text() {
+    let report = self_test(&device(), &SelfTestOptions { bench_seconds: 0.01 }, &mut |_| {});
+    let count = report.rows.len();
+    println!("{count} rows, {} kernels, {:.0} s", report.kernels.0, report.seconds);
+    report.bench.iter().for_each(|b| println!("{}: {} bytes, {} operations", b.name, b.bytes, b.operations));
+    assert_eq!(failed(&report), Vec::<String>::new());
+    assert!(count >= 200 && report.bench.len() == 4, "{count} rows, {} measurements", report.bench.len());
+
+    let planted = device();
+    // A few of the texts, so that not all are compiled again.
+    let plant = |text: &str| if text.len().is_multiple_of(16) { text.replace("metal::max(", "metal::min(") } else { text.into() };
+    texts::change(Some(Box::new(plant)));
+    let wrong = self_test(&planted, &SelfTestOptions::default(), &mut |_| {});
+    texts::change(None);
+    assert!(!wrong.passes(), "wrong texts are not found");
+}

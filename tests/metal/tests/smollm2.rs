@@ -1,0 +1,67 @@
+//! SmolLM2-135M-Instruct on the Metal backend: its first tokens are those of transformers, to which `tests/it/models/smollm2.rs` holds the CPU, and
+//! each is one command buffer. Needs the model's file, which `TL_TEST_MODEL` names; with `TL_REQUIRE_MODEL=1` it fails without.
+
+use fake_metal::metal::COUNTS;
+use std::path::Path;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
+use tensorlogic::io::SafeTensors;
+use tensorlogic::models::{self, Sampler, Session, Weights};
+use tensorlogic::tuning::Tuning;
+use tensorlogic::{DType, Device};
+
+const TOKENS: usize = 16;
+/// Dispatches of a decode step: 30 layers of five, and three around them.
+const STEP_DISPATCHES: u64 = 153;
+
+/// Command buffers, dispatches, barriers and buffers so far.
+fn counts() -> [u64; 4] {
+    [&COUNTS.command_buffers, &COUNTS.dispatches, &COUNTS.barriers, &COUNTS.buffers].map(|c| c.load(SeqCst))
+}
+
+/// Numbers of the reference.
+fn ids(reference: &SafeTensors, name: &str) -> Vec<u32> {
+    let bytes = reference.bytes_of(reference.tensor(name).unwrap());
+    bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect()
+}
+
+/// The tokens that follow a prompt, and what was counted at each.
+fn generate(device: &Device, model: &Path, prompt: &[u32]) -> (Vec<u32>, Vec<[u64; 4]>) {
+    let model = models::load(&Weights::open(model, device).unwrap(), Some(DType::F32)).unwrap();
+    let mut session = Session::new(&*model, 64, device).unwrap();
+    let logits = session.prompt(prompt, || false).unwrap().unwrap();
+    let mut sampler = Sampler::default();
+    let mut generation = session.generate(logits, &mut sampler).unwrap().at_most(TOKENS);
+    let (mut tokens, mut seen) = (vec![], vec![]);
+    while let Some(token) = generation.token().unwrap() {
+        tokens.push(token);
+        seen.push(counts());
+    }
+    (tokens, seen)
+}
+
+#[test]
+fn the_first_tokens_are_those_of_transformers() {
+    let path = match std::env::var("TL_TEST_MODEL") {
+        Ok(path) if !path.is_empty() => path,
+        _ if std::env::var("TL_REQUIRE_MODEL").is_ok_and(|v| v == "1") => panic!("TL_TEST_MODEL names no model"),
+        _ => return println!("skipped: TL_TEST_MODEL names no model"),
+    };
+    let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../reference/smollm2-135m-instruct-q4_1.safetensors");
+    let reference = SafeTensors::open(reference).unwrap();
+    let (prompt, want) = (ids(&reference, "prompt_0"), ids(&reference, "greedy_0"));
+    let device = Device::open_with_tuning("metal", Tuning::apple()).unwrap();
+    device.set_adaptive(false);
+    let start = Instant::now();
+    let (got, seen) = generate(&device, Path::new(&path), &prompt);
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{} tokens behind {} in {seconds:.0} s: {got:?}; counted at each: {seen:?}", got.len(), prompt.len());
+    assert_eq!(got, want[..TOKENS]);
+    let [first, .., last] = &seen[..] else { panic!("{} tokens", seen.len()) };
+    let tokens = (seen.len() - 1) as u64;
+    let [submits, dispatches, barriers, _]: [u64; 4] = std::array::from_fn(|n| last[n] - first[n]);
+    assert!(submits <= tokens, "{submits} command buffers for {tokens} tokens");
+    assert!(dispatches <= tokens * STEP_DISPATCHES, "{dispatches} dispatches for {tokens} tokens");
+    assert!(barriers <= dispatches, "{barriers} barriers between {dispatches} dispatches");
+    assert_eq!(last[3] - seen[1][3], 0, "memory was taken behind the second token");
+}
