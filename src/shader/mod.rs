@@ -70,6 +70,8 @@ pub static LIBRARY: &[(&str, &str)] = &[
     ("vec16.wgsl", include_str!("lib/vec16.wgsl")),
     ("quant/common.wgsl", include_str!("lib/quant/common.wgsl")),
     ("quant/bytes.wgsl", include_str!("lib/quant/bytes.wgsl")),
+    ("quant/coded.wgsl", include_str!("lib/quant/coded.wgsl")),
+    ("quant/coded_bytes.wgsl", include_str!("lib/quant/coded_bytes.wgsl")),
     ("quant/scale_min.wgsl", include_str!("lib/quant/scale_min.wgsl")),
     ("quant/tiles.wgsl", include_str!("lib/quant/tiles.wgsl")),
     ("quant/items.wgsl", include_str!("lib/quant/items.wgsl")),
