@@ -7,7 +7,7 @@ use std::fmt;
 /// The type of a tensor's elements.
 ///
 /// f16 and bf16 are storage: all arithmetic on them is done in f32 and rounded at the store.
-/// f64 and i64 exist on the CPU. The block formats (`Q4_0` …) are GGML's; tensors of them are weights: matmul, gather
+/// f64 and i64 exist on the CPU. The block formats are GGML's (`Q4_0` to `IQ1_M`), and those that weights of other libraries are stored in here; tensors of them are weights: matmul, gather
 /// and cast read them, nothing writes them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -81,6 +81,24 @@ pub enum DType {
     IQ1_S,
     /// 256 values by a codebook, 1.8 bits each.
     IQ1_M,
+    /// 32 values: an f32 factor, floats of 8 bits.
+    F8_E4M3,
+    /// 32 values: f16 scale and offset, 2-bit integers.
+    A2,
+    /// 32 values: f16 scale and offset, 3-bit integers.
+    A3,
+    /// 32 values: f16 scale and offset, 4-bit integers.
+    A4,
+    /// 32 values: f16 scale and offset, 5-bit integers.
+    A5,
+    /// 32 values: f16 scale and offset, 6-bit integers.
+    A6,
+    /// 32 values: f16 scale and offset, 8-bit integers.
+    A8,
+    /// 32 values: f16 scale, zero point, 4-bit integers.
+    Z4,
+    /// 32 values: f16 scale, zero point, 8-bit integers.
+    Z8,
 }
 use DType::*;
 
@@ -90,7 +108,7 @@ impl DType {
     /// The block formats, in the order of [`FORMATS`].
     pub const BLOCKS: [DType; FORMATS.len()] = [
         Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q1_0, TQ1_0, TQ2_0, IQ2_XXS, IQ2_XS, IQ2_S,
-        IQ3_XXS, IQ3_S, IQ1_S, IQ1_M,
+        IQ3_XXS, IQ3_S, IQ1_S, IQ1_M, F8_E4M3, A2, A3, A4, A5, A6, A8, Z4, Z8,
     ];
     /// Every dtype, plain ones first.
     pub const ALL: [DType; 10 + FORMATS.len()] = joined(&Self::PLAIN, &Self::BLOCKS);
@@ -118,7 +136,7 @@ impl DType {
         }
     }
 
-    /// PyTorch's name for plain types, GGML's for blocks.
+    /// PyTorch's name for plain types, GGML's for its block formats.
     pub const fn name(self) -> &'static str {
         match self {
             F32 => "f32",
@@ -160,7 +178,7 @@ impl DType {
         }
     }
 
-    /// Whether this is one of GGML's block formats.
+    /// Whether this is a block format.
     pub const fn is_block(self) -> bool {
         self.block_number().is_some()
     }

@@ -45,7 +45,7 @@ pub fn write_gguf(
     let mut tensors: Vec<(String, Tensor)> = Vec::new();
     match weights.gguf() {
         Some(gguf) => {
-            for (key, value) in gguf.metadata() {
+            for (key, value) in gguf.metadata().filter(|(key, _)| !key.starts_with("split.")) {
                 w.set(key, value);
             }
             for name in weights.stored_names() {

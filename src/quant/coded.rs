@@ -115,7 +115,7 @@ pub(super) fn word(block: &[u8], at: usize) -> u32 {
 
 /// `2^(e − 128)`: a scale of the microscaling formats, E8M0, halved, as the tables of their values are doubled.
 #[inline(always)]
-pub(super) fn power_of_two(e: u8) -> f32 {
+pub(crate) fn power_of_two(e: u8) -> f32 {
     // The two smallest are subnormal.
     f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e as u32 - 1) << 23 })
 }

@@ -21,6 +21,9 @@
 //! | TQ1_0, TQ2_0 | 256 | 54, 66 | `d·(q − 1)` | 8 bits for five digits; 2 |
 //! | IQ2_XXS, IQ2_XS, IQ2_S | 256 | 66, 74, 82 | `d·(2·s + 1)/8·±q`, eight q by a codebook | |
 //! | IQ3_XXS, IQ3_S | 256 | 98, 110 | `d·(2·s + 1)·±q`, four q by a codebook | |
+//! | F8_E4M3 | 32 | 36 | `s·q`, s an f32 | 8 (E4M3) |
+//! | A2 to A6, A8 | 32 | 4 + 4·bits | `s·q + o`, s and o are f16 | 2, 3, 4, 5, 6, 8 |
+//! | Z4, Z8 | 32 | 20, 36 | `s·(q − z)` | 4, 8 |
 //! | IQ1_S, IQ1_M | 256 | 50, 56 | `d·(2·s + 1)·(q ± 1/8)`, eight q by a codebook | |
 //!
 //! # What follows from a descriptor
@@ -35,6 +38,7 @@
 //! A new format is a descriptor and its WGSL in this folder, a line in the list below, and a [`DType`](crate::DType).
 
 mod affine;
+mod affine_groups;
 mod block;
 mod coded;
 mod pack;
@@ -46,18 +50,19 @@ mod tests;
 pub use affine::{Affine, AffineParams, Bits, Granularity, Mapping};
 pub(crate) use block::f16_to_f32;
 pub use block::{BitField, BlockFormat, GgufType, Linear, Numbers, Scales, Values};
+pub(crate) use coded::power_of_two;
 pub use coded::{Coded, Factor, Packed};
 pub use rows::{dequantize, quantize, random_blocks};
 
 /// Declares the files of the formats and the list of them.
 macro_rules! formats {
-    ($count:literal: $($file:ident),*) => {
+    ($count:literal: $($file:ident),*; $($format:ident),*) => {
         $(mod $file;)*
         /// Every block format, in the order of [`DType::BLOCKS`](crate::DType::BLOCKS).
-        pub const FORMATS: [&BlockFormat; $count] = [$(&$file::FORMAT),*];
+        pub const FORMATS: [&BlockFormat; $count] = [$(&$file::FORMAT,)* $(&affine_groups::$format),*];
     };
 }
-formats!(24: q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4, nvfp4, q1_0, tq1_0, tq2_0, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1_s, iq1_m);
+formats!(33: q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4, nvfp4, q1_0, tq1_0, tq2_0, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1_s, iq1_m, f8_e4m3; A2, A3, A4, A5, A6, A8, Z4, Z8);
 
 /// How many of them, the first ones, are integers under scales.
 const LINEAR_COUNT: usize = 10;

@@ -177,6 +177,6 @@ pub(super) fn extreme(values: &[f32]) -> f32 {
 }
 
 /// The smallest and the largest value.
-fn range(values: &[f32]) -> (f32, f32) {
+pub(super) fn range(values: &[f32]) -> (f32, f32) {
     values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(lo, hi), &x| (lo.min(x), hi.max(x)))
 }

@@ -116,7 +116,7 @@ fn the_plain_reader_follows_the_rule() {
 /// is a factor of all of them.
 #[test]
 fn coded_formats_have_a_factor() {
-    for d in DType::BLOCKS.into_iter().filter(|d| d.coded().is_some()) {
+    for d in DType::BLOCKS.into_iter().filter(|d| d.coded().is_some_and(|f| !f.shifted)) {
         let f = d.format().unwrap();
         for seed in 1..20 {
             let mut block = random_bytes(f.bytes(), seed);

@@ -68,6 +68,7 @@ pub static LIBRARY: &[(&str, &str)] = &[
     ("rows_put8.wgsl", include_str!("lib/rows_put8.wgsl")),
     ("subgroup_barrier.wgsl", include_str!("lib/subgroup_barrier.wgsl")),
     ("vec16.wgsl", include_str!("lib/vec16.wgsl")),
+    ("quant/affine_groups.wgsl", include_str!("lib/quant/affine_groups.wgsl")),
     ("quant/common.wgsl", include_str!("lib/quant/common.wgsl")),
     ("quant/bytes.wgsl", include_str!("lib/quant/bytes.wgsl")),
     ("quant/coded.wgsl", include_str!("lib/quant/coded.wgsl")),

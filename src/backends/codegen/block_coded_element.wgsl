@@ -6,10 +6,13 @@
 fn d${ID}(e: u32) -> f32 {
   let b = e / ${LEN}u; let g = e % ${LEN}u / 32u; let i = e % 32u;
   let x = first_${FORMAT}_e${ID}(b, g);
-  var y = vec4<u32>(0u);
+  var y = vec4<u32>(0u); var z = vec4<u32>(0u);
 #if PLANES > 1
   y = second_${FORMAT}_e${ID}(b, g);
 #endif
-  let by = scale_${FORMAT}_e${ID}(x, y, g, i / ${32 / PARTS}u);
-  return fma(quad_${FORMAT}_e${ID}(x, y, g, i / 4u)[i & 3u], by.x, by.y);
+#if PLANES > 2
+  z = third_${FORMAT}_e${ID}(b, g);
+#endif
+  let by = scale_${FORMAT}_e${ID}(x, y, z, g, i / ${32 / PARTS}u);
+  return fma(quad_${FORMAT}_e${ID}(x, y, z, g, i / 4u)[i & 3u], by.x, by.y);
 }

@@ -37,6 +37,9 @@ fn weights(dtype: DType, rows: usize, k: usize, gap: usize, random: &mut Random)
         for block in row[..row_bytes - gap].chunks_exact_mut(dtype.block_bytes()) {
             if dtype.coded().is_some() {
                 dtype.format().unwrap().set_factor(block, 2.0 * random.float());
+                if dtype.coded().is_some_and(|f| f.shifted) {
+                    block[3] = 0; // a small offset, or a zero point below 256
+                }
                 continue;
             }
             let mut half = |at: usize| block[at..at + 2].copy_from_slice(&f16::from_f32(random.float()).to_le_bytes());

@@ -30,8 +30,8 @@ fn levels${T}(q: u32) -> u32 {
 }
 #include "quant/${FORMAT}.wgsl" PART = 2
 #if INTEGERS
-fn quad_${FORMAT}${T}(x: vec4<u32>, y: vec4<u32>, g: u32, c: u32) -> vec4<f32> {
-  let w = vec4<i32>(vec4<u32>(packed_${FORMAT}${T}(x, y, g, c)) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u);
+fn quad_${FORMAT}${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> vec4<f32> {
+  let w = vec4<i32>(vec4<u32>(packed_${FORMAT}${T}(x, y, z, g, c)) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u);
   return vec4<f32>(w - vec4<i32>(${LESS}));
 }
 #endif

@@ -20,12 +20,15 @@ fn block_of(row: u32) -> u32 { return (${START}) / ${BLOCK_SIZE}u + row * (${K} 
 fn weights4(row: u32, v: u32) -> vec4<f32> {
   let b = block_of(row) + v / ${BLOCK_QUADS}u; let g = v % ${BLOCK_QUADS}u / 8u;
   let x = first_${FORMAT}(b, g);
-  var y = vec4<u32>(0u);
+  var y = vec4<u32>(0u); var z = vec4<u32>(0u);
 #if PLANES > 1
   y = second_${FORMAT}(b, g);
 #endif
-  let by = scale_${FORMAT}(x, y, g, v % 8u / ${8 / CODED_PARTS}u);
-  return fma(quad_${FORMAT}(x, y, g, v % 8u), vec4<f32>(by.x), vec4<f32>(by.y));
+#if PLANES > 2
+  z = third_${FORMAT}(b, g);
+#endif
+  let by = scale_${FORMAT}(x, y, z, g, v % 8u / ${8 / CODED_PARTS}u);
+  return fma(quad_${FORMAT}(x, y, z, g, v % 8u), vec4<f32>(by.x), vec4<f32>(by.y));
 }
 #else
 #include "quant/${FORMAT}.wgsl" PART = 0
