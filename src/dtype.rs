@@ -1,13 +1,13 @@
 //! Element types: the plain ones that programs compute with, and the block-quantized ones that weights are stored in.
 
 use crate::error::{TensorError, TensorResult};
-use crate::quant::{BlockFormat, FORMATS};
+use crate::quant::{BlockFormat, Coded, FORMATS};
 use std::fmt;
 
 /// The type of a tensor's elements.
 ///
 /// f16 and bf16 are storage: all arithmetic on them is done in f32 and rounded at the store.
-/// f64 and i64 exist on the CPU. The block formats (`Q4_0` …) are GGML's; tensors of them are weights: matmul, gather
+/// f64 and i64 exist on the CPU. The block formats are GGML's (`Q4_0` to `IQ1_M`), and those that weights of other libraries are stored in here; tensors of them are weights: matmul, gather
 /// and cast read them, nothing writes them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -53,6 +53,52 @@ pub enum DType {
     Q5_K,
     /// 256 values, 6.6 bits each.
     Q6_K,
+    /// 32 values: f16 scale, 4-bit indices of a table.
+    IQ4_NL,
+    /// 256 values: as IQ4_NL, a scale of six bits each 32.
+    IQ4_XS,
+    /// 32 values: floats of 4 bits, a power of two.
+    MXFP4,
+    /// 64 values: floats of 4 bits, a scale of 8 bits each 16.
+    NVFP4,
+    /// 128 values: an f16 scale and signs.
+    Q1_0,
+    /// 256 values −1, 0 and 1, 1.7 bits each.
+    TQ1_0,
+    /// 256 values −1, 0 and 1, 2.1 bits each.
+    TQ2_0,
+    /// 256 values by a codebook, 2.1 bits each.
+    IQ2_XXS,
+    /// 256 values by a codebook, 2.3 bits each.
+    IQ2_XS,
+    /// 256 values by a codebook, 2.6 bits each.
+    IQ2_S,
+    /// 256 values by a codebook, 3.1 bits each.
+    IQ3_XXS,
+    /// 256 values by a codebook, 3.4 bits each.
+    IQ3_S,
+    /// 256 values by a codebook, 1.6 bits each.
+    IQ1_S,
+    /// 256 values by a codebook, 1.8 bits each.
+    IQ1_M,
+    /// 32 values: an f32 factor, floats of 8 bits.
+    F8_E4M3,
+    /// 32 values: f16 scale and offset, 2-bit integers.
+    A2,
+    /// 32 values: f16 scale and offset, 3-bit integers.
+    A3,
+    /// 32 values: f16 scale and offset, 4-bit integers.
+    A4,
+    /// 32 values: f16 scale and offset, 5-bit integers.
+    A5,
+    /// 32 values: f16 scale and offset, 6-bit integers.
+    A6,
+    /// 32 values: f16 scale and offset, 8-bit integers.
+    A8,
+    /// 32 values: f16 scale, zero point, 4-bit integers.
+    Z4,
+    /// 32 values: f16 scale, zero point, 8-bit integers.
+    Z8,
 }
 use DType::*;
 
@@ -60,7 +106,10 @@ impl DType {
     /// The plain dtypes.
     const PLAIN: [DType; 10] = [F32, F16, BF16, F64, I32, U32, I8, U8, Bool, I64];
     /// The block formats, in the order of [`FORMATS`].
-    pub const BLOCKS: [DType; FORMATS.len()] = [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K];
+    pub const BLOCKS: [DType; FORMATS.len()] = [
+        Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q1_0, TQ1_0, TQ2_0, IQ2_XXS, IQ2_XS, IQ2_S,
+        IQ3_XXS, IQ3_S, IQ1_S, IQ1_M, F8_E4M3, A2, A3, A4, A5, A6, A8, Z4, Z8,
+    ];
     /// Every dtype, plain ones first.
     pub const ALL: [DType; 10 + FORMATS.len()] = joined(&Self::PLAIN, &Self::BLOCKS);
     /// The dtypes of weight matrices: three plain ones, and every block format.
@@ -79,7 +128,15 @@ impl DType {
         }
     }
 
-    /// PyTorch's name for plain types, GGML's for blocks.
+    /// How a block format is decoded that is not of integers under scales.
+    pub(crate) const fn coded(self) -> Option<&'static Coded> {
+        match self.format() {
+            Some(format) => format.coded(),
+            None => None,
+        }
+    }
+
+    /// PyTorch's name for plain types, GGML's for its block formats.
     pub const fn name(self) -> &'static str {
         match self {
             F32 => "f32",
@@ -102,7 +159,7 @@ impl DType {
     /// Elements in one block; 1 for plain types.
     pub const fn block(self) -> usize {
         match self.format() {
-            Some(format) => format.len,
+            Some(format) => format.len(),
             None => 1,
         }
     }
@@ -121,7 +178,7 @@ impl DType {
         }
     }
 
-    /// Whether this is one of GGML's block formats.
+    /// Whether this is a block format.
     pub const fn is_block(self) -> bool {
         self.block_number().is_some()
     }

@@ -45,7 +45,7 @@ fn check_gradient(dtype: DType, m: usize, n: usize, k: usize, device: &Device) {
 #[test]
 fn a_packed_weight_passes_gradients_to_its_input() {
     for device in devices() {
-        for dtype in DType::BLOCKS {
+        for dtype in DType::BLOCKS.into_iter().filter(|d| d.format().is_some_and(|f| f.is_encoded())) {
             for m in [1, 5, 12, 40] {
                 check_gradient(dtype, m, 96, 512, &device);
             }

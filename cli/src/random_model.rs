@@ -3,7 +3,7 @@
 use crate::output::Failure;
 use tensorlogic::DType;
 use tensorlogic::io::{Gguf, GgufWriter};
-use tensorlogic::quant::quantize;
+use tensorlogic::quant::{quantize, random_blocks};
 
 /// Sizes of a model.
 pub struct Shape {
@@ -149,7 +149,11 @@ fn random_bytes(dtype: DType, count: usize, inputs: usize) -> Vec<u8> {
     // A period that no row length divides is long enough to be random for a processor.
     let period = if dtype.is_block() { 1021 * dtype.block() } else { 1_000_003 };
     let values: Vec<f32> = (0..count.min(period)).map(|_| next()).collect();
-    let mut out = quantize(dtype, &values).unwrap_or_default();
+    let mut out = match dtype.format() {
+        Some(format) if !format.is_encoded() => random_blocks(dtype, values.len(), scale, 1),
+        _ => quantize(dtype, &values),
+    }
+    .unwrap_or_default();
     let period = out.len();
     while out.len() < total && period > 0 {
         out.extend_from_within(..period.min(total - out.len()));

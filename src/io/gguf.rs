@@ -8,6 +8,7 @@
 //! zeros up to a multiple of general.alignment (32 where not given), then the tensors' bytes at their offsets
 //! ```
 
+mod split;
 mod types;
 mod value;
 mod writer;
@@ -53,6 +54,8 @@ pub(super) fn bad(message: impl Into<String>) -> TensorError {
 #[derive(Debug)]
 pub struct Gguf {
     data: Arc<MappedFile>,
+    /// The other files of a model in several.
+    more: Vec<Arc<MappedFile>>,
     version: u32,
     entries: Vec<TensorEntry>,
     by_key: Vec<u32>,
@@ -70,12 +73,17 @@ struct TensorEntry {
 }
 
 impl Gguf {
-    /// Maps and reads a file's header; tensors are read when their bytes are.
+    /// Maps and reads a file's header, and those of the model's other files where it is one of several (`NAME-00001-of-00003.gguf`); tensors are
+    /// read when their bytes are.
     ///
     /// # Errors
-    /// Those of [`MappedFile::open`] and [`Gguf::from_bytes`].
+    /// Those of [`MappedFile::open`] and [`Gguf::from_bytes`]; [`TensorError::Format`] where the files of a model do not belong together.
     pub fn open(path: impl AsRef<Path>) -> TensorResult<Gguf> {
-        let path = path.as_ref();
+        split::joined(Gguf::single(path.as_ref())?, path.as_ref())
+    }
+
+    /// Reads one file.
+    fn single(path: &Path) -> TensorResult<Gguf> {
         Gguf::from_data(MappedFile::open(path)?).map_err(|e| e.in_file(path))
     }
 
@@ -125,7 +133,7 @@ impl Gguf {
         let start = at.at.checked_next_multiple_of(alignment).ok_or_else(|| bad("the alignment is larger than memory"))?;
         place(&mut tensors, start, data.len())?;
         let table = TensorTable::new("gguf", tensors)?;
-        Ok(Gguf { version, entries, by_key, table, data: Arc::new(data) })
+        Ok(Gguf { more: Vec::new(), version, entries, by_key, table, data: Arc::new(data) })
     }
 
     /// The file's version, 2 or 3.
@@ -133,7 +141,17 @@ impl Gguf {
         self.version
     }
 
-    /// The file's bytes, to be shared with buffers that point into them.
+    /// The file of a tensor, to be shared with buffers that point into it at the tensor's range.
+    pub fn data_of(&self, info: &TensorInfo) -> Option<&Arc<MappedFile>> {
+        if info.file == 0 { Some(&self.data) } else { self.more.get(info.file as usize - 1) }
+    }
+
+    /// How many files the model has.
+    pub fn files(&self) -> usize {
+        1 + self.more.len()
+    }
+
+    /// The bytes of the file that has the metadata, to be shared with buffers that point into them.
     pub fn data(&self) -> &Arc<MappedFile> {
         &self.data
     }
@@ -240,7 +258,7 @@ impl Gguf {
 
     /// The bytes of one of this file's tensors; empty for a range outside the file.
     pub fn bytes_of(&self, info: &TensorInfo) -> &[u8] {
-        self.data.get(info.range.clone()).unwrap_or_default()
+        self.data_of(info).and_then(|f| f.get(info.range.clone())).unwrap_or_default()
     }
 }
 

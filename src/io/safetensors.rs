@@ -112,6 +112,11 @@ impl SafeTensors {
         self.table.find("safetensors", name)
     }
 
+    /// The tensor of this name, of any type.
+    pub(crate) fn find(&self, name: &str) -> Option<&TensorInfo> {
+        self.table.get(name)
+    }
+
     /// The bytes of one of these tensors; empty for a range outside its file.
     pub fn bytes_of(&self, info: &TensorInfo) -> &[u8] {
         self.files.get(info.file as usize).and_then(|f| f.get(info.range.clone())).unwrap_or_default()

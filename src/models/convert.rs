@@ -9,7 +9,7 @@ use crate::models::rope_settings::unscaled;
 use crate::models::settings::Settings;
 use crate::models::weights::Tensors;
 use crate::models::{Weights, architectures};
-use crate::quant;
+use crate::quant::{self, BlockFormat};
 use crate::tensor::Tensor;
 use std::path::Path;
 
@@ -20,8 +20,8 @@ pub const fn file_type(dtype: DType) -> Option<u32> {
         DType::F16 => Some(1),
         DType::BF16 => Some(32),
         _ => match dtype.format() {
-            Some(format) => Some(format.gguf.file_type),
-            None => None,
+            Some(BlockFormat { gguf: Some(gguf), .. }) => Some(gguf.file_type),
+            _ => None,
         },
     }
 }
@@ -45,7 +45,7 @@ pub fn write_gguf(
     let mut tensors: Vec<(String, Tensor)> = Vec::new();
     match weights.gguf() {
         Some(gguf) => {
-            for (key, value) in gguf.metadata() {
+            for (key, value) in gguf.metadata().filter(|(key, _)| !key.starts_with("split.")) {
                 w.set(key, value);
             }
             for name in weights.stored_names() {

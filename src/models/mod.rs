@@ -11,6 +11,7 @@ pub mod generate;
 pub mod inference;
 mod memory_plan;
 mod pass;
+mod quantized;
 mod rope_settings;
 pub mod sampler;
 pub mod settings;

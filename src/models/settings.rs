@@ -205,7 +205,9 @@ impl<'a> Settings<'a> {
     /// When the file does not name its architecture.
     pub fn new(weights: &'a Weights) -> TensorResult<Settings<'a>> {
         let architecture = weights.architecture()?;
-        let asked = RefCell::new(BTreeSet::from(["model_type".to_string()]));
+        // The keys of quantized layers are accounted for.
+        let quantized = weights.quantized()?.map_or(&[][..], |_| &["quantization", "quantization_config"][..]);
+        let asked = RefCell::new(["model_type"].iter().chain(quantized).map(|k| k.to_string()).collect());
         Ok(Settings { weights, architecture, asked, sizes: RefCell::default() })
     }
 
@@ -501,7 +503,9 @@ impl<'a> Settings<'a> {
             (_, Some(_)) => Err(self.unknown(key, Raw::Gguf(value))),
             ("general.type", _) if !matches!(value.str(), Ok("model")) => refused("only whole models are implemented"),
             ("general.quantization_version", _) if !matches!(value.u64(), Ok(2)) => refused("blocks of version 2 are implemented"),
-            ("split.count", _) if !matches!(value.u64(), Ok(0 | 1)) => refused("models in several GGUF files are not implemented"),
+            ("split.count", _) if value.u64().is_ok_and(|n| n > 1) && self.weights.gguf().is_some_and(|g| g.files() == 1) => {
+                refused("the other files of the model are not there")
+            }
             _ => Ok(()),
         }
     }

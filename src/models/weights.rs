@@ -7,6 +7,7 @@ use crate::error::{TensorError, TensorResult};
 use crate::io::{Gguf, SafeTensors, TensorInfo};
 use crate::models::Projection;
 use crate::models::decoder::names::Names;
+use crate::models::quantized::{Blocks, Quantized};
 use crate::models::settings::{NONE, Settings};
 use crate::tensor::Tensor;
 use serde_json::Value as Json;
@@ -25,7 +26,7 @@ pub struct Weights {
 
 enum Source {
     Gguf(Gguf),
-    Hub { files: SafeTensors, config: Json },
+    Hub { files: SafeTensors, config: Json, quantized: TensorResult<Option<Quantized>> },
 }
 
 impl Weights {
@@ -47,7 +48,8 @@ impl Weights {
         let config: Json = serde_json::from_slice(&text).map_err(|e| TensorError::format("config", format!("{}: {e}", file.display())))?;
         let index = folder.join("model.safetensors.index.json");
         let files = SafeTensors::open(if index.exists() { index } else { folder.join("model.safetensors") })?;
-        Ok(Weights { source: Source::Hub { files, config }, file: file.display().to_string(), device: device.clone() })
+        let quantized = Quantized::of(&config, &files);
+        Ok(Weights { source: Source::Hub { files, config, quantized }, file: file.display().to_string(), device: device.clone() })
     }
 
     /// Weights of an opened GGUF file.
@@ -72,6 +74,18 @@ impl Weights {
         match &self.source {
             Source::Gguf(_) => None,
             Source::Hub { config, .. } => Some(config),
+        }
+    }
+    /// The quantized layers of a folder, if it has any.
+    ///
+    /// # Errors
+    /// [`TensorError::Unsupported`] where layers are quantized in a way that is not implemented; the message names the key, its value and the file.
+    pub(crate) fn quantized(&self) -> TensorResult<Option<&Quantized>> {
+        match &self.source {
+            Source::Hub { quantized: Ok(quantized), .. } => Ok(quantized.as_ref()),
+            Source::Hub { quantized: Err(TensorError::Unsupported(message)), .. } => Err(TensorError::Unsupported(format!("{}: {message}", self.file))),
+            Source::Hub { quantized: Err(e), .. } => Err(e.clone()),
+            Source::Gguf(_) => Ok(None),
         }
     }
     /// The file that contains the settings, for messages.
@@ -103,7 +117,7 @@ impl Weights {
         let (info, data) = match &self.source {
             Source::Gguf(g) => {
                 let i = g.tensor(name)?;
-                (i, g.data())
+                (i, g.data_of(i).ok_or_else(|| outside(i))?)
             }
             Source::Hub { files, .. } => {
                 let i = files.tensor(name)?;
@@ -116,7 +130,11 @@ impl Weights {
     }
 
     /// The names of all tensors in the file.
+    /// A quantized layer is its weight alone.
     pub fn stored_names(&self) -> Vec<String> {
+        if let Source::Hub { files, quantized: Ok(Some(quantized)), .. } = &self.source {
+            return quantized.names(files);
+        }
         let tensors = match &self.source {
             Source::Gguf(g) => g.tensors(),
             Source::Hub { files, .. } => files.tensors(),
@@ -126,6 +144,9 @@ impl Weights {
 
     /// Whether the file has a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
+        if let Ok(Some(known)) = self.quantized().map(|q| q.and_then(|q| q.knows(name))) {
+            return known;
+        }
         let tensors = match &self.source {
             Source::Gguf(g) => g.tensors(),
             Source::Hub { files, .. } => files.tensors(),
@@ -139,6 +160,11 @@ impl Weights {
     /// [`TensorError::Format`] where there is no such tensor, [`TensorError::Unsupported`] where its type is not supported,
     /// [`TensorError::Io`] where the file was changed since it was opened; those of [`Tensor::from_bytes`].
     pub fn any(&self, name: &str) -> TensorResult<Tensor> {
+        if let (Source::Hub { files, .. }, Some(quantized)) = (&self.source, self.quantized()?)
+            && let Some(Blocks { dtype, shape, bytes }) = quantized.weight(files, name)?
+        {
+            return Tensor::from_bytes(Bytes::Owned(Arc::new(bytes)), dtype, &shape, &self.device);
+        }
         let (info, bytes) = self.info(name)?;
         Tensor::from_bytes(bytes, info.dtype()?, &info.shape, &self.device)
     }

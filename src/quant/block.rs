@@ -1,5 +1,6 @@
 //! A block format as data: its fields, where their bits lie and the value that they stand for; and the plain reader that follows from it.
 
+use super::coded::Coded;
 use half::f16;
 
 /// Where the numbers of a field lie: `width` bits each, side by side in `lanes` neighbouring bytes, then in the next bits of the same bytes, then
@@ -152,16 +153,12 @@ pub struct GgufType {
     pub file_type: u32,
 }
 
-/// What a block format is. Everything that reads or writes blocks follows from it, but for the WGSL of matrix products ([`wgsl`](Self::wgsl)).
+/// A format whose values are integers of a few bits under scales.
 ///
 /// Value `i` of a block, in group `g`, is `d·s[g]·q[i] − dmin·m[g]`, where `d` and `dmin` are f16 and the others integers; a format without
 /// `dmin` has the first term only.
 #[derive(Clone, Copy, Debug)]
-pub struct BlockFormat {
-    /// The dtype's name.
-    pub name: &'static str,
-    /// What it is in GGUF files.
-    pub gguf: GgufType,
+pub struct Linear {
     /// Values of a block: 32 or 256.
     pub len: usize,
     /// The byte of `d`, an even one.
@@ -172,18 +169,115 @@ pub struct BlockFormat {
     pub quants: Numbers,
     /// `s` and `m`.
     pub scales: Scales,
+}
+
+/// What the bits of a block stand for.
+#[derive(Clone, Copy, Debug)]
+pub enum Values {
+    /// Integers under scales.
+    Linear(Linear),
+    /// Anything else, such as indices of a table or a codebook.
+    Coded(Coded),
+}
+
+/// What a block format is. Everything that reads or writes blocks follows from it, but for the WGSL of matrix products ([`wgsl`](Self::wgsl)).
+#[derive(Clone, Copy, Debug)]
+pub struct BlockFormat {
+    /// The dtype's name.
+    pub name: &'static str,
+    /// What it is in GGUF files; `None` for formats that only other files have.
+    pub gguf: Option<GgufType>,
+    /// What its bits stand for.
+    pub values: Values,
     /// The format of about the same size for rows that are multiples of 32 but not of 256.
     pub substitute: Option<&'static BlockFormat>,
-    /// Encodes one block, whose bytes are zero.
-    pub(super) pack: fn(&[f32], &mut [u8]),
-    /// The readers of four values and of 32, for matrix products on a GPU: the name to include and the source. By hand, as which words are loaded
-    /// together, and what is done with them only once, is what these kernels' speed depends on.
+    /// Encodes one block, whose bytes are zero; `None` where a format is only read.
+    pub(super) pack: Option<fn(&[f32], &mut [u8])>,
+    /// The readers for matrix products on a GPU: the name to include and the source. By hand, as which words are loaded together, and what is
+    /// done with them only once, is what these kernels' speed depends on. A [`Coded`] format's single elements are read by it too.
     pub wgsl: (&'static str, &'static str),
     /// Rows of four words in which that reader keeps 32 values.
     pub item_rows: u32,
 }
 
 impl BlockFormat {
+    /// Bytes of a block.
+    pub const fn bytes(&self) -> usize {
+        match &self.values {
+            Values::Linear(f) => f.bytes(),
+            Values::Coded(f) => f.bytes,
+        }
+    }
+
+    /// Values of a block.
+    pub const fn len(&self) -> usize {
+        match &self.values {
+            Values::Linear(f) => f.len,
+            Values::Coded(f) => f.len,
+        }
+    }
+
+    /// The fields of a format of integers under scales.
+    pub const fn linear(&self) -> Option<&Linear> {
+        match &self.values {
+            Values::Linear(f) => Some(f),
+            Values::Coded(_) => None,
+        }
+    }
+
+    /// The exact value `i` of a block, by the rule alone and in f64: what tests compare the readers with.
+    ///
+    /// ```
+    /// use tensorlogic::DType;
+    ///
+    /// let mut block = [0u8; 18]; // q4_0: d, then 32 nibbles
+    /// block[1] = 0x3c; // d = 1
+    /// block[2] = 0xf0; // q[0] = 0, q[16] = 15, each less 8
+    /// let q4_0 = DType::Q4_0.format().unwrap();
+    /// assert_eq!((q4_0.exact(&block, 0), q4_0.exact(&block, 16)), (-8.0, 7.0));
+    /// ```
+    pub fn exact(&self, block: &[u8], i: usize) -> f64 {
+        match &self.values {
+            Values::Linear(f) => f.exact(block, i),
+            Values::Coded(f) => f.value(block, i).into(),
+        }
+    }
+
+    /// Stores the factor that all values of a block share: `x`, or what is nearest to it among the factors that the format has.
+    pub fn set_factor(&self, block: &mut [u8], x: f32) {
+        match &self.values {
+            Values::Linear(f) => block[f.d..f.d + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes()),
+            Values::Coded(f) => f.factor.set(block, x),
+        }
+    }
+
+    /// Whether [`quantize`](super::quantize) can write it.
+    pub const fn is_encoded(&self) -> bool {
+        self.pack.is_some()
+    }
+
+    /// Encodes one block, to the nearest values that a plain search finds; `false` where the format is only read.
+    ///
+    /// # Panics
+    /// If `values` or `block` has another length than one block's; [`quantize`](super::quantize) checks and takes rows.
+    pub fn pack(&self, values: &[f32], block: &mut [u8]) -> bool {
+        assert!(values.len() == self.len() && block.len() == self.bytes(), "one block of {}", self.name);
+        let Some(pack) = self.pack else { return false };
+        block.fill(0);
+        pack(values, block);
+        true
+    }
+
+    /// How a format that is not of integers under scales is decoded.
+    pub(crate) const fn coded(&self) -> Option<&Coded> {
+        match &self.values {
+            Values::Linear(_) => None,
+            Values::Coded(f) => Some(f),
+        }
+    }
+}
+
+impl Linear {
     /// Bytes of a block.
     pub const fn bytes(&self) -> usize {
         const fn size(n: &Numbers, count: usize) -> usize {
@@ -251,32 +345,12 @@ impl BlockFormat {
         }
     }
 
-    /// The exact value `i` of a block, by the rule alone and in f64: what tests compare the readers with.
-    ///
-    /// ```
-    /// use tensorlogic::DType;
-    ///
-    /// let mut block = [0u8; 18]; // q4_0: d, then 32 nibbles
-    /// block[1] = 0x3c; // d = 1
-    /// block[2] = 0xf0; // q[0] = 0, q[16] = 15, each less 8
-    /// let q4_0 = DType::Q4_0.format().unwrap();
-    /// assert_eq!((q4_0.exact(&block, 0), q4_0.exact(&block, 16)), (-8.0, 7.0));
-    /// ```
-    pub fn exact(&self, block: &[u8], i: usize) -> f64 {
+    /// The exact value `i` of a block, by the rule alone.
+    fn exact(&self, block: &[u8], i: usize) -> f64 {
         let half = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f64();
         let (s, m) = self.scale_min(block, i / self.group());
         let x = half(self.d) * s as f64 * self.quants.get(block, i) as f64;
         self.dmin.map_or(x, |at| x - half(at) * m as f64)
-    }
-
-    /// Encodes one block: the nearest values that a plain search finds.
-    ///
-    /// # Panics
-    /// If `values` or `block` has another length than one block's; [`quantize`](super::quantize) checks and takes rows.
-    pub fn pack(&self, values: &[f32], block: &mut [u8]) {
-        assert!(values.len() == self.len && block.len() == self.bytes(), "one block of {}", self.name);
-        block.fill(0);
-        (self.pack)(values, block);
     }
 
     /// Decodes whole blocks. Where `self` is a constant ([`with_format`](super::with_format)), of `BYTES` bytes and `LEN` values, this compiles to

@@ -1,12 +1,12 @@
 //! Packers: which integers and scales stand for a block of values. Scales of the 256-wide formats are found by a search around the obvious
 //! scale, each candidate refined by least squares; those of the 32-wide formats are the obvious ones, as in ggml's reference quantizers.
 
-use super::block::BlockFormat;
+use super::block::Linear;
 use half::f16;
 
 /// One scale of either sign: the value of largest magnitude becomes the smallest integer.
 #[inline(always)]
-pub(super) fn symmetric_block(f: &BlockFormat, values: &[f32], block: &mut [u8]) {
+pub(super) fn symmetric_block(f: &Linear, values: &[f32], block: &mut [u8]) {
     let (lo, hi) = f.quants.range();
     let d = extreme(values) / lo as f32;
     let id = inverse(d);
@@ -18,7 +18,7 @@ pub(super) fn symmetric_block(f: &BlockFormat, values: &[f32], block: &mut [u8])
 
 /// One scale and minimum: the integers span the values.
 #[inline(always)]
-pub(super) fn affine_block(f: &BlockFormat, values: &[f32], block: &mut [u8]) {
+pub(super) fn affine_block(f: &Linear, values: &[f32], block: &mut [u8]) {
     let top = f.quants.range().1 as f32;
     let (lo, hi) = range(values);
     let d = (hi - lo) / top;
@@ -32,7 +32,7 @@ pub(super) fn affine_block(f: &BlockFormat, values: &[f32], block: &mut [u8]) {
 
 /// One positive scale: the value of largest magnitude becomes ±127.
 #[inline(always)]
-pub(super) fn signed_bytes(f: &BlockFormat, values: &[f32], block: &mut [u8]) {
+pub(super) fn signed_bytes(f: &Linear, values: &[f32], block: &mut [u8]) {
     let d = extreme(values).abs() / 127.0;
     let id = inverse(d);
     put_f16(block, f.d, d);
@@ -41,7 +41,7 @@ pub(super) fn signed_bytes(f: &BlockFormat, values: &[f32], block: &mut [u8]) {
 
 /// A scale and a minimum for each group.
 #[inline(always)]
-pub(super) fn affine_groups(f: &BlockFormat, values: &[f32], block: &mut [u8]) {
+pub(super) fn affine_groups(f: &Linear, values: &[f32], block: &mut [u8]) {
     let (top, most_scale, group) = (f.quants.range().1, f.max_scale() as f32, f.group());
     let mut fits = [(0.0f32, 0.0f32); 16];
     for (fit, values) in fits.iter_mut().zip(values.chunks_exact(group)) {
@@ -63,7 +63,7 @@ pub(super) fn affine_groups(f: &BlockFormat, values: &[f32], block: &mut [u8]) {
 
 /// A scale of either sign for each group.
 #[inline(always)]
-pub(super) fn symmetric_groups(f: &BlockFormat, values: &[f32], block: &mut [u8]) {
+pub(super) fn symmetric_groups(f: &Linear, values: &[f32], block: &mut [u8]) {
     let ((lo, hi), most_scale, group) = (f.quants.range(), f.max_scale() as f32, f.group());
     let mut scales = [0.0f32; 16];
     for (scale, values) in scales.iter_mut().zip(values.chunks_exact(group)) {
@@ -149,12 +149,12 @@ fn symmetric(values: &[f32], half: u8) -> f32 {
 }
 
 /// The nearest level of `x / step` in `lo..=hi`; 0, or the level nearest to it, where the step is 0.
-fn level(x: f32, step: f32, lo: f32, hi: f32) -> f32 {
+pub(super) fn level(x: f32, step: f32, lo: f32, hi: f32) -> f32 {
     (x * inverse(step)).round().clamp(lo, hi)
 }
 
 /// Stores `x` as f16 at byte `at`; returns the rounded value.
-fn put_f16(block: &mut [u8], at: usize, x: f32) -> f32 {
+pub(super) fn put_f16(block: &mut [u8], at: usize, x: f32) -> f32 {
     let x = f16::from_f32(x);
     block[at..at + 2].copy_from_slice(&x.to_le_bytes());
     x.to_f32()
@@ -167,16 +167,16 @@ fn integers(values: &[f32], q: impl Fn(f32) -> u8) -> [u8; 32] {
 }
 
 /// `1 / x`, and 0 for 0.
-fn inverse(x: f32) -> f32 {
+pub(super) fn inverse(x: f32) -> f32 {
     if x == 0.0 { 0.0 } else { 1.0 / x }
 }
 
 /// The value of largest magnitude, with its sign; the first of equals.
-fn extreme(values: &[f32]) -> f32 {
+pub(super) fn extreme(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |most, &x| if x.abs() > most.abs() { x } else { most })
 }
 
 /// The smallest and the largest value.
-fn range(values: &[f32]) -> (f32, f32) {
+pub(super) fn range(values: &[f32]) -> (f32, f32) {
     values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(lo, hi), &x| (lo.min(x), hi.max(x)))
 }

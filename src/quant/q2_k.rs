@@ -7,20 +7,25 @@
 //! byte 82..84   dmin, f16
 //! ```
 
-use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Linear, Numbers, Scales, Values};
 use super::{pack, q4_0};
 
-/// The descriptor.
-pub(super) const FORMAT: BlockFormat = BlockFormat {
-    name: "q2_K",
-    gguf: GgufType { number: 10, name: "Q2_K", file_type: 10 },
+/// The fields.
+const FIELDS: Linear = Linear {
     len: 256,
     d: 80,
     dmin: Some(82),
     quants: Numbers { low: BitField { at: 16, width: 2, lanes: 32 }, high: None, bias: 0, signed: false },
     scales: Scales::Nibbles16 { at: 0 },
+};
+
+/// The descriptor.
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    name: "q2_K",
+    gguf: Some(GgufType { number: 10, name: "Q2_K", file_type: 10 }),
+    values: Values::Linear(FIELDS),
     substitute: Some(&q4_0::FORMAT),
-    pack: |values, block| pack::affine_groups(&FORMAT, values, block),
+    pack: Some(|values, block| pack::affine_groups(&FIELDS, values, block)),
     wgsl: ("quant/q2_K.wgsl", include_str!("q2_k.wgsl")),
     item_rows: 2,
 };

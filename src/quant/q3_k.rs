@@ -9,20 +9,25 @@
 //! byte 108..110   d, f16
 //! ```
 
-use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Linear, Numbers, Scales, Values};
 use super::{pack, q4_0};
 
-/// The descriptor.
-pub(super) const FORMAT: BlockFormat = BlockFormat {
-    name: "q3_K",
-    gguf: GgufType { number: 11, name: "Q3_K", file_type: 12 },
+/// The fields.
+const FIELDS: Linear = Linear {
     len: 256,
     d: 108,
     dmin: None,
     quants: Numbers { low: BitField { at: 32, width: 2, lanes: 32 }, high: Some(BitField { at: 0, width: 1, lanes: 32 }), bias: 4, signed: false },
     scales: Scales::Each16(Numbers { low: BitField { at: 96, width: 4, lanes: 8 }, high: Some(BitField { at: 104, width: 2, lanes: 4 }), bias: 32, signed: false }),
+};
+
+/// The descriptor.
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    name: "q3_K",
+    gguf: Some(GgufType { number: 11, name: "Q3_K", file_type: 12 }),
+    values: Values::Linear(FIELDS),
     substitute: Some(&q4_0::FORMAT),
-    pack: |values, block| pack::symmetric_groups(&FORMAT, values, block),
+    pack: Some(|values, block| pack::symmetric_groups(&FIELDS, values, block)),
     wgsl: ("quant/q3_K.wgsl", include_str!("q3_k.wgsl")),
     item_rows: 2,
 };

@@ -5,20 +5,25 @@
 //! byte 2..18   q: byte 2+i holds q[i] in its low half and q[i+16] in its high half
 //! ```
 
-use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Linear, Numbers, Scales, Values};
 use super::pack;
 
-/// The descriptor.
-pub(super) const FORMAT: BlockFormat = BlockFormat {
-    name: "q4_0",
-    gguf: GgufType { number: 2, name: "Q4_0", file_type: 2 },
+/// The fields.
+const FIELDS: Linear = Linear {
     len: 32,
     d: 0,
     dmin: None,
     quants: Numbers { low: BitField { at: 2, width: 4, lanes: 16 }, high: None, bias: 8, signed: false },
     scales: Scales::Whole,
+};
+
+/// The descriptor.
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    name: "q4_0",
+    gguf: Some(GgufType { number: 2, name: "Q4_0", file_type: 2 }),
+    values: Values::Linear(FIELDS),
     substitute: None,
-    pack: |values, block| pack::symmetric_block(&FORMAT, values, block),
+    pack: Some(|values, block| pack::symmetric_block(&FIELDS, values, block)),
     wgsl: ("quant/q4_0.wgsl", include_str!("q4_0.wgsl")),
     item_rows: 2,
 };

@@ -6,20 +6,25 @@
 //! byte 4..20   q: byte 4+i holds q[i] in its low half and q[i+16] in its high half
 //! ```
 
-use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Linear, Numbers, Scales, Values};
 use super::pack;
 
-/// The descriptor.
-pub(super) const FORMAT: BlockFormat = BlockFormat {
-    name: "q4_1",
-    gguf: GgufType { number: 3, name: "Q4_1", file_type: 3 },
+/// The fields.
+const FIELDS: Linear = Linear {
     len: 32,
     d: 0,
     dmin: Some(2),
     quants: Numbers { low: BitField { at: 4, width: 4, lanes: 16 }, high: None, bias: 0, signed: false },
     scales: Scales::Whole,
+};
+
+/// The descriptor.
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    name: "q4_1",
+    gguf: Some(GgufType { number: 3, name: "Q4_1", file_type: 3 }),
+    values: Values::Linear(FIELDS),
     substitute: None,
-    pack: |values, block| pack::affine_block(&FORMAT, values, block),
+    pack: Some(|values, block| pack::affine_block(&FIELDS, values, block)),
     wgsl: ("quant/q4_1.wgsl", include_str!("q4_1.wgsl")),
     item_rows: 2,
 };

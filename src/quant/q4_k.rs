@@ -9,20 +9,25 @@
 //! byte 16..144   q: value l of group g is in byte 16 + 32·(g / 2) + l, low half where g is even
 //! ```
 
-use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Linear, Numbers, Scales, Values};
 use super::{pack, q5_0};
 
-/// The descriptor.
-pub(super) const FORMAT: BlockFormat = BlockFormat {
-    name: "q4_K",
-    gguf: GgufType { number: 12, name: "Q4_K", file_type: 14 },
+/// The fields.
+const FIELDS: Linear = Linear {
     len: 256,
     d: 0,
     dmin: Some(2),
     quants: Numbers { low: BitField { at: 16, width: 4, lanes: 32 }, high: None, bias: 0, signed: false },
     scales: Scales::SixBits32 { at: 4 },
+};
+
+/// The descriptor.
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    name: "q4_K",
+    gguf: Some(GgufType { number: 12, name: "Q4_K", file_type: 14 }),
+    values: Values::Linear(FIELDS),
     substitute: Some(&q5_0::FORMAT),
-    pack: |values, block| pack::affine_groups(&FORMAT, values, block),
+    pack: Some(|values, block| pack::affine_groups(&FIELDS, values, block)),
     wgsl: ("quant/q4_K.wgsl", include_str!("q4_k.wgsl")),
     item_rows: 2,
 };

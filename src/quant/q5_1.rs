@@ -7,20 +7,25 @@
 //! byte 8..24   bits 0..4 of q: byte 8+i holds those of q[i] in its low half and of q[i+16] in its high half
 //! ```
 
-use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Linear, Numbers, Scales, Values};
 use super::pack;
 
-/// The descriptor.
-pub(super) const FORMAT: BlockFormat = BlockFormat {
-    name: "q5_1",
-    gguf: GgufType { number: 7, name: "Q5_1", file_type: 9 },
+/// The fields.
+const FIELDS: Linear = Linear {
     len: 32,
     d: 0,
     dmin: Some(2),
     quants: Numbers { low: BitField { at: 8, width: 4, lanes: 16 }, high: Some(BitField { at: 4, width: 1, lanes: 1 }), bias: 0, signed: false },
     scales: Scales::Whole,
+};
+
+/// The descriptor.
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    name: "q5_1",
+    gguf: Some(GgufType { number: 7, name: "Q5_1", file_type: 9 }),
+    values: Values::Linear(FIELDS),
     substitute: None,
-    pack: |values, block| pack::affine_block(&FORMAT, values, block),
+    pack: Some(|values, block| pack::affine_block(&FIELDS, values, block)),
     wgsl: ("quant/q5_1.wgsl", include_str!("q5_1.wgsl")),
     item_rows: 2,
 };

@@ -8,20 +8,25 @@
 //! byte 48..176   bits 0..4 of q: value l of group g is in byte 48 + 32·(g / 2) + l, low half where g is even
 //! ```
 
-use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Linear, Numbers, Scales, Values};
 use super::{pack, q5_1};
 
-/// The descriptor.
-pub(super) const FORMAT: BlockFormat = BlockFormat {
-    name: "q5_K",
-    gguf: GgufType { number: 13, name: "Q5_K", file_type: 16 },
+/// The fields.
+const FIELDS: Linear = Linear {
     len: 256,
     d: 0,
     dmin: Some(2),
     quants: Numbers { low: BitField { at: 48, width: 4, lanes: 32 }, high: Some(BitField { at: 16, width: 1, lanes: 32 }), bias: 0, signed: false },
     scales: Scales::SixBits32 { at: 4 },
+};
+
+/// The descriptor.
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    name: "q5_K",
+    gguf: Some(GgufType { number: 13, name: "Q5_K", file_type: 16 }),
+    values: Values::Linear(FIELDS),
     substitute: Some(&q5_1::FORMAT),
-    pack: |values, block| pack::affine_groups(&FORMAT, values, block),
+    pack: Some(|values, block| pack::affine_groups(&FIELDS, values, block)),
     wgsl: ("quant/q5_K.wgsl", include_str!("q5_k.wgsl")),
     item_rows: 3,
 };

@@ -8,20 +8,25 @@
 //! byte 208..210   d, f16
 //! ```
 
-use super::block::{BitField, BlockFormat, GgufType, Numbers, Scales};
+use super::block::{BitField, BlockFormat, GgufType, Linear, Numbers, Scales, Values};
 use super::{pack, q8_0};
 
-/// The descriptor.
-pub(super) const FORMAT: BlockFormat = BlockFormat {
-    name: "q6_K",
-    gguf: GgufType { number: 14, name: "Q6_K", file_type: 18 },
+/// The fields.
+const FIELDS: Linear = Linear {
     len: 256,
     d: 208,
     dmin: None,
     quants: Numbers { low: BitField { at: 0, width: 4, lanes: 64 }, high: Some(BitField { at: 128, width: 2, lanes: 32 }), bias: 32, signed: false },
     scales: Scales::Each16(Numbers { low: BitField { at: 192, width: 8, lanes: 16 }, high: None, bias: 0, signed: true }),
+};
+
+/// The descriptor.
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    name: "q6_K",
+    gguf: Some(GgufType { number: 14, name: "Q6_K", file_type: 18 }),
+    values: Values::Linear(FIELDS),
     substitute: Some(&q8_0::FORMAT),
-    pack: |values, block| pack::symmetric_groups(&FORMAT, values, block),
+    pack: Some(|values, block| pack::symmetric_groups(&FIELDS, values, block)),
     wgsl: ("quant/q6_K.wgsl", include_str!("q6_k.wgsl")),
     item_rows: 3,
 };

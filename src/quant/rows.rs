@@ -1,6 +1,6 @@
 //! Rows of values from and to block formats and plain floats.
 
-use super::{FORMATS, with_format};
+use super::{LINEAR, with_format};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use half::{bf16, f16};
@@ -22,17 +22,49 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> TensorResult<(
         DType::F32 => each(bytes, out, f32::from_le_bytes),
         DType::F16 => each(bytes, out, |b| f16::from_le_bytes(b).to_f32()),
         DType::BF16 => each(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
-        _ => with_format!(dtype, N => FORMATS[N].decode::<{ FORMATS[N].bytes() }, { FORMATS[N].len }>(bytes, out), _ => {
-            return Err(TensorError::Unsupported(format!("dequantize from {dtype}")));
+        _ => with_format!(dtype, N => LINEAR[N].decode::<{ LINEAR[N].bytes() }, { LINEAR[N].len }>(bytes, out), _ => match dtype.coded() {
+            Some(coded) => coded.decode(bytes, out),
+            None => return Err(TensorError::Unsupported(format!("dequantize from {dtype}"))),
         }),
     }
     Ok(())
 }
 
+/// `count` values of a block format that look random, of about the size of ±`scale`, the same every time: encoded noise, or, where a format is only
+/// read, random codes. For tests and measurements.
+///
+/// # Errors
+/// If `count` is not whole blocks, or the dtype is no block format.
+pub fn random_blocks(dtype: DType, count: usize, scale: f32, seed: u64) -> TensorResult<Vec<u8>> {
+    let (Some(format), Some(len)) = (dtype.format(), dtype.bytes(count)) else {
+        return Err(TensorError::Value(format!("random_blocks: {count} values are not whole blocks of {dtype}")));
+    };
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state >> 40
+    };
+    if format.is_encoded() {
+        let values: Vec<f32> = (0..count).map(|_| (next() as f32 / (1u64 << 23) as f32 - 1.0) * scale).collect();
+        return quantize(dtype, &values);
+    }
+    let mut bytes: Vec<u8> = (0..len).map(|_| next() as u8).collect();
+    let mut values = vec![0.0; format.len()];
+    for block in bytes.chunks_exact_mut(format.bytes()) {
+        format.set_factor(block, 1.0);
+        dequantize(dtype, block, &mut values)?;
+        let most = values.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        format.set_factor(block, scale / most.max(1e-3));
+    }
+    Ok(bytes)
+}
+
 /// Encodes rows in a block format, f16, bf16 or f32.
 ///
 /// # Errors
-/// If `values` is not whole blocks, or the dtype has no floats.
+/// If `values` is not whole blocks, or the dtype has no floats or is only read ([`BlockFormat::is_encoded`](super::BlockFormat::is_encoded)).
 ///
 /// ```
 /// use tensorlogic::{DType, quant};
@@ -56,8 +88,10 @@ pub fn quantize(dtype: DType, values: &[f32]) -> TensorResult<Vec<u8>> {
     Ok(match (dtype, dtype.format()) {
         (_, Some(format)) => {
             let mut bytes = vec![0; len];
-            for (values, block) in values.chunks_exact(format.len).zip(bytes.chunks_exact_mut(format.bytes())) {
-                format.pack(values, block);
+            for (values, block) in values.chunks_exact(format.len()).zip(bytes.chunks_exact_mut(format.bytes())) {
+                if !format.pack(values, block) {
+                    return Err(TensorError::Unsupported(format!("quantize to {dtype}, a format that is only read")));
+                }
             }
             bytes
         }

@@ -1,9 +1,10 @@
 //! Block formats, decoded one element at a time from their stored bytes: WGSL that follows from a format's descriptor.
 
-use crate::quant::{BitField, BlockFormat, Numbers, Scales};
+use crate::quant::{BitField, BlockFormat, Coded, Linear, Numbers, Scales, Values};
 use crate::shader::Template;
 
 static ELEMENT: Template = Template::new("block_element.wgsl", include_str!("block_element.wgsl"));
+static CODED_ELEMENT: Template = Template::new("block_coded_element.wgsl", include_str!("block_coded_element.wgsl"));
 
 /// Number `i` of a field with `count` numbers, as u32: what `BitField::get` reads.
 fn bits(b: BitField, i: &str, count: usize, id: usize) -> String {
@@ -43,6 +44,29 @@ fn number(n: &Numbers, i: &str, count: usize, id: usize) -> String {
 
 /// The function `d{id}(e)`, element `e` of a view of words, and its helpers.
 pub(super) fn decode(f: &BlockFormat, view: &str, id: usize) -> String {
+    match &f.values {
+        Values::Linear(fields) => decode_linear(fields, view, id),
+        Values::Coded(coded) => decode_coded(f, coded, view, id),
+    }
+}
+
+fn decode_coded(f: &BlockFormat, coded: &Coded, view: &str, id: usize) -> String {
+    let int = |n: usize| (n as u32).into();
+    let (integers, less) = coded.integers();
+    let values = [
+        ("ID", int(id)),
+        ("VIEW", view.to_string().into()),
+        ("LEN", int(coded.len)),
+        ("PARTS", int(coded.parts)),
+        ("FORMAT", f.name.into()),
+        ("PLANES", f.item_rows.into()),
+        ("INTEGERS", integers.into()),
+        ("LESS", less.into()),
+    ];
+    CODED_ELEMENT.source(&values).into_owned()
+}
+
+fn decode_linear(f: &Linear, view: &str, id: usize) -> String {
     let (scales_at, scale) = match &f.scales {
         Scales::Whole => (0, String::new()),
         Scales::Each16(n) => (0, number(n, "g", f.len / 16, id)),

@@ -519,8 +519,7 @@ fn block_formats_by_element() {
     let m = &**m;
     for d in DType::BLOCKS {
         let (rows, cols) = (5, 256);
-        let values: Vec<f32> = (0..rows * cols).map(|i| ((i * 7919 % 1013) as f32 - 500.0) / 37.0).collect();
-        let bytes = crate::quant::quantize(d, &values).unwrap();
+        let bytes = crate::quant::random_blocks(d, rows * cols, 13.0, 1).unwrap();
         let mut want = vec![0.0; rows * cols];
         crate::quant::dequantize(d, &bytes, &mut want).unwrap();
         for (name, layout) in [

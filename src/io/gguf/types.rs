@@ -6,36 +6,22 @@ use std::sync::LazyLock;
 
 /// Code, type. Codes that are absent were removed from GGUF or never given.
 static TYPES: LazyLock<Vec<(u32, StoredType)>> = LazyLock::new(|| {
-    let blocks = DType::BLOCKS.into_iter().filter_map(|d| d.format().map(|f| ours(f.gguf.number, f.gguf.name, d)));
+    let blocks = DType::BLOCKS.into_iter().filter_map(|d| d.format()?.gguf.map(|g| ours(g.number, g.name, d)));
     blocks.chain(OTHERS).collect()
 });
 
 /// The plain types, and those that are only listed.
-const OTHERS: [(u32, StoredType); 24] = [
+const OTHERS: [(u32, StoredType); 10] = [
     ours(0, "F32", DType::F32),
     ours(1, "F16", DType::F16),
     other(9, "Q8_1", 32, 36),
     other(15, "Q8_K", 256, 292),
-    other(16, "IQ2_XXS", 256, 66),
-    other(17, "IQ2_XS", 256, 74),
-    other(18, "IQ3_XXS", 256, 98),
-    other(19, "IQ1_S", 256, 50),
-    other(20, "IQ4_NL", 32, 18),
-    other(21, "IQ3_S", 256, 110),
-    other(22, "IQ2_S", 256, 82),
-    other(23, "IQ4_XS", 256, 136),
     ours(24, "I8", DType::I8),
     other(25, "I16", 1, 2),
     ours(26, "I32", DType::I32),
     ours(27, "I64", DType::I64),
     ours(28, "F64", DType::F64),
-    other(29, "IQ1_M", 256, 56),
     ours(30, "BF16", DType::BF16),
-    other(34, "TQ1_0", 256, 54),
-    other(35, "TQ2_0", 256, 66),
-    other(39, "MXFP4", 32, 17),
-    other(40, "NVFP4", 64, 36),
-    other(41, "Q1_0", 128, 18),
 ];
 
 const fn ours(code: u32, name: &'static str, dtype: DType) -> (u32, StoredType) {

@@ -96,8 +96,7 @@ fn weight(n: usize, k: usize, dtype: DType, seed: u64, device: &Device) -> Tenso
         return random(&[n, k], dtype, seed, device);
     }
     let rows = n.min(16);
-    let values = random(&[rows, k], DType::F32, seed, &Device::cpu())?.to_vec()?;
-    let mut packed = quant::quantize(dtype, &values)?.repeat(n.div_ceil(rows));
+    let mut packed = quant::random_blocks(dtype, rows * k, 1.0, seed)?.repeat(n.div_ceil(rows));
     packed.truncate(dtype.bytes(n * k).unwrap_or(0));
     let t = Tensor::from_bytes(Bytes::Owned(Arc::new(packed)), dtype, &[n, k], device)?;
     t.eval()?;

@@ -15,11 +15,11 @@ static GEMV_INT8: Template = Template::new("gemv_int8.wgsl", include_str!("gemv_
 pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     let &Gemv { a, products, gated, vec4_store, norm, adapter } = g;
     let [1, 1, k] = *a.shape.dims() else { return None };
-    let Items { planes, quads, strips, span, parts, shifted, less } = products.first()?.1.shape;
+    let Items { planes, quads, strips, span, parts, shifted, integers, .. } = products.first()?.1.shape;
     let (subgroup, tuning) = (adapter.subgroup, &adapter.tuning.gemv);
     let [min_blocks, min_row_blocks] = tuning.int8_min_blocks;
     let (items, all) = (k / 32, products.iter().map(|p| p.0).sum::<usize>());
-    if !adapter.byte_dots || subgroup < 8 || quads != 8 || items < min_row_blocks || all * items < min_blocks {
+    if !integers || !adapter.byte_dots || subgroup < 8 || quads != 8 || items < min_row_blocks || all * items < min_blocks {
         return None;
     }
     let halves = a.plain().filter(|s| s.dtype == DType::F16).and_then(|s| by_eights(s, k))?;
@@ -60,7 +60,6 @@ pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     values.extend([
         ("PART", (quads / parts).into()),
         ("EIGHTS", (quads / 2).into()),
-        ("LESS", less.into()),
         ("SUBGROUP_BITS", subgroup.ilog2().into()),
     ]);
     Some(Wgsl { source: GEMV_INT8.source(&values), consts, workgroup, grid, words, raw, transposed: vec![] })

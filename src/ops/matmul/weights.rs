@@ -2,7 +2,7 @@
 
 use crate::dtype::DType;
 use crate::plan::{Load, Word};
-use crate::quant::{BlockFormat, Scales};
+use crate::quant::{BlockFormat, Scales, Values};
 use crate::shader::{Value, col_major, start};
 
 /// The WGSL files that read weights, for templates to include: `weights_quads.wgsl`, or `weights_items.wgsl` and `weights_loads.wgsl`, whose
@@ -48,17 +48,26 @@ pub(crate) struct Items {
     pub parts: u32,
     /// Whether something is added to what is scaled.
     pub shifted: bool,
-    /// What a format's packed integers have too much.
+    /// Whether a format has packed integers, and what those have too much.
+    pub integers: bool,
     pub less: u32,
 }
 
 impl Items {
     /// Two quads that are weights as they are.
-    const TWO: Items = Items { planes: 2, quads: 2, strips: 1, span: 2, parts: 0, shifted: false, less: 0 };
+    const TWO: Items = Items { planes: 2, quads: 2, strips: 1, span: 2, parts: 0, shifted: false, integers: false, less: 0 };
     /// The same of halves.
     const HALVES: Items = Items { planes: 1, ..Items::TWO };
 
     fn of_block(f: &BlockFormat) -> Items {
+        let (planes, f) = match &f.values {
+            Values::Linear(fields) => (f.item_rows, fields),
+            Values::Coded(coded) => {
+                let (integers, less) = coded.integers();
+                let parts = coded.parts as u32;
+                return Items { planes: f.item_rows, quads: 8, strips: 1, span: 8, parts, shifted: coded.shifted, integers, less };
+            }
+        };
         // Strips of 32 weights whose quads share words of quants; some are halves with a scale each.
         let strips = match f.scales {
             Scales::Whole => 1,
@@ -66,7 +75,7 @@ impl Items {
             Scales::Each16(_) | Scales::Nibbles16 { .. } => 4,
         };
         let less = f.quants.bias.into();
-        Items { planes: f.item_rows, quads: 8, strips, span: 8, parts: strips, shifted: f.dmin.is_some(), less }
+        Items { planes, quads: 8, strips, span: 8, parts: strips, shifted: f.dmin.is_some(), integers: true, less }
     }
 }
 
@@ -83,7 +92,7 @@ impl Weights {
             DType::F32 => aligned(4).map(|at| (Reader::Floats, Items::TWO, at)),
             DType::F16 | DType::BF16 => aligned(8).map(|at| (Reader::Halves(dtype), Items::HALVES, at)),
             _ => dtype.format().and_then(|f| {
-                let whole = plain.filter(|s| k % f.len == 0 && s.layout.offset % f.len == 0).and_then(start);
+                let whole = plain.filter(|s| k % f.len() == 0 && s.layout.offset % f.len() == 0).and_then(start);
                 whole.map(|at| (Reader::Blocks(f), Items::of_block(f), at))
             }),
         };
@@ -96,9 +105,10 @@ impl Weights {
 
     /// What the files that read weights ask for.
     pub fn values(&self) -> Vec<(&'static str, Value)> {
-        let (mut format, mut block, mut k_scales) = ("", 0, false);
+        let (mut format, mut block, mut k_scales, mut coded) = ("", 0, false, false);
         if let Reader::Blocks(f) = self.reader {
-            (format, block, k_scales) = (f.name, f.len as u32, matches!(f.scales, Scales::SixBits32 { .. }));
+            (format, block, coded) = (f.name, f.len() as u32, f.coded().is_some());
+            k_scales = f.linear().is_some_and(|f| matches!(f.scales, Scales::SixBits32 { .. }));
         }
         vec![
             ("READS_BLOCKS", (block > 0).into()),
@@ -111,6 +121,10 @@ impl Weights {
             ("BLOCK_QUADS", (block / 4).into()),
             ("BLOCK_ITEMS", (block / 32).into()),
             ("K_SCALES", k_scales.into()),
+            ("CODED", coded.into()),
+            ("CODED_PARTS", self.shape.parts.max(1).into()),
+            ("INTEGERS", self.shape.integers.into()),
+            ("LESS", self.shape.less.into()),
             ("PLANES", self.shape.planes.into()),
         ]
     }

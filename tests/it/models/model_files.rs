@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tensorlogic::io::gguf::Value;
 use tensorlogic::io::{Gguf, GgufWriter, MappedFile, SafeTensors};
 use tensorlogic::quant::{dequantize, quantize};
-use tensorlogic::{DType, TensorError};
+use tensorlogic::models::Weights;
+use tensorlogic::{DType, Device, TensorError};
 
 /// Written by gguf-py: a value of every type; tensors f32, f16, i32, q8 and one of a type that is not supported.
 static SMALL: &[u8] = include_bytes!("../../vectors/small.gguf");
@@ -62,10 +63,15 @@ fn gguf_of_another_writer() {
 
 #[test]
 fn errors_say_what_to_do() {
-    let file = Gguf::from_bytes(SMALL.to_vec()).unwrap();
+    // Its last tensor, 64 values of IQ4_NL, as 32 of a type that is not supported: name, number of sizes, size, type.
+    let mut bytes = SMALL.to_vec();
+    let entry = bytes.windows(7).position(|w| w == b"iq4\x01\0\0\0").unwrap();
+    assert_eq!((bytes[entry + 7], bytes[entry + 15]), (64, 20));
+    (bytes[entry + 7], bytes[entry + 15]) = (32, 9);
+    let file = Gguf::from_bytes(bytes).unwrap();
     let cases: [(TensorError, &str); 8] = [
         (file.tensor("f23").unwrap_err(), "no tensor `f23`; did you mean `f32`?"),
-        (file.tensor("iq4").unwrap_err(), "tensor `iq4` is stored as IQ4_NL"),
+        (file.tensor("iq4").unwrap_err(), "tensor `iq4` is stored as Q8_1"),
         (file.u64("t.u33").unwrap_err(), "no metadata key `t.u33`; did you mean `t.u32`?"),
         (file.u64("t.i8").unwrap_err(), "`t.i8` is -5 (i8), not a non-negative integer"),
         (file.str("t.u8").unwrap_err(), "`t.u8` is 200 (u8), not a string"),
@@ -78,7 +84,7 @@ fn errors_say_what_to_do() {
     }
     // Listed all the same.
     let iq4 = file.tensors().iter().find(|t| &*t.name == "iq4").unwrap();
-    assert_eq!((iq4.type_name(), iq4.range.len()), ("IQ4_NL", 36));
+    assert_eq!((iq4.type_name(), iq4.range.len()), ("Q8_1", 36));
 }
 
 #[test]
@@ -230,4 +236,41 @@ fn a_mapped_file_that_changes() {
     assert_eq!(std::fs::read(&path).unwrap(), b"new");
     assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     MappedFile::from(vec![1]).check().unwrap();
+}
+
+/// A model in three files is read as one, whichever of them is opened; a part that is missing or belongs elsewhere is named.
+#[test]
+fn split_gguf_files() {
+    let folder = std::env::temp_dir().join(format!("tl-split-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = |n: usize| folder.join(format!("m-{n:05}-of-00003.gguf"));
+    let write = |n: usize, no: u64| {
+        let mut w = GgufWriter::new();
+        if n == 1 {
+            w.set("general.architecture", "llama");
+            w.set("split.tensors.count", 3u64);
+        }
+        w.set("split.no", no);
+        w.set("split.count", 3u64);
+        w.tensor(&format!("t{n}"), DType::F32, &[2], [n as f32, 0.5].iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+        w.write(&path(n)).unwrap();
+    };
+    (1..=3).for_each(|n| write(n, n as u64 - 1));
+    for n in 1..=3 {
+        let weights = Weights::open(path(n), &Device::cpu()).unwrap();
+        assert_eq!((weights.architecture().unwrap(), weights.gguf().unwrap().files()), ("llama", 3));
+        for t in 1..=3 {
+            assert_eq!(weights.any(&format!("t{t}")).unwrap().to_vec().unwrap(), [t as f32, 0.5]);
+        }
+    }
+    write(2, 2);
+    let e = Gguf::open(path(1)).unwrap_err().to_string();
+    assert!(e.contains("split.no") && e.contains("m-00002-of-00003.gguf"), "{e}");
+    std::fs::remove_file(path(2)).unwrap();
+    let e = Gguf::open(path(1)).unwrap_err().to_string();
+    assert!(e.contains("m-00002-of-00003.gguf"), "{e}");
+    std::fs::rename(path(1), folder.join("m.gguf")).unwrap();
+    let e = Gguf::open(folder.join("m.gguf")).unwrap_err().to_string();
+    assert!(e.contains("-00001-of-00003.gguf"), "{e}");
+    let _ = std::fs::remove_dir_all(folder);
 }

@@ -7,7 +7,7 @@ use super::vectors_support::{Suite, Tally, judge, judge_gradients};
 use crate::common;
 use tensorlogic::Device;
 
-const SUITES: [&str; 4] = ["onnx_node", "torch_opinfo", "special", "gguf_quant"];
+const SUITES: [&str; 5] = ["onnx_node", "torch_opinfo", "special", "gguf_quant", "ggml_quant2"];
 
 /// Runs the suites and fails where one case does.
 fn check(device: &Device) {

@@ -4,3 +4,4 @@ mod affine;
 mod block_scales;
 mod formats;
 mod one_descriptor;
+mod stored_layers;

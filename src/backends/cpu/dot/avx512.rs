@@ -6,7 +6,7 @@
 use super::unpack::{Shape, shape, whole};
 use super::{CHUNK, Rows, avx2, plain, prefetch};
 use crate::dtype::DType;
-use crate::quant::{FORMATS, Numbers, Scales, f16_to_f32, with_format};
+use crate::quant::{LINEAR, Numbers, Scales, f16_to_f32, with_format};
 use core::arch::x86_64::*;
 
 const F32: u8 = DType::F32 as u8;
@@ -104,7 +104,7 @@ enum Kernel {
 
 /// The kernel of format number `q`.
 const fn kernel(q: usize) -> Kernel {
-    match FORMATS[q].scales {
+    match LINEAR[q].scales {
         Scales::Whole => Kernel::Blocks32,
         Scales::SixBits32 { .. } => Kernel::Blocks256,
         Scales::Each16(n) if n.signed => Kernel::Blocks256,
@@ -301,7 +301,7 @@ unsafe fn weights32<const Q: usize>(p: *const u8, s: *const f32) -> [__m512; 2] 
     // SAFETY: the caller promises a block at `p` and its scales at `s`.
     unsafe {
         let d = _mm512_set1_ps(*s);
-        let Numbers { low, high, bias, signed } = const { FORMATS[Q].quants };
+        let Numbers { low, high, bias, signed } = const { LINEAR[Q].quants };
         if signed {
             return [signed16(p.add(low.at), d), signed16(p.add(low.at + 16), d)];
         }
@@ -396,8 +396,8 @@ unsafe fn scales256<const Q: usize>(p: *const u8, s: &mut [f32; 16]) {
     // SAFETY: the caller promises a block at `p`.
     unsafe {
         let word = |at: usize| p.add(at).cast::<u32>().read_unaligned();
-        let at = const { FORMATS[Q].d };
-        let v = if let Scales::SixBits32 { at: six } = const { FORMATS[Q].scales } {
+        let at = const { LINEAR[Q].d };
+        let v = if let Scales::SixBits32 { at: six } = const { LINEAR[Q].scales } {
             let (a, b, c) = (word(six), word(six + 4), word(six + 8));
             let scales_high = c & 0x0f0f_0f0f | (a >> 6 & 0x0303_0303) << 4;
             let mins_high = c >> 4 & 0x0f0f_0f0f | (b >> 6 & 0x0303_0303) << 4;
@@ -408,7 +408,7 @@ unsafe fn scales256<const Q: usize>(p: *const u8, s: &mut [f32; 16]) {
             let d = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1), _mm512_castps128_ps512(d));
             let d = _mm512_mask_sub_ps(d, 0xff00, _mm512_setzero_ps(), d);
             _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bits)), d)
-        } else if let Scales::Each16(n) = const { FORMATS[Q].scales } {
+        } else if let Scales::Each16(n) = const { LINEAR[Q].scales } {
             signed16(p.add(n.low.at), _mm512_set1_ps(f16_to_f32(p.add(at).cast::<u16>().read_unaligned())))
         } else {
             unreachable!("no reader of these scales")
@@ -423,7 +423,7 @@ unsafe fn scales256<const Q: usize>(p: *const u8, s: &mut [f32; 16]) {
 unsafe fn quarter<const Q: usize>(p: *const u8, j: usize, s: &[f32; 16], mut put: impl FnMut(usize, __m512)) {
     // SAFETY: the caller promises a block at `p`, and j < 4.
     unsafe {
-        let Numbers { low: low_bits, high: high_bits, bias, .. } = const { FORMATS[Q].quants };
+        let Numbers { low: low_bits, high: high_bits, bias, .. } = const { LINEAR[Q].quants };
         if let (64, Some(high_bits)) = (low_bits.lanes, high_bits) {
             // Two quarters share 64 bytes of low nibbles; the high bits of quarters 0 and 1, then 2 and 3, differ in their shift.
             let (half, upper) = (j / 2, j % 2 == 1);
@@ -475,7 +475,7 @@ unsafe fn quarter<const Q: usize>(p: *const u8, j: usize, s: &[f32; 16], mut put
 /// R rows of a 256-wide block format.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 unsafe fn block256_rows<const Q: usize, const R: usize>(rows: Rows, y: *mut f32) {
-    let bytes = const { FORMATS[Q].bytes() };
+    let bytes = const { LINEAR[Q].bytes() };
     let mut acc = [[_mm512_setzero_ps(); 2]; R];
     let mut s = [[0f32; 16]; R];
     for b in 0..rows.k / 256 {

@@ -195,13 +195,15 @@ fn check_rows(path: Path, dtype: DType, w: &[u8], row_bytes: usize, rows: usize,
 /// If the slices do not hold what the lengths say, or `dtype` is none of those: a caller's bug, never a user's input.
 pub fn matvec(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y: &mut [f32]) {
     check_rows(path, dtype, w, row_bytes, y.len(), x.len());
+    #[cfg(target_arch = "x86_64")]
+    let direct = dtype.coded().is_none();
     match path {
         // SAFETY: the lengths and the processor's features were checked just above.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx512 => unsafe { avx512::matvec(dtype, w, row_bytes, x, y) },
+        Path::Avx512 if direct => unsafe { avx512::matvec(dtype, w, row_bytes, x, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx2 => unsafe { avx2::matvec(dtype, w, row_bytes, x, y) },
+        Path::Avx2 if direct => unsafe { avx2::matvec(dtype, w, row_bytes, x, y) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         Path::Neon | Path::Dotprod | Path::I8mm if !dtype.is_block() => unsafe { neon::matvec(dtype, w, row_bytes, x, y) },

@@ -2,14 +2,14 @@
 
 use super::CHUNK;
 use crate::dtype::DType;
-use crate::quant::{FORMATS, f16_to_f32, with_format};
+use crate::quant::{LINEAR, f16_to_f32, with_format};
 
 /// Decodes whole blocks: `bytes` holds exactly the blocks of `out`'s elements.
 pub(super) fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
-    with_format!(dtype, N => FORMATS[N].decode::<{ FORMATS[N].bytes() }, { FORMATS[N].len }>(bytes, out), _ => floats(dtype, bytes, out));
+    with_format!(dtype, N => LINEAR[N].decode::<{ LINEAR[N].bytes() }, { LINEAR[N].len }>(bytes, out), _ => floats(dtype, bytes, out));
 }
 
-/// Decodes f32, f16 and bf16; leaves `out` alone for other dtypes, which the callers in this module never pass.
+/// Decodes f32, f16, bf16 and the coded formats; leaves `out` alone for other dtypes, which the callers in this module never pass.
 #[inline(always)]
 pub(super) fn floats(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     #[inline(always)]
@@ -22,7 +22,11 @@ pub(super) fn floats(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::F32 => each(bytes, out, f32::from_le_bytes),
         DType::F16 => each(bytes, out, |b| f16_to_f32(u16::from_le_bytes(b))),
         DType::BF16 => each(bytes, out, |b| f32::from_bits((u16::from_le_bytes(b) as u32) << 16)),
-        _ => {}
+        _ => {
+            if let Some(coded) = dtype.coded() {
+                coded.decode(bytes, out);
+            }
+        }
     }
 }
 

@@ -35,11 +35,21 @@ fn weights(dtype: DType, rows: usize, k: usize, gap: usize, random: &mut Random)
     let mut w: Vec<u8> = (0..rows * row_bytes).map(|_| (random.next() >> 24) as u8).collect();
     for row in w.chunks_exact_mut(row_bytes.max(1)) {
         for block in row[..row_bytes - gap].chunks_exact_mut(dtype.block_bytes()) {
+            if dtype.coded().is_some() {
+                dtype.format().unwrap().set_factor(block, 2.0 * random.float());
+                if dtype.coded().is_some_and(|f| f.shifted) {
+                    block[3] = 0; // a small offset, or a zero point below 256
+                }
+                continue;
+            }
             let mut half = |at: usize| block[at..at + 2].copy_from_slice(&f16::from_f32(random.float()).to_le_bytes());
             match (dtype, dtype.format()) {
                 (DType::F32, _) => block.copy_from_slice(&random.float().to_le_bytes()),
                 (DType::BF16, _) => block.copy_from_slice(&bf16::from_f32(random.float()).to_le_bytes()),
-                (_, Some(format)) => [Some(format.d), format.dmin].into_iter().flatten().for_each(&mut half),
+                (_, Some(format)) => {
+                    let fields = format.linear().unwrap();
+                    [Some(fields.d), fields.dmin].into_iter().flatten().for_each(&mut half);
+                }
                 _ => half(0),
             }
         }
@@ -89,6 +99,8 @@ fn every_format_on_every_path() {
             let ks: &[usize] = match dtype.block() {
                 1 => &[1, 15, 16, 17, 33, 64, 1100],
                 32 => &[32, 96, 128, 576, 1056],
+                64 => &[64, 192, 1088],
+                128 => &[128, 1152],
                 _ => &[256, 1280],
             };
             for &k in ks {

@@ -1,7 +1,7 @@
 //! Block formats with AVX2: the integers of 32 consecutive weights, and their scales. By hand for each kind of field, not for each format: which
-//! kinds a format has stands in its descriptor, so that what is compiled for format number Q of [`FORMATS`] has no branches left.
+//! kinds a format has stands in its descriptor, so that what is compiled for format number Q of [`LINEAR`] has no branches left.
 
-use crate::quant::{FORMATS, Scales, f16_to_f32};
+use crate::quant::{LINEAR, Scales, f16_to_f32};
 use core::arch::x86_64::*;
 
 /// What the kernels need to know of a block format: `weight = d * (quant - bias) + m`.
@@ -20,7 +20,7 @@ pub(super) struct Shape {
 
 /// The shape of a block format.
 pub(super) const fn shape(q: usize) -> Shape {
-    let f = FORMATS[q];
+    let f = LINEAR[q];
     Shape { bytes: f.bytes(), runs: f.len / 32, by16: f.group() == 16, min: f.dmin.is_some(), bias: f.quants.bias as i8 }
 }
 
@@ -80,7 +80,7 @@ pub(super) unsafe fn quants<const Q: usize>(p: *const u8, g: usize) -> __m256i {
             let v = load(at);
             _mm256_and_si256(if high { _mm256_srli_epi16::<4>(v) } else { v }, _mm256_set1_epi8(15))
         };
-        let low = const { FORMATS[Q].quants.low };
+        let low = const { LINEAR[Q].quants.low };
         let bits = match (low.width, low.lanes) {
             (8, 32) => load(low.at + g * 32),
             (4, 16) => nibbles(low.at),
@@ -89,7 +89,7 @@ pub(super) unsafe fn quants<const Q: usize>(p: *const u8, g: usize) -> __m256i {
             (2, 32) => pairs(load(low.at + g / 4 * 32), g % 4 * 2),
             _ => unreachable!("no reader of these quants"),
         };
-        let Some(high) = (const { FORMATS[Q].quants.high }) else { return bits };
+        let Some(high) = (const { LINEAR[Q].quants.high }) else { return bits };
         let above = match (low.width, high.width, high.lanes) {
             (4, 1, 1) => spread(word(p, high.at), 16),
             (_, 1, 32) => pick(load(high.at), g, 1 << low.width),
@@ -128,10 +128,10 @@ pub(super) unsafe fn scales<const Q: usize>(p: *const u8, s: &mut [f32; 32]) {
     }
     // SAFETY: all offsets lie in the block.
     unsafe {
-        let (d_at, dmin_at) = const { (FORMATS[Q].d, FORMATS[Q].dmin) };
+        let (d_at, dmin_at) = const { (LINEAR[Q].d, LINEAR[Q].dmin) };
         let d = || half(p, d_at);
         let less_dmin = || dmin_at.map_or(0.0, |at| -half(p, at));
-        match const { FORMATS[Q].scales } {
+        match const { LINEAR[Q].scales } {
             // `d`, and the minimum just behind it.
             Scales::Whole => {
                 let v = _mm_cvtph_ps(_mm_cvtsi32_si128(whole(word(p, d_at))));

@@ -1,7 +1,7 @@
 //! Block formats with NEON: the integers of 32 consecutive weights, and their scales. By hand for each kind of field, not for each format: which
-//! kinds a format has stands in its descriptor, so that what is compiled for format number Q of [`FORMATS`] has no branches left.
+//! kinds a format has stands in its descriptor, so that what is compiled for format number Q of [`LINEAR`] has no branches left.
 
-use crate::quant::{FORMATS, Scales};
+use crate::quant::{LINEAR, Scales};
 use core::arch::aarch64::*;
 
 /// Groups of weights with a scale of their own that a block has at most.
@@ -22,7 +22,7 @@ pub(super) struct Shape {
 
 /// The shape of a block format.
 pub(super) const fn shape(q: usize) -> Shape {
-    let f = FORMATS[q];
+    let f = LINEAR[q];
     Shape { bytes: f.bytes(), len: f.len, group: f.group(), whole: matches!(f.scales, Scales::Whole), min: f.dmin.is_some() }
 }
 
@@ -47,7 +47,7 @@ unsafe fn half(p: *const u8, at: usize) -> f32 {
 /// `p` is at a block.
 #[inline(always)]
 pub(super) unsafe fn scales<const Q: usize>(p: *const u8) -> BlockScales {
-    let format = const { FORMATS[Q] };
+    let format = const { LINEAR[Q] };
     let mut all = BlockScales { d: 0.0, dmin: 0.0, s: [0; MAX_GROUPS], m: [0.0; MAX_GROUPS] };
     // SAFETY: the caller promises a block.
     unsafe {
@@ -75,7 +75,7 @@ pub(super) unsafe fn quants<const Q: usize>(p: *const u8, g: usize) -> [int8x16_
         let keep = |v: [uint8x16_t; 2], mask: u8| v.map(|v| vandq_u8(v, vdupq_n_u8(mask)));
         // `value` in the bytes that have a bit of `mask` set.
         let pick = |v: uint8x16_t, mask: uint8x16_t, value: u8| vandq_u8(vtstq_u8(v, mask), vdupq_n_u8(value));
-        let numbers = const { FORMATS[Q].quants };
+        let numbers = const { LINEAR[Q].quants };
         let low = numbers.low;
         let mut bits = match (low.width, low.lanes) {
             (8, 32) => load(low.at + g * 32),

@@ -2,6 +2,11 @@
 //
 // Blocks are aligned to 2 bytes only, except Q4_1, Q5_1, Q4_K, Q5_K and Q2_K, whose sizes are multiples of 4.
 
+#if CODED
+#include "quant/coded_bytes.wgsl" RAW = "raw_${N}", S = ""
+#include "quant/${FORMAT}.wgsl" PART = 1, RAW = "raw_${N}", S = ""
+#include "quant/coded.wgsl" T = ""
+#else
 #include "quant/common.wgsl"
 #include "quant/bytes.wgsl" S = ""
 #if K_SCALES
@@ -9,6 +14,23 @@
 // The same from word `at` on, of sub-block j.
 fn scale_min(at: u32, j: u32) -> vec2<f32> { return scale_min_of(vec3<u32>(raw_${N}[at], raw_${N}[at + 1u], raw_${N}[at + 2u]), j / 2u, j % 2u); }
 #endif
+#endif
 fn block_of(row: u32) -> u32 { return (${START}) / ${BLOCK_SIZE}u + row * (${K} / ${BLOCK_SIZE}u); }
+#if CODED
+fn weights4(row: u32, v: u32) -> vec4<f32> {
+  let b = block_of(row) + v / ${BLOCK_QUADS}u; let g = v % ${BLOCK_QUADS}u / 8u;
+  let x = first_${FORMAT}(b, g);
+  var y = vec4<u32>(0u); var z = vec4<u32>(0u);
+#if PLANES > 1
+  y = second_${FORMAT}(b, g);
+#endif
+#if PLANES > 2
+  z = third_${FORMAT}(b, g);
+#endif
+  let by = scale_${FORMAT}(x, y, z, g, v % 8u / ${8 / CODED_PARTS}u);
+  return fma(quad_${FORMAT}(x, y, z, g, v % 8u), vec4<f32>(by.x), vec4<f32>(by.y));
+}
+#else
 #include "quant/${FORMAT}.wgsl" PART = 0
 fn weights4(row: u32, v: u32) -> vec4<f32> { return ${FORMAT}(block_of(row) + v / ${BLOCK_QUADS}u, v % ${BLOCK_QUADS}u); }
+#endif

@@ -1,0 +1,1 @@
+#include "quant/affine_groups.wgsl" BITS = 2, MASK = 3, POINT = 0

@@ -1,0 +1,1 @@
+#include "quant/affine_groups.wgsl" BITS = 4, MASK = 15, POINT = 0

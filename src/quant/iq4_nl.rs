@@ -1,0 +1,26 @@
+//! IQ4_NL: 32 values in 18 bytes. `x = d·t[q]`, q of 4 bits, t a table of 16 levels.
+//!
+//! ```text
+//! byte 0..2    d, f16
+//! byte 2..18   q: byte 2+i holds q[i] in its low half and q[i+16] in its high half
+//! ```
+
+use super::block::{BlockFormat, GgufType, Values};
+use super::coded::{Coded, Factor, Packed, LEVELS, half, nibbles};
+use super::pack_codes;
+
+/// The descriptor.
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    name: "iq4_nl",
+    gguf: Some(GgufType { number: 20, name: "IQ4_NL", file_type: 25 }),
+    values: Values::Coded(Coded { len: 32, bytes: 18, factor: Factor::Half(0), item, parts: 1, shifted: false, packed: Packed::Signed }),
+    substitute: None,
+    pack: Some(|values, block| pack_codes::levels_block(&LEVELS, values, block)),
+    wgsl: ("quant/iq4_nl.wgsl", include_str!("iq4_nl.wgsl")),
+    item_rows: 2,
+};
+
+/// Values `32·g ..` of a block.
+fn item(block: &[u8], _: usize, out: &mut [f32; 32]) {
+    nibbles(&block[2..18], &LEVELS, half(block, 0), out);
+}
