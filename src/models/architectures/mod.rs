@@ -6,6 +6,7 @@ mod bitnet;
 mod bloom;
 mod cohere;
 mod common;
+pub(crate) mod encoders;
 mod ernie4_5;
 mod exaone4;
 mod falcon;
