@@ -8,6 +8,7 @@ mod devices;
 mod doctor;
 mod dtypes;
 mod embed;
+mod encoders;
 mod energy;
 mod entropy;
 mod explain;

@@ -14,6 +14,7 @@ mod memory_plan;
 mod pass;
 mod rope_settings;
 pub mod sampler;
+pub mod seq2seq;
 pub mod settings;
 pub mod weights;
 
@@ -26,6 +27,7 @@ pub use inference::Inference;
 pub use memory_plan::{MemoryPlan, Workload};
 pub use pass::Pass;
 pub use sampler::Sampler;
+pub use seq2seq::Seq2Seq;
 pub use settings::Settings;
 pub use weights::Weights;
 

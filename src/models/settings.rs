@@ -40,6 +40,7 @@ const WITHOUT_EFFECT: [(&str, &[&str]); 10] = [
             "attn_pdrop",
             "classifier_dropout",
             "dropout",
+            "dropout_rate",
             "emb_pdrop",
             "embd_pdrop",
             "embed_dropout",
@@ -415,6 +416,12 @@ impl<'a> Settings<'a> {
         value.is_some_and(Json::is_null)
     }
 
+    /// Whether `config.json` has a list at this path.
+    pub(crate) fn is_list(&self, hub: &str) -> bool {
+        let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
+        value.is_some_and(Json::is_array)
+    }
+
     /// Whether `config.json` has a text at this path.
     pub(crate) fn is_text(&self, hub: &str) -> bool {
         let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
@@ -476,6 +483,18 @@ impl<'a> Settings<'a> {
     /// As [`Settings::finish`], for an encoder: which head it has was asked for.
     pub(crate) fn finish_encoder(&self) -> TensorResult<()> {
         self.one_stack()?;
+        self.finish_all()
+    }
+
+    /// As [`Settings::finish_encoder`], for an encoder and a decoder.
+    pub(crate) fn finish_encoder_decoder(&self) -> TensorResult<()> {
+        self.only_flag(NONE, "is_encoder_decoder", true, "a single stack of this architecture is not implemented")?;
+        self.only_flag(NONE, "is_decoder", false, "a single stack of this architecture is not implemented")?;
+        self.finish_all()
+    }
+
+    /// Refuses every key that nobody asked for, apart from those that are the same for all decoders.
+    fn finish_all(&self) -> TensorResult<()> {
         match self.weights.config() {
             Some(Json::Object(config)) => {
                 config.iter().filter(|(k, _)| without_effect(k).is_none()).try_for_each(|(k, v)| self.left_in_config(k, v))

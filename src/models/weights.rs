@@ -370,6 +370,11 @@ impl<'a> Tensors<'a> {
         Ok(Projection::new(embedding.clone(), bias))
     }
 
+    /// Counts what was asked for here as asked for there.
+    pub fn add_to(self, other: &Tensors<'_>) {
+        other.asked.borrow_mut().extend(self.asked.into_inner());
+    }
+
     /// Refuses every tensor that was not used, except those whose names end with one of `unused`.
     ///
     /// # Errors

@@ -35,6 +35,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod seed_oss;
+pub(crate) mod seq2seq;
 mod smollm3;
 mod stablelm;
 mod starcoder2;

@@ -1,8 +1,8 @@
 //! The forward pass that all decoders share, over a description of what each consists of.
 
-mod attention;
+pub(crate) mod attention;
 pub(crate) mod description;
-mod feed;
+pub(crate) mod feed;
 pub(crate) mod names;
 pub(crate) mod norm;
 pub(crate) mod rope;

@@ -12,13 +12,14 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::eval::eval_all;
+use crate::models::activation::ActivationFn;
 use crate::models::architectures::{self, encoders};
 use crate::models::block::Block;
 use crate::models::decoder::norm::Norm;
 use crate::models::decoder::rope::Rope;
 use crate::models::decoder::{Context, DecoderLayer, normed};
 use crate::models::inference::inputs::{Checked, wrong};
-use crate::models::inference::outputs::pooled;
+use crate::models::inference::outputs::{pooled, token_states};
 use crate::models::inference::{Inputs, MASKED, Pooling};
 use crate::models::settings::{NONE, Settings};
 use crate::models::weights::Tensors;
@@ -44,6 +45,8 @@ pub struct Encoder {
     relative: Option<Tensor>, // [rows, H]
     pooler: Option<Dense>,
     head: Option<Head>,
+    /// What turns a label's logit into a score.
+    score: ActivationFn,
 }
 
 /// The results of [`Encoder::run`], in f32 and in host memory: tensors of [`Device::cpu`].
@@ -57,6 +60,9 @@ pub struct EncoderOutputs {
     pub pooler: Option<Tensor>,
     /// Logits of tokens `[B,T,V]` or of labels `[B,L]`, where the model has a head.
     pub logits: Option<Tensor>,
+    /// What the labels' logits stand for `[B,L]`, where the model has labels: with one label σ(logit), with several the logits themselves, unless
+    /// `config.json` names another function. sentence-transformers' `CrossEncoder.predict`.
+    pub scores: Option<Tensor>,
     /// Row by row, whether there was a token.
     valid: Vec<bool>,
 }
@@ -68,6 +74,14 @@ impl EncoderOutputs {
     /// Those of reading the states.
     pub fn pooled(&self, pooling: Pooling) -> TensorResult<Tensor> {
         pooled(&self.hidden_states, &self.valid, pooling)
+    }
+
+    /// The hidden states of a row's tokens, without those of padding.
+    ///
+    /// # Errors
+    /// When there is no such row.
+    pub fn token_states(&self, row: usize) -> TensorResult<Vec<Vec<f32>>> {
+        token_states(&self.hidden_states, &self.valid, row)
     }
 }
 
@@ -154,6 +168,7 @@ impl Encoder {
             Some(read_out) => Head::load(w, read_out, &tokens, width, tied)?,
             None => None,
         };
+        let score = score(s, &spec)?;
         let shape = ModelShape {
             architecture: d.architecture,
             layers: layers.len(),
@@ -166,7 +181,7 @@ impl Encoder {
         };
         let embed_norm = Norm::load_if(w, "token_embd_norm", d.embed.norm, width)?;
         let norm = Norm::load_if(w, "output_norm", d.final_norm.then_some(d.norm), width)?;
-        Ok(Encoder { shape, tokens, positions, types, embed_norm, layers, norm, ropes, relative, pooler, head, spec })
+        Ok(Encoder { shape, tokens, positions, types, embed_norm, layers, norm, ropes, relative, pooler, head, score, spec })
     }
 
     /// Sizes that callers need.
@@ -248,8 +263,12 @@ impl Encoder {
             let hidden_states = next()?;
             let pooler = if pooler.is_some() { Some(next()?) } else { None };
             let logits = if logits.is_some() { Some(next()?) } else { None };
+            let scores = match (&logits, self.labels()) {
+                (Some(logits), Some(_)) => Some(self.score.of(logits)?),
+                _ => None,
+            };
             let layers = if keep { Some(host.chain([Ok(hidden_states.clone())]).collect::<TensorResult<Vec<_>>>()?) } else { None };
-            Ok(EncoderOutputs { hidden_states, layers, pooler, logits, valid: checked.valid })
+            Ok(EncoderOutputs { hidden_states, layers, pooler, logits, scores, valid: checked.valid })
         })
     }
 
@@ -339,11 +358,12 @@ impl Encoder {
         match (self.spec.pad, &c.tokens) {
             (Some(pad), Some(tokens)) if inputs.position_ids.is_none() => {
                 let pad = pad as i32;
-                let counted = tokens.chunks(c.len).flat_map(|row| {
+                let counted = tokens.chunks(c.len).zip(c.valid.chunks(c.len)).flat_map(|(row, valid)| {
                     let mut before = 0;
-                    row.iter().map(move |&id| {
-                        before += i32::from(id != pad);
-                        if id == pad { pad } else { before + pad }
+                    row.iter().zip(valid).map(move |(&id, &valid)| {
+                        let counts = valid && id != pad;
+                        before += i32::from(counts);
+                        if counts { before + pad } else { pad }
                     })
                 });
                 counted.collect()
@@ -367,6 +387,21 @@ impl Encoder {
         };
         Tensor::from_vec(c.valid.chunks(c.len).flat_map(of_row).collect::<Vec<f32>>(), &[c.batch, c.len, 1], self.device())
     }
+}
+
+/// What `config.json` says of scores, as sentence-transformers writes it.
+fn score(s: &Settings<'_>, spec: &EncoderSpec) -> TensorResult<ActivationFn> {
+    let one = matches!(spec.read_out.as_ref().map(|r| &r.to), Some(ReadOutTo::Labels { names, .. }) if names.len() == 1);
+    s.text(NONE, "sentence_transformers.version")?;
+    for key in ["sentence_transformers.activation_fn", "sbert_ce_default_activation_function"] {
+        match s.text(NONE, key)?.map(|name| name.rsplit('.').next().unwrap_or(name)) {
+            None => {}
+            Some("Identity") => return Ok(ActivationFn::Identity),
+            Some("Sigmoid") => return Ok(ActivationFn::Sigmoid),
+            Some(_) => return Err(s.refuse(NONE, key, "known are Identity and Sigmoid")),
+        }
+    }
+    Ok(if one { ActivationFn::Sigmoid } else { ActivationFn::Identity })
 }
 
 impl Inputs {

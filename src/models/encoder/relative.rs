@@ -4,6 +4,7 @@ use super::description::RelativeSpec;
 use crate::device::Device;
 use crate::error::TensorResult;
 use crate::tensor::Tensor;
+use std::ops::Range;
 
 /// The bucket of the key that stands `distance` positions behind the query (before it, where negative). Half of the buckets are for keys behind; half
 /// of these for single distances, the others for distances that grow by a factor each.
@@ -29,6 +30,15 @@ pub(crate) fn biases(table: &Tensor, s: RelativeSpec, len: usize, device: &Devic
     let buckets: Vec<i32> = (0..len).flat_map(at).collect();
     let buckets = Tensor::from_vec(buckets, &[len, len], device)?;
     table.embedding(&buckets)?.permute(&[2, 0, 1])?.unsqueeze(0) // [T, T, H] → [1, H, T, T]
+}
+
+/// As [`biases`] for queries at `queries` that see only keys before them, of the first `keys`: `[1,H,queries,keys]`. All buckets are for keys behind the
+/// query.
+pub(crate) fn biases_behind(table: &Tensor, s: RelativeSpec, queries: Range<usize>, keys: usize, device: &Device) -> TensorResult<Tensor> {
+    let rows = queries.len();
+    let at = |query: usize| (0..keys).map(move |key| magnitude(query.saturating_sub(key), s.buckets, s.farthest) as i32);
+    let buckets = Tensor::from_vec(queries.flat_map(at).collect::<Vec<i32>>(), &[rows, keys], device)?;
+    table.embedding(&buckets)?.permute(&[2, 0, 1])?.unsqueeze(0)
 }
 
 #[cfg(test)]

@@ -52,6 +52,19 @@ pub enum Pooling {
     WeightedMean,
 }
 
+impl fmt::Display for Pooling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Pooling::Mean => "mean",
+            Pooling::Last => "last",
+            Pooling::Cls => "cls",
+            Pooling::Max => "max",
+            Pooling::MeanSqrtLength => "mean-sqrt-length",
+            Pooling::WeightedMean => "weighted-mean",
+        })
+    }
+}
+
 impl Outputs {
     /// One embedding `[B,d]` per row, of the hidden states of its tokens; sums are in f64.
     ///
@@ -66,11 +79,16 @@ impl Outputs {
     /// # Errors
     /// Those of the evaluation, or when there is no such row.
     pub fn token_states(&self, row: usize) -> TensorResult<Vec<Vec<f32>>> {
-        let (len, width) = (self.hidden_states.dims()[1], self.hidden_states.dims()[2]);
-        let states = self.hidden_states.narrow(0, row, 1)?.to_vec()?;
-        let valid = &self.valid[row * len..][..len];
-        Ok(states.chunks(width).zip(valid).filter(|(_, v)| **v).map(|(state, _)| state.to_vec()).collect())
+        token_states(&self.hidden_states, &self.valid, row)
     }
+}
+
+/// The states of a row of `[B,T,d]` that are `valid`.
+pub(crate) fn token_states(states: &Tensor, valid: &[bool], row: usize) -> TensorResult<Vec<Vec<f32>>> {
+    let (len, width) = (states.dims()[1], states.dims()[2]);
+    let states = states.narrow(0, row, 1)?.to_vec()?;
+    let valid = &valid[row * len..][..len];
+    Ok(states.chunks(width).zip(valid).filter(|(_, v)| **v).map(|(state, _)| state.to_vec()).collect())
 }
 
 /// One vector `[B,d]` per row of hidden states `[B,T,d]`, of those that are `valid`; sums are in f64.

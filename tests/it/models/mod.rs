@@ -8,6 +8,7 @@ mod inference;
 mod model_files;
 mod model_settings;
 mod parity;
+mod seq2seq;
 mod smollm2;
 mod strategies;
 mod tiny;
