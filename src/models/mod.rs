@@ -16,6 +16,7 @@ mod rope_settings;
 pub mod sampler;
 pub mod seq2seq;
 pub mod settings;
+pub mod vision;
 pub mod weights;
 
 pub use adapter::Adapters;
@@ -29,6 +30,7 @@ pub use pass::Pass;
 pub use sampler::Sampler;
 pub use seq2seq::Seq2Seq;
 pub use settings::Settings;
+pub use vision::{ImageTextModel, VisionTower};
 pub use weights::Weights;
 
 use crate::dtype::DType;

@@ -39,6 +39,7 @@ pub(crate) mod seq2seq;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+pub(crate) mod towers;
 
 use crate::error::TensorResult;
 use crate::io::GgufWriter;

@@ -144,7 +144,8 @@ impl Encoder {
         Ok(encoder)
     }
 
-    fn read(spec: EncoderSpec, s: &Settings<'_>, w: &Tensors<'_>, dtype: DType) -> TensorResult<Encoder> {
+    /// Reads the weights from `w`, which records what was asked for.
+    pub(crate) fn read(spec: EncoderSpec, s: &Settings<'_>, w: &Tensors<'_>, dtype: DType) -> TensorResult<Encoder> {
         let d = &spec.stack;
         let width = d.width;
         let tied = s.flag(NONE, "tie_word_embeddings")?.unwrap_or(true);
@@ -242,7 +243,7 @@ impl Encoder {
         self.run_at(inputs, true, Location::caller())
     }
 
-    fn run_at(&self, inputs: &Inputs, keep: bool, at: At) -> TensorResult<EncoderOutputs> {
+    pub(crate) fn run_at(&self, inputs: &Inputs, keep: bool, at: At) -> TensorResult<EncoderOutputs> {
         let checked = inputs.check(&self.shape, at)?;
         let types = inputs.token_types(self.token_types(), at)?;
         no_grad(|| {

@@ -12,3 +12,4 @@ mod seq2seq;
 mod smollm2;
 mod strategies;
 mod tiny;
+mod vision;
