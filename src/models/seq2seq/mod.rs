@@ -2,6 +2,7 @@
 
 pub(crate) mod description;
 mod layer;
+pub mod speech;
 
 use crate::autograd::no_grad;
 use crate::device::Device;

@@ -174,3 +174,28 @@ fn padding_changes_no_vector() -> TensorResult<()> {
     }
     Ok(())
 }
+
+/// all-MiniLM-L6-v2 in the folder `TL_TEST_MINILM`, against sentence-transformers (`tests/vectors/encoders/minilm/make.py`).
+#[test]
+fn minilm_equals_sentence_transformers() -> TensorResult<()> {
+    let Some(folder) = std::env::var_os("TL_TEST_MINILM").map(PathBuf::from) else { return Ok(()) };
+    let file: Json = serde_json::from_str(include_str!("../../vectors/encoders/minilm/expected.json")).unwrap();
+    let rows = file["rows"].as_array().unwrap();
+    let tokenizer = tensorlogic::text::Tokenizer::from_file(folder.join("tokenizer.json"))?;
+    for device in [Some(Device::cpu()), gpu()].into_iter().flatten() {
+        let embedder = Embedder::open(&Weights::open(&folder, &device)?, Some(DType::F32))?;
+        assert_eq!((embedder.pooling(), embedder.normalizes(), embedder.max_tokens()), (&[Pooling::Mean][..], true, 256));
+        let texts = rows.iter().map(|row| tokenizer.encode_up_to(row["text"].as_str().unwrap(), embedder.max_tokens()));
+        let ids: Vec<Vec<u32>> = texts.map(|t| Ok(t?.0)).collect::<TensorResult<_>>()?;
+        for (row, ids) in rows.iter().zip(&ids) {
+            let want: Vec<u32> = row["ids"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect();
+            assert_eq!(*ids, want, "{}", row["text"]);
+        }
+        let got = embedder.embed(&Inputs::padded(&ids, Padding::Right)?)?.to_vec()?;
+        let want: Vec<f32> = rows.iter().flat_map(|r| r["embedding"].as_array().unwrap()).map(|v| v.as_f64().unwrap() as f32).collect();
+        let off = got.iter().zip(&want).fold(0f32, |m, (g, w)| m.max((g - w).abs()));
+        println!("{}: off by at most {off:.2e}", device.name());
+        assert!(got.len() == want.len() && off < 1e-4, "{}: off by {off}", device.name());
+    }
+    Ok(())
+}

@@ -5,6 +5,7 @@ use serde_json::Value as Json;
 use std::path::{Path, PathBuf};
 use tensorlogic::io::SafeTensors;
 use tensorlogic::models::inference::{Inputs, Padding};
+use tensorlogic::models::seq2seq::speech;
 use tensorlogic::models::{KvCache, Seq2Seq, Weights};
 use tensorlogic::{DType, Device, Tensor, TensorResult};
 
@@ -101,4 +102,50 @@ fn two_stacks_equal_transformers() {
         }
     }
     assert!(wrong.is_empty() && count >= 2, "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn spectrograms_equal_those_of_transformers() -> TensorResult<()> {
+    let file: Json = serde_json::from_str(include_str!("../../vectors/encoders/mel.json")).unwrap();
+    let samples = speech::read_wav(include_bytes!("../../vectors/encoders/sound.wav"))?;
+    assert_eq!(samples.len(), 16_000);
+    for mels in [80, 128] {
+        let got = speech::log_mel(&samples, mels, 100, &Device::cpu())?;
+        assert_eq!(got.dims(), [1, mels, 100]);
+        for (n, frame) in file["frames"].as_array().unwrap().iter().enumerate() {
+            let got = got.narrow(2, frame.as_u64().unwrap() as usize, 1)?.to_vec()?;
+            let want: Vec<f64> = file[mels.to_string()][n].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
+            assert_close(&format!("{mels} bands, frame {frame}"), &got, &want, 0.0, 1e-4);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn wav_files_are_read_or_refused_by_name() {
+    let file = |kind: u16, channels: u16, rate: u32, bits: u16, data: &[u8]| {
+        let mut bytes = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0".to_vec();
+        bytes.extend([kind.to_le_bytes(), channels.to_le_bytes()].concat());
+        bytes.extend([rate.to_le_bytes(), [0; 4]].concat());
+        bytes.extend([0u16.to_le_bytes(), bits.to_le_bytes()].concat());
+        // A chunk of odd length that nobody needs.
+        bytes.extend(b"LIST\x03\0\0\0abc\0data");
+        bytes.extend((data.len() as u32).to_le_bytes());
+        bytes.extend(data);
+        bytes
+    };
+    let read = |bytes: &[u8]| speech::read_wav(bytes);
+    assert_eq!(read(&file(1, 1, 16_000, 16, &[0, 0x40, 0, 0xC0])).unwrap(), [0.5, -0.5]);
+    assert_eq!(read(&file(1, 2, 16_000, 16, &[0, 0x40, 0, 0])).unwrap(), [0.25]);
+    assert_eq!(read(&file(1, 1, 16_000, 8, &[192, 64])).unwrap(), [0.5, -0.5]);
+    assert_eq!(read(&file(1, 1, 16_000, 24, &[0, 0, 0x40])).unwrap(), [0.5]);
+    assert_eq!(read(&file(3, 1, 16_000, 32, &0.25f32.to_le_bytes())).unwrap(), [0.25]);
+    let error = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
+    assert!(error(&file(1, 1, 44_100, 16, &[0, 0])).contains("44100"));
+    assert!(error(&file(6, 1, 16_000, 8, &[0])).contains("kind 6"));
+    assert!(error(b"RIFF").contains("not a WAV file"));
+    for len in 0..60 {
+        let whole = file(1, 1, 16_000, 16, &[0; 8]);
+        let _ = read(&whole[..len.min(whole.len())]);
+    }
 }
