@@ -48,7 +48,7 @@ impl Head {
         let norm = Norm::load_if(w, "head_norm", spec.norm, width)?;
         let output = match &spec.to {
             ReadOutTo::Vocabulary { bias } => w.head(embedding, tied, *bias)?,
-            ReadOutTo::Labels { names, bias } => w.linear("output", width, names.len(), Some(*bias))?,
+            ReadOutTo::Labels { names, bias } => w.linear("cls.output", width, names.len(), Some(*bias))?,
         };
         Ok(Some(Head { of: spec.of, dense, norm, output }))
     }

@@ -88,7 +88,7 @@ impl VisionTower {
         let layers = d.layers.iter().enumerate().map(|(i, l)| DecoderLayer::load(w, i, l, d.width)).collect::<TensorResult<Vec<_>>>()?;
         let inputs = |of: LabelsOf| if of == LabelsOf::FirstAndMean { 2 * d.width } else { d.width };
         let head = match &spec.labels {
-            Some((of, names)) => Some(w.linear("output", inputs(*of), names.len(), Some(true))?),
+            Some((of, names)) => Some(w.linear("cls.output", inputs(*of), names.len(), Some(true))?),
             None => None,
         };
         // Files have a row for each position, some with a dimension of 1 before, as the class token has.

@@ -44,10 +44,6 @@ impl Case {
         Weights::open(&self.folder, device)
     }
 
-    fn has(&self, name: &str) -> bool {
-        self.expected.tensor(name).is_ok()
-    }
-
     fn numbers(&self, name: &str) -> Vec<f64> {
         let bytes = self.expected.bytes_of(self.expected.tensor(name).unwrap());
         bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()) as f64).collect()

@@ -25,7 +25,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
                 &["embeddings.position_ids", "predictions.decoder.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias"];
         }
         Task::Labels => {
-            e.stack.names = e.stack.names.with_top(&[("head_dense", "bert.pooler.dense"), ("output", "classifier")]);
+            e.stack.names = e.stack.names.with_top(&[("head_dense", "bert.pooler.dense"), ("cls.output", "classifier")]);
             e.read_out = Some(common::labels(s, ActivationFn::Tanh)?);
         }
     }

@@ -24,7 +24,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
             Some(common::masked_tokens(activation, NormSpec::layer(1e-12)))
         }
         Task::Labels => {
-            e.stack.names = e.stack.names.with_top(&[("head_dense", "pre_classifier"), ("output", "classifier")]);
+            e.stack.names = e.stack.names.with_top(&[("head_dense", "pre_classifier"), ("cls.output", "classifier")]);
             Some(common::labels(s, ActivationFn::Relu)?)
         }
     };

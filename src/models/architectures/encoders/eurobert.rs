@@ -22,7 +22,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
         Task::MaskedTokens => return Err(s.refuse(NONE, "architectures", "of this architecture only states and labels are implemented")),
         Task::Labels => {
             let dense = DenseSpec { activation: ActivationFn::GeluExact, bias: true };
-            e.stack.names = e.stack.names.with_top(&[("head_dense", "dense"), ("output", "classifier")]);
+            e.stack.names = e.stack.names.with_top(&[("head_dense", "dense"), ("cls.output", "classifier")]);
             Some(ReadOut { of, dense, norm: None, to: ReadOutTo::Labels { names: s.labels()?, bias: true } })
         }
     };

@@ -25,7 +25,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
             e.read_out = Some(common::masked_tokens(activation, e.stack.norm));
         }
         Task::Labels => {
-            e.stack.names = e.stack.names.with_top(&[("head_dense", "nomic_bert.pooler.dense"), ("output", "classifier")]);
+            e.stack.names = e.stack.names.with_top(&[("head_dense", "nomic_bert.pooler.dense"), ("cls.output", "classifier")]);
             e.read_out = Some(common::labels(s, ActivationFn::Tanh)?);
         }
     }

@@ -49,7 +49,7 @@ pub(super) fn counted_positions(s: &Settings<'_>, e: &mut EncoderSpec, pad: f64)
 }
 
 /// The parts of a classifier.
-pub(super) const CLASSIFIER: &[(&str, &str)] = &[("head_dense", "classifier.dense"), ("output", "classifier.out_proj")];
+pub(super) const CLASSIFIER: &[(&str, &str)] = &[("head_dense", "classifier.dense"), ("cls.output", "classifier.out_proj")];
 
 fn names() -> Names {
     Names::new(

@@ -55,7 +55,7 @@ fn names(gated: bool) -> Names {
             ("position_embd", "dinov2.embeddings.position_embeddings"),
             ("patch_embd", "dinov2.embeddings.patch_embeddings.projection"),
             ("output_norm", "dinov2.layernorm"),
-            ("output", "classifier"),
+            ("cls.output", "classifier"),
         ],
         &[
             ("attn_norm", "norm1"),

@@ -36,7 +36,7 @@ fn names() -> Names {
             ("patch_embd", "vit.embeddings.patch_embeddings.projection"),
             ("output_norm", "vit.layernorm"),
             ("pooler", "vit.pooler.dense"),
-            ("output", "classifier"),
+            ("cls.output", "classifier"),
         ],
         &[
             ("attn_norm", "layernorm_before"),
