@@ -101,6 +101,8 @@ mod pages {
     mod observability {}
     #[doc = include_str!("../docs/guide/17-diagnosis.md")]
     mod diagnosis {}
+    #[doc = include_str!("../docs/guide/20-embeddings.md")]
+    mod embeddings {}
     #[cfg(feature = "gpu")]
     #[doc = include_str!("../docs/metal.md")]
     mod metal {}

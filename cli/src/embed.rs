@@ -1,9 +1,9 @@
 //! `tl embed`: texts in, vectors out.
 
-use crate::Global;
 use crate::model::ModelArgs;
 use crate::output::{self, Failure};
 use crate::texts::{TextArgs, not_finite, token_text};
+use crate::{Global, encoders};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::time::Instant;
@@ -19,35 +19,57 @@ Examples:
   tl embed \"The cat sat on the mat.\"
   tl embed --normalize --json \"a cat\" \"a dog\" \"a tax form\"
   tl embed -m model.gguf --pooling last -f sentences.txt > vectors.txt
-  tl embed --tokens \"a cat\""
+  tl embed --tokens \"a cat\"
+  tl embed -m Qwen/Qwen3-Embedding-0.6B --prompt-name query \"where do cats sleep?\""
 )]
 pub struct EmbedArgs {
     #[command(flatten)]
-    texts: TextArgs,
-    /// How the states of a text's tokens become one vector
-    #[arg(long, value_enum, default_value_t = By::Mean, conflicts_with = "tokens")]
-    pooling: By,
+    pub texts: TextArgs,
+    /// How the states of a text's tokens become one vector [default: what the model's files say, else mean]
+    #[arg(long, value_enum, conflicts_with = "tokens")]
+    pub pooling: Option<By>,
     /// One vector per token instead of one per text
     #[arg(long)]
-    tokens: bool,
-    /// Scale every vector to length 1, so that dot products are cosines
+    pub tokens: bool,
+    /// Scale every vector to length 1, so that dot products are cosines; models whose files say so do it anyway
     #[arg(long)]
-    normalize: bool,
+    pub normalize: bool,
+    /// Prompt in front of every text, by its name in the files of the model, such as `query`
+    #[arg(long, value_name = "NAME", conflicts_with = "prompt")]
+    pub prompt_name: Option<String>,
+    /// Text in front of every text
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Option<String>,
     #[command(flatten)]
-    model: ModelArgs,
+    pub model: ModelArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum By {
+pub enum By {
     /// The mean over all tokens
     Mean,
     /// The state of the last token
     Last,
+    /// The state of the first token
+    Cls,
+    /// The largest value of each component
+    Max,
+}
+
+impl From<By> for Pooling {
+    fn from(by: By) -> Pooling {
+        match by {
+            By::Mean => Pooling::Mean,
+            By::Last => Pooling::Last,
+            By::Cls => Pooling::Cls,
+            By::Max => Pooling::Max,
+        }
+    }
 }
 
 impl EmbedArgs {
     /// The vector as it is printed.
-    fn finished(&self, mut vector: Vec<f32>) -> Vec<f32> {
+    pub fn finished(&self, mut vector: Vec<f32>) -> Vec<f32> {
         if self.normalize {
             let length = vector.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
             vector.iter_mut().filter(|_| length > 0.0).for_each(|v| *v = (f64::from(*v) / length) as f32);
@@ -56,18 +78,23 @@ impl EmbedArgs {
     }
 }
 
-fn numbers(vector: &[f32]) -> String {
+/// The numbers of a line.
+pub fn numbers(vector: &[f32]) -> String {
     vector.iter().map(f32::to_string).collect::<Vec<_>>().join(" ")
 }
 
 /// Runs the subcommand.
 pub fn run(args: &EmbedArgs, global: Global) -> Result<(), Failure> {
-    let (loaded, texts) = args.texts.encode(&args.model, None, global)?;
+    let path = args.model.path(global)?;
+    if encoders::is_for(&path)? {
+        return encoders::embed(args, &path, global);
+    }
+    if let Some(name) = &args.prompt_name {
+        return Err(Failure::Usage(format!("--prompt-name {name}: this model's files have no prompts; use --prompt TEXT")));
+    }
+    let (loaded, texts) = args.texts.encode(&args.model, args.prompt.as_deref(), global)?;
     let inference = Inference::new(&*loaded.model).timestamps(false);
-    let pooling = match args.pooling {
-        By::Mean => Pooling::Mean,
-        By::Last => Pooling::Last,
-    };
+    let pooling = args.pooling.map_or(Pooling::Mean, Pooling::from);
     let (start, mut found, mut count): (_, Vec<Value>, _) = (Instant::now(), Vec::new(), 0);
     args.texts.run(&inference, &texts, |batch, outputs| {
         let pooled = outputs.pooled(pooling)?.to_vec2::<f32>()?;
@@ -99,7 +126,7 @@ pub fn run(args: &EmbedArgs, global: Global) -> Result<(), Failure> {
     })?;
     let seconds = start.elapsed().as_secs_f64();
     if global.json {
-        let pooling = if args.tokens { Value::Null } else { args.pooling.to_possible_value().map_or(Value::Null, |v| v.get_name().into()) };
+        let pooling = if args.tokens { Value::Null } else { pooling.to_string().into() };
         let value = json!({ "texts": found, "width": loaded.model.shape().width, "pooling": pooling, "normalized": args.normalize,
             "tokens_per_s": count as f64 / seconds, "device": loaded.device.name() });
         output::result(&value.to_string())?;

@@ -9,6 +9,7 @@ mod devices;
 mod doctor;
 mod dtypes;
 mod embed;
+mod encoders;
 mod energy;
 mod entropy;
 mod explain;
@@ -35,6 +36,7 @@ mod table;
 mod texts;
 mod top;
 mod train;
+mod transcribe;
 mod tune;
 mod watch;
 
@@ -95,6 +97,7 @@ enum Command {
     Perplexity(Box<perplexity::PerplexityArgs>),
     Score(Box<score::ScoreArgs>),
     Embed(Box<embed::EmbedArgs>),
+    Transcribe(Box<transcribe::TranscribeArgs>),
     Train(Box<train::TrainArgs>),
     Ckpt(ckpt::CkptArgs),
     Finetune(Box<finetune::FinetuneArgs>),
@@ -178,6 +181,7 @@ fn main() -> ExitCode {
         Command::Perplexity(args) => perplexity::run(args, cli.global),
         Command::Score(args) => score::run(args, cli.global),
         Command::Embed(args) => embed::run(args, cli.global),
+        Command::Transcribe(args) => transcribe::run(args, cli.global),
         Command::Train(args) => train::run(args, cli.global),
         Command::Ckpt(args) => ckpt::run(args, cli.global),
         Command::Finetune(args) => finetune::run(args, cli.global),

@@ -1,38 +1,41 @@
 //! `tl score`: how likely a model finds texts, or continuations of a prompt.
 
-use crate::Global;
 use crate::model::ModelArgs;
 use crate::output::{self, Failure};
 use crate::texts::{Encoded, TextArgs, not_finite, token_text};
+use crate::{Global, encoders};
 use clap::Args;
 use serde_json::{Value, json};
 use std::time::Instant;
 use tensorlogic::models::Inference;
 
-/// Compute the log-likelihood of texts, or of continuations of a prompt
+/// Compute the log-likelihood of texts, or of continuations of a prompt; with a reranker, how well texts answer the prompt
 #[derive(Args)]
 #[command(
     after_help = "Each text is a line: the sum over its tokens of the logarithm of their probability (natural), the mean, and the text in quotes.
 Without a prompt, the first token of a text has no probability if the model has no begin token; it is left out.
 For texts longer than the model's context there is `tl perplexity`.
 
+With a reranker or another classifier of texts, each text, or pair of prompt and text, is a line with a score for each label.
+
 Examples:
   tl score \"The cat sat on the mat.\"
   tl score -p \"The capital of France is\" \" Paris\" \" Rome\" \" a banana\"
   tl score --tokens \"The cat sat on the hat.\"
-  tl score -f sentences.txt --json | jq '.texts[].mean'"
+  tl score -f sentences.txt --json | jq '.texts[].mean'
+  tl score -m BAAI/bge-reranker-base -p \"where do cats sleep?\" -f passages.txt | sort -rn | head"
 )]
 pub struct ScoreArgs {
     #[command(flatten)]
-    texts: TextArgs,
-    /// Prompt that every text continues; its own tokens are not scored
+    pub texts: TextArgs,
+    /// Prompt that every text continues; its own tokens are not scored. Of a reranker: the question that texts answer
     #[arg(short, long)]
-    prompt: Option<String>,
+    pub prompt: Option<String>,
     /// Also list every token with its log-probability, before the line of its text
     #[arg(long)]
-    tokens: bool,
+    pub tokens: bool,
     #[command(flatten)]
-    model: ModelArgs,
+    pub model: ModelArgs,
 }
 
 /// The tokens of a text that have a probability, with its logarithm.
@@ -45,6 +48,10 @@ fn scored(text: &Encoded, log_probs: &[f32]) -> Vec<(u32, f64)> {
 pub fn run(args: &ScoreArgs, global: Global) -> Result<(), Failure> {
     if args.prompt.as_ref().is_some_and(String::is_empty) {
         return Err(Failure::Usage("--prompt is empty".into()));
+    }
+    let path = args.model.path(global)?;
+    if encoders::is_for(&path)? {
+        return encoders::score(args, &path, global);
     }
     let (loaded, texts) = args.texts.encode(&args.model, args.prompt.as_deref(), global)?;
     let inference = Inference::new(&*loaded.model).log_probs(true).timestamps(false);

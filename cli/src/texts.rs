@@ -17,7 +17,7 @@ pub struct TextArgs {
     file: Option<std::path::PathBuf>,
     /// Texts that run at once, padded to the longest of them
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
-    batch: u16,
+    pub batch: u16,
 }
 
 /// A text with its tokens.
@@ -31,7 +31,7 @@ pub struct Encoded {
 
 impl TextArgs {
     /// The texts, from wherever they are given.
-    fn read(&self) -> Result<Vec<String>, Failure> {
+    pub fn read(&self) -> Result<Vec<String>, Failure> {
         let mut texts = self.texts.clone();
         let mut add = |lines: String| texts.extend(lines.lines().filter(|l| !l.trim().is_empty()).map(String::from));
         if let Some(file) = &self.file {

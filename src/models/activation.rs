@@ -56,6 +56,11 @@ const NAMES: [(&str, ActivationFn); 20] = [
 ];
 
 impl ActivationFn {
+    /// The function that transformers calls so, if it has no numbers of its own.
+    pub(crate) fn named(name: &str) -> Option<ActivationFn> {
+        NAMES.iter().find(|(n, f)| *n == name && *f != Xielu).map(|(_, f)| *f)
+    }
+
     /// What `config.json` says at `key`, or `default`, which is also what the architecture has in GGUF.
     pub(crate) fn read(s: &Settings<'_>, key: &str, default: ActivationFn) -> TensorResult<ActivationFn> {
         let Some(name) = s.text(NONE, key)? else { return Ok(default) };

@@ -36,22 +36,28 @@ const WITHOUT_EFFECT: [(&str, &[&str]); 10] = [
         &[
             "activation_dropout",
             "attention_dropout",
+            "attention_probs_dropout_prob",
             "attn_pdrop",
             "classifier_dropout",
             "dropout",
+            "dropout_rate",
             "emb_pdrop",
             "embd_pdrop",
             "embed_dropout",
             "embedding_dropout",
             "hidden_dropout",
+            "hidden_dropout_prob",
             "layerdrop",
+            "mlp_dropout",
+            "qa_dropout",
             "resid_dropout",
             "resid_pdrop",
             "residual_dropout",
+            "seq_classif_dropout",
             "summary_first_dropout",
         ],
     ),
-    ("weights are read, not drawn", &["init_std", "initializer_range"]),
+    ("weights are read, not drawn", &["init_std", "initializer_cutoff_factor", "initializer_factor", "initializer_range"]),
     (
         "it says which results a call returns, not what they are",
         &[
@@ -73,9 +79,14 @@ const WITHOUT_EFFECT: [(&str, &[&str]); 10] = [
             "attn_implementation",
             "cache_implementation",
             "chunk_size_feed_forward",
+            "deterministic_flash_attn",
             "gradient_checkpointing",
             "pretraining_tp",
+            "reference_compile",
             "reorder_and_upcast_attn",
+            "repad_logits_with_grad",
+            "sparse_pred_ignore_index",
+            "sparse_prediction",
             "torchscript",
         ],
     ),
@@ -407,6 +418,12 @@ impl<'a> Settings<'a> {
         value.is_some_and(Json::is_null)
     }
 
+    /// Whether `config.json` has a list at this path.
+    pub(crate) fn is_list(&self, hub: &str) -> bool {
+        let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
+        value.is_some_and(Json::is_array)
+    }
+
     /// Whether `config.json` has a text at this path.
     pub(crate) fn is_text(&self, hub: &str) -> bool {
         let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
@@ -465,12 +482,58 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Keys of every configuration of transformers.
-    fn same_for_all(&self) -> TensorResult<()> {
+    /// As [`Settings::finish`], for an encoder: which head it has was asked for.
+    pub(crate) fn finish_encoder(&self) -> TensorResult<()> {
+        self.one_stack()?;
+        self.finish_all()
+    }
+
+    /// As [`Settings::finish_encoder`], for an encoder and a decoder.
+    pub(crate) fn finish_encoder_decoder(&self) -> TensorResult<()> {
+        self.only_flag(NONE, "is_encoder_decoder", true, "a single stack of this architecture is not implemented")?;
+        self.only_flag(NONE, "is_decoder", false, "a single stack of this architecture is not implemented")?;
+        self.finish_all()
+    }
+
+    /// Refuses every key that nobody asked for, apart from those that are the same for all decoders.
+    fn finish_all(&self) -> TensorResult<()> {
+        match self.weights.config() {
+            Some(Json::Object(config)) => {
+                config.iter().filter(|(k, _)| without_effect(k).is_none()).try_for_each(|(k, v)| self.left_in_config(k, v))
+            }
+            _ => Err(self.wrong("not a JSON object")),
+        }
+    }
+
+    /// The names of a classifier's labels in the order of their numbers: `id2label` of `config.json`, else as many as `num_labels` says, else two.
+    ///
+    /// # Errors
+    /// When the value is something else.
+    pub(crate) fn labels(&self) -> TensorResult<Vec<String>> {
+        if let Some(Raw::Hub(raw)) = self.raw(NONE, "id2label")? {
+            let name = |i: usize| raw.get(i.to_string()).and_then(Json::as_str).map(String::from);
+            let names = raw.as_object().and_then(|o| (0..o.len()).map(name).collect::<Option<Vec<_>>>());
+            return match names.filter(|names| !names.is_empty()) {
+                Some(names) => Ok(names),
+                None => self.is_not(NONE, "id2label", Raw::Hub(raw), "a name for each of the numbers from 0 on"),
+            };
+        }
+        let count = self.size(NONE, "num_labels", 1 << 20)?.unwrap_or(2);
+        Ok((0..count).map(|i| format!("LABEL_{i}")).collect())
+    }
+
+    /// Refuses a second stack of layers.
+    fn one_stack(&self) -> TensorResult<()> {
         let encoder = "encoders beside the decoder are not implemented";
         for key in ["is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"] {
             self.only_flag(NONE, key, false, encoder)?;
         }
+        Ok(())
+    }
+
+    /// Keys of every configuration of transformers.
+    fn same_for_all(&self) -> TensorResult<()> {
+        self.one_stack()?;
         if self.has_object("architectures") {
             let known = |name: &str| name.ends_with("ForCausalLM") || name.ends_with("LMHeadModel");
             let names = self.texts("architectures")?.unwrap_or_default();

@@ -92,6 +92,10 @@ impl Weights {
     pub(crate) fn file(&self) -> &str {
         &self.file
     }
+    /// The folder of `config.json`, if it is one in Hub layout.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        if self.is_hub() { Path::new(&self.file).parent() } else { None }
+    }
     /// Whether tensors have Hugging Face's layouts: RoPE pairs in halves, GPT-2's matrices `[in,out]`.
     pub fn is_hub(&self) -> bool {
         matches!(self.source, Source::Hub { .. })
@@ -202,7 +206,10 @@ impl<'a> Tensors<'a> {
             return name.to_string();
         }
         let [whole, bare] = self.names.hub(name);
-        if !self.weights.has(&whole) && self.weights.has(&bare) { bare } else { whole }
+        // Files of the first BERT models call the weights of norms so.
+        let first = |name: &str| name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta");
+        let others = [first(&whole), first(&bare), bare];
+        if self.weights.has(&whole) { whole } else { others.into_iter().find(|n| self.weights.has(n)).unwrap_or(whole) }
     }
     /// Whether there is a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
@@ -387,6 +394,11 @@ impl<'a> Tensors<'a> {
         }
         let bias = if bias { Some(self.vector("output.bias", *vocab)?) } else { None };
         Ok(Projection::new(embedding.clone(), bias))
+    }
+
+    /// Counts what was asked for here as asked for there.
+    pub fn add_to(self, other: &Tensors<'_>) {
+        other.asked.borrow_mut().extend(self.asked.into_inner());
     }
 
     /// Refuses every tensor that was not used, except those whose names end with one of `unused`.

@@ -30,8 +30,18 @@ pub(crate) struct Hub {
     /// Added around the text when special tokens are asked for.
     pub(crate) prefix: Vec<u32>,
     pub(crate) suffix: Vec<u32>,
+    /// Two texts as one input; none where the file does not say how.
+    pub(crate) pair: Option<Vec<PairPiece>>,
     /// Added tokens whose decoded text differs from their own.
     pub(crate) renamed: Vec<(u32, String)>,
+}
+
+/// A part of two texts that are one input, with the kind of its tokens.
+#[derive(Clone, Copy)]
+pub(crate) enum PairPiece {
+    First(u8),
+    Second(u8),
+    Token(u32, u8),
 }
 
 /// How tokens become text again.
@@ -176,10 +186,16 @@ pub(crate) fn read(bytes: &[u8]) -> TensorResult<Hub> {
         check_steps(pre_tokenizer, "pretokenizers")?;
     }
     let (mut prefix, mut suffix) = (Vec::new(), Vec::new());
+    let mut pair = None;
     if let Some(post) = &document.post_processor {
         read_template(post, &mut prefix, &mut suffix)?;
+        pair = read_pair(post)?;
     }
-    if let Some(id) = prefix.iter().chain(&suffix).find(|&&id| vocabulary.get(id).is_none()) {
+    let added_to_pairs = pair.iter().flatten().filter_map(|piece| match piece {
+        PairPiece::Token(id, _) => Some(id),
+        _ => None,
+    });
+    if let Some(id) = prefix.iter().chain(&suffix).chain(added_to_pairs).find(|&&id| vocabulary.get(id).is_none()) {
         return Err(bad(format!("its post-processor adds token {id}, which is not in the vocabulary")));
     }
     if let Some(decoder) = &document.decoder {
@@ -196,7 +212,7 @@ pub(crate) fn read(bytes: &[u8]) -> TensorResult<Hub> {
         .collect();
     let pipeline = Pipeline::new(model, normalizer, pre_tokenizer, added)?;
     let renamed = pipeline.added().filter(|(_, token, seen)| token.content != *seen).map(|(id, _, seen)| (id, seen)).collect();
-    Ok(Hub { vocabulary, pipeline, decoding, prefix, suffix, renamed })
+    Ok(Hub { vocabulary, pipeline, decoding, prefix, suffix, pair, renamed })
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -443,6 +459,58 @@ fn read_template(post: &Value, prefix: &mut Vec<u32>, suffix: &mut Vec<u32>) -> 
         other => return Err(bad(format!("its post-processor {other:?} is unknown"))),
     }
     Ok(())
+}
+
+/// How a post-processor joins two texts; none where it does not say.
+fn read_pair(post: &Value) -> TensorResult<Option<Vec<PairPiece>>> {
+    use PairPiece::{First, Second, Token};
+    let id = |value: &Value| {
+        value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| bad("a token id of its post-processor is not one"))
+    };
+    let named = |key: &str| id(post.get(key).and_then(|pair| pair.get(1)).unwrap_or(&Value::Null));
+    match type_of(post) {
+        "Sequence" => {
+            let steps = post.get("processors").and_then(Value::as_array).into_iter().flatten();
+            let mut pairs = steps.map(read_pair).collect::<TensorResult<Vec<_>>>()?.into_iter().flatten();
+            // Of two that add tokens, each would wrap the other's result.
+            Ok(pairs.next().filter(|_| pairs.next().is_none()))
+        }
+        "BertProcessing" => {
+            let (cls, sep) = (named("cls")?, named("sep")?);
+            Ok(Some(vec![Token(cls, 0), First(0), Token(sep, 0), Second(1), Token(sep, 1)]))
+        }
+        "RobertaProcessing" => {
+            let (cls, sep) = (named("cls")?, named("sep")?);
+            Ok(Some(vec![Token(cls, 0), First(0), Token(sep, 0), Token(sep, 0), Second(0), Token(sep, 0)]))
+        }
+        "TemplateProcessing" => {
+            let Some(template) = post.get("pair").and_then(Value::as_array) else { return Ok(None) };
+            let mut pieces = Vec::new();
+            for piece in template {
+                let part = piece.get("Sequence").or_else(|| piece.get("SpecialToken")).unwrap_or(&Value::Null);
+                let kind = part.get("type_id").and_then(Value::as_u64).and_then(|kind| u8::try_from(kind).ok()).unwrap_or(0);
+                let name = part.get("id").and_then(Value::as_str).unwrap_or("");
+                match (piece.get("Sequence").is_some(), name) {
+                    (true, "A") => pieces.push(First(kind)),
+                    (true, "B") => pieces.push(Second(kind)),
+                    (true, _) => return Err(bad("its template for pairs names a third text")),
+                    (false, name) => {
+                        let ids = post.get("special_tokens").and_then(|s| s.get(name)).and_then(|t| t.get("ids")).and_then(Value::as_array);
+                        for token in ids.ok_or_else(|| bad(format!("its template adds {name:?}, which it does not define")))? {
+                            pieces.push(Token(id(token)?, kind));
+                        }
+                    }
+                }
+            }
+            let each = [matches_count(&pieces, |p| matches!(p, First(_))), matches_count(&pieces, |p| matches!(p, Second(_)))];
+            Ok(Some(pieces).filter(|_| each == [1, 1]))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn matches_count(pieces: &[PairPiece], is: impl Fn(&PairPiece) -> bool) -> usize {
+    pieces.iter().filter(|p| is(p)).count()
 }
 
 /// Recognises the decoders that work token by token, so that they can stream.

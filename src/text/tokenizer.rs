@@ -10,7 +10,7 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::{AddedToken, Decoder};
 
 use super::bigram::{Bigram, SPACE_MARK};
-use super::hub::{self, Decoding};
+use super::hub::{self, Decoding, PairPiece};
 use super::pipeline::{PRE_NAMES, Pipeline, pre_rules};
 use super::vocabulary::{Kind, Vocabulary};
 use crate::error::{TensorError, TensorResult};
@@ -40,6 +40,8 @@ pub struct Tokenizer {
     renamed: HashMap<u32, String>,
     prefix: Vec<u32>,
     suffix: Vec<u32>,
+    /// How two texts are one input.
+    pair: Option<Vec<PairPiece>>,
     bos: Option<u32>,
     end_tokens: Vec<u32>,
 }
@@ -110,6 +112,7 @@ impl Tokenizer {
             renamed: hub.renamed.into_iter().collect(),
             prefix: hub.prefix,
             suffix: hub.suffix,
+            pair: hub.pair,
             bos,
             end_tokens: Vec::new(),
         };
@@ -184,7 +187,8 @@ impl Tokenizer {
         let prefix = bos.filter(|_| flag("add_bos_token", add_bos)).into_iter().collect();
         let suffix = eos.filter(|_| flag("add_eos_token", false)).into_iter().collect();
         let end_tokens = [eos, special("eot")?, special("eom")?].into_iter().flatten().collect();
-        let mut tokenizer = Tokenizer { vocabulary, encoder, decoding, renamed: HashMap::new(), prefix, suffix, bos, end_tokens };
+        let renamed = HashMap::new();
+        let mut tokenizer = Tokenizer { vocabulary, encoder, decoding, renamed, prefix, suffix, pair: None, bos, end_tokens };
         tokenizer.end_tokens.sort_unstable();
         tokenizer.end_tokens.dedup();
         tokenizer.add_known_end_tokens();
@@ -218,6 +222,53 @@ impl Tokenizer {
             ids.extend_from_slice(&self.suffix);
         }
         Ok(ids)
+    }
+
+    /// The ids of a text with the begin and end tokens that the tokenizer requires, at most `max` of them: the end of a longer text is left out, as
+    /// sentence-transformers does. The second value says whether all of it is there.
+    ///
+    /// # Errors
+    /// Those of [`Tokenizer::encode_with`]; [`TensorError::Value`] where `max` has no room for the text behind the tokens around it.
+    pub fn encode_up_to(&self, text: &str, max: usize) -> TensorResult<(Vec<u32>, bool)> {
+        let ids = self.encode_with(text, false, true)?;
+        let room = room(max, self.prefix.len() + self.suffix.len())?;
+        let kept = &ids[..ids.len().min(room)];
+        Ok(([&self.prefix, kept, &self.suffix].concat(), kept.len() == ids.len()))
+    }
+
+    /// The ids of two texts as one input, as models that compare texts read them, and of each whether it counts as of the first text (0) or of the second
+    /// one (1). With `max`, tokens are taken from the end of the longer text until the rest has no more, special tokens included. The last value says
+    /// whether both texts are whole.
+    ///
+    /// # Errors
+    /// Those of [`Tokenizer::encode_with`]; [`TensorError::Unsupported`] where the tokenizer's file does not say how two texts are joined;
+    /// [`TensorError::Value`] where `max` has no room for text.
+    pub fn encode_pair(&self, first: &str, second: &str, max: Option<usize>) -> TensorResult<(Vec<u32>, Vec<u8>, bool)> {
+        let unknown = || TensorError::Unsupported("the tokenizer's file does not say how two texts become one input".into());
+        let pieces = self.pair.as_ref().ok_or_else(unknown)?;
+        let [mut a, mut b] = [self.encode_with(first, false, true)?, self.encode_with(second, false, true)?];
+        let whole = (a.len(), b.len());
+        if let Some(max) = max {
+            let room = room(max, pieces.iter().filter(|p| matches!(p, PairPiece::Token(..))).count())?;
+            // As the `tokenizers` crate does: the longer one is cut first, then both to a half each.
+            let (short, long) = (whole.0.min(whole.1), whole.0.max(whole.1));
+            let long = if short > room { short } else { long.min(short.max(room - short)) };
+            let (short, long) = if short + long > room { (room / 2, room / 2 + room % 2) } else { (short, long) };
+            let (n, m) = if whole.0 > whole.1 { (long, short) } else { (short, long) };
+            a.truncate(n);
+            b.truncate(m);
+        }
+        let (mut ids, mut kinds) = (Vec::new(), Vec::new());
+        for piece in pieces {
+            let (part, kind) = match piece {
+                PairPiece::First(kind) => (&a[..], kind),
+                PairPiece::Second(kind) => (&b[..], kind),
+                PairPiece::Token(id, kind) => (std::slice::from_ref(id), kind),
+            };
+            ids.extend_from_slice(part);
+            kinds.resize(ids.len(), *kind);
+        }
+        Ok((ids, kinds, (a.len(), b.len()) == whole))
     }
 
     /// The characters of a text that the vocabulary cannot write, in the order in which they first come: encoding leaves them out, or puts its
@@ -448,6 +499,12 @@ pub(crate) fn letter_of_byte(byte: u8) -> char {
     }
     let before = (0..byte).filter(|&b| !shown(b)).count() as u32;
     char::from_u32(256 + before).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+/// Tokens of text that fit beside `special` ones.
+fn room(max: usize, special: usize) -> TensorResult<usize> {
+    let none = || TensorError::Value(format!("{max} tokens have no room for text beside {special} special ones"));
+    max.checked_sub(special).filter(|&n| n > 0).ok_or_else(none)
 }
 
 fn bad(message: impl Into<String>) -> TensorError {

@@ -285,6 +285,17 @@ fn mentions(file: &str, part: &str) -> bool {
     file.strip_suffix(&part).is_some_and(|rest| rest.ends_with(['-', '.', '_', '/']))
 }
 
+/// Whether sentence-transformers wrote the file beside an encoder: its list of modules, their settings and weights.
+fn of_embeddings(file: &str) -> bool {
+    match file.split_once('/') {
+        None => {
+            ["modules.json", "config_sentence_transformers.json"].contains(&file)
+                || file.starts_with("sentence_") && file.ends_with("_config.json")
+        }
+        Some((folder, name)) => folder.starts_with(|c: char| c.is_ascii_digit()) && ["config.json", "model.safetensors"].contains(&name),
+    }
+}
+
 /// The files of a repository that make up the model.
 fn choose(repo: &str, wanted: Option<&str>, files: &[String]) -> Result<Vec<String>, PullError> {
     let gguf: Vec<&String> = files.iter().filter(|file| file.ends_with(".gguf")).collect();
@@ -302,6 +313,7 @@ fn choose(repo: &str, wanted: Option<&str>, files: &[String]) -> Result<Vec<Stri
         let beside =
             ["model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"];
         parts.extend(beside.iter().filter(|name| files.iter().any(|file| file == *name)).map(|name| name.to_string()));
+        parts.extend(files.iter().filter(|file| of_embeddings(file)).cloned());
         parts.push("config.json".into());
         return Ok(parts);
     }

@@ -16,8 +16,14 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     if s.has_object("text_config") {
         return Err(s.refuse(NONE, "text_config", "models of text and images are not implemented"));
     }
+    s.only_flag("attention.causal", "use_bidirectional_attention", !hub, "embeddings are all that such a model computes (`tl embed`)")?;
+    layers(s)
+}
+
+/// The description, whichever way tokens see.
+pub(super) fn layers(s: &Settings<'_>) -> TensorResult<Description> {
+    let hub = s.is_hub();
     let z = sizes(s)?;
-    s.only_flag("attention.causal", "use_bidirectional_attention", !hub, "only causal attention is implemented")?;
     let ropes = ropes(s, z)?;
     let softcap = gemma2::softcap(s, "final_logit_softcapping", None)?;
     // GGUF has no key for it: of all sizes, only 27B (of 62 layers) takes the width over the number of heads instead of the heads' size.

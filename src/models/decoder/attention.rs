@@ -120,7 +120,8 @@ impl Attention {
         let a = if s.softcap.is_some() || self.sinks.is_some() {
             scores::attention(s, self.sinks.as_ref(), [&q, &k, &v], biased.as_ref(), context.kv_len)?
         } else {
-            let options = AttentionOptions { kv_len: context.kv_len, scale: s.scale, window: s.window, ..Default::default() };
+            let options =
+                AttentionOptions { kv_len: context.kv_len, scale: s.scale, window: s.window, causal: context.causal, ..Default::default() };
             q.attention(&k, &v, biased.as_ref(), &options)?
         };
         let a = merge_heads(&a)?; // [B, T, H·D]

@@ -106,6 +106,8 @@ pub(crate) enum NormKind {
     LayerWithoutBias,
     /// As `Layer`, without w and b.
     LayerWithoutWeights,
+    /// x · w: a learned factor of each component, and no norm (Touvron et al., 2021).
+    Factor,
 }
 
 impl NormSpec {

@@ -1,11 +1,11 @@
 //! The forward pass that all decoders share, over a description of what each consists of.
 
-mod attention;
+pub(crate) mod attention;
 pub(crate) mod description;
-mod feed;
+pub(crate) mod feed;
 pub(crate) mod names;
-mod norm;
-mod rope;
+pub(crate) mod norm;
+pub(crate) mod rope;
 mod scores;
 
 pub(crate) use description::Description;
@@ -48,7 +48,7 @@ pub struct Decoder {
 
 /// A layer with its weights.
 #[derive(Clone)]
-struct DecoderLayer {
+pub(crate) struct DecoderLayer {
     flow: Flow,
     residual: Option<f32>,
     attention_norm: Option<Norm>,
@@ -63,12 +63,14 @@ struct DecoderLayer {
 #[derive(Clone)]
 pub(crate) struct Context {
     /// The tables of the positions.
-    ropes: Arc<[Rope]>,
-    mask: Option<Tensor>,
-    /// Linear biases of keys' positions, `[1,H,1,keys]`, of more keys than there are.
-    biases: Option<Tensor>,
+    pub ropes: Arc<[Rope]>,
+    pub mask: Option<Tensor>,
+    /// Biases of positions: linear ones, `[1,H,1,keys]`, of at least as many keys as there are, or one for each query too.
+    pub biases: Option<Tensor>,
     /// Keys that are valid.
-    kv_len: Option<usize>,
+    pub kv_len: Option<usize>,
+    /// Whether a query sees only keys up to its own position.
+    pub causal: bool,
 }
 
 impl Decoder {
@@ -122,7 +124,8 @@ impl Decoder {
 }
 
 impl DecoderLayer {
-    fn load(w: &Tensors<'_>, i: usize, l: &LayerSpec, width: usize) -> TensorResult<DecoderLayer> {
+    /// Reads the weights of layer `i`.
+    pub(crate) fn load(w: &Tensors<'_>, i: usize, l: &LayerSpec, width: usize) -> TensorResult<DecoderLayer> {
         let norm = |part: &str, spec| Norm::load_if(w, &format!("blk.{i}.{part}"), spec, width);
         Ok(DecoderLayer {
             flow: l.flow,
@@ -134,6 +137,15 @@ impl DecoderLayer {
             feed: Feed::load(w, i, &l.feed, width)?,
             feed_post_norm: norm("post_ffw_norm", l.feed_post_norm)?,
         })
+    }
+
+    /// All weights.
+    pub(crate) fn weights(&self) -> Vec<&Tensor> {
+        let norms = [&self.attention_norm, &self.attention_post_norm, &self.feed_norm, &self.feed_post_norm];
+        let inner = self.attention.norms().chain(self.feed.norms());
+        let norms = norms.into_iter().flatten().chain(inner).flat_map(Norm::weights);
+        let linear = self.projections().into_iter().flat_map(|p| std::iter::once(&p.weight).chain(&p.bias));
+        norms.chain(linear).chain(self.attention.others()).collect()
     }
 
     /// What is added to the residual stream for a part's result.
@@ -150,7 +162,7 @@ impl DecoderLayer {
 }
 
 /// The normed tensor, or itself without a norm.
-fn normed(norm: Option<&Norm>, x: &Tensor) -> TensorResult<Tensor> {
+pub(crate) fn normed(norm: Option<&Norm>, x: &Tensor) -> TensorResult<Tensor> {
     norm.map_or_else(|| Ok(x.clone()), |norm| norm.forward(x))
 }
 
@@ -209,7 +221,8 @@ impl Model for Decoder {
         }
         let x = normed(self.embed_norm.as_ref(), &x)?;
         let ropes = self.ropes.iter().map(|r| r.at(pass, cache.len(), t)).collect::<TensorResult<Vec<_>>>()?;
-        let context = Context { ropes: ropes.into(), mask: pass.mask.cloned(), biases: self.biases.clone(), kv_len: cache.valid(t) };
+        let (mask, biases) = (pass.mask.cloned(), self.biases.clone());
+        let context = Context { ropes: ropes.into(), mask, biases, kv_len: cache.valid(t), causal: true };
         let x = block::run(&self.layers, x, &context, pass, cache)?;
         cache.advance(t);
         Ok(x)
@@ -243,13 +256,7 @@ impl Model for Decoder {
         let mut all: Vec<&Tensor> = self.norm.iter().flat_map(Norm::weights).collect();
         all.push(&self.head.weight);
         all.extend(self.head.bias.iter().chain(self.embed_norm.iter().flat_map(Norm::weights)));
-        for l in &self.layers {
-            let norms = [&l.attention_norm, &l.attention_post_norm, &l.feed_norm, &l.feed_post_norm];
-            let inner = l.attention.norms().chain(l.feed.norms());
-            all.extend(norms.into_iter().flatten().chain(inner).flat_map(Norm::weights));
-            all.extend(l.projections().into_iter().flat_map(|p| std::iter::once(&p.weight).chain(&p.bias)));
-            all.extend(l.attention.others());
-        }
+        all.extend(self.layers.iter().flat_map(DecoderLayer::weights));
         all
     }
 

@@ -40,6 +40,7 @@ impl Norm {
         let (weight, eps) = (if self.each_head { None } else { self.weight.as_ref() }, self.spec.eps);
         let y = match self.spec.kind {
             NormKind::Rms => x.rms_norm(weight, eps)?,
+            NormKind::Factor => weight.map_or_else(|| Ok(x.clone()), |w| x.mul(w)?.cast(x.dtype()))?,
             _ => x.layer_norm(weight, self.bias.as_ref(), eps)?,
         };
         match &self.weight {

@@ -29,6 +29,9 @@ pub struct Inputs {
     pub attention_mask: Option<Tensor>,
     /// The position of each token, integers `[B,T]`. When absent, the number of valid tokens before it.
     pub position_ids: Option<Tensor>,
+    /// The kind of each token, integers `[B,T]`: 0 for a first text and 1 for a second one. For encoders only, which have a vector for each kind; all 0
+    /// when absent.
+    pub token_type_ids: Option<Tensor>,
 }
 
 /// On which side shorter rows of a batch are padded.
@@ -59,6 +62,11 @@ impl Inputs {
     /// Sets the positions `[B,T]`.
     pub fn position_ids(self, positions: &Tensor) -> Inputs {
         Inputs { position_ids: Some(positions.clone()), ..self }
+    }
+
+    /// Sets the kinds of tokens `[B,T]`.
+    pub fn token_type_ids(self, types: &Tensor) -> Inputs {
+        Inputs { token_type_ids: Some(types.clone()), ..self }
     }
 
     /// A batch of rows of different lengths, padded with token 0, and its mask.
@@ -99,12 +107,12 @@ impl Inputs {
 }
 
 /// The error for an argument.
-pub(super) fn wrong(at: At, message: String) -> TensorError {
+pub(crate) fn wrong(at: At, message: String) -> TensorError {
     TensorError::Argument { op: "inference", message, at }
 }
 
 /// Inputs that passed every check, on the host.
-pub(super) struct Checked {
+pub(crate) struct Checked {
     pub batch: usize,
     /// Columns of the batch, padding included.
     pub len: usize,
@@ -122,7 +130,7 @@ pub(super) struct Checked {
 
 impl Inputs {
     /// Checks every input against a model of this shape. Errors name the argument and `at`.
-    pub(super) fn check(&self, shape: &ModelShape, at: At) -> TensorResult<Checked> {
+    pub(crate) fn check(&self, shape: &ModelShape, at: At) -> TensorResult<Checked> {
         let (batch, len) = self.sizes(shape, at)?;
         let tokens = self.tokens.as_ref().map(|t| check_tokens(t, len, shape, at)).transpose()?;
         if let Some(x) = &self.embeddings {

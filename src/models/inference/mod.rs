@@ -1,7 +1,7 @@
 //! Inference as one call: inputs in, logits and hidden states out, with the time of each stage.
 
-mod inputs;
-mod outputs;
+pub(crate) mod inputs;
+pub(crate) mod outputs;
 
 pub use inputs::{Inputs, Padding};
 pub use outputs::{Outputs, Pooling, Stages};
@@ -23,7 +23,7 @@ use std::panic::Location;
 use std::time::Duration;
 
 /// What is added to the scores of masked keys: far below any score, and finite, since the states of padding have to stay finite.
-const MASKED: f32 = -1e30;
+pub(crate) const MASKED: f32 = -1e30;
 
 /// Bytes of the logits that log-probabilities are computed from at a time; every adapter binds as much.
 const LOG_PROB_BYTES: usize = 64 << 20;
@@ -104,6 +104,9 @@ impl<'m> Inference<'m> {
         let clock = StageClock::start(Stage::Prepare);
         let shape = self.model.shape();
         let checked = inputs.check(&shape, at)?;
+        if inputs.token_type_ids.is_some() {
+            return Err(wrong(at, "token_type_ids: only encoders have kinds of tokens".into()));
+        }
         if self.log_probs && checked.tokens.is_none() {
             return Err(wrong(at, "log_probs: they are those of tokens, and embeddings are given".into()));
         }

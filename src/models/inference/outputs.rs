@@ -42,6 +42,27 @@ pub enum Pooling {
     Mean,
     /// That of its last token, which has seen all others.
     Last,
+    /// That of its first token, `[CLS]` of an encoder.
+    Cls,
+    /// The largest value of each component.
+    Max,
+    /// The sum over the row's n tokens by √n.
+    MeanSqrtLength,
+    /// The mean with weights that are the tokens' numbers, counted from 1.
+    WeightedMean,
+}
+
+impl fmt::Display for Pooling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Pooling::Mean => "mean",
+            Pooling::Last => "last",
+            Pooling::Cls => "cls",
+            Pooling::Max => "max",
+            Pooling::MeanSqrtLength => "mean-sqrt-length",
+            Pooling::WeightedMean => "weighted-mean",
+        })
+    }
 }
 
 impl Outputs {
@@ -50,20 +71,7 @@ impl Outputs {
     /// # Errors
     /// Those of the evaluation.
     pub fn pooled(&self, pooling: Pooling) -> TensorResult<Tensor> {
-        let [batch, len, width] = self.hidden_states.dims() else { return Ok(self.hidden_states.clone()) };
-        let states = self.hidden_states.to_vec()?;
-        let mut out = Vec::with_capacity(batch * width);
-        for (row, valid) in states.chunks(len * width).zip(self.valid.chunks(*len)) {
-            let tokens: Vec<&[f32]> = row.chunks(*width).zip(valid).filter(|(_, v)| **v).map(|(state, _)| state).collect();
-            match pooling {
-                Pooling::Last => out.extend_from_slice(tokens.last().copied().unwrap_or_default()),
-                Pooling::Mean => out.extend((0..*width).map(|i| {
-                    let sum: f64 = tokens.iter().map(|state| f64::from(state[i])).sum();
-                    (sum / tokens.len() as f64) as f32
-                })),
-            }
-        }
-        Tensor::from_vec(out, &[*batch, *width], &Device::cpu())
+        pooled(&self.hidden_states, &self.valid, pooling)
     }
 
     /// The hidden states of a row's tokens, without those of padding.
@@ -71,11 +79,42 @@ impl Outputs {
     /// # Errors
     /// Those of the evaluation, or when there is no such row.
     pub fn token_states(&self, row: usize) -> TensorResult<Vec<Vec<f32>>> {
-        let (len, width) = (self.hidden_states.dims()[1], self.hidden_states.dims()[2]);
-        let states = self.hidden_states.narrow(0, row, 1)?.to_vec()?;
-        let valid = &self.valid[row * len..][..len];
-        Ok(states.chunks(width).zip(valid).filter(|(_, v)| **v).map(|(state, _)| state.to_vec()).collect())
+        token_states(&self.hidden_states, &self.valid, row)
     }
+}
+
+/// The states of a row of `[B,T,d]` that are `valid`.
+pub(crate) fn token_states(states: &Tensor, valid: &[bool], row: usize) -> TensorResult<Vec<Vec<f32>>> {
+    let (len, width) = (states.dims()[1], states.dims()[2]);
+    let states = states.narrow(0, row, 1)?.to_vec()?;
+    let valid = &valid[row * len..][..len];
+    Ok(states.chunks(width).zip(valid).filter(|(_, v)| **v).map(|(state, _)| state.to_vec()).collect())
+}
+
+/// One vector `[B,d]` per row of hidden states `[B,T,d]`, of those that are `valid`; sums are in f64.
+pub(crate) fn pooled(states: &Tensor, valid: &[bool], pooling: Pooling) -> TensorResult<Tensor> {
+    let [batch, len, width] = states.dims() else { return Ok(states.clone()) };
+    let values = states.to_vec()?;
+    let mut out = Vec::with_capacity(batch * width);
+    for (row, valid) in values.chunks(len * width).zip(valid.chunks(*len)) {
+        let tokens: Vec<&[f32]> = row.chunks(*width).zip(valid).filter(|(_, v)| **v).map(|(state, _)| state).collect();
+        let n = tokens.len() as f64;
+        let weighted = |i: usize, weight: &dyn Fn(usize) -> f64| -> f64 {
+            tokens.iter().enumerate().map(|(t, state)| f64::from(state[i]) * weight(t)).sum()
+        };
+        match pooling {
+            Pooling::Last => out.extend_from_slice(tokens.last().copied().unwrap_or_default()),
+            Pooling::Cls => out.extend_from_slice(tokens.first().copied().unwrap_or_default()),
+            Pooling::Max => out.extend((0..*width).map(|i| tokens.iter().map(|state| state[i]).fold(f32::NEG_INFINITY, f32::max))),
+            Pooling::Mean => out.extend((0..*width).map(|i| (weighted(i, &|_| 1.0) / n) as f32)),
+            Pooling::MeanSqrtLength => out.extend((0..*width).map(|i| (weighted(i, &|_| 1.0) / n.sqrt()) as f32)),
+            Pooling::WeightedMean => {
+                let all = n * (n + 1.0) / 2.0;
+                out.extend((0..*width).map(|i| (weighted(i, &|t| (t + 1) as f64) / all) as f32));
+            }
+        }
+    }
+    Tensor::from_vec(out, &[*batch, *width], &Device::cpu())
 }
 
 /// Wall-clock times of the stages of an inference, each measured where the work happens. Every moment belongs to one stage: their sum is

@@ -164,14 +164,22 @@ fn pooled_states_leave_padding_out() {
     let alone: Vec<Outputs> = rows.iter().map(|r| run(std::slice::from_ref(r), Padding::Right)).collect();
     for padding in [Padding::Left, Padding::Right] {
         let together = run(&rows, padding);
-        for pooling in [Pooling::Mean, Pooling::Last] {
+        use Pooling::*;
+        for pooling in [Mean, Last, Cls, Max, MeanSqrtLength, WeightedMean] {
             let got = together.pooled(pooling).unwrap();
             for (n, alone) in alone.iter().enumerate() {
                 let states = alone.hidden_states.squeeze(0).unwrap();
+                let count = rows[n].len();
+                let numbers = Tensor::arange(1.0, count as f64 + 1.0, 1.0, DType::F32, &Device::cpu()).unwrap().unsqueeze(1).unwrap();
                 let want = match pooling {
-                    Pooling::Mean => states.mean(&[0], false).unwrap(),
-                    Pooling::Last => states.i((rows[n].len() - 1) as isize).unwrap(),
-                };
+                    Mean => states.mean(&[0], false),
+                    Last => states.i((count - 1) as isize),
+                    Cls => states.i(0),
+                    Max => states.max(&[0], false),
+                    MeanSqrtLength => states.mean(&[0], false).unwrap().mul((count as f64).sqrt()),
+                    WeightedMean => states.mul(&numbers).unwrap().sum(&[0], false).unwrap().div((count * (count + 1) / 2) as f64),
+                }
+                .unwrap();
                 near(&format!("{pooling:?} {padding:?}"), &got.i(n as isize).unwrap(), &want, &[1.0], 1e-5);
                 assert_eq!(together.token_states(n).unwrap().len(), rows[n].len());
             }

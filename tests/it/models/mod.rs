@@ -3,10 +3,13 @@
 mod architectures;
 mod concurrent;
 mod convert;
+mod encoders;
 mod inference;
 mod model_files;
 mod model_settings;
 mod parity;
+mod seq2seq;
 mod smollm2;
 mod strategies;
 mod tiny;
+mod vision;

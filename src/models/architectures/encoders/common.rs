@@ -1,0 +1,144 @@
+//! What encoders have in common: the keys of sizes, layers with norms behind the sums, what `architectures` says of the head.
+
+use crate::error::TensorResult;
+use crate::models::activation::ActivationFn;
+use crate::models::decoder::Description;
+use crate::models::decoder::description::{FeedForm, Flow, JointQkv, NormSpec, Sizes};
+use crate::models::decoder::names::Names;
+use crate::models::encoder::description::{DenseSpec, EncoderSpec, ReadOut, ReadOutOf, ReadOutTo};
+use crate::models::rope_settings::{RopeDefaults, RopeTable};
+use crate::models::settings::{NONE, Settings};
+
+/// The keys of `config.json`, and what holds without them.
+#[derive(Clone, Copy)]
+pub(super) struct Keys {
+    pub width: &'static str,
+    pub layers: &'static str,
+    pub heads: &'static str,
+    pub feed: &'static str,
+    pub activation: &'static str,
+    pub default_activation: ActivationFn,
+    /// The key of ε, where it is not a constant.
+    pub eps: Option<&'static str>,
+    pub default_eps: f64,
+    /// Whether the size of a head has a key.
+    pub head_dim: bool,
+}
+
+/// BERT's keys.
+pub(super) const BERT: Keys = Keys {
+    width: "hidden_size",
+    layers: "num_hidden_layers",
+    heads: "num_attention_heads",
+    feed: "intermediate_size",
+    activation: "hidden_act",
+    default_activation: ActivationFn::GeluExact,
+    eps: Some("layer_norm_eps"),
+    default_eps: 1e-12,
+    head_dim: false,
+};
+
+/// BERT's layers, x ← norm(x + attention(x)), x ← norm(x + W₂·act(W₁·x)) with biases everywhere, behind a norm of the embeddings.
+pub(super) fn layers(s: &Settings<'_>, architecture: &'static str, keys: &Keys, names: Names) -> TensorResult<EncoderSpec> {
+    let width = s.need(NONE, keys.width, 1 << 20)?;
+    let heads = s.need(NONE, keys.heads, 1 << 14)?;
+    let given = if keys.head_dim { s.size(NONE, "head_dim", 1 << 12)? } else { None };
+    if given.is_none() && width % heads != 0 {
+        return Err(s.wrong(format!("{heads} heads do not divide {width} ({})", s.sizes())));
+    }
+    let z = Sizes {
+        width,
+        layers: s.need(NONE, keys.layers, 4096)?,
+        heads,
+        kv_heads: heads,
+        head_dim: given.unwrap_or(width / heads),
+        feed: s.need(NONE, keys.feed, 1 << 22)?,
+        context: s.need(NONE, "max_position_embeddings", 1 << 24)?,
+    };
+    s.only_flag(NONE, "is_decoder", false, "only encoders of this architecture are implemented")?;
+    let eps = keys.eps.map(|key| s.positive(NONE, key)).transpose()?.flatten().unwrap_or(keys.default_eps);
+    let activation = ActivationFn::read(s, keys.activation, keys.default_activation)?;
+    let norm = NormSpec::layer(eps);
+    let mut stack = Description::new(architecture, z, norm, names);
+    stack.each(|l| {
+        (l.flow, l.attention.rope) = (Flow::NormedSums, None);
+        (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (Some(true), Some(true), Some(true));
+        (l.feed.form, l.feed.activation) = (FeedForm::Plain, activation);
+    });
+    stack.embed.norm = Some(norm);
+    stack.final_norm = false;
+    // Numbers that are counted, in old files.
+    stack.unused = &["embeddings.position_ids", "embeddings.token_type_ids", "predictions.decoder.bias", "lm_head.decoder.bias"];
+    Ok(EncoderSpec::new(stack))
+}
+
+/// Queries and keys that turn by one θ, `base` where no key says it, of one joint matrix of all rows of q, then k, then v.
+pub(super) fn joint_and_turned(s: &Settings<'_>, e: &mut EncoderSpec, base: f64) -> TensorResult<()> {
+    let defaults = RopeDefaults { base, ..RopeDefaults::default() };
+    joint_and_turned_by(s, e, |s, head_dim, context| Ok(vec![RopeTable::read(s, defaults, head_dim, context)?]))
+}
+
+/// As [`joint_and_turned`], by the first of the rotations that `ropes` gives for heads of a size in contexts of a length.
+pub(super) fn joint_and_turned_by(
+    s: &Settings<'_>,
+    e: &mut EncoderSpec,
+    ropes: impl Fn(&Settings<'_>, usize, usize) -> TensorResult<Vec<RopeTable>>,
+) -> TensorResult<()> {
+    let (head_dim, context) = (e.stack.layers[0].attention.head_dim, e.stack.context);
+    if head_dim % 2 != 0 {
+        return Err(s.wrong(format!("heads of size {head_dim} have no pairs to turn ({})", s.sizes())));
+    }
+    e.stack.ropes = ropes(s, head_dim, context)?;
+    e.stack.each(|l| (l.attention.rope, l.attention.joint) = (Some(0), JointQkv::Sorted));
+    Ok(())
+}
+
+/// What `architectures` says that a model computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Task {
+    /// States, and nothing of them.
+    States,
+    /// Logits of each token, for masked ones.
+    MaskedTokens,
+    /// Logits of labels of a text.
+    Labels,
+}
+
+/// See [`Task`]; without the key the model computes states.
+pub(super) fn task(s: &Settings<'_>) -> TensorResult<Task> {
+    let names = if s.has_object("architectures") { s.texts("architectures")?.unwrap_or_default() } else { Vec::new() };
+    match names[..] {
+        [] => Ok(Task::States),
+        [name] if name.ends_with("ForMaskedLM") || name.ends_with("ForPreTraining") => Ok(Task::MaskedTokens),
+        [name] if name.ends_with("ForSequenceClassification") => Ok(Task::Labels),
+        [name] if name.ends_with("Model") => Ok(Task::States),
+        _ => Err(s.refuse(NONE, "architectures", "known ends are Model, ForMaskedLM and ForSequenceClassification")),
+    }
+}
+
+/// Accepts a decoder whose states serve as embeddings, with or without its head.
+pub(crate) fn of_states(s: &Settings<'_>) -> TensorResult<()> {
+    let names = if s.has_object("architectures") { s.texts("architectures")?.unwrap_or_default() } else { Vec::new() };
+    match names.iter().all(|name| name.ends_with("Model") || name.ends_with("ForCausalLM")) {
+        true => Ok(()),
+        false => Err(s.refuse(NONE, "architectures", "known ends are Model and ForCausalLM")),
+    }
+}
+
+/// The head for masked tokens: norm(act(W·h + b)), then the embedding's rows and a bias.
+pub(super) fn masked_tokens(activation: ActivationFn, norm: NormSpec) -> ReadOut {
+    let dense = DenseSpec { activation, bias: true };
+    ReadOut { of: ReadOutOf::Tokens, dense, norm: Some(norm), to: ReadOutTo::Vocabulary { bias: true } }
+}
+
+/// The head for labels: W₂·act(W₁·h + b₁) + b₂ of the first token.
+pub(super) fn labels(s: &Settings<'_>, activation: ActivationFn) -> TensorResult<ReadOut> {
+    let dense = DenseSpec { activation, bias: true };
+    let to = ReadOutTo::Labels { names: s.labels()?, bias: true };
+    Ok(ReadOut { of: ReadOutOf::First, dense, norm: None, to })
+}
+
+/// Vectors of kinds of tokens, as many as `type_vocab_size` says.
+pub(super) fn types(s: &Settings<'_>, usual: usize) -> TensorResult<Option<usize>> {
+    Ok(Some(s.size(NONE, "type_vocab_size", 1 << 16)?.unwrap_or(usual)))
+}
