@@ -56,6 +56,8 @@ pub struct KvCache {
     capacity: usize,
     /// Whether the cache stores anything.
     keeps: bool,
+    /// Keys and values that layers of this pass lend to later ones, where nothing is kept.
+    lent: Vec<(usize, [Tensor; 2])>,
     /// Points at which the states are known, first to last: the start, and the last one that was kept. None without states.
     snapshots: Vec<Snapshot>,
 }
@@ -93,14 +95,15 @@ impl KvCache {
         for part in layers.iter().flatten() {
             eval_all(&[part])?;
         }
-        let mut cache = KvCache { parts: shape.cache.clone(), layers, len: 0, capacity, keeps: true, snapshots: Vec::new() };
+        let mut cache =
+            KvCache { parts: shape.cache.clone(), layers, len: 0, capacity, keeps: true, lent: Vec::new(), snapshots: Vec::new() };
         cache.keep_states();
         Ok(cache)
     }
 
     /// A cache that stores nothing: tokens attend only to those of the same call.
     pub fn none() -> KvCache {
-        KvCache { parts: Arc::new([]), layers: Vec::new(), len: 0, capacity: 0, keeps: false, snapshots: Vec::new() }
+        KvCache { parts: Arc::new([]), layers: Vec::new(), len: 0, capacity: 0, keeps: false, lent: Vec::new(), snapshots: Vec::new() }
     }
 
     /// The number of valid keys after `t` more positions; `None` if all keys of the call are valid.
@@ -191,6 +194,30 @@ impl KvCache {
         // The old handle goes, so that the write may happen in place.
         *slot = slot.write(rows, 2, len)?;
         Ok(slot.clone())
+    }
+
+    /// Hands keys and values of all positions, as [`KvCache::append`] gave them, to later layers of the same pass.
+    pub(crate) fn lend(&mut self, layer: usize, k: &Tensor, v: &Tensor) {
+        if !self.keeps {
+            self.lent.retain(|(of, _)| *of != layer);
+            self.lent.push((layer, [k.clone(), v.clone()]));
+        }
+    }
+
+    /// Keys and values of an earlier layer.
+    ///
+    /// # Errors
+    /// [`TensorError::Config`] where nothing is kept and the layer did not lend them in this pass.
+    pub(crate) fn lent(&mut self, layer: usize) -> TensorResult<(Tensor, Tensor)> {
+        if let (Some(k), Some(v)) = (self.part(layer, 0)?, self.part(layer, 1)?) {
+            return Ok((k, v));
+        }
+        match self.lent.iter().find(|(of, _)| *of == layer) {
+            Some((_, [k, v])) => Ok((k.clone(), v.clone())),
+            None => Err(TensorError::Config(format!(
+                "a layer reads the keys of layer {layer}, which are not there: such models cannot compute each block again by itself"
+            ))),
+        }
     }
 
     /// A part of what a layer keeps: its own or that of the layer whose keys and values it reads. `None` where nothing is kept.

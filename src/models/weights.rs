@@ -235,6 +235,25 @@ impl<'a> Tensors<'a> {
         Ok(self.keep(name, evaluated(t.cast(DType::F32)?)?))
     }
 
+    /// The weights `[channels,1,taps]` of a convolution of each channel by itself (in GGUF `[channels,taps]`) as `[taps,channels]` in f32.
+    ///
+    /// # Errors
+    /// As for [`Tensors::tensor`].
+    pub fn taps(&self, name: &str, channels: usize, taps: usize) -> TensorResult<Tensor> {
+        let t = if self.is_hub() { self.shaped(name, &[channels, 1, taps])?.squeeze(1)? } else { self.shaped(name, &[channels, taps])? };
+        evaluated(self.keep(name, t).cast(DType::F32)?.t()?.contiguous()?)
+    }
+
+    /// The rates of decay −exp(a) of a state space, from the Hub's a; GGUF's converter has worked them out.
+    ///
+    /// # Errors
+    /// As for [`Tensors::tensor`].
+    pub fn decay_rates(&self, name: &str, shape: &[usize]) -> TensorResult<Tensor> {
+        let t = self.shaped(name, shape)?.cast(DType::F32)?;
+        let t = if self.is_hub() { t.exp()?.neg()? } else { t };
+        Ok(self.keep(name, evaluated(t)?))
+    }
+
     /// A tensor of one element.
     ///
     /// # Errors
@@ -361,6 +380,11 @@ impl<'a> Tensors<'a> {
         }
         let bias = if bias { Some(self.vector("output.bias", *vocab)?) } else { None };
         Ok(Projection::new(embedding.clone(), bias))
+    }
+
+    /// Accepts a tensor that the model has no use for.
+    pub fn skip(&self, name: &str) {
+        self.asked.borrow_mut().insert(self.stored(name));
     }
 
     /// Refuses every tensor that was not used, except those whose names end with one of `unused`.

@@ -98,7 +98,7 @@ fn windows(s: &Settings<'_>, layers: usize) -> TensorResult<Vec<Option<usize>>> 
 }
 
 /// The rotations of layers that see all keys, and of those with windows.
-fn ropes(s: &Settings<'_>, z: Sizes) -> TensorResult<Vec<RopeTable>> {
+pub(super) fn ropes(s: &Settings<'_>, z: Sizes) -> TensorResult<Vec<RopeTable>> {
     let global = RopeDefaults { base: 1_000_000.0, object: "rope_parameters.full_attention", ..Default::default() };
     let local = RopeDefaults { base_key: "rope_local_base_freq", object: "rope_parameters.sliding_attention", ..Default::default() };
     if !s.is_hub() {

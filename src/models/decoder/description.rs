@@ -1,6 +1,13 @@
 //! What a decoder is made of: sizes, layers and their parts. A layer is a value, so that patterns over layers are ordinary Rust.
 
+use super::altup::AltUpSpec;
+use super::mixers::beside::BesideSpec;
+use super::mixers::delta::DeltaSpec;
+use super::mixers::selective::SelectiveSpec;
+use super::mixers::short_conv::ShortConvSpec;
+use super::mixers::ssd::SsdSpec;
 use super::names::Names;
+use super::per_layer::PerLayerSpec;
 use crate::dtype::DType;
 use crate::models::activation::ActivationFn;
 use crate::models::rope_settings::RopeTable;
@@ -32,6 +39,8 @@ pub(crate) struct Description {
     pub rope_positions: usize,
     /// Ends of the names of tensors that old files carry and nobody needs.
     pub unused: &'static [&'static str],
+    /// GGUF's name of the norm after the last layer.
+    pub final_norm_name: &'static str,
     /// The usual type of activations, where it is not that of the device.
     pub dtype: Option<DType>,
 }
@@ -76,12 +85,26 @@ pub(crate) struct LayerSpec {
     pub feed_norm: Option<NormSpec>,
     pub feed: FeedSpec,
     pub feed_post_norm: Option<NormSpec>,
+    /// The feed-forward part's result is multiplied with this.
+    pub feed_scale: Option<f64>,
+    /// Embeddings of tokens for each layer; all layers have them or none.
+    pub per_layer: Option<PerLayerSpec>,
+    /// Whether the layer's result is multiplied with a learned number.
+    pub scalar: bool,
+    /// Alternating updates; all layers have them or none.
+    pub altup: Option<AltUpSpec>,
 }
 
 /// What carries information from token to token.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum MixerSpec {
     Attention(AttentionSpec),
+    ShortConv(ShortConvSpec),
+    Delta(DeltaSpec),
+    Ssd(SsdSpec),
+    Selective(SelectiveSpec),
+    /// Attention and a state space layer beside each other.
+    Beside(Box<BesideSpec>),
 }
 
 impl MixerSpec {
@@ -89,12 +112,16 @@ impl MixerSpec {
     pub fn attention(&self) -> Option<&AttentionSpec> {
         match self {
             MixerSpec::Attention(a) => Some(a),
+            MixerSpec::Beside(b) => Some(&b.attention),
+            MixerSpec::ShortConv(_) | MixerSpec::Delta(_) | MixerSpec::Ssd(_) | MixerSpec::Selective(_) => None,
         }
     }
     /// As [`MixerSpec::attention`], to be changed.
     pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
         match self {
             MixerSpec::Attention(a) => Some(a),
+            MixerSpec::Beside(b) => Some(&mut b.attention),
+            MixerSpec::ShortConv(_) | MixerSpec::Delta(_) | MixerSpec::Ssd(_) | MixerSpec::Selective(_) => None,
         }
     }
 }
@@ -144,6 +171,8 @@ pub(crate) enum NormKind {
     LayerWithoutBias,
     /// As `Layer`, without w and b.
     LayerWithoutWeights,
+    /// As `Rms`, without w.
+    RmsWithoutWeights,
 }
 
 impl NormSpec {
@@ -186,6 +215,34 @@ pub(crate) struct AttentionSpec {
     pub sinks: bool,
     /// The norm of the heads' results, before the output matrix.
     pub output_norm: Option<NormSpec>,
+    /// What the heads' results are multiplied with.
+    pub gate: Option<Gate>,
+    /// Where keys and values come from.
+    pub keys: KeysFrom,
+    /// Whether later layers take this one's keys and values.
+    pub lends: bool,
+    /// The norm of each head's value.
+    pub value_norm: Option<NormSpec>,
+}
+
+/// Where a layer's keys and values come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum KeysFrom {
+    /// Matrices of its own.
+    Own,
+    /// A matrix of keys, whose rows before norm and rotation are the values too.
+    OwnForValues,
+    /// The layer of this number.
+    Layer(usize),
+}
+
+/// The gate σ(…) of attention's results.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Gate {
+    /// One for each head, by a matrix d → H.
+    Head,
+    /// One for each element: the matrix of queries has, for each head, the rows of its query and then those of its gate.
+    Element,
 }
 
 /// Linear biases of positions (ALiBi, Press et al., 2021): slope · position of the key is added to the scores.
@@ -283,6 +340,10 @@ impl Description {
             alibi: None,
             sinks: false,
             output_norm: None,
+            gate: None,
+            keys: KeysFrom::Own,
+            lends: false,
+            value_norm: None,
         };
         let feed = FeedSpec { size: z.feed, form: FeedForm::Gated, activation: ActivationFn::Silu, bias: Some(false), inner_norm: None };
         let layer = LayerSpec {
@@ -294,6 +355,10 @@ impl Description {
             feed_norm: Some(norm),
             feed,
             feed_post_norm: None,
+            feed_scale: None,
+            per_layer: None,
+            scalar: false,
+            altup: None,
         };
         Description {
             architecture,
@@ -311,6 +376,7 @@ impl Description {
             ropes: Vec::new(),
             rope_positions: 1 << 17,
             unused: &[],
+            final_norm_name: "output_norm",
             dtype: None,
         }
     }

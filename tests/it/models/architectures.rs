@@ -10,45 +10,36 @@ use tensorlogic::models::{self, Model, Sampler, Session, Weights};
 use tensorlogic::{DType, Device, TensorError, TensorResult};
 
 /// Names of decoders, in folders and GGUF files, that others run and this library refuses by name.
-const NOT_SUPPORTED: [&str; 37] = [
+const NOT_SUPPORTED: [&str; 25] = [
     "cohere2_moe",
     "deepseek2",
     "deepseek_v2",
     "deepseek_v3",
     "dots1",
     "ernie4_5_moe",
-    "falcon_h1",
-    "gemma3n_text",
-    "gemma4_text",
     "glm4_moe",
     "glm4_moe_lite",
     "gpt-oss",
     "gpt_oss",
     "granitemoe",
-    "granitemoehybrid",
-    "jamba",
     "kimi_linear",
-    "lfm2",
     "lfm2_moe",
-    "lfm3",
     "llama4_text",
-    "mamba",
-    "mamba2",
     "minicpm3",
     "minimax_m2",
     "mixtral",
-    "nemotron_h",
     "olmo_hybrid",
     "olmoe",
     "phimoe",
     "qwen2_moe",
     "qwen2moe",
     "qwen3_5_moe_text",
-    "qwen3_5_text",
     "qwen3_moe",
     "qwen3moe",
-    "qwen3_next",
 ];
+
+/// Models of supported architectures that have experts, which are refused.
+const WITH_EXPERTS: [&str; 3] = ["gemma4_text-moe", "granitemoehybrid-moe", "qwen3_next-base"];
 
 fn root() -> PathBuf {
     let given = std::env::var_os("TL_VECTORS").map(PathBuf::from);
@@ -167,7 +158,7 @@ fn supported_architectures_equal_transformers() {
     for case in &all {
         let architecture = case.json["arch"].as_str().unwrap();
         let family = case.id().split('.').next().unwrap_or_default();
-        let refused = NOT_SUPPORTED.iter().any(|n| *n == architecture || *n == family);
+        let refused = NOT_SUPPORTED.iter().any(|n| *n == architecture || *n == family) || WITH_EXPERTS.contains(&case.id());
         match case.load(&cpu) {
             Err(TensorError::Unsupported(_)) if refused => {}
             Err(e) => wrong.push(format!("{}: {e}", case.id())),
