@@ -20,7 +20,7 @@ use crate::models::weights::{Tensors, Weights};
 use crate::models::{KvCache, Layer, LayerCache, Model, ModelShape, Pass, Projection};
 use crate::tensor::Tensor;
 use altup::{AltUp, AltUpEnds};
-use description::{Flow, HeadSpec, LayerSpec};
+use description::{Flow, HeadSpec, LayerSpec, NormSpec};
 use feed::Feed;
 use mixers::Mixer;
 use norm::Norm;
@@ -159,15 +159,17 @@ impl Decoder {
 impl DecoderLayer {
     fn load(w: &Tensors<'_>, i: usize, l: &LayerSpec, width: usize) -> TensorResult<DecoderLayer> {
         let norm = |part: &str, spec| Norm::load_if(w, &format!("blk.{i}.{part}"), spec, width);
+        let (of_mixer, of_feed) =
+            (|n: Option<NormSpec>| n.filter(|_| l.flow.has_mixer()), |n: Option<NormSpec>| n.filter(|_| l.flow.has_feed()));
         Ok(DecoderLayer {
             flow: l.flow,
             residual: l.residual.map(|r| r as f32),
-            attention_norm: norm("attn_norm", l.attention_norm)?,
+            attention_norm: norm("attn_norm", of_mixer(l.attention_norm))?,
             mixer: l.flow.has_mixer().then(|| Mixer::load(w, i, &l.mixer, width)).transpose()?,
-            attention_post_norm: norm("post_attention_norm", l.attention_post_norm)?,
-            feed_norm: norm("ffn_norm", l.feed_norm)?,
+            attention_post_norm: norm("post_attention_norm", of_mixer(l.attention_post_norm))?,
+            feed_norm: norm("ffn_norm", of_feed(l.feed_norm))?,
             feed: l.flow.has_feed().then(|| Feed::load(w, i, &l.feed, width)).transpose()?,
-            feed_post_norm: norm("post_ffw_norm", l.feed_post_norm)?,
+            feed_post_norm: norm("post_ffw_norm", of_feed(l.feed_post_norm))?,
             feed_scale: l.feed_scale.map(|by| by as f32),
             per_layer: l.per_layer.map(|s| PerLayerInput::load(w, i, s, width)).transpose()?,
             scalar: if l.scalar { Some(w.vector(&format!("blk.{i}.layer_output_scale.weight"), 1)?) } else { None },
