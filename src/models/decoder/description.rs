@@ -1,6 +1,13 @@
 //! What a decoder is made of: sizes, layers and their parts. A layer is a value, so that patterns over layers are ordinary Rust.
 
+use super::altup::AltUpSpec;
+use super::mixers::beside::BesideSpec;
+use super::mixers::delta::DeltaSpec;
+use super::mixers::selective::SelectiveSpec;
+use super::mixers::short_conv::ShortConvSpec;
+use super::mixers::ssd::SsdSpec;
 use super::names::Names;
+use super::per_layer::PerLayerSpec;
 use crate::dtype::DType;
 use crate::models::activation::ActivationFn;
 use crate::models::rope_settings::RopeTable;
@@ -12,6 +19,10 @@ pub(crate) struct Description {
     pub architecture: &'static str,
     /// Size d of a hidden state.
     pub width: usize,
+    /// Heads of queries and of keys and their size, in layers that do not say otherwise.
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
     /// Positions that the model was made for.
     pub context: usize,
     /// The Hub's names of tensors.
@@ -28,6 +39,8 @@ pub(crate) struct Description {
     pub rope_positions: usize,
     /// Ends of the names of tensors that old files carry and nobody needs.
     pub unused: &'static [&'static str],
+    /// GGUF's name of the norm after the last layer.
+    pub final_norm_name: &'static str,
     /// The usual type of activations, where it is not that of the device.
     pub dtype: Option<DType>,
 }
@@ -60,18 +73,57 @@ pub(crate) struct HeadSpec {
     pub softcap: Option<f64>,
 }
 
-/// One layer: x ← x + r·post(attention(norm(x))), then the same with the feed-forward part.
+/// One layer: x ← x + r·post(mixer(norm(x))), then the same with the feed-forward part.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LayerSpec {
     pub flow: Flow,
     /// What is added to the residual stream is multiplied with this.
     pub residual: Option<f64>,
     pub attention_norm: Option<NormSpec>,
-    pub attention: AttentionSpec,
+    pub mixer: MixerSpec,
     pub attention_post_norm: Option<NormSpec>,
     pub feed_norm: Option<NormSpec>,
     pub feed: FeedSpec,
     pub feed_post_norm: Option<NormSpec>,
+    /// The feed-forward part's result is multiplied with this.
+    pub feed_scale: Option<f64>,
+    /// Embeddings of tokens for each layer; all layers have them or none.
+    pub per_layer: Option<PerLayerSpec>,
+    /// Whether the layer's result is multiplied with a learned number.
+    pub scalar: bool,
+    /// Alternating updates; all layers have them or none.
+    pub altup: Option<AltUpSpec>,
+}
+
+/// What carries information from token to token.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum MixerSpec {
+    Attention(AttentionSpec),
+    ShortConv(ShortConvSpec),
+    Delta(DeltaSpec),
+    Ssd(SsdSpec),
+    Selective(SelectiveSpec),
+    /// Attention and a state space layer beside each other.
+    Beside(Box<BesideSpec>),
+}
+
+impl MixerSpec {
+    /// The attention, where that is what it consists of, or a part of it.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        match self {
+            MixerSpec::Attention(a) => Some(a),
+            MixerSpec::Beside(b) => Some(&b.attention),
+            MixerSpec::ShortConv(_) | MixerSpec::Delta(_) | MixerSpec::Ssd(_) | MixerSpec::Selective(_) => None,
+        }
+    }
+    /// As [`MixerSpec::attention`], to be changed.
+    pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
+        match self {
+            MixerSpec::Attention(a) => Some(a),
+            MixerSpec::Beside(b) => Some(&mut b.attention),
+            MixerSpec::ShortConv(_) | MixerSpec::Delta(_) | MixerSpec::Ssd(_) | MixerSpec::Selective(_) => None,
+        }
+    }
 }
 
 /// How the two parts of a layer are joined.
@@ -85,6 +137,19 @@ pub(crate) enum Flow {
     NormedSums,
     /// x + attention(norm(x)) + feed(norm(x)), with one norm for both where the second is absent.
     Parallel,
+    /// y = x + mixer(norm(x)): there is no feed-forward part.
+    MixerOnly,
+    /// y = x + feed(norm(x)): there is no mixer.
+    FeedOnly,
+}
+
+impl Flow {
+    pub fn has_mixer(self) -> bool {
+        self != Flow::FeedOnly
+    }
+    pub fn has_feed(self) -> bool {
+        self != Flow::MixerOnly
+    }
 }
 
 /// A norm. Its weights are of the width of what it normalises.
@@ -108,6 +173,8 @@ pub(crate) enum NormKind {
     LayerWithoutWeights,
     /// x · w: a learned factor of each component, and no norm (Touvron et al., 2021).
     Factor,
+    /// As `Rms`, without w.
+    RmsWithoutWeights,
 }
 
 impl NormSpec {
@@ -150,6 +217,34 @@ pub(crate) struct AttentionSpec {
     pub sinks: bool,
     /// The norm of the heads' results, before the output matrix.
     pub output_norm: Option<NormSpec>,
+    /// What the heads' results are multiplied with.
+    pub gate: Option<Gate>,
+    /// Where keys and values come from.
+    pub keys: KeysFrom,
+    /// Whether later layers take this one's keys and values.
+    pub lends: bool,
+    /// The norm of each head's value.
+    pub value_norm: Option<NormSpec>,
+}
+
+/// Where a layer's keys and values come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum KeysFrom {
+    /// Matrices of its own.
+    Own,
+    /// A matrix of keys, whose rows before norm and rotation are the values too.
+    OwnForValues,
+    /// The layer of this number.
+    Layer(usize),
+}
+
+/// The gate σ(…) of attention's results.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Gate {
+    /// One for each head, by a matrix d → H.
+    Head,
+    /// One for each element: the matrix of queries has, for each head, the rows of its query and then those of its gate.
+    Element,
 }
 
 /// Linear biases of positions (ALiBi, Press et al., 2021): slope · position of the key is added to the scores.
@@ -247,21 +342,32 @@ impl Description {
             alibi: None,
             sinks: false,
             output_norm: None,
+            gate: None,
+            keys: KeysFrom::Own,
+            lends: false,
+            value_norm: None,
         };
         let feed = FeedSpec { size: z.feed, form: FeedForm::Gated, activation: ActivationFn::Silu, bias: Some(false), inner_norm: None };
         let layer = LayerSpec {
             flow: Flow::Sequential,
             residual: None,
             attention_norm: Some(norm),
-            attention,
+            mixer: MixerSpec::Attention(attention),
             attention_post_norm: None,
             feed_norm: Some(norm),
             feed,
             feed_post_norm: None,
+            feed_scale: None,
+            per_layer: None,
+            scalar: false,
+            altup: None,
         };
         Description {
             architecture,
             width: z.width,
+            heads: z.heads,
+            kv_heads: z.kv_heads,
+            head_dim: z.head_dim,
             context: z.context,
             names,
             embed: Embed::default(),
@@ -272,6 +378,7 @@ impl Description {
             ropes: Vec::new(),
             rope_positions: 1 << 17,
             unused: &[],
+            final_norm_name: "output_norm",
             dtype: None,
         }
     }
@@ -279,6 +386,16 @@ impl Description {
     /// Changes every layer.
     pub fn each(&mut self, change: impl FnMut(&mut LayerSpec)) {
         self.layers.iter_mut().for_each(change);
+    }
+
+    /// The attention of the layers that have one, first to last.
+    pub fn attention_layers(&mut self) -> impl Iterator<Item = &mut AttentionSpec> {
+        self.layers.iter_mut().filter_map(|l| l.mixer.attention_mut())
+    }
+
+    /// Changes the attention of every layer that has one.
+    pub fn attentions(&mut self, change: impl FnMut(&mut AttentionSpec)) {
+        self.attention_layers().for_each(change);
     }
 
     /// Puts `norm` in the place of every norm of the residual stream.

@@ -104,8 +104,11 @@ fn describe(s: &Settings<'_>, weights: &Weights) -> TensorResult<EncoderSpec> {
     }
     let stack = (decoder.describe)(s)?;
     encoders::of_states(s)?;
-    if stack.layers.iter().any(|l| l.attention.alibi.is_some()) {
-        return Err(TensorError::Unsupported(format!("{}: embeddings by a model with linear biases of positions", weights.file())));
+    if stack.layers.iter().any(|l| l.mixer.attention().is_none_or(|a| a.alibi.is_some())) {
+        return Err(TensorError::Unsupported(format!(
+            "{}: embeddings by a model with linear biases of positions or other mixers than attention",
+            weights.file()
+        )));
     }
     Ok(EncoderSpec { causal: true, ..EncoderSpec::new(stack) })
 }
@@ -158,8 +161,10 @@ impl Encoder {
         let layers = d.layers.iter().enumerate().map(|(i, l)| DecoderLayer::load(w, i, l, width)).collect::<TensorResult<Vec<_>>>()?;
         let context = if d.ropes.is_empty() { d.context } else { d.context.min(d.rope_positions) };
         let ropes = d.ropes.iter().map(|t| Rope::new(context, t, w.device())).collect::<TensorResult<Vec<_>>>()?;
-        let Some(first) = d.layers.first() else { return Err(TensorError::Internal("an encoder without layers".into())) };
-        let (heads, head_dim) = (first.attention.heads, first.attention.head_dim);
+        let Some(first) = d.layers.first().and_then(|l| l.mixer.attention()) else {
+            return Err(TensorError::Internal("an encoder without attention".into()));
+        };
+        let (heads, head_dim) = (first.heads, first.head_dim);
         let relative = spec.relative.map(|r| w.tensor("relative_bias.weight", &[r.rows, heads])).transpose()?;
         let pooler = match w.has("pooler.weight") {
             true => Some(Dense::load(w, "pooler", width, DenseSpec::tanh())?),
@@ -173,12 +178,13 @@ impl Encoder {
         let shape = ModelShape {
             architecture: d.architecture,
             layers: layers.len(),
-            kv_heads: first.attention.kv_heads,
+            kv_heads: first.kv_heads,
             head_dim,
             width,
             vocab: tokens.dims()[0],
             context,
             dtype,
+            cache: Arc::new([]),
         };
         let embed_norm = Norm::load_if(w, "token_embd_norm", d.embed.norm, width)?;
         let norm = Norm::load_if(w, "output_norm", d.final_norm.then_some(d.norm), width)?;
@@ -346,7 +352,8 @@ impl Encoder {
                 (Some(window), Some(padding)) => Some(window.add(padding)?),
                 (window, padding) => window.or_else(|| padding.clone()),
             };
-            let context = Context { ropes: ropes.clone(), mask, biases: biases.clone(), kv_len: None, causal: self.spec.causal };
+            let context =
+                Context { ropes: ropes.clone(), mask, biases: biases.clone(), kv_len: None, causal: self.spec.causal, per_layer: None };
             Ok((reach, context))
         };
         reaches.into_iter().map(context).collect()

@@ -1,9 +1,9 @@
 //! A layer of a decoder that looks at an encoder's states: attention to the text so far, attention to the source, a feed-forward part.
 
-use crate::error::TensorResult;
-use crate::models::decoder::attention::Attention;
+use crate::error::{TensorError, TensorResult};
 use crate::models::decoder::description::LayerSpec;
 use crate::models::decoder::feed::Feed;
+use crate::models::decoder::mixers::attention::Attention;
 use crate::models::decoder::norm::Norm;
 use crate::models::decoder::{Context, normed};
 use crate::models::weights::Tensors;
@@ -39,7 +39,7 @@ impl CrossLayer {
     pub fn load(w: &Tensors<'_>, i: usize, l: &LayerSpec, width: usize) -> TensorResult<CrossLayer> {
         let name = |part: &str| format!("blk.{i}.{part}");
         let norm = |part: &str, spec| Norm::load_if(w, &name(part), spec, width);
-        let a = &l.attention;
+        let Some(a) = l.mixer.attention() else { return Err(TensorError::Internal("a layer without attention".into())) };
         let inner = a.heads * a.head_dim;
         let linear = |part: &str, inputs, outputs, bias| w.linear(&name(part), inputs, outputs, bias);
         Ok(CrossLayer {

@@ -10,6 +10,7 @@ use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::models::architectures::seq2seq;
 use crate::models::block::Block;
+use crate::models::decoder::mixers;
 use crate::models::decoder::norm::Norm;
 use crate::models::decoder::{Context, DecoderLayer, Description, normed};
 use crate::models::encoder::relative;
@@ -68,7 +69,7 @@ impl Source {
 impl<L> Stack<L> {
     fn load(w: &Tensors<'_>, d: &Description, spec: &Seq2SeqSpec, layers: Vec<L>) -> TensorResult<Stack<L>> {
         let positions = d.embed.positions.map(|p| w.tensor("position_embd.weight", &[d.context + p.offset, d.width])).transpose()?;
-        let heads = d.layers.first().map_or(0, |l| l.attention.heads);
+        let heads = d.layers.first().and_then(|l| l.mixer.attention()).map_or(0, |a| a.heads);
         let relative = spec.relative.map(|r| w.tensor("relative_bias.weight", &[r.rows, heads])).transpose()?;
         Ok(Stack { positions, relative, layers, norm: Norm::load_if(w, "output_norm", d.final_norm.then_some(d.norm), d.width)? })
     }
@@ -117,16 +118,19 @@ impl Seq2Seq {
         settings.finish_encoder_decoder()?;
         dw.add_to(&w);
         w.finish(e.unused)?;
-        let Some(first) = d.layers.first() else { return Err(TensorError::Internal("a decoder without layers".into())) };
+        let Some(first) = d.layers.first().and_then(|l| l.mixer.attention()) else {
+            return Err(TensorError::Internal("a decoder without layers".into()));
+        };
         let shape = ModelShape {
             architecture: d.architecture,
             layers: d.layers.len(),
-            kv_heads: first.attention.kv_heads,
-            head_dim: first.attention.head_dim,
+            kv_heads: first.kv_heads,
+            head_dim: first.head_dim,
             width: d.width,
             vocab: tokens.dims()[0],
             context: d.context,
             dtype,
+            cache: d.layers.iter().map(|l| mixers::cache(l, d.width, dtype)).collect(),
         };
         crate::events::model_loaded(shape.architecture, shape.layers, shape.context);
         Ok(Seq2Seq { shape, tokens, encoder, decoder, convolutions, head, spec })
@@ -209,7 +213,7 @@ impl Seq2Seq {
 
     /// Runs the encoder, and computes what the decoder's layers look at.
     fn source(&self, mut x: Tensor, mask: Option<Tensor>, biases: Option<Tensor>) -> TensorResult<Source> {
-        let context = Context { ropes: [].into(), mask: mask.clone(), biases, kv_len: None, causal: false };
+        let context = Context { ropes: [].into(), mask: mask.clone(), biases, kv_len: None, causal: false, per_layer: None };
         for (i, layer) in self.encoder.layers.iter().enumerate() {
             x = layer.run(i, &x, &context, &mut KvCache::none())?;
         }
@@ -246,7 +250,7 @@ impl Seq2Seq {
                 (Some(table), Some(r)) => Some(relative::biases_behind(table, r, start..start + len, keys, device)?),
                 _ => None,
             };
-            let context = Context { ropes: [].into(), mask: None, biases, kv_len: cache.valid(len), causal: true };
+            let context = Context { ropes: [].into(), mask: None, biases, kv_len: cache.valid(len), causal: true, per_layer: None };
             for (i, (layer, keys)) in self.decoder.layers.iter().zip(&source.keys).enumerate() {
                 x = layer.run(i, &x, &context, keys, source.mask.as_ref(), cache)?;
             }

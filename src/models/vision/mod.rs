@@ -186,7 +186,7 @@ impl VisionTower {
         };
         let x = x.add(&self.positions_for([h / ph, v / pw])?.cast(self.dtype)?)?;
         let mut x = normed(self.first_norm.as_ref(), &x)?;
-        let context = Context { ropes: [].into(), mask: None, biases: None, kv_len: None, causal: false };
+        let context = Context { ropes: [].into(), mask: None, biases: None, kv_len: None, causal: false, per_layer: None };
         for (i, layer) in self.layers.iter().enumerate() {
             x = layer.run(i, &x, &context, &mut KvCache::none())?;
         }

@@ -46,7 +46,7 @@ impl Pool {
                     query: w.tensor("probe", &[1, 1, d.width])?,
                     qkv: w.linear("probe_qkv", d.width, 3 * d.width, Some(true))?,
                     o: w.linear("probe_output", d.width, d.width, Some(true))?,
-                    heads: layer.attention.heads,
+                    heads: layer.mixer.attention().map_or(0, |a| a.heads),
                     norm: Norm::load(w, "probe_norm", d.norm, d.width)?,
                     up: w.linear("probe_up", d.width, layer.feed.size, Some(true))?,
                     down: w.linear("probe_down", layer.feed.size, d.width, Some(true))?,

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tensorlogic::io::gguf::Value;
 use tensorlogic::io::{Gguf, GgufWriter, MappedFile, SafeTensors};
-use tensorlogic::quant::{dequantize, quantize};
 use tensorlogic::models::Weights;
+use tensorlogic::quant::{dequantize, quantize};
 use tensorlogic::{DType, Device, TensorError};
 
 /// Written by gguf-py: a value of every type; tensors f32, f16, i32, q8 and one of a type that is not supported.

@@ -60,10 +60,10 @@ pub(super) fn layers(s: &Settings<'_>, architecture: &'static str, keys: &Keys, 
     let activation = ActivationFn::read(s, keys.activation, keys.default_activation)?;
     let norm = NormSpec::layer(eps);
     let mut stack = Description::new(architecture, z, norm, names);
+    stack.attentions(|a| (a.rope, a.qkv_bias, a.output_bias) = (None, Some(true), Some(true)));
     stack.each(|l| {
-        (l.flow, l.attention.rope) = (Flow::NormedSums, None);
-        (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (Some(true), Some(true), Some(true));
-        (l.feed.form, l.feed.activation) = (FeedForm::Plain, activation);
+        l.flow = Flow::NormedSums;
+        (l.feed.form, l.feed.activation, l.feed.bias) = (FeedForm::Plain, activation, Some(true));
     });
     stack.embed.norm = Some(norm);
     stack.final_norm = false;
@@ -84,12 +84,13 @@ pub(super) fn joint_and_turned_by(
     e: &mut EncoderSpec,
     ropes: impl Fn(&Settings<'_>, usize, usize) -> TensorResult<Vec<RopeTable>>,
 ) -> TensorResult<()> {
-    let (head_dim, context) = (e.stack.layers[0].attention.head_dim, e.stack.context);
+    let head_dim = e.stack.attention_layers().next().map_or(0, |a| a.head_dim);
+    let context = e.stack.context;
     if head_dim % 2 != 0 {
         return Err(s.wrong(format!("heads of size {head_dim} have no pairs to turn ({})", s.sizes())));
     }
     e.stack.ropes = ropes(s, head_dim, context)?;
-    e.stack.each(|l| (l.attention.rope, l.attention.joint) = (Some(0), JointQkv::Sorted));
+    e.stack.attentions(|a| (a.rope, a.joint) = (Some(0), JointQkv::Sorted));
     Ok(())
 }
 

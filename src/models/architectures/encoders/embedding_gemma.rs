@@ -10,6 +10,6 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
     let mut stack = gemma3::layers(s)?;
     common::of_states(s)?;
     // Gemma's windows count the query itself, among the keys before it; half of them lie on either side here.
-    let reach = stack.layers.iter_mut().map(|l| l.attention.window.take().map(|w| w / 2)).collect();
+    let reach = stack.attention_layers().map(|a| a.window.take().map(|w| w / 2)).collect();
     Ok(EncoderSpec { reach, ..EncoderSpec::new(stack) })
 }

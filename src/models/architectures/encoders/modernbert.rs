@@ -27,12 +27,10 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
     let limited = limited(s, e.stack.layers.len())?;
     let reach = s.size(NONE, "local_attention", 1 << 24)?.unwrap_or(128) / 2;
     e.reach = limited.iter().map(|limited| limited.then_some(reach)).collect();
-    for (i, l) in e.stack.layers.iter_mut().enumerate() {
-        l.flow = Flow::Sequential;
-        l.attention.rope = Some(usize::from(limited[i]));
-        (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (attention, attention, feed);
-        l.feed.form = FeedForm::GatedJoint;
+    for (a, limited) in e.stack.attention_layers().zip(limited) {
+        (a.rope, a.qkv_bias, a.output_bias) = (Some(usize::from(limited)), attention, attention);
     }
+    e.stack.each(|l| (l.flow, l.feed.form, l.feed.bias) = (Flow::Sequential, FeedForm::GatedJoint, feed));
     e.stack.layers[0].attention_norm = None;
     e.read_out = read_out(s, norm)?;
     Ok(e)

@@ -14,10 +14,8 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
     let mut e = common::layers(s, "nomic_bert", &KEYS, names())?;
     common::joint_and_turned(s, &mut e, 1000.0)?;
     e.types = common::types(s, 2)?;
-    e.stack.each(|l| {
-        (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (Some(false), Some(false), Some(false));
-        l.feed.form = FeedForm::Gated;
-    });
+    e.stack.attentions(|a| (a.qkv_bias, a.output_bias) = (Some(false), Some(false)));
+    e.stack.each(|l| (l.feed.form, l.feed.bias) = (FeedForm::Gated, Some(false)));
     match common::task(s)? {
         Task::States => {}
         Task::MaskedTokens => {

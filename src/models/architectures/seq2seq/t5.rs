@@ -24,10 +24,8 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Seq2SeqSpec> {
     let (form, activation) = feed_forward(s)?;
     let stack = |layers: usize, names: Names| {
         let mut d = Description::new("t5", Sizes { layers, ..z }, norm, names);
-        d.each(|l| {
-            (l.attention.rope, l.attention.scale) = (None, Some(1.0));
-            (l.feed.form, l.feed.activation) = (form, activation);
-        });
+        d.attentions(|a| (a.rope, a.scale) = (None, Some(1.0)));
+        d.each(|l| (l.feed.form, l.feed.activation) = (form, activation));
         // The embedding, again.
         d.unused = &["coder.embed_tokens.weight"];
         d

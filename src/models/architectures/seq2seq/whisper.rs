@@ -41,11 +41,9 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Seq2SeqSpec> {
         };
         let mut d = Description::new("whisper", z, NormSpec::layer(1e-5), names);
         d.embed.positions = Some(LearnedPositions { offset: 0 });
-        d.each(|l| {
-            // Keys have none, and the file says so.
-            (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (None, Some(true), Some(true));
-            (l.attention.rope, l.feed.form, l.feed.activation) = (None, FeedForm::Plain, activation);
-        });
+        // Keys have no biases, and the file says so.
+        d.attentions(|a| (a.rope, a.qkv_bias, a.output_bias) = (None, None, Some(true)));
+        d.each(|l| (l.feed.form, l.feed.activation, l.feed.bias) = (FeedForm::Plain, activation, Some(true)));
         Ok(d)
     };
     let positions = s.need(NONE, "max_source_positions", 1 << 20)?;

@@ -81,10 +81,8 @@ impl Keys<'_, '_> {
         let eps = s.positive(NONE, &self.key("layer_norm_eps"))?.unwrap_or(usual.eps);
         let activation = ActivationFn::read(s, &self.key("hidden_act"), usual.activation)?;
         let mut d = Description::new(architecture, z, NormSpec::layer(eps), names);
-        d.each(|l| {
-            (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (Some(true), Some(true), Some(true));
-            (l.attention.rope, l.feed.form, l.feed.activation) = (None, FeedForm::Plain, activation);
-        });
+        d.attentions(|a| (a.rope, a.qkv_bias, a.output_bias) = (None, Some(true), Some(true)));
+        d.each(|l| (l.feed.form, l.feed.activation, l.feed.bias) = (FeedForm::Plain, activation, Some(true)));
         // Numbers that are counted, in old files, and what stands for hidden patches in training.
         d.unused = &["embeddings.position_ids", "embeddings.mask_token"];
         Ok(d)

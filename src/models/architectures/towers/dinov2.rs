@@ -23,8 +23,8 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<VisionSpec> {
     let mut stack = keys.layers("dinov2", &USUAL, Some(feed), 1 << 14, names(gated))?;
     let bias = keys.flag("qkv_bias", true)?;
     let factor = NormSpec { kind: NormKind::Factor, ..stack.norm };
+    stack.attentions(|a| a.qkv_bias = Some(bias));
     stack.each(|l| {
-        l.attention.qkv_bias = Some(bias);
         (l.attention_post_norm, l.feed_post_norm) = (Some(factor), Some(factor));
         if gated {
             (l.feed.form, l.feed.activation) = (FeedForm::GatedJoint, ActivationFn::Silu);

@@ -13,7 +13,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<VisionSpec> {
     let keys = Keys { settings: s, object: "" };
     let mut stack = keys.layers("vit", &USUAL, None, 1 << 14, names())?;
     let bias = keys.flag("qkv_bias", true)?;
-    stack.each(|l| l.attention.qkv_bias = Some(bias));
+    stack.attentions(|a| a.qkv_bias = Some(bias));
     // Of a head that paints hidden patches.
     s.number(NONE, "encoder_stride")?;
     let size = if s.is_null("pooler_output_size") { stack.width } else { keys.size("pooler_output_size", stack.width)? };
