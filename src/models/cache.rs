@@ -1,18 +1,69 @@
-//! The KV cache: keys and values of past tokens, in buffers of fixed capacity that are written in place; or none, for training.
+//! What a model keeps of past tokens, layer by layer: keys and values in buffers of fixed capacity that are written in place, states that each
+//! token replaces; or nothing, for training.
 
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::eval::eval_all;
 use crate::models::ModelShape;
 use crate::tensor::Tensor;
+use std::sync::Arc;
 
-/// Keys and values of every layer, each `[B,Hkv,capacity,D]`, of which the first `len` positions are valid.
+/// What a layer keeps of past tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LayerCache {
+    /// Tensors of its own.
+    Own(Vec<CachePart>),
+    /// Nothing: it reads what the layer of this number keeps.
+    OfLayer(usize),
+}
+
+/// A tensor that a layer keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CachePart {
+    /// A row for each position and head, `[B,heads,capacity,size]`.
+    Rows {
+        /// Heads.
+        heads: usize,
+        /// Elements of a head's row.
+        size: usize,
+    },
+    /// What all past tokens together come to, `[B,dims…]`: each step replaces it, and it cannot be undone.
+    State {
+        /// The sizes behind that of the batch.
+        dims: Vec<usize>,
+        /// The type of its elements.
+        dtype: DType,
+    },
+}
+
+impl LayerCache {
+    /// Keys and values of attention.
+    pub fn keys_values(heads: usize, key: usize, value: usize) -> LayerCache {
+        LayerCache::Own(vec![CachePart::Rows { heads, size: key }, CachePart::Rows { heads, size: value }])
+    }
+    /// Nothing at all.
+    pub fn nothing() -> LayerCache {
+        LayerCache::Own(Vec::new())
+    }
+}
+
+/// What the layers of a model keep of past tokens, with room for `capacity` positions, of which the first `len` are valid.
 pub struct KvCache {
-    layers: Vec<(Tensor, Tensor)>,
+    parts: Arc<[LayerCache]>,
+    layers: Vec<Vec<Tensor>>,
     len: usize,
     capacity: usize,
     /// Whether the cache stores anything.
     keeps: bool,
+    /// Points at which the states are known, first to last: the start, and the last one that was kept. None without states.
+    snapshots: Vec<Snapshot>,
+}
+
+/// The states after the first `len` positions, in the order of layers and parts.
+struct Snapshot {
+    len: usize,
+    states: Vec<Tensor>,
 }
 
 impl KvCache {
@@ -29,20 +80,27 @@ impl KvCache {
     /// # Errors
     /// When a buffer would have too many elements, the device lacks the dtype or has no room.
     pub fn batch(shape: &ModelShape, count: usize, capacity: usize, device: &Device) -> TensorResult<KvCache> {
-        let sizes = [count, shape.kv_heads, capacity, shape.head_dim];
-        let zeros = || Tensor::zeros(&sizes, shape.dtype, device);
-        let layers = (0..shape.layers).map(|_| Ok((zeros()?, zeros()?))).collect::<TensorResult<Vec<_>>>()?;
+        let zeros = |part: &CachePart| match part {
+            CachePart::Rows { heads, size } => Tensor::zeros(&[count, *heads, capacity, *size], shape.dtype, device),
+            CachePart::State { dims, dtype } => Tensor::zeros(&[&[count], &dims[..]].concat(), *dtype, device),
+        };
+        let layer = |l: &LayerCache| match l {
+            LayerCache::Own(parts) => parts.iter().map(zeros).collect(),
+            LayerCache::OfLayer(_) => Ok(Vec::new()),
+        };
+        let layers = shape.cache.iter().map(layer).collect::<TensorResult<Vec<Vec<Tensor>>>>()?;
         // Each its own memory: equal zeros would be computed once and shared.
-        for (k, v) in &layers {
-            eval_all(&[k])?;
-            eval_all(&[v])?;
+        for part in layers.iter().flatten() {
+            eval_all(&[part])?;
         }
-        Ok(KvCache { layers, len: 0, capacity, keeps: true })
+        let mut cache = KvCache { parts: shape.cache.clone(), layers, len: 0, capacity, keeps: true, snapshots: Vec::new() };
+        cache.keep_states();
+        Ok(cache)
     }
 
     /// A cache that stores nothing: tokens attend only to those of the same call.
     pub fn none() -> KvCache {
-        KvCache { layers: Vec::new(), len: 0, capacity: 0, keeps: false }
+        KvCache { parts: Arc::new([]), layers: Vec::new(), len: 0, capacity: 0, keeps: false, snapshots: Vec::new() }
     }
 
     /// The number of valid keys after `t` more positions; `None` if all keys of the call are valid.
@@ -62,10 +120,6 @@ impl KvCache {
     pub fn capacity(&self) -> usize {
         self.capacity
     }
-    /// Drops all positions from `len` on, to return to an earlier point of the conversation.
-    pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
-    }
     /// Counts `n` more positions as valid, after a step appended them in every layer.
     pub fn advance(&mut self, n: usize) {
         if self.keeps {
@@ -73,36 +127,120 @@ impl KvCache {
         }
     }
 
+    /// Whether a layer keeps a state, which steps replace and nothing can undo. Padding must not be read into such a cache.
+    pub fn has_states(&self) -> bool {
+        self.parts.iter().any(|l| matches!(l, LayerCache::Own(parts) if parts.iter().any(CachePart::is_state)))
+    }
+
+    /// Drops positions, to return to an earlier point of the conversation: all from `len` on. A state cannot be undone: where there is one, the
+    /// cache returns to the last point up to `len` at which it was kept ([`KvCache::keep_states`]), or to its start, and the tokens behind
+    /// [`KvCache::len`] have to be read again. [`crate::models::Session`] does so.
+    pub fn truncate(&mut self, len: usize) {
+        if len >= self.len {
+            return;
+        }
+        if self.has_states() {
+            self.snapshots.retain(|s| s.len <= len);
+        }
+        let Some(Snapshot { len: known, states }) = self.snapshots.last() else {
+            self.len = len;
+            return;
+        };
+        let places = self.parts.iter().zip(&mut self.layers).flat_map(states_of);
+        places.zip(states).for_each(|(place, state)| *place = state.clone());
+        self.len = *known;
+    }
+
+    /// Keeps the states as they are now, so that [`KvCache::truncate`] can return here. One such point is kept, besides the start.
+    pub fn keep_states(&mut self) {
+        if !self.has_states() {
+            return;
+        }
+        self.snapshots.truncate(1);
+        let states = self.parts.iter().zip(&mut self.layers).flat_map(states_of).map(|t| t.clone()).collect();
+        self.snapshots.push(Snapshot { len: self.len, states });
+    }
+
     /// Writes keys and values `[B,Hkv,T,D]` of the next T positions of a layer; returns the whole buffers.
     ///
     /// # Errors
-    /// [`TensorError::Value`] for keys that are not `[B,Hkv,T,D]` or a layer that is not there; [`TensorError::State`] where the positions do not
-    /// fit behind those that are taken; those of [`Tensor::write`].
+    /// Those of [`KvCache::append_rows`].
     pub fn append(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> TensorResult<(Tensor, Tensor)> {
+        Ok((self.append_rows(layer, 0, k)?, self.append_rows(layer, 1, v)?))
+    }
+
+    /// Writes rows `[B,heads,T,size]` of the next T positions to a part of a layer; returns the whole buffer, or the rows where nothing is kept.
+    ///
+    /// # Errors
+    /// [`TensorError::Value`] for rows that are not `[B,heads,T,size]` or a layer that is not there; [`TensorError::State`] where the positions do
+    /// not fit behind those that are taken; those of [`Tensor::write`].
+    pub fn append_rows(&mut self, layer: usize, part: usize, rows: &Tensor) -> TensorResult<Tensor> {
         if !self.keeps {
-            return Ok((k.clone(), v.clone()));
+            return Ok(rows.clone());
         }
-        let &[_, _, t, _] = k.dims() else {
-            return Err(TensorError::Value(format!("keys must be [batch, heads, positions, size], not {:?}", k.dims())));
+        let &[_, _, t, _] = rows.dims() else {
+            return Err(TensorError::Value(format!("keys must be [batch, heads, positions, size], not {:?}", rows.dims())));
         };
-        let layers = self.layers.len();
-        if layer >= layers {
-            return Err(TensorError::Value(format!("layer {layer} of a cache for {layers}")));
-        }
-        if self.len + t > self.capacity {
+        let (len, capacity) = (self.len, self.capacity);
+        let slot = self.slot(layer, part)?;
+        if len + t > capacity {
             return Err(TensorError::State(format!(
-                "the context is full: {} of {} positions are taken and {t} more do not fit",
-                self.len, self.capacity
+                "the context is full: {len} of {capacity} positions are taken and {t} more do not fit"
             )));
         }
-        let slot = &mut self.layers[layer];
         // The old handle goes, so that the write may happen in place.
-        slot.0 = slot.0.write(k, 2, self.len)?;
-        slot.1 = slot.1.write(v, 2, self.len)?;
+        *slot = slot.write(rows, 2, len)?;
         Ok(slot.clone())
     }
 
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        self.layers.iter().flat_map(|(k, v)| [k, v])
+    /// A part of what a layer keeps: its own or that of the layer whose keys and values it reads. `None` where nothing is kept.
+    ///
+    /// # Errors
+    /// [`TensorError::Value`] for a layer or part that is not there.
+    pub fn part(&mut self, layer: usize, part: usize) -> TensorResult<Option<Tensor>> {
+        if !self.keeps {
+            return Ok(None);
+        }
+        let of = match self.parts.get(layer) {
+            Some(LayerCache::OfLayer(other)) => *other,
+            _ => layer,
+        };
+        Ok(Some(self.slot(of, part)?.clone()))
     }
+
+    /// Replaces a state of a layer, in place where nothing else holds the old one. What `y` comes to is stored only after that, so that reading it
+    /// takes the cache along. Without a cache there is nothing to do.
+    ///
+    /// # Errors
+    /// [`TensorError::Value`] for a layer or part that is not there; those of [`Tensor::write`].
+    pub fn set_state(&mut self, layer: usize, part: usize, state: &Tensor, y: Tensor) -> TensorResult<Tensor> {
+        if !self.keeps {
+            return Ok(y);
+        }
+        let slot = self.slot(layer, part)?;
+        *slot = slot.write(state, 0, 0)?;
+        y.after(slot)
+    }
+
+    fn slot(&mut self, layer: usize, part: usize) -> TensorResult<&mut Tensor> {
+        let layers = self.layers.len();
+        let slot = self.layers.get_mut(layer).and_then(|l| l.get_mut(part));
+        slot.ok_or_else(|| TensorError::Value(format!("part {part} of layer {layer} of a cache for {layers}")))
+    }
+
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.layers.iter().flatten()
+    }
+}
+
+impl CachePart {
+    fn is_state(&self) -> bool {
+        matches!(self, CachePart::State { .. })
+    }
+}
+
+/// The states of a layer.
+fn states_of<'t>((parts, tensors): (&LayerCache, &'t mut Vec<Tensor>)) -> Vec<&'t mut Tensor> {
+    let LayerCache::Own(parts) = parts else { return Vec::new() };
+    parts.iter().zip(tensors).filter(|(part, _)| part.is_state()).map(|(_, t)| t).collect()
 }

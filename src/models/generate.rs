@@ -136,7 +136,8 @@ impl<'m> Session<'m> {
     fn is_full(&self) -> bool {
         self.cache.len() >= self.context
     }
-    /// Drops everything after the first `len` tokens.
+    /// Drops everything after the first `len` tokens. A model with states goes back to the end of the last prompt, or to the start, and the next
+    /// prompt reads the tokens behind that point again.
     pub fn truncate(&mut self, len: usize) {
         self.tokens.truncate(len);
         // Keys of a longer text may have turned otherwise.
@@ -176,15 +177,17 @@ impl<'m> Session<'m> {
         // Where few tokens take as long as many: one plan to compile, one run.
         let wide = self.device.capabilities().wide;
         let round = |n: usize| Some(n.next_power_of_two().max(LEAST_CHUNK)).filter(|&n| wide && n < ROUNDED_PROMPT);
+        // A state would take padding for text.
+        let exact = self.cache.has_states();
         while !rest.is_empty() {
             if stop() {
                 return Ok(None);
             }
             let room = self.cache.capacity() - self.cache.len();
-            let whole = round(rest.len()).filter(|&n| n <= room);
+            let whole = round(rest.len()).filter(|&n| n <= room && !exact);
             let size = match rest.len() {
                 1 => 1,
-                n => whole.unwrap_or(chunks.iter().copied().find(|&c| c <= n).unwrap_or(LEAST_CHUNK)),
+                n => whole.unwrap_or(chunks.iter().copied().find(|&c| c <= n).unwrap_or(if exact { n } else { LEAST_CHUNK })),
             };
             let size = if size > room { 1 } else { size };
             let valid = size.min(rest.len());
@@ -208,6 +211,8 @@ impl<'m> Session<'m> {
         let Some(last) = hidden else { return Ok(None) };
         let logits = self.model.logits(&last)?.flatten(0, -1)?;
         eval_all(&[&logits])?;
+        // Steps that are taken ahead may have to be undone.
+        self.cache.keep_states();
         Ok(Some(logits))
     }
 

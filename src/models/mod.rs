@@ -17,7 +17,7 @@ pub mod settings;
 pub mod weights;
 
 pub use adapter::Adapters;
-pub use cache::KvCache;
+pub use cache::{CachePart, KvCache, LayerCache};
 pub use decoder::Decoder;
 pub use generate::{Generation, Reload, Session, pacing_for, tuning_key};
 pub use inference::Inference;
@@ -32,6 +32,7 @@ use crate::error::{TensorError, TensorResult};
 use crate::nn::{Lora, Module};
 use crate::ops::loss::{NllOptions, Reduction};
 use crate::tensor::Tensor;
+use std::sync::Arc;
 
 /// A decoder-only transformer.
 pub trait Model: Send + Sync {
@@ -144,6 +145,8 @@ pub struct ModelShape {
     pub context: usize,
     /// The dtype of activations and cache.
     pub dtype: DType,
+    /// What each layer keeps of past tokens.
+    pub cache: Arc<[LayerCache]>,
 }
 
 /// Loads the model that `weights` hold. `dtype` is the type of activations; by default f32 on the CPU and f16 on a GPU (f32 for Gemma models,

@@ -48,6 +48,22 @@ impl Op for Write {
     }
 }
 
+/// The first input; the others are computed as well.
+struct After;
+
+impl Op for After {
+    fn name(&self) -> &'static str {
+        "after"
+    }
+    fn key(&self, _: &mut Key) {}
+    fn define(&self, inputs: &[Tensor]) -> Option<TensorResult<Tensor>> {
+        Some(Ok(inputs[0].clone()))
+    }
+    fn lower(&self, _: &[Meta], _: &[Meta]) -> Lowered {
+        Lowered::Windows { base: Some(0), pieces: Vec::new() }
+    }
+}
+
 /// Pieces in windows of a tensor: the transpose of a view.
 struct Windows {
     windows: SmallVec<[Layout; 2]>,
@@ -103,6 +119,13 @@ pub(crate) fn windows(meta: Meta, pieces: Vec<(Layout, Tensor)>, at: At) -> Tens
 }
 
 impl Tensor {
+    /// This tensor, which is there only when `other` is: an evaluation that is asked for it writes that one too.
+    #[track_caller]
+    pub(crate) fn after(&self, other: &Tensor) -> TensorResult<Tensor> {
+        let inputs = smallvec::smallvec![self.clone(), other.clone()];
+        Tensor::op1(After, inputs, Default::default(), self.meta(), Location::caller())
+    }
+
     /// This tensor with elements `start..` of dimension `d` replaced by `value`, whose other sizes are this tensor's.
     ///
     /// The start is a run-time parameter: other starts reuse the plan. The write happens in place when, at evaluation, no other handle, view

@@ -16,10 +16,11 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let usual = Usual { eps: 1e-5, activation: ActivationFn::Xielu, rope, ..Usual::default() };
     let mut d = common::decoder(s, "apertus", &usual)?;
     let (norm, bias) = (d.norm, common::bias(s, "attention_bias", false)?);
-    d.each(|l| {
-        l.attention.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: false });
-        (l.attention.qkv_bias, l.attention.output_bias, l.feed.form) = (bias, bias, FeedForm::Plain);
+    d.attentions(|a| {
+        a.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: false });
+        (a.qkv_bias, a.output_bias) = (bias, bias);
     });
+    d.each(|l| l.feed.form = FeedForm::Plain);
     d.names =
         Names::llama().with(&[("attn_norm", "attention_layernorm"), ("ffn_norm", "feedforward_layernorm"), ("ffn_act", "mlp.act_fn")]);
     Ok(d)

@@ -13,10 +13,11 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let usual = Usual { eps: 1e-5, kv_heads: Some(5), activation: ActivationFn::ReluSquared, rope, ..Usual::default() };
     let mut d = common::decoder(s, "bitnet", &usual)?;
     let (norm, bias) = (d.norm, common::bias(s, "attention_bias", false)?);
-    d.each(|l| {
-        (l.attention.output_norm, l.feed.inner_norm) = (Some(norm), Some(norm));
-        (l.attention.qkv_bias, l.attention.output_bias) = (bias, bias);
+    d.attentions(|a| {
+        a.output_norm = Some(norm);
+        (a.qkv_bias, a.output_bias) = (bias, bias);
     });
+    d.each(|l| l.feed.inner_norm = Some(norm));
     d.names = Names::llama().with(&[("attn_sub_norm", "self_attn.attn_sub_norm"), ("ffn_sub_norm", "mlp.ffn_sub_norm")]);
     Ok(d)
 }

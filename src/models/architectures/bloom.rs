@@ -26,11 +26,13 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let from_norms = s.flag(NONE, "apply_residual_connection_post_layernorm")?.unwrap_or(false);
     let mut d = Description::new("bloom", z, NormSpec::layer(eps), names());
     let alibi = Alibi { slopes: common::alibi_slopes(heads), bf16: false, factor: 1.0 };
+    d.attentions(|a| {
+        (a.rope, a.alibi, a.joint) = (None, Some(alibi.clone()), JointQkv::Grouped);
+        (a.qkv_bias, a.output_bias) = (Some(true), Some(true));
+    });
     d.each(|l| {
         l.flow = if from_norms { Flow::FromNorms } else { Flow::Sequential };
-        (l.attention.rope, l.attention.alibi, l.attention.joint) = (None, Some(alibi.clone()), JointQkv::Grouped);
-        (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (Some(true), Some(true), Some(true));
-        (l.feed.form, l.feed.activation) = (FeedForm::Plain, ActivationFn::GeluTanh);
+        (l.feed.bias, l.feed.form, l.feed.activation) = (Some(true), FeedForm::Plain, ActivationFn::GeluTanh);
     });
     d.embed.norm = Some(d.norm);
     d.head.tied = true;

@@ -13,7 +13,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = parallel(s, "command-r", rope)?;
     let normed = s.flag(NONE, "use_qk_norm")?.unwrap_or(false);
     let norm = d.norm;
-    d.each(|l| l.attention.qk_norm = normed.then_some(QkNorm { norm, of: QkNormOf::EachHead, after_rope: false }));
+    d.attentions(|a| a.qk_norm = normed.then_some(QkNorm { norm, of: QkNormOf::EachHead, after_rope: false }));
     Ok(d)
 }
 
@@ -22,7 +22,7 @@ pub(super) fn describe2(s: &Settings<'_>) -> TensorResult<Description> {
     let pattern = s.size(NONE, "sliding_window_pattern", 4096)?.unwrap_or(4);
     s.number(NONE, "_sliding_window_pattern")?;
     common::windows(s, &mut d, Some(4096), |i| (i + 1) % pattern != 0)?;
-    d.each(|l| l.attention.rope = l.attention.window.map(|_| 0));
+    d.attentions(|a| a.rope = a.window.map(|_| 0));
     Ok(d)
 }
 
@@ -30,10 +30,8 @@ fn parallel(s: &Settings<'_>, architecture: &'static str, rope: RopeDefaults<'_>
     let (norm, eps_key) = (NormKind::LayerWithoutBias, "layer_norm_eps");
     let mut d = common::decoder(s, architecture, &Usual { norm, eps: 1e-5, eps_key, rope, tied: true, ..Usual::default() })?;
     let bias = common::bias(s, "attention_bias", false)?;
-    d.each(|l| {
-        (l.flow, l.feed_norm) = (Flow::Parallel, None);
-        (l.attention.qkv_bias, l.attention.output_bias) = (bias, bias);
-    });
+    d.attentions(|a| (a.qkv_bias, a.output_bias) = (bias, bias));
+    d.each(|l| (l.flow, l.feed_norm) = (Flow::Parallel, None));
     d.head.scale = s.positive("logit_scale", "logit_scale")?.or(s.is_hub().then_some(0.0625));
     Ok(d)
 }

@@ -99,14 +99,15 @@ pub(super) fn bias(s: &Settings<'_>, key: &str, usual: bool) -> TensorResult<Opt
 /// Biases of q, k, v and of the output matrix by `attention_bias`, of the feed-forward part by `mlp_bias`.
 pub(super) fn biases(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
     let (attention, feed) = (bias(s, "attention_bias", false)?, bias(s, "mlp_bias", false)?);
-    d.each(|l| (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (attention, attention, feed));
+    d.attentions(|a| (a.qkv_bias, a.output_bias) = (attention, attention));
+    d.each(|l| l.feed.bias = feed);
     Ok(())
 }
 
 /// Biases of q, k and v by `attention_bias`; the other matrices have none.
 pub(super) fn qkv_biases(s: &Settings<'_>, d: &mut Description, usual: bool) -> TensorResult<()> {
     let qkv = bias(s, "attention_bias", usual)?;
-    d.each(|l| l.attention.qkv_bias = qkv);
+    d.attentions(|a| a.qkv_bias = qkv);
     Ok(())
 }
 
@@ -121,15 +122,15 @@ pub(super) fn windows(
     let types = if s.is_hub() { s.windowed_layers(d.layers.len())? } else { None };
     let limited = types.unwrap_or_else(|| (0..d.layers.len()).map(usual).collect());
     let window = s.window(missing)?;
-    for (l, _) in d.layers.iter_mut().zip(&limited).filter(|(_, limited)| **limited) {
-        l.attention.window = window;
-    }
+    let layers = d.layers.iter_mut().zip(&limited).filter(|(_, limited)| **limited);
+    layers.filter_map(|(l, _)| l.mixer.attention_mut()).for_each(|a| a.window = window);
     Ok(limited)
 }
 
 /// No rotation in layers where `without` holds.
 pub(super) fn unturned(d: &mut Description, without: impl Fn(usize) -> bool) {
-    d.layers.iter_mut().enumerate().filter(|(i, _)| without(*i)).for_each(|(_, l)| l.attention.rope = None);
+    let layers = d.layers.iter_mut().enumerate().filter(|(i, _)| without(*i));
+    layers.filter_map(|(_, l)| l.mixer.attention_mut()).for_each(|a| a.rope = None);
 }
 
 /// Refuses a folder that does not say how positions turn, where transformers has a default of its own.

@@ -11,6 +11,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let usual = Usual { eps: 1e-5, kv_heads: Some(2), head_dim: Some(128), rope, tied: true, ..Usual::default() };
     let mut d = common::decoder(s, "ernie4_5", &usual)?;
     let bias = common::bias(s, "use_bias", false)?;
-    d.each(|l| (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (bias, bias, bias));
+    d.attentions(|a| (a.qkv_bias, a.output_bias) = (bias, bias));
+    d.each(|l| l.feed.bias = bias);
     Ok(d)
 }

@@ -13,7 +13,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = common::decoder(s, "exaone4", &usual)?;
     let norm = d.norm;
     d.norms_after();
-    d.each(|l| l.attention.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: false }));
+    d.attentions(|a| a.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: false }));
     d.names = Names::llama().with(&[("post_attention_norm", "post_attention_layernorm"), ("post_ffw_norm", "post_feedforward_layernorm")]);
     if s.is_hub() {
         // 0 where there is no window, and a text such as LLLG beside `layer_types`.

@@ -57,11 +57,13 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         if parallel && !two {
             l.feed_norm = None;
         }
-        l.attention.joint = if grouped || !one_key { JointQkv::Grouped } else { JointQkv::Sorted };
-        (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (bias, bias, bias);
-        (l.feed.form, l.feed.activation) = (FeedForm::Plain, activation);
+        (l.feed.form, l.feed.activation, l.feed.bias) = (FeedForm::Plain, activation, bias);
+    });
+    d.attentions(|a| {
+        a.joint = if grouped || !one_key { JointQkv::Grouped } else { JointQkv::Sorted };
+        (a.qkv_bias, a.output_bias) = (bias, bias);
         if alibi {
-            (l.attention.rope, l.attention.alibi) = (None, Some(slopes.clone()));
+            (a.rope, a.alibi) = (None, Some(slopes.clone()));
         }
     });
     if two {
@@ -76,10 +78,10 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
 fn from_gguf(s: &Settings<'_>) -> TensorResult<Description> {
     let usual = Usual { norm: crate::models::decoder::description::NormKind::Layer, ..Usual::default() };
     let mut d = common::decoder(s, "falcon", &usual)?;
+    d.attentions(|a| a.joint = JointQkv::Sorted);
     d.each(|l| {
         (l.flow, l.feed_norm) = (Flow::Parallel, None);
-        (l.attention.joint, l.feed.form) = (JointQkv::Sorted, FeedForm::Plain);
-        l.feed.activation = ActivationFn::GeluExact;
+        (l.feed.form, l.feed.activation) = (FeedForm::Plain, ActivationFn::GeluExact);
     });
     Ok(d)
 }

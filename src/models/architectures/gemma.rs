@@ -20,7 +20,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         }
     });
     let bias = common::bias(s, "attention_bias", false)?;
-    d.each(|l| (l.attention.qkv_bias, l.attention.output_bias) = (bias, bias));
+    d.attentions(|a| (a.qkv_bias, a.output_bias) = (bias, bias));
     scaled(&mut d);
     Ok(d)
 }

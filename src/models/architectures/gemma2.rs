@@ -16,21 +16,20 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     // A key of Gemma that this architecture has not.
     s.text(NONE, "hidden_act")?;
     let bias = common::bias(s, "attention_bias", false)?;
-    let a = &d.layers[0].attention;
     // GGUF has no key for it: of all sizes, only 27B (of 46 layers) takes the width over the number of heads instead of the heads' size.
     let query = match s.is_hub() {
         true => s.positive(NONE, "query_pre_attn_scalar")?.unwrap_or(256.0),
-        false if d.layers.len() == 46 => d.width as f64 / a.heads as f64,
-        false => a.head_dim as f64,
+        false if d.layers.len() == 46 => d.width as f64 / d.heads as f64,
+        false => d.head_dim as f64,
     };
     let score_cap = softcap(s, "attn_logit_softcapping", Some(50.0))?;
     d.head.softcap = softcap(s, "final_logit_softcapping", Some(30.0))?;
     d.norms_after_too();
-    d.each(|l| {
-        l.feed.activation = activation;
-        (l.attention.qkv_bias, l.attention.output_bias) = (bias, bias);
-        (l.attention.scale, l.attention.softcap) = (Some(1.0 / query.sqrt()), score_cap);
+    d.attentions(|a| {
+        (a.qkv_bias, a.output_bias) = (bias, bias);
+        (a.scale, a.softcap) = (Some(1.0 / query.sqrt()), score_cap);
     });
+    d.each(|l| l.feed.activation = activation);
     common::windows(s, &mut d, Some(4096), |i| i % 2 == 0)?;
     gemma::scaled(&mut d);
     d.names = names();

@@ -34,14 +34,14 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let norm = NormSpec { plus_one: true, ..NormSpec::rms(eps) };
     let mut d = Description::new("gemma3", z, norm, gemma2::names());
     d.norms_after_too();
-    for (l, window) in d.layers.iter_mut().zip(windows) {
-        l.attention.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: false });
-        (l.attention.qkv_bias, l.attention.output_bias) = (bias, bias);
-        l.attention.scale = Some(1.0 / query.sqrt());
-        l.attention.window = window;
-        l.attention.rope = Some(if window.is_none() { 0 } else { 1 });
-        l.feed.activation = activation;
+    for (a, window) in d.attention_layers().zip(windows) {
+        a.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: false });
+        (a.qkv_bias, a.output_bias) = (bias, bias);
+        a.scale = Some(1.0 / query.sqrt());
+        a.window = window;
+        a.rope = Some(if window.is_none() { 0 } else { 1 });
     }
+    d.each(|l| l.feed.activation = activation);
     d.ropes = ropes;
     d.rope_positions = 1 << 15;
     d.embed.scale = Some((z.width as f64).sqrt());

@@ -20,13 +20,13 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let by_layer = s.flag(NONE, "scale_attn_by_inverse_layer_idx")?.unwrap_or(false);
     let mut d = Description::new("gpt2", z, NormSpec::layer(eps), names().transposed());
     let bias = s.is_hub().then_some(true);
-    for (i, l) in d.layers.iter_mut().enumerate() {
+    for (i, a) in d.attention_layers().enumerate() {
         let scale = 1.0 / if by_size { (z.head_dim as f64).sqrt() } else { 1.0 };
-        l.attention.scale = Some(scale / if by_layer { (i + 1) as f64 } else { 1.0 });
-        (l.attention.joint, l.attention.rope) = (JointQkv::Sorted, None);
-        (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (bias, bias, bias);
-        (l.feed.form, l.feed.activation) = (FeedForm::Plain, activation);
+        a.scale = Some(scale / if by_layer { (i + 1) as f64 } else { 1.0 });
+        (a.joint, a.rope) = (JointQkv::Sorted, None);
+        (a.qkv_bias, a.output_bias) = (bias, bias);
     }
+    d.each(|l| (l.feed.form, l.feed.activation, l.feed.bias) = (FeedForm::Plain, activation, bias));
     d.embed.positions = Some(LearnedPositions { offset: 0 });
     d.head.tied = true;
     // Masks that old files carry.
@@ -79,7 +79,7 @@ pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> 
         ("block_count", d.layers.len()),
         ("context_length", d.context),
         ("embedding_length", d.width),
-        ("attention.head_count", l.attention.heads),
+        ("attention.head_count", d.heads),
         ("feed_forward_length", l.feed.size),
     ];
     for (key, v) in sizes {

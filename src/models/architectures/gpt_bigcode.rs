@@ -20,11 +20,13 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         s.flag(NONE, key)?;
     }
     let mut d = Description::new("gpt_bigcode", Sizes { kv_heads, ..z }, NormSpec::layer(eps), gpt2::names());
+    d.attentions(|a| {
+        a.joint = if one_key { JointQkv::Sorted } else { JointQkv::Grouped };
+        (a.rope, a.scale) = (None, if scaled { None } else { Some(1.0) });
+        (a.qkv_bias, a.output_bias) = (Some(true), Some(true));
+    });
     d.each(|l| {
-        l.attention.joint = if one_key { JointQkv::Sorted } else { JointQkv::Grouped };
-        (l.attention.rope, l.attention.scale) = (None, if scaled { None } else { Some(1.0) });
-        (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (Some(true), Some(true), Some(true));
-        (l.feed.form, l.feed.activation) = (FeedForm::Plain, activation);
+        (l.feed.bias, l.feed.form, l.feed.activation) = (Some(true), FeedForm::Plain, activation);
     });
     d.embed.positions = Some(LearnedPositions { offset: 0 });
     d.head.tied = true;

@@ -33,11 +33,11 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         ("attn_output", "attn.attention.out_proj"),
     ]);
     let mut d = Description::new("gpt_neo", z, NormSpec::layer(eps), names);
-    for (l, kind) in d.layers.iter_mut().zip(types) {
-        l.attention.window = (kind == "local").then_some(window);
-        (l.attention.rope, l.attention.scale, l.attention.output_bias) = (None, Some(1.0), Some(true));
-        (l.feed.form, l.feed.activation, l.feed.bias) = (FeedForm::Plain, activation, Some(true));
+    for (a, kind) in d.attention_layers().zip(types) {
+        a.window = (kind == "local").then_some(window);
+        (a.rope, a.scale, a.output_bias) = (None, Some(1.0), Some(true));
     }
+    d.each(|l| (l.feed.form, l.feed.activation, l.feed.bias) = (FeedForm::Plain, activation, Some(true)));
     d.embed.positions = Some(LearnedPositions { offset: 0 });
     d.head.tied = true;
     d.unused = &[".attn.attention.bias", ".attn.attention.masked_bias"];

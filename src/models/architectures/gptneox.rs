@@ -16,10 +16,13 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = common::decoder(s, "gptneox", &Usual { norm, eps: 1e-5, eps_key, activation, rope, ..Usual::default() })?;
     let parallel = s.flag("use_parallel_residual", "use_parallel_residual")?.unwrap_or(true);
     let bias = common::bias(s, "attention_bias", true)?;
+    d.attentions(|a| {
+        a.joint = JointQkv::Grouped;
+        (a.qkv_bias, a.output_bias) = (bias, bias);
+    });
     d.each(|l| {
         l.flow = if parallel { Flow::Parallel } else { Flow::Sequential };
-        (l.attention.joint, l.feed.form) = (JointQkv::Grouped, FeedForm::Plain);
-        (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (bias, bias, Some(true));
+        (l.feed.form, l.feed.bias) = (FeedForm::Plain, Some(true));
     });
     d.unused = &[".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"];
     d.names = Names::new(

@@ -18,6 +18,7 @@ pub(super) fn multipliers(s: &Settings<'_>, d: &mut Description) -> TensorResult
     let scale = s.number("attention.scale", "attention_multiplier")?.or(usual);
     d.embed.scale = s.number("embedding_scale", "embedding_multiplier")?;
     d.head.scale = s.positive("logit_scale", "logits_scaling")?.map(|by| 1.0 / by);
-    d.each(|l| (l.residual, l.attention.scale) = (residual, scale));
+    d.attentions(|a| a.scale = scale);
+    d.each(|l| l.residual = residual);
     Ok(())
 }

@@ -14,19 +14,20 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     common::biases(s, &mut d)?;
     granite::multipliers(s, &mut d)?;
     common::windows(s, &mut d, Some(128), |i| i % 4 != 0)?;
-    d.each(|l| l.attention.sinks = true);
+    d.attentions(|a| a.sinks = true);
     let Some(bases) = s.numbers("layer_rope_theta")? else { return Ok(d) };
     if bases.len() != d.layers.len() || bases.iter().any(|b| *b < 0.0) {
         return Err(s.refuse(NONE, "layer_rope_theta", &format!("want a number for each layer ({})", s.sizes())));
     }
-    let size = d.layers[0].attention.head_dim;
-    for (l, base) in d.layers.iter_mut().zip(bases) {
+    let mut ropes = d.ropes.clone();
+    for (a, base) in d.attention_layers().zip(bases) {
         // 0 stands for no rotation.
-        let known = d.ropes.iter().position(|r| r.base == base);
-        l.attention.rope = (base > 0.0).then(|| known.unwrap_or(d.ropes.len()));
+        let known = ropes.iter().position(|r| r.base == base);
+        a.rope = (base > 0.0).then(|| known.unwrap_or(ropes.len()));
         if base > 0.0 && known.is_none() {
-            d.ropes.push(RopeTable::unscaled(s, RopeDefaults::default(), base, size));
+            ropes.push(RopeTable::unscaled(s, RopeDefaults::default(), base, a.head_dim));
         }
     }
+    d.ropes = ropes;
     Ok(d)
 }

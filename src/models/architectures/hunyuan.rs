@@ -16,9 +16,9 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         &Usual { eps: 1e-5, rope: RopeDefaults { alpha: true, ..RopeDefaults::default() }, ..Usual::default() },
     )?;
     let (norm, bias) = (d.norm, common::bias(s, "attention_bias", false)?);
-    d.each(|l| {
-        l.attention.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: true });
-        (l.attention.qkv_bias, l.attention.output_bias) = (bias, bias);
+    d.attentions(|a| {
+        a.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: true });
+        (a.qkv_bias, a.output_bias) = (bias, bias);
     });
     d.names = Names::llama().with(&[("attn_q_norm", "self_attn.query_layernorm"), ("attn_k_norm", "self_attn.key_layernorm")]);
     Ok(d)

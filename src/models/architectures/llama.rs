@@ -13,7 +13,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = common::decoder(s, "llama", &Usual { rope: common::reordered(), ..Usual::default() })?;
     common::biases(s, &mut d)?;
     let scale = s.positive("attention.scale", NONE)?;
-    d.each(|l| l.attention.scale = scale);
+    d.attentions(|a| a.scale = scale);
     d.unused = &[".rotary_emb.inv_freq", ".attn_rot_embd.weight"];
     Ok(d)
 }
@@ -24,17 +24,16 @@ pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> 
     s.only(l.feed.activation == ActivationFn::Silu, "hidden_act")?;
     s.only(rope.factor == 1.0 && rope.long.is_none(), "rope_parameters")?;
     let vocab = s.size(NONE, "vocab_size", 1 << 31)?;
-    let a = &l.attention;
     let sizes = [
         ("block_count", d.layers.len()),
         ("context_length", d.context),
         ("embedding_length", d.width),
         ("feed_forward_length", l.feed.size),
-        ("attention.head_count", a.heads),
-        ("attention.head_count_kv", a.kv_heads),
-        ("attention.key_length", a.head_dim),
-        ("attention.value_length", a.head_dim),
-        ("rope.dimension_count", a.head_dim),
+        ("attention.head_count", d.heads),
+        ("attention.head_count_kv", d.kv_heads),
+        ("attention.key_length", d.head_dim),
+        ("attention.value_length", d.head_dim),
+        ("rope.dimension_count", d.head_dim),
     ];
     for (key, v) in sizes.into_iter().chain(vocab.map(|v| ("vocab_size", v))) {
         w.set(&format!("llama.{key}"), v as u32);

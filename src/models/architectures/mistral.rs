@@ -29,7 +29,7 @@ pub(super) fn describe_ministral3(s: &Settings<'_>) -> TensorResult<Description>
         let mut queries = d.ropes[0].clone();
         queries.growth = Some((beta, original));
         d.ropes.push(queries);
-        d.each(|l| l.attention.query_rope = Some(1));
+        d.attentions(|a| a.query_rope = Some(1));
     }
     Ok(d)
 }

@@ -42,11 +42,11 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let scale = s.positive_or_null(NONE, "attn_config.softmax_scale")?;
     let mut d = Description::new("mpt", z, NormSpec { kind: NormKind::LayerWithoutBias, ..NormSpec::layer(eps) }, names());
     let alibi = Alibi { slopes: slopes(heads, range), bf16: false, factor: 1.0 };
-    d.each(|l| {
-        (l.attention.rope, l.attention.alibi, l.attention.joint) = (None, Some(alibi.clone()), JointQkv::Sorted);
-        (l.attention.clip, l.attention.scale) = (clip, scale);
-        (l.feed.form, l.feed.activation) = (FeedForm::Plain, ActivationFn::GeluExact);
+    d.attentions(|a| {
+        (a.rope, a.alibi, a.joint) = (None, Some(alibi.clone()), JointQkv::Sorted);
+        (a.clip, a.scale) = (clip, scale);
     });
+    d.each(|l| (l.feed.form, l.feed.activation) = (FeedForm::Plain, ActivationFn::GeluExact));
     d.head.tied = true;
     Ok(d)
 }

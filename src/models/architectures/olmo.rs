@@ -12,9 +12,9 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     d.norms(NormSpec { eps: 1e-5, ..d.norm });
     let bias = common::bias(s, "attention_bias", false)?;
     let clip = if s.is_null("clip_qkv") { None } else { s.positive("attention.clamp_kqv", "clip_qkv")? };
-    d.each(|l| {
-        (l.attention.qkv_bias, l.attention.output_bias) = (bias, bias);
-        l.attention.clip = clip;
+    d.attentions(|a| {
+        (a.qkv_bias, a.output_bias) = (bias, bias);
+        a.clip = clip;
     });
     Ok(d)
 }

@@ -21,12 +21,10 @@ pub(super) fn describe3(s: &Settings<'_>) -> TensorResult<Description> {
     // What stands beside the objects of the two kinds of layers is left over from the older spelling.
     s.ignore("rope_parameters");
     norms(s, &mut d)?;
-    let a = &d.layers[0].attention;
-    let limited = RopeTable::from_config(s, "rope_parameters.sliding_attention", full, a.head_dim, d.context)?;
+    let limited = RopeTable::from_config(s, "rope_parameters.sliding_attention", full, d.head_dim, d.context)?;
     d.ropes.push(limited);
-    for (l, limited) in common::windows(s, &mut d, Some(4096), |i| (i + 1) % 4 != 0)?.into_iter().enumerate() {
-        d.layers[l].attention.rope = Some(usize::from(limited));
-    }
+    common::windows(s, &mut d, Some(4096), |i| (i + 1) % 4 != 0)?;
+    d.attentions(|a| a.rope = Some(usize::from(a.window.is_some())));
     Ok(d)
 }
 
@@ -34,9 +32,9 @@ fn norms(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
     let bias = common::bias(s, "attention_bias", false)?;
     let norm = d.norm;
     d.norms_after();
-    d.each(|l| {
-        l.attention.qk_norm = Some(QkNorm { norm, of: QkNormOf::Width, after_rope: false });
-        (l.attention.qkv_bias, l.attention.output_bias) = (bias, bias);
+    d.attentions(|a| {
+        a.qk_norm = Some(QkNorm { norm, of: QkNormOf::Width, after_rope: false });
+        (a.qkv_bias, a.output_bias) = (bias, bias);
     });
     d.names = Names::llama().with(&[("post_attention_norm", "post_attention_layernorm"), ("post_ffw_norm", "post_feedforward_layernorm")]);
     Ok(())

@@ -33,10 +33,13 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let activation = ActivationFn::read(s, "activation_function", ActivationFn::Relu)?;
     let kind = if weighted { NormKind::Layer } else { NormKind::LayerWithoutWeights };
     let mut d = Description::new("opt", z, NormSpec { kind, ..NormSpec::layer(1e-5) }, names());
+    d.attentions(|a| {
+        a.rope = None;
+        (a.qkv_bias, a.output_bias) = (bias, bias);
+    });
     d.each(|l| {
         l.flow = if before { Flow::Sequential } else { Flow::NormedSums };
-        (l.attention.rope, l.feed.form, l.feed.activation) = (None, FeedForm::Plain, activation);
-        (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (bias, bias, bias);
+        (l.feed.form, l.feed.activation, l.feed.bias) = (FeedForm::Plain, activation, bias);
     });
     d.embed.positions = Some(LearnedPositions { offset: 2 });
     d.final_norm = last;

@@ -16,10 +16,13 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = common::decoder(s, "phi2", &Usual { norm, eps: 1e-5, eps_key, activation, rope, ..Usual::default() })?;
     let normed = s.flag(NONE, "qk_layernorm")?.unwrap_or(false);
     let norm = d.norm;
+    d.attentions(|a| {
+        (a.qkv_bias, a.output_bias) = (Some(true), Some(true));
+        a.qk_norm = normed.then_some(QkNorm { norm, of: QkNormOf::Head, after_rope: false });
+    });
     d.each(|l| {
         (l.flow, l.feed_norm, l.feed.form) = (Flow::Parallel, None, FeedForm::Plain);
-        (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (Some(true), Some(true), Some(true));
-        l.attention.qk_norm = normed.then_some(QkNorm { norm, of: QkNormOf::Head, after_rope: false });
+        l.feed.bias = Some(true);
     });
     d.head.bias = true;
     d.names = Names::llama().with_top(&[("output_norm", "model.final_layernorm")]).with(&[

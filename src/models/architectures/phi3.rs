@@ -14,7 +14,8 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     // What LongRoPE takes it for is read with the rotations.
     s.positive(NONE, "original_max_position_embeddings")?;
     d.names = Names::llama().with(&[("ffn_up", "mlp.gate_up_proj")]);
-    d.each(|l| (l.attention.joint, l.feed.form) = (JointQkv::Sorted, FeedForm::GatedJoint));
+    d.attentions(|a| a.joint = JointQkv::Sorted);
+    d.each(|l| l.feed.form = FeedForm::GatedJoint);
     common::windows(s, &mut d, None, |_| true)?;
     Ok(d)
 }

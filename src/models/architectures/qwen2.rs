@@ -7,7 +7,7 @@ use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = common::decoder(s, "qwen2", &Usual { kv_heads: Some(32), ..Usual::default() })?;
-    d.each(|l| l.attention.qkv_bias = Some(true));
+    d.attentions(|a| a.qkv_bias = Some(true));
     windows(s, &mut d)?;
     Ok(d)
 }
@@ -22,7 +22,7 @@ pub(super) fn windows(s: &Settings<'_>, d: &mut Description) -> TensorResult<()>
     let first = s.number(NONE, "max_window_layers")?.unwrap_or(28.0);
     common::windows(s, d, Some(4096), |i| used && i as f64 >= first)?;
     if !used {
-        d.each(|l| l.attention.window = None);
+        d.attentions(|a| a.window = None);
     }
     Ok(())
 }

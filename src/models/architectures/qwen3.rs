@@ -10,9 +10,9 @@ use crate::models::settings::Settings;
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = common::decoder(s, "qwen3", &Usual { kv_heads: Some(32), head_dim: Some(128), ..Usual::default() })?;
     let (norm, bias) = (d.norm, common::bias(s, "attention_bias", false)?);
-    d.each(|l| {
-        l.attention.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: false });
-        (l.attention.qkv_bias, l.attention.output_bias) = (bias, bias);
+    d.attentions(|a| {
+        a.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: false });
+        (a.qkv_bias, a.output_bias) = (bias, bias);
     });
     qwen2::windows(s, &mut d)?;
     Ok(d)

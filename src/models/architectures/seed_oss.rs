@@ -10,6 +10,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let output = common::bias(s, "attention_out_bias", false)?;
     let feed = common::bias(s, "mlp_bias", false)?;
     common::qkv_biases(s, &mut d, true)?;
-    d.each(|l| (l.attention.output_bias, l.feed.bias) = (output, feed));
+    d.attentions(|a| a.output_bias = output);
+    d.each(|l| l.feed.bias = feed);
     Ok(d)
 }

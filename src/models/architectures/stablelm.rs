@@ -18,13 +18,13 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     // In GGUF, only the parallel models have these norms.
     let normed = if s.is_hub() { s.flag(NONE, "qk_layernorm")?.unwrap_or(false) } else { parallel };
     let heads = NormSpec { kind: NormKind::LayerWithoutBias, ..d.norm };
-    d.each(|l| {
-        l.attention.qkv_bias = bias;
-        l.attention.qk_norm = normed.then_some(QkNorm { norm: heads, of: QkNormOf::EachHead, after_rope: false });
-        if parallel {
-            (l.flow, l.feed_norm) = (Flow::Parallel, None);
-        }
+    d.attentions(|a| {
+        a.qkv_bias = bias;
+        a.qk_norm = normed.then_some(QkNorm { norm: heads, of: QkNormOf::EachHead, after_rope: false });
     });
+    if parallel {
+        d.each(|l| (l.flow, l.feed_norm) = (Flow::Parallel, None));
+    }
     d.names = Names::llama().with(&[("attn_q_norm", "self_attn.q_layernorm"), ("attn_k_norm", "self_attn.k_layernorm")]);
     Ok(d)
 }

@@ -13,8 +13,9 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let usual = Usual { norm, eps: 1e-5, eps_key: "norm_epsilon", kv_heads: Some(2), activation, tied: true, ..Usual::default() };
     let mut d = common::decoder(s, "starcoder2", &usual)?;
     let bias = common::bias(s, "use_bias", true)?;
+    d.attentions(|a| (a.qkv_bias, a.output_bias) = (bias, bias));
     d.each(|l| {
-        (l.attention.qkv_bias, l.attention.output_bias, l.feed.bias) = (bias, bias, bias);
+        l.feed.bias = bias;
         l.feed.form = FeedForm::Plain;
     });
     d.names = Names::llama().with(&[("ffn_up", "mlp.c_fc"), ("ffn_down", "mlp.c_proj")]);

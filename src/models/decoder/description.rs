@@ -12,6 +12,10 @@ pub(crate) struct Description {
     pub architecture: &'static str,
     /// Size d of a hidden state.
     pub width: usize,
+    /// Heads of queries and of keys and their size, in layers that do not say otherwise.
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
     /// Positions that the model was made for.
     pub context: usize,
     /// The Hub's names of tensors.
@@ -60,18 +64,39 @@ pub(crate) struct HeadSpec {
     pub softcap: Option<f64>,
 }
 
-/// One layer: x ← x + r·post(attention(norm(x))), then the same with the feed-forward part.
+/// One layer: x ← x + r·post(mixer(norm(x))), then the same with the feed-forward part.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LayerSpec {
     pub flow: Flow,
     /// What is added to the residual stream is multiplied with this.
     pub residual: Option<f64>,
     pub attention_norm: Option<NormSpec>,
-    pub attention: AttentionSpec,
+    pub mixer: MixerSpec,
     pub attention_post_norm: Option<NormSpec>,
     pub feed_norm: Option<NormSpec>,
     pub feed: FeedSpec,
     pub feed_post_norm: Option<NormSpec>,
+}
+
+/// What carries information from token to token.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum MixerSpec {
+    Attention(AttentionSpec),
+}
+
+impl MixerSpec {
+    /// The attention, where that is what it consists of, or a part of it.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        match self {
+            MixerSpec::Attention(a) => Some(a),
+        }
+    }
+    /// As [`MixerSpec::attention`], to be changed.
+    pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
+        match self {
+            MixerSpec::Attention(a) => Some(a),
+        }
+    }
 }
 
 /// How the two parts of a layer are joined.
@@ -85,6 +110,19 @@ pub(crate) enum Flow {
     NormedSums,
     /// x + attention(norm(x)) + feed(norm(x)), with one norm for both where the second is absent.
     Parallel,
+    /// y = x + mixer(norm(x)): there is no feed-forward part.
+    MixerOnly,
+    /// y = x + feed(norm(x)): there is no mixer.
+    FeedOnly,
+}
+
+impl Flow {
+    pub fn has_mixer(self) -> bool {
+        self != Flow::FeedOnly
+    }
+    pub fn has_feed(self) -> bool {
+        self != Flow::MixerOnly
+    }
 }
 
 /// A norm. Its weights are of the width of what it normalises.
@@ -251,7 +289,7 @@ impl Description {
             flow: Flow::Sequential,
             residual: None,
             attention_norm: Some(norm),
-            attention,
+            mixer: MixerSpec::Attention(attention),
             attention_post_norm: None,
             feed_norm: Some(norm),
             feed,
@@ -260,6 +298,9 @@ impl Description {
         Description {
             architecture,
             width: z.width,
+            heads: z.heads,
+            kv_heads: z.kv_heads,
+            head_dim: z.head_dim,
             context: z.context,
             names,
             embed: Embed::default(),
@@ -277,6 +318,16 @@ impl Description {
     /// Changes every layer.
     pub fn each(&mut self, change: impl FnMut(&mut LayerSpec)) {
         self.layers.iter_mut().for_each(change);
+    }
+
+    /// The attention of the layers that have one, first to last.
+    pub fn attention_layers(&mut self) -> impl Iterator<Item = &mut AttentionSpec> {
+        self.layers.iter_mut().filter_map(|l| l.mixer.attention_mut())
+    }
+
+    /// Changes the attention of every layer that has one.
+    pub fn attentions(&mut self, change: impl FnMut(&mut AttentionSpec)) {
+        self.attention_layers().for_each(change);
     }
 
     /// Puts `norm` in the place of every norm of the residual stream.

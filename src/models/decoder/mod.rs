@@ -1,8 +1,8 @@
 //! The forward pass that all decoders share, over a description of what each consists of.
 
-mod attention;
 pub(crate) mod description;
 mod feed;
+mod mixers;
 pub(crate) mod names;
 mod norm;
 mod rope;
@@ -15,11 +15,11 @@ use crate::error::{TensorError, TensorResult};
 use crate::models::block::{self, Block};
 use crate::models::settings::Settings;
 use crate::models::weights::{Tensors, Weights};
-use crate::models::{KvCache, Layer, Model, ModelShape, Pass, Projection};
+use crate::models::{KvCache, Layer, LayerCache, Model, ModelShape, Pass, Projection};
 use crate::tensor::Tensor;
-use attention::Attention;
 use description::{Flow, HeadSpec, LayerSpec};
 use feed::Feed;
+use mixers::Mixer;
 use norm::Norm;
 use rope::Rope;
 use std::sync::Arc;
@@ -52,10 +52,10 @@ struct DecoderLayer {
     flow: Flow,
     residual: Option<f32>,
     attention_norm: Option<Norm>,
-    attention: Attention,
+    mixer: Option<Mixer>,
     attention_post_norm: Option<Norm>,
     feed_norm: Option<Norm>,
-    feed: Feed,
+    feed: Option<Feed>,
     feed_post_norm: Option<Norm>,
 }
 
@@ -102,19 +102,24 @@ impl Decoder {
         }
         let context = if tables.is_empty() { d.context } else { d.context.min(d.rope_positions) };
         let ropes = tables.iter().map(|t| Rope::new(context, t, w.device())).collect::<TensorResult<Vec<_>>>()?;
-        let Some(first) = d.layers.first() else { return Err(TensorError::Internal("a decoder without layers".into())) };
+        if d.layers.is_empty() {
+            return Err(TensorError::Internal("a decoder without layers".into()));
+        }
+        let cache: Vec<LayerCache> = d.layers.iter().map(|l| mixers::cache(l, dtype)).collect();
         let shape = ModelShape {
             architecture: d.architecture,
             layers: layers.len(),
-            kv_heads: first.attention.kv_heads,
-            head_dim: first.attention.head_dim,
+            kv_heads: d.kv_heads,
+            head_dim: d.head_dim,
             width,
             vocab: tokens.dims()[0],
             context,
             dtype,
+            cache: cache.into(),
         };
         // A cache has room for the padding of its last chunk.
-        let biases = first.attention.alibi.as_ref().map(|a| scores::alibi(a, context + PADDING, w.device())).transpose()?;
+        let alibi = d.layers.iter().find_map(|l| l.mixer.attention()?.alibi.as_ref());
+        let biases = alibi.map(|a| scores::alibi(a, context + PADDING, w.device())).transpose()?;
         let reordered = d.ropes.first().filter(|r| r.reordered && !w.is_hub()).map(|_| shape.head_dim);
         let (positions, transposed) = (positions.transpose()?, d.names.transposed);
         Ok(Decoder { shape, tokens, positions, embed_norm, layers, norm, head, ropes, biases, reordered, transposed, description: d })
@@ -128,10 +133,10 @@ impl DecoderLayer {
             flow: l.flow,
             residual: l.residual.map(|r| r as f32),
             attention_norm: norm("attn_norm", l.attention_norm)?,
-            attention: Attention::load(w, i, &l.attention, width)?,
+            mixer: l.flow.has_mixer().then(|| Mixer::load(w, i, &l.mixer, width)).transpose()?,
             attention_post_norm: norm("post_attention_norm", l.attention_post_norm)?,
             feed_norm: norm("ffn_norm", l.feed_norm)?,
-            feed: Feed::load(w, i, &l.feed, width)?,
+            feed: l.flow.has_feed().then(|| Feed::load(w, i, &l.feed, width)).transpose()?,
             feed_post_norm: norm("post_ffw_norm", l.feed_post_norm)?,
         })
     }
@@ -159,32 +164,41 @@ impl Block for DecoderLayer {
 
     fn run(&self, i: usize, x: &Tensor, context: &Context, cache: &mut KvCache) -> TensorResult<Tensor> {
         let (first, second) = (self.attention_norm.as_ref(), self.feed_norm.as_ref());
-        let mut attention = |h: &Tensor| self.added(self.attention.forward(i, h, context, cache)?, self.attention_post_norm.as_ref());
-        let feed = |h: &Tensor| self.added(self.feed.forward(h)?, self.feed_post_norm.as_ref());
+        let mut mixer = |h: &Tensor| {
+            let y = self.mixer.as_ref().map_or_else(|| Ok(h.clone()), |m| m.forward(i, h, context, cache))?;
+            self.added(y, self.attention_post_norm.as_ref())
+        };
+        let feed = |h: &Tensor| {
+            let y = self.feed.as_ref().map_or_else(|| Ok(h.clone()), |f| f.forward(h))?;
+            self.added(y, self.feed_post_norm.as_ref())
+        };
         match self.flow {
             Flow::Sequential => {
-                let x = x.add(&attention(&normed(first, x)?)?)?;
+                let x = x.add(&mixer(&normed(first, x)?)?)?;
                 x.add(&feed(&normed(second, &x)?)?)
             }
             Flow::FromNorms => {
                 let h = normed(first, x)?;
-                let h = normed(second, &h.add(&attention(&h)?)?)?;
+                let h = normed(second, &h.add(&mixer(&h)?)?)?;
                 h.add(&feed(&h)?)
             }
             Flow::NormedSums => {
-                let x = normed(first, &x.add(&attention(x)?)?)?;
+                let x = normed(first, &x.add(&mixer(x)?)?)?;
                 normed(second, &x.add(&feed(&x)?)?)
             }
             Flow::Parallel => {
                 let h = normed(first, x)?;
                 let h2 = if second.is_some() { normed(second, x)? } else { h.clone() };
-                x.add(&attention(&h)?)?.add(&feed(&h2)?)
+                x.add(&mixer(&h)?)?.add(&feed(&h2)?)
             }
+            Flow::MixerOnly => x.add(&mixer(&normed(first, x)?)?),
+            Flow::FeedOnly => x.add(&feed(&normed(second, x)?)?),
         }
     }
 
     fn projections(&self) -> Vec<&Projection> {
-        self.attention.projections().chain(self.feed.projections()).map(|(_, p)| p).collect()
+        let mixer = self.mixer.iter().flat_map(Mixer::projections);
+        mixer.chain(self.feed.iter().flat_map(Feed::projections)).map(|(_, p)| p).collect()
     }
 }
 
@@ -245,10 +259,10 @@ impl Model for Decoder {
         all.extend(self.head.bias.iter().chain(self.embed_norm.iter().flat_map(Norm::weights)));
         for l in &self.layers {
             let norms = [&l.attention_norm, &l.attention_post_norm, &l.feed_norm, &l.feed_post_norm];
-            let inner = l.attention.norms().chain(l.feed.norms());
+            let inner = l.mixer.iter().flat_map(Mixer::norms).chain(l.feed.iter().flat_map(Feed::norms));
             all.extend(norms.into_iter().flatten().chain(inner).flat_map(Norm::weights));
             all.extend(l.projections().into_iter().flat_map(|p| std::iter::once(&p.weight).chain(&p.bias)));
-            all.extend(l.attention.others());
+            all.extend(l.mixer.iter().flat_map(Mixer::others));
         }
         all
     }
@@ -257,7 +271,8 @@ impl Model for Decoder {
         let (names, reordered, transposed) = (&self.description.names, self.reordered, self.transposed);
         let mut all = Vec::new();
         for (i, l) in self.layers.iter_mut().enumerate() {
-            for (part, linear) in l.attention.projections_mut().chain(l.feed.projections_mut()) {
+            let mixer = l.mixer.iter_mut().flat_map(Mixer::projections_mut);
+            for (part, linear) in mixer.chain(l.feed.iter_mut().flat_map(Feed::projections_mut)) {
                 let tensor = format!("blk.{i}.{part}");
                 let [module, _] = names.hub(&tensor);
                 let head_rows = reordered.filter(|_| part == "attn_q" || part == "attn_k");

@@ -8,7 +8,7 @@ use crate::tensor::Tensor;
 
 /// The mask `[1,H,1,keys]` of linear biases. A bias that all keys of a query share changes nothing, so that slope · position of the key stands for
 /// slope · distance.
-pub(super) fn alibi(a: &Alibi, keys: usize, device: &Device) -> TensorResult<Tensor> {
+pub(crate) fn alibi(a: &Alibi, keys: usize, device: &Device) -> TensorResult<Tensor> {
     let rounded = |v: f32| if a.bf16 { half::bf16::from_f32(v).to_f32() } else { v };
     let bias = |slope: f32, key: usize| (f64::from(rounded(rounded(slope) * key as f32)) * a.factor) as f32;
     let table = a.slopes.iter().flat_map(|&slope| (0..keys).map(move |key| bias(slope, key))).collect();
@@ -17,7 +17,7 @@ pub(super) fn alibi(a: &Alibi, keys: usize, device: &Device) -> TensorResult<Ten
 
 /// softmax over keys, and the sink, of c·tanh(q·kᵀ·scale/c) + mask, times v: q `[B,H,T,D]`, k and v `[B,Hkv,S,D]` of which the first `valid` count.
 /// The scores are stored.
-pub(super) fn attention(
+pub(crate) fn attention(
     spec: &AttentionSpec,
     sinks: Option<&Tensor>,
     [q, k, v]: [&Tensor; 3],

@@ -1,10 +1,10 @@
 //! Attention of a layer: projections, norms and rotations of queries and keys, the cache, the output matrix.
 
-use super::Context;
-use super::description::{AttentionSpec, JointQkv, QkNormOf};
-use super::norm::Norm;
-use super::scores;
 use crate::error::TensorResult;
+use crate::models::decoder::Context;
+use crate::models::decoder::description::{AttentionSpec, JointQkv, QkNormOf};
+use crate::models::decoder::norm::Norm;
+use crate::models::decoder::scores;
 use crate::models::weights::Tensors;
 use crate::models::{KvCache, Projection, merge_heads, split_heads};
 use crate::ops::attention::AttentionOptions;
