@@ -118,11 +118,12 @@ fn from_folder(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(Strin
     let d = (known.describe)(&s)?;
     w.set("general.architecture", known.names[0]);
     to_gguf(&s, &d, w)?;
-    let (names, unused, rope, size) = (d.names.clone(), d.unused, d.ropes.first().cloned(), d.head_dim);
+    let (names, unused, left_out) = (d.names.clone(), d.unused, d.left_out.clone());
+    let (rope, size) = (d.ropes.first().cloned(), d.head_dim);
     let read = Tensors::new(weights, &s, &names, DType::F32);
     Decoder::read(d, &read, DType::F32)?;
     s.finish()?;
-    read.finish(unused)?;
+    read.finish(unused, &left_out)?;
     let mut tensors = read.into_read();
     let Some(rope) = rope else { return Ok(tensors) };
     if rope.reordered {

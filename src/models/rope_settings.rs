@@ -51,6 +51,8 @@ pub(crate) struct RopeDefaults<'k> {
     pub pairs: RopePairs,
     /// Whether GGUF's converter reorders the rows of q and k.
     pub reordered: bool,
+    /// Whether LongRoPE's factors of short and long texts are keys of their own.
+    pub mscales: bool,
 }
 
 impl Default for RopeDefaults<'_> {
@@ -67,6 +69,7 @@ impl Default for RopeDefaults<'_> {
             yarn_is_longrope: false,
             pairs,
             reordered: false,
+            mscales: false,
         }
     }
 }
@@ -138,7 +141,14 @@ impl RopeTable {
             }
             "llama3" => table.llama3(s, object, context)?,
             "yarn" if !defaults.yarn_is_longrope => table.yarn(s, object, context)?,
-            "longrope" | "su" | "yarn" => table.longrope(s, object, context)?,
+            "longrope" | "su" | "yarn" => {
+                table.longrope(s, object, context)?;
+                if defaults.mscales {
+                    let (short, long) = (need(s, &key("short_mscale"))?, need(s, &key("long_mscale"))?);
+                    s.only_number(NONE, &key("long_mscale"), short, "a factor that differs from `short_mscale` is not implemented")?;
+                    table.factor = long;
+                }
+            }
             _ => {
                 let name = if kind.is_some() { "rope_type" } else { "type" };
                 return Err(s.refuse(NONE, &key(name), "known are default, linear, dynamic, llama3, yarn and longrope"));

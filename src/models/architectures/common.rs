@@ -23,6 +23,8 @@ pub(super) struct Usual<'k> {
     pub rope: RopeDefaults<'k>,
     /// Whether the embedding serves as the output matrix.
     pub tied: bool,
+    /// Whether there are experts, whose numbers the architecture asks for itself.
+    pub experts: bool,
 }
 
 impl Default for Usual<'_> {
@@ -36,6 +38,7 @@ impl Default for Usual<'_> {
             activation: ActivationFn::Silu,
             rope: RopeDefaults::default(),
             tied: false,
+            experts: false,
         }
     }
 }
@@ -83,7 +86,7 @@ pub(super) fn sizes(s: &Settings<'_>, usual: &Usual<'_>) -> TensorResult<Sizes> 
     let same = format!("only values of the size of keys are implemented ({})", s.sizes());
     s.only_number("attention.value_length", NONE, head_dim as f64, &same)?;
     s.only_flag("attention.causal", NONE, true, "only causal attention is implemented")?;
-    for key in ["expert_count", "expert_used_count"] {
+    for key in ["expert_count", "expert_used_count"].into_iter().filter(|_| !usual.experts) {
         s.only_number(key, NONE, 0.0, "experts are not implemented")?;
     }
     let layers = s.need("block_count", "num_hidden_layers", 4096)?;
@@ -101,6 +104,13 @@ pub(super) fn biases(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> 
     let (attention, feed) = (bias(s, "attention_bias", false)?, bias(s, "mlp_bias", false)?);
     d.attentions(|a| (a.qkv_bias, a.output_bias) = (attention, attention));
     d.each(|l| l.feed.bias = feed);
+    Ok(())
+}
+
+/// Biases of q, k, v and of the output matrix by `attention_bias`.
+pub(super) fn attention_biases(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
+    let bias = bias(s, "attention_bias", false)?;
+    d.attentions(|a| (a.qkv_bias, a.output_bias) = (bias, bias));
     Ok(())
 }
 

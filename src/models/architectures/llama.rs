@@ -3,6 +3,7 @@
 //! x ← x + Wo·attention(rope(Wq·n), rope(Wk·n), Wv·n) with n = rms(x)·w, then x ← x + Wdown·(silu(Wgate·m) ⊙ Wup·m) with m = rms(x)·w′.
 
 use super::common::{self, Usual};
+use super::mixtral;
 use crate::error::TensorResult;
 use crate::io::GgufWriter;
 use crate::models::activation::ActivationFn;
@@ -10,10 +11,11 @@ use crate::models::decoder::Description;
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    let mut d = common::decoder(s, "llama", &Usual { rope: common::reordered(), ..Usual::default() })?;
+    let mut d = common::decoder(s, "llama", &Usual { rope: common::reordered(), experts: true, ..Usual::default() })?;
     common::biases(s, &mut d)?;
     let scale = s.positive("attention.scale", NONE)?;
     d.attentions(|a| a.scale = scale);
+    mixtral::of_llama(s, &mut d)?;
     d.unused = &[".rotary_emb.inv_freq", ".attn_rot_embd.weight"];
     Ok(d)
 }
@@ -21,6 +23,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
 /// The metadata that llama.cpp's converter writes.
 pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> TensorResult<()> {
     let (l, rope) = (&d.layers[0], &d.ropes[0]);
+    s.only(l.feed.experts.is_none(), "num_local_experts")?;
     s.only(l.feed.activation == ActivationFn::Silu, "hidden_act")?;
     s.only(rope.factor == 1.0 && rope.long.is_none(), "rope_parameters")?;
     let vocab = s.size(NONE, "vocab_size", 1 << 31)?;

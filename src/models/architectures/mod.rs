@@ -5,34 +5,49 @@ mod arcee;
 mod bitnet;
 mod bloom;
 mod cohere;
+mod cohere2_moe;
 mod common;
+mod deepseek;
+mod dots1;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod exaone4;
+mod experts;
 mod falcon;
 mod gemma;
 mod gemma2;
 mod gemma3;
 mod glm4;
+mod glm4_moe;
+mod glm4_moe_lite;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
+mod gpt_oss;
 mod gptj;
 mod gptneox;
 mod granite;
 mod granite_swa;
+mod granitemoe;
 mod helium;
 mod hunyuan;
 mod llama;
+mod minimax_m2;
 mod mistral;
+mod mistral4;
+mod mixtral;
 mod mpt;
 mod nemotron;
 mod olmo;
 mod olmo2;
+mod olmoe;
 mod opt;
 mod phi;
 mod phi3;
+mod phimoe;
 mod qwen2;
 mod qwen3;
+mod qwen_moe;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
@@ -108,6 +123,22 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["helium"], helium::describe),
     Architecture::new(&["apertus"], apertus::describe),
     Architecture::new(&["bitnet"], bitnet::describe),
+    Architecture::new(&["mixtral"], mixtral::describe),
+    Architecture::new(&["qwen2moe", "qwen2_moe"], qwen_moe::describe2),
+    Architecture::new(&["qwen3moe", "qwen3_moe"], qwen_moe::describe3),
+    Architecture::new(&["olmoe"], olmoe::describe),
+    Architecture::new(&["granitemoe"], granitemoe::describe),
+    Architecture::new(&["gpt-oss", "gpt_oss"], gpt_oss::describe),
+    Architecture::new(&["glm4_moe"], glm4_moe::describe),
+    Architecture::new(&["dots1"], dots1::describe),
+    Architecture::new(&["minimax_m2"], minimax_m2::describe),
+    Architecture::new(&["phimoe"], phimoe::describe),
+    Architecture::new(&["ernie4_5_moe"], ernie4_5_moe::describe),
+    Architecture::new(&["cohere2_moe"], cohere2_moe::describe),
+    Architecture::new(&["deepseek2", "deepseek_v2"], deepseek::describe2),
+    Architecture::new(&["deepseek_v3"], deepseek::describe3),
+    Architecture::new(&["glm4_moe_lite"], glm4_moe_lite::describe),
+    Architecture::new(&["mistral4"], mistral4::describe),
 ];
 
 /// The architecture of this name.

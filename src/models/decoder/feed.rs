@@ -1,6 +1,7 @@
-//! The feed-forward part of a layer.
+//! The feed-forward part of a layer: one, or experts.
 
 use super::description::{FeedForm, FeedSpec};
+use super::experts::Experts;
 use super::norm::Norm;
 use crate::error::TensorResult;
 use crate::models::Projection;
@@ -8,10 +9,95 @@ use crate::models::activation::ActivationFn;
 use crate::models::weights::Tensors;
 use crate::tensor::Tensor;
 
-/// A feed-forward part with its weights.
+/// The feed-forward part of a layer with its weights.
 #[derive(Clone)]
-pub(crate) struct Feed {
+pub(crate) enum Feed {
+    Dense(Dense),
+    Experts(Box<Experts>),
+}
+
+impl Feed {
+    /// Reads the weights of layer `i`.
+    pub fn load(w: &Tensors<'_>, i: usize, spec: &FeedSpec, width: usize) -> TensorResult<Feed> {
+        match &spec.experts {
+            Some(experts) => Ok(Feed::Experts(Box::new(Experts::load(w, i, spec, experts, width)?))),
+            None => Ok(Feed::Dense(Dense::load(w, i, DENSE, spec, width)?)),
+        }
+    }
+
+    /// `[B,T,d]` to `[B,T,d]`.
+    pub fn forward(&self, h: &Tensor) -> TensorResult<Tensor> {
+        match self {
+            Feed::Dense(dense) => dense.forward(h),
+            Feed::Experts(experts) => experts.forward(h),
+        }
+    }
+
+    fn dense(&self) -> Option<&Dense> {
+        match self {
+            Feed::Dense(dense) => Some(dense),
+            Feed::Experts(experts) => experts.shared(),
+        }
+    }
+
+    /// The linear layers with GGUF's names of their parts; experts' matrices are none.
+    pub fn projections(&self) -> impl Iterator<Item = (&'static str, &Projection)> {
+        self.dense().into_iter().flat_map(Dense::projections)
+    }
+
+    /// As [`Feed::projections`], to be changed.
+    pub fn projections_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Projection)> {
+        let dense = match self {
+            Feed::Dense(dense) => Some(dense),
+            Feed::Experts(experts) => experts.shared_mut(),
+        };
+        dense.into_iter().flat_map(Dense::projections_mut)
+    }
+
+    /// The norms.
+    pub fn norms(&self) -> impl Iterator<Item = &Norm> {
+        self.dense().into_iter().flat_map(|d| d.inner_norm.iter())
+    }
+
+    /// What is neither a linear layer nor a norm.
+    pub fn others(&self) -> Vec<&Tensor> {
+        match self {
+            Feed::Dense(_) => Vec::new(),
+            Feed::Experts(experts) => experts.others(),
+        }
+    }
+
+    /// How many bytes of [`Feed::others`] one token does not read.
+    pub fn unread_bytes(&self) -> u64 {
+        match self {
+            Feed::Dense(_) => 0,
+            Feed::Experts(experts) => experts.unread_bytes(),
+        }
+    }
+}
+
+/// GGUF's names of gate, up and down.
+pub(super) type Parts = [&'static str; 3];
+const DENSE: Parts = ["ffn_gate", "ffn_up", "ffn_down"];
+/// Those of shared experts.
+pub(super) const SHARED: Parts = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
+
+/// act(g)·u, or what a form has in its place.
+pub(super) fn gated(spec: &FeedSpec, g: &Tensor, u: &Tensor) -> TensorResult<Tensor> {
+    match spec.form {
+        FeedForm::GatedClamped { alpha, limit } => {
+            let (g, u) = (g.clamp(None, Some(limit))?, u.clamp(Some(-limit), Some(limit))?);
+            g.mul(alpha as f32)?.sigmoid()?.mul(&g)?.mul(&u.add(1.0)?)
+        }
+        _ => spec.activation.of(g)?.mul(u),
+    }
+}
+
+/// A feed-forward part of its own.
+#[derive(Clone)]
+pub(crate) struct Dense {
     spec: FeedSpec,
+    parts: Parts,
     gate: Option<Projection>, // d → f
     up: Projection,           // d → f, or 2·f with the gate's rows first
     down: Projection,         // f → d
@@ -44,21 +130,22 @@ impl Xielu {
     }
 }
 
-impl Feed {
-    /// Reads the weights of layer `i`.
-    pub fn load(w: &Tensors<'_>, i: usize, spec: &FeedSpec, width: usize) -> TensorResult<Feed> {
+impl Dense {
+    /// Reads the weights of layer `i` under the names `parts`.
+    pub fn load(w: &Tensors<'_>, i: usize, parts: Parts, spec: &FeedSpec, width: usize) -> TensorResult<Dense> {
         let name = |part: &str| format!("blk.{i}.{part}");
         let rows = if spec.form == FeedForm::GatedJoint { 2 * spec.size } else { spec.size };
         let gate = match spec.form {
-            FeedForm::Gated => Some(w.linear(&name("ffn_gate"), width, spec.size, spec.bias)?),
-            _ => None,
+            FeedForm::Plain | FeedForm::GatedJoint => None,
+            _ => Some(w.linear(&name(parts[0]), width, spec.size, spec.bias)?),
         };
-        Ok(Feed {
+        Ok(Dense {
             spec: spec.clone(),
+            parts,
             gate,
-            up: w.linear(&name("ffn_up"), width, rows, spec.bias)?,
+            up: w.linear(&name(parts[1]), width, rows, spec.bias)?,
             inner_norm: Norm::load_if(w, &name("ffn_sub_norm"), spec.inner_norm, spec.size)?,
-            down: w.linear(&name("ffn_down"), spec.size, width, spec.bias)?,
+            down: w.linear(&name(parts[2]), spec.size, width, spec.bias)?,
             xielu: match spec.activation {
                 ActivationFn::Xielu => Some(Xielu::load(w, &name("ffn_act"))?),
                 _ => None,
@@ -70,6 +157,7 @@ impl Feed {
     pub fn forward(&self, h: &Tensor) -> TensorResult<Tensor> {
         let act = |x: &Tensor| self.xielu.map_or_else(|| self.spec.activation.of(x), |xielu| xielu.of(x));
         let inner = match (&self.gate, self.spec.form) {
+            (Some(gate), FeedForm::GatedClamped { .. }) => gated(&self.spec, &gate.forward(h)?, &self.up.forward(h)?)?,
             (Some(gate), _) => {
                 let gate = act(&gate.forward(h)?)?;
                 gate.mul(&self.up.forward(h)?)?
@@ -86,20 +174,14 @@ impl Feed {
         }
     }
 
-    /// The linear layers with GGUF's names of their parts.
-    pub fn projections(&self) -> impl Iterator<Item = (&'static str, &Projection)> {
-        let gate = self.gate.iter().map(|g| ("ffn_gate", g));
-        gate.chain([("ffn_up", &self.up), ("ffn_down", &self.down)])
+    fn projections(&self) -> impl Iterator<Item = (&'static str, &Projection)> {
+        let gate = self.gate.iter().map(|g| (self.parts[0], g));
+        gate.chain([(self.parts[1], &self.up), (self.parts[2], &self.down)])
     }
 
-    /// As [`Feed::projections`], to be changed.
-    pub fn projections_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Projection)> {
-        let gate = self.gate.iter_mut().map(|g| ("ffn_gate", g));
-        gate.chain([("ffn_up", &mut self.up), ("ffn_down", &mut self.down)])
-    }
-
-    /// The weights of norms.
-    pub fn norms(&self) -> impl Iterator<Item = &Norm> {
-        self.inner_norm.iter()
+    fn projections_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Projection)> {
+        let parts = self.parts;
+        let gate = self.gate.iter_mut().map(move |g| (parts[0], g));
+        gate.chain([(parts[1], &mut self.up), (parts[2], &mut self.down)])
     }
 }

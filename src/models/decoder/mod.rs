@@ -1,11 +1,13 @@
 //! The forward pass that all decoders share, over a description of what each consists of.
 
 pub(crate) mod description;
+mod experts;
 mod feed;
 mod mixers;
 pub(crate) mod names;
 mod norm;
 mod rope;
+mod router;
 mod scores;
 
 pub(crate) use description::Description;
@@ -81,7 +83,7 @@ impl Decoder {
         let w = Tensors::new(weights, s, &names, dtype);
         let decoder = Decoder::read(d, &w, dtype)?;
         s.finish()?;
-        w.finish(decoder.description.unused)?;
+        w.finish(decoder.description.unused, &decoder.description.left_out)?;
         Ok(decoder)
     }
 
@@ -263,8 +265,13 @@ impl Model for Decoder {
             all.extend(norms.into_iter().flatten().chain(inner).flat_map(Norm::weights));
             all.extend(l.projections().into_iter().flat_map(|p| std::iter::once(&p.weight).chain(&p.bias)));
             all.extend(l.mixer.iter().flat_map(Mixer::others));
+            all.extend(l.feed.iter().flat_map(Feed::others));
         }
         all
+    }
+
+    fn unread_bytes(&self) -> u64 {
+        self.layers.iter().filter_map(|l| l.feed.as_ref()).map(Feed::unread_bytes).sum()
     }
 
     fn layers(&mut self) -> Vec<Layer<'_>> {

@@ -67,6 +67,11 @@ impl Rope {
         Ok(Rope { table: [part(&table[0])?, part(&table[1])?], long: None, ..*self })
     }
 
+    /// Multiplies heads `[B,H,T,D]` with the cosine of the first pair: what grows with the position, where that pair does not turn.
+    pub fn grow(&self, x: &Tensor) -> TensorResult<Tensor> {
+        x.mul(&self.table[0].narrow(-1, 0, 1)?)?.cast(x.dtype())
+    }
+
     /// Turns heads `[B,H,T,D]`.
     pub fn rotate(&self, x: &Tensor) -> TensorResult<Tensor> {
         let [cos, sin] = &self.table;

@@ -73,13 +73,19 @@ impl Attention {
         })
     }
 
-    /// Queries, keys and values `[B,T,H·D]`.
+    /// Queries, keys and values `[B,T,H·D]`, normalised over their width and clipped.
     fn project(&self, h: &Tensor) -> TensorResult<[Tensor; 3]> {
         let s = &self.spec;
         let all = match &self.qkv {
             Qkv::Separate { q, k, v } => [q.forward(h)?, k.forward(h)?, v.forward(h)?],
             Qkv::Joint(all) => all.parts(h, [s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim])?,
         };
+        let [q, k, v] = all;
+        let of_width = |x: Tensor, norm: Option<&Norm>| match (norm, s.qk_norm) {
+            (Some(norm), Some(n)) if n.of == QkNormOf::Width => norm.forward(&x),
+            _ => Ok(x),
+        };
+        let all = [of_width(q, self.q_norm.as_ref())?, of_width(k, self.k_norm.as_ref())?, v];
         let Some(c) = s.clip else { return Ok(all) };
         let [q, k, v] = all;
         let clip = |x: Tensor| x.clamp(Some(-c), Some(c));
@@ -93,11 +99,7 @@ impl Attention {
             (Some(norm), Some(of)) if of.of != QkNormOf::Width && of.after_rope == at => norm.forward(&x),
             _ => Ok(x),
         };
-        let x = match (norm, of) {
-            (Some(norm), Some(of)) if of.of == QkNormOf::Width => split_heads(&norm.forward(x)?, heads)?,
-            _ => split_heads(x, heads)?,
-        };
-        let x = norm_at(x, false)?;
+        let x = norm_at(split_heads(x, heads)?, false)?;
         let x = match rope {
             Some(n) => context.ropes[n].rotate(&x)?,
             None => x,
