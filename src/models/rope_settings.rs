@@ -20,8 +20,15 @@ pub(crate) struct RopeTable {
     pub base: f64,
     /// Other frequencies for longer texts.
     pub long: Option<LongRope>,
-    /// Turned elements of position p are multiplied with 1 + β·ln(1 + ⌊p/original⌋).
-    pub growth: Option<(f64, f64)>,
+    pub growth: Option<Growth>,
+}
+
+/// Turned elements of position p are multiplied with 1 + β·ln(1 + ⌊(p + shift)/original⌋).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Growth {
+    pub beta: f64,
+    pub original: f64,
+    pub shift: f64,
 }
 
 /// The frequencies of texts with more than `from` tokens (LongRoPE, Ding et al., 2024).
@@ -104,6 +111,12 @@ impl RopeTable {
         let pairs = if defaults.reordered && !s.is_hub() { RopePairs::Adjacent } else { defaults.pairs };
         let freqs = unscaled(base, size);
         RopeTable { freqs, factor: 1.0, pairs, reordered: defaults.reordered, base, long: None, growth: None }
+    }
+
+    /// What multiplies elements and turns none.
+    pub fn growing(growth: Growth) -> RopeTable {
+        let (freqs, pairs) = (vec![0.0], RopePairs::Halves);
+        RopeTable { freqs, factor: 1.0, pairs, reordered: false, base: 1.0, long: None, growth: Some(growth) }
     }
 
     /// What an object of `config.json` with `rope_type` and its parameters says, and θ beside it.

@@ -13,8 +13,9 @@ use std::fmt;
 pub(crate) const NONE: &str = "-";
 
 /// Keys of `config.json` that transformers lets be `null`, which means the same as leaving them out.
-const NULLABLE: [&str; 22] = [
+const NULLABLE: [&str; 23] = [
     "architectures",
+    "attention_chunk_size",
     "attn_logit_softcapping",
     "clip_qkv",
     "final_logit_softcapping",

@@ -6,7 +6,7 @@ use super::{common, experts};
 use crate::error::TensorResult;
 use crate::models::decoder::Description;
 use crate::models::decoder::description::{MixerSpec, RouterSpec, Scores};
-use crate::models::rope_settings::RopeTable;
+use crate::models::rope_settings::{Growth, RopeTable};
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
@@ -16,7 +16,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let (beta, original) = ("rope_parameters.llama_4_scaling_beta", "rope_parameters.original_max_position_embeddings");
     s.only_number(NONE, "rope_parameters.max_position_embeddings", d.context as f64, "`max_position_embeddings` has to be the same")?;
     if let (Some(beta), Some(original)) = (s.number(NONE, beta)?, s.positive(NONE, original)?) {
-        d.ropes.push(RopeTable { freqs: vec![0.0], factor: 1.0, growth: Some((beta, original)), long: None, ..d.ropes[0].clone() });
+        d.ropes.push(RopeTable::growing(Growth { beta, original, shift: 0.0 }));
         d.each(|l| {
             if let MixerSpec::Latent(latent) = &mut l.mixer {
                 latent.growth = Some(1);

@@ -32,6 +32,7 @@ mod granitemoe;
 mod helium;
 mod hunyuan;
 mod llama;
+mod llama4;
 mod minimax_m2;
 mod mistral;
 mod mistral4;
@@ -139,6 +140,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["deepseek_v3"], deepseek::describe3),
     Architecture::new(&["glm4_moe_lite"], glm4_moe_lite::describe),
     Architecture::new(&["mistral4"], mistral4::describe),
+    Architecture::new(&["llama4_text"], llama4::describe),
 ];
 
 /// The architecture of this name.

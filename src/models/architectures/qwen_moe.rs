@@ -15,15 +15,13 @@ pub(super) fn describe2(s: &Settings<'_>) -> TensorResult<Description> {
     d.attentions(|a| a.qkv_bias = bias);
     let used = s.flag(NONE, "use_sliding_window")?.unwrap_or(false);
     let most = s.number(NONE, "max_window_layers")?.unwrap_or(28.0);
-    match used {
-        true => drop(common::windows(s, &mut d, Some(4096), |i| i % 2 == 0 && (i as f64) < most)?),
+    if used {
+        common::windows(s, &mut d, Some(4096), |i| i % 2 == 0 && (i as f64) < most)?;
+    } else {
         // Then the window is written as 0.
-        false => {
-            s.number(NONE, "sliding_window")?;
-            let limited = s.windowed_layers(d.layers.len())?.is_some_and(|all| all.contains(&true));
-            if limited {
-                return Err(s.refuse(NONE, "layer_types", "`use_sliding_window` is false"));
-            }
+        s.ignore("sliding_window");
+        if s.is_hub() && s.windowed_layers(d.layers.len())?.is_some_and(|all| all.contains(&true)) {
+            return Err(s.refuse(NONE, "layer_types", "`use_sliding_window` is false"));
         }
     }
     let shared = s.size("expert_shared_feed_forward_length", "shared_expert_intermediate_size", 1 << 22)?;
@@ -43,9 +41,10 @@ pub(super) fn describe3(s: &Settings<'_>) -> TensorResult<Description> {
     qwen3::normed(s, &mut d)?;
     let used = s.flag(NONE, "use_sliding_window")?.unwrap_or(false);
     s.number(NONE, "max_window_layers")?;
-    match used {
-        true => drop(common::windows(s, &mut d, Some(4096), |_| true)?),
-        false => drop(if s.is_null("sliding_window") { None } else { s.number(NONE, "sliding_window")? }),
+    if used {
+        common::windows(s, &mut d, Some(4096), |_| true)?;
+    } else {
+        s.ignore("sliding_window");
     }
     put(s, &mut d, [128, 8], 768, true, None)?;
     Ok(d)

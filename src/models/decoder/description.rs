@@ -149,6 +149,8 @@ pub(crate) enum NormKind {
     LayerWithoutBias,
     /// As `Layer`, without w and b.
     LayerWithoutWeights,
+    /// As `Rms`, without w.
+    RmsWithoutWeights,
 }
 
 impl NormSpec {
@@ -179,8 +181,12 @@ pub(crate) struct AttentionSpec {
     pub rope: Option<usize>,
     /// Another rotation for q alone.
     pub query_rope: Option<usize>,
+    /// The rotation whose growth alone multiplies q.
+    pub growth: Option<usize>,
     /// How many keys up to its own position a query sees; `None` for all.
     pub window: Option<usize>,
+    /// The size of the chunks of positions, of which queries see their own alone.
+    pub chunk: Option<usize>,
     /// What scores are multiplied with, where it is not 1/√D.
     pub scale: Option<f64>,
     /// c in c·tanh(scores/c).
@@ -412,7 +418,9 @@ impl Description {
             qk_norm: None,
             rope: Some(0),
             query_rope: None,
+            growth: None,
             window: None,
+            chunk: None,
             scale: None,
             softcap: None,
             alibi: None,

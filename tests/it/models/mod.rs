@@ -3,6 +3,7 @@
 mod architectures;
 mod concurrent;
 mod convert;
+mod experts;
 mod inference;
 mod model_files;
 mod model_settings;

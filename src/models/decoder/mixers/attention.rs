@@ -112,6 +112,10 @@ impl Attention {
         let s = &*self.spec;
         let [q, k, v] = self.project(h)?;
         let q = self.heads(&q, s.heads, self.q_norm.as_ref(), s.query_rope.or(s.rope), context)?; // [B, H, T, D]
+        let q = match s.growth {
+            Some(n) => context.ropes[n].grow(&q)?,
+            None => q,
+        };
         let k = self.heads(&k, s.kv_heads, self.k_norm.as_ref(), s.rope, context)?;
         let (k, v) = cache.append(i, &k, &split_heads(&v, s.kv_heads)?)?;
         let biased = match (&context.biases, &context.mask) {
@@ -119,7 +123,7 @@ impl Attention {
             (Some(biases), Some(mask)) => Some(biases.narrow(-1, 0, k.dims()[2])?.add(mask)?),
             (None, mask) => mask.clone(),
         };
-        let a = if s.softcap.is_some() || self.sinks.is_some() {
+        let a = if s.softcap.is_some() || s.chunk.is_some() || self.sinks.is_some() {
             scores::attention(s, self.sinks.as_ref(), [&q, &k, &v], biased.as_ref(), context.kv_len)?
         } else {
             let options = AttentionOptions { kv_len: context.kv_len, scale: s.scale, window: s.window, ..Default::default() };
