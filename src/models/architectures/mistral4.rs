@@ -5,7 +5,7 @@ use super::deepseek::{self, UsualLatent};
 use super::{common, experts};
 use crate::error::TensorResult;
 use crate::models::decoder::Description;
-use crate::models::decoder::description::{MixerSpec, RouterSpec, Scores};
+use crate::models::decoder::description::{ExpertLayout, MixerSpec, RouterSpec, Scores};
 use crate::models::rope_settings::{Growth, RopeTable};
 use crate::models::settings::{NONE, Settings};
 
@@ -25,6 +25,9 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     }
     let router = RouterSpec { groups: experts::groups(s, [1, 1], 2)?, ..RouterSpec::new(Scores::Softmax) };
     let mut experts = experts::experts(s, &experts::routed(Some([128, 4])), experts::weighted(s, router, true, 1.0)?)?;
+    experts.layout = ExpertLayout::Joint;
+    d.names = deepseek::names()
+        .with(&[("ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"), ("ffn_down_exps.weight", "mlp.experts.down_proj")]);
     let size = experts::size(s, "moe_intermediate_size", 2048)?;
     experts.shared = experts::shared(s, "n_shared_experts", size, 1)?;
     let dense = experts::dense_first(s, 0)?;

@@ -83,7 +83,7 @@ impl Architecture {
 
 /// The list.
 pub(crate) const ARCHITECTURES: &[Architecture] = &[
-    Architecture::new(&["llama"], llama::describe).with_gguf(llama::to_gguf),
+    Architecture::new(&["llama"], llama::describe).with_gguf(common::to_gguf),
     Architecture::new(&["gpt2"], gpt2::describe).with_gguf(gpt2::to_gguf),
     Architecture::new(&["gemma3", "gemma3_text"], gemma3::describe),
     Architecture::new(&["mistral"], mistral::describe),
@@ -125,9 +125,9 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["apertus"], apertus::describe),
     Architecture::new(&["bitnet"], bitnet::describe),
     Architecture::new(&["mixtral"], mixtral::describe),
-    Architecture::new(&["qwen2moe", "qwen2_moe"], qwen_moe::describe2),
-    Architecture::new(&["qwen3moe", "qwen3_moe"], qwen_moe::describe3),
-    Architecture::new(&["olmoe"], olmoe::describe),
+    Architecture::new(&["qwen2moe", "qwen2_moe"], qwen_moe::describe2).with_gguf(|s, d, w| experts::to_gguf(s, d, w, false)),
+    Architecture::new(&["qwen3moe", "qwen3_moe"], qwen_moe::describe3).with_gguf(|s, d, w| experts::to_gguf(s, d, w, true)),
+    Architecture::new(&["olmoe"], olmoe::describe).with_gguf(olmoe::to_gguf),
     Architecture::new(&["granitemoe"], granitemoe::describe),
     Architecture::new(&["gpt-oss", "gpt_oss"], gpt_oss::describe),
     Architecture::new(&["glm4_moe"], glm4_moe::describe),

@@ -3,6 +3,7 @@
 use super::common::{self, Usual};
 use super::experts;
 use crate::error::TensorResult;
+use crate::io::GgufWriter;
 use crate::models::decoder::Description;
 use crate::models::decoder::description::{QkNorm, QkNormOf, RouterSpec, Scores};
 use crate::models::settings::{NONE, Settings};
@@ -20,4 +21,12 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let size = d.layers[0].feed.size;
     experts::put(&mut d, &experts, size, |_| true);
     Ok(d)
+}
+
+/// The metadata of its GGUF files.
+pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> TensorResult<()> {
+    if let Some(clip) = d.layers[0].mixer.attention().and_then(|a| a.clip) {
+        w.set("olmoe.attention.clamp_kqv", clip as f32);
+    }
+    experts::to_gguf(s, d, w, false)
 }

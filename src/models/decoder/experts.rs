@@ -1,7 +1,7 @@
 //! Experts of a layer: feed-forward parts of which each token takes a few, and shared ones that every token takes.
 
+use super::dense::{Dense, SHARED, gated};
 use super::description::{ExpertLayout, ExpertsSpec, FeedForm, FeedSpec, SharedSpec};
-use super::feed::{Dense, SHARED, gated};
 use super::router::Router;
 use crate::dtype::DType;
 use crate::error::TensorResult;

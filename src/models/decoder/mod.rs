@@ -1,5 +1,6 @@
 //! The forward pass that all decoders share, over a description of what each consists of.
 
+mod dense;
 pub(crate) mod description;
 mod experts;
 mod feed;

@@ -3,7 +3,8 @@
 use crate::common::{devices, gpu};
 use std::path::Path;
 use tensorlogic::backends::Bytes;
-use tensorlogic::models::{self, Sampler, Session, Weights};
+use tensorlogic::models::{self, Adapters, Sampler, Session, Weights};
+use tensorlogic::nn::LoraConfig;
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
 /// A folder of `tests/vectors/models2`: 4 experts of which a token takes 2.
@@ -70,5 +71,34 @@ fn steps_with_experts_are_replayed() -> TensorResult<()> {
     let tokens = session.generate(logits, &mut sampler)?.take(24).collect::<TensorResult<Vec<u32>>>()?;
     assert_eq!(tokens.len(), 24);
     assert!(gpu.metrics().plans.repeats >= before + 16, "{before} to {}", gpu.metrics().plans.repeats);
+    Ok(())
+}
+
+#[test]
+fn adapters_learn_through_experts() -> TensorResult<()> {
+    let cpu = Device::cpu();
+    let mut model = models::load(&weights("qwen2_moe-mixed", &cpu), Some(DType::F32))?;
+    let config = LoraConfig { targets: vec!["all".into()], ..LoraConfig::default() };
+    let adapters = Adapters::attach(&mut *model, &config, &mut Rng::new(3))?;
+    assert!(adapters.named_parameters().iter().any(|(n, _)| n.contains("mlp.shared_expert.up_proj")));
+    let mut rng = Rng::new(4);
+    for (_, p) in adapters.named_parameters() {
+        p.set(&rng.normal(p.get().dims(), DType::F32, &cpu)?.mul(0.05)?)?;
+    }
+    let tokens = Tensor::from_vec((0..32).map(|i| i * i % 61).collect::<Vec<i32>>(), &[2, 16], &cpu)?;
+    models::loss(&*model, &tokens, &tokens)?.backward()?;
+    // Along the gradient g, the loss changes by h·|g|².
+    let gradients = adapters.named_parameters().iter().map(|(_, p)| p.grad().expect("collected")).collect::<Vec<_>>();
+    let norm: f64 = gradients.iter().map(|g| g.square()?.sum_all()?.item()).sum::<TensorResult<f64>>()?;
+    let step = 1e-3 / norm.sqrt();
+    let mut losses = Vec::new();
+    for by in [step, -2.0 * step] {
+        for ((_, p), g) in adapters.named_parameters().iter().zip(&gradients) {
+            p.set(&p.get().detach().add(&g.mul(by as f32)?)?)?;
+        }
+        losses.push(models::loss(&*model, &tokens, &tokens)?.item()?);
+    }
+    let slope = (losses[0] - losses[1]) / (2.0 * step);
+    assert!((slope / norm - 1.0).abs() < 0.02, "{slope} along a gradient of {norm}");
     Ok(())
 }
