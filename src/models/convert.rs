@@ -76,7 +76,12 @@ pub fn write_gguf(
 
 /// The type that a tensor is stored in.
 fn type_of(name: &str, t: &Tensor, dtype: DType, head: bool) -> DType {
-    if t.rank() < 2 || name.ends_with("_norm.weight") || name.ends_with(".bias") || name.starts_with("rope_freqs") || name.contains(".ffn_gate_inp") {
+    if t.rank() < 2
+        || name.ends_with("_norm.weight")
+        || name.ends_with(".bias")
+        || name.starts_with("rope_freqs")
+        || name.contains(".ffn_gate_inp")
+    {
         return DType::F32;
     }
     if name.starts_with("position_embd") && dtype != DType::F32 {

@@ -359,7 +359,11 @@ impl<'a> Tensors<'a> {
             match t.dims() == [outputs, inputs] {
                 true => Ok(t),
                 false => {
-                    let message = format!("`{stored}` has shape {}; the settings ask for [{outputs},{inputs}] ({})", t.shape(), self.settings.sizes());
+                    let message = format!(
+                        "`{stored}` has shape {}; the settings ask for [{outputs},{inputs}] ({})",
+                        t.shape(),
+                        self.settings.sizes()
+                    );
                     Err(TensorError::format("weights", message))
                 }
             }

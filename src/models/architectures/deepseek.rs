@@ -34,7 +34,8 @@ pub(super) fn decoder(s: &Settings<'_>, architecture: &'static str, usual: &Usua
     let heads = s.need("attention.head_count", "num_attention_heads", 1 << 14)?;
     let context = s.need("context_length", "max_position_embeddings", 1 << 24)?;
     let part = |gguf: &str, key: &str, usual: usize| Ok(s.size(gguf, key, 1 << 14)?.or(hub.then_some(usual)));
-    let need = |found: TensorResult<Option<usize>>, gguf: &str| found?.ok_or_else(|| s.wrong(format!("`{}` is missing", s.name(gguf, NONE))));
+    let need =
+        |found: TensorResult<Option<usize>>, gguf: &str| found?.ok_or_else(|| s.wrong(format!("`{}` is missing", s.name(gguf, NONE))));
     let rank = need(part("attention.kv_lora_rank", "kv_lora_rank", usual.rank), "attention.kv_lora_rank")?;
     let missing = (hub && !s.is_null("q_lora_rank")).then_some(usual.query_rank);
     let query_rank = s.size("attention.q_lora_rank", "q_lora_rank", 1 << 14)?.or(missing);

@@ -427,7 +427,14 @@ impl Description {
             sinks: false,
             output_norm: None,
         };
-        let feed = FeedSpec { size: z.feed, form: FeedForm::Gated, activation: ActivationFn::Silu, bias: Some(false), inner_norm: None, experts: None };
+        let feed = FeedSpec {
+            size: z.feed,
+            form: FeedForm::Gated,
+            activation: ActivationFn::Silu,
+            bias: Some(false),
+            inner_norm: None,
+            experts: None,
+        };
         let layer = LayerSpec {
             flow: Flow::Sequential,
             residual: None,

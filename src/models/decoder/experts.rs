@@ -129,7 +129,13 @@ impl Shared {
 }
 
 /// Gates, ups and downs of layer `i`.
-fn matrices(w: &Tensors<'_>, i: usize, feed: &FeedSpec, spec: &ExpertsSpec, width: usize) -> TensorResult<(Option<Matrices>, [Matrices; 2])> {
+fn matrices(
+    w: &Tensors<'_>,
+    i: usize,
+    feed: &FeedSpec,
+    spec: &ExpertsSpec,
+    width: usize,
+) -> TensorResult<(Option<Matrices>, [Matrices; 2])> {
     let name = |part: &str| format!("blk.{i}.{part}");
     let (count, size) = (spec.count, feed.size);
     let [gate, up, down] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"].map(|part| name(part));

@@ -3,27 +3,7 @@
 // A format says how an item's quads lie and what they are, see gemv.wgsl and quant/items.wgsl.
 
 const ROW_GROUPS: u32 = WORKGROUP / LANES;
-const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
-const SPAN_ITEMS: u32 = SPAN / WIDTH; // items that share a span of quads
-const PART: u32 = QUADS / PARTS; // quads of a part
 var<private> thread: u32;
-
-// The place in a row of quad c of item i.
-fn quad_of(i: u32, c: u32) -> u32 { return i / SPAN_ITEMS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % SPAN_ITEMS * WIDTH + c % WIDTH; }
-// Quad v of row m of x, zero beyond its end.
-fn x4(m: u32, v: u32) -> vec4<f32> {
-  let base = m * p.k; let k = 4u * v;
-  var x = vec4<f32>();
-#if VEC_X
-  if (k < p.k) { x = vec4<f32>(load4_0(base + k)); }
-#else
-  if (k < p.k) { x.x = f32(load_0(base + k)); }
-  if (k + 1u < p.k) { x.y = f32(load_0(base + k + 1u)); }
-  if (k + 2u < p.k) { x.z = f32(load_0(base + k + 2u)); }
-  if (k + 3u < p.k) { x.w = f32(load_0(base + k + 3u)); }
-#endif
-  return x;
-}
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
@@ -66,6 +46,4 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (lid % LANES == 0u && row < p.n && group / p.tiles < p.pairs) { store_0(pair * p.n + row, sum); }
 }
 
-#include "weights_items.wgsl" SMALL = p.pairs
-#include "weights_loads.wgsl" S = "", N = 1, START = "p.w_start + p.w_offset", K = p.k
-${SUM}
+#include "expert_operands.wgsl"

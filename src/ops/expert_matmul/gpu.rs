@@ -1,4 +1,5 @@
-//! The GPU form of products with experts' weights: a group of threads for each row of the expert that a pair names.
+//! The GPU forms of products with experts' weights: a group of threads for each row of the expert that a pair names, or, of many pairs, for each row
+//! of each expert and all pairs that name it.
 
 use crate::ops::matmul::weights::{FILES, Items, Weights};
 use crate::plan::{AdapterInfo, Step, Wgsl};
@@ -18,7 +19,7 @@ params! {
         n: u32,
         /// Columns of both.
         k: u32,
-        /// Workgroups of a pair.
+        /// Workgroups of a pair, or of an expert.
         tiles: u32,
         /// Workgroups in x.
         groups_x: u32,
@@ -29,8 +30,20 @@ params! {
     }
 }
 
+/// What both forms include.
+const OPERANDS: &[(&str, &str)] = &[("expert_operands.wgsl", include_str!("expert_operands.wgsl")), FILES[0], FILES[1], FILES[2], FILES[3]];
+
 static EXPERT_MATMUL: Template =
-    Template::new("expert_matmul.wgsl", include_str!("expert_matmul.wgsl")).params(ExpertMatMulParams::FIELDS).files(FILES);
+    Template::new("expert_matmul.wgsl", include_str!("expert_matmul.wgsl")).params(ExpertMatMulParams::FIELDS).files(OPERANDS);
+static EXPERT_MATMUL_MANY: Template =
+    Template::new("expert_matmul_many.wgsl", include_str!("expert_matmul_many.wgsl")).params(ExpertMatMulParams::FIELDS).files(OPERANDS);
+
+/// Pairs for each expert, on average, from which on a workgroup has one expert's pairs instead of one pair.
+const MANY: usize = 4;
+/// Of how many pairs weights are read at once.
+const PAIRS: u32 = 8;
+/// How many pairs are looked through before their products are made.
+const SEGMENT: u32 = 1024;
 
 /// Load 0 `[rows, K]` times load 1 `[E, N, K]` by load 2 `[pairs]`.
 pub fn expert_matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -47,7 +60,8 @@ pub fn expert_matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let workgroup = 128.min(most).max(lanes);
     let row_group = RowGroup { workgroup, size: lanes, col_major: false };
     let tiles = n.div_ceil(row_group.rows() as usize);
-    let grid = grid(pairs.checked_mul(tiles)?)?;
+    let many = pairs >= MANY * experts;
+    let grid = grid(if many { experts } else { pairs }.checked_mul(tiles)?)?;
     let (start, raw) = weights.start();
     let [w_start, w_offset] = start.map(U32::from);
     let params = ExpertMatMulParams {
@@ -61,7 +75,7 @@ pub fn expert_matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         w_start,
         w_offset,
     };
-    let consts = vec![
+    let mut consts = vec![
         ("LANES", lanes),
         ("QUADS", quads),
         ("STRIPS", strips),
@@ -70,12 +84,16 @@ pub fn expert_matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         ("SECOND", (planes > 1) as u32),
         ("THIRD", (planes > 2) as u32),
     ];
+    if many {
+        consts.extend([("PAIRS", PAIRS), ("SEGMENT", SEGMENT)]);
+    }
     let mut values = weights.values();
     values.extend(consts.iter().map(|&(name, n)| (name, Value::from(n))));
     values.extend([
         ("PART", (quads / parts.max(1)).into()),
         ("VEC_X", (k % 4 == 0).into()),
-        ("SUM", row_group.function_once("row_sum", SUM, adapter).into()),
+        ("SUM", row_group.function("row_sum", SUM, adapter).into()),
     ]);
-    Some(Wgsl { source: EXPERT_MATMUL.source(&values), consts, workgroup, grid, words: params.words(), raw, transposed: vec![] })
+    let template = if many { &EXPERT_MATMUL_MANY } else { &EXPERT_MATMUL };
+    Some(Wgsl { source: template.source(&values), consts, workgroup, grid, words: params.words(), raw, transposed: vec![] })
 }

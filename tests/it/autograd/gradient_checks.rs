@@ -272,7 +272,9 @@ fn running() {
 #[test]
 fn experts() {
     // Rows for all of their experts, and rows of their own; an expert that none takes, and one that is taken twice.
-    check("expert_matmul", &[&[3, 4], &[4, 5, 4]], (-2.0, 2.0), |x| x[0].expert_matmul(&x[1], &indices(&[3, 0, 0, 1, 3, 0], &[3, 2], &x[0])));
+    check("expert_matmul", &[&[3, 4], &[4, 5, 4]], (-2.0, 2.0), |x| {
+        x[0].expert_matmul(&x[1], &indices(&[3, 0, 0, 1, 3, 0], &[3, 2], &x[0]))
+    });
     check("expert_matmul of rows of their own", &[&[2, 3, 4], &[3, 2, 4]], (-2.0, 2.0), |x| {
         x[0].expert_matmul(&x[1], &indices(&[2, 0, 2, 0, 0, 2], &[2, 3], &x[0]))
     });
