@@ -151,7 +151,8 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     }
     let Some(strategy) = strategy else { return strategies::compare(&*model, &name, &device, args, global) };
     device.set_strategy(strategy);
-    let bytes: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
+    let all: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
+    let bytes = all - model.unread_bytes();
     let Measured { prompt, decode, bandwidth, stats } = if args.sequences > 1 {
         let pacing = pacing_for(strategy, &*model, &device, args.sequences);
         with_pacing(&pacing, || measure_batch(&*model, &device, args, bytes, pacing.submits_ahead))?

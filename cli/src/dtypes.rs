@@ -103,7 +103,8 @@ pub fn run(args: &DtypesArgs, global: Global) -> Result<(), Failure> {
         convert::write_gguf(&source, dtype, |w, vocab| text::gguf::write(&vocabulary, vocab, w), &file)?;
         let bytes = std::fs::metadata(&file).map_or(0, |m| m.len());
         let model = args.model.build(&model::open(&file, &device)?, &path, activations)?;
-        let read = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
+        let whole: u64 = model.weights().iter().map(|t| t.dtype().bytes(t.numel()).unwrap_or(0) as u64).sum();
+        let read = whole - model.unread_bytes();
         let score = match &texts {
             Some((tokens, bos, ctx)) => Score::of(&*model, &device, tokens, *bos, *ctx)?,
             None => None,

@@ -76,7 +76,12 @@ pub fn write_gguf(
 
 /// The type that a tensor is stored in.
 fn type_of(name: &str, t: &Tensor, dtype: DType, head: bool) -> DType {
-    if t.rank() < 2 || name.ends_with("_norm.weight") || name.ends_with(".bias") || name.starts_with("rope_freqs") {
+    if t.rank() < 2
+        || name.ends_with("_norm.weight")
+        || name.ends_with(".bias")
+        || name.starts_with("rope_freqs")
+        || name.contains(".ffn_gate_inp")
+    {
         return DType::F32;
     }
     if name.starts_with("position_embd") && dtype != DType::F32 {
@@ -118,11 +123,12 @@ fn from_folder(weights: &Weights, w: &mut GgufWriter) -> TensorResult<Vec<(Strin
     let d = (known.describe)(&s)?;
     w.set("general.architecture", known.names[0]);
     to_gguf(&s, &d, w)?;
-    let (names, unused, rope, size) = (d.names.clone(), d.unused, d.ropes.first().cloned(), d.head_dim);
+    let (names, unused, left_out) = (d.names.clone(), d.unused, d.left_out.clone());
+    let (rope, size) = (d.ropes.first().cloned(), d.head_dim);
     let read = Tensors::new(weights, &s, &names, DType::F32);
     Decoder::read(d, &read, DType::F32)?;
     s.finish()?;
-    read.finish(unused)?;
+    read.finish(unused, &left_out)?;
     let mut tensors = read.into_read();
     let Some(rope) = rope else { return Ok(tensors) };
     if rope.reordered {

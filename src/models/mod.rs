@@ -88,6 +88,10 @@ pub trait Model: Send + Sync {
     }
     /// All weights, for example to count bytes.
     fn weights(&self) -> Vec<&Tensor>;
+    /// How many bytes of [`Model::weights`] the step of a single token does not read: those of experts that it does not take.
+    fn unread_bytes(&self) -> u64 {
+        0
+    }
     /// The named linear layers of the blocks, to which adapters can be attached.
     fn layers(&mut self) -> Vec<Layer<'_>>;
 }

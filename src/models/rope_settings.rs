@@ -20,8 +20,15 @@ pub(crate) struct RopeTable {
     pub base: f64,
     /// Other frequencies for longer texts.
     pub long: Option<LongRope>,
-    /// Turned elements of position p are multiplied with 1 + β·ln(1 + ⌊p/original⌋).
-    pub growth: Option<(f64, f64)>,
+    pub growth: Option<Growth>,
+}
+
+/// Turned elements of position p are multiplied with 1 + β·ln(1 + ⌊(p + shift)/original⌋).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Growth {
+    pub beta: f64,
+    pub original: f64,
+    pub shift: f64,
 }
 
 /// The frequencies of texts with more than `from` tokens (LongRoPE, Ding et al., 2024).
@@ -51,6 +58,8 @@ pub(crate) struct RopeDefaults<'k> {
     pub pairs: RopePairs,
     /// Whether GGUF's converter reorders the rows of q and k.
     pub reordered: bool,
+    /// Whether LongRoPE's factors of short and long texts are keys of their own.
+    pub mscales: bool,
 }
 
 impl Default for RopeDefaults<'_> {
@@ -67,6 +76,7 @@ impl Default for RopeDefaults<'_> {
             yarn_is_longrope: false,
             pairs,
             reordered: false,
+            mscales: false,
         }
     }
 }
@@ -101,6 +111,12 @@ impl RopeTable {
         let pairs = if defaults.reordered && !s.is_hub() { RopePairs::Adjacent } else { defaults.pairs };
         let freqs = unscaled(base, size);
         RopeTable { freqs, factor: 1.0, pairs, reordered: defaults.reordered, base, long: None, growth: None }
+    }
+
+    /// What multiplies elements and turns none.
+    pub fn growing(growth: Growth) -> RopeTable {
+        let (freqs, pairs) = (vec![0.0], RopePairs::Halves);
+        RopeTable { freqs, factor: 1.0, pairs, reordered: false, base: 1.0, long: None, growth: Some(growth) }
     }
 
     /// What an object of `config.json` with `rope_type` and its parameters says, and θ beside it.
@@ -141,7 +157,14 @@ impl RopeTable {
             }
             "llama3" => table.llama3(s, object, context)?,
             "yarn" if !defaults.yarn_is_longrope => table.yarn(s, object, context)?,
-            "longrope" | "su" | "yarn" => table.longrope(s, object, context)?,
+            "longrope" | "su" | "yarn" => {
+                table.longrope(s, object, context)?;
+                if defaults.mscales {
+                    let (short, long) = (need(s, &key("short_mscale"))?, need(s, &key("long_mscale"))?);
+                    s.only_number(NONE, &key("long_mscale"), short, "a factor that differs from `short_mscale` is not implemented")?;
+                    table.factor = long;
+                }
+            }
             _ => {
                 let name = if kind.is_some() { "rope_type" } else { "type" };
                 return Err(s.refuse(NONE, &key(name), "known are default, linear, dynamic, llama3, yarn and longrope"));

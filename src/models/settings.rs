@@ -13,14 +13,24 @@ use std::fmt;
 pub(crate) const NONE: &str = "-";
 
 /// Keys of `config.json` that transformers lets be `null`, which means the same as leaving them out.
-const NULLABLE: [&str; 13] = [
+const NULLABLE: [&str; 23] = [
     "architectures",
+    "attention_chunk_size",
     "attn_logit_softcapping",
+    "clip_qkv",
     "final_logit_softcapping",
     "head_dim",
     "hidden_activation",
     "layer_types",
+    "mlp_layer_types",
+    "mlp_only_layers",
+    "moe_layers",
+    "n_group",
     "n_inner",
+    "no_rope_layers",
+    "prefix_dense_intermediate_size",
+    "q_lora_rank",
+    "topk_group",
     "num_key_value_heads",
     "partial_rotary_factor",
     "rope_local_base_freq",
@@ -30,7 +40,7 @@ const NULLABLE: [&str; 13] = [
 ];
 
 /// Keys of `config.json` that do not change the logits of given tokens, with the reason.
-const WITHOUT_EFFECT: [(&str, &[&str]); 10] = [
+const WITHOUT_EFFECT: [(&str, &[&str]); 11] = [
     (
         "training drops values out, inference does not",
         &[
@@ -58,6 +68,10 @@ const WITHOUT_EFFECT: [(&str, &[&str]); 10] = [
         ],
     ),
     ("weights are read, not drawn", &["init_std", "initializer_cutoff_factor", "initializer_factor", "initializer_range"]),
+    (
+        "it balances experts in training, or says how they are distributed",
+        &["aux_loss_alpha", "ep_size", "output_router_logits", "router_aux_loss_coef", "router_z_loss_coef", "seq_aux"],
+    ),
     (
         "it says which results a call returns, not what they are",
         &[

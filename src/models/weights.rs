@@ -206,7 +206,7 @@ impl<'a> Tensors<'a> {
     /// The file's name of what GGUF calls `name`.
     fn stored(&self, name: &str) -> String {
         if !self.is_hub() {
-            return name.to_string();
+            return self.names.gguf(name);
         }
         let [whole, bare] = self.names.hub(name);
         // Files of the first BERT models call the weights of norms so.
@@ -396,6 +396,90 @@ impl<'a> Tensors<'a> {
         Ok(Projection::new(weight, Some(evaluated(self.keep(&bias_name, bias).cast(self.dtype)?)?)))
     }
 
+    /// The matrices of experts `[count,outputs,inputs]` that GGUF calls `name`; a folder may have a tensor for each.
+    ///
+    /// # Errors
+    /// If a tensor is missing or has another shape.
+    pub fn experts(&self, name: &str, [count, outputs, inputs]: [usize; 3]) -> TensorResult<Tensor> {
+        let own = format!("{name}.weight");
+        let [pattern, bare] = self.names.hub(&own);
+        if !self.is_hub() || !pattern.contains('*') {
+            return self.tensor(&own, &[count, outputs, inputs]);
+        }
+        let one = |e: usize| {
+            let [whole, bare] = [&pattern, &bare].map(|n| n.replace('*', &e.to_string()));
+            let stored = if !self.weights.has(&whole) && self.weights.has(&bare) { bare } else { whole };
+            self.asked.borrow_mut().insert(stored.clone());
+            let t = self.weights.any(&stored)?;
+            match t.dims() == [outputs, inputs] {
+                true => Ok(t),
+                false => {
+                    let message = format!(
+                        "`{stored}` has shape {}; the settings ask for [{outputs},{inputs}] ({})",
+                        t.shape(),
+                        self.settings.sizes()
+                    );
+                    Err(TensorError::format("weights", message))
+                }
+            }
+        };
+        let all = (0..count).map(one).collect::<TensorResult<Vec<_>>>()?;
+        Ok(self.keep(&own, evaluated(Tensor::stack(&all, 0)?)?))
+    }
+
+    /// A vector `[len]`, or a row `[1,len]`, as f32.
+    ///
+    /// # Errors
+    /// As for [`Tensors::tensor`].
+    pub fn flat_vector(&self, name: &str, len: usize) -> TensorResult<Tensor> {
+        let t = self.any(name)?;
+        match t.dims() {
+            &[1, n] if n == len => Ok(self.keep(name, evaluated(t.reshape(&[len as isize])?.cast(DType::F32)?)?)),
+            _ => self.vector(name, len),
+        }
+    }
+
+    /// A linear layer with one output, whose weight `name.weight` is `[1,inputs]` or `[inputs]`.
+    ///
+    /// # Errors
+    /// As for [`Tensors::tensor`].
+    pub fn linear_or_vector(&self, name: &str, inputs: usize) -> TensorResult<Projection> {
+        let weight = self.flat_vector(&format!("{name}.weight"), inputs)?;
+        Ok(Projection::new(evaluated(weight.reshape(&[1, inputs as isize])?.cast(self.dtype)?)?, None))
+    }
+
+    /// What one tensor of a folder has of several that GGUF has, as `parts` makes them of it.
+    ///
+    /// # Errors
+    /// If it is missing or has another shape; those of `parts`.
+    pub fn split<const N: usize>(
+        &self,
+        name: &str,
+        shape: &[usize],
+        into: [&str; N],
+        parts: impl Fn(&Tensor) -> TensorResult<[Tensor; N]>,
+    ) -> TensorResult<[Tensor; N]> {
+        let whole = self.shaped(name, shape)?;
+        let made = parts(&whole)?.into_iter().zip(into).map(|(t, name)| Ok(self.keep(name, evaluated(t.contiguous()?)?)));
+        let made = made.collect::<TensorResult<Vec<_>>>()?;
+        made.try_into().map_err(|_| TensorError::Internal(format!("not {N} parts of `{name}`")))
+    }
+
+    /// The matrices of keys `[H,rank,plain]` and values `[H,value,rank]` of latents: joint, or as GGUF's converter separates them.
+    ///
+    /// # Errors
+    /// If a tensor is missing or has another shape.
+    pub fn latent_keys_values(&self, layer: &str, [heads, plain, value, rank]: [usize; 4]) -> TensorResult<[Tensor; 2]> {
+        let [k, v, joint] = ["attn_k_b", "attn_v_b", "attn_kv_b"].map(|part| format!("{layer}.{part}.weight"));
+        if !self.is_hub() && !self.has(&joint) {
+            return Ok([self.tensor(&k, &[heads, rank, plain])?, self.tensor(&v, &[heads, value, rank])?]);
+        }
+        self.split(&joint, &[heads * (plain + value), rank], [&k, &v], |t| {
+            let t = t.reshape(&[heads as isize, (plain + value) as isize, rank as isize])?;
+            Ok([t.narrow(1, 0, plain)?.transpose(1, 2)?, t.narrow(1, plain, value)?])
+        })
+    }
+
     /// The layer that computes logits: `output.weight`, or `embedding` if the file has none and `tie_word_embeddings` (`tied` if
     /// `config.json` has no such key) allows it.
     ///
@@ -428,13 +512,14 @@ impl<'a> Tensors<'a> {
         self.asked.borrow_mut().insert(self.stored(name));
     }
 
-    /// Refuses every tensor that was not used, except those whose names end with one of `unused`.
+    /// Refuses every tensor that was not used, except those whose names end with one of `unused` or begin with one of `left_out`.
     ///
     /// # Errors
     /// Names the first such tensor and the sizes that the settings give.
-    pub fn finish(&self, unused: &[&str]) -> TensorResult<()> {
+    pub fn finish(&self, unused: &[&str], left_out: &[String]) -> TensorResult<()> {
         let asked = self.asked.borrow();
-        let left = |name: &String| !asked.contains(name) && !unused.iter().any(|end| name.ends_with(end));
+        let known = |name: &String| unused.iter().any(|end| name.ends_with(end)) || left_out.iter().any(|start| name.starts_with(start));
+        let left = |name: &String| !asked.contains(name) && !known(name);
         match self.weights.stored_names().into_iter().find(left) {
             Some(name) => {
                 let (sizes, file) = (self.settings.sizes(), self.weights.file());

@@ -14,6 +14,8 @@ pub mod custom;
 pub mod cutoff;
 pub(crate) mod einsum;
 pub(crate) mod elementwise;
+#[doc(hidden)]
+pub mod expert_matmul;
 pub(crate) mod fused;
 pub mod gather;
 pub mod index;
@@ -41,6 +43,8 @@ pub mod softmax;
 pub(crate) mod sort;
 #[cfg(all(test, feature = "gpu"))]
 mod tests;
+#[doc(hidden)]
+pub mod topk;
 #[doc(hidden)]
 pub mod unpack;
 pub mod values;

@@ -1,4 +1,4 @@
-//! Elements in order: sorting, the order itself, the largest few.
+//! Elements in order: sorting, and the order itself.
 
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
@@ -43,35 +43,8 @@ impl Tensor {
         Ok(self.detach().sorted("argsort", d, descending)?.1)
     }
 
-    /// The `k` largest elements of dimension `d` (or the smallest) in order, and the index (i32) that each had.
-    ///
-    /// # Errors
-    /// When the dimension has fewer elements than `k`; those of [`Tensor::sort`].
-    ///
-    /// ```
-    /// # use tensorlogic::prelude::*;
-    /// let x = Tensor::new(&[2.0, 3.0, 1.0], &Device::cpu())?;
-    /// let (values, indices) = x.topk(2, 0, true)?;
-    /// assert_eq!(values.to_vec()?, [3.0, 2.0]);
-    /// assert_eq!(indices.to_vec1::<i32>()?, [1, 0]);
-    /// # Ok::<(), TensorError>(())
-    /// ```
     #[track_caller]
-    pub fn topk(&self, k: usize, d: isize, largest: bool) -> TensorResult<(Tensor, Tensor)> {
-        let at = Location::caller();
-        let (values, indices) = self.sorted("topk", d, largest)?;
-        if self.rank() == 0 && k == 1 {
-            return Ok((values, indices));
-        }
-        let axis = dim(d, self.rank(), "topk", at)?;
-        if k > self.size_for("topk", axis, at)? {
-            return Err(TensorError::shape("topk", at, format!("{k} of the {} elements in dimension {axis}", self.shape()[axis])));
-        }
-        Ok((values.narrow(axis as isize, 0, k)?, indices.narrow(axis as isize, 0, k)?))
-    }
-
-    #[track_caller]
-    fn sorted(&self, op: &'static str, d: isize, descending: bool) -> TensorResult<(Tensor, Tensor)> {
+    pub(super) fn sorted(&self, op: &'static str, d: isize, descending: bool) -> TensorResult<(Tensor, Tensor)> {
         let at = Location::caller();
         let k = dim(d, self.rank(), op, at)?;
         let n = if self.rank() == 0 { 1 } else { self.shape()[k] };

@@ -14,6 +14,10 @@ pub trait Kernel: Send + Sync {
     fn cpu(&self, task: &dyn Task);
     /// Floating-point operations of the step, for choosing the number of threads and for `explain`.
     fn ops(&self, step: &Step) -> u64;
+    /// How many bytes of load `k` the kernel reads at most, where that is less than all of it.
+    fn most_read(&self, step: &Step, _k: usize) -> u64 {
+        self.ops(step).saturating_mul(8)
+    }
     /// Whether the CPU's form does what the GPU's does, so that the CPU may take over small work of a GPU.
     fn portable(&self) -> bool {
         true

@@ -231,11 +231,12 @@ impl Step {
     /// part is read counts with what the operations can use.
     pub fn bytes(&self) -> u64 {
         let mut seen: Vec<&Source> = Vec::new();
-        let most = match &self.work {
-            Work::Kernel(k) => k.ops(self).saturating_mul(8),
+        let most = |load: usize| match &self.work {
+            Work::Kernel(k) => k.most_read(self, load),
             Work::Map => u64::MAX,
         };
-        let (loads, stores) = (self.loads.iter().map(|l| (&l.sources, most)), self.stores.iter().map(|s| (&s.sources, u64::MAX)));
+        let loads = self.loads.iter().enumerate().map(|(n, l)| (&l.sources, most(n)));
+        let stores = self.stores.iter().map(|s| (&s.sources, u64::MAX));
         let mut bytes = 0;
         for (s, most) in loads.chain(stores).flat_map(|(list, most)| list.iter().map(move |s| (s, most))) {
             if !seen.contains(&s) {

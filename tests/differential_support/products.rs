@@ -52,6 +52,25 @@ fn matrices(l: &mut List) {
         let c = Call::new(text, &[x, y], move |v| if t { v[0].matmul(&v[1].t()?) } else { v[0].matmul(&v[1]) });
         Some(c.reference(move |a| if t { a[0].matmul(&transposed(&a[1])) } else { a[0].matmul(&a[1]) }))
     });
+    // Experts are three matrices out of another value's elements.
+    l.add("expert_matmul", |p| {
+        let x = p.value(|v| is_float(v) && v.rank() == 2 && !v.array.data.is_empty())?;
+        let &[t, k] = &p.shape(x)[..] else { return None };
+        let w = p.value(|v| is_float(v) && v.array.data.len() >= 3 * k)?;
+        let n = p.of(w).array.data.len() / (3 * k);
+        let ids: Vec<i32> = (0..2 * t).map(|_| p.below(3) as i32).collect();
+        let weights = format!("{{1}}.flatten(0, -1)?.narrow(0, 0, {})?.reshape(&[3, {n}, {k}])?", 3 * n * k);
+        let text = format!("{{0}}.expert_matmul(&{weights}, &index(&{ids:?}))");
+        let own = ids.clone();
+        let c = Call::new(text, &[x, w], move |v| {
+            let weights = v[1].flatten(0, -1)?.narrow(0, 0, 3 * n * k)?.reshape(&[3, n as isize, k as isize])?;
+            v[0].expert_matmul(&weights, &Tensor::from_vec(ids.clone(), &[t, 2], v[0].device())?)
+        });
+        Some(c.reference(move |a| {
+            let row = |p: usize, r: usize| (0..k).map(|c| a[0].data[p / 2 * k + c] * a[1].data[(own[p] as usize * n + r) * k + c]).sum();
+            Array { shape: vec![t, 2, n], data: (0..2 * t).flat_map(|p| (0..n).map(move |r| (p, r))).map(|(p, r)| row(p, r)).collect() }
+        }))
+    });
     // As layers use it: several rows by a weight out of another value's elements.
     l.add("matmul", |p| {
         let x = p.value(|v| is_float(v) && v.rank() > 1 && *v.array.shape.last().expect("a rank above 1") > 0)?;

@@ -10,7 +10,7 @@ use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let rope = RopeDefaults { base: 500_000.0, ..common::adjacent() };
-    let mut d = parallel(s, "command-r", rope)?;
+    let mut d = parallel(s, "command-r", Usual { rope, ..usual() })?;
     let normed = s.flag(NONE, "use_qk_norm")?.unwrap_or(false);
     let norm = d.norm;
     d.attentions(|a| a.qk_norm = normed.then_some(QkNorm { norm, of: QkNormOf::EachHead, after_rope: false }));
@@ -18,7 +18,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
 }
 
 pub(super) fn describe2(s: &Settings<'_>) -> TensorResult<Description> {
-    let mut d = parallel(s, "cohere2", common::adjacent())?;
+    let mut d = parallel(s, "cohere2", usual())?;
     let pattern = s.size(NONE, "sliding_window_pattern", 4096)?.unwrap_or(4);
     s.number(NONE, "_sliding_window_pattern")?;
     common::windows(s, &mut d, Some(4096), |i| (i + 1) % pattern != 0)?;
@@ -26,9 +26,13 @@ pub(super) fn describe2(s: &Settings<'_>) -> TensorResult<Description> {
     Ok(d)
 }
 
-fn parallel(s: &Settings<'_>, architecture: &'static str, rope: RopeDefaults<'_>) -> TensorResult<Description> {
+pub(super) fn usual() -> Usual<'static> {
     let (norm, eps_key) = (NormKind::LayerWithoutBias, "layer_norm_eps");
-    let mut d = common::decoder(s, architecture, &Usual { norm, eps: 1e-5, eps_key, rope, tied: true, ..Usual::default() })?;
+    Usual { norm, eps: 1e-5, eps_key, rope: common::adjacent(), tied: true, ..Usual::default() }
+}
+
+pub(super) fn parallel(s: &Settings<'_>, architecture: &'static str, usual: Usual<'_>) -> TensorResult<Description> {
+    let mut d = common::decoder(s, architecture, &usual)?;
     let bias = common::bias(s, "attention_bias", false)?;
     d.attentions(|a| (a.qkv_bias, a.output_bias) = (bias, bias));
     d.each(|l| (l.flow, l.feed_norm) = (Flow::Parallel, None));

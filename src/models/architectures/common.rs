@@ -1,6 +1,7 @@
 //! What the architectures have in common: the keys of sizes, norms and rotations, windows, biases.
 
 use crate::error::{TensorError, TensorResult};
+use crate::io::GgufWriter;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::description::{Description, NormKind, NormSpec, Sizes};
 use crate::models::decoder::names::Names;
@@ -23,6 +24,8 @@ pub(super) struct Usual<'k> {
     pub rope: RopeDefaults<'k>,
     /// Whether the embedding serves as the output matrix.
     pub tied: bool,
+    /// Whether there are experts, whose numbers the architecture asks for itself.
+    pub experts: bool,
 }
 
 impl Default for Usual<'_> {
@@ -36,6 +39,7 @@ impl Default for Usual<'_> {
             activation: ActivationFn::Silu,
             rope: RopeDefaults::default(),
             tied: false,
+            experts: false,
         }
     }
 }
@@ -83,7 +87,7 @@ pub(super) fn sizes(s: &Settings<'_>, usual: &Usual<'_>) -> TensorResult<Sizes> 
     let same = format!("only values of the size of keys are implemented ({})", s.sizes());
     s.only_number("attention.value_length", NONE, head_dim as f64, &same)?;
     s.only_flag("attention.causal", NONE, true, "only causal attention is implemented")?;
-    for key in ["expert_count", "expert_used_count"] {
+    for key in ["expert_count", "expert_used_count"].into_iter().filter(|_| !usual.experts) {
         s.only_number(key, NONE, 0.0, "experts are not implemented")?;
     }
     let layers = s.need("block_count", "num_hidden_layers", 4096)?;
@@ -101,6 +105,13 @@ pub(super) fn biases(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> 
     let (attention, feed) = (bias(s, "attention_bias", false)?, bias(s, "mlp_bias", false)?);
     d.attentions(|a| (a.qkv_bias, a.output_bias) = (attention, attention));
     d.each(|l| l.feed.bias = feed);
+    Ok(())
+}
+
+/// Biases of q, k, v and of the output matrix by `attention_bias`.
+pub(super) fn attention_biases(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
+    let bias = bias(s, "attention_bias", false)?;
+    d.attentions(|a| (a.qkv_bias, a.output_bias) = (bias, bias));
     Ok(())
 }
 
@@ -167,4 +178,29 @@ pub(super) fn alibi_slopes(heads: usize) -> Vec<f32> {
     let slope = |i: usize, n: usize| 2f64.powf(-8.0 * i as f64 / n as f64) as f32;
     let own = (1..=lower).map(|i| slope(i, lower));
     own.chain((0..heads - lower).map(|i| slope(2 * i + 1, 2 * lower))).collect()
+}
+
+/// Llama's metadata as llama.cpp's converter writes it.
+pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> TensorResult<()> {
+    let (l, rope) = (&d.layers[0], &d.ropes[0]);
+    s.only(l.feed.activation == ActivationFn::Silu, "hidden_act")?;
+    s.only(rope.factor == 1.0 && rope.long.is_none(), "rope_parameters")?;
+    let vocab = s.size(NONE, "vocab_size", 1 << 31)?;
+    let sizes = [
+        ("block_count", d.layers.len()),
+        ("context_length", d.context),
+        ("embedding_length", d.width),
+        ("feed_forward_length", s.need(NONE, "intermediate_size", 1 << 22)?),
+        ("attention.head_count", d.heads),
+        ("attention.head_count_kv", d.kv_heads),
+        ("attention.key_length", d.head_dim),
+        ("attention.value_length", d.head_dim),
+        ("rope.dimension_count", d.head_dim),
+    ];
+    let name = |key: &str| format!("{}.{key}", d.architecture);
+    for (key, v) in sizes.into_iter().chain(vocab.map(|v| ("vocab_size", v))) {
+        w.set(&name(key), v as u32);
+    }
+    w.set(&name("attention.layer_norm_rms_epsilon"), d.norm.eps as f32).set(&name("rope.freq_base"), rope.base as f32);
+    Ok(())
 }

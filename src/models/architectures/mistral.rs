@@ -4,6 +4,7 @@
 use super::common::{self, Usual};
 use crate::error::TensorResult;
 use crate::models::decoder::Description;
+use crate::models::rope_settings::Growth;
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
@@ -27,7 +28,7 @@ pub(super) fn describe_ministral3(s: &Settings<'_>) -> TensorResult<Description>
     s.only_number(NONE, "rope_parameters.max_position_embeddings", d.context as f64, "`max_position_embeddings` has to be the same")?;
     if let (Some(beta), Some(original)) = (s.number(NONE, beta)?, s.positive(NONE, original)?) {
         let mut queries = d.ropes[0].clone();
-        queries.growth = Some((beta, original));
+        queries.growth = Some(Growth { beta, original, shift: 0.0 });
         d.ropes.push(queries);
         d.attentions(|a| a.query_rope = Some(1));
     }

@@ -5,10 +5,15 @@ mod arcee;
 mod bitnet;
 mod bloom;
 mod cohere;
+mod cohere2_moe;
 mod common;
+mod deepseek;
+mod dots1;
 pub(crate) mod encoders;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod exaone4;
+mod experts;
 mod falcon;
 mod falcon_h1;
 mod gemma;
@@ -17,33 +22,44 @@ mod gemma3;
 mod gemma3n;
 mod gemma4;
 mod glm4;
+mod glm4_moe;
+mod glm4_moe_lite;
 mod gpt2;
 mod gpt_bigcode;
 mod gpt_neo;
+mod gpt_oss;
 mod gptj;
 mod gptneox;
 mod granite;
 mod granite_hybrid;
 mod granite_swa;
+mod granitemoe;
 mod helium;
 mod hunyuan;
 mod lfm2;
 mod lfm3;
 mod llama;
+mod llama4;
 mod mamba;
 mod mamba2;
+mod minimax_m2;
 mod mistral;
+mod mistral4;
+mod mixtral;
 mod mpt;
 mod nemotron;
 mod nemotron_h;
 mod olmo;
 mod olmo2;
+mod olmoe;
 mod opt;
 mod phi;
 mod phi3;
+mod phimoe;
 mod qwen2;
 mod qwen3;
 mod qwen3_5;
+mod qwen_moe;
 mod seed_oss;
 pub(crate) mod seq2seq;
 mod smollm3;
@@ -80,7 +96,7 @@ impl Architecture {
 
 /// The list.
 pub(crate) const ARCHITECTURES: &[Architecture] = &[
-    Architecture::new(&["llama"], llama::describe).with_gguf(llama::to_gguf),
+    Architecture::new(&["llama"], llama::describe).with_gguf(common::to_gguf),
     Architecture::new(&["gpt2"], gpt2::describe).with_gguf(gpt2::to_gguf),
     Architecture::new(&["gemma3", "gemma3_text"], gemma3::describe),
     Architecture::new(&["mistral"], mistral::describe),
@@ -133,6 +149,23 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["granitehybrid", "granitemoehybrid"], granite_hybrid::describe),
     Architecture::new(&["nemotron_h"], nemotron_h::describe),
     Architecture::new(&["falcon_h1"], falcon_h1::describe),
+    Architecture::new(&["mixtral"], mixtral::describe),
+    Architecture::new(&["qwen2moe", "qwen2_moe"], qwen_moe::describe2).with_gguf(|s, d, w| experts::to_gguf(s, d, w, false)),
+    Architecture::new(&["qwen3moe", "qwen3_moe"], qwen_moe::describe3).with_gguf(|s, d, w| experts::to_gguf(s, d, w, true)),
+    Architecture::new(&["olmoe"], olmoe::describe).with_gguf(olmoe::to_gguf),
+    Architecture::new(&["granitemoe"], granitemoe::describe),
+    Architecture::new(&["gpt-oss", "gpt_oss"], gpt_oss::describe),
+    Architecture::new(&["glm4_moe"], glm4_moe::describe),
+    Architecture::new(&["dots1"], dots1::describe),
+    Architecture::new(&["minimax_m2"], minimax_m2::describe),
+    Architecture::new(&["phimoe"], phimoe::describe),
+    Architecture::new(&["ernie4_5_moe"], ernie4_5_moe::describe),
+    Architecture::new(&["cohere2_moe"], cohere2_moe::describe),
+    Architecture::new(&["deepseek2", "deepseek_v2"], deepseek::describe2),
+    Architecture::new(&["deepseek_v3"], deepseek::describe3),
+    Architecture::new(&["glm4_moe_lite"], glm4_moe_lite::describe),
+    Architecture::new(&["mistral4"], mistral4::describe),
+    Architecture::new(&["llama4_text"], llama4::describe),
 ];
 
 /// The architecture of this name.

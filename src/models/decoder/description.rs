@@ -41,6 +41,8 @@ pub(crate) struct Description {
     pub unused: &'static [&'static str],
     /// GGUF's name of the norm after the last layer.
     pub final_norm_name: &'static str,
+    /// Starts of the names of tensors of parts that are left out: layers that predict further tokens.
+    pub left_out: Vec<String>,
     /// The usual type of activations, where it is not that of the device.
     pub dtype: Option<DType>,
 }
@@ -105,6 +107,7 @@ pub(crate) enum MixerSpec {
     Selective(SelectiveSpec),
     /// Attention and a state space layer beside each other.
     Beside(Box<BesideSpec>),
+    Latent(LatentSpec),
 }
 
 impl MixerSpec {
@@ -113,7 +116,7 @@ impl MixerSpec {
         match self {
             MixerSpec::Attention(a) => Some(a),
             MixerSpec::Beside(b) => Some(&b.attention),
-            MixerSpec::ShortConv(_) | MixerSpec::Delta(_) | MixerSpec::Ssd(_) | MixerSpec::Selective(_) => None,
+            MixerSpec::Latent(_) | MixerSpec::ShortConv(_) | MixerSpec::Delta(_) | MixerSpec::Ssd(_) | MixerSpec::Selective(_) => None,
         }
     }
     /// As [`MixerSpec::attention`], to be changed.
@@ -121,7 +124,7 @@ impl MixerSpec {
         match self {
             MixerSpec::Attention(a) => Some(a),
             MixerSpec::Beside(b) => Some(&mut b.attention),
-            MixerSpec::ShortConv(_) | MixerSpec::Delta(_) | MixerSpec::Ssd(_) | MixerSpec::Selective(_) => None,
+            MixerSpec::Latent(_) | MixerSpec::ShortConv(_) | MixerSpec::Delta(_) | MixerSpec::Ssd(_) | MixerSpec::Selective(_) => None,
         }
     }
 }
@@ -198,15 +201,19 @@ pub(crate) struct AttentionSpec {
     pub qkv_bias: Option<bool>,
     /// The same of the output matrix.
     pub output_bias: Option<bool>,
-    /// Bound of |q|, |k| and |v|.
+    /// Bound of |q|, |k| and |v|, behind a norm of the whole width.
     pub clip: Option<f64>,
     pub qk_norm: Option<QkNorm>,
     /// Which of the description's rotations turns q and k; none where positions are not turned.
     pub rope: Option<usize>,
     /// Another rotation for q alone.
     pub query_rope: Option<usize>,
+    /// The rotation whose growth alone multiplies q.
+    pub growth: Option<usize>,
     /// How many keys up to its own position a query sees; `None` for all.
     pub window: Option<usize>,
+    /// The size of the chunks of positions, of which queries see their own alone.
+    pub chunk: Option<usize>,
     /// What scores are multiplied with, where it is not 1/√D.
     pub scale: Option<f64>,
     /// c in c·tanh(scores/c).
@@ -245,6 +252,31 @@ pub(crate) enum Gate {
     Head,
     /// One for each element: the matrix of queries has, for each head, the rows of its query and then those of its gate.
     Element,
+}
+
+/// Attention by latents (MLA, DeepSeek-AI, 2024): keys and values of all heads are products of one small vector of each position, beside which the
+/// keys have a part that is turned and that all heads share.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LatentSpec {
+    pub heads: usize,
+    /// Size of the vector that queries are products of, where there is one.
+    pub query_rank: Option<usize>,
+    /// Size of that of keys and values.
+    pub rank: usize,
+    /// Sizes of the parts of a head's query and key: not turned, and turned.
+    pub plain: usize,
+    pub turned: usize,
+    /// Size of a head's value.
+    pub value: usize,
+    /// The norm of both vectors.
+    pub norm: NormSpec,
+    /// Whether the matrices of d inputs, and the output matrix, have biases.
+    pub bias: Option<bool>,
+    pub rope: usize,
+    /// What scores are multiplied with.
+    pub scale: f64,
+    /// The rotation whose growth alone multiplies the queries.
+    pub growth: Option<usize>,
 }
 
 /// Linear biases of positions (ALiBi, Press et al., 2021): slope · position of the key is added to the scores.
@@ -297,6 +329,109 @@ pub(crate) struct FeedSpec {
     pub bias: Option<bool>,
     /// The norm before the last matrix.
     pub inner_norm: Option<NormSpec>,
+    /// Where there are several such parts, of which each token takes a few: how.
+    pub experts: Option<ExpertsSpec>,
+}
+
+/// Experts (Shazeer et al., 2017): Σ w_e·feed_e(x) over the experts e that a router chooses for x.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ExpertsSpec {
+    pub count: usize,
+    /// How many of them each token takes.
+    pub used: usize,
+    pub router: RouterSpec,
+    pub layout: ExpertLayout,
+    /// Whether the experts' matrices have biases; where GGUF leaves it open, they are taken where they are.
+    pub bias: Option<bool>,
+    /// Experts that every token takes, as one part.
+    pub shared: Option<SharedSpec>,
+}
+
+/// How the Hub's folders have the experts' matrices; GGUF has one tensor for all gates, one for all ups and one for all downs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum ExpertLayout {
+    /// Tensors of their own for each expert.
+    OneByOne,
+    /// One tensor `[E,2f,d]` with the gates' rows first.
+    Joint,
+    /// One tensor `[E,d,2f]` with the gates' columns first; that of downs is `[E,f,d]`.
+    JointTransposed,
+    /// The same with gates and ups by turns.
+    InterleavedTransposed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SharedSpec {
+    pub size: usize,
+    /// Whether its result is multiplied with σ(w·x).
+    pub gated: bool,
+    /// Whether the result is the mean of both parts, not the sum.
+    pub mean: bool,
+}
+
+/// How experts are chosen and weighted, in f32.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RouterSpec {
+    /// What is made of the logits W·x of all experts.
+    pub scores: Scores,
+    /// Whether the logits have a bias.
+    pub bias: bool,
+    /// Whether a learned bias is added to the scores for the choice, and for nothing else.
+    pub correction: bool,
+    pub groups: Option<GroupSpec>,
+    /// What is made of the scores of the chosen experts.
+    pub chosen: Scores,
+    /// What the weights are divided by: at least `least`, their sum and `plus`.
+    pub divisor: Option<Divisor>,
+    /// What the weights are multiplied with then.
+    pub scale: f64,
+    /// Whether the weights multiply the experts' inputs, not their results.
+    pub to_input: bool,
+    /// ε of the choice by SparseMixer (Liu et al., 2023), which takes the place of the rest.
+    pub sparse_mixer: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Scores {
+    AsTheyAre,
+    Softmax,
+    Sigmoid,
+}
+
+/// Experts stand in `count` groups of equal size, and are chosen from the `used` groups whose `best` best experts have the largest sum.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct GroupSpec {
+    pub count: usize,
+    pub used: usize,
+    pub best: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Divisor {
+    pub plus: f64,
+    pub least: f64,
+}
+
+impl RouterSpec {
+    /// Scores of all experts, of which the chosen ones' are the weights as they are.
+    pub fn new(scores: Scores) -> RouterSpec {
+        RouterSpec {
+            scores,
+            bias: false,
+            correction: false,
+            groups: None,
+            chosen: Scores::AsTheyAre,
+            divisor: None,
+            scale: 1.0,
+            to_input: false,
+            sparse_mixer: None,
+        }
+    }
+
+    /// The same with weights that add up to 1 if `normalised`.
+    pub fn normalised(self, normalised: bool) -> RouterSpec {
+        RouterSpec { divisor: normalised.then_some(Divisor { plus: 0.0, least: 0.0 }), ..self }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -307,6 +442,8 @@ pub(crate) enum FeedForm {
     Gated,
     /// As `Gated`, with the rows of gate and up in one matrix, those of gate first.
     GatedJoint,
+    /// down((u + 1)·g·σ(α·g)) with g = gate(x) up to `limit` and u = up(x) within ±`limit`.
+    GatedClamped { alpha: f64, limit: f64 },
 }
 
 /// The sizes of a decoder whose layers are alike.
@@ -336,7 +473,9 @@ impl Description {
             qk_norm: None,
             rope: Some(0),
             query_rope: None,
+            growth: None,
             window: None,
+            chunk: None,
             scale: None,
             softcap: None,
             alibi: None,
@@ -347,7 +486,14 @@ impl Description {
             lends: false,
             value_norm: None,
         };
-        let feed = FeedSpec { size: z.feed, form: FeedForm::Gated, activation: ActivationFn::Silu, bias: Some(false), inner_norm: None };
+        let feed = FeedSpec {
+            size: z.feed,
+            form: FeedForm::Gated,
+            activation: ActivationFn::Silu,
+            bias: Some(false),
+            inner_norm: None,
+            experts: None,
+        };
         let layer = LayerSpec {
             flow: Flow::Sequential,
             residual: None,
@@ -379,6 +525,7 @@ impl Description {
             rope_positions: 1 << 17,
             unused: &[],
             final_norm_name: "output_norm",
+            left_out: Vec::new(),
             dtype: None,
         }
     }

@@ -1,13 +1,16 @@
 //! The forward pass that all decoders share, over a description of what each consists of.
 
 pub(crate) mod altup;
+mod dense;
 pub(crate) mod description;
+mod experts;
 pub(crate) mod feed;
 pub(crate) mod mixers;
 pub(crate) mod names;
 pub(crate) mod norm;
 pub(crate) mod per_layer;
 pub(crate) mod rope;
+mod router;
 mod scores;
 
 pub(crate) use description::Description;
@@ -95,7 +98,7 @@ impl Decoder {
         let w = Tensors::new(weights, s, &names, dtype);
         let decoder = Decoder::read(d, &w, dtype)?;
         s.finish()?;
-        w.finish(decoder.description.unused)?;
+        w.finish(decoder.description.unused, &decoder.description.left_out)?;
         Ok(decoder)
     }
 
@@ -187,7 +190,8 @@ impl DecoderLayer {
         let inner = self.mixer.iter().flat_map(Mixer::norms).chain(self.feed.iter().flat_map(Feed::norms)).chain(ends);
         let norms = norms.into_iter().flatten().chain(inner).flat_map(Norm::weights);
         let linear = self.projections().into_iter().flat_map(|p| std::iter::once(&p.weight).chain(&p.bias));
-        let others = self.mixer.iter().flat_map(Mixer::others).chain(self.altup.iter().flat_map(AltUp::others)).chain(&self.scalar);
+        let others = self.mixer.iter().flat_map(Mixer::others).chain(self.altup.iter().flat_map(AltUp::others));
+        let others = others.chain(self.feed.iter().flat_map(Feed::others)).chain(&self.scalar);
         norms.chain(linear).chain(others).collect()
     }
 
@@ -348,6 +352,10 @@ impl Model for Decoder {
         all.extend(self.per_layer.iter().flat_map(PerLayerTable::weights).chain(self.altup.iter().flat_map(AltUpEnds::weights)));
         all.extend(self.layers.iter().flat_map(DecoderLayer::weights));
         all
+    }
+
+    fn unread_bytes(&self) -> u64 {
+        self.layers.iter().filter_map(|l| l.feed.as_ref()).map(Feed::unread_bytes).sum()
     }
 
     fn layers(&mut self) -> Vec<Layer<'_>> {

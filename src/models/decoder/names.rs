@@ -11,6 +11,8 @@ pub(crate) struct Names {
     parts: Vec<(&'static str, &'static str)>,
     /// Parts of the model, by whole names.
     top: Vec<(&'static str, &'static str)>,
+    /// Parts of layers that an architecture's GGUF files call otherwise.
+    gguf: &'static [(&'static str, &'static str)],
     /// Whether matrices of layers are `[in,out]` on the Hub.
     pub transposed: bool,
 }
@@ -23,7 +25,7 @@ impl Names {
         top: &[(&'static str, &'static str)],
         parts: &[(&'static str, &'static str)],
     ) -> Names {
-        Names { prefix, layers, parts: parts.to_vec(), top: top.to_vec(), transposed: false }
+        Names { prefix, layers, parts: parts.to_vec(), top: top.to_vec(), gguf: &[], transposed: false }
     }
 
     /// The names that most models since Llama have.
@@ -46,8 +48,42 @@ impl Names {
                 ("ffn_gate", "mlp.gate_proj"),
                 ("ffn_up", "mlp.up_proj"),
                 ("ffn_down", "mlp.down_proj"),
+                ("ffn_gate_inp", "mlp.gate"),
+                ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
+                ("ffn_gate_exps", "mlp.experts.*.gate_proj"),
+                ("ffn_up_exps", "mlp.experts.*.up_proj"),
+                ("ffn_down_exps", "mlp.experts.*.down_proj"),
+                ("ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+                ("ffn_up_shexp", "mlp.shared_experts.up_proj"),
+                ("ffn_down_shexp", "mlp.shared_experts.down_proj"),
             ],
         )
+    }
+
+    /// The names of Mixtral's experts besides.
+    pub fn mixtral() -> Names {
+        Names::llama().with(&[
+            ("ffn_gate_inp", "block_sparse_moe.gate"),
+            ("exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias"),
+            ("ffn_gate_exps", "block_sparse_moe.experts.*.w1"),
+            ("ffn_up_exps", "block_sparse_moe.experts.*.w3"),
+            ("ffn_down_exps", "block_sparse_moe.experts.*.w2"),
+        ])
+    }
+
+    /// The same names, of which GGUF files have these parts of layers under others.
+    pub fn in_gguf(self, parts: &'static [(&'static str, &'static str)]) -> Names {
+        Names { gguf: parts, ..self }
+    }
+
+    /// The name in GGUF files.
+    pub fn gguf(&self, name: &str) -> String {
+        let own = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).and_then(|(n, part)| {
+            let (part, end) = part.rsplit_once('.')?;
+            let (_, other) = self.gguf.iter().find(|(g, _)| *g == part)?;
+            Some(format!("blk.{n}.{other}.{end}"))
+        });
+        own.unwrap_or_else(|| name.to_string())
     }
 
     /// The same names of matrices of layers that are `[in,out]` on the Hub.

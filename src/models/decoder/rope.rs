@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::error::TensorResult;
 use crate::models::Pass;
-use crate::models::rope_settings::RopeTable;
+use crate::models::rope_settings::{Growth, RopeTable};
 use crate::ops::rope::{RopePairs, rope_tables};
 use crate::tensor::Tensor;
 
@@ -23,8 +23,8 @@ impl Rope {
     /// The tables of positions below `context`.
     pub fn new(context: usize, t: &RopeTable, device: &Device) -> TensorResult<Rope> {
         let turned = t.freqs.len() * 2;
-        let scale =
-            |p: usize| t.growth.map_or(t.factor, |(beta, original)| t.factor * (1.0 + beta * (1.0 + (p as f64 / original).floor()).ln()));
+        let grown = |g: Growth, p: usize| 1.0 + g.beta * (1.0 + ((p as f64 + g.shift) / g.original).floor()).ln();
+        let scale = |p: usize| t.factor * t.growth.map_or(1.0, |g| grown(g, p));
         let of = |freqs: &[f64]| {
             let (mut cos, mut sin) = rope_tables(context, freqs, t.pairs);
             if t.factor != 1.0 || t.growth.is_some() {
@@ -65,6 +65,11 @@ impl Rope {
             None => table.narrow(0, start, len),
         };
         Ok(Rope { table: [part(&table[0])?, part(&table[1])?], long: None, ..*self })
+    }
+
+    /// Multiplies heads `[B,H,T,D]` with the cosine of the first pair: what grows with the position, where that pair does not turn.
+    pub fn grow(&self, x: &Tensor) -> TensorResult<Tensor> {
+        x.mul(&self.table[0].narrow(-1, 0, 1)?)?.cast(x.dtype())
     }
 
     /// Turns heads `[B,H,T,D]`.

@@ -1,4 +1,4 @@
-//! Attention with what the fused kernel does not have: capped scores and sinks; and linear biases as a mask.
+//! Attention with what the fused kernel does not have: capped scores, sinks and chunks; and linear biases as a mask.
 
 use super::description::{Alibi, AttentionSpec};
 use crate::device::Device;
@@ -40,11 +40,17 @@ pub(crate) fn attention(
     // How far each key lies behind the query: [T, S].
     let at = Tensor::arange(0.0, t as f64, 1.0, DType::F32, device)?.unsqueeze(1)?;
     let keys = Tensor::arange(0.0, s as f64, 1.0, DType::F32, device)?;
-    let behind = at.sub(&keys)?.add((valid.unwrap_or(s) as f64 - t as f64) as f32)?;
+    let first = (valid.unwrap_or(s) as f64 - t as f64) as f32;
+    let behind = at.sub(&keys)?.add(first)?;
     let hidden = behind.lt(0.0)?;
     scores = scores.masked_fill(&hidden, f64::from(f32::MIN))?;
     if let Some(window) = spec.window {
         scores = scores.masked_fill(&behind.ge(window as f32)?, f64::from(f32::MIN))?;
+    }
+    if let Some(chunk) = spec.chunk {
+        let of = |position: Tensor| position.add(0.5)?.div(chunk as f32)?.floor();
+        let other = of(at.add(first)?)?.ne(&of(keys)?)?;
+        scores = scores.masked_fill(&other, f64::from(f32::MIN))?;
     }
     let weights = match sinks {
         Some(sinks) => {

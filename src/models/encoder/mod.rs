@@ -142,7 +142,7 @@ impl Encoder {
         settings.finish_encoder()?;
         // The head of a decoder, which embeddings have no use for.
         let head: &[&str] = if encoder.spec.causal { &["lm_head.weight"] } else { &[] };
-        tensors.finish(&[encoder.spec.stack.unused, head].concat())?;
+        tensors.finish(&[encoder.spec.stack.unused, head].concat(), &[])?;
         crate::events::model_loaded(encoder.shape.architecture, encoder.shape.layers, encoder.shape.context);
         Ok(encoder)
     }

@@ -117,7 +117,7 @@ impl Seq2Seq {
         let head = w.head(&tokens, true, false)?;
         settings.finish_encoder_decoder()?;
         dw.add_to(&w);
-        w.finish(e.unused)?;
+        w.finish(e.unused, &[])?;
         let Some(first) = d.layers.first().and_then(|l| l.mixer.attention()) else {
             return Err(TensorError::Internal("a decoder without layers".into()));
         };

@@ -73,7 +73,7 @@ impl VisionTower {
         let tensors = Tensors::new(weights, &settings, &names, dtype.unwrap_or_else(|| weights.device().default_float()));
         let tower = VisionTower::read(spec, &tensors, dtype.unwrap_or_else(|| weights.device().default_float()))?;
         settings.finish_encoder()?;
-        tensors.finish(tower.spec.stack.unused)?;
+        tensors.finish(tower.spec.stack.unused, &[])?;
         crate::events::model_loaded(tower.spec.stack.architecture, tower.layers.len(), tower.positions.dims()[1]);
         Ok(tower)
     }

@@ -95,7 +95,7 @@ impl ImageTextModel {
         let image = VisionTower::read(spec.image, &iw, dtype)?;
         settings.finish_encoder()?;
         iw.add_to(&tw);
-        tw.finish(&unused)?;
+        tw.finish(&unused, &[])?;
         Ok(ImageTextModel { text, image, token: spec.token, text_head, image_head, scale, bias })
     }
 

@@ -90,7 +90,7 @@ impl IndexAddKernel {
         if task.thread() == 0 {
             // SAFETY: the memory has this size, and only this thread uses it before the barrier.
             let (starts, order) = unsafe { std::slice::from_raw_parts_mut(lists, n + 2 + count) }.split_at_mut(n + 2);
-            sort(task, n, count, starts, order);
+            sort(task, 1, n, count, starts, order);
         }
         task.barrier();
         // SAFETY: written before the barrier, and not any more.
@@ -107,15 +107,16 @@ impl IndexAddKernel {
     }
 }
 
-/// A counting sort of the positions `0..count` by their index.
-fn sort(task: &dyn Task, n: usize, count: usize, starts: &mut [u32], order: &mut [u32]) {
+/// A counting sort of the positions `0..count` by their index below `n`, which load `k` has: those of index r are
+/// `starts[r]..starts[r + 1]` of `order`. There are n + 2 starts.
+pub(crate) fn sort(task: &dyn Task, k: usize, n: usize, count: usize, starts: &mut [u32], order: &mut [u32]) {
     starts.fill(0);
     let each = |f: &mut dyn FnMut(usize, usize)| {
         let mut i = 0;
         let mut wide = [0i64; 256];
         while i < count {
             let len = wide.len().min(count - i);
-            read(task, i, &mut wide[..len]);
+            read(task, k, i, &mut wide[..len]);
             for &index in &wide[..len] {
                 if index < 0 || index as usize >= n {
                     task.fail(index, n);
@@ -137,15 +138,15 @@ fn sort(task: &dyn Task, n: usize, count: usize, starts: &mut [u32], order: &mut
     });
 }
 
-fn read(task: &dyn Task, start: usize, out: &mut [i64]) {
+fn read(task: &dyn Task, k: usize, start: usize, out: &mut [i64]) {
     macro_rules! lane {
         ($t:ty, $v:ident) => {{
             let mut x = [0 as $t; 256];
-            task.load(1, start, SliceMut::$v(&mut x[..out.len()]));
+            task.load(k, start, SliceMut::$v(&mut x[..out.len()]));
             out.iter_mut().zip(&x).for_each(|(o, &x)| *o = x as i64);
         }};
     }
-    match task.step().loads[1].dtype().compute() {
+    match task.step().loads[k].dtype().compute() {
         DType::I64 => lane!(i64, I64),
         DType::U32 => lane!(u32, U32),
         _ => lane!(i32, I32),

@@ -12,6 +12,9 @@ pub(super) const WEIGHTS_QUADS: (&str, &str) = ("weights_quads.wgsl", include_st
 pub(super) const WEIGHTS_ITEMS: (&str, &str) = ("weights_items.wgsl", include_str!("weights_items.wgsl"));
 pub(super) const WEIGHTS_LOADS: (&str, &str) = ("weights_loads.wgsl", include_str!("weights_loads.wgsl"));
 
+/// What templates include that read items: the three that do, and what they include.
+pub(crate) const FILES: &[(&str, &str)] = &[WIDE_HALVES, WEIGHTS_QUADS, WEIGHTS_ITEMS, WEIGHTS_LOADS];
+
 /// How weights come out of load 1.
 pub(crate) struct Weights {
     reader: Reader,

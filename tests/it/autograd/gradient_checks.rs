@@ -270,6 +270,24 @@ fn running() {
 }
 
 #[test]
+fn experts() {
+    // Rows for all of their experts, and rows of their own; an expert that none takes, and one that is taken twice.
+    check("expert_matmul", &[&[3, 4], &[4, 5, 4]], (-2.0, 2.0), |x| {
+        x[0].expert_matmul(&x[1], &indices(&[3, 0, 0, 1, 3, 0], &[3, 2], &x[0]))
+    });
+    check("expert_matmul of rows of their own", &[&[2, 3, 4], &[3, 2, 4]], (-2.0, 2.0), |x| {
+        x[0].expert_matmul(&x[1], &indices(&[2, 0, 2, 0, 0, 2], &[2, 3], &x[0]))
+    });
+    // As a router has it: weights of the largest few.
+    check("topk of scores", &[&[3, 6]], (-2.0, 2.0), |x| {
+        let scores = x[0].softmax(-1)?;
+        let (_, ids) = scores.detach().topk(2, -1, true)?;
+        let chosen = scores.gather(-1, &ids)?;
+        chosen.div(&chosen.sum(&[-1], true)?)
+    });
+}
+
+#[test]
 fn rows_by_index() {
     check("index_select", &[&[5, 3]], (-2.0, 2.0), |x| x[0].index_select(0, &indices(&[4, 1, 1, 0], &[4], &x[0])));
     check("index_select of columns", &[&[3, 5]], (-2.0, 2.0), |x| x[0].index_select(1, &indices(&[4, 1, 1, 0], &[4], &x[0])));

@@ -1,8 +1,10 @@
 //! Models of the Hub as GGUF files, and GGUF files in other types: the same logits, the same tokens.
 
+use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tensorlogic::autograd::no_grad;
-use tensorlogic::io::{Gguf, GgufWriter};
+use tensorlogic::io::{Gguf, GgufWriter, write_safetensors};
 use tensorlogic::models::convert::{file_type, write_gguf};
 use tensorlogic::models::{self, Adapters, KvCache, Model, Weights};
 use tensorlogic::nn::LoraConfig;
@@ -67,6 +69,58 @@ fn a_folder_is_the_same_model_as_gguf() {
         let (a, b) = (logits(&*a), logits(&*b));
         assert!(distance(&b, &logits(&*load(&hub))) > 0.1, "{name}: the adapters change something");
         assert!(distance(&b, &a) < 1e-5, "{name}: {:e}", distance(&b, &a));
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A folder of Qwen 3 with experts, of random tensors.
+fn with_experts(folder: &Path) {
+    let config = json!({
+        "model_type": "qwen3_moe", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+        "head_dim": 16, "intermediate_size": 64, "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": true,
+        "max_position_embeddings": 64, "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": true,
+    });
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let (mut rng, mut tensors) = (Rng::new(9), BTreeMap::new());
+    let mut add = |name: String, shape: &[usize]| {
+        tensors.insert(name, rng.normal(shape, DType::F32, &Device::cpu()).unwrap().mul(0.3).unwrap());
+    };
+    add("model.embed_tokens.weight".into(), &[64, 32]);
+    add("model.norm.weight".into(), &[32]);
+    for l in 0..2 {
+        let mut part = |name: &str, shape: &[usize]| add(format!("model.layers.{l}.{name}.weight"), shape);
+        ["input_layernorm", "post_attention_layernorm"].iter().for_each(|n| part(n, &[32]));
+        ["self_attn.q_norm", "self_attn.k_norm"].iter().for_each(|n| part(n, &[16]));
+        ["self_attn.q_proj", "self_attn.o_proj"].iter().for_each(|n| part(n, &[32, 32]));
+        ["self_attn.k_proj", "self_attn.v_proj"].iter().for_each(|n| part(n, &[16, 32]));
+        part("mlp.gate", &[4, 32]);
+        for e in 0..4 {
+            ["gate_proj", "up_proj", "down_proj"].iter().for_each(|n| part(&format!("mlp.experts.{e}.{n}"), &[32, 32]));
+        }
+    }
+    let mut bytes = Vec::new();
+    write_safetensors(&tensors, &[("format", "pt")], |part: &[u8]| {
+        bytes.extend_from_slice(part);
+        Ok(())
+    })
+    .unwrap();
+    std::fs::write(folder.join("model.safetensors"), bytes).unwrap();
+}
+
+#[test]
+fn a_folder_with_experts_is_the_same_model_as_gguf() {
+    let folder = place("experts");
+    with_experts(&folder);
+    let want = logits(&*load(&folder));
+    for (dtype, most) in [(DType::F32, 1e-6), (DType::Q8_0, 0.05)] {
+        let gguf = folder.join("m.gguf");
+        convert(&folder, dtype, &gguf);
+        let file = Gguf::open(&gguf).unwrap();
+        assert_eq!(file.u64("qwen3moe.expert_count").unwrap(), 4);
+        assert_eq!(file.tensor("blk.1.ffn_up_exps.weight").unwrap().shape[..], [4, 32, 32]);
+        assert_eq!(file.tensor("blk.1.ffn_gate_inp.weight").unwrap().type_name(), "F32", "a router stays as it is");
+        let d = distance(&logits(&*load(&gguf)), &want);
+        assert!(d < most, "{dtype}: {d:e}");
     }
     std::fs::remove_dir_all(folder).unwrap();
 }

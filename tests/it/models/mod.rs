@@ -4,6 +4,7 @@ mod architectures;
 mod concurrent;
 mod convert;
 mod encoders;
+mod experts;
 mod inference;
 mod model_files;
 mod model_settings;

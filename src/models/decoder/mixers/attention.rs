@@ -88,7 +88,7 @@ impl Attention {
         })
     }
 
-    /// Queries, keys and values `[B,T,H·D]`.
+    /// Queries, keys and values `[B,T,H·D]`, normalised over their width and clipped.
     fn project(&self, h: &Tensor) -> TensorResult<[Tensor; 3]> {
         let s = &self.spec;
         let all = match &self.qkv {
@@ -104,6 +104,12 @@ impl Attention {
             }
             Qkv::Joint(all) => all.parts(h, [s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim])?,
         };
+        let [q, k, v] = all;
+        let of_width = |x: Tensor, norm: Option<&Norm>| match (norm, s.qk_norm) {
+            (Some(norm), Some(n)) if n.of == QkNormOf::Width => norm.forward(&x),
+            _ => Ok(x),
+        };
+        let all = [of_width(q, self.q_norm.as_ref())?, of_width(k, self.k_norm.as_ref())?, v];
         let Some(c) = s.clip else { return Ok(all) };
         let [q, k, v] = all;
         let clip = |x: Tensor| x.clamp(Some(-c), Some(c));
@@ -131,11 +137,7 @@ impl Attention {
             (Some(norm), Some(of)) if of.of != QkNormOf::Width && of.after_rope == at => norm.forward(&x),
             _ => Ok(x),
         };
-        let x = match (norm, of) {
-            (Some(norm), Some(of)) if of.of == QkNormOf::Width => split_heads(&norm.forward(x)?, heads)?,
-            _ => split_heads(x, heads)?,
-        };
-        let x = norm_at(x, false)?;
+        let x = norm_at(split_heads(x, heads)?, false)?;
         let x = match rope {
             Some(n) => context.ropes[n].rotate(&x)?,
             None => x,
@@ -149,6 +151,10 @@ impl Attention {
         let [q, k, v] = self.project(h)?;
         let (q, gate) = self.gate(h, q)?;
         let q = self.heads(&q, s.heads, self.q_norm.as_ref(), s.query_rope.or(s.rope), context)?; // [B, H, T, D]
+        let q = match s.growth {
+            Some(n) => context.ropes[n].grow(&q)?,
+            None => q,
+        };
         let (k, v) = match s.keys {
             KeysFrom::Layer(other) => cache.lent(other)?,
             _ => {
@@ -166,7 +172,7 @@ impl Attention {
             (Some(biases), Some(mask)) => Some(biases.narrow(-1, 0, k.dims()[2])?.add(mask)?),
             (None, mask) => mask.clone(),
         };
-        let a = if s.softcap.is_some() || self.sinks.is_some() {
+        let a = if s.softcap.is_some() || s.chunk.is_some() || self.sinks.is_some() {
             scores::attention(s, self.sinks.as_ref(), [&q, &k, &v], biased.as_ref(), context.kv_len)?
         } else {
             let options =

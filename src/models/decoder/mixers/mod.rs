@@ -4,6 +4,7 @@ pub(crate) mod attention;
 pub(crate) mod beside;
 mod conv;
 pub(crate) mod delta;
+mod latent;
 pub(crate) mod selective;
 pub(crate) mod short_conv;
 pub(crate) mod ssd;
@@ -14,11 +15,12 @@ use super::norm::Norm;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::models::weights::Tensors;
-use crate::models::{KvCache, LayerCache, Projection};
+use crate::models::{CachePart, KvCache, LayerCache, Projection};
 use crate::tensor::Tensor;
 use attention::Attention;
 use beside::Beside;
 use delta::Delta;
+use latent::Latent;
 use selective::Selective;
 use short_conv::ShortConv;
 use ssd::Ssd;
@@ -32,6 +34,7 @@ pub(crate) enum Mixer {
     Ssd(Ssd),
     Selective(Selective),
     Beside(Beside),
+    Latent(Latent),
 }
 
 /// Where a mixer's states are in the cache: in a layer, from a part on.
@@ -54,6 +57,7 @@ pub(crate) fn cache(l: &LayerSpec, width: usize, dtype: DType) -> LayerCache {
         MixerSpec::Ssd(s) => LayerCache::Own(s.cache(dtype)),
         MixerSpec::Selective(s) => s.cache(dtype),
         MixerSpec::Beside(s) => s.cache(dtype),
+        MixerSpec::Latent(l) => LayerCache::Own(vec![CachePart::Rows { heads: 1, size: l.rank + l.turned }]),
     }
 }
 
@@ -67,6 +71,7 @@ impl Mixer {
             MixerSpec::Ssd(s) => Mixer::Ssd(Ssd::load(w, i, s, width)?),
             MixerSpec::Selective(s) => Mixer::Selective(Selective::load(w, i, s, width)?),
             MixerSpec::Beside(s) => Mixer::Beside(Beside::load(w, i, s, width)?),
+            MixerSpec::Latent(l) => Mixer::Latent(Latent::load(w, i, l, width)?),
         })
     }
 
@@ -84,6 +89,7 @@ impl Mixer {
             Mixer::Ssd(s) => s.forward(Place { layer: i, part: 0 }, h, cache),
             Mixer::Selective(s) => s.forward(i, h, cache),
             Mixer::Beside(s) => s.forward(i, h, context, cache),
+            Mixer::Latent(l) => l.forward(i, h, context, cache),
         }
     }
 
@@ -96,6 +102,7 @@ impl Mixer {
             Mixer::Ssd(s) => s.projections(),
             Mixer::Selective(s) => s.projections(),
             Mixer::Beside(s) => s.attention.projections().chain(s.ssd.projections()).collect(),
+            Mixer::Latent(l) => l.projections(),
         }
     }
 
@@ -108,6 +115,7 @@ impl Mixer {
             Mixer::Ssd(s) => s.projections_mut(),
             Mixer::Selective(s) => s.projections_mut(),
             Mixer::Beside(s) => s.attention.projections_mut().chain(s.ssd.projections_mut()).collect(),
+            Mixer::Latent(l) => l.projections_mut(),
         }
     }
 
@@ -119,6 +127,7 @@ impl Mixer {
             Mixer::Delta(s) => s.norms().collect(),
             Mixer::Selective(s) => s.norms().collect(),
             Mixer::Beside(s) => s.attention.norms().collect(),
+            Mixer::Latent(l) => l.norms(),
         }
     }
 
@@ -131,6 +140,7 @@ impl Mixer {
             Mixer::Ssd(s) => s.others().collect(),
             Mixer::Selective(s) => s.others().collect(),
             Mixer::Beside(s) => s.attention.others().chain(s.ssd.others()).collect(),
+            Mixer::Latent(l) => l.others(),
         }
     }
 }

@@ -1,0 +1,36 @@
+//! Mistral 4 (Mistral AI, 2026): DeepSeek V3's attention and layers with weights by the softmax over all experts, and queries that grow with the
+//! position p by 1 + β·ln(1 + ⌊p/original⌋).
+
+use super::deepseek::{self, UsualLatent};
+use super::{common, experts};
+use crate::error::TensorResult;
+use crate::models::decoder::Description;
+use crate::models::decoder::description::{ExpertLayout, MixerSpec, RouterSpec, Scores};
+use crate::models::rope_settings::{Growth, RopeTable};
+use crate::models::settings::{NONE, Settings};
+
+pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
+    common::rope_is_said(s)?;
+    let usual = UsualLatent { query_rank: 1024, rank: 256, plain: 64, turned: 64, value: 128, eps: 1e-6, turns_part: true };
+    let mut d = deepseek::decoder(s, "mistral4", &usual)?;
+    let (beta, original) = ("rope_parameters.llama_4_scaling_beta", "rope_parameters.original_max_position_embeddings");
+    s.only_number(NONE, "rope_parameters.max_position_embeddings", d.context as f64, "`max_position_embeddings` has to be the same")?;
+    if let (Some(beta), Some(original)) = (s.number(NONE, beta)?, s.positive(NONE, original)?) {
+        d.ropes.push(RopeTable::growing(Growth { beta, original, shift: 0.0 }));
+        d.each(|l| {
+            if let MixerSpec::Latent(latent) = &mut l.mixer {
+                latent.growth = Some(1);
+            }
+        });
+    }
+    let router = RouterSpec { groups: experts::groups(s, [1, 1], 2)?, ..RouterSpec::new(Scores::Softmax) };
+    let mut experts = experts::experts(s, &experts::routed(Some([128, 4])), experts::weighted(s, router, true, 1.0)?)?;
+    experts.layout = ExpertLayout::Joint;
+    d.names = deepseek::names()
+        .with(&[("ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"), ("ffn_down_exps.weight", "mlp.experts.down_proj")]);
+    let size = experts::size(s, "moe_intermediate_size", 2048)?;
+    experts.shared = experts::shared(s, "n_shared_experts", size, 1)?;
+    let dense = experts::dense_first(s, 0)?;
+    experts::put(&mut d, &experts, size, |i| i >= dense);
+    Ok(d)
+}

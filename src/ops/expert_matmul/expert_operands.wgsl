@@ -1,0 +1,26 @@
+// How the products with experts' weights read both operands, and sum over a row group.
+
+const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
+const SPAN_ITEMS: u32 = SPAN / WIDTH; // items that share a span of quads
+const PART: u32 = QUADS / PARTS; // quads of a part
+
+// The place in a row of quad c of item i.
+fn quad_of(i: u32, c: u32) -> u32 { return i / SPAN_ITEMS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % SPAN_ITEMS * WIDTH + c % WIDTH; }
+// Quad v of row m of x, zero beyond its end.
+fn x4(m: u32, v: u32) -> vec4<f32> {
+  let base = m * p.k; let k = 4u * v;
+  var x = vec4<f32>();
+#if VEC_X
+  if (k < p.k) { x = vec4<f32>(load4_0(base + k)); }
+#else
+  if (k < p.k) { x.x = f32(load_0(base + k)); }
+  if (k + 1u < p.k) { x.y = f32(load_0(base + k + 1u)); }
+  if (k + 2u < p.k) { x.z = f32(load_0(base + k + 2u)); }
+  if (k + 3u < p.k) { x.w = f32(load_0(base + k + 3u)); }
+#endif
+  return x;
+}
+
+#include "weights_items.wgsl" SMALL = p.pairs
+#include "weights_loads.wgsl" S = "", N = 1, START = "p.w_start + p.w_offset", K = p.k
+${SUM}

@@ -1,0 +1,99 @@
+//! The GPU forms of products with experts' weights: a group of threads for each row of the expert that a pair names, or, of many pairs, for each row
+//! of each expert and all pairs that name it.
+
+use crate::ops::matmul::weights::{FILES, Items, Weights};
+use crate::plan::{AdapterInfo, Step, Wgsl};
+use crate::shader::row_group::{RowGroup, SUM};
+use crate::shader::{Template, U32, Value, grid, indexable, params};
+
+params! {
+    /// What the kernel reads at run time.
+    struct ExpertMatMulParams {
+        /// Rows of x and an expert each.
+        pairs: u32,
+        /// Pairs of a row of x.
+        per: u32,
+        /// Experts.
+        experts: u32,
+        /// Rows of an expert's weights.
+        n: u32,
+        /// Columns of both.
+        k: u32,
+        /// Workgroups of a pair, or of an expert.
+        tiles: u32,
+        /// Workgroups in x.
+        groups_x: u32,
+        /// The first element of the weights, which is the sum of two.
+        w_start: u32,
+        /// The second of them.
+        w_offset: u32,
+    }
+}
+
+/// What both forms include.
+const OPERANDS: &[(&str, &str)] = &[("expert_operands.wgsl", include_str!("expert_operands.wgsl")), FILES[0], FILES[1], FILES[2], FILES[3]];
+
+static EXPERT_MATMUL: Template =
+    Template::new("expert_matmul.wgsl", include_str!("expert_matmul.wgsl")).params(ExpertMatMulParams::FIELDS).files(OPERANDS);
+static EXPERT_MATMUL_MANY: Template =
+    Template::new("expert_matmul_many.wgsl", include_str!("expert_matmul_many.wgsl")).params(ExpertMatMulParams::FIELDS).files(OPERANDS);
+
+/// Pairs for each expert, on average, from which on a workgroup has one expert's pairs instead of one pair.
+const MANY: usize = 4;
+/// Of how many pairs weights are read at once.
+const PAIRS: u32 = 8;
+/// How many pairs are looked through before their products are made.
+const SEGMENT: u32 = 1024;
+
+/// Load 0 `[rows, K]` times load 1 `[E, N, K]` by load 2 `[pairs]`.
+pub fn expert_matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let (x, w, pairs) = (step.loads[0].shape, step.loads[1].shape, step.loads[2].shape.count());
+    let (experts, n, k) = (w[0], w[1], w[2]);
+    if !indexable(&[x.count(), w.count(), pairs.checked_mul(n)?]) || x[0] == 0 || experts == 0 || k == 0 {
+        return None;
+    }
+    let weights = Weights::of(&step.loads[1], k);
+    let Items { planes, quads, strips, span, parts, .. } = weights.shape;
+    let items = k.div_ceil(4 * quads as usize);
+    let most = 1 << adapter.workgroup_threads.max(1).ilog2();
+    let lanes = (items.next_power_of_two() as u32).clamp(4, 32).min(most);
+    let workgroup = 128.min(most).max(lanes);
+    let row_group = RowGroup { workgroup, size: lanes, col_major: false };
+    let tiles = n.div_ceil(row_group.rows() as usize);
+    let many = pairs >= MANY * experts;
+    let grid = grid(if many { experts } else { pairs }.checked_mul(tiles)?)?;
+    let (start, raw) = weights.start();
+    let [w_start, w_offset] = start.map(U32::from);
+    let params = ExpertMatMulParams {
+        pairs: U32::size(pairs)?,
+        per: U32::size(pairs / x[0])?,
+        experts: U32::size(experts)?,
+        n: U32::size(n)?,
+        k: U32::size(k)?,
+        tiles: U32::size(tiles)?,
+        groups_x: grid[0].into(),
+        w_start,
+        w_offset,
+    };
+    let mut consts = vec![
+        ("LANES", lanes),
+        ("QUADS", quads),
+        ("STRIPS", strips),
+        ("SPAN", span),
+        ("PARTS", parts.max(1)),
+        ("SECOND", (planes > 1) as u32),
+        ("THIRD", (planes > 2) as u32),
+    ];
+    if many {
+        consts.extend([("PAIRS", PAIRS), ("SEGMENT", SEGMENT)]);
+    }
+    let mut values = weights.values();
+    values.extend(consts.iter().map(|&(name, n)| (name, Value::from(n))));
+    values.extend([
+        ("PART", (quads / parts.max(1)).into()),
+        ("VEC_X", (k % 4 == 0).into()),
+        ("SUM", row_group.function("row_sum", SUM, adapter).into()),
+    ]);
+    let template = if many { &EXPERT_MATMUL_MANY } else { &EXPERT_MATMUL };
+    Some(Wgsl { source: template.source(&values), consts, workgroup, grid, words: params.words(), raw, transposed: vec![] })
+}

@@ -1,0 +1,291 @@
+//! Products of rows with the weights of the experts that each row names, of which no other is read.
+
+pub(crate) mod gpu;
+#[cfg(all(test, feature = "gpu"))]
+mod tests;
+
+use crate::backends::cpu::gemm::{Matrix, MatrixMut, gemm};
+use crate::backends::cpu::operand::{slice, values};
+use crate::backends::cpu::{dot, path, share, vector::Real};
+use crate::dtype::DType;
+use crate::error::{TensorError, TensorResult};
+use crate::layout::Layout;
+use crate::ops::index_add::sort;
+use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
+use crate::shape::Shape;
+use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
+use std::panic::Location;
+use std::sync::Arc;
+
+/// x `[rows, K]`, weights `[E, N, K]` and experts `[pairs]`, as many for each row, to `[pairs, N]`.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertMatMulKernel;
+
+/// Rows of one expert up to which its weights are streamed past them instead of decoded.
+const DOT_MAX_ROWS: usize = 8;
+/// Rows of x that are multiplied at a time.
+const SLAB: usize = 256;
+/// Rows of weights that are streamed at a time, and that are decoded together.
+const PIECES: [usize; 2] = [1024, 64];
+/// Rows of weights of which a thread has whole groups.
+const SHARE: usize = 16;
+
+/// The sizes of a step.
+#[derive(Clone, Copy)]
+struct Sizes {
+    experts: usize,
+    pairs: usize,
+    /// Pairs of a row of x.
+    per: usize,
+    n: usize,
+    k: usize,
+}
+
+impl Sizes {
+    fn of(step: &Step) -> Sizes {
+        let (x, w, pairs) = (step.loads[0].shape, step.loads[1].shape, step.loads[2].shape.count());
+        Sizes { experts: w[0], pairs, per: (pairs / x[0].max(1)).max(1), n: w[1], k: w[2] }
+    }
+}
+
+/// Weights as they are stored: rows of whole blocks behind each other, in a type that dot products read.
+struct Stored<'a> {
+    dtype: DType,
+    bytes: &'a [u8],
+    row_bytes: usize,
+}
+
+impl<'a> Stored<'a> {
+    fn of(task: &'a dyn Task, s: &Sizes) -> Option<Stored<'a>> {
+        let source = task.step().loads[1].plain().filter(|l| l.layout.is_contiguous())?;
+        let dtype = source.dtype;
+        let raw = task.raw_load(1);
+        let read = matches!(dtype, DType::F32 | DType::F16 | DType::BF16) || dtype.is_block();
+        let block = dtype.block();
+        if !read || !s.k.is_multiple_of(block) || !raw.offset.is_multiple_of(block) || raw.ptr.is_null() || s.k == 0 {
+            return None;
+        }
+        // SAFETY: the backend checked that the operand lies within its buffer, which nobody writes meanwhile.
+        let bytes = unsafe { std::slice::from_raw_parts(raw.ptr.cast_const(), raw.len) };
+        let size = dtype.block_bytes();
+        Some(Stored { dtype, bytes: &bytes[raw.offset / block * size..], row_bytes: s.k / block * size })
+    }
+
+    /// The bytes from row `r` of all experts' on.
+    fn row(&self, r: usize) -> &[u8] {
+        &self.bytes[r * self.row_bytes..]
+    }
+}
+
+impl ExpertMatMulKernel {
+    /// Pairs sorted by expert; each thread has some rows of every expert's weights.
+    fn run<T: Real>(&self, task: &dyn Task) {
+        let s = Sizes::of(task.step());
+        let size = s.experts + 2 + s.pairs;
+        let lists = task.shared(size * size_of::<u32>()).cast::<u32>();
+        if task.thread() == 0 {
+            // SAFETY: the memory has this size, and only this thread uses it before the barrier.
+            let (starts, order) = unsafe { std::slice::from_raw_parts_mut(lists, size) }.split_at_mut(s.experts + 2);
+            sort(task, 2, s.experts, s.pairs, starts, order);
+        }
+        task.barrier();
+        // SAFETY: written before the barrier, and not any more.
+        let (starts, order) = unsafe { std::slice::from_raw_parts(lists, size) }.split_at(s.experts + 2);
+        let of = |e: usize| &order[starts[e] as usize..starts[e + 1] as usize];
+        let most = (0..s.experts).map(|e| of(e).len()).max().unwrap_or(0).min(SLAB);
+        let stored = if T::DTYPE == DType::F32 { Stored::of(task, &s) } else { None };
+        let rows = share(s.n, SHARE, task.thread(), task.threads());
+        if rows.is_empty() || most == 0 {
+            return;
+        }
+        let mut buffers = Buffers::<T> {
+            x: values(task, most * s.k),
+            panel: values(task, PIECES[1].min(s.n) * s.k),
+            y: values(task, (most * PIECES[1].min(s.n)).max(most.min(DOT_MAX_ROWS) * PIECES[0].min(s.n))),
+            whole: slice::<T>(task, 0),
+        };
+        for e in 0..s.experts {
+            for pairs in of(e).chunks(SLAB) {
+                buffers.expert(task, &s, stored.as_ref(), e, pairs, rows.clone());
+            }
+        }
+    }
+}
+
+/// What a thread works with.
+struct Buffers<'a, T> {
+    x: &'a mut [T],
+    panel: &'a mut [T],
+    y: &'a mut [T],
+    /// All of x, where it is stored as it is used.
+    whole: Option<&'a [T]>,
+}
+
+impl<T: Real> Buffers<'_, T> {
+    /// Rows `rows` of the results of these pairs of expert `e`.
+    fn expert(&mut self, task: &dyn Task, s: &Sizes, stored: Option<&Stored<'_>>, e: usize, pairs: &[u32], rows: std::ops::Range<usize>) {
+        for (&pair, x) in pairs.iter().zip(self.x.chunks_exact_mut(s.k.max(1))) {
+            let at = pair as usize / s.per * s.k;
+            match self.whole {
+                Some(whole) => x.copy_from_slice(&whole[at..at + s.k]),
+                None => task.load(0, at, T::slice_mut(x)),
+            }
+        }
+        let m = pairs.len();
+        let streamed = stored.filter(|_| m <= DOT_MAX_ROWS);
+        let piece = PIECES[usize::from(streamed.is_none())];
+        for row in rows.clone().step_by(piece) {
+            let n = piece.min(rows.end - row);
+            let (x, y) = (&self.x[..m * s.k], &mut self.y[..m * n]);
+            match streamed {
+                Some(w) => {
+                    let (x, y): (&[f32], &mut [f32]) = (bytemuck::cast_slice(x), bytemuck::cast_slice_mut(y));
+                    dot::matvec_multi(path::current(), w.dtype, w.row(e * s.n + row), w.row_bytes, x, y, [m, n]);
+                }
+                None => {
+                    let panel = &mut self.panel[..n * s.k];
+                    match stored {
+                        Some(w) => {
+                            let bytes = &w.row(e * s.n + row)[..n * w.row_bytes];
+                            dot::dequantize(path::current(), w.dtype, bytes, bytemuck::cast_slice_mut(panel));
+                        }
+                        None => task.load(1, (e * s.n + row) * s.k, T::slice_mut(panel)),
+                    }
+                    let left = Matrix { ptr: x.as_ptr(), row: s.k as isize, col: 1 };
+                    let right = Matrix { ptr: panel.as_ptr(), row: 1, col: s.k as isize };
+                    // SAFETY: the matrices lie in slices of these sizes, and the results are this thread's.
+                    unsafe { gemm([m, n, s.k], left, right, MatrixMut::new(y.as_mut_ptr(), n), T::of(1.0)) };
+                }
+            }
+            for (&pair, y) in pairs.iter().zip(y.chunks_exact_mut(n)) {
+                task.store(0, pair as usize * s.n + row, T::slice_mut(y));
+            }
+        }
+    }
+}
+
+impl Kernel for ExpertMatMulKernel {
+    fn cpu(&self, task: &dyn Task) {
+        match task.step().loads[0].dtype().compute() {
+            DType::F64 => self.run::<f64>(task),
+            _ => self.run::<f32>(task),
+        }
+    }
+    fn ops(&self, step: &Step) -> u64 {
+        let s = Sizes::of(step);
+        2 * (s.pairs * s.n * s.k) as u64
+    }
+    /// Of the weights those of one expert for each pair, or of all.
+    fn most_read(&self, step: &Step, k: usize) -> u64 {
+        let s = Sizes::of(step);
+        match step.loads[1].sources.first() {
+            Some(w) if k == 1 => (s.experts.min(s.pairs) * s.n * s.k / w.dtype.block() * w.dtype.block_bytes()) as u64,
+            _ => u64::MAX,
+        }
+    }
+    fn wgsl(&self, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+        gpu::expert_matmul(step, adapter)
+    }
+}
+
+struct ExpertMatMul;
+
+impl Op for ExpertMatMul {
+    fn name(&self) -> &'static str {
+        "expert_matmul"
+    }
+    fn key(&self, _: &mut Key) {}
+    fn define(&self, _: &[Tensor]) -> Option<TensorResult<Tensor>> {
+        None
+    }
+    fn lower(&self, inputs: &[Meta], outputs: &[Meta]) -> Lowered {
+        let (x, w, ids, y) = (inputs[0].shape, inputs[1].shape, inputs[2].shape, outputs[0].shape);
+        let (k, pairs) = (w[2], ids.count());
+        let rows = if x.rank() == 3 { pairs } else { x[0] };
+        Lowered::Kernel {
+            kernel: Arc::new(ExpertMatMulKernel),
+            loads: vec![
+                (0, Layout::contiguous(x), Shape::of(&[rows, k])),
+                (1, Layout::contiguous(w), w),
+                (2, Layout::contiguous(ids), Shape::of(&[pairs])),
+            ],
+            stores: vec![(0, Layout::contiguous(y), Shape::of(&[pairs, w[1]]))],
+        }
+    }
+    fn grad(&self, v: &Vjp) -> Option<TensorResult<Grads>> {
+        let run = || {
+            let (g, x, w, ids) = (v.grad(), &v.inputs[0], &v.inputs[1], &v.inputs[2]);
+            let left = match v.wants(0) {
+                // The same experts' weights, the other way round.
+                true => {
+                    let each = g.expert_matmul(&w.transpose(1, 2)?, ids)?;
+                    Some(if x.rank() == 3 { each } else { each.sum(&[1], false)? })
+                }
+                false => None,
+            };
+            let right = if v.wants(1) { Some(weight_gradient(x, g, w, ids)?) } else { None };
+            Ok(vec![left, right, None])
+        };
+        Some(run())
+    }
+}
+
+/// Σ over an expert's pairs of g·xᵀ, `[E,N,K]`: one product for each expert, in which what is not its own counts as 0.
+fn weight_gradient(x: &Tensor, g: &Tensor, w: &Tensor, ids: &Tensor) -> TensorResult<Tensor> {
+    let (pairs, n, k) = (ids.numel(), w.dims()[1] as isize, w.dims()[2] as isize);
+    let experts = Tensor::arange(0.0, w.dims()[0] as f64, 1.0, DType::I32, w.device())?.reshape(&[-1, 1, 1])?;
+    let own = ids.cast(DType::I32)?.reshape(&[1, pairs as isize, 1])?.eq(&experts)?;
+    let x = if x.rank() == 3 { x.clone() } else { x.unsqueeze(1)?.broadcast_to(&[x.dims()[0], ids.dims()[1], k as usize])? };
+    let g = g.reshape(&[1, pairs as isize, n])?.mul(&own.cast(g.dtype())?)?;
+    g.transpose(1, 2)?.matmul(&x.reshape(&[pairs as isize, k])?)
+}
+
+impl Tensor {
+    /// Products of rows with the weights of the experts that each names: `[T,K]`, or `[T,k,K]` with a row for each, with weights `[E,N,K]` and
+    /// experts `[T,k]` (integers below E) gives `[T,k,N]`, y\[t,j\] = W\[ids\[t,j\]\]·x\[t\]. Only the weights of named experts are read, in
+    /// any format that a product reads; the experts stay data of the device. Sums are accumulated in f32 (f64 in f64). A bad expert is an error
+    /// of the evaluation.
+    ///
+    /// # Errors
+    /// When the shapes do not fit, the experts are not integers, or the dtypes have no product of floats.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let cpu = Device::cpu();
+    /// let x = Tensor::new(&[[1.0, 2.0], [3.0, 4.0]], &cpu)?;
+    /// let weights = Tensor::new(&[[[1.0, 0.0]], [[0.0, 10.0]], [[5.0, 5.0]]], &cpu)?; // three experts with a row each
+    /// let ids = Tensor::new(&[[1, 2], [0, 1]], &cpu)?;
+    /// assert_eq!(x.expert_matmul(&weights, &ids)?.to_vec()?, [20.0, 15.0, 3.0, 40.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
+    #[track_caller]
+    pub fn expert_matmul(&self, weights: &Tensor, ids: &Tensor) -> TensorResult<Tensor> {
+        let at = Location::caller();
+        let wrong = |text: String| Err(TensorError::shape("expert_matmul", at, text));
+        let shapes = || format!("{} with experts {} of weights {}", self.shape(), ids.shape(), weights.shape());
+        let (&[t, per], &[_, n, k]) = (ids.dims(), weights.dims()) else {
+            return wrong(format!("{}: want experts [T,k] and weights [E,N,K]", shapes()));
+        };
+        match *self.dims() {
+            [rows, inner] if rows == t && inner == k => {}
+            [rows, each, inner] if rows == t && each == per && inner == k => {}
+            _ => return wrong(format!("{}: want rows [{t},{k}] or [{t},{per},{k}]", shapes())),
+        }
+        if !ids.dtype().is_int() {
+            return Err(TensorError::dtype("expert_matmul", at, format!("the experts are {}, not integers", ids.dtype())));
+        }
+        let dtype = match weights.dtype().is_block() {
+            true => self.dtype(),
+            false => self.dtype().promote(weights.dtype()).map_err(|e| TensorError::dtype("expert_matmul", at, e.to_string()))?,
+        };
+        if !dtype.is_float() || self.dtype().is_block() {
+            let text = format!("{} and {} have no product of floats; cast first", self.dtype(), weights.dtype());
+            return Err(TensorError::dtype("expert_matmul", at, text));
+        }
+        let x = if self.dtype().compute() == dtype.compute() { self.clone() } else { self.cast(dtype)? };
+        let w = if weights.dtype().compute() == dtype.compute() { weights.clone() } else { weights.cast(dtype)? };
+        let shape = Shape::new(&[t, per, n], "expert_matmul", at)?;
+        let inputs = smallvec::smallvec![x, w, ids.cast(DType::I32)?];
+        Tensor::op1(ExpertMatMul, inputs, Default::default(), Meta { dtype, shape }, at)
+    }
+}

@@ -1,0 +1,48 @@
+//! The GPU form of the largest few elements of rows: a row group of threads passes over its row once for each of them.
+
+use super::TopKKernel;
+use crate::plan::{AdapterInfo, Step, Wgsl};
+use crate::shader::row_group::{Combine, RowGroup};
+use crate::shader::{Template, U32, grid, indexable, params};
+
+params! {
+    /// What the kernel reads at run time.
+    struct TopKParams {
+        /// Rows.
+        rows: u32,
+        /// Elements of a row.
+        n: u32,
+        /// How many of them.
+        k: u32,
+        /// Workgroups in x.
+        groups_x: u32,
+    }
+}
+
+static TOPK: Template = Template::new("topk.wgsl", include_str!("topk.wgsl")).params(TopKParams::FIELDS);
+
+/// The larger key, and of equal ones the lower place.
+const BETTER: Combine = Combine { ty: "vec2<u32>", expr: "better(a, b)", builtin: None };
+
+/// Load 0 `[rows, n]` to places.
+pub(super) fn topk(of: &TopKKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let &[rows, n] = step.loads[0].shape.dims() else { return None };
+    if !indexable(&[rows.checked_mul(n)?]) {
+        return None;
+    }
+    let most = 1 << adapter.workgroup_threads.max(1).ilog2();
+    let size = (n.next_power_of_two() as u32).clamp(8, 32).min(most);
+    let row_group = RowGroup { workgroup: 64.min(most).max(size), size, col_major: false };
+    let grid = grid(rows.div_ceil(row_group.rows() as usize))?;
+    let params = TopKParams { rows: U32::size(rows)?, n: U32::size(n)?, k: U32::size(of.k)?, groups_x: grid[0].into() };
+    let values = [("SMALLEST", (!of.largest).into()), ("BEST", row_group.function("row_best", BETTER, adapter).into())];
+    Some(Wgsl {
+        source: TOPK.source(&values),
+        consts: vec![("ROW_THREADS", size), ("SMALLEST", u32::from(!of.largest))],
+        workgroup: row_group.workgroup,
+        grid,
+        words: params.words(),
+        raw: vec![],
+        transposed: vec![],
+    })
+}

@@ -1,0 +1,27 @@
+//! The largest few on the GPU against sorting.
+
+use super::TopKKernel;
+use super::gpu::topk;
+use crate::ops::tests::*;
+
+#[test]
+fn places_of_the_largest_few() {
+    for d in [F32, F16] {
+        for (rows, n, k) in [(1, 2, 1), (3, 7, 7), (5, 32, 4), (40, 129, 8), (2, 1000, 32)] {
+            for largest in [true, false] {
+                // Few values, so that there are equal ones.
+                let x = Operand::new(d, &[rows, n], noise(rows * n, 3).into_iter().map(|v| (v * 9.0).round() / 4.0).collect());
+                let want: Vec<f64> = (0..rows)
+                    .flat_map(|r| {
+                        let row = &x.values[r * n..(r + 1) * n];
+                        let mut order: Vec<usize> = (0..n).collect();
+                        order.sort_by(|&a, &b| if largest { row[b].total_cmp(&row[a]) } else { row[a].total_cmp(&row[b]) });
+                        order.into_iter().take(k).map(|i| i as f64).collect::<Vec<_>>()
+                    })
+                    .collect();
+                let by = move |s: &Step, a: &AdapterInfo| topk(&TopKKernel { k, largest }, s, a);
+                check(&format!("{d} {rows}x{n}, {k}, {largest}"), by, &[x], (DType::I32, &[rows, k]), &[], &want, 0.0);
+            }
+        }
+    }
+}
