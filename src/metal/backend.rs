@@ -262,9 +262,13 @@ fn any(_: impl Fn(&str) -> bool) -> bool {
 /// Whether the native Metal backend has a GPU.
 fn native() -> bool {
     #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
-    return NativeMetal::is_available();
+    {
+        NativeMetal::is_available()
+    }
     #[cfg(not(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))))]
-    false
+    {
+        false
+    }
 }
 
 /// A GPU through Apple's Metal, by the library's own backend, or by wgpu where that cannot be opened. On other systems [`RawBackend::is_available`] is false.

@@ -464,6 +464,8 @@ fn tl_log2_pair(x: f32) -> vec2<f32> {
 
 fn tl_pow(a: f32, b: f32) -> f32 {
   let t = abs(a);
+  // Without the sign, which fast arithmetic may leave on a zero.
+  let bits = bitcast<u32>(a) & 0x7fffffffu;
   let whole = floor(b) == b;
   // Above 2^24 every float is even.
   let odd = whole && abs(b) < 16777216.0 && (i32(clamp(b, -16777216.0, 16777216.0)) & 1) != 0;
@@ -477,7 +479,7 @@ fn tl_pow(a: f32, b: f32) -> f32 {
   if tl_isinf(b) {
     r = select(select(0.0, tl_inf(), (t > 1.0) == (b > 0.0)), 1.0, t == 1.0);
     return r;
-  } else if (bitcast<u32>(t) < 0x00800000u) {
+  } else if (bits < 0x00800000u) {
     r = select(0.0, tl_inf(), b < 0.0);
   } else if tl_isinf(a) {
     r = select(tl_inf(), 0.0, b < 0.0);
@@ -500,7 +502,7 @@ fn tl_pow(a: f32, b: f32) -> f32 {
     r = select(tl_ldexp(tl_expm1_near(f) + 1.0, i32(n)), tl_inf(), h + e > 128.5);
   }
   if (bitcast<u32>(a) >> 31u) != 0u {
-    let zero = (bitcast<u32>(t) == 0u) || tl_isinf(a);
+    let zero = bits == 0u || tl_isinf(a);
     r = select(select(r, tl_nan(), !whole && !zero), -r, odd);
   }
   return r;

@@ -77,7 +77,7 @@ const UNARY: [Unary; 16] = [
     ("rsqrt", |x| x.abs()?.add(0.5)?.rsqrt()),
     ("sin", |x| x.mul(9.0)?.sin()),
     ("cos", |x| x.mul(9.0)?.cos()),
-    ("erf", |x| x.erf()),
+    ("error function", |x| x.erf()),
     ("floor", |x| x.mul(5.0)?.floor()),
     ("clamp", |x| x.clamp(Some(-0.5), Some(0.25))),
     ("softplus", |x| x.softplus()),
@@ -103,7 +103,7 @@ const ROWS: [Unary; 13] = [
     ("argmax", |x| x.argmax(-1)),
     ("sum of columns", |x| x.sum(&[0], false)),
     ("var", |x| x.var(&[-1], 1, false)),
-    ("logsumexp", |x| x.logsumexp(&[-1], false)),
+    ("log of summed exponentials", |x| x.logsumexp(&[-1], false)),
     ("softmax", |x| x.softmax(-1)),
     ("log_softmax", |x| x.log_softmax(-1)),
     ("layer_norm", |x| x.layer_norm(None, None, 1e-5)),
@@ -200,7 +200,7 @@ impl List {
             self.add(format!("gather embedding {dtype}"), 0.0, move |d| {
                 noise(&[50, 24], dtype, 13, d)?.embedding(&Tensor::from_vec(vec![7i32, 0, 49, 7, 12], &[5], d)?)
             });
-            self.add(format!("gather index_add {dtype}"), rounding(dtype), move |d| {
+            self.add(format!("scatter added rows {dtype}"), rounding(dtype), move |d| {
                 let index = Tensor::from_vec((0..40).map(|n| n * n % 9).collect::<Vec<i32>>(), &[40], d)?;
                 noise(&[9, 12], dtype, 14, d)?.index_add(0, &index, &noise(&[40, 12], dtype, 15, d)?)
             });
