@@ -107,8 +107,8 @@ impl DType {
     const PLAIN: [DType; 10] = [F32, F16, BF16, F64, I32, U32, I8, U8, Bool, I64];
     /// The block formats, in the order of [`FORMATS`].
     pub const BLOCKS: [DType; FORMATS.len()] = [
-        Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q1_0, TQ1_0, TQ2_0, IQ2_XXS, IQ2_XS, IQ2_S,
-        IQ3_XXS, IQ3_S, IQ1_S, IQ1_M, F8_E4M3, A2, A3, A4, A5, A6, A8, Z4, Z8,
+        Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q1_0, TQ1_0, TQ2_0, IQ2_XXS, IQ2_XS,
+        IQ2_S, IQ3_XXS, IQ3_S, IQ1_S, IQ1_M, F8_E4M3, A2, A3, A4, A5, A6, A8, Z4, Z8,
     ];
     /// Every dtype, plain ones first.
     pub const ALL: [DType; 10 + FORMATS.len()] = joined(&Self::PLAIN, &Self::BLOCKS);

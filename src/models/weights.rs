@@ -83,7 +83,9 @@ impl Weights {
     pub(crate) fn quantized(&self) -> TensorResult<Option<&Quantized>> {
         match &self.source {
             Source::Hub { quantized: Ok(quantized), .. } => Ok(quantized.as_ref()),
-            Source::Hub { quantized: Err(TensorError::Unsupported(message)), .. } => Err(TensorError::Unsupported(format!("{}: {message}", self.file))),
+            Source::Hub { quantized: Err(TensorError::Unsupported(message)), .. } => {
+                Err(TensorError::Unsupported(format!("{}: {message}", self.file)))
+            }
             Source::Hub { quantized: Err(e), .. } => Err(e.clone()),
             Source::Gguf(_) => Ok(None),
         }

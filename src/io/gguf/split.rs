@@ -13,7 +13,8 @@ fn sibling(path: &Path, n: u64, count: u64) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?.strip_suffix(&format!("-of-{count:05}.gguf"))?;
     let (prefix, number) = name.split_at_checked(name.len().checked_sub(6)?)?;
     let digits = number.strip_prefix('-')?;
-    (digits.len() == 5 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| path.with_file_name(format!("{prefix}-{n:05}-of-{count:05}.gguf")))
+    (digits.len() == 5 && digits.bytes().all(|b| b.is_ascii_digit()))
+        .then(|| path.with_file_name(format!("{prefix}-{n:05}-of-{count:05}.gguf")))
 }
 
 /// The whole model that the file at `path` is a part of; the file itself where it is all of it.
@@ -28,7 +29,10 @@ pub(super) fn joined(file: Gguf, path: &Path) -> TensorResult<Gguf> {
     }
     let part = |n: u64| {
         let path = sibling(path, n, count).ok_or_else(|| {
-            bad(format!("`split.count` is {count}: one of that many files of a model; expected a name that ends with `-00001-of-{count:05}.gguf`")).in_file(path)
+            bad(format!(
+                "`split.count` is {count}: one of that many files of a model; expected a name that ends with `-00001-of-{count:05}.gguf`"
+            ))
+            .in_file(path)
         })?;
         let part = Gguf::single(&path)?;
         let (no, of) = (part.opt("split.no", Value::u64)?, part.opt("split.count", Value::u64)?);

@@ -17,8 +17,16 @@ impl Fp8 {
     /// What `quantization_config` of method fp8 says.
     pub fn of(keys: &Keys<'_>) -> TensorResult<Fp8> {
         keys.only(&[
-            "quant_method", "fmt", "activation_scheme", "weight_block_size", "modules_to_not_convert", "ignored_layers", "scale_fmt", "dequantize",
-            "weight_per_tensor", "act_per_tensor",
+            "quant_method",
+            "fmt",
+            "activation_scheme",
+            "weight_block_size",
+            "modules_to_not_convert",
+            "ignored_layers",
+            "scale_fmt",
+            "dequantize",
+            "weight_per_tensor",
+            "act_per_tensor",
         ])?;
         if keys.text("fmt")?.is_some_and(|f| !["e4m3", "float8_e4m3fn"].contains(&f)) {
             return Err(keys.refuse_key("fmt", "floats of E4M3 are implemented"));
@@ -67,5 +75,8 @@ impl Fp8 {
 fn tile(keys: &Keys<'_>, key: &str) -> TensorResult<Option<[usize; 2]>> {
     let Some(value) = keys.get(key) else { return Ok(None) };
     let sizes = value.as_array().filter(|a| a.len() == 2).and_then(|a| Some([a[0].as_u64()? as usize, a[1].as_u64()? as usize]));
-    sizes.filter(|s| s.iter().all(|n| (1..1 << 24).contains(n))).map(Some).ok_or_else(|| keys.refuse_key(key, "expected the rows and columns of a tile"))
+    sizes
+        .filter(|s| s.iter().all(|n| (1..1 << 24).contains(n)))
+        .map(Some)
+        .ok_or_else(|| keys.refuse_key(key, "expected the rows and columns of a tile"))
 }

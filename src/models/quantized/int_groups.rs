@@ -31,8 +31,17 @@ impl IntGroups {
     /// What `quantization_config` of method awq says.
     pub fn awq(keys: &Keys<'_>) -> TensorResult<IntGroups> {
         keys.only(&[
-            "quant_method", "bits", "group_size", "zero_point", "version", "modules_to_not_convert", "backend", "do_fuse", "fuse_max_seq_len",
-            "exllama_config", "modules_to_fuse",
+            "quant_method",
+            "bits",
+            "group_size",
+            "zero_point",
+            "version",
+            "modules_to_not_convert",
+            "backend",
+            "do_fuse",
+            "fuse_max_seq_len",
+            "exllama_config",
+            "modules_to_fuse",
         ])?;
         if keys.text("version")?.is_some_and(|v| !v.eq_ignore_ascii_case("gemm")) {
             return Err(keys.refuse_key("version", "the layout gemm is implemented"));
@@ -43,10 +52,37 @@ impl IntGroups {
     /// What `quantization_config` of method gptq says.
     pub fn gptq(keys: &Keys<'_>) -> TensorResult<IntGroups> {
         keys.only(&[
-            "quant_method", "bits", "group_size", "desc_act", "sym", "checkpoint_format", "damp_percent", "true_sequential", "static_groups", "model_name_or_path",
-            "model_file_base_name", "quantizer", "pack_dtype", "lm_head", "meta", "dataset", "tokenizer", "use_cuda_fp16", "model_seqlen", "block_name_to_quantize",
-            "module_name_preceding_first_block", "batch_size", "pad_token_id", "use_exllama", "max_input_length", "exllama_config", "cache_block_outputs",
-            "modules_in_block_to_quantize", "is_marlin_format", "damp_auto_increment", "backend",
+            "quant_method",
+            "bits",
+            "group_size",
+            "desc_act",
+            "sym",
+            "checkpoint_format",
+            "damp_percent",
+            "true_sequential",
+            "static_groups",
+            "model_name_or_path",
+            "model_file_base_name",
+            "quantizer",
+            "pack_dtype",
+            "lm_head",
+            "meta",
+            "dataset",
+            "tokenizer",
+            "use_cuda_fp16",
+            "model_seqlen",
+            "block_name_to_quantize",
+            "module_name_preceding_first_block",
+            "batch_size",
+            "pad_token_id",
+            "use_exllama",
+            "max_input_length",
+            "exllama_config",
+            "cache_block_outputs",
+            "modules_in_block_to_quantize",
+            "is_marlin_format",
+            "damp_auto_increment",
+            "backend",
         ])?;
         if keys.flag("is_marlin_format")? == Some(true) {
             return Err(keys.refuse_key("is_marlin_format", "this layout is not implemented"));
@@ -103,7 +139,10 @@ impl IntGroups {
         let (inputs, outputs) = if awq { (high, wide * per_word) } else { (high * per_word, wide) };
         let group = self.group.min(inputs);
         if !lead.is_empty() || group == 0 || inputs % group != 0 || group % 32 != 0 || outputs % per_word != 0 {
-            return Err(bad(layer, format!("a weight of {outputs} rows and {inputs} columns in groups of {group}; expected multiples of 32")));
+            return Err(bad(
+                layer,
+                format!("a weight of {outputs} rows and {inputs} columns in groups of {group}; expected multiples of 32"),
+            ));
         }
         let s = scales.expect(&[inputs / group, outputs])?.halves()?;
         let zeros = zeros.expect(&[inputs / group, outputs / per_word])?.words()?;
@@ -144,7 +183,9 @@ impl IntGroups {
         if let Some(order) = all.get(&format!("{layer}.weight_g_idx")) {
             let order = order.words()?;
             if order.iter().enumerate().any(|(i, &g)| g as usize != i / group) {
-                return Err(TensorError::Unsupported(format!("`{layer}.weight_g_idx` puts columns into groups out of order (`actorder`); this is not implemented")));
+                return Err(TensorError::Unsupported(format!(
+                    "`{layer}.weight_g_idx` puts columns into groups out of order (`actorder`); this is not implemented"
+                )));
             }
         }
         let per_row = inputs / group;

@@ -77,7 +77,14 @@ impl<'a> Keys<'a> {
     /// The weights' settings of a folder of compressed-tensors, which has one group of layers.
     pub fn compressed_group(&self) -> TensorResult<Keys<'a>> {
         self.only(&[
-            "quant_method", "format", "config_groups", "ignore", "quantization_status", "global_compression_ratio", "version", "sparsity_config",
+            "quant_method",
+            "format",
+            "config_groups",
+            "ignore",
+            "quantization_status",
+            "global_compression_ratio",
+            "version",
+            "sparsity_config",
             "transform_config",
         ])?;
         for key in ["sparsity_config", "transform_config"] {
@@ -95,8 +102,18 @@ impl<'a> Keys<'a> {
         group.only(&["targets", "weights", "input_activations", "output_activations", "format"])?;
         let weights = Keys::new(format!("{}.weights", group.path), group.get("weights").unwrap_or(&Json::Null))?;
         weights.only(&[
-            "num_bits", "type", "symmetric", "strategy", "group_size", "block_structure", "dynamic", "observer", "observer_kwargs", "actorder",
-            "scale_dtype", "zp_dtype",
+            "num_bits",
+            "type",
+            "symmetric",
+            "strategy",
+            "group_size",
+            "block_structure",
+            "dynamic",
+            "observer",
+            "observer_kwargs",
+            "actorder",
+            "scale_dtype",
+            "zp_dtype",
         ])?;
         if weights.flag("dynamic")? == Some(true) {
             return Err(weights.refuse_key("dynamic", "weights are read, not quantized"));

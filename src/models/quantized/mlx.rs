@@ -31,7 +31,9 @@ impl Kind {
             None => (keys.needed("group_size")?, keys.needed("bits")?),
         };
         match (mode.as_str(), bits, group) {
-            ("affine", 2 | 3 | 4 | 5 | 6 | 8, 32 | 64 | 128) | ("mxfp4", 4, 32) | ("nvfp4", 4, 16) | ("mxfp8", 8, 32) => Ok(Kind { group, bits, mode }),
+            ("affine", 2 | 3 | 4 | 5 | 6 | 8, 32 | 64 | 128) | ("mxfp4", 4, 32) | ("nvfp4", 4, 16) | ("mxfp8", 8, 32) => {
+                Ok(Kind { group, bits, mode })
+            }
             _ => Err(keys.refuse("this combination of mode, bits and group size is not implemented")),
         }
     }

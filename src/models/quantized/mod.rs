@@ -143,9 +143,19 @@ impl Scheme {
             Scheme::Mlx(_) => &[".weight", ".scales", ".biases"],
             Scheme::Fp8(_) => &[".weight", ".weight_scale_inv", ".weight_scale", ".input_scale", ".activation_scale"],
             Scheme::MxFp4 => &["_blocks", "_scales", ".weight_packed", ".weight_scale", ".input_global_scale"],
-            Scheme::IntGroups(_) => {
-                &[".qweight", ".qzeros", ".scales", ".g_idx", ".weight", ".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx", ".input_scale"]
-            }
+            Scheme::IntGroups(_) => &[
+                ".qweight",
+                ".qzeros",
+                ".scales",
+                ".g_idx",
+                ".weight",
+                ".weight_packed",
+                ".weight_scale",
+                ".weight_zero_point",
+                ".weight_shape",
+                ".weight_g_idx",
+                ".input_scale",
+            ],
         }
     }
 

@@ -30,7 +30,9 @@ impl<'a> Parts<'a> {
 
     /// The first part of a layer whose name ends with one of these.
     pub fn any(&self, layer: &str, ends: &[&str]) -> TensorResult<Part<'a>> {
-        ends.iter().find_map(|end| self.get(&format!("{layer}{end}"))).ok_or_else(|| bad(layer, format!("there is no tensor `{layer}{}`", ends[0])))
+        ends.iter()
+            .find_map(|end| self.get(&format!("{layer}{end}")))
+            .ok_or_else(|| bad(layer, format!("there is no tensor `{layer}{}`", ends[0])))
     }
 }
 

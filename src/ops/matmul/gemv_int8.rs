@@ -57,10 +57,6 @@ pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     consts.extend(g.norm_switches());
     let mut values = g.values(workgroup, vec_out);
     values.extend(with_values(&consts));
-    values.extend([
-        ("PART", (quads / parts).into()),
-        ("EIGHTS", (quads / 2).into()),
-        ("SUBGROUP_BITS", subgroup.ilog2().into()),
-    ]);
+    values.extend([("PART", (quads / parts).into()), ("EIGHTS", (quads / 2).into()), ("SUBGROUP_BITS", subgroup.ilog2().into())]);
     Some(Wgsl { source: GEMV_INT8.source(&values), consts, workgroup, grid, words, raw, transposed: vec![] })
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tensorlogic::io::gguf::Value;
 use tensorlogic::io::{Gguf, GgufWriter, MappedFile, SafeTensors};
-use tensorlogic::quant::{dequantize, quantize};
 use tensorlogic::models::Weights;
+use tensorlogic::quant::{dequantize, quantize};
 use tensorlogic::{DType, Device, TensorError};
 
 /// Written by gguf-py: a value of every type; tensors f32, f16, i32, q8 and one of a type that is not supported.
@@ -65,9 +65,9 @@ fn gguf_of_another_writer() {
 fn errors_say_what_to_do() {
     // Its last tensor, 64 values of IQ4_NL, as 32 of a type that is not supported: name, number of sizes, size, type.
     let mut bytes = SMALL.to_vec();
-    let entry = bytes.windows(7).position(|w| w == b"iq4\x01\0\0\0").unwrap();
-    assert_eq!((bytes[entry + 7], bytes[entry + 15]), (64, 20));
-    (bytes[entry + 7], bytes[entry + 15]) = (32, 9);
+    let entry = bytes.windows(7).position(|w| w == b"iq4\x02\0\0\0").unwrap();
+    assert_eq!((bytes[entry + 15], bytes[entry + 23]), (2, 20));
+    (bytes[entry + 15], bytes[entry + 23]) = (1, 9);
     let file = Gguf::from_bytes(bytes).unwrap();
     let cases: [(TensorError, &str); 8] = [
         (file.tensor("f23").unwrap_err(), "no tensor `f23`; did you mean `f32`?"),

@@ -69,7 +69,9 @@ fn round_trip_error_is_small() {
     // A table's levels are nearer to each other where these values are frequent, and a small float's scale serves 16 values only.
     let finer = [(DType::IQ4_NL, 5.0e-3), (DType::IQ4_XS, 5.0e-3), (DType::NVFP4, 9.5e-3), (DType::MXFP4, 1.3e-2)];
     for (dtype, ggml) in
-        [(DType::Q2_K, 8.383e-2), (DType::Q3_K, 2.184e-2), (DType::Q4_K, 4.849e-3), (DType::Q5_K, 1.260e-3), (DType::Q6_K, 3.023e-4)].into_iter().chain(finer)
+        [(DType::Q2_K, 8.383e-2), (DType::Q3_K, 2.184e-2), (DType::Q4_K, 4.849e-3), (DType::Q5_K, 1.260e-3), (DType::Q6_K, 3.023e-4)]
+            .into_iter()
+            .chain(finer)
     {
         let got = round_trip(dtype, &values);
         let energy = |v: &mut dyn Iterator<Item = f32>| v.map(|x| f64::from(x).powi(2)).sum::<f64>();

@@ -107,7 +107,8 @@ fn as_mlx(tensors: &[u8], mut config: Json) -> (Json, Vec<u8>) {
         };
         let (dtype, bits) = if name.contains("embed_tokens") { (DType::A8, 8) } else { (DType::A4, 4) };
         let blocks = quant::quantize(dtype, &values).unwrap();
-        let part = |from: usize, to: usize| blocks.chunks_exact(dtype.block_bytes()).flat_map(|b| b[from..to].to_vec()).collect::<Vec<u8>>();
+        let part =
+            |from: usize, to: usize| blocks.chunks_exact(dtype.block_bytes()).flat_map(|b| b[from..to].to_vec()).collect::<Vec<u8>>();
         parts.push((name.clone(), Dtype::U32, vec![*rows, columns * bits / 32], part(4, dtype.block_bytes())));
         parts.push((format!("{layer}.scales"), Dtype::F16, vec![*rows, columns / 32], part(0, 2)));
         parts.push((format!("{layer}.biases"), Dtype::F16, vec![*rows, columns / 32], part(2, 4)));
@@ -169,7 +170,10 @@ fn other_kinds_are_refused_by_name() {
         ("quantization_config", json!({ "quant_method": "mxfp4" }), "no tensor is stored so"),
     ] {
         let folder = Folder::new("refused", &json!({ "model_type": "llama", key: value }), &tensors);
-        let e = models::load(&Weights::open(&folder.0, &Device::cpu()).unwrap(), None).err().unwrap_or_else(|| panic!("{value} loads")).to_string();
+        let e = models::load(&Weights::open(&folder.0, &Device::cpu()).unwrap(), None)
+            .err()
+            .unwrap_or_else(|| panic!("{value} loads"))
+            .to_string();
         assert!(e.contains(key) && e.contains(says) && e.contains("config.json"), "{value}: {e}");
     }
 }
