@@ -1,4 +1,5 @@
-// IQ1_M: entries of a codebook of −1, 0 and 1, two scales. Numbers are eight times as large, so that they are integers. PART 1: how items are loaded, for loads.wgsl; 2: how they are unpacked, for coded.wgsl.
+// IQ1_M: entries of a codebook of −1, 0 and 1, two scales. Numbers are eight times as large, so that they are integers.
+// PART 1: how items are loaded, for loads.wgsl; 2: how they are unpacked, for coded.wgsl.
 
 #if PART == 1
 fn first_iq1_m${S}(b: u32, g: u32) -> vec4<u32> {

@@ -1,4 +1,5 @@
-// IQ1_S: entries of a codebook of −1, 0 and 1. Numbers are eight times as large, so that they are integers. PART 1: how items are loaded, for loads.wgsl; 2: how they are unpacked, for coded.wgsl.
+// IQ1_S: entries of a codebook of −1, 0 and 1. Numbers are eight times as large, so that they are integers.
+// PART 1: how items are loaded, for loads.wgsl; 2: how they are unpacked, for coded.wgsl.
 
 #if PART == 1
 fn first_iq1_s${S}(b: u32, g: u32) -> vec4<u32> {

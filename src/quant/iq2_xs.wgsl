@@ -1,4 +1,5 @@
-// IQ2_XS: entries of a codebook, seven of eight signs, two scales. PART 1: how items are loaded, for loads.wgsl; 2: how they are unpacked, for coded.wgsl.
+// IQ2_XS: entries of a codebook, seven of eight signs, two scales.
+// PART 1: how items are loaded, for loads.wgsl; 2: how they are unpacked, for coded.wgsl.
 
 #if PART == 1
 fn first_iq2_xs${S}(b: u32, g: u32) -> vec4<u32> {

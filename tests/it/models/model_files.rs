@@ -65,9 +65,9 @@ fn gguf_of_another_writer() {
 fn errors_say_what_to_do() {
     // Its last tensor, 64 values of IQ4_NL, as 32 of a type that is not supported: name, number of sizes, size, type.
     let mut bytes = SMALL.to_vec();
-    let entry = bytes.windows(7).position(|w| w == b"iq4\x01\0\0\0").unwrap();
-    assert_eq!((bytes[entry + 7], bytes[entry + 15]), (64, 20));
-    (bytes[entry + 7], bytes[entry + 15]) = (32, 9);
+    let entry = bytes.windows(7).position(|w| w == b"iq4\x02\0\0\0").unwrap();
+    assert_eq!((bytes[entry + 15], bytes[entry + 23]), (2, 20));
+    (bytes[entry + 15], bytes[entry + 23]) = (1, 9);
     let file = Gguf::from_bytes(bytes).unwrap();
     let cases: [(TensorError, &str); 8] = [
         (file.tensor("f23").unwrap_err(), "no tensor `f23`; did you mean `f32`?"),
