@@ -1,12 +1,12 @@
 //! The forward pass that all decoders share, over a description of what each consists of.
 
-pub(crate) mod altup;
+mod altup;
 pub(crate) mod description;
 mod feed;
-pub(crate) mod mixers;
+mod mixers;
 pub(crate) mod names;
 mod norm;
-pub(crate) mod per_layer;
+mod per_layer;
 mod rope;
 mod scores;
 
