@@ -131,6 +131,22 @@ impl KvCache {
     }
 
     /// Whether a layer keeps a state, which steps replace and nothing can undo. Padding must not be read into such a cache.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, KvCache, Weights};
+    /// use tensorlogic::{Device, Tensor};
+    ///
+    /// let device = Device::cpu();
+    /// let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    /// let model = models::load(&Weights::open(file, &device)?, None)?;
+    /// let mut cache = KvCache::new(&model.shape(), 16, &device)?;
+    /// model.hidden(&Tensor::from_vec(vec![5i32, 6, 7, 8], &[4], &device)?, &mut cache)?;
+    /// // Attention only: every position can be dropped by itself.
+    /// assert!(!cache.has_states());
+    /// cache.truncate(3);
+    /// assert_eq!(cache.len(), 3);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn has_states(&self) -> bool {
         self.parts.iter().any(|l| matches!(l, LayerCache::Own(parts) if parts.iter().any(CachePart::is_state)))
     }
@@ -167,7 +183,8 @@ impl KvCache {
     /// Writes keys and values `[B,Hkv,T,D]` of the next T positions of a layer; returns the whole buffers.
     ///
     /// # Errors
-    /// Those of [`KvCache::append_rows`].
+    /// [`TensorError::Value`] for keys that are not `[B,Hkv,T,D]` or a layer that is not there; [`TensorError::State`] where the positions do not
+    /// fit behind those that are taken; those of [`Tensor::write`].
     pub fn append(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> TensorResult<(Tensor, Tensor)> {
         Ok((self.append_rows(layer, 0, k)?, self.append_rows(layer, 1, v)?))
     }
@@ -177,7 +194,7 @@ impl KvCache {
     /// # Errors
     /// [`TensorError::Value`] for rows that are not `[B,heads,T,size]` or a layer that is not there; [`TensorError::State`] where the positions do
     /// not fit behind those that are taken; those of [`Tensor::write`].
-    pub fn append_rows(&mut self, layer: usize, part: usize, rows: &Tensor) -> TensorResult<Tensor> {
+    pub(crate) fn append_rows(&mut self, layer: usize, part: usize, rows: &Tensor) -> TensorResult<Tensor> {
         if !self.keeps {
             return Ok(rows.clone());
         }
@@ -224,7 +241,7 @@ impl KvCache {
     ///
     /// # Errors
     /// [`TensorError::Value`] for a layer or part that is not there.
-    pub fn part(&mut self, layer: usize, part: usize) -> TensorResult<Option<Tensor>> {
+    pub(crate) fn part(&mut self, layer: usize, part: usize) -> TensorResult<Option<Tensor>> {
         if !self.keeps {
             return Ok(None);
         }
@@ -240,7 +257,7 @@ impl KvCache {
     ///
     /// # Errors
     /// [`TensorError::Value`] for a layer or part that is not there; those of [`Tensor::write`].
-    pub fn set_state(&mut self, layer: usize, part: usize, state: &Tensor, y: Tensor) -> TensorResult<Tensor> {
+    pub(crate) fn set_state(&mut self, layer: usize, part: usize, state: &Tensor, y: Tensor) -> TensorResult<Tensor> {
         if !self.keeps {
             return Ok(y);
         }

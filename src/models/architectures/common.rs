@@ -5,7 +5,7 @@ use crate::io::GgufWriter;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::description::{Description, NormKind, NormSpec, Sizes};
 use crate::models::decoder::names::Names;
-use crate::models::rope_settings::{RopeDefaults, RopeTable};
+use crate::models::rope_settings::{self, RopeDefaults, RopeTable};
 use crate::models::settings::{NONE, Settings};
 use crate::ops::rope::RopePairs;
 
@@ -203,4 +203,19 @@ pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> 
     }
     w.set(&name("attention.layer_norm_rms_epsilon"), d.norm.eps as f32).set(&name("rope.freq_base"), rope.base as f32);
     Ok(())
+}
+
+/// The rotations of layers that see all keys, and of those with windows.
+pub(super) fn full_and_windowed_ropes(s: &Settings<'_>, z: Sizes) -> TensorResult<Vec<RopeTable>> {
+    let global = RopeDefaults { base: 1_000_000.0, object: "rope_parameters.full_attention", ..Default::default() };
+    let local = RopeDefaults { base_key: "rope_local_base_freq", object: "rope_parameters.sliding_attention", ..Default::default() };
+    if !s.is_hub() {
+        let base = s.positive("rope.freq_base_swa", NONE)?.unwrap_or(local.base);
+        let local = RopeTable::unscaled(s, local, base, z.head_dim);
+        return Ok(vec![RopeTable::read(s, global, z.head_dim, z.context)?, local]);
+    }
+    // The older spelling scales the layers that see all keys.
+    let object = rope_settings::object(s, global.object)?;
+    let part = |object, defaults| RopeTable::from_config(s, object, defaults, z.head_dim, z.context);
+    Ok(vec![part(object, global)?, part(local.object, local)?])
 }

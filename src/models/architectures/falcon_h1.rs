@@ -5,9 +5,7 @@ use super::granite_hybrid;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::Description;
-use crate::models::decoder::description::MixerSpec;
-use crate::models::decoder::mixers::beside::BesideSpec;
-use crate::models::decoder::mixers::ssd::GatedNorm;
+use crate::models::decoder::description::{BesideSpec, GatedNorm, MixerSpec};
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {

@@ -1,15 +1,13 @@
 //! Gemma 3n (Google, 2025): Gemma 3 with several copies of the residual stream of which a layer computes one, embeddings of tokens for each
 //! layer, last layers that take the keys and values of earlier ones, and feed-forward parts of which few elements are not 0.
 
-use super::{common, gemma2, gemma3};
+use super::{common, gemma2};
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::Description;
-use crate::models::decoder::altup::AltUpSpec;
-use crate::models::decoder::description::{KeysFrom, NormKind, NormSpec, QkNorm, QkNormOf, Sizes};
+use crate::models::decoder::description::{AltUpSpec, KeysFrom, NormKind, NormSpec, PerLayerSpec, QkNorm, QkNormOf, Sizes};
 use crate::models::decoder::names::Names;
-use crate::models::decoder::per_layer::PerLayerSpec;
 use crate::models::settings::{NONE, Settings};
 
 /// Copies of the residual stream that there are names for.
@@ -23,7 +21,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     let norm = NormSpec::rms(eps);
     let mut d = Description::new("gemma3n_text", z, norm, names());
     base(s, &mut d)?;
-    d.ropes = gemma3::ropes(s, z)?;
+    d.ropes = common::full_and_windowed_ropes(s, z)?;
     d.head.softcap = gemma2::softcap(s, "final_logit_softcapping", Some(30.0))?;
     let kinds = common::layer_kinds(s, &["layer_types"], z.layers, &KINDS)?;
     let kinds: Vec<usize> = kinds.unwrap_or_else(|| (1..=z.layers).map(|i| usize::from(i % 5 != 0)).collect());

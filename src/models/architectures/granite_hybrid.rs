@@ -5,8 +5,7 @@ use super::granite;
 use super::mamba2::SsdKeys;
 use crate::error::TensorResult;
 use crate::models::decoder::Description;
-use crate::models::decoder::description::{FeedForm, MixerSpec};
-use crate::models::decoder::mixers::ssd::{GatedNorm, SsdSpec};
+use crate::models::decoder::description::{FeedForm, GatedNorm, MixerSpec, SsdSpec};
 use crate::models::decoder::names::Names;
 use crate::models::settings::{NONE, Settings};
 

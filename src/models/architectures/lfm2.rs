@@ -3,8 +3,7 @@
 use super::common::{self, Usual};
 use crate::error::TensorResult;
 use crate::models::decoder::Description;
-use crate::models::decoder::description::{MixerSpec, QkNorm, QkNormOf};
-use crate::models::decoder::mixers::short_conv::ShortConvSpec;
+use crate::models::decoder::description::{MixerSpec, QkNorm, QkNormOf, ShortConvSpec};
 use crate::models::decoder::names::Names;
 use crate::models::rope_settings::RopeDefaults;
 use crate::models::settings::{NONE, Settings};

@@ -5,8 +5,7 @@ use super::mamba2;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::Description;
-use crate::models::decoder::description::{Flow, MixerSpec, NormSpec, Sizes};
-use crate::models::decoder::mixers::selective::SelectiveSpec;
+use crate::models::decoder::description::{Flow, MixerSpec, NormSpec, SelectiveSpec, Sizes};
 use crate::models::decoder::names::Names;
 use crate::models::settings::{NONE, Settings};
 

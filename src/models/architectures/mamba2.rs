@@ -4,8 +4,7 @@ use super::common;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::Description;
-use crate::models::decoder::description::{Flow, MixerSpec, NormSpec, Sizes};
-use crate::models::decoder::mixers::ssd::{GatedNorm, SsdSpec};
+use crate::models::decoder::description::{Flow, GatedNorm, MixerSpec, NormSpec, Sizes, SsdSpec};
 use crate::models::decoder::names::Names;
 use crate::models::settings::{NONE, Settings};
 

@@ -5,8 +5,7 @@ use super::mamba2::{self, SsdKeys};
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::Description;
-use crate::models::decoder::description::{FeedForm, Flow, MixerSpec, NormSpec, Sizes};
-use crate::models::decoder::mixers::ssd::GatedNorm;
+use crate::models::decoder::description::{FeedForm, Flow, GatedNorm, MixerSpec, NormSpec, Sizes};
 use crate::models::decoder::names::Names;
 use crate::models::settings::{NONE, Settings};
 

@@ -4,8 +4,7 @@
 use super::common::{self, Usual};
 use crate::error::TensorResult;
 use crate::models::decoder::Description;
-use crate::models::decoder::description::{Gate, MixerSpec, NormSpec, QkNorm, QkNormOf};
-use crate::models::decoder::mixers::delta::DeltaSpec;
+use crate::models::decoder::description::{DeltaSpec, Gate, MixerSpec, NormSpec, QkNorm, QkNormOf};
 use crate::models::decoder::names::Names;
 use crate::models::rope_settings::RopeDefaults;
 use crate::models::settings::{NONE, Settings};

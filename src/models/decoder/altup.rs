@@ -7,23 +7,9 @@
 use super::norm::Norm;
 use crate::error::TensorResult;
 use crate::models::Projection;
-use crate::models::decoder::description::NormSpec;
+use crate::models::decoder::description::AltUpSpec;
 use crate::models::weights::Tensors;
 use crate::tensor::Tensor;
-
-/// Alternating updates, before their weights are read.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct AltUpSpec {
-    /// Copies n of the residual stream.
-    pub copies: usize,
-    /// The copy a that layers compute.
-    pub active: usize,
-    /// Whether the copy is scaled before a layer's embeddings are added.
-    pub scaled: bool,
-    /// Rank of the augmented residual.
-    pub laurel: usize,
-    pub norm: NormSpec,
-}
 
 /// The matrices before the first and behind the last layer.
 pub(crate) struct AltUpEnds {

@@ -1,13 +1,6 @@
 //! What a decoder is made of: sizes, layers and their parts. A layer is a value, so that patterns over layers are ordinary Rust.
 
-use super::altup::AltUpSpec;
-use super::mixers::beside::BesideSpec;
-use super::mixers::delta::DeltaSpec;
-use super::mixers::selective::SelectiveSpec;
-use super::mixers::short_conv::ShortConvSpec;
-use super::mixers::ssd::SsdSpec;
 use super::names::Names;
-use super::per_layer::PerLayerSpec;
 use crate::dtype::DType;
 use crate::models::activation::ActivationFn;
 use crate::models::rope_settings::RopeTable;
@@ -318,6 +311,121 @@ pub(crate) enum QkNormOf {
     EachHead,
     /// The whole width H·D.
     Width,
+}
+
+/// A gated short convolution, before its weights are read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ShortConvSpec {
+    /// Tokens that the convolution sees, its own included.
+    pub taps: usize,
+    pub bias: bool,
+}
+
+/// A gated delta rule, before its weights are read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DeltaSpec {
+    pub key_heads: usize,
+    /// A multiple of the heads of keys.
+    pub value_heads: usize,
+    /// Size of a key.
+    pub key_dim: usize,
+    /// Size of a value.
+    pub value_dim: usize,
+    /// Tokens that the convolution sees.
+    pub taps: usize,
+    pub activation: ActivationFn,
+    /// The norm of each head's result.
+    pub norm: NormSpec,
+    /// Whether the matrices of q, k, v and z are one, as are those of β and α: for each key head its q, k, all its v and all its z.
+    pub joint: bool,
+}
+
+/// A state space layer, before its weights are read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SsdSpec {
+    pub heads: usize,
+    /// Elements of x that a head has.
+    pub head_dim: usize,
+    /// Groups of heads with a B and a C of their own.
+    pub groups: usize,
+    /// Elements of B and C.
+    pub state: usize,
+    /// Tokens that the convolution sees.
+    pub taps: usize,
+    pub conv_bias: bool,
+    pub input_bias: bool,
+    pub output_bias: bool,
+    pub activation: ActivationFn,
+    /// The least and the largest Δ.
+    pub step_limits: (f64, f64),
+    pub norm: Option<GatedNorm>,
+    /// What h is multiplied with.
+    pub input_scale: Option<f64>,
+    /// What z, x, B, C and Δ are multiplied with before anything else.
+    pub scales: Option<[f64; 5]>,
+}
+
+/// The norm of y before the last matrix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct GatedNorm {
+    pub eps: f64,
+    /// Parts of y that are normalised by themselves.
+    pub groups: usize,
+    /// Whether silu(z) is multiplied with the norm's result instead of its input.
+    pub gate_after: bool,
+}
+
+/// A selective state space, before its weights are read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SelectiveSpec {
+    /// Channels.
+    pub inner: usize,
+    /// Elements of a channel's state.
+    pub state: usize,
+    /// Elements of δ.
+    pub rank: usize,
+    /// Tokens that the convolution sees.
+    pub taps: usize,
+    pub conv_bias: bool,
+    pub bias: bool,
+    pub activation: ActivationFn,
+    /// The norm of δ, B and C.
+    pub norm: Option<NormSpec>,
+}
+
+/// Both, before their weights are read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct BesideSpec {
+    pub attention: AttentionSpec,
+    pub ssd: SsdSpec,
+    /// What attention's input and result and the other's result are multiplied with.
+    pub attention_scales: [f64; 2],
+    pub ssd_scale: f64,
+}
+
+/// The embeddings, before their weights are read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct PerLayerSpec {
+    /// Size P of a layer's part.
+    pub size: usize,
+    /// Tokens that have an embedding; the others share the first.
+    pub vocab: usize,
+    pub norm: NormSpec,
+    pub activation: ActivationFn,
+}
+
+/// Alternating updates, before their weights are read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct AltUpSpec {
+    /// Copies n of the residual stream.
+    pub copies: usize,
+    /// The copy a that layers compute.
+    pub active: usize,
+    /// Whether the copy is scaled before a layer's embeddings are added.
+    pub scaled: bool,
+    /// Rank of the augmented residual.
+    pub laurel: usize,
+    pub norm: NormSpec,
 }
 
 /// The feed-forward part.

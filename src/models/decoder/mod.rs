@@ -1,6 +1,6 @@
 //! The forward pass that all decoders share, over a description of what each consists of.
 
-pub(crate) mod altup;
+mod altup;
 mod dense;
 pub(crate) mod description;
 mod experts;
@@ -8,7 +8,7 @@ pub(crate) mod feed;
 pub(crate) mod mixers;
 pub(crate) mod names;
 pub(crate) mod norm;
-pub(crate) mod per_layer;
+mod per_layer;
 pub(crate) mod rope;
 mod router;
 mod scores;

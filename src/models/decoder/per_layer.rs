@@ -5,20 +5,9 @@ use super::norm::Norm;
 use crate::error::{TensorError, TensorResult};
 use crate::models::Projection;
 use crate::models::activation::ActivationFn;
-use crate::models::decoder::description::NormSpec;
+use crate::models::decoder::description::PerLayerSpec;
 use crate::models::weights::Tensors;
 use crate::tensor::Tensor;
-
-/// The embeddings, before their weights are read.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct PerLayerSpec {
-    /// Size P of a layer's part.
-    pub size: usize,
-    /// Tokens that have an embedding; the others share the first.
-    pub vocab: usize,
-    pub norm: NormSpec,
-    pub activation: ActivationFn,
-}
 
 /// The table of all layers.
 pub(crate) struct PerLayerTable {

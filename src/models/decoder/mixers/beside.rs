@@ -2,24 +2,14 @@
 
 use super::Place;
 use super::attention::Attention;
-use super::ssd::{Ssd, SsdSpec};
+use super::ssd::Ssd;
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::models::decoder::Context;
-use crate::models::decoder::description::AttentionSpec;
+use crate::models::decoder::description::BesideSpec;
 use crate::models::weights::Tensors;
 use crate::models::{CachePart, KvCache, LayerCache};
 use crate::tensor::Tensor;
-
-/// Both, before their weights are read.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct BesideSpec {
-    pub attention: AttentionSpec,
-    pub ssd: SsdSpec,
-    /// What attention's input and result and the other's result are multiplied with.
-    pub attention_scales: [f64; 2],
-    pub ssd_scale: f64,
-}
 
 impl BesideSpec {
     /// What a layer keeps: keys, values, columns, matrices.

@@ -8,33 +8,13 @@ use super::Place;
 use super::conv::CausalConv;
 use crate::dtype::DType;
 use crate::error::TensorResult;
-use crate::models::activation::ActivationFn;
-use crate::models::decoder::description::NormSpec;
+use crate::models::decoder::description::DeltaSpec;
 use crate::models::decoder::norm::Norm;
 use crate::models::weights::Tensors;
 use crate::models::{CachePart, KvCache, LayerCache, Projection};
 use crate::ops::linear_scan::LinearScan;
 use crate::tensor::Tensor;
 use std::sync::Arc;
-
-/// A gated delta rule, before its weights are read.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct DeltaSpec {
-    pub key_heads: usize,
-    /// A multiple of the heads of keys.
-    pub value_heads: usize,
-    /// Size of a key.
-    pub key_dim: usize,
-    /// Size of a value.
-    pub value_dim: usize,
-    /// Tokens that the convolution sees.
-    pub taps: usize,
-    pub activation: ActivationFn,
-    /// The norm of each head's result.
-    pub norm: NormSpec,
-    /// Whether the matrices of q, k, v and z are one, as are those of β and α: for each key head its q, k, all its v and all its z.
-    pub joint: bool,
-}
 
 impl DeltaSpec {
     /// Elements of all keys and of all values.

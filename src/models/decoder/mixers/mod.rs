@@ -1,13 +1,13 @@
 //! What carries information from token to token in a layer: attention, and what some models have in its place, a file for each.
 
 pub(crate) mod attention;
-pub(crate) mod beside;
+mod beside;
 mod conv;
-pub(crate) mod delta;
+mod delta;
 mod latent;
-pub(crate) mod selective;
-pub(crate) mod short_conv;
-pub(crate) mod ssd;
+mod selective;
+mod short_conv;
+mod ssd;
 
 use super::Context;
 use super::description::{KeysFrom, LayerSpec, MixerSpec};

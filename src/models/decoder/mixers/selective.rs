@@ -7,32 +7,13 @@ use super::Place;
 use super::conv::CausalConv;
 use crate::dtype::DType;
 use crate::error::TensorResult;
-use crate::models::activation::ActivationFn;
-use crate::models::decoder::description::NormSpec;
+use crate::models::decoder::description::{NormSpec, SelectiveSpec};
 use crate::models::decoder::norm::Norm;
 use crate::models::weights::Tensors;
 use crate::models::{CachePart, KvCache, LayerCache, Projection};
 use crate::ops::linear_scan::LinearScan;
 use crate::tensor::Tensor;
 use std::sync::Arc;
-
-/// A selective state space, before its weights are read.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SelectiveSpec {
-    /// Channels.
-    pub inner: usize,
-    /// Elements of a channel's state.
-    pub state: usize,
-    /// Elements of δ.
-    pub rank: usize,
-    /// Tokens that the convolution sees.
-    pub taps: usize,
-    pub conv_bias: bool,
-    pub bias: bool,
-    pub activation: ActivationFn,
-    /// The norm of δ, B and C.
-    pub norm: Option<NormSpec>,
-}
 
 impl SelectiveSpec {
     /// What a layer keeps: the convolution's columns and the states.

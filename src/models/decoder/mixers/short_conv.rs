@@ -3,17 +3,10 @@
 use super::Place;
 use super::conv::CausalConv;
 use crate::error::TensorResult;
+use crate::models::decoder::description::ShortConvSpec;
 use crate::models::weights::Tensors;
 use crate::models::{KvCache, Projection};
 use crate::tensor::Tensor;
-
-/// A gated short convolution, before its weights are read.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ShortConvSpec {
-    /// Tokens that the convolution sees, its own included.
-    pub taps: usize,
-    pub bias: bool,
-}
 
 /// A gated short convolution with its weights.
 #[derive(Clone)]

@@ -7,47 +7,12 @@ use super::Place;
 use super::conv::CausalConv;
 use crate::dtype::DType;
 use crate::error::TensorResult;
-use crate::models::activation::ActivationFn;
+use crate::models::decoder::description::SsdSpec;
 use crate::models::weights::Tensors;
 use crate::models::{CachePart, KvCache, Projection};
 use crate::ops::linear_scan::LinearScan;
 use crate::tensor::Tensor;
 use std::sync::Arc;
-
-/// A state space layer, before its weights are read.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SsdSpec {
-    pub heads: usize,
-    /// Elements of x that a head has.
-    pub head_dim: usize,
-    /// Groups of heads with a B and a C of their own.
-    pub groups: usize,
-    /// Elements of B and C.
-    pub state: usize,
-    /// Tokens that the convolution sees.
-    pub taps: usize,
-    pub conv_bias: bool,
-    pub input_bias: bool,
-    pub output_bias: bool,
-    pub activation: ActivationFn,
-    /// The least and the largest Δ.
-    pub step_limits: (f64, f64),
-    pub norm: Option<GatedNorm>,
-    /// What h is multiplied with.
-    pub input_scale: Option<f64>,
-    /// What z, x, B, C and Δ are multiplied with before anything else.
-    pub scales: Option<[f64; 5]>,
-}
-
-/// The norm of y before the last matrix.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct GatedNorm {
-    pub eps: f64,
-    /// Parts of y that are normalised by themselves.
-    pub groups: usize,
-    /// Whether silu(z) is multiplied with the norm's result instead of its input.
-    pub gate_after: bool,
-}
 
 impl SsdSpec {
     /// Elements of x.
