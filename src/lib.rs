@@ -44,6 +44,7 @@ pub mod nn;
 pub mod optim;
 pub mod prelude;
 pub mod profile;
+pub mod serving;
 #[cfg(feature = "text")]
 pub mod text;
 pub mod train;

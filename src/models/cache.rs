@@ -4,6 +4,7 @@ use crate::device::Device;
 use crate::error::{TensorError, TensorResult};
 use crate::eval::eval_all;
 use crate::models::ModelShape;
+use crate::models::paged::PagedCache;
 use crate::tensor::Tensor;
 
 /// Keys and values of every layer, each `[B,Hkv,capacity,D]`, of which the first `len` positions are valid.
@@ -11,8 +12,10 @@ pub struct KvCache {
     layers: Vec<(Tensor, Tensor)>,
     len: usize,
     capacity: usize,
-    /// Whether the cache stores anything.
+    /// Whether the cache stores anything here.
     keeps: bool,
+    /// The pages that hold keys and values instead.
+    pages: Option<PagedCache>,
 }
 
 impl KvCache {
@@ -37,12 +40,27 @@ impl KvCache {
             eval_all(&[k])?;
             eval_all(&[v])?;
         }
-        Ok(KvCache { layers, len: 0, capacity, keeps: true })
+        Ok(KvCache { layers, len: 0, capacity, keeps: true, pages: None })
     }
 
     /// A cache that stores nothing: tokens attend only to those of the same call.
     pub fn none() -> KvCache {
-        KvCache { layers: Vec::new(), len: 0, capacity: 0, keeps: false }
+        KvCache { layers: Vec::new(), len: 0, capacity: 0, keeps: false, pages: None }
+    }
+
+    /// Keys and values in pages: a pass then needs positions.
+    pub(crate) fn paged(pages: PagedCache) -> KvCache {
+        KvCache { pages: Some(pages), ..KvCache::none() }
+    }
+
+    /// The pages, where keys and values are in pages.
+    pub(crate) fn pages(&mut self) -> Option<&mut PagedCache> {
+        self.pages.as_mut()
+    }
+
+    /// The pages again, after a pass.
+    pub(crate) fn into_pages(self) -> Option<PagedCache> {
+        self.pages
     }
 
     /// The number of valid keys after `t` more positions; `None` if all keys of the call are valid.
@@ -79,6 +97,9 @@ impl KvCache {
     /// [`TensorError::Value`] for keys that are not `[B,Hkv,T,D]` or a layer that is not there; [`TensorError::State`] where the positions do not
     /// fit behind those that are taken; those of [`Tensor::write`].
     pub fn append(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> TensorResult<(Tensor, Tensor)> {
+        if self.pages.is_some() {
+            return Err(TensorError::Unsupported("this model's attention does not read keys and values from pages".into()));
+        }
         if !self.keeps {
             return Ok((k.clone(), v.clone()));
         }

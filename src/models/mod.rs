@@ -10,6 +10,7 @@ mod decoder;
 pub mod generate;
 pub mod inference;
 mod memory_plan;
+pub(crate) mod paged;
 mod pass;
 mod rope_settings;
 pub mod sampler;

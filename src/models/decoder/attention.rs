@@ -4,7 +4,7 @@ use super::Context;
 use super::description::{AttentionSpec, JointQkv, QkNormOf};
 use super::norm::Norm;
 use super::scores;
-use crate::error::TensorResult;
+use crate::error::{TensorError, TensorResult};
 use crate::models::weights::Tensors;
 use crate::models::{KvCache, Projection, merge_heads, split_heads};
 use crate::ops::attention::AttentionOptions;
@@ -111,23 +111,43 @@ impl Attention {
         let [q, k, v] = self.project(h)?;
         let q = self.heads(&q, s.heads, self.q_norm.as_ref(), s.query_rope.or(s.rope), context)?; // [B, H, T, D]
         let k = self.heads(&k, s.kv_heads, self.k_norm.as_ref(), s.rope, context)?;
-        let (k, v) = cache.append(i, &k, &split_heads(&v, s.kv_heads)?)?;
-        let biased = match (&context.biases, &context.mask) {
-            (Some(biases), None) => Some(biases.narrow(-1, 0, k.dims()[2])?),
-            (Some(biases), Some(mask)) => Some(biases.narrow(-1, 0, k.dims()[2])?.add(mask)?),
-            (None, mask) => mask.clone(),
-        };
-        let a = if s.softcap.is_some() || self.sinks.is_some() {
-            scores::attention(s, self.sinks.as_ref(), [&q, &k, &v], biased.as_ref(), context.kv_len)?
-        } else {
-            let options = AttentionOptions { kv_len: context.kv_len, scale: s.scale, window: s.window, ..Default::default() };
-            q.attention(&k, &v, biased.as_ref(), &options)?
+        let v = split_heads(&v, s.kv_heads)?;
+        let a = match cache.pages() {
+            Some(pages) => pages.attend(i, [&q, &k, &v], &self.paged_options(context)?)?,
+            None => self.attend(i, &q, [&k, &v], context, cache)?,
         };
         let a = merge_heads(&a)?; // [B, T, H·D]
         match &self.output_norm {
             Some(norm) => self.o.forward(&norm.forward(&a)?),
             None => self.o.forward(&a),
         }
+    }
+
+    /// How queries attend to pages.
+    fn paged_options(&self, context: &Context) -> TensorResult<AttentionOptions> {
+        let s = &*self.spec;
+        if s.softcap.is_some() || self.sinks.is_some() || context.biases.is_some() || context.mask.is_some() {
+            return Err(TensorError::Unsupported(
+                "attention with capped scores, sinks, linear biases or a mask does not read pages yet".into(),
+            ));
+        }
+        Ok(AttentionOptions { scale: s.scale, window: s.window, ..Default::default() })
+    }
+
+    /// Heads `[B,H,T,D]` of what queries see of a cache to which these keys and values are appended.
+    fn attend(&self, i: usize, q: &Tensor, [k, v]: [&Tensor; 2], context: &Context, cache: &mut KvCache) -> TensorResult<Tensor> {
+        let s = &*self.spec;
+        let (k, v) = cache.append(i, k, v)?;
+        let biased = match (&context.biases, &context.mask) {
+            (Some(biases), None) => Some(biases.narrow(-1, 0, k.dims()[2])?),
+            (Some(biases), Some(mask)) => Some(biases.narrow(-1, 0, k.dims()[2])?.add(mask)?),
+            (None, mask) => mask.clone(),
+        };
+        if s.softcap.is_some() || self.sinks.is_some() {
+            return scores::attention(s, self.sinks.as_ref(), [q, &k, &v], biased.as_ref(), context.kv_len);
+        }
+        let options = AttentionOptions { kv_len: context.kv_len, scale: s.scale, window: s.window, ..Default::default() };
+        q.attention(&k, &v, biased.as_ref(), &options)
     }
 
     /// The linear layers with GGUF's names of their parts.
