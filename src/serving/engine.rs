@@ -135,12 +135,13 @@ fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Engine {
-    /// Takes over a model of this device, and prepares every step that requests will need.
+    /// Takes a model of this device, and prepares every step that requests will need.
     ///
     /// # Errors
     /// [`TensorError::Config`] for options that cannot be, [`TensorError::Unsupported`] for a model whose attention has no form for pages;
     /// those of the device, for instance where there is no room for keys and values.
-    pub fn start(model: Box<dyn Model>, device: &Device, options: EngineOptions) -> TensorResult<Engine> {
+    pub fn start(model: impl Into<Arc<dyn Model>>, device: &Device, options: EngineOptions) -> TensorResult<Engine> {
+        let model = model.into();
         let vocab = model.shape().vocab;
         let stats = Arc::new(Mutex::new(EngineStats::default()));
         let (sender, receiver) = channel();
@@ -290,7 +291,7 @@ struct Core {
 
 impl Core {
     fn new(
-        model: Box<dyn Model>,
+        model: Arc<dyn Model>,
         device: &Device,
         options: &EngineOptions,
         stats: Arc<Mutex<EngineStats>>,

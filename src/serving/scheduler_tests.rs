@@ -30,8 +30,8 @@ struct Model {
     memory: Vec<u64>,
     /// Of each row its name, and what it is to have at the end.
     known: HashMap<RowId, (Arc<str>, usize, usize)>,
-    /// Rows of work whose results have not arrived.
-    flight: VecDeque<Vec<RowId>>,
+    /// Rows of work whose results have not arrived, and behind how many tokens each belongs.
+    flight: VecDeque<Vec<(RowId, usize)>>,
     served: usize,
     /// Tokens that each row found.
     found: HashMap<RowId, usize>,
@@ -75,8 +75,8 @@ impl Model {
     }
 
     fn arrive(&mut self) {
-        for id in self.flight.pop_front().into_iter().flatten() {
-            let at = self.scheduler.rows.get(&id).map_or(0, |r| r.tokens.len());
+        for (id, at) in self.flight.pop_front().into_iter().flatten() {
+            assert_eq!(self.scheduler.rows.get(&id).map_or(at, |r| r.tokens.len()), at, "row {id} is given a token of another place");
             if self.scheduler.wrote(id, written(id, at)) && self.scheduler.is_complete(id) {
                 let (_, prompt, most) = self.known[&id];
                 assert_eq!(self.scheduler.rows[&id].tokens.len(), prompt + most);
@@ -96,7 +96,7 @@ impl Model {
                 assert!(!chunks.is_empty() && chunks.len() <= shape[0] && chunks.iter().all(|c| c.len <= shape[1]));
                 chunks.iter().for_each(|c| self.write(c.row, c.start, c.len));
                 // As the engine does: what was read is waited for.
-                self.flight.push_back(chunks.iter().filter(|c| c.ends).map(|c| c.row).collect());
+                self.flight.push_back(chunks.iter().filter(|c| c.ends).map(|c| (c.row, c.start + c.len)).collect());
                 while !self.flight.is_empty() {
                     self.arrive();
                 }
@@ -106,7 +106,7 @@ impl Model {
                 for &id in rows {
                     self.write(id, self.scheduler.read_tokens(id) - 1, 1);
                 }
-                self.flight.push_back(rows.clone());
+                self.flight.push_back(rows.iter().map(|&id| (id, self.scheduler.read_tokens(id))).collect());
                 while self.flight.len() > depth {
                     self.arrive();
                 }

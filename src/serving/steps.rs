@@ -14,6 +14,7 @@ use crate::ops::cutoff::SETTINGS;
 use crate::plan::StorageMode;
 use crate::tensor::Tensor;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a row gives to a step.
@@ -65,7 +66,7 @@ struct ReadStep {
 
 /// All prepared steps and their tensors.
 pub(super) struct Steps {
-    model: Box<dyn Model>,
+    model: Arc<dyn Model>,
     device: Device,
     pools: Vec<Tensor>,
     numbers: Shared<i32>,
@@ -85,7 +86,7 @@ pub(super) struct Steps {
 
 impl Steps {
     /// With pools of `pages` pages, for rows of up to `row_pages` pages and steps of up to `rows` rows.
-    pub fn new(model: Box<dyn Model>, device: &Device, pages: usize, rows: usize, row_pages: usize) -> TensorResult<Steps> {
+    pub fn new(model: Arc<dyn Model>, device: &Device, pages: usize, rows: usize, row_pages: usize) -> TensorResult<Steps> {
         let pools = PagedCache::pools(&model.shape(), pages, device)?;
         Ok(Steps {
             pools,
