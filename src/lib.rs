@@ -64,6 +64,8 @@ mod pages {
     mod custom_kernels {}
     #[doc = include_str!("../docs/fine-tuning.md")]
     mod fine_tuning {}
+    #[doc = include_str!("../docs/serving.md")]
+    mod serving {}
     #[doc = include_str!("../docs/training.md")]
     mod training {}
     #[doc = include_str!("../docs/guide/1-fusion.md")]

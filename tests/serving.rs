@@ -27,7 +27,7 @@ fn no_request_makes_a_plan_or_compiles_a_kernel() {
                 })
                 .collect();
             for answer in answers {
-                answer.collect().unwrap();
+                answer.wait().unwrap();
             }
         }
         let after = eval_stats(&device);

@@ -128,7 +128,11 @@ pub fn weights_of(
         let names = DType::WEIGHTS.map(DType::name).join(", ");
         let wanted = DType::WEIGHTS.into_iter().find(|t| t.name().eq_ignore_ascii_case(of_type));
         let wanted = wanted.ok_or_else(|| Failure::Usage(format!("--type {of_type}: expected one of {names}")))?;
-        return Ok((format!("{name} {wanted} (random weights)"), PathBuf::from(name), Weights::from_gguf(random_model(shape, wanted)?, device)));
+        return Ok((
+            format!("{name} {wanted} (random weights)"),
+            PathBuf::from(name),
+            Weights::from_gguf(random_model(shape, wanted)?, device),
+        ));
     }
     let path = model.path(global)?;
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();

@@ -93,7 +93,9 @@ pub fn run(args: &ServeArgs, global: Global) -> Result<(), Failure> {
         if !global.json {
             let Row { batch, engine, ratio, whole, first_token, .. } = row;
             let first = first_token.as_secs_f64() * 1e3;
-            output::result(&format!("{clients:>7} {batch:>9.1} tok/s {engine:>10.1} tok/s {ratio:>7.3} {whole:>8.1} tok/s {first:>9.1} ms"))?;
+            output::result(&format!(
+                "{clients:>7} {batch:>9.1} tok/s {engine:>10.1} tok/s {ratio:>7.3} {whole:>8.1} tok/s {first:>9.1} ms"
+            ))?;
         }
         rows.push(row);
     }

@@ -48,7 +48,7 @@ impl PreparedStep {
         let own = stored(result)?;
         let result = (!given.iter().any(|g| g.same(own))).then(|| Meta { dtype: result.dtype(), shape: *result.shape() });
         if compiled.plan.outputs.len() != usize::from(result.is_some()) {
-            return Err(TensorError::Internal("a step copies what it should write in place".into()));
+            return Err(TensorError::Internal(format!("a step copies what it should write in place:\n{}", compiled.plan)));
         }
         let place = |b: Buffer| given.iter().position(|g| g.same(&b)).map_or(Bound::Kept(b), Bound::Given);
         let bound = bound.into_iter().map(place).collect();

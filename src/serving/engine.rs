@@ -106,7 +106,7 @@ struct Door {
 /// let engine = Engine::start(model, &device, EngineOptions { rows: 4, context: Some(128), ..Default::default() })?;
 /// let answers: Vec<_> = [[5, 6, 7], [8, 9, 10]].iter().map(|prompt| engine.submit(Request::new(prompt, 8))).collect::<Result<_, _>>()?;
 /// for answer in answers {
-///     let (tokens, usage) = answer.collect()?;
+///     let (tokens, usage) = answer.wait()?;
 ///     assert_eq!((tokens.len(), usage.prompt), (8, 3));
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -231,7 +231,7 @@ impl Answer {
     ///
     /// # Errors
     /// What the answer failed for.
-    pub fn collect(mut self) -> TensorResult<(Vec<u32>, Usage)> {
+    pub fn wait(mut self) -> TensorResult<(Vec<u32>, Usage)> {
         let mut tokens = Vec::new();
         while let Some(event) = self.next_event() {
             match event {

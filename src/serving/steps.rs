@@ -126,6 +126,14 @@ impl Steps {
 
     /// Prepares the step that writes a token for each of `width` rows.
     pub fn prepare_write(&mut self, width: usize) -> TensorResult<()> {
+        // Nothing else of the graph is left, which would hold what is written in place.
+        let logits = self.write_logits(width)?;
+        let step = PreparedStep::record(&logits, &self.step_tensors())?;
+        self.writes.insert(width, step);
+        self.prepare_choices(width, &logits)
+    }
+
+    fn write_logits(&mut self, width: usize) -> TensorResult<Tensor> {
         let w = width as isize;
         let row = |k: usize| self.numbers.tensor.narrow(0, k, 1)?.narrow(1, 0, width)?.reshape(&[w]);
         let [given, from, positions, slots, lens] = [row(0)?, row(1)?, row(2)?, row(3)?, row(4)?];
@@ -134,16 +142,23 @@ impl Steps {
         let tokens = from.lt(0.0)?.where_(&given, &fed)?.clamp(Some(0.0), None)?.reshape(&[w, 1])?;
         let table = self.table.tensor.narrow(0, 0, width)?;
         let hidden = self.forward(&tokens, &positions.reshape(&[w, 1])?, [slots.reshape(&[w, 1])?, table, lens])?;
-        let logits = self.logits(&hidden, width)?;
-        let step = PreparedStep::record(&logits, &self.step_tensors())?;
-        self.writes.insert(width, step);
-        self.prepare_choices(width, &logits)
+        self.logits(&hidden, width)
     }
 
     /// Prepares the step that reads up to `tokens` tokens of each of `rows` rows.
-    pub fn prepare_read(&mut self, [rows, tokens]: [usize; 2]) -> TensorResult<()> {
+    pub fn prepare_read(&mut self, shape: [usize; 2]) -> TensorResult<()> {
+        let [rows, tokens] = shape;
         let numbers = Shared::<i32>::new(&[3, rows, tokens], &self.device)?;
         let ends = Shared::<i32>::new(&[2, rows], &self.device)?;
+        let logits = self.read_logits(shape, &numbers, &ends)?;
+        let mut given = self.step_tensors();
+        given.extend([&numbers.tensor, &ends.tensor]);
+        let step = PreparedStep::record(&logits, &given)?;
+        self.reads.insert(shape, ReadStep { step, numbers, rows: ends });
+        self.prepare_choices(rows, &logits)
+    }
+
+    fn read_logits(&mut self, [rows, tokens]: [usize; 2], numbers: &Shared<i32>, ends: &Shared<i32>) -> TensorResult<Tensor> {
         let each = |k: usize| numbers.tensor.narrow(0, k, 1)?.squeeze(0);
         let [ids, positions, slots] = [each(0)?, each(1)?, each(2)?];
         let [lens, last] = [0, 1].map(|k| ends.tensor.narrow(0, k, 1).and_then(|t| t.squeeze(0)));
@@ -151,12 +166,7 @@ impl Steps {
         let hidden = self.forward(&ids, &positions, [slots, table, lens?])?;
         let width = hidden.dims()[2] as isize;
         let hidden = hidden.reshape(&[(rows * tokens) as isize, width])?.index_select(0, &last?)?;
-        let logits = self.logits(&hidden, rows)?;
-        let mut given = self.step_tensors();
-        given.extend([&numbers.tensor, &ends.tensor]);
-        let step = PreparedStep::record(&logits, &given)?;
-        self.reads.insert([rows, tokens], ReadStep { step, numbers, rows: ends });
-        self.prepare_choices(rows, &logits)
+        self.logits(&hidden, rows)
     }
 
     fn prepare_choices(&mut self, width: usize, logits: &Tensor) -> TensorResult<()> {

@@ -272,3 +272,7 @@ fn mismatch(op: &'static str, at: At, of: &[&Tensor], expected: &str) -> TensorE
     let shapes: Vec<String> = of.iter().map(|t| format!("{}{}", t.dtype(), t.shape())).collect();
     TensorError::shape(op, at, format!("{}: {expected}", shapes.join(", ")))
 }
+
+#[cfg(test)]
+#[path = "tests/paged.rs"]
+mod tests;

@@ -45,7 +45,7 @@ fn alone(model: &dyn Model, device: &Device, request: &Request) -> (Vec<u32>, f3
 }
 
 fn collect(answer: Answer) -> (Vec<u32>, Usage) {
-    answer.collect().unwrap()
+    answer.wait().unwrap()
 }
 
 #[test]
@@ -240,5 +240,7 @@ fn options_that_cannot_be_are_errors() {
     let device = Device::cpu();
     let start = |options: EngineOptions| Engine::start(model(&device), &device, options).err().map(|e| e.to_string());
     assert!(start(EngineOptions { rows: 0, ..Default::default() }).is_some_and(|e| e.contains("at least one row")));
-    assert!(start(EngineOptions { context: Some(1 << 20), ..Default::default() }).is_some_and(|e| e.contains("a context of 1048576 tokens")));
+    assert!(
+        start(EngineOptions { context: Some(1 << 20), ..Default::default() }).is_some_and(|e| e.contains("a context of 1048576 tokens"))
+    );
 }
