@@ -44,6 +44,7 @@ pub mod nn;
 pub mod optim;
 pub mod prelude;
 pub mod profile;
+pub mod serving;
 #[cfg(feature = "text")]
 pub mod text;
 pub mod train;
@@ -63,6 +64,8 @@ mod pages {
     mod custom_kernels {}
     #[doc = include_str!("../docs/fine-tuning.md")]
     mod fine_tuning {}
+    #[doc = include_str!("../docs/serving.md")]
+    mod serving {}
     #[doc = include_str!("../docs/training.md")]
     mod training {}
     #[doc = include_str!("../docs/guide/1-fusion.md")]

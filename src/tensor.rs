@@ -179,6 +179,15 @@ pub enum Lowered {
         /// Input, window of the output's row-major elements, and the node's run-time parameter that is added to the window's offset.
         pieces: Vec<(usize, Layout, Option<usize>)>,
     },
+    /// The output is `base` (an input of the output's dtype and shape) with some elements replaced by a kernel, which finds out from its operands which.
+    Into {
+        /// The input underneath.
+        base: usize,
+        /// The kernel; its one store has the output's shape, and what it does not write stays.
+        kernel: Arc<dyn Kernel>,
+        /// As for [`Lowered::Kernel`].
+        loads: Vec<(usize, Layout, Shape)>,
+    },
 }
 
 impl Lowered {

@@ -1,5 +1,6 @@
 //! `tl bench`: measures speed, beside the limit that memory sets.
 
+use crate::bench_serve::{self, ServeArgs};
 use crate::dtypes::{self, DtypesArgs};
 use crate::energy::TokenEnergy;
 use crate::model::{self, ModelArgs};
@@ -31,6 +32,7 @@ pub struct BenchArgs {
 enum What {
     Decode(DecodeArgs),
     Dtypes(Box<DtypesArgs>),
+    Serve(Box<ServeArgs>),
     Run(RunArgs),
     Compare(CompareArgs),
 }
@@ -90,6 +92,7 @@ pub fn run(args: &BenchArgs, global: Global) -> Result<(), Failure> {
     match &args.what {
         What::Decode(args) => decode(args, global),
         What::Dtypes(args) => dtypes::run(args, global),
+        What::Serve(args) => bench_serve::run(args, global),
         What::Run(args) => suites::run(args, global),
         What::Compare(args) => suites::compare(args, global),
     }
@@ -110,6 +113,33 @@ impl Rate {
     }
 }
 
+/// The name, path and weights of a model, or of random weights of this shape and type.
+pub fn weights_of(
+    shape: Option<&str>,
+    of_type: &str,
+    model: &ModelArgs,
+    device: &Device,
+    global: Global,
+) -> Result<(String, PathBuf, Weights), Failure> {
+    if let Some(name) = shape {
+        let shape = SHAPES.iter().find(|s| s.name == name);
+        let names = SHAPES.map(|s| s.name).join(", ");
+        let shape = shape.ok_or_else(|| Failure::Usage(format!("--shape {name}: expected one of {names}")))?;
+        let names = DType::WEIGHTS.map(DType::name).join(", ");
+        let wanted = DType::WEIGHTS.into_iter().find(|t| t.name().eq_ignore_ascii_case(of_type));
+        let wanted = wanted.ok_or_else(|| Failure::Usage(format!("--type {of_type}: expected one of {names}")))?;
+        return Ok((
+            format!("{name} {wanted} (random weights)"),
+            PathBuf::from(name),
+            Weights::from_gguf(random_model(shape, wanted)?, device),
+        ));
+    }
+    let path = model.path(global)?;
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let weights = model::open(&path, device)?;
+    Ok((name, path, weights))
+}
+
 fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
     if args.prompt == 0 || args.tokens < 2 || args.runs == 0 || args.sequences == 0 {
         return Err(Failure::Usage("need a prompt of at least 1 token, 2 tokens to generate, 1 run and 1 sequence".into()));
@@ -122,23 +152,7 @@ fn decode(args: &DecodeArgs, global: Global) -> Result<(), Failure> {
         name => Some(name.parse::<PipelineStrategy>().map_err(|e| Failure::Usage(format!("--strategy: {e}, all")))?),
     };
     let (device, dtype) = (args.model.device()?, args.model.dtype()?);
-    let (name, path, weights) = match &args.shape {
-        Some(name) => {
-            let shape = SHAPES.iter().find(|s| s.name == name);
-            let names = SHAPES.map(|s| s.name).join(", ");
-            let shape = shape.ok_or_else(|| Failure::Usage(format!("--shape {name}: expected one of {names}")))?;
-            let names = DType::WEIGHTS.map(DType::name).join(", ");
-            let wanted = DType::WEIGHTS.into_iter().find(|t| t.name().eq_ignore_ascii_case(&args.weights));
-            let wanted = wanted.ok_or_else(|| Failure::Usage(format!("--type {}: expected one of {names}", args.weights)))?;
-            (format!("{name} {wanted} (random weights)"), PathBuf::from(name), Weights::from_gguf(random_model(shape, wanted)?, &device))
-        }
-        None => {
-            let path = args.model.path(global)?;
-            let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-            let weights = model::open(&path, &device)?;
-            (name, path, weights)
-        }
-    };
+    let (name, path, weights) = weights_of(args.shape.as_deref(), &args.weights, &args.model, &device, global)?;
     let model = args.model.build(&weights, &path, dtype)?;
     let shape = model.shape();
     let tokens = args.prompt.saturating_add(args.tokens);
@@ -364,14 +378,64 @@ impl Reads {
 
 /// Tokens of the prompts of several sequences, one behind the other.
 pub fn prompts(model: &dyn Model, args: &DecodeArgs) -> Vec<i32> {
-    (0..args.prompt * args.sequences).map(|i| ((i * 7919 + 13) % model.shape().vocab) as i32).collect()
+    prompt_ids(model, args.sequences * args.prompt)
+}
+
+fn prompt_ids(model: &dyn Model, count: usize) -> Vec<i32> {
+    (0..count).map(|i| ((i * 7919 + 13) % model.shape().vocab) as i32).collect()
 }
 
 /// Each sequence's next token, after such prompts, pending.
 pub fn read(model: &dyn Model, ids: &[i32], cache: &mut KvCache, args: &DecodeArgs, device: &Device) -> TensorResult<Tensor> {
+    read_of(model, ids, cache, [args.sequences, args.prompt], device)
+}
+
+fn read_of(model: &dyn Model, ids: &[i32], cache: &mut KvCache, shape: [usize; 2], device: &Device) -> TensorResult<Tensor> {
     cache.truncate(0);
-    let prompt = Tensor::from_vec(ids.to_vec(), &[args.sequences, args.prompt], device)?;
+    let prompt = Tensor::from_vec(ids.to_vec(), &shape, device)?;
     choose(model, &model.hidden(&prompt, cache)?)
+}
+
+/// Sequences of one length that are read and written together.
+pub struct Batch {
+    pub count: usize,
+    /// Tokens of each prompt.
+    pub prompt: usize,
+    /// Tokens that each sequence writes.
+    pub tokens: usize,
+    /// Steps that are submitted before the tokens of one are read.
+    pub submits_ahead: usize,
+}
+
+impl Batch {
+    /// The tokens of each prompt.
+    pub fn prompts(&self, model: &dyn Model) -> Vec<Vec<u32>> {
+        prompt_ids(model, self.count * self.prompt).chunks(self.prompt).map(|ids| ids.iter().map(|&id| id as u32).collect()).collect()
+    }
+
+    /// How long the prompts and their first tokens take, and the other tokens.
+    pub fn run(&self, model: &dyn Model, device: &Device, cache: &mut KvCache) -> Result<(Duration, Duration), Failure> {
+        let ids = prompt_ids(model, self.count * self.prompt);
+        let start = Instant::now();
+        let mut next = read_of(model, &ids, cache, [self.count, self.prompt], device)?;
+        let mut ahead = VecDeque::from([next.download()?]);
+        device.synchronize()?;
+        let took = start.elapsed();
+        let first = Instant::now();
+        for _ in 1..self.tokens {
+            if interrupt::requested() {
+                return Err(Failure::Interrupted);
+            }
+            let later = choose(model, &model.hidden(&next, cache)?)?;
+            ahead.push_back(later.download()?);
+            while ahead.len() > self.submits_ahead {
+                ahead.pop_front().map(|d| d.wait::<i32>()).transpose()?;
+            }
+            next = later;
+        }
+        ahead.into_iter().try_for_each(|d| d.wait::<i32>().map(drop))?;
+        Ok((took, first.elapsed()))
+    }
 }
 
 /// The most likely token behind each sequence.
@@ -386,30 +450,12 @@ fn measure_batch(model: &dyn Model, device: &Device, args: &DecodeArgs, weights:
     let reads = Reads::new(device, weights)?;
     let mut bandwidth = reads.best(3)?;
     let count = args.sequences;
-    let ids = prompts(model, args);
+    let batch = Batch { count, prompt: args.prompt, tokens: args.tokens, submits_ahead };
     let mut cache = KvCache::batch(&model.shape(), count, args.prompt + args.tokens, device)?;
     let (mut reading, mut decodes, mut stats) = (Vec::new(), Vec::new(), EvalStats::default());
     let mut warm_up = WarmUp::new(device);
     while decodes.len() < args.runs {
-        let start = Instant::now();
-        let mut next = read(model, &ids, &mut cache, args, device)?;
-        let mut ahead = VecDeque::from([next.download()?]);
-        device.synchronize()?;
-        let took = start.elapsed();
-        let first = Instant::now();
-        for _ in 1..args.tokens {
-            if interrupt::requested() {
-                return Err(Failure::Interrupted);
-            }
-            let later = choose(model, &model.hidden(&next, &mut cache)?)?;
-            ahead.push_back(later.download()?);
-            while ahead.len() > submits_ahead {
-                ahead.pop_front().map(|d| d.wait::<i32>()).transpose()?;
-            }
-            next = later;
-        }
-        ahead.into_iter().try_for_each(|d| d.wait::<i32>().map(drop))?;
-        let wrote = first.elapsed();
+        let (took, wrote) = batch.run(model, device, &mut cache)?;
         stats = eval_stats(device);
         if warm_up.is_over() {
             reading.push(took);

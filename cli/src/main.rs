@@ -1,6 +1,7 @@
 //! The command `tl`: reads the command line, runs one subcommand, turns an error into one line and an exit code.
 
 mod bench;
+mod bench_serve;
 mod bundle;
 mod chat;
 mod ckpt;

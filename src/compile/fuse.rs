@@ -14,7 +14,7 @@ use crate::layout::Layout;
 use crate::plan::{Buf, Load, Source, Step, Store, Work};
 use crate::scalar::{Inst, Prim, Program, Reg};
 use crate::shape::Shape;
-use crate::tensor::{Arg, Kind, Lowered, Meta};
+use crate::tensor::{Arg, Kind, Lowered, Meta, Op};
 use smallvec::{SmallVec, smallvec};
 
 /// The most instructions of a fused program.
@@ -402,6 +402,16 @@ impl<'a, 'g> Fuser<'a, 'g> {
         let ins: SmallVec<[Meta; 4]> = n.inputs.iter().map(|&(j, out)| self.node(j).meta(out)).collect();
         match op.lower(&ins, &n.node.metas) {
             Lowered::Windows { base, pieces } => self.emit_windows(i, base, pieces),
+            Lowered::Into { base, kernel, loads } => {
+                let loads = self.loads(i, &**op, &ins, loads);
+                let v = self.underneath(i, Some(base));
+                let (shape, dtype) = (n.meta(0).shape, n.meta(0).dtype);
+                let target = self.source(v, Layout::contiguous(shape), None, i);
+                self.define(&target, self.list.len());
+                let store = Store { shape, program: Program::value(dtype), sources: Vec::new(), target };
+                let params = (0..n.node.params.len()).map(|p| (n.params + p) as u16).collect();
+                self.list.push(Step { name: op.name(), at: n.node.at, work: Work::Kernel(kernel), loads, stores: vec![store], params });
+            }
             Lowered::Kernel { kernel, loads, stores } => {
                 if n.node.metas.iter().all(|m| m.shape.count() == 0) {
                     for out in 0..n.node.metas.len() as u32 {
@@ -410,18 +420,7 @@ impl<'a, 'g> Fuser<'a, 'g> {
                     }
                     return;
                 }
-                let mut bound = Vec::new();
-                let count = loads.len();
-                let loads: Vec<Load> = loads
-                    .into_iter()
-                    .enumerate()
-                    .map(|(k, (input, layout, shape))| {
-                        let plain = op.materialize_input(input, &ins);
-                        let load = self.load(n.inputs[input], &layout, shape, &bound, count - 1 - k, plain);
-                        bound.extend(load.sources.iter().cloned());
-                        load
-                    })
-                    .collect();
+                let loads = self.loads(i, &**op, &ins, loads);
                 let step = self.list.len();
                 let mut outs = Vec::new();
                 for (out, layout, shape) in stores {
@@ -437,6 +436,20 @@ impl<'a, 'g> Fuser<'a, 'g> {
                 self.list.push(Step { name: op.name(), at: n.node.at, work: Work::Kernel(kernel), loads, stores: outs, params });
             }
         }
+    }
+
+    /// The operands of op `i`'s kernel.
+    fn loads(&mut self, i: u32, op: &dyn Op, ins: &[Meta], loads: Vec<(usize, Layout, Shape)>) -> Vec<Load> {
+        let n = self.node(i);
+        let mut bound = Vec::new();
+        let count = loads.len();
+        let operand = |(k, (input, layout, shape)): (usize, (usize, Layout, Shape))| {
+            let plain = op.materialize_input(input, ins);
+            let load = self.load(n.inputs[input], &layout, shape, &bound, count - 1 - k, plain);
+            bound.extend(load.sources.iter().cloned());
+            load
+        };
+        loads.into_iter().enumerate().map(operand).collect()
     }
 
     /// An operand of a kernel: rule 1 for maps unless it is to be `plain`, a plain read for the rest.
@@ -490,10 +503,9 @@ impl<'a, 'g> Fuser<'a, 'g> {
         })
     }
 
-    /// Rule 3: `cat`, `write` and their kin.
-    fn emit_windows(&mut self, i: u32, base: Option<usize>, pieces: Vec<(usize, Layout, Option<usize>)>) {
+    /// The value of op `i`, which is written piece by piece: input `base` itself where its memory may be taken, else new memory with a copy of it.
+    fn underneath(&mut self, i: u32, base: Option<usize>) -> u32 {
         let n = self.node(i);
-        let meta = n.meta(0);
         let v = match base {
             Some(b) if n.donated => {
                 let (j, out) = n.inputs[b];
@@ -504,12 +516,20 @@ impl<'a, 'g> Fuser<'a, 'g> {
         };
         self.at[i as usize][0] = Some(v);
         if let (Some(b), false) = (base, n.donated) {
-            let mut e = Expr { program: Program::default(), sources: Vec::new(), shape: meta.shape };
+            let shape = n.meta(0).shape;
+            let mut e = Expr { program: Program::default(), sources: Vec::new(), shape };
             let r = self.splice(&mut e, n.inputs[b], 0, MAX_INSTS);
             truncate(&mut e.program, r);
-            let target = self.source(v, Layout::contiguous(meta.shape), None, i);
+            let target = self.source(v, Layout::contiguous(shape), None, i);
             self.emit_map(e, target, None);
         }
+        v
+    }
+
+    /// Rule 3: `cat`, `write` and their kin.
+    fn emit_windows(&mut self, i: u32, base: Option<usize>, pieces: Vec<(usize, Layout, Option<usize>)>) {
+        let n = self.node(i);
+        let v = self.underneath(i, base);
         for (input, window, param) in pieces {
             let input = n.inputs[input];
             let shape = self.node(input.0).meta(input.1).shape;

@@ -6,6 +6,7 @@ use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::eval::eval_all;
 use crate::models::ModelShape;
+use crate::models::paged::PagedCache;
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
@@ -54,12 +55,14 @@ pub struct KvCache {
     layers: Vec<Vec<Tensor>>,
     len: usize,
     capacity: usize,
-    /// Whether the cache stores anything.
+    /// Whether the cache stores anything here.
     keeps: bool,
     /// Keys and values that layers of this pass lend to later ones, where nothing is kept.
     lent: Vec<(usize, [Tensor; 2])>,
     /// Points at which the states are known, first to last: the start, and the last one that was kept. None without states.
     snapshots: Vec<Snapshot>,
+    /// The pages that hold keys and values instead.
+    pages: Option<PagedCache>,
 }
 
 /// The states after the first `len` positions, in the order of layers and parts.
@@ -95,15 +98,47 @@ impl KvCache {
         for part in layers.iter().flatten() {
             eval_all(&[part])?;
         }
-        let mut cache =
-            KvCache { parts: shape.cache.clone(), layers, len: 0, capacity, keeps: true, lent: Vec::new(), snapshots: Vec::new() };
+        let mut cache = KvCache {
+            parts: shape.cache.clone(),
+            layers,
+            len: 0,
+            capacity,
+            keeps: true,
+            lent: Vec::new(),
+            snapshots: Vec::new(),
+            pages: None,
+        };
         cache.keep_states();
         Ok(cache)
     }
 
     /// A cache that stores nothing: tokens attend only to those of the same call.
     pub fn none() -> KvCache {
-        KvCache { parts: Arc::new([]), layers: Vec::new(), len: 0, capacity: 0, keeps: false, lent: Vec::new(), snapshots: Vec::new() }
+        KvCache {
+            parts: Arc::new([]),
+            layers: Vec::new(),
+            len: 0,
+            capacity: 0,
+            keeps: false,
+            lent: Vec::new(),
+            snapshots: Vec::new(),
+            pages: None,
+        }
+    }
+
+    /// Keys and values in pages: a pass then needs positions.
+    pub(crate) fn paged(pages: PagedCache) -> KvCache {
+        KvCache { pages: Some(pages), ..KvCache::none() }
+    }
+
+    /// The pages, where keys and values are in pages.
+    pub(crate) fn pages(&mut self) -> Option<&mut PagedCache> {
+        self.pages.as_mut()
+    }
+
+    /// The pages again, after a pass.
+    pub(crate) fn into_pages(self) -> Option<PagedCache> {
+        self.pages
     }
 
     /// The number of valid keys after `t` more positions; `None` if all keys of the call are valid.
@@ -195,6 +230,9 @@ impl KvCache {
     /// [`TensorError::Value`] for rows that are not `[B,heads,T,size]` or a layer that is not there; [`TensorError::State`] where the positions do
     /// not fit behind those that are taken; those of [`Tensor::write`].
     pub(crate) fn append_rows(&mut self, layer: usize, part: usize, rows: &Tensor) -> TensorResult<Tensor> {
+        if self.pages.is_some() {
+            return Err(TensorError::Unsupported("this model's attention does not read keys and values from pages".into()));
+        }
         if !self.keeps {
             return Ok(rows.clone());
         }

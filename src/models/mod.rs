@@ -11,6 +11,7 @@ pub mod encoder;
 pub mod generate;
 pub mod inference;
 mod memory_plan;
+pub(crate) mod paged;
 mod pass;
 mod quantized;
 mod rope_settings;

@@ -34,6 +34,13 @@ impl Default for Sampler {
 /// The token that the device returns for a row with a NaN.
 pub(crate) const NAN_TOKEN: i32 = crate::ops::reduce::NONE;
 
+/// Noise to be subtracted, −g = ln(−ln(1 − u)), of random bits.
+pub(crate) fn noise(bits: &Tensor) -> TensorResult<Tensor> {
+    // u in (0, 1), whose smallest values stand for the largest noise: 2⁻³³ is not 0, and the largest is not 1.
+    let u = bits.cast(DType::F32)?.add(0.5)?.mul(NEARLY_ONE / 4_294_967_296.0)?;
+    u.neg()?.log1p()?.neg()?.log()
+}
+
 /// The largest f32 below 1.
 const NEARLY_ONE: f64 = 1.0 - 1.0 / 16_777_216.0;
 
@@ -75,9 +82,7 @@ impl Sampler {
         let scores = if self.temperature == 0.0 {
             logits.clone()
         } else {
-            // u in (0, 1), whose smallest values stand for the largest noise: 2⁻³³ is not 0, and the largest is not 1.
-            let u = self.rng.bits(logits.dims(), logits.device())?.cast(DType::F32)?.add(0.5)?.mul(NEARLY_ONE / 4_294_967_296.0)?;
-            let scores = logits.mul(1.0 / self.temperature)?.sub(&u.neg()?.log1p()?.neg()?.log()?)?;
+            let scores = logits.mul(1.0 / self.temperature)?.sub(&noise(&self.rng.bits(logits.dims(), logits.device())?)?)?;
             if self.draws_from_all() {
                 scores
             } else {

@@ -102,6 +102,18 @@ fn bits_of(shape: Shape, draw: f64, key: f64, device: &Device, at: At) -> Tensor
     Ok(Tensor::map(device, Prim::Philox, args, smallvec![iota], smallvec![draw, key], Meta { dtype: DType::U32, shape }, at))
 }
 
+/// 32 random bits for each of `count` numbers of several streams: a draw of each by its number and the stream's key, both u32 `[B,1]`: u32 `[B,count]`.
+/// A row's bits are those of [`Rng::bits`] for `[count]`.
+#[track_caller]
+pub(crate) fn bits_of_streams(draws: &Tensor, keys: &Tensor, count: usize) -> TensorResult<Tensor> {
+    let (at, device) = (Location::caller(), draws.device());
+    let shape = Shape::new(&[draws.dims()[0], count], "random", at)?;
+    let iota = nullary(device, Prim::Source(0), &[], DType::U32, Shape::of(&[1, count]), at)?;
+    let inputs = [&iota, draws, keys].into_iter().map(|t| t.broadcast_to(shape.dims())).collect::<TensorResult<_>>()?;
+    let args = [Arg::In(0), Arg::In(1), Arg::In(2)];
+    Ok(Tensor::map(device, Prim::Philox, args, inputs, Default::default(), Meta { dtype: DType::U32, shape }, at))
+}
+
 /// 24 bits fill an f32's mantissa exactly: the same value on every backend.
 #[track_caller]
 fn unit_of(bits: &Tensor) -> TensorResult<Tensor> {

@@ -20,6 +20,7 @@ mod engine;
 mod models;
 mod ops;
 mod quant;
+mod serving;
 #[cfg(feature = "text")]
 mod text;
 mod train;

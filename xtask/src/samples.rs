@@ -176,7 +176,7 @@ fn gradients(d: DType, add: &mut impl FnMut(&str, Tensor)) -> TensorResult<()> {
     for head in [64, 80, 256] {
         let (q, k) = (leaf(d, &[1, 4, 40, head])?, leaf(d, &[1, 2, 40, head])?);
         let (g, sums) = (leaf(d, &[1, 4, 40, head])?, leaf(DType::F32, &[1, 4, 40])?);
-        let of = AttentionKernel { causal: true, scale: 0.125, window: 0, mask: false, sums: true, dropout: 0.0 };
+        let of = AttentionKernel { causal: true, scale: 0.125, window: 0, mask: false, sums: true, dropout: 0.0, paged: false };
         let inputs = [&q, &k, &k, &g, &sums, &sums];
         let queries = AttentionGradKernel { of: of.clone(), part: Part::Queries };
         add(&format!("attention_grad_q_{head}"), bare("attention_grad_q", 0, queries, &inputs, &[40.0], &[(d, q.dims())])?);

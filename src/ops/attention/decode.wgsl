@@ -102,7 +102,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
 }
 
-#include "keys.wgsl"
+#include "keys.wgsl" VALID = "p.valid"
 #include "rows_fetch_inside.wgsl" NAME = fetch_q, LOAD = 0, VEC = ${VEC_D}
 #include "rows_fetch_inside.wgsl" NAME = fetch_k, LOAD = 1, VEC = ${VEC_D}
 #include "rows_fetch_inside.wgsl" NAME = fetch_v, LOAD = 2, VEC = ${VEC_V}

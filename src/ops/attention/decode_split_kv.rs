@@ -1,6 +1,7 @@
 //! The GPU form of attention of few queries on an adapter with subgroups, which shares long caches out among workgroups.
 
 use super::AttentionKernel;
+use super::paged::PAGE;
 use super::params::{FILES, HeadSizes, values};
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl, Word};
 use crate::shader::vec16::{Beyond, Vec16Form};
@@ -40,6 +41,10 @@ params! {
         k: StartParams,
         /// The same of the values.
         v: StartParams,
+        /// Key heads, where keys are in pages.
+        heads_kv: u32,
+        /// Pages of a text at most, then.
+        pages: u32,
     }
 }
 
@@ -141,7 +146,7 @@ impl SplitConfig {
     }
 
     /// What else its templates ask about.
-    fn switches(&self, of: &AttentionKernel, z: &HeadSizes, adapter: &AdapterInfo) -> [(&'static str, Value); 12] {
+    fn switches(&self, of: &AttentionKernel, z: &HeadSizes, adapter: &AdapterInfo) -> [(&'static str, Value); 14] {
         let subgroup = adapter.subgroup;
         [
             ("MASKED", of.mask.into()),
@@ -156,6 +161,8 @@ impl SplitConfig {
             ("SUBGROUP_BITS", subgroup.ilog2().into()),
             ("SUBGROUPS", (self.workgroup / subgroup).into()),
             ("SLICES", (self.slices as u32).into()),
+            ("PAGED", of.paged.into()),
+            ("PAGE", (PAGE as u32).into()),
         ]
     }
 }
@@ -190,6 +197,8 @@ pub(super) fn decode_split_kv(of: &AttentionKernel, z: &HeadSizes, step: &Step, 
         q,
         k,
         v,
+        heads_kv: if of.paged { U32::size(z.hkv)? } else { U32::ABSENT },
+        pages: of.table_width(step)?,
     };
     let raw = (0u8..).zip(&forms).filter(|(_, f)| f.raw.is_some()).map(|(n, _)| n).collect();
     let source = SPLIT_KV.source(&values);

@@ -43,6 +43,10 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   thread = lid;
   let rows = p.rows; let keys = p.keys; let size = p.size; let size_v = p.size_v;
   let head = wid.y; let row = wid.x * ROWS; let part = wid.z; let block = head * p.head_blocks + wid.x;
+#if PAGED
+  let batch = head / p.heads_kv; let kv_head = head % p.heads_kv;
+  valid_keys = valid_of(batch);
+#endif
   // The keys that the queries see.
   var first = 0u; var last = 0u;
   var seen: array<vec2<u32>, ROWS>;
@@ -75,12 +79,20 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #endif
 
   let lane = lid % LANES; let key_group = lid / LANES;
+#if PAGED
+  let furthest = max(end, 1u) - 1u;
+#else
   let furthest = head * keys + max(end, 1u) - 1u;
+#endif
   var q_packets: array<Q, ROWS * KP>; var k: array<K, SLOTS * KP>; var v: array<V, SLOTS * VP>;
   if (size > 0u) {
 #unroll
     for (var u = 0u; u < SLOTS; u++) {
+#if PAGED
+      let at = paged_row(batch, kv_head, min(start + u * KEY_GROUPS + key_group, furthest));
+#else
       let at = min(head * keys + start + u * KEY_GROUPS + key_group, furthest);
+#endif
 #unroll
       for (var c = 0u; c < KP; c++) { k[u * KP + c] = fetch_k(at, lane + c * LANES, size); }
     }
@@ -92,7 +104,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
 #unroll
     for (var u = 0u; u < SLOTS; u++) {
+#if PAGED
+      let at = paged_row(batch, kv_head, min(start + u * KEY_GROUPS + key_group, furthest));
+#else
       let at = min(head * keys + start + u * KEY_GROUPS + key_group, furthest);
+#endif
 #unroll
       for (var c = 0u; c < VP; c++) { v[u * VP + c] = fetch_v(at, lane + c * LANES, size_v); }
     }
@@ -135,7 +151,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (next < end) {
 #unroll
       for (var u = 0u; u < SLOTS; u++) {
+#if PAGED
+        let at = paged_row(batch, kv_head, min(next + u * KEY_GROUPS + key_group, furthest));
+#else
         let at = min(head * keys + next + u * KEY_GROUPS + key_group, furthest);
+#endif
 #unroll
         for (var c = 0u; c < KP; c++) { k[u * KP + c] = fetch_k(at, lane + c * LANES, size); }
       }
@@ -182,7 +202,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     if (next < end) {
 #unroll
       for (var u = 0u; u < SLOTS; u++) {
+#if PAGED
+        let at = paged_row(batch, kv_head, min(next + u * KEY_GROUPS + key_group, furthest));
+#else
         let at = min(head * keys + next + u * KEY_GROUPS + key_group, furthest);
+#endif
 #unroll
         for (var c = 0u; c < VP; c++) { v[u * VP + c] = fetch_v(at, lane + c * LANES, size_v); }
       }
@@ -260,7 +284,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   for (var i = lid; i < CELLS; i += WORKGROUP) { put_cell(i, head * rows, row, rows, size_v, joined_subs(i)); }
 }
 
-#include "keys.wgsl"
+#if PAGED
+#include "keys.wgsl" VALID = valid_keys
+#include "paged_row.wgsl"
+#else
+#include "keys.wgsl" VALID = "p.valid"
+#endif
 #include "rows_put.wgsl" NAME = put, STORE = 0, VEC = ${VEC_V}
 #include "vec16.wgsl" NAME = q, TYPE = Q, LOAD = 0, START = "p.q_start + p.q_offset", RAW = ${RAW_Q}, F16 = ${F16_Q}, QUADS = ${QUADS_Q}, GUARDED = 0
 #include "vec16.wgsl" NAME = k, TYPE = K, LOAD = 1, START = "p.k_start + p.k_offset", RAW = ${RAW_K}, F16 = ${F16_K}, QUADS = ${QUADS_K}, GUARDED = 0

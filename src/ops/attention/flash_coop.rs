@@ -211,7 +211,7 @@ impl<'a> CoopKernel<'a> {
 /// Attention (`part` is `None`) or a part of its gradients; `None` where there are no matrices, a mask, dropout, or operands that are not rows of f16
 /// whose eights are whole. Subgroups wait alone where that makes as `many` workgroups of attention, in gradients wherever they have rows of their own.
 pub(super) fn attention_coop(of: &AttentionKernel, part: Option<Part>, step: &Step, many: usize, adapter: &AdapterInfo) -> Option<Wgsl> {
-    if adapter.coop == 0 || of.mask || of.dropout > 0.0 || part == Some(Part::All) {
+    if adapter.coop == 0 || of.mask || of.paged || of.dropout > 0.0 || part == Some(Part::All) {
         return None;
     }
     let z = HeadSizes::of(step, MAX_HEAD).filter(|z| [z.d, z.dv, z.t, z.s].iter().all(|&n| n > 0))?;

@@ -260,7 +260,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
 }
 
-#include "keys.wgsl"
+#include "keys.wgsl" VALID = "p.valid"
 #include "flash_coop_memory.wgsl"
 #if BY_KEY
 #include "flash_coop_operand.wgsl" x = r1, X = R1, LOAD = 1, LINES = k, K = p.size, TILE_ROWS = ROWS, TILE_K = "KD * EDGE", EVEN_K = ${EVEN_D}

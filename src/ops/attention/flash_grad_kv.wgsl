@@ -110,7 +110,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
 }
 
-#include "keys.wgsl"
+#include "keys.wgsl" VALID = "p.valid"
 #if DROPOUT
 #include "flash_keep.wgsl"
 #endif

@@ -8,6 +8,10 @@ const LOWEST: f32 = -3.0e38;
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
 #include "flash_begin.wgsl"
 #include "flash_queries.wgsl"
+#if PAGED
+  valid_keys = valid_of(b);
+  let kv_head = h / (heads / heads_kv);
+#endif
   var q: array<vec4<f32>, DK * THREAD_ROWS>;
   var acc: array<vec4<f32>, DV * THREAD_ROWS>;
   var top: array<f32, THREAD_ROWS>;
@@ -25,7 +29,13 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let begin = keys_of(t0).x; let finish = keys_of(min(t0 + ROWS, queries) - 1u).y;
   for (var base = begin; base < finish; base += TILE) {
     let count = min(TILE, finish - base);
+#if PAGED
+    workgroupBarrier();
+    for (var i = lid; i < TILE * QD; i += WORKGROUP) { ks[i] = fetch_k(paged_row(b, kv_head, base + min(i / QD, count - 1u)) * size, size, i % QD); }
+    for (var i = lid; i < TILE * QV; i += WORKGROUP) { vs[i] = fetch_v(paged_row(b, kv_head, base + min(i / QV, count - 1u)) * size_v, size_v, i % QV); }
+#else
 #include "flash_stage.wgsl" D = ks, d = k, V = vs, v = v, FIRST = kv, COUNT = count
+#endif
 #if DROPOUT
     {
       for (var i = lid; i < ROWS * TILE / 4u; i += WORKGROUP) {
@@ -103,7 +113,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
 }
 
-#include "keys.wgsl"
+#if PAGED
+#include "keys.wgsl" VALID = valid_keys
+#include "paged_row.wgsl"
+#else
+#include "keys.wgsl" VALID = "p.valid"
+#endif
 #if DROPOUT
 #include "flash_keep.wgsl"
 #endif

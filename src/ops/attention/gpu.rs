@@ -22,7 +22,7 @@ static DECODE: Template = Template::new("decode.wgsl", include_str!("decode.wgsl
 /// Queries `[B, H, T, D]` over keys `[B, Hkv, S, D]` and values `[B, Hkv, S, Dv]`, with an additive mask `[B, H, T, S]` if there is one.
 /// The step's first parameter is the number of valid keys.
 pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-    let z = HeadSizes::of(step, MAX_HEAD)?;
+    let z = HeadSizes::of(step, MAX_HEAD)?.of_pages(of, step);
     let groups = z.b.checked_mul(z.h)?.checked_mul(z.t)?;
     let [q, k, v] = [0, 1, 2].map(|n| step.loads[n].shape.count());
     if !indexable(&[q, k, v, step.stores[0].shape.count(), if of.mask { groups.checked_mul(z.s)? } else { 0 }]) {
@@ -36,6 +36,9 @@ pub fn attention(of: &AttentionKernel, step: &Step, adapter: &AdapterInfo) -> Op
             .or_else(|| attention_tiled(of, step, adapter));
     }
     let split = if adapter.subgroup >= 4 { decode_split_kv(of, &z, step, adapter) } else { None };
+    if of.paged {
+        return split.or_else(|| attention_tiled(of, step, adapter));
+    }
     split.or_else(|| decode(of, &z, groups, step, adapter))
 }
 

@@ -2,6 +2,7 @@
 
 use super::AttentionKernel;
 use super::flash_coop::attention_coop;
+use super::paged::PAGE;
 use super::params::{FILES, FlashParams, HeadSizes, MAX_HEAD, Part, TiledParams, values};
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{RowGroup, SUM};
@@ -39,7 +40,7 @@ fn staged(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &Adapt
         Some(Part::All) => return None,
     };
     let by_key = part == Some(Part::Keys);
-    let z = HeadSizes::of(step, MAX_HEAD).filter(|z| z.t > 0 && z.s > 0)?;
+    let z = HeadSizes::of(step, MAX_HEAD).map(|z| z.of_pages(of, step)).filter(|z| z.t > 0 && z.s > 0)?;
     let scores = if of.mask { z.b.checked_mul(z.h)?.checked_mul(z.t)?.checked_mul(z.s)? } else { 0 };
     let [q, k, v] = [0, 1, 2].map(|n| step.loads[n].shape.count());
     if !indexable(&[q, k, v, z.b * z.h * z.t * z.dv, scores]) {
@@ -63,6 +64,7 @@ fn staged(of: &AttentionKernel, part: Option<Part>, step: &Step, adapter: &Adapt
     let consts = vec![("DK", dk), ("DV", dv4), ("THREAD_ROWS", thread_rows), ("TILE", tile as u32), ("CAUSAL", of.causal as u32)];
     let mut values = values(&consts);
     values.extend([("MASKED", of.mask.into()), ("SUMS", of.sums.into()), ("DROPOUT", (of.dropout > 0.0).into())]);
+    values.extend([("PAGED", of.paged.into()), ("PAGE", (PAGE as u32).into())]);
     values.extend([("VEC_D", (z.d % 4 == 0).into()), ("VEC_V", (z.dv % 4 == 0).into())]);
     values.push(("QUAD_SUM", quad.function("quad_sum", SUM, adapter).into()));
     let blocks = if by_key { z.s } else { z.t }.div_ceil(rows);

@@ -6,6 +6,7 @@ mod flash_coop;
 pub(crate) mod gpu;
 pub mod grad;
 pub(crate) mod grad_gpu;
+pub(crate) mod paged;
 mod params;
 mod stored;
 #[cfg(all(test, feature = "gpu"))]
@@ -24,6 +25,7 @@ use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use dropout::Keep;
+use paged::{PAGE, Pages, place};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::panic::Location;
@@ -46,6 +48,8 @@ pub struct AttentionKernel {
     pub sums: bool,
     /// The probability of dropping a weight, or 0.
     pub dropout: f64,
+    /// Whether keys and values are `[pages,Hkv,64,D]`, load 3 has each text's pages `[B,P]` and load 4 its number of keys `[B]`, i32: see [`paged`].
+    pub paged: bool,
 }
 
 /// Queries that are taken together.
@@ -58,6 +62,7 @@ const STREAM_MAX_QUERIES: usize = 16;
 const CHUNK: usize = 64;
 
 /// What the operands' shapes and the parameters say.
+#[derive(Clone, Copy)]
 pub(super) struct Sizes {
     pub batch: usize,
     pub heads: usize,
@@ -87,10 +92,15 @@ impl Sizes {
             s: k[2],
             d: q[3],
             dv: v[3],
-            valid: (task.param(0).max(0.0) as usize).min(k[2]),
+            // Texts whose keys are in pages have a number each.
+            valid: if kernel.paged { 0 } else { (task.param(0).max(0.0) as usize).min(k[2]) },
             causal: kernel.causal,
             window: kernel.window as usize,
         }
+    }
+    /// The same of text `batch`, which may have a number of keys of its own.
+    fn of_text(&self, batch: usize, pages: Option<&Pages<'_>>) -> Sizes {
+        Sizes { valid: pages.map_or(self.valid, |p| p.valid(batch)), ..*self }
     }
     /// The keys that query `t` sees.
     pub fn seen(&self, t: usize) -> Range<usize> {
@@ -147,25 +157,29 @@ impl AttentionKernel {
         let masks = values::<T>(task, if self.mask { keys } else { 0 });
         let (key_memory, value_memory) = (strided::<T>(task, 1), strided::<T>(task, 2));
         let keep = Keep::of(self.dropout, task);
+        let pages = self.pages(task);
+        let step = if self.paged { PAGE } else { KEYS };
         let mut state = [(T::LOWEST, T::ZERO); QUERIES];
         for item in range {
             let (head, block) = (item / blocks, item % blocks);
             let (batch, kv) = (head / z.heads, head % z.heads / z.sharing);
+            let z = &z.of_text(batch, pages.as_ref());
             let (t0, n) = (block * QUERIES, QUERIES.min(z.t - block * QUERIES));
             task.load(0, (head * z.t + t0) * z.d, T::slice_mut(&mut queries[..n * z.d]));
             let (first, end) = (z.seen(t0).start, z.seen(t0 + n - 1).end);
             state[..n].fill((T::LOWEST, T::ZERO));
             sums[..n * z.dv].fill(T::ZERO);
-            for s0 in (first / KEYS * KEYS..end).step_by(KEYS) {
+            for s0 in (first / step * step..end).step_by(step) {
                 let from = s0.max(first);
-                let len = (s0 + KEYS).min(end) - from;
+                let len = (s0 + step).min(end) - from;
+                let (page, row) = place(pages.as_ref(), batch, from);
                 let matrix = |memory: Option<(*const T, [isize; 8])>, load: usize, width: usize, room: &mut [T]| match memory {
                     Some((ptr, st)) => {
-                        let at = batch as isize * st[0] + kv as isize * st[1] + from as isize * st[2];
+                        let at = page as isize * st[0] + kv as isize * st[1] + row as isize * st[2];
                         Matrix { ptr: ptr.wrapping_offset(at), row: st[2], col: st[3] }
                     }
                     None => {
-                        task.load(load, ((batch * z.kv_heads + kv) * z.s + from) * width, T::slice_mut(&mut room[..len * width]));
+                        task.load(load, ((page * z.kv_heads + kv) * z.s + row) * width, T::slice_mut(&mut room[..len * width]));
                         Matrix { ptr: room.as_ptr(), row: width as isize, col: 1 }
                     }
                 };
@@ -223,8 +237,11 @@ impl AttentionKernel {
     /// the type it is stored in; partial results of the blocks are joined at the end.
     fn stream(&self, task: &dyn Task, z: &Sizes) {
         let n = z.sharing * z.t;
-        let (first, end) = (z.seen(0).start / CHUNK, z.seen(z.t - 1).end.div_ceil(CHUNK));
-        let chunks = end.saturating_sub(first).max(1);
+        let pages = self.pages(task);
+        let chunks_of = |z: &Sizes| (z.seen(0).start / CHUNK, z.seen(z.t - 1).end.div_ceil(CHUNK));
+        let count = |(first, end): (usize, usize)| end.saturating_sub(first);
+        let texts = if self.paged { z.batch } else { 1 };
+        let chunks = (0..texts).map(|b| count(chunks_of(&z.of_text(b, pages.as_ref())))).max().unwrap_or(0).max(1);
         // A partial result: the sums, then the largest score and the sum of weights.
         let size = z.dv + 2;
         let partials = task.shared(z.batch * z.kv_heads * chunks * n * size * 4).cast::<f32>();
@@ -233,18 +250,27 @@ impl AttentionKernel {
         let (key_room, value_room) = (values::<f32>(task, CHUNK * z.d), values::<f32>(task, CHUNK * z.dv));
         let masks = values::<f32>(task, if self.mask { CHUNK } else { 0 });
         let (key_memory, value_memory) = (rows(task, 1), rows(task, 2));
-        for item in share(z.batch * z.kv_heads * chunks, 1, task.thread(), task.threads()) {
+        let items = z.batch * z.kv_heads * chunks;
+        // Of texts of several lengths some have no such chunk: threads take turns.
+        let (own, every) = match self.paged {
+            true => (task.thread()..items, task.threads()),
+            false => (share(items, 1, task.thread(), task.threads()), 1),
+        };
+        for item in own.step_by(every) {
             let (kv, chunk) = (item / chunks, item % chunks);
             let (batch, kv_head) = (kv / z.kv_heads, kv % z.kv_heads);
-            let from = (first + chunk) * CHUNK;
+            let z = &z.of_text(batch, pages.as_ref());
+            let from = (chunks_of(z).0 + chunk) * CHUNK;
+            let (page, row) = place(pages.as_ref(), batch, from);
             let len = CHUNK.min(z.valid.saturating_sub(from));
             let head = batch * z.heads + kv_head * z.sharing;
             task.load(0, head * z.t * z.d, f32::slice_mut(queries));
             // SAFETY: there is room for every item's partial results, and each is written by one thread.
             let partial = unsafe { std::slice::from_raw_parts_mut(partials.add(item * n * size), n * size) };
             let scores = &mut scores[..n * len];
-            let keys = key_memory.as_ref().map(|m| m.at(batch, kv_head, from));
-            let keys = keys.unwrap_or_else(|| loaded(task, 1, (kv * z.s + from) * z.d, &mut key_room[..len * z.d], z.d));
+            let keys = key_memory.as_ref().map(|m| m.at(page, kv_head, row));
+            let at = (page * z.kv_heads + kv_head) * z.s + row;
+            let keys = keys.unwrap_or_else(|| loaded(task, 1, at * z.d, &mut key_room[..len * z.d], z.d));
             if z.d > 0 && len > 0 {
                 let row_bytes = keys.row * keys.dtype.block_bytes();
                 // Keys stay in the cache from one query to the next.
@@ -252,8 +278,8 @@ impl AttentionKernel {
                     dot::matvec(path::current(), keys.dtype, keys.bytes, row_bytes, query, scores);
                 }
             }
-            let values = value_memory.as_ref().map(|m| m.at(batch, kv_head, from));
-            let values = values.unwrap_or_else(|| loaded(task, 2, (kv * z.s + from) * z.dv, &mut value_room[..len * z.dv], z.dv));
+            let values = value_memory.as_ref().map(|m| m.at(page, kv_head, row));
+            let values = values.unwrap_or_else(|| loaded(task, 2, at * z.dv, &mut value_room[..len * z.dv], z.dv));
             for i in 0..n {
                 let row = &mut scores[i * len..(i + 1) * len];
                 let (sums, state) = partial[i * size..(i + 1) * size].split_at_mut(z.dv);
@@ -586,6 +612,7 @@ impl Tensor {
             mask: mask.is_some(),
             sums: tracked && mask.is_none(),
             dropout: options.dropout.as_ref().map_or(0.0, |d| d.p),
+            paged: false,
         };
         let mut params: SmallVec<[f64; 2]> = smallvec::smallvec![kv_len as f64];
         if let Some(d) = options.dropout.as_ref().filter(|d| d.p > 0.0) {

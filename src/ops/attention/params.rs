@@ -1,5 +1,6 @@
 //! What the GPU forms of attention and its gradients share: the sizes of a step, parameters and included files.
 
+use super::paged::PAGE;
 use super::{AttentionKernel, dropout};
 use crate::ops::matmul::gemm_coop::{OPERAND, OPERAND_PLACE};
 use crate::plan::Step;
@@ -40,6 +41,7 @@ pub(super) static FILES: &[(&str, &str)] = &[
     OPERAND_PLACE,
     ("join_sets.wgsl", include_str!("join_sets.wgsl")),
     ("keys.wgsl", include_str!("keys.wgsl")),
+    ("paged_row.wgsl", include_str!("paged_row.wgsl")),
     ("rows_fetch_inside.wgsl", include_str!("rows_fetch_inside.wgsl")),
     ("subgroup_butterfly.wgsl", include_str!("subgroup_butterfly.wgsl")),
 ];
@@ -65,9 +67,20 @@ impl HeadSizes {
         let fits = d <= max_head && dv <= max_head && hkv != 0 && h % hkv == 0;
         fits.then_some(HeadSizes { b, h, hkv, t, s, d, dv })
     }
+    /// With as many keys as a text's pages have, where `of` reads pages.
+    pub fn of_pages(self, of: &AttentionKernel, step: &Step) -> HeadSizes {
+        if of.paged { HeadSizes { s: step.loads[3].shape[1] * PAGE, ..self } } else { self }
+    }
     /// The number of valid keys: the step's first parameter, or all.
     pub fn valid(&self, step: &Step) -> Option<U32> {
         step.params.first().map_or(U32::size(self.s), |&p| Some(U32::param(p)))
+    }
+}
+
+impl AttentionKernel {
+    /// Pages of a text at most, as kernels over pages read it.
+    pub(super) fn table_width(&self, step: &Step) -> Option<U32> {
+        if self.paged { U32::size(step.loads[3].shape[1]) } else { Some(U32::ABSENT) }
     }
 }
 
@@ -149,12 +162,15 @@ params! {
         drop_below: u32,
         /// Factor of the weights that are kept.
         drop_factor: f32,
+        /// Pages of a text at most, where keys are in pages.
+        pages: u32,
     }
 }
 
 impl TiledParams {
     /// With the dropout of `of`, if it has one, whose draw and key are the step's second and third parameter.
     pub fn new(base: FlashParams, of: &AttentionKernel, step: &Step) -> Option<TiledParams> {
+        let pages = of.table_width(step)?;
         if of.dropout == 0.0 {
             return Some(TiledParams {
                 base,
@@ -162,10 +178,11 @@ impl TiledParams {
                 drop_key: U32::ABSENT,
                 drop_below: U32::ABSENT,
                 drop_factor: F32::ABSENT,
+                pages,
             });
         }
         let [draw, key] = [1, 2].map(|n| step.params.get(n).map(|&p| U32::param(p)));
         let (below, factor) = (dropout::threshold(of.dropout), dropout::factor(of.dropout) as f32);
-        Some(TiledParams { base, drop_draw: draw?, drop_key: key?, drop_below: below.into(), drop_factor: factor.into() })
+        Some(TiledParams { base, drop_draw: draw?, drop_key: key?, drop_below: below.into(), drop_factor: factor.into(), pages })
     }
 }

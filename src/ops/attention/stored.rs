@@ -79,7 +79,7 @@ mod tests {
             };
             let fused = inputs[0].attention(&inputs[1], &inputs[2], None, &options).unwrap().to_vec().unwrap();
             let scale = 1.0 / (d as f64).sqrt();
-            let kernel = AttentionKernel { causal, scale, window: window as u32, mask: false, sums: false, dropout: 0.3 };
+            let kernel = AttentionKernel { causal, scale, window: window as u32, mask: false, sums: false, dropout: 0.3, paged: false };
             let stored = kernel.with_stored_weights(&inputs, &params, std::panic::Location::caller()).unwrap();
             assert_eq!(stored.dims(), [b, h, t, dv]);
             for (i, (a, b)) in stored.to_vec().unwrap().into_iter().zip(fused).enumerate() {

@@ -1,6 +1,7 @@
 // The least logit that top-k, top-p and min-p leave, by one workgroup: logits become unsigned keys in the same order, and the key at which
 // a count or a sum of weights is reached is found BITS bits at a time, from sums over the keys that share the bits found so far. Weights are
 // whole numbers in two words, so that every run gives the same bits.
+// ROWS: a workgroup a row; load 1 has five settings of each, as the parameters are otherwise.
 
 const BINS: u32 = 1u << BITS;
 const THREAD_BINS: u32 = BINS / WORKGROUP;
@@ -9,6 +10,11 @@ var<workgroup> low: array<atomic<u32>, BINS>;
 var<workgroup> high: array<atomic<u32>, BINS>;
 var<workgroup> sums: array<vec2<u32>, WORKGROUP>;
 var<workgroup> found: vec3<u32>;
+#if ROWS
+struct Settings { inverse_temperature: f32, top_k: u32, top_p: f32, min_p_shift: f32 }
+var<workgroup> own: Settings;
+var<private> first: u32;
+#endif
 
 fn key(x: f32) -> u32 {
   var k = bitcast<u32>(x);
@@ -34,11 +40,11 @@ fn reached(count: u32, least: u32, top: f32) -> u32 {
     for (var i = thread; i < BINS; i += WORKGROUP) { atomicStore(&low[i], 0u); atomicStore(&high[i], 0u); }
     workgroupBarrier();
     for (var i = thread; i < n; i += WORKGROUP) {
-      let x = load_0(i);
+      let x = ${LOGIT};
       let k = key(x);
       if (k >= least && (end == 32u || k >> (end % 32u) == keys >> (end % 32u))) {
         var w = 1u;
-        if (count == 0u) { w = u32(select(exp((x - top) * p.inverse_temperature), 1.0, x == top) * 2147483648.0); }
+        if (count == 0u) { w = u32(select(exp((x - top) * ${INVERSE_TEMPERATURE}), 1.0, x == top) * 2147483648.0); }
         let at = (k >> shift) % BINS;
         if (w > 0u) {
           let old = atomicAdd(&low[at], w);
@@ -63,7 +69,7 @@ fn reached(count: u32, least: u32, top: f32) -> u32 {
     }
     let total = sums[WORKGROUP - 1u];
     if (count == 0u && end == 32u) {
-      let part = (f32(total.y) * 4294967296.0 + f32(total.x)) * p.top_p;
+      let part = (f32(total.y) * 4294967296.0 + f32(total.x)) * ${SHARE};
       goal.y = u32(part / 4294967296.0);
       goal.x = u32(part - f32(goal.y) * 4294967296.0);
     }
@@ -86,18 +92,26 @@ fn reached(count: u32, least: u32, top: f32) -> u32 {
 }
 
 @compute @workgroup_size(WORKGROUP)
+#if ROWS
+fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
+  let at = 5u * wid.x;
+  first = wid.x * p.count;
+  if (lid == 0u) { own = Settings(load_1(at), u32(load_1(at + 1u)), load_1(at + 2u), load_1(at + 3u)); }
+  let settings = workgroupUniformLoad(&own);
+#else
 fn main(@builtin(local_invocation_index) lid: u32) {
+#endif
   thread = lid;
   let n = p.count;
   var most = 0u;
-  for (var i = lid; i < n; i += WORKGROUP) { most = max(most, key(load_0(i))); }
+  for (var i = lid; i < n; i += WORKGROUP) { most = max(most, key(${LOGIT})); }
   let top = value(workgroup_max(most));
   var least = 0u;
-  if (p.top_k > 0u) { least = reached(p.top_k, 0u, top); }
-  if (p.top_p < 1.0) { least = max(least, reached(0u, least, top)); }
+  if (${TOP_K} > 0u) { least = reached(${TOP_K}, 0u, top); }
+  if (${TOP_P} < 1.0) { least = max(least, reached(0u, least, top)); }
   var cut = -3.0e38;
   if (least > 0u) { cut = value(least); }
-  if (lid == 0u) { store_0(0u, max(cut, top + p.min_p_shift)); }
+  if (lid == 0u) { store_0(${ROW}, max(cut, top + ${MIN_P_SHIFT})); }
 }
 
 ${WORKGROUP_MAX}

@@ -3,7 +3,7 @@
 use super::Cutoff;
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{Combine, RowGroup};
-use crate::shader::{F32, Template, U32, indexable, params};
+use crate::shader::{F32, MAX_GROUPS, Template, U32, Value, indexable, params};
 
 params! {
     /// What the kernel reads at run time.
@@ -29,11 +29,6 @@ pub fn cutoff(of: &Cutoff, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     if !indexable(&[count]) {
         return None;
     }
-    // Two words a bin and two a thread.
-    let (bits, most) = if adapter.workgroup_bytes >= 32 << 10 { (11, 1024) } else { (8, 256) };
-    let workgroup = 1 << adapter.workgroup_threads.clamp(1, most).ilog2();
-    let group = RowGroup { workgroup, size: workgroup, col_major: false };
-    let largest = Combine { ty: "u32", expr: "max(a, b)", builtin: Some("subgroupMax") };
     // No number is minus infinity.
     let number = |v: f64| F32::from((v as f32).max(-3e38));
     let params = CutoffParams {
@@ -43,13 +38,53 @@ pub fn cutoff(of: &Cutoff, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         inverse_temperature: number(1.0 / of.temperature),
         min_p_shift: number(of.temperature * of.min_p.ln()),
     };
-    Some(Wgsl {
-        source: CUTOFF.source(&[("WORKGROUP_MAX", group.function("workgroup_max", largest, adapter).into())]),
+    let values = [("ROWS", false.into()), ("LOGIT", "load_0(i)".into()), ("ROW", "0u".into())];
+    let settings = ["p.top_k", "p.top_p", "p.top_p", "p.inverse_temperature", "p.min_p_shift"];
+    Some(kernel(adapter, values, settings, [1, 1, 1], params))
+}
+
+/// Logits `[B, V]` and settings `[B, 5]` to `[B, 1]`.
+pub(super) fn cutoff_rows(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let &[rows, count] = step.loads[0].shape.dims() else { return None };
+    let grid = u32::try_from(rows).ok().filter(|&n| n <= MAX_GROUPS)?;
+    if !indexable(&[rows.checked_mul(count)?]) {
+        return None;
+    }
+    let params = CutoffParams {
+        count: U32::size(count)?,
+        top_k: U32::ABSENT,
+        top_p: F32::ABSENT,
+        inverse_temperature: F32::ABSENT,
+        min_p_shift: F32::ABSENT,
+    };
+    let values = [("ROWS", true.into()), ("LOGIT", "load_0(first + i)".into()), ("ROW", "wid.x".into())];
+    let settings = ["settings.top_k", "settings.top_p", "own.top_p", "own.inverse_temperature", "settings.min_p_shift"];
+    Some(kernel(adapter, values, settings, [grid, 1, 1], params))
+}
+
+/// The kernel, given where settings are read.
+fn kernel(
+    adapter: &AdapterInfo,
+    values: [(&'static str, Value); 3],
+    settings: [&'static str; 5],
+    grid: [u32; 3],
+    params: CutoffParams,
+) -> Wgsl {
+    // Two words a bin and two a thread.
+    let (bits, most) = if adapter.workgroup_bytes >= 32 << 10 { (11, 1024) } else { (8, 256) };
+    let workgroup = 1 << adapter.workgroup_threads.clamp(1, most).ilog2();
+    let group = RowGroup { workgroup, size: workgroup, col_major: false };
+    let largest = Combine { ty: "u32", expr: "max(a, b)", builtin: Some("subgroupMax") };
+    let mut values = Vec::from(values);
+    values.extend(["TOP_K", "TOP_P", "SHARE", "INVERSE_TEMPERATURE", "MIN_P_SHIFT"].into_iter().zip(settings.map(Value::from)));
+    values.push(("WORKGROUP_MAX", group.function("workgroup_max", largest, adapter).into()));
+    Wgsl {
+        source: CUTOFF.source(&values),
         consts: vec![("BITS", bits)],
         workgroup,
-        grid: [1, 1, 1],
+        grid,
         words: params.words(),
         raw: vec![],
         transposed: vec![],
-    })
+    }
 }

@@ -1,6 +1,8 @@
 //! The least logit that may be drawn: what top-k, top-p and min-p leave.
 
 pub(crate) mod gpu;
+mod rows;
+pub(crate) use rows::SETTINGS;
 
 use crate::backends::cpu::operand::values;
 use crate::dtype::DType;

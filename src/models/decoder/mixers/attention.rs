@@ -1,6 +1,6 @@
 //! Attention of a layer: projections, norms and rotations of queries and keys, the cache, the output matrix.
 
-use crate::error::TensorResult;
+use crate::error::{TensorError, TensorResult};
 use crate::models::decoder::Context;
 use crate::models::decoder::description::{AttentionSpec, Gate, JointQkv, KeysFrom, QkNormOf};
 use crate::models::decoder::norm::Norm;
@@ -155,29 +155,26 @@ impl Attention {
             Some(n) => context.ropes[n].grow(&q)?,
             None => q,
         };
-        let (k, v) = match s.keys {
-            KeysFrom::Layer(other) => cache.lent(other)?,
+        let a = match s.keys {
+            KeysFrom::Layer(other) => {
+                let (k, v) = cache.lent(other)?;
+                self.attend(&q, [&k, &v], context)?
+            }
             _ => {
                 let k = self.heads(&k, s.kv_heads, self.k_norm.as_ref(), s.rope, context)?;
                 let v = split_heads(&v, s.kv_heads)?;
                 let v = self.value_norm.as_ref().map_or_else(|| Ok(v.clone()), |norm| norm.forward(&v))?;
-                cache.append(i, &k, &v)?
+                match cache.pages() {
+                    Some(pages) => pages.attend(i, [&q, &k, &v], &self.paged_options(context)?)?,
+                    None => {
+                        let (k, v) = cache.append(i, &k, &v)?;
+                        if s.lends {
+                            cache.lend(i, &k, &v);
+                        }
+                        self.attend(&q, [&k, &v], context)?
+                    }
+                }
             }
-        };
-        if s.lends {
-            cache.lend(i, &k, &v);
-        }
-        let biased = match (&context.biases, &context.mask) {
-            (Some(biases), None) => Some(biases.narrow(-1, 0, k.dims()[2])?),
-            (Some(biases), Some(mask)) => Some(biases.narrow(-1, 0, k.dims()[2])?.add(mask)?),
-            (None, mask) => mask.clone(),
-        };
-        let a = if s.softcap.is_some() || s.chunk.is_some() || self.sinks.is_some() {
-            scores::attention(s, self.sinks.as_ref(), [&q, &k, &v], biased.as_ref(), context.kv_len)?
-        } else {
-            let options =
-                AttentionOptions { kv_len: context.kv_len, scale: s.scale, window: s.window, causal: context.causal, ..Default::default() };
-            q.attention(&k, &v, biased.as_ref(), &options)?
         };
         let a = merge_heads(&a)?; // [B, T, H·D]
         let a = match gate {
@@ -188,6 +185,34 @@ impl Attention {
             Some(norm) => self.o.forward(&norm.forward(&a)?),
             None => self.o.forward(&a),
         }
+    }
+
+    /// How queries attend to pages.
+    fn paged_options(&self, context: &Context) -> TensorResult<AttentionOptions> {
+        let s = &*self.spec;
+        let scores = s.softcap.is_some() || s.chunk.is_some() || self.sinks.is_some() || context.biases.is_some() || context.mask.is_some();
+        if scores || s.lends || s.growth.is_some() || !context.causal {
+            let message =
+                "attention with capped scores, sinks, chunks, linear biases, a mask, growing queries or lent keys does not read pages yet";
+            return Err(TensorError::Unsupported(message.into()));
+        }
+        Ok(AttentionOptions { scale: s.scale, window: s.window, ..Default::default() })
+    }
+
+    /// Heads `[B,H,T,D]` of what queries see of these keys and values.
+    fn attend(&self, q: &Tensor, [k, v]: [&Tensor; 2], context: &Context) -> TensorResult<Tensor> {
+        let s = &*self.spec;
+        let biased = match (&context.biases, &context.mask) {
+            (Some(biases), None) => Some(biases.narrow(-1, 0, k.dims()[2])?),
+            (Some(biases), Some(mask)) => Some(biases.narrow(-1, 0, k.dims()[2])?.add(mask)?),
+            (None, mask) => mask.clone(),
+        };
+        if s.softcap.is_some() || s.chunk.is_some() || self.sinks.is_some() {
+            return scores::attention(s, self.sinks.as_ref(), [q, k, v], biased.as_ref(), context.kv_len);
+        }
+        let options =
+            AttentionOptions { kv_len: context.kv_len, scale: s.scale, window: s.window, causal: context.causal, ..Default::default() };
+        q.attention(k, v, biased.as_ref(), &options)
     }
 
     /// The linear layers with GGUF's names of their parts.

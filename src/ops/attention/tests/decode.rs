@@ -59,7 +59,8 @@ fn check_case(c: Case, valid: usize, kind: DType, out: DType) {
     let mut loads = vec![q, k, v];
     loads.extend(c.masked.then_some(m));
     let make = move |s: &Step, a: &AdapterInfo| {
-        let of = AttentionKernel { causal: c.causal, scale, window: c.window as u32, mask: c.masked, sums: false, dropout: 0.0 };
+        let of =
+            AttentionKernel { causal: c.causal, scale, window: c.window as u32, mask: c.masked, sums: false, dropout: 0.0, paged: false };
         attention(&of, s, a)
     };
     let name = format!(

@@ -105,7 +105,7 @@ fn attention_by_cooperative_matrices() {
             let narrow = c.d.next_multiple_of(m.info().coop as usize) + c.dv.next_multiple_of(m.info().coop as usize) <= 128;
             let waits = alone && narrow && m.info().subgroup_sync != SubgroupSync::None;
             let make = move |s: &Step, a: &AdapterInfo| {
-                let of = AttentionKernel { causal, scale, window, mask: false, sums: true, dropout: 0.0 };
+                let of = AttentionKernel { causal, scale, window, mask: false, sums: true, dropout: 0.0, paged: false };
                 let a = AdapterInfo { coop_vectors: vectors, workgroup_bytes, ..a.clone() };
                 let w = attention_coop(&of, None, s, if alone { 1 } else { usize::MAX }, &a);
                 w.filter(|w| w.source.contains("coopMultiplyAdd") && w.source.contains("if (agreed(base") == waits)
@@ -173,7 +173,7 @@ fn attention_gradients_by_cooperative_matrices() {
         let loads = [q, k, v, g, known(lse), known(delta)];
         for part in [Part::Queries, Part::Keys] {
             let make = move |s: &Step, a: &AdapterInfo| {
-                let of = AttentionKernel { causal, scale, window, mask: false, sums: false, dropout: 0.0 };
+                let of = AttentionKernel { causal, scale, window, mask: false, sums: false, dropout: 0.0, paged: false };
                 let w = attention_grad(&of, part, s, &AdapterInfo { coop_vectors: vectors, ..a.clone() });
                 w.filter(|w| w.source.contains("coopMultiplyAdd"))
             };
@@ -256,7 +256,7 @@ fn attention_of_heads() {
                     c.b, c.h, c.hkv, c.t, c.valid, c.s, c.d, c.dv
                 );
                 let make = move |s: &Step, a: &AdapterInfo| {
-                    attention(&AttentionKernel { causal, scale, window, mask, sums: false, dropout: 0.0 }, s, a)
+                    attention(&AttentionKernel { causal, scale, window, mask, sums: false, dropout: 0.0, paged: false }, s, a)
                 };
                 check(&name, make, &loads, (F32, &[c.b, c.h, c.t, c.dv]), &[c.valid as f64], &want, 5e-6);
             }

@@ -1,0 +1,176 @@
+//! `tl bench serve`: the engine of many requests, beside a batch of the same sequences.
+
+use crate::bench::{Batch, weights_of};
+use crate::model::ModelArgs;
+use crate::output::{self, Failure};
+use crate::{Global, interrupt};
+use clap::Args;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tensorlogic::Device;
+use tensorlogic::models::{KvCache, Model, pacing_for};
+use tensorlogic::serving::{Answer, Engine, EngineOptions, Event, Request};
+use tensorlogic::strategy::with_pacing;
+
+/// Measure many requests at once on the serving engine, next to `tl bench decode --sequences`
+#[derive(Args)]
+#[command(
+    after_help = "Each number of clients submits as many requests at once and waits for all answers; in turn, a batch of the same sequences is read and written as by
+`tl bench decode --sequences`. Decode counts the tokens behind the moment at which every client has its first; in all counts all of them, prompts
+included in the time. The median of the rounds is printed, and the median of the rounds' ratios.
+
+Examples:
+  tl bench serve --offline                             the default model
+  tl bench serve --offline --clients 1,8,64 --shape gpt2-124m --type f16 --device vulkan
+  tl bench serve --offline --clients 16 --deterministic"
+)]
+pub struct ServeArgs {
+    /// Measure the engine alone, without a network; there is no other way yet
+    #[arg(long, required = true)]
+    offline: bool,
+    /// Numbers of clients
+    #[arg(long, value_delimiter = ',', default_value = "1,4,8,16")]
+    clients: Vec<usize>,
+    /// Random weights of this shape instead of a file: gpt2-124m, smollm2-135m, llama-1b or llama-8b
+    #[arg(long, conflicts_with = "model")]
+    shape: Option<String>,
+    /// Type of the random weights: f32, f16, bf16, q8_0, q4_0, q4_1, …
+    #[arg(long = "type", requires = "shape", conflicts_with = "model", default_value = "q4_0")]
+    weights: String,
+    /// Prompt length in tokens
+    #[arg(short, long, default_value_t = 64)]
+    prompt: usize,
+    /// Tokens to generate
+    #[arg(short = 'n', long, default_value_t = 64)]
+    tokens: usize,
+    /// Number of rounds
+    #[arg(short, long, default_value_t = 5)]
+    runs: usize,
+    /// Answers have the same bits whatever else the engine does
+    #[arg(long)]
+    deterministic: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+/// What one number of clients gave, medians.
+struct Row {
+    clients: usize,
+    /// Tokens per second of a batch, behind its prompts.
+    batch: f64,
+    /// The same of the engine.
+    engine: f64,
+    /// The engine's by the batch's.
+    ratio: f64,
+    /// Tokens per second from the requests to the last token.
+    whole: f64,
+    /// From the requests to the first token of each client.
+    first_token: Duration,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &ServeArgs, global: Global) -> Result<(), Failure> {
+    debug_assert!(args.offline);
+    if args.prompt == 0 || args.tokens < 2 || args.runs == 0 || args.clients.is_empty() || args.clients.contains(&0) {
+        return Err(Failure::Usage("need a prompt of at least 1 token, 2 tokens to generate, 1 run and 1 client".into()));
+    }
+    let (device, dtype) = (args.model.device()?, args.model.dtype()?);
+    let (name, path, weights) = weights_of(args.shape.as_deref(), &args.weights, &args.model, &device, global)?;
+    let model: Arc<dyn Model> = args.model.build(&weights, &path, dtype)?.into();
+    let tokens = args.prompt.saturating_add(args.tokens);
+    if tokens > model.shape().context {
+        return Err(Failure::Usage(format!("{tokens} tokens; the model supports {}", model.shape().context)));
+    }
+    interrupt::install();
+    if !global.json {
+        output::result(&format!("{name}, activations {}, on {}", model.shape().dtype, device.name()))?;
+        output::result("clients   decode alone    by the engine   ratio    in all        first token")?;
+    }
+    let mut rows = Vec::new();
+    for &clients in &args.clients {
+        let row = measure(&model, &device, args, clients)?;
+        if !global.json {
+            let Row { batch, engine, ratio, whole, first_token, .. } = row;
+            let first = first_token.as_secs_f64() * 1e3;
+            output::result(&format!(
+                "{clients:>7} {batch:>9.1} tok/s {engine:>10.1} tok/s {ratio:>7.3} {whole:>8.1} tok/s {first:>9.1} ms"
+            ))?;
+        }
+        rows.push(row);
+    }
+    if !global.json {
+        return Ok(());
+    }
+    let rows = rows.iter().map(|r| {
+        json!({ "clients": r.clients, "batch_tokens_per_s": r.batch, "tokens_per_s": r.engine, "of_batch": r.ratio,
+            "whole_tokens_per_s": r.whole, "first_token_s": r.first_token.as_secs_f64() })
+    });
+    let value = json!({ "model": name, "device": device.name(), "prompt_tokens": args.prompt, "tokens": args.tokens, "runs": args.runs,
+        "deterministic": args.deterministic, "clients": rows.collect::<Vec<_>>() });
+    output::result(&value.to_string())
+}
+
+fn median<T: PartialOrd + Copy>(mut all: Vec<T>) -> T {
+    all.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+    all[all.len() / 2]
+}
+
+fn measure(model: &Arc<dyn Model>, device: &Device, args: &ServeArgs, clients: usize) -> Result<Row, Failure> {
+    let pacing = pacing_for(device.strategy(), &**model, device, clients);
+    let batch = Batch { count: clients, prompt: args.prompt, tokens: args.tokens, submits_ahead: pacing.submits_ahead };
+    let context = args.prompt + args.tokens;
+    let mut cache = KvCache::batch(&model.shape(), clients, context, device)?;
+    let deterministic = args.deterministic;
+    let options = EngineOptions { rows: clients, context: Some(context), kv_bytes: usize::MAX, deterministic, ..Default::default() };
+    let engine = Engine::start(model.clone(), device, options)?;
+    let prompts = batch.prompts(&**model);
+    let (mut batches, mut decodes, mut ratios, mut wholes, mut firsts) = (vec![], vec![], vec![], vec![], vec![]);
+    // The first round compiles.
+    for round in 0..=args.runs {
+        let (_, wrote) = with_pacing(&pacing, || batch.run(&**model, device, &mut cache))?;
+        let times = serve(&engine, &prompts, args.tokens, round)?;
+        if round == 0 {
+            continue;
+        }
+        let alone = (clients * (args.tokens - 1)) as f64 / wrote.as_secs_f64();
+        let begun = times.iter().map(|t| t[0]).max().unwrap_or_default();
+        let end = times.iter().filter_map(|t| t.last().copied()).max().unwrap_or_default();
+        let behind = times.iter().flatten().filter(|t| **t > begun).count();
+        let decode = behind as f64 / (end - begun).as_secs_f64().max(1e-9);
+        batches.push(alone);
+        decodes.push(decode);
+        ratios.push(decode / alone);
+        wholes.push((clients * args.tokens) as f64 / end.as_secs_f64());
+        firsts.extend(times.iter().map(|t| t[0]));
+    }
+    let [batch, engine, ratio, whole] = [batches, decodes, ratios, wholes].map(median);
+    Ok(Row { clients, batch, engine, ratio, whole, first_token: median(firsts) })
+}
+
+/// When each client got each token, counted from when all requests were made.
+fn serve(engine: &Engine, prompts: &[Vec<u32>], tokens: usize, round: usize) -> Result<Vec<Vec<Duration>>, Failure> {
+    let start = Instant::now();
+    // No round finds the prompts of another.
+    let request = |prompt: &Vec<u32>| Request { cache_name: round.to_string().into(), ..Request::new(prompt, tokens) };
+    let answers = prompts.iter().map(|p| engine.submit(request(p))).collect::<Result<Vec<Answer>, _>>();
+    let answers = answers.map_err(|e| Failure::Error(e.to_string()))?;
+    let read = |answer: Answer| {
+        let mut times = Vec::with_capacity(tokens);
+        for event in answer {
+            match event {
+                Event::Token(_) => times.push(start.elapsed()),
+                Event::Finished(..) => break,
+                Event::Failed(e) => return Err(Failure::from(e)),
+            }
+            if interrupt::requested() {
+                return Err(Failure::Interrupted);
+            }
+        }
+        Ok(times)
+    };
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = answers.into_iter().map(|answer| scope.spawn(move || read(answer))).collect();
+        clients.into_iter().map(|c| c.join().unwrap_or_else(|_| Err(Failure::Error("a client failed".into())))).collect()
+    })
+}

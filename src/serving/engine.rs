@@ -1,0 +1,539 @@
+//! The engine: one thread that owns model and device, takes requests and gives events.
+
+use super::pages::PAGE;
+use super::request::{Event, FinishReason, Refusal, Request, Sampling, Usage};
+use super::scheduler::{Chunk, Full, Limits, RowId, Scheduler, Submission, Work};
+use super::steps::{RowInput, Steps};
+use crate::device::Device;
+use crate::error::{TensorError, TensorResult};
+use crate::eval::Download;
+use crate::models::Model;
+use crate::models::paged::PagedCache;
+use crate::models::sampler::{NAN_TOKEN, nan_error};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Bytes of keys and values that an engine takes by default.
+const KV_BYTES: usize = 1 << 30;
+
+/// Output tokens for which there must be room before a request begins.
+const RESERVE: usize = 256;
+
+/// How an engine is set up.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Requests that are read and written at a time.
+    pub rows: usize,
+    /// Requests that wait at most.
+    pub waiting: usize,
+    /// Bytes of keys and values; 1 GiB by default. It is never less than one request of the whole context needs.
+    pub kv_bytes: usize,
+    /// Tokens of prompt and answer together; by default what the model was made for.
+    pub context: Option<usize>,
+    /// Prompt tokens that one step reads at most; by default 64 on a CPU and 512 on a GPU.
+    pub chunk: Option<usize>,
+    /// How long a step that reads prompts may take, since answers wait for it. Larger shapes than that allows are left out, as measured at the start.
+    pub itl_budget: Duration,
+    /// Whether an answer has the same bits whatever else the engine does: all steps then have one width, `rows`, and read one prompt at a time in chunks
+    /// of one size, and there must be room for a whole answer before it begins.
+    pub deterministic: bool,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        let itl_budget = Duration::from_millis(50);
+        EngineOptions { rows: 16, waiting: 1024, kv_bytes: KV_BYTES, context: None, chunk: None, itl_budget, deterministic: false }
+    }
+}
+
+/// What an engine did and has to do.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct EngineStats {
+    /// Requests that are read or written.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Pages of 64 positions.
+    pub pages: usize,
+    /// Those that nobody needs, cached ones included.
+    pub pages_available: usize,
+    /// Those that hold beginnings of earlier prompts.
+    pub pages_cached: usize,
+    /// Steps that read prompts.
+    pub read_steps: u64,
+    /// Steps that wrote tokens.
+    pub write_steps: u64,
+    /// Tokens of prompts that were read.
+    pub read_tokens: u64,
+    /// Tokens of prompts that needed no reading.
+    pub cached_tokens: u64,
+    /// Tokens that were written.
+    pub written_tokens: u64,
+    /// Times that a request's pages were taken away, and its text read again later.
+    pub put_back: u64,
+    /// Requests that ended because nobody listened any more.
+    pub cancelled: u64,
+}
+
+/// What the engine's thread is told.
+enum Message {
+    Submit(RowId, Request, Sender<Event>),
+    Cancel(RowId),
+    Stop,
+}
+
+/// Who may submit, with the numbers that are given out.
+struct Door {
+    next: RowId,
+    sender: Sender<Message>,
+}
+
+/// Many requests at once on one model. Dropping it ends all of them.
+///
+/// ```
+/// use tensorlogic::models::{self, Weights};
+/// use tensorlogic::serving::{Engine, EngineOptions, Request};
+/// use tensorlogic::Device;
+///
+/// let device = Device::cpu();
+/// let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+/// let model = models::load(&Weights::open(file, &device)?, None)?;
+/// let engine = Engine::start(model, &device, EngineOptions { rows: 4, context: Some(128), ..Default::default() })?;
+/// let answers: Vec<_> = [[5, 6, 7], [8, 9, 10]].iter().map(|prompt| engine.submit(Request::new(prompt, 8))).collect::<Result<_, _>>()?;
+/// for answer in answers {
+///     let (tokens, usage) = answer.wait()?;
+///     assert_eq!((tokens.len(), usage.prompt), (8, 3));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Engine {
+    door: Arc<Mutex<Door>>,
+    thread: Option<JoinHandle<()>>,
+    stats: Arc<Mutex<EngineStats>>,
+    longest: usize,
+    vocab: usize,
+    /// Requests that were taken and have not ended, and how many there may be.
+    taken: Arc<AtomicUsize>,
+    most: usize,
+}
+
+/// A request that was taken: its events. Dropping it cancels what is left.
+pub struct Answer {
+    id: RowId,
+    events: Receiver<Event>,
+    door: Arc<Mutex<Door>>,
+    done: bool,
+}
+
+fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// Takes a model of this device, and prepares every step that requests will need.
+    ///
+    /// # Errors
+    /// [`TensorError::Config`] for options that cannot be, [`TensorError::Unsupported`] for a model whose attention has no form for pages;
+    /// those of the device, for instance where there is no room for keys and values.
+    pub fn start(model: impl Into<Arc<dyn Model>>, device: &Device, options: EngineOptions) -> TensorResult<Engine> {
+        let model = model.into();
+        let vocab = model.shape().vocab;
+        let stats = Arc::new(Mutex::new(EngineStats::default()));
+        let (sender, receiver) = channel();
+        let (started, start) = channel();
+        let taken = Arc::new(AtomicUsize::new(0));
+        let (own, count, device) = (stats.clone(), taken.clone(), device.clone());
+        let most = options.rows.saturating_add(options.waiting);
+        let run = move || match Core::new(model, &device, &options, own, count) {
+            Ok(core) => {
+                let _ = started.send(Ok(core.scheduler.longest()));
+                core.run(&receiver);
+            }
+            Err(e) => drop(started.send(Err(e))),
+        };
+        let thread = std::thread::Builder::new().name("engine".into()).spawn(run);
+        let thread = thread.map_err(|e| TensorError::State(format!("the engine's thread: {e}")))?;
+        let longest = start.recv().map_err(|_| TensorError::State("the engine's thread ended".into()))??;
+        let door = Arc::new(Mutex::new(Door { next: 0, sender }));
+        Ok(Engine { door, thread: Some(thread), stats, longest, vocab, taken, most })
+    }
+
+    /// Tokens of prompt and answer that one request may have.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// What the engine did and has to do.
+    pub fn stats(&self) -> EngineStats {
+        lock(&self.stats).clone()
+    }
+
+    /// Takes a request; its events come as the engine goes on.
+    ///
+    /// # Errors
+    /// [`Refusal`]: the prompt is too long or wrong, or too many requests wait.
+    pub fn submit(&self, request: Request) -> Result<Answer, Refusal> {
+        let invalid = |what: String| Err(Refusal::Invalid(TensorError::Value(what)));
+        request.sampling.check().map_err(Refusal::Invalid)?;
+        if request.prompt.is_empty() {
+            return invalid("the prompt is empty; give at least one token".into());
+        }
+        if request.max_tokens == 0 {
+            return invalid("max_tokens is 0; an answer has at least one token".into());
+        }
+        if let Some(t) = request.prompt.iter().find(|&&t| t as usize >= self.vocab) {
+            return invalid(format!("token {t} is not in the vocabulary of {}", self.vocab));
+        }
+        if request.prompt.len() + 1 > self.longest {
+            return Err(Refusal::TooLong { prompt: request.prompt.len(), longest: self.longest });
+        }
+        let (events, receiver) = channel();
+        let mut door = lock(&self.door);
+        if self.taken.load(Relaxed) >= self.most {
+            return Err(Refusal::QueueFull);
+        }
+        self.taken.fetch_add(1, Relaxed);
+        // Numbers and messages are in one order.
+        door.next += 1;
+        let id = door.next;
+        door.sender.send(Message::Submit(id, request, events)).map_err(|_| Refusal::Stopped)?;
+        drop(door);
+        Ok(Answer { id, events: receiver, door: self.door.clone(), done: false })
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = lock(&self.door).sender.send(Message::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Answer {
+    /// Waits for the next event; `None` after the last.
+    pub fn next_event(&mut self) -> Option<Event> {
+        if self.done {
+            return None;
+        }
+        let event = self.events.recv().unwrap_or_else(|_| Event::Failed(TensorError::State("the engine has stopped".into())));
+        self.done = !matches!(event, Event::Token(_));
+        Some(event)
+    }
+
+    /// Waits for the whole answer.
+    ///
+    /// # Errors
+    /// What the answer failed for.
+    pub fn wait(mut self) -> TensorResult<(Vec<u32>, Usage)> {
+        let mut tokens = Vec::new();
+        while let Some(event) = self.next_event() {
+            match event {
+                Event::Token(token) => tokens.push(token),
+                Event::Finished(_, usage) => return Ok((tokens, usage)),
+                Event::Failed(e) => return Err(e),
+            }
+        }
+        Err(TensorError::State("the answer was read already".into()))
+    }
+}
+
+impl Iterator for Answer {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        self.next_event()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if !self.done {
+            let _ = lock(&self.door).sender.send(Message::Cancel(self.id));
+        }
+    }
+}
+
+/// A request that the engine works on.
+struct Live {
+    events: Sender<Event>,
+    sampling: Sampling,
+    ends: Vec<u32>,
+    prompt: usize,
+    written: usize,
+}
+
+/// Tokens on their way to the host, one for each of these rows; `None` for one whose prompt goes on.
+struct Flight {
+    rows: Vec<Option<RowId>>,
+    download: Download,
+}
+
+/// What the engine's thread has.
+struct Core {
+    steps: Steps,
+    scheduler: Scheduler,
+    live: HashMap<RowId, Live>,
+    flight: VecDeque<Flight>,
+    /// Steps that are submitted before the tokens of one are read.
+    ahead: usize,
+    stats: Arc<Mutex<EngineStats>>,
+    own: EngineStats,
+    /// Requests that were taken and have not ended.
+    taken: Arc<AtomicUsize>,
+}
+
+impl Core {
+    fn new(
+        model: Arc<dyn Model>,
+        device: &Device,
+        options: &EngineOptions,
+        stats: Arc<Mutex<EngineStats>>,
+        taken: Arc<AtomicUsize>,
+    ) -> TensorResult<Core> {
+        let shape = model.shape();
+        let possible = model.rereads_beyond().unwrap_or(usize::MAX).min(shape.context);
+        let context = options.context.unwrap_or(possible);
+        if context < 2 || context > possible {
+            return Err(TensorError::Config(format!("a context of {context} tokens; the model supports 2 to {possible}")));
+        }
+        if options.rows == 0 || options.waiting == 0 || options.chunk == Some(0) {
+            return Err(TensorError::Config("an engine needs at least one row, one place to wait and one token a chunk".into()));
+        }
+        let row_pages = context.div_ceil(PAGE);
+        let most = row_pages.saturating_mul(options.rows);
+        let elements = 2 * shape.kv_heads * PAGE * shape.head_dim;
+        let room = (options.kv_bytes / PagedCache::page_bytes(&shape).max(1)).min(u32::MAX as usize / elements.max(1) - 1);
+        let pages = room.max(row_pages).min(most);
+        let (widths, shapes) = shapes(options, device, context);
+        let rows = widths.iter().copied().chain(shapes.iter().map(|s| s[0])).max().unwrap_or(1);
+        let mut steps = Steps::new(model, device, pages + 1, rows, row_pages)?;
+        widths.iter().try_for_each(|&w| steps.prepare_write(w))?;
+        let mut widest = 0;
+        for &shape in &shapes {
+            steps.prepare_read(shape)?;
+            // One shape is there in any case; what comes behind is larger.
+            if widest > 0 && !options.deterministic && steps.time_read(shape)? > options.itl_budget {
+                steps.drop_read(shape);
+                continue;
+            }
+            widest = widest.max(shape[1]);
+        }
+        // Chunks of a prompt that goes on behind a prefix are those that it would have without.
+        let chunk = shapes.first().map_or(1, |s| s[1]);
+        let chunk_pages = (1..=chunk).find(|n| (n * PAGE).is_multiple_of(chunk)).unwrap_or(chunk);
+        let limits = Limits {
+            rows: options.rows,
+            waiting: usize::MAX,
+            pages,
+            context,
+            shapes: steps.shapes().1,
+            reserve: (!options.deterministic).then_some(RESERVE),
+            prefix_pages: if options.deterministic { chunk_pages } else { 1 },
+            share_written: !options.deterministic,
+        };
+        let ahead = usize::from(device.capabilities().queue);
+        let scheduler = Scheduler::new(limits);
+        let (live, flight, own) = (HashMap::new(), VecDeque::new(), EngineStats::default());
+        let core = Core { steps, scheduler, live, flight, ahead, stats, own, taken };
+        core.publish();
+        Ok(core)
+    }
+
+    /// Shows others the state.
+    fn publish(&self) {
+        let ([running, waiting], pages) = (self.scheduler.counts(), self.scheduler.page_counts());
+        *lock(&self.stats) = EngineStats {
+            running,
+            waiting,
+            pages: pages.total,
+            pages_available: pages.available,
+            pages_cached: pages.cached,
+            put_back: self.scheduler.times_returned(),
+            ..self.own.clone()
+        };
+    }
+
+    fn run(mut self, messages: &Receiver<Message>) {
+        let mut idle = false;
+        loop {
+            loop {
+                let message = if idle { messages.recv().ok() } else { messages.try_recv().ok() };
+                idle = false;
+                match message {
+                    Some(Message::Submit(id, request, events)) => self.submit(id, request, events),
+                    Some(Message::Cancel(id)) => {
+                        if self.live.remove(&id).is_some() {
+                            self.own.cancelled += 1;
+                            self.taken.fetch_sub(1, Relaxed);
+                        }
+                        self.scheduler.end(id, true);
+                    }
+                    Some(Message::Stop) => return self.fail_all(&TensorError::State("the engine has stopped".into())),
+                    None => break,
+                }
+            }
+            match self.step() {
+                Ok(busy) => idle = !busy,
+                Err(e) => self.fail_all(&e),
+            }
+            self.publish();
+        }
+    }
+
+    fn submit(&mut self, id: RowId, request: Request, events: Sender<Event>) {
+        let Request { prompt, max_tokens, sampling, ends, cache_name } = request;
+        let live = Live { events, sampling, ends, prompt: prompt.len(), written: 0 };
+        match self.scheduler.submit(Submission { id, prompt, most: max_tokens, name: cache_name }) {
+            Ok(()) => drop(self.live.insert(id, live)),
+            Err(Full::TooLong | Full::Waiting) => {
+                self.taken.fetch_sub(1, Relaxed);
+                let _ = live.events.send(Event::Failed(TensorError::State("there is no room for the request".into())));
+            }
+        }
+    }
+
+    /// One round; false if there is nothing to do.
+    fn step(&mut self) -> TensorResult<bool> {
+        match self.scheduler.next(!self.flight.is_empty()) {
+            Work::Idle => return Ok(false),
+            Work::Wait => self.arrive()?,
+            Work::Read(shape, chunks) => {
+                self.read(shape, &chunks)?;
+                while !self.flight.is_empty() {
+                    self.arrive()?;
+                }
+            }
+            Work::Write(rows) => {
+                self.write(rows)?;
+                while self.flight.len() > self.ahead {
+                    self.arrive()?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn read(&mut self, shape: [usize; 2], chunks: &[Chunk]) -> TensorResult<()> {
+        let none = Sampling::default();
+        let own: Vec<(Vec<u32>, Vec<u32>)> = chunks.iter().map(|c| self.texts(c.row, c.start, c.len)).collect();
+        let inputs: Vec<RowInput<'_>> = chunks
+            .iter()
+            .zip(&own)
+            .map(|(c, (tokens, pages))| {
+                let live = self.live.get(&c.row).filter(|_| c.ends);
+                let draws = live.map_or(0, |l| (c.start + c.len - l.prompt) as u32);
+                RowInput { tokens, from: None, start: c.start, pages, draws, sampling: live.map_or(&none, |l| &l.sampling) }
+            })
+            .collect();
+        let download = self.steps.read(shape, &inputs)?;
+        self.own.read_steps += 1;
+        self.own.read_tokens += chunks.iter().map(|c| c.len as u64).sum::<u64>();
+        self.flight.push_back(Flight { rows: chunks.iter().map(|c| c.ends.then_some(c.row)).collect(), download });
+        Ok(())
+    }
+
+    fn write(&mut self, rows: Vec<RowId>) -> TensorResult<()> {
+        let none = Sampling::default();
+        let places: HashMap<RowId, usize> = match self.flight.back() {
+            Some(f) => f.rows.iter().enumerate().filter_map(|(n, id)| Some(((*id)?, n))).collect(),
+            None => HashMap::new(),
+        };
+        let starts: Vec<usize> = rows.iter().map(|&id| self.scheduler.read_tokens(id).saturating_sub(1)).collect();
+        let own: Vec<(Vec<u32>, Vec<u32>)> = rows.iter().zip(&starts).map(|(&id, &start)| self.texts(id, start, 1)).collect();
+        let inputs: Vec<RowInput<'_>> = rows
+            .iter()
+            .zip(&own)
+            .zip(&starts)
+            .map(|((id, (tokens, pages)), &start)| {
+                let live = self.live.get(id);
+                let from = places.get(id).copied().filter(|_| tokens.is_empty());
+                let draws = live.map_or(0, |l| (start + 1 - l.prompt) as u32);
+                RowInput { tokens, from, start, pages, draws, sampling: live.map_or(&none, |l| &l.sampling) }
+            })
+            .collect();
+        let download = self.steps.write(&inputs)?;
+        self.own.write_steps += 1;
+        self.flight.push_back(Flight { rows: rows.into_iter().map(Some).collect(), download });
+        Ok(())
+    }
+
+    /// The tokens of a row from `start` on, as far as they are known, and its pages.
+    fn texts(&self, id: RowId, start: usize, len: usize) -> (Vec<u32>, Vec<u32>) {
+        let tokens = (start..start + len).map_while(|at| self.scheduler.token(id, at)).collect();
+        (tokens, self.scheduler.pages(id).collect())
+    }
+
+    /// Waits for the tokens of the oldest step, and gives them out.
+    fn arrive(&mut self) -> TensorResult<()> {
+        let Some(Flight { rows, download }) = self.flight.pop_front() else { return Ok(()) };
+        let tokens = download.wait::<i32>()?;
+        for (id, token) in rows.into_iter().zip(tokens).filter_map(|(id, token)| Some((id?, token))) {
+            let Some(live) = self.live.get_mut(&id) else { continue };
+            if token == NAN_TOKEN {
+                self.finish(id, Err(nan_error()));
+                continue;
+            }
+            let token = token as u32;
+            let cached = self.scheduler.cached_tokens(id);
+            if live.ends.contains(&token) {
+                self.finish(id, Ok(FinishReason::Stop));
+                continue;
+            }
+            self.scheduler.wrote(id, token);
+            live.written += 1;
+            if live.written == 1 {
+                self.own.cached_tokens += cached as u64;
+            }
+            self.own.written_tokens += 1;
+            // Whoever does not listen has dropped the answer, which cancels it.
+            let _ = live.events.send(Event::Token(token));
+            if self.scheduler.is_complete(id) {
+                self.finish(id, Ok(FinishReason::Length));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a row and says why.
+    fn finish(&mut self, id: RowId, how: TensorResult<FinishReason>) {
+        let cached = self.scheduler.cached_tokens(id);
+        self.scheduler.end(id, how.is_ok());
+        let Some(live) = self.live.remove(&id) else { return };
+        self.taken.fetch_sub(1, Relaxed);
+        let usage = Usage { prompt: live.prompt, cached, written: live.written };
+        let _ = live.events.send(how.map_or_else(Event::Failed, |reason| Event::Finished(reason, usage)));
+    }
+
+    fn fail_all(&mut self, e: &TensorError) {
+        self.flight.clear();
+        for id in self.scheduler.ids() {
+            self.finish(id, Err(e.clone()));
+        }
+    }
+}
+
+/// The widths of steps that write, and the shapes of those that read, the smallest first.
+fn shapes(options: &EngineOptions, device: &Device, context: usize) -> (Vec<usize>, Vec<[usize; 2]>) {
+    let host = device.capabilities().host_memory;
+    let chunk = options.chunk.unwrap_or(if host { 64 } else { 512 }).min(context.next_power_of_two());
+    if options.deterministic {
+        return (vec![options.rows], vec![[1, chunk]]);
+    }
+    let powers = |most: usize| {
+        let mut all: Vec<usize> = (0..usize::BITS).map(|n| 1 << n).take_while(|&n| n < most).collect();
+        all.push(most);
+        all
+    };
+    // Where few tokens take as long as many, several prompts are read together.
+    let together = if host { chunk } else { chunk.max(2048) };
+    let widths = [16, 64, 256, 1024, 4096].into_iter().filter(|&c| c < chunk).chain([chunk]);
+    let reads = widths.flat_map(|c| [1, 2, 4, 8].into_iter().filter(move |&r| r == 1 || (r * c <= together)).map(move |r| [r, c]));
+    (powers(options.rows), reads.filter(|&[r, _]| r <= options.rows).collect())
+}

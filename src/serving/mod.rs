@@ -1,0 +1,15 @@
+//! Many requests at once on one model: an engine that reads prompts and writes answers in common steps, with keys and values in pages. It has no
+//! network; programs use it directly, for batches too.
+//!
+//! What differs from row to row of a step is data (positions, pages, numbers of keys, settings of the choice), so that a few prepared steps serve every
+//! mixture of requests (`steps`). A [`scheduler`] without device or clock decides which rows go on, and which pages they have ([`pages`]).
+
+mod choose;
+mod engine;
+mod pages;
+mod request;
+mod scheduler;
+mod steps;
+
+pub use engine::{Answer, Engine, EngineOptions, EngineStats};
+pub use request::{Event, FinishReason, Refusal, Request, Sampling, Usage};

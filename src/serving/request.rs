@@ -1,0 +1,132 @@
+//! What is asked of an engine, and what it answers.
+
+use crate::error::{TensorError, TensorResult};
+use std::fmt;
+use std::sync::Arc;
+
+/// How one request's tokens are chosen. Each has a stream of random numbers of its own: it depends on the seed and on how many tokens were drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 always takes the most likely token; higher values flatten the distribution.
+    pub temperature: f64,
+    /// Keeps the `top_k` most likely tokens, including ties with the last one; 0 for all.
+    pub top_k: usize,
+    /// Keeps the smallest set of most likely tokens with this total probability; 1 for all.
+    pub top_p: f64,
+    /// Keeps tokens at least `min_p` times as likely as the most likely one; 0 for all.
+    pub min_p: f64,
+    /// The seed of the stream.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 }
+    }
+}
+
+impl Sampling {
+    /// Fails on settings outside their ranges.
+    ///
+    /// # Errors
+    /// [`TensorError::Config`], which names the setting.
+    pub fn check(&self) -> TensorResult<()> {
+        let &Sampling { temperature, top_k, top_p, min_p, .. } = self;
+        crate::models::Sampler { temperature, top_k, top_p, min_p, ..Default::default() }.check()
+    }
+    /// Whether tokens are drawn.
+    pub(crate) fn draws(&self) -> bool {
+        self.temperature > 0.0
+    }
+    /// Whether they are drawn from a part of the vocabulary.
+    pub(crate) fn cuts(&self) -> bool {
+        self.draws() && (self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0)
+    }
+}
+
+/// A prompt to go on from.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The prompt's tokens, one at least.
+    pub prompt: Vec<u32>,
+    /// Tokens to write at most.
+    pub max_tokens: usize,
+    /// How they are chosen.
+    pub sampling: Sampling,
+    /// Tokens that end the answer; they are not part of it.
+    pub ends: Vec<u32>,
+    /// Whose prefixes it shares: only requests with the same name read each other's cached keys and values.
+    pub cache_name: Arc<str>,
+}
+
+impl Request {
+    /// The most likely tokens after a prompt, at most `max_tokens`.
+    pub fn new(prompt: &[u32], max_tokens: usize) -> Request {
+        Request { prompt: prompt.to_vec(), max_tokens, sampling: Sampling::default(), ends: Vec::new(), cache_name: "".into() }
+    }
+}
+
+/// Why an answer ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FinishReason {
+    /// A token that ends answers was chosen.
+    Stop,
+    /// There are as many tokens as there may be.
+    Length,
+}
+
+/// What an answer took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Those of them that needed no reading, since an earlier prompt began alike.
+    pub cached: usize,
+    /// Tokens that were written, without one that ended the answer.
+    pub written: usize,
+}
+
+/// What happens to a request, in order. The last is [`Event::Finished`] or [`Event::Failed`].
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The next token.
+    Token(u32),
+    /// The answer is whole.
+    Finished(FinishReason, Usage),
+    /// The answer ends here, for this reason.
+    Failed(TensorError),
+}
+
+/// Why an engine does not take a request.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The prompt leaves no room for an answer.
+    TooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens of prompt and answer that are possible.
+        longest: usize,
+    },
+    /// Too many requests wait.
+    QueueFull,
+    /// The request is wrong in itself.
+    Invalid(TensorError),
+    /// The engine has stopped.
+    Stopped,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::TooLong { prompt, longest } => {
+                write!(f, "the prompt has {prompt} tokens; with one token of the answer there is room for {longest}")
+            }
+            Refusal::QueueFull => f.write_str("too many requests are waiting"),
+            Refusal::Invalid(e) => write!(f, "{e}"),
+            Refusal::Stopped => f.write_str("the engine has stopped"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

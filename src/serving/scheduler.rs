@@ -1,0 +1,359 @@
+//! Which rows read and write next, and which pages they have: a state machine without device, clock or input and output.
+
+use super::pages::{PAGE, Pages, RowPage};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// The number of a request.
+pub(crate) type RowId = u64;
+
+/// What there is room for.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    /// Rows that are read or written at a time.
+    pub rows: usize,
+    /// Requests that wait at most.
+    pub waiting: usize,
+    /// Pages.
+    pub pages: usize,
+    /// Tokens of prompt and answer together.
+    pub context: usize,
+    /// The shapes in which prompts are read: rows and tokens of a row, the fewest tokens first.
+    pub shapes: Vec<[usize; 2]>,
+    /// Output tokens for which there must be room before a row begins; more pages are found as it goes on. `None`: for all.
+    pub reserve: Option<usize>,
+    /// A prefix that was read before counts in multiples of so many pages.
+    pub prefix_pages: usize,
+    /// Whether written tokens, not prompts alone, may be the prefix of later prompts.
+    pub share_written: bool,
+}
+
+/// A request as the scheduler sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Submission {
+    pub id: RowId,
+    pub prompt: Vec<u32>,
+    /// Tokens to write at most, one at least.
+    pub most: usize,
+    /// Whose prefixes it shares.
+    pub name: Arc<str>,
+}
+
+/// Why a request is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Full {
+    /// No request has so many tokens.
+    TooLong,
+    /// Too many wait.
+    Waiting,
+}
+
+/// What to do next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Work {
+    /// Read these parts of prompts, in this shape.
+    Read([usize; 2], Vec<Chunk>),
+    /// Write one token for each of these rows.
+    Write(Vec<RowId>),
+    /// What is under way must arrive first.
+    Wait,
+    /// Nothing.
+    Idle,
+}
+
+/// A part of a prompt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Chunk {
+    pub row: RowId,
+    /// The first token's position.
+    pub start: usize,
+    pub len: usize,
+    /// Whether the prompt ends here, so that a token is chosen.
+    pub ends: bool,
+}
+
+/// A request that is known.
+struct Row {
+    /// The prompt and what was written.
+    tokens: Vec<u32>,
+    prompt: usize,
+    /// Tokens of both at most.
+    most: usize,
+    /// Tokens whose keys and values are in the pages, or will be when the work that was given out is done.
+    read: usize,
+    /// Tokens that there will be when the work that was given out is done.
+    planned: usize,
+    /// Tokens to read before a token is chosen.
+    target: usize,
+    pages: Vec<RowPage>,
+    name: Arc<str>,
+    active: bool,
+    /// Times that its pages were taken away.
+    returned: usize,
+    /// Tokens of the prompt that needed no reading.
+    cached: usize,
+}
+
+/// The state of all requests. Rows are in the order of their numbers, which is that of their arrival.
+pub(crate) struct Scheduler {
+    limits: Limits,
+    rows: BTreeMap<RowId, Row>,
+    /// Rows without pages, in order.
+    waiting: VecDeque<RowId>,
+    pages: Pages,
+    /// Whether prompts were read last.
+    read_last: bool,
+    /// Rows whose prompt was given out to be read to its end, and whose pages others may have when that is submitted.
+    just_read: Vec<RowId>,
+    /// Rows whose pages were taken away.
+    returned: u64,
+}
+
+fn pages_of(tokens: usize) -> usize {
+    tokens.div_ceil(PAGE)
+}
+
+impl Scheduler {
+    pub fn new(limits: Limits) -> Scheduler {
+        let pages = Pages::new(limits.pages);
+        Scheduler { limits, rows: BTreeMap::new(), waiting: VecDeque::new(), pages, read_last: false, just_read: Vec::new(), returned: 0 }
+    }
+
+    /// Tokens of prompt and answer that one request may have.
+    pub fn longest(&self) -> usize {
+        self.limits.context.min(self.pages.total() * PAGE)
+    }
+
+    /// Takes a request; its number is larger than those before.
+    pub fn submit(&mut self, s: Submission) -> Result<(), Full> {
+        if s.prompt.is_empty() || s.prompt.len() + 1 > self.longest() {
+            return Err(Full::TooLong);
+        }
+        if self.waiting.len() >= self.limits.waiting {
+            return Err(Full::Waiting);
+        }
+        let prompt = s.prompt.len();
+        let row = Row {
+            most: (prompt + s.most.max(1)).min(self.longest()),
+            target: prompt,
+            planned: prompt,
+            tokens: s.prompt,
+            prompt,
+            read: 0,
+            pages: Vec::new(),
+            name: s.name,
+            active: false,
+            returned: 0,
+            cached: 0,
+        };
+        self.rows.insert(s.id, row);
+        self.waiting.push_back(s.id);
+        Ok(())
+    }
+
+    /// A token was written. False where the row is not there any more.
+    pub fn wrote(&mut self, id: RowId, token: u32) -> bool {
+        let Some(row) = self.rows.get_mut(&id) else { return false };
+        row.tokens.push(token);
+        true
+    }
+
+    /// Whether a row has as many tokens as it may have.
+    pub fn is_complete(&self, id: RowId) -> bool {
+        self.rows.get(&id).is_some_and(|row| row.tokens.len() >= row.most)
+    }
+
+    /// The row ends, in whatever state it is; `sound` says whether its pages are of use to others. False where it is not there any more. Its pages may be given
+    /// out again at once, since what writes into them is done before all that is given out later.
+    pub fn end(&mut self, id: RowId, sound: bool) -> bool {
+        let Some(mut row) = self.rows.remove(&id) else { return false };
+        if !row.active {
+            self.waiting.retain(|w| *w != id);
+        } else if sound && self.limits.share_written {
+            let full = row.read.min(row.tokens.len()) / PAGE;
+            self.pages.share(&row.name, &row.tokens, &mut row.pages, full);
+        }
+        // Tails go first: a head without its tail is of use, a tail without its head is not.
+        row.pages.into_iter().rev().for_each(|page| self.pages.give_back(page));
+        true
+    }
+
+    /// What to do next. `under_way`: whether results of earlier work have not arrived.
+    pub fn next(&mut self, under_way: bool) -> Work {
+        for id in std::mem::take(&mut self.just_read) {
+            let Some(row) = self.rows.get_mut(&id).filter(|r| r.active) else { continue };
+            let full = if self.limits.share_written { row.target } else { row.prompt } / PAGE;
+            self.pages.share(&row.name, &row.tokens, &mut row.pages, full);
+        }
+        self.admit();
+        let reading = self.rows.values().any(|r| r.active && r.read < r.target);
+        let writing = self.rows.values().any(Row::writes);
+        if reading && !(self.read_last && writing) {
+            self.read_last = true;
+            return self.read();
+        }
+        self.read_last = false;
+        if writing {
+            return self.write(under_way);
+        }
+        if under_way { Work::Wait } else { Work::Idle }
+    }
+
+    /// Gives waiting rows their pages, in order, as long as there is room for the whole prompt.
+    fn admit(&mut self) {
+        let mut active = self.rows.values().filter(|r| r.active).count();
+        while active < self.limits.rows {
+            let Some(&id) = self.waiting.front() else { return };
+            let Some(row) = self.rows.get_mut(&id) else { return };
+            // The last token is read in any case: its logits are needed.
+            let most = (row.target - 1) / PAGE;
+            let found = self.pages.find(&row.name, &row.tokens, most, self.limits.prefix_pages);
+            let all = self.limits.reserve.is_none() || row.returned > 1;
+            let worst = pages_of(row.most);
+            let reserved = pages_of(row.tokens.len() + self.limits.reserve.unwrap_or(0)).min(worst);
+            let (own, room) = if all { (worst, worst) } else { (pages_of(row.target), reserved.max(pages_of(row.target))) };
+            if self.pages.available() + found.len() < room {
+                found.into_iter().rev().for_each(|page| self.pages.give_back(page));
+                return;
+            }
+            row.read = found.len() * PAGE;
+            if row.returned == 0 {
+                row.cached = row.read;
+            }
+            row.pages = found;
+            while row.pages.len() < own {
+                let Some(page) = self.pages.take() else { break };
+                row.pages.push(page);
+            }
+            row.active = true;
+            active += 1;
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Parts of prompts in one shape: the oldest row decides how many tokens, others join as long as at most half of the shape is padding.
+    fn read(&mut self) -> Work {
+        let left = |r: &Row| r.target.saturating_sub(r.read);
+        let unread: Vec<(RowId, usize)> = self.rows.iter().filter(|(_, r)| r.active && left(r) > 0).map(|(id, r)| (*id, left(r))).collect();
+        let Some(&(_, first)) = unread.first() else { return Work::Idle };
+        let shapes = &self.limits.shapes;
+        let longest = shapes.iter().map(|s| s[1]).max().unwrap_or(1);
+        let width = shapes.iter().map(|s| s[1]).filter(|&w| w >= first.min(longest)).min().unwrap_or(longest);
+        let mut heights: Vec<usize> = shapes.iter().filter(|s| s[1] == width).map(|s| s[0]).collect();
+        heights.sort_unstable();
+        let most = heights.last().copied().unwrap_or(1);
+        let fits = |&(n, (_, left)): &(usize, (RowId, usize))| n == 0 || 2 * left.min(width) >= width;
+        let chosen: Vec<(RowId, usize)> = unread.into_iter().enumerate().filter(fits).map(|(_, u)| u).take(most).collect();
+        let height = heights.into_iter().find(|&h| h >= chosen.len()).unwrap_or(most);
+        let mut chunks = Vec::new();
+        for (id, left) in chosen {
+            let Some(row) = self.rows.get_mut(&id) else { continue };
+            let len = left.min(width);
+            chunks.push(Chunk { row: id, start: row.read, len, ends: len == left });
+            row.read += len;
+            if len == left {
+                row.planned = row.tokens.len() + 1;
+                self.just_read.push(id);
+            }
+        }
+        Work::Read([height, width], chunks)
+    }
+
+    /// A token for each row that has one to go on from. Where pages run out, the newest row waits again; the others go on.
+    fn write(&mut self, under_way: bool) -> Work {
+        let ids: Vec<RowId> = self.rows.iter().filter(|(_, r)| r.writes()).map(|(id, _)| *id).collect();
+        let mut ready = Vec::with_capacity(ids.len());
+        for id in ids {
+            loop {
+                let Some(row) = self.rows.get_mut(&id).filter(|r| r.active) else { break };
+                if row.read < row.pages.len() * PAGE {
+                    ready.push(id);
+                    break;
+                }
+                if let Some(page) = self.pages.take() {
+                    row.pages.push(page);
+                    continue;
+                }
+                // What a row wrote last must be known before it can be read again.
+                if under_way {
+                    return Work::Wait;
+                }
+                let newest = self.rows.iter().rev().find(|(_, r)| r.active).map(|(id, _)| *id);
+                newest.into_iter().for_each(|n| self.put_back(n));
+            }
+        }
+        ready.retain(|id| self.rows.get(id).is_some_and(|r| r.active));
+        for id in &ready {
+            if let Some(row) = self.rows.get_mut(id) {
+                row.read += 1;
+                row.planned += 1;
+            }
+        }
+        if ready.is_empty() { Work::Wait } else { Work::Write(ready) }
+    }
+
+    /// Takes a row's pages away; it will be read again, as far as it was written.
+    fn put_back(&mut self, id: RowId) {
+        let Some(row) = self.rows.get_mut(&id) else { return };
+        let pages = std::mem::take(&mut row.pages);
+        row.active = false;
+        row.returned += 1;
+        (row.read, row.target, row.planned) = (0, row.tokens.len(), row.tokens.len());
+        pages.into_iter().rev().for_each(|page| self.pages.give_back(page));
+        let at = self.waiting.partition_point(|w| *w < id);
+        self.waiting.insert(at, id);
+        self.returned += 1;
+    }
+
+    /// The pages of a row, in order.
+    pub fn pages(&self, id: RowId) -> impl Iterator<Item = u32> {
+        self.rows.get(&id).into_iter().flat_map(|r| r.pages.iter().map(|p| p.page))
+    }
+    /// The row's token at a position, if it is known.
+    pub fn token(&self, id: RowId, position: usize) -> Option<u32> {
+        self.rows.get(&id)?.tokens.get(position).copied()
+    }
+    /// Tokens of a row whose keys and values are in its pages, with the work that was given out.
+    pub fn read_tokens(&self, id: RowId) -> usize {
+        self.rows.get(&id).map_or(0, |r| r.read)
+    }
+    /// Tokens of a row's prompt that needed no reading.
+    pub fn cached_tokens(&self, id: RowId) -> usize {
+        self.rows.get(&id).map_or(0, |r| r.cached)
+    }
+    /// Rows that have pages, and rows that wait.
+    pub fn counts(&self) -> [usize; 2] {
+        [self.rows.len() - self.waiting.len(), self.waiting.len()]
+    }
+    /// Rows whose pages were taken away.
+    pub fn times_returned(&self) -> u64 {
+        self.returned
+    }
+    /// Pages that rows have or the tree, of all that there are.
+    pub fn page_counts(&self) -> PageCounts {
+        PageCounts { total: self.pages.total(), available: self.pages.available(), cached: self.pages.cached() }
+    }
+    /// All requests that are known.
+    pub fn ids(&self) -> Vec<RowId> {
+        self.rows.keys().copied().collect()
+    }
+}
+
+/// How many pages there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PageCounts {
+    pub total: usize,
+    pub available: usize,
+    pub cached: usize,
+}
+
+impl Row {
+    /// Whether the next token can be written: all before it are read, but the last, which may be under way.
+    fn writes(&self) -> bool {
+        self.active && self.read >= self.target && self.read < self.planned && self.planned < self.most
+    }
+}
+
+#[cfg(test)]
+#[path = "scheduler_tests.rs"]
+mod tests;

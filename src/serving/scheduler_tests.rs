@@ -1,0 +1,221 @@
+//! The scheduler against a model of it: random requests, cancellations and arrivals, with a memory in which each position knows its whole text.
+
+use super::*;
+use std::collections::{HashMap, VecDeque};
+
+/// Random numbers (Marsaglia's xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+/// What a position holds: a hash of the name and all tokens up to it.
+fn state(before: u64, token: u32) -> u64 {
+    (before ^ u64::from(token).wrapping_add(0x9E37_79B9)).wrapping_mul(0xFF51_AFD7_ED55_8CCD).rotate_left(29)
+}
+
+fn name_state(name: &str) -> u64 {
+    name.bytes().fold(7, |h, b| state(h, u32::from(b)))
+}
+
+struct Model {
+    scheduler: Scheduler,
+    /// What was written to each slot.
+    memory: Vec<u64>,
+    /// Of each row its name, and what it is to have at the end.
+    known: HashMap<RowId, (Arc<str>, usize, usize)>,
+    /// Rows of work whose results have not arrived, and behind how many tokens each belongs.
+    flight: VecDeque<Vec<(RowId, usize)>>,
+    served: usize,
+    /// Tokens that each row found.
+    found: HashMap<RowId, usize>,
+    steps: [usize; 4],
+}
+
+impl Model {
+    fn new(limits: Limits) -> Model {
+        let memory = vec![0; (limits.pages + 1) * PAGE];
+        let scheduler = Scheduler::new(limits);
+        Model { scheduler, memory, known: HashMap::new(), flight: VecDeque::new(), served: 0, found: HashMap::new(), steps: [0; 4] }
+    }
+
+    fn check(&self) {
+        let rows: Vec<Vec<RowPage>> = self.scheduler.rows.values().map(|r| r.pages.clone()).collect();
+        self.scheduler.pages.check(&rows);
+        for (id, row) in &self.scheduler.rows {
+            assert_eq!(row.active, !self.scheduler.waiting.contains(id));
+            assert!(row.active || row.pages.is_empty());
+        }
+    }
+
+    /// Writes positions `start..start + len` of a row, whose earlier ones must be its own text's.
+    fn write(&mut self, id: RowId, start: usize, len: usize) {
+        let row = &self.scheduler.rows[&id];
+        let mut now = name_state(&row.name);
+        for at in 0..start + len {
+            let page = row.pages[at / PAGE];
+            let slot = page.page as usize * PAGE + at % PAGE;
+            assert_ne!(page.page, 0);
+            // The token of a step that has not arrived: what the device knows is what will arrive.
+            let token = row.tokens.get(at).copied().unwrap_or_else(|| written(id, at));
+            now = state(now, token);
+            if at < start {
+                assert_eq!(self.memory[slot], now, "row {id} reads another text at {at} of {start}");
+            } else {
+                assert_eq!(page.node, None, "row {id} writes into a page that others have");
+                self.memory[slot] = now;
+            }
+        }
+    }
+
+    fn arrive(&mut self) {
+        for (id, at) in self.flight.pop_front().into_iter().flatten() {
+            assert_eq!(self.scheduler.rows.get(&id).map_or(at, |r| r.tokens.len()), at, "row {id} is given a token of another place");
+            if self.scheduler.wrote(id, written(id, at)) && self.scheduler.is_complete(id) {
+                let (_, prompt, most) = self.known[&id];
+                assert_eq!(self.scheduler.rows[&id].tokens.len(), prompt + most);
+                self.found.insert(id, self.scheduler.cached_tokens(id));
+                assert!(self.scheduler.end(id, true));
+                self.known.remove(&id);
+                self.served += 1;
+            }
+        }
+    }
+
+    fn step(&mut self, depth: usize) -> bool {
+        let work = self.scheduler.next(!self.flight.is_empty());
+        match &work {
+            Work::Read(shape, chunks) => {
+                self.steps[0] += 1;
+                assert!(!chunks.is_empty() && chunks.len() <= shape[0] && chunks.iter().all(|c| c.len <= shape[1]));
+                chunks.iter().for_each(|c| self.write(c.row, c.start, c.len));
+                // As the engine does: what was read is waited for.
+                self.flight.push_back(chunks.iter().filter(|c| c.ends).map(|c| (c.row, c.start + c.len)).collect());
+                while !self.flight.is_empty() {
+                    self.arrive();
+                }
+            }
+            Work::Write(rows) => {
+                self.steps[1] += 1;
+                for &id in rows {
+                    self.write(id, self.scheduler.read_tokens(id) - 1, 1);
+                }
+                self.flight.push_back(rows.iter().map(|&id| (id, self.scheduler.read_tokens(id))).collect());
+                while self.flight.len() > depth {
+                    self.arrive();
+                }
+            }
+            Work::Wait => {
+                self.steps[2] += 1;
+                self.arrive();
+            }
+            Work::Idle => self.steps[3] += 1,
+        }
+        self.check();
+        work != Work::Idle
+    }
+}
+
+/// The token that row `id` writes at a position; few different ones, so that texts have equal beginnings.
+fn written(id: RowId, at: usize) -> u32 {
+    ((id % 3) as u32 * 7 + at as u32) % 5
+}
+
+fn limits(pages: usize, reserve: Option<usize>) -> Limits {
+    let shapes = vec![[1, 32], [4, 32], [1, 128], [2, 128]];
+    let share_written = reserve.is_some();
+    Limits { rows: 6, waiting: 12, pages, context: 1000, shapes, reserve, prefix_pages: 2 - usize::from(share_written), share_written }
+}
+
+/// Random events; in the end everyone who did not leave has been served, and no page is missing.
+fn run(limits: Limits, depth: usize, events: usize, seed: u64) -> Model {
+    let mut random = Random(seed);
+    let mut m = Model::new(limits.clone());
+    let names: [Arc<str>; 2] = ["a".into(), "b".into()];
+    let (mut id, mut taken, mut left) = (0, 0, 0);
+    for _ in 0..events {
+        match random.below(10) {
+            0..=2 => {
+                id += 1;
+                // Some prompts are longer than any may be; many begin alike.
+                let most = [40, 300, limits.context + 100][random.below(3)];
+                let len = random.below(most);
+                let kind = random.below(3) as u32;
+                let differs = random.below(400);
+                let prompt: Vec<u32> = (0..len).map(|i| if i < differs { kind } else { kind + 3 + id as u32 % 2 }).collect();
+                let (name, most) = (names[random.below(2)].clone(), 1 + random.below(200));
+                let longest = m.scheduler.longest();
+                let result = m.scheduler.submit(Submission { id, prompt, most, name: name.clone() });
+                match result {
+                    Ok(()) => {
+                        taken += 1;
+                        m.known.insert(id, (name, len, most.min(longest - len)));
+                    }
+                    Err(Full::TooLong) => assert!(len == 0 || len + 1 > longest),
+                    Err(Full::Waiting) => assert!(m.scheduler.counts()[1] >= limits.waiting),
+                }
+            }
+            3 if random.below(3) == 0 => {
+                let ids = m.scheduler.ids();
+                if !ids.is_empty() {
+                    let gone = ids[random.below(ids.len())];
+                    assert!(m.scheduler.end(gone, random.below(2) == 0));
+                    assert!(!m.scheduler.end(gone, true));
+                    m.known.remove(&gone);
+                    left += 1;
+                }
+                m.check();
+            }
+            _ => drop(m.step(depth)),
+        }
+    }
+    for _ in 0..100_000 {
+        if !m.step(depth) && m.flight.is_empty() {
+            break;
+        }
+    }
+    assert_eq!((m.scheduler.counts(), m.known.len(), m.served + left), ([0, 0], 0, taken), "somebody was not served");
+    assert_eq!(m.scheduler.page_counts().available, limits.pages, "a page is lost");
+    m
+}
+
+#[test]
+fn no_page_is_lost_and_none_is_written_by_two_rows() {
+    // Much room, little, and hardly any; results at once, and one step later.
+    for (n, (pages, reserve)) in [(200, Some(64)), (40, Some(16)), (17, Some(0)), (17, None)].into_iter().enumerate() {
+        for depth in [0, 1] {
+            let m = run(limits(pages, reserve), depth, 12_500, 0x9E37_79B9_7F4A_7C15 ^ (n * 2 + depth) as u64);
+            assert!(m.served > 100 && m.steps[0] > 300 && m.steps[1] > 1000, "{} served in {:?}", m.served, m.steps);
+            let returned = m.scheduler.times_returned();
+            assert_eq!(returned > 0, pages < 100 && reserve.is_some_and(|r| r < 64), "{returned} rows were put back");
+        }
+    }
+}
+
+#[test]
+fn a_prefix_is_found_by_its_tokens_and_name_alone() {
+    let mut m = Model::new(limits(100, Some(0)));
+    let mut cached = |id: RowId, prompt: Vec<u32>, name: &str| {
+        m.known.insert(id, (name.into(), prompt.len(), 1));
+        m.scheduler.submit(Submission { id, prompt, most: 1, name: name.into() }).unwrap();
+        while m.step(0) {}
+        m.found[&id]
+    };
+    let text: Vec<u32> = (0..300).collect();
+    assert_eq!(cached(1, text.clone(), "a"), 0);
+    // 299 of 300 tokens need no reading: whole pages of them.
+    assert_eq!(cached(2, text.clone(), "a"), 256);
+    assert_eq!(cached(3, text.clone(), "b"), 0);
+    let mut other = text.clone();
+    other[100] += 1;
+    assert_eq!(cached(4, other, "a"), 64);
+    // The last token is read in any case.
+    assert_eq!(cached(5, text[..128].to_vec(), "a"), 64);
+    assert_eq!(m.scheduler.page_counts().available, 100);
+}

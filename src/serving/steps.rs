@@ -1,0 +1,296 @@
+//! The steps of an engine on its device: for each shape one that was prepared, over tensors that are overwritten between runs.
+
+use super::choose::{Choice, settings, stream};
+use super::pages::PAGE;
+use super::request::Sampling;
+use crate::backends::Bytes;
+use crate::device::Device;
+use crate::dtype::Element;
+use crate::error::{TensorError, TensorResult};
+use crate::eval::{Download, PreparedStep, download_first};
+use crate::models::paged::PagedCache;
+use crate::models::{KvCache, Model, Pass};
+use crate::ops::cutoff::SETTINGS;
+use crate::plan::StorageMode;
+use crate::tensor::Tensor;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a row gives to a step.
+pub(super) struct RowInput<'a> {
+    /// The tokens that are read; one in a step that writes, unless it is under way.
+    pub tokens: &'a [u32],
+    /// The row's place in the step before, whose token is the one to read.
+    pub from: Option<usize>,
+    /// The first token's position.
+    pub start: usize,
+    pub pages: &'a [u32],
+    /// How many tokens the row has drawn.
+    pub draws: u32,
+    pub sampling: &'a Sampling,
+}
+
+/// Numbers on the device that the host overwrites.
+struct Shared<T> {
+    tensor: Tensor,
+    host: Vec<T>,
+}
+
+impl<T: Element + PartialEq> Shared<T> {
+    fn new(shape: &[usize], device: &Device) -> TensorResult<Shared<T>> {
+        let host = vec![T::zeroed(); shape.iter().product()];
+        // Memory of the device's own, which may be overwritten.
+        let tensor = Tensor::from_bytes_in(Bytes::of_vec(host.clone()), T::DTYPE, shape, device, StorageMode::Private)?;
+        Ok(Shared { tensor, host })
+    }
+    /// Overwrites what is there, behind all work that was submitted.
+    fn set(&mut self, numbers: Vec<T>) -> TensorResult<()> {
+        if numbers != self.host {
+            self.tensor.copy_from_slice(&numbers)?;
+            self.host = numbers;
+        }
+        Ok(())
+    }
+}
+
+/// Numbers of a row in a step that writes: token, place in the step before, position, slot, keys.
+const NUMBERS: usize = 5;
+
+/// A step that reads prompts, with what it reads of each token (token, position, slot) and each row (keys, the last token's place).
+struct ReadStep {
+    step: PreparedStep,
+    numbers: Shared<i32>,
+    rows: Shared<i32>,
+}
+
+/// All prepared steps and their tensors.
+pub(super) struct Steps {
+    model: Arc<dyn Model>,
+    device: Device,
+    pools: Vec<Tensor>,
+    numbers: Shared<i32>,
+    /// Pages of each row, `[rows,pages]`.
+    table: Shared<i32>,
+    /// The tokens that were chosen last, i32 `[rows]`.
+    last: Tensor,
+    draws: Shared<u32>,
+    keys: Shared<u32>,
+    settings: Shared<f32>,
+    writes: BTreeMap<usize, PreparedStep>,
+    reads: BTreeMap<[usize; 2], ReadStep>,
+    choices: HashMap<(usize, Choice), PreparedStep>,
+    /// Rows of a step at most, and pages of a row.
+    most: [usize; 2],
+}
+
+impl Steps {
+    /// With pools of `pages` pages, for rows of up to `row_pages` pages and steps of up to `rows` rows.
+    pub fn new(model: Arc<dyn Model>, device: &Device, pages: usize, rows: usize, row_pages: usize) -> TensorResult<Steps> {
+        let pools = PagedCache::pools(&model.shape(), pages, device)?;
+        Ok(Steps {
+            pools,
+            numbers: Shared::new(&[NUMBERS, rows], device)?,
+            table: Shared::new(&[rows, row_pages], device)?,
+            last: Shared::<i32>::new(&[rows], device)?.tensor,
+            draws: Shared::new(&[rows, 1], device)?,
+            keys: Shared::new(&[rows, 1], device)?,
+            settings: Shared::new(&[rows, SETTINGS], device)?,
+            writes: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            choices: HashMap::new(),
+            most: [rows, row_pages],
+            model,
+            device: device.clone(),
+        })
+    }
+
+    /// Logits `[rows,V]` of hidden states `[rows,1,d]` or `[rows,d]`.
+    fn logits(&self, hidden: &Tensor, rows: usize) -> TensorResult<Tensor> {
+        self.model.logits(hidden)?.reshape(&[rows as isize, -1])
+    }
+
+    /// The hidden states of a pass over pages.
+    fn forward(&mut self, tokens: &Tensor, positions: &Tensor, [slots, table, lens]: [Tensor; 3]) -> TensorResult<Tensor> {
+        let mut cache = KvCache::paged(PagedCache { pools: std::mem::take(&mut self.pools), slots, table, lens });
+        let mut pass = Pass::tokens(tokens);
+        pass.positions = Some(positions);
+        let hidden = self.model.forward(&mut pass, &mut cache);
+        self.pools = cache.into_pages().map(|p| p.pools).unwrap_or_default();
+        hidden
+    }
+
+    fn step_tensors(&self) -> Vec<&Tensor> {
+        self.pools.iter().chain([&self.numbers.tensor, &self.table.tensor, &self.last]).collect()
+    }
+
+    /// Prepares the step that writes a token for each of `width` rows.
+    pub fn prepare_write(&mut self, width: usize) -> TensorResult<()> {
+        // Nothing else of the graph is left, which would hold what is written in place.
+        let logits = self.write_logits(width)?;
+        let step = PreparedStep::record(&logits, &self.step_tensors())?;
+        self.writes.insert(width, step);
+        self.prepare_choices(width, &logits)
+    }
+
+    fn write_logits(&mut self, width: usize) -> TensorResult<Tensor> {
+        let w = width as isize;
+        let row = |k: usize| self.numbers.tensor.narrow(0, k, 1)?.narrow(1, 0, width)?.reshape(&[w]);
+        let [given, from, positions, slots, lens] = [row(0)?, row(1)?, row(2)?, row(3)?, row(4)?];
+        let fed = self.last.index_select(0, &from.clamp(Some(0.0), None)?)?;
+        // A row without a token, after a NaN, reads any.
+        let tokens = from.lt(0.0)?.where_(&given, &fed)?.clamp(Some(0.0), None)?.reshape(&[w, 1])?;
+        let table = self.table.tensor.narrow(0, 0, width)?;
+        let hidden = self.forward(&tokens, &positions.reshape(&[w, 1])?, [slots.reshape(&[w, 1])?, table, lens])?;
+        self.logits(&hidden, width)
+    }
+
+    /// Prepares the step that reads up to `tokens` tokens of each of `rows` rows.
+    pub fn prepare_read(&mut self, shape: [usize; 2]) -> TensorResult<()> {
+        let [rows, tokens] = shape;
+        let numbers = Shared::<i32>::new(&[3, rows, tokens], &self.device)?;
+        let ends = Shared::<i32>::new(&[2, rows], &self.device)?;
+        let logits = self.read_logits(shape, &numbers, &ends)?;
+        let mut given = self.step_tensors();
+        given.extend([&numbers.tensor, &ends.tensor]);
+        let step = PreparedStep::record(&logits, &given)?;
+        self.reads.insert(shape, ReadStep { step, numbers, rows: ends });
+        self.prepare_choices(rows, &logits)
+    }
+
+    fn read_logits(&mut self, [rows, tokens]: [usize; 2], numbers: &Shared<i32>, ends: &Shared<i32>) -> TensorResult<Tensor> {
+        let each = |k: usize| numbers.tensor.narrow(0, k, 1)?.squeeze(0);
+        let [ids, positions, slots] = [each(0)?, each(1)?, each(2)?];
+        let [lens, last] = [0, 1].map(|k| ends.tensor.narrow(0, k, 1).and_then(|t| t.squeeze(0)));
+        let table = self.table.tensor.narrow(0, 0, rows)?;
+        let hidden = self.forward(&ids, &positions, [slots, table, lens?])?;
+        let width = hidden.dims()[2] as isize;
+        let hidden = hidden.reshape(&[(rows * tokens) as isize, width])?.index_select(0, &last?)?;
+        self.logits(&hidden, rows)
+    }
+
+    fn prepare_choices(&mut self, width: usize, logits: &Tensor) -> TensorResult<()> {
+        for choice in Choice::ALL {
+            if self.choices.contains_key(&(width, choice)) {
+                continue;
+            }
+            let part = |t: &Tensor| t.narrow(0, 0, width);
+            let streams = [&part(&self.draws.tensor)?, &part(&self.keys.tensor)?];
+            let tokens = choice.tokens(logits, streams, &part(&self.settings.tensor)?)?;
+            // The old handle goes, so that the write happens in place.
+            let old = std::mem::replace(&mut self.last, tokens.clone());
+            self.last = old.write(&tokens, 0, 0)?;
+            drop(old);
+            let given = [&self.last, &self.draws.tensor, &self.keys.tensor, &self.settings.tensor, logits];
+            let step = PreparedStep::record(&self.last, &given)?;
+            self.choices.insert((width, choice), step);
+        }
+        Ok(())
+    }
+
+    /// The widths of steps that write, and the shapes of those that read.
+    pub fn shapes(&self) -> (Vec<usize>, Vec<[usize; 2]>) {
+        (self.writes.keys().copied().collect(), self.reads.keys().copied().collect())
+    }
+
+    /// Forgets a shape.
+    pub fn drop_read(&mut self, shape: [usize; 2]) {
+        self.reads.remove(&shape);
+    }
+
+    /// How long a step takes that reads this shape, of rows whose pages are nobody's.
+    pub fn time_read(&mut self, shape: [usize; 2]) -> TensorResult<Duration> {
+        self.device.synchronize()?;
+        let start = Instant::now();
+        let s = self.reads.get(&shape).ok_or_else(|| no_step("reads", shape[0]))?;
+        let mut given = self.step_tensors();
+        given.extend([&s.numbers.tensor, &s.rows.tensor]);
+        s.step.run(&given)?;
+        self.device.synchronize()?;
+        Ok(start.elapsed())
+    }
+
+    /// What rows of a step share: pages and settings.
+    fn set_rows(&mut self, rows: &[RowInput<'_>]) -> TensorResult<Choice> {
+        let [most, row_pages] = self.most;
+        let mut table = vec![0i32; most * row_pages];
+        let (mut draws, mut keys, mut all) = (vec![0u32; most], vec![0u32; most], vec![0f32; most * SETTINGS]);
+        let mut choice = Choice::Best;
+        for (i, row) in rows.iter().enumerate() {
+            table[i * row_pages..].iter_mut().zip(row.pages).for_each(|(t, &p)| *t = p as i32);
+            choice = choice.max(Choice::of(row.sampling));
+            (draws[i], keys[i]) = (row.draws, stream(row.sampling));
+            all[i * SETTINGS..(i + 1) * SETTINGS].copy_from_slice(&settings(row.sampling));
+        }
+        self.table.set(table)?;
+        if choice > Choice::Best {
+            self.draws.set(draws)?;
+            self.keys.set(keys)?;
+            self.settings.set(all)?;
+        }
+        Ok(choice)
+    }
+
+    /// Chooses a token of each row of logits; they are on their way to the host.
+    fn choose(&self, width: usize, choice: Choice, logits: &Tensor, count: usize) -> TensorResult<Download> {
+        let step = self.choices.get(&(width, choice)).ok_or_else(|| no_step("chooses for", width))?;
+        let given = [&self.last, &self.draws.tensor, &self.keys.tensor, &self.settings.tensor, logits];
+        // The copy goes with it.
+        self.device.backend().defer_submit();
+        step.run(&given)?;
+        download_first(&self.last, count)
+    }
+
+    /// Submits a step that writes one token for each row.
+    pub fn write(&mut self, rows: &[RowInput<'_>]) -> TensorResult<Download> {
+        let width = self.writes.range(rows.len()..).next().map(|(w, _)| *w).ok_or_else(|| no_step("writes for", rows.len()))?;
+        let choice = self.set_rows(rows)?;
+        let most = self.most[0];
+        let mut numbers = vec![0i32; NUMBERS * most];
+        for (i, row) in rows.iter().enumerate() {
+            let token = row.tokens.first().map_or(0, |&t| t as i32);
+            let from = row.from.map_or(-1, |n| n as i32);
+            let own = [token, from, row.start as i32, slot(row.pages, row.start)?, row.start as i32 + 1];
+            own.into_iter().enumerate().for_each(|(k, n)| numbers[k * most + i] = n);
+        }
+        self.numbers.set(numbers)?;
+        let step = self.writes.get(&width).ok_or_else(|| no_step("writes for", width))?;
+        let logits = step.run(&self.step_tensors())?.ok_or_else(|| no_step("has logits for", width))?;
+        self.choose(width, choice, &logits, rows.len())
+    }
+
+    /// Submits a step that reads tokens of each row, and chooses the token behind them.
+    pub fn read(&mut self, shape: [usize; 2], rows: &[RowInput<'_>]) -> TensorResult<Download> {
+        let choice = self.set_rows(rows)?;
+        let [height, width] = shape;
+        let mut numbers = vec![0i32; 3 * height * width];
+        let mut ends = vec![0i32; 2 * height];
+        for (i, row) in rows.iter().enumerate() {
+            for (t, &token) in row.tokens.iter().enumerate() {
+                let own = [token as i32, (row.start + t) as i32, slot(row.pages, row.start + t)?];
+                own.into_iter().enumerate().for_each(|(k, n)| numbers[(k * height + i) * width + t] = n);
+            }
+            // The step's last position, padding or not, sees so many keys; padding sees what is not there yet, and nobody looks at it.
+            ends[i] = (row.start + width) as i32;
+            ends[height + i] = (i * width + row.tokens.len().max(1) - 1) as i32;
+        }
+        let s = self.reads.get_mut(&shape).ok_or_else(|| no_step("reads", height))?;
+        s.numbers.set(numbers)?;
+        s.rows.set(ends)?;
+        let s = self.reads.get(&shape).ok_or_else(|| no_step("reads", height))?;
+        let mut given = self.step_tensors();
+        given.extend([&s.numbers.tensor, &s.rows.tensor]);
+        let logits = s.step.run(&given)?.ok_or_else(|| no_step("has logits for", height))?;
+        self.choose(height, choice, &logits, rows.len())
+    }
+}
+
+/// Where a position lies.
+fn slot(pages: &[u32], position: usize) -> TensorResult<i32> {
+    let page = pages.get(position / PAGE).ok_or_else(|| TensorError::Internal(format!("position {position} has no page")))?;
+    Ok((*page as usize * PAGE + position % PAGE) as i32)
+}
+
+fn no_step(does: &str, rows: usize) -> TensorError {
+    TensorError::Internal(format!("no prepared step {does} {rows} rows"))
+}

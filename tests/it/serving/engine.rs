@@ -1,0 +1,246 @@
+//! The engine against sessions of their own: greedy and drawn answers, ragged prompts, little room, cancellation, one width for all.
+
+use crate::common::devices;
+use tensorlogic::models::{self, Model, Sampler, Session, Weights};
+use tensorlogic::serving::{Answer, Engine, EngineOptions, Event, FinishReason, Refusal, Request, Sampling, Usage};
+use tensorlogic::{DType, Device, Rng};
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+
+fn model(device: &Device) -> Box<dyn Model> {
+    models::load(&Weights::open(FILE, device).unwrap(), Some(DType::F32)).unwrap()
+}
+
+fn engine(device: &Device, options: EngineOptions) -> Engine {
+    Engine::start(model(device), device, EngineOptions { context: options.context.or(Some(256)), ..options }).unwrap()
+}
+
+/// The tiny model's vocabulary of characters.
+fn prompt(len: usize, seed: usize) -> Vec<u32> {
+    (0..len).map(|i| ((i * i * 7 + i * 3 + seed * 11) % 60) as u32).collect()
+}
+
+/// What a session of its own writes, and the smallest lead that the best token had over the next, where the best is taken.
+fn alone(model: &dyn Model, device: &Device, request: &Request) -> (Vec<u32>, f32) {
+    let mut session = Session::new(model, 256, device).unwrap();
+    let mut logits = session.prompt(&request.prompt, || false).unwrap().unwrap();
+    let s = &request.sampling;
+    if s.temperature > 0.0 {
+        let mut sampler = Sampler { temperature: s.temperature, rng: Rng::new(s.seed), ..Sampler::default() };
+        let tokens = session.generate(logits, &mut sampler).unwrap().take(request.max_tokens).map(Result::unwrap);
+        return (tokens.collect(), f32::INFINITY);
+    }
+    let (mut tokens, mut lead) = (Vec::new(), f32::INFINITY);
+    loop {
+        let values = logits.to_vec().unwrap();
+        let best = (0..values.len()).max_by(|&a, &b| values[a].total_cmp(&values[b])).unwrap();
+        let next = values.iter().enumerate().filter(|(i, _)| *i != best).map(|(_, v)| *v).fold(f32::MIN, f32::max);
+        lead = lead.min(values[best] - next);
+        tokens.push(best as u32);
+        if tokens.len() == request.max_tokens {
+            return (tokens, lead);
+        }
+        logits = session.prompt(&[best as u32], || false).unwrap().unwrap();
+    }
+}
+
+fn collect(answer: Answer) -> (Vec<u32>, Usage) {
+    answer.wait().unwrap()
+}
+
+#[test]
+fn answers_are_those_of_sessions_alone() {
+    for device in devices() {
+        let reference = model(&device);
+        let engine = engine(&device, EngineOptions { rows: 8, ..Default::default() });
+        let lens = [1, 5, 17, 64, 65, 100, 128, 130];
+        let requests: Vec<Request> = lens.iter().enumerate().map(|(i, &n)| Request::new(&prompt(n, i), 10 + 7 * (i % 3))).collect();
+        let answers: Vec<Answer> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+        for (request, answer) in requests.iter().zip(answers) {
+            let (tokens, usage) = collect(answer);
+            let (want, lead) = alone(&*reference, &device, request);
+            assert!(lead > 1e-4, "the test's prompts have a clear best token");
+            assert_eq!(tokens, want, "{} tokens on {}", request.prompt.len(), device.name());
+            assert_eq!(usage, Usage { prompt: request.prompt.len(), cached: 0, written: request.max_tokens });
+        }
+        let stats = engine.stats();
+        assert_eq!(stats.written_tokens, requests.iter().map(|r| r.max_tokens as u64).sum::<u64>());
+    }
+}
+
+#[test]
+fn drawn_answers_are_those_of_sessions_with_the_same_seed() {
+    for device in devices() {
+        let reference = model(&device);
+        let engine = engine(&device, EngineOptions { rows: 6, ..Default::default() });
+        // Greedy rows, and rows of several temperatures, in the same steps.
+        let requests: Vec<Request> = (0..6)
+            .map(|i| {
+                let sampling = Sampling { temperature: [0.0, 0.7, 1.3][i % 3], seed: i as u64 * 77 + 5, ..Default::default() };
+                Request { sampling, ..Request::new(&prompt(9 + 20 * i, i), 24) }
+            })
+            .collect();
+        let answers: Vec<Answer> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+        for (request, answer) in requests.iter().zip(answers) {
+            assert_eq!(collect(answer).0, alone(&*reference, &device, request).0, "{:?} on {}", request.sampling, device.name());
+        }
+    }
+}
+
+#[test]
+fn each_row_draws_from_what_its_own_settings_leave() {
+    for device in devices() {
+        let engine = engine(&device, EngineOptions { rows: 4, ..Default::default() });
+        let text = prompt(30, 1);
+        let with = |sampling: Sampling| Request { sampling, ..Request::new(&text, 40) };
+        let hot = Sampling { temperature: 5.0, seed: 3, ..Default::default() };
+        let settings = [
+            Sampling::default(),
+            Sampling { top_k: 1, ..hot.clone() },
+            Sampling { top_p: 1e-6, ..hot.clone() },
+            Sampling { min_p: 1.0, ..hot.clone() },
+        ];
+        let answers: Vec<Answer> = settings.iter().map(|s| engine.submit(with(s.clone())).unwrap()).collect();
+        let tokens: Vec<Vec<u32>> = answers.into_iter().map(|a| collect(a).0).collect();
+        // Each leaves only the best token, which the first row takes.
+        assert!(tokens.iter().all(|t| *t == tokens[0]), "{tokens:?} on {}", device.name());
+        let free = [hot.clone(), Sampling { top_k: 3, ..hot.clone() }, Sampling { seed: 4, ..hot.clone() }, hot];
+        let answers: Vec<Answer> = free.iter().map(|s| engine.submit(with(s.clone())).unwrap()).collect();
+        let tokens: Vec<Vec<u32>> = answers.into_iter().map(|a| collect(a).0).collect();
+        assert!(tokens[0] == tokens[3] && tokens[0] != tokens[1] && tokens[0] != tokens[2], "{tokens:?} on {}", device.name());
+    }
+}
+
+/// Waits until nobody has pages or waits.
+fn idle(engine: &Engine) {
+    let start = std::time::Instant::now();
+    loop {
+        let s = engine.stats();
+        if s.running == 0 && s.waiting == 0 && s.pages_available == s.pages {
+            return;
+        }
+        assert!(start.elapsed().as_secs() < 60, "{s:?}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn cancelled_requests_free_their_pages_in_every_state() {
+    for device in devices() {
+        let reference = model(&device);
+        let engine = engine(&device, EngineOptions { rows: 2, chunk: Some(16), ..Default::default() });
+        // Written, read and waiting, as the engine comes to it.
+        let mut answers: Vec<Answer> = (0..6).map(|i| engine.submit(Request::new(&prompt(100, i), 100)).unwrap()).collect();
+        assert!(matches!(answers[0].next_event(), Some(Event::Token(_))));
+        let last = answers.pop().unwrap();
+        answers.clear();
+        let kept = engine.submit(Request::new(&prompt(20, 9), 12)).unwrap();
+        assert_eq!(collect(kept).0, alone(&*reference, &device, &Request::new(&prompt(20, 9), 12)).0);
+        drop(last);
+        idle(&engine);
+        assert_eq!(engine.stats().cancelled, 6, "on {}", device.name());
+    }
+}
+
+#[test]
+fn rows_that_find_no_page_are_read_again_and_go_on() {
+    for device in devices() {
+        let reference = model(&device);
+        // As many pages as one text may have: four of 64.
+        let engine = engine(&device, EngineOptions { rows: 4, kv_bytes: 0, ..Default::default() });
+        assert_eq!(engine.stats().pages, 4);
+        let requests: Vec<Request> = (0..6).map(|i| Request::new(&prompt(40 + i, i), 80)).collect();
+        let answers: Vec<Answer> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+        for (request, answer) in requests.iter().zip(answers) {
+            let (want, lead) = alone(&*reference, &device, request);
+            assert!(lead > 1e-4);
+            assert_eq!(collect(answer).0, want, "on {}", device.name());
+        }
+        idle(&engine);
+    }
+}
+
+#[test]
+fn a_prompt_that_begins_as_an_earlier_one_is_not_read_again() {
+    for device in devices() {
+        let engine = engine(&device, EngineOptions::default());
+        let ask = |text: &[u32], name: &str| {
+            let request = Request { cache_name: name.into(), ..Request::new(text, 10) };
+            collect(engine.submit(request).unwrap())
+        };
+        let text = prompt(150, 2);
+        let (first, usage) = ask(&text, "one");
+        assert_eq!(usage.cached, 0);
+        let (again, usage) = ask(&text, "one");
+        assert_eq!((again == first, usage.cached), (true, 128), "on {}", device.name());
+        // Another name's prompts are not looked at.
+        let (other, usage) = ask(&text, "two");
+        assert_eq!((other == first, usage.cached), (true, 0), "on {}", device.name());
+        // What was written is a beginning too.
+        let longer = [&text[..], &first].concat();
+        assert_eq!(ask(&longer, "one").1.cached, 128);
+        idle(&engine);
+    }
+}
+
+#[test]
+fn in_one_shape_answers_have_the_same_bits_alone_and_among_others() {
+    for device in devices() {
+        // Drawn at a temperature at which any difference is seen sooner or later.
+        let options = EngineOptions { rows: 8, chunk: Some(32), deterministic: true, ..Default::default() };
+        let sampling = |seed| Sampling { temperature: 1.5, seed, ..Default::default() };
+        let request = |i: usize| Request { sampling: sampling(i as u64), ..Request::new(&prompt(20 + 13 * (i % 7), i), 60) };
+        let ask = |order: &[usize], engine: &Engine| -> Vec<(usize, Vec<u32>)> {
+            let answers: Vec<(usize, Answer)> = order.iter().map(|&i| (i, engine.submit(request(i)).unwrap())).collect();
+            let mut all: Vec<(usize, Vec<u32>)> = answers.into_iter().map(|(i, a)| (i, collect(a).0)).collect();
+            all.sort();
+            all
+        };
+        let first = engine(&device, options.clone());
+        let alone: Vec<(usize, Vec<u32>)> = (0..12).flat_map(|i| ask(&[i], &first)).collect();
+        // Begun anew; in another order; with the prompts' beginnings in the cache.
+        let second = engine(&device, options);
+        for order in [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], [11, 3, 7, 0, 9, 1, 10, 2, 8, 6, 4, 5]] {
+            assert_eq!(ask(&order, &second), alone, "on {}", device.name());
+        }
+        assert!(second.stats().cached_tokens > 0);
+    }
+}
+
+#[test]
+fn what_cannot_be_answered_is_refused() {
+    let device = Device::cpu();
+    let engine = engine(&device, EngineOptions { rows: 1, waiting: 2, ..Default::default() });
+    assert_eq!(engine.longest(), 256);
+    let refusal = |request: Request| engine.submit(request).err().unwrap();
+    assert!(matches!(refusal(Request::new(&prompt(256, 0), 1)), Refusal::TooLong { prompt: 256, longest: 256 }));
+    assert!(matches!(refusal(Request::new(&[], 1)), Refusal::Invalid(_)));
+    assert!(matches!(refusal(Request::new(&[1], 0)), Refusal::Invalid(_)));
+    assert!(matches!(refusal(Request::new(&[1 << 30], 1)), Refusal::Invalid(_)));
+    let nan = Sampling { temperature: f64::NAN, ..Default::default() };
+    assert!(matches!(refusal(Request { sampling: nan, ..Request::new(&[1], 1) }), Refusal::Invalid(_)));
+    let answers: Vec<Answer> = (0..3).map(|_| engine.submit(Request::new(&prompt(30, 0), 200)).unwrap()).collect();
+    assert!(matches!(refusal(Request::new(&[1], 1)), Refusal::QueueFull));
+    drop(answers);
+    idle(&engine);
+    // An answer is as long as there is room; a token that ends it is not part of it.
+    let (tokens, usage) = collect(engine.submit(Request::new(&prompt(250, 0), 1000)).unwrap());
+    assert_eq!((tokens.len(), usage.written), (6, 6));
+    let whole = Request::new(&prompt(30, 4), 30);
+    let (tokens, _) = collect(engine.submit(whole.clone()).unwrap());
+    let end = tokens[12];
+    let first = tokens.iter().position(|t| *t == end).unwrap();
+    let events: Vec<Event> = engine.submit(Request { ends: vec![end], ..whole }).unwrap().collect();
+    assert_eq!(events.len(), first + 1);
+    assert!(matches!(events.last(), Some(Event::Finished(FinishReason::Stop, Usage { written, .. })) if *written == first));
+}
+
+#[test]
+fn options_that_cannot_be_are_errors() {
+    let device = Device::cpu();
+    let start = |options: EngineOptions| Engine::start(model(&device), &device, options).err().map(|e| e.to_string());
+    assert!(start(EngineOptions { rows: 0, ..Default::default() }).is_some_and(|e| e.contains("at least one row")));
+    assert!(
+        start(EngineOptions { context: Some(1 << 20), ..Default::default() }).is_some_and(|e| e.contains("a context of 1048576 tokens"))
+    );
+}

@@ -1,0 +1,3 @@
+//! Many requests at once on one model.
+
+mod engine;

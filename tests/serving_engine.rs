@@ -1,0 +1,3 @@
+mod common;
+#[path = "it/serving/engine.rs"]
+mod engine;
