@@ -148,7 +148,7 @@ impl Encoder {
     pub(crate) fn read(spec: EncoderSpec, s: &Settings<'_>, w: &Tensors<'_>, dtype: DType) -> TensorResult<Encoder> {
         let d = &spec.stack;
         let width = d.width;
-        let tied = s.flag(NONE, "tie_word_embeddings")?.unwrap_or(true);
+        let tied = s.flag(NONE, "tie_word_embeddings")?.unwrap_or(d.head.tied);
         let tokens = w.embedding(width)?;
         let positions = match d.embed.positions {
             Some(p) => Some(w.tensor("position_embd.weight", &[d.context + p.offset, width])?),
