@@ -99,7 +99,9 @@ fn describe(s: &Settings<'_>, weights: &Weights) -> TensorResult<EncoderSpec> {
         let message = format!("{}: `model_type` is \"{name}\"; encoders that are supported are {}", weights.file(), names.join(", "));
         return Err(TensorError::Unsupported(message));
     };
-    if let Some(both) = encoders::bidirectional(name, s)? {
+    if let Some(describe) = decoder.encoder
+        && let Some(both) = describe(s)?
+    {
         return Ok(both);
     }
     let stack = (decoder.describe)(s)?;
