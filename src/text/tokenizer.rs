@@ -229,6 +229,16 @@ impl Tokenizer {
     ///
     /// # Errors
     /// Those of [`Tokenizer::encode_with`]; [`TensorError::Value`] where `max` has no room for the text behind the tokens around it.
+    ///
+    /// ```
+    /// # use tensorlogic::text::Tokenizer;
+    /// let json = r#"{"version": "1.0", "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "<unk>": 2,
+    ///     "[CLS]": 3, "[SEP]": 4}}, "post_processor": {"type": "BertProcessing", "cls": ["[CLS]", 3], "sep": ["[SEP]", 4]}}"#;
+    /// let tokenizer = Tokenizer::from_json(json.as_bytes())?;
+    /// assert_eq!(tokenizer.encode_up_to("a b a b", 4)?, (vec![3, 0, 1, 4], false));
+    /// assert_eq!(tokenizer.encode_pair("a", "b", None)?.1, [0, 0, 0, 1, 1]); // [CLS] a [SEP] b [SEP]
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn encode_up_to(&self, text: &str, max: usize) -> TensorResult<(Vec<u32>, bool)> {
         let ids = self.encode_with(text, false, true)?;
         let room = room(max, self.prefix.len() + self.suffix.len())?;

@@ -3,11 +3,12 @@
 //! x = √d·E[tokens]; x ← x + rms(Wo·attention(rope(rms(Wq·n)), rope(rms(Wk·n)), Wv·n)) with n = rms(x), the same around a gated GELU part; each
 //! norm is times 1 + w. Layers with windows and those that see all keys turn by different θ.
 
-use super::{common, gemma2};
+use super::{common, encoders, gemma2};
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::description::{Description, NormSpec, QkNorm, QkNormOf, Sizes};
+use crate::models::encoder::description::EncoderSpec;
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
@@ -19,8 +20,19 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     layers(s)
 }
 
+/// EmbeddingGemma (Vera et al., 2025): the same with tokens that see the whole text, in layers with windows half a window to either side.
+pub(super) fn describe_encoder(s: &Settings<'_>) -> TensorResult<Option<EncoderSpec>> {
+    if s.flag("attention.causal", "use_bidirectional_attention")? != Some(s.is_hub()) {
+        return Ok(None);
+    }
+    let mut stack = layers(s)?;
+    encoders::of_states(s)?;
+    let reach = stack.attention_layers().map(|a| a.window.take().map(|w| w / 2)).collect();
+    Ok(Some(EncoderSpec { reach, ..EncoderSpec::new(stack) }))
+}
+
 /// The description, whichever way tokens see.
-pub(super) fn layers(s: &Settings<'_>) -> TensorResult<Description> {
+fn layers(s: &Settings<'_>) -> TensorResult<Description> {
     let hub = s.is_hub();
     let z = sizes(s)?;
     let ropes = common::full_and_windowed_ropes(s, z)?;

@@ -70,6 +70,7 @@ pub(crate) mod towers;
 use crate::error::TensorResult;
 use crate::io::GgufWriter;
 use crate::models::decoder::Description;
+use crate::models::encoder::description::EncoderSpec;
 use crate::models::settings::Settings;
 
 /// A model's architecture.
@@ -78,16 +79,24 @@ pub(crate) struct Architecture {
     pub names: &'static [&'static str],
     /// What the settings describe.
     pub describe: fn(&Settings<'_>) -> TensorResult<Description>,
+    /// What the settings describe where they say that tokens see each other, for embeddings.
+    pub encoder: Option<DescribeEncoder>,
     /// Writes the settings of a folder's model as GGUF's metadata; refuses what GGUF has no key for.
     pub to_gguf: Option<ToGguf>,
 }
+
+/// See [`Architecture::encoder`].
+pub(crate) type DescribeEncoder = fn(&Settings<'_>) -> TensorResult<Option<EncoderSpec>>;
 
 /// See [`Architecture::to_gguf`].
 pub(crate) type ToGguf = fn(&Settings<'_>, &Description, &mut GgufWriter) -> TensorResult<()>;
 
 impl Architecture {
     const fn new(names: &'static [&'static str], describe: fn(&Settings<'_>) -> TensorResult<Description>) -> Architecture {
-        Architecture { names, describe, to_gguf: None }
+        Architecture { names, describe, encoder: None, to_gguf: None }
+    }
+    const fn with_encoder(self, encoder: DescribeEncoder) -> Architecture {
+        Architecture { encoder: Some(encoder), ..self }
     }
     const fn with_gguf(self, to_gguf: ToGguf) -> Architecture {
         Architecture { to_gguf: Some(to_gguf), ..self }
@@ -98,7 +107,7 @@ impl Architecture {
 pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["llama"], llama::describe).with_gguf(common::to_gguf),
     Architecture::new(&["gpt2"], gpt2::describe).with_gguf(gpt2::to_gguf),
-    Architecture::new(&["gemma3", "gemma3_text"], gemma3::describe),
+    Architecture::new(&["gemma3", "gemma3_text"], gemma3::describe).with_encoder(gemma3::describe_encoder),
     Architecture::new(&["mistral"], mistral::describe),
     Architecture::new(&["ministral"], mistral::describe_ministral),
     Architecture::new(&["ministral3"], mistral::describe_ministral3),

@@ -38,7 +38,7 @@ pub(crate) struct RelativeSpec {
 #[derive(Clone, Debug)]
 pub(crate) struct ReadOut {
     pub of: ReadOutOf,
-    pub dense: DenseSpec,
+    pub dense: Option<DenseSpec>,
     pub norm: Option<NormSpec>,
     pub to: ReadOutTo,
 }

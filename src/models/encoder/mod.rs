@@ -99,7 +99,9 @@ fn describe(s: &Settings<'_>, weights: &Weights) -> TensorResult<EncoderSpec> {
         let message = format!("{}: `model_type` is \"{name}\"; encoders that are supported are {}", weights.file(), names.join(", "));
         return Err(TensorError::Unsupported(message));
     };
-    if let Some(both) = encoders::bidirectional(name, s)? {
+    if let Some(describe) = decoder.encoder
+        && let Some(both) = describe(s)?
+    {
         return Ok(both);
     }
     let stack = (decoder.describe)(s)?;
@@ -151,7 +153,7 @@ impl Encoder {
     pub(crate) fn read(spec: EncoderSpec, s: &Settings<'_>, w: &Tensors<'_>, dtype: DType) -> TensorResult<Encoder> {
         let d = &spec.stack;
         let width = d.width;
-        let tied = s.flag(NONE, "tie_word_embeddings")?.unwrap_or(true);
+        let tied = s.flag(NONE, "tie_word_embeddings")?.unwrap_or(d.head.tied);
         let tokens = w.embedding(width)?;
         let positions = match d.embed.positions {
             Some(p) => Some(w.tensor("position_embd.weight", &[d.context + p.offset, width])?),

@@ -33,7 +33,7 @@ impl Dense {
 /// A head with its weights.
 pub(super) struct Head {
     of: ReadOutOf,
-    dense: Dense,
+    dense: Option<Dense>,
     norm: Option<Norm>,
     output: Projection,
 }
@@ -41,10 +41,10 @@ pub(super) struct Head {
 impl Head {
     /// Reads the weights; none where a head for tokens is not in the file, as models that were made for embeddings leave it out.
     pub fn load(w: &Tensors<'_>, spec: &ReadOut, embedding: &Tensor, width: usize, tied: bool) -> TensorResult<Option<Head>> {
-        if matches!(spec.to, ReadOutTo::Vocabulary { .. }) && !w.has("head_dense.weight") {
+        if matches!(spec.to, ReadOutTo::Vocabulary { .. }) && spec.dense.is_some() && !w.has("head_dense.weight") {
             return Ok(None);
         }
-        let dense = Dense::load(w, "head_dense", width, spec.dense)?;
+        let dense = spec.dense.map(|dense| Dense::load(w, "head_dense", width, dense)).transpose()?;
         let norm = Norm::load_if(w, "head_norm", spec.norm, width)?;
         let output = match &spec.to {
             ReadOutTo::Vocabulary { bias } => w.head(embedding, tied, *bias)?,
@@ -57,7 +57,7 @@ impl Head {
     /// the part of each token in a mean.
     pub fn forward(&self, states: &Tensor, first: &Tensor, shares: &Tensor) -> TensorResult<Tensor> {
         let logits = |x: &Tensor| {
-            let x = self.dense.forward(x)?;
+            let x = self.dense.as_ref().map_or_else(|| Ok(x.clone()), |dense| dense.forward(x))?;
             let x = self.norm.as_ref().map_or_else(|| Ok(x.clone()), |norm| norm.forward(&x))?;
             self.output.forward(&x)?.cast(DType::F32)
         };
@@ -71,7 +71,7 @@ impl Head {
 
     pub fn weights(&self) -> impl Iterator<Item = &Tensor> {
         let norm = self.norm.iter().flat_map(Norm::weights);
-        self.dense.weights().chain(norm).chain([&self.output.weight]).chain(&self.output.bias)
+        self.dense.iter().flat_map(Dense::weights).chain(norm).chain([&self.output.weight]).chain(&self.output.bias)
     }
 }
 

@@ -91,6 +91,14 @@ fn filters(mels: usize) -> Vec<f32> {
 ///
 /// # Errors
 /// Those of the evaluation.
+///
+/// ```
+/// use tensorlogic::Device;
+/// use tensorlogic::models::seq2seq::speech::log_mel;
+/// let tone: Vec<f32> = (0..16_000).map(|i| (i as f32 * 0.25).sin()).collect(); // 637 Hz
+/// assert_eq!(log_mel(&tone, 80, 100, &Device::cpu())?.dims(), [1, 80, 100]);
+/// # Ok::<(), tensorlogic::TensorError>(())
+/// ```
 pub fn log_mel(samples: &[f32], mels: usize, frames: usize, device: &Device) -> TensorResult<Tensor> {
     let whole = frames * HOP;
     let at = |i: usize| samples.get(i).copied().unwrap_or(0.0);

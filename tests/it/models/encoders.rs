@@ -138,7 +138,9 @@ fn encoders_equal_transformers() {
 #[test]
 fn encoders_on_the_gpu_agree() {
     let Some(gpu) = gpu() else { return };
-    for case in Case::all(&TEXTS) {
+    // Windows to either side; biases by distance; rotations behind norms of the sums; a head; norms of heads.
+    let few = ["modernbert-base", "mpnet-base", "jina_embeddings_v3-odd", "xlm-roberta-rank", "embeddinggemma-odd"];
+    for case in Case::all(&TEXTS).iter().filter(|case| few.contains(&case.id())) {
         case.check(&gpu).unwrap_or_else(|e| panic!("{}: {e}", case.id()));
     }
 }
@@ -158,12 +160,13 @@ fn padding_changes_no_vector() -> TensorResult<()> {
         // No token that a model counts as padding.
         let row = |n: u32, seed: u32| (0..n).map(|i| 3 + (i * 37 + seed * 11) % (vocab - 3)).collect::<Vec<u32>>();
         let rows = [row(5, 1), row(17, 2), row(1, 3), row(11, 4)];
-        for pooling in [Pooling::Mean, Pooling::Cls, Pooling::Last, Pooling::Max, Pooling::MeanSqrtLength, Pooling::WeightedMean] {
-            let encoder = embedder.encoder();
-            let alone = rows.iter().map(|row| encoder.run(&Inputs::padded(&[row], Padding::Right)?)?.pooled(pooling)?.to_vec());
-            let alone = alone.collect::<TensorResult<Vec<_>>>()?.concat();
-            for padding in [Padding::Right, Padding::Left] {
-                let together = encoder.run(&Inputs::padded(&rows, padding)?)?.pooled(pooling)?.to_vec()?;
+        let encoder = embedder.encoder();
+        let alone = rows.iter().map(|row| encoder.run(&Inputs::padded(&[row], Padding::Right)?)).collect::<TensorResult<Vec<_>>>()?;
+        for padding in [Padding::Right, Padding::Left] {
+            let together = encoder.run(&Inputs::padded(&rows, padding)?)?;
+            for pooling in [Pooling::Mean, Pooling::Cls, Pooling::Last, Pooling::Max, Pooling::MeanSqrtLength, Pooling::WeightedMean] {
+                let alone = alone.iter().map(|outputs| outputs.pooled(pooling)?.to_vec()).collect::<TensorResult<Vec<_>>>()?.concat();
+                let together = together.pooled(pooling)?.to_vec()?;
                 same(&format!("{} {pooling:?} {padding:?}", case.id()), &together, &alone);
             }
         }

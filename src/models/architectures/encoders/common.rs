@@ -67,6 +67,7 @@ pub(super) fn layers(s: &Settings<'_>, architecture: &'static str, keys: &Keys, 
     });
     stack.embed.norm = Some(norm);
     stack.final_norm = false;
+    stack.head.tied = true;
     // Numbers that are counted, in old files.
     stack.unused = &["embeddings.position_ids", "embeddings.token_type_ids", "predictions.decoder.bias", "lm_head.decoder.bias"];
     Ok(EncoderSpec::new(stack))
@@ -128,13 +129,13 @@ pub(crate) fn of_states(s: &Settings<'_>) -> TensorResult<()> {
 
 /// The head for masked tokens: norm(act(W·h + b)), then the embedding's rows and a bias.
 pub(super) fn masked_tokens(activation: ActivationFn, norm: NormSpec) -> ReadOut {
-    let dense = DenseSpec { activation, bias: true };
+    let dense = Some(DenseSpec { activation, bias: true });
     ReadOut { of: ReadOutOf::Tokens, dense, norm: Some(norm), to: ReadOutTo::Vocabulary { bias: true } }
 }
 
 /// The head for labels: W₂·act(W₁·h + b₁) + b₂ of the first token.
 pub(super) fn labels(s: &Settings<'_>, activation: ActivationFn) -> TensorResult<ReadOut> {
-    let dense = DenseSpec { activation, bias: true };
+    let dense = Some(DenseSpec { activation, bias: true });
     let to = ReadOutTo::Labels { names: s.labels()?, bias: true };
     Ok(ReadOut { of: ReadOutOf::First, dense, norm: None, to })
 }

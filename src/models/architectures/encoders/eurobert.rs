@@ -19,9 +19,12 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
     };
     e.read_out = match common::task(s)? {
         Task::States => None,
-        Task::MaskedTokens => return Err(s.refuse(NONE, "architectures", "of this architecture only states and labels are implemented")),
+        Task::MaskedTokens => {
+            let bias = s.flag(NONE, "mlp_bias")?.unwrap_or(false);
+            Some(ReadOut { of: ReadOutOf::Tokens, dense: None, norm: None, to: ReadOutTo::Vocabulary { bias } })
+        }
         Task::Labels => {
-            let dense = DenseSpec { activation: ActivationFn::GeluExact, bias: true };
+            let dense = Some(DenseSpec { activation: ActivationFn::GeluExact, bias: true });
             e.stack.names = e.stack.names.with_top(&[("head_dense", "dense"), ("cls.output", "classifier")]);
             Some(ReadOut { of, dense, norm: None, to: ReadOutTo::Labels { names: s.labels()?, bias: true } })
         }

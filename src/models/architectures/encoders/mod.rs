@@ -3,7 +3,6 @@
 mod bert;
 mod common;
 mod distilbert;
-mod embedding_gemma;
 mod eurobert;
 mod jina;
 mod modernbert;
@@ -15,7 +14,7 @@ pub(crate) use common::of_states;
 
 use crate::error::TensorResult;
 use crate::models::encoder::description::EncoderSpec;
-use crate::models::settings::{NONE, Settings};
+use crate::models::settings::Settings;
 
 /// An encoder's architecture.
 pub(crate) struct EncoderArchitecture {
@@ -41,12 +40,4 @@ pub(crate) const ENCODERS: &[EncoderArchitecture] = &[
 /// The architecture of this name.
 pub(crate) fn find(name: &str) -> Option<&'static EncoderArchitecture> {
     ENCODERS.iter().find(|a| a.names.contains(&name))
-}
-
-/// The encoder that a decoder's settings describe where they say that its tokens see each other.
-pub(crate) fn bidirectional(name: &str, s: &Settings<'_>) -> TensorResult<Option<EncoderSpec>> {
-    match name {
-        "gemma3_text" if s.flag(NONE, "use_bidirectional_attention")? == Some(true) => embedding_gemma::describe(s).map(Some),
-        _ => Ok(None),
-    }
 }

@@ -55,7 +55,7 @@ fn ropes(s: &Settings<'_>, head_dim: usize, context: usize) -> TensorResult<Vec<
 
 fn read_out(s: &Settings<'_>, norm: NormSpec) -> TensorResult<Option<ReadOut>> {
     let activation = ActivationFn::read(s, "classifier_activation", ActivationFn::GeluExact)?;
-    let dense = DenseSpec { activation, bias: s.flag(NONE, "classifier_bias")?.unwrap_or(false) };
+    let dense = Some(DenseSpec { activation, bias: s.flag(NONE, "classifier_bias")?.unwrap_or(false) });
     let decoder_bias = s.flag(NONE, "decoder_bias")?.unwrap_or(true);
     let of = match s.text(NONE, "classifier_pooling")? {
         None | Some("cls") => ReadOutOf::First,
@@ -82,6 +82,7 @@ fn names() -> Names {
             ("head_dense", "head.dense"),
             ("head_norm", "head.norm"),
             ("output", "decoder"),
+            ("cls.output", "classifier"),
         ],
         &[
             ("attn_norm", "attn_norm"),

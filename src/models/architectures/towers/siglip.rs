@@ -45,6 +45,11 @@ pub(super) fn text_is_of(s: &Settings<'_>, text: &str, image: &str) -> TensorRes
         if s.text(NONE, &key)?.is_some_and(|said| said != name) {
             return Err(s.refuse(NONE, &key, &format!("only {name} is implemented")));
         }
+        for name in ["is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"] {
+            s.only_flag(NONE, &format!("{object}.{name}"), false, "towers are single stacks")?;
+        }
+        // There is no output matrix that could be tied.
+        s.flag(NONE, &format!("{object}.tie_word_embeddings"))?;
         s.ignore_without_effect(object);
     }
     Ok(())
