@@ -170,7 +170,10 @@ impl Engine {
 
     /// What the engine did and has to do.
     pub fn stats(&self) -> EngineStats {
-        lock(&self.stats).clone()
+        let stats = lock(&self.stats).clone();
+        // Those that the engine has not looked at yet wait as well.
+        let waiting = self.taken.load(Relaxed).saturating_sub(stats.running);
+        EngineStats { waiting, ..stats }
     }
 
     /// Takes a request; its events come as the engine goes on.
@@ -348,10 +351,9 @@ impl Core {
 
     /// Shows others the state.
     fn publish(&self) {
-        let ([running, waiting], pages) = (self.scheduler.counts(), self.scheduler.page_counts());
+        let ([running, _], pages) = (self.scheduler.counts(), self.scheduler.page_counts());
         *lock(&self.stats) = EngineStats {
             running,
-            waiting,
             pages: pages.total,
             pages_available: pages.available,
             pages_cached: pages.cached,
@@ -363,16 +365,14 @@ impl Core {
     fn run(mut self, messages: &Receiver<Message>) {
         let mut idle = false;
         loop {
+            let mut cancelled = 0;
             loop {
                 let message = if idle { messages.recv().ok() } else { messages.try_recv().ok() };
                 idle = false;
                 match message {
                     Some(Message::Submit(id, request, events)) => self.submit(id, request, events),
                     Some(Message::Cancel(id)) => {
-                        if self.live.remove(&id).is_some() {
-                            self.own.cancelled += 1;
-                            self.taken.fetch_sub(1, Relaxed);
-                        }
+                        cancelled += usize::from(self.live.remove(&id).is_some());
                         self.scheduler.end(id, true);
                     }
                     Some(Message::Stop) => return self.fail_all(&TensorError::State("the engine has stopped".into())),
@@ -383,7 +383,9 @@ impl Core {
                 Ok(busy) => idle = !busy,
                 Err(e) => self.fail_all(&e),
             }
+            self.own.cancelled += cancelled as u64;
             self.publish();
+            self.taken.fetch_sub(cancelled, Relaxed);
         }
     }
 

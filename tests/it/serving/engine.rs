@@ -12,7 +12,8 @@ fn model(device: &Device) -> Box<dyn Model> {
 }
 
 fn engine(device: &Device, options: EngineOptions) -> Engine {
-    Engine::start(model(device), device, EngineOptions { context: options.context.or(Some(256)), ..options }).unwrap()
+    let (context, chunk) = (options.context.or(Some(256)), options.chunk.or(Some(64)));
+    Engine::start(model(device), device, EngineOptions { context, chunk, ..options }).unwrap()
 }
 
 /// The tiny model's vocabulary of characters.

@@ -1,3 +1,0 @@
-mod common;
-#[path = "it/serving/engine.rs"]
-mod engine;
