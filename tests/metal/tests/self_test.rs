@@ -16,12 +16,11 @@ fn failed(report: &SelfTestReport) -> Vec<String> {
 
 #[test]
 fn the_self_test_passes_and_finds_a_wrong_text() {
-    let report = self_test(&device(), &SelfTestOptions { bench_seconds: 0.01 }, &mut |_| {});
+    let report = self_test(&device(), &SelfTestOptions::default(), &mut |_| {});
     let count = report.rows.len();
     println!("{count} rows, {} kernels, {:.0} s", report.kernels.0, report.seconds);
-    report.bench.iter().for_each(|b| println!("{}: {} bytes, {} operations", b.name, b.bytes, b.operations));
     assert_eq!(failed(&report), Vec::<String>::new());
-    assert!(count >= 200 && report.bench.len() == 4, "{count} rows, {} measurements", report.bench.len());
+    assert!(count >= 200, "{count} rows");
 
     let planted = device();
     // A few of the texts, so that not all are compiled again.
