@@ -55,7 +55,8 @@ fn check_generation(device: &Device, tokens: usize) {
 
 /// States are overwritten in place on the device: steps of models that have them are repeated as well.
 fn check_states(device: &Device) {
-    for name in ["falcon_h1-base", "lfm3-base", "nemotron_h-base", "qwen3_5_text-two"] {
+    // Heads of 16 elements: of other sizes, every other position has another alignment, and another plan.
+    for name in ["lfm3-base", "mamba2-base", "qwen3_5_text-two"] {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/models2").join(name);
         let model = models::load(&Weights::open(folder, device).unwrap(), None).unwrap();
         let mut session = Session::new(&*model, 64, device).unwrap();

@@ -28,14 +28,15 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     windows(s, &mut d, &kinds)?;
     shared_keys(s, &mut d, &kinds, 15)?;
     let per_layer = per_layer(s, norm, d.layers[0].feed.activation)?;
+    let active = s.number(NONE, "altup_active_idx")?.unwrap_or(0.0);
     let altup = AltUpSpec {
         copies: s.size(NONE, "altup_num_inputs", MOST_COPIES)?.unwrap_or(4),
-        active: s.number(NONE, "altup_active_idx")?.unwrap_or(0.0) as usize,
+        active: active as usize,
         scaled: s.flag(NONE, "altup_correct_scale")?.unwrap_or(true),
         laurel: s.size(NONE, "laurel_rank", 1 << 16)?.unwrap_or(64),
         norm,
     };
-    if altup.active >= altup.copies {
+    if !(0..altup.copies).any(|k| k as f64 == active) {
         return Err(s.refuse(NONE, "altup_active_idx", &format!("there are {} copies", altup.copies)));
     }
     // Training clips with it.
@@ -104,7 +105,7 @@ pub(super) fn windows(s: &Settings<'_>, d: &mut Description, kinds: &[usize]) ->
 pub(super) fn shared_keys(s: &Settings<'_>, d: &mut Description, kinds: &[usize], usual: usize) -> TensorResult<usize> {
     let count = s.number(NONE, "num_kv_shared_layers")?.unwrap_or(usual as f64);
     let first = kinds.len() as f64 - count;
-    if first < 0.0 || first.fract() != 0.0 {
+    if count < 0.0 || first < 0.0 || first.fract() != 0.0 {
         return Err(s.refuse(NONE, "num_kv_shared_layers", &format!("there are {} layers", kinds.len())));
     }
     let first = first as usize;

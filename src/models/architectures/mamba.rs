@@ -45,7 +45,10 @@ pub(super) fn describe_jamba(s: &Settings<'_>) -> TensorResult<Description> {
     common::only_hub(s)?;
     let mut d = common::decoder(s, "jamba", &Usual { kv_heads: Some(8), ..Usual::default() })?;
     common::unturned(&mut d, |_| true);
-    let size = |key: &str, usual: f64| -> TensorResult<usize> { Ok(s.number(NONE, key)?.unwrap_or(usual).max(0.0) as usize) };
+    let size = |key: &str, usual: f64| match s.number(NONE, key)?.unwrap_or(usual) {
+        n if n >= 0.0 && n.fract() == 0.0 => Ok(n as usize),
+        _ => Err(s.refuse(NONE, key, "want a whole number")),
+    };
     let (every, first) = (size("expert_layer_period", 2.0)?.max(1), size("expert_layer_offset", 1.0)?);
     if size("num_experts", 16.0)? > 1 && (0..d.layers.len()).any(|i| i % every == first) {
         return Err(s.refuse(NONE, "num_experts", "experts are not implemented"));
