@@ -120,6 +120,8 @@ fn coded_formats_have_a_factor() {
         let f = d.format().unwrap();
         for seed in 1..20 {
             let mut block = random_bytes(f.bytes(), seed);
+            // Floats of eight bits that are NaN.
+            block.iter_mut().filter(|b| d == DType::F8_E4M3 && **b & 0x7f == 0x7f).for_each(|b| *b = 0);
             let values = |block: &[u8]| {
                 let mut out = vec![0.0; f.len()];
                 dequantize(d, block, &mut out).unwrap();
