@@ -40,7 +40,7 @@ fn item(block: &[u8], g: usize, out: &mut [f32; 32]) {
     let d = half(block, 52);
     for (i, x) in (32 * g..).zip(out) {
         let (byte, k) = place(i);
-        let digit = POWERS[k].wrapping_mul(block[byte]) as u32 * 3 >> 8;
+        let digit = (POWERS[k].wrapping_mul(block[byte]) as u32 * 3) >> 8;
         *x = d * (digit as f32 - 1.0);
     }
 }
