@@ -159,7 +159,7 @@ impl DType {
     /// Elements in one block; 1 for plain types.
     pub const fn block(self) -> usize {
         match self.format() {
-            Some(format) => format.len(),
+            Some(format) => format.block_len(),
             None => 1,
         }
     }

@@ -41,12 +41,17 @@ pub struct QuantizeArgs {
 
 /// The names of the types of weights.
 fn types() -> String {
-    DType::WEIGHTS.map(DType::name).join(", ")
+    written().map(DType::name).collect::<Vec<_>>().join(", ")
+}
+
+/// Those that GGUF has and an encoder exists for.
+fn written() -> impl Iterator<Item = DType> {
+    DType::WEIGHTS.into_iter().filter(|&d| convert::file_type(d).is_some() && d.format().is_none_or(|f| f.is_encoded()))
 }
 
 /// Runs the subcommand.
 pub fn run(args: &QuantizeArgs, global: Global) -> Result<(), Failure> {
-    let dtype = DType::WEIGHTS.into_iter().find(|d| d.name().eq_ignore_ascii_case(&args.dtype));
+    let dtype = written().find(|d| d.name().eq_ignore_ascii_case(&args.dtype));
     let dtype = dtype.ok_or_else(|| Failure::Usage(format!("--type {}: expected one of {}", args.dtype, types())))?;
     let mut options = PullOptions::from_env()?;
     (options.quiet, options.yes) = (global.quiet, args.yes);

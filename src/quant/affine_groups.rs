@@ -19,6 +19,7 @@ const fn format<const BITS: usize, const POINT: bool>(name: &'static str, wgsl: 
         bytes: 4 + 4 * BITS,
         factor: Factor::Half(0),
         item: item::<BITS, POINT>,
+        table: None,
         parts: 1,
         shifted: true,
         packed: Packed::Signed,

@@ -180,6 +180,9 @@ pub enum Values {
     Coded(Coded),
 }
 
+/// Encodes the values of a block into its bytes.
+type Pack = fn(&[f32], &mut [u8]);
+
 /// What a block format is. Everything that reads or writes blocks follows from it, but for the WGSL of matrix products ([`wgsl`](Self::wgsl)).
 #[derive(Clone, Copy, Debug)]
 pub struct BlockFormat {
@@ -192,7 +195,7 @@ pub struct BlockFormat {
     /// The format of about the same size for rows that are multiples of 32 but not of 256.
     pub substitute: Option<&'static BlockFormat>,
     /// Encodes one block, whose bytes are zero; `None` where a format is only read.
-    pub(super) pack: Option<fn(&[f32], &mut [u8])>,
+    pub(super) pack: Option<Pack>,
     /// The readers for matrix products on a GPU: the name to include and the source. By hand, as which words are loaded together, and what is
     /// done with them only once, is what these kernels' speed depends on. A [`Coded`] format's single elements are read by it too.
     pub wgsl: (&'static str, &'static str),
@@ -210,7 +213,7 @@ impl BlockFormat {
     }
 
     /// Values of a block.
-    pub const fn len(&self) -> usize {
+    pub const fn block_len(&self) -> usize {
         match &self.values {
             Values::Linear(f) => f.len,
             Values::Coded(f) => f.len,
@@ -261,7 +264,7 @@ impl BlockFormat {
     /// # Panics
     /// If `values` or `block` has another length than one block's; [`quantize`](super::quantize) checks and takes rows.
     pub fn pack(&self, values: &[f32], block: &mut [u8]) -> bool {
-        assert!(values.len() == self.len() && block.len() == self.bytes(), "one block of {}", self.name);
+        assert!(values.len() == self.block_len() && block.len() == self.bytes(), "one block of {}", self.name);
         let Some(pack) = self.pack else { return false };
         block.fill(0);
         pack(values, block);

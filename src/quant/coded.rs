@@ -15,12 +15,33 @@ pub struct Coded {
     pub factor: Factor,
     /// The values `32·g .. 32·g + 32` of a block.
     pub item: fn(block: &[u8], g: usize, out: &mut [f32; 32]),
+    /// How SIMD kernels decode items, where they can.
+    pub table: Option<Table>,
     /// Parts of an item that have a factor of their own: 1, 2 or 4.
     pub parts: usize,
     /// Whether parts have a shift.
     pub shifted: bool,
     /// What the WGSL's `packed` gives: the numbers as integers of a byte each, or nothing, where they are none.
     pub packed: Packed,
+}
+
+/// Items that are 16 bytes of nibbles, indices of a table: value `i` of the low half of byte `i`, value `i + 16` of its high half.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// The values, under the item's factor.
+    pub values: &'static [i8; 16],
+    /// The byte of item 0; the others follow.
+    pub at: usize,
+    /// The factor of an item.
+    pub factor: fn(block: &[u8], g: usize) -> f32,
+}
+
+impl Table {
+    /// The values of an item.
+    #[inline(always)]
+    pub(super) fn item(&self, block: &[u8], g: usize, out: &mut [f32; 32]) {
+        nibbles(&block[self.at + 16 * g..][..16], self.values, (self.factor)(block, g), out);
+    }
 }
 
 /// Numbers as integers of a byte each.

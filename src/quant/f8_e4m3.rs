@@ -13,7 +13,16 @@ use super::pack::{extreme, inverse};
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "f8_e4m3",
     gguf: None,
-    values: Values::Coded(Coded { len: 32, bytes: 36, factor: Factor::Float(0), item, parts: 1, shifted: false, packed: Packed::Floats }),
+    values: Values::Coded(Coded {
+        len: 32,
+        bytes: 36,
+        factor: Factor::Float(0),
+        item,
+        table: None,
+        parts: 1,
+        shifted: false,
+        packed: Packed::Floats,
+    }),
     substitute: None,
     pack: Some(pack),
     wgsl: ("quant/f8_e4m3.wgsl", include_str!("f8_e4m3.wgsl")),

@@ -15,7 +15,16 @@ use super::iq1_s::BOOK;
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "iq1_m",
     gguf: Some(GgufType { number: 29, name: "IQ1_M", file_type: 31 }),
-    values: Values::Coded(Coded { len: 256, bytes: 56, factor: Factor::Scattered(48), item, parts: 2, shifted: false, packed: Packed::Above(16) }),
+    values: Values::Coded(Coded {
+        len: 256,
+        bytes: 56,
+        factor: Factor::Scattered(48),
+        item,
+        table: None,
+        parts: 2,
+        shifted: false,
+        packed: Packed::Above(16),
+    }),
     substitute: None,
     pack: None,
     wgsl: ("quant/iq1_m.wgsl", include_str!("iq1_m.wgsl")),

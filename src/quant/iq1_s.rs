@@ -1,4 +1,5 @@
-//! IQ1_S: 256 values in 50 bytes, in 8 groups of 32. `x = d·(2·s + 1)·(q ± 1/8)`, q −1, 0 or 1, from a codebook of 2048 entries of 8 values each, s of 3 bits per group.
+//! IQ1_S: 256 values in 50 bytes, in 8 groups of 32. `x = d·(2·s + 1)·(q ± 1/8)`, q −1, 0 or 1, from
+//! a codebook of 2048 entries of 8 values each, s of 3 bits per group.
 //!
 //! ```text
 //! byte 0..2     d, f16
@@ -16,7 +17,16 @@ pub(super) const BOOK: [u32; 1024] = words(include_str!("codebooks/iq1_s.txt"));
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "iq1_s",
     gguf: Some(GgufType { number: 19, name: "IQ1_S", file_type: 24 }),
-    values: Values::Coded(Coded { len: 256, bytes: 50, factor: Factor::Half(0), item, parts: 1, shifted: false, packed: Packed::Above(16) }),
+    values: Values::Coded(Coded {
+        len: 256,
+        bytes: 50,
+        factor: Factor::Half(0),
+        item,
+        table: None,
+        parts: 1,
+        shifted: false,
+        packed: Packed::Above(16),
+    }),
     substitute: None,
     pack: None,
     wgsl: ("quant/iq1_s.wgsl", include_str!("iq1_s.wgsl")),

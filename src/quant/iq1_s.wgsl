@@ -16,5 +16,7 @@ fn packed_iq1_s${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) ->
   let codes = crumbs${T}(entry_iq1_s${T}(((x.x >> (8u * k)) & 255u) | (((x.y >> (3u * k)) & 7u) << 8u)) >> (8u * (c & 1u)));
   return select(0x09090909u, 0x07070707u, (x.y & 0x8000u) != 0u) + 8u * codes;
 }
-fn scale_iq1_s${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, s: u32) -> vec2<f32> { return vec2<f32>(bitcast<f32>(x.z) * f32(2u * ((x.y >> 12u) & 7u) + 1u) * 0.125, 0.0); }
+fn scale_iq1_s${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, s: u32) -> vec2<f32> {
+  return vec2<f32>(bitcast<f32>(x.z) * f32(2u * ((x.y >> 12u) & 7u) + 1u) * 0.125, 0.0);
+}
 #endif

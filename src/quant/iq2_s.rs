@@ -18,7 +18,16 @@ const BOOK: [u32; 512] = words(include_str!("codebooks/iq2_s.txt"));
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "iq2_s",
     gguf: Some(GgufType { number: 22, name: "IQ2_S", file_type: 28 }),
-    values: Values::Coded(Coded { len: 256, bytes: 82, factor: Factor::Half(0), item, parts: 2, shifted: false, packed: Packed::Signed }),
+    values: Values::Coded(Coded {
+        len: 256,
+        bytes: 82,
+        factor: Factor::Half(0),
+        item,
+        table: None,
+        parts: 2,
+        shifted: false,
+        packed: Packed::Signed,
+    }),
     substitute: None,
     pack: None,
     wgsl: ("quant/iq2_s.wgsl", include_str!("iq2_s.wgsl")),

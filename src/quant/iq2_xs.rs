@@ -16,7 +16,16 @@ const BOOK: [u32; 256] = words(include_str!("codebooks/iq2_xs.txt"));
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "iq2_xs",
     gguf: Some(GgufType { number: 17, name: "IQ2_XS", file_type: 20 }),
-    values: Values::Coded(Coded { len: 256, bytes: 74, factor: Factor::Half(0), item, parts: 2, shifted: false, packed: Packed::Signed }),
+    values: Values::Coded(Coded {
+        len: 256,
+        bytes: 74,
+        factor: Factor::Half(0),
+        item,
+        table: None,
+        parts: 2,
+        shifted: false,
+        packed: Packed::Signed,
+    }),
     substitute: None,
     pack: None,
     wgsl: ("quant/iq2_xs.wgsl", include_str!("iq2_xs.wgsl")),

@@ -16,7 +16,16 @@ const BOOK: [u32; 128] = words(include_str!("codebooks/iq2_xxs.txt"));
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "iq2_xxs",
     gguf: Some(GgufType { number: 16, name: "IQ2_XXS", file_type: 19 }),
-    values: Values::Coded(Coded { len: 256, bytes: 66, factor: Factor::Half(0), item, parts: 1, shifted: false, packed: Packed::Signed }),
+    values: Values::Coded(Coded {
+        len: 256,
+        bytes: 66,
+        factor: Factor::Half(0),
+        item,
+        table: None,
+        parts: 1,
+        shifted: false,
+        packed: Packed::Signed,
+    }),
     substitute: None,
     pack: None,
     wgsl: ("quant/iq2_xxs.wgsl", include_str!("iq2_xxs.wgsl")),

@@ -18,7 +18,16 @@ const BOOK: [u32; 256] = words(include_str!("codebooks/iq3_s.txt"));
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "iq3_s",
     gguf: Some(GgufType { number: 21, name: "IQ3_S", file_type: 26 }),
-    values: Values::Coded(Coded { len: 256, bytes: 110, factor: Factor::Half(0), item, parts: 1, shifted: false, packed: Packed::Signed }),
+    values: Values::Coded(Coded {
+        len: 256,
+        bytes: 110,
+        factor: Factor::Half(0),
+        item,
+        table: None,
+        parts: 1,
+        shifted: false,
+        packed: Packed::Signed,
+    }),
     substitute: None,
     pack: None,
     wgsl: ("quant/iq3_s.wgsl", include_str!("iq3_s.wgsl")),

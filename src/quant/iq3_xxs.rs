@@ -16,7 +16,16 @@ const BOOK: [u32; 128] = words(include_str!("codebooks/iq3_xxs.txt"));
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "iq3_xxs",
     gguf: Some(GgufType { number: 18, name: "IQ3_XXS", file_type: 23 }),
-    values: Values::Coded(Coded { len: 256, bytes: 98, factor: Factor::Half(0), item, parts: 1, shifted: false, packed: Packed::Signed }),
+    values: Values::Coded(Coded {
+        len: 256,
+        bytes: 98,
+        factor: Factor::Half(0),
+        item,
+        table: None,
+        parts: 1,
+        shifted: false,
+        packed: Packed::Signed,
+    }),
     substitute: None,
     pack: None,
     wgsl: ("quant/iq3_xxs.wgsl", include_str!("iq3_xxs.wgsl")),

@@ -15,5 +15,7 @@ fn packed_iq3_xxs${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) 
   let sevens = codes & (codes >> 1u) & (codes >> 2u) & 0x01010101u;
   return with_signs${T}(0x04040404u + 8u * codes + 2u * sevens, even_signs${T}((x.z >> (c / 2u * 7u)) & 127u) >> (4u * (c & 1u)));
 }
-fn scale_iq3_xxs${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, s: u32) -> vec2<f32> { return vec2<f32>(bitcast<f32>(x.w) * (0.5 + f32(x.z >> 28u)) * 0.5, 0.0); }
+fn scale_iq3_xxs${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, s: u32) -> vec2<f32> {
+  return vec2<f32>(bitcast<f32>(x.w) * (0.5 + f32(x.z >> 28u)) * 0.5, 0.0);
+}
 #endif

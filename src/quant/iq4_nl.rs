@@ -6,14 +6,26 @@
 //! ```
 
 use super::block::{BlockFormat, GgufType, Values};
-use super::coded::{Coded, Factor, Packed, LEVELS, half, nibbles};
+use super::coded::{Coded, Factor, LEVELS, Packed, Table, half};
 use super::pack_codes;
+
+/// The values and their factors.
+const TABLE: Table = Table { values: &LEVELS, at: 2, factor };
 
 /// The descriptor.
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "iq4_nl",
     gguf: Some(GgufType { number: 20, name: "IQ4_NL", file_type: 25 }),
-    values: Values::Coded(Coded { len: 32, bytes: 18, factor: Factor::Half(0), item, parts: 1, shifted: false, packed: Packed::Signed }),
+    values: Values::Coded(Coded {
+        len: 32,
+        bytes: 18,
+        factor: Factor::Half(0),
+        item,
+        table: Some(TABLE),
+        parts: 1,
+        shifted: false,
+        packed: Packed::Signed,
+    }),
     substitute: None,
     pack: Some(|values, block| pack_codes::levels_block(&LEVELS, values, block)),
     wgsl: ("quant/iq4_nl.wgsl", include_str!("iq4_nl.wgsl")),
@@ -21,6 +33,10 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
 };
 
 /// Values `32·g ..` of a block.
-fn item(block: &[u8], _: usize, out: &mut [f32; 32]) {
-    nibbles(&block[2..18], &LEVELS, half(block, 0), out);
+fn item(block: &[u8], g: usize, out: &mut [f32; 32]) {
+    TABLE.item(block, g, out);
+}
+
+fn factor(block: &[u8], _: usize) -> f32 {
+    half(block, 0)
 }

@@ -8,14 +8,26 @@
 //! ```
 
 use super::block::{BlockFormat, GgufType, Values};
-use super::coded::{Coded, Factor, Packed, LEVELS, half, nibbles, short};
-use super::{pack_codes, iq4_nl};
+use super::coded::{Coded, Factor, LEVELS, Packed, Table, half, short};
+use super::{iq4_nl, pack_codes};
+
+/// The values and their factors.
+const TABLE: Table = Table { values: &LEVELS, at: 8, factor };
 
 /// The descriptor.
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "iq4_xs",
     gguf: Some(GgufType { number: 23, name: "IQ4_XS", file_type: 30 }),
-    values: Values::Coded(Coded { len: 256, bytes: 136, factor: Factor::Half(0), item, parts: 1, shifted: false, packed: Packed::Signed }),
+    values: Values::Coded(Coded {
+        len: 256,
+        bytes: 136,
+        factor: Factor::Half(0),
+        item,
+        table: Some(TABLE),
+        parts: 1,
+        shifted: false,
+        packed: Packed::Signed,
+    }),
     substitute: Some(&iq4_nl::FORMAT),
     pack: Some(|values, block| pack_codes::levels_groups(&LEVELS, values, block)),
     wgsl: ("quant/iq4_xs.wgsl", include_str!("iq4_xs.wgsl")),
@@ -24,6 +36,10 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
 
 /// Values `32·g ..` of a block.
 fn item(block: &[u8], g: usize, out: &mut [f32; 32]) {
+    TABLE.item(block, g, out);
+}
+
+fn factor(block: &[u8], g: usize) -> f32 {
     let s = block[4 + g / 2] as u32 >> (4 * (g & 1)) & 15 | (short(block, 2) >> (2 * g) & 3) << 4;
-    nibbles(&block[8 + 16 * g..][..16], &LEVELS, half(block, 0) * (s as i32 - 32) as f32, out);
+    half(block, 0) * (s as i32 - 32) as f32
 }

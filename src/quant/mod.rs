@@ -28,9 +28,10 @@
 //!
 //! # What follows from a descriptor
 //!
-//! A [`BlockFormat`] of integers under scales ([`Linear`]) names a format's fields. From it come its size, the plain reader on the CPU (`BlockFormat::decode`), the fields that the
-//! AVX2 and AVX-512 kernels load (`backends/cpu/dot`), the reader of single elements on a GPU (`backends/codegen/block_element.wgsl`), the packers
-//! (`pack.rs`), its numbers in GGUF files, and the tests. The readers for matrix products on a GPU are WGSL beside the descriptor.
+//! A [`BlockFormat`] of integers under scales ([`Linear`]) names a format's fields. From it come its size, the plain reader on the CPU
+//! (`Linear::decode`), the fields that the AVX2 and AVX-512 kernels load (`backends/cpu/dot`), the reader of single elements on a GPU
+//! (`backends/codegen/block_element.wgsl`), the packers (`pack.rs`), its numbers in GGUF files, and the tests. The readers for matrix products on a
+//! GPU are WGSL beside the descriptor.
 //!
 //! A format whose values are something else ([`Coded`]: tables, codebooks, small floats) has a plain reader of 32 values in Rust and one in WGSL, from
 //! which every other reader comes. Its values are multiplied as floats, or, where they are integers of a byte under a factor, as integers.
@@ -51,7 +52,7 @@ pub use affine::{Affine, AffineParams, Bits, Granularity, Mapping};
 pub(crate) use block::f16_to_f32;
 pub use block::{BitField, BlockFormat, GgufType, Linear, Numbers, Scales, Values};
 pub(crate) use coded::power_of_two;
-pub use coded::{Coded, Factor, Packed};
+pub use coded::{Coded, Factor, Packed, Table};
 pub use rows::{dequantize, quantize, random_blocks};
 
 /// Declares the files of the formats and the list of them.
@@ -62,7 +63,11 @@ macro_rules! formats {
         pub const FORMATS: [&BlockFormat; $count] = [$(&$file::FORMAT,)* $(&affine_groups::$format),*];
     };
 }
-formats!(33: q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, iq4_xs, mxfp4, nvfp4, q1_0, tq1_0, tq2_0, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1_s, iq1_m, f8_e4m3; A2, A3, A4, A5, A6, A8, Z4, Z8);
+formats!(
+    33: q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k,
+    iq4_nl, iq4_xs, mxfp4, nvfp4, q1_0, tq1_0, tq2_0, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1_s, iq1_m, f8_e4m3;
+    A2, A3, A4, A5, A6, A8, Z4, Z8
+);
 
 /// How many of them, the first ones, are integers under scales.
 const LINEAR_COUNT: usize = 10;

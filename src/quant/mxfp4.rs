@@ -6,14 +6,26 @@
 //! ```
 
 use super::block::{BlockFormat, GgufType, Values};
-use super::coded::{Coded, Factor, Packed, E2M1, nibbles, power_of_two};
+use super::coded::{Coded, E2M1, Factor, Packed, Table, power_of_two};
 use super::pack_codes;
+
+/// The values and their factors.
+const TABLE: Table = Table { values: &E2M1, at: 1, factor };
 
 /// The descriptor.
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "mxfp4",
     gguf: Some(GgufType { number: 39, name: "MXFP4", file_type: 38 }),
-    values: Values::Coded(Coded { len: 32, bytes: 17, factor: Factor::PowerOfTwo(0), item, parts: 1, shifted: false, packed: Packed::Above(12) }),
+    values: Values::Coded(Coded {
+        len: 32,
+        bytes: 17,
+        factor: Factor::PowerOfTwo(0),
+        item,
+        table: Some(TABLE),
+        parts: 1,
+        shifted: false,
+        packed: Packed::Above(12),
+    }),
     substitute: None,
     pack: Some(|values, block| pack_codes::powers_of_two(&E2M1, values, block)),
     wgsl: ("quant/mxfp4.wgsl", include_str!("mxfp4.wgsl")),
@@ -21,6 +33,10 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
 };
 
 /// Values `32·g ..` of a block.
-fn item(block: &[u8], _: usize, out: &mut [f32; 32]) {
-    nibbles(&block[1..17], &E2M1, power_of_two(block[0]), out);
+fn item(block: &[u8], g: usize, out: &mut [f32; 32]) {
+    TABLE.item(block, g, out);
+}
+
+fn factor(block: &[u8], _: usize) -> f32 {
+    power_of_two(block[0])
 }

@@ -6,14 +6,23 @@
 //! ```
 
 use super::block::{BlockFormat, GgufType, Values};
-use super::coded::{Coded, Factor, Packed, E2M1, nibbles, small_float};
+use super::coded::{Coded, E2M1, Factor, Packed, nibbles, small_float};
 use super::pack_codes;
 
 /// The descriptor.
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "nvfp4",
     gguf: Some(GgufType { number: 40, name: "NVFP4", file_type: 39 }),
-    values: Values::Coded(Coded { len: 64, bytes: 36, factor: Factor::SmallFloats, item, parts: 2, shifted: false, packed: Packed::Above(12) }),
+    values: Values::Coded(Coded {
+        len: 64,
+        bytes: 36,
+        factor: Factor::SmallFloats,
+        item,
+        table: None,
+        parts: 2,
+        shifted: false,
+        packed: Packed::Above(12),
+    }),
     substitute: None,
     pack: Some(|values, block| pack_codes::small_floats(&E2M1, values, block)),
     wgsl: ("quant/nvfp4.wgsl", include_str!("nvfp4.wgsl")),

@@ -13,7 +13,16 @@ use super::pack_codes;
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "q1_0",
     gguf: Some(GgufType { number: 41, name: "Q1_0", file_type: 40 }),
-    values: Values::Coded(Coded { len: 128, bytes: 18, factor: Factor::Half(0), item, parts: 1, shifted: false, packed: Packed::Above(1) }),
+    values: Values::Coded(Coded {
+        len: 128,
+        bytes: 18,
+        factor: Factor::Half(0),
+        item,
+        table: None,
+        parts: 1,
+        shifted: false,
+        packed: Packed::Above(1),
+    }),
     substitute: None,
     pack: Some(pack_codes::signs),
     wgsl: ("quant/q1_0.wgsl", include_str!("q1_0.wgsl")),

@@ -51,7 +51,7 @@ pub fn random_blocks(dtype: DType, count: usize, scale: f32, seed: u64) -> Tenso
         return quantize(dtype, &values);
     }
     let mut bytes: Vec<u8> = (0..len).map(|_| next() as u8).collect();
-    let mut values = vec![0.0; format.len()];
+    let mut values = vec![0.0; format.block_len()];
     for block in bytes.chunks_exact_mut(format.bytes()) {
         format.set_factor(block, 1.0);
         dequantize(dtype, block, &mut values)?;
@@ -88,7 +88,7 @@ pub fn quantize(dtype: DType, values: &[f32]) -> TensorResult<Vec<u8>> {
     Ok(match (dtype, dtype.format()) {
         (_, Some(format)) => {
             let mut bytes = vec![0; len];
-            for (values, block) in values.chunks_exact(format.len()).zip(bytes.chunks_exact_mut(format.bytes())) {
+            for (values, block) in values.chunks_exact(format.block_len()).zip(bytes.chunks_exact_mut(format.bytes())) {
                 if !format.pack(values, block) {
                     return Err(TensorError::Unsupported(format!("quantize to {dtype}, a format that is only read")));
                 }

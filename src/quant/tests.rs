@@ -17,8 +17,8 @@ fn dtypes_and_descriptors_are_in_one_order() {
     for (d, f) in DType::BLOCKS.into_iter().zip(FORMATS) {
         assert!(f.gguf.is_none_or(|gguf| gguf.name == format!("{d:?}")));
         assert!(f.name.eq_ignore_ascii_case(&format!("{d:?}")) && f.wgsl.0 == format!("quant/{}.wgsl", f.name), "{d}");
-        assert_eq!((d.name(), d.block(), d.block_bytes()), (f.name, f.len(), f.bytes()));
-        assert!(f.substitute.is_none_or(|s| s.len() == 32), "{d}");
+        assert_eq!((d.name(), d.block(), d.block_bytes()), (f.name, f.block_len(), f.bytes()));
+        assert!(f.substitute.is_none_or(|s| s.block_len() == 32), "{d}");
         let Some(f) = f.linear() else { continue };
         // The kernels with AVX2 and AVX-512 load both halves as one word, and the first of a block of 32 from its start.
         assert!(f.d % 2 == 0 && f.dmin.is_none_or(|at| at == f.d + 2) && (f.d == 0 || f.len == 256), "{d}");
@@ -120,10 +120,12 @@ fn coded_formats_have_a_factor() {
         let f = d.format().unwrap();
         for seed in 1..20 {
             let mut block = random_bytes(f.bytes(), seed);
+            // Floats of eight bits that are NaN.
+            block.iter_mut().filter(|b| d == DType::F8_E4M3 && **b & 0x7f == 0x7f).for_each(|b| *b = 0);
             let values = |block: &[u8]| {
-                let mut out = vec![0.0; f.len()];
+                let mut out = vec![0.0; f.block_len()];
                 dequantize(d, block, &mut out).unwrap();
-                assert!((0..f.len()).all(|i| f.exact(block, i) == f64::from(out[i])), "{d}");
+                assert!((0..f.block_len()).all(|i| f.exact(block, i) == f64::from(out[i])), "{d}");
                 out
             };
             f.set_factor(&mut block, 0.5);

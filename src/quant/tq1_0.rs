@@ -19,7 +19,16 @@ const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "tq1_0",
     gguf: Some(GgufType { number: 34, name: "TQ1_0", file_type: 36 }),
-    values: Values::Coded(Coded { len: 256, bytes: 54, factor: Factor::Half(52), item, parts: 1, shifted: false, packed: Packed::Above(1) }),
+    values: Values::Coded(Coded {
+        len: 256,
+        bytes: 54,
+        factor: Factor::Half(52),
+        item,
+        table: None,
+        parts: 1,
+        shifted: false,
+        packed: Packed::Above(1),
+    }),
     substitute: None,
     pack: Some(|values, block| pack_codes::digits(place, values, block)),
     wgsl: ("quant/tq1_0.wgsl", include_str!("tq1_0.wgsl")),
@@ -31,7 +40,7 @@ fn item(block: &[u8], g: usize, out: &mut [f32; 32]) {
     let d = half(block, 52);
     for (i, x) in (32 * g..).zip(out) {
         let (byte, k) = place(i);
-        let digit = POWERS[k].wrapping_mul(block[byte]) as u32 * 3 >> 8;
+        let digit = (POWERS[k].wrapping_mul(block[byte]) as u32 * 3) >> 8;
         *x = d * (digit as f32 - 1.0);
     }
 }

@@ -13,7 +13,16 @@ use super::pack_codes;
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     name: "tq2_0",
     gguf: Some(GgufType { number: 35, name: "TQ2_0", file_type: 37 }),
-    values: Values::Coded(Coded { len: 256, bytes: 66, factor: Factor::Half(64), item, parts: 1, shifted: false, packed: Packed::Above(1) }),
+    values: Values::Coded(Coded {
+        len: 256,
+        bytes: 66,
+        factor: Factor::Half(64),
+        item,
+        table: None,
+        parts: 1,
+        shifted: false,
+        packed: Packed::Above(1),
+    }),
     substitute: None,
     pack: Some(pack_codes::crumbs),
     wgsl: ("quant/tq2_0.wgsl", include_str!("tq2_0.wgsl")),

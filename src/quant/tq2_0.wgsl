@@ -11,6 +11,8 @@ fn first_tq2_0${S}(b: u32, g: u32) -> vec4<u32> {
   return x;
 }
 #else
-fn packed_tq2_0${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> u32 { return crumbs${T}(select(x.x, x.y, c > 3u) >> (8u * (c & 3u))); }
+fn packed_tq2_0${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> u32 {
+  return crumbs${T}(select(x.x, x.y, c > 3u) >> (8u * (c & 3u)));
+}
 fn scale_tq2_0${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, s: u32) -> vec2<f32> { return vec2<f32>(bitcast<f32>(x.z), 0.0); }
 #endif

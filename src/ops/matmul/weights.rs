@@ -95,7 +95,7 @@ impl Weights {
             DType::F32 => aligned(4).map(|at| (Reader::Floats, Items::TWO, at)),
             DType::F16 | DType::BF16 => aligned(8).map(|at| (Reader::Halves(dtype), Items::HALVES, at)),
             _ => dtype.format().and_then(|f| {
-                let whole = plain.filter(|s| k % f.len() == 0 && s.layout.offset % f.len() == 0).and_then(start);
+                let whole = plain.filter(|s| k % f.block_len() == 0 && s.layout.offset % f.block_len() == 0).and_then(start);
                 whole.map(|at| (Reader::Blocks(f), Items::of_block(f), at))
             }),
         };
@@ -110,7 +110,7 @@ impl Weights {
     pub fn values(&self) -> Vec<(&'static str, Value)> {
         let (mut format, mut block, mut k_scales, mut coded) = ("", 0, false, false);
         if let Reader::Blocks(f) = self.reader {
-            (format, block, coded) = (f.name, f.len() as u32, f.coded().is_some());
+            (format, block, coded) = (f.name, f.block_len() as u32, f.coded().is_some());
             k_scales = f.linear().is_some_and(|f| matches!(f.scales, Scales::SixBits32 { .. }));
         }
         vec![

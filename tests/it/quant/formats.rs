@@ -66,8 +66,8 @@ fn round_trip(dtype: DType, values: &[f32]) -> Vec<f32> {
 #[test]
 fn round_trip_error_is_small() {
     let values = normal(256 * 64);
-    // A table's levels are nearer to each other where these values are frequent, and a small float's scale serves 16 values only.
-    let finer = [(DType::IQ4_NL, 5.0e-3), (DType::IQ4_XS, 5.0e-3), (DType::NVFP4, 9.5e-3), (DType::MXFP4, 1.3e-2)];
+    // Of these no figure of ggml's was at hand: tables must be better than Q4_0's 7.07e-3; MXFP4 by its rule in NumPy, and NVFP4 no worse.
+    let finer = [(DType::IQ4_NL, 5.8e-3), (DType::IQ4_XS, 5.8e-3), (DType::NVFP4, 1.32e-2), (DType::MXFP4, 1.32e-2)];
     for (dtype, ggml) in
         [(DType::Q2_K, 8.383e-2), (DType::Q3_K, 2.184e-2), (DType::Q4_K, 4.849e-3), (DType::Q5_K, 1.260e-3), (DType::Q6_K, 3.023e-4)]
             .into_iter()

@@ -10,6 +10,8 @@ mod neon;
 mod plain;
 #[cfg(target_arch = "aarch64")]
 mod split;
+#[cfg(target_arch = "x86_64")]
+mod tables;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -118,8 +120,8 @@ impl Path {
     fn kernels(self) -> Kernels {
         #[cfg(target_arch = "x86_64")]
         match self {
-            Path::Avx512 => return Kernels { decode: avx512::decode, tile: avx512::tile },
-            Path::Avx2 => return Kernels { decode: avx2::decode, tile: avx2::tile },
+            Path::Avx512 => return Kernels { decode: decode_tables::<true>, tile: avx512::tile },
+            Path::Avx2 => return Kernels { decode: decode_tables::<false>, tile: avx2::tile },
             _ => {}
         }
         #[cfg(target_arch = "aarch64")]
@@ -142,6 +144,22 @@ type DotTile = unsafe fn(&[[f32; CHUNK]; 2], usize, &[f32], usize, usize, &mut [
 struct Kernels {
     decode: Decode,
     tile: DotTile,
+}
+
+/// Decodes indices of tables by shuffles, and everything else with AVX-512 (`WIDE`) or AVX2.
+///
+/// # Safety
+/// The processor has the features; `bytes` holds exactly the blocks of `out`'s elements.
+#[cfg(target_arch = "x86_64")]
+unsafe fn decode_tables<const WIDE: bool>(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    // SAFETY: as promised to this function.
+    unsafe {
+        match dtype.coded().and_then(|f| Some((f, f.table?))) {
+            Some((format, table)) => tables::decode(format, table, bytes, out),
+            None if WIDE => avx512::decode(dtype, bytes, out),
+            None => avx2::decode(dtype, bytes, out),
+        }
+    }
 }
 
 /// Rows of weights, and what they are multiplied with.
@@ -197,6 +215,12 @@ pub fn matvec(path: Path, dtype: DType, w: &[u8], row_bytes: usize, x: &[f32], y
     check_rows(path, dtype, w, row_bytes, y.len(), x.len());
     #[cfg(target_arch = "x86_64")]
     let direct = dtype.coded().is_none();
+    #[cfg(target_arch = "x86_64")]
+    if let (Path::Avx2 | Path::Avx512, Some((coded, table))) = (path, dtype.coded().and_then(|f| Some((f, f.table?)))) {
+        // SAFETY: the lengths and the processor's features were checked just above.
+        unsafe { tables::matvec(coded, table, w, row_bytes, x, y) }
+        return;
+    }
     match path {
         // SAFETY: the lengths and the processor's features were checked just above.
         #[cfg(target_arch = "x86_64")]
