@@ -113,6 +113,9 @@ pub const VARIABLES: [Variable; 21] = [
     ),
 ];
 
+/// What the names of the tests' own settings begin with, which their scripts set.
+const OF_TESTS: [&str; 5] = ["TL_REQUIRE_", "TL_TEST_", "TL_MESA_DIR", "TL_LAVAPIPE", "TL_EMULATED"];
+
 /// The names of all settings.
 pub fn names() -> impl Iterator<Item = &'static str> {
     VARIABLES.iter().map(|v| v.name)
@@ -215,8 +218,7 @@ fn settings(problems: &mut Vec<Problem>) {
     }
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
-        // What the scripts of the tests set.
-        let test = ["TL_REQUIRE_", "TL_TEST_", "TL_MESA_DIR", "TL_LAVAPIPE"].iter().any(|t| name.starts_with(t));
+        let test = OF_TESTS.iter().any(|t| name.starts_with(t));
         if name.starts_with("TL_") && !test && !VARIABLES.iter().any(|v| v.name == name) {
             let near = VARIABLES.iter().max_by(|a, b| strsim::jaro(a.name, &name).total_cmp(&strsim::jaro(b.name, &name)));
             let near = near.filter(|v| strsim::jaro(v.name, &name) > 0.85).map(|v| format!("; did you mean {}?", v.name));
@@ -466,7 +468,7 @@ pub fn run(args: &DoctorArgs, global: Global) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::VARIABLES;
+    use super::{OF_TESTS, VARIABLES};
     use std::path::{Path, PathBuf};
 
     fn sources(folder: &Path, out: &mut Vec<PathBuf>) {
@@ -492,7 +494,7 @@ mod tests {
             for part in text.split("\"TL_").skip(1) {
                 let name: String = part.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect();
                 let name = format!("TL_{name}");
-                if name == "TL_" || ["TL_REQUIRE_", "TL_TEST_", "TL_MESA_DIR", "TL_LAVAPIPE"].iter().any(|t| name.starts_with(t)) {
+                if name == "TL_" || OF_TESTS.iter().any(|t| name.starts_with(t)) {
                     continue;
                 }
                 seen += 1;
