@@ -264,8 +264,7 @@ impl Scheduler {
         let ids: Vec<RowId> = self.rows.iter().filter(|(_, r)| r.writes()).map(|(id, _)| *id).collect();
         let mut ready = Vec::with_capacity(ids.len());
         for id in ids {
-            loop {
-                let Some(row) = self.rows.get_mut(&id).filter(|r| r.active) else { break };
+            while let Some(row) = self.rows.get_mut(&id).filter(|r| r.active) {
                 if row.read < row.pages.len() * PAGE {
                     ready.push(id);
                     break;

@@ -12,8 +12,15 @@ var<workgroup> sums: array<vec2<u32>, WORKGROUP>;
 var<workgroup> found: vec3<u32>;
 #if ROWS
 struct Settings { inverse_temperature: f32, top_k: u32, top_p: f32, min_p_shift: f32 }
-var<workgroup> own: Settings;
+var<workgroup> row_settings: Settings;
 var<private> first: u32;
+fn logit(i: u32) -> f32 { return load_0(first + i); }
+fn share() -> f32 { return row_settings.top_p; }
+fn inverse_temperature() -> f32 { return row_settings.inverse_temperature; }
+#else
+fn logit(i: u32) -> f32 { return load_0(i); }
+fn share() -> f32 { return p.top_p; }
+fn inverse_temperature() -> f32 { return p.inverse_temperature; }
 #endif
 
 fn key(x: f32) -> u32 {
@@ -40,11 +47,11 @@ fn reached(count: u32, least: u32, top: f32) -> u32 {
     for (var i = thread; i < BINS; i += WORKGROUP) { atomicStore(&low[i], 0u); atomicStore(&high[i], 0u); }
     workgroupBarrier();
     for (var i = thread; i < n; i += WORKGROUP) {
-      let x = ${LOGIT};
+      let x = logit(i);
       let k = key(x);
       if (k >= least && (end == 32u || k >> (end % 32u) == keys >> (end % 32u))) {
         var w = 1u;
-        if (count == 0u) { w = u32(select(exp((x - top) * ${INVERSE_TEMPERATURE}), 1.0, x == top) * 2147483648.0); }
+        if (count == 0u) { w = u32(select(exp((x - top) * inverse_temperature()), 1.0, x == top) * 2147483648.0); }
         let at = (k >> shift) % BINS;
         if (w > 0u) {
           let old = atomicAdd(&low[at], w);
@@ -69,7 +76,7 @@ fn reached(count: u32, least: u32, top: f32) -> u32 {
     }
     let total = sums[WORKGROUP - 1u];
     if (count == 0u && end == 32u) {
-      let part = (f32(total.y) * 4294967296.0 + f32(total.x)) * ${SHARE};
+      let part = (f32(total.y) * 4294967296.0 + f32(total.x)) * share();
       goal.y = u32(part / 4294967296.0);
       goal.x = u32(part - f32(goal.y) * 4294967296.0);
     }
@@ -94,24 +101,27 @@ fn reached(count: u32, least: u32, top: f32) -> u32 {
 @compute @workgroup_size(WORKGROUP)
 #if ROWS
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-  let at = 5u * wid.x;
-  first = wid.x * p.count;
-  if (lid == 0u) { own = Settings(load_1(at), u32(load_1(at + 1u)), load_1(at + 2u), load_1(at + 3u)); }
-  let settings = workgroupUniformLoad(&own);
+  let row = wid.x;
+  let at = 5u * row;
+  first = row * p.count;
+  if (lid == 0u) { row_settings = Settings(load_1(at), u32(load_1(at + 1u)), load_1(at + 2u), load_1(at + 3u)); }
+  let settings = workgroupUniformLoad(&row_settings);
+  let top_k = settings.top_k; let top_p = settings.top_p; let min_p_shift = settings.min_p_shift;
 #else
 fn main(@builtin(local_invocation_index) lid: u32) {
+  let row = 0u; let top_k = p.top_k; let top_p = p.top_p; let min_p_shift = p.min_p_shift;
 #endif
   thread = lid;
   let n = p.count;
   var most = 0u;
-  for (var i = lid; i < n; i += WORKGROUP) { most = max(most, key(${LOGIT})); }
+  for (var i = lid; i < n; i += WORKGROUP) { most = max(most, key(logit(i))); }
   let top = value(workgroup_max(most));
   var least = 0u;
-  if (${TOP_K} > 0u) { least = reached(${TOP_K}, 0u, top); }
-  if (${TOP_P} < 1.0) { least = max(least, reached(0u, least, top)); }
+  if (top_k > 0u) { least = reached(top_k, 0u, top); }
+  if (top_p < 1.0) { least = max(least, reached(0u, least, top)); }
   var cut = -3.0e38;
   if (least > 0u) { cut = value(least); }
-  if (lid == 0u) { store_0(${ROW}, max(cut, top + ${MIN_P_SHIFT})); }
+  if (lid == 0u) { store_0(row, max(cut, top + min_p_shift)); }
 }
 
 ${WORKGROUP_MAX}

@@ -3,7 +3,7 @@
 use super::Cutoff;
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{Combine, RowGroup};
-use crate::shader::{F32, MAX_GROUPS, Template, U32, Value, indexable, params};
+use crate::shader::{F32, MAX_GROUPS, Template, U32, indexable, params};
 
 params! {
     /// What the kernel reads at run time.
@@ -38,9 +38,7 @@ pub fn cutoff(of: &Cutoff, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         inverse_temperature: number(1.0 / of.temperature),
         min_p_shift: number(of.temperature * of.min_p.ln()),
     };
-    let values = [("ROWS", false.into()), ("LOGIT", "load_0(i)".into()), ("ROW", "0u".into())];
-    let settings = ["p.top_k", "p.top_p", "p.top_p", "p.inverse_temperature", "p.min_p_shift"];
-    Some(kernel(adapter, values, settings, [1, 1, 1], params))
+    Some(kernel(adapter, false, 1, params))
 }
 
 /// Logits `[B, V]` and settings `[B, 5]` to `[B, 1]`.
@@ -57,32 +55,22 @@ pub(super) fn cutoff_rows(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         inverse_temperature: F32::ABSENT,
         min_p_shift: F32::ABSENT,
     };
-    let values = [("ROWS", true.into()), ("LOGIT", "load_0(first + i)".into()), ("ROW", "wid.x".into())];
-    let settings = ["settings.top_k", "settings.top_p", "own.top_p", "own.inverse_temperature", "settings.min_p_shift"];
-    Some(kernel(adapter, values, settings, [grid, 1, 1], params))
+    Some(kernel(adapter, true, grid, params))
 }
 
-/// The kernel, given where settings are read.
-fn kernel(
-    adapter: &AdapterInfo,
-    values: [(&'static str, Value); 3],
-    settings: [&'static str; 5],
-    grid: [u32; 3],
-    params: CutoffParams,
-) -> Wgsl {
+/// The kernel, of one row by the parameters or of as many rows by their own settings.
+fn kernel(adapter: &AdapterInfo, by_row: bool, rows: u32, params: CutoffParams) -> Wgsl {
     // Two words a bin and two a thread.
     let (bits, most) = if adapter.workgroup_bytes >= 32 << 10 { (11, 1024) } else { (8, 256) };
     let workgroup = 1 << adapter.workgroup_threads.clamp(1, most).ilog2();
     let group = RowGroup { workgroup, size: workgroup, col_major: false };
     let largest = Combine { ty: "u32", expr: "max(a, b)", builtin: Some("subgroupMax") };
-    let mut values = Vec::from(values);
-    values.extend(["TOP_K", "TOP_P", "SHARE", "INVERSE_TEMPERATURE", "MIN_P_SHIFT"].into_iter().zip(settings.map(Value::from)));
-    values.push(("WORKGROUP_MAX", group.function("workgroup_max", largest, adapter).into()));
+    let values = [("ROWS", by_row.into()), ("WORKGROUP_MAX", group.function("workgroup_max", largest, adapter).into())];
     Wgsl {
         source: CUTOFF.source(&values),
         consts: vec![("BITS", bits)],
         workgroup,
-        grid,
+        grid: [rows, 1, 1],
         words: params.words(),
         raw: vec![],
         transposed: vec![],
