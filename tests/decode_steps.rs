@@ -5,7 +5,7 @@ mod common;
 use common::{gpu, tiny_llama};
 use tensorlogic::Device;
 use tensorlogic::eval::{EvalStats, eval_stats};
-use tensorlogic::models::{Sampler, Session};
+use tensorlogic::models::{self, Sampler, Session, Weights};
 
 /// Generates and checks plans, submits and memory on the way.
 fn check_generation(device: &Device, tokens: usize) {
@@ -53,9 +53,35 @@ fn check_generation(device: &Device, tokens: usize) {
     assert_eq!(session.tokens(), written);
 }
 
+/// States are overwritten in place on the device: steps of models that have them are repeated as well.
+fn check_states(device: &Device) {
+    // Heads of 16 elements: of other sizes, every other position has another alignment, and another plan.
+    for name in ["lfm3-base", "mamba2-base", "qwen3_5_text-two"] {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/models2").join(name);
+        let model = models::load(&Weights::open(folder, device).unwrap(), None).unwrap();
+        let mut session = Session::new(&*model, 64, device).unwrap();
+        let logits = session.prompt(&[1, 2, 3], || false).unwrap().unwrap();
+        let mut sampler = Sampler::default();
+        let mut generation = session.generate(logits, &mut sampler).unwrap().at_most(40);
+        for _ in 0..10 {
+            generation.token().unwrap().unwrap();
+        }
+        let (stats, memory) = (eval_stats(device), device.memory());
+        for _ in 10..40 {
+            generation.token().unwrap().unwrap();
+        }
+        let done = eval_stats(device);
+        assert_eq!(done.misses, stats.misses, "{name}: a step was compiled again");
+        assert_eq!(done.repeats - stats.repeats, done.hits - stats.hits, "{name}: a step built its graph");
+        assert!(done.repeats - stats.repeats >= 29, "{name}: {} steps", done.repeats - stats.repeats);
+        assert!(device.memory().in_use <= memory.in_use + 16 * 256, "{name}: memory in use grew");
+    }
+}
+
 #[test]
 fn a_token_is_one_cached_plan_and_at_most_one_submit_in_flat_memory() {
     check_generation(&Device::cpu(), 1000);
+    check_states(&Device::cpu());
     if let Some(d) = gpu() {
         check_generation(&d, 100);
     }

@@ -5,7 +5,7 @@ use crate::models::settings::{NONE, Settings};
 use crate::tensor::Tensor;
 
 /// An elementwise function of a feed-forward block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum ActivationFn {
     /// x·Φ(x) with the exact distribution function.
     GeluExact,
@@ -21,6 +21,8 @@ pub(crate) enum ActivationFn {
     LeakyRelu,
     /// x·σ(x).
     Silu,
+    /// Of x times a number.
+    SiluOf(f32),
     Hardswish,
     Mish,
     Tanh,
@@ -28,6 +30,8 @@ pub(crate) enum ActivationFn {
     Identity,
     /// With numbers that are learned in each layer, which the layer has.
     Xielu,
+    /// GELU by tanh of what is more than `0` standard deviations above the mean of its row, less that bound, and of 0 elsewhere.
+    SparseGeluTanh(f32),
 }
 use ActivationFn::*;
 
@@ -77,11 +81,17 @@ impl ActivationFn {
             Relu6 => x.relu6(),
             LeakyRelu => x.leaky_relu(0.01),
             Silu => x.silu(),
+            SiluOf(by) => x.mul(by)?.silu(),
             Hardswish => x.hardswish(),
             Mish => x.mish(),
             Tanh => x.tanh(),
             Sigmoid => x.sigmoid(),
             Identity => Ok(x.clone()),
+            SparseGeluTanh(deviations) => {
+                let mean = x.mean(&[-1], true)?;
+                let deviation = x.sub(&mean)?.square()?.mean(&[-1], true)?.sqrt()?;
+                x.sub(&mean.add(&deviation.mul(deviations)?)?)?.relu()?.gelu_tanh()
+            }
             Xielu => Err(TensorError::Internal("xIELU without its numbers".into())),
         }
     }

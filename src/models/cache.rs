@@ -56,6 +56,8 @@ pub struct KvCache {
     capacity: usize,
     /// Whether the cache stores anything.
     keeps: bool,
+    /// Keys and values that layers of this pass lend to later ones, where nothing is kept.
+    lent: Vec<(usize, [Tensor; 2])>,
     /// Points at which the states are known, first to last: the start, and the last one that was kept. None without states.
     snapshots: Vec<Snapshot>,
 }
@@ -93,14 +95,15 @@ impl KvCache {
         for part in layers.iter().flatten() {
             eval_all(&[part])?;
         }
-        let mut cache = KvCache { parts: shape.cache.clone(), layers, len: 0, capacity, keeps: true, snapshots: Vec::new() };
+        let mut cache =
+            KvCache { parts: shape.cache.clone(), layers, len: 0, capacity, keeps: true, lent: Vec::new(), snapshots: Vec::new() };
         cache.keep_states();
         Ok(cache)
     }
 
     /// A cache that stores nothing: tokens attend only to those of the same call.
     pub fn none() -> KvCache {
-        KvCache { parts: Arc::new([]), layers: Vec::new(), len: 0, capacity: 0, keeps: false, snapshots: Vec::new() }
+        KvCache { parts: Arc::new([]), layers: Vec::new(), len: 0, capacity: 0, keeps: false, lent: Vec::new(), snapshots: Vec::new() }
     }
 
     /// The number of valid keys after `t` more positions; `None` if all keys of the call are valid.
@@ -128,6 +131,22 @@ impl KvCache {
     }
 
     /// Whether a layer keeps a state, which steps replace and nothing can undo. Padding must not be read into such a cache.
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, KvCache, Weights};
+    /// use tensorlogic::{Device, Tensor};
+    ///
+    /// let device = Device::cpu();
+    /// let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    /// let model = models::load(&Weights::open(file, &device)?, None)?;
+    /// let mut cache = KvCache::new(&model.shape(), 16, &device)?;
+    /// model.hidden(&Tensor::from_vec(vec![5i32, 6, 7, 8], &[4], &device)?, &mut cache)?;
+    /// // Attention only: every position can be dropped by itself.
+    /// assert!(!cache.has_states());
+    /// cache.truncate(3);
+    /// assert_eq!(cache.len(), 3);
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
     pub fn has_states(&self) -> bool {
         self.parts.iter().any(|l| matches!(l, LayerCache::Own(parts) if parts.iter().any(CachePart::is_state)))
     }
@@ -164,7 +183,8 @@ impl KvCache {
     /// Writes keys and values `[B,Hkv,T,D]` of the next T positions of a layer; returns the whole buffers.
     ///
     /// # Errors
-    /// Those of [`KvCache::append_rows`].
+    /// [`TensorError::Value`] for keys that are not `[B,Hkv,T,D]` or a layer that is not there; [`TensorError::State`] where the positions do not
+    /// fit behind those that are taken; those of [`Tensor::write`].
     pub fn append(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> TensorResult<(Tensor, Tensor)> {
         Ok((self.append_rows(layer, 0, k)?, self.append_rows(layer, 1, v)?))
     }
@@ -174,7 +194,7 @@ impl KvCache {
     /// # Errors
     /// [`TensorError::Value`] for rows that are not `[B,heads,T,size]` or a layer that is not there; [`TensorError::State`] where the positions do
     /// not fit behind those that are taken; those of [`Tensor::write`].
-    pub fn append_rows(&mut self, layer: usize, part: usize, rows: &Tensor) -> TensorResult<Tensor> {
+    pub(crate) fn append_rows(&mut self, layer: usize, part: usize, rows: &Tensor) -> TensorResult<Tensor> {
         if !self.keeps {
             return Ok(rows.clone());
         }
@@ -193,11 +213,35 @@ impl KvCache {
         Ok(slot.clone())
     }
 
+    /// Hands keys and values of all positions, as [`KvCache::append`] gave them, to later layers of the same pass.
+    pub(crate) fn lend(&mut self, layer: usize, k: &Tensor, v: &Tensor) {
+        if !self.keeps {
+            self.lent.retain(|(of, _)| *of != layer);
+            self.lent.push((layer, [k.clone(), v.clone()]));
+        }
+    }
+
+    /// Keys and values of an earlier layer.
+    ///
+    /// # Errors
+    /// [`TensorError::Config`] where nothing is kept and the layer did not lend them in this pass.
+    pub(crate) fn lent(&mut self, layer: usize) -> TensorResult<(Tensor, Tensor)> {
+        if let (Some(k), Some(v)) = (self.part(layer, 0)?, self.part(layer, 1)?) {
+            return Ok((k, v));
+        }
+        match self.lent.iter().find(|(of, _)| *of == layer) {
+            Some((_, [k, v])) => Ok((k.clone(), v.clone())),
+            None => Err(TensorError::Config(format!(
+                "a layer reads the keys of layer {layer}, which are not there: such models cannot compute each block again by itself"
+            ))),
+        }
+    }
+
     /// A part of what a layer keeps: its own or that of the layer whose keys and values it reads. `None` where nothing is kept.
     ///
     /// # Errors
     /// [`TensorError::Value`] for a layer or part that is not there.
-    pub fn part(&mut self, layer: usize, part: usize) -> TensorResult<Option<Tensor>> {
+    pub(crate) fn part(&mut self, layer: usize, part: usize) -> TensorResult<Option<Tensor>> {
         if !self.keeps {
             return Ok(None);
         }
@@ -213,7 +257,7 @@ impl KvCache {
     ///
     /// # Errors
     /// [`TensorError::Value`] for a layer or part that is not there; those of [`Tensor::write`].
-    pub fn set_state(&mut self, layer: usize, part: usize, state: &Tensor, y: Tensor) -> TensorResult<Tensor> {
+    pub(crate) fn set_state(&mut self, layer: usize, part: usize, state: &Tensor, y: Tensor) -> TensorResult<Tensor> {
         if !self.keeps {
             return Ok(y);
         }

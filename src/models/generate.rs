@@ -530,6 +530,8 @@ impl Generation<'_, '_> {
             return Ok(());
         }
         let next = self.sampler.choose(&logits)?;
+        // While somebody holds them they are stored, since the states that they come from are overwritten.
+        drop(logits);
         self.draws = self.sampler.rng.draws.wrapping_sub(before);
         let download = self.replay.record(token, &next)?;
         self.next = Some((next, download));

@@ -114,9 +114,12 @@ impl RopeTable {
         let key = |k: &str| format!("{object}.{k}");
         let (inside, beside) = (s.positive(NONE, &key("rope_theta"))?, s.positive(NONE, defaults.base_key)?);
         let base = inside.or(beside).unwrap_or(defaults.base);
+        let (kind, old) = (s.text(NONE, &key("rope_type"))?, s.text(NONE, &key("type"))?);
+        if kind == Some("proportional") {
+            return RopeTable::proportional(s, object, defaults, base, head_dim);
+        }
         let size = rotated(s, &key("partial_rotary_factor"), defaults, head_dim)?;
         let mut table = RopeTable::unscaled(s, defaults, base, size);
-        let (kind, old) = (s.text(NONE, &key("rope_type"))?, s.text(NONE, &key("type"))?);
         match kind.or(old).unwrap_or("default") {
             "default" => {}
             "linear" => {
@@ -144,6 +147,20 @@ impl RopeTable {
                 return Err(s.refuse(NONE, &key(name), "known are default, linear, dynamic, llama3, yarn and longrope"));
             }
         }
+        Ok(table)
+    }
+
+    /// Of the pairs of the whole head, the first `partial_rotary_factor` turn, each as it would if all did.
+    fn proportional(s: &Settings<'_>, object: &str, defaults: RopeDefaults<'_>, base: f64, head_dim: usize) -> TensorResult<RopeTable> {
+        let key = |k: &str| format!("{object}.{k}");
+        let (part, factor) = (s.positive(NONE, &key("partial_rotary_factor"))?.unwrap_or(1.0), s.positive(NONE, &key("factor"))?);
+        if part > 1.0 {
+            return Err(s.refuse(NONE, &key("partial_rotary_factor"), "no more than the whole head can turn"));
+        }
+        let mut table = RopeTable::unscaled(s, defaults, base, head_dim);
+        let turned = (part * head_dim as f64 / 2.0) as usize;
+        table.freqs.iter_mut().for_each(|f| *f /= factor.unwrap_or(1.0));
+        table.freqs[turned..].fill(0.0);
         Ok(table)
     }
 

@@ -198,6 +198,16 @@ impl fmt::Display for Raw<'_> {
     }
 }
 
+/// A number, or ±∞ as transformers writes it.
+fn number_of(value: &Json) -> Option<f64> {
+    match (value.as_f64(), value.get("__float__").and_then(Json::as_str)) {
+        (Some(n), _) => Some(n),
+        (_, Some("Infinity")) => Some(f64::INFINITY),
+        (_, Some("-Infinity")) => Some(f64::NEG_INFINITY),
+        _ => None,
+    }
+}
+
 impl<'a> Settings<'a> {
     /// The settings of `weights`, none of them asked for yet.
     ///
@@ -307,7 +317,10 @@ impl<'a> Settings<'a> {
     pub fn numbers(&self, hub: &str) -> TensorResult<Option<Vec<f64>>> {
         match self.raw(NONE, hub)? {
             None => Ok(None),
-            Some(Raw::Hub(Json::Array(all))) if all.iter().all(Json::is_number) => Ok(Some(all.iter().filter_map(Json::as_f64).collect())),
+            Some(raw @ Raw::Hub(Json::Array(all))) => match all.iter().map(number_of).collect() {
+                Some(numbers) => Ok(Some(numbers)),
+                None => self.is_not(NONE, hub, raw, "a list of numbers"),
+            },
             Some(raw) => self.is_not(NONE, hub, raw, "a list of numbers"),
         }
     }
@@ -409,6 +422,12 @@ impl<'a> Settings<'a> {
     pub(crate) fn is_text(&self, hub: &str) -> bool {
         let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
         value.is_some_and(Json::is_string)
+    }
+
+    /// Whether `config.json` has a list at this path.
+    pub(crate) fn is_list(&self, hub: &str) -> bool {
+        let value = self.weights.config().and_then(|config| hub.split('.').try_fold(config, |c, k| c.get(k)));
+        value.is_some_and(Json::is_array)
     }
 
     /// Accepts whatever `config.json` has at this path, and inside.

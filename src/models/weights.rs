@@ -44,7 +44,8 @@ impl Weights {
         let folder = if meta.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
         let file = folder.join("config.json");
         let text = std::fs::read(&file).map_err(|e| TensorError::io(&file, e))?;
-        let config: Json = serde_json::from_slice(&text).map_err(|e| TensorError::format("config", format!("{}: {e}", file.display())))?;
+        let config = serde_json::from_slice(&text).or_else(|e| serde_json::from_slice(&with_infinities(&text)).map_err(|_| e));
+        let config: Json = config.map_err(|e| TensorError::format("config", format!("{}: {e}", file.display())))?;
         let index = folder.join("model.safetensors.index.json");
         let files = SafeTensors::open(if index.exists() { index } else { folder.join("model.safetensors") })?;
         Ok(Weights { source: Source::Hub { files, config }, file: file.display().to_string(), device: device.clone() })
@@ -235,6 +236,25 @@ impl<'a> Tensors<'a> {
         Ok(self.keep(name, evaluated(t.cast(DType::F32)?)?))
     }
 
+    /// The weights `[channels,1,taps]` of a convolution of each channel by itself (in GGUF `[channels,taps]`) as `[taps,channels]` in f32.
+    ///
+    /// # Errors
+    /// As for [`Tensors::tensor`].
+    pub fn taps(&self, name: &str, channels: usize, taps: usize) -> TensorResult<Tensor> {
+        let t = if self.is_hub() { self.shaped(name, &[channels, 1, taps])?.squeeze(1)? } else { self.shaped(name, &[channels, taps])? };
+        evaluated(self.keep(name, t).cast(DType::F32)?.t()?.contiguous()?)
+    }
+
+    /// The rates of decay −exp(a) of a state space, from the Hub's a; GGUF's converter has worked them out.
+    ///
+    /// # Errors
+    /// As for [`Tensors::tensor`].
+    pub fn decay_rates(&self, name: &str, shape: &[usize]) -> TensorResult<Tensor> {
+        let t = self.shaped(name, shape)?.cast(DType::F32)?;
+        let t = if self.is_hub() { t.exp()?.neg()? } else { t };
+        Ok(self.keep(name, evaluated(t)?))
+    }
+
     /// A tensor of one element.
     ///
     /// # Errors
@@ -363,6 +383,11 @@ impl<'a> Tensors<'a> {
         Ok(Projection::new(embedding.clone(), bias))
     }
 
+    /// Accepts a tensor that the model has no use for.
+    pub fn skip(&self, name: &str) {
+        self.asked.borrow_mut().insert(self.stored(name));
+    }
+
     /// Refuses every tensor that was not used, except those whose names end with one of `unused`.
     ///
     /// # Errors
@@ -380,8 +405,45 @@ impl<'a> Tensors<'a> {
     }
 }
 
+/// The text with Python's bare `Infinity`, which JSON does not have, as transformers 5 writes it: `{"__float__": "Infinity"}`.
+fn with_infinities(text: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest, mut quoted) = (Vec::with_capacity(text.len() + 64), text, false);
+    while let Some((&byte, behind)) = rest.split_first() {
+        let word = [&b"-Infinity"[..], b"Infinity"].into_iter().find(|w| !quoted && rest.starts_with(w));
+        if let Some(word) = word {
+            out.extend([&b"{\"__float__\": \""[..], word, b"\"}"].concat());
+            rest = &rest[word.len()..];
+            continue;
+        }
+        out.push(byte);
+        rest = behind;
+        match byte {
+            b'"' => quoted = !quoted,
+            // What follows is a part of the text, a quote too.
+            b'\\' if quoted => {
+                out.extend(rest.first());
+                rest = rest.get(1..).unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
 /// The tensor in memory.
 fn evaluated(t: Tensor) -> TensorResult<Tensor> {
     t.eval()?;
     Ok(t)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn bare_infinities_become_json() {
+        let text = br#"{"a": [0.0, Infinity, -Infinity], "b": "Infinity \" Infinity"}"#;
+        let json: serde_json::Value = serde_json::from_slice(&super::with_infinities(text)).unwrap();
+        assert_eq!(json["a"][1]["__float__"], "Infinity");
+        assert_eq!(json["a"][2]["__float__"], "-Infinity");
+        assert_eq!(json["b"], "Infinity \" Infinity");
+    }
 }

@@ -20,6 +20,8 @@ pub mod index;
 pub mod index_add;
 pub(crate) mod join;
 pub(crate) mod linear_algebra;
+#[doc(hidden)]
+pub mod linear_scan;
 #[cfg(test)]
 #[path = "tests/locations.rs"]
 mod locations;

@@ -1,10 +1,10 @@
 //! What the architectures have in common: the keys of sizes, norms and rotations, windows, biases.
 
-use crate::error::TensorResult;
+use crate::error::{TensorError, TensorResult};
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::description::{Description, NormKind, NormSpec, Sizes};
 use crate::models::decoder::names::Names;
-use crate::models::rope_settings::{RopeDefaults, RopeTable};
+use crate::models::rope_settings::{self, RopeDefaults, RopeTable};
 use crate::models::settings::{NONE, Settings};
 use crate::ops::rope::RopePairs;
 
@@ -133,6 +133,27 @@ pub(super) fn unturned(d: &mut Description, without: impl Fn(usize) -> bool) {
     layers.filter_map(|(_, l)| l.mixer.attention_mut()).for_each(|a| a.rope = None);
 }
 
+/// Refuses a GGUF file of an architecture that only folders are read of.
+pub(super) fn only_hub(s: &Settings<'_>) -> TensorResult<()> {
+    match s.is_hub() {
+        true => Ok(()),
+        false => Err(TensorError::Unsupported("a GGUF file of this architecture; folders of it are implemented".into())),
+    }
+}
+
+/// The types of layers that the first of these keys of `config.json` that is there says; each is one of `known`, of which the names of a row mean
+/// the same. The result has the number of the row for each layer.
+pub(super) fn layer_kinds(s: &Settings<'_>, keys: &[&str], layers: usize, known: &[&[&str]]) -> TensorResult<Option<Vec<usize>>> {
+    let Some(key) = keys.iter().find(|k| s.has_object(k)) else { return Ok(None) };
+    let types = s.texts(key)?.unwrap_or_default();
+    let kinds: Vec<usize> = types.iter().filter_map(|t| known.iter().position(|row| row.contains(t))).collect();
+    if kinds.len() != layers || types.len() != layers {
+        let names: Vec<&str> = known.iter().map(|row| row[0]).collect();
+        return Err(s.refuse(NONE, key, &format!("want {layers} times {} ({})", names.join(" or "), s.sizes())));
+    }
+    Ok(Some(kinds))
+}
+
 /// Refuses a folder that does not say how positions turn, where transformers has a default of its own.
 pub(super) fn rope_is_said(s: &Settings<'_>) -> TensorResult<()> {
     let said = !s.is_hub() || s.has_object("rope_parameters") || s.has_object("rope_scaling");
@@ -146,4 +167,19 @@ pub(super) fn alibi_slopes(heads: usize) -> Vec<f32> {
     let slope = |i: usize, n: usize| 2f64.powf(-8.0 * i as f64 / n as f64) as f32;
     let own = (1..=lower).map(|i| slope(i, lower));
     own.chain((0..heads - lower).map(|i| slope(2 * i + 1, 2 * lower))).collect()
+}
+
+/// The rotations of layers that see all keys, and of those with windows.
+pub(super) fn full_and_windowed_ropes(s: &Settings<'_>, z: Sizes) -> TensorResult<Vec<RopeTable>> {
+    let global = RopeDefaults { base: 1_000_000.0, object: "rope_parameters.full_attention", ..Default::default() };
+    let local = RopeDefaults { base_key: "rope_local_base_freq", object: "rope_parameters.sliding_attention", ..Default::default() };
+    if !s.is_hub() {
+        let base = s.positive("rope.freq_base_swa", NONE)?.unwrap_or(local.base);
+        let local = RopeTable::unscaled(s, local, base, z.head_dim);
+        return Ok(vec![RopeTable::read(s, global, z.head_dim, z.context)?, local]);
+    }
+    // The older spelling scales the layers that see all keys.
+    let object = rope_settings::object(s, global.object)?;
+    let part = |object, defaults| RopeTable::from_config(s, object, defaults, z.head_dim, z.context);
+    Ok(vec![part(object, global)?, part(local.object, local)?])
 }

@@ -8,7 +8,6 @@ use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::description::{Description, NormSpec, QkNorm, QkNormOf, Sizes};
-use crate::models::rope_settings::{self, RopeDefaults, RopeTable};
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
@@ -18,7 +17,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     }
     let z = sizes(s)?;
     s.only_flag("attention.causal", "use_bidirectional_attention", !hub, "only causal attention is implemented")?;
-    let ropes = ropes(s, z)?;
+    let ropes = common::full_and_windowed_ropes(s, z)?;
     let softcap = gemma2::softcap(s, "final_logit_softcapping", None)?;
     // GGUF has no key for it: of all sizes, only 27B (of 62 layers) takes the width over the number of heads instead of the heads' size.
     let query = match hub {
@@ -95,19 +94,4 @@ fn windows(s: &Settings<'_>, layers: usize) -> TensorResult<Vec<Option<usize>>> 
         false => s.need("attention.sliding_window", NONE, 1 << 24)?,
     };
     Ok(whole.into_iter().map(|whole| if whole { None } else { Some(window) }).collect())
-}
-
-/// The rotations of layers that see all keys, and of those with windows.
-fn ropes(s: &Settings<'_>, z: Sizes) -> TensorResult<Vec<RopeTable>> {
-    let global = RopeDefaults { base: 1_000_000.0, object: "rope_parameters.full_attention", ..Default::default() };
-    let local = RopeDefaults { base_key: "rope_local_base_freq", object: "rope_parameters.sliding_attention", ..Default::default() };
-    if !s.is_hub() {
-        let base = s.positive("rope.freq_base_swa", NONE)?.unwrap_or(local.base);
-        let local = RopeTable::unscaled(s, local, base, z.head_dim);
-        return Ok(vec![RopeTable::read(s, global, z.head_dim, z.context)?, local]);
-    }
-    // The older spelling scales the layers that see all keys.
-    let object = rope_settings::object(s, global.object)?;
-    let part = |object, defaults| RopeTable::from_config(s, object, defaults, z.head_dim, z.context);
-    Ok(vec![part(object, global)?, part(local.object, local)?])
 }

@@ -9,9 +9,12 @@ mod common;
 mod ernie4_5;
 mod exaone4;
 mod falcon;
+mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
+mod gemma4;
 mod glm4;
 mod gpt2;
 mod gpt_bigcode;
@@ -19,13 +22,19 @@ mod gpt_neo;
 mod gptj;
 mod gptneox;
 mod granite;
+mod granite_hybrid;
 mod granite_swa;
 mod helium;
 mod hunyuan;
+mod lfm2;
+mod lfm3;
 mod llama;
+mod mamba;
+mod mamba2;
 mod mistral;
 mod mpt;
 mod nemotron;
+mod nemotron_h;
 mod olmo;
 mod olmo2;
 mod opt;
@@ -33,6 +42,7 @@ mod phi;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_5;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
@@ -108,6 +118,18 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["helium"], helium::describe),
     Architecture::new(&["apertus"], apertus::describe),
     Architecture::new(&["bitnet"], bitnet::describe),
+    Architecture::new(&["gemma3n_text"], gemma3n::describe),
+    Architecture::new(&["gemma4_text"], gemma4::describe),
+    Architecture::new(&["lfm2"], lfm2::describe),
+    Architecture::new(&["lfm3"], lfm3::describe),
+    Architecture::new(&["qwen3_5_text"], qwen3_5::describe),
+    Architecture::new(&["qwen3_next"], qwen3_5::describe_next),
+    Architecture::new(&["mamba"], mamba::describe),
+    Architecture::new(&["jamba"], mamba::describe_jamba),
+    Architecture::new(&["mamba2"], mamba2::describe),
+    Architecture::new(&["granitehybrid", "granitemoehybrid"], granite_hybrid::describe),
+    Architecture::new(&["nemotron_h"], nemotron_h::describe),
+    Architecture::new(&["falcon_h1"], falcon_h1::describe),
 ];
 
 /// The architecture of this name.

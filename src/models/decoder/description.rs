@@ -32,6 +32,8 @@ pub(crate) struct Description {
     pub rope_positions: usize,
     /// Ends of the names of tensors that old files carry and nobody needs.
     pub unused: &'static [&'static str],
+    /// GGUF's name of the norm after the last layer.
+    pub final_norm_name: &'static str,
     /// The usual type of activations, where it is not that of the device.
     pub dtype: Option<DType>,
 }
@@ -76,12 +78,26 @@ pub(crate) struct LayerSpec {
     pub feed_norm: Option<NormSpec>,
     pub feed: FeedSpec,
     pub feed_post_norm: Option<NormSpec>,
+    /// The feed-forward part's result is multiplied with this.
+    pub feed_scale: Option<f64>,
+    /// Embeddings of tokens for each layer; all layers have them or none.
+    pub per_layer: Option<PerLayerSpec>,
+    /// Whether the layer's result is multiplied with a learned number.
+    pub scalar: bool,
+    /// Alternating updates; all layers have them or none.
+    pub altup: Option<AltUpSpec>,
 }
 
 /// What carries information from token to token.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum MixerSpec {
     Attention(AttentionSpec),
+    ShortConv(ShortConvSpec),
+    Delta(DeltaSpec),
+    Ssd(SsdSpec),
+    Selective(SelectiveSpec),
+    /// Attention and a state space layer beside each other.
+    Beside(Box<BesideSpec>),
 }
 
 impl MixerSpec {
@@ -89,12 +105,16 @@ impl MixerSpec {
     pub fn attention(&self) -> Option<&AttentionSpec> {
         match self {
             MixerSpec::Attention(a) => Some(a),
+            MixerSpec::Beside(b) => Some(&b.attention),
+            MixerSpec::ShortConv(_) | MixerSpec::Delta(_) | MixerSpec::Ssd(_) | MixerSpec::Selective(_) => None,
         }
     }
     /// As [`MixerSpec::attention`], to be changed.
     pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
         match self {
             MixerSpec::Attention(a) => Some(a),
+            MixerSpec::Beside(b) => Some(&mut b.attention),
+            MixerSpec::ShortConv(_) | MixerSpec::Delta(_) | MixerSpec::Ssd(_) | MixerSpec::Selective(_) => None,
         }
     }
 }
@@ -144,6 +164,8 @@ pub(crate) enum NormKind {
     LayerWithoutBias,
     /// As `Layer`, without w and b.
     LayerWithoutWeights,
+    /// As `Rms`, without w.
+    RmsWithoutWeights,
 }
 
 impl NormSpec {
@@ -186,6 +208,34 @@ pub(crate) struct AttentionSpec {
     pub sinks: bool,
     /// The norm of the heads' results, before the output matrix.
     pub output_norm: Option<NormSpec>,
+    /// What the heads' results are multiplied with.
+    pub gate: Option<Gate>,
+    /// Where keys and values come from.
+    pub keys: KeysFrom,
+    /// Whether later layers take this one's keys and values.
+    pub lends: bool,
+    /// The norm of each head's value.
+    pub value_norm: Option<NormSpec>,
+}
+
+/// Where a layer's keys and values come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum KeysFrom {
+    /// Matrices of its own.
+    Own,
+    /// A matrix of keys, whose rows before norm and rotation are the values too.
+    OwnForValues,
+    /// The layer of this number.
+    Layer(usize),
+}
+
+/// The gate σ(…) of attention's results.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Gate {
+    /// One for each head, by a matrix d → H.
+    Head,
+    /// One for each element: the matrix of queries has, for each head, the rows of its query and then those of its gate.
+    Element,
 }
 
 /// Linear biases of positions (ALiBi, Press et al., 2021): slope · position of the key is added to the scores.
@@ -227,6 +277,121 @@ pub(crate) enum QkNormOf {
     EachHead,
     /// The whole width H·D.
     Width,
+}
+
+/// A gated short convolution, before its weights are read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ShortConvSpec {
+    /// Tokens that the convolution sees, its own included.
+    pub taps: usize,
+    pub bias: bool,
+}
+
+/// A gated delta rule, before its weights are read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DeltaSpec {
+    pub key_heads: usize,
+    /// A multiple of the heads of keys.
+    pub value_heads: usize,
+    /// Size of a key.
+    pub key_dim: usize,
+    /// Size of a value.
+    pub value_dim: usize,
+    /// Tokens that the convolution sees.
+    pub taps: usize,
+    pub activation: ActivationFn,
+    /// The norm of each head's result.
+    pub norm: NormSpec,
+    /// Whether the matrices of q, k, v and z are one, as are those of β and α: for each key head its q, k, all its v and all its z.
+    pub joint: bool,
+}
+
+/// A state space layer, before its weights are read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SsdSpec {
+    pub heads: usize,
+    /// Elements of x that a head has.
+    pub head_dim: usize,
+    /// Groups of heads with a B and a C of their own.
+    pub groups: usize,
+    /// Elements of B and C.
+    pub state: usize,
+    /// Tokens that the convolution sees.
+    pub taps: usize,
+    pub conv_bias: bool,
+    pub input_bias: bool,
+    pub output_bias: bool,
+    pub activation: ActivationFn,
+    /// The least and the largest Δ.
+    pub step_limits: (f64, f64),
+    pub norm: Option<GatedNorm>,
+    /// What h is multiplied with.
+    pub input_scale: Option<f64>,
+    /// What z, x, B, C and Δ are multiplied with before anything else.
+    pub scales: Option<[f64; 5]>,
+}
+
+/// The norm of y before the last matrix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct GatedNorm {
+    pub eps: f64,
+    /// Parts of y that are normalised by themselves.
+    pub groups: usize,
+    /// Whether silu(z) is multiplied with the norm's result instead of its input.
+    pub gate_after: bool,
+}
+
+/// A selective state space, before its weights are read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SelectiveSpec {
+    /// Channels.
+    pub inner: usize,
+    /// Elements of a channel's state.
+    pub state: usize,
+    /// Elements of δ.
+    pub rank: usize,
+    /// Tokens that the convolution sees.
+    pub taps: usize,
+    pub conv_bias: bool,
+    pub bias: bool,
+    pub activation: ActivationFn,
+    /// The norm of δ, B and C.
+    pub norm: Option<NormSpec>,
+}
+
+/// Both, before their weights are read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct BesideSpec {
+    pub attention: AttentionSpec,
+    pub ssd: SsdSpec,
+    /// What attention's input and result and the other's result are multiplied with.
+    pub attention_scales: [f64; 2],
+    pub ssd_scale: f64,
+}
+
+/// The embeddings, before their weights are read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct PerLayerSpec {
+    /// Size P of a layer's part.
+    pub size: usize,
+    /// Tokens that have an embedding; the others share the first.
+    pub vocab: usize,
+    pub norm: NormSpec,
+    pub activation: ActivationFn,
+}
+
+/// Alternating updates, before their weights are read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct AltUpSpec {
+    /// Copies n of the residual stream.
+    pub copies: usize,
+    /// The copy a that layers compute.
+    pub active: usize,
+    /// Whether the copy is scaled before a layer's embeddings are added.
+    pub scaled: bool,
+    /// Rank of the augmented residual.
+    pub laurel: usize,
+    pub norm: NormSpec,
 }
 
 /// The feed-forward part.
@@ -283,6 +448,10 @@ impl Description {
             alibi: None,
             sinks: false,
             output_norm: None,
+            gate: None,
+            keys: KeysFrom::Own,
+            lends: false,
+            value_norm: None,
         };
         let feed = FeedSpec { size: z.feed, form: FeedForm::Gated, activation: ActivationFn::Silu, bias: Some(false), inner_norm: None };
         let layer = LayerSpec {
@@ -294,6 +463,10 @@ impl Description {
             feed_norm: Some(norm),
             feed,
             feed_post_norm: None,
+            feed_scale: None,
+            per_layer: None,
+            scalar: false,
+            altup: None,
         };
         Description {
             architecture,
@@ -311,6 +484,7 @@ impl Description {
             ropes: Vec::new(),
             rope_positions: 1 << 17,
             unused: &[],
+            final_norm_name: "output_norm",
             dtype: None,
         }
     }

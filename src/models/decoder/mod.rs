@@ -1,10 +1,12 @@
 //! The forward pass that all decoders share, over a description of what each consists of.
 
+mod altup;
 pub(crate) mod description;
 mod feed;
 mod mixers;
 pub(crate) mod names;
 mod norm;
+mod per_layer;
 mod rope;
 mod scores;
 
@@ -17,10 +19,12 @@ use crate::models::settings::Settings;
 use crate::models::weights::{Tensors, Weights};
 use crate::models::{KvCache, Layer, LayerCache, Model, ModelShape, Pass, Projection};
 use crate::tensor::Tensor;
-use description::{Flow, HeadSpec, LayerSpec};
+use altup::{AltUp, AltUpEnds};
+use description::{Flow, HeadSpec, LayerSpec, NormSpec};
 use feed::Feed;
 use mixers::Mixer;
 use norm::Norm;
+use per_layer::{PerLayerInput, PerLayerTable};
 use rope::Rope;
 use std::sync::Arc;
 
@@ -34,6 +38,8 @@ pub struct Decoder {
     tokens: Tensor,            // [V, d]
     positions: Option<Tensor>, // [context, d]
     embed_norm: Option<Norm>,
+    per_layer: Option<PerLayerTable>,
+    altup: Option<AltUpEnds>,
     layers: Vec<DecoderLayer>,
     norm: Option<Norm>,
     head: Projection, // d → V
@@ -57,6 +63,10 @@ struct DecoderLayer {
     feed_norm: Option<Norm>,
     feed: Option<Feed>,
     feed_post_norm: Option<Norm>,
+    feed_scale: Option<f32>,
+    per_layer: Option<PerLayerInput>,
+    scalar: Option<Tensor>, // [1]
+    altup: Option<AltUp>,
 }
 
 /// What layers of one pass read besides their inputs.
@@ -69,6 +79,8 @@ pub(crate) struct Context {
     biases: Option<Tensor>,
     /// Keys that are valid.
     kv_len: Option<usize>,
+    /// The tokens' embeddings for each layer, `[B,T,L,P]`.
+    per_layer: Option<Tensor>,
 }
 
 impl Decoder {
@@ -91,9 +103,12 @@ impl Decoder {
         let tokens = w.embedding(width)?;
         let positions = d.embed.positions.map(|p| w.tensor("position_embd.weight", &[d.context + p.offset, width]));
         let layers = d.layers.iter().enumerate().map(|(i, l)| DecoderLayer::load(w, i, l, width)).collect::<TensorResult<Vec<_>>>()?;
+        let first = d.layers.first();
+        let per_layer = first.and_then(|l| l.per_layer).map(|s| PerLayerTable::load(w, s, d.layers.len(), width)).transpose()?;
+        let altup = first.and_then(|l| l.altup).map(|s| AltUpEnds::load(w, s, width)).transpose()?;
         let head = w.head(&tokens, d.head.tied, d.head.bias)?;
         let embed_norm = Norm::load_if(w, "token_embd_norm", d.embed.norm, width)?;
-        let norm = Norm::load_if(w, "output_norm", d.final_norm.then_some(d.norm), width)?;
+        let norm = Norm::load_if(w, d.final_norm_name, d.final_norm.then_some(d.norm), width)?;
         // Llama 3's scaling, worked out by GGUF's converter: one divisor per pair.
         let mut tables = d.ropes.clone();
         if let Some(table) = tables.first_mut().filter(|_| !w.is_hub() && w.has("rope_freqs.weight")) {
@@ -105,7 +120,7 @@ impl Decoder {
         if d.layers.is_empty() {
             return Err(TensorError::Internal("a decoder without layers".into()));
         }
-        let cache: Vec<LayerCache> = d.layers.iter().map(|l| mixers::cache(l, dtype)).collect();
+        let cache: Vec<LayerCache> = d.layers.iter().map(|l| mixers::cache(l, width, dtype)).collect();
         let shape = ModelShape {
             architecture: d.architecture,
             layers: layers.len(),
@@ -122,23 +137,50 @@ impl Decoder {
         let biases = alibi.map(|a| scores::alibi(a, context + PADDING, w.device())).transpose()?;
         let reordered = d.ropes.first().filter(|r| r.reordered && !w.is_hub()).map(|_| shape.head_dim);
         let (positions, transposed) = (positions.transpose()?, d.names.transposed);
-        Ok(Decoder { shape, tokens, positions, embed_norm, layers, norm, head, ropes, biases, reordered, transposed, description: d })
+        Ok(Decoder {
+            shape,
+            tokens,
+            positions,
+            embed_norm,
+            per_layer,
+            altup,
+            layers,
+            norm,
+            head,
+            ropes,
+            biases,
+            reordered,
+            transposed,
+            description: d,
+        })
     }
 }
 
 impl DecoderLayer {
     fn load(w: &Tensors<'_>, i: usize, l: &LayerSpec, width: usize) -> TensorResult<DecoderLayer> {
         let norm = |part: &str, spec| Norm::load_if(w, &format!("blk.{i}.{part}"), spec, width);
+        let (of_mixer, of_feed) =
+            (|n: Option<NormSpec>| n.filter(|_| l.flow.has_mixer()), |n: Option<NormSpec>| n.filter(|_| l.flow.has_feed()));
         Ok(DecoderLayer {
             flow: l.flow,
             residual: l.residual.map(|r| r as f32),
-            attention_norm: norm("attn_norm", l.attention_norm)?,
+            attention_norm: norm("attn_norm", of_mixer(l.attention_norm))?,
             mixer: l.flow.has_mixer().then(|| Mixer::load(w, i, &l.mixer, width)).transpose()?,
-            attention_post_norm: norm("post_attention_norm", l.attention_post_norm)?,
-            feed_norm: norm("ffn_norm", l.feed_norm)?,
+            attention_post_norm: norm("post_attention_norm", of_mixer(l.attention_post_norm))?,
+            feed_norm: norm("ffn_norm", of_feed(l.feed_norm))?,
             feed: l.flow.has_feed().then(|| Feed::load(w, i, &l.feed, width)).transpose()?,
-            feed_post_norm: norm("post_ffw_norm", l.feed_post_norm)?,
+            feed_post_norm: norm("post_ffw_norm", of_feed(l.feed_post_norm))?,
+            feed_scale: l.feed_scale.map(|by| by as f32),
+            per_layer: l.per_layer.map(|s| PerLayerInput::load(w, i, s, width)).transpose()?,
+            scalar: if l.scalar { Some(w.vector(&format!("blk.{i}.layer_output_scale.weight"), 1)?) } else { None },
+            altup: l.altup.map(|s| AltUp::load(w, i, s, width)).transpose()?,
         })
+    }
+
+    /// What the tokens' embeddings for layer `i` add to the residual stream x.
+    fn of_tokens(&self, i: usize, x: &Tensor, context: &Context) -> TensorResult<Option<Tensor>> {
+        let (Some(input), Some(parts)) = (&self.per_layer, &context.per_layer) else { return Ok(None) };
+        input.forward(i, x, parts).map(Some)
     }
 
     /// What is added to the residual stream for a part's result.
@@ -170,9 +212,22 @@ impl Block for DecoderLayer {
         };
         let feed = |h: &Tensor| {
             let y = self.feed.as_ref().map_or_else(|| Ok(h.clone()), |f| f.forward(h))?;
+            let y = self.feed_scale.map_or_else(|| Ok(y.clone()), |by| y.mul(by))?;
             self.added(y, self.feed_post_norm.as_ref())
         };
-        match self.flow {
+        if let Some(altup) = &self.altup {
+            let predictions = altup.predict(x)?;
+            let x = &predictions[altup.active()];
+            let h = normed(first, x)?;
+            let x = x.add(&mixer(&h)?)?.add(&altup.laurel(&h)?)?.mul(std::f32::consts::FRAC_1_SQRT_2)?;
+            let x = x.add(&feed(&normed(second, &x)?)?)?;
+            let mut copies = altup.correct(&predictions, &x)?;
+            if let Some(more) = self.of_tokens(i, &altup.seen(&copies)?, context)? {
+                copies.iter_mut().skip(1).try_for_each(|copy| copy.add(&more).map(|sum| *copy = sum))?;
+            }
+            return Tensor::stack(&copies, 0);
+        }
+        let x = match self.flow {
             Flow::Sequential => {
                 let x = x.add(&mixer(&normed(first, x)?)?)?;
                 x.add(&feed(&normed(second, &x)?)?)
@@ -193,12 +248,21 @@ impl Block for DecoderLayer {
             }
             Flow::MixerOnly => x.add(&mixer(&normed(first, x)?)?),
             Flow::FeedOnly => x.add(&feed(&normed(second, x)?)?),
+        }?;
+        let x = match self.of_tokens(i, &x, context)? {
+            Some(more) => x.add(&more)?,
+            None => x,
+        };
+        match &self.scalar {
+            Some(by) => x.mul(by)?.cast(x.dtype()),
+            None => Ok(x),
         }
     }
 
     fn projections(&self) -> Vec<&Projection> {
-        let mixer = self.mixer.iter().flat_map(Mixer::projections);
-        mixer.chain(self.feed.iter().flat_map(Feed::projections)).map(|(_, p)| p).collect()
+        let parts = self.mixer.iter().flat_map(Mixer::projections).chain(self.feed.iter().flat_map(Feed::projections));
+        let more = self.per_layer.iter().flat_map(PerLayerInput::projections).chain(self.altup.iter().flat_map(AltUp::projections));
+        parts.chain(more).map(|(_, p)| p).collect()
     }
 }
 
@@ -209,7 +273,9 @@ impl Model for Decoder {
 
     fn forward(&self, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<Tensor> {
         let embed = &self.description.embed;
+        let mut ids = None;
         let (mut x, t) = pass.embed(self.shape.dtype, |tokens| {
+            ids = Some(tokens.clone());
             let rows = self.tokens.embedding(tokens)?;
             embed.scale.map_or_else(|| Ok(rows.clone()), |scale| rows.mul(scale as f32))
         })?; // [B, T, d]
@@ -223,10 +289,17 @@ impl Model for Decoder {
         }
         let x = normed(self.embed_norm.as_ref(), &x)?;
         let ropes = self.ropes.iter().map(|r| r.at(pass, cache.len(), t)).collect::<TensorResult<Vec<_>>>()?;
-        let context = Context { ropes: ropes.into(), mask: pass.mask.cloned(), biases: self.biases.clone(), kv_len: cache.valid(t) };
+        let context = Context {
+            ropes: ropes.into(),
+            mask: pass.mask.cloned(),
+            biases: self.biases.clone(),
+            kv_len: cache.valid(t),
+            per_layer: self.per_layer.as_ref().map(|table| table.parts(ids.as_ref(), &x)).transpose()?,
+        };
+        let x = self.altup.as_ref().map_or_else(|| Ok(x.clone()), |altup| altup.copies(&x))?;
         let x = block::run(&self.layers, x, &context, pass, cache)?;
         cache.advance(t);
-        Ok(x)
+        self.altup.as_ref().map_or_else(|| Ok(x.clone()), |altup| altup.join(&x))
     }
 
     fn norm(&self, residual: &Tensor) -> TensorResult<Tensor> {
@@ -257,8 +330,12 @@ impl Model for Decoder {
         let mut all: Vec<&Tensor> = self.norm.iter().flat_map(Norm::weights).collect();
         all.push(&self.head.weight);
         all.extend(self.head.bias.iter().chain(self.embed_norm.iter().flat_map(Norm::weights)));
+        all.extend(self.per_layer.iter().flat_map(PerLayerTable::weights).chain(self.altup.iter().flat_map(AltUpEnds::weights)));
         for l in &self.layers {
             let norms = [&l.attention_norm, &l.attention_post_norm, &l.feed_norm, &l.feed_post_norm];
+            let inner = l.per_layer.iter().flat_map(PerLayerInput::norms).chain(l.altup.iter().flat_map(AltUp::norms));
+            all.extend(inner.flat_map(Norm::weights));
+            all.extend(l.altup.iter().flat_map(AltUp::others).chain(&l.scalar));
             let inner = l.mixer.iter().flat_map(Mixer::norms).chain(l.feed.iter().flat_map(Feed::norms));
             all.extend(norms.into_iter().flatten().chain(inner).flat_map(Norm::weights));
             all.extend(l.projections().into_iter().flat_map(|p| std::iter::once(&p.weight).chain(&p.bias)));
@@ -272,7 +349,9 @@ impl Model for Decoder {
         let mut all = Vec::new();
         for (i, l) in self.layers.iter_mut().enumerate() {
             let mixer = l.mixer.iter_mut().flat_map(Mixer::projections_mut);
-            for (part, linear) in mixer.chain(l.feed.iter_mut().flat_map(Feed::projections_mut)) {
+            let more = l.per_layer.iter_mut().flat_map(PerLayerInput::projections_mut);
+            let more = more.chain(l.altup.iter_mut().flat_map(AltUp::projections_mut));
+            for (part, linear) in mixer.chain(l.feed.iter_mut().flat_map(Feed::projections_mut)).chain(more) {
                 let tensor = format!("blk.{i}.{part}");
                 let [module, _] = names.hub(&tensor);
                 let head_rows = reordered.filter(|_| part == "attn_q" || part == "attn_k");

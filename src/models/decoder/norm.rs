@@ -18,7 +18,7 @@ pub(crate) struct Norm {
 impl Norm {
     /// Reads the weights `[len]` of the norm that GGUF calls `name`.
     pub fn load(w: &Tensors<'_>, name: &str, spec: NormSpec, len: usize) -> TensorResult<Norm> {
-        let weighted = spec.kind != NormKind::LayerWithoutWeights;
+        let weighted = !matches!(spec.kind, NormKind::LayerWithoutWeights | NormKind::RmsWithoutWeights);
         let weight = if weighted { Some(w.norm(&format!("{name}.weight"), &[len], spec.plus_one)?) } else { None };
         let bias = if spec.kind == NormKind::Layer { Some(w.vector(&format!("{name}.bias"), len)?) } else { None };
         Ok(Norm { spec, weight, bias, each_head: false })
@@ -39,7 +39,7 @@ impl Norm {
     pub fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
         let (weight, eps) = (if self.each_head { None } else { self.weight.as_ref() }, self.spec.eps);
         let y = match self.spec.kind {
-            NormKind::Rms => x.rms_norm(weight, eps)?,
+            NormKind::Rms | NormKind::RmsWithoutWeights => x.rms_norm(weight, eps)?,
             _ => x.layer_norm(weight, self.bias.as_ref(), eps)?,
         };
         match &self.weight {

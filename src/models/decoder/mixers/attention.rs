@@ -2,7 +2,7 @@
 
 use crate::error::TensorResult;
 use crate::models::decoder::Context;
-use crate::models::decoder::description::{AttentionSpec, JointQkv, QkNormOf};
+use crate::models::decoder::description::{AttentionSpec, Gate, JointQkv, KeysFrom, QkNormOf};
 use crate::models::decoder::norm::Norm;
 use crate::models::decoder::scores;
 use crate::models::weights::Tensors;
@@ -22,6 +22,8 @@ pub(crate) struct Attention {
     /// A logit of each head that belongs to no key, `[H]`.
     sinks: Option<Tensor>,
     output_norm: Option<Norm>,
+    gate: Option<Projection>, // d → H
+    value_norm: Option<Norm>,
 }
 
 /// The matrices of queries d → H·D, keys and values d → Hkv·D.
@@ -29,8 +31,10 @@ pub(crate) struct Attention {
 enum Qkv {
     Separate {
         q: Projection,
-        k: Projection,
-        v: Projection,
+        /// None where keys are another layer's.
+        k: Option<Projection>,
+        /// None where values are another layer's or the keys.
+        v: Option<Projection>,
     },
     /// Their rows in this order.
     Joint(Projection),
@@ -42,11 +46,17 @@ impl Attention {
         let name = |part: &str| format!("blk.{i}.{part}");
         let (heads, kv_heads, size) = (spec.heads, spec.kv_heads, spec.head_dim);
         let (q, kv) = (heads * size, kv_heads * size);
+        let own = !matches!(spec.keys, KeysFrom::Layer(_));
+        if !own {
+            // Files may carry what the other layer's keys stand for.
+            ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight", "attn_v_norm.weight"].iter().for_each(|part| w.skip(&name(part)));
+        }
+        let queries = if spec.gate == Some(Gate::Element) { 2 * q } else { q };
         let qkv = match spec.joint {
             JointQkv::Separate => Qkv::Separate {
-                q: w.linear(&name("attn_q"), width, q, spec.qkv_bias)?,
-                k: w.linear(&name("attn_k"), width, kv, spec.qkv_bias)?,
-                v: w.linear(&name("attn_v"), width, kv, spec.qkv_bias)?,
+                q: w.linear(&name("attn_q"), width, queries, spec.qkv_bias)?,
+                k: if own { Some(w.linear(&name("attn_k"), width, kv, spec.qkv_bias)?) } else { None },
+                v: if spec.keys == KeysFrom::Own { Some(w.linear(&name("attn_v"), width, kv, spec.qkv_bias)?) } else { None },
             },
             JointQkv::Sorted => Qkv::Joint(w.linear(&name("attn_qkv"), width, q + 2 * kv, spec.qkv_bias)?),
             JointQkv::Grouped => {
@@ -65,9 +75,14 @@ impl Attention {
         Ok(Attention {
             qkv,
             q_norm: qk_norm("attn_q_norm", heads)?,
-            k_norm: qk_norm("attn_k_norm", kv_heads)?,
+            k_norm: if own { qk_norm("attn_k_norm", kv_heads)? } else { None },
+            value_norm: Norm::load_if(w, &name("attn_v_norm"), spec.value_norm, size)?,
             sinks: if spec.sinks { Some(w.vector(&name("attn_sinks.weight"), heads)?) } else { None },
             output_norm: Norm::load_if(w, &name("attn_sub_norm"), spec.output_norm, q)?,
+            gate: match spec.gate {
+                Some(Gate::Head) => Some(w.linear(&name("attn_gate"), width, heads, Some(false))?),
+                _ => None,
+            },
             o: w.linear(&name("attn_output"), q, width, spec.output_bias)?,
             spec: Arc::new(spec.clone()),
         })
@@ -77,13 +92,36 @@ impl Attention {
     fn project(&self, h: &Tensor) -> TensorResult<[Tensor; 3]> {
         let s = &self.spec;
         let all = match &self.qkv {
-            Qkv::Separate { q, k, v } => [q.forward(h)?, k.forward(h)?, v.forward(h)?],
+            Qkv::Separate { q, k: Some(k), v: Some(v) } => [q.forward(h)?, k.forward(h)?, v.forward(h)?],
+            Qkv::Separate { q, k: Some(k), .. } => {
+                let (q, k) = (q.forward(h)?, k.forward(h)?);
+                [q, k.clone(), k]
+            }
+            // Those of another layer stand for k and v.
+            Qkv::Separate { q, .. } => {
+                let q = q.forward(h)?;
+                [q.clone(), q.clone(), q]
+            }
             Qkv::Joint(all) => all.parts(h, [s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim])?,
         };
         let Some(c) = s.clip else { return Ok(all) };
         let [q, k, v] = all;
         let clip = |x: Tensor| x.clamp(Some(-c), Some(c));
         Ok([clip(q)?, clip(k)?, clip(v)?])
+    }
+
+    /// The queries `[B,T,H·D]`, and the factors of the heads' results `[B,T,H·D]` if there is a gate.
+    fn gate(&self, h: &Tensor, q: Tensor) -> TensorResult<(Tensor, Option<Tensor>)> {
+        let (s, &[b, t, _]) = (&self.spec, h.dims()) else { return Ok((q, None)) };
+        let merged = |x: &Tensor| x.reshape(&[b as isize, t as isize, (s.heads * s.head_dim) as isize]);
+        if s.gate == Some(Gate::Element) {
+            let both = q.reshape(&[b, t, s.heads, 2 * s.head_dim].map(|n| n as isize))?;
+            let part = |start| merged(&both.narrow(-1, start, s.head_dim)?);
+            return Ok((part(0)?, Some(part(s.head_dim)?.sigmoid()?)));
+        }
+        let Some(gate) = &self.gate else { return Ok((q, None)) };
+        let each = gate.forward(h)?.sigmoid()?.unsqueeze(-1)?.broadcast_to(&[b, t, s.heads, s.head_dim])?;
+        Ok((q, Some(merged(&each)?)))
     }
 
     /// Queries or keys as heads `[B,H,T,D]`, normalised and turned.
@@ -109,9 +147,20 @@ impl Attention {
     pub fn forward(&self, i: usize, h: &Tensor, context: &Context, cache: &mut KvCache) -> TensorResult<Tensor> {
         let s = &*self.spec;
         let [q, k, v] = self.project(h)?;
+        let (q, gate) = self.gate(h, q)?;
         let q = self.heads(&q, s.heads, self.q_norm.as_ref(), s.query_rope.or(s.rope), context)?; // [B, H, T, D]
-        let k = self.heads(&k, s.kv_heads, self.k_norm.as_ref(), s.rope, context)?;
-        let (k, v) = cache.append(i, &k, &split_heads(&v, s.kv_heads)?)?;
+        let (k, v) = match s.keys {
+            KeysFrom::Layer(other) => cache.lent(other)?,
+            _ => {
+                let k = self.heads(&k, s.kv_heads, self.k_norm.as_ref(), s.rope, context)?;
+                let v = split_heads(&v, s.kv_heads)?;
+                let v = self.value_norm.as_ref().map_or_else(|| Ok(v.clone()), |norm| norm.forward(&v))?;
+                cache.append(i, &k, &v)?
+            }
+        };
+        if s.lends {
+            cache.lend(i, &k, &v);
+        }
         let biased = match (&context.biases, &context.mask) {
             (Some(biases), None) => Some(biases.narrow(-1, 0, k.dims()[2])?),
             (Some(biases), Some(mask)) => Some(biases.narrow(-1, 0, k.dims()[2])?.add(mask)?),
@@ -124,6 +173,10 @@ impl Attention {
             q.attention(&k, &v, biased.as_ref(), &options)?
         };
         let a = merge_heads(&a)?; // [B, T, H·D]
+        let a = match gate {
+            Some(gate) => a.mul(&gate)?,
+            None => a,
+        };
         match &self.output_norm {
             Some(norm) => self.o.forward(&norm.forward(&a)?),
             None => self.o.forward(&a),
@@ -134,18 +187,22 @@ impl Attention {
     pub fn projections(&self) -> impl Iterator<Item = (&'static str, &Projection)> {
         let (joint, separate) = match &self.qkv {
             Qkv::Joint(all) => (Some(("attn_qkv", all)), None),
-            Qkv::Separate { q, k, v } => (None, Some([("attn_q", q), ("attn_k", k), ("attn_v", v)])),
+            Qkv::Separate { q, k, v } => (None, Some([("attn_q", Some(q)), ("attn_k", k.as_ref()), ("attn_v", v.as_ref())])),
         };
-        joint.into_iter().chain(separate.into_iter().flatten()).chain([("attn_output", &self.o)])
+        let separate = separate.into_iter().flatten().filter_map(|(part, p)| Some((part, p?)));
+        let gate = self.gate.iter().map(|g| ("attn_gate", g));
+        joint.into_iter().chain(separate).chain(gate).chain([("attn_output", &self.o)])
     }
 
     /// As [`Attention::projections`], to be changed.
     pub fn projections_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Projection)> {
         let (joint, separate) = match &mut self.qkv {
             Qkv::Joint(all) => (Some(("attn_qkv", all)), None),
-            Qkv::Separate { q, k, v } => (None, Some([("attn_q", q), ("attn_k", k), ("attn_v", v)])),
+            Qkv::Separate { q, k, v } => (None, Some([("attn_q", Some(q)), ("attn_k", k.as_mut()), ("attn_v", v.as_mut())])),
         };
-        joint.into_iter().chain(separate.into_iter().flatten()).chain([("attn_output", &mut self.o)])
+        let separate = separate.into_iter().flatten().filter_map(|(part, p)| Some((part, p?)));
+        let gate = self.gate.iter_mut().map(|g| ("attn_gate", g));
+        joint.into_iter().chain(separate).chain(gate).chain([("attn_output", &mut self.o)])
     }
 
     /// The norms.

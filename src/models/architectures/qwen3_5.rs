@@ -1,0 +1,79 @@
+//! Qwen 3.5 and Qwen 3 Next (Alibaba, 2025): three layers of four have the gated delta rule in the place of attention, whose results are times
+//! σ of a gate in the others; a quarter of each head turns, and norms are times 1 + w.
+
+use super::common::{self, Usual};
+use crate::error::TensorResult;
+use crate::models::decoder::Description;
+use crate::models::decoder::description::{DeltaSpec, Gate, MixerSpec, NormSpec, QkNorm, QkNormOf};
+use crate::models::decoder::names::Names;
+use crate::models::rope_settings::RopeDefaults;
+use crate::models::settings::{NONE, Settings};
+
+pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
+    hybrid(s, "qwen3_5_text", 4, false)
+}
+
+/// Qwen 3 Next, as far as its layers have no experts.
+pub(super) fn describe_next(s: &Settings<'_>) -> TensorResult<Description> {
+    let d = hybrid(s, "qwen3_next", 2, true)?;
+    let step = s.size(NONE, "decoder_sparse_step", 4096)?.unwrap_or(1);
+    let dense = s.numbers("mlp_only_layers")?.unwrap_or_default();
+    let experts = s.number(NONE, "num_experts")?.unwrap_or(512.0);
+    if experts > 0.0 && (0..d.layers.len()).any(|i| (i + 1) % step == 0 && !dense.contains(&(i as f64))) {
+        return Err(s.refuse(NONE, "num_experts", "experts are not implemented"));
+    }
+    let of_experts = ["moe_intermediate_size", "shared_expert_intermediate_size", "num_experts_per_tok", "norm_topk_prob"];
+    of_experts.iter().chain(&["output_router_logits", "router_aux_loss_coef"]).for_each(|key| s.ignore(key));
+    Ok(d)
+}
+
+fn hybrid(s: &Settings<'_>, architecture: &'static str, kv_heads: usize, joint: bool) -> TensorResult<Description> {
+    common::only_hub(s)?;
+    let rope = RopeDefaults { part: Some(0.25), ..RopeDefaults::default() };
+    let mut d = common::decoder(s, architecture, &Usual { kv_heads: Some(kv_heads), head_dim: Some(256), rope, ..Usual::default() })?;
+    // Which pairs turn with the rows and columns of an image; those of a text turn with its positions.
+    ["mrope_section", "mrope_interleaved"].iter().for_each(|key| s.ignore(&format!("rope_parameters.{key}")));
+    let of_heads = NormSpec { plus_one: false, ..d.norm };
+    let norm = NormSpec { plus_one: true, ..d.norm };
+    d.norms(norm);
+    let bias = common::bias(s, "attention_bias", false)?;
+    d.attentions(|a| {
+        a.qk_norm = Some(QkNorm { norm, of: QkNormOf::Head, after_rope: false });
+        (a.qkv_bias, a.output_bias) = (bias, bias);
+        a.gate = Some(Gate::Element);
+    });
+    let size = |key: &str, usual: usize| -> TensorResult<usize> { Ok(s.size(NONE, key, 1 << 14)?.unwrap_or(usual)) };
+    let spec = DeltaSpec {
+        key_heads: size("linear_num_key_heads", 16)?,
+        value_heads: size("linear_num_value_heads", 32)?,
+        key_dim: size("linear_key_head_dim", 128)?,
+        value_dim: size("linear_value_head_dim", 128)?,
+        taps: size("linear_conv_kernel_dim", 4)?,
+        activation: d.layers[0].feed.activation,
+        norm: of_heads,
+        joint,
+    };
+    if spec.value_heads % spec.key_heads != 0 || spec.taps < 2 {
+        return Err(s.wrong(format!("the sizes of linear attention do not fit together ({})", s.sizes())));
+    }
+    let interval = s.size(NONE, "full_attention_interval", 4096)?.unwrap_or(4);
+    let kinds = common::layer_kinds(s, &["layer_types"], d.layers.len(), &[&["full_attention"], &["linear_attention"]])?;
+    let kinds: Vec<usize> = kinds.unwrap_or_else(|| (1..=d.layers.len()).map(|i| usize::from(i % interval != 0)).collect());
+    for (l, _) in d.layers.iter_mut().zip(kinds).filter(|(_, kind)| *kind == 1) {
+        l.mixer = MixerSpec::Delta(spec.clone());
+    }
+    d.names = Names::llama().with(&[
+        ("attn_qkv", "linear_attn.in_proj_qkv"),
+        ("attn_gate", "linear_attn.in_proj_z"),
+        ("ssm_beta", "linear_attn.in_proj_b"),
+        ("ssm_alpha", "linear_attn.in_proj_a"),
+        ("ssm_in", "linear_attn.in_proj_qkvz"),
+        ("ssm_ba", "linear_attn.in_proj_ba"),
+        ("ssm_conv1d", "linear_attn.conv1d"),
+        ("ssm_a", "linear_attn.A_log"),
+        ("ssm_dt.bias", "linear_attn.dt_bias"),
+        ("ssm_norm", "linear_attn.norm"),
+        ("ssm_out", "linear_attn.out_proj"),
+    ]);
+    Ok(d)
+}
