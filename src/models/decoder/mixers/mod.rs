@@ -31,7 +31,7 @@ pub(crate) enum Mixer {
     Delta(Delta),
     Ssd(Ssd),
     Selective(Selective),
-    Beside(Beside),
+    Beside(Box<Beside>),
 }
 
 /// Where a mixer's states are in the cache: in a layer, from a part on.
@@ -66,7 +66,7 @@ impl Mixer {
             MixerSpec::Delta(s) => Mixer::Delta(Delta::load(w, i, s, width)?),
             MixerSpec::Ssd(s) => Mixer::Ssd(Ssd::load(w, i, s, width)?),
             MixerSpec::Selective(s) => Mixer::Selective(Selective::load(w, i, s, width)?),
-            MixerSpec::Beside(s) => Mixer::Beside(Beside::load(w, i, s, width)?),
+            MixerSpec::Beside(s) => Mixer::Beside(Box::new(Beside::load(w, i, s, width)?)),
         })
     }
 
@@ -107,7 +107,10 @@ impl Mixer {
             Mixer::Delta(s) => s.projections_mut(),
             Mixer::Ssd(s) => s.projections_mut(),
             Mixer::Selective(s) => s.projections_mut(),
-            Mixer::Beside(s) => s.attention.projections_mut().chain(s.ssd.projections_mut()).collect(),
+            Mixer::Beside(s) => {
+                let Beside { attention, ssd, .. } = &mut **s;
+                attention.projections_mut().chain(ssd.projections_mut()).collect()
+            }
         }
     }
 
