@@ -33,7 +33,7 @@ pub(crate) enum Mixer {
     Delta(Delta),
     Ssd(Ssd),
     Selective(Selective),
-    Beside(Beside),
+    Beside(Box<Beside>),
     Latent(Latent),
 }
 
@@ -70,14 +70,14 @@ impl Mixer {
             MixerSpec::Delta(s) => Mixer::Delta(Delta::load(w, i, s, width)?),
             MixerSpec::Ssd(s) => Mixer::Ssd(Ssd::load(w, i, s, width)?),
             MixerSpec::Selective(s) => Mixer::Selective(Selective::load(w, i, s, width)?),
-            MixerSpec::Beside(s) => Mixer::Beside(Beside::load(w, i, s, width)?),
+            MixerSpec::Beside(s) => Mixer::Beside(Box::new(Beside::load(w, i, s, width)?)),
             MixerSpec::Latent(l) => Mixer::Latent(Latent::load(w, i, l, width)?),
         })
     }
 
     /// `[B,T,d]` to `[B,T,d]`; what later tokens need goes to layer `i` of the cache.
     pub fn forward(&self, i: usize, h: &Tensor, context: &Context, cache: &mut KvCache) -> TensorResult<Tensor> {
-        let attends = matches!(self, Mixer::Attention(_));
+        let attends = matches!(self, Mixer::Attention(_) | Mixer::Latent(_));
         if context.mask.is_some() && !attends {
             let message = "a mask of tokens that do not count; layers with a state read every token: give texts of one length";
             return Err(TensorError::Unsupported(message.into()));
@@ -114,7 +114,10 @@ impl Mixer {
             Mixer::Delta(s) => s.projections_mut(),
             Mixer::Ssd(s) => s.projections_mut(),
             Mixer::Selective(s) => s.projections_mut(),
-            Mixer::Beside(s) => s.attention.projections_mut().chain(s.ssd.projections_mut()).collect(),
+            Mixer::Beside(s) => {
+                let Beside { attention, ssd, .. } = &mut **s;
+                attention.projections_mut().chain(ssd.projections_mut()).collect()
+            }
             Mixer::Latent(l) => l.projections_mut(),
         }
     }
