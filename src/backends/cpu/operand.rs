@@ -1,7 +1,7 @@
 //! What kernels ask about their operands: memory to use in place, strides, rows.
 
-use crate::dtype::Element;
-use crate::plan::{Buf, Task, Value};
+use crate::dtype::{DType, Element};
+use crate::plan::{Buf, SliceMut, Task, Value};
 
 /// Load `k` as memory: where it is plain, row-major and stored in the type T.
 pub fn slice<T: Element>(task: &dyn Task, k: usize) -> Option<&[T]> {
@@ -62,5 +62,51 @@ pub fn piece<'b, T: Value + Element>(task: &dyn Task, k: usize, whole: Option<&'
             task.load(k, start, T::slice_mut(buffer));
             buffer
         }
+    }
+}
+
+/// A counting sort of the positions `0..count` by their index below `n`, which load `k` has: those of index r are
+/// `starts[r]..starts[r + 1]` of `order`. There are n + 2 starts.
+pub fn by_index(task: &dyn Task, k: usize, n: usize, count: usize, starts: &mut [u32], order: &mut [u32]) {
+    starts.fill(0);
+    let each = |f: &mut dyn FnMut(usize, usize)| {
+        let mut i = 0;
+        let mut wide = [0i64; 256];
+        while i < count {
+            let len = wide.len().min(count - i);
+            read(task, k, i, &mut wide[..len]);
+            for &index in &wide[..len] {
+                if index < 0 || index as usize >= n {
+                    task.fail(index, n);
+                } else {
+                    f(i, index as usize);
+                }
+                i += 1;
+            }
+        }
+    };
+    // starts[r + 2] counts row r, then the sums make starts[r + 1] the place where row r begins; filling moves it to where it ends.
+    each(&mut |_, r| starts[r + 2] += 1);
+    for r in 2..n + 2 {
+        starts[r] += starts[r - 1];
+    }
+    each(&mut |i, r| {
+        order[starts[r + 1] as usize] = i as u32;
+        starts[r + 1] += 1;
+    });
+}
+
+fn read(task: &dyn Task, k: usize, start: usize, out: &mut [i64]) {
+    macro_rules! lane {
+        ($t:ty, $v:ident) => {{
+            let mut x = [0 as $t; 256];
+            task.load(k, start, SliceMut::$v(&mut x[..out.len()]));
+            out.iter_mut().zip(&x).for_each(|(o, &x)| *o = x as i64);
+        }};
+    }
+    match task.step().loads[k].dtype().compute() {
+        DType::I64 => lane!(i64, I64),
+        DType::U32 => lane!(u32, U32),
+        _ => lane!(i32, I32),
     }
 }

@@ -37,9 +37,9 @@ pub(super) fn experts(s: &Settings<'_>, keys: &Counts<'_>, router: RouterSpec) -
     }
     let used = s.size("expert_used_count", keys.used, limit)?;
     let usual = keys.usual.filter(|_| s.is_hub()).map_or([None; 2], |n| n.map(Some));
-    let missing = |gguf: &str, hub: &str| s.wrong(format!("`{}` is missing", s.name(gguf, hub)));
-    let count = count.or(usual[0]).ok_or_else(|| missing("expert_count", keys.count[0]))?;
-    let used = used.or(usual[1]).ok_or_else(|| missing("expert_used_count", keys.used))?;
+    let count = count.or(usual[0]).ok_or_else(|| s.wrong(format!("`{}` is missing", s.name("expert_count", keys.count[0]))))?;
+    let missing = || s.refuse("expert_count", keys.count[0], &format!("`{}` is missing", s.name("expert_used_count", keys.used)));
+    let used = used.or(usual[1]).ok_or_else(missing)?;
     if used > count {
         return Err(s.refuse("expert_used_count", keys.used, &format!("there are {count} experts")));
     }

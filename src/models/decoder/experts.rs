@@ -138,7 +138,7 @@ fn matrices(
 ) -> TensorResult<(Option<Matrices>, [Matrices; 2])> {
     let name = |part: &str| format!("blk.{i}.{part}");
     let (count, size) = (spec.count, feed.size);
-    let [gate, up, down] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"].map(|part| name(part));
+    let [gate, up, down] = ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"].map(name);
     let joint = name("ffn_gate_up_exps.weight");
     let has_gate = feed.form != FeedForm::Plain;
     let biased = spec.bias.unwrap_or_else(|| w.has(&format!("{down}.bias")));

@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 /// The feed-forward part of a layer with its weights.
 #[derive(Clone)]
 pub(crate) enum Feed {
-    Dense(Dense),
+    Dense(Box<Dense>),
     Experts(Box<Experts>),
 }
 
@@ -21,7 +21,7 @@ impl Feed {
     pub fn load(w: &Tensors<'_>, i: usize, spec: &FeedSpec, width: usize) -> TensorResult<Feed> {
         match &spec.experts {
             Some(experts) => Ok(Feed::Experts(Box::new(Experts::load(w, i, spec, experts, width)?))),
-            None => Ok(Feed::Dense(Dense::load(w, i, DENSE, spec, width)?)),
+            None => Ok(Feed::Dense(Box::new(Dense::load(w, i, DENSE, spec, width)?))),
         }
     }
 
@@ -35,7 +35,7 @@ impl Feed {
 
     fn dense(&self) -> Option<&Dense> {
         match self {
-            Feed::Dense(dense) => Some(dense),
+            Feed::Dense(dense) => Some(&**dense),
             Feed::Experts(experts) => experts.shared(),
         }
     }
@@ -48,7 +48,7 @@ impl Feed {
     /// As [`Feed::projections`], to be changed.
     pub fn projections_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut Projection)> {
         let dense = match self {
-            Feed::Dense(dense) => Some(dense),
+            Feed::Dense(dense) => Some(&mut **dense),
             Feed::Experts(experts) => experts.shared_mut(),
         };
         dense.into_iter().flat_map(Dense::projections_mut)

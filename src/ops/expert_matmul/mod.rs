@@ -5,12 +5,11 @@ pub(crate) mod gpu;
 mod tests;
 
 use crate::backends::cpu::gemm::{Matrix, MatrixMut, gemm};
-use crate::backends::cpu::operand::{slice, values};
+use crate::backends::cpu::operand::{by_index, slice, values};
 use crate::backends::cpu::{dot, path, share, vector::Real};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
-use crate::ops::index_add::sort;
 use crate::plan::{AdapterInfo, Kernel, Step, Task, Wgsl};
 use crate::shape::Shape;
 use crate::tensor::{Grads, Key, Lowered, Meta, Op, Tensor, Vjp};
@@ -86,7 +85,7 @@ impl ExpertMatMulKernel {
         if task.thread() == 0 {
             // SAFETY: the memory has this size, and only this thread uses it before the barrier.
             let (starts, order) = unsafe { std::slice::from_raw_parts_mut(lists, size) }.split_at_mut(s.experts + 2);
-            sort(task, 2, s.experts, s.pairs, starts, order);
+            by_index(task, 2, s.experts, s.pairs, starts, order);
         }
         task.barrier();
         // SAFETY: written before the barrier, and not any more.

@@ -2,14 +2,14 @@
 
 pub(crate) mod gpu;
 
-use crate::backends::cpu::operand::values;
+use crate::backends::cpu::operand::{by_index, values};
 use crate::backends::cpu::{share, vector::Real};
 use crate::dtype::DType;
 use crate::dtype::Element;
 use crate::error::{TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::ops::Lit;
-use crate::plan::{AdapterInfo, Kernel, SliceMut, Step, Task, Value, Wgsl};
+use crate::plan::{AdapterInfo, Kernel, Step, Task, Value, Wgsl};
 use crate::shape::{Shape, dim};
 use crate::tensor::{Grads, Key, Lowered, Meta, Mode, Op, Tensor, Vjp};
 use std::panic::Location;
@@ -90,7 +90,7 @@ impl IndexAddKernel {
         if task.thread() == 0 {
             // SAFETY: the memory has this size, and only this thread uses it before the barrier.
             let (starts, order) = unsafe { std::slice::from_raw_parts_mut(lists, n + 2 + count) }.split_at_mut(n + 2);
-            sort(task, 1, n, count, starts, order);
+            by_index(task, 1, n, count, starts, order);
         }
         task.barrier();
         // SAFETY: written before the barrier, and not any more.
@@ -104,52 +104,6 @@ impl IndexAddKernel {
             }
             task.store(0, r * inner, T::slice_mut(sum));
         }
-    }
-}
-
-/// A counting sort of the positions `0..count` by their index below `n`, which load `k` has: those of index r are
-/// `starts[r]..starts[r + 1]` of `order`. There are n + 2 starts.
-pub(crate) fn sort(task: &dyn Task, k: usize, n: usize, count: usize, starts: &mut [u32], order: &mut [u32]) {
-    starts.fill(0);
-    let each = |f: &mut dyn FnMut(usize, usize)| {
-        let mut i = 0;
-        let mut wide = [0i64; 256];
-        while i < count {
-            let len = wide.len().min(count - i);
-            read(task, k, i, &mut wide[..len]);
-            for &index in &wide[..len] {
-                if index < 0 || index as usize >= n {
-                    task.fail(index, n);
-                } else {
-                    f(i, index as usize);
-                }
-                i += 1;
-            }
-        }
-    };
-    // starts[r + 2] counts row r, then the sums make starts[r + 1] the place where row r begins; filling moves it to where it ends.
-    each(&mut |_, r| starts[r + 2] += 1);
-    for r in 2..n + 2 {
-        starts[r] += starts[r - 1];
-    }
-    each(&mut |i, r| {
-        order[starts[r + 1] as usize] = i as u32;
-        starts[r + 1] += 1;
-    });
-}
-
-fn read(task: &dyn Task, k: usize, start: usize, out: &mut [i64]) {
-    macro_rules! lane {
-        ($t:ty, $v:ident) => {{
-            let mut x = [0 as $t; 256];
-            task.load(k, start, SliceMut::$v(&mut x[..out.len()]));
-            out.iter_mut().zip(&x).for_each(|(o, &x)| *o = x as i64);
-        }};
-    }
-    match task.step().loads[k].dtype().compute() {
-        DType::I64 => lane!(i64, I64),
-        DType::U32 => lane!(u32, U32),
-        _ => lane!(i32, I32),
     }
 }
 
