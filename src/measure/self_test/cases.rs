@@ -12,13 +12,16 @@ use std::sync::Arc;
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
+/// What a case computes on a device.
+type Run = Box<dyn Fn(&Device) -> TensorResult<Tensor> + Send + Sync>;
+
 /// One computation.
 pub(super) struct Case {
     /// The kind of kernel, the operation, its sizes and dtype.
     pub name: String,
     /// The largest difference that is right, as a part of the largest value; 0 for the same values.
     pub tolerance: f64,
-    pub run: Box<dyn Fn(&Device) -> TensorResult<Tensor> + Send + Sync>,
+    pub run: Run,
 }
 
 /// Numbers in [−1, 1) that look random: multiples of 2⁻¹², which every dtype of 16 bits rounds alike.
