@@ -3,6 +3,7 @@
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::Description;
 use crate::models::decoder::description::NormSpec;
+use crate::models::encoder::description::EncoderSpec;
 
 /// A tower for images (Dosovitskiy et al., 2021), before its weights are read.
 #[derive(Clone, Debug)]
@@ -47,4 +48,28 @@ pub(crate) enum LabelsOf {
     First,
     /// The first token, and behind it the mean of the others.
     FirstAndMean,
+}
+
+/// Two towers, before their weights are read.
+pub(crate) struct PairSpec {
+    pub text: EncoderSpec,
+    pub image: VisionSpec,
+    /// Which token of a text its vector is of.
+    pub token: TextToken,
+    /// Numbers of a text's vector, and whether the product that gives it has a bias.
+    pub text_projection: (usize, bool),
+    /// Numbers of an image's vector, where a product gives it.
+    pub image_projection: Option<usize>,
+    /// Whether a learned number is added to similarities.
+    pub bias: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum TextToken {
+    /// The last place of the row, padding or not.
+    Last,
+    /// The first one with this number.
+    FirstOf(u32),
+    /// The one with the largest number.
+    Largest,
 }

@@ -1,7 +1,7 @@
 //! Towers for images: ViT, DINOv2 and SigLIP; and pairs of towers, for images and for texts: CLIP and SigLIP.
 
 pub(crate) mod description;
-pub(crate) mod pair;
+mod pair;
 mod pool;
 
 pub use pair::{ImageTextModel, Similarity};

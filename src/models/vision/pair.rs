@@ -1,42 +1,17 @@
 //! Pairs of towers whose vectors of images and texts are compared: CLIP and SigLIP.
 
 use super::VisionTower;
-use super::description::VisionSpec;
+use super::description::TextToken;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::models::architectures::towers;
-use crate::models::encoder::description::EncoderSpec;
 use crate::models::inference::Inputs;
 use crate::models::settings::Settings;
 use crate::models::weights::Tensors;
 use crate::models::{Encoder, Projection, Weights};
 use crate::tensor::Tensor;
 use std::panic::Location;
-
-/// Two towers, before their weights are read.
-pub(crate) struct PairSpec {
-    pub text: EncoderSpec,
-    pub image: VisionSpec,
-    /// Which token of a text its vector is of.
-    pub token: TextToken,
-    /// Numbers of a text's vector, and whether the product that gives it has a bias.
-    pub text_projection: (usize, bool),
-    /// Numbers of an image's vector, where a product gives it.
-    pub image_projection: Option<usize>,
-    /// Whether a learned number is added to similarities.
-    pub bias: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum TextToken {
-    /// The last place of the row, padding or not.
-    Last,
-    /// The first one with this number.
-    FirstOf(u32),
-    /// The one with the largest number.
-    Largest,
-}
 
 /// Images and texts to vectors of one space: CLIP (Radford et al., 2021), SigLIP (Zhai et al., 2023).
 pub struct ImageTextModel {

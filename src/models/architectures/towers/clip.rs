@@ -9,8 +9,7 @@ use crate::models::decoder::description::LearnedPositions;
 use crate::models::decoder::names::Names;
 use crate::models::encoder::description::EncoderSpec;
 use crate::models::settings::{NONE, Settings};
-use crate::models::vision::description::{ImagePool, VisionSpec};
-use crate::models::vision::pair::{PairSpec, TextToken};
+use crate::models::vision::description::{ImagePool, PairSpec, TextToken, VisionSpec};
 
 const TEXT: Usual = Usual { width: 512, layers: 12, heads: 8, feed: 2048, eps: 1e-5, activation: ActivationFn::GeluSigmoid };
 const IMAGE: Usual = Usual { width: 768, layers: 12, heads: 12, feed: 3072, ..TEXT };

@@ -8,8 +8,7 @@ mod vit;
 
 use crate::error::TensorResult;
 use crate::models::settings::Settings;
-use crate::models::vision::description::VisionSpec;
-use crate::models::vision::pair::PairSpec;
+use crate::models::vision::description::{PairSpec, VisionSpec};
 
 /// An architecture of a tower, or of a pair.
 pub(crate) struct TowerArchitecture<T> {

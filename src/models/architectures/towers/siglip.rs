@@ -8,8 +8,7 @@ use crate::models::decoder::description::LearnedPositions;
 use crate::models::decoder::names::Names;
 use crate::models::encoder::description::EncoderSpec;
 use crate::models::settings::{NONE, Settings};
-use crate::models::vision::description::{ImagePool, VisionSpec};
-use crate::models::vision::pair::{PairSpec, TextToken};
+use crate::models::vision::description::{ImagePool, PairSpec, TextToken, VisionSpec};
 
 const USUAL: Usual = Usual { width: 768, layers: 12, heads: 12, feed: 3072, eps: 1e-6, activation: ActivationFn::GeluTanh };
 
