@@ -62,7 +62,7 @@ pub enum Factor {
     Half(usize),
     /// A byte `e` at this byte: `2^(e − 128)`.
     PowerOfTwo(usize),
-    /// Four bytes from 0 on, one each 16 values: four bits of exponent, three of mantissa ([`small_float`]).
+    /// Four bytes from 0 on, one each 16 values: four bits of exponent, three of mantissa.
     SmallFloats,
     /// The bits of an f16 in bits 12 to 16 of four words of two bytes, from this byte on, the lowest first.
     Scattered(usize),
