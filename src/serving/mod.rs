@@ -2,7 +2,7 @@
 //! network; programs use it directly, for batches too.
 //!
 //! What differs from row to row of a step is data (positions, pages, numbers of keys, settings of the choice), so that a few prepared steps serve every
-//! mixture of requests (`steps`). A [`scheduler`] without device or clock decides which rows go on, and which pages they have ([`pages`]).
+//! mixture of requests (`steps`). A `scheduler` without device or clock decides which rows go on, and which pages they have (`pages`).
 
 mod choose;
 mod engine;

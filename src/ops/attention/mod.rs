@@ -48,7 +48,7 @@ pub struct AttentionKernel {
     pub sums: bool,
     /// The probability of dropping a weight, or 0.
     pub dropout: f64,
-    /// Whether keys and values are `[pages,Hkv,64,D]`, load 3 has each text's pages `[B,P]` and load 4 its number of keys `[B]`, i32: see [`paged`].
+    /// Whether keys and values are `[pages,Hkv,64,D]`, load 3 has each text's pages `[B,P]` and load 4 its number of keys `[B]`, i32: see `paged.rs`.
     pub paged: bool,
 }
 
