@@ -1,20 +1,16 @@
 //! Granite 4 (IBM, 2025): Granite with Mamba-2 layers in the place of most attention, which does not turn positions.
 
 use super::common::{self, Usual};
-use super::granite;
 use super::mamba2::SsdKeys;
+use super::{experts, granite, granitemoe};
 use crate::error::TensorResult;
 use crate::models::decoder::Description;
-use crate::models::decoder::description::{FeedForm, GatedNorm, MixerSpec, SsdSpec};
+use crate::models::decoder::description::{ExpertLayout, FeedForm, GatedNorm, MixerSpec, SharedSpec, SsdSpec};
 use crate::models::decoder::names::Names;
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     common::only_hub(s)?;
-    let experts = s.number(NONE, "num_local_experts")?.unwrap_or(8.0);
-    if experts > 0.0 {
-        return Err(s.refuse(NONE, "num_local_experts", "experts are not implemented"));
-    }
     let mut d = common::decoder(s, "granitehybrid", &Usual::default())?;
     granite::multipliers(s, &mut d)?;
     common::biases(s, &mut d)?;
@@ -23,9 +19,19 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         common::unturned(&mut d, |_| true);
     }
     // The size of experts stands in its usual place.
-    let size = s.size(NONE, "shared_intermediate_size", 1 << 22)?.unwrap_or(1024);
-    d.each(|l| (l.feed.form, l.feed.size) = (FeedForm::GatedJoint, size));
-    ["num_experts_per_tok", "output_router_logits", "router_aux_loss_coef", "mamba_chunk_size"].iter().for_each(|key| s.ignore(key));
+    let (size, shared) = (d.layers[0].feed.size, s.size(NONE, "shared_intermediate_size", 1 << 22)?.unwrap_or(1024));
+    d.each(|l| l.feed.form = FeedForm::GatedJoint);
+    let dense = s.number(NONE, "num_local_experts")? == Some(0.0);
+    if dense {
+        s.ignore("num_experts_per_tok");
+        d.each(|l| l.feed.size = shared);
+    } else {
+        let mut spec = experts::experts(s, &experts::counts([8, 2]), granitemoe::ROUTER)?;
+        spec.layout = ExpertLayout::Joint;
+        spec.shared = Some(SharedSpec { size: shared, gated: false, mean: false });
+        experts::put(&mut d, &spec, size, |_| true);
+    }
+    s.ignore("mamba_chunk_size");
     let mut spec = bamba(s, s.size(NONE, "mamba_expand", 64)?.unwrap_or(2) * d.width)?;
     let bias = s.flag(NONE, "mamba_proj_bias")?.unwrap_or(false);
     (spec.input_bias, spec.output_bias) = (bias, bias);
@@ -36,7 +42,8 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     for (l, _) in d.layers.iter_mut().zip(kinds).filter(|(_, kind)| *kind == 1) {
         l.mixer = MixerSpec::Ssd(spec.clone());
     }
-    d.names = names().with(&[("ffn_up", "shared_mlp.input_linear"), ("ffn_down", "shared_mlp.output_linear")]);
+    let [up, down] = if dense { ["ffn_up", "ffn_down"] } else { ["ffn_up_shexp", "ffn_down_shexp"] };
+    d.names = names().with(&granitemoe::NAMES).with(&[(up, "shared_mlp.input_linear"), (down, "shared_mlp.output_linear")]);
     Ok(d)
 }
 

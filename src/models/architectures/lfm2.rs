@@ -40,11 +40,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         None => conv_layers(s, layers)?,
     };
     convolutions(s, &mut d, &conv, 3)?;
-    d.names = names().with(&[
-        ("attn_output", "self_attn.out_proj"),
-        ("attn_q_norm", "self_attn.q_layernorm"),
-        ("attn_k_norm", "self_attn.k_layernorm"),
-    ]);
+    d.names = names_of_heads();
     LEFT_OVER.iter().for_each(|key| s.ignore(key));
     Ok(d)
 }
@@ -81,6 +77,15 @@ pub(super) fn convolutions(s: &Settings<'_>, d: &mut Description, conv: &[bool],
     let layers = d.layers.iter_mut().zip(conv).filter(|(_, conv)| **conv);
     layers.for_each(|(l, _)| l.mixer = MixerSpec::ShortConv(ShortConvSpec { taps, bias }));
     Ok(())
+}
+
+/// The names, with those that the attention of LFM2 has.
+pub(super) fn names_of_heads() -> Names {
+    names().with(&[
+        ("attn_output", "self_attn.out_proj"),
+        ("attn_q_norm", "self_attn.q_layernorm"),
+        ("attn_k_norm", "self_attn.k_layernorm"),
+    ])
 }
 
 pub(super) fn names() -> Names {

@@ -37,11 +37,13 @@ mod granitemoe;
 mod helium;
 mod hunyuan;
 mod lfm2;
+mod lfm2_moe;
 mod lfm3;
 mod llama;
 mod llama4;
 mod mamba;
 mod mamba2;
+mod minicpm3;
 mod minimax_m2;
 mod mistral;
 mod mistral4;
@@ -149,8 +151,10 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["gemma3n_text"], gemma3n::describe),
     Architecture::new(&["gemma4_text"], gemma4::describe),
     Architecture::new(&["lfm2"], lfm2::describe),
+    Architecture::new(&["lfm2_moe"], lfm2_moe::describe),
     Architecture::new(&["lfm3"], lfm3::describe),
     Architecture::new(&["qwen3_5_text"], qwen3_5::describe),
+    Architecture::new(&["qwen3_5_moe_text"], qwen3_5::describe_moe),
     Architecture::new(&["qwen3_next"], qwen3_5::describe_next),
     Architecture::new(&["mamba"], mamba::describe),
     Architecture::new(&["jamba"], mamba::describe_jamba),
@@ -174,6 +178,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["deepseek_v3"], deepseek::describe3),
     Architecture::new(&["glm4_moe_lite"], glm4_moe_lite::describe),
     Architecture::new(&["mistral4"], mistral4::describe),
+    Architecture::new(&["minicpm3"], minicpm3::describe),
     Architecture::new(&["llama4_text"], llama4::describe),
 ];
 

@@ -2,9 +2,10 @@
 //! σ of a gate in the others; a quarter of each head turns, and norms are times 1 + w.
 
 use super::common::{self, Usual};
+use super::{experts, qwen_moe};
 use crate::error::TensorResult;
 use crate::models::decoder::Description;
-use crate::models::decoder::description::{DeltaSpec, Gate, MixerSpec, NormSpec, QkNorm, QkNormOf};
+use crate::models::decoder::description::{DeltaSpec, Gate, MixerSpec, NormSpec, QkNorm, QkNormOf, RouterSpec, Scores, SharedSpec};
 use crate::models::decoder::names::Names;
 use crate::models::rope_settings::RopeDefaults;
 use crate::models::settings::{NONE, Settings};
@@ -13,18 +14,42 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     hybrid(s, "qwen3_5_text", 4, false)
 }
 
-/// Qwen 3 Next, as far as its layers have no experts.
+/// Qwen 3.5 with experts, whose weights add up to 1, and a shared one in every layer.
+pub(super) fn describe_moe(s: &Settings<'_>) -> TensorResult<Description> {
+    let mut d = hybrid(s, "qwen3_5_moe_text", 2, false)?;
+    put_experts(s, &mut d, [256, 8], true, |_| true)?;
+    Ok(d)
+}
+
+/// Qwen 3 Next: the same but for layers without experts.
 pub(super) fn describe_next(s: &Settings<'_>) -> TensorResult<Description> {
-    let d = hybrid(s, "qwen3_next", 2, true)?;
+    let mut d = hybrid(s, "qwen3_next", 2, true)?;
     let step = s.size(NONE, "decoder_sparse_step", 4096)?.unwrap_or(1);
     let dense = s.numbers("mlp_only_layers")?.unwrap_or_default();
-    let experts = s.number(NONE, "num_experts")?.unwrap_or(512.0);
-    if experts > 0.0 && (0..d.layers.len()).any(|i| (i + 1) % step == 0 && !dense.contains(&(i as f64))) {
-        return Err(s.refuse(NONE, "num_experts", "experts are not implemented"));
+    let normalised = s.flag(NONE, "norm_topk_prob")?.unwrap_or(true);
+    if s.number(NONE, "num_experts")? == Some(0.0) {
+        ["moe_intermediate_size", "shared_expert_intermediate_size", "num_experts_per_tok"].iter().for_each(|key| s.ignore(key));
+        return Ok(d);
     }
-    let of_experts = ["moe_intermediate_size", "shared_expert_intermediate_size", "num_experts_per_tok", "norm_topk_prob"];
-    of_experts.iter().chain(&["output_router_logits", "router_aux_loss_coef"]).for_each(|key| s.ignore(key));
+    put_experts(s, &mut d, [512, 10], normalised, |i| (i + 1) % step == 0 && !dense.contains(&(i as f64)))?;
     Ok(d)
+}
+
+/// Experts by the softmax over all of them, and a shared one times σ(w·x), in the layers for which `sparse` holds.
+fn put_experts(
+    s: &Settings<'_>,
+    d: &mut Description,
+    usual: [usize; 2],
+    normalised: bool,
+    sparse: impl Fn(usize) -> bool,
+) -> TensorResult<()> {
+    let mut spec = experts::experts(s, &experts::counts(usual), RouterSpec::new(Scores::Softmax).normalised(normalised))?;
+    let shared = s.size(NONE, "shared_expert_intermediate_size", 1 << 22)?.unwrap_or(512);
+    spec.shared = Some(SharedSpec { size: shared, gated: true, mean: false });
+    let size = experts::size(s, "moe_intermediate_size", 512)?;
+    experts::put(d, &spec, size, sparse);
+    d.names = d.names.clone().with(&qwen_moe::SHARED_NAMES);
+    Ok(())
 }
 
 fn hybrid(s: &Settings<'_>, architecture: &'static str, kv_heads: usize, joint: bool) -> TensorResult<Description> {

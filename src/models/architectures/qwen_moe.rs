@@ -9,6 +9,14 @@ use crate::models::decoder::description::{RouterSpec, Scores, SharedSpec};
 use crate::models::decoder::names::Names;
 use crate::models::settings::{NONE, Settings};
 
+/// The names of a shared expert's matrices and of its gate.
+pub(super) const SHARED_NAMES: [(&str, &str); 4] = [
+    ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
+    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
+];
+
 pub(super) fn describe2(s: &Settings<'_>) -> TensorResult<Description> {
     let mut d = common::decoder(s, "qwen2moe", &Usual { kv_heads: Some(16), experts: true, ..Usual::default() })?;
     let bias = common::bias(s, "qkv_bias", true)?;
@@ -27,12 +35,7 @@ pub(super) fn describe2(s: &Settings<'_>) -> TensorResult<Description> {
     let shared = s.size("expert_shared_feed_forward_length", "shared_expert_intermediate_size", 1 << 22)?;
     let shared = shared.or(s.is_hub().then_some(5632)).map(|size| SharedSpec { size, gated: true, mean: false });
     put(s, &mut d, [60, 4], 1408, false, shared)?;
-    d.names = Names::llama().with(&[
-        ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
-        ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
-        ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
-        ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
-    ]);
+    d.names = Names::llama().with(&SHARED_NAMES);
     Ok(d)
 }
 

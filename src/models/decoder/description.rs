@@ -522,7 +522,7 @@ pub(crate) struct Divisor {
 
 impl RouterSpec {
     /// Scores of all experts, of which the chosen ones' are the weights as they are.
-    pub fn new(scores: Scores) -> RouterSpec {
+    pub const fn new(scores: Scores) -> RouterSpec {
         RouterSpec {
             scores,
             bias: false,

@@ -10,10 +10,10 @@ use tensorlogic::models::{self, Model, Sampler, Session, Weights};
 use tensorlogic::{DType, Device, TensorError, TensorResult};
 
 /// Names of decoders, in folders and GGUF files, that others run and this library refuses by name.
-const NOT_SUPPORTED: [&str; 5] = ["kimi_linear", "lfm2_moe", "minicpm3", "olmo_hybrid", "qwen3_5_moe_text"];
+const NOT_SUPPORTED: [&str; 2] = ["kimi_linear", "olmo_hybrid"];
 
 /// Models of supported architectures that have experts, which are refused.
-const WITH_EXPERTS: [&str; 3] = ["gemma4_text-moe", "granitemoehybrid-moe", "qwen3_next-base"];
+const WITH_EXPERTS: [&str; 1] = ["gemma4_text-moe"];
 
 fn root() -> PathBuf {
     let given = std::env::var_os("TL_VECTORS").map(PathBuf::from);
@@ -113,7 +113,7 @@ impl Case {
         let same = |what: &str, got: &[f32], tokens: &[u32]| -> TensorResult<()> {
             let want: Vec<f64> = logits(tokens)?.iter().map(|v| *v as f64).collect();
             let largest = want.iter().fold(0f64, |m, v| m.max(v.abs()));
-            assert_close(&format!("{} {what}", self.id()), got, &want, 0.0, 3e-5 * largest);
+            assert_close(&format!("{} {what}", self.id()), got, &want, 0.0, self.tolerance().1.max(3e-5 * largest));
             Ok(())
         };
         let (prompt, others) = (&tokens[..7], &tokens[7..12]);
@@ -155,7 +155,9 @@ impl Case {
                     break;
                 }
             }
-            assert_close(&format!("{} in steps of {sizes:?}", self.id()), &got, &want, 0.0, 3e-5 * largest);
+            // Where rounding grows from layer to layer, as by the delta rule, the reference allows more.
+            let most = self.tolerance().1.max(3e-5 * largest);
+            assert_close(&format!("{} in steps of {sizes:?}", self.id()), &got, &want, 0.0, most);
         }
         Ok(())
     }
