@@ -60,7 +60,9 @@ impl Tensor {
     #[track_caller]
     pub(crate) fn unpacked_for(&self, x: &Tensor) -> TensorResult<Tensor> {
         let rows = x.numel() / self.dims().last().copied().unwrap_or(1).max(1);
-        let pays = self.dtype().is_block() && x.dtype() == DType::F16 && x.device().backend().unpacks(rows, self.numel());
+        let many = self.dtype().is_block() && x.dtype() == DType::F16 && x.device().backend().unpacks(rows, self.numel());
+        // Products have no kernel that looks up codebooks.
+        let pays = many || (self.dtype().has_codebook() && x.device().capabilities().shaders);
         if !pays || x.node.tracked {
             return Ok(self.clone());
         }
