@@ -162,7 +162,7 @@ impl List {
     }
 
     fn products(&mut self) {
-        for dtype in DType::WEIGHTS.into_iter().filter(|d| !d.has_codebook()) {
+        for dtype in DType::WEIGHTS.into_iter().filter(|d| d.format().is_none_or(|f| f.linear().is_some())) {
             let activations = if dtype.is_block() { DType::F32 } else { dtype };
             // Block formats: a GPU rounds what it unpacks, or the activations, to 16 bits.
             let tolerance = if dtype.is_block() { 1e-2 } else { rounding(dtype) };

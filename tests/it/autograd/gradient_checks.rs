@@ -466,6 +466,7 @@ fn every_operation_has_a_case() {
             norms_and_rope,
             attention,
             running,
+            experts,
             rows_by_index,
             losses,
             windows,
