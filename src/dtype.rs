@@ -116,7 +116,7 @@ impl DType {
     pub const WEIGHTS: [DType; 3 + FORMATS.len()] = joined(&[F32, F16, BF16], &Self::BLOCKS);
 
     /// Whether values are entries of a codebook of hundreds of numbers: IQ1 to IQ3. On GPUs a weight of such a type is unpacked to f16 before each
-    /// product, since kernels that look entries up took minutes to compile.
+    /// linear layer, since kernels of products that look entries up take long to compile.
     pub fn has_codebook(self) -> bool {
         self.format().is_some_and(|f| ["iq1_", "iq2_", "iq3_"].iter().any(|start| f.name.starts_with(start)))
     }

@@ -226,7 +226,7 @@ impl List {
                 self.add(format!("map cast {dtype} to {to}"), 0.0, move |d| noise(&[29, 31], dtype, 23, d)?.cast(to));
             }
         }
-        for dtype in DType::BLOCKS {
+        for dtype in DType::BLOCKS.into_iter().filter(|d| d.format().is_some_and(|f| f.linear().is_some())) {
             self.add(format!("unpack [4,512] {dtype}"), rounding(DType::F16), move |d| weight(4, 512, dtype, 24, d)?.cast(DType::F32));
         }
     }

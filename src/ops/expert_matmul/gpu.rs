@@ -49,8 +49,7 @@ const SEGMENT: u32 = 1024;
 pub fn expert_matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let (x, w, pairs) = (step.loads[0].shape, step.loads[1].shape, step.loads[2].shape.count());
     let (experts, n, k) = (w[0], w[1], w[2]);
-    let codebook = step.loads[1].plain().is_some_and(|s| s.dtype.has_codebook());
-    if codebook || !indexable(&[x.count(), w.count(), pairs.checked_mul(n)?]) || x[0] == 0 || experts == 0 || k == 0 {
+    if !indexable(&[x.count(), w.count(), pairs.checked_mul(n)?]) || x[0] == 0 || experts == 0 || k == 0 {
         return None;
     }
     let weights = Weights::of(&step.loads[1], k);

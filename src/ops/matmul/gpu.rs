@@ -12,9 +12,6 @@ use crate::tuning::GEMV_ROW_LIMIT;
 
 /// Load 0 `[batch, M, K]` times load 1 `[batch, N, K]`.
 pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-    if step.loads[1].plain().is_some_and(|s| s.dtype.has_codebook()) {
-        return None;
-    }
     let p = Product::of(step, adapter)?;
     if !indexable(&[p.a.shape.count(), p.b.shape.count(), step.stores[0].shape.count()]) {
         return None;
@@ -64,7 +61,7 @@ pub fn matmul_kind(step: &Step) -> Option<DType> {
         return None;
     }
     Weights::of(b, a.shape[2]).raw?;
-    b.plain().map(|s| s.dtype).filter(|d| !d.has_codebook())
+    b.plain().map(|s| s.dtype)
 }
 
 params! {

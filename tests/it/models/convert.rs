@@ -143,7 +143,7 @@ fn every_type_is_near_its_source() {
         _ => f64::INFINITY,
     };
     // Some formats are only read.
-    let written = |d: &DType| !d.is_block() || tensorlogic::quant::quantize(*d, &[0.0; 256]).is_ok();
+    let written = |d: &DType| file_type(*d).is_some() && (!d.is_block() || tensorlogic::quant::quantize(*d, &[0.0; 256]).is_ok());
     for dtype in DType::WEIGHTS.into_iter().filter(written) {
         let out = folder.join(format!("{dtype}.gguf"));
         convert(&plain, dtype, &out);
