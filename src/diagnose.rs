@@ -185,7 +185,7 @@ impl Device {
     /// Problems of the program that runs on this device, from its counters; none for a good program. Rates need 64 evaluations after the
     /// first 32. Where steps look bound by launches, a launch is measured, which takes some milliseconds; otherwise nothing runs.
     ///
-    /// ```
+    /// ```standalone_crate
     /// # use tensorlogic::{Device, DType, Tensor};
     /// let device = Device::cpu();
     /// let mut x = Tensor::ones(&[64, 64], DType::F32, &device)?;

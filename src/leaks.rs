@@ -39,7 +39,7 @@ impl fmt::Display for Leak {
 ///
 /// From [`LeakDetector::baseline`] on every request for memory is recorded, until the detector is dropped.
 ///
-/// ```
+/// ```standalone_crate
 /// # use tensorlogic::{Device, DType, Tensor, leaks::LeakDetector};
 /// # fn main() -> tensorlogic::TensorResult<()> {
 /// let device = Device::cpu();
@@ -151,7 +151,7 @@ impl Device {
     /// Runs `work`, and tells what memory that it requested is still held afterwards, by op and line, besides the tensors given to
     /// [`Scope::keep`]. Waits for the device at the end.
     ///
-    /// ```
+    /// ```standalone_crate
     /// # use tensorlogic::{Device, DType, Tensor};
     /// # fn main() -> tensorlogic::TensorResult<()> {
     /// let device = Device::cpu();

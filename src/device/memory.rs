@@ -257,7 +257,7 @@ impl Device {
     /// Starts a recording of this device's memory, which ends when the returned value is dropped: for each buffer its size, and the op and
     /// user's line that allocated it; the peak; and what is still allocated. Without a recording there is no cost.
     ///
-    /// ```
+    /// ```standalone_crate
     /// # use tensorlogic::{Device, DType, Tensor};
     /// # fn main() -> tensorlogic::TensorResult<()> {
     /// let device = Device::cpu();

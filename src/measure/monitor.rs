@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 ///
 /// Times are those of [`measure`]: inputs take turns, so that caches do not serve large copies twice, and results are checked.
 ///
-/// ```
+/// ```standalone_crate
 /// use tensorlogic::measure::{Options, PerformanceMonitor};
 /// use tensorlogic::{DType, Device};
 /// let mut monitor = PerformanceMonitor::new(&Device::cpu(), Options::quick());

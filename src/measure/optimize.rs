@@ -108,7 +108,7 @@ impl Device {
     /// # Errors
     /// Those of [`Device::defragment`].
     ///
-    /// ```
+    /// ```standalone_crate
     /// use tensorlogic::{DType, Device, Rng};
     /// let device = Device::cpu();
     /// let x = Rng::new(1).normal(&[64, 64], DType::F32, &device)?;
@@ -140,7 +140,7 @@ impl Device {
     /// # Errors
     /// Those of the work and of [`Device::defragment`]; [`TensorError::Internal`] if a bit of the result changed.
     ///
-    /// ```
+    /// ```standalone_crate
     /// use tensorlogic::{DType, Device, Rng};
     /// let device = Device::cpu();
     /// let x = Rng::new(1).normal(&[64, 64], DType::F32, &device)?;

@@ -63,7 +63,7 @@ impl Device {
     /// Profiles some steps of a loop; `handler` gets the number and the profile of each cycle. Call [`StepProfiler::step`] at the end of
     /// every step.
     ///
-    /// ```
+    /// ```standalone_crate
     /// # use tensorlogic::{Device, DType, Rng};
     /// # use tensorlogic::profile::{ProfileOptions, Schedule, SortBy};
     /// # fn main() -> tensorlogic::TensorResult<()> {

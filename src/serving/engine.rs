@@ -396,7 +396,7 @@ impl Core {
             Ok(()) => drop(self.live.insert(id, live)),
             Err(Full::TooLong | Full::Waiting) => {
                 self.taken.fetch_sub(1, Relaxed);
-                let _ = live.events.send(Event::Failed(TensorError::State("there is no room for the request".into())));
+                let _ = live.events.send(Event::Failed(TensorError::State("out of pages for the request".into())));
             }
         }
     }

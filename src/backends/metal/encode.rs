@@ -138,7 +138,7 @@ impl PreparedPlan {
                 None => {
                     self.numbers.forget();
                     let (device, in_use) = (gpu.name.clone(), gpu.memory.pool.memory().in_use);
-                    let help = "there is no room for a plan's numbers";
+                    let help = "out of memory for a plan's numbers";
                     return Err(TensorError::OutOfMemory { device, asked: bytes, in_use, limit: None, help });
                 }
             },

@@ -2,6 +2,7 @@
 
 mod architecture;
 mod buffer_orders;
+mod examples;
 mod function_length;
 #[cfg(feature = "gpu")]
 mod idea_to_code;
