@@ -71,6 +71,13 @@ impl Case {
         (tol["rtol"].as_f64().unwrap(), tol["atol"].as_f64().unwrap())
     }
 
+    /// Largest permitted absolute difference between the same text in different parts, whose largest logit is `largest`. Where rounding grows
+    /// from layer to layer, as by the delta rule, the reference itself allows more than the usual 2e-4, and so much is allowed here.
+    fn split_tolerance(&self, largest: f64) -> f64 {
+        let reference = self.tolerance().1;
+        if self.weights.is_dir() && reference > 2e-4 { reference.max(3e-5 * largest) } else { 3e-5 * largest }
+    }
+
     fn load(&self, device: &Device) -> TensorResult<Box<dyn Model>> {
         models::load(&Weights::open(&self.weights, device)?, Some(DType::F32))
     }
@@ -113,7 +120,7 @@ impl Case {
         let same = |what: &str, got: &[f32], tokens: &[u32]| -> TensorResult<()> {
             let want: Vec<f64> = logits(tokens)?.iter().map(|v| *v as f64).collect();
             let largest = want.iter().fold(0f64, |m, v| m.max(v.abs()));
-            assert_close(&format!("{} {what}", self.id()), got, &want, 0.0, self.tolerance().1.max(3e-5 * largest));
+            assert_close(&format!("{} {what}", self.id()), got, &want, 0.0, self.split_tolerance(largest));
             Ok(())
         };
         let (prompt, others) = (&tokens[..7], &tokens[7..12]);
@@ -155,9 +162,7 @@ impl Case {
                     break;
                 }
             }
-            // Where rounding grows from layer to layer, as by the delta rule, the reference allows more.
-            let most = self.tolerance().1.max(3e-5 * largest);
-            assert_close(&format!("{} in steps of {sizes:?}", self.id()), &got, &want, 0.0, most);
+            assert_close(&format!("{} in steps of {sizes:?}", self.id()), &got, &want, 0.0, self.split_tolerance(largest));
         }
         Ok(())
     }
