@@ -104,7 +104,8 @@ impl CustomOp {
         CustomOp::new(name, Form::RowReduction)
     }
 
-    /// The GPU form: WGSL with a function of the operation's name. Names of other functions should begin with it too.
+    /// The GPU form: WGSL with a function of the operation's name. Names of other functions should begin with it too; those of generated code
+    /// (`x4`, `at0`) are refused when the operation runs.
     ///
     /// Elementwise, it is `fn name(x0: f32, x1: f32, …, p0: f32, …) -> f32`: an element of each input, then the run-time numbers.
     ///

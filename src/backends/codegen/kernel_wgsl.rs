@@ -64,6 +64,15 @@ pub(super) fn shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, options: Cod
     };
     let Some(grid) = grid_of(step, w.grid)? else { return Ok(None) };
     let (text, mut head) = strip(&w.source);
+    if let Some(name) = generated_name(&text) {
+        let help = "generated code uses such names for operands; give it another one";
+        return Err(TensorError::Config(format!(
+            "{}: the kernel declares `{name}` ({}:{}): {help}",
+            step.name,
+            step.at.file(),
+            step.at.line()
+        )));
+    }
     for (name, v) in &w.consts {
         let _ = writeln!(head, "const {name}: u32 = {v}u;");
     }
@@ -98,6 +107,18 @@ pub(super) fn shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, options: Cod
     let fails = k.services();
     k.body += &text;
     Ok(Some(StepShader { fails, ..assemble(k.head, k.operands, k.meta, &k.body, grid) }))
+}
+
+/// The first function, constant or alias of a kernel's own code whose name is one that generated code may use, whether or not it does here:
+/// which operands there are depends on what was fused.
+fn generated_name(text: &str) -> Option<&str> {
+    let mut before = "";
+    identifiers(text).find(|name| {
+        let declared = matches!(std::mem::replace(&mut before, name), "fn" | "const" | "alias");
+        let number = name.trim_end_matches(['v', 'w']);
+        let stem = number.trim_end_matches(|c: char| c.is_ascii_digit());
+        declared && stem.len() < number.len() && ["at", "az", "b", "d", "pl", "ps", "w", "x", "y", "z"].contains(&stem)
+    })
 }
 
 /// The components of four elements.

@@ -33,7 +33,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) groups: 
       eight = weights(min(n0 + row, p.n - 1u), k + column);
     } else {
       let from_row = min(m0 + row, p.m - 1u);
-      eight = Eight(x4(from_row, k + column), x4(from_row, k + column + 4u));
+      eight = Eight(x_quad(from_row, k + column), x_quad(from_row, k + column + 4u));
     }
     put(brings_weights, column * TILE + row, eight.a);
     put(brings_weights, (column + 4u) * TILE + row, eight.b);

@@ -17,7 +17,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) groups: 
 #unroll
     for (var r = 0u; r < ROWS; r++) {
       let m = min(first + r, p.m - 1u);
-      sums[r] += dot(w.a, x4(m, k)) + dot(w.b, x4(m, k + 4u));
+      sums[r] += dot(w.a, x_quad(m, k)) + dot(w.b, x_quad(m, k + 4u));
     }
   }
 #unroll

@@ -1,6 +1,6 @@
 // Quads of x, and weights k..k + 8 of row n, where k is a multiple of 8. Of x there are zeros beyond a row, of weights anything finite.
 
-fn x4(m: u32, k: u32) -> vec4<f32> {
+fn x_quad(m: u32, k: u32) -> vec4<f32> {
   let base = m * p.k;
 #if VEC_X
   if (k < p.k) { return vec4<f32>(load4_0(base + k)); }

@@ -33,7 +33,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #unroll
       for (var q = 0u; q < PART; q++) {
         let c = s * PART + q;
-        let a = x4(m, quad_of(i, c));
+        let a = x_quad(m, quad_of(i, c));
         products += quad(x, y, z, i, c) * a;
         total += a;
       }

@@ -49,7 +49,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
             let w = fma(quad(x, y, z, i, c), vec4<f32>(by.x), vec4<f32>(by.y));
             let v = quad_of(i, c);
 #unroll
-            for (var j = 0u; j < PAIRS; j++) { sums[j] += dot(w, x4(pairs[j] / p.per, v)); }
+            for (var j = 0u; j < PAIRS; j++) { sums[j] += dot(w, x_quad(pairs[j] / p.per, v)); }
           }
         }
       }

@@ -7,7 +7,7 @@ const PART: u32 = QUADS / PARTS; // quads of a part
 // The place in a row of quad c of item i.
 fn quad_of(i: u32, c: u32) -> u32 { return i / SPAN_ITEMS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % SPAN_ITEMS * WIDTH + c % WIDTH; }
 // Quad v of row m of x, zero beyond its end.
-fn x4(m: u32, v: u32) -> vec4<f32> {
+fn x_quad(m: u32, v: u32) -> vec4<f32> {
   let base = m * p.k; let k = 4u * v;
   var x = vec4<f32>();
 #if VEC_X

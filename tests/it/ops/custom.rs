@@ -181,10 +181,18 @@ fn mistakes_are_errors_that_name_the_operation() {
         says(SPREAD.apply(&[&zeros(&[])], &[]), "spread: a scalar has no rows");
     }
     static WRONG: CustomOp = CustomOp::elementwise("wrong").wgsl("fn wrong(x: f32) -> f32 { return y; }");
+    static TAKEN: CustomOp =
+        CustomOp::elementwise("taken").wgsl("fn x7(x: f32) -> f32 { return 2.0 * x; }\nfn taken(x: f32) -> f32 { return x7(x); }");
+    static FREE: CustomOp =
+        CustomOp::elementwise("free").wgsl("fn xv(x: f32) -> f32 { return 2.0 * x; }\nfn free(x: f32) -> f32 { return xv(x); }");
     if let Some(d) = gpu() {
         let x = Tensor::ones(&[4], DType::F32, &d).unwrap();
         let e = WRONG.apply(&[&x], &[]).unwrap().to_vec().unwrap_err().to_string();
         assert!(e.starts_with("not supported: wrong on ") && e.contains("return y;"), "{e}");
+        // A name of generated code is refused wherever it stands, not only beside as many operands.
+        let e = TAKEN.apply(&[&x], &[]).unwrap().to_vec().unwrap_err().to_string();
+        assert!(e.contains("taken: the kernel declares `x7` (") && e.contains("custom.rs:"), "{e}");
+        assert_eq!(FREE.apply(&[&x.add(&x).unwrap()], &[]).unwrap().to_vec().unwrap(), [4.0; 4]);
         // The device goes on.
         assert_eq!(x.add(1.0).unwrap().to_vec().unwrap(), [2.0; 4]);
         says(BLEND.apply(&[&x, &Tensor::ones(&[4], DType::F32, &Device::cpu()).unwrap()], &[1.0, 1.0]), "operands are on");
