@@ -186,9 +186,13 @@ impl Tensor {
     pub fn cosine_similarity(&self, rhs: &Tensor, d: isize, eps: f64) -> TensorResult<Tensor> {
         let at = Location::caller();
         let full = self.shape().broadcast(rhs.shape(), "cosine_similarity", at)?;
-        let (a, b) = (self.broadcast_to(&full)?, rhs.broadcast_to(&full)?);
+        let stored = self.stored().promote(rhs.stored()).map_err(|e| TensorError::dtype("cosine_similarity", at, e.to_string()))?;
+        // Near 1 and -1 the parts of the gradient cancel: 16 bits would leave their rounding.
+        let wide = |x: &Tensor| if stored.is_float() { x.cast(stored.compute()) } else { Ok(x.clone()) };
+        let (a, b) = (wide(self)?.broadcast_to(&full)?, wide(rhs)?.broadcast_to(&full)?);
         let (long_a, long_b) = (a.norm(2.0, &[d], true)?, b.norm(2.0, &[d], true)?);
-        a.div(&long_a.clamp(Some(eps), None)?)?.mul(&b.div(&long_b.clamp(Some(eps), None)?)?)?.sum(&[d], false)
+        let y = a.div(&long_a.clamp(Some(eps), None)?)?.mul(&b.div(&long_b.clamp(Some(eps), None)?)?)?.sum(&[d], false)?;
+        if stored.is_float() { y.cast(stored) } else { Ok(y) }
     }
 
     /// Divided by the `p`-norm along dimension `d`; norms below `eps` (PyTorch: 1e-12) count as `eps`.
