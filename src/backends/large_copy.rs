@@ -1,6 +1,7 @@
 //! Copies of many bytes into memory that nobody has touched yet: the system gives its pages during the copy, which takes longer than the copy.
 
 /// Bytes of a huge page on x86-64 and most Arm systems.
+#[cfg(any(target_os = "linux", test))]
 const HUGE: usize = 2 << 20;
 /// Bytes from which a copy is shared among threads: starting them takes about as long as copying 1 MiB.
 const SHARED_FROM: usize = 8 << 20;

@@ -123,9 +123,8 @@ fn cargo_check(own: &Path, targets: &[&Target], package: &str) -> Result<bool, S
         for tool in ["CC", "CXX", "AR"] {
             cargo.env(format!("{tool}_{name}"), own);
         }
-        if !flags.is_empty() {
-            cargo.env(format!("CARGO_TARGET_{}_RUSTFLAGS", name.to_uppercase()), flags);
-        }
+        // Warnings are errors there too; Cargo leaves dependencies' warnings out.
+        cargo.env(format!("CARGO_TARGET_{}_RUSTFLAGS", name.to_uppercase()), format!("{flags} -Dwarnings"));
     }
     Ok(cargo.status().map_err(|e| format!("cargo: {e}"))?.success())
 }
