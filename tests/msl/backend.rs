@@ -57,8 +57,8 @@ pub struct MslBackend {
     kernels: Mutex<HashMap<String, (Arc<Kernel>, MetalText)>>,
     /// How often each kernel, by its address, ran in three orders.
     compared: Mutex<HashMap<usize, usize>>,
-    /// Counters and partial results of kernels, held while a plan runs.
-    scratch: Mutex<Vec<u128>>,
+    /// Counters and partial results of kernels: memory for each thread that runs one at the time.
+    scratch: Mutex<Vec<Vec<u128>>>,
     trouble: Mutex<Option<TensorError>>,
     submits: AtomicU64,
     dispatches: AtomicUsize,
@@ -88,7 +88,7 @@ impl MslBackend {
             plans: Mutex::default(),
             kernels: Mutex::default(),
             compared: Mutex::default(),
-            scratch: Mutex::new(vec![0; SCRATCH_WORDS / 4]),
+            scratch: Mutex::default(),
             trouble: Mutex::default(),
             submits: AtomicU64::new(0),
             dispatches: AtomicUsize::new(0),
@@ -197,7 +197,7 @@ impl MslBackend {
     fn execute(&self, plan: &Plan, step: &Step, params: &[f64], find: impl Fn(Buf) -> Option<(*mut u8, usize)>) -> TensorResult<()> {
         let dispatch = &step.dispatch;
         let of = &plan.steps[dispatch.step];
-        let mut scratch = lock(&self.scratch);
+        let mut scratch = lock(&self.scratch).pop().unwrap_or_else(|| vec![0; SCRATCH_WORDS / 4]);
         let numbers = dispatch.numbers(params, 0)?;
         let mut block: Vec<u128> = bytemuck::pod_collect_to_vec(&numbers);
         let mut record = [0u128; 1];
@@ -219,7 +219,7 @@ impl MslBackend {
             memory.push(Memory { at, bytes, written: b.written, ordered, restored });
         }
         let orders = if step.kernel.meets && self.is_due(&step.kernel) { Orders::Three } else { Orders::One };
-        // SAFETY: the buffers of the plan, as a GPU gets them; they are alive and no other plan runs.
+        // SAFETY: the buffers of the plan, as a GPU gets them; they are alive, and plans that run beside this one do not write them.
         let done = unsafe { step.kernel.run(&self.toolchain.runtime, dispatch.grid, step.threads, &memory, orders) };
         done.map_err(|e| {
             let text = lock(&self.kernels).get(&dispatch.wgsl).map_or(String::new(), |k| k.1.source.clone());
@@ -229,9 +229,9 @@ impl MslBackend {
         self.dispatches.fetch_add(1, Relaxed);
         let counters: &[u32] = &bytemuck::cast_slice(&scratch)[..SCRATCH_COUNTERS];
         if counters.iter().any(|c| *c != 0) {
-            scratch.fill(0);
             return Err(TensorError::Internal(format!("{} as Metal text leaves counters that are not zero", of.name)));
         }
+        lock(&self.scratch).push(scratch);
         let record: &[u32] = bytemuck::cast_slice(&record);
         if record[0] != 0 {
             let message = format!("index {} lies outside its dimension", record[2] as i32);
