@@ -45,7 +45,7 @@ impl Runner {
     }
 
     fn prepare(&mut self, core: &Core, plan: &Arc<Plan>) -> TensorResult<PreparedPlan> {
-        let texts = plan_shaders(plan, &core.info_in_force(), core.quirks(), core.max_bindings)?;
+        let texts = plan_shaders(plan, &core.adapter.info_in_force(), core.quirks(), core.max_bindings)?;
         let compiled = self.pipelines.compile(core, texts.iter().map(|(n, text)| (text, plan.steps[*n].name)))?;
         events::kernels_prepared(texts.len(), compiled);
         PreparedPlan::new(core, plan, texts.iter().filter_map(|(n, text)| Some((*n, text, self.pipelines.get(&text.text)?))))

@@ -1,16 +1,16 @@
 //! Runs a plan: one command buffer with one concurrent encoder for each submit, and barriers only where steps meet.
 
-use super::barriers::Barriers;
 use super::device::{Gpu, MAX_BINDINGS};
 use super::memory::{Block, Held, MetalBuffer, PRIVATE};
 use super::text::{Pipeline, Pipelines};
 use super::watch::{StepNames, Times};
 use crate::backends::Chain;
 use crate::backends::bad_indices::{ERROR_RECORDS, RECORD_BYTES};
-use crate::backends::codegen::{Bound, StepShader, plan_shaders};
+use crate::backends::codegen::{Barriers, Bound, StepShader, plan_shaders};
 use crate::backends::lock::lock;
 use crate::backends::numbers::{PlanNumbers, SubmitLength};
 use crate::backends::pool::PoolControl;
+use crate::backends::signposts::{Interval, Signpost};
 use crate::backends::stages::{Stage, enter};
 use crate::error::{TensorError, TensorResult};
 use crate::events;
@@ -19,8 +19,7 @@ use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSString;
 use objc2_metal::{
-    MTLBarrierScope, MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLComputeCommandEncoder, MTLComputePipelineState,
-    MTLDispatchType, MTLSize,
+    MTLBarrierScope, MTLCommandBuffer, MTLCommandEncoder, MTLComputeCommandEncoder, MTLComputePipelineState, MTLDispatchType, MTLSize,
 };
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -79,8 +78,8 @@ impl PreparedPlan {
             records: 0,
             barriers: 0,
         };
-        let tuning = gpu.tuning_in_force();
-        let mut length = SubmitLength::new(&tuning.submit, gpu.pacing(|p| p.submit_steps), plan.steps.len());
+        let tuning = gpu.adapter.tuning_in_force();
+        let mut length = SubmitLength::new(&tuning.submit, gpu.adapter.pacing(|p| p.submit_steps), plan.steps.len());
         let (mut failing, mut barriers) = (0, Barriers::default());
         for (number, shader, pipeline) in steps {
             let step = &plan.steps[number];
@@ -149,6 +148,17 @@ impl PreparedPlan {
     }
 }
 
+/// A concurrent encoder, behind the last one.
+fn encoder(
+    gpu: &Gpu,
+    commands: &ProtocolObject<dyn MTLCommandBuffer>,
+) -> TensorResult<Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>> {
+    let none = || TensorError::DeviceLost(format!("{} gives no encoder", gpu.name));
+    let encoder = commands.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent).ok_or_else(none)?;
+    encoder.waitForFence(&gpu.fence);
+    Ok(encoder)
+}
+
 /// A command buffer that is being filled. Only one is at a time.
 struct Commands<'g> {
     gpu: &'g Gpu,
@@ -164,11 +174,9 @@ struct Commands<'g> {
 impl<'g> Commands<'g> {
     /// Begins a command buffer, with the copies that wait for one. The caller has the GPU's turn.
     fn new(gpu: &'g Gpu) -> TensorResult<Commands<'g>> {
-        let none = || TensorError::DeviceLost(format!("{} gives no command buffer", gpu.name));
-        let raw = gpu.queue.commandBufferWithUnretainedReferences().ok_or_else(none)?;
-        gpu.encode_copies(&raw).ok_or_else(none)?;
-        let encoder = raw.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent).ok_or_else(none)?;
-        encoder.waitForFence(&gpu.fence);
+        let raw = gpu.commands()?;
+        gpu.encode_copies(&raw)?;
+        let encoder = encoder(gpu, &raw)?;
         let number = gpu.watch.next();
         Ok(Commands { gpu, raw, encoder, number, pipeline: std::ptr::null(), bound: [(0, 0); MAX_BINDINGS + 1], names: vec![] })
     }
@@ -192,6 +200,30 @@ impl<'g> Commands<'g> {
 
     fn barrier(&mut self) {
         self.encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
+    }
+
+    /// Ends the encoder; where steps are checked it was one step's, whose name tells which failed.
+    fn end_encoder(&mut self) {
+        if self.gpu.checked || self.gpu.labels {
+            let label = match &self.names[..] {
+                [.., last] if self.gpu.checked => last.to_string(),
+                [first, .., last] => format!("{first} … {last}, {} steps", self.names.len()),
+                names => names.concat(),
+            };
+            self.encoder.setLabel(Some(&NSString::from_str(&label)));
+        }
+        self.encoder.updateFence(&self.gpu.fence);
+        self.encoder.endEncoding();
+    }
+
+    /// Before a step: where steps are checked, it gets an encoder of its own, which knows nothing of what the last one was given.
+    fn begin_step(&mut self) -> TensorResult<()> {
+        if self.gpu.checked && !self.names.is_empty() {
+            self.end_encoder();
+            self.encoder = encoder(self.gpu, &self.raw)?;
+            (self.pipeline, self.bound) = (std::ptr::null(), [(0, 0); MAX_BINDINGS + 1]);
+        }
+        Ok(())
     }
 
     /// Encodes a step whose numbers begin at byte `start` of `numbers`, and all of whose buffers are there.
@@ -219,14 +251,8 @@ impl<'g> Commands<'g> {
         self.encoder.dispatchThreadgroups_threadsPerThreadgroup(grid, pipeline.threads);
     }
 
-    fn commit(self, times: Option<Times>) {
-        self.encoder.updateFence(&self.gpu.fence);
-        if let [first, .., last] = &self.names[..]
-            && self.gpu.labels
-        {
-            self.encoder.setLabel(Some(&NSString::from_str(&format!("{first} … {last}, {} steps", self.names.len()))));
-        }
-        self.encoder.endEncoding();
+    fn commit(mut self, times: Option<Times>) {
+        self.end_encoder();
         let _stage = enter(Stage::Submit);
         self.gpu.watch.commit(&self.raw, self.names, times);
     }
@@ -269,7 +295,7 @@ impl Runner {
         let key = Arc::as_ptr(plan) as usize;
         if self.plans.get(&key).is_none_or(|p| p.plan.upgrade().is_none()) {
             let _stage = enter(Stage::Compile);
-            let shaders = plan_shaders(plan, &gpu.info_in_force(), gpu.quirks(), MAX_BINDINGS)?;
+            let shaders = plan_shaders(plan, &gpu.adapter.info_in_force(), gpu.quirks(), MAX_BINDINGS)?;
             let compiled = self.pipelines.compile(gpu, shaders.iter().map(|(n, shader)| (shader, plan.steps[*n].name)))?;
             gpu.kernels.fetch_add(compiled as u64, Relaxed);
             events::kernels_prepared(shaders.len(), compiled);
@@ -306,7 +332,7 @@ impl Runner {
         params: &[f64],
         chain: Option<Chain<'_>>,
     ) -> TensorResult<u64> {
-        let _stage = enter(Stage::Encode);
+        let (_stage, _interval) = (enter(Stage::Encode), Signpost::begin(Interval::Plan));
         gpu.watch.check()?;
         self.ready(gpu, plan)?;
         let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(0) };
@@ -374,6 +400,7 @@ fn submit<'b>(gpu: &Gpu, p: &PreparedPlan, runs: usize, find: impl Fn(usize, Buf
         let mut commands = Commands::new(gpu)?;
         for run in 0..runs {
             for (n, d) in now.iter().enumerate() {
+                commands.begin_step()?;
                 if d.barrier || n == 0 && run > 0 {
                     commands.barrier();
                 }
@@ -417,6 +444,7 @@ impl Timer {
             let _turn = lock(&gpu.turn);
             let mut commands = Commands::new(gpu)?;
             for d in now {
+                commands.begin_step()?;
                 if d.barrier {
                     commands.barrier();
                 }
@@ -426,7 +454,7 @@ impl Timer {
             self.marks.push((run, (self.detail == Timing::Steps).then_some(now[0].step), times));
             submits += 1;
         }
-        self.runs.push(RunTimes { plan: plan.clone(), host: [host, Instant::now()], run: None, steps: vec![None; plan.steps.len()] });
+        self.runs.push(RunTimes::since(host, plan));
         Ok(submits)
     }
 
@@ -436,13 +464,7 @@ impl Timer {
         let times: Vec<Option<[f64; 2]>> = self.marks.iter().map(|m| *lock(&m.2)).collect();
         let first = times.iter().flatten().map(|t| t[0]).fold(f64::INFINITY, f64::min);
         for ((run, step, _), times) in self.marks.iter().zip(times) {
-            let Some([from, to]) = times.map(|t| t.map(|t| t - first)) else { continue };
-            let r = &mut self.runs[*run];
-            if let Some(step) = step {
-                r.steps[*step] = Some([from, to.max(from)]);
-            }
-            let [a, b] = r.run.unwrap_or([from, to]);
-            r.run = Some([a.min(from), b.max(to)]);
+            times.into_iter().for_each(|t| self.runs[*run].add(*step, t.map(|t| t - first)));
         }
         Ok(self.runs)
     }

@@ -49,10 +49,10 @@ fn has_matrices(gpu: &Gpu) -> TensorResult<bool> {
 /// Those of a device that is lost or full.
 pub(super) fn probe(gpu: &mut Gpu) -> TensorResult<()> {
     if !has_subgroups(gpu)? {
-        (gpu.info.subgroup, gpu.info.subgroup_sync) = (0, SubgroupSync::None);
+        (gpu.adapter.info.subgroup, gpu.adapter.info.subgroup_sync) = (0, SubgroupSync::None);
     }
-    if gpu.info.subgroup == 0 || !has_matrices(gpu)? {
-        gpu.info.coop = 0;
+    if gpu.adapter.info.subgroup == 0 || !has_matrices(gpu)? {
+        gpu.adapter.info.coop = 0;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Memory of the GPU: buffers leased from a pool, shared with the host or private, and files bound where they lie.
 
+use super::residency::Residency;
 use super::watch::Watch;
 use crate::backends::Bytes;
 use crate::backends::limits::MemoryInfo;
@@ -39,6 +40,16 @@ pub(super) struct Block {
     pub size: usize,
     /// The last submit that names it.
     last_use: AtomicU64,
+    /// The residency set that has it.
+    resident: Option<(Arc<Residency>, usize)>,
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some((sets, number)) = &self.resident {
+            sets.remove(*number, &self.raw, self.size);
+        }
+    }
 }
 
 // SAFETY: Metal's buffers may be used by any thread; what `contents` points to is written only while no submit uses it, by whoever holds the buffer.
@@ -203,6 +214,7 @@ pub(super) struct Memory {
     name: String,
     pub pool: Pool<Free>,
     retired: Arc<Retired>,
+    residency: Arc<Residency>,
     /// The kind of memory of buffers that tensors hold.
     kind: AtomicU8,
     /// The most bytes of one buffer.
@@ -213,7 +225,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub fn new(device: Retained<ProtocolObject<dyn MTLDevice>>, name: String, watch: Arc<Watch>) -> Memory {
+    pub fn new(device: Retained<ProtocolObject<dyn MTLDevice>>, name: String, watch: Arc<Watch>, residency: Arc<Residency>) -> Memory {
         let max_bytes = device.maxBufferLength();
         let asked = device.clone();
         let room = move || {
@@ -225,6 +237,7 @@ impl Memory {
             device,
             name,
             retired: Arc::new(Retired { watch, blocks: Mutex::default() }),
+            residency,
             kind: AtomicU8::new(SHARED),
             max_bytes,
             next_id: AtomicU64::new(1),
@@ -295,7 +308,8 @@ impl Memory {
 
     fn block(&self, raw: Retained<ProtocolObject<dyn MTLBuffer>>, size: usize, kind: u8) -> Arc<Block> {
         let contents = (kind != PRIVATE).then(|| raw.contents().cast());
-        Arc::new(Block { raw, contents, id: self.next_id.fetch_add(1, Relaxed), size, last_use: AtomicU64::new(0) })
+        let resident = self.residency.add(&raw, size).map(|number| (self.residency.clone(), number));
+        Arc::new(Block { raw, contents, id: self.next_id.fetch_add(1, Relaxed), size, last_use: AtomicU64::new(0), resident })
     }
 
     /// Shared memory for a copy of `bytes`, which nothing uses.

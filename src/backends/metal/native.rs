@@ -1,5 +1,6 @@
 //! The backend itself: what `Backend` asks for, done by the other files of this folder.
 
+use super::capture;
 use super::device::{Gpu, MAX_BINDINGS};
 use super::encode::{Runner, Timer};
 use super::features;
@@ -9,15 +10,15 @@ use crate::backends::codegen::DriverQuirks;
 use crate::backends::host::{DEFERRED_UPLOAD_MAX_BYTES, HostBuffer};
 use crate::backends::lock::lock;
 use crate::backends::pool::PoolControl;
-use crate::backends::{Backend, Buffer, Bytes, Chain, FusedGemvLimits, PendingRead, Submitted, cpu, probes, tuning_file};
+use crate::backends::{Backend, Buffer, Bytes, Chain, PendingRead, Submitted, TunedAdapter, cpu, probes};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
 use crate::plan::{AdapterInfo, Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, Timing, TransferStats};
-use crate::strategy::PipelineStrategy;
-use crate::tuning::{GEMV_ROW_LIMIT, SharedTuning, Tuning, TuningSource};
+use crate::tuning::Tuning;
 use objc2_metal::MTLDevice;
 use smallvec::SmallVec;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -62,13 +63,13 @@ impl NativeMetal {
         m.gpu.set_quirks(quirks);
         lock(&m.runner).forget();
         m.submits.store(0, Relaxed);
-        events::device_tuned(&m.gpu.name, &m.gpu.info.tuning.name);
+        events::device_tuned(&m.gpu.name, &m.gpu.adapter.info.tuning.name);
         Ok(Arc::new(m))
     }
 
     /// What kernels may ask about this GPU.
     pub fn info(&self) -> &AdapterInfo {
-        &self.gpu.info
+        &self.gpu.adapter.info
     }
 
     /// Whether the system has a GPU that can be opened. Does not open it.
@@ -229,6 +230,13 @@ impl Backend for NativeMetal {
     fn run_chain(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64], chain: Chain<'_>) -> TensorResult<()> {
         self.run_as(plan, inputs, outputs, params, Some(chain))
     }
+    fn start_capture(&self, path: &Path) -> TensorResult<()> {
+        self.synchronize()?;
+        capture::start(&self.gpu, path)
+    }
+    fn stop_capture(&self) {
+        capture::stop();
+    }
     fn start_timing(&self, detail: Timing) -> TensorResult<()> {
         let timer = &mut lock(&self.runner).timer;
         if timer.is_some() {
@@ -286,41 +294,14 @@ impl Backend for NativeMetal {
     fn max_buffers(&self) -> usize {
         MAX_BINDINGS.min(MAX_PLAN_BUFFERS)
     }
-    fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {
-        let tuning = self.gpu.tuning_in_force();
-        let tuning = &tuning.gemv;
-        let any = tuning.max_rows.min(GEMV_ROW_LIMIT);
-        Some(FusedGemvLimits { any, halves: if self.matrices() { tuning.max_rows_f16.min(GEMV_ROW_LIMIT) } else { any } })
-    }
-    fn tuning(&self) -> Option<&Tuning> {
-        Some(&self.gpu.info.tuning)
-    }
-    fn tuning_in_force(&self) -> Option<SharedTuning> {
-        Some(self.gpu.tuning_in_force())
-    }
-    fn model_tuning(&self, model: &str) -> Option<Tuning> {
-        // Whoever chose a table wants that one.
-        let chosen = matches!(self.gpu.tuning_source, TuningSource::Environment(_) | TuningSource::Given);
-        if chosen { None } else { tuning_file::of_model(&self.gpu.key, model) }
-    }
-    fn set_strategy(&self, strategy: PipelineStrategy) {
-        self.gpu.set_strategy(strategy);
+    fn adapter(&self) -> Option<&TunedAdapter> {
+        Some(&self.gpu.adapter)
     }
     fn lose_after(&self, submits: u64) {
-        self.gpu.watch.lose_after(submits);
+        self.gpu.watch.left.start(submits);
     }
     fn is_lost(&self) -> bool {
         self.gpu.watch.is_lost()
-    }
-    fn tuning_source(&self) -> Option<&TuningSource> {
-        Some(&self.gpu.tuning_source)
-    }
-    fn matrices(&self) -> bool {
-        self.gpu.info.coop > 0
-    }
-    fn matrix_unit(&self) -> Option<[u32; 2]> {
-        let unit = [self.gpu.info.coop, self.gpu.info.subgroup];
-        (unit[0] > 0 && unit[1] > 0).then_some(unit)
     }
     fn barriers(&self, plan: &Arc<Plan>) -> Option<usize> {
         lock(&self.runner).barriers(&self.gpu, plan).ok()

@@ -1,6 +1,8 @@
 //! Follows what was submitted: completion handlers tell how far the GPU is, what failed and how long it took; a shared event tells it sooner.
 
+use crate::backends::countdown::Countdown;
 use crate::backends::lock::lock;
+use crate::backends::signposts::{Interval, Signpost};
 use crate::backends::waits::Waits;
 use crate::error::{TensorError, TensorResult};
 use crate::events;
@@ -8,7 +10,11 @@ use block2::RcBlock;
 use objc2::msg_send;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
-use objc2_metal::{MTLCommandBuffer, MTLCommandBufferStatus, MTLEvent, MTLSharedEvent};
+use objc2_foundation::{NSArray, NSError};
+use objc2_metal::{
+    MTLCommandBuffer, MTLCommandBufferEncoderInfo, MTLCommandBufferEncoderInfoErrorKey, MTLCommandBufferStatus, MTLCommandEncoderErrorState,
+    MTLEvent, MTLSharedEvent,
+};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Condvar, Mutex};
@@ -44,9 +50,19 @@ pub(super) struct Watch {
     event: Retained<ProtocolObject<dyn MTLSharedEvent>>,
     submitted: AtomicU64,
     done: AtomicU64,
-    /// Submits after which the device counts as lost, to try out a loss; never for most.
-    left: AtomicU64,
+    /// Submits until the device counts as lost, to try out a loss.
+    pub left: Countdown,
     pub waits: Waits,
+}
+
+/// The label of the encoder that failed, where the command buffer was made to tell.
+fn failed_encoder(error: &NSError) -> Option<String> {
+    // SAFETY: a constant of the system's.
+    let all = error.userInfo().objectForKey(unsafe { MTLCommandBufferEncoderInfoErrorKey })?;
+    // SAFETY: the value of this key is an array of such objects.
+    let all: Retained<NSArray<ProtocolObject<dyn MTLCommandBufferEncoderInfo>>> = unsafe { Retained::cast_unchecked(all) };
+    let failed = (0..all.count()).map(|n| all.objectAtIndex(n)).find(|e| e.errorState() == MTLCommandEncoderErrorState::Faulted)?;
+    Some(failed.label().to_string())
 }
 
 impl Watch {
@@ -58,7 +74,7 @@ impl Watch {
             event,
             submitted: AtomicU64::new(0),
             done: AtomicU64::new(0),
-            left: AtomicU64::new(u64::MAX),
+            left: Countdown::default(),
             waits: Waits::default(),
         }
     }
@@ -81,8 +97,10 @@ impl Watch {
     /// Commits a command buffer whose encoders have ended, and follows it.
     pub fn commit(self: &Arc<Watch>, commands: &ProtocolObject<dyn MTLCommandBuffer>, names: StepNames, times: Option<Times>) {
         let number = self.next();
-        self.count_down();
-        let watch = self.clone();
+        if self.left.is_due() {
+            self.lose("the loss of the device was asked for".into());
+        }
+        let (watch, interval) = (self.clone(), Mutex::new(Signpost::begin(Interval::Submit)));
         let handler = RcBlock::new(move |commands: NonNull<ProtocolObject<dyn MTLCommandBuffer>>| {
             // SAFETY: Metal keeps the command buffer alive while its handlers run.
             let commands = unsafe { commands.as_ref() };
@@ -90,6 +108,7 @@ impl Watch {
                 // SAFETY: both give seconds as `double`.
                 *lock(times) = Some(unsafe { [msg_send![commands, GPUStartTime], msg_send![commands, GPUEndTime]] });
             }
+            drop(lock(&interval).take());
             watch.completed(number, commands, &names);
         });
         let event: &ProtocolObject<dyn MTLEvent> = ProtocolObject::from_ref(&*self.event);
@@ -105,14 +124,15 @@ impl Watch {
         let failed = commands.status() == MTLCommandBufferStatus::Error;
         let mut state = lock(&self.state);
         if failed {
-            let (code, why) = autoreleasepool(|_| match commands.error() {
-                Some(e) => (e.code(), e.localizedDescription().to_string()),
-                None => (0, "no reason is given".into()),
+            let (code, why, step) = autoreleasepool(|_| match commands.error() {
+                Some(e) => (e.code(), e.localizedDescription().to_string(), failed_encoder(&e)),
+                None => (0, "no reason is given".into(), None),
             });
-            let steps = match names {
-                [] => "a copy".to_string(),
-                [only] => only.to_string(),
-                [first, .., last] => format!("{} steps from {first} to {last}", names.len()),
+            let steps = match (step, names) {
+                (Some(step), _) => step,
+                (_, []) => "a copy".to_string(),
+                (_, [only]) => only.to_string(),
+                (_, [first, .., last]) => format!("{} steps from {first} to {last}; TL_GPU_CHECKED=1 tells which", names.len()),
             };
             let message = format!("a command buffer of {} failed ({steps}): {why}", self.device);
             match code {
@@ -155,21 +175,6 @@ impl Watch {
         let error = TensorError::DeviceLost(lock(&self.state).lost.get_or_insert(why).clone());
         self.changed.notify_all();
         error
-    }
-
-    /// Loses the device at the `submits`-th submit from now on.
-    pub fn lose_after(&self, submits: u64) {
-        self.left.store(submits, Relaxed);
-    }
-
-    fn count_down(&self) {
-        let left = self.left.load(Relaxed);
-        if left < u64::MAX {
-            self.left.store(left.saturating_sub(1), Relaxed);
-            if left <= 1 {
-                self.lose("the loss of the device was asked for".into());
-            }
-        }
     }
 
     /// Waits until the GPU is through with this submit; `awake` is how long the host asks without sleep.

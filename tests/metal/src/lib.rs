@@ -12,6 +12,7 @@ mod schedule;
 #[path = "../../msl/source.rs"]
 mod source;
 pub mod texts;
+pub mod tools;
 #[allow(dead_code)]
 #[path = "../../msl/toolchain.rs"]
 mod toolchain;
