@@ -1,6 +1,6 @@
 //! Where GPU backends keep compiled kernels for the next process, and how much time saving them may take.
 
-use super::files::cache_folder;
+use super::files::{cache_folder, write_whole};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -29,6 +29,45 @@ pub(super) fn place(folder: &Path, adapter: &str, [name, ending]: [&str; 2]) -> 
     let key = format!("{adapter} | {}", env!("CARGO_PKG_VERSION"));
     let file = folder.join(format!("{name}-{:016x}.{ending}", hash(&key)));
     (key, file)
+}
+
+/// A file that is read by others, with the sum of its bytes in a file beside it: a damaged one is not read.
+#[cfg_attr(not(any(target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+pub(super) struct Summed(pub PathBuf);
+
+#[cfg_attr(not(any(target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+impl Summed {
+    fn sum(&self) -> PathBuf {
+        self.0.with_extension("sum")
+    }
+
+    /// Whether the file is there as it was written.
+    pub fn is_whole(&self) -> bool {
+        let sum = std::fs::metadata(&self.0).ok().filter(|m| m.len() <= MAX_FILE_BYTES).and_then(|_| std::fs::read_to_string(self.sum()).ok());
+        sum.is_some_and(|sum| std::fs::read(&self.0).is_ok_and(|bytes| sum == format!("{:016x}", hash(&bytes))))
+    }
+
+    /// Deletes both; what cannot be deleted is not read either, once one of them is gone.
+    pub fn delete(&self) {
+        let _ = (std::fs::remove_file(self.sum()), std::fs::remove_file(&self.0));
+    }
+
+    /// Has `write` write a file and puts it in this one's place; gives its bytes. `None` where that cannot be: nothing is left behind then.
+    pub fn replace(&self, write: impl FnOnce(&Path) -> Option<()>) -> Option<usize> {
+        let part = self.0.with_extension(format!("{}.part", std::process::id()));
+        let replaced = (|| {
+            std::fs::create_dir_all(self.0.parent()?).ok()?;
+            write(&part)?;
+            let bytes = std::fs::read(&part).ok()?;
+            std::fs::rename(&part, &self.0).ok()?;
+            write_whole(&self.sum(), format!("{:016x}", hash(&bytes)).as_bytes()).ok()?;
+            Some(bytes.len())
+        })();
+        if replaced.is_none() {
+            let _ = std::fs::remove_file(&part);
+        }
+        replaced
+    }
 }
 
 /// The time that compiling and saving took.

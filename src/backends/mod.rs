@@ -33,10 +33,15 @@ pub mod metal;
 mod numbers;
 pub(crate) mod open;
 pub(crate) mod pool;
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+mod probe_kernels;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 mod probes;
 pub(crate) mod report;
+#[cfg(feature = "shaders")]
+#[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+mod run_memory;
 #[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
 mod signposts;
 pub(crate) mod stages;

@@ -47,7 +47,7 @@ pub(super) struct Core {
 
 impl Core {
     pub fn new(o: Opened) -> Arc<Core> {
-        let driver = Arc::new(Driver::new(o.device, o.queue, o.name));
+        let driver = Arc::new(Driver::new(o.device, o.queue, o.name, o.software));
         let device = &driver.device;
         let scratch = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("scratch"),

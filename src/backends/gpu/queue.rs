@@ -2,7 +2,7 @@
 
 #[cfg(target_vendor = "apple")]
 use super::apple::watch::Watch;
-use super::driver::{DEVICE_LOST_TIMEOUT, Driver};
+use super::driver::Driver;
 #[cfg(target_os = "linux")]
 use super::irq_affinity::Interrupts;
 use super::memory::GpuBuffer;
@@ -186,11 +186,11 @@ impl Queue {
     /// Waits for one submission, or for all.
     pub fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
         let _waiting = self.waiting();
-        match self.driver.device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(DEVICE_LOST_TIMEOUT) }) {
+        match self.driver.device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(self.driver.timeout) }) {
             Ok(_) => self.check(),
             Err(e) => {
                 self.driver.check()?;
-                Err(self.driver.lose(format!("no answer within {} s ({e})", DEVICE_LOST_TIMEOUT.as_secs())))
+                Err(self.driver.lose(format!("no answer within {} s ({e})", self.driver.timeout.as_secs())))
             }
         }
     }

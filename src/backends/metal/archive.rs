@@ -1,8 +1,7 @@
 //! Compiled kernels kept for the next process: a binary archive of Metal's for each GPU, system and version of this library.
 
 use super::device::Gpu;
-use crate::backends::files::write_whole;
-use crate::backends::kept::{self, MAX_FILE_BYTES, SaveBudget, hash};
+use crate::backends::kept::{self, SaveBudget, Summed};
 use crate::backends::lock::lock;
 use crate::events;
 use objc2::rc::{Retained, autoreleasepool};
@@ -12,7 +11,7 @@ use objc2_metal::{
     MTLBinaryArchive, MTLBinaryArchiveDescriptor, MTLComputePipelineDescriptor, MTLComputePipelineState, MTLDevice, MTLFunction,
     MTLPipelineOption,
 };
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -23,7 +22,7 @@ type State = Retained<ProtocolObject<dyn MTLComputePipelineState>>;
 /// An archive, and the kernels that it lacks.
 pub(super) struct Archive {
     raw: Retained<ProtocolObject<dyn MTLBinaryArchive>>,
-    pub file: PathBuf,
+    pub file: Summed,
     /// Whether the file had any kernels.
     filled: bool,
     /// How many kernels the file had, of those that were asked for.
@@ -51,25 +50,15 @@ fn system() -> String {
     }
 }
 
-/// The file's sum lies beside it: Metal reads what it gets, and a file may be damaged.
-fn sum_of(file: &Path) -> PathBuf {
-    file.with_extension("sum")
-}
-
-fn is_whole(file: &Path) -> bool {
-    let small = std::fs::metadata(file).is_ok_and(|m| m.len() <= MAX_FILE_BYTES);
-    let sum = std::fs::read_to_string(sum_of(file)).ok().filter(|_| small);
-    sum.is_some_and(|sum| std::fs::read(file).is_ok_and(|bytes| sum == format!("{:016x}", hash(&bytes))))
-}
-
 impl Archive {
     /// What earlier processes compiled; `None` where nothing can be kept. A file that is damaged is deleted, and made anew.
     pub fn open(gpu: &Gpu) -> Option<Archive> {
         let (_, file) = kept::place(&kept::folder(false)?, &format!("{} | {}", gpu.adapter.key, system()), ["kernels", "metallib"]);
+        let file = Summed(file);
         autoreleasepool(|_| {
             let descriptor = MTLBinaryArchiveDescriptor::new();
-            if is_whole(&file) {
-                descriptor.setUrl(Some(&url(&file)));
+            if file.is_whole() {
+                descriptor.setUrl(Some(&url(&file.0)));
             }
             let told = gpu.device.newBinaryArchiveWithDescriptor_error(&descriptor).ok();
             let filled = descriptor.url().is_some() && told.is_some();
@@ -78,10 +67,9 @@ impl Archive {
                 gpu.device.newBinaryArchiveWithDescriptor_error(&descriptor).ok()
             })?;
             if !filled {
-                // What cannot be deleted is not read either: it has no sum then.
-                let _ = (std::fs::remove_file(sum_of(&file)), std::fs::remove_file(&file));
+                file.delete();
             }
-            events::kernel_cache_opened(filled as usize, std::fs::metadata(&file).map_or(0, |m| m.len() as usize));
+            events::kernel_cache_opened(filled as usize, std::fs::metadata(&file.0).map_or(0, |m| m.len() as usize));
             let (found, missing, budget) = (AtomicUsize::new(0), Mutex::default(), Mutex::default());
             Some(Archive { raw, file, filled, found, missing, budget })
         })
@@ -100,21 +88,12 @@ impl Archive {
         if missing.is_empty() {
             return;
         }
-        let part = self.file.with_extension(format!("{}.part", std::process::id()));
-        let write = || {
-            missing.iter().for_each(|f| drop(self.raw.addComputePipelineFunctionsWithDescriptor_error(&descriptor(f, None))));
-            std::fs::create_dir_all(self.file.parent()?).ok()?;
-            self.raw.serializeToURL_error(&url(&part)).ok()?;
-            let bytes = std::fs::read(&part).ok()?;
-            std::fs::rename(&part, &self.file).ok()?;
-            write_whole(&sum_of(&self.file), format!("{:016x}", hash(&bytes)).as_bytes()).ok()?;
-            events::kernel_cache_saved(bytes.len());
-            Some(())
-        };
         lock(&self.budget).spend(|| {
-            if autoreleasepool(|_| write()).is_none() {
-                let _ = std::fs::remove_file(&part);
-            }
+            let bytes = autoreleasepool(|_| {
+                missing.iter().for_each(|f| drop(self.raw.addComputePipelineFunctionsWithDescriptor_error(&descriptor(f, None))));
+                self.file.replace(|part| self.raw.serializeToURL_error(&url(part)).ok())
+            });
+            bytes.into_iter().for_each(events::kernel_cache_saved);
         });
     }
 }

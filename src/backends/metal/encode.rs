@@ -9,7 +9,7 @@ use crate::backends::bad_indices::{ERROR_RECORDS, RECORD_BYTES};
 use crate::backends::codegen::{Barriers, Bound, StepShader, plan_shaders};
 use crate::backends::lock::lock;
 use crate::backends::numbers::{PlanNumbers, SubmitLength};
-use crate::backends::pool::PoolControl;
+use crate::backends::run_memory::{RunMemory, label_slots};
 use crate::backends::signposts::{Interval, Signpost};
 use crate::backends::stages::{Stage, enter};
 use crate::error::{TensorError, TensorResult};
@@ -356,22 +356,9 @@ impl Runner {
             p.slots[n] = b.0.block.id();
             self.leased.push(b);
         }
-        if gpu.memory.pool.recording() {
-            for (n, b) in self.leased.iter().enumerate() {
-                if let Some(step) = plan.writer(Buf::Slot(n as u16)) {
-                    gpu.memory.pool.label(b.0.ticket, step.name, step.at);
-                }
-            }
-        }
-        let leased = &self.leased;
-        let find = |run: usize, b: Buf| match b {
-            Buf::Input(n) if run > 0 && chain.is_some_and(|c| c.fed == n as usize) => outputs.get(run - 1).copied(),
-            Buf::Input(n) => inputs.get(n as usize).copied(),
-            Buf::Output(_) if chain.is_some() => outputs.get(run).copied(),
-            Buf::Output(n) => outputs.get(n as usize).copied(),
-            Buf::Slot(n) => leased.get(n as usize),
-            Buf::Iota => None,
-        };
+        label_slots(&gpu.memory.pool, plan, self.leased.iter().map(|b| b.0.ticket));
+        let memory = RunMemory { inputs, outputs, leased: &self.leased, chain };
+        let find = |run, buf| memory.find(run, buf);
         let has_all = |d: &Dispatch| d.buffers.iter().all(|b| if let Bound::Plan(b) = b { find(0, *b).is_some() } else { true });
         if !p.steps.iter().all(has_all) {
             return Err(TensorError::Internal("a plan was run with fewer buffers than it names".into()));

@@ -6,7 +6,6 @@ mod archive;
 mod capture;
 mod device;
 mod encode;
-mod features;
 mod memory;
 mod native;
 mod residency;

@@ -2,19 +2,21 @@
 
 use super::capture;
 use super::device::{Gpu, MAX_BINDINGS};
-use super::encode::{Runner, Timer};
-use super::features;
+use super::encode::{Runner, Timer, run_alone};
 use super::memory::{MetalBuffer, PRIVATE, SHARED, kind_of};
+use super::text;
 use super::transfer::Part;
 use crate::backends::codegen::DriverQuirks;
 use crate::backends::host::{DEFERRED_UPLOAD_MAX_BYTES, HostBuffer};
 use crate::backends::lock::lock;
 use crate::backends::pool::PoolControl;
-use crate::backends::{Backend, Buffer, Bytes, Chain, PendingRead, Submitted, TunedAdapter, cpu, probes};
+use crate::backends::{Backend, Buffer, Bytes, Chain, PendingRead, Submitted, TunedAdapter, cpu, probe_kernels, probes};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
-use crate::plan::{AdapterInfo, Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, Timing, TransferStats};
+use crate::plan::{
+    AdapterInfo, Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, SubgroupSync, Timing, TransferStats,
+};
 use crate::tuning::Tuning;
 use objc2_metal::MTLDevice;
 use smallvec::SmallVec;
@@ -57,7 +59,7 @@ impl NativeMetal {
     }
 
     fn of(mut gpu: Gpu) -> TensorResult<Arc<NativeMetal>> {
-        features::probe(&mut gpu)?;
+        find_features(&mut gpu)?;
         let m = NativeMetal { gpu: Arc::new(gpu), runner: Mutex::default(), submits: AtomicU64::new(0) };
         let quirks = probes::quirks(&|plan, values, tried| m.probe(plan, values, tried))?;
         m.gpu.set_quirks(quirks);
@@ -151,6 +153,26 @@ impl NativeMetal {
             .filter(|b| Arc::ptr_eq(&b.0.home, &self.gpu.memory))
             .ok_or_else(|| TensorError::UnsupportedDevice(format!("{} was given a tensor of another device", self.gpu.name)))
     }
+}
+
+/// Takes away from what kernels may use what the GPU does not do right.
+fn find_features(gpu: &mut Gpu) -> TensorResult<()> {
+    let run = |name: &'static str, wgsl: &str, input: &[u8], count: usize| {
+        let Ok(pipeline) = text::of_wgsl(gpu, wgsl, 2, name) else { return Ok(None) };
+        let mut out = vec![0.0f32; count];
+        let (x, y) = (gpu.upload(input, SHARED)?, gpu.upload(bytemuck::cast_slice(&out), SHARED)?);
+        run_alone(gpu, &Arc::new(pipeline), &[&x, &y], name)?;
+        gpu.read(&y, 0, bytemuck::cast_slice_mut(&mut out))?;
+        Ok(Some(out))
+    };
+    let subgroups = probe_kernels::has_subgroups(&run)?;
+    let matrices = subgroups && probe_kernels::has_matrices(&run)?;
+    let info = &mut gpu.adapter.info;
+    if !subgroups {
+        (info.subgroup, info.subgroup_sync) = (0, SubgroupSync::None);
+    }
+    info.coop *= u32::from(matrices);
+    Ok(())
 }
 
 impl Drop for NativeMetal {

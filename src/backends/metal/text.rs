@@ -52,7 +52,7 @@ impl Pipelines {
     /// How many there are, what they took, and where they are kept.
     pub fn stats(&self) -> PipelineStats {
         let archive = self.archive.get().and_then(Option::as_ref);
-        self.kernels.stats(archive.map_or(0, |a| a.found.load(Relaxed)), archive.map(|a| &*a.file))
+        self.kernels.stats(archive.map_or(0, |a| a.found.load(Relaxed)), archive.map(|a| &*a.file.0))
     }
 }
 

@@ -12,7 +12,7 @@ fn what_commands_name_is_resident() {
     device.set_adaptive(false);
     for round in 1..4 {
         let x = Tensor::from_vec(vec![1.0f32; round * 4096], &[round, 4096], &device).unwrap();
-        assert_eq!(x.add(1.0).unwrap().sum(&[1], false).unwrap().to_vec::<f32>().unwrap(), vec![8192.0; round]);
+        assert_eq!(x.add(1.0).unwrap().sum(&[1], false).unwrap().to_vec().unwrap(), vec![8192.0; round]);
     }
     let counts = [&COUNTS.dispatches, &COUNTS.residency_sets, &COUNTS.not_resident].map(|c| c.load(SeqCst));
     assert!(counts[0] >= 3 && counts[1] == 1, "{} dispatches, {} sets: these buffers fit into one", counts[0], counts[1]);

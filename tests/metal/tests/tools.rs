@@ -11,7 +11,7 @@ fn captures_and_intervals() {
     let device = Device::open_with_tuning("metal", Tuning::apple()).unwrap();
     device.set_adaptive(false);
     let x = Tensor::from_vec((0..40 * 40).map(|n| (n % 5) as f32).collect(), &[40, 40], &device).unwrap();
-    let work = || x.softmax(-1)?.matmul(&x)?.to_vec::<f32>();
+    let work = || -> tensorlogic::TensorResult<Vec<f32>> { x.softmax(-1)?.matmul(&x)?.to_vec() };
 
     let path = std::env::temp_dir().join(format!("tl-metal-{}.gputrace", std::process::id()));
     match device.capture(&path, work) {
