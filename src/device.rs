@@ -266,7 +266,7 @@ impl Device {
     }
     /// Statistics of compiled kernels, and of the file that caches them between processes.
     ///
-    /// For Vulkan drivers only; others have their own cache. `TL_PIPELINE_CACHE=0` disables the file, `TL_CACHE_DIR` sets the folder.
+    /// For Vulkan drivers and the native Metal backend only; others have their own cache. `TL_PIPELINE_CACHE=0` disables the file, `TL_CACHE_DIR` sets the folder.
     pub fn pipeline_stats(&self) -> PipelineStats {
         self.0.backend.pipeline_stats()
     }

@@ -43,7 +43,8 @@ impl Summed {
 
     /// Whether the file is there as it was written.
     pub fn is_whole(&self) -> bool {
-        let sum = std::fs::metadata(&self.0).ok().filter(|m| m.len() <= MAX_FILE_BYTES).and_then(|_| std::fs::read_to_string(self.sum()).ok());
+        let sum =
+            std::fs::metadata(&self.0).ok().filter(|m| m.len() <= MAX_FILE_BYTES).and_then(|_| std::fs::read_to_string(self.sum()).ok());
         sum.is_some_and(|sum| std::fs::read(&self.0).is_ok_and(|bytes| sum == format!("{:016x}", hash(&bytes))))
     }
 

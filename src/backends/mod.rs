@@ -3,6 +3,8 @@
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 mod bad_indices;
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+mod captures;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 pub mod codegen;
@@ -38,6 +40,8 @@ mod probe_kernels;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 mod probes;
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+mod progress;
 pub(crate) mod report;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]

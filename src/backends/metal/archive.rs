@@ -1,17 +1,17 @@
 //! Compiled kernels kept for the next process: a binary archive of Metal's for each GPU, system and version of this library.
 
 use super::device::Gpu;
+use crate::backends::captures::url;
 use crate::backends::kept::{self, SaveBudget, Summed};
 use crate::backends::lock::lock;
 use crate::events;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
-use objc2_foundation::{NSArray, NSString, NSURL};
+use objc2_foundation::{NSArray, NSString};
 use objc2_metal::{
     MTLBinaryArchive, MTLBinaryArchiveDescriptor, MTLComputePipelineDescriptor, MTLComputePipelineState, MTLDevice, MTLFunction,
     MTLPipelineOption,
 };
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -35,10 +35,6 @@ pub(super) struct Archive {
 unsafe impl Send for Archive {}
 // SAFETY: as above.
 unsafe impl Sync for Archive {}
-
-pub(super) fn url(file: &Path) -> Retained<NSURL> {
-    NSURL::fileURLWithPath(&NSString::from_str(&file.to_string_lossy()))
-}
 
 /// What describes the system: its kernel's version, which changes with every build of the system.
 fn system() -> String {

@@ -2,10 +2,10 @@
 
 use super::memory::{Block, Copy, Memory, SHARED};
 use super::residency::Residency;
-use super::watch::Watch;
 use crate::backends::bad_indices::{BadIndices, ERROR_RECORDS, RECORD_BYTES};
 use crate::backends::codegen::DriverQuirks;
 use crate::backends::lock::lock;
+use crate::backends::progress::Progress;
 use crate::backends::transfer_counts::TransferCounts;
 use crate::backends::tuned_adapter::TunedAdapter;
 use crate::backends::tuning_file;
@@ -15,10 +15,12 @@ use crate::tuning::{AdapterClass, Tuning, TuningSource};
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{
-    MTLCommandBuffer, MTLCommandBufferDescriptor, MTLCommandBufferErrorOption, MTLCommandQueue, MTLCreateSystemDefaultDevice, MTLDevice, MTLFence,
+    MTLCommandBuffer, MTLCommandBufferDescriptor, MTLCommandBufferErrorOption, MTLCommandQueue, MTLCreateSystemDefaultDevice, MTLDevice,
+    MTLFence, MTLSharedEvent,
 };
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Apple's number among vendors of PCI devices, by which a tuning table is chosen.
 const APPLE: u32 = 0x106b;
@@ -33,7 +35,9 @@ pub(super) struct Gpu {
     pub fence: Retained<ProtocolObject<dyn MTLFence>>,
     /// The GPU's name, as errors give it.
     pub name: String,
-    pub watch: Arc<Watch>,
+    pub watch: Arc<Progress>,
+    /// Set to the number of each submit when the GPU is through with it.
+    pub event: Retained<ProtocolObject<dyn MTLSharedEvent>>,
     pub memory: Arc<Memory>,
     pub residency: Arc<Residency>,
     /// The steps that report bad indices, and the memory in which they do.
@@ -82,7 +86,7 @@ impl Gpu {
             let event = device.newSharedEvent().ok_or_else(|| refused("shared event"))?;
             let fence = device.newFence().ok_or_else(|| refused("fence"))?;
             let name = format!("{} (metal)", device.name());
-            let watch = Arc::new(Watch::new(name.clone(), event));
+            let watch = Arc::new(Progress::new(name.clone()));
             let residency = Arc::new(Residency::new(device.clone(), queue.clone()));
             let memory = Arc::new(Memory::new(device.clone(), name.clone(), watch.clone(), residency.clone()));
             let buffer = |bytes| memory.create(bytes, SHARED).ok_or_else(|| refused("memory"));
@@ -118,6 +122,7 @@ impl Gpu {
                 fence,
                 name,
                 watch,
+                event,
                 memory,
                 residency,
                 bad_indices: BadIndices::default(),
@@ -159,6 +164,11 @@ impl Gpu {
     }
     /// Waits for everything that was submitted.
     pub fn wait(&self) -> TensorResult<()> {
-        self.watch.wait(self.watch.submitted(), self.adapter.pacing(|p| p.awake))
+        self.wait_for(self.watch.submitted(), self.adapter.pacing(|p| p.awake))
+    }
+    /// Waits until the GPU is through with this submit; `awake` is how long the host asks without sleep.
+    pub fn wait_for(&self, number: u64, awake: Duration) -> TensorResult<()> {
+        // The event comes before the handlers: a command buffer that failed does not set it.
+        self.watch.wait(number, awake, || self.event.signaledValue() >= number)
     }
 }

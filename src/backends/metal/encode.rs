@@ -3,7 +3,7 @@
 use super::device::{Gpu, MAX_BINDINGS};
 use super::memory::{Block, Held, MetalBuffer, PRIVATE};
 use super::text::{Pipeline, Pipelines};
-use super::watch::{StepNames, Times};
+use super::watch::Times;
 use crate::backends::Chain;
 use crate::backends::bad_indices::{ERROR_RECORDS, RECORD_BYTES};
 use crate::backends::codegen::{Barriers, Bound, StepShader, plan_shaders};
@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Plans kept before dead ones are looked for.
 const PLANS_BEFORE_SWEEP: usize = 256;
@@ -136,9 +136,7 @@ impl PreparedPlan {
                 }
                 None => {
                     self.numbers.forget();
-                    let (device, in_use) = (gpu.name.clone(), gpu.memory.pool.memory().in_use);
-                    let help = "out of memory for a plan's numbers";
-                    return Err(TensorError::OutOfMemory { device, asked: bytes, in_use, limit: None, help });
+                    return Err(gpu.memory.full(bytes, None, "out of memory for a plan's numbers"));
                 }
             },
         };
@@ -168,7 +166,8 @@ struct Commands<'g> {
     pipeline: *const Pipeline,
     /// The buffer bound at each index: its number and offset.
     bound: [(u64, usize); MAX_BINDINGS + 1],
-    names: StepNames,
+    /// The names of its steps, in order.
+    names: Vec<&'static str>,
 }
 
 impl<'g> Commands<'g> {
@@ -254,7 +253,7 @@ impl<'g> Commands<'g> {
     fn commit(mut self, times: Option<Times>) {
         self.end_encoder();
         let _stage = enter(Stage::Submit);
-        self.gpu.watch.commit(&self.raw, self.names, times);
+        self.gpu.commit(&self.raw, self.names, times);
     }
 }
 
@@ -447,7 +446,7 @@ impl Timer {
 
     /// Waits for everything timed; gives the times from the first on.
     pub fn finish(mut self, gpu: &Gpu) -> TensorResult<Vec<RunTimes>> {
-        gpu.watch.wait(gpu.watch.submitted(), std::time::Duration::ZERO)?;
+        gpu.wait_for(gpu.watch.submitted(), Duration::ZERO)?;
         let times: Vec<Option<[f64; 2]>> = self.marks.iter().map(|m| *lock(&m.2)).collect();
         let first = times.iter().flatten().map(|t| t[0]).fold(f64::INFINITY, f64::min);
         for ((run, step, _), times) in self.marks.iter().zip(times) {

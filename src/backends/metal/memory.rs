@@ -1,11 +1,11 @@
 //! Memory of the GPU: buffers leased from a pool, shared with the host or private, and files bound where they lie.
 
 use super::residency::Residency;
-use super::watch::Watch;
 use crate::backends::Bytes;
 use crate::backends::limits::MemoryInfo;
 use crate::backends::lock::lock;
 use crate::backends::pool::{AllocId, Allocation, Pool, SizeClass, size_class};
+use crate::backends::progress::Progress;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::StorageMode;
 use objc2::rc::Retained;
@@ -73,7 +73,7 @@ impl Block {
         self.use_in(UNTIL_SUBMITTED);
     }
     /// Whether what was submitted may still use it.
-    pub fn is_used(&self, watch: &Watch) -> bool {
+    pub fn is_used(&self, watch: &Progress) -> bool {
         self.last_use.load(Acquire) > watch.done()
     }
     /// Writes bytes where the host sees the memory.
@@ -102,7 +102,7 @@ impl Block {
 
 /// Buffers that were given up while submitted work still names them: command buffers do not retain what they use.
 struct Retired {
-    watch: Arc<Watch>,
+    watch: Arc<Progress>,
     blocks: Mutex<Vec<Arc<Block>>>,
 }
 
@@ -225,7 +225,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub fn new(device: Retained<ProtocolObject<dyn MTLDevice>>, name: String, watch: Arc<Watch>, residency: Arc<Residency>) -> Memory {
+    pub fn new(device: Retained<ProtocolObject<dyn MTLDevice>>, name: String, watch: Arc<Progress>, residency: Arc<Residency>) -> Memory {
         let max_bytes = device.maxBufferLength();
         let asked = device.clone();
         let room = move || {
@@ -249,6 +249,10 @@ impl Memory {
     pub fn class_of(&self, bytes: usize) -> Option<usize> {
         Some(size_class(bytes, self.max_bytes as u64 & !15) as usize).filter(|size| *size <= self.max_bytes)
     }
+    /// The error of so many bytes that there is no room for.
+    pub fn full(&self, asked: usize, limit: Option<usize>, help: &'static str) -> TensorError {
+        TensorError::OutOfMemory { device: self.name.clone(), asked, in_use: self.pool.memory().in_use, limit, help }
+    }
     /// The kind of memory of buffers that tensors hold.
     pub fn default_kind(&self) -> u8 {
         self.kind.load(Relaxed)
@@ -269,13 +273,8 @@ impl Memory {
     ) -> TensorResult<MetalBuffer> {
         self.retired.sweep();
         if self.class_of(bytes).is_none() {
-            return Err(TensorError::OutOfMemory {
-                device: self.name.clone(),
-                asked: bytes,
-                in_use: self.pool.memory().in_use,
-                limit: Some(self.max_bytes),
-                help: "no single tensor can be larger on this device: split it, or use the cpu",
-            });
+            let help = "no single tensor can be larger on this device: split it, or use the cpu";
+            return Err(self.full(bytes, Some(self.max_bytes), help));
         }
         let (free, class, ticket) = self.pool.lease(bytes, kind, prefer, |class, attempt| {
             if attempt > 0 {
@@ -323,13 +322,7 @@ impl Memory {
             return Ok(found.clone());
         }
         let size = bytes.next_power_of_two().max(STAGING_BYTES);
-        let block = self.create(size, SHARED).ok_or_else(|| TensorError::OutOfMemory {
-            device: self.name.clone(),
-            asked: size,
-            in_use: self.pool.memory().in_use,
-            limit: None,
-            help: "there is no room for a copy to the GPU",
-        })?;
+        let block = self.create(size, SHARED).ok_or_else(|| self.full(size, None, "there is no room for a copy to the GPU"))?;
         kept.push(block.clone());
         if kept.len() > STAGING_KEPT {
             let oldest = kept.remove(0);

@@ -3,7 +3,6 @@
 //! The backend is executed on Linux over a Metal of the tests' own (`tests/metal`), and type-checked for macOS.
 
 mod archive;
-mod capture;
 mod device;
 mod encode;
 mod memory;

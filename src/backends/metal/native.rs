@@ -1,6 +1,5 @@
 //! The backend itself: what `Backend` asks for, done by the other files of this folder.
 
-use super::capture;
 use super::device::{Gpu, MAX_BINDINGS};
 use super::encode::{Runner, Timer, run_alone};
 use super::memory::{MetalBuffer, PRIVATE, SHARED, kind_of};
@@ -10,7 +9,7 @@ use crate::backends::codegen::DriverQuirks;
 use crate::backends::host::{DEFERRED_UPLOAD_MAX_BYTES, HostBuffer};
 use crate::backends::lock::lock;
 use crate::backends::pool::PoolControl;
-use crate::backends::{Backend, Buffer, Bytes, Chain, PendingRead, Submitted, TunedAdapter, cpu, probe_kernels, probes};
+use crate::backends::{Backend, Buffer, Bytes, Chain, PendingRead, Submitted, TunedAdapter, captures, cpu, probe_kernels, probes};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
@@ -26,8 +25,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-/// Bytes shown at a time where they are copied.
-const VIEW_BYTES: usize = usize::MAX;
 /// Bindings beyond which longer programs cost more registers than they save bandwidth.
 const MAX_PLAN_BUFFERS: usize = 16;
 
@@ -254,10 +251,10 @@ impl Backend for NativeMetal {
     }
     fn start_capture(&self, path: &Path) -> TensorResult<()> {
         self.synchronize()?;
-        capture::start(&self.gpu, path)
+        captures::start(&self.gpu.queue, &self.gpu.name, path)
     }
     fn stop_capture(&self) {
-        capture::stop();
+        captures::stop();
     }
     fn start_timing(&self, detail: Timing) -> TensorResult<()> {
         let timer = &mut lock(&self.runner).timer;
@@ -288,7 +285,7 @@ impl Backend for NativeMetal {
             show(h.part(start, len)?);
             return Ok(());
         }
-        self.gpu.show(Part { buffer: self.own(buffer)?, start, len }, VIEW_BYTES, show)
+        self.gpu.show(Part { buffer: self.own(buffer)?, start, len }, usize::MAX, show)
     }
     fn start_reads(&self, parts: &[(&Buffer, usize, usize)]) -> TensorResult<PendingRead> {
         if parts.iter().any(|p| p.2 == 0 || matches!(p.0, Buffer::Host(_))) {

@@ -1,13 +1,12 @@
 //! Residency sets, which macOS 15 has: the GPU's memory stays mapped for it between submits, so that work after a pause need not wait for that.
 
+use crate::backends::lock::lock;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{NSObjectProtocol, ProtocolObject};
 use objc2::sel;
 use objc2_metal::{MTLBuffer, MTLCommandQueue, MTLDevice, MTLResidencySet, MTLResidencySetDescriptor};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
-
-use crate::backends::lock::lock;
 
 /// A set holds at most this part of what the GPU may use: the system maps a set that changes anew as a whole.
 const PART: u64 = 20;
@@ -67,7 +66,7 @@ impl Residency {
         if let Some(set) = lock(&self.sets).get_mut(number) {
             set.raw.removeAllocation(ProtocolObject::from_ref(buffer));
             set.raw.commit();
-            (set.bytes, set.dirty) = (set.bytes.saturating_sub(bytes as u64), false);
+            set.bytes = set.bytes.saturating_sub(bytes as u64);
         }
     }
 

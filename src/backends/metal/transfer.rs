@@ -67,7 +67,7 @@ impl Gpu {
         autoreleasepool(|_| {
             let commands = self.commands()?;
             self.encode_copies(&commands)?;
-            self.watch.commit(&commands, vec![], None);
+            self.commit(&commands, vec![], None);
             Ok(())
         })
     }
@@ -198,7 +198,7 @@ impl Gpu {
         let (asking, waiting) = (self.clone(), self.clone());
         let ready = Box::new(move || asking.watch.done() >= number || asking.watch.is_lost());
         let wait = Box::new(move || {
-            waiting.watch.wait(number, waiting.adapter.pacing(|p| p.awake))?;
+            waiting.wait_for(number, waiting.adapter.pacing(|p| p.awake))?;
             waiting.report()?;
             let mut out = Vec::with_capacity(bytes);
             for (block, start, len, _) in &held {

@@ -12,10 +12,10 @@ mod schedule;
 #[path = "../../msl/source.rs"]
 mod source;
 pub mod texts;
-pub mod tools;
 #[allow(dead_code)]
 #[path = "../../msl/toolchain.rs"]
 mod toolchain;
+pub mod tools;
 use texts as metal_text;
 
 pub use objc::live;

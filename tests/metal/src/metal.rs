@@ -349,7 +349,11 @@ define_class!(
             }
         }
         #[unsafe(method_id(newResidencySetWithDescriptor:error:))]
-        fn newResidencySet(&self, _: &MTLResidencySetDescriptor, _: *mut *mut NSError) -> Option<Retained<ProtocolObject<dyn MTLResidencySet>>> {
+        fn newResidencySet(
+            &self,
+            _: &MTLResidencySetDescriptor,
+            _: *mut *mut NSError,
+        ) -> Option<Retained<ProtocolObject<dyn MTLResidencySet>>> {
             COUNTS.residency_sets.fetch_add(1, SeqCst);
             let this = FakeSet::alloc().set_ivars(Mutex::default());
             // SAFETY: `init` of NSObject.
@@ -551,7 +555,8 @@ fn serve(todo: Receiver<Committed>) {
                     Part::Pass(p) => {
                         let was_right = result.is_ok();
                         let now = failed && states.len() == FAULTS.fail_encoder.load(SeqCst);
-                        result = result.and_then(|()| if now { Err((code, "as asked".to_string())) } else { history.run(p).map_err(|e| (1, e)) });
+                        result = result
+                            .and_then(|()| if now { Err((code, "as asked".to_string())) } else { history.run(p).map_err(|e| (1, e)) });
                         let state = match (was_right, &result) {
                             (false, _) => MTLCommandEncoderErrorState::Pending,
                             (_, Ok(())) => MTLCommandEncoderErrorState::Completed,
@@ -904,7 +909,13 @@ define_class!(
             let e = self.ivars();
             let of = e.pipeline.borrow().clone().expect("a dispatch without a pipeline");
             let sets = e.of.ivars().sets.lock().unwrap();
-            let bound: Vec<usize> = e.binds.borrow().iter().flatten().filter_map(|b| if let Bind::Buffer { object, .. } = b { Some(*object) } else { None }).collect();
+            let bound: Vec<usize> = e
+                .binds
+                .borrow()
+                .iter()
+                .flatten()
+                .filter_map(|b| if let Bind::Buffer { object, .. } = b { Some(*object) } else { None })
+                .collect();
             COUNTS.not_resident.fetch_add(bound.iter().filter(|b| !is_resident(&sets, **b)).count() as u64, SeqCst);
             let size = |s: MTLSize| [s.width as u32, s.height as u32, s.depth as u32];
             let (groups, threads) = (size(groups), size(threads));

@@ -46,7 +46,12 @@ pub fn capture_manager_methods() {
         objc::extend_capture_manager(false, c"supportsDestination:", imp, c"C24@0:8q16");
         let imp = std::mem::transmute::<extern "C-unwind" fn(Id, Sel) -> u8, Imp>(is_capturing);
         objc::extend_capture_manager(false, c"isCapturing", imp, c"C16@0:8");
-        objc::extend_capture_manager(false, c"startCaptureWithDescriptor:error:", std::mem::transmute::<Start, Imp>(start), c"C32@0:8@16^@24");
+        objc::extend_capture_manager(
+            false,
+            c"startCaptureWithDescriptor:error:",
+            std::mem::transmute::<Start, Imp>(start),
+            c"C32@0:8@16^@24",
+        );
         let imp = std::mem::transmute::<extern "C-unwind" fn(Id, Sel), Imp>(stop);
         objc::extend_capture_manager(false, c"stopCapture", imp, c"v16@0:8");
     }
@@ -83,7 +88,8 @@ unsafe extern "C" fn _os_signpost_emit_with_name_impl(
     bytes: u32,
 ) {
     // SAFETY: C strings and so many bytes, by contract.
-    let (name, format, arguments) = unsafe { (CStr::from_ptr(name), CStr::from_ptr(format), std::slice::from_raw_parts(arguments, bytes as usize)) };
+    let (name, format, arguments) =
+        unsafe { (CStr::from_ptr(name), CStr::from_ptr(format), std::slice::from_raw_parts(arguments, bytes as usize)) };
     assert!(!dso.is_null() && format.is_empty() && arguments == [0, 0], "no format has no arguments");
     SIGNPOSTS.lock().unwrap().push((kind, id, name.to_string_lossy().into_owned()));
 }

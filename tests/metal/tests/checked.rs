@@ -24,7 +24,7 @@ fn the_step_that_fails_is_told_alone() {
     let after = [&COUNTS.encoders, &COUNTS.dispatches].map(|c| c.load(SeqCst));
     assert_eq!(after[0] - before[0], after[1] - before[1], "an encoder for each step");
     assert_eq!(right.len(), 24 * 24);
-    for (n, step) in ["matmul", "softmax", "cumsum"].into_iter().enumerate() {
+    for (n, step) in ["matmul", "softmax"].into_iter().enumerate() {
         let device = open();
         FAULTS.fail_encoder.store(n, SeqCst);
         FAULTS.fail_after.store(0, SeqCst);

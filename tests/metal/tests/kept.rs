@@ -52,6 +52,10 @@ fn kernels_come_from_the_archive_of_the_process_before_unless_it_is_damaged() {
     std::fs::write(&sums[0], format!("{:016x}", sum.finish())).unwrap();
     assert_eq!(work(), [kernels, 0]);
     assert_eq!(work(), [kernels, kernels]);
-    assert_eq!(files(&folder, "metallib").len() + files(&folder, "sum").len(), std::fs::read_dir(&folder).unwrap().count(), "files are left");
+    assert_eq!(
+        files(&folder, "metallib").len() + files(&folder, "sum").len(),
+        std::fs::read_dir(&folder).unwrap().count(),
+        "files are left"
+    );
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -1,18 +1,23 @@
 //! Frame captures: what the GPU is given, as a document for Xcode.
 
-use super::archive::url;
-use super::device::Gpu;
 use crate::error::{TensorError, TensorResult};
-use objc2::rc::autoreleasepool;
-use objc2_metal::{MTLCaptureDescriptor, MTLCaptureDestination, MTLCaptureManager};
+use objc2::rc::{Retained, autoreleasepool};
+use objc2::runtime::ProtocolObject;
+use objc2_foundation::{NSString, NSURL};
+use objc2_metal::{MTLCaptureDescriptor, MTLCaptureDestination, MTLCaptureManager, MTLCommandQueue};
 use std::path::Path;
 
-/// Begins a capture of all work of the GPU's queue, as a document at this path, which must end in `.gputrace` and not exist.
+/// A file as Metal names it.
+pub(super) fn url(file: &Path) -> Retained<NSURL> {
+    NSURL::fileURLWithPath(&NSString::from_str(&file.to_string_lossy()))
+}
+
+/// Begins a capture of all work of a queue, as a document at this path, which must end in `.gputrace` and not exist.
 ///
 /// # Errors
 /// [`TensorError::Unsupported`] where the process was not started with captures enabled, [`TensorError::State`] where one is going on,
 /// [`TensorError::Config`] for a path that cannot be one, and what Metal says.
-pub(super) fn start(gpu: &Gpu, path: &Path) -> TensorResult<()> {
+pub(super) fn start(queue: &ProtocolObject<dyn MTLCommandQueue>, device: &str, path: &Path) -> TensorResult<()> {
     if path.extension().is_none_or(|e| e != "gputrace") || path.exists() {
         return Err(TensorError::Config(format!("{}: a capture needs a path that ends in .gputrace and does not exist", path.display())));
     }
@@ -21,19 +26,19 @@ pub(super) fn start(gpu: &Gpu, path: &Path) -> TensorResult<()> {
         let manager = unsafe { MTLCaptureManager::sharedCaptureManager() };
         if !manager.supportsDestination(MTLCaptureDestination::GPUTraceDocument) {
             let help = "captures are not enabled: start the program with MTL_CAPTURE_ENABLED=1 in its environment";
-            return Err(TensorError::Unsupported(format!("a frame capture on {}: {help}", gpu.name)));
+            return Err(TensorError::Unsupported(format!("a frame capture on {device}: {help}")));
         }
         if manager.isCapturing() {
-            return Err(TensorError::State(format!("{} is being captured already", gpu.name)));
+            return Err(TensorError::State(format!("{device} is being captured already")));
         }
         let descriptor = MTLCaptureDescriptor::new();
         // SAFETY: a command queue, as is allowed.
-        unsafe { descriptor.setCaptureObject(Some(gpu.queue.as_ref())) };
+        unsafe { descriptor.setCaptureObject(Some(queue.as_ref())) };
         descriptor.setDestination(MTLCaptureDestination::GPUTraceDocument);
         descriptor.setOutputURL(Some(&url(path)));
         manager
             .startCaptureWithDescriptor_error(&descriptor)
-            .map_err(|e| TensorError::Unsupported(format!("a frame capture on {}: {}", gpu.name, e.localizedDescription())))
+            .map_err(|e| TensorError::Unsupported(format!("a frame capture on {device}: {}", e.localizedDescription())))
     })
 }
 
