@@ -1,5 +1,6 @@
 //! Devices: how to choose one, and what memory it holds.
 
+mod capture;
 mod fallback;
 mod memory;
 #[cfg(test)]
@@ -114,17 +115,14 @@ impl Device {
         open.push((name.to_string(), device.clone()));
         Ok(device)
     }
-    fn of_opened(opened: OpenedGpu) -> Device {
+    /// A device on a GPU that was opened for it alone.
+    pub(crate) fn of_opened(opened: OpenedGpu) -> Device {
         // A software adapter is opened to test the GPU's own way.
         let adaptive = std::env::var("TL_ADAPTIVE").map_or(!opened.software, |v| v != "0");
         let device = Device::of(opened.backend, false);
         device.set_adaptive(adaptive);
         *device.0.stands_in_for.lock().unwrap_or_else(|e| e.into_inner()) = opened.stands_in;
         device
-    }
-    #[cfg(feature = "gpu")]
-    pub(crate) fn of_gpu(backend: Arc<crate::backends::gpu::GpuBackend>) -> Device {
-        Device::of_opened(OpenedGpu { software: backend.is_software(), backend, stands_in: None })
     }
 
     /// Why another backend serves this device than the one that its name stands for: `metal` goes through wgpu where the native backend cannot
@@ -268,7 +266,7 @@ impl Device {
     }
     /// Statistics of compiled kernels, and of the file that caches them between processes.
     ///
-    /// For Vulkan drivers only; others have their own cache. `TL_PIPELINE_CACHE=0` disables the file, `TL_CACHE_DIR` sets the folder.
+    /// For Vulkan drivers and the native Metal backend only; others have their own cache. `TL_PIPELINE_CACHE=0` disables the file, `TL_CACHE_DIR` sets the folder.
     pub fn pipeline_stats(&self) -> PipelineStats {
         self.0.backend.pipeline_stats()
     }

@@ -80,7 +80,7 @@ pub const VARIABLES: [Variable; 21] = [
     ),
     variable("TL_ADAPTIVE", "0 keeps small work on host values off the CPU, 1 allows it on software adapters too", "Device::set_adaptive"),
     variable("TL_ALLOW_SOFTWARE", "1 lets `gpu` and `auto` choose a software adapter", "Device::open(\"vulkan\")"),
-    variable("TL_GPU_CHECKED", "1 compiles kernels with bounds checks", "-"),
+    variable("TL_GPU_CHECKED", "1 compiles kernels with bounds checks; on `metal` names the one step that failed", "-"),
     variable("TL_LABELS", "1 labels each dispatch with its op and source line in captures", "Step::label"),
     variable(
         "TL_GPU_WITHOUT",

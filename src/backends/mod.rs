@@ -3,9 +3,13 @@
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 mod bad_indices;
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+mod captures;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 pub mod codegen;
+#[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+mod countdown;
 pub mod cpu;
 pub(crate) mod dry_run;
 pub(crate) mod files;
@@ -14,6 +18,12 @@ pub mod fragmentation;
 pub mod gpu;
 #[cfg(feature = "shaders")]
 pub mod host;
+#[cfg(feature = "shaders")]
+#[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+mod kept;
+#[cfg(feature = "shaders")]
+#[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+mod kernels_by_text;
 #[cfg(feature = "gpu")]
 mod large_copy;
 pub mod limits;
@@ -25,10 +35,19 @@ pub mod metal;
 mod numbers;
 pub(crate) mod open;
 pub(crate) mod pool;
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+mod probe_kernels;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 mod probes;
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+mod progress;
 pub(crate) mod report;
+#[cfg(feature = "shaders")]
+#[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+mod run_memory;
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+mod signposts;
 pub(crate) mod stages;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
@@ -36,14 +55,15 @@ mod threads;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 mod transfer_counts;
-#[cfg(feature = "shaders")]
-#[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+mod tuned_adapter;
+#[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 mod tuning_file;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 mod waits;
 
 pub use self::pool::PoolControl;
+pub use self::tuned_adapter::TunedAdapter;
 #[cfg(all(feature = "gpu", not(any(target_vendor = "apple", tensorlogic_fake_metal))))]
 pub use crate::metal;
 #[cfg(any(feature = "gpu", all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))))]
@@ -51,7 +71,7 @@ pub use crate::metal::RawBackend;
 
 use self::fragmentation::DriverMemory;
 use crate::dtype::DType;
-use crate::error::{At, TensorResult};
+use crate::error::{At, TensorError, TensorResult};
 use crate::plan::{Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, Timing, TransferStats};
 use crate::strategy::PipelineStrategy;
 use crate::tuning::{SharedTuning, Tuning, TuningSource};
@@ -303,6 +323,16 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// When they are timed already.
     fn start_timing(&self, detail: Timing) -> TensorResult<()>;
+    /// From now on the system records what the device is given, as a document at this path for its developer tools, until
+    /// [`Backend::stop_capture`].
+    ///
+    /// # Errors
+    /// `TensorError::Unsupported` where there is no such record, `TensorError::State` where one is going on, and why the system refuses it.
+    fn start_capture(&self, _path: &std::path::Path) -> TensorResult<()> {
+        Err(TensorError::Unsupported(format!("a frame capture on {}: the device `metal` has them", self.name())))
+    }
+    /// Ends the record.
+    fn stop_capture(&self) {}
     /// Ends timing and gives the times of the runs since it began, in order; waits for them.
     ///
     /// # Errors
@@ -398,24 +428,30 @@ pub trait Backend: Send + Sync {
     fn gradient_parts(&self, rows: usize, results: usize) -> Option<usize> {
         self.tuning_in_force().map(|t| t.gemm.gradient_parts(rows, results))
     }
+    /// The GPU behind the backend, and the numbers by which its work is paced; `None` on the CPU.
+    fn adapter(&self) -> Option<&TunedAdapter> {
+        None
+    }
     /// How many rows products that share their left side may have to run faster in one step; `None` where they never do.
     fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {
-        None
+        self.adapter().map(TunedAdapter::fused_gemv_limits)
     }
     /// The numbers fitted to this class of GPU; `None` on the CPU.
     fn tuning(&self) -> Option<&Tuning> {
-        None
+        self.adapter().map(|a| &*a.info.tuning)
     }
     /// Those that serve work of this thread: a strategy may bring its own.
     fn tuning_in_force(&self) -> Option<SharedTuning> {
-        None
+        self.adapter().map(TunedAdapter::tuning_in_force)
     }
     /// The numbers that were measured here for a model with this key, where they are kept and nobody chose others.
-    fn model_tuning(&self, _model: &str) -> Option<Tuning> {
-        None
+    fn model_tuning(&self, model: &str) -> Option<Tuning> {
+        self.adapter()?.model_tuning(model)
     }
     /// How work is paced where its thread says nothing else.
-    fn set_strategy(&self, _strategy: PipelineStrategy) {}
+    fn set_strategy(&self, strategy: PipelineStrategy) {
+        self.adapter().into_iter().for_each(|a| a.set_strategy(strategy));
+    }
     /// The device is to be lost at its `submits`-th submit from now on; for backends that can be.
     fn lose_after(&self, _submits: u64) {}
     /// Whether the device is gone: every call gives `TensorError::DeviceLost`.
@@ -424,7 +460,7 @@ pub trait Backend: Send + Sync {
     }
     /// Where they come from.
     fn tuning_source(&self) -> Option<&TuningSource> {
-        None
+        self.adapter().map(|a| &a.tuning_source)
     }
     /// Which counter counts the energy that the device takes; `None` where none is known.
     fn energy_counter(&self) -> Option<EnergyCounter<'_>> {
@@ -432,11 +468,11 @@ pub trait Backend: Send + Sync {
     }
     /// Whether products of f16 go by matrix units.
     fn matrices(&self) -> bool {
-        false
+        self.adapter().is_some_and(TunedAdapter::matrices)
     }
     /// The edge of matrices that matrix units multiply, and the threads that do so together; `None` where there are no such units.
     fn matrix_unit(&self) -> Option<[u32; 2]> {
-        None
+        self.adapter()?.matrix_unit()
     }
     /// Barriers between the steps of a run of this plan, where the backend sets them itself.
     fn barriers(&self, _plan: &Arc<Plan>) -> Option<usize> {

@@ -24,7 +24,7 @@ mod runner;
 mod self_test;
 mod suites;
 mod text_kernel;
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))))]
 mod tune;
 
 pub use caches::{Technique, caches};
@@ -44,7 +44,7 @@ pub use record::{Record, read_records, table};
 pub use runner::CATEGORIES;
 pub use self_test::{SelfTestBench, SelfTestOptions, SelfTestReport, SelfTestRow, published_bandwidth, self_test};
 pub use suites::suite;
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))))]
 pub use tune::{TuneOptions, TuneReport, TuneRow, TuningGroup, tune, tune_model};
 
 use crate::device::Device;

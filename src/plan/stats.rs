@@ -25,6 +25,24 @@ pub struct RunTimes {
     pub steps: Vec<Option<[f64; 2]>>,
 }
 
+impl RunTimes {
+    /// A run of a plan that the host submitted from `host` on until now; without the device's times.
+    #[cfg_attr(not(feature = "shaders"), allow(dead_code))]
+    pub(crate) fn since(host: std::time::Instant, plan: &Arc<Plan>) -> RunTimes {
+        RunTimes { plan: plan.clone(), host: [host, std::time::Instant::now()], run: None, steps: vec![None; plan.steps.len()] }
+    }
+
+    /// Adds the time of a step, or of a part of the run.
+    #[cfg_attr(not(feature = "shaders"), allow(dead_code))]
+    pub(crate) fn add(&mut self, step: Option<usize>, [from, to]: [f64; 2]) {
+        if let Some(step) = step {
+            self.steps[step] = Some([from, to.max(from)]);
+        }
+        let [a, b] = self.run.unwrap_or([from, to]);
+        self.run = Some([a.min(from), b.max(to)]);
+    }
+}
+
 /// A device's memory as the engine counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {

@@ -18,6 +18,8 @@ fi
 export RUSTFLAGS="--cfg tensorlogic_fake_metal ${RUSTFLAGS:-}" TL_CLANG=${TL_CLANG:-$(../../scripts/clang.sh)}
 # What the library's own tests run on, small cases too.
 export TL_TEST_DEVICE=metal TL_REQUIRE_GPU=1 TL_ADAPTIVE=0
+# Archives of kernels go to the folders of the test about them.
+export TL_PIPELINE_CACHE=0
 [ $# -gt 0 ] || set -- test --no-fail-fast
 command=$1
 shift

@@ -1,5 +1,7 @@
 //! The code generator: the steps of a plan become WGSL. It names no graphics interface; whoever drives a GPU compiles and runs what it writes.
 
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+mod barriers;
 mod blocks;
 mod kernel_dispatch;
 mod kernel_wgsl;
@@ -13,6 +15,8 @@ mod step_shader;
 mod uniforms;
 mod wgsl;
 
+#[cfg(all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal)))]
+pub(super) use barriers::Barriers;
 pub use kernel_dispatch::{KernelBinding, KernelBuffer, KernelDispatch, kernel_dispatches};
 pub(super) use operand::Bound;
 pub use options::DriverQuirks;

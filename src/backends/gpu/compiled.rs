@@ -1,20 +1,14 @@
 //! Compiled kernels kept on disk for the next process: one file for each adapter, driver and version of this library.
 
 use super::driver::Driver;
-use crate::backends::files::{cache_folder, write_whole};
+use crate::backends::files::write_whole;
+use crate::backends::kept::{self, MAX_FILE_BYTES, SaveBudget, hash};
 use crate::events;
 use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MAGIC: [u8; 8] = *b"TLPIPES1";
-/// A file that grew beyond this is begun anew.
-const MAX_FILE_BYTES: u64 = 256 << 20;
-/// Saving may cost this time, or this part of what compiling costs.
-const SAVE_BUDGET: Duration = Duration::from_millis(50);
-const SHARE: u32 = 8;
-
 /// The driver's compiled kernels, and which shaders they are of.
 pub(super) struct Kept {
     /// What pipelines are made with.
@@ -26,35 +20,20 @@ pub(super) struct Kept {
     pub found: usize,
     /// Whether the file lacks some.
     dirty: bool,
-    compiling: Duration,
-    saving: Duration,
-}
-
-fn hash(value: impl Hash) -> u64 {
-    let mut h = DefaultHasher::new();
-    value.hash(&mut h);
-    h.finish()
-}
-
-/// The folder where kernels are kept: none for software adapters, whose compilers are quick, unless the environment says so.
-pub(super) fn folder(software: bool) -> Option<PathBuf> {
-    let wanted = std::env::var("TL_PIPELINE_CACHE").map_or(!software, |v| v != "0");
-    wanted.then(cache_folder).flatten()
+    budget: SaveBudget,
 }
 
 impl Kept {
     /// What earlier processes compiled; `None` where nothing can be kept. A file that is damaged or another adapter's counts as empty.
     pub fn open(driver: &Driver, folder: Option<&Path>, adapter: &str) -> Option<Kept> {
         let folder = folder.filter(|_| driver.device.features().contains(wgpu::Features::PIPELINE_CACHE))?;
-        let key = format!("{adapter} | {}", env!("CARGO_PKG_VERSION"));
-        let file = folder.join(format!("pipelines-{:016x}.bin", hash(&key)));
+        let (key, file) = kept::place(folder, adapter, ["pipelines", "bin"]);
         let (texts, data) = load(&file, &key).unwrap_or_default();
         events::kernel_cache_opened(texts.len(), data.len());
         let descriptor = wgpu::PipelineCacheDescriptor { label: None, data: Some(&data[..]).filter(|d| !d.is_empty()), fallback: true };
         // SAFETY: the data came from `PipelineCache::get_data` for this adapter, driver and version, which `load` has checked with its sum.
         let raw = driver.guarded(|| unsafe { driver.device.create_pipeline_cache(&descriptor) }).ok()?;
-        let none = Duration::ZERO;
-        Some(Kept { raw, file, key, texts, found: 0, dirty: false, compiling: none, saving: none })
+        Some(Kept { raw, file, key, texts, found: 0, dirty: false, budget: SaveBudget::default() })
     }
 
     /// Counts a shader that was compiled.
@@ -67,8 +46,7 @@ impl Kept {
     /// Counts the time that compiling took, and writes the file where it lacks something, unless that was done often enough for the time
     /// that it takes. A folder that cannot be written is not an error: the next process compiles again.
     pub fn save(&mut self, compiling: Duration) {
-        self.compiling += compiling;
-        if self.saving <= SAVE_BUDGET.max(self.compiling / SHARE) {
+        if self.budget.allows(compiling) {
             self.write();
         }
     }
@@ -78,14 +56,13 @@ impl Kept {
         if !self.dirty {
             return;
         }
-        let start = Instant::now();
-        if let Some(data) = self.raw.get_data() {
-            if store(&self.file, &self.key, &self.texts, &data).is_ok() {
+        self.dirty = false;
+        let Kept { raw, file, key, texts, budget, .. } = self;
+        budget.spend(|| {
+            if let Some(data) = raw.get_data().filter(|data| store(file, key, texts, data).is_ok()) {
                 events::kernel_cache_saved(data.len());
             }
-        }
-        self.dirty = false;
-        self.saving += start.elapsed();
+        });
     }
 }
 

@@ -6,15 +6,14 @@ use super::error_records::ErrorRecords;
 use super::memory::{GpuBuffer, Memory};
 use super::queue::Queue;
 use crate::backends::codegen::DriverQuirks;
+use crate::backends::kept;
 use crate::backends::lock::lock;
 use crate::backends::transfer_counts::TransferCounts;
+use crate::backends::tuned_adapter::TunedAdapter;
 use crate::error::TensorResult;
-use crate::plan::{AdapterInfo, SCRATCH_WORDS};
-use crate::strategy::{Pacing, PipelineStrategy, in_force};
-use crate::tuning::{AdapterClass, SharedTuning, TuningSource};
-use std::borrow::Cow;
+use crate::plan::SCRATCH_WORDS;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 /// The device and everything that has its lifetime.
@@ -29,15 +28,7 @@ pub(super) struct Core {
     /// Counters and partial results of kernels whose workgroups work on one result; counters are zero between dispatches.
     pub scratch: wgpu::Buffer,
     quirks: Mutex<DriverQuirks>,
-    /// The strategy of work whose thread has none, by its place in `PipelineStrategy::ALL`.
-    strategy: AtomicU8,
-    pub info: AdapterInfo,
-    /// Where `info.tuning` comes from.
-    pub tuning_source: TuningSource,
-    /// What kind of adapter this is.
-    pub class: AdapterClass,
-    /// Adapter and driver, for what is kept between processes.
-    pub key: String,
+    pub adapter: TunedAdapter,
     /// The address on the PCI bus; empty where there is none.
     pub address: String,
     /// The folder where compiled kernels are kept.
@@ -56,7 +47,7 @@ pub(super) struct Core {
 
 impl Core {
     pub fn new(o: Opened) -> Arc<Core> {
-        let driver = Arc::new(Driver::new(o.device, o.queue, o.name));
+        let driver = Arc::new(Driver::new(o.device, o.queue, o.name, o.software));
         let device = &driver.device;
         let scratch = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("scratch"),
@@ -76,13 +67,9 @@ impl Core {
             kernels: AtomicU64::new(0),
             scratch,
             quirks: Mutex::default(),
-            strategy: AtomicU8::new(PipelineStrategy::Standard as u8),
-            info: o.info,
-            tuning_source: o.tuning_source,
-            class: o.class,
-            key: o.key,
+            adapter: TunedAdapter::new(o.info, o.tuning_source, o.class, o.key),
             address: o.address,
-            kept_in: super::compiled::folder(o.software),
+            kept_in: kept::folder(o.software),
             software: o.software,
             total_memory: o.memory,
             max_bindings: device.limits().max_storage_buffers_per_shader_stage as usize,
@@ -105,29 +92,6 @@ impl Core {
     /// Changes what new shaders take into account.
     pub fn set_quirks(&self, quirks: DriverQuirks) {
         *lock(&self.quirks) = quirks;
-    }
-
-    /// The adapter with the tuning table of work of this thread: another one than `info`'s where a strategy brings it.
-    pub fn info_in_force(&self) -> Cow<'_, AdapterInfo> {
-        match self.pacing(|p| p.table.clone()) {
-            Some(tuning) => Cow::Owned(AdapterInfo { tuning, ..self.info.clone() }),
-            None => Cow::Borrowed(&self.info),
-        }
-    }
-
-    /// The tuning table of work of this thread.
-    pub fn tuning_in_force(&self) -> SharedTuning {
-        self.pacing(|p| p.table.clone()).unwrap_or_else(|| self.info.tuning.clone())
-    }
-
-    /// What `look` finds in the values by which work of this thread is paced.
-    pub fn pacing<T>(&self, look: impl FnOnce(&Pacing) -> T) -> T {
-        in_force(PipelineStrategy::ALL[usize::from(self.strategy.load(Relaxed))], look)
-    }
-
-    /// Sets how work is paced whose thread says nothing else.
-    pub fn set_strategy(&self, strategy: PipelineStrategy) {
-        self.strategy.store(strategy as u8, Relaxed);
     }
 
     /// The error of anything that went wrong since the last call.

@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How long a wait may take before the device counts as lost.
-pub(super) const DEVICE_LOST_TIMEOUT: Duration = Duration::from_secs(120);
+const DEVICE_LOST_TIMEOUT: Duration = Duration::from_secs(120);
+/// The same of drivers that compute on the CPU. They compile kernels when these first run, which is a part of the wait: half a minute for some of
+/// those with matrices, and minutes where other programs use the processor.
+const SOFTWARE_LOST_TIMEOUT: Duration = Duration::from_secs(1200);
 
 /// How long the reason of a refused command is waited for: a loss is told when running work has ended.
 const REFUSED_TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,6 +31,8 @@ pub(super) struct Driver {
     pub queue: wgpu::Queue,
     /// The adapter's name, as errors give it.
     pub name: String,
+    /// How long a wait may take before the device counts as lost.
+    pub timeout: Duration,
     reported: Arc<Mutex<Reported>>,
 }
 
@@ -36,8 +41,8 @@ fn one_line(s: String) -> String {
 }
 
 impl Driver {
-    /// Listens to the device's errors from now on.
-    pub fn new(device: wgpu::Device, queue: wgpu::Queue, name: String) -> Driver {
+    /// Listens to the device's errors from now on. `software`: whether the driver computes on the CPU.
+    pub fn new(device: wgpu::Device, queue: wgpu::Queue, name: String, software: bool) -> Driver {
         let reported = Arc::new(Mutex::new(Reported::default()));
         let r = reported.clone();
         device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
@@ -49,7 +54,8 @@ impl Driver {
             events::device_lost(&own, &why);
             lock(&r).lost.get_or_insert(why);
         });
-        Driver { device, queue, name, reported }
+        let timeout = if software { SOFTWARE_LOST_TIMEOUT } else { DEVICE_LOST_TIMEOUT };
+        Driver { device, queue, name, timeout, reported }
     }
 
     /// The error of anything that went wrong since the last call.

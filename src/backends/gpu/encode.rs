@@ -8,11 +8,11 @@ use super::prepared_plan::PreparedPlan;
 use super::timer::Timer;
 use crate::backends::Chain;
 use crate::backends::codegen::plan_shaders;
-use crate::backends::pool::PoolControl;
+use crate::backends::run_memory::{RunMemory, label_slots};
 use crate::backends::stages::{Stage, enter};
 use crate::error::TensorResult;
 use crate::events;
-use crate::plan::{Buf, PipelineStats, Plan};
+use crate::plan::{PipelineStats, Plan};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Runner {
     }
 
     fn prepare(&mut self, core: &Core, plan: &Arc<Plan>) -> TensorResult<PreparedPlan> {
-        let texts = plan_shaders(plan, &core.info_in_force(), core.quirks(), core.max_bindings)?;
+        let texts = plan_shaders(plan, &core.adapter.info_in_force(), core.quirks(), core.max_bindings)?;
         let compiled = self.pipelines.compile(core, texts.iter().map(|(n, text)| (text, plan.steps[*n].name)))?;
         events::kernels_prepared(texts.len(), compiled);
         PreparedPlan::new(core, plan, texts.iter().filter_map(|(n, text)| Some((*n, text, self.pipelines.get(&text.text)?))))
@@ -99,27 +99,13 @@ impl Runner {
             p.slots[n] = b.0.id();
             self.leased.push(b);
         }
-        if core.memory.pool.recording() {
-            for (n, b) in self.leased.iter().enumerate() {
-                if let Some(step) = plan.writer(Buf::Slot(n as u16)) {
-                    core.memory.pool.label(b.0.ticket, step.name, step.at);
-                }
-            }
-        }
+        label_slots(&core.memory.pool, plan, self.leased.iter().map(|b| b.0.ticket));
         let labels = core.labels.then_some(&**plan);
         let mut encoder = whole.then(|| core.driver.encoder());
         for run in 0..runs {
-            let leased = &self.leased;
-            let find = |b: Buf| match b {
-                Buf::Input(n) if run > 0 && chain.is_some_and(|c| c.fed == n as usize) => outputs.get(run - 1).copied(),
-                Buf::Input(n) => inputs.get(n as usize).copied(),
-                Buf::Output(_) if chain.is_some() => outputs.get(run).copied(),
-                Buf::Output(n) => outputs.get(n as usize).copied(),
-                Buf::Slot(n) => leased.get(n as usize),
-                Buf::Iota => None,
-            };
+            let memory = RunMemory { inputs, outputs, leased: &self.leased, chain };
             // Bind groups first: making one can fail, and a pass once begun should not be dropped half way.
-            p.bind(core, run, runs, find)?;
+            p.bind(core, run, runs, |buf| memory.find(run, buf))?;
             if let Some(encoder) = &mut encoder {
                 record_all(&mut encoder.begin_compute_pass(&Default::default()), &p.steps, labels, |_, _| {});
             }

@@ -35,15 +35,12 @@ use self::core::Core;
 use super::fragmentation::DriverMemory;
 use super::lock::lock;
 use super::pool::PoolControl;
-use super::{Backend, Buffer, Bytes, Chain, EnergyCounter, FusedGemvLimits, PendingRead, Submitted, cpu};
-use super::{probes, tuning_file};
+use super::{Backend, Buffer, Bytes, Chain, EnergyCounter, PendingRead, Submitted, TunedAdapter, cpu, probes};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
 use crate::plan::{AdapterInfo, Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, Timing, TransferStats};
-use crate::strategy::PipelineStrategy;
-use crate::tuning::{GEMV_ROW_LIMIT, SharedTuning, Tuning, TuningSource};
-use std::path::PathBuf;
+use crate::tuning::Tuning;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
@@ -86,38 +83,13 @@ impl GpuBackend {
         if let Some(submits) = submits_until_lost() {
             m.core.queue.lose_after(submits);
         }
-        events::device_tuned(m.core.name(), &m.core.info.tuning.name);
+        events::device_tuned(m.core.name(), &m.core.adapter.info.tuning.name);
         Ok(Arc::new(m))
     }
 
     /// What kernels may ask about this GPU.
     pub fn info(&self) -> &AdapterInfo {
-        &self.core.info
-    }
-
-    /// The table of this adapter's class, which is in force where nothing was measured.
-    pub fn class_tuning(&self) -> Tuning {
-        Tuning::of_class(self.core.class)
-    }
-
-    /// Keeps a table for this adapter, its driver and this version of the library in the user's cache folder, beside the crossover: whoever
-    /// opens the GPU from now on has it. Gives the file.
-    ///
-    /// # Errors
-    /// Those of [`Tuning::check`]; [`TensorError::UnsupportedDevice`] where there is no cache folder; [`TensorError::Config`] where it cannot be
-    /// written: the file is then as it was.
-    pub fn store_tuning(&self, tuning: &Tuning) -> TensorResult<PathBuf> {
-        tuning.check()?;
-        tuning_file::store(&self.core.key, tuning)
-    }
-
-    /// Keeps a table for models with this key on this adapter; whoever asks for such a model's table from now on has it. Gives the file.
-    ///
-    /// # Errors
-    /// Those of [`GpuBackend::store_tuning`].
-    pub fn store_model_tuning(&self, model: &str, tuning: &Tuning) -> TensorResult<PathBuf> {
-        tuning.check()?;
-        tuning_file::store(&tuning_file::with_model(&self.core.key, model), tuning)
+        &self.core.adapter.info
     }
 
     /// The most threads that a workgroup may have along x, y and z.
@@ -350,44 +322,17 @@ impl Backend for GpuBackend {
         // Beyond this, longer programs cost more registers than they save bandwidth.
         (self.core.max_bindings).clamp(4, 16)
     }
-    fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {
-        let tuning = self.core.tuning_in_force();
-        let tuning = &tuning.gemv;
-        let any = tuning.max_rows.min(GEMV_ROW_LIMIT);
-        Some(FusedGemvLimits { any, halves: if self.matrices() { tuning.max_rows_f16.min(GEMV_ROW_LIMIT) } else { any } })
-    }
-    fn tuning(&self) -> Option<&Tuning> {
-        Some(&self.core.info.tuning)
+    fn adapter(&self) -> Option<&TunedAdapter> {
+        Some(&self.core.adapter)
     }
     fn energy_counter(&self) -> Option<EnergyCounter<'_>> {
         Some(self.core.address.as_str()).filter(|a| !a.is_empty()).map(EnergyCounter::Board)
-    }
-    fn tuning_in_force(&self) -> Option<SharedTuning> {
-        Some(self.core.tuning_in_force())
-    }
-    fn model_tuning(&self, model: &str) -> Option<Tuning> {
-        // Whoever chose a table wants that one.
-        let chosen = matches!(self.core.tuning_source, TuningSource::Environment(_) | TuningSource::Given);
-        if chosen { None } else { tuning_file::of_model(&self.core.key, model) }
-    }
-    fn set_strategy(&self, strategy: PipelineStrategy) {
-        self.core.set_strategy(strategy);
     }
     fn lose_after(&self, submits: u64) {
         self.core.queue.lose_after(submits);
     }
     fn is_lost(&self) -> bool {
         self.core.driver.is_lost()
-    }
-    fn tuning_source(&self) -> Option<&TuningSource> {
-        Some(&self.core.tuning_source)
-    }
-    fn matrices(&self) -> bool {
-        self.core.info.coop > 0
-    }
-    fn matrix_unit(&self) -> Option<[u32; 2]> {
-        let unit = [self.core.info.coop, self.core.info.subgroup];
-        (unit[0] > 0 && unit[1] > 0).then_some(unit)
     }
     fn memory(&self) -> MemoryStats {
         self.core.memory.pool.memory()

@@ -3,15 +3,12 @@
 use super::compiled::Kept;
 use super::core::Core;
 use crate::backends::codegen::StepShader;
-use crate::backends::threads::on_all_threads;
+use crate::backends::kernels_by_text::{KernelsByText, Named};
 use crate::error::{TensorError, TensorResult};
-use crate::events;
 use crate::plan::{PipelineStats, RawSource};
 use std::cell::OnceCell;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
 /// A compiled kernel.
 pub(super) struct Pipeline {
@@ -22,75 +19,48 @@ pub(super) struct Pipeline {
 /// Every kernel compiled so far.
 #[derive(Default)]
 pub(super) struct Pipelines {
-    by_text: HashMap<String, Arc<Pipeline>>,
+    kernels: KernelsByText<Pipeline>,
     /// What is kept for the next process; looked for when the first kernel is compiled.
     kept: OnceCell<Option<Kept>>,
-    seconds: f64,
 }
 
 impl Pipelines {
     /// The pipeline of a shader that [`Pipelines::compile`] got.
     pub fn get(&self, text: &str) -> Option<Arc<Pipeline>> {
-        self.by_text.get(text).cloned()
+        self.kernels.get(text)
     }
 
-    /// Compiles those shaders that are new, on as many threads as the processor has; gives how many there were.
-    pub fn compile<'s>(&mut self, core: &Core, steps: impl Iterator<Item = (&'s StepShader, &'static str)>) -> TensorResult<usize> {
-        let mut seen = HashSet::new();
-        let new: Vec<_> = steps.filter(|s| !self.by_text.contains_key(&s.0.text) && seen.insert(&s.0.text)).collect();
-        if new.is_empty() {
-            events::kernels_found(self.by_text.len());
+    /// Compiles those shaders that are new; gives how many there were.
+    pub fn compile<'s>(&mut self, core: &Core, steps: impl Iterator<Item = Named<'s>>) -> TensorResult<usize> {
+        let new = self.kernels.missing(steps);
+        let (count, storage) = (new.len(), core.max_bindings);
+        if count == 0 {
             return Ok(0);
         }
-        let count = new.len();
-        let start = Instant::now();
-        let storage = core.max_bindings;
         if let Some((step, name)) = new.iter().find(|s| s.0.views.len() > storage) {
             return Err(TensorError::Unsupported(format!("{name} binds {} buffers; {} takes {storage}", step.views.len(), core.name())));
         }
-        self.kept.get_or_init(|| Kept::open(&core.driver, core.kept_in.as_deref(), &core.key));
-        let cache = self.kept.get().and_then(|k| k.as_ref()).map(|k| &k.raw);
-        let done = on_all_threads(&new, 2, |(step, name)| core.driver.guarded(|| compile(core, cache, step, name)));
-        let mut failed = None;
-        for ((step, name), made) in new.into_iter().zip(done) {
-            match made {
-                Some(Ok(p)) => {
-                    events::kernel_compiled(name, step.text.len());
-                    self.by_text.insert(step.text.clone(), Arc::new(p));
-                    if let Some(Some(kept)) = self.kept.get_mut() {
-                        kept.add(&step.text);
-                    }
-                }
-                Some(Err(e)) if failed.is_none() => failed = Some((step, name, e)),
-                _ => {}
-            }
-        }
-        let took = start.elapsed();
-        self.seconds += took.as_secs_f64();
-        if let Some(Some(kept)) = self.kept.get_mut() {
-            kept.save(took);
-        }
+        self.kept.get_or_init(|| Kept::open(&core.driver, core.kept_in.as_deref(), &core.adapter.key));
+        let mut kept = self.kept.get_mut().and_then(Option::as_mut);
+        let cache = kept.as_ref().map(|k| k.raw.clone());
+        let (took, done) = self.kernels.compile(
+            core.name(),
+            new,
+            |step, name| core.driver.guarded(|| compile(core, cache.as_ref(), step, name)),
+            |text| kept.iter_mut().for_each(|k| k.add(text)),
+        );
+        kept.iter_mut().for_each(|k| k.save(took));
         core.kernels.fetch_add(count as u64, Relaxed);
-        let Some((step, name, e)) = failed else { return Ok(count) };
-        events::kernel_failed(name, &e);
-        if let lost @ TensorError::DeviceLost(_) = core.driver.refused(String::new()) {
-            return Err(lost);
-        }
-        // The source helps whoever wrote the kernel; numbered, since compilers name lines.
-        let text: String = step.text.lines().enumerate().map(|(n, l)| format!("{:4} {l}\n", n + 1)).collect();
-        Err(TensorError::Unsupported(format!("{name} on {}: {e}\n{text}", core.name())))
+        done.map(|()| count).map_err(|e| match core.driver.refused(String::new()) {
+            lost @ TensorError::DeviceLost(_) => lost,
+            _ => e,
+        })
     }
 
     /// How many there are, and where they are kept.
     pub fn stats(&self) -> PipelineStats {
         let kept = self.kept.get().and_then(|k| k.as_ref());
-        PipelineStats {
-            pipelines: self.by_text.len(),
-            seconds: self.seconds,
-            found: kept.map_or(0, |k| k.found),
-            file: kept.map(|k| k.file.clone()),
-            bytes: kept.and_then(|k| std::fs::metadata(&k.file).ok()).map_or(0, |m| m.len()),
-        }
+        self.kernels.stats(kept.map_or(0, |k| k.found), kept.map(|k| &*k.file))
     }
 }
 
@@ -127,7 +97,7 @@ fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, 
 /// text: without such memory, with bounds checks, and where the driver takes no source.
 #[cfg(target_vendor = "apple")]
 fn metal_module(core: &Core, step: &StepShader, name: &'static str) -> Option<(wgpu::ShaderModule, String)> {
-    if core.checked || core.info.raw != Some(crate::plan::RawLanguage::Msl) || !step.text.contains("var<workgroup>") {
+    if core.checked || core.adapter.info.raw != Some(crate::plan::RawLanguage::Msl) || !step.text.contains("var<workgroup>") {
         return None;
     }
     // A text that is not valid gets its error from wgpu.

@@ -42,8 +42,8 @@ impl PreparedPlan {
             slots: vec![0; plan.slots.len()],
             records: 0,
         };
-        let tuning = core.tuning_in_force();
-        let mut length = SubmitLength::new(&tuning.submit, core.pacing(|p| p.submit_steps), plan.steps.len());
+        let tuning = core.adapter.tuning_in_force();
+        let mut length = SubmitLength::new(&tuning.submit, core.adapter.pacing(|p| p.submit_steps), plan.steps.len());
         let mut failing = 0;
         for (number, text, pipeline) in steps {
             let step = &plan.steps[number];

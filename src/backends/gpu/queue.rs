@@ -2,11 +2,12 @@
 
 #[cfg(target_vendor = "apple")]
 use super::apple::watch::Watch;
-use super::driver::{DEVICE_LOST_TIMEOUT, Driver};
+use super::driver::Driver;
 #[cfg(target_os = "linux")]
 use super::irq_affinity::Interrupts;
 use super::memory::GpuBuffer;
 use super::pending::Pending;
+use crate::backends::countdown::Countdown;
 use crate::backends::lock::lock;
 use crate::backends::stages::{Stage, enter};
 use crate::backends::waits::{Waiting, Waits};
@@ -25,8 +26,8 @@ pub(super) struct Queue {
     turn: Mutex<()>,
     /// Submits of plan work.
     submits: AtomicU64,
-    /// Submits of any kind after which the device is destroyed, to try out a loss; never for most.
-    left: AtomicU64,
+    /// Submits of any kind until the device is destroyed, to try out a loss.
+    left: Countdown,
     waits: Waits,
     #[cfg(target_os = "linux")]
     interrupts: Interrupts,
@@ -45,7 +46,7 @@ impl Queue {
             pending: Pending::default(),
             turn: Mutex::new(()),
             submits: AtomicU64::new(0),
-            left: AtomicU64::new(u64::MAX),
+            left: Countdown::default(),
             waits: Waits::default(),
             #[cfg(target_os = "linux")]
             interrupts: Interrupts::of(address),
@@ -80,18 +81,7 @@ impl Queue {
 
     /// Destroys the device at the `submits`-th submit from now on.
     pub fn lose_after(&self, submits: u64) {
-        self.left.store(submits, Relaxed);
-    }
-
-    /// Counts a submit towards a loss that is asked for.
-    fn count_down(&self) {
-        let left = self.left.load(Relaxed);
-        if left < u64::MAX {
-            self.left.store(left.saturating_sub(1), Relaxed);
-            if left <= 1 {
-                self.driver.device.destroy();
-            }
-        }
+        self.left.start(submits);
     }
 
     /// Begins to count anew.
@@ -132,7 +122,9 @@ impl Queue {
         add: Option<&mut dyn FnMut(&mut wgpu::CommandEncoder)>,
         commands: Option<wgpu::CommandBuffer>,
     ) -> wgpu::SubmissionIndex {
-        self.count_down();
+        if self.left.is_due() {
+            self.driver.device.destroy();
+        }
         // The memory of what was submitted is given back after the turn.
         let (index, _copied, _used) = {
             let _turn = self.turn();
@@ -194,11 +186,11 @@ impl Queue {
     /// Waits for one submission, or for all.
     pub fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
         let _waiting = self.waiting();
-        match self.driver.device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(DEVICE_LOST_TIMEOUT) }) {
+        match self.driver.device.poll(wgpu::PollType::Wait { submission_index, timeout: Some(self.driver.timeout) }) {
             Ok(_) => self.check(),
             Err(e) => {
                 self.driver.check()?;
-                Err(self.driver.lose(format!("no answer within {} s ({e})", DEVICE_LOST_TIMEOUT.as_secs())))
+                Err(self.driver.lose(format!("no answer within {} s ({e})", self.driver.timeout.as_secs())))
             }
         }
     }

@@ -110,7 +110,7 @@ impl Timer {
             }
             core.queue.submit(encoder);
         }
-        self.runs.push(RunTimes { plan: plan.clone(), host: [host, Instant::now()], run: None, steps: vec![None; plan.steps.len()] });
+        self.runs.push(RunTimes::since(host, plan));
         Ok(())
     }
 
@@ -134,13 +134,7 @@ impl Timer {
         // Seconds from the first timestamp on: as they are, the numbers are too large for their last digits.
         let first = self.marks.iter().map(|m| ticks[m.set][m.from as usize]).min().unwrap_or(0);
         for m in &self.marks {
-            let [from, to] = [m.from, m.to].map(|n| ticks[m.set][n as usize].saturating_sub(first) as f64 * period);
-            let r = &mut self.runs[m.run];
-            if let Some(step) = m.step {
-                r.steps[step] = Some([from, to.max(from)]);
-            }
-            let [a, b] = r.run.unwrap_or([from, to]);
-            r.run = Some([a.min(from), b.max(to)]);
+            self.runs[m.run].add(m.step, [m.from, m.to].map(|n| ticks[m.set][n as usize].saturating_sub(first) as f64 * period));
         }
         core.queue.wait()?;
         Ok(self.runs)

@@ -66,7 +66,7 @@ impl Core {
     fn wait_mapped(&self, mapped: &Mapped, submission: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
         let _waiting = self.queue.waiting();
         let start = Instant::now();
-        let awake = self.pacing(|p| p.awake);
+        let awake = self.adapter.pacing(|p| p.awake);
         while start.elapsed() < awake {
             let _ = self.driver.device.poll(wgpu::PollType::Poll);
             if matches!(*lock(&mapped.0), Some(Ok(()))) {
@@ -390,7 +390,7 @@ impl Core {
             return Ok(false);
         }
         let run = self.queue.flush();
-        self.queue.wait_awake(run, self.pacing(|p| p.awake))?;
+        self.queue.wait_awake(run, self.adapter.pacing(|p| p.awake))?;
         // No submit may come between mapping and unmapping; one that came before this turn may still use the buffer.
         let _turn = self.queue.turn();
         let mapped = map(raw, wgpu::MapMode::Read, raw.size());

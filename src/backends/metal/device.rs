@@ -1,22 +1,26 @@
 //! Opens a GPU through Metal and asks it what it can do.
 
 use super::memory::{Block, Copy, Memory, SHARED};
-use super::watch::Watch;
+use super::residency::Residency;
 use crate::backends::bad_indices::{BadIndices, ERROR_RECORDS, RECORD_BYTES};
 use crate::backends::codegen::DriverQuirks;
 use crate::backends::lock::lock;
+use crate::backends::progress::Progress;
 use crate::backends::transfer_counts::TransferCounts;
+use crate::backends::tuned_adapter::TunedAdapter;
 use crate::backends::tuning_file;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::{AdapterInfo, RawLanguage, SCRATCH_COUNTERS, SCRATCH_WORDS, SubgroupSync};
-use crate::strategy::{Pacing, PipelineStrategy, in_force};
-use crate::tuning::{AdapterClass, SharedTuning, Tuning, TuningSource};
+use crate::tuning::{AdapterClass, Tuning, TuningSource};
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
-use objc2_metal::{MTLCommandQueue, MTLCreateSystemDefaultDevice, MTLDevice, MTLFence};
-use std::borrow::Cow;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use objc2_metal::{
+    MTLCommandBuffer, MTLCommandBufferDescriptor, MTLCommandBufferErrorOption, MTLCommandQueue, MTLCreateSystemDefaultDevice, MTLDevice,
+    MTLFence, MTLSharedEvent,
+};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Apple's number among vendors of PCI devices, by which a tuning table is chosen.
 const APPLE: u32 = 0x106b;
@@ -31,8 +35,11 @@ pub(super) struct Gpu {
     pub fence: Retained<ProtocolObject<dyn MTLFence>>,
     /// The GPU's name, as errors give it.
     pub name: String,
-    pub watch: Arc<Watch>,
+    pub watch: Arc<Progress>,
+    /// Set to the number of each submit when the GPU is through with it.
+    pub event: Retained<ProtocolObject<dyn MTLSharedEvent>>,
     pub memory: Arc<Memory>,
+    pub residency: Arc<Residency>,
     /// The steps that report bad indices, and the memory in which they do.
     pub bad_indices: BadIndices,
     pub records: Arc<Block>,
@@ -42,19 +49,19 @@ pub(super) struct Gpu {
     /// How many kernels were compiled.
     pub kernels: AtomicU64,
     quirks: Mutex<DriverQuirks>,
-    /// The strategy of work whose thread has none, by its place in `PipelineStrategy::ALL`.
-    strategy: AtomicU8,
-    pub info: AdapterInfo,
-    /// Where `info.tuning` comes from.
-    pub tuning_source: TuningSource,
-    /// The GPU, for what is kept between processes.
-    pub key: String,
+    pub adapter: TunedAdapter,
     /// Whether each dispatch has its step's label in captures.
     pub labels: bool,
+    /// Whether each step has an encoder of its own, so that one that fails is told alone.
+    pub checked: bool,
     /// Copies that the next submit takes along.
     pub copies: Mutex<Vec<Copy>>,
     /// Held while commands are encoded and committed, so that submits have the order of their numbers.
     pub turn: Mutex<()>,
+}
+
+fn is_set(variable: &str) -> bool {
+    std::env::var(variable).is_ok_and(|v| v == "1")
 }
 
 fn refused(what: &str) -> TensorError {
@@ -79,8 +86,9 @@ impl Gpu {
             let event = device.newSharedEvent().ok_or_else(|| refused("shared event"))?;
             let fence = device.newFence().ok_or_else(|| refused("fence"))?;
             let name = format!("{} (metal)", device.name());
-            let watch = Arc::new(Watch::new(name.clone(), event));
-            let memory = Arc::new(Memory::new(device.clone(), name.clone(), watch.clone()));
+            let watch = Arc::new(Progress::new(name.clone()));
+            let residency = Arc::new(Residency::new(device.clone(), queue.clone()));
+            let memory = Arc::new(Memory::new(device.clone(), name.clone(), watch.clone(), residency.clone()));
             let buffer = |bytes| memory.create(bytes, SHARED).ok_or_else(|| refused("memory"));
             let (records, scratch) = (buffer(ERROR_RECORDS * RECORD_BYTES as usize)?, buffer(4 * SCRATCH_WORDS)?);
             // SAFETY: both are new.
@@ -114,18 +122,18 @@ impl Gpu {
                 fence,
                 name,
                 watch,
+                event,
                 memory,
+                residency,
                 bad_indices: BadIndices::default(),
                 records,
                 scratch,
                 transfers: TransferCounts::default(),
                 kernels: AtomicU64::new(0),
                 quirks: Mutex::default(),
-                strategy: AtomicU8::new(PipelineStrategy::Standard as u8),
-                info,
-                tuning_source,
-                key,
-                labels: std::env::var("TL_LABELS").is_ok_and(|v| v == "1"),
+                adapter: TunedAdapter::new(info, tuning_source, class, key),
+                labels: is_set("TL_LABELS"),
+                checked: is_set("TL_GPU_CHECKED"),
                 copies: Mutex::default(),
                 turn: Mutex::new(()),
             })
@@ -140,27 +148,27 @@ impl Gpu {
     pub fn set_quirks(&self, quirks: DriverQuirks) {
         *lock(&self.quirks) = quirks;
     }
-    /// The adapter with the tuning table of work of this thread: another one than `info`'s where a strategy brings it.
-    pub fn info_in_force(&self) -> Cow<'_, AdapterInfo> {
-        match self.pacing(|p| p.table.clone()) {
-            Some(tuning) => Cow::Owned(AdapterInfo { tuning, ..self.info.clone() }),
-            None => Cow::Borrowed(&self.info),
-        }
-    }
-    /// The tuning table of work of this thread.
-    pub fn tuning_in_force(&self) -> SharedTuning {
-        self.pacing(|p| p.table.clone()).unwrap_or_else(|| self.info.tuning.clone())
-    }
-    /// What `look` finds in the values by which work of this thread is paced.
-    pub fn pacing<T>(&self, look: impl FnOnce(&Pacing) -> T) -> T {
-        in_force(PipelineStrategy::ALL[usize::from(self.strategy.load(Relaxed))], look)
-    }
-    /// Sets how work is paced whose thread says nothing else.
-    pub fn set_strategy(&self, strategy: PipelineStrategy) {
-        self.strategy.store(strategy as u8, Relaxed);
+    /// A command buffer that retains nothing; where steps are checked it tells which encoder failed.
+    pub fn commands(&self) -> TensorResult<Retained<ProtocolObject<dyn MTLCommandBuffer>>> {
+        self.residency.commit();
+        let made = match self.checked {
+            false => self.queue.commandBufferWithUnretainedReferences(),
+            true => {
+                let descriptor = MTLCommandBufferDescriptor::new();
+                descriptor.setRetainedReferences(false);
+                descriptor.setErrorOptions(MTLCommandBufferErrorOption::EncoderExecutionStatus);
+                self.queue.commandBufferWithDescriptor(&descriptor)
+            }
+        };
+        made.ok_or_else(|| TensorError::DeviceLost(format!("{} gives no command buffer", self.name)))
     }
     /// Waits for everything that was submitted.
     pub fn wait(&self) -> TensorResult<()> {
-        self.watch.wait(self.watch.submitted(), self.pacing(|p| p.awake))
+        self.wait_for(self.watch.submitted(), self.adapter.pacing(|p| p.awake))
+    }
+    /// Waits until the GPU is through with this submit; `awake` is how long the host asks without sleep.
+    pub fn wait_for(&self, number: u64, awake: Duration) -> TensorResult<()> {
+        // The event comes before the handlers: a command buffer that failed does not set it.
+        self.watch.wait(number, awake, || self.event.signaledValue() >= number)
     }
 }

@@ -1,16 +1,16 @@
 //! Runs a plan: one command buffer with one concurrent encoder for each submit, and barriers only where steps meet.
 
-use super::barriers::Barriers;
 use super::device::{Gpu, MAX_BINDINGS};
 use super::memory::{Block, Held, MetalBuffer, PRIVATE};
 use super::text::{Pipeline, Pipelines};
-use super::watch::{StepNames, Times};
+use super::watch::Times;
 use crate::backends::Chain;
 use crate::backends::bad_indices::{ERROR_RECORDS, RECORD_BYTES};
-use crate::backends::codegen::{Bound, StepShader, plan_shaders};
+use crate::backends::codegen::{Barriers, Bound, StepShader, plan_shaders};
 use crate::backends::lock::lock;
 use crate::backends::numbers::{PlanNumbers, SubmitLength};
-use crate::backends::pool::PoolControl;
+use crate::backends::run_memory::{RunMemory, label_slots};
+use crate::backends::signposts::{Interval, Signpost};
 use crate::backends::stages::{Stage, enter};
 use crate::error::{TensorError, TensorResult};
 use crate::events;
@@ -19,14 +19,13 @@ use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSString;
 use objc2_metal::{
-    MTLBarrierScope, MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue, MTLComputeCommandEncoder, MTLComputePipelineState,
-    MTLDispatchType, MTLSize,
+    MTLBarrierScope, MTLCommandBuffer, MTLCommandEncoder, MTLComputeCommandEncoder, MTLComputePipelineState, MTLDispatchType, MTLSize,
 };
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Plans kept before dead ones are looked for.
 const PLANS_BEFORE_SWEEP: usize = 256;
@@ -79,8 +78,8 @@ impl PreparedPlan {
             records: 0,
             barriers: 0,
         };
-        let tuning = gpu.tuning_in_force();
-        let mut length = SubmitLength::new(&tuning.submit, gpu.pacing(|p| p.submit_steps), plan.steps.len());
+        let tuning = gpu.adapter.tuning_in_force();
+        let mut length = SubmitLength::new(&tuning.submit, gpu.adapter.pacing(|p| p.submit_steps), plan.steps.len());
         let (mut failing, mut barriers) = (0, Barriers::default());
         for (number, shader, pipeline) in steps {
             let step = &plan.steps[number];
@@ -137,9 +136,7 @@ impl PreparedPlan {
                 }
                 None => {
                     self.numbers.forget();
-                    let (device, in_use) = (gpu.name.clone(), gpu.memory.pool.memory().in_use);
-                    let help = "out of memory for a plan's numbers";
-                    return Err(TensorError::OutOfMemory { device, asked: bytes, in_use, limit: None, help });
+                    return Err(gpu.memory.full(bytes, None, "out of memory for a plan's numbers"));
                 }
             },
         };
@@ -147,6 +144,17 @@ impl PreparedPlan {
         unsafe { self.blocks[self.current].write(0, bytemuck::cast_slice(words)) };
         Ok(())
     }
+}
+
+/// A concurrent encoder, behind the last one.
+fn encoder(
+    gpu: &Gpu,
+    commands: &ProtocolObject<dyn MTLCommandBuffer>,
+) -> TensorResult<Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>> {
+    let none = || TensorError::DeviceLost(format!("{} gives no encoder", gpu.name));
+    let encoder = commands.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent).ok_or_else(none)?;
+    encoder.waitForFence(&gpu.fence);
+    Ok(encoder)
 }
 
 /// A command buffer that is being filled. Only one is at a time.
@@ -158,17 +166,16 @@ struct Commands<'g> {
     pipeline: *const Pipeline,
     /// The buffer bound at each index: its number and offset.
     bound: [(u64, usize); MAX_BINDINGS + 1],
-    names: StepNames,
+    /// The names of its steps, in order.
+    names: Vec<&'static str>,
 }
 
 impl<'g> Commands<'g> {
     /// Begins a command buffer, with the copies that wait for one. The caller has the GPU's turn.
     fn new(gpu: &'g Gpu) -> TensorResult<Commands<'g>> {
-        let none = || TensorError::DeviceLost(format!("{} gives no command buffer", gpu.name));
-        let raw = gpu.queue.commandBufferWithUnretainedReferences().ok_or_else(none)?;
-        gpu.encode_copies(&raw).ok_or_else(none)?;
-        let encoder = raw.computeCommandEncoderWithDispatchType(MTLDispatchType::Concurrent).ok_or_else(none)?;
-        encoder.waitForFence(&gpu.fence);
+        let raw = gpu.commands()?;
+        gpu.encode_copies(&raw)?;
+        let encoder = encoder(gpu, &raw)?;
         let number = gpu.watch.next();
         Ok(Commands { gpu, raw, encoder, number, pipeline: std::ptr::null(), bound: [(0, 0); MAX_BINDINGS + 1], names: vec![] })
     }
@@ -192,6 +199,30 @@ impl<'g> Commands<'g> {
 
     fn barrier(&mut self) {
         self.encoder.memoryBarrierWithScope(MTLBarrierScope::Buffers);
+    }
+
+    /// Ends the encoder; where steps are checked it was one step's, whose name tells which failed.
+    fn end_encoder(&mut self) {
+        if self.gpu.checked || self.gpu.labels {
+            let label = match &self.names[..] {
+                [.., last] if self.gpu.checked => last.to_string(),
+                [first, .., last] => format!("{first} … {last}, {} steps", self.names.len()),
+                names => names.concat(),
+            };
+            self.encoder.setLabel(Some(&NSString::from_str(&label)));
+        }
+        self.encoder.updateFence(&self.gpu.fence);
+        self.encoder.endEncoding();
+    }
+
+    /// Before a step: where steps are checked, it gets an encoder of its own, which knows nothing of what the last one was given.
+    fn begin_step(&mut self) -> TensorResult<()> {
+        if self.gpu.checked && !self.names.is_empty() {
+            self.end_encoder();
+            self.encoder = encoder(self.gpu, &self.raw)?;
+            (self.pipeline, self.bound) = (std::ptr::null(), [(0, 0); MAX_BINDINGS + 1]);
+        }
+        Ok(())
     }
 
     /// Encodes a step whose numbers begin at byte `start` of `numbers`, and all of whose buffers are there.
@@ -219,16 +250,10 @@ impl<'g> Commands<'g> {
         self.encoder.dispatchThreadgroups_threadsPerThreadgroup(grid, pipeline.threads);
     }
 
-    fn commit(self, times: Option<Times>) {
-        self.encoder.updateFence(&self.gpu.fence);
-        if let [first, .., last] = &self.names[..]
-            && self.gpu.labels
-        {
-            self.encoder.setLabel(Some(&NSString::from_str(&format!("{first} … {last}, {} steps", self.names.len()))));
-        }
-        self.encoder.endEncoding();
+    fn commit(mut self, times: Option<Times>) {
+        self.end_encoder();
         let _stage = enter(Stage::Submit);
-        self.gpu.watch.commit(&self.raw, self.names, times);
+        self.gpu.commit(&self.raw, self.names, times);
     }
 }
 
@@ -269,7 +294,7 @@ impl Runner {
         let key = Arc::as_ptr(plan) as usize;
         if self.plans.get(&key).is_none_or(|p| p.plan.upgrade().is_none()) {
             let _stage = enter(Stage::Compile);
-            let shaders = plan_shaders(plan, &gpu.info_in_force(), gpu.quirks(), MAX_BINDINGS)?;
+            let shaders = plan_shaders(plan, &gpu.adapter.info_in_force(), gpu.quirks(), MAX_BINDINGS)?;
             let compiled = self.pipelines.compile(gpu, shaders.iter().map(|(n, shader)| (shader, plan.steps[*n].name)))?;
             gpu.kernels.fetch_add(compiled as u64, Relaxed);
             events::kernels_prepared(shaders.len(), compiled);
@@ -306,7 +331,7 @@ impl Runner {
         params: &[f64],
         chain: Option<Chain<'_>>,
     ) -> TensorResult<u64> {
-        let _stage = enter(Stage::Encode);
+        let (_stage, _interval) = (enter(Stage::Encode), Signpost::begin(Interval::Plan));
         gpu.watch.check()?;
         self.ready(gpu, plan)?;
         let Some(p) = self.plans.get_mut(&(Arc::as_ptr(plan) as usize)) else { return Ok(0) };
@@ -330,22 +355,9 @@ impl Runner {
             p.slots[n] = b.0.block.id();
             self.leased.push(b);
         }
-        if gpu.memory.pool.recording() {
-            for (n, b) in self.leased.iter().enumerate() {
-                if let Some(step) = plan.writer(Buf::Slot(n as u16)) {
-                    gpu.memory.pool.label(b.0.ticket, step.name, step.at);
-                }
-            }
-        }
-        let leased = &self.leased;
-        let find = |run: usize, b: Buf| match b {
-            Buf::Input(n) if run > 0 && chain.is_some_and(|c| c.fed == n as usize) => outputs.get(run - 1).copied(),
-            Buf::Input(n) => inputs.get(n as usize).copied(),
-            Buf::Output(_) if chain.is_some() => outputs.get(run).copied(),
-            Buf::Output(n) => outputs.get(n as usize).copied(),
-            Buf::Slot(n) => leased.get(n as usize),
-            Buf::Iota => None,
-        };
+        label_slots(&gpu.memory.pool, plan, self.leased.iter().map(|b| b.0.ticket));
+        let memory = RunMemory { inputs, outputs, leased: &self.leased, chain };
+        let find = |run, buf| memory.find(run, buf);
         let has_all = |d: &Dispatch| d.buffers.iter().all(|b| if let Bound::Plan(b) = b { find(0, *b).is_some() } else { true });
         if !p.steps.iter().all(has_all) {
             return Err(TensorError::Internal("a plan was run with fewer buffers than it names".into()));
@@ -374,6 +386,7 @@ fn submit<'b>(gpu: &Gpu, p: &PreparedPlan, runs: usize, find: impl Fn(usize, Buf
         let mut commands = Commands::new(gpu)?;
         for run in 0..runs {
             for (n, d) in now.iter().enumerate() {
+                commands.begin_step()?;
                 if d.barrier || n == 0 && run > 0 {
                     commands.barrier();
                 }
@@ -417,6 +430,7 @@ impl Timer {
             let _turn = lock(&gpu.turn);
             let mut commands = Commands::new(gpu)?;
             for d in now {
+                commands.begin_step()?;
                 if d.barrier {
                     commands.barrier();
                 }
@@ -426,23 +440,17 @@ impl Timer {
             self.marks.push((run, (self.detail == Timing::Steps).then_some(now[0].step), times));
             submits += 1;
         }
-        self.runs.push(RunTimes { plan: plan.clone(), host: [host, Instant::now()], run: None, steps: vec![None; plan.steps.len()] });
+        self.runs.push(RunTimes::since(host, plan));
         Ok(submits)
     }
 
     /// Waits for everything timed; gives the times from the first on.
     pub fn finish(mut self, gpu: &Gpu) -> TensorResult<Vec<RunTimes>> {
-        gpu.watch.wait(gpu.watch.submitted(), std::time::Duration::ZERO)?;
+        gpu.wait_for(gpu.watch.submitted(), Duration::ZERO)?;
         let times: Vec<Option<[f64; 2]>> = self.marks.iter().map(|m| *lock(&m.2)).collect();
         let first = times.iter().flatten().map(|t| t[0]).fold(f64::INFINITY, f64::min);
         for ((run, step, _), times) in self.marks.iter().zip(times) {
-            let Some([from, to]) = times.map(|t| t.map(|t| t - first)) else { continue };
-            let r = &mut self.runs[*run];
-            if let Some(step) = step {
-                r.steps[*step] = Some([from, to.max(from)]);
-            }
-            let [a, b] = r.run.unwrap_or([from, to]);
-            r.run = Some([a.min(from), b.max(to)]);
+            times.into_iter().for_each(|t| self.runs[*run].add(*step, t.map(|t| t - first)));
         }
         Ok(self.runs)
     }

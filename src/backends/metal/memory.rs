@@ -1,10 +1,11 @@
 //! Memory of the GPU: buffers leased from a pool, shared with the host or private, and files bound where they lie.
 
-use super::watch::Watch;
+use super::residency::Residency;
 use crate::backends::Bytes;
 use crate::backends::limits::MemoryInfo;
 use crate::backends::lock::lock;
 use crate::backends::pool::{AllocId, Allocation, Pool, SizeClass, size_class};
+use crate::backends::progress::Progress;
 use crate::error::{TensorError, TensorResult};
 use crate::plan::StorageMode;
 use objc2::rc::Retained;
@@ -39,6 +40,16 @@ pub(super) struct Block {
     pub size: usize,
     /// The last submit that names it.
     last_use: AtomicU64,
+    /// The residency set that has it.
+    resident: Option<(Arc<Residency>, usize)>,
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some((sets, number)) = &self.resident {
+            sets.remove(*number, &self.raw, self.size);
+        }
+    }
 }
 
 // SAFETY: Metal's buffers may be used by any thread; what `contents` points to is written only while no submit uses it, by whoever holds the buffer.
@@ -62,7 +73,7 @@ impl Block {
         self.use_in(UNTIL_SUBMITTED);
     }
     /// Whether what was submitted may still use it.
-    pub fn is_used(&self, watch: &Watch) -> bool {
+    pub fn is_used(&self, watch: &Progress) -> bool {
         self.last_use.load(Acquire) > watch.done()
     }
     /// Writes bytes where the host sees the memory.
@@ -91,7 +102,7 @@ impl Block {
 
 /// Buffers that were given up while submitted work still names them: command buffers do not retain what they use.
 struct Retired {
-    watch: Arc<Watch>,
+    watch: Arc<Progress>,
     blocks: Mutex<Vec<Arc<Block>>>,
 }
 
@@ -203,6 +214,7 @@ pub(super) struct Memory {
     name: String,
     pub pool: Pool<Free>,
     retired: Arc<Retired>,
+    residency: Arc<Residency>,
     /// The kind of memory of buffers that tensors hold.
     kind: AtomicU8,
     /// The most bytes of one buffer.
@@ -213,7 +225,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub fn new(device: Retained<ProtocolObject<dyn MTLDevice>>, name: String, watch: Arc<Watch>) -> Memory {
+    pub fn new(device: Retained<ProtocolObject<dyn MTLDevice>>, name: String, watch: Arc<Progress>, residency: Arc<Residency>) -> Memory {
         let max_bytes = device.maxBufferLength();
         let asked = device.clone();
         let room = move || {
@@ -225,6 +237,7 @@ impl Memory {
             device,
             name,
             retired: Arc::new(Retired { watch, blocks: Mutex::default() }),
+            residency,
             kind: AtomicU8::new(SHARED),
             max_bytes,
             next_id: AtomicU64::new(1),
@@ -235,6 +248,10 @@ impl Memory {
     /// The physical size of a buffer for `bytes`; `None` where none can be as large.
     pub fn class_of(&self, bytes: usize) -> Option<usize> {
         Some(size_class(bytes, self.max_bytes as u64 & !15) as usize).filter(|size| *size <= self.max_bytes)
+    }
+    /// The error of so many bytes that there is no room for.
+    pub fn full(&self, asked: usize, limit: Option<usize>, help: &'static str) -> TensorError {
+        TensorError::OutOfMemory { device: self.name.clone(), asked, in_use: self.pool.memory().in_use, limit, help }
     }
     /// The kind of memory of buffers that tensors hold.
     pub fn default_kind(&self) -> u8 {
@@ -256,13 +273,8 @@ impl Memory {
     ) -> TensorResult<MetalBuffer> {
         self.retired.sweep();
         if self.class_of(bytes).is_none() {
-            return Err(TensorError::OutOfMemory {
-                device: self.name.clone(),
-                asked: bytes,
-                in_use: self.pool.memory().in_use,
-                limit: Some(self.max_bytes),
-                help: "no single tensor can be larger on this device: split it, or use the cpu",
-            });
+            let help = "no single tensor can be larger on this device: split it, or use the cpu";
+            return Err(self.full(bytes, Some(self.max_bytes), help));
         }
         let (free, class, ticket) = self.pool.lease(bytes, kind, prefer, |class, attempt| {
             if attempt > 0 {
@@ -295,7 +307,8 @@ impl Memory {
 
     fn block(&self, raw: Retained<ProtocolObject<dyn MTLBuffer>>, size: usize, kind: u8) -> Arc<Block> {
         let contents = (kind != PRIVATE).then(|| raw.contents().cast());
-        Arc::new(Block { raw, contents, id: self.next_id.fetch_add(1, Relaxed), size, last_use: AtomicU64::new(0) })
+        let resident = self.residency.add(&raw, size).map(|number| (self.residency.clone(), number));
+        Arc::new(Block { raw, contents, id: self.next_id.fetch_add(1, Relaxed), size, last_use: AtomicU64::new(0), resident })
     }
 
     /// Shared memory for a copy of `bytes`, which nothing uses.
@@ -309,13 +322,7 @@ impl Memory {
             return Ok(found.clone());
         }
         let size = bytes.next_power_of_two().max(STAGING_BYTES);
-        let block = self.create(size, SHARED).ok_or_else(|| TensorError::OutOfMemory {
-            device: self.name.clone(),
-            asked: size,
-            in_use: self.pool.memory().in_use,
-            limit: None,
-            help: "there is no room for a copy to the GPU",
-        })?;
+        let block = self.create(size, SHARED).ok_or_else(|| self.full(size, None, "there is no room for a copy to the GPU"))?;
         kept.push(block.clone());
         if kept.len() > STAGING_KEPT {
             let oldest = kept.remove(0);

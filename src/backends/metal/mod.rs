@@ -2,12 +2,12 @@
 //!
 //! The backend is executed on Linux over a Metal of the tests' own (`tests/metal`), and type-checked for macOS.
 
-mod barriers;
+mod archive;
 mod device;
 mod encode;
-mod features;
 mod memory;
 mod native;
+mod residency;
 mod text;
 mod transfer;
 mod watch;

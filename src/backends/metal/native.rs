@@ -1,30 +1,30 @@
 //! The backend itself: what `Backend` asks for, done by the other files of this folder.
 
 use super::device::{Gpu, MAX_BINDINGS};
-use super::encode::{Runner, Timer};
-use super::features;
+use super::encode::{Runner, Timer, run_alone};
 use super::memory::{MetalBuffer, PRIVATE, SHARED, kind_of};
+use super::text;
 use super::transfer::Part;
 use crate::backends::codegen::DriverQuirks;
 use crate::backends::host::{DEFERRED_UPLOAD_MAX_BYTES, HostBuffer};
 use crate::backends::lock::lock;
 use crate::backends::pool::PoolControl;
-use crate::backends::{Backend, Buffer, Bytes, Chain, FusedGemvLimits, PendingRead, Submitted, cpu, probes, tuning_file};
+use crate::backends::{Backend, Buffer, Bytes, Chain, PendingRead, Submitted, TunedAdapter, captures, cpu, probe_kernels, probes};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
-use crate::plan::{AdapterInfo, Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, Timing, TransferStats};
-use crate::strategy::PipelineStrategy;
-use crate::tuning::{GEMV_ROW_LIMIT, SharedTuning, Tuning, TuningSource};
+use crate::plan::{
+    AdapterInfo, Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, SubgroupSync, Timing, TransferStats,
+};
+use crate::tuning::Tuning;
 use objc2_metal::MTLDevice;
 use smallvec::SmallVec;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-/// Bytes shown at a time where they are copied.
-const VIEW_BYTES: usize = usize::MAX;
 /// Bindings beyond which longer programs cost more registers than they save bandwidth.
 const MAX_PLAN_BUFFERS: usize = 16;
 
@@ -56,19 +56,19 @@ impl NativeMetal {
     }
 
     fn of(mut gpu: Gpu) -> TensorResult<Arc<NativeMetal>> {
-        features::probe(&mut gpu)?;
+        find_features(&mut gpu)?;
         let m = NativeMetal { gpu: Arc::new(gpu), runner: Mutex::default(), submits: AtomicU64::new(0) };
         let quirks = probes::quirks(&|plan, values, tried| m.probe(plan, values, tried))?;
         m.gpu.set_quirks(quirks);
         lock(&m.runner).forget();
         m.submits.store(0, Relaxed);
-        events::device_tuned(&m.gpu.name, &m.gpu.info.tuning.name);
+        events::device_tuned(&m.gpu.name, &m.gpu.adapter.info.tuning.name);
         Ok(Arc::new(m))
     }
 
     /// What kernels may ask about this GPU.
     pub fn info(&self) -> &AdapterInfo {
-        &self.gpu.info
+        &self.gpu.adapter.info
     }
 
     /// Whether the system has a GPU that can be opened. Does not open it.
@@ -152,6 +152,26 @@ impl NativeMetal {
     }
 }
 
+/// Takes away from what kernels may use what the GPU does not do right.
+fn find_features(gpu: &mut Gpu) -> TensorResult<()> {
+    let run = |name: &'static str, wgsl: &str, input: &[u8], count: usize| {
+        let Ok(pipeline) = text::of_wgsl(gpu, wgsl, 2, name) else { return Ok(None) };
+        let mut out = vec![0.0f32; count];
+        let (x, y) = (gpu.upload(input, SHARED)?, gpu.upload(bytemuck::cast_slice(&out), SHARED)?);
+        run_alone(gpu, &Arc::new(pipeline), &[&x, &y], name)?;
+        gpu.read(&y, 0, bytemuck::cast_slice_mut(&mut out))?;
+        Ok(Some(out))
+    };
+    let subgroups = probe_kernels::has_subgroups(&run)?;
+    let matrices = subgroups && probe_kernels::has_matrices(&run)?;
+    let info = &mut gpu.adapter.info;
+    if !subgroups {
+        (info.subgroup, info.subgroup_sync) = (0, SubgroupSync::None);
+    }
+    info.coop *= u32::from(matrices);
+    Ok(())
+}
+
 impl Drop for NativeMetal {
     fn drop(&mut self) {
         // What was submitted names buffers that go with the backend. An error has nobody left to be told.
@@ -229,6 +249,13 @@ impl Backend for NativeMetal {
     fn run_chain(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64], chain: Chain<'_>) -> TensorResult<()> {
         self.run_as(plan, inputs, outputs, params, Some(chain))
     }
+    fn start_capture(&self, path: &Path) -> TensorResult<()> {
+        self.synchronize()?;
+        captures::start(&self.gpu.queue, &self.gpu.name, path)
+    }
+    fn stop_capture(&self) {
+        captures::stop();
+    }
     fn start_timing(&self, detail: Timing) -> TensorResult<()> {
         let timer = &mut lock(&self.runner).timer;
         if timer.is_some() {
@@ -258,7 +285,7 @@ impl Backend for NativeMetal {
             show(h.part(start, len)?);
             return Ok(());
         }
-        self.gpu.show(Part { buffer: self.own(buffer)?, start, len }, VIEW_BYTES, show)
+        self.gpu.show(Part { buffer: self.own(buffer)?, start, len }, usize::MAX, show)
     }
     fn start_reads(&self, parts: &[(&Buffer, usize, usize)]) -> TensorResult<PendingRead> {
         if parts.iter().any(|p| p.2 == 0 || matches!(p.0, Buffer::Host(_))) {
@@ -286,41 +313,14 @@ impl Backend for NativeMetal {
     fn max_buffers(&self) -> usize {
         MAX_BINDINGS.min(MAX_PLAN_BUFFERS)
     }
-    fn fused_gemv_limits(&self) -> Option<FusedGemvLimits> {
-        let tuning = self.gpu.tuning_in_force();
-        let tuning = &tuning.gemv;
-        let any = tuning.max_rows.min(GEMV_ROW_LIMIT);
-        Some(FusedGemvLimits { any, halves: if self.matrices() { tuning.max_rows_f16.min(GEMV_ROW_LIMIT) } else { any } })
-    }
-    fn tuning(&self) -> Option<&Tuning> {
-        Some(&self.gpu.info.tuning)
-    }
-    fn tuning_in_force(&self) -> Option<SharedTuning> {
-        Some(self.gpu.tuning_in_force())
-    }
-    fn model_tuning(&self, model: &str) -> Option<Tuning> {
-        // Whoever chose a table wants that one.
-        let chosen = matches!(self.gpu.tuning_source, TuningSource::Environment(_) | TuningSource::Given);
-        if chosen { None } else { tuning_file::of_model(&self.gpu.key, model) }
-    }
-    fn set_strategy(&self, strategy: PipelineStrategy) {
-        self.gpu.set_strategy(strategy);
+    fn adapter(&self) -> Option<&TunedAdapter> {
+        Some(&self.gpu.adapter)
     }
     fn lose_after(&self, submits: u64) {
-        self.gpu.watch.lose_after(submits);
+        self.gpu.watch.left.start(submits);
     }
     fn is_lost(&self) -> bool {
         self.gpu.watch.is_lost()
-    }
-    fn tuning_source(&self) -> Option<&TuningSource> {
-        Some(&self.gpu.tuning_source)
-    }
-    fn matrices(&self) -> bool {
-        self.gpu.info.coop > 0
-    }
-    fn matrix_unit(&self) -> Option<[u32; 2]> {
-        let unit = [self.gpu.info.coop, self.gpu.info.subgroup];
-        (unit[0] > 0 && unit[1] > 0).then_some(unit)
     }
     fn barriers(&self, plan: &Arc<Plan>) -> Option<usize> {
         lock(&self.runner).barriers(&self.gpu, plan).ok()

@@ -1,20 +1,20 @@
 //! Kernels for Metal's compiler: WGSL becomes Metal's language, and that a pipeline; each text once.
 
+use super::archive::{self, Archive};
 use super::device::Gpu;
 use crate::backends::codegen::StepShader;
-use crate::backends::codegen::metal_text::{LANGUAGE_VERSION, translate};
-use crate::backends::threads::on_all_threads;
-use crate::error::{TensorError, TensorResult};
-use crate::events;
+use crate::backends::codegen::metal_text::{LANGUAGE_VERSION, MetalText, translate};
+use crate::backends::kernels_by_text::{KernelsByText, Named};
+use crate::error::TensorResult;
 use crate::plan::{PipelineStats, RawSource};
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{NSObjectProtocol, ProtocolObject};
 use objc2::sel;
 use objc2_foundation::NSString;
 use objc2_metal::{MTLCompileOptions, MTLComputePipelineState, MTLDevice, MTLLanguageVersion, MTLLibrary, MTLMathMode, MTLSize};
-use std::collections::{HashMap, HashSet};
+use std::cell::OnceCell;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A compiled kernel.
 pub(super) struct Pipeline {
@@ -26,48 +26,33 @@ pub(super) struct Pipeline {
 /// Every kernel compiled so far.
 #[derive(Default)]
 pub(super) struct Pipelines {
-    by_text: HashMap<String, Arc<Pipeline>>,
-    seconds: f64,
+    kernels: KernelsByText<Pipeline>,
+    /// What is kept for the next process; looked for when the first kernel is compiled.
+    archive: OnceCell<Option<Archive>>,
 }
 
 impl Pipelines {
     /// The pipeline of a shader that [`Pipelines::compile`] got.
     pub fn get(&self, text: &str) -> Option<Arc<Pipeline>> {
-        self.by_text.get(text).cloned()
+        self.kernels.get(text)
     }
 
-    /// Compiles those shaders that are new, on as many threads as the processor has; gives how many there were.
-    pub fn compile<'s>(&mut self, gpu: &Gpu, steps: impl Iterator<Item = (&'s StepShader, &'static str)>) -> TensorResult<usize> {
-        let mut seen = HashSet::new();
-        let new: Vec<_> = steps.filter(|s| !self.by_text.contains_key(&s.0.text) && seen.insert(&s.0.text)).collect();
+    /// Compiles those shaders that are new; gives how many there were.
+    pub fn compile<'s>(&mut self, gpu: &Gpu, steps: impl Iterator<Item = Named<'s>>) -> TensorResult<usize> {
+        let new = self.kernels.missing(steps);
         if new.is_empty() {
-            events::kernels_found(self.by_text.len());
             return Ok(0);
         }
-        let (count, start) = (new.len(), Instant::now());
-        let done = on_all_threads(&new, 2, |(shader, name)| pipeline(gpu, shader, name));
-        let mut failed = None;
-        for ((shader, name), made) in new.into_iter().zip(done) {
-            match made {
-                Some(Ok(p)) => {
-                    events::kernel_compiled(name, shader.text.len());
-                    self.by_text.insert(shader.text.clone(), Arc::new(p));
-                }
-                Some(Err(e)) if failed.is_none() => failed = Some((shader, name, e)),
-                _ => {}
-            }
-        }
-        self.seconds += start.elapsed().as_secs_f64();
-        let Some((shader, name, e)) = failed else { return Ok(count) };
-        events::kernel_failed(name, &e);
-        // The source helps whoever wrote the kernel; numbered, since compilers name lines.
-        let text: String = shader.text.lines().enumerate().map(|(n, l)| format!("{:4} {l}\n", n + 1)).collect();
-        Err(TensorError::Unsupported(format!("{name} on {}: {e}\n{text}", gpu.name)))
+        let (count, archive) = (new.len(), self.archive.get_or_init(|| Archive::open(gpu)).as_ref());
+        let (took, done) = self.kernels.compile(&gpu.name, new, |shader, name| pipeline(gpu, archive, shader, name), |_| {});
+        archive.iter().for_each(|a| a.save(took));
+        done.map(|()| count)
     }
 
-    /// How many there are, and what they took.
+    /// How many there are, what they took, and where they are kept.
     pub fn stats(&self) -> PipelineStats {
-        PipelineStats { pipelines: self.by_text.len(), seconds: self.seconds, ..PipelineStats::default() }
+        let archive = self.archive.get().and_then(Option::as_ref);
+        self.kernels.stats(archive.map_or(0, |a| a.found.load(Relaxed)), archive.map(|a| &*a.file.0))
     }
 }
 
@@ -89,11 +74,17 @@ fn options(special: bool) -> Retained<MTLCompileOptions> {
 }
 
 /// The pipeline of a step's shader.
-fn pipeline(gpu: &Gpu, shader: &StepShader, name: &str) -> Result<Pipeline, String> {
+fn pipeline(gpu: &Gpu, archive: Option<&Archive>, shader: &StepShader, name: &str) -> Result<Pipeline, String> {
     match &shader.raw {
-        None => of_wgsl(gpu, &shader.text, shader.views.len() + 1, name),
+        None => {
+            let text = translate(&shader.text, shader.views.len() + 1)?;
+            compile(gpu, archive, &text, name)
+        }
         Some(raw) => match &raw.source {
-            RawSource::Msl(text) => compile(gpu, text, raw.entry, raw.workgroup, false, name),
+            RawSource::Msl(text) => {
+                let (source, entry) = (text.to_string(), raw.entry.to_string());
+                compile(gpu, archive, &MetalText { source, entry, workgroup: raw.workgroup, special: false }, name)
+            }
             RawSource::SpirV(_) => Err("the kernel is not in Metal's language".into()),
         },
     }
@@ -104,18 +95,18 @@ fn pipeline(gpu: &Gpu, shader: &StepShader, name: &str) -> Result<Pipeline, Stri
 /// # Errors
 /// What the translator or Metal's compiler says about the text.
 pub(super) fn of_wgsl(gpu: &Gpu, wgsl: &str, bindings: usize, name: &str) -> Result<Pipeline, String> {
-    let text = translate(wgsl, bindings)?;
-    compile(gpu, &text.source, &text.entry, text.workgroup, text.special, name)
+    compile(gpu, None, &translate(wgsl, bindings)?, name)
 }
 
-fn compile(gpu: &Gpu, source: &str, entry: &str, workgroup: [u32; 3], special: bool, name: &str) -> Result<Pipeline, String> {
+fn compile(gpu: &Gpu, archive: Option<&Archive>, text: &MetalText, name: &str) -> Result<Pipeline, String> {
+    let MetalText { source, entry, workgroup, special } = text;
     autoreleasepool(|_| {
         let told = |e: Retained<objc2_foundation::NSError>| e.localizedDescription().to_string();
-        let options = options(special);
+        let options = options(*special);
         let library = gpu.device.newLibraryWithSource_options_error(&NSString::from_str(source), Some(&options)).map_err(told)?;
         library.setLabel(Some(&NSString::from_str(name)));
         let function = library.newFunctionWithName(&NSString::from_str(entry)).ok_or_else(|| format!("there is no kernel {entry:?}"))?;
-        let state = gpu.device.newComputePipelineStateWithFunction_error(&function).map_err(told)?;
+        let state = archive::pipeline(gpu, archive, &function, name)?;
         let (threads, most) = (workgroup.iter().product::<u32>() as usize, state.maxTotalThreadsPerThreadgroup());
         if threads > most {
             return Err(format!("the kernel needs {threads} threads a group; it can have {most} on this GPU"));

@@ -8,7 +8,7 @@ use crate::error::{TensorError, TensorResult};
 use crate::events;
 use objc2::rc::autoreleasepool;
 use objc2::runtime::ProtocolObject;
-use objc2_metal::{MTLBlitCommandEncoder, MTLCommandBuffer, MTLCommandEncoder, MTLCommandQueue};
+use objc2_metal::{MTLBlitCommandEncoder, MTLCommandBuffer, MTLCommandEncoder};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -33,13 +33,14 @@ impl Part<'_> {
 }
 
 impl Gpu {
-    /// Encodes the copies that wait, at the beginning of a command buffer; `None` where there is no encoder. The caller has the turn.
-    pub fn encode_copies(&self, commands: &ProtocolObject<dyn MTLCommandBuffer>) -> Option<()> {
+    /// Encodes the copies that wait, at the beginning of a command buffer. The caller has the turn.
+    pub fn encode_copies(&self, commands: &ProtocolObject<dyn MTLCommandBuffer>) -> TensorResult<()> {
         let copies = std::mem::take(&mut *lock(&self.copies));
         if copies.is_empty() {
-            return Some(());
+            return Ok(());
         }
-        let (encoder, number) = (commands.blitCommandEncoder()?, self.watch.next());
+        let none = || TensorError::DeviceLost(format!("{} gives no encoder", self.name));
+        let (encoder, number) = (commands.blitCommandEncoder().ok_or_else(none)?, self.watch.next());
         encoder.waitForFence(&self.fence);
         for Copy { from, to, len } in copies {
             let (source, target) = (&from.0, &to.0);
@@ -54,7 +55,7 @@ impl Gpu {
         }
         encoder.updateFence(&self.fence);
         encoder.endEncoding();
-        Some(())
+        Ok(())
     }
 
     /// Submits the copies that wait.
@@ -64,10 +65,9 @@ impl Gpu {
             return Ok(());
         }
         autoreleasepool(|_| {
-            let none = || TensorError::DeviceLost(format!("{} gives no command buffer", self.name));
-            let commands = self.queue.commandBufferWithUnretainedReferences().ok_or_else(none)?;
-            self.encode_copies(&commands).ok_or_else(none)?;
-            self.watch.commit(&commands, vec![], None);
+            let commands = self.commands()?;
+            self.encode_copies(&commands)?;
+            self.commit(&commands, vec![], None);
             Ok(())
         })
     }
@@ -198,7 +198,7 @@ impl Gpu {
         let (asking, waiting) = (self.clone(), self.clone());
         let ready = Box::new(move || asking.watch.done() >= number || asking.watch.is_lost());
         let wait = Box::new(move || {
-            waiting.watch.wait(number, waiting.pacing(|p| p.awake))?;
+            waiting.wait_for(number, waiting.adapter.pacing(|p| p.awake))?;
             waiting.report()?;
             let mut out = Vec::with_capacity(bytes);
             for (block, start, len, _) in &held {

@@ -11,7 +11,9 @@ mod model_cases;
 pub use cases::TuningGroup;
 
 use super::{Stats, first};
-use crate::backends::gpu::{GpuBackend, Shader, kernel_shaders};
+use crate::backends::TunedAdapter;
+use crate::backends::codegen::{Shader, kernel_shaders};
+use crate::backends::open::open;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
@@ -66,7 +68,7 @@ pub struct TuneRow {
 
 /// What was measured.
 pub struct TuneReport {
-    backend: Arc<GpuBackend>,
+    opened: Opened,
     /// The key of the model that it was measured for, if it was for one.
     model: Option<String>,
     /// The device as people know it.
@@ -96,12 +98,9 @@ impl TuneReport {
     /// [`PipelineStrategy::Optimized`](crate::PipelineStrategy::Optimized). Gives the file.
     ///
     /// # Errors
-    /// Those of [`GpuBackend::store_tuning`].
+    /// Those of [`TunedAdapter::store_tuning`].
     pub fn store(&self) -> TensorResult<PathBuf> {
-        match &self.model {
-            Some(model) => self.backend.store_model_tuning(model, &self.table),
-            None => self.backend.store_tuning(&self.table),
-        }
+        self.opened.adapter()?.store_tuning(self.model.as_deref(), &self.table)
     }
 }
 
@@ -112,12 +111,12 @@ impl TuneReport {
 /// something else under another table.
 pub fn tune(device: &str, options: &TuneOptions<'_>) -> TensorResult<Option<TuneReport>> {
     let begun = Instant::now();
-    let opened = GpuBackend::open(device)?;
-    let class = opened.class_tuning();
-    let backend = if *opened.info().tuning == class { opened } else { GpuBackend::open_with(device, class.clone())? };
-    let base = Opened::of(&backend);
+    let opened = Opened::new(device, None)?;
+    let class = opened.adapter()?.class_tuning();
+    let base = if opened.device.tuning() == Some(&class) { opened } else { Opened::new(device, Some(class.clone()))? };
+    let software = base.software;
     let mut tuner = Tuner { selector: device, options, begun, class, base, known: Vec::new(), gpu_clock: true, tried: [0; 2], model: None };
-    tuner.run(cases(backend.is_software()))
+    tuner.run(cases(software))
 }
 
 /// The same for the shapes of one model, against the table in force: what [`PipelineStrategy::Optimized`](crate::PipelineStrategy::Optimized)
@@ -127,28 +126,40 @@ pub fn tune(device: &str, options: &TuneOptions<'_>) -> TensorResult<Option<Tune
 /// Those of [`tune`].
 pub fn tune_model(device: &str, model: &dyn Model, options: &TuneOptions<'_>) -> TensorResult<Option<TuneReport>> {
     let begun = Instant::now();
-    let backend = GpuBackend::open(device)?;
-    let class = (*backend.info().tuning).clone();
-    let (base, model_key) = (Opened::of(&backend), Some(tuning_key(model)));
+    let base = Opened::new(device, None)?;
+    let class = (*base.adapter()?.info.tuning).clone();
+    let (software, model_key) = (base.software, Some(tuning_key(model)));
     let (known, gpu_clock, tried) = (Vec::new(), true, [0; 2]);
     let mut tuner = Tuner { selector: device, options, begun, class, base, known, gpu_clock, tried, model: model_key };
-    tuner.run(model_cases(model, backend.is_software()))
+    tuner.run(model_cases(model, software))
 }
 
 /// A device under one table.
+#[derive(Clone)]
 struct Opened {
-    backend: Arc<GpuBackend>,
     device: Device,
+    /// Whether it is a driver that computes on the CPU.
+    software: bool,
 }
 
 impl Opened {
-    fn of(backend: &Arc<GpuBackend>) -> Opened {
-        let device = Device::of_gpu(backend.clone());
+    /// A device of its own, with this table or the one in force for it.
+    fn new(selector: &str, table: Option<Tuning>) -> TensorResult<Opened> {
+        let opened = open(selector, table)?;
+        let software = opened.software;
+        let device = Device::of_opened(opened);
         device.set_adaptive(false);
-        Opened { backend: backend.clone(), device }
+        Ok(Opened { device, software })
+    }
+    fn adapter(&self) -> TensorResult<&TunedAdapter> {
+        let none = || TensorError::UnsupportedDevice(format!("{} has no tuning table", self.device.name()));
+        self.device.backend().adapter().ok_or_else(none)
+    }
+    fn info(&self) -> TensorResult<&AdapterInfo> {
+        self.adapter().map(|a| &a.info)
     }
     fn with(selector: &str, table: Tuning) -> TensorResult<Opened> {
-        Ok(Opened::of(&GpuBackend::open_with(selector, table)?))
+        Opened::new(selector, Some(table))
     }
 }
 
@@ -211,7 +222,7 @@ impl Tuner<'_> {
     }
 
     fn run(&mut self, all: Vec<Case>) -> TensorResult<Option<TuneReport>> {
-        let software = self.base.backend.is_software();
+        let software = self.base.software;
         let count = all.len();
         self.run_class(all)?;
         let fitted = self.fit_tiles(software)?;
@@ -231,7 +242,7 @@ impl Tuner<'_> {
         let changes = changed.map(|c| format!("{}: {}", c.field, c.value)).collect();
         table.name = format!("measured on {}", self.base.device.name());
         Ok(Some(TuneReport {
-            backend: self.base.backend.clone(),
+            opened: self.base.clone(),
             model: self.model.clone(),
             device: self.base.device.name(),
             software,
@@ -267,7 +278,7 @@ impl Tuner<'_> {
             self.gpu_clock &= by_gpu;
             *rate = rate.max(case.work / seconds.max(1e-9));
             if seconds <= LONGEST {
-                let shaders = kernel_shaders(&plan, self.base.backend.info())?;
+                let shaders = kernel_shaders(&plan, self.base.info()?)?;
                 self.known.push(Known { case, plan, shaders });
             }
         }
@@ -297,7 +308,8 @@ impl Tuner<'_> {
     /// Whether another table changes a kernel of the case, or which kernels there are.
     fn differs(&self, known: &Known, table: &Tuning) -> bool {
         let plans = known.case.group == TuningGroup::Unpack && table.unpack != self.class.unpack;
-        let info = AdapterInfo { tuning: Arc::new(table.clone()), ..self.base.backend.info().clone() };
+        let Ok(info) = self.base.info() else { return true };
+        let info = AdapterInfo { tuning: Arc::new(table.clone()), ..info.clone() };
         plans || kernel_shaders(&known.plan, &info).map_or(true, |shaders| shaders != known.shaders)
     }
 
@@ -345,7 +357,7 @@ impl Tuner<'_> {
 
     /// Tables with measured costs of tiles.
     fn fit_tiles(&mut self, software: bool) -> TensorResult<Vec<(String, Tuning)>> {
-        let edge = self.base.backend.info().coop;
+        let edge = self.base.info()?.coop;
         let wanted = self.known.iter().any(|k| k.case.group == TuningGroup::Gemm && is_coop(&k.shaders));
         if edge == 0 || !wanted {
             return Ok(vec![]);
@@ -364,7 +376,7 @@ impl Tuner<'_> {
             let mut table = self.class.clone();
             table.gemm.tiles = vec![tile];
             table.gemm.min_split_k = usize::MAX >> 8;
-            let info = AdapterInfo { tuning: Arc::new(table.clone()), ..self.base.backend.info().clone() };
+            let info = AdapterInfo { tuning: Arc::new(table.clone()), ..self.base.info()?.clone() };
             // A tile that does not fit the adapter leaves the product to another kernel.
             let fits =
                 self.known.iter().any(|k| k.case.group == TuningGroup::Gemm && kernel_shaders(&k.plan, &info).is_ok_and(|s| is_coop(&s)));

@@ -15,6 +15,7 @@ pub mod texts;
 #[allow(dead_code)]
 #[path = "../../msl/toolchain.rs"]
 mod toolchain;
+pub mod tools;
 use texts as metal_text;
 
 pub use objc::live;

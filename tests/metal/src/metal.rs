@@ -11,14 +11,15 @@ use block2::{DynBlock, RcBlock};
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::{AnyObject, NSObject, NSObjectProtocol, ProtocolObject};
 use objc2::{AnyThread, DefinedClass, Message, define_class, msg_send};
-use objc2_foundation::{NSError, NSString};
+use objc2_foundation::{NSArray, NSError, NSString, NSURL};
 use objc2_metal::*;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 /// What goes wrong when it is asked to, for all devices of the process.
@@ -26,6 +27,8 @@ pub struct Faults {
     /// Command buffers from now on until one ends with an error of code `fail_code`; negative for never.
     pub fail_after: AtomicI64,
     pub fail_code: AtomicI64,
+    /// Which encoder of it fails.
+    pub fail_encoder: AtomicUsize,
     /// Whether new buffers are refused.
     pub refuse_memory: AtomicBool,
     /// Whether there is no device.
@@ -41,6 +44,7 @@ pub struct Faults {
 pub static FAULTS: Faults = Faults {
     fail_after: AtomicI64::new(-1),
     fail_code: AtomicI64::new(2),
+    fail_encoder: AtomicUsize::new(0),
     refuse_memory: AtomicBool::new(false),
     no_device: AtomicBool::new(false),
     skip_barrier: AtomicI64::new(-1),
@@ -56,6 +60,11 @@ pub struct Counts {
     pub barriers: AtomicU64,
     pub buffers: AtomicU64,
     pub debug_groups: AtomicU64,
+    /// Bound buffers that no committed residency set of the queue has.
+    pub not_resident: AtomicU64,
+    pub residency_sets: AtomicU64,
+    /// Pipelines that came from an archive.
+    pub from_archives: AtomicU64,
 }
 /// What was done so far.
 pub static COUNTS: Counts = Counts {
@@ -65,6 +74,9 @@ pub static COUNTS: Counts = Counts {
     barriers: AtomicU64::new(0),
     buffers: AtomicU64::new(0),
     debug_groups: AtomicU64::new(0),
+    not_resident: AtomicU64::new(0),
+    residency_sets: AtomicU64::new(0),
+    from_archives: AtomicU64::new(0),
 };
 
 /// Counts towards something that is to happen once; whether it is now.
@@ -79,7 +91,7 @@ const PAGE: usize = 4096;
 
 fn ns_error(code: isize, message: &str) -> Retained<NSError> {
     // SAFETY: an object of this class with a count of one.
-    unsafe { Retained::from_raw(objc::error(code, message).cast()) }.unwrap()
+    unsafe { Retained::from_raw(objc::error(code, message, std::ptr::null_mut()).cast()) }.unwrap()
 }
 /// Hands an error to a caller's out parameter.
 fn give(to: *mut *mut NSError, e: Retained<NSError>) {
@@ -274,7 +286,7 @@ define_class!(
         fn newCommandQueue(&self) -> Option<Retained<ProtocolObject<dyn MTLCommandQueue>>> {
             let (work, todo) = channel();
             std::thread::spawn(move || serve(todo));
-            let this = FakeQueue::alloc().set_ivars(work);
+            let this = FakeQueue::alloc().set_ivars(Queue { work, sets: Arc::default() });
             // SAFETY: `init` of NSObject.
             let this: Retained<FakeQueue> = unsafe { msg_send![super(this), init] };
             Some(ProtocolObject::from_retained(this))
@@ -336,28 +348,177 @@ define_class!(
                 }
             }
         }
+        #[unsafe(method_id(newResidencySetWithDescriptor:error:))]
+        fn newResidencySet(
+            &self,
+            _: &MTLResidencySetDescriptor,
+            _: *mut *mut NSError,
+        ) -> Option<Retained<ProtocolObject<dyn MTLResidencySet>>> {
+            COUNTS.residency_sets.fetch_add(1, SeqCst);
+            let this = FakeSet::alloc().set_ivars(Mutex::default());
+            // SAFETY: `init` of NSObject.
+            let this: Retained<FakeSet> = unsafe { msg_send![super(this), init] };
+            Some(ProtocolObject::from_retained(this))
+        }
+        #[unsafe(method_id(newBinaryArchiveWithDescriptor:error:))]
+        fn newBinaryArchive(
+            &self,
+            descriptor: &MTLBinaryArchiveDescriptor,
+            error: *mut *mut NSError,
+        ) -> Option<Retained<ProtocolObject<dyn MTLBinaryArchive>>> {
+            let file = descriptor.url().map(|u| std::fs::read_to_string(u.path().unwrap().to_string()).unwrap_or_default());
+            let keys = file.as_ref().map_or(Some(""), |f| f.strip_prefix(ARCHIVE_MAGIC));
+            match keys {
+                Some(keys) => {
+                    let this = FakeArchive::alloc().set_ivars(Mutex::new(keys.lines().map(str::to_string).collect()));
+                    // SAFETY: `init` of NSObject.
+                    let this: Retained<FakeArchive> = unsafe { msg_send![super(this), init] };
+                    Some(ProtocolObject::from_retained(this))
+                }
+                None => {
+                    give(error, ns_error(1, "the file is not an archive"));
+                    None
+                }
+            }
+        }
+        #[unsafe(method_id(newComputePipelineStateWithDescriptor:options:reflection:error:))]
+        fn newComputePipelineStateWithDescriptor(
+            &self,
+            descriptor: &MTLComputePipelineDescriptor,
+            options: MTLPipelineOption,
+            _: *mut *mut AnyObject,
+            error: *mut *mut NSError,
+        ) -> Option<Retained<ProtocolObject<dyn MTLComputePipelineState>>> {
+            let function = descriptor.computeFunction().expect("a pipeline without a function");
+            let only_archives = options.contains(MTLPipelineOption::FailOnBinaryArchiveMiss);
+            let archives = descriptor.binaryArchives().filter(|_| only_archives);
+            let has = |n| archives.iter().any(|a| archive(&a.objectAtIndex(n)).lock().unwrap().contains(&compiled(&function).key));
+            match only_archives && !(0..archives.as_ref().expect("no archive is asked").count()).any(has) {
+                true => {
+                    give(error, ns_error(2, "no archive has it"));
+                    None
+                }
+                false => {
+                    COUNTS.from_archives.fetch_add(only_archives.into(), SeqCst);
+                    Some(pipeline(&function))
+                }
+            }
+        }
         #[unsafe(method_id(newComputePipelineStateWithFunction:error:))]
         fn newComputePipelineStateWithFunction(
             &self,
             function: &ProtocolObject<dyn MTLFunction>,
             _: *mut *mut NSError,
         ) -> Option<Retained<ProtocolObject<dyn MTLComputePipelineState>>> {
-            // SAFETY: functions are made by `FakeLibrary` only.
-            let f: &FakeFunction = unsafe { &*std::ptr::from_ref(function).cast() };
-            let this = FakePipeline::alloc().set_ivars(f.ivars().clone());
-            // SAFETY: `init` of NSObject.
-            let this: Retained<FakePipeline> = unsafe { msg_send![super(this), init] };
-            Some(ProtocolObject::from_retained(this))
+            Some(pipeline(function))
         }
     }
 );
+fn compiled(function: &ProtocolObject<dyn MTLFunction>) -> &Compiled {
+    // SAFETY: functions are made by `FakeLibrary` only.
+    let f: &FakeFunction = unsafe { &*std::ptr::from_ref(function).cast() };
+    f.ivars()
+}
+
+fn pipeline(function: &ProtocolObject<dyn MTLFunction>) -> Retained<ProtocolObject<dyn MTLComputePipelineState>> {
+    let this = FakePipeline::alloc().set_ivars(compiled(function).clone());
+    // SAFETY: `init` of NSObject.
+    let this: Retained<FakePipeline> = unsafe { msg_send![super(this), init] };
+    ProtocolObject::from_retained(this)
+}
+
+// ---- archives ----
+/// The first line of an archive's file.
+const ARCHIVE_MAGIC: &str = "a fake archive\n";
+define_class!(
+    #[unsafe(super(NSObject))]
+    #[name = "FakeArchive"]
+    #[ivars = Mutex<BTreeSet<String>>]
+    pub struct FakeArchive;
+    unsafe impl NSObjectProtocol for FakeArchive {}
+    unsafe impl MTLBinaryArchive for FakeArchive {
+        #[unsafe(method(addComputePipelineFunctionsWithDescriptor:error:))]
+        fn add(&self, descriptor: &MTLComputePipelineDescriptor, _: *mut *mut NSError) -> bool {
+            let function = descriptor.computeFunction().expect("a pipeline without a function");
+            self.ivars().lock().unwrap().insert(compiled(&function).key.clone());
+            true
+        }
+        #[unsafe(method(serializeToURL:error:))]
+        fn serialize(&self, url: &NSURL, error: *mut *mut NSError) -> bool {
+            let keys: String = self.ivars().lock().unwrap().iter().map(|k| format!("{k}\n")).collect();
+            match std::fs::write(url.path().unwrap().to_string(), format!("{ARCHIVE_MAGIC}{keys}")) {
+                Ok(()) => true,
+                Err(e) => {
+                    give(error, ns_error(4, &e.to_string()));
+                    false
+                }
+            }
+        }
+    }
+);
+fn archive(a: &ProtocolObject<dyn MTLBinaryArchive>) -> &Mutex<BTreeSet<String>> {
+    // SAFETY: archives are made by `FakeDevice` only.
+    let a: &FakeArchive = unsafe { &*std::ptr::from_ref(a).cast() };
+    a.ivars()
+}
+
+// ---- residency ----
+/// Buffers of a set: those that are committed, and what changes at the next commit.
+#[derive(Default)]
+pub struct Residents {
+    committed: Vec<Retained<AnyObject>>,
+    added: Vec<Retained<AnyObject>>,
+    removed: Vec<usize>,
+    resident: bool,
+}
+define_class!(
+    #[unsafe(super(NSObject))]
+    #[name = "FakeSet"]
+    #[ivars = Mutex<Residents>]
+    pub struct FakeSet;
+    unsafe impl NSObjectProtocol for FakeSet {}
+    unsafe impl MTLResidencySet for FakeSet {
+        #[unsafe(method(addAllocation:))]
+        fn addAllocation(&self, buffer: &ProtocolObject<dyn MTLAllocation>) {
+            // SAFETY: an object.
+            let object: &AnyObject = unsafe { &*std::ptr::from_ref(buffer).cast() };
+            self.ivars().lock().unwrap().added.push(object.retain());
+        }
+        #[unsafe(method(removeAllocation:))]
+        fn removeAllocation(&self, buffer: &ProtocolObject<dyn MTLAllocation>) {
+            self.ivars().lock().unwrap().removed.push(std::ptr::from_ref(buffer).cast::<u8>() as usize);
+        }
+        #[unsafe(method(commit))]
+        fn commit(&self) {
+            let mut all = self.ivars().lock().unwrap();
+            let (added, removed) = (std::mem::take(&mut all.added), std::mem::take(&mut all.removed));
+            all.committed.extend(added);
+            for gone in removed {
+                let at = all.committed.iter().position(|b| Retained::as_ptr(b) as usize == gone);
+                all.committed.swap_remove(at.expect("a buffer that is not in the set"));
+            }
+        }
+        #[unsafe(method(requestResidency))]
+        fn requestResidency(&self) {
+            self.ivars().lock().unwrap().resident = true;
+        }
+    }
+);
+/// Whether one of these sets has committed this buffer.
+fn is_resident(sets: &[Retained<FakeSet>], object: usize) -> bool {
+    sets.iter().any(|s| {
+        let all = s.ivars().lock().unwrap();
+        all.resident && all.committed.iter().any(|b| Retained::as_ptr(b) as usize == object)
+    })
+}
+
 macro_rules! shared { ($($t:ty)*) => { $(
     // SAFETY: what is behind these is immutable or locked.
     unsafe impl Send for $t {}
     // SAFETY: as above.
     unsafe impl Sync for $t {}
 )* } }
-shared! { FakeDevice FakeLibrary FakeFunction FakePipeline FakeQueue FakeFence FakeEvent }
+shared! { FakeArchive FakeSet FakeDevice FakeLibrary FakeFunction FakePipeline FakeQueue FakeFence FakeEvent }
 
 /// What a program links to as Metal's own.
 #[unsafe(no_mangle)]
@@ -388,10 +549,21 @@ fn serve(todo: Receiver<Committed>) {
             let start = c.begun.elapsed().as_secs_f64();
             let failed = is_due(&FAULTS.fail_after);
             let code = FAULTS.fail_code.load(SeqCst) as isize;
-            let mut result = if failed { Err((code, "as asked".to_string())) } else { Ok(()) };
+            let (mut result, mut states) = (Ok(()), vec![]);
             for pass in &passes {
                 match pass {
-                    Part::Pass(p) => result = result.and_then(|()| history.run(p).map_err(|e| (1, e))),
+                    Part::Pass(p) => {
+                        let was_right = result.is_ok();
+                        let now = failed && states.len() == FAULTS.fail_encoder.load(SeqCst);
+                        result = result
+                            .and_then(|()| if now { Err((code, "as asked".to_string())) } else { history.run(p).map_err(|e| (1, e)) });
+                        let state = match (was_right, &result) {
+                            (false, _) => MTLCommandEncoderErrorState::Pending,
+                            (_, Ok(())) => MTLCommandEncoderErrorState::Completed,
+                            (_, Err(_)) => MTLCommandEncoderErrorState::Faulted,
+                        };
+                        states.push(EncoderInfo { label: p.label.clone(), state });
+                    }
                     Part::Signal(event, value) if result.is_ok() => event.ivars().store(*value, SeqCst),
                     Part::Signal(..) => {}
                 }
@@ -399,6 +571,7 @@ fn serve(todo: Receiver<Committed>) {
             // SAFETY: set before the status says so.
             *c.times.lock().unwrap() = [start, c.begun.elapsed().as_secs_f64()];
             let status = if result.is_ok() { MTLCommandBufferStatus::Completed } else { MTLCommandBufferStatus::Error };
+            *c.states.lock().unwrap() = states;
             *c.status.lock().unwrap() = (status, result.err());
             let this = ProtocolObject::<dyn MTLCommandBuffer>::from_ref(&*commands);
             for h in std::mem::take(&mut *c.handlers.borrow_mut()) {
@@ -413,17 +586,58 @@ fn serve(todo: Receiver<Committed>) {
 define_class!(
     #[unsafe(super(NSObject))]
     #[name = "FakeQueue"]
-    #[ivars = Sender<Committed>]
+    #[ivars = Queue]
     pub struct FakeQueue;
     unsafe impl NSObjectProtocol for FakeQueue {}
     unsafe impl MTLCommandQueue for FakeQueue {
         #[unsafe(method_id(commandBuffer))]
         fn commandBuffer(&self) -> Option<Retained<ProtocolObject<dyn MTLCommandBuffer>>> {
-            Some(FakeCommands::new(self.ivars().clone(), true))
+            Some(FakeCommands::new(self.ivars(), true, false))
         }
         #[unsafe(method_id(commandBufferWithUnretainedReferences))]
         fn commandBufferWithUnretainedReferences(&self) -> Option<Retained<ProtocolObject<dyn MTLCommandBuffer>>> {
-            Some(FakeCommands::new(self.ivars().clone(), false))
+            Some(FakeCommands::new(self.ivars(), false, false))
+        }
+        #[unsafe(method_id(commandBufferWithDescriptor:))]
+        fn commandBufferWithDescriptor(&self, d: &MTLCommandBufferDescriptor) -> Option<Retained<ProtocolObject<dyn MTLCommandBuffer>>> {
+            let tells = d.errorOptions().contains(MTLCommandBufferErrorOption::EncoderExecutionStatus);
+            Some(FakeCommands::new(self.ivars(), d.retainedReferences(), tells))
+        }
+        #[unsafe(method(addResidencySet:))]
+        fn addResidencySet(&self, set: &ProtocolObject<dyn MTLResidencySet>) {
+            // SAFETY: sets are made by `FakeDevice` only.
+            let set: &FakeSet = unsafe { &*std::ptr::from_ref(set).cast() };
+            self.ivars().sets.lock().unwrap().push(set.retain());
+        }
+    }
+);
+
+/// What a queue has: the way to its thread, and its residency sets.
+pub struct Queue {
+    work: Sender<Committed>,
+    sets: Sets,
+}
+type Sets = Arc<Mutex<Vec<Retained<FakeSet>>>>;
+
+/// What became of an encoder.
+pub struct EncoderInfo {
+    label: String,
+    state: MTLCommandEncoderErrorState,
+}
+define_class!(
+    #[unsafe(super(NSObject))]
+    #[name = "FakeEncoderInfo"]
+    #[ivars = EncoderInfo]
+    pub struct FakeEncoderInfo;
+    unsafe impl NSObjectProtocol for FakeEncoderInfo {}
+    unsafe impl MTLCommandBufferEncoderInfo for FakeEncoderInfo {
+        #[unsafe(method_id(label))]
+        fn label(&self) -> Retained<NSString> {
+            NSString::from_str(&self.ivars().label)
+        }
+        #[unsafe(method(errorState))]
+        fn errorState(&self) -> MTLCommandEncoderErrorState {
+            self.ivars().state
         }
     }
 );
@@ -436,7 +650,11 @@ pub enum Part {
 type Handler = RcBlock<dyn Fn(NonNull<ProtocolObject<dyn MTLCommandBuffer>>)>;
 pub struct Commands {
     queue: Sender<Committed>,
+    sets: Sets,
     retains: bool,
+    /// Whether its error tells what became of each encoder.
+    tells: bool,
+    states: Mutex<Vec<EncoderInfo>>,
     kept: RefCell<Vec<Retained<AnyObject>>>,
     passes: Mutex<Vec<Part>>,
     handlers: RefCell<Vec<Handler>>,
@@ -516,15 +734,37 @@ define_class!(
         }
         #[unsafe(method_id(error))]
         fn error(&self) -> Option<Retained<NSError>> {
-            self.ivars().status.lock().unwrap().1.as_ref().map(|(code, e)| ns_error(*code, e))
+            self.ivars().error()
         }
     }
 );
+impl Commands {
+    fn error(&self) -> Option<Retained<NSError>> {
+        let status = self.status.lock().unwrap();
+        let (code, why) = status.1.as_ref()?;
+        if !self.tells {
+            return Some(ns_error(*code, why));
+        }
+        let info = |i: EncoderInfo| -> Retained<FakeEncoderInfo> {
+            let this = FakeEncoderInfo::alloc().set_ivars(i);
+            // SAFETY: `init` of NSObject.
+            unsafe { msg_send![super(this), init] }
+        };
+        let all: Vec<_> = std::mem::take(&mut *self.states.lock().unwrap()).into_iter().map(info).collect();
+        let all = NSArray::from_retained_slice(&all);
+        let told = objc::dictionary(objc::encoder_info_key(), Retained::as_ptr(&all).cast_mut().cast());
+        // SAFETY: an object of this class with a count of one.
+        unsafe { Retained::from_raw(objc::error(*code, why, told).cast()) }
+    }
+}
 impl FakeCommands {
-    fn new(queue: Sender<Committed>, retains: bool) -> Retained<ProtocolObject<dyn MTLCommandBuffer>> {
+    fn new(queue: &Queue, retains: bool, tells: bool) -> Retained<ProtocolObject<dyn MTLCommandBuffer>> {
         let c = Commands {
-            queue,
+            queue: queue.work.clone(),
+            sets: queue.sets.clone(),
             retains,
+            tells,
+            states: Mutex::default(),
             kept: RefCell::default(),
             passes: Mutex::default(),
             handlers: RefCell::default(),
@@ -605,7 +845,9 @@ define_class!(
             self.ivars().of.end(pass);
         }
         #[unsafe(method(setLabel:))]
-        fn setLabel(&self, _: Option<&NSString>) {}
+        fn setLabel(&self, label: Option<&NSString>) {
+            self.ivars().pass.borrow_mut().as_mut().expect("after endEncoding").label = label.map(|l| l.to_string()).unwrap_or_default();
+        }
         #[unsafe(method(pushDebugGroup:))]
         fn pushDebugGroup(&self, label: &NSString) {
             assert!(label.to_string().contains(".rs:"), "a group says where its op stands: {label}");
@@ -666,6 +908,15 @@ define_class!(
             COUNTS.dispatches.fetch_add(1, SeqCst);
             let e = self.ivars();
             let of = e.pipeline.borrow().clone().expect("a dispatch without a pipeline");
+            let sets = e.of.ivars().sets.lock().unwrap();
+            let bound: Vec<usize> = e
+                .binds
+                .borrow()
+                .iter()
+                .flatten()
+                .filter_map(|b| if let Bind::Buffer { object, .. } = b { Some(*object) } else { None })
+                .collect();
+            COUNTS.not_resident.fetch_add(bound.iter().filter(|b| !is_resident(&sets, **b)).count() as u64, SeqCst);
             let size = |s: MTLSize| [s.width as u32, s.height as u32, s.depth as u32];
             let (groups, threads) = (size(groups), size(threads));
             let d = Dispatch { of, groups, threads, binds: e.binds.borrow().clone() };

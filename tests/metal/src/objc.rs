@@ -62,7 +62,16 @@ macro_rules! classes {
 classes! {
     "_OBJC_CLASS_NSObject" OBJECT_META OBJECT: std::ptr::null(), &raw const OBJECT, c"NSObject", 8;
     "_OBJC_CLASS_NSString" STRING_META STRING: &raw const OBJECT, &raw const OBJECT_META, c"NSString", 16;
-    "_OBJC_CLASS_NSError" ERROR_META ERROR: &raw const OBJECT, &raw const OBJECT_META, c"NSError", 24;
+    "_OBJC_CLASS_NSError" ERROR_META ERROR: &raw const OBJECT, &raw const OBJECT_META, c"NSError", 32;
+    "_OBJC_CLASS_NSArray" ARRAY_META ARRAY: &raw const OBJECT, &raw const OBJECT_META, c"NSArray", 16;
+    "_OBJC_CLASS_NSDictionary" DICTIONARY_META DICTIONARY: &raw const OBJECT, &raw const OBJECT_META, c"NSDictionary", 24;
+    "_OBJC_CLASS_NSURL" URL_META URL: &raw const OBJECT, &raw const OBJECT_META, c"NSURL", 16;
+    "_OBJC_CLASS_MTLBinaryArchiveDescriptor" ARCHIVE_META ARCHIVE: &raw const OBJECT, &raw const OBJECT_META, c"MTLBinaryArchiveDescriptor", 16;
+    "_OBJC_CLASS_MTLComputePipelineDescriptor" PIPELINE_META PIPELINE: &raw const OBJECT, &raw const OBJECT_META, c"MTLComputePipelineDescriptor", 32;
+    "_OBJC_CLASS_MTLResidencySetDescriptor" SET_META SET: &raw const OBJECT, &raw const OBJECT_META, c"MTLResidencySetDescriptor", 8;
+    "_OBJC_CLASS_MTLCommandBufferDescriptor" COMMANDS_META COMMANDS: &raw const OBJECT, &raw const OBJECT_META, c"MTLCommandBufferDescriptor", 24;
+    "_OBJC_CLASS_MTLCaptureDescriptor" CAPTURE_META CAPTURE: &raw const OBJECT, &raw const OBJECT_META, c"MTLCaptureDescriptor", 32;
+    "_OBJC_CLASS_MTLCaptureManager" MANAGER_META MANAGER: &raw const OBJECT, &raw const OBJECT_META, c"MTLCaptureManager", 8;
     "_OBJC_CLASS_MTLCompileOptions" OPTIONS_META OPTIONS: &raw const OBJECT, &raw const OBJECT_META, c"MTLCompileOptions", 32;
 }
 
@@ -480,21 +489,170 @@ pub fn string(s: &str) -> Id {
     unsafe { *slot::<*mut c_char>(o, 0) = CString::new(s.replace('\0', "")).unwrap().into_raw() };
     o
 }
-/// An error with a count of one.
-pub fn error(code: isize, message: &str) -> Id {
+/// An error with a count of one. `info` has a count of one too, which goes to the error; it may be null.
+pub fn error(code: isize, message: &str, info: Id) -> Id {
     let o = class_createInstance(&raw const ERROR, 0);
-    // SAFETY: the slots hold a code and a string.
+    // SAFETY: the slots hold a string, a dictionary and a code.
     unsafe {
-        *slot::<isize>(o, 0) = code;
-        *slot::<Id>(o, 1) = string(message);
+        *slot::<Id>(o, 0) = string(message);
+        *slot::<Id>(o, 1) = info;
+        *slot::<isize>(o, 2) = code;
     }
     o
 }
+/// A dictionary of one value, with a count of one. It retains the value; keys live for ever.
+pub fn dictionary(key: Id, value: Id) -> Id {
+    let o = class_createInstance(&raw const DICTIONARY, 0);
+    // SAFETY: the slots hold a value and its key.
+    unsafe {
+        *slot::<Id>(o, 0) = objc_retain(value);
+        *slot::<Id>(o, 1) = key;
+    }
+    o
+}
+/// A string that lives for ever.
+#[repr(C)]
+struct StaticString {
+    head: Head,
+    isa: *const Class,
+    text: *const c_char,
+}
+// SAFETY: never changed but for its count.
+unsafe impl Sync for StaticString {}
+static ENCODER_INFO: StaticString =
+    StaticString { head: Head { refs: AtomicIsize::new(1 << 60), size: 16 }, isa: &raw const STRING, text: c"encoder info".as_ptr() };
+/// The place of a string.
+#[repr(transparent)]
+pub struct StringPlace(*const *const Class);
+// SAFETY: as above.
+unsafe impl Sync for StringPlace {}
+#[unsafe(no_mangle)]
+pub static MTLCommandBufferEncoderInfoErrorKey: StringPlace = StringPlace(&raw const ENCODER_INFO.isa);
+/// The key of what an error tells about encoders.
+pub fn encoder_info_key() -> Id {
+    (&raw const ENCODER_INFO.isa).cast_mut().cast()
+}
+/// Adds a method to one of this runtime's classes, or to its metaclass.
+pub fn extend_capture_manager(meta: bool, name: &CStr, imp: Imp, types: &CStr) {
+    add(if meta { &MANAGER_META } else { &MANAGER }, name, imp, types);
+}
+/// An object of the class of capture managers, with a count of one.
+pub fn capture_manager() -> Id {
+    class_createInstance(&raw const MANAGER, 0)
+}
+
 macro_rules! imp {
     ($f:expr, $t:ty) => {
         // SAFETY: called with the type that its encoding says.
         unsafe { std::mem::transmute::<$t, Imp>($f) }
     };
+}
+// ---- properties ----
+extern "C-unwind" fn set_object<const N: usize>(o: Id, _: Sel, v: Id) {
+    // SAFETY: the class has this slot, which holds an object or null.
+    objc_release(unsafe { std::mem::replace(&mut *slot::<Id>(o, N), objc_retain(v)) });
+}
+extern "C-unwind" fn get_object<const N: usize>(o: Id, _: Sel) -> Id {
+    // SAFETY: as above.
+    objc_autorelease(objc_retain(unsafe { *slot::<Id>(o, N) }))
+}
+extern "C-unwind" fn set_value<const N: usize>(o: Id, _: Sel, v: usize) {
+    // SAFETY: the class has this slot.
+    unsafe { *slot::<usize>(o, N) = v };
+}
+extern "C-unwind" fn get_value<const N: usize>(o: Id, _: Sel) -> usize {
+    // SAFETY: as above.
+    unsafe { *slot::<usize>(o, N) }
+}
+/// Frees an object whose first slots hold objects.
+extern "C-unwind" fn drop_objects<const N: usize>(o: Id, _: Sel) {
+    // SAFETY: as above.
+    (0..N).for_each(|n| objc_release(unsafe { *slot::<Id>(o, n) }));
+    object_dispose(o);
+}
+/// Arrays, dictionaries, file URLs and Metal's descriptors.
+fn collections() {
+    type Get = extern "C-unwind" fn(Id, Sel) -> Id;
+    type Set = extern "C-unwind" fn(Id, Sel, Id);
+    type Free = extern "C-unwind" fn(Id, Sel);
+    type SetValue = extern "C-unwind" fn(Id, Sel, usize);
+    type GetValue = extern "C-unwind" fn(Id, Sel) -> usize;
+    let object = |c: &'static Class, n: usize, set: &CStr, get: &CStr| {
+        let (put, take): (Set, Get) = match n {
+            0 => (set_object::<0>, get_object::<0>),
+            1 => (set_object::<1>, get_object::<1>),
+            _ => (set_object::<2>, get_object::<2>),
+        };
+        add(c, set, imp!(put, Set), c"v24@0:8@16");
+        add(c, get, imp!(take, Get), c"@16@0:8");
+    };
+    object(&ARCHIVE, 0, c"setUrl:", c"url");
+    add(&ARCHIVE, c"dealloc", imp!(drop_objects::<1>, Free), c"v16@0:8");
+    object(&PIPELINE, 0, c"setComputeFunction:", c"computeFunction");
+    object(&PIPELINE, 1, c"setLabel:", c"label");
+    object(&PIPELINE, 2, c"setBinaryArchives:", c"binaryArchives");
+    add(&PIPELINE, c"dealloc", imp!(drop_objects::<3>, Free), c"v16@0:8");
+    object(&CAPTURE, 0, c"setCaptureObject:", c"captureObject");
+    object(&CAPTURE, 1, c"setOutputURL:", c"outputURL");
+    add(&CAPTURE, c"setDestination:", imp!(set_value::<2>, SetValue), c"v24@0:8q16");
+    add(&CAPTURE, c"destination", imp!(get_value::<2>, GetValue), c"q16@0:8");
+    add(&CAPTURE, c"dealloc", imp!(drop_objects::<2>, Free), c"v16@0:8");
+    extern "C-unwind" fn set_flag(o: Id, _: Sel, v: u8) {
+        // SAFETY: the class has this slot.
+        unsafe { *slot::<usize>(o, 0) = v.into() };
+    }
+    extern "C-unwind" fn get_flag(o: Id, _: Sel) -> u8 {
+        // SAFETY: as above.
+        unsafe { *slot::<usize>(o, 0) as u8 }
+    }
+    add(&COMMANDS, c"setRetainedReferences:", imp!(set_flag, extern "C-unwind" fn(Id, Sel, u8)), c"v20@0:8C16");
+    add(&COMMANDS, c"retainedReferences", imp!(get_flag, extern "C-unwind" fn(Id, Sel) -> u8), c"C16@0:8");
+    add(&COMMANDS, c"setErrorOptions:", imp!(set_value::<1>, SetValue), c"v24@0:8Q16");
+    add(&COMMANDS, c"errorOptions", imp!(get_value::<1>, GetValue), c"Q16@0:8");
+
+    extern "C-unwind" fn file_url(_: Id, _: Sel, path: Id) -> Id {
+        let o = class_createInstance(&raw const URL, 0);
+        set_object::<0>(o, std::ptr::null(), path);
+        objc_autorelease(o)
+    }
+    add(&URL_META, c"fileURLWithPath:", imp!(file_url, extern "C-unwind" fn(Id, Sel, Id) -> Id), c"@24@0:8@16");
+    add(&URL, c"path", imp!(get_object::<0>, Get), c"@16@0:8");
+    add(&URL, c"dealloc", imp!(drop_objects::<1>, Free), c"v16@0:8");
+
+    extern "C-unwind" fn with_objects(o: Id, _: Sel, objects: *const Id, count: usize) -> Id {
+        // SAFETY: by contract.
+        let all: Vec<Id> = unsafe { std::slice::from_raw_parts(objects, count) }.iter().map(|o| objc_retain(*o)).collect();
+        // SAFETY: an array's slot.
+        unsafe { *slot::<*mut Vec<Id>>(o, 0) = Box::into_raw(Box::new(all)) };
+        o
+    }
+    fn items(o: Id) -> &'static Vec<Id> {
+        // SAFETY: set when it was made.
+        unsafe { &**slot::<*mut Vec<Id>>(o, 0) }
+    }
+    extern "C-unwind" fn count(o: Id, _: Sel) -> usize {
+        items(o).len()
+    }
+    extern "C-unwind" fn at(o: Id, _: Sel, n: usize) -> Id {
+        objc_autorelease(objc_retain(items(o)[n]))
+    }
+    extern "C-unwind" fn drop_array(o: Id, _: Sel) {
+        // SAFETY: made by `into_raw`, once.
+        unsafe { Box::from_raw(*slot::<*mut Vec<Id>>(o, 0)) }.into_iter().for_each(|o| objc_release(o));
+        object_dispose(o);
+    }
+    let with = imp!(with_objects, extern "C-unwind" fn(Id, Sel, *const Id, usize) -> Id);
+    add(&ARRAY, c"initWithObjects:count:", with, c"@32@0:8^@16Q24");
+    add(&ARRAY, c"count", imp!(count, GetValue), c"Q16@0:8");
+    add(&ARRAY, c"objectAtIndex:", imp!(at, extern "C-unwind" fn(Id, Sel, usize) -> Id), c"@24@0:8Q16");
+    add(&ARRAY, c"dealloc", imp!(drop_array, Free), c"v16@0:8");
+
+    extern "C-unwind" fn for_key(o: Id, s: Sel, key: Id) -> Id {
+        // SAFETY: a dictionary's slot.
+        if unsafe { *slot::<Id>(o, 1) } == key { get_object::<0>(o, s) } else { std::ptr::null_mut() }
+    }
+    add(&DICTIONARY, c"objectForKey:", imp!(for_key, extern "C-unwind" fn(Id, Sel, Id) -> Id), c"@24@0:8@16");
+    add(&DICTIONARY, c"dealloc", imp!(drop_objects::<1>, Free), c"v16@0:8");
 }
 fn foundation() {
     static ONCE: Once = Once::new();
@@ -577,22 +735,17 @@ fn foundation() {
         add(&STRING, c"lengthOfBytesUsingEncoding:", imp!(length, extern "C-unwind" fn(Id, Sel, c_int) -> usize), c"Q20@0:8i16");
         add(&STRING, c"dealloc", imp!(drop_string, extern "C-unwind" fn(Id, Sel)), c"v16@0:8");
 
-        extern "C-unwind" fn code(o: Id, _: Sel) -> isize {
-            // SAFETY: an error's slot.
-            unsafe { *slot::<isize>(o, 0) }
+        extern "C-unwind" fn info(o: Id, s: Sel) -> Id {
+            let told = get_object::<1>(o, s);
+            // As the real one: never null.
+            if told.is_null() { objc_autorelease(class_createInstance(&raw const DICTIONARY, 0)) } else { told }
         }
-        extern "C-unwind" fn described(o: Id, _: Sel) -> Id {
-            // SAFETY: as above.
-            objc_autorelease(objc_retain(unsafe { *slot::<Id>(o, 1) }))
-        }
-        extern "C-unwind" fn drop_error(o: Id, _: Sel) {
-            // SAFETY: as above.
-            objc_release(unsafe { *slot::<Id>(o, 1) });
-            object_dispose(o);
-        }
-        add(&ERROR, c"code", imp!(code, extern "C-unwind" fn(Id, Sel) -> isize), c"q16@0:8");
-        add(&ERROR, c"localizedDescription", imp!(described, One), c"@16@0:8");
-        add(&ERROR, c"dealloc", imp!(drop_error, extern "C-unwind" fn(Id, Sel)), c"v16@0:8");
+        add(&ERROR, c"code", imp!(get_value::<2>, extern "C-unwind" fn(Id, Sel) -> usize), c"q16@0:8");
+        add(&ERROR, c"localizedDescription", imp!(get_object::<0>, One), c"@16@0:8");
+        add(&ERROR, c"userInfo", imp!(info, One), c"@16@0:8");
+        add(&ERROR, c"dealloc", imp!(drop_objects::<2>, extern "C-unwind" fn(Id, Sel)), c"v16@0:8");
+        collections();
+        crate::tools::capture_manager_methods();
 
         extern "C-unwind" fn set_slot(o: Id, _: Sel, v: usize) {
             // SAFETY: room for three.
@@ -604,7 +757,7 @@ fn foundation() {
         }
         add(&OPTIONS, c"setLanguageVersion:", imp!(set_slot, extern "C-unwind" fn(Id, Sel, usize)), c"v24@0:8Q16");
         add(&OPTIONS, c"setMathMode:", imp!(set_math, extern "C-unwind" fn(Id, Sel, isize)), c"v24@0:8q16");
-        for c in [&OBJECT, &STRING, &ERROR, &OPTIONS] {
+        for c in [&OBJECT, &STRING, &ERROR, &OPTIONS, &ARRAY, &DICTIONARY, &URL, &ARCHIVE, &PIPELINE, &SET, &COMMANDS, &CAPTURE, &MANAGER] {
             // SAFETY: a static name.
             TABLE.lock().unwrap().insert(unsafe { CStr::from_ptr(c.name) }.to_owned(), std::ptr::from_ref(c) as usize);
         }

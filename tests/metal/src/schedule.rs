@@ -39,6 +39,7 @@ pub struct Copy {
 /// The commands of an encoder, with the fences that it waits for and updates.
 #[derive(Default)]
 pub struct Pass {
+    pub label: String,
     pub concurrent: bool,
     pub acts: Vec<Act>,
     pub copies: Vec<Copy>,

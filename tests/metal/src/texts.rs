@@ -2,6 +2,7 @@
 
 use crate::kernel::Kernel;
 use crate::toolchain::{Mode, Toolchain};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -22,6 +23,8 @@ pub struct Lazy {
 #[derive(Clone)]
 pub struct Compiled {
     pub name: String,
+    /// The text and the name, for archives.
+    pub key: String,
     /// `None` while kernels are only learned, see [`learn`]: its dispatches do nothing.
     lazy: Option<Arc<Lazy>>,
     /// Threads of a threadgroup at most, where the text says so.
@@ -77,6 +80,13 @@ pub fn kernels(text: &str) -> impl Iterator<Item = &str> {
     text.split("kernel void ").skip(1).filter_map(|rest| rest.split('(').next()).map(str::trim)
 }
 
+/// What an archive knows a kernel by.
+fn key(source: &str, entry: &str) -> String {
+    let mut h = DefaultHasher::new();
+    (source, entry).hash(&mut h);
+    format!("{:016x}", h.finish())
+}
+
 /// A kernel of a text.
 pub fn compile(source: &str, entry: &str) -> Result<Compiled, String> {
     let text = MetalText { source: source.into(), entry: entry.into() };
@@ -89,7 +99,7 @@ pub fn compile(source: &str, entry: &str) -> Result<Compiled, String> {
         false => Some(Arc::new(Lazy { text, made: OnceLock::new() })),
     };
     lock(&WAITING).extend(lazy.clone());
-    let compiled = Compiled { name: entry.into(), lazy, max_threads };
+    let compiled = Compiled { name: entry.into(), key: key(source, entry), lazy, max_threads };
     if EAGER.load(SeqCst) {
         compiled.kernel()?;
     }

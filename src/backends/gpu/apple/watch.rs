@@ -1,7 +1,7 @@
 //! Tells command buffers that failed from those that are done.
 
 use super::buffer::Shared;
-use crate::backends::gpu::driver::{DEVICE_LOST_TIMEOUT, Driver};
+use crate::backends::gpu::driver::Driver;
 use crate::error::TensorResult;
 use objc2_metal::{MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandQueue};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,17 +37,17 @@ impl Watch {
     }
     /// Fails where commands that were waited for did not do their work.
     pub fn check(&self, driver: &Driver) -> TensorResult<()> {
-        match self.failed(&driver.device) {
+        match self.failed(driver) {
             true => Err(driver.lose(format!("a command buffer failed: {}", reason(&driver.queue)))),
             false => Ok(()),
         }
     }
     /// Whether some commands ended without their last act. Called after a wait; waits for all where the last wait was not for them.
-    fn failed(&self, device: &wgpu::Device) -> bool {
+    fn failed(&self, driver: &Driver) -> bool {
         let want = self.submitted.load(Ordering::Acquire);
         let missing = || (self.done.word().wrapping_sub(want) as i32) < 0;
-        let all = wgpu::PollType::Wait { submission_index: None, timeout: Some(DEVICE_LOST_TIMEOUT) };
-        missing() && device.poll(all).is_ok() && missing()
+        let all = wgpu::PollType::Wait { submission_index: None, timeout: Some(driver.timeout) };
+        missing() && driver.device.poll(all).is_ok() && missing()
     }
 }
 

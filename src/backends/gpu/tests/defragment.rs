@@ -41,7 +41,7 @@ fn a_request_that_was_refused_succeeds_after_a_defragmentation() {
 fn an_evaluation_defragments_before_it_runs_out_of_memory() {
     let Some(m) = under_test::open(GpuBackend::open) else { return };
     let Some(kept) = fragmented(&m) else { return };
-    let device = Device::of_gpu(m.clone());
+    let device = Device::from_backend(m.clone());
     device.set_adaptive(false);
     let x = Tensor::full(3.0, &[LARGE / 4], DType::F32, &device).unwrap();
     x.eval().unwrap();

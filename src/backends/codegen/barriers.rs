@@ -1,6 +1,6 @@
 //! Where steps of a plan meet: which of them must wait for those before, computed once for each plan by ranges of bytes.
 
-use crate::backends::codegen::{Bound, StepShader};
+use super::{Bound, StepShader};
 use crate::plan::{Buf, Source, Step};
 
 /// Bytes to which ranges are rounded: kernels write whole words, and read rows of four.
@@ -50,7 +50,7 @@ fn accesses(step: &Step, shader: &StepShader, record: usize) -> Vec<Access> {
 
 /// What was read and written since the last barrier.
 #[derive(Default)]
-pub(super) struct Barriers {
+pub(in crate::backends) struct Barriers {
     open: Vec<Access>,
     /// How many barriers there are so far.
     pub count: usize,

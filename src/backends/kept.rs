@@ -1,0 +1,94 @@
+//! Where GPU backends keep compiled kernels for the next process, and how much time saving them may take.
+
+use super::files::{cache_folder, write_whole};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A file that grew beyond this is begun anew.
+pub(super) const MAX_FILE_BYTES: u64 = 256 << 20;
+/// Saving may cost this time, or this part of what compiling costs.
+const SAVE_BUDGET: Duration = Duration::from_millis(50);
+const SHARE: u32 = 8;
+
+/// A number that stands for a value, the same in every process of this version.
+pub(super) fn hash(value: impl Hash) -> u64 {
+    let mut h = DefaultHasher::new();
+    value.hash(&mut h);
+    h.finish()
+}
+
+/// The folder where kernels are kept: none for software adapters, whose compilers are quick, unless the environment says so.
+pub(super) fn folder(software: bool) -> Option<PathBuf> {
+    let wanted = std::env::var("TL_PIPELINE_CACHE").map_or(!software, |v| v != "0");
+    wanted.then(cache_folder).flatten()
+}
+
+/// The key of what is kept for an adapter and its driver by this version of the library, and its file, `NAME-….ENDING`.
+pub(super) fn place(folder: &Path, adapter: &str, [name, ending]: [&str; 2]) -> (String, PathBuf) {
+    let key = format!("{adapter} | {}", env!("CARGO_PKG_VERSION"));
+    let file = folder.join(format!("{name}-{:016x}.{ending}", hash(&key)));
+    (key, file)
+}
+
+/// A file that is read by others, with the sum of its bytes in a file beside it: a damaged one is not read.
+#[cfg_attr(not(any(target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+pub(super) struct Summed(pub PathBuf);
+
+#[cfg_attr(not(any(target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+impl Summed {
+    fn sum(&self) -> PathBuf {
+        self.0.with_extension("sum")
+    }
+
+    /// Whether the file is there as it was written.
+    pub fn is_whole(&self) -> bool {
+        let sum =
+            std::fs::metadata(&self.0).ok().filter(|m| m.len() <= MAX_FILE_BYTES).and_then(|_| std::fs::read_to_string(self.sum()).ok());
+        sum.is_some_and(|sum| std::fs::read(&self.0).is_ok_and(|bytes| sum == format!("{:016x}", hash(&bytes))))
+    }
+
+    /// Deletes both; what cannot be deleted is not read either, once one of them is gone.
+    pub fn delete(&self) {
+        let _ = (std::fs::remove_file(self.sum()), std::fs::remove_file(&self.0));
+    }
+
+    /// Has `write` write a file and puts it in this one's place; gives its bytes. `None` where that cannot be: nothing is left behind then.
+    pub fn replace(&self, write: impl FnOnce(&Path) -> Option<()>) -> Option<usize> {
+        let part = self.0.with_extension(format!("{}.part", std::process::id()));
+        let replaced = (|| {
+            std::fs::create_dir_all(self.0.parent()?).ok()?;
+            write(&part)?;
+            let bytes = std::fs::read(&part).ok()?;
+            std::fs::rename(&part, &self.0).ok()?;
+            write_whole(&self.sum(), format!("{:016x}", hash(&bytes)).as_bytes()).ok()?;
+            Some(bytes.len())
+        })();
+        if replaced.is_none() {
+            let _ = std::fs::remove_file(&part);
+        }
+        replaced
+    }
+}
+
+/// The time that compiling and saving took.
+#[derive(Default)]
+pub(super) struct SaveBudget {
+    compiling: Duration,
+    saving: Duration,
+}
+
+impl SaveBudget {
+    /// Counts the time that compiling took; whether there is time to save.
+    pub fn allows(&mut self, compiling: Duration) -> bool {
+        self.compiling += compiling;
+        self.saving <= SAVE_BUDGET.max(self.compiling / SHARE)
+    }
+
+    /// Counts the time that saving takes.
+    pub fn spend(&mut self, save: impl FnOnce()) {
+        let start = Instant::now();
+        save();
+        self.saving += start.elapsed();
+    }
+}

@@ -1,0 +1,82 @@
+//! The compiled kernels of a GPU backend, found again by their source.
+
+use super::codegen::StepShader;
+use super::threads::on_all_threads;
+use crate::error::{TensorError, TensorResult};
+use crate::events;
+use crate::plan::PipelineStats;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A step's shader, and the op that wrote it.
+pub(super) type Named<'s> = (&'s StepShader, &'static str);
+
+/// Every kernel compiled so far; `K` is what the driver makes of a shader.
+pub(super) struct KernelsByText<K> {
+    by_text: HashMap<String, Arc<K>>,
+    /// What compiling took.
+    seconds: f64,
+}
+
+impl<K> Default for KernelsByText<K> {
+    fn default() -> KernelsByText<K> {
+        KernelsByText { by_text: HashMap::new(), seconds: 0.0 }
+    }
+}
+
+impl<K: Send + Sync> KernelsByText<K> {
+    /// How many there are, and how many of them were `found` in the file where they are kept.
+    pub fn stats(&self, found: usize, file: Option<&Path>) -> PipelineStats {
+        let bytes = file.and_then(|f| std::fs::metadata(f).ok()).map_or(0, |m| m.len());
+        PipelineStats { pipelines: self.by_text.len(), seconds: self.seconds, found, file: file.map(Path::to_path_buf), bytes }
+    }
+
+    /// The kernel of a shader that [`KernelsByText::compile`] got.
+    pub fn get(&self, text: &str) -> Option<Arc<K>> {
+        self.by_text.get(text).cloned()
+    }
+
+    /// Those of these shaders that have no kernel yet, each once.
+    pub fn missing<'s>(&self, steps: impl Iterator<Item = Named<'s>>) -> Vec<Named<'s>> {
+        let mut seen = HashSet::new();
+        let missing: Vec<_> = steps.filter(|s| !self.by_text.contains_key(&s.0.text) && seen.insert(&s.0.text)).collect();
+        if missing.is_empty() {
+            events::kernels_found(self.by_text.len());
+        }
+        missing
+    }
+
+    /// Compiles shaders on as many threads as the processor has; `made` is told the source of each kernel. Gives how long it took, and the error
+    /// of the first shader that could not be compiled, with its source.
+    pub fn compile(
+        &mut self,
+        device: &str,
+        missing: Vec<Named<'_>>,
+        compile: impl Fn(&StepShader, &'static str) -> Result<K, String> + Sync,
+        mut made: impl FnMut(&str),
+    ) -> (Duration, TensorResult<()>) {
+        let start = Instant::now();
+        let done = on_all_threads(&missing, 2, |(shader, name)| compile(shader, name));
+        let mut failed = None;
+        for ((shader, name), kernel) in missing.into_iter().zip(done) {
+            match kernel {
+                Some(Ok(kernel)) => {
+                    events::kernel_compiled(name, shader.text.len());
+                    self.by_text.insert(shader.text.clone(), Arc::new(kernel));
+                    made(&shader.text);
+                }
+                Some(Err(e)) if failed.is_none() => failed = Some((shader, name, e)),
+                _ => {}
+            }
+        }
+        let took = start.elapsed();
+        self.seconds += took.as_secs_f64();
+        let Some((shader, name, e)) = failed else { return (took, Ok(())) };
+        events::kernel_failed(name, &e);
+        // The source helps whoever wrote the kernel; numbered, since compilers name lines.
+        let text: String = shader.text.lines().enumerate().map(|(n, l)| format!("{:4} {l}\n", n + 1)).collect();
+        (took, Err(TensorError::Unsupported(format!("{name} on {device}: {e}\n{text}"))))
+    }
+}

@@ -1,0 +1,39 @@
+//! Which memory the buffers of a plan have in its runs.
+
+use super::Chain;
+use super::pool::{AllocId, Allocation, Pool, PoolControl};
+use crate::plan::{Buf, Plan};
+
+/// The memory of a plan's buffers: the caller's, and what was leased for its slots.
+pub(super) struct RunMemory<'b, B> {
+    pub inputs: &'b [&'b B],
+    pub outputs: &'b [&'b B],
+    pub leased: &'b [B],
+    pub chain: Option<Chain<'b>>,
+}
+
+impl<'b, B> RunMemory<'b, B> {
+    /// The memory of a buffer in a run. In a chain each run but the first reads what the one before wrote.
+    pub fn find(&self, run: usize, buf: Buf) -> Option<&'b B> {
+        match buf {
+            Buf::Input(n) if run > 0 && self.chain.is_some_and(|c| c.fed == n as usize) => self.outputs.get(run - 1).copied(),
+            Buf::Input(n) => self.inputs.get(n as usize).copied(),
+            Buf::Output(_) if self.chain.is_some() => self.outputs.get(run).copied(),
+            Buf::Output(n) => self.outputs.get(n as usize).copied(),
+            Buf::Slot(n) => self.leased.get(n as usize),
+            Buf::Iota => None,
+        }
+    }
+}
+
+/// Tells a memory recording what the slots of a plan are for.
+pub(super) fn label_slots<A: Allocation>(pool: &Pool<A>, plan: &Plan, tickets: impl Iterator<Item = AllocId>) {
+    if !pool.recording() {
+        return;
+    }
+    for (n, ticket) in tickets.enumerate() {
+        if let Some(step) = plan.writer(Buf::Slot(n as u16)) {
+            pool.label(ticket, step.name, step.at);
+        }
+    }
+}

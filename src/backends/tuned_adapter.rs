@@ -1,0 +1,98 @@
+//! What every backend of GPUs knows about its adapter, and by which numbers its work is paced.
+
+use super::{FusedGemvLimits, tuning_file};
+use crate::error::TensorResult;
+use crate::plan::AdapterInfo;
+use crate::strategy::{Pacing, PipelineStrategy, in_force};
+use crate::tuning::{AdapterClass, GEMV_ROW_LIMIT, SharedTuning, Tuning, TuningSource};
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// An opened adapter: what kernels may ask about it, its tuning table, and the strategy of its work.
+pub struct TunedAdapter {
+    /// What kernels may ask, with the tuning table of the adapter.
+    pub info: AdapterInfo,
+    /// Where `info.tuning` comes from.
+    pub tuning_source: TuningSource,
+    /// What kind of adapter this is.
+    pub class: AdapterClass,
+    /// Adapter and driver, for what is kept between processes.
+    pub key: String,
+    /// The strategy of work whose thread has none, by its place in `PipelineStrategy::ALL`.
+    strategy: AtomicU8,
+}
+
+impl TunedAdapter {
+    /// An adapter with this table's source, of this class, under this key.
+    pub fn new(info: AdapterInfo, tuning_source: TuningSource, class: AdapterClass, key: String) -> TunedAdapter {
+        TunedAdapter { info, tuning_source, class, key, strategy: AtomicU8::new(PipelineStrategy::Standard as u8) }
+    }
+
+    /// The adapter with the tuning table of work of this thread: another one than `info`'s where a strategy brings it.
+    pub fn info_in_force(&self) -> Cow<'_, AdapterInfo> {
+        match self.pacing(|p| p.table.clone()) {
+            Some(tuning) => Cow::Owned(AdapterInfo { tuning, ..self.info.clone() }),
+            None => Cow::Borrowed(&self.info),
+        }
+    }
+
+    /// The tuning table of work of this thread.
+    pub fn tuning_in_force(&self) -> SharedTuning {
+        self.pacing(|p| p.table.clone()).unwrap_or_else(|| self.info.tuning.clone())
+    }
+
+    /// What `look` finds in the values by which work of this thread is paced.
+    pub fn pacing<T>(&self, look: impl FnOnce(&Pacing) -> T) -> T {
+        in_force(PipelineStrategy::ALL[usize::from(self.strategy.load(Relaxed))], look)
+    }
+
+    /// Sets how work is paced whose thread says nothing else.
+    pub fn set_strategy(&self, strategy: PipelineStrategy) {
+        self.strategy.store(strategy as u8, Relaxed);
+    }
+
+    /// Whether products of f16 go by matrix units.
+    pub fn matrices(&self) -> bool {
+        self.info.coop > 0
+    }
+
+    /// The edge of matrices that matrix units multiply, and the threads that do so together; `None` where there are no such units.
+    pub fn matrix_unit(&self) -> Option<[u32; 2]> {
+        let unit = [self.info.coop, self.info.subgroup];
+        (unit[0] > 0 && unit[1] > 0).then_some(unit)
+    }
+
+    /// How many rows products that share their left side may have to run faster in one step.
+    pub fn fused_gemv_limits(&self) -> FusedGemvLimits {
+        let table = self.tuning_in_force();
+        let any = table.gemv.max_rows.min(GEMV_ROW_LIMIT);
+        FusedGemvLimits { any, halves: if self.matrices() { table.gemv.max_rows_f16.min(GEMV_ROW_LIMIT) } else { any } }
+    }
+
+    /// The table of this adapter's class, which is in force where nothing was measured.
+    pub fn class_tuning(&self) -> Tuning {
+        Tuning::of_class(self.class)
+    }
+
+    /// The numbers that were measured here for a model with this key; `None` where there are none, or somebody chose a table.
+    pub fn model_tuning(&self, model: &str) -> Option<Tuning> {
+        // Whoever chose a table wants that one.
+        let chosen = matches!(self.tuning_source, TuningSource::Environment(_) | TuningSource::Given);
+        if chosen { None } else { tuning_file::of_model(&self.key, model) }
+    }
+
+    /// Keeps a table for this adapter, its driver and this version of the library in the user's cache folder, beside the crossover: whoever opens
+    /// the GPU from now on has it, or whoever runs a model with this key. Gives the file.
+    ///
+    /// # Errors
+    /// Those of [`Tuning::check`]; [`TensorError::UnsupportedDevice`](crate::TensorError::UnsupportedDevice) where there is no cache folder;
+    /// [`TensorError::Config`](crate::TensorError::Config) where it cannot be written: the file is then as it was.
+    pub fn store_tuning(&self, model: Option<&str>, table: &Tuning) -> TensorResult<PathBuf> {
+        table.check()?;
+        match model {
+            None => tuning_file::store(&self.key, table),
+            Some(model) => tuning_file::store(&tuning_file::with_model(&self.key, model), table),
+        }
+    }
+}
