@@ -34,6 +34,7 @@ pub mod ops;
 pub mod quant;
 
 pub mod data;
+pub mod distributed;
 pub mod io;
 pub mod leaks;
 pub mod measure;

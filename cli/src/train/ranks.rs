@@ -1,0 +1,101 @@
+//! The ranks of a run: how they join, agree on errors, and begin with what rank 0 found.
+
+use super::TrainArgs;
+use super::corpus::Corpus;
+use super::settings::{Recipe, Settings};
+use crate::Global;
+use crate::output::{self, Failure};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tensorlogic::distributed::{self, Ranks, Vote};
+
+/// Joins the ranks that a launcher started, or none.
+pub fn join(args: &TrainArgs) -> Result<Ranks, Failure> {
+    let timeout = args.rank_timeout.unwrap_or(distributed::RANK_TIMEOUT.as_secs_f64());
+    if !(timeout.is_finite() && timeout > 0.0) {
+        return Err(Failure::Usage(format!("--rank-timeout: {timeout} is not a positive number of seconds")));
+    }
+    Ok(distributed::join(Duration::from_secs_f64(timeout.min(1e9)), |words| output::note(&format!("tl: {words}")))?)
+}
+
+/// What a rank prints: only rank 0 speaks.
+pub fn global_of(ranks: &Ranks, global: Global) -> Global {
+    if ranks.is_first() { global } else { Global { quiet: true, json: false } }
+}
+
+/// Ends a rank: an error of one is the end of all, and the rank that had it says why.
+pub fn end(ranks: &Ranks, result: Result<(), Failure>) -> Result<(), Failure> {
+    if ranks.size() == 1 {
+        ranks.leave();
+        return result;
+    }
+    if !matches!(result, Ok(()) | Err(Failure::Interrupted)) {
+        ranks.fail();
+    }
+    ranks.leave();
+    result.map_err(|e| match e {
+        _ if ranks.is_told_elsewhere() => Failure::Elsewhere,
+        Failure::Error(text) => Failure::Error(format!("rank {} of {}: {text}", ranks.rank(), ranks.size())),
+        Failure::Device(e) => Failure::Error(format!("rank {} of {}: {e}", ranks.rank(), ranks.size())),
+        e => e,
+    })
+}
+
+/// Passes a result on where all ranks have one. Where one has an error, it is the end of all.
+pub fn together<T>(ranks: &Ranks, result: Result<T, Failure>) -> Result<T, Failure> {
+    if result.is_err() {
+        ranks.fail();
+    } else {
+        ranks.agree(Vote::GoOn)?;
+    }
+    result
+}
+
+/// What rank 0 found in the folder.
+#[derive(Serialize, Deserialize)]
+pub struct Beginning {
+    /// The run's settings, as TOML.
+    pub settings: String,
+    /// The step of the checkpoint to go on from.
+    pub step: Option<u64>,
+}
+
+/// Where the others begin: as rank 0 does.
+pub fn share(ranks: &Ranks, beginning: Option<Beginning>) -> Result<Beginning, Failure> {
+    let error = |e: serde_json::Error| Failure::Error(format!("the settings of rank 0: {e}"));
+    let bytes = beginning.map(|b| serde_json::to_vec(&b)).transpose().map_err(error)?.unwrap_or_default();
+    serde_json::from_slice(&ranks.share(bytes)?).map_err(error)
+}
+
+/// The settings that rank 0 sent.
+pub fn parse(beginning: &Beginning) -> Result<(Settings, Recipe), Failure> {
+    let settings = Settings::parse(&beginning.settings).map_err(Failure::Error)?;
+    let recipe = settings.recipe()?;
+    Ok((settings, recipe))
+}
+
+/// Compares the texts that the ranks read: their tokenizer, length, and samples of their tokens.
+pub fn check_corpus(ranks: &Ranks, corpus: &Corpus) -> Result<(), Failure> {
+    const SAMPLES: usize = 4096;
+    let mix = |h: u64, v: u64| (h ^ v).wrapping_mul(0x100_0000_01b3).rotate_left(5);
+    let mut words = vec![corpus.tokenizer_json.iter().fold(7, |h, b| mix(h, u64::from(*b)))];
+    let mut read = Ok(());
+    for (tokens, range) in corpus.val.iter().chain([&corpus.train]) {
+        let (len, mut token) = (range.len(), [0; 1]);
+        let mut sum = mix(mix(7, range.start as u64), len as u64);
+        for n in 0..SAMPLES.min(len) {
+            read = read.and(tokens.read(range.start + n * len / SAMPLES.min(len), &mut token));
+            sum = mix(sum, token[0] as u64);
+        }
+        words.push(sum);
+    }
+    ranks.all_ok(read)?;
+    // Held-out text has a word of its own where there is any.
+    words.resize(3, 0);
+    match ranks.differences(&words)?.first() {
+        None => Ok(()),
+        Some((rank, _)) => {
+            Err(ranks.all_failed(format!("rank {rank} reads another text or tokenizer than rank 0; all need the same files")).into())
+        }
+    }
+}
