@@ -57,6 +57,9 @@ pub struct TrainArgs {
     /// Under mpirun or srun: each rank keeps a part of the optimizer's states (ZeRO-1); the results are the same
     #[arg(long)]
     shard_states: bool,
+    /// Under mpirun or srun: ranks of a machine may share a GPU, which slows them down
+    #[arg(long)]
+    share_device: bool,
     /// Under mpirun or srun: seconds that a rank waits for the others before it ends the job; longer than an evaluation and a save take [default: 600]
     #[arg(long, value_name = "SECONDS")]
     rank_timeout: Option<f64>,
@@ -125,7 +128,7 @@ struct Start {
 }
 
 /// Prepares the folder; one process does it, rank 0.
-fn prepare(args: &TrainArgs, global: Global) -> Result<Start, Failure> {
+fn prepare(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<Start, Failure> {
     let mut settings = args.settings.clone();
     if let Some(file) = &args.config {
         settings = settings.over(&Settings::read(file)?)?;
@@ -146,7 +149,7 @@ fn prepare(args: &TrainArgs, global: Global) -> Result<Start, Failure> {
         settings = settings.over(&Settings::read(&folder.join(SETTINGS))?)?;
     }
     let recipe = settings.recipe()?;
-    let device = crate::model::open_device(&args.device)?;
+    let device = ranks::open_device(args, ranks)?;
     let toml = settings.to_toml()?;
     tensorlogic::io::save::save(folder.join(SETTINGS), |out| std::io::Write::write_all(out, toml.as_bytes()))?;
     let corpus = match &found {
@@ -158,7 +161,7 @@ fn prepare(args: &TrainArgs, global: Global) -> Result<Start, Failure> {
 
 /// What this rank begins with: what rank 0 prepared.
 fn start(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<Start, Failure> {
-    let own = if ranks.is_first() { prepare(args, global).map(Some) } else { Ok(None) };
+    let own = if ranks.is_first() { prepare(args, global, ranks).map(Some) } else { Ok(None) };
     let own = ranks::together(ranks, own)?;
     let beginning = match &own {
         Some(s) => Some(ranks::Beginning { settings: s.settings.to_toml()?, step: s.step }),
@@ -169,13 +172,14 @@ fn start(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<Start, Failu
         || {
             let (settings, recipe) = ranks::parse(&beginning)?;
             let corpus = Corpus::open(&settings, &recipe, &args.out)?;
-            let device = crate::model::open_device(&args.device)?;
+            let device = ranks::open_device(args, ranks)?;
             Ok(Start { settings, recipe, corpus, device, step: beginning.step, _lock: None })
         },
         Ok,
     );
     let start = ranks::together(ranks, start)?;
     ranks::check_corpus(ranks, &start.corpus)?;
+    ranks::check_device(args, ranks, &start.device)?;
     Ok(start)
 }
 

@@ -4,11 +4,13 @@
 //! through a [`Transport`]: MPI, looked up at run time ([`join`]), or nothing where the process runs alone ([`Ranks::alone`]). A run is
 //! defined by its *lanes* ([`crate::train::LaneStep`]), not by its ranks: sums follow a fixed tree over lane numbers ([`sums`]).
 
+mod devices;
 mod launcher;
 #[cfg(unix)]
 mod mpi;
 pub mod sums;
 
+pub use devices::{Candidate, check_devices, gpu_of_rank};
 pub use launcher::{Family, Launch};
 
 use crate::error::{TensorError, TensorResult};
@@ -224,6 +226,17 @@ impl Ranks {
         bytes.resize(u64::from_le_bytes(len) as usize, 0);
         self.transport.broadcast(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// One word of each rank, in the order of the ranks.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    pub fn gather_words(&self, own: u64) -> TensorResult<Vec<u64>> {
+        let mut words = vec![0; self.size()];
+        words[self.rank()] = own;
+        self.transport.max_words(&mut words)?;
+        Ok(words)
     }
 
     /// Which ranks differ from rank 0 in which place; empty where all have the same words.

@@ -7,7 +7,9 @@ use crate::Global;
 use crate::output::{self, Failure};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tensorlogic::distributed::{self, Ranks, Vote};
+use tensorlogic::Device;
+use tensorlogic::backends::gpu::{AdapterDescription, adapters};
+use tensorlogic::distributed::{self, Candidate, Ranks, Vote, check_devices, gpu_of_rank};
 
 /// Joins the ranks that a launcher started, or none.
 pub fn join(args: &TrainArgs) -> Result<Ranks, Failure> {
@@ -49,6 +51,39 @@ pub fn together<T>(ranks: &Ranks, result: Result<T, Failure>) -> Result<T, Failu
         ranks.agree(Vote::GoOn)?;
     }
     result
+}
+
+/// The GPUs that ranks of this machine may take.
+fn candidates() -> Vec<Candidate> {
+    let of = |a: AdapterDescription| Candidate { selector: format!("{}:{}", a.backend, a.index), kind: a.kind, address: a.address };
+    adapters().into_iter().filter(|a| !a.software).map(of).collect()
+}
+
+/// Opens the device of this rank. Where none is named by number, each rank of a machine takes a GPU of its own.
+pub fn open_device(args: &TrainArgs, ranks: &Ranks) -> Result<Device, Failure> {
+    let any = matches!(args.device.as_str(), "auto" | "gpu") && ranks.size() > 1;
+    let own = match any {
+        true => gpu_of_rank(&candidates(), ranks.transport().local_rank(), args.share_device)?,
+        false => None,
+    };
+    crate::model::open_device(own.as_deref().unwrap_or(&args.device))
+}
+
+/// Two ranks on one GPU would take turns: an error, unless it was asked for.
+pub fn check_device(args: &TrainArgs, ranks: &Ranks, device: &Device) -> Result<(), Failure> {
+    if ranks.size() == 1 || args.share_device {
+        return Ok(());
+    }
+    let by_name = |c: &Candidate| c.selector == args.device || args.device == "vulkan" && c.selector == "vulkan:0";
+    let named = || candidates().into_iter().find(by_name);
+    let of_rank = || gpu_of_rank(&candidates(), ranks.transport().local_rank(), false).ok().flatten();
+    let taken = || of_rank().and_then(|s| candidates().into_iter().find(|c| c.selector == s));
+    let address = match args.device.as_str() {
+        _ if device.is_cpu() => None,
+        "auto" | "gpu" => taken(),
+        _ => named(),
+    };
+    Ok(check_devices(ranks, &address.map_or(String::new(), |c| c.address))?)
 }
 
 /// What rank 0 found in the folder.
