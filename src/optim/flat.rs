@@ -102,6 +102,11 @@ impl Optimizer {
         self.publish()
     }
 
+    /// Every parameter in full precision.
+    pub(crate) fn values(&self) -> TensorResult<Vec<(String, Tensor)>> {
+        self.groups.iter().flat_map(|g| g.members.iter().map(|m| Ok((m.name.clone(), m.part(&g.flat)?)))).collect()
+    }
+
     /// How many states each group has.
     pub(crate) fn state_counts(&self) -> Vec<usize> {
         self.groups.iter().map(|g| g.states.len()).collect()

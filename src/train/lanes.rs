@@ -4,7 +4,6 @@ use super::adaptive::{AdaptiveBatch, rows_of};
 use crate::device::Device;
 use crate::distributed::sums::{BLOCK, Tree, reduce, slices, squares};
 use crate::distributed::{Ranks, Vote};
-use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::nn::Module;
 use crate::optim::{Optimizer, Summed};
@@ -239,24 +238,21 @@ impl LaneStep {
         optimizer.state_with(states)
     }
 
-    /// Compares the parameters of all ranks, and names the first that differs from rank 0's with its rank. All ranks call it together.
+    /// Compares the parameters of all ranks, in full precision, and names the first that differs from rank 0's with its rank. All ranks call it together.
     ///
     /// # Errors
     /// [`TensorError::Rank`] where a rank's parameters differ, on every rank; those of the device and of the transport.
-    pub fn check_parameters(&self, model: &dyn Module) -> TensorResult<()> {
+    pub fn check_parameters(&self, optimizer: &Optimizer) -> TensorResult<()> {
         if self.ranks.size() == 1 {
             return Ok(());
         }
-        let parameters = model.named_parameters();
-        let hashes = parameters.iter().map(|(_, p)| Ok(hash(&p.get().cast(DType::F32)?.to_vec()?)));
-        let hashes = self.ranks.all_ok(hashes.collect::<TensorResult<Vec<u64>>>())?;
+        let hashes = optimizer.values().and_then(|all| all.into_iter().map(|(name, t)| Ok((name, hash(&t.to_vec()?)))).collect());
+        let (names, hashes): (Vec<String>, Vec<u64>) = self.ranks.all_ok::<Vec<_>>(hashes)?.into_iter().unzip();
         match self.ranks.differences(&hashes)?.first() {
             None => Ok(()),
             Some(&(rank, at)) => {
-                let name = &parameters[at].0;
-                Err(self.ranks.all_failed(format!(
-                    "the parameter {name} of rank {rank} differs from rank 0's: one of them computed or stored it wrongly"
-                )))
+                let m = format!("the parameter {} of rank {rank} differs from rank 0's: one of them computed or stored it wrongly", names[at]);
+                Err(self.ranks.all_failed(m))
             }
         }
     }

@@ -257,7 +257,7 @@ impl Trainer {
 
     /// Saves a checkpoint, and the model where it is the best so far. Both are durable when this returns. Rank 0 writes what all ranks agree on.
     pub fn save(&mut self) -> Result<(), Failure> {
-        self.lanes.check_parameters(&self.model)?;
+        self.lanes.check_parameters(&self.optimizer)?;
         let state = self.lanes.state(&self.optimizer);
         let state = self.ranks.all_ok(state)?;
         let written = if self.ranks.is_first() { self.write(state) } else { Ok(()) };
