@@ -63,6 +63,8 @@ pub use tensor::Tensor;
 mod pages {
     #[doc = include_str!("../docs/custom-kernels.md")]
     mod custom_kernels {}
+    #[doc = include_str!("../docs/distributed.md")]
+    mod distributed {}
     #[doc = include_str!("../docs/fine-tuning.md")]
     mod fine_tuning {}
     #[doc = include_str!("../docs/serving.md")]

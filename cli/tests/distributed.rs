@@ -37,8 +37,7 @@ impl Place {
     }
     /// What a run is judged by: the model, the losses, the newest checkpoint's optimizer.
     fn results(&self, run: &str) -> [Vec<u8>; 3] {
-        let mut steps: Vec<PathBuf> =
-            std::fs::read_dir(self.path(run).join("checkpoints")).unwrap().map(|e| e.unwrap().path()).collect();
+        let mut steps: Vec<PathBuf> = std::fs::read_dir(self.path(run).join("checkpoints")).unwrap().map(|e| e.unwrap().path()).collect();
         steps.sort();
         let last = steps.last().expect("a checkpoint");
         [self.path(run).join("model.safetensors"), self.path(run).join("loss.csv"), last.join("optimizer.safetensors")].map(|f| bytes(&f))
@@ -146,14 +145,16 @@ fn pids(run: &Path) -> Vec<(usize, i32)> {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
         let read = |name: &str| std::fs::read(entry.path().join(name)).unwrap_or_default();
         let line = read("cmdline");
-        let own = line.starts_with(env!("CARGO_BIN_EXE_tl").as_bytes()) && line.split(|b| *b == 0).any(|a| a == run.as_os_str().as_encoded_bytes());
+        let own = line.starts_with(env!("CARGO_BIN_EXE_tl").as_bytes())
+            && line.split(|b| *b == 0).any(|a| a == run.as_os_str().as_encoded_bytes());
         if !own {
             continue;
         }
         let environment = read("environ");
-        let rank = environment.split(|b| *b == 0).filter_map(|v| std::str::from_utf8(v).ok()).find_map(|v| {
-            v.strip_prefix("OMPI_COMM_WORLD_RANK=").or_else(|| v.strip_prefix("PMI_RANK="))?.parse().ok()
-        });
+        let rank = environment
+            .split(|b| *b == 0)
+            .filter_map(|v| std::str::from_utf8(v).ok())
+            .find_map(|v| v.strip_prefix("OMPI_COMM_WORLD_RANK=").or_else(|| v.strip_prefix("PMI_RANK="))?.parse().ok());
         found.extend(rank.map(|r| (r, pid)));
     }
     found.sort_unstable();
@@ -258,7 +259,9 @@ fn what_one_rank_is_told_all_do() {
     let _turn = turn();
     let p = Place::new("told");
     let endless = format!("{TINY} --lanes 2 --steps 100000 --save-every 3 --eval-every 0");
-    for (n, (family, victim, name, code)) in [("openmpi", 1, "USR1", 0), ("mpich", 1, "INT", 130), ("mpich", 0, "USR1", 0)].into_iter().enumerate() {
+    for (n, (family, victim, name, code)) in
+        [("openmpi", 1, "USR1", 0), ("mpich", 1, "INT", 130), ("mpich", 0, "USR1", 0)].into_iter().enumerate()
+    {
         let run = format!("run{n}");
         let mut child = ranks(&mpi, family, 2, &p.begin(&run, &endless)).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -299,7 +302,8 @@ fn an_error_of_one_rank_is_the_end_of_all() {
         check(two(&mpi, family, &format!("tl {here} --layers 0"), &format!("tl {here}")), None, "", "--layers: 0 is not a size");
     }
     // Too little memory for anything on one rank.
-    let (_, err) = check(two(&mpi, "openmpi", &format!("tl {here}"), &format!("TL_MEM_LIMIT=16K tl {here}")), None, "", "rank 1 of 2: out of memory");
+    let (_, err) =
+        check(two(&mpi, "openmpi", &format!("tl {here}"), &format!("TL_MEM_LIMIT=16K tl {here}")), None, "", "rank 1 of 2: out of memory");
     assert!(!err.contains("rank 0 of 2: "), "the rank that failed says why: {err}");
 }
 

@@ -251,7 +251,8 @@ impl LaneStep {
         match self.ranks.differences(&hashes)?.first() {
             None => Ok(()),
             Some(&(rank, at)) => {
-                let m = format!("the parameter {} of rank {rank} differs from rank 0's: one of them computed or stored it wrongly", names[at]);
+                let m =
+                    format!("the parameter {} of rank {rank} differs from rank 0's: one of them computed or stored it wrongly", names[at]);
                 Err(self.ranks.all_failed(m))
             }
         }

@@ -51,7 +51,9 @@ impl Transport for Thread {
     fn exchange(&self, from: &[f32], bounds: &[usize], to: &mut [f32]) -> TensorResult<()> {
         let own = bounds[self.rank]..bounds[self.rank + 1];
         let take = |job: &Job| {
-            to.chunks_mut(own.len().max(1)).zip(&job.floats).for_each(|(part, all)| part.copy_from_slice(&all.lock().unwrap()[own.clone()]));
+            to.chunks_mut(own.len().max(1))
+                .zip(&job.floats)
+                .for_each(|(part, all)| part.copy_from_slice(&all.lock().unwrap()[own.clone()]));
         };
         self.all(|job| *job.floats[self.rank].lock().unwrap() = from.to_vec(), take)
     }
@@ -203,7 +205,8 @@ fn a_rank_keeps_its_part_of_the_states() {
         let own = run(4, |ranks| -> TensorResult<usize> {
             let mut rng = Rng::new(1);
             let layers = (0..16).map(|_| Linear::new(256, 256, true, &mut rng, &Device::cpu())).collect::<TensorResult<Vec<_>>>()?;
-            let params = layers.iter().enumerate().flat_map(|(n, l)| l.named_parameters().into_iter().map(move |(k, p)| (format!("{n}.{k}"), p)));
+            let params =
+                layers.iter().enumerate().flat_map(|(n, l)| l.named_parameters().into_iter().map(move |(k, p)| (format!("{n}.{k}"), p)));
             let groups = decay_matrices(params.collect(), 0.1);
             let mut optimizer = match muon {
                 true => Optimizer::with_groups(Muon::default(), groups, 1e-3)?,
