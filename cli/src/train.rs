@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use tensorlogic::Device;
 use tensorlogic::distributed::{Ranks, Vote};
 use tensorlogic::eval::Download;
-use tensorlogic::train::Checkpoints;
+use tensorlogic::train::{Checkpoints, LaneStep};
 use trainer::{Progress, Trainer, saved_progress};
 
 /// Train a GPT on text from scratch; `tl generate` runs the resulting folder
@@ -149,6 +149,7 @@ fn prepare(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<Start, Fai
         settings = settings.over(&Settings::read(&folder.join(SETTINGS))?)?;
     }
     let recipe = settings.recipe()?;
+    LaneStep::new(ranks, recipe.lanes).map_err(|e| Failure::Usage(format!("--lanes: {e}")))?;
     let device = ranks::open_device(args, ranks)?;
     let toml = settings.to_toml()?;
     tensorlogic::io::save::save(folder.join(SETTINGS), |out| std::io::Write::write_all(out, toml.as_bytes()))?;

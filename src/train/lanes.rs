@@ -186,10 +186,11 @@ impl LaneStep {
         let bounds = self.bounds(optimizer);
         let mut grads = Vec::new();
         for ((mut sum, even), own) in sums.into_iter().zip(even).zip(bounds) {
-            let own = if self.sharded { self.part(&own) } else { 0..sum.len() };
-            if own != self.part(&even) {
+            // Every rank decides alike: also one whose own part is there already.
+            if size > 1 && !(self.sharded && own == even) {
                 self.ranks.transport().gather(&mut sum, &even)?;
             }
+            let own = if self.sharded { self.part(&own) } else { 0..sum.len() };
             grads.push(if own.len() == sum.len() { sum } else { sum[own].to_vec() });
         }
         Ok((Summed { grads, squares }, tree.finish().and_then(|l| l.first().copied()).unwrap_or(f32::NAN)))

@@ -31,15 +31,19 @@ pub fn end(ranks: &Ranks, result: Result<(), Failure>) -> Result<(), Failure> {
         ranks.leave();
         return result;
     }
-    if !matches!(result, Ok(()) | Err(Failure::Interrupted)) {
+    let failed = !matches!(result, Ok(()) | Err(Failure::Interrupted));
+    if failed {
         ranks.fail();
+        // Before the rank leaves: the launcher ends those that are left when the first has gone.
+        if let (Err(e), false) = (&result, ranks.is_told_elsewhere()) {
+            output::note(&format!("tl: rank {} of {}: {e}", ranks.rank(), ranks.size()));
+        }
     }
     ranks.leave();
     result.map_err(|e| match e {
-        _ if ranks.is_told_elsewhere() => Failure::Elsewhere,
-        Failure::Error(text) => Failure::Error(format!("rank {} of {}: {text}", ranks.rank(), ranks.size())),
-        Failure::Device(e) => Failure::Error(format!("rank {} of {}: {e}", ranks.rank(), ranks.size())),
-        e => e,
+        Failure::Interrupted => e,
+        Failure::Usage(_) => Failure::Told(2),
+        _ => Failure::Told(1),
     })
 }
 
