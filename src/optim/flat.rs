@@ -1,7 +1,7 @@
 //! Updates from gradients that were summed outside of the device, and groups of which this process updates a slice (Rajbhandari et al., 2020: ZeRO,
-//! stage 1). What a slice's update computes is what the whole buffer's would there, bit for bit.
+//! stage 1). A slice is a buffer of its own, so that the same kernels update it as would update the whole: bit for bit the same.
 
-use super::{Group, Optimizer, StepNumbers, clip};
+use super::{Group, Optimizer, clip};
 use crate::autograd::no_grad;
 use crate::dtype::DType;
 use crate::error::TensorResult;
@@ -77,16 +77,17 @@ impl Optimizer {
     /// From here on this process updates, and remembers for, these parts of the groups alone. What it remembers of them stays.
     pub(crate) fn keep_slices(&mut self, own: Vec<std::ops::Range<usize>>) -> TensorResult<()> {
         for (g, own) in self.groups.iter_mut().zip(own) {
-            let states = g.states.iter().map(|s| s.narrow(0, own.start, own.len())?.contiguous()).collect::<TensorResult<Vec<_>>>()?;
-            (g.states, g.own) = (states, own);
+            let part = |whole: &Tensor| whole.narrow(0, own.start, own.len())?.contiguous();
+            let states = g.states.iter().map(part).collect::<TensorResult<Vec<_>>>()?;
+            (g.slice, g.states, g.own) = (Some(part(&g.flat)?), states, own);
         }
-        let states: Vec<&Tensor> = self.groups.iter().flat_map(|g| &g.states).collect();
-        eval_all(&states)
+        let kept: Vec<&Tensor> = self.groups.iter().flat_map(|g| g.states.iter().chain(&g.slice)).collect();
+        eval_all(&kept)
     }
 
     /// The values that this process updates of each group, on their way to the host.
     pub(crate) fn own_values(&self) -> TensorResult<Vec<Download>> {
-        self.groups.iter().map(|g| g.flat.narrow(0, g.own.start, g.own.len())?.contiguous()?.download()).collect()
+        self.groups.iter().map(|g| g.slice.as_ref().unwrap_or(&g.flat).download()).collect()
     }
 
     /// Replaces the values of each group, some of which other ranks have updated.
@@ -143,31 +144,5 @@ impl Optimizer {
     /// ```
     pub fn state_bytes(&self) -> usize {
         self.groups.iter().flat_map(|g| &g.states).map(|s| s.numel() * DType::F32.block_bytes()).sum()
-    }
-}
-
-impl Group {
-    /// As `update`, for the part that this process updates. The copy that the model reads follows when the other parts are known.
-    pub(super) fn update_slice(&mut self, grad: Tensor, numbers: &StepNumbers, keep: Option<&Tensor>) -> TensorResult<()> {
-        let own = self.own.clone();
-        if own.is_empty() {
-            return Ok(());
-        }
-        let inside = self.members.iter().filter(|m| own.contains(&m.start));
-        let shapes: Vec<(usize, &[usize])> = inside.map(|m| (m.start - own.start, &m.shape[..])).collect();
-        let guarded = |new: Tensor, old: &Tensor| match keep {
-            Some(finite) => finite.where_(&new, old),
-            None => Ok(new),
-        };
-        let value = self.flat.narrow(0, own.start, own.len())?;
-        let states = self.rule.remember(&value, &grad, &self.states, numbers)?;
-        for (old, new) in self.states.iter_mut().zip(states) {
-            let new = guarded(new, old)?;
-            *old = old.write(&new, 0, 0)?;
-        }
-        let new = self.rule.update(&value, &grad, &self.states, numbers, &shapes)?;
-        let new = guarded(new, &value)?;
-        self.flat = self.flat.write(&new, 0, own.start)?;
-        Ok(())
     }
 }

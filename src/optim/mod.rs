@@ -93,6 +93,8 @@ struct Group {
     flat: Tensor,
     /// The part of `flat` that this process updates: all of it, unless the states are distributed over ranks.
     own: Range<usize>,
+    /// The values of that part, where it is not all.
+    slice: Option<Tensor>,
     /// The rule's state tensors, each as long as `own`.
     states: Vec<Tensor>,
     /// The copy in lower precision that the model reads, if any.
@@ -247,7 +249,7 @@ impl Optimizer {
         let mut roots: Vec<&Tensor> = Vec::new();
         for g in &self.groups {
             roots.extend(&g.states);
-            roots.push(&g.flat);
+            roots.push(g.slice.as_ref().unwrap_or(&g.flat));
             roots.extend(&g.shadow);
         }
         roots.extend(&self.norm);
@@ -276,7 +278,7 @@ impl Optimizer {
             (self.scaler, self.norm) = (scaler, norm);
             self.steps -= 1;
             for g in &mut self.groups {
-                g.states.iter_mut().chain([&mut g.flat]).chain(&mut g.shadow).for_each(before_write);
+                g.states.iter_mut().chain([&mut g.flat]).chain(&mut g.slice).chain(&mut g.shadow).for_each(before_write);
             }
             self.publish()?;
         }
@@ -335,7 +337,7 @@ impl Optimizer {
     /// # Errors
     /// [`TensorError::State`] where the states are distributed over ranks ([`crate::train::LaneStep::state`] gathers them).
     pub fn state(&self) -> TensorResult<(BTreeMap<String, Tensor>, u64)> {
-        if self.groups.iter().any(|g| !g.is_whole()) {
+        if self.groups.iter().any(|g| g.slice.is_some()) {
             return Err(TensorError::State("the optimizer's states are distributed over ranks: LaneStep::state gathers them".into()));
         }
         self.state_of(&self.groups.iter().map(|g| g.states.clone()).collect::<Vec<_>>())
@@ -379,7 +381,7 @@ impl Optimizer {
                 let parts = g.members.iter().map(|m| find(format!("{prefix}.{}", m.name), &m.shape)).collect::<TensorResult<Vec<_>>>()?;
                 join(&g.members, &parts, g.flat.numel(), &device)
             };
-            let own = |whole: Tensor| if g.is_whole() { Ok(whole) } else { whole.narrow(0, g.own.start, g.own.len())?.contiguous() };
+            let own = |whole: Tensor| if g.slice.is_none() { Ok(whole) } else { whole.narrow(0, g.own.start, g.own.len())?.contiguous() };
             let states = (0..g.states.len()).map(|k| own(gather(&format!("state{k}"))?)).collect::<TensorResult<Vec<_>>>()?;
             fresh.push((gather("param")?, states));
         }
@@ -392,9 +394,13 @@ impl Optimizer {
                 Some(s) => Some(flat.cast(s.dtype())?),
                 None => None,
             };
+            if let Some(s) = &mut g.slice {
+                *s = flat.narrow(0, g.own.start, g.own.len())?.contiguous()?;
+            }
             (g.flat, g.states) = (flat, states);
         }
-        let roots: Vec<&Tensor> = self.groups.iter().flat_map(|g| g.states.iter().chain([&g.flat]).chain(&g.shadow)).collect();
+        let roots: Vec<&Tensor> =
+            self.groups.iter().flat_map(|g| g.states.iter().chain([&g.flat]).chain(&g.slice).chain(&g.shadow)).collect();
         eval_all(&roots)?;
         self.steps = steps;
         self.publish()
@@ -453,7 +459,7 @@ impl Group {
         let flat = join(&members, &values, start, &device)?;
         let states = (0..rule.states()).map(|_| Tensor::zeros(&[start], DType::F32, &device)).collect::<TensorResult<Vec<_>>>()?;
         let weight_decay = g.weight_decay.unwrap_or(rule.weight_decay());
-        Ok(Group { rule, members, flat, own: 0..start, states, shadow: None, lr_scale: g.lr_scale, weight_decay })
+        Ok(Group { rule, members, flat, own: 0..start, slice: None, states, shadow: None, lr_scale: g.lr_scale, weight_decay })
     }
 
     /// All gradients, one after the other.
@@ -479,29 +485,32 @@ impl Group {
         Ok(())
     }
 
-    /// Whether this process updates all of it.
-    fn is_whole(&self) -> bool {
-        self.own.len() == self.flat.numel()
-    }
-
     /// One update from the gradient of the part that this process updates.
     fn update(&mut self, grad: Tensor, numbers: &StepNumbers, keep: Option<&Tensor>) -> TensorResult<()> {
-        if !self.is_whole() {
-            return self.update_slice(grad, numbers, keep);
+        if self.own.is_empty() {
+            return Ok(());
         }
-        let shapes: Vec<(usize, &[usize])> = self.members.iter().map(|m| (m.start, &m.shape[..])).collect();
+        let inside = self.members.iter().filter(|m| self.own.contains(&m.start));
+        let shapes: Vec<(usize, &[usize])> = inside.map(|m| (m.start - self.own.start, &m.shape[..])).collect();
         let guarded = |new: Tensor, old: &Tensor| match keep {
             Some(finite) => finite.where_(&new, old),
             None => Ok(new),
         };
-        let states = self.rule.remember(&self.flat, &grad, &self.states, numbers)?;
+        let value = self.slice.as_ref().unwrap_or(&self.flat);
+        let states = self.rule.remember(value, &grad, &self.states, numbers)?;
         for (own, new) in self.states.iter_mut().zip(states) {
             let new = guarded(new, own)?;
             *own = own.write(&new, 0, 0)?;
         }
-        let new = self.rule.update(&self.flat, &grad, &self.states, numbers, &shapes)?;
-        let new = guarded(new, &self.flat)?;
-        self.flat = self.flat.write(&new, 0, 0)?;
+        let new = self.rule.update(value, &grad, &self.states, numbers, &shapes)?;
+        let new = guarded(new, value)?;
+        let new = value.write(&new, 0, 0)?;
+        if let Some(slice) = &mut self.slice {
+            // What the model reads follows when the other parts are known.
+            *slice = new;
+            return Ok(());
+        }
+        self.flat = new;
         if let Some(s) = &mut self.shadow {
             *s = s.write(&self.flat.cast(s.dtype())?, 0, 0)?;
         }
