@@ -38,6 +38,11 @@ if [ "$system" = Linux ]; then
     TL_CLANG=$(scripts/clang.sh)
     export TL_CLANG TL_REQUIRE_MSL=1
 fi
+# The tests of training on several ranks need a launcher; a machine that is to run every test has it.
+if [ "$system" = Linux ]; then
+    TL_TEST_MPI=$(scripts/mpi.sh)
+    export TL_TEST_MPI TL_REQUIRE_MPI=1
+fi
 # Small cases too shall run on the GPU; tests/cpu_fallback.rs turns the CPU's help on by itself.
 export TL_ADAPTIVE=0
 

@@ -12,7 +12,7 @@ if [ "${TL_LAVAPIPE:-private}" = private ] && [ -e "$root/version" ]; then
     # The driver needs a newer C library than the system's: the whole program runs on the one that came with it.
     program=$(command -v -- "$1")
     shift
-    exec "$loader" --library-path "$libs" --argv0 "$program" "$program" "$@"
+    exec "$loader" --library-path "$libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" --argv0 "$program" "$program" "$@"
 fi
 VK_DRIVER_FILES=$(echo /usr/share/vulkan/icd.d/lvp_icd*.json | cut -d' ' -f1)
 exec "$@"

@@ -119,6 +119,9 @@ pub enum TensorError {
     /// A promise inside of the library was broken, or a driver refused what it should take: worth a report.
     #[error("{0}")]
     Internal(String),
+    /// Ranks of one run cannot go on together: another one failed, does not answer, or no MPI library fits the launcher.
+    #[error("{0}")]
+    Rank(String),
     /// Correct input that this version cannot do.
     #[error("not supported: {0}")]
     Unsupported(String),

@@ -34,6 +34,7 @@ pub mod ops;
 pub mod quant;
 
 pub mod data;
+pub mod distributed;
 pub mod io;
 pub mod leaks;
 pub mod measure;
@@ -62,6 +63,8 @@ pub use tensor::Tensor;
 mod pages {
     #[doc = include_str!("../docs/custom-kernels.md")]
     mod custom_kernels {}
+    #[doc = include_str!("../docs/distributed.md")]
+    mod distributed {}
     #[doc = include_str!("../docs/fine-tuning.md")]
     mod fine_tuning {}
     #[doc = include_str!("../docs/serving.md")]

@@ -61,7 +61,7 @@ const fn variable(name: &'static str, does: &'static str, call: &'static str) ->
 }
 
 /// Every setting of the library and the command.
-pub const VARIABLES: [Variable; 21] = [
+pub const VARIABLES: [Variable; 22] = [
     variable("TL_DEVICE", "the device that `auto` selects: cpu, gpu, vulkan, metal, dx12, each with an optional :index", "Device::open"),
     variable("TL_NUM_THREADS", "number of threads of the CPU device", "CpuBackend::with_threads"),
     variable("TL_CPU", "instruction set of the CPU device: plain; avx2, avx512; neon, dotprod, i8mm", "-"),
@@ -92,6 +92,7 @@ pub const VARIABLES: [Variable; 21] = [
         "the tuning table of GPUs: generic, nvidia, apple, software, or a file as `tl tune` writes it",
         "Device::open_with_tuning",
     ),
+    variable("TL_MPI", "MPI library of `tl train` under mpirun or srun: a file or a name", "distributed::join"),
     variable("TL_STRATEGY", "pipeline strategy: standard, optimized, low-latency, high-throughput, auto", "Device::set_strategy"),
     variable("TL_FALLBACK", "error ends work whose device is lost or full instead of going on with the next one", "Device::fallback"),
     variable("TL_CACHE_DIR", "folder of downloaded models, measurements and compiled kernels", "-"),

@@ -1,4 +1,4 @@
-//! Ctrl-C: the first one asks the running command to end cleanly, the second ends the process.
+//! Ctrl-C: the first one asks the running command to end cleanly, the second ends the process. SIGUSR1: save and end.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,25 @@ pub fn install() {
             }
         });
     });
+}
+
+static SAVE_AND_END: AtomicBool = AtomicBool::new(false);
+
+/// From here on SIGUSR1, which launchers pass on to their ranks and Slurm sends before a job's time is over, asks to save and end.
+pub fn install_save_and_end() {
+    #[cfg(unix)]
+    {
+        extern "C" fn asked(_: libc::c_int) {
+            SAVE_AND_END.store(true, Ordering::SeqCst);
+        }
+        // SAFETY: the handler does nothing but store into an atomic.
+        unsafe { libc::signal(libc::SIGUSR1, asked as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+    }
+}
+
+/// Whether SIGUSR1 asked to save and end.
+pub fn save_and_end() -> bool {
+    SAVE_AND_END.load(Ordering::SeqCst)
 }
 
 /// Whether the user asked to stop.

@@ -198,6 +198,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output has seen enough (`tl … | head`).
         Err(Failure::Closed) => ExitCode::SUCCESS,
+        Err(failure @ Failure::Told(_)) => failure.code(),
         Err(failure) => {
             output::note(&format!("tl: {failure}"));
             failure.code()

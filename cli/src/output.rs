@@ -16,6 +16,8 @@ pub enum Failure {
     Usage(String),
     /// Ctrl-C: exit code 130.
     Interrupted,
+    /// Told already, by this rank of the run or another one: this exit code, and no message.
+    Told(u8),
     /// The reader closed our output: not an error.
     Closed,
 }
@@ -25,6 +27,7 @@ impl Failure {
     pub fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::Error(_) | Failure::Device(_) => 1,
+            Failure::Told(code) => *code,
             Failure::Usage(_) => 2,
             Failure::Interrupted => 130,
             Failure::Closed => 0,
@@ -42,6 +45,7 @@ impl fmt::Display for Failure {
                 lines.try_for_each(|line| write!(f, " {line}"))
             }
             Failure::Device(error) => Failure::Error(error.to_string()).fmt(f),
+            Failure::Told(_) => f.write_str("told already"),
             Failure::Interrupted => f.write_str("interrupted"),
             Failure::Closed => f.write_str("output closed"),
         }

@@ -2,6 +2,7 @@
 
 mod corpus;
 mod curve;
+mod ranks;
 mod report;
 mod settings;
 mod trainer;
@@ -12,12 +13,13 @@ use crate::{Global, interrupt};
 use clap::Args;
 use corpus::Corpus;
 use report::Report;
-use settings::Settings;
+use settings::{Recipe, Settings};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tensorlogic::Device;
+use tensorlogic::distributed::{Ranks, Vote};
 use tensorlogic::eval::Download;
-use tensorlogic::train::Checkpoints;
+use tensorlogic::train::{Checkpoints, LaneStep};
 use trainer::{Progress, Trainer, saved_progress};
 
 /// Train a GPT on text from scratch; `tl generate` runs the resulting folder
@@ -25,7 +27,7 @@ use trainer::{Progress, Trainer, saved_progress};
 #[command(
     after_help = "The folder contains the best model so far (config.json, model.safetensors, tokenizer.json), the loss curve (loss.csv, loss.svg),
 the settings (train.toml), and the newest checkpoints. `saved K` on stdout means that step K is durably on disk and can be
-resumed; a run that is killed before its first `saved` starts again with --resume. Ctrl-C saves and exits.
+resumed; a run that is killed before its first `saved` starts again with --resume. Ctrl-C or SIGUSR1 saves and exits.
 
 Examples:
   tl train book.txt -o book                     a small character-level model
@@ -33,7 +35,8 @@ Examples:
   tl train -o book --resume --steps 4000        continue, bit-exactly
   tl train texts/ -o stories --tokenizer bpe:4096 --layers 6 --width 384 --heads 6 --context 256
   tl train input.txt -o out --config recipes/shakespeare_char.toml --device gpu
-  tl ckpt verify book                           print the step to resume from"
+  tl ckpt verify book                           print the step to resume from
+  mpirun -n 4 tl train texts/ -o stories --lanes 4   on four GPUs, of one machine or several (docs/distributed.md)"
 )]
 pub struct TrainArgs {
     /// Folder of the run
@@ -51,6 +54,15 @@ pub struct TrainArgs {
     /// Save and exit after this many seconds of this run
     #[arg(long, value_name = "SECONDS")]
     max_seconds: Option<f64>,
+    /// Under mpirun or srun: each rank keeps a part of the optimizer's states (ZeRO-1); the results are the same
+    #[arg(long)]
+    shard_states: bool,
+    /// Under mpirun or srun: ranks of a machine may share a GPU, which slows them down
+    #[arg(long)]
+    share_device: bool,
+    /// Under mpirun or srun: seconds that a rank waits for the others before it ends the job; longer than an evaluation and a save take [default: 600]
+    #[arg(long, value_name = "SECONDS")]
+    rank_timeout: Option<f64>,
     /// Device: auto, cpu, gpu, vulkan, metal or dx12; the last four accept an index, such as vulkan:1
     #[arg(long, env = "TL_DEVICE", default_value = "auto")]
     device: String,
@@ -99,7 +111,24 @@ impl Pending {
 
 /// Runs the subcommand.
 pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
-    let started = Instant::now();
+    let ranks = ranks::join(args)?;
+    let result = run_rank(args, ranks::global_of(&ranks, global), &ranks);
+    ranks::end(&ranks, result)
+}
+
+/// What a run begins with.
+struct Start {
+    settings: Settings,
+    recipe: Recipe,
+    corpus: Corpus,
+    device: Device,
+    /// The step of the checkpoint to go on from.
+    step: Option<u64>,
+    _lock: Option<std::fs::File>,
+}
+
+/// Prepares the folder; one process does it, rank 0.
+fn prepare(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<Start, Failure> {
     let mut settings = args.settings.clone();
     if let Some(file) = &args.config {
         settings = settings.over(&Settings::read(file)?)?;
@@ -109,9 +138,8 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
         *f = std::fs::canonicalize(&*f).map_err(|e| Failure::Error(format!("{}: {e}", f.display())))?;
     }
     let folder = &args.out;
-    let mut fresh = Fresh((!folder.exists()).then_some(folder));
     std::fs::create_dir_all(folder).map_err(|e| Failure::Error(format!("{}: {e}", folder.display())))?;
-    let _lock = lock(folder)?;
+    let lock = lock(folder)?;
     let found = newest(folder, args.resume, global)?;
     if let Some((_, saved)) = &found {
         settings = settings.over(&saved.settings)?;
@@ -121,28 +149,67 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
         settings = settings.over(&Settings::read(&folder.join(SETTINGS))?)?;
     }
     let recipe = settings.recipe()?;
-    let mut device = crate::model::open_device(&args.device)?;
-    // Where small work is done must not depend on a measurement: two runs shall make the same bits.
-    device.set_adaptive(false);
+    LaneStep::new(ranks, recipe.lanes).map_err(|e| Failure::Usage(format!("--lanes: {e}")))?;
+    let device = ranks::open_device(args, ranks)?;
     let toml = settings.to_toml()?;
     tensorlogic::io::save::save(folder.join(SETTINGS), |out| std::io::Write::write_all(out, toml.as_bytes()))?;
     let corpus = match &found {
         Some(_) => Corpus::open(&settings, &recipe, folder)?,
         None => Corpus::prepare(&settings, &recipe, folder)?,
     };
+    Ok(Start { settings, recipe, corpus, device, step: found.map(|f| f.0), _lock: Some(lock) })
+}
+
+/// What this rank begins with: what rank 0 prepared.
+fn start(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<Start, Failure> {
+    let own = if ranks.is_first() { prepare(args, global, ranks).map(Some) } else { Ok(None) };
+    let own = ranks::together(ranks, own)?;
+    let beginning = match &own {
+        Some(s) => Some(ranks::Beginning { settings: s.settings.to_toml()?, step: s.step }),
+        None => None,
+    };
+    let beginning = ranks::share(ranks, beginning)?;
+    let start = own.map_or_else(
+        || {
+            let (settings, recipe) = ranks::parse(&beginning)?;
+            let corpus = Corpus::open(&settings, &recipe, &args.out)?;
+            let device = ranks::open_device(args, ranks)?;
+            Ok(Start { settings, recipe, corpus, device, step: beginning.step, _lock: None })
+        },
+        Ok,
+    );
+    let start = ranks::together(ranks, start)?;
+    ranks::check_corpus(ranks, &start.corpus)?;
+    ranks::check_device(args, ranks, &start.device)?;
+    Ok(start)
+}
+
+fn run_rank(args: &TrainArgs, global: Global, ranks: &Ranks) -> Result<(), Failure> {
+    let started = Instant::now();
+    let folder = &args.out;
+    let mut fresh = Fresh((ranks.is_first() && !folder.exists()).then_some(folder));
+    let Start { settings, recipe, corpus, mut device, step, _lock } = start(args, global, ranks)?;
+    // Where small work is done must not depend on a measurement: two runs shall make the same bits.
+    device.set_adaptive(false);
     interrupt::install();
-    let mut t = Trainer::new(recipe, settings, &corpus, folder, &device)?;
-    t.prepare()?;
-    if let Some((step, _)) = &found {
-        t.load(*step)?;
-    }
+    interrupt::install_save_and_end();
+    let begin = || -> Result<Trainer, Failure> {
+        let mut t = Trainer::new(recipe, settings, &corpus, folder, &device, (ranks, args.shard_states))?;
+        t.prepare()?;
+        if let Some(step) = step {
+            t.load(step)?;
+        }
+        Ok(t)
+    };
+    let begun = begin();
+    let mut t = ranks::together(ranks, begun)?;
     let mut report = Report::new(global, t.recipe.steps, t.progress.step, t.tokens_per_step());
     report.note(&format!(
         "{} parameters, {} tokens in a vocabulary of {}, on {}{}",
         report::grouped(t.parameters() as u64),
         report::grouped(corpus.train.1.len() as u64),
         t.config.vocab,
-        device.name(),
+        on(&device, ranks),
         if t.progress.step > 0 { format!(", from step {}", t.progress.step) } else { String::new() }
     ));
     if t.progress.step >= t.recipe.steps {
@@ -153,10 +220,10 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
     fresh.0 = None;
     let end = loop {
         match train(args, global, &mut t, &mut report, started) {
-            Err(Failure::Device(e)) => {
+            Err(Failure::Device(e)) if ranks.size() == 1 => {
                 report.clear();
                 device = crate::model::go_on(&device, e)?;
-                t = moved(t, &corpus, folder, &device)?;
+                t = moved(t, &corpus, folder, &device, ranks)?;
                 report.note(&format!("training goes on from step {}", t.progress.step));
             }
             end => break end?,
@@ -191,12 +258,20 @@ pub fn run(args: &TrainArgs, global: Global) -> Result<(), Failure> {
     if end == End::Interrupt { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
+/// Where a run is computed.
+fn on(device: &Device, ranks: &Ranks) -> String {
+    match ranks.size() {
+        1 => device.name(),
+        n => format!("{}, one of {n} ranks by {}", device.name(), ranks.transport().name()),
+    }
+}
+
 /// The run on another device, from its newest checkpoint, or from its beginning where there is none.
-fn moved(left: Trainer, corpus: &Corpus, folder: &Path, device: &Device) -> Result<Trainer, Failure> {
+fn moved(left: Trainer, corpus: &Corpus, folder: &Path, device: &Device, ranks: &Ranks) -> Result<Trainer, Failure> {
     device.set_adaptive(false);
     let (recipe, settings) = (left.recipe.clone(), left.progress.settings.clone());
     drop(left);
-    let mut t = Trainer::new(recipe, settings, corpus, folder, device)?;
+    let mut t = Trainer::new(recipe, settings, corpus, folder, device, (ranks, false))?;
     t.prepare()?;
     if let (Some(step), _) = Checkpoints::new(folder.join("checkpoints"), 1).latest()? {
         t.load(step)?;
@@ -217,18 +292,24 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
     let mut pending: Option<Pending> = None;
     let mut saved = (first > 0).then_some(first);
     let mut profiler = args.profile.as_deref().map(|folder| profile_into(folder, &t.device)).transpose()?;
-    let result = |line: String| if global.json { Ok(()) } else { output::result(&line) };
+    let silent = global.json || !t.ranks().is_first();
+    let result = |line: String| if silent { Ok(()) } else { output::result(&line) };
     loop {
         let step = t.progress.step;
         let late = args.max_seconds.is_some_and(|s| started.elapsed() >= Duration::from_secs_f64(s.clamp(0.0, 1e9)));
-        let mut end = if interrupt::requested() {
-            Some(End::Interrupt)
-        } else if step >= t.recipe.steps {
-            Some(End::Done)
-        } else if late || args.stop_after.is_some_and(|n| step - first >= n) {
-            Some(End::Asked)
+        let asked = late || args.stop_after.is_some_and(|n| step - first >= n) || interrupt::save_and_end();
+        let own = if interrupt::requested() {
+            Vote::Interrupt
+        } else if asked {
+            Vote::Stop
         } else {
-            None
+            Vote::GoOn
+        };
+        let mut end = match t.ranks().agree(own)? {
+            Vote::Interrupt => Some(End::Interrupt),
+            _ if step >= t.recipe.steps => Some(End::Done),
+            Vote::Stop => Some(End::Asked),
+            _ => None,
         };
         let due = |every: u64| every > 0 && step % every == 0 && step > first;
         // An evaluation that Ctrl-C cut short is made up for when the run goes on.
@@ -243,7 +324,7 @@ fn train(args: &TrainArgs, global: Global, t: &mut Trainer, report: &mut Report,
                 }
                 best = t.note_evaluation(loss);
                 report.evaluated(step, loss, best);
-            } else if interrupt::requested() {
+            } else if t.has_held_out() {
                 end = Some(End::Interrupt);
             }
         }

@@ -46,8 +46,33 @@ impl Default for LoaderOptions {
 pub struct LoaderState {
     /// The seed of the order.
     pub seed: u64,
-    /// Batches given so far.
+    /// Batches given so far; those of all readers where they are shared.
     pub position: u64,
+}
+
+/// Which batches of all this loader gives: of each `stride`, the `run` that begin at `first`.
+#[derive(Clone, Copy)]
+struct Share {
+    first: u64,
+    run: u64,
+    stride: u64,
+}
+
+impl Share {
+    const WHOLE: Share = Share { first: 0, run: 1, stride: 1 };
+
+    /// The place among all batches of this loader's batch number `n`.
+    fn place(&self, n: u64) -> u64 {
+        n / self.run * self.stride + self.first + n % self.run
+    }
+    /// Batches of all before this loader's batch number `n`: whole strides, where `n` is at the beginning of one.
+    fn before(&self, n: u64) -> u64 {
+        if n % self.run == 0 { n / self.run * self.stride } else { self.place(n) }
+    }
+    /// How many batches this loader gave when all of them were `position`.
+    fn given(&self, position: u64) -> u64 {
+        position / self.stride * self.run + (position % self.stride).saturating_sub(self.first).min(self.run)
+    }
 }
 
 /// State of the reading thread.
@@ -57,6 +82,7 @@ struct Plan {
     fields: Arc<Vec<Field>>,
     options: LoaderOptions,
     len: usize,
+    share: Share,
 }
 
 /// Batches of a dataset, without end: one tensor `[batch, …]` for each field.
@@ -84,6 +110,7 @@ struct Plan {
 pub struct DataLoader {
     plan: Plan,
     device: Device,
+    /// Batches that this loader gave.
     position: u64,
     worker: Option<Worker>,
     ring: Ring,
@@ -102,8 +129,35 @@ impl DataLoader {
         if options.batch == 0 || len == 0 || (options.drop_last && options.order != Order::Random && len < options.batch) {
             return Err(TensorError::Config(format!("{len} examples are fewer than a batch of {}", options.batch)));
         }
-        let plan = Plan { dataset: Arc::new(dataset), fields: Arc::new(fields), options, len };
+        let plan = Plan { dataset: Arc::new(dataset), fields: Arc::new(fields), options, len, share: Share::WHOLE };
         Ok(DataLoader { plan, device: device.clone(), position: 0, worker: None, ring: Ring::default(), stalled: Duration::ZERO })
+    }
+
+    /// Only some of all batches, for one of several readers that share them: of each `stride`, the `run` that begin at `first`. The loader's state is
+    /// the place among all of them, so that it fits any share, and passes are counted over all of them.
+    ///
+    /// # Errors
+    /// [`TensorError::Config`] where the run is empty or ends behind the stride.
+    ///
+    /// ```
+    /// # use tensorlogic::{Device, TensorResult};
+    /// # use tensorlogic::data::{DataLoader, Images, LoaderOptions, Order};
+    /// # fn main() -> TensorResult<()> {
+    /// let images = || Images::new((0..8).map(|v| v as f32).collect(), [1, 1, 1], (0..8).collect());
+    /// let options = LoaderOptions { order: Order::Sequential, ..LoaderOptions::default() };
+    /// let mut second = DataLoader::new(images()?, options, &Device::cpu())?.with_share(2, 2, 4)?;
+    /// let labels = (0..4).map(|_| second.next_batch()?[1].item()).collect::<TensorResult<Vec<_>>>()?;
+    /// assert_eq!(labels, [2.0, 3.0, 6.0, 7.0]);
+    /// assert_eq!(second.state().position, 8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_share(mut self, first: u64, run: u64, stride: u64) -> TensorResult<DataLoader> {
+        if run == 0 || first.checked_add(run).is_none_or(|end| end > stride) {
+            return Err(TensorError::Config(format!("{run} batches from {first} on are no share of {stride}")));
+        }
+        (self.worker, self.plan.share) = (None, Share { first, run, stride });
+        Ok(self)
     }
 
     /// Batches of one pass over the dataset.
@@ -113,12 +167,12 @@ impl DataLoader {
 
     /// Passes over the dataset that are over.
     pub fn epoch(&self) -> u64 {
-        self.position / self.plan.per_epoch()
+        self.plan.share.before(self.position) / self.plan.per_epoch()
     }
 
     /// The loader's state, which determines all following batches.
     pub fn state(&self) -> LoaderState {
-        LoaderState { seed: self.plan.options.seed, position: self.position }
+        LoaderState { seed: self.plan.options.seed, position: self.plan.share.before(self.position) }
     }
 
     /// Restores the state of another loader with the same dataset and options.
@@ -128,7 +182,7 @@ impl DataLoader {
     pub fn load_state(&mut self, state: LoaderState) -> TensorResult<()> {
         self.worker = None;
         self.plan.options.seed = state.seed;
-        self.position = state.position;
+        self.position = self.plan.share.given(state.position);
         Ok(())
     }
 
@@ -157,7 +211,7 @@ impl DataLoader {
 
     /// The batches that are left of this pass over the dataset, or all of the next pass when this one is over.
     pub fn epoch_batches(&mut self) -> impl Iterator<Item = TensorResult<Vec<Tensor>>> + '_ {
-        let n = self.plan.per_epoch() - self.position % self.plan.per_epoch();
+        let n = self.plan.per_epoch() - self.plan.share.before(self.position) % self.plan.per_epoch();
         (0..n).map(|_| self.next_batch())
     }
 
@@ -167,10 +221,10 @@ impl DataLoader {
             let (plan, mut position) = (self.plan.clone(), self.position);
             self.worker = Worker::start(plan.options.prefetch, move |used| {
                 position += 1;
-                plan.read(position - 1, used)
+                plan.read(plan.share.place(position - 1), used)
             });
         }
-        let Some(w) = &self.worker else { return self.plan.read(self.position, None) };
+        let Some(w) = &self.worker else { return self.plan.read(self.plan.share.place(self.position), None) };
         let batch = w.next();
         if batch.is_err() {
             self.worker = None;
@@ -269,6 +323,7 @@ mod tests {
             fields: Arc::new(Vec::new()),
             options: LoaderOptions { batch: 10, order: Order::Random, seed: 5, ..LoaderOptions::default() },
             len,
+            share: Share::WHOLE,
         };
         let p = plan(7);
         let mut counts = [0; 7];

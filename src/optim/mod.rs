@@ -1,11 +1,13 @@
 //! Optimizers. The parameters of a group share one buffer, so that an update is one in-place dispatch per group.
 
 mod clip;
+mod flat;
 mod rules;
 mod scaler;
 mod schedule;
 
 pub use clip::{clip_grad_norm, clip_grad_value};
+pub(crate) use flat::Summed;
 pub use rules::{Adam, AdamW, Lion, Muon, Rule, Sgd};
 pub use scaler::LossScaler;
 pub use schedule::Schedule;
@@ -18,6 +20,7 @@ use crate::eval::{eval_all, inputs_of};
 use crate::nn::Param;
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A group of parameters with common settings.
@@ -88,7 +91,11 @@ struct Group {
     members: Vec<Member>,
     /// The concatenated values in full precision.
     flat: Tensor,
-    /// The rule's state tensors, each as long as `flat`.
+    /// The part of `flat` that this process updates: all of it, unless the states are distributed over ranks.
+    own: Range<usize>,
+    /// The values of that part, where it is not all.
+    slice: Option<Tensor>,
+    /// The rule's state tensors, each as long as `own`.
     states: Vec<Tensor>,
     /// The copy in lower precision that the model reads, if any.
     shadow: Option<Tensor>,
@@ -242,7 +249,7 @@ impl Optimizer {
         let mut roots: Vec<&Tensor> = Vec::new();
         for g in &self.groups {
             roots.extend(&g.states);
-            roots.push(&g.flat);
+            roots.push(g.slice.as_ref().unwrap_or(&g.flat));
             roots.extend(&g.shadow);
         }
         roots.extend(&self.norm);
@@ -257,8 +264,13 @@ impl Optimizer {
     /// # Errors
     /// Like [`Optimizer::step`]. If memory runs out, nothing has changed: clear the gradients and try again with a smaller batch.
     pub fn step_with(&mut self, also: &[&Tensor]) -> TensorResult<()> {
+        self.run(also, Optimizer::build)
+    }
+
+    /// Runs the update that `build` makes of the graph, and takes it back where memory runs out.
+    fn run(&mut self, also: &[&Tensor], build: impl FnOnce(&mut Optimizer) -> TensorResult<()>) -> TensorResult<()> {
         let (scaler, norm) = (self.scaler.clone(), self.norm.clone());
-        no_grad(|| self.build())?;
+        no_grad(|| build(self))?;
         let roots: Vec<&Tensor> = also.iter().copied().chain(self.roots()).collect();
         let done = eval_all(&roots);
         if let Err(TensorError::OutOfMemory { .. }) = &done {
@@ -266,7 +278,7 @@ impl Optimizer {
             (self.scaler, self.norm) = (scaler, norm);
             self.steps -= 1;
             for g in &mut self.groups {
-                g.states.iter_mut().chain([&mut g.flat]).chain(&mut g.shadow).for_each(before_write);
+                g.states.iter_mut().chain([&mut g.flat]).chain(&mut g.slice).chain(&mut g.shadow).for_each(before_write);
             }
             self.publish()?;
         }
@@ -295,10 +307,15 @@ impl Optimizer {
             grads = grads.iter().map(|g| g.mul(&factor)).collect::<TensorResult<_>>()?;
             self.norm = Some(norm);
         }
+        self.update(grads, keep.as_ref())
+    }
+
+    /// Updates every group by its rule, and lets the parameters see it.
+    fn update(&mut self, grads: Vec<Tensor>, keep: Option<&Tensor>) -> TensorResult<()> {
         self.steps += 1;
         for (g, grad) in self.groups.iter_mut().zip(grads) {
             let numbers = StepNumbers { lr: self.lr * g.lr_scale, weight_decay: g.weight_decay, t: self.steps };
-            g.update(grad, &numbers, keep.as_ref())?;
+            g.update(grad, &numbers, keep)?;
         }
         self.publish()
     }
@@ -318,13 +335,21 @@ impl Optimizer {
     /// of updates in `steps`.
     ///
     /// # Errors
-    /// Those of the views of the groups' buffers; none for parameters that the optimizer took.
+    /// [`TensorError::State`] where the states are distributed over ranks ([`crate::train::LaneStep::state`] gathers them).
     pub fn state(&self) -> TensorResult<(BTreeMap<String, Tensor>, u64)> {
+        if self.groups.iter().any(|g| g.slice.is_some()) {
+            return Err(TensorError::State("the optimizer's states are distributed over ranks: LaneStep::state gathers them".into()));
+        }
+        self.state_of(&self.groups.iter().map(|g| g.states.clone()).collect::<Vec<_>>())
+    }
+
+    /// As [`Optimizer::state`], with these states of each group.
+    fn state_of(&self, states: &[Vec<Tensor>]) -> TensorResult<(BTreeMap<String, Tensor>, u64)> {
         let mut out = BTreeMap::new();
-        for g in &self.groups {
+        for (g, states) in self.groups.iter().zip(states) {
             for m in &g.members {
                 out.insert(format!("param.{}", m.name), m.part(&g.flat)?);
-                for (k, s) in g.states.iter().enumerate() {
+                for (k, s) in states.iter().enumerate() {
                     out.insert(format!("state{k}.{}", m.name), m.part(s)?);
                 }
             }
@@ -356,7 +381,8 @@ impl Optimizer {
                 let parts = g.members.iter().map(|m| find(format!("{prefix}.{}", m.name), &m.shape)).collect::<TensorResult<Vec<_>>>()?;
                 join(&g.members, &parts, g.flat.numel(), &device)
             };
-            let states = (0..g.states.len()).map(|k| gather(&format!("state{k}"))).collect::<TensorResult<Vec<_>>>()?;
+            let own = |whole: Tensor| if g.slice.is_none() { Ok(whole) } else { whole.narrow(0, g.own.start, g.own.len())?.contiguous() };
+            let states = (0..g.states.len()).map(|k| own(gather(&format!("state{k}"))?)).collect::<TensorResult<Vec<_>>>()?;
             fresh.push((gather("param")?, states));
         }
         if let Some(s) = &mut self.scaler {
@@ -368,9 +394,13 @@ impl Optimizer {
                 Some(s) => Some(flat.cast(s.dtype())?),
                 None => None,
             };
+            if let Some(s) = &mut g.slice {
+                *s = flat.narrow(0, g.own.start, g.own.len())?.contiguous()?;
+            }
             (g.flat, g.states) = (flat, states);
         }
-        let roots: Vec<&Tensor> = self.groups.iter().flat_map(|g| g.states.iter().chain([&g.flat]).chain(&g.shadow)).collect();
+        let roots: Vec<&Tensor> =
+            self.groups.iter().flat_map(|g| g.states.iter().chain([&g.flat]).chain(&g.slice).chain(&g.shadow)).collect();
         eval_all(&roots)?;
         self.steps = steps;
         self.publish()
@@ -429,7 +459,7 @@ impl Group {
         let flat = join(&members, &values, start, &device)?;
         let states = (0..rule.states()).map(|_| Tensor::zeros(&[start], DType::F32, &device)).collect::<TensorResult<Vec<_>>>()?;
         let weight_decay = g.weight_decay.unwrap_or(rule.weight_decay());
-        Ok(Group { rule, members, flat, states, shadow: None, lr_scale: g.lr_scale, weight_decay })
+        Ok(Group { rule, members, flat, own: 0..start, slice: None, states, shadow: None, lr_scale: g.lr_scale, weight_decay })
     }
 
     /// All gradients, one after the other.
@@ -455,20 +485,32 @@ impl Group {
         Ok(())
     }
 
+    /// One update from the gradient of the part that this process updates.
     fn update(&mut self, grad: Tensor, numbers: &StepNumbers, keep: Option<&Tensor>) -> TensorResult<()> {
-        let shapes: Vec<(usize, &[usize])> = self.members.iter().map(|m| (m.start, &m.shape[..])).collect();
+        if self.own.is_empty() {
+            return Ok(());
+        }
+        let inside = self.members.iter().filter(|m| self.own.contains(&m.start));
+        let shapes: Vec<(usize, &[usize])> = inside.map(|m| (m.start - self.own.start, &m.shape[..])).collect();
         let guarded = |new: Tensor, old: &Tensor| match keep {
             Some(finite) => finite.where_(&new, old),
             None => Ok(new),
         };
-        let states = self.rule.remember(&self.flat, &grad, &self.states, numbers)?;
+        let value = self.slice.as_ref().unwrap_or(&self.flat);
+        let states = self.rule.remember(value, &grad, &self.states, numbers)?;
         for (own, new) in self.states.iter_mut().zip(states) {
             let new = guarded(new, own)?;
             *own = own.write(&new, 0, 0)?;
         }
-        let new = self.rule.update(&self.flat, &grad, &self.states, numbers, &shapes)?;
-        let new = guarded(new, &self.flat)?;
-        self.flat = self.flat.write(&new, 0, 0)?;
+        let new = self.rule.update(value, &grad, &self.states, numbers, &shapes)?;
+        let new = guarded(new, value)?;
+        let new = value.write(&new, 0, 0)?;
+        if let Some(slice) = &mut self.slice {
+            // What the model reads follows when the other parts are known.
+            *slice = new;
+            return Ok(());
+        }
+        self.flat = new;
         if let Some(s) = &mut self.shadow {
             *s = s.write(&self.flat.cast(s.dtype())?, 0, 0)?;
         }

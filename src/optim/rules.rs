@@ -13,6 +13,11 @@ pub trait Rule: Send + Sync {
     fn weight_decay(&self) -> f64 {
         0.0
     }
+    /// Whether each element's update depends on that element alone, so that slices of a buffer can be updated apart, wherever they are cut. Where it
+    /// does not, slices are cut between parameters.
+    fn is_elementwise(&self) -> bool {
+        true
+    }
     /// The new states, from the old values, the gradient and the old states.
     ///
     /// # Errors
@@ -213,6 +218,9 @@ impl Rule for Muon {
     }
     fn weight_decay(&self) -> f64 {
         self.weight_decay
+    }
+    fn is_elementwise(&self) -> bool {
+        false
     }
     fn remember(&self, _: &Tensor, grad: &Tensor, states: &[Tensor], _: &StepNumbers) -> TensorResult<Vec<Tensor>> {
         Ok(vec![states[0].mul(Lit(self.momentum))?.add(grad)?])

@@ -63,6 +63,12 @@ impl LossScaler {
             None => Tensor::ones(&[], DType::Bool, self.scale.device())?,
         };
         let grads = grads.iter().map(|g| g.mul(&inverse)).collect::<TensorResult<_>>()?;
+        self.decide(&finite)?;
+        Ok((grads, finite))
+    }
+
+    /// Takes the decision about the next factor: whether all gradients of this step are finite is known.
+    pub(super) fn decide(&mut self, finite: &Tensor) -> TensorResult<()> {
         let good = finite.where_(&self.good.add(Lit(1.0))?, &self.good.zeros_like()?)?;
         let due = good.ge(Lit(PATIENCE))?;
         let grown = due.where_(&self.scale.mul(Lit(2.0))?, &self.scale)?;
@@ -71,6 +77,6 @@ impl LossScaler {
         self.scale = finite.where_(&grown, &halved)?;
         self.good = due.where_(&good.zeros_like()?, &good)?;
         self.skipped = skipped;
-        Ok((grads, finite))
+        Ok(())
     }
 }

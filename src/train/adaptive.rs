@@ -137,31 +137,18 @@ impl AdaptiveBatch {
         batches: &[Vec<Tensor>],
         loss: impl Fn(&[Tensor]) -> TensorResult<Tensor>,
     ) -> TensorResult<Tensor> {
-        let rows = |batch: &Vec<Tensor>| batch.first().filter(|t| t.rank() > 0).map_or(0, |t| t.shape()[0]);
-        let most = batches.iter().map(rows).max().unwrap_or(0);
-        if batches.is_empty() || batches.iter().any(|b| rows(b) == 0) {
-            return Err(TensorError::Value("a step needs batches of at least one row".into()));
-        }
-        let all: usize = batches.iter().map(rows).sum();
+        let most = rows_of(batches)?;
         let random = model.random_state();
-        let before = *self;
-        let larger = AdaptiveBatch { parts: self.parts.div_ceil(2), ..*self };
-        let mut trial = self.growth.is_due() && larger.size(most) > self.size(most);
-        if trial {
-            *self = larger;
-        }
+        let mut attempt = self.begin(most);
         loop {
-            match self.attempt(optimizer, batches, all, &loss) {
-                Err(TensorError::OutOfMemory { .. }) if trial || self.size(most) > self.rows[0] => {
-                    self.growth.failed();
-                    self.parts = if trial { before.parts } else { most.div_ceil(self.size(most)).saturating_mul(2).min(most) };
-                    trial = false;
-                    crate::events::batch_split(self.parts);
+            match self.attempt(optimizer, batches, &loss) {
+                Err(TensorError::OutOfMemory { .. }) if self.can_shrink(most, &attempt) => {
+                    self.shrink(most, &mut attempt);
                     optimizer.zero_grad()?;
                     model.load_random_state(&random)?;
                 }
                 Ok(loss) => {
-                    self.growth.succeeded(trial);
+                    self.succeeded(&attempt);
                     return Ok(loss);
                 }
                 other => return other,
@@ -169,13 +156,56 @@ impl AdaptiveBatch {
         }
     }
 
+    /// A step begins whose largest batch has `most` rows: larger parts are tried where that is due.
+    pub(super) fn begin(&mut self, most: usize) -> Attempt {
+        let before = *self;
+        let larger = AdaptiveBatch { parts: self.parts.div_ceil(2), ..*self };
+        let trial = self.growth.is_due() && larger.size(most) > self.size(most);
+        if trial {
+            *self = larger;
+        }
+        Attempt { before, trial }
+    }
+
+    /// Whether a step without enough memory can be made in smaller parts.
+    pub(super) fn can_shrink(&self, most: usize, attempt: &Attempt) -> bool {
+        attempt.trial || self.size(most) > self.rows[0]
+    }
+
+    /// There was no memory: the step is made again in smaller parts.
+    pub(super) fn shrink(&mut self, most: usize, attempt: &mut Attempt) {
+        self.growth.failed();
+        self.parts = if attempt.trial { attempt.before.parts } else { most.div_ceil(self.size(most)).saturating_mul(2).min(most) };
+        attempt.trial = false;
+        crate::events::batch_split(self.parts);
+    }
+
+    /// The step is done.
+    pub(super) fn succeeded(&mut self, attempt: &Attempt) {
+        self.growth.succeeded(attempt.trial);
+    }
+
     fn attempt(
         &self,
         optimizer: &mut Optimizer,
         batches: &[Vec<Tensor>],
-        all: usize,
         loss: &impl Fn(&[Tensor]) -> TensorResult<Tensor>,
     ) -> TensorResult<Tensor> {
+        let total = self.accumulate(optimizer, batches, 1.0, loss)?;
+        optimizer.step_with(&[&total])?;
+        optimizer.zero_grad()?;
+        Ok(total)
+    }
+
+    /// Collects the gradients of all batches, times `share`, part by part. The last part's are not computed yet. The result is the mean loss, times `share`.
+    pub(super) fn accumulate(
+        &self,
+        optimizer: &mut Optimizer,
+        batches: &[Vec<Tensor>],
+        share: f64,
+        loss: &impl Fn(&[Tensor]) -> TensorResult<Tensor>,
+    ) -> TensorResult<Tensor> {
+        let all: usize = batches.iter().map(|b| b[0].shape()[0]).sum();
         let mut total: Option<Tensor> = None;
         for batch in batches {
             let rows = batch[0].shape()[0];
@@ -195,8 +225,9 @@ impl AdaptiveBatch {
                     &batch[..]
                 };
                 let mut l = loss(part)?;
-                if n < all {
-                    l = l.mul(n as f64 / all as f64)?;
+                let weight = n as f64 / all as f64 * share;
+                if weight < 1.0 {
+                    l = l.mul(weight)?;
                 }
                 optimizer.scale_loss(&l)?.backward()?;
                 let l = l.detach();
@@ -207,11 +238,23 @@ impl AdaptiveBatch {
                 at += n;
             }
         }
-        let total = total.ok_or_else(|| TensorError::Value("a step without a batch".into()))?;
-        optimizer.step_with(&[&total])?;
-        optimizer.zero_grad()?;
-        Ok(total)
+        total.ok_or_else(|| TensorError::Value("a step without a batch".into()))
     }
+}
+
+/// A step under way: what was before it, and whether larger parts are on trial.
+pub(super) struct Attempt {
+    before: AdaptiveBatch,
+    trial: bool,
+}
+
+/// The rows of the largest batch.
+pub(super) fn rows_of(batches: &[Vec<Tensor>]) -> TensorResult<usize> {
+    let rows = |batch: &Vec<Tensor>| batch.first().filter(|t| t.rank() > 0).map_or(0, |t| t.shape()[0]);
+    if batches.is_empty() || batches.iter().any(|b| rows(b) == 0) {
+        return Err(TensorError::Value("a step needs batches of at least one row".into()));
+    }
+    Ok(batches.iter().map(rows).max().unwrap_or(0))
 }
 
 /// How many rows of an input are computed at a time without gradients, for inference over more examples than fit the memory. Rows halve where

@@ -116,7 +116,20 @@ pub fn save_training(
     data: Option<&DataLoader>,
     own: serde_json::Value,
 ) -> TensorResult<()> {
-    let (tensors, updates) = optimizer.state()?;
+    save_training_state(folder, model, optimizer.state()?, data, own)
+}
+
+/// As [`save_training`], with what [`Optimizer::state`] or [`LaneStep::state`](super::LaneStep::state) gave.
+///
+/// # Errors
+/// Those of [`save_training`].
+pub fn save_training_state(
+    folder: &mut FolderWriter,
+    model: &dyn Module,
+    (tensors, updates): (BTreeMap<String, Tensor>, u64),
+    data: Option<&DataLoader>,
+    own: serde_json::Value,
+) -> TensorResult<()> {
     folder.file(OPTIMIZER, |out| write_safetensors(&tensors, &[], |bytes| out.put(bytes)))?;
     let state = State { updates, data: data.map(DataLoader::state), random: model.random_state(), own };
     let text = serde_json::to_vec_pretty(&state).map_err(|e| TensorError::format("training.json", e.to_string()))?;

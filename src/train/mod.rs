@@ -1,7 +1,9 @@
-//! Training support: steps that adapt to the available memory, and checkpoints to resume from.
+//! Training support: steps that adapt to the available memory, steps of lanes for several ranks, and checkpoints to resume from.
 
 mod adaptive;
 mod checkpoints;
+mod lanes;
 
 pub use adaptive::{AdaptiveBatch, AdaptiveRows};
-pub use checkpoints::{Checkpoints, load_training, save_training};
+pub use checkpoints::{Checkpoints, load_training, save_training, save_training_state};
+pub use lanes::LaneStep;

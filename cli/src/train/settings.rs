@@ -53,6 +53,9 @@ pub struct Settings {
     /// Batches whose gradients are accumulated in one step [default: 1]
     #[arg(long, help_heading = "Training")]
     pub accumulate: Option<usize>,
+    /// Streams of batches whose gradients a step sums, a power of two; the ranks of `mpirun` share them, and their number changes no bit [default: 1]
+    #[arg(long, help_heading = "Training")]
+    pub lanes: Option<usize>,
     /// Number of steps [default: 2000]
     #[arg(long, help_heading = "Training")]
     pub steps: Option<u64>,
@@ -131,6 +134,7 @@ pub struct Recipe {
     pub attention_dropout: f64,
     pub batch: usize,
     pub accumulate: usize,
+    pub lanes: usize,
     pub steps: u64,
     pub schedule: Schedule,
     pub optimizer: Choice,
@@ -149,7 +153,7 @@ pub struct Recipe {
 }
 
 /// What must not change when a run continues.
-const FIXED: [&str; 14] = [
+const FIXED: [&str; 15] = [
     "files",
     "tokenizer",
     "val",
@@ -161,6 +165,7 @@ const FIXED: [&str; 14] = [
     "bias",
     "batch",
     "accumulate",
+    "lanes",
     "optimizer",
     "seed",
     "dtype",
@@ -228,6 +233,10 @@ impl Settings {
                 return wrong(name, format!("{n} is not a size"));
             }
         }
+        let lanes = self.lanes.unwrap_or(1);
+        if !lanes.is_power_of_two() || lanes > 1 << 16 {
+            return wrong("lanes", format!("{lanes} is not a power of two up to 65536"));
+        }
         if model.width % model.heads != 0 {
             return wrong("heads", format!("{} heads do not divide a width of {}", model.heads, model.width));
         }
@@ -266,6 +275,7 @@ impl Settings {
             attention_dropout,
             batch,
             accumulate,
+            lanes,
             steps,
             schedule,
             optimizer,
@@ -304,6 +314,7 @@ mod tests {
             (Settings { dropout: Some(1.0), ..Settings::default() }, "--dropout"),
             (Settings { lr: Some(f64::NAN), ..Settings::default() }, "--lr"),
             (Settings { batch: Some(0), ..Settings::default() }, "--batch"),
+            (Settings { lanes: Some(3), ..Settings::default() }, "--lanes: 3 is not a power of two"),
             (Settings { dtype: Some("f8".into()), ..Settings::default() }, "--dtype"),
             (Settings { optimizer: Some("adamax".into()), ..Settings::default() }, "--optimizer: adamax: expected adamw, adam, sgd"),
             (

@@ -2,20 +2,23 @@
 
 use super::corpus::Corpus;
 use super::curve::Curve;
+use super::ranks::together;
 use super::settings::{Recipe, Settings};
 use crate::output::Failure;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tensorlogic::autograd::no_grad;
 use tensorlogic::data::{DataLoader, Dataset, LoaderOptions, Order, Part, TokenWindows};
+use tensorlogic::distributed::{Ranks, Vote};
 use tensorlogic::error::TensorError;
 use tensorlogic::eval::{EvalStats, eval_stats};
 use tensorlogic::io::save::save;
 use tensorlogic::io::write_safetensors;
 use tensorlogic::nn::{Gpt, GptConfig, ModuleExt};
 use tensorlogic::optim::Optimizer;
-use tensorlogic::train::{AdaptiveBatch, Checkpoints, load_training, save_training};
+use tensorlogic::train::{AdaptiveBatch, Checkpoints, LaneStep, load_training, save_training_state};
 use tensorlogic::{DType, Device, Rng, Tensor, TensorResult};
 
 /// Progress stored in a checkpoint besides model, optimizer, data and random state.
@@ -46,6 +49,8 @@ pub struct Trainer {
     pub last_step: EvalStats,
     model: Gpt,
     adaptive: AdaptiveBatch,
+    ranks: Ranks,
+    lanes: LaneStep,
     optimizer: Optimizer,
     loader: DataLoader,
     held_out: Option<HeldOut>,
@@ -66,8 +71,15 @@ const MODEL: &str = "model.safetensors";
 const CONFIG: &str = "config.json";
 
 impl Trainer {
-    /// A new run.
-    pub fn new(recipe: Recipe, settings: Settings, corpus: &Corpus, folder: &Path, device: &Device) -> Result<Trainer, Failure> {
+    /// A new run. With `sharded`, each rank keeps a part of the optimizer's states.
+    pub fn new(
+        recipe: Recipe,
+        settings: Settings,
+        corpus: &Corpus,
+        folder: &Path,
+        device: &Device,
+        (ranks, sharded): (&Ranks, bool),
+    ) -> Result<Trainer, Failure> {
         let config = GptConfig { vocab: corpus.tokenizer.vocab_size(), ..recipe.model };
         let mut model = Gpt::new(config, &mut Rng::new(recipe.seed), device)?;
         model.set_attention_dropout(recipe.attention_dropout);
@@ -79,10 +91,15 @@ impl Trainer {
         if recipe.dtype != DType::F32 {
             optimizer = optimizer.mixed_precision(recipe.dtype)?;
         }
+        let mut lanes = LaneStep::new(ranks, recipe.lanes)?;
+        if sharded {
+            lanes = lanes.shard_states(&mut optimizer)?;
+        }
         let (tokens, range) = &corpus.train;
         let windows = TokenWindows::new(tokens.clone(), range.clone(), config.context, 1)?;
         let options = LoaderOptions { batch: recipe.batch, order: Order::Random, seed: recipe.seed, ..LoaderOptions::default() };
-        let loader = DataLoader::new(windows, options, device)?;
+        let [first, run, all] = [lanes.own().start, lanes.own().len(), recipe.lanes].map(|n| (n * recipe.accumulate) as u64);
+        let loader = DataLoader::new(windows, options, device)?.with_share(first, run, all)?;
         let held_out = match &corpus.val {
             Some((tokens, range)) => {
                 let windows = TokenWindows::new(tokens.clone(), range.clone(), config.context, config.context)?;
@@ -103,6 +120,8 @@ impl Trainer {
             curve: Curve::default(),
             last_step: EvalStats::default(),
             adaptive: AdaptiveBatch::new(),
+            ranks: ranks.clone(),
+            lanes,
             model,
             optimizer,
             loader,
@@ -120,6 +139,11 @@ impl Trainer {
         self.model.parameter_count()
     }
 
+    /// The ranks of the run.
+    pub fn ranks(&self) -> &Ranks {
+        &self.ranks
+    }
+
     /// How long steps waited for examples to be read, in all.
     pub fn stalled(&self) -> Duration {
         self.loader.stalled()
@@ -127,18 +151,31 @@ impl Trainer {
 
     /// Tokens of a step.
     pub fn tokens_per_step(&self) -> usize {
-        self.recipe.batch * self.recipe.accumulate * self.config.context
+        self.recipe.batch * self.recipe.accumulate * self.recipe.lanes * self.config.context
     }
 
     /// One update. Returns the loss, and the numbers of parts per batch before and now if the memory asked for another one.
     pub fn step(&mut self) -> Result<(Tensor, Option<[usize; 2]>), Failure> {
         self.optimizer.set_lr(self.recipe.schedule.at(self.progress.step));
-        let batches = (0..self.recipe.accumulate).map(|_| self.loader.next_batch()).collect::<TensorResult<Vec<_>>>()?;
-        let loss = self.adaptive.step(&self.model, &mut self.optimizer, &batches, |b| self.model.loss(&b[0], &b[1]))?;
+        let (model, accumulate) = (&self.model, self.recipe.accumulate);
+        let mut lane = || (0..accumulate).map(|_| self.loader.next_batch()).collect::<TensorResult<Vec<_>>>();
+        let loss = if self.recipe.lanes == 1 {
+            self.adaptive.step(model, &mut self.optimizer, &lane()?, |b| model.loss(&b[0], &b[1]))?
+        } else {
+            let batches = self.lanes.own().map(|_| lane()).collect::<TensorResult<Vec<_>>>();
+            let batches = self.ranks.all_ok(batches)?;
+            let position = self.progress.step * (self.recipe.lanes * accumulate) as u64;
+            self.lanes.step(&mut self.adaptive, model, &mut self.optimizer, &batches, position, |b| model.loss(&b[0], &b[1]))?
+        };
         let before = std::mem::replace(&mut self.progress.parts, self.adaptive.parts());
         self.progress.step += 1;
         self.last_step = eval_stats(&self.device);
         Ok((loss, (before != self.progress.parts).then_some([before, self.progress.parts])))
+    }
+
+    /// Whether there is held-out text.
+    pub fn has_held_out(&self) -> bool {
+        self.held_out.is_some()
     }
 
     /// The mean loss on the held-out windows, without dropout; `None` when there are none, or `stop` said so.
@@ -146,21 +183,36 @@ impl Trainer {
         let Some(h) = &self.held_out else { return Ok(None) };
         self.model.eval();
         let mut rows = self.recipe.batch.div_ceil(self.progress.parts).min(h.chosen.len());
-        let loss = loop {
-            match self.evaluate_by(h, rows, &stop) {
-                Err(TensorError::OutOfMemory { .. }) if rows > 1 => rows = rows.div_ceil(2),
-                other => break other,
+        let losses = loop {
+            let own = self.evaluate_by(h, rows, &stop);
+            let vote = match &own {
+                Err(TensorError::OutOfMemory { .. }) if rows > 1 => Vote::Again,
+                Err(_) => Vote::Fail,
+                Ok(None) => Vote::Interrupt,
+                Ok(Some(_)) => Vote::GoOn,
+            };
+            match self.ranks.agree(vote) {
+                Ok(Vote::Again) => rows = rows.div_ceil(2),
+                Ok(Vote::Interrupt) => break Ok(None),
+                Ok(_) => break own,
+                Err(e) => break Err(e),
             }
         };
         self.model.train();
-        Ok(loss?)
+        let Some(mut losses) = losses? else { return Ok(None) };
+        self.ranks.transport().max_words(&mut losses)?;
+        // In the order of the windows, whoever computed them.
+        Ok(Some(losses.into_iter().map(f64::from_bits).sum::<f64>() / h.chosen.len() as f64))
     }
 
-    fn evaluate_by(&self, h: &HeldOut, rows: usize, stop: &impl Fn() -> bool) -> TensorResult<Option<f64>> {
+    /// The sum of losses of each chunk of windows, as bits; 0 for those of other ranks.
+    fn evaluate_by(&self, h: &HeldOut, rows: usize, stop: &impl Fn() -> bool) -> TensorResult<Option<Vec<u64>>> {
         let t = self.config.context;
         let (mut inputs, mut targets) = (vec![0i32; rows * t], vec![0i32; rows * t]);
         let mut losses = Vec::new();
-        for chunk in h.chosen.chunks(rows) {
+        let chunks = h.chosen.chunks(rows);
+        let mut words = vec![0; chunks.len()];
+        for (n, chunk) in chunks.enumerate().skip(self.ranks.rank()).step_by(self.ranks.size()) {
             if stop() {
                 return Ok(None);
             }
@@ -174,10 +226,12 @@ impl Trainer {
             let y = Tensor::from_vec(targets.clone(), &[rows, t], &self.device)?;
             let loss = no_grad(|| self.model.loss(&x, &y))?.mul(chunk.len() as f64)?;
             loss.eval()?;
-            losses.push(loss);
+            losses.push((n, loss));
         }
-        let sum: f64 = losses.iter().map(Tensor::item).sum::<TensorResult<f64>>()?;
-        Ok(Some(sum / h.chosen.len() as f64))
+        for (n, loss) in losses {
+            words[n] = loss.item()?.to_bits();
+        }
+        Ok(Some(words))
     }
 
     /// Records an evaluation; returns whether it is the best.
@@ -193,24 +247,34 @@ impl Trainer {
 
     /// Makes the run's folder ready, with what a model folder has besides weights.
     pub fn prepare(&self) -> Result<(), Failure> {
+        if !self.ranks.is_first() {
+            return Ok(());
+        }
         self.checkpoints.prepare()?;
         save(self.folder.join(CONFIG), |out| std::io::Write::write_all(out, &self.config_json))?;
         Ok(())
     }
 
-    /// Saves a checkpoint, and the model where it is the best so far. Both are durable when this returns.
+    /// Saves a checkpoint, and the model where it is the best so far. Both are durable when this returns. Rank 0 writes what all ranks agree on.
     pub fn save(&mut self) -> Result<(), Failure> {
+        self.lanes.check_parameters(&self.optimizer)?;
+        let state = self.lanes.state(&self.optimizer);
+        let state = self.ranks.all_ok(state)?;
+        let written = if self.ranks.is_first() { self.write(state) } else { Ok(()) };
+        together(&self.ranks, written)
+    }
+
+    fn write(&self, state: (BTreeMap<String, Tensor>, u64)) -> Result<(), Failure> {
         let step = self.progress.step;
         let own = serde_json::to_value(&self.progress).map_err(|e| Failure::Error(e.to_string()))?;
-        let (values, _) = self.optimizer.state()?;
-        let weights = values.into_iter().filter_map(|(n, t)| Some((n.strip_prefix("param.")?.to_string(), t))).collect();
+        let weights = state.0.iter().filter_map(|(n, t)| Some((n.strip_prefix("param.")?.to_string(), t.clone()))).collect();
         let weights = no_grad(|| self.config.weights_to_hub(&weights))?;
         self.checkpoints.save(step, |folder| {
             folder.bytes(CONFIG, &self.config_json)?;
             folder.bytes("tokenizer.json", &self.tokenizer_json)?;
             folder.file(MODEL, |out| write_safetensors(&weights, &[("format", "pt")], |bytes| out.put(bytes)))?;
             folder.bytes("loss.csv", self.curve.csv().as_bytes())?;
-            save_training(folder, &self.model, &self.optimizer, Some(&self.loader), own)
+            save_training_state(folder, &self.model, state, Some(&self.loader), own)
         })?;
         self.publish()
     }
@@ -218,7 +282,7 @@ impl Trainer {
     /// Writes this step's weights into the run's folder if they are the best.
     fn publish(&self) -> Result<(), Failure> {
         let step = self.progress.step;
-        if self.progress.best.is_some_and(|(_, best)| best != step) {
+        if !self.ranks.is_first() || self.progress.best.is_some_and(|(_, best)| best != step) {
             return Ok(());
         }
         let path = self.checkpoints.path(step).join(MODEL);
@@ -228,6 +292,9 @@ impl Trainer {
 
     /// Writes the loss curve as CSV and SVG into the run's folder.
     pub fn draw(&self) -> Result<(), Failure> {
+        if !self.ranks.is_first() {
+            return Ok(());
+        }
         let texts = [("loss.csv", self.curve.csv()), ("loss.svg", self.curve.svg(&self.title()))];
         for (name, text) in texts {
             save(self.folder.join(name), |out| std::io::Write::write_all(out, text.as_bytes()))?;

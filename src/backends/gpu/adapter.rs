@@ -19,6 +19,8 @@ pub struct AdapterDescription {
     pub index: usize,
     /// `discrete`, `integrated`, `virtual`, `cpu` or `other`.
     pub kind: &'static str,
+    /// The address on the PCI bus; empty where there is none.
+    pub address: String,
     /// The driver and its version.
     pub driver: String,
     /// Bytes of the adapter's own memory, where the interface tells.
@@ -115,6 +117,7 @@ pub fn adapters() -> Vec<AdapterDescription> {
                 memory: room_of(a),
                 features: WANTED.iter().filter(|w| a.features().contains(w.0)).map(|w| w.1).collect(),
                 software: is_software(&i),
+                address: i.device_pci_bus_id.clone(),
                 limits: limits(a),
                 name: i.name,
             }

@@ -12,7 +12,7 @@ const ROWS: [&[&str]; 8] = [
     &["tensor"],
     &["compile", "eval", "cpu_fallback", "crossover", "transfer", "diagnose", "metrics"],
     &["ops", "autograd", "display"],
-    &["nn", "optim", "data", "io", "text", "models", "metal", "profile", "measure", "train", "leaks", "serving"],
+    &["nn", "optim", "data", "io", "text", "models", "metal", "profile", "measure", "distributed", "train", "leaks", "serving"],
     &["lib", "prelude"],
 ];
 

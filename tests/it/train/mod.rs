@@ -1,5 +1,6 @@
 //! Training.
 
 mod encoder;
+mod lanes;
 mod training_examples;
 mod training_parity;

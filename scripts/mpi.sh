@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Gives a Debian-like machine Open MPI and MPICH for the tests of training on several ranks, and prints the folder they are in:  scripts/mpi.sh
+# The packages openmpi-bin and mpich are unpacked below target/mpi: no root, nothing of the system changes. They come through the mirror and the
+# keys that this machine's apt already uses. `FOLDER/mpirun-openmpi` and `FOLDER/mpirun-mpich` are the launchers. A second call does nothing.
+set -euo pipefail
+[ -z "${CARGO_TARGET_DIR:-}" ] || CARGO_TARGET_DIR=$(realpath -m "$CARGO_TARGET_DIR")
+cd "$(dirname "$0")/.."
+
+root=${CARGO_TARGET_DIR:-$PWD/target}/mpi
+say() { echo "mpi: $*" >&2; }
+
+# Downloads what this machine lacks of the packages, and unpacks it; the finished tree appears under its name in one step.
+private_mpi() {
+    local work=$root.tmp deb
+    command -v apt-get >/dev/null && command -v dpkg >/dev/null || { say "this machine has no apt"; return 1; }
+    rm -rf "$work"
+    mkdir -p "$work"/{lists/partial,cache/archives/partial,root}
+    local apt="apt-get -qq -y --no-install-recommends -o Dir::State::Lists=$work/lists -o Dir::Cache=$work/cache -o Debug::NoLocking=1
+        -o APT::Sandbox::User=$(id -un) -o Acquire::Languages=none -o Acquire::Retries=3"
+    say "looking for openmpi-bin and mpich in this machine's packages"
+    $apt update >&2 || { say "the package list cannot be read"; return 1; }
+    # Reinstalled, so that both are here whole where the system has one of them.
+    $apt install --reinstall --download-only openmpi-bin openmpi-common mpich >&2 || { say "the packages cannot be downloaded"; return 1; }
+    for deb in "$work"/cache/archives/*.deb; do
+        dpkg -x "$deb" "$work/root" || { say "$(basename "$deb") cannot be unpacked"; return 1; }
+    done
+    # Open MPI looks for its parts below a prefix, MPICH beside its launcher. Ranks may be more than cores, and may be root's in a container.
+    cat >"$work/root/mpirun-openmpi" <<'WRAPPER'
+#!/bin/sh
+here=$(cd "$(dirname "$0")" && pwd)
+for lib in "$here"/lib/*-linux-gnu "$here"/usr/lib/*-linux-gnu; do LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; done
+export LD_LIBRARY_PATH OPAL_PREFIX="$here/usr" PMIX_INSTALL_PREFIX="$here/usr" OMPI_MCA_mca_base_component_show_load_errors=0 PMIX_MCA_pcompress_base_silence_warning=1
+[ "$(id -u)" != 0 ] || set -- --allow-run-as-root "$@"
+exec "$here/usr/bin/orterun" --oversubscribe --bind-to none "$@"
+WRAPPER
+    cat >"$work/root/mpirun-mpich" <<'WRAPPER'
+#!/bin/sh
+here=$(cd "$(dirname "$0")" && pwd)
+for lib in "$here"/lib/*-linux-gnu "$here"/usr/lib/*-linux-gnu; do LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; done
+export LD_LIBRARY_PATH
+exec "$here/usr/bin/mpiexec.hydra" "$@"
+WRAPPER
+    chmod +x "$work"/root/mpirun-*
+    rm -rf "$root"
+    mv "$work/root" "$root"
+    rm -rf "$work"
+}
+
+if [ ! -x "$root/mpirun-mpich" ]; then
+    private_mpi || { rm -rf "$root.tmp"; say "please install openmpi-bin and mpich"; exit 1; }
+fi
+echo "$root"

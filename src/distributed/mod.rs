@@ -1,0 +1,287 @@
+//! Several processes, called ranks, that compute one training run: who they are, how they agree, and sums that do not depend on their number.
+//!
+//! A rank is a process with one device. Ranks are started by a launcher that clusters already have (`mpirun`, `srun`, Kubernetes' MPIJob), and talk
+//! through a [`Transport`]: MPI, looked up at run time ([`join`]), or nothing where the process runs alone ([`Ranks::alone`]). A run is
+//! defined by its *lanes* ([`crate::train::LaneStep`]), not by its ranks: sums follow a fixed tree over lane numbers ([`sums`]).
+
+mod devices;
+mod launcher;
+#[cfg(unix)]
+mod mpi;
+pub mod sums;
+
+pub use devices::{Candidate, check_devices, gpu_of_rank};
+pub use launcher::{Family, Launch};
+
+use crate::error::{TensorError, TensorResult};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What carries data between ranks. Every rank makes the same calls in the same order; each call returns when this rank's part is done.
+///
+/// An implementation needs no arithmetic but the largest of integers: sums of floats are computed by [`sums`], in an order that no transport changes.
+pub trait Transport: Send + Sync {
+    /// This process's number, from 0.
+    fn rank(&self) -> usize;
+    /// How many processes there are.
+    fn size(&self) -> usize;
+    /// This process's number among those of the same machine.
+    fn local_rank(&self) -> usize;
+    /// What it is, for messages: the library and its version.
+    fn name(&self) -> String;
+    /// All to all: rank `p` gets `from[bounds[p]..bounds[p + 1]]` of every rank, one after the other in `to`, which holds `size` parts of this rank's length.
+    ///
+    /// # Errors
+    /// If a rank does not take part in time, or the library fails.
+    fn exchange(&self, from: &[f32], bounds: &[usize], to: &mut [f32]) -> TensorResult<()>;
+    /// All gather: each rank's `data[bounds[rank]..bounds[rank + 1]]` becomes everybody's.
+    ///
+    /// # Errors
+    /// Those of [`Transport::exchange`].
+    fn gather(&self, data: &mut [f32], bounds: &[usize]) -> TensorResult<()>;
+    /// The largest of the ranks' words, each place by itself.
+    ///
+    /// # Errors
+    /// Those of [`Transport::exchange`].
+    fn max_words(&self, words: &mut [u64]) -> TensorResult<()>;
+    /// Rank 0's bytes become everybody's.
+    ///
+    /// # Errors
+    /// Those of [`Transport::exchange`].
+    fn broadcast(&self, bytes: &mut [u8]) -> TensorResult<()>;
+    /// Ends every rank of the job now, this process with `code`.
+    fn abort(&self, code: i32);
+    /// Leaves the job in order. Nothing may be called after.
+    fn leave(&self);
+}
+
+/// What a rank says before all go on together; the most severe answer is everybody's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Vote {
+    /// Go on.
+    GoOn = 0,
+    /// No memory: compute this again in smaller parts.
+    Again = 1,
+    /// Save and end: the time or the steps that were asked for are over.
+    Stop = 2,
+    /// Save and end: somebody interrupted a rank.
+    Interrupt = 3,
+    /// A rank failed; the run ends here.
+    Fail = 4,
+}
+
+impl Vote {
+    const ALL: [Vote; 5] = [Vote::GoOn, Vote::Again, Vote::Stop, Vote::Interrupt, Vote::Fail];
+}
+
+/// One process, without others.
+struct Alone;
+
+impl Transport for Alone {
+    fn rank(&self) -> usize {
+        0
+    }
+    fn size(&self) -> usize {
+        1
+    }
+    fn local_rank(&self) -> usize {
+        0
+    }
+    fn name(&self) -> String {
+        "one process".into()
+    }
+    fn exchange(&self, from: &[f32], _: &[usize], to: &mut [f32]) -> TensorResult<()> {
+        to.copy_from_slice(from);
+        Ok(())
+    }
+    fn gather(&self, _: &mut [f32], _: &[usize]) -> TensorResult<()> {
+        Ok(())
+    }
+    fn max_words(&self, _: &mut [u64]) -> TensorResult<()> {
+        Ok(())
+    }
+    fn broadcast(&self, _: &mut [u8]) -> TensorResult<()> {
+        Ok(())
+    }
+    fn abort(&self, code: i32) {
+        std::process::exit(code)
+    }
+    fn leave(&self) {}
+}
+
+/// The ranks of a run, as one of them sees them. Clones are the same.
+///
+/// ```
+/// # use tensorlogic::distributed::{Ranks, Vote};
+/// # fn main() -> tensorlogic::TensorResult<()> {
+/// let ranks = Ranks::alone();
+/// assert_eq!((ranks.rank(), ranks.size()), (0, 1));
+/// assert_eq!(ranks.agree(Vote::GoOn)?, Vote::GoOn);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Ranks {
+    transport: Arc<dyn Transport>,
+    /// Whether all know that the run has failed.
+    failed: Arc<AtomicBool>,
+    /// Whether another rank tells why.
+    told_elsewhere: Arc<AtomicBool>,
+}
+
+impl Ranks {
+    /// This process alone.
+    pub fn alone() -> Ranks {
+        Ranks::over(Alone)
+    }
+
+    /// The ranks that this transport connects.
+    pub fn over(transport: impl Transport + 'static) -> Ranks {
+        Ranks { transport: Arc::new(transport), failed: Arc::default(), told_elsewhere: Arc::default() }
+    }
+
+    /// This process's number, from 0.
+    pub fn rank(&self) -> usize {
+        self.transport.rank()
+    }
+
+    /// How many processes there are.
+    pub fn size(&self) -> usize {
+        self.transport.size()
+    }
+
+    /// Whether this is the rank that prints and writes files.
+    pub fn is_first(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// What connects the ranks.
+    pub fn transport(&self) -> &dyn Transport {
+        &*self.transport
+    }
+
+    /// The most severe of all ranks' votes. Whatever may fail on one rank stands before such a call, so that no rank waits for one that left.
+    ///
+    /// # Errors
+    /// [`TensorError::Rank`] where another rank failed; those of the transport.
+    pub fn agree(&self, own: Vote) -> TensorResult<Vote> {
+        let mut word = [(own as u64) << 32 | self.rank() as u64];
+        self.transport.max_words(&mut word)?;
+        let vote = Vote::ALL[(word[0] >> 32).min(4) as usize];
+        if vote == Vote::Fail {
+            self.failed.store(true, Ordering::Relaxed);
+            if own != Vote::Fail {
+                self.told_elsewhere.store(true, Ordering::Relaxed);
+                return Err(TensorError::Rank(format!("rank {} failed", word[0] & u64::from(u32::MAX))));
+            }
+        }
+        Ok(vote)
+    }
+
+    /// Ends the run on all ranks together: they learn of the failure when they agree next. Does nothing where they know already.
+    pub fn fail(&self) {
+        if self.size() > 1 && !self.failed.swap(true, Ordering::Relaxed) {
+            // An error here means that they do not come: the transport has waited for as long as it may.
+            if self.agree(Vote::Fail).is_err() {
+                self.transport.abort(1);
+            }
+        }
+    }
+
+    /// The error for what all ranks have found out together; rank 0 tells it.
+    pub fn all_failed(&self, message: String) -> TensorError {
+        self.failed.store(true, Ordering::Relaxed);
+        self.told_elsewhere.store(!self.is_first(), Ordering::Relaxed);
+        TensorError::Rank(message)
+    }
+
+    /// Whether the run has failed and another rank tells why.
+    pub fn is_told_elsewhere(&self) -> bool {
+        self.told_elsewhere.load(Ordering::Relaxed)
+    }
+
+    /// Passes a result on, after telling the others of an error. `Ok` where all ranks have one.
+    ///
+    /// # Errors
+    /// This rank's own, or [`TensorError::Rank`] where another failed.
+    pub fn all_ok<T>(&self, result: TensorResult<T>) -> TensorResult<T> {
+        match result {
+            Ok(v) => self.agree(Vote::GoOn).map(|_| v),
+            Err(e) => {
+                self.agree(Vote::Fail)?;
+                Err(e)
+            }
+        }
+    }
+
+    /// What rank 0 has, on every rank; the others' own bytes do not count.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    pub fn share(&self, bytes: Vec<u8>) -> TensorResult<Vec<u8>> {
+        let mut bytes = bytes;
+        let mut len = (bytes.len() as u64).to_le_bytes();
+        self.transport.broadcast(&mut len)?;
+        bytes.resize(u64::from_le_bytes(len) as usize, 0);
+        self.transport.broadcast(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// One word of each rank, in the order of the ranks.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    pub fn gather_words(&self, own: u64) -> TensorResult<Vec<u64>> {
+        let mut words = vec![0; self.size()];
+        words[self.rank()] = own;
+        self.transport.max_words(&mut words)?;
+        Ok(words)
+    }
+
+    /// Which ranks differ from rank 0 in which place; empty where all have the same words.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    pub fn differences(&self, words: &[u64]) -> TensorResult<Vec<(usize, usize)>> {
+        // The largest word and the largest inverse are both one's own only where all are equal.
+        let mut ends: Vec<u64> = words.iter().flat_map(|w| [*w, !*w]).collect();
+        let own = ends.clone();
+        self.transport.max_words(&mut ends)?;
+        if !ends.chunks(2).any(|e| e[0] != !e[1]) {
+            debug_assert_eq!(own, ends);
+            return Ok(Vec::new());
+        }
+        let mut all = vec![0; words.len() * self.size()];
+        all[self.rank() * words.len()..][..words.len()].copy_from_slice(words);
+        self.transport.max_words(&mut all)?;
+        let first = all[..words.len()].to_vec();
+        let differ = |(at, w): (usize, &u64)| (*w != first[at % words.len()]).then_some((at / words.len(), at % words.len()));
+        Ok(all.iter().enumerate().filter_map(differ).collect())
+    }
+
+    /// Leaves the job in order, when all ranks are done.
+    pub fn leave(&self) {
+        self.transport.leave();
+    }
+}
+
+/// How long a rank waits for the others before it ends the job, unless told otherwise.
+pub const RANK_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// The ranks that a launcher started this process with, or this process alone where there is no launcher; nothing is loaded then. A rank that waits
+/// for the others longer than `timeout` passes the reason to `last_words` and ends the job.
+///
+/// # Errors
+/// [`TensorError::Rank`] where there is a launcher and no MPI library that belongs to it: none is found, or it sees another number of ranks than the
+/// launcher started.
+pub fn join(timeout: Duration, last_words: fn(&str)) -> TensorResult<Ranks> {
+    let Some(launch) = Launch::from_env() else { return Ok(Ranks::alone()) };
+    #[cfg(unix)]
+    return mpi::Mpi::open(&launch, mpi::Patience { timeout, last_words }).map(Ranks::over);
+    #[cfg(not(unix))]
+    {
+        let _ = (timeout, last_words);
+        Err(TensorError::Rank(format!("started as {launch}: MPI is supported on Linux and macOS only")))
+    }
+}

@@ -1,0 +1,143 @@
+//! Sums in an order that lane numbers alone decide: pairs of neighbouring lanes, then pairs of pairs. Any number of ranks makes the same bits.
+
+use super::Transport;
+use crate::error::TensorResult;
+
+/// Values that are summed by one rank at a time: slices begin at multiples of this, and so do the parts of a sum of squares.
+pub const BLOCK: usize = 4096;
+
+/// Adds lanes one after the other as the tree asks: of N lanes, at most log₂ N + 1 are kept.
+///
+/// ```
+/// let mut tree = tensorlogic::distributed::sums::Tree::default();
+/// for lane in [1e8f32, 1.0, -1e8, 1.0] {
+///     tree.push(vec![lane]);
+/// }
+/// // (1e8 + 1) + (−1e8 + 1), each rounded to f32; one after the other they would be 1.
+/// assert_eq!(tree.finish(), Some(vec![0.0]));
+/// ```
+#[derive(Default)]
+pub struct Tree {
+    /// Sums of whole sub-trees, with the number of levels in each.
+    kept: Vec<(u32, Vec<f32>)>,
+}
+
+impl Tree {
+    /// The next lane's values.
+    pub fn push(&mut self, values: Vec<f32>) {
+        let mut top = (0, values);
+        while let Some((level, mut left)) = self.kept.pop_if(|k| k.0 == top.0) {
+            add(&mut left, &top.1);
+            top = (level + 1, left);
+        }
+        self.kept.push(top);
+    }
+
+    /// The sum of all lanes, whose number is a power of two; `None` without lanes.
+    pub fn finish(mut self) -> Option<Vec<f32>> {
+        let (_, mut sum) = self.kept.pop()?;
+        // Lanes that are no power of two: the smaller sub-trees come last.
+        while let Some((_, mut left)) = self.kept.pop() {
+            add(&mut left, &sum);
+            sum = left;
+        }
+        Some(sum)
+    }
+}
+
+fn add(left: &mut [f32], right: &[f32]) {
+    left.iter_mut().zip(right).for_each(|(a, b)| *a += b);
+}
+
+/// Where each of `ranks` slices of `len` values begins, and the end: whole blocks, but for the last slice.
+pub fn slices(len: usize, ranks: usize) -> Vec<usize> {
+    let blocks = len.div_ceil(BLOCK);
+    (0..=ranks).map(|r| (blocks * r / ranks * BLOCK).min(len)).collect()
+}
+
+/// Sums `data` over all ranks by the tree of their numbers. Afterwards this rank's slice of it, by `bounds`, is the sum; the rest is as it was.
+/// `received` is memory that is used again.
+///
+/// # Errors
+/// Those of the transport.
+pub fn reduce(ranks: &dyn Transport, data: &mut [f32], bounds: &[usize], received: &mut Vec<f32>) -> TensorResult<()> {
+    let size = ranks.size();
+    if size == 1 {
+        return Ok(());
+    }
+    let own = bounds[ranks.rank()]..bounds[ranks.rank() + 1];
+    let len = own.len();
+    received.resize(len * size, 0.0);
+    ranks.exchange(data, bounds, received)?;
+    if len == 0 {
+        return Ok(());
+    }
+    let sum = &mut data[own];
+    // Blocks that stay in the cache while the tree is walked.
+    for at in (0..len).step_by(BLOCK) {
+        let end = (at + BLOCK).min(len);
+        let mut parts: Vec<&mut [f32]> = received.chunks_mut(len).map(|part| &mut part[at..end]).collect();
+        let mut step = 1;
+        while step < size {
+            for left in (0..size - step).step_by(2 * step) {
+                let (a, b) = parts.split_at_mut(left + step);
+                add(a[left], b[0]);
+            }
+            step *= 2;
+        }
+        sum[at..end].copy_from_slice(parts[0]);
+    }
+    Ok(())
+}
+
+/// The sum of squares of each block of `values`, whose first begins at a multiple of [`BLOCK`]. NaN or infinity where a value is.
+pub fn squares(values: &[f32]) -> impl Iterator<Item = f64> + '_ {
+    values.chunks(BLOCK).map(|block| block.iter().map(|v| f64::from(*v) * f64::from(*v)).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers whose sums depend on the order.
+    fn lane(n: usize) -> Vec<f32> {
+        (0..10).map(|i| ((n * 31 + i * 17) as f32 * 0.7).sin() * 10f32.powi((n as i32 * 5 + i as i32) % 7)).collect()
+    }
+
+    /// The tree by its definition.
+    fn sum(lanes: std::ops::Range<usize>) -> Vec<f32> {
+        if lanes.len() == 1 {
+            return lane(lanes.start);
+        }
+        let middle = lanes.start + lanes.len() / 2;
+        sum(lanes.start..middle).iter().zip(sum(middle..lanes.end)).map(|(a, b)| a + b).collect()
+    }
+
+    #[test]
+    fn lanes_one_by_one_make_the_tree() {
+        for lanes in [1, 2, 4, 8, 16] {
+            let mut tree = Tree::default();
+            (0..lanes).for_each(|n| {
+                tree.push(lane(n));
+                assert!(tree.kept.len() <= lanes.ilog2() as usize + 1);
+            });
+            assert_eq!(tree.finish().unwrap(), sum(0..lanes), "{lanes} lanes");
+            // Another order makes other bits, or this test would show nothing.
+            let in_turn = (1..lanes).fold(lane(0), |mut a, n| {
+                add(&mut a, &lane(n));
+                a
+            });
+            assert!(lanes <= 2 || in_turn != sum(0..lanes), "{lanes} lanes");
+        }
+        assert!(Tree::default().finish().is_none());
+    }
+
+    #[test]
+    fn slices_are_whole_blocks() {
+        assert_eq!(slices(10 * BLOCK + 5, 4), [0, 2 * BLOCK, 5 * BLOCK, 8 * BLOCK, 10 * BLOCK + 5]);
+        assert_eq!(slices(5, 4), [0, 0, 0, 0, 5]);
+        assert_eq!(slices(0, 2), [0, 0, 0]);
+        assert_eq!(squares(&[1.0, 2.0]).collect::<Vec<_>>(), [5.0]);
+        assert!(squares(&[f32::INFINITY, 1.0]).all(|s| s.is_infinite()));
+    }
+}

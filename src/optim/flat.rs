@@ -1,0 +1,148 @@
+//! Updates from gradients that were summed outside of the device, and groups of which this process updates a slice (Rajbhandari et al., 2020: ZeRO,
+//! stage 1). A slice is a buffer of its own, so that the same kernels update it as would update the whole: bit for bit the same.
+
+use super::{Group, Optimizer, clip};
+use crate::autograd::no_grad;
+use crate::dtype::DType;
+use crate::error::TensorResult;
+use crate::eval::{Download, eval_all};
+use crate::tensor::Tensor;
+use std::collections::BTreeMap;
+
+/// The gradient of a step, after it was summed.
+pub(crate) struct Summed {
+    /// For each group, the gradient of the part that this process updates, still multiplied by the loss scale.
+    pub grads: Vec<Vec<f32>>,
+    /// The sum of squares of the whole gradient; not finite where an element is not.
+    pub squares: f64,
+}
+
+impl Optimizer {
+    /// The length of each group's buffer.
+    pub(crate) fn lengths(&self) -> Vec<usize> {
+        self.groups.iter().map(|g| g.flat.numel()).collect()
+    }
+
+    /// The gradients collected so far, one tensor for each group, computed as one plan together with `also`, and forgotten by the parameters.
+    pub(crate) fn take_gradients(&mut self, also: &[&Tensor]) -> TensorResult<Vec<Tensor>> {
+        let grads = no_grad(|| self.groups.iter().map(Group::gradients).collect::<TensorResult<Vec<_>>>())?;
+        self.zero_grad()?;
+        eval_all(&grads.iter().chain(also.iter().copied()).collect::<Vec<_>>())?;
+        Ok(grads)
+    }
+
+    /// One update from a gradient that is known. Loss scale and clipping are as in [`Optimizer::step`], with the norm that is given.
+    pub(crate) fn step_from(&mut self, summed: Summed) -> TensorResult<()> {
+        self.run(&[], |o| o.build_from(summed))
+    }
+
+    fn build_from(&mut self, summed: Summed) -> TensorResult<()> {
+        let device = self.device();
+        let number = |v: f64| Tensor::from_vec(vec![v as f32], &[], &device);
+        let mut grads = Vec::new();
+        for values in summed.grads {
+            let len = values.len();
+            grads.push(Tensor::from_vec(values, &[len], &device)?);
+        }
+        let mut keep = None;
+        let mut norm = number(summed.squares.sqrt())?;
+        if let Some(s) = &mut self.scaler {
+            let inverse = s.scale().reciprocal()?;
+            let finite = number(summed.squares)?.isfinite()?;
+            grads = grads.iter().map(|g| g.mul(&inverse)).collect::<TensorResult<_>>()?;
+            norm = norm.mul(&inverse)?;
+            s.decide(&finite)?;
+            keep = Some(finite);
+        }
+        if let Some(max) = self.max_norm {
+            let factor = clip::factor(&norm, max)?;
+            grads = grads.iter().map(|g| g.mul(&factor)).collect::<TensorResult<_>>()?;
+            self.norm = Some(norm);
+        }
+        self.update(grads, keep.as_ref())
+    }
+
+    /// Where each of `ranks` slices of a group begins, and the end; `cut` says where slices of so many values may be cut.
+    pub(crate) fn slices(&self, group: usize, ranks: usize, cut: impl Fn(usize, usize) -> Vec<usize>) -> Vec<usize> {
+        let g = &self.groups[group];
+        let len = g.flat.numel();
+        let even = cut(len, ranks);
+        if g.rule.is_elementwise() {
+            return even;
+        }
+        let begins = || g.members.iter().map(|m| m.start).chain([len]);
+        even.iter().map(|&at| begins().min_by_key(|b| b.abs_diff(at)).unwrap_or(len)).collect()
+    }
+
+    /// From here on this process updates, and remembers for, these parts of the groups alone. What it remembers of them stays.
+    pub(crate) fn keep_slices(&mut self, own: Vec<std::ops::Range<usize>>) -> TensorResult<()> {
+        for (g, own) in self.groups.iter_mut().zip(own) {
+            let part = |whole: &Tensor| whole.narrow(0, own.start, own.len())?.contiguous();
+            let states = g.states.iter().map(part).collect::<TensorResult<Vec<_>>>()?;
+            (g.slice, g.states, g.own) = (Some(part(&g.flat)?), states, own);
+        }
+        let kept: Vec<&Tensor> = self.groups.iter().flat_map(|g| g.states.iter().chain(&g.slice)).collect();
+        eval_all(&kept)
+    }
+
+    /// The values that this process updates of each group, on their way to the host.
+    pub(crate) fn own_values(&self) -> TensorResult<Vec<Download>> {
+        self.groups.iter().map(|g| g.slice.as_ref().unwrap_or(&g.flat).download()).collect()
+    }
+
+    /// Replaces the values of each group, some of which other ranks have updated.
+    pub(crate) fn set_values(&mut self, values: Vec<Vec<f32>>) -> TensorResult<()> {
+        for (g, values) in self.groups.iter_mut().zip(values) {
+            g.flat = Tensor::from_vec(values, &[g.flat.numel()], g.flat.device())?;
+            if let Some(s) = &mut g.shadow {
+                *s = no_grad(|| s.write(&g.flat.cast(s.dtype())?, 0, 0))?;
+            }
+        }
+        let roots: Vec<&Tensor> = self.groups.iter().flat_map(|g| g.shadow.iter().chain([&g.flat])).collect();
+        eval_all(&roots)?;
+        self.publish()
+    }
+
+    /// Every parameter in full precision.
+    pub(crate) fn values(&self) -> TensorResult<Vec<(String, Tensor)>> {
+        self.groups.iter().flat_map(|g| g.members.iter().map(|m| Ok((m.name.clone(), m.part(&g.flat)?)))).collect()
+    }
+
+    /// How many states each group has.
+    pub(crate) fn state_counts(&self) -> Vec<usize> {
+        self.groups.iter().map(|g| g.states.len()).collect()
+    }
+
+    /// The part of state `k` of a group that this process remembers.
+    pub(crate) fn own_state(&self, group: usize, k: usize) -> TensorResult<Vec<f32>> {
+        self.groups[group].states[k].to_vec()
+    }
+
+    /// As [`Optimizer::state`], with states of whole groups that were gathered from all ranks.
+    pub(crate) fn state_with(&self, gathered: Vec<Vec<Vec<f32>>>) -> TensorResult<(BTreeMap<String, Tensor>, u64)> {
+        let cpu = crate::device::Device::cpu();
+        let tensor = |values: Vec<f32>| {
+            let len = values.len();
+            Tensor::from_vec(values, &[len], &cpu)
+        };
+        let states = gathered.into_iter().map(|g| g.into_iter().map(tensor).collect()).collect::<TensorResult<Vec<_>>>()?;
+        self.state_of(&states)
+    }
+
+    /// Bytes of the states that this process remembers.
+    ///
+    /// ```
+    /// # use tensorlogic::nn::Param;
+    /// # use tensorlogic::optim::{AdamW, Optimizer};
+    /// # use tensorlogic::{DType, Device, Tensor};
+    /// # fn main() -> tensorlogic::TensorResult<()> {
+    /// let weight = Param::new(&Tensor::zeros(&[8, 16], DType::F32, &Device::cpu())?)?;
+    /// let optimizer = Optimizer::new(AdamW::default(), vec![("weight".into(), weight)], 1e-3)?;
+    /// assert_eq!(optimizer.state_bytes(), 2 * 8 * 16 * 4); // mean and mean of squares in f32
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn state_bytes(&self) -> usize {
+        self.groups.iter().flat_map(|g| &g.states).map(|s| s.numel() * DType::F32.block_bytes()).sum()
+    }
+}

@@ -1,0 +1,318 @@
+//! Steps of lanes on several ranks, which are threads here: the same bits on any number of them, distributed states, and agreement about errors.
+
+use crate::common::{devices, noise_f32};
+use std::sync::{Arc, Barrier, Mutex};
+use tensorlogic::distributed::{Ranks, Transport, Vote, check_devices};
+use tensorlogic::nn::{Gpt, GptConfig, Linear, Module, ModuleExt};
+use tensorlogic::ops::loss::Reduction;
+use tensorlogic::optim::{AdamW, Lion, Muon, Optimizer, Sgd, decay_matrices};
+use tensorlogic::train::{AdaptiveBatch, LaneStep};
+use tensorlogic::{DType, Device, Rng, Tensor, TensorError, TensorResult};
+
+/// What the threads of one job share.
+struct Job {
+    barrier: Barrier,
+    /// What each rank gave to the call under way.
+    floats: Vec<Mutex<Vec<f32>>>,
+    words: Vec<Mutex<Vec<u64>>>,
+    bytes: Mutex<Vec<u8>>,
+}
+
+/// A transport between threads of one process.
+struct Thread {
+    rank: usize,
+    job: Arc<Job>,
+}
+
+impl Thread {
+    /// All give, then all take; the next call begins when everybody has taken.
+    fn all(&self, give: impl FnOnce(&Job), take: impl FnOnce(&Job)) -> TensorResult<()> {
+        give(&self.job);
+        self.job.barrier.wait();
+        take(&self.job);
+        self.job.barrier.wait();
+        Ok(())
+    }
+}
+
+impl Transport for Thread {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+    fn size(&self) -> usize {
+        self.job.floats.len()
+    }
+    fn local_rank(&self) -> usize {
+        self.rank
+    }
+    fn name(&self) -> String {
+        "threads".into()
+    }
+    fn exchange(&self, from: &[f32], bounds: &[usize], to: &mut [f32]) -> TensorResult<()> {
+        let own = bounds[self.rank]..bounds[self.rank + 1];
+        let take = |job: &Job| {
+            to.chunks_mut(own.len().max(1))
+                .zip(&job.floats)
+                .for_each(|(part, all)| part.copy_from_slice(&all.lock().unwrap()[own.clone()]));
+        };
+        self.all(|job| *job.floats[self.rank].lock().unwrap() = from.to_vec(), take)
+    }
+    fn gather(&self, data: &mut [f32], bounds: &[usize]) -> TensorResult<()> {
+        let own = data.to_vec();
+        let take = |job: &Job| {
+            for (b, all) in bounds.windows(2).zip(&job.floats) {
+                data[b[0]..b[1]].copy_from_slice(&all.lock().unwrap()[b[0]..b[1]]);
+            }
+        };
+        self.all(|job| *job.floats[self.rank].lock().unwrap() = own, take)
+    }
+    fn max_words(&self, words: &mut [u64]) -> TensorResult<()> {
+        let own = words.to_vec();
+        let take = |job: &Job| {
+            for all in &job.words {
+                let all = all.lock().unwrap();
+                assert_eq!(all.len(), words.len(), "ranks agree on different things");
+                words.iter_mut().zip(all.iter()).for_each(|(a, b)| *a = (*a).max(*b));
+            }
+        };
+        self.all(|job| *job.words[self.rank].lock().unwrap() = own, take)
+    }
+    fn broadcast(&self, bytes: &mut [u8]) -> TensorResult<()> {
+        let own = bytes.to_vec();
+        let give = |job: &Job| {
+            if self.rank == 0 {
+                *job.bytes.lock().unwrap() = own;
+            }
+        };
+        self.all(give, |job| bytes.copy_from_slice(&job.bytes.lock().unwrap()))
+    }
+    fn abort(&self, code: i32) {
+        std::process::exit(code)
+    }
+    fn leave(&self) {}
+}
+
+/// Runs `f` as each of `size` ranks; their results by rank.
+fn run<T: Send>(size: usize, f: impl Fn(Ranks) -> T + Sync) -> Vec<T> {
+    let job = Arc::new(Job {
+        barrier: Barrier::new(size),
+        floats: (0..size).map(|_| Mutex::default()).collect(),
+        words: (0..size).map(|_| Mutex::default()).collect(),
+        bytes: Mutex::default(),
+    });
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..size)
+            .map(|rank| {
+                let (job, f) = (job.clone(), &f);
+                scope.spawn(move || f(Ranks::over(Thread { rank, job })))
+            })
+            .collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    })
+}
+
+const LANES: usize = 4;
+const STEPS: u64 = 4;
+
+/// How a small model is trained.
+#[derive(Clone, Copy)]
+struct Case {
+    rule: &'static str,
+    half: bool,
+    checkpointing: bool,
+    sharded: bool,
+}
+
+/// What a run ends with: losses, everything that the optimizer has, and the bytes of states on each rank.
+type End = (Vec<u32>, Vec<(String, Vec<u32>)>, usize);
+
+fn train(case: Case, ranks: Ranks, device: &Device) -> TensorResult<End> {
+    let config = GptConfig { vocab: 61, context: 16, layers: 2, heads: 2, width: 48, bias: true, dropout: 0.1 };
+    let mut model = Gpt::new(config, &mut Rng::new(3), device)?;
+    model.set_checkpointing(case.checkpointing);
+    let groups = decay_matrices(model.named_parameters(), 0.1);
+    let optimizer = match case.rule {
+        "sgd" => Optimizer::with_groups(Sgd { momentum: 0.9, ..Sgd::default() }, groups, 1e-1)?,
+        "lion" => Optimizer::with_groups(Lion::default(), groups, 3e-3)?,
+        "muon" => Optimizer::with_groups(Muon::default(), groups, 1e-2)?,
+        _ => Optimizer::with_groups(AdamW::default(), groups, 1e-2)?,
+    };
+    let mut optimizer = optimizer.max_grad_norm(0.5);
+    if case.half {
+        optimizer = optimizer.mixed_precision(DType::F16)?;
+        // So large that the first gradients overflow.
+        let (mut state, steps) = optimizer.state()?;
+        state.insert("scale.0".into(), Tensor::from_vec(vec![4_194_304.0f32], &[], device)?);
+        optimizer.load_state(&state, steps)?;
+    }
+    let mut step = LaneStep::new(&ranks, LANES)?;
+    if case.sharded {
+        step = step.shard_states(&mut optimizer)?;
+    }
+    let mut adaptive = AdaptiveBatch::new();
+    let mut losses = Vec::new();
+    for n in 0..STEPS {
+        let tokens = |seed: u64| {
+            let values = noise_f32(2 * 16, seed, 30.0).iter().map(|v| (v.abs() as i32) % 61).collect();
+            Tensor::from_vec::<i32>(values, &[2, 16], device)
+        };
+        let batch = |lane: usize| Ok(vec![vec![tokens(n * 100 + lane as u64)?, tokens(n * 100 + 50 + lane as u64)?]]);
+        let batches = step.own().map(batch).collect::<TensorResult<Vec<_>>>()?;
+        let loss = step.step(&mut adaptive, &model, &mut optimizer, &batches, n * LANES as u64, |b| model.loss(&b[0], &b[1]))?;
+        losses.push((loss.item()? as f32).to_bits());
+    }
+    step.check_parameters(&optimizer)?;
+    let (state, updates) = step.state(&optimizer)?;
+    assert_eq!(updates, STEPS);
+    let bits = |t: &Tensor| Ok(t.to_vec()?.iter().map(|v: &f32| v.to_bits()).collect());
+    let state = state.iter().map(|(name, t)| Ok((name.clone(), bits(t)?))).collect::<TensorResult<Vec<_>>>()?;
+    Ok((losses, state, optimizer.state_bytes()))
+}
+
+#[test]
+fn ranks_and_distributed_states_change_no_bit() {
+    for device in devices() {
+        let cases = [
+            Case { rule: "adamw", half: false, checkpointing: false, sharded: true },
+            Case { rule: "adamw", half: true, checkpointing: true, sharded: true },
+            Case { rule: "muon", half: false, checkpointing: false, sharded: true },
+            Case { rule: "lion", half: true, checkpointing: false, sharded: true },
+            Case { rule: "sgd", half: false, checkpointing: true, sharded: false },
+        ];
+        for case in cases {
+            let what = |size| format!("{} half {} on {size} ranks of {}", case.rule, case.half, device.name());
+            let (losses, state, whole) = train(Case { sharded: false, ..case }, Ranks::alone(), &device).unwrap();
+            if case.half {
+                let skipped = state.iter().find(|(name, _)| name == "scale.2").unwrap();
+                let skipped = f32::from_bits(skipped.1[0]) as u64;
+                assert!((1..STEPS).contains(&skipped), "{skipped} steps of {STEPS} overflowed: the test shows less than it says");
+            }
+            for size in [1, 2, 4] {
+                for (rank, end) in run(size, |ranks| train(case, ranks, &device)).into_iter().enumerate() {
+                    let (l, s, own) = end.unwrap_or_else(|e| panic!("{}: {e}", what(size)));
+                    assert_eq!(l, losses, "{}", what(size));
+                    for ((name, a), (_, b)) in s.iter().zip(&state) {
+                        assert!(a == b, "{name} of rank {rank}: {}", what(size));
+                    }
+                    // Slices are whole blocks, and Muon's whole matrices.
+                    let most = if !case.sharded { whole } else { whole / size + 2 * 2 * 4096 * 4 };
+                    assert!(own <= most, "{own} of {whole} bytes: {}", what(size));
+                }
+            }
+        }
+    }
+}
+
+/// A model large enough that the blocks of slices are small beside it: states of a rank are at most 1/N of all, and 2 % more.
+#[test]
+fn a_rank_keeps_its_part_of_the_states() {
+    for muon in [false, true] {
+        let own = run(4, |ranks| -> TensorResult<usize> {
+            let mut rng = Rng::new(1);
+            let layers = (0..16).map(|_| Linear::new(256, 256, true, &mut rng, &Device::cpu())).collect::<TensorResult<Vec<_>>>()?;
+            let params =
+                layers.iter().enumerate().flat_map(|(n, l)| l.named_parameters().into_iter().map(move |(k, p)| (format!("{n}.{k}"), p)));
+            let groups = decay_matrices(params.collect(), 0.1);
+            let mut optimizer = match muon {
+                true => Optimizer::with_groups(Muon::default(), groups, 1e-3)?,
+                false => Optimizer::with_groups(AdamW::default(), groups, 1e-3)?,
+            };
+            let whole = optimizer.state_bytes();
+            LaneStep::new(&ranks, 4)?.shard_states(&mut optimizer)?;
+            assert!(optimizer.state_bytes() as f64 <= whole as f64 * (0.25 + 0.02), "{} of {whole}", optimizer.state_bytes());
+            assert!(optimizer.state().unwrap_err().to_string().contains("LaneStep::state gathers them"));
+            Ok(optimizer.state_bytes())
+        });
+        let whole: usize = own.into_iter().map(Result::unwrap).sum();
+        // Two states for AdamW and one for Muon, of 16 layers.
+        assert_eq!(whole, (2 - usize::from(muon)) * 16 * (256 * 256 + 256) * 4);
+    }
+}
+
+/// A small model that learns nothing in particular, to be disturbed.
+fn disturbed(ranks: &Ranks, disturb: impl Fn(&Linear, u64) -> TensorResult<()>) -> TensorResult<u64> {
+    let device = Device::cpu();
+    let model = Linear::new(8, 8, true, &mut Rng::new(1), &device)?;
+    let mut optimizer = Optimizer::new(AdamW::default(), model.named_parameters(), 1e-2)?;
+    let (mut step, mut adaptive) = (LaneStep::new(ranks, 2)?, AdaptiveBatch::new());
+    for n in 0..4 {
+        let batch = |lane: usize| {
+            let part = |k: u64| Tensor::from_vec(noise_f32(32, n * 10 + lane as u64 + k * 100, 1.0), &[4, 8], &device);
+            Ok(vec![vec![part(0)?, part(1)?]])
+        };
+        let batches = step.own().map(batch).collect::<TensorResult<Vec<_>>>()?;
+        let loss = |b: &[Tensor]| {
+            disturb(&model, n)?;
+            model.forward(&b[0])?.mse_loss(&b[1], Reduction::Mean)
+        };
+        step.step(&mut adaptive, &model, &mut optimizer, &batches, 2 * n, loss)?;
+        step.check_parameters(&optimizer)?;
+    }
+    Ok(adaptive.parts() as u64)
+}
+
+#[test]
+fn a_flipped_bit_is_told_with_its_rank_and_tensor() {
+    let ends = run(4, |ranks| {
+        let model = Linear::new(8, 8, true, &mut Rng::new(1), &Device::cpu()).unwrap();
+        let mut optimizer = Optimizer::new(AdamW::default(), model.named_parameters(), 1e-2).unwrap();
+        let step = LaneStep::new(&ranks, 4).unwrap();
+        step.check_parameters(&optimizer).unwrap();
+        if ranks.rank() == 2 {
+            let (mut state, steps) = optimizer.state().unwrap();
+            let mut values: Vec<f32> = state["param.bias"].to_vec().unwrap();
+            values[3] = f32::from_bits(values[3].to_bits() ^ 1);
+            state.insert("param.bias".into(), Tensor::from_vec(values, &[8], &Device::cpu()).unwrap());
+            optimizer.load_state(&state, steps).unwrap();
+        }
+        (step.check_parameters(&optimizer).unwrap_err().to_string(), ranks.is_told_elsewhere())
+    });
+    assert!(ends.iter().all(|e| e.0.contains("the parameter bias of rank 2 differs from rank 0's")), "{ends:?}");
+    assert_eq!(ends.iter().map(|e| e.1).collect::<Vec<_>>(), [false, true, true, true], "rank 0 tells it");
+}
+
+#[test]
+fn what_one_rank_meets_all_answer() {
+    let full = || TensorError::OutOfMemory { device: "a test".into(), asked: 1, in_use: 1, limit: None, help: "" };
+    // No memory on one rank, once: both compute the step again in two parts.
+    let seen = Mutex::new(false);
+    let ends = run(2, |ranks| {
+        disturbed(&ranks, |_, n| match n == 1 && ranks.rank() == 1 && !std::mem::replace(&mut *seen.lock().unwrap(), true) {
+            true => Err(full()),
+            false => Ok(()),
+        })
+    });
+    assert!(ends.iter().all(|e| e.as_ref().is_ok_and(|parts| *parts == 2)), "{ends:?}");
+    // An error of one rank: it says what, the other that there was one.
+    let ends = run(2, |ranks| {
+        let end = disturbed(&ranks, |_, n| if n == 2 && ranks.rank() == 0 { Err(TensorError::Value("no".into())) } else { Ok(()) });
+        (end.unwrap_err().to_string(), ranks.is_told_elsewhere())
+    });
+    assert_eq!(ends, [("no".to_string(), false), ("rank 0 failed".to_string(), true)]);
+    // The most severe vote is everybody's.
+    let votes = run(4, |ranks| ranks.agree([Vote::GoOn, Vote::Interrupt, Vote::Again, Vote::Stop][ranks.rank()]).unwrap());
+    assert_eq!(votes, [Vote::Interrupt; 4]);
+    let shared = run(2, |ranks| ranks.share(if ranks.is_first() { b"settings".to_vec() } else { Vec::new() }).unwrap());
+    assert_eq!(shared, [b"settings", b"settings"]);
+}
+
+#[test]
+fn two_ranks_on_one_gpu_are_an_error() {
+    if !std::path::Path::new("/proc/sys/kernel/random/boot_id").exists() {
+        return;
+    }
+    let check = |addresses: [&str; 3]| run(3, |ranks| check_devices(&ranks, addresses[ranks.rank()]).map_err(|e| e.to_string()));
+    assert!(check(["0000:3b:00.0", "0000:af:00.0", ""]).iter().all(Result::is_ok));
+    assert!(check(["", "", ""]).iter().all(Result::is_ok), "a processor may be shared");
+    let ends = check(["0000:3b:00.0", "0000:af:00.0", "0000:3b:00.0"]);
+    assert!(ends[0].as_ref().unwrap_err().contains("ranks 0 and 2 took the same GPU (0000:3b:00.0)"), "{ends:?}");
+    assert!(ends[1].is_err());
+}
+
+#[test]
+fn lanes_and_ranks_are_powers_of_two() {
+    for (size, lanes, fits) in [(1, 1, true), (2, 8, true), (2, 3, false), (3, 4, false), (4, 2, false)] {
+        let ends = run(size, |ranks| LaneStep::new(&ranks, lanes).map(|step| step.own()).map_err(|e| e.to_string()));
+        assert_eq!(ends.iter().all(Result::is_ok), fits, "{size} ranks, {lanes} lanes: {ends:?}");
+    }
+}
