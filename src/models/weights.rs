@@ -512,15 +512,19 @@ impl<'a> Tensors<'a> {
         self.asked.borrow_mut().insert(self.stored(name));
     }
 
+    /// The tensors that were not used, except those whose names end with one of `unused` or begin with one of `left_out`.
+    pub fn left(&self, unused: &[&str], left_out: &[String]) -> Vec<String> {
+        let asked = self.asked.borrow();
+        let known = |name: &String| unused.iter().any(|end| name.ends_with(end)) || left_out.iter().any(|start| name.starts_with(start));
+        self.weights.stored_names().into_iter().filter(|name| !asked.contains(name) && !known(name)).collect()
+    }
+
     /// Refuses every tensor that was not used, except those whose names end with one of `unused` or begin with one of `left_out`.
     ///
     /// # Errors
     /// Names the first such tensor and the sizes that the settings give.
     pub fn finish(&self, unused: &[&str], left_out: &[String]) -> TensorResult<()> {
-        let asked = self.asked.borrow();
-        let known = |name: &String| unused.iter().any(|end| name.ends_with(end)) || left_out.iter().any(|start| name.starts_with(start));
-        let left = |name: &String| !asked.contains(name) && !known(name);
-        match self.weights.stored_names().into_iter().find(left) {
+        match self.left(unused, left_out).into_iter().next() {
             Some(name) => {
                 let (sizes, file) = (self.settings.sizes(), self.weights.file());
                 Err(TensorError::Unsupported(format!("the tensor `{name}` has no place in the model that {file} describes ({sizes})")))
