@@ -200,12 +200,14 @@ pub struct Projection {
     pub bias: Option<Tensor>,
     /// What was learnt beside the weight.
     pub adapter: Option<Lora>,
+    /// For each row the one of the file that it is, where they are in another order.
+    pub(crate) file_rows: Option<Arc<[i32]>>,
 }
 
 impl Projection {
     /// A layer without an adapter.
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Projection {
-        Projection { weight, bias, adapter: None }
+        Projection { weight, bias, adapter: None, file_rows: None }
     }
 
     /// Output rows `start..start + len` as a layer of their own; the weight stays where it is.
