@@ -162,8 +162,8 @@ impl Shown {
             said["thinking"] = thought.into();
         }
         if !self.calls.is_empty() {
-            let call = |c: &ToolCall| json!({ "type": "function", "function": { "name": c.name, "arguments": c.arguments } });
-            said["tool_calls"] = self.calls.iter().map(call).collect();
+            let call = |(n, c): (usize, &ToolCall)| json!({ "id": call_id(n), "type": "function", "function": { "name": c.name, "arguments": c.arguments } });
+            said["tool_calls"] = self.calls.iter().enumerate().map(call).collect();
         }
         for written in &self.unread {
             said["content"] = format!("{}{written}", said["content"].as_str().unwrap_or_default()).into();
@@ -171,8 +171,13 @@ impl Shown {
         said
     }
 
-    /// The functions that were called, in order.
-    pub fn called(&self) -> impl Iterator<Item = &str> {
-        self.calls.iter().map(|c| c.name.as_str())
+    /// The results that are due, without their contents, in the order of the calls.
+    pub fn due(&self) -> impl Iterator<Item = Value> {
+        self.calls.iter().enumerate().map(|(n, c)| json!({ "role": "tool", "name": c.name, "tool_call_id": call_id(n) }))
     }
+}
+
+/// The name of an answer's n-th call: Mistral's templates want nine letters and digits.
+fn call_id(n: usize) -> String {
+    format!("call{n:05}")
 }

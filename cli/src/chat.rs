@@ -13,8 +13,7 @@ use tensorlogic::PipelineStrategy;
 use tensorlogic::models::{Sampler, Session};
 use tensorlogic::text::{AnswerReader, ChatTemplate};
 
-const HELP: &str =
-    "/reset      start a new conversation\n/tool TEXT  the result of the function that the model called\n/exit       quit (also Ctrl-D)\nCtrl-C      stop the answer";
+const HELP: &str = "/reset      start a new conversation\n/tool TEXT  the result of the function that the model called\n/exit       quit (also Ctrl-D)\nCtrl-C      stop the answer";
 
 /// Chat with a model
 #[derive(Args)]
@@ -54,8 +53,8 @@ struct Conversation<'a> {
     fixed: usize,
     /// The template's variables beside the messages.
     variables: Map<String, Value>,
-    /// The functions whose results are due.
-    called: VecDeque<String>,
+    /// The results that are due, without their contents.
+    due: VecDeque<Value>,
 }
 
 impl Conversation<'_> {
@@ -94,7 +93,7 @@ impl Conversation<'_> {
             Ok(stats) if stats.generated == 0 => drop(self.messages.pop()),
             Ok(_) => {
                 self.messages.push(shown.message());
-                self.called = shown.called().map(String::from).collect();
+                self.due = shown.due().collect();
             }
             Err(_) => drop(self.messages.pop()),
         }
@@ -105,14 +104,14 @@ impl Conversation<'_> {
     fn message_of(&mut self, line: &str) -> Option<Value> {
         let result = if line.trim() == "/tool" { Some("") } else { line.strip_prefix("/tool ") };
         let Some(result) = result else { return Some(message("user", line)) };
-        let Some(name) = self.called.pop_front() else {
+        let Some(mut reply) = self.due.pop_front() else {
             output::note("no result is due: the model has called no function (--tools says which there are)");
             return None;
         };
-        let reply = json!({ "role": "tool", "name": name, "content": result.trim_start() });
-        match self.called.front() {
+        reply["content"] = result.trim_start().into();
+        match self.due.front() {
             Some(next) => {
-                output::note(&format!("the result of {next} is due as well"));
+                output::note(&format!("the result of {} is due as well", next["name"]));
                 self.messages.push(reply);
                 None
             }
@@ -122,7 +121,7 @@ impl Conversation<'_> {
 
     fn reset(&mut self) {
         self.messages.truncate(self.fixed);
-        self.called.clear();
+        self.due.clear();
         self.session.truncate(0);
     }
 }
@@ -139,7 +138,7 @@ pub fn run(args: &ChatArgs, global: Global) -> Result<(), Failure> {
     let session = loaded.session(ctx, PipelineStrategy::from_env()?.unwrap_or_default())?;
     let messages: Vec<Value> = args.system.iter().map(|s| message("system", s)).collect();
     let (fixed, variables) = (messages.len(), args.chat.variables(template)?);
-    let mut talk = Conversation { loaded: &loaded, template, session, messages, fixed, variables, called: VecDeque::new() };
+    let mut talk = Conversation { loaded: &loaded, template, session, messages, fixed, variables, due: VecDeque::new() };
     args.sampling.note_defaults(&loaded.defaults, global);
     let stdin = std::io::stdin();
     let terminal = stdin.is_terminal() && std::io::stderr().is_terminal();

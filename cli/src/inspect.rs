@@ -7,9 +7,9 @@ use crate::{Global, table};
 use clap::Args;
 use serde_json::{Map, Value as Json, json};
 use std::path::Path;
+use tensorlogic::Device;
 use tensorlogic::io::gguf::{Value, ValueType};
 use tensorlogic::io::human_bytes;
-use tensorlogic::Device;
 use tensorlogic::io::{Gguf, SafeTensors, TensorInfo};
 use tensorlogic::models::{Lacks, Weights, lacks};
 
@@ -116,12 +116,18 @@ fn show_lacks(l: &Lacks) -> Result<(), Failure> {
     }
     if !l.tensors.is_empty() {
         output::result("  tensors that it has no place for")?;
-        let rows: Vec<Vec<String>> =
-            l.tensors.iter().map(|(name, count, shape)| vec![format!("  {}", clip(name)), format!("× {count}"), format!("{shape:?}")]).collect();
+        let rows: Vec<Vec<String>> = l
+            .tensors
+            .iter()
+            .map(|(name, count, shape)| vec![format!("  {}", clip(name)), format!("× {count}"), format!("{shape:?}")])
+            .collect();
         lines(&rows, &[1])?;
     }
     if l.refusal.is_none() && l.settings.is_empty() && l.tensors.is_empty() {
-        output::result(&format!("  nothing in the file differs from {}; a description of the architecture has to say what it computes", l.nearest))?;
+        output::result(&format!(
+            "  nothing in the file differs from {}; a description of the architecture has to say what it computes",
+            l.nearest
+        ))?;
     }
     Ok(())
 }

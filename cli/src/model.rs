@@ -259,7 +259,12 @@ impl Loaded {
     }
 
     /// A conversation as tokens, up to where the model begins to speak; `variables` are the template's beside the messages.
-    pub fn encode_messages(&self, template: &ChatTemplate, messages: &[Value], variables: &Map<String, Value>) -> Result<Vec<u32>, Failure> {
+    pub fn encode_messages(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Value],
+        variables: &Map<String, Value>,
+    ) -> Result<Vec<u32>, Failure> {
         encode_messages(&self.tokenizer, template, messages, true, variables)
     }
 }

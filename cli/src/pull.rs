@@ -77,7 +77,9 @@ fn list(options: &PullOptions, global: Global) -> Result<(), Failure> {
         });
     }
     output::result(&format!("{:<24} {:>7}  {}", fetch::builtin::TINY, human_bytes(tiny), fetch::builtin::ABOUT))?;
-    output::result("\nOne of each family on the Hugging Face Hub, as published: no hash is known here, and none was pulled in this version's tests")?;
+    output::result(
+        "\nOne of each family on the Hugging Face Hub, as published: no hash is known here, and none was pulled in this version's tests",
+    )?;
     let rows: Vec<Vec<String>> = fetch::OFFERS
         .iter()
         .map(|o| vec![o.repo.into(), format!("{} parameters", o.parameters), format!("{} [{}]", o.family, o.license)])

@@ -102,7 +102,8 @@ fn tl(model: &Path, args: &[&str], stdin: &str, code: i32) -> (String, String) {
 
 fn tools() -> PathBuf {
     let path = std::env::temp_dir().join(format!("tl-chat-{}-tools.json", std::process::id()));
-    let function = serde_json::json!({ "name": "weather", "parameters": { "type": "object", "properties": { "city": { "type": "string" } } } });
+    let function =
+        serde_json::json!({ "name": "weather", "parameters": { "type": "object", "properties": { "city": { "type": "string" } } } });
     std::fs::write(&path, serde_json::json!([{ "type": "function", "function": function }]).to_string()).unwrap();
     path
 }

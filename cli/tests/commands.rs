@@ -384,7 +384,8 @@ fn inspect_and_devices() {
     w.write(&unknown).unwrap();
     check(plain(&["inspect", unknown.to_str().unwrap()]), "", 0, "the architecture \"swirl\" is not known; the nearest is", "");
     check(plain(&["inspect", unknown.to_str().unwrap()]), "", 0, "`swirl.swirl_rate` is 3", "");
-    let v: serde_json::Value = serde_json::from_str(&check(plain(&["inspect", unknown.to_str().unwrap(), "--json"]), "", 0, "", "")).unwrap();
+    let v: serde_json::Value =
+        serde_json::from_str(&check(plain(&["inspect", unknown.to_str().unwrap(), "--json"]), "", 0, "", "")).unwrap();
     assert_eq!(v["lacks"]["tensors"], serde_json::json!([{ "name": "blk.*.swirl.weight", "count": 1, "shape": [2] }]));
     assert!(v["lacks"]["refusal"].is_string());
     std::fs::remove_file(unknown).unwrap();

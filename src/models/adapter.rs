@@ -37,11 +37,8 @@ struct Adapted {
 
 /// Layers that get adapters where none are named, by the ends of their tensors' names: the first of these sets that a model has some of. Queries' and
 /// values', or what has them together with the keys', as in PEFT; those of attention by latents; the first layers of mixers that are not attention.
-const USUAL_TARGETS: [&[&str]; 3] = [
-    &[".attn_q", ".attn_v", ".attn_qkv"],
-    &[".attn_q_a", ".attn_q_b", ".attn_kv_a_mqa"],
-    &[".ssm_in", ".shortconv.in_proj"],
-];
+const USUAL_TARGETS: [&[&str]; 3] =
+    [&[".attn_q", ".attn_v", ".attn_qkv"], &[".attn_q_a", ".attn_q_b", ".attn_kv_a_mqa"], &[".ssm_in", ".shortconv.in_proj"]];
 
 /// The default layers for adapters.
 fn usual_targets(layers: &[Layer<'_>]) -> Vec<String> {

@@ -198,9 +198,12 @@ fn of_folder(folder: &Path, config: Option<&Map<String, Json>>) -> TensorResult<
         Ok(text) => {
             let name = path.display().to_string();
             let json: Json = serde_json::from_slice(&text).map_err(|e| TensorError::format("generation_config", format!("{name}: {e}")))?;
-            let Json::Object(keys) = json else { return Err(TensorError::format("generation_config", format!("{name}: not a JSON object"))) };
+            let Json::Object(keys) = json else {
+                return Err(TensorError::format("generation_config", format!("{name}: not a JSON object")));
+            };
             let mut d = of_keys(&keys, &name)?;
-            d.not_applied = keys.iter().filter(|(k, v)| changes(k, v)).map(|(k, v)| format!("`{}` is {}", clip(k), clip(&v.to_string()))).collect();
+            d.not_applied =
+                keys.iter().filter(|(k, v)| changes(k, v)).map(|(k, v)| format!("`{}` is {}", clip(k), clip(&v.to_string()))).collect();
             d.source = Some(FILE.into());
             d.checked(&name)
         }
@@ -315,12 +318,15 @@ mod tests {
 
     #[test]
     fn a_gguf_file_states_its_defaults() {
-        let read = |w: &GgufWriter| GenerationDefaults::of(&Weights::from_gguf(Gguf::from_bytes(w.to_bytes().unwrap()).unwrap(), &Device::cpu()));
+        let read =
+            |w: &GgufWriter| GenerationDefaults::of(&Weights::from_gguf(Gguf::from_bytes(w.to_bytes().unwrap()).unwrap(), &Device::cpu()));
         let mut w = GgufWriter::new();
         w.set("general.architecture", "llama");
         assert_eq!(read(&w).unwrap(), GenerationDefaults::default());
         w.set("general.sampling.temp", 0.7f32).set("general.sampling.top_p", 0.95f32).set("general.sampling.top_k", 20i32);
-        w.set("general.sampling.penalty_repeat", 1.05f32).set("general.sampling.penalty_last_n", 64i32).set("general.sampling.mirostat", 2i32);
+        w.set("general.sampling.penalty_repeat", 1.05f32)
+            .set("general.sampling.penalty_last_n", 64i32)
+            .set("general.sampling.mirostat", 2i32);
         let d = read(&w).unwrap();
         assert_eq!((d.temperature, d.top_k, d.top_p, d.min_p, d.repetition_penalty), (0.7, 20, 0.95, 0.0, 1.05));
         assert_eq!(d.not_applied, ["`general.sampling.mirostat` is 2", "`general.sampling.penalty_last_n` is 64"]);

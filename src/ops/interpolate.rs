@@ -152,7 +152,10 @@ fn axes(dims: &[usize], to: Resize<'_>, mode: Interpolation, align_corners: bool
         Resize::By(factors) => factors.len(),
     };
     if inner.is_empty() || inner.len() > 3 || mode == Interpolation::Cubic && inner.len() != 2 {
-        return wrong(format!("{mode:?} of {dims:?}: expected [N,C,…] with {} dimensions behind", if mode == Interpolation::Cubic { "two" } else { "one to three" }));
+        return wrong(format!(
+            "{mode:?} of {dims:?}: expected [N,C,…] with {} dimensions behind",
+            if mode == Interpolation::Cubic { "two" } else { "one to three" }
+        ));
     }
     if given != inner.len() {
         return wrong(format!("{given} new sizes for the {} dimensions behind the first two of {dims:?}", inner.len()));

@@ -352,7 +352,9 @@ mod tests {
         let mut add = |parts: Vec<AnswerPart>| {
             for part in parts {
                 match (all.last_mut(), part) {
-                    (Some(AnswerPart::Text(a)), AnswerPart::Text(b)) | (Some(AnswerPart::Thought(a)), AnswerPart::Thought(b)) => a.push_str(&b),
+                    (Some(AnswerPart::Text(a)), AnswerPart::Text(b)) | (Some(AnswerPart::Thought(a)), AnswerPart::Thought(b)) => {
+                        a.push_str(&b)
+                    }
                     (_, part) => all.push(part),
                 }
             }

@@ -249,7 +249,8 @@ fn orders(l: &mut List) {
         let c = Call::new("{0}.nonzero()", &[x], |t| t[0].nonzero()).kind(Kind::Int);
         Some(c.reference(|a| {
             let mut data = Vec::new();
-            a[0].index_map(|i, v| {
+            Array::from_fn(&a[0].shape, |i| {
+                let v = a[0].at(i);
                 if v != 0.0 {
                     data.extend(i.iter().map(|&i| i as f64));
                 }

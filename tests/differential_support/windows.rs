@@ -4,8 +4,8 @@ use super::graph::{Call, Pick};
 use super::ops::{List, is_float};
 use super::reference::{Axis, conv, conv_transpose, inside, taps};
 use crate::conformance_support::Array;
-use tensorlogic::ops::{Interpolation, Resize};
 use tensorlogic::ops::convolution::{ConvOptions, Divisor, WindowOptions};
+use tensorlogic::ops::{Interpolation, Resize};
 
 pub fn list(l: &mut List) {
     convolutions(l);
@@ -40,11 +40,11 @@ fn interpolations(l: &mut List) {
                 };
                 Array::from_fn(&whole, |o| {
                     let mut sum = 0.0;
-                    a[0].index_map(|i, v| {
+                    Array::from_fn(&a[0].shape, |i| {
                         if i[..2] == o[..2] {
-                            sum += (2..i.len()).map(|d| share(i[d], o[d], d)).product::<f64>() * v;
+                            sum += (2..i.len()).map(|d| share(i[d], o[d], d)).product::<f64>() * a[0].at(i);
                         }
-                        v
+                        0.0
                     });
                     sum
                 })

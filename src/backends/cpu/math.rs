@@ -316,4 +316,3 @@ pub fn nextafter(x: f32, y: f32) -> f32 {
 pub fn nextafter_f64(x: f64, y: f64) -> f64 {
     libm::nextafter(x, y)
 }
-

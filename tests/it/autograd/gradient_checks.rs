@@ -2,7 +2,6 @@
 
 use super::gradient_checks_support::{check, indices};
 use tensorlogic::nn::{AvgPool2d, Conv1d, Conv2d, MaxPool2d, Module};
-use tensorlogic::ops::{Activation, Interpolation, Resize};
 use tensorlogic::ops::attention::AttentionOptions;
 use tensorlogic::ops::convolution::{ConvOptions, Divisor, WindowOptions};
 use tensorlogic::ops::custom::CustomOp;
@@ -10,6 +9,7 @@ use tensorlogic::ops::index_add::Combine;
 use tensorlogic::ops::loss::{NllOptions, Reduction};
 use tensorlogic::ops::pad::PadMode;
 use tensorlogic::ops::rope::RopePairs;
+use tensorlogic::ops::{Activation, Interpolation, Resize};
 use tensorlogic::quant::Affine;
 use tensorlogic::{DType, Rng, Tensor};
 

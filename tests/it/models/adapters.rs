@@ -82,7 +82,11 @@ fn tuned(base: &Path, targets: &[String], scratch: &Path) -> TensorResult<Option
     if away > 1e-6 {
         return Ok(Some(format!("loaded adapters give other logits, {away:e} of the largest")));
     }
-    if base.is_dir() { loaded.merge_folder(base, &merged)? } else { loaded.merge_gguf(base, &merged)? }
+    if base.is_dir() {
+        loaded.merge_folder(base, &merged)?
+    } else {
+        loaded.merge_gguf(base, &merged)?
+    }
     let away = apart(&logits(&*load(&merged)?, &tokens)?, &learnt);
     // Blocks become f16.
     let tolerance = if base.to_string_lossy().contains(".F32.") || base.is_dir() { 2e-4 } else { 2e-2 };

@@ -61,10 +61,17 @@ fn every_mode_is_what_its_definition_says() {
         for shape in shapes {
             let inner = shape.len() - 2;
             for mode in [Nearest, NearestExact, Linear, Cubic] {
-                let kinds = if mode == Cubic && inner != 2 { 0 } else if matches!(mode, Nearest | NearestExact) { 1 } else { 2 };
+                let kinds = if mode == Cubic && inner != 2 {
+                    0
+                } else if matches!(mode, Nearest | NearestExact) {
+                    1
+                } else {
+                    2
+                };
                 for corners in [false, true].into_iter().take(kinds) {
                     for by in [Some(2.0), Some(1.7), Some(0.6), None] {
-                        let sizes: Vec<usize> = (0..inner).map(|i| by.map_or([1, 9, 4][i], |f: f64| (shape[i + 2] as f64 * f) as usize)).collect();
+                        let sizes: Vec<usize> =
+                            (0..inner).map(|i| by.map_or([1, 9, 4][i], |f: f64| (shape[i + 2] as f64 * f) as usize)).collect();
                         if sizes.contains(&0) {
                             continue;
                         }
@@ -81,7 +88,11 @@ fn every_mode_is_what_its_definition_says() {
                         }
                         assert_eq!(got.dims(), dims);
                         let worst = got.to_vec().unwrap().iter().zip(&want).map(|(g, w)| (f64::from(*g) - w).abs()).fold(0.0, f64::max);
-                        assert!(worst < 2e-6, "{mode:?} {shape:?} to {sizes:?} by {by:?}, corners {corners}, on {}: {worst:e}", device.name());
+                        assert!(
+                            worst < 2e-6,
+                            "{mode:?} {shape:?} to {sizes:?} by {by:?}, corners {corners}, on {}: {worst:e}",
+                            device.name()
+                        );
                     }
                 }
             }
@@ -111,5 +122,8 @@ fn types_and_what_is_refused() {
     ] {
         assert!(message.starts_with("interpolate: ") && message.contains(want), "{message}");
     }
-    assert_eq!(Tensor::zeros(&[0, 2, 3], DType::F32, &cpu).unwrap().interpolate(Resize::To(&[5]), Linear, false).unwrap().dims(), [0, 2, 5]);
+    assert_eq!(
+        Tensor::zeros(&[0, 2, 3], DType::F32, &cpu).unwrap().interpolate(Resize::To(&[5]), Linear, false).unwrap().dims(),
+        [0, 2, 5]
+    );
 }

@@ -121,7 +121,10 @@ fn running_extremes_and_their_places() {
         x.cummax(0).unwrap().0.sum_all().unwrap().backward().unwrap();
         assert_eq!(x.grad().unwrap().to_vec().unwrap(), [1.0, 2.0, 0.0, 1.0]);
         let (values, places) = Tensor::new(&[[true], [false]], &device).unwrap().cummin(0).unwrap();
-        assert_eq!((values.dtype(), values.to_vec2::<bool>().unwrap(), places.to_vec2::<i32>().unwrap()), (DType::Bool, vec![vec![true], vec![false]], vec![vec![0], vec![1]]));
+        assert_eq!(
+            (values.dtype(), values.to_vec2::<bool>().unwrap(), places.to_vec2::<i32>().unwrap()),
+            (DType::Bool, vec![vec![true], vec![false]], vec![vec![0], vec![1]])
+        );
         assert_eq!(Tensor::zeros(&[2, 0], DType::F32, &device).unwrap().cummax(1).unwrap().1.dims(), [2, 0]);
         assert_eq!(Tensor::new(4, &device).unwrap().cummax(0).unwrap().0.to_scalar::<i32>().unwrap(), 4);
     }
@@ -143,7 +146,8 @@ fn signs_and_neighbours_of_floats() {
         assert_eq!(Tensor::new(&[-3, 0, 4], &device).unwrap().signbit().unwrap().to_vec1::<bool>().unwrap(), [true, false, false]);
         assert_eq!(Tensor::new(&[true], &device).unwrap().signbit().unwrap().to_vec1::<bool>().unwrap(), [false]);
 
-        let mut points = vec![0.0, -0.0, 1.0, -1.0, 1.5, f32::MAX, f32::MIN_POSITIVE, f32::INFINITY, f32::NEG_INFINITY, 3e-39, f32::from_bits(1)];
+        let mut points =
+            vec![0.0, -0.0, 1.0, -1.0, 1.5, f32::MAX, f32::MIN_POSITIVE, f32::INFINITY, f32::NEG_INFINITY, 3e-39, f32::from_bits(1)];
         points.extend(noise(20, 1).iter().map(|v| (v * 1e3) as f32));
         let (from, to): (Vec<f32>, Vec<f32>) = points.iter().flat_map(|a| points.iter().map(move |b| (*a, *b))).unzip();
         let got = floats(&from, &[from.len()], &device).nextafter(&floats(&to, &[to.len()], &device)).unwrap().to_vec().unwrap();
