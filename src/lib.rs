@@ -61,6 +61,8 @@ pub use tensor::Tensor;
 /// Pages whose code blocks are run with the tests.
 #[cfg(doctest)]
 mod pages {
+    #[doc = include_str!("../docs/chat.md")]
+    mod chat {}
     #[doc = include_str!("../docs/custom-kernels.md")]
     mod custom_kernels {}
     #[doc = include_str!("../docs/distributed.md")]

@@ -7,7 +7,7 @@ use crate::{Global, table};
 use clap::Args;
 use serde_json::json;
 use tensorlogic::io::human_bytes;
-use tensorlogic::models::Session;
+use tensorlogic::models::{GenerationDefaults, Session};
 use tensorlogic::plan::{Buf, Plan, Source, Step, Work};
 use tensorlogic::scalar::{Prim, Program};
 
@@ -44,11 +44,13 @@ struct Cost {
 
 /// Runs the subcommand.
 pub fn run(args: &ExplainArgs, global: Global) -> Result<(), Failure> {
-    let mut sampler = args.sampling.sampler()?;
+    args.sampling.check()?;
     let dtype = args.model.dtype()?;
     let path = args.model.path(global)?;
     let device = args.model.device()?;
-    let model = args.model.build(&model::open(&path, &device)?, &path, dtype)?;
+    let file = model::open(&path, &device)?;
+    let mut sampler = args.sampling.sampler(&GenerationDefaults::of(&file)?)?;
+    let model = args.model.build(&file, &path, dtype)?;
     let ctx = context_of(args.sampling.ctx, CONTEXT, &model.shape(), global)?;
     let plan = Session::new(&*model, ctx, &device)?.plan_of_step(args.position, &mut sampler)?;
     let Some(plan) = plan else { return Err(Failure::Error("the decode step contains no operations".into())) };

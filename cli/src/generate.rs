@@ -1,5 +1,6 @@
 //! `tl generate`: a prompt in, text out, token by token.
 
+use crate::answer::{ChatOptions, Shown, message};
 use crate::model::{ModelArgs, warn_unknown};
 use crate::output::{self, Failure};
 use crate::{Global, interrupt};
@@ -7,9 +8,9 @@ use clap::Args;
 use std::io::{IsTerminal, Read, Write};
 use std::time::{Duration, Instant};
 use tensorlogic::eval::eval_stats;
-use tensorlogic::models::{ModelShape, Sampler, Session};
+use tensorlogic::models::{GenerationDefaults, ModelShape, Sampler, Session};
 use tensorlogic::profile::{ProfileOptions, Schedule, SortBy, StepProfiler, trace_files};
-use tensorlogic::text::Message;
+use tensorlogic::text::{AnswerPart, AnswerReader, Tokenizer};
 use tensorlogic::{Device, PipelineStrategy, Rng};
 
 /// Continue a prompt, or answer it if the model has a chat template
@@ -48,29 +49,31 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "DIR")]
     profile: Option<std::path::PathBuf>,
     #[command(flatten)]
+    chat: ChatOptions,
+    #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub model: ModelArgs,
 }
 
-/// How tokens are chosen.
+/// How tokens are chosen: by these options, else as the model's files say, else the most likely token is taken.
 #[derive(Args, Clone)]
 pub struct SamplingArgs {
-    /// Temperature: 0 always takes the most likely token, higher values vary more
-    #[arg(long, visible_alias = "temperature", default_value_t = 0.0)]
-    temp: f64,
-    /// Sample from the K most likely tokens; 0 for all
-    #[arg(long, default_value_t = 0)]
-    top_k: usize,
-    /// Sample from the smallest set of tokens with this total probability
-    #[arg(long, default_value_t = 1.0)]
-    top_p: f64,
-    /// Drop tokens below this fraction of the most likely token's probability
-    #[arg(long, default_value_t = 0.0)]
-    min_p: f64,
-    /// Repetition penalty: divide the logits of earlier tokens by this; 1 for none
-    #[arg(long, visible_alias = "repetition-penalty", default_value_t = 1.0)]
-    repeat_penalty: f64,
+    /// Temperature: 0 always takes the most likely token, higher values vary more [default: as the model's files say, else 0]
+    #[arg(long, visible_alias = "temperature")]
+    temp: Option<f64>,
+    /// Sample from the K most likely tokens; 0 for all [default: as the model's files say, else 0]
+    #[arg(long)]
+    top_k: Option<usize>,
+    /// Sample from the smallest set of tokens with this total probability [default: as the model's files say, else 1]
+    #[arg(long)]
+    top_p: Option<f64>,
+    /// Drop tokens below this fraction of the most likely token's probability [default: as the model's files say, else 0]
+    #[arg(long)]
+    min_p: Option<f64>,
+    /// Repetition penalty: divide the logits of earlier tokens by this; 1 for none [default: as the model's files say, else 1]
+    #[arg(long, visible_alias = "repetition-penalty")]
+    repeat_penalty: Option<f64>,
     /// Random seed
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -80,18 +83,46 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// The sampler that the options describe.
-    pub fn sampler(&self) -> Result<Sampler, Failure> {
+    /// The sampler that the options describe, over the defaults of the model's files.
+    pub fn sampler(&self, defaults: &GenerationDefaults) -> Result<Sampler, Failure> {
         let s = Sampler {
-            temperature: self.temp,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repeat_penalty,
+            temperature: self.temp.unwrap_or(defaults.temperature),
+            top_k: self.top_k.unwrap_or(defaults.top_k),
+            top_p: self.top_p.unwrap_or(defaults.top_p),
+            min_p: self.min_p.unwrap_or(defaults.min_p),
+            repetition_penalty: self.repeat_penalty.unwrap_or(defaults.repetition_penalty),
             rng: Rng::new(self.seed),
         };
         s.check().map_err(|e| Failure::Usage(e.to_string()))?;
         Ok(s)
+    }
+
+    /// Refuses wrong options, before a model is loaded.
+    pub fn check(&self) -> Result<(), Failure> {
+        self.sampler(&GenerationDefaults::default()).map(drop)
+    }
+
+    /// Says which settings come from the model's files, and which of them are not applied.
+    pub fn note_defaults(&self, defaults: &GenerationDefaults, global: Global) {
+        let Some(source) = defaults.source.as_deref().filter(|_| !global.quiet) else { return };
+        let usual = GenerationDefaults::default();
+        let all = [
+            ("--temp", defaults.temperature, usual.temperature, self.temp.is_some()),
+            ("--top-k", defaults.top_k as f64, usual.top_k as f64, self.top_k.is_some() || self.temp == Some(0.0)),
+            ("--top-p", defaults.top_p, usual.top_p, self.top_p.is_some() || self.temp == Some(0.0)),
+            ("--min-p", defaults.min_p, usual.min_p, self.min_p.is_some() || self.temp == Some(0.0)),
+            ("--repeat-penalty", defaults.repetition_penalty, usual.repetition_penalty, self.repeat_penalty.is_some()),
+        ];
+        let sampled = self.temp.unwrap_or(defaults.temperature) > 0.0;
+        let shown = |name: &str, value: f64, usual: f64| value != usual && (sampled || name == "--repeat-penalty");
+        let taken = all.into_iter().filter(|(name, value, usual, given)| !given && shown(name, *value, *usual));
+        let taken: Vec<String> = taken.map(|(name, value, ..)| format!("{name} {value}")).collect();
+        if !taken.is_empty() {
+            output::note(&format!("{source}: {}", taken.join(" ")));
+        }
+        if !defaults.not_applied.is_empty() {
+            output::note(&format!("{source}: not applied: {}", defaults.not_applied.join(", ")));
+        }
     }
 }
 
@@ -177,12 +208,28 @@ pub fn full(ctx: usize, shape: &ModelShape) -> String {
 /// Reads `ids` and generates until an end token; each piece of text goes to `emit` as soon as its characters are complete.
 pub fn answer(
     session: &mut Session,
-    tokenizer: &tensorlogic::text::Tokenizer,
+    tokenizer: &Tokenizer,
+    ids: &[u32],
+    max_tokens: usize,
+    sampler: &mut Sampler,
+    profiler: Option<&mut StepProfiler>,
+    mut emit: impl FnMut(&str) -> Result<(), Failure>,
+) -> Result<Stats, Failure> {
+    let text = |part: AnswerPart| if let AnswerPart::Text(text) = part { emit(&text) } else { Ok(()) };
+    answer_in_parts(session, AnswerReader::plain(tokenizer), tokenizer, ids, max_tokens, sampler, profiler, text)
+}
+
+/// As [`answer`], in the parts that the reader tells apart.
+#[allow(clippy::too_many_arguments)]
+pub fn answer_in_parts(
+    session: &mut Session,
+    mut reader: AnswerReader<&Tokenizer>,
+    tokenizer: &Tokenizer,
     ids: &[u32],
     max_tokens: usize,
     sampler: &mut Sampler,
     mut profiler: Option<&mut StepProfiler>,
-    mut emit: impl FnMut(&str) -> Result<(), Failure>,
+    mut emit: impl FnMut(AnswerPart) -> Result<(), Failure>,
 ) -> Result<Stats, Failure> {
     let mut stats =
         Stats { prompt_tokens: ids.len(), prompt_time: Duration::ZERO, generated: 0, time: Duration::ZERO, first: None, end: End::Length };
@@ -195,7 +242,6 @@ pub fn answer(
         stats.prompt_time = start.elapsed();
         return Ok(stats);
     }
-    let mut text = tokenizer.stream(true);
     let mut generation = session.generate(logits, sampler)?.at_most(max_tokens);
     let mut first = start;
     loop {
@@ -223,17 +269,11 @@ pub fn answer(
             stats.end = End::Token;
             break;
         }
-        let piece = text.push(token)?;
-        if !piece.is_empty() {
-            emit(&piece)?;
-        }
+        reader.push(token)?.into_iter().try_for_each(&mut emit)?;
     }
     stats.time = first.elapsed();
     generation.finish();
-    let rest = text.finish()?;
-    if !rest.is_empty() {
-        emit(&rest)?;
-    }
+    reader.finish()?.into_iter().try_for_each(&mut emit)?;
     Ok(stats)
 }
 
@@ -260,26 +300,32 @@ pub fn profiled(profiler: StepProfiler, global: Global) -> Result<(), Failure> {
 pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     let started = Instant::now();
     let prompt = read_prompt(args)?;
-    let mut sampler = args.sampling.sampler()?;
+    args.sampling.check()?;
     args.model.dtype()?;
     let path = args.model.path_or_tiny(global)?;
     let loaded = args.model.load_from(&path, global)?;
+    let mut sampler = args.sampling.sampler(&loaded.defaults)?;
+    args.sampling.note_defaults(&loaded.defaults, global);
     interrupt::install();
     warn_unknown(&loaded.tokenizer, args.system.as_deref().into_iter().chain([prompt.as_str()]), global)?;
-    let ids = match &loaded.template {
+    let (ids, reader) = match &loaded.template {
         Some(template) if !args.raw => {
+            let variables = args.chat.variables(template)?;
             let mut messages = Vec::new();
-            if let Some(s) = &args.system {
-                messages.push(Message::new("system", s));
-            }
-            messages.push(Message::new("user", &prompt));
-            loaded.encode_chat(template, &messages)?
+            messages.extend(args.system.iter().map(|s| message("system", s)));
+            messages.push(message("user", &prompt));
+            let ids = loaded.encode_messages(template, &messages, &variables)?;
+            let reader = AnswerReader::new(&loaded.tokenizer, Some(template)).answering(&ids, args.chat.tools.is_some())?;
+            (ids, reader)
         }
         _ => {
+            if args.chat.tools.is_some() {
+                return Err(Failure::Usage("--tools needs the model's chat template".into()));
+            }
             if args.system.is_some() && !global.quiet {
                 output::note("the model has no chat template: --system is ignored");
             }
-            loaded.tokenizer.encode(&prompt, true)?
+            (loaded.tokenizer.encode(&prompt, true)?, AnswerReader::plain(&loaded.tokenizer))
         }
     };
     let ctx = context_of(args.sampling.ctx, CONTEXT, &loaded.model.shape(), global)?;
@@ -297,23 +343,19 @@ pub fn run(args: &GenerateArgs, global: Global) -> Result<(), Failure> {
     }
     let mut profiler = args.profile.as_deref().map(|folder| profile_into(folder, &loaded.device)).transpose()?;
     let mut out = std::io::stdout().lock();
-    let mut all = String::new();
-    let stats = answer(&mut session, &loaded.tokenizer, &ids, args.max_tokens, &mut sampler, profiler.as_mut(), |piece| {
-        if global.json {
-            all.push_str(piece);
-            return Ok(());
-        }
-        out.write_all(piece.as_bytes())?;
-        Ok(out.flush()?)
-    })
-    .map_err(|e| loaded.failed(e))?;
+    let mut shown = Shown::new(global);
+    let (tokenizer, most) = (&loaded.tokenizer, args.max_tokens);
+    let emit = |part| shown.part(part, &mut out);
+    let stats = answer_in_parts(&mut session, reader, tokenizer, &ids, most, &mut sampler, profiler.as_mut(), emit)
+        .map_err(|e| loaded.failed(e))?;
+    shown.end_thought();
     session.fallbacks().iter().for_each(|note| output::note(&note.to_string()));
     let device = session.device().clone();
     if global.json {
         let speed = |n: usize, t: Duration| (!t.is_zero() && n > 0).then(|| n as f64 / t.as_secs_f64());
         let memory = device.memory();
         let value = serde_json::json!({
-            "text": all, "end": stats.end.name(), "prompt_tokens": stats.prompt_tokens, "generated_tokens": stats.generated,
+            "text": shown.text, "thinking": shown.thinking(), "tool_calls": shown.calls_json(), "end": stats.end.name(), "prompt_tokens": stats.prompt_tokens, "generated_tokens": stats.generated,
             "prompt_tokens_per_s": speed(stats.prompt_tokens, stats.prompt_time), "tokens_per_s": speed(stats.generated.saturating_sub(1), stats.time),
             "first_token_s": stats.first.map(|first| (first - started).as_secs_f64()),
             "peak_memory_bytes": memory.peak, "peak_allocated_bytes": memory.peak_allocated, "device": device.name(), "strategy": args.strategy.name(), "model": path.display().to_string(),

@@ -7,14 +7,16 @@ use crate::{Global, table};
 use clap::Args;
 use serde_json::{Map, Value as Json, json};
 use std::path::Path;
+use tensorlogic::Device;
 use tensorlogic::io::gguf::{Value, ValueType};
 use tensorlogic::io::human_bytes;
 use tensorlogic::io::{Gguf, SafeTensors, TensorInfo};
+use tensorlogic::models::{Lacks, Weights, lacks};
 
 /// Items of an array that `--json` gives; of a longer one it gives the length.
 const ARRAY: usize = 64;
 
-/// List the metadata and tensors of a model file
+/// List the metadata and tensors of a model file, and what an unknown architecture lacks
 #[derive(Args)]
 #[command(after_help = "Examples:
   tl inspect model.gguf
@@ -41,6 +43,8 @@ pub fn run(args: &InspectArgs, global: Global) -> Result<(), Failure> {
     options.quiet = global.quiet;
     let path = fetch::resolve(&args.file, &options)?;
     let c = read(&path)?;
+    // A file that is not a model, or names no architecture, lacks nothing.
+    let lacking = Weights::open(&path, &Device::cpu()).and_then(lacks).ok().flatten();
     let elements: usize = c.tensors.iter().map(TensorInfo::count).sum();
     let stored: usize = c.tensors.iter().map(|t| t.range.len()).sum();
     if global.json {
@@ -51,7 +55,7 @@ pub fn run(args: &InspectArgs, global: Global) -> Result<(), Failure> {
             .map(|t| json!({ "name": t.name, "dtype": t.type_name(), "shape": &t.shape[..], "bytes": t.range.len(), "offset": t.range.start }))
             .collect();
         let value = json!({ "file": path, "format": c.format, "bytes": c.bytes, "parameters": elements, "tensor_bytes": stored,
-            "metadata": metadata, "tensors": tensors });
+            "metadata": metadata, "tensors": tensors, "lacks": lacking.as_ref().map(lacks_json) });
         return output::result(&value.to_string());
     }
     output::result(&format!("{}: {}, {}", path.display(), c.format, human_bytes(c.bytes)))?;
@@ -91,7 +95,41 @@ pub fn run(args: &InspectArgs, global: Global) -> Result<(), Failure> {
             format!("{bits:.2} bits each"),
         ]
     };
-    lines(&types.iter().map(row).collect::<Vec<_>>(), &[1, 2, 3, 4])
+    lines(&types.iter().map(row).collect::<Vec<_>>(), &[1, 2, 3, 4])?;
+    lacking.as_ref().map_or(Ok(()), show_lacks)
+}
+
+fn lacks_json(l: &Lacks) -> Json {
+    let tensors: Vec<Json> = l.tensors.iter().map(|(name, count, shape)| json!({ "name": name, "count": count, "shape": shape })).collect();
+    json!({ "architecture": l.architecture, "nearest": l.nearest, "refusal": l.refusal, "settings": l.settings, "tensors": tensors })
+}
+
+/// What an unknown architecture lacks.
+fn show_lacks(l: &Lacks) -> Result<(), Failure> {
+    output::result(&format!("\nsupport\n  the architecture \"{}\" is not known; the nearest is {}", l.architecture, l.nearest))?;
+    if let Some(refusal) = &l.refusal {
+        output::result(&format!("  it does not read this file: {refusal}"))?;
+    }
+    if !l.settings.is_empty() {
+        output::result("  settings that it lacks")?;
+        l.settings.iter().try_for_each(|s| output::result(&format!("    {}", clip(s))))?;
+    }
+    if !l.tensors.is_empty() {
+        output::result("  tensors that it has no place for")?;
+        let rows: Vec<Vec<String>> = l
+            .tensors
+            .iter()
+            .map(|(name, count, shape)| vec![format!("  {}", clip(name)), format!("× {count}"), format!("{shape:?}")])
+            .collect();
+        lines(&rows, &[1])?;
+    }
+    if l.refusal.is_none() && l.settings.is_empty() && l.tensors.is_empty() {
+        output::result(&format!(
+            "  nothing in the file differs from {}; a description of the architecture has to say what it computes",
+            l.nearest
+        ))?;
+    }
+    Ok(())
 }
 
 fn lines(rows: &[Vec<String>], right: &[usize]) -> Result<(), Failure> {

@@ -1,5 +1,6 @@
 //! The command `tl`: reads the command line, runs one subcommand, turns an error into one line and an exit code.
 
+mod answer;
 mod bench;
 mod bench_serve;
 mod bundle;

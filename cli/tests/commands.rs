@@ -376,6 +376,19 @@ fn inspect_and_devices() {
     assert_eq!((v["tensors"][0]["name"].as_str(), v["tensors"][0]["bytes"].as_u64()), (Some("token_embd.weight"), Some(257 * 256 * 4)));
     let hub = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vectors/models/gpt2-odd");
     check(plain(&["inspect", hub, "-t"]), "", 0, "config.n_embd", "");
+    // An architecture that is not known: what the nearest one lacks.
+    let unknown = std::env::temp_dir().join(format!("tl-unknown-{}.gguf", std::process::id()));
+    let mut w = GgufWriter::new();
+    w.set("general.architecture", "swirl").set("swirl.block_count", 1u32).set("swirl.swirl_rate", 3u32);
+    w.tensor("blk.0.swirl.weight", DType::F32, &[2], vec![0; 8]).unwrap();
+    w.write(&unknown).unwrap();
+    check(plain(&["inspect", unknown.to_str().unwrap()]), "", 0, "the architecture \"swirl\" is not known; the nearest is", "");
+    check(plain(&["inspect", unknown.to_str().unwrap()]), "", 0, "`swirl.swirl_rate` is 3", "");
+    let v: serde_json::Value =
+        serde_json::from_str(&check(plain(&["inspect", unknown.to_str().unwrap(), "--json"]), "", 0, "", "")).unwrap();
+    assert_eq!(v["lacks"]["tensors"], serde_json::json!([{ "name": "blk.*.swirl.weight", "count": 1, "shape": [2] }]));
+    assert!(v["lacks"]["refusal"].is_string());
+    std::fs::remove_file(unknown).unwrap();
     // What is not a model is said not to be one, whatever its first bytes would mean in a format.
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
     check(

@@ -56,6 +56,8 @@ fn exit_codes_and_streams() {
     check(&cache, &["completions", "zsh"], &[], 0, "#compdef tl", "");
     check(&cache, &["pull", "--list"], &[], 0, "smollm2-135m-instruct", "");
     check(&cache, &["pull", "--list", "--json"], &[], 0, "\"bytes\":98362432", "");
+    check(&cache, &["pull", "--list"], &[], 0, "none was pulled in this version's tests", "");
+    check(&cache, &["pull", "--list", "--json"], &[], 0, "{\"name\":\"Qwen/Qwen3-0.6B\",\"family\":\"qwen3\"", "");
     check(&cache, &["pull", "smolm2-135m"], &[], 1, "", "did you mean smollm2-135m-instruct?");
     check(&cache, &["pull", "gemma-3-270m"], &[("TL_OFFLINE", "1")], 1, "", "TL_OFFLINE is set");
     check(&cache, &["pull", "gemma-3-270m"], &[("HF_ENDPOINT", "hub")], 1, "", "HF_ENDPOINT");

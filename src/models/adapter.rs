@@ -30,17 +30,28 @@ struct Adapted {
     module: String,
     tensor: String,
     head_rows: Option<usize>,
+    file_rows: Option<Arc<[i32]>>,
     transposed: bool,
     lora: Lora,
 }
 
-/// The default layers for adapters, as in PEFT: the queries' and values', or what has them together with the keys'.
+/// Layers that get adapters where none are named, by the ends of their tensors' names: the first of these sets that a model has some of. Queries' and
+/// values', or what has them together with the keys', as in PEFT; those of attention by latents; the first layers of mixers that are not attention.
+const USUAL_TARGETS: [&[&str]; 3] =
+    [&[".attn_q", ".attn_v", ".attn_qkv"], &[".attn_q_a", ".attn_q_b", ".attn_kv_a_mqa"], &[".ssm_in", ".shortconv.in_proj"]];
+
+/// The default layers for adapters.
 fn usual_targets(layers: &[Layer<'_>]) -> Vec<String> {
     let mut targets = Vec::new();
-    for layer in layers.iter().filter(|l| [".attn_q", ".attn_v", ".attn_qkv"].iter().any(|end| l.tensor.ends_with(end))) {
-        let last = layer.module.rsplit('.').next().unwrap_or_default().to_string();
-        if !targets.contains(&last) {
-            targets.push(last);
+    for ends in USUAL_TARGETS {
+        for layer in layers.iter().filter(|l| ends.iter().any(|end| l.tensor.ends_with(end))) {
+            let last = layer.module.rsplit('.').next().unwrap_or_default().to_string();
+            if !targets.contains(&last) {
+                targets.push(last);
+            }
+        }
+        if !targets.is_empty() {
+            break;
         }
     }
     targets
@@ -58,6 +69,21 @@ fn target_of<'t>(module: &str, targets: &'t [String]) -> Option<(&'t String, Str
 }
 
 impl Adapted {
+    /// Attaches an adapter to a layer.
+    fn new(layer: Layer<'_>, lora: Lora) -> Adapted {
+        layer.linear.adapter = Some(lora.clone());
+        let Layer { module, tensor, head_rows, transposed, linear } = layer;
+        Adapted { module, tensor, head_rows, file_rows: linear.file_rows.clone(), transposed, lora }
+    }
+
+    /// Rows `[outputs, …]` of the layer in the order of the model's file.
+    fn in_file_order(&self, t: &Tensor) -> TensorResult<Tensor> {
+        let Some(rows) = &self.file_rows else { return Ok(t.clone()) };
+        let mut places = vec![0; rows.len()];
+        rows.iter().enumerate().for_each(|(place, row)| places[*row as usize] = place as i32);
+        t.index_select(0, &Tensor::from_vec(places, &[rows.len()], t.device())?)
+    }
+
     /// The file's name of the weight; a folder of the bare model leaves out what precedes the first dot.
     fn stored(&self, weights: &Weights) -> String {
         if !weights.is_hub() {
@@ -90,14 +116,7 @@ impl Adapters {
             let Some((target, name)) = target_of(&layer.module, &wanted) else { continue };
             let [outputs, inputs] = *layer.linear.weight.dims() else { continue };
             let lora = Lora::new(inputs, outputs, config, rng, layer.linear.weight.device())?;
-            layer.linear.adapter = Some(lora.clone());
-            layers.push(Adapted {
-                module: layer.module,
-                tensor: layer.tensor,
-                head_rows: layer.head_rows,
-                transposed: layer.transposed,
-                lora,
-            });
+            layers.push(Adapted::new(layer, lora));
             used.push(target);
             if !targets.contains(&name) {
                 targets.push(name);
@@ -105,6 +124,9 @@ impl Adapters {
         }
         if let Some(unknown) = wanted.iter().find(|t| !used.contains(t)) {
             return Err(TensorError::Config(format!("{architecture} has no layer {unknown}; expected all, {}", known.join(", "))));
+        }
+        if layers.is_empty() {
+            return Err(TensorError::Config(format!("{architecture} has no layers for adapters; name some: {}", known.join(", "))));
         }
         Ok(Adapters { config: LoraConfig { targets, ..config.clone() }, layers })
     }
@@ -163,7 +185,7 @@ impl Adapters {
         for l in &self.layers {
             let (a, b) = (l.lora.a.get().detach(), l.lora.b.get().detach());
             tensors.insert(format!("{PREFIX}{}.lora_A.weight", l.module), a.contiguous()?);
-            tensors.insert(format!("{PREFIX}{}.lora_B.weight", l.module), to_halves(&b, l.head_rows)?);
+            tensors.insert(format!("{PREFIX}{}.lora_B.weight", l.module), to_halves(&l.in_file_order(&b)?, l.head_rows)?);
         }
         let config = json!({
             "peft_type": "LORA",
@@ -255,15 +277,12 @@ impl Adapters {
                 return Err(bad(format!("{} is {}·{}; the layer is [{outputs},{inputs}]", layer.module, b.shape(), a.shape())));
             }
             let alpha = if stabilized { alpha * (own as f64).sqrt() } else { alpha };
-            let lora = Lora::from_parts(&a, &to_neighbours(&b, layer.head_rows)?, &LoraConfig { rank: own, alpha, ..config.clone() }, 0)?;
-            layer.linear.adapter = Some(lora.clone());
-            layers.push(Adapted {
-                module: layer.module,
-                tensor: layer.tensor,
-                head_rows: layer.head_rows,
-                transposed: layer.transposed,
-                lora,
-            });
+            let b = match &layer.linear.file_rows {
+                Some(rows) => b.index_select(0, &Tensor::from_vec(rows.to_vec(), &[rows.len()], device)?)?,
+                None => to_neighbours(&b, layer.head_rows)?,
+            };
+            let lora = Lora::from_parts(&a, &b, &LoraConfig { rank: own, alpha, ..config.clone() }, 0)?;
+            layers.push(Adapted::new(layer, lora));
         }
         if let Some(unknown) = rest.first() {
             return Err(bad(format!("`{unknown}` does not match a layer of this {architecture} model of {} blocks", model.shape().layers)));
@@ -279,7 +298,7 @@ impl Adapters {
         for l in &self.layers {
             let name = l.stored(weights);
             let base = weights.any(&name)?;
-            let delta = l.lora.delta()?.to_device(base.device())?;
+            let delta = l.in_file_order(&l.lora.delta()?)?.to_device(base.device())?;
             let delta = if l.transposed && weights.is_hub() { delta.t()? } else { delta };
             let dtype = if base.dtype().is_block() { DType::F16 } else { base.dtype() };
             let sum = base.cast(DType::F32)?.add(&delta)?.cast(dtype)?;

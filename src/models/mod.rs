@@ -9,7 +9,9 @@ pub mod convert;
 mod decoder;
 pub mod encoder;
 pub mod generate;
+mod generation_defaults;
 pub mod inference;
+mod lacks;
 mod memory_plan;
 pub(crate) mod paged;
 mod pass;
@@ -26,7 +28,9 @@ pub use cache::{CachePart, KvCache, LayerCache};
 pub use decoder::Decoder;
 pub use encoder::{Embedder, Encoder};
 pub use generate::{Generation, Reload, Session, pacing_for, tuning_key};
+pub use generation_defaults::GenerationDefaults;
 pub use inference::Inference;
+pub use lacks::{Lacks, lacks};
 pub use memory_plan::{MemoryPlan, Workload};
 pub use pass::Pass;
 pub use sampler::Sampler;
@@ -196,12 +200,14 @@ pub struct Projection {
     pub bias: Option<Tensor>,
     /// What was learnt beside the weight.
     pub adapter: Option<Lora>,
+    /// For each row the one of the file that it is, where they are in another order.
+    pub(crate) file_rows: Option<Arc<[i32]>>,
 }
 
 impl Projection {
     /// A layer without an adapter.
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Projection {
-        Projection { weight, bias, adapter: None }
+        Projection { weight, bias, adapter: None, file_rows: None }
     }
 
     /// Output rows `start..start + len` as a layer of their own; the weight stays where it is.

@@ -509,6 +509,29 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// The keys that nobody asked for and that may change the result, with their values, as `` `key` is value ``.
+    pub(crate) fn left(&self) -> Vec<String> {
+        let about = format!("{}: ", self.weights.file());
+        let says = |result: TensorResult<()>| match result {
+            Err(TensorError::Unsupported(m)) => {
+                let key = m.strip_prefix(&about).unwrap_or(&m);
+                Some(key.rsplit_once("; ").map_or(key, |(key, _)| key).to_string())
+            }
+            _ => None,
+        };
+        match (self.weights.gguf(), self.weights.config()) {
+            (Some(gguf), _) => {
+                let left = gguf.metadata().filter(|(key, _)| !self.asked.borrow().contains(*key));
+                left.filter_map(|(k, v)| says(self.left_in_gguf(k, v))).collect()
+            }
+            (_, Some(Json::Object(config))) => {
+                let left = config.iter().filter(|(k, _)| without_effect(k).is_none());
+                left.filter_map(|(k, v)| says(self.left_in_config(k, v))).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// As [`Settings::finish`], for an encoder: which head it has was asked for.
     pub(crate) fn finish_encoder(&self) -> TensorResult<()> {
         self.one_stack()?;

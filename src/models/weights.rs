@@ -366,7 +366,7 @@ impl<'a> Tensors<'a> {
     /// # Errors
     /// If a tensor is missing or has another shape.
     pub fn linear(&self, name: &str, inputs: usize, outputs: usize, bias: Option<bool>) -> TensorResult<Projection> {
-        self.linear_by(name, inputs, outputs, bias, |t| Ok(t.clone()))
+        self.linear_in_order(name, inputs, outputs, bias, None)
     }
 
     /// As [`Tensors::linear`], with the Hub's rows put in GGUF's order by `sorted`.
@@ -381,19 +381,33 @@ impl<'a> Tensors<'a> {
         bias: Option<bool>,
         sorted: impl Fn(&Tensor) -> TensorResult<Tensor>,
     ) -> TensorResult<Projection> {
+        self.linear_in_order(name, inputs, outputs, bias, if self.is_hub() { Some(&sorted) } else { None })
+    }
+
+    fn linear_in_order(
+        &self,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        bias: Option<bool>,
+        sorted: Option<&dyn Fn(&Tensor) -> TensorResult<Tensor>>,
+    ) -> TensorResult<Projection> {
         let (own, bias_name) = (format!("{name}.weight"), format!("{name}.bias"));
-        let in_order = |t: Tensor| if self.is_hub() { evaluated(sorted(&t)?) } else { Ok(t) };
+        let in_order = |t: Tensor| sorted.map_or_else(|| Ok(t.clone()), |sorted| evaluated(sorted(&t)?));
         let weight = match self.is_hub() && self.names.transposed {
             true => evaluated(self.shaped(&own, &[inputs, outputs])?.t()?.contiguous()?)?,
             false => self.shaped(&own, &[outputs, inputs])?,
         };
         let weight = self.keep(&own, in_order(weight)?);
-        if !bias.unwrap_or_else(|| self.has(&bias_name)) {
-            return Ok(Projection::new(weight, None));
-        }
-        let bias = in_order(self.shaped(&bias_name, &[outputs])?.cast(DType::F32)?)?;
+        let numbers = || Tensor::arange(0.0, outputs as f64, 1.0, DType::I32, &Device::cpu());
+        let file_rows = sorted.map(|sorted| Ok(sorted(&numbers()?)?.to_vec_of::<i32>()?.into())).transpose()?;
+        let bias = match bias.unwrap_or_else(|| self.has(&bias_name)) {
+            true => Some(in_order(self.shaped(&bias_name, &[outputs])?.cast(DType::F32)?)?),
+            false => None,
+        };
         // Files keep biases in f32; what they are added to is of `dtype`.
-        Ok(Projection::new(weight, Some(evaluated(self.keep(&bias_name, bias).cast(self.dtype)?)?)))
+        let bias = bias.map(|b| evaluated(self.keep(&bias_name, b).cast(self.dtype)?)).transpose()?;
+        Ok(Projection { file_rows, ..Projection::new(weight, bias) })
     }
 
     /// The matrices of experts `[count,outputs,inputs]` that GGUF calls `name`; a folder may have a tensor for each.
@@ -512,15 +526,19 @@ impl<'a> Tensors<'a> {
         self.asked.borrow_mut().insert(self.stored(name));
     }
 
+    /// The tensors that were not used, except those whose names end with one of `unused` or begin with one of `left_out`.
+    pub fn left(&self, unused: &[&str], left_out: &[String]) -> Vec<String> {
+        let asked = self.asked.borrow();
+        let known = |name: &String| unused.iter().any(|end| name.ends_with(end)) || left_out.iter().any(|start| name.starts_with(start));
+        self.weights.stored_names().into_iter().filter(|name| !asked.contains(name) && !known(name)).collect()
+    }
+
     /// Refuses every tensor that was not used, except those whose names end with one of `unused` or begin with one of `left_out`.
     ///
     /// # Errors
     /// Names the first such tensor and the sizes that the settings give.
     pub fn finish(&self, unused: &[&str], left_out: &[String]) -> TensorResult<()> {
-        let asked = self.asked.borrow();
-        let known = |name: &String| unused.iter().any(|end| name.ends_with(end)) || left_out.iter().any(|start| name.starts_with(start));
-        let left = |name: &String| !asked.contains(name) && !known(name);
-        match self.weights.stored_names().into_iter().find(left) {
+        match self.left(unused, left_out).into_iter().next() {
             Some(name) => {
                 let (sizes, file) = (self.settings.sizes(), self.weights.file());
                 Err(TensorError::Unsupported(format!("the tensor `{name}` has no place in the model that {file} describes ({sizes})")))

@@ -16,10 +16,13 @@ pub(crate) mod einsum;
 pub(crate) mod elementwise;
 #[doc(hidden)]
 pub mod expert_matmul;
+pub(crate) mod fft;
+pub(crate) mod float_bits;
 pub(crate) mod fused;
 pub mod gather;
 pub mod index;
 pub mod index_add;
+pub mod interpolate;
 pub(crate) mod join;
 pub(crate) mod linear_algebra;
 #[doc(hidden)]
@@ -37,6 +40,7 @@ pub mod random;
 pub mod reduce;
 pub mod rope;
 pub(crate) mod scan;
+pub(crate) mod search;
 pub mod sizes;
 #[doc(hidden)]
 pub mod softmax;
@@ -57,6 +61,7 @@ pub use elementwise::{Lit, Rhs};
 pub use fused::Activation;
 pub use index::{Pick, Picks};
 pub use index_add::Combine;
+pub use interpolate::{Interpolation, Resize};
 pub use loss::{NllOptions, Reduction};
 pub use pad::PadMode;
 pub use random::{Rng, manual_seed};

@@ -71,25 +71,30 @@ impl Tensor {
     }
 }
 
+/// The largest value of a dtype, or the smallest; of floats, infinity.
+pub(super) fn extreme_of(dtype: DType, largest: bool) -> f64 {
+    match (dtype, largest) {
+        (d, true) if d.is_float() => f64::INFINITY,
+        (d, false) if d.is_float() => f64::NEG_INFINITY,
+        (DType::U8 | DType::U32, false) => 0.0,
+        (DType::I8, false) => i8::MIN as f64,
+        (DType::I32, false) => i32::MIN as f64,
+        (_, false) => i64::MIN as f64,
+        (DType::U8, true) => u8::MAX as f64,
+        (DType::I8, true) => i8::MAX as f64,
+        (DType::U32, true) => u32::MAX as f64,
+        (DType::I32, true) => i32::MAX as f64,
+        (_, true) => i64::MAX as f64,
+    }
+}
+
 /// Rows of `[rows, n]` in order and their indices, both `[rows, m]` for the next power of two m: Batcher's bitonic network (1968), whose rounds
 /// compare every element with one partner. What fills the rows up comes last.
 fn network(x: &Tensor, descending: bool) -> TensorResult<(Tensor, Tensor)> {
     let (rows, n) = (x.shape()[0] as isize, x.shape()[1]);
     let m = n.next_power_of_two();
     let float = x.dtype().is_float();
-    let last = match (x.dtype(), descending) {
-        (d, true) if d.is_float() => f64::NEG_INFINITY,
-        (d, false) if d.is_float() => f64::NAN,
-        (DType::U8 | DType::U32, true) => 0.0,
-        (DType::I8, true) => i8::MIN as f64,
-        (DType::I32, true) => i32::MIN as f64,
-        (_, true) => i64::MIN as f64,
-        (DType::U8, false) => u8::MAX as f64,
-        (DType::I8, false) => i8::MAX as f64,
-        (DType::U32, false) => u32::MAX as f64,
-        (DType::I32, false) => i32::MAX as f64,
-        (_, false) => i64::MAX as f64,
-    };
+    let last = if float && !descending { f64::NAN } else { extreme_of(x.dtype(), !descending) };
     let mut values = x.pad(&[(0, 0), (0, (m - n) as isize)], PadMode::Constant(last))?;
     let place = Tensor::arange(0.0, m as f64, 1.0, DType::I32, x.device())?;
     let mut order = place.broadcast_to(&[rows as usize, m])?;

@@ -126,6 +126,16 @@ macro_rules! binary_primitives {
                 left: (|g, x, c, y| g.mul(&x.sign()?.mul(&y.sign()?)?)),
                 right: (none),
             }
+            /// The float next to self in the direction of rhs. The method takes f32 and f64 alone.
+            Nextafter = nextafter {
+                example: (none),
+                wgsl: "tl_nextafter(a, b)",
+                f32: (|x, y| math::nextafter(x, y)),
+                f64: (|x, y| math::nextafter_f64(x, y)),
+                int: (none),
+                left: (none),
+                right: (none),
+            }
             /// Equal, as bool.
             Eq = eq {
                 example: (2.0, 2.0 => 1.0),

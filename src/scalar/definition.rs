@@ -62,6 +62,8 @@ pub(crate) fn binary(b: Binary, x: f64, y: f64) -> f64 {
         Binary::Max => x.max(y),
         Binary::Atan2 => x.atan2(y),
         Binary::Copysign => x.copysign(y),
+        // Of f64 as well, whose neighbours are nearer: what f32 gives is as far from it as its own rounding.
+        Binary::Nextafter => libm::nextafter(x, y),
         Binary::Eq => (x == y) as u8 as f64,
         Binary::Ne => (x != y) as u8 as f64,
         Binary::Lt => (x < y) as u8 as f64,

@@ -78,6 +78,11 @@ impl ChatTemplate {
         source.map(Self::new).transpose()
     }
 
+    /// Whether the template names this variable, such as `tools`: one that it does not name changes nothing.
+    pub fn mentions(&self, variable: &str) -> bool {
+        self.source.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == variable)
+    }
+
     /// The template's text.
     pub fn source(&self) -> &str {
         &self.source
@@ -98,14 +103,41 @@ impl ChatTemplate {
         eos: &str,
         tools: Option<&Value>,
     ) -> TensorResult<String> {
-        let messages = messages.iter().map(|m| serde_json::json!({ "role": m.role, "content": m.content })).collect();
+        let messages: Vec<Value> = messages.iter().map(|m| serde_json::json!({ "role": m.role, "content": m.content })).collect();
         let mut variables = Map::new();
-        variables.insert("messages".into(), Value::Array(messages));
+        variables.insert("tools".into(), tools.cloned().unwrap_or(Value::Null));
+        self.render_messages(&messages, add_generation_prompt, bos, eos, variables)
+    }
+
+    /// Like [`ChatTemplate::render`] with messages as JSON, which may have `tool_calls` and `reasoning_content`, and with further variables, such as
+    /// `tools` and `enable_thinking`.
+    ///
+    /// # Errors
+    /// Those of [`ChatTemplate::render_variables`].
+    ///
+    /// ```
+    /// use serde_json::{Map, json};
+    /// use tensorlogic::text::ChatTemplate;
+    /// let template = ChatTemplate::new("{% for m in messages %}{{ m.role }}: {{ m.content }}{% if m.tool_calls %}!{% endif %}{% endfor %}")?;
+    /// let call = json!({ "function": { "name": "f", "arguments": {} } });
+    /// let messages = [json!({ "role": "assistant", "content": "x", "tool_calls": [call] })];
+    /// assert_eq!(template.render_messages(&messages, false, "", "", Map::new())?, "assistant: x!");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
+    pub fn render_messages(
+        &self,
+        messages: &[Value],
+        add_generation_prompt: bool,
+        bos: &str,
+        eos: &str,
+        mut variables: Map<String, Value>,
+    ) -> TensorResult<String> {
+        variables.insert("messages".into(), Value::Array(messages.to_vec()));
         variables.insert("add_generation_prompt".into(), Value::Bool(add_generation_prompt));
         variables.insert("bos_token".into(), Value::String(bos.into()));
         variables.insert("eos_token".into(), Value::String(eos.into()));
-        variables.insert("tools".into(), tools.cloned().unwrap_or(Value::Null));
-        variables.insert("documents".into(), Value::Null);
+        variables.entry("tools").or_insert(Value::Null);
+        variables.entry("documents").or_insert(Value::Null);
         self.render_variables(&variables)
     }
 

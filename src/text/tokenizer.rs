@@ -43,6 +43,8 @@ pub struct Tokenizer {
     /// How two texts are one input.
     pair: Option<Vec<PairPiece>>,
     bos: Option<u32>,
+    /// The end token that the files name first.
+    eos: Option<u32>,
     end_tokens: Vec<u32>,
 }
 
@@ -92,6 +94,7 @@ impl Tokenizer {
             };
             let (bos, eos) = (token("bos_token"), token("eos_token"));
             tokenizer.bos = bos.or(tokenizer.bos);
+            tokenizer.eos = eos;
             eos.into_iter().for_each(|id| tokenizer.add_end_token(id));
         }
         Ok(tokenizer)
@@ -114,6 +117,7 @@ impl Tokenizer {
             suffix: hub.suffix,
             pair: hub.pair,
             bos,
+            eos: None,
             end_tokens: Vec::new(),
         };
         tokenizer.add_known_end_tokens();
@@ -188,7 +192,7 @@ impl Tokenizer {
         let suffix = eos.filter(|_| flag("add_eos_token", false)).into_iter().collect();
         let end_tokens = [eos, special("eot")?, special("eom")?].into_iter().flatten().collect();
         let renamed = HashMap::new();
-        let mut tokenizer = Tokenizer { vocabulary, encoder, decoding, renamed, prefix, suffix, pair: None, bos, end_tokens };
+        let mut tokenizer = Tokenizer { vocabulary, encoder, decoding, renamed, prefix, suffix, pair: None, bos, eos, end_tokens };
         tokenizer.end_tokens.sort_unstable();
         tokenizer.end_tokens.dedup();
         tokenizer.add_known_end_tokens();
@@ -321,7 +325,12 @@ impl Tokenizer {
         self.bos.is_some() && self.prefix.first() == self.bos.as_ref()
     }
 
-    /// Every token that ends an answer.
+    /// The end token that templates write: the one that the files name, else the first of [`Tokenizer::end_tokens`].
+    pub fn eos(&self) -> Option<u32> {
+        self.eos.or(self.end_tokens.first().copied())
+    }
+
+    /// Every token that ends an answer, in ascending order.
     pub fn end_tokens(&self) -> &[u32] {
         &self.end_tokens
     }
@@ -351,7 +360,9 @@ impl Tokenizer {
     }
 
     fn add_known_end_tokens(&mut self) {
-        for text in END_TEXTS {
+        // In OpenAI's harmony format a message ends where the answer may go on with another one.
+        let harmony = ["<|return|>", "<|call|>", "<|channel|>"].iter().all(|t| self.vocabulary.id(t).is_some());
+        for text in END_TEXTS.into_iter().filter(|t| !(harmony && *t == "<|end|>")) {
             if let Some(id) = self.vocabulary.id(text).filter(|&id| self.is_special(id)) {
                 self.add_end_token(id);
             }

@@ -383,7 +383,7 @@ fn truth(l: &mut List) {
             away(p.of(x), &[0.0]).then(|| c.reference(|a| a[0].map(|v| f64::from($f(v)))))
         });)* };
     }
-    tests! { isnan f64::is_nan; isinf f64::is_infinite; isfinite f64::is_finite; logical_not |v| v == 0.0; }
+    tests! { isnan f64::is_nan; isinf f64::is_infinite; isfinite f64::is_finite; logical_not |v| v == 0.0; signbit f64::is_sign_negative; }
     macro_rules! logic {
         ($($name:ident $f:expr;)*) => { $(l.add(stringify!($name), |p| {
             let x = p.value(|v| matches!(v.kind, Kind::Bool | Kind::Int))?;

@@ -202,6 +202,63 @@ fn orders(l: &mut List) {
             super::reference::narrowed(&all, d, 0, k)
         }))
     });
+    for (name, call, largest) in [
+        ("cummax", (|t, d| Ok(t.cummax(d)?.0)) as fn(&Tensor, isize) -> TensorResult<Tensor>, true),
+        ("cummin", |t, d| Ok(t.cummin(d)?.0), false),
+    ] {
+        l.add(name, move |p| {
+            let (x, d) = orderable(p)?;
+            let s = p.signed(d, p.of(x).rank());
+            let c = Call::new(format!("{{0}}.{name}({s})?.0"), &[x], move |t| call(&t[0], s));
+            Some(c.reference(move |a| {
+                along(&a[0], d, |r| {
+                    let mut best = if largest { f64::NEG_INFINITY } else { f64::INFINITY };
+                    r.iter()
+                        .map(|&v| {
+                            best = if largest { best.max(v) } else { best.min(v) };
+                            best
+                        })
+                        .collect()
+                })
+            }))
+        });
+    }
+    l.add("searchsorted", |p| {
+        let row = p.value(|v| is_float(v) && v.rank() == 1)?;
+        let (x, right) = (p.float()?, p.flag());
+        let margin = 4.0 * (p.of(row).margin() + p.of(x).margin());
+        let values = &p.of(x).array.data;
+        let apart = p.of(row).array.data.iter().all(|a| values.iter().all(|b| (a - b).abs() > margin));
+        let text = format!("{{0}}.sort(0, false)?.0.searchsorted(&{{1}}, {right})");
+        let c = Call::new(text, &[row, x], move |t| t[0].sort(0, false)?.0.searchsorted(&t[1], right)).kind(Kind::Int);
+        apart.then(|| c.reference(|a| a[1].map(|v| a[0].data.iter().filter(|x| **x < v).count() as f64)))
+    });
+    l.add("masked_select", |p| {
+        let x = p.float()?;
+        let shape = p.shape(x);
+        let m = p.value(|v| v.kind == Kind::Bool && broadcast(&shape, &v.array.shape).is_some())?;
+        let c = Call::new("{0}.masked_select(&{1})", &[x, m], |t| t[0].masked_select(&t[1]));
+        Some(c.reference(|a| {
+            let (values, mask) = (a[0].zip(&a[1], |x, _| x), a[0].zip(&a[1], |_, m| m));
+            let data: Vec<f64> = values.data.iter().zip(&mask.data).filter(|(_, m)| **m != 0.0).map(|(v, _)| *v).collect();
+            Array { shape: vec![data.len()], data }
+        }))
+    });
+    l.add("nonzero", |p| {
+        let x = p.value(|v| matches!(v.kind, Kind::Bool | Kind::Int) && v.rank() > 0)?;
+        let c = Call::new("{0}.nonzero()", &[x], |t| t[0].nonzero()).kind(Kind::Int);
+        Some(c.reference(|a| {
+            let mut data = Vec::new();
+            Array::from_fn(&a[0].shape, |i| {
+                let v = a[0].at(i);
+                if v != 0.0 {
+                    data.extend(i.iter().map(|&i| i as f64));
+                }
+                v
+            });
+            Array { shape: vec![data.len() / a[0].shape.len(), a[0].shape.len()], data }
+        }))
+    });
     for (name, call, join) in [
         ("cumsum", (|t, d| t.cumsum(d)) as fn(&Tensor, isize) -> TensorResult<Tensor>, (|a, b| a + b) as fn(f64, f64) -> f64),
         ("cumprod", |t, d| t.cumprod(d), |a, b| a * b),

@@ -5,10 +5,52 @@ use super::ops::{List, is_float};
 use super::reference::{Axis, conv, conv_transpose, inside, taps};
 use crate::conformance_support::Array;
 use tensorlogic::ops::convolution::{ConvOptions, Divisor, WindowOptions};
+use tensorlogic::ops::{Interpolation, Resize};
 
 pub fn list(l: &mut List) {
     convolutions(l);
     pools(l);
+    interpolations(l);
+}
+
+/// Linear and nearest: what an output is made of, by the distance of middles.
+fn interpolations(l: &mut List) {
+    l.add("interpolate", |p| {
+        let x = images(p)?;
+        let (shape, linear) = (p.shape(x), p.flag());
+        let sizes: Vec<usize> = shape[2..].iter().map(|&n| 1 + p.below(2 * n)).collect();
+        let mode = if linear { Interpolation::Linear } else { Interpolation::NearestExact };
+        let mut whole = shape[..2].to_vec();
+        whole.extend(&sizes);
+        // Nearest: no place half-way between two middles.
+        let place = |d: usize, o: usize, n: usize| (o as f64 + 0.5) * shape[d] as f64 / n as f64;
+        let clear = linear || sizes.iter().enumerate().all(|(i, &n)| (0..n).all(|o| place(i + 2, o, n).fract() != 0.0));
+        let fits = clear && whole.iter().product::<usize>() <= 400;
+        let text = format!("{{0}}.interpolate(Resize::To(&{sizes:?}), Interpolation::{mode:?}, false)");
+        let c = Call::new(text, &[x], move |t| t[0].interpolate(Resize::To(&sizes), mode, false));
+        fits.then(|| {
+            c.reference(move |a| {
+                let share = |i: usize, o: usize, d: usize| {
+                    let n = a[0].shape[d];
+                    let at = (o as f64 + 0.5) * n as f64 / whole[d] as f64 - 0.5;
+                    match linear {
+                        true => (1.0 - (at.clamp(0.0, n as f64 - 1.0) - i as f64).abs()).max(0.0),
+                        false => f64::from((at - i as f64).abs() < 0.5),
+                    }
+                };
+                Array::from_fn(&whole, |o| {
+                    let mut sum = 0.0;
+                    Array::from_fn(&a[0].shape, |i| {
+                        if i[..2] == o[..2] {
+                            sum += (2..i.len()).map(|d| share(i[d], o[d], d)).product::<f64>() * a[0].at(i);
+                        }
+                        0.0
+                    });
+                    sum
+                })
+            })
+        })
+    });
 }
 
 /// Windows in each dimension after the first two.

@@ -81,6 +81,36 @@ pub const MODELS: &[Model] = &[
     },
 ];
 
+/// A model of the Hub that is offered for its family: a name for `tl pull`, which nobody has pulled with this version.
+#[derive(Debug)]
+pub struct Offer {
+    /// The family, as its architecture is called here.
+    pub family: &'static str,
+    /// The Hub's repository, a folder with safetensors.
+    pub repo: &'static str,
+    /// Parameters, as its publisher states them.
+    pub parameters: &'static str,
+    /// The licence that its publisher states.
+    pub license: &'static str,
+}
+
+/// A small model of each family that people use, by its publisher's own repository. The Hub tells the exact size before the download.
+pub const OFFERS: &[Offer] = &[
+    Offer { family: "llama", repo: "HuggingFaceTB/SmolLM2-360M-Instruct", parameters: "360 M", license: "Apache-2.0" },
+    Offer { family: "smollm3", repo: "HuggingFaceTB/SmolLM3-3B", parameters: "3 B", license: "Apache-2.0" },
+    Offer { family: "qwen2", repo: "Qwen/Qwen2.5-0.5B-Instruct", parameters: "0.5 B", license: "Apache-2.0" },
+    Offer { family: "qwen3", repo: "Qwen/Qwen3-0.6B", parameters: "0.6 B", license: "Apache-2.0" },
+    Offer { family: "gemma3", repo: "google/gemma-3-270m-it", parameters: "270 M", license: "Gemma terms of use, login" },
+    Offer { family: "phi3", repo: "microsoft/Phi-4-mini-instruct", parameters: "3.8 B", license: "MIT" },
+    Offer { family: "olmo2", repo: "allenai/OLMo-2-0425-1B-Instruct", parameters: "1 B", license: "Apache-2.0" },
+    Offer { family: "granite", repo: "ibm-granite/granite-3.3-2b-instruct", parameters: "2 B", license: "Apache-2.0" },
+    Offer { family: "lfm2", repo: "LiquidAI/LFM2-350M", parameters: "350 M", license: "LFM Open License 1.0" },
+    Offer { family: "gpt2", repo: "openai-community/gpt2", parameters: "124 M", license: "MIT" },
+    Offer { family: "gptneox", repo: "EleutherAI/pythia-160m", parameters: "160 M", license: "Apache-2.0" },
+    Offer { family: "bert", repo: "sentence-transformers/all-MiniLM-L6-v2", parameters: "22 M", license: "Apache-2.0" },
+    Offer { family: "whisper", repo: "openai/whisper-tiny", parameters: "39 M", license: "Apache-2.0" },
+];
+
 /// The model of that name; the file's own name works too.
 pub fn find<'a>(models: &'a [Model], name: &str) -> Option<&'a Model> {
     models.iter().find(|model| model.name.eq_ignore_ascii_case(name) || model.file.eq_ignore_ascii_case(name))

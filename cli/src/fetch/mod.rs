@@ -12,7 +12,7 @@ mod wheel;
 #[cfg(test)]
 mod tests;
 
-pub use catalogue::Model;
+pub use catalogue::{Model, OFFERS};
 pub use error::PullError;
 pub use store::sha256_of;
 

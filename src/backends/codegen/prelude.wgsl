@@ -42,6 +42,23 @@ fn tl_copysign(a: f32, b: f32) -> f32 {
   return bitcast<f32>((bitcast<u32>(a) & 0x7fffffffu) | (bitcast<u32>(b) & 0x80000000u));
 }
 
+// The neighbour of a in the direction of b. As integers, so that no subnormal is flushed: magnitudes in order, those of negative numbers below 0.
+fn tl_nextafter(a: f32, b: f32) -> f32 {
+  let x = bitcast<u32>(a);
+  let y = bitcast<u32>(b);
+  if ((x & 0x7fffffffu) > 0x7f800000u || (y & 0x7fffffffu) > 0x7f800000u) {
+    return bitcast<f32>(x | y | 0x7fc00000u);
+  }
+  let from_ = select(i32(x), -i32(x & 0x7fffffffu), x > 0x7fffffffu);
+  let to = select(i32(y), -i32(y & 0x7fffffffu), y > 0x7fffffffu);
+  if (from_ == to) {
+    return b;
+  }
+  let next = from_ + select(-1, 1, to > from_);
+  let sign = select(0u, 0x80000000u, next < 0 || (next == 0 && x > 0x7fffffffu));
+  return bitcast<f32>(u32(abs(next)) | sign);
+}
+
 // x·2ⁿ of a positive normal x near 1, for n from -180: the exponent is added to, so that no factor overflows.
 fn tl_ldexp(x: f32, n: i32) -> f32 {
   let low = n < -120;

@@ -2,6 +2,7 @@
 
 use super::common::{self, Usual};
 use crate::error::TensorResult;
+use crate::io::GgufWriter;
 use crate::models::decoder::Description;
 use crate::models::settings::Settings;
 
@@ -20,5 +21,23 @@ pub(super) fn multipliers(s: &Settings<'_>, d: &mut Description) -> TensorResult
     d.head.scale = s.positive("logit_scale", "logits_scaling")?.map(|by| 1.0 / by);
     d.attentions(|a| a.scale = scale);
     d.each(|l| l.residual = residual);
+    Ok(())
+}
+
+/// As Llama's, and the multipliers.
+pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> TensorResult<()> {
+    common::to_gguf(s, d, w)?;
+    let attention = d.layers[0].mixer.attention().and_then(|a| a.scale);
+    let scales = [
+        ("attention.scale", attention),
+        ("embedding_scale", d.embed.scale),
+        ("residual_scale", d.layers[0].residual),
+        ("logit_scale", d.head.scale.map(|by| 1.0 / by)),
+    ];
+    for (key, value) in scales {
+        if let Some(v) = value {
+            w.set(&format!("granite.{key}"), v as f32);
+        }
+    }
     Ok(())
 }

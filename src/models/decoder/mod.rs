@@ -368,6 +368,8 @@ impl Model for Decoder {
             for (part, linear) in mixer.chain(l.feed.iter_mut().flat_map(Feed::projections_mut)).chain(more) {
                 let tensor = format!("blk.{i}.{part}");
                 let [module, _] = names.hub(&tensor);
+                let stored = names.gguf(&format!("{tensor}.weight"));
+                let tensor = stored.strip_suffix(".weight").map_or(tensor, String::from);
                 let head_rows = reordered.filter(|_| part == "attn_q" || part == "attn_k");
                 all.push(Layer { module, tensor, head_rows, transposed, linear });
             }

@@ -116,3 +116,121 @@ fn sparse_mixer(logits: &Tensor, eps: f32) -> TensorResult<(Tensor, Tensor)> {
     }
     Ok((Tensor::cat(&weights, -1)?, ids))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::description::Divisor;
+    use super::*;
+    use crate::device::Device;
+    use crate::ops::random::Rng;
+
+    const EXPERTS: usize = 8;
+    const WIDTH: usize = 5;
+    const ROWS: usize = 6;
+
+    /// A router's weights in f64.
+    struct Exact {
+        weight: Vec<f64>,
+        bias: Option<Vec<f64>>,
+        correction: Option<Vec<f64>>,
+    }
+
+    fn softmax(x: &[f64]) -> Vec<f64> {
+        let most = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let e: Vec<f64> = x.iter().map(|v| (v - most).exp()).collect();
+        e.iter().map(|v| v / e.iter().sum::<f64>()).collect()
+    }
+    fn scored(by: Scores, x: &[f64]) -> Vec<f64> {
+        match by {
+            Scores::AsTheyAre => x.to_vec(),
+            Scores::Softmax => softmax(x),
+            Scores::Sigmoid => x.iter().map(|v| 1.0 / (1.0 + (-v).exp())).collect(),
+        }
+    }
+    fn best(x: &[f64], count: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..x.len()).collect();
+        order.sort_by(|&a, &b| x[b].total_cmp(&x[a]));
+        order.truncate(count);
+        order
+    }
+
+    /// The experts of a row and their weights by the definitions, one after the other.
+    fn exact(s: &RouterSpec, used: usize, w: &Exact, x: &[f64]) -> (Vec<usize>, Vec<f64>) {
+        let logit = |e: usize| (0..WIDTH).map(|i| w.weight[e * WIDTH + i] * x[i]).sum::<f64>() + w.bias.as_ref().map_or(0.0, |b| b[e]);
+        let logits: Vec<f64> = (0..EXPERTS).map(logit).collect();
+        if let Some(eps) = s.sparse_mixer {
+            let ids = best(&logits, 2);
+            let weight = |n: usize| {
+                let most = logits[ids[n]];
+                let open = |e: usize| !ids[..n].contains(&e) && (most - logits[e]) / logits[e].abs().max(most) <= 2.0 * eps;
+                let sum: f64 = (0..EXPERTS).filter(|&e| open(e)).map(|e| (logits[e] - most).exp()).sum();
+                1.0 / sum
+            };
+            return (ids.clone(), vec![weight(0), weight(1)]);
+        }
+        let scores = scored(s.scores, &logits);
+        let mut choice: Vec<f64> = (0..EXPERTS).map(|e| scores[e] + w.correction.as_ref().map_or(0.0, |c| c[e])).collect();
+        if let Some(g) = s.groups {
+            let size = EXPERTS / g.count;
+            let sums: Vec<f64> = choice.chunks(size).map(|c| best(c, g.best).iter().map(|&i| c[i]).sum()).collect();
+            let taken = best(&sums, g.used);
+            choice.iter_mut().enumerate().filter(|(e, _)| !taken.contains(&(e / size))).for_each(|(_, c)| *c = f64::NEG_INFINITY);
+        }
+        let ids = best(&choice, used);
+        let mut weights = scored(s.chosen, &ids.iter().map(|&e| scores[e]).collect::<Vec<_>>());
+        if let Some(by) = s.divisor {
+            let sum = (weights.iter().sum::<f64>() + by.plus).max(by.least);
+            weights.iter_mut().for_each(|v| *v /= sum);
+        }
+        (ids, weights.iter().map(|v| v * s.scale).collect())
+    }
+
+    /// Experts, weights and the gradient of a weighted sum of the weights against f64: the definition and its finite differences.
+    fn check(name: &str, spec: RouterSpec, used: usize) {
+        let cpu = Device::cpu();
+        let mut rng = Rng::new(9);
+        let mut numbers = |shape: &[usize]| rng.normal(shape, DType::F32, &cpu).unwrap();
+        let (weight, x, c) = (numbers(&[EXPERTS, WIDTH]), numbers(&[ROWS, WIDTH]), numbers(&[ROWS, used]));
+        let (bias, correction) = (spec.bias.then(|| numbers(&[EXPERTS])), spec.correction.then(|| numbers(&[EXPERTS])));
+        let wide = |t: &Tensor| t.to_vec().unwrap().iter().map(|v| f64::from(*v)).collect::<Vec<f64>>();
+        let of = Exact { weight: wide(&weight), bias: bias.as_ref().map(wide), correction: correction.as_ref().map(wide) };
+        let router = Router { spec, count: EXPERTS, used, weight, bias, correction };
+        let tracked = x.requires_grad().unwrap();
+        let (weights, ids) = router.choose(&tracked).unwrap();
+        weights.mul(&c).unwrap().sum_all().unwrap().backward().unwrap();
+        let (got, ids, slope) = (wide(&weights), ids.to_vec_of::<i32>().unwrap(), wide(&tracked.grad().unwrap()));
+        let (x, c) = (wide(&x), wide(&c));
+        for t in 0..ROWS {
+            let row = x[t * WIDTH..][..WIDTH].to_vec();
+            let (want_ids, want) = exact(&spec, used, &of, &row);
+            let near = |a: f64, b: f64, by: f64| (a - b).abs() <= by * (1.0 + b.abs());
+            assert!((0..used).all(|k| ids[t * used + k] as usize == want_ids[k]), "{name}, row {t}: {ids:?} {want_ids:?}");
+            assert!((0..used).all(|k| near(got[t * used + k], want[k], 2e-6)), "{name}, row {t}: {got:?} {want:?}");
+            let sum = |x: &[f64]| exact(&spec, used, &of, x).1.iter().zip(&c[t * used..]).map(|(w, c)| w * c).sum::<f64>();
+            for i in 0..WIDTH {
+                const STEP: f64 = 1e-6;
+                let moved = |by: f64| {
+                    let mut row = row.clone();
+                    row[i] += by;
+                    sum(&row)
+                };
+                let want = (moved(STEP) - moved(-STEP)) / (2.0 * STEP);
+                assert!(near(slope[t * WIDTH + i], want, 2e-5), "{name}, row {t}, input {i}: {} is not {want}", slope[t * WIDTH + i]);
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_of_the_weights_are_those_of_the_definitions() {
+        let new = RouterSpec::new;
+        check("Mixtral", new(Scores::Softmax).normalised(true), 2);
+        check("Qwen 2", new(Scores::Softmax), 4);
+        check("gpt-oss", RouterSpec { bias: true, chosen: Scores::Softmax, ..new(Scores::AsTheyAre) }, 3);
+        let groups = Some(GroupSpec { count: 4, used: 2, best: 2 });
+        let divisor = Some(Divisor { plus: 1e-20, least: 0.0 });
+        check("DeepSeek 3", RouterSpec { correction: true, groups, divisor, scale: 2.5, ..new(Scores::Sigmoid) }, 3);
+        check("a least divisor", RouterSpec { divisor: Some(Divisor { plus: 0.0, least: 0.3 }), ..new(Scores::Softmax) }, 2);
+        check("Phi 3.5", RouterSpec { sparse_mixer: Some(0.01), ..new(Scores::AsTheyAre) }, 2);
+        check("Phi 3.5 with more noise", RouterSpec { sparse_mixer: Some(0.4), ..new(Scores::AsTheyAre) }, 2);
+    }
+}

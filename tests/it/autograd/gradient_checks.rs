@@ -2,7 +2,6 @@
 
 use super::gradient_checks_support::{check, indices};
 use tensorlogic::nn::{AvgPool2d, Conv1d, Conv2d, MaxPool2d, Module};
-use tensorlogic::ops::Activation;
 use tensorlogic::ops::attention::AttentionOptions;
 use tensorlogic::ops::convolution::{ConvOptions, Divisor, WindowOptions};
 use tensorlogic::ops::custom::CustomOp;
@@ -10,6 +9,7 @@ use tensorlogic::ops::index_add::Combine;
 use tensorlogic::ops::loss::{NllOptions, Reduction};
 use tensorlogic::ops::pad::PadMode;
 use tensorlogic::ops::rope::RopePairs;
+use tensorlogic::ops::{Activation, Interpolation, Resize};
 use tensorlogic::quant::Affine;
 use tensorlogic::{DType, Rng, Tensor};
 
@@ -98,6 +98,12 @@ fn two_operands_broadcast() {
     check("fmax", &shapes, (-2.0, 2.0), |x| x[0].fmax(&x[1]));
     check("fmin", &shapes, (-2.0, 2.0), |x| x[0].fmin(&x[1]));
     check("atan2", &shapes, (0.5, 2.0), |x| x[0].atan2(&x[1]));
+    check("cummax", &[&[3, 5]], (-2.0, 2.0), |x| Ok(x[0].cummax(1)?.0));
+    check("cummin", &[&[5, 3]], (-2.0, 2.0), |x| Ok(x[0].cummin(-2)?.0));
+    check("masked_select", &[&[3, 5]], (0.5, 2.0), |x| x[0].masked_select(&x[0].gt(1.0)?));
+    check("interpolate, linear", &[&[1, 2, 5]], (-2.0, 2.0), |x| x[0].interpolate(Resize::To(&[7]), Interpolation::Linear, true));
+    check("interpolate, cubic", &[&[1, 1, 3, 4]], (-2.0, 2.0), |x| x[0].interpolate(Resize::By(&[1.5, 2.0]), Interpolation::Cubic, false));
+    check("interpolate, nearest", &[&[1, 2, 5]], (-2.0, 2.0), |x| x[0].interpolate(Resize::To(&[3]), Interpolation::Nearest, false));
     check("copysign", &shapes, (0.5, 2.0), |x| x[0].copysign(&x[1].neg()?));
     check("where_", &shapes, (-2.0, 2.0), |x| x[0].gt(&x[1])?.where_(&x[0].mul(2.0)?, &x[1].mul(2.0)?));
     check("masked_fill", &shapes, (-2.0, 2.0), |x| x[0].add(&x[1])?.masked_fill(&x[0].gt(0.0)?, 3.0));

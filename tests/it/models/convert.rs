@@ -73,6 +73,46 @@ fn a_folder_is_the_same_model_as_gguf() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// Whether a folder becomes the same model as GGUF; `false` where it is refused, which has to be by name.
+fn becomes_gguf(hub: &Path, folder: &Path) -> bool {
+    let (name, gguf) = (hub.display(), folder.join("m.gguf"));
+    let Ok(weights) = Weights::open(hub, &Device::cpu()) else { return false };
+    if let Err(e) = write_gguf(&weights, DType::F32, |_, _| Ok(()), &gguf) {
+        let message = e.to_string();
+        assert!(message.contains('`') || message.contains("GGUF has no key for"), "{name}: {message}");
+        return false;
+    }
+    let d = distance(&logits(&*load(&gguf)), &logits(&*load(hub)));
+    assert!(d < 2e-6, "{name}: {d:e}");
+    true
+}
+
+/// `TL_VECTORS=FOLDER` takes a larger set of the layout of `tests/vectors`.
+#[test]
+fn folders_become_the_same_model_or_are_refused_by_name() {
+    let folder = place("all");
+    let root = std::env::var_os("TL_VECTORS").map_or_else(|| path(""), PathBuf::from).join("models2");
+    let mut written = Vec::new();
+    for entry in std::fs::read_dir(&root).unwrap().flatten().filter(|e| e.path().join("config.json").exists()) {
+        if becomes_gguf(&entry.path(), &folder) {
+            written.push(entry.file_name());
+        }
+    }
+    println!("{} folders were written: {written:?}", written.len());
+    // Qwen 3 without the windows that GGUF's readers do not know, and with them.
+    let (from, hub) = (path("models2/qwen3-window"), folder.join("qwen3"));
+    assert!(!becomes_gguf(&from, &folder));
+    std::fs::create_dir_all(&hub).unwrap();
+    std::fs::copy(from.join("model.safetensors"), hub.join("model.safetensors")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(from.join("config.json")).unwrap()).unwrap();
+    config["use_sliding_window"] = false.into();
+    config["sliding_window"] = serde_json::Value::Null;
+    config.as_object_mut().unwrap().remove("layer_types");
+    std::fs::write(hub.join("config.json"), config.to_string()).unwrap();
+    assert!(becomes_gguf(&hub, &folder));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// A folder of Qwen 3 with experts, of random tensors.
 fn with_experts(folder: &Path) {
     let config = json!({

@@ -1,5 +1,6 @@
 //! Models: their files, settings and logits.
 
+mod adapters;
 mod architectures;
 mod concurrent;
 mod convert;

@@ -148,6 +148,7 @@ fn twos() -> Vec<Two> {
         "fmin", |a, b| a.fmin(b), |a, b| a.min(b), 0.0, 0.0, Result;
         "fmax", |a, b| a.fmax(b), |a, b| a.max(b), 0.0, 0.0, Result;
         "copysign", |a, b| a.copysign(b), |a, b| a.copysign(b), 0.0, 0.0, Result;
+        "nextafter", |a, b| a.nextafter(b), |a, b| libm::nextafterf(a as f32, b as f32).into(), 0.0, 0.0, Result;
         "fmod", |a, b| a.fmod(b), |a, b| a % b, 0.0, 0.0, Result;
         "remainder", |a, b| a.remainder(b), |a, b| { let r = a % b; if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r } }, 0.5, 0.5, Result;
         "pow", |a, b| a.pow(b), |a, b| a.powf(b), 1.0, 16.0, Result;
