@@ -1,8 +1,8 @@
 // A format of integers under scales by quads, from its descriptor: `FORMAT(b, v)` is quad `v` of block `b`, four successive weights.
 
-#include "quant/linear_field.wgsl" NAME = low_bits, AT = LOW_AT, WIDTH = LOW_WIDTH, LANES = LOW_LANES
+#include "quant/linear_field.wgsl" NAME = low_bits, AT = (LOW_AT), WIDTH = (LOW_WIDTH), LANES = (LOW_LANES)
 #if HIGH
-#include "quant/linear_field.wgsl" NAME = high_bits, AT = HIGH_AT, WIDTH = HIGH_WIDTH, LANES = HIGH_LANES
+#include "quant/linear_field.wgsl" NAME = high_bits, AT = (HIGH_AT), WIDTH = (HIGH_WIDTH), LANES = (HIGH_LANES)
 #endif
 fn integers(b: u32, v: u32) -> vec4<f32> {
 #if SIGNED
