@@ -59,9 +59,9 @@ impl BitField {
 
     /// The bytes of numbers `i .. i + RUN`, which lie side by side, and where the numbers are in them; `i` and `lanes` are multiples of `RUN`.
     #[inline(always)]
-    fn run<'a, const RUN: usize>(&self, block: &'a [u8], i: usize) -> (&'a [u8; RUN], usize) {
+    fn run<'a, const RUN: usize>(&self, block: &'a [u8], i: usize) -> (&'a [u8], usize) {
         let (byte, bit) = self.place(i);
-        (block[byte..].first_chunk().unwrap_or(&[0; RUN]), bit)
+        (&block[byte..][..RUN], bit)
     }
 }
 
@@ -183,7 +183,7 @@ pub enum Values {
 /// Encodes the values of a block into its bytes.
 type Pack = fn(&[f32], &mut [u8]);
 
-/// What a block format is. Everything that reads or writes blocks follows from it, but for the WGSL of matrix products ([`wgsl`](Self::wgsl)).
+/// What a block format is. Everything that reads or writes blocks follows from it, but for the SIMD kernels of the CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockFormat {
     /// The dtype's name.
@@ -196,11 +196,6 @@ pub struct BlockFormat {
     pub substitute: Option<&'static BlockFormat>,
     /// Encodes one block, whose bytes are zero; `None` where a format is only read.
     pub(super) pack: Option<Pack>,
-    /// The readers for matrix products on a GPU: the name to include and the source. By hand, as which words are loaded together, and what is
-    /// done with them only once, is what these kernels' speed depends on. A [`Coded`] format's single elements are read by it too.
-    pub wgsl: (&'static str, &'static str),
-    /// Rows of four words in which that reader keeps 32 values.
-    pub item_rows: u32,
 }
 
 impl BlockFormat {
@@ -271,6 +266,14 @@ impl BlockFormat {
         true
     }
 
+    /// Rows of four words in which kernels of a GPU keep 32 values as they are stored.
+    pub(crate) const fn item_rows(&self) -> u32 {
+        match &self.values {
+            Values::Linear(f) => f.item_rows(),
+            Values::Coded(f) => f.item_rows,
+        }
+    }
+
     /// How a format that is not of integers under scales is decoded.
     pub(crate) const fn coded(&self) -> Option<&Coded> {
         match &self.values {
@@ -295,6 +298,17 @@ impl Linear {
             Scales::SixBits32 { .. } => 12,
         };
         halves + scales + size(&self.quants, self.len)
+    }
+
+    /// Rows of four words of 32 values, as `linear_loads.wgsl` loads them: integers, then scales, then what is left.
+    const fn item_rows(&self) -> u32 {
+        let third = match &self.scales {
+            Scales::Whole => self.quants.low.width == 8,
+            Scales::Each16(n) => n.signed,
+            Scales::Nibbles16 { .. } => false,
+            Scales::SixBits32 { .. } => self.quants.high.is_some(),
+        };
+        2 + third as u32
     }
 
     /// Values of a group.
@@ -399,13 +413,20 @@ impl Linear {
     #[inline(always)]
     fn decode_runs<const RUN: usize>(&self, block: &[u8], out: &mut [f32]) {
         let (d, dmin) = (Self::half(block, self.d), self.dmin.map_or(0.0, |at| Self::half(block, at)));
-        let mut scales = [(0.0, 0.0); 16];
-        for (g, scale) in scales[..self.len / RUN].iter_mut().enumerate() {
+        let scale_min = |g: usize| {
             let (s, m) = self.scale_min(block, g);
-            *scale = (d * s as f32, dmin * m as f32);
+            (d * s as f32, dmin * m as f32)
+        };
+        // Few scales of six bits are decoded together; many of whole fields are quicker one by one.
+        let mut together = [(0.0, 0.0); 8];
+        if RUN == 32 {
+            for (g, scale) in together[..self.len / RUN].iter_mut().enumerate() {
+                *scale = scale_min(g);
+            }
         }
         let Numbers { low, high, .. } = self.quants;
-        for ((r, out), (scale, min)) in out.as_chunks_mut::<RUN>().0.iter_mut().enumerate().zip(scales) {
+        for (r, out) in out.as_chunks_mut::<RUN>().0.iter_mut().enumerate() {
+            let (scale, min) = if RUN == 32 { together[r] } else { scale_min(r) };
             let (bytes, bit) = low.run::<RUN>(block, r * RUN);
             let low_bits = |byte: u8| byte >> bit & low.max();
             if let Some(high) = high {
