@@ -1,5 +1,5 @@
 //! Updates from gradients that were summed outside of the device, and groups of which this process updates a slice (Rajbhandari et al., 2020: ZeRO,
-//! stage 1). A slice is a buffer of its own, so that the same kernels update it as would update the whole: bit for bit the same.
+//! stage 1). A slice is a buffer of its own, which the rule updates as it would the whole: bit for bit the same on the CPU.
 
 use super::{Group, Optimizer, clip};
 use crate::autograd::no_grad;
