@@ -54,7 +54,7 @@ pub struct TrainArgs {
     /// Save and exit after this many seconds of this run
     #[arg(long, value_name = "SECONDS")]
     max_seconds: Option<f64>,
-    /// Under mpirun or srun: each rank keeps a part of the optimizer's states (ZeRO-1); the results are the same
+    /// Under mpirun or srun: each rank keeps a part of the optimizer's states (ZeRO-1); on the CPU the results are the same bits
     #[arg(long)]
     shard_states: bool,
     /// Under mpirun or srun: ranks of a machine may share a GPU, which slows them down

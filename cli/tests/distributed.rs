@@ -205,6 +205,28 @@ fn the_number_of_ranks_changes_no_bit() {
     p.assert_same("half", "half3");
 }
 
+/// The same on the GPU under test, if there is one; ranks share it.
+#[test]
+fn ranks_on_a_gpu_change_no_bit() {
+    let (Some(mpi), Some(device)) = (mpi(), common::selector()) else { return };
+    let _turn = turn();
+    let p = Place::new("gpu");
+    let common = format!("{TINY} --lanes 2 --steps 4 --eval-every 2 --device {device} --share-device");
+    let tl = common::command(env!("CARGO_BIN_EXE_tl"));
+    let on = |mut c: Command, run: &str| {
+        c.arg(tl.get_program()).args(tl.get_args());
+        settle(&mut c, &p.begin(run, &common));
+        check(c, Some(0), "saved 4\n", "");
+    };
+    on(Command::new("env"), "alone");
+    for (run, family) in [("two", "openmpi"), ("too", "mpich")] {
+        let mut c = launcher(&mpi, family);
+        c.args(["-n", "2"]);
+        on(c, run);
+        p.assert_same("alone", run);
+    }
+}
+
 #[test]
 fn a_run_goes_on_with_another_number_of_ranks() {
     let Some(mpi) = mpi() else { return };

@@ -1,5 +1,5 @@
 //! Updates from gradients that were summed outside of the device, and groups of which this process updates a slice (Rajbhandari et al., 2020: ZeRO,
-//! stage 1). A slice is a buffer of its own, so that the same kernels update it as would update the whole: bit for bit the same.
+//! stage 1). A slice is a buffer of its own, which the rule updates as it would the whole: bit for bit the same on the CPU.
 
 use super::{Group, Optimizer, clip};
 use crate::autograd::no_grad;
@@ -77,9 +77,9 @@ impl Optimizer {
     /// From here on this process updates, and remembers for, these parts of the groups alone. What it remembers of them stays.
     pub(crate) fn keep_slices(&mut self, own: Vec<std::ops::Range<usize>>) -> TensorResult<()> {
         for (g, own) in self.groups.iter_mut().zip(own) {
-            let part = |whole: &Tensor| whole.narrow(0, own.start, own.len())?.contiguous();
-            let states = g.states.iter().map(part).collect::<TensorResult<Vec<_>>>()?;
-            (g.slice, g.states, g.own) = (Some(part(&g.flat)?), states, own);
+            g.own = own;
+            let states = g.states.iter().map(|s| g.part(s)).collect::<TensorResult<Vec<_>>>()?;
+            (g.slice, g.states) = (Some(g.part(&g.flat)?), states);
         }
         let kept: Vec<&Tensor> = self.groups.iter().flat_map(|g| g.states.iter().chain(&g.slice)).collect();
         eval_all(&kept)
@@ -144,5 +144,13 @@ impl Optimizer {
     /// ```
     pub fn state_bytes(&self) -> usize {
         self.groups.iter().flat_map(|g| &g.states).map(|s| s.numel() * DType::F32.block_bytes()).sum()
+    }
+}
+
+impl Group {
+    /// The part of `whole` that this process updates, in memory of its own even where it is all of it.
+    pub(super) fn part(&self, whole: &Tensor) -> TensorResult<Tensor> {
+        let values: Vec<f32> = whole.narrow(0, self.own.start, self.own.len())?.to_vec()?;
+        Tensor::from_vec(values, &[self.own.len()], whole.device())
     }
 }

@@ -381,7 +381,7 @@ impl Optimizer {
                 let parts = g.members.iter().map(|m| find(format!("{prefix}.{}", m.name), &m.shape)).collect::<TensorResult<Vec<_>>>()?;
                 join(&g.members, &parts, g.flat.numel(), &device)
             };
-            let own = |whole: Tensor| if g.slice.is_none() { Ok(whole) } else { whole.narrow(0, g.own.start, g.own.len())?.contiguous() };
+            let own = |whole: Tensor| if g.slice.is_none() { Ok(whole) } else { g.part(&whole) };
             let states = (0..g.states.len()).map(|k| own(gather(&format!("state{k}"))?)).collect::<TensorResult<Vec<_>>>()?;
             fresh.push((gather("param")?, states));
         }
@@ -394,8 +394,8 @@ impl Optimizer {
                 Some(s) => Some(flat.cast(s.dtype())?),
                 None => None,
             };
-            if let Some(s) = &mut g.slice {
-                *s = flat.narrow(0, g.own.start, g.own.len())?.contiguous()?;
+            if g.slice.is_some() {
+                g.slice = Some(g.part(&flat)?);
             }
             (g.flat, g.states) = (flat, states);
         }

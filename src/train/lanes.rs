@@ -62,7 +62,7 @@ impl LaneStep {
     }
 
     /// Each rank keeps the optimizer's states of its own slice of the parameters alone (Rajbhandari et al., 2020: ZeRO, stage 1), updates that slice, and
-    /// gets the others' new values. The bits are those of whole states. One rank keeps all of them.
+    /// gets the others' new values. On the CPU the bits are those of whole states; a GPU's driver may round a slice's update differently. One rank keeps all of them.
     ///
     /// # Errors
     /// The device's.
