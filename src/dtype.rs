@@ -115,12 +115,6 @@ impl DType {
     /// The dtypes of weight matrices: three plain ones, and every block format.
     pub const WEIGHTS: [DType; 3 + FORMATS.len()] = joined(&[F32, F16, BF16], &Self::BLOCKS);
 
-    /// Whether values are entries of a codebook of hundreds of numbers: IQ1 to IQ3. On GPUs a weight of such a type is unpacked to f16 before each
-    /// linear layer, since kernels of products that look entries up take long to compile.
-    pub fn has_codebook(self) -> bool {
-        self.format().is_some_and(|f| ["iq1_", "iq2_", "iq3_"].iter().any(|start| f.name.starts_with(start)))
-    }
-
     /// The place of a block format in [`FORMATS`]; `None` for plain dtypes.
     pub(crate) const fn block_number(self) -> Option<usize> {
         (self as usize).checked_sub(Self::PLAIN.len())

@@ -13,18 +13,20 @@ use super::pack::{inverse, put_f16, range};
 
 /// The descriptor of integers of so many bits, with a zero point instead of an offset or not.
 const fn format<const BITS: usize, const POINT: bool>(name: &'static str, wgsl: (&'static str, &'static str)) -> BlockFormat {
-    let item_rows = (BITS / 4 + 1) as u32;
     let coded = Coded {
         len: 32,
         bytes: 4 + 4 * BITS,
         factor: Factor::Half(0),
         item: item::<BITS, POINT>,
         table: None,
+        book: None,
         parts: 1,
         shifted: true,
         packed: Packed::Signed,
+        wgsl,
+        item_rows: (BITS / 4 + 1) as u32,
     };
-    BlockFormat { name, gguf: None, values: Values::Coded(coded), substitute: None, pack: Some(pack::<BITS, POINT>), wgsl, item_rows }
+    BlockFormat { name, gguf: None, values: Values::Coded(coded), substitute: None, pack: Some(pack::<BITS, POINT>) }
 }
 
 pub(super) const A2: BlockFormat = format::<2, false>("a2", ("quant/a2.wgsl", include_str!("groups/a2.wgsl")));

@@ -183,7 +183,7 @@ pub enum Values {
 /// Encodes the values of a block into its bytes.
 type Pack = fn(&[f32], &mut [u8]);
 
-/// What a block format is. Everything that reads or writes blocks follows from it, but for the WGSL of matrix products ([`wgsl`](Self::wgsl)).
+/// What a block format is. Everything that reads or writes blocks follows from it, but for the SIMD kernels of the CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockFormat {
     /// The dtype's name.
@@ -196,11 +196,6 @@ pub struct BlockFormat {
     pub substitute: Option<&'static BlockFormat>,
     /// Encodes one block, whose bytes are zero; `None` where a format is only read.
     pub(super) pack: Option<Pack>,
-    /// The readers for matrix products on a GPU: the name to include and the source. By hand, as which words are loaded together, and what is
-    /// done with them only once, is what these kernels' speed depends on. A [`Coded`] format's single elements are read by it too.
-    pub wgsl: (&'static str, &'static str),
-    /// Rows of four words in which that reader keeps 32 values.
-    pub item_rows: u32,
 }
 
 impl BlockFormat {
@@ -271,6 +266,14 @@ impl BlockFormat {
         true
     }
 
+    /// Rows of four words in which kernels of a GPU keep 32 values as they are stored.
+    pub(crate) const fn item_rows(&self) -> u32 {
+        match &self.values {
+            Values::Linear(f) => f.item_rows(),
+            Values::Coded(f) => f.item_rows,
+        }
+    }
+
     /// How a format that is not of integers under scales is decoded.
     pub(crate) const fn coded(&self) -> Option<&Coded> {
         match &self.values {
@@ -295,6 +298,17 @@ impl Linear {
             Scales::SixBits32 { .. } => 12,
         };
         halves + scales + size(&self.quants, self.len)
+    }
+
+    /// Rows of four words of 32 values, as `linear_loads.wgsl` loads them: integers, then scales, then what is left.
+    const fn item_rows(&self) -> u32 {
+        let third = match &self.scales {
+            Scales::Whole => self.quants.low.width == 8,
+            Scales::Each16(n) => n.signed,
+            Scales::Nibbles16 { .. } => false,
+            Scales::SixBits32 { .. } => self.quants.high.is_some(),
+        };
+        2 + third as u32
     }
 
     /// Values of a group.

@@ -17,12 +17,18 @@ pub struct Coded {
     pub item: fn(block: &[u8], g: usize, out: &mut [f32; 32]),
     /// How SIMD kernels decode items, where they can.
     pub table: Option<Table>,
+    /// The words of the codebook that numbers are looked up in: entries of 16 bits, two to a word. In WGSL: `entry_FORMAT(i)`.
+    pub book: Option<&'static [u32]>,
     /// Parts of an item that have a factor of their own: 1, 2 or 4.
     pub parts: usize,
     /// Whether parts have a shift.
     pub shifted: bool,
     /// What the WGSL's `packed` gives: the numbers as integers of a byte each, or nothing, where they are none.
     pub packed: Packed,
+    /// The readers of a GPU: the name to include and the source, which loads an item and unpacks it.
+    pub wgsl: (&'static str, &'static str),
+    /// Rows of four words in which those keep an item as it is stored.
+    pub item_rows: u32,
 }
 
 /// Items that are 16 bytes of nibbles, indices of a table: value `i` of the low half of byte `i`, value `i + 16` of its high half.

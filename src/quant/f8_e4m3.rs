@@ -19,14 +19,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
         factor: Factor::Float(0),
         item,
         table: None,
+        book: None,
         parts: 1,
         shifted: false,
         packed: Packed::Floats,
+        wgsl: ("quant/f8_e4m3.wgsl", include_str!("f8_e4m3.wgsl")),
+        item_rows: 3,
     }),
     substitute: None,
     pack: Some(pack),
-    wgsl: ("quant/f8_e4m3.wgsl", include_str!("f8_e4m3.wgsl")),
-    item_rows: 3,
 };
 
 fn item(block: &[u8], _: usize, out: &mut [f32; 32]) {

@@ -21,14 +21,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
         factor: Factor::Scattered(48),
         item,
         table: None,
+        book: Some(&BOOK),
         parts: 2,
         shifted: false,
         packed: Packed::Above(16),
+        wgsl: ("quant/iq1_m.wgsl", include_str!("iq1_m.wgsl")),
+        item_rows: 1,
     }),
     substitute: None,
     pack: None,
-    wgsl: ("quant/iq1_m.wgsl", include_str!("iq1_m.wgsl")),
-    item_rows: 1,
 };
 
 /// Values `32·g ..` of a block.

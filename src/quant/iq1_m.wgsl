@@ -8,10 +8,6 @@ fn first_iq1_m${S}(b: u32, g: u32) -> vec4<u32> {
   return vec4<u32>(one_word${S}(at + 4u * g), above, one_word${S}(at + 48u), one_word${S}(at + 52u));
 }
 #else
-var<private> book_iq1_m${T}: array<u32, 1024> = array<u32, 1024>(
-#include "quant/codebooks/iq1_s.txt"
-);
-fn entry_iq1_m${T}(i: u32) -> u32 { return (book_iq1_m${T}[i / 2u] >> (16u * (i & 1u))) & 0xffffu; }
 fn packed_iq1_m${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> u32 {
   let k = c / 2u;
   let above = x.y >> (4u * k);

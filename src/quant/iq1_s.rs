@@ -23,14 +23,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
         factor: Factor::Half(0),
         item,
         table: None,
+        book: Some(&BOOK),
         parts: 1,
         shifted: false,
         packed: Packed::Above(16),
+        wgsl: ("quant/iq1_s.wgsl", include_str!("iq1_s.wgsl")),
+        item_rows: 1,
     }),
     substitute: None,
     pack: None,
-    wgsl: ("quant/iq1_s.wgsl", include_str!("iq1_s.wgsl")),
-    item_rows: 1,
 };
 
 /// Values `32·g ..` of a block.

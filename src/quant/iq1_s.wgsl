@@ -7,10 +7,6 @@ fn first_iq1_s${S}(b: u32, g: u32) -> vec4<u32> {
   return vec4<u32>(one_word${S}(at + 2u + 4u * g), one_byte${S}(at + 34u + 2u * g) | (one_byte${S}(at + 35u + 2u * g) << 8u), half_bits${S}(at), 0u);
 }
 #else
-var<private> book_iq1_s${T}: array<u32, 1024> = array<u32, 1024>(
-#include "quant/codebooks/iq1_s.txt"
-);
-fn entry_iq1_s${T}(i: u32) -> u32 { return (book_iq1_s${T}[i / 2u] >> (16u * (i & 1u))) & 0xffffu; }
 fn packed_iq1_s${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> u32 {
   let k = c / 2u;
   let codes = crumbs${T}(entry_iq1_s${T}(((x.x >> (8u * k)) & 255u) | (((x.y >> (3u * k)) & 7u) << 8u)) >> (8u * (c & 1u)));

@@ -24,14 +24,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
         factor: Factor::Half(0),
         item,
         table: None,
+        book: Some(&BOOK),
         parts: 2,
         shifted: false,
         packed: Packed::Signed,
+        wgsl: ("quant/iq2_s.wgsl", include_str!("iq2_s.wgsl")),
+        item_rows: 1,
     }),
     substitute: None,
     pack: None,
-    wgsl: ("quant/iq2_s.wgsl", include_str!("iq2_s.wgsl")),
-    item_rows: 1,
 };
 
 /// Values `32·g ..` of a block.

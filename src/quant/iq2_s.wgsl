@@ -7,10 +7,6 @@ fn first_iq2_s${S}(b: u32, g: u32) -> vec4<u32> {
   return vec4<u32>(one_word${S}(at + 2u + 4u * g), one_word${S}(at + 34u + 4u * g), half_bits${S}(at), above);
 }
 #else
-var<private> book_iq2_s${T}: array<u32, 512> = array<u32, 512>(
-#include "quant/codebooks/iq2_s.txt"
-);
-fn entry_iq2_s${T}(i: u32) -> u32 { return (book_iq2_s${T}[i / 2u] >> (16u * (i & 1u))) & 0xffffu; }
 fn packed_iq2_s${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> u32 {
   let k = c / 2u;
   let e = ((x.x >> (8u * k)) & 255u) | (((x.w >> (2u * k)) & 3u) << 8u);

@@ -22,14 +22,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
         factor: Factor::Half(0),
         item,
         table: None,
+        book: Some(&BOOK),
         parts: 2,
         shifted: false,
         packed: Packed::Signed,
+        wgsl: ("quant/iq2_xs.wgsl", include_str!("iq2_xs.wgsl")),
+        item_rows: 1,
     }),
     substitute: None,
     pack: None,
-    wgsl: ("quant/iq2_xs.wgsl", include_str!("iq2_xs.wgsl")),
-    item_rows: 1,
 };
 
 /// Values `32·g ..` of a block.

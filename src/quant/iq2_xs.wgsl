@@ -7,10 +7,6 @@ fn first_iq2_xs${S}(b: u32, g: u32) -> vec4<u32> {
   return vec4<u32>(one_word${S}(at + 2u + 8u * g), one_word${S}(at + 6u + 8u * g), half_bits${S}(at), one_byte${S}(at + 66u + g));
 }
 #else
-var<private> book_iq2_xs${T}: array<u32, 256> = array<u32, 256>(
-#include "quant/codebooks/iq2_xs.txt"
-);
-fn entry_iq2_xs${T}(i: u32) -> u32 { return (book_iq2_xs${T}[i / 2u] >> (16u * (i & 1u))) & 0xffffu; }
 fn packed_iq2_xs${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> u32 {
   let bits = (select(x.x, x.y, c > 3u) >> (8u * (c & 2u))) & 0xffffu;
   return with_signs${T}(of_three${T}(entry_iq2_xs${T}(bits & 511u) >> (8u * (c & 1u))), even_signs${T}(bits >> 9u) >> (4u * (c & 1u)));

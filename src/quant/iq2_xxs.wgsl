@@ -5,10 +5,6 @@ fn first_iq2_xxs${S}(b: u32, g: u32) -> vec4<u32> {
   return vec4<u32>(one_word${S}(66u * b + 2u + 8u * g), one_word${S}(66u * b + 6u + 8u * g), half_bits${S}(66u * b), 0u);
 }
 #else
-var<private> book_iq2_xxs${T}: array<u32, 128> = array<u32, 128>(
-#include "quant/codebooks/iq2_xxs.txt"
-);
-fn entry_iq2_xxs${T}(i: u32) -> u32 { return (book_iq2_xxs${T}[i / 2u] >> (16u * (i & 1u))) & 0xffffu; }
 fn packed_iq2_xxs${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> u32 {
   let k = c / 2u;
   let signs = even_signs${T}((x.y >> (7u * k)) & 127u);

@@ -9,10 +9,6 @@ fn second_iq3_s${S}(b: u32, g: u32) -> vec4<u32> {
   return vec4<u32>(one_byte${S}(110u * b + 66u + g), one_byte${S}(110u * b + 106u + g / 2u), 0u, 0u);
 }
 #else
-var<private> book_iq3_s${T}: array<u32, 256> = array<u32, 256>(
-#include "quant/codebooks/iq3_s.txt"
-);
-fn entry_iq3_s${T}(i: u32) -> u32 { return (book_iq3_s${T}[i / 2u] >> (16u * (i & 1u))) & 0xffffu; }
 fn packed_iq3_s${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> u32 {
   let e = ((select(x.x, x.y, c > 3u) >> (8u * (c & 3u))) & 255u) | (((y.x >> c) & 1u) << 8u);
   return with_signs${T}(0x01010101u + 2u * nibble_bytes${T}(entry_iq3_s${T}(e)), x.z >> (4u * c));

@@ -6,10 +6,6 @@ fn first_iq3_xxs${S}(b: u32, g: u32) -> vec4<u32> {
   return vec4<u32>(one_word${S}(at + 2u + 8u * g), one_word${S}(at + 6u + 8u * g), one_word${S}(at + 66u + 4u * g), half_bits${S}(at));
 }
 #else
-var<private> book_iq3_xxs${T}: array<u32, 128> = array<u32, 128>(
-#include "quant/codebooks/iq3_xxs.txt"
-);
-fn entry_iq3_xxs${T}(i: u32) -> u32 { return (book_iq3_xxs${T}[i / 2u] >> (16u * (i & 1u))) & 0xffffu; }
 fn packed_iq3_xxs${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> u32 {
   let codes = nibble_bytes${T}(entry_iq3_xxs${T}((select(x.x, x.y, c > 3u) >> (8u * (c & 3u))) & 255u));
   let sevens = codes & (codes >> 1u) & (codes >> 2u) & 0x01010101u;

@@ -22,14 +22,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
         factor: Factor::Half(0),
         item,
         table: Some(TABLE),
+        book: None,
         parts: 1,
         shifted: false,
         packed: Packed::Signed,
+        wgsl: ("quant/iq4_nl.wgsl", include_str!("iq4_nl.wgsl")),
+        item_rows: 2,
     }),
     substitute: None,
     pack: Some(|values, block| pack_codes::levels_block(&LEVELS, values, block)),
-    wgsl: ("quant/iq4_nl.wgsl", include_str!("iq4_nl.wgsl")),
-    item_rows: 2,
 };
 
 /// Values `32·g ..` of a block.

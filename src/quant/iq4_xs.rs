@@ -24,14 +24,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
         factor: Factor::Half(0),
         item,
         table: Some(TABLE),
+        book: None,
         parts: 1,
         shifted: false,
         packed: Packed::Signed,
+        wgsl: ("quant/iq4_xs.wgsl", include_str!("iq4_xs.wgsl")),
+        item_rows: 2,
     }),
     substitute: Some(&iq4_nl::FORMAT),
     pack: Some(|values, block| pack_codes::levels_groups(&LEVELS, values, block)),
-    wgsl: ("quant/iq4_xs.wgsl", include_str!("iq4_xs.wgsl")),
-    item_rows: 2,
 };
 
 /// Values `32·g ..` of a block.

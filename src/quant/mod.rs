@@ -29,18 +29,20 @@
 //! # What follows from a descriptor
 //!
 //! A [`BlockFormat`] of integers under scales ([`Linear`]) names a format's fields. From it come its size, the plain reader on the CPU
-//! (`Linear::decode`), the fields that the AVX2 and AVX-512 kernels load (`backends/cpu/dot`), the reader of single elements on a GPU
-//! (`backends/codegen/block_element.wgsl`), the packers (`pack.rs`), its numbers in GGUF files, and the tests. The readers for matrix products on a
-//! GPU are WGSL beside the descriptor.
+//! (`Linear::decode`), the fields that the AVX2 and AVX-512 kernels load (`backends/cpu/dot`), the readers on a GPU, of single elements
+//! (`backends/codegen/block_element.wgsl`), four weights (`shader/lib/quant/linear_quads.wgsl`) and 32 (`linear_loads.wgsl`, `linear_items.wgsl`), the
+//! packers (`pack.rs`), its numbers in GGUF files, and the tests.
 //!
 //! A format whose values are something else ([`Coded`]: tables, codebooks, small floats) has a plain reader of 32 values in Rust and one in WGSL, from
-//! which every other reader comes. Its values are multiplied as floats, or, where they are integers of a byte under a factor, as integers.
+//! which every other reader comes. Its values are multiplied as floats, or, where they are integers of a byte under a factor, as integers. Numbers that
+//! are looked up in a codebook are looked up by kernels of a GPU in a buffer with all of them ([`codebooks`]).
 //!
-//! A new format is a descriptor and its WGSL in this folder, a line in the list below, and a [`DType`](crate::DType).
+//! A new format is a descriptor in this folder (with WGSL, if it is coded), a line in the list below, and a [`DType`](crate::DType).
 
 mod affine;
 mod affine_groups;
 mod block;
+pub(crate) mod codebooks;
 mod coded;
 mod pack;
 mod pack_codes;
@@ -51,6 +53,7 @@ mod tests;
 pub use affine::{Affine, AffineParams, Bits, Granularity, Mapping};
 pub(crate) use block::f16_to_f32;
 pub use block::{BitField, BlockFormat, GgufType, Linear, Numbers, Scales, Values};
+pub use codebooks::codebooks;
 pub(crate) use coded::power_of_two;
 pub use coded::{Coded, Factor, Packed, Table};
 pub use rows::{dequantize, quantize, random_blocks};
@@ -90,16 +93,6 @@ const fn linear(n: usize) -> &'static Linear {
         None => panic!("formats of integers under scales come first"),
     }
 }
-
-/// The codebooks that the WGSL of formats includes: name and text.
-pub(crate) static CODEBOOKS: &[(&str, &str)] = &[
-    ("quant/codebooks/iq1_s.txt", include_str!("codebooks/iq1_s.txt")),
-    ("quant/codebooks/iq2_xxs.txt", include_str!("codebooks/iq2_xxs.txt")),
-    ("quant/codebooks/iq2_xs.txt", include_str!("codebooks/iq2_xs.txt")),
-    ("quant/codebooks/iq2_s.txt", include_str!("codebooks/iq2_s.txt")),
-    ("quant/codebooks/iq3_xxs.txt", include_str!("codebooks/iq3_xxs.txt")),
-    ("quant/codebooks/iq3_s.txt", include_str!("codebooks/iq3_s.txt")),
-];
 
 /// `with_format!(dtype, N => block, _ => other)`: `block` where the dtype is a format of integers under scales, with the constant `N` its place in
 /// [`LINEAR`], so that what it calls is compiled for each format; else `other`.

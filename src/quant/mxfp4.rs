@@ -22,14 +22,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
         factor: Factor::PowerOfTwo(0),
         item,
         table: Some(TABLE),
+        book: None,
         parts: 1,
         shifted: false,
         packed: Packed::Above(12),
+        wgsl: ("quant/mxfp4.wgsl", include_str!("mxfp4.wgsl")),
+        item_rows: 2,
     }),
     substitute: None,
     pack: Some(|values, block| pack_codes::powers_of_two(&E2M1, values, block)),
-    wgsl: ("quant/mxfp4.wgsl", include_str!("mxfp4.wgsl")),
-    item_rows: 2,
 };
 
 /// Values `32·g ..` of a block.

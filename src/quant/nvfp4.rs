@@ -19,14 +19,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
         factor: Factor::SmallFloats,
         item,
         table: None,
+        book: None,
         parts: 2,
         shifted: false,
         packed: Packed::Above(12),
+        wgsl: ("quant/nvfp4.wgsl", include_str!("nvfp4.wgsl")),
+        item_rows: 2,
     }),
     substitute: None,
     pack: Some(|values, block| pack_codes::small_floats(&E2M1, values, block)),
-    wgsl: ("quant/nvfp4.wgsl", include_str!("nvfp4.wgsl")),
-    item_rows: 2,
 };
 
 /// Values `32·g ..` of a block.

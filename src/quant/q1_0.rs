@@ -19,14 +19,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
         factor: Factor::Half(0),
         item,
         table: None,
+        book: None,
         parts: 1,
         shifted: false,
         packed: Packed::Above(1),
+        wgsl: ("quant/q1_0.wgsl", include_str!("q1_0.wgsl")),
+        item_rows: 1,
     }),
     substitute: None,
     pack: Some(pack_codes::signs),
-    wgsl: ("quant/q1_0.wgsl", include_str!("q1_0.wgsl")),
-    item_rows: 1,
 };
 
 /// Values `32·g ..` of a block.

@@ -26,6 +26,4 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     values: Values::Linear(FIELDS),
     substitute: Some(&q4_0::FORMAT),
     pack: Some(|values, block| pack::affine_groups(&FIELDS, values, block)),
-    wgsl: ("quant/q2_K.wgsl", include_str!("q2_k.wgsl")),
-    item_rows: 2,
 };

@@ -28,6 +28,4 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     values: Values::Linear(FIELDS),
     substitute: Some(&q4_0::FORMAT),
     pack: Some(|values, block| pack::symmetric_groups(&FIELDS, values, block)),
-    wgsl: ("quant/q3_K.wgsl", include_str!("q3_k.wgsl")),
-    item_rows: 2,
 };

@@ -25,6 +25,4 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     values: Values::Linear(FIELDS),
     substitute: None,
     pack: Some(|values, block| pack::affine_block(&FIELDS, values, block)),
-    wgsl: ("quant/q4_1.wgsl", include_str!("q4_1.wgsl")),
-    item_rows: 2,
 };

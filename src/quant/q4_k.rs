@@ -28,6 +28,4 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     values: Values::Linear(FIELDS),
     substitute: Some(&q5_0::FORMAT),
     pack: Some(|values, block| pack::affine_groups(&FIELDS, values, block)),
-    wgsl: ("quant/q4_K.wgsl", include_str!("q4_k.wgsl")),
-    item_rows: 2,
 };

@@ -25,6 +25,4 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     values: Values::Linear(FIELDS),
     substitute: None,
     pack: Some(|values, block| pack::symmetric_block(&FIELDS, values, block)),
-    wgsl: ("quant/q5_0.wgsl", include_str!("q5_0.wgsl")),
-    item_rows: 2,
 };

@@ -27,6 +27,4 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     values: Values::Linear(FIELDS),
     substitute: Some(&q5_1::FORMAT),
     pack: Some(|values, block| pack::affine_groups(&FIELDS, values, block)),
-    wgsl: ("quant/q5_K.wgsl", include_str!("q5_k.wgsl")),
-    item_rows: 3,
 };

@@ -27,6 +27,4 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     values: Values::Linear(FIELDS),
     substitute: Some(&q8_0::FORMAT),
     pack: Some(|values, block| pack::symmetric_groups(&FIELDS, values, block)),
-    wgsl: ("quant/q6_K.wgsl", include_str!("q6_k.wgsl")),
-    item_rows: 3,
 };

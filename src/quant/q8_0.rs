@@ -24,6 +24,4 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     values: Values::Linear(FIELDS),
     substitute: None,
     pack: Some(|values, block| pack::signed_bytes(&FIELDS, values, block)),
-    wgsl: ("quant/q8_0.wgsl", include_str!("q8_0.wgsl")),
-    item_rows: 3,
 };

@@ -25,14 +25,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
         factor: Factor::Half(52),
         item,
         table: None,
+        book: None,
         parts: 1,
         shifted: false,
         packed: Packed::Above(1),
+        wgsl: ("quant/tq1_0.wgsl", include_str!("tq1_0.wgsl")),
+        item_rows: 1,
     }),
     substitute: None,
     pack: Some(|values, block| pack_codes::digits(place, values, block)),
-    wgsl: ("quant/tq1_0.wgsl", include_str!("tq1_0.wgsl")),
-    item_rows: 1,
 };
 
 /// Values `32·g ..` of a block.

@@ -19,14 +19,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
         factor: Factor::Half(64),
         item,
         table: None,
+        book: None,
         parts: 1,
         shifted: false,
         packed: Packed::Above(1),
+        wgsl: ("quant/tq2_0.wgsl", include_str!("tq2_0.wgsl")),
+        item_rows: 1,
     }),
     substitute: None,
     pack: Some(pack_codes::crumbs),
-    wgsl: ("quant/tq2_0.wgsl", include_str!("tq2_0.wgsl")),
-    item_rows: 1,
 };
 
 /// Values `32·g ..` of a block.

@@ -42,18 +42,20 @@
 //! let words = GatherParams { rows: U32::size(rows)?, inner: U32::size(inner)? }.words();
 //! ```
 
+pub mod block_values;
 pub mod launch;
 pub mod params;
 pub mod row_group;
 pub mod template;
 pub mod vec16;
 
+pub use block_values::block_values;
 pub use launch::{MAX_GROUPS, col_major, grid, indexable, start, subgroup_barrier, words};
 pub(crate) use params::params;
 pub use params::{F32, StartParams, U32};
 pub use template::{Template, TemplateError, Value};
 
-/// Shared WGSL that any template may include, by file name; besides, the readers of block formats ([`BlockFormat::wgsl`](crate::quant::BlockFormat)).
+/// Shared WGSL that any template may include, by file name; besides, the readers of coded block formats ([`Coded::wgsl`](crate::quant::Coded)).
 pub static LIBRARY: &[(&str, &str)] = &[
     ("coop_tile_scalars.wgsl", include_str!("lib/coop_tile_scalars.wgsl")),
     ("coop_tile_vectors.wgsl", include_str!("lib/coop_tile_vectors.wgsl")),
@@ -76,5 +78,11 @@ pub static LIBRARY: &[(&str, &str)] = &[
     ("quant/scale_min.wgsl", include_str!("lib/quant/scale_min.wgsl")),
     ("quant/tiles.wgsl", include_str!("lib/quant/tiles.wgsl")),
     ("quant/items.wgsl", include_str!("lib/quant/items.wgsl")),
+    ("quant/item.wgsl", include_str!("lib/quant/item.wgsl")),
+    ("quant/item_order.wgsl", include_str!("lib/quant/item_order.wgsl")),
+    ("quant/linear_field.wgsl", include_str!("lib/quant/linear_field.wgsl")),
+    ("quant/linear_items.wgsl", include_str!("lib/quant/linear_items.wgsl")),
+    ("quant/linear_loads.wgsl", include_str!("lib/quant/linear_loads.wgsl")),
+    ("quant/linear_quads.wgsl", include_str!("lib/quant/linear_quads.wgsl")),
     ("quant/loads.wgsl", include_str!("lib/quant/loads.wgsl")),
 ];

@@ -20,7 +20,7 @@
 //! remembered by template and values, since the layers of a model ask for the same sources again and again.
 
 use super::params::Field;
-use crate::quant::{CODEBOOKS, FORMATS};
+use crate::quant::FORMATS;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
@@ -349,7 +349,7 @@ impl Renderer<'_> {
 
     fn include(&mut self, place: Place, file: &str, values: &[(&'static str, &'static str)]) -> Result<()> {
         let file = self.replaced(place, file)?;
-        let formats = FORMATS.into_iter().map(|f| &f.wgsl).chain(CODEBOOKS);
+        let formats = FORMATS.into_iter().filter_map(|f| f.coded().map(|c| &c.wgsl));
         let found = self.template.library.iter().chain(super::LIBRARY).chain(formats).find(|(name, _)| *name == file);
         let Some(&(file, text)) = found else { return place.fail(format!("there is no file {file} to include")) };
         if self.depth == DEPTH {

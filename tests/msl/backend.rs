@@ -201,6 +201,7 @@ impl MslBackend {
         let numbers = dispatch.numbers(params, 0)?;
         let mut block: Vec<u128> = bytemuck::pod_collect_to_vec(&numbers);
         let mut record = [0u128; 1];
+        let mut books: Vec<u128> = bytemuck::pod_collect_to_vec(tensorlogic::quant::codebooks());
         let mut memory =
             vec![Memory { at: block.as_mut_ptr().cast(), bytes: 16 * block.len(), written: false, ordered: true, restored: true }];
         // Sums by atomics of f32 round as they come.
@@ -214,6 +215,7 @@ impl MslBackend {
                 }
                 KernelBuffer::Errors => (record.as_mut_ptr().cast(), 16, false),
                 KernelBuffer::Scratch => (scratch.as_mut_ptr().cast(), 16 * scratch.len(), false),
+                KernelBuffer::Codebooks => (books.as_mut_ptr().cast(), 16 * books.len(), ordered),
             };
             let restored = b.buffer != KernelBuffer::Scratch;
             memory.push(Memory { at, bytes, written: b.written, ordered, restored });

@@ -1,7 +1,7 @@
 //! Block formats, decoded one element at a time from their stored bytes: WGSL that follows from a format's descriptor.
 
-use crate::quant::{BitField, BlockFormat, Coded, Linear, Numbers, Scales, Values};
-use crate::shader::Template;
+use crate::quant::{BitField, BlockFormat, Linear, Numbers, Scales, Values};
+use crate::shader::{Template, block_values};
 
 static ELEMENT: Template = Template::new("block_element.wgsl", include_str!("block_element.wgsl"));
 static CODED_ELEMENT: Template = Template::new("block_coded_element.wgsl", include_str!("block_coded_element.wgsl"));
@@ -46,23 +46,13 @@ fn number(n: &Numbers, i: &str, count: usize, id: usize) -> String {
 pub(super) fn decode(f: &BlockFormat, view: &str, id: usize) -> String {
     match &f.values {
         Values::Linear(fields) => decode_linear(fields, view, id),
-        Values::Coded(coded) => decode_coded(f, coded, view, id),
+        Values::Coded(_) => decode_coded(f, view, id),
     }
 }
 
-fn decode_coded(f: &BlockFormat, coded: &Coded, view: &str, id: usize) -> String {
-    let int = |n: usize| (n as u32).into();
-    let (integers, less) = coded.integers();
-    let values = [
-        ("ID", int(id)),
-        ("VIEW", view.to_string().into()),
-        ("LEN", int(coded.len)),
-        ("PARTS", int(coded.parts)),
-        ("FORMAT", f.name.into()),
-        ("PLANES", f.item_rows.into()),
-        ("INTEGERS", integers.into()),
-        ("LESS", less.into()),
-    ];
+fn decode_coded(f: &BlockFormat, view: &str, id: usize) -> String {
+    let mut values = block_values(f);
+    values.extend([("ID", (id as u32).into()), ("VIEW", view.to_string().into())]);
     CODED_ELEMENT.source(&values).into_owned()
 }
 

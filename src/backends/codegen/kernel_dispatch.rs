@@ -17,6 +17,8 @@ pub enum KernelBuffer {
     /// [`SCRATCH_WORDS`](crate::plan::SCRATCH_WORDS) words that all dispatches share; the first
     /// [`SCRATCH_COUNTERS`](crate::plan::SCRATCH_COUNTERS) are zero between them.
     Scratch,
+    /// The words of [`quant::codebooks`](crate::quant::codebooks).
+    Codebooks,
 }
 
 /// A binding of a kernel.
@@ -80,6 +82,7 @@ pub fn kernel_dispatches(plan: &Plan, adapter: &AdapterInfo, quirks: DriverQuirk
             Bound::Plan(buf) => KernelBuffer::Plan(buf),
             Bound::Errors(_) => KernelBuffer::Errors,
             Bound::Scratch => KernelBuffer::Scratch,
+            Bound::Codebooks => KernelBuffer::Codebooks,
         };
         let bindings = shader.views.iter().map(|v| KernelBinding { buffer: binding(&v.buf), written: v.written }).collect();
         out.push(KernelDispatch { step, wgsl: shader.text, grid: shader.grid, bindings, words: shader.words });

@@ -52,6 +52,8 @@ pub(in crate::backends) enum Bound {
     Errors(usize),
     /// The backend's counters and partial results.
     Scratch,
+    /// The codebooks of block formats, [`codebooks`](crate::quant::codebooks).
+    Codebooks,
 }
 
 /// A binding: a buffer under one declared type.
@@ -314,6 +316,11 @@ impl Operands {
     pub fn scratch4(&mut self) {
         self.views.push(View { buf: Bound::Scratch, ty: Ty::Scratch, written: true, name: "scratch4".into() });
         let _ = writeln!(self.text, "struct Scratch {{ counters: array<atomic<u32>, {SCRATCH_COUNTERS}>, data: array<vec4<u32>> }}");
+    }
+
+    /// The codebooks of block formats.
+    pub fn codebooks(&mut self) {
+        self.views.push(View { buf: Bound::Codebooks, ty: Ty::U32, written: false, name: "codebooks".into() });
     }
 
     /// Writes `name(i) -> u32`, the position of element `i` in its buffer.

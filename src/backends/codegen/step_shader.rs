@@ -79,7 +79,10 @@ pub(super) fn fold(groups: u64) -> [u32; 3] {
 }
 
 /// Puts a shader together: its constants, its bindings, the operands' functions, its body and the helpers that it calls.
-pub(super) fn assemble(head: String, o: Operands, meta: Uniforms, body: &str, grid: [u32; 3]) -> StepShader {
+pub(super) fn assemble(head: String, mut o: Operands, meta: Uniforms, body: &str, grid: [u32; 3]) -> StepShader {
+    if [&o.text, body].iter().any(|text| text.contains("codebooks[")) {
+        o.codebooks();
+    }
     let mut text = head;
     let _ = writeln!(text, "@group(0) @binding(0) var<uniform> m_: array<vec4<u32>, {}>;", meta.rows());
     for (n, v) in o.views.iter().enumerate() {

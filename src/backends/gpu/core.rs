@@ -28,6 +28,8 @@ pub(super) struct Core {
     pub kernels: AtomicU64,
     /// Counters and partial results of kernels whose workgroups work on one result; counters are zero between dispatches.
     pub scratch: wgpu::Buffer,
+    /// The codebooks of block formats.
+    pub codebooks: wgpu::Buffer,
     quirks: Mutex<DriverQuirks>,
     /// The strategy of work whose thread has none, by its place in `PipelineStrategy::ALL`.
     strategy: AtomicU8,
@@ -64,6 +66,14 @@ impl Core {
             usage: wgpu::BufferUsages::STORAGE,
             mapped_at_creation: false,
         });
+        let books: Vec<u8> = crate::quant::codebooks().iter().flat_map(|word| word.to_le_bytes()).collect();
+        let codebooks = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("codebooks"),
+            size: books.len() as u64,
+            usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        driver.queue.write_buffer(&codebooks, 0, &books);
         Arc::new(Core {
             memory: Arc::new(Memory::new(driver.clone(), o.room, o.shared_usage, o.unified)),
             queue: Queue::new(
@@ -75,6 +85,7 @@ impl Core {
             transfers: TransferCounts::default(),
             kernels: AtomicU64::new(0),
             scratch,
+            codebooks,
             quirks: Mutex::default(),
             strategy: AtomicU8::new(PipelineStrategy::Standard as u8),
             info: o.info,

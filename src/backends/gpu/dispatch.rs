@@ -74,7 +74,7 @@ impl Dispatch {
         for b in &self.buffers {
             ids.push(match b {
                 Bound::Plan(b) => find(*b).ok_or_else(missing)?.0.id(),
-                Bound::Errors(_) | Bound::Scratch => 0,
+                Bound::Errors(_) | Bound::Scratch | Bound::Codebooks => 0,
             });
         }
         if let Some(at) = self.groups.iter().position(|g| g.0 == ids) {
@@ -93,6 +93,7 @@ impl Dispatch {
             let buffer = match (&raws[n], b) {
                 (Some(raw), _) => raw,
                 (None, Bound::Errors(n)) => core.records.buffer(*n),
+                (None, Bound::Codebooks) => &core.codebooks,
                 (None, _) => &core.scratch,
             };
             entries.push(wgpu::BindGroupEntry { binding: n as u32 + 1, resource: whole(buffer, 0, None) });

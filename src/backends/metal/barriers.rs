@@ -40,7 +40,7 @@ fn accesses(step: &Step, shader: &StepShader, record: usize) -> Vec<Access> {
     all.extend(step.stores.iter().map(|s| Access::of(&s.target, true)));
     for view in &shader.views {
         match view.buf {
-            Bound::Plan(_) => {}
+            Bound::Plan(_) | Bound::Codebooks => {}
             Bound::Errors(_) => all.push(Access::whole(Bound::Errors(record), true)),
             Bound::Scratch => all.push(Access::whole(Bound::Scratch, true)),
         }

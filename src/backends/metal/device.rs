@@ -38,6 +38,8 @@ pub(super) struct Gpu {
     pub records: Arc<Block>,
     /// Counters and partial results of kernels whose workgroups work on one result; counters are zero between dispatches.
     pub scratch: Arc<Block>,
+    /// The codebooks of block formats.
+    pub codebooks: Arc<Block>,
     pub transfers: TransferCounts,
     /// How many kernels were compiled.
     pub kernels: AtomicU64,
@@ -83,10 +85,13 @@ impl Gpu {
             let memory = Arc::new(Memory::new(device.clone(), name.clone(), watch.clone()));
             let buffer = |bytes| memory.create(bytes, SHARED).ok_or_else(|| refused("memory"));
             let (records, scratch) = (buffer(ERROR_RECORDS * RECORD_BYTES as usize)?, buffer(4 * SCRATCH_WORDS)?);
-            // SAFETY: both are new.
+            let books: Vec<u8> = crate::quant::codebooks().iter().flat_map(|word| word.to_le_bytes()).collect();
+            let codebooks = buffer(books.len())?;
+            // SAFETY: all are new.
             unsafe {
                 records.write(0, &[0; ERROR_RECORDS * RECORD_BYTES as usize]);
                 scratch.write(0, &[0; 4 * SCRATCH_COUNTERS]);
+                codebooks.write(0, &books);
             }
             let key = format!("native {name}");
             let class = AdapterClass { vendor: APPLE, metal: true, software: false };
@@ -118,6 +123,7 @@ impl Gpu {
                 bad_indices: BadIndices::default(),
                 records,
                 scratch,
+                codebooks,
                 transfers: TransferCounts::default(),
                 kernels: AtomicU64::new(0),
                 quirks: Mutex::default(),

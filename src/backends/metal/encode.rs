@@ -203,6 +203,7 @@ impl<'g> Commands<'g> {
                 Bound::Plan(b) => find(*b).into_iter().for_each(|b| self.set(n + 1, &b.0.block, b.0.offset)),
                 Bound::Errors(record) => self.set(n + 1, &gpu.records, record * RECORD_BYTES as usize),
                 Bound::Scratch => self.set(n + 1, &gpu.scratch, 0),
+                Bound::Codebooks => self.set(n + 1, &gpu.codebooks, 0),
             }
         }
         d.label.iter().for_each(|label| self.encoder.pushDebugGroup(&NSString::from_str(label)));

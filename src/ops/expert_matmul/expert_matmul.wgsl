@@ -19,14 +19,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let items = (p.k + 4u * QUADS - 1u) / (4u * QUADS);
   var sum = 0.0;
   for (var i = lid % LANES; i < items; i += LANES) {
-    let x = first(at, i);
-    var y = vec4<u32>(0u); var z = vec4<u32>(0u);
-#if SECOND
-    { y = second(at, i); }
-#endif
-#if THIRD
-    { z = third(at, i); }
-#endif
+#include "quant/item.wgsl" OF = "", PLACE = "at, i"
 #unroll
     for (var s = 0u; s < PARTS; s++) {
       var products = vec4<f32>(); var total = vec4<f32>();

@@ -32,14 +32,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #unroll
       for (var j = 0u; j < PAIRS; j++) { pairs[j] = list[min(first_pair + j, found - 1u)]; }
       for (var i = lid % LANES; i < items; i += LANES) {
-        let x = first(at, i);
-        var y = vec4<u32>(0u); var z = vec4<u32>(0u);
-#if SECOND
-        { y = second(at, i); }
-#endif
-#if THIRD
-        { z = third(at, i); }
-#endif
+#include "quant/item.wgsl" OF = "", PLACE = "at, i"
 #unroll
         for (var s = 0u; s < PARTS; s++) {
           let by = scale(x, y, z, i, s);

@@ -1,11 +1,8 @@
 // How the products with experts' weights read both operands, and sum over a row group.
 
-const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
-const SPAN_ITEMS: u32 = SPAN / WIDTH; // items that share a span of quads
 const PART: u32 = QUADS / PARTS; // quads of a part
 
-// The place in a row of quad c of item i.
-fn quad_of(i: u32, c: u32) -> u32 { return i / SPAN_ITEMS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % SPAN_ITEMS * WIDTH + c % WIDTH; }
+#include "quant/item_order.wgsl"
 // Quad v of row m of x, zero beyond its end.
 fn x4(m: u32, v: u32) -> vec4<f32> {
   let base = m * p.k; let k = 4u * v;

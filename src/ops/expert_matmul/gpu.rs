@@ -53,7 +53,7 @@ pub fn expert_matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         return None;
     }
     let weights = Weights::of(&step.loads[1], k);
-    let Items { planes, quads, strips, span, parts, .. } = weights.shape;
+    let Items { quads, strips, span, parts, .. } = weights.shape;
     let items = k.div_ceil(4 * quads as usize);
     let most = 1 << adapter.workgroup_threads.max(1).ilog2();
     let lanes = (items.next_power_of_two() as u32).clamp(4, 32).min(most);
@@ -75,15 +75,7 @@ pub fn expert_matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         w_start,
         w_offset,
     };
-    let mut consts = vec![
-        ("LANES", lanes),
-        ("QUADS", quads),
-        ("STRIPS", strips),
-        ("SPAN", span),
-        ("PARTS", parts.max(1)),
-        ("SECOND", (planes > 1) as u32),
-        ("THIRD", (planes > 2) as u32),
-    ];
+    let mut consts = vec![("LANES", lanes), ("QUADS", quads), ("STRIPS", strips), ("SPAN", span), ("PARTS", parts.max(1))];
     if many {
         consts.extend([("PAIRS", PAIRS), ("SEGMENT", SEGMENT)]);
     }

@@ -10,8 +10,6 @@
 const GROUP_ROWS: u32 = ROWS / PAIR; // rows of a product in a step
 const BLOCK: u32 = GROUP_ROWS * STEPS;
 const SUBGROUPS: u32 = WORKGROUP / SUBGROUP;
-const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
-const SPAN_ITEMS: u32 = SPAN / WIDTH; // items that share a span of quads
 const EIGHTS: u32 = QUADS / 2u;
 const PART: u32 = QUADS / PARTS; // quads of a part
 const TOP: f32 = 32512.0; // of an item's integers
@@ -23,8 +21,7 @@ var<private> thread: u32;
 // Always true, which a compiler does not know: loads in its branches stay there, together.
 fn always() -> bool { return p.m > 0u; }
 fn halves(h: vec2<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(h.x), unpack2x16float(h.y)); }
-// The place in a row of quad c of item i.
-fn quad_of(i: u32, c: u32) -> u32 { return i / SPAN_ITEMS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % SPAN_ITEMS * WIDTH + c % WIDTH; }
+#include "quant/item_order.wgsl"
 fn largest(x: vec4<f32>) -> f32 { let a = abs(x); return max(max(a.x, a.y), max(a.z, a.w)); }
 fn sum_of(x: vec4<f32>) -> f32 { return (x.x + x.y) + (x.z + x.w); }
 

@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::plan::{Load, Word};
 use crate::quant::{BlockFormat, Scales, Values};
-use crate::shader::{Value, col_major, start};
+use crate::shader::{Value, block_values, col_major, start};
 
 /// The WGSL files that read weights, for templates to include: `weights_quads.wgsl`, or `weights_items.wgsl` and `weights_loads.wgsl`, whose
 /// values are [`Weights::values`].
@@ -51,24 +51,22 @@ pub(crate) struct Items {
     pub parts: u32,
     /// Whether something is added to what is scaled.
     pub shifted: bool,
-    /// Whether a format has packed integers, and what those have too much.
+    /// Whether a format has packed integers.
     pub integers: bool,
-    pub less: u32,
 }
 
 impl Items {
     /// Two quads that are weights as they are.
-    const TWO: Items = Items { planes: 2, quads: 2, strips: 1, span: 2, parts: 0, shifted: false, integers: false, less: 0 };
+    const TWO: Items = Items { planes: 2, quads: 2, strips: 1, span: 2, parts: 0, shifted: false, integers: false };
     /// The same of halves.
     const HALVES: Items = Items { planes: 1, ..Items::TWO };
 
     fn of_block(f: &BlockFormat) -> Items {
         let (planes, f) = match &f.values {
-            Values::Linear(fields) => (f.item_rows, fields),
+            Values::Linear(fields) => (f.item_rows(), fields),
             Values::Coded(coded) => {
-                let (integers, less) = coded.integers();
-                let parts = coded.parts as u32;
-                return Items { planes: f.item_rows, quads: 8, strips: 1, span: 8, parts, shifted: coded.shifted, integers, less };
+                let (parts, (integers, _)) = (coded.parts as u32, coded.integers());
+                return Items { planes: f.item_rows(), quads: 8, strips: 1, span: 8, parts, shifted: coded.shifted, integers };
             }
         };
         // Strips of 32 weights whose quads share words of quants; some are halves with a scale each.
@@ -77,8 +75,7 @@ impl Items {
             Scales::SixBits32 { .. } => 2,
             Scales::Each16(_) | Scales::Nibbles16 { .. } => 4,
         };
-        let less = f.quants.bias.into();
-        Items { planes, quads: 8, strips, span: 8, parts: strips, shifted: f.dmin.is_some(), integers: true, less }
+        Items { planes, quads: 8, strips, span: 8, parts: strips, shifted: f.dmin.is_some(), integers: true }
     }
 }
 
@@ -108,28 +105,19 @@ impl Weights {
 
     /// What the files that read weights ask for.
     pub fn values(&self) -> Vec<(&'static str, Value)> {
-        let (mut format, mut block, mut k_scales, mut coded) = ("", 0, false, false);
-        if let Reader::Blocks(f) = self.reader {
-            (format, block, coded) = (f.name, f.block_len() as u32, f.coded().is_some());
-            k_scales = f.linear().is_some_and(|f| matches!(f.scales, Scales::SixBits32 { .. }));
-        }
-        vec![
-            ("READS_BLOCKS", (block > 0).into()),
+        let mut values = match self.reader {
+            Reader::Blocks(f) => block_values(f),
+            _ => vec![],
+        };
+        values.extend([
+            ("READS_BLOCKS", matches!(self.reader, Reader::Blocks(_)).into()),
             ("READS_HALVES", matches!(self.reader, Reader::Halves(_)).into()),
             ("READS_FLOATS", matches!(self.reader, Reader::Floats).into()),
             ("READS_QUADS", matches!(self.reader, Reader::Quads).into()),
             ("BF16", matches!(self.reader, Reader::Halves(DType::BF16)).into()),
-            ("FORMAT", format.into()),
-            ("BLOCK_SIZE", block.into()),
-            ("BLOCK_QUADS", (block / 4).into()),
-            ("BLOCK_ITEMS", (block / 32).into()),
-            ("K_SCALES", k_scales.into()),
-            ("CODED", coded.into()),
-            ("CODED_PARTS", self.shape.parts.max(1).into()),
-            ("INTEGERS", self.shape.integers.into()),
-            ("LESS", self.shape.less.into()),
             ("PLANES", self.shape.planes.into()),
-        ]
+        ]);
+        values
     }
 
     /// The words of the start and the list of raw loads.

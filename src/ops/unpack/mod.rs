@@ -61,9 +61,7 @@ impl Tensor {
     pub(crate) fn unpacked_for(&self, x: &Tensor) -> TensorResult<Tensor> {
         let rows = x.numel() / self.dims().last().copied().unwrap_or(1).max(1);
         let many = self.dtype().is_block() && x.dtype() == DType::F16 && x.device().backend().unpacks(rows, self.numel());
-        // Kernels of products that look up codebooks take long to compile.
-        let pays = many || (self.dtype().has_codebook() && x.device().capabilities().shaders);
-        if !pays || x.node.tracked {
+        if !many || x.node.tracked {
             return Ok(self.clone());
         }
         let meta = Meta { dtype: DType::F16, shape: *self.shape() };

@@ -2,29 +2,18 @@
 //
 // A format says how an item's quads lie and what they are, see gemv.wgsl and quant/items.wgsl.
 
-const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
-const SPAN_ITEMS: u32 = SPAN / WIDTH; // items that share a span of quads
 const PART: u32 = QUADS / PARTS; // quads of a part
 var<workgroup> tile: array<vec4<f32>, WORKGROUP * (QUADS + 1u)>;
 
 // Where quad q of a workgroup lies: neighbouring threads write to different banks.
 fn local(q: u32) -> u32 { return q + q / QUADS; }
-// The place in memory of quad c of item i.
-fn quad_of(i: u32, c: u32) -> u32 { return i / SPAN_ITEMS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % SPAN_ITEMS * WIDTH + c % WIDTH; }
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
   let group = wid.y * p.groups_x + wid.x;
   let i = min(group * WORKGROUP + lid, p.items - 1u);
   let at = place(0u);
-  let x = first(at, i);
-  var y = vec4<u32>(0u); var z = vec4<u32>(0u);
-#if SECOND
-  { y = second(at, i); }
-#endif
-#if THIRD
-  { z = third(at, i); }
-#endif
+#include "quant/item.wgsl" OF = "", PLACE = "at, i"
 #unroll
   for (var s = 0u; s < PARTS; s++) {
     let by = scale(x, y, z, i, s);
@@ -43,5 +32,6 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   }
 }
 
+#include "quant/item_order.wgsl"
 #include "quant/items.wgsl" SMALL = p.groups_x
 #include "quant/loads.wgsl" N = 0, S = "", START = "p.start + p.offset", K = p.count

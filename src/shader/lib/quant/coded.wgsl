@@ -28,6 +28,10 @@ fn level${T}(i: u32) -> u32 {
 fn levels${T}(q: u32) -> u32 {
   return level${T}(q & 15u) | (level${T}((q >> 8u) & 15u) << 8u) | (level${T}((q >> 16u) & 15u) << 16u) | (level${T}((q >> 24u) & 15u) << 24u);
 }
+#if HAS_BOOK
+// Entry i of the format's codebook: 16 bits.
+fn entry_${FORMAT}${T}(i: u32) -> u32 { return (codebooks[${BOOK}u + i / 2u] >> (16u * (i & 1u))) & 0xffffu; }
+#endif
 #include "quant/${FORMAT}.wgsl" PART = 2
 #if INTEGERS
 fn quad_${FORMAT}${T}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> vec4<f32> {

@@ -6,18 +6,15 @@
 
 #if CODED
 #include "quant/coded.wgsl" T = ""
-fn quad(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> vec4<f32> { return quad_${FORMAT}(x, y, z, i % ${BLOCK_ITEMS}u, c); }
-#if INTEGERS
-fn packed(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> u32 { return packed_${FORMAT}(x, y, z, i % ${BLOCK_ITEMS}u, c); }
-#endif
-fn scale(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, s: u32) -> vec2<f32> { return scale_${FORMAT}(x, y, z, i % ${BLOCK_ITEMS}u, s); }
 #else
 #include "quant/common.wgsl"
 #if K_SCALES
 #include "quant/scale_min.wgsl"
 #endif
-#include "quant/${FORMAT}.wgsl" PART = 2
-fn quad(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> vec4<f32> { return quad_${FORMAT}(x, y, z, i % ${BLOCK_ITEMS}u, c); }
-fn packed(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> u32 { return packed_${FORMAT}(x, y, z, i % ${BLOCK_ITEMS}u, c); }
-fn scale(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, s: u32) -> vec2<f32> { return scale_${FORMAT}(x, y, z, i % ${BLOCK_ITEMS}u, s); }
+#include "quant/linear_items.wgsl"
 #endif
+fn quad(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> vec4<f32> { return quad_${FORMAT}(x, y, z, i % ${BLOCK_ITEMS}u, c); }
+#if INTEGERS
+fn packed(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, c: u32) -> u32 { return packed_${FORMAT}(x, y, z, i % ${BLOCK_ITEMS}u, c); }
+#endif
+fn scale(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, i: u32, s: u32) -> vec2<f32> { return scale_${FORMAT}(x, y, z, i % ${BLOCK_ITEMS}u, s); }

@@ -7,7 +7,11 @@
 #include "quant/bytes.wgsl"
 #endif
 fn block_of${S}(row: u32) -> u32 { return (${START}) / ${BLOCK_SIZE}u + row * (${K} / ${BLOCK_SIZE}u); }
+#if CODED
 #include "quant/${FORMAT}.wgsl" PART = 1, RAW = "raw_${N}"
+#else
+#include "quant/linear_loads.wgsl"
+#endif
 fn first${S}(at: u32, i: u32) -> vec4<u32> { return first_${FORMAT}${S}(at + i / ${BLOCK_ITEMS}u, i % ${BLOCK_ITEMS}u); }
 #if PLANES > 1
 fn second${S}(at: u32, i: u32) -> vec4<u32> { return second_${FORMAT}${S}(at + i / ${BLOCK_ITEMS}u, i % ${BLOCK_ITEMS}u); }

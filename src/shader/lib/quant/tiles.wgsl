@@ -19,18 +19,11 @@ fn block_of(row: u32) -> u32 { return (${START}) / ${BLOCK_SIZE}u + row * (${K} 
 #if CODED
 fn weights4(row: u32, v: u32) -> vec4<f32> {
   let b = block_of(row) + v / ${BLOCK_QUADS}u; let g = v % ${BLOCK_QUADS}u / 8u;
-  let x = first_${FORMAT}(b, g);
-  var y = vec4<u32>(0u); var z = vec4<u32>(0u);
-#if PLANES > 1
-  y = second_${FORMAT}(b, g);
-#endif
-#if PLANES > 2
-  z = third_${FORMAT}(b, g);
-#endif
+#include "quant/item.wgsl" OF = "_${FORMAT}", PLACE = "b, g"
   let by = scale_${FORMAT}(x, y, z, g, v % 8u / ${8 / CODED_PARTS}u);
   return fma(quad_${FORMAT}(x, y, z, g, v % 8u), vec4<f32>(by.x), vec4<f32>(by.y));
 }
 #else
-#include "quant/${FORMAT}.wgsl" PART = 0
+#include "quant/linear_quads.wgsl"
 fn weights4(row: u32, v: u32) -> vec4<f32> { return ${FORMAT}(block_of(row) + v / ${BLOCK_QUADS}u, v % ${BLOCK_QUADS}u); }
 #endif
