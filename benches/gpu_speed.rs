@@ -179,21 +179,24 @@ impl Bench {
 
     /// One row times a weight.
     fn rows_of_one(&mut self) -> Result<()> {
-        use DType::{F16, Q4_0, Q4_1, Q4_K, Q8_0};
-        for (n, k, dtype, floor) in [
-            (4096, 14336, F16, 0.95),
-            (50257, 768, F16, 0.95),
-            (4096, 14336, Q8_0, 0.9),
-            (4096, 14336, Q4_0, 0.75),
-            (4096, 14336, Q4_1, 0.75),
-            (4096, 14336, Q4_K, 0.75),
+        use DType::{F16, F32, Q4_0, Q4_1, Q4_K, Q8_0};
+        for (n, k, activations, dtype, floor) in [
+            (4096, 14336, F16, F16, 0.95),
+            (50257, 768, F16, F16, 0.95),
+            (4096, 14336, F16, Q8_0, 0.9),
+            (4096, 14336, F16, Q4_0, 0.75),
+            (4096, 14336, F16, Q4_1, 0.75),
+            (4096, 14336, F16, Q4_K, 0.75),
+            // What floats of 32 bits cost, which are not multiplied as integers.
+            (4096, 14336, F32, Q4_0, 0.0),
+            (4096, 14336, F32, Q4_K, 0.0),
         ] {
-            let what = format!("matvec {dtype} {n}×{k}");
+            let what = format!("matvec {}{dtype} {n}×{k}", if activations == F32 { "f32 · " } else { "" });
             if !self.wanted(&what) {
                 continue;
             }
             // Different rows: the same product would be computed once.
-            let x = (0..SIDE_BY_SIDE).map(|_| self.tensor(&[1, k], F16)).collect::<TensorResult<Vec<_>>>()?;
+            let x = (0..SIDE_BY_SIDE).map(|_| self.tensor(&[1, k], activations)).collect::<TensorResult<Vec<_>>>()?;
             let w = self.weights(&[n, k], dtype)?;
             let cpu = Device::cpu();
             let xc = x[0].to_device(&cpu)?.cast(DType::F32)?;

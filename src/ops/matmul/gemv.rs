@@ -235,9 +235,10 @@ pub(super) fn with_values(consts: &[(&'static str, u32)]) -> impl Iterator<Item 
     consts.iter().map(|&(name, n)| (name, Value::from(n)))
 }
 
-/// The words of the start of rows of `k` elements of 16 bits that can be read eight at a time.
-pub(super) fn by_eights(s: &Source, k: usize) -> Option<[Word; 2]> {
-    let whole = k.is_multiple_of(8) && s.layout.is_contiguous() && s.layout.offset.is_multiple_of(8) && (s.offset.is_none() || s.aligned);
+/// The words of the start of rows of `k` elements that can be read 16 bytes at a time, and no row ends within eight elements.
+pub(super) fn by_sixteen_bytes(s: &Source, k: usize) -> Option<[Word; 2]> {
+    let per = 16 / s.dtype.block_bytes();
+    let whole = k.is_multiple_of(8) && s.layout.is_contiguous() && s.layout.offset.is_multiple_of(per) && (s.offset.is_none() || s.aligned);
     start(s).filter(|_| whole)
 }
 
@@ -252,8 +253,8 @@ struct GemvPlan {
     chunk: usize,
     /// Items of a thread in K.
     items: usize,
-    /// Where a is, read by eights.
-    eights: Option<[Word; 2]>,
+    /// Where a is, read 16 bytes at a time: halves, or floats that each thread reads itself.
+    start: Option<[Word; 2]>,
     /// Whether activations are kept as halves.
     packed: bool,
 }
@@ -301,8 +302,9 @@ impl GemvPlan {
         if norm.is_some() && (!config.staged || chunk > room) {
             return None;
         }
-        let eights = halves.and_then(|s| by_eights(s, k));
-        Some(GemvPlan { config, mt, pairs: if gated { 2 } else { 1 }, chunk, items, eights, packed })
+        let floats = a.plain().filter(|s| s.dtype == DType::F32 && norm.is_none() && !config.staged);
+        let start = halves.or(floats).and_then(|s| by_sixteen_bytes(s, k));
+        Some(GemvPlan { config, mt, pairs: if gated { 2 } else { 1 }, chunk, items, start, packed })
     }
 }
 
@@ -310,42 +312,45 @@ impl GemvPlan {
 pub(super) fn gemv(g: &Gemv) -> Option<Wgsl> {
     let [batch, _, k] = *g.a.shape.dims() else { return None };
     let plan = GemvPlan::of(g)?;
-    let GemvPlan { config: GemvConfig { workgroup, lanes, rows, prefetch, staged }, mt, pairs, chunk, items, eights, packed } = plan;
+    let GemvPlan { config: GemvConfig { workgroup, lanes, rows, prefetch, staged }, mt, pairs, chunk, items, start, packed } = plan;
     let Items { planes, quads, strips, span, parts, shifted, .. } = g.products.first()?.1.shape;
     let block = (workgroup / lanes * rows / pairs) as usize;
-    let (words, raw, grid) = g.dispatch(block, eights)?;
+    let (words, raw, grid) = g.dispatch(block, start)?;
     // One quad a thread at most.
     let vec_out = g.products.iter().all(|p| p.0 % 4 == 0) && block % 4 == 0 && mt as u32 * rows / pairs <= 4 * lanes;
     let unit = (lanes * prefetch) as usize;
     let switches = [
         ("BATCHED", (batch > 1) as u32),
         ("DOUBLE_BUFFER", (quads == 8 && mt == 1 && items.min(if staged { chunk } else { items }) > unit) as u32),
-        ("DIRECT", (eights.is_some() && !staged) as u32),
+        ("DIRECT", (start.is_some() && !staged) as u32),
         ("STAGED", staged as u32),
         ("VEC_A", (k % 4 == 0) as u32),
         ("VEC_OUT", vec_out as u32),
         ("SCALED", (parts > 0) as u32),
         ("SHIFTED", shifted as u32),
-        ("EIGHTS", eights.is_some() as u32),
+        ("EIGHTS", (start.is_some() && packed) as u32),
         ("SECOND", (planes > 1) as u32),
         ("THIRD", (planes > 2) as u32),
     ];
     let parts = parts.max(1);
     let resident_x = (quads as usize * chunk).div_ceil(workgroup as usize) as u32;
+    // Quads of activations in 16 bytes.
+    let x_quads = if packed { 2 } else { 1 };
     let mut consts = vec![
         ("LANES", lanes),
         ("ROWS", rows),
         ("PREFETCH", prefetch),
         ("MT", mt as u32),
         ("QUADS", quads),
-        ("EIGHTH", quads / 2),
+        ("X_QUADS", x_quads),
+        ("X_ROWS", quads / x_quads),
         ("STRIPS", strips),
         ("SPAN", span),
         ("PARTS", parts),
         ("CHUNK", chunk as u32),
         ("PAIR", pairs),
         ("RESIDENT_X", resident_x),
-        ("AT_ONCE", if eights.is_some() { resident_x.div_ceil(2) } else { resident_x }.clamp(1, 8)),
+        ("AT_ONCE", if start.is_some() && packed { resident_x.div_ceil(2) } else { resident_x }.clamp(1, 8)),
     ];
     consts.extend(switches);
     consts.extend(g.norm_switches());

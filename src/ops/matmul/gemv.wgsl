@@ -5,7 +5,7 @@
 // that come from the same words belong together, and PARTS parts of an item have scales of their own (SCALED), some with something added
 // (SHIFTED).
 // STAGED: a chunk of the activations is staged in workgroup memory; otherwise each thread reads what it needs: all of an item at once, where
-// they are stored as halves (DIRECT). DOUBLE_BUFFER: the next round's items are on their way while one is multiplied.
+// they are stored as halves or floats whose rows can be read X_QUADS quads, 16 bytes, at a time (DIRECT). DOUBLE_BUFFER: the next round's items are on their way while one is multiplied.
 // Several products of one left side may be done at once: PAIR of them row by row in the same row groups, or each in workgroups of its own
 // (`locate` says in which, and a branch around all loads of a round chooses the weights). NORMED: the left side is normalised on its way
 // into workgroup memory; CENTRED: as layer norm does.
@@ -14,8 +14,6 @@ const ROW_GROUPS: u32 = WORKGROUP / LANES;
 const GROUP_ROWS: u32 = ROWS / PAIR; // rows of a product in a row group
 const BLOCK: u32 = ROW_GROUPS * GROUP_ROWS;
 const FOURS: u32 = max(BLOCK / 4u, 1u); // quads of a block, where they are whole
-const WIDTH: u32 = QUADS / STRIPS; // neighbouring quads of an item
-const SPAN_ITEMS: u32 = SPAN / WIDTH; // items that share a span of quads
 const PAIRS: u32 = QUADS / PARTS / 2u; // pairs of neighbouring quads in a part
 // Always true, which a compiler does not know: it moves loads that stand in no branch behind barriers, to where they are used.
 fn always() -> bool { return p.m > 0u; }
@@ -34,7 +32,7 @@ fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
     let e = eight(batch, m, v / 2u * 2u);
     x = halves(select(e.xy, e.zw, v % 2u == 1u));
   }
-#else
+#elif !DIRECT
   {
     let rows = p.m; let size = p.k;
     let at = (batch * rows + min(m, rows - 1u)) * size;
@@ -59,8 +57,7 @@ fn fetch(batch: u32, m: u32, v: u32) -> vec4<f32> {
   return x;
 }
 
-// The place in a row of quad c of item i: STRIPS strips of SPAN quads lie behind each other, and an item has WIDTH quads of each.
-fn quad_of(i: u32, c: u32) -> u32 { return i / SPAN_ITEMS * (SPAN * STRIPS) + c / WIDTH * SPAN + i % SPAN_ITEMS * WIDTH + c % WIDTH; }
+#include "quant/item_order.wgsl"
 // The place in workgroup memory of quad v of a chunk: quad c of item i goes to c * STRIDE + i, so that neighbouring lanes read neighbouring quads.
 fn place_of(m: u32, v: u32) -> u32 {
   let c = v % (SPAN * STRIPS) / SPAN * WIDTH + v % WIDTH;
@@ -83,17 +80,21 @@ fn eight(batch: u32, m: u32, v: u32) -> vec4<u32> {
   }
 #endif
 }
-// What quads c and c + 1 of item i are multiplied with; `e`: where it was read already.
-fn activations(batch: u32, m: u32, i: u32, c: u32, e: vec4<u32>) -> Pair {
+// What quads c and c + 1 of item i are multiplied with; `e` and `f`: the 16 bytes with either, where they were read already.
+fn activations(batch: u32, m: u32, i: u32, c: u32, e: vec4<u32>, f: vec4<u32>) -> Pair {
 #if STAGED
   {
     return Pair(from_staged(xs[(m * QUADS + c) * STRIDE + i]), from_staged(xs[(m * QUADS + c + 1u) * STRIDE + i]));
   }
 #else
   {
-#if DIRECT
+#if DIRECT && EIGHTS
     {
       return Pair(halves(e.xy), halves(e.zw));
+    }
+#elif DIRECT
+    {
+      return Pair(bitcast<vec4<f32>>(e), bitcast<vec4<f32>>(f));
     }
 #else
     {
@@ -117,7 +118,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   let rows = p.m; let cols = columns();
   let lane = lid % LANES; let row_group = lid / LANES;
   let items = (p.k + 4u * QUADS - 1u) / (4u * QUADS);
-  // Where the rows begin, of the weights in units of the format and of the activations in eights.
+  // Where the rows begin, of the weights in units of the format and of the activations in 16 bytes.
   var at: array<u32, ROWS>;
 #for PRODUCT in 0..SEPARATE
   {
@@ -133,7 +134,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #if DIRECT
   {
 #unroll
-    for (var m = 0u; m < MT; m++) { x_at[m] = (p.a_start + p.a_offset + (batch * rows + min(m, rows - 1u)) * p.k) / 8u; }
+    for (var m = 0u; m < MT; m++) { x_at[m] = (p.a_start + p.a_offset + (batch * rows + min(m, rows - 1u)) * p.k) / (4u * X_QUADS); }
   }
 #endif
   // The quad of results that this thread writes, and what it is combined with, which is asked for before anything else.
@@ -154,7 +155,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   var first_next: array<vec4<u32>, ROWS * PREFETCH>;
   var second_next: array<vec4<u32>, ROWS * PREFETCH>;
   var third_next: array<vec4<u32>, ROWS * PREFETCH>;
-  var x_now: array<vec4<u32>, MT * EIGHTH>;
+  var x_now: array<vec4<u32>, MT * X_ROWS>;
   for (var base = 0u; base < items; base += CHUNK) {
 #include "gemv_fetch.wgsl" TO = now, WHEN = "", ITEM = "base + lane + a * LANES"
     var count = items - base;

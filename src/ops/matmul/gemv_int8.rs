@@ -1,6 +1,6 @@
 //! The GPU form of a row times long weights in blocks, where instructions count: threads keep their activations and iterate over the rows.
 
-use super::gemv::{FILES, Gemv, GemvParams, by_eights, with_values};
+use super::gemv::{FILES, Gemv, GemvParams, by_sixteen_bytes, with_values};
 use super::weights::Items;
 use crate::dtype::DType;
 use crate::plan::Wgsl;
@@ -22,7 +22,7 @@ pub(super) fn gemv_int8(g: &Gemv) -> Option<Wgsl> {
     if !integers || !adapter.byte_dots || subgroup < 8 || quads != 8 || items < min_row_blocks || all * items < min_blocks {
         return None;
     }
-    let halves = a.plain().filter(|s| s.dtype == DType::F16).and_then(|s| by_eights(s, k))?;
+    let halves = a.plain().filter(|s| s.dtype == DType::F16).and_then(|s| by_sixteen_bytes(s, k))?;
     let most = tuning.int8_max_threads.min(adapter.workgroup_threads as usize);
     // A row that is normalised is in the threads as a whole.
     let rounds = if norm.is_some() { 1 } else { items.div_ceil(most) };

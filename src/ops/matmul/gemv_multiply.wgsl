@@ -8,7 +8,7 @@
 #unroll
             for (var m = 0u; m < MT; m++) {
 #unroll
-              for (var q = 0u; q < EIGHTH; q++) { x_now[m * EIGHTH + q] = raw_0[x_at[m] + quad_of(min(i, items - 1u), 2u * q) / 2u]; }
+              for (var q = 0u; q < X_ROWS; q++) { x_now[m * X_ROWS + q] = raw_0[x_at[m] + quad_of(min(i, items - 1u), X_QUADS * q) / X_QUADS]; }
             }
           }
         }
@@ -33,7 +33,7 @@
             }
 #unroll
             for (var m = 0u; m < MT; m++) {
-              let x = activations(batch, m, i, c, x_now[m * EIGHTH + c / 2u]);
+              let x = activations(batch, m, i, c, x_now[m * X_ROWS + c / X_QUADS], x_now[m * X_ROWS + (c + 1u) / X_QUADS]);
 #unroll
               for (var r = 0u; r < ROWS; r++) { part[r * MT + m] += dot(w[2u * r], x.a) + dot(w[2u * r + 1u], x.b); }
 #if SHIFTED
