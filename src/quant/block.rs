@@ -59,9 +59,9 @@ impl BitField {
 
     /// The bytes of numbers `i .. i + RUN`, which lie side by side, and where the numbers are in them; `i` and `lanes` are multiples of `RUN`.
     #[inline(always)]
-    fn run<'a, const RUN: usize>(&self, block: &'a [u8], i: usize) -> (&'a [u8; RUN], usize) {
+    fn run<'a, const RUN: usize>(&self, block: &'a [u8], i: usize) -> (&'a [u8], usize) {
         let (byte, bit) = self.place(i);
-        (block[byte..].first_chunk().unwrap_or(&[0; RUN]), bit)
+        (&block[byte..][..RUN], bit)
     }
 }
 
@@ -413,13 +413,20 @@ impl Linear {
     #[inline(always)]
     fn decode_runs<const RUN: usize>(&self, block: &[u8], out: &mut [f32]) {
         let (d, dmin) = (Self::half(block, self.d), self.dmin.map_or(0.0, |at| Self::half(block, at)));
-        let mut scales = [(0.0, 0.0); 16];
-        for (g, scale) in scales[..self.len / RUN].iter_mut().enumerate() {
+        let scale_min = |g: usize| {
             let (s, m) = self.scale_min(block, g);
-            *scale = (d * s as f32, dmin * m as f32);
+            (d * s as f32, dmin * m as f32)
+        };
+        // Few scales of six bits are decoded together; many of whole fields are quicker one by one.
+        let mut together = [(0.0, 0.0); 8];
+        if RUN == 32 {
+            for (g, scale) in together[..self.len / RUN].iter_mut().enumerate() {
+                *scale = scale_min(g);
+            }
         }
         let Numbers { low, high, .. } = self.quants;
-        for ((r, out), (scale, min)) in out.as_chunks_mut::<RUN>().0.iter_mut().enumerate().zip(scales) {
+        for (r, out) in out.as_chunks_mut::<RUN>().0.iter_mut().enumerate() {
+            let (scale, min) = if RUN == 32 { together[r] } else { scale_min(r) };
             let (bytes, bit) = low.run::<RUN>(block, r * RUN);
             let low_bits = |byte: u8| byte >> bit & low.max();
             if let Some(high) = high {

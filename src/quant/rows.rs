@@ -22,7 +22,14 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> TensorResult<(
         DType::F32 => each(bytes, out, f32::from_le_bytes),
         DType::F16 => each(bytes, out, |b| f16::from_le_bytes(b).to_f32()),
         DType::BF16 => each(bytes, out, |b| bf16::from_le_bytes(b).to_f32()),
-        _ => with_format!(dtype, N => LINEAR[N].decode::<{ LINEAR[N].bytes() }, { LINEAR[N].len }>(bytes, out), _ => match dtype.coded() {
+        _ => with_format!(dtype, N => {
+            // A function for each format, as fewer loops of one for all become vectors.
+            #[inline(never)]
+            fn of_format(bytes: &[u8], out: &mut [f32]) {
+                LINEAR[N].decode::<{ LINEAR[N].bytes() }, { LINEAR[N].len }>(bytes, out);
+            }
+            of_format(bytes, out);
+        }, _ => match dtype.coded() {
             Some(coded) => coded.decode(bytes, out),
             None => return Err(TensorError::Unsupported(format!("dequantize from {dtype}"))),
         }),

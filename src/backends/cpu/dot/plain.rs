@@ -6,7 +6,14 @@ use crate::quant::{LINEAR, f16_to_f32, with_format};
 
 /// Decodes whole blocks: `bytes` holds exactly the blocks of `out`'s elements.
 pub(super) fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
-    with_format!(dtype, N => LINEAR[N].decode::<{ LINEAR[N].bytes() }, { LINEAR[N].len }>(bytes, out), _ => floats(dtype, bytes, out));
+    with_format!(dtype, N => {
+        // A function for each format, as fewer loops of one for all become vectors.
+        #[inline(never)]
+        fn of_format(bytes: &[u8], out: &mut [f32]) {
+            LINEAR[N].decode::<{ LINEAR[N].bytes() }, { LINEAR[N].len }>(bytes, out);
+        }
+        of_format(bytes, out);
+    }, _ => floats(dtype, bytes, out));
 }
 
 /// Decodes f32, f16, bf16 and the coded formats; leaves `out` alone for other dtypes, which the callers in this module never pass.
