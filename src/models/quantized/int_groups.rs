@@ -4,7 +4,8 @@ use super::keys::Keys;
 use super::part::{Parts, blocks, number};
 use super::{Blocks, bad};
 use crate::dtype::DType;
-use crate::error::{TensorError, TensorResult};
+use crate::error::TensorResult;
+use half::f16;
 
 /// Who stored the layers.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -146,28 +147,21 @@ impl IntGroups {
         }
         let s = scales.expect(&[inputs / group, outputs])?.halves()?;
         let zeros = zeros.expect(&[inputs / group, outputs / per_word])?.words()?;
-        if let Some(order) = all.get(&format!("{layer}.g_idx")) {
-            let order = order.expect(&[inputs])?.words()?;
-            if order.iter().enumerate().any(|(i, &g)| g as usize != i / group) {
-                return Err(TensorError::Unsupported(format!(
-                    "`{layer}.g_idx` puts columns into groups out of order (`desc_act`); only groups of neighbouring columns are implemented"
-                )));
-            }
-        }
+        let order = group_order(all, &format!("{layer}.g_idx"), inputs, group)?;
         let words = numbers.words()?;
         let (bits, mask) = (self.bits, (1u32 << self.bits) - 1);
         // The number of a column of a word that holds a row's.
         let place = |n: usize| bits * if awq { AWQ_ORDER.iter().position(|&v| v == n % 8).unwrap_or(0) } else { n % per_word };
         let above = if let Layout::Gptq(above) = self.layout { above } else { 0 };
-        blocks(self.dtype(), vec![outputs, inputs], layer, |o, b, block| {
-            let g = b * 32 / group;
-            let z = (zeros[g * (outputs / per_word) + o / per_word] >> place(o) & mask) as u16 + above;
-            put(block, s[g * outputs + o], z, |i| {
-                let i = 32 * b + i;
-                let (word, at) = if awq { (i * wide + o / per_word, place(o)) } else { (i / per_word * wide + o, bits * (i % per_word)) };
-                (words[word] >> at & mask) as u8
-            });
-        })
+        let number = |o: usize, i: usize| {
+            let (word, at) = if awq { (i * wide + o / per_word, place(o)) } else { (i / per_word * wide + o, bits * (i % per_word)) };
+            (words[word] >> at & mask) as u8
+        };
+        let of_group = |o: usize, g: usize| {
+            let zero = (zeros[g * (outputs / per_word) + o / per_word] >> place(o) & mask) as u16 + above;
+            (s[g * outputs + o], zero)
+        };
+        self.rows(vec![outputs, inputs], group, order, layer, number, of_group)
     }
 
     /// compressed-tensors: numbers of `[out,in]` in words of a row, or a byte each; zero points of `[out,in / group]` in words of a column.
@@ -180,14 +174,7 @@ impl IntGroups {
         if !lead.is_empty() || group == 0 || inputs % group != 0 || group % 32 != 0 {
             return Err(bad(layer, format!("a weight of {rows} rows and {inputs} columns in groups of {group}; expected multiples of 32")));
         }
-        if let Some(order) = all.get(&format!("{layer}.weight_g_idx")) {
-            let order = order.words()?;
-            if order.iter().enumerate().any(|(i, &g)| g as usize != i / group) {
-                return Err(TensorError::Unsupported(format!(
-                    "`{layer}.weight_g_idx` puts columns into groups out of order (`actorder`); this is not implemented"
-                )));
-            }
-        }
+        let order = group_order(all, &format!("{layer}.weight_g_idx"), inputs, group)?;
         let per_row = inputs / group;
         let scales = all.of(layer, ".weight_scale")?;
         let s = scales.halves()?;
@@ -207,19 +194,55 @@ impl IntGroups {
             None => None,
         };
         let row_bytes = if packed { 4 * wide } else { wide };
-        blocks(self.dtype(), vec![rows, inputs], layer, |r, b, block| {
-            let g = b * 32 / group;
-            let z = match (&zeros, &zero) {
+        let number = |r: usize, i: usize| {
+            let row = &numbers.bytes[r * row_bytes..][..row_bytes];
+            if packed { number(row, bits, i) } else { (row[i] as i8 as i16 + half as i16) as u8 }
+        };
+        let of_group = |r: usize, g: usize| {
+            let place = if one { 0 } else { r * per_row + g };
+            let zero = match (&zeros, &zero) {
                 (_, Some(words)) => (words[r / (32 / bits) * per_row + g] >> (bits * (r % (32 / bits))) & ((1 << bits) - 1)) as u16,
-                (Some(bytes), None) => (bytes.bytes[if one { 0 } else { r * per_row + g }] as i8 as i16 + half as i16) as u16,
+                (Some(bytes), None) => (bytes.bytes[place] as i8 as i16 + half as i16) as u16,
                 (None, None) => half,
             };
-            let row = &numbers.bytes[r * row_bytes..][..row_bytes];
-            put(block, s[if one { 0 } else { r * per_row + g }], z, |i| {
-                if packed { number(row, bits, 32 * b + i) } else { (row[32 * b + i] as i8 as i16 + half as i16) as u8 }
+            (s[place], zero)
+        };
+        self.rows(vec![rows, inputs], group, order, layer, number, of_group)
+    }
+
+    /// The weight of `number(row, column)` under the scale and zero point `of_group(row, group)`. Where columns are in groups in another order, no
+    /// block of neighbouring columns has one scale: such a weight is f16, each value rounded once, as the libraries decode it.
+    fn rows(
+        &self,
+        shape: Vec<usize>,
+        group: usize,
+        order: Option<Vec<u32>>,
+        layer: &str,
+        number: impl Fn(usize, usize) -> u8 + Sync,
+        of_group: impl Fn(usize, usize) -> (u16, u16) + Sync,
+    ) -> TensorResult<Blocks> {
+        let Some(order) = order else {
+            return blocks(self.dtype(), shape, layer, |r, b, block| {
+                let (scale, zero) = of_group(r, b * 32 / group);
+                put(block, scale, zero, |i| number(r, 32 * b + i));
             });
+        };
+        blocks(DType::F16, shape, layer, |r, i, bytes| {
+            let (scale, zero) = of_group(r, order[i] as usize);
+            let value = f16::from_bits(scale).to_f32() * (f32::from(number(r, i)) - f32::from(zero));
+            bytes.copy_from_slice(&f16::from_f32(value).to_le_bytes());
         })
     }
+}
+
+/// The group of each of so many columns; `None` where neighbouring columns share one, in order.
+fn group_order(all: &Parts<'_>, name: &str, columns: usize, group: usize) -> TensorResult<Option<Vec<u32>>> {
+    let Some(part) = all.get(name) else { return Ok(None) };
+    let order = part.expect(&[columns])?.words()?;
+    if let Some(g) = order.iter().find(|&&g| g as usize >= columns / group) {
+        return Err(bad(name, format!("group {g} of {}", columns / group)));
+    }
+    Ok(order.iter().enumerate().any(|(i, &g)| g as usize != i / group).then_some(order))
 }
 
 /// Stores a block: scale, zero point and numbers.

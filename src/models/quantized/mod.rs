@@ -5,12 +5,14 @@
 //! | MLX: `quantization` with `group_size`, `bits`, `mode` (affine, mxfp4, nvfp4, mxfp8) | `weight`, `scales`, `biases` | A2 to A8; MXFP4, NVFP4, F8_E4M3 |
 //! | `quant_method` fp8 | `weight` F8_E4M3, `weight_scale_inv` or `weight_scale` | F8_E4M3 |
 //! | mxfp4 | `…_blocks`, `…_scales` | MXFP4 |
-//! | awq, gptq | `qweight`, `qzeros`, `scales`, `g_idx` | Z4, Z8 |
+//! | awq, gptq | `qweight`, `qzeros`, `scales`, `g_idx` | Z4, Z8; f16 where columns are in groups out of order |
+//! | bitsandbytes of 4 bits (nf4, fp4) | `weight`, `weight.absmax`, `weight.quant_map`, `weight.quant_state…` | f16, bf16, f32 |
 //! | compressed-tensors (pack-quantized, int-quantized, float-quantized, mxfp4-pack-quantized) | `weight_packed` or `weight`, `weight_scale`, `weight_zero_point` | Z4, Z8, F8_E4M3, MXFP4 |
 //!
 //! Scales of Z and A are f16 in memory: what is f16 in the file stays as it is, and bf16 of 2^-17 and more too; smaller ones are rounded to a
 //! multiple of 2^-24. Everything else is exact. What is none of these is refused by its name and value.
 
+mod four_bit;
 mod fp8;
 mod int_groups;
 mod keys;
@@ -40,6 +42,7 @@ enum Scheme {
     Fp8(fp8::Fp8),
     MxFp4,
     IntGroups(int_groups::IntGroups),
+    FourBit,
 }
 
 /// The quantized layers of a folder.
@@ -70,6 +73,10 @@ impl Quantized {
                 Some("mxfp4") => {
                     keys.only(&["quant_method", "modules_to_not_convert"])?;
                     Scheme::MxFp4
+                }
+                Some("bitsandbytes") => {
+                    four_bit::check(&keys)?;
+                    Scheme::FourBit
                 }
                 Some("awq") => Scheme::IntGroups(int_groups::IntGroups::awq(&keys)?),
                 Some("gptq") => Scheme::IntGroups(int_groups::IntGroups::gptq(&keys)?),
@@ -131,6 +138,7 @@ impl Quantized {
             Scheme::Fp8(fp8) => fp8.weight(&all, layer),
             Scheme::MxFp4 => mxfp4::weight(&all, layer),
             Scheme::IntGroups(groups) => groups.weight(&all, layer),
+            Scheme::FourBit => four_bit::weight(&all, layer),
         };
         blocks.map(Some)
     }
@@ -143,6 +151,15 @@ impl Scheme {
             Scheme::Mlx(_) => &[".weight", ".scales", ".biases"],
             Scheme::Fp8(_) => &[".weight", ".weight_scale_inv", ".weight_scale", ".input_scale", ".activation_scale"],
             Scheme::MxFp4 => &["_blocks", "_scales", ".weight_packed", ".weight_scale", ".input_global_scale"],
+            Scheme::FourBit => &[
+                ".weight",
+                ".weight.absmax",
+                ".weight.quant_map",
+                ".weight.nested_absmax",
+                ".weight.nested_quant_map",
+                ".weight.quant_state.bitsandbytes__nf4",
+                ".weight.quant_state.bitsandbytes__fp4",
+            ],
             Scheme::IntGroups(_) => &[
                 ".qweight",
                 ".qzeros",
@@ -172,6 +189,7 @@ impl Scheme {
                 let layer = tensor.strip_suffix("_blocks").filter(|l| all.get(&format!("{l}_scales")).is_some());
                 layer.map(|l| (l.to_string(), l.to_string())).or_else(|| with(".weight_packed", &[".weight_scale"]))
             }
+            Scheme::FourBit => with(".weight", &[".weight.absmax"]),
             Scheme::IntGroups(_) => {
                 let ends = [(".qweight", ".scales"), (".weight_packed", ".weight_scale"), (".weight", ".weight_scale")];
                 ends.into_iter().find_map(|(end, scales)| with(end, &[scales]))
