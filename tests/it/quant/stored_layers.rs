@@ -210,8 +210,22 @@ fn columns_of_gptq_in_groups_out_of_order() {
 fn layers_of_four_bits_of_bitsandbytes() {
     // The 16 numbers of nf4, `get_4bit_type` of bitsandbytes/functional.py.
     let table: [f32; 16] = [
-        -1.0, -0.696_192_8, -0.525_073_05, -0.394_917_5, -0.284_441_38, -0.184_773_43, -0.091_050_036, 0.0, 0.079_580_3, 0.160_930_2, 0.246_112_3,
-        0.337_915_24, 0.440_709_83, 0.562_617, 0.722_956_84, 1.0,
+        -1.0,
+        -0.696_192_8,
+        -0.525_073_05,
+        -0.394_917_5,
+        -0.284_441_38,
+        -0.184_773_43,
+        -0.091_050_036,
+        0.0,
+        0.079_580_3,
+        0.160_930_2,
+        0.246_112_3,
+        0.337_915_24,
+        0.440_709_83,
+        0.562_617,
+        0.722_956_84,
+        1.0,
     ];
     let (rows, columns) = (24, 96);
     let mut state = 7u32;
@@ -259,10 +273,23 @@ fn layers_of_four_bits_of_bitsandbytes() {
         parts.push(("weight.quant_state.bitsandbytes__nf4", Dtype::U8, vec![say.len()], say));
         let views = parts.iter().map(|(n, d, shape, data)| (format!("layer.{n}"), TensorView::new(*d, shape.clone(), data).unwrap()));
         let tensors = serialize(views, None).unwrap();
-        let config = json!({ "quantization_config": { "quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4" } });
+        let config =
+            json!({ "quantization_config": { "quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4" } });
         for device in devices() {
             let t = only_weight("four-bit", &config, &tensors, &device);
-            assert_eq!((t.dtype().name(), t.dims()), (if dtype == "float16" { "f16" } else if dtype == "bfloat16" { "bf16" } else { "f32" }, &[rows, columns][..]));
+            assert_eq!(
+                (t.dtype().name(), t.dims()),
+                (
+                    if dtype == "float16" {
+                        "f16"
+                    } else if dtype == "bfloat16" {
+                        "bf16"
+                    } else {
+                        "f32"
+                    },
+                    &[rows, columns][..]
+                )
+            );
             assert_eq!(t.cast(DType::F32).unwrap().to_vec().unwrap(), want, "{dtype} on {}", device.name());
             product("nf4", &t, &want, &device);
         }

@@ -4,32 +4,32 @@
 #if SHIFTED_WORDS
 // Word c of the integers: the block begins in the middle of a word (b is even) or at its start, behind which the half takes two bytes.
 #if LOW_WIDTH == 8
-fn low_word(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, c: u32) -> u32 {
+fn low_numbers(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, c: u32) -> u32 {
   let here = select(x, y, c > 3u);
   let next = select(vec4<u32>(x.yzw, y.x), vec4<u32>(y.yzw, z.x), c > 3u);
   let n = next[c & 3u];
   return select((here[c & 3u] >> 16u) | (n << 16u), n, z.y == 1u);
 }
 #else
-fn low_word(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, c: u32) -> u32 {
+fn low_numbers(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, c: u32) -> u32 {
   let next = vec4<u32>(x.yzw, y.x);
   return select((x >> vec4<u32>(16u)) | (next << vec4<u32>(16u)), next, y.y == 1u)[c];
 }
 #endif
 #else
-fn low_word(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, c: u32) -> u32 { return x[c]; }
+fn low_numbers(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, c: u32) -> u32 { return x[c]; }
 #endif
 
 fn packed_${FORMAT}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> u32 {
 #if LOW_WIDTH == 8
-  return low_word(x, y, z, c);
+  return low_numbers(x, y, z, c);
 #elif WHOLE && HIGH
-  return ((low_word(x, y, z, c & 3u) >> (c & 4u)) & 0x0f0f0f0fu) | (spread(y.y >> (4u * c)) << 4u);
+  return ((low_numbers(x, y, z, c & 3u) >> (c & 4u)) & 0x0f0f0f0fu) | (spread(y.y >> (4u * c)) << 4u);
 #elif K_SCALES && HIGH
   let bit = g / 2u * 2u + c / 4u;
-  return ((low_word(x, y, z, c & 3u) >> (c & 4u)) & 0x0f0f0f0fu) | (((z[c & 3u] >> bit) & 0x01010101u) << 4u);
+  return ((low_numbers(x, y, z, c & 3u) >> (c & 4u)) & 0x0f0f0f0fu) | (((z[c & 3u] >> bit) & 0x01010101u) << 4u);
 #elif WHOLE || K_SCALES
-  return (low_word(x, y, z, c & 3u) >> (c & 4u)) & 0x0f0f0f0fu;
+  return (low_numbers(x, y, z, c & 3u) >> (c & 4u)) & 0x0f0f0f0fu;
 #elif LOW_WIDTH == 4
   let strip = c / 2u;
   return ((x[strip % 2u * 2u + c % 2u] >> (strip / 2u * 4u)) & 0x0f0f0f0fu) | (((y[c % 2u] >> (2u * strip)) & 0x03030303u) << 4u);
@@ -45,7 +45,7 @@ fn quad_${FORMAT}(x: vec4<u32>, y: vec4<u32>, z: vec4<u32>, g: u32, c: u32) -> v
 #if SIGNED
   return octets(packed_${FORMAT}(x, y, z, g, c) ^ 0x80808080u, 128.0);
 #elif (WHOLE || K_SCALES) && !HIGH
-  return nibbles(low_word(x, y, z, c & 3u), c > 3u, ${LESS}.0);
+  return nibbles(low_numbers(x, y, z, c & 3u), c > 3u, ${LESS}.0);
 #else
   return octets(packed_${FORMAT}(x, y, z, g, c), ${LESS}.0);
 #endif
