@@ -124,6 +124,16 @@ enum Node {
     Unroll(Place, &'static str),
 }
 
+/// Which files this thread rendered, for tests of what is covered.
+#[cfg(test)]
+pub(crate) mod rendered_files {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+    thread_local! {
+        pub(crate) static FILES: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
+    }
+}
+
 /// A WGSL file that is rendered.
 pub struct Template {
     file: &'static str,
@@ -154,6 +164,8 @@ impl Template {
     /// # Errors
     /// Where the template is wrong, or lacks a value.
     pub fn render(&'static self, values: &Values) -> Result<Arc<str>> {
+        #[cfg(test)]
+        rendered_files::FILES.with_borrow_mut(|f| f.insert(self.file));
         type Done = HashMap<(usize, Vec<(&'static str, Value)>), Arc<str>>;
         static DONE: LazyLock<Mutex<Done>> = LazyLock::new(Mutex::default);
         // A static template is known by its address.

@@ -10,7 +10,7 @@ use crate::quant;
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
-const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+pub(super) const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// What a case computes on a device.
 type Run = Box<dyn Fn(&Device) -> TensorResult<Tensor> + Send + Sync>;
@@ -37,7 +37,7 @@ fn numbers(count: usize, seed: u64) -> Vec<f32> {
 }
 
 /// Such numbers as a tensor.
-fn noise(shape: &[usize], dtype: DType, seed: u64, device: &Device) -> TensorResult<Tensor> {
+pub(super) fn noise(shape: &[usize], dtype: DType, seed: u64, device: &Device) -> TensorResult<Tensor> {
     Tensor::from_vec(numbers(shape.iter().product(), seed), shape, device)?.cast(dtype)
 }
 
@@ -48,7 +48,7 @@ pub(super) fn integers(shape: &[usize], size: i32, seed: u64) -> Vec<f32> {
 }
 
 /// A weight `[rows, columns]` in any dtype of weights.
-fn weight(rows: usize, columns: usize, dtype: DType, seed: u64, device: &Device) -> TensorResult<Tensor> {
+pub(super) fn weight(rows: usize, columns: usize, dtype: DType, seed: u64, device: &Device) -> TensorResult<Tensor> {
     if !dtype.is_block() {
         return noise(&[rows, columns], dtype, seed, device);
     }
@@ -58,7 +58,7 @@ fn weight(rows: usize, columns: usize, dtype: DType, seed: u64, device: &Device)
 }
 
 /// How far a dtype's results may be from the CPU's, as a part of the largest.
-fn rounding(dtype: DType) -> f64 {
+pub(super) fn rounding(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 2e-3,
         DType::BF16 => 1.6e-2,
@@ -123,10 +123,10 @@ const INTEGERS: [Pair; 6] = [
 ];
 
 /// The list of cases while it is made.
-struct List(Vec<Case>);
+pub(super) struct List(Vec<Case>);
 
 impl List {
-    fn add(&mut self, name: String, tolerance: f64, run: impl Fn(&Device) -> TensorResult<Tensor> + Send + Sync + 'static) {
+    pub(super) fn add(&mut self, name: String, tolerance: f64, run: impl Fn(&Device) -> TensorResult<Tensor> + Send + Sync + 'static) {
         self.0.push(Case { name, tolerance, run: Box::new(run) });
     }
 
@@ -240,5 +240,8 @@ pub(super) fn cases() -> Vec<Case> {
     list.products();
     list.attention();
     list.others();
+    list.training();
+    list.models();
+    list.codebooks();
     list.0
 }

@@ -5,6 +5,7 @@
 mod cases;
 mod chips;
 mod litmus;
+mod model_cases;
 #[cfg(test)]
 mod tests;
 

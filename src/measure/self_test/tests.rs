@@ -1,6 +1,16 @@
 //! The recorded values are complete, wrong values are told, and a report survives its file.
 
 use super::*;
+use crate::backends::codegen::kernel_shaders;
+use crate::backends::cpu::CpuBackend;
+use crate::backends::dry_run::DryRun;
+use crate::backends::{Backend, Buffer, Bytes, PoolControl, TunedAdapter};
+use crate::error::At;
+use crate::plan::{AdapterInfo, Capabilities, MemoryStats, Plan, RunTimes, SubgroupSync, Timing};
+use crate::shader::template::rendered_files::FILES;
+use crate::tuning::{AdapterClass, Tuning, TuningSource};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// What the CPU gives now, in the file's form.
 fn lines() -> String {
@@ -68,4 +78,158 @@ fn chips_are_known_by_their_names() {
     assert_eq!(published_bandwidth("Apple M3 Max (metal)"), Some([300e9, 400e9]));
     assert_eq!(published_bandwidth("Apple M12 (metal)"), None);
     assert_eq!(published_bandwidth("NVIDIA H100"), None);
+}
+
+/// A GPU that computes nothing: the kernels of what it is given are written.
+struct Writer {
+    dry: DryRun,
+    adapter: TunedAdapter,
+}
+
+impl Backend for Writer {
+    fn name(&self) -> String {
+        format!("a writer of kernels ({})", self.adapter.info.tuning.name)
+    }
+    fn supports(&self, dtype: DType) -> bool {
+        !matches!(dtype, DType::F64 | DType::I64)
+    }
+    fn size_class(&self, bytes: usize) -> Option<usize> {
+        self.dry.size_class(bytes)
+    }
+    fn alloc(&self, bytes: usize) -> TensorResult<Buffer> {
+        self.dry.alloc(bytes)
+    }
+    fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
+        self.dry.upload(bytes)
+    }
+    fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
+        kernel_shaders(plan, &self.adapter.info)?;
+        self.dry.run(plan, inputs, outputs, params)
+    }
+    fn start_timing(&self, detail: Timing) -> TensorResult<()> {
+        self.dry.start_timing(detail)
+    }
+    fn finish_timing(&self) -> TensorResult<Vec<RunTimes>> {
+        self.dry.finish_timing()
+    }
+    fn read(&self, buffer: &Buffer, start: usize, out: &mut [u8]) -> TensorResult<()> {
+        self.dry.read(buffer, start, out)
+    }
+    fn view(&self, buffer: &Buffer, start: usize, len: usize, show: &mut dyn FnMut(&[u8])) -> TensorResult<()> {
+        self.dry.view(buffer, start, len, show)
+    }
+    fn overwrite(&self, buffer: &Buffer, bytes: &[u8]) -> TensorResult<()> {
+        self.dry.overwrite(buffer, bytes)
+    }
+    fn synchronize(&self) -> TensorResult<()> {
+        Ok(())
+    }
+    fn max_buffers(&self) -> usize {
+        16
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::GPU
+    }
+    fn adapter(&self) -> Option<&TunedAdapter> {
+        Some(&self.adapter)
+    }
+    fn memory(&self) -> MemoryStats {
+        self.dry.memory()
+    }
+    fn pool(&self) -> &dyn PoolControl {
+        self.dry.pool()
+    }
+    fn label(&self, buffer: &Buffer, op: &'static str, at: At) {
+        self.dry.label(buffer, op, at);
+    }
+    fn submits(&self) -> u64 {
+        self.dry.submits()
+    }
+    fn is_busy(&self) -> bool {
+        false
+    }
+}
+
+/// The files of the kernels that the cases need on a GPU with this table, subgroups of so many threads and matrices of this edge.
+fn kernel_files(tuning: Tuning, [subgroup, coop]: [u32; 2]) -> BTreeSet<&'static str> {
+    let info = AdapterInfo {
+        subgroup,
+        f16: true,
+        workgroup_bytes: if tuning.name == "nvidia" { 48 << 10 } else { 32 << 10 },
+        workgroup_threads: 1024,
+        coop,
+        coop_vectors: false,
+        subgroup_sync: if subgroup > 0 { SubgroupSync::Barrier } else { SubgroupSync::None },
+        coherent: false,
+        byte_dots: tuning.name == "nvidia",
+        raw: None,
+        tuning: Arc::new(tuning),
+    };
+    let class = AdapterClass { vendor: 0, metal: false, software: false };
+    let adapter = TunedAdapter::new(info, TuningSource::Given, class, String::new());
+    let device = Device::from_backend(Arc::new(Writer { dry: DryRun::of(CpuBackend::open()), adapter }));
+    FILES.with_borrow_mut(BTreeSet::clear);
+    for case in cases() {
+        if let Err(e) = (case.run)(&device).and_then(|t| t.eval().map(drop)) {
+            panic!("{}: {e}", case.name);
+        }
+    }
+    FILES.with_borrow(BTreeSet::clone)
+}
+
+/// The files of kernels that the sources name.
+fn all_files() -> BTreeSet<String> {
+    let mut folders = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src/ops"))];
+    let mut files = BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
+            if entry.is_dir() {
+                folders.push(entry);
+            } else if entry.extension().is_some_and(|e| e == "rs") && !entry.ends_with("tests.rs") {
+                let text = std::fs::read_to_string(&entry).unwrap();
+                files.extend(text.split("Template::new(\"").skip(1).filter_map(|t| Some(t.split('"').next()?.to_string())));
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn cases_need_every_kernel_there_is() {
+    let apple = kernel_files(Tuning::apple(), [32, 8]);
+    let other = kernel_files(Tuning::nvidia(), [32, 16]);
+    let plain = kernel_files(Tuning::generic(), [0, 0]);
+    let known: BTreeSet<String> = apple.iter().chain(&other).chain(&plain).map(|f| f.to_string()).collect();
+    let missing: Vec<String> = all_files().difference(&known).cloned().collect();
+    assert_eq!(missing, Vec::<String>::new(), "no case needs these");
+    println!("on Apple's GPUs {} kernels: {apple:?}", apple.len());
+    assert!(apple.len() >= 25, "{} kernels on Apple's GPUs", apple.len());
+}
+
+#[test]
+fn cases_have_every_dtype_of_their_kind() {
+    let names: Vec<String> = cases().into_iter().map(|c| c.name).collect();
+    let has = |kind: &str, dtype: DType| names.iter().any(|n| n.starts_with(kind) && n.ends_with(&format!(" {dtype}")));
+    for kind in [
+        "map",
+        "rows",
+        "product",
+        "attention",
+        "gradients",
+        "cross_entropy",
+        "experts",
+        "pages",
+        "scan",
+        "gather",
+        "scatter",
+        "copy",
+        "sort",
+    ] {
+        let missing: Vec<DType> = [DType::F32, DType::F16, DType::BF16].into_iter().filter(|d| !has(kind, *d)).collect();
+        assert_eq!(missing, [], "{kind}");
+    }
+    let written = |d: &DType| crate::quant::quantize(*d, &vec![0.5; d.block()]).is_ok();
+    for dtype in DType::BLOCKS.into_iter().filter(|d| written(d) && !model_cases::GROUPS.contains(d)) {
+        assert!(has("product", dtype) && has("unpack", dtype), "{dtype}");
+    }
 }
