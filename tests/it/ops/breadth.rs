@@ -80,7 +80,7 @@ fn operations_give_what_pytorch_gives() -> TensorResult<()> {
                 assert_eq!(g.dims(), sizes(&w["shape"]), "case {n}, {op} {attrs}");
                 let tolerance = if op.ends_with("fft") || op == "interpolate" { 2e-5 } else { 0.0 };
                 let near = |a: f64, b: f64| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= tolerance * (1.0 + b.abs());
-                let wrong = values.iter().zip(&w_values).position(|(a, b)| !near(f64::from(*a), *b));
+                let wrong = values.iter().zip(&w_values).position(|(a, b)| !near(f64::from(*a), f64::from(*b as f32)));
                 assert_eq!(wrong, None, "case {n}, {op} {attrs} on {}: {values:?}, not {w_values:?}", device.name());
             }
         }
