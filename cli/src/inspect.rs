@@ -112,7 +112,7 @@ fn show_lacks(l: &Lacks) -> Result<(), Failure> {
     }
     if !l.settings.is_empty() {
         output::result("  settings that it lacks")?;
-        l.settings.iter().try_for_each(|s| output::result(&format!("    {}", clip(s))))?;
+        l.settings.iter().try_for_each(|s| output::result(&format!("    {s}")))?;
     }
     if !l.tensors.is_empty() {
         output::result("  tensors that it has no place for")?;

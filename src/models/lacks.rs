@@ -56,25 +56,25 @@ pub fn lacks(weights: Weights) -> TensorResult<Option<Lacks>> {
     for known in ARCHITECTURES {
         let settings = Settings::new(&weights)?;
         let description = (known.describe)(&settings);
-        let left = settings.left();
-        described.push((left.len() + if description.is_err() { REFUSED } else { 0 }, known, description, left, settings));
+        let cost = settings.left().len() + if description.is_err() { REFUSED } else { 0 };
+        described.push((cost, known, description, settings));
     }
     described.sort_by_key(|(cost, ..)| *cost);
     let mut best: Option<(usize, Lacks)> = None;
-    for (cost, known, description, left, settings) in described.into_iter().take(COMPARED) {
-        let (more, found) = compared(&weights, known, description, left, &settings, &name);
-        if best.as_ref().is_none_or(|(least, _)| cost + more < *least) {
-            best = Some((cost + more, found));
+    for (_, known, description, settings) in described.into_iter().take(COMPARED) {
+        let (cost, found) = compared(&weights, known, description, &settings, &name);
+        if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+            best = Some((cost, found));
         }
     }
     Ok(best.map(|(_, lacks)| lacks))
 }
 
+/// What the file of architecture `name` has that a known one lacks, and how much that is.
 fn compared(
     weights: &Weights,
     known: &Architecture,
     description: TensorResult<Description>,
-    settings: Vec<String>,
     asked: &Settings<'_>,
     name: &str,
 ) -> (usize, Lacks) {
@@ -91,13 +91,15 @@ fn compared(
             (refusal, w.left(unused, &left_out))
         }
     };
+    // Some settings are asked for while tensors are read.
+    let settings = asked.left();
     let mut tensors: BTreeMap<String, (usize, String)> = BTreeMap::new();
     for stored in left {
         tensors.entry(pattern(&stored)).or_insert((0, stored)).0 += 1;
     }
     let shape = |name: &str| weights.any(name).map(|t| t.dims().to_vec()).unwrap_or_default();
     let tensors: Vec<_> = tensors.into_iter().map(|(p, (count, first))| (p, count, shape(&first))).collect();
-    let cost = tensors.len() + if refusal.is_some() { REFUSED } else { 0 };
+    let cost = settings.len() + tensors.len() + if refusal.is_some() { REFUSED } else { 0 };
     (cost, Lacks { architecture: name.into(), nearest: known.names[0], refusal, settings, tensors })
 }
 
@@ -134,7 +136,6 @@ mod tests {
         assert_eq!((found.architecture.as_str(), found.refusal), ("qwen9", None), "{:?}", found.nearest);
         assert_eq!(found.settings, ["`mixing_rate` is 0.5"]);
         assert_eq!(found.tensors, []);
-        // Without the norms of heads there is no place for their tensors in any other.
         std::fs::remove_dir_all(&folder).unwrap();
         let folder = changed(|c| c["model_type"] = "qwen3".into());
         assert_eq!(lacks(Weights::open(&folder, &Device::cpu()).unwrap()).unwrap(), None);

@@ -525,8 +525,9 @@ impl<'a> Settings<'a> {
                 left.filter_map(|(k, v)| says(self.left_in_gguf(k, v))).collect()
             }
             (_, Some(Json::Object(config))) => {
+                let general = says(self.same_for_all());
                 let left = config.iter().filter(|(k, _)| without_effect(k).is_none());
-                left.filter_map(|(k, v)| says(self.left_in_config(k, v))).collect()
+                general.into_iter().chain(left.filter_map(|(k, v)| says(self.left_in_config(k, v)))).collect()
             }
             _ => Vec::new(),
         }

@@ -390,7 +390,7 @@ impl<'a> Tensors<'a> {
         inputs: usize,
         outputs: usize,
         bias: Option<bool>,
-        sorted: Option<&dyn Fn(&Tensor) -> TensorResult<Tensor>>,
+        sorted: Option<&InOrder<'_>>,
     ) -> TensorResult<Projection> {
         let (own, bias_name) = (format!("{name}.weight"), format!("{name}.bias"));
         let in_order = |t: Tensor| sorted.map_or_else(|| Ok(t.clone()), |sorted| evaluated(sorted(&t)?));
@@ -547,6 +547,9 @@ impl<'a> Tensors<'a> {
         }
     }
 }
+
+/// Puts the Hub's rows in GGUF's order.
+type InOrder<'f> = dyn Fn(&Tensor) -> TensorResult<Tensor> + 'f;
 
 /// The text with Python's bare `Infinity`, which JSON does not have, as transformers 5 writes it: `{"__float__": "Infinity"}`.
 fn with_infinities(text: &[u8]) -> Vec<u8> {

@@ -16,7 +16,7 @@ impl Tensor {
     /// ```
     /// # use tensorlogic::prelude::*;
     /// let x = Tensor::new(&[-1.0, -0.0, 0.0, 2.0], &Device::cpu())?;
-    /// assert_eq!(x.signbit()?.to_vec1::<bool>()?, [true, true, false, false]);
+    /// assert_eq!(x.signbit()?.cast(DType::U8)?.to_vec1::<u8>()?, [1, 1, 0, 0]);
     /// # Ok::<(), TensorError>(())
     /// ```
     #[track_caller]

@@ -33,7 +33,11 @@ fn json(text: &str) -> Option<Vec<ToolCall>> {
     while !rest.is_empty() {
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
         match values.next()?.ok()? {
-            Value::Array(all) => all.iter().try_for_each(|v| Some(calls.push(call(v)?)))?,
+            Value::Array(all) => {
+                for v in &all {
+                    calls.push(call(v)?);
+                }
+            }
             v => calls.push(call(&v)?),
         }
         rest = rest[values.byte_offset()..].trim_start_matches([';', ',', ' ', '\n', '\r', '\t']);

@@ -100,7 +100,7 @@ pub const OFFERS: &[Offer] = &[
     Offer { family: "smollm3", repo: "HuggingFaceTB/SmolLM3-3B", parameters: "3 B", license: "Apache-2.0" },
     Offer { family: "qwen2", repo: "Qwen/Qwen2.5-0.5B-Instruct", parameters: "0.5 B", license: "Apache-2.0" },
     Offer { family: "qwen3", repo: "Qwen/Qwen3-0.6B", parameters: "0.6 B", license: "Apache-2.0" },
-    Offer { family: "gemma3", repo: "google/gemma-3-270m-it", parameters: "270 M", license: "Gemma terms of use, login" },
+    Offer { family: "gemma 3", repo: "google/gemma-3-270m-it", parameters: "270 M", license: "Gemma terms of use, login" },
     Offer { family: "phi3", repo: "microsoft/Phi-4-mini-instruct", parameters: "3.8 B", license: "MIT" },
     Offer { family: "olmo2", repo: "allenai/OLMo-2-0425-1B-Instruct", parameters: "1 B", license: "Apache-2.0" },
     Offer { family: "granite", repo: "ibm-granite/granite-3.3-2b-instruct", parameters: "2 B", license: "Apache-2.0" },

@@ -119,7 +119,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["gemma2"], gemma2::describe),
     Architecture::new(&["phi2", "phi"], phi::describe),
     Architecture::new(&["phi3"], phi3::describe),
-    Architecture::new(&["smollm3"], smollm3::describe).with_gguf(smollm3::to_gguf),
+    Architecture::new(&["smollm3"], smollm3::describe),
     Architecture::new(&["olmo"], olmo::describe),
     Architecture::new(&["olmo2"], olmo2::describe).with_gguf(qwen2::to_gguf),
     Architecture::new(&["olmo3"], olmo2::describe3),

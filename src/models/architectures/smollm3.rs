@@ -2,7 +2,6 @@
 
 use super::common::{self, Usual};
 use crate::error::TensorResult;
-use crate::io::GgufWriter;
 use crate::models::decoder::Description;
 use crate::models::rope_settings::RopeDefaults;
 use crate::models::settings::{NONE, Settings};
@@ -24,12 +23,4 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     }
     common::unturned(&mut d, |i| !turned[i]);
     Ok(d)
-}
-
-/// As Llama's; GGUF's readers take every fourth layer not to turn, and know no windows.
-pub(super) fn to_gguf(s: &Settings<'_>, d: &Description, w: &mut GgufWriter) -> TensorResult<()> {
-    let attention = |i: usize| d.layers[i].mixer.attention();
-    s.only((0..d.layers.len()).all(|i| attention(i).is_some_and(|a| a.rope.is_some() == ((i + 1) % 4 != 0))), "no_rope_layers")?;
-    s.only((0..d.layers.len()).all(|i| attention(i).is_some_and(|a| a.window.is_none())), "use_sliding_window")?;
-    common::to_gguf(s, d, w)
 }

@@ -201,7 +201,7 @@ impl Tensor {
 
     fn transform(&self, op: &'static str, d: isize, inverse: bool, at: At) -> TensorResult<Tensor> {
         let k = self.complex_dim(op, d, at)?;
-        if !self.device().is_cpu() {
+        if !self.device().capabilities().host_memory {
             let m = format!("{op} runs on the CPU, not on {}; move the tensor there by to_device(&Device::cpu())", self.device().name());
             return Err(TensorError::UnsupportedDevice(m));
         }

@@ -1,6 +1,7 @@
 //! Operations of tensors, and how they fuse.
 
 mod batches;
+mod breadth;
 mod byte_entropy;
 mod conformance;
 mod custom;
