@@ -160,6 +160,7 @@ fn serve(engine: &Engine, prompts: &[Vec<u32>], tokens: usize, round: usize) -> 
         for event in answer {
             match event {
                 Event::Token(_) => times.push(start.elapsed()),
+                Event::LogProbs(_) => {}
                 Event::Finished(..) => break,
                 Event::Failed(e) => return Err(Failure::from(e)),
             }

@@ -1,21 +1,24 @@
 //! The engine: one thread that owns model and device, takes requests and gives events.
 
+use super::adjust::{Adjust, log_probs};
 use super::pages::PAGE;
 use super::request::{Event, FinishReason, Refusal, Request, Sampling, Usage};
 use super::scheduler::{Chunk, Full, Limits, RowId, Scheduler, Submission, Work};
-use super::steps::{RowInput, Steps};
+use super::steps::{Chosen, RowInput, Steps};
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::eval::Download;
 use crate::models::Model;
 use crate::models::paged::PagedCache;
 use crate::models::sampler::{NAN_TOKEN, nan_error};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of keys and values that an engine takes by default.
 const KV_BYTES: usize = 1 << 30;
@@ -80,9 +83,12 @@ pub struct EngineStats {
     pub cancelled: u64,
 }
 
+/// Who hears a request's events, on the engine's thread.
+type Listener = Box<dyn FnMut(Event) + Send>;
+
 /// What the engine's thread is told.
 enum Message {
-    Submit(RowId, Request, Sender<Event>),
+    Submit(RowId, Request, Listener, Arc<AtomicUsize>),
     Cancel(RowId),
     Stop,
 }
@@ -120,13 +126,26 @@ pub struct Engine {
     /// Requests that were taken and have not ended, and how many there may be.
     taken: Arc<AtomicUsize>,
     most: usize,
+    round: Arc<Round>,
+}
+
+/// Since when the engine has been in its round: milliseconds behind the start, plus one; 0 while it has nothing to do.
+struct Round {
+    start: Instant,
+    since: AtomicU64,
+}
+
+/// A request that was taken. Dropping it cancels what is left.
+pub struct Ticket {
+    id: RowId,
+    door: Arc<Mutex<Door>>,
+    cached: Arc<AtomicUsize>,
 }
 
 /// A request that was taken: its events. Dropping it cancels what is left.
 pub struct Answer {
-    id: RowId,
+    ticket: Ticket,
     events: Receiver<Event>,
-    door: Arc<Mutex<Door>>,
     done: bool,
 }
 
@@ -147,9 +166,10 @@ impl Engine {
         let (sender, receiver) = channel();
         let (started, start) = channel();
         let taken = Arc::new(AtomicUsize::new(0));
-        let (own, count, device) = (stats.clone(), taken.clone(), device.clone());
+        let round = Arc::new(Round { start: Instant::now(), since: AtomicU64::new(0) });
+        let (own, count, turn, device) = (stats.clone(), taken.clone(), round.clone(), device.clone());
         let most = options.rows.saturating_add(options.waiting);
-        let run = move || match Core::new(model, &device, &options, own, count) {
+        let run = move || match Core::new(model, &device, &options, own, count, turn) {
             Ok(core) => {
                 let _ = started.send(Ok(core.scheduler.longest()));
                 core.run(&receiver);
@@ -160,7 +180,7 @@ impl Engine {
         let thread = thread.map_err(|e| TensorError::State(format!("the engine's thread: {e}")))?;
         let longest = start.recv().map_err(|_| TensorError::State("the engine's thread ended".into()))??;
         let door = Arc::new(Mutex::new(Door { next: 0, sender }));
-        Ok(Engine { door, thread: Some(thread), stats, longest, vocab, taken, most })
+        Ok(Engine { door, thread: Some(thread), stats, longest, vocab, taken, most, round })
     }
 
     /// Tokens of prompt and answer that one request may have.
@@ -176,11 +196,61 @@ impl Engine {
         EngineStats { waiting, ..stats }
     }
 
+    /// Ids of the model's vocabulary are below this number.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// Whether the engine's thread is there; without it all requests are refused.
+    pub fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|t| !t.is_finished())
+    }
+
+    /// How long the engine has been busy with one round of its work, a step or two; zero while it has none. Where this grows to seconds, the device hangs.
+    pub fn in_round(&self) -> Duration {
+        match self.round.since.load(Relaxed) {
+            0 => Duration::ZERO,
+            since => self.round.start.elapsed().saturating_sub(Duration::from_millis(since - 1)),
+        }
+    }
+
+    /// Ends all requests, each with [`Event::Failed`], and takes no more. Does not wait.
+    pub fn stop(&self) {
+        let _ = lock(&self.door).sender.send(Message::Stop);
+    }
+
     /// Takes a request; its events come as the engine goes on.
     ///
     /// # Errors
     /// [`Refusal`]: the prompt is too long or wrong, or too many requests wait.
     pub fn submit(&self, request: Request) -> Result<Answer, Refusal> {
+        let (events, receiver) = channel();
+        // Whoever does not listen has dropped the answer, which cancels it.
+        let ticket = self.submit_to(request, move |event| drop(events.send(event)))?;
+        Ok(Answer { ticket, events: receiver, done: false })
+    }
+
+    /// Takes a request whose events go to `listener`, which is called on the engine's thread and must not block. It is dropped behind the last event, and without
+    /// one where the request is cancelled or the engine's thread ends.
+    ///
+    /// # Errors
+    /// Those of [`Engine::submit`].
+    ///
+    /// ```
+    /// use tensorlogic::models::{self, Weights};
+    /// use tensorlogic::serving::{Engine, EngineOptions, Event, Request};
+    /// use tensorlogic::Device;
+    ///
+    /// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    /// # let model = models::load(&Weights::open(file, &Device::cpu())?, None)?;
+    /// # let engine = Engine::start(model, &Device::cpu(), EngineOptions { rows: 2, context: Some(128), ..Default::default() })?;
+    /// let (sender, events) = std::sync::mpsc::channel();
+    /// let ticket = engine.submit_to(Request::new(&[5, 6, 7], 8), move |event| drop(sender.send(event)))?;
+    /// assert_eq!(events.iter().filter(|e| matches!(e, Event::Token(_))).count(), 8);
+    /// drop(ticket); // earlier, this would have cancelled the request
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn submit_to(&self, request: Request, listener: impl FnMut(Event) + Send + 'static) -> Result<Ticket, Refusal> {
         let invalid = |what: String| Err(Refusal::Invalid(TensorError::Value(what)));
         request.sampling.check().map_err(Refusal::Invalid)?;
         if request.prompt.is_empty() {
@@ -192,10 +262,16 @@ impl Engine {
         if let Some(t) = request.prompt.iter().find(|&&t| t as usize >= self.vocab) {
             return invalid(format!("token {t} is not in the vocabulary of {}", self.vocab));
         }
+        if let Some((t, _)) = request.sampling.bias.iter().find(|(t, _)| *t as usize >= self.vocab) {
+            return invalid(format!("the bias is for token {t}, which is not in the vocabulary of {}", self.vocab));
+        }
+        if let Some(n) = request.logprobs.filter(|&n| n > Request::MOST_LOGPROBS) {
+            return invalid(format!("log-probabilities of {n} tokens; at most {} are given", Request::MOST_LOGPROBS));
+        }
         if request.prompt.len() + 1 > self.longest {
             return Err(Refusal::TooLong { prompt: request.prompt.len(), longest: self.longest });
         }
-        let (events, receiver) = channel();
+        let cached = Arc::new(AtomicUsize::new(0));
         let mut door = lock(&self.door);
         if self.taken.load(Relaxed) >= self.most {
             return Err(Refusal::QueueFull);
@@ -204,15 +280,15 @@ impl Engine {
         // Numbers and messages are in one order.
         door.next += 1;
         let id = door.next;
-        door.sender.send(Message::Submit(id, request, events)).map_err(|_| Refusal::Stopped)?;
+        door.sender.send(Message::Submit(id, request, Box::new(listener), cached.clone())).map_err(|_| Refusal::Stopped)?;
         drop(door);
-        Ok(Answer { id, events: receiver, door: self.door.clone(), done: false })
+        Ok(Ticket { id, door: self.door.clone(), cached })
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        let _ = lock(&self.door).sender.send(Message::Stop);
+        self.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -220,13 +296,18 @@ impl Drop for Engine {
 }
 
 impl Answer {
+    /// Tokens of the prompt that needed no reading; known from the first token on.
+    pub fn cached(&self) -> usize {
+        self.ticket.cached()
+    }
+
     /// Waits for the next event; `None` after the last.
     pub fn next_event(&mut self) -> Option<Event> {
         if self.done {
             return None;
         }
         let event = self.events.recv().unwrap_or_else(|_| Event::Failed(TensorError::State("the engine has stopped".into())));
-        self.done = !matches!(event, Event::Token(_));
+        self.done = matches!(event, Event::Finished(..) | Event::Failed(_));
         Some(event)
     }
 
@@ -239,6 +320,7 @@ impl Answer {
         while let Some(event) = self.next_event() {
             match event {
                 Event::Token(token) => tokens.push(token),
+                Event::LogProbs(_) => {}
                 Event::Finished(_, usage) => return Ok((tokens, usage)),
                 Event::Failed(e) => return Err(e),
             }
@@ -255,18 +337,28 @@ impl Iterator for Answer {
     }
 }
 
-impl Drop for Answer {
+impl Ticket {
+    /// Tokens of the prompt that needed no reading; known from the first token on.
+    pub fn cached(&self) -> usize {
+        self.cached.load(Relaxed)
+    }
+}
+
+impl Drop for Ticket {
     fn drop(&mut self) {
-        if !self.done {
-            let _ = lock(&self.door).sender.send(Message::Cancel(self.id));
-        }
+        // The engine knows whether anything is left to cancel.
+        let _ = lock(&self.door).sender.send(Message::Cancel(self.id));
     }
 }
 
 /// A request that the engine works on.
 struct Live {
-    events: Sender<Event>,
+    listener: Listener,
+    /// Where others find how much of its prompt was cached.
+    cached: Arc<AtomicUsize>,
     sampling: Sampling,
+    adjust: Option<Adjust>,
+    logprobs: Option<usize>,
     ends: Vec<u32>,
     prompt: usize,
     written: usize,
@@ -275,7 +367,7 @@ struct Live {
 /// Tokens on their way to the host, one for each of these rows; `None` for one whose prompt goes on.
 struct Flight {
     rows: Vec<Option<RowId>>,
-    download: Download,
+    chosen: Chosen,
 }
 
 /// What the engine's thread has.
@@ -290,6 +382,7 @@ struct Core {
     own: EngineStats,
     /// Requests that were taken and have not ended.
     taken: Arc<AtomicUsize>,
+    round: Arc<Round>,
 }
 
 impl Core {
@@ -299,6 +392,7 @@ impl Core {
         options: &EngineOptions,
         stats: Arc<Mutex<EngineStats>>,
         taken: Arc<AtomicUsize>,
+        round: Arc<Round>,
     ) -> TensorResult<Core> {
         let shape = model.shape();
         let possible = model.rereads_beyond().unwrap_or(usize::MAX).min(shape.context);
@@ -344,7 +438,7 @@ impl Core {
         let ahead = usize::from(device.capabilities().queue);
         let scheduler = Scheduler::new(limits);
         let (live, flight, own) = (HashMap::new(), VecDeque::new(), EngineStats::default());
-        let core = Core { steps, scheduler, live, flight, ahead, stats, own, taken };
+        let core = Core { steps, scheduler, live, flight, ahead, stats, own, taken, round };
         core.publish();
         Ok(core)
     }
@@ -370,7 +464,7 @@ impl Core {
                 let message = if idle { messages.recv().ok() } else { messages.try_recv().ok() };
                 idle = false;
                 match message {
-                    Some(Message::Submit(id, request, events)) => self.submit(id, request, events),
+                    Some(Message::Submit(id, request, listener, cached)) => self.submit(id, request, listener, cached),
                     Some(Message::Cancel(id)) => {
                         cancelled += usize::from(self.live.remove(&id).is_some());
                         self.scheduler.end(id, true);
@@ -379,30 +473,41 @@ impl Core {
                     None => break,
                 }
             }
-            match self.step() {
-                Ok(busy) => idle = !busy,
-                Err(e) => self.fail_all(&e),
+            self.round.since.store(self.round.start.elapsed().as_millis() as u64 + 1, Relaxed);
+            // A panic ends what runs, as an error of the device does, and not the engine.
+            match catch_unwind(AssertUnwindSafe(|| self.step())) {
+                Ok(Ok(busy)) => idle = !busy,
+                Ok(Err(e)) => self.fail_all(&e),
+                Err(_) => self.fail_all(&TensorError::Internal("a step of the engine panicked".into())),
             }
+            self.round.since.store(0, Relaxed);
             self.own.cancelled += cancelled as u64;
             self.publish();
             self.taken.fetch_sub(cancelled, Relaxed);
         }
     }
 
-    fn submit(&mut self, id: RowId, request: Request, events: Sender<Event>) {
-        let Request { prompt, max_tokens, sampling, ends, cache_name } = request;
-        let live = Live { events, sampling, ends, prompt: prompt.len(), written: 0 };
+    fn submit(&mut self, id: RowId, request: Request, listener: Listener, cached: Arc<AtomicUsize>) {
+        let Request { prompt, max_tokens, sampling, ends, logprobs, cache_name } = request;
+        let adjust = Adjust::of(&sampling, &prompt);
+        let mut live = Live { listener, cached, sampling, adjust, logprobs, ends, prompt: prompt.len(), written: 0 };
         match self.scheduler.submit(Submission { id, prompt, most: max_tokens, name: cache_name }) {
             Ok(()) => drop(self.live.insert(id, live)),
             Err(Full::TooLong | Full::Waiting) => {
                 self.taken.fetch_sub(1, Relaxed);
-                let _ = live.events.send(Event::Failed(TensorError::State("out of pages for the request".into())));
+                (live.listener)(Event::Failed(TensorError::State("out of pages for the request".into())));
             }
         }
     }
 
     /// One round; false if there is nothing to do.
     fn step(&mut self) -> TensorResult<bool> {
+        if self.live.values().any(|l| l.adjust.as_ref().is_some_and(Adjust::looks_back)) {
+            // The next choice depends on tokens that are on their way.
+            while !self.flight.is_empty() {
+                self.arrive()?;
+            }
+        }
         match self.scheduler.next(!self.flight.is_empty()) {
             Work::Idle => return Ok(false),
             Work::Wait => self.arrive()?,
@@ -431,13 +536,14 @@ impl Core {
             .map(|(c, (tokens, pages))| {
                 let live = self.live.get(&c.row).filter(|_| c.ends);
                 let draws = live.map_or(0, |l| (c.start + c.len - l.prompt) as u32);
-                RowInput { tokens, from: None, start: c.start, pages, draws, sampling: live.map_or(&none, |l| &l.sampling) }
+                let (sampling, adjust, scored) = choice_of(live, &none);
+                RowInput { tokens, from: None, start: c.start, pages, draws, sampling, adjust, scored }
             })
             .collect();
-        let download = self.steps.read(shape, &inputs)?;
+        let chosen = self.steps.read(shape, &inputs)?;
         self.own.read_steps += 1;
         self.own.read_tokens += chunks.iter().map(|c| c.len as u64).sum::<u64>();
-        self.flight.push_back(Flight { rows: chunks.iter().map(|c| c.ends.then_some(c.row)).collect(), download });
+        self.flight.push_back(Flight { rows: chunks.iter().map(|c| c.ends.then_some(c.row)).collect(), chosen });
         Ok(())
     }
 
@@ -457,12 +563,13 @@ impl Core {
                 let live = self.live.get(id);
                 let from = places.get(id).copied().filter(|_| tokens.is_empty());
                 let draws = live.map_or(0, |l| (start + 1 - l.prompt) as u32);
-                RowInput { tokens, from, start, pages, draws, sampling: live.map_or(&none, |l| &l.sampling) }
+                let (sampling, adjust, scored) = choice_of(live, &none);
+                RowInput { tokens, from, start, pages, draws, sampling, adjust, scored }
             })
             .collect();
-        let download = self.steps.write(&inputs)?;
+        let chosen = self.steps.write(&inputs)?;
         self.own.write_steps += 1;
-        self.flight.push_back(Flight { rows: rows.into_iter().map(Some).collect(), download });
+        self.flight.push_back(Flight { rows: rows.into_iter().map(Some).collect(), chosen });
         Ok(())
     }
 
@@ -474,10 +581,12 @@ impl Core {
 
     /// Waits for the tokens of the oldest step, and gives them out.
     fn arrive(&mut self) -> TensorResult<()> {
-        let Some(Flight { rows, download }) = self.flight.pop_front() else { return Ok(()) };
-        let tokens = download.wait::<i32>()?;
-        for (id, token) in rows.into_iter().zip(tokens).filter_map(|(id, token)| Some((id?, token))) {
-            let Some(live) = self.live.get_mut(&id) else { continue };
+        let Some(Flight { rows, chosen }) = self.flight.pop_front() else { return Ok(()) };
+        let tokens = chosen.tokens.wait::<i32>()?;
+        let logits = chosen.logits.map(|(copy, dtype)| floats(copy, dtype)).transpose()?.unwrap_or_default();
+        let vocab = logits.len() / rows.len().max(1);
+        for (place, (id, token)) in rows.into_iter().zip(tokens).enumerate() {
+            let Some((id, live)) = id.and_then(|id| Some((id, self.live.get_mut(&id)?))) else { continue };
             if token == NAN_TOKEN {
                 self.finish(id, Err(nan_error()));
                 continue;
@@ -492,10 +601,20 @@ impl Core {
             live.written += 1;
             if live.written == 1 {
                 self.own.cached_tokens += cached as u64;
+                live.cached.store(cached, Relaxed);
             }
             self.own.written_tokens += 1;
-            // Whoever does not listen has dropped the answer, which cancels it.
-            let _ = live.events.send(Event::Token(token));
+            if let Some(adjust) = &mut live.adjust {
+                adjust.wrote(token);
+            }
+            if let Some(count) = live.logprobs {
+                (live.listener)(Event::LogProbs(log_probs(
+                    logits.get(place * vocab..(place + 1) * vocab).unwrap_or_default(),
+                    token,
+                    count,
+                )));
+            }
+            (live.listener)(Event::Token(token));
             if self.scheduler.is_complete(id) {
                 self.finish(id, Ok(FinishReason::Length));
             }
@@ -507,10 +626,10 @@ impl Core {
     fn finish(&mut self, id: RowId, how: TensorResult<FinishReason>) {
         let cached = self.scheduler.cached_tokens(id);
         self.scheduler.end(id, how.is_ok());
-        let Some(live) = self.live.remove(&id) else { return };
+        let Some(mut live) = self.live.remove(&id) else { return };
         self.taken.fetch_sub(1, Relaxed);
         let usage = Usage { prompt: live.prompt, cached, written: live.written };
-        let _ = live.events.send(how.map_or_else(Event::Failed, |reason| Event::Finished(reason, usage)));
+        (live.listener)(how.map_or_else(Event::Failed, |reason| Event::Finished(reason, usage)));
     }
 
     fn fail_all(&mut self, e: &TensorError) {
@@ -518,6 +637,20 @@ impl Core {
         for id in self.scheduler.ids() {
             self.finish(id, Err(e.clone()));
         }
+    }
+}
+
+/// How a row's token is chosen: its settings, what it wants changed about its logits, and whether it wants to have them.
+fn choice_of<'a>(live: Option<&'a Live>, none: &'a Sampling) -> (&'a Sampling, Option<&'a Adjust>, bool) {
+    live.map_or((none, None, false), |l| (&l.sampling, l.adjust.as_ref(), l.logprobs.is_some()))
+}
+
+/// Waits for numbers of this type.
+fn floats(copy: Download, dtype: DType) -> TensorResult<Vec<f32>> {
+    match dtype {
+        DType::F16 => Ok(copy.wait::<half::f16>()?.into_iter().map(half::f16::to_f32).collect()),
+        DType::BF16 => Ok(copy.wait::<half::bf16>()?.into_iter().map(half::bf16::to_f32).collect()),
+        _ => copy.wait::<f32>(),
     }
 }
 

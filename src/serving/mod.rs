@@ -4,6 +4,7 @@
 //! What differs from row to row of a step is data (positions, pages, numbers of keys, settings of the choice), so that a few prepared steps serve every
 //! mixture of requests (`steps`). A `scheduler` without device or clock decides which rows go on, and which pages they have (`pages`).
 
+mod adjust;
 mod choose;
 mod engine;
 mod pages;
@@ -11,5 +12,5 @@ mod request;
 mod scheduler;
 mod steps;
 
-pub use engine::{Answer, Engine, EngineOptions, EngineStats};
-pub use request::{Event, FinishReason, Refusal, Request, Sampling, Usage};
+pub use engine::{Answer, Engine, EngineOptions, EngineStats, Ticket};
+pub use request::{Event, FinishReason, LogProbs, Refusal, Request, Sampling, Usage};

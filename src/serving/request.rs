@@ -17,11 +17,31 @@ pub struct Sampling {
     pub min_p: f64,
     /// The seed of the stream.
     pub seed: u64,
+    /// Subtracted from the logits of tokens that were written.
+    pub presence_penalty: f64,
+    /// The same, as often as the token was written.
+    pub frequency_penalty: f64,
+    /// Divides the positive logits of tokens of prompt and answer, and multiplies the negative ones (Keskar et al., 2019); 1 for none.
+    pub repetition_penalty: f64,
+    /// Numbers that are added to the logits of tokens.
+    pub bias: Vec<(u32, f32)>,
 }
 
 impl Default for Sampling {
     fn default() -> Self {
-        Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 }
+        let (presence_penalty, frequency_penalty, repetition_penalty) = (0.0, 0.0, 1.0);
+        let bias = Vec::new();
+        Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: 0,
+            presence_penalty,
+            frequency_penalty,
+            repetition_penalty,
+            bias,
+        }
     }
 }
 
@@ -31,8 +51,16 @@ impl Sampling {
     /// # Errors
     /// [`TensorError::Config`], which names the setting.
     pub fn check(&self) -> TensorResult<()> {
-        let &Sampling { temperature, top_k, top_p, min_p, .. } = self;
-        crate::models::Sampler { temperature, top_k, top_p, min_p, ..Default::default() }.check()
+        let &Sampling { temperature, top_k, top_p, min_p, repetition_penalty, .. } = self;
+        for (name, v) in [("presence penalty", self.presence_penalty), ("frequency penalty", self.frequency_penalty)] {
+            if !v.is_finite() {
+                return Err(TensorError::Config(format!("{name} is {v}; expected a finite number")));
+            }
+        }
+        if let Some((token, v)) = self.bias.iter().find(|(_, v)| v.is_nan()) {
+            return Err(TensorError::Config(format!("the bias of token {token} is {v}; expected a number")));
+        }
+        crate::models::Sampler { temperature, top_k, top_p, min_p, repetition_penalty, ..Default::default() }.check()
     }
     /// Whether tokens are drawn.
     pub(crate) fn draws(&self) -> bool {
@@ -55,14 +83,26 @@ pub struct Request {
     pub sampling: Sampling,
     /// Tokens that end the answer; they are not part of it.
     pub ends: Vec<u32>,
+    /// Whether log-probabilities are wanted, and of how many of the most likely tokens besides the chosen one; at most [`Request::MOST_LOGPROBS`].
+    pub logprobs: Option<usize>,
     /// Whose prefixes it shares: only requests with the same name read each other's cached keys and values.
     pub cache_name: Arc<str>,
 }
 
 impl Request {
+    /// Most likely tokens whose log-probabilities are given at most.
+    pub const MOST_LOGPROBS: usize = 20;
+
     /// The most likely tokens after a prompt, at most `max_tokens`.
     pub fn new(prompt: &[u32], max_tokens: usize) -> Request {
-        Request { prompt: prompt.to_vec(), max_tokens, sampling: Sampling::default(), ends: Vec::new(), cache_name: "".into() }
+        Request {
+            prompt: prompt.to_vec(),
+            max_tokens,
+            sampling: Sampling::default(),
+            ends: Vec::new(),
+            logprobs: None,
+            cache_name: "".into(),
+        }
     }
 }
 
@@ -86,9 +126,20 @@ pub struct Usage {
     pub written: usize,
 }
 
+/// Natural logarithms of the probabilities that the model gives, before settings of the choice change them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogProbs {
+    /// That of the token that was chosen.
+    pub chosen: f32,
+    /// Those of the most likely tokens, the best first.
+    pub top: Vec<(u32, f32)>,
+}
+
 /// What happens to a request, in order. The last is [`Event::Finished`] or [`Event::Failed`].
 #[derive(Clone, Debug)]
 pub enum Event {
+    /// The probabilities of the token that comes next, where they were asked for.
+    LogProbs(LogProbs),
     /// The next token.
     Token(u32),
     /// The answer is whole.

@@ -134,7 +134,7 @@ impl Scheduler {
         }
         let prompt = s.prompt.len();
         let row = Row {
-            most: (prompt + s.most.max(1)).min(self.longest()),
+            most: prompt.saturating_add(s.most.max(1)).min(self.longest()),
             target: prompt,
             planned: prompt,
             tokens: s.prompt,

@@ -1,11 +1,12 @@
 //! The steps of an engine on its device: for each shape one that was prepared, over tensors that are overwritten between runs.
 
+use super::adjust::Adjust;
 use super::choose::{Choice, settings, stream};
 use super::pages::PAGE;
 use super::request::Sampling;
 use crate::backends::Bytes;
 use crate::device::Device;
-use crate::dtype::Element;
+use crate::dtype::{DType, Element};
 use crate::error::{TensorError, TensorResult};
 use crate::eval::{Download, PreparedStep, download_first};
 use crate::models::paged::PagedCache;
@@ -29,6 +30,17 @@ pub(super) struct RowInput<'a> {
     /// How many tokens the row has drawn.
     pub draws: u32,
     pub sampling: &'a Sampling,
+    /// What it wants changed about its logits.
+    pub adjust: Option<&'a Adjust>,
+    /// Whether its logits are wanted.
+    pub scored: bool,
+}
+
+/// What a step gives, on its way to the host.
+pub(super) struct Chosen {
+    pub tokens: Download,
+    /// The logits of all rows, where one wants its own, and the type that they have.
+    pub logits: Option<(Download, DType)>,
 }
 
 /// Numbers on the device that the host overwrites.
@@ -80,6 +92,9 @@ pub(super) struct Steps {
     writes: BTreeMap<usize, PreparedStep>,
     reads: BTreeMap<[usize; 2], ReadStep>,
     choices: HashMap<(usize, Choice), PreparedStep>,
+    /// Steps that change logits by divisors and addends `[rows,V]`, which are there from the first on.
+    adjusts: HashMap<usize, PreparedStep>,
+    changes: Option<[Shared<f32>; 2]>,
     /// Rows of a step at most, and pages of a row.
     most: [usize; 2],
 }
@@ -99,6 +114,8 @@ impl Steps {
             writes: BTreeMap::new(),
             reads: BTreeMap::new(),
             choices: HashMap::new(),
+            adjusts: HashMap::new(),
+            changes: None,
             most: [rows, row_pages],
             model,
             device: device.clone(),
@@ -170,6 +187,7 @@ impl Steps {
     }
 
     fn prepare_choices(&mut self, width: usize, logits: &Tensor) -> TensorResult<()> {
+        self.prepare_adjust(width, logits)?;
         for choice in Choice::ALL {
             if self.choices.contains_key(&(width, choice)) {
                 continue;
@@ -186,6 +204,38 @@ impl Steps {
             self.choices.insert((width, choice), step);
         }
         Ok(())
+    }
+
+    /// Prepares the change of logits `[width,V]`, for every width once.
+    fn prepare_adjust(&mut self, width: usize, logits: &Tensor) -> TensorResult<()> {
+        if self.adjusts.contains_key(&width) {
+            return Ok(());
+        }
+        let shape = [self.most[0], logits.dims()[1]];
+        if self.changes.is_none() {
+            self.changes = Some([Shared::new(&shape, &self.device)?, Shared::new(&shape, &self.device)?]);
+        }
+        let Some([divisors, addends]) = &self.changes else { return Ok(()) };
+        let [d, a] = [divisors.tensor.narrow(0, 0, width)?, addends.tensor.narrow(0, 0, width)?];
+        let l = logits.cast(DType::F32)?;
+        let changed = l.gt(0.0)?.where_(&l.div(&d)?, &l.mul(&d)?)?.add(&a)?.cast(logits.dtype())?;
+        let step = PreparedStep::record(&changed, &[logits, &divisors.tensor, &addends.tensor])?;
+        self.adjusts.insert(width, step);
+        Ok(())
+    }
+
+    /// The logits as the rows want them.
+    fn adjust(&mut self, width: usize, rows: &[RowInput<'_>], logits: &Tensor) -> TensorResult<Tensor> {
+        let (step, changes) = self.adjusts.get(&width).zip(self.changes.as_mut()).ok_or_else(|| no_step("changes logits of", width))?;
+        let [divisors, addends] = changes;
+        let v = logits.dims()[1];
+        let (mut d, mut a) = (vec![1f32; divisors.host.len()], vec![0f32; addends.host.len()]);
+        for (i, adjust) in rows.iter().enumerate().filter_map(|(i, row)| Some((i, row.adjust?))) {
+            adjust.write(&mut d[i * v..(i + 1) * v], &mut a[i * v..(i + 1) * v]);
+        }
+        divisors.set(d)?;
+        addends.set(a)?;
+        step.run(&[logits, &divisors.tensor, &addends.tensor])?.ok_or_else(|| no_step("changes logits of", width))
     }
 
     /// The widths of steps that write, and the shapes of those that read.
@@ -232,17 +282,21 @@ impl Steps {
     }
 
     /// Chooses a token of each row of logits; they are on their way to the host.
-    fn choose(&self, width: usize, choice: Choice, logits: &Tensor, count: usize) -> TensorResult<Download> {
+    fn choose(&mut self, width: usize, choice: Choice, logits: &Tensor, rows: &[RowInput<'_>]) -> TensorResult<Chosen> {
+        let changed = rows.iter().any(|r| r.adjust.is_some()).then(|| self.adjust(width, rows, logits)).transpose()?;
         let step = self.choices.get(&(width, choice)).ok_or_else(|| no_step("chooses for", width))?;
-        let given = [&self.last, &self.draws.tensor, &self.keys.tensor, &self.settings.tensor, logits];
+        let given = [&self.last, &self.draws.tensor, &self.keys.tensor, &self.settings.tensor, changed.as_ref().unwrap_or(logits)];
         // The copy goes with it.
         self.device.backend().defer_submit();
         step.run(&given)?;
-        download_first(&self.last, count)
+        let tokens = download_first(&self.last, rows.len())?;
+        let scored = rows.iter().any(|r| r.scored);
+        let copy = || Ok((download_first(logits, rows.len() * logits.dims()[1])?, logits.dtype()));
+        Ok(Chosen { tokens, logits: scored.then(copy).transpose()? })
     }
 
     /// Submits a step that writes one token for each row.
-    pub fn write(&mut self, rows: &[RowInput<'_>]) -> TensorResult<Download> {
+    pub fn write(&mut self, rows: &[RowInput<'_>]) -> TensorResult<Chosen> {
         let width = self.writes.range(rows.len()..).next().map(|(w, _)| *w).ok_or_else(|| no_step("writes for", rows.len()))?;
         let choice = self.set_rows(rows)?;
         let most = self.most[0];
@@ -256,11 +310,11 @@ impl Steps {
         self.numbers.set(numbers)?;
         let step = self.writes.get(&width).ok_or_else(|| no_step("writes for", width))?;
         let logits = step.run(&self.step_tensors())?.ok_or_else(|| no_step("has logits for", width))?;
-        self.choose(width, choice, &logits, rows.len())
+        self.choose(width, choice, &logits, rows)
     }
 
     /// Submits a step that reads tokens of each row, and chooses the token behind them.
-    pub fn read(&mut self, shape: [usize; 2], rows: &[RowInput<'_>]) -> TensorResult<Download> {
+    pub fn read(&mut self, shape: [usize; 2], rows: &[RowInput<'_>]) -> TensorResult<Chosen> {
         let choice = self.set_rows(rows)?;
         let [height, width] = shape;
         let mut numbers = vec![0i32; 3 * height * width];
@@ -281,7 +335,7 @@ impl Steps {
         let mut given = self.step_tensors();
         given.extend([&s.numbers.tensor, &s.rows.tensor]);
         let logits = s.step.run(&given)?.ok_or_else(|| no_step("has logits for", height))?;
-        self.choose(height, choice, &logits, rows.len())
+        self.choose(height, choice, &logits, rows)
     }
 }
 

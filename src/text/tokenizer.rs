@@ -345,6 +345,26 @@ impl Tokenizer {
         Some(&self.vocabulary.get(id)?.text)
     }
 
+    /// The bytes that a token stands for within a text, which may be a part of a character; those of a special token are its name.
+    ///
+    /// # Errors
+    /// [`TensorError::Value`] where the id is not in the vocabulary.
+    ///
+    /// ```
+    /// # use tensorlogic::{Device, models::Weights, text::Tokenizer};
+    /// let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    /// let tokenizer = Tokenizer::from_gguf(Weights::open(file, &Device::cpu())?.gguf().unwrap())?;
+    /// let ids = tokenizer.encode("ROMEO", false)?;
+    /// let bytes: Vec<u8> = ids.iter().map(|&id| tokenizer.token_bytes(id)).collect::<Result<Vec<_>, _>>()?.concat();
+    /// assert_eq!(bytes, b"ROMEO");
+    /// # Ok::<(), tensorlogic::TensorError>(())
+    /// ```
+    pub fn token_bytes(&self, id: u32) -> TensorResult<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.piece(id, false, false, &mut bytes)?;
+        Ok(bytes)
+    }
+
     /// Whether a token is hidden when special tokens are skipped.
     pub fn is_special(&self, id: u32) -> bool {
         self.vocabulary.get(id).is_some_and(|e| e.kind.is_special())

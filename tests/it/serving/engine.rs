@@ -247,3 +247,105 @@ fn options_that_cannot_be_are_errors() {
         start(EngineOptions { context: Some(1 << 20), ..Default::default() }).is_some_and(|e| e.contains("a context of 1048576 tokens"))
     );
 }
+
+/// Greedy tokens of a session of its own, with penalties and biases computed here, and log-probabilities; and the smallest lead of a best token.
+fn alone_with_penalties(model: &dyn Model, device: &Device, request: &Request) -> (Vec<u32>, Vec<f64>, f64) {
+    let mut session = Session::new(model, 256, device).unwrap();
+    let mut logits = session.prompt(&request.prompt, || false).unwrap().unwrap();
+    let s = &request.sampling;
+    let (mut tokens, mut scores, mut lead) = (Vec::<u32>::new(), Vec::new(), f64::INFINITY);
+    while tokens.len() < request.max_tokens {
+        let raw: Vec<f64> = logits.to_vec().unwrap().into_iter().map(f64::from).collect();
+        let sum: f64 = raw.iter().map(|l| l.exp()).sum();
+        let changed: Vec<f64> = (0..raw.len() as u32)
+            .map(|t| {
+                let times = tokens.iter().filter(|w| **w == t).count() as f64;
+                let seen = times > 0.0 || request.prompt.contains(&t);
+                let divided =
+                    if raw[t as usize] > 0.0 { raw[t as usize] / s.repetition_penalty } else { raw[t as usize] * s.repetition_penalty };
+                let bias: f64 = s.bias.iter().filter(|b| b.0 == t).map(|b| f64::from(b.1)).sum();
+                let presence = if times > 0.0 { s.presence_penalty } else { 0.0 };
+                (if seen { divided } else { raw[t as usize] }) - presence - times * s.frequency_penalty + bias
+            })
+            .collect();
+        let best = (0..changed.len()).max_by(|&a, &b| changed[a].total_cmp(&changed[b])).unwrap();
+        let next = changed.iter().enumerate().filter(|(i, _)| *i != best).map(|(_, v)| *v).fold(f64::MIN, f64::max);
+        lead = lead.min(changed[best] - next);
+        scores.push(raw[best] - sum.ln());
+        tokens.push(best as u32);
+        logits = session.prompt(&[best as u32], || false).unwrap().unwrap();
+    }
+    (tokens, scores, lead)
+}
+
+#[test]
+fn penalties_biases_and_log_probabilities_are_those_of_the_logits() {
+    for device in devices() {
+        let reference = model(&device);
+        let engine = engine(&device, EngineOptions { rows: 8, ..Default::default() });
+        let settings = [
+            Sampling { frequency_penalty: 0.7, ..Default::default() },
+            Sampling { presence_penalty: 1.5, ..Default::default() },
+            Sampling { repetition_penalty: 1.3, ..Default::default() },
+            Sampling { bias: vec![(20, 4.0), (43, -100.0)], ..Default::default() },
+            Sampling {
+                frequency_penalty: -0.3,
+                presence_penalty: 0.4,
+                repetition_penalty: 1.1,
+                bias: vec![(5, 1.0)],
+                ..Default::default()
+            },
+            Sampling::default(),
+        ];
+        let request = |(i, sampling): (usize, &Sampling)| Request {
+            sampling: sampling.clone(),
+            logprobs: (i % 2 == 1).then_some(3),
+            ..Request::new(&prompt(5 + 20 * i, i), 24)
+        };
+        let requests: Vec<Request> = settings.iter().enumerate().map(request).collect();
+        let answers: Vec<Answer> = requests.iter().map(|r| engine.submit(r.clone()).unwrap()).collect();
+        let mut compared = 0;
+        for (request, answer) in requests.iter().zip(answers) {
+            let (mut tokens, mut scores) = (Vec::new(), Vec::new());
+            for event in answer {
+                match event {
+                    Event::Token(t) => tokens.push(t),
+                    Event::LogProbs(l) => scores.push(l),
+                    Event::Finished(..) => break,
+                    Event::Failed(e) => panic!("{e}"),
+                }
+            }
+            let (want, log_probs, lead) = alone_with_penalties(&*reference, &device, request);
+            assert_eq!(scores.len(), request.logprobs.map_or(0, |_| 24), "{request:?}");
+            if lead < 1e-3 {
+                continue;
+            }
+            compared += 1;
+            assert_eq!(tokens, want, "{:?} on {}", request.sampling, device.name());
+            for (got, want) in scores.iter().zip(&log_probs) {
+                assert!((f64::from(got.chosen) - want).abs() < 1e-3 && got.top.len() == 3, "{got:?}, not {want}");
+                assert!(got.top[0].1 >= got.top[1].1 && got.top[1].1 >= got.top[2].1 && got.top[0].1 >= got.chosen);
+            }
+        }
+        assert!(compared >= 4, "{compared} of {} had clear choices", requests.len());
+        let far = Sampling { bias: vec![(1 << 20, 1.0)], ..Default::default() };
+        let refused = engine.submit(Request { sampling: far, ..Request::new(&[1], 1) }).err().unwrap();
+        assert!(refused.to_string().contains("the bias is for token 1048576"), "{refused}");
+    }
+}
+
+#[test]
+fn a_stopped_engine_ends_its_requests_and_takes_no_more() {
+    let device = Device::cpu();
+    let engine = engine(&device, EngineOptions { rows: 2, ..Default::default() });
+    let answers: Vec<Answer> = (0..4).map(|i| engine.submit(Request::new(&prompt(40, i), 200)).unwrap()).collect();
+    assert!(engine.is_running());
+    engine.stop();
+    for answer in answers {
+        assert!(answer.wait().unwrap_err().to_string().contains("the engine has stopped"));
+    }
+    while engine.is_running() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(matches!(engine.submit(Request::new(&[1], 1)), Err(Refusal::Stopped)));
+}
