@@ -31,6 +31,8 @@ mod quantize;
 mod random_model;
 mod score;
 mod self_test;
+#[cfg(feature = "serve")]
+mod serve;
 mod strategies;
 mod suites;
 mod table;
@@ -51,6 +53,7 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:
   tl generate --yes \"Why is the sky blue?\"   generate text with a small model (downloaded on first use)
   tl chat                                     talk to it
+  tl serve                                    answer many clients over HTTP
   tl pull --list                              list the named models
   tl train book.txt -o book                   train a model on a book
   tl devices                                  list processors and graphics adapters
@@ -99,6 +102,8 @@ enum Command {
     Score(Box<score::ScoreArgs>),
     Embed(Box<embed::EmbedArgs>),
     Transcribe(Box<transcribe::TranscribeArgs>),
+    #[cfg(feature = "serve")]
+    Serve(Box<serve::ServeArgs>),
     Train(Box<train::TrainArgs>),
     Ckpt(ckpt::CkptArgs),
     Finetune(Box<finetune::FinetuneArgs>),
@@ -183,6 +188,8 @@ fn main() -> ExitCode {
         Command::Score(args) => score::run(args, cli.global),
         Command::Embed(args) => embed::run(args, cli.global),
         Command::Transcribe(args) => transcribe::run(args, cli.global),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(args, cli.global),
         Command::Train(args) => train::run(args, cli.global),
         Command::Ckpt(args) => ckpt::run(args, cli.global),
         Command::Finetune(args) => finetune::run(args, cli.global),

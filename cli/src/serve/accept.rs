@@ -1,0 +1,177 @@
+//! Connections: accepting them, their limits, and leaving.
+
+use super::Server;
+use super::routes::{self, MAX_HEAD};
+use crate::interrupt;
+use crate::output;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{Sleep, sleep, timeout};
+
+const MAX_HEADERS: usize = 100;
+/// How long a request's head may take, and how long a connection may be idle.
+const HEAD_TIME: Duration = Duration::from_secs(20);
+/// How long a client may take nothing of an answer that is there.
+const STALL_TIME: Duration = Duration::from_secs(30);
+/// How long the system may have no room for another connection before it is asked again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often it is looked whether the process is to end.
+const SIGNAL_TIME: Duration = Duration::from_millis(50);
+const BACKLOG: u32 = 4096;
+
+/// Takes an address.
+pub fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // On Windows this would share the port with another program.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
+/// Begins to listen.
+pub fn listen(socket: TcpSocket) -> io::Result<TcpListener> {
+    socket.listen(BACKLOG)
+}
+
+/// Serves until a signal comes, then for as long as `drain` what has begun.
+pub async fn serve(listener: TcpListener, server: Arc<Server>, most: usize, drain: Duration, quiet: bool) {
+    let (leave, leaving) = watch::channel(false);
+    while !interrupt::requested() {
+        match timeout(SIGNAL_TIME, listener.accept()).await {
+            Err(_) => {}
+            Ok(Ok((stream, _))) if server.metrics.connections.load(Relaxed) >= most => {
+                server.metrics.connections_refused.add(1);
+                drop(tokio::spawn(refuse(stream)));
+            }
+            Ok(Ok((stream, _))) => drop(tokio::spawn(connection(stream, Open::new(&server), leaving.clone()))),
+            // No room for another one.
+            Ok(Err(_)) => sleep(ACCEPT_PAUSE).await,
+        }
+    }
+    drop(listener);
+    server.leaving.store(true, Relaxed);
+    let _ = leave.send(true);
+    let open = || server.metrics.connections.load(Relaxed);
+    if open() > 0 && !quiet {
+        output::note(&format!("leaving: {} connections have {} s to end; a second Ctrl-C ends them", open(), drain.as_secs()));
+    }
+    let wait = async |time: Duration| {
+        let end = Instant::now() + time;
+        while open() > 0 && Instant::now() < end {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    wait(drain).await;
+    // What is left is told so, and has a moment to hear it.
+    server.engine.stop();
+    wait(Duration::from_secs(2)).await;
+}
+
+/// A connection that is counted.
+struct Open(Arc<Server>);
+
+impl Open {
+    fn new(server: &Arc<Server>) -> Open {
+        server.metrics.connections.fetch_add(1, Relaxed);
+        Open(server.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.metrics.connections.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Says that there are too many connections.
+async fn refuse(stream: TcpStream) {
+    let body = r#"{"error":{"message":"too many connections","type":"service_unavailable_error","param":null,"code":null}}"#;
+    let head =
+        "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: ";
+    if let Ok(Ok(())) = timeout(Duration::from_secs(1), stream.writable()).await {
+        let _ = stream.try_write(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes());
+    }
+}
+
+async fn connection(stream: TcpStream, open: Open, mut leaving: watch::Receiver<bool>) {
+    // Without this every streamed token waits for the client's acknowledgement of the one before.
+    let _ = stream.set_nodelay(true);
+    let server = open.0.clone();
+    let service = service_fn(move |request| routes::answer(server.clone(), request));
+    let io = TokioIo::new(Guarded { stream, stalled: None });
+    let conn = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .max_buf_size(MAX_HEAD)
+        .max_headers(MAX_HEADERS)
+        .serve_connection(io, service);
+    let mut conn = pin!(conn);
+    let mut leave = pin!(leaving.wait_for(|leaving| *leaving));
+    let mut told = false;
+    let end = poll_fn(|cx| {
+        if !told && leave.as_mut().poll(cx).is_ready() {
+            told = true;
+            conn.as_mut().graceful_shutdown();
+        }
+        conn.as_mut().poll(cx)
+    });
+    // What went wrong on a connection is the client's to see.
+    let _ = end.await;
+    drop(open);
+}
+
+/// A connection that ends where the client takes nothing for too long.
+struct Guarded {
+    stream: TcpStream,
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl Guarded {
+    fn guard<T>(&mut self, result: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if result.is_ready() {
+            self.stalled = None;
+            return result;
+        }
+        let timer = self.stalled.get_or_insert_with(|| Box::pin(sleep(STALL_TIME)));
+        timer.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Guarded {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Guarded {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.guard(result, cx)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        self.guard(result, cx)
+    }
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

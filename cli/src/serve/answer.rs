@@ -1,0 +1,205 @@
+//! Answers that are being written: the engine's events become text in whole characters, up to a text that ends the answer.
+
+use super::Server;
+use super::ask::Ask;
+use super::error::ApiError;
+use super::stops::{Found, Stops};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+use tensorlogic::serving::{Event, FinishReason, LogProbs, Ticket};
+use tensorlogic::text::{StreamDecoder, Tokenizer};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+/// Why an answer ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Finish {
+    /// The model ended it.
+    End,
+    /// This text of the request did.
+    Text(String),
+    /// There are as many tokens as there may be.
+    Length,
+}
+
+impl Finish {
+    /// OpenAI's name of it.
+    pub fn reason(&self) -> &'static str {
+        if *self == Finish::Length { "length" } else { "stop" }
+    }
+}
+
+/// A token with the logarithm of its probability.
+#[derive(Clone, Debug)]
+pub struct Scored {
+    pub bytes: Vec<u8>,
+    pub log_prob: f32,
+    /// The most likely tokens in its place.
+    pub top: Vec<Scored>,
+}
+
+impl Scored {
+    /// Its text; parts of characters become U+FFFD.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+/// A whole answer.
+#[derive(Clone, Debug)]
+pub struct Whole {
+    pub text: String,
+    pub finish: Finish,
+    pub scores: Vec<Scored>,
+}
+
+/// What is new of an answer.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// The answer's number.
+    pub index: usize,
+    pub text: String,
+    /// Its tokens, where they were asked for.
+    pub scores: Vec<Scored>,
+    /// Set at its end.
+    pub finish: Option<Finish>,
+}
+
+/// What all answers of a request took, in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    pub prompt: usize,
+    /// Tokens of prompts that needed no reading.
+    pub cached: usize,
+    pub written: usize,
+}
+
+/// One answer.
+struct Row {
+    /// Dropped when nothing more is wanted.
+    ticket: Option<Ticket>,
+    decoder: StreamDecoder<Arc<Tokenizer>>,
+    stops: Stops,
+    /// When the last token came.
+    last: Option<Instant>,
+    /// What was said of the token that comes next.
+    next: Option<LogProbs>,
+    /// Tokens whose text was not given out yet.
+    scores: Vec<Scored>,
+}
+
+/// All answers of a request. Dropping it cancels what is left of them.
+pub struct Running {
+    server: Arc<Server>,
+    events: UnboundedReceiver<(usize, Event, Instant)>,
+    rows: Vec<Row>,
+    /// Answers that have not ended.
+    open: usize,
+    begun: Instant,
+    pub usage: Usage,
+}
+
+impl Running {
+    /// Submits `ask.n` answers to each prompt, on behalf of a client.
+    pub fn start(server: &Arc<Server>, ask: &Ask, prompts: &[Vec<u32>], client: &str, begun: Instant) -> Result<Running, ApiError> {
+        let (sender, events) = unbounded_channel();
+        let mut rows = Vec::new();
+        for prompt in prompts {
+            for k in 0..ask.n {
+                let (sender, index) = (sender.clone(), rows.len());
+                let listener = move |event| drop(sender.send((index, event, Instant::now())));
+                let ticket = Some(server.engine.submit_to(ask.request(prompt, k, client), listener)?);
+                let decoder = StreamDecoder::new(server.texts.tokenizer.clone(), true);
+                rows.push(Row { ticket, decoder, stops: Stops::new(ask.stops.clone()), last: None, next: None, scores: vec![] });
+            }
+        }
+        let usage = Usage { prompt: prompts.iter().map(Vec::len).sum(), ..Usage::default() };
+        server.metrics.prompt_tokens.add(usage.prompt as u64);
+        Ok(Running { server: server.clone(), events, open: rows.len(), rows, begun, usage })
+    }
+
+    /// The next piece of any answer; `None` when all have ended. After an error nothing more comes.
+    pub fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, ApiError>>> {
+        while self.open > 0 {
+            let next = ready!(self.events.poll_recv(cx))
+                .map_or_else(|| Err(ApiError::unavailable("the engine has stopped")), |(index, event, at)| self.take(index, event, at));
+            match next {
+                Ok(None) => {}
+                Ok(Some(piece)) => return Poll::Ready(Some(Ok(piece))),
+                Err(e) => {
+                    self.open = 0;
+                    self.rows.clear();
+                    self.server.metrics.finished("error", self.begun);
+                    return Poll::Ready(Some(Err(e)));
+                }
+            }
+        }
+        Poll::Ready(None)
+    }
+
+    fn take(&mut self, index: usize, event: Event, at: Instant) -> Result<Option<Piece>, ApiError> {
+        let row = &mut self.rows[index];
+        // Behind its end: tokens that were under way when it was cancelled.
+        if row.ticket.is_none() {
+            return Ok(None);
+        }
+        let scored = |id: u32, log_prob: f32, top: Vec<Scored>| -> Result<Scored, ApiError> {
+            Ok(Scored { bytes: self.server.texts.tokenizer.token_bytes(id)?, log_prob, top })
+        };
+        let (found, reason) = match event {
+            Event::Token(token) => {
+                self.usage.written += 1;
+                self.server.metrics.token(row.last.replace(at), self.begun, at);
+                if let Some(LogProbs { chosen, top }) = row.next.take() {
+                    let top = top.into_iter().map(|(id, l)| scored(id, l, vec![])).collect::<Result<_, _>>()?;
+                    row.scores.push(scored(token, chosen, top)?);
+                }
+                (row.stops.push(&row.decoder.push(token)?), None)
+            }
+            Event::Finished(reason, _) => (row.stops.push(&row.decoder.finish()?), Some(reason)),
+            Event::LogProbs(l) => {
+                row.next = Some(l);
+                return Ok(None);
+            }
+            Event::Failed(e) => return Err(e.into()),
+        };
+        let (text, finish) = match (found, reason) {
+            (Found::Text(text), None) if text.is_empty() => return Ok(None),
+            (Found::Text(text), None) => (text, None),
+            (Found::Stop(text, n), _) => (text, Some(Finish::Text(row.stops.text(n).to_string()))),
+            (Found::Text(text), Some(reason)) => {
+                let finish = if reason == FinishReason::Stop { Finish::End } else { Finish::Length };
+                (text + &row.stops.finish(), Some(finish))
+            }
+        };
+        let piece = Piece { index, text, scores: std::mem::take(&mut row.scores), finish };
+        let Some(finish) = &piece.finish else { return Ok(Some(piece)) };
+        self.usage.cached += row.ticket.take().map_or(0, |t| t.cached());
+        self.open -= 1;
+        self.server.metrics.finished(finish.reason(), self.begun);
+        Ok(Some(piece))
+    }
+
+    /// Waits for all answers.
+    pub async fn collect(mut self) -> Result<(Vec<Whole>, Usage), ApiError> {
+        let mut all = vec![Whole { text: String::new(), finish: Finish::End, scores: Vec::new() }; self.rows.len()];
+        while let Some(piece) = std::future::poll_fn(|cx| self.poll_piece(cx)).await {
+            let piece = piece?;
+            let own = &mut all[piece.index];
+            own.text += &piece.text;
+            own.scores.extend(piece.scores);
+            if let Some(finish) = piece.finish {
+                own.finish = finish;
+            }
+        }
+        Ok((all, self.usage))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for _ in 0..self.open {
+            self.server.metrics.finished("abort", self.begun);
+        }
+    }
+}

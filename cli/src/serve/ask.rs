@@ -1,0 +1,203 @@
+//! What every route that writes text asks for: how tokens are chosen, how many, what ends an answer, and how it is sent.
+
+use super::Server;
+use super::error::ApiError;
+use super::fields::{Fields, is_empty};
+use serde_json::Value;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use tensorlogic::serving::{Request, Sampling};
+
+/// Answers to a request at most, over all of its prompts.
+pub const MAX_ANSWERS: usize = 256;
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 256;
+
+/// How answers are to be written and sent.
+pub struct Ask {
+    pub sampling: Sampling,
+    /// Whether the seed was given; else each answer has a new one.
+    seeded: bool,
+    pub max_tokens: Option<usize>,
+    /// Whether log-probabilities are wanted, and of how many of the most likely tokens.
+    pub logprobs: Option<usize>,
+    pub stops: Vec<String>,
+    pub ends: Vec<u32>,
+    /// Answers for each prompt.
+    pub n: usize,
+    pub stream: bool,
+    /// Whether a stream ends with what it took.
+    pub stream_usage: bool,
+    cache_name: Arc<str>,
+}
+
+/// A number that nobody can foresee, though not for secrets.
+pub fn random() -> u64 {
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+impl Ask {
+    /// Reads what all of OpenAI's routes have in common, apart from the number of tokens.
+    pub fn of(fields: &mut Fields, server: &Server) -> Result<Ask, ApiError> {
+        check_model(fields, server)?;
+        let mut sampling = sampling(fields)?;
+        penalties(fields, &mut sampling, server)?;
+        let seed = fields.integer("seed", i64::MIN..=i64::MAX)?;
+        sampling.seed = seed.unwrap_or_default() as u64;
+        let stops = match fields.take("stop") {
+            None => Vec::new(),
+            Some(Value::String(s)) => vec![s],
+            Some(Value::Array(list)) => texts("stop", &list)?,
+            Some(other) => return Err(super::fields::wrong("stop", &other, "a string or an array of strings")),
+        };
+        let mut ends = server.texts.tokenizer.end_tokens().to_vec();
+        if fields.flag("ignore_eos")?.unwrap_or(false) {
+            ends.clear();
+        }
+        if let Some(list) = fields.array("stop_token_ids")? {
+            ends.extend(server.texts.ids("stop_token_ids", &list, server.engine.vocab())?);
+        }
+        let stream = fields.flag("stream")?.unwrap_or(false);
+        let mut stream_usage = false;
+        if let Some(options) = fields.take("stream_options") {
+            if !stream {
+                return Err(ApiError::field("stream_options", "stream_options needs stream: true"));
+            }
+            let mut options = Fields::of("stream_options".into(), options)?;
+            stream_usage = options.flag("include_usage")?.unwrap_or(false);
+            options.ignore(&["include_obfuscation"]);
+            options.finish()?;
+        }
+        let salt = fields.string("cache_salt")?.unwrap_or_default();
+        refuse(fields)?;
+        let n = fields.count("n", 16)?.unwrap_or(1);
+        Ask {
+            sampling,
+            seeded: seed.is_some(),
+            max_tokens: None,
+            logprobs: None,
+            stops: Vec::new(),
+            ends,
+            n,
+            stream,
+            stream_usage,
+            cache_name: salt.into(),
+        }
+        .stopping("stop", stops)
+    }
+
+    /// What Anthropic's and OpenAI's newer routes have: one answer, by these settings.
+    pub fn one(fields: &mut Fields, server: &Server) -> Result<Ask, ApiError> {
+        check_model(fields, server)?;
+        let sampling = sampling(fields)?;
+        let stream = fields.flag("stream")?.unwrap_or(false);
+        let ends = server.texts.tokenizer.end_tokens().to_vec();
+        Ok(Ask {
+            sampling,
+            seeded: false,
+            max_tokens: None,
+            logprobs: None,
+            stops: vec![],
+            ends,
+            n: 1,
+            stream,
+            stream_usage: true,
+            cache_name: "".into(),
+        })
+    }
+
+    /// With texts that end the answer, which a field of this name gave.
+    pub fn stopping(self, name: &str, stops: Vec<String>) -> Result<Ask, ApiError> {
+        if stops.len() > MAX_STOPS {
+            return Err(ApiError::field(name, format!("{name} has {} texts; at most {MAX_STOPS} are supported", stops.len())));
+        }
+        if stops.iter().any(|s| s.is_empty() || s.len() > MAX_STOP_BYTES) {
+            return Err(ApiError::field(name, format!("{name}: a text must have 1 to {MAX_STOP_BYTES} bytes")));
+        }
+        Ok(Ask { stops, ..self })
+    }
+
+    /// The engine's request for answer `k` of these tokens, on behalf of a client.
+    pub fn request(&self, prompt: &[u32], k: usize, client: &str) -> Request {
+        let seed = if self.seeded { self.sampling.seed.wrapping_add(k as u64) } else { random() };
+        let cache_name =
+            if client.is_empty() && self.cache_name.is_empty() { "".into() } else { format!("{client}\n{}", self.cache_name).into() };
+        Request {
+            prompt: prompt.to_vec(),
+            max_tokens: self.max_tokens.unwrap_or(usize::MAX),
+            sampling: Sampling { seed, ..self.sampling.clone() },
+            ends: self.ends.clone(),
+            logprobs: self.logprobs,
+            cache_name,
+        }
+    }
+}
+
+/// A model's name is compared, and never opened. Without one, the server's is meant.
+pub fn check_model(fields: &mut Fields, server: &Server) -> Result<(), ApiError> {
+    match fields.string("model")? {
+        Some(name) if !server.model.is_named(&name) => Err(no_model(&name, server)),
+        _ => Ok(()),
+    }
+}
+
+/// The error for another model's name.
+pub fn no_model(name: &str, server: &Server) -> ApiError {
+    let message = format!("the model {name:?} is not here; this server has {:?}", server.model.id);
+    ApiError { status: hyper::StatusCode::NOT_FOUND, ..ApiError::field("model", message) }.code("model_not_found")
+}
+
+/// How tokens are chosen; without a temperature, as OpenAI's, at 1.
+fn sampling(fields: &mut Fields) -> Result<Sampling, ApiError> {
+    let temperature = fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0);
+    let top_p = fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0);
+    // OpenAI's smallest value means the most likely token.
+    let top_p = if top_p == 0.0 { 1e-6 } else { top_p };
+    let min_p = fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0);
+    let top_k = fields.integer("top_k", -1..=i64::from(i32::MAX))?.unwrap_or(0).max(0) as usize;
+    Ok(Sampling { temperature, top_k, top_p, min_p, ..Sampling::default() })
+}
+
+/// What changes the logits of single tokens.
+fn penalties(fields: &mut Fields, sampling: &mut Sampling, server: &Server) -> Result<(), ApiError> {
+    sampling.presence_penalty = fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0);
+    sampling.frequency_penalty = fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0);
+    sampling.repetition_penalty = fields.number("repetition_penalty", 0.01..=10.0)?.unwrap_or(1.0);
+    let Some(bias) = fields.take("logit_bias") else { return Ok(()) };
+    let Value::Object(bias) = bias else { return Err(super::fields::wrong("logit_bias", &bias, "an object")) };
+    for (token, v) in bias {
+        let name = format!("logit_bias[{token:?}]");
+        let id = token.parse::<u32>().ok().filter(|&id| (id as usize) < server.engine.vocab());
+        let id = id.ok_or_else(|| ApiError::field("logit_bias", format!("{name}: expected a token below {}", server.engine.vocab())))?;
+        let bias = v.as_f64().filter(|b| (-100.0..=100.0).contains(b));
+        let bias = bias.ok_or_else(|| ApiError::field("logit_bias", format!("{name} is {v}; expected -100 to 100")))?;
+        sampling.bias.push((id, bias as f32));
+    }
+    Ok(())
+}
+
+/// Strings of a list.
+pub fn texts(name: &str, list: &[Value]) -> Result<Vec<String>, ApiError> {
+    let read =
+        |(i, v): (usize, &Value)| v.as_str().map(String::from).ok_or_else(|| super::fields::wrong(&format!("{name}[{i}]"), v, "a string"));
+    list.iter().enumerate().map(read).collect()
+}
+
+/// Refuses what would change the answer and is not supported, and leaves out what changes nothing.
+fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
+    let one = |v: &Value| v.as_f64() == Some(1.0);
+    let text = |v: &Value| v.get("type").and_then(Value::as_str) == Some("text");
+    fields.only("response_format", text, "only {\"type\": \"text\"} is supported")?;
+    for name in ["tools", "functions"] {
+        fields.only(name, is_empty, "tools are not supported")?;
+    }
+    for name in ["tool_choice", "function_call"] {
+        fields.only(name, |v| matches!(v.as_str(), Some("none" | "auto")), "tools are not supported")?;
+    }
+    fields.only("best_of", one, "only 1 is supported")?;
+    fields.only("skip_special_tokens", |v| v == true, "only true is supported")?;
+    fields.only("include_stop_str_in_output", |v| v == false, "only false is supported")?;
+    fields.ignore(&["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"]);
+    fields.ignore(&["parallel_tool_calls", "priority", "request_id"]);
+    Ok(())
+}

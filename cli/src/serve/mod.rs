@@ -1,0 +1,229 @@
+//! `tl serve`: many clients at once on one model, over HTTP.
+
+mod accept;
+mod answer;
+mod anthropic;
+mod ask;
+mod error;
+mod fields;
+mod keys;
+mod metrics;
+mod openai;
+mod routes;
+mod sse;
+mod stops;
+mod texts;
+mod tools;
+
+use crate::model::ModelArgs;
+use crate::output::{self, Failure};
+use crate::{Global, interrupt};
+use clap::Args;
+use keys::Keys;
+use metrics::Metrics;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use tensorlogic::Device;
+use tensorlogic::serving::{Engine, EngineOptions};
+use tensorlogic::text::ChatTemplate;
+use texts::Texts;
+
+/// Answer many clients at once over HTTP, with the interfaces of OpenAI and Anthropic
+#[derive(Args)]
+#[command(
+    after_help = "Routes: /v1/chat/completions, /v1/completions, /v1/responses, /v1/models; /v1/messages (Anthropic's form); /tokenize, /detokenize,
+/apply-template, /props; /health, /metrics; / is a page to chat on. Parameters and limits: docs/serving.md.
+
+Examples:
+  tl serve                                             the default model, on http://127.0.0.1:8080
+  tl serve model.gguf --port 9000 --rows 32
+  tl serve --host 0.0.0.0 --api-key-file keys.txt      for others too; one key a line
+
+  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}], \"max_tokens\": 100}'
+
+Ctrl-C or SIGTERM: no more requests are taken, and those that run may end; a second Ctrl-C ends them."
+)]
+pub struct ServeArgs {
+    /// Model, as of --model
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    name: Option<String>,
+    /// Address to listen on; others than this machine's own need --api-key, --api-key-file or --no-auth
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+    /// Port; 0 for any that is free
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+    /// Key that clients must send; may be given several times
+    #[arg(long, value_name = "KEY")]
+    api_key: Vec<String>,
+    /// File of such keys, one a line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Let everybody in who can reach the address
+    #[arg(long)]
+    no_auth: bool,
+    /// Origin (scheme, host and port) whose pages may use the server in browsers; may be given several times
+    #[arg(long, value_name = "ORIGIN")]
+    cors_origin: Vec<String>,
+    /// Name of the model in the interface [default: as it was given]
+    #[arg(long, value_name = "NAME")]
+    alias: Option<String>,
+    /// File with the chat template, instead of the model's own
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+    /// Requests that are read and written at a time
+    #[arg(long, default_value_t = 16)]
+    rows: usize,
+    /// Requests that wait at most; further ones are told to come back later
+    #[arg(long, default_value_t = 256)]
+    waiting: usize,
+    /// Tokens of prompt and answer together [default: what the model supports, at most 4096]
+    #[arg(short, long)]
+    ctx: Option<usize>,
+    /// MiB of keys and values
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    kv_memory: usize,
+    /// Answers have the same bits whatever else the server does; slower
+    #[arg(long)]
+    deterministic: bool,
+    /// Connections at most
+    #[arg(long, default_value_t = 1024)]
+    max_connections: usize,
+    /// Seconds that running requests have to end after Ctrl-C or SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    drain: u64,
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+/// Context where `--ctx` does not say it, and the model supports as many.
+const CONTEXT: usize = 4096;
+
+/// What clients call the model.
+pub struct ModelName {
+    pub id: String,
+    /// The name of its file, which is understood too.
+    file: String,
+    pub created: u64,
+}
+
+impl ModelName {
+    pub fn is_named(&self, name: &str) -> bool {
+        name == self.id || name == self.file
+    }
+}
+
+/// What all requests share.
+pub struct Server {
+    pub engine: Engine,
+    pub device: Device,
+    pub texts: Texts,
+    pub model: ModelName,
+    /// Build, model, device and mode: what an answer depends on, besides the request.
+    pub fingerprint: String,
+    /// Requests that are read and written at a time.
+    pub rows: usize,
+    pub keys: Keys,
+    /// Origins whose pages may use the server.
+    pub origins: Vec<String>,
+    pub metrics: Metrics,
+    /// Whether no more work is taken.
+    pub leaving: AtomicBool,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &ServeArgs, global: Global) -> Result<(), Failure> {
+    let address = address(args)?;
+    let keys = keys(args)?;
+    if !address.ip().is_loopback() && keys.is_empty() && !args.no_auth {
+        let m = format!("--host {}: others could use the server; give --api-key or --api-key-file, or say --no-auth", args.host);
+        return Err(Failure::Usage(m));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().max_blocking_threads(4).build()?;
+    let inside = runtime.enter();
+    // Before the model is loaded, so that a port that is taken is found at once.
+    let socket = accept::bind(address).map_err(|e| Failure::Usage(format!("{address}: {e}")))?;
+    let server = Arc::new(start(args, keys, global)?);
+    interrupt::install();
+    let listener = accept::listen(socket).map_err(|e| Failure::Usage(format!("{address}: {e}")))?;
+    let at = listener.local_addr()?;
+    drop(inside);
+    let url = format!("http://{at}");
+    match global.json {
+        true => output::result(&json!({ "url": url, "model": server.model.id, "context": server.engine.longest() }).to_string())?,
+        false => output::result(&url)?,
+    }
+    let drain = Duration::from_secs(args.drain);
+    runtime.block_on(accept::serve(listener, server, args.max_connections.max(1), drain, global.quiet));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    Ok(())
+}
+
+fn address(args: &ServeArgs) -> Result<SocketAddr, Failure> {
+    let host = if args.host == "localhost" { "127.0.0.1" } else { &args.host };
+    let ip: IpAddr = host.parse().map_err(|_| Failure::Usage(format!("--host {host}: expected an IP address or localhost")))?;
+    Ok(SocketAddr::new(ip, args.port))
+}
+
+fn keys(args: &ServeArgs) -> Result<Keys, Failure> {
+    let mut keys = Keys::default();
+    let mut all = args.api_key.clone();
+    if let Some(file) = &args.api_key_file {
+        let text = std::fs::read_to_string(file).map_err(|e| Failure::Error(format!("{}: {e}", file.display())))?;
+        let before = all.len();
+        all.extend(text.lines().map(str::trim).filter(|key| !key.is_empty()).map(String::from));
+        if all.len() == before {
+            return Err(Failure::Usage(format!("--api-key-file {}: there is no key in it", file.display())));
+        }
+    }
+    if all.iter().any(|key| key.is_empty()) {
+        return Err(Failure::Usage("--api-key: a key must not be empty".into()));
+    }
+    all.iter().for_each(|key| keys.add(key));
+    Ok(keys)
+}
+
+/// Loads the model and prepares the engine.
+fn start(args: &ServeArgs, keys: Keys, global: Global) -> Result<Server, Failure> {
+    let model = ModelArgs { model: args.name.clone().or(args.model.model.clone()), ..args.model.clone() };
+    let template = match &args.chat_template {
+        None => None,
+        Some(file) => {
+            let source = std::fs::read_to_string(file).map_err(|e| Failure::Error(format!("{}: {e}", file.display())))?;
+            Some(ChatTemplate::new(&source)?)
+        }
+    };
+    let path = model.path(global)?;
+    let loaded = model.load_from(&path, global)?;
+    let file = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    // A path is nobody's business.
+    let given = model.model.unwrap_or(crate::model::DEFAULT.into());
+    let given = if std::path::Path::new(&given).exists() { file.clone() } else { given };
+    let id = args.alias.clone().unwrap_or(given);
+    let most = loaded.model.shape().context;
+    let context = Some(args.ctx.unwrap_or(CONTEXT.min(most)));
+    let kv_bytes = args.kv_memory.saturating_mul(1 << 20);
+    let (rows, waiting, deterministic) = (args.rows, args.waiting, args.deterministic);
+    let options = EngineOptions { rows, waiting, kv_bytes, context, deterministic, ..Default::default() };
+    let mode = format!("{} {id} {} {} {deterministic}", env!("CARGO_PKG_VERSION"), loaded.device.name(), loaded.model.shape().dtype);
+    let hash = Sha256::digest(mode.as_bytes());
+    let engine = Engine::start(loaded.model, &loaded.device, options)?;
+    Ok(Server {
+        engine,
+        device: loaded.device,
+        texts: Texts::new(loaded.tokenizer, template.or(loaded.template)),
+        model: ModelName { id, file, created: openai::now() },
+        fingerprint: format!("fp_{:02x}{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3], hash[4]),
+        rows,
+        keys,
+        origins: args.cors_origin.clone(),
+        metrics: Metrics::new(),
+        leaving: AtomicBool::new(false),
+    })
+}

@@ -1,0 +1,55 @@
+//! OpenAI's routes: what they read, and what they answer.
+
+pub mod chat;
+pub mod completions;
+pub mod responses;
+
+use super::Server;
+use super::answer::Usage;
+use super::ask::random;
+use serde_json::{Value, json};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What all parts of an answer have in common.
+#[derive(Clone)]
+pub struct Head {
+    pub id: String,
+    pub created: u64,
+    pub model: String,
+    pub fingerprint: String,
+}
+
+impl Head {
+    /// With an id that begins with `prefix`.
+    pub fn new(prefix: &str, server: &Server) -> Head {
+        let id = format!("{prefix}{:016x}{:08x}", random(), random() as u32);
+        Head { id, created: now(), model: server.model.id.clone(), fingerprint: server.fingerprint.clone() }
+    }
+
+    /// An object of this kind.
+    pub fn object(&self, kind: &str, choices: Value) -> Value {
+        json!({ "id": self.id, "object": kind, "created": self.created, "model": self.model, "system_fingerprint": self.fingerprint, "choices": choices })
+    }
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs())
+}
+
+/// What an answer took, as completions give it.
+pub fn usage(u: &Usage) -> Value {
+    json!({ "prompt_tokens": u.prompt, "completion_tokens": u.written, "total_tokens": u.prompt + u.written,
+        "prompt_tokens_details": { "cached_tokens": u.cached } })
+}
+
+/// The models that there are.
+pub fn models(server: &Server) -> Value {
+    json!({ "object": "list", "data": [model(server)] })
+}
+
+/// The model.
+pub fn model(server: &Server) -> Value {
+    json!({ "id": server.model.id, "object": "model", "created": server.model.created, "owned_by": "tensorlogic",
+        "max_model_len": server.engine.longest() })
+}
