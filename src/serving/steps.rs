@@ -206,19 +206,21 @@ impl Steps {
         Ok(())
     }
 
+    /// Prepares the change of logits `[width,V]`, for every width once.
     fn prepare_adjust(&mut self, width: usize, logits: &Tensor) -> TensorResult<()> {
+        if self.adjusts.contains_key(&width) {
+            return Ok(());
+        }
         let shape = [self.most[0], logits.dims()[1]];
         if self.changes.is_none() {
             self.changes = Some([Shared::new(&shape, &self.device)?, Shared::new(&shape, &self.device)?]);
         }
         let Some([divisors, addends]) = &self.changes else { return Ok(()) };
-        if !self.adjusts.contains_key(&width) {
-            let [d, a] = [divisors.tensor.narrow(0, 0, width)?, addends.tensor.narrow(0, 0, width)?];
-            let l = logits.cast(DType::F32)?;
-            let changed = l.gt(0.0)?.where_(&l.div(&d)?, &l.mul(&d)?)?.add(&a)?.cast(logits.dtype())?;
-            let step = PreparedStep::record(&changed, &[logits, &divisors.tensor, &addends.tensor])?;
-            self.adjusts.insert(width, step);
-        }
+        let [d, a] = [divisors.tensor.narrow(0, 0, width)?, addends.tensor.narrow(0, 0, width)?];
+        let l = logits.cast(DType::F32)?;
+        let changed = l.gt(0.0)?.where_(&l.div(&d)?, &l.mul(&d)?)?.add(&a)?.cast(logits.dtype())?;
+        let step = PreparedStep::record(&changed, &[logits, &divisors.tensor, &addends.tensor])?;
+        self.adjusts.insert(width, step);
         Ok(())
     }
 

@@ -33,9 +33,11 @@ use tensorlogic::serving::{Engine, EngineOptions};
 use tensorlogic::text::ChatTemplate;
 use texts::Texts;
 
-/// Answer many clients at once over HTTP, with OpenAI's interface
+/// Answer many clients at once over HTTP, with the interfaces of OpenAI and Anthropic
 #[derive(Args)]
-#[command(after_help = "Routes: /v1/chat/completions, /v1/completions, /v1/models, /health. See docs/serving.md.
+#[command(
+    after_help = "Routes: /v1/chat/completions, /v1/completions, /v1/responses, /v1/models; /v1/messages (Anthropic's form); /tokenize, /detokenize,
+/apply-template, /props; /health, /metrics; / is a page to chat on. Parameters and limits: docs/serving.md.
 
 Examples:
   tl serve                                             the default model, on http://127.0.0.1:8080
@@ -45,7 +47,8 @@ Examples:
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}], \"max_tokens\": 100}'
 
-Ctrl-C or SIGTERM: no more requests are taken, and those that run may end; a second Ctrl-C ends them.")]
+Ctrl-C or SIGTERM: no more requests are taken, and those that run may end; a second Ctrl-C ends them."
+)]
 pub struct ServeArgs {
     /// Model, as of --model
     #[arg(value_name = "MODEL", conflicts_with = "model")]
@@ -65,7 +68,7 @@ pub struct ServeArgs {
     /// Let everybody in who can reach the address
     #[arg(long)]
     no_auth: bool,
-    /// Origin whose pages may use the server in browsers, such as https://chat.example.com; may be given several times
+    /// Origin (scheme, host and port) whose pages may use the server in browsers; may be given several times
     #[arg(long, value_name = "ORIGIN")]
     cors_origin: Vec<String>,
     /// Name of the model in the interface [default: as it was given]
