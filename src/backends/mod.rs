@@ -63,7 +63,7 @@ mod tuning_file;
 mod waits;
 
 pub use self::pool::PoolControl;
-pub use self::tuned_adapter::TunedAdapter;
+pub use self::tuned_adapter::{FusedGemvLimits, TunedAdapter};
 #[cfg(all(feature = "gpu", not(any(target_vendor = "apple", tensorlogic_fake_metal))))]
 pub use crate::metal;
 #[cfg(any(feature = "gpu", all(feature = "metal", any(target_vendor = "apple", tensorlogic_fake_metal))))]
@@ -251,15 +251,6 @@ pub enum EnergyCounter<'a> {
     /// By the board with this address on the PCI bus: `0000:01:00.0`.
     #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     Board(&'a str),
-}
-
-/// How many rows products that share their left side may have so that they run faster in one step.
-#[derive(Clone, Copy, Debug)]
-pub struct FusedGemvLimits {
-    /// Of any dtype.
-    pub any: usize,
-    /// Of f16 times weights of f16.
-    pub halves: usize,
 }
 
 impl FusedGemvLimits {

@@ -1,6 +1,6 @@
 //! What every backend of GPUs knows about its adapter, and by which numbers its work is paced.
 
-use super::{FusedGemvLimits, tuning_file};
+use super::tuning_file;
 use crate::error::TensorResult;
 use crate::plan::AdapterInfo;
 use crate::strategy::{Pacing, PipelineStrategy, in_force};
@@ -8,6 +8,15 @@ use crate::tuning::{AdapterClass, GEMV_ROW_LIMIT, SharedTuning, Tuning, TuningSo
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// How many rows products that share their left side may have so that they run faster in one step.
+#[derive(Clone, Copy, Debug)]
+pub struct FusedGemvLimits {
+    /// Of any dtype.
+    pub any: usize,
+    /// Of f16 times weights of f16.
+    pub halves: usize,
+}
 
 /// An opened adapter: what kernels may ask about it, its tuning table, and the strategy of its work.
 pub struct TunedAdapter {
