@@ -1,15 +1,28 @@
 // Groups of 32 integers of BITS bits under a scale and an offset, or (POINT) the integer that stands for zero. PART 1: how items are loaded, for
-// loads.wgsl; 2: how they are unpacked, for coded.wgsl. A block is a word of scale and offset, f16 both, and the integers from the lowest bit up.
+// loads.wgsl; 2: how they are unpacked, for coded.wgsl. A block is a word of scale and offset, f16 both, and the integers from the lowest bit up; no
+// word behind it is read, which may lie behind the weight.
 
 #if PART == 1
 fn first_${FORMAT}${S}(b: u32, g: u32) -> vec4<u32> {
   let at = ${BITS + 1}u * b;
+#if BITS == 2
+  return vec4<u32>(${RAW}[at], ${RAW}[at + 1u], ${RAW}[at + 2u], 0u);
+#else
   return vec4<u32>(${RAW}[at], ${RAW}[at + 1u], ${RAW}[at + 2u], ${RAW}[at + 3u]);
+#endif
 }
 #if BITS > 3
 fn second_${FORMAT}${S}(b: u32, g: u32) -> vec4<u32> {
   let at = ${BITS + 1}u * b + 4u;
+#if BITS == 4
+  return vec4<u32>(${RAW}[at], 0u, 0u, 0u);
+#elif BITS == 5
+  return vec4<u32>(${RAW}[at], ${RAW}[at + 1u], 0u, 0u);
+#elif BITS == 6
+  return vec4<u32>(${RAW}[at], ${RAW}[at + 1u], ${RAW}[at + 2u], 0u);
+#else
   return vec4<u32>(${RAW}[at], ${RAW}[at + 1u], ${RAW}[at + 2u], ${RAW}[at + 3u]);
+#endif
 }
 #endif
 #if BITS > 7
