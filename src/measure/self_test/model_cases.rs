@@ -13,9 +13,6 @@ use crate::ops::loss::NllOptions;
 use crate::quant::Affine;
 use crate::tensor::Tensor;
 
-/// Formats of groups of integers, as GPTQ and AWQ write them.
-pub(super) const GROUPS: [DType; 8] = [DType::A2, DType::A3, DType::A4, DType::A5, DType::A6, DType::A8, DType::Z4, DType::Z8];
-
 /// What gradients are asked of.
 type Function = fn(&[Tensor]) -> TensorResult<Tensor>;
 
@@ -172,10 +169,9 @@ impl List {
         }
     }
 
-    /// Formats whose values are entries of a codebook. Those of groups are left out: over the tests' Metal the kernel that unpacks A2 reads a word behind
-    /// the end of a weight of 768 bytes.
+    /// Formats whose values are entries of a codebook.
     pub(super) fn codebooks(&mut self) {
-        for dtype in DType::BLOCKS.into_iter().filter(|d| d.format().is_some_and(|f| f.linear().is_none()) && !GROUPS.contains(d)) {
+        for dtype in DType::BLOCKS.into_iter().filter(|d| d.format().is_some_and(|f| f.linear().is_none())) {
             // Some are only read: a file of them is made elsewhere.
             if crate::quant::quantize(dtype, &vec![0.5; dtype.block()]).is_err() {
                 continue;
