@@ -129,17 +129,10 @@ impl NativeMetal {
         Ok(())
     }
 
-    fn run_as(
-        &self,
-        plan: &Arc<Plan>,
-        inputs: &[Buffer],
-        outputs: &[Buffer],
-        params: &[f64],
-        chain: Option<Chain<'_>>,
-    ) -> TensorResult<()> {
-        self.bring(inputs)?;
-        let inputs = inputs.iter().map(|b| self.own(b)).collect::<TensorResult<SmallVec<[_; 16]>>>()?;
-        let outputs = outputs.iter().map(|b| self.own(b)).collect::<TensorResult<SmallVec<[_; 16]>>>()?;
+    fn run_as(&self, plan: &Arc<Plan>, io: [&[Buffer]; 2], params: &[f64], chain: Option<Chain<'_>>) -> TensorResult<()> {
+        self.bring(io[0])?;
+        let inputs = io[0].iter().map(|b| self.own(b)).collect::<TensorResult<SmallVec<[_; 16]>>>()?;
+        let outputs = io[1].iter().map(|b| self.own(b)).collect::<TensorResult<SmallVec<[_; 16]>>>()?;
         let submits = lock(&self.runner).run(&self.gpu, plan, &inputs, &outputs, params, chain)?;
         self.submits.fetch_add(submits, Relaxed);
         Ok(())
@@ -244,10 +237,10 @@ impl Backend for NativeMetal {
         self.gpu.write(own, 0, bytes)
     }
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
-        self.run_as(plan, inputs, outputs, params, None)
+        self.run_as(plan, [inputs, outputs], params, None)
     }
     fn run_chain(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64], chain: Chain<'_>) -> TensorResult<()> {
-        self.run_as(plan, inputs, outputs, params, Some(chain))
+        self.run_as(plan, [inputs, outputs], params, Some(chain))
     }
     fn start_capture(&self, path: &Path) -> TensorResult<()> {
         self.synchronize()?;
