@@ -168,20 +168,19 @@ impl Case {
     }
 }
 
-#[test]
-fn supported_architectures_equal_transformers() {
+/// What is wrong with these models on a device; those that are refused must be.
+fn wrong<'c>(cases: impl Iterator<Item = &'c Case>, device: &Device) -> Vec<String> {
     let mut wrong = Vec::new();
-    let (all, cpu) = (Case::all(), Device::cpu());
-    for case in &all {
+    for case in cases {
         let architecture = case.json["arch"].as_str().unwrap();
         let family = case.id().split('.').next().unwrap_or_default();
         let refused = NOT_SUPPORTED.iter().any(|n| *n == architecture || *n == family) || WITH_EXPERTS.contains(&case.id());
-        match case.load(&cpu) {
+        match case.load(device) {
             Err(TensorError::Unsupported(_)) if refused => {}
             Err(e) => wrong.push(format!("{}: {e}", case.id())),
             Ok(_) if refused => wrong.push(format!("{}: {architecture} is supported, and the list says it is not", case.id())),
             Ok(model) => {
-                let run = std::panic::AssertUnwindSafe(|| case.check(&*model, &cpu));
+                let run = std::panic::AssertUnwindSafe(|| case.check(&*model, device));
                 match std::panic::catch_unwind(run) {
                     Ok(Ok(())) => {}
                     Ok(Err(e)) => wrong.push(format!("{}: {e}", case.id())),
@@ -193,6 +192,13 @@ fn supported_architectures_equal_transformers() {
             }
         }
     }
+    wrong
+}
+
+#[test]
+fn supported_architectures_equal_transformers() {
+    let all = Case::all();
+    let wrong = wrong(all.iter(), &Device::cpu());
     assert!(wrong.is_empty(), "{} of {} models:\n{}", wrong.len(), all.len(), wrong.join("\n"));
 }
 
@@ -206,10 +212,13 @@ fn the_gpu_agrees() {
     let states = ["lfm3-base", "qwen3_5_text-two", "falcon_h1-base"];
     let experts = ["gpt_oss-base", "qwen2_moe-mixed", "deepseek_v3-yarn", "phimoe-window", "llama4_text-moe"];
     let few = [&dense[..], &states, &experts].concat();
-    for case in Case::all().iter().filter(|c| few.contains(&c.id())) {
-        let run = || case.check(&*case.load(&gpu)?, &gpu);
-        run().unwrap_or_else(|e| panic!("{}: {e}", case.id()));
-    }
+    // TL_MODELS=all: every model there is.
+    let every = std::env::var("TL_MODELS").is_ok_and(|v| v == "all");
+    let all = Case::all();
+    let cases: Vec<&Case> = all.iter().filter(|c| every || few.contains(&c.id())).collect();
+    let wrong = wrong(cases.iter().copied(), &gpu);
+    println!("{} of {} models are right on {}", cases.len() - wrong.len(), cases.len(), gpu.name());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
