@@ -119,3 +119,17 @@ fn half(v: f32) -> f32 {
     let unit = 2f32.powi(v.abs().log2().floor() as i32 - 10);
     (v / unit).round() * unit
 }
+
+#[test]
+fn the_serving_engine_keeps_its_pages_on_the_device() {
+    use tensorlogic::models::{self, Weights};
+    use tensorlogic::serving::{Engine, EngineOptions, Request};
+    let (_turn, Some(d)) = gpu() else { return };
+    d.crossover().unwrap();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+    let model = models::load(&Weights::open(file, &d).unwrap(), None).unwrap();
+    // Pages for one short text: zeros that the CPU would make faster.
+    let engine =
+        Engine::start(model, &d, EngineOptions { rows: 1, context: Some(64), kv_bytes: 0, chunk: Some(16), ..Default::default() }).unwrap();
+    assert_eq!(engine.submit(Request::new(&[1, 2, 3], 4)).unwrap().wait().unwrap().0.len(), 4);
+}

@@ -1,6 +1,7 @@
 //! Keys and values in pages that many texts share out among themselves.
 
-use crate::device::Device;
+use crate::backends::Bytes;
+use crate::device::{Device, StorageMode};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::eval::eval_all;
@@ -30,10 +31,18 @@ impl PagedCache {
             return Err(TensorError::Unsupported(message));
         }
         let sizes = [2, pages, shape.kv_heads, PAGE, shape.head_dim];
-        let pools = (0..shape.layers).map(|_| Tensor::zeros(&sizes, shape.dtype, device)).collect::<TensorResult<Vec<_>>>()?;
-        // Each its own memory: equal zeros would be computed once and shared.
-        pools.iter().try_for_each(|pool| eval_all(&[pool]))?;
-        Ok(pools)
+        let zeros = |_| {
+            // Each its own memory: equal zeros would be computed once and shared.
+            let pool = Tensor::zeros(&sizes, shape.dtype, device)?;
+            eval_all(&[&pool])?;
+            // Little work of a GPU may be done by the CPU, whose memory kernels cannot write in place.
+            if pool.storage_mode() != Some(StorageMode::Managed) {
+                return Ok(pool);
+            }
+            let bytes = Bytes::of_vec(vec![0u8; shape.dtype.bytes(pool.numel()).unwrap_or(0)]);
+            Tensor::from_bytes_in(bytes, shape.dtype, &sizes, device, StorageMode::Private)
+        };
+        (0..shape.layers).map(zeros).collect()
     }
 
     /// Bytes that a page takes in all layers.
