@@ -29,7 +29,7 @@ pub(crate) fn start(book: &[u32]) -> u32 {
 /// ```
 /// // Of IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S and IQ1: entries of 16 bits, two to a word.
 /// let entries = [256, 512, 1024, 256, 512, 2048];
-/// assert_eq!(2 * tensorlogic::quant::codebooks().len(), entries.iter().sum());
+/// assert_eq!(2 * tensorlogic::quant::codebooks().len(), entries.iter().sum::<usize>());
 /// ```
 pub fn codebooks() -> &'static [u32] {
     &WORDS
