@@ -5,6 +5,7 @@
 set -euo pipefail
 [ -z "${CARGO_TARGET_DIR:-}" ] || CARGO_TARGET_DIR=$(realpath -m "$CARGO_TARGET_DIR")
 cd "$(dirname "$0")/.."
+. scripts/packages.sh
 
 version=19
 root=${CARGO_TARGET_DIR:-$PWD/target}/clang
@@ -12,18 +13,8 @@ say() { echo "clang: $*" >&2; }
 
 # Downloads what this machine lacks of the package, and unpacks it; the finished tree appears under its name in one step.
 private_clang() {
-    local work=$root.tmp deb
-    command -v apt-get >/dev/null && command -v dpkg >/dev/null || { say "this machine has no apt"; return 1; }
-    rm -rf "$work"
-    mkdir -p "$work"/{lists/partial,cache/archives/partial,root}
-    local apt="apt-get -qq -y --no-install-recommends -o Dir::State::Lists=$work/lists -o Dir::Cache=$work/cache -o Debug::NoLocking=1
-        -o APT::Sandbox::User=$(id -un) -o Acquire::Languages=none -o Acquire::Retries=3"
-    say "looking for clang-$version in this machine's Debian"
-    $apt update >&2 || { say "the package list cannot be read"; return 1; }
-    $apt install --download-only "clang-$version" >&2 || { say "clang-$version cannot be downloaded"; return 1; }
-    for deb in "$work"/cache/archives/*.deb; do
-        dpkg -x "$deb" "$work/root" || { say "$(basename "$deb") cannot be unpacked"; return 1; }
-    done
+    local work=$root.tmp
+    unpack_packages "$work" "clang-$version" || return 1
     # The compiler finds its libraries beside itself, wherever it lies.
     cat >"$work/root/clang++" <<'WRAPPER'
 #!/bin/sh

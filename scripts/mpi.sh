@@ -5,25 +5,16 @@
 set -euo pipefail
 [ -z "${CARGO_TARGET_DIR:-}" ] || CARGO_TARGET_DIR=$(realpath -m "$CARGO_TARGET_DIR")
 cd "$(dirname "$0")/.."
+. scripts/packages.sh
 
 root=${CARGO_TARGET_DIR:-$PWD/target}/mpi
 say() { echo "mpi: $*" >&2; }
 
 # Downloads what this machine lacks of the packages, and unpacks it; the finished tree appears under its name in one step.
 private_mpi() {
-    local work=$root.tmp deb
-    command -v apt-get >/dev/null && command -v dpkg >/dev/null || { say "this machine has no apt"; return 1; }
-    rm -rf "$work"
-    mkdir -p "$work"/{lists/partial,cache/archives/partial,root}
-    local apt="apt-get -qq -y --no-install-recommends -o Dir::State::Lists=$work/lists -o Dir::Cache=$work/cache -o Debug::NoLocking=1
-        -o APT::Sandbox::User=$(id -un) -o Acquire::Languages=none -o Acquire::Retries=3"
-    say "looking for openmpi-bin and mpich in this machine's packages"
-    $apt update >&2 || { say "the package list cannot be read"; return 1; }
+    local work=$root.tmp
     # Reinstalled, so that both are here whole where the system has one of them.
-    $apt install --reinstall --download-only openmpi-bin openmpi-common mpich >&2 || { say "the packages cannot be downloaded"; return 1; }
-    for deb in "$work"/cache/archives/*.deb; do
-        dpkg -x "$deb" "$work/root" || { say "$(basename "$deb") cannot be unpacked"; return 1; }
-    done
+    unpack_packages "$work" --reinstall openmpi-bin openmpi-common mpich || return 1
     # Open MPI looks for its parts below a prefix, MPICH beside its launcher. Ranks may be more than cores, and may be root's in a container.
     cat >"$work/root/mpirun-openmpi" <<'WRAPPER'
 #!/bin/sh
