@@ -39,7 +39,7 @@ impl ChatOptions {
                 return Err(failed(&format!("not a list of functions such as {example}")));
             }
             if !template.mentions("tools") {
-                return Err(Failure::Usage("--tools: the model's chat template has no place for tools".into()));
+                return Err(Failure::Usage("--tools: the model's chat template does not take tools".into()));
             }
             variables.insert("tools".into(), tools);
         }

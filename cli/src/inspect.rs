@@ -115,7 +115,7 @@ fn show_lacks(l: &Lacks) -> Result<(), Failure> {
         l.settings.iter().try_for_each(|s| output::result(&format!("    {s}")))?;
     }
     if !l.tensors.is_empty() {
-        output::result("  tensors that it has no place for")?;
+        output::result("  tensors that it does not know")?;
         let rows: Vec<Vec<String>> = l
             .tensors
             .iter()

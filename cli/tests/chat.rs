@@ -148,7 +148,7 @@ fn a_call_of_a_tool_is_shown_and_answered() {
         w.set("tokenizer.chat_template", "{{ messages[0].content }}");
     });
     let (_, err) = tl(&bare, &["generate", "--tools", tools, "x"], "", 2);
-    assert!(err.contains("no place for tools"), "{err}");
+    assert!(err.contains("does not take tools"), "{err}");
     let (_, err) = tl(&bare, &["chat", "--thinking", "on"], "", 2);
     assert!(err.contains("no such switch"), "{err}");
     std::fs::remove_file(bare).unwrap();

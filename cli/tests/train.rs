@@ -12,12 +12,7 @@ struct Place(PathBuf);
 
 impl Place {
     fn new(name: &str) -> Place {
-        let p = std::env::temp_dir().join(format!("tl-train-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&p);
-        std::fs::create_dir_all(&p).unwrap();
-        let line = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs!\n";
-        std::fs::write(p.join("text.txt"), line.repeat(30)).unwrap();
-        Place(p)
+        Place(common::folder_with_text(&format!("train-{name}")))
     }
     fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)

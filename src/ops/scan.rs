@@ -1,7 +1,7 @@
 //! Running sums, products and extremes along a dimension.
 
 use crate::dtype::DType;
-use crate::error::{At, TensorError, TensorResult};
+use crate::error::{At, TensorResult};
 use crate::ops::Rhs;
 use crate::ops::pad::PadMode;
 use crate::ops::sort::extreme_of;
@@ -83,12 +83,7 @@ impl Tensor {
 
     /// As [`Tensor::scan`], of pairs: a value and its place.
     fn running_extreme(&self, op: &'static str, d: isize, largest: bool, at: At) -> TensorResult<(Tensor, Tensor)> {
-        let k = dim(d, self.rank(), op, at)?;
-        let n = if self.rank() == 0 { 1 } else { self.shape()[k] };
-        if n > 1 << 30 {
-            return Err(TensorError::shape(op, at, format!("{n} elements in a dimension")));
-        }
-        let x = self.cast(if self.dtype() == DType::Bool { DType::U8 } else { self.stored() })?;
+        let (k, n, x) = self.ordered(op, d, at)?;
         let run = || {
             if self.rank() == 0 || x.numel() == 0 {
                 return Ok((x.clone(), Tensor::zeros(self.dims(), DType::I32, self.device())?));

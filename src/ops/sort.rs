@@ -1,7 +1,7 @@
 //! Elements in order: sorting, and the order itself.
 
 use crate::dtype::DType;
-use crate::error::{TensorError, TensorResult};
+use crate::error::{At, TensorError, TensorResult};
 use crate::ops::pad::PadMode;
 use crate::shape::dim;
 use crate::tensor::{Mode, Tensor};
@@ -43,15 +43,21 @@ impl Tensor {
         Ok(self.detach().sorted("argsort", d, descending)?.1)
     }
 
-    #[track_caller]
-    pub(super) fn sorted(&self, op: &'static str, d: isize, descending: bool) -> TensorResult<(Tensor, Tensor)> {
-        let at = Location::caller();
+    /// Dimension `d`, how many elements it has, and these values in a dtype that compares, for results with their places as i32.
+    pub(super) fn ordered(&self, op: &'static str, d: isize, at: At) -> TensorResult<(usize, usize, Tensor)> {
         let k = dim(d, self.rank(), op, at)?;
         let n = if self.rank() == 0 { 1 } else { self.shape()[k] };
         if n > 1 << 30 {
             return Err(TensorError::shape(op, at, format!("{n} elements in a dimension")));
         }
         let x = self.cast(if self.dtype() == DType::Bool { DType::U8 } else { self.stored() })?;
+        Ok((k, n, x))
+    }
+
+    #[track_caller]
+    pub(super) fn sorted(&self, op: &'static str, d: isize, descending: bool) -> TensorResult<(Tensor, Tensor)> {
+        let at = Location::caller();
+        let (k, n, x) = self.ordered(op, d, at)?;
         let run = || {
             if n <= 1 || x.numel() == 0 {
                 return Ok((x.clone(), Tensor::full(0.0, x.dims(), DType::I32, x.device())?));

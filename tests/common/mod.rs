@@ -162,3 +162,13 @@ pub fn tiny_llama(device: &Device) -> Box<dyn models::Model> {
     let gguf = Gguf::from_bytes(w.to_bytes().unwrap()).unwrap();
     models::load(&Weights::from_gguf(gguf, device), Some(DType::F32)).unwrap()
 }
+
+/// A new folder of the system's temporary one with `text.txt`, which the smallest models learn something from.
+pub fn folder_with_text(name: &str) -> std::path::PathBuf {
+    let folder = std::env::temp_dir().join(format!("tl-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let line = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs!\n";
+    std::fs::write(folder.join("text.txt"), line.repeat(30)).unwrap();
+    folder
+}

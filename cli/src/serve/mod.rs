@@ -179,7 +179,7 @@ fn keys(args: &ServeArgs) -> Result<Keys, Failure> {
         let before = all.len();
         all.extend(text.lines().map(str::trim).filter(|key| !key.is_empty()).map(String::from));
         if all.len() == before {
-            return Err(Failure::Usage(format!("--api-key-file {}: there is no key in it", file.display())));
+            return Err(Failure::Usage(format!("--api-key-file {}: the file must contain a key", file.display())));
         }
     }
     if all.iter().any(|key| key.is_empty()) {

@@ -322,7 +322,7 @@ impl Memory {
             return Ok(found.clone());
         }
         let size = bytes.next_power_of_two().max(STAGING_BYTES);
-        let block = self.create(size, SHARED).ok_or_else(|| self.full(size, None, "there is no room for a copy to the GPU"))?;
+        let block = self.create(size, SHARED).ok_or_else(|| self.full(size, None, "out of memory for a copy to the GPU"))?;
         kept.push(block.clone());
         if kept.len() > STAGING_KEPT {
             let oldest = kept.remove(0);

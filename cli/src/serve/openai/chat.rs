@@ -89,16 +89,10 @@ impl Form for Chat {
     }
 
     fn end(&mut self, used: &Usage, out: &mut String) {
-        if self.usage {
-            let mut value = self.part(json!([]));
-            value["usage"] = usage(used);
-            data(out, &value);
-        }
-        out.push_str("data: [DONE]\n\n");
+        super::end(self.usage.then(|| self.part(json!([]))), used, out);
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut String) {
-        data(out, &error.openai());
-        out.push_str("data: [DONE]\n\n");
+        super::fail(error, out);
     }
 }

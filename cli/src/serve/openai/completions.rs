@@ -106,16 +106,10 @@ impl Form for Completion {
     }
 
     fn end(&mut self, used: &Usage, out: &mut String) {
-        if self.usage {
-            let mut value = self.head.object("text_completion", json!([]));
-            value["usage"] = usage(used);
-            data(out, &value);
-        }
-        out.push_str("data: [DONE]\n\n");
+        super::end(self.usage.then(|| self.head.object("text_completion", json!([]))), used, out);
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut String) {
-        data(out, &error.openai());
-        out.push_str("data: [DONE]\n\n");
+        super::fail(error, out);
     }
 }

@@ -7,8 +7,13 @@ pub mod responses;
 use super::Server;
 use super::answer::Usage;
 use super::ask::random;
+use super::error::ApiError;
+use super::sse::data;
 use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What ends a stream of completions.
+const DONE: &str = "data: [DONE]\n\n";
 
 /// What all parts of an answer have in common.
 #[derive(Clone)]
@@ -41,6 +46,21 @@ pub fn now() -> u64 {
 pub fn usage(u: &Usage) -> Value {
     json!({ "prompt_tokens": u.prompt, "completion_tokens": u.written, "total_tokens": u.prompt + u.written,
         "prompt_tokens_details": { "cached_tokens": u.cached } })
+}
+
+/// Ends a stream of completions: with `last`, where usage was asked for, and the mark.
+fn end(last: Option<Value>, used: &Usage, out: &mut String) {
+    if let Some(mut value) = last {
+        value["usage"] = usage(used);
+        data(out, &value);
+    }
+    out.push_str(DONE);
+}
+
+/// Ends a stream of completions with an error.
+fn fail(error: &ApiError, out: &mut String) {
+    data(out, &error.openai());
+    out.push_str(DONE);
 }
 
 /// The models that there are.
