@@ -34,6 +34,9 @@ pub struct Tuning {
     pub map: MapTuning,
     /// Submits of a plan.
     pub submit: SubmitTuning,
+    /// Parts of kernels in Metal's language.
+    #[serde(default)]
+    pub metal: MetalTuning,
 }
 
 /// See [`Tuning::gemm`]. A product takes the tile whose estimated time is least.
@@ -52,6 +55,8 @@ pub struct GemmTuning {
     pub unroll_min_subgroup: u32,
     /// Results of a weight's gradient up to which its sum over rows is shared among several products, and the rows of each at least.
     pub split_rows: [usize; 2],
+    /// Whether results leave from the elements of matrices where lanes can name them, not through workgroup memory.
+    pub elements: bool,
 }
 
 /// A tile of a product: `warps × fragments × edge` results per workgroup.
@@ -111,6 +116,45 @@ pub struct AttentionTuning {
     pub split_bytes: usize,
     /// Bytes of all keys and values up to which one query, or two, of those that share them have a workgroup.
     pub shared_bytes: [usize; 2],
+    /// Tiles where lanes can name the elements of matrices, so that scores stay in them: of heads of up to 64 and of wider ones.
+    pub elements: [ElementTile; 2],
+    /// The same for the gradient of queries.
+    pub elements_queries: [ElementTile; 2],
+    /// The same for the gradients of keys and values.
+    pub elements_keys: [ElementTile; 2],
+}
+
+/// A tile of attention whose scores stay in the elements of matrices: `subgroups × fragments × edge` rows per workgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ElementTile {
+    /// Subgroups of a workgroup; 0: scores go through workgroup memory.
+    pub subgroups: u32,
+    /// Cooperative matrices of a subgroup along its rows.
+    pub fragments: u32,
+    /// Columns at most; half as many where they have no room.
+    pub columns: u32,
+}
+
+impl std::fmt::Display for ElementTile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} × {} × {}", self.subgroups, self.fragments, self.columns)
+    }
+}
+
+impl ElementTile {
+    /// A tile.
+    pub const fn new(subgroups: u32, fragments: u32, columns: u32) -> ElementTile {
+        ElementTile { subgroups, fragments, columns }
+    }
+}
+
+/// See [`Tuning::metal`]. What is not set is done in WGSL, and so is everything where a GPU has no such parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetalTuning {
+    /// Rows of weights that a SIMD-group multiplies with one row of activations: of f16, of blocks of 32 weights, of blocks of 256. At most 4.
+    pub gemv_rows: [u32; 3],
 }
 
 /// See [`Tuning::reduce`].
@@ -263,6 +307,7 @@ impl Tuning {
                 split_us: [2.0, 0.5, 0.015],
                 unroll_min_subgroup: 16,
                 split_rows: [1 << 21, 512],
+                elements: false,
             },
             gemv: GemvTuning {
                 max_rows: 8,
@@ -281,12 +326,16 @@ impl Tuning {
                 split_min_bytes: 256 << 10,
                 split_bytes: 32 << 10,
                 shared_bytes: [cache_bytes / 16, cache_bytes / 2],
+                elements: [ElementTile::new(4, 1, 32); 2],
+                elements_queries: [ElementTile::new(4, 1, 32); 2],
+                elements_keys: [ElementTile::new(4, 1, 32); 2],
             },
             reduce: ReduceTuning { full_groups: 8 * units, split_elements: 4096, arg_split_elements: 1024, index_add_groups: 4 * units },
             rows: RowTuning { multi_row_min_rows: 32 * units, subgroup_min_rows: 8 * units },
             unpack: UnpackTuning { min_rows: 64, min_rows_large: 64, large_elements: 1 << 20, max_elements: 1 << 27 },
             map: MapTuning { multi_quad_elements: [8192 * units, 32_768 * units], tile_min_elements: 4096 },
             submit: SubmitTuning { max_ops: 500_000_000_000, max_steps: 256 },
+            metal: MetalTuning::default(),
         }
     }
 
@@ -295,7 +344,7 @@ impl Tuning {
         Tuning::by_formula("generic", 32, 4 << 20)
     }
 
-    /// NVIDIA's GPUs, measured on an H100 (132 processors, 50 MB of cache; docs/performance.md).
+    /// NVIDIA's GPUs, measured on an H100 (132 processors, 50 MB of cache; docs/notes/2026-11-22-h100-figures.md).
     pub fn nvidia() -> Tuning {
         let mut t = Tuning::by_formula("nvidia", 132, 50 << 20);
         for (tile, (busy_us, alone_us)) in t.gemm.tiles.iter_mut().zip(H100_STEP_US) {
@@ -320,6 +369,9 @@ impl Tuning {
             split_min_bytes: 400 << 10,
             split_bytes: 32 << 10,
             shared_bytes: [2 << 20, 32 << 20],
+            elements: [ElementTile::new(4, 2, 32), ElementTile::new(8, 1, 64)],
+            elements_queries: [ElementTile::new(4, 2, 32), ElementTile::new(8, 1, 64)],
+            elements_keys: [ElementTile::new(4, 1, 64), ElementTile::new(8, 1, 64)],
         };
         t.reduce.index_add_groups = 512;
         t.rows = RowTuning { multi_row_min_rows: 4096, subgroup_min_rows: 1024 };
@@ -329,10 +381,13 @@ impl Tuning {
     }
 
     /// Apple's GPUs, from published facts only and **not measured**: 10 to 40 cores (20 is an M4 Pro), SIMD-groups of 32, fragments of 8×8,
-    /// 32 KiB of threadgroup memory; products in tiles of 64×64×32 as MLX has them.
+    /// 32 KiB of threadgroup memory; products in tiles of 64×64×32 as MLX has them. MLX's products and attention keep results and scores in the elements
+    /// of matrices; llama.cpp's products of one row give a SIMD-group four rows of blocks of 32 weights, and two of 256.
     pub fn apple() -> Tuning {
         let mut t = Tuning::by_formula("apple", 20, 24 << 20);
         t.gemm.tiles.insert(0, GemmTile::estimated(([2, 2], [4, 4], 32, false)));
+        t.gemm.elements = true;
+        t.metal = MetalTuning { gemv_rows: [4, 4, 2] };
         t
     }
 
@@ -433,6 +488,9 @@ impl Tuning {
             ("submit.max_ops", self.submit.max_ops as usize),
             ("submit.max_steps", self.submit.max_steps),
         ];
+        if let Some(rows) = self.metal.gemv_rows.into_iter().find(|&rows| rows > 4) {
+            return wrong(format!("metal.gemv_rows has {rows}; want at most 4"));
+        }
         match divisors.into_iter().find(|d| d.1 == 0) {
             Some((name, _)) => wrong(format!("{name} is 0; want 1 or more")),
             None => Ok(()),

@@ -266,17 +266,26 @@ const LIMITS_BY_NAME: [(&str, Lower); 3] = [
 
 /// Instructions that no feature stands for.
 const BYTE_DOTS: &str = "byte dots";
+/// What only the native Metal backend has.
+const METAL_BODIES: &str = "metal bodies";
+/// What no feature stands for.
+const BY_NAME: [&str; 3] = [BYTE_DOTS, METAL_BODIES, super::matrix_elements::MATRIX_ELEMENTS];
+
+/// Whether `TL_GPU_WITHOUT` names this.
+pub(super) fn lacks(name: &str) -> bool {
+    std::env::var("TL_GPU_WITHOUT").is_ok_and(|list| names(&list).any(|n| n == name))
+}
 
 /// The features that a list such as `f16,subgroup` names; limits that it names are lowered.
 fn without(list: &str, limits: &mut wgpu::Limits) -> TensorResult<Features> {
     let mut features = Features::empty();
-    for name in names(list).filter(|n| *n != BYTE_DOTS) {
+    for name in names(list).filter(|n| !BY_NAME.contains(n)) {
         match WANTED.iter().find(|w| w.1 == name) {
             Some(w) => features |= w.0,
             None => match LIMITS_BY_NAME.iter().find(|l| l.0 == name) {
                 Some(l) => (l.1)(limits),
                 None => {
-                    let all: Vec<&str> = WANTED.iter().map(|w| w.1).chain(LIMITS_BY_NAME.iter().map(|l| l.0)).chain([BYTE_DOTS]).collect();
+                    let all: Vec<&str> = WANTED.iter().map(|w| w.1).chain(LIMITS_BY_NAME.iter().map(|l| l.0)).chain(BY_NAME).collect();
                     let message = format!("TL_GPU_WITHOUT={list:?}: {name:?} is unknown; allowed are {}", all.join(", "));
                     return Err(TensorError::UnsupportedDevice(message));
                 }
@@ -379,6 +388,8 @@ pub(super) fn open(selector: &str, table: Option<Tuning>) -> TensorResult<Opened
         },
         coherent: has(Features::MEMORY_DECORATION_COHERENT),
         byte_dots: i.backend != Backend::Metal && names(&lacking).all(|n| n != BYTE_DOTS),
+        elements: None,
+        metal_bodies: false,
         raw: match i.backend {
             _ if !has(Features::PASSTHROUGH_SHADERS) => None,
             Backend::Metal => Some(RawLanguage::Msl),

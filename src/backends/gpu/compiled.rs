@@ -15,7 +15,7 @@ pub(super) struct Kept {
     pub raw: wgpu::PipelineCache,
     pub file: PathBuf,
     key: String,
-    texts: HashSet<u64>,
+    sources: HashSet<u64>,
     /// How many shaders the file had, of those that were asked for.
     pub found: usize,
     /// Whether the file lacks some.
@@ -28,17 +28,17 @@ impl Kept {
     pub fn open(driver: &Driver, folder: Option<&Path>, adapter: &str) -> Option<Kept> {
         let folder = folder.filter(|_| driver.device.features().contains(wgpu::Features::PIPELINE_CACHE))?;
         let (key, file) = kept::place(folder, adapter, ["pipelines", "bin"]);
-        let (texts, data) = load(&file, &key).unwrap_or_default();
-        events::kernel_cache_opened(texts.len(), data.len());
+        let (sources, data) = load(&file, &key).unwrap_or_default();
+        events::kernel_cache_opened(sources.len(), data.len());
         let descriptor = wgpu::PipelineCacheDescriptor { label: None, data: Some(&data[..]).filter(|d| !d.is_empty()), fallback: true };
         // SAFETY: the data came from `PipelineCache::get_data` for this adapter, driver and version, which `load` has checked with its sum.
         let raw = driver.guarded(|| unsafe { driver.device.create_pipeline_cache(&descriptor) }).ok()?;
-        Some(Kept { raw, file, key, texts, found: 0, dirty: false, budget: SaveBudget::default() })
+        Some(Kept { raw, file, key, sources, found: 0, dirty: false, budget: SaveBudget::default() })
     }
 
     /// Counts a shader that was compiled.
     pub fn add(&mut self, text: &str) {
-        let new = self.texts.insert(hash(text));
+        let new = self.sources.insert(hash(text));
         self.found += !new as usize;
         self.dirty |= new;
     }
@@ -57,9 +57,9 @@ impl Kept {
             return;
         }
         self.dirty = false;
-        let Kept { raw, file, key, texts, budget, .. } = self;
+        let Kept { raw, file, key, sources, budget, .. } = self;
         budget.spend(|| {
-            if let Some(data) = raw.get_data().filter(|data| store(file, key, texts, data).is_ok()) {
+            if let Some(data) = raw.get_data().filter(|data| store(file, key, sources, data).is_ok()) {
                 events::kernel_cache_saved(data.len());
             }
         });
@@ -74,14 +74,14 @@ impl Drop for Kept {
 }
 
 /// The file: a magic word, the sum of what follows, the key, the shaders, the driver's data.
-fn store(file: &Path, key: &str, texts: &HashSet<u64>, data: &[u8]) -> std::io::Result<()> {
-    let mut all = Vec::with_capacity(32 + key.len() + 8 * texts.len() + data.len());
+fn store(file: &Path, key: &str, sources: &HashSet<u64>, data: &[u8]) -> std::io::Result<()> {
+    let mut all = Vec::with_capacity(32 + key.len() + 8 * sources.len() + data.len());
     all.extend(MAGIC);
     all.extend([0; 8]);
     all.extend((key.len() as u32).to_le_bytes());
     all.extend(key.as_bytes());
-    all.extend((texts.len() as u32).to_le_bytes());
-    let mut sorted: Vec<u64> = texts.iter().copied().collect();
+    all.extend((sources.len() as u32).to_le_bytes());
+    let mut sorted: Vec<u64> = sources.iter().copied().collect();
     sorted.sort_unstable();
     sorted.iter().for_each(|t| all.extend(t.to_le_bytes()));
     all.extend(data);
@@ -104,9 +104,9 @@ fn load(file: &Path, key: &str) -> Option<(HashSet<u64>, Vec<u8>)> {
     let (len, rest) = rest.split_first_chunk::<4>()?;
     let (own, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
     let (count, rest) = rest.split_first_chunk::<4>()?;
-    let (texts, data) = rest.split_at_checked((u32::from_le_bytes(*count) as usize).checked_mul(8)?)?;
-    let texts = texts.as_chunks::<8>().0.iter().map(|t| u64::from_le_bytes(*t)).collect();
-    (own == key.as_bytes()).then(|| (texts, data.to_vec()))
+    let (sources, data) = rest.split_at_checked((u32::from_le_bytes(*count) as usize).checked_mul(8)?)?;
+    let sources = sources.as_chunks::<8>().0.iter().map(|t| u64::from_le_bytes(*t)).collect();
+    (own == key.as_bytes()).then(|| (sources, data.to_vec()))
 }
 
 #[cfg(test)]
@@ -117,15 +117,15 @@ mod tests {
     fn only_a_whole_file_of_the_same_key_is_taken() {
         let folder = std::env::temp_dir().join(format!("tl-pipelines-{}", std::process::id()));
         let file = folder.join("deep/pipelines.bin");
-        let (key, texts, data) = ("adapter | 1", HashSet::from([7, 9, u64::MAX]), [3u8; 1000]);
-        store(&file, key, &texts, &data).unwrap();
+        let (key, sources, data) = ("adapter | 1", HashSet::from([7, 9, u64::MAX]), [3u8; 1000]);
+        store(&file, key, &sources, &data).unwrap();
         let whole = std::fs::read(&file).unwrap();
         let check = |what: &str, bytes: &[u8], key: &str, expect: bool| {
             std::fs::write(&file, bytes).unwrap();
             let got = load(&file, key);
             assert_eq!(got.is_some(), expect, "{what}");
             if let Some((t, d)) = got {
-                assert_eq!((t, &d[..]), (texts.clone(), &data[..]), "{what}");
+                assert_eq!((t, &d[..]), (sources.clone(), &data[..]), "{what}");
             }
         };
         check("as written", &whole, key, true);
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
         // A place that cannot be written, and one that cannot be read.
         let inside = file.join("x.bin");
-        assert!(store(&inside, key, &texts, &data).is_err() && load(&inside, key).is_none());
+        assert!(store(&inside, key, &sources, &data).is_err() && load(&inside, key).is_none());
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

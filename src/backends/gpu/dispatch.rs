@@ -6,7 +6,7 @@ use super::pipelines::Pipeline;
 use crate::backends::codegen::Bound;
 use crate::backends::codegen::StepShader;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Buf, Plan};
+use crate::plan::{Buf, Plan, WINDOW_UNIT};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -96,7 +96,8 @@ impl Dispatch {
                 (None, Bound::Codebooks) => &core.codebooks,
                 (None, _) => &core.scratch,
             };
-            entries.push(wgpu::BindGroupEntry { binding: n as u32 + 1, resource: whole(buffer, 0, None) });
+            let (start, size) = part(*b, buffer.size());
+            entries.push(wgpu::BindGroupEntry { binding: n as u32 + 1, resource: whole(buffer, start, size) });
         }
         let descriptor = wgpu::BindGroupDescriptor { label: None, layout: &self.pipeline.layout, entries: &entries };
         let made = core.driver.guarded(|| core.driver.device.create_bind_group(&descriptor));
@@ -111,6 +112,13 @@ impl Dispatch {
         self.newest = self.next;
         Ok(())
     }
+}
+
+/// The part of a buffer of `bytes` that is bound: where it begins, and its size unless it is all of it.
+fn part(bound: Bound, bytes: u64) -> (u64, Option<std::num::NonZeroU64>) {
+    let Bound::Plan(buf @ Buf::Window { units, .. }) = bound else { return (0, None) };
+    let start = buf.start() as u64;
+    (start, std::num::NonZeroU64::new((u64::from(units) * WINDOW_UNIT as u64).min(bytes.saturating_sub(start))))
 }
 
 /// Records dispatches of a plan in a pass; `after` follows each of them. With the plan given as `labels`, captures show each in a group that

@@ -1,4 +1,4 @@
-//! Keeps a thread that waits without sleep off the cores that take the device's interrupts: the handler runs on them for some 30 µs just
+//! Keeps a thread that waits by spinning off the cores that take the device's interrupts: the handler runs on them for some 30 µs just
 //! when a run ends, and the thread sees the end only after that.
 
 use crate::backends::lock::lock;
@@ -7,19 +7,19 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// How long it is believed which cores they are: balancing daemons move interrupts now and then.
-const MIN_SAMPLES: Duration = Duration::from_secs(10);
+const COUNTS_VALID_FOR: Duration = Duration::from_secs(10);
 /// Cores that took less than this part of what the busiest took do not count.
-const PART: u64 = 8;
+const MIN_SHARE_OF_BUSIEST: u64 = 8;
 
 /// The interrupts of one device.
 pub(super) struct Interrupts {
     /// A file for each interrupt: how often each core took it.
     files: Vec<PathBuf>,
-    seen: Mutex<Seen>,
+    irq_cores: Mutex<IrqCores>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct IrqCores {
     at: Option<Instant>,
     counts: Vec<u64>,
     cores: Vec<usize>,
@@ -35,25 +35,25 @@ impl Interrupts {
         let folder = root.join("bus/pci/devices").join(address).join("msi_irqs");
         let numbers = if address.is_empty() { None } else { std::fs::read_dir(folder).ok() };
         let counts = |number: std::fs::DirEntry| root.join("kernel/irq").join(number.file_name()).join("per_cpu_count");
-        Interrupts { files: numbers.into_iter().flatten().flatten().map(counts).collect(), seen: Mutex::default() }
+        Interrupts { files: numbers.into_iter().flatten().flatten().map(counts).collect(), irq_cores: Mutex::default() }
     }
 
     /// Moves the calling thread to another core if it is on one that takes them. The cores that it may use stay what they were.
-    pub fn leave(&self) {
+    pub fn leave_irq_cores(&self) {
         if self.files.is_empty() {
             return;
         }
-        let mut seen = lock(&self.seen);
-        if seen.at.is_none_or(|at| at.elapsed() > MIN_SAMPLES) {
-            seen.look(&self.files);
+        let mut known = lock(&self.irq_cores);
+        if known.at.is_none_or(|at| at.elapsed() > COUNTS_VALID_FOR) {
+            known.refresh(&self.files);
         }
-        leave(&seen.cores);
+        leave_cores(&known.cores);
     }
 }
 
-impl Seen {
-    /// Reads which cores took them since the last look, or at all.
-    fn look(&mut self, files: &[PathBuf]) {
+impl IrqCores {
+    /// Reads which cores took them since the last time, or at all.
+    fn refresh(&mut self, files: &[PathBuf]) {
         let mut counts: Vec<u64> = Vec::new();
         for list in files.iter().filter_map(|f| std::fs::read_to_string(f).ok()) {
             for (core, n) in list.trim().split(',').enumerate() {
@@ -65,7 +65,7 @@ impl Seen {
             counts.iter().enumerate().map(|(core, n)| n.saturating_sub(self.counts.get(core).copied().unwrap_or(0))).collect();
         let most = new.iter().copied().max().unwrap_or(0);
         if most > 0 {
-            self.cores = (0..new.len()).filter(|&core| new[core] * PART >= most).collect();
+            self.cores = (0..new.len()).filter(|&core| new[core] * MIN_SHARE_OF_BUSIEST >= most).collect();
         }
         (self.at, self.counts) = (Some(Instant::now()), counts);
     }
@@ -75,7 +75,7 @@ impl Seen {
 const MAX_CORE: usize = libc::CPU_SETSIZE as usize - 1;
 
 /// Moves the calling thread to a core that is not one of these, where it may use others. Gives whether it did.
-fn leave(cores: &[usize]) -> bool {
+fn leave_cores(cores: &[usize]) -> bool {
     // SAFETY: takes nothing.
     let here = unsafe { libc::sched_getcpu() };
     if !usize::try_from(here).is_ok_and(|c| cores.contains(&c)) {
@@ -126,12 +126,12 @@ mod tests {
         let (a, b) = all.split_at(all.len() / 2);
         for cores in [a, b, a] {
             let others = all.len() > cores.len();
-            leave(cores);
+            leave_cores(cores);
             assert!(!others || !cores.contains(&here()), "still on {} of {cores:?}", here());
             assert_eq!(allowed(), all);
         }
-        assert!(!leave(&all), "there is nowhere to go");
-        assert!(!leave(&[]));
+        assert!(!leave_cores(&all), "there is nowhere to go");
+        assert!(!leave_cores(&[]));
     }
 
     #[test]
@@ -145,11 +145,11 @@ mod tests {
                 std::fs::write(root.join("kernel/irq").join(number).join("per_cpu_count"), list).unwrap();
             }
         };
-        let mut seen = Seen::default();
+        let mut irq_cores = IrqCores::default();
         let mut check = |lists: [&str; 3], expect: &[usize], why: &str| {
             write(lists);
-            seen.look(&Interrupts::under(&root, "0000:3b:00.0").files);
-            assert_eq!(seen.cores, expect, "{why}");
+            irq_cores.refresh(&Interrupts::under(&root, "0000:3b:00.0").files);
+            assert_eq!(irq_cores.cores, expect, "{why}");
         };
         check(["0,0,0,0\n", "0,0,0,0\n", ""], &[], "none yet");
         check(["0,0,800,0\n", "90,0,0,100\n", "nonsense\n"], &[2, 3], "those that count");

@@ -14,6 +14,7 @@ mod error_records;
 mod host;
 #[cfg(target_os = "linux")]
 mod irq_affinity;
+mod matrix_elements;
 mod memory;
 mod pending;
 mod pipelines;
@@ -39,7 +40,9 @@ use super::{Backend, Buffer, Bytes, Chain, EnergyCounter, PendingRead, Submitted
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
-use crate::plan::{AdapterInfo, Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, Timing, TransferStats};
+use crate::plan::{
+    AdapterInfo, Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RawLanguage, RunTimes, StorageMode, Timing, TransferStats,
+};
 use crate::tuning::Tuning;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -76,9 +79,16 @@ impl GpuBackend {
 
     fn of(opened: adapter::Opened) -> TensorResult<Arc<GpuBackend>> {
         let core = Core::new(opened);
-        let m = GpuBackend { core, runner: Default::default(), staging: Default::default(), spare: Default::default() };
+        let mut m = GpuBackend { core, runner: Default::default(), staging: Default::default(), spare: Default::default() };
         let quirks = probes::quirks(&|plan, values, tried| m.probe(plan, values, tried))?;
         m.core.set_quirks(quirks);
+        if m.core.adapter.info.raw == Some(RawLanguage::SpirV) && !m.core.checked && !adapter::lacks(matrix_elements::MATRIX_ELEMENTS) {
+            let found = matrix_elements::find(&m.core.adapter.info, &|plan, values, _| m.probe(plan, values, quirks))?;
+            // Nobody else has the backend yet.
+            if let Some(core) = Arc::get_mut(&mut m.core) {
+                core.adapter.info.elements = found.map(Arc::new);
+            }
+        }
         lock(&m.runner).forget();
         if let Some(submits) = submits_until_lost() {
             m.core.queue.lose_after(submits);

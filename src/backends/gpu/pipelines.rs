@@ -2,10 +2,10 @@
 
 use super::compiled::Kept;
 use super::core::Core;
-use crate::backends::codegen::StepShader;
-use crate::backends::kernels_by_text::{KernelsByText, Named};
+use crate::backends::codegen::{StepShader, spirv_elements};
+use crate::backends::kernels_by_source::{KernelsBySource, Named};
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{PipelineStats, RawSource};
+use crate::plan::{PipelineStats, RawLanguage, RawSource};
 use std::cell::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,7 +19,7 @@ pub(super) struct Pipeline {
 /// Every kernel compiled so far.
 #[derive(Default)]
 pub(super) struct Pipelines {
-    kernels: KernelsByText<Pipeline>,
+    kernels: KernelsBySource<Pipeline>,
     /// What is kept for the next process; looked for when the first kernel is compiled.
     kept: OnceCell<Option<Kept>>,
 }
@@ -46,7 +46,7 @@ impl Pipelines {
         let (took, done) = self.kernels.compile(
             core.name(),
             new,
-            |step, name| core.driver.guarded(|| compile(core, cache.as_ref(), step, name)),
+            |step, name| core.driver.guarded(|| compile(core, cache.as_ref(), step, name)).and_then(|made| made),
             |text| kept.iter_mut().for_each(|k| k.add(text)),
         );
         kept.iter_mut().for_each(|k| k.save(took));
@@ -64,7 +64,7 @@ impl Pipelines {
     }
 }
 
-fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, name: &'static str) -> Pipeline {
+fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, name: &'static str) -> Result<Pipeline, String> {
     if let Some(raw) = &step.raw {
         let [x, y, z] = raw.workgroup;
         let entries = [wgpu::PassthroughShaderEntryPoint { name: raw.entry.into(), workgroup_size: (x, y, z) }];
@@ -76,11 +76,14 @@ fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, 
         }
         // SAFETY: who made the `RawKernel` vouched for its source.
         let module = unsafe { core.driver.device.create_shader_module_passthrough(module) };
-        return pipeline(core, cache, step, name, &module, raw.entry);
+        return Ok(pipeline(core, cache, step, name, &module, raw.entry));
     }
     #[cfg(target_vendor = "apple")]
     if let Some((module, entry)) = metal_module(core, step, name) {
-        return pipeline(core, cache, step, name, &module, &entry);
+        return Ok(pipeline(core, cache, step, name, &module, &entry));
+    }
+    if let Some(module) = spirv_module(core, step, name)? {
+        return Ok(pipeline(core, cache, step, name, &module, "main"));
     }
     let module = wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(step.text.as_str().into()) };
     let module = if core.checked {
@@ -90,7 +93,30 @@ fn compile(core: &Core, cache: Option<&wgpu::PipelineCache>, step: &StepShader, 
         // checks on.
         unsafe { core.driver.device.create_shader_module_trusted(module, wgpu::ShaderRuntimeChecks::unchecked()) }
     };
-    pipeline(core, cache, step, name, &module, "main")
+    Ok(pipeline(core, cache, step, name, &module, "main"))
+}
+
+/// A kernel some of whose functions have a form in SPIR-V; `None` where wgpu translates the text: without such functions, with bounds checks, and where
+/// the driver takes no SPIR-V. While the device is opened, what cannot be translated is tried as wgpu does it; after that it is an error, since its WGSL is not
+/// written for this adapter.
+fn spirv_module(core: &Core, step: &StepShader, name: &'static str) -> Result<Option<wgpu::ShaderModule>, String> {
+    if core.checked || core.adapter.info.raw != Some(RawLanguage::SpirV) || !step.text.contains(spirv_elements::MARK) {
+        return Ok(None);
+    }
+    let text = match spirv_elements::translate(&step.text) {
+        Ok(text) => text,
+        Err(_) if core.adapter.info.elements.is_none() => return Ok(None),
+        Err(why) => return Err(format!("{name} in SPIR-V: {why}")),
+    };
+    let entries = [wgpu::PassthroughShaderEntryPoint { name: "main".into(), workgroup_size: text.workgroup }];
+    let module = wgpu::ShaderModuleDescriptorPassthrough {
+        label: Some(name),
+        entry_points: entries.as_slice().into(),
+        spirv: Some(text.words.into()),
+        ..Default::default()
+    };
+    // SAFETY: as for the text that it was translated from, see `compile`.
+    Ok(Some(unsafe { core.driver.device.create_shader_module_passthrough(module) }))
 }
 
 /// A kernel with workgroup memory as Metal source that declares it in its body, and the kernel's name there; `None` where wgpu translates the

@@ -163,7 +163,7 @@ impl Queue {
         self.wait_for(None)
     }
 
-    /// Waits for one submission, or for all, for a moment without sleep: a thread that the driver puts to sleep takes longer to wake than
+    /// Waits for one submission, or for all, first by spinning for a moment: a thread that the driver puts to sleep takes longer to wake than
     /// a short run takes.
     pub fn wait_awake(&self, submission_index: Option<wgpu::SubmissionIndex>, awake: Duration) -> TensorResult<()> {
         let _waiting = self.waiting();
@@ -172,7 +172,7 @@ impl Queue {
         let flag = done.clone();
         self.driver.queue.on_submitted_work_done(move || flag.store(true, Relaxed));
         #[cfg(target_os = "linux")]
-        self.interrupts.leave();
+        self.interrupts.leave_irq_cores();
         while start.elapsed() < awake {
             let _ = self.driver.device.poll(wgpu::PollType::Poll);
             if done.load(Relaxed) {

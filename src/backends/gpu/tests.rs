@@ -314,13 +314,6 @@ impl Kernel for Text {
 }
 
 const ROW_SUM: &str = "
-// default
-alias T_0 = f32;
-const WORKGROUP: u32 = 32u;
-fn load_0(i: u32) -> f32 { return f32(i); }
-fn store_0(i: u32, v: f32) {}
-fn word(n: u32) -> u32 { return 1u; }
-// end
 var<workgroup> part: array<T_0, WORKGROUP>;
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lane: u32) {

@@ -61,7 +61,7 @@ impl Mapped {
 }
 
 impl Core {
-    /// Waits for the answer to a request to map, for a moment without sleep, as `Queue::wait_awake` does; then for the submission (or for all)
+    /// Waits for the answer to a request to map, first by spinning for a moment, as `Queue::wait_awake` does; then for the submission (or for all)
     /// that it depends on.
     fn wait_mapped(&self, mapped: &Mapped, submission: Option<wgpu::SubmissionIndex>) -> TensorResult<()> {
         let _waiting = self.queue.waiting();

@@ -75,7 +75,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
     workgroupBarrier();
   }
-  // Every thread of a group has the group's weight; the groups' sums are added by fours.
+  // Every thread of a group has the group's weight; the groups' sums are added as vec4.
   part[lid] = acc;
   if (d == 0u) { weight[g] = sum; }
   workgroupBarrier();

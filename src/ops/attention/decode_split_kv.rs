@@ -5,7 +5,7 @@ use super::paged::PAGE;
 use super::params::{FILES, HeadSizes, values};
 use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Step, Wgsl, Word};
 use crate::shader::vec16::{Beyond, Vec16Form};
-use crate::shader::{MAX_GROUPS, StartParams, Template, U32, Value, params};
+use crate::shader::{MAX_GROUPS, StartParams, Template, TemplateValue, U32, params};
 
 /// The most queries of a workgroup.
 const MAX_ROWS: usize = 4;
@@ -146,7 +146,7 @@ impl SplitConfig {
     }
 
     /// What else its templates ask about.
-    fn switches(&self, of: &AttentionKernel, z: &HeadSizes, adapter: &AdapterInfo) -> [(&'static str, Value); 14] {
+    fn switches(&self, of: &AttentionKernel, z: &HeadSizes, adapter: &AdapterInfo) -> [(&'static str, TemplateValue); 14] {
         let subgroup = adapter.subgroup;
         [
             ("MASKED", of.mask.into()),

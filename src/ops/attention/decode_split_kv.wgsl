@@ -22,10 +22,10 @@ var<workgroup> sums: array<vec4<f32>, SETS * CELLS>;
 var<workgroup> tops: array<vec2<f32>, SETS * ROWS>;
 var<workgroup> arrived: u32;
 // Of several sets: a query's largest score and sum of weights, and a cell of its sums for that largest score.
-struct Joined { top: vec2<f32>, x: vec4<f32> }
+struct Partial { top: vec2<f32>, x: vec4<f32> }
 
 // Stores a cell's result; the block of queries begins at `row` of the `rows` of its key head, which are those from `before` on.
-fn put_cell(cell: u32, before: u32, row: u32, rows: u32, size: u32, j: Joined) {
+fn put_cell(cell: u32, before: u32, row: u32, rows: u32, size: u32, j: Partial) {
   let r = cell / QUADS; let c = cell % QUADS;
   if (row + r >= rows) { return; }
 #if SUMS

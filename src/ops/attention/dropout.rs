@@ -22,6 +22,14 @@ impl AttentionDropout {
     ///
     /// # Errors
     /// When `p` is not between 0 and 1.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let mut rng = Rng::new(7);
+    /// assert_eq!(AttentionDropout::new(0.1, &mut rng)?.p, 0.1);
+    /// assert!(AttentionDropout::new(1.5, &mut rng).is_err());
+    /// # Ok::<(), TensorError>(())
+    /// ```
     pub fn new(p: f64, rng: &mut Rng) -> TensorResult<AttentionDropout> {
         let own = AttentionDropout { p, rng: rng.clone() };
         own.check()?;

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 /// The widest head whose rows fit into matrices.
 const MAX_HEAD: usize = 128;
 /// How a workgroup's work is cut.
-struct TileConfig {
+struct FlashTiles {
     /// Subgroups.
     subs: u32,
     /// Those that share rows.
@@ -28,7 +28,7 @@ struct TileConfig {
 
 /// The tiles of attention, of `rows` of each of these heads. Where subgroups wait alone, small ones do best, if there are `many` for processors that
 /// have several at a time; those of wide heads have no registers for that. Elsewhere much work between two barriers hides what they cost.
-fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &AdapterInfo) -> Option<TileConfig> {
+fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &AdapterInfo) -> Option<FlashTiles> {
     let (edge, subgroup) = (adapter.coop, adapter.subgroup);
     let own = |line: u32| (subgroup / 2).min(16).max(edge / line);
     let fit = |own_rows: bool, line: u32, (subs, cols): (u32, u32)| {
@@ -41,7 +41,7 @@ fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &Adapter
         let whole = subgroup >= own && cols.is_multiple_of(edge * line) && (cols / 4).is_multiple_of(subgroup / own);
         let room = bytes <= adapter.workgroup_bytes && subs * subgroup <= adapter.workgroup_threads;
         let enough = subs == 4 || heads * rows.div_ceil(high as usize) >= adapter.tuning.attention.large_groups;
-        (whole && room && enough).then_some(TileConfig { subs, line, rows: high, cols, chunk, own_rows })
+        (whole && room && enough).then_some(FlashTiles { subs, line, rows: high, cols, chunk, own_rows })
     };
     let blocks = heads * rows.div_ceil(4 * own(1) as usize);
     let own_rows = adapter.subgroup_sync != SubgroupSync::None && deep[0] + deep[1] <= 128 && blocks >= many;
@@ -51,8 +51,42 @@ fn cut(deep: [u32; 2], heads: usize, rows: usize, many: usize, adapter: &Adapter
     own_rows.then(|| fit(true, 1, (4, 16))).flatten().or_else(shared)
 }
 
+/// Powers of scores that are not seen are 0 for scales down to this one.
+const MIN_SCALE: f64 = 1e-30;
+
+/// Tiles of attention, or of a part of its gradients, whose scores stay in the elements of matrices; `None` where lanes cannot name them, or what is
+/// staged has no room.
+fn cut_elements(deep: [u32; 2], part: Option<Part>, scale: f64, adapter: &AdapterInfo) -> Option<FlashTiles> {
+    let held = adapter.matrix_elements()?;
+    let (edge, table) = (adapter.coop, &adapter.tuning.attention);
+    let tiles = match part {
+        None => table.elements,
+        Some(Part::Keys) => table.elements_keys,
+        Some(_) => table.elements_queries,
+    };
+    let tile = tiles[usize::from(deep[0].max(deep[1]) > 64)];
+    let whole = held.stores(deep[1] / edge) && (part.is_none() || held.stores(deep[0] / edge));
+    let stores = whole && (part.is_some() || scale >= MIN_SCALE);
+    let (subs, fragments, cols) = (tile.subgroups, tile.fragments, tile.columns);
+    let smaller = [(subs, fragments, cols), (subs, fragments, cols / 2), (subs, 1, cols / 2), (subs.min(4), 1, edge)];
+    smaller.into_iter().filter(|_| stores).find_map(|(subs, fragments, cols)| {
+        let (rows, threads) = (subs * fragments * edge, subs * adapter.subgroup);
+        let columns = cols * (deep[0] + deep[1] + 16);
+        // Attention stages its rows where its columns come later, a part at a time; gradients need all of a row at once.
+        let fits = |c: &u32| deep[0].is_multiple_of(*c) && rows * (c + 8) <= columns;
+        let chunk = (1..=deep[0] / edge).map(|n| n * edge).rev().find(fits).unwrap_or(edge);
+        let (chunk, staged) = if part.is_none() { (chunk, chunk) } else { (deep[0], deep[0].max(deep[1])) };
+        // After the tile what stands for elements in WGSL, and what is known of queries.
+        let known = if part == Some(Part::Keys) { 16 * cols } else { 0 };
+        let bytes = 2 * columns.max(rows * (staged + 8)) + (4 + 2) * subs * edge * edge + known;
+        let whole =
+            rows > 0 && cols > 0 && cols.is_multiple_of(edge) && threads <= adapter.workgroup_threads && (known == 0 || cols <= threads);
+        (whole && bytes <= adapter.workgroup_bytes).then_some(FlashTiles { subs, line: 1, rows, cols, chunk, own_rows: true })
+    })
+}
+
 /// The same for a part of the gradients, whose scores and slopes take more memory.
-fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<TileConfig> {
+fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<FlashTiles> {
     let (edge, cols, by_key) = (adapter.coop, 32u32, part == Part::Keys);
     // Wide heads have more results than a subgroup has registers for.
     let wide = deep[0] + deep[1] > 128;
@@ -66,7 +100,7 @@ fn cut_part(deep: [u32; 2], part: Part, adapter: &AdapterInfo) -> Option<TileCon
         let whole = (rows * line).is_multiple_of(subs * edge) && (rows * cols / 4).is_multiple_of(threads) && cols <= threads;
         let room = bytes <= adapter.workgroup_bytes && threads <= adapter.workgroup_threads;
         let own_rows = line == 1 && adapter.subgroup_sync != SubgroupSync::None;
-        (whole && room).then_some(TileConfig { subs, line, rows, cols, chunk: deep[0], own_rows })
+        (whole && room).then_some(FlashTiles { subs, line, rows, cols, chunk: deep[0], own_rows })
     })
 }
 
@@ -86,6 +120,10 @@ params! {
 
 static FLASH_COOP: Template =
     Template::new("flash_coop.wgsl", include_str!("flash_coop.wgsl")).params(FlashCoopParams::FIELDS).files(FILES);
+static FLASH_ELEMENTS: Template =
+    Template::new("flash_elements.wgsl", include_str!("flash_elements.wgsl")).params(FlashCoopParams::FIELDS).files(FILES);
+static FLASH_ELEMENTS_GRAD: Template =
+    Template::new("flash_elements_grad.wgsl", include_str!("flash_elements_grad.wgsl")).params(FlashCoopParams::FIELDS).files(FILES);
 static FLASH_COOP_GRAD: Template =
     Template::new("flash_coop_grad.wgsl", include_str!("flash_coop_grad.wgsl")).params(FlashCoopParams::FIELDS).files(FILES);
 
@@ -97,7 +135,9 @@ struct CoopKernel<'a> {
     z: HeadSizes,
     /// Elements of a line of a tile of keys and of values: whole matrices.
     deep: [u32; 2],
-    tiles: TileConfig,
+    tiles: FlashTiles,
+    /// Whether scores stay in the elements of matrices.
+    elements: bool,
     /// Matrices of results across.
     ky: u32,
     /// As many of them leave at a time as a strip of scores holds.
@@ -109,9 +149,11 @@ impl<'a> CoopKernel<'a> {
     fn new(of: &'a AttentionKernel, part: Option<Part>, z: HeadSizes, many: usize, adapter: &'a AdapterInfo) -> Option<CoopKernel<'a>> {
         let edge = adapter.coop;
         let deep = [z.d, z.dv].map(|n| (n as u32).next_multiple_of(edge));
+        let held = cut_elements(deep, part, of.scale, adapter);
+        let elements = held.is_some();
         let tiles = match part {
-            None => cut(deep, z.b * z.h, z.t, many, adapter)?,
-            Some(part) => cut_part(deep, part, adapter)?,
+            None => held.or_else(|| cut(deep, z.b * z.h, z.t, many, adapter))?,
+            Some(part) => held.or_else(|| cut_part(deep, part, adapter))?,
         };
         let (kd, kv, line) = (deep[0] / edge, deep[1] / edge, tiles.line);
         let ky = match part {
@@ -120,8 +162,12 @@ impl<'a> CoopKernel<'a> {
             Some(_) => kd / line,
         };
         let cn = tiles.cols / edge / line;
-        let store_fragments = (1..=cn).rev().find(|&n| ky.is_multiple_of(n) && (part.is_none() || (kd / line).is_multiple_of(n)))?;
-        Some(CoopKernel { of, part, adapter, z, deep, tiles, ky, store_fragments })
+        let store_fragments = if elements {
+            Some(1)
+        } else {
+            (1..=cn).rev().find(|&n| ky.is_multiple_of(n) && (part.is_none() || (kd / line).is_multiple_of(n)))
+        }?;
+        Some(CoopKernel { of, part, adapter, z, deep, tiles, elements, ky, store_fragments })
     }
 
     fn forward(&self) -> bool {
@@ -141,7 +187,7 @@ impl<'a> CoopKernel<'a> {
 
     /// Counts of matrices and of a thread's items.
     fn sizes(&self) -> [(&'static str, u32); 18] {
-        let TileConfig { subs, line, rows, cols, chunk, .. } = self.tiles;
+        let FlashTiles { subs, line, rows, cols, chunk, .. } = self.tiles;
         let (edge, deep, workgroup) = (self.adapter.coop, self.deep, self.workgroup());
         let (kd, kv) = (deep[0] / edge, deep[1] / edge);
         let items = deep.map(|n| (cols * n / 8).div_ceil(workgroup));
@@ -159,7 +205,7 @@ impl<'a> CoopKernel<'a> {
             ("STORE_FRAGMENTS", self.store_fragments),
             ("STORES", self.ky / self.store_fragments),
             // Quads of a thread.
-            ("QUADS", cols / 4 / (workgroup / rows)),
+            ("QUADS", cols / 4 / (workgroup / rows).max(1)),
             ("TIMES", rows * cols / 4 / workgroup),
             ("LOADS_R", (rows * chunk / 8).div_ceil(workgroup)),
             ("LOADS_R2", (rows * deep[1] / 8).div_ceil(workgroup)),
@@ -183,6 +229,9 @@ impl<'a> CoopKernel<'a> {
             ("CAUSAL", self.of.causal as u32),
         ];
         consts.extend(self.sizes());
+        if let Some(held) = self.adapter.matrix_elements().filter(|_| self.elements) {
+            consts.extend(held.consts());
+        }
         consts
     }
 
@@ -202,8 +251,16 @@ impl<'a> CoopKernel<'a> {
             ("UNROLL", unroll.into()),
             ("COOP_VECTORS", self.adapter.coop_vectors.into()),
         ]);
+        if let Some(held) = self.adapter.matrix_elements().filter(|_| self.elements) {
+            values.extend(held.values());
+        }
         values.extend(subgroup_barrier(if self.tiles.own_rows { self.adapter.subgroup_sync } else { SubgroupSync::None }));
-        let template = if self.forward() { &FLASH_COOP } else { &FLASH_COOP_GRAD };
+        let template = match (self.elements, self.forward()) {
+            (true, true) => &FLASH_ELEMENTS,
+            (true, false) => &FLASH_ELEMENTS_GRAD,
+            (false, true) => &FLASH_COOP,
+            (false, false) => &FLASH_COOP_GRAD,
+        };
         template.source(&values)
     }
 }

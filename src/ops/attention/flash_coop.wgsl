@@ -101,18 +101,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   if (begin < finish) {
 #include "flash_coop_fetch.wgsl" FIRST = begin
   }
-  // The queries, held in matrices.
-  var x1: array<coop_mat${EDGE}x${EDGE}<f16, A>, RM * KD>;
-#unroll UNROLL
-  for (var g = 0u; g < CHUNKS; g++) {
-    var next_r1: array<vec4<u32>, LOADS_R>;
-#unroll UNROLL
-    for (var f = 0u; f < LOADS_R; f++) { next_r1[f] = fetch_r1(start_r1, queries, r0, g * KC * EDGE, lid + f * WORKGROUP); }
-    workgroupBarrier();
-#include "flash_coop_stage.wgsl" ITEMS = LOADS_R, HIGH = ROWS, EIGHTS = EIGHTS_R, AT = 0u, PITCH = PITCH_R1, NEXT = next_r1
-    workgroupBarrier();
-#include "flash_coop_hold.wgsl" X = x1, FRAGMENTS_K = KD, FIRST = g * KC, COUNT = KC, PITCH = PITCH_R1
-  }
+#include "flash_coop_queries.wgsl"
   var y2: array<coop_mat${EDGE}x${EDGE}<f32, C>, RM * KV>;
   var top = LOWEST; // of the row, times log2(e)
   var sum = 0.0; // of the thread's share of the row's powers
@@ -134,7 +123,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
         }
         // A loop of one turn: naga refuses matrices in a branch that threads could differ in, though those of a subgroup agree.
         loop {
-          if (agreed(base >= some.y || base + COLS <= some.x)) { break; }
+          if (subgroup_any(base >= some.y || base + COLS <= some.x)) { break; }
 #include "flash_coop_scores.wgsl" X = x1, FRAGMENTS_K = KD, AT = 0u, PITCH = PITCH_C1, LINE = 0u
           subgroup_barrier();
 #include "flash_coop_top.wgsl" FIRST = begin

@@ -45,38 +45,7 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
   // The blocks with the most columns come first.
   let r0 = select(p.head_blocks - 1u - block % p.head_blocks, block % p.head_blocks, BY_KEY == 1u) * ROWS;
   let rows = select(queries, keys, BY_KEY == 1u);
-  let valid = min(p.valid, keys); let window = p.window;
-  // The columns that may be seen: keys up to the last query's, or queries from the one at the block's first key on.
-  var begin = 0u; var finish = 0u;
-#if BY_KEY
-  {
-    finish = queries;
-    if (CAUSAL == 1u && r0 + queries > valid) { begin = min(r0 + queries - valid, queries); }
-    if (window > 0u) { finish = min(queries, select(0u, r0 + ROWS + window + queries - valid, r0 + ROWS + window + queries > valid)); }
-    if (r0 >= valid) { finish = begin; }
-  }
-#else
-  {
-    begin = keys_of(r0).x; finish = keys_of(min(r0 + ROWS, queries) - 1u).y;
-  }
-#endif
-  // The rows, held in matrices.
-  var x1: array<coop_mat${EDGE}x${EDGE}<f16, A>, RM * KD>;
-  let start_r1 = batch_start_r1(group); let start_r2 = batch_start_r2(group);
-  var next_r1: array<vec4<u32>, LOADS_R>;
-  var next_r2: array<vec4<u32>, LOADS_R2>;
-#unroll UNROLL
-  for (var f = 0u; f < LOADS_R; f++) { next_r1[f] = fetch_r1(start_r1, rows, r0, 0u, lid + f * WORKGROUP); }
-#unroll UNROLL
-  for (var f = 0u; f < LOADS_R2; f++) { next_r2[f] = fetch_r2(start_r2, rows, r0, 0u, lid + f * WORKGROUP); }
-#include "flash_coop_stage.wgsl" ITEMS = LOADS_R, HIGH = ROWS, EIGHTS = EIGHTS_R1, AT = 0u, PITCH = PITCH_R1, NEXT = next_r1
-  workgroupBarrier();
-#include "flash_coop_hold.wgsl" X = x1, FRAGMENTS_K = KD, FIRST = 0u, COUNT = KD, PITCH = PITCH_R1
-  workgroupBarrier();
-#include "flash_coop_stage.wgsl" ITEMS = LOADS_R2, HIGH = ROWS, EIGHTS = EIGHTS_R2, AT = 0u, PITCH = PITCH_R2, NEXT = next_r2
-  workgroupBarrier();
-  var x2: array<coop_mat${EDGE}x${EDGE}<f16, A>, RM * KV>;
-#include "flash_coop_hold.wgsl" X = x2, FRAGMENTS_K = KV, FIRST = 0u, COUNT = KV, PITCH = PITCH_R2
+#include "flash_coop_grad_rows.wgsl"
   if (BY_KEY == 0u) {
     for (var i = lid; i < ROWS; i += WORKGROUP) {
       let t = min(r0 + i, queries - 1u);
@@ -156,11 +125,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
           let first = r0 + own;
 #if BY_KEY
           {
-            if (agreed(keys_of(base + COLS - 1u).y <= first || keys_of(base).x >= first + OWN)) { break; }
+            if (subgroup_any(keys_of(base + COLS - 1u).y <= first || keys_of(base).x >= first + OWN)) { break; }
           }
 #else
           {
-            if (agreed(base >= keys_of(min(first + OWN, queries) - 1u).y || base + COLS <= keys_of(min(first, queries - 1u)).x)) { break; }
+            if (subgroup_any(base >= keys_of(min(first + OWN, queries) - 1u).y || base + COLS <= keys_of(min(first, queries - 1u)).x)) { break; }
           }
 #endif
         }
@@ -262,14 +231,4 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 
 #include "keys.wgsl" VALID = "p.valid"
 #include "flash_coop_memory.wgsl"
-#if BY_KEY
-#include "flash_coop_operand.wgsl" x = r1, X = R1, LOAD = 1, LINES = k, K = p.size, TILE_ROWS = ROWS, TILE_K = "KD * EDGE", EVEN_K = ${EVEN_D}
-#include "flash_coop_operand.wgsl" x = c1, X = C1, LOAD = 0, LINES = q, K = p.size, TILE_ROWS = COLS, TILE_K = "KD * EDGE", EVEN_K = ${EVEN_D}
-#include "flash_coop_operand.wgsl" x = r2, X = R2, LOAD = 2, LINES = v, K = p.size_v, TILE_ROWS = ROWS, TILE_K = "KV * EDGE", EVEN_K = ${EVEN_V}
-#include "flash_coop_operand.wgsl" x = c2, X = C2, LOAD = 3, LINES = g, K = p.size_v, TILE_ROWS = COLS, TILE_K = "KV * EDGE", EVEN_K = ${EVEN_V}
-#else
-#include "flash_coop_operand.wgsl" x = r1, X = R1, LOAD = 0, LINES = q, K = p.size, TILE_ROWS = ROWS, TILE_K = "KD * EDGE", EVEN_K = ${EVEN_D}
-#include "flash_coop_operand.wgsl" x = c1, X = C1, LOAD = 1, LINES = k, K = p.size, TILE_ROWS = COLS, TILE_K = "KD * EDGE", EVEN_K = ${EVEN_D}
-#include "flash_coop_operand.wgsl" x = r2, X = R2, LOAD = 3, LINES = g, K = p.size_v, TILE_ROWS = ROWS, TILE_K = "KV * EDGE", EVEN_K = ${EVEN_V}
-#include "flash_coop_operand.wgsl" x = c2, X = C2, LOAD = 2, LINES = v, K = p.size_v, TILE_ROWS = COLS, TILE_K = "KV * EDGE", EVEN_K = ${EVEN_V}
-#endif
+#include "flash_coop_grad_operands.wgsl"

@@ -3,7 +3,7 @@
 
 #include "subgroup_barrier.wgsl"
 // What a subgroup agrees on, said so that compilers see it and do not prepare for threads that part.
-fn agreed(v: bool) -> bool { return subgroupAny(v); }
+fn subgroup_any(v: bool) -> bool { return subgroupAny(v); }
 
 #if COOP_VECTORS
 #include "coop_tile_vectors.wgsl"

@@ -3,7 +3,7 @@
 {
   // The rows of a subgroup may differ in this, and its threads exchange values together.
   let unset = top == LOWEST;
-  if (agreed(unset)) { top = select(top, highest(row, turn, base, sees, scale), unset); }
+  if (subgroup_any(unset)) { top = select(top, highest(row, turn, base, sees, scale), unset); }
 }
 #else
 {

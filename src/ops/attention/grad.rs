@@ -1,7 +1,7 @@
 //! The gradients of attention from the scores computed again, block by block (Dao, 2023): no tensor of all scores is stored.
 
 pub use super::params::Part;
-use super::{AttentionKernel, Keep, Sizes};
+use super::{AttentionKernel, AttentionSizes, Keep};
 use crate::backends::cpu::gemm::{Matrix, MatrixMut, gemm};
 use crate::backends::cpu::operand::{strided, values};
 use crate::backends::cpu::{share, vector::Real};
@@ -30,7 +30,7 @@ const KEYS: usize = 128;
 
 impl AttentionGradKernel {
     fn run<T: Real>(&self, task: &dyn Task) {
-        let z = Sizes::of(&self.of, task);
+        let z = AttentionSizes::of(&self.of, task);
         let (queries, keys) = (matches!(self.part, Part::All | Part::Queries), matches!(self.part, Part::All | Part::Keys));
         let items = share(z.batch * z.kv_heads, 1, task.thread(), task.threads());
         if items.is_empty() {
@@ -48,7 +48,7 @@ impl AttentionGradKernel {
         let (dk, dv) = (values::<T>(task, if keys { z.s * z.d } else { 0 }), values::<T>(task, if keys { z.s * z.dv } else { 0 }));
         // Head `h` of batch `b` of operand `k` as a matrix.
         let mut heads: [Matrix<T>; 4] = [Matrix { ptr: std::ptr::null(), row: 0, col: 1 }; 4];
-        let seat = |heads: &mut [Matrix<T>; 4], rooms: &mut [&mut [T]; 4], k: usize, b: usize, h: usize, all: usize| {
+        let point_at_head = |heads: &mut [Matrix<T>; 4], rooms: &mut [&mut [T]; 4], k: usize, b: usize, h: usize, all: usize| {
             heads[k] = match memory[k] {
                 Some((ptr, st)) => Matrix { ptr: ptr.wrapping_offset(b as isize * st[0] + h as isize * st[1]), row: st[2], col: st[3] },
                 None => {
@@ -62,14 +62,14 @@ impl AttentionGradKernel {
         let one = T::of(1.0);
         for item in items {
             let (b, kv) = (item / z.kv_heads, item % z.kv_heads);
-            seat(&mut heads, &mut rooms, 1, b, kv, z.kv_heads);
-            seat(&mut heads, &mut rooms, 2, b, kv, z.kv_heads);
+            point_at_head(&mut heads, &mut rooms, 1, b, kv, z.kv_heads);
+            point_at_head(&mut heads, &mut rooms, 2, b, kv, z.kv_heads);
             dk.fill(T::ZERO);
             dv.fill(T::ZERO);
             for h in kv * z.sharing..(kv + 1) * z.sharing {
                 let head = b * z.heads + h;
-                seat(&mut heads, &mut rooms, 0, b, h, z.heads);
-                seat(&mut heads, &mut rooms, 3, b, h, z.heads);
+                point_at_head(&mut heads, &mut rooms, 0, b, h, z.heads);
+                point_at_head(&mut heads, &mut rooms, 3, b, h, z.heads);
                 task.load(4, head * z.t, T::slice_mut(lse));
                 task.load(5, head * z.t, T::slice_mut(delta));
                 dq.fill(T::ZERO);

@@ -1,5 +1,5 @@
 // `${NAME}(cell)` joins the first ${SETS} sets of sums, all of whose reads are under way at once.
-fn ${NAME}(cell: u32) -> Joined {
+fn ${NAME}(cell: u32) -> Partial {
   let r = cell / QUADS;
 #for N in 0..SETS
   let t${N} = tops[${N}u * ROWS + r]; let x${N} = sums[${N}u * CELLS + cell];
@@ -11,7 +11,7 @@ fn ${NAME}(cell: u32) -> Joined {
 #for N in 0..SETS
   let e${N} = exp2(t${N}.x - top);
 #endfor
-  return Joined(vec2<f32>(top, t0.y * e0
+  return Partial(vec2<f32>(top, t0.y * e0
 #for N in 1..SETS
     + t${N}.y * e${N}
 #endfor

@@ -63,7 +63,7 @@ const CHUNK: usize = 64;
 
 /// What the operands' shapes and the parameters say.
 #[derive(Clone, Copy)]
-pub(super) struct Sizes {
+pub(super) struct AttentionSizes {
     pub batch: usize,
     pub heads: usize,
     pub kv_heads: usize,
@@ -79,11 +79,11 @@ pub(super) struct Sizes {
     window: usize,
 }
 
-impl Sizes {
-    pub fn of(kernel: &AttentionKernel, task: &dyn Task) -> Sizes {
+impl AttentionSizes {
+    pub fn of(kernel: &AttentionKernel, task: &dyn Task) -> AttentionSizes {
         let loads = &task.step().loads;
         let (q, k, v) = (loads[0].shape, loads[1].shape, loads[2].shape);
-        Sizes {
+        AttentionSizes {
             batch: q[0],
             heads: q[1],
             kv_heads: k[1].max(1),
@@ -99,8 +99,8 @@ impl Sizes {
         }
     }
     /// The same of text `batch`, which may have a number of keys of its own.
-    fn of_text(&self, batch: usize, pages: Option<&Pages<'_>>) -> Sizes {
-        Sizes { valid: pages.map_or(self.valid, |p| p.valid(batch)), ..*self }
+    fn of_text(&self, batch: usize, pages: Option<&Pages<'_>>) -> AttentionSizes {
+        AttentionSizes { valid: pages.map_or(self.valid, |p| p.valid(batch)), ..*self }
     }
     /// The keys that query `t` sees.
     pub fn seen(&self, t: usize) -> Range<usize> {
@@ -142,7 +142,7 @@ macro_rules! with_rows {
 
 impl AttentionKernel {
     /// Blocks of queries against blocks of keys, with the softmax corrected as larger scores come.
-    fn blocks<T: Real>(&self, task: &dyn Task, z: &Sizes) {
+    fn blocks<T: Real>(&self, task: &dyn Task, z: &AttentionSizes) {
         let blocks = z.t.div_ceil(QUERIES);
         let range = share(z.batch * z.heads * blocks, 1, task.thread(), task.threads());
         if range.is_empty() {
@@ -235,10 +235,10 @@ impl AttentionKernel {
 
     /// Few queries, as when tokens are generated one by one: each block of keys and values is read once for all heads that share it, in
     /// the type it is stored in; partial results of the blocks are joined at the end.
-    fn stream(&self, task: &dyn Task, z: &Sizes) {
+    fn stream(&self, task: &dyn Task, z: &AttentionSizes) {
         let n = z.sharing * z.t;
         let pages = self.pages(task);
-        let chunks_of = |z: &Sizes| (z.seen(0).start / CHUNK, z.seen(z.t - 1).end.div_ceil(CHUNK));
+        let chunks_of = |z: &AttentionSizes| (z.seen(0).start / CHUNK, z.seen(z.t - 1).end.div_ceil(CHUNK));
         let count = |(first, end): (usize, usize)| end.saturating_sub(first);
         let texts = if self.paged { z.batch } else { 1 };
         let chunks = (0..texts).map(|b| count(chunks_of(&z.of_text(b, pages.as_ref())))).max().unwrap_or(0).max(1);
@@ -418,7 +418,7 @@ unsafe fn products<T: Real>([m, n, k]: [usize; 3], a: Matrix<T>, b: Matrix<T>, o
 
 impl Kernel for AttentionKernel {
     fn cpu(&self, task: &dyn Task) {
-        let z = Sizes::of(self, task);
+        let z = AttentionSizes::of(self, task);
         match task.step().loads[0].dtype().compute() {
             DType::F64 => self.blocks::<f64>(task, &z),
             _ if z.sharing * z.t <= STREAM_MAX_QUERIES && z.t > 0 && self.dropout == 0.0 => self.stream(task, &z),

@@ -4,7 +4,7 @@ use super::paged::PAGE;
 use super::{AttentionKernel, dropout};
 use crate::ops::matmul::gemm_coop::{OPERAND, OPERAND_PLACE};
 use crate::plan::Step;
-use crate::shader::{F32, U32, Value, params};
+use crate::shader::{F32, TemplateValue, U32, params};
 
 /// Which gradients a kernel makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,13 +26,17 @@ pub(super) static FILES: &[(&str, &str)] = &[
     ("flash_begin.wgsl", include_str!("flash_begin.wgsl")),
     ("flash_coop_add.wgsl", include_str!("flash_coop_add.wgsl")),
     ("flash_coop_fetch.wgsl", include_str!("flash_coop_fetch.wgsl")),
+    ("flash_coop_grad_operands.wgsl", include_str!("flash_coop_grad_operands.wgsl")),
+    ("flash_coop_grad_rows.wgsl", include_str!("flash_coop_grad_rows.wgsl")),
     ("flash_coop_hold.wgsl", include_str!("flash_coop_hold.wgsl")),
     ("flash_coop_memory.wgsl", include_str!("flash_coop_memory.wgsl")),
     ("flash_coop_operand.wgsl", include_str!("flash_coop_operand.wgsl")),
+    ("flash_coop_queries.wgsl", include_str!("flash_coop_queries.wgsl")),
     ("flash_coop_scores.wgsl", include_str!("flash_coop_scores.wgsl")),
     ("flash_coop_stage.wgsl", include_str!("flash_coop_stage.wgsl")),
     ("flash_coop_store.wgsl", include_str!("flash_coop_store.wgsl")),
     ("flash_coop_top.wgsl", include_str!("flash_coop_top.wgsl")),
+    ("flash_elements_fetch.wgsl", include_str!("flash_elements_fetch.wgsl")),
     ("flash_keep.wgsl", include_str!("flash_keep.wgsl")),
     ("flash_queries.wgsl", include_str!("flash_queries.wgsl")),
     ("flash_stage.wgsl", include_str!("flash_stage.wgsl")),
@@ -85,7 +89,7 @@ impl AttentionKernel {
 }
 
 /// Constants of a kernel as values of its template.
-pub(super) fn values(consts: &[(&'static str, u32)]) -> Vec<(&'static str, Value)> {
+pub(super) fn values(consts: &[(&'static str, u32)]) -> Vec<(&'static str, TemplateValue)> {
     consts.iter().map(|&(name, n)| (name, n.into())).collect()
 }
 

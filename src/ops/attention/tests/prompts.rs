@@ -101,17 +101,23 @@ fn attention_by_cooperative_matrices() {
         let loads = [q, k, v];
         // Small tiles where memory is little.
         let workgroup_bytes = if c.d < 128 { m.info().workgroup_bytes } else { 16 << 10 };
-        for alone in [false, true] {
+        // Through workgroup memory, by subgroups that wait alone, and in the elements of matrices where lanes can name them.
+        let ways = [(false, false), (true, false), (false, true)];
+        for (alone, elements) in ways.into_iter().filter(|w| !w.1 || m.info().matrix_elements().is_some()) {
             let narrow = c.d.next_multiple_of(m.info().coop as usize) + c.dv.next_multiple_of(m.info().coop as usize) <= 128;
             let waits = alone && narrow && m.info().subgroup_sync != SubgroupSync::None;
             let make = move |s: &Step, a: &AdapterInfo| {
                 let of = AttentionKernel { causal, scale, window, mask: false, sums: true, dropout: 0.0, paged: false };
-                let a = AdapterInfo { coop_vectors: vectors, workgroup_bytes, ..a.clone() };
+                let held = a.elements.clone().filter(|_| elements);
+                let a = AdapterInfo { coop_vectors: vectors, workgroup_bytes, elements: held, metal_bodies: elements, ..a.clone() };
                 let w = attention_coop(&of, None, s, if alone { 1 } else { usize::MAX }, &a);
-                w.filter(|w| w.source.contains("coopMultiplyAdd") && w.source.contains("if (agreed(base") == waits)
+                let right = |s: &str| s.contains("coopMultiplyAdd") && s.contains("matrix_of_halves") == elements;
+                w.filter(|w| right(&w.source) && (elements || w.source.contains("if (subgroup_any(base") == waits))
             };
-            let name =
-                format!("T{} S{}/{} D{}/{} causal {causal} window {window} vectors {vectors} alone {alone}", c.t, c.valid, c.s, c.d, c.dv);
+            let name = format!(
+                "T{} S{}/{} D{}/{} causal {causal} window {window} vectors {vectors} alone {alone} elements {elements}",
+                c.t, c.valid, c.s, c.d, c.dv
+            );
             let outs: [(DType, &[usize], &[f64]); 2] = [(F32, &[c.b, c.h, c.t, c.dv], &want), (F32, &[c.b, c.h, c.t], &sums)];
             check_all(&name, make, &loads, &outs, &[c.valid as f64], if case + 1 == cases.len() { 1e-2 } else { 1e-3 });
         }
@@ -171,14 +177,20 @@ fn attention_gradients_by_cooperative_matrices() {
         let [dq, dk, dv, lse, delta] = attended_grads(c, [&q, &k, &v, &g], causal, window, scale as f32);
         let known = |values| Operand::new(F32, &[c.b, c.h, c.t], values);
         let loads = [q, k, v, g, known(lse), known(delta)];
-        for part in [Part::Queries, Part::Keys] {
+        let held = m.info().matrix_elements().is_some();
+        let ways = [(Part::Queries, false), (Part::Keys, false), (Part::Queries, true), (Part::Keys, true)];
+        for (part, elements) in ways.into_iter().filter(|w| !w.1 || held) {
             let make = move |s: &Step, a: &AdapterInfo| {
                 let of = AttentionKernel { causal, scale, window, mask: false, sums: false, dropout: 0.0, paged: false };
-                let w = attention_grad(&of, part, s, &AdapterInfo { coop_vectors: vectors, ..a.clone() });
-                w.filter(|w| w.source.contains("coopMultiplyAdd"))
+                let held = a.elements.clone().filter(|_| elements);
+                let a = AdapterInfo { coop_vectors: vectors, elements: held, metal_bodies: elements, ..a.clone() };
+                let right = |s: &str| s.contains("coopMultiplyAdd") && s.contains("matrix_of_halves") == elements;
+                attention_grad(&of, part, s, &a).filter(|w| right(&w.source))
             };
-            let name =
-                format!("{part:?} T{} S{}/{} D{}/{} causal {causal} window {window} vectors {vectors}", c.t, c.valid, c.s, c.d, c.dv);
+            let name = format!(
+                "{part:?} T{} S{}/{} D{}/{} causal {causal} window {window} vectors {vectors} elements {elements}",
+                c.t, c.valid, c.s, c.d, c.dv
+            );
             let of_queries: [(DType, &[usize], &[f64]); 1] = [(F32, &[c.b, c.h, c.t, c.d], &dq)];
             let of_keys: [(DType, &[usize], &[f64]); 2] = [(F32, &[c.b, c.hkv, c.s, c.d], &dk), (F32, &[c.b, c.hkv, c.s, c.dv], &dv)];
             let outs = if part == Part::Queries { &of_queries[..] } else { &of_keys[..] };
