@@ -38,8 +38,8 @@ impl Limits {
     ///
     /// # Errors
     /// [`TensorError::Config`] for an amount that cannot be parsed.
-    pub fn from_environment(room: Option<MemoryInfo>) -> TensorResult<Limits> {
-        let total = room.map(|r| r.total);
+    pub fn from_environment(memory: Option<MemoryInfo>) -> TensorResult<Limits> {
+        let total = memory.map(|r| r.total);
         let read = |name| match std::env::var(name) {
             Ok(v) => amount(&v, total).map_err(|e| TensorError::Config(format!("{name}: {e}"))),
             Err(_) => Ok(None),
@@ -87,7 +87,7 @@ pub fn host_room() -> Option<MemoryInfo> {
             let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
             line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok().map(|k| k * 1024)
         };
-        let mut room = MemoryInfo { total: field("MemTotal")?, free: field("MemAvailable") };
+        let mut memory = MemoryInfo { total: field("MemTotal")?, free: field("MemAvailable") };
         let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
         let groups = [
             ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -95,11 +95,11 @@ pub fn host_room() -> Option<MemoryInfo> {
         ];
         for (max, used) in groups {
             if let (Some(max), Some(used)) = (number(max), number(used)) {
-                room.total = room.total.min(max);
-                room.free = room.free.map(|f| f.min(max.saturating_sub(used)));
+                memory.total = memory.total.min(max);
+                memory.free = memory.free.map(|f| f.min(max.saturating_sub(used)));
             }
         }
-        Some(room)
+        Some(memory)
     }
     #[cfg(target_vendor = "apple")]
     {

@@ -7,6 +7,7 @@ mod bad_indices;
 mod captures;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
+#[doc(hidden)]
 pub mod codegen;
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
 mod countdown;
@@ -23,7 +24,7 @@ pub mod host;
 mod kept;
 #[cfg(feature = "shaders")]
 #[cfg_attr(not(any(feature = "gpu", target_vendor = "apple", tensorlogic_fake_metal)), allow(dead_code))]
-mod kernels_by_text;
+mod kernels_by_source;
 #[cfg(feature = "gpu")]
 mod large_copy;
 pub mod limits;

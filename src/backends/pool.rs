@@ -122,7 +122,7 @@ struct FreeBlock<T> {
 }
 
 struct FreeList<T> {
-    /// The last ticket that was given out.
+    /// The last id that was given out.
     last_id: AllocId,
     /// The longest unused of each class first.
     free: BTreeMap<SizeClass, Vec<FreeBlock<T>>>,
@@ -153,7 +153,7 @@ struct FreeList<T> {
 pub(crate) struct Pool<T> {
     name: String,
     free_list: Mutex<FreeList<T>>,
-    room: MemoryQuery,
+    memory: MemoryQuery,
     /// The physical size for a request; `None` where no memory could hold it.
     class: Box<dyn Fn(usize) -> Option<usize> + Send + Sync>,
     recordings: AtomicU64,
@@ -171,8 +171,8 @@ impl<T> FreeList<T> {
     fn owned(&self) -> usize {
         self.in_use - self.mapped
     }
-    fn refresh_budget(&mut self, room: Option<MemoryInfo>) {
-        match room {
+    fn refresh_budget(&mut self, memory: Option<MemoryInfo>) {
+        match memory {
             Some(MemoryInfo { free: Some(free), .. }) => {
                 self.auto_in_use = Some(free.saturating_add(self.owned()).saturating_add(self.pooled));
                 self.auto_cache = free.saturating_add(self.pooled) / 4;
@@ -244,13 +244,13 @@ fn free_all<T: Allocation>(pieces: Vec<T>) {
 }
 
 impl<T: Allocation> Pool<T> {
-    /// An empty pool for the device `name`, bounded by the environment's settings and by what `room` says.
+    /// An empty pool for the device `name`, bounded by the environment's settings and by what `memory` says.
     pub fn new(
         name: String,
-        room: impl Fn() -> Option<MemoryInfo> + Send + Sync + 'static,
+        memory: impl Fn() -> Option<MemoryInfo> + Send + Sync + 'static,
         class: impl Fn(usize) -> Option<usize> + Send + Sync + 'static,
     ) -> Pool<T> {
-        let now = room();
+        let now = memory();
         let (limits, wrong) = match Limits::from_environment(now) {
             Ok(l) => (l, None),
             Err(e) => (Limits::default(), Some(e)),
@@ -279,7 +279,7 @@ impl<T: Allocation> Pool<T> {
         Pool {
             name,
             free_list: Mutex::new(free_list),
-            room: Box::new(room),
+            memory: Box::new(memory),
             class: Box::new(class),
             recordings: AtomicU64::new(0),
             recording: AtomicBool::new(false),
@@ -314,7 +314,7 @@ impl<T: Allocation> Pool<T> {
             Some(bytes) => SizeClass { bytes, kind },
             None => return Err(self.full(asked, &free_list, "no tensor can be that large: split it")),
         };
-        let ticket = free_list.next_id();
+        let id = free_list.next_id();
         let found = free_list.free.get(&class).and_then(|l| l.iter().rposition(|k| k.piece.id() == prefer).or(l.len().checked_sub(1)));
         let found = found.and_then(|at| Some(free_list.free.get_mut(&class)?.remove(at).piece));
         if let Some(piece) = found {
@@ -322,14 +322,14 @@ impl<T: Allocation> Pool<T> {
             free_list.reused += 1;
             free_list.asked += asked;
             free_list.use_bytes(class.bytes);
-            self.note(&mut free_list, ticket, class.bytes);
+            self.note(&mut free_list, id, class.bytes);
             drop(free_list);
             events::buffer_reused(class.bytes, asked);
-            return Ok((piece, class, ticket));
+            return Ok((piece, class, id));
         }
         let over = |s: &FreeList<T>, pooled| s.limit().is_some_and(|l| s.owned().saturating_add(pooled).saturating_add(class.bytes) > l);
         if free_list.limits.in_use.is_none() && over(&free_list, free_list.pooled) {
-            free_list.refresh_budget((self.room)());
+            free_list.refresh_budget((self.memory)());
         }
         if over(&free_list, 0) {
             evicted.extend(std::mem::take(&mut free_list.free).into_values().flatten().map(|k| k.piece));
@@ -359,9 +359,9 @@ impl<T: Allocation> Pool<T> {
         let mut free_list = self.lock();
         match made {
             Ok(Some(piece)) => {
-                self.note(&mut free_list, ticket, class.bytes);
+                self.note(&mut free_list, id, class.bytes);
                 events::buffer_made(class.bytes, asked);
-                Ok((piece, class, ticket))
+                Ok((piece, class, id))
             }
             failed => {
                 free_list.in_use -= class.bytes;
@@ -373,14 +373,14 @@ impl<T: Allocation> Pool<T> {
     }
 
     /// Takes back memory that was leased for `asked` bytes.
-    pub fn put(&self, piece: T, class: SizeClass, asked: usize, ticket: AllocId) {
+    pub fn put(&self, piece: T, class: SizeClass, asked: usize, id: AllocId) {
         let mut out = Vec::new();
         let mut free_list = self.lock();
-        self.forget(&mut free_list, ticket, class.bytes);
+        self.forget(&mut free_list, id, class.bytes);
         free_list.in_use -= class.bytes;
         free_list.asked -= asked;
         if free_list.limits.cache.is_none() && free_list.pooled + class.bytes > free_list.next_refresh {
-            free_list.refresh_budget((self.room)());
+            free_list.refresh_budget((self.memory)());
         }
         let cache = free_list.cache();
         if class.bytes > cache || free_list.limits.per_class == 0 {
@@ -396,7 +396,7 @@ impl<T: Allocation> Pool<T> {
         free_list.turn += 1;
         let turn = free_list.turn;
         free_list.pooled += class.bytes;
-        free_list.free.entry(class).or_default().push(FreeBlock { turn, request: ticket, piece });
+        free_list.free.entry(class).or_default().push(FreeBlock { turn, request: id, piece });
         if turn % 256 == 0 {
             free_list.age(Instant::now(), &mut out);
         }
@@ -408,40 +408,40 @@ impl<T: Allocation> Pool<T> {
     /// Counts memory that is read in place.
     pub fn map(&self, bytes: usize) -> AllocId {
         let mut free_list = self.lock();
-        let ticket = free_list.next_id();
+        let id = free_list.next_id();
         free_list.mapped += bytes;
         free_list.use_bytes(bytes);
-        self.note(&mut free_list, ticket, bytes);
+        self.note(&mut free_list, id, bytes);
         events::memory_mapped(bytes);
-        ticket
+        id
     }
 
     /// Ends the counting of memory that was read in place.
-    pub fn unmap(&self, bytes: usize, ticket: AllocId) {
+    pub fn unmap(&self, bytes: usize, id: AllocId) {
         let mut free_list = self.lock();
-        self.forget(&mut free_list, ticket, bytes);
+        self.forget(&mut free_list, id, bytes);
         free_list.mapped -= bytes;
         free_list.in_use -= bytes;
         events::memory_unmapped(bytes);
     }
 
-    fn note(&self, free_list: &mut FreeList<T>, ticket: AllocId, bytes: usize) {
+    fn note(&self, free_list: &mut FreeList<T>, id: AllocId, bytes: usize) {
         let (in_use, owned) = (free_list.in_use, free_list.owned());
         if let Some(r) = &mut free_list.recorder {
-            r.take(ticket, bytes, in_use, owned);
+            r.take(id, bytes, in_use, owned);
         }
     }
-    fn forget(&self, free_list: &mut FreeList<T>, ticket: AllocId, bytes: usize) {
+    fn forget(&self, free_list: &mut FreeList<T>, id: AllocId, bytes: usize) {
         let in_use = free_list.in_use;
         if let Some(r) = &mut free_list.recorder {
-            r.give(ticket, bytes, in_use);
+            r.give(id, bytes, in_use);
         }
     }
 
     /// Tells a recording what a buffer is for.
-    pub fn label(&self, ticket: AllocId, op: &'static str, at: At) {
+    pub fn label(&self, id: AllocId, op: &'static str, at: At) {
         if let Some(r) = &mut self.lock().recorder {
-            r.label(ticket, op, at);
+            r.label(id, op, at);
         }
     }
 
@@ -516,14 +516,14 @@ impl<T: Allocation> PoolControl for Pool<T> {
         let mut out = Vec::new();
         let mut free_list = self.lock();
         f(&mut free_list.limits);
-        free_list.refresh_budget((self.room)());
+        free_list.refresh_budget((self.memory)());
         free_list.enforce(&mut out);
         events::limits_changed(free_list.limit().unwrap_or(usize::MAX), free_list.cache());
         drop(free_list);
         free_all(out);
     }
     fn memory_info(&self) -> Option<MemoryInfo> {
-        (self.room)()
+        (self.memory)()
     }
     fn reset_peak(&self) {
         let mut s = self.lock();
@@ -571,8 +571,8 @@ mod tests {
     fn only_what_nobody_wanted_for_long_is_stale() {
         let pool = Pool::<Number>::new("test".into(), || None, Some);
         let put = |n| {
-            let (piece, class, ticket) = pool.lease(n as usize, 0, 0, |_, _| Ok(Some(Number(n)))).unwrap();
-            pool.put(piece, class, n as usize, ticket);
+            let (piece, class, id) = pool.lease(n as usize, 0, 0, |_, _| Ok(Some(Number(n)))).unwrap();
+            pool.put(piece, class, n as usize, id);
         };
         let begun = Instant::now();
         let aged = |after: Duration| {

@@ -4,7 +4,7 @@ use super::codegen::DriverQuirks;
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::layout::Layout;
-use crate::plan::{Buf, Input, Output, Plan, Source, Step, Store, Work};
+use crate::plan::{Buf, Input, Kernel, Load, Output, Plan, Source, Step, Store, Work};
 use crate::scalar::{Binary, Inst, Prim, Program, Unary};
 use crate::shape::Shape;
 use std::sync::Arc;
@@ -75,15 +75,26 @@ fn keeps_nan(run: Run<'_>, tried: DriverQuirks) -> TensorResult<[bool; 2]> {
 
 /// A program over so many f32 values, rounded to f16.
 fn map_to_f16(count: usize, program: Program) -> Arc<Plan> {
-    let source = |buf, dtype| Source { buf, dtype, layout: Layout::contiguous(Shape::of(&[count])), offset: None, aligned: true };
-    let store = Store {
-        shape: Shape::of(&[count]),
-        program,
-        sources: vec![source(Buf::Input(0), DType::F32)],
-        target: source(Buf::Output(0), DType::F16),
-    };
-    let step =
-        Step { name: "check", at: std::panic::Location::caller(), work: Work::Map, loads: vec![], stores: vec![store], params: vec![] };
+    to_f16(count, Work::Map, vec![], program, vec![values(Buf::Input(0), DType::F32, count)])
+}
+
+/// A kernel over so many f32 values, whose results, as many, are rounded to f16.
+#[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+pub(super) fn kernel_to_f16(count: usize, kernel: Arc<dyn Kernel>) -> Arc<Plan> {
+    let sources = vec![values(Buf::Input(0), DType::F32, count)];
+    let load = Load { shape: Shape::of(&[count]), program: Program::identity(DType::F32), sources };
+    to_f16(count, Work::Kernel(kernel), vec![load], Program::value(DType::F32), vec![])
+}
+
+/// All values of a buffer.
+fn values(buf: Buf, dtype: DType, count: usize) -> Source {
+    Source { buf, dtype, layout: Layout::contiguous(Shape::of(&[count])), offset: None, aligned: true }
+}
+
+/// A step from one buffer of f32 to one of f16, as many values; `program` and `sources` are those of what it stores.
+fn to_f16(count: usize, work: Work, loads: Vec<Load>, program: Program, sources: Vec<Source>) -> Arc<Plan> {
+    let store = Store { shape: Shape::of(&[count]), program, sources, target: values(Buf::Output(0), DType::F16, count) };
+    let step = Step { name: "check", at: std::panic::Location::caller(), work, loads, stores: vec![store], params: vec![] };
     Arc::new(Plan {
         steps: vec![step],
         inputs: vec![Input { dtype: DType::F32, written: false }],

@@ -105,7 +105,7 @@ impl Progress {
         error
     }
 
-    /// Waits until the device is through with this submit. For `awake` the host asks `is_near`, without sleep, whether it is or is about to be.
+    /// Waits until the device is through with this submit. For `awake` the host spins, asking `is_near` whether it is or is about to be.
     pub fn wait(&self, number: u64, awake: Duration, is_near: impl Fn() -> bool) -> TensorResult<()> {
         if self.done() >= number {
             return self.check();

@@ -28,6 +28,8 @@ pub struct TunedAdapter {
     pub class: AdapterClass,
     /// Adapter and driver, for what is kept between processes.
     pub key: String,
+    /// Why functions of kernels that have a body in Metal's language have their WGSL, where this is Metal and they do.
+    pub lacks_metal_bodies: Option<String>,
     /// The strategy of work whose thread has none, by its place in `PipelineStrategy::ALL`.
     strategy: AtomicU8,
 }
@@ -35,7 +37,14 @@ pub struct TunedAdapter {
 impl TunedAdapter {
     /// An adapter with this table's source, of this class, under this key.
     pub fn new(info: AdapterInfo, tuning_source: TuningSource, class: AdapterClass, key: String) -> TunedAdapter {
-        TunedAdapter { info, tuning_source, class, key, strategy: AtomicU8::new(PipelineStrategy::Standard as u8) }
+        TunedAdapter {
+            info,
+            tuning_source,
+            class,
+            key,
+            lacks_metal_bodies: None,
+            strategy: AtomicU8::new(PipelineStrategy::Standard as u8),
+        }
     }
 
     /// The adapter with the tuning table of work of this thread: another one than `info`'s where a strategy brings it.

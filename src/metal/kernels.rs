@@ -5,8 +5,9 @@ use crate::backends::cpu::share;
 use crate::dtype::DType;
 use crate::error::At;
 use crate::layout::Layout;
-use crate::plan::{AdapterInfo, Buf, Input, Kernel, Load, Output, Plan, Source, Step, Store, Task, Value, Wgsl, Word, Work};
+use crate::plan::{AdapterInfo, Buf, Input, Kernel, Load, Output, Plan, Source, Step, Store, Task, Value, Wgsl, Work};
 use crate::scalar::Program;
+use crate::shader::{Template, U32, params};
 use crate::shape::Shape;
 use std::sync::Arc;
 
@@ -32,13 +33,21 @@ impl Name {
             Name::Sigmoid => "sigmoid_kernel",
         }
     }
-    fn source(self) -> &'static str {
+    fn template(self) -> &'static Template {
+        /// `template!("add", ElementParams)`: the file of that kernel, which reads these parameters.
+        macro_rules! template {
+            ($name:literal, $params:ident) => {{
+                const FILE: &str = concat!($name, "_kernel.wgsl");
+                static TEMPLATE: Template = Template::new(FILE, include_str!(concat!($name, "_kernel.wgsl"))).params($params::FIELDS);
+                &TEMPLATE
+            }};
+        }
         match self {
-            Name::Add => include_str!("add_kernel.wgsl"),
-            Name::Mul => include_str!("mul_kernel.wgsl"),
-            Name::Matmul => include_str!("matmul_kernel.wgsl"),
-            Name::Relu => include_str!("relu_kernel.wgsl"),
-            Name::Sigmoid => include_str!("sigmoid_kernel.wgsl"),
+            Name::Add => template!("add", ElementParams),
+            Name::Mul => template!("mul", ElementParams),
+            Name::Matmul => template!("matmul", MatmulParams),
+            Name::Relu => template!("relu", ElementParams),
+            Name::Sigmoid => template!("sigmoid", ElementParams),
         }
     }
     /// How many operands it reads.
@@ -47,6 +56,28 @@ impl Name {
             Name::Add | Name::Mul | Name::Matmul => 2,
             Name::Relu | Name::Sigmoid => 1,
         }
+    }
+}
+
+params! {
+    /// What the elementwise kernels read at run time.
+    struct ElementParams {
+        /// Elements of the result.
+        elements: u32,
+    }
+}
+
+params! {
+    /// What the matrix product reads at run time: `[M, K] · [K, N]`.
+    struct MatmulParams {
+        /// Rows of the result.
+        m: u32,
+        /// Columns of the result.
+        n: u32,
+        /// Columns of the left operand.
+        k: u32,
+        /// Tiles next to each other in a row of tiles.
+        tiles_n: u32,
     }
 }
 
@@ -106,26 +137,21 @@ impl Kernel for OpsKernel {
         }
     }
     fn wgsl(&self, step: &Step, _: &AdapterInfo) -> Option<Wgsl> {
-        let word = |n: usize| u32::try_from(n).ok();
         let shape = &step.stores[0].shape;
-        let (mut words, mut consts) = (Vec::new(), Vec::new());
-        let groups = if self.name == Name::Matmul {
-            let across = shape[1].div_ceil(self.group.width);
-            for n in [shape[0], shape[1], step.loads[0].shape[1], across] {
-                words.push(Word::U32(word(n)?));
-            }
-            consts = vec![("WIDTH", self.group.width as u32), ("HEIGHT", self.group.height as u32)];
-            across * shape[0].div_ceil(self.group.height)
+        let (words, consts, groups) = if self.name == Name::Matmul {
+            let (m, n, k, tiles_n) = (shape[0], shape[1], step.loads[0].shape[1], shape[1].div_ceil(self.group.width));
+            let params = MatmulParams { m: U32::size(m)?, n: U32::size(n)?, k: U32::size(k)?, tiles_n: U32::size(tiles_n)? };
+            let consts = vec![("WIDTH", self.group.width as u32), ("HEIGHT", self.group.height as u32)];
+            (params.words(), consts, tiles_n * m.div_ceil(self.group.height))
         } else {
-            words.push(Word::U32(word(shape.count())?));
-            shape.count().div_ceil(self.group.count())
+            let params = ElementParams { elements: U32::size(shape.count())? };
+            (params.words(), vec![], shape.count().div_ceil(self.group.count()))
         };
-        let source = self.name.source().into();
         Some(Wgsl {
-            source,
+            source: self.name.template().source(&[]),
             consts,
             workgroup: self.group.count() as u32,
-            grid: [word(groups)?, 1, 1],
+            grid: [u32::try_from(groups).ok()?, 1, 1],
             words,
             raw: vec![],
             transposed: vec![],

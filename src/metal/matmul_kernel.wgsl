@@ -1,19 +1,4 @@
 // Load 0 [M, K] times load 1 [K, N], in tiles of WIDTH columns by HEIGHT rows: one element a thread of a two-dimensional workgroup.
-//
-// Words: 0 M, 1 N, 2 K, 3 tiles that lie side by side.
-
-// default
-const WIDTH: u32 = 16;
-const HEIGHT: u32 = 16;
-@group(0) @binding(0) var<storage, read> a_0: array<f32>;
-@group(0) @binding(1) var<storage, read> a_1: array<f32>;
-@group(0) @binding(2) var<storage, read_write> o_0: array<f32>;
-@group(0) @binding(3) var<storage, read> words: array<u32>;
-fn word(n: u32) -> u32 { return words[n]; }
-fn load_0(i: u32) -> f32 { return a_0[i]; }
-fn load_1(i: u32) -> f32 { return a_1[i]; }
-fn store_0(i: u32, v: f32) { o_0[i] = v; }
-// end
 
 // A step along K is as long as the tile is wide. a: HEIGHT rows of WIDTH; b: WIDTH rows of WIDTH.
 var<workgroup> tile_a: array<f32, HEIGHT * WIDTH>;
@@ -21,10 +6,10 @@ var<workgroup> tile_b: array<f32, WIDTH * WIDTH>;
 
 @compute @workgroup_size(WIDTH, HEIGHT)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_id) local: vec3<u32>) {
-  let m = word(0u); let n = word(1u); let k = word(2u);
+  let m = p.m; let n = p.n; let k = p.k;
   let tile = group.y * groups.x + group.x;
-  let row = tile / word(3u) * HEIGHT + local.y;
-  let column = tile % word(3u) * WIDTH + local.x;
+  let row = tile / p.tiles_n * HEIGHT + local.y;
+  let column = tile % p.tiles_n * WIDTH + local.x;
   var sum = 0.0;
   for (var start = 0u; start < k; start += WIDTH) {
     let inner = start + local.x;

@@ -2,7 +2,7 @@
 //! by clang++ and run on fibers.
 
 use super::kernel::{Kernel, Memory, Orders};
-use super::metal_text::{MetalText, translate};
+use super::metal_text::{MetalText, translate, without_bodies};
 use super::toolchain::{Compiled, Mode, Toolchain};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -12,7 +12,7 @@ use tensorlogic::backends::gpu::{DriverQuirks, KernelBuffer, KernelDispatch, ker
 use tensorlogic::backends::{Backend, Buffer, Bytes, FusedGemvLimits, PoolControl};
 use tensorlogic::error::At;
 use tensorlogic::plan::{
-    AdapterInfo, Buf, Capabilities, MemoryStats, Plan, RunTimes, SCRATCH_COUNTERS, SCRATCH_WORDS, SubgroupSync, Timing,
+    AdapterInfo, Buf, Capabilities, MemoryStats, Plan, RunTimes, SCRATCH_COUNTERS, SCRATCH_WORDS, SubgroupSync, Timing, WINDOW_UNIT,
 };
 use tensorlogic::tuning::{SharedTuning, Tuning};
 use tensorlogic::{DType, TensorError, TensorResult};
@@ -26,6 +26,7 @@ pub fn apple() -> AdapterInfo {
         workgroup_threads: 1024,
         coop: 8,
         subgroup_sync: SubgroupSync::Barrier,
+        metal_bodies: true,
         tuning: Arc::new(Tuning::apple()),
         ..Default::default()
     }
@@ -62,10 +63,15 @@ pub struct MslBackend {
     trouble: Mutex<Option<TensorError>>,
     submits: AtomicU64,
     dispatches: AtomicUsize,
-    /// While set, texts are only noted, and results are zeros.
+    /// While set, texts are only noted, and the CPU runs the plans.
     collecting: AtomicBool,
-    collected: Mutex<Vec<(String, usize)>>,
+    collected: Arc<Collected>,
+    /// While set, functions with a body in Metal's language have the one that naga makes of their WGSL.
+    wgsl_only: AtomicBool,
 }
+
+/// WGSL texts, each with its number of bindings, that will be needed and are not compiled.
+type Collected = Mutex<Vec<(String, usize)>>;
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
@@ -79,6 +85,15 @@ const PATTERN_BYTES: usize = 1 << 20;
 impl MslBackend {
     /// A backend in this mode, whose texts are changed before they are compiled; `None` where there is no compiler.
     pub fn open(mode: Mode, change: Option<Change>) -> Option<Arc<MslBackend>> {
+        MslBackend::with(mode, change, false, Arc::default())
+    }
+
+    /// A backend on which the CPU runs the plans, while their texts are collected for this one.
+    pub fn learner(&self) -> Option<Arc<MslBackend>> {
+        MslBackend::with(self.mode, None, true, self.collected.clone())
+    }
+
+    fn with(mode: Mode, change: Option<Change>, collecting: bool, collected: Arc<Collected>) -> Option<Arc<MslBackend>> {
         Some(Arc::new(MslBackend {
             change,
             mode,
@@ -92,22 +107,32 @@ impl MslBackend {
             trouble: Mutex::default(),
             submits: AtomicU64::new(0),
             dispatches: AtomicUsize::new(0),
-            collecting: AtomicBool::new(false),
-            collected: Mutex::default(),
+            collecting: AtomicBool::new(collecting),
+            collected,
+            wgsl_only: AtomicBool::new(false),
         }))
     }
 
     /// Does `work` twice: first, called with `true`, only to learn which kernels it needs, which are then compiled together; then in earnest.
-    /// The first time its results are zeros, and what it gives is dropped.
+    /// The first time the CPU runs its plans, and what it gives is dropped.
     pub fn with_kernels_of<T>(&self, mut work: impl FnMut(bool) -> T) -> T {
         self.collecting.store(true, Relaxed);
         drop(work(true));
         self.collecting.store(false, Relaxed);
         lock(&self.plans).clear();
-        let texts = std::mem::take(&mut *lock(&self.collected));
-        // What does not compile is told when it is needed.
-        let _ = self.compile(&texts);
+        self.compile_collected();
         work(false)
+    }
+
+    /// Compiles what was collected. What does not compile is told when it is needed.
+    fn compile_collected(&self) {
+        let texts = std::mem::take(&mut *lock(&self.collected));
+        let _ = self.compile(&texts);
+    }
+
+    /// Whether functions have their bodies in Metal's language; before it compiles anything.
+    pub fn use_bodies(&self, bodies: bool) {
+        self.wgsl_only.store(!bodies, Relaxed);
     }
 
     /// The Metal texts of its kernels.
@@ -133,7 +158,8 @@ impl MslBackend {
             if !seen.insert(wgsl) {
                 continue;
             }
-            match translate(wgsl, *bindings) {
+            let form = without_bodies(wgsl).filter(|_| self.wgsl_only.load(Relaxed));
+            match translate(form.as_ref().unwrap_or(wgsl), *bindings) {
                 Ok(mut text) => {
                     if let Some(change) = &self.change {
                         text.source = change(&text.source);
@@ -172,12 +198,28 @@ impl MslBackend {
         {
             return Ok(steps.clone());
         }
-        let dispatches = kernel_dispatches(plan, &self.info, DriverQuirks::default());
-        let dispatches = dispatches.map_err(|e| TensorError::Unsupported(format!("{e}\n{plan}")))?;
-        let texts: Vec<(String, usize)> = dispatches.iter().map(|d| (d.wgsl.clone(), d.bindings.len() + 1)).collect();
         if self.collecting.load(Relaxed) {
-            lock(&self.collected).extend(texts);
+            let dispatches = self.dispatches(plan)?;
+            lock(&self.collected).extend(dispatches.into_iter().map(|d| (d.wgsl, d.bindings.len() + 1)));
+            lock(&self.plans).insert(key, (Arc::downgrade(plan), Arc::default()));
             return Ok(Arc::default());
+        }
+        self.compiled_steps(plan)
+    }
+
+    fn dispatches(&self, plan: &Plan) -> TensorResult<Vec<KernelDispatch>> {
+        let dispatches = kernel_dispatches(plan, &self.info, DriverQuirks::default());
+        dispatches.map_err(|e| TensorError::Unsupported(format!("{e}\n{plan}")))
+    }
+
+    /// The steps of a plan, whose kernels are compiled now together with those that were collected.
+    fn compiled_steps(&self, plan: &Arc<Plan>) -> TensorResult<Arc<Vec<Step>>> {
+        let key = Arc::as_ptr(plan) as usize;
+        let dispatches = self.dispatches(plan)?;
+        let texts: Vec<(String, usize)> = dispatches.iter().map(|d| (d.wgsl.clone(), d.bindings.len() + 1)).collect();
+        let new = texts.iter().any(|t| !lock(&self.kernels).contains_key(&t.0));
+        if new {
+            self.compile_collected();
         }
         self.compile(&texts).map_err(|(wgsl, e)| {
             let name = dispatches.iter().find(|d| d.wgsl == wgsl).map_or("a step", |d| plan.steps[d.step].name);
@@ -282,7 +324,7 @@ impl Backend for MslBackend {
     }
     fn alloc(&self, bytes: usize) -> TensorResult<Buffer> {
         let buffer = self.host.alloc(bytes)?;
-        fill(&buffer, if self.collecting.load(Relaxed) { 0 } else { 0xFF });
+        fill(&buffer, 0xFF);
         Ok(buffer)
     }
     fn upload(&self, bytes: Bytes) -> TensorResult<Buffer> {
@@ -290,14 +332,28 @@ impl Backend for MslBackend {
     }
     fn run(&self, plan: &Arc<Plan>, inputs: &[Buffer], outputs: &[Buffer], params: &[f64]) -> TensorResult<()> {
         self.submits.fetch_add(1, Relaxed);
+        let steps = self.steps(plan)?;
+        // A step that only a GPU does is executed already now.
+        let steps = match (self.collecting.load(Relaxed), steps.is_empty()) {
+            (true, true) => match self.host.run(plan, inputs, outputs, params) {
+                Err(TensorError::Unsupported(_)) => self.compiled_steps(plan)?,
+                done => return done,
+            },
+            _ => steps,
+        };
         let slots = plan.slots.iter().map(|&bytes| self.alloc(bytes)).collect::<TensorResult<Vec<_>>>()?;
         let find = |buf: Buf| match buf {
             Buf::Input(n) => inputs.get(n as usize).and_then(place),
             Buf::Output(n) => outputs.get(n as usize).and_then(place),
             Buf::Slot(n) => slots.get(n as usize).and_then(place),
+            Buf::Window { slot, units, .. } => {
+                let (at, bytes) = slots.get(slot as usize).and_then(place)?;
+                // SAFETY: a window lies within its slot.
+                Some((unsafe { at.add(buf.start()) }, (bytes - buf.start()).min(units as usize * WINDOW_UNIT)))
+            }
             Buf::Iota => None,
         };
-        self.steps(plan)?.iter().try_for_each(|step| self.execute(plan, step, params, find))
+        steps.iter().try_for_each(|step| self.execute(plan, step, params, find))
     }
     fn start_timing(&self, _: Timing) -> TensorResult<()> {
         Err(TensorError::State("kernels that are executed by fibers take no time that means anything".into()))

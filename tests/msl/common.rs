@@ -30,7 +30,17 @@ pub fn gpu() -> Option<Device> {
     msl().map(|m| m.1.clone())
 }
 
-/// The CPU, and the GPU under test where there is one.
+/// The CPU, and the GPU under test where there is one. Before it comes a device on which the CPU does what the GPU will be asked for, so that the
+/// kernels of a test are compiled together.
 pub fn devices() -> Vec<Device> {
-    [Some(Device::cpu()), gpu()].into_iter().flatten().collect()
+    let learner = msl().and_then(|m| m.0.learner()).map(|b| Device::from_backend(b));
+    learner.iter().for_each(|d| d.set_adaptive(false));
+    [Some(Device::cpu()), learner, gpu()].into_iter().flatten().collect()
+}
+
+/// Does `work` on the GPU under test, where there is one: here twice, of which the first time only tells which kernels it needs.
+pub fn on_gpu(work: impl Fn(&Device)) {
+    if let Some((backend, device)) = open(Mode::Plain, None) {
+        backend.with_kernels_of(|_| work(&device));
+    }
 }

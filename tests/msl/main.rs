@@ -5,6 +5,7 @@
 #![cfg(all(feature = "gpu", feature = "text", unix, not(target_vendor = "apple"), any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 mod backend;
+mod bodies;
 mod common;
 mod faults;
 mod kernel;

@@ -20,11 +20,11 @@ impl Access {
         Access { buffer, written, start: 0, end: usize::MAX }
     }
     fn of(source: &Source, written: bool) -> Access {
-        let whole = Access::whole(Bound::Plan(source.buf), written);
+        let whole = Access::whole(Bound::Plan(source.buf.slot().map_or(source.buf, Buf::Slot)), written);
         // A block's elements share its scales; a start that is a parameter is not known before the run.
         let Some((first, last)) = source.range().filter(|(first, _)| *first >= 0 && source.dtype.block() == 1) else { return whole };
-        let bytes = source.dtype.block_bytes();
-        let (start, end) = (first as usize * bytes / GRANULE * GRANULE, (last as usize + 1) * bytes);
+        let (bytes, from) = (source.dtype.block_bytes(), source.buf.start());
+        let (start, end) = (from + first as usize * bytes / GRANULE * GRANULE, from + (last as usize + 1) * bytes);
         Access { start, end: end.next_multiple_of(GRANULE), ..whole }
     }
     /// Whether one must wait for the other.

@@ -77,7 +77,7 @@ pub fn kernel_dispatches(plan: &Plan, adapter: &AdapterInfo, quirks: DriverQuirk
     let adapter = AdapterInfo { raw: None, ..adapter.clone() };
     let mut out = Vec::with_capacity(plan.steps.len());
     for (step, s) in plan.steps.iter().enumerate() {
-        let Some(shader) = wgsl::step_text(plan, s, CodegenOptions::new(&adapter, quirks))? else { continue };
+        let Some(shader) = wgsl::step_source(plan, s, CodegenOptions::new(&adapter, quirks))? else { continue };
         let binding = |bound: &Bound| match *bound {
             Bound::Plan(buf) => KernelBuffer::Plan(buf),
             Bound::Errors(_) => KernelBuffer::Errors,

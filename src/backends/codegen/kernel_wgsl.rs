@@ -7,30 +7,50 @@ use super::step_shader::{MAX_GROUPS, StepShader, assemble, fold, identifiers};
 use super::uniforms::{UniformWord, Uniforms, kernel_word};
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Buf, Kernel, Load, Plan, Step, Store};
+use crate::plan::{Buf, Kernel, Load, Plan, Step, Store, Word};
 use crate::scalar::Prim;
 use std::collections::HashSet;
 use std::fmt::Write;
 
-/// A kernel's code without its stand-ins, and its `enable` lines.
-fn strip(source: &str) -> (String, String) {
-    let (mut text, mut enables, mut standing) = (String::with_capacity(source.len()), String::new(), true);
+/// A kernel's code and, apart from it, its `enable` lines: these come before everything that is generated.
+fn split_enables(source: &str) -> (String, String) {
+    let (mut code, mut enables) = (String::with_capacity(source.len()), String::new());
     for line in source.lines() {
-        match line.trim() {
-            "// default" => standing = false,
-            "// end" => standing = true,
-            t if t.starts_with("enable ") || t.starts_with("requires ") => {
-                enables.push_str(t);
-                enables.push('\n');
-            }
-            _ if standing => {
-                text.push_str(line);
-                text.push('\n');
-            }
-            _ => {}
+        let trimmed = line.trim();
+        if trimmed.starts_with("enable ") || trimmed.starts_with("requires ") {
+            enables.push_str(trimmed);
+            enables.push('\n');
+        } else {
+            code.push_str(line);
+            code.push('\n');
         }
     }
-    (text, enables)
+    (code, enables)
+}
+
+/// The struct of parameters that a kernel's code declares: names and types of its members, and the code without it.
+fn split_params(code: &str) -> Option<(Vec<(&str, &str)>, String)> {
+    let (before, rest) = code.split_once("struct Params {")?;
+    let (members, after) = rest.split_once('}')?;
+    let members = members.lines().flat_map(|line| line.split("//").next().unwrap_or_default().split(','));
+    let members = members.filter_map(|m| m.split_once(':')).map(|(name, ty)| (name.trim(), ty.trim())).collect();
+    Some((members, format!("{before}{after}")))
+}
+
+/// The parameters of a kernel: members of the struct that its code declares, or words that it reads by number.
+fn parameters(words: &[Word], declared: Option<&[(&str, &str)]>) -> Result<Uniforms, String> {
+    let words: Vec<UniformWord> = words.iter().map(kernel_word).collect();
+    let Some(declared) = declared else { return Ok(if words.is_empty() { Uniforms::default() } else { Uniforms::numbered(words) }) };
+    if declared.len() < words.len() {
+        return Err(format!("declares `struct Params` of {} members for {} words", declared.len(), words.len()));
+    }
+    // A variant that does not read the last fields is given no words for them.
+    let member = |&(name, ty): &(_, &str)| match ["u32", "i32", "f32"].into_iter().find(|t| *t == ty) {
+        Some(ty) => Ok((name, ty)),
+        None => Err(format!("declares `{name}: {ty}` in `struct Params`")),
+    };
+    let members = declared[..words.len()].iter().map(member).collect::<Result<Vec<_>, _>>()?;
+    Ok(Uniforms::named(words, &members))
 }
 
 /// The dtype of the kernel's value in a store's program.
@@ -41,7 +61,7 @@ fn value_dtype(s: &Store) -> DType {
 /// Whether no other step reads what a step leaves in this buffer.
 fn is_unread(plan: &Plan, step: &Step, buf: Buf) -> bool {
     let read = |s: &Step| s.loads.iter().flat_map(|l| &l.sources).chain(s.stores.iter().flat_map(|t| &t.sources)).any(|s| s.buf == buf);
-    matches!(buf, Buf::Slot(_)) && plan.steps.iter().all(|s| std::ptr::eq(s, step) || !read(s))
+    buf.slot().is_some() && plan.steps.iter().all(|s| std::ptr::eq(s, step) || !read(s))
 }
 
 /// The workgroups of a kernel in x, y and z, folded into two dimensions where there are too many for one; `None` where there are none.
@@ -63,16 +83,17 @@ pub(super) fn shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, options: Cod
         return Err(TensorError::Unsupported(format!("{} on this GPU ({}:{})", step.name, step.at.file(), step.at.line())));
     };
     let Some(grid) = grid_of(step, w.grid)? else { return Ok(None) };
-    let (text, mut head) = strip(&w.source);
-    if let Some(name) = generated_name(&text) {
-        let help = "generated code uses such names for operands; give it another one";
-        return Err(TensorError::Config(format!(
-            "{}: the kernel declares `{name}` ({}:{}): {help}",
-            step.name,
-            step.at.file(),
-            step.at.line()
-        )));
+    let (source, mut head) = split_enables(&w.source);
+    let split = split_params(&source);
+    let (declared, text) = split.as_ref().map_or((None, &source), |(declared, text)| (Some(&declared[..]), text));
+    let refused = |what: String, help: &str| {
+        TensorError::Config(format!("{}: the kernel {what} ({}:{}): {help}", step.name, step.at.file(), step.at.line()))
+    };
+    if let Some(name) = generated_name(text) {
+        return Err(refused(format!("declares `{name}`"), "generated code uses such names; give it another one"));
     }
+    let own = parameters(&w.words, declared);
+    let own = own.map_err(|what| refused(what, "its members must be the kernel's words in order, each u32, i32 or f32"))?;
     for (name, v) in &w.consts {
         let _ = writeln!(head, "const {name}: u32 = {v}u;");
     }
@@ -85,16 +106,14 @@ pub(super) fn shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, options: Cod
     let mut k = KernelShader {
         step,
         options,
-        names: identifiers(&text).collect(),
+        names: identifiers(text).collect(),
         operands: Operands::new(options.quirks.soft_f16, options.quirks.few_bindings),
-        meta: Uniforms::default(),
+        meta: own,
         head,
         body: String::new(),
         loads: Vec::new(),
         stores: Vec::new(),
     };
-    // The kernel's own numbers come first: `word(n)` finds them by position.
-    k.meta.words.extend(w.words.iter().map(kernel_word));
     k.register(plan, &loads)?;
     k.source_functions()?;
     for (n, load) in loads.iter().enumerate() {
@@ -105,16 +124,20 @@ pub(super) fn shader(kernel: &dyn Kernel, plan: &Plan, step: &Step, options: Cod
     }
     k.raw_bindings(&w.raw)?;
     let fails = k.services();
-    k.body += &text;
+    k.body += text;
     Ok(Some(StepShader { fails, ..assemble(k.head, k.operands, k.meta, &k.body, grid) }))
 }
 
 /// The first function, constant or alias of a kernel's own code whose name is one that generated code may use, whether or not it does here:
-/// which operands there are depends on what was fused.
+/// which operands there are depends on what was fused. Nor may a variable of the module be called `p`, the name of the parameters.
 fn generated_name(text: &str) -> Option<&str> {
     let mut before = "";
     identifiers(text).find(|name| {
-        let declared = matches!(std::mem::replace(&mut before, name), "fn" | "const" | "alias");
+        let keyword = std::mem::replace(&mut before, name);
+        if *name == "p" && matches!(keyword, "fn" | "alias" | "private" | "workgroup") {
+            return true;
+        }
+        let declared = matches!(keyword, "fn" | "const" | "alias");
         let number = name.trim_end_matches(['v', 'w']);
         let stem = number.trim_end_matches(|c: char| c.is_ascii_digit());
         declared && stem.len() < number.len() && ["at", "az", "b", "d", "pl", "ps", "w", "x", "y", "z"].contains(&stem)
@@ -253,7 +276,7 @@ impl KernelShader<'_> {
         }
         let paired = s.program.has(Prim::SwapPair);
         if paired && f.one {
-            return Err(TensorError::Internal(format!("{}: a value's partner is known where fours are written only", self.step.name)));
+            return Err(TensorError::Internal(format!("{}: a value's partner is known only where vec4 are written", self.step.name)));
         }
         let store = StoreText { k, store: s, value, dtypes, paired, ids: &ids, target };
         if f.one {
@@ -293,8 +316,8 @@ impl KernelShader<'_> {
 
     /// What else the kernel's code may use: its own numbers, scratch, and the error record. Gives whether it can report an index.
     fn services(&mut self) -> bool {
-        if self.uses("word") {
-            self.body += "fn word(n: u32) -> u32 {\n  return m_[n >> 2u][n & 3u];\n}\n";
+        if self.uses("word") && self.meta.is_numbered() {
+            self.body += "fn word(n: u32) -> u32 {\n  return p.numbered[n >> 2u][n & 3u];\n}\n";
         }
         if self.uses("scratch") {
             self.operands.scratch();
@@ -305,7 +328,7 @@ impl KernelShader<'_> {
         let fails = self.uses("fail");
         if fails {
             self.operands.error();
-            let tag = self.meta.push(UniformWord::Tag);
+            let tag = self.meta.push(UniformWord::Tag, "step_tag");
             let _ = write!(
                 self.body,
                 "fn fail(code: u32) {{\n  if atomicOr(&e_[0], 1u) == 0u {{\n    atomicStore(&e_[1], {tag});\n    atomicStore(&e_[2], code);\n  }}\n}}\n"
@@ -416,5 +439,51 @@ impl StoreText<'_> {
             "struct Columns_{k} {{ {fields} }}\nfn columns8_{k}(i: u32) -> Columns_{k} {{\n{same}  return Columns_{k}({values});\n}}\n\
              fn write8_{k}(i: u32, v: vec4<V_{k}>, w: vec4<V_{k}>, c: Columns_{k}) {{\n{kept}{rest}  {write}\n}}\n"
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORDS: [Word; 3] = [Word::U32(7), Word::F32(0.5), Word::ParamU32(2)];
+
+    #[test]
+    fn a_struct_names_the_words_and_is_completed() {
+        let source = "struct Params {\n  rows: u32, // of x, y\n  eps: f32, len: u32, unread: f32\n}\nfn main() { }\n";
+        let (members, rest) = split_params(source).unwrap();
+        assert_eq!(members, [("rows", "u32"), ("eps", "f32"), ("len", "u32"), ("unread", "f32")]);
+        assert_eq!(rest, "\nfn main() { }\n");
+        let mut p = parameters(&WORDS, Some(&members)).unwrap();
+        let reads = [
+            p.size(3, "rows"),
+            p.push(UniformWord::Param(2, DType::U32), "scalar"),
+            p.push(UniformWord::Param(2, DType::F16), "scalar"),
+            p.push(UniformWord::Param(2, DType::I8), "scalar"),
+        ];
+        assert_eq!(reads, ["p.rows_", "p.len", "p.scalar", "p.scalar_"]);
+        let text = "struct Params {\n  rows: u32,\n  eps: f32,\n  len: u32,\n  rows_: u32,\n  scalar: f32,\n  scalar_: i32,\n}\n";
+        assert!(p.declaration().starts_with(text), "{}", p.declaration());
+        assert_eq!(p.words.len(), 6);
+    }
+
+    #[test]
+    fn words_without_names_are_rows_of_four() {
+        let mut p = parameters(&[&WORDS[..], &[Word::ParamF32(1), Word::U32(4)]].concat(), None).unwrap();
+        let reads = [p.push(UniformWord::Param(1, DType::F32), "x"), p.push(UniformWord::Param(2, DType::U32), "x"), p.size(1, "start")];
+        assert_eq!(reads, ["bitcast<f32>(p.numbered[0].w)", "p.numbered[0].z", "p.start"]);
+        assert!(p.declaration().starts_with("struct Params {\n  numbered: array<vec4<u32>, 2>,\n  start: u32,\n}\n"));
+        assert_eq!((p.words.len(), p.words[7]), (9, UniformWord::Const(0)));
+        assert!(Uniforms::default().declaration().starts_with("struct Params {\n  nothing: u32,\n}\n"));
+    }
+
+    #[test]
+    fn a_struct_that_does_not_fit_is_refused() {
+        let refused = |members: &[(&str, &str)]| parameters(&WORDS, Some(members)).err().unwrap();
+        assert_eq!(refused(&[("rows", "u32")]), "declares `struct Params` of 1 members for 3 words");
+        assert_eq!(refused(&[("a", "u32"), ("b", "vec2<f32>"), ("c", "f32")]), "declares `b: vec2<f32>` in `struct Params`");
+        assert_eq!(generated_name("fn p(x: f32) { }"), Some("p"));
+        assert_eq!(generated_name("var<private> p: u32;"), Some("p"));
+        assert_eq!(generated_name("fn f(p: u32) { let q = p; var p = 1; }"), None);
     }
 }

@@ -7,7 +7,7 @@ use super::step_shader::{StepShader, assemble, fold};
 use super::uniforms::Uniforms;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::plan::{Buf, Plan, Source, Step, Store};
+use crate::plan::{Buf, Plan, Source, Step, Store, WINDOW_UNIT};
 use std::fmt::Write;
 
 /// What is read and written: four elements at a time.
@@ -24,10 +24,12 @@ fn spills(plan: &Plan, s: &Store) -> bool {
     let spilled = end.next_multiple_of(4 * bytes);
     match t.buf {
         Buf::Output(n) => end == plan.outputs[n as usize].bytes,
-        // A slot's size does not tell how long the value is: a window of it ends before another store of the same buffer does.
-        Buf::Slot(n) => {
+        // A slot's size does not tell how long the value is: a part of it ends before another store of the same buffer does.
+        Buf::Slot(slot) | Buf::Window { slot, .. } => {
+            // The value of a window ends in its last unit.
+            let bytes = if let Buf::Window { units, .. } = t.buf { (units as usize - 1) * WINDOW_UNIT } else { plan.slots[slot as usize] };
             let mut others = plan.steps.iter().flat_map(|step| &step.stores).filter(|o| o.target.buf == t.buf);
-            spilled >= plan.slots[n as usize] && others.all(|o| last_byte(&o.target).is_some_and(|e| e <= end))
+            spilled >= bytes && others.all(|o| last_byte(&o.target).is_some_and(|e| e <= end))
         }
         _ => false,
     }
@@ -67,7 +69,7 @@ pub(super) fn shader(plan: &Plan, step: &Step, options: CodegenOptions<'_>) -> T
     let workgroup = options.adapter.workgroup_threads.clamp(1, 256);
     let tiles = m.tiles(workgroup);
     let quads = m.quads(tiles.is_some());
-    let last = if quads > 1 { m.meta.size((count - 1) / 4 * 4) } else { String::new() };
+    let last = if quads > 1 { m.meta.size((count - 1) / 4 * 4, "last") } else { String::new() };
     let loads = m.loads(quads, &last)?;
     let (functions, values) = m.values(quads)?;
     let stores = m.stores(quads);
@@ -89,7 +91,7 @@ impl<'a> MapShader<'a> {
     /// Registers the operands.
     fn new(plan: &Plan, step: &'a Step, options: CodegenOptions<'a>, count: usize) -> TensorResult<MapShader<'a>> {
         let mut meta = Uniforms::default();
-        let n = meta.size(count);
+        let n = meta.size(count, "count");
         let exact = count.is_multiple_of(4);
         let tail = if exact { Tail::None } else { Tail::Guard(n.clone()) };
         let mut operands = Operands::new(options.quirks.soft_f16, options.quirks.few_bindings);
@@ -185,11 +187,11 @@ impl<'a> MapShader<'a> {
         (place, (self.count as u64).div_ceil((4 * quads) as u64 * workgroup as u64))
     }
 
-    /// The same where a workgroup takes 32 by 32 elements, so that what one thread fetches beside its element serves another from the cache.
+    /// The same where a workgroup takes 32 by 32 elements, so that what one thread fetches next to its element serves another from the cache.
     fn place_in_tiles(&mut self, [before, run, between, inner]: [usize; 4]) -> (String, u64) {
         let (meta, n) = (&mut self.meta, &self.n);
-        let [p, b, c] = [run, between, inner].map(|v| meta.size(v));
-        let [np, nc] = [run, inner].map(|v| meta.size(v.div_ceil(32)));
+        let [p, b, c] = [(run, "run"), (between, "between"), (inner, "inner")].map(|(v, name)| meta.size(v, name));
+        let [np, nc] = [(run, "run_tiles"), (inner, "inner_tiles")].map(|(v, name)| meta.size(v.div_ceil(32), name));
         let place = format!(
             "  let t0 = linear / {nc};
   let t1 = t0 / {b};

@@ -4,6 +4,12 @@
 //! (<https://github.com/gfx-rs/wgpu/issues/4500>); memory that the body declares is not affected. The tests translate and execute kernels
 //! through this file on other systems too (`tests/msl`).
 
+#[path = "metal_bodies.rs"]
+mod metal_bodies;
+
+use self::metal_bodies::with_bodies;
+#[allow(unused_imports)] // Programs that only translate need it not.
+pub use self::metal_bodies::without_bodies;
 use naga::back::msl;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 
@@ -56,7 +62,7 @@ pub fn translate(wgsl: &str, bindings: usize) -> Result<MetalText, String> {
     if text.contains("_buffer_sizes.") {
         return Err("the kernel reads the size of a buffer".into());
     }
-    let source = declare_in_kernel(&text);
+    let source = with_bodies(declare_in_kernel(&text), wgsl)?;
     let workgroup = module.entry_points.first().map_or([1; 3], |e| e.workgroup_size);
     let special = ["tl_nan(", "tl_inf("].iter().any(|f| source.contains(f));
     Ok(MetalText { source, entry, workgroup, special })
@@ -65,6 +71,8 @@ pub fn translate(wgsl: &str, bindings: usize) -> Result<MetalText, String> {
 /// Moves the workgroup memory of naga's text from the kernel's parameters into its body, and passes no table of buffer sizes where nothing
 /// reads it.
 pub fn declare_in_kernel(text: &str) -> String {
+    const SIZES_PARAMETER: &str = "    constant _mslBufferSizes& _buffer_sizes";
+    const SIZES_ARGUMENT: &str = ", _buffer_sizes";
     let sized = text.contains("_buffer_sizes.");
     let (mut out, mut moved, mut in_head, mut first) = (String::with_capacity(text.len()), String::new(), false, true);
     for line in text.lines() {
@@ -84,15 +92,19 @@ pub fn declare_in_kernel(text: &str) -> String {
             }
             continue;
         }
-        out += line;
+        // Functions hand the table on: as the last parameter, a line of its own after a comma, and as the last argument of a call.
+        match line.strip_prefix(SIZES_PARAMETER) {
+            Some(rest) if !sized && out.ends_with(",\n") => {
+                out.truncate(out.len() - ",\n".len());
+                out += rest;
+            }
+            _ if sized => out += line,
+            _ => line.split(SIZES_ARGUMENT).for_each(|part| out += part),
+        }
         out.push('\n');
         if !in_head {
             out += &std::mem::take(&mut moved);
         }
     }
-    if sized {
-        return out;
-    }
-    // Functions hand the table on.
-    out.replace(",\n    constant _mslBufferSizes& _buffer_sizes", "").replace(", _buffer_sizes", "")
+    out
 }

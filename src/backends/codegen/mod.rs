@@ -11,6 +11,8 @@ pub(super) mod metal_text;
 mod operand;
 mod options;
 mod program;
+#[cfg(feature = "gpu")]
+pub(super) mod spirv_elements;
 mod step_shader;
 mod uniforms;
 mod wgsl;
@@ -24,7 +26,7 @@ pub(super) use step_shader::StepShader;
 pub(super) use uniforms::{UniformWord, param_bits};
 
 use self::options::CodegenOptions;
-use self::wgsl::step_text;
+use self::wgsl::step_source;
 use super::threads::on_all_threads;
 use crate::error::TensorResult;
 use crate::plan::{AdapterInfo, Plan};
@@ -61,7 +63,7 @@ pub fn kernel_shaders_for(plan: &Plan, adapter: &AdapterInfo, quirks: DriverQuir
     let adapter = AdapterInfo { raw: None, ..adapter.clone() };
     let mut out = Vec::new();
     for step in &plan.steps {
-        if let Some(t) = step_text(plan, step, CodegenOptions::new(&adapter, quirks))? {
+        if let Some(t) = step_source(plan, step, CodegenOptions::new(&adapter, quirks))? {
             let params = format!("{:?}", t.words);
             out.push(Shader { name: step.name, wgsl: t.text, grid: t.grid, params });
         }
@@ -80,9 +82,9 @@ pub(super) fn plan_shaders(
     let options = CodegenOptions::new(adapter, quirks);
     let few = CodegenOptions { quirks: DriverQuirks { few_bindings: true, ..quirks }, ..options };
     let written = on_all_threads(&plan.steps, PARALLEL_CODEGEN_MIN_STEPS, |step| {
-        let Some(text) = step_text(plan, step, options)? else { return Ok(None) };
+        let Some(text) = step_source(plan, step, options)? else { return Ok(None) };
         match text.views.len() > max_bindings {
-            true => Ok(step_text(plan, step, few)?.or(Some(text))),
+            true => Ok(step_source(plan, step, few)?.or(Some(text))),
             false => Ok(Some(text)),
         }
     });

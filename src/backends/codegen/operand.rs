@@ -1,7 +1,7 @@
 //! How a step's operands are read and written: layout classes, views of buffers, and the WGSL functions for both.
 //!
 //! A shader depends on an operand's class (dtype, form of its index, width of its accesses), never on a size or a stride: those are
-//! numbers of the step's metadata block.
+//! parameters of the step.
 
 use super::blocks;
 use super::program::{cast_lane, lane, pack_f16};
@@ -136,7 +136,7 @@ impl Operand {
         Operand { source: source.clone(), sizes, strides, index, quad, eight, same: false }
     }
 
-    /// The forms that it has of those that are asked for: eight elements are two fours where they are not one access.
+    /// The forms that it has of those that are asked for: eight elements are two vec4 where they are not one access.
     fn forms(&self, asked: Forms) -> Forms {
         Forms { four: asked.four || asked.eight && !self.eight, eight: asked.eight && self.eight, ..asked }
     }
@@ -147,7 +147,7 @@ impl Operand {
 pub(super) struct Forms {
     pub one: bool,
     pub four: bool,
-    /// As two fours where the operand does not have it.
+    /// As two vec4 where the operand does not have it.
     pub eight: bool,
 }
 
@@ -295,6 +295,17 @@ impl Operands {
         v
     }
 
+    /// Declares what lies beside a written value in one slot as writable, too: WebGPU forbids to bind parts of one buffer for reading and for
+    /// writing in one dispatch, and allows any number of parts for writing.
+    pub fn share_slots(&mut self) {
+        let written: Vec<u16> = self.written.iter().filter_map(|b| b.slot()).collect();
+        for v in &mut self.views {
+            if let Bound::Plan(Buf::Window { slot, .. }) = v.buf {
+                v.written |= written.contains(&slot);
+            }
+        }
+    }
+
     /// A binding that the kernel's code reads by itself.
     pub fn raw(&mut self, s: &Source, name: String, wide: bool) {
         let written = self.written.contains(&s.buf);
@@ -326,8 +337,8 @@ impl Operands {
     /// Writes `name(i) -> u32`, the position of element `i` in its buffer.
     fn index(text: &mut String, o: &Operand, name: &str, meta: &mut Uniforms) {
         let start = match o.source.offset {
-            Some(p) => meta.push(UniformWord::Offset(o.source.layout.offset as u32, p)),
-            None => meta.size(o.source.layout.offset),
+            Some(p) => meta.push(UniformWord::Offset(o.source.layout.offset as u32, p), &format!("{name}_start")),
+            None => meta.size(o.source.layout.offset, &format!("{name}_start")),
         };
         let body = match o.index {
             Index::Const => format!("return {start};"),
@@ -335,12 +346,13 @@ impl Operands {
             Index::Strided if o.same => format!("return {start} + (i - row_start);"),
             Index::Strided => {
                 let mut b = format!("var o = {start};\n  var r = i;\n");
+                let stride =
+                    |meta: &mut Uniforms, d: usize| meta.push(UniformWord::Const(o.strides[d] as u32), &format!("{name}_stride_{d}"));
                 for d in (1..o.sizes.len()).rev() {
-                    let (size, stride) = (meta.size(o.sizes[d]), meta.push(UniformWord::Const(o.strides[d] as u32)));
+                    let (size, stride) = (meta.size(o.sizes[d], &format!("{name}_size_{d}")), stride(meta, d));
                     let _ = write!(b, "  let q{d} = r / {size};\n  o += (r - q{d} * {size}) * {stride};\n  r = q{d};\n");
                 }
-                let stride = meta.push(UniformWord::Const(o.strides[0] as u32));
-                let _ = write!(b, "  return o + r * {stride};");
+                let _ = write!(b, "  return o + r * {};", stride(meta, 0));
                 b
             }
         };
@@ -387,7 +399,7 @@ impl Operands {
                 }
                 Quad::Splat => format!("return vec4<{t}>(x{id}(i));"),
                 Quad::Step => {
-                    let s = meta.push(UniformWord::Const(step as u32));
+                    let s = meta.push(UniformWord::Const(step as u32), &format!("at{id}_step"));
                     format!(
                         "let e = at{id}(i);\n  let s = {s};\n  return vec4<{t}>(d{id}(e), d{id}(e + s), d{id}(e + s + s), d{id}(e + s + s + s));"
                     )
@@ -455,7 +467,7 @@ impl Operands {
                     }
                 }
                 Quad::Step => {
-                    let s = meta.push(UniformWord::Const(step as u32));
+                    let s = meta.push(UniformWord::Const(step as u32), &format!("az{id}_step"));
                     format!(
                         "let e = az{id}(i);\n  let s = {s};\n  w{id}(e, v.x);\n  w{id}(e + s, v.y);\n  w{id}(e + s + s, v.z);\n  w{id}(e + s + s + s, v.w);"
                     )

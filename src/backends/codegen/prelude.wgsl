@@ -629,6 +629,19 @@ fn tl_pack_hard(a: f32, b: f32) -> u32 {
   return pack2x16float(vec2<f32>(a, b));
 }
 
+// The nearest f16, halves to even, NaN kept.
+fn tl_round_f16(x: f32) -> f32 {
+  let b = bitcast<u32>(x);
+  let t = b & 0x7fffffffu;
+  let normal = (t + 0x0fffu + ((t >> 13u) & 1u)) & 0xffffe000u;
+  // Adding 0.5 leaves at the low end of the mantissa how many steps of 2^-24 a subnormal has, rounded.
+  let low = bitcast<u32>(f32(bitcast<u32>(bitcast<f32>(t) + 0.5) - 0x3f000000u) * bitcast<f32>(0x33800000u));
+  var r = select(normal, low, t < 0x38800000u);
+  r = select(r, 0x7f800000u, t >= 0x477ff000u);
+  r = select(r, t, t > 0x7f800000u);
+  return bitcast<f32>(r | (b & 0x80000000u));
+}
+
 fn tl_round_bf16(x: f32) -> f32 {
   return bitcast<f32>(tl_bf16(x) << 16u);
 }

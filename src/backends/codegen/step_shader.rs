@@ -1,4 +1,4 @@
-//! A step's shader put together: its code, its bindings and its metadata block, with the helpers that the code calls.
+//! A step's shader put together: its code, its bindings and its parameters, with the helpers that the code calls.
 
 use super::operand::{Operands, Ty, View};
 use super::uniforms::{UniformWord, Uniforms};
@@ -8,12 +8,12 @@ use std::fmt::Write;
 use std::sync::LazyLock;
 
 /// Workgroups per dimension that every adapter takes.
-pub(super) const MAX_GROUPS: u64 = 65535;
+pub(super) const MAX_GROUPS: u64 = crate::shader::MAX_GROUPS as u64;
 
 /// A step, ready to become a pipeline and a dispatch.
 pub(in crate::backends) struct StepShader {
     pub text: String,
-    /// Bindings 1, 2, …; binding 0 is the metadata block.
+    /// Bindings 1, 2, …; binding 0 is the block of parameters.
     pub views: Vec<View>,
     pub words: Vec<UniformWord>,
     pub grid: [u32; 3],
@@ -24,7 +24,7 @@ pub(in crate::backends) struct StepShader {
 }
 
 impl StepShader {
-    /// How many 16-byte rows the metadata block has; at least one, since a binding cannot be empty.
+    /// How many 16-byte rows the block of parameters has; at least one, since a binding cannot be empty.
     pub fn rows(&self) -> usize {
         self.words.len().div_ceil(4).max(1)
     }
@@ -83,8 +83,9 @@ pub(super) fn assemble(head: String, mut o: Operands, meta: Uniforms, body: &str
     if [&o.text, body].iter().any(|text| text.contains("codebooks[")) {
         o.codebooks();
     }
+    o.share_slots();
     let mut text = head;
-    let _ = writeln!(text, "@group(0) @binding(0) var<uniform> m_: array<vec4<u32>, {}>;", meta.rows());
+    text += &meta.declaration();
     for (n, v) in o.views.iter().enumerate() {
         let access = if v.written { "read_write" } else { "read" };
         let coherent = if v.ty == Ty::Scratch { "@coherent " } else { "" };

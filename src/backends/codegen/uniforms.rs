@@ -2,6 +2,7 @@
 
 use crate::dtype::DType;
 use crate::plan::Word;
+use std::fmt::Write;
 
 /// A number of the block.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,32 +17,94 @@ pub(in crate::backends) enum UniformWord {
     Tag,
 }
 
-/// The block of one step while its shader is written.
+/// The type of a number in WGSL.
+fn wgsl_type(word: UniformWord) -> &'static str {
+    match word {
+        UniformWord::Param(_, dtype) => match dtype.compute() {
+            DType::F32 => "f32",
+            DType::I32 => "i32",
+            _ => "u32",
+        },
+        _ => "u32",
+    }
+}
+
+/// A member of the struct `Params` in WGSL.
+struct Member {
+    name: String,
+    ty: &'static str,
+}
+
+/// The block of one step while its shader is written: the struct `Params`, bound as `p`, whose members take four bytes each.
 #[derive(Default)]
 pub(super) struct Uniforms {
     pub words: Vec<UniformWord>,
+    /// How many words come first that the kernel's code reads by number. They are an array, whose elements take 16 bytes in a uniform buffer: so
+    /// they are rows of four words.
+    numbered: usize,
+    /// The members of the other words.
+    members: Vec<Member>,
 }
 
 impl Uniforms {
-    /// Appends a number and gives the WGSL that reads it. Equal constants stay apart: the shader must not depend on sizes.
-    pub fn push(&mut self, word: UniformWord) -> String {
+    /// A kernel's own words, which its code reads as members of these names and types.
+    pub fn named(words: Vec<UniformWord>, members: &[(&str, &'static str)]) -> Uniforms {
+        Uniforms { words, numbered: 0, members: members.iter().map(|&(name, ty)| Member { name: name.into(), ty }).collect() }
+    }
+
+    /// A kernel's own words, which its code reads by number.
+    pub fn numbered(mut words: Vec<UniformWord>) -> Uniforms {
+        words.resize(words.len().next_multiple_of(4).max(4), UniformWord::Const(0));
+        Uniforms { numbered: words.len(), words, members: vec![] }
+    }
+
+    /// Whether the kernel's code reads its words by number.
+    pub fn is_numbered(&self) -> bool {
+        self.numbered > 0
+    }
+
+    /// Appends a number and gives the WGSL that reads it, in the number's own type. Equal constants stay apart: the shader must not depend on
+    /// sizes.
+    pub fn push(&mut self, word: UniformWord, name: &str) -> String {
         let shared = matches!(word, UniformWord::Param(..) | UniformWord::Tag);
+        let ty = wgsl_type(word);
         let at = match self.words.iter().position(|w| shared && *w == word) {
             Some(at) => at,
             None => {
+                let mut name = name.to_string();
+                while self.members.iter().any(|m| m.name == name) {
+                    name.push('_');
+                }
+                self.members.push(Member { name, ty });
                 self.words.push(word);
                 self.words.len() - 1
             }
         };
-        format!("m_[{}].{}", at / 4, ["x", "y", "z", "w"][at % 4])
+        let (read, stored) = match at.checked_sub(self.numbered) {
+            Some(n) => (format!("p.{}", self.members[n].name), self.members[n].ty),
+            None => (format!("p.numbered[{}].{}", at / 4, ["x", "y", "z", "w"][at % 4]), "u32"),
+        };
+        if stored == ty { read } else { format!("bitcast<{ty}>({read})") }
     }
+
     /// Appends a constant.
-    pub fn size(&mut self, n: usize) -> String {
-        self.push(UniformWord::Const(n as u32))
+    pub fn size(&mut self, n: usize, name: &str) -> String {
+        self.push(UniformWord::Const(n as u32), name)
     }
-    /// How many 16-byte rows the block has; at least one, since a binding cannot be empty.
-    pub fn rows(&self) -> usize {
-        self.words.len().div_ceil(4).max(1)
+
+    /// The struct and its binding in WGSL. It has a member at least, since a binding cannot be empty.
+    pub fn declaration(&self) -> String {
+        let mut out = String::from("struct Params {\n");
+        if self.numbered > 0 {
+            let _ = writeln!(out, "  numbered: array<vec4<u32>, {}>,", self.numbered / 4);
+        }
+        for Member { name, ty } in &self.members {
+            let _ = writeln!(out, "  {name}: {ty},");
+        }
+        if self.words.is_empty() {
+            out += "  nothing: u32,\n";
+        }
+        out + "}\n@group(0) @binding(0) var<uniform> p: Params;\n"
     }
 }
 

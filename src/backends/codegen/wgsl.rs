@@ -9,13 +9,13 @@ use crate::error::TensorResult;
 use crate::plan::{Buf, Kernel, Plan, RawLanguage, RawSource, Source, Step, Work};
 
 /// Writes a step's shader; `None` where the step has nothing to do.
-pub(super) fn step_text(plan: &Plan, step: &Step, options: CodegenOptions<'_>) -> TensorResult<Option<StepShader>> {
+pub(super) fn step_source(plan: &Plan, step: &Step, options: CodegenOptions<'_>) -> TensorResult<Option<StepShader>> {
     if step.stores.iter().all(|s| s.shape.count() == 0) {
         return Ok(None);
     }
     match &step.work {
         Work::Map => map_wgsl::shader(plan, step, options).map(Some),
-        Work::Kernel(k) => match raw_text(&**k, step, options) {
+        Work::Kernel(k) => match raw_source(&**k, step, options) {
             Some(raw) => Ok(Some(raw)),
             None => kernel_wgsl::shader(&**k, plan, step, options),
         },
@@ -23,7 +23,7 @@ pub(super) fn step_text(plan: &Plan, step: &Step, options: CodegenOptions<'_>) -
 }
 
 /// The kernel's form in the driver's language, where it has one and every operand is as such a form expects it.
-fn raw_text(kernel: &dyn Kernel, step: &Step, options: CodegenOptions<'_>) -> Option<StepShader> {
+fn raw_source(kernel: &dyn Kernel, step: &Step, options: CodegenOptions<'_>) -> Option<StepShader> {
     let language = options.adapter.raw?;
     let stored = |s: &Source| s.layout.is_contiguous() && s.layout.offset == 0 && s.offset.is_none() && s.buf != Buf::Iota;
     let mut views: Vec<View> = Vec::new();
@@ -34,7 +34,8 @@ fn raw_text(kernel: &dyn Kernel, step: &Step, options: CodegenOptions<'_>) -> Op
     }
     for s in &step.stores {
         let t = s.plain().filter(|t| stored(t) && t.dtype == s.program.dtype())?;
-        if views.iter().any(|v| v.buf == Bound::Plan(t.buf)) {
+        let meets = |v: &View| matches!(v.buf, Bound::Plan(b) if b == t.buf || b.slot().is_some() && b.slot() == t.buf.slot());
+        if views.iter().any(meets) {
             return None;
         }
         views.push(view(t, true, views.len()));

@@ -48,7 +48,7 @@ use crate::backends::{Backend, Buffer, Bytes, EnergyCounter};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
-use crate::plan::{Buf, Capabilities, MemoryStats, Plan, RunTimes, Timing};
+use crate::plan::{Buf, Capabilities, MemoryStats, Plan, RunTimes, Timing, WINDOW_UNIT};
 use memory::HostPool;
 use plan_run::{PlanRun, Threads};
 use prepared::{Place, PreparedPlans, bind};
@@ -110,7 +110,7 @@ impl CpuBackend {
         let slots = plan.slots.iter().map(|&bytes| self.pool.alloc(bytes)).collect::<TensorResult<SmallVec<[CpuBuffer; 8]>>>()?;
         if self.pool.recording() {
             for (n, slot) in slots.iter().enumerate() {
-                if let Some(step) = plan.writer(Buf::Slot(n as u16)) {
+                if let Some(step) = plan.slot_writer(n) {
                     self.pool.label(slot.ticket(), step.name, step.at);
                 }
             }
@@ -202,6 +202,9 @@ impl Backend for CpuBackend {
             Buf::Input(n) => inputs.get(n as usize).and_then(host),
             Buf::Output(n) => outputs.get(n as usize).and_then(host),
             Buf::Slot(n) => slots.get(n as usize).map(place_of),
+            Buf::Window { slot, units, .. } => {
+                slots.get(slot as usize).and_then(|b| place_of(b).part(buf.start(), units as usize * WINDOW_UNIT))
+            }
             Buf::Iota => Some(Place(std::ptr::null_mut(), 0)),
         };
         let views = bind(plan, prepared, &place, params)?;

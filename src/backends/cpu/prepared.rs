@@ -142,6 +142,14 @@ fn outside(step: &Step, role: Role) -> TensorError {
 #[derive(Clone, Copy)]
 pub(super) struct Place(pub *mut u8, pub usize);
 
+impl Place {
+    /// The part from byte `start` on, of at most so many bytes; `None` beyond the end.
+    pub fn part(self, start: usize, bytes: usize) -> Option<Place> {
+        let rest = self.1.checked_sub(start)?;
+        Some(Place(self.0.wrapping_add(start), rest.min(bytes)))
+    }
+}
+
 /// Binds the operands of all steps to memory and checks that they lie within it.
 pub(super) fn bind<'a>(
     plan: &'a Plan,

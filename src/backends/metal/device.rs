@@ -118,6 +118,8 @@ impl Gpu {
                 subgroup_sync: SubgroupSync::Barrier,
                 coherent: false,
                 byte_dots: false,
+                elements: None,
+                metal_bodies: false,
                 raw: Some(RawLanguage::Msl),
                 tuning: Arc::new(tuning),
             };

@@ -231,7 +231,7 @@ impl<'g> Commands<'g> {
         self.set(0, numbers, start + d.start);
         for (n, b) in d.buffers.iter().enumerate() {
             match b {
-                Bound::Plan(b) => find(*b).into_iter().for_each(|b| self.set(n + 1, &b.0.block, b.0.offset)),
+                Bound::Plan(b) => find(*b).into_iter().for_each(|m| self.set(n + 1, &m.0.block, m.0.offset + b.start())),
                 Bound::Errors(record) => self.set(n + 1, &gpu.records, record * RECORD_BYTES as usize),
                 Bound::Scratch => self.set(n + 1, &gpu.scratch, 0),
                 Bound::Codebooks => self.set(n + 1, &gpu.codebooks, 0),

@@ -9,13 +9,12 @@ use crate::backends::codegen::DriverQuirks;
 use crate::backends::host::{DEFERRED_UPLOAD_MAX_BYTES, HostBuffer};
 use crate::backends::lock::lock;
 use crate::backends::pool::PoolControl;
-use crate::backends::{Backend, Buffer, Bytes, Chain, PendingRead, Submitted, TunedAdapter, captures, cpu, probe_kernels, probes};
+use crate::backends::probe_kernels::Features;
+use crate::backends::{Backend, Buffer, Bytes, Chain, PendingRead, Submitted, TunedAdapter, captures, cpu, probes};
 use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::events;
-use crate::plan::{
-    AdapterInfo, Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, SubgroupSync, Timing, TransferStats,
-};
+use crate::plan::{AdapterInfo, Capabilities, MemoryStats, PipelineStats, Plan, QueueStats, RunTimes, StorageMode, Timing, TransferStats};
 use crate::tuning::Tuning;
 use objc2_metal::MTLDevice;
 use smallvec::SmallVec;
@@ -155,13 +154,8 @@ fn find_features(gpu: &mut Gpu) -> TensorResult<()> {
         gpu.read(&y, 0, bytemuck::cast_slice_mut(&mut out))?;
         Ok(Some(out))
     };
-    let subgroups = probe_kernels::has_subgroups(&run)?;
-    let matrices = subgroups && probe_kernels::has_matrices(&run)?;
-    let info = &mut gpu.adapter.info;
-    if !subgroups {
-        (info.subgroup, info.subgroup_sync) = (0, SubgroupSync::None);
-    }
-    info.coop *= u32::from(matrices);
+    let found = Features::find(&run)?;
+    found.limit(&mut gpu.adapter);
     Ok(())
 }
 

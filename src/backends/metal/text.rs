@@ -3,8 +3,8 @@
 use super::archive::{self, Archive};
 use super::device::Gpu;
 use crate::backends::codegen::StepShader;
-use crate::backends::codegen::metal_text::{LANGUAGE_VERSION, MetalText, translate};
-use crate::backends::kernels_by_text::{KernelsByText, Named};
+use crate::backends::codegen::metal_text::{LANGUAGE_VERSION, MetalText, translate, without_bodies};
+use crate::backends::kernels_by_source::{KernelsBySource, Named};
 use crate::error::TensorResult;
 use crate::plan::{PipelineStats, RawSource};
 use objc2::rc::{Retained, autoreleasepool};
@@ -26,7 +26,7 @@ pub(super) struct Pipeline {
 /// Every kernel compiled so far.
 #[derive(Default)]
 pub(super) struct Pipelines {
-    kernels: KernelsByText<Pipeline>,
+    kernels: KernelsBySource<Pipeline>,
     /// What is kept for the next process; looked for when the first kernel is compiled.
     archive: OnceCell<Option<Archive>>,
 }
@@ -77,8 +77,9 @@ fn options(special: bool) -> Retained<MTLCompileOptions> {
 fn pipeline(gpu: &Gpu, archive: Option<&Archive>, shader: &StepShader, name: &str) -> Result<Pipeline, String> {
     match &shader.raw {
         None => {
-            let text = translate(&shader.text, shader.views.len() + 1)?;
-            compile(gpu, archive, &text, name)
+            let compiled = |wgsl: &str| compile(gpu, archive, &translate(wgsl, shader.views.len() + 1)?, name);
+            // A body in Metal's language that Metal's compiler refuses gives way to its WGSL.
+            compiled(&shader.text).or_else(|e| without_bodies(&shader.text).map_or(Err(e), |wgsl| compiled(&wgsl)))
         }
         Some(raw) => match &raw.source {
             RawSource::Msl(text) => {

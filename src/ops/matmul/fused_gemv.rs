@@ -57,7 +57,7 @@ impl Kernel for FusedGemvKernel {
     fn gemv_products(&self, _: &Step) -> Option<FusedGemv> {
         Some(self.0)
     }
-    fn fuse_gemv(&self, joined: FusedGemv) -> Option<Arc<dyn Kernel>> {
-        Some(Arc::new(FusedGemvKernel(joined)))
+    fn fuse_gemv(&self, fused: FusedGemv) -> Option<Arc<dyn Kernel>> {
+        Some(Arc::new(FusedGemvKernel(fused)))
     }
 }

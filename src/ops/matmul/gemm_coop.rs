@@ -4,11 +4,12 @@ use super::gemv::with_values;
 use super::product::Product;
 use super::weights::{WEIGHTS_QUADS, WIDE_HALVES};
 use crate::dtype::DType;
-use crate::plan::{AdapterInfo, Load, SCRATCH_COUNTERS, SCRATCH_WORDS, Wgsl};
-use crate::shader::{StartParams, Template, U32, Value, col_major, grid, params, start, subgroup_barrier};
+use crate::plan::{AdapterInfo, Load, MatrixElements, SCRATCH_COUNTERS, SCRATCH_WORDS, Wgsl};
+use crate::shader::{StartParams, Template, TemplateValue, U32, col_major, grid, params, start, subgroup_barrier};
 use crate::shape::Shape;
 use crate::tuning::GemmTile;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A tile and its split.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -146,6 +147,7 @@ pub(crate) const OPERAND: (&str, &str) = ("gemm_coop_operand.wgsl", include_str!
 pub(crate) const OPERAND_PLACE: (&str, &str) = ("gemm_coop_place.wgsl", include_str!("gemm_coop_place.wgsl"));
 
 static GEMM_COOP: Template = Template::new("gemm_coop.wgsl", include_str!("gemm_coop.wgsl")).params(GemmCoopParams::FIELDS).files(&[
+    ("gemm_coop_elements.wgsl", include_str!("gemm_coop_elements.wgsl")),
     ("gemm_coop_fetch.wgsl", include_str!("gemm_coop_fetch.wgsl")),
     ("gemm_coop_stage.wgsl", include_str!("gemm_coop_stage.wgsl")),
     ("gemm_coop_store.wgsl", include_str!("gemm_coop_store.wgsl")),
@@ -193,7 +195,7 @@ impl Operands {
     }
 
     /// What a workgroup does with them `bk` columns at a time.
-    fn switches(&self, p: &Product, bk: u32) -> [(&'static str, Value); 11] {
+    fn switches(&self, p: &Product, bk: u32) -> [(&'static str, TemplateValue); 11] {
         let &Operands { blocks, transposed, lines, last, shift } = self;
         // A quad of a line is whole, and its elements are neighbours in memory or at least in the load.
         let vec = |transposed: bool, rows: usize, load: &Load| {
@@ -287,7 +289,7 @@ impl GemmPlan {
     }
 
     /// How results leave.
-    fn switches(&self, p: &Product, operands: &Operands) -> [(&'static str, Value); 6] {
+    fn switches(&self, p: &Product, operands: &Operands) -> [(&'static str, TemplateValue); 7] {
         let (n, edge, subgroup, splits) = (p.n, p.adapter.coop, p.adapter.subgroup, self.config.splits);
         // Rows that are read as stored end with the last one again and again.
         let all_rows = operands.lines[0].is_some() && !operands.transposed[0] || p.m.is_multiple_of(self.side[0] as usize);
@@ -301,7 +303,14 @@ impl GemmPlan {
             ("VEC_OUT", n.is_multiple_of(4).into()),
             ("FULL", full.into()),
             ("RAGGED", (splits == 1 && !n.is_multiple_of(4)).into()),
+            ("ELEMENTS", self.elements(p).is_some().into()),
         ]
+    }
+
+    /// How lanes hold matrices, where results leave from their elements.
+    fn elements(&self, p: &Product) -> Option<Arc<MatrixElements>> {
+        let elements = p.adapter.matrix_elements().filter(|_| p.adapter.tuning.gemm.elements)?;
+        (self.config.splits == 1 && p.n.is_multiple_of(4) && elements.stores(self.config.tile.fragments[1])).then_some(elements)
     }
 }
 
@@ -317,6 +326,7 @@ pub(super) fn matmul_coop(p: &Product, tiles: Range<usize>) -> Option<Wgsl> {
     let plan = GemmPlan::of(p, operands.transposed, tiles)?;
     let GemmTile { warps, bk, .. } = plan.config.tile;
     let grid = grid(plan.groups)?;
+    let elements = plan.elements(p);
     let mut consts = vec![
         ("SUBGROUP", subgroup),
         ("WARPS_M", warps[0]),
@@ -328,10 +338,12 @@ pub(super) fn matmul_coop(p: &Product, tiles: Range<usize>) -> Option<Wgsl> {
         ("SHIFT_A", operands.shift.unwrap_or(0)),
     ];
     consts.extend(plan.sizes(adapter));
+    consts.extend(elements.iter().flat_map(|e| e.consts()));
     let mut values = p.weights.values();
     values.extend(with_values(&consts));
     values.extend(operands.switches(p, bk));
     values.extend(plan.switches(p, &operands));
+    values.extend(elements.iter().flat_map(|e| e.values()));
     values.extend(subgroup_barrier(adapter.subgroup_sync));
     values.extend([
         // Software takes minutes to compile what is written out.
@@ -346,7 +358,7 @@ pub(super) fn matmul_coop(p: &Product, tiles: Range<usize>) -> Option<Wgsl> {
     Some(Wgsl { source: GEMM_COOP.source(&values), consts, workgroup: plan.workgroup, grid, words, raw, transposed })
 }
 
-/// Where the lines of an operand lie that is stored as f16 and can be read by eights.
+/// The strides of an operand that is stored as f16 and can be read eight elements at a time; a line is a row, or a column if `transposed`.
 pub(crate) fn lines(load: &Load, batch: usize, rows: usize, k: usize, transposed: bool) -> Option<LineParams> {
     let source = load.plain().filter(|s| s.dtype == DType::F16 && (s.offset.is_none() || s.aligned))?;
     let [start, offset] = start(source)?.map(U32::from);
@@ -364,7 +376,8 @@ pub(crate) fn lines(load: &Load, batch: usize, rows: usize, k: usize, transposed
     })
 }
 
-/// The same for one batch whose lines are in groups that lie apart, and so are the pieces of a line, and how often 8 is doubled to make a piece.
+/// Split layout of one batch, as merged heads have it: rows come in groups, and each row in chunks of `8 << shift` elements. Gives the strides and
+/// `shift`.
 fn folded(load: &Load, rows: usize, k: usize, transposed: bool) -> Option<(LineParams, u32)> {
     let source = load.plain().filter(|s| s.dtype == DType::F16 && (s.offset.is_none() || s.aligned))?;
     let [start, offset] = start(source)?.map(U32::from);

@@ -148,7 +148,11 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
     }
   }
 #endif
+#if ELEMENTS
+#include "gemm_coop_elements.wgsl"
+#else
 #include "gemm_coop_store.wgsl"
+#endif
 }
 
 #if COOP_VECTORS
@@ -156,7 +160,12 @@ fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) 
 #else
 #include "coop_tile_scalars.wgsl"
 #endif
+#if ELEMENTS
+var<private> row_start: u32;
+#include "coop_elements.wgsl" SUBGROUPS = "WARPS_M * WARPS_N", MAKE = 0
+#else
 #include "gemm_coop_strip.wgsl"
+#endif
 #include "subgroup_barrier.wgsl"
 #include "gemm_coop_operand.wgsl" x = a, X = A, LOAD = 0, LINES = a, ROWS = p.m, K = p.k, TILE_ROWS = BM, TILE_K = BK, TRANSPOSED = ${TRANSPOSED_A}, EVEN_K = ${EVEN_K}, RAW = ${RAW_A}, BLOCKS = 0, VEC = ${VEC_A}, FOLDED = ${FOLDED_A}, UNALIGNED = ${UNALIGNED_A}, DEFERRED = 1
 #include "gemm_coop_operand.wgsl" x = b, X = B, LOAD = 1, LINES = b, ROWS = p.n, K = p.k, TILE_ROWS = BN, TILE_K = BK, TRANSPOSED = ${TRANSPOSED_B}, EVEN_K = ${EVEN_K}, RAW = ${RAW_B}, BLOCKS = ${BLOCKS_B}, VEC = ${VEC_B}, FOLDED = 0, UNALIGNED = ${UNALIGNED_B}, DEFERRED = 1

@@ -4,7 +4,7 @@ use super::weights::{Items, WEIGHTS_ITEMS, WEIGHTS_LOADS, WEIGHTS_QUADS, WIDE_HA
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Normalization, Source, Wgsl, Word};
 use crate::shader::row_group::{RowGroup, SUM, SUMS};
-use crate::shader::{F32, Template, U32, Value, grid, params, start};
+use crate::shader::{F32, Template, TemplateValue, U32, grid, params, start};
 
 /// Products of one left side `[batch, M, K]`, of which M is small.
 pub(super) struct Gemv<'a> {
@@ -21,7 +21,7 @@ pub(super) struct Gemv<'a> {
 }
 
 params! {
-    /// What products of few rows read at run time. The second product and those behind it have numbers only where there are so many.
+    /// What products of few rows read at run time. The second product and later ones have numbers only where there are that many.
     pub(super) struct GemvParams {
         /// Rows of a.
         m: u32,
@@ -205,8 +205,8 @@ impl Gemv<'_> {
         [("NORMED", is(|_| true)), ("CENTRED", is(|n| !n.rms)), ("GAIN", is(|n| n.weight)), ("SHIFT", is(|n| n.bias))]
     }
 
-    /// What both kernels' templates ask for besides their own values, for workgroups of so many threads and results written by fours or not.
-    pub fn values(&self, workgroup: u32, vec_out: bool) -> Vec<(&'static str, Value)> {
+    /// What both kernels' templates ask for in addition to their own values, for workgroups of that many threads and results written as vec4 or not.
+    pub fn values(&self, workgroup: u32, vec_out: bool) -> Vec<(&'static str, TemplateValue)> {
         let count = self.products.len() as u32;
         let sum = self.norm.map(|norm| {
             let (name, combine) = if norm.rms { ("all_sum", SUM) } else { ("both_sums", SUMS) };
@@ -231,8 +231,8 @@ impl Gemv<'_> {
 }
 
 /// Constants as values of a template.
-pub(super) fn with_values(consts: &[(&'static str, u32)]) -> impl Iterator<Item = (&'static str, Value)> {
-    consts.iter().map(|&(name, n)| (name, Value::from(n)))
+pub(super) fn with_values(consts: &[(&'static str, u32)]) -> impl Iterator<Item = (&'static str, TemplateValue)> {
+    consts.iter().map(|&(name, n)| (name, TemplateValue::from(n)))
 }
 
 /// The words of the start of rows of `k` elements that can be read 16 bytes at a time, and no row ends within eight elements.

@@ -3,11 +3,12 @@
 use super::gemm_coop::matmul_coop;
 use super::gemv::{Gemv, gemv};
 use super::gemv_int8::gemv_int8;
+use super::gemv_simd::gemv_simd;
 use super::product::Product;
 use super::weights::{WEIGHTS_QUADS, WIDE_HALVES, Weights};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, FusedGemv, Step, Wgsl};
-use crate::shader::{Template, U32, Value, col_major, grid, indexable, params, start};
+use crate::shader::{Template, TemplateValue, U32, col_major, grid, indexable, params, start};
 use crate::tuning::GEMV_ROW_LIMIT;
 
 /// Load 0 `[batch, M, K]` times load 1 `[batch, N, K]`.
@@ -25,7 +26,8 @@ pub fn matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
         if p.weights.raw.is_none() && col_major(p.b) {
             gemv_transposed(&p).or_else(|| gemv_col_major(&p))
         } else {
-            few_rows(&Gemv { a: p.a, products: &[(p.n, &p.weights)], gated: false, vec4_store: false, norm: None, adapter })
+            let one = Gemv { a: p.a, products: &[(p.n, &p.weights)], gated: false, vec4_store: false, norm: None, adapter };
+            p.b.plain().and_then(|s| gemv_simd(&one, s.dtype)).or_else(|| few_rows(&one))
         }
     } else {
         by_matrices().or_else(|| gemm_tiled(&p))
@@ -43,7 +45,7 @@ pub(crate) fn matmul_with_tile(tile: usize, step: &Step, adapter: &AdapterInfo) 
     matmul_coop(&Product::of(step, adapter)?, tile..tile + 1)
 }
 
-/// Products of load 0 `[1, M, K]` with the loads behind it, into the stores in the same order, see `gemv`.
+/// Products of load 0 `[1, M, K]` with the loads after it, into the stores in the same order, see `gemv`.
 pub fn fused_gemv(step: &Step, joined: &FusedGemv, adapter: &AdapterInfo) -> Option<Wgsl> {
     let k = step.loads[0].shape[2];
     let weights: Vec<(usize, Weights)> = step.loads[1..=joined.products].iter().map(|b| (b.shape[1], Weights::of(b, k))).collect();
@@ -92,7 +94,7 @@ fn gemv_col_major(p: &Product) -> Option<Wgsl> {
     let chunk = k.next_power_of_two().clamp(64, 2048 / mt);
     let tiles = n.div_ceil(cols as usize);
     let grid = grid(batch.checked_mul(tiles)?)?;
-    // Sums of all slices of all rows must fit beside the activations.
+    // Sums of all slices of all rows must fit next to the activations.
     let workgroup = if mt as u32 * workgroup * 4 + 8192 > adapter.workgroup_bytes { 128.min(workgroup) } else { workgroup };
     let params =
         GemvColMajorParams { m: U32::size(m)?, n: U32::size(n)?, k: U32::size(k)?, tiles: U32::size(tiles)?, groups_x: grid[0].into() };
@@ -271,7 +273,7 @@ fn gemm_tiled(p: &Product) -> Option<Wgsl> {
         ("COL_MAJOR_B", (weights.raw.is_none() && col_major(b)) as u32),
     ];
     let mut values = weights.values();
-    values.extend(consts.iter().map(|&(name, n)| (name, Value::from(n))));
+    values.extend(consts.iter().map(|&(name, n)| (name, TemplateValue::from(n))));
     values.extend([("QUADS_A", (rm * 8 / tx).into()), ("QUADS_B", (rn * 8 / ty).into())]);
     Some(Wgsl {
         source: GEMM_TILED.source(&values),

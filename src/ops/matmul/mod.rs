@@ -4,6 +4,7 @@ pub mod fused_gemv;
 pub(crate) mod gemm_coop;
 mod gemv;
 mod gemv_int8;
+mod gemv_simd;
 pub(crate) mod gpu;
 mod product;
 #[cfg(all(test, feature = "gpu"))]
@@ -31,17 +32,17 @@ pub struct MatMulKernel;
 /// Rows of a up to which b is streamed past them instead of packed.
 const DOT_MAX_ROWS: usize = 8;
 /// Rows of b that a thread takes at a time when it streams them.
-const STREAM: usize = 32;
+const STREAM_ROWS: usize = 32;
 /// Results of a streamed product that are handed to the store together.
-const PIECE: usize = 1024;
+const RESULTS_PER_STORE: usize = 1024;
 /// Neighbouring results that a thread takes at a time where b is stored the other way.
-const STRIP: usize = 256;
+const STRIP_RESULTS: usize = 256;
 /// Rows of a from which on b is transposed before the product.
 const PACK_MIN_ROWS: usize = 24;
 /// Rows of b that are decoded together before they are transposed.
-const TURNED: usize = 16;
+const TRANSPOSE_ROWS: usize = 16;
 /// Elements that are decoded at a time.
-const LOAD: usize = 8192;
+const DECODE_ELEMENTS: usize = 8192;
 
 fn sizes(step: &Step) -> Sizes {
     let (a, b) = (step.loads[0].shape, step.loads[1].shape);
@@ -87,7 +88,7 @@ impl<'a> Columns<'a> {
 }
 
 /// Arithmetic of a store's program from which on it pays to run it over long pieces.
-const LONG: usize = 4;
+const LONG_EPILOGUE_OPS: usize = 4;
 
 /// The memory of the result, where its store has a long program and the memory is as the product's own result would be: row-major, of its
 /// type, and nothing that the program reads.
@@ -95,7 +96,7 @@ fn bare_target<T: Real>(task: &dyn Task) -> Option<*mut T> {
     let store = &task.step().stores[0];
     let to = &store.target;
     let own = to.dtype == T::DTYPE && to.layout.is_contiguous() && store.sources.iter().all(|s| !s.may_overlap(to));
-    if !own || store.program.arithmetic() < LONG || store.program.dtype() != T::DTYPE {
+    if !own || store.program.arithmetic() < LONG_EPILOGUE_OPS || store.program.dtype() != T::DTYPE {
         return None;
     }
     let raw = task.raw_store(0);
@@ -107,9 +108,9 @@ fn bare_target<T: Real>(task: &dyn Task) -> Option<*mut T> {
 fn finish<T: Real>(task: &dyn Task, s: &Sizes, out: *mut T) {
     task.barrier();
     let count = s.batch * s.m * s.n;
-    let piece: &mut [T] = values(task, LOAD.min(count));
-    for start in share(count, LOAD, task.thread(), task.threads()).step_by(LOAD) {
-        let n = LOAD.min(count - start);
+    let piece: &mut [T] = values(task, DECODE_ELEMENTS.min(count));
+    for start in share(count, DECODE_ELEMENTS, task.thread(), task.threads()).step_by(DECODE_ELEMENTS) {
+        let n = DECODE_ELEMENTS.min(count - start);
         // SAFETY: written before the barrier, by all threads; from here on each piece belongs to one.
         piece[..n].copy_from_slice(unsafe { std::slice::from_raw_parts(out.add(start), n) });
         task.store(0, start, T::slice_mut(&mut piece[..n]));
@@ -137,12 +138,12 @@ impl MatMulKernel {
         let row_bytes = distance as usize / block * size;
         let a = slice::<f32>(task, 0);
         let buffer: &mut [f32] = if a.is_some() { values(task, 0) } else { values(task, s.m * s.k) };
-        let results: &mut [f32] = values(task, s.m * PIECE);
-        let range = share(s.batch * s.n, STREAM, task.thread(), task.threads());
+        let results: &mut [f32] = values(task, s.m * RESULTS_PER_STORE);
+        let range = share(s.batch * s.n, STREAM_ROWS, task.thread(), task.threads());
         let (mut at, mut loaded) = (range.start, usize::MAX);
         while at < range.end {
             let (batch, row) = (at / s.n, at % s.n);
-            let rows = PIECE.min(s.n - row).min(range.end - at);
+            let rows = RESULTS_PER_STORE.min(s.n - row).min(range.end - at);
             let x = match a {
                 Some(a) => &a[batch * s.m * s.k..][..s.m * s.k],
                 None => {
@@ -184,12 +185,12 @@ impl MatMulKernel {
             return false;
         }
         let x: &mut [f32] = values(task, s.m * s.k);
-        let y: &mut [f32] = values(task, STRIP);
-        let strips = s.n.div_ceil(STRIP);
+        let y: &mut [f32] = values(task, STRIP_RESULTS);
+        let strips = s.n.div_ceil(STRIP_RESULTS);
         let mut loaded = usize::MAX;
         for item in share(s.batch * strips, 1, task.thread(), task.threads()) {
-            let (batch, n0) = (item / strips, item % strips * STRIP);
-            let n = STRIP.min(s.n - n0);
+            let (batch, n0) = (item / strips, item % strips * STRIP_RESULTS);
+            let n = STRIP_RESULTS.min(s.n - n0);
             if loaded != batch {
                 task.load(0, batch * s.m * s.k, f32::slice_mut(x));
                 loaded = batch;
@@ -220,9 +221,9 @@ impl MatMulKernel {
             None => {
                 let count = s.batch * s.m * s.k;
                 let copy = task.shared(count * size_of::<T>()).cast::<T>();
-                for start in share(count, LOAD, thread, threads).step_by(LOAD) {
+                for start in share(count, DECODE_ELEMENTS, thread, threads).step_by(DECODE_ELEMENTS) {
                     // SAFETY: there is room for all elements, and each piece is written by one thread.
-                    let piece = unsafe { std::slice::from_raw_parts_mut(copy.add(start), LOAD.min(count - start)) };
+                    let piece = unsafe { std::slice::from_raw_parts_mut(copy.add(start), DECODE_ELEMENTS.min(count - start)) };
                     task.load(0, start, T::slice_mut(piece));
                 }
                 task.barrier();
@@ -242,7 +243,7 @@ impl MatMulKernel {
         let turn = columns.is_some() || s.m >= PACK_MIN_ROWS && b.is_none_or(|(_, st)| st[2] == 1 && st[1] > 1);
         let room = width.min(s.n) * s.k;
         let panel: &mut [T] = values(task, if turn || b.is_none() { room } else { 0 });
-        let rows: &mut [T] = values(task, if turn && b.is_none() && columns.is_none() { TURNED * s.k } else { 0 });
+        let rows: &mut [T] = values(task, if turn && b.is_none() && columns.is_none() { TRANSPOSE_ROWS * s.k } else { 0 });
         let plain = target::<T>(task, 0, 0, 0).map(|t| t.as_mut_ptr());
         // A long program over short pieces of rows waits for its sources: it runs over the whole result afterwards.
         let later = if plain.is_none() && width < s.n { bare_target::<T>(task) } else { None };
@@ -271,8 +272,8 @@ impl MatMulKernel {
                         }
                     }
                     (None, None) if turn => {
-                        for r in (0..n).step_by(TURNED) {
-                            let h = TURNED.min(n - r);
+                        for r in (0..n).step_by(TRANSPOSE_ROWS) {
+                            let h = TRANSPOSE_ROWS.min(n - r);
                             task.load(1, (batch * s.n + n0 + r) * s.k, T::slice_mut(&mut rows[..h * s.k]));
                             // SAFETY: as above.
                             unsafe {
@@ -373,8 +374,8 @@ impl Kernel for MatMulKernel {
         let kind = gpu::matmul_kind(step)?;
         Some(FusedGemv { products: 1, gated: false, vec4_store: false, norm: None, kind })
     }
-    fn fuse_gemv(&self, joined: FusedGemv) -> Option<Arc<dyn Kernel>> {
-        Some(Arc::new(fused_gemv::FusedGemvKernel(joined)))
+    fn fuse_gemv(&self, fused: FusedGemv) -> Option<Arc<dyn Kernel>> {
+        Some(Arc::new(fused_gemv::FusedGemvKernel(fused)))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::plan::{Load, Word};
 use crate::quant::{BlockFormat, Scales, Values};
-use crate::shader::{Value, block_values, col_major, start};
+use crate::shader::{TemplateValue, block_values, col_major, start};
 
 /// The WGSL files that read weights, for templates to include: `weights_quads.wgsl`, or `weights_items.wgsl` and `weights_loads.wgsl`, whose
 /// values are [`Weights::values`].
@@ -104,7 +104,7 @@ impl Weights {
     }
 
     /// What the files that read weights ask for.
-    pub fn values(&self) -> Vec<(&'static str, Value)> {
+    pub fn values(&self) -> Vec<(&'static str, TemplateValue)> {
         let mut values = match self.reader {
             Reader::Blocks(f) => block_values(f),
             _ => vec![],

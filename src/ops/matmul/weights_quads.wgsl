@@ -1,5 +1,5 @@
 // `weights4(row, v)`: quad v of a row of load 1, read from its buffer (READS_BLOCKS, READS_HALVES, READS_FLOATS) or through the generated loads,
-// by fours where rows are whole quads (READS_QUADS), zero beyond a row's end. S: the end of the functions' names; N: which load; START: its first
+// as vec4 where rows are whole quads (READS_QUADS), zero beyond a row's end. S: the end of the functions' names; N: which load; START: its first
 // element; K: elements of a row; SMALL: a parameter below 2^31.
 
 #if READS_BLOCKS

@@ -72,7 +72,7 @@ pub(super) unsafe fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
                 // SAFETY: `p` is at the block of `y`.
                 unsafe {
                     $kernel::<$q>(p, y);
-                    p = p.add(dtype.block_bytes());
+                    p = p.add(const { LINEAR[$q].bytes() });
                 }
             }
         }};

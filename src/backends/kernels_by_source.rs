@@ -14,26 +14,26 @@ use std::time::{Duration, Instant};
 pub(super) type Named<'s> = (&'s StepShader, &'static str);
 
 /// Every kernel compiled so far; `K` is what the driver makes of a shader.
-pub(super) struct KernelsByText<K> {
+pub(super) struct KernelsBySource<K> {
     by_text: HashMap<String, Arc<K>>,
     /// What compiling took.
     seconds: f64,
 }
 
-impl<K> Default for KernelsByText<K> {
-    fn default() -> KernelsByText<K> {
-        KernelsByText { by_text: HashMap::new(), seconds: 0.0 }
+impl<K> Default for KernelsBySource<K> {
+    fn default() -> KernelsBySource<K> {
+        KernelsBySource { by_text: HashMap::new(), seconds: 0.0 }
     }
 }
 
-impl<K: Send + Sync> KernelsByText<K> {
+impl<K: Send + Sync> KernelsBySource<K> {
     /// How many there are, and how many of them were `found` in the file where they are kept.
     pub fn stats(&self, found: usize, file: Option<&Path>) -> PipelineStats {
         let bytes = file.and_then(|f| std::fs::metadata(f).ok()).map_or(0, |m| m.len());
         PipelineStats { pipelines: self.by_text.len(), seconds: self.seconds, found, file: file.map(Path::to_path_buf), bytes }
     }
 
-    /// The kernel of a shader that [`KernelsByText::compile`] got.
+    /// The kernel of a shader that [`KernelsBySource::compile`] got.
     pub fn get(&self, text: &str) -> Option<Arc<K>> {
         self.by_text.get(text).cloned()
     }

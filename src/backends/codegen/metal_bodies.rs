@@ -1,0 +1,121 @@
+//! Functions of a kernel whose body is written in Metal's language: it takes the place of the one that naga makes of their WGSL.
+//!
+//! Such a body follows its function in the WGSL, as a comment: `/* metal: NAME`, lines, `*/`. It names the function's parameters and the variables
+//! of the module that the WGSL form uses, and calls functions that the WGSL form calls, all as in WGSL. The WGSL form says what it computes, and is what
+//! other GPUs run.
+
+use std::ops::Range;
+
+const MARK: &str = "/* metal: ";
+
+/// Whether a character may be in a name.
+fn in_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// How naga writes a name of a WGSL text: one that ends in a digit gets an underscore.
+fn metal_name(name: &str) -> String {
+    if name.ends_with(|c: char| c.is_ascii_digit()) { format!("{name}_") } else { name.into() }
+}
+
+/// The names of the parameters of a function of a WGSL text.
+fn parameters<'t>(wgsl: &'t str, function: &str) -> Option<Vec<&'t str>> {
+    let head = format!("fn {function}(");
+    let from = wgsl.find(&head)? + head.len();
+    let close = wgsl[from..].find(") ->").into_iter().chain(wgsl[from..].find(") {")).min()?;
+    let mut depth = 0;
+    let at_comma = |c: char| {
+        depth += i32::from(c == '<') - i32::from(c == '>');
+        c == ',' && depth == 0
+    };
+    Some(wgsl[from..from + close].split(at_comma).filter_map(|p| p.split_once(':')).map(|p| p.0.trim()).collect())
+}
+
+/// A function of a Metal text: the names of its parameters, and where its body lies.
+struct Function<'t> {
+    parameters: Vec<&'t str>,
+    body: Range<usize>,
+}
+
+/// Finds a function of naga's text, which writes one parameter a line.
+fn function<'t>(text: &'t str, name: &str) -> Option<Function<'t>> {
+    let head = format!(" {}(\n", metal_name(name));
+    let at = text.match_indices(&head).map(|m| m.0).find(|&at| !text[..at].rsplit('\n').next().unwrap_or("").starts_with(' '))?;
+    let from = at + head.len();
+    let open = from + text[from..].find(") {\n")?;
+    let body = open + 4..open + 4 + text[open + 4..].find("\n}\n")? + 1;
+    let last_word = |line: &'t str| line.trim().trim_end_matches(',').rsplit([' ', '&', '*']).next().unwrap_or("");
+    Some(Function { parameters: text[from..open].lines().filter(|l| !l.trim().is_empty()).map(last_word).collect(), body })
+}
+
+/// What a body's names are in a Metal text.
+struct Names<'t> {
+    text: &'t str,
+    wgsl: &'t str,
+    /// The function's parameters in WGSL. In the Metal text, the module's variables that it uses follow them.
+    own: Vec<&'t str>,
+    function: &'t Function<'t>,
+}
+
+impl Names<'_> {
+    fn of(&self, word: &str) -> String {
+        let (own, others) = self.function.parameters.split_at(self.own.len().min(self.function.parameters.len()));
+        match self.own.iter().position(|p| *p == word) {
+            Some(n) => own[n].into(),
+            None => others.iter().find(|p| **p == metal_name(word)).map_or(word.into(), |p| p.to_string()),
+        }
+    }
+
+    /// A body, or the arguments of a call in one, with the names of the Metal text.
+    fn written(&self, body: &str) -> Result<String, String> {
+        let (mut out, mut rest) = (String::new(), body);
+        while let Some(at) = rest.find(in_name) {
+            let (before, word) = rest.split_at(at);
+            let (word, after) = word.split_at(word.find(|c| !in_name(c)).unwrap_or(word.len()));
+            out += before;
+            rest = after;
+            let foreign = before.ends_with('.') || before.ends_with("::") || word.starts_with(|c: char| c.is_ascii_digit());
+            let arguments = after.strip_prefix('(').filter(|_| !foreign);
+            match arguments.and_then(|a| Some((a, parameters(self.wgsl, word)?, function(self.text, word)?))) {
+                // What a function uses of the module follows its arguments.
+                Some((arguments, own, f)) => {
+                    let mut depth = 1;
+                    let close = arguments.char_indices().find_map(|(i, c)| {
+                        depth += i32::from(c == '(') - i32::from(c == ')');
+                        (depth == 0).then_some(i)
+                    });
+                    let (arguments, behind) = arguments.split_at(close.ok_or_else(|| format!("a call of {word} has no end"))?);
+                    let used: String = f.parameters[own.len()..].iter().map(|p| format!(", {p}")).collect();
+                    out += &format!("{}({}{used}", metal_name(word), self.written(arguments)?);
+                    rest = behind;
+                }
+                None if foreign => out += word,
+                None => out += &self.of(word),
+            }
+        }
+        Ok(out + rest)
+    }
+}
+
+/// Puts the bodies in Metal's language that stand in a WGSL text into its translation.
+///
+/// # Errors
+/// Where there is no such function, or a body does not end.
+pub fn with_bodies(mut text: String, wgsl: &str) -> Result<String, String> {
+    for (at, _) in wgsl.match_indices(MARK) {
+        let (name, body) = wgsl[at + MARK.len()..].split_once('\n').ok_or("a body in Metal's language has no lines")?;
+        let (body, _) = body.split_once("*/").ok_or_else(|| format!("the body of {name} in Metal's language has no end"))?;
+        let missing = || format!("there is no function {name} for a body in Metal's language");
+        let f = function(&text, name).ok_or_else(missing)?;
+        let own = parameters(wgsl, name).ok_or_else(missing)?;
+        let body = Names { text: &text, wgsl, own, function: &f }.written(body)?;
+        let range = f.body.clone();
+        text.replace_range(range, &body);
+    }
+    Ok(text)
+}
+
+/// The WGSL whose functions have no bodies in Metal's language; `None` where none has one.
+pub fn without_bodies(wgsl: &str) -> Option<String> {
+    wgsl.contains(MARK).then(|| wgsl.replace(MARK, "/* "))
+}

@@ -1,0 +1,136 @@
+/* metal: row_products
+    metal::float4 sums = metal::float4(0.0f);
+#if METAL_HALVES
+    // Four halves a load.
+    device const metal::half4* w = (device const metal::half4*)raw_1;
+    for (uint v = lane; v < size / 4u; v += 32u) {
+        const metal::float4 x = load4_0(4u * v);
+        for (uint r = 0u; r < ROWS; r++) {
+            const uint row = metal::min(first + r, rows - 1u);
+            sums[r] += metal::dot(metal::float4(w[(start + row * size) / 4u + v]), x);
+        }
+    }
+#elif METAL_Q4_0
+    // Two lanes a block of 18 bytes, each with eight of its bytes. A nibble is not shifted: its activation is divided by the power of two that it
+    // is too large by.
+    device const ushort* w = (device const ushort*)raw_1;
+    const uint side = lane % 2u;
+    const metal::float4 low = metal::float4(1.0f, 1.0f / 256.0f, 1.0f, 1.0f / 256.0f);
+    for (uint b = lane / 2u; b < size / 32u; b += 16u) {
+        const uint at = 32u * b + 8u * side;
+        const metal::float4 x0 = load4_0(at);
+        const metal::float4 x1 = load4_0(at + 4u);
+        const metal::float4 x2 = load4_0(at + 16u);
+        const metal::float4 x3 = load4_0(at + 20u);
+        const float total = 8.0f * metal::dot(x0 + x1 + x2 + x3, metal::float4(1.0f));
+        const metal::float4 y0 = x0 * low;
+        const metal::float4 y1 = x1 * low;
+        const metal::float4 y2 = x2 * low * 0.0625f;
+        const metal::float4 y3 = x3 * low * 0.0625f;
+        for (uint r = 0u; r < ROWS; r++) {
+            const uint row = metal::min(first + r, rows - 1u);
+            device const ushort* q = w + 9u * ((start + row * size) / 32u + b);
+            const uint a = q[1u + 4u * side];
+            const uint c = q[2u + 4u * side];
+            const uint d = q[3u + 4u * side];
+            const uint e = q[4u + 4u * side];
+            const float sum = metal::dot(y0, metal::float4(float(a & 15u), float(a & 0xF00u), float(c & 15u), float(c & 0xF00u)))
+                + metal::dot(y1, metal::float4(float(d & 15u), float(d & 0xF00u), float(e & 15u), float(e & 0xF00u)))
+                + metal::dot(y2, metal::float4(float(a & 0xF0u), float(a & 0xF000u), float(c & 0xF0u), float(c & 0xF000u)))
+                + metal::dot(y3, metal::float4(float(d & 0xF0u), float(d & 0xF000u), float(e & 0xF0u), float(e & 0xF000u)));
+            sums[r] += float(as_type<half>(q[0])) * (sum - total);
+        }
+    }
+#elif METAL_Q8_0
+    // Four lanes a block of 34 bytes, each with eight of its integers.
+    device const ushort* w = (device const ushort*)raw_1;
+    const uint part = lane % 4u;
+    for (uint b = lane / 4u; b < size / 32u; b += 8u) {
+        const uint at = 32u * b + 8u * part;
+        const metal::float4 x0 = load4_0(at);
+        const metal::float4 x1 = load4_0(at + 4u);
+        for (uint r = 0u; r < ROWS; r++) {
+            const uint row = metal::min(first + r, rows - 1u);
+            device const ushort* q = w + 17u * ((start + row * size) / 32u + b);
+            // The upper byte of each word with its sign, and the lower one moved to its place.
+            const int a = int(q[1u + 4u * part]) << 16;
+            const int c = int(q[2u + 4u * part]) << 16;
+            const int d = int(q[3u + 4u * part]) << 16;
+            const int e = int(q[4u + 4u * part]) << 16;
+            const float sum = metal::dot(x0, metal::float4(float((a << 8) >> 24), float(a >> 24), float((c << 8) >> 24), float(c >> 24)))
+                + metal::dot(x1, metal::float4(float((d << 8) >> 24), float(d >> 24), float((e << 8) >> 24), float(e >> 24)));
+            sums[r] += float(as_type<half>(q[0])) * sum;
+        }
+    }
+#elif METAL_Q4_K
+    // Sixteen lanes a block of 144 bytes, each with two words: eight weights of one part of 32, and eight of the next.
+    device const uint* w = (device const uint*)raw_1;
+    const uint chunk = lane % 16u / 4u;
+    const uint shift = 16u * (chunk % 2u);
+    const metal::float4 low = metal::float4(1.0f, 1.0f / 256.0f, 1.0f / 65536.0f, 1.0f / 16777216.0f);
+    for (uint b = lane / 16u; b < size / 256u; b += 2u) {
+        const uint at = 256u * b + 64u * chunk + 8u * (lane % 4u);
+        const metal::float4 x0 = load4_0(at);
+        const metal::float4 x1 = load4_0(at + 4u);
+        const metal::float4 x2 = load4_0(at + 32u);
+        const metal::float4 x3 = load4_0(at + 36u);
+        const float total0 = metal::dot(x0 + x1, metal::float4(1.0f));
+        const float total1 = metal::dot(x2 + x3, metal::float4(1.0f));
+        for (uint r = 0u; r < ROWS; r++) {
+            const uint row = metal::min(first + r, rows - 1u);
+            device const uint* q = w + 36u * ((start + row * size) / 256u + b);
+            const metal::float2 by = metal::float2(as_type<metal::half2>(q[0]));
+            // Scales and least values of both parts, six bits each: of the first four parts together, of the others in two pieces.
+            const uint near = chunk < 2u ? q[1] >> shift & 0x3F3Fu : (q[3] >> shift & 0x0F0Fu) | (q[1] >> shift >> 2u & 0x3030u);
+            const uint least = chunk < 2u ? q[2] >> shift & 0x3F3Fu : (q[3] >> shift >> 4u & 0x0F0Fu) | (q[2] >> shift >> 2u & 0x3030u);
+            const uint a = q[4u + 8u * chunk + 2u * (lane % 4u)];
+            const uint c = q[5u + 8u * chunk + 2u * (lane % 4u)];
+            const float sum0 = metal::dot(x0 * low, metal::float4(float(a & 0xFu), float(a & 0xF00u), float(a & 0xF0000u), float(a & 0xF000000u)))
+                + metal::dot(x1 * low, metal::float4(float(c & 0xFu), float(c & 0xF00u), float(c & 0xF0000u), float(c & 0xF000000u)));
+            const float sum1 = metal::dot(x2 * low, metal::float4(float(a & 0xF0u), float(a & 0xF000u), float(a & 0xF00000u), float(a & 0xF0000000u)))
+                + metal::dot(x3 * low, metal::float4(float(c & 0xF0u), float(c & 0xF000u), float(c & 0xF00000u), float(c & 0xF0000000u)));
+            sums[r] += by.x * (float(near & 63u) * sum0 + float(near >> 8u) * 0.0625f * sum1)
+                - by.y * (float(least & 63u) * total0 + float(least >> 8u) * total1);
+        }
+    }
+#else
+    // Sixteen lanes a block of Q6_K, 210 bytes, each with four weights of four parts of 32: their low four bits lie in two words, their high two bits in one.
+    device const ushort* w = (device const ushort*)raw_1;
+    const uint upper = lane % 16u / 8u;
+    const uint four = lane % 8u;
+    for (uint b = lane / 16u; b < size / 256u; b += 2u) {
+        const uint at = 256u * b + 128u * upper + 4u * four;
+        const metal::float4 x0 = load4_0(at);
+        const metal::float4 x1 = load4_0(at + 32u);
+        const metal::float4 x2 = load4_0(at + 64u);
+        const metal::float4 x3 = load4_0(at + 96u);
+        const metal::float4 totals = 32.0f * metal::float4(metal::dot(x0, metal::float4(1.0f)), metal::dot(x1, metal::float4(1.0f)),
+            metal::dot(x2, metal::float4(1.0f)), metal::dot(x3, metal::float4(1.0f)));
+        for (uint r = 0u; r < ROWS; r++) {
+            const uint row = metal::min(first + r, rows - 1u);
+            device const ushort* q = w + 105u * ((start + row * size) / 256u + b);
+            device const ushort* l = q + 32u * upper + 2u * four;
+            device const ushort* h = q + 64u + 16u * upper + 2u * four;
+            const uint a = uint(l[0]) | uint(l[1]) << 16u;
+            const uint c = uint(l[16]) | uint(l[17]) << 16u;
+            const uint e = uint(h[0]) | uint(h[1]) << 16u;
+            const uint w0 = (a & 0x0F0F0F0Fu) | (e << 4u & 0x30303030u);
+            const uint w1 = (c & 0x0F0F0F0Fu) | (e << 2u & 0x30303030u);
+            const uint w2 = (a >> 4u & 0x0F0F0F0Fu) | (e & 0x30303030u);
+            const uint w3 = (c >> 4u & 0x0F0F0F0Fu) | (e >> 2u & 0x30303030u);
+            const metal::float4 parts = metal::float4(
+                metal::dot(x0, metal::float4(float(w0 & 63u), float(w0 >> 8u & 63u), float(w0 >> 16u & 63u), float(w0 >> 24u))),
+                metal::dot(x1, metal::float4(float(w1 & 63u), float(w1 >> 8u & 63u), float(w1 >> 16u & 63u), float(w1 >> 24u))),
+                metal::dot(x2, metal::float4(float(w2 & 63u), float(w2 >> 8u & 63u), float(w2 >> 16u & 63u), float(w2 >> 24u))),
+                metal::dot(x3, metal::float4(float(w3 & 63u), float(w3 >> 8u & 63u), float(w3 >> 16u & 63u), float(w3 >> 24u))));
+            // Scales with a sign, one for 16 weights, in the upper or the lower byte of every other word.
+            device const ushort* s = q + 96u + 4u * upper;
+            const int move = four < 4u ? 24 : 16;
+            const metal::float4 by = metal::float4(float(int(uint(s[0]) << move) >> 24), float(int(uint(s[1]) << move) >> 24),
+                float(int(uint(s[2]) << move) >> 24), float(int(uint(s[3]) << move) >> 24));
+            sums[r] += float(as_type<half>(q[104])) * metal::dot(by, parts - totals);
+        }
+    }
+#endif
+    return sums;
+*/

@@ -1,0 +1,157 @@
+//! Functions of kernels whose body is written in Metal's language: executed, against the CPU, and so is their WGSL form, which is their oracle.
+
+use super::common::open;
+use super::toolchain::Mode;
+use std::sync::Arc;
+use tensorlogic::backends::Bytes;
+use tensorlogic::ops::attention::AttentionOptions;
+use tensorlogic::{DType, Device, Rng, Tensor, TensorResult, quant};
+
+/// A case: its name, and what is computed.
+type Case<'c> = (String, Box<dyn Fn(&Device) -> TensorResult<Tensor> + 'c>);
+
+fn noise(shape: &[usize], dtype: DType, seed: u64, device: &Device) -> TensorResult<Tensor> {
+    let values = Rng::new(seed).normal(shape, DType::F32, &Device::cpu())?.to_vec()?;
+    Tensor::from_vec(values, shape, device)?.cast(dtype)
+}
+
+/// Weights `[n, k]` in any format.
+fn weights(shape: [usize; 2], dtype: DType, device: &Device) -> TensorResult<Tensor> {
+    if dtype.format().is_none() {
+        return noise(&shape, dtype, 2, device);
+    }
+    let values = Rng::new(2).normal(&shape, DType::F32, &Device::cpu())?.to_vec()?;
+    Tensor::from_bytes(Bytes::Owned(Arc::new(quant::quantize(dtype, &values)?)), dtype, &shape, device)
+}
+
+fn values(t: TensorResult<Tensor>) -> Vec<f32> {
+    t.and_then(|t| t.cast(DType::F32)?.to_vec()).unwrap()
+}
+
+/// Checks the cases with the bodies in Metal's language, with the WGSL forms, and with bodies and checks for undefined behaviour, on results of which `unit` is the distance of two at 1; at least
+/// `least` kernels have `mark` in their Metal text with bodies, and none without.
+fn check(cases: &[Case], mark: &str, least: usize, unit: f32) {
+    let want: Vec<Vec<f32>> = cases.iter().map(|c| values(c.1(&Device::cpu()))).collect();
+    for (mode, bodies) in [(Mode::Plain, true), (Mode::Plain, false), (Mode::Checked, true)] {
+        let Some((backend, device)) = open(mode, None) else { return };
+        backend.use_bodies(bodies);
+        backend.with_kernels_of(|learning| {
+            for ((name, f), want) in cases.iter().zip(&want) {
+                let got = values(f(&device));
+                assert_eq!(got.len(), want.len(), "{name}");
+                let size = want.iter().fold(0f32, |m, v| m.max(v.abs()));
+                let wrong = got.iter().zip(want).position(|(a, b)| !((a - b).abs() <= 2.0 * unit * size)).filter(|_| !learning);
+                let wrong = wrong.map(|i| format!("{name}, {mode:?}, bodies {bodies}: element {i} is {}, not {}", got[i], want[i]));
+                assert_eq!(wrong, None);
+            }
+        });
+        let marked = backend.texts().iter().filter(|t| t.contains(mark)).count();
+        println!("{mode:?}, {mark}: {marked} of {} kernels, {} cases", backend.texts().len(), cases.len());
+        assert!(if bodies { marked >= least } else { marked == 0 }, "{marked} kernels have {mark} with bodies {bodies}");
+    }
+}
+
+/// Whole and ragged tiles, both sides stored in either order, fused prologues and epilogues.
+#[test]
+fn products_leave_from_elements() {
+    let mut cases: Vec<Case> = vec![];
+    for [m, n, k] in [[8, 8, 8], [64, 64, 64], [33, 72, 40], [130, 96, 72], [257, 128, 100], [40, 512, 33], [70, 36, 64]] {
+        let of = move |d: &Device| Ok((noise(&[m, k], DType::F16, 1, d)?, noise(&[k, n], DType::F16, 2, d)?));
+        cases.push((format!("{m}x{n}x{k}"), Box::new(move |d| of(d).and_then(|(a, b)| a.matmul(&b)))));
+        cases.push((
+            format!("{m}x{n}x{k} transposed"),
+            Box::new(move |d| noise(&[k, m], DType::F16, 1, d)?.t()?.matmul(&noise(&[n, k], DType::F16, 2, d)?.t()?)),
+        ));
+        let epilogue = move |d: &Device| {
+            let (a, b) = of(d)?;
+            let (bias, rest) = (noise(&[n], DType::F16, 3, d)?, noise(&[m, n], DType::F16, 4, d)?);
+            a.relu()?.matmul(&b)?.add(&bias)?.gelu_tanh()?.add(&rest)
+        };
+        cases.push((format!("{m}x{n}x{k} of relu, with bias, gelu and residual"), Box::new(epilogue)));
+    }
+    check(&cases, "thread_elements()", 3, 1.0 / 1024.0);
+}
+
+/// Prefill over whole and ragged tiles, with and without windows, and the sums that gradients ask for.
+#[test]
+fn attention_keeps_scores_in_elements() {
+    let causal = AttentionOptions { causal: true, ..Default::default() };
+    let window = AttentionOptions { causal: true, window: Some(21), ..Default::default() };
+    let all = AttentionOptions::default();
+    let mut cases: Vec<Case> = vec![];
+    for (queries, keys, head, options) in [
+        (40, 40, 64, causal.clone()),
+        (70, 70, 80, window.clone()),
+        (33, 130, 64, causal.clone()),
+        (40, 300, 128, all.clone()),
+        (96, 96, 32, window),
+    ] {
+        let qkv = move |d: &Device| {
+            let kv = |seed| noise(&[1, 2, keys, head], DType::F16, seed, d);
+            Ok((noise(&[1, 4, queries, head], DType::F16, 1, d)?.mul(4.0)?, kv(2)?, kv(3)?))
+        };
+        cases.push((
+            format!("{queries} queries, {keys} keys of {head}"),
+            Box::new(move |d| qkv(d).and_then(|(q, k, v)| q.attention(&k, &v, None, &options))),
+        ));
+    }
+    for options in [causal, all] {
+        let grad = move |d: &Device| {
+            let q = noise(&[1, 2, 48, 64], DType::F16, 1, d)?.requires_grad()?;
+            let kv = |seed| noise(&[1, 2, 48, 64], DType::F16, seed, d);
+            let y = q.attention(&kv(2)?, &kv(3)?, None, &options)?.mul(&kv(4)?)?.cast(DType::F32)?.sum(&[], false)?;
+            y.backward()?;
+            q.grad().ok_or_else(|| tensorlogic::TensorError::Internal("no gradient".into()))
+        };
+        cases.push(("gradient".into(), Box::new(grad)));
+    }
+    check(&cases, "thread_elements()", 3, 2.0 / 1024.0);
+}
+
+/// One row times weights in every format that has an inner loop of its own, with fused prologues and epilogues, and rows that end a group early.
+#[test]
+fn rows_times_weights_by_words() {
+    let mut cases: Vec<Case> = vec![];
+    for dtype in [DType::F16, DType::Q4_0, DType::Q8_0, DType::Q4_K, DType::Q6_K] {
+        for (n, k) in [(37, 256), (64, 768), (7, 2304)] {
+            for left in [DType::F32, DType::F16] {
+                let product = move |d: &Device| noise(&[1, k], left, 1, d)?.matmul(&weights([n, k], dtype, d)?.t()?);
+                cases.push((format!("{left}·{dtype} {n}x{k}"), Box::new(product)));
+            }
+            let fused = move |d: &Device| {
+                let x = noise(&[1, k], DType::F32, 1, d)?.silu()?;
+                x.matmul(&weights([n, k], dtype, d)?.t()?)?.add(&noise(&[n], DType::F32, 4, d)?)?.relu()
+            };
+            cases.push((format!("silu·{dtype} {n}x{k} with bias and relu"), Box::new(fused)));
+        }
+    }
+    check(&cases, "(device const ", 5, 1.0 / 1024.0);
+}
+
+/// A fault in a body is found: each word of weights is taken for the next one.
+#[test]
+fn a_wrong_body_is_found() {
+    let f = |d: &Device| noise(&[1, 256], DType::F32, 1, d)?.matmul(&weights([16, 256], DType::Q4_0, d)?.t()?);
+    let change = |text: &str| text.replace("q[1u + 4u * side]", "q[2u + 4u * side]");
+    let Some((_, device)) = open(Mode::Plain, Some(Box::new(change))) else { return };
+    let (got, want) = (f(&device).and_then(|t| t.to_vec()), values(f(&Device::cpu())));
+    assert!(!got.is_ok_and(|got| got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-3)), "a wrong word is not found");
+}
+
+/// A body that names no function of its kernel is an error, and so is one without an end.
+#[test]
+fn a_body_needs_its_function() {
+    let wgsl = |body: &str| {
+        format!(
+            "@group(0) @binding(0) var<storage, read_write> y: array<u32>;\nfn twice(v: u32) -> u32 {{ return v + v; }}\n{body}\n\
+             @compute @workgroup_size(64)\nfn main(@builtin(local_invocation_index) lid: u32) {{ y[lid] = twice(lid); }}\n"
+        )
+    };
+    let translated = |body: &str| super::metal_text::translate(&wgsl(body), 1);
+    assert!(translated("").unwrap().source.contains("v + v"));
+    let text = translated("/* metal: twice\n    return v << 1u;\n*/").unwrap().source;
+    assert!(text.contains("return v << 1u;") && !text.contains("v + v"), "{text}");
+    let refused = |body: &str| translated(body).err().unwrap_or_default();
+    assert!(refused("/* metal: thrice\n    return 3u * v;\n*/").contains("no function thrice"));
+    assert!(!refused("/* metal: twice\n    return v << 1u;\n").is_empty());
+}
