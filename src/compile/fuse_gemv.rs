@@ -7,18 +7,18 @@ use crate::plan::{Buf, FusedGemv, Load, Source, Step, Store, Work};
 use crate::scalar::{Prim, Program};
 
 /// Products of a dispatch at most.
-const MOST: usize = 4;
+const MAX_PRODUCTS: usize = 4;
 /// How far behind a product others are looked for.
-const AHEAD: usize = 24;
+const MAX_STEPS_AHEAD: usize = 24;
 /// Bytes of a normalised left side at most, as f32: it stays in workgroup memory.
-const LEFT: usize = 8192;
+const MAX_NORM_BYTES: usize = 8192;
 
 /// What a backend allows.
 #[derive(Clone, Copy)]
 pub struct GemvFusion {
     /// Buffers of a step.
     pub buffers: usize,
-    /// Rows of products that are joined.
+    /// Rows of products that are fused.
     pub rows: FusedGemvLimits,
 }
 
@@ -46,7 +46,7 @@ fn same(a: &Load, b: &Load) -> bool {
 }
 
 impl Steps {
-    /// Fuses what can be joined; `lasting` says which values outlive the run.
+    /// Fuses what can be fused; `lasting` says which values outlive the run.
     pub fn fuse_gemvs(&mut self, fusion: GemvFusion, lasting: impl Fn(usize) -> bool) {
         let mut list: Vec<Option<Step>> = std::mem::take(&mut self.list).into_iter().map(Some).collect();
         for i in 0..list.len() {
@@ -85,7 +85,7 @@ impl Steps {
         let Some(mut own) = list[i].clone() else { return };
         let Some(FusedGemv { products: 1, kind, norm: None, .. }) = fusion.products(&own) else { return };
         let (mut count, mut gated) = (1, false);
-        for j in i + 1..list.len().min(i + 1 + AHEAD) {
+        for j in i + 1..list.len().min(i + 1 + MAX_STEPS_AHEAD) {
             let Some(other) = &list[j] else { continue };
             let alike = fusion.products(other).is_some_and(|p| p.products == 1 && p.norm.is_none() && p.kind == kind);
             if !alike || !same(&own.loads[0], &other.loads[0]) {
@@ -108,15 +108,15 @@ impl Steps {
             if clash || !self.movable(other, &list[i + 1..j]) {
                 continue;
             }
-            let mut joined = own.clone();
-            joined.loads.push(other.loads[1].clone());
-            joined.stores.push(store.clone());
-            if !self.fits(&joined, fusion.buffers) {
+            let mut fused = own.clone();
+            fused.loads.push(other.loads[1].clone());
+            fused.stores.push(store.clone());
+            if !self.fits(&fused, fusion.buffers) {
                 continue;
             }
-            (own, count, gated) = (joined, count + 1, dependent);
+            (own, count, gated) = (fused, count + 1, dependent);
             list[j] = None;
-            if gated || count == MOST {
+            if gated || count == MAX_PRODUCTS {
                 break;
             }
         }
@@ -130,7 +130,7 @@ impl Steps {
     /// as a rotary embedding does on its way into a cache.
     fn fuse_rope(&self, list: &mut [Option<Step>], i: usize, fusion: GemvFusion, lasting: &impl Fn(usize) -> bool) {
         let Some(mut own) = list[i].clone() else { return };
-        let Some(joined) = fusion.products(&own).filter(|p| p.products > 1 && !p.gated) else { return };
+        let Some(fused) = fusion.products(&own).filter(|p| p.products > 1 && !p.gated) else { return };
         if own.stores.iter().any(|s| s.shape[1] != 1 || s.shape[2] % 4 != 0) {
             return;
         }
@@ -158,7 +158,7 @@ impl Steps {
             let sources = store.sources.iter().filter(|s| s.buf != target.buf).cloned().collect();
             rotated.stores[p] = Store { shape: own.stores[p].shape, program, sources, target: store.target.clone() };
             if self.fits(&rotated, fusion.buffers) {
-                set(&mut rotated, FusedGemv { vec4_store: true, ..joined });
+                set(&mut rotated, FusedGemv { vec4_store: true, ..fused });
                 own = rotated;
                 list[j] = None;
                 list[i] = Some(own.clone());
@@ -177,7 +177,7 @@ impl Steps {
             return;
         }
         let (rows, columns) = (own.loads[0].shape[0], own.loads[0].shape[1]);
-        if rows.next_power_of_two() * columns * 4 > LEFT {
+        if rows.next_power_of_two() * columns * 4 > MAX_NORM_BYTES {
             return;
         }
         let mut made: Vec<(usize, Step)> = Vec::new();
@@ -189,7 +189,7 @@ impl Steps {
             if !self.reads(s, target.buf) {
                 continue;
             }
-            let Some(joined) = fusion.products(s).filter(|p| p.norm.is_none()) else { return };
+            let Some(fused) = fusion.products(s).filter(|p| p.norm.is_none()) else { return };
             let left = &s.loads[0];
             let whole = left.plain().is_some_and(|x| x.layout.is_contiguous() && x.layout.offset == 0 && x.offset.is_none());
             let elsewhere = s.loads[1..].iter().flat_map(|l| &l.sources).chain(s.stores.iter().flat_map(|t| &t.sources));
@@ -206,7 +206,7 @@ impl Steps {
             let mut step = s.clone();
             step.loads[0] = Load { shape: left.shape, ..own.loads[0].clone() };
             step.loads.extend(own.loads[1..].iter().cloned());
-            set(&mut step, FusedGemv { norm: Some(norm), ..joined });
+            set(&mut step, FusedGemv { norm: Some(norm), ..fused });
             if !self.fits(&step, fusion.buffers) {
                 return;
             }
@@ -254,9 +254,9 @@ fn paired(store: &Store, of: &Source, n: usize) -> Option<Program> {
     program.has(Prim::SwapPair).then_some(program)
 }
 
-fn set(s: &mut Step, joined: FusedGemv) {
+fn set(s: &mut Step, fused: FusedGemv) {
     if let Work::Kernel(k) = &s.work {
-        if let Some(kernel) = k.fuse_gemv(joined) {
+        if let Some(kernel) = k.fuse_gemv(fused) {
             s.work = Work::Kernel(kernel);
         }
     }

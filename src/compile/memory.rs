@@ -1,12 +1,19 @@
 //! Gives every value its buffer: bound inputs, results, and slots for the rest, in the order that was asked for (`plan::BufferOrder`).
 
 use super::fuse::Steps;
-use super::placement::{Lifetime, Memory, Placement, best_fit, by_first_use, by_size, improve, most_live};
+use super::placement::{ALIGNMENT, Lifetime, Memory, Placement, best_fit, by_first_use, by_size, improve, most_live};
 use super::{CompileOptions, Compiled, Graph, padding};
 use crate::error::TensorResult;
-use crate::plan::{Buf, BufferOrder, Input, Output, Plan, PlanMemory, Source, Step};
+use crate::plan::{Buf, BufferOrder, Input, Output, Plan, PlanMemory, Source, Step, WINDOW_UNIT};
 use smallvec::SmallVec;
+use std::collections::HashSet;
 use std::sync::Arc;
+
+/// The part of the bound that a plan may need beyond it before values share slots as windows, which makes kernels declare operands as written.
+const SLACK_BEFORE_WINDOWS: usize = 50;
+
+/// Bytes beyond the bound from which values share slots as windows: fewer are not worth kernels that declare what they read as written.
+const MIN_WINDOW_SAVING: usize = 1 << 20;
 
 /// The least bytes of a slot.
 const SMALLEST_SLOT: usize = 16;
@@ -46,9 +53,15 @@ pub(super) fn plan(
     let slots: Vec<bool> = home.iter().map(Option::is_none).collect();
     let arranged = arrange(&mut steps, &slots, graph, options);
     let mut starts = vec![0; steps.values.len()];
-    for (&v, &(slot, start)) in arranged.values.iter().zip(&arranged.placement.places) {
-        home[v] = Some(Buf::Slot(slot as u16));
-        starts[v] = start;
+    let places = &arranged.placement.places;
+    let shared: HashSet<usize> = places.iter().filter(|p| options.windows && p.1 > 0).map(|p| p.0).collect();
+    for (&v, &(slot, start)) in arranged.values.iter().zip(places) {
+        let units = |bytes: usize| bytes.div_ceil(WINDOW_UNIT) as u32;
+        home[v] = Some(match shared.contains(&slot) {
+            true => Buf::Window { slot: slot as u16, start: units(start), units: units(steps.values[v].bytes.max(SMALLEST_SLOT)) },
+            false => Buf::Slot(slot as u16),
+        });
+        starts[v] = if options.windows { 0 } else { start };
     }
     for s in &mut steps.list {
         let place = |src: &mut Source| {
@@ -115,9 +128,22 @@ fn held(lives: &[Lifetime]) -> u128 {
     lives.iter().map(|v| v.bytes as u128 * (v.last - v.first) as u128).sum()
 }
 
+/// The search of `Auto` over these lives: for whole slots, then, where these need far more than `bound`, for windows of them.
+fn search(lives: &[Lifetime], known: Placement, bound: usize, options: &CompileOptions<'_>) -> (Placement, usize) {
+    let memory = Memory { ranges: options.ranges.then_some(ALIGNMENT), leased: options.leased };
+    let (whole, passes) = improve(lives, known, bound, memory);
+    if !options.windows || whole.bytes() <= bound + (bound / SLACK_BEFORE_WINDOWS).max(MIN_WINDOW_SAVING) {
+        return (whole, passes);
+    }
+    let (windows, more) = improve(lives, whole.clone(), bound, Memory { ranges: Some(WINDOW_UNIT), ..memory });
+    // Many values in one slot can be more than a buffer holds.
+    let placement = if windows.slots.iter().all(|&bytes| (options.fits)(bytes)) { windows } else { whole };
+    (placement, passes + more)
+}
+
 /// Orders the steps and places their values. `slots` says which values take memory for the run.
 fn arrange(steps: &mut Steps, slots: &[bool], graph: &Graph, options: &CompileOptions<'_>) -> Arranged {
-    let memory = Memory { ranges: options.ranges, leased: options.leased };
+    let memory = Memory { ranges: options.ranges.then_some(ALIGNMENT), leased: options.leased };
     let padded = if options.order == BufferOrder::Workgroup { padding::pad_rows(steps, slots, graph, options.line) } else { 0 };
     let bytes: Vec<usize> = steps.values.iter().map(|v| v.bytes).collect();
     let (values, lives) = lifetimes(steps.list.iter(), &bytes, slots);
@@ -145,11 +171,11 @@ fn arrange(steps: &mut Steps, slots: &[bool], graph: &Graph, options: &CompileOp
         }
         BufferOrder::Auto => {
             let most = program.bytes();
-            let (mut placement, ran) = improve(&lives, program, bound, memory);
+            let (mut placement, ran) = search(&lives, program, bound, options);
             passes = ran + 1;
             if let Some((order, values, other)) = moved(steps).filter(|m| most_live(&m.2) < bound) {
                 let bound = most_live(&other);
-                let (found, ran) = improve(&other, best_fit(&other), bound, memory);
+                let (found, ran) = search(&other, best_fit(&other), bound, options);
                 let cost = |p: &Placement| (p.leased(memory), p.bytes());
                 if found.bytes() <= most && cost(&found) < cost(&placement) {
                     (best, passes) = ((Some(order), values, bound, Placement::default()), ran + 1);

@@ -79,10 +79,14 @@ pub(crate) struct CompileOptions<'a> {
     pub order: BufferOrder,
     /// Whether a step may read one part of a buffer and write another.
     pub ranges: bool,
+    /// Whether a part of a buffer can be bound as a buffer of its own.
+    pub windows: bool,
     /// Bytes of one memory transaction.
     pub line: usize,
     /// The bytes that the pool takes for a request.
     pub leased: &'a dyn Fn(usize) -> usize,
+    /// Whether the backend has buffers of so many bytes.
+    pub fits: &'a dyn Fn(usize) -> bool,
 }
 
 /// Compiles a graph.

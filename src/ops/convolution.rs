@@ -49,7 +49,7 @@ pub enum Divisor {
 
 /// One dimension's windows.
 #[derive(Clone, Copy)]
-struct Axis {
+struct WindowAxis {
     size: usize,
     kernel: usize,
     stride: usize,
@@ -59,7 +59,7 @@ struct Axis {
     count: usize,
 }
 
-impl Axis {
+impl WindowAxis {
     fn reach(&self) -> usize {
         self.dilation * (self.kernel - 1) + 1
     }
@@ -87,7 +87,7 @@ fn axes(
     strides: Option<&[usize]>,
     o: &WindowOptions,
     at: At,
-) -> TensorResult<Vec<Axis>> {
+) -> TensorResult<Vec<WindowAxis>> {
     let wrong = |m: String| TensorError::shape(op, at, m);
     let n = sizes.len();
     let lists =
@@ -101,7 +101,7 @@ fn axes(
         let pick = |list: &[usize], usual: usize| list.get(i).copied().unwrap_or(usual);
         let stride = pick(&o.stride, strides.map_or(1, |s| s[i]));
         let (dilation, padding) = (pick(&o.dilation, 1), o.padding.get(i).copied().unwrap_or((0, 0)));
-        let mut a = Axis { size: sizes[i], kernel: kernel[i], stride, padding, dilation, count: 0 };
+        let mut a = WindowAxis { size: sizes[i], kernel: kernel[i], stride, padding, dilation, count: 0 };
         if kernel[i] == 0 || stride == 0 || dilation == 0 {
             return Err(wrong(format!("a window of {} with stride {stride} and dilation {dilation}", kernel[i])));
         }
@@ -124,8 +124,8 @@ fn signed(dims: &[usize]) -> Vec<isize> {
 
 impl Tensor {
     /// Windows of all dimensions after the first two: `[N, C, counts…, kernels…]`; margins hold `fill`.
-    fn windows(&self, axes: &[Axis], fill: f64) -> TensorResult<Tensor> {
-        let margins: Vec<(isize, isize)> = [(0, 0); 2].into_iter().chain(axes.iter().map(Axis::margins)).collect();
+    fn windows(&self, axes: &[WindowAxis], fill: f64) -> TensorResult<Tensor> {
+        let margins: Vec<(isize, isize)> = [(0, 0); 2].into_iter().chain(axes.iter().map(WindowAxis::margins)).collect();
         let mut x = self.pad(&margins, PadMode::Constant(fill))?;
         for (i, a) in axes.iter().enumerate() {
             x = x.unfold(2 + i as isize, a.reach(), a.stride)?;

@@ -6,6 +6,7 @@ use crate::dtype::DType;
 use crate::error::{At, TensorError, TensorResult};
 use crate::layout::Layout;
 use crate::plan::{AdapterInfo, Kernel, RawKernel, RawLanguage, RawSource, Step, Task, Value, Wgsl, Word};
+use crate::shader::MAX_GROUPS;
 use crate::shader::row_group::{MAX, RowGroup, SUM};
 use crate::shape::Shape;
 use crate::tensor::{Inputs, Key, Lowered, Meta, Op, Tensor};
@@ -214,7 +215,7 @@ impl CustomOp {
         let Some(&cols) = first.last() else { return Err(TensorError::shape(self.name, at, "a scalar has no rows")) };
         for t in &inputs[1..] {
             if *t.shape() != first && t.dims() != [cols] {
-                let message = format!("an input of {} beside {first}: it must have the same shape, or be one row of {cols}", t.shape());
+                let message = format!("an input of {} next to {first}: it must have the same shape, or be one row of {cols}", t.shape());
                 return Err(TensorError::shape(self.name, at, message));
             }
         }
@@ -265,11 +266,9 @@ impl Op for Call {
 }
 
 /// Elements that an elementwise CPU form gets at a time.
-const PIECE: usize = 4096;
+const ELEMENTS_PER_CALL: usize = 4096;
 /// Threads of an elementwise workgroup.
-const GROUP: u32 = 256;
-/// Workgroups in one dimension.
-const MAX_GROUPS: u32 = 65_535;
+const WORKGROUP_THREADS: u32 = 256;
 
 struct CustomKernel {
     op: CustomOp,
@@ -315,11 +314,11 @@ impl Kernel for CustomKernel {
         let params: SmallVec<[f32; 4]> = (0..step.params.len()).map(|n| task.param(n) as f32).collect();
         let elementwise = self.op.form == Form::Elementwise;
         let (count, width, out_width) = match self.op.form {
-            Form::Elementwise => (step.stores[0].shape.count(), PIECE, PIECE),
+            Form::Elementwise => (step.stores[0].shape.count(), ELEMENTS_PER_CALL, ELEMENTS_PER_CALL),
             Form::Rows => (step.loads[0].shape[0], step.loads[0].shape[1], step.loads[0].shape[1]),
             Form::RowReduction => (step.loads[0].shape[0], step.loads[0].shape[1], 1),
         };
-        let range = share(count, if elementwise { PIECE } else { 1 }, task.thread(), task.threads());
+        let range = share(count, if elementwise { ELEMENTS_PER_CALL } else { 1 }, task.thread(), task.threads());
         if range.is_empty() {
             return;
         }
@@ -327,8 +326,8 @@ impl Kernel for CustomKernel {
         let out = values::<f32>(task, out_width);
         let mut starts: SmallVec<[usize; 4]> = smallvec::smallvec![0; buffers.len()];
         if elementwise {
-            for start in range.clone().step_by(PIECE) {
-                let len = PIECE.min(range.end - start);
+            for start in range.clone().step_by(ELEMENTS_PER_CALL) {
+                let len = ELEMENTS_PER_CALL.min(range.end - start);
                 starts.fill(start);
                 let mut parts: SmallVec<[&mut [f32]; 4]> = buffers.iter_mut().map(|b| &mut b[..len]).collect();
                 self.piece(task, &starts, &mut parts, &params, start..start + len, out);
@@ -364,10 +363,14 @@ impl Kernel for CustomKernel {
                     "" => (0..step.loads.len()).map(|k| format!("load_{k}(i)")).collect(),
                     _ => (0..step.loads.len()).map(|k| format!("a{k}.{lane}")).collect(),
                 };
-                args.extend((0..step.params.len()).map(|n| format!("bitcast<f32>(word({}u))", n + 1)));
+                args.extend((0..step.params.len()).map(|n| format!("p.param_{n}")));
                 format!("{name}({})", args.join(", "))
             };
-            let _ = write!(source, "\n{head}  let i = (linear * WORKGROUP + lane) * {each}u;\n  if (i < word(0u)) {{\n");
+            let members: String = (0..step.params.len()).map(|n| format!(", param_{n}: f32")).collect();
+            let _ = write!(
+                source,
+                "\nstruct Params {{ count: u32{members} }}\n{head}  let i = (linear * WORKGROUP + lane) * {each}u;\n  if (i < p.count) {{\n"
+            );
             if vector {
                 for k in 0..step.loads.len() {
                     let _ = writeln!(source, "    let a{k} = load4_{k}(i);");
@@ -377,7 +380,7 @@ impl Kernel for CustomKernel {
             } else {
                 let _ = writeln!(source, "    store_0(i, {});\n  }}\n}}", call(""));
             }
-            let workgroup = GROUP.min(most);
+            let workgroup = WORKGROUP_THREADS.min(most);
             let groups = u32::try_from(count.div_ceil(each).div_ceil(workgroup as usize)).ok()?;
             return Some(Wgsl {
                 source: source.into(),
@@ -390,7 +393,7 @@ impl Kernel for CustomKernel {
             });
         }
         let (rows, cols) = (step.loads[0].shape[0], step.loads[0].shape[1]);
-        let workgroup = (cols.clamp(32, GROUP as usize).next_power_of_two() as u32).min(1 << most.ilog2());
+        let workgroup = (cols.clamp(32, WORKGROUP_THREADS as usize).next_power_of_two() as u32).min(1 << most.ilog2());
         let group = RowGroup { workgroup, size: workgroup, col_major: false };
         for (helper, combine) in [("row_sum", SUM), ("row_max", MAX)] {
             if source.contains(helper) {

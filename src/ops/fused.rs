@@ -59,6 +59,13 @@ impl Activation {
     ///
     /// # Errors
     /// For dtypes that the function is not defined on.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Tensor::new(&[-1.0, 2.0], &Device::cpu())?;
+    /// assert_eq!(Activation::ReLU.apply(&x)?.to_vec()?, [0.0, 2.0]);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn apply(self, x: &Tensor) -> TensorResult<Tensor> {
         match self {

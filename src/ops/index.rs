@@ -109,7 +109,7 @@ tuples! {
 
 impl Tensor {
     /// Part of this tensor, as Python's `x[...]`: a number takes one entry of its dimension, which goes; a range takes those inside it; a tensor
-    /// of integers takes those that it names. Numbers and bounds may be negative and then count from the end. Dimensions behind the given ones
+    /// of integers takes those that it names. Numbers and bounds may be negative and then count from the end. Dimensions after the given ones
     /// are taken whole. Numbers and ranges give views: nothing is copied.
     ///
     /// Of a shape `[2,3]`, `i(1)` and `i((1, ..))` have `[3]`, `i((.., 1))` has `[2]`, `i((.., 1..))` has `[2,2]`, and `i((.., -1))` is the last column.
@@ -167,7 +167,7 @@ impl Tensor {
                         Bound::Unbounded => 0,
                     };
                     let end = match high {
-                        // `..=-1` ends behind the last entry.
+                        // `..=-1` ends after the last entry.
                         Bound::Included(n) => wrap(*n).saturating_add(1),
                         Bound::Excluded(n) => wrap(*n),
                         Bound::Unbounded => size,

@@ -18,7 +18,7 @@ pub enum Interpolation {
     Cubic,
 }
 
-/// What [`Tensor::interpolate`] makes of the dimensions behind the first two.
+/// What [`Tensor::interpolate`] makes of the dimensions after the first two.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Resize<'a> {
     /// These sizes.
@@ -33,7 +33,7 @@ impl Tensor {
     /// [`Interpolation::NearestExact`] take every dtype but block formats.
     ///
     /// # Errors
-    /// When the number of dimensions does not fit the mode (cubic: four), the new sizes are not one for each dimension behind the first two, a size is 0, a
+    /// When the number of dimensions does not fit the mode (cubic: four), the new sizes are not one for each dimension after the first two, a size is 0, a
     /// factor is not above 0, `align_corners` is asked of nearest, or integers are to be interpolated.
     ///
     /// ```
@@ -77,7 +77,7 @@ impl Tensor {
     }
 
     /// Along dimension `d`, sums of elements times weights: those that `taps` gives for each output.
-    fn sum_of_taps(&self, d: usize, axis: &Axis, taps: impl Fn(usize) -> Vec<(usize, f64)>) -> TensorResult<Tensor> {
+    fn sum_of_taps(&self, d: usize, axis: &ResizedAxis, taps: impl Fn(usize) -> Vec<(usize, f64)>) -> TensorResult<Tensor> {
         let all: Vec<Vec<(usize, f64)>> = (0..axis.outputs).map(taps).collect();
         let mut sizes = vec![1; self.rank()];
         sizes[d] = axis.outputs;
@@ -100,7 +100,7 @@ impl Tensor {
 }
 
 /// One resized dimension.
-struct Axis {
+struct ResizedAxis {
     inputs: usize,
     outputs: usize,
     /// Inputs per output.
@@ -108,7 +108,7 @@ struct Axis {
     align_corners: bool,
 }
 
-impl Axis {
+impl ResizedAxis {
     fn indices(&self, index: impl Fn(usize) -> Vec<usize>) -> Vec<i32> {
         (0..self.outputs).flat_map(index).map(|i| i as i32).collect()
     }
@@ -144,7 +144,7 @@ impl Axis {
 }
 
 /// The resized dimensions of a tensor of these sizes.
-fn axes(dims: &[usize], to: Resize<'_>, mode: Interpolation, align_corners: bool, at: At) -> TensorResult<Vec<Axis>> {
+fn axes(dims: &[usize], to: Resize<'_>, mode: Interpolation, align_corners: bool, at: At) -> TensorResult<Vec<ResizedAxis>> {
     let wrong = |m: String| Err(TensorError::shape("interpolate", at, m));
     let inner = dims.get(2..).unwrap_or_default();
     let given = match to {
@@ -153,12 +153,12 @@ fn axes(dims: &[usize], to: Resize<'_>, mode: Interpolation, align_corners: bool
     };
     if inner.is_empty() || inner.len() > 3 || mode == Interpolation::Cubic && inner.len() != 2 {
         return wrong(format!(
-            "{mode:?} of {dims:?}: expected [N,C,…] with {} dimensions behind",
+            "{mode:?} of {dims:?}: expected [N,C,…] followed by {} dimensions",
             if mode == Interpolation::Cubic { "two" } else { "one to three" }
         ));
     }
     if given != inner.len() {
-        return wrong(format!("{given} new sizes for the {} dimensions behind the first two of {dims:?}", inner.len()));
+        return wrong(format!("{given} new sizes for the {} dimensions after the first two of {dims:?}", inner.len()));
     }
     let mut axes = Vec::new();
     for (i, &inputs) in inner.iter().enumerate() {
@@ -177,7 +177,7 @@ fn axes(dims: &[usize], to: Resize<'_>, mode: Interpolation, align_corners: bool
             (true, _) => (inputs - 1) as f64 / (outputs - 1) as f64,
             (false, _) => ratio.unwrap_or(inputs as f64 / outputs as f64),
         };
-        axes.push(Axis { inputs, outputs, step, align_corners });
+        axes.push(ResizedAxis { inputs, outputs, step, align_corners });
     }
     Ok(axes)
 }

@@ -19,6 +19,7 @@ pub mod expert_matmul;
 pub(crate) mod fft;
 pub(crate) mod float_bits;
 pub(crate) mod fused;
+#[doc(hidden)]
 pub mod gather;
 pub mod index;
 pub mod index_add;
@@ -31,12 +32,15 @@ pub mod linear_scan;
 #[path = "tests/locations.rs"]
 mod locations;
 pub mod loss;
+#[doc(hidden)]
 pub mod matmul;
 pub(crate) mod named;
+#[doc(hidden)]
 pub mod norm;
 pub mod operators;
 pub mod pad;
 pub mod random;
+#[doc(hidden)]
 pub mod reduce;
 pub mod rope;
 pub(crate) mod scan;

@@ -1,12 +1,12 @@
 //! `+`, `-`, `*`, `/` between tensors, references, numbers and unread results; `-x`.
 //!
 //! Operators give `TensorResult<Tensor>`, as the methods do, so that a shape that does not fit is an error on the operator's line. The result of
-//! one operator may stand beside a tensor without `?` in between:
+//! one operator may follow a tensor without `?` in between:
 //!
 //! ```
 //! # use tensorlogic::prelude::*;
 //! let x = Tensor::new(&[1.0, 2.0], &Device::cpu())?;
-//! let y = (1.0 - &x)?; // numbers: f64 and i32
+//! let y = (1.0 - &x)?; // numbers: f64 and i32; an f32 in a variable is `f64::from(v)`
 //! assert_eq!(y.to_vec()?, [0.0, -1.0]);
 //! let z = &x * &y + &x; // (x · y) + x
 //! assert_eq!(z?.to_vec()?, [1.0, 0.0]);
@@ -52,7 +52,7 @@ macro_rules! operators {
         impls!($tr $m $n, Tensor, |a, b| b.after_number(Binary::$b, a.into()));
     )* };
 }
-// No other number types: with f32 beside f64, or i64 beside i32, the compiler could not tell what the literal in `(1.0 - &x)?` is.
+// No other number types: with f32 next to f64, or i64 next to i32, the compiler could not tell what the literal in `(1.0 - &x)?` is.
 operators! {
     Add add Add;
     Sub sub Sub;

@@ -32,6 +32,13 @@ impl Rng {
     ///
     /// # Errors
     /// When the shape has more than eight dimensions or too many elements.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let bits = Rng::new(7).bits(&[4], &Device::cpu())?;
+    /// assert_eq!((bits.dtype(), bits.dims()), (DType::U32, &[4][..]));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn bits(&mut self, shape: &[usize], device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -59,6 +66,13 @@ impl Rng {
     ///
     /// # Errors
     /// When the shape has more than eight dimensions or too many elements, or `dtype` is a block format or one that the device lacks.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Rng::new(7).uniform(&[100], DType::F32, &Device::cpu())?.to_vec()?;
+    /// assert!(x.iter().all(|v| (0.0..1.0).contains(v)));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn uniform(&mut self, shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
         self.unit(Shape::new(shape, "uniform", Location::caller())?, device)?.cast(dtype)
@@ -68,6 +82,13 @@ impl Rng {
     ///
     /// # Errors
     /// When the shape has more than eight dimensions or too many elements, or `low..high` does not hold 1 to 65,536 values.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let dice = Rng::new(7).integers(1, 7, &[100], &Device::cpu())?.to_vec1::<i32>()?;
+    /// assert!(dice.iter().all(|v| (1..=6).contains(v)));
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn integers(&mut self, low: i32, high: i32, shape: &[usize], device: &Device) -> TensorResult<Tensor> {
         let at = Location::caller();
@@ -84,6 +105,13 @@ impl Rng {
     ///
     /// # Errors
     /// When the shape has more than eight dimensions or too many elements, or `dtype` is a block format or one that the device lacks.
+    ///
+    /// ```
+    /// # use tensorlogic::prelude::*;
+    /// let x = Rng::new(7).normal(&[10_000], DType::F32, &Device::cpu())?;
+    /// assert!(x.mean_all()?.to_vec()?[0].abs() < 0.05);
+    /// # Ok::<(), TensorError>(())
+    /// ```
     #[track_caller]
     pub fn normal(&mut self, shape: &[usize], dtype: DType, device: &Device) -> TensorResult<Tensor> {
         let shape = Shape::new(shape, "normal", Location::caller())?;

@@ -1,10 +1,10 @@
 //! What the WGSL readers of block formats are rendered with: what follows from a format's descriptor.
 
-use super::Value;
+use super::TemplateValue;
 use crate::quant::{BlockFormat, Coded, Linear, Numbers, Scales, Values, codebooks};
 
 /// The values of the templates in `lib/quant/` for a format.
-pub fn block_values(f: &BlockFormat) -> Vec<(&'static str, Value)> {
+pub fn block_values(f: &BlockFormat) -> Vec<(&'static str, TemplateValue)> {
     let len = f.block_len();
     let mut values = vec![
         ("FORMAT", f.name.into()),
@@ -22,11 +22,11 @@ pub fn block_values(f: &BlockFormat) -> Vec<(&'static str, Value)> {
     values
 }
 
-fn int(n: usize) -> Value {
+fn int(n: usize) -> TemplateValue {
     (n as u32).into()
 }
 
-fn coded(f: &Coded, values: &mut Vec<(&'static str, Value)>) {
+fn coded(f: &Coded, values: &mut Vec<(&'static str, TemplateValue)>) {
     let (integers, less) = f.integers();
     values.extend([
         ("CODED_PARTS", int(f.parts)),
@@ -38,7 +38,7 @@ fn coded(f: &Coded, values: &mut Vec<(&'static str, Value)>) {
     ]);
 }
 
-fn linear(f: &Linear, values: &mut Vec<(&'static str, Value)>) {
+fn linear(f: &Linear, values: &mut Vec<(&'static str, TemplateValue)>) {
     let low = f.quants.low;
     values.extend([
         ("LESS", int(f.quants.bias.into())),

@@ -1,6 +1,6 @@
 //! Grids and parameters of a dispatch, and what a kernel asks about its operands' memory.
 
-use super::template::Value;
+use super::template::TemplateValue;
 use crate::plan::{Load, Source, SubgroupSync, Word};
 
 /// The most workgroups in one dimension of a grid.
@@ -26,7 +26,7 @@ pub fn start(source: &Source) -> Option<[Word; 2]> {
 }
 
 /// What `subgroup_barrier.wgsl` asks about.
-pub fn subgroup_barrier(sync: SubgroupSync) -> [(&'static str, Value); 2] {
+pub fn subgroup_barrier(sync: SubgroupSync) -> [(&'static str, TemplateValue); 2] {
     [("SUBGROUP_BARRIER", (sync == SubgroupSync::Barrier).into()), ("SUBGROUP_LOCKSTEP", (sync == SubgroupSync::Lockstep).into())]
 }
 

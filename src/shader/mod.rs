@@ -2,23 +2,23 @@
 //!
 //! # From a template to what the driver gets
 //!
-//! A kernel's shader source lies in a `.wgsl` file beside its op. It is a [`Template`]: four directives and one form of substitution
+//! A kernel's shader source is a `.wgsl` file next to its op. It is a [`Template`]: four directives and one form of substitution
 //! ([`template`]). The op's GPU code chooses a variant, renders it and returns it as [`Wgsl`](crate::plan::Wgsl) with the tile sizes as
 //! `consts`, the grid, and the numbers that are known only at run time. The code generator (`backends/codegen/wgsl.rs`) puts the bindings, the
 //! `const` lines and the functions `load_K`, `store_K` … before it and appends what it calls of the prelude.
 //!
 //! # Parameters
 //!
-//! All run-time numbers of a step (the kernel's own, then strides and offsets of its operands, then parameters of fused programs) are one
-//! block of one uniform buffer, bound at a dynamic offset: `@binding(0) var<uniform> m_: array<vec4<u32>, N>`. Steps of a pass share the
-//! buffer, never a block. The kernel's own numbers come first, in the order of [`Wgsl::words`](crate::plan::Wgsl), and so word `n` of the
-//! kernel is `m_[n / 4][n % 4]`.
+//! All run-time numbers of a step (the kernel's own, then strides and offsets of its operands, then parameters of fused programs) are the
+//! members of one WGSL struct in a uniform buffer, `@binding(0) var<uniform> p: Params`, bound at a dynamic offset. Steps of a pass share the
+//! buffer, never a block. The kernel's own numbers come first, in the order of [`Wgsl::words`](crate::plan::Wgsl). Each member is a scalar of four
+//! bytes, so word `n` lies at byte `4 · n`.
 //!
-//! The macro `params!` ([`params`]) declares these numbers once. Field `n` of the struct is word `n`, so the order of the fields is the layout,
-//! which is that of a WGSL struct of the same scalars: each takes four bytes. A template writes `p.rows`; rendering replaces it by how the
-//! field is read: `word(0u)` for a `u32`, `bitcast<f32>(word(3u))` for an `f32`. That is exactly what kernels wrote by hand, so a conversion
-//! leaves the source that the driver gets as it was. What `p.rows` stands for is decided in one function, `Field::read`: should the block become a
-//! WGSL struct, it changes there and in `kernel_text`, for all kernels at once.
+//! The macro `params!` declares the kernel's own numbers once, as a Rust struct; a rendered template begins with the same struct in WGSL, and the
+//! code generator appends its members. A template reads `p.rows`.
+//!
+//! Kernels of other crates may read their words by number, `word(n)`, also where `n` is computed. Elements of an array take 16 bytes in a uniform
+//! buffer, so their words are rows of four: the first member is `numbered: array<vec4<u32>, N>`, filled up with zeros.
 //!
 //! Structs that belong to several kernels nest: `x: StartParams` is read as `p.x_start` and `p.x_offset`, and `struct DecodeParams: AttentionParams`
 //! begins with the fields of `AttentionParams`. In WGSL they are flat.
@@ -38,7 +38,7 @@
 //! }
 //! static GATHER: Template = Template::new("gather.wgsl", include_str!("gather.wgsl")).params(GatherParams::FIELDS);
 //!
-//! let source = GATHER.source(&[("VEC", Value::Int(1))]);
+//! let source = GATHER.source(&[("VEC", TemplateValue::Int(1))]);
 //! let words = GatherParams { rows: U32::size(rows)?, inner: U32::size(inner)? }.words();
 //! ```
 
@@ -53,10 +53,12 @@ pub use block_values::block_values;
 pub use launch::{MAX_GROUPS, col_major, grid, indexable, start, subgroup_barrier, words};
 pub(crate) use params::params;
 pub use params::{F32, StartParams, U32};
-pub use template::{Template, TemplateError, Value};
+pub use template::{Template, TemplateError, TemplateValue};
 
 /// Shared WGSL that any template may include, by file name; besides, the readers of coded block formats ([`Coded::wgsl`](crate::quant::Coded)).
 pub static LIBRARY: &[(&str, &str)] = &[
+    ("coop_elements.wgsl", include_str!("lib/coop_elements.wgsl")),
+    ("coop_elements_store.wgsl", include_str!("lib/coop_elements_store.wgsl")),
     ("coop_tile_scalars.wgsl", include_str!("lib/coop_tile_scalars.wgsl")),
     ("coop_tile_vectors.wgsl", include_str!("lib/coop_tile_vectors.wgsl")),
     ("last_to_arrive.wgsl", include_str!("lib/last_to_arrive.wgsl")),

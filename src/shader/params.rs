@@ -1,4 +1,4 @@
-//! A kernel's run-time numbers as a Rust struct, from which WGSL reads them by name.
+//! A kernel's run-time numbers as a Rust struct, and the same struct in WGSL.
 
 use crate::plan::Word;
 use std::fmt;
@@ -29,13 +29,6 @@ impl Field {
         match self.group {
             "" => name == self.name,
             group => name.strip_prefix(group).and_then(|n| n.strip_prefix('_')) == Some(self.name),
-        }
-    }
-    /// The WGSL expression that reads this field, where it is number `index` of its struct.
-    pub fn read(&self, index: usize) -> String {
-        match self.ty {
-            FieldType::U32 => format!("word({index}u)"),
-            FieldType::F32 => format!("bitcast<f32>(word({index}u))"),
         }
     }
 }
@@ -163,10 +156,10 @@ pub fn words(fields: &[Option<Word>]) -> Vec<Word> {
     fields[..used].iter().map(|w| w.unwrap_or(Word::U32(0))).collect()
 }
 
-/// The WGSL struct of these fields.
-pub fn wgsl_struct(name: &str, fields: &[Field]) -> String {
+/// The struct `Params` of these fields in WGSL, which the code generator completes and binds as `p`.
+pub fn wgsl_struct(fields: &[Field]) -> String {
     let line = |f: &Field| format!("  {f}: {},\n", if f.ty == FieldType::U32 { "u32" } else { "f32" });
-    format!("struct {name} {{\n{}}}\n", fields.iter().map(line).collect::<String>())
+    format!("struct Params {{\n{}}}\n", fields.iter().map(line).collect::<String>())
 }
 
 /// Declares a parameter struct. Fields are `u32` or `f32` in the declaration, as in WGSL; in Rust they are [`U32`] and [`F32`], which may also
@@ -263,9 +256,8 @@ mod tests {
     fn fields_are_words_in_order() {
         let all = Sample { rows: U32::size(7).unwrap(), eps: 0.5.into(), valid: U32::param(2), start: 9.into() };
         assert_eq!(all.words(), [Word::U32(7), Word::F32(0.5), Word::ParamU32(2), Word::U32(9)]);
-        let reads: Vec<String> = Sample::FIELDS.iter().enumerate().map(|(n, f)| f.read(n)).collect();
-        assert_eq!(reads, ["word(0u)", "bitcast<f32>(word(1u))", "word(2u)", "word(3u)"]);
-        assert_eq!(wgsl_struct("Params", &Sample::FIELDS[..2]), "struct Params {\n  rows: u32,\n  eps: f32,\n}\n");
+        let members = "struct Params {\n  rows: u32,\n  eps: f32,\n  valid: u32,\n  start: u32,\n}\n";
+        assert_eq!(wgsl_struct(Sample::FIELDS), members);
     }
 
     #[test]

@@ -9,9 +9,11 @@
 //! - `#unroll` before a line `for (var i = 0u; i < COUNT; i++) {`: the loop's body once for each turn, as a block with `const i = 0u;` at its
 //!   start, so that no compiler keeps what it indexes in memory. `#unroll EXPR` leaves the loop as it is where the expression is zero.
 //!
-//! `${NAME}` stands for the value of that name, everywhere, directives included; `${EXPR}` for that of an expression. `p.NAME` stands for a parameter of the kernel
-//! ([`params!`](super::params)), where the template has any: then nothing else may be called `p`, but in a line that declares a `p: TYPE` of its
-//! own, as a function of one line does. What a `${NAME}` stands for may have several lines, and parameters in them.
+//! `${NAME}` stands for the value of that name, everywhere, directives included; `${EXPR}` for that of an expression. What a `${NAME}` stands for may have
+//! several lines.
+//!
+//! A template with parameters (`params!`) begins with their `struct Params` once it is rendered, and reads them as `p.NAME`; rendering refuses a name that
+//! is none of theirs. So nothing else may be called `p` there, but in a line that declares a `p: TYPE` of its own, as a function of one line does.
 //!
 //! An expression is of integers and names (a name need not be in `${}`), `! * / % + - << < <= > >= == != && ||` and parentheses, computed in i64.
 //! Text is true if it is not empty.
@@ -19,7 +21,7 @@
 //! A template that is wrong, or a value that it lacks, is a [`TemplateError`] with file and line. Files are read into nodes once; what is rendered is
 //! remembered by template and values, since the layers of a model ask for the same sources again and again.
 
-use super::params::Field;
+use super::params::{Field, wgsl_struct};
 use crate::quant::FORMATS;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -27,52 +29,52 @@ use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 /// Rendered sources that are remembered.
-const RENDERED: usize = 1024;
+const MAX_RENDERED: usize = 1024;
 /// Files that include each other at most; more do so in a circle.
-const DEPTH: usize = 16;
+const MAX_INCLUDE_DEPTH: usize = 16;
 /// Turns of a loop at most: more is a mistake.
-const TURNS: i64 = 4096;
+const MAX_ITERATIONS: i64 = 4096;
 
 /// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Value {
+pub enum TemplateValue {
     /// An integer; WGSL that needs a suffix writes it: `${N}u`.
     Int(i64),
     /// Text, put in as it is.
     Text(Cow<'static, str>),
 }
 
-impl From<u32> for Value {
-    fn from(n: u32) -> Value {
-        Value::Int(n as i64)
+impl From<u32> for TemplateValue {
+    fn from(n: u32) -> TemplateValue {
+        TemplateValue::Int(n as i64)
     }
 }
-impl From<bool> for Value {
-    fn from(b: bool) -> Value {
-        Value::Int(b as i64)
+impl From<bool> for TemplateValue {
+    fn from(b: bool) -> TemplateValue {
+        TemplateValue::Int(b as i64)
     }
 }
-impl From<&'static str> for Value {
-    fn from(s: &'static str) -> Value {
-        Value::Text(s.into())
+impl From<&'static str> for TemplateValue {
+    fn from(s: &'static str) -> TemplateValue {
+        TemplateValue::Text(s.into())
     }
 }
-impl From<String> for Value {
-    fn from(s: String) -> Value {
-        Value::Text(s.into())
+impl From<String> for TemplateValue {
+    fn from(s: String) -> TemplateValue {
+        TemplateValue::Text(s.into())
     }
 }
-impl fmt::Display for Value {
+impl fmt::Display for TemplateValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Int(n) => write!(f, "{n}"),
-            Value::Text(s) => f.write_str(s),
+            TemplateValue::Int(n) => write!(f, "{n}"),
+            TemplateValue::Text(s) => f.write_str(s),
         }
     }
 }
 
 /// Names and what they stand for; of equal names the last counts.
-pub type Values = [(&'static str, Value)];
+pub type Values = [(&'static str, TemplateValue)];
 
 /// A mistake in a template, or a value that it lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +114,7 @@ impl Place {
 enum Node {
     /// Lines that are put in as they are.
     Plain(&'static str),
-    /// A line with names to be replaced, or behind `#unroll`.
+    /// A line with names to be replaced, or after `#unroll`.
     Line(Place, &'static str),
     /// A file and what names stand for in there.
     Include(Place, String, Vec<(&'static str, &'static str)>),
@@ -166,16 +168,18 @@ impl Template {
     pub fn render(&'static self, values: &Values) -> Result<Arc<str>> {
         #[cfg(test)]
         rendered_files::FILES.with_borrow_mut(|f| f.insert(self.file));
-        type Done = HashMap<(usize, Vec<(&'static str, Value)>), Arc<str>>;
+        type Done = HashMap<(usize, Vec<(&'static str, TemplateValue)>), Arc<str>>;
         static DONE: LazyLock<Mutex<Done>> = LazyLock::new(Mutex::default);
         // A static template is known by its address.
         let key = (std::ptr::from_ref(self) as usize, values.to_vec());
         if let Some(done) = DONE.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(done.clone());
         }
-        let source: Arc<str> = self.render_anew(values)?.into();
+        let mut source = if self.fields.is_empty() { String::new() } else { wgsl_struct(self.fields) };
+        source += &self.render_anew(values)?;
+        let source: Arc<str> = source.into();
         let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
-        if done.len() >= RENDERED {
+        if done.len() >= MAX_RENDERED {
             done.clear();
         }
         done.insert(key, source.clone());
@@ -191,7 +195,7 @@ impl Template {
         }
     }
 
-    /// What [`render`](Self::render) remembers.
+    /// What [`render`](Self::render) remembers, without the struct of the parameters.
     fn render_anew(&self, values: &Values) -> Result<String> {
         let nodes = self.nodes.get_or_init(|| parse(self.file, self.text)).as_ref().map_err(Clone::clone)?;
         let mut r =
@@ -268,7 +272,7 @@ fn include(place: Place, rest: &'static str) -> Result<Node> {
     for pair in list.split(at_comma).map(str::trim).filter(|p| !p.is_empty()) {
         match pair.split_once('=').map(|(name, value)| (name.trim(), value.trim())) {
             Some((name, value)) if is_name(name) && !value.is_empty() => values.push((name, value)),
-            _ => return place.fail(format!("`{pair}`: #include wants NAME = value behind its file")),
+            _ => return place.fail(format!("`{pair}`: #include wants NAME = value after its file")),
         }
     }
     Ok(Node::Include(place, file.to_string(), values))
@@ -315,7 +319,7 @@ const MARK: char = '\u{1}';
 /// What is being rendered.
 struct Renderer<'a> {
     template: &'a Template,
-    names: Vec<(&'static str, Value)>,
+    names: Vec<(&'static str, TemplateValue)>,
     out: String,
     /// Whether the next line's loop is written out, and which directive says so.
     next: Option<(Place, bool)>,
@@ -342,11 +346,11 @@ impl Renderer<'_> {
             }
             Node::For(place, name, [from, to], nodes) => {
                 let (from, to) = (self.integer(*place, from)?, self.integer(*place, to)?);
-                if to.saturating_sub(from) > TURNS {
+                if to.saturating_sub(from) > MAX_ITERATIONS {
                     return place.fail(format!("{from}..{to} are too many turns"));
                 }
                 for n in from..to {
-                    self.names.push((name, Value::Int(n)));
+                    self.names.push((name, TemplateValue::Int(n)));
                     self.nodes(nodes)?;
                     self.names.pop();
                 }
@@ -364,7 +368,7 @@ impl Renderer<'_> {
         let formats = FORMATS.into_iter().filter_map(|f| f.coded().map(|c| &c.wgsl));
         let found = self.template.library.iter().chain(super::LIBRARY).chain(formats).find(|(name, _)| *name == file);
         let Some(&(file, text)) = found else { return place.fail(format!("there is no file {file} to include")) };
-        if self.depth == DEPTH {
+        if self.depth == MAX_INCLUDE_DEPTH {
             return place.fail(format!("{file} includes itself"));
         }
         let before = self.names.len();
@@ -383,18 +387,18 @@ impl Renderer<'_> {
 
     /// What a name stands for in an included file: text in quotes, what another name stands for here, an expression in parentheses, an integer, or a
     /// word as it is.
-    fn argument(&self, place: Place, text: &str) -> Result<Value> {
+    fn argument(&self, place: Place, text: &str) -> Result<TemplateValue> {
         if let Some(inside) = text.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
-            return Ok(Value::Text(self.replaced(place, inside)?.into()));
+            return Ok(TemplateValue::Text(self.replaced(place, inside)?.into()));
         }
         let text = self.replaced(place, text)?;
         if text.starts_with('(') && text.ends_with(')') {
-            return self.integer(place, &text).map(Value::Int);
+            return self.integer(place, &text).map(TemplateValue::Int);
         }
-        Ok(text.parse().map_or_else(|_| Value::Text(text.into()), Value::Int))
+        Ok(text.parse().map_or_else(|_| TemplateValue::Text(text.into()), TemplateValue::Int))
     }
 
-    fn value(&self, name: &str) -> Option<&Value> {
+    fn value(&self, name: &str) -> Option<&TemplateValue> {
         self.names.iter().rev().find(|(n, _)| *n == name).map(|(_, v)| v)
     }
 
@@ -406,8 +410,8 @@ impl Renderer<'_> {
             out += before;
             let Some((name, after)) = after.split_once('}') else { return place.fail("${ without }") };
             match self.value(name.trim()) {
-                Some(Value::Int(n)) => out += &n.to_string(),
-                Some(Value::Text(s)) => out += s,
+                Some(TemplateValue::Int(n)) => out += &n.to_string(),
+                Some(TemplateValue::Text(s)) => out += s,
                 None if is_name(name.trim()) => return place.fail(format!("{name} has no value")),
                 None => out += &self.integer(place, name)?.to_string(),
             }
@@ -422,54 +426,43 @@ impl Renderer<'_> {
             && on
         {
             let Some((at, name, count)) = loop_of(&line) else {
-                return directive.fail("#unroll wants a line with `for (var i = 0u; i < COUNT; i++) {` behind it");
+                return directive.fail("#unroll wants a line with `for (var i = 0u; i < COUNT; i++) {` after it");
             };
             let turns = self.integer(place, count)?;
-            if !(0..=TURNS).contains(&turns) {
+            if !(0..=MAX_ITERATIONS).contains(&turns) {
                 return place.fail(format!("a loop of {turns} turns"));
             }
             let marked = format!("{}{MARK}{name} {turns}{MARK}{}", &line[..at], &line[at..]);
-            return self.parameters(place, &marked);
+            return self.append(place, &marked);
         }
-        self.parameters(place, &line)
+        self.append(place, &line)
     }
 
-    /// Appends what a line has become, which may be several lines, with its parameters read.
-    fn parameters(&mut self, place: Place, text: &str) -> Result<()> {
-        text.split_inclusive('\n').try_for_each(|line| self.parameters_of_line(place, line))
+    /// Appends what a line has become, which may be several lines.
+    fn append(&mut self, place: Place, text: &str) -> Result<()> {
+        self.out.push_str(text);
+        text.lines().try_for_each(|line| self.check_parameters(place, line))
     }
 
-    fn parameters_of_line(&mut self, place: Place, line: &str) -> Result<()> {
-        let fields = self.template.fields;
-        let code = line.find("//").unwrap_or(line.len());
-        if declares_p(&line[..code]) {
-            self.out.push_str(line);
+    /// Fails where a line reads a parameter that there is not.
+    fn check_parameters(&self, place: Place, line: &str) -> Result<()> {
+        let (fields, code) = (self.template.fields, line.split("//").next().unwrap_or_default());
+        if fields.is_empty() || declares_p(code) {
             return Ok(());
         }
-        let mut from = 0;
-        while let Some(at) = line[from..code].find("p.").map(|n| from + n).filter(|_| !fields.is_empty()) {
-            let before = line[..at].bytes().next_back();
-            let name_len = line[at + 2..].bytes().take_while(|b| is_name_byte(*b)).count();
-            let name = &line[at + 2..at + 2 + name_len];
-            if before.is_some_and(|b| is_name_byte(b) || b == b'.') {
-                self.out.push_str(&line[from..at + 2]);
-                from = at + 2;
-                continue;
-            }
-            let Some(n) = fields.iter().position(|f| f.is(name)) else {
+        for (at, _) in code.match_indices("p.") {
+            let is_parameter = !code[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.');
+            let name = code[at + 2..].split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().unwrap_or_default();
+            if is_parameter && !fields.iter().any(|f| f.is(name)) {
                 return place.fail(format!("the parameters have no field `{name}`; they are {}", list(fields)));
-            };
-            self.out.push_str(&line[from..at]);
-            self.out.push_str(&fields[n].read(n));
-            from = at + 2 + name_len;
+            }
         }
-        self.out.push_str(&line[from..]);
         Ok(())
     }
 
     fn is_true(&self, place: Place, expression: &str) -> Result<bool> {
         match self.value(expression.trim()) {
-            Some(Value::Text(s)) => Ok(!s.is_empty()),
+            Some(TemplateValue::Text(s)) => Ok(!s.is_empty()),
             _ => Ok(self.integer(place, expression)? != 0),
         }
     }
@@ -515,7 +508,7 @@ fn write_out_loops(mut text: String) -> Result<String> {
         let body = text[end..].find('{').and_then(|open| Some((end + open, closing(&text, end + open)?)));
         let (Some((name, turns)), Some((open, close))) = (head, body) else {
             let place = Place { file: "", line: text[..start].lines().count() };
-            return place.fail("the loop behind #unroll does not end; the line is one of the rendered source");
+            return place.fail("the loop after #unroll does not end; the line is one of the rendered source");
         };
         let body = &text[open + 1..close];
         let copies: String = (0..turns).map(|n| format!("{{ const {name} = {n}u;{body}}}\n")).collect();
@@ -617,11 +610,11 @@ impl Expression<'_> {
             return Ok(value);
         }
         match self.names.value(word) {
-            Some(Value::Int(n)) => {
+            Some(TemplateValue::Int(n)) => {
                 self.rest = rest.trim_start();
                 Ok(*n)
             }
-            Some(Value::Text(_)) => self.place.fail(format!("{word} is text, not an integer")),
+            Some(TemplateValue::Text(_)) => self.place.fail(format!("{word} is text, not an integer")),
             None if is_name(word) => self.place.fail(format!("{word} has no value")),
             None => self.wrong(),
         }

@@ -1,7 +1,7 @@
 //! WGSL functions that read rows eight elements at a time: 16 bytes of halves in one access where an operand lies in memory like that.
 
 use super::row_group::RowGroup;
-use super::template::Value;
+use super::template::TemplateValue;
 use super::{StartParams, start};
 use crate::dtype::DType;
 use crate::plan::{AdapterInfo, Load, Source};
@@ -9,19 +9,19 @@ use crate::plan::{AdapterInfo, Load, Source};
 /// Packets that a row that is not resident has under way for a thread.
 const PREFETCH: u32 = 4;
 
-/// What comes of a packet that reaches beyond its row's end.
+/// What comes of a vector of eight that reaches beyond its row's end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Beyond {
     /// Elements of the row stand in.
     Any,
-    /// `REST` does, but for packets that lie beyond the end as a whole.
+    /// `REST` does, but for vectors that lie beyond the end as a whole.
     Rest,
 }
 
-/// In which form a load's rows are read in packets: what `vec16.wgsl` is included with.
+/// In which form a load's rows are read, eight elements at a time: what `vec16.wgsl` is included with.
 #[derive(Clone, Copy)]
 pub struct Vec16Form {
-    /// Where the operand begins, if its buffer is read; otherwise a packet is eight f32.
+    /// Where the operand begins, if its buffer is read; otherwise a vector is eight f32.
     pub raw: Option<StartParams>,
     f16: bool,
     quads: bool,
@@ -48,12 +48,12 @@ impl Vec16Form {
         self.raw.unwrap_or(StartParams::ABSENT)
     }
     /// What the names that `vec16.wgsl` asks about stand for.
-    pub fn values(&self) -> [(&'static str, Value); 4] {
+    pub fn values(&self) -> [(&'static str, TemplateValue); 4] {
         [("RAW", self.raw.is_some().into()), ("F16", self.f16.into()), ("QUADS", self.quads.into()), ("GUARDED", self.guarded.into())]
     }
 }
 
-/// How the threads of a kernel over rows share them in packets.
+/// How the threads of a kernel over rows share them, eight elements at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct RowTiling {
     /// The threads of a row.
@@ -67,8 +67,8 @@ pub struct RowTiling {
 }
 
 impl RowTiling {
-    /// For `rows` of `cols` elements that are read as `packets`; `stored` says whether as many are written.
-    pub fn new(rows: usize, cols: usize, packets: &Vec16Form, stored: bool, adapter: &AdapterInfo) -> RowTiling {
+    /// For `rows` of `cols` elements that are read in this form; `stored` says whether as many are written.
+    pub fn new(rows: usize, cols: usize, form: &Vec16Form, stored: bool, adapter: &AdapterInfo) -> RowTiling {
         let number = cols.div_ceil(8).max(1);
         let most = adapter.workgroup_threads.clamp(1, 1024);
         let subgroup = if adapter.subgroup > 0 { adapter.subgroup } else { 32.min(most) };
@@ -89,7 +89,7 @@ impl RowTiling {
             (size, size)
         };
         let group = RowGroup { workgroup, size, col_major: false };
-        let registers = if packets.raw.is_some() { 4 } else { 8 };
+        let registers = if form.raw.is_some() { 4 } else { 8 };
         let room = if workgroup >= 1024 { 32 } else { 64 };
         let room = if stored { room } else { 32 };
         let resident = Some(number.div_ceil(size as usize)).filter(|h| h * registers <= room).unwrap_or(0) as u32;
@@ -114,7 +114,7 @@ impl RowTiling {
         ]
     }
     /// What names in the kernel's template stand for.
-    pub fn values(&self) -> [(&'static str, Value); 5] {
+    pub fn values(&self) -> [(&'static str, TemplateValue); 5] {
         let (vec, eights) = (self.vec.into(), self.eights.into());
         [
             ("RESIDENT", self.resident.into()),

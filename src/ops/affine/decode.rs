@@ -1,7 +1,7 @@
 //! Integers of quantized tensors as they are stored: eight bits as i8, four bits as two in a byte, the first in the low half, in two's
 //! complement.
 
-use super::weights::Weights;
+use super::weights::AffineWeights;
 use crate::dtype::DType;
 use crate::error::TensorResult;
 use crate::ops::Lit;
@@ -53,7 +53,7 @@ pub(super) fn scaled(q: &Tensor, scale: &Tensor, zero_point: &Tensor) -> TensorR
 }
 
 /// Weights `[n, k]` decoded.
-pub(super) fn weights(w: &Weights, q: &Tensor, scale: &Tensor, zero_point: &Tensor) -> TensorResult<Tensor> {
+pub(super) fn weights(w: &AffineWeights, q: &Tensor, scale: &Tensor, zero_point: &Tensor) -> TensorResult<Tensor> {
     let (n, k) = (w.n as isize, w.k as isize);
     let q = q.reshape(&[n, w.row_bytes as isize])?;
     let q = if w.bits == Bits::Four { unpack(&q)? } else { q };

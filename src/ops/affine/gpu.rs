@@ -1,10 +1,10 @@
 //! The GPU forms of products with affinely quantized weights: one row group of threads for each row of weights, or tiles.
 
-use super::weights::Weights;
+use super::weights::AffineWeights;
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::quant::Bits;
 use crate::shader::row_group::{RowGroup, SUM};
-use crate::shader::{Template, U32, Value, grid, indexable, params};
+use crate::shader::{Template, TemplateValue, U32, grid, indexable, params};
 
 params! {
     /// What both forms read at run time.
@@ -42,14 +42,14 @@ const TILE: usize = 64;
 const TILE_THREADS: u32 = 256;
 
 /// x `[m, k]` times the transpose of weights `[n, k]`.
-pub(super) fn matmul(w: &Weights, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-    let &Weights { bits, n, k, row_bytes, group, row_groups } = w;
+pub(super) fn matmul(w: &AffineWeights, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
+    let &AffineWeights { bits, n, k, row_bytes, group, row_groups } = w;
     let m = step.loads[0].shape[0];
     if !indexable(&[m.checked_mul(k)?, n.checked_mul(row_bytes.max(k))?, m.checked_mul(n)?]) {
         return None;
     }
     let few = m <= GEMV_ROWS || adapter.workgroup_threads < TILE_THREADS;
-    let values: [(&'static str, Value); 5] = [
+    let values: [(&'static str, TemplateValue); 5] = [
         ("FOUR_BITS", (bits == Bits::Four).into()),
         ("VEC_X", (k % 4 == 0).into()),
         ("VEC_W", (row_bytes % 4 == 0).into()),

@@ -2,7 +2,7 @@
 
 use super::decode;
 use super::gpu;
-use super::weights::Weights;
+use super::weights::AffineWeights;
 use crate::backends::cpu::gemm::{Matrix, MatrixMut, gemm};
 use crate::backends::cpu::operand::{slice, values};
 use crate::backends::cpu::{dot, path, share};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// x `[m, k]`, integers `[n, row_bytes]`, scales and zero points to `[m, n]`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AffineMatMulKernel(pub Weights);
+pub(crate) struct AffineMatMulKernel(pub AffineWeights);
 
 /// Rows of x up to which decoded rows of weights are streamed past them.
 const DOT_MAX_ROWS: usize = 8;
@@ -26,12 +26,12 @@ const PANEL_ROWS: [usize; 2] = [16, 64];
 /// Rows of x that are multiplied with a panel at a time.
 const SLAB_ROWS: usize = 256;
 /// Elements of x that are copied at a time.
-const PIECE: usize = 8192;
+const COPY_ELEMENTS: usize = 8192;
 
 impl AffineMatMulKernel {
     /// Decodes rows `first..first + rows` of the weights.
-    fn panel(&self, task: &dyn Task, first: usize, rows: usize, buffers: &mut Buffers, panel: &mut [f32]) {
-        let Weights { k, row_bytes, group, row_groups, bits, .. } = self.0;
+    fn panel(&self, task: &dyn Task, first: usize, rows: usize, buffers: &mut PanelBuffers, panel: &mut [f32]) {
+        let AffineWeights { k, row_bytes, group, row_groups, bits, .. } = self.0;
         let own_groups = k.div_ceil(group);
         for (r, out) in (first..first + rows).zip(panel.chunks_exact_mut(k)) {
             // What all rows share is loaded once.
@@ -60,7 +60,7 @@ impl AffineMatMulKernel {
 }
 
 /// A thread's scratch for rows of weights.
-struct Buffers<'a> {
+struct PanelBuffers<'a> {
     integers: &'a mut [i32],
     scale: &'a mut [f32],
     zero: &'a mut [i32],
@@ -68,16 +68,16 @@ struct Buffers<'a> {
 
 impl Kernel for AffineMatMulKernel {
     fn cpu(&self, task: &dyn Task) {
-        let Weights { n, k, row_bytes, group, .. } = self.0;
+        let AffineWeights { n, k, row_bytes, group, .. } = self.0;
         let m = task.step().loads[0].shape[0];
         let x = match slice::<f32>(task, 0) {
             Some(x) => x,
             None => {
                 let count = m * k;
                 let copy = task.shared(count * size_of::<f32>()).cast::<f32>();
-                for start in share(count, PIECE, task.thread(), task.threads()).step_by(PIECE) {
+                for start in share(count, COPY_ELEMENTS, task.thread(), task.threads()).step_by(COPY_ELEMENTS) {
                     // SAFETY: there is room for all elements, and each piece is written by one thread.
-                    let piece = unsafe { std::slice::from_raw_parts_mut(copy.add(start), PIECE.min(count - start)) };
+                    let piece = unsafe { std::slice::from_raw_parts_mut(copy.add(start), COPY_ELEMENTS.min(count - start)) };
                     task.load(0, start, f32::slice_mut(piece));
                 }
                 task.barrier();
@@ -88,7 +88,8 @@ impl Kernel for AffineMatMulKernel {
         let few = m <= DOT_MAX_ROWS;
         let height = PANEL_ROWS[usize::from(!few)].min(n);
         let own_groups = k.div_ceil(group);
-        let mut buffers = Buffers { integers: values(task, row_bytes), scale: values(task, own_groups), zero: values(task, own_groups) };
+        let mut buffers =
+            PanelBuffers { integers: values(task, row_bytes), scale: values(task, own_groups), zero: values(task, own_groups) };
         let panel = values::<f32>(task, height * k);
         let results = values::<f32>(task, SLAB_ROWS.min(m) * height);
         for p in share(n.div_ceil(height), 1, task.thread(), task.threads()) {
@@ -124,7 +125,7 @@ impl Kernel for AffineMatMulKernel {
 }
 
 /// The product of x `[…, k]` with the transpose of quantized weights.
-pub(super) struct AffineMatMul(pub Weights);
+pub(super) struct AffineMatMul(pub AffineWeights);
 
 impl Op for AffineMatMul {
     fn name(&self) -> &'static str {

@@ -18,7 +18,7 @@ use crate::shape::{Shape, dim};
 use crate::tensor::{Meta, Tensor};
 use matmul::AffineMatMul;
 use std::panic::Location;
-use weights::Weights;
+use weights::AffineWeights;
 
 #[doc(hidden)]
 pub use params::affine_params;
@@ -123,7 +123,7 @@ impl Quantized {
     }
 
     /// How a product reads these weights.
-    fn weights(&self, at: At) -> TensorResult<Weights> {
+    fn weights(&self, at: At) -> TensorResult<AffineWeights> {
         let op = "matmul_quantized";
         let &[n, k] = self.shape.dims() else {
             return Err(TensorError::shape(op, at, format!("weights {}: expected [outputs, inputs]", self.shape)));
@@ -141,7 +141,7 @@ impl Quantized {
             }
         };
         let row_bytes = if self.affine.bits == Bits::Four { len.div_ceil(2) } else { len };
-        Ok(Weights { bits: self.affine.bits, n, k, row_bytes, group: group.max(1), row_groups })
+        Ok(AffineWeights { bits: self.affine.bits, n, k, row_bytes, group: group.max(1), row_groups })
     }
 }
 

@@ -30,7 +30,7 @@ params! {
 static AFFINE_PARAMS: Template = Template::new("affine_params.wgsl", include_str!("affine_params.wgsl")).params(AffineParamsParams::FIELDS);
 
 /// Groups that a thread of the CPU takes at a time.
-const PIECE: usize = 1024;
+const GROUPS_PER_PASS: usize = 1024;
 
 /// Least and largest values of groups to scales, zero points and inverse scales.
 #[derive(Clone, Copy, Debug)]
@@ -39,11 +39,11 @@ struct AffineParamsKernel(Affine);
 impl Kernel for AffineParamsKernel {
     fn cpu(&self, task: &dyn Task) {
         let count = task.step().loads[0].shape.count();
-        let [low, high, scale, inverse] = [(); 4].map(|()| values::<f32>(task, PIECE));
-        let zero = values::<i32>(task, PIECE);
-        let range = share(count, PIECE, task.thread(), task.threads());
-        for start in range.clone().step_by(PIECE) {
-            let n = PIECE.min(range.end - start);
+        let [low, high, scale, inverse] = [(); 4].map(|()| values::<f32>(task, GROUPS_PER_PASS));
+        let zero = values::<i32>(task, GROUPS_PER_PASS);
+        let range = share(count, GROUPS_PER_PASS, task.thread(), task.threads());
+        for start in range.clone().step_by(GROUPS_PER_PASS) {
+            let n = GROUPS_PER_PASS.min(range.end - start);
             task.load(0, start, f32::slice_mut(&mut low[..n]));
             task.load(1, start, f32::slice_mut(&mut high[..n]));
             for i in 0..n {

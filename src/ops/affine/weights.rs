@@ -4,7 +4,7 @@ use crate::quant::Bits;
 
 /// Weights `[n, k]` in rows of `row_bytes`, and which of the scales an element has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Weights {
+pub(crate) struct AffineWeights {
     pub bits: Bits,
     pub n: usize,
     pub k: usize,

@@ -1,4 +1,6 @@
 //! Shannon entropy of the window of bytes around each position.
+//!
+//! Tests: `tests/it/ops/byte_entropy.rs`.
 
 pub(crate) mod gpu;
 mod patches;
@@ -18,7 +20,7 @@ use std::sync::Arc;
 /// The largest window, in bytes.
 pub const MAX_WINDOW: usize = 65_536;
 /// Positions that a thread of the CPU takes at a time, at least.
-const PIECE: usize = 16_384;
+const MIN_POSITIONS_PER_PASS: usize = 16_384;
 /// Operations for each byte: one enters the window, one leaves it.
 const OPS: u64 = 12;
 
@@ -118,7 +120,7 @@ impl Kernel for ByteEntropyKernel {
         let step = task.step();
         let (rows, cols) = (step.loads[0].shape[0], step.loads[0].shape[1]);
         let [below, above] = self.halves();
-        let width = PIECE.max(4 * self.window).min(cols.max(1));
+        let width = MIN_POSITIONS_PER_PASS.max(4 * self.window).min(cols.max(1));
         let pieces = cols.div_ceil(width);
         let steps = values::<u32>(task, step.loads[1].shape.count());
         task.load(1, 0, u32::slice_mut(steps));

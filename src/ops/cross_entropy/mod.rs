@@ -1,4 +1,6 @@
 //! The negative log-probability of a class by row of logits, and its gradient: the probabilities are never stored.
+//!
+//! Tests: `src/ops/tests/rows.rs` (every variant of the kernel), `tests/it/ops/vectors.rs` (PyTorch's results), `tests/it/autograd/gradient_checks.rs`.
 
 pub(crate) mod gpu;
 

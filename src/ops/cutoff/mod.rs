@@ -1,4 +1,6 @@
 //! The least logit that may be drawn: what top-k, top-p and min-p leave.
+//!
+//! Tests: `src/ops/tests/rows.rs`, `src/models/sampler.rs`.
 
 pub(crate) mod gpu;
 mod rows;

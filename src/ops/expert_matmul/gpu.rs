@@ -4,7 +4,7 @@
 use crate::ops::matmul::weights::{FILES, Items, Weights};
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::row_group::{RowGroup, SUM};
-use crate::shader::{Template, U32, Value, grid, indexable, params};
+use crate::shader::{Template, TemplateValue, U32, grid, indexable, params};
 
 params! {
     /// What the kernel reads at run time.
@@ -39,11 +39,11 @@ static EXPERT_MATMUL_MANY: Template =
     Template::new("expert_matmul_many.wgsl", include_str!("expert_matmul_many.wgsl")).params(ExpertMatMulParams::FIELDS).files(OPERANDS);
 
 /// Pairs for each expert, on average, from which on a workgroup has one expert's pairs instead of one pair.
-const MANY: usize = 4;
+const GROUPED_MIN_PAIRS: usize = 4;
 /// Of how many pairs weights are read at once.
-const PAIRS: u32 = 8;
+const PAIRS_PER_READ: u32 = 8;
 /// How many pairs are looked through before their products are made.
-const SEGMENT: u32 = 1024;
+const SEGMENT_PAIRS: u32 = 1024;
 
 /// Load 0 `[rows, K]` times load 1 `[E, N, K]` by load 2 `[pairs]`.
 pub fn expert_matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
@@ -60,7 +60,7 @@ pub fn expert_matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let workgroup = 128.min(most).max(lanes);
     let row_group = RowGroup { workgroup, size: lanes, col_major: false };
     let tiles = n.div_ceil(row_group.rows() as usize);
-    let many = pairs >= MANY * experts;
+    let many = pairs >= GROUPED_MIN_PAIRS * experts;
     let grid = grid(if many { experts } else { pairs }.checked_mul(tiles)?)?;
     let (start, raw) = weights.start();
     let [w_start, w_offset] = start.map(U32::from);
@@ -77,10 +77,10 @@ pub fn expert_matmul(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     };
     let mut consts = vec![("LANES", lanes), ("QUADS", quads), ("STRIPS", strips), ("SPAN", span), ("PARTS", parts.max(1))];
     if many {
-        consts.extend([("PAIRS", PAIRS), ("SEGMENT", SEGMENT)]);
+        consts.extend([("PAIRS", PAIRS_PER_READ), ("SEGMENT", SEGMENT_PAIRS)]);
     }
     let mut values = weights.values();
-    values.extend(consts.iter().map(|&(name, n)| (name, Value::from(n))));
+    values.extend(consts.iter().map(|&(name, n)| (name, TemplateValue::from(n))));
     values.extend([
         ("PART", (quads / parts.max(1)).into()),
         ("VEC_X", (k % 4 == 0).into()),

@@ -31,7 +31,7 @@ const SHARE: usize = 16;
 
 /// The sizes of a step.
 #[derive(Clone, Copy)]
-struct Sizes {
+struct ExpertSizes {
     experts: usize,
     pairs: usize,
     /// Pairs of a row of x.
@@ -40,14 +40,14 @@ struct Sizes {
     k: usize,
 }
 
-impl Sizes {
-    fn of(step: &Step) -> Sizes {
+impl ExpertSizes {
+    fn of(step: &Step) -> ExpertSizes {
         let (x, w, pairs) = (step.loads[0].shape, step.loads[1].shape, step.loads[2].shape.count());
-        Sizes { experts: w[0], pairs, per: (pairs / x[0].max(1)).max(1), n: w[1], k: w[2] }
+        ExpertSizes { experts: w[0], pairs, per: (pairs / x[0].max(1)).max(1), n: w[1], k: w[2] }
     }
 }
 
-/// Weights as they are stored: rows of whole blocks behind each other, in a type that dot products read.
+/// Weights as they are stored: rows of whole blocks one after the other, in a type that dot products read.
 struct Stored<'a> {
     dtype: DType,
     bytes: &'a [u8],
@@ -55,7 +55,7 @@ struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    fn of(task: &'a dyn Task, s: &Sizes) -> Option<Stored<'a>> {
+    fn of(task: &'a dyn Task, s: &ExpertSizes) -> Option<Stored<'a>> {
         let source = task.step().loads[1].plain().filter(|l| l.layout.is_contiguous())?;
         let dtype = source.dtype;
         let raw = task.raw_load(1);
@@ -79,7 +79,7 @@ impl<'a> Stored<'a> {
 impl ExpertMatMulKernel {
     /// Pairs sorted by expert; each thread has some rows of every expert's weights.
     fn run<T: Real>(&self, task: &dyn Task) {
-        let s = Sizes::of(task.step());
+        let s = ExpertSizes::of(task.step());
         let size = s.experts + 2 + s.pairs;
         let lists = task.shared(size * size_of::<u32>()).cast::<u32>();
         if task.thread() == 0 {
@@ -97,7 +97,7 @@ impl ExpertMatMulKernel {
         if rows.is_empty() || most == 0 {
             return;
         }
-        let mut buffers = Buffers::<T> {
+        let mut buffers = ExpertBuffers::<T> {
             x: values(task, most * s.k),
             panel: values(task, PIECES[1].min(s.n) * s.k),
             y: values(task, (most * PIECES[1].min(s.n)).max(most.min(DOT_MAX_ROWS) * PIECES[0].min(s.n))),
@@ -112,7 +112,7 @@ impl ExpertMatMulKernel {
 }
 
 /// What a thread works with.
-struct Buffers<'a, T> {
+struct ExpertBuffers<'a, T> {
     x: &'a mut [T],
     panel: &'a mut [T],
     y: &'a mut [T],
@@ -120,9 +120,17 @@ struct Buffers<'a, T> {
     whole: Option<&'a [T]>,
 }
 
-impl<T: Real> Buffers<'_, T> {
+impl<T: Real> ExpertBuffers<'_, T> {
     /// Rows `rows` of the results of these pairs of expert `e`.
-    fn expert(&mut self, task: &dyn Task, s: &Sizes, stored: Option<&Stored<'_>>, e: usize, pairs: &[u32], rows: std::ops::Range<usize>) {
+    fn expert(
+        &mut self,
+        task: &dyn Task,
+        s: &ExpertSizes,
+        stored: Option<&Stored<'_>>,
+        e: usize,
+        pairs: &[u32],
+        rows: std::ops::Range<usize>,
+    ) {
         for (&pair, x) in pairs.iter().zip(self.x.chunks_exact_mut(s.k.max(1))) {
             let at = pair as usize / s.per * s.k;
             match self.whole {
@@ -171,12 +179,12 @@ impl Kernel for ExpertMatMulKernel {
         }
     }
     fn ops(&self, step: &Step) -> u64 {
-        let s = Sizes::of(step);
+        let s = ExpertSizes::of(step);
         2 * (s.pairs * s.n * s.k) as u64
     }
     /// Of the weights those of one expert for each pair, or of all.
     fn most_read(&self, step: &Step, k: usize) -> u64 {
-        let s = Sizes::of(step);
+        let s = ExpertSizes::of(step);
         match step.loads[1].sources.first() {
             Some(w) if k == 1 => (s.experts.min(s.pairs) * s.n * s.k / w.dtype.block() * w.dtype.block_bytes()) as u64,
             _ => u64::MAX,

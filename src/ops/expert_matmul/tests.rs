@@ -9,7 +9,9 @@ fn weights_of_every_format_and_rows_of_every_length() {
         for (t, per, e, n, k) in
             [(1, 2, 5, 7, 256), (3, 4, 6, 33, 512), (4, 1, 2, 3, 36), (2, 3, 4, 5, 7), (70, 2, 3, 9, 64), (11, 3, 4, 6, 512)]
         {
-            if k % d.block() != 0 {
+            // Of the others one shape for each form of the kernel.
+            let few = !WHOLE_FORMATS.contains(&d);
+            if k % d.block() != 0 || few && ![(3, 4, 6, 33, 512), (11, 3, 4, 6, 512)].contains(&(t, per, e, n, k)) {
                 continue;
             }
             for own_rows in [false, true] {
@@ -24,7 +26,7 @@ fn weights_of_every_format_and_rows_of_every_length() {
                 }
                 let loads = [x, w, Operand::new(DType::I32, &[t * per], ids.iter().map(|&i| i as f64).collect())];
                 let name = format!("{d}, {t}x{per} of {e} experts {n}x{k}, own rows {own_rows}");
-                check(&name, expert_matmul, &loads, (F32, &[t * per, n]), &[], &want, 2e-5);
+                check_weights(&name, expert_matmul, &loads, (F32, &[t * per, n]), &want, 2e-5);
             }
         }
     }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub struct GatherKernel;
 
 /// Elements that are moved at a time.
-const PIECE: usize = 4096;
+const ELEMENTS_PER_PASS: usize = 4096;
 
 impl GatherKernel {
     fn run<T: Value + Element>(&self, task: &dyn Task) {
@@ -28,13 +28,13 @@ impl GatherKernel {
         let (n, inner) = (step.loads[0].shape[0], step.loads[0].shape[1]);
         let count = step.loads[1].shape.count();
         // Short rows are collected, so that the store's program runs over more than a few elements.
-        let batch = (PIECE / inner.max(1)).max(1);
-        let buffer: &mut [T] = values(task, inner.min(PIECE) * batch);
+        let batch = (ELEMENTS_PER_PASS / inner.max(1)).max(1);
+        let buffer: &mut [T] = values(task, inner.min(ELEMENTS_PER_PASS) * batch);
         let mut indices = Indices::new(task);
         for first in share(count, batch, task.thread(), task.threads()).step_by(batch) {
             let rows = batch.min(count - first);
-            for start in (0..inner).step_by(PIECE) {
-                let len = PIECE.min(inner - start);
+            for start in (0..inner).step_by(ELEMENTS_PER_PASS) {
+                let len = ELEMENTS_PER_PASS.min(inner - start);
                 for i in 0..rows {
                     let index = indices.get(first + i);
                     if index < 0 || index as u64 >= n as u64 {
@@ -65,7 +65,7 @@ impl GatherKernel {
         let (n, bytes, size) = (load.shape[0], load.shape[1] * from.dtype.block_bytes(), from.dtype.block_bytes());
         let (source, target) = (task.raw_load(0), task.raw_store(0));
         let mut indices = Indices::new(task);
-        for i in share(step.loads[1].shape.count(), (4 * PIECE / bytes.max(1)).max(1), task.thread(), task.threads()) {
+        for i in share(step.loads[1].shape.count(), (4 * ELEMENTS_PER_PASS / bytes.max(1)).max(1), task.thread(), task.threads()) {
             let index = indices.get(i);
             if index < 0 || index as u64 >= n as u64 {
                 task.fail(index, n);

@@ -1,4 +1,6 @@
-//! Rows joined with those of a table by index, in order and without atomics, so that results are the same bits every time.
+//! Rows combined with those of a table by index, in order and without atomics, so that results are the same bits every time.
+//!
+//! Tests: `tests/it/ops/vectors.rs` (PyTorch's results), `tests/it/autograd/gradient_checks.rs`, and random graphs (`tests/differential.rs`).
 
 pub(crate) mod gpu;
 

@@ -1,6 +1,6 @@
 //! The form of the scan's kernel for a GPU.
 
-use super::{LinearScanKernel, Sizes};
+use super::{LinearScanKernel, ScanSizes};
 use crate::plan::{AdapterInfo, Step, Wgsl};
 use crate::shader::{Template, U32, grid, indexable, params};
 
@@ -37,7 +37,7 @@ const MAX_ROWS: usize = 64;
 
 /// A workgroup has some columns of the state of one head, in registers, and goes through all tokens.
 pub fn linear_scan(kernel: LinearScanKernel, step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
-    let z = Sizes::of(step);
+    let z = ScanSizes::of(step);
     let workgroup = SLICES * COLUMNS;
     let rows = z.rows.div_ceil(SLICES).next_power_of_two();
     let (count, pieces) = (z.batch * z.heads, z.columns.div_ceil(COLUMNS));

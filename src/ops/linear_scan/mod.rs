@@ -37,7 +37,7 @@ pub(crate) struct LinearScan<'t> {
 
 /// The sizes of a scan.
 #[derive(Clone, Copy)]
-struct Sizes {
+struct ScanSizes {
     batch: usize,
     tokens: usize,
     heads: usize,
@@ -46,15 +46,15 @@ struct Sizes {
     columns: usize,
 }
 
-impl Sizes {
+impl ScanSizes {
     /// Of a step's loads, in the order q, k, v, decay, state, β.
-    fn of(step: &Step) -> Sizes {
+    fn of(step: &Step) -> ScanSizes {
         let (k, v) = (&step.loads[1].shape, &step.loads[2].shape);
-        Sizes { batch: v[0], tokens: v[1], heads: v[2], key_heads: k[2], rows: k[3], columns: v[3] }
+        ScanSizes { batch: v[0], tokens: v[1], heads: v[2], key_heads: k[2], rows: k[3], columns: v[3] }
     }
 }
 
-/// Goes through the tokens; the results are y `[B,T,H,P]` and the state behind the last token.
+/// Goes through the tokens; the results are y `[B,T,H,P]` and the state after the last token.
 #[derive(Clone, Copy, Debug)]
 pub struct LinearScanKernel {
     /// Whether there is β.
@@ -103,7 +103,7 @@ impl LinearScanKernel {
 
 impl Kernel for LinearScanKernel {
     fn cpu(&self, task: &dyn Task) {
-        let z = Sizes::of(task.step());
+        let z = ScanSizes::of(task.step());
         let heads = z.batch * z.heads;
         // Heads are shared out, or columns of them where there are too few.
         let blocks = task.threads().div_ceil(heads.max(1)).min(z.columns).max(1);
@@ -143,7 +143,7 @@ impl Kernel for LinearScanKernel {
         }
     }
     fn ops(&self, step: &Step) -> u64 {
-        let z = Sizes::of(step);
+        let z = ScanSizes::of(step);
         let each = if self.delta { 7 } else { 5 };
         (z.batch * z.tokens * z.heads * z.rows * z.columns) as u64 * each
     }
@@ -169,7 +169,7 @@ impl Op for LinearScanKernel {
 }
 
 impl LinearScan<'_> {
-    /// y `[B,T,H,P]` of v's dtype, and the state `[B,H,N,P]` behind the last token. Values that gradients are asked of go through the
+    /// y `[B,T,H,P]` of v's dtype, and the state `[B,H,N,P]` after the last token. Values that gradients are asked of go through the
     /// composition of ordinary operations.
     ///
     /// # Errors

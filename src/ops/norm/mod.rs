@@ -1,4 +1,6 @@
 //! Layer norm and RMS norm along rows.
+//!
+//! Tests: `src/ops/tests/rows.rs` (every variant of the kernels), `tests/it/ops/conformance.rs`, `tests/it/autograd/gradient_checks.rs`.
 
 pub(crate) mod gpu;
 pub mod grad;

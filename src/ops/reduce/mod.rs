@@ -48,11 +48,11 @@ pub struct ReduceKernel {
 pub(crate) const NONE: i32 = -1;
 
 /// Elements that are reduced at a time. Results of such pieces are combined in order, whichever thread made them.
-const PIECE: usize = 16_384;
+const CHUNK_ELEMENTS: usize = 16_384;
 /// Neighbouring rows that a reduction down columns takes together.
-const STRIP: usize = 128;
+const STRIP_ROWS: usize = 128;
 /// Columns that it takes before it hands its sums over.
-const DEPTH: usize = 4096;
+const STRIP_COLUMNS: usize = 4096;
 
 /// Numbers that can be reduced.
 trait Number: Value + Element {
@@ -153,11 +153,11 @@ fn lanes<T: Copy>(x: &[T], start: T, f: impl Fn(T, T) -> T) -> T {
 impl ReduceKernel {
     fn rows<T: Number>(&self, task: &dyn Task) {
         let (rows, cols) = shape(task.step());
-        let (op, pieces) = (self.op, cols.div_ceil(PIECE).max(1));
+        let (op, pieces) = (self.op, cols.div_ceil(CHUNK_ELEMENTS).max(1));
         let whole = slice::<T>(task, 0);
-        let buffer: &mut [T] = if whole.is_some() { values(task, 0) } else { values(task, cols.min(PIECE)) };
+        let buffer: &mut [T] = if whole.is_some() { values(task, 0) } else { values(task, cols.min(CHUNK_ELEMENTS)) };
         let mut reduce = |row: usize, p: usize| {
-            let (start, end) = (p * PIECE, cols.min((p + 1) * PIECE));
+            let (start, end) = (p * CHUNK_ELEMENTS, cols.min((p + 1) * CHUNK_ELEMENTS));
             let x = match whole {
                 Some(x) => &x[row * cols + start..row * cols + end],
                 None => piece(task, 0, None, row * cols + start, &mut buffer[..end - start]),
@@ -167,7 +167,7 @@ impl ReduceKernel {
         let finish = |x: T| if op == ReduceOp::Mean { x.divide(cols) } else { x };
         if pieces == 1 {
             // Enough rows at a time that the store's program runs over more than a few elements.
-            let chunk = (PIECE / cols.max(1)).clamp(1, 256);
+            let chunk = (CHUNK_ELEMENTS / cols.max(1)).clamp(1, 256);
             let range = share(rows, chunk, task.thread(), task.threads());
             let results: &mut [T] = values(task, chunk);
             for first in range.clone().step_by(chunk) {
@@ -200,18 +200,18 @@ impl ReduceKernel {
         if strides[0] != 1 || rows < 4 || cols < 2 {
             return false;
         }
-        let (strips, depths) = (rows.div_ceil(STRIP), cols.div_ceil(DEPTH));
+        let (strips, depths) = (rows.div_ceil(STRIP_ROWS), cols.div_ceil(STRIP_COLUMNS));
         let partial = task.shared(depths * rows * size_of::<T>()).cast::<T>();
         for n in share(strips * depths, 1, task.thread(), task.threads()) {
             let (strip, depth) = (n / depths, n % depths);
-            let (first, len) = (strip * STRIP, STRIP.min(rows - strip * STRIP));
+            let (first, len) = (strip * STRIP_ROWS, STRIP_ROWS.min(rows - strip * STRIP_ROWS));
             // SAFETY: each strip of a depth has its own room, written by one thread.
             let sums = unsafe { std::slice::from_raw_parts_mut(partial.add(depth * rows + first), len) };
-            let mut total = [T::start(self.op); STRIP];
-            for start in (depth * DEPTH..cols.min((depth + 1) * DEPTH)).step_by(64) {
+            let mut total = [T::start(self.op); STRIP_ROWS];
+            for start in (depth * STRIP_COLUMNS..cols.min((depth + 1) * STRIP_COLUMNS)).step_by(64) {
                 // Short runs of additions, for accuracy.
-                let mut acc = [T::start(self.op); STRIP];
-                for c in start..(start + 64).min(cols).min((depth + 1) * DEPTH) {
+                let mut acc = [T::start(self.op); STRIP_ROWS];
+                for c in start..(start + 64).min(cols).min((depth + 1) * STRIP_COLUMNS) {
                     // SAFETY: the operand has these elements: `len` rows from `first` on, one after the other, of column c.
                     let x = unsafe { std::slice::from_raw_parts(base.offset(c as isize * strides[1]).add(first), len) };
                     join_all(self.op, &mut acc[..len], x);
@@ -221,9 +221,9 @@ impl ReduceKernel {
             sums.copy_from_slice(&total[..len]);
         }
         task.barrier();
-        let results: &mut [T] = values(task, STRIP);
+        let results: &mut [T] = values(task, STRIP_ROWS);
         for strip in share(strips, 1, task.thread(), task.threads()) {
-            let (first, len) = (strip * STRIP, STRIP.min(rows - strip * STRIP));
+            let (first, len) = (strip * STRIP_ROWS, STRIP_ROWS.min(rows - strip * STRIP_ROWS));
             results.fill(T::start(self.op));
             for depth in 0..depths {
                 // SAFETY: all were written before the barrier.
@@ -240,11 +240,11 @@ impl ReduceKernel {
     fn positions<T: Number>(&self, task: &dyn Task) {
         let (rows, cols) = shape(task.step());
         let whole = slice::<T>(task, 0);
-        let buffer: &mut [T] = if whole.is_some() { values(task, 0) } else { values(task, cols.min(PIECE)) };
+        let buffer: &mut [T] = if whole.is_some() { values(task, 0) } else { values(task, cols.min(CHUNK_ELEMENTS)) };
         for row in share(rows, 1, task.thread(), task.threads()) {
             let mut best: Option<(T, usize)> = None;
-            for start in (0..cols).step_by(PIECE) {
-                let end = cols.min(start + PIECE);
+            for start in (0..cols).step_by(CHUNK_ELEMENTS) {
+                let end = cols.min(start + CHUNK_ELEMENTS);
                 let x = match whole {
                     Some(x) => &x[row * cols + start..row * cols + end],
                     None => piece(task, 0, None, row * cols + start, &mut buffer[..end - start]),

@@ -1,4 +1,6 @@
 //! Softmax and its logarithm along rows.
+//!
+//! Tests: `src/ops/tests/rows.rs` (every variant of the kernel), `tests/it/ops/conformance.rs`, `tests/it/autograd/gradient_checks.rs`.
 
 pub(crate) mod gpu;
 

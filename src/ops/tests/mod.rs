@@ -56,6 +56,27 @@ impl Kernel for OnlyGpu {
     }
 }
 
+/// Formats of weights that kernels are tested with in every shape: plain ones, and blocks with one scale and with scales and least values of their
+/// own for parts. Kernels differ only in their reader for the others, which a few shapes show.
+pub(crate) const WHOLE_FORMATS: [DType; 6] = [DType::F32, DType::F16, DType::BF16, DType::Q4_0, DType::Q4_K, DType::Q6_K];
+
+/// [`check`] for a weight in one of [`WHOLE_FORMATS`]; for the others only on the adapter as it is.
+#[track_caller]
+pub(crate) fn check_weights(
+    name: &str,
+    make: fn(&Step, &AdapterInfo) -> Option<Wgsl>,
+    loads: &[Operand],
+    out: (DType, &[usize]),
+    want: &[f64],
+    tolerance: f64,
+) {
+    if WHOLE_FORMATS.contains(&loads[1].dtype) {
+        check(name, make, loads, out, &[], want, tolerance);
+    } else {
+        check_on(name, make, loads, out, &[], want, tolerance);
+    }
+}
+
 /// An operand: the view that the kernel sees, and its values in row-major order of that view.
 #[derive(Clone)]
 pub(crate) struct Operand {

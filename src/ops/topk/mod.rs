@@ -15,9 +15,9 @@ use std::panic::Location;
 use std::sync::Arc;
 
 /// How many elements are found by passes over a row, one each, at most.
-const MOST: usize = 32;
+const MAX_K: usize = 32;
 /// Elements of a row up to which that is done.
-const LONGEST: usize = 1 << 14;
+const MAX_ROW_ELEMENTS: usize = 1 << 14;
 
 /// Rows of load 0 `[rows, n]` to the places of their `k` largest elements, or smallest, in order `[rows, k]`. Equal elements keep their order; NaN
 /// counts as largest.
@@ -42,7 +42,7 @@ impl TopKKernel {
         for r in share(rows, (4096 / n.max(1)).max(1), task.thread(), task.threads()) {
             task.load(0, r * n, T::slice_mut(row));
             // The best so far, the best first.
-            let (mut best, mut count) = ([0i32; MOST], 0);
+            let (mut best, mut count) = ([0i32; MAX_K], 0);
             for (i, &v) in row.iter().enumerate() {
                 let place = best[..count].iter().rposition(|&b| !before(v, row[b as usize])).map_or(0, |p| p + 1);
                 if place < self.k {
@@ -111,7 +111,7 @@ impl Tensor {
         if k > n {
             return Err(TensorError::shape("topk", at, format!("{k} of the {n} elements in dimension {axis}")));
         }
-        let by_passes = self.dtype().is_float() && (1..=MOST).contains(&k) && (2..=LONGEST).contains(&n) && self.numel() > 0;
+        let by_passes = self.dtype().is_float() && (1..=MAX_K).contains(&k) && (2..=MAX_ROW_ELEMENTS).contains(&n) && self.numel() > 0;
         if !by_passes {
             let (values, indices) = self.sorted("topk", d, largest)?;
             let first = |t: Tensor| if t.rank() == 0 { Ok(t) } else { t.narrow(axis as isize, 0, k) };

@@ -2,7 +2,7 @@
 
 use crate::ops::matmul::weights::{Items, Weights};
 use crate::plan::{AdapterInfo, Step, Wgsl};
-use crate::shader::{Template, U32, Value, grid, indexable, params};
+use crate::shader::{Template, TemplateValue, U32, grid, indexable, params};
 
 params! {
     /// What the kernel reads at run time.
@@ -37,7 +37,7 @@ pub fn unpack(step: &Step, adapter: &AdapterInfo) -> Option<Wgsl> {
     let params = UnpackParams { groups_x: grid[0].into(), items: U32::size(items)?, count: U32::size(count)?, start, offset };
     let consts = vec![("QUADS", quads), ("STRIPS", strips), ("SPAN", span), ("PARTS", parts)];
     let mut values = weights.values();
-    values.extend(consts.iter().map(|&(name, n)| (name, Value::from(n))));
+    values.extend(consts.iter().map(|&(name, n)| (name, TemplateValue::from(n))));
     values.push(("PART", (quads / parts).into()));
     Some(Wgsl { source: UNPACK.source(&values), consts, workgroup, grid, words: params.words(), raw: vec![0], transposed: vec![] })
 }

@@ -14,7 +14,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 /// Elements that are unpacked at a time.
-const PIECE: usize = 4096;
+const ELEMENTS_PER_PASS: usize = 4096;
 
 /// Load 0 to store 0, element by element.
 #[derive(Clone, Copy, Debug)]
@@ -22,10 +22,10 @@ pub struct Unpack;
 
 impl Kernel for Unpack {
     fn cpu(&self, task: &dyn Task) {
-        let buffer: &mut [f32] = values(task, PIECE);
-        let mine = share(task.step().loads[0].shape.count(), PIECE, task.thread(), task.threads());
-        for start in mine.clone().step_by(PIECE) {
-            let len = PIECE.min(mine.end - start);
+        let buffer: &mut [f32] = values(task, ELEMENTS_PER_PASS);
+        let mine = share(task.step().loads[0].shape.count(), ELEMENTS_PER_PASS, task.thread(), task.threads());
+        for start in mine.clone().step_by(ELEMENTS_PER_PASS) {
+            let len = ELEMENTS_PER_PASS.min(mine.end - start);
             task.load(0, start, f32::slice_mut(&mut buffer[..len]));
             task.store(0, start, f32::slice_mut(&mut buffer[..len]));
         }
