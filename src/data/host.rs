@@ -73,11 +73,28 @@ pub(super) fn check(fields: &[Field], device: &Device) -> TensorResult<()> {
         if Values::new(f.dtype, 0).is_none() {
             return Err(TensorError::Config(format!("fields of examples are f32, f16, i32, i64 or u8, not {}", f.dtype)));
         }
-        if !device.supports(f.dtype) {
+        if !device.supports(on_device(f.dtype, device)) {
             return Err(TensorError::Config(format!("{} does not support {}, which a field of the examples has", device.name(), f.dtype)));
         }
     }
     Ok(())
+}
+
+/// The dtype in which a field arrives: i32 for i64 on a device without i64.
+fn on_device(dtype: DType, device: &Device) -> DType {
+    if dtype == DType::I64 && !device.supports(dtype) { DType::I32 } else { dtype }
+}
+
+/// The first `count` values of an i64 field as i32, for a device without i64; `None` for other fields and devices.
+fn narrowed(values: &Values, count: usize, device: &Device) -> TensorResult<Option<Values>> {
+    let Values::I64(v) = values else { return Ok(None) };
+    if device.supports(DType::I64) {
+        return Ok(None);
+    }
+    let fits = |&v: &i64| {
+        i32::try_from(v).map_err(|_| TensorError::Value(format!("a field of i64 has {v}, which is no i32: {} has no i64", device.name())))
+    };
+    v[..count].iter().map(fits).collect::<TensorResult<Vec<i32>>>().map(|v| Some(Values::I32(v)))
 }
 
 /// Elements of one example's part.
@@ -136,6 +153,8 @@ impl Ring {
         }
         for (n, (field, values)) in fields.iter().zip(&host.parts).enumerate() {
             let shape: Vec<usize> = std::iter::once(host.rows).chain(field.shape.iter().copied()).collect();
+            let narrowed = narrowed(values, shape.iter().product(), device)?;
+            let values = narrowed.as_ref().unwrap_or(values);
             match tensors.get_mut(n) {
                 Some(t) => values.overwrite(t)?,
                 None => tensors.push(values.tensor(&shape, device)?),

@@ -121,8 +121,8 @@ impl DataLoader {
     /// A loader at the start of the data.
     ///
     /// # Errors
-    /// If the dataset has too few examples for a batch, or a field has a dtype that is none of f32, f16, i32, i64 and u8 or that the device
-    /// lacks (GPUs have no i64).
+    /// If the dataset has too few examples for a batch, or a field has a dtype that is none of f32, f16, i32, i64 and u8. Values of an
+    /// i64 field that are no i32 are an error of the batch on GPUs, which have no i64.
     pub fn new(dataset: impl Dataset + 'static, options: LoaderOptions, device: &Device) -> TensorResult<DataLoader> {
         let (len, fields) = (dataset.len(), dataset.fields());
         check(&fields, device)?;
@@ -154,7 +154,7 @@ impl DataLoader {
     /// ```
     pub fn with_share(mut self, first: u64, run: u64, stride: u64) -> TensorResult<DataLoader> {
         if run == 0 || first.checked_add(run).is_none_or(|end| end > stride) {
-            return Err(TensorError::Config(format!("{run} batches from {first} on are no share of {stride}")));
+            return Err(TensorError::Config(format!("a share of {run} batches from {first} on does not fit a stride of {stride}")));
         }
         (self.worker, self.plan.share) = (None, Share { first, run, stride });
         Ok(self)

@@ -19,7 +19,7 @@ use crate::error::TensorResult;
 /// One part of an example: an input, a target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
-    /// [`DType::F32`], [`DType::F16`], [`DType::I32`], [`DType::I64`] (on a CPU only) or [`DType::U8`].
+    /// [`DType::F32`], [`DType::F16`], [`DType::I32`], [`DType::I64`] (which arrives as i32 on a GPU) or [`DType::U8`].
     pub dtype: DType,
     /// Sizes of one example's part, without the batch.
     pub shape: Vec<usize>,

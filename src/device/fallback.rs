@@ -2,6 +2,8 @@
 
 use super::Device;
 use crate::error::{TensorError, TensorResult};
+use crate::events;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The names that a device may have without an index, and whether they take one.
 const KINDS: [(&str, bool); 7] =
@@ -79,7 +81,8 @@ impl Device {
 
     /// The device to go on with after `error`: the next one of the list that this device was opened with which can be opened, and the CPU
     /// behind a GPU that was opened as `auto`. `None` for errors other than a lost device or lack of memory, without such a device, and where
-    /// `TL_FALLBACK=error` forbids it. Tensors of the lost device are gone.
+    /// `TL_FALLBACK=error` forbids it. Tensors of the lost device are gone. Each answer is an event (`device.left`) and is counted for the device
+    /// that it names ([`Metrics::fallbacks`](crate::metrics::Metrics::fallbacks)).
     ///
     /// ```
     /// use tensorlogic::{Device, TensorError};
@@ -101,10 +104,18 @@ impl Device {
                 if !names.is_empty() {
                     next.set_fallback(names);
                 }
+                let note = FallbackNote::new(self, &next, error);
+                events::device_left(&note.from, &note.to, &note.reason);
+                next.0.fallbacks.fetch_add(1, Relaxed);
                 return Some(next);
             }
         }
         None
+    }
+
+    /// How often work came here from a device that was lost or full.
+    pub(crate) fn fallbacks(&self) -> u64 {
+        self.0.fallbacks.load(Relaxed)
     }
 
     /// Makes the device behave as lost from its `submits`-th submit on, to try out what a program does then: the driver's device is destroyed.
@@ -131,6 +142,17 @@ mod tests {
         // An index that no machine has.
         assert_eq!(Device::open("vulkan:99, cpu").unwrap(), Device::cpu());
         assert!(Device::open("vulkan:99,metal:99").is_err());
+    }
+
+    #[test]
+    fn taking_over_is_counted() {
+        let left = crate::device::under_test::cpu();
+        left.set_fallback(vec!["vulkan:99".into(), "cpu".into()]);
+        let before = Device::cpu().metrics().fallbacks;
+        assert_eq!(left.fallback(&TensorError::DeviceLost("test".into())), Some(Device::cpu()));
+        let after = Device::cpu().metrics();
+        assert!(after.fallbacks > before && left.metrics().fallbacks == 0);
+        assert!(after.to_prometheus().contains("tensorlogic_fallbacks_total{device=\"cpu"), "{}", after.to_prometheus());
     }
 
     #[test]

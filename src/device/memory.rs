@@ -6,6 +6,7 @@ use crate::backends::limits::MemoryInfo;
 use crate::backends::pool::BufferPoolStats;
 use crate::backends::report::MemoryReport;
 use crate::error::{TensorError, TensorResult};
+use crate::events;
 use std::ops::Deref;
 use std::time::Instant;
 
@@ -189,6 +190,9 @@ impl Device {
     /// 3. the driver's sparsest blocks, after the values in them were copied to free ranges of others. Only where the driver reports its
     ///    blocks (Vulkan, DX12).
     ///
+    /// No pass makes a value's memory smaller: the pool serves a request from its own size class alone, so that no value has a larger one than it
+    /// needs, and [`Fragmentation::internal`] stays as it is.
+    ///
     /// Values keep their bits; tensors, views and downloads on their way stay valid. It waits for submitted work, and evaluations of this
     /// device wait for it. An evaluation that finds no memory does this by itself once before it fails.
     ///
@@ -216,6 +220,7 @@ impl Device {
             (Some(before), Some(after)) => before.reserved.saturating_sub(after.reserved),
             _ => before.waiting.saturating_sub(after.waiting) as u64,
         };
+        events::defragmented(moved_bytes, freed_bytes);
         Ok(Defragmentation { before, after, moved_bytes, freed_bytes, seconds: start.elapsed().as_secs_f64() })
     }
 
@@ -237,15 +242,15 @@ impl Device {
         if !(fraction > 0.0 && fraction <= 1.0) {
             return Err(TensorError::Config(format!("a memory fraction of {fraction}; it must be above 0 and at most 1")));
         }
-        let room = self
-            .memory_room()
+        let info = self
+            .memory_info()
             .ok_or_else(|| TensorError::Config(format!("{} does not report its memory; use set_memory_limit with bytes", self.name())))?;
-        self.set_memory_limit((room.total as f64 * fraction) as usize);
+        self.set_memory_limit((info.total as f64 * fraction) as usize);
         Ok(())
     }
 
     /// The device's memory as reported by the system, if it is reported.
-    pub fn memory_room(&self) -> Option<MemoryInfo> {
+    pub fn memory_info(&self) -> Option<MemoryInfo> {
         self.backend().pool().memory_info()
     }
 

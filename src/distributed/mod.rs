@@ -50,6 +50,16 @@ pub trait Transport: Send + Sync {
     /// # Errors
     /// Those of [`Transport::exchange`].
     fn broadcast(&self, bytes: &mut [u8]) -> TensorResult<()>;
+    /// Passes bytes to another rank, which receives as many from this one.
+    ///
+    /// # Errors
+    /// Those of [`Transport::exchange`].
+    fn send(&self, to: usize, bytes: &[u8]) -> TensorResult<()>;
+    /// Takes as many bytes as that rank sends to this one; bytes of one rank arrive in their order.
+    ///
+    /// # Errors
+    /// Those of [`Transport::exchange`].
+    fn receive(&self, from: usize, bytes: &mut [u8]) -> TensorResult<()>;
     /// Ends every rank of the job now, this process with `code`.
     fn abort(&self, code: i32);
     /// Leaves the job in order. Nothing may be called after.
@@ -103,6 +113,12 @@ impl Transport for Alone {
     }
     fn broadcast(&self, _: &mut [u8]) -> TensorResult<()> {
         Ok(())
+    }
+    fn send(&self, to: usize, _: &[u8]) -> TensorResult<()> {
+        Err(TensorError::Rank(format!("there is no rank {to}: this process is alone")))
+    }
+    fn receive(&self, from: usize, _: &mut [u8]) -> TensorResult<()> {
+        Err(TensorError::Rank(format!("there is no rank {from}: this process is alone")))
     }
     fn abort(&self, code: i32) {
         std::process::exit(code)

@@ -57,6 +57,8 @@ calls! {
     version: c"MPI_Get_library_version" (*mut c_char, *mut c_int);
     abort: c"MPI_Abort" (Handle, c_int);
     broadcast: c"MPI_Ibcast" (Address, c_int, Handle, c_int, Handle, *mut Handle);
+    send: c"MPI_Isend" (Address, c_int, Handle, c_int, c_int, Handle, *mut Handle);
+    receive: c"MPI_Irecv" (Address, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     all_reduce: c"MPI_Iallreduce" (Address, Address, c_int, Handle, Handle, Handle, *mut Handle);
     all_to_all: c"MPI_Ialltoallv" (Address, *const c_int, *const c_int, Handle, Address, *const c_int, *const c_int, Handle, Handle, *mut Handle);
     all_gather: c"MPI_Iallgatherv" (Address, c_int, Handle, Address, *const c_int, *const c_int, Handle, Handle, *mut Handle);
@@ -286,6 +288,22 @@ impl Transport for Mpi {
         // SAFETY: of that many bytes, which outlive the wait.
         self.complete("rank 0's settings", |request| unsafe {
             (self.calls.broadcast)(bytes.as_mut_ptr().cast(), n, c.byte, 0, c.world, request)
+        })
+    }
+
+    fn send(&self, to: usize, bytes: &[u8]) -> TensorResult<()> {
+        let (c, n, to) = (&self.constants, count(bytes.len())?, count(to)?);
+        // SAFETY: of that many bytes, which outlive the wait; they are only read.
+        self.complete("a rank that receives", |request| unsafe {
+            (self.calls.send)(bytes.as_ptr() as Address, n, c.byte, to, 0, c.world, request)
+        })
+    }
+
+    fn receive(&self, from: usize, bytes: &mut [u8]) -> TensorResult<()> {
+        let (c, n, from) = (&self.constants, count(bytes.len())?, count(from)?);
+        // SAFETY: into that many bytes, which outlive the wait.
+        self.complete("a rank that sends", |request| unsafe {
+            (self.calls.receive)(bytes.as_mut_ptr().cast(), n, c.byte, from, 0, c.world, request)
         })
     }
 

@@ -377,8 +377,10 @@ impl Evaluator {
             fused_gemv: backend.fused_gemv_limits(),
             order: order()?,
             ranges: suits.ranges,
+            windows: suits.windows,
             line: suits.line,
             leased: &|bytes| backend.pool().leased(bytes),
+            fits: &|bytes| backend.size_class(bytes).is_some(),
         };
         let compiled = Arc::new(compile(graph, &options)?);
         events::plan_compiled(compiled.plan.steps.len(), compiled.plan.slots.len(), compiled.plan.slots.iter().sum());

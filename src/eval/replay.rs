@@ -1,4 +1,4 @@
-//! Steps of a generation, repeated without a graph, several in a submission.
+//! Steps of a generation, replayed without building their graphs, several per submission.
 
 use super::evaluator::{Lock, Recorded, base, recording};
 use super::read::Download;
@@ -11,8 +11,8 @@ use crate::tensor::{Meta, Tensor};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Finds out that evaluations do the same again and again, each on the result of the one before, with run-time numbers that grow evenly;
-/// and then does so without a graph. The values that its plan writes in place belong to it until it is dropped.
+/// Detects that successive evaluations run the same plan, each on the previous result, with run-time numbers that grow by constant amounts;
+/// then replays the recorded plan without building a graph. The values that its plan writes in place belong to it until it is dropped.
 #[derive(Default)]
 pub(crate) struct Replay {
     /// Plan and numbers of the last evaluations.

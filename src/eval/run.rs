@@ -241,7 +241,7 @@ impl Evaluator {
                 .map(|b| match *b {
                     Buf::Input(i) => bound[i as usize].clone(),
                     Buf::Output(i) => outputs[i as usize].clone(),
-                    Buf::Slot(_) | Buf::Iota => unreachable!("kept values outlive the run"),
+                    Buf::Slot(_) | Buf::Window { .. } | Buf::Iota => unreachable!("kept values outlive the run"),
                 })
                 .collect();
             let _ = n.stored.set(value);

@@ -9,6 +9,7 @@ pub mod info;
 pub mod mapped;
 pub mod safetensors;
 pub mod save;
+pub(crate) mod widen;
 
 pub use disk::{human_bytes, write_error};
 pub use folder::{FolderWriter, check_folder, save_folder};

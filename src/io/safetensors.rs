@@ -8,10 +8,14 @@ mod write;
 
 pub use write::write_safetensors;
 
+use crate::backends::Bytes;
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::io::info::{StoredType, TensorInfo, TensorTable, clip};
 use crate::io::mapped::MappedFile;
+use crate::io::widen::widened;
+use crate::tensor::Tensor;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,7 +28,7 @@ pub(super) fn bad(message: impl Into<String>) -> TensorError {
     TensorError::format("safetensors", message)
 }
 
-/// The format's types; those without a dtype here can be listed, not read.
+/// The format's types; of those without a dtype here, I16, U16 and U64 are read as wider ones, the others can be listed.
 static TYPES: [StoredType; 23] = [
     ours("F64", DType::F64),
     ours("F32", DType::F32),
@@ -125,6 +129,38 @@ impl SafeTensors {
     /// The file of a tensor, to be shared with buffers that point into it at the tensor's range.
     pub fn data_of(&self, info: &TensorInfo) -> Option<&Arc<MappedFile>> {
         self.files.get(info.file as usize)
+    }
+
+    /// Reads the tensor of this name to a device. I16 and U16 are read as i32, U64 as i64.
+    ///
+    /// # Errors
+    /// Those of [`SafeTensors::tensor`]; [`TensorError::Value`] where a U64 does not fit i64, [`TensorError::Io`] where the file was changed since it
+    /// was opened; those of [`Tensor::from_bytes`].
+    ///
+    /// ```
+    /// use tensorlogic::io::SafeTensors;
+    /// use tensorlogic::prelude::*;
+    ///
+    /// let header = br#"{"a":{"dtype":"U16","shape":[2],"data_offsets":[0,4]}}"#;
+    /// let file = [&(header.len() as u64).to_le_bytes()[..], header, &[1, 0, 255, 255]].concat();
+    /// let a = SafeTensors::from_bytes(file)?.load("a", &Device::cpu())?;
+    /// assert_eq!((a.dtype(), a.to_vec_of::<i32>()?), (DType::I32, vec![1, 65_535]));
+    /// # Ok::<(), TensorError>(())
+    /// ```
+    pub fn load(&self, name: &str, device: &Device) -> TensorResult<Tensor> {
+        let info = match self.find(name) {
+            Some(info) => info,
+            None => self.tensor(name)?,
+        };
+        let outside = || bad(format!("tensor `{}` is outside its file", clip(name)));
+        let data = self.data_of(info).ok_or_else(outside)?;
+        data.check()?;
+        if let Some((dtype, bytes)) = widened(info, self.bytes_of(info))? {
+            return Tensor::from_bytes(Bytes::Owned(Arc::new(bytes)), dtype, &info.shape, device);
+        }
+        let shared: Arc<dyn std::ops::Deref<Target = [u8]> + Send + Sync> = data.clone();
+        let bytes = Bytes::Shared(shared, info.range.start, info.range.len());
+        Tensor::from_bytes(bytes, info.dtype()?, &info.shape, device)
     }
 
     /// The strings of `__metadata__`, file by file.

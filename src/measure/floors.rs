@@ -3,6 +3,7 @@
 use super::floor::Floor;
 use super::gains::gains;
 use super::limits::{Limits, chain_of_dispatches, dependent, random, start};
+use super::memory_floors::memory_floors;
 use super::runner::{Case, Runner, Traffic, chain_of_eight, chain_of_eight_of, count, firsts};
 use super::suites::total;
 use super::{Environment, Options, Outcome, Record, Work, measure};
@@ -121,7 +122,8 @@ pub fn floors(device: &Device, options: &Options, done: &mut dyn FnMut(&Floor)) 
     add(Floor { name: "sum_item", what, seconds, value: seconds * 1e6, unit: "µs", bound: on_gpu(70.0, false) });
     add(reuse_of_batches(device, options)?);
     add(reuse_of_one_off_work(device, options)?);
-    gains(device, options)?.into_iter().for_each(add);
+    gains(device, options)?.into_iter().for_each(&mut add);
+    memory_floors(device, options)?.into_iter().for_each(add);
     Ok((out, records))
 }
 

@@ -1,7 +1,7 @@
 //! `--suite memory`: what each order of buffers plans, takes and costs, for a decode step, a prompt, a training step and random graphs.
 
 use super::compare::{Verdict, verdict};
-use super::{Options, Stats};
+use super::{Options, ReuseHistogram, Stats};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
@@ -41,12 +41,16 @@ pub struct MemoryRow {
     pub padded: usize,
     /// Half of the bytes that are read of intermediates were touched at most this many moved bytes before.
     pub reuse_distance: u64,
+    /// All bytes that are read of intermediates, by that distance.
+    pub reuse: ReuseHistogram,
     /// Bytes allocated at most during a run, beyond what was before it.
     pub peak: usize,
     /// Seconds to make the plans, the rest of the compiler included.
     pub compile: f64,
     /// Wall-clock seconds of one run; `None` for random graphs, which are not timed.
     pub wall: Option<Stats>,
+    /// Seconds of one run by the GPU's clock: the sum over its steps. `None` where the device has none, and for random graphs.
+    pub gpu: Option<Stats>,
     /// The time against `Program`'s, beyond the noise.
     pub verdict: Option<Verdict>,
     /// Whether all results have the bits that they have in order `Program`.
@@ -62,8 +66,8 @@ impl MemoryRow {
     pub fn to_json(&self) -> Value {
         json!({ "suite": "memory", "workload": self.workload, "order": self.order.name(), "plans": self.plans, "planned_bytes": self.planned,
             "live_bytes": self.live, "slack": self.slack(), "moved_steps": self.moved_steps, "padded": self.padded,
-            "reuse_distance_bytes": self.reuse_distance, "peak_bytes": self.peak, "compile_s": self.compile,
-            "wall_s": self.wall.as_ref().map(|w| w.median), "verdict": self.verdict.map(word), "same_bits": self.same_bits })
+            "reuse_distance_bytes": self.reuse_distance, "reuse_histogram": self.reuse.to_json(), "peak_bytes": self.peak, "compile_s": self.compile,
+            "wall_s": self.wall.as_ref().map(|w| w.median), "gpu_s": self.gpu.as_ref().map(|g| g.median), "verdict": self.verdict.map(word), "same_bits": self.same_bits })
     }
 }
 
@@ -79,14 +83,15 @@ impl fmt::Display for MemoryRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<14} {:<10} {:>12} {:>12} {:>6.1} %", self.workload, self.order, self.planned, self.live, 100.0 * self.slack())?;
         write!(f, " {:>6} {:>6} {:>12} {:>12}", self.moved_steps, self.padded, self.reuse_distance, self.peak)?;
-        let time = self.wall.as_ref().map_or(String::new(), |w| format!("{:.3} ms", w.median * 1e3));
-        write!(f, " {:>9.3} ms {time:>12}  {:<13}", self.compile * 1e3, self.verdict.map_or("", word))?;
+        let time = |stats: &Option<Stats>| stats.as_ref().map_or(String::new(), |s| format!("{:.3} ms", s.median * 1e3));
+        let (wall, gpu) = (time(&self.wall), time(&self.gpu));
+        write!(f, " {:>9.3} ms {wall:>12} {gpu:>12}  {:<13}", self.compile * 1e3, self.verdict.map_or("", word))?;
         f.write_str(if self.same_bits { " same bits" } else { " OTHER BITS" })
     }
 }
 
 /// The heading of rows that are printed.
-pub const MEMORY_HEADING: &str = "workload       order           planned         live    slack  moved padded   reuse dist.         peak      compile         time  \
+pub const MEMORY_HEADING: &str = "workload       order           planned         live    slack  moved padded   reuse dist.         peak      compile         time     GPU time  \
 against program";
 
 /// Builds the pending results of a workload.
@@ -214,9 +219,11 @@ fn row(workload: &'static str, order: BufferOrder, plans: &[Arc<Plan>], compile:
         moved_steps: sum(|p| p.memory.moved_steps),
         padded: sum(|p| p.memory.padded),
         reuse_distance: reuse_distance(plans),
+        reuse: ReuseHistogram::of(plans.iter().map(|p| &**p)),
         peak: 0,
         compile,
         wall: None,
+        gpu: None,
         verdict: None,
         same_bits: true,
     }
@@ -265,6 +272,14 @@ fn workload(
             times.push(start.elapsed().as_secs_f64());
         }
     }
+    let mut on_gpu = vec![Vec::new(); rows.len()];
+    for _ in 0..if device.capabilities().clock { options.samples } else { 0 } {
+        for (row, times) in rows.iter().zip(&mut on_gpu) {
+            let ((), profile) = device.profile(|| with_order(row.order, || eval_all(&build()?.iter().collect::<Vec<_>>())).map(|_| ()))?;
+            times.extend(profile.seconds().filter(|_| profile.gpu_clock));
+        }
+    }
+    rows.iter_mut().zip(on_gpu).for_each(|(row, times)| row.gpu = Stats::of(times));
     let stats: Vec<Stats> = times.into_iter().filter_map(Stats::of).collect();
     for (row, s) in rows.iter_mut().zip(&stats) {
         row.verdict = (row.order != BufferOrder::Program).then(|| verdict(&stats[0], s));
@@ -308,7 +323,7 @@ fn random_graphs(device: &Device, count: u64, done: &mut dyn FnMut(&MemoryRow)) 
 }
 
 /// A graph of products, rows, sums and joins over values of different sizes; the last three tensors are its results.
-fn random_graph(seed: u64, device: &Device) -> TensorResult<Vec<Tensor>> {
+pub(super) fn random_graph(seed: u64, device: &Device) -> TensorResult<Vec<Tensor>> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1;
     let mut roll = |sides: usize| {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

@@ -1,6 +1,6 @@
 //! Memory optimization as one call: analysis of plans, the best order of buffers, defragmentation, and a check that results keep their bits.
 
-use super::Stats;
+use super::{ReuseHistogram, Stats};
 use crate::device::{Defragmentation, Device};
 use crate::error::{TensorError, TensorResult};
 use crate::eval::{cached_plans, eval_all, plan_of, with_order};
@@ -26,6 +26,8 @@ pub struct MemoryPlanReport {
     pub planned_bytes: usize,
     /// The bytes that are live at most in that plan: its lower bound.
     pub most_live: usize,
+    /// What caches are asked to hold in that plan: the bytes that it reads of intermediates, by the bytes moved since they were touched.
+    pub reuse: ReuseHistogram,
     /// What the defragmentation did.
     pub defragmentation: Defragmentation,
     /// Whether the work gave the same bits before and after; `None` without work.
@@ -52,6 +54,7 @@ impl fmt::Display for MemoryPlanReport {
         }
         let before = self.program_bytes.map_or(String::new(), |b| format!("{b} -> "));
         writeln!(f, "planned: {before}{} bytes; bound {} (slack {:.1} %)", self.planned_bytes, self.most_live, 100.0 * self.slack())?;
+        writeln!(f, "caches: of the bytes read of intermediates {}", self.reuse)?;
         let d = &self.defragmentation;
         writeln!(f, "before: {}\nafter: {}", d.before, d.after)?;
         writeln!(f, "defragmentation: {} bytes moved, {} given back, {:.3} s", d.moved_bytes, d.freed_bytes, d.seconds)?;
@@ -68,8 +71,10 @@ impl fmt::Display for MemoryPlanReport {
     }
 }
 
-fn planned(plans: &[Arc<Plan>]) -> (usize, usize) {
-    plans.iter().max_by_key(|p| p.planned_bytes()).map_or((0, 0), |p| (p.planned_bytes(), p.memory.most_live))
+/// Of the largest plan the bytes that it takes, those that are live at most, and what it reads again.
+fn planned(plans: &[Arc<Plan>]) -> (usize, usize, ReuseHistogram) {
+    let largest = plans.iter().max_by_key(|p| p.planned_bytes());
+    largest.map_or_else(Default::default, |p| (p.planned_bytes(), p.memory.most_live, ReuseHistogram::of([&**p])))
 }
 
 /// What some runs of a work gave and took.
@@ -103,7 +108,9 @@ fn run(device: &Device, work: &mut dyn FnMut() -> TensorResult<Tensor>) -> Tenso
 
 impl Device {
     /// Looks at the plans that the device keeps, and gives memory back to the system ([`Device::defragment`] in three passes). Plans are in
-    /// the best order already where `TL_ORDER` is unset ([`BufferOrder::Auto`]); the report says how close they are to their bound.
+    /// the best order already where `TL_ORDER` is unset ([`BufferOrder::Auto`]); the report says how close they are to their bound. Nothing is
+    /// planned anew and nothing is run, since the inputs of plans are gone: orders are compared, and results validated bit for bit, by
+    /// [`Device::optimize_memory_of`], which is given the work.
     ///
     /// # Errors
     /// Those of [`Device::defragment`].
@@ -120,13 +127,14 @@ impl Device {
     pub fn optimize_memory(&self) -> TensorResult<MemoryPlanReport> {
         let plans = cached_plans(self);
         let defragmentation = self.defragment(3)?;
-        let (planned_bytes, most_live) = planned(&plans);
+        let (planned_bytes, most_live, reuse) = planned(&plans);
         Ok(MemoryPlanReport {
             plans: plans.len(),
             orders: Vec::new(),
             program_bytes: None,
             planned_bytes,
             most_live,
+            reuse,
             defragmentation,
             same_bits: None,
             peaks: None,
@@ -167,7 +175,7 @@ impl Device {
         if before.bytes != after.bytes {
             return Err(TensorError::Internal(format!("{}: results have other bits after the optimization of memory", self.name())));
         }
-        (report.planned_bytes, report.most_live) = planned(plan.as_slice());
+        (report.planned_bytes, report.most_live, report.reuse) = planned(plan.as_slice());
         report.program_bytes = orders.iter().find(|o| o.0 == BufferOrder::Program).map(|o| o.1);
         report.orders = orders;
         report.same_bits = Some(true);

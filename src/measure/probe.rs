@@ -129,7 +129,7 @@ var<workgroup> strips: array<f32, {}>;
     body += &each(&|n| format!("  var s{n} = {sum}();\n"));
     let product = |n| format!("    s{n} = coopMultiplyAdd(a{}, b{}, s{n});\n", n / 2, n % 2);
     body += &format!(
-        "  for (var i = 0u; i < word(2u); i++) {{\n{}  }}\n  let strip = lid / {lanes}u * {size}u;\n  var total = 0.0;\n",
+        "  for (var i = 0u; i < p.turns; i++) {{\n{}  }}\n  let strip = lid / {lanes}u * {size}u;\n  var total = 0.0;\n",
         each(&product)
     );
     let add = |n| {
@@ -202,7 +202,7 @@ impl Kernel for Probe {
             Probe::Matrix { .. } => &matrix[1],
             Probe::Copy { .. } => &copy,
             Probe::Read => {
-                "  let threads = word(1u);
+                "  let threads = p.threads;
   let thread = group * WORKGROUP + lid;
   var a = vec4<f32>(); var b = vec4<f32>();
   var at = 4u * thread;
@@ -217,7 +217,7 @@ impl Kernel for Probe {
             Probe::Fma => {
                 "  let m = vec4<f32>(load_0(0u)) * 0.99999994; let c = vec4<f32>(f32(lid) * 0.0);
   var a = m + c; var b = m + c; var d = m + c; var e = m + c; var f = m + c; var g = m + c; var h = m + c; var k = m + c;
-  for (var i = 0u; i < word(2u); i++) {
+  for (var i = 0u; i < p.turns; i++) {
     a = fma(a, m, c); b = fma(b, m, c); d = fma(d, m, c); e = fma(e, m, c);
     f = fma(f, m, c); g = fma(g, m, c); h = fma(h, m, c); k = fma(k, m, c);
   }
@@ -226,9 +226,10 @@ impl Kernel for Probe {
             }
         };
         let source = format!(
-            "{}@compute @workgroup_size(WORKGROUP)
+            "{}struct Params {{ elements: u32, threads: u32, turns: u32 }}
+@compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>, @builtin(local_invocation_index) lid: u32) {{
-  let group = wid.y * groups.x + wid.x; let last = word(0u) - 4u;
+  let group = wid.y * groups.x + wid.x; let last = p.elements - 4u;
 {body}
 }}\n",
             matrix[0]

@@ -182,8 +182,8 @@ pub fn table(records: &[Record]) -> String {
     };
     if records.iter().any(|r| r.fraction().is_some_and(|f| f > PAST)) {
         out.push_str(
-            "\n* past its limit, which was measured again right after it: the simplest f32 kernel of that size is slower. \
-             Matrix units, caches, and transfers,\n  which start no kernel, can do that.\n",
+            "\n* past its limit, which was measured again right after it: the simplest kernel of that size is slower. \
+             Caches can do that, transfers,\n  which start no kernel, and products of other types than f16 on matrix units.\n",
         );
     }
     out.push_str("\n=== Performance Summary ===\n");

@@ -19,6 +19,8 @@ pub struct Capabilities {
     pub integer_products: bool,
     /// A step may read one part of a buffer and write another.
     pub ranges: bool,
+    /// A part of a buffer can be bound as a buffer of its own.
+    pub windows: bool,
     /// Bytes of one memory transaction.
     pub line: usize,
 }
@@ -34,6 +36,7 @@ impl Capabilities {
         joint_gradients: true,
         integer_products: true,
         ranges: true,
+        windows: false,
         line: 64,
     };
     /// Those of a GPU.
@@ -46,6 +49,7 @@ impl Capabilities {
         joint_gradients: false,
         integer_products: false,
         ranges: false,
+        windows: true,
         line: 128,
     };
 }

@@ -1,6 +1,6 @@
 //! What a kernel is: its CPU form, its shader source, and what it may ask about the GPU.
 
-use super::{Step, Task};
+use super::{MatrixElements, Step, Task};
 use crate::dtype::DType;
 use crate::tuning::SharedTuning;
 use std::borrow::Cow;
@@ -148,10 +148,22 @@ pub struct AdapterInfo {
     pub coherent: bool,
     /// Whether four products of bytes are added up at once by one instruction; on Metal they are not.
     pub byte_dots: bool,
+    /// Which elements of a matrix each lane of a subgroup holds, as a probe found it; `None` where kernels cannot name them, and on Metal, whose order is fixed.
+    pub elements: Option<Arc<MatrixElements>>,
+    /// Whether functions of a kernel may have a body in Metal's language beside the one in WGSL: `/* metal: NAME … */` behind it.
+    pub metal_bodies: bool,
     /// The language in which the driver takes kernels besides WGSL, if it takes any.
     pub raw: Option<RawLanguage>,
     /// Numbers fitted to the class of GPU.
     pub tuning: SharedTuning,
+}
+
+impl AdapterInfo {
+    /// Which elements of a matrix a lane of a subgroup holds and can name (`coop_elements.wgsl`); `None` where it can name none.
+    pub fn matrix_elements(&self) -> Option<Arc<MatrixElements>> {
+        let metal = self.metal_bodies && self.coop == 8 && self.subgroup == 32 && self.subgroup_sync == SubgroupSync::Barrier;
+        if metal { Some(Arc::new(MatrixElements::simdgroup())) } else { self.elements.clone().filter(|_| self.coop > 0) }
+    }
 }
 
 /// Words of a GPU's scratch.
@@ -174,7 +186,7 @@ pub const SCRATCH_COUNTERS: usize = 1 << 10;
 /// | `store8_K(i, v, w)` | `i % 8 == 0`; `i..i+8` in one row | as `store4_K` |
 /// | `reads4_K(i) -> Reads_K`, then `write4_K(i, v, reads)` | as `store4_K` | as `store4_K`; the epilogue's reads are issued early |
 /// | `columns8_K(i) -> Columns_K`, then `write8_K(i, v, w, columns)` per row | as `store8_K`; `row_start` set | what is equal in all rows (a bias) is read once |
-/// | `word(n) -> u32` | `n < words.len()` | a parameter of the kernel |
+/// | `word(n) -> u32` | `n < words.len()`; no `struct Params` | a parameter of the kernel |
 /// | `fail(code)` | | reports a bad index |
 ///
 /// It may also use:
@@ -186,8 +198,9 @@ pub const SCRATCH_COUNTERS: usize = 1 << 10;
 /// - `raw_K`: the buffer of a contiguous plain load, as `array<vec4<u32>>`, or `array<u32>` for block formats; `wide_K`: the same as
 ///   `array<vec4<u32>>`, for formats whose blocks are rows of 16 bytes.
 ///
-/// The library's own sources are templates that read parameters by name ([`crate::shader`]). In other `.wgsl` files, everything between the lines
-/// `// default` and `// end` is a placeholder that makes the file valid by itself; the generator replaces it.
+/// A source reads its words as `p.rows` if it declares them, in order: `struct Params { rows: u32, eps: f32 }`, which the generator completes with the
+/// numbers of the operands and binds as `p`. Without such a struct it reads them by number, as `word(n)`. No other variable of the module may be
+/// called `p`.
 #[derive(Clone, Debug)]
 pub struct Wgsl {
     /// The shader source.

@@ -1,6 +1,6 @@
 //! How a plan uses memory for its intermediates: the order that was asked for, the planned bytes, and the least that would do.
 
-use super::{Buf, Plan, Source, Step};
+use super::{Plan, Source, Step};
 use std::fmt;
 use std::str::FromStr;
 
@@ -12,7 +12,7 @@ pub enum BufferOrder {
     Auto,
     /// Steps as the program wrote them; each value takes the smallest free slot that is large enough.
     Program,
-    /// On a device whose steps may read and write one buffer: values in one buffer, in order of first use. Elsewhere as `Program`.
+    /// On a device whose steps may read and write parts of one buffer: values in one buffer, in order of first use. Elsewhere as `Program`.
     Spatial,
     /// Steps are moved so that values are read soon after they are written: the least sum of bytes times steps from write to last read.
     Temporal,
@@ -92,13 +92,13 @@ impl Plan {
         let mut touched: Vec<Vec<((isize, isize), u64)>> = vec![Vec::new(); self.slots.len()];
         let (mut moved, mut distances) = (0, Vec::new());
         // Where the range is not known before the run, it may be all of the slot.
-        let bytes = |s: &Source| match s.range() {
-            Some((low, high)) => (low * s.dtype.block_bytes() as isize, (high + 1) * s.dtype.block_bytes() as isize),
-            None => (0, isize::MAX),
+        let bytes = |s: &Source| match (s.range(), s.buf.start() as isize, s.dtype.block_bytes() as isize) {
+            (Some((low, high)), start, size) => (start + low * size, start + (high + 1) * size),
+            (None, ..) => (0, isize::MAX),
         };
         for step in &self.steps {
             for source in step.reads() {
-                if let Buf::Slot(n) = source.buf {
+                if let Some(n) = source.buf.slot() {
                     let (from, to) = bytes(source);
                     let meets = |((start, end), _): &&((isize, isize), u64)| *start < to && from < *end;
                     let last = touched[n as usize].iter().filter(meets).map(|t| t.1).max();
@@ -107,7 +107,7 @@ impl Plan {
             }
             moved += step.bytes();
             for source in step.reads().chain(step.stores.iter().map(|s| &s.target)) {
-                if let Buf::Slot(n) = source.buf {
+                if let Some(n) = source.buf.slot() {
                     let (range, list) = (bytes(source), &mut touched[n as usize]);
                     list.retain(|t| t.0 != range);
                     list.push((range, moved));

@@ -3,6 +3,7 @@
 mod capabilities;
 mod hash;
 mod kernel;
+mod matrix_elements;
 mod memory;
 mod stats;
 mod task;
@@ -10,6 +11,7 @@ mod task;
 pub use capabilities::Capabilities;
 pub(crate) use hash::IdentityHasher;
 pub use kernel::*;
+pub use matrix_elements::{ElementBit, MatrixElements};
 pub use memory::{BufferOrder, PlanMemory};
 pub use stats::*;
 pub use task::*;
@@ -31,8 +33,34 @@ pub enum Buf {
     Output(u16),
     /// Scratch leased for the run; several values take turns in one slot.
     Slot(u16),
+    /// A part of a slot beside others of it. Kernels see a buffer of its own.
+    Window {
+        /// The slot.
+        slot: u16,
+        /// Its first byte there, in units of [`WINDOW_UNIT`].
+        start: u32,
+        /// Its size in the same units.
+        units: u32,
+    },
     /// No memory: element k has the value k (u32).
     Iota,
+}
+
+/// Bytes of which windows of slots are made: every API can bind a buffer from a multiple of them on.
+pub const WINDOW_UNIT: usize = 256;
+
+impl Buf {
+    /// The slot that it is or lies in.
+    pub fn slot(self) -> Option<u16> {
+        match self {
+            Buf::Slot(slot) | Buf::Window { slot, .. } => Some(slot),
+            _ => None,
+        }
+    }
+    /// Its first byte in the memory that it is part of.
+    pub fn start(self) -> usize {
+        if let Buf::Window { start, .. } = self { start as usize * WINDOW_UNIT } else { 0 }
+    }
 }
 
 /// Where an operand's elements lie: buffer, element type, strides over the step's iteration shape, and a start.
@@ -192,6 +220,10 @@ impl Plan {
         }
         a
     }
+    /// The first step that writes to a slot.
+    pub fn slot_writer(&self, slot: usize) -> Option<&Step> {
+        self.steps.iter().find(|s| s.stores.iter().any(|st| st.target.buf.slot().is_some_and(|n| n as usize == slot)))
+    }
     /// The first step that writes to a buffer.
     pub fn writer(&self, buf: Buf) -> Option<&Step> {
         self.steps.iter().find(|s| s.stores.iter().any(|st| st.target.buf == buf))
@@ -294,6 +326,7 @@ impl fmt::Display for Name {
             Buf::Input(n) => write!(f, "in{n}"),
             Buf::Output(n) => write!(f, "out{n}"),
             Buf::Slot(n) => write!(f, "slot{n}"),
+            Buf::Window { slot, .. } => write!(f, "slot{slot}+{}", self.0.start()),
             Buf::Iota => f.write_str("iota"),
         }
     }

@@ -47,12 +47,11 @@ impl BitField {
     /// Stores numbers from 0 on, each from bit `from` of its byte on, in bits that are zero.
     #[inline(always)]
     fn put_all(&self, block: &mut [u8], numbers: &[u8], from: usize) {
-        for (row, numbers) in numbers.chunks_exact(self.lanes * (8 / self.width)).enumerate() {
+        let per_byte = 8 / self.width;
+        for (row, numbers) in numbers.chunks_exact(self.lanes * per_byte).enumerate() {
             let bytes = &mut block[self.at + row * self.lanes..][..self.lanes];
-            for (n, numbers) in numbers.chunks_exact(self.lanes).enumerate() {
-                for (byte, &x) in bytes.iter_mut().zip(numbers) {
-                    *byte |= (x >> from & self.max()) << (self.width * n);
-                }
+            for (lane, byte) in bytes.iter_mut().enumerate() {
+                *byte |= (0..per_byte).fold(0, |b, n| b | (numbers[n * self.lanes + lane] >> from & self.max()) << (self.width * n));
             }
         }
     }
@@ -108,6 +107,27 @@ impl Numbers {
         self.low.put(block, i, bits);
         if let Some(high) = self.high {
             high.put(block, i, bits >> self.low.width);
+        }
+    }
+
+    /// Stores the numbers of a block of 32, as they are in the bits (without bias), in bits that are zero.
+    #[inline(always)]
+    pub(super) fn put_each(&self, block: &mut [u8], number: impl Fn(usize) -> u8) {
+        if let (16, Some(high)) = (self.low.lanes, self.high) {
+            // Nibbles, and a word of fifth bits.
+            let mut fifth = 0u32;
+            for (j, byte) in block[self.low.at..][..16].iter_mut().enumerate() {
+                let (a, b) = (number(j), number(j + 16));
+                *byte = a & 15 | b << 4;
+                fifth |= u32::from(a >> 4) << j | u32::from(b >> 4) << (j + 16);
+            }
+            block[high.at..][..4].copy_from_slice(&fifth.to_le_bytes());
+        } else if self.low.lanes == 16 {
+            for (j, byte) in block[self.low.at..][..16].iter_mut().enumerate() {
+                *byte = number(j) | number(j + 16) << 4;
+            }
+        } else {
+            self.put_bits(block, &std::array::from_fn::<_, 32, _>(number));
         }
     }
 
@@ -417,26 +437,43 @@ impl Linear {
             let (s, m) = self.scale_min(block, g);
             (d * s as f32, dmin * m as f32)
         };
-        // Few scales of six bits are decoded together; many of whole fields are quicker one by one.
-        let mut together = [(0.0, 0.0); 8];
-        if RUN == 32 {
+        // Scales of six bits are decoded together; those of whole fields are quicker one by one.
+        let six_bits = match self.scales {
+            Scales::SixBits32 { .. } => true,
+            Scales::Each16(n) => n.high.is_some(),
+            _ => false,
+        };
+        let mut together = [(0.0, 0.0); 16];
+        if six_bits {
             for (g, scale) in together[..self.len / RUN].iter_mut().enumerate() {
                 *scale = scale_min(g);
             }
         }
         let Numbers { low, high, .. } = self.quants;
         for (r, out) in out.as_chunks_mut::<RUN>().0.iter_mut().enumerate() {
-            let (scale, min) = if RUN == 32 { together[r] } else { scale_min(r) };
+            let (scale, min) = if six_bits { together[r] } else { scale_min(r) };
             let (bytes, bit) = low.run::<RUN>(block, r * RUN);
-            let low_bits = |byte: u8| byte >> bit & low.max();
-            if let Some(high) = high {
-                let (above, bit) = high.run::<RUN>(block, r * RUN);
-                for ((x, &b), &h) in out.iter_mut().zip(bytes).zip(above) {
-                    *x = self.value((low_bits(b) | (h >> bit & high.max()) << low.width).into(), scale, min);
+            match high.map(|high| (high, high.run::<RUN>(block, r * RUN))) {
+                Some((high, (above, shift))) if RUN == 16 => {
+                    // Eight numbers at a time: vector instructions shift words, not bytes.
+                    let word = |bytes: &[u8], i: usize| u64::from_le_bytes(std::array::from_fn(|j| bytes[8 * i + j]));
+                    let each = |number: u8| u64::from(number) * 0x0101_0101_0101_0101;
+                    for (i, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                        let numbers = word(bytes, i) >> bit & each(low.max()) | (word(above, i) >> shift & each(high.max())) << low.width;
+                        for (x, q) in out.iter_mut().zip(numbers.to_le_bytes()) {
+                            *x = self.value(q.into(), scale, min);
+                        }
+                    }
                 }
-            } else {
-                for (x, &b) in out.iter_mut().zip(bytes) {
-                    *x = self.value(low_bits(b).into(), scale, min);
+                Some((high, (above, shift))) => {
+                    for ((x, &b), &h) in out.iter_mut().zip(bytes).zip(above) {
+                        *x = self.value((b >> bit & low.max() | (h >> shift & high.max()) << low.width).into(), scale, min);
+                    }
+                }
+                None => {
+                    for (x, &b) in out.iter_mut().zip(bytes) {
+                        *x = self.value((b >> bit & low.max()).into(), scale, min);
+                    }
                 }
             }
         }

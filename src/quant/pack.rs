@@ -13,7 +13,7 @@ pub(super) fn symmetric_block(f: &Linear, values: &[f32], block: &mut [u8]) {
     put_f16(block, f.d, d);
     // In f64, as the sum's rounding in f32 depends on whether a compiler fuses it.
     let q = |x: f32| (f64::from(x) * f64::from(id) + (0.5 - f64::from(lo))).min(f64::from(hi - lo)) as u8;
-    f.quants.put_bits(block, &integers(values, q));
+    f.quants.put_each(block, |i| q(values[i]));
 }
 
 /// One scale and minimum: the integers span the values.
@@ -27,7 +27,7 @@ pub(super) fn affine_block(f: &Linear, values: &[f32], block: &mut [u8]) {
     if let Some(at) = f.dmin {
         put_f16(block, at, lo);
     }
-    f.quants.put_bits(block, &integers(values, |x| ((x - lo) * id + 0.5).min(top) as u8));
+    f.quants.put_each(block, |i| ((values[i] - lo) * id + 0.5).min(top) as u8);
 }
 
 /// One positive scale: the value of largest magnitude becomes ±127.
@@ -36,7 +36,7 @@ pub(super) fn signed_bytes(f: &Linear, values: &[f32], block: &mut [u8]) {
     let d = extreme(values).abs() / 127.0;
     let id = inverse(d);
     put_f16(block, f.d, d);
-    f.quants.put_bits(block, &integers(values, |x| (x * id).round() as i8 as u8));
+    f.quants.put_each(block, |i| (values[i] * id).round() as i8 as u8);
 }
 
 /// A scale and a minimum for each group.
@@ -158,12 +158,6 @@ pub(super) fn put_f16(block: &mut [u8], at: usize, x: f32) -> f32 {
     let x = f16::from_f32(x);
     block[at..at + 2].copy_from_slice(&x.to_le_bytes());
     x.to_f32()
-}
-
-/// The integers of a block of 32 values.
-#[inline(always)]
-fn integers(values: &[f32], q: impl Fn(f32) -> u8) -> [u8; 32] {
-    std::array::from_fn(|i| q(values[i]))
 }
 
 /// `1 / x`, and 0 for 0.

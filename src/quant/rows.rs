@@ -94,11 +94,10 @@ pub fn quantize(dtype: DType, values: &[f32]) -> TensorResult<Vec<u8>> {
     };
     Ok(match (dtype, dtype.format()) {
         (_, Some(format)) => {
+            let pack = format.pack.ok_or_else(|| TensorError::Unsupported(format!("quantize to {dtype}, a format that is only read")))?;
             let mut bytes = vec![0; len];
             for (values, block) in values.chunks_exact(format.block_len()).zip(bytes.chunks_exact_mut(format.bytes())) {
-                if !format.pack(values, block) {
-                    return Err(TensorError::Unsupported(format!("quantize to {dtype}, a format that is only read")));
-                }
+                pack(values, block);
             }
             bytes
         }

@@ -1,5 +1,6 @@
-// Softmax of rows of word(0u) elements, at most 2048, a workgroup each. BLOCKED keeps the row in workgroup memory between the passes;
+// Softmax of rows of `p.cols` elements, at most 2048, a workgroup each. BLOCKED keeps the row in workgroup memory between the passes;
 // without it each pass reads the row again.
+struct Params { cols: u32 }
 var<workgroup> kept: array<f32, 2048>;
 var<workgroup> parts: array<f32, WORKGROUP>;
 
@@ -34,7 +35,7 @@ fn total(lid: u32, own: f32) -> f32 {
 
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(workgroup_id) wid: vec3<u32>, @builtin(local_invocation_index) lid: u32) {
-  let cols = word(0u); let base = wid.x * cols;
+  let cols = p.cols; let base = wid.x * cols;
   if (BLOCKED == 1u) {
     for (var i = lid; i < cols; i += WORKGROUP) { kept[i] = load_0(base + i); }
     workgroupBarrier();

@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::measure::probe::Probe;
-use crate::measure::text_kernel::TextKernel;
+use crate::measure::wgsl_kernel::WgslKernel;
 use crate::measure::{Options, Outcome, Work, measure as measure_work};
 use crate::tensor::Tensor;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ const READ: usize = 4 << 20;
 /// The end of a chase through `set` that begins at `start`.
 fn chase_on(set: &Tensor, start: &Tensor) -> TensorResult<Tensor> {
     let (name, source, words) = ("chase", include_str!("chase.wgsl"), vec![set.numel(), STEPS]);
-    TextKernel { name, source, consts: vec![], words, workgroup: 32, grid: [1, 1] }.of(&[set, start], DType::I32, &[1])
+    WgslKernel { name, source, consts: vec![], words, workgroup: 32, grid: [1, 1] }.of(&[set, start], DType::I32, &[1])
 }
 
 /// Workgroups that read a set of `n` elements.
@@ -40,7 +40,7 @@ fn readers(n: usize) -> usize {
 fn read_on(set: &Tensor) -> TensorResult<Tensor> {
     let (n, groups) = (set.numel(), readers(set.numel()));
     let (name, source, words) = ("read again", include_str!("read.wgsl"), vec![n, n / PIECE, PIECES]);
-    let kernel = TextKernel { name, source, consts: vec![], words, workgroup: WORKGROUP as u32, grid: [groups, 1] };
+    let kernel = WgslKernel { name, source, consts: vec![], words, workgroup: WORKGROUP as u32, grid: [groups, 1] };
     kernel.of(&[set], DType::F32, &[groups * WORKGROUP])
 }
 

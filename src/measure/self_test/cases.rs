@@ -16,7 +16,7 @@ pub(super) const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 type Run = Box<dyn Fn(&Device) -> TensorResult<Tensor> + Send + Sync>;
 
 /// One computation.
-pub(super) struct Case {
+pub(super) struct SelfTestCase {
     /// The kind of kernel, the operation, its sizes and dtype.
     pub name: String,
     /// The largest difference that is right, as a part of the largest value; 0 for the same values.
@@ -123,11 +123,11 @@ const INTEGERS: [Pair; 6] = [
 ];
 
 /// The list of cases while it is made.
-pub(super) struct List(Vec<Case>);
+pub(super) struct List(Vec<SelfTestCase>);
 
 impl List {
     pub(super) fn add(&mut self, name: String, tolerance: f64, run: impl Fn(&Device) -> TensorResult<Tensor> + Send + Sync + 'static) {
-        self.0.push(Case { name, tolerance, run: Box::new(run) });
+        self.0.push(SelfTestCase { name, tolerance, run: Box::new(run) });
     }
 
     fn elementwise(&mut self) {
@@ -233,7 +233,7 @@ impl List {
 }
 
 /// Every case, in the order in which they are shown.
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<SelfTestCase> {
     let mut list = List(vec![]);
     list.elementwise();
     list.rows();

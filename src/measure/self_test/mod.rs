@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::tensor::Tensor;
-use cases::{Case, cases};
+use cases::{SelfTestCase, cases};
 use litmus::{LITMUS, ROUNDS};
 use serde_json::{Value, json};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -165,7 +165,7 @@ fn recorded(name: &str) -> Option<Vec<f32>> {
 }
 
 /// Runs a case on the device, and on the CPU, whose values must be those recorded.
-fn run_case(case: &Case, device: &Device, host: &Device) -> SelfTestRow {
+fn run_case(case: &SelfTestCase, device: &Device, host: &Device) -> SelfTestRow {
     let start = Instant::now();
     let got = guarded(|| values(&(case.run)(device)?));
     let seconds = start.elapsed().as_secs_f64();

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// What the CPU gives now, in the file's form.
 fn lines() -> String {
-    let line = |case: &Case| {
+    let line = |case: &SelfTestCase| {
         let words: Vec<String> =
             samples(&values(&(case.run)(&Device::cpu()).unwrap()).unwrap()).iter().map(|v| format!("{:08x}", v.to_bits())).collect();
         format!("{}\t{}\n", case.name, words.join(" "))
@@ -162,6 +162,8 @@ fn kernel_files(tuning: Tuning, [subgroup, coop]: [u32; 2]) -> BTreeSet<&'static
         subgroup_sync: if subgroup > 0 { SubgroupSync::Barrier } else { SubgroupSync::None },
         coherent: false,
         byte_dots: tuning.name == "nvidia",
+        elements: None,
+        metal_bodies: tuning.name == "apple",
         raw: None,
         tuning: Arc::new(tuning),
     };

@@ -1,7 +1,7 @@
 //! The changes of a table that `tl tune` tries.
 
 use super::cases::TuningGroup::{self, *};
-use crate::tuning::Tuning;
+use crate::tuning::{ElementTile, Tuning};
 
 /// One change of one number, or of numbers that belong together.
 pub(super) struct Candidate {
@@ -64,6 +64,13 @@ pub(super) fn candidates(class: &Tuning, fitted: Vec<(String, Tuning)>) -> Vec<C
         let scaled = class.map.multi_quad_elements.map(|n| (n as f64 * factor) as usize);
         let apply = Box::new(move |t: &mut Tuning| t.map.multi_quad_elements = scaled);
         all.push(Candidate { group: Map, field: "map.multi_quad_elements", value: format!("{scaled:?}"), apply });
+    }
+    let tiles = [(4, 1, 32), (4, 2, 32), (8, 1, 32), (8, 1, 64)].map(|(s, f, c)| ElementTile::new(s, f, c));
+    for (n, field) in ["attention.elements[0]", "attention.elements[1]"].into_iter().enumerate() {
+        for tile in tiles.into_iter().filter(|t| *t != class.attention.elements[n]) {
+            let apply = Box::new(move |t: &mut Tuning| t.attention.elements[n] = tile);
+            all.push(Candidate { group: Attention, field, value: tile.to_string(), apply });
+        }
     }
     let mut set = |group: TuningGroup, field: &'static str, number: Number, n: usize| {
         if *number(&mut class.clone()) != n {

@@ -76,7 +76,7 @@ pub(super) type Run = Box<dyn Fn() -> TensorResult<Vec<Tensor>>>;
 type MakeRun = Box<dyn Fn(&Device) -> TensorResult<Run>>;
 
 /// Work of one shape. Inputs are made for each device.
-pub(super) struct Case {
+pub(super) struct TuneCase {
     pub group: TuningGroup,
     pub name: String,
     /// How much there is to do: operations, and bytes times what a GPU does while it moves one.
@@ -104,7 +104,7 @@ fn weight(n: usize, k: usize, dtype: DType, seed: u64, device: &Device) -> Tenso
 }
 
 /// `m` rows of f16 times several weights `[n, k]`; with `transposed`, the left and the right side are stored the other way.
-pub(super) fn product(group: TuningGroup, size: [usize; 3], dtype: DType, transposed: [bool; 2], several: usize) -> Case {
+pub(super) fn product(group: TuningGroup, size: [usize; 3], dtype: DType, transposed: [bool; 2], several: usize) -> TuneCase {
     product_of(group, size, [DType::F16, dtype], transposed, several)
 }
 
@@ -115,7 +115,7 @@ pub(super) fn product_of(
     [left, dtype]: [DType; 2],
     transposed: [bool; 2],
     several: usize,
-) -> Case {
+) -> TuneCase {
     let bytes = dtype.bytes(n * k).unwrap_or(0);
     let number = (ROTATED / bytes.max(1)).clamp(1, several.max(1));
     let layout = match transposed {
@@ -139,11 +139,11 @@ pub(super) fn product_of(
         Ok(Box::new(move || weights.iter().map(|w| x.matmul(w)).collect()))
     };
     let work = number as f64 * (2.0 * (m * n * k) as f64 + OPERATIONS_OF_A_BYTE * bytes as f64);
-    Case { group, name: format!("product {m}×{n}×{k} {dtype}{layout}"), work, make: Box::new(make) }
+    TuneCase { group, name: format!("product {m}×{n}×{k} {dtype}{layout}"), work, make: Box::new(make) }
 }
 
 /// Attention of `queries` of each of `heads` heads, which share the keys of `kv` heads.
-pub(super) fn attention([batch, heads, kv, queries, keys, d]: [usize; 6], dtype: DType) -> Case {
+pub(super) fn attention([batch, heads, kv, queries, keys, d]: [usize; 6], dtype: DType) -> TuneCase {
     let make = move |device: &Device| -> TensorResult<Run> {
         let q = random(&[batch, heads, queries, d], dtype, 1, device)?;
         let k = random(&[batch, kv, keys, d], dtype, 2, device)?;
@@ -154,7 +154,7 @@ pub(super) fn attention([batch, heads, kv, queries, keys, d]: [usize; 6], dtype:
     let operations = 4.0 * (batch * heads * queries * keys * d) as f64;
     let work = operations + OPERATIONS_OF_A_BYTE * (4 * batch * kv * keys * d) as f64;
     let name = format!("attention of {batch}×{heads}/{kv} heads of {d}, {queries} queries, {keys} keys");
-    Case { group: TuningGroup::Attention, name, work, make: Box::new(make) }
+    TuneCase { group: TuningGroup::Attention, name, work, make: Box::new(make) }
 }
 
 /// One operation on `x` of this shape.
@@ -164,18 +164,18 @@ pub(super) fn unary(
     shape: [usize; 2],
     dtype: DType,
     op: impl Fn(&Tensor) -> TensorResult<Tensor> + Clone + 'static,
-) -> Case {
+) -> TuneCase {
     let count = shape[0] * shape[1];
     let make = move |device: &Device| -> TensorResult<Run> {
         let (x, op) = (random(&shape, dtype, 1, device)?, op.clone());
         Ok(Box::new(move || Ok(vec![op(&x)?])))
     };
     let work = OPERATIONS_OF_A_BYTE * (2 * dtype.bytes(count).unwrap_or(0)) as f64;
-    Case { group, name: format!("{what} [{}, {}] {dtype}", shape[0], shape[1]), work, make: Box::new(make) }
+    TuneCase { group, name: format!("{what} [{}, {}] {dtype}", shape[0], shape[1]), work, make: Box::new(make) }
 }
 
 /// The cases of every group, the smallest of each group first, groups taking turns. `small` is for adapters that compute on a CPU.
-pub(super) fn cases(small: bool) -> Vec<Case> {
+pub(super) fn cases(small: bool) -> Vec<TuneCase> {
     use TuningGroup::*;
     let shrink = |n: usize| if small { (n / 16).max(32) } else { n };
     let rows = |n: usize| if small { n.min(128) } else { n };
@@ -245,10 +245,10 @@ pub(super) fn cases(small: bool) -> Vec<Case> {
 }
 
 /// Groups take turns, each with its smallest work first: where time is short, something of each is measured.
-pub(super) fn in_turns(mut all: Vec<Case>) -> Vec<Case> {
+pub(super) fn in_turns(mut all: Vec<TuneCase>) -> Vec<TuneCase> {
     all.sort_by(|a, b| a.work.total_cmp(&b.work));
     let mut seen = [0usize; TuningGroup::ALL.len()];
-    let mut placed: Vec<(usize, Case)> = all
+    let mut placed: Vec<(usize, TuneCase)> = all
         .into_iter()
         .map(|case| {
             let turn = &mut seen[case.group as usize];

@@ -23,7 +23,7 @@ use crate::plan::{AdapterInfo, Plan, Timing};
 use crate::tensor::Tensor;
 use crate::tuning::Tuning;
 use candidates::{Candidate, candidates};
-use cases::{Case, Run, cases, product};
+use cases::{Run, TuneCase, cases, product};
 use fit::{TileTime, TileTimes, fit};
 use model_cases::model_cases;
 use std::path::PathBuf;
@@ -165,9 +165,11 @@ impl Opened {
 
 /// A case that the class's table has run.
 struct Known {
-    case: Case,
+    case: TuneCase,
     plan: Arc<Plan>,
     shaders: Vec<Shader>,
+    /// Seconds until it had run once: most of them the driver's, which compiled its kernels. Another table's kernels take about as long.
+    first: f64,
 }
 
 /// Times of one case under two tables.
@@ -190,7 +192,7 @@ impl Comparison {
 }
 
 /// A change that made something faster.
-struct Gain {
+struct MeasuredGain {
     /// Its number among the candidates.
     candidate: usize,
     /// The geometric mean of the gains.
@@ -212,7 +214,11 @@ struct Tuner<'a> {
 impl Tuner<'_> {
     /// Whether this part of the time is over, or the user wants no more.
     fn over(&self, part: f64) -> bool {
-        self.stopped() || self.begun.elapsed().as_secs_f64() > part * self.options.seconds
+        self.over_after(0.0, part)
+    }
+    /// Whether it will be over once work of so many seconds is done.
+    fn over_after(&self, seconds: f64, part: f64) -> bool {
+        self.stopped() || self.begun.elapsed().as_secs_f64() + seconds > part * self.options.seconds
     }
     fn stopped(&self) -> bool {
         (self.options.stop)()
@@ -221,7 +227,7 @@ impl Tuner<'_> {
         (self.options.progress)(what);
     }
 
-    fn run(&mut self, all: Vec<Case>) -> TensorResult<Option<TuneReport>> {
+    fn run(&mut self, all: Vec<TuneCase>) -> TensorResult<Option<TuneReport>> {
         let software = self.base.software;
         let count = all.len();
         self.run_class(all)?;
@@ -258,7 +264,7 @@ impl Tuner<'_> {
     }
 
     /// Runs each case under the class's table: it is compiled then, and takes no longer than may be measured.
-    fn run_class(&mut self, all: Vec<Case>) -> TensorResult<()> {
+    fn run_class(&mut self, all: Vec<TuneCase>) -> TensorResult<()> {
         let mut rate = [0f64; TuningGroup::ALL.len()];
         for case in all {
             if self.stopped() || self.over(UNTIL[0]) && !self.known.is_empty() {
@@ -273,13 +279,15 @@ impl Tuner<'_> {
             let results = run()?;
             let Some(plan) = plan_of(&results.iter().collect::<Vec<_>>())? else { continue };
             drop(results);
+            let begun = Instant::now();
             self.sample(&self.base.device, &run, 1)?;
+            let first = begun.elapsed().as_secs_f64();
             let (seconds, by_gpu) = self.sample(&self.base.device, &run, 1)?;
             self.gpu_clock &= by_gpu;
             *rate = rate.max(case.work / seconds.max(1e-9));
             if seconds <= LONGEST {
                 let shaders = kernel_shaders(&plan, self.base.info()?)?;
-                self.known.push(Known { case, plan, shaders });
+                self.known.push(Known { case, plan, shaders, first });
             }
         }
         Ok(())
@@ -411,7 +419,7 @@ impl Tuner<'_> {
     }
 
     /// Tries candidates: one of each group at a time, since groups do not share kernels. Gives those to keep.
-    fn search(&mut self, all: &[Candidate]) -> TensorResult<Vec<Gain>> {
+    fn search(&mut self, all: &[Candidate]) -> TensorResult<Vec<MeasuredGain>> {
         let changed = |c: &Candidate| -> Vec<usize> {
             let mut table = self.class.clone();
             (c.apply)(&mut table);
@@ -420,7 +428,7 @@ impl Tuner<'_> {
         let mut waiting: Vec<(usize, Vec<usize>)> =
             all.iter().enumerate().map(|(i, c)| (i, changed(c))).filter(|w| !w.1.is_empty()).collect();
         self.tried[1] = waiting.len();
-        let mut gains: Vec<Gain> = Vec::new();
+        let mut gains: Vec<MeasuredGain> = Vec::new();
         while !waiting.is_empty() && !self.over(UNTIL[2]) {
             let mut round: Vec<(usize, Vec<usize>)> = Vec::new();
             for group in TuningGroup::ALL {
@@ -437,8 +445,8 @@ impl Tuner<'_> {
                 match same {
                     _ if mean <= 1.0 => {}
                     Some(at) if gains[at].mean >= mean => {}
-                    Some(at) => gains[at] = Gain { candidate, mean },
-                    None => gains.push(Gain { candidate, mean }),
+                    Some(at) => gains[at] = MeasuredGain { candidate, mean },
+                    None => gains.push(MeasuredGain { candidate, mean }),
                 }
             }
         }
@@ -449,7 +457,7 @@ impl Tuner<'_> {
     fn try_candidate(&self, other: &Opened, cases: &[usize]) -> TensorResult<Option<f64>> {
         let (mut logs, mut faster) = (0.0, false);
         for &k in cases {
-            if self.over(UNTIL[2]) {
+            if self.over_after(self.known[k].first, UNTIL[2]) {
                 return Ok(None);
             }
             let c = self.compare_surely(&self.known[k], other, SAMPLES[0], UNTIL[2])?;

@@ -1,6 +1,6 @@
 //! What is measured for one model: products of its weights with one row and with a prompt's, its attention and its norms.
 
-use super::cases::{Case, TuningGroup, attention, in_turns, product_of, unary};
+use super::cases::{TuneCase, TuningGroup, attention, in_turns, product_of, unary};
 use crate::dtype::DType;
 use crate::models::Model;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ const KEYS: usize = 512;
 const SEVERAL: usize = 4;
 
 /// The cases of a model. `small` is for adapters that compute on a CPU.
-pub(super) fn model_cases(model: &dyn Model, small: bool) -> Vec<Case> {
+pub(super) fn model_cases(model: &dyn Model, small: bool) -> Vec<TuneCase> {
     let shape = model.shape();
     let sizes: BTreeSet<(usize, usize, &str)> =
         model.weights().iter().filter_map(|w| if let [n, k] = *w.dims() { Some((n, k, w.dtype().name())) } else { None }).collect();

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 /// The text with how it is dispatched. Its operands are stored row by row.
 #[derive(Clone)]
-pub(super) struct TextKernel {
+pub(super) struct WgslKernel {
     pub name: &'static str,
     pub source: &'static str,
     /// Switches, put before the text.
     pub consts: Vec<(&'static str, u32)>,
-    /// What the text reads as `word(0u)`, `word(1u)`, ….
+    /// The members of its `struct Params`, all u32.
     pub words: Vec<usize>,
     /// Threads of a workgroup.
     pub workgroup: u32,
@@ -24,7 +24,7 @@ pub(super) struct TextKernel {
     pub grid: [usize; 2],
 }
 
-impl TextKernel {
+impl WgslKernel {
     /// The operation on these inputs.
     #[track_caller]
     pub fn of(self, inputs: &[&Tensor], dtype: DType, shape: &[usize]) -> TensorResult<Tensor> {
@@ -33,7 +33,7 @@ impl TextKernel {
     }
 }
 
-impl Op for TextKernel {
+impl Op for WgslKernel {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -52,7 +52,7 @@ impl Op for TextKernel {
     }
 }
 
-impl Kernel for TextKernel {
+impl Kernel for WgslKernel {
     // It is made for GPUs only, and `portable` keeps a CPU from taking over.
     fn cpu(&self, _: &dyn Task) {}
     fn portable(&self) -> bool {
