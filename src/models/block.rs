@@ -16,9 +16,10 @@ pub(crate) trait Block: Clone + Send + Sync + 'static {
     fn projections(&self) -> Vec<&Projection>;
 }
 
-/// Runs blocks one after the other, from the residual stream `x` on.
+/// Runs blocks, the first of which is number `first`, one after the other, from the residual stream `x` on.
 pub(crate) fn run<B: Block>(
     blocks: &[B],
+    first: usize,
     mut x: Tensor,
     context: &B::Context,
     pass: &mut Pass<'_>,
@@ -27,7 +28,7 @@ pub(crate) fn run<B: Block>(
     if pass.checkpoints() && cache.valid(0).is_some() {
         return Err(TensorError::Config("blocks that keep only their inputs cannot have a cache: use KvCache::none()".into()));
     }
-    for (i, block) in blocks.iter().enumerate() {
+    for (i, block) in (first..).zip(blocks) {
         pass.keep(&x);
         x = if pass.checkpoints() {
             checkpointed(&Arc::new(Kept { i, block: block.clone(), context: context.clone() }), &x)?

@@ -9,6 +9,7 @@ use crate::models::ModelShape;
 use crate::models::paged::PagedCache;
 use crate::tensor::Tensor;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a layer keeps of past tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +53,10 @@ impl LayerCache {
 /// What the layers of a model keep of past tokens, with room for `capacity` positions, of which the first `len` are valid.
 pub struct KvCache {
     parts: Arc<[LayerCache]>,
+    /// Another for each cache of the process; 0 where nothing is kept.
+    number: u64,
+    /// How many sequences there are.
+    batch: usize,
     layers: Vec<Vec<Tensor>>,
     len: usize,
     capacity: usize,
@@ -63,6 +68,16 @@ pub struct KvCache {
     snapshots: Vec<Snapshot>,
     /// The pages that hold keys and values instead.
     pages: Option<PagedCache>,
+}
+
+/// Where a cache is: which one, for how many sequences, with how much room, how many positions are valid, and up to where states were kept last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CacheView {
+    pub number: u64,
+    pub batch: usize,
+    pub capacity: usize,
+    pub len: usize,
+    pub kept: usize,
 }
 
 /// The states after the first `len` positions, in the order of layers and parts.
@@ -85,21 +100,24 @@ impl KvCache {
     /// # Errors
     /// When a buffer would have too many elements, the device lacks the dtype or has no room.
     pub fn batch(shape: &ModelShape, count: usize, capacity: usize, device: &Device) -> TensorResult<KvCache> {
-        let zeros = |part: &CachePart| match part {
+        let zeros = |part: &CachePart, device: &Device| match part {
             CachePart::Rows { heads, size } => Tensor::zeros(&[count, *heads, capacity, *size], shape.dtype, device),
             CachePart::State { dims, dtype } => Tensor::zeros(&[&[count], &dims[..]].concat(), *dtype, device),
         };
-        let layer = |l: &LayerCache| match l {
-            LayerCache::Own(parts) => parts.iter().map(zeros).collect(),
-            LayerCache::OfLayer(_) => Ok(Vec::new()),
+        let layer = |(i, l): (usize, &LayerCache)| match (l, shape.places.get(i).map_or(Some(device), Option::as_ref)) {
+            (LayerCache::Own(parts), Some(device)) => parts.iter().map(|part| zeros(part, device)).collect(),
+            _ => Ok(Vec::new()),
         };
-        let layers = shape.cache.iter().map(layer).collect::<TensorResult<Vec<Vec<Tensor>>>>()?;
+        let layers = shape.cache.iter().enumerate().map(layer).collect::<TensorResult<Vec<Vec<Tensor>>>>()?;
         // Each its own memory: equal zeros would be computed once and shared.
         for part in layers.iter().flatten() {
             eval_all(&[part])?;
         }
+        static MADE: AtomicU64 = AtomicU64::new(1);
         let mut cache = KvCache {
             parts: shape.cache.clone(),
+            number: MADE.fetch_add(1, Ordering::Relaxed),
+            batch: count,
             layers,
             len: 0,
             capacity,
@@ -116,6 +134,8 @@ impl KvCache {
     pub fn none() -> KvCache {
         KvCache {
             parts: Arc::new([]),
+            number: 0,
+            batch: 0,
             layers: Vec::new(),
             len: 0,
             capacity: 0,
@@ -203,6 +223,34 @@ impl KvCache {
         let places = self.parts.iter().zip(&mut self.layers).flat_map(states_of);
         places.zip(states).for_each(|(place, state)| *place = state.clone());
         self.len = *known;
+    }
+
+    /// What another process needs to know to keep its layers' part of this cache.
+    pub(crate) fn view(&self) -> CacheView {
+        let kept = self.snapshots.last().map_or(0, |s| s.len);
+        CacheView { number: self.number, batch: self.batch, capacity: self.capacity, len: self.len, kept }
+    }
+
+    /// Follows a cache of another process, whose layers here are those of `shape`, to where that is before the next pass.
+    pub(crate) fn follow(&mut self, of: &CacheView, shape: &ModelShape, device: &Device) -> TensorResult<()> {
+        if of.number == 0 {
+            *self = KvCache::none();
+            return Ok(());
+        }
+        if self.number != of.number {
+            if of.len > 0 {
+                return Err(TensorError::State("layers on another rank keep one conversation at a time".into()));
+            }
+            *self = KvCache { number: of.number, ..KvCache::batch(shape, of.batch, of.capacity, device)? };
+        }
+        self.truncate(of.len);
+        if self.len != of.len {
+            return Err(TensorError::State(format!("a rank has {} positions of the text, rank 0 has {}", self.len, of.len)));
+        }
+        if self.has_states() && of.kept == of.len && self.snapshots.last().is_none_or(|s| s.len != of.len) {
+            self.keep_states();
+        }
+        Ok(())
     }
 
     /// Keeps the states as they are now, so that [`KvCache::truncate`] can return here. One such point is kept, besides the start.

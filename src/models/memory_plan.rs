@@ -17,7 +17,8 @@ pub struct Workload {
     pub prompt: usize,
 }
 
-/// Bytes that a model takes on a device, as its pool counts them ([`Device::memory`]), which does not include the driver's own, nor staging memory.
+/// Bytes that a model takes on a device, as its pool counts them ([`Device::memory`]), which does not include the driver's own. Staging memory, which is
+/// the driver's, is told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// Weights that are allocated.
@@ -32,6 +33,9 @@ pub struct MemoryPlan {
     pub step: usize,
     /// The most that is allocated at a time, mapped weights left out.
     pub peak_allocated: usize,
+    /// Staging memory of the driver while weights are brought to a GPU, at most; not part of the peak, and given back behind it. A bound and no count:
+    /// where host and device share memory weights are written in place. None on the CPU.
+    pub staging: usize,
 }
 
 impl MemoryPlan {
@@ -102,9 +106,12 @@ impl MemoryPlan {
             prompt: prompt_peak - with_cache,
             step: step_peak.saturating_sub(with_cache),
             peak_allocated: loaded.peak_allocated.max(prompt_peak.max(step_peak) - mapped),
+            staging: if device.capabilities().host_memory { 0 } else { MAX_STAGING.min(loaded.in_use - mapped) },
         })
     }
 }
 
+/// Uploads go in chunks of 16 MiB, of which the fifth is written while four are on their way.
+const MAX_STAGING: usize = 5 * (16 << 20);
 /// Decode steps of a dry run: as many as it takes until several go in one submit.
 const STEPS: usize = 24;

@@ -20,6 +20,7 @@ mod rope_settings;
 pub mod sampler;
 pub mod seq2seq;
 pub mod settings;
+pub mod stages;
 pub mod vision;
 pub mod weights;
 
@@ -36,9 +37,11 @@ pub use pass::Pass;
 pub use sampler::Sampler;
 pub use seq2seq::Seq2Seq;
 pub use settings::Settings;
+pub use stages::LayerStages;
 pub use vision::{ImageTextModel, VisionTower};
 pub use weights::Weights;
 
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::nn::{Lora, Module};
@@ -95,6 +98,10 @@ pub trait Model: Send + Sync {
     fn weights(&self) -> Vec<&Tensor>;
     /// How many bytes of [`Model::weights`] the step of a single token does not read: those of experts that it does not take.
     fn unread_bytes(&self) -> u64 {
+        0
+    }
+    /// How many bytes of weights other processes hold for this model.
+    fn distant_bytes(&self) -> u64 {
         0
     }
     /// The named linear layers of the blocks, to which adapters can be attached.
@@ -163,6 +170,9 @@ pub struct ModelShape {
     pub dtype: DType,
     /// What each layer keeps of past tokens.
     pub cache: Arc<[LayerCache]>,
+    /// Where each layer keeps it, if layers are distributed ([`LayerStages`]): on which device of this process, or with another rank (`None`). Empty where
+    /// all layers are in one place.
+    pub places: Arc<[Option<Device>]>,
 }
 
 /// Loads the model that `weights` hold. `dtype` is the type of activations; by default f32 on the CPU and f16 on a GPU (f32 for Gemma models,
@@ -174,6 +184,17 @@ pub struct ModelShape {
 /// When the architecture or a setting is not known or not implemented (the message names key, value and file), a tensor is left over, is
 /// missing or of another shape than the settings say, or the system fails.
 pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Box<dyn Model>> {
+    let settings = Settings::new(weights)?;
+    let description = describe(weights, &settings)?;
+    let dtype = dtype.or(description.dtype).unwrap_or_else(|| weights.device().default_float());
+    let model = Decoder::load(description, &settings, weights, dtype)?;
+    let shape = model.shape();
+    crate::events::model_loaded(shape.architecture, shape.layers, shape.context);
+    Ok(Box::new(model))
+}
+
+/// What the model of these settings consists of.
+fn describe(weights: &Weights, settings: &Settings<'_>) -> TensorResult<decoder::Description> {
     let name = weights.architecture()?;
     let Some(known) = architectures::find(name) else {
         let key = if weights.is_hub() { "model_type" } else { "general.architecture" };
@@ -182,13 +203,7 @@ pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Box<dyn Mod
         let message = format!("{}: `{key}` is \"{name}\"; supported are {} and {last}", weights.file(), others.join(", "));
         return Err(TensorError::Unsupported(message));
     };
-    let settings = Settings::new(weights)?;
-    let description = (known.describe)(&settings)?;
-    let dtype = dtype.or(description.dtype).unwrap_or_else(|| weights.device().default_float());
-    let model = Decoder::load(description, &settings, weights, dtype)?;
-    let shape = model.shape();
-    crate::events::model_loaded(name, shape.layers, shape.context);
-    Ok(Box::new(model))
+    (known.describe)(settings)
 }
 
 /// A linear layer `x·wᵀ + b` with `w` `[out,in]`, which may be packed in a block format.

@@ -6,7 +6,7 @@ use crate::tensor::Tensor;
 
 /// The inputs of one forward pass, and the hidden states that it leaves behind if asked to.
 pub struct Pass<'a> {
-    source: Source<'a>,
+    source: PassSource<'a>,
     /// The position of each token, i32 `[B,T]`, each within the context; consecutive ones from the cache's length on when absent.
     pub positions: Option<&'a Tensor>,
     /// What is added to the attention scores, besides the causal mask; broadcasts to `[B,H,T,S]`.
@@ -20,7 +20,8 @@ pub struct Pass<'a> {
 }
 
 /// What the first block is computed from.
-enum Source<'a> {
+#[derive(Clone, Copy)]
+enum PassSource<'a> {
     Tokens(&'a Tensor),
     Embeddings(&'a Tensor),
 }
@@ -28,13 +29,13 @@ enum Source<'a> {
 impl<'a> Pass<'a> {
     /// Tokens `[T]` or `[B,T]` at the next positions, all of them valid.
     pub fn tokens(tokens: &'a Tensor) -> Pass<'a> {
-        Pass { source: Source::Tokens(tokens), positions: None, mask: None, kept: None, checkpointing: false, text: None }
+        Pass { source: PassSource::Tokens(tokens), positions: None, mask: None, kept: None, checkpointing: false, text: None }
     }
 
     /// Embeddings `[B,T,d]` in place of the rows of the embedding table. Gemma's are expected to be scaled by √d already, as in
     /// transformers.
     pub fn embeddings(embeddings: &'a Tensor) -> Pass<'a> {
-        Pass { source: Source::Embeddings(embeddings), positions: None, mask: None, kept: None, checkpointing: false, text: None }
+        Pass { source: PassSource::Embeddings(embeddings), positions: None, mask: None, kept: None, checkpointing: false, text: None }
     }
 
     /// Keeps the input `[B,T,d]` of every block.
@@ -54,6 +55,14 @@ impl<'a> Pass<'a> {
     pub fn of_text(mut self, count: usize) -> Pass<'a> {
         self.text = Some(count);
         self
+    }
+
+    /// For models: the same pass, as layers on another device run it, with its positions and mask there. They keep nothing.
+    pub(crate) fn beside<'b>(&self, positions: Option<&'b Tensor>, mask: Option<&'b Tensor>) -> Pass<'b>
+    where
+        'a: 'b,
+    {
+        Pass { source: self.source, positions, mask, kept: None, checkpointing: self.checkpointing, text: self.text }
     }
 
     /// For models: the length of the text that is read, of which this pass reaches up to `end`.
@@ -77,11 +86,11 @@ impl<'a> Pass<'a> {
     /// [`TensorError::Value`] where tokens are not `[T]` or `[B,T]`, or embeddings not `[B,T,d]`; those of `table` and of the cast.
     pub fn embed(&self, dtype: DType, table: impl FnOnce(&Tensor) -> TensorResult<Tensor>) -> TensorResult<(Tensor, usize)> {
         match self.source {
-            Source::Tokens(tokens) => {
+            PassSource::Tokens(tokens) => {
                 let (tokens, t) = batch_of(tokens)?;
                 Ok((table(&tokens)?.cast(dtype)?, t))
             }
-            Source::Embeddings(x) => match x.dims() {
+            PassSource::Embeddings(x) => match x.dims() {
                 [_, t, _] => Ok((x.cast(dtype)?, *t)),
                 _ => Err(TensorError::Value(format!("embeddings have shape {}, expected [B,T,d]", x.shape()))),
             },

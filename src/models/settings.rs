@@ -1,7 +1,7 @@
 //! A model's settings by name, from `config.json` or GGUF metadata, with a record of which were asked for: the rest is refused.
 
 use crate::error::{TensorError, TensorResult};
-use crate::io::gguf::Value;
+use crate::io::gguf::{Value, ValueType};
 use crate::io::info::clip;
 use crate::models::Weights;
 use serde_json::Value as Json;
@@ -172,6 +172,7 @@ const WITHOUT_EFFECT: [(&str, &[&str]); 11] = [
             "_commit_hash",
             "_from_model_config",
             "_name_or_path",
+            "auto_map",
             "transformers.js_config",
             "transformers_version",
             "unsloth_fixed",
@@ -350,6 +351,29 @@ impl<'a> Settings<'a> {
             },
             Some(raw) => self.is_not(NONE, hub, raw, "a list of numbers"),
         }
+    }
+
+    /// A list of numbers of GGUF's metadata, one for each layer; `None` where there is none or a single number.
+    ///
+    /// # Errors
+    /// When an item is no number.
+    pub(crate) fn by_layer(&self, gguf: &str) -> TensorResult<Option<Vec<f64>>> {
+        match self.raw(gguf, NONE)? {
+            Some(Raw::Gguf(v)) if v.kind() == ValueType::Array => {
+                v.array()?.values().map(Value::f64).collect::<TensorResult<_>>().map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether there is a tensor of this name in the file.
+    pub(crate) fn has_tensor(&self, name: &str) -> bool {
+        self.weights.has(name)
+    }
+
+    /// The sizes of a tensor by the name in its GGUF file.
+    pub(crate) fn gguf_shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.weights.gguf()?.tensor(name).ok().map(|info| info.shape.to_vec())
     }
 
     /// What `layer_types` of `config.json` says: for each layer, whether a sliding window limits the keys that it sees.
@@ -548,6 +572,9 @@ impl<'a> Settings<'a> {
 
     /// Refuses every key that nobody asked for, apart from those that are the same for all decoders.
     fn finish_all(&self) -> TensorResult<()> {
+        if self.weights.gguf().is_some() {
+            return self.finish();
+        }
         match self.weights.config() {
             Some(Json::Object(config)) => {
                 config.iter().filter(|(k, _)| without_effect(k).is_none()).try_for_each(|(k, v)| self.left_in_config(k, v))

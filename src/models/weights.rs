@@ -4,7 +4,7 @@ use crate::backends::Bytes;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
-use crate::io::{Gguf, SafeTensors, TensorInfo};
+use crate::io::{Gguf, SafeTensors};
 use crate::models::Projection;
 use crate::models::decoder::names::Names;
 use crate::models::quantized::{Blocks, Quantized};
@@ -18,13 +18,13 @@ use std::sync::Arc;
 
 /// Weights under the names of their file.
 pub struct Weights {
-    source: Source,
+    source: WeightSource,
     /// The file that has the settings.
     file: String,
     device: Device,
 }
 
-enum Source {
+enum WeightSource {
     Gguf(Gguf),
     Hub { files: SafeTensors, config: Json, quantized: TensorResult<Option<Quantized>> },
 }
@@ -40,7 +40,7 @@ impl Weights {
         let meta = std::fs::metadata(path).map_err(|e| TensorError::io(path, e))?;
         let hub = meta.is_dir() || path.extension().is_some_and(|e| e == "safetensors" || e == "json");
         if !hub {
-            return Ok(Weights { source: Source::Gguf(Gguf::open(path)?), file: path.display().to_string(), device: device.clone() });
+            return Ok(Weights { source: WeightSource::Gguf(Gguf::open(path)?), file: path.display().to_string(), device: device.clone() });
         }
         let folder = if meta.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
         let file = folder.join("config.json");
@@ -50,12 +50,12 @@ impl Weights {
         let index = folder.join("model.safetensors.index.json");
         let files = SafeTensors::open(if index.exists() { index } else { folder.join("model.safetensors") })?;
         let quantized = Quantized::of(&config, &files);
-        Ok(Weights { source: Source::Hub { files, config, quantized }, file: file.display().to_string(), device: device.clone() })
+        Ok(Weights { source: WeightSource::Hub { files, config, quantized }, file: file.display().to_string(), device: device.clone() })
     }
 
     /// Weights of an opened GGUF file.
     pub fn from_gguf(gguf: Gguf, device: &Device) -> Weights {
-        Weights { source: Source::Gguf(gguf), file: "the GGUF file".into(), device: device.clone() }
+        Weights { source: WeightSource::Gguf(gguf), file: "the GGUF file".into(), device: device.clone() }
     }
 
     /// These weights on another device.
@@ -66,15 +66,15 @@ impl Weights {
     /// The GGUF file, if it is one.
     pub fn gguf(&self) -> Option<&Gguf> {
         match &self.source {
-            Source::Gguf(g) => Some(g),
-            Source::Hub { .. } => None,
+            WeightSource::Gguf(g) => Some(g),
+            WeightSource::Hub { .. } => None,
         }
     }
     /// `config.json`, if it is a folder in Hub layout.
     pub(crate) fn config(&self) -> Option<&Json> {
         match &self.source {
-            Source::Gguf(_) => None,
-            Source::Hub { config, .. } => Some(config),
+            WeightSource::Gguf(_) => None,
+            WeightSource::Hub { config, .. } => Some(config),
         }
     }
     /// The quantized layers of a folder, if it has any.
@@ -83,12 +83,12 @@ impl Weights {
     /// [`TensorError::Unsupported`] where layers are quantized in a way that is not implemented; the message names the key, its value and the file.
     pub(crate) fn quantized(&self) -> TensorResult<Option<&Quantized>> {
         match &self.source {
-            Source::Hub { quantized: Ok(quantized), .. } => Ok(quantized.as_ref()),
-            Source::Hub { quantized: Err(TensorError::Unsupported(message)), .. } => {
+            WeightSource::Hub { quantized: Ok(quantized), .. } => Ok(quantized.as_ref()),
+            WeightSource::Hub { quantized: Err(TensorError::Unsupported(message)), .. } => {
                 Err(TensorError::Unsupported(format!("{}: {message}", self.file)))
             }
-            Source::Hub { quantized: Err(e), .. } => Err(e.clone()),
-            Source::Gguf(_) => Ok(None),
+            WeightSource::Hub { quantized: Err(e), .. } => Err(e.clone()),
+            WeightSource::Gguf(_) => Ok(None),
         }
     }
     /// The file that contains the settings, for messages.
@@ -101,7 +101,7 @@ impl Weights {
     }
     /// Whether tensors have Hugging Face's layouts: RoPE pairs in halves, GPT-2's matrices `[in,out]`.
     pub fn is_hub(&self) -> bool {
-        matches!(self.source, Source::Hub { .. })
+        matches!(self.source, WeightSource::Hub { .. })
     }
     /// The device of the tensors.
     pub fn device(&self) -> &Device {
@@ -114,39 +114,33 @@ impl Weights {
     /// [`TensorError::Format`] where the file does not name it, or not as a string.
     pub fn architecture(&self) -> TensorResult<&str> {
         match &self.source {
-            Source::Gguf(g) => g.str("general.architecture"),
-            Source::Hub { config, .. } => config["model_type"].as_str().ok_or_else(|| TensorError::format("config", "no `model_type`")),
+            WeightSource::Gguf(g) => g.str("general.architecture"),
+            WeightSource::Hub { config, .. } => {
+                config["model_type"].as_str().ok_or_else(|| TensorError::format("config", "no `model_type`"))
+            }
         }
-    }
-
-    fn info(&self, name: &str) -> TensorResult<(&TensorInfo, Bytes)> {
-        let outside = |i: &TensorInfo| TensorError::format("weights", format!("`{}` is outside its file", i.name));
-        let (info, data) = match &self.source {
-            Source::Gguf(g) => {
-                let i = g.tensor(name)?;
-                (i, g.data_of(i).ok_or_else(|| outside(i))?)
-            }
-            Source::Hub { files, .. } => {
-                let i = files.tensor(name)?;
-                (i, files.data_of(i).ok_or_else(|| outside(i))?)
-            }
-        };
-        data.check()?;
-        let shared: Arc<dyn std::ops::Deref<Target = [u8]> + Send + Sync> = data.clone();
-        Ok((info, Bytes::Shared(shared, info.range.start, info.range.len())))
     }
 
     /// The names of all tensors in the file.
     /// A quantized layer is its weight alone.
     pub fn stored_names(&self) -> Vec<String> {
-        if let Source::Hub { files, quantized: Ok(Some(quantized)), .. } = &self.source {
+        if let WeightSource::Hub { files, quantized: Ok(Some(quantized)), .. } = &self.source {
             return quantized.names(files);
         }
         let tensors = match &self.source {
-            Source::Gguf(g) => g.tensors(),
-            Source::Hub { files, .. } => files.tensors(),
+            WeightSource::Gguf(g) => g.tensors(),
+            WeightSource::Hub { files, .. } => files.tensors(),
         };
         tensors.iter().map(|t| t.name.to_string()).collect()
+    }
+
+    /// The names of all tensors in the file with their bytes there.
+    pub fn stored_bytes(&self) -> Vec<(String, u64)> {
+        let tensors = match &self.source {
+            WeightSource::Gguf(g) => g.tensors(),
+            WeightSource::Hub { files, .. } => files.tensors(),
+        };
+        tensors.iter().map(|t| (t.name.to_string(), t.range.len() as u64)).collect()
     }
 
     /// Whether the file has a tensor of this name.
@@ -155,8 +149,8 @@ impl Weights {
             return known;
         }
         let tensors = match &self.source {
-            Source::Gguf(g) => g.tensors(),
-            Source::Hub { files, .. } => files.tensors(),
+            WeightSource::Gguf(g) => g.tensors(),
+            WeightSource::Hub { files, .. } => files.tensors(),
         };
         tensors.iter().any(|t| *t.name == *name)
     }
@@ -167,12 +161,20 @@ impl Weights {
     /// [`TensorError::Format`] where there is no such tensor, [`TensorError::Unsupported`] where its type is not supported,
     /// [`TensorError::Io`] where the file was changed since it was opened; those of [`Tensor::from_bytes`].
     pub fn any(&self, name: &str) -> TensorResult<Tensor> {
-        if let (Source::Hub { files, .. }, Some(quantized)) = (&self.source, self.quantized()?)
+        if let (WeightSource::Hub { files, .. }, Some(quantized)) = (&self.source, self.quantized()?)
             && let Some(Blocks { dtype, shape, bytes }) = quantized.weight(files, name)?
         {
             return Tensor::from_bytes(Bytes::Owned(Arc::new(bytes)), dtype, &shape, &self.device);
         }
-        let (info, bytes) = self.info(name)?;
+        let gguf = match &self.source {
+            WeightSource::Gguf(gguf) => gguf,
+            WeightSource::Hub { files, .. } => return files.load(name, &self.device),
+        };
+        let info = gguf.tensor(name)?;
+        let data = gguf.data_of(info).ok_or_else(|| TensorError::format("weights", format!("`{}` is outside its file", info.name)))?;
+        data.check()?;
+        let shared: Arc<dyn std::ops::Deref<Target = [u8]> + Send + Sync> = data.clone();
+        let bytes = Bytes::Shared(shared, info.range.start, info.range.len());
         Tensor::from_bytes(bytes, info.dtype()?, &info.shape, &self.device)
     }
 }
@@ -211,7 +213,7 @@ impl<'a> Tensors<'a> {
         let [whole, bare] = self.names.hub(name);
         // Files of the first BERT models call the weights of norms so.
         let first = |name: &str| name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta");
-        let others = [first(&whole), first(&bare), bare];
+        let others = self.names.spelled(&whole).chain([first(&whole), first(&bare), bare]).collect::<Vec<_>>();
         if self.weights.has(&whole) { whole } else { others.into_iter().find(|n| self.weights.has(n)).unwrap_or(whole) }
     }
     /// Whether there is a tensor of this name.
@@ -280,14 +282,64 @@ impl<'a> Tensors<'a> {
         evaluated(self.keep(name, t).cast(DType::F32)?.t()?.contiguous()?)
     }
 
+    /// As [`Tensors::taps`], of several tensors whose channels stand one after the other. Only their sum counts: transformers writes parts of
+    /// equal size, whatever the sizes of what is convolved.
+    ///
+    /// # Errors
+    /// As for [`Tensors::tensor`].
+    pub fn taps_of_parts(&self, names: &[String], channels: usize, taps: usize) -> TensorResult<Tensor> {
+        let part = |name: &String| -> TensorResult<Tensor> {
+            let t = self.any(name)?;
+            let t = match t.dims() {
+                &[_, 1, n] if n == taps => t.squeeze(1)?,
+                &[_, n] if n == taps && !self.is_hub() => t,
+                dims => {
+                    let message =
+                        format!("`{}` has shape {dims:?}; the settings ask for {taps} taps ({})", self.stored(name), self.settings.sizes());
+                    return Err(TensorError::format("weights", message));
+                }
+            };
+            self.keep(name, t).cast(DType::F32)
+        };
+        let all = Tensor::cat(&names.iter().map(part).collect::<TensorResult<Vec<_>>>()?, 0)?;
+        if all.dims()[0] != channels {
+            let stored: Vec<String> = names.iter().map(|name| format!("`{}`", self.stored(name))).collect();
+            let (found, sizes) = (all.dims()[0], self.settings.sizes());
+            let message = format!("{} have {found} channels together; the settings ask for {channels} ({sizes})", stored.join(", "));
+            return Err(TensorError::format("weights", message));
+        }
+        evaluated(all.t()?.contiguous()?)
+    }
+
     /// The rates of decay −exp(a) of a state space, from the Hub's a; GGUF's converter has worked them out.
     ///
     /// # Errors
     /// As for [`Tensors::tensor`].
     pub fn decay_rates(&self, name: &str, shape: &[usize]) -> TensorResult<Tensor> {
-        let t = self.shaped(name, shape)?.cast(DType::F32)?;
+        let t = if self.is_hub() { self.shaped(name, shape)? } else { self.spread(name, shape)? }.cast(DType::F32)?;
         let t = if self.is_hub() { t.exp()?.neg()? } else { t };
         Ok(self.keep(name, evaluated(t)?))
+    }
+
+    /// A vector `[len]` as f32, whose elements GGUF's converter may have spread over several dimensions.
+    ///
+    /// # Errors
+    /// As for [`Tensors::tensor`].
+    pub fn elements(&self, name: &str, len: usize) -> TensorResult<Tensor> {
+        if self.is_hub() {
+            return self.vector(name, len);
+        }
+        Ok(self.keep(name, evaluated(self.spread(name, &[len])?.cast(DType::F32)?)?))
+    }
+
+    /// A tensor of GGUF with as many elements as this shape has, in it.
+    fn spread(&self, name: &str, shape: &[usize]) -> TensorResult<Tensor> {
+        let t = self.any(name)?;
+        if t.numel() != shape.iter().product::<usize>() {
+            return self.shaped(name, shape);
+        }
+        let shape: Vec<isize> = shape.iter().map(|&n| n as isize).collect();
+        t.reshape(&shape)
     }
 
     /// A tensor of one element.

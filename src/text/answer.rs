@@ -263,7 +263,7 @@ impl<T: Deref<Target = Tokenizer> + Clone> AnswerReader<T> {
         }
     }
 
-    /// Takes this many bytes of the pending text, and leaves out as many behind them.
+    /// Takes this many bytes of the pending text, and skips as many after them.
     fn take(&mut self, len: usize, skip: usize) -> String {
         let rest = self.pending.split_off(len + skip);
         let mut taken = std::mem::replace(&mut self.pending, rest);

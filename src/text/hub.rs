@@ -1,4 +1,4 @@
-//! Reads a `tokenizer.json`: checks everything that the parts behind it would panic on, then builds them.
+//! Reads a `tokenizer.json`: checks everything that the tokenizer's parts would panic on, then builds them.
 
 use std::fmt;
 

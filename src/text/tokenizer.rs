@@ -232,7 +232,7 @@ impl Tokenizer {
     /// sentence-transformers does. The second value says whether all of it is there.
     ///
     /// # Errors
-    /// Those of [`Tokenizer::encode_with`]; [`TensorError::Value`] where `max` has no room for the text behind the tokens around it.
+    /// Those of [`Tokenizer::encode_with`]; [`TensorError::Value`] where the special tokens alone exceed `max`.
     ///
     /// ```
     /// # use tensorlogic::text::Tokenizer;
@@ -542,9 +542,9 @@ pub(crate) fn letter_of_byte(byte: u8) -> char {
     char::from_u32(256 + before).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// Tokens of text that fit beside `special` ones.
+/// Tokens of text that fit in addition to `special` ones.
 fn room(max: usize, special: usize) -> TensorResult<usize> {
-    let none = || TensorError::Value(format!("{max} tokens have no room for text beside {special} special ones"));
+    let none = || TensorError::Value(format!("{max} tokens have no room for text next to {special} special ones"));
     max.checked_sub(special).filter(|&n| n > 0).ok_or_else(none)
 }
 

@@ -26,6 +26,8 @@ pub(super) struct Usual<'k> {
     pub tied: bool,
     /// Whether there are experts, whose numbers the architecture asks for itself.
     pub experts: bool,
+    /// Whether GGUF lists the heads of keys by layer, with 0 where there is no attention.
+    pub mixed: bool,
 }
 
 impl Default for Usual<'_> {
@@ -40,6 +42,7 @@ impl Default for Usual<'_> {
             rope: RopeDefaults::default(),
             tied: false,
             experts: false,
+            mixed: false,
         }
     }
 }
@@ -77,7 +80,10 @@ pub(super) fn sizes(s: &Settings<'_>, usual: &Usual<'_>) -> TensorResult<Sizes> 
     let width = s.need("embedding_length", "hidden_size", 1 << 20)?;
     let heads = s.need("attention.head_count", "num_attention_heads", 1 << 14)?;
     let missing = if s.is_null("num_key_value_heads") { None } else { usual.kv_heads };
-    let kv_heads = s.size("attention.head_count_kv", "num_key_value_heads", 1 << 14)?.or(missing).unwrap_or(heads);
+    let kv_heads = match attention_layers(s)?.filter(|_| usual.mixed) {
+        Some((kv_heads, _)) => kv_heads,
+        None => s.size("attention.head_count_kv", "num_key_value_heads", 1 << 14)?.or(missing).unwrap_or(heads),
+    };
     let missing = if s.is_hub() && !s.is_null("head_dim") { usual.head_dim } else { None };
     let head_dim = s.size("attention.key_length", "head_dim", 1 << 12)?.or(missing).unwrap_or(width / heads);
     let context = s.need("context_length", "max_position_embeddings", 1 << 24)?;
@@ -93,6 +99,17 @@ pub(super) fn sizes(s: &Settings<'_>, usual: &Usual<'_>) -> TensorResult<Sizes> 
     let layers = s.need("block_count", "num_hidden_layers", 4096)?;
     let feed = s.need("feed_forward_length", "intermediate_size", 1 << 22)?;
     Ok(Sizes { width, layers, heads, kv_heads, head_dim, feed, context })
+}
+
+/// The heads of keys that GGUF lists by layer, and which layers have attention: those that have any.
+pub(super) fn attention_layers(s: &Settings<'_>) -> TensorResult<Option<(usize, Vec<bool>)>> {
+    let key = "attention.head_count_kv";
+    let Some(all) = s.by_layer(key)? else { return Ok(None) };
+    let most = all.iter().copied().fold(0.0, f64::max);
+    if !(1.0..=16384.0).contains(&most) || all.iter().any(|n| *n != 0.0 && *n != most) {
+        return Err(s.refuse(key, NONE, "want one number of heads, or 0, for each layer"));
+    }
+    Ok(Some((most as usize, all.iter().map(|n| *n > 0.0).collect())))
 }
 
 /// Whether there are biases, which only `config.json` says; those of GGUF files are taken where they are.

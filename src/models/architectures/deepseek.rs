@@ -70,7 +70,7 @@ pub(super) fn decoder(s: &Settings<'_>, architecture: &'static str, usual: &Usua
     let norm = NormSpec::rms(if hub { 1e-6 } else { eps });
     let bias = common::bias(s, "attention_bias", false)?;
     let scale = grown(s)?.powi(2) / ((plain + turned) as f64).sqrt();
-    let latent = LatentSpec { heads, query_rank, rank, plain, turned, value, norm, bias, rope: 0, scale, growth: None };
+    let latent = LatentSpec { heads, query_rank, rank, plain, turned, value, norm, bias, rope: Some(0), scale, growth: None };
     let activation = ActivationFn::read(s, "hidden_act", ActivationFn::Silu)?;
     d.each(|l| (l.mixer, l.feed.activation) = (MixerSpec::Latent(latent.clone()), activation));
     d.ropes.push(table);

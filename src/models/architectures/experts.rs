@@ -47,7 +47,7 @@ pub(super) fn experts(s: &Settings<'_>, keys: &Counts<'_>, router: RouterSpec) -
         let text = format!("{count} experts in {} groups, of which {} are taken, do not give {used} experts", g.count, g.used);
         return Err(s.wrong(text));
     }
-    Ok(ExpertsSpec { count, used, router, layout: ExpertLayout::OneByOne, bias: Some(false), shared: None })
+    Ok(ExpertsSpec { count, used, router, layout: ExpertLayout::OneByOne, bias: Some(false), shared: None, with_dense: None })
 }
 
 /// The size of an expert.

@@ -1,20 +1,17 @@
 //! Gemma 4 (Google, 2026): Gemma 3 with larger heads in the layers that see all keys, of whose pairs a part turns, embeddings of tokens for each
-//! layer, last layers that take the keys and values of earlier ones, and a learned factor of each layer's result.
+//! layer, last layers that take the keys and values of earlier ones, and a learned factor of each layer's result. Some have experts beside the dense
+//! feed-forward parts, by the softmax of what a norm makes of the residual stream, with a learned factor of each expert's weight.
 
-use super::{common, gemma2, gemma3n};
+use super::{common, experts, gemma2, gemma3n};
 use crate::error::TensorResult;
 use crate::models::decoder::Description;
-use crate::models::decoder::description::{AttentionSpec, KeysFrom, NormSpec};
+use crate::models::decoder::description::{AttentionSpec, DenseWithExperts, ExpertLayout, KeysFrom, NormSpec, RouterSpec, Scores};
 use crate::models::rope_settings::{RopeDefaults, RopeTable};
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     common::only_hub(s)?;
     common::rope_is_said(s)?;
-    if s.flag(NONE, "enable_moe_block")?.unwrap_or(false) {
-        return Err(s.refuse(NONE, "enable_moe_block", "experts are not implemented"));
-    }
-    ["num_experts", "top_k_experts", "moe_intermediate_size"].iter().for_each(|key| s.ignore(key));
     // Between the tokens of an image only, or nowhere.
     if !s.is_null("use_bidirectional_attention") && s.text(NONE, "use_bidirectional_attention")?.is_some_and(|of| of != "vision") {
         return Err(s.refuse(NONE, "use_bidirectional_attention", "only causal attention is implemented"));
@@ -44,7 +41,33 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
     ropes(s, &mut d, &kinds)?;
     let per_layer = gemma3n::per_layer(s, norm, d.layers[0].feed.activation)?;
     d.each(|l| (l.per_layer, l.scalar) = (per_layer, true));
+    put_experts(s, &mut d)?;
     Ok(d)
+}
+
+/// Experts beside the dense parts of all layers, if there are any.
+fn put_experts(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
+    let keys = ["num_experts", "top_k_experts", "moe_intermediate_size"];
+    if !s.flag(NONE, "enable_moe_block")?.unwrap_or(false) {
+        keys.iter().for_each(|key| s.ignore(key));
+        return Ok(());
+    }
+    let router = RouterSpec { input_norm: Some(d.norm.eps), factors: true, ..RouterSpec::new(Scores::Softmax).normalised(true) };
+    let mut spec = experts::experts(s, &experts::Counts { count: &keys[..1], used: keys[1], usual: None }, router)?;
+    spec.layout = ExpertLayout::Joint;
+    spec.with_dense = Some(DenseWithExperts { expert_size: s.need(NONE, keys[2], 1 << 22)?, norm: d.norm });
+    d.each(|l| l.feed.experts = Some(spec.clone()));
+    d.names = d.names.clone().with(&[
+        ("pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
+        ("post_ffw_norm_1", "post_feedforward_layernorm_1"),
+        ("post_ffw_norm_2", "post_feedforward_layernorm_2"),
+        ("ffn_gate_inp", "router.proj"),
+        ("ffn_gate_inp.scale", "router.scale"),
+        ("ffn_down_exps.scale", "router.per_expert_scale"),
+        ("ffn_gate_up_exps.weight", "experts.gate_up_proj"),
+        ("ffn_down_exps.weight", "experts.down_proj"),
+    ]);
+    Ok(())
 }
 
 /// The heads of layer `i`: by `per_layer_config`, or else larger ones where a layer sees all keys.

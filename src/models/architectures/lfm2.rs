@@ -24,20 +24,28 @@ const LEFT_OVER: [&str; 11] = [
 ];
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    common::only_hub(s)?;
     let rope = RopeDefaults { base: 1e6, ..RopeDefaults::default() };
     let tied = s.flag(NONE, "tie_embedding")?.unwrap_or(true);
-    let usual = Usual { eps: 1e-5, eps_key: "norm_eps", kv_heads: Some(8), rope, tied, ..Usual::default() };
+    let usual = Usual { eps: 1e-5, eps_key: "norm_eps", kv_heads: Some(8), rope, tied, mixed: true, ..Usual::default() };
     let mut d = common::decoder(s, "lfm2", &usual)?;
-    let size = feed_size(s, d.layers[0].feed.size)?;
-    d.each(|l| l.feed.size = size);
+    if s.is_hub() {
+        let size = feed_size(s, d.layers[0].feed.size)?;
+        d.each(|l| l.feed.size = size);
+    } else {
+        // llama.cpp has the name of another norm for the last one.
+        d.final_norm_name = "token_embd_norm";
+    }
     let layers = d.layers.len();
     let conv = match common::layer_kinds(s, &["layer_types"], layers, &[&["full_attention"], &["conv"]])? {
         Some(kinds) => {
             s.ignore("full_attn_idxs");
             kinds.into_iter().map(|kind| kind == 1).collect()
         }
-        None => conv_layers(s, layers)?,
+        None if s.is_hub() => conv_layers(s, layers)?,
+        None => match common::attention_layers(s)? {
+            Some((_, attention)) if attention.len() == layers => attention.iter().map(|a| !a).collect(),
+            _ => return Err(s.refuse("attention.head_count_kv", NONE, &format!("want a number for each of {layers} layers"))),
+        },
     };
     convolutions(s, &mut d, &conv, 3)?;
     d.names = names_of_heads();
@@ -67,9 +75,9 @@ fn conv_layers(s: &Settings<'_>, layers: usize) -> TensorResult<Vec<bool>> {
 
 /// Convolutions in these layers; normalised heads in the others.
 pub(super) fn convolutions(s: &Settings<'_>, d: &mut Description, conv: &[bool], usual: usize) -> TensorResult<()> {
-    let taps = s.size(NONE, "conv_L_cache", 1 << 10)?.unwrap_or(usual);
+    let taps = s.size("shortconv.l_cache", "conv_L_cache", 1 << 10)?.unwrap_or(usual);
     if taps < 2 {
-        return Err(s.refuse(NONE, "conv_L_cache", "a convolution sees at least two tokens"));
+        return Err(s.refuse("shortconv.l_cache", "conv_L_cache", "a convolution sees at least two tokens"));
     }
     let bias = s.flag(NONE, "conv_bias")?.unwrap_or(false);
     let norm = d.norm;

@@ -10,12 +10,11 @@ use crate::models::decoder::names::Names;
 use crate::models::settings::{NONE, Settings};
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    common::only_hub(s)?;
-    let (width, layers) = (s.need(NONE, "hidden_size", 1 << 20)?, s.need(NONE, "num_hidden_layers", 4096)?);
-    let norm = NormSpec::rms(s.positive(NONE, "layer_norm_epsilon")?.unwrap_or(1e-5));
+    let (width, layers) = (s.need("embedding_length", "hidden_size", 1 << 20)?, s.need("block_count", "num_hidden_layers", 4096)?);
+    let norm = NormSpec::rms(s.positive("attention.layer_norm_rms_epsilon", "layer_norm_epsilon")?.unwrap_or(1e-5));
     let spec = SelectiveSpec {
-        inner: s.size(NONE, "expand", 64)?.unwrap_or(2) * width,
-        state: s.size(NONE, "state_size", 1 << 12)?.unwrap_or(16),
+        inner: mamba2::inner(s, width)?,
+        state: s.size("ssm.state_size", "state_size", 1 << 12)?.unwrap_or(16),
         rank: rank(s, "time_step_rank", width)?,
         taps: taps(s, "conv_kernel")?,
         conv_bias: s.flag(NONE, "use_conv_bias")?.unwrap_or(true),
@@ -24,7 +23,8 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         norm: None,
     };
     s.only_number(NONE, "intermediate_size", spec.inner as f64, "`expand` and `hidden_size` say how many channels there are")?;
-    let z = Sizes { width, layers, heads: 0, kv_heads: 0, head_dim: 0, feed: 0, context: mamba2::CONTEXT };
+    s.only_flag("ssm.dt_b_c_rms", NONE, false, "norms of δ, B and C are not implemented for this architecture")?;
+    let z = Sizes { width, layers, heads: 0, kv_heads: 0, head_dim: 0, feed: 0, context: mamba2::context(s)? };
     let names = Names::new(
         "backbone.",
         "layers",
@@ -92,13 +92,13 @@ fn rank(s: &Settings<'_>, key: &str, width: usize) -> TensorResult<usize> {
     match s.is_text(key) {
         true if s.text(NONE, key)? == Some("auto") => Ok(width.div_ceil(16)),
         true => Err(s.refuse(NONE, key, "want a size or auto")),
-        false => Ok(s.size(NONE, key, 1 << 16)?.unwrap_or(width.div_ceil(16))),
+        false => Ok(s.size("ssm.time_step_rank", key, 1 << 16)?.unwrap_or(width.div_ceil(16))),
     }
 }
 
 fn taps(s: &Settings<'_>, key: &str) -> TensorResult<usize> {
-    match s.size(NONE, key, 1 << 10)?.unwrap_or(4) {
-        1 => Err(s.refuse(NONE, key, "a convolution sees at least two tokens")),
+    match s.size("ssm.conv_kernel", key, 1 << 10)?.unwrap_or(4) {
+        1 => Err(s.refuse("ssm.conv_kernel", key, "a convolution sees at least two tokens")),
         taps => Ok(taps),
     }
 }

@@ -1,6 +1,5 @@
 //! Mamba 2 (Dao & Gu, 2024): x ← x + ssd(rms(x)) in every layer, and nothing else.
 
-use super::common;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::Description;
@@ -12,10 +11,9 @@ use crate::models::settings::{NONE, Settings};
 pub(super) const CONTEXT: usize = 1 << 20;
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
-    common::only_hub(s)?;
-    let width = s.need(NONE, "hidden_size", 1 << 20)?;
-    let layers = s.need(NONE, "num_hidden_layers", 4096)?;
-    let eps = s.positive(NONE, "layer_norm_epsilon")?.unwrap_or(1e-5);
+    let width = s.need("embedding_length", "hidden_size", 1 << 20)?;
+    let layers = s.need("block_count", "num_hidden_layers", 4096)?;
+    let eps = s.positive("attention.layer_norm_rms_epsilon", "layer_norm_epsilon")?.unwrap_or(1e-5);
     let bias = s.flag(NONE, "use_bias")?.unwrap_or(false);
     let keys = SsdKeys {
         heads: ("num_heads", 128),
@@ -25,12 +23,12 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         taps: ("conv_kernel", 4),
         conv_bias: "use_conv_bias",
         activation: "hidden_act",
-        inner: s.size(NONE, "expand", 64)?.unwrap_or(2) * width,
+        inner: inner(s, width)?,
     };
     let mut spec = keys.read(s)?;
     (spec.input_bias, spec.output_bias) = (bias, bias);
     spec.norm = Some(GatedNorm { eps, groups: spec.groups, gate_after: false });
-    let z = Sizes { width, layers, heads: spec.heads, kv_heads: 0, head_dim: 0, feed: 0, context: CONTEXT };
+    let z = Sizes { width, layers, heads: spec.heads, kv_heads: 0, head_dim: 0, feed: 0, context: context(s)? };
     let names = Names::new(
         "backbone.",
         "layers",
@@ -43,6 +41,19 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
         s.ignore(key);
     }
     Ok(d)
+}
+
+/// Elements of x of a model of this width.
+pub(super) fn inner(s: &Settings<'_>, width: usize) -> TensorResult<usize> {
+    if s.is_hub() { Ok(s.size(NONE, "expand", 64)?.unwrap_or(2) * width) } else { s.need("ssm.inner_size", NONE, 1 << 22) }
+}
+
+/// Positions. Files of GGUF say them, and that there are no heads and no feed-forward parts.
+pub(super) fn context(s: &Settings<'_>) -> TensorResult<usize> {
+    for key in ["feed_forward_length", "attention.head_count"] {
+        s.only_number(key, NONE, 0.0, "this architecture has none")?;
+    }
+    Ok(s.size("context_length", NONE, 1 << 24)?.unwrap_or(CONTEXT))
 }
 
 /// Keys of how Δ is drawn before training.
@@ -76,15 +87,17 @@ pub(super) struct SsdKeys {
 impl SsdKeys {
     /// The layer without biases of its matrices, norm and scales.
     pub(super) fn read(&self, s: &Settings<'_>) -> TensorResult<SsdSpec> {
-        let size = |(key, usual): (&str, usize)| -> TensorResult<usize> { Ok(s.size(NONE, key, 1 << 16)?.unwrap_or(usual)) };
-        let heads = size(self.heads)?;
+        let size = |gguf: &str, (key, usual): (&str, usize)| -> TensorResult<usize> { Ok(s.size(gguf, key, 1 << 16)?.unwrap_or(usual)) };
+        let heads = size("ssm.time_step_rank", self.heads)?;
         // The size may be "auto".
         let head_dim = match s.is_text(self.head_dim.0) {
+            _ if !s.is_hub() => self.inner / heads,
             true if s.text(NONE, self.head_dim.0)? == Some("auto") => self.inner / heads,
             true => return Err(s.refuse(NONE, self.head_dim.0, "want a size or auto")),
-            false => size(self.head_dim)?,
+            false => size(NONE, self.head_dim)?,
         };
-        let (groups, state, taps) = (size(self.groups)?, size(self.state)?, size(self.taps)?);
+        let (groups, state, taps) =
+            (size("ssm.group_count", self.groups)?, size("ssm.state_size", self.state)?, size("ssm.conv_kernel", self.taps)?);
         if heads * head_dim != self.inner || heads % groups != 0 || taps < 2 {
             let (inner, sizes) = (self.inner, s.sizes());
             let message =

@@ -36,6 +36,7 @@ mod granite_swa;
 mod granitemoe;
 mod helium;
 mod hunyuan;
+mod kimi_linear;
 mod lfm2;
 mod lfm2_moe;
 mod lfm3;
@@ -53,6 +54,7 @@ mod nemotron;
 mod nemotron_h;
 mod olmo;
 mod olmo2;
+mod olmo_hybrid;
 mod olmoe;
 mod opt;
 mod phi;
@@ -153,9 +155,11 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture::new(&["lfm2"], lfm2::describe),
     Architecture::new(&["lfm2_moe"], lfm2_moe::describe),
     Architecture::new(&["lfm3"], lfm3::describe),
-    Architecture::new(&["qwen3_5_text"], qwen3_5::describe),
-    Architecture::new(&["qwen3_5_moe_text"], qwen3_5::describe_moe),
-    Architecture::new(&["qwen3_next"], qwen3_5::describe_next),
+    Architecture::new(&["qwen3_5_text", "qwen35"], qwen3_5::describe),
+    Architecture::new(&["qwen3_5_moe_text", "qwen35moe"], qwen3_5::describe_moe),
+    Architecture::new(&["qwen3_next", "qwen3next"], qwen3_5::describe_next),
+    Architecture::new(&["olmo_hybrid"], olmo_hybrid::describe),
+    Architecture::new(&["kimi_linear"], kimi_linear::describe),
     Architecture::new(&["mamba"], mamba::describe),
     Architecture::new(&["jamba"], mamba::describe_jamba),
     Architecture::new(&["mamba2"], mamba2::describe),

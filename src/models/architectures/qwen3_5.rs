@@ -5,7 +5,9 @@ use super::common::{self, Usual};
 use super::{experts, qwen_moe};
 use crate::error::TensorResult;
 use crate::models::decoder::Description;
-use crate::models::decoder::description::{DeltaSpec, Gate, MixerSpec, NormSpec, QkNorm, QkNormOf, RouterSpec, Scores, SharedSpec};
+use crate::models::decoder::description::{
+    DeltaInputs, DeltaSpec, Gate, MixerSpec, NormSpec, QkNorm, QkNormOf, RouterSpec, Scores, SharedSpec,
+};
 use crate::models::decoder::names::Names;
 use crate::models::rope_settings::RopeDefaults;
 use crate::models::settings::{NONE, Settings};
@@ -27,7 +29,7 @@ pub(super) fn describe_next(s: &Settings<'_>) -> TensorResult<Description> {
     let step = s.size(NONE, "decoder_sparse_step", 4096)?.unwrap_or(1);
     let dense = s.numbers("mlp_only_layers")?.unwrap_or_default();
     let normalised = s.flag(NONE, "norm_topk_prob")?.unwrap_or(true);
-    if s.number(NONE, "num_experts")? == Some(0.0) {
+    if s.number("expert_count", "num_experts")? == Some(0.0) {
         ["moe_intermediate_size", "shared_expert_intermediate_size", "num_experts_per_tok"].iter().for_each(|key| s.ignore(key));
         return Ok(d);
     }
@@ -44,7 +46,12 @@ fn put_experts(
     sparse: impl Fn(usize) -> bool,
 ) -> TensorResult<()> {
     let mut spec = experts::experts(s, &experts::counts(usual), RouterSpec::new(Scores::Softmax).normalised(normalised))?;
-    let shared = s.size(NONE, "shared_expert_intermediate_size", 1 << 22)?.unwrap_or(512);
+    let shared = s.size("expert_shared_feed_forward_length", "shared_expert_intermediate_size", 1 << 22)?;
+    let shared = match shared {
+        Some(shared) => shared,
+        None if s.is_hub() => 512,
+        None => return Err(s.refuse("expert_shared_feed_forward_length", NONE, "the size of the shared expert has to be said")),
+    };
     spec.shared = Some(SharedSpec { size: shared, gated: true, mean: false });
     let size = experts::size(s, "moe_intermediate_size", 512)?;
     experts::put(d, &spec, size, sparse);
@@ -53,9 +60,13 @@ fn put_experts(
 }
 
 fn hybrid(s: &Settings<'_>, architecture: &'static str, kv_heads: usize, joint: bool) -> TensorResult<Description> {
-    common::only_hub(s)?;
+    let hub = s.is_hub();
     let rope = RopeDefaults { part: Some(0.25), ..RopeDefaults::default() };
-    let mut d = common::decoder(s, architecture, &Usual { kv_heads: Some(kv_heads), head_dim: Some(256), rope, ..Usual::default() })?;
+    let mut d = common::decoder(
+        s,
+        architecture,
+        &Usual { kv_heads: Some(kv_heads), head_dim: Some(256), rope, experts: true, ..Usual::default() },
+    )?;
     // Which pairs turn with the rows and columns of an image; those of a text turn with its positions.
     ["mrope_section", "mrope_interleaved"].iter().for_each(|key| s.ignore(&format!("rope_parameters.{key}")));
     let of_heads = NormSpec { plus_one: false, ..d.norm };
@@ -67,27 +78,39 @@ fn hybrid(s: &Settings<'_>, architecture: &'static str, kv_heads: usize, joint: 
         (a.qkv_bias, a.output_bias) = (bias, bias);
         a.gate = Some(Gate::Element);
     });
-    let size = |key: &str, usual: usize| -> TensorResult<usize> { Ok(s.size(NONE, key, 1 << 14)?.unwrap_or(usual)) };
+    // As long as the pairs of rows and columns turn alike, which they do in a text.
+    s.by_layer("rope.dimension_sections")?;
+    let size = |gguf: &str, key: &str, usual: usize| -> TensorResult<usize> {
+        if hub { Ok(s.size(NONE, key, 1 << 14)?.unwrap_or(usual)) } else { s.need(gguf, NONE, 1 << 14) }
+    };
+    let value_heads = size("ssm.time_step_rank", "linear_num_value_heads", 32)?;
+    let inner = if hub { None } else { Some(s.need("ssm.inner_size", NONE, 1 << 22)?) };
     let spec = DeltaSpec {
-        key_heads: size("linear_num_key_heads", 16)?,
-        value_heads: size("linear_num_value_heads", 32)?,
-        key_dim: size("linear_key_head_dim", 128)?,
-        value_dim: size("linear_value_head_dim", 128)?,
-        taps: size("linear_conv_kernel_dim", 4)?,
+        key_heads: size("ssm.group_count", "linear_num_key_heads", 16)?,
+        value_heads,
+        key_dim: size("ssm.state_size", "linear_key_head_dim", 128)?,
+        value_dim: inner.map_or_else(|| size(NONE, "linear_value_head_dim", 128), |all| Ok(all / value_heads))?,
+        taps: size("ssm.conv_kernel", "linear_conv_kernel_dim", 4)?,
         activation: d.layers[0].feed.activation,
         norm: of_heads,
-        joint,
+        inputs: match joint {
+            true if hub => DeltaInputs::Joint,
+            true => DeltaInputs::JointScales,
+            false => DeltaInputs::JointQkv,
+        },
+        spread: !hub && !joint,
+        beta_scale: 1.0,
     };
-    if spec.value_heads % spec.key_heads != 0 || spec.taps < 2 {
+    if spec.value_heads % spec.key_heads != 0 || spec.taps < 2 || inner.is_some_and(|all| all % value_heads != 0) {
         return Err(s.wrong(format!("the sizes of linear attention do not fit together ({})", s.sizes())));
     }
-    let interval = s.size(NONE, "full_attention_interval", 4096)?.unwrap_or(4);
+    let interval = s.size("full_attention_interval", "full_attention_interval", 4096)?.unwrap_or(4);
     let kinds = common::layer_kinds(s, &["layer_types"], d.layers.len(), &[&["full_attention"], &["linear_attention"]])?;
     let kinds: Vec<usize> = kinds.unwrap_or_else(|| (1..=d.layers.len()).map(|i| usize::from(i % interval != 0)).collect());
     for (l, _) in d.layers.iter_mut().zip(kinds).filter(|(_, kind)| *kind == 1) {
         l.mixer = MixerSpec::Delta(spec.clone());
     }
-    d.names = Names::llama().with(&[
+    d.names = Names::llama().in_gguf(&[("ffn_norm", "post_attention_norm")]).with(&[
         ("attn_qkv", "linear_attn.in_proj_qkv"),
         ("attn_gate", "linear_attn.in_proj_z"),
         ("ssm_beta", "linear_attn.in_proj_b"),

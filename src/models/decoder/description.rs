@@ -96,6 +96,7 @@ pub(crate) enum MixerSpec {
     Attention(AttentionSpec),
     ShortConv(ShortConvSpec),
     Delta(DeltaSpec),
+    DeltaByRow(DeltaByRowSpec),
     Ssd(SsdSpec),
     Selective(SelectiveSpec),
     /// Attention and a state space layer beside each other.
@@ -109,7 +110,7 @@ impl MixerSpec {
         match self {
             MixerSpec::Attention(a) => Some(a),
             MixerSpec::Beside(b) => Some(&b.attention),
-            MixerSpec::Latent(_) | MixerSpec::ShortConv(_) | MixerSpec::Delta(_) | MixerSpec::Ssd(_) | MixerSpec::Selective(_) => None,
+            _ => None,
         }
     }
     /// As [`MixerSpec::attention`], to be changed.
@@ -117,7 +118,7 @@ impl MixerSpec {
         match self {
             MixerSpec::Attention(a) => Some(a),
             MixerSpec::Beside(b) => Some(&mut b.attention),
-            MixerSpec::Latent(_) | MixerSpec::ShortConv(_) | MixerSpec::Delta(_) | MixerSpec::Ssd(_) | MixerSpec::Selective(_) => None,
+            _ => None,
         }
     }
 }
@@ -265,7 +266,8 @@ pub(crate) struct LatentSpec {
     pub norm: NormSpec,
     /// Whether the matrices of d inputs, and the output matrix, have biases.
     pub bias: Option<bool>,
-    pub rope: usize,
+    /// Which of the description's rotations turns the second parts; none where positions are not turned.
+    pub rope: Option<usize>,
     /// What scores are multiplied with.
     pub scale: f64,
     /// The rotation whose growth alone multiplies the queries.
@@ -336,8 +338,37 @@ pub(crate) struct DeltaSpec {
     pub activation: ActivationFn,
     /// The norm of each head's result.
     pub norm: NormSpec,
-    /// Whether the matrices of q, k, v and z are one, as are those of β and α: for each key head its q, k, all its v and all its z.
-    pub joint: bool,
+    pub inputs: DeltaInputs,
+    /// Whether the heads of values that share a key are not next to each other, but as many apart as there are keys.
+    pub spread: bool,
+    /// What β = σ(…) is multiplied with: with 2, what a key finds can be turned round.
+    pub beta_scale: f64,
+}
+
+/// How the matrices of q, k, v, z, β and α are stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum DeltaInputs {
+    /// One each, and a convolution each for q, k and v.
+    Separate,
+    /// One of q, k and v, one of each of the others.
+    JointQkv,
+    /// One of q, k, v and z: for each key head its q, k, all its v and all its z; one of β and α alike.
+    Joint,
+    /// One of q, k and v, one of z, and one of β and α as in `Joint`, as GGUF's converter splits these.
+    JointScales,
+}
+
+/// A delta rule whose state decays by rows, before its weights are read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DeltaByRowSpec {
+    pub heads: usize,
+    /// Size of a key and of a value, and rank of the matrices of decays and gates.
+    pub head_dim: usize,
+    /// Tokens that the convolution sees.
+    pub taps: usize,
+    pub activation: ActivationFn,
+    /// The norm of each head's result.
+    pub norm: NormSpec,
 }
 
 /// A state space layer, before its weights are read.
@@ -453,6 +484,18 @@ pub(crate) struct ExpertsSpec {
     pub bias: Option<bool>,
     /// Experts that every token takes, as one part.
     pub shared: Option<SharedSpec>,
+    /// A dense part with an input of its own beside the experts.
+    pub with_dense: Option<DenseWithExperts>,
+}
+
+/// A dense feed-forward part beside experts, norm₁(dense(h)) + norm₂(experts(norm(x))): h is x behind the norm of the layer's feed-forward part, and
+/// the router reads x itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct DenseWithExperts {
+    /// The size of an expert; the dense part has that of the layer.
+    pub expert_size: usize,
+    /// The three norms.
+    pub norm: NormSpec,
 }
 
 /// How the Hub's folders have the experts' matrices; GGUF has one tensor for all gates, one for all ups and one for all downs.
@@ -497,6 +540,10 @@ pub(crate) struct RouterSpec {
     pub to_input: bool,
     /// ε of the choice by SparseMixer (Liu et al., 2023), which takes the place of the rest.
     pub sparse_mixer: Option<f64>,
+    /// ε of the RMS norm of the input, times a learned factor of each component and 1/√d.
+    pub input_norm: Option<f64>,
+    /// Whether the weight of each expert has a learned factor, behind the divisor.
+    pub factors: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -533,6 +580,8 @@ impl RouterSpec {
             scale: 1.0,
             to_input: false,
             sparse_mixer: None,
+            input_norm: None,
+            factors: false,
         }
     }
 

@@ -69,8 +69,13 @@ impl Experts {
 
     /// `[B,T,d]` to `[B,T,d]`.
     pub fn forward(&self, h: &Tensor) -> TensorResult<Tensor> {
+        self.forward_by(h, h)
+    }
+
+    /// As [`Experts::forward`], where the router reads `by`.
+    pub fn forward_by(&self, h: &Tensor, by: &Tensor) -> TensorResult<Tensor> {
         let x = h.flatten(0, 1)?; // [T, d], of all texts
-        let (weights, ids) = self.router.choose(&x)?;
+        let (weights, ids) = self.router.choose(&by.flatten(0, 1)?)?;
         let weights = weights.unsqueeze(-1)?; // [T, k, 1]
         let input = if self.router.to_input() { x.unsqueeze(1)?.mul(&weights)?.cast(x.dtype())? } else { x.clone() };
         let up = self.up.forward(&input, &ids)?;

@@ -1,6 +1,7 @@
-//! The feed-forward part of a layer: one, or experts.
+//! The feed-forward part of a layer: one, experts, or both.
 
 use super::dense::{DENSE, Dense};
+use super::dense_and_experts::DenseAndExperts;
 use super::description::FeedSpec;
 use super::experts::Experts;
 use super::norm::Norm;
@@ -14,22 +15,27 @@ use crate::tensor::Tensor;
 pub(crate) enum Feed {
     Dense(Box<Dense>),
     Experts(Box<Experts>),
+    Both(Box<DenseAndExperts>),
 }
 
 impl Feed {
     /// Reads the weights of layer `i`.
     pub fn load(w: &Tensors<'_>, i: usize, spec: &FeedSpec, width: usize) -> TensorResult<Feed> {
         match &spec.experts {
-            Some(experts) => Ok(Feed::Experts(Box::new(Experts::load(w, i, spec, experts, width)?))),
+            Some(experts) => match experts.with_dense {
+                Some(with_dense) => Ok(Feed::Both(Box::new(DenseAndExperts::load(w, i, spec, experts, with_dense, width)?))),
+                None => Ok(Feed::Experts(Box::new(Experts::load(w, i, spec, experts, width)?))),
+            },
             None => Ok(Feed::Dense(Box::new(Dense::load(w, i, DENSE, spec, width)?))),
         }
     }
 
-    /// `[B,T,d]` to `[B,T,d]`.
-    pub fn forward(&self, h: &Tensor) -> TensorResult<Tensor> {
+    /// `[B,T,d]` to `[B,T,d]`, of `x` behind the layer's norm.
+    pub fn forward(&self, h: &Tensor, x: &Tensor) -> TensorResult<Tensor> {
         match self {
             Feed::Dense(dense) => dense.forward(h),
             Feed::Experts(experts) => experts.forward(h),
+            Feed::Both(both) => both.forward(h, x),
         }
     }
 
@@ -37,6 +43,7 @@ impl Feed {
         match self {
             Feed::Dense(dense) => Some(&**dense),
             Feed::Experts(experts) => experts.shared(),
+            Feed::Both(both) => Some(&both.dense),
         }
     }
 
@@ -50,13 +57,17 @@ impl Feed {
         let dense = match self {
             Feed::Dense(dense) => Some(&mut **dense),
             Feed::Experts(experts) => experts.shared_mut(),
+            Feed::Both(both) => Some(&mut both.dense),
         };
         dense.into_iter().flat_map(Dense::projections_mut)
     }
 
     /// The norms.
-    pub fn norms(&self) -> impl Iterator<Item = &Norm> {
-        self.dense().into_iter().filter_map(Dense::norm)
+    pub fn norms(&self) -> Vec<&Norm> {
+        match self {
+            Feed::Both(both) => both.norms().collect(),
+            _ => self.dense().into_iter().filter_map(Dense::norm).collect(),
+        }
     }
 
     /// What is neither a linear layer nor a norm.
@@ -64,6 +75,7 @@ impl Feed {
         match self {
             Feed::Dense(_) => Vec::new(),
             Feed::Experts(experts) => experts.others(),
+            Feed::Both(both) => both.experts.others(),
         }
     }
 
@@ -72,6 +84,7 @@ impl Feed {
         match self {
             Feed::Dense(_) => 0,
             Feed::Experts(experts) => experts.unread_bytes(),
+            Feed::Both(both) => both.experts.unread_bytes(),
         }
     }
 }

@@ -2,12 +2,14 @@
 
 mod altup;
 mod dense;
+mod dense_and_experts;
 pub(crate) mod description;
 mod experts;
 pub(crate) mod feed;
 pub(crate) mod mixers;
 pub(crate) mod names;
 pub(crate) mod norm;
+pub(crate) mod part;
 mod per_layer;
 pub(crate) mod rope;
 mod router;
@@ -27,6 +29,7 @@ use description::{Flow, HeadSpec, LayerSpec, NormSpec};
 use feed::Feed;
 use mixers::Mixer;
 use norm::Norm;
+use part::Part;
 use per_layer::{PerLayerInput, PerLayerTable};
 use rope::Rope;
 use std::sync::Arc;
@@ -38,14 +41,13 @@ const PADDING: usize = 512;
 pub struct Decoder {
     shape: ModelShape,
     description: Description,
-    tokens: Tensor,            // [V, d]
-    positions: Option<Tensor>, // [context, d]
-    embed_norm: Option<Norm>,
+    /// What stands around the layers; `None` in a part whose layers lie behind another part.
+    ends: Option<Ends>,
     per_layer: Option<PerLayerTable>,
     altup: Option<AltUpEnds>,
+    /// The number of the first of `layers`.
+    first: usize,
     layers: Vec<DecoderLayer>,
-    norm: Option<Norm>,
-    head: Projection, // d → V
     ropes: Vec<Rope>,
     /// Linear biases of keys' positions, `[1,H,1,keys]`.
     biases: Option<Tensor>,
@@ -53,6 +55,15 @@ pub struct Decoder {
     reordered: Option<usize>,
     /// Whether the Hub's matrices are `[in,out]`.
     transposed: bool,
+}
+
+/// What stands before the first layer and behind the last.
+struct Ends {
+    tokens: Tensor,            // [V, d]
+    positions: Option<Tensor>, // [context, d]
+    embed_norm: Option<Norm>,
+    norm: Option<Norm>,
+    head: Projection, // d → V
 }
 
 /// A layer with its weights.
@@ -102,18 +113,54 @@ impl Decoder {
         Ok(decoder)
     }
 
+    /// Reads the weights of a part of the model alone. That tensors are left over, or settings not asked for, is for the part with the ends to find.
+    ///
+    /// # Errors
+    /// As for [`Decoder::load`]; [`TensorError::Unsupported`] where layers read more of each other than the residual stream.
+    pub(crate) fn load_part(d: Description, s: &Settings<'_>, weights: &Weights, dtype: DType, part: &Part) -> TensorResult<Decoder> {
+        if d.layers.iter().any(|l| l.per_layer.is_some() || l.altup.is_some()) {
+            return Err(TensorError::Unsupported(format!(
+                "{}: every layer reads the tokens: its layers must be in one place",
+                d.architecture
+            )));
+        }
+        let (names, width) = (d.names.clone(), d.width);
+        let w = Tensors::new(weights, s, &names, dtype);
+        let decoder = Decoder::read_part(d, &w, dtype, part)?;
+        let far =
+            |(i, l): (usize, &LayerCache)| matches!(l, LayerCache::OfLayer(of) if part.layers.contains(&i) != part.layers.contains(of));
+        if let Some(i) = decoder.shape.cache.iter().enumerate().position(far) {
+            let m = format!("layer {i} reads the keys of a layer in another part ({width} wide): distribute the layers otherwise");
+            return Err(TensorError::Unsupported(m));
+        }
+        if part.ends {
+            s.finish()?;
+            let (unused, left_out) = (decoder.description.unused, &decoder.description.left_out);
+            let left: Vec<String> = w.left(unused, left_out).into_iter().filter(|name| part.has(name)).collect();
+            if let Some(name) = left.first() {
+                return Err(TensorError::Unsupported(format!(
+                    "the tensor `{name}` has no place in the model that {} describes",
+                    weights.file()
+                )));
+            }
+        }
+        Ok(decoder)
+    }
+
     /// Reads the weights from `w`, which records what was asked for.
     pub(crate) fn read(d: Description, w: &Tensors<'_>, dtype: DType) -> TensorResult<Decoder> {
+        let all = Part { layers: 0..d.layers.len(), ends: true };
+        Decoder::read_part(d, w, dtype, &all)
+    }
+
+    fn read_part(d: Description, w: &Tensors<'_>, dtype: DType, part: &Part) -> TensorResult<Decoder> {
         let width = d.width;
-        let tokens = w.embedding(width)?;
-        let positions = d.embed.positions.map(|p| w.tensor("position_embd.weight", &[d.context + p.offset, width]));
-        let layers = d.layers.iter().enumerate().map(|(i, l)| DecoderLayer::load(w, i, l, width)).collect::<TensorResult<Vec<_>>>()?;
+        let ends = part.ends.then(|| Ends::load(&d, w)).transpose()?;
+        let own = d.layers.iter().enumerate().filter(|(i, _)| part.layers.contains(i));
+        let layers = own.map(|(i, l)| DecoderLayer::load(w, i, l, width)).collect::<TensorResult<Vec<_>>>()?;
         let first = d.layers.first();
         let per_layer = first.and_then(|l| l.per_layer).map(|s| PerLayerTable::load(w, s, d.layers.len(), width)).transpose()?;
         let altup = first.and_then(|l| l.altup).map(|s| AltUpEnds::load(w, s, width)).transpose()?;
-        let head = w.head(&tokens, d.head.tied, d.head.bias)?;
-        let embed_norm = Norm::load_if(w, "token_embd_norm", d.embed.norm, width)?;
-        let norm = Norm::load_if(w, d.final_norm_name, d.final_norm.then_some(d.norm), width)?;
         // Llama 3's scaling, worked out by GGUF's converter: one divisor per pair.
         let mut tables = d.ropes.clone();
         if let Some(table) = tables.first_mut().filter(|_| !w.is_hub() && w.has("rope_freqs.weight")) {
@@ -128,36 +175,84 @@ impl Decoder {
         let cache: Vec<LayerCache> = d.layers.iter().map(|l| mixers::cache(l, width, dtype)).collect();
         let shape = ModelShape {
             architecture: d.architecture,
-            layers: layers.len(),
+            layers: d.layers.len(),
             kv_heads: d.kv_heads,
             head_dim: d.head_dim,
             width,
-            vocab: tokens.dims()[0],
+            vocab: ends.as_ref().map_or(0, |e| e.tokens.dims()[0]),
             context,
             dtype,
             cache: cache.into(),
+            places: Arc::default(),
         };
         // A cache has room for the padding of its last chunk.
         let alibi = d.layers.iter().find_map(|l| l.mixer.attention()?.alibi.as_ref());
         let biases = alibi.map(|a| scores::alibi(a, context + PADDING, w.device())).transpose()?;
         let reordered = d.ropes.first().filter(|r| r.reordered && !w.is_hub()).map(|_| shape.head_dim);
-        let (positions, transposed) = (positions.transpose()?, d.names.transposed);
-        Ok(Decoder {
-            shape,
-            tokens,
-            positions,
-            embed_norm,
+        let transposed = d.names.transposed;
+        let first = part.layers.start;
+        Ok(Decoder { shape, ends, per_layer, altup, first, layers, ropes, biases, reordered, transposed, description: d })
+    }
+
+    fn ends(&self) -> TensorResult<&Ends> {
+        self.ends.as_ref().ok_or_else(|| TensorError::Internal("a part of a model without its ends".into()))
+    }
+
+    /// What the first layer reads, `[B,T,d]`, the tokens where the pass has them, and T.
+    fn embed(&self, pass: &Pass<'_>, cache: &KvCache) -> TensorResult<(Tensor, Option<Tensor>, usize)> {
+        let (embed, ends) = (&self.description.embed, self.ends()?);
+        let mut ids = None;
+        let (mut x, t) = pass.embed(self.shape.dtype, |tokens| {
+            ids = Some(tokens.clone());
+            let rows = ends.tokens.embedding(tokens)?;
+            embed.scale.map_or_else(|| Ok(rows.clone()), |scale| rows.mul(scale as f32))
+        })?;
+        if let (Some(table), Some(p)) = (&ends.positions, embed.positions) {
+            let rows = match pass.positions {
+                Some(positions) if p.offset == 0 => table.embedding(positions)?,
+                Some(positions) => table.narrow(0, p.offset, self.shape.context)?.contiguous()?.embedding(positions)?,
+                None => table.narrow(0, cache.len() + p.offset, t)?,
+            };
+            x = x.add(&rows.cast(self.shape.dtype)?)?;
+        }
+        Ok((normed(ends.embed_norm.as_ref(), &x)?, ids, t))
+    }
+
+    /// The residual stream behind this part's layers, from that before them, of t positions. The cache does not advance.
+    fn run_layers(&self, x: Tensor, t: usize, per_layer: Option<Tensor>, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<Tensor> {
+        let ropes = self.ropes.iter().map(|r| r.at(pass, cache.len(), t)).collect::<TensorResult<Vec<_>>>()?;
+        let context = Context {
+            ropes: ropes.into(),
+            mask: pass.mask.cloned(),
+            biases: self.biases.clone(),
+            kv_len: cache.valid(t),
+            causal: true,
             per_layer,
-            altup,
-            layers,
-            norm,
-            head,
-            ropes,
-            biases,
-            reordered,
-            transposed,
-            description: d,
-        })
+        };
+        block::run(&self.layers, self.first, x, &context, pass, cache)
+    }
+
+    /// As the first part of a model: the residual stream behind its layers, and T.
+    pub(crate) fn begin(&self, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<(Tensor, usize)> {
+        let (x, _, t) = self.embed(pass, cache)?;
+        Ok((self.run_layers(x, t, None, pass, cache)?, t))
+    }
+
+    /// As a later part: the residual stream behind its layers from that before them, `[B,T,d]`.
+    pub(crate) fn go_on(&self, x: Tensor, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<Tensor> {
+        let t = x.dims().get(1).copied().unwrap_or(0);
+        self.run_layers(x, t, None, pass, cache)
+    }
+}
+
+impl Ends {
+    fn load(d: &Description, w: &Tensors<'_>) -> TensorResult<Ends> {
+        let tokens = w.embedding(d.width)?;
+        let positions = d.embed.positions.map(|p| w.tensor("position_embd.weight", &[d.context + p.offset, d.width])).transpose()?;
+        let head = w.head(&tokens, d.head.tied, d.head.bias)?;
+        let embed_norm = Norm::load_if(w, "token_embd_norm", d.embed.norm, d.width)?;
+        let norm = Norm::load_if(w, d.final_norm_name, d.final_norm.then_some(d.norm), d.width)?;
+        Ok(Ends { tokens, positions, embed_norm, norm, head })
     }
 }
 
@@ -228,8 +323,8 @@ impl Block for DecoderLayer {
             let y = self.mixer.as_ref().map_or_else(|| Ok(h.clone()), |m| m.forward(i, h, context, cache))?;
             self.added(y, self.attention_post_norm.as_ref())
         };
-        let feed = |h: &Tensor| {
-            let y = self.feed.as_ref().map_or_else(|| Ok(h.clone()), |f| f.forward(h))?;
+        let feed = |h: &Tensor, x: &Tensor| {
+            let y = self.feed.as_ref().map_or_else(|| Ok(h.clone()), |f| f.forward(h, x))?;
             let y = self.feed_scale.map_or_else(|| Ok(y.clone()), |by| y.mul(by))?;
             self.added(y, self.feed_post_norm.as_ref())
         };
@@ -238,7 +333,7 @@ impl Block for DecoderLayer {
             let x = &predictions[altup.active()];
             let h = normed(first, x)?;
             let x = x.add(&mixer(&h)?)?.add(&altup.laurel(&h)?)?.mul(std::f32::consts::FRAC_1_SQRT_2)?;
-            let x = x.add(&feed(&normed(second, &x)?)?)?;
+            let x = x.add(&feed(&normed(second, &x)?, &x)?)?;
             let mut copies = altup.correct(&predictions, &x)?;
             if let Some(more) = self.of_tokens(i, &altup.seen(&copies)?, context)? {
                 copies.iter_mut().skip(1).try_for_each(|copy| copy.add(&more).map(|sum| *copy = sum))?;
@@ -248,24 +343,24 @@ impl Block for DecoderLayer {
         let x = match self.flow {
             Flow::Sequential => {
                 let x = x.add(&mixer(&normed(first, x)?)?)?;
-                x.add(&feed(&normed(second, &x)?)?)
+                x.add(&feed(&normed(second, &x)?, &x)?)
             }
             Flow::FromNorms => {
                 let h = normed(first, x)?;
                 let h = normed(second, &h.add(&mixer(&h)?)?)?;
-                h.add(&feed(&h)?)
+                h.add(&feed(&h, &h)?)
             }
             Flow::NormedSums => {
                 let x = normed(first, &x.add(&mixer(x)?)?)?;
-                normed(second, &x.add(&feed(&x)?)?)
+                normed(second, &x.add(&feed(&x, &x)?)?)
             }
             Flow::Parallel => {
                 let h = normed(first, x)?;
                 let h2 = if second.is_some() { normed(second, x)? } else { h.clone() };
-                x.add(&mixer(&h)?)?.add(&feed(&h2)?)
+                x.add(&mixer(&h)?)?.add(&feed(&h2, x)?)
             }
             Flow::MixerOnly => x.add(&mixer(&normed(first, x)?)?),
-            Flow::FeedOnly => x.add(&feed(&normed(second, x)?)?),
+            Flow::FeedOnly => x.add(&feed(&normed(second, x)?, x)?),
         }?;
         let x = match self.of_tokens(i, &x, context)? {
             Some(more) => x.add(&more)?,
@@ -290,44 +385,21 @@ impl Model for Decoder {
     }
 
     fn forward(&self, pass: &mut Pass<'_>, cache: &mut KvCache) -> TensorResult<Tensor> {
-        let embed = &self.description.embed;
-        let mut ids = None;
-        let (mut x, t) = pass.embed(self.shape.dtype, |tokens| {
-            ids = Some(tokens.clone());
-            let rows = self.tokens.embedding(tokens)?;
-            embed.scale.map_or_else(|| Ok(rows.clone()), |scale| rows.mul(scale as f32))
-        })?; // [B, T, d]
-        if let (Some(table), Some(p)) = (&self.positions, embed.positions) {
-            let rows = match pass.positions {
-                Some(positions) if p.offset == 0 => table.embedding(positions)?,
-                Some(positions) => table.narrow(0, p.offset, self.shape.context)?.contiguous()?.embedding(positions)?,
-                None => table.narrow(0, cache.len() + p.offset, t)?,
-            };
-            x = x.add(&rows.cast(self.shape.dtype)?)?;
-        }
-        let x = normed(self.embed_norm.as_ref(), &x)?;
-        let ropes = self.ropes.iter().map(|r| r.at(pass, cache.len(), t)).collect::<TensorResult<Vec<_>>>()?;
-        let context = Context {
-            ropes: ropes.into(),
-            mask: pass.mask.cloned(),
-            biases: self.biases.clone(),
-            kv_len: cache.valid(t),
-            causal: true,
-            per_layer: self.per_layer.as_ref().map(|table| table.parts(ids.as_ref(), &x)).transpose()?,
-        };
+        let (x, ids, t) = self.embed(pass, cache)?;
+        let per_layer = self.per_layer.as_ref().map(|table| table.parts(ids.as_ref(), &x)).transpose()?;
         let x = self.altup.as_ref().map_or_else(|| Ok(x.clone()), |altup| altup.copies(&x))?;
-        let x = block::run(&self.layers, x, &context, pass, cache)?;
+        let x = self.run_layers(x, t, per_layer, pass, cache)?;
         cache.advance(t);
         self.altup.as_ref().map_or_else(|| Ok(x.clone()), |altup| altup.join(&x))
     }
 
     fn norm(&self, residual: &Tensor) -> TensorResult<Tensor> {
-        normed(self.norm.as_ref(), residual)
+        normed(self.ends()?.norm.as_ref(), residual)
     }
 
     fn head(&self, normed: &Tensor) -> TensorResult<Tensor> {
         let HeadSpec { scale, softcap, .. } = self.description.head;
-        let mut logits = self.head.forward(normed)?.cast(DType::F32)?;
+        let mut logits = self.ends()?.head.forward(normed)?.cast(DType::F32)?;
         if let Some(scale) = scale {
             logits = logits.mul(scale as f32)?;
         }
@@ -346,9 +418,12 @@ impl Model for Decoder {
     }
 
     fn weights(&self) -> Vec<&Tensor> {
-        let mut all: Vec<&Tensor> = self.norm.iter().flat_map(Norm::weights).collect();
-        all.push(&self.head.weight);
-        all.extend(self.head.bias.iter().chain(self.embed_norm.iter().flat_map(Norm::weights)));
+        let mut all: Vec<&Tensor> = Vec::new();
+        if let Some(ends) = &self.ends {
+            all.extend(ends.norm.iter().flat_map(Norm::weights));
+            all.push(&ends.head.weight);
+            all.extend(ends.head.bias.iter().chain(ends.embed_norm.iter().flat_map(Norm::weights)));
+        }
         all.extend(self.per_layer.iter().flat_map(PerLayerTable::weights).chain(self.altup.iter().flat_map(AltUpEnds::weights)));
         all.extend(self.layers.iter().flat_map(DecoderLayer::weights));
         all
@@ -361,7 +436,7 @@ impl Model for Decoder {
     fn layers(&mut self) -> Vec<Layer<'_>> {
         let (names, reordered, transposed) = (&self.description.names, self.reordered, self.transposed);
         let mut all = Vec::new();
-        for (i, l) in self.layers.iter_mut().enumerate() {
+        for (i, l) in (self.first..).zip(&mut self.layers) {
             let mixer = l.mixer.iter_mut().flat_map(Mixer::projections_mut);
             let more = l.per_layer.iter_mut().flat_map(PerLayerInput::projections_mut);
             let more = more.chain(l.altup.iter_mut().flat_map(AltUp::projections_mut));

@@ -13,6 +13,8 @@ pub(crate) struct Names {
     top: Vec<(&'static str, &'static str)>,
     /// Parts of layers that an architecture's GGUF files call otherwise.
     gguf: &'static [(&'static str, &'static str)],
+    /// Words of the Hub's names, and what some files have in their place.
+    spellings: &'static [(&'static str, &'static str)],
     /// Whether matrices of layers are `[in,out]` on the Hub.
     pub transposed: bool,
 }
@@ -25,7 +27,7 @@ impl Names {
         top: &[(&'static str, &'static str)],
         parts: &[(&'static str, &'static str)],
     ) -> Names {
-        Names { prefix, layers, parts: parts.to_vec(), top: top.to_vec(), gguf: &[], transposed: false }
+        Names { prefix, layers, parts: parts.to_vec(), top: top.to_vec(), gguf: &[], spellings: &[], transposed: false }
     }
 
     /// The names that most models since Llama have.
@@ -74,6 +76,16 @@ impl Names {
     /// The same names, of which GGUF files have these parts of layers under others.
     pub fn in_gguf(self, parts: &'static [(&'static str, &'static str)]) -> Names {
         Names { gguf: parts, ..self }
+    }
+
+    /// The same names, of which some of the Hub's files spell a word otherwise.
+    pub fn also_spelled(self, words: &'static [(&'static str, &'static str)]) -> Names {
+        Names { spellings: words, ..self }
+    }
+
+    /// The other spellings of a whole name of the Hub.
+    pub fn spelled<'n>(&'n self, name: &'n str) -> impl Iterator<Item = String> + 'n {
+        self.spellings.iter().filter(|(word, _)| name.contains(word)).map(|(word, other)| name.replace(word, other))
     }
 
     /// The name in GGUF files.

@@ -15,6 +15,8 @@ pub(crate) struct Router {
     weight: Tensor, // [E, d]
     bias: Option<Tensor>,
     correction: Option<Tensor>,
+    input_factors: Option<Tensor>, // [d]
+    factors: Option<Tensor>,       // [E]
 }
 
 impl Scores {
@@ -39,6 +41,8 @@ impl Router {
             weight: w.norm(&name("ffn_gate_inp.weight"), &[count, width], false)?,
             bias: if router.bias { Some(w.vector(&name("ffn_gate_inp.bias"), count)?) } else { None },
             correction: if router.correction { Some(w.flat_vector(&name("exp_probs_b.bias"), count)?) } else { None },
+            input_factors: router.input_norm.map(|_| w.vector(&name("ffn_gate_inp.scale"), width)).transpose()?,
+            factors: if router.factors { Some(w.vector(&name("ffn_down_exps.scale"), count)?) } else { None },
         })
     }
 
@@ -55,7 +59,15 @@ impl Router {
     /// The weights, in f32, and the numbers of the experts that rows `[T,d]` take, both `[T,k]`.
     pub fn choose(&self, x: &Tensor) -> TensorResult<(Tensor, Tensor)> {
         let s = &self.spec;
-        let logits = x.cast(DType::F32)?.matmul(&self.weight.t()?)?;
+        let x = x.cast(DType::F32)?;
+        let x = match (&self.input_factors, s.input_norm) {
+            (Some(factors), Some(eps)) => {
+                let width = x.dims().last().copied().unwrap_or(1) as f64;
+                x.rms_norm(Some(factors), eps)?.mul((1.0 / width.sqrt()) as f32)?
+            }
+            _ => x,
+        };
+        let logits = x.matmul(&self.weight.t()?)?;
         let logits = match &self.bias {
             Some(bias) => logits.add(bias)?,
             None => logits,
@@ -79,12 +91,16 @@ impl Router {
             let sum = if by.plus > 0.0 { sum.add(by.plus as f32)? } else { sum };
             weights = weights.div(&if by.least > 0.0 { sum.clamp(Some(by.least), None)? } else { sum })?;
         }
+        if let Some(factors) = &self.factors {
+            weights = weights.mul(&factors.unsqueeze(-1)?.embedding(&ids)?.squeeze(-1)?)?;
+        }
         Ok((if s.scale == 1.0 { weights } else { weights.mul(s.scale as f32)? }, ids))
     }
 
     /// The weights.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        std::iter::once(&self.weight).chain(&self.bias).chain(&self.correction)
+        let vectors = [&self.bias, &self.correction, &self.input_factors, &self.factors];
+        std::iter::once(&self.weight).chain(vectors.into_iter().flatten())
     }
 }
 
@@ -133,6 +149,8 @@ mod tests {
         weight: Vec<f64>,
         bias: Option<Vec<f64>>,
         correction: Option<Vec<f64>>,
+        input_factors: Option<Vec<f64>>,
+        factors: Option<Vec<f64>>,
     }
 
     fn softmax(x: &[f64]) -> Vec<f64> {
@@ -156,6 +174,11 @@ mod tests {
 
     /// The experts of a row and their weights by the definitions, one after the other.
     fn exact(s: &RouterSpec, used: usize, w: &Exact, x: &[f64]) -> (Vec<usize>, Vec<f64>) {
+        let mut x = x.to_vec();
+        if let (Some(eps), Some(factors)) = (s.input_norm, &w.input_factors) {
+            let root = (x.iter().map(|v| v * v).sum::<f64>() / WIDTH as f64 + eps).sqrt();
+            x.iter_mut().zip(factors).for_each(|(v, by)| *v *= by / root / (WIDTH as f64).sqrt());
+        }
         let logit = |e: usize| (0..WIDTH).map(|i| w.weight[e * WIDTH + i] * x[i]).sum::<f64>() + w.bias.as_ref().map_or(0.0, |b| b[e]);
         let logits: Vec<f64> = (0..EXPERTS).map(logit).collect();
         if let Some(eps) = s.sparse_mixer {
@@ -182,7 +205,9 @@ mod tests {
             let sum = (weights.iter().sum::<f64>() + by.plus).max(by.least);
             weights.iter_mut().for_each(|v| *v /= sum);
         }
-        (ids, weights.iter().map(|v| v * s.scale).collect())
+        let factor = |e: usize| w.factors.as_ref().map_or(1.0, |f| f[e]);
+        let weights = weights.iter().zip(&ids).map(|(v, &e)| v * s.scale * factor(e)).collect();
+        (ids, weights)
     }
 
     /// Experts, weights and the gradient of a weighted sum of the weights against f64: the definition and its finite differences.
@@ -192,9 +217,11 @@ mod tests {
         let mut numbers = |shape: &[usize]| rng.normal(shape, DType::F32, &cpu).unwrap();
         let (weight, x, c) = (numbers(&[EXPERTS, WIDTH]), numbers(&[ROWS, WIDTH]), numbers(&[ROWS, used]));
         let (bias, correction) = (spec.bias.then(|| numbers(&[EXPERTS])), spec.correction.then(|| numbers(&[EXPERTS])));
+        let (input_factors, factors) = (spec.input_norm.map(|_| numbers(&[WIDTH])), spec.factors.then(|| numbers(&[EXPERTS])));
         let wide = |t: &Tensor| t.to_vec().unwrap().iter().map(|v| f64::from(*v)).collect::<Vec<f64>>();
-        let of = Exact { weight: wide(&weight), bias: bias.as_ref().map(wide), correction: correction.as_ref().map(wide) };
-        let router = Router { spec, count: EXPERTS, used, weight, bias, correction };
+        let [b, c0, i0, f0] = [&bias, &correction, &input_factors, &factors].map(|t| t.as_ref().map(wide));
+        let of = Exact { weight: wide(&weight), bias: b, correction: c0, input_factors: i0, factors: f0 };
+        let router = Router { spec, count: EXPERTS, used, weight, bias, correction, input_factors, factors };
         let tracked = x.requires_grad().unwrap();
         let (weights, ids) = router.choose(&tracked).unwrap();
         weights.mul(&c).unwrap().sum_all().unwrap().backward().unwrap();
@@ -230,6 +257,7 @@ mod tests {
         let divisor = Some(Divisor { plus: 1e-20, least: 0.0 });
         check("DeepSeek 3", RouterSpec { correction: true, groups, divisor, scale: 2.5, ..new(Scores::Sigmoid) }, 3);
         check("a least divisor", RouterSpec { divisor: Some(Divisor { plus: 0.0, least: 0.3 }), ..new(Scores::Softmax) }, 2);
+        check("Gemma 4", RouterSpec { input_norm: Some(1e-6), factors: true, ..new(Scores::Softmax).normalised(true) }, 3);
         check("Phi 3.5", RouterSpec { sparse_mixer: Some(0.01), ..new(Scores::AsTheyAre) }, 2);
         check("Phi 3.5 with more noise", RouterSpec { sparse_mixer: Some(0.4), ..new(Scores::AsTheyAre) }, 2);
     }

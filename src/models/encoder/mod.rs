@@ -26,7 +26,7 @@ use crate::models::weights::Tensors;
 use crate::models::{KvCache, ModelShape, Pass, Weights};
 use crate::tensor::Tensor;
 use description::{DenseSpec, EncoderSpec, ReadOutTo};
-use read_out::{Dense, Head};
+use read_out::{Head, HeadDense};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub struct Encoder {
     norm: Option<Norm>,
     ropes: Vec<Rope>,
     relative: Option<Tensor>, // [rows, H]
-    pooler: Option<Dense>,
+    pooler: Option<HeadDense>,
     head: Option<Head>,
     /// What turns a label's logit into a score.
     score: ActivationFn,
@@ -88,11 +88,12 @@ impl EncoderOutputs {
 /// What the settings describe.
 fn describe(s: &Settings<'_>, weights: &Weights) -> TensorResult<EncoderSpec> {
     let name = weights.architecture()?;
-    if !weights.is_hub() {
-        return Err(TensorError::Unsupported(format!("{}: encoders are read from folders in Hub layout, not from GGUF", weights.file())));
-    }
-    if let Some(known) = encoders::find(name) {
+    if let Some(known) = encoders::find(name).filter(|known| weights.is_hub() || encoders::IN_GGUF.contains(&known.names[0])) {
         return (known.describe)(s);
+    }
+    if !weights.is_hub() {
+        let (file, known) = (weights.file(), encoders::IN_GGUF.map(|name| name.replace('_', "-")).join(", "));
+        return Err(TensorError::Unsupported(format!("{file}: `general.architecture` is \"{name}\"; encoders in GGUF are {known}")));
     }
     let Some(decoder) = architectures::find(name) else {
         let names: Vec<&str> = encoders::ENCODERS.iter().map(|a| a.names[0]).collect();
@@ -129,11 +130,11 @@ impl Encoder {
         Ok(encoders::find(weights.architecture()?).is_some() || both || bare || made_for)
     }
 
-    /// Loads the encoder that a folder in Hub layout holds, or a decoder without its head. `dtype` is the type of activations; by default f32 on the
+    /// Loads the encoder that a folder in Hub layout or a GGUF file (`bert`, `nomic-bert`) holds, or a folder's decoder without its head. `dtype` is the type of activations; by default f32 on the
     /// CPU and f16 on a GPU (f32 for Gemma).
     ///
     /// # Errors
-    /// As for [`load`](crate::models::load); [`TensorError::Unsupported`] for a GGUF file.
+    /// As for [`load`](crate::models::load); [`TensorError::Unsupported`] for a GGUF file of another architecture.
     pub fn load(weights: &Weights, dtype: Option<DType>) -> TensorResult<Encoder> {
         let settings = Settings::new(weights)?;
         let spec = describe(&settings, weights)?;
@@ -169,7 +170,7 @@ impl Encoder {
         let (heads, head_dim) = (first.heads, first.head_dim);
         let relative = spec.relative.map(|r| w.tensor("relative_bias.weight", &[r.rows, heads])).transpose()?;
         let pooler = match w.has("pooler.weight") {
-            true => Some(Dense::load(w, "pooler", width, DenseSpec::tanh())?),
+            true => Some(HeadDense::load(w, "pooler", width, DenseSpec::tanh())?),
             false => None,
         };
         let head = match &spec.read_out {
@@ -187,6 +188,7 @@ impl Encoder {
             context,
             dtype,
             cache: Arc::new([]),
+            places: Arc::default(),
         };
         let embed_norm = Norm::load_if(w, "token_embd_norm", d.embed.norm, width)?;
         let norm = Norm::load_if(w, "output_norm", d.final_norm.then_some(d.norm), width)?;
@@ -227,7 +229,7 @@ impl Encoder {
         all.extend([&self.positions, &self.types, &self.relative].into_iter().flatten());
         all.extend(self.embed_norm.iter().chain(&self.norm).flat_map(Norm::weights));
         all.extend(self.layers.iter().flat_map(DecoderLayer::weights));
-        all.extend(self.pooler.iter().flat_map(Dense::weights));
+        all.extend(self.pooler.iter().flat_map(HeadDense::weights));
         all.extend(self.head.iter().flat_map(Head::weights));
         all
     }

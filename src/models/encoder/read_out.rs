@@ -10,15 +10,15 @@ use crate::tensor::Tensor;
 
 /// act(W·x + b).
 #[derive(Clone)]
-pub(super) struct Dense {
+pub(super) struct HeadDense {
     linear: Projection,
     spec: DenseSpec,
 }
 
-impl Dense {
+impl HeadDense {
     /// Reads the weights of the layer that is called `name`, from `width` to `width`.
-    pub fn load(w: &Tensors<'_>, name: &str, width: usize, spec: DenseSpec) -> TensorResult<Dense> {
-        Ok(Dense { linear: w.linear(name, width, width, Some(spec.bias))?, spec })
+    pub fn load(w: &Tensors<'_>, name: &str, width: usize, spec: DenseSpec) -> TensorResult<HeadDense> {
+        Ok(HeadDense { linear: w.linear(name, width, width, Some(spec.bias))?, spec })
     }
 
     pub fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
@@ -33,7 +33,7 @@ impl Dense {
 /// A head with its weights.
 pub(super) struct Head {
     of: ReadOutOf,
-    dense: Option<Dense>,
+    dense: Option<HeadDense>,
     norm: Option<Norm>,
     output: Projection,
 }
@@ -44,7 +44,7 @@ impl Head {
         if matches!(spec.to, ReadOutTo::Vocabulary { .. }) && spec.dense.is_some() && !w.has("head_dense.weight") {
             return Ok(None);
         }
-        let dense = spec.dense.map(|dense| Dense::load(w, "head_dense", width, dense)).transpose()?;
+        let dense = spec.dense.map(|dense| HeadDense::load(w, "head_dense", width, dense)).transpose()?;
         let norm = Norm::load_if(w, "head_norm", spec.norm, width)?;
         let output = match &spec.to {
             ReadOutTo::Vocabulary { bias } => w.head(embedding, tied, *bias)?,
@@ -71,7 +71,7 @@ impl Head {
 
     pub fn weights(&self) -> impl Iterator<Item = &Tensor> {
         let norm = self.norm.iter().flat_map(Norm::weights);
-        self.dense.iter().flat_map(Dense::weights).chain(norm).chain([&self.output.weight]).chain(&self.output.bias)
+        self.dense.iter().flat_map(HeadDense::weights).chain(norm).chain([&self.output.weight]).chain(&self.output.bias)
     }
 }
 

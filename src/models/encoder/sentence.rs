@@ -5,6 +5,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{TensorError, TensorResult};
 use crate::io::SafeTensors;
+use crate::io::gguf::Value;
 use crate::models::activation::ActivationFn;
 use crate::models::inference::{Inputs, Pooling};
 use crate::models::{Projection, Weights};
@@ -38,8 +39,23 @@ pub struct Embedder {
     lower_case: bool,
 }
 
+/// How a GGUF file says that states are pooled, by llama.cpp's numbers; `None` where it does not say, and for folders.
+fn pooling_in_gguf(weights: &Weights) -> TensorResult<Option<Pooling>> {
+    let Some(file) = weights.gguf() else { return Ok(None) };
+    let key = format!("{}.pooling_type", weights.architecture()?);
+    match file.opt(&key, Value::u64)? {
+        None => Ok(None),
+        Some(1) => Ok(Some(Pooling::Mean)),
+        Some(2) => Ok(Some(Pooling::Cls)),
+        Some(3) => Ok(Some(Pooling::Last)),
+        Some(n) => {
+            Err(TensorError::Unsupported(format!("{}: `{key}` is {n}; supported are 1 (mean), 2 (cls) and 3 (last)", weights.file())))
+        }
+    }
+}
+
 impl Embedder {
-    /// Loads the encoder of a folder in Hub layout and what the files beside it say. Without `modules.json`, states are pooled by their mean, those of a
+    /// Loads the encoder of a folder in Hub layout and what the files next to it say, or of a GGUF file with its `pooling_type`. Without `modules.json`, states are pooled by their mean, those of a
     /// decoder by the last token, and vectors keep their length.
     ///
     /// # Errors
@@ -58,6 +74,9 @@ impl Embedder {
             max_tokens,
             lower_case: false,
         };
+        if let Some(pooling) = pooling_in_gguf(weights)? {
+            e.pooling = vec![pooling];
+        }
         let Some(folder) = weights.folder() else { return Ok(e) };
         if let Some(modules) = read(&folder.join("modules.json"))? {
             e.modules(folder, &modules)?;

@@ -11,32 +11,32 @@ use half::{bf16, f16};
 pub(super) struct Parts<'a>(pub &'a SafeTensors);
 
 /// One of them.
-pub(super) struct Part<'a> {
+pub(super) struct TensorPart<'a> {
     info: &'a TensorInfo,
     pub bytes: &'a [u8],
 }
 
 impl<'a> Parts<'a> {
     /// The tensor of this name, of any type.
-    pub fn get(&self, name: &str) -> Option<Part<'a>> {
+    pub fn get(&self, name: &str) -> Option<TensorPart<'a>> {
         let info = self.0.find(name)?;
-        Some(Part { info, bytes: self.0.bytes_of(info) })
+        Some(TensorPart { info, bytes: self.0.bytes_of(info) })
     }
 
     /// The part of a layer whose name ends so.
-    pub fn of(&self, layer: &str, end: &str) -> TensorResult<Part<'a>> {
+    pub fn of(&self, layer: &str, end: &str) -> TensorResult<TensorPart<'a>> {
         self.get(&format!("{layer}{end}")).ok_or_else(|| bad(layer, format!("there is no tensor `{layer}{end}`")))
     }
 
     /// The first part of a layer whose name ends with one of these.
-    pub fn any(&self, layer: &str, ends: &[&str]) -> TensorResult<Part<'a>> {
+    pub fn any(&self, layer: &str, ends: &[&str]) -> TensorResult<TensorPart<'a>> {
         ends.iter()
             .find_map(|end| self.get(&format!("{layer}{end}")))
             .ok_or_else(|| bad(layer, format!("there is no tensor `{layer}{}`", ends[0])))
     }
 }
 
-impl Part<'_> {
+impl TensorPart<'_> {
     pub fn shape(&self) -> &[usize] {
         &self.info.shape
     }

@@ -80,6 +80,6 @@ impl CrossLayer {
         let options = AttentionOptions { scale: self.cross.scale, causal: false, ..Default::default() };
         let a = split_heads(&self.cross.q.forward(&h)?, self.cross.heads)?.attention(k, v, mask, &options)?;
         let x = x.add(&self.cross.o.forward(&merge_heads(&a)?)?)?;
-        x.add(&self.feed.forward(&normed(self.feed_norm.as_ref(), &x)?)?)
+        x.add(&self.feed.forward(&normed(self.feed_norm.as_ref(), &x)?, &x)?)
     }
 }

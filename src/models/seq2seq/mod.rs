@@ -131,6 +131,7 @@ impl Seq2Seq {
             context: d.context,
             dtype,
             cache: d.layers.iter().map(|l| mixers::cache(l, d.width, dtype)).collect(),
+            places: std::sync::Arc::default(),
         };
         crate::events::model_loaded(shape.architecture, shape.layers, shape.context);
         Ok(Seq2Seq { shape, tokens, encoder, decoder, convolutions, head, spec })

@@ -185,7 +185,7 @@ impl Lexer<'_> {
         Err("a raw block is not closed".into())
     }
 
-    /// The tokens up to `end`; says whether white space behind goes, or stays.
+    /// The tokens up to `end`; says whether the white space after it is removed.
     fn tag(&mut self, end: &'static str) -> Res<(bool, bool)> {
         let mut open = 0usize;
         loop {

@@ -37,7 +37,7 @@ pub(crate) struct Macro {
     pub(crate) body: Body,
 }
 
-/// A filter or test behind a value: its name and arguments.
+/// A filter or test after a value: its name and arguments.
 pub(crate) struct Filter {
     pub(crate) name: Arc<str>,
     pub(crate) args: Vec<Arg>,
@@ -511,7 +511,7 @@ impl Parser<'_> {
                         let index = self.node(NodeKind::Int(n))?;
                         self.node(NodeKind::Item(Box::new(value), Box::new(index)))?
                     }
-                    other => return Err(format!("a name expected behind '.', found {other:?}")),
+                    other => return Err(format!("a name expected after '.', found {other:?}")),
                 };
             } else if self.sign("[") {
                 value = self.subscript(value)?;

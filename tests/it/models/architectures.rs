@@ -10,10 +10,7 @@ use tensorlogic::models::{self, Model, Sampler, Session, Weights};
 use tensorlogic::{DType, Device, TensorError, TensorResult};
 
 /// Names of decoders, in folders and GGUF files, that others run and this library refuses by name.
-const NOT_SUPPORTED: [&str; 2] = ["kimi_linear", "olmo_hybrid"];
-
-/// Models of supported architectures that have experts, which are refused.
-const WITH_EXPERTS: [&str; 1] = ["gemma4_text-moe"];
+const NOT_SUPPORTED: [&str; 2] = ["rwkv7", "zamba2"];
 
 fn root() -> PathBuf {
     let given = std::env::var_os("TL_VECTORS").map(PathBuf::from);
@@ -174,7 +171,7 @@ fn wrong<'c>(cases: impl Iterator<Item = &'c Case>, device: &Device) -> Vec<Stri
     for case in cases {
         let architecture = case.json["arch"].as_str().unwrap();
         let family = case.id().split('.').next().unwrap_or_default();
-        let refused = NOT_SUPPORTED.iter().any(|n| *n == architecture || *n == family) || WITH_EXPERTS.contains(&case.id());
+        let refused = NOT_SUPPORTED.iter().any(|n| *n == architecture || *n == family);
         match case.load(device) {
             Err(TensorError::Unsupported(_)) if refused => {}
             Err(e) => wrong.push(format!("{}: {e}", case.id())),
@@ -206,11 +203,11 @@ fn supported_architectures_equal_transformers() {
 fn the_gpu_agrees() {
     let Some(gpu) = gpu() else { return };
     // Linear biases; capped scores; a part of each head turned, norms of each head; windows and layers that do not turn. Then short convolutions,
-    // the delta rule, Mamba-2. Then experts: with sinks and biases, with a shared one and dense layers, in groups with latents, by SparseMixer,
-    // with weighted inputs and chunks.
+    // the delta rule, also by rows, Mamba-2. Then experts: with sinks and biases, with a shared one and dense layers, in groups with latents, by
+    // SparseMixer, with weighted inputs and chunks, beside a dense part.
     let dense = ["falcon-alibi", "gemma2-nocap", "stablelm-parallel", "cohere2-two"];
-    let states = ["lfm3-base", "qwen3_5_text-two", "falcon_h1-base"];
-    let experts = ["gpt_oss-base", "qwen2_moe-mixed", "deepseek_v3-yarn", "phimoe-window", "llama4_text-moe"];
+    let states = ["lfm3-base", "qwen3_5_text-two", "kimi_linear-base", "falcon_h1-base"];
+    let experts = ["gpt_oss-base", "qwen2_moe-mixed", "deepseek_v3-yarn", "phimoe-window", "llama4_text-moe", "gemma4_text-moe"];
     let few = [&dense[..], &states, &experts].concat();
     // TL_MODELS=all: every model there is.
     let every = std::env::var("TL_MODELS").is_ok_and(|v| v == "all");

@@ -274,3 +274,31 @@ fn split_gguf_files() {
     assert!(e.contains("-00001-of-00003.gguf"), "{e}");
     let _ = std::fs::remove_dir_all(folder);
 }
+
+/// A safetensors file with one tensor `t`.
+fn one_tensor(dtype: &str, shape: &str, bytes: &[u8]) -> SafeTensors {
+    let header = format!(r#"{{"t":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[0,{}]}}}}"#, bytes.len());
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), bytes].concat();
+    SafeTensors::from_bytes(file).unwrap()
+}
+
+#[test]
+fn integers_without_a_dtype_are_read_as_wider_ones() {
+    let cpu = Device::cpu();
+    let load = |dtype: &str, shape: &str, bytes: Vec<u8>| one_tensor(dtype, shape, &bytes).load("t", &cpu);
+    let shorts = [i16::MIN, -1, 0, i16::MAX];
+    let t = load("I16", "[2,2]", shorts.iter().flat_map(|v| v.to_le_bytes()).collect()).unwrap();
+    assert_eq!((t.dtype(), t.dims(), t.to_vec_of::<i32>().unwrap()), (DType::I32, &[2, 2][..], shorts.map(i32::from).to_vec()));
+    let t = load("U16", "[3]", [0u16, 1, u16::MAX].iter().flat_map(|v| v.to_le_bytes()).collect()).unwrap();
+    assert_eq!((t.dtype(), t.to_vec_of::<i32>().unwrap()), (DType::I32, vec![0, 1, 65_535]));
+    let t = load("U64", "[2]", [7u64, i64::MAX as u64].iter().flat_map(|v| v.to_le_bytes()).collect()).unwrap();
+    assert_eq!((t.dtype(), t.to_vec_of::<i64>().unwrap()), (DType::I64, vec![7, i64::MAX]));
+    // What follows is cast as any other tensor is.
+    assert_eq!(t.narrow(0, 0, 1).unwrap().cast(DType::F32).unwrap().to_vec().unwrap(), [7.0]);
+    let e = load("U64", "[1]", (1u64 << 63).to_le_bytes().to_vec()).unwrap_err().to_string();
+    assert!(e.contains("`t` is stored as U64") && e.contains("9223372036854775808 does not fit"), "{e}");
+    let e = load("C64", "[1]", vec![0; 8]).unwrap_err().to_string();
+    assert!(e.contains("`t` is stored as C64"), "{e}");
+    let e = one_tensor("I16", "[1]", &[0, 0]).load("u", &cpu).unwrap_err().to_string();
+    assert!(e.contains("no tensor `u`"), "{e}");
+}

@@ -2,7 +2,7 @@
 //!
 //! A small set lies in `tests/vectors`; `TL_VECTORS=FOLDER` takes a larger one of the same layout.
 
-use crate::common::{assert_close, gpu};
+use crate::common::{assert_close, on_gpu};
 use serde::Deserialize;
 use std::path::PathBuf;
 use tensorlogic::io::SafeTensors;
@@ -270,13 +270,14 @@ fn repeated_steps_give_what_single_ones_give() {
 
 #[test]
 fn the_gpu_agrees() {
-    let Some(gpu) = gpu() else { return };
     let few = ["gpt2-odd", "llama3-rope", "llama-mha.Q4_1", "llama-k256.Q4_K"];
-    check(&gpu, &few, check_logits);
-    check(&gpu, &few, check_greedy);
-    check(&gpu, &few[1..3], check_steps);
-    check(&gpu, &few[..2], check_turns);
-    check(&gpu, &few, check_repeats);
+    on_gpu(|gpu| {
+        check(gpu, &few, check_logits);
+        check(gpu, &few, check_greedy);
+        check(gpu, &few[1..3], check_steps);
+        check(gpu, &few[..2], check_turns);
+        check(gpu, &few, check_repeats);
+    });
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The repository's own trained model, on every device: what it predicts, and that devices and types of activations agree.
 
-use crate::common::{devices, gpu};
+use crate::common::devices;
 use std::path::Path;
 use tensorlogic::autograd::no_grad;
 use tensorlogic::models::convert::write_gguf;
@@ -11,6 +11,10 @@ use tensorlogic::{DType, Device, Rng, Tensor};
 const PASSAGE: &str = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n";
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/tiny/tiny.gguf");
+
+/// Characters that are written: decode steps go to a GPU up to eight at a time, so these are three whole groups of them. The program `msl` executes
+/// each step's threads one by one.
+const WRITTEN: usize = 24;
 
 /// Nats a character of the passage, and what is written after a prompt, always the best character next.
 fn run(device: &Device, dtype: DType) -> (f64, String) {
@@ -37,7 +41,7 @@ fn run(device: &Device, dtype: DType) -> (f64, String) {
     let logits = session.prompt(&tokenizer.encode("ROMEO:\n", true).unwrap(), || false).unwrap().unwrap();
     let mut sampler = Sampler::default();
     let mut generation = session.generate(logits, &mut sampler).unwrap();
-    let written: Vec<u32> = (0..40).map(|_| generation.token().unwrap().unwrap()).collect();
+    let written: Vec<u32> = (0..WRITTEN).map(|_| generation.token().unwrap().unwrap()).collect();
     (loss, tokenizer.decode(&written, true).unwrap())
 }
 
@@ -102,7 +106,7 @@ fn a_seed_gives_the_same_text() {
             let logits = session.prompt(&tokenizer.encode("JULIET:\n", true).unwrap(), || false).unwrap().unwrap();
             let mut sampler = Sampler { temperature: 0.9, top_k, rng: Rng::new(seed), ..Sampler::default() };
             let mut generation = session.generate(logits, &mut sampler).unwrap();
-            (0..50).map(|_| generation.token().unwrap().unwrap()).collect()
+            (0..WRITTEN).map(|_| generation.token().unwrap().unwrap()).collect()
         };
         for top_k in [0, 20] {
             let first = write(5, top_k);
@@ -162,7 +166,7 @@ fn it_has_learnt_and_devices_agree() {
     // The frequencies of characters alone are worth 3.3 nats.
     assert!(loss < 2.8, "{loss}");
     let mut others = vec![(Device::cpu(), DType::BF16, 0.02)];
-    others.extend(gpu().into_iter().flat_map(|gpu| [(gpu.clone(), DType::F32, 1e-4), (gpu, DType::F16, 0.01)]));
+    others.extend(devices().into_iter().skip(1).flat_map(|gpu| [(gpu.clone(), DType::F32, 1e-4), (gpu, DType::F16, 0.01)]));
     for (device, dtype, tolerance) in others {
         let (other, written) = run(&device, dtype);
         assert!((other - loss).abs() < tolerance * loss, "{other}, not {loss}, in {dtype} on {}", device.name());

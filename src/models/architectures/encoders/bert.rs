@@ -1,10 +1,10 @@
 //! BERT (Devlin et al., 2019), also MiniLM, BGE, E5 and GTE: x = norm(E[tokens] + P[positions] + S[kinds]), then layers with norms behind the sums. The
-//! pooler is tanh(W·h + b) of the first token.
+//! pooler is tanh(W·h + b) of the first token. GGUF has RoBERTa, XLM-R and DistilBERT under this name too, with the positions that texts begin with first.
 
 use super::common::{self, BERT, Task};
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
-use crate::models::decoder::description::LearnedPositions;
+use crate::models::decoder::description::{JointQkv, LearnedPositions};
 use crate::models::decoder::names::Names;
 use crate::models::encoder::description::EncoderSpec;
 use crate::models::settings::{NONE, Settings};
@@ -14,6 +14,9 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
     absolute(s)?;
     e.types = common::types(s, 2)?;
     e.stack.embed.positions = Some(LearnedPositions { offset: 0 });
+    if s.gguf_shape("blk.0.attn_qkv.weight").is_some() {
+        e.stack.attentions(|a| a.joint = JointQkv::Sorted);
+    }
     let norm = e.stack.norm;
     match common::task(s)? {
         Task::States => {}

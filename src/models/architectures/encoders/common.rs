@@ -11,7 +11,7 @@ use crate::models::settings::{NONE, Settings};
 
 /// The keys of `config.json`, and what holds without them.
 #[derive(Clone, Copy)]
-pub(super) struct Keys {
+pub(super) struct EncoderKeys {
     pub width: &'static str,
     pub layers: &'static str,
     pub heads: &'static str,
@@ -26,7 +26,7 @@ pub(super) struct Keys {
 }
 
 /// BERT's keys.
-pub(super) const BERT: Keys = Keys {
+pub(super) const BERT: EncoderKeys = EncoderKeys {
     width: "hidden_size",
     layers: "num_hidden_layers",
     heads: "num_attention_heads",
@@ -38,28 +38,33 @@ pub(super) const BERT: Keys = Keys {
     head_dim: false,
 };
 
+/// GGUF's names of the norms behind the sums.
+const IN_GGUF: [(&str, &str); 2] = [("attn_norm", "attn_output_norm"), ("ffn_norm", "layer_output_norm")];
+
 /// BERT's layers, x ← norm(x + attention(x)), x ← norm(x + W₂·act(W₁·x)) with biases everywhere, behind a norm of the embeddings.
-pub(super) fn layers(s: &Settings<'_>, architecture: &'static str, keys: &Keys, names: Names) -> TensorResult<EncoderSpec> {
-    let width = s.need(NONE, keys.width, 1 << 20)?;
-    let heads = s.need(NONE, keys.heads, 1 << 14)?;
+pub(super) fn layers(s: &Settings<'_>, architecture: &'static str, keys: &EncoderKeys, names: Names) -> TensorResult<EncoderSpec> {
+    let width = s.need("embedding_length", keys.width, 1 << 20)?;
+    let heads = s.need("attention.head_count", keys.heads, 1 << 14)?;
     let given = if keys.head_dim { s.size(NONE, "head_dim", 1 << 12)? } else { None };
     if given.is_none() && width % heads != 0 {
         return Err(s.wrong(format!("{heads} heads do not divide {width} ({})", s.sizes())));
     }
     let z = Sizes {
         width,
-        layers: s.need(NONE, keys.layers, 4096)?,
+        layers: s.need("block_count", keys.layers, 4096)?,
         heads,
         kv_heads: heads,
         head_dim: given.unwrap_or(width / heads),
-        feed: s.need(NONE, keys.feed, 1 << 22)?,
-        context: s.need(NONE, "max_position_embeddings", 1 << 24)?,
+        feed: s.need("feed_forward_length", keys.feed, 1 << 22)?,
+        context: s.need("context_length", "max_position_embeddings", 1 << 24)?,
     };
+    s.only_flag("attention.causal", NONE, false, "only encoders of this architecture are implemented")?;
+    s.only_number("attention.head_count_kv", NONE, heads as f64, "only as many heads of keys as of queries are implemented")?;
     s.only_flag(NONE, "is_decoder", false, "only encoders of this architecture are implemented")?;
-    let eps = keys.eps.map(|key| s.positive(NONE, key)).transpose()?.flatten().unwrap_or(keys.default_eps);
+    let eps = keys.eps.map(|key| s.positive("attention.layer_norm_epsilon", key)).transpose()?.flatten().unwrap_or(keys.default_eps);
     let activation = ActivationFn::read(s, keys.activation, keys.default_activation)?;
     let norm = NormSpec::layer(eps);
-    let mut stack = Description::new(architecture, z, norm, names);
+    let mut stack = Description::new(architecture, z, norm, names.in_gguf(&IN_GGUF));
     stack.attentions(|a| (a.rope, a.qkv_bias, a.output_bias) = (None, Some(true), Some(true)));
     stack.each(|l| {
         l.flow = Flow::NormedSums;
@@ -141,6 +146,10 @@ pub(super) fn labels(s: &Settings<'_>, activation: ActivationFn) -> TensorResult
 }
 
 /// Vectors of kinds of tokens, as many as `type_vocab_size` says.
+/// In GGUF as many as there are rows.
 pub(super) fn types(s: &Settings<'_>, usual: usize) -> TensorResult<Option<usize>> {
+    if !s.is_hub() {
+        return Ok(s.gguf_shape("token_types.weight").map(|shape| shape[0]));
+    }
     Ok(Some(s.size(NONE, "type_vocab_size", 1 << 16)?.unwrap_or(usual)))
 }

@@ -1,6 +1,6 @@
 //! DistilBERT (Sanh et al., 2019): BERT without kinds of tokens and without a pooler.
 
-use super::common::{self, BERT, Keys, Task};
+use super::common::{self, BERT, EncoderKeys, Task};
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::description::{LearnedPositions, NormSpec};
@@ -8,8 +8,8 @@ use crate::models::decoder::names::Names;
 use crate::models::encoder::description::EncoderSpec;
 use crate::models::settings::{NONE, Settings};
 
-const KEYS: Keys =
-    Keys { width: "dim", layers: "n_layers", heads: "n_heads", feed: "hidden_dim", activation: "activation", eps: None, ..BERT };
+const KEYS: EncoderKeys =
+    EncoderKeys { width: "dim", layers: "n_layers", heads: "n_heads", feed: "hidden_dim", activation: "activation", eps: None, ..BERT };
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
     let mut e = common::layers(s, "distilbert", &KEYS, names())?;

@@ -1,6 +1,6 @@
 //! Jina Embeddings v3 (Sturua et al., 2024): XLM-R whose queries and keys turn, without learned positions. Its adapters for single tasks are not part of it.
 
-use super::common::{self, BERT, Keys, Task};
+use super::common::{self, BERT, EncoderKeys, Task};
 use super::roberta::CLASSIFIER;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
@@ -8,7 +8,7 @@ use crate::models::decoder::names::Names;
 use crate::models::encoder::description::EncoderSpec;
 use crate::models::settings::Settings;
 
-const KEYS: Keys = Keys { default_eps: 1e-5, ..BERT };
+const KEYS: EncoderKeys = EncoderKeys { default_eps: 1e-5, ..BERT };
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
     let mut e = common::layers(s, "jina_embeddings_v3", &KEYS, names())?;

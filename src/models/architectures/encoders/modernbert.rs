@@ -1,7 +1,7 @@
 //! ModernBERT (Warner et al., 2024): norms before each part, except before the first attention; two layers of three see half a window to either side and
 //! turn by another θ; feed-forward parts W₂·(act(a) ⊙ b) with (a, b) = W₁·x.
 
-use super::common::{self, BERT, Keys, Task};
+use super::common::{self, BERT, EncoderKeys, Task};
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::architectures::common::bias;
@@ -11,7 +11,7 @@ use crate::models::encoder::description::{DenseSpec, EncoderSpec, ReadOut, ReadO
 use crate::models::rope_settings::{self, RopeDefaults, RopeTable};
 use crate::models::settings::{NONE, Settings};
 
-const KEYS: Keys = Keys { activation: "hidden_activation", eps: Some("norm_eps"), default_eps: 1e-5, ..BERT };
+const KEYS: EncoderKeys = EncoderKeys { activation: "hidden_activation", eps: Some("norm_eps"), default_eps: 1e-5, ..BERT };
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
     let mut e = common::layers(s, "modernbert", &KEYS, names())?;

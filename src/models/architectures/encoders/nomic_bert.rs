@@ -1,6 +1,6 @@
 //! Nomic BERT (Nussbaum et al., 2024): BERT whose queries and keys turn, without learned positions, with a gated feed-forward part and without biases.
 
-use super::common::{self, BERT, Keys, Task};
+use super::common::{self, BERT, EncoderKeys, Task};
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::description::FeedForm;
@@ -8,7 +8,7 @@ use crate::models::decoder::names::Names;
 use crate::models::encoder::description::EncoderSpec;
 use crate::models::settings::Settings;
 
-const KEYS: Keys = Keys { default_activation: ActivationFn::Silu, head_dim: true, ..BERT };
+const KEYS: EncoderKeys = EncoderKeys { default_activation: ActivationFn::Silu, head_dim: true, ..BERT };
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<EncoderSpec> {
     let mut e = common::layers(s, "nomic_bert", &KEYS, names())?;

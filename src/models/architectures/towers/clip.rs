@@ -1,7 +1,7 @@
 //! CLIP (Radford et al., 2021): a ViT with a norm before its first layer, whose vector is that of the class token, and a causal tower for texts, whose
 //! vector is that of the token that ends the text; both end with a product without a bias.
 
-use super::common::{Keys, LAYER, Usual, class};
+use super::common::{LAYER, TowerKeys, UsualTower, class};
 use super::siglip::text_is_of;
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
@@ -11,8 +11,8 @@ use crate::models::encoder::description::EncoderSpec;
 use crate::models::settings::{NONE, Settings};
 use crate::models::vision::description::{ImagePool, PairSpec, TextToken, VisionSpec};
 
-const TEXT: Usual = Usual { width: 512, layers: 12, heads: 8, feed: 2048, eps: 1e-5, activation: ActivationFn::GeluSigmoid };
-const IMAGE: Usual = Usual { width: 768, layers: 12, heads: 12, feed: 3072, ..TEXT };
+const TEXT: UsualTower = UsualTower { width: 512, layers: 12, heads: 8, feed: 2048, eps: 1e-5, activation: ActivationFn::GeluSigmoid };
+const IMAGE: UsualTower = UsualTower { width: 768, layers: 12, heads: 12, feed: 3072, ..TEXT };
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<PairSpec> {
     class(s, &["CLIPModel"])?;
@@ -23,7 +23,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<PairSpec> {
         }
     }
     text_is_of(s, "clip_text_model", "clip_vision_model")?;
-    let keys = Keys { settings: s, object: "text_config." };
+    let keys = TowerKeys { settings: s, object: "text_config." };
     let context = keys.size("max_position_embeddings", 77)?;
     let mut stack = keys.layers("clip", &TEXT, None, context, text_names())?;
     stack.embed.positions = Some(LearnedPositions { offset: 0 });
@@ -32,7 +32,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<PairSpec> {
     // The first files have a wrong number; the token that ends a text has the largest of all.
     let token = if end == 2.0 { TextToken::Largest } else { TextToken::FirstOf(end as u32) };
     let projection = keys_of_pair(s)?;
-    let keys = Keys { settings: s, object: "vision_config." };
+    let keys = TowerKeys { settings: s, object: "vision_config." };
     let layers = keys.layers("clip", &IMAGE, None, 1 << 14, image_names())?;
     let (norm, mut image) = (layers.norm, keys.tower(layers, 224, 32)?);
     image.stack.final_norm = false;

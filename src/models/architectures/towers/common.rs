@@ -10,7 +10,7 @@ use crate::models::vision::description::{ImagePool, VisionSpec};
 
 /// The keys of one tower, which are in an object of a pair's `config.json`.
 #[derive(Clone, Copy)]
-pub(super) struct Keys<'a, 's> {
+pub(super) struct TowerKeys<'a, 's> {
     pub settings: &'a Settings<'s>,
     /// The object with its dot; empty for a tower by itself.
     pub object: &'static str,
@@ -18,7 +18,7 @@ pub(super) struct Keys<'a, 's> {
 
 /// What holds where keys are missing.
 #[derive(Clone, Copy)]
-pub(super) struct Usual {
+pub(super) struct UsualTower {
     pub width: usize,
     pub layers: usize,
     pub heads: usize,
@@ -27,7 +27,7 @@ pub(super) struct Usual {
     pub activation: ActivationFn,
 }
 
-impl Keys<'_, '_> {
+impl TowerKeys<'_, '_> {
     /// A key's path.
     pub fn key(&self, name: &str) -> String {
         format!("{}{name}", self.object)
@@ -62,7 +62,7 @@ impl Keys<'_, '_> {
     pub fn layers(
         &self,
         architecture: &'static str,
-        usual: &Usual,
+        usual: &UsualTower,
         feed: Option<usize>,
         context: usize,
         names: Names,

@@ -1,7 +1,7 @@
 //! DINOv2 (Oquab et al., 2023): ViT with learned factors of what each part adds, and positions that are interpolated for images of other sizes; the largest
 //! model has gated feed-forward parts.
 
-use super::common::{Keys, Usual, class};
+use super::common::{TowerKeys, UsualTower, class};
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::description::{FeedForm, NormKind, NormSpec};
@@ -9,10 +9,10 @@ use crate::models::decoder::names::Names;
 use crate::models::settings::{NONE, Settings};
 use crate::models::vision::description::{ImagePool, LabelsOf, VisionSpec};
 
-const USUAL: Usual = Usual { width: 768, layers: 12, heads: 12, feed: 0, eps: 1e-6, activation: ActivationFn::GeluExact };
+const USUAL: UsualTower = UsualTower { width: 768, layers: 12, heads: 12, feed: 0, eps: 1e-6, activation: ActivationFn::GeluExact };
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<VisionSpec> {
-    let keys = Keys { settings: s, object: "" };
+    let keys = TowerKeys { settings: s, object: "" };
     let width = keys.size("hidden_size", USUAL.width)?;
     let whole = (width as f64 * s.positive(NONE, "mlp_ratio")?.unwrap_or(4.0)) as usize;
     // transformers takes the ratio, whatever this key says.

@@ -1,7 +1,7 @@
 //! SigLIP (Zhai et al., 2023): a tower for images whose vector is what a learned query sees, and one for texts whose tokens see the whole text and whose
 //! vector is that of the last place. Similarities are times a learned factor, plus a learned bias.
 
-use super::common::{Keys, LAYER, Usual, class};
+use super::common::{LAYER, TowerKeys, UsualTower, class};
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::description::LearnedPositions;
@@ -10,16 +10,16 @@ use crate::models::encoder::description::EncoderSpec;
 use crate::models::settings::{NONE, Settings};
 use crate::models::vision::description::{ImagePool, PairSpec, TextToken, VisionSpec};
 
-const USUAL: Usual = Usual { width: 768, layers: 12, heads: 12, feed: 3072, eps: 1e-6, activation: ActivationFn::GeluTanh };
+const USUAL: UsualTower = UsualTower { width: 768, layers: 12, heads: 12, feed: 3072, eps: 1e-6, activation: ActivationFn::GeluTanh };
 
 pub(super) fn describe_tower(s: &Settings<'_>) -> TensorResult<VisionSpec> {
     class(s, &["SiglipVisionModel"])?;
-    tower(Keys { settings: s, object: "" })
+    tower(TowerKeys { settings: s, object: "" })
 }
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<PairSpec> {
     class(s, &["SiglipModel"])?;
-    let keys = Keys { settings: s, object: "text_config." };
+    let keys = TowerKeys { settings: s, object: "text_config." };
     text_is_of(s, "siglip_text_model", "siglip_vision_model")?;
     let context = keys.size("max_position_embeddings", 64)?;
     let mut stack = keys.layers("siglip", &USUAL, None, context, text_names())?;
@@ -29,7 +29,7 @@ pub(super) fn describe(s: &Settings<'_>) -> TensorResult<PairSpec> {
     let projection = if s.is_null("text_config.projection_size") { width } else { keys.size("projection_size", width)? };
     Ok(PairSpec {
         text: EncoderSpec::new(stack),
-        image: tower(Keys { settings: s, object: "vision_config." })?,
+        image: tower(TowerKeys { settings: s, object: "vision_config." })?,
         token: TextToken::Last,
         text_projection: (projection, true),
         image_projection: None,
@@ -54,7 +54,7 @@ pub(super) fn text_is_of(s: &Settings<'_>, text: &str, image: &str) -> TensorRes
     Ok(())
 }
 
-fn tower(keys: Keys<'_, '_>) -> TensorResult<VisionSpec> {
+fn tower(keys: TowerKeys<'_, '_>) -> TensorResult<VisionSpec> {
     let stack = keys.layers("siglip", &USUAL, None, 1 << 14, image_names())?;
     let pool = if keys.flag("vision_use_head", true)? { ImagePool::Probe } else { ImagePool::None };
     Ok(VisionSpec { class_token: false, pool, ..keys.tower(stack, 224, 16)? })

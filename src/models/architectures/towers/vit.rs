@@ -1,16 +1,16 @@
 //! ViT (Dosovitskiy et al., 2021): patches of an image as tokens behind a class token, learned positions, norms before each part.
 
-use super::common::{Keys, Usual, class};
+use super::common::{TowerKeys, UsualTower, class};
 use crate::error::TensorResult;
 use crate::models::activation::ActivationFn;
 use crate::models::decoder::names::Names;
 use crate::models::settings::{NONE, Settings};
 use crate::models::vision::description::{ImagePool, LabelsOf, VisionSpec};
 
-const USUAL: Usual = Usual { width: 768, layers: 12, heads: 12, feed: 3072, eps: 1e-12, activation: ActivationFn::GeluExact };
+const USUAL: UsualTower = UsualTower { width: 768, layers: 12, heads: 12, feed: 3072, eps: 1e-12, activation: ActivationFn::GeluExact };
 
 pub(super) fn describe(s: &Settings<'_>) -> TensorResult<VisionSpec> {
-    let keys = Keys { settings: s, object: "" };
+    let keys = TowerKeys { settings: s, object: "" };
     let mut stack = keys.layers("vit", &USUAL, None, 1 << 14, names())?;
     let bias = keys.flag("qkv_bias", true)?;
     stack.attentions(|a| a.qkv_bias = Some(bias));

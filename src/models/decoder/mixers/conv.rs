@@ -22,6 +22,12 @@ impl CausalConv {
         Ok(CausalConv { weight: w.taps(&format!("{name}.weight"), channels, taps)?, bias })
     }
 
+    /// As [`CausalConv::load`], without biases, of several tensors whose channels stand one after the other.
+    pub fn load_parts(w: &Tensors<'_>, names: &[String], channels: usize, taps: usize) -> TensorResult<CausalConv> {
+        let names: Vec<String> = names.iter().map(|name| format!("{name}.weight")).collect();
+        Ok(CausalConv { weight: w.taps_of_parts(&names, channels, taps)?, bias: None })
+    }
+
     /// What the cache keeps of the last tokens.
     pub fn cache(channels: usize, taps: usize, dtype: DType) -> CachePart {
         CachePart::State { dims: vec![taps - 1, channels], dtype }

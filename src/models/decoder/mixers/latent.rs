@@ -62,7 +62,7 @@ impl Latent {
     /// `[B,T,d]` to `[B,T,d]`; latents and turned keys go to layer `i` of the cache.
     pub fn forward(&self, i: usize, h: &Tensor, context: &Context, cache: &mut KvCache) -> TensorResult<Tensor> {
         let s = &*self.spec;
-        let rope = &context.ropes[s.rope];
+        let turned = |x: &Tensor| s.rope.map_or_else(|| Ok(x.clone()), |n| context.ropes[n].rotate(x));
         let q = match &self.query {
             Query::Direct(q) => q.forward(h)?,
             Query::ByRank(a, norm, b) => b.forward(&norm.forward(&a.forward(h)?)?)?,
@@ -73,9 +73,9 @@ impl Latent {
             None => q,
         };
         let to_latent = q.narrow(-1, 0, s.plain)?.matmul(&self.k_b.transpose(1, 2)?)?.cast(h.dtype())?; // [B, H, T, rank]
-        let q = Tensor::cat(&[to_latent, rope.rotate(&q.narrow(-1, s.plain, s.turned)?)?], -1)?;
+        let q = Tensor::cat(&[to_latent, turned(&q.narrow(-1, s.plain, s.turned)?)?], -1)?;
         let [c, r] = self.kv_a.parts(h, [s.rank, s.turned])?;
-        let k = Tensor::cat(&[self.kv_norm.forward(&c)?.unsqueeze(1)?, rope.rotate(&r.unsqueeze(1)?)?], -1)?;
+        let k = Tensor::cat(&[self.kv_norm.forward(&c)?.unsqueeze(1)?, turned(&r.unsqueeze(1)?)?], -1)?;
         let k = cache.append_rows(i, 0, &k)?; // [B, 1, S, rank + turned]
         let options = AttentionOptions { kv_len: context.kv_len, scale: Some(s.scale), ..Default::default() };
         let a = q.attention(&k, &k.narrow(-1, 0, s.rank)?, context.mask.as_ref(), &options)?; // [B, H, T, rank]

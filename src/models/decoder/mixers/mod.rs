@@ -4,6 +4,7 @@ pub(crate) mod attention;
 mod beside;
 mod conv;
 mod delta;
+mod delta_by_row;
 mod latent;
 mod selective;
 mod short_conv;
@@ -20,6 +21,7 @@ use crate::tensor::Tensor;
 use attention::Attention;
 use beside::Beside;
 use delta::Delta;
+use delta_by_row::DeltaByRow;
 use latent::Latent;
 use selective::Selective;
 use short_conv::ShortConv;
@@ -31,6 +33,7 @@ pub(crate) enum Mixer {
     Attention(Attention),
     ShortConv(ShortConv),
     Delta(Delta),
+    DeltaByRow(Box<DeltaByRow>),
     Ssd(Ssd),
     Selective(Selective),
     Beside(Box<Beside>),
@@ -54,6 +57,7 @@ pub(crate) fn cache(l: &LayerSpec, width: usize, dtype: DType) -> LayerCache {
         },
         MixerSpec::ShortConv(s) => LayerCache::Own(vec![conv::CausalConv::cache(width, s.taps, dtype)]),
         MixerSpec::Delta(s) => s.cache(dtype),
+        MixerSpec::DeltaByRow(s) => s.cache(dtype),
         MixerSpec::Ssd(s) => LayerCache::Own(s.cache(dtype)),
         MixerSpec::Selective(s) => s.cache(dtype),
         MixerSpec::Beside(s) => s.cache(dtype),
@@ -68,6 +72,7 @@ impl Mixer {
             MixerSpec::Attention(a) => Mixer::Attention(Attention::load(w, i, a, width)?),
             MixerSpec::ShortConv(s) => Mixer::ShortConv(ShortConv::load(w, i, s, width)?),
             MixerSpec::Delta(s) => Mixer::Delta(Delta::load(w, i, s, width)?),
+            MixerSpec::DeltaByRow(s) => Mixer::DeltaByRow(Box::new(DeltaByRow::load(w, i, s, width)?)),
             MixerSpec::Ssd(s) => Mixer::Ssd(Ssd::load(w, i, s, width)?),
             MixerSpec::Selective(s) => Mixer::Selective(Selective::load(w, i, s, width)?),
             MixerSpec::Beside(s) => Mixer::Beside(Box::new(Beside::load(w, i, s, width)?)),
@@ -86,6 +91,7 @@ impl Mixer {
             Mixer::Attention(a) => a.forward(i, h, context, cache),
             Mixer::ShortConv(s) => s.forward(i, h, cache),
             Mixer::Delta(s) => s.forward(i, h, cache),
+            Mixer::DeltaByRow(s) => s.forward(i, h, cache),
             Mixer::Ssd(s) => s.forward(Place { layer: i, part: 0 }, h, cache),
             Mixer::Selective(s) => s.forward(i, h, cache),
             Mixer::Beside(s) => s.forward(i, h, context, cache),
@@ -99,6 +105,7 @@ impl Mixer {
             Mixer::Attention(a) => a.projections().collect(),
             Mixer::ShortConv(s) => s.projections(),
             Mixer::Delta(s) => s.projections(),
+            Mixer::DeltaByRow(s) => s.projections(),
             Mixer::Ssd(s) => s.projections(),
             Mixer::Selective(s) => s.projections(),
             Mixer::Beside(s) => s.attention.projections().chain(s.ssd.projections()).collect(),
@@ -112,6 +119,7 @@ impl Mixer {
             Mixer::Attention(a) => a.projections_mut().collect(),
             Mixer::ShortConv(s) => s.projections_mut(),
             Mixer::Delta(s) => s.projections_mut(),
+            Mixer::DeltaByRow(s) => s.projections_mut(),
             Mixer::Ssd(s) => s.projections_mut(),
             Mixer::Selective(s) => s.projections_mut(),
             Mixer::Beside(s) => {
@@ -128,6 +136,7 @@ impl Mixer {
             Mixer::Attention(a) => a.norms().collect(),
             Mixer::ShortConv(_) | Mixer::Ssd(_) => Vec::new(),
             Mixer::Delta(s) => s.norms().collect(),
+            Mixer::DeltaByRow(s) => s.norms().collect(),
             Mixer::Selective(s) => s.norms().collect(),
             Mixer::Beside(s) => s.attention.norms().collect(),
             Mixer::Latent(l) => l.norms(),
@@ -140,6 +149,7 @@ impl Mixer {
             Mixer::Attention(a) => a.others().collect(),
             Mixer::ShortConv(s) => s.others().collect(),
             Mixer::Delta(s) => s.others().collect(),
+            Mixer::DeltaByRow(s) => s.others().collect(),
             Mixer::Ssd(s) => s.others().collect(),
             Mixer::Selective(s) => s.others().collect(),
             Mixer::Beside(s) => s.attention.others().chain(s.ssd.others()).collect(),

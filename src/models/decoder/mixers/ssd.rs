@@ -67,8 +67,8 @@ impl Ssd {
             conv: CausalConv::load(w, &name("ssm_conv1d"), spec.channels(), spec.taps, spec.conv_bias)?,
             rate: w.decay_rates(&name("ssm_a"), &[spec.heads])?,
             dt: w.vector(&name("ssm_dt.bias"), spec.heads)?,
-            skip: w.vector(&name("ssm_d"), spec.heads)?.unsqueeze(1)?,
-            norm: spec.norm.map(|_| w.vector(&name("ssm_norm.weight"), spec.inner())).transpose()?,
+            skip: w.elements(&name("ssm_d"), spec.heads)?.unsqueeze(1)?,
+            norm: spec.norm.map(|_| w.elements(&name("ssm_norm.weight"), spec.inner())).transpose()?,
             output: w.linear(&name("ssm_out"), spec.inner(), width, Some(spec.output_bias))?,
             spec: Arc::new(spec.clone()),
         })

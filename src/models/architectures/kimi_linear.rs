@@ -1,0 +1,191 @@
+//! Kimi Linear (Moonshot AI, 2025): three layers of four have a delta rule whose state decays by rows, the others attention by latents without
+//! positions; experts by σ with a correction for the choice behind a dense first layer.
+
+use super::{common, deepseek, experts};
+use crate::error::TensorResult;
+use crate::models::activation::ActivationFn;
+use crate::models::decoder::Description;
+use crate::models::decoder::description::{DeltaByRowSpec, Divisor, GroupSpec, LatentSpec, MixerSpec, NormSpec, RouterSpec, Scores, Sizes};
+use crate::models::settings::{NONE, Settings};
+
+pub(super) fn describe(s: &Settings<'_>) -> TensorResult<Description> {
+    common::only_hub(s)?;
+    let norm = NormSpec::rms(s.positive(NONE, "rms_norm_eps")?.unwrap_or(1e-5));
+    let (latent, context) = (latent(s)?, either(s, CONTEXT, 1 << 24)?.unwrap_or(1 << 20));
+    let z = Sizes {
+        width: s.need(NONE, "hidden_size", 1 << 20)?,
+        layers: s.need(NONE, "num_hidden_layers", 4096)?,
+        heads: latent.heads,
+        kv_heads: latent.heads,
+        head_dim: latent.plain + latent.turned,
+        feed: s.need(NONE, "intermediate_size", 1 << 22)?,
+        context,
+    };
+    let mut d = Description::new("kimi_linear", z, norm, deepseek::names());
+    let activation = ActivationFn::read(s, "hidden_act", ActivationFn::Silu)?;
+    let delta = delta(s, norm, activation)?;
+    for (l, full) in d.layers.iter_mut().zip(full_layers(s, z.layers)?) {
+        l.feed.activation = activation;
+        l.mixer = if full { MixerSpec::Latent(latent.clone()) } else { MixerSpec::DeltaByRow(delta.clone()) };
+    }
+    put_experts(s, &mut d)?;
+    names(s, &mut d);
+    positions_do_not_turn(s)?;
+    Ok(d)
+}
+
+/// Two spellings of a key.
+type Spellings = [&'static str; 2];
+const CONTEXT: Spellings = ["model_max_length", "max_position_embeddings"];
+const EXPERTS: Spellings = ["num_experts", "num_local_experts"];
+const USED: Spellings = ["num_experts_per_token", "num_experts_per_tok"];
+const SHARED: Spellings = ["num_shared_experts", "n_shared_experts"];
+const GROUPS: Spellings = ["num_expert_group", "n_group"];
+const NORMALISED: Spellings = ["moe_renormalize", "norm_topk_prob"];
+
+/// The size by whichever spelling is there.
+fn either(s: &Settings<'_>, keys: Spellings, limit: usize) -> TensorResult<Option<usize>> {
+    match (s.size(NONE, keys[0], limit)?, s.size(NONE, keys[1], limit)?) {
+        (Some(a), Some(b)) if a != b => Err(s.refuse(NONE, keys[1], &format!("`{}` is {a}", keys[0]))),
+        (a, b) => Ok(a.or(b)),
+    }
+}
+
+/// Attention by latents. A head's second part is shared by all heads as elsewhere, but does not turn.
+fn latent(s: &Settings<'_>) -> TensorResult<LatentSpec> {
+    let size = |key: &str, usual: usize| -> TensorResult<usize> { Ok(s.size(NONE, key, 1 << 14)?.unwrap_or(usual)) };
+    let heads = s.need(NONE, "num_attention_heads", 1 << 14)?;
+    if !s.is_null("num_key_value_heads") {
+        s.only_number(NONE, "num_key_value_heads", heads as f64, &format!("want as many as there are heads, {heads}"))?;
+    }
+    let (plain, turned) = (size("qk_nope_head_dim", 128)?, size("qk_rope_head_dim", 64)?);
+    s.only_number(NONE, "qk_head_dim", (plain + turned) as f64, &format!("its parts are {plain} and {turned}"))?;
+    // Released files say the width over the number of heads, which nothing is of.
+    s.ignore("head_dim");
+    Ok(LatentSpec {
+        heads,
+        query_rank: s.size(NONE, "q_lora_rank", 1 << 14)?,
+        rank: size("kv_lora_rank", 512)?,
+        plain,
+        turned,
+        value: size("v_head_dim", 128)?,
+        // transformers leaves the latents' norms at their usual ε.
+        norm: NormSpec::rms(1e-6),
+        bias: common::bias(s, "attention_bias", false)?,
+        rope: None,
+        scale: 1.0 / ((plain + turned) as f64).sqrt(),
+        growth: None,
+    })
+}
+
+/// The delta rule by the keys of transformers, before which those of the released files in `linear_attn_config` go.
+fn delta(s: &Settings<'_>, norm: NormSpec, activation: ActivationFn) -> TensorResult<DeltaByRowSpec> {
+    let size = |first: &str, key: &str, usual: usize| -> TensorResult<usize> {
+        let (first, second) = (s.size(NONE, &format!("linear_attn_config.{first}"), 1 << 14)?, s.size(NONE, key, 1 << 14)?);
+        Ok(first.or(second).unwrap_or(usual))
+    };
+    let taps = size("short_conv_kernel_size", "linear_conv_kernel_dim", 4)?;
+    if taps < 2 {
+        return Err(s.wrong(format!("a convolution sees at least two tokens ({})", s.sizes())));
+    }
+    let (heads, head_dim) = (size("num_heads", "linear_num_heads", 32)?, size("head_dim", "linear_head_dim", 128)?);
+    Ok(DeltaByRowSpec { heads, head_dim, taps, activation, norm })
+}
+
+/// Which layers have attention: by `layer_types`, else by the numbers from 1 on of `linear_attn_config`, else every fourth but the first.
+fn full_layers(s: &Settings<'_>, layers: usize) -> TensorResult<Vec<bool>> {
+    let lists = ["full_attn_layers", "kda_layers"].map(|key| format!("linear_attn_config.{key}"));
+    if let Some(kinds) = common::layer_kinds(s, &["layer_types"], layers, &[&["full_attention"], &["linear_attention"]])? {
+        lists.iter().for_each(|key| s.ignore(key));
+        return Ok(kinds.into_iter().map(|kind| kind == 0).collect());
+    }
+    let [full, linear] = [s.numbers(&lists[0])?, s.numbers(&lists[1])?];
+    let (Some(full), Some(linear)) = (full, linear) else {
+        return Ok((0..layers).map(|i| i > 0 && i % 4 == 0).collect());
+    };
+    let is_in = |all: &[f64], i: usize| all.contains(&((i + 1) as f64));
+    if full.len() + linear.len() != layers || (0..layers).any(|i| is_in(&full, i) == is_in(&linear, i)) {
+        return Err(s.refuse(NONE, &lists[0], &format!("each of {layers} layers has to be in it or in `{}`", lists[1])));
+    }
+    Ok((0..layers).map(|i| is_in(&full, i)).collect())
+}
+
+/// Experts as DeepSeek V3 has them, by other keys, in the layers that `mlp_layer_types` says, or behind the dense ones.
+fn put_experts(s: &Settings<'_>, d: &mut Description) -> TensorResult<()> {
+    experts::only_text(s, "moe_router_activation_func", &["sigmoid"])?;
+    experts::only_text(s, "topk_method", &["noaux_tc"])?;
+    s.only_flag(NONE, "use_grouped_topk", true, "transformers always chooses within groups")?;
+    let (count, used) = (either(s, GROUPS, 1 << 12)?.unwrap_or(1), s.size(NONE, "topk_group", 1 << 12)?.unwrap_or(1));
+    let (first, second) = (s.flag(NONE, NORMALISED[0])?, s.flag(NONE, NORMALISED[1])?);
+    if first.is_some() && second.is_some() && first != second {
+        return Err(s.refuse(NONE, NORMALISED[1], &format!("`{}` says otherwise", NORMALISED[0])));
+    }
+    let normalised = first.or(second).unwrap_or(true);
+    let router = RouterSpec {
+        correction: true,
+        groups: (count > 1 && used != count).then_some(GroupSpec { count, used, best: 2 }),
+        divisor: normalised.then_some(Divisor { plus: 1e-20, least: 0.0 }),
+        scale: s.number(NONE, "routed_scaling_factor")?.unwrap_or(2.446),
+        ..RouterSpec::new(Scores::Sigmoid)
+    };
+    let used = either(s, USED, 1 << 16)?.unwrap_or(8);
+    let mut spec = experts::experts(s, &experts::Counts { count: &EXPERTS, used: USED[0], usual: Some([256, used]) }, router)?;
+    let size = experts::size(s, "moe_intermediate_size", 1024)?;
+    let shared = if s.number(NONE, SHARED[0])?.is_some() { SHARED[0] } else { SHARED[1] };
+    spec.shared = experts::shared(s, shared, size, 1)?;
+    let sparse = match experts::by_types(s, d.layers.len())? {
+        Some(sparse) => {
+            s.ignore("first_k_dense_replace");
+            s.only_number(NONE, "moe_layer_freq", 1.0, "`mlp_layer_types` says which layers have experts")?;
+            sparse
+        }
+        None => {
+            let dense = experts::dense_first(s, 1)?;
+            (0..d.layers.len()).map(|i| i >= dense).collect()
+        }
+    };
+    experts::put(d, &spec, size, |i| sparse[i]);
+    experts::without_predictors(s, d)
+}
+
+/// Keys of rotations, which released files have all the same.
+fn positions_do_not_turn(s: &Settings<'_>) -> TensorResult<()> {
+    s.only_flag(NONE, "mla_use_nope", true, "only attention without positions is implemented")?;
+    s.ignore("rope_theta");
+    Ok(())
+}
+
+fn names(s: &Settings<'_>, d: &mut Description) {
+    let parts = [
+        ("ssm_conv1d_q", "self_attn.q_conv1d"),
+        ("ssm_conv1d_k", "self_attn.k_conv1d"),
+        ("ssm_conv1d_v", "self_attn.v_conv1d"),
+        ("ssm_f_a", "self_attn.f_a_proj"),
+        ("ssm_f_b", "self_attn.f_b_proj"),
+        ("ssm_g_a", "self_attn.g_a_proj"),
+        ("ssm_g_b", "self_attn.g_b_proj"),
+        ("ssm_beta", "self_attn.b_proj"),
+        ("ssm_a", "self_attn.A_log"),
+        ("ssm_dt.bias", "self_attn.dt_bias"),
+        ("ssm_norm", "self_attn.o_norm"),
+        ("ffn_gate_inp", "block_sparse_moe.gate"),
+        ("exp_probs_b.bias", "block_sparse_moe.gate.e_score_correction_bias"),
+        ("ffn_gate_exps", "block_sparse_moe.experts.*.w1"),
+        ("ffn_up_exps", "block_sparse_moe.experts.*.w3"),
+        ("ffn_down_exps", "block_sparse_moe.experts.*.w2"),
+        ("ffn_gate_shexp", "block_sparse_moe.shared_experts.gate_proj"),
+        ("ffn_up_shexp", "block_sparse_moe.shared_experts.up_proj"),
+        ("ffn_down_shexp", "block_sparse_moe.shared_experts.down_proj"),
+    ];
+    d.names = deepseek::names().with(&parts);
+    // transformers writes dense layers under the name of those with experts.
+    let renamed = |i: usize| ["model.", ""].iter().any(|start| s.has_tensor(&format!("{start}layers.{i}.block_sparse_moe.up_proj.weight")));
+    if (0..d.layers.len()).any(renamed) {
+        let dense = [
+            ("ffn_gate", "block_sparse_moe.gate_proj"),
+            ("ffn_up", "block_sparse_moe.up_proj"),
+            ("ffn_down", "block_sparse_moe.down_proj"),
+        ];
+        d.names = d.names.clone().with(&dense);
+    }
+}
